@@ -1,0 +1,140 @@
+package v1beta1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// AdvertisementScope is what both kinds of advertisement select by.
+type AdvertisementScope struct {
+	// IPAddressPools by name. With ipAddressPoolSelectors empty too, all pools are meant.
+	// +kubebuilder:validation:MaxItems=256
+	// +listType=set
+	// +optional
+	IPAddressPools []string `json:"ipAddressPools,omitempty"`
+
+	// IPAddressPoolSelectors by the pool's labels; a pool matched by one of them is meant.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	IPAddressPoolSelectors []metav1.LabelSelector `json:"ipAddressPoolSelectors,omitempty"`
+
+	// NodeSelectors by the node's labels; a node matched by one of them may announce. None means all nodes.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	NodeSelectors []metav1.LabelSelector `json:"nodeSelectors,omitempty"`
+
+	// ServiceSelectors by the Service's labels; a Service matched by one of them is announced. None means all.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	ServiceSelectors []metav1.LabelSelector `json:"serviceSelectors,omitempty"`
+}
+
+// L2Advertisement makes one node answer ARP and NDP for each address of the selected pools.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=l2adv,categories=holdfast
+// +kubebuilder:printcolumn:name="Pools",type=string,JSONPath=`.spec.ipAddressPools`
+// +kubebuilder:printcolumn:name="Interfaces",type=string,JSONPath=`.spec.interfaces`
+// +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type L2Advertisement struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec L2AdvertisementSpec `json:"spec,omitempty"`
+	// +optional
+	Status Status `json:"status,omitempty"`
+}
+
+// L2AdvertisementSpec selects what is announced by ARP and NDP, and from where.
+type L2AdvertisementSpec struct {
+	AdvertisementScope `json:",inline"`
+
+	// Interfaces to announce on, by exact name. None means every usable link of the node.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=15
+	// +listType=set
+	// +optional
+	Interfaces []string `json:"interfaces,omitempty"`
+}
+
+// L2AdvertisementList is a list of L2Advertisements.
+//
+// +kubebuilder:object:root=true
+type L2AdvertisementList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []L2Advertisement `json:"items"`
+}
+
+// BGPAdvertisement makes nodes advertise routes to the addresses of the selected pools.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=bgpadv,categories=holdfast
+// +kubebuilder:printcolumn:name="Pools",type=string,JSONPath=`.spec.ipAddressPools`
+// +kubebuilder:printcolumn:name="Peers",type=string,JSONPath=`.spec.peers`
+// +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type BGPAdvertisement struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec BGPAdvertisementSpec `json:"spec,omitempty"`
+	// +optional
+	Status Status `json:"status,omitempty"`
+}
+
+// BGPAdvertisementSpec selects what is advertised by BGP, how, and to whom.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.serviceSelectors) || size(self.serviceSelectors) == 0 || self.aggregationLength == 32 && self.aggregationLengthV6 == 128",message="serviceSelectors pick single addresses and cannot be aggregated: leave aggregationLength at 32 and aggregationLengthV6 at 128"
+type BGPAdvertisementSpec struct {
+	AdvertisementScope `json:",inline"`
+
+	// AggregationLength is the prefix length of IPv4 routes.
+	// +kubebuilder:default=32
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=32
+	// +optional
+	AggregationLength *int32 `json:"aggregationLength,omitempty"`
+
+	// AggregationLengthV6 is the prefix length of IPv6 routes.
+	// +kubebuilder:default=128
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=128
+	// +optional
+	AggregationLengthV6 *int32 `json:"aggregationLengthV6,omitempty"`
+
+	// LocalPref is the local preference sent to peers of our own AS; 0 is not sent.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4294967295
+	// +optional
+	LocalPref int64 `json:"localPref,omitempty"`
+
+	// Communities put on the routes: "65000:100" (RFC 1997) or "large:64500:1:2" (RFC 8092).
+	// +kubebuilder:validation:MaxItems=63
+	// +kubebuilder:validation:items:MaxLength=40
+	// +kubebuilder:validation:items:Pattern=`^([0-9]{1,5}:[0-9]{1,5}|large:[0-9]{1,10}:[0-9]{1,10}:[0-9]{1,10})$`
+	// +listType=set
+	// +optional
+	Communities []string `json:"communities,omitempty"`
+
+	// Peers by BGPPeer name. None means all.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=set
+	// +optional
+	Peers []string `json:"peers,omitempty"`
+}
+
+// BGPAdvertisementList is a list of BGPAdvertisements.
+//
+// +kubebuilder:object:root=true
+type BGPAdvertisementList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []BGPAdvertisement `json:"items"`
+}

@@ -1,0 +1,110 @@
+package v1beta1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// BGPPeer is a router that speakers dial and advertise routes to. The session's
+// transport decides the routes' family: IPv4 routes go over IPv4, IPv6 over IPv6.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=bgpp,categories=holdfast
+// +kubebuilder:printcolumn:name="Peer",type=string,JSONPath=`.spec.peerAddress`
+// +kubebuilder:printcolumn:name="Peer AS",type=integer,JSONPath=`.spec.peerASN`
+// +kubebuilder:printcolumn:name="My AS",type=integer,JSONPath=`.spec.myASN`
+// +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type BGPPeer struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec BGPPeerSpec `json:"spec"`
+	// +optional
+	Status Status `json:"status,omitempty"`
+}
+
+// BGPPeerSpec is one configured session, held by every selected node.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || self.myASN != self.peerASN",message="ebgpMultiHop is for peers of another AS: remove it, or correct myASN or peerASN"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress) || ip(self.sourceAddress).family() == ip(self.peerAddress).family()",message="sourceAddress and peerAddress must be of one IP family"
+// +kubebuilder:validation:XValidation:rule="!has(self.holdTime) || !has(self.keepaliveTime) || duration(self.keepaliveTime) <= duration(self.holdTime)",message="keepaliveTime must not be longer than holdTime"
+type BGPPeerSpec struct {
+	// MyASN is the AS number the speakers use.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4294967295
+	MyASN int64 `json:"myASN"`
+
+	// PeerASN is the AS number the router must have.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4294967295
+	PeerASN int64 `json:"peerASN"`
+
+	// PeerAddress to dial.
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="peerAddress must be an IPv4 or IPv6 address"
+	PeerAddress string `json:"peerAddress"`
+
+	// PeerPort to dial.
+	// +kubebuilder:default=179
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +optional
+	PeerPort int32 `json:"peerPort,omitempty"`
+
+	// SourceAddress is the local address to dial from. It must be an address of the node.
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="sourceAddress must be an IPv4 or IPv6 address"
+	// +optional
+	SourceAddress string `json:"sourceAddress,omitempty"`
+
+	// HoldTime proposed to the router (RFC 4271 section 4.2): whole seconds, at least 3s. Default 90s.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('3s') && duration(self) <= duration('65535s')",message="holdTime must be between 3s and 65535s"
+	// +optional
+	HoldTime *metav1.Duration `json:"holdTime,omitempty"`
+
+	// KeepaliveTime between KEEPALIVE messages. Default a third of the hold time.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s')",message="keepaliveTime must be at least 1s"
+	// +optional
+	KeepaliveTime *metav1.Duration `json:"keepaliveTime,omitempty"`
+
+	// ConnectTime between attempts to connect (RFC 4271 ConnectRetryTimer). Default 5s.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('65535s')",message="connectTime must be between 1s and 65535s"
+	// +optional
+	ConnectTime *metav1.Duration `json:"connectTime,omitempty"`
+
+	// RouterID is the BGP identifier, in IPv4 form; all peers of one node must agree. By default a
+	// node takes its first IPv4 address, or a number made from its name.
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:XValidation:rule="isIP(self) && ip(self).family() == 4",message="routerID must have the form of an IPv4 address"
+	// +optional
+	RouterID string `json:"routerID,omitempty"`
+
+	// NodeSelectors by the node's labels; a node matched by one of them holds the session. None means all nodes.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	NodeSelectors []metav1.LabelSelector `json:"nodeSelectors,omitempty"`
+
+	// EBGPMultiHop allows a router more than one hop away.
+	// +optional
+	EBGPMultiHop bool `json:"ebgpMultiHop,omitempty"`
+
+	// EnableGracefulRestart asks the router to keep the routes while a speaker restarts (RFC 4724).
+	// +kubebuilder:default=true
+	// +optional
+	EnableGracefulRestart *bool `json:"enableGracefulRestart,omitempty"`
+}
+
+// BGPPeerList is a list of peers.
+//
+// +kubebuilder:object:root=true
+type BGPPeerList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []BGPPeer `json:"items"`
+}

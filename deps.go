@@ -1,0 +1,36 @@
+//go:build deps
+
+package deps
+
+import (
+	_ "github.com/google/go-cmp/cmp"
+	_ "github.com/hashicorp/memberlist"
+	_ "github.com/mdlayher/arp"
+	_ "github.com/mdlayher/ethernet"
+	_ "github.com/mdlayher/ndp"
+	_ "github.com/mdlayher/packet"
+	_ "github.com/osrg/gobgp/v4/api"
+	_ "github.com/osrg/gobgp/v4/pkg/apiutil"
+	_ "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	_ "github.com/osrg/gobgp/v4/pkg/server"
+	_ "github.com/prometheus/client_golang/prometheus"
+	_ "github.com/prometheus/client_golang/prometheus/collectors"
+	_ "github.com/prometheus/client_golang/prometheus/promhttp"
+	_ "github.com/prometheus/client_golang/prometheus/testutil"
+	_ "github.com/vishvananda/netlink"
+	_ "github.com/vishvananda/netns"
+	_ "golang.org/x/net/bpf"
+	_ "golang.org/x/net/icmp"
+	_ "golang.org/x/sync/errgroup"
+	_ "golang.org/x/sys/unix"
+	_ "k8s.io/client-go/discovery"
+	_ "k8s.io/client-go/dynamic"
+	_ "k8s.io/client-go/kubernetes"
+	_ "k8s.io/client-go/rest"
+	_ "k8s.io/client-go/tools/cache"
+	_ "k8s.io/client-go/tools/clientcmd"
+	_ "k8s.io/client-go/tools/leaderelection"
+	_ "k8s.io/client-go/tools/leaderelection/resourcelock"
+	_ "k8s.io/client-go/tools/record"
+	_ "sigs.k8s.io/yaml"
+)

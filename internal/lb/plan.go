@@ -1,0 +1,21 @@
+package lb
+
+import "net/netip"
+
+// Announcement is one address that a node answers ARP or NDP for.
+type Announcement struct {
+	Address netip.Addr
+	// Links restricts the answer to these links by name; none means all usable.
+	Links []string
+}
+
+// Route is one prefix that a node advertises to some of its peers.
+type Route struct {
+	Prefix netip.Prefix
+	// Peers by name, sorted, never empty.
+	Peers []string
+	// LocalPref goes to peers of our own AS only; 0 is not sent.
+	LocalPref uint32
+	// Communities are sorted and free of duplicates.
+	Communities []Community
+}

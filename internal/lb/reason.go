@@ -1,0 +1,120 @@
+package lb
+
+// A Reason is one CamelCase word that says why something is as it is. The same
+// word stands in the condition, the Event, the log line, the metric label, the
+// test and the output of the plugin.
+type Reason string
+
+// Reasons of an assignment (condition holdfast.dev/AddressAssigned).
+const (
+	// Assigned: the Service holds every address it asked for.
+	Assigned Reason = "Assigned"
+	// PartlyAssigned: a PreferDualStack Service holds one of two families.
+	PartlyAssigned Reason = "PartlyAssigned"
+	// NoPool: no pool exists, or none may serve this Service.
+	NoPool Reason = "NoPool"
+	// NoFamily: pools exist for the Service, none of the wanted family.
+	NoFamily Reason = "NoFamily"
+	// PoolExhausted: every pool that may serve the Service is full.
+	PoolExhausted Reason = "PoolExhausted"
+	// UnknownPool: the Service asks for a pool that does not exist.
+	UnknownPool Reason = "UnknownPool"
+	// PoolNotAllowed: the Service asks for a pool that may not serve it.
+	PoolNotAllowed Reason = "PoolNotAllowed"
+	// AddressInUse: the Service asks for an address that another one holds.
+	AddressInUse Reason = "AddressInUse"
+	// AddressNotInPool: the Service asks for an address outside every pool.
+	AddressNotInPool Reason = "AddressNotInPool"
+	// InvalidRequest: what the Service asks for cannot be read or contradicts itself.
+	InvalidRequest Reason = "InvalidRequest"
+	// NoClusterIP: a headless Service of type LoadBalancer cannot be served.
+	NoClusterIP Reason = "NoClusterIP"
+	// DualStackUnmet: RequireDualStack, but the Service has one family only.
+	DualStackUnmet Reason = "DualStackUnmet"
+	// Released: the Service gave its addresses back.
+	Released Reason = "Released"
+)
+
+// Reasons of an announcement (conditions holdfast.dev/AnnouncedL2 and
+// holdfast.dev/AnnouncedBGP).
+const (
+	// Announced: at least one node makes the network deliver the addresses.
+	Announced Reason = "Announced"
+	// NoAddress: nothing is assigned yet.
+	NoAddress Reason = "NoAddress"
+	// NoServingEndpoint: no endpoint can serve, so no node attracts traffic.
+	NoServingEndpoint Reason = "NoServingEndpoint"
+	// NoLocalEndpoint: externalTrafficPolicy Local, and this node has no serving endpoint.
+	NoLocalEndpoint Reason = "NoLocalEndpoint"
+	// NoAdvertisement: no advertisement selects the pool and the Service.
+	NoAdvertisement Reason = "NoAdvertisement"
+	// NoEligibleNode: advertisements exist, but no live node may announce.
+	NoEligibleNode Reason = "NoEligibleNode"
+	// NodeNotSelected: this node is in no advertisement's nodeSelectors.
+	NodeNotSelected Reason = "NodeNotSelected"
+	// NodeExcluded: label node.kubernetes.io/exclude-from-external-load-balancers.
+	NodeExcluded Reason = "NodeExcluded"
+	// NetworkUnavailable: the node's condition of this name is true.
+	NetworkUnavailable Reason = "NetworkUnavailable"
+	// NotMember: the node's speaker is not alive as its peers see it.
+	NotMember Reason = "NotMember"
+	// NotOwner: another node announces the address.
+	NotOwner Reason = "NotOwner"
+	// NoPeer: no BGPPeer is usable on this node for the advertisement.
+	NoPeer Reason = "NoPeer"
+	// NoSession: peers are configured, none of their sessions is established.
+	NoSession Reason = "NoSession"
+	// ConflictingAdvertisements: two advertisements give one route different local preferences.
+	ConflictingAdvertisements Reason = "ConflictingAdvertisements"
+)
+
+// Reasons of configuration objects (condition Valid).
+const (
+	// Valid: the whole object is in force.
+	Valid Reason = "Valid"
+	// InvalidAddresses: an entry of spec.addresses cannot be read.
+	InvalidAddresses Reason = "InvalidAddresses"
+	// OverlappingAddresses: an entry lies in another pool, or twice in this one.
+	OverlappingAddresses Reason = "OverlappingAddresses"
+	// InvalidSelector: a label selector cannot be read.
+	InvalidSelector Reason = "InvalidSelector"
+	// UnknownReference: the object names another one that does not exist.
+	UnknownReference Reason = "UnknownReference"
+	// InvalidPeer: fields of a BGPPeer contradict each other or cannot be read.
+	InvalidPeer Reason = "InvalidPeer"
+	// DuplicatePeer: another BGPPeer already has this address on the same nodes.
+	DuplicatePeer Reason = "DuplicatePeer"
+	// PeerIsSelf: the peer's address is a node's own address.
+	PeerIsSelf Reason = "PeerIsSelf"
+	// InvalidAggregation: an aggregation length is outside its family, or wider than the pool.
+	InvalidAggregation Reason = "InvalidAggregation"
+	// InvalidCommunity: a community cannot be read.
+	InvalidCommunity Reason = "InvalidCommunity"
+	// Deleting: the object waits until the Services that hold its addresses let go.
+	Deleting Reason = "Deleting"
+)
+
+// Object names a configuration object a Problem is about.
+type Object struct {
+	// Kind is the API kind, for example IPAddressPool or Service.
+	Kind string
+	// Namespace is empty for cluster-scoped kinds.
+	Namespace string
+	Name      string
+}
+
+// String returns "Kind namespace/name", or "Kind name" for cluster-scoped kinds.
+func (o Object) String() string {
+	if o.Namespace == "" {
+		return o.Kind + " " + o.Name
+	}
+	return o.Kind + " " + o.Namespace + "/" + o.Name
+}
+
+// A Problem is something the user must mend: one word, and one sentence that
+// says what is wrong and what to do. It never stops anyone else from being served.
+type Problem struct {
+	Object  Object
+	Reason  Reason
+	Message string
+}

@@ -1,0 +1,167 @@
+package lb
+
+import (
+	"net/netip"
+	"time"
+)
+
+// State is everything a decision depends on, at one moment, as values.
+type State struct {
+	// Namespaces maps a namespace's name to its labels.
+	Namespaces map[string]map[string]string
+	// Nodes by name.
+	Nodes map[string]Node
+	// Services that Holdfast serves, ordered by Key.
+	Services []Service
+	// Pools that are usable, the elder first (then by name): on a conflict the elder keeps the address.
+	Pools             []Pool
+	L2Advertisements  []L2Advertisement
+	BGPAdvertisements []BGPAdvertisement
+	Peers             []Peer
+	// Members holds the names of the nodes whose speakers are alive, as the members see each other.
+	Members map[string]bool
+}
+
+// Node is what decides whether a node may attract traffic.
+type Node struct {
+	Name   string
+	Labels map[string]string
+	// Addresses are the node's own, from its status.
+	Addresses []netip.Addr
+	// Excluded: the label node.kubernetes.io/exclude-from-external-load-balancers stands and is obeyed.
+	Excluded bool
+	// NetworkUnavailable mirrors the node condition of that name.
+	NetworkUnavailable bool
+}
+
+// FamilyPolicy is Service.spec.ipFamilyPolicy.
+type FamilyPolicy string
+
+// The policies of Kubernetes.
+const (
+	SingleStack      FamilyPolicy = "SingleStack"
+	PreferDualStack  FamilyPolicy = "PreferDualStack"
+	RequireDualStack FamilyPolicy = "RequireDualStack"
+)
+
+// Service is a Service of type LoadBalancer that is ours to serve.
+type Service struct {
+	Key    Key
+	UID    string
+	Labels map[string]string
+	// Created orders Services that want the same address.
+	Created time.Time
+	// Families are those of its cluster IPs, the primary first; empty for a headless Service.
+	Families     []Family
+	FamilyPolicy FamilyPolicy
+	// Ports the Service declares.
+	Ports []Port
+	// Local is externalTrafficPolicy: Local.
+	Local bool
+	// RequestedAddresses are asked for by spec.loadBalancerIP or holdfast.dev/addresses.
+	RequestedAddresses []netip.Addr
+	// RequestedPool is asked for by holdfast.dev/pool.
+	RequestedPool string
+	// Problem says why the request cannot be read; nil when it can.
+	Problem *Problem
+	// Addresses it holds, as its status says.
+	Addresses []netip.Addr
+	// ServingNodes are the nodes with an endpoint that can serve; endpoints without a node count
+	// in Serving only.
+	ServingNodes map[string]bool
+	// Serving: at least one endpoint anywhere can serve.
+	Serving bool
+}
+
+// Port is one declared port of a Service.
+type Port struct {
+	// Protocol is TCP, UDP or SCTP.
+	Protocol string
+	Port     uint16
+}
+
+// Pool is a supply of addresses.
+type Pool struct {
+	Name   string
+	Labels map[string]string
+	// Ranges are disjoint, within the pool and between pools, in the order written.
+	Ranges []Range
+	// AutoAssign: may serve a Service that did not ask for it.
+	AutoAssign bool
+	// AvoidBuggyIPs leaves out IPv4 addresses that end in .0 and .255.
+	AvoidBuggyIPs bool
+	// Allocation restricts whom the pool serves; nil serves all.
+	Allocation *Allocation
+	// Deleting pools keep what they gave and give nothing new.
+	Deleting bool
+}
+
+// Allocation is IPAddressPool.spec.serviceAllocation: the namespaces (by name
+// or selector) and the Service selectors must both allow a Service, where given.
+type Allocation struct {
+	// Priority: a lower number is tried first; 0 is last.
+	Priority int
+	// ByNamespace: Namespaces or NamespaceSelectors were given, even if they match nothing.
+	ByNamespace        bool
+	Namespaces         []string
+	NamespaceSelectors []Selector
+	// ServiceSelectors restrict by the Service's labels; none allows all.
+	ServiceSelectors []Selector
+}
+
+// Scope is what advertisements select by.
+type Scope struct {
+	// Pools by name, and PoolSelectors by label; both empty select all pools.
+	Pools         []string
+	PoolSelectors []Selector
+	// NodeSelectors: none selects all nodes.
+	NodeSelectors []Selector
+	// ServiceSelectors: none selects all Services.
+	ServiceSelectors []Selector
+}
+
+// L2Advertisement says which addresses are announced by ARP and NDP, and where.
+type L2Advertisement struct {
+	Name string
+	Scope
+	// Links are exact names of the links to announce on; none means all usable.
+	Links []string
+}
+
+// BGPAdvertisement says which addresses become routes, and to whom.
+type BGPAdvertisement struct {
+	Name string
+	Scope
+	// AggregationLength is the prefix length of IPv4 routes, 1 to 32.
+	AggregationLength int
+	// AggregationLengthV6 is the prefix length of IPv6 routes, 1 to 128.
+	AggregationLengthV6 int
+	// LocalPref is sent to peers of our own AS; 0 is not sent.
+	LocalPref   uint32
+	Communities []Community
+	// Peers by name; none means all.
+	Peers []string
+}
+
+// Peer is a router to hold a BGP session with.
+type Peer struct {
+	Name              string
+	LocalASN, PeerASN uint32
+	Address           netip.Addr
+	Port              uint16
+	// SourceAddress is the local end; the zero Addr leaves the choice to the kernel.
+	SourceAddress netip.Addr
+	// HoldTime is proposed in the OPEN message (RFC 4271 section 4.2).
+	HoldTime time.Duration
+	// KeepaliveTime is a third of HoldTime unless given.
+	KeepaliveTime time.Duration
+	// ConnectTime is the wait between attempts (RFC 4271 ConnectRetryTimer).
+	ConnectTime time.Duration
+	// RouterID is the BGP identifier; the zero Addr means the node's choice.
+	RouterID netip.Addr
+	// MultiHop allows a router more than one hop away.
+	MultiHop bool
+	// GracefulRestart keeps routes in the router while the speaker restarts (RFC 4724).
+	GracefulRestart bool
+	NodeSelectors   []Selector
+}
