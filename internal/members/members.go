@@ -1,0 +1,167 @@
+// Package members knows which speakers are alive, by SWIM failure detection
+// (hashicorp/memberlist) among the speakers themselves, so that it does not
+// depend on the API server. It decides nothing about addresses.
+package members
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// Config of the membership of one node.
+type Config struct {
+	Log *slog.Logger
+	// NodeName is this member's name; it must be the Kubernetes node's.
+	NodeName string
+	// Address is where the other members reach this one.
+	Address netip.Addr
+	// Port for TCP and UDP.
+	Port uint16
+	// Key encrypts all traffic: 16, 24 or 32 bytes (AES-GCM).
+	Key []byte
+	// Kick is called after each change of the membership.
+	Kick func()
+	// JoinInterval between looks at the join list; default 1 s.
+	JoinInterval time.Duration
+}
+
+// Members is this node's view of the living speakers.
+type Members struct {
+	config Config
+	mu   sync.Mutex
+	list *memberlist.Memberlist
+	join []netip.Addr
+}
+
+// New returns Members that Run starts.
+func New(c Config) *Members {
+	if c.JoinInterval == 0 {
+		c.JoinInterval = time.Second
+	}
+	return &Members{config: c}
+}
+
+// SetJoin tells where other speakers may be found.
+func (m *Members) SetJoin(addresses []netip.Addr) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.join = addresses
+}
+
+// Alive returns the names of the living members, this node included once Run has started.
+func (m *Members) Alive() map[string]bool {
+	alive := map[string]bool{}
+	if list := m.running(); list != nil {
+		for _, node := range list.Members() {
+			alive[node.Name] = true
+		}
+	}
+	return alive
+}
+
+// Run takes part in the membership until ctx is cancelled, then says goodbye
+// so that the others need not suspect this node first, and returns nil. It
+// returns an error when it cannot listen or the key has a wrong length.
+func (m *Members) Run(ctx context.Context) error {
+	list, err := memberlist.Create(m.memberlistConfig())
+	if err != nil {
+		return fmt.Errorf("start membership on port %d: %w", m.config.Port, err)
+	}
+	m.mu.Lock()
+	m.list = list
+	m.mu.Unlock()
+	m.config.Kick()
+
+	tick := time.NewTicker(m.config.JoinInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return m.leave(list)
+		case <-tick.C:
+			m.joinMissing(list)
+		}
+	}
+}
+
+func (m *Members) running() *memberlist.Memberlist {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.list
+}
+
+// leave waits until the goodbye has been sent or a second has passed.
+func (m *Members) leave(list *memberlist.Memberlist) error {
+	if err := list.Leave(time.Second); err != nil {
+		m.config.Log.Warn("members did not hear our goodbye, they will suspect us first", "error", err)
+	}
+	return list.Shutdown()
+}
+
+// joinMissing contacts each address of the join list that no living member has:
+// a new speaker's, or one beyond a healed partition, which memberlist alone would
+// take up to GossipToTheDeadTime to find again.
+func (m *Members) joinMissing(list *memberlist.Memberlist) {
+	known := map[netip.Addr]bool{}
+	for _, node := range list.Members() {
+		if a, ok := netip.AddrFromSlice(node.Addr); ok {
+			known[a.Unmap()] = true
+		}
+	}
+	m.mu.Lock()
+	missing := slices.DeleteFunc(slices.Clone(m.join), func(a netip.Addr) bool { return known[a] })
+	m.mu.Unlock()
+	for _, a := range missing {
+		// A failed join is the ordinary case of a dead node; memberlist says so at debug level.
+		_, _ = list.Join([]string{net.JoinHostPort(a.String(), strconv.Itoa(int(m.config.Port)))})
+	}
+}
+
+// memberlistConfig is memberlist's LAN profile with faster probes: a dead
+// speaker is known after about 1.6 s (one probe of 300 ms, then a suspicion of
+// SuspicionMult probe intervals), while Lifeguard stretches both on a busy node.
+func (m *Members) memberlistConfig() *memberlist.Config {
+	c := memberlist.DefaultLANConfig()
+	c.Name = m.config.NodeName
+	c.BindAddr = m.config.Address.String()
+	c.BindPort = int(m.config.Port)
+	c.AdvertiseAddr = m.config.Address.String()
+	c.AdvertisePort = int(m.config.Port)
+	c.SecretKey = m.config.Key
+	// The label keeps another membership on the same port (MetalLB's, say) from merging with ours.
+	c.Label = "holdfast"
+	c.ProbeInterval = 300 * time.Millisecond
+	c.ProbeTimeout = 150 * time.Millisecond
+	c.SuspicionMult = 4
+	c.GossipInterval = 50 * time.Millisecond
+	c.TCPTimeout = time.Second
+	// A node that comes back with another address (a new NIC) may take its name over at once.
+	c.DeadNodeReclaimTime = time.Second
+	c.Events = events{m}
+	c.LogOutput = logWriter{m.config.Log}
+	return c
+}
+
+// events turns memberlist's notifications into kicks and log lines.
+type events struct{ m *Members }
+
+func (e events) NotifyJoin(n *memberlist.Node) {
+	e.m.config.Log.Info("member joined", "member", n.Name, "address", n.Addr)
+	e.m.config.Kick()
+}
+
+func (e events) NotifyLeave(n *memberlist.Node) {
+	e.m.config.Log.Info("member left", "member", n.Name, "address", n.Addr)
+	e.m.config.Kick()
+}
+
+func (e events) NotifyUpdate(*memberlist.Node) { e.m.config.Kick() }
