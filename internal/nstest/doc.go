@@ -1,0 +1,29 @@
+// Package nstest gives tests a network of their own: namespaces, veth pairs,
+// bridges and far hosts whose kernels do what a real neighbour's kernel does.
+//
+// A test that needs it wraps its body:
+//
+//	func TestResolve(t *testing.T) {
+//		nstest.Run(t, func(t *testing.T) {
+//			node, far := nstest.Self(t), nstest.New(t)
+//			nstest.Veth(t, node, "eth0", far, "eth0")
+//			far.AddAddress("eth0", "192.0.2.2/24", "2001:db8::2/64")
+//			…
+//		})
+//	}
+//
+// Run executes the test binary once more, for this test only, in a network
+// namespace and a PID namespace of its own. So every goroutine and thread of the
+// code under test lives in the node's namespace ("Self") and needs no care for
+// threads, while far hosts are further namespaces, entered with NS.Do or
+// NS.Command. As root this needs nothing; otherwise a user namespace makes the
+// test root within. Where neither is allowed the test is skipped.
+//
+// Nothing can leak: namespaces have no name, only file descriptors of the child,
+// and the child is PID 1 of its PID namespace, so that whatever way it ends
+// (also by panic, timeout or kill) the kernel ends everything it started.
+// /proc still shows the PIDs of the outside: use /proc/self and
+// /proc/thread-self, never /proc/PID.
+//
+// The package is for tests only; nothing that is shipped may import it.
+package nstest

@@ -1,0 +1,104 @@
+package nstest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// childEnv marks the process that Run started.
+const childEnv = "HOLDFAST_NSTEST"
+
+// grace is what a child's deadline lies before its parent's, so that the child
+// can say what it was doing when time ran out.
+const grace = 3 * time.Second
+
+// Run runs fn in a process with a fresh network namespace, whose loopback is up.
+// fn must be all the test does: what stands around the call runs in both
+// processes. It skips the test where namespaces are not allowed.
+func Run(t *testing.T, fn func(t *testing.T)) {
+	t.Helper()
+	if os.Getenv(childEnv) != "" {
+		Self(t).SetUp("lo")
+		fn(t)
+		return
+	}
+	out, err := runChild(t)
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+		t.Skipf("no network namespaces here: %v", err)
+	case err != nil:
+		t.Errorf("in its namespace: %v\n%s", err, out)
+	case strings.Contains(out, "--- SKIP: "+t.Name()+" "):
+		t.Skip(out)
+	default:
+		t.Log(out)
+	}
+}
+
+// runChild repeats the calling test in new namespaces: as root at first, then in
+// a user namespace where it is root.
+func runChild(t *testing.T) (string, error) {
+	out, err := start(t, &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWPID,
+		Pdeathsig:  unix.SIGKILL,
+	})
+	if !errors.Is(err, unix.EPERM) {
+		return out, err
+	}
+	return start(t, &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWUSER,
+		Pdeathsig:   unix.SIGKILL,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+	})
+}
+
+func start(t *testing.T, attr *syscall.SysProcAttr) (string, error) {
+	args := []string{"-test.run=" + pattern(t.Name()), "-test.v", "-test.count=1"}
+	if deadline, ok := t.Deadline(); ok {
+		args = append(args, fmt.Sprintf("-test.timeout=%s", max(time.Until(deadline)-grace, time.Second)))
+	}
+	if testing.Short() {
+		args = append(args, "-test.short")
+	}
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), childEnv+"=1")
+	cmd.SysProcAttr = attr
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// pattern matches the test of this name only, subtests by their level.
+func pattern(name string) string {
+	levels := strings.Split(name, "/")
+	for i, level := range levels {
+		levels[i] = "^" + regexp.QuoteMeta(level) + "$"
+	}
+	return strings.Join(levels, "/")
+}
+
+// Until waits for a condition and fails the test when it does not come true in
+// time. The condition is asked every few milliseconds.
+func Until(t testing.TB, within time.Duration, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(within)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("waited %v in vain: %s", within, what)
+		}
+	}
+}
