@@ -66,6 +66,8 @@ type Service struct {
 	Problem *Problem
 	// Addresses it holds, as its status says.
 	Addresses []netip.Addr
+	// AssignedFrom names the pool each address came from, for addresses that were cut from it since.
+	AssignedFrom map[netip.Addr]string
 	// ServingNodes are the nodes with an endpoint that can serve; endpoints without a node count
 	// in Serving only.
 	ServingNodes map[string]bool

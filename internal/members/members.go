@@ -37,9 +37,9 @@ type Config struct {
 // Members is this node's view of the living speakers.
 type Members struct {
 	config Config
-	mu   sync.Mutex
-	list *memberlist.Memberlist
-	join []netip.Addr
+	mu     sync.Mutex
+	list   *memberlist.Memberlist
+	join   []netip.Addr
 }
 
 // New returns Members that Run starts.

@@ -1,0 +1,202 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// bgp advertises a Service's addresses from every node that may, to the peers
+// of each.
+func (p *planner) bgp(s *lb.Service) Outcome {
+	if len(s.Addresses) == 0 {
+		return p.written(s, refuse(lb.NoAddress, "the Service has no address yet"))
+	}
+	var out Outcome
+	nodes, peers := map[string]bool{}, map[string]bool{}
+	for _, a := range s.Addresses {
+		ads := selecting(p.cluster.bgp, s, p.poolOf(s, a))
+		if len(ads) == 0 {
+			continue
+		}
+		out.Selected = true
+		announcers, why := p.announcers(s, a, ads)
+		if len(announcers) == 0 {
+			out.Reason, out.Message = why, p.sentence(s, why, ads, "bgp", p.cluster.bgp)
+			if why == lb.NoPeer {
+				out.Message = fmt.Sprintf("no BGPPeer of family %s selects a node that may announce %s", lb.FamilyOf(a), a)
+			}
+			continue
+		}
+		for _, n := range announcers {
+			nodes[n] = true
+		}
+		if slices.Contains(announcers, p.node) {
+			p.route(a, ads, peers)
+		}
+	}
+	out.Nodes = slices.Sorted(maps.Keys(nodes))
+	out.Peers = slices.Sorted(maps.Keys(peers))
+	return p.written(s, p.bgpOutcome(s, out))
+}
+
+func (p *planner) bgpOutcome(s *lb.Service, out Outcome) Outcome {
+	switch {
+	case !out.Selected:
+		out = refuse(lb.NoAdvertisement, noAdvertisement("BGPAdvertisement", p.poolsOf(s)))
+	case len(out.Nodes) > 0 && out.Reason == "":
+		out.Reason = lb.Announced
+		out.Message = "advertised by " + someOf(out.Nodes)
+	case len(out.Nodes) > 0:
+		out.Message = "advertised by " + someOf(out.Nodes) + "; the rest waits: " + out.Message
+	}
+	if conflict := p.routes.conflict(s.Addresses); conflict != "" {
+		out.Reason, out.Message = lb.ConflictingAdvertisements, conflict
+	}
+	out.Here = p.here(s, out)
+	if out.Here == lb.NotOwner {
+		out.Here = lb.NoPeer // every node that may announces, so only peers can be missing
+	}
+	return out
+}
+
+// announcers returns the nodes that advertise an address, or why there are none.
+func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) ([]string, lb.Reason) {
+	if !s.Serving {
+		return nil, lb.NoServingEndpoint
+	}
+	why := lb.NoEligibleNode
+	var out []string
+	for i, c := range p.candidates("bgp", p.cluster.bgp, ads) {
+		if c.forService(s) != "" {
+			continue
+		}
+		why = lb.NoPeer
+		reachable := slices.ContainsFunc(ads, func(ad int) bool {
+			return p.cluster.bgp[ad].nodes[i] && len(p.peersFor(c.node.Name, a, ad)) > 0
+		})
+		if reachable {
+			out = append(out, c.node.Name)
+		}
+	}
+	return out, why
+}
+
+// peersFor returns the names of a node's peers that an advertisement sends an
+// address to: an IPv4 session carries IPv4 routes, an IPv6 session IPv6 routes.
+func (p *planner) peersFor(name string, a netip.Addr, ad int) []string {
+	wanted := p.state.BGPAdvertisements[ad].Peers
+	var out []string
+	for _, peer := range p.peers[name] {
+		if lb.FamilyOf(peer.Address) == lb.FamilyOf(a) && (len(wanted) == 0 || slices.Contains(wanted, peer.Name)) {
+			out = append(out, peer.Name)
+		}
+	}
+	return out
+}
+
+// route adds an address to what this node advertises.
+func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool) {
+	me := slices.IndexFunc(p.nodes, func(n node) bool { return n.Name == p.node })
+	for _, i := range ads {
+		if !p.cluster.bgp[i].nodes[me] {
+			continue
+		}
+		ad := &p.state.BGPAdvertisements[i]
+		bits := ad.AggregationLength
+		if a.Is6() {
+			bits = ad.AggregationLengthV6
+		}
+		prefix, err := a.Prefix(bits)
+		if err != nil {
+			panic(fmt.Sprintf("plan: aggregation length %d of %s passed config: %v", bits, ad.Name, err))
+		}
+		for _, peer := range p.peersFor(p.node, a, i) {
+			peers[peer] = true
+			p.routes.add(prefix, peer, ad)
+		}
+	}
+}
+
+// routeTable holds what each peer is told of each prefix.
+type routeTable struct {
+	routes map[netip.Prefix]map[string]*attributes
+	// conflicts holds a sentence for each prefix that advertisements give two local
+	// preferences; the higher is used, since not advertising would cost the Service.
+	conflicts map[netip.Prefix]string
+}
+
+type attributes struct {
+	localPref   uint32
+	communities []lb.Community
+}
+
+func newRouteTable() routeTable {
+	return routeTable{map[netip.Prefix]map[string]*attributes{}, map[netip.Prefix]string{}}
+}
+
+func (t routeTable) add(prefix netip.Prefix, peer string, ad *lb.BGPAdvertisement) {
+	byPeer := t.routes[prefix]
+	if byPeer == nil {
+		byPeer = map[string]*attributes{}
+		t.routes[prefix] = byPeer
+	}
+	r := byPeer[peer]
+	if r == nil {
+		r = &attributes{localPref: ad.LocalPref}
+		byPeer[peer] = r
+	}
+	if r.localPref != ad.LocalPref {
+		r.localPref = max(r.localPref, ad.LocalPref)
+		t.conflicts[prefix] = fmt.Sprintf("advertisements give %s different localPref: the highest, %d, is used", prefix, r.localPref)
+	}
+	for _, c := range ad.Communities {
+		if !slices.Contains(r.communities, c) {
+			r.communities = append(r.communities, c)
+		}
+	}
+}
+
+// conflict returns a sentence when a route that covers one of the addresses has two local preferences.
+func (t routeTable) conflict(addresses []netip.Addr) string {
+	for _, prefix := range slices.SortedFunc(maps.Keys(t.conflicts), comparePrefix) {
+		if slices.ContainsFunc(addresses, prefix.Contains) {
+			return t.conflicts[prefix]
+		}
+	}
+	return ""
+}
+
+// sorted returns the routes, each with the peers that are told the same.
+func (t routeTable) sorted() []lb.Route {
+	var out []lb.Route
+	for _, prefix := range slices.SortedFunc(maps.Keys(t.routes), comparePrefix) {
+		first := len(out)
+		for _, peer := range slices.Sorted(maps.Keys(t.routes[prefix])) {
+			r := t.routes[prefix][peer]
+			slices.SortFunc(r.communities, compareCommunity)
+			same := slices.IndexFunc(out[first:], func(o lb.Route) bool {
+				return o.LocalPref == r.localPref && slices.Equal(o.Communities, r.communities)
+			})
+			if same >= 0 {
+				out[first+same].Peers = append(out[first+same].Peers, peer)
+				continue
+			}
+			out = append(out, lb.Route{Prefix: prefix, Peers: []string{peer}, LocalPref: r.localPref, Communities: r.communities})
+		}
+	}
+	return out
+}
+
+func comparePrefix(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+func compareCommunity(a, b lb.Community) int {
+	return strings.Compare(a.String(), b.String())
+}

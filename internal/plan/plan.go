@@ -1,0 +1,127 @@
+// Package plan decides what one node announces and advertises, and why not. It
+// is pure: no clock, no log, no client. The same functions serve the speaker,
+// the tests and the plugin.
+package plan
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// Plan is everything one node is to do.
+type Plan struct {
+	// Announcements this node owns, by ARP and NDP.
+	Announcements []lb.Announcement
+	// Peers this node holds sessions with.
+	Peers []lb.Peer
+	// RouterID of this node's BGP speaker.
+	RouterID netip.Addr
+	// Routes this node advertises.
+	Routes []lb.Route
+	// Verdicts, one for each Service of the State, in its order.
+	Verdicts []Verdict
+}
+
+// Verdict says how one Service is announced.
+type Verdict struct {
+	Service lb.Key
+	L2, BGP Outcome
+}
+
+// Outcome is how one Service is announced by one protocol, in the whole
+// cluster, as this node sees it.
+type Outcome struct {
+	// Selected: an advertisement of this protocol selects the Service.
+	Selected bool
+	// Reason is Announced when some node announces; else why none does.
+	Reason lb.Reason
+	// Message is one sentence for the condition.
+	Message string
+	// Nodes that announce, sorted.
+	Nodes []string
+	// Here is Announced when this node does; else why this node does not.
+	Here lb.Reason
+	// Writer: this node writes the condition. Exactly one living node does.
+	Writer bool
+	// Peers this node advertises the Service to, sorted (BGP only).
+	Peers []string
+}
+
+// ForNode computes the plan of the named node.
+func ForNode(node string, s lb.State) Plan {
+	c := newCluster(s)
+	p := planner{
+		cluster:   c,
+		node:      node,
+		announced: map[netip.Addr][]string{},
+		routes:    newRouteTable(),
+	}
+	p.plan.Peers, p.plan.RouterID = c.peers[node], c.routerID(node)
+	for i := range s.Services {
+		p.service(&s.Services[i])
+	}
+	p.plan.Announcements = p.announcements()
+	p.plan.Routes = p.routes.sorted()
+	return p.plan
+}
+
+// planner gathers the plan of one node, Service by Service.
+type planner struct {
+	*cluster
+	node string
+	plan Plan
+	// announced maps an address this node owns to the links to announce it on; nil means all.
+	announced map[netip.Addr][]string
+	routes    routeTable
+}
+
+func (p *planner) service(s *lb.Service) {
+	p.plan.Verdicts = append(p.plan.Verdicts, Verdict{Service: s.Key, L2: p.layer2(s), BGP: p.bgp(s)})
+}
+
+func (p *planner) announcements() []lb.Announcement {
+	var out []lb.Announcement
+	for _, a := range slices.SortedFunc(maps.Keys(p.announced), netip.Addr.Compare) {
+		out = append(out, lb.Announcement{Address: a, Links: p.announced[a]})
+	}
+	return out
+}
+
+// refuse returns the Outcome of a Service that no node announces.
+func refuse(reason lb.Reason, message string) Outcome {
+	return Outcome{Reason: reason, Here: reason, Message: message}
+}
+
+// peersOf returns the peers whose node selectors match, ordered by name.
+func (c *cluster) peersOf(labels map[string]string) []lb.Peer {
+	var peers []lb.Peer
+	for _, p := range c.state.Peers {
+		if len(p.NodeSelectors) == 0 || lb.MatchesAny(p.NodeSelectors, labels) {
+			peers = append(peers, p)
+		}
+	}
+	slices.SortFunc(peers, func(a, b lb.Peer) int { return cmp.Compare(a.Name, b.Name) })
+	return peers
+}
+
+// routerID is what the node's peers ask for, else its first IPv4 address, as
+// routers choose it, else a number made from its name: RFC 6286 section 2.1 wants
+// four octets, not zero, unique within the AS.
+func (c *cluster) routerID(name string) netip.Addr {
+	for _, p := range c.peers[name] {
+		if p.RouterID.IsValid() {
+			return p.RouterID
+		}
+	}
+	for _, a := range c.state.Nodes[name].Addresses {
+		if a.Is4() {
+			return a
+		}
+	}
+	h := hashString(name)
+	return netip.AddrFrom4([4]byte{byte(h>>24) | 1, byte(h >> 16), byte(h >> 8), byte(h)})
+}
