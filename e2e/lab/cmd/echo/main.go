@@ -1,0 +1,94 @@
+// Command echo is the application of the tests: over HTTP and UDP it says
+// which pod answered, on which node, and which client address it saw.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	httpAddr := flag.String("http", ":8080", "address of HTTP")
+	udpAddr := flag.String("udp", ":8081", "address of UDP")
+	grace := flag.Duration("grace", 2*time.Second, "time to keep serving after SIGTERM")
+	flag.Parse()
+	if err := run(*httpAddr, *udpAddr, *grace); err != nil {
+		fmt.Fprintln(os.Stderr, "echo:", err)
+		os.Exit(1)
+	}
+}
+
+// answer is what every client gets, as one line of JSON.
+type answer struct {
+	Pod    string `json:"pod"`
+	Node   string `json:"node"`
+	Client string `json:"client"`
+}
+
+func newAnswer(client netip.AddrPort) []byte {
+	a := answer{Pod: os.Getenv("POD_NAME"), Node: os.Getenv("NODE_NAME"), Client: client.Addr().Unmap().String()}
+	// Three strings always marshal.
+	b, _ := json.Marshal(a)
+	return append(b, '\n')
+}
+
+func run(httpAddr, udpAddr string, grace time.Duration) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	packets, err := net.ListenPacket("udp", udpAddr)
+	if err != nil {
+		return fmt.Errorf("listen on UDP: %w", err)
+	}
+	server := &http.Server{Addr: httpAddr, Handler: handler(), ReadHeaderTimeout: 5 * time.Second}
+	failed := make(chan error, 2)
+	go func() { failed <- server.ListenAndServe() }()
+	go func() { failed <- servePackets(packets.(*net.UDPConn)) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	// Requests still come until every node knows that this pod is going.
+	time.Sleep(grace)
+	end, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return errors.Join(packets.Close(), server.Shutdown(end))
+}
+
+func handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		client, err := netip.ParseAddrPort(r.RemoteAddr)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		// A client that has gone needs no answer.
+		_, _ = w.Write(newAnswer(client))
+	})
+	return mux
+}
+
+func servePackets(conn *net.UDPConn) error {
+	buf := make([]byte, 1<<16)
+	for {
+		_, from, err := conn.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return fmt.Errorf("receive: %w", err)
+		}
+		// An unreachable sender is no reason to stop.
+		_, _ = conn.WriteToUDPAddrPort(newAnswer(from), from)
+	}
+}

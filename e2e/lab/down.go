@@ -1,0 +1,113 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Down takes the lab down: see the function Down.
+func (l *Lab) Down(ctx context.Context) error { return Down(ctx) }
+
+// Down removes everything of a lab that is on the machine: processes (by their
+// cgroup, never by name), namespaces, links, mounts and files. It looks for
+// them itself, so it works on half a lab and on none.
+func Down(ctx context.Context) error {
+	if os.Geteuid() != 0 {
+		return errors.New("take lab down: must be root")
+	}
+	unlock, err := lock(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(takeDown(ctx), unlock())
+}
+
+// takeDown does as much as it can whatever fails.
+func takeDown(ctx context.Context) error {
+	var failures []error
+	failed := func(err error) {
+		if err != nil {
+			failures = append(failures, fmt.Errorf("take lab down: %w", err))
+		}
+	}
+	root, err := cgroupRoot()
+	failed(err)
+	if err == nil {
+		failed(killCgroup(ctx, root))
+	}
+	if _, err := net.InterfaceByName(mgmtLink); err == nil {
+		failed(ipBatch(ctx, "", "link delete "+mgmtLink+"\n"))
+	}
+	namespaces, err := labNetns()
+	failed(err)
+	for _, name := range namespaces {
+		failed(deleteNetns(name))
+	}
+	// Not ours alone; it goes if nobody else uses it.
+	_ = os.Remove(netnsDir)
+	mounts, err := labMounts()
+	failed(err)
+	for _, m := range mounts {
+		failed(unix.Unmount(m, unix.MNT_DETACH))
+	}
+	// Whatever is still mounted below would be deleted with the files.
+	if mounts, err = labMounts(); err == nil && len(mounts) == 0 {
+		failed(os.RemoveAll(runDir))
+	}
+	return errors.Join(failures...)
+}
+
+// remains lists what of a lab is on the machine.
+func remains() ([]string, error) {
+	root, err := cgroupRoot()
+	if err != nil {
+		return nil, err
+	}
+	var left []string
+	for _, path := range []string{root, runDir} {
+		if _, err := os.Stat(path); err == nil {
+			left = append(left, path)
+		}
+	}
+	if _, err := net.InterfaceByName(mgmtLink); err == nil {
+		left = append(left, "link "+mgmtLink)
+	}
+	namespaces, err := labNetns()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range namespaces {
+		left = append(left, filepath.Join(netnsDir, name))
+	}
+	return left, nil
+}
+
+// labMounts lists the mounts below the lab's directory, innermost first.
+func labMounts() ([]string, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return mountsBelow(f, runDir)
+}
+
+func mountsBelow(mountinfo io.Reader, dir string) ([]string, error) {
+	var out []string
+	sc := bufio.NewScanner(mountinfo)
+	for sc.Scan() {
+		if fields := strings.Fields(sc.Text()); len(fields) > 4 && strings.HasPrefix(fields[4], dir+"/") {
+			out = append([]string{fields[4]}, out...)
+		}
+	}
+	return out, sc.Err()
+}

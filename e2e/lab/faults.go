@@ -1,0 +1,131 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// PowerOff ends a host without a goodbye: its cables first, then all its
+// processes at once. What it has on disk stays.
+func (l *Lab) PowerOff(ctx context.Context, hostName string) error {
+	return l.locked(ctx, hostName, func(h host) error {
+		if _, err := l.pid(h); err != nil {
+			return err
+		}
+		return l.stop(ctx, h)
+	})
+}
+
+// PowerOn starts a host again and returns when its services are being
+// started. A node then has every image that was loaded while it was off.
+func (l *Lab) PowerOn(ctx context.Context, hostName string) error {
+	return l.locked(ctx, hostName, func(h host) error {
+		if _, err := l.pid(h); err == nil {
+			return fmt.Errorf("host %s is powered on", h.Name)
+		}
+		if err := l.start(ctx, h); err != nil {
+			return err
+		}
+		if !h.isNode() {
+			return nil
+		}
+		return l.importImages(ctx, h)
+	})
+}
+
+// Freeze stops every process of a host. Its kernel still answers ARP and NDP
+// and forwards packets: a hung machine, not a dead one.
+func (l *Lab) Freeze(ctx context.Context, hostName string) error {
+	return l.setFrozen(ctx, hostName, "1")
+}
+
+// Thaw lets the processes of a frozen host go on.
+func (l *Lab) Thaw(ctx context.Context, hostName string) error {
+	return l.setFrozen(ctx, hostName, "0")
+}
+
+func (l *Lab) setFrozen(ctx context.Context, hostName, value string) error {
+	return l.locked(ctx, hostName, func(h host) error {
+		if _, err := l.pid(h); err != nil {
+			return err
+		}
+		dir, err := hostCgroup(h.Name)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.freeze"), []byte(value), 0o644); err != nil {
+			return fmt.Errorf("freeze or thaw host %s: %w", h.Name, err)
+		}
+		return waitCgroup(ctx, dir, "frozen "+value)
+	})
+}
+
+func frozen(cgroup string) bool {
+	b, err := os.ReadFile(filepath.Join(cgroup, "cgroup.freeze"))
+	return err == nil && strings.TrimSpace(string(b)) == "1"
+}
+
+// SetLink cuts or mends the cable of a host's link. Both ends lose carrier, as
+// with a pulled plug; addresses and routes stay.
+func (l *Lab) SetLink(ctx context.Context, hostName, link string, up bool) error {
+	return l.locked(ctx, hostName, func(h host) error {
+		if _, err := l.pid(h); err != nil {
+			return err
+		}
+		leg, err := h.leg(link)
+		if err != nil {
+			return err
+		}
+		state := "down"
+		if up {
+			state = "up"
+		}
+		if err := ipBatch(ctx, switchNetns, fmt.Sprintf("link set %s %s\n", leg.Port, state)); err != nil {
+			return fmt.Errorf("set link %s of %s %s: %w", link, h.Name, state, err)
+		}
+		return nil
+	})
+}
+
+// Heal ends the partition and mends all cables. Hosts that are off stay off,
+// frozen ones stay frozen.
+func (l *Lab) Heal(ctx context.Context) error {
+	unlock, err := lock(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(l.heal(ctx), unlock())
+}
+
+func (l *Lab) heal(ctx context.Context) error {
+	if err := applyRules(ctx, noRules); err != nil {
+		return err
+	}
+	var b strings.Builder
+	for _, h := range l.Plan {
+		if _, err := l.pid(h); err != nil {
+			continue
+		}
+		for _, leg := range h.Legs {
+			fmt.Fprintf(&b, "link set %s up\n", leg.Port)
+		}
+	}
+	return ipBatch(ctx, switchNetns, b.String())
+}
+
+// locked runs a change of one host while nobody else changes the lab.
+func (l *Lab) locked(ctx context.Context, hostName string, change func(host) error) error {
+	h, err := findHost(l.Plan, hostName)
+	if err != nil {
+		return err
+	}
+	unlock, err := lock(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(change(h), unlock())
+}

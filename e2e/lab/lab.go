@@ -1,0 +1,189 @@
+package lab
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/lab/hostinit"
+)
+
+// Lab is a running lab. Its exported fields are its state as kept on disk.
+type Lab struct {
+	Config   Config
+	Plan     []host
+	ToolDirs map[string]string // by name of the tool set
+	Limits   bool              // cgroup controllers are ours, so limits work
+}
+
+// Kubeconfig returns the path of the administrator's kubeconfig.
+func (l *Lab) Kubeconfig() string { return filepath.Join(runDir, "kubeconfig") }
+
+// Nodes returns the names of the hosts that run a kubelet, control plane first.
+func (l *Lab) Nodes() []string { return names(nodes(l.Plan)) }
+
+// Hosts returns the names of all hosts.
+func (l *Lab) Hosts() []string { return names(l.Plan) }
+
+func names(hosts []host) []string {
+	var out []string
+	for _, h := range hosts {
+		out = append(out, h.Name)
+	}
+	return out
+}
+
+// Tool returns the path of a program that the lab compiled, or the bare name
+// if it did not compile such a program.
+func (l *Lab) Tool(name string) string {
+	for _, t := range toolSets {
+		if _, ok := t.programs[name]; ok {
+			return filepath.Join(l.ToolDirs[t.name], name)
+		}
+	}
+	return name
+}
+
+// path returns PATH for the lab's processes: the tools, then the machine's.
+func (l *Lab) path() string {
+	var dirs []string
+	for _, t := range toolSets {
+		dirs = append(dirs, l.ToolDirs[t.name])
+	}
+	return strings.Join(append(dirs, systemPath), ":")
+}
+
+const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+func systemEnv() []string { return []string{"PATH=" + systemPath, "HOME=/root"} }
+
+func systemProgram(name string) (string, error) {
+	for _, dir := range filepath.SplitList(systemPath) {
+		path := filepath.Join(dir, name)
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("find program %s: not in %s", name, systemPath)
+}
+
+func (l *Lab) hostDir(h host) string { return filepath.Join(runDir, "hosts", h.Name) }
+
+func (l *Lab) specFile(h host) string { return filepath.Join(l.hostDir(h), "spec.json") }
+
+func machineID(h host) string {
+	sum := sha256.Sum256([]byte("holdfast-lab " + h.Name))
+	return hex.EncodeToString(sum[:16])
+}
+
+// errOff says that a host is powered off.
+var errOff = errors.New("is powered off")
+
+// pid returns the pid of the host's PID 1, as the machine sees it.
+func (l *Lab) pid(h host) (int, error) {
+	b, err := os.ReadFile(filepath.Join(l.hostDir(h), "pid"))
+	if err != nil {
+		return 0, fmt.Errorf("host %s %w", h.Name, errOff)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return 0, err
+	}
+	// The number may have been given to another process since.
+	b, err = os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil || !strings.Contains(string(b), "/"+cgroupName+"/"+h.Name+"/") {
+		return 0, fmt.Errorf("host %s %w", h.Name, errOff)
+	}
+	return pid, nil
+}
+
+// enterScript joins the host's cgroup, then its namespaces: what runs in a
+// host is killed and frozen with it.
+const enterScript = `echo $$ >"$0" && exec nsenter "$@"`
+
+// Command returns a command that runs argv on a host, in all its namespaces
+// and with the lab's tools in PATH. An unknown host, or one that is off or
+// frozen, is reported when the command is started. The command is a process
+// group of its own, which the context's end kills as a whole.
+func (l *Lab) Command(ctx context.Context, hostName string, argv ...string) *exec.Cmd {
+	args, err := l.enter(hostName, argv)
+	cmd := exec.CommandContext(ctx, "/bin/sh", args...)
+	if err != nil {
+		cmd.Err = fmt.Errorf("run command: %w", err)
+	}
+	cmd.Env = append(os.Environ(), "PATH="+l.path())
+	ownGroup(cmd)
+	return cmd
+}
+
+func (l *Lab) enter(hostName string, argv []string) ([]string, error) {
+	h, err := findHost(l.Plan, hostName)
+	if err != nil {
+		return nil, err
+	}
+	pid, err := l.pid(h)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := hostCgroup(h.Name)
+	if err != nil {
+		return nil, err
+	}
+	if frozen(dir) {
+		return nil, fmt.Errorf("host %s is frozen", h.Name)
+	}
+	procs := filepath.Join(dir, hostinit.InitCgroup, "cgroup.procs")
+	return append([]string{"-c", enterScript, procs, "--target", strconv.Itoa(pid),
+		"--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"}, argv...), nil
+}
+
+// Exec replaces the calling process by argv on a host; it returns only on error.
+func (l *Lab) Exec(hostName string, argv ...string) error {
+	cmd := l.Command(context.Background(), hostName, argv...)
+	if cmd.Err != nil {
+		return cmd.Err
+	}
+	return syscall.Exec(cmd.Path, cmd.Args, cmd.Env)
+}
+
+// ownGroup lets the end of a command's context reach its children as well.
+func ownGroup(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 5 * time.Second
+}
+
+// running runs a command of the lab's own on a host and returns its output.
+func (l *Lab) run(ctx context.Context, hostName string, argv ...string) error {
+	out, err := l.Command(ctx, hostName, argv...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("run %s on %s: %w: %s", argv[0], hostName, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// find returns hosts by name.
+func (l *Lab) find(hostNames []string) ([]host, error) {
+	var out []host
+	for _, name := range hostNames {
+		h, err := findHost(l.Plan, name)
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(out, func(o host) bool { return o.Name == name }) {
+			return nil, fmt.Errorf("host %q is named twice", name)
+		}
+		out = append(out, h)
+	}
+	return out, nil
+}

@@ -1,0 +1,112 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// netnsDir is where iproute2 looks for named namespaces. They are made here
+// without its help, for "ip netns add" also leaves a mount of the directory.
+const netnsDir = "/run/netns"
+
+// sysctl is one file below /proc/sys.
+type sysctl struct{ path, value string }
+
+// newNetns creates a named network namespace.
+func newNetns(name string, sysctls []sysctl) error {
+	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
+		return err
+	}
+	path := filepath.Join(netnsDir, name)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
+	if err != nil {
+		return fmt.Errorf("create network namespace %s: %w", name, err)
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	done := make(chan error)
+	go func() {
+		// The thread enters the new namespace and is never unlocked: it ends
+		// with this goroutine and no other goroutine ever runs in there.
+		runtime.LockOSThread()
+		done <- enterNewNetns(path, sysctls)
+	}()
+	if err := <-done; err != nil {
+		return fmt.Errorf("create network namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+func enterNewNetns(path string, sysctls []sysctl) error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return err
+	}
+	for _, s := range sysctls {
+		if err := os.WriteFile("/proc/sys/"+s.path, []byte(s.value), 0o644); err != nil {
+			return err
+		}
+	}
+	return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+}
+
+// deleteNetns removes the name; the namespace goes with its last process.
+func deleteNetns(name string) error {
+	path := filepath.Join(netnsDir, name)
+	err := unix.Unmount(path, unix.MNT_DETACH)
+	// EINVAL: a file that was never mounted over, left by an interrupted Up.
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("delete network namespace %s: %w", name, err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// labNetns lists the named namespaces of the lab.
+func labNetns() ([]string, error) {
+	entries, err := os.ReadDir(netnsDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var names []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), netnsPrefix) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
+}
+
+// ipBatch feeds a batch to ip(8) in a named namespace, or in our own if name is empty.
+func ipBatch(ctx context.Context, name, batch string) error {
+	args := []string{"-batch", "-"}
+	if name != "" {
+		args = append([]string{"-netns", name}, args...)
+	}
+	_, err := output(ctx, batch, "ip", args...)
+	return err
+}
+
+// output runs a program on the machine and returns what it prints.
+func output(ctx context.Context, stdin, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	if err := cmd.Run(); err != nil {
+		return out.Bytes(), fmt.Errorf("run %s: %w: %s", name, err, strings.TrimSpace(stderr.String()))
+	}
+	return out.Bytes(), nil
+}

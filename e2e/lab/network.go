@@ -1,0 +1,172 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+)
+
+// sysctls of the switch: its ports are bridge ports and need no address.
+var switchSysctls = []sysctl{{"net/ipv6/conf/all/disable_ipv6", "1"}, {"net/ipv6/conf/default/disable_ipv6", "1"}}
+
+// hostSysctls returns what is set in a host's namespace before its links are
+// made, so that links inherit it.
+func hostSysctls(h host) []sysctl {
+	forward := "1"
+	if h.Role == roleClient {
+		forward = "0"
+	}
+	s := []sysctl{
+		{"net/ipv4/ip_forward", forward},
+		{"net/ipv6/conf/all/forwarding", forward},
+		{"net/ipv6/conf/default/forwarding", forward},
+		// Answers leave by other links than requests came in by.
+		{"net/ipv4/conf/all/rp_filter", "0"},
+		{"net/ipv4/conf/default/rp_filter", "0"},
+		// Duplicate address detection would hold IPv6 back for seconds.
+		{"net/ipv6/conf/all/accept_dad", "0"},
+		{"net/ipv6/conf/default/accept_dad", "0"},
+		{"net/ipv6/conf/default/accept_ra", "0"},
+	}
+	if h.Role != roleClient {
+		s = append(s,
+			// Flows, not pairs of addresses, spread over next hops ...
+			sysctl{"net/ipv4/fib_multipath_hash_policy", "1"},
+			sysctl{"net/ipv6/fib_multipath_hash_policy", "1"},
+			// ... and next hops that do not resolve are left out.
+			sysctl{"net/ipv4/fib_multipath_use_neigh", "1"})
+	}
+	return s
+}
+
+// switchBatch renders the bridges and the management port, as input of ip -batch.
+func switchBatch(mgmtPID int) string {
+	var b strings.Builder
+	for _, s := range segments {
+		// Snooping without a querier forgets silent IPv6 neighbours.
+		fmt.Fprintf(&b, "link add %s type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n", s.bridge)
+		fmt.Fprintf(&b, "link set %s up\n", s.bridge)
+	}
+	port := newLeg(mgmtLink, segmentLAN, "mgmt", mgmtNumber).Port
+	fmt.Fprintf(&b, "link add %s type veth peer name %s netns %d\n", port, mgmtLink, mgmtPID)
+	fmt.Fprintf(&b, "link set %s master %s up\n", port, segmentLAN)
+	return b.String()
+}
+
+// mgmtBatch renders the addresses of the machine's own leg.
+func mgmtBatch() string {
+	l := newLeg(mgmtLink, segmentLAN, "mgmt", mgmtNumber)
+	return linkBatch(l)
+}
+
+// cableBatch renders, for the switch, the cables of one host. The MAC is fixed
+// so that a host that was powered off comes back as the same neighbour.
+func cableBatch(h host) string {
+	var b strings.Builder
+	for _, l := range h.Legs {
+		fmt.Fprintf(&b, "link add %s type veth peer name %s address %s netns %s\n", l.Port, l.Link, l.MAC, h.netns())
+		fmt.Fprintf(&b, "link set %s master %s up\n", l.Port, l.Bridge)
+	}
+	return b.String()
+}
+
+func linkBatch(l leg) string {
+	return fmt.Sprintf("link set %[1]s up\naddress add %[2]s dev %[1]s\naddress add %[3]s dev %[1]s nodad\n", l.Link, l.V4, l.V6)
+}
+
+// hostBatch renders addresses and routes inside one host.
+func hostBatch(h host, all []host) string {
+	var b strings.Builder
+	b.WriteString("link set lo up\n")
+	for _, l := range h.Legs {
+		b.WriteString(linkBatch(l))
+	}
+	switch {
+	case h.isNode():
+		for _, other := range nodes(all) {
+			if other.Name == h.Name {
+				continue
+			}
+			v4, v6 := other.pods()
+			fmt.Fprintf(&b, "route add %s via %s\n", v4, other.Legs[0].V4.Addr())
+			fmt.Fprintf(&b, "route add %s via %s\n", v6, other.Legs[0].V6.Addr())
+		}
+		// Both routers, so that answers find their way back to the far side
+		// whichever router brought the request.
+		b.WriteString(defaultRoute(h.Legs[1].Link, fabricRouters(all, func(l leg) netip.Addr { return l.V4.Addr() })))
+		b.WriteString(defaultRoute(h.Legs[1].Link, fabricRouters(all, func(l leg) netip.Addr { return l.V6.Addr() })))
+	case h.Role == roleClient && h.Legs[0].Bridge == segmentOuter:
+		r1 := newLeg("", segmentOuter, "", 1)
+		b.WriteString(defaultRoute(h.Legs[0].Link, []netip.Addr{r1.V4.Addr()}))
+		b.WriteString(defaultRoute(h.Legs[0].Link, []netip.Addr{r1.V6.Addr()}))
+	}
+	return b.String()
+}
+
+func fabricRouters(all []host, addr func(leg) netip.Addr) []netip.Addr {
+	var out []netip.Addr
+	for _, h := range all {
+		if h.Role == roleRouter {
+			out = append(out, addr(h.Legs[0]))
+		}
+	}
+	return out
+}
+
+func defaultRoute(link string, via []netip.Addr) string {
+	dst := "0.0.0.0/0"
+	if via[0].Is6() {
+		dst = "::/0"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "route add %s", dst)
+	for _, a := range via {
+		if len(via) > 1 {
+			b.WriteString(" nexthop")
+		}
+		fmt.Fprintf(&b, " via %s dev %s", a, link)
+	}
+	return b.String() + "\n"
+}
+
+// makeSwitch creates the bridges and the machine's leg.
+func makeSwitch(ctx context.Context) error {
+	if err := newNetns(switchNetns, switchSysctls); err != nil {
+		return err
+	}
+	if err := ipBatch(ctx, switchNetns, switchBatch(os.Getpid())); err != nil {
+		return fmt.Errorf("make switch: %w", err)
+	}
+	if err := ipBatch(ctx, "", mgmtBatch()); err != nil {
+		return fmt.Errorf("make management link: %w", err)
+	}
+	return nil
+}
+
+// plugIn creates the host's network namespace, cables it and addresses it.
+func plugIn(ctx context.Context, h host, all []host) error {
+	if err := newNetns(h.netns(), hostSysctls(h)); err != nil {
+		return err
+	}
+	if err := ipBatch(ctx, switchNetns, cableBatch(h)); err != nil {
+		return fmt.Errorf("cable host %s: %w", h.Name, err)
+	}
+	if err := ipBatch(ctx, h.netns(), hostBatch(h, all)); err != nil {
+		return fmt.Errorf("address host %s: %w", h.Name, err)
+	}
+	return nil
+}
+
+// unplug removes the host's cables and its network namespace.
+func unplug(ctx context.Context, h host) error {
+	var b strings.Builder
+	for _, l := range h.Legs {
+		fmt.Fprintf(&b, "link delete %s\n", l.Port)
+	}
+	if err := ipBatch(ctx, switchNetns, b.String()); err != nil {
+		return fmt.Errorf("unplug host %s: %w", h.Name, err)
+	}
+	return deleteNetns(h.netns())
+}

@@ -1,0 +1,81 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// Status writes what state every host is in.
+func (l *Lab) Status(ctx context.Context, w io.Writer) error {
+	down, err := downPorts(ctx)
+	if err != nil {
+		return err
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "HOST\tROLE\tSTATE\tLINKS")
+	for _, h := range l.Plan {
+		state, err := l.hostState(h)
+		if err != nil {
+			return err
+		}
+		var links []string
+		for _, leg := range h.Legs {
+			s := fmt.Sprintf("%s %s %s %s", leg.Link, leg.Bridge, leg.V4.Addr(), leg.V6.Addr())
+			if slices.Contains(down, leg.Port) {
+				s += " (cut)"
+			}
+			links = append(links, s)
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", h.Name, h.Role, state, strings.Join(links, ", "))
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	_, err = output(ctx, "", "nsenter", "--net="+netnsDir+"/"+switchNetns, "nft", "list", "table", "bridge", rulesTable)
+	if err == nil {
+		fmt.Fprintln(w, "The network is partitioned.")
+	}
+	fmt.Fprintf(w, "kube-proxy %s, kubeconfig %s\n", l.Config.ProxyMode, l.Kubeconfig())
+	return nil
+}
+
+func (l *Lab) hostState(h host) (string, error) {
+	if _, err := l.pid(h); err != nil {
+		return "off", nil
+	}
+	dir, err := hostCgroup(h.Name)
+	if err != nil {
+		return "", err
+	}
+	if frozen(dir) {
+		return "frozen", nil
+	}
+	return "running", nil
+}
+
+// downPorts lists the ports of the switch that are set down.
+func downPorts(ctx context.Context) ([]string, error) {
+	b, err := output(ctx, "", "ip", "-netns", switchNetns, "-json", "link", "show")
+	if err != nil {
+		return nil, fmt.Errorf("list ports: %w", err)
+	}
+	var links []struct {
+		Name  string   `json:"ifname"`
+		Flags []string `json:"flags"`
+	}
+	if err := json.Unmarshal(b, &links); err != nil {
+		return nil, fmt.Errorf("list ports: %w", err)
+	}
+	var down []string
+	for _, link := range links {
+		if !slices.Contains(link.Flags, "UP") {
+			down = append(down, link.Name)
+		}
+	}
+	return down, nil
+}

@@ -1,0 +1,198 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/holdfast-lb/holdfast/e2e/lab/hostinit"
+)
+
+// Up brings a lab up and returns when all nodes are Ready. What is not there
+// yet, packages and binaries, is installed and compiled first, with one line
+// of progress each. If Up fails or ctx ends, nothing stays behind.
+func Up(ctx context.Context, c Config, progress io.Writer) (*Lab, error) {
+	c = c.withDefaults()
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	if os.Geteuid() != 0 {
+		return nil, errors.New("bring lab up: must be root")
+	}
+	unlock, err := lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l, err := up(ctx, c, progress)
+	return l, errors.Join(err, unlock())
+}
+
+func up(ctx context.Context, c Config, progress io.Writer) (*Lab, error) {
+	if _, err := os.Stat(stateFile()); err == nil {
+		return nil, ErrUp
+	}
+	if left, err := remains(); err != nil {
+		return nil, err
+	} else if len(left) > 0 {
+		return nil, fmt.Errorf("bring lab up: remains of another lab (%s ...): take it down first", left[0])
+	}
+	repo, err := findRepo()
+	if err != nil {
+		return nil, err
+	}
+	if err := installPackages(ctx, progress); err != nil {
+		return nil, err
+	}
+	l := &Lab{Config: c, Plan: plan(c)}
+	if l.ToolDirs, err = buildTools(ctx, repo, progress); err != nil {
+		return nil, err
+	}
+	if err := l.boot(ctx, repo, progress); err != nil {
+		// The context may be what failed; cleaning up has time of its own.
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		return nil, errors.Join(err, takeDown(cleanup))
+	}
+	return l, nil
+}
+
+// boot makes everything that Down removes.
+func (l *Lab) boot(ctx context.Context, repo string, progress io.Writer) error {
+	start := time.Now()
+	report := func(format string, args ...any) {
+		fmt.Fprintf(progress, "%6s  %s\n", seconds(time.Since(start)), fmt.Sprintf(format, args...))
+	}
+	if err := os.MkdirAll(runDir, 0o755); err != nil {
+		return err
+	}
+	if err := buildHelpers(ctx, repo); err != nil {
+		return err
+	}
+	if err := writeImages(); err != nil {
+		return err
+	}
+	if err := makeCgroup(); err != nil {
+		return err
+	}
+	var err error
+	if l.Limits, err = cgroupLimits(); err != nil {
+		return err
+	}
+	cp := l.Plan[0]
+	keys, err := newPKI(server(cp))
+	if err != nil {
+		return err
+	}
+	if err := l.prepare(keys); err != nil {
+		return err
+	}
+	if err := makeSwitch(ctx); err != nil {
+		return err
+	}
+	report("programs, images, certificates and switch are there")
+	if err := l.bootCluster(ctx, cp, keys, report); err != nil {
+		return err
+	}
+	return l.save()
+}
+
+// prepare writes the files of all hosts.
+func (l *Lab) prepare(keys *pki) error {
+	for _, h := range l.Plan {
+		if err := l.writeSpec(h, keys); err != nil {
+			return err
+		}
+	}
+	admin, err := keys.admin()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(l.Kubeconfig(), admin, 0o600)
+}
+
+// bootCluster starts the control plane first: everything else waits for it,
+// and on few cores would only be in its way.
+func (l *Lab) bootCluster(ctx context.Context, cp host, keys *pki, report func(string, ...any)) error {
+	client, err := newAPI(keys)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	startNode := func(h host) error {
+		if err := l.start(ctx, h); err != nil {
+			return err
+		}
+		return l.importImages(ctx, h)
+	}
+	group.Go(func() error { return startNode(cp) })
+	group.Go(func() error {
+		for _, h := range l.Plan {
+			if h.isNode() {
+				continue
+			}
+			if err := l.start(ctx, h); err != nil {
+				return err
+			}
+		}
+		report("routers, client and far host are running")
+		return nil
+	})
+	group.Go(func() error {
+		if err := client.waitServer(ctx); err != nil {
+			return fmt.Errorf("wait for the API server: %w: %s", err, l.lastLine(cp, "kube-apiserver"))
+		}
+		report("API server is ready")
+		for _, h := range nodes(l.Plan) {
+			if h.Role == roleWorker {
+				group.Go(func() error { return startNode(h) })
+			}
+		}
+		if err := client.bindProxies(ctx); err != nil {
+			return err
+		}
+		if err := client.waitNodes(ctx, l.Nodes()); err != nil {
+			return err
+		}
+		report("all nodes are Ready")
+		return client.labelControlPlane(ctx, cp.Name)
+	})
+	return group.Wait()
+}
+
+func cgroupLimits() (bool, error) {
+	root, err := cgroupRoot()
+	if err != nil {
+		return false, err
+	}
+	controllers, err := readControllers(root)
+	return hostinit.HasControllers(controllers), err
+}
+
+// findRepo finds the source tree: above the working directory, or above the
+// running program.
+func findRepo() (string, error) {
+	var starts []string
+	if dir, err := os.Getwd(); err == nil {
+		starts = append(starts, dir)
+	}
+	if exe, err := os.Executable(); err == nil {
+		starts = append(starts, filepath.Dir(exe))
+	}
+	for _, dir := range starts {
+		for ; ; dir = filepath.Dir(dir) {
+			if _, err := os.Stat(filepath.Join(dir, "e2e/lab/tools/kubernetes/go.mod")); err == nil {
+				return dir, nil
+			}
+			if dir == filepath.Dir(dir) {
+				break
+			}
+		}
+	}
+	return "", errors.New("find sources of the lab: neither the working directory nor the program is inside the repository")
+}
