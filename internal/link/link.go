@@ -1,0 +1,93 @@
+package link
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// MAC is an Ethernet address, comparable; the zero MAC means none.
+type MAC [6]byte
+
+// MACFrom converts a hardware address; one that is not of Ethernet's length gives the zero MAC.
+func MACFrom(hw net.HardwareAddr) MAC {
+	if len(hw) != len(MAC{}) {
+		return MAC{}
+	}
+	return MAC(hw)
+}
+
+// HardwareAddr converts for libraries that want a slice.
+func (m MAC) HardwareAddr() net.HardwareAddr { return slices.Clone(m[:]) }
+
+// String returns the usual form, 00:53:00:00:00:01.
+func (m MAC) String() string { return m.HardwareAddr().String() }
+
+// IsUnicast reports whether m can be a station's address: neither zero nor a
+// group (IEEE 802: the lowest bit of the first octet).
+func (m MAC) IsUnicast() bool { return m != MAC{} && m[0]&1 == 0 }
+
+// Link is a network interface at one moment.
+type Link struct {
+	Index int
+	Name  string
+	MAC   MAC
+	// Up: an administrator wants it up, and it is operational or does not say (RFC 2863 ifOperStatus).
+	Up                         bool
+	Broadcast, NoARP, Loopback bool
+	// Master is the index of the link this one is enslaved to, 0 for none.
+	Master int
+	// Port: the master is of a kind that takes the frames (bridge, bond, team). A
+	// VRF does not; its links speak ARP and NDP themselves.
+	Port bool
+	// Prefixes are the link's addresses with their lengths, sorted, without those
+	// that are not in use: still tentative, or found duplicate (RFC 4862 section 5.4).
+	Prefixes []netip.Prefix
+}
+
+// Equal reports whether nothing differs.
+func (l Link) Equal(o Link) bool {
+	return l.Index == o.Index && l.Name == o.Name && l.MAC == o.MAC && l.Up == o.Up &&
+		l.Broadcast == o.Broadcast && l.NoARP == o.NoARP && l.Loopback == o.Loopback &&
+		l.Master == o.Master && l.Port == o.Port && slices.Equal(l.Prefixes, o.Prefixes)
+}
+
+// LinkLocal returns the link's first IPv6 link-local address, the zero Addr for none.
+func (l Link) LinkLocal() netip.Addr {
+	for _, p := range l.Prefixes {
+		if p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() {
+			return p.Addr()
+		}
+	}
+	return netip.Addr{}
+}
+
+// CanAnnounce reports whether the link can carry ARP and NDP for others'
+// questions at all, whatever its name.
+func (l Link) CanAnnounce() bool {
+	return l.Up && l.MAC.IsUnicast() && !l.Loopback && !l.NoARP && !l.Port
+}
+
+// excluded are beginnings of names that container networks, hypervisors and
+// tunnels give to links which no client sits on; the set MetalLB ships.
+var excluded = []string{
+	"docker", "cbr", "dummy", "virbr", "lxcbr", "veth", "cali", "tunl",
+	"flannel", "kube-ipvs", "cni", "nodelocaldns", "lxc",
+}
+
+// Usable reports whether the link announces addresses that name no links.
+func (l Link) Usable() bool {
+	return l.CanAnnounce() && !slices.ContainsFunc(excluded, func(prefix string) bool {
+		return strings.HasPrefix(l.Name, prefix)
+	})
+}
+
+// Announces reports whether the link announces an address restricted to the
+// links of these names. A name given overrides the excluded ones, nothing else.
+func (l Link) Announces(names []string) bool {
+	if len(names) == 0 {
+		return l.Usable()
+	}
+	return l.CanAnnounce() && slices.Contains(names, l.Name)
+}

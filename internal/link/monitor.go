@@ -1,0 +1,157 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Monitor keeps a snapshot of the node's links.
+type Monitor struct {
+	log  *slog.Logger
+	kick func()
+	// read returns the links as they are; a field so that tests can make it fail.
+	read func() ([]Link, error)
+	// subscribe is a field so that tests can break what it returns.
+	subscribe func(wake chan<- struct{}, failed chan<- error) (*subscription, error)
+	// rereadInterval is how stale the snapshot gets when the kernel tells nothing.
+	rereadInterval time.Duration
+	// settleInterval bounds how often a storm of events makes us read.
+	settleInterval time.Duration
+	// retryInterval is the wait after a reading that failed.
+	retryInterval time.Duration
+
+	links atomic.Pointer[[]Link]
+}
+
+// New returns a Monitor that calls kick, which must not block, after each change.
+func New(log *slog.Logger, kick func()) *Monitor {
+	return &Monitor{
+		log: log, kick: kick, read: read, subscribe: subscribe,
+		rereadInterval: 10 * time.Second,
+		settleInterval: 20 * time.Millisecond,
+		retryInterval:  time.Second,
+	}
+}
+
+// Links returns the links as last read, sorted by index. The slice is shared: do not modify it.
+func (m *Monitor) Links() []Link {
+	if links := m.links.Load(); links != nil {
+		return *links
+	}
+	return nil
+}
+
+// Synced reports whether the links were read at least once.
+func (m *Monitor) Synced() bool { return m.links.Load() != nil }
+
+// Run keeps the snapshot current until the context ends.
+func (m *Monitor) Run(ctx context.Context) error {
+	wake := make(chan struct{}, 1)
+	failed := make(chan error, 1)
+	var sub *subscription
+	defer func() { sub.close() }()
+	reread := time.NewTicker(m.rereadInterval)
+	defer reread.Stop()
+
+	for {
+		// Subscribe before reading: what changes in between is told.
+		if sub == nil {
+			var err error
+			if sub, err = m.subscribe(wake, failed); err != nil {
+				m.log.Warn("links are only read now and then", "interval", m.rereadInterval, "err", err)
+			}
+		}
+		pause := m.settleInterval
+		if err := m.update(); err != nil {
+			m.log.Warn("keep links as last read", "err", err)
+			pause = m.retryInterval
+			nudge(wake)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			m.log.Warn("subscribe to link events anew", "err", err)
+			sub.close()
+			sub = nil
+		case <-wake:
+		case <-reread.C:
+		}
+	}
+}
+
+// update reads the links and kicks if they differ from the last time.
+func (m *Monitor) update() error {
+	links, err := m.read()
+	if err != nil {
+		return err
+	}
+	old := m.links.Load()
+	if old != nil && slices.EqualFunc(*old, links, Link.Equal) {
+		return nil
+	}
+	m.links.Store(&links)
+	m.kick()
+	return nil
+}
+
+// subscription wakes at each event of links and addresses.
+type subscription struct {
+	socket *nl.NetlinkSocket
+	done   chan struct{}
+}
+
+func subscribe(wake chan<- struct{}, failed chan<- error) (*subscription, error) {
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE,
+		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to rtnetlink: %w", err)
+	}
+	s := &subscription{socket: socket, done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		for {
+			_, _, err := socket.Receive()
+			// Overrun loses events and nothing else (netlink(7), ENOBUFS): reading the state makes up for it.
+			if err != nil && !errors.Is(err, unix.ENOBUFS) {
+				select {
+				case failed <- fmt.Errorf("receive from rtnetlink: %w", err):
+				default:
+				}
+				return
+			}
+			nudge(wake)
+		}
+	}()
+	return s, nil
+}
+
+// close ends the subscription and waits for its goroutine; nil is closed.
+func (s *subscription) close() {
+	if s == nil {
+		return
+	}
+	s.socket.Close()
+	<-s.done
+}
+
+// nudge wakes without waiting; one pending wake-up is enough.
+func nudge(wake chan<- struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,91 @@
+package link
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// readAttempts is how often an inconsistent dump is repeated before it is an error.
+const readAttempts = 3
+
+// read returns all links of the calling thread's network namespace, sorted by index.
+func read() ([]Link, error) {
+	devices, err := dump("links", netlink.LinkList)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := dump("addresses", func() ([]netlink.Addr, error) {
+		return netlink.AddrList(nil, netlink.FAMILY_ALL)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return convert(devices, addrs), nil
+}
+
+// dump repeats a listing that the kernel says was changed while it was made (NLM_F_DUMP_INTR).
+func dump[T any](what string, list func() ([]T, error)) ([]T, error) {
+	var got []T
+	var err error
+	for range readAttempts {
+		if got, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", what, err)
+	}
+	return got, nil
+}
+
+func convert(devices []netlink.Link, addrs []netlink.Addr) []Link {
+	kinds := make(map[int]string, len(devices))
+	for _, d := range devices {
+		kinds[d.Attrs().Index] = d.Type()
+	}
+	prefixes := make(map[int][]netip.Prefix)
+	for _, a := range addrs {
+		if p, ok := prefix(a); ok {
+			prefixes[a.LinkIndex] = append(prefixes[a.LinkIndex], p)
+		}
+	}
+	links := make([]Link, 0, len(devices))
+	for _, d := range devices {
+		a := d.Attrs()
+		ps := prefixes[a.Index]
+		slices.SortFunc(ps, netip.Prefix.Compare)
+		links = append(links, Link{
+			Index:     a.Index,
+			Name:      a.Name,
+			MAC:       MACFrom(a.HardwareAddr),
+			Up:        a.Flags&net.FlagUp != 0 && (a.OperState == netlink.OperUp || a.OperState == netlink.OperUnknown),
+			Broadcast: a.Flags&net.FlagBroadcast != 0,
+			NoARP:     a.RawFlags&unix.IFF_NOARP != 0,
+			Loopback:  a.Flags&net.FlagLoopback != 0,
+			Master:    a.MasterIndex,
+			Port:      a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf",
+			Prefixes:  ps,
+		})
+	}
+	slices.SortFunc(links, func(a, b Link) int { return cmp.Compare(a.Index, b.Index) })
+	return links
+}
+
+func prefix(a netlink.Addr) (netip.Prefix, bool) {
+	if a.IPNet == nil || a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
+		return netip.Prefix{}, false
+	}
+	ip, ok := netip.AddrFromSlice(a.IP)
+	if !ok {
+		return netip.Prefix{}, false
+	}
+	bits, _ := a.Mask.Size()
+	return netip.PrefixFrom(ip, bits), true
+}
