@@ -31,6 +31,9 @@ const (
 	NoClusterIP Reason = "NoClusterIP"
 	// DualStackUnmet: RequireDualStack, but the Service has one family only.
 	DualStackUnmet Reason = "DualStackUnmet"
+	// AddressKept: the Service asks for a pool and holds an address of another one, which stays: only a
+	// request for an address by value moves a Service.
+	AddressKept Reason = "AddressKept"
 	// Released: the Service gave its addresses back.
 	Released Reason = "Released"
 )
@@ -74,6 +77,8 @@ const (
 	Valid Reason = "Valid"
 	// InvalidAddresses: an entry of spec.addresses cannot be read.
 	InvalidAddresses Reason = "InvalidAddresses"
+	// HostBitsIgnored: a prefix is written with host bits and read as its network.
+	HostBitsIgnored Reason = "HostBitsIgnored"
 	// OverlappingAddresses: an entry lies in another pool, or twice in this one.
 	OverlappingAddresses Reason = "OverlappingAddresses"
 	// InvalidSelector: a label selector cannot be read.
@@ -86,6 +91,10 @@ const (
 	DuplicatePeer Reason = "DuplicatePeer"
 	// PeerIsSelf: the peer's address is a node's own address.
 	PeerIsSelf Reason = "PeerIsSelf"
+	// ConflictingRouterID: another BGPPeer gives the same nodes another router ID.
+	ConflictingRouterID Reason = "ConflictingRouterID"
+	// InvalidLocalPref: a local preference does not fit into 32 bits.
+	InvalidLocalPref Reason = "InvalidLocalPref"
 	// InvalidAggregation: an aggregation length is outside its family, or wider than the pool.
 	InvalidAggregation Reason = "InvalidAggregation"
 	// InvalidCommunity: a community cannot be read.
@@ -117,4 +126,6 @@ type Problem struct {
 	Object  Object
 	Reason  Reason
 	Message string
+	// Note: the object is wholly in force, but read in a way worth saying.
+	Note bool
 }

@@ -13,6 +13,9 @@ type State struct {
 	Nodes map[string]Node
 	// Services that Holdfast serves, ordered by Key.
 	Services []Service
+	// Reserved addresses stand in the status of a Service that is not ours to serve: one of another
+	// class, or one on its way out. Nobody is given them while they stand there.
+	Reserved map[netip.Addr]Key
 	// Pools that are usable, the elder first (then by name): on a conflict the elder keeps the address.
 	Pools             []Pool
 	L2Advertisements  []L2Advertisement
@@ -166,4 +169,7 @@ type Peer struct {
 	// GracefulRestart keeps routes in the router while the speaker restarts (RFC 4724).
 	GracefulRestart bool
 	NodeSelectors   []Selector
+	// Unusable says why the peer is not to be used on some of the selected nodes, by node name:
+	// PeerIsSelf, DuplicatePeer or ConflictingRouterID.
+	Unusable map[string]Reason
 }
