@@ -1,0 +1,101 @@
+package lab
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestNodeFiles(t *testing.T) {
+	hosts := plan(Config{Workers: 1})
+	for _, tc := range []struct {
+		name   string
+		h      host
+		c      Config
+		limits bool
+		file   string
+		has    []string
+		hasNot []string
+	}{
+		{
+			name: "runtime without controllers", h: hosts[1], file: "containerd.toml",
+			has: []string{`BinaryName = "/run/lab/bin/runcwrap"`, `sandbox = "lab/pause:v1"`},
+		},
+		{name: "runtime with controllers", h: hosts[1], limits: true, file: "containerd.toml", has: []string{`BinaryName = "/tools/runc"`}},
+		{
+			name: "worker", h: hosts[1], file: "kubelet.yaml", has: []string{"cgroupsPerQOS: false", "protectKernelDefaults: true"},
+			hasNot: []string{"registerWithTaints", "nodeLeaseDurationSeconds"},
+		},
+		{
+			name: "control plane", h: hosts[0], c: Config{NodeMonitorGracePeriod: 8 * time.Second}, limits: true, file: "kubelet.yaml",
+			has: []string{"cgroupsPerQOS: true", "node-role.kubernetes.io/control-plane, effect: NoSchedule", "nodeLeaseDurationSeconds: 8"},
+		},
+		{name: "proxy", h: hosts[1], file: "kube-proxy.yaml", has: []string{"mode: nftables", "hostnameOverride: w1"}, hasNot: []string{"minSyncPeriod"}},
+		{
+			name: "quick proxy", h: hosts[1], c: Config{ProxyMode: ProxyIPTables, ProxyMinSync: 10 * time.Millisecond}, file: "kube-proxy.yaml",
+			has: []string{"mode: iptables\niptables: {minSyncPeriod: 10ms}"},
+		},
+	} {
+		files, err := newNodeConfig(tc.h, tc.c.withDefaults(), tc.limits, "/tools/runc").files()
+		if err != nil {
+			t.Fatalf("%s: %v", tc.name, err)
+		}
+		got := string(files[tc.file])
+		for _, s := range tc.has {
+			if !strings.Contains(got, s) {
+				t.Errorf("%s: %s has no %q:\n%s", tc.name, tc.file, s, got)
+			}
+		}
+		for _, s := range tc.hasNot {
+			if strings.Contains(got, s) {
+				t.Errorf("%s: %s has %q:\n%s", tc.name, tc.file, s, got)
+			}
+		}
+	}
+}
+
+func TestConflist(t *testing.T) {
+	b, err := render("10-lab.conflist", newNodeConfig(plan(Config{Workers: 1})[1], Config{}, false, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list struct {
+		Plugins []struct {
+			IPAM struct{ Ranges [][]struct{ Subnet string } }
+		}
+	}
+	if err := json.Unmarshal(b, &list); err != nil {
+		t.Fatal(err)
+	}
+	ranges := list.Plugins[0].IPAM.Ranges
+	if len(ranges) != 2 || ranges[0][0].Subnet != "10.244.11.0/24" || ranges[1][0].Subnet != "fd00:244:0:11::/64" {
+		t.Errorf("ranges %v, want the pods of w1", ranges)
+	}
+}
+
+func TestRouterFiles(t *testing.T) {
+	hosts := plan(Config{Workers: 1})
+	for _, tc := range []struct {
+		router, file string
+		has          []string
+	}{
+		{"r1", "frr.conf", []string{"router bgp 64512", "router-id 172.31.0.1", "no bgp ebgp-requires-policy",
+			"bgp listen range 172.31.0.0/24 peer-group NODES\n", "bgp listen range fd00:31::/64 peer-group NODES6\n"}},
+		{"r2", "bird.conf", []string{"local as 64513", "router id 172.31.0.2", "neighbor range 172.31.0.0/24 external", "neighbor range fd00:31::/64 external", "merge paths on"}},
+	} {
+		h, err := findHost(hosts, tc.router)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := render(tc.file, newRouterConfig(h))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range tc.has {
+			if !strings.Contains(string(b), s) {
+				t.Errorf("%s has no %q:\n%s", tc.file, s, b)
+			}
+		}
+	}
+}

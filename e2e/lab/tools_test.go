@@ -1,0 +1,58 @@
+package lab
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Every set has its module, and the module requires the set's project.
+func TestToolSetsArePinned(t *testing.T) {
+	for _, set := range toolSets {
+		dir, flags, err := set.dir("/cache", "tools")
+		if err != nil {
+			t.Errorf("%s: %v", set.name, err)
+			continue
+		}
+		if !strings.HasPrefix(dir, "/cache/"+set.name+"-") {
+			t.Errorf("%s: directory %s", set.name, dir)
+		}
+		again, _, err := set.dir("/cache", "tools")
+		if err != nil || again != dir {
+			t.Errorf("%s: directory %s, then %s (%v)", set.name, dir, again, err)
+		}
+		if !slices.Contains(flags, "-trimpath") {
+			t.Errorf("%s: flags %q", set.name, flags)
+		}
+		imports, err := os.ReadFile(filepath.Join("tools", set.name, "tools.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pkg := range set.programs {
+			if !strings.Contains(string(imports), `"`+pkg+`"`) {
+				t.Errorf("%s: tools.go does not import %s, so go.mod may lack its requirements", set.name, pkg)
+			}
+		}
+	}
+}
+
+func TestRequiredVersion(t *testing.T) {
+	const gomod = "module x\n\nrequire example.com/a v1.2.3\n\nrequire (\n\texample.com/b v2.0.0 // indirect\n)\n\nreplace example.com/c => example.com/c v0.1.0\n"
+	for module, want := range map[string]string{"example.com/a": "v1.2.3", "example.com/b": "v2.0.0", "example.com/c": ""} {
+		got, err := requiredVersion([]byte(gomod), module)
+		if got != want || (err != nil) != (want == "") {
+			t.Errorf("%s: got %q, %v; want %q", module, got, err, want)
+		}
+	}
+}
+
+func TestStampKubernetes(t *testing.T) {
+	got := stampKubernetes("v1.36.3")
+	for _, want := range []string{"k8s.io/component-base/version.gitVersion=v1.36.3", "k8s.io/client-go/pkg/version.gitMinor=36"} {
+		if !slices.Contains(got, want) {
+			t.Errorf("stamp has no %q: %q", want, got)
+		}
+	}
+}
