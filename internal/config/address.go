@@ -1,0 +1,114 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// parseAddr reads one plain address. Zones name a link of one machine and
+// 4-in-6 forms are two spellings of one address: neither can be given out.
+func parseAddr(s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(strings.TrimSpace(s))
+	switch {
+	case err != nil:
+		return netip.Addr{}, fmt.Errorf("%q is not an IPv4 or IPv6 address", s)
+	case a.Zone() != "":
+		return netip.Addr{}, fmt.Errorf("%q has a zone: write %s", s, a.WithZone(""))
+	case a.Is4In6():
+		return netip.Addr{}, fmt.Errorf("%q is an IPv4 address in IPv6 form: write %s", s, a.Unmap())
+	}
+	return a, nil
+}
+
+// parseRange reads one entry of IPAddressPool.spec.addresses: a prefix, a range
+// or a single address. The note, if any, says how the entry was read.
+func parseRange(entry string) (r lb.Range, note string, err error) {
+	entry = strings.TrimSpace(entry)
+	switch {
+	case strings.Contains(entry, "/"):
+		return parsePrefix(entry)
+	case strings.Contains(entry, "-"):
+		r, err := parseSpan(entry)
+		return r, "", err
+	}
+	a, err := parseAddr(entry)
+	if err != nil {
+		return lb.Range{}, "", fmt.Errorf("%w: write a prefix (192.0.2.0/26), a range (192.0.2.10-192.0.2.20) or a single address", err)
+	}
+	return lb.Range{From: a, To: a}, "", nil
+}
+
+func parsePrefix(entry string) (r lb.Range, note string, err error) {
+	p, err := netip.ParsePrefix(entry)
+	switch {
+	case err != nil:
+		return lb.Range{}, "", fmt.Errorf("%q is not a prefix: write an address and a length, as in 192.0.2.0/26 or 2001:db8::/112", entry)
+	case p.Addr().Is4In6():
+		return lb.Range{}, "", fmt.Errorf("%q is an IPv4 prefix in IPv6 form: write it as IPv4", entry)
+	case p.Bits() == 0:
+		return lb.Range{}, "", errEverything(entry)
+	}
+	// MetalLB reads such a prefix as its network too: a pool that moves here keeps its addresses.
+	if network := p.Masked(); network != p {
+		note = fmt.Sprintf("%q has host bits set and is read as %s: write that", entry, network)
+		p = network
+	}
+	return lb.Range{From: p.Addr(), To: lastOf(p)}, note, nil
+}
+
+func parseSpan(entry string) (lb.Range, error) {
+	from, to, _ := strings.Cut(entry, "-")
+	a, errA := parseAddr(from)
+	b, errB := parseAddr(to)
+	if err := errors.Join(errA, errB); err != nil {
+		return lb.Range{}, fmt.Errorf("%q is not a range (%s): write its first and last address, as in 192.0.2.10-192.0.2.20",
+			entry, strings.ReplaceAll(err.Error(), "\n", ", "))
+	}
+	switch {
+	case a.BitLen() != b.BitLen():
+		return lb.Range{}, fmt.Errorf("%q begins in one IP family and ends in the other: write one range for each", entry)
+	case b.Less(a):
+		return lb.Range{}, fmt.Errorf("%q is reversed: write %s-%s", entry, b, a)
+	case a.IsUnspecified() && !b.Next().IsValid():
+		return lb.Range{}, errEverything(entry)
+	}
+	return lb.Range{From: a, To: b}, nil
+}
+
+func errEverything(entry string) error {
+	return fmt.Errorf("%q is every address there is: write the prefix that is yours to give", entry)
+}
+
+// lastOf returns the last address of a masked prefix.
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 1 << (7 - i%8)
+	}
+	last, _ := netip.AddrFromSlice(b)
+	return last
+}
+
+// leastSpecific returns the length of the largest prefix that lies wholly in the range.
+func leastSpecific(r lb.Range) int {
+	best := r.From.BitLen()
+	// The prefixes that tile a range grow towards its middle and shrink again, so the walk stays
+	// below two steps for each bit.
+	for from := r.From; from.IsValid() && !r.To.Less(from); {
+		bits := from.BitLen()
+		for bits > 0 {
+			wider := netip.PrefixFrom(from, bits-1)
+			if wider.Masked().Addr() != from || r.To.Less(lastOf(wider)) {
+				break
+			}
+			bits--
+		}
+		best = min(best, bits)
+		from = lastOf(netip.PrefixFrom(from, bits)).Next()
+	}
+	return best
+}

@@ -1,0 +1,167 @@
+package config
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+func compileL2Advertisements(r *report, objects []*v1beta1.L2Advertisement, pools []pool) []lb.L2Advertisement {
+	var out []lb.L2Advertisement
+	for _, o := range byName(objects) {
+		object := lb.Object{Kind: KindL2Advertisement, Name: o.Name}
+		out = append(out, lb.L2Advertisement{
+			Name:  o.Name,
+			Scope: compileScope(r, object, o.Spec.AdvertisementScope, pools),
+			Links: slices.Clone(o.Spec.Interfaces),
+		})
+	}
+	return out
+}
+
+func compileBGPAdvertisements(r *report, objects []*v1beta1.BGPAdvertisement, pools []pool, peers []*v1beta1.BGPPeer) []lb.BGPAdvertisement {
+	var out []lb.BGPAdvertisement
+	for _, o := range byName(objects) {
+		object := lb.Object{Kind: KindBGPAdvertisement, Name: o.Name}
+		a := lb.BGPAdvertisement{
+			Name:                o.Name,
+			Scope:               compileScope(r, object, o.Spec.AdvertisementScope, pools),
+			AggregationLength:   lengthOr(o.Spec.AggregationLength, 32),
+			AggregationLengthV6: lengthOr(o.Spec.AggregationLengthV6, 128),
+			LocalPref:           compileLocalPref(r, object, o.Spec.LocalPref),
+			Communities:         compileCommunities(r, object, o.Spec.Communities),
+			Peers:               slices.Clone(o.Spec.Peers),
+		}
+		for _, name := range a.Peers {
+			if !slices.ContainsFunc(peers, func(p *v1beta1.BGPPeer) bool { return p.Name == name }) {
+				r.fault(object, lb.UnknownReference, "spec.peers names BGPPeer %q, which does not exist: create it or take the name out", name)
+			}
+		}
+		if checkAggregation(r, object, &a, pools) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// compileScope reads what an advertisement selects. Names of pools that do not
+// exist stay: without them the scope could become empty, which selects all.
+func compileScope(r *report, object lb.Object, s v1beta1.AdvertisementScope, pools []pool) lb.Scope {
+	for _, name := range s.IPAddressPools {
+		if !slices.ContainsFunc(pools, func(p pool) bool { return p.Name == name }) {
+			r.fault(object, lb.UnknownReference, "spec.ipAddressPools names IPAddressPool %q, which does not exist: create it or take the name out", name)
+		}
+	}
+	return lb.Scope{
+		Pools:            slices.Clone(s.IPAddressPools),
+		PoolSelectors:    compileSelectors(r, object, "spec.ipAddressPoolSelectors", s.IPAddressPoolSelectors),
+		NodeSelectors:    compileSelectors(r, object, "spec.nodeSelectors", s.NodeSelectors),
+		ServiceSelectors: compileSelectors(r, object, "spec.serviceSelectors", s.ServiceSelectors),
+	}
+}
+
+func lengthOr(length *int32, otherwise int) int {
+	if length == nil {
+		return otherwise
+	}
+	return int(*length)
+}
+
+// checkAggregation reports whether the advertisement can be used at all. Pools
+// whose neighbours' addresses an aggregate would attract too leave its scope, so
+// that nobody else needs to know of them.
+func checkAggregation(r *report, object lb.Object, a *lb.BGPAdvertisement, pools []pool) bool {
+	v4, v6 := a.AggregationLength, a.AggregationLengthV6
+	switch {
+	case v4 < 1 || v4 > 32 || v6 < 1 || v6 > 128:
+		r.fault(object, lb.InvalidAggregation, "not used: aggregationLength must be between 1 and 32, aggregationLengthV6 between 1 and 128")
+		return false
+	case len(a.ServiceSelectors) > 0 && (v4 != 32 || v6 != 128):
+		r.fault(object, lb.InvalidAggregation, "not used: serviceSelectors pick single addresses and cannot be aggregated: leave aggregationLength at 32 and aggregationLengthV6 at 128")
+		return false
+	}
+	var fit, unfit []string
+	for _, p := range pools {
+		if !selectsPool(a.Scope, p) {
+			continue
+		}
+		if entry, bits, ok := tooWide(p, v4, v6); ok {
+			unfit = append(unfit, p.Name)
+			r.fault(object, lb.InvalidAggregation, "not used for IPAddressPool %q: routes of length %d would reach beyond its %s: aggregate to %d or longer",
+				p.Name, lengthFor(entry, v4, v6), entry, bits)
+			continue
+		}
+		fit = append(fit, p.Name)
+	}
+	if len(unfit) == 0 {
+		return true
+	}
+	slices.Sort(fit)
+	a.Pools, a.PoolSelectors = fit, nil
+	// No pool in the scope would mean all of them.
+	return len(fit) > 0
+}
+
+func selectsPool(s lb.Scope, p pool) bool {
+	return len(s.Pools)+len(s.PoolSelectors) == 0 || slices.Contains(s.Pools, p.Name) || lb.MatchesAny(s.PoolSelectors, p.Labels)
+}
+
+// tooWide returns the first entry of the pool that does not hold a whole prefix of
+// the length wanted, and the length it could hold. Of an entry that is a range its
+// largest prefix counts, as with MetalLB.
+func tooWide(p pool, v4, v6 int) (lb.Range, int, bool) {
+	for _, e := range p.entries {
+		want := lengthFor(e, v4, v6)
+		if want == e.From.BitLen() {
+			continue
+		}
+		if bits := leastSpecific(e); want < bits {
+			return e, bits, true
+		}
+	}
+	return lb.Range{}, 0, false
+}
+
+func lengthFor(r lb.Range, v4, v6 int) int {
+	if lb.FamilyOf(r.From) == lb.IPv4 {
+		return v4
+	}
+	return v6
+}
+
+func compileLocalPref(r *report, object lb.Object, pref int64) uint32 {
+	if pref < 0 || pref > math.MaxUint32 {
+		r.fault(object, lb.InvalidLocalPref, "spec.localPref %d is not sent: it must be between 0 and 4294967295", pref)
+		return 0
+	}
+	return uint32(pref)
+}
+
+// compileCommunities returns the communities sorted and without duplicates.
+func compileCommunities(r *report, object lb.Object, texts []string) []lb.Community {
+	var out []lb.Community
+	for i, text := range texts {
+		c, err := parseCommunity(text)
+		switch {
+		case err != nil:
+			r.fault(object, lb.InvalidCommunity, "spec.communities[%d] is not sent: %v", i, err)
+		case slices.Contains(out, c):
+			r.note(object, lb.InvalidCommunity, "spec.communities[%d] repeats %s: once is enough", i, c)
+		default:
+			out = append(out, c)
+		}
+	}
+	slices.SortFunc(out, func(a, b lb.Community) int {
+		if a.Large != b.Large {
+			if b.Large {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(a.A, b.A), cmp.Compare(a.B, b.B), cmp.Compare(a.C, b.C))
+	})
+	return out
+}

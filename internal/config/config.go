@@ -1,0 +1,116 @@
+// Package config turns API objects into the values of package lb. It is pure:
+// no client, no clock, no log, and its result does not depend on the order of
+// its input. What it cannot read becomes a Problem on that object; the rest of
+// the object and all other objects stay in force.
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// Kinds of the objects that Problems name.
+const (
+	KindPool             = "IPAddressPool"
+	KindL2Advertisement  = "L2Advertisement"
+	KindBGPAdvertisement = "BGPAdvertisement"
+	KindPeer             = "BGPPeer"
+	KindService          = "Service"
+)
+
+// Objects is everything the API server holds that matters to Holdfast.
+type Objects struct {
+	Pools             []*v1beta1.IPAddressPool
+	L2Advertisements  []*v1beta1.L2Advertisement
+	BGPAdvertisements []*v1beta1.BGPAdvertisement
+	Peers             []*v1beta1.BGPPeer
+	Services          []*corev1.Service
+	EndpointSlices    []*discoveryv1.EndpointSlice
+	Nodes             []*corev1.Node
+	Namespaces        []*corev1.Namespace
+}
+
+// Options say which Services are ours and how nodes are read.
+type Options struct {
+	// LoadBalancerClass is the class we serve, holdfast.dev/lb unless configured.
+	LoadBalancerClass string
+	// Default serves Services without a class too.
+	Default bool
+	// IgnoreExcludeLabel lets nodes announce although they bear
+	// node.kubernetes.io/exclude-from-external-load-balancers.
+	IgnoreExcludeLabel bool
+}
+
+// Compile reads the objects. The Members of the State are left to the caller.
+// Problems are ordered by object, then by what they say.
+func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
+	var r report
+	nodes := compileNodes(o.Nodes, opt)
+	pools := compilePools(&r, o.Pools)
+	peers := compilePeers(&r, o.Peers, nodes)
+	state := lb.State{
+		Namespaces:        map[string]map[string]string{},
+		Nodes:             nodes,
+		L2Advertisements:  compileL2Advertisements(&r, o.L2Advertisements, pools),
+		BGPAdvertisements: compileBGPAdvertisements(&r, o.BGPAdvertisements, pools, o.Peers),
+		Peers:             peers,
+	}
+	state.Services, state.Reserved = compileServices(&r, o.Services, o.EndpointSlices, opt)
+	for _, p := range pools {
+		state.Pools = append(state.Pools, p.Pool)
+	}
+	for _, ns := range o.Namespaces {
+		state.Namespaces[ns.Name] = ns.Labels
+	}
+	return state, r.sorted()
+}
+
+// report collects Problems.
+type report struct {
+	problems []lb.Problem
+}
+
+func (r *report) fault(o lb.Object, reason lb.Reason, format string, args ...any) {
+	r.problems = append(r.problems, lb.Problem{Object: o, Reason: reason, Message: fmt.Sprintf(format, args...)})
+}
+
+func (r *report) note(o lb.Object, reason lb.Reason, format string, args ...any) {
+	r.fault(o, reason, format, args...)
+	r.problems[len(r.problems)-1].Note = true
+}
+
+func (r *report) sorted() []lb.Problem {
+	slices.SortFunc(r.problems, func(a, b lb.Problem) int {
+		return cmp.Or(
+			cmp.Compare(a.Object.Kind, b.Object.Kind),
+			cmp.Compare(a.Object.Namespace, b.Object.Namespace),
+			cmp.Compare(a.Object.Name, b.Object.Name),
+			cmp.Compare(a.Reason, b.Reason),
+			cmp.Compare(a.Message, b.Message),
+		)
+	})
+	return r.problems
+}
+
+// elderFirst orders objects by creation, then by name: who was there first wins a conflict.
+func elderFirst[T metav1.Object](objects []T) []T {
+	return slices.SortedFunc(slices.Values(objects), func(a, b T) int {
+		return cmp.Or(
+			a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time),
+			cmp.Compare(a.GetName(), b.GetName()),
+		)
+	})
+}
+
+// byName orders cluster-scoped objects by name.
+func byName[T metav1.Object](objects []T) []T {
+	return slices.SortedFunc(slices.Values(objects), func(a, b T) int { return cmp.Compare(a.GetName(), b.GetName()) })
+}

@@ -1,0 +1,136 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+const (
+	// bgpPort is where routers listen (RFC 4271 section 8).
+	bgpPort = 179
+	// defaultHoldTime is the suggestion of RFC 4271 section 10.
+	defaultHoldTime = 90 * time.Second
+	// defaultConnectTime is far below RFC 4271's 120 s: a rebooted router shall have its routes at once.
+	defaultConnectTime = 5 * time.Second
+	// minHoldTime is the least of RFC 4271 section 4.2 but 0, which would switch detection off.
+	minHoldTime = 3 * time.Second
+	// maxTimer is what 16 bits of seconds hold.
+	maxTimer = math.MaxUint16 * time.Second
+)
+
+// compilePeer reads what one peer says by itself. CEL refuses most of these
+// mistakes when the object is written, but not in objects older than the rule.
+func compilePeer(r *report, object lb.Object, s v1beta1.BGPPeerSpec) (lb.Peer, error) {
+	p := lb.Peer{
+		Name:            object.Name,
+		Port:            bgpPort,
+		MultiHop:        s.EBGPMultiHop,
+		GracefulRestart: s.EnableGracefulRestart == nil || *s.EnableGracefulRestart,
+		NodeSelectors:   compileSelectors(r, object, "spec.nodeSelectors", s.NodeSelectors),
+	}
+	for _, step := range []func(*lb.Peer, v1beta1.BGPPeerSpec) error{readASNs, readEnds, readRouterID, readTimers} {
+		if err := step(&p, s); err != nil {
+			return lb.Peer{}, err
+		}
+	}
+	return p, nil
+}
+
+func readASNs(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
+	for _, asn := range []int64{s.MyASN, s.PeerASN} {
+		if asn < 1 || asn > math.MaxUint32 {
+			return errors.New("myASN and peerASN must be between 1 and 4294967295")
+		}
+	}
+	if s.EBGPMultiHop && s.MyASN == s.PeerASN {
+		return errors.New("ebgpMultiHop is for peers of another AS: remove it, or correct myASN or peerASN")
+	}
+	p.LocalASN, p.PeerASN = uint32(s.MyASN), uint32(s.PeerASN)
+	return nil
+}
+
+func readEnds(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
+	var err error
+	if p.Address, err = hostAddr("peerAddress", s.PeerAddress); err != nil {
+		return err
+	}
+	if s.SourceAddress != "" {
+		if p.SourceAddress, err = hostAddr("sourceAddress", s.SourceAddress); err != nil {
+			return err
+		}
+		if p.SourceAddress.BitLen() != p.Address.BitLen() {
+			return errors.New("sourceAddress and peerAddress must be of one IP family")
+		}
+	}
+	if s.PeerPort < 0 || s.PeerPort > math.MaxUint16 {
+		return errors.New("peerPort must be between 1 and 65535")
+	}
+	if s.PeerPort != 0 {
+		p.Port = uint16(s.PeerPort)
+	}
+	return nil
+}
+
+// hostAddr reads an address that one host on another machine can have.
+func hostAddr(field, s string) (netip.Addr, error) {
+	a, err := parseAddr(s)
+	switch {
+	case err != nil:
+		return netip.Addr{}, fmt.Errorf("%s %w", field, err)
+	case a.IsUnspecified(), a.IsLoopback(), a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return netip.Addr{}, fmt.Errorf("%s %s is no address of one router or node: write its unicast address", field, a)
+	case a.Is6() && a.IsLinkLocalUnicast():
+		return netip.Addr{}, fmt.Errorf("%s %s is link-local and needs a link to be dialled on: write a global or unique local address", field, a)
+	}
+	return a, nil
+}
+
+func readRouterID(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
+	if s.RouterID == "" {
+		return nil
+	}
+	// RFC 6286 section 2.1: four octets, not zero.
+	id, err := parseAddr(s.RouterID)
+	if err != nil || !id.Is4() || id.IsUnspecified() {
+		return fmt.Errorf("routerID %q must have the form of an IPv4 address other than 0.0.0.0", s.RouterID)
+	}
+	p.RouterID = id
+	return nil
+}
+
+func readTimers(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
+	p.HoldTime = durationOr(s.HoldTime, defaultHoldTime)
+	switch {
+	case p.HoldTime < minHoldTime || p.HoldTime > maxTimer:
+		return errors.New("holdTime must be between 3s and 65535s")
+	case p.HoldTime%time.Second != 0:
+		return fmt.Errorf("holdTime must be whole seconds: write %s", p.HoldTime.Round(time.Second))
+	}
+	p.KeepaliveTime = durationOr(s.KeepaliveTime, (p.HoldTime / 3).Truncate(time.Second))
+	switch {
+	case p.KeepaliveTime < time.Second:
+		return errors.New("keepaliveTime must be at least 1s")
+	case p.KeepaliveTime > p.HoldTime:
+		return fmt.Errorf("keepaliveTime must not be longer than holdTime, which is %s", p.HoldTime)
+	}
+	p.ConnectTime = durationOr(s.ConnectTime, defaultConnectTime)
+	if p.ConnectTime < time.Second || p.ConnectTime > maxTimer {
+		return errors.New("connectTime must be between 1s and 65535s")
+	}
+	return nil
+}
+
+func durationOr(d *metav1.Duration, otherwise time.Duration) time.Duration {
+	if d == nil {
+		return otherwise
+	}
+	return d.Duration
+}

@@ -1,0 +1,92 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// compilePeers returns the peers by name. Conflicts are judged node by node: a
+// peer is unusable on the nodes where it conflicts, and in force on all others.
+func compilePeers(r *report, objects []*v1beta1.BGPPeer, nodes map[string]lb.Node) []lb.Peer {
+	var peers []lb.Peer
+	names := slices.Sorted(maps.Keys(nodes))
+	elders := map[string][]lb.Peer{}
+	for _, o := range elderFirst(objects) {
+		object := lb.Object{Kind: KindPeer, Name: o.Name}
+		p, err := compilePeer(r, object, o.Spec)
+		if err != nil {
+			r.fault(object, lb.InvalidPeer, "not used: %v", err)
+			continue
+		}
+		where := map[conflict][]string{}
+		for _, name := range names {
+			node := nodes[name]
+			if len(p.NodeSelectors) > 0 && !lb.MatchesAny(p.NodeSelectors, node.Labels) {
+				continue
+			}
+			if c, found := findConflict(p, node, elders[name]); found {
+				where[c] = append(where[c], name)
+				continue
+			}
+			elders[name] = append(elders[name], p)
+		}
+		p.Unusable = unusable(where)
+		for c, on := range where {
+			r.fault(object, c.reason, "not used on %s: %s", listNodes(on), c.why)
+		}
+		peers = append(peers, p)
+	}
+	slices.SortFunc(peers, func(a, b lb.Peer) int { return cmp.Compare(a.Name, b.Name) })
+	return peers
+}
+
+// conflict is why a peer cannot be used on a node.
+type conflict struct {
+	reason lb.Reason
+	why    string
+}
+
+// findConflict judges a peer on a node beside the elder ones there.
+func findConflict(p lb.Peer, node lb.Node, elders []lb.Peer) (conflict, bool) {
+	if slices.Contains(node.Addresses, p.Address) {
+		return conflict{lb.PeerIsSelf, fmt.Sprintf("peerAddress %s is that node's own: write the router's, or keep the node out by nodeSelectors", p.Address)}, true
+	}
+	for _, elder := range elders {
+		switch {
+		case elder.Address == p.Address:
+			// Whatever the port: a speaker tells its sessions apart by the router's address alone.
+			return conflict{lb.DuplicatePeer, fmt.Sprintf("BGPPeer %q is older and has peerAddress %s there: remove one of the two, or give them disjoint nodeSelectors", elder.Name, p.Address)}, true
+		case elder.RouterID.IsValid() && p.RouterID.IsValid() && elder.RouterID != p.RouterID:
+			return conflict{lb.ConflictingRouterID, fmt.Sprintf("BGPPeer %q is older and gives routerID %s there: a node has one, write the same", elder.Name, elder.RouterID)}, true
+		}
+	}
+	return conflict{}, false
+}
+
+func unusable(where map[conflict][]string) map[string]lb.Reason {
+	var out map[string]lb.Reason
+	for c, nodes := range where {
+		for _, node := range nodes {
+			if out == nil {
+				out = map[string]lb.Reason{}
+			}
+			out[node] = c.reason
+		}
+	}
+	return out
+}
+
+// listNodes writes sorted names for a message, which must not grow with the cluster.
+func listNodes(names []string) string {
+	const most = 3
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more nodes", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,148 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// pool is a lb.Pool and what the advertisements must know of it besides.
+type pool struct {
+	lb.Pool
+	// entries as written, before another pool's addresses were taken out of them.
+	entries []lb.Range
+}
+
+// compilePools returns the pools, the elder first. A pool that is being deleted
+// owns its ranges until it is gone, and one without any usable entry is still a
+// pool that Services and advertisements may name.
+func compilePools(r *report, objects []*v1beta1.IPAddressPool) []pool {
+	var pools []pool
+	var owners claims
+	for _, o := range elderFirst(objects) {
+		object := lb.Object{Kind: KindPool, Name: o.Name}
+		p := pool{Pool: lb.Pool{
+			Name:          o.Name,
+			Labels:        o.Labels,
+			AutoAssign:    o.Spec.AutoAssign == nil || *o.Spec.AutoAssign,
+			AvoidBuggyIPs: o.Spec.AvoidBuggyIPs,
+			Allocation:    compileAllocation(r, object, o.Spec.ServiceAllocation),
+			Deleting:      o.DeletionTimestamp != nil,
+		}}
+		var lost overlaps
+		for i, entry := range o.Spec.Addresses {
+			e, note, err := parseRange(entry)
+			if err != nil {
+				r.fault(object, lb.InvalidAddresses, "spec.addresses[%d]: %v", i, err)
+				continue
+			}
+			if note != "" {
+				r.note(object, lb.HostBitsIgnored, "spec.addresses[%d]: %s", i, note)
+			}
+			p.entries = append(p.entries, e)
+			p.Ranges = append(p.Ranges, owners.claim(o.Name, e, &lost)...)
+		}
+		lost.report(r, object)
+		pools = append(pools, p)
+	}
+	return pools
+}
+
+func compileAllocation(r *report, object lb.Object, a *v1beta1.ServiceAllocation) *lb.Allocation {
+	if a == nil {
+		return nil
+	}
+	return &lb.Allocation{
+		Priority:           a.Priority,
+		ByNamespace:        len(a.Namespaces)+len(a.NamespaceSelectors) > 0,
+		Namespaces:         slices.Clone(a.Namespaces),
+		NamespaceSelectors: compileSelectors(r, object, "spec.serviceAllocation.namespaceSelectors", a.NamespaceSelectors),
+		ServiceSelectors:   compileSelectors(r, object, "spec.serviceAllocation.serviceSelectors", a.ServiceSelectors),
+	}
+}
+
+// claims is who owns which range: disjoint, ordered by address.
+type claims []claimed
+
+type claimed struct {
+	lb.Range
+	owner string
+}
+
+// overlaps maps the owner of ranges to the part of them that somebody else claimed.
+type overlaps map[string][]lb.Range
+
+// claim gives the owner what nobody has of the range, and records the rest in lost.
+func (c *claims) claim(owner string, want lb.Range, lost *overlaps) []lb.Range {
+	i, _ := slices.BinarySearchFunc(*c, want.From, func(have claimed, a netip.Addr) int { return have.To.Compare(a) })
+	var got []lb.Range
+	first, from := i, want.From
+	for ; i < len(*c) && from.IsValid() && (*c)[i].Overlaps(want); i++ {
+		have := (*c)[i]
+		if from.Less(have.From) {
+			got = append(got, lb.Range{From: from, To: have.From.Prev()})
+		}
+		part := lb.Range{From: later(have.From, want.From), To: have.To}
+		if want.To.Less(part.To) {
+			part.To = want.To
+		}
+		lost.add(have.owner, part)
+		from = have.To.Next()
+	}
+	if from.IsValid() && !want.To.Less(from) {
+		got = append(got, lb.Range{From: from, To: want.To})
+	}
+	mine := make([]claimed, len(got))
+	for j, g := range got {
+		mine[j] = claimed{g, owner}
+	}
+	merged := slices.Concat((*c)[first:i], mine)
+	slices.SortFunc(merged, func(a, b claimed) int { return a.From.Compare(b.From) })
+	*c = slices.Replace(*c, first, i, merged...)
+	return got
+}
+
+func later(a, b netip.Addr) netip.Addr {
+	if a.Less(b) {
+		return b
+	}
+	return a
+}
+
+func (o *overlaps) add(owner string, part lb.Range) {
+	if *o == nil {
+		*o = overlaps{}
+	}
+	(*o)[owner] = append((*o)[owner], part)
+}
+
+// report says what the pool lost: nothing of value where the owner is the pool itself.
+func (o overlaps) report(r *report, object lb.Object) {
+	for owner, parts := range o {
+		if owner == object.Name {
+			r.note(object, lb.OverlappingAddresses, "spec.addresses holds %s more than once: once is enough", listRanges(parts))
+			continue
+		}
+		r.fault(object, lb.OverlappingAddresses, "IPAddressPool %q is older and keeps %s: take that out of one of the two pools",
+			owner, listRanges(parts))
+	}
+}
+
+// listRanges writes ranges for a message, which must not grow with the pool.
+func listRanges(ranges []lb.Range) string {
+	const most = 5
+	slices.SortFunc(ranges, func(a, b lb.Range) int { return cmp.Or(a.From.Compare(b.From), a.To.Compare(b.To)) })
+	var words []string
+	for _, r := range ranges[:min(most, len(ranges))] {
+		words = append(words, r.String())
+	}
+	if more := len(ranges) - len(words); more > 0 {
+		words = append(words, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(words, ", ")
+}
