@@ -9,6 +9,19 @@
 // visible on the machine carries the prefix of the lab: Down finds what is
 // there by looking, with or without the lab's state.
 //
+// The plan of the network:
+//
+//	segment  bridge  IPv4           IPv6          hosts
+//	LAN      lan     172.30.0.0/24  fd00:30::/64  cp .10, w1... .11..., client .100, the machine's lab-mgmt .254
+//	fabric   fabric  172.31.0.0/24  fd00:31::/64  r1 .1, r2 .2, cp and workers as on the LAN
+//	outer    outer   10.200.0.0/24  fd00:200::/64 r1 .1, r2 .2, far .100
+//
+// On the LAN, 172.30.0.128/26 and fd00:30::1:0/112 are free for pools. r1 is FRR
+// in AS 64512, r2 is BIRD in AS 64513; both accept any external neighbour from
+// the fabric. Nodes have a default route over both, far has one over r1.
+// Services are in 10.96.0.0/16 and fd00:96::/112, the pods of node N in
+// 10.244.N.0/24 and fd00:244:0:N::/64.
+//
 // The package knows nothing of Holdfast. It provides machines, cables and a
 // cluster; what is installed there and what is expected of it is the business
 // of package e2e.

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"syscall"
 
 	"golang.org/x/sync/errgroup"
 
@@ -26,7 +27,8 @@ func buildHelpers(ctx context.Context, repo string) error {
 		args = append(args, "./e2e/lab/cmd/"+h)
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)
-	ownGroup(cmd)
+	// On an interrupt, go removes its temporary files.
+	ownGroup(cmd, syscall.SIGINT)
 	cmd.Dir = repo
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=", "GOARCH=")
 	if out, err := cmd.CombinedOutput(); err != nil {

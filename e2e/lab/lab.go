@@ -122,7 +122,7 @@ func (l *Lab) Command(ctx context.Context, hostName string, argv ...string) *exe
 		cmd.Err = fmt.Errorf("run command: %w", err)
 	}
 	cmd.Env = append(os.Environ(), "PATH="+l.path())
-	ownGroup(cmd)
+	ownGroup(cmd, syscall.SIGKILL)
 	return cmd
 }
 
@@ -156,20 +156,12 @@ func (l *Lab) Exec(hostName string, argv ...string) error {
 	return syscall.Exec(cmd.Path, cmd.Args, cmd.Env)
 }
 
-// ownGroup lets the end of a command's context reach its children as well.
-func ownGroup(cmd *exec.Cmd) {
+// ownGroup makes the command a process group, which gets the signal when the
+// command's context ends: killing the command alone would leave its children.
+func ownGroup(cmd *exec.Cmd, signal syscall.Signal) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, signal) }
 	cmd.WaitDelay = 5 * time.Second
-}
-
-// running runs a command of the lab's own on a host and returns its output.
-func (l *Lab) run(ctx context.Context, hostName string, argv ...string) error {
-	out, err := l.Command(ctx, hostName, argv...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("run %s on %s: %w: %s", argv[0], hostName, err, strings.TrimSpace(string(out)))
-	}
-	return nil
 }
 
 // find returns hosts by name.

@@ -38,7 +38,7 @@ func lock(ctx context.Context) (unlock func() error, err error) {
 		return nil
 	})
 	if err = errors.Join(err, failure); err != nil {
-		return nil, fmt.Errorf("lock the lab: %w", err)
+		return nil, fmt.Errorf("wait for another command that changes the lab: %w", err)
 	}
 	return l.Close, nil
 }

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -175,7 +176,8 @@ func (t toolSet) build(ctx context.Context, source, dir string, flags []string, 
 		fmt.Fprintf(progress, "compiling %s\n", program)
 		args := append([]string{"build", "-o", filepath.Join(partial, program)}, flags...)
 		cmd := exec.CommandContext(ctx, "go", append(args, t.programs[program])...)
-		ownGroup(cmd)
+		// On an interrupt, go removes its temporary files.
+		ownGroup(cmd, syscall.SIGINT)
 		cmd.Dir = source
 		cgo := "CGO_ENABLED=0"
 		if t.cgo {
