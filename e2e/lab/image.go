@@ -7,10 +7,8 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"syscall"
 
 	"golang.org/x/sync/errgroup"
 
@@ -22,17 +20,12 @@ var helpers = []string{"labinit", "runcwrap", "pause", "echo"}
 
 // buildHelpers compiles them into the lab's directory.
 func buildHelpers(ctx context.Context, repo string) error {
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", filepath.Join(runDir, "bin") + "/"}
+	args := []string{"-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", filepath.Join(runDir, "bin") + "/"}
 	for _, h := range helpers {
 		args = append(args, "./e2e/lab/cmd/"+h)
 	}
-	cmd := exec.CommandContext(ctx, "go", args...)
-	// On an interrupt, go removes its temporary files.
-	ownGroup(cmd, syscall.SIGINT)
-	cmd.Dir = repo
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=", "GOARCH=")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return errors.Join(ctx.Err(), fmt.Errorf("compile the lab's own programs: %w\n%s", err, out))
+	if err := goBuild(ctx, repo, filepath.Join(runDir, "tmp"), false, args...); err != nil {
+		return fmt.Errorf("compile the lab's own programs: %w", err)
 	}
 	return nil
 }

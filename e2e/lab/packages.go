@@ -55,11 +55,15 @@ func missingPackages() []string {
 	return missing
 }
 
-// installPackages installs what is missing.
-func installPackages(ctx context.Context, progress io.Writer) (err error) {
+// Install installs the distribution's packages that Up needs, if any is
+// missing, without starting the daemons in them.
+func Install(ctx context.Context, progress io.Writer) (err error) {
 	missing := missingPackages()
 	if len(missing) == 0 {
 		return nil
+	}
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("install packages %v: must be root", missing)
 	}
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return fmt.Errorf("install packages %v: no apt-get on this machine", missing)

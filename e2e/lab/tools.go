@@ -5,17 +5,14 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -95,7 +92,7 @@ func stampKubernetes(version string) []string {
 	return out
 }
 
-// version finds the version that a go.mod requires of the module.
+// requiredVersion finds the version that a go.mod requires of the module.
 func requiredVersion(gomod []byte, module string) (string, error) {
 	for line := range bytes.Lines(gomod) {
 		fields := strings.Fields(strings.TrimPrefix(strings.TrimSpace(string(line)), "require "))
@@ -174,18 +171,9 @@ func (t toolSet) build(ctx context.Context, source, dir string, flags []string, 
 	for _, program := range slices.Sorted(maps.Keys(t.programs)) {
 		start := time.Now()
 		fmt.Fprintf(progress, "compiling %s\n", program)
-		args := append([]string{"build", "-o", filepath.Join(partial, program)}, flags...)
-		cmd := exec.CommandContext(ctx, "go", append(args, t.programs[program])...)
-		// On an interrupt, go removes its temporary files.
-		ownGroup(cmd, syscall.SIGINT)
-		cmd.Dir = source
-		cgo := "CGO_ENABLED=0"
-		if t.cgo {
-			cgo = "CGO_ENABLED=1"
-		}
-		cmd.Env = append(os.Environ(), cgo, "GOWORK=off", "GOOS=", "GOARCH=", "GOFLAGS=")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return errors.Join(ctx.Err(), fmt.Errorf("compile %s: %w\n%s", program, err, out))
+		args := append([]string{"-o", filepath.Join(partial, program)}, flags...)
+		if err := goBuild(ctx, source, dir+".tmp", t.cgo, append(args, t.programs[program])...); err != nil {
+			return fmt.Errorf("compile %s: %w", program, err)
 		}
 		fmt.Fprintf(progress, "compiled  %s in %s\n", program, seconds(time.Since(start)))
 	}

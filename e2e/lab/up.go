@@ -46,14 +46,11 @@ func up(ctx context.Context, c Config, progress io.Writer) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := installPackages(ctx, progress); err != nil {
+	if err := Install(ctx, progress); err != nil {
 		return nil, err
 	}
 	l := &Lab{Config: c, Plan: plan(c)}
-	if l.ToolDirs, err = buildTools(ctx, repo, progress); err != nil {
-		return nil, err
-	}
-	if err := l.boot(ctx, repo, progress); err != nil {
+	if err := l.build(ctx, repo, progress); err != nil {
 		// The context may be what failed; cleaning up has time of its own.
 		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
@@ -62,7 +59,19 @@ func up(ctx context.Context, c Config, progress io.Writer) (*Lab, error) {
 	return l, nil
 }
 
-// boot makes everything that Down removes.
+// build does everything that Down undoes, compiling included.
+func (l *Lab) build(ctx context.Context, repo string, progress io.Writer) error {
+	if err := makeCgroup(); err != nil {
+		return err
+	}
+	var err error
+	if l.ToolDirs, err = buildTools(ctx, repo, progress); err != nil {
+		return err
+	}
+	return l.boot(ctx, repo, progress)
+}
+
+// boot makes a cluster of what is compiled.
 func (l *Lab) boot(ctx context.Context, repo string, progress io.Writer) error {
 	start := time.Now()
 	report := func(format string, args ...any) {
@@ -75,9 +84,6 @@ func (l *Lab) boot(ctx context.Context, repo string, progress io.Writer) error {
 		return err
 	}
 	if err := writeImages(); err != nil {
-		return err
-	}
-	if err := makeCgroup(); err != nil {
 		return err
 	}
 	var err error

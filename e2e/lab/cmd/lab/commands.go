@@ -38,6 +38,7 @@ partition replaces the one before. Carrier stays up. lab heal ends it.`
 
 // commands are all subcommands, in the order of the help.
 var commands = []command{
+	{"install", "", "install Debian packages", "Install the Debian packages that the lab uses and that are missing; up does so, too.", 0, 0, install},
 	{"up", "[FLAGS]", "bring the lab up", upHelp, 0, -1, up},
 	{"down", "", "take the lab down", "Remove everything of the lab from this machine, also what is left of a failed one.", 0, 0, down},
 	{"status", "", "show all hosts", "Show all hosts, their addresses and what is broken on purpose.", 0, 0, status},
@@ -56,6 +57,8 @@ var commands = []command{
 	{"capture", "HOST LINK [TCPDUMP ARGS...]", "watch a link", "Run tcpdump on a link of a host.", 2, -1, capture},
 	{"logs", "HOST COMPONENT [TAIL ARGS...]", "print a component's log", "Print the log of a service of a host; -f follows it.", 2, -1, logs},
 }
+
+func install(ctx context.Context, _ []string) error { return lab.Install(ctx, os.Stdout) }
 
 func up(ctx context.Context, args []string) error {
 	var c lab.Config
