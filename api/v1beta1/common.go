@@ -15,3 +15,17 @@ type Status struct {
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
+
+// Conditions on Services. Each has one writer at a time.
+const (
+	// ConditionAddressAssigned is written by the controller.
+	ConditionAddressAssigned = "holdfast.dev/AddressAssigned"
+	// ConditionAnnouncedL2 is written by the speaker that owns the Service's address.
+	ConditionAnnouncedL2 = "holdfast.dev/AnnouncedL2"
+	// ConditionAnnouncedBGP is written by the lowest-named speaker that advertises the Service.
+	ConditionAnnouncedBGP = "holdfast.dev/AnnouncedBGP"
+)
+
+// AnnotationAssigned records on a Service which pool each of its addresses was
+// assigned from, as "ADDRESS=POOL" joined by commas.
+const AnnotationAssigned = "holdfast.dev/assigned"

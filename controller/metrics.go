@@ -1,0 +1,61 @@
+package main
+
+import (
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var (
+	assignedDesc = prometheus.NewDesc("holdfast_pool_assigned_addresses",
+		"Addresses of a pool that Services hold.", []string{"pool", "family"}, nil)
+	availableDesc = prometheus.NewDesc("holdfast_pool_available_addresses",
+		"Addresses of a pool that can still be given.", []string{"pool", "family"}, nil)
+	servicesDesc = prometheus.NewDesc("holdfast_services",
+		"Services served, by the reason of their assignment.", []string{"reason"}, nil)
+	problemsDesc = prometheus.NewDesc("holdfast_problems",
+		"Configuration objects' problems that a user must mend.", []string{"kind", "reason"}, nil)
+	assignmentsDesc = prometheus.NewDesc("holdfast_assignments_total",
+		"Addresses assigned to Services since the controller started.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (s *syncer) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{assignedDesc, availableDesc, servicesDesc, problemsDesc, assignmentsDesc} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector: gauges are computed from the last run,
+// so they cannot go stale. A replica that does not lead has none.
+func (s *syncer) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(assignmentsDesc, prometheus.CounterValue, float64(s.assignments.Load()))
+	last := s.last.Load()
+	if last == nil {
+		return
+	}
+	gauge := func(d *prometheus.Desc, v int64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	}
+	for _, u := range last.Result.Pools {
+		gauge(assignedDesc, u.AssignedIPv4, u.Pool, string(lb.IPv4))
+		gauge(assignedDesc, u.AssignedIPv6, u.Pool, string(lb.IPv6))
+		gauge(availableDesc, u.AvailableIPv4, u.Pool, string(lb.IPv4))
+		gauge(availableDesc, u.AvailableIPv6, u.Pool, string(lb.IPv6))
+	}
+	services := map[lb.Reason]int64{}
+	for _, a := range last.Result.Assignments {
+		services[a.Reason]++
+	}
+	for reason, n := range services {
+		gauge(servicesDesc, n, string(reason))
+	}
+	problems := map[[2]string]int64{}
+	for _, p := range last.Problems {
+		if !p.Note {
+			problems[[2]string{p.Object.Kind, string(p.Reason)}]++
+		}
+	}
+	for k, n := range problems {
+		gauge(problemsDesc, n, k[0], k[1])
+	}
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/ipam"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func (s *syncer) writePools(ctx context.Context, pools []*v1beta1.IPAddressPool, usages []ipam.Usage, problems []lb.Problem) error {
+	byName := map[string]ipam.Usage{}
+	for _, u := range usages {
+		byName[u.Pool] = u
+	}
+	return each(ctx, pools, func(ctx context.Context, p *v1beta1.IPAddressPool) error {
+		u := byName[p.Name]
+		object := lb.Object{Kind: config.KindPool, Name: p.Name}
+		condition := valid(object, problems)
+		inUse := u.AssignedIPv4+u.AssignedIPv6 > 0
+		if p.DeletionTimestamp != nil && inUse {
+			condition.Status, condition.Reason = metav1.ConditionFalse, string(lb.Deleting)
+			condition.Message = fmt.Sprintf("the pool goes when Services have given back its %d addresses; it gives no new ones", u.AssignedIPv4+u.AssignedIPv6)
+		}
+		status := v1beta1.IPAddressPoolStatus{
+			Status:        v1beta1.Status{Conditions: []metav1.Condition{condition}},
+			AssignedIPv4:  u.AssignedIPv4,
+			AssignedIPv6:  u.AssignedIPv6,
+			AvailableIPv4: u.AvailableIPv4,
+			AvailableIPv6: u.AvailableIPv6,
+		}
+		// The finalizer stands before the status says that the pool is in use.
+		if err := s.cluster.SetPoolFinalizer(ctx, p, inUse); err != nil {
+			return err
+		}
+		said, err := s.cluster.UpdatePool(ctx, p, status)
+		s.say(object, p.UID, p.Status.Conditions, condition, said)
+		return err
+	})
+}
+
+// writeOthers puts the condition Valid on every other configuration object.
+func (s *syncer) writeOthers(ctx context.Context, o config.Objects, problems []lb.Problem) error {
+	return errors.Join(
+		each(ctx, o.L2Advertisements, func(ctx context.Context, a *v1beta1.L2Advertisement) error {
+			return s.writeValid(lb.Object{Kind: config.KindL2Advertisement, Name: a.Name}, a.UID, a.Status.Conditions, problems,
+				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdateL2Advertisement(ctx, a, c) })
+		}),
+		each(ctx, o.BGPAdvertisements, func(ctx context.Context, a *v1beta1.BGPAdvertisement) error {
+			return s.writeValid(lb.Object{Kind: config.KindBGPAdvertisement, Name: a.Name}, a.UID, a.Status.Conditions, problems,
+				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdateBGPAdvertisement(ctx, a, c) })
+		}),
+		each(ctx, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error {
+			return s.writeValid(lb.Object{Kind: config.KindPeer, Name: p.Name}, p.UID, p.Status.Conditions, problems,
+				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdatePeer(ctx, p, c) })
+		}),
+	)
+}
+
+func (s *syncer) writeValid(object lb.Object, uid types.UID, have []metav1.Condition, problems []lb.Problem, write func([]metav1.Condition) (bool, error)) error {
+	condition := valid(object, problems)
+	wrote, err := write([]metav1.Condition{condition})
+	s.say(object, uid, have, condition, wrote)
+	return err
+}
+
+// say sends an Event when a condition that was written has a new reason or
+// sentence. What was never in trouble needs no Event.
+func (s *syncer) say(object lb.Object, uid types.UID, have []metav1.Condition, want metav1.Condition, wrote bool) {
+	var before metav1.Condition
+	for _, c := range have {
+		if c.Type == want.Type {
+			before = c
+		}
+	}
+	fresh := before.Type == "" && want.Reason == string(lb.Valid)
+	if !wrote || fresh || before.Reason == want.Reason && before.Message == want.Message {
+		return
+	}
+	good := want.Status == metav1.ConditionTrue
+	s.cluster.Event(object, uid, good, lb.Reason(want.Reason), want.Message)
+	s.log.Info("configuration", "object", object, "valid", good, "reason", want.Reason, "message", want.Message)
+}
+
+// valid words the Problems of one object as its condition Valid.
+func valid(object lb.Object, problems []lb.Problem) metav1.Condition {
+	c := metav1.Condition{Type: v1beta1.ConditionValid, Status: metav1.ConditionTrue, Reason: string(lb.Valid), Message: "all of the object is in force"}
+	var said []string
+	for _, p := range problems {
+		if p.Object != object {
+			continue
+		}
+		// A fault names the condition; a note does only where there is no fault.
+		if !p.Note && c.Status == metav1.ConditionTrue {
+			c.Status, c.Reason = metav1.ConditionFalse, string(p.Reason)
+		} else if len(said) == 0 {
+			c.Reason = string(p.Reason)
+		}
+		said = append(said, p.Message)
+	}
+	if len(said) > 0 {
+		c.Message = bounded(strings.Join(said, "; "))
+	}
+	return c
+}
+
+// bounded cuts a sentence to what the API allows in a condition's message (32768 bytes), with room to spare.
+func bounded(message string) string {
+	const most = 4096
+	if len(message) <= most {
+		return message
+	}
+	return strings.ToValidUTF8(message[:most], "") + " …"
+}

@@ -1,0 +1,100 @@
+package k8s
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Oldest is the oldest Kubernetes served: CEL's ip() and cidr(), which our
+// custom resources are validated with, are on by default from 1.31.
+const Oldest = "1.31.0"
+
+// Clients talk to one API server.
+type Clients struct {
+	kube kubernetes.Interface
+	// holdfast serves the kinds of group holdfast.dev.
+	holdfast rest.Interface
+}
+
+// Connect returns clients for the cluster the process runs in, or for the
+// kubeconfig file where a path is given. userAgent names the process in the API
+// server's log.
+func Connect(kubeconfig, userAgent string) (Clients, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return Clients{}, fmt.Errorf("find the API server: %w", err)
+	}
+	config.UserAgent = userAgent
+	// The API server's priority and fairness paces us; a limit here as well would only
+	// make thousands of Services wait for each other.
+	config.QPS = -1
+
+	core := rest.CopyConfig(config)
+	core.ContentType = "application/vnd.kubernetes.protobuf"
+	core.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	kube, err := kubernetes.NewForConfig(core)
+	if err != nil {
+		return Clients{}, fmt.Errorf("make client: %w", err)
+	}
+
+	scheme := runtime.NewScheme()
+	if err := v1beta1.AddToScheme(scheme); err != nil {
+		return Clients{}, fmt.Errorf("register %s: %w", v1beta1.GroupVersion, err)
+	}
+	own := rest.CopyConfig(config)
+	own.GroupVersion = &v1beta1.GroupVersion
+	own.APIPath = "/apis"
+	own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	holdfast, err := rest.RESTClientFor(own)
+	if err != nil {
+		return Clients{}, fmt.Errorf("make client of %s: %w", v1beta1.GroupVersion, err)
+	}
+	return Clients{kube: kube, holdfast: holdfast}, nil
+}
+
+// checkVersion returns an error that says what to do when the API server is older than Oldest.
+func checkVersion(gitVersion string) error {
+	got, err := version.ParseGeneric(gitVersion)
+	if err != nil {
+		return fmt.Errorf("read the API server's version %q: %w", gitVersion, err)
+	}
+	if got.LessThan(version.MustParseGeneric(Oldest)) {
+		return fmt.Errorf("the API server is %s; the oldest Kubernetes served is %s: upgrade the cluster", gitVersion, Oldest)
+	}
+	return nil
+}
+
+// WaitForVersion waits until the API server answers and returns nil if it is new
+// enough. It logs once that it waits. It returns an error when the server is too
+// old or ctx ends.
+func (c Clients) WaitForVersion(ctx context.Context, log *slog.Logger) error {
+	var tooOld error
+	said := false
+	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (bool, error) {
+		info, err := c.kube.Discovery().ServerVersion()
+		if err != nil {
+			if !said {
+				log.Warn("waiting for the API server", "error", err)
+				said = true
+			}
+			return false, nil
+		}
+		tooOld = checkVersion(info.GitVersion)
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the API server: %w", err)
+	}
+	return tooOld
+}

@@ -1,0 +1,153 @@
+package k8s
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// ServiceUpdate is what should stand on a Service; what it does not name stays as it is.
+type ServiceUpdate struct {
+	// Service as it was read; the write fails if it has changed since.
+	Service *corev1.Service
+	// SetAddresses makes Addresses the addresses of status.loadBalancer.
+	SetAddresses bool
+	Addresses    []netip.Addr
+	// Conditions of ours, without times.
+	Conditions []metav1.Condition
+	// RemoveConditions by type.
+	RemoveConditions []string
+	// Annotations of ours; an empty value removes one.
+	Annotations map[string]string
+}
+
+// UpdateService writes the difference between what stands on a Service and what
+// should. It reports whether anything was written. An error that the API calls a
+// conflict means that the Service changed meanwhile; the watch will kick.
+func (k *Cluster) UpdateService(ctx context.Context, u ServiceUpdate) (bool, error) {
+	patch := u.patch(metav1.Now())
+	if patch == nil {
+		return false, nil
+	}
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return false, fmt.Errorf("encode patch: %w", err)
+	}
+	s := u.Service
+	after, err := k.clients.kube.CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return false, fmt.Errorf("patch status of service %s: %w", key(s), err)
+	}
+	k.services.wrote(after)
+	return true, nil
+}
+
+// Overtaken reports whether a write failed only because the object changed or
+// went meanwhile.
+func Overtaken(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }
+
+// patch returns a strategic merge patch of metadata and status, or nil when
+// everything stands already. The resource version makes the API server refuse it
+// when somebody else wrote meanwhile, since ingress is one atomic list.
+func (u ServiceUpdate) patch(now metav1.Time) map[string]any {
+	metadata, status := map[string]any{}, map[string]any{}
+	if annotations := u.annotations(); len(annotations) > 0 {
+		metadata["annotations"] = annotations
+	}
+	if ingress, changed := mergeIngress(u.Service.Status.LoadBalancer.Ingress, u.Addresses); u.SetAddresses && changed {
+		status["loadBalancer"] = map[string]any{"ingress": ingress}
+	}
+	if conditions := u.conditions(now); len(conditions) > 0 {
+		status["conditions"] = conditions
+	}
+	if len(metadata) == 0 && len(status) == 0 {
+		return nil
+	}
+	metadata["resourceVersion"] = u.Service.ResourceVersion
+	patch := map[string]any{"metadata": metadata}
+	if len(status) > 0 {
+		patch["status"] = status
+	}
+	return patch
+}
+
+func (u ServiceUpdate) annotations() map[string]any {
+	out := map[string]any{}
+	for name, want := range u.Annotations {
+		have, stands := u.Service.Annotations[name]
+		switch {
+		case want == "" && stands:
+			out[name] = nil
+		case want != "" && want != have:
+			out[name] = want
+		}
+	}
+	return out
+}
+
+func (u ServiceUpdate) conditions(now metav1.Time) []any {
+	var out []any
+	for _, c := range Changed(u.Service.Status.Conditions, u.Conditions, u.Service.Generation, now) {
+		out = append(out, c)
+	}
+	for _, t := range u.RemoveConditions {
+		if meta.FindStatusCondition(u.Service.Status.Conditions, t) != nil {
+			out = append(out, map[string]any{"$patch": "delete", "type": t})
+		}
+	}
+	return out
+}
+
+// Changed returns the wanted conditions that do not stand already, with
+// lastTransitionTime kept while the status word is the same.
+func Changed(have, want []metav1.Condition, generation int64, now metav1.Time) []metav1.Condition {
+	var out []metav1.Condition
+	for _, c := range want {
+		c.LastTransitionTime, c.ObservedGeneration = now, generation
+		if before := meta.FindStatusCondition(have, c.Type); before != nil {
+			if before.Status == c.Status && before.Reason == c.Reason && before.Message == c.Message {
+				continue
+			}
+			if before.Status == c.Status {
+				c.LastTransitionTime = before.LastTransitionTime
+			}
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// mergeIngress returns the ingress list for the given addresses and whether it
+// differs from what stands. What others wrote beside an address (ipMode, ports)
+// stays, and so do entries that have a hostname only.
+func mergeIngress(have []corev1.LoadBalancerIngress, addresses []netip.Addr) ([]corev1.LoadBalancerIngress, bool) {
+	out := []corev1.LoadBalancerIngress{}
+	for _, a := range addresses {
+		i := slices.IndexFunc(have, func(in corev1.LoadBalancerIngress) bool {
+			b, err := netip.ParseAddr(in.IP)
+			return err == nil && a == b
+		})
+		if i >= 0 {
+			out = append(out, have[i])
+		} else {
+			out = append(out, corev1.LoadBalancerIngress{IP: a.String()})
+		}
+	}
+	for _, in := range have {
+		if in.IP == "" {
+			out = append(out, in)
+		}
+	}
+	same := slices.EqualFunc(have, out, func(a, b corev1.LoadBalancerIngress) bool {
+		return a.IP == b.IP && a.Hostname == b.Hostname
+	})
+	return out, !same
+}

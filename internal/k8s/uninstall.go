@@ -1,0 +1,120 @@
+package k8s
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// finalizerPrefix begins every finalizer of ours.
+const finalizerPrefix = "holdfast.dev/"
+
+// Uninstall prepares the cluster for the end of Holdfast: it sets the mark that
+// daemons obey, waits until every speaker has withdrawn what it announced (it
+// then turns unready) or timeout has passed, and removes our finalizers, so that
+// nothing is left waiting for a controller that is gone. Addresses stay in the
+// Services' status, for a later installation to find.
+func (c Clients) Uninstall(ctx context.Context, log *slog.Logger, namespace, daemonSet string, timeout time.Duration) error {
+	marked, err := c.mark(ctx, namespace, daemonSet)
+	if err != nil {
+		return err
+	}
+	if marked {
+		log.Info("waiting for the speakers to withdraw", "daemonset", daemonSet, "timeout", timeout)
+		err := wait.PollUntilContextTimeout(ctx, 250*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
+			ds, err := c.kube.AppsV1().DaemonSets(namespace).Get(ctx, daemonSet, metav1.GetOptions{})
+			return apierrors.IsNotFound(err) || err == nil && ds.Status.NumberReady == 0, nil
+		})
+		if err != nil {
+			log.Warn("some speakers did not say that they have withdrawn; going on", "error", err)
+		}
+	}
+	return errors.Join(c.clearPools(ctx), c.clearServices(ctx))
+}
+
+func (c Clients) mark(ctx context.Context, namespace, daemonSet string) (bool, error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{UninstallMark: "true"}}})
+	if err != nil {
+		return false, fmt.Errorf("encode mark: %w", err)
+	}
+	_, err = c.kube.AppsV1().DaemonSets(namespace).Patch(ctx, daemonSet, types.MergePatchType, patch, metav1.PatchOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("mark daemonset %s: %w", daemonSet, err)
+	}
+	return true, nil
+}
+
+func (c Clients) clearPools(ctx context.Context) error {
+	var pools v1beta1.IPAddressPoolList
+	err := c.holdfast.Get().Resource("ipaddresspools").Do(ctx).Into(&pools)
+	if apierrors.IsNotFound(err) {
+		return nil // the CRDs are gone already
+	}
+	if err != nil {
+		return fmt.Errorf("list ipaddresspools: %w", err)
+	}
+	var errs []error
+	for i := range pools.Items {
+		p := &pools.Items[i]
+		patch, err := withoutFinalizers(p)
+		if patch == nil {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, ignoreNotFound(c.holdfast.Patch(types.MergePatchType).Resource("ipaddresspools").Name(p.Name).Body(patch).Do(ctx).Error()))
+	}
+	return errors.Join(errs...)
+}
+
+func (c Clients) clearServices(ctx context.Context) error {
+	services, err := c.kube.CoreV1().Services("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list services: %w", err)
+	}
+	var errs []error
+	for i := range services.Items {
+		s := &services.Items[i]
+		patch, err := withoutFinalizers(s)
+		if patch == nil {
+			errs = append(errs, err)
+			continue
+		}
+		_, err = c.kube.CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		errs = append(errs, ignoreNotFound(err))
+	}
+	return errors.Join(errs...)
+}
+
+// withoutFinalizers returns the patch that removes our finalizers, nil when there are none.
+func withoutFinalizers(o metav1.Object) ([]byte, error) {
+	rest := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool { return strings.HasPrefix(f, finalizerPrefix) })
+	if len(rest) == len(o.GetFinalizers()) {
+		return nil, nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": rest, "resourceVersion": o.GetResourceVersion()}})
+	if err != nil {
+		return nil, fmt.Errorf("encode patch: %w", err)
+	}
+	return patch, nil
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

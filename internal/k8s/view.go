@@ -1,0 +1,145 @@
+package k8s
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// object is what every kind we watch is.
+type object interface {
+	metav1.Object
+	comparable
+}
+
+// View is every object of one kind, as the watch shows them, overlaid by our own
+// writes until the watch shows those too: a stale cache can then never make us
+// decide the same thing twice.
+type View[T object] struct {
+	informer cache.SharedIndexInformer
+
+	mu  sync.Mutex
+	own map[string]written[T]
+}
+
+type written[T object] struct {
+	object T
+	at     time.Time
+}
+
+// orphanAge is how long a write is remembered for an object that the watch does
+// not show: long enough for a watch to come, short enough that a deletion which
+// overtook the write's answer does not leave a ghost.
+const orphanAge = 10 * time.Second
+
+func newView[T object](informer cache.SharedIndexInformer, kick func(), same func(old, new T) bool) (*View[T], error) {
+	v := &View[T]{informer: informer, own: map[string]written[T]{}}
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { kick() },
+		UpdateFunc: func(old, new any) {
+			if same == nil || !same(old.(T), new.(T)) {
+				kick()
+			}
+		},
+		DeleteFunc: func(o any) {
+			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = gone.Obj
+			}
+			if t, ok := o.(T); ok {
+				v.forget(key(t))
+			}
+			kick()
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch: %w", err)
+	}
+	return v, nil
+}
+
+func key(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
+
+// List returns the objects in no particular order. They must not be changed.
+func (v *View[T]) List() []T {
+	items := v.informer.GetStore().List()
+	out := make([]T, 0, len(items))
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	seen := 0
+	for _, item := range items {
+		t := item.(T)
+		if w, ok := v.own[key(t)]; ok {
+			seen++
+			if newer(w.object, t) {
+				t = w.object
+			} else {
+				delete(v.own, key(t))
+				seen--
+			}
+		}
+		out = append(out, t)
+	}
+	if seen < len(v.own) {
+		out = v.appendUnseen(out)
+	}
+	return out
+}
+
+// appendUnseen adds objects that a consistent list knew before the watch did.
+func (v *View[T]) appendUnseen(out []T) []T {
+	for k, w := range v.own {
+		if _, found, _ := v.informer.GetStore().GetByKey(storeKey(w.object)); found {
+			continue
+		}
+		if time.Since(w.at) > orphanAge {
+			delete(v.own, k)
+			continue
+		}
+		out = append(out, w.object)
+	}
+	return out
+}
+
+func storeKey(o metav1.Object) string {
+	if o.GetNamespace() == "" {
+		return o.GetName()
+	}
+	return key(o)
+}
+
+// wrote remembers an object as the API server returned it from a write or a consistent list.
+func (v *View[T]) wrote(t T) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if before, ok := v.own[key(t)]; ok && !newer(t, before.object) {
+		return
+	}
+	v.own[key(t)] = written[T]{t, time.Now()}
+}
+
+func (v *View[T]) forget(key string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.own, key)
+}
+
+// newer compares resource versions as numbers, which Kubernetes defines from 1.35
+// on and which etcd-backed servers have always kept. Another object of the same
+// name is newer by its version too. What is not a number is taken to be newer, so
+// that the watch wins.
+func newer(a, b metav1.Object) bool {
+	x, errX := strconv.ParseUint(a.GetResourceVersion(), 10, 64)
+	y, errY := strconv.ParseUint(b.GetResourceVersion(), 10, 64)
+	return errX == nil && errY == nil && x > y
+}
+
+// waitForSync blocks until the view shows everything that was there when it
+// started; false when ctx ends first.
+func (v *View[T]) waitForSync(ctx context.Context) bool {
+	return cache.WaitForCacheSync(ctx.Done(), v.informer.HasSynced)
+}
