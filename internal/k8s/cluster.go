@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
@@ -208,6 +209,16 @@ func (k *Cluster) SpeakerAddresses() []netip.Addr {
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
 	return slices.Compact(out)
+}
+
+// PeerUID returns the UID of a BGPPeer, "" when it is not known.
+func (k *Cluster) PeerUID(name string) types.UID {
+	for _, p := range k.peers.List() {
+		if p.Name == name {
+			return p.UID
+		}
+	}
+	return ""
 }
 
 // Refresh lists Services from the API server itself, past every cache, and

@@ -71,6 +71,14 @@ const (
 	ConflictingAdvertisements Reason = "ConflictingAdvertisements"
 )
 
+// Reasons of Events on a BGPPeer.
+const (
+	// SessionEstablished: a node's session with the peer came up.
+	SessionEstablished Reason = "SessionEstablished"
+	// SessionDown: a node's session with the peer went down or cannot come up.
+	SessionDown Reason = "SessionDown"
+)
+
 // Reasons of configuration objects (condition Valid).
 const (
 	// Valid: the whole object is in force.

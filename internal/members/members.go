@@ -9,13 +9,16 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"golang.org/x/sync/errgroup"
 )
+
+// joinsAtOnce bounds the connections that a first join opens side by side.
+const joinsAtOnce = 16
 
 // Config of the membership of one node.
 type Config struct {
@@ -40,6 +43,7 @@ type Members struct {
 	mu     sync.Mutex
 	list   *memberlist.Memberlist
 	join   []netip.Addr
+	joined bool
 }
 
 // New returns Members that Run starts.
@@ -50,7 +54,7 @@ func New(c Config) *Members {
 	return &Members{config: c}
 }
 
-// SetJoin tells where other speakers may be found.
+// SetJoin tells where other speakers may be found; the list may hold this node.
 func (m *Members) SetJoin(addresses []netip.Addr) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -66,6 +70,14 @@ func (m *Members) Alive() map[string]bool {
 		}
 	}
 	return alive
+}
+
+// Joined reports whether every address of a join list has been tried once. Before
+// that this node knows only itself, and would take every address for its own.
+func (m *Members) Joined() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.joined
 }
 
 // Run takes part in the membership until ctx is cancelled, then says goodbye
@@ -84,11 +96,11 @@ func (m *Members) Run(ctx context.Context) error {
 	tick := time.NewTicker(m.config.JoinInterval)
 	defer tick.Stop()
 	for {
+		m.joinMissing(list)
 		select {
 		case <-ctx.Done():
 			return m.leave(list)
 		case <-tick.C:
-			m.joinMissing(list)
 		}
 	}
 }
@@ -118,11 +130,26 @@ func (m *Members) joinMissing(list *memberlist.Memberlist) {
 		}
 	}
 	m.mu.Lock()
-	missing := slices.DeleteFunc(slices.Clone(m.join), func(a netip.Addr) bool { return known[a] })
+	join, first := m.join, !m.joined
 	m.mu.Unlock()
-	for _, a := range missing {
-		// A failed join is the ordinary case of a dead node; memberlist says so at debug level.
-		_, _ = list.Join([]string{net.JoinHostPort(a.String(), strconv.Itoa(int(m.config.Port)))})
+	var group errgroup.Group
+	group.SetLimit(joinsAtOnce)
+	for _, a := range join {
+		if known[a] {
+			continue
+		}
+		group.Go(func() error {
+			// A failed join is the ordinary case of a dead node; memberlist says so in its log.
+			_, _ = list.Join([]string{net.JoinHostPort(a.String(), strconv.Itoa(int(m.config.Port)))})
+			return nil
+		})
+	}
+	_ = group.Wait()
+	if first && len(join) > 0 {
+		m.mu.Lock()
+		m.joined = true
+		m.mu.Unlock()
+		m.config.Kick()
 	}
 }
 

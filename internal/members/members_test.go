@@ -75,6 +75,7 @@ func TestMembers(t *testing.T) {
 	for _, m := range []member{a, b, c} {
 		eventually(t, "three members see each other", m.sees("a", "b", "c"))
 	}
+	eventually(t, "c has tried everybody, the nobody too", c.Joined)
 	b.stop()
 	if err := <-b.ended; err != nil {
 		t.Errorf("Run of b: %v", err)
