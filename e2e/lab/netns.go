@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -22,8 +21,10 @@ const netnsDir = "/run/netns"
 // sysctl is one file below /proc/sys.
 type sysctl struct{ path, value string }
 
-// newNetns creates a named network namespace.
-func newNetns(name string, sysctls []sysctl) error {
+// newNetns creates a named network namespace. A program of its own does it: a
+// thread of ours that enters a namespace may be the first thread, and then the
+// whole process looks to others as if it were in there.
+func newNetns(ctx context.Context, name string, sysctls []sysctl) error {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
 		return err
 	}
@@ -35,29 +36,19 @@ func newNetns(name string, sysctls []sysctl) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	done := make(chan error)
-	go func() {
-		// The thread enters the new namespace and is never unlocked: it ends
-		// with this goroutine and no other goroutine ever runs in there.
-		runtime.LockOSThread()
-		done <- enterNewNetns(path, sysctls)
-	}()
-	if err := <-done; err != nil {
+	if _, err := output(ctx, sysctlScript(sysctls), "unshare", "--net="+path, "/bin/sh"); err != nil {
 		return fmt.Errorf("create network namespace %s: %w", name, err)
 	}
 	return nil
 }
 
-func enterNewNetns(path string, sysctls []sysctl) error {
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return err
-	}
+func sysctlScript(sysctls []sysctl) string {
+	var b strings.Builder
+	b.WriteString("set -e\n")
 	for _, s := range sysctls {
-		if err := os.WriteFile("/proc/sys/"+s.path, []byte(s.value), 0o644); err != nil {
-			return err
-		}
+		fmt.Fprintf(&b, "echo %s >/proc/sys/%s\n", s.value, s.path)
 	}
-	return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+	return b.String()
 }
 
 // deleteNetns removes the name; the namespace goes with its last process.

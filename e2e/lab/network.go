@@ -133,7 +133,7 @@ func defaultRoute(link string, via []netip.Addr) string {
 
 // makeSwitch creates the bridges and the machine's leg.
 func makeSwitch(ctx context.Context) error {
-	if err := newNetns(switchNetns, switchSysctls); err != nil {
+	if err := newNetns(ctx, switchNetns, switchSysctls); err != nil {
 		return err
 	}
 	if err := ipBatch(ctx, switchNetns, switchBatch(os.Getpid())); err != nil {
@@ -147,7 +147,7 @@ func makeSwitch(ctx context.Context) error {
 
 // plugIn creates the host's network namespace, cables it and addresses it.
 func plugIn(ctx context.Context, h host, all []host) error {
-	if err := newNetns(h.netns(), hostSysctls(h)); err != nil {
+	if err := newNetns(ctx, h.netns(), hostSysctls(h)); err != nil {
 		return err
 	}
 	if err := ipBatch(ctx, switchNetns, cableBatch(h)); err != nil {
