@@ -1,0 +1,93 @@
+# Every target needs Go, make and root on Debian; what else is missing is installed by bin/lab.
+
+VERSION        := $(shell sed -n 's/^appVersion: //p' charts/holdfast/Chart.yaml)
+IMAGE          := docker.io/holdfastlb/holdfast:$(VERSION)
+CONTROLLER_GEN := go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
+STATICCHECK    := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+HELM           := $(CURDIR)/bin/helm
+STATIC         := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w'
+# Where generate writes: lint generates beside and compares.
+OUT            := .
+
+.PHONY: help
+help: ## Show this list
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+.PHONY: demo
+demo: image ## Show it all on this machine: lab, install, traffic, a node's plug pulled
+	go run ./e2e/cmd/demo $(ARGS)
+
+.PHONY: demo-down
+demo-down: lab-down ## Remove everything the demo made
+
+.PHONY: test
+test: ## Everything: lint, unit tests, end-to-end tests
+	$(MAKE) install
+	$(MAKE) lint
+	$(MAKE) test-unit
+	$(MAKE) test-e2e
+
+.PHONY: test-unit
+test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds and real network namespaces
+	go test -race ./...
+
+.PHONY: test-e2e
+test-e2e: image ## Tests on a real cluster in the lab, with both modes of kube-proxy
+	go test -tags e2e -count=1 -timeout 30m ./e2e/...
+
+.PHONY: bench
+bench: image ## Measure; ONLY=prefix selects by name
+	go run ./e2e/cmd/bench -only '$(ONLY)' $(ARGS)
+
+.PHONY: soak
+soak: image ## What takes hours: repeated faults and long outages
+	go test -tags e2e,soak -count=1 -timeout 12h -run Soak ./e2e/...
+
+.PHONY: lint
+lint: bin/helm ## Check format, code, generated files and the chart
+	@files=$$(gofmt -l .); test -z "$$files" || { echo "run gofmt -w on:" $$files; exit 1; }
+	go vet -tags e2e,soak ./...
+	$(STATICCHECK) -tags e2e,soak ./...
+	@out=$$(mktemp -d); trap "rm -rf $$out" EXIT; $(MAKE) -s generate OUT=$$out && \
+	(cd $$out && find * -type f) | while read f; do diff -u $$f $$out/$$f || exit 1; done || \
+	{ echo "generated files are old: run make generate and commit what it writes"; exit 1; }
+	$(HELM) lint --strict --quiet charts/holdfast
+
+.PHONY: generate
+generate: bin/helm ## Write the CRDs, the deep copies and config/ from the API types and the chart
+	mkdir -p $(OUT)/api/v1beta1 $(OUT)/config/crd $(OUT)/config/rbac $(OUT)/config/default $(OUT)/charts/holdfast/crds
+	$(CONTROLLER_GEN) paths=./api/... object output:object:dir=$(OUT)/api/v1beta1 crd output:crd:dir=$(OUT)/config/crd
+	cp $(OUT)/config/crd/holdfast.dev_*.yaml $(OUT)/charts/holdfast/crds/
+	$(RENDER) -s templates/rbac.yaml > $(OUT)/config/rbac/rbac.yaml
+	$(RENDER) -s templates/controller.yaml -s templates/speaker.yaml > $(OUT)/config/default/holdfast.yaml
+
+RENDER = $(HELM) template holdfast charts/holdfast --namespace holdfast-system
+
+.PHONY: build
+build: ## Compile both daemons into bin/
+	$(STATIC) -o bin/ ./controller ./speaker
+
+.PHONY: image
+image: build ## Pack both daemons into dist/holdfast.tar
+	mkdir -p dist
+	go run ./e2e/lab/cmd/ociimage -o dist/holdfast.tar -name $(IMAGE) -file /controller=bin/controller -file /speaker=bin/speaker
+
+.PHONY: lab-up
+lab-up: bin/lab ## Bring a cluster up on this machine; ARGS are those of bin/lab up
+	bin/lab up $(ARGS)
+
+.PHONY: lab-down
+lab-down: bin/lab ## Take it down, leaving nothing
+	bin/lab down
+
+.PHONY: install
+install: bin/lab ## Install the Debian packages that tests and lab use
+	bin/lab install
+
+# Go knows best whether the lab has changed; helm changes with its pin only.
+.PHONY: bin/lab
+bin/lab:
+	go build -o bin/lab ./e2e/lab/cmd/lab
+
+bin/helm: e2e/lab/tools/helm/go.mod
+	CGO_ENABLED=0 go -C $(<D) build -trimpath -ldflags '-s -w' -o $(HELM) helm.sh/helm/v4/cmd/helm

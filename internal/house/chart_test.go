@@ -1,0 +1,334 @@
+package house
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+const chart = "../../charts/holdfast"
+
+// helm returns the program, which make puts into bin/.
+func helm(t *testing.T) string {
+	t.Helper()
+	if p, err := filepath.Abs("../../bin/helm"); err == nil {
+		if _, err := os.Stat(p); err == nil {
+			return p
+		}
+	}
+	p, err := exec.LookPath("helm")
+	if err != nil {
+		t.Skip("no helm: run make bin/helm")
+	}
+	return p
+}
+
+func template(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.Command(helm(t), append([]string{"template", "holdfast", chart, "--namespace", "holdfast-system"}, args...)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, &stderr)
+	}
+	return string(out), nil
+}
+
+// kinds decodes every kind the chart may make; a field that the API does not know is an error.
+var kinds = map[string]func() any{
+	"ClusterRole":         func() any { return &rbacv1.ClusterRole{} },
+	"ClusterRoleBinding":  func() any { return &rbacv1.ClusterRoleBinding{} },
+	"DaemonSet":           func() any { return &appsv1.DaemonSet{} },
+	"Deployment":          func() any { return &appsv1.Deployment{} },
+	"Job":                 func() any { return &batchv1.Job{} },
+	"PodDisruptionBudget": func() any { return &policyv1.PodDisruptionBudget{} },
+	"PodMonitor":          func() any { return &map[string]any{} },
+	"Role":                func() any { return &rbacv1.Role{} },
+	"RoleBinding":         func() any { return &rbacv1.RoleBinding{} },
+	"ServiceAccount":      func() any { return &corev1.ServiceAccount{} },
+}
+
+// render returns the chart's objects by "Kind name".
+func render(t *testing.T, args ...string) map[string]any {
+	t.Helper()
+	text, err := template(t, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := map[string]any{}
+	for part := range strings.SplitSeq("\n"+text, "\n---\n") {
+		var m metav1.PartialObjectMetadata
+		if err := yaml.Unmarshal([]byte(part), &m); err != nil {
+			t.Fatalf("%v in\n%s", err, part)
+		}
+		if m.Kind == "" {
+			continue // comments only
+		}
+		blank, known := kinds[m.Kind]
+		if !known {
+			t.Fatalf("unexpected kind %s", m.Kind)
+		}
+		o := blank()
+		if err := yaml.UnmarshalStrict([]byte(part), o); err != nil {
+			t.Fatalf("%s %s: %v", m.Kind, m.Name, err)
+		}
+		if clustered := strings.HasPrefix(m.Kind, "Cluster"); clustered != (m.Namespace == "") {
+			t.Errorf("%s %s has namespace %q", m.Kind, m.Name, m.Namespace)
+		}
+		objects[m.Kind+" "+m.Name] = o
+	}
+	return objects
+}
+
+// podSpecs returns the pods of all workloads, by "Kind name".
+func podSpecs(objects map[string]any) map[string]corev1.PodSpec {
+	out := map[string]corev1.PodSpec{}
+	for name, o := range objects {
+		switch o := o.(type) {
+		case *appsv1.Deployment:
+			out[name] = o.Spec.Template.Spec
+		case *appsv1.DaemonSet:
+			out[name] = o.Spec.Template.Spec
+		case *batchv1.Job:
+			out[name] = o.Spec.Template.Spec
+		}
+	}
+	return out
+}
+
+// TestChartRBAC shows every permission the chart gives, one line for each rule.
+func TestChartRBAC(t *testing.T) {
+	var lines []string
+	for name, o := range render(t) {
+		var rules []rbacv1.PolicyRule
+		switch o := o.(type) {
+		case *rbacv1.ClusterRole:
+			rules = o.Rules
+		case *rbacv1.Role:
+			rules = o.Rules
+		}
+		for _, r := range rules {
+			if len(r.APIGroups) != 1 || len(r.NonResourceURLs) > 0 {
+				t.Errorf("%s: a rule must be of one API group: %v", name, r)
+			}
+			if slices.Contains(slices.Concat(r.APIGroups, r.Resources, r.Verbs), "*") {
+				t.Errorf("%s: a rule has a wildcard: %v", name, r)
+			}
+			line := name + ": " + strings.Join(r.Verbs, " ") + " " + strings.Join(r.Resources, " ")
+			if g := strings.Join(r.APIGroups, " "); g != "" {
+				line += " of " + g
+			}
+			if len(r.ResourceNames) > 0 {
+				line += " named " + strings.Join(r.ResourceNames, " ")
+			}
+			lines = append(lines, line)
+		}
+	}
+	slices.Sort(lines)
+	golden(t, "testdata/rbac.txt", strings.Join(lines, "\n")+"\n")
+}
+
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s: -want +got\n%s", file, diff)
+	}
+}
+
+// TestChartBindings: every role is bound to the account of its own name, and every pod has one.
+func TestChartBindings(t *testing.T) {
+	objects := render(t)
+	for name, o := range objects {
+		kind, own, _ := strings.Cut(name, " ")
+		var ref rbacv1.RoleRef
+		var subjects []rbacv1.Subject
+		switch o := o.(type) {
+		case *rbacv1.ClusterRoleBinding:
+			ref, subjects = o.RoleRef, o.Subjects
+		case *rbacv1.RoleBinding:
+			ref, subjects = o.RoleRef, o.Subjects
+		default:
+			continue
+		}
+		if objects[ref.Kind+" "+ref.Name] == nil || ref.Name != own || ref.Kind+"Binding" != kind {
+			t.Errorf("%s binds %s %s", name, ref.Kind, ref.Name)
+		}
+		want := []rbacv1.Subject{{Kind: "ServiceAccount", Name: own, Namespace: "holdfast-system"}}
+		if diff := cmp.Diff(want, subjects); diff != "" {
+			t.Errorf("%s: subjects -want +got\n%s", name, diff)
+		}
+	}
+	for name, p := range podSpecs(objects) {
+		if objects["ServiceAccount "+p.ServiceAccountName] == nil {
+			t.Errorf("%s: no ServiceAccount %s", name, p.ServiceAccountName)
+		}
+	}
+}
+
+// TestChartPrivileges: no pod has more than it uses.
+func TestChartPrivileges(t *testing.T) {
+	capabilities := map[string][]corev1.Capability{"DaemonSet holdfast-speaker": {"NET_RAW"}}
+	for name, p := range podSpecs(render(t)) {
+		if p.HostPID || p.HostIPC || len(p.Volumes) > 0 || p.HostNetwork != (name == "DaemonSet holdfast-speaker") {
+			t.Errorf("%s: hostPID %v, hostIPC %v, hostNetwork %v, volumes %v", name, p.HostPID, p.HostIPC, p.HostNetwork, p.Volumes)
+		}
+		if s := p.SecurityContext; s.SeccompProfile == nil || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+			t.Errorf("%s: seccomp profile %v", name, s.SeccompProfile)
+		}
+		for _, c := range p.Containers {
+			s := c.SecurityContext
+			want := &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: capabilities[name]}
+			if diff := cmp.Diff(want, s.Capabilities); diff != "" {
+				t.Errorf("%s: capabilities -want +got\n%s", name, diff)
+			}
+			root := p.SecurityContext.RunAsNonRoot == nil || !*p.SecurityContext.RunAsNonRoot
+			if *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || root != (capabilities[name] != nil) {
+				t.Errorf("%s: escalation %v, read-only %v, root %v", name, *s.AllowPrivilegeEscalation, *s.ReadOnlyRootFilesystem, root)
+			}
+		}
+	}
+}
+
+// TestChartRenderIsStable: an upgrade with the same values changes nothing.
+func TestChartRenderIsStable(t *testing.T) {
+	first, err := template(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := template(t, "--is-upgrade")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("-first +second\n%s", diff)
+	}
+}
+
+func TestChartValues(t *testing.T) {
+	tests := []struct {
+		set  string
+		want []string // parts of the rendered text
+		not  []string
+	}{
+		{"loadBalancerClass=example.org/edge", []string{"--load-balancer-class=example.org/edge"}, []string{"holdfast.dev/lb"}},
+		{"defaultLoadBalancer=false", []string{"--default-load-balancer=false"}, []string{"--default-load-balancer=true"}},
+		{"ignoreExcludeLabel=true", []string{"--ignore-exclude-label=true"}, []string{"--ignore-exclude-label=false"}},
+		{"logLevel=debug", []string{"--log-level=debug"}, []string{"--log-level=info"}},
+		{"image.repository=registry.example.org/holdfast,image.tag=v9", []string{"image: registry.example.org/holdfast:v9"}, []string{"image: docker.io"}},
+		{"imagePullSecrets[0].name=registry", []string{"imagePullSecrets:\n        - name: registry"}, nil},
+		{"metrics.port=19217", []string{"--metrics-listen=:19217", "containerPort: 19217"}, []string{": 9217"}},
+		{"metrics.podMonitor.enabled=true,metrics.podMonitor.labels.release=prometheus", []string{"kind: PodMonitor", "release: prometheus"}, nil},
+		{"controller.replicas=1", []string{"replicas: 1"}, []string{"PodDisruptionBudget"}},
+		{"controller.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone", []string{"topologyKey: zone"}, []string{"topologyKey: kubernetes.io/hostname"}},
+		{"speaker.membersPort=17947,speaker.healthPort=19218,speaker.debugPort=19219",
+			[]string{"--members-port=17947", "--health-listen=127.0.0.1:19218", "port: 19218", "--debug-listen=127.0.0.1:19219"}, []string{"port: 9218"}},
+		{"speaker.tolerations[0].key=dedicated,speaker.tolerations[0].operator=Exists", []string{"key: dedicated\n          operator: Exists"}, nil},
+		{"speaker.nodeSelector.edge=yes,controller.nodeSelector.edge=no", []string{"edge: \"yes\"", "edge: \"no\""}, nil},
+		{"speaker.resources.limits.memory=256Mi", []string{"memory: 256Mi"}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.set, func(t *testing.T) {
+			render(t, "--set", tt.set) // decodes
+			text, err := template(t, "--set", tt.set)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, w := range tt.want {
+				if !strings.Contains(text, w) {
+					t.Errorf("lacks %q", w)
+				}
+			}
+			for _, n := range tt.not {
+				if strings.Contains(text, n) {
+					t.Errorf("has %q", n)
+				}
+			}
+		})
+	}
+}
+
+func TestChartRefusesValues(t *testing.T) {
+	for _, set := range []string{
+		"unknown=1", "image.digest=x", "image.pullPolicy=Sometimes", "image.tag=a/b", "loadBalancerClass=",
+		"loadBalancerClass=a b", "defaultLoadBalancer=maybe", "logLevel=trace", "metrics.port=0", "metrics.podMonitor.every=1s",
+		"controller.replicas=0", "controller.limits.cpu=1", "speaker.membersPort=65536", "speaker.replicas=3",
+		"speaker.tolerations[0].effect=Never", "imagePullSecrets[0]=registry",
+	} {
+		t.Run(set, func(t *testing.T) {
+			if _, err := template(t, "--set", set); err == nil {
+				t.Error("accepted")
+			} else if !strings.Contains(err.Error(), "values don't meet the specifications of the schema") {
+				t.Errorf("refused, but not by the schema: %v", err)
+			}
+		})
+	}
+}
+
+// TestChartKubeVersion: the oldest Kubernetes served is refused by the version before it.
+func TestChartKubeVersion(t *testing.T) {
+	for version, want := range map[string]bool{"v1.30.14": false, "v1.31.0": true, "v1.31.0-eks-1": true, "v1.36.3": true} {
+		if _, err := template(t, "--kube-version", version); (err == nil) != want {
+			t.Errorf("%s: %v", version, err)
+		}
+	}
+}
+
+// TestCRDs: the chart carries the generated CRDs, one for each kind of the API.
+func TestCRDs(t *testing.T) {
+	const generated = "../../config/crd"
+	inConfig, err := filepath.Glob(generated + "/holdfast.dev_*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inChart, err := filepath.Glob(chart + "/crds/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := func(files []string) (out []string) {
+		for _, f := range files {
+			out = append(out, filepath.Base(f))
+		}
+		return out
+	}
+	var kustomization struct{ Resources []string }
+	text, err := os.ReadFile(generated + "/kustomization.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(text, &kustomization); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"holdfast.dev_bgpadvertisements.yaml", "holdfast.dev_bgppeers.yaml", "holdfast.dev_ipaddresspools.yaml", "holdfast.dev_l2advertisements.yaml"}
+	for where, got := range map[string][]string{"config/crd": base(inConfig), "the chart": base(inChart), "kustomization.yaml": kustomization.Resources} {
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: -want +got\n%s", where, diff)
+		}
+	}
+}

@@ -1,0 +1,160 @@
+// Package house checks what no single package can: which way imports run, and
+// what the chart makes of its values. It holds tests only.
+package house
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const module = "github.com/holdfast-lb/holdfast"
+
+// fence says what a package may import beside the standard library: packages of
+// ours by path within the module, others by module path; each allows what lies
+// below it too. The longest matching path is a package's fence.
+var fence = map[string][]string{
+	"api":               {"k8s.io/apimachinery"},
+	"internal/lb":       {},
+	"internal/ipam":     {"internal/lb"},
+	"internal/plan":     {"internal/lb"},
+	"internal/config":   {"api", "internal/lb", "k8s.io/api", "k8s.io/apimachinery"},
+	"internal/layer2":   {"internal/lb", "internal/link", "github.com/mdlayher", "github.com/prometheus/client_golang", "golang.org/x"},
+	"internal/bgp":      {"internal/lb", "github.com/osrg/gobgp/v4", "github.com/prometheus/client_golang", "golang.org/x"},
+	"internal/link":     {"internal/lb", "github.com/vishvananda/netlink", "github.com/prometheus/client_golang", "golang.org/x"},
+	"internal/members":  {"internal/lb", "github.com/hashicorp/memberlist", "github.com/prometheus/client_golang", "golang.org/x"},
+	"internal/k8s":      {"api", "internal/config", "internal/lb", "k8s.io", "github.com/prometheus/client_golang", "golang.org/x"},
+	"internal/loop":     {"github.com/prometheus/client_golang"},
+	"internal/httpd":    {"github.com/prometheus/client_golang"},
+	"internal/nstest":   {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x"},
+	"internal/house":    {},
+	"controller":        {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
+	"speaker":           {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
+	"e2e":               {"api", "e2e", "internal/k8s", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x", "github.com/vishvananda"},
+	"e2e/lab":           {"e2e/lab", "golang.org/x", "github.com/vishvananda"},
+	"e2e/lab/hostinit":  {"golang.org/x"},
+	"e2e/lab/oci":       {},
+	"e2e/lab/cmd/pause": {},
+}
+
+// testOnly is imported by tests and by nothing that is shipped.
+const testOnly = "internal/nstest"
+
+// goPackage is what go list says of a package, in part.
+type goPackage struct {
+	ImportPath string
+	Imports    []string
+}
+
+// path is a package's path within the module, or its import path where it is not ours.
+func path(importPath string) string { return strings.TrimPrefix(importPath, module+"/") }
+
+func isStandard(importPath string) bool {
+	first, _, _ := strings.Cut(importPath, "/")
+	return !strings.Contains(first, ".")
+}
+
+func below(p, root string) bool { return p == root || strings.HasPrefix(p, root+"/") }
+
+// allowed returns the fence of a package.
+func allowed(p string) (may []string, known bool) {
+	for root := p; ; {
+		if may, known = fence[root]; known {
+			return may, true
+		}
+		i := strings.LastIndexByte(root, '/')
+		if i < 0 {
+			return nil, false
+		}
+		root = root[:i]
+	}
+}
+
+// breaches says, sorted, which imports the fence does not allow.
+func breaches(packages []goPackage) []string {
+	var out []string
+	for _, p := range packages {
+		from := path(p.ImportPath)
+		may, known := allowed(from)
+		if !known {
+			out = append(out, from+" has no fence: say in fence_test.go what it may import")
+			continue
+		}
+		for _, i := range p.Imports {
+			to := path(i)
+			ours := slices.ContainsFunc(may, func(m string) bool { return below(to, m) }) && to != testOnly
+			// Packages of one tree may use each other.
+			if isStandard(i) || ours || below(to, from) {
+				continue
+			}
+			out = append(out, fmt.Sprintf("%s must not import %s", from, to))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestFence(t *testing.T) {
+	cmd := exec.Command("go", "list", "-e", "-tags", "e2e,soak", "-json=ImportPath,Imports", module+"/...")
+	cmd.Stderr = t.Output()
+	list, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packages []goPackage
+	for d := json.NewDecoder(strings.NewReader(string(list))); ; {
+		var p goPackage
+		err := d.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		packages = append(packages, p)
+	}
+	if len(packages) < 5 {
+		t.Fatalf("go list found %d packages", len(packages))
+	}
+	for _, b := range breaches(packages) {
+		t.Error(b)
+	}
+}
+
+func TestFenceCanFail(t *testing.T) {
+	ours := func(p string) string { return module + "/" + p }
+	got := breaches([]goPackage{
+		{ImportPath: ours("internal/plan"), Imports: []string{"slices", ours("internal/lb"), ours("internal/link")}},
+		{ImportPath: ours("internal/ipam"), Imports: []string{"golang.org/x/sync/errgroup"}},
+		{ImportPath: ours("internal/layer2"), Imports: []string{"k8s.io/api/core/v1", ours("internal/link"), ours("internal/bgp")}},
+		{ImportPath: ours("internal/layer2/inner"), Imports: []string{"github.com/vishvananda/netlink"}},
+		{ImportPath: ours("internal/k8s"), Imports: []string{"k8s.io/client-go/rest", ours("internal/plan")}},
+		{ImportPath: ours("speaker"), Imports: []string{ours("internal/bgp"), ours("internal/nstest"), "k8s.io/client-go/rest", "github.com/osrg/gobgp/v4/api", "github.com/hashicorp/memberlist"}},
+		{ImportPath: ours("e2e/lab"), Imports: []string{ours("e2e/lab/oci"), ours("internal/lb")}},
+		{ImportPath: ours("internal/novel"), Imports: []string{"fmt"}},
+	})
+	want := []string{
+		"e2e/lab must not import internal/lb",
+		"internal/ipam must not import golang.org/x/sync/errgroup",
+		"internal/k8s must not import internal/plan",
+		"internal/layer2 must not import internal/bgp",
+		"internal/layer2 must not import k8s.io/api/core/v1",
+		"internal/layer2/inner must not import github.com/vishvananda/netlink",
+		"internal/novel has no fence: say in fence_test.go what it may import",
+		"internal/plan must not import internal/link",
+		"speaker must not import github.com/hashicorp/memberlist",
+		"speaker must not import github.com/osrg/gobgp/v4/api",
+		"speaker must not import internal/nstest",
+		"speaker must not import k8s.io/client-go/rest",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
