@@ -1,0 +1,267 @@
+package layer2
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+
+	"github.com/mdlayher/arp"
+	"github.com/mdlayher/ethernet"
+	"github.com/mdlayher/ndp"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+// What all tests are about: our link, an asker, and an address of each family.
+var (
+	ourMAC   = link.MAC{0x02, 0x53, 0, 0, 0, 0x01}
+	askerMAC = link.MAC{0x02, 0x53, 0, 0, 0, 0x02}
+	otherMAC = link.MAC{0x02, 0x53, 0, 0, 0, 0x03}
+
+	v4, v6           = netip.MustParseAddr("192.0.2.100"), netip.MustParseAddr("2001:db8::100")
+	foreign4         = netip.MustParseAddr("192.0.2.77")
+	foreign6         = netip.MustParseAddr("2001:db8::77")
+	asker4, asker6   = netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")
+	ourLinkLocal     = netip.MustParsePrefix("fe80::1/64")
+	eth0             = link.Link{Index: 2, Name: "eth0", MAC: ourMAC, Up: true, Broadcast: true, Prefixes: []netip.Prefix{ourLinkLocal}}
+	ourAnnouncements = []lb.Announcement{{Address: v4}, {Address: v6}}
+)
+
+// arpRequest is a broadcast request by the asker, changed as the test says.
+func arpRequest(target netip.Addr, change func(*arp.Packet, *ethernet.Frame)) []byte {
+	p, err := arp.NewPacket(arp.OperationRequest, askerMAC.HardwareAddr(), asker4, make([]byte, 6), target)
+	if err != nil {
+		panic(err)
+	}
+	f := &ethernet.Frame{Destination: ethernet.Broadcast, Source: askerMAC.HardwareAddr(), EtherType: ethernet.EtherTypeARP}
+	if change != nil {
+		change(p, f)
+	}
+	if f.Payload, err = p.MarshalBinary(); err != nil {
+		panic(err)
+	}
+	b, err := f.MarshalBinary()
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// solicitation is a Neighbor Solicitation by the asker, changed as the test says.
+type solicitation struct {
+	eth              ethernet.Frame
+	source, to       netip.Addr
+	message          ndp.NeighborSolicitation
+	hopLimit, header byte
+	// icmp changes the message after its checksum was made, keeping the checksum right if fix is set.
+	icmp func([]byte) []byte
+	fix  bool
+}
+
+func ns(target netip.Addr, change func(*solicitation)) []byte {
+	group, err := ndp.SolicitedNodeMulticast(target)
+	if err != nil {
+		panic(err)
+	}
+	s := &solicitation{
+		source: asker6, to: group, hopLimit: hopLimit, header: protocolICMPv6,
+		message: ndp.NeighborSolicitation{TargetAddress: target, Options: []ndp.Option{
+			&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: askerMAC.HardwareAddr()},
+		}},
+		eth: ethernet.Frame{
+			Destination: groupMAC(group).HardwareAddr(), Source: askerMAC.HardwareAddr(), EtherType: ethernet.EtherTypeIPv6,
+		},
+	}
+	if change != nil {
+		change(s)
+	}
+	return s.marshal()
+}
+
+func (s *solicitation) marshal() []byte {
+	icmp, err := ndp.MarshalMessageChecksum(&s.message, s.source, s.to)
+	if err != nil {
+		panic(err)
+	}
+	addrs := append(s.source.AsSlice(), s.to.AsSlice()...)
+	if s.icmp != nil {
+		icmp = s.icmp(icmp)
+		if s.fix {
+			icmp[2], icmp[3] = 0, 0
+			binary.BigEndian.PutUint16(icmp[2:], checksum(addrs, icmp))
+		}
+	}
+	b := make([]byte, 8, ipv6Len+len(icmp))
+	b[0], b[6], b[7] = 6<<4, s.header, s.hopLimit
+	binary.BigEndian.PutUint16(b[4:], uint16(len(icmp)))
+	b = append(b, addrs...)
+	s.eth.Payload = append(b, icmp...)
+	frame, err := s.eth.MarshalBinary()
+	if err != nil {
+		panic(err)
+	}
+	return frame
+}
+
+// testPort is a port on eth0 without wires, of a Responder that announces both addresses.
+func testPort() *port {
+	r := New(Config{})
+	r.table.Store(newTable(ourAnnouncements))
+	p := &port{r: r}
+	p.setLink(eth0)
+	return p
+}
+
+type frameTest struct {
+	name  string
+	frame []byte
+	want  outcome
+}
+
+func arpTests() []frameTest {
+	request := func(change func(*arp.Packet, *ethernet.Frame)) []byte { return arpRequest(v4, change) }
+	whole := request(nil)
+	raw := func(change func([]byte)) []byte {
+		b := request(nil)
+		change(b)
+		return b
+	}
+	return []frameTest{
+		{"request", whole, answered},
+		{"without padding", whole[:ethernetLen+arpLen], answered},
+		{"by unicast", request(func(_ *arp.Packet, f *ethernet.Frame) { f.Destination = ourMAC.HardwareAddr() }), answered},
+		{"probe", request(func(p *arp.Packet, _ *ethernet.Frame) { p.SenderIP = netip.IPv4Unspecified() }), answered},
+		{"other target", arpRequest(foreign4, nil), notOurs},
+		{"target 0.0.0.0", arpRequest(netip.IPv4Unspecified(), nil), notOurs},
+		{"reply of another", request(func(p *arp.Packet, _ *ethernet.Frame) { p.Operation = arp.OperationReply }), notRequest},
+		{"RARP", request(func(p *arp.Packet, _ *ethernet.Frame) { p.Operation = 3 }), notRequest},
+		{"foreign gratuitous request", request(func(p *arp.Packet, _ *ethernet.Frame) { p.SenderIP = v4 }), claimed},
+		{"foreign gratuitous reply", request(func(p *arp.Packet, _ *ethernet.Frame) {
+			p.SenderIP, p.Operation = v4, arp.OperationReply
+		}), claimed},
+		{"own frame", request(func(_ *arp.Packet, f *ethernet.Frame) { f.Source = ourMAC.HardwareAddr() }), ownFrame},
+		{"to another station", request(func(_ *arp.Packet, f *ethernet.Frame) { f.Destination = otherMAC.HardwareAddr() }), notToUs},
+		{"VLAN", request(func(_ *arp.Packet, f *ethernet.Frame) { f.VLAN = &ethernet.VLAN{ID: 10} }), tagged},
+		{"priority tag", request(func(_ *arp.Packet, f *ethernet.Frame) { f.VLAN = &ethernet.VLAN{Priority: 5} }), tagged},
+		{"other protocol", request(func(_ *arp.Packet, f *ethernet.Frame) { f.EtherType = ethernet.EtherTypeIPv4 }), notRequest},
+		{"nothing", nil, badLength},
+		{"half a header", whole[:10], badLength},
+		{"header only", whole[:ethernetLen], badLength},
+		{"cut", whole[:ethernetLen+arpLen-1], badLength},
+		{"hardware type", raw(func(b []byte) { b[ethernetLen+1] = 6 }), badFormat},
+		{"protocol type", raw(func(b []byte) { b[ethernetLen+3] = 1 }), badFormat},
+		{"hardware length", raw(func(b []byte) { b[ethernetLen+4] = 255 }), badFormat},
+		{"protocol length", raw(func(b []byte) { b[ethernetLen+5] = 16 }), badFormat},
+		{"sender without MAC", request(func(p *arp.Packet, _ *ethernet.Frame) { p.SenderHardwareAddr = make([]byte, 6) }), badSender},
+		{"sender is broadcast", request(func(p *arp.Packet, _ *ethernet.Frame) { p.SenderHardwareAddr = ethernet.Broadcast }), badSender},
+		{"sender is a group", request(func(p *arp.Packet, _ *ethernet.Frame) { p.SenderIP = netip.MustParseAddr("224.0.0.1") }), badSender},
+	}
+}
+
+func ndpTests() []frameTest {
+	request := func(change func(*solicitation)) []byte { return ns(v6, change) }
+	options := func(b ...byte) []byte {
+		return request(func(s *solicitation) {
+			s.fix, s.icmp = true, func(icmp []byte) []byte { return append(icmp[:solicitationLen], b...) }
+		})
+	}
+	dad := func(s *solicitation) { s.source, s.message.Options = netip.IPv6Unspecified(), nil }
+	whole := request(nil)
+	return []frameTest{
+		{"request", whole, answered},
+		{"by unicast to the address", request(func(s *solicitation) {
+			s.to, s.eth.Destination = v6, ourMAC.HardwareAddr()
+		}), answered},
+		{"by unicast, no source option", request(func(s *solicitation) {
+			s.to, s.eth.Destination, s.message.Options = v6, ourMAC.HardwareAddr(), nil
+		}), answered},
+		{"duplicate address detection", request(dad), answered},
+		{"with a nonce (RFC 7527)", options(14, 1, 1, 2, 3, 4, 5, 6), answered},
+		{"padded", append(request(nil), 0, 0, 0, 0), answered},
+		{"other target", ns(foreign6, nil), notOurs},
+		{"target ::ffff:192.0.2.100", request(func(s *solicitation) {
+			mapped := netip.AddrFrom16(v4.As16())
+			s.fix, s.icmp = true, func(b []byte) []byte { copy(b[8:], mapped.AsSlice()); return b }
+		}), notOurs},
+		{"other message", request(func(s *solicitation) {
+			s.fix, s.icmp = true, func(b []byte) []byte { b[0] = 128; return b }
+		}), notRequest},
+		{"UDP", request(func(s *solicitation) { s.header = 17 }), notRequest},
+		{"asked by the address itself", request(func(s *solicitation) { s.source = v6 }), claimed},
+		{"own frame", request(func(s *solicitation) { s.eth.Source = ourMAC.HardwareAddr() }), ownFrame},
+		{"to another station", request(func(s *solicitation) { s.eth.Destination = otherMAC.HardwareAddr() }), notToUs},
+		{"VLAN", request(func(s *solicitation) { s.eth.VLAN = &ethernet.VLAN{ID: 10} }), tagged},
+		{"forwarded by a router", request(func(s *solicitation) { s.hopLimit = 254 }), badHopLimit},
+		{"hop limit 0", request(func(s *solicitation) { s.hopLimit = 0 }), badHopLimit},
+		{"checksum", request(func(s *solicitation) { s.icmp = func(b []byte) []byte { b[2]++; return b } }), badChecksum},
+		{"flipped bit", request(func(s *solicitation) { s.icmp = func(b []byte) []byte { b[20] ^= 1; return b } }), badChecksum},
+		{"code", request(func(s *solicitation) { s.fix, s.icmp = true, func(b []byte) []byte { b[1] = 1; return b } }), badFormat},
+		{"IP version", func() []byte { b := request(nil); b[ethernetLen] = 0x45; return b }(), badFormat},
+		{"nothing", nil, badLength},
+		{"half a header", whole[:13], badLength},
+		{"half an IPv6 header", whole[:ethernetLen+39], badLength},
+		{"no payload", whole[:ethernetLen+ipv6Len], badLength},
+		{"cut", whole[:len(whole)-1], badLength},
+		{"payload length 0", func() []byte { b := request(nil); b[18], b[19] = 0, 0; return b }(), badLength},
+		{"payload length 65535", func() []byte { b := request(nil); b[18], b[19] = 255, 255; return b }(), badLength},
+		{"short message", request(func(s *solicitation) {
+			s.fix, s.icmp = true, func(b []byte) []byte { return b[:solicitationLen-1] }
+		}), badLength},
+		{"option of length 0", options(1, 0, 2, 0x53, 0, 0, 0, 2), badOption},
+		{"option beyond the end", options(1, 2, 2, 0x53, 0, 0, 0, 2), badOption},
+		{"half an option", options(1, 1, 2, 0x53), badOption},
+		{"source option of two units", options(1, 2, 2, 0x53, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0), badOption},
+		{"source option is a group", options(1, 1, 0x33, 0x33, 0, 0, 0, 1), badOption},
+		{"target is a group", request(func(s *solicitation) {
+			s.fix, s.icmp = true, func(b []byte) []byte { b[8] = 0xff; return b }
+		}), badTarget},
+		{"sender is a group", request(func(s *solicitation) { s.source = netip.IPv6LinkLocalAllNodes() }), badSender},
+		{"frame from a group", request(func(s *solicitation) { s.eth.Source = ethernet.Broadcast }), badSender},
+		{"detection with source option", request(func(s *solicitation) { s.source = netip.IPv6Unspecified() }), badOption},
+		{"detection by unicast", request(func(s *solicitation) {
+			dad(s)
+			s.to, s.eth.Destination = v6, ourMAC.HardwareAddr()
+		}), badSender},
+	}
+}
+
+func TestOutcome(t *testing.T) {
+	p := testPort()
+	for i, tests := range [][]frameTest{arpTests(), ndpTests()} {
+		proto := p.r.protocols[i]
+		for _, tt := range tests {
+			answer, got := p.handle(proto, tt.frame)
+			if got != tt.want {
+				t.Errorf("%s, %s: %v, want %v", proto.family, tt.name, got, tt.want)
+			}
+			if (answer != nil) != (got == answered) {
+				t.Errorf("%s, %s: %v with an answer of %d octets", proto.family, tt.name, got, len(answer))
+			}
+		}
+	}
+}
+
+func FuzzParseARP(f *testing.F) { fuzz(f, arpTests(), 0) }
+func FuzzParseNS(f *testing.F)  { fuzz(f, ndpTests(), 1) }
+
+// fuzz checks that no frame panics, that the answer goes to one station or to
+// all, and that it is itself no question.
+func fuzz(f *testing.F, seeds []frameTest, i int) {
+	p := testPort()
+	for _, s := range seeds {
+		f.Add(s.frame)
+	}
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		answer, out := p.handle(p.r.protocols[i], frame)
+		if out >= outcomes || out == sendFailed {
+			t.Fatalf("outcome %d", out)
+		}
+		if answer == nil {
+			return
+		}
+		if _, again := p.handle(p.r.protocols[i], answer); again != ownFrame {
+			t.Errorf("our answer is taken for %v", again)
+		}
+	})
+}

@@ -1,0 +1,183 @@
+package layer2
+
+import (
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/mdlayher/ndp"
+
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+// keeper keeps ports, schedule and groups in line with the table and the links.
+// It belongs to the goroutine of Run.
+type keeper struct {
+	r        *Responder
+	ports    map[int]*port
+	schedule *schedule
+	// broken holds links whose port failed, with the earliest time to open it again.
+	broken map[int]time.Time
+	// complaints are the errors of opening ports that were logged, by index.
+	complaints map[int]string
+	epoch      uint64
+	// paced is when the next announcements may go out.
+	paced time.Time
+	// synced is the table that schedule and groups follow; nil after a change of ports.
+	synced *table
+}
+
+func newKeeper(r *Responder) *keeper {
+	return &keeper{
+		r: r, ports: make(map[int]*port), schedule: newSchedule(r.timers),
+		broken: make(map[int]time.Time), complaints: make(map[int]string),
+	}
+}
+
+// sync reads table and links again and brings everything else in line.
+func (k *keeper) sync() {
+	t := k.r.table.Load()
+	wanted := make(map[int]link.Link)
+	for _, l := range k.r.links() {
+		if t.uses(l) {
+			wanted[l.Index] = l
+		}
+	}
+	k.dropPorts(wanted)
+	for index, l := range wanted {
+		if p := k.ports[index]; p != nil {
+			k.refresh(p, l)
+		} else {
+			k.open(l)
+		}
+	}
+	if k.synced == t {
+		return
+	}
+	k.synced = t
+	ports := maps.Clone(k.ports)
+	k.r.ports.Store(&ports)
+	k.follow(t)
+}
+
+// dropPorts closes the ports that failed or whose links are not wanted any more.
+func (k *keeper) dropPorts(wanted map[int]link.Link) {
+	for index, p := range k.ports {
+		want := has(wanted, index)
+		if want && !p.failed.Load() {
+			continue
+		}
+		if want {
+			// A link that fails its sockets at once is not tried without rest.
+			k.broken[index] = p.opened.Add(k.r.timers.CheckInterval / 2)
+		}
+		if err := p.close(); err != nil {
+			k.r.log.Debug("close port", "link", p.link.Load().Name, "err", err)
+		}
+		delete(k.ports, index)
+		k.synced = nil
+		k.r.log.Info("link no longer answers", "link", p.link.Load().Name, "failed", want)
+	}
+	// A link that was away is opened as soon as it is back.
+	maps.DeleteFunc(k.broken, func(index int, _ time.Time) bool { return !has(wanted, index) })
+	maps.DeleteFunc(k.complaints, func(index int, _ string) bool { return !has(wanted, index) })
+}
+
+func has(links map[int]link.Link, index int) bool {
+	_, ok := links[index]
+	return ok
+}
+
+// refresh follows what changed about a link in use.
+func (k *keeper) refresh(p *port, l link.Link) {
+	old := p.link.Load()
+	if old.Equal(l) {
+		return
+	}
+	p.setLink(l)
+	if old.MAC != l.MAC {
+		k.r.log.Info("link has a new MAC", "link", l.Name, "mac", l.MAC, "was", old.MAC)
+		k.epoch++
+		p.epoch = k.epoch
+	}
+	k.synced = nil
+}
+
+func (k *keeper) open(l link.Link) {
+	retryAt, broken := k.broken[l.Index]
+	if broken && time.Now().Before(retryAt) {
+		return
+	}
+	p, err := k.r.openPort(l)
+	if err != nil {
+		if k.complaints[l.Index] != err.Error() {
+			k.complaints[l.Index] = err.Error()
+			k.r.log.Error("link cannot answer", "link", l.Name, "err", err)
+		}
+		return
+	}
+	delete(k.complaints, l.Index)
+	delete(k.broken, l.Index)
+	if broken {
+		k.r.counts.repairs[repairSocket].Add(1)
+	}
+	k.epoch++
+	p.epoch = k.epoch
+	k.ports[l.Index] = p
+	k.synced = nil
+	k.r.log.Info("link answers", "link", l.Name, "mac", l.MAC)
+}
+
+// follow tells schedule and groups what is answered where.
+func (k *keeper) follow(t *table) {
+	pairs := make(map[pair]uint64, len(t.links)*len(k.ports))
+	groups := make(map[membership]bool)
+	for index, p := range k.ports {
+		l := p.link.Load()
+		for addr := range t.links {
+			if !t.answers(addr, &l.Link, l.usable) {
+				continue
+			}
+			pairs[pair{index, addr}] = p.epoch
+			if group, ok := solicitedNode(addr); ok {
+				groups[membership{index, group}] = true
+			}
+		}
+	}
+	k.schedule.set(pairs, time.Now())
+	k.r.groups.set(groups)
+}
+
+// solicitedNode returns the group that is asked for an IPv6 address (RFC 4291 section 2.7.1).
+func solicitedNode(addr netip.Addr) (netip.Addr, bool) {
+	group, err := ndp.SolicitedNodeMulticast(addr)
+	return group, err == nil
+}
+
+// announce sends what is due, a few addresses at a time, and returns how long to
+// rest; false if nothing will be due.
+func (k *keeper) announce() (time.Duration, bool) {
+	now := time.Now()
+	if now.Before(k.paced) {
+		return k.paced.Sub(now), true
+	}
+	due := k.schedule.take(now, k.r.timers.PaceAddresses)
+	for _, d := range due {
+		k.ports[d.index].announce(d.addr)
+	}
+	if len(due) == k.r.timers.PaceAddresses {
+		k.paced = now.Add(k.r.timers.PaceInterval)
+		return k.r.timers.PaceInterval, true
+	}
+	wait, ok := k.schedule.next(now)
+	return max(wait, 0), ok
+}
+
+func (k *keeper) close() {
+	for _, p := range k.ports {
+		if err := p.close(); err != nil {
+			k.r.log.Debug("close port", "link", p.link.Load().Name, "err", err)
+		}
+	}
+	k.r.ports.Store(&map[int]*port{})
+}
