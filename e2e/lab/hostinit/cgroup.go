@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -37,10 +38,5 @@ func settleCgroup() error {
 // HasControllers tells whether limits can work with these controllers. On a
 // hybrid machine memory and the others belong to version 1 and are not ours.
 func HasControllers(controllers []string) bool {
-	for _, c := range controllers {
-		if c == "memory" {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(controllers, "memory")
 }
