@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
@@ -84,15 +85,25 @@ func (w serviceWrite) update() (k8s.ServiceUpdate, metav1.Condition) {
 		SetAddresses: true,
 		Addresses:    a.Addresses,
 		Conditions:   []metav1.Condition{condition},
-		Annotations:  map[string]string{v1beta1.AnnotationAssigned: assigned(a)},
+		Annotations:  map[string]string{v1beta1.AnnotationAssigned: assigned(w.service, a)},
 	}, condition
 }
 
-// assigned is the value of the annotation that remembers where addresses came from.
-func assigned(a *ipam.Assignment) string {
+// assigned is the value of the annotation that remembers where addresses came
+// from. What it says of an address that was cut from its pool stays.
+func assigned(sv *corev1.Service, a *ipam.Assignment) string {
+	before := strings.Split(sv.Annotations[v1beta1.AnnotationAssigned], ",")
 	var parts []string
 	for i, address := range a.Addresses {
-		parts = append(parts, fmt.Sprintf("%s=%s", address, a.Pools[i]))
+		part := fmt.Sprintf("%s=%s", address, a.Pools[i])
+		if a.Pools[i] == "" {
+			at := slices.IndexFunc(before, func(s string) bool { return strings.HasPrefix(s, part) })
+			if at < 0 {
+				continue // never ours: another load balancer gave it
+			}
+			part = before[at]
+		}
+		parts = append(parts, part)
 	}
 	return strings.Join(parts, ",")
 }

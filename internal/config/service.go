@@ -63,6 +63,7 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints) lb.Se
 		RequestedPool:      asked.pool,
 		Problem:            problem,
 		Addresses:          statusAddresses(o),
+		AssignedFrom:       assignedFrom(o),
 		ServingNodes:       e.nodes,
 		Serving:            e.serving,
 	}
