@@ -1,0 +1,98 @@
+package k8s
+
+import (
+	"encoding/json"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func addresses(list ...string) (out []netip.Addr) {
+	for _, a := range list {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
+}
+
+func TestMergeIngress(t *testing.T) {
+	vip := corev1.LoadBalancerIPModeVIP
+	port := []corev1.PortStatus{{Port: 80, Protocol: "TCP"}}
+	for _, tt := range []struct {
+		name      string
+		have      []corev1.LoadBalancerIngress
+		addresses []netip.Addr
+		want      []corev1.LoadBalancerIngress
+		changed   bool
+	}{
+		{"first address", nil, addresses("192.0.2.1"), []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}, true},
+		{"what others wrote beside it stays", []corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: &vip, Ports: port}},
+			addresses("192.0.2.1", "2001:db8::1"),
+			[]corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: &vip, Ports: port}, {IP: "2001:db8::1"}}, true},
+		{"nothing to do", []corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: &vip}}, addresses("192.0.2.1"),
+			[]corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: &vip}}, false},
+		{"another spelling of the address", []corev1.LoadBalancerIngress{{IP: "2001:DB8:0::1"}}, addresses("2001:db8::1"),
+			[]corev1.LoadBalancerIngress{{IP: "2001:DB8:0::1"}}, false},
+		{"a hostname of others stays", []corev1.LoadBalancerIngress{{Hostname: "lb.example.org"}, {IP: "192.0.2.1"}}, addresses("192.0.2.2"),
+			[]corev1.LoadBalancerIngress{{IP: "192.0.2.2"}, {Hostname: "lb.example.org"}}, true},
+		{"released", []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}, nil, []corev1.LoadBalancerIngress{}, true},
+	} {
+		got, changed := mergeIngress(tt.have, tt.addresses)
+		if diff := cmp.Diff(tt.want, got); diff != "" || changed != tt.changed {
+			t.Errorf("%s: changed %v, want %v (-want +got):\n%s", tt.name, changed, tt.changed, diff)
+		}
+	}
+}
+
+func TestServicePatch(t *testing.T) {
+	then := metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	now := metav1.NewTime(then.Add(time.Hour))
+	service := func() *corev1.Service {
+		return &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: "7", Annotations: map[string]string{"ours": "old", "theirs": "x"}},
+			Status: corev1.ServiceStatus{
+				LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}},
+				Conditions:   []metav1.Condition{{Type: "A", Status: "True", Reason: "R", Message: "m", LastTransitionTime: then}},
+			},
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		update ServiceUpdate
+		want   string
+	}{
+		{"everything stands", ServiceUpdate{
+			SetAddresses: true, Addresses: addresses("192.0.2.1"),
+			Conditions:       []metav1.Condition{{Type: "A", Status: "True", Reason: "R", Message: "m"}},
+			RemoveConditions: []string{"B"}, Annotations: map[string]string{"ours": "old", "other": ""},
+		}, `null`},
+		{"addresses are left alone unless asked", ServiceUpdate{Annotations: map[string]string{"ours": ""}},
+			`{"metadata":{"annotations":{"ours":null},"resourceVersion":"7"}}`},
+		{"another sentence keeps the time", ServiceUpdate{Conditions: []metav1.Condition{{Type: "A", Status: "True", Reason: "R", Message: "n"}}},
+			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"type":"A","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z","reason":"R","message":"n"}]}}`},
+		{"another status is a transition", ServiceUpdate{Conditions: []metav1.Condition{{Type: "A", Status: "False", Reason: "N", Message: "n"}}},
+			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"type":"A","status":"False","lastTransitionTime":"2026-01-01T01:00:00Z","reason":"N","message":"n"}]}}`},
+		{"removal", ServiceUpdate{SetAddresses: true, RemoveConditions: []string{"A"}},
+			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"$patch":"delete","type":"A"}],"loadBalancer":{"ingress":[]}}}`},
+	} {
+		tt.update.Service = service()
+		got, err := json.Marshal(tt.update.patch(now))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tt.want, string(got)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+func TestCheckVersion(t *testing.T) {
+	for version, ok := range map[string]bool{"v1.31.0": true, "v1.36.3+k3s1": true, "v1.30.9": false, "v1.31.0-rc.1": true, "?": false} {
+		if err := checkVersion(version); (err == nil) != ok {
+			t.Errorf("%s: %v", version, err)
+		}
+	}
+}

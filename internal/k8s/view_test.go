@@ -1,0 +1,56 @@
+package k8s
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+func TestViewOverlaysOwnWrites(t *testing.T) {
+	informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{})
+	v, err := newView[*corev1.Service](informer, func() {}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := func(version string) *corev1.Service {
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: version}}
+	}
+	watched := func(version string) {
+		if err := informer.GetStore().Update(service(version)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(when, version string) {
+		t.Helper()
+		list := v.List()
+		if version == "" && len(list) == 0 {
+			return
+		}
+		if len(list) != 1 || list[0].ResourceVersion != version {
+			t.Fatalf("%s: %v, want one Service of version %q", when, list, version)
+		}
+	}
+	watched("9")
+	expect("as watched", "9")
+	v.wrote(service("10"))
+	expect("our write, not watched yet", "10")
+	watched("9")
+	expect("the watch repeats the old", "10")
+	watched("11")
+	expect("the watch overtakes our write", "11")
+	v.wrote(service("10"))
+	expect("a late answer does not bring the old back", "11")
+
+	if err := informer.GetStore().Delete(service("11")); err != nil {
+		t.Fatal(err)
+	}
+	v.forget("ns/web")
+	expect("deleted", "")
+	v.wrote(service("12"))
+	expect("known from a list before the watch", "12")
+	v.own["ns/web"] = written[*corev1.Service]{service("12"), time.Now().Add(-2 * orphanAge)}
+	expect("a write that the watch never shows is of a deleted object", "")
+}
