@@ -1,0 +1,192 @@
+package layer2
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+func TestState(t *testing.T) {
+	port := func(index int, name string) link.Link {
+		return link.Link{Index: index, Name: name, MAC: link.MAC{2, 0, 0, 0, 0, byte(index)}, Up: true}
+	}
+	addr := netip.MustParseAddr
+	synctest.Test(t, func(t *testing.T) {
+		lan := newFakeLAN(port(2, "eth0"), port(3, "eth1"), port(4, "veth4"), link.Link{Index: 5, Name: "eth5"})
+		r := lan.responder()
+		defer run(t, r)()
+		r.Set([]lb.Announcement{
+			{Address: v6},
+			{Address: v4, Links: []string{"veth4", "eth5"}},
+			{Address: addr("192.0.2.101"), Links: []string{"eth1"}},
+			{Address: addr("192.0.2.101"), Links: []string{"eth0", "eth1"}},
+			{Address: addr("::ffff:192.0.2.102"), Links: []string{"nowhere"}},
+			{Address: addr("192.0.2.103"), Links: []string{"eth1"}},
+			{Address: addr("192.0.2.103")},
+			{}, {Address: addr("0.0.0.0")}, {Address: addr("ff02::1")},
+		})
+		synctest.Wait()
+		want := State{
+			Links: []string{"eth0", "eth1", "veth4"},
+			Addresses: []AddressState{
+				{v4, []string{"veth4"}},
+				{addr("192.0.2.101"), []string{"eth0", "eth1"}},
+				{addr("192.0.2.102"), nil},
+				{addr("192.0.2.103"), []string{"eth0", "eth1"}},
+				{v6, []string{"eth0", "eth1"}},
+			},
+		}
+		if diff := cmp.Diff(want, r.State(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		group := func(index int) membership { return membership{index, addr("ff02::1:ff00:100")} }
+		if diff := cmp.Diff(map[string]bool{group(2).String(): true, group(3).String(): true}, joined(r)); diff != "" {
+			t.Errorf("groups (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func joined(r *Responder) map[string]bool {
+	g := r.groups.(*fakeGroups)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	got := make(map[string]bool)
+	for m := range g.desired {
+		got[m.String()] = true
+	}
+	return got
+}
+
+// otherKind is what another sink registers beside us.
+type otherKind struct{}
+
+func (otherKind) desc() *prometheus.Desc {
+	return prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "other"})
+}
+
+func (o otherKind) Describe(ch chan<- *prometheus.Desc) { ch <- o.desc() }
+
+func (o otherKind) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(o.desc(), prometheus.CounterValue, 7)
+}
+
+func TestMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newFakeLAN(eth0)
+		r, stop := settled(t, lan)
+		defer stop()
+		lan.wire("eth0", r.protocols[0]).in <- arpRequest(v4, nil)
+		lan.wire("eth0", r.protocols[0]).in <- arpRequest(foreign4, nil)
+		lan.wire("eth0", r.protocols[1]).in <- ns(v6, func(s *solicitation) { s.hopLimit = 1 })
+		synctest.Wait()
+		want := `holdfast_layer2_announced_addresses{family="IPv4"} 1
+holdfast_layer2_announced_addresses{family="IPv6"} 1
+holdfast_layer2_announcements_total{family="IPv4",result="sent"} 12
+holdfast_layer2_announcements_total{family="IPv6",result="sent"} 6
+holdfast_layer2_requests_total{family="IPv4",result="answered"} 1
+holdfast_layer2_requests_total{family="IPv4",result="notOurs"} 1
+holdfast_layer2_requests_total{family="IPv6",result="badHopLimit"} 1
+holdfast_layer2_responses_total{family="IPv4",result="sent"} 1
+holdfast_repairs_total{kind="other"} 7
+`
+		if diff := cmp.Diff(want, scrape(t, r, otherKind{})); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// scrape returns all series that are not 0, sorted.
+func scrape(t *testing.T, collectors ...prometheus.Collector) string {
+	registry := prometheus.NewPedanticRegistry()
+	for _, c := range collectors {
+		if err := registry.Register(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			value := m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			if value == 0 {
+				continue
+			}
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			fmt.Fprintf(&b, "%s{%s} %v\n", f.GetName(), strings.Join(labels, ","), value)
+		}
+	}
+	return b.String()
+}
+
+func manyAddresses(n int) []lb.Announcement {
+	var set []lb.Announcement
+	a4, a6 := netip.MustParseAddr("10.0.0.0"), netip.MustParseAddr("2001:db8:1::")
+	for range n / 2 {
+		a4, a6 = a4.Next(), a6.Next()
+		set = append(set, lb.Announcement{Address: a4}, lb.Announcement{Address: a6})
+	}
+	return set
+}
+
+// BenchmarkLookup is the decision on a frame with 10,000 addresses announced:
+// what a flood of others' questions costs, and finding one of ours.
+func BenchmarkLookup(b *testing.B) {
+	p := testPort()
+	p.r.table.Store(newTable(append(manyAddresses(10_000), ourAnnouncements...)))
+	b.Run("table", func(b *testing.B) {
+		l := p.link.Load()
+		for b.Loop() {
+			if !p.answers(l, v6) || p.answers(l, foreign4) {
+				b.Fatal("wrong")
+			}
+		}
+	})
+	for i, frame := range [][]byte{arpRequest(foreign4, nil), ns(foreign6, nil)} {
+		proto := p.r.protocols[i]
+		b.Run("foreign"+string(proto.family), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, out := p.handle(proto, frame); out != notOurs {
+					b.Fatal(out)
+				}
+			}
+		})
+	}
+	for i, frame := range [][]byte{arpRequest(v4, nil), ns(v6, nil)} {
+		proto := p.r.protocols[i]
+		b.Run("ours"+string(proto.family), func(b *testing.B) {
+			for b.Loop() {
+				if _, out := p.handle(proto, frame); out != answered {
+					b.Fatal(out)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkSet is a whole change among 10,000 addresses, until Run has it in force.
+func BenchmarkSet(b *testing.B) {
+	lan := newFakeLAN(eth0)
+	r := lan.responder()
+	k := newKeeper(r)
+	set := manyAddresses(10_000)
+	for i := 0; b.Loop(); i++ {
+		r.Set(set[i%2:])
+		k.sync()
+	}
+	k.close()
+}

@@ -1,0 +1,228 @@
+package layer2
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// sentFor collects what is sent in this time, a line for each frame: when, and what.
+func sentFor(l *fakeLAN, d time.Duration) []string {
+	start := time.Now()
+	end := time.After(d)
+	var got []string
+	for {
+		select {
+		case f := <-l.out:
+			what := strings.Fields(describe(f))
+			kind := what[1] + " " + what[2]
+			if what[1] != "ARP" {
+				kind = "NA"
+			}
+			got = append(got, fmt.Sprintf("%v %s", time.Since(start).Round(time.Millisecond), kind))
+		case <-end:
+			return got
+		}
+	}
+}
+
+// A new address of either family is announced at once, often, and then now and then.
+func TestAnnounceTimes(t *testing.T) {
+	for _, tt := range []struct {
+		addr   netip.Addr
+		frames []string
+	}{
+		{v4, []string{"ARP 1", "ARP 2"}},
+		{v6, []string{"NA"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			lan := newFakeLAN(eth0)
+			r := lan.responder()
+			defer run(t, r)()
+			r.Set([]lb.Announcement{{Address: tt.addr}})
+			var want []string
+			for _, at := range []string{"0s", "50ms", "150ms", "500ms", "1s", "2s", "1m2s", "2m2s"} {
+				for _, f := range tt.frames {
+					want = append(want, at+" "+f)
+				}
+			}
+			if diff := cmp.Diff(want, sentFor(lan, 150*time.Second)); diff != "" {
+				t.Errorf("%v (-want +got):\n%s", tt.addr, diff)
+			}
+		})
+	}
+}
+
+// settled starts a Responder that announces both addresses and has said so.
+func settled(t *testing.T, lan *fakeLAN) (*Responder, func()) {
+	r := lan.responder()
+	stop := run(t, r)
+	r.Set(ourAnnouncements)
+	sentFor(lan, 3*time.Second)
+	return r, stop
+}
+
+func TestSetTwiceIsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newFakeLAN(eth0)
+		r, stop := settled(t, lan)
+		defer stop()
+		again := slices.Clone(ourAnnouncements)
+		slices.Reverse(again)
+		r.Set(again)
+		r.Kick()
+		if got := sentFor(lan, 30*time.Second); got != nil || lan.opened != families {
+			t.Errorf("sent %v, opened %d wires", got, lan.opened)
+		}
+	})
+}
+
+// What happens to a link, and that the addresses are announced anew on it at once, or not.
+func TestAnnouncedAnew(t *testing.T) {
+	changed := eth0
+	changed.MAC = otherMAC
+	renamed := eth0
+	renamed.Name = "lan0"
+	remade := eth0
+	remade.Index = 9
+	down := eth0
+	down.Up = false
+	second := eth0
+	second.Index, second.Name, second.MAC = 3, "eth1", otherMAC
+	kick := func(lan *fakeLAN, r *Responder) { r.Kick() }
+	for _, tt := range []struct {
+		name string
+		do   func(*fakeLAN, *Responder)
+		want int
+	}{
+		{"nothing", kick, 0},
+		{"new MAC", func(lan *fakeLAN, r *Responder) { lan.set(changed); r.Kick() }, 3},
+		{"new name", func(lan *fakeLAN, r *Responder) { lan.set(renamed); r.Kick() }, 0},
+		{"made anew", func(lan *fakeLAN, r *Responder) { lan.set(remade); r.Kick() }, 3},
+		{"one more link", func(lan *fakeLAN, r *Responder) { lan.set(eth0, second); r.Kick() }, 3},
+		{"gone", func(lan *fakeLAN, r *Responder) { lan.set(); r.Kick() }, 0},
+		{"down and up", func(lan *fakeLAN, r *Responder) {
+			lan.set(down)
+			r.Kick()
+			synctest.Wait()
+			lan.set(eth0)
+			r.Kick()
+		}, 3},
+		{"socket broken", func(lan *fakeLAN, r *Responder) { lan.wire("eth0", r.protocols[1]).Close() }, 3},
+		{"removed and set again", func(lan *fakeLAN, r *Responder) {
+			r.Set(nil)
+			synctest.Wait()
+			r.Set(ourAnnouncements)
+		}, 3},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lan := newFakeLAN(eth0)
+				r, stop := settled(t, lan)
+				defer stop()
+				tt.do(lan, r)
+				if got := sentFor(lan, 10*time.Millisecond); len(got) != tt.want {
+					t.Errorf("sent %v, want %d frames", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// What was removed is not announced any more, though its burst was under way.
+func TestRemovedWhileAnnounced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newFakeLAN(eth0)
+		r := lan.responder()
+		defer run(t, r)()
+		r.Set(ourAnnouncements)
+		sentFor(lan, 60*time.Millisecond)
+		r.Set(ourAnnouncements[:1])
+		for _, line := range sentFor(lan, 5*time.Minute) {
+			if strings.HasSuffix(line, "NA") {
+				t.Errorf("sent %s", line)
+			}
+		}
+	})
+}
+
+// A thousand addresses at once are all announced within moments, but not in one instant.
+func TestAnnouncementsArePaced(t *testing.T) {
+	const addresses = 1000
+	synctest.Test(t, func(t *testing.T) {
+		lan := newFakeLAN(eth0)
+		r := lan.responder()
+		defer run(t, r)()
+		var set []lb.Announcement
+		addr := netip.MustParseAddr("2001:db8:1::")
+		for range addresses {
+			addr = addr.Next()
+			set = append(set, lb.Announcement{Address: addr})
+		}
+		r.Set(set)
+		perInstant := make(map[string]int)
+		got := sentFor(lan, 40*time.Millisecond)
+		for _, line := range got {
+			perInstant[strings.Fields(line)[0]]++
+		}
+		if len(got) != addresses {
+			t.Errorf("%d addresses announced, want %d", len(got), addresses)
+		}
+		for at, n := range perInstant {
+			if n > r.timers.PaceAddresses {
+				t.Errorf("%d frames at %s", n, at)
+			}
+		}
+	})
+}
+
+// A link that cannot be opened is tried again, and neither stops nor delays others.
+func TestOpenFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newFakeLAN(eth0)
+		lan.fail = errors.New("operation not permitted")
+		r := lan.responder()
+		defer run(t, r)()
+		r.Set(ourAnnouncements)
+		sentFor(lan, 5*time.Second)
+		if s := r.State(); len(s.Links) != 0 || len(s.Addresses) != 2 || s.Addresses[0].Links != nil {
+			t.Errorf("state is %+v", s)
+		}
+		lan.mu.Lock()
+		lan.fail = nil
+		lan.mu.Unlock()
+		if got := sentFor(lan, 2*time.Second); len(got) == 0 {
+			t.Error("nothing announced once the link can be opened")
+		}
+		if n := r.counts.repairs[repairSocket].Load(); n != 0 {
+			t.Errorf("%d repairs of what was never there", n)
+		}
+	})
+}
+
+// A socket that fails again and again is opened now and then, not in a loop; each is counted.
+func TestSocketRepairs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newFakeLAN(eth0)
+		r, stop := settled(t, lan)
+		defer stop()
+		for range 20 {
+			if w := lan.wire("eth0", r.protocols[0]); w != nil {
+				w.Close()
+			}
+			sentFor(lan, 500*time.Millisecond)
+		}
+		if n := r.counts.repairs[repairSocket].Load(); n < 5 || n > 20 {
+			t.Errorf("%d repairs in 10 s", n)
+		}
+	})
+}

@@ -1,0 +1,141 @@
+package layer2
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+// fakeWire is a wire to a test: what the test puts in is read, what is written comes out.
+type fakeWire struct {
+	in, out chan []byte
+	closed  chan struct{}
+	once    sync.Once
+}
+
+// Read implements wire.
+func (w *fakeWire) Read(b []byte) (int, error) {
+	select {
+	case f := <-w.in:
+		return copy(b, f), nil
+	case <-w.closed:
+		return 0, io.EOF
+	}
+}
+
+// Write implements wire.
+func (w *fakeWire) Write(b []byte) (int, error) {
+	select {
+	case w.out <- slices.Clone(b):
+		return len(b), nil
+	case <-w.closed:
+		return 0, io.ErrClosedPipe
+	}
+}
+
+// Close implements wire.
+func (w *fakeWire) Close() error {
+	w.once.Do(func() { close(w.closed) })
+	return nil
+}
+
+// fakeLAN is the links of a node whose wires end in the test.
+type fakeLAN struct {
+	mu    sync.Mutex
+	links []link.Link
+	wires map[string]*fakeWire
+	// out is all that is sent, on any link.
+	out chan []byte
+	// fail makes opening fail.
+	fail error
+	// opened counts wires.
+	opened int
+}
+
+func newFakeLAN(links ...link.Link) *fakeLAN {
+	return &fakeLAN{links: links, wires: make(map[string]*fakeWire), out: make(chan []byte, 1<<16)}
+}
+
+// set replaces the links, as the kernel does.
+func (l *fakeLAN) set(links ...link.Link) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.links = links
+}
+
+func (l *fakeLAN) snapshot() []link.Link {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.links)
+}
+
+func (l *fakeLAN) listen(on link.Link, p protocol) (wire, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fail != nil {
+		return nil, l.fail
+	}
+	w := &fakeWire{in: make(chan []byte), out: l.out, closed: make(chan struct{})}
+	l.wires[on.Name+" "+string(p.family)] = w
+	l.opened++
+	return w, nil
+}
+
+// wire returns the open wire of a link and family, nil for none.
+func (l *fakeLAN) wire(name string, p protocol) *fakeWire {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := l.wires[name+" "+string(p.family)]
+	if w == nil {
+		return nil
+	}
+	select {
+	case <-w.closed:
+		return nil
+	default:
+		return w
+	}
+}
+
+// fakeGroups remembers what was set last.
+type fakeGroups struct {
+	mu      sync.Mutex
+	desired map[membership]bool
+}
+
+func (g *fakeGroups) set(desired map[membership]bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.desired = desired
+}
+
+func (g *fakeGroups) run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// responder returns a Responder whose links are the LAN's.
+func (l *fakeLAN) responder() *Responder {
+	r := New(Config{Log: slog.New(slog.DiscardHandler), Links: l.snapshot})
+	r.listen = l.listen
+	r.groups = &fakeGroups{}
+	return r
+}
+
+// run runs a Responder until stop is called.
+func run(t *testing.T, r *Responder) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	return sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run = %v", err)
+		}
+	})
+}
