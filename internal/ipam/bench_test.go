@@ -1,0 +1,58 @@
+package ipam
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+func crowd(n int, family lb.Family) []lb.Service {
+	services := make([]lb.Service, n)
+	for i := range services {
+		services[i] = service(fmt.Sprintf("s%06d", i), only(family), created(i))
+	}
+	return services
+}
+
+func benchmarkAssign(b *testing.B, n int, family lb.Family, pools ...lb.Pool) {
+	s := lb.State{Services: crowd(n, family), Pools: pools}
+	b.Run("new", func(b *testing.B) {
+		for b.Loop() {
+			if got := Assign(s).Assignments[n-1].Reason; got != lb.Assigned {
+				b.Fatal(got)
+			}
+		}
+	})
+	held := applied(s, Assign(s))
+	held.Services[n-1].Addresses = nil
+	b.Run("one-more", func(b *testing.B) {
+		for b.Loop() {
+			Assign(held)
+		}
+	})
+}
+
+func BenchmarkAssign10k(b *testing.B) {
+	benchmarkAssign(b, 10_000, lb.IPv4, pool("p", "10.0.0.0-10.0.255.255"))
+}
+
+func BenchmarkAssign10kFrom64(b *testing.B) {
+	benchmarkAssign(b, 10_000, lb.IPv6, pool("p", "2001:db8::-2001:db8::ffff:ffff:ffff:ffff"))
+}
+
+func BenchmarkAssign50k(b *testing.B) {
+	benchmarkAssign(b, 50_000, lb.IPv4, pool("p", "10.0.0.0-10.0.255.255"))
+}
+
+// Everybody waits and everybody is told why.
+func BenchmarkAssign10kPending(b *testing.B) {
+	var pools []lb.Pool
+	for i := range 100 {
+		pools = append(pools, with(pool(fmt.Sprintf("p%02d", i), "10.0.0.0"), allocation(lb.Allocation{ByNamespace: true, Namespaces: []string{"other"}})))
+	}
+	s := lb.State{Services: crowd(10_000, lb.IPv4), Pools: pools}
+	for b.Loop() {
+		Assign(s)
+	}
+}

@@ -1,0 +1,232 @@
+package ipam
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// pools and services are built from what stands out in each case.
+func pool(name string, ranges ...string) lb.Pool {
+	p := lb.Pool{Name: name, AutoAssign: true}
+	for _, r := range ranges {
+		from, to, ok := strings.Cut(r, "-")
+		if !ok {
+			to = from
+		}
+		p.Ranges = append(p.Ranges, lb.Range{From: netip.MustParseAddr(from), To: netip.MustParseAddr(to)})
+	}
+	return p
+}
+
+func with[T any](v T, changes ...func(*T)) T {
+	for _, change := range changes {
+		change(&v)
+	}
+	return v
+}
+
+func service(name string, changes ...func(*lb.Service)) lb.Service {
+	return with(lb.Service{
+		Key:          lb.Key{Namespace: "default", Name: name},
+		Families:     []lb.Family{lb.IPv4},
+		FamilyPolicy: lb.SingleStack,
+	}, changes...)
+}
+
+func addrs(texts ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, text := range texts {
+		out = append(out, netip.MustParseAddr(text))
+	}
+	return out
+}
+
+func holding(texts ...string) func(*lb.Service) {
+	return func(s *lb.Service) { s.Addresses = addrs(texts...) }
+}
+
+func asking(texts ...string) func(*lb.Service) {
+	return func(s *lb.Service) { s.RequestedAddresses = addrs(texts...) }
+}
+
+func askingPool(name string) func(*lb.Service) {
+	return func(s *lb.Service) { s.RequestedPool = name }
+}
+
+func dual(policy lb.FamilyPolicy) func(*lb.Service) {
+	return func(s *lb.Service) { s.Families, s.FamilyPolicy = []lb.Family{lb.IPv4, lb.IPv6}, policy }
+}
+
+func only(family lb.Family) func(*lb.Service) {
+	return func(s *lb.Service) { s.Families = []lb.Family{family} }
+}
+
+func created(second int) func(*lb.Service) {
+	return func(s *lb.Service) { s.Created = time.Unix(int64(second), 0) }
+}
+
+func allocation(a lb.Allocation) func(*lb.Pool) {
+	return func(p *lb.Pool) { p.Allocation = &a }
+}
+
+func manual(p *lb.Pool)   { p.AutoAssign = false }
+func deleting(p *lb.Pool) { p.Deleting = true }
+func avoiding(p *lb.Pool) { p.AvoidBuggyIPs = true }
+
+// text writes assignments as one would tell them.
+func text(r Result) []string {
+	var out []string
+	for _, a := range r.Assignments {
+		out = append(out, fmt.Sprintf("%s %v %s: %s", a.Service.Name, a.Addresses, a.Reason, a.Message))
+	}
+	return out
+}
+
+const (
+	v4 = "192.0.2.1-192.0.2.2"
+	v6 = "2001:db8::1-2001:db8::2"
+)
+
+func TestAssign(t *testing.T) {
+	broken := &lb.Problem{Reason: lb.InvalidRequest, Message: "annotation is garbage"}
+	for _, tt := range []struct {
+		name     string
+		pools    []lb.Pool
+		services []lb.Service
+		want     []string
+	}{
+		{"lowest first, elder first", []lb.Pool{pool("p", v4)},
+			[]lb.Service{service("a", created(2)), service("b", created(1))},
+			[]string{`a [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`, `b [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}},
+		{"of one second, by key", []lb.Pool{pool("p", "192.0.2.1")},
+			[]lb.Service{service("a"), service("b")},
+			[]string{`a [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`, `b [] PoolExhausted: no IPv4 address: pool "p" is full`}},
+		{"what is held is reserved before anything is given", []lb.Pool{pool("p", v4)},
+			[]lb.Service{service("a", created(1)), service("b", created(2), holding("192.0.2.1"))},
+			[]string{`a [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`, `b [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}},
+		{"held twice: the elder keeps", []lb.Pool{pool("p", v4)},
+			[]lb.Service{service("a", created(2), holding("192.0.2.2")), service("b", created(1), holding("192.0.2.2"))},
+			[]string{`a [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`, `b [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`}},
+		{"cut from its pool: kept", []lb.Pool{pool("p", v4)},
+			[]lb.Service{service("a", holding("198.51.100.7"))},
+			[]string{`a [198.51.100.7] Assigned: has 198.51.100.7, which is in no pool any more`}},
+		{"no pools at all: kept", nil,
+			[]lb.Service{service("a", holding("198.51.100.7")), service("b")},
+			[]string{`a [198.51.100.7] Assigned: has 198.51.100.7, which is in no pool any more`,
+				`b [] NoPool: there is no IPAddressPool: create one`}},
+		{"headless", []lb.Pool{pool("p", v4)},
+			[]lb.Service{service("a", func(s *lb.Service) { s.Families = nil }, holding("192.0.2.1"))},
+			[]string{`a [] NoClusterIP: the Service has no cluster IP, so that nothing could be delivered: a headless Service cannot be served`}},
+		{"unreadable request: nothing new, what is held stays", []lb.Pool{pool("p", v4)},
+			[]lb.Service{
+				service("a", func(s *lb.Service) { s.Problem = broken }),
+				service("b", func(s *lb.Service) { s.Problem = broken }, holding("192.0.2.1"))},
+			[]string{`a [] InvalidRequest: annotation is garbage`,
+				`b [192.0.2.1] InvalidRequest: keeps 192.0.2.1 from pool "p"; annotation is garbage`}},
+		{"buggy addresses are left out", []lb.Pool{with(pool("p", "192.0.2.255-192.0.3.1"), avoiding)},
+			[]lb.Service{service("a"), service("b"), service("c", asking("192.0.3.0"))},
+			[]string{`a [192.0.3.1] Assigned: has 192.0.3.1 from pool "p"`,
+				`b [] PoolExhausted: no IPv4 address: pool "p" is full`,
+				`c [] PoolNotAllowed: asks for 192.0.3.0, but pool "p" has avoidBuggyIPs on`}},
+		{"to the last address there is", []lb.Pool{pool("p", "255.255.255.255", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")},
+			[]lb.Service{service("a", dual(lb.RequireDualStack)), service("b")},
+			[]string{`a [255.255.255.255 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff] Assigned: has 255.255.255.255 from pool "p" and ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff from pool "p"`,
+				`b [] PoolExhausted: no IPv4 address: pool "p" is full`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := text(Assign(lb.State{Pools: tt.pools, Services: tt.services}))
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAssignReserved(t *testing.T) {
+	s := lb.State{
+		Pools:    []lb.Pool{pool("p", v4)},
+		Services: []lb.Service{service("a"), service("b"), service("c", asking("192.0.2.1"))},
+		Reserved: map[netip.Addr]lb.Key{netip.MustParseAddr("192.0.2.1"): {Namespace: "default", Name: "leaving"}},
+	}
+	want := []string{
+		`a [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`,
+		`b [] PoolExhausted: no IPv4 address: pool "p" is full`,
+		`c [] AddressInUse: asks for 192.0.2.1, which Service default/leaving holds`,
+	}
+	r := Assign(s)
+	if diff := cmp.Diff(want, text(r)); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	if diff := cmp.Diff([]Usage{{Pool: "p", AssignedIPv4: 1}}, r.Pools); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		pool     lb.Pool
+		services []lb.Service
+		want     Usage
+	}{
+		{"empty", pool("p"), nil, Usage{}},
+		{"several ranges, both families", pool("p", "192.0.2.0-192.0.2.9", "192.0.2.20", "2001:db8::-2001:db8::f"),
+			[]lb.Service{service("a", dual(lb.RequireDualStack)), service("b", holding("203.0.113.1"))},
+			Usage{AssignedIPv4: 1, AssignedIPv6: 1, AvailableIPv4: 10, AvailableIPv6: 15}},
+		{"buggy ones cannot be given, yet may be held", with(pool("p", "192.0.2.0-192.0.3.255"), avoiding),
+			[]lb.Service{service("a", holding("192.0.2.255")), service("b")},
+			Usage{AssignedIPv4: 2, AvailableIPv4: 507}},
+		{"a /63 does not fit", pool("p", "2001:db8::-2001:db8:0:1:ffff:ffff:ffff:ffff"),
+			[]lb.Service{service("a", only(lb.IPv6))}, Usage{AssignedIPv6: 1, AvailableIPv6: math.MaxInt64}},
+		{"a /65 just does", pool("p", "2001:db8::-2001:db8::7fff:ffff:ffff:ffff"),
+			[]lb.Service{service("a", only(lb.IPv6))}, Usage{AssignedIPv6: 1, AvailableIPv6: math.MaxInt64}},
+		{"and is exact below", pool("p", "2001:db8::-2001:db8::7fff:ffff:ffff:ffff"),
+			[]lb.Service{service("a", only(lb.IPv6)), service("b", only(lb.IPv6))}, Usage{AssignedIPv6: 2, AvailableIPv6: math.MaxInt64 - 1}},
+		{"all of IPv6 but one", pool("p", "::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), nil, Usage{AvailableIPv6: math.MaxInt64}},
+		{"deleting", with(pool("p", v4), deleting),
+			[]lb.Service{service("a", holding("192.0.2.1"))}, Usage{AssignedIPv4: 1}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.want.Pool = "p"
+			got := Assign(lb.State{Pools: []lb.Pool{tt.pool}, Services: tt.services}).Pools
+			if diff := cmp.Diff([]Usage{tt.want}, got); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+		})
+	}
+}
+
+// The buggy addresses are counted by a formula; here it is held against counting.
+func TestBuggyCount(t *testing.T) {
+	first := netip.MustParseAddr("10.0.0.0")
+	s := supply{Pool: &lb.Pool{AvoidBuggyIPs: true}}
+	all := []netip.Addr{first}
+	for len(all) < 600 {
+		all = append(all, all[len(all)-1].Next())
+	}
+	for i := 0; i < len(all); i += 7 {
+		for j := i; j < len(all); j += 3 {
+			var want uint64
+			for _, addr := range all[i : j+1] {
+				if s.avoids(addr) {
+					want++
+				}
+			}
+			if got := buggy(lb.Range{From: all[i], To: all[j]}); got != want {
+				t.Fatalf("%s-%s holds %d, want %d", all[i], all[j], got, want)
+			}
+		}
+	}
+	if !slices.ContainsFunc(all, s.avoids) {
+		t.Error("no address is avoided")
+	}
+}

@@ -1,0 +1,150 @@
+package ipam
+
+import (
+	"cmp"
+	"math"
+	"net/netip"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// supply is a pool, and how far each of its ranges is known to be taken.
+type supply struct {
+	*lb.Pool
+	// place is the pool's index in State.Pools.
+	place int
+	// next is the lowest address of each range that may be free; the zero Addr when none is.
+	next []netip.Addr
+}
+
+// newSupplies returns the pools in the order in which they are tried: by
+// priority, then those restricted to some Services before those open to all,
+// then by name. Only pools that may serve a Service are tried for it, so a
+// restricted one is restricted to that Service.
+func newSupplies(pools []lb.Pool) []*supply {
+	supplies := make([]*supply, len(pools))
+	for i := range pools {
+		s := &supply{Pool: &pools[i], place: i, next: make([]netip.Addr, len(pools[i].Ranges))}
+		for j, r := range pools[i].Ranges {
+			s.next[j] = r.From
+		}
+		supplies[i] = s
+	}
+	slices.SortFunc(supplies, func(a, b *supply) int {
+		return cmp.Or(
+			cmp.Compare(priority(a.Pool), priority(b.Pool)),
+			cmp.Compare(openness(a.Pool), openness(b.Pool)),
+			cmp.Compare(a.Name, b.Name),
+		)
+	})
+	return supplies
+}
+
+func priority(p *lb.Pool) int {
+	if p.Allocation == nil || p.Allocation.Priority == 0 {
+		return math.MaxInt
+	}
+	return p.Allocation.Priority
+}
+
+func openness(p *lb.Pool) int {
+	if p.Allocation != nil && (p.Allocation.ByNamespace || len(p.Allocation.ServiceSelectors) > 0) {
+		return 0
+	}
+	return 1
+}
+
+// refusal says why the pool may not serve the Service, "" when it may. A pool
+// that the Service asks for serves it without autoAssign too.
+func (s *supply) refusal(svc *lb.Service, namespaces map[string]map[string]string, asked bool) string {
+	switch al := s.Allocation; {
+	case s.Deleting:
+		return "is being deleted"
+	case !s.AutoAssign && !asked:
+		return "has autoAssign off"
+	case al == nil:
+		return ""
+	case al.ByNamespace && !allowsNamespace(al, svc.Key.Namespace, namespaces):
+		return "does not serve the Service's namespace"
+	case len(al.ServiceSelectors) > 0 && !lb.MatchesAny(al.ServiceSelectors, svc.Labels):
+		return "does not serve the Service's labels"
+	}
+	return ""
+}
+
+func allowsNamespace(al *lb.Allocation, name string, namespaces map[string]map[string]string) bool {
+	if slices.Contains(al.Namespaces, name) {
+		return true
+	}
+	// A namespace that is not known yet has no labels, which a NotIn would match.
+	labels, known := namespaces[name]
+	return known && lb.MatchesAny(al.NamespaceSelectors, labels)
+}
+
+// has reports whether the pool has a range of the family at all.
+func (s *supply) has(family lb.Family) bool {
+	return slices.ContainsFunc(s.Ranges, func(r lb.Range) bool { return lb.FamilyOf(r.From) == family })
+}
+
+// free returns the lowest free address of the family in the first range that has
+// one. Within one decision addresses are only ever taken, so what was passed over
+// once is never looked at again: all calls together cost one step for each taken
+// address, however large the ranges are.
+func (s *supply) free(family lb.Family, owners map[netip.Addr]lb.Key) (netip.Addr, bool) {
+	for i, r := range s.Ranges {
+		if lb.FamilyOf(r.From) != family {
+			continue
+		}
+		for s.next[i].IsValid() {
+			addr := s.next[i]
+			if r.To.Less(addr) {
+				s.next[i] = netip.Addr{}
+				break
+			}
+			if _, taken := owners[addr]; !taken && !s.avoids(addr) {
+				return addr, true
+			}
+			s.next[i] = addr.Next()
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// avoids reports whether the pool leaves the address out as one that old routers
+// take for a network or a broadcast.
+func (s *supply) avoids(addr netip.Addr) bool {
+	if !s.AvoidBuggyIPs || !addr.Is4() {
+		return false
+	}
+	last := addr.As4()[3]
+	return last == 0 || last == 255
+}
+
+// poolIndex finds the pool of an address.
+type poolIndex []indexed
+
+type indexed struct {
+	lb.Range
+	supply *supply
+}
+
+func newPoolIndex(supplies []*supply) poolIndex {
+	var x poolIndex
+	for _, s := range supplies {
+		for _, r := range s.Ranges {
+			x = append(x, indexed{r, s})
+		}
+	}
+	slices.SortFunc(x, func(a, b indexed) int { return a.From.Compare(b.From) })
+	return x
+}
+
+// find returns the pool that the address lies in, or nil.
+func (x poolIndex) find(addr netip.Addr) *supply {
+	i, _ := slices.BinarySearchFunc(x, addr, func(have indexed, a netip.Addr) int { return have.To.Compare(a) })
+	if i < len(x) && x[i].Contains(addr) {
+		return x[i].supply
+	}
+	return nil
+}
