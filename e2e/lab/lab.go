@@ -54,6 +54,16 @@ func (l *Lab) Tool(name string) string {
 	return name
 }
 
+// ToolEnv returns what kubectl and helm need in their environment: the
+// kubeconfig, and places for their caches that Down removes.
+func (l *Lab) ToolEnv() []string {
+	helm := filepath.Join(runDir, "helm")
+	return []string{
+		"KUBECONFIG=" + l.Kubeconfig(), "KUBECACHEDIR=" + filepath.Join(runDir, "kubectl"),
+		"HELM_CACHE_HOME=" + helm, "HELM_CONFIG_HOME=" + helm, "HELM_DATA_HOME=" + helm,
+	}
+}
+
 // path returns PATH for the lab's processes: the tools, then the machine's.
 func (l *Lab) path() string {
 	var dirs []string

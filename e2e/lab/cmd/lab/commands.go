@@ -119,7 +119,7 @@ func tool(name string) func(context.Context, []string) error {
 		if err != nil {
 			return err
 		}
-		return replace(l.Tool(name), args, append(withoutProxy(os.Environ()), "KUBECONFIG="+l.Kubeconfig()))
+		return replace(l.Tool(name), args, append(withoutProxy(os.Environ()), l.ToolEnv()...))
 	}
 }
 
