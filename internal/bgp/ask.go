@@ -1,0 +1,81 @@
+package bgp
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+)
+
+// askTimeout bounds the question for a router's AS.
+const askTimeout = 5 * time.Second
+
+// askAS connects to a router, which says who it is at once, and returns a
+// sentence about its AS; empty if it cannot be learnt. It sends nothing.
+func askAS(ctx context.Context, s settings) string {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	dialer := net.Dialer{}
+	if s.source.IsValid() {
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.source, 0))
+	}
+	conn, err := dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(s.address, uint16(s.port)).String())
+	if err != nil {
+		return ""
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	asn, err := readAS(conn)
+	if err != nil || asn == s.peerASN {
+		return ""
+	}
+	return fmt.Sprintf("peer AS is %d, configured %d", asn, s.peerASN)
+}
+
+// readAS reads one message, which must be an OPEN, and returns the AS that it tells.
+func readAS(r io.Reader) (uint32, error) {
+	header := make([]byte, gobgp.BGP_HEADER_LENGTH)
+	if _, err := io.ReadFull(r, header); err != nil {
+		return 0, err
+	}
+	var h gobgp.BGPHeader
+	if err := h.DecodeFromBytes(header); err != nil {
+		return 0, err
+	}
+	if h.Len < gobgp.BGP_HEADER_LENGTH || h.Len > gobgp.BGP_MAX_MESSAGE_LENGTH {
+		return 0, fmt.Errorf("message of %d bytes", h.Len)
+	}
+	body := make([]byte, h.Len-gobgp.BGP_HEADER_LENGTH)
+	if _, err := io.ReadFull(r, body); err != nil {
+		return 0, err
+	}
+	m, err := gobgp.ParseBGPBody(&h, body)
+	if err != nil {
+		return 0, err
+	}
+	open, ok := m.Body.(*gobgp.BGPOpen)
+	if !ok {
+		return 0, fmt.Errorf("message of type %d, not an OPEN", h.Type)
+	}
+	return openAS(open), nil
+}
+
+// openAS is the AS of an OPEN: the four-octet one where there is one (RFC 6793 section 3).
+func openAS(open *gobgp.BGPOpen) uint32 {
+	for _, param := range open.OptParams {
+		caps, ok := param.(*gobgp.OptionParameterCapability)
+		if !ok {
+			continue
+		}
+		for _, c := range caps.Capability {
+			if four, ok := c.(*gobgp.CapFourOctetASNumber); ok {
+				return four.CapValue
+			}
+		}
+	}
+	return uint32(open.MyAS)
+}

@@ -1,0 +1,86 @@
+package bgp
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// repairs counts repairs by kind, as they happen.
+type repairs struct {
+	mu     sync.Mutex
+	byKind map[string]int
+}
+
+func (r *repairs) add(done changes) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byKind == nil {
+		r.byKind = map[string]int{}
+	}
+	for kind, n := range done {
+		r.byKind[kind] += n
+	}
+}
+
+func (r *repairs) read() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := map[string]int{kindRoute: 0, kindPeer: 0, kindPolicy: 0}
+	maps.Copy(all, r.byKind)
+	return all
+}
+
+// metrics describe what is read at each scrape.
+type metrics struct {
+	repairs, up, advertised, ignored, updates, sent, received *prometheus.Desc
+}
+
+func newMetrics() metrics {
+	byPeer := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("holdfast_bgp_"+name, help, []string{"peer"}, nil)
+	}
+	return metrics{
+		repairs:    prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", []string{"kind"}, nil),
+		up:         byPeer("session_up", "Whether the session with a peer is established."),
+		advertised: byPeer("advertised_routes", "Routes that a peer is told of."),
+		ignored:    byPeer("ignored_routes", "Routes that a peer sent; none is used."),
+		updates:    byPeer("updates_sent_total", "UPDATE messages sent to a peer."),
+		sent:       byPeer("notifications_sent_total", "NOTIFICATION messages sent to a peer."),
+		received:   byPeer("notifications_received_total", "NOTIFICATION messages received from a peer."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (s *Speaker) Describe(ch chan<- *prometheus.Desc) {
+	m := s.metrics
+	for _, d := range []*prometheus.Desc{m.repairs, m.up, m.advertised, m.ignored, m.updates, m.sent, m.received} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector: it asks GoBGP.
+func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
+	repaired := s.repairs.read()
+	for _, kind := range slices.Sorted(maps.Keys(repaired)) {
+		ch <- prometheus.MustNewConstMetric(s.metrics.repairs, prometheus.CounterValue, float64(repaired[kind]), kind)
+	}
+	for _, p := range s.list() {
+		session := s.session(p)
+		emit := func(d *prometheus.Desc, t prometheus.ValueType, v float64) {
+			ch <- prometheus.MustNewConstMetric(d, t, v, session.Peer)
+		}
+		up := 0.0
+		if session.State == Established {
+			up = 1
+		}
+		emit(s.metrics.up, prometheus.GaugeValue, up)
+		emit(s.metrics.advertised, prometheus.GaugeValue, float64(session.Advertised))
+		emit(s.metrics.ignored, prometheus.GaugeValue, float64(afiSafiState(p).GetReceived()))
+		emit(s.metrics.updates, prometheus.CounterValue, float64(p.State.Messages.Sent.Update))
+		emit(s.metrics.sent, prometheus.CounterValue, float64(p.State.Messages.Sent.Notification))
+		emit(s.metrics.received, prometheus.CounterValue, float64(p.State.Messages.Received.Notification))
+	}
+}

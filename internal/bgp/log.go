@@ -1,0 +1,146 @@
+package bgp
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+)
+
+// logHandler reads GoBGP's log. It is the only place where GoBGP says why a
+// session does not come up, so sentences are made of it; nearly nothing of it
+// is passed on, for the watch logs what changes.
+type logHandler struct {
+	notes *notes
+	log   *slog.Logger
+	// peer is set on the loggers that GoBGP makes for its peers.
+	peer netip.Addr
+}
+
+// Enabled is always true: a failed dial is told at debug level.
+func (logHandler) Enabled(context.Context, slog.Level) bool { return true }
+
+// WithGroup does nothing: GoBGP uses no groups.
+func (h logHandler) WithGroup(string) slog.Handler { return h }
+
+// WithAttrs finds out whose logger it is.
+func (h logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	for _, a := range attrs {
+		if a.Key == "Key" {
+			// Other keys than peers have no address and stay the server's.
+			h.peer, _ = netip.ParseAddr(a.Value.String())
+		}
+	}
+	return h
+}
+
+// Handle never fails.
+func (h logHandler) Handle(ctx context.Context, r slog.Record) error {
+	if !h.peer.IsValid() {
+		h.log.LogAttrs(ctx, slog.LevelDebug, "GoBGP: "+r.Message)
+		return nil
+	}
+	switch r.Message {
+	case "Peer Up":
+		h.notes.forget(h.peer)
+	case "Peer Down":
+		h.down(value(r, "Reason"))
+	case "hold timer expired":
+		h.notes.write(h.peer, "the router was silent for the hold time")
+	case "failed to connect":
+		h.notes.write(h.peer, "cannot connect: "+dialError(value(r, "Error")))
+	case "outgoing connection IO error":
+		h.notes.suggest(h.peer, "the router closed the connection before its OPEN: it may not know this node as a peer")
+	case "outgoing connection closing due to hold timer expired in OPEN SENT state":
+		h.notes.write(h.peer, "the router accepts the connection but sends no OPEN")
+	case "sent notification":
+		h.sent(r)
+	case "received notification":
+		h.notes.write(h.peer, received(r))
+	case "Session will be reset due to malformed BGP Header",
+		"Session will be reset due to malformed BGP message",
+		"Session will be reset due to malformed BGP update message":
+		h.notes.write(h.peer, "the router sent a malformed message: "+value(r, "Error"))
+	case "prefix limit reached":
+		h.notes.write(h.peer, fmt.Sprintf("the router sent more than %d routes; it need not send any: filter them there", maxPrefixes))
+	case "state changed":
+		// Our OPEN was met with a NOTIFICATION, which GoBGP counts but does not show.
+		if value(r, "old") == gobgp.BGP_FSM_OPENCONFIRM.String() && value(r, "reason") == "invalid-msg" {
+			h.notes.write(h.peer, refused)
+		}
+	}
+	return nil
+}
+
+const refused = "the router refused this node's OPEN: check the AS that it expects of this node's address"
+
+// sent makes a sentence of a NOTIFICATION that GoBGP sent (codes of RFC 4271 section 4.5).
+func (h logHandler) sent(r slog.Record) {
+	switch code := value(r, "Code") + "/" + value(r, "Subcode"); code {
+	case "2/2":
+		h.notes.wrongAS(h.peer)
+	case "2/3":
+		h.notes.write(h.peer, "the router uses this node's router ID")
+	case "2/6":
+		h.notes.write(h.peer, "the router's hold time is below 3 s")
+	case "5/1":
+		h.notes.write(h.peer, refused)
+	case "6/3": // peer de-configured: as desired
+	default:
+		h.notes.suggest(h.peer, "closed by this node: "+notification(r))
+	}
+}
+
+// received makes a sentence of a NOTIFICATION from the router.
+func received(r slog.Record) string {
+	text := "closed by the router: " + notification(r)
+	if said := value(r, "Communicated-Reason"); said != "" {
+		text += ", " + fmt.Sprintf("%q", said) // RFC 9003
+	}
+	return text
+}
+
+// notification is GoBGP's text of a code without the brackets: "cease, administrative shutdown".
+func notification(r slog.Record) string {
+	var code, subcode uint8
+	if _, err := fmt.Sscan(value(r, "Code")+" "+value(r, "Subcode"), &code, &subcode); err != nil {
+		return "an unknown error"
+	}
+	words := strings.FieldsFunc(gobgp.NewNotificationErrorCode(code, subcode).String(), func(c rune) bool { return c == '(' || c == ')' })
+	if len(words) < 4 || words[3] == "undefined" {
+		return fmt.Sprintf("%s (code %d, subcode %d)", words[1], code, subcode)
+	}
+	return words[1] + ", " + words[3]
+}
+
+// down makes a sentence of the end of a session, where nothing better was said before.
+func (h logHandler) down(reason string) {
+	switch reason {
+	case "read-failed", "write-failed", "graceful-restart":
+		h.notes.suggest(h.peer, "the connection was lost")
+	case "unknown", "dying": // as desired
+	default:
+		h.notes.suggest(h.peer, "session lost: "+reason)
+	}
+}
+
+// dialError is the operating system's part of an error of a dial.
+func dialError(text string) string {
+	if i := strings.LastIndex(text, ": "); i >= 0 {
+		return text[i+2:]
+	}
+	return text
+}
+
+func value(r slog.Record, key string) (text string) {
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == key {
+			text = a.Value.String()
+		}
+		return a.Key != key
+	})
+	return text
+}

@@ -1,0 +1,173 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+const (
+	defaultPort = 179
+	// defaultHoldTime and defaultConnectTime are the RFC's (RFC 4271 section 10).
+	defaultHoldTime    = 90 * time.Second
+	defaultConnectTime = 120 * time.Second
+	// restartTime is how long routers keep the routes of a speaker that restarts
+	// (RFC 4724 section 3): enough to pull an image; the default of FRR and BIRD.
+	restartTime = 120
+	// deferralTime bounds how long GoBGP waits for the End-of-RIB of all peers
+	// before it sends anything (Selection_Deferral_Timer, RFC 4724 section 4.1).
+	// Nothing here depends on what peers send, so: as short as it can be.
+	deferralTime = 1
+	// multiHopTTL lets a session cross as many hops as there are.
+	multiHopTTL = 255
+	// maxPrefixes bounds what one router can make the speaker hold: GoBGP keeps
+	// rejected routes, about 1 KiB each. Above it the session is closed (RFC 4486
+	// subcode 1), for losing one session is better than losing the process.
+	maxPrefixes = 50_000
+	// prefixLimitRest is the wait before a session closed for maxPrefixes is tried again.
+	prefixLimitRest = 5 * time.Minute
+)
+
+// settings are all that GoBGP is told of a peer, comparable with what it has.
+type settings struct {
+	name              string
+	address           netip.Addr
+	port              uint32
+	source            netip.Addr
+	localASN, peerASN uint32
+	// In seconds, as on the wire.
+	holdTime, keepalive, connect uint64
+	multiHop, gracefulRestart    bool
+}
+
+// settingsOf returns the settings of a peer, or says why it is not usable.
+func settingsOf(p lb.Peer) (settings, error) {
+	if !p.Address.IsValid() || p.Address.IsUnspecified() {
+		return settings{}, errors.New("it has no address")
+	}
+	if p.Address.Zone() != "" || p.Address.IsLinkLocalUnicast() && p.Address.Is6() {
+		return settings{}, errors.New("a link-local IPv6 address is not supported, use a global one")
+	}
+	if p.SourceAddress.IsValid() && p.SourceAddress.Is4() != p.Address.Is4() {
+		return settings{}, fmt.Errorf("source address %s is of another family than %s", p.SourceAddress, p.Address)
+	}
+	s := settings{
+		name: p.Name, address: p.Address, port: uint32(p.Port), source: p.SourceAddress,
+		localASN: p.LocalASN, peerASN: p.PeerASN,
+		holdTime: seconds(p.HoldTime, defaultHoldTime), connect: seconds(p.ConnectTime, defaultConnectTime),
+		multiHop: p.MultiHop, gracefulRestart: p.GracefulRestart,
+	}
+	if s.port == 0 {
+		s.port = defaultPort
+	}
+	// A third of the hold time (RFC 4271 section 4.4).
+	s.keepalive = seconds(p.KeepaliveTime, time.Duration(s.holdTime)*time.Second/3)
+	return s, nil
+}
+
+// seconds rounds up, never to 0, which to GoBGP means its own default.
+func seconds(d, otherwise time.Duration) uint64 {
+	if d <= 0 {
+		d = otherwise
+	}
+	return uint64((d + time.Second - 1) / time.Second)
+}
+
+// description is where GoBGP keeps what it has no other place for: the name, and
+// the source address, which it does not show while a session stands.
+func (s settings) description() string {
+	if s.source.IsValid() {
+		return s.name + " from " + s.source.String()
+	}
+	return s.name
+}
+
+func nameOf(p *api.Peer) string {
+	name, _, _ := strings.Cut(p.Conf.Description, " from ")
+	return name
+}
+
+// readSettings returns the settings of a peer as GoBGP has them.
+func readSettings(p *api.Peer) settings {
+	name, source, _ := strings.Cut(p.Conf.Description, " from ")
+	s := settings{
+		name: name, port: p.Transport.RemotePort,
+		localASN: p.Conf.LocalAsn, peerASN: p.Conf.PeerAsn,
+		holdTime: p.Timers.Config.HoldTime, keepalive: p.Timers.Config.KeepaliveInterval,
+		connect:  p.Timers.Config.ConnectRetry,
+		multiHop: p.EbgpMultihop.Enabled, gracefulRestart: p.GracefulRestart.Enabled,
+	}
+	// Both were written by netip; an invalid one differs from any desired.
+	s.address, _ = netip.ParseAddr(p.Conf.NeighborAddress)
+	s.source, _ = netip.ParseAddr(source)
+	return s
+}
+
+// peer is the settings in GoBGP's words.
+func (s settings) peer() *api.Peer {
+	family := &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}
+	if s.address.Is6() {
+		family.Afi = api.Family_AFI_IP6
+	}
+	p := &api.Peer{
+		Conf: &api.PeerConf{
+			NeighborAddress: s.address.String(), LocalAsn: s.localASN, PeerAsn: s.peerASN, Description: s.description(),
+		},
+		Transport: &api.Transport{RemotePort: s.port},
+		Timers: &api.Timers{Config: &api.TimersConfig{
+			HoldTime: s.holdTime, KeepaliveInterval: s.keepalive, ConnectRetry: s.connect,
+		}},
+		EbgpMultihop: &api.EbgpMultihop{Enabled: s.multiHop, MultihopTtl: multiHopTTL},
+		GracefulRestart: &api.GracefulRestart{
+			Enabled: s.gracefulRestart, RestartTime: restartTime, DeferralTime: deferralTime,
+			// Sets the restart bit and, which is what matters, the forwarding bit
+			// (RFC 4724 section 3): the kernel forwards whether or not a session stands.
+			LocalRestarting: s.gracefulRestart,
+		},
+		AfiSafis: []*api.AfiSafi{{
+			Config:            &api.AfiSafiConfig{Family: family, Enabled: true},
+			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: s.gracefulRestart}},
+			PrefixLimits:      &api.PrefixLimit{Family: family, MaxPrefixes: maxPrefixes},
+		}},
+	}
+	if s.source.IsValid() {
+		p.Transport.LocalAddress = s.source.String()
+	}
+	return p
+}
+
+// spent reports whether a peer that GoBGP has must be made anew before it can
+// have a good session again.
+func spent(p *api.Peer) bool {
+	if p.State.SessionState == api.PeerState_SESSION_STATE_ESTABLISHED || p.Timers.State.Downtime == nil {
+		return false
+	}
+	if p.State.AdminState == api.PeerState_ADMIN_STATE_PFX_CT {
+		return time.Since(p.Timers.State.Downtime.AsTime()) > prefixLimitRest
+	}
+	// GoBGP sets the forwarding bit on a new peer's first session only. Without it
+	// a router drops the routes that it kept when it hears our next OPEN (RFC 4724
+	// section 4.2). A new peer is also dialled 5 s sooner.
+	return p.GracefulRestart.Enabled && !p.GracefulRestart.LocalRestarting
+}
+
+func (s *server) addPeer(ctx context.Context, want settings) error {
+	if err := s.gobgp.AddPeer(ctx, &api.AddPeerRequest{Peer: want.peer()}); err != nil {
+		return fmt.Errorf("add peer %s: %w", want.name, err)
+	}
+	return nil
+}
+
+func (s *server) deletePeer(ctx context.Context, p *api.Peer) error {
+	if err := s.gobgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.Conf.NeighborAddress}); err != nil {
+		return fmt.Errorf("delete peer %s: %w", nameOf(p), err)
+	}
+	return nil
+}

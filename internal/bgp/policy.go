@@ -1,0 +1,147 @@
+package bgp
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/osrg/gobgp/v4/api"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+const (
+	exportPolicy = "export"
+	importPolicy = "import"
+	// tagASN is the global administrator of tags: the last AS number, reserved
+	// (RFC 7300), so that no operator's large community can be taken for a tag.
+	tagASN = 4294967295
+)
+
+// rule is what one peer is told along with the routes that carry the rule's tag.
+type rule struct {
+	peer        netip.Addr
+	localPref   uint32
+	communities []lb.Community
+}
+
+// tag names the rule by its content, so that a tag never changes its meaning
+// and a change of content always is a change of the path that carries it.
+func (r rule) tag() lb.Community {
+	h := fnv.New64a()
+	fmt.Fprint(h, r.peer, " ", r.localPref, " ", r.communities)
+	sum := h.Sum(nil)
+	return lb.Community{
+		Large: true, A: tagASN,
+		B: binary.BigEndian.Uint32(sum[:4]), C: binary.BigEndian.Uint32(sum[4:]),
+	}
+}
+
+// statement is the rule in GoBGP's words: neighbour and tag match -> accept, replace the tags.
+func (r rule) statement() *api.Statement {
+	actions := &api.Actions{
+		RouteAction:    api.RouteAction_ROUTE_ACTION_ACCEPT,
+		LargeCommunity: &api.CommunityAction{Type: api.CommunityAction_TYPE_REPLACE},
+	}
+	var plain []string
+	for _, c := range r.communities {
+		if c.Large {
+			actions.LargeCommunity.Communities = append(actions.LargeCommunity.Communities, digits(c))
+			continue
+		}
+		plain = append(plain, digits(c))
+	}
+	if len(plain) > 0 {
+		actions.Community = &api.CommunityAction{Type: api.CommunityAction_TYPE_REPLACE, Communities: plain}
+	}
+	if r.localPref != 0 {
+		actions.LocalPref = &api.LocalPrefAction{Value: r.localPref}
+	}
+	tag := digits(r.tag())
+	return &api.Statement{
+		Name: tag,
+		Conditions: &api.Conditions{
+			NeighborSet:       &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: r.peer.String()},
+			LargeCommunitySet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: tag},
+		},
+		Actions: actions,
+	}
+}
+
+// digits is a community as GoBGP reads it: without the word "large".
+func digits(c lb.Community) string {
+	if c.Large {
+		return fmt.Sprintf("%d:%d:%d", c.A, c.B, c.C)
+	}
+	return fmt.Sprintf("%d:%d", c.A, c.B)
+}
+
+// setUpPolicies installs a policy for each direction; what neither accepts is rejected.
+func (s *server) setUpPolicies(ctx context.Context) error {
+	if err := s.setStatements(ctx, nil); err != nil {
+		return err
+	}
+	for name, direction := range map[string]api.PolicyDirection{
+		importPolicy: api.PolicyDirection_POLICY_DIRECTION_IMPORT,
+		exportPolicy: api.PolicyDirection_POLICY_DIRECTION_EXPORT,
+	} {
+		if err := s.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+			Direction:     direction,
+			Policies:      []*api.Policy{{Name: name}},
+			DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT,
+		}}); err != nil {
+			return fmt.Errorf("assign policy %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// statements reads the rules in force, by tag.
+func (s *server) statements(ctx context.Context) (map[string]*api.Statement, error) {
+	have := map[string]*api.Statement{}
+	err := s.gobgp.ListPolicy(ctx, &api.ListPolicyRequest{Name: exportPolicy}, func(p *api.Policy) {
+		for _, st := range p.Statements {
+			have[st.Name] = st
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list policies: %w", err)
+	}
+	return have, nil
+}
+
+// setStatements puts rules in force, all others out of it, in one step. A
+// session hears nothing of that: what it is told changes with the paths' tags.
+func (s *server) setStatements(ctx context.Context, statements map[string]*api.Statement) error {
+	export := &api.Policy{Name: exportPolicy}
+	peers := map[string]bool{}
+	var sets []*api.DefinedSet
+	for _, tag := range slices.Sorted(maps.Keys(statements)) {
+		export.Statements = append(export.Statements, statements[tag])
+		sets = append(sets, &api.DefinedSet{
+			DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: tag, List: []string{tag},
+		})
+		peers[statements[tag].Conditions.NeighborSet.Name] = true
+	}
+	for _, peer := range slices.Sorted(maps.Keys(peers)) {
+		sets = append(sets, &api.DefinedSet{
+			DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: peer, List: []string{peer},
+		})
+	}
+	// Local paths pass the import policy too.
+	local := &api.Policy{Name: importPolicy, Statements: []*api.Statement{{
+		Name:       "local",
+		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
+		Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT},
+	}}}
+	if err := s.gobgp.SetPolicies(ctx, &api.SetPoliciesRequest{
+		DefinedSets: sets, Policies: []*api.Policy{export, local},
+	}); err != nil {
+		return fmt.Errorf("set policies: %w", err)
+	}
+	return nil
+}

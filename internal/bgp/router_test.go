@@ -1,0 +1,291 @@
+package bgp
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+)
+
+// router is the far end of sessions: it takes connections, and keeps what it
+// hears as text. It is no GoBGP server, because two of those in one process
+// share package variables, and because it must be able to misbehave.
+type router struct {
+	t        *testing.T
+	listener net.Listener
+	address  netip.AddrPort
+	asn      uint32
+	graceful bool
+	// answer replaces the router's part of each connection after the OPEN it has read.
+	answer func(net.Conn)
+	wg     sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]bool
+	opens []*gobgp.BGPOpen
+	heard []string
+	rib   map[string]string
+}
+
+// newRouter listens on an address of the loopback.
+func newRouter(t *testing.T, address string, asn uint32, options ...func(*router)) *router {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
+	if err != nil {
+		t.Skipf("no such loopback address: %v", err)
+	}
+	r := &router{
+		t: t, listener: l, address: l.Addr().(*net.TCPAddr).AddrPort(), asn: asn,
+		conns: map[net.Conn]bool{}, rib: map[string]string{},
+	}
+	for _, option := range options {
+		option(r)
+	}
+	r.wg.Go(r.accept)
+	t.Cleanup(r.close)
+	return r
+}
+
+func (r *router) close() {
+	r.listener.Close()
+	r.drop()
+	r.wg.Wait()
+}
+
+// drop closes all connections without a word.
+func (r *router) drop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for conn := range r.conns {
+		conn.Close()
+	}
+}
+
+func (r *router) accept() {
+	for {
+		conn, err := r.listener.Accept()
+		if err != nil {
+			return
+		}
+		r.mu.Lock()
+		r.conns[conn] = true
+		r.mu.Unlock()
+		r.wg.Go(func() {
+			r.serve(conn)
+			conn.Close()
+			r.mu.Lock()
+			delete(r.conns, conn)
+			r.mu.Unlock()
+		})
+	}
+}
+
+func (r *router) serve(conn net.Conn) {
+	// As most routers do: the OPEN first.
+	if r.answer == nil {
+		r.send(conn, r.open())
+	}
+	m, err := read(conn)
+	if err != nil {
+		return
+	}
+	if open, ok := m.Body.(*gobgp.BGPOpen); ok {
+		r.mu.Lock()
+		r.opens = append(r.opens, open)
+		r.mu.Unlock()
+	}
+	if r.answer != nil {
+		r.answer(conn)
+		_, _ = io.Copy(io.Discard, conn)
+		return
+	}
+	r.send(conn, gobgp.NewBGPKeepAliveMessage())
+	if r.graceful {
+		r.send(conn, gobgp.NewEndOfRib(r.family()))
+	}
+	for {
+		m, err := read(conn)
+		if err != nil {
+			r.hear("connection closed")
+			return
+		}
+		r.take(conn, m)
+	}
+}
+
+func (r *router) take(conn net.Conn, m *gobgp.BGPMessage) {
+	switch body := m.Body.(type) {
+	case *gobgp.BGPKeepAlive:
+		r.send(conn, gobgp.NewBGPKeepAliveMessage())
+	case *gobgp.BGPNotification:
+		r.hear(fmt.Sprintf("notification %d/%d", body.ErrorCode, body.ErrorSubcode))
+	case *gobgp.BGPUpdate:
+		r.update(body)
+	}
+}
+
+// update notes an UPDATE as lines: "+ prefix attributes", "- prefix", "end of RIB".
+func (r *router) update(u *gobgp.BGPUpdate) {
+	if end, _ := u.IsEndOfRib(); end {
+		r.hear("end of RIB")
+		return
+	}
+	var add, del []string
+	for _, p := range u.WithdrawnRoutes {
+		del = append(del, p.NLRI.String())
+	}
+	for _, p := range u.NLRI {
+		add = append(add, p.NLRI.String())
+	}
+	var words []string
+	for _, a := range u.PathAttributes {
+		switch a := a.(type) {
+		case *gobgp.PathAttributeMpReachNLRI:
+			for _, p := range a.Value {
+				add = append(add, p.NLRI.String())
+			}
+			words = append(words, "via "+a.Nexthop.String())
+		case *gobgp.PathAttributeMpUnreachNLRI:
+			for _, p := range a.Value {
+				del = append(del, p.NLRI.String())
+			}
+		default:
+			words = append(words, attribute(a))
+		}
+	}
+	for _, p := range slices.Sorted(slices.Values(del)) {
+		r.hear("- " + p)
+	}
+	for _, p := range slices.Sorted(slices.Values(add)) {
+		r.hear("+ " + p + " " + strings.Join(words, " "))
+	}
+}
+
+func attribute(a gobgp.PathAttributeInterface) string {
+	switch a := a.(type) {
+	case *gobgp.PathAttributeOrigin:
+		return map[uint8]string{0: "igp", 1: "egp", 2: "incomplete"}[a.Value]
+	case *gobgp.PathAttributeAsPath:
+		text := "path"
+		for _, segment := range a.Value {
+			text += fmt.Sprintf(" %v", segment.GetAS())
+		}
+		return text
+	case *gobgp.PathAttributeNextHop:
+		return "via " + a.Value.String()
+	case *gobgp.PathAttributeLocalPref:
+		return fmt.Sprintf("preference %d", a.Value)
+	case *gobgp.PathAttributeCommunities:
+		text := "communities"
+		for _, c := range a.Value {
+			text += fmt.Sprintf(" %d:%d", c>>16, c&0xffff)
+		}
+		return text
+	case *gobgp.PathAttributeLargeCommunities:
+		text := "large"
+		for _, c := range a.Values {
+			text += " " + c.String()
+		}
+		return text
+	}
+	return fmt.Sprintf("attribute %d", a.GetType())
+}
+
+func (r *router) hear(line string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.heard = append(r.heard, line)
+	words := strings.SplitN(line, " ", 3)
+	switch words[0] {
+	case "+":
+		r.rib[words[1]] = words[2]
+	case "-":
+		delete(r.rib, words[1])
+	}
+}
+
+// log returns what was heard so far, a line each.
+func (r *router) log() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.heard, "\n")
+}
+
+// table returns the routes, a line each.
+func (r *router) table() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var lines []string
+	for _, prefix := range slices.Sorted(maps.Keys(r.rib)) {
+		lines = append(lines, prefix+" "+r.rib[prefix])
+	}
+	return strings.Join(lines, "\n")
+}
+
+// lastOpen returns how many OPENs came, and the last one.
+func (r *router) lastOpen() (int, *gobgp.BGPOpen) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.opens) == 0 {
+		return 0, nil
+	}
+	return len(r.opens), r.opens[len(r.opens)-1]
+}
+
+func (r *router) family() gobgp.Family {
+	if r.address.Addr().Is4() {
+		return gobgp.RF_IPv4_UC
+	}
+	return gobgp.RF_IPv6_UC
+}
+
+func (r *router) open() *gobgp.BGPMessage {
+	caps := []gobgp.ParameterCapabilityInterface{
+		gobgp.NewCapMultiProtocol(r.family()), gobgp.NewCapFourOctetASNumber(r.asn),
+	}
+	if r.graceful {
+		caps = append(caps, gobgp.NewCapGracefulRestart(false, false, 120,
+			[]*gobgp.CapGracefulRestartTuple{gobgp.NewCapGracefulRestartTuple(r.family(), false)}))
+	}
+	as := uint16(gobgp.AS_TRANS)
+	if r.asn < 1<<16 {
+		as = uint16(r.asn)
+	}
+	m, err := gobgp.NewBGPOpenMessage(as, 90, netip.MustParseAddr("192.0.2.250"),
+		[]gobgp.OptionParameterInterface{gobgp.NewOptionParameterCapability(caps)})
+	if err != nil {
+		panic(err)
+	}
+	return m
+}
+
+func (r *router) send(conn net.Conn, m *gobgp.BGPMessage) {
+	b, err := m.Serialize()
+	if err != nil {
+		panic(err)
+	}
+	_, _ = conn.Write(b) // a closed connection shows when it is read
+}
+
+func read(conn net.Conn) (*gobgp.BGPMessage, error) {
+	header := make([]byte, gobgp.BGP_HEADER_LENGTH)
+	if _, err := io.ReadFull(conn, header); err != nil {
+		return nil, err
+	}
+	var h gobgp.BGPHeader
+	if err := h.DecodeFromBytes(header); err != nil {
+		return nil, err
+	}
+	body := make([]byte, h.Len-gobgp.BGP_HEADER_LENGTH)
+	if _, err := io.ReadFull(conn, body); err != nil {
+		return nil, err
+	}
+	return gobgp.ParseBGPBody(&h, body)
+}

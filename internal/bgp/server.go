@@ -1,0 +1,80 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	gobgp "github.com/osrg/gobgp/v4/pkg/server"
+)
+
+// serverASN stands in for the server's own AS, which GoBGP wants and no router
+// sees: every peer has its own local AS. It is reserved (RFC 7300), so it is nobody's.
+const serverASN = 65535
+
+// server is one running GoBGP server. Its state is read from GoBGP, never kept.
+type server struct {
+	gobgp    *gobgp.BgpServer
+	routerID netip.Addr
+	notes    *notes
+	unwatch  context.CancelFunc
+}
+
+// startServer starts GoBGP without peers and routes. The goroutines end with stop.
+func startServer(routerID netip.Addr, notes *notes, log *slog.Logger) (*server, error) {
+	s := &server{
+		gobgp:    gobgp.NewBgpServer(gobgp.LoggerOption(slog.New(logHandler{notes: notes, log: log}), nil)),
+		routerID: routerID,
+		notes:    notes,
+	}
+	go s.gobgp.Serve()
+	if err := s.setUp(); err != nil {
+		return nil, errors.Join(fmt.Errorf("start GoBGP: %w", err), s.stop(false))
+	}
+	return s, nil
+}
+
+func (s *server) setUp() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.unwatch = cancel
+	if err := s.gobgp.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
+		Asn: serverASN, RouterId: s.routerID.String(),
+		ListenPort: -1,
+	}}); err != nil {
+		return err
+	}
+	if err := s.setUpPolicies(ctx); err != nil {
+		return err
+	}
+	return s.gobgp.WatchEvent(ctx, gobgp.WatchEventMessageCallbacks{
+		OnPeerUpdate: func(*apiutil.WatchEventMessage_PeerEvent, time.Time) { s.notes.changed() },
+	}, gobgp.WatchPeer())
+}
+
+// stop ends all sessions and the server: gracefully without a word to the peers
+// that do graceful restart, else with a CEASE (RFC 4486) to all.
+func (s *server) stop(graceful bool) error {
+	s.unwatch()
+	err := s.gobgp.StopBgp(context.Background(), &api.StopBgpRequest{AllowGracefulRestart: graceful})
+	s.gobgp.Stop() // ends the goroutine of GoBGP's own BFD, which is not used
+	if err != nil {
+		return fmt.Errorf("stop GoBGP: %w", err)
+	}
+	return nil
+}
+
+// peers lists the peers that GoBGP has; advertised asks it to count their routes.
+func (s *server) peers(advertised bool) ([]*api.Peer, error) {
+	var out []*api.Peer
+	err := s.gobgp.ListPeer(context.Background(), &api.ListPeerRequest{EnableAdvertised: advertised},
+		func(p *api.Peer) { out = append(out, p) })
+	if err != nil {
+		return nil, fmt.Errorf("list peers: %w", err)
+	}
+	return out, nil
+}

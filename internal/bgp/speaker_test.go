@@ -1,0 +1,288 @@
+package bgp
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// patience is for what takes GoBGP some seconds: it dials 1.5 to 2 s after it was told to.
+const patience = 20 * time.Second
+
+// run starts a Speaker and returns it with a function that stops it, as the process's end does.
+func run(t *testing.T) (*Speaker, func()) {
+	t.Helper()
+	return runWith(t, Config{NodeName: "node", RepairInterval: 100 * time.Millisecond})
+}
+
+func runWith(t *testing.T, c Config) (*Speaker, func()) {
+	t.Helper()
+	c.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	s := New(c)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	stopped := false
+	stop := func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	return s, stop
+}
+
+// peer is a peer for a router.
+func (r *router) peer(name string, localASN uint32) lb.Peer {
+	return lb.Peer{
+		Name: name, LocalASN: localASN, PeerASN: r.asn, Address: r.address.Addr(), Port: r.address.Port(),
+		HoldTime: 90 * time.Second, ConnectTime: time.Second,
+	}
+}
+
+func route(prefix string, peers ...string) lb.Route {
+	return lb.Route{Prefix: netip.MustParsePrefix(prefix), Peers: peers}
+}
+
+func desire(peers []lb.Peer, routes ...lb.Route) Desired {
+	return Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers, Routes: routes}
+}
+
+func set(t *testing.T, s *Speaker, d Desired) {
+	t.Helper()
+	if err := s.Set(d); err != nil {
+		t.Fatalf("Set: %v", err)
+	}
+}
+
+// session returns the state of one session.
+func session(s *Speaker, peer string) Session {
+	for _, session := range s.Sessions() {
+		if session.Peer == peer {
+			return session
+		}
+	}
+	return Session{}
+}
+
+// await waits until a text is as wanted, and shows the difference if it never is.
+func await(t *testing.T, what, want string, get func() string) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for get() != want {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s (-want +got):\n%s", what, cmp.Diff(want, get()))
+		}
+		<-tick.C
+	}
+}
+
+func lines(text ...string) string { return strings.Join(text, "\n") }
+
+// Each peer is told its own routes with its own attributes, and never the tag.
+func TestAdvertise(t *testing.T) {
+	outer := newRouter(t, "127.0.0.1", 65001)
+	inner := newRouter(t, "127.0.0.2", 65000)
+	six := newRouter(t, "::1", 4200000001)
+	s, _ := run(t)
+	communities := []lb.Community{{A: 65535, B: 65281}, {A: 65000, B: 7}, {Large: true, A: 65000, B: 1, C: 2}}
+	set(t, s, desire(
+		[]lb.Peer{outer.peer("outer", 65010), inner.peer("inner", 65000), six.peer("six", 4200000000)},
+		lb.Route{Prefix: netip.MustParsePrefix("198.51.100.1/32"), Peers: []string{"inner", "outer"}, LocalPref: 300, Communities: communities},
+		route("198.51.100.2/32", "inner"),
+		route("198.51.100.3/32", "outer", "six", "unknown"),
+		route("198.51.100.4/32", "unknown"),
+		route("2001:db8::1/128", "six", "outer"),
+		lb.Route{Prefix: netip.MustParsePrefix("2001:db8:1::/64"), Peers: []string{"six"}, Communities: communities[:1]},
+		// One prefix, told to each peer in its own way.
+		lb.Route{Prefix: netip.MustParsePrefix("198.51.100.5/32"), Peers: []string{"inner"}, LocalPref: 200},
+		lb.Route{Prefix: netip.MustParsePrefix("198.51.100.5/32"), Peers: []string{"outer"}, Communities: communities[1:2]},
+	))
+	await(t, "the outer router's table", lines(
+		"198.51.100.1/32 igp path [65010] via 127.0.0.1 communities 65535:65281 65000:7 large 65000:1:2",
+		"198.51.100.3/32 igp path [65010] via 127.0.0.1",
+		"198.51.100.5/32 igp path [65010] via 127.0.0.1 communities 65000:7",
+	), outer.table)
+	await(t, "the inner router's table", lines(
+		"198.51.100.1/32 igp path via 127.0.0.1 preference 300 communities 65535:65281 65000:7 large 65000:1:2",
+		"198.51.100.2/32 igp path via 127.0.0.1 preference 100",
+		"198.51.100.5/32 igp path via 127.0.0.1 preference 200",
+	), inner.table)
+	await(t, "the IPv6 router's table", lines(
+		"2001:db8:1::/64 igp path [4200000000] communities 65535:65281 via ::1",
+		"2001:db8::1/128 igp path [4200000000] via ::1",
+	), six.table)
+	if got := session(s, "outer"); got.State != Established || got.Advertised != 3 || got.Since.IsZero() || got.LastError != "" {
+		t.Errorf("session is %+v", got)
+	}
+}
+
+// What is not new is not sent; what changes is sent as one update, without a withdrawal.
+func TestChange(t *testing.T) {
+	r, other := newRouter(t, "127.0.0.1", 65001), newRouter(t, "127.0.0.2", 65002)
+	s, _ := run(t)
+	source := r.peer("r", 65000)
+	source.SourceAddress = netip.MustParseAddr("127.0.0.9")
+	peers := []lb.Peer{source, other.peer("other", 65000)}
+	set(t, s, desire(peers, route("198.51.100.1/32", "r"), route("198.51.100.2/32", "r")))
+	const plain = " igp path [65000] via 127.0.0.9"
+	heard := []string{"+ 198.51.100.1/32" + plain, "+ 198.51.100.2/32" + plain}
+	await(t, "first", lines(heard...), r.log)
+
+	for range 3 {
+		set(t, s, desire(peers, route("198.51.100.1/32", "r"), route("198.51.100.2/32", "r")))
+	}
+	changed := route("198.51.100.2/32", "r")
+	changed.Communities = []lb.Community{{A: 1, B: 2}}
+	set(t, s, desire(peers, route("198.51.100.1/32", "r"), changed))
+	heard = append(heard, "+ 198.51.100.2/32"+plain+" communities 1:2")
+	await(t, "after a change", lines(heard...), r.log)
+
+	set(t, s, desire(peers, route("198.51.100.1/32", "other"), changed))
+	heard = append(heard, "- 198.51.100.1/32")
+	await(t, "after a route went to the other peer", lines(heard...), r.log)
+	await(t, "the other's table", "198.51.100.1/32 igp path [65000] via 127.0.0.1", other.table)
+
+	set(t, s, desire(peers, changed))
+	set(t, s, desire(peers[1:], changed))
+	heard = append(heard, "- 198.51.100.1/32", "notification 6/3", "connection closed")
+	await(t, "after the peer was deleted", lines(heard...), r.log)
+	await(t, "the other's table", "", other.table)
+	if n, _ := other.lastOpen(); n != 1 {
+		t.Errorf("the other session was opened %d times", n)
+	}
+}
+
+// A first Set comes in any order with Run, and no session opens before it.
+func TestSetBeforeRun(t *testing.T) {
+	r := newRouter(t, "127.0.0.1", 65001)
+	s := New(Config{Log: slog.New(slog.DiscardHandler)})
+	set(t, s, desire([]lb.Peer{r.peer("r", 65000)}, route("198.51.100.1/32", "r")))
+	if got := s.Sessions(); got != nil {
+		t.Errorf("sessions before Run: %v", got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	await(t, "table", "198.51.100.1/32 igp path [65000] via 127.0.0.1", r.table)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// restartBits returns the restart bit of an OPEN and the forwarding bit of its family.
+func restartBits(open *gobgp.BGPOpen) (restart, forwarding bool) {
+	for _, p := range open.OptParams {
+		for _, c := range p.(*gobgp.OptionParameterCapability).Capability {
+			if gr, ok := c.(*gobgp.CapGracefulRestart); ok && len(gr.Tuples) == 1 {
+				return gr.Flags&0x08 != 0, gr.Tuples[0].Flags&0x80 != 0
+			}
+		}
+	}
+	return false, false
+}
+
+// A restart says nothing, claims the forwarding bit, and sends End-of-RIB last.
+func TestGracefulRestart(t *testing.T) {
+	r := newRouter(t, "127.0.0.1", 65001, func(r *router) { r.graceful = true })
+	// A peer that never comes up must not delay the others.
+	gone := lb.Peer{Name: "gone", LocalASN: 65000, PeerASN: 65009, Address: netip.MustParseAddr("127.0.0.3"), Port: 1, GracefulRestart: true}
+	peer := r.peer("r", 65000)
+	peer.GracefulRestart = true
+	d := desire([]lb.Peer{peer, gone}, route("198.51.100.1/32", "r"), route("198.51.100.2/32", "r"))
+	const plain = " igp path [65000] via 127.0.0.1"
+	up := []string{"+ 198.51.100.1/32" + plain, "+ 198.51.100.2/32" + plain, "end of RIB"}
+
+	first, stop := run(t)
+	set(t, first, d)
+	heard := up
+	await(t, "first start", lines(heard...), r.log)
+	stop()
+	heard = append(heard, "connection closed")
+	await(t, "stop", lines(heard...), r.log)
+
+	second, _ := run(t)
+	set(t, second, d)
+	heard = append(heard, up...)
+	await(t, "second start", lines(heard...), r.log)
+
+	r.drop()
+	heard = append(append(heard, "connection closed"), up...)
+	await(t, "lost connection", lines(heard...), r.log)
+
+	d.RouterID = netip.MustParseAddr("192.0.2.2")
+	set(t, second, d)
+	heard = append(append(heard, "connection closed"), up...)
+	await(t, "other router ID", lines(heard...), r.log)
+
+	n, open := r.lastOpen()
+	restart, forwarding := restartBits(open)
+	if n != 4 || !restart || !forwarding || open.ID != d.RouterID {
+		t.Errorf("%d OPENs, the last with restart %v, forwarding %v, ID %v", n, restart, forwarding, open.ID)
+	}
+}
+
+// Leave says goodbye also to a peer with graceful restart, and is the end.
+func TestLeave(t *testing.T) {
+	r := newRouter(t, "127.0.0.1", 65001, func(r *router) { r.graceful = true })
+	peer := r.peer("r", 65000)
+	peer.GracefulRestart = true
+	s, _ := run(t)
+	d := desire([]lb.Peer{peer}, route("198.51.100.1/32", "r"))
+	set(t, s, d)
+	heard := []string{"+ 198.51.100.1/32 igp path [65000] via 127.0.0.1", "end of RIB"}
+	await(t, "start", lines(heard...), r.log)
+	if err := s.Leave(); err != nil {
+		t.Fatal(err)
+	}
+	set(t, s, d)
+	await(t, "leave", lines(append(heard, "notification 6/3", "connection closed")...), r.log)
+	if got := s.Sessions(); got != nil {
+		t.Errorf("sessions after Leave: %v", got)
+	}
+}
+
+// What someone takes out of GoBGP comes back, and is counted.
+func TestRepair(t *testing.T) {
+	r := newRouter(t, "127.0.0.1", 65001)
+	s, _ := run(t)
+	set(t, s, desire([]lb.Peer{r.peer("r", 65000)}, route("198.51.100.1/32", "r")))
+	await(t, "table", "198.51.100.1/32 igp path [65000] via 127.0.0.1", r.table)
+	if err := s.server.Load().deletePath(netip.MustParsePrefix("198.51.100.1/32")); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Until(t, patience, "the route is repaired", func() bool { return s.repairs.read()[kindRoute] == 1 })
+	const add = "+ 198.51.100.1/32 igp path [65000] via 127.0.0.1"
+	await(t, "heard", lines(add, "- 198.51.100.1/32", add), r.log)
+	if err := s.server.Load().setStatements(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Until(t, patience, "the policy is repaired", func() bool { return s.repairs.read()[kindPolicy] == 1 })
+	peers, err := s.server.Load().peers(false)
+	if err != nil || len(peers) != 1 {
+		t.Fatalf("peers %v, %v", peers, err)
+	}
+	if err := s.server.Load().deletePeer(t.Context(), peers[0]); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Until(t, patience, "the peer is repaired", func() bool {
+		return s.repairs.read()[kindPeer] == 1 && session(s, "r").State == Established
+	})
+}

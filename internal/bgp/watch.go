@@ -1,0 +1,105 @@
+package bgp
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// watch follows the sessions: it logs and tells what changed, and repairs drift.
+type watch struct {
+	speaker *Speaker
+	// seen is what was logged last, by peer.
+	seen map[string]view
+	asks sync.WaitGroup
+}
+
+type view struct {
+	up   bool
+	text string
+}
+
+func newWatch(s *Speaker) *watch { return &watch{speaker: s, seen: map[string]view{}} }
+
+// run watches until ctx is cancelled.
+func (w *watch) run(ctx context.Context) {
+	defer w.asks.Wait()
+	tick := time.NewTicker(w.speaker.config.RepairInterval)
+	defer tick.Stop()
+	settle := time.NewTimer(settleTime)
+	defer settle.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.speaker.notes.wake:
+			settle.Reset(settleTime)
+		case <-settle.C:
+			w.look(ctx)
+		case <-tick.C:
+			w.look(ctx)
+		}
+	}
+}
+
+// look compares the sessions with what was seen before, and GoBGP with what is desired.
+func (w *watch) look(ctx context.Context) {
+	w.speaker.repair()
+	changed := false
+	now := map[string]view{}
+	for _, session := range w.speaker.Sessions() {
+		v := view{session.State == Established, session.LastError}
+		now[session.Peer] = v
+		before, known := w.seen[session.Peer]
+		if known && before == v {
+			continue
+		}
+		changed = true
+		log := w.speaker.config.Log.With("peer", session.Peer, "address", session.Address)
+		switch {
+		case v.up:
+			log.Info("BGP session is up")
+		case before.up:
+			log.Warn("BGP session is down", "reason", v.text)
+		case v.text != "":
+			log.Warn("BGP session does not come up", "reason", v.text)
+		}
+		w.ask(ctx, session.Address)
+	}
+	if changed || len(now) != len(w.seen) {
+		w.speaker.config.Kick()
+	}
+	w.seen = now
+}
+
+// ask finds out the AS of a router whose AS is wrong, for GoBGP does not tell it.
+func (w *watch) ask(ctx context.Context, address netip.Addr) {
+	if !w.speaker.notes.toAsk(address) {
+		return
+	}
+	for _, p := range w.speaker.list() {
+		if have := readSettings(p); have.address == address {
+			w.asks.Go(func() {
+				if text := askAS(ctx, have); text != "" {
+					w.speaker.notes.answer(address, text)
+				}
+			})
+		}
+	}
+}
+
+// repair makes GoBGP hold what is desired, and counts what it did not.
+func (s *Speaker) repair() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.desired == nil || s.left {
+		return
+	}
+	done, err := s.sync()
+	s.repairs.add(done)
+	if err != nil {
+		// What Set returned to its caller already: logged there.
+		s.config.Log.Debug("BGP is not all as desired", "error", err)
+	}
+}
