@@ -71,7 +71,8 @@ func start(t *testing.T, attr *syscall.SysProcAttr) (string, error) {
 		args = append(args, "-test.short")
 	}
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), childEnv+"=1")
+	// The race detector lingers for a second at the end of each process unless told not to.
+	cmd.Env = append(os.Environ(), childEnv+"=1", "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	cmd.SysProcAttr = attr
 	out, err := cmd.CombinedOutput()
 	return string(out), err

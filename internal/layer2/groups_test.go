@@ -1,0 +1,114 @@
+package layer2
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// fakeKernel holds memberships as the kernel does, and counts calls.
+type fakeKernel struct {
+	received, reported map[membership]bool
+	// refuses holds links that report nothing, as those without IPv6.
+	refuses map[int]bool
+	calls   int
+}
+
+func (k *fakeKernel) receive(m membership, join bool) error { return k.change(k.received, m, join) }
+
+func (k *fakeKernel) report(m membership, join bool) error {
+	if k.refuses[m.index] {
+		k.calls++
+		return errors.New("join group: invalid argument")
+	}
+	return k.change(k.reported, m, join)
+}
+
+func (k *fakeKernel) change(held map[membership]bool, m membership, join bool) error {
+	k.calls++
+	if join == held[m] {
+		return fmt.Errorf("%v: joined or left twice", m)
+	}
+	if delete(held, m); join {
+		held[m] = true
+	}
+	return nil
+}
+
+func (*fakeKernel) close() {}
+
+func TestGroups(t *testing.T) {
+	k := &fakeKernel{received: make(map[membership]bool), reported: make(map[membership]bool), refuses: make(map[int]bool)}
+	var repairs atomic.Uint64
+	g := newGroups(slog.New(slog.DiscardHandler), time.Hour, &repairs)
+	g.kernel, g.actual = k, func() (map[membership]bool, error) { return maps.Clone(k.reported), nil }
+
+	group := func(index, n int) membership {
+		return membership{index, netip.MustParseAddr(fmt.Sprintf("ff02::1:ff00:%x", n))}
+	}
+	a, b, c := group(2, 1), group(2, 2), group(3, 1)
+	set := func(ms ...membership) map[membership]bool {
+		s := make(map[membership]bool)
+		for _, m := range ms {
+			s[m] = true
+		}
+		return s
+	}
+	for _, tt := range []struct {
+		name               string
+		before             func()
+		desired            map[membership]bool
+		received, reported map[membership]bool
+		calls              int
+		repairs            uint64
+	}{
+		{"none", func() {}, set(), set(), set(), 0, 0},
+		{"join", func() {}, set(a, b), set(a, b), set(a, b), 4, 0},
+		{"again", func() {}, set(a, b), set(a, b), set(a, b), 0, 0},
+		{"move", func() {}, set(b, c), set(b, c), set(b, c), 4, 0},
+		{"lost", func() { delete(k.reported, c) }, set(b, c), set(b, c), set(b, c), 2, 1},
+		{"refused", func() { k.refuses[2] = true }, set(a, b, c, group(2, 3)),
+			set(a, b, c, group(2, 3)), set(b, c), 3, 1},
+		{"no longer refused", func() { k.refuses[2] = false }, set(a, b, c), set(a, b, c), set(a, b, c), 2, 1},
+		{"leave all", func() {}, set(), set(), set(), 6, 1},
+	} {
+		k.calls = 0
+		tt.before()
+		g.set(tt.desired)
+		g.sync()
+		for _, held := range []struct {
+			name      string
+			want, got map[membership]bool
+		}{{"received", tt.received, k.received}, {"reported", tt.reported, k.reported}} {
+			if !maps.Equal(held.want, held.got) {
+				t.Errorf("%s: %s %v, want %v", tt.name, held.name, held.got, held.want)
+			}
+		}
+		if k.calls != tt.calls || repairs.Load() != tt.repairs {
+			t.Errorf("%s: %d calls and %d repairs, want %d and %d", tt.name, k.calls, repairs.Load(), tt.calls, tt.repairs)
+		}
+	}
+}
+
+func TestParseIGMP6(t *testing.T) {
+	got := make(map[string]bool)
+	for m := range parseIGMP6([]byte(`1    lo              ff020000000000000000000000000001     1 0000000C 0
+2    eth0            ff0200000000000000000001ff000100     1 00000004 0
+2    eth0
+x    eth0            ff020000000000000000000000000002     1 00000004 0
+2    eth0            ff0200000000000000000001ff0001zz     1 00000004 0
+`)) {
+		got[m.String()] = true
+	}
+	want := map[string]bool{"ff02::1%1": true, "ff02::1:ff00:100%2": true}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

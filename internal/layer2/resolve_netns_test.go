@@ -1,0 +1,217 @@
+package layer2
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/arp"
+	"github.com/mdlayher/ethernet"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// realResponder runs a Responder on the node's links as a Monitor sees them.
+func realResponder(t *testing.T) *Responder {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	var r *Responder
+	monitor := link.New(log, func() { r.Kick() })
+	r = New(Config{Log: log, Links: monitor.Links})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- monitor.Run(ctx) }()
+	stop := run(t, r)
+	t.Cleanup(func() {
+		stop()
+		cancel()
+		<-done
+	})
+	return r
+}
+
+func TestResolveOnRealWire(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newRealNetwork(t)
+		testResolve(t, n, realResponder(t))
+	})
+}
+
+// A neighbour that knows the address with the MAC of the node that had it before
+// learns ours without asking, and learns a new MAC of ours in the same way.
+func TestTakeover(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newRealNetwork(t)
+		r := realResponder(t)
+		learns := func(what string) {
+			for _, addr := range []netip.Addr{v4, v6} {
+				nstest.Until(t, within, what, func() bool {
+					_, mac := n.far.Neighbor("eth0", addr)
+					return mac.String() == n.mac()
+				})
+			}
+		}
+		for _, addr := range []netip.Addr{v4, v6} {
+			if err := n.far.Netlink().NeighSet(&netlink.Neigh{
+				LinkIndex: n.far.Link("eth0").Attrs().Index, IP: addr.AsSlice(),
+				HardwareAddr: askerMAC.HardwareAddr(), State: netlink.NUD_STALE,
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.Set(ourAnnouncements)
+		learns("the new owner's MAC")
+		n.setMAC(otherMAC)
+		learns("the owner's new MAC")
+	})
+}
+
+// A neighbour whose entry has gone stale probes by unicast, to the announced
+// address itself (RFC 4861 section 7.3.3), and finds us still there.
+func TestReachabilityProbe(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newRealNetwork(t)
+		for _, family := range []string{"ipv4", "ipv6"} {
+			n.far.Sysctl(family+"/neigh/eth0/base_reachable_time_ms", "100")
+			n.far.Sysctl(family+"/neigh/eth0/delay_first_probe_time", "0")
+			// A probe by multicast after the unicast ones must not help out.
+			n.far.Sysctl(family+"/neigh/eth0/mcast_resolicit", "0")
+		}
+		r := realResponder(t)
+		r.Set(ourAnnouncements)
+		for _, addr := range []netip.Addr{v4, v6} {
+			nstest.Until(t, within, "answer", func() bool { return n.ask(t, addr) != "" })
+			for range 3 {
+				state := func() int { s, _ := n.far.Neighbor("eth0", addr); return s }
+				nstest.Until(t, within, addr.String()+" stale", func() bool { return state() == netlink.NUD_STALE })
+				n.far.Send(addr)
+				nstest.Until(t, within, addr.String()+" reachable again", func() bool { return state() == netlink.NUD_REACHABLE })
+			}
+		}
+	})
+}
+
+// A host that wants one of our addresses for itself is told that it is taken.
+func TestDuplicateAddressDetection(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newRealNetwork(t)
+		r := realResponder(t)
+		r.Set(ourAnnouncements)
+		nstest.Until(t, within, "answer", func() bool { return n.ask(t, v4) != "" && n.ask(t, v6) != "" })
+
+		eth := n.far.Link("eth0")
+		if err := n.far.Netlink().AddrAdd(eth, &netlink.Addr{
+			IPNet: &net.IPNet{IP: v6.AsSlice(), Mask: net.CIDRMask(64, 128)},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		nstest.Until(t, within, "IPv6 duplicate found", func() bool {
+			addrs, err := n.far.Netlink().AddrList(eth, netlink.FAMILY_V6)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range addrs {
+				if got, _ := netip.AddrFromSlice(a.IP); got == v6 {
+					return a.Flags&unix.IFA_F_DADFAILED != 0
+				}
+			}
+			return false
+		})
+
+		if _, err := exec.LookPath("arping"); err != nil {
+			t.Skip("no arping to probe with ARP")
+		}
+		out, err := n.far.Command("arping", "-D", "-I", "eth0", "-c", "1", "-w", "1", v4.String()).CombinedOutput()
+		if !strings.Contains(string(out), strings.ToUpper(n.mac())) && !strings.Contains(string(out), n.mac()) {
+			t.Errorf("ARP probe is not answered: %v\n%s", err, out)
+		}
+	})
+}
+
+// A question from a VLAN that has no link here is not answered on the link below;
+// one that has only a priority is (IEEE 802.1Q: VLAN 0 is no VLAN).
+func TestVLANIsNotOurs(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newRealNetwork(t)
+		r := realResponder(t)
+		r.Set(ourAnnouncements)
+		nstest.Until(t, within, "answer", func() bool { return n.ask(t, v4) != "" && n.ask(t, v6) != "" })
+
+		for i, proto := range r.protocols {
+			var w wire
+			n.far.Do(func() {
+				var err error
+				w, err = listen(link.Link{Index: n.far.Link("eth0").Attrs().Index, Name: "eth0"}, proto)
+				if err != nil {
+					t.Fatal(err)
+				}
+			})
+			defer w.Close()
+			count := func(o outcome) uint64 { return r.counts.requests[i][o].Load() }
+			send := func(target netip.Addr, vlan *ethernet.VLAN) {
+				t.Helper()
+				if _, err := w.Write(tagged4or6(target, vlan)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before, foreign := count(answered), count(notOurs)
+			ours := []netip.Addr{v4, v6}[i]
+			send(ours, &ethernet.VLAN{ID: 10})
+			send([]netip.Addr{foreign4, foreign6}[i], nil)
+			nstest.Until(t, within, "the frame after it", func() bool { return count(notOurs) > foreign })
+			if got := count(answered); got != before {
+				t.Errorf("%v is answered on VLAN 10", ours)
+			}
+			send(ours, &ethernet.VLAN{Priority: 5})
+			nstest.Until(t, within, "answer to a frame with a priority", func() bool { return count(answered) == before+1 })
+		}
+	})
+}
+
+func tagged4or6(target netip.Addr, vlan *ethernet.VLAN) []byte {
+	if target.Is4() {
+		return arpRequest(target, func(_ *arp.Packet, f *ethernet.Frame) { f.VLAN = vlan })
+	}
+	return ns(target, func(s *solicitation) { s.eth.VLAN = vlan })
+}
+
+// A thousand addresses that arrive at once are all answered within two seconds,
+// and every announcement of them is sent.
+func TestThousandAddresses(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newRealNetwork(t)
+		r := realResponder(t)
+		var set []lb.Announcement
+		a4, a6 := netip.MustParseAddr("192.0.2.128"), netip.MustParseAddr("2001:db8::1:0")
+		for range 100 {
+			set = append(set, lb.Announcement{Address: a4})
+			a4 = a4.Next()
+		}
+		for range 900 {
+			set = append(set, lb.Announcement{Address: a6})
+			a6 = a6.Next()
+		}
+		start := time.Now()
+		r.Set(set)
+		nstest.Until(t, within, "announcements", func() bool {
+			return r.counts.announcements[0][sent].Load() >= 200 && r.counts.announcements[1][sent].Load() >= 900
+		})
+		t.Logf("announced after %v", time.Since(start))
+		for _, a := range []netip.Addr{set[99].Address, set[999].Address} {
+			nstest.Until(t, within, "answer", func() bool { return n.ask(t, a) == n.mac() })
+		}
+		t.Logf("answered after %v", time.Since(start))
+		if lost := r.counts.announcements[0][failed].Load() + r.counts.announcements[1][failed].Load(); lost != 0 {
+			t.Errorf("%d announcements were lost", lost)
+		}
+	})
+}
