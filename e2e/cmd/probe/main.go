@@ -1,0 +1,58 @@
+// Command probe runs on a host of the lab and asks the echo application, once
+// or at a steady pace. It prints one line of JSON for each probe. Without -n it
+// goes on until its standard input is closed.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/probe"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "probe:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	var c probe.Config
+	flag.StringVar(&c.Protocol, "protocol", probe.TCP, "`protocol`: tcp, udp or sctp")
+	flag.DurationVar(&c.Every, "every", 5*time.Millisecond, "`time` between the starts of two probes")
+	flag.DurationVar(&c.Timeout, "timeout", time.Second, "`time` to wait for an answer")
+	flag.IntVar(&c.Count, "n", 0, "`number` of probes; 0 is until standard input is closed")
+	flag.BoolVar(&c.UntilOK, "until-ok", false, "stop after the first good probe")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		return fmt.Errorf("got %d arguments, want one: ADDRESS:PORT", flag.NArg())
+	}
+	c.Target = flag.Arg(0)
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	if c.Count == 0 {
+		go func() {
+			defer stop()
+			// Nothing is said on it; its end is all that matters.
+			_, _ = io.Copy(io.Discard, os.Stdin)
+		}()
+	}
+	out := json.NewEncoder(os.Stdout)
+	var failed error
+	err := probe.Run(ctx, c, func(r probe.Result) {
+		if err := out.Encode(r); err != nil {
+			failed = err
+			stop()
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return failed
+}

@@ -1,0 +1,181 @@
+package probe
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Protocols of a probe.
+const (
+	TCP = "tcp" // HTTP GET on a new connection
+	UDP = "udp" // one datagram and its answer
+	// SCTP sends one INIT and waits for nothing: kernels without SCTP cannot answer.
+	SCTP = "sctp"
+)
+
+// Answer is what the echo application says of itself and of its client.
+type Answer struct {
+	Pod    string `json:"pod"`
+	Node   string `json:"node"`
+	Client string `json:"client"`
+}
+
+// Result is one probe.
+type Result struct {
+	Start    time.Time     `json:"start"`
+	Duration time.Duration `json:"duration"`
+	OK       bool          `json:"ok"`
+	Error    string        `json:"error,omitempty"`
+	Answer   Answer        `json:"answer"`
+}
+
+// End is when the probe was answered or given up.
+func (r Result) End() time.Time { return r.Start.Add(r.Duration) }
+
+// Config says what is probed, and how.
+type Config struct {
+	Protocol string
+	// Target is an address and a port.
+	Target string
+	// Every is the time between the starts of two probes.
+	Every time.Duration
+	// Timeout of each probe.
+	Timeout time.Duration
+	// Count of probes; 0 is until the context ends.
+	Count int
+	// UntilOK ends the series after the first good probe.
+	UntilOK bool
+}
+
+// asker makes one probe.
+type asker func(ctx context.Context) (Answer, error)
+
+func (c Config) asker() (asker, error) {
+	switch c.Protocol {
+	case TCP:
+		// Every probe is a connection of its own, and there is no proxy in between.
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		return func(ctx context.Context) (Answer, error) { return askHTTP(ctx, client, c.Target) }, nil
+	case UDP:
+		return func(ctx context.Context) (Answer, error) { return askUDP(ctx, c.Target) }, nil
+	case SCTP:
+		return func(context.Context) (Answer, error) { return Answer{}, sendInit(c.Target) }, nil
+	}
+	return nil, fmt.Errorf("unknown protocol %q: want %s, %s or %s", c.Protocol, TCP, UDP, SCTP)
+}
+
+// Run probes and hands each result to report, one at a time, in the order in
+// which they end. It returns when all probes that were started have ended.
+func Run(ctx context.Context, c Config, report func(Result)) error {
+	ask, err := c.asker()
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var running sync.WaitGroup
+	var mu sync.Mutex
+	one := func() {
+		r := measure(context.WithoutCancel(ctx), ask, c.Timeout)
+		mu.Lock()
+		defer mu.Unlock()
+		if c.UntilOK && ctx.Err() != nil {
+			return
+		}
+		report(r)
+		if c.UntilOK && r.OK {
+			stop()
+		}
+	}
+	pace := time.NewTicker(c.Every)
+	defer pace.Stop()
+	for n := 1; ; n++ {
+		running.Go(one)
+		if n == c.Count {
+			break
+		}
+		select {
+		case <-pace.C:
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	if !c.UntilOK || c.Count > 0 {
+		running.Wait()
+	}
+	return nil
+}
+
+func measure(ctx context.Context, ask asker, timeout time.Duration) Result {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	start := time.Now()
+	answer, err := ask(ctx)
+	r := Result{Start: start, Duration: time.Since(start), OK: err == nil, Answer: answer}
+	if err != nil {
+		r.Error = err.Error()
+	}
+	return r
+}
+
+func askHTTP(ctx context.Context, client *http.Client, target string) (Answer, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+target+"/", nil)
+	if err != nil {
+		return Answer{}, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
+	if err != nil {
+		return Answer{}, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return Answer{}, fmt.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(body)))
+	}
+	return parse(body)
+}
+
+func askUDP(ctx context.Context, target string) (Answer, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "udp", target)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer conn.Close()
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return Answer{}, err
+	}
+	if _, err := conn.Write([]byte("?")); err != nil {
+		return Answer{}, err
+	}
+	buf := make([]byte, 1<<16)
+	n, err := conn.Read(buf)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return Answer{}, errors.New("no answer in time")
+	}
+	if err != nil {
+		return Answer{}, err
+	}
+	return parse(buf[:n])
+}
+
+func parse(b []byte) (Answer, error) {
+	var a Answer
+	if err := json.Unmarshal(b, &a); err != nil {
+		return Answer{}, fmt.Errorf("read answer %q: %w", b, err)
+	}
+	return a, nil
+}

@@ -1,0 +1,107 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Hosts outside the cluster. Client is on the nodes' LAN, Far is behind the
+// routers.
+const (
+	Client  = "client"
+	Far     = "far"
+	Router1 = "r1"
+	Router2 = "r2"
+)
+
+// Cluster is a running Kubernetes with the hosts around it.
+type Cluster interface {
+	// Kubeconfig returns the path of an administrator's kubeconfig.
+	Kubeconfig() string
+	// Nodes returns the names of the nodes, which are hosts too.
+	Nodes() []string
+	// Tool returns the path of kubectl or helm.
+	Tool(name string) string
+	// Command returns a command that runs on a host, where it finds the
+	// repository under the same path.
+	Command(ctx context.Context, host string, argv ...string) *exec.Cmd
+	// LoadImage gives all nodes an image.
+	LoadImage(ctx context.Context, tar string) error
+	// PowerOff pulls a host's plug: it says goodbye to nobody.
+	PowerOff(ctx context.Context, host string) error
+	// PowerOn starts a host again.
+	PowerOn(ctx context.Context, host string) error
+}
+
+// Bed is a cluster to work in.
+type Bed struct {
+	Cluster Cluster
+	Kube    kubernetes.Interface
+	dynamic dynamic.Interface
+	mapper  meta.ResettableRESTMapper
+	root    string // of the repository
+	macs    map[string]string
+}
+
+// New connects to a cluster.
+func New(cluster Cluster) (*Bed, error) {
+	root, err := findRoot()
+	if err != nil {
+		return nil, err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", cluster.Kubeconfig())
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	config.QPS, config.Burst = 500, 1000
+	// The cluster is never behind the machine's proxy.
+	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+	b := &Bed{Cluster: cluster, root: root, macs: map[string]string{}}
+	if b.Kube, err = kubernetes.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("connect to cluster: %w", err)
+	}
+	if b.dynamic, err = dynamic.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("connect to cluster: %w", err)
+	}
+	kinds, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to cluster: %w", err)
+	}
+	b.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kinds))
+	return b, nil
+}
+
+// Path returns the path of a file of the repository.
+func (b *Bed) Path(parts ...string) string {
+	return filepath.Join(append([]string{b.root}, parts...)...)
+}
+
+// findRoot finds the repository above the working directory.
+func findRoot() (string, error) {
+	start, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "charts", "holdfast", "Chart.yaml")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("find the repository: the working directory is not inside it")
+		}
+	}
+}

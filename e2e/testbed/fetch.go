@@ -1,0 +1,170 @@
+package testbed
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os/exec"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/probe"
+)
+
+// prober is the path of the program that probes, on every host.
+func (b *Bed) prober() string { return b.Path("bin", "probe") }
+
+// Target is an address with the port that its Service has for a protocol.
+func Target(protocol string, address netip.Addr) string {
+	port := uint16(HTTPPort)
+	if protocol == probe.UDP {
+		port = UDPPort
+	}
+	return netip.AddrPortFrom(address, port).String()
+}
+
+// Fetch asks an address once from a host.
+func (b *Bed) Fetch(ctx context.Context, host, protocol string, address netip.Addr) (probe.Answer, error) {
+	out, err := b.On(ctx, host, b.prober(), "-n", "1", "-protocol", protocol, Target(protocol, address))
+	if err != nil {
+		return probe.Answer{}, err
+	}
+	var r probe.Result
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		return probe.Answer{}, fmt.Errorf("read what the prober printed: %w", err)
+	}
+	if !r.OK {
+		return probe.Answer{}, fmt.Errorf("fetch %s over %s from %s: %s", address, protocol, host, r.Error)
+	}
+	return r.Answer, nil
+}
+
+// WaitFetch asks until there is an answer: neither a status nor an EndpointSlice
+// says that kube-proxy knows of a Service.
+func (b *Bed) WaitFetch(ctx context.Context, host, protocol string, address netip.Addr) (probe.Answer, error) {
+	var got probe.Answer
+	err := Until(ctx, 30*time.Second, fmt.Sprintf("an answer of %s", address), func(ctx context.Context) (err error) {
+		got, err = b.Fetch(ctx, host, protocol, address)
+		return err
+	})
+	return got, err
+}
+
+// FirstFetch asks every 5 ms, and returns the first good probe.
+func (b *Bed) FirstFetch(ctx context.Context, host string, address netip.Addr) (probe.Result, error) {
+	s, err := b.Probe(ctx, host, probe.TCP, address, "-until-ok")
+	if err != nil {
+		return probe.Result{}, err
+	}
+	if err := s.wait(); err != nil {
+		return probe.Result{}, err
+	}
+	for _, r := range s.Results() {
+		if r.OK {
+			return r, nil
+		}
+	}
+	return probe.Result{}, fmt.Errorf("no answer of %s", address)
+}
+
+// Stream is a prober that runs.
+type Stream struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	said  bytes.Buffer
+	done  chan struct{}
+
+	mu      sync.Mutex
+	results []probe.Result
+	broken  error
+}
+
+// Probe starts to ask an address every 5 ms from a host. More arguments go to the prober.
+func (b *Bed) Probe(ctx context.Context, host, protocol string, address netip.Addr, args ...string) (*Stream, error) {
+	argv := append([]string{b.prober(), "-protocol", protocol}, append(args, Target(protocol, address))...)
+	s := &Stream{cmd: b.Cluster.Command(ctx, host, argv...), done: make(chan struct{})}
+	s.cmd.Stderr = &s.said
+	stdin, err := s.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	stdout, err := s.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start prober on %s: %w", host, err)
+	}
+	s.stdin = stdin
+	go s.read(stdout)
+	return s, nil
+}
+
+func (s *Stream) read(out io.Reader) {
+	defer close(s.done)
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		var r probe.Result
+		err := json.Unmarshal(lines.Bytes(), &r)
+		s.mu.Lock()
+		if err != nil {
+			s.broken = fmt.Errorf("read what the prober printed: %w", err)
+		} else {
+			s.results = append(s.results, r)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// Results returns what has been found so far.
+func (s *Stream) Results() []probe.Result {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]probe.Result(nil), s.results...)
+}
+
+// WaitGood waits for a number of good probes that were started after a time.
+func (s *Stream) WaitGood(ctx context.Context, limit time.Duration, after time.Time, n int) error {
+	return Until(ctx, limit, strconv.Itoa(n)+" answers", func(context.Context) error {
+		good, last := 0, ""
+		for _, r := range s.Results() {
+			switch {
+			case !r.Start.After(after):
+			case r.OK:
+				good++
+			default:
+				last = r.Error
+			}
+		}
+		if good >= n {
+			return nil
+		}
+		return fmt.Errorf("%d answers, last error %q", good, last)
+	})
+}
+
+// Stop ends the prober, once the probes under way have ended, and returns all results.
+func (s *Stream) Stop() ([]probe.Result, error) {
+	if err := s.stdin.Close(); err != nil {
+		return nil, fmt.Errorf("stop prober: %w", err)
+	}
+	err := s.wait()
+	return s.Results(), err
+}
+
+func (s *Stream) wait() error {
+	<-s.done
+	err := s.cmd.Wait()
+	if err != nil {
+		err = fmt.Errorf("run prober: %w: %s", err, s.said.String())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return errors.Join(err, s.broken)
+}

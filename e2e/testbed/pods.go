@@ -1,0 +1,92 @@
+package testbed
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func ready(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue && p.DeletionTimestamp == nil
+		}
+	}
+	return false
+}
+
+// Pods lists the pods of a component of Holdfast, by the name of its workload.
+func (b *Bed) Pods(ctx context.Context, workload string) ([]corev1.Pod, error) {
+	component := map[string]string{Controller: "controller", Speaker: "speaker"}[workload]
+	list, err := b.Kube.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: "app.kubernetes.io/component=" + component,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list pods of %s: %w", workload, err)
+	}
+	return list.Items, nil
+}
+
+// WaitReady waits until every replica and every node's speaker is ready.
+func (b *Bed) WaitReady(ctx context.Context) error {
+	return Until(ctx, 2*time.Minute, "Holdfast to be ready", func(ctx context.Context) error {
+		d, err := b.Kube.AppsV1().Deployments(Namespace).Get(ctx, Controller, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if s := d.Status; s.ObservedGeneration < d.Generation || s.AvailableReplicas < *d.Spec.Replicas || s.UnavailableReplicas > 0 {
+			return fmt.Errorf("%d of %d replicas of %s are available", s.AvailableReplicas, *d.Spec.Replicas, Controller)
+		}
+		ds, err := b.Kube.AppsV1().DaemonSets(Namespace).Get(ctx, Speaker, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if s := ds.Status; s.ObservedGeneration < ds.Generation || s.NumberReady < s.DesiredNumberScheduled || s.DesiredNumberScheduled == 0 {
+			return fmt.Errorf("%d of %d pods of %s are ready", s.NumberReady, s.DesiredNumberScheduled, Speaker)
+		}
+		return nil
+	})
+}
+
+// WaitSpeaker waits until a node's speaker is ready and, unless uid is empty, another one than that.
+func (b *Bed) WaitSpeaker(ctx context.Context, node, uid string) error {
+	return Until(ctx, time.Minute, "the speaker of "+node, func(ctx context.Context) error {
+		pods, err := b.Pods(ctx, Speaker)
+		if err != nil {
+			return err
+		}
+		for i := range pods {
+			if p := &pods[i]; p.Spec.NodeName == node && ready(p) && string(p.UID) != uid {
+				return nil
+			}
+		}
+		return fmt.Errorf("no ready speaker on %s", node)
+	})
+}
+
+// WaitNode waits until a node has reported itself Ready since a time. Before
+// that, the word of a dead node stands for tens of seconds.
+func (b *Bed) WaitNode(ctx context.Context, node string, since time.Time) error {
+	return Until(ctx, 2*time.Minute, "node "+node, func(ctx context.Context) error {
+		lease, err := b.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if lease.Spec.RenewTime == nil || lease.Spec.RenewTime.Before(&metav1.MicroTime{Time: since}) {
+			return fmt.Errorf("its lease was not renewed")
+		}
+		n, err := b.Kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+				return nil
+			}
+		}
+		return fmt.Errorf("it is not Ready")
+	})
+}

@@ -1,0 +1,114 @@
+package testbed
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// On runs a command on a host and returns what it printed.
+func (b *Bed) On(ctx context.Context, host string, argv ...string) (string, error) {
+	out, err := output(b.Cluster.Command(ctx, host, argv...))
+	if err != nil {
+		return out, fmt.Errorf("run %q on %s: %w", strings.Join(argv, " "), host, err)
+	}
+	return out, nil
+}
+
+// Kubectl runs kubectl and returns what it printed.
+func (b *Bed) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return b.tool(ctx, "kubectl", args)
+}
+
+// Helm runs helm and returns what it printed.
+func (b *Bed) Helm(ctx context.Context, args ...string) (string, error) {
+	return b.tool(ctx, "helm", args)
+}
+
+func (b *Bed) tool(ctx context.Context, name string, args []string) (string, error) {
+	cmd := exec.CommandContext(ctx, b.Cluster.Tool(name), args...)
+	cmd.Env = append(withoutProxy(os.Environ()), "KUBECONFIG="+b.Cluster.Kubeconfig())
+	out, err := output(cmd)
+	if err != nil {
+		return out, fmt.Errorf("run %s %s: %w", name, strings.Join(args, " "), err)
+	}
+	return out, nil
+}
+
+// withoutProxy keeps what we run off the machine's proxy, which cannot reach a cluster of ours.
+func withoutProxy(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
+		name, _, _ := strings.Cut(strings.ToLower(v), "=")
+		return name == "http_proxy" || name == "https_proxy" || name == "all_proxy"
+	})
+}
+
+// output runs a command; what it said on standard error becomes part of the error.
+func output(cmd *exec.Cmd) (string, error) {
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	// Ctrl-C is for us: a tool that is cut short in the middle leaves half of its work.
+	cmd.SysProcAttr.Setpgid = true
+	err := cmd.Run()
+	if err != nil && said.Len() > 0 {
+		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
+	}
+	return out.String(), err
+}
+
+// pause between two looks at a condition.
+const pause = 50 * time.Millisecond
+
+// Until looks at a condition again and again until it holds, which is when it
+// returns nil. The error says what was waited for and what was wrong in the end.
+func Until(ctx context.Context, limit time.Duration, what string, condition func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	var last error
+	for {
+		err := condition(ctx)
+		if err == nil {
+			return nil
+		}
+		// What the end of the time broke off says less than the look before it.
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait %s for %s: %w", limit, what, last)
+		case <-tick.C:
+		}
+	}
+}
+
+// Holds looks at a condition for some time, and returns the first error.
+func Holds(ctx context.Context, span time.Duration, condition func(context.Context) error) error {
+	end := time.NewTimer(span)
+	defer end.Stop()
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for {
+		if err := condition(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-end.C:
+			return nil
+		case <-tick.C:
+		}
+	}
+}
