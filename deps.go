@@ -32,5 +32,6 @@ import (
 	_ "k8s.io/client-go/tools/leaderelection"
 	_ "k8s.io/client-go/tools/leaderelection/resourcelock"
 	_ "k8s.io/client-go/tools/record"
+	_ "k8s.io/klog/v2"
 	_ "sigs.k8s.io/yaml"
 )

@@ -2,7 +2,6 @@ package bgp
 
 import (
 	"maps"
-	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,15 +34,22 @@ func (r *repairs) read() map[string]int {
 
 // metrics describe what is read at each scrape.
 type metrics struct {
-	repairs, up, advertised, ignored, updates, sent, received *prometheus.Desc
+	// repairs has a Desc for each kind, the kind being a constant label: so
+	// collectors of other packages can add kinds of their own to the same metric.
+	repairs                                          map[string]*prometheus.Desc
+	up, advertised, ignored, updates, sent, received *prometheus.Desc
 }
 
 func newMetrics() metrics {
 	byPeer := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc("holdfast_bgp_"+name, help, []string{"peer"}, nil)
 	}
+	repairs := map[string]*prometheus.Desc{}
+	for _, kind := range []string{kindRoute, kindPeer, kindPolicy} {
+		repairs[kind] = prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": kind})
+	}
 	return metrics{
-		repairs:    prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", []string{"kind"}, nil),
+		repairs:    repairs,
 		up:         byPeer("session_up", "Whether the session with a peer is established."),
 		advertised: byPeer("advertised_routes", "Routes that a peer is told of."),
 		ignored:    byPeer("ignored_routes", "Routes that a peer sent; none is used."),
@@ -56,7 +62,10 @@ func newMetrics() metrics {
 // Describe implements prometheus.Collector.
 func (s *Speaker) Describe(ch chan<- *prometheus.Desc) {
 	m := s.metrics
-	for _, d := range []*prometheus.Desc{m.repairs, m.up, m.advertised, m.ignored, m.updates, m.sent, m.received} {
+	for _, d := range m.repairs {
+		ch <- d
+	}
+	for _, d := range []*prometheus.Desc{m.up, m.advertised, m.ignored, m.updates, m.sent, m.received} {
 		ch <- d
 	}
 }
@@ -64,8 +73,8 @@ func (s *Speaker) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector: it asks GoBGP.
 func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 	repaired := s.repairs.read()
-	for _, kind := range slices.Sorted(maps.Keys(repaired)) {
-		ch <- prometheus.MustNewConstMetric(s.metrics.repairs, prometheus.CounterValue, float64(repaired[kind]), kind)
+	for kind, d := range s.metrics.repairs {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(repaired[kind]))
 	}
 	for _, p := range s.list() {
 		session := s.session(p)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 )
 
 // Oldest is the oldest Kubernetes served: CEL's ip() and cidr(), which our
@@ -31,7 +32,7 @@ type Clients struct {
 // kubeconfig file where a path is given. userAgent names the process in the API
 // server's log.
 func Connect(kubeconfig, userAgent string) (Clients, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	config, err := restConfig(kubeconfig)
 	if err != nil {
 		return Clients{}, fmt.Errorf("find the API server: %w", err)
 	}
@@ -62,6 +63,16 @@ func Connect(kubeconfig, userAgent string) (Clients, error) {
 	}
 	return Clients{kube: kube, holdfast: holdfast}, nil
 }
+
+func restConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		return rest.InClusterConfig()
+	}
+	return clientcmd.BuildConfigFromFlags("", kubeconfig)
+}
+
+// LogTo sends what client-go has to say to log: one stream, one format.
+func LogTo(log *slog.Logger) { klog.SetSlogLogger(log.With("from", "client-go")) }
 
 // checkVersion returns an error that says what to do when the API server is older than Oldest.
 func checkVersion(gitVersion string) error {

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"log/slog"
+	"testing"
+
+	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// TestMetricsRegister: every part of the speaker counts repairs of its own under
+// one name, which a registry accepts only if they agree on everything but the kind.
+func TestMetricsRegister(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	registry := prometheus.NewPedanticRegistry()
+	for _, c := range []prometheus.Collector{
+		&syncer{},
+		layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
+		bgp.New(bgp.Config{Log: log, Kick: func() {}}),
+	} {
+		if err := registry.Register(c); err != nil {
+			t.Error(err)
+		}
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Error(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "holdfast_repairs_total" && len(f.GetMetric()) < 4 {
+			t.Errorf("repairs of %d kinds, want those of every part", len(f.GetMetric()))
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// reporter writes what this node has to say to the API server, apart from the
+// loop that announces: an API server that hangs must not hold up a failover.
+type reporter struct {
+	node     string
+	log      *slog.Logger
+	cluster  *k8s.Cluster
+	sessions func() []bgp.Session
+	last     *atomic.Pointer[planned]
+	// said is the last Event on each peer's session, so that one change is one Event.
+	said map[string]bool
+}
+
+func (r *reporter) sync(ctx context.Context) error {
+	last := r.last.Load()
+	if last == nil || r.cluster.Uninstalling() {
+		return nil
+	}
+	sessions := r.sessions()
+	r.sayPeers(sessions)
+	services := map[lb.Key]*corev1.Service{}
+	for _, s := range r.cluster.Objects().Services {
+		services[lb.Key{Namespace: s.Namespace, Name: s.Name}] = s
+	}
+	var errs []error
+	for _, v := range last.Plan.Verdicts {
+		s := services[v.Service]
+		if s == nil || s.DeletionTimestamp != nil {
+			continue
+		}
+		if err := r.write(ctx, s, conditions(s, v, sessions)); !k8s.Overtaken(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *reporter) write(ctx context.Context, s *corev1.Service, conditions []metav1.Condition) error {
+	changed := k8s.Changed(s.Status.Conditions, conditions, 0, metav1.Time{})
+	if len(changed) == 0 {
+		return nil
+	}
+	if _, err := r.cluster.UpdateService(ctx, k8s.ServiceUpdate{Service: s, Conditions: conditions}); err != nil {
+		return err
+	}
+	object := lb.Object{Kind: config.KindService, Namespace: s.Namespace, Name: s.Name}
+	for _, c := range changed {
+		r.cluster.Event(object, s.UID, c.Status == metav1.ConditionTrue, lb.Reason(c.Reason), c.Message)
+	}
+	return nil
+}
+
+// conditions returns what this node, as their writer, says of a Service's announcement.
+func conditions(s *corev1.Service, v plan.Verdict, sessions []bgp.Session) []metav1.Condition {
+	var out []metav1.Condition
+	stands := func(kind string) bool { return meta.FindStatusCondition(s.Status.Conditions, kind) != nil }
+	// A Service that no advertisement selects hears it once, by the condition of layer 2.
+	if v.L2.Writer && (v.L2.Selected || !v.BGP.Selected || stands(v1beta1.ConditionAnnouncedL2)) {
+		out = append(out, condition(v1beta1.ConditionAnnouncedL2, v.L2))
+	}
+	if v.BGP.Writer && (v.BGP.Selected || stands(v1beta1.ConditionAnnouncedBGP)) {
+		out = append(out, condition(v1beta1.ConditionAnnouncedBGP, withSessions(v.BGP, sessions)))
+	}
+	return out
+}
+
+func condition(kind string, o plan.Outcome) metav1.Condition {
+	c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: string(o.Reason), Message: o.Message}
+	if o.Reason == lb.Announced {
+		c.Status = metav1.ConditionTrue
+	}
+	return c
+}
+
+// withSessions adds what the plan cannot know: whether the routes have anybody to go to.
+func withSessions(o plan.Outcome, sessions []bgp.Session) plan.Outcome {
+	if o.Reason != lb.Announced || len(o.Peers) == 0 {
+		return o
+	}
+	var with, without []string
+	for _, s := range sessions {
+		switch {
+		case !slices.Contains(o.Peers, s.Peer):
+		case up(s):
+			with = append(with, s.Peer)
+		default:
+			without = append(without, fmt.Sprintf("%s (%s)", s.Peer, s.LastError))
+		}
+	}
+	if len(with) == 0 {
+		o.Reason = lb.NoSession
+		o.Message = "no session is established with " + strings.Join(without, ", ")
+		return o
+	}
+	o.Message += " to " + strings.Join(with, ", ")
+	return o
+}
+
+// sayPeers sends one Event on a BGPPeer when this node's session with it comes up or goes down.
+func (r *reporter) sayPeers(sessions []bgp.Session) {
+	now := map[string]bool{}
+	for _, s := range sessions {
+		before, known := r.said[s.Peer]
+		if !up(s) && s.LastError == "" {
+			if known {
+				now[s.Peer] = before
+			}
+			continue // still connecting for the first time
+		}
+		now[s.Peer] = up(s)
+		if known && before == up(s) {
+			continue
+		}
+		object := lb.Object{Kind: config.KindPeer, Name: s.Peer}
+		if up(s) {
+			r.cluster.Event(object, r.cluster.PeerUID(s.Peer), true, lb.SessionEstablished, fmt.Sprintf("node %s: session with %s is established", r.node, s.Address))
+		} else {
+			r.cluster.Event(object, r.cluster.PeerUID(s.Peer), false, lb.SessionDown, fmt.Sprintf("node %s: no session with %s: %s", r.node, s.Address, s.LastError))
+		}
+		r.log.Info("session", "peer", s.Peer, "address", s.Address, "established", up(s), "why", s.LastError)
+	}
+	r.said = now
+}
+
+func up(s bgp.Session) bool { return s.State == bgp.Established }

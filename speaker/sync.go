@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/members"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// syncer is one run of the speaker: read, plan, Set. It never waits for the
+// API server: statuses are the reporter's.
+type syncer struct {
+	node    string
+	options config.Options
+	log     *slog.Logger
+	cluster *k8s.Cluster
+	links   *link.Monitor
+	layer2  *layer2.Responder
+	bgp     *bgp.Speaker
+	// members is set when the membership has started.
+	members atomic.Pointer[members.Members]
+	// planned is called after each run.
+	planned func()
+	last    atomic.Pointer[planned]
+	gone    atomic.Bool
+}
+
+// planned is the outcome of one run.
+type planned struct {
+	Plan     plan.Plan
+	Members  map[string]bool
+	Services []*corev1.Service `json:"-"`
+}
+
+// sync plans and hands every sink its whole desired set.
+func (w *syncer) sync(context.Context) error {
+	m := w.members.Load()
+	if m == nil || !w.cluster.Synced() || !w.links.Synced() {
+		return nil // each of these kicks when it is there
+	}
+	if w.cluster.Uninstalling() {
+		return w.leave()
+	}
+	m.SetJoin(w.cluster.SpeakerAddresses())
+	if !m.Joined() {
+		return nil
+	}
+	objects := w.cluster.Objects()
+	state, _ := config.Compile(objects, w.options) // the controller says what is wrong
+	state.Members = m.Alive()
+	p := plan.ForNode(w.node, state)
+	w.layer2.Set(p.Announcements)
+	err := w.bgp.Set(bgp.Desired{RouterID: p.RouterID, Peers: p.Peers, Routes: p.Routes})
+	w.logChanges(w.last.Load(), p)
+	w.last.Store(&planned{p, state.Members, objects.Services})
+	w.planned()
+	if err != nil {
+		return fmt.Errorf("set BGP: %w", err)
+	}
+	return nil
+}
+
+// leave obeys the uninstall mark: withdraw everything, keep nothing.
+func (w *syncer) leave() error {
+	if w.gone.Load() {
+		return nil
+	}
+	w.layer2.Set(nil)
+	if err := w.bgp.Leave(); err != nil {
+		return fmt.Errorf("withdraw routes: %w", err)
+	}
+	w.last.Store(nil)
+	w.gone.Store(true)
+	w.log.Info("uninstalling: everything is withdrawn")
+	return nil
+}
+
+// ready tells the truth: all informers synced and the first plan applied.
+func (w *syncer) ready(runs int64) error {
+	switch {
+	case w.gone.Load():
+		return errors.New("uninstalling: everything is withdrawn")
+	case !w.cluster.Synced():
+		return errors.New("informers are not synced")
+	case w.members.Load() == nil:
+		return errors.New("the membership has not started")
+	case w.last.Load() == nil || runs == 0:
+		return errors.New("the first plan is not applied")
+	}
+	return nil
+}
+
+// runMembers starts the membership as soon as the cluster shows what it needs,
+// and takes part until ctx ends.
+func (w *syncer) runMembers(ctx context.Context, s settings, kick func()) error {
+	if w.cluster.WaitForSync(ctx) != nil {
+		return nil
+	}
+	key, address, err := w.membership(ctx, s)
+	if err != nil {
+		return nil // ctx ended while waiting
+	}
+	m := members.New(members.Config{
+		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.membersPort), Key: key, Kick: kick,
+	})
+	w.members.Store(m)
+	return m.Run(ctx)
+}
+
+// membership waits for the members' key and for an address of this node, saying
+// once what it waits for. It returns an error only when ctx ends.
+func (w *syncer) membership(ctx context.Context, s settings) (key []byte, address netip.Addr, err error) {
+	said := ""
+	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+		state, _ := config.Compile(w.cluster.Objects(), w.options)
+		var why error
+		if addresses := state.Nodes[w.node].Addresses; len(addresses) > 0 {
+			address = addresses[0]
+			key, why = w.cluster.MembersKey(ctx, s.membersSecret)
+		} else {
+			why = fmt.Errorf("node %s has no address in its status", w.node)
+		}
+		if why != nil && why.Error() != said {
+			said = why.Error()
+			w.log.Warn("waiting for what the membership needs", "error", why)
+		}
+		return why == nil, nil
+	})
+	return key, address, err
+}
+
+// logChanges writes one line for each Service whose announcement by this node changed.
+func (w *syncer) logChanges(before *planned, p plan.Plan) {
+	was := map[lb.Key]plan.Verdict{}
+	if before != nil {
+		for _, v := range before.Plan.Verdicts {
+			was[v.Service] = v
+		}
+	}
+	for _, v := range p.Verdicts {
+		old := was[v.Service]
+		if old.L2.Here != v.L2.Here && v.L2.Selected {
+			w.log.Info("layer 2", "service", v.Service, "reason", v.L2.Here, "message", v.L2.Message)
+		}
+		if old.BGP.Here != v.BGP.Here && v.BGP.Selected {
+			w.log.Info("BGP", "service", v.Service, "reason", v.BGP.Here, "message", v.BGP.Message)
+		}
+	}
+}
+
+// debug is what /debug/state shows.
+func (w *syncer) debug() any {
+	return struct {
+		Node     string
+		Planned  *planned
+		Links    []link.Link
+		Layer2   any
+		Sessions []bgp.Session
+	}{w.node, w.last.Load(), w.links.Links(), w.layer2.State(), w.bgp.Sessions()}
+}
