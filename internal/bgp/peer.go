@@ -27,10 +27,11 @@ const (
 	deferralTime = 1
 	// multiHopTTL lets a session cross as many hops as there are.
 	multiHopTTL = 255
-	// maxPrefixes bounds what one router can make the speaker hold: GoBGP keeps
-	// rejected routes, about 1 KiB each. Above it the session is closed (RFC 4486
-	// subcode 1), for losing one session is better than losing the process.
-	maxPrefixes = 50_000
+	// maxPrefixes bounds what one router can make the speaker hold and count: GoBGP
+	// keeps the routes that it rejects, 0.6 KiB each, and walks over all of them for
+	// every UPDATE. Above the bound the session is closed (RFC 4486 subcode 1), for
+	// losing one session is better than losing the process.
+	maxPrefixes = 20_000
 	// prefixLimitRest is the wait before a session closed for maxPrefixes is tried again.
 	prefixLimitRest = 5 * time.Minute
 )

@@ -1,0 +1,261 @@
+package bgp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// says makes a router answer each connection with these bytes.
+func says(b []byte) func(*router) {
+	return func(r *router) {
+		r.answer = func(conn net.Conn) { _, _ = conn.Write(b) }
+	}
+}
+
+// message is a BGP message of any content.
+func message(length int, kind byte, body ...byte) []byte {
+	m := bytes.Repeat([]byte{0xff}, 16)
+	m = binary.BigEndian.AppendUint16(m, uint16(length))
+	return append(append(m, kind), body...)
+}
+
+// establishes makes a router open the session and then say these bytes.
+func establishes(b []byte) func(*router) {
+	return func(r *router) {
+		r.answer = func(conn net.Conn) {
+			r.send(conn, r.open())
+			r.send(conn, gobgp.NewBGPKeepAliveMessage())
+			_, _ = conn.Write(b)
+		}
+	}
+}
+
+// openWith is an OPEN with one optional parameter of these bytes.
+func openWith(param ...byte) []byte {
+	body := append([]byte{4, 0xfd, 0xe9, 0, 90, 192, 0, 2, 250, byte(len(param))}, param...)
+	return message(gobgp.BGP_HEADER_LENGTH+len(body), gobgp.BGP_MSG_OPEN, body...)
+}
+
+func garbage() []byte {
+	random := rand.New(rand.NewPCG(1, 2))
+	b := make([]byte, 5000)
+	for i := range b {
+		b[i] = byte(random.Uint32())
+	}
+	return b
+}
+
+// Whatever one router says, its session says why it is down, and the other session lives.
+func TestHostileRouter(t *testing.T) {
+	good := newRouter(t, "127.0.0.1", 65001)
+	s, _ := run(t)
+	peers := []lb.Peer{good.peer("good", 65000)}
+	want := map[string]string{}
+	add := func(name, sentence string, option func(*router)) {
+		address := netip.MustParseAddr("127.0.1.1").As4()
+		address[3] += byte(len(want))
+		peers = append(peers, newRouter(t, netip.AddrFrom4(address).String(), 65001, option).peer(name, 65000))
+		want[name] = sentence
+	}
+	const malformed = "the router sent a malformed message"
+	add("random", malformed, says(garbage()))
+	add("marker", malformed, says(append(make([]byte, 16), 0, 29, 1)))
+	add("short length", malformed, says(message(5, gobgp.BGP_MSG_OPEN)))
+	add("long length", malformed, says(message(60000, gobgp.BGP_MSG_OPEN, make([]byte, 60000)...)))
+	add("type", malformed, says(message(19, 77)))
+	add("truncated OPEN", malformed, says(message(22, gobgp.BGP_MSG_OPEN, 4, 0, 1)))
+	add("OPEN with a lying parameter", malformed, says(openWith(2, 200, 1, 4, 0)))
+	add("OPEN with a lying capability", malformed, says(openWith(2, 4, 64, 200, 0, 0)))
+	add("OPEN with a lying host name", malformed, says(openWith(2, 4, 73, 2, 250, 1)))
+	add("cut off OPEN", "before its OPEN", func(r *router) {
+		r.answer = func(conn net.Conn) { _, _ = conn.Write(openWith()[:24]); conn.Close() }
+	})
+	add("mute", "", says(nil))
+	add("KEEPALIVE for an OPEN", "refused", says(message(19, gobgp.BGP_MSG_KEEPALIVE)))
+	add("truncated UPDATE", malformed, establishes(message(21, gobgp.BGP_MSG_UPDATE, 0, 9)))
+	add("UPDATE with lying lengths", malformed, establishes(message(27, gobgp.BGP_MSG_UPDATE, 0, 0, 255, 255, 64, 1, 9, 0)))
+	add("garbage after OPEN", malformed, establishes(garbage()))
+	add("NOTIFICATION", "closed by the router: cease, administrative shutdown, \"maintenance\"",
+		establishes(message(33, gobgp.BGP_MSG_NOTIFICATION, append([]byte{6, 2, 11}, "maintenance"...)...)))
+	add("stray OPEN", "", establishes(openWith()))
+
+	set(t, s, desire(peers, route("198.51.100.1/32", "good", "random", "truncated UPDATE")))
+	await(t, "the good router's table", "198.51.100.1/32 igp path [65000] via 127.0.0.1", good.table)
+	for name, sentence := range want {
+		nstest.Until(t, patience, name+" says "+sentence, func() bool {
+			return strings.Contains(session(s, name).LastError, sentence)
+		})
+		t.Logf("%s: %s", name, session(s, name).LastError)
+	}
+	set(t, s, desire(peers, route("198.51.100.2/32", "good")))
+	await(t, "the good router's table", "198.51.100.2/32 igp path [65000] via 127.0.0.1", good.table)
+	if n, _ := good.lastOpen(); n != 1 {
+		t.Errorf("the good session was opened %d times", n)
+	}
+}
+
+// Mistakes of configuration are told in words.
+func TestSentences(t *testing.T) {
+	wrongAS := newRouter(t, "127.0.0.1", 65001)
+	refusing := newRouter(t, "127.0.0.2", 65001, func(r *router) {
+		r.answer = func(conn net.Conn) {
+			r.send(conn, r.open())
+			r.send(conn, gobgp.NewBGPNotificationMessage(gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR, gobgp.BGP_ERROR_SUB_BAD_PEER_AS, nil))
+		}
+	})
+	sameID := newRouter(t, "127.0.0.3", 65000, func(r *router) {
+		r.answer = func(conn net.Conn) {
+			open := r.open()
+			open.Body.(*gobgp.BGPOpen).ID = netip.MustParseAddr("192.0.2.1")
+			r.send(conn, open)
+		}
+	})
+	closed := newRouter(t, "127.0.0.4", 65001)
+	closed.listener.Close()
+	s, _ := run(t)
+	peer := wrongAS.peer("wrong AS", 65000)
+	peer.PeerASN = 65000
+	set(t, s, desire([]lb.Peer{peer, refusing.peer("refusing", 65000), sameID.peer("same ID", 65000), closed.peer("closed", 65000)}))
+	for name, want := range map[string]string{
+		"wrong AS": "peer AS is 65001, configured 65000",
+		"refusing": refused,
+		"same ID":  "the router uses this node's router ID",
+		"closed":   "cannot connect: connection refused",
+	} {
+		await(t, name, want, func() string { return session(s, name).LastError })
+	}
+	for _, session := range s.Sessions() {
+		if session.State == Established || !session.Since.IsZero() || session.Advertised != 0 {
+			t.Errorf("session is %+v", session)
+		}
+	}
+}
+
+// A peer that cannot be used is an error of its own and costs no other peer anything.
+func TestUnusablePeers(t *testing.T) {
+	good := newRouter(t, "127.0.0.1", 65001)
+	s, _ := run(t)
+	twin := good.peer("twin", 65000)
+	err := s.Set(desire([]lb.Peer{
+		twin, good.peer("good", 65000),
+		{Name: "nowhere"},
+		{Name: "link-local", Address: netip.MustParseAddr("fe80::1")},
+		{Name: "mixed", Address: netip.MustParseAddr("192.0.2.7"), SourceAddress: netip.MustParseAddr("2001:db8::7")},
+	}, route("198.51.100.1/32", "good", "link-local")))
+	want := lines(
+		"use peer link-local: a link-local IPv6 address is not supported, use a global one",
+		"use peer mixed: source address 2001:db8::7 is of another family than 192.0.2.7",
+		"use peer nowhere: it has no address",
+		"use peer twin: 127.0.0.1 is the address of peer good already",
+	)
+	if err == nil || err.Error() != want {
+		t.Errorf("Set: %v, want %s", err, want)
+	}
+	await(t, "table", "198.51.100.1/32 igp path [65000] via 127.0.0.1", good.table)
+}
+
+// flood is a router's many routes, in UPDATEs of 100.
+func flood(n int) []byte {
+	var out []byte
+	for first := 0; first < n; first += 100 {
+		var nlri []gobgp.PathNLRI
+		for i := first; i < min(n, first+100); i++ {
+			p, err := gobgp.NewIPAddrPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 16), byte(i >> 8), byte(i)}), 32))
+			if err != nil {
+				panic(err)
+			}
+			nlri = append(nlri, gobgp.PathNLRI{NLRI: p})
+		}
+		hop, err := gobgp.NewPathAttributeNextHop(netip.MustParseAddr("192.0.2.99"))
+		if err != nil {
+			panic(err)
+		}
+		b, err := gobgp.NewBGPUpdateMessage(nil, []gobgp.PathAttributeInterface{
+			gobgp.NewPathAttributeOrigin(0),
+			gobgp.NewPathAttributeAsPath([]gobgp.AsPathParamInterface{gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ, []uint32{65001})}),
+			hop,
+		}, nlri).Serialize()
+		if err != nil {
+			panic(err)
+		}
+		out = append(out, b...)
+	}
+	return out
+}
+
+// What a router sends is used for nothing, and above a limit ends its session alone.
+func TestFlood(t *testing.T) {
+	good := newRouter(t, "127.0.0.1", 65001)
+	chatty := newRouter(t, "127.0.0.2", 65001, establishes(flood(1000)))
+	flooding := newRouter(t, "127.0.0.3", 65001, establishes(flood(maxPrefixes+1)))
+	s, _ := run(t)
+	set(t, s, desire([]lb.Peer{good.peer("good", 65000), chatty.peer("chatty", 65000), flooding.peer("flooding", 65000)},
+		route("198.51.100.1/32", "good", "chatty", "flooding")))
+	nstest.Until(t, patience, "the flooding session is closed", func() bool {
+		return strings.HasPrefix(session(s, "flooding").LastError, "the router sent more than")
+	})
+	nstest.Until(t, patience, "the flooding session stays closed", func() bool {
+		return session(s, "flooding").State == "idle" && !session(s, "flooding").Since.IsZero()
+	})
+	received := func() uint64 {
+		for _, p := range s.list() {
+			if nameOf(p) == "chatty" {
+				return afiSafiState(p).GetReceived()
+			}
+		}
+		return 0
+	}
+	nstest.Until(t, patience, "the chatty router is heard", func() bool { return received() == 1000 })
+	await(t, "the good router's log", "+ 198.51.100.1/32 igp path [65000] via 127.0.0.1", good.log)
+	paths, err := s.server.Load().paths()
+	if err != nil || len(paths) != 1 {
+		t.Errorf("GoBGP's table has %d paths, %v", len(paths), err)
+	}
+	if states := []string{session(s, "good").State, session(s, "chatty").State}; !slices.Equal(states, []string{Established, Established}) {
+		t.Errorf("other sessions are %v", states)
+	}
+}
+
+// FuzzReadAS: whatever a router answers to the question for its AS, reading it ends.
+func FuzzReadAS(f *testing.F) {
+	f.Add(openWith())
+	f.Add(openWith(2, 6, 65, 4, 0, 1, 0, 0))
+	f.Add(message(5, gobgp.BGP_MSG_OPEN))
+	f.Add(message(19, gobgp.BGP_MSG_KEEPALIVE))
+	f.Add(garbage())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		asn, err := readAS(bytes.NewReader(b))
+		if err != nil && asn != 0 {
+			t.Errorf("AS %d and error %v", asn, err)
+		}
+	})
+}
+
+func TestReadAS(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		b    []byte
+		want uint32
+	}{
+		{"two octets", openWith(), 65001},
+		{"four octets", openWith(2, 6, 65, 4, 0, 1, 0, 0), 65536},
+		{"no OPEN", message(19, gobgp.BGP_MSG_KEEPALIVE), 0},
+		{"length below the header", message(18, gobgp.BGP_MSG_OPEN), 0},
+		{"nothing", nil, 0},
+	} {
+		if got, err := readAS(bytes.NewReader(tt.b)); got != tt.want || (err == nil) != (tt.want != 0) {
+			t.Errorf("%s: AS %d, %v; want %d", tt.name, got, err, tt.want)
+		}
+	}
+}
