@@ -122,7 +122,10 @@ func (n *fakeNetwork) remake()             { n.change(func(l *link.Link) { l.Ind
 
 func (n *fakeNetwork) bounce() {
 	n.change(func(l *link.Link) { l.Up = false })
-	n.lan.wire("eth0", n.r.protocols[0]).Close()
+	// The sockets of a link that goes down fail by themselves, unless they are closed already.
+	if w := n.lan.wire("eth0", n.r.protocols[0]); w != nil {
+		w.Close()
+	}
 	n.change(func(l *link.Link) { l.Up = true })
 }
 

@@ -169,6 +169,11 @@ func TestAnnouncementsArePaced(t *testing.T) {
 			set = append(set, lb.Announcement{Address: addr})
 		}
 		r.Set(set)
+		// Kicks must not hurry it.
+		for range 10 {
+			synctest.Wait()
+			r.Kick()
+		}
 		perInstant := make(map[string]int)
 		got := sentFor(lan, 40*time.Millisecond)
 		for _, line := range got {
@@ -209,20 +214,41 @@ func TestOpenFails(t *testing.T) {
 	})
 }
 
-// A socket that fails again and again is opened now and then, not in a loop; each is counted.
+// A socket that fails is opened anew at once, and that is counted; one that fails
+// as soon as it is open is tried now and then, not in a loop.
 func TestSocketRepairs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newFakeLAN(eth0)
 		r, stop := settled(t, lan)
 		defer stop()
-		for range 20 {
-			if w := lan.wire("eth0", r.protocols[0]); w != nil {
-				w.Close()
-			}
-			sentFor(lan, 500*time.Millisecond)
+		repaired := func() uint64 { return r.counts.repairs[repairSocket].Load() }
+		lan.wire("eth0", r.protocols[0]).Close()
+		synctest.Wait()
+		if repaired() != 1 || lan.wire("eth0", r.protocols[0]) == nil {
+			t.Errorf("%d repairs at once", repaired())
 		}
-		if n := r.counts.repairs[repairSocket].Load(); n < 5 || n > 20 {
+		lan.mu.Lock()
+		lan.dead = true
+		lan.mu.Unlock()
+		lan.wire("eth0", r.protocols[0]).Close()
+		sentFor(lan, 10*time.Second)
+		if n := repaired(); n < 5 || n > 20 {
 			t.Errorf("%d repairs in 10 s", n)
 		}
 	})
+}
+
+// Between Set and what Run makes of it nothing removed is announced either.
+func TestRemovedBeforeSync(t *testing.T) {
+	lan := newFakeLAN(eth0)
+	r := lan.responder()
+	k := newKeeper(r)
+	defer k.close()
+	r.Set(ourAnnouncements)
+	k.sync()
+	r.Set(nil)
+	k.announce()
+	if n := len(lan.out); n != 0 {
+		t.Errorf("%d frames sent", n)
+	}
 }

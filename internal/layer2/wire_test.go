@@ -51,8 +51,9 @@ type fakeLAN struct {
 	wires map[string]*fakeWire
 	// out is all that is sent, on any link.
 	out chan []byte
-	// fail makes opening fail.
+	// fail makes opening fail; dead makes wires that fail as soon as they are open.
 	fail error
+	dead bool
 	// opened counts wires.
 	opened int
 }
@@ -81,6 +82,9 @@ func (l *fakeLAN) listen(on link.Link, p protocol) (wire, error) {
 		return nil, l.fail
 	}
 	w := &fakeWire{in: make(chan []byte), out: l.out, closed: make(chan struct{})}
+	if l.dead {
+		w.Close()
+	}
 	l.wires[on.Name+" "+string(p.family)] = w
 	l.opened++
 	return w, nil
