@@ -1,0 +1,108 @@
+package config
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+)
+
+// world is a configuration with every kind of conflict in it.
+func world() Objects {
+	return Objects{
+		Pools: []*v1beta1.IPAddressPool{
+			poolObject("a", 1, "192.0.2.0/24", "192.0.2.7"), poolObject("b", 1, "192.0.2.128/24", "garbage"), poolObject("c", 0, "192.0.2.9-192.0.2.11", "2001:db8::/64"),
+		},
+		L2Advertisements: []*v1beta1.L2Advertisement{
+			{ObjectMeta: meta("y", 1), Spec: v1beta1.L2AdvertisementSpec{AdvertisementScope: v1beta1.AdvertisementScope{IPAddressPools: []string{"x"}}}},
+			{ObjectMeta: meta("x", 2), Spec: v1beta1.L2AdvertisementSpec{AdvertisementScope: v1beta1.AdvertisementScope{NodeSelectors: []metav1.LabelSelector{badSelector()}}}},
+		},
+		BGPAdvertisements: []*v1beta1.BGPAdvertisement{
+			{ObjectMeta: meta("y", 1), Spec: v1beta1.BGPAdvertisementSpec{AggregationLength: ptr(int32(28)), Communities: []string{"1:2", "1:1", "x"}}},
+			{ObjectMeta: meta("x", 1), Spec: v1beta1.BGPAdvertisementSpec{Peers: []string{"nobody"}}},
+		},
+		Peers: []*v1beta1.BGPPeer{peerObject("p", 1), peerObject("q", 1), peerObject("r", 0, func(s *v1beta1.BGPPeerSpec) { s.PeerAddress = "172.30.0.11" }), peerObject("s", 0, func(s *v1beta1.BGPPeerSpec) { s.MyASN = 0 })},
+		Services: []*corev1.Service{
+			serviceObject("a", annotated(AnnotationAddresses, "?")), serviceObject("b", annotated(AnnotationPool, "a"), annotated(MetalLBPool, "b")),
+			serviceObject("c", leaving, having("192.0.2.1")), serviceObject("d", leaving, having("192.0.2.1")),
+		},
+		EndpointSlices: []*discoveryv1.EndpointSlice{
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "a"}}, Endpoints: []discoveryv1.Endpoint{{NodeName: ptr("n1")}}},
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "a"}}, Endpoints: []discoveryv1.Endpoint{{NodeName: ptr("n2")}}},
+		},
+		Nodes:      []*corev1.Node{nodeObject("n1", "a", "172.30.0.11"), nodeObject("n2", "b", "172.30.0.12"), nodeObject("n3", "b")},
+		Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "red"}}}, {ObjectMeta: metav1.ObjectMeta{Name: "other"}}},
+	}
+}
+
+func shuffled[T any](r *rand.Rand, s []T) []T {
+	s = slices.Clone(s)
+	r.Shuffle(len(s), func(i, j int) { s[i], s[j] = s[j], s[i] })
+	return s
+}
+
+func TestOrderOfInputDoesNotMatter(t *testing.T) {
+	o := world()
+	state, problems := Compile(o, served())
+	if len(problems) < 10 {
+		t.Errorf("only %d problems in a world full of them: %v", len(problems), told(problems))
+	}
+	if diff := cmp.Diff(map[string]map[string]string{"default": {"team": "red"}, "other": nil}, state.Namespaces); diff != "" {
+		t.Errorf("namespaces: -want +got\n%s", diff)
+	}
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		again, told := Compile(Objects{
+			shuffled(r, o.Pools), shuffled(r, o.L2Advertisements), shuffled(r, o.BGPAdvertisements), shuffled(r, o.Peers),
+			shuffled(r, o.Services), shuffled(r, o.EndpointSlices), shuffled(r, o.Nodes), shuffled(r, o.Namespaces),
+		}, served())
+		if diff := cmp.Diff(state, again, addrs()); diff != "" {
+			t.Fatalf("seed %d: -first +shuffled\n%s", seed, diff)
+		}
+		if diff := cmp.Diff(problems, told); diff != "" {
+			t.Fatalf("seed %d: problems: -first +shuffled\n%s", seed, diff)
+		}
+	}
+}
+
+// The API objects come from a cache that others read: they are not ours to change.
+func TestInputIsNotChanged(t *testing.T) {
+	o := world()
+	Compile(o, served())
+	if diff := cmp.Diff(world(), o, addrs()); diff != "" {
+		t.Errorf("-before +after\n%s", diff)
+	}
+}
+
+func BenchmarkCompile10k(b *testing.B) {
+	var o Objects
+	for i := range 20 {
+		p := poolObject(fmt.Sprintf("p%02d", i), int64(i))
+		for j := range 256 {
+			p.Spec.Addresses = append(p.Spec.Addresses, fmt.Sprintf("10.%d.%d.0-10.%d.%d.200", i, j, i, j))
+		}
+		o.Pools = append(o.Pools, p)
+	}
+	address := netip.MustParseAddr("10.0.0.0")
+	for i := range 10_000 {
+		name := fmt.Sprintf("s%05d", i)
+		o.Services = append(o.Services, serviceObject(name, having(address.String())))
+		slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: name}}}
+		for j := range 3 {
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{NodeName: ptr(fmt.Sprintf("n%03d", (i+j)%100))})
+		}
+		o.EndpointSlices = append(o.EndpointSlices, slice)
+		address = address.Next()
+	}
+	for b.Loop() {
+		Compile(o, served())
+	}
+}

@@ -1,0 +1,162 @@
+package config
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+func peerObject(name string, second int64, changes ...func(*v1beta1.BGPPeerSpec)) *v1beta1.BGPPeer {
+	o := &v1beta1.BGPPeer{ObjectMeta: meta(name, second), Spec: v1beta1.BGPPeerSpec{
+		MyASN: 64600, PeerASN: 64512, PeerAddress: "172.31.0.1",
+	}}
+	for _, change := range changes {
+		change(&o.Spec)
+	}
+	return o
+}
+
+func nodeObject(name, zone string, addresses ...string) *corev1.Node {
+	o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}}
+	for _, a := range addresses {
+		o.Status.Addresses = append(o.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
+	}
+	return o
+}
+
+func seconds(n float64) *metav1.Duration {
+	return &metav1.Duration{Duration: time.Duration(n * float64(time.Second))}
+}
+
+func TestPeer(t *testing.T) {
+	no := false
+	s, problems := Compile(Objects{Peers: []*v1beta1.BGPPeer{
+		peerObject("default", 1),
+		peerObject("full", 2, func(s *v1beta1.BGPPeerSpec) {
+			s.MyASN, s.PeerASN, s.PeerAddress, s.PeerPort = 4200000000, 4294967295, "2001:db8::1", 1179
+			s.SourceAddress, s.RouterID, s.EBGPMultiHop, s.EnableGracefulRestart = "2001:db8::2", "192.0.2.1", true, &no
+			s.HoldTime, s.KeepaliveTime, s.ConnectTime = seconds(4), seconds(1.5), seconds(65535)
+			s.NodeSelectors = []metav1.LabelSelector{badSelector()}
+		}),
+	}}, Options{})
+	want := []lb.Peer{{
+		Name: "default", LocalASN: 64600, PeerASN: 64512, Address: netip.MustParseAddr("172.31.0.1"), Port: 179,
+		HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 5 * time.Second, GracefulRestart: true,
+	}, {
+		Name: "full", LocalASN: 4200000000, PeerASN: 4294967295, Address: netip.MustParseAddr("2001:db8::1"), Port: 1179,
+		SourceAddress: netip.MustParseAddr("2001:db8::2"), RouterID: netip.MustParseAddr("192.0.2.1"), MultiHop: true,
+		HoldTime: 4 * time.Second, KeepaliveTime: 1500 * time.Millisecond, ConnectTime: 65535 * time.Second,
+		NodeSelectors: []lb.Selector{{{Operator: lb.In}}},
+	}}
+	if diff := cmp.Diff(want, s.Peers, addrs()); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	wantProblems := []string{`BGPPeer full InvalidSelector: spec.nodeSelectors[0] matches nothing: "Near" is not a valid label selector operator`}
+	if diff := cmp.Diff(wantProblems, told(problems)); diff != "" {
+		t.Errorf("problems: -want +got\n%s", diff)
+	}
+}
+
+func TestInvalidPeer(t *testing.T) {
+	type spec = v1beta1.BGPPeerSpec
+	for _, tt := range []struct {
+		change func(*spec)
+		want   string
+	}{
+		{func(s *spec) { s.MyASN = 0 }, "myASN and peerASN must be between 1 and 4294967295"},
+		{func(s *spec) { s.PeerASN = 1 << 32 }, "myASN and peerASN must be between 1 and 4294967295"},
+		{func(s *spec) { s.PeerASN, s.EBGPMultiHop = s.MyASN, true }, "ebgpMultiHop is for peers of another AS: remove it, or correct myASN or peerASN"},
+		{func(s *spec) { s.PeerAddress = "router" }, `peerAddress "router" is not an IPv4 or IPv6 address`},
+		{func(s *spec) { s.PeerAddress = "::ffff:192.0.2.1" }, `peerAddress "::ffff:192.0.2.1" is an IPv4 address in IPv6 form: write 192.0.2.1`},
+		{func(s *spec) { s.PeerAddress = "0.0.0.0" }, "peerAddress 0.0.0.0 is no address of one router or node: write its unicast address"},
+		{func(s *spec) { s.PeerAddress = "::1" }, "peerAddress ::1 is no address of one router or node: write its unicast address"},
+		{func(s *spec) { s.PeerAddress = "224.0.0.5" }, "peerAddress 224.0.0.5 is no address of one router or node: write its unicast address"},
+		{func(s *spec) { s.PeerAddress = "255.255.255.255" }, "peerAddress 255.255.255.255 is no address of one router or node: write its unicast address"},
+		{func(s *spec) { s.PeerAddress = "fe80::1" }, "peerAddress fe80::1 is link-local and needs a link to be dialled on: write a global or unique local address"},
+		{func(s *spec) { s.SourceAddress = "ff02::1" }, "sourceAddress ff02::1 is no address of one router or node: write its unicast address"},
+		{func(s *spec) { s.SourceAddress = "2001:db8::1" }, "sourceAddress and peerAddress must be of one IP family"},
+		{func(s *spec) { s.PeerPort = 65536 }, "peerPort must be between 1 and 65535"},
+		{func(s *spec) { s.RouterID = "0.0.0.0" }, `routerID "0.0.0.0" must have the form of an IPv4 address other than 0.0.0.0`},
+		{func(s *spec) { s.RouterID = "2001:db8::1" }, `routerID "2001:db8::1" must have the form of an IPv4 address other than 0.0.0.0`},
+		{func(s *spec) { s.HoldTime = seconds(0) }, "holdTime must be between 3s and 65535s"},
+		{func(s *spec) { s.HoldTime = seconds(2) }, "holdTime must be between 3s and 65535s"},
+		{func(s *spec) { s.HoldTime = seconds(65536) }, "holdTime must be between 3s and 65535s"},
+		{func(s *spec) { s.HoldTime = seconds(9.8) }, "holdTime must be whole seconds: write 10s"},
+		{func(s *spec) { s.KeepaliveTime = seconds(0) }, "keepaliveTime must be at least 1s"},
+		{func(s *spec) { s.KeepaliveTime = seconds(91) }, "keepaliveTime must not be longer than holdTime, which is 1m30s"},
+		{func(s *spec) { s.HoldTime, s.KeepaliveTime = seconds(9), seconds(10) }, "keepaliveTime must not be longer than holdTime, which is 9s"},
+		{func(s *spec) { s.ConnectTime = seconds(0.5) }, "connectTime must be between 1s and 65535s"},
+	} {
+		t.Run(tt.want, func(t *testing.T) {
+			s, problems := Compile(Objects{Peers: []*v1beta1.BGPPeer{
+				peerObject("bad", 1, tt.change),
+				peerObject("good", 2, func(s *spec) { s.PeerAddress = "172.31.0.2" }),
+			}}, Options{})
+			if len(s.Peers) != 1 || s.Peers[0].Name != "good" {
+				t.Errorf("peers in force: %v", s.Peers)
+			}
+			if diff := cmp.Diff([]string{"BGPPeer bad InvalidPeer: not used: " + tt.want}, told(problems)); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPeerConflicts(t *testing.T) {
+	zone := func(z string) func(*v1beta1.BGPPeerSpec) {
+		return func(s *v1beta1.BGPPeerSpec) {
+			s.NodeSelectors = []metav1.LabelSelector{labelled(map[string]string{"zone": z})}
+		}
+	}
+	at := func(address, routerID string) func(*v1beta1.BGPPeerSpec) {
+		return func(s *v1beta1.BGPPeerSpec) { s.PeerAddress, s.RouterID = address, routerID }
+	}
+	nodes := []*corev1.Node{nodeObject("n1", "a", "172.30.0.11", "fd00:30::11"), nodeObject("n2", "b", "172.30.0.12"), nodeObject("n3", "a", "172.30.0.13"), nodeObject("n4", "a"), nodeObject("n5", "a")}
+	for _, tt := range []struct {
+		name     string
+		peers    []*v1beta1.BGPPeer
+		want     map[string]map[string]lb.Reason
+		problems []string
+	}{
+		{"a node is the router: the others may dial it", []*v1beta1.BGPPeer{peerObject("p", 1, at("fd00:30::11", ""))},
+			map[string]map[string]lb.Reason{"p": {"n1": lb.PeerIsSelf}},
+			[]string{"BGPPeer p PeerIsSelf: not used on n1: peerAddress fd00:30::11 is that node's own: write the router's, or keep the node out by nodeSelectors"}},
+		{"kept out by selector", []*v1beta1.BGPPeer{peerObject("p", 1, at("172.30.0.11", ""), zone("b"))},
+			map[string]map[string]lb.Reason{"p": nil}, nil},
+		{"one address twice: where both are, whatever the port", []*v1beta1.BGPPeer{
+			peerObject("young", 2, func(s *v1beta1.BGPPeerSpec) { s.PeerPort = 1179 }), peerObject("old", 1, zone("a"))},
+			map[string]map[string]lb.Reason{"old": nil, "young": {"n1": lb.DuplicatePeer, "n3": lb.DuplicatePeer, "n4": lb.DuplicatePeer, "n5": lb.DuplicatePeer}},
+			[]string{`BGPPeer young DuplicatePeer: not used on n1, n3, n4 and 1 more nodes: BGPPeer "old" is older and has peerAddress 172.31.0.1 there: remove one of the two, or give them disjoint nodeSelectors`}},
+		{"one address twice on disjoint nodes", []*v1beta1.BGPPeer{peerObject("x", 1, zone("a")), peerObject("y", 2, zone("b"))},
+			map[string]map[string]lb.Reason{"x": nil, "y": nil}, nil},
+		{"two router IDs on one node", []*v1beta1.BGPPeer{
+			peerObject("x", 1, at("172.31.0.1", "192.0.2.1"), zone("b")), peerObject("y", 2, at("172.31.0.2", "")), peerObject("z", 3, at("172.31.0.3", "192.0.2.2"))},
+			map[string]map[string]lb.Reason{"x": nil, "y": nil, "z": {"n2": lb.ConflictingRouterID}},
+			[]string{`BGPPeer z ConflictingRouterID: not used on n2: BGPPeer "x" is older and gives routerID 192.0.2.1 there: a node has one, write the same`}},
+		{"a peer that is not used there bars nobody", []*v1beta1.BGPPeer{
+			peerObject("bad", 1, func(s *v1beta1.BGPPeerSpec) { s.MyASN = 0 }), peerObject("good", 2)},
+			map[string]map[string]lb.Reason{"good": nil},
+			[]string{"BGPPeer bad InvalidPeer: not used: myASN and peerASN must be between 1 and 4294967295"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, problems := Compile(Objects{Peers: tt.peers, Nodes: nodes}, Options{})
+			got := map[string]map[string]lb.Reason{}
+			for _, p := range s.Peers {
+				got[p.Name] = p.Unusable
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.problems, told(problems)); diff != "" {
+				t.Errorf("problems: -want +got\n%s", diff)
+			}
+		})
+	}
+}

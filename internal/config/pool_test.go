@@ -1,0 +1,148 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// meta makes the metadata of an object born in the given second.
+func meta(name string, second int64) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.Unix(second, 0)}
+}
+
+func poolObject(name string, second int64, addresses ...string) *v1beta1.IPAddressPool {
+	return &v1beta1.IPAddressPool{ObjectMeta: meta(name, second), Spec: v1beta1.IPAddressPoolSpec{Addresses: addresses}}
+}
+
+func labelled(labels map[string]string) metav1.LabelSelector {
+	return metav1.LabelSelector{MatchLabels: labels}
+}
+
+// badSelector is one that the API server's schema lets through.
+func badSelector() metav1.LabelSelector {
+	return metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "zone", Operator: "Near"}}}
+}
+
+// told writes Problems as one would read them out, notes marked.
+func told(problems []lb.Problem) []string {
+	var out []string
+	for _, p := range problems {
+		mark := ""
+		if p.Note {
+			mark = "note "
+		}
+		out = append(out, fmt.Sprintf("%s%s %s: %s", mark, p.Object, p.Reason, p.Message))
+	}
+	return out
+}
+
+// addrs lets cmp compare addresses.
+func addrs() cmp.Option { return cmpopts.EquateComparable(netip.Addr{}) }
+
+func rangesOf(s lb.State) map[string]string {
+	out := map[string]string{}
+	for _, p := range s.Pools {
+		out[p.Name] = fmt.Sprint(p.Ranges)
+	}
+	return out
+}
+
+func TestPoolAddresses(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		pools    []*v1beta1.IPAddressPool
+		want     map[string]string
+		problems []string
+	}{
+		{"every form, both families", []*v1beta1.IPAddressPool{poolObject("p", 1, "192.0.2.0/30", "198.51.100.1 - 198.51.100.3", "203.0.113.9", "2001:db8::/126")},
+			map[string]string{"p": "[192.0.2.0-192.0.2.3 198.51.100.1-198.51.100.3 203.0.113.9 2001:db8::-2001:db8::3]"}, nil},
+		{"a bad entry leaves the others", []*v1beta1.IPAddressPool{poolObject("p", 1, "garbage", "192.0.2.1", "192.0.2.9-192.0.2.7")},
+			map[string]string{"p": "[192.0.2.1]"},
+			[]string{
+				`IPAddressPool p InvalidAddresses: spec.addresses[0]: "garbage" is not an IPv4 or IPv6 address: write a prefix (192.0.2.0/26), a range (192.0.2.10-192.0.2.20) or a single address`,
+				`IPAddressPool p InvalidAddresses: spec.addresses[2]: "192.0.2.9-192.0.2.7" is reversed: write 192.0.2.7-192.0.2.9`,
+			}},
+		{"no good entry is still a pool", []*v1beta1.IPAddressPool{poolObject("p", 1, "::/0")},
+			map[string]string{"p": "[]"},
+			[]string{`IPAddressPool p InvalidAddresses: spec.addresses[0]: "::/0" is every address there is: write the prefix that is yours to give`}},
+		{"host bits are said and do no harm", []*v1beta1.IPAddressPool{poolObject("p", 1, "192.0.2.5/30")},
+			map[string]string{"p": "[192.0.2.4-192.0.2.7]"},
+			[]string{`note IPAddressPool p HostBitsIgnored: spec.addresses[0]: "192.0.2.5/30" has host bits set and is read as 192.0.2.4/30: write that`}},
+		{"overlap within a pool", []*v1beta1.IPAddressPool{poolObject("p", 1, "192.0.2.0/30", "192.0.2.2-192.0.2.6", "192.0.2.5")},
+			map[string]string{"p": "[192.0.2.0-192.0.2.3 192.0.2.4-192.0.2.6]"},
+			[]string{`note IPAddressPool p OverlappingAddresses: spec.addresses holds 192.0.2.2-192.0.2.3, 192.0.2.5 more than once: once is enough`}},
+		{"overlap of two: the elder keeps", []*v1beta1.IPAddressPool{poolObject("a", 2, "192.0.2.0/28"), poolObject("b", 1, "192.0.2.4-192.0.2.5", "192.0.2.8")},
+			map[string]string{"a": "[192.0.2.0-192.0.2.3 192.0.2.6-192.0.2.7 192.0.2.9-192.0.2.15]", "b": "[192.0.2.4-192.0.2.5 192.0.2.8]"},
+			[]string{`IPAddressPool a OverlappingAddresses: IPAddressPool "b" is older and keeps 192.0.2.4-192.0.2.5, 192.0.2.8: take that out of one of the two pools`}},
+		{"of one second: by name", []*v1beta1.IPAddressPool{poolObject("b", 1, "192.0.2.1"), poolObject("a", 1, "192.0.2.1")},
+			map[string]string{"a": "[192.0.2.1]", "b": "[]"},
+			[]string{`IPAddressPool b OverlappingAddresses: IPAddressPool "a" is older and keeps 192.0.2.1: take that out of one of the two pools`}},
+		{"with several", []*v1beta1.IPAddressPool{poolObject("a", 1, "2001:db8::1"), poolObject("b", 2, "2001:db8::3"), poolObject("c", 3, "2001:db8::-2001:db8::4")},
+			map[string]string{"a": "[2001:db8::1]", "b": "[2001:db8::3]", "c": "[2001:db8:: 2001:db8::2 2001:db8::4]"},
+			[]string{
+				`IPAddressPool c OverlappingAddresses: IPAddressPool "a" is older and keeps 2001:db8::1: take that out of one of the two pools`,
+				`IPAddressPool c OverlappingAddresses: IPAddressPool "b" is older and keeps 2001:db8::3: take that out of one of the two pools`,
+			}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, problems := Compile(Objects{Pools: tt.pools}, Options{})
+			if diff := cmp.Diff(tt.want, rangesOf(s)); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.problems, told(problems)); diff != "" {
+				t.Errorf("problems: -want +got\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPoolSpec(t *testing.T) {
+	off := false
+	now := metav1.Unix(9, 0)
+	o := poolObject("p", 1, "192.0.2.1")
+	o.Labels = map[string]string{"net": "lan"}
+	o.DeletionTimestamp = &now
+	o.Spec.AutoAssign, o.Spec.AvoidBuggyIPs = &off, true
+	o.Spec.ServiceAllocation = &v1beta1.ServiceAllocation{
+		Priority:           7,
+		NamespaceSelectors: []metav1.LabelSelector{badSelector(), labelled(map[string]string{"team": "red", "env": "prod"})},
+		ServiceSelectors:   []metav1.LabelSelector{badSelector()},
+	}
+	s, problems := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}}, Options{})
+	never := lb.Selector{{Operator: lb.In}}
+	want := []lb.Pool{{
+		Name: "p", Labels: o.Labels, Ranges: s.Pools[0].Ranges, AvoidBuggyIPs: true, Deleting: true,
+		Allocation: &lb.Allocation{
+			Priority:    7,
+			ByNamespace: true,
+			NamespaceSelectors: []lb.Selector{never, {
+				{Key: "env", Operator: lb.In, Values: []string{"prod"}},
+				{Key: "team", Operator: lb.In, Values: []string{"red"}},
+			}},
+			ServiceSelectors: []lb.Selector{never},
+		},
+	}}
+	if diff := cmp.Diff(want, s.Pools, addrs()); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	wantProblems := []string{
+		`IPAddressPool p InvalidSelector: spec.serviceAllocation.namespaceSelectors[0] matches nothing: "Near" is not a valid label selector operator`,
+		`IPAddressPool p InvalidSelector: spec.serviceAllocation.serviceSelectors[0] matches nothing: "Near" is not a valid label selector operator`,
+	}
+	if diff := cmp.Diff(wantProblems, told(problems)); diff != "" {
+		t.Errorf("problems: -want +got\n%s", diff)
+	}
+	for _, labels := range []map[string]string{nil, {}, {"": ""}, {"zone": "a"}} {
+		if never.Matches(labels) {
+			t.Errorf("an unreadable selector matches %v", labels)
+		}
+	}
+}
