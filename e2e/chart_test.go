@@ -1,0 +1,112 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// testChart upgrades, uninstalls and installs again.
+func testChart(t *testing.T, e *env) {
+	l2 := e.service(t, e.app, "chart-l2")
+	bgp := e.service(t, e.app, "chart-bgp", routed)
+	e.served(t, testbed.Client, l2)
+	e.served(t, testbed.Far, bgp)
+	e.hops(t, bgp, len(e.workers()))
+	t.Run("upgrade with the same values", func(t *testing.T) { e.upgrade(t) })
+	t.Run("uninstall", func(t *testing.T) { e.uninstall(t, l2, bgp) })
+	t.Run("install again", func(t *testing.T) {
+		must(t, e.Install(t.Context()))
+		must(t, e.WaitReady(t.Context()))
+		e.sameAddresses(t, e.app.Namespace, "chart-l2", l2)
+		e.sameAddresses(t, e.app.Namespace, "chart-bgp", bgp)
+		e.served(t, testbed.Client, l2)
+		e.served(t, testbed.Far, bgp)
+		e.hops(t, bgp, len(e.workers()))
+	})
+}
+
+// upgrade must change nothing when there is nothing to change.
+func (e *env) upgrade(t *testing.T) {
+	must(t, e.WaitReady(t.Context()))
+	before := e.installed(t)
+	must(t, e.Install(t.Context()))
+	must(t, e.WaitReady(t.Context()))
+	if diff := cmp.Diff(before, e.installed(t)); diff != "" {
+		t.Errorf("-before +after\n%s", diff)
+	}
+}
+
+// installed is what tells whether an object of the chart was changed, or a pod replaced.
+func (e *env) installed(t *testing.T) []string {
+	t.Helper()
+	// The version of a workload changes with its status, too: what was asked of it is its generation.
+	var out []string
+	for columns, kinds := range map[string]string{
+		"generation:.metadata.generation":                                      "deployments,daemonsets,poddisruptionbudgets",
+		"version:.metadata.resourceVersion":                                    "clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts",
+		"uid:.metadata.uid,restarts:.status.containerStatuses[*].restartCount": "pods",
+	} {
+		text, err := e.Kubectl(t.Context(), "get", kinds, "-n", testbed.Namespace, "--sort-by=.metadata.name",
+			"-l", "app.kubernetes.io/name=holdfast", "--no-headers", "-o", "custom-columns=kind:.kind,name:.metadata.name,"+columns)
+		must(t, err)
+		out = append(out, text)
+	}
+	lines := strings.Split(strings.Join(out, ""), "\n")
+	if len(lines) < 10 {
+		t.Fatalf("only %d objects are installed: %q", len(lines), lines)
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// uninstall must leave nothing but what the user made: pools, Services and their addresses.
+func (e *env) uninstall(t *testing.T, l2, bgp []netip.Addr) {
+	must(t, e.Uninstall(t.Context()))
+	e.hops(t, bgp, 0)
+	e.silent(t, l2)
+	// With the pods every process is gone; a BGP session needs one.
+	for _, router := range []string{testbed.Router1, testbed.Router2} {
+		out, err := e.On(t.Context(), router, "ip", "route", "show", "proto", "bgp")
+		must(t, err)
+		if out != "" {
+			t.Errorf("%s still has routes:\n%s", router, out)
+		}
+	}
+	pools, err := e.Resource(testbed.Pools).List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	if len(pools.Items) < 2 {
+		t.Errorf("%d pools are left, want those of the samples", len(pools.Items))
+	}
+	for _, p := range pools.Items {
+		noFinalizer(t, "pool "+p.GetName(), p.GetFinalizers())
+	}
+	services, err := e.Kube.CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	for i := range services.Items {
+		noFinalizer(t, "Service "+services.Items[i].Name, services.Items[i].Finalizers)
+	}
+	e.sameAddresses(t, e.app.Namespace, "chart-l2", l2)
+	left, err := e.Kubectl(t.Context(), "get", "deployments,daemonsets,jobs,clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts",
+		"-A", "-l", "app.kubernetes.io/name=holdfast", "-o", "name")
+	must(t, err)
+	if left != "" {
+		t.Errorf("objects of the chart are left:\n%s", left)
+	}
+}
+
+func noFinalizer(t *testing.T, object string, finalizers []string) {
+	t.Helper()
+	for _, f := range finalizers {
+		if strings.HasPrefix(f, "holdfast.dev/") {
+			t.Errorf("%s still has finalizer %s", object, f)
+		}
+	}
+}

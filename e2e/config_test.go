@@ -1,0 +1,163 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// object returns YAML of one of our objects.
+func object(kind, name, spec string) string {
+	return fmt.Sprintf("apiVersion: holdfast.dev/v1beta1\nkind: %s\nmetadata: {name: %s}\nspec: %s\n", kind, name, spec)
+}
+
+// testRejected writes objects that the API server must refuse, saying what to do.
+func testRejected(t *testing.T, e *env) {
+	const prefixOrRange = "each address must be a prefix (192.0.2.0/26), a range (192.0.2.10-192.0.2.20) or a single address"
+	for name, tc := range map[string]struct{ kind, spec, want string }{
+		"no address":        {"IPAddressPool", `{addresses: []}`, "spec.addresses"},
+		"bad prefix":        {"IPAddressPool", `{addresses: [192.0.2.0/33]}`, prefixOrRange},
+		"bad address":       {"IPAddressPool", `{addresses: [192.0.2.256]}`, prefixOrRange},
+		"bad range":         {"IPAddressPool", `{addresses: [192.0.2.1-banana]}`, prefixOrRange},
+		"one bad of two":    {"IPAddressPool", `{addresses: [192.0.2.0/28, banana]}`, prefixOrRange},
+		"everything":        {"IPAddressPool", `{addresses: [0.0.0.0/0]}`, "replace /0 by the prefix that is yours to give"},
+		"everything IPv6":   {"IPAddressPool", `{addresses: ["::/0"]}`, "replace /0 by the prefix that is yours to give"},
+		"unknown field":     {"IPAddressPool", `{addresses: [192.0.2.0/28], colour: red}`, "colour"},
+		"bad peer":          {"BGPPeer", `{myASN: 64600, peerASN: 64512, peerAddress: router}`, "peerAddress must be an IPv4 or IPv6 address"},
+		"no AS":             {"BGPPeer", `{peerASN: 64512, peerAddress: 172.31.0.9}`, "myASN"},
+		"AS zero":           {"BGPPeer", `{myASN: 0, peerASN: 64512, peerAddress: 172.31.0.9}`, "myASN"},
+		"short hold time":   {"BGPPeer", `{myASN: 64600, peerASN: 64512, peerAddress: 172.31.0.9, holdTime: 1s}`, "holdTime must be between 3s and 65535s"},
+		"long keepalive":    {"BGPPeer", `{myASN: 64600, peerASN: 64512, peerAddress: 172.31.0.9, holdTime: 9s, keepaliveTime: 10s}`, "keepaliveTime must not be longer than holdTime"},
+		"two families":      {"BGPPeer", `{myASN: 64600, peerASN: 64512, peerAddress: 172.31.0.9, sourceAddress: "fd00:31::11"}`, "must be of one IP family"},
+		"IPv6 router ID":    {"BGPPeer", `{myASN: 64600, peerASN: 64512, peerAddress: 172.31.0.9, routerID: "fd00::1"}`, "routerID"},
+		"multihop in an AS": {"BGPPeer", `{myASN: 64600, peerASN: 64600, peerAddress: 172.31.0.9, ebgpMultiHop: true}`, "ebgpMultiHop is for peers of another AS"},
+		"aggregate of one":  {"BGPAdvertisement", `{aggregationLength: 24, serviceSelectors: [{matchLabels: {a: b}}]}`, "cannot be aggregated"},
+		"length 33":         {"BGPAdvertisement", `{aggregationLength: 33}`, "aggregationLength"},
+		"bad community":     {"BGPAdvertisement", `{communities: [banana]}`, "communities"},
+		"long link name":    {"L2Advertisement", `{interfaces: [averyverylongname]}`, "interfaces"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := object(tc.kind, "e2e-rejected", tc.spec)
+			err := e.Apply(t.Context(), "", []byte(text))
+			if err == nil {
+				must(t, e.Delete(t.Context(), "", []byte(text)))
+				t.Fatal("the API server took it")
+			}
+			if !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q in it", err, tc.want)
+			}
+		})
+	}
+}
+
+// valid waits until the condition Valid of an object has a status and a reason.
+func (e *env) valid(t *testing.T, resource, name string, status metav1.ConditionStatus, reason string) metav1.Condition {
+	t.Helper()
+	var got metav1.Condition
+	must(t, testbed.Until(t.Context(), soon, fmt.Sprintf("%s %s Valid=%s %s", resource, name, status, reason), func(ctx context.Context) (err error) {
+		if got, err = e.Valid(ctx, resource, name); err != nil {
+			return err
+		}
+		if got.Status != status || got.Reason != reason {
+			return fmt.Errorf("it is %s %s: %s", got.Status, got.Reason, got.Message)
+		}
+		return nil
+	}))
+	return got
+}
+
+// testConditions writes objects whose trouble only the controller can see. It
+// tells the user, and goes on serving everybody else.
+func testConditions(t *testing.T, e *env) {
+	node, err := e.Kube.CoreV1().Nodes().Get(t.Context(), e.workers()[0], metav1.GetOptions{})
+	must(t, err)
+	own := node.Status.Addresses[0].Address
+	kinds := map[string]string{
+		"IPAddressPool": testbed.Pools, "L2Advertisement": testbed.L2Advertisements,
+		"BGPAdvertisement": testbed.BGPAdvertisements, "BGPPeer": testbed.Peers,
+	}
+	for name, tc := range map[string]struct {
+		kind, spec   string
+		status       metav1.ConditionStatus
+		reason, word string
+	}{
+		"one-address":   {"IPAddressPool", `{addresses: [192.0.2.77, "2001:db8::77"], autoAssign: false}`, metav1.ConditionTrue, "Valid", "in force"},
+		"host-bits":     {"IPAddressPool", `{addresses: [192.0.2.85/28], autoAssign: false}`, metav1.ConditionTrue, "HostBitsIgnored", "192.0.2.80"},
+		"reversed":      {"IPAddressPool", `{addresses: [192.0.2.110-192.0.2.100], autoAssign: false}`, metav1.ConditionFalse, "InvalidAddresses", "write 192.0.2.100-192.0.2.110"},
+		"two-families":  {"IPAddressPool", `{addresses: ["192.0.2.110-2001:db8::1"], autoAssign: false}`, metav1.ConditionFalse, "InvalidAddresses", "one range for each"},
+		"overlapping":   {"IPAddressPool", `{addresses: [172.30.0.140-172.30.0.150, 192.0.2.120/31], autoAssign: false}`, metav1.ConditionFalse, "OverlappingAddresses", `"lan"`},
+		"unknown-pool":  {"L2Advertisement", `{ipAddressPools: [nowhere]}`, metav1.ConditionFalse, "UnknownReference", `"nowhere"`},
+		"unknown-peer":  {"BGPAdvertisement", `{ipAddressPools: [lan], peers: [nobody]}`, metav1.ConditionFalse, "UnknownReference", `"nobody"`},
+		"own-address":   {"BGPPeer", `{myASN: 64600, peerASN: 64512, peerAddress: "` + own + `"}`, metav1.ConditionFalse, "PeerIsSelf", own},
+		"second-of-two": {"BGPPeer", `{myASN: 64600, peerASN: 64512, peerAddress: 172.31.0.1}`, metav1.ConditionFalse, "DuplicatePeer", `"r1v4"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e.apply(t, object(tc.kind, "e2e-"+name, tc.spec))
+			c := e.valid(t, kinds[tc.kind], "e2e-"+name, tc.status, tc.reason)
+			if !strings.Contains(c.Message, tc.word) {
+				t.Errorf("message is %q, want %q in it", c.Message, tc.word)
+			}
+			e.describes(t, []string{tc.reason, c.Message}, tc.kind, "e2e-"+name)
+			e.valid(t, testbed.Pools, "lan", metav1.ConditionTrue, "Valid")
+		})
+	}
+	served := e.service(t, e.app, "conditions")
+	e.served(t, testbed.Client, served)
+}
+
+// testPeerDown names routers with which no session can come up. Events say so,
+// and the other sessions keep their routes.
+func testPeerDown(t *testing.T, e *env) {
+	bgp := e.service(t, e.app, "peerdown", routed)
+	e.hops(t, bgp, len(e.workers()))
+	t.Run("unreachable", func(t *testing.T) {
+		e.apply(t, object("BGPPeer", "e2e-unreachable", `{myASN: 64600, peerASN: 64512, peerAddress: 172.31.0.77, connectTime: 1s}`))
+		e.sessionDown(t, "e2e-unreachable", "172.31.0.77")
+	})
+	t.Run("wrong AS", func(t *testing.T) {
+		as := func(ctx context.Context, number string) error {
+			_, err := e.Resource(testbed.Peers).Patch(ctx, "r2v4", types.MergePatchType, []byte(`{"spec":{"peerASN":`+number+`}}`), metav1.PatchOptions{})
+			return err
+		}
+		must(t, as(t.Context(), "64999"))
+		t.Cleanup(func() {
+			if err := as(context.Background(), "64513"); err != nil {
+				t.Error(err)
+			}
+		})
+		// The router's AS is what helps the user.
+		e.sessionDown(t, "r2v4", "64513")
+	})
+	e.served(t, testbed.Far, bgp)
+	// The AS is right again.
+	e.hops(t, bgp, len(e.workers()))
+}
+
+// sessionDown waits for the Event that says why there is no session with a peer.
+func (e *env) sessionDown(t *testing.T, peer, word string) {
+	t.Helper()
+	must(t, testbed.Until(t.Context(), time.Minute, "Event SessionDown of "+peer, func(ctx context.Context) error {
+		events, err := e.Kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=BGPPeer,involvedObject.name=" + peer})
+		if err != nil {
+			return err
+		}
+		var said []string
+		for i := range events.Items {
+			v := &events.Items[i]
+			said = append(said, v.Reason+": "+v.Message)
+			if v.Reason == "SessionDown" && v.Type == corev1.EventTypeWarning && strings.Contains(v.Message, word) {
+				return nil
+			}
+		}
+		return fmt.Errorf("none names %s: %s", word, strings.Join(said, "; "))
+	}))
+}

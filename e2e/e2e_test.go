@@ -1,0 +1,129 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+)
+
+var keep = flag.Bool("keep", false, "use a lab that is up already, and leave it up")
+
+// env is the cluster that a test works in, with Holdfast installed, the samples
+// applied and an application serving.
+type env struct {
+	*testbed.Bed
+	app testbed.App
+}
+
+// cases run in this order, one at a time: they share a cluster, and some break it.
+var cases = []struct {
+	name string
+	run  func(*testing.T, *env)
+}{
+	{"Samples", testSamples},
+	{"Reach", testReach},
+	{"Delete", testDelete},
+	{"TypeChange", testTypeChange},
+	{"Refused", testRefused},
+	{"NoPool", testNoPool},
+	{"PoolExhausted", testPoolExhausted},
+	{"OtherClass", testOtherClass},
+	{"OthersStatus", testOthersStatus},
+	{"NoEndpoint", testNoEndpoint},
+	{"ExcludedNode", testExcludedNode},
+	{"Rejected", testRejected},
+	{"Conditions", testConditions},
+	{"PeerDown", testPeerDown},
+	{"SCTP", testSCTP},
+	{"ControllerRestart", testControllerRestart},
+	{"SpeakerRestart", testSpeakerRestart},
+	{"NodeLoss", testNodeLoss},
+	{"Chart", testChart},
+}
+
+func TestE2E(t *testing.T) {
+	for _, mode := range []string{lab.ProxyNFTables, lab.ProxyIPTables} {
+		t.Run(mode, func(t *testing.T) {
+			e := setUp(t, mode)
+			for _, c := range cases {
+				t.Run(c.name, func(t *testing.T) { c.run(t, e) })
+			}
+		})
+	}
+}
+
+// setUp brings up a lab with Holdfast in it, for one mode of kube-proxy.
+func setUp(t *testing.T, mode string) *env {
+	start := time.Now()
+	b, err := testbed.New(openLab(t, mode))
+	must(t, err)
+	must(t, b.Build(t.Context()))
+	must(t, b.LoadImage(t.Context()))
+	t.Logf("lab with the image: %s", since(start))
+	start = time.Now()
+	must(t, b.Install(t.Context()))
+	must(t, b.WaitReady(t.Context()))
+	t.Logf("chart installed and ready: %s", since(start))
+	for _, file := range []string{"pool.yaml", "l2advertisement.yaml", "bgpadvertisement.yaml", "bgppeer.yaml"} {
+		must(t, b.ApplyFile(t.Context(), "", "config", "samples", file))
+	}
+	e := &env{Bed: b}
+	// Not on every worker, so that it makes a difference where a pod is.
+	e.app = testbed.App{Namespace: e.namespace(t), Name: "echo", Replicas: 2, Nodes: e.workers()[:2]}
+	must(t, b.Deploy(t.Context(), e.app))
+	return e
+}
+
+func openLab(t *testing.T, mode string) *lab.Lab {
+	l, err := lab.Open()
+	switch {
+	case err == nil && !*keep:
+		t.Fatal("a lab is up already: take it down (make lab-down), or use it with -keep")
+	case err == nil && l.Config.ProxyMode != mode:
+		t.Skipf("the lab that is up runs kube-proxy in mode %s", l.Config.ProxyMode)
+	case errors.Is(err, lab.ErrNotUp):
+		l, err = lab.Up(t.Context(), lab.Config{ProxyMode: mode}, t.Output())
+	}
+	must(t, err)
+	if !*keep {
+		t.Cleanup(func() {
+			// The test's own context has ended by now.
+			if err := lab.Down(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return l
+}
+
+// workers are the nodes but the control plane, which comes first.
+func (e *env) workers() []string { return e.Cluster.Nodes()[1:] }
+
+// must ends the test on an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func since(start time.Time) time.Duration { return time.Since(start).Round(time.Millisecond) }
+
+// slug makes a name of an object from the test's name.
+func slug(t *testing.T) string {
+	name := strings.ToLower(t.Name()[strings.LastIndexByte(t.Name(), '/')+1:])
+	return strings.Trim(strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, name), "-")
+}

@@ -1,0 +1,206 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/e2e/probe"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Annotation and value that make a Service one of the routed pool of config/samples.
+const (
+	poolAnnotation = "holdfast.dev/pool"
+	routedPool     = "routed"
+)
+
+// soon is how long things take that are a matter of milliseconds on an idle machine.
+const soon = 20 * time.Second
+
+// namespace makes a namespace for a test.
+func (e *env) namespace(t *testing.T) string {
+	t.Helper()
+	name := "e2e-" + slug(t)
+	must(t, e.EnsureNamespace(t.Context(), name))
+	t.Cleanup(func() {
+		err := e.Kube.CoreV1().Namespaces().Delete(context.Background(), name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	})
+	return name
+}
+
+// A change makes a Service the one that a test is about.
+type change func(*corev1.Service)
+
+// routed takes the addresses from the pool that BGP announces.
+func routed(s *corev1.Service) { pool(routedPool)(s) }
+
+func pool(name string) change { return annotation(poolAnnotation, name) }
+
+func annotation(key, value string) change {
+	return func(s *corev1.Service) { metav1.SetMetaDataAnnotation(&s.ObjectMeta, key, value) }
+}
+
+// local sends traffic to pods of the node it came to, and keeps the client's address.
+func local(s *corev1.Service) {
+	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+}
+
+// create makes a Service of an application, which lives as long as the test.
+func (e *env) create(t *testing.T, app testbed.App, name string, changes ...change) *corev1.Service {
+	t.Helper()
+	s := testbed.Service(app, name)
+	for _, c := range changes {
+		c(s)
+	}
+	made, err := e.Kube.CoreV1().Services(s.Namespace).Create(t.Context(), s, metav1.CreateOptions{})
+	must(t, err)
+	t.Cleanup(func() { e.remove(t, s.Namespace, s.Name) })
+	return made
+}
+
+// service makes a Service and waits for its two addresses.
+func (e *env) service(t *testing.T, app testbed.App, name string, changes ...change) []netip.Addr {
+	t.Helper()
+	s := e.create(t, app, name, changes...)
+	addresses, err := e.WaitAddresses(t.Context(), s.Namespace, s.Name, 2)
+	must(t, err)
+	return addresses
+}
+
+// remove deletes a Service, if it is still there, and waits until it is gone.
+func (e *env) remove(t *testing.T, namespace, name string) {
+	t.Helper()
+	ctx := context.Background() // also used when the test's own has ended
+	services := e.Kube.CoreV1().Services(namespace)
+	err := services.Delete(ctx, name, metav1.DeleteOptions{})
+	if err == nil {
+		err = testbed.Until(ctx, soon, "the end of Service "+name, func(ctx context.Context) error {
+			_, err := services.Get(ctx, name, metav1.GetOptions{})
+			if err == nil {
+				return fmt.Errorf("it is still there")
+			}
+			return err
+		})
+	}
+	if err != nil && !apierrors.IsNotFound(err) && !strings.Contains(err.Error(), "not found") {
+		t.Error(err)
+	}
+}
+
+// apply applies YAML, and deletes it at the end of the test.
+func (e *env) apply(t *testing.T, text string) {
+	t.Helper()
+	must(t, e.Apply(t.Context(), "", []byte(text)))
+	t.Cleanup(func() {
+		if err := e.Delete(context.Background(), "", []byte(text)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// waitCondition waits until a Service has a condition of some status and reason.
+func (e *env) waitCondition(t *testing.T, namespace, name, kind string, status metav1.ConditionStatus, reason string) metav1.Condition {
+	t.Helper()
+	var got metav1.Condition
+	must(t, testbed.Until(t.Context(), soon, fmt.Sprintf("%s %s=%s %s", name, kind, status, reason), func(ctx context.Context) (err error) {
+		if got, err = e.ServiceCondition(ctx, namespace, name, kind); err != nil {
+			return err
+		}
+		if got.Status != status || got.Reason != reason {
+			return fmt.Errorf("it is %s %s: %s", got.Status, got.Reason, got.Message)
+		}
+		return nil
+	}))
+	return got
+}
+
+// describes waits until kubectl describe says all of the words.
+func (e *env) describes(t *testing.T, words []string, object ...string) {
+	t.Helper()
+	must(t, testbed.Until(t.Context(), soon, "kubectl describe to say it", func(ctx context.Context) error {
+		out, err := e.Kubectl(ctx, append([]string{"describe"}, object...)...)
+		if err != nil {
+			return err
+		}
+		// kubectl breaks no lines within a message.
+		for _, w := range words {
+			if !strings.Contains(out, w) {
+				return fmt.Errorf("it does not say %q:\n%s", w, out)
+			}
+		}
+		return nil
+	}))
+}
+
+// announced waits until the condition says that layer 2 announces a Service.
+func (e *env) announced(t *testing.T, namespace, name string) {
+	t.Helper()
+	e.waitCondition(t, namespace, name, v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue, "Announced")
+}
+
+// silent waits until nobody answers ARP or NDP for the addresses any more.
+func (e *env) silent(t *testing.T, addresses []netip.Addr) {
+	t.Helper()
+	for _, a := range addresses {
+		must(t, testbed.Until(t.Context(), soon, "silence about "+a.String(), func(ctx context.Context) error {
+			answered, err := e.Answered(ctx, testbed.Client, a)
+			if err == nil && answered {
+				err = fmt.Errorf("somebody answers for it")
+			}
+			return err
+		}))
+	}
+}
+
+// hops waits until both routers have so many next hops for all the addresses.
+func (e *env) hops(t *testing.T, addresses []netip.Addr, n int) {
+	t.Helper()
+	for _, router := range []string{testbed.Router1, testbed.Router2} {
+		for _, a := range addresses {
+			must(t, e.WaitHops(t.Context(), 40*time.Second, router, a, n))
+		}
+	}
+}
+
+// served waits until all the addresses answer from a host.
+func (e *env) served(t *testing.T, host string, addresses []netip.Addr) {
+	t.Helper()
+	for _, a := range addresses {
+		_, err := e.WaitFetch(t.Context(), host, probe.TCP, a)
+		must(t, err)
+	}
+}
+
+// but returns the nodes without one.
+func but(nodes []string, out string) []string {
+	return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == out })
+}
+
+// logOutages says how long a client was without an answer; it fails when that has not ended.
+func logOutages(t *testing.T, what string, results []probe.Result) (failed int) {
+	t.Helper()
+	outages := probe.Outages(results)
+	for _, o := range outages {
+		failed += o.Failed
+	}
+	longest, some := probe.Longest(outages)
+	t.Logf("%s: %d of %d probes failed, longest time without an answer %d ms", what, failed, len(results), longest.Length().Milliseconds())
+	if some && !outages[len(outages)-1].Over {
+		t.Errorf("%s: no answer any more at the end", what)
+	}
+	return failed
+}

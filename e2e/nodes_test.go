@@ -1,0 +1,195 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/probe"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// testExcludedNode tells nodes, in two ways, to keep off external traffic.
+func testExcludedNode(t *testing.T, e *env) {
+	l2 := e.service(t, e.app, "excluded-l2")
+	bgp := e.service(t, e.app, "excluded-bgp", routed)
+	e.served(t, testbed.Client, l2)
+	e.hops(t, bgp, len(e.workers()))
+	nodes := e.Kube.CoreV1().Nodes()
+	label := func(ctx context.Context, node string, on bool) error {
+		value := any(nil)
+		if on {
+			value = ""
+		}
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{corev1.LabelNodeExcludeBalancers: value}}})
+		if err != nil {
+			return err
+		}
+		_, err = nodes.Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	}
+	condition := func(ctx context.Context, node string, on bool) error {
+		status := corev1.ConditionFalse
+		if on {
+			status = corev1.ConditionTrue
+		}
+		patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
+			Type: corev1.NodeNetworkUnavailable, Status: status, Reason: "Test", LastTransitionTime: metav1.Now(), LastHeartbeatTime: metav1.Now(),
+		}}}})
+		if err != nil {
+			return err
+		}
+		_, err = nodes.Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		return err
+	}
+	for name, set := range map[string]func(context.Context, string, bool) error{"label": label, "NetworkUnavailable": condition} {
+		t.Run(name, func(t *testing.T) {
+			owner, err := e.WaitOwner(t.Context(), testbed.Client, l2[0])
+			must(t, err)
+			t.Cleanup(func() {
+				if err := set(context.Background(), owner, false); err != nil {
+					t.Error(err)
+				}
+			})
+			must(t, set(t.Context(), owner, true))
+			e.owned(t, l2, func(node string) bool { return node != owner })
+			e.hops(t, bgp, len(e.workers())-1)
+			e.served(t, testbed.Client, l2)
+			must(t, set(t.Context(), owner, false))
+			e.owned(t, l2, func(node string) bool { return node == owner })
+			e.hops(t, bgp, len(e.workers()))
+		})
+	}
+}
+
+// owned waits until the right node answers for all the addresses.
+func (e *env) owned(t *testing.T, addresses []netip.Addr, right func(node string) bool) {
+	t.Helper()
+	for _, a := range addresses {
+		must(t, testbed.Until(t.Context(), soon, "another owner of "+a.String(), func(ctx context.Context) error {
+			owner, err := e.WaitOwner(ctx, testbed.Client, a)
+			if err == nil && !right(owner) {
+				err = fmt.Errorf("it is %s", owner)
+			}
+			return err
+		}))
+	}
+}
+
+// watched is an address that is probed while something happens.
+type watched struct {
+	name   string
+	stream *testbed.Stream
+}
+
+// watch probes addresses from a host, and waits until all of them answer.
+func (e *env) watch(t *testing.T, host string, addresses []netip.Addr) []watched {
+	t.Helper()
+	var out []watched
+	for _, a := range addresses {
+		s, err := e.Probe(t.Context(), host, probe.TCP, a)
+		must(t, err)
+		must(t, s.WaitGood(t.Context(), soon, time.Now(), 100))
+		out = append(out, watched{fmt.Sprintf("%s from %s", family(a), host), s})
+	}
+	return out
+}
+
+// recovered waits until every address answers again, steadily.
+func recovered(t *testing.T, streams []watched) {
+	t.Helper()
+	for _, w := range streams {
+		must(t, w.stream.WaitGood(t.Context(), time.Minute, time.Now(), 200))
+	}
+}
+
+// finish stops the probes and says what they saw; it returns how many failed.
+func finish(t *testing.T, streams []watched, during string) (failed int) {
+	t.Helper()
+	for _, w := range streams {
+		results, err := w.stream.Stop()
+		must(t, err)
+		failed += logOutages(t, during+", "+w.name, results)
+	}
+	return failed
+}
+
+// testNodeLoss pulls the plug of the node that owns an address, and gives it back its power.
+func testNodeLoss(t *testing.T, e *env) {
+	app := e.app
+	app.Name = "loss"
+	l2 := e.service(t, app, "loss-l2")
+	bgp := e.service(t, app, "loss-bgp", routed)
+	app.Replicas, app.Nodes = 1, nil
+	must(t, e.Deploy(t.Context(), app))
+	owner, err := e.WaitOwner(t.Context(), testbed.Client, l2[0])
+	must(t, err)
+	// Dead endpoints, which Kubernetes keeps for most of a minute, would mix into the figures.
+	app.Nodes = but(e.workers(), owner)
+	app.Replicas = int32(len(app.Nodes))
+	must(t, e.Deploy(t.Context(), app))
+	e.served(t, testbed.Client, l2)
+	e.served(t, testbed.Far, bgp)
+	e.hops(t, bgp, len(e.workers()))
+
+	streams := append(e.watch(t, testbed.Client, l2), e.watch(t, testbed.Far, bgp[:1])...)
+	off := time.Now()
+	must(t, e.Cluster.PowerOff(t.Context(), owner))
+	t.Cleanup(func() { e.ensureOn(t, owner) })
+	e.hops(t, bgp, len(e.workers())-1)
+	t.Logf("routers dropped the dead node's routes after %s", since(off))
+	recovered(t, streams)
+	finish(t, streams, "node loss")
+	e.owned(t, l2, func(node string) bool { return node != owner })
+
+	streams = append(e.watch(t, testbed.Client, l2), e.watch(t, testbed.Far, bgp[:1])...)
+	on := time.Now()
+	must(t, e.Cluster.PowerOn(t.Context(), owner))
+	must(t, e.WaitNode(t.Context(), owner, on))
+	e.hops(t, bgp, len(e.workers()))
+	t.Logf("routers have the node's routes again after %s", since(on))
+	must(t, e.WaitReady(t.Context()))
+	e.owned(t, l2, func(node string) bool { return node == owner })
+	t.Logf("the node owns its addresses again after %s", since(on))
+	recovered(t, streams)
+	finish(t, streams, "node return")
+	e.sameAddresses(t, app.Namespace, "loss-l2", l2)
+	e.sameAddresses(t, app.Namespace, "loss-bgp", bgp)
+}
+
+// ensureOn gives a node its power back when a test has failed.
+func (e *env) ensureOn(t *testing.T, node string) {
+	ctx := context.Background()
+	if _, err := e.On(ctx, node, "true"); err == nil {
+		return
+	}
+	start := time.Now()
+	err := e.Cluster.PowerOn(ctx, node)
+	if err == nil {
+		err = errors.Join(e.WaitNode(ctx, node, start), e.WaitReady(ctx))
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// sameAddresses checks that a Service has the addresses it had.
+func (e *env) sameAddresses(t *testing.T, namespace, name string, want []netip.Addr) {
+	t.Helper()
+	got, err := e.WaitAddresses(t.Context(), namespace, name, len(want))
+	must(t, err)
+	for i := range want {
+		if got[i] != want[i] {
+			t.Errorf("Service %s has %v, had %v", name, got, want)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/e2e/probe"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// setIngress writes status.loadBalancer as another program would.
+func (e *env) setIngress(t *testing.T, s *corev1.Service, ingress []corev1.LoadBalancerIngress) *corev1.Service {
+	t.Helper()
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"loadBalancer": map[string]any{"ingress": ingress}}})
+	must(t, err)
+	got, err := e.Kube.CoreV1().Services(s.Namespace).Patch(t.Context(), s.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	must(t, err)
+	return got
+}
+
+// testOtherClass checks that a Service of another load balancer stays as it is.
+func testOtherClass(t *testing.T, e *env) {
+	s := e.create(t, e.app, "other-class", func(s *corev1.Service) { s.Spec.LoadBalancerClass = new("example.com/other") })
+	before := e.setIngress(t, s, []corev1.LoadBalancerIngress{{IP: "172.30.0.189"}, {Hostname: "lb.example.com"}})
+	// Work for both daemons, in which they see this Service too.
+	mine := e.service(t, e.app, "other-class-mine", annotation("holdfast.dev/addresses", "172.30.0.188"))
+	e.served(t, testbed.Client, mine)
+	must(t, testbed.Holds(t.Context(), 2*time.Second, func(ctx context.Context) error {
+		now, err := e.Kube.CoreV1().Services(s.Namespace).Get(ctx, s.Name, metav1.GetOptions{})
+		if err == nil && now.ResourceVersion != before.ResourceVersion {
+			err = fmt.Errorf("it was written to: %s", cmp.Diff(before, now))
+		}
+		return err
+	}))
+	e.silent(t, testbed.Addresses(before))
+	// Its address is taken, although it lies in a pool of ours.
+	thief := e.create(t, e.app, "other-class-thief", annotation("holdfast.dev/addresses", "172.30.0.189"))
+	e.refused(t, thief.Name, "AddressInUse", "other-class")
+}
+
+// testOthersStatus checks that what others wrote beside our addresses stays, also
+// when we write there again.
+func testOthersStatus(t *testing.T, e *env) {
+	addresses := e.service(t, e.app, "others-status")
+	s, err := e.Kube.CoreV1().Services(e.app.Namespace).Get(t.Context(), "others-status", metav1.GetOptions{})
+	must(t, err)
+	ports := []corev1.PortStatus{{Port: 80, Protocol: corev1.ProtocolTCP, Error: new("example.com/Seen")}}
+	proxy := corev1.LoadBalancerIPModeProxy
+	e.setIngress(t, s, []corev1.LoadBalancerIngress{
+		{IP: addresses[0].String(), IPMode: &proxy, Ports: ports}, {IP: addresses[1].String()}, {Hostname: "lb.example.com"},
+	})
+	// One family goes, so the list must be written.
+	patch := `{"spec":{"ipFamilyPolicy":"SingleStack","ipFamilies":["IPv4"],"clusterIPs":["` + s.Spec.ClusterIP + `"]}}`
+	_, err = e.Kube.CoreV1().Services(s.Namespace).Patch(t.Context(), s.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	must(t, err)
+	want := []corev1.LoadBalancerIngress{{IP: addresses[0].String(), IPMode: &proxy, Ports: ports}, {Hostname: "lb.example.com"}}
+	must(t, testbed.Until(t.Context(), soon, "the second address to go, and nothing else", func(ctx context.Context) error {
+		s, err := e.Kube.CoreV1().Services(s.Namespace).Get(ctx, s.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if diff := cmp.Diff(want, s.Status.LoadBalancer.Ingress); diff != "" {
+			return fmt.Errorf("-want +got\n%s", diff)
+		}
+		return nil
+	}))
+}
+
+// testNoEndpoint checks that traffic that nobody could serve is not attracted.
+func testNoEndpoint(t *testing.T, e *env) {
+	nobody := e.app
+	nobody.Name = "nobody"
+	l2 := e.service(t, nobody, "noendpoint-l2")
+	bgp := e.service(t, nobody, "noendpoint-bgp", routed)
+	for name, kind := range map[string]string{"noendpoint-l2": v1beta1.ConditionAnnouncedL2, "noendpoint-bgp": v1beta1.ConditionAnnouncedBGP} {
+		c := e.waitCondition(t, nobody.Namespace, name, kind, metav1.ConditionFalse, "NoServingEndpoint")
+		e.describes(t, []string{"NoServingEndpoint", c.Message}, "service", "-n", nobody.Namespace, name)
+	}
+	e.silent(t, l2)
+	e.hops(t, bgp, 0)
+	// As soon as there is somebody, it is announced.
+	nobody.Replicas = 1
+	start := time.Now()
+	must(t, e.Deploy(t.Context(), nobody))
+	t.Cleanup(func() {
+		if err := e.Kube.AppsV1().Deployments(nobody.Namespace).Delete(context.Background(), nobody.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	_, err := e.WaitFetch(t.Context(), testbed.Client, probe.TCP, l2[0])
+	must(t, err)
+	t.Logf("from the first pod's creation to the first answer: %s", since(start))
+	e.announced(t, nobody.Namespace, "noendpoint-l2")
+	e.hops(t, bgp, len(e.workers()))
+}

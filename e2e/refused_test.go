@@ -1,0 +1,95 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"testing"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// refused checks that a Service has no address, and that its user can read why.
+func (e *env) refused(t *testing.T, name, reason, word string) {
+	t.Helper()
+	ns := e.app.Namespace
+	c := e.waitCondition(t, ns, name, v1beta1.ConditionAddressAssigned, metav1.ConditionFalse, reason)
+	e.describes(t, []string{reason, c.Message, word}, "service", "-n", ns, name)
+}
+
+// testRefused gives Services that cannot have what they ask for.
+func testRefused(t *testing.T, e *env) {
+	e.apply(t, `
+apiVersion: holdfast.dev/v1beta1
+kind: IPAddressPool
+metadata: {name: e2e-only4}
+spec: {addresses: [192.0.2.16/28], autoAssign: false}
+---
+apiVersion: holdfast.dev/v1beta1
+kind: IPAddressPool
+metadata: {name: e2e-elsewhere}
+spec: {addresses: [192.0.2.32/28], autoAssign: false, serviceAllocation: {namespaces: [elsewhere]}}
+`)
+	held := e.service(t, e.app, "refused-holder")
+	const addresses = "holdfast.dev/addresses"
+	for name, tc := range map[string]struct {
+		change       change
+		reason, word string
+	}{
+		"unknown-pool":     {pool("nowhere"), "UnknownPool", "nowhere"},
+		"no-family":        {pool("e2e-only4"), "NoFamily", "e2e-only4"},
+		"not-allowed":      {pool("e2e-elsewhere"), "PoolNotAllowed", "e2e-elsewhere"},
+		"in-use":           {annotation(addresses, held[0].String()), "AddressInUse", "refused-holder"},
+		"not-in-pool":      {annotation(addresses, "203.0.113.5"), "AddressNotInPool", "203.0.113.5"},
+		"unreadable":       {annotation(addresses, "banana"), "InvalidRequest", "banana"},
+		"two-of-one-kind":  {annotation(addresses, "172.30.0.129,172.30.0.130"), "InvalidRequest", "172.30.0.130"},
+		"other-pool-asked": {func(s *corev1.Service) { routed(s); annotation(addresses, "172.30.0.150")(s) }, "AddressNotInPool", "172.30.0.150"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := e.create(t, e.app, "refused-"+name, tc.change)
+			e.refused(t, s.Name, tc.reason, tc.word)
+		})
+	}
+	// Nobody else suffers.
+	e.served(t, testbed.Client, held)
+}
+
+// testNoPool closes the only pool that serves Services that ask for none.
+func testNoPool(t *testing.T, e *env) {
+	auto := func(on string) {
+		_, err := e.Resource(testbed.Pools).Patch(t.Context(), "lan", types.MergePatchType, []byte(`{"spec":{"autoAssign":`+on+`}}`), metav1.PatchOptions{})
+		must(t, err)
+	}
+	kept := e.service(t, e.app, "nopool-kept")
+	auto("false")
+	s := e.create(t, e.app, "nopool-refused")
+	e.refused(t, s.Name, "NoPool", "pool")
+	e.served(t, testbed.Client, kept)
+	auto("true")
+	_, err := e.WaitAddresses(t.Context(), s.Namespace, s.Name, 2)
+	must(t, err)
+}
+
+// testPoolExhausted asks more of a pool than it has.
+func testPoolExhausted(t *testing.T, e *env) {
+	e.apply(t, `
+apiVersion: holdfast.dev/v1beta1
+kind: IPAddressPool
+metadata: {name: e2e-tiny}
+spec: {addresses: [192.0.2.48, "2001:db8::48"], autoAssign: false}
+`)
+	e.valid(t, testbed.Pools, "e2e-tiny", metav1.ConditionTrue, "Valid")
+	first := e.service(t, e.app, "exhausted-first", pool("e2e-tiny"))
+	second := e.create(t, e.app, "exhausted-second", pool("e2e-tiny"))
+	e.refused(t, second.Name, "PoolExhausted", "e2e-tiny")
+	e.remove(t, e.app.Namespace, "exhausted-first")
+	got, err := e.WaitAddresses(t.Context(), second.Namespace, second.Name, 2)
+	must(t, err)
+	if got[0] != first[0] || got[1] != first[1] {
+		t.Errorf("the second Service got %v, want %v, which the first gave back", got, first)
+	}
+	e.remove(t, e.app.Namespace, second.Name)
+}
