@@ -32,7 +32,9 @@ func prepare(ctx context.Context, b *testbed.Bed) (restore func() error, err err
 		func(ctx context.Context) error { return b.Install(ctx) },
 		b.WaitReady,
 		func(ctx context.Context) error { return b.ApplyFile(ctx, "", "config", "samples", "pool.yaml") },
-		func(ctx context.Context) error { return b.ApplyFile(ctx, "", "config", "samples", "l2advertisement.yaml") },
+		func(ctx context.Context) error {
+			return b.ApplyFile(ctx, "", "config", "samples", "l2advertisement.yaml")
+		},
 		func(ctx context.Context) error { return b.EnsureNamespace(ctx, app.Namespace) },
 		func(ctx context.Context) error { return b.Deploy(ctx, app) },
 		func(ctx context.Context) error { return b.FlushNeighbours(ctx, testbed.Client) },
