@@ -54,7 +54,7 @@ func (s *syncer) writeService(ctx context.Context, w serviceWrite) error {
 	if err != nil || !wrote || !(changed || w.assignment == nil) {
 		return err
 	}
-	good := condition.Status == metav1.ConditionTrue || w.assignment == nil
+	good := w.assignment == nil || condition.Status == metav1.ConditionTrue && w.assignment.Reason != lb.AddressKept
 	object := lb.Object{Kind: config.KindService, Namespace: w.service.Namespace, Name: w.service.Name}
 	s.cluster.Event(object, w.service.UID, good, lb.Reason(condition.Reason), condition.Message)
 	s.log.Info("service", "service", object, "reason", condition.Reason, "message", condition.Message)
@@ -77,7 +77,8 @@ func (w serviceWrite) update() (k8s.ServiceUpdate, metav1.Condition) {
 	condition := metav1.Condition{
 		Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(a.Reason), Message: a.Message,
 	}
-	if a.Reason == lb.Assigned || a.Reason == lb.PartlyAssigned {
+	switch a.Reason {
+	case lb.Assigned, lb.PartlyAssigned, lb.AddressKept:
 		condition.Status = metav1.ConditionTrue
 	}
 	return k8s.ServiceUpdate{

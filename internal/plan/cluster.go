@@ -65,7 +65,7 @@ func newCluster(s lb.State) *cluster {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		c.nodes = append(c.nodes, newNode(name, s))
 		if n, known := s.Nodes[name]; known {
-			c.peers[name] = c.peersOf(n.Labels)
+			c.peers[name] = c.peersOf(n)
 		}
 	}
 	for i := range s.Pools {

@@ -96,11 +96,12 @@ func refuse(reason lb.Reason, message string) Outcome {
 	return Outcome{Reason: reason, Here: reason, Message: message}
 }
 
-// peersOf returns the peers whose node selectors match, ordered by name.
-func (c *cluster) peersOf(labels map[string]string) []lb.Peer {
+// peersOf returns the usable peers whose node selectors match, ordered by name.
+func (c *cluster) peersOf(n lb.Node) []lb.Peer {
 	var peers []lb.Peer
 	for _, p := range c.state.Peers {
-		if len(p.NodeSelectors) == 0 || lb.MatchesAny(p.NodeSelectors, labels) {
+		selected := len(p.NodeSelectors) == 0 || lb.MatchesAny(p.NodeSelectors, n.Labels)
+		if selected && p.Unusable[n.Name] == "" {
 			peers = append(peers, p)
 		}
 	}

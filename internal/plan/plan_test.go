@@ -152,6 +152,18 @@ w1:
 w1:
   l2 NoAdvertisement here NoAdvertisement on []; bgp Announced here NoPeer on [w3]
 `},
+		{"a peer that is this node itself", func(s *lb.State) {
+			s.L2Advertisements = nil
+			s.Peers[0].Unusable = map[string]lb.Reason{"w1": lb.PeerIsSelf}
+		}, `
+w1:
+  route 2001:db8::10/128 to [r1v6] localpref 0 communities []
+  l2 NoAdvertisement here NoAdvertisement on []; bgp Announced here Announced on [w1 w2 w3]
+w2:
+  route 192.0.2.10/32 to [r1v4] localpref 0 communities []
+  route 2001:db8::10/128 to [r1v6] localpref 0 communities []
+  l2 NoAdvertisement here NoAdvertisement on []; bgp Announced here Announced on [w1 w2 w3]
+`},
 		{"aggregates, communities and peers", func(s *lb.State) {
 			s.L2Advertisements = nil
 			s.Peers = append(s.Peers, lb.Peer{Name: "r2v4", Address: netip.MustParseAddr("10.0.0.200")})
