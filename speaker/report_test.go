@@ -1,0 +1,50 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestConditions(t *testing.T) {
+	announced := plan.Outcome{Selected: true, Reason: lb.Announced, Message: "here", Writer: true}
+	advertised := plan.Outcome{Selected: true, Reason: lb.Announced, Message: "advertised by w1", Writer: true, Peers: []string{"r1", "r2"}}
+	none := plan.Outcome{Reason: lb.NoAdvertisement, Message: "nobody selects it", Writer: true}
+	silent := func(o plan.Outcome) plan.Outcome { o.Writer = false; return o }
+	down := bgp.Session{Peer: "r1", State: "active", LastError: "connection refused"}
+	established := bgp.Session{Peer: "r2", State: bgp.Established}
+	stale := []metav1.Condition{{Type: v1beta1.ConditionAnnouncedBGP, Status: "True"}}
+
+	for _, tt := range []struct {
+		name     string
+		have     []metav1.Condition
+		l2, bgp  plan.Outcome
+		sessions []bgp.Session
+		want     []string
+	}{
+		{"layer 2 only", nil, announced, none, nil, []string{"AnnouncedL2=True Announced: here"}},
+		{"another node writes", nil, silent(announced), silent(none), nil, nil},
+		{"nobody selects the Service: said once", nil, none, none, nil, []string{"AnnouncedL2=False NoAdvertisement: nobody selects it"}},
+		{"an advertisement that went is not left standing", stale, announced, none, nil,
+			[]string{"AnnouncedL2=True Announced: here", "AnnouncedBGP=False NoAdvertisement: nobody selects it"}},
+		{"one of two sessions", nil, none, advertised, []bgp.Session{down, established}, []string{"AnnouncedBGP=True Announced: advertised by w1 to r2"}},
+		{"no session", nil, none, advertised, []bgp.Session{down}, []string{"AnnouncedBGP=False NoSession: no session is established with r1 (connection refused)"}},
+	} {
+		s := &corev1.Service{Status: corev1.ServiceStatus{Conditions: tt.have}}
+		var got []string
+		for _, c := range conditions(s, plan.Verdict{L2: tt.l2, BGP: tt.bgp}, tt.sessions) {
+			got = append(got, fmt.Sprintf("%s=%s %s: %s", strings.TrimPrefix(c.Type, "holdfast.dev/"), c.Status, c.Reason, c.Message))
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
