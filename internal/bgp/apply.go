@@ -33,7 +33,7 @@ func (s *server) apply(d *Desired) (changes, error) {
 	want := newTable(d.Routes, peers)
 	rules, err1 := s.statements(ctx)
 	paths, err2 := s.paths()
-	have, err3 := s.peers(false)
+	have, err3 := s.peers()
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return done, errors.Join(problem, err)
 	}
@@ -45,14 +45,14 @@ func (s *server) apply(d *Desired) (changes, error) {
 		done[kindPolicy]++
 		errs = append(errs, s.setStatements(ctx, both))
 	}
-	for _, prefix := range slices.SortedFunc(maps.Keys(want.tags), comparePrefix) {
+	for _, prefix := range slices.SortedFunc(maps.Keys(want.tags), netip.Prefix.Compare) {
 		if !slices.Equal(paths[prefix], want.tags[prefix]) {
 			done[kindRoute]++
 			errs = append(errs, s.addPath(prefix, want.tags[prefix]))
 		}
 	}
 	errs = append(errs, s.applyPeers(ctx, have, peers, done))
-	for _, prefix := range slices.SortedFunc(maps.Keys(paths), comparePrefix) {
+	for _, prefix := range slices.SortedFunc(maps.Keys(paths), netip.Prefix.Compare) {
 		if len(want.tags[prefix]) == 0 {
 			done[kindRoute]++
 			errs = append(errs, s.deletePath(prefix))
@@ -99,10 +99,10 @@ func (s *server) applyPeers(ctx context.Context, have []*api.Peer, want map[stri
 			done[kindPeer]++
 		}
 		err := s.deletePeer(ctx, p)
-		if err == nil && wanted {
-			err = s.addPeer(ctx, w)
-		}
-		if !wanted {
+		if wanted {
+			s.notes.carry(actual.address, p.State.Messages)
+			err = errors.Join(err, s.addPeer(ctx, w))
+		} else {
 			s.notes.forget(actual.address)
 		}
 		errs = append(errs, err)

@@ -45,7 +45,7 @@ func (h logHandler) Handle(ctx context.Context, r slog.Record) error {
 	}
 	switch r.Message {
 	case "Peer Up":
-		h.notes.forget(h.peer)
+		h.notes.up(h.peer)
 	case "Peer Down":
 		h.down(value(r, "Reason"))
 	case "hold timer expired":
@@ -119,12 +119,14 @@ func notification(r slog.Record) string {
 // down makes a sentence of the end of a session, where nothing better was said before.
 func (h logHandler) down(reason string) {
 	switch reason {
+	case "unknown", "dying": // as desired
+		return
 	case "read-failed", "write-failed", "graceful-restart":
 		h.notes.suggest(h.peer, "the connection was lost")
-	case "unknown", "dying": // as desired
 	default:
 		h.notes.suggest(h.peer, "session lost: "+reason)
 	}
+	h.notes.down(h.peer)
 }
 
 // dialError is the operating system's part of an error of a dial.

@@ -3,26 +3,40 @@ package bgp
 import (
 	"net/netip"
 	"sync"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
 )
 
-// notes hold why each session is not up, in a sentence. GoBGP tells that in
-// passing only, so it is written down here; what GoBGP can be asked is not.
+// notes hold why each session is not up, in a sentence, and what would be lost
+// with a peer that is made anew. GoBGP tells these in passing only, so they are
+// written down here; what GoBGP can be asked is not.
 type notes struct {
 	// wake has one slot: somebody should look at the sessions.
 	wake chan struct{}
 
 	mu     sync.Mutex
 	byPeer map[netip.Addr]note
+	past   map[netip.Addr]past
 }
 
 type note struct {
 	text string
-	// badAS: the router's AS is not the configured one; asked: it was asked for its AS.
+	// badAS: the router's AS is not the configured one; asked: it was asked for its
+	// AS. The text is empty until it answered.
 	badAS, asked bool
 }
 
+// past is what was before a peer was made anew.
+type past struct {
+	// lost is when the session went down; zero while it is up and before it first was.
+	lost time.Time
+	// Messages of the peer's earlier lives.
+	updates, sent, received uint64
+}
+
 func newNotes() *notes {
-	return &notes{wake: make(chan struct{}, 1), byPeer: map[netip.Addr]note{}}
+	return &notes{wake: make(chan struct{}, 1), byPeer: map[netip.Addr]note{}, past: map[netip.Addr]past{}}
 }
 
 // changed wakes the watch.
@@ -33,11 +47,11 @@ func (n *notes) changed() {
 	}
 }
 
-// of returns the sentence about a peer; empty for none.
-func (n *notes) of(peer netip.Addr) string {
+// of returns what is noted of a peer.
+func (n *notes) of(peer netip.Addr) note {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.byPeer[peer].text
+	return n.byPeer[peer]
 }
 
 // write replaces the sentence about a peer.
@@ -46,20 +60,17 @@ func (n *notes) write(peer netip.Addr, text string) { n.put(peer, note{text: tex
 // suggest writes a sentence only where there is none: the first is nearest to the cause.
 func (n *notes) suggest(peer netip.Addr, text string) { n.put(peer, note{text: text}, true) }
 
-// wrongAS writes what little GoBGP tells of a wrong AS, unless the AS was asked for already.
+// wrongAS notes a wrong AS, of which GoBGP does not tell what it is, unless that was noted before.
 func (n *notes) wrongAS(peer netip.Addr) {
-	n.mu.Lock()
-	known := n.byPeer[peer].badAS
-	n.mu.Unlock()
-	if !known {
-		n.put(peer, note{text: "peer AS is not the configured one", badAS: true}, false)
+	if !n.of(peer).badAS {
+		n.put(peer, note{badAS: true}, false)
 	}
 }
 
 func (n *notes) put(peer netip.Addr, entry note, weak bool) {
 	n.mu.Lock()
 	old := n.byPeer[peer]
-	if weak && old.text != "" || old == entry {
+	if weak && old != (note{}) || old == entry {
 		n.mu.Unlock()
 		return
 	}
@@ -93,10 +104,50 @@ func (n *notes) answer(peer netip.Addr, text string) {
 	n.changed()
 }
 
-// forget drops the sentence about a peer.
+// up notes that a session is established.
+func (n *notes) up(peer netip.Addr) {
+	n.mu.Lock()
+	delete(n.byPeer, peer)
+	before := n.past[peer]
+	before.lost = time.Time{}
+	n.past[peer] = before
+	n.mu.Unlock()
+	n.changed()
+}
+
+// down notes that a session was lost.
+func (n *notes) down(peer netip.Addr) {
+	n.mu.Lock()
+	before := n.past[peer]
+	before.lost = time.Now()
+	n.past[peer] = before
+	n.mu.Unlock()
+	n.changed()
+}
+
+// carry keeps the counters of a peer that is about to be made anew.
+func (n *notes) carry(peer netip.Addr, m *api.Messages) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	before := n.past[peer]
+	before.updates += m.Sent.Update
+	before.sent += m.Sent.Notification
+	before.received += m.Received.Notification
+	n.past[peer] = before
+}
+
+// before returns the past of a peer.
+func (n *notes) before(peer netip.Addr) past {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.past[peer]
+}
+
+// forget drops all about a peer.
 func (n *notes) forget(peer netip.Addr) {
 	n.mu.Lock()
 	delete(n.byPeer, peer)
+	delete(n.past, peer)
 	n.mu.Unlock()
 	n.changed()
 }

@@ -144,19 +144,17 @@ func (s settings) peer() *api.Peer {
 	return p
 }
 
-// spent reports whether a peer that GoBGP has must be made anew before it can
-// have a good session again.
+// spent reports whether a peer that GoBGP has must be made anew, because its
+// session was up once and is not. GoBGP lets it lie idle for 5 s before it dials,
+// and a new one for 2 s; and it sets the forwarding bit on a peer's first session
+// only, without which a router drops the routes that it kept when it hears our
+// next OPEN (RFC 4724 section 4.2).
 func spent(p *api.Peer) bool {
-	if p.State.SessionState == api.PeerState_SESSION_STATE_ESTABLISHED || p.Timers.State.Downtime == nil {
+	if p.State.SessionState != api.PeerState_SESSION_STATE_IDLE || p.Timers.State.Downtime == nil {
 		return false
 	}
-	if p.State.AdminState == api.PeerState_ADMIN_STATE_PFX_CT {
-		return time.Since(p.Timers.State.Downtime.AsTime()) > prefixLimitRest
-	}
-	// GoBGP sets the forwarding bit on a new peer's first session only. Without it
-	// a router drops the routes that it kept when it hears our next OPEN (RFC 4724
-	// section 4.2). A new peer is also dialled 5 s sooner.
-	return p.GracefulRestart.Enabled && !p.GracefulRestart.LocalRestarting
+	return p.State.AdminState != api.PeerState_ADMIN_STATE_PFX_CT ||
+		time.Since(p.Timers.State.Downtime.AsTime()) > prefixLimitRest
 }
 
 func (s *server) addPeer(ctx context.Context, want settings) error {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
@@ -23,16 +22,20 @@ type table struct {
 // newTable works out the tags and rules of routes for the usable peers, by name.
 func newTable(routes []lb.Route, peers map[string]settings) table {
 	t := table{map[netip.Prefix][]string{}, map[string]*api.Statement{}}
+	known := map[string]string{} // tags of rules, for most routes are told alike
 	for _, r := range routes {
+		told := fmt.Sprint(" ", r.LocalPref, r.Communities)
 		for _, name := range r.Peers {
 			peer, usable := peers[name]
 			if !usable || lb.FamilyOf(peer.address) != lb.FamilyOf(r.Prefix.Addr()) {
 				continue
 			}
-			told := rule{peer.address, r.LocalPref, r.Communities}
-			tag := digits(told.tag())
-			if t.rules[tag] == nil {
-				t.rules[tag] = told.statement()
+			tag, found := known[name+told]
+			if !found {
+				rule := rule{peer.address, r.LocalPref, r.Communities}
+				tag = digits(rule.tag())
+				known[name+told] = tag
+				t.rules[tag] = rule.statement()
 			}
 			t.tags[r.Prefix.Masked()] = append(t.tags[r.Prefix.Masked()], tag)
 		}
@@ -49,8 +52,8 @@ func (s *server) paths() (map[netip.Prefix][]string, error) {
 	for _, family := range []gobgp.Family{gobgp.RF_IPv4_UC, gobgp.RF_IPv6_UC} {
 		err := s.gobgp.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family},
 			func(nlri gobgp.NLRI, paths []*apiutil.Path) {
-				if prefix, err := netip.ParsePrefix(nlri.String()); err == nil && len(paths) > 0 {
-					have[prefix] = tagsOf(paths[0])
+				if ip, ok := nlri.(*gobgp.IPAddrPrefix); ok && len(paths) > 0 {
+					have[ip.Prefix] = tagsOf(paths[0])
 				}
 			})
 		if err != nil {
@@ -123,5 +126,3 @@ func newPath(prefix netip.Prefix, tags []string) (*apiutil.Path, error) {
 	}
 	return &apiutil.Path{Family: family, Nlri: nlri, Attrs: attrs}, nil
 }
-
-func comparePrefix(a, b netip.Prefix) int { return strings.Compare(a.String(), b.String()) }

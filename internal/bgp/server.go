@@ -68,13 +68,38 @@ func (s *server) stop(graceful bool) error {
 	return nil
 }
 
-// peers lists the peers that GoBGP has; advertised asks it to count their routes.
-func (s *server) peers(advertised bool) ([]*api.Peer, error) {
+// peers lists the peers that GoBGP has.
+func (s *server) peers() ([]*api.Peer, error) {
 	var out []*api.Peer
-	err := s.gobgp.ListPeer(context.Background(), &api.ListPeerRequest{EnableAdvertised: advertised},
-		func(p *api.Peer) { out = append(out, p) })
+	err := s.gobgp.ListPeer(context.Background(), &api.ListPeerRequest{}, func(p *api.Peer) { out = append(out, p) })
 	if err != nil {
 		return nil, fmt.Errorf("list peers: %w", err)
 	}
 	return out, nil
+}
+
+// advertised counts the paths that carry a tag for each established peer. GoBGP
+// would count by applying the policy to every path, and do nothing else meanwhile.
+func (s *server) advertised() (map[netip.Addr]int, error) {
+	peers, err1 := s.peers()
+	rules, err2 := s.statements(context.Background())
+	paths, err3 := s.paths()
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, err
+	}
+	byName := map[string]int{}
+	for _, tags := range paths {
+		for _, tag := range tags {
+			if rule := rules[tag]; rule != nil {
+				byName[rule.Conditions.NeighborSet.Name]++
+			}
+		}
+	}
+	told := map[netip.Addr]int{}
+	for _, p := range peers {
+		if p.State.SessionState == api.PeerState_SESSION_STATE_ESTABLISHED {
+			told[readSettings(p).address] = byName[p.Conf.NeighborAddress]
+		}
+	}
+	return told, nil
 }

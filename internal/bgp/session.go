@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -30,9 +31,12 @@ type Session struct {
 
 // Sessions returns the sessions by the peers' names.
 func (s *Speaker) Sessions() []Session {
+	told := s.advertised()
 	var out []Session
 	for _, p := range s.list() {
-		out = append(out, s.session(p))
+		session := s.session(p)
+		session.Advertised = told[session.Address]
+		out = append(out, session)
 	}
 	slices.SortFunc(out, func(a, b Session) int { return strings.Compare(a.Peer, b.Peer) })
 	return out
@@ -44,28 +48,42 @@ func (s *Speaker) list() []*api.Peer {
 	if running == nil {
 		return nil
 	}
-	peers, err := running.peers(true)
+	peers, err := running.peers()
 	if err != nil {
 		return nil // it is stopping
 	}
 	return peers
 }
 
+// advertised counts the routes that each peer with a session is told of.
+func (s *Speaker) advertised() map[netip.Addr]int {
+	running := s.server.Load()
+	if running == nil {
+		return nil
+	}
+	told, err := running.advertised()
+	if err != nil {
+		return nil // it is stopping
+	}
+	return told
+}
+
+// session is the state of a peer's session, without the number of routes.
 func (s *Speaker) session(p *api.Peer) Session {
 	have := readSettings(p)
 	out := Session{
 		Peer: have.name, Address: have.address,
-		State:     strings.ToLower(strings.TrimPrefix(p.State.SessionState.String(), "SESSION_STATE_")),
-		LastError: s.notes.of(have.address),
+		State: strings.ToLower(strings.TrimPrefix(p.State.SessionState.String(), "SESSION_STATE_")),
 	}
-	since := p.Timers.State.Downtime
 	if out.State == Established {
-		since = p.Timers.State.Uptime
-		out.LastError = ""
-		out.Advertised = int(afiSafiState(p).GetAdvertised())
+		out.Since = p.Timers.State.Uptime.AsTime()
+		return out
 	}
-	if since != nil {
-		out.Since = since.AsTime()
+	out.Since = s.notes.before(have.address).lost
+	noted := s.notes.of(have.address)
+	out.LastError = noted.text
+	if noted.badAS && noted.text == "" {
+		out.LastError = fmt.Sprintf("peer AS is not the configured %d", have.peerASN)
 	}
 	return out
 }

@@ -73,7 +73,8 @@ func (s *Speaker) Set(d Desired) error {
 	defer s.mu.Unlock()
 	s.desired = &d
 	if !s.running || s.left {
-		return nil
+		_, err := usable(d.Peers)
+		return err
 	}
 	_, err := s.sync()
 	return err

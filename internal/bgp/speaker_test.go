@@ -275,7 +275,7 @@ func TestRepair(t *testing.T) {
 		t.Fatal(err)
 	}
 	nstest.Until(t, patience, "the policy is repaired", func() bool { return s.repairs.read()[kindPolicy] == 1 })
-	peers, err := s.server.Load().peers(false)
+	peers, err := s.server.Load().peers()
 	if err != nil || len(peers) != 1 {
 		t.Fatalf("peers %v, %v", peers, err)
 	}

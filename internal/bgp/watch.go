@@ -27,15 +27,17 @@ func (w *watch) run(ctx context.Context) {
 	defer w.asks.Wait()
 	tick := time.NewTicker(w.speaker.config.RepairInterval)
 	defer tick.Stop()
-	settle := time.NewTimer(settleTime)
-	defer settle.Stop()
+	var settled <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.speaker.notes.wake:
-			settle.Reset(settleTime)
-		case <-settle.C:
+			if settled == nil {
+				settled = time.After(settleTime)
+			}
+		case <-settled:
+			settled = nil
 			w.look(ctx)
 		case <-tick.C:
 			w.look(ctx)
@@ -48,7 +50,8 @@ func (w *watch) look(ctx context.Context) {
 	w.speaker.repair()
 	changed := false
 	now := map[string]view{}
-	for _, session := range w.speaker.Sessions() {
+	for _, p := range w.speaker.list() {
+		session := w.speaker.session(p)
 		v := view{session.State == Established, session.LastError}
 		now[session.Peer] = v
 		before, known := w.seen[session.Peer]

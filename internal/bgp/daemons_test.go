@@ -1,0 +1,269 @@
+package bgp
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+const frrDir = "/usr/lib/frr/"
+
+// daemon is a real router in a namespace of its own.
+type daemon interface {
+	// route is what the router knows of a prefix, in one line; empty for nothing.
+	route(prefix string) string
+	// established is the number of sessions that are up.
+	established() int
+}
+
+// start runs a program in a namespace for as long as the test, and shows what it said if the test fails.
+func start(t *testing.T, ns *nstest.NS, name string, args ...string) {
+	t.Helper()
+	cmd := ns.Command(name, args...)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start %s: %v", name, err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Wait() // killed by the end of the test
+		if t.Failed() {
+			t.Logf("%s said:\n%s", name, out.String())
+		}
+	})
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func needs(t *testing.T, programs ...string) {
+	t.Helper()
+	for _, p := range programs {
+		if _, err := exec.LookPath(p); err != nil {
+			t.Skipf("%s is not installed", p)
+		}
+	}
+}
+
+// frr is FRRouting: zebra and bgpd.
+type frr struct {
+	ns  *nstest.NS
+	dir string
+}
+
+func startFRR(t *testing.T, ns *nstest.NS, config string) frr {
+	t.Helper()
+	needs(t, frrDir+"zebra", frrDir+"bgpd", "vtysh")
+	f := frr{ns, frrOwned(t)}
+	conf := filepath.Join(f.dir, "frr.conf")
+	write(t, conf, config) // zebra does not know bgpd's lines, says so and goes on
+	write(t, filepath.Join(f.dir, "vtysh.conf"), "")
+	for _, name := range []string{"zebra", "bgpd"} {
+		var own []string
+		if name == "zebra" {
+			// Else zebra deletes an IPv6 route before it replaces it, whatever the reason.
+			own = []string{"--v6-rr-semantics"}
+		}
+		start(t, ns, frrDir+name, append(own, "-f", conf, "-z", filepath.Join(f.dir, "zserv"), "--vty_socket", f.dir,
+			"-i", filepath.Join(f.dir, name+".pid"), "-P", "0", "--log", "stdout")...) // -P 0: no listener for the console
+		nstest.Until(t, patience, name+" listens to its console", func() bool {
+			_, err := os.Stat(filepath.Join(f.dir, name+".vty"))
+			return err == nil
+		})
+	}
+	return f
+}
+
+// frrOwned is a directory of FRR's user, who FRR insists on becoming.
+func frrOwned(t *testing.T) string {
+	t.Helper()
+	account, err := user.Lookup("frr")
+	if err != nil {
+		t.Skipf("FRR has no user: %v", err)
+	}
+	dir, err := os.MkdirTemp("", "frr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	uid, err1 := strconv.Atoi(account.Uid)
+	gid, err2 := strconv.Atoi(account.Gid)
+	if err := errors.Join(err1, err2, os.Chown(dir, uid, gid)); err != nil {
+		t.Skipf("FRR needs a directory of its user's: %v", err)
+	}
+	return dir
+}
+
+// show runs a command of the console and reads its JSON.
+func (f frr) show(command string, into any) {
+	out, err := f.ns.Command("vtysh", "--vty_socket", f.dir, "--config_dir", f.dir, "-c", command+" json").Output()
+	if err == nil {
+		// An answer that is no JSON says that there is nothing, and leaves into empty.
+		_ = json.Unmarshal(out, into)
+	}
+}
+
+func (f frr) route(prefix string) string {
+	type text struct{ String string }
+	var answer struct {
+		Paths []struct {
+			AsPath                    text `json:"aspath"`
+			Community, LargeCommunity text
+			Nexthops                  []struct{ IP, Scope string }
+		}
+	}
+	f.show("show bgp "+family(prefix)+" unicast "+prefix, &answer)
+	if len(answer.Paths) != 1 {
+		return ""
+	}
+	p := answer.Paths[0]
+	via := ""
+	for _, hop := range p.Nexthops {
+		if hop.Scope != "link-local" {
+			via += hop.IP
+		}
+	}
+	return fmt.Sprintf("via %s path %s communities %s large %s", via, p.AsPath.String, p.Community.String, p.LargeCommunity.String)
+}
+
+func (f frr) established() int {
+	n := 0
+	for _, family := range []string{"ipv4", "ipv6"} {
+		var answer struct {
+			Peers map[string]struct{ State string }
+		}
+		f.show("show bgp "+family+" unicast summary", &answer)
+		for _, p := range answer.Peers {
+			if p.State == "Established" {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func family(prefix string) string {
+	if strings.Contains(prefix, ":") {
+		return "ipv6"
+	}
+	return "ipv4"
+}
+
+// bird is the BIRD Internet Routing Daemon.
+type bird struct {
+	ns     *nstest.NS
+	socket string
+}
+
+func startBIRD(t *testing.T, ns *nstest.NS, config string) bird {
+	t.Helper()
+	needs(t, "bird", "birdc")
+	dir := t.TempDir()
+	b := bird{ns, filepath.Join(dir, "socket")}
+	conf := filepath.Join(dir, "bird.conf")
+	write(t, conf, config)
+	start(t, ns, "bird", "-f", "-c", conf, "-s", b.socket, "-P", filepath.Join(dir, "pid"))
+	nstest.Until(t, patience, "bird listens to its console", func() bool {
+		_, err := os.Stat(b.socket)
+		return err == nil
+	})
+	return b
+}
+
+func (b bird) show(command string) string {
+	out, err := b.ns.Command("birdc", "-s", b.socket, command).Output()
+	if err != nil {
+		return ""
+	}
+	return string(out)
+}
+
+var birdAttribute = regexp.MustCompile(`BGP\.(as_path|next_hop|local_pref|community|large_community): ?(.*)`)
+
+func (b bird) route(prefix string) string {
+	out := b.show("show route all for " + prefix)
+	if !strings.Contains(out, prefix) {
+		return ""
+	}
+	values := map[string]string{}
+	for _, m := range birdAttribute.FindAllStringSubmatch(out, -1) {
+		values[m[1]] = m[2]
+	}
+	via, _, _ := strings.Cut(values["next_hop"], " ") // without the link-local one
+	return fmt.Sprintf("via %s path %s communities %s large %s preference %s",
+		via, values["as_path"], values["community"], values["large_community"], values["local_pref"])
+}
+
+func (b bird) established() int { return strings.Count(b.show("show protocols"), "Established") }
+
+// kernel watches the routes in a router's kernel.
+type kernel struct {
+	t       *testing.T
+	ns      *nstest.NS
+	mu      sync.Mutex
+	deleted []string
+}
+
+func watchKernel(t *testing.T, ns *nstest.NS) *kernel {
+	t.Helper()
+	k := &kernel{t: t, ns: ns}
+	updates, done := make(chan netlink.RouteUpdate), make(chan struct{})
+	t.Cleanup(func() { close(done) })
+	ns.Do(func() {
+		if err := netlink.RouteSubscribe(updates, done); err != nil {
+			t.Fatalf("subscribe to routes: %v", err)
+		}
+	})
+	go func() {
+		for u := range updates {
+			if u.Type == unix.RTM_DELROUTE && u.Dst != nil {
+				k.mu.Lock()
+				k.deleted = append(k.deleted, u.Dst.String())
+				k.mu.Unlock()
+			}
+		}
+	}()
+	return k
+}
+
+// has reports whether the kernel routes a prefix to a gateway.
+func (k *kernel) has(prefix string) bool {
+	k.t.Helper()
+	routes, err := k.ns.Netlink().RouteList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		k.t.Fatalf("list routes: %v", err)
+	}
+	return slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Dst != nil && r.Dst.String() == prefix })
+}
+
+// lost returns which of these prefixes ever vanished, however shortly.
+func (k *kernel) lost(prefixes ...string) []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []string
+	for _, d := range k.deleted {
+		if slices.Contains(prefixes, d) {
+			out = append(out, d)
+		}
+	}
+	return out
+}

@@ -1,0 +1,198 @@
+package bgp
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+const frrConfig = `
+frr defaults traditional
+router bgp 65001
+ bgp router-id 192.0.2.2
+ no bgp ebgp-requires-policy
+ no bgp default ipv4-unicast
+ neighbor 192.0.2.1 remote-as 4200000000
+ neighbor 2001:db8:1::1 remote-as 4200000000
+ address-family ipv4 unicast
+  neighbor 192.0.2.1 activate
+ address-family ipv6 unicast
+  neighbor 2001:db8:1::1 activate
+`
+
+const birdConfig = `
+log stderr all;
+router id 192.0.2.6;
+protocol device {}
+protocol kernel { ipv4 { export all; }; }
+protocol kernel { ipv6 { export all; }; }
+protocol bgp node4 { local 192.0.2.6 as 65000; neighbor 192.0.2.5 as 65000; ipv4 { import all; export all; }; }
+protocol bgp node6 { local 2001:db8:2::2 as 65000; neighbor 2001:db8:2::1 as 65000; ipv6 { import all; export all; }; }
+`
+
+// lab is a node between two routers: FRR in an AS of its own, and BIRD in the node's AS.
+type lab struct {
+	frr, bird                daemon
+	frrKernel, birdKernel    *kernel
+	frr4, frr6, bird4, bird6 lb.Peer
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	node, frrNS, birdNS := nstest.Self(t), nstest.New(t), nstest.New(t)
+	nstest.Veth(t, node, "frr", frrNS, "eth0")
+	nstest.Veth(t, node, "bird", birdNS, "eth0")
+	node.AddAddress("frr", "192.0.2.1/30", "2001:db8:1::1/64")
+	frrNS.AddAddress("eth0", "192.0.2.2/30", "2001:db8:1::2/64")
+	node.AddAddress("bird", "192.0.2.5/30", "2001:db8:2::1/64")
+	birdNS.AddAddress("eth0", "192.0.2.6/30", "2001:db8:2::2/64")
+	peer := func(name, address string, localASN, peerASN uint32) lb.Peer {
+		return lb.Peer{
+			Name: name, Address: netip.MustParseAddr(address), LocalASN: localASN, PeerASN: peerASN,
+			HoldTime: 9 * time.Second, ConnectTime: time.Second, GracefulRestart: true,
+		}
+	}
+	return &lab{
+		frr: startFRR(t, frrNS, frrConfig), bird: startBIRD(t, birdNS, birdConfig),
+		frrKernel: watchKernel(t, frrNS), birdKernel: watchKernel(t, birdNS),
+		frr4: peer("frr4", "192.0.2.2", 4200000000, 65001), frr6: peer("frr6", "2001:db8:1::2", 4200000000, 65001),
+		bird4: peer("bird4", "192.0.2.6", 65000, 65000), bird6: peer("bird6", "2001:db8:2::2", 65000, 65000),
+	}
+}
+
+func (l *lab) peers() []lb.Peer { return []lb.Peer{l.frr4, l.frr6, l.bird4, l.bird6} }
+
+// The prefixes of the tests: one of each family for both routers, and one for each router alone.
+const (
+	both4, both6       = "198.51.100.1/32", "2001:db8:ffff::1/128"
+	forFRR, forBIRD    = "198.51.100.2/32", "198.51.100.3/32"
+	frrPlain           = " path 4200000000 communities  large "
+	birdPlain          = " path  communities  large  preference 100"
+	viaFRR4, viaFRR6   = "via 192.0.2.1", "via 2001:db8:1::1"
+	viaBIRD4, viaBIRD6 = "via 192.0.2.5", "via 2001:db8:2::1"
+)
+
+func (l *lab) routes() []lb.Route {
+	return []lb.Route{
+		route(both4, "bird4", "frr4"), route(both6, "bird6", "frr6"),
+		route(forFRR, "frr4"), route(forBIRD, "bird4"),
+	}
+}
+
+// up waits until both routers and their kernels have their routes.
+func (l *lab) up(t *testing.T) {
+	t.Helper()
+	for _, tt := range []struct {
+		router       daemon
+		kernel       *kernel
+		prefix, want string
+	}{
+		{l.frr, l.frrKernel, both4, viaFRR4 + frrPlain},
+		{l.frr, l.frrKernel, both6, viaFRR6 + frrPlain},
+		{l.frr, l.frrKernel, forFRR, viaFRR4 + frrPlain},
+		{l.bird, l.birdKernel, both4, viaBIRD4 + birdPlain},
+		{l.bird, l.birdKernel, both6, viaBIRD6 + birdPlain},
+		{l.bird, l.birdKernel, forBIRD, viaBIRD4 + birdPlain},
+	} {
+		await(t, "what the router knows of "+tt.prefix, tt.want, func() string { return tt.router.route(tt.prefix) })
+		nstest.Until(t, patience, tt.prefix+" is in the router's kernel", func() bool { return tt.kernel.has(tt.prefix) })
+	}
+	if l.frr.route(forBIRD) != "" || l.bird.route(forFRR) != "" {
+		t.Error("a router was told of a route that is not for it")
+	}
+}
+
+// Routes and all that goes with them arrive at real routers, change without a gap, and go.
+func TestInterop(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLab(t)
+		s, _ := run(t)
+		routes := l.routes()
+		set(t, s, desire(l.peers(), routes...))
+		l.up(t)
+
+		for i := range routes[:2] {
+			routes[i].LocalPref = 250
+			routes[i].Communities = []lb.Community{{A: 65000, B: 7}, {A: 65535, B: 65281}, {Large: true, A: 65000, B: 1, C: 2}}
+		}
+		set(t, s, desire(l.peers(), routes...))
+		const frrTold, birdTold = " path 4200000000 communities 65000:7 no-export large 65000:1:2",
+			" path  communities (65000,7) (65535,65281) large (65000, 1, 2) preference 250"
+		await(t, "FRR", viaFRR4+frrTold, func() string { return l.frr.route(both4) })
+		await(t, "FRR", viaFRR6+frrTold, func() string { return l.frr.route(both6) })
+		await(t, "BIRD", viaBIRD4+birdTold, func() string { return l.bird.route(both4) })
+		await(t, "BIRD", viaBIRD6+birdTold, func() string { return l.bird.route(both6) })
+		// BIRD itself deletes an IPv6 route before it replaces it, whatever the reason.
+		if frr, bird := l.frrKernel.lost(both4, both6), l.birdKernel.lost(both4); frr != nil || bird != nil {
+			t.Errorf("a change of communities took %v out of FRR's kernel, %v out of BIRD's", frr, bird)
+		}
+
+		routes[0].Peers = []string{"frr4"}
+		set(t, s, desire(l.peers(), routes...))
+		nstest.Until(t, patience, "the route is withdrawn from BIRD", func() bool { return !l.birdKernel.has(both4) })
+		if !l.frrKernel.has(both4) || len(l.frrKernel.lost(both4)) > 0 {
+			t.Error("FRR lost the route too")
+		}
+	})
+}
+
+// While one speaker process follows another, no route leaves a router's kernel.
+// At the end of the node's part all do, at once.
+func TestInteropRestart(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLab(t)
+		for range 2 {
+			s, stop := run(t)
+			set(t, s, desire(l.peers(), l.routes()...))
+			l.up(t)
+			stop()
+			nstest.Until(t, patience, "the routers see the sessions end", func() bool {
+				return l.frr.established() == 0 && l.bird.established() == 0
+			})
+		}
+		s, _ := run(t)
+		set(t, s, desire(l.peers(), l.routes()...))
+		nstest.Until(t, patience, "the sessions are up again", func() bool {
+			return l.frr.established() == 2 && l.bird.established() == 2
+		})
+		l.up(t)
+		// One more change, so that all that comes before it has been dealt with.
+		set(t, s, desire(l.peers(), append(l.routes(), route("198.51.100.9/32", "bird4", "frr4"))...))
+		nstest.Until(t, patience, "a further route arrives", func() bool {
+			return l.frrKernel.has("198.51.100.9/32") && l.birdKernel.has("198.51.100.9/32")
+		})
+		if frr, bird := l.frrKernel.lost(both4, both6, forFRR), l.birdKernel.lost(both4, both6, forBIRD); frr != nil || bird != nil {
+			t.Errorf("a restart took %v out of FRR's kernel, %v out of BIRD's", frr, bird)
+		}
+
+		if err := s.Leave(); err != nil {
+			t.Fatal(err)
+		}
+		nstest.Until(t, 2*time.Second, "the routes are gone", func() bool {
+			return !l.frrKernel.has(both4) && !l.frrKernel.has(both6) && !l.birdKernel.has(both4) && !l.birdKernel.has(both6)
+		})
+	})
+}
+
+// Real routers' refusals become sentences.
+func TestInteropMistakes(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLab(t)
+		s, _ := run(t)
+		l.frr4.PeerASN, l.bird4.PeerASN = 65009, 65009
+		l.frr6.LocalASN, l.bird6.LocalASN = 65008, 65008
+		set(t, s, desire(l.peers(), l.routes()...))
+		for name, want := range map[string]string{
+			"frr4": "peer AS is 65001, configured 65009",
+			// After a failure BIRD answers no connection for a minute, so it cannot be asked.
+			"bird4": "peer AS is not the configured 65009",
+			"frr6":  refused,
+			"bird6": refused,
+		} {
+			await(t, name, want, func() string { return session(s, name).LastError })
+		}
+	})
+}
