@@ -2,6 +2,7 @@ package hostinit
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -14,6 +15,9 @@ import (
 
 // stageVar marks the second run of the program, after it entered its namespaces.
 const stageVar = "LAB_INIT_STAGE"
+
+// firstInherited is the first file descriptor after the standard three.
+const firstInherited = 3
 
 // restartDelay is what systemd units of such daemons commonly use.
 const restartDelay = time.Second
@@ -50,6 +54,11 @@ func enter(s *Spec) error {
 	}
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 		return fmt.Errorf("unshare cgroup namespace: %w", err)
+	}
+	// A host outlives the command that started it, and must not hold what that one's
+	// parents had open: a lock, or a pipe that somebody waits on.
+	if err := unix.CloseRange(firstInherited, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("let go of inherited files: %w", err)
 	}
 	return syscall.Exec("/proc/self/exe", os.Args, append(os.Environ(), stageVar+"=2"))
 }
