@@ -14,7 +14,7 @@ help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 .PHONY: demo
-demo: image ## Show it all on this machine: lab, install, traffic, a node's plug pulled
+demo: image bin/lab ## Show it all on this machine: lab, install, traffic, a node's plug pulled
 	go run ./e2e/cmd/demo $(ARGS)
 
 .PHONY: demo-down

@@ -42,6 +42,7 @@ func helm(t *testing.T) string {
 
 func template(t *testing.T, args ...string) (string, error) {
 	t.Helper()
+	reads(t, chart)
 	cmd := exec.Command(helm(t), append([]string{"template", "holdfast", chart, "--namespace", "holdfast-system"}, args...)...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
