@@ -29,6 +29,8 @@ var programs = map[string]string{
 	"curl":              "curl",
 	"cc":                "gcc",
 	"pkg-config":        "pkg-config",
+	// gcc only recommends the C library's headers; runc and the race detector need them.
+	"/usr/include/stdio.h": "libc6-dev",
 	// The header that runc's seccomp support is compiled against.
 	"/usr/include/seccomp.h": "libseccomp-dev",
 }

@@ -31,7 +31,7 @@ func (c Clients) Uninstall(ctx context.Context, log *slog.Logger, namespace, dae
 		return err
 	}
 	if marked {
-		log.Info("waiting for the speakers to withdraw", "daemonset", daemonSet, "timeout", timeout)
+		log.Info("waiting for the speakers to withdraw", "daemonset", daemonSet, "timeout", timeout.String())
 		err := wait.PollUntilContextTimeout(ctx, 250*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
 			ds, err := c.kube.AppsV1().DaemonSets(namespace).Get(ctx, daemonSet, metav1.GetOptions{})
 			return apierrors.IsNotFound(err) || err == nil && ds.Status.NumberReady == 0, nil
