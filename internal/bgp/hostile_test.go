@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 
@@ -100,7 +99,7 @@ func TestHostileRouter(t *testing.T) {
 	}
 	set(t, s, desire(peers, route("198.51.100.2/32", "good")))
 	await(t, "the good router's table", "198.51.100.2/32 igp path [65000] via 127.0.0.1", good.table)
-	if n, _ := good.lastOpen(); n != 1 {
+	if n := good.opened(); n != 1 {
 		t.Errorf("the good session was opened %d times", n)
 	}
 }
@@ -163,68 +162,6 @@ func TestUnusablePeers(t *testing.T) {
 		t.Errorf("Set: %v, want %s", err, want)
 	}
 	await(t, "table", "198.51.100.1/32 igp path [65000] via 127.0.0.1", good.table)
-}
-
-// flood is a router's many routes, in UPDATEs of 100.
-func flood(n int) []byte {
-	var out []byte
-	for first := 0; first < n; first += 100 {
-		var nlri []gobgp.PathNLRI
-		for i := first; i < min(n, first+100); i++ {
-			p, err := gobgp.NewIPAddrPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 16), byte(i >> 8), byte(i)}), 32))
-			if err != nil {
-				panic(err)
-			}
-			nlri = append(nlri, gobgp.PathNLRI{NLRI: p})
-		}
-		hop, err := gobgp.NewPathAttributeNextHop(netip.MustParseAddr("192.0.2.99"))
-		if err != nil {
-			panic(err)
-		}
-		b, err := gobgp.NewBGPUpdateMessage(nil, []gobgp.PathAttributeInterface{
-			gobgp.NewPathAttributeOrigin(0),
-			gobgp.NewPathAttributeAsPath([]gobgp.AsPathParamInterface{gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ, []uint32{65001})}),
-			hop,
-		}, nlri).Serialize()
-		if err != nil {
-			panic(err)
-		}
-		out = append(out, b...)
-	}
-	return out
-}
-
-// What a router sends is used for nothing, and above a limit ends its session alone.
-func TestFlood(t *testing.T) {
-	good := newRouter(t, "127.0.0.1", 65001)
-	chatty := newRouter(t, "127.0.0.2", 65001, establishes(flood(1000)))
-	flooding := newRouter(t, "127.0.0.3", 65001, establishes(flood(maxPrefixes+1)))
-	s, _ := run(t)
-	set(t, s, desire([]lb.Peer{good.peer("good", 65000), chatty.peer("chatty", 65000), flooding.peer("flooding", 65000)},
-		route("198.51.100.1/32", "good", "chatty", "flooding")))
-	nstest.Until(t, patience, "the flooding session is closed", func() bool {
-		return strings.HasPrefix(session(s, "flooding").LastError, "the router sent more than")
-	})
-	nstest.Until(t, patience, "the flooding session stays closed", func() bool {
-		return session(s, "flooding").State == "idle" && !session(s, "flooding").Since.IsZero()
-	})
-	received := func() uint64 {
-		for _, p := range s.list() {
-			if nameOf(p) == "chatty" {
-				return afiSafiState(p).GetReceived()
-			}
-		}
-		return 0
-	}
-	nstest.Until(t, patience, "the chatty router is heard", func() bool { return received() == 1000 })
-	await(t, "the good router's log", "+ 198.51.100.1/32 igp path [65000] via 127.0.0.1", good.log)
-	paths, err := s.server.Load().paths()
-	if err != nil || len(paths) != 1 {
-		t.Errorf("GoBGP's table has %d paths, %v", len(paths), err)
-	}
-	if states := []string{session(s, "good").State, session(s, "chatty").State}; !slices.Equal(states, []string{Established, Established}) {
-		t.Errorf("other sessions are %v", states)
-	}
 }
 
 // FuzzReadAS: whatever a router answers to the question for its AS, reading it ends.

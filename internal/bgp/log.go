@@ -71,6 +71,10 @@ func (h logHandler) Handle(ctx context.Context, r slog.Record) error {
 		if value(r, "old") == gobgp.BGP_FSM_OPENCONFIRM.String() && value(r, "reason") == "invalid-msg" {
 			h.notes.write(h.peer, refused)
 		}
+	default:
+		if r.Level >= slog.LevelWarn {
+			h.log.DebugContext(ctx, "GoBGP: "+r.Message, "address", h.peer, "error", value(r, "Error"))
+		}
 	}
 	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
@@ -159,12 +158,11 @@ func TestChange(t *testing.T) {
 	await(t, "after a route went to the other peer", lines(heard...), r.log)
 	await(t, "the other's table", "198.51.100.1/32 igp path [65000] via 127.0.0.1", other.table)
 
-	set(t, s, desire(peers, changed))
 	set(t, s, desire(peers[1:], changed))
-	heard = append(heard, "- 198.51.100.1/32", "notification 6/3", "connection closed")
+	heard = append(heard, "notification 6/3", "connection closed")
 	await(t, "after the peer was deleted", lines(heard...), r.log)
 	await(t, "the other's table", "", other.table)
-	if n, _ := other.lastOpen(); n != 1 {
+	if n := other.opened(); n != 1 {
 		t.Errorf("the other session was opened %d times", n)
 	}
 }
@@ -184,78 +182,6 @@ func TestSetBeforeRun(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
-	}
-}
-
-// restartBits returns the restart bit of an OPEN and the forwarding bit of its family.
-func restartBits(open *gobgp.BGPOpen) (restart, forwarding bool) {
-	for _, p := range open.OptParams {
-		for _, c := range p.(*gobgp.OptionParameterCapability).Capability {
-			if gr, ok := c.(*gobgp.CapGracefulRestart); ok && len(gr.Tuples) == 1 {
-				return gr.Flags&0x08 != 0, gr.Tuples[0].Flags&0x80 != 0
-			}
-		}
-	}
-	return false, false
-}
-
-// A restart says nothing, claims the forwarding bit, and sends End-of-RIB last.
-func TestGracefulRestart(t *testing.T) {
-	r := newRouter(t, "127.0.0.1", 65001, func(r *router) { r.graceful = true })
-	// A peer that never comes up must not delay the others.
-	gone := lb.Peer{Name: "gone", LocalASN: 65000, PeerASN: 65009, Address: netip.MustParseAddr("127.0.0.3"), Port: 1, GracefulRestart: true}
-	peer := r.peer("r", 65000)
-	peer.GracefulRestart = true
-	d := desire([]lb.Peer{peer, gone}, route("198.51.100.1/32", "r"), route("198.51.100.2/32", "r"))
-	const plain = " igp path [65000] via 127.0.0.1"
-	up := []string{"+ 198.51.100.1/32" + plain, "+ 198.51.100.2/32" + plain, "end of RIB"}
-
-	first, stop := run(t)
-	set(t, first, d)
-	heard := up
-	await(t, "first start", lines(heard...), r.log)
-	stop()
-	heard = append(heard, "connection closed")
-	await(t, "stop", lines(heard...), r.log)
-
-	second, _ := run(t)
-	set(t, second, d)
-	heard = append(heard, up...)
-	await(t, "second start", lines(heard...), r.log)
-
-	r.drop()
-	heard = append(append(heard, "connection closed"), up...)
-	await(t, "lost connection", lines(heard...), r.log)
-
-	d.RouterID = netip.MustParseAddr("192.0.2.2")
-	set(t, second, d)
-	heard = append(append(heard, "connection closed"), up...)
-	await(t, "other router ID", lines(heard...), r.log)
-
-	n, open := r.lastOpen()
-	restart, forwarding := restartBits(open)
-	if n != 4 || !restart || !forwarding || open.ID != d.RouterID {
-		t.Errorf("%d OPENs, the last with restart %v, forwarding %v, ID %v", n, restart, forwarding, open.ID)
-	}
-}
-
-// Leave says goodbye also to a peer with graceful restart, and is the end.
-func TestLeave(t *testing.T) {
-	r := newRouter(t, "127.0.0.1", 65001, func(r *router) { r.graceful = true })
-	peer := r.peer("r", 65000)
-	peer.GracefulRestart = true
-	s, _ := run(t)
-	d := desire([]lb.Peer{peer}, route("198.51.100.1/32", "r"))
-	set(t, s, d)
-	heard := []string{"+ 198.51.100.1/32 igp path [65000] via 127.0.0.1", "end of RIB"}
-	await(t, "start", lines(heard...), r.log)
-	if err := s.Leave(); err != nil {
-		t.Fatal(err)
-	}
-	set(t, s, d)
-	await(t, "leave", lines(append(heard, "notification 6/3", "connection closed")...), r.log)
-	if got := s.Sessions(); got != nil {
-		t.Errorf("sessions after Leave: %v", got)
 	}
 }
 
