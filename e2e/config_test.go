@@ -134,8 +134,7 @@ func testPeerDown(t *testing.T, e *env) {
 				t.Error(err)
 			}
 		})
-		// The router's AS is what helps the user.
-		e.sessionDown(t, "r2v4", "64513")
+		e.sessionDown(t, "r2v4", "64999")
 	})
 	e.served(t, testbed.Far, bgp)
 	// The AS is right again.

@@ -87,16 +87,24 @@ func (e *env) remove(t *testing.T, namespace, name string) {
 	ctx := context.Background() // also used when the test's own has ended
 	services := e.Kube.CoreV1().Services(namespace)
 	err := services.Delete(ctx, name, metav1.DeleteOptions{})
-	if err == nil {
-		err = testbed.Until(ctx, soon, "the end of Service "+name, func(ctx context.Context) error {
-			_, err := services.Get(ctx, name, metav1.GetOptions{})
-			if err == nil {
-				return fmt.Errorf("it is still there")
-			}
-			return err
-		})
+	if apierrors.IsNotFound(err) {
+		return
 	}
-	if err != nil && !apierrors.IsNotFound(err) && !strings.Contains(err.Error(), "not found") {
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	err = testbed.Until(ctx, soon, "the end of Service "+name, func(ctx context.Context) error {
+		_, err := services.Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err == nil:
+			return fmt.Errorf("it is still there")
+		}
+		return err
+	})
+	if err != nil {
 		t.Error(err)
 	}
 }

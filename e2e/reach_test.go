@@ -61,18 +61,24 @@ func family(a netip.Addr) string {
 	return "IPv6"
 }
 
-// reach fetches an address, and checks which client the pod saw.
+// reach fetches an address, and checks which client the pod saw. It asks again
+// for a while: kube-proxy may still have rules of a Service that had the address
+// before.
 func (e *env) reach(t *testing.T, w way, protocol string, a netip.Addr) {
-	answer, err := e.WaitFetch(t.Context(), w.host, protocol, a)
-	must(t, err)
-	if !slices.Contains(e.app.Nodes, answer.Node) || !strings.HasPrefix(answer.Pod, e.app.Name) {
-		t.Errorf("answer %+v is not of a pod of %s on %v", answer, e.app.Name, e.app.Nodes)
-	}
 	own, err := e.source(t.Context(), w.host, a)
 	must(t, err)
-	if kept := answer.Client == own; w.local && !kept {
-		t.Errorf("the pod saw client %s, want %s", answer.Client, own)
-	}
+	must(t, testbed.Until(t.Context(), soon, "the right answer of "+a.String(), func(ctx context.Context) error {
+		answer, err := e.Fetch(ctx, w.host, protocol, a)
+		switch {
+		case err != nil:
+			return err
+		case !slices.Contains(e.app.Nodes, answer.Node) || !strings.HasPrefix(answer.Pod, e.app.Name):
+			return fmt.Errorf("answer %+v is not of a pod of %s on %v", answer, e.app.Name, e.app.Nodes)
+		case w.local && answer.Client != own:
+			return fmt.Errorf("the pod saw client %s, want %s", answer.Client, own)
+		}
+		return nil
+	}))
 }
 
 // source returns the address that a host speaks from to another.
