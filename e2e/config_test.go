@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/e2e/lab"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -123,22 +124,26 @@ func testPeerDown(t *testing.T, e *env) {
 		e.apply(t, object("BGPPeer", "e2e-unreachable", `{myASN: 64600, peerASN: 64512, peerAddress: 172.31.0.77, connectTime: 1s}`))
 		e.sessionDown(t, "e2e-unreachable", "172.31.0.77")
 	})
+	// A router that hears of a wrong AS may refuse calls for minutes (BIRD does), so this is FRR.
 	t.Run("wrong AS", func(t *testing.T) {
-		as := func(ctx context.Context, number string) error {
-			_, err := e.Resource(testbed.Peers).Patch(ctx, "r2v4", types.MergePatchType, []byte(`{"spec":{"peerASN":`+number+`}}`), metav1.PatchOptions{})
+		as := func(ctx context.Context, number int) error {
+			patch := fmt.Sprintf(`{"spec":{"peerASN":%d}}`, number)
+			_, err := e.Resource(testbed.Peers).Patch(ctx, "r1v6", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 			return err
 		}
-		must(t, as(t.Context(), "64999"))
+		must(t, as(t.Context(), 64999))
 		t.Cleanup(func() {
-			if err := as(context.Background(), "64513"); err != nil {
+			if err := as(context.Background(), lab.ASRouter1); err != nil {
 				t.Error(err)
 			}
 		})
-		e.sessionDown(t, "r2v4", "64999")
+		e.sessionDown(t, "r1v6", "64999")
+		e.served(t, testbed.Far, bgp[:1])
+		must(t, e.WaitHops(t.Context(), soon, testbed.Router2, bgp[1], len(e.workers())))
 	})
-	e.served(t, testbed.Far, bgp)
 	// The AS is right again.
 	e.hops(t, bgp, len(e.workers()))
+	e.served(t, testbed.Far, bgp)
 }
 
 // sessionDown waits for the Event that says why there is no session with a peer.
