@@ -20,6 +20,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// mostReasons bounds the Events on one session that stays down.
+const mostReasons = 5
+
 // reporter writes what this node has to say to the API server, apart from the
 // loop that announces: an API server that hangs must not hold up a failover.
 type reporter struct {
@@ -28,8 +31,18 @@ type reporter struct {
 	cluster  *k8s.Cluster
 	sessions func() []bgp.Session
 	last     *atomic.Pointer[planned]
-	// said is the last Event on each peer's session, so that one change is one Event.
-	said map[string]bool
+	// said is what Events said of each peer's session, so that one change is one Event.
+	said map[string]told
+}
+
+// told is what Events said of a session since it was last up.
+type told struct {
+	up      bool
+	reasons []string
+}
+
+func (t told) news(reason string) bool {
+	return len(t.reasons) < mostReasons && !slices.Contains(t.reasons, reason)
 }
 
 func (r *reporter) sync(ctx context.Context) error {
@@ -117,30 +130,33 @@ func withSessions(o plan.Outcome, sessions []bgp.Session) plan.Outcome {
 	return o
 }
 
-// sayPeers sends one Event on a BGPPeer when this node's session with it comes up or goes down.
+// sayPeers sends an Event on a BGPPeer when this node's session with it comes up,
+// goes down, or stays down for a reason not said before.
 func (r *reporter) sayPeers(sessions []bgp.Session) {
-	now := map[string]bool{}
+	now := map[string]told{}
 	for _, s := range sessions {
 		before, known := r.said[s.Peer]
-		if !up(s) && s.LastError == "" {
-			if known {
-				now[s.Peer] = before
-			}
-			continue // still connecting for the first time
+		now[s.Peer] = before
+		news := !known || before.up != up(s) || !up(s) && before.news(s.LastError)
+		if !news || !up(s) && s.LastError == "" {
+			continue // nothing new, or still connecting
 		}
-		now[s.Peer] = up(s)
-		if known && before == up(s) {
-			continue
-		}
-		object := lb.Object{Kind: config.KindPeer, Name: s.Peer}
 		if up(s) {
-			r.cluster.Event(object, r.cluster.PeerUID(s.Peer), true, lb.SessionEstablished, fmt.Sprintf("node %s: session with %s is established", r.node, s.Address))
+			now[s.Peer] = told{up: true}
 		} else {
-			r.cluster.Event(object, r.cluster.PeerUID(s.Peer), false, lb.SessionDown, fmt.Sprintf("node %s: no session with %s: %s", r.node, s.Address, s.LastError))
+			now[s.Peer] = told{reasons: append(before.reasons, s.LastError)}
 		}
-		r.log.Info("session", "peer", s.Peer, "address", s.Address, "established", up(s), "why", s.LastError)
+		r.sayPeer(s)
 	}
 	r.said = now
+}
+
+func (r *reporter) sayPeer(s bgp.Session) {
+	reason, message := lb.SessionDown, fmt.Sprintf("node %s: no session with %s: %s", r.node, s.Address, s.LastError)
+	if up(s) {
+		reason, message = lb.SessionEstablished, fmt.Sprintf("node %s: session with %s is established", r.node, s.Address)
+	}
+	r.cluster.Event(lb.Object{Kind: config.KindPeer, Name: s.Peer}, r.cluster.PeerUID(s.Peer), up(s), reason, message)
 }
 
 func up(s bgp.Session) bool { return s.State == bgp.Established }

@@ -101,6 +101,9 @@ func (s *server) applyPeers(ctx context.Context, have []*api.Peer, want map[stri
 		err := s.deletePeer(ctx, p)
 		if wanted {
 			s.notes.carry(actual.address, p.State.Messages)
+			if w != actual {
+				s.notes.clear(actual.address) // it was about settings that stand no more
+			}
 			err = errors.Join(err, s.addPeer(ctx, w))
 		} else {
 			s.notes.forget(actual.address)

@@ -143,6 +143,14 @@ func (n *notes) before(peer netip.Addr) past {
 	return n.past[peer]
 }
 
+// clear drops the sentence about a peer.
+func (n *notes) clear(peer netip.Addr) {
+	n.mu.Lock()
+	delete(n.byPeer, peer)
+	n.mu.Unlock()
+	n.changed()
+}
+
 // forget drops all about a peer.
 func (n *notes) forget(peer netip.Addr) {
 	n.mu.Lock()

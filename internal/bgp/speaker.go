@@ -25,7 +25,7 @@ type Config struct {
 	RepairInterval time.Duration
 }
 
-// Desired is all that a Speaker is to hold.
+// Desired is all that a Speaker is to hold. It must not be changed after Set.
 type Desired struct {
 	// RouterID is the node's BGP identifier. All peers share one server and so one
 	// identifier: the RouterID of the first peer by name that has one overrides this.

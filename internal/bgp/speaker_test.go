@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,7 +59,8 @@ func route(prefix string, peers ...string) lb.Route {
 }
 
 func desire(peers []lb.Peer, routes ...lb.Route) Desired {
-	return Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers, Routes: routes}
+	// Cloned: a Speaker keeps what it is given, and tests go on to change theirs.
+	return Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: slices.Clone(peers), Routes: slices.Clone(routes)}
 }
 
 func set(t *testing.T, s *Speaker, d Desired) {
