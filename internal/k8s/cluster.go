@@ -52,7 +52,9 @@ type Cluster struct {
 	clients Clients
 	config  Config
 	synced  atomic.Bool
-	views   []interface {
+	// uninstalling is what the DaemonSet said last.
+	uninstalling atomic.Bool
+	views        []interface {
 		run(ctx context.Context)
 		waitForSync(ctx context.Context) bool
 	}
@@ -192,11 +194,14 @@ func (k *Cluster) Objects() config.Objects {
 	return o
 }
 
-// Uninstalling reports whether the uninstall mark stands on the speakers' DaemonSet.
+// Uninstalling reports whether the uninstall mark stands on the speakers'
+// DaemonSet, or stood there when the DaemonSet was deleted: daemons outlive it
+// for a moment, in which they must not take up their work again.
 func (k *Cluster) Uninstalling() bool {
-	return slices.ContainsFunc(k.daemonSets.List(), func(d *appsv1.DaemonSet) bool {
-		return d.Annotations[UninstallMark] == "true"
-	})
+	for _, d := range k.daemonSets.List() {
+		k.uninstalling.Store(d.Annotations[UninstallMark] == "true")
+	}
+	return k.uninstalling.Load()
 }
 
 // SpeakerAddresses returns the host addresses of the pods of all speakers.
