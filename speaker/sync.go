@@ -130,7 +130,7 @@ func (w *syncer) membership(ctx context.Context, s settings) (key []byte, addres
 		var why error
 		if addresses := state.Nodes[w.node].Addresses; len(addresses) > 0 {
 			address = addresses[0]
-			key, why = w.cluster.MembersKey(ctx, s.membersSecret)
+			key, why = w.cluster.MembersKey(ctx, s.MembersSecret)
 		} else {
 			why = fmt.Errorf("node %s has no address in its status", w.node)
 		}

@@ -34,6 +34,7 @@ var fence = map[string][]string{
 	"internal/members":  {"internal/lb", "github.com/hashicorp/memberlist", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/k8s":      {"api", "internal/config", "internal/lb", "k8s.io", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/loop":     {"github.com/prometheus/client_golang"},
+	"internal/daemon":   {"internal/config"},
 	"internal/httpd":    {"github.com/prometheus/client_golang"},
 	"internal/nstest":   {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x"},
 	"internal/house":    {},

@@ -1,0 +1,72 @@
+// Package daemon is what the mains of both daemons share: their common flags,
+// the log, signals and the exit code. It starts nothing by itself.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/holdfast-lb/holdfast/internal/config"
+)
+
+// Settings are the flags that both daemons have. Everything else is a custom resource.
+type Settings struct {
+	Kubeconfig, Namespace, DaemonSet, MembersSecret string
+	MetricsListen, HealthListen, DebugListen        string
+	LogLevel                                        slog.Level
+	Options                                         config.Options
+}
+
+// Define adds the flags to f. Health pages are served on healthListen unless told otherwise.
+func (s *Settings) Define(f *flag.FlagSet, healthListen string) {
+	f.StringVar(&s.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; by default the cluster the process runs in")
+	f.StringVar(&s.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "`namespace` Holdfast runs in")
+	f.StringVar(&s.DaemonSet, "daemonset", "holdfast-speaker", "`name` of the speakers' DaemonSet")
+	f.StringVar(&s.MembersSecret, "members-secret", "holdfast-members", "`name` of the Secret with the key of the speakers' membership; the controller creates it if absent")
+	f.StringVar(&s.MetricsListen, "metrics-listen", ":9217", "`address` of /metrics")
+	f.StringVar(&s.HealthListen, "health-listen", healthListen, "`address` of /healthz and /readyz")
+	f.StringVar(&s.DebugListen, "debug-listen", "127.0.0.1:9219", "`address` of /debug/state and /debug/pprof")
+	f.TextVar(&s.LogLevel, "log-level", slog.LevelInfo, "least `level` logged: debug, info, warn or error")
+	f.StringVar(&s.Options.LoadBalancerClass, "load-balancer-class", "holdfast.dev/lb", "serve Services of this loadBalancerClass")
+	f.BoolVar(&s.Options.Default, "default-load-balancer", true, "serve Services without a loadBalancerClass too")
+	f.BoolVar(&s.Options.IgnoreExcludeLabel, "ignore-exclude-label", false, "let nodes announce although labelled node.kubernetes.io/exclude-from-external-load-balancers")
+}
+
+// Parse reads args and checks what no daemon can do without.
+func (s *Settings) Parse(f *flag.FlagSet, args []string) error {
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return fmt.Errorf("unknown argument %q", f.Arg(0))
+	}
+	if s.Namespace == "" {
+		return errors.New("--namespace is not given and POD_NAMESPACE is not set")
+	}
+	return nil
+}
+
+// Main parses, then serves until a signal or an error ends it, and returns the
+// exit code: 0, 1 after an error, 2 for flags that cannot be read.
+func Main(name string, s *Settings, parse func() error, serve func(context.Context, *slog.Logger) error) int {
+	if err := parse(); errors.Is(err, flag.ErrHelp) {
+		return 0
+	} else if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		return 2
+	}
+	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: s.LogLevel}))
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := serve(ctx, log); err != nil {
+		log.Error("stopped", "error", err)
+		return 1
+	}
+	return 0
+}
