@@ -30,7 +30,7 @@ const (
 type App struct {
 	Namespace, Name string
 	Replicas        int32
-	// Nodes that pods may run on, one pod on each; none means all workers.
+	// Nodes that pods may run on, spread evenly; none means all workers.
 	Nodes []string
 }
 
@@ -94,6 +94,7 @@ func (a App) deployment() *appsv1.Deployment {
 				Spec: corev1.PodSpec{
 					Containers:                    []corev1.Container{echo()},
 					Affinity:                      a.affinity(),
+					TopologySpreadConstraints:     a.spread(),
 					TerminationGracePeriodSeconds: new(int64(5)),
 				},
 			},
@@ -121,24 +122,26 @@ func echo() corev1.Container {
 	}
 }
 
-// affinity keeps pods on the nodes named, and apart where there is room.
+// affinity keeps pods on the nodes named.
 func (a App) affinity() *corev1.Affinity {
-	out := &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
-			Weight: 100,
-			PodAffinityTerm: corev1.PodAffinityTerm{
-				TopologyKey: hostnameLabel, LabelSelector: &metav1.LabelSelector{MatchLabels: a.labels()},
-			},
-		}},
-	}}
-	if len(a.Nodes) > 0 {
-		out.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
-				{Key: hostnameLabel, Operator: corev1.NodeSelectorOpIn, Values: a.Nodes},
-			}}},
-		}}
+	if len(a.Nodes) == 0 {
+		return nil
 	}
-	return out
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+			{Key: hostnameLabel, Operator: corev1.NodeSelectorOpIn, Values: a.Nodes},
+		}}},
+	}}}
+}
+
+// spread puts pods of one generation on different nodes, as far as there are nodes.
+func (a App) spread() []corev1.TopologySpreadConstraint {
+	return []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: hostnameLabel, WhenUnsatisfiable: corev1.DoNotSchedule,
+		NodeTaintsPolicy: new(corev1.NodeInclusionPolicyHonor),
+		LabelSelector:    &metav1.LabelSelector{MatchLabels: a.labels()},
+		MatchLabelKeys:   []string{appsv1.DefaultDeploymentUniqueLabelKey},
+	}}
 }
 
 // applyable returns an object as the body of a server-side apply.

@@ -72,12 +72,8 @@ func (d *demo) bringUp(ctx context.Context) error {
 		if _, err := d.bed.On(ctx, node, "true"); err == nil {
 			continue
 		}
-		d.say("power on %s, which is off", node)
-		start := time.Now()
-		if err := l.PowerOn(ctx, node); err != nil {
-			return err
-		}
-		if err := d.bed.WaitNode(ctx, node, start); err != nil {
+		d.say("%s is off", node)
+		if err := d.powerOn(ctx, node); err != nil {
 			return err
 		}
 	}
@@ -233,7 +229,24 @@ func (d *demo) pullPlug(ctx context.Context) error {
 		return err
 	}
 	d.say("now node %s answers for %s", heir, address)
-	return d.powerOn(ctx, owner)
+	start := time.Now()
+	if err := d.powerOn(ctx, owner); err != nil {
+		return err
+	}
+	err = testbed.Until(ctx, time.Minute, owner+" to answer for "+address.String(), func(ctx context.Context) error {
+		now, err := d.bed.WaitOwner(ctx, testbed.Client, address)
+		if err == nil && now != owner {
+			err = fmt.Errorf("node %s does", now)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	d.say("%.1f s after its power-on %s answers for %s again", time.Since(start).Seconds(), owner, address)
+	// Pods on all workers again.
+	d.app.Nodes, d.app.Replicas = nil, int32(len(d.workers()))
+	return d.bed.Deploy(ctx, d.app)
 }
 
 func (d *demo) report(results []probe.Result, pulled time.Time) {
@@ -253,22 +266,14 @@ func (d *demo) powerOn(ctx context.Context, node string) error {
 		return err
 	}
 	d.say("power-on %s", node)
-	if err := d.bed.WaitNode(ctx, node, start); err != nil {
-		return err
-	}
-	if err := d.bed.WaitReady(ctx); err != nil {
-		return err
-	}
-	d.say("%s is back %.1f s later, with its speaker ready", node, time.Since(start).Seconds())
-	d.app.Nodes, d.app.Replicas = nil, int32(len(d.workers()))
-	return d.bed.Deploy(ctx, d.app)
+	return d.bed.WaitNode(ctx, node, start)
 }
 
 func (d *demo) lookAround(context.Context) error {
 	for _, line := range []string{
 		"bin/lab status                                    hosts, addresses, what is broken",
 		"bin/lab kubectl -n demo get services -o wide      addresses",
-		"bin/lab exec client curl -s http://" + d.l2[0].String() + "      reach one",
+		"bin/lab exec client curl -s http://" + d.l2[0].String() + "  reach one",
 		"bin/lab exec r1 vtysh -c 'show bgp summary'       the router's sessions",
 		"bin/lab power-off w1 ; bin/lab power-on w1        break it yourself",
 		fmt.Sprintf("export KUBECONFIG=%s", d.lab.Kubeconfig()),
