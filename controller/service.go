@@ -57,7 +57,7 @@ func (s *syncer) writeService(ctx context.Context, w serviceWrite) error {
 	good := w.assignment == nil || condition.Status == metav1.ConditionTrue && w.assignment.Reason != lb.AddressKept
 	object := lb.Object{Kind: config.KindService, Namespace: w.service.Namespace, Name: w.service.Name}
 	s.cluster.Event(object, w.service.UID, good, lb.Reason(condition.Reason), condition.Message)
-	s.log.Info("service", "service", object, "reason", condition.Reason, "message", condition.Message)
+	s.log.Info("assignment", "service", lb.Key{Namespace: object.Namespace, Name: object.Name}, "reason", condition.Reason, "message", condition.Message)
 	if w.assignment != nil {
 		s.assignments.Add(int64(len(given(w.service, w.assignment.Addresses))))
 	}

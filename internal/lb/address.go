@@ -53,6 +53,9 @@ type Key struct {
 // String returns "namespace/name".
 func (k Key) String() string { return k.Namespace + "/" + k.Name }
 
+// MarshalText makes logs and debug pages show a key as an operator would write it.
+func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
 // Compare orders keys by namespace, then name.
 func (k Key) Compare(o Key) int {
 	switch {

@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"encoding/json"
 	"net/netip"
 	"testing"
 )
@@ -57,5 +58,20 @@ func TestSelector(t *testing.T) {
 	}
 	if MatchesAny(nil, labels) {
 		t.Error("no selectors match something")
+	}
+}
+
+func TestMarshalText(t *testing.T) {
+	for _, tt := range []struct {
+		v    any
+		want string
+	}{
+		{Key{"default", "web"}, `"default/web"`},
+		{Object{Kind: "Service", Namespace: "default", Name: "web"}, `"Service default/web"`},
+		{Object{Kind: "BGPPeer", Name: "tor"}, `"BGPPeer tor"`},
+	} {
+		if got, err := json.Marshal(tt.v); err != nil || string(got) != tt.want {
+			t.Errorf("%#v: %s, %v; want %s", tt.v, got, err, tt.want)
+		}
 	}
 }

@@ -128,6 +128,9 @@ func (o Object) String() string {
 	return o.Kind + " " + o.Namespace + "/" + o.Name
 }
 
+// MarshalText makes logs and debug pages show an object as an operator would write it.
+func (o Object) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
 // A Problem is something the user must mend: one word, and one sentence that
 // says what is wrong and what to do. It never stops anyone else from being served.
 type Problem struct {
