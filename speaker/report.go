@@ -88,8 +88,10 @@ func (r *reporter) write(ctx context.Context, s *corev1.Service, conditions []me
 func conditions(s *corev1.Service, v plan.Verdict, sessions []bgp.Session) []metav1.Condition {
 	var out []metav1.Condition
 	stands := func(kind string) bool { return meta.FindStatusCondition(s.Status.Conditions, kind) != nil }
-	// A Service that no advertisement selects hears it once, by the condition of layer 2.
-	if v.L2.Writer && (v.L2.Selected || !v.BGP.Selected || stands(v1beta1.ConditionAnnouncedL2)) {
+	// A Service that no advertisement selects hears it once, by the condition of layer 2. One that has no
+	// address yet hears nothing: the controller says why, and a write now would cross its own.
+	unselected := !v.BGP.Selected && v.L2.Reason != lb.NoAddress
+	if v.L2.Writer && (v.L2.Selected || unselected || stands(v1beta1.ConditionAnnouncedL2)) {
 		out = append(out, condition(v1beta1.ConditionAnnouncedL2, v.L2))
 	}
 	if v.BGP.Writer && (v.BGP.Selected || stands(v1beta1.ConditionAnnouncedBGP)) {

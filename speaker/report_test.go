@@ -18,6 +18,7 @@ func TestConditions(t *testing.T) {
 	announced := plan.Outcome{Selected: true, Reason: lb.Announced, Message: "here", Writer: true}
 	advertised := plan.Outcome{Selected: true, Reason: lb.Announced, Message: "advertised by w1", Writer: true, Peers: []string{"r1", "r2"}}
 	none := plan.Outcome{Reason: lb.NoAdvertisement, Message: "nobody selects it", Writer: true}
+	pending := plan.Outcome{Reason: lb.NoAddress, Message: "no address yet", Writer: true}
 	silent := func(o plan.Outcome) plan.Outcome { o.Writer = false; return o }
 	down := bgp.Session{Peer: "r1", State: "active", LastError: "connection refused"}
 	established := bgp.Session{Peer: "r2", State: bgp.Established}
@@ -33,6 +34,8 @@ func TestConditions(t *testing.T) {
 		{"layer 2 only", nil, announced, none, nil, []string{"AnnouncedL2=True Announced: here"}},
 		{"another node writes", nil, silent(announced), silent(none), nil, nil},
 		{"nobody selects the Service: said once", nil, none, none, nil, []string{"AnnouncedL2=False NoAdvertisement: nobody selects it"}},
+		{"no address yet: the controller's to say", nil, pending, pending, nil, nil},
+		{"the address is gone", stale, pending, pending, nil, []string{"AnnouncedBGP=False NoAddress: no address yet"}},
 		{"an advertisement that went is not left standing", stale, announced, none, nil,
 			[]string{"AnnouncedL2=True Announced: here", "AnnouncedBGP=False NoAdvertisement: nobody selects it"}},
 		{"one of two sessions", nil, none, advertised, []bgp.Session{down, established}, []string{"AnnouncedBGP=True Announced: advertised by w1 to r2"}},

@@ -172,13 +172,20 @@ func Service(a App, name string) *corev1.Service {
 	}
 }
 
-// EnsureNamespace creates a namespace unless it is there.
+// EnsureNamespace creates a namespace unless it is there. One that is on its way
+// out it lets go first.
 func (b *Bed) EnsureNamespace(ctx context.Context, name string) error {
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if _, err := b.Kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create namespace %s: %w", name, err)
-	}
-	return nil
+	namespaces := b.Kube.CoreV1().Namespaces()
+	return Until(ctx, time.Minute, "namespace "+name, func(ctx context.Context) error {
+		ns, err := namespaces.Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			_, err = namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		case err == nil && ns.DeletionTimestamp != nil:
+			err = fmt.Errorf("the one of before is still going")
+		}
+		return err
+	})
 }
 
 // Addresses returns the addresses in a Service's status.

@@ -53,7 +53,14 @@ func prepare(ctx context.Context, b *testbed.Bed) (restore func() error, err err
 func services(toAddress, toFetch string) func(context.Context, *testbed.Bed) (map[string][]time.Duration, error) {
 	return func(ctx context.Context, b *testbed.Bed) (map[string][]time.Duration, error) {
 		times := map[string][]time.Duration{}
+		pace := time.NewTicker(every)
+		defer pace.Stop()
 		for i := range rounds {
+			select {
+			case <-pace.C:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
 			address, answer, err := one(ctx, b, fmt.Sprintf("bench-%02d", i))
 			if err != nil {
 				return nil, err
@@ -69,6 +76,10 @@ func services(toAddress, toFetch string) func(context.Context, *testbed.Bed) (ma
 		return times, nil
 	}
 }
+
+// every is the pace of creation: kube-proxy has synced, and its minSyncPeriod of a
+// second has passed, before the next Service comes.
+const every = 3 * time.Second
 
 // limit for one Service to be served.
 const limit = time.Minute
