@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -79,12 +80,25 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group.Go(func() error { return httpd.Serve(ctx, s.HealthListen, httpd.Health(syncer.ready)) })
 	group.Go(func() error { return httpd.Serve(ctx, s.DebugListen, httpd.Debug(syncer.debug)) })
 	group.Go(func() error {
-		return cluster.Lead(ctx, identity(), func(ctx context.Context) error {
-			return lead(ctx, s, log, cluster, work)
-		})
+		for {
+			err := cluster.Lead(ctx, identity(), func(ctx context.Context) error {
+				return lead(ctx, s, log, cluster, work)
+			})
+			if !errors.Is(err, errUninstalling) {
+				return err
+			}
+			// The Lease is released while we may still write it; a later installation
+			// would wait for it to expire.
+			if err := cluster.WaitWhileUninstalling(ctx); err != nil {
+				return nil
+			}
+		}
 	})
 	return group.Wait()
 }
+
+// errUninstalling ends a leader's work while Holdfast is being uninstalled.
+var errUninstalling = errors.New("uninstalling")
 
 // lead works as the leader. It first reads past its caches, since its
 // predecessor's last writes may not have reached them.
@@ -99,7 +113,20 @@ func lead(ctx context.Context, s settings, log *slog.Logger, cluster *k8s.Cluste
 	if err := cluster.EnsureMembersKey(ctx, s.MembersSecret); err != nil {
 		return err
 	}
-	return work.Run(ctx)
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go func() {
+		if cluster.WaitUntilUninstalling(ctx) == nil {
+			stop(errUninstalling)
+		}
+	}()
+	if err := work.Run(ctx); err != nil {
+		return err
+	}
+	if errors.Is(context.Cause(ctx), errUninstalling) {
+		return errUninstalling
+	}
+	return nil
 }
 
 // identity is unique among the replicas, also when one is restarted in its pod.

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
@@ -203,6 +205,19 @@ func (k *Cluster) Uninstalling() bool {
 	}
 	return k.uninstalling.Load()
 }
+
+// WaitUntilUninstalling blocks until the mark stands; it returns the error of ctx.
+func (k *Cluster) WaitUntilUninstalling(ctx context.Context) error {
+	return wait.PollUntilContextCancel(ctx, markInterval, true, func(context.Context) (bool, error) { return k.Uninstalling(), nil })
+}
+
+// WaitWhileUninstalling blocks until the mark is off again; it returns the error of ctx.
+func (k *Cluster) WaitWhileUninstalling(ctx context.Context) error {
+	return wait.PollUntilContextCancel(ctx, markInterval, true, func(context.Context) (bool, error) { return !k.Uninstalling(), nil })
+}
+
+// markInterval is between looks at the uninstall mark, which the watch keeps current.
+const markInterval = 250 * time.Millisecond
 
 // SpeakerAddresses returns the host addresses of the pods of all speakers.
 func (k *Cluster) SpeakerAddresses() []netip.Addr {
