@@ -29,7 +29,9 @@ type daemon interface {
 // start runs a program in a namespace for as long as the test, and shows what it said if the test fails.
 func start(t *testing.T, ns *nstest.NS, name string, args ...string) {
 	t.Helper()
-	cmd := ns.Command(name, args...)
+	// A /var/tmp of its own: FRR leaves a directory for crash logs there.
+	private := []string{"--mount", "--propagation", "private", "sh", "-c", `mount -t tmpfs tmpfs /var/tmp && exec "$0" "$@"`, name}
+	cmd := ns.Command("unshare", append(private, args...)...)
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
