@@ -34,8 +34,42 @@ const (
 	// AddressKept: the Service asks for a pool and holds an address of another one, which stays: only a
 	// request for an address by value moves a Service.
 	AddressKept Reason = "AddressKept"
+	// UnknownClass: the Service names a class that no pool has.
+	UnknownClass Reason = "UnknownClass"
+	// UnknownNetwork: the Service names a network or subnet that no pool stands for.
+	UnknownNetwork Reason = "UnknownNetwork"
+	// UnknownLoadBalancer: the Service names a load balancer that nobody has.
+	UnknownLoadBalancer Reason = "UnknownLoadBalancer"
+	// PortClash: another Service on the address to share has the port.
+	PortClash Reason = "PortClash"
+	// NotShareable: the address may not be shared with those who hold it.
+	NotShareable Reason = "NotShareable"
+	// SharingLimit: as many Services share the address as may.
+	SharingLimit Reason = "SharingLimit"
+	// QuotaExceeded: the namespace holds as many addresses of the pool as it may.
+	QuotaExceeded Reason = "QuotaExceeded"
+	// Quarantined: the last free addresses of the pools wait for reuseDelay.
+	Quarantined Reason = "Quarantined"
+	// FloatingIPUnknown: the Service claims a FloatingIP that its namespace does not have.
+	FloatingIPUnknown Reason = "FloatingIPUnknown"
+	// FloatingIPPending: the FloatingIP claimed has no address yet.
+	FloatingIPPending Reason = "FloatingIPPending"
+	// FloatingIPInUse: the FloatingIP claimed is another Service's.
+	FloatingIPInUse Reason = "FloatingIPInUse"
+	// FloatingIPDeleting: the FloatingIP claimed is being deleted.
+	FloatingIPDeleting Reason = "FloatingIPDeleting"
+	// Available: the FloatingIP has its addresses and no Service.
+	Available Reason = "Available"
+	// Bound: a Service uses the FloatingIP.
+	Bound Reason = "Bound"
 	// Released: the Service gave its addresses back.
 	Released Reason = "Released"
+)
+
+// Reasons of the condition holdfast.dev/AnnotationsHonoured.
+const (
+	// AnnotationIgnored: the Service bears annotations that do nothing here.
+	AnnotationIgnored Reason = "AnnotationIgnored"
 )
 
 // Reasons of an announcement (conditions holdfast.dev/AnnouncedL2 and
@@ -89,6 +123,8 @@ const (
 	HostBitsIgnored Reason = "HostBitsIgnored"
 	// OverlappingAddresses: an entry lies in another pool, or twice in this one.
 	OverlappingAddresses Reason = "OverlappingAddresses"
+	// AddressNotUsable: an entry holds a node's own address, or one that is never a host's.
+	AddressNotUsable Reason = "AddressNotUsable"
 	// InvalidSelector: a label selector cannot be read.
 	InvalidSelector Reason = "InvalidSelector"
 	// UnknownReference: the object names another one that does not exist.

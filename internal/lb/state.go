@@ -7,6 +7,8 @@ import (
 
 // State is everything a decision depends on, at one moment, as values.
 type State struct {
+	// Now is when the decision is made.
+	Now time.Time
 	// Namespaces maps a namespace's name to its labels.
 	Namespaces map[string]map[string]string
 	// Nodes by name.
@@ -16,6 +18,11 @@ type State struct {
 	// Reserved addresses stand in the status of a Service that is not ours to serve: one of another
 	// class, or one on its way out. Nobody is given them while they stand there.
 	Reserved map[netip.Addr]Key
+	// Leaving are Services that gave up what they held: deleted, or of another type now. Nobody is given
+	// their addresses while they stand here.
+	Leaving []Leaving
+	// FloatingIPs ordered by Key.
+	FloatingIPs []FloatingIP
 	// Pools that are usable, the elder first (then by name): on a conflict the elder keeps the address.
 	Pools             []Pool
 	L2Advertisements  []L2Advertisement
@@ -65,11 +72,13 @@ type Service struct {
 	RequestedAddresses []netip.Addr
 	// RequestedPool is asked for by holdfast.dev/pool.
 	RequestedPool string
+	Wish
 	// Problem says why the request cannot be read; nil when it can.
 	Problem *Problem
 	// Addresses it holds, as its status says.
 	Addresses []netip.Addr
-	// AssignedFrom names the pool each address came from, for addresses that were cut from it since.
+	// AssignedFrom names the pool each address came from, for addresses that were cut from it since. An
+	// address of it that is not in Addresses is what a restored Service had.
 	AssignedFrom map[netip.Addr]string
 	// ServingNodes are the nodes with an endpoint that can serve; endpoints without a node count
 	// in Serving only.
@@ -99,6 +108,7 @@ type Pool struct {
 	Allocation *Allocation
 	// Deleting pools keep what they gave and give nothing new.
 	Deleting bool
+	PoolTerms
 }
 
 // Allocation is IPAddressPool.spec.serviceAllocation: the namespaces (by name
