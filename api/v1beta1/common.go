@@ -24,8 +24,18 @@ const (
 	ConditionAnnouncedL2 = "holdfast.dev/AnnouncedL2"
 	// ConditionAnnouncedBGP is written by the lowest-named speaker that advertises the Service.
 	ConditionAnnouncedBGP = "holdfast.dev/AnnouncedBGP"
+	// ConditionAnnotationsHonoured is written by the controller: False lists the annotations that do nothing.
+	ConditionAnnotationsHonoured = "holdfast.dev/AnnotationsHonoured"
 )
 
-// AnnotationAssigned records on a Service which pool each of its addresses was
+// AnnotationHostnameShown records on a Service the host name that its status shows
+// because it was asked for, so that it can be taken back.
+const AnnotationHostnameShown = "holdfast.dev/hostname-shown"
+
+// FinalizerAddress stands on a Service or FloatingIP while it holds an address,
+// and on a pool while somebody holds one of it.
+const FinalizerAddress = "holdfast.dev/address"
+
+// AnnotationAssigned records on a Service or FloatingIP which pool each of its addresses was
 // assigned from, as "ADDRESS=POOL" joined by commas.
 const AnnotationAssigned = "holdfast.dev/assigned"

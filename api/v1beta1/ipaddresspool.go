@@ -51,7 +51,104 @@ type IPAddressPoolSpec struct {
 	// ServiceAllocation restricts which Services the pool serves.
 	// +optional
 	ServiceAllocation *ServiceAllocation `json:"serviceAllocation,omitempty"`
+
+	// Classes that the pool serves. A pool with classes is given to Services that name one of them,
+	// and to those that ask for the pool or for one of its addresses. Not spec.loadBalancerClass.
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	// +listType=set
+	// +optional
+	Classes []string `json:"classes,omitempty"`
+
+	// Scope External is for Services that the outside reaches, Internal for those that ask to be internal.
+	// Neither is ever served from the other.
+	// +kubebuilder:validation:Enum=External;Internal
+	// +kubebuilder:default=External
+	// +optional
+	Scope PoolScope `json:"scope,omitempty"`
+
+	// Tags that Services may choose pools by.
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	// +listType=set
+	// +optional
+	Tags []string `json:"tags,omitempty"`
+
+	// Aliases are names or ids by which others refer to the pool, as the id of an OpenStack network or subnet.
+	// Several pools may share one.
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	// +listType=set
+	// +optional
+	Aliases []string `json:"aliases,omitempty"`
+
+	// Quota bounds what one tenant may hold of the pool.
+	// +optional
+	Quota *Quota `json:"quota,omitempty"`
+
+	// Sharing says who may share an address of the pool.
+	// +optional
+	Sharing *Sharing `json:"sharing,omitempty"`
+
+	// ReuseDelay keeps an address from others after its holder gave it back. Its last holder may have
+	// it again at once.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="reuseDelay must not be negative: write a duration as 10m or 24h"
+	// +optional
+	ReuseDelay *metav1.Duration `json:"reuseDelay,omitempty"`
 }
+
+// PoolScope is where the addresses of a pool are known.
+type PoolScope string
+
+// The scopes of a pool.
+const (
+	ScopeExternal PoolScope = "External"
+	ScopeInternal PoolScope = "Internal"
+)
+
+// Quota bounds what one tenant may hold of a pool. Lowering it takes nothing away.
+type Quota struct {
+	// PerNamespace counts addresses of one namespace, each once, FloatingIPs included.
+	// +optional
+	PerNamespace *FamilyCount `json:"perNamespace,omitempty"`
+}
+
+// FamilyCount is a number of addresses of each family; a family left out is not bounded.
+type FamilyCount struct {
+	// IPv4 addresses at most.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	IPv4 *int32 `json:"ipv4,omitempty"`
+	// IPv6 addresses at most.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	IPv6 *int32 `json:"ipv6,omitempty"`
+}
+
+// Sharing says who may share an address.
+type Sharing struct {
+	// Scope Namespace lets Services of one namespace share an address, Cluster those of any.
+	// +kubebuilder:validation:Enum=Namespace;Cluster
+	// +kubebuilder:default=Namespace
+	// +optional
+	Scope SharingScope `json:"scope,omitempty"`
+	// MaxServices that may share one address; 0 is no bound.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	MaxServices int32 `json:"maxServices,omitempty"`
+}
+
+// SharingScope is how far an address is shared.
+type SharingScope string
+
+// The scopes of sharing.
+const (
+	ShareNamespace SharingScope = "Namespace"
+	ShareCluster   SharingScope = "Cluster"
+)
 
 // ServiceAllocation restricts a pool to some namespaces and Services. Where
 // namespaces and serviceSelectors are both given, both must allow a Service.
@@ -97,6 +194,53 @@ type IPAddressPoolStatus struct {
 	// AvailableIPv6 counts the IPv6 addresses that can still be given, at most 2^63-1.
 	// +optional
 	AvailableIPv6 int64 `json:"availableIPv6"`
+	// QuarantinedIPv4 counts the free IPv4 addresses that wait for reuseDelay.
+	// +optional
+	QuarantinedIPv4 int64 `json:"quarantinedIPv4,omitempty"`
+	// QuarantinedIPv6 counts the free IPv6 addresses that wait for reuseDelay.
+	// +optional
+	QuarantinedIPv6 int64 `json:"quarantinedIPv6,omitempty"`
+
+	// Retained addresses are held although they were cut from the pool.
+	// +kubebuilder:validation:MaxItems=256
+	// +listType=map
+	// +listMapKey=address
+	// +optional
+	Retained []RetainedAddress `json:"retained,omitempty"`
+	// RetainedCount counts them all, those included that the list has no room for.
+	// +optional
+	RetainedCount int64 `json:"retainedCount,omitempty"`
+
+	// Released addresses were given back, the latest first: who had what.
+	// +kubebuilder:validation:MaxItems=256
+	// +listType=map
+	// +listMapKey=address
+	// +optional
+	Released []ReleasedAddress `json:"released,omitempty"`
+	// ReleasedForgotten counts what the list had no room for, since the pool was made.
+	// +optional
+	ReleasedForgotten int64 `json:"releasedForgotten,omitempty"`
+}
+
+// RetainedAddress is an address held although it was cut from its pool.
+type RetainedAddress struct {
+	Address string `json:"address"`
+	// Service or FloatingIP that holds it, as NAMESPACE/NAME.
+	Service string `json:"service"`
+	// Since when it is in the pool no more.
+	Since metav1.Time `json:"since"`
+}
+
+// ReleasedAddress is an address that was given back.
+type ReleasedAddress struct {
+	Address string `json:"address"`
+	// Time of the release.
+	Time metav1.Time `json:"time"`
+	// Service or FloatingIP that held it, as NAMESPACE/NAME.
+	Service string `json:"service"`
+	// UID of the Service or FloatingIP.
+	// +optional
+	UID string `json:"uid,omitempty"`
 }
 
 // IPAddressPoolList is a list of pools.

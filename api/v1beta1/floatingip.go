@@ -1,0 +1,133 @@
+package v1beta1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// FloatingIP is an address, or one of each family, that a project owns with or
+// without a Service. A Service of the same namespace claims it by the annotation
+// holdfast.dev/floating-ip, by asking for its address, or is named in spec.serviceName.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Namespaced,shortName=fip,categories=holdfast
+// +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.status.addresses`
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Service",type=string,JSONPath=`.status.boundTo.name`
+// +kubebuilder:printcolumn:name="Since",type=date,JSONPath=`.status.boundSince`
+// +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.pool`,priority=1
+// +kubebuilder:printcolumn:name="Reclaim",type=string,JSONPath=`.spec.reclaimPolicy`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].reason`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type FloatingIP struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +kubebuilder:default={}
+	// +optional
+	Spec FloatingIPSpec `json:"spec,omitempty"`
+	// +optional
+	Status FloatingIPStatus `json:"status,omitempty"`
+}
+
+// FloatingIPSpec is what the project wants.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.addresses) || !has(self.ipFamilies) || self.addresses.all(a, isIP(a) && self.ipFamilies.exists(f, f == (ip(a).family() == 4 ? 'IPv4' : 'IPv6')))",message="each of addresses must be of one of ipFamilies: change one of the two"
+type FloatingIPSpec struct {
+	// Pool to take the addresses from; by default any that serves the namespace.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Pool string `json:"pool,omitempty"`
+
+	// IPFamilies wanted; by default those of addresses, or else IPv4.
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:Enum=IPv4;IPv6
+	// +listType=set
+	// +optional
+	IPFamilies []string `json:"ipFamilies,omitempty"`
+
+	// Addresses wanted, at most one of each family. Those that Holdfast chose are written here, so that
+	// a backup holds them.
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a))",message="each address must be an IPv4 or IPv6 address"
+	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || !self.all(a, isIP(a)) || ip(self[0]).family() != ip(self[1]).family()",message="two addresses must be of two families"
+	// +listType=atomic
+	// +optional
+	Addresses []string `json:"addresses,omitempty"`
+
+	// ReclaimPolicy Retain keeps the FloatingIP when the Service that it is bound to is deleted, Delete
+	// deletes it then. Either goes with its namespace.
+	// +kubebuilder:validation:Enum=Retain;Delete
+	// +kubebuilder:default=Retain
+	// +optional
+	ReclaimPolicy ReclaimPolicy `json:"reclaimPolicy,omitempty"`
+
+	// ServiceName associates the FloatingIP with this Service of its namespace and with no other.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	ServiceName string `json:"serviceName,omitempty"`
+}
+
+// ReclaimPolicy says what becomes of a FloatingIP whose Service goes.
+type ReclaimPolicy string
+
+// The policies.
+const (
+	ReclaimRetain ReclaimPolicy = "Retain"
+	ReclaimDelete ReclaimPolicy = "Delete"
+)
+
+// FloatingIPPhase says how far a FloatingIP is.
+type FloatingIPPhase string
+
+// The phases.
+const (
+	// FloatingIPPending has not all of its addresses.
+	FloatingIPPending FloatingIPPhase = "Pending"
+	// FloatingIPAvailable has them and no Service.
+	FloatingIPAvailable FloatingIPPhase = "Available"
+	// FloatingIPBound is used by a Service.
+	FloatingIPBound FloatingIPPhase = "Bound"
+)
+
+// FloatingIPStatus is what Holdfast reports of a FloatingIP.
+type FloatingIPStatus struct {
+	Status `json:",inline"`
+
+	// Addresses it owns.
+	// +listType=atomic
+	// +optional
+	Addresses []string `json:"addresses,omitempty"`
+	// Phase is Pending, Available or Bound.
+	// +optional
+	Phase FloatingIPPhase `json:"phase,omitempty"`
+	// BoundTo is the Service that uses it.
+	// +optional
+	BoundTo *Holder `json:"boundTo,omitempty"`
+	// BoundSince is when that began.
+	// +optional
+	BoundSince *metav1.Time `json:"boundSince,omitempty"`
+	// RecentHolders used it before, the latest first.
+	// +kubebuilder:validation:MaxItems=3
+	// +listType=atomic
+	// +optional
+	RecentHolders []Holder `json:"recentHolders,omitempty"`
+}
+
+// Holder is a Service of the FloatingIP's namespace.
+type Holder struct {
+	Name string `json:"name"`
+	// +optional
+	UID string `json:"uid,omitempty"`
+	// Until when it held the FloatingIP.
+	// +optional
+	Until *metav1.Time `json:"until,omitempty"`
+}
+
+// FloatingIPList is a list of FloatingIPs.
+//
+// +kubebuilder:object:root=true
+type FloatingIPList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []FloatingIP `json:"items"`
+}
