@@ -24,8 +24,11 @@ func benchmarkAssign(b *testing.B, n int, family lb.Family, pools ...lb.Pool) {
 			}
 		}
 	})
-	held := applied(s, Assign(s))
-	held.Services[n-1].Addresses = nil
+	held := s
+	for i, a := range Assign(s).Assignments {
+		held.Services[i].Addresses, held.Services[i].AssignedFrom = a.Addresses, origins(a.Origins)
+	}
+	held.Services[n-1].Addresses, held.Services[n-1].AssignedFrom = nil, nil
 	b.Run("one-more", func(b *testing.B) {
 		for b.Loop() {
 			Assign(held)
@@ -52,6 +55,31 @@ func BenchmarkAssign10kPending(b *testing.B) {
 		pools = append(pools, with(pool(fmt.Sprintf("p%02d", i), "10.0.0.0"), allocation(lb.Allocation{ByNamespace: true, Namespaces: []string{"other"}})))
 	}
 	s := lb.State{Services: crowd(10_000, lb.IPv4), Pools: pools}
+	for b.Loop() {
+		Assign(s)
+	}
+}
+
+// Ten thousand keys, two Services each.
+func BenchmarkAssign10kSharingKeys(b *testing.B) {
+	s := lb.State{Services: crowd(20_000, lb.IPv4), Pools: []lb.Pool{pool("p", "10.0.0.0-10.0.255.255")}}
+	for i := range s.Services {
+		s.Services[i].SharingKey = fmt.Sprint(i / 2)
+		s.Services[i].Ports = []lb.Port{{Protocol: "TCP", Port: uint16(1 + i%2)}}
+	}
+	for b.Loop() {
+		if got := Assign(s).Pools[0].AssignedIPv4; got != 10_000 {
+			b.Fatal(got)
+		}
+	}
+}
+
+// One key for all, and one port: nobody can share.
+func BenchmarkAssign2kClashes(b *testing.B) {
+	s := lb.State{Services: crowd(2_000, lb.IPv4), Pools: []lb.Pool{pool("p", "10.0.0.0-10.0.255.255")}}
+	for i := range s.Services {
+		s.Services[i].SharingKey, s.Services[i].Ports = "k", []lb.Port{{Protocol: "TCP", Port: 80}}
+	}
 	for b.Loop() {
 		Assign(s)
 	}

@@ -57,8 +57,12 @@ func TestChoosePool(t *testing.T) {
 			`s [] PoolNotAllowed: asks for pool "a", which does not serve the Service's namespace`},
 		{"asked for pool is of another family", []lb.Pool{pool("a", "2001:db8::1"), pool("b", two)}, service("s", askingPool("a")),
 			`s [] NoFamily: no IPv4 address: pool "a" has no IPv4 range`},
-		{"another pool held: stays", []lb.Pool{pool("a", one), pool("b", two)}, service("s", askingPool("b"), holding(one)),
-			`s [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "a" although it asks for pool "b": to move, ask for an address of that pool by value`},
+		{"another pool held: moves", []lb.Pool{pool("a", one), pool("b", two)}, service("s", askingPool("b"), holding(one)),
+			`s [198.51.100.1] Assigned: has 198.51.100.1 from pool "b"`},
+		{"another pool held, the one asked for is full: stays", []lb.Pool{pool("a", one), pool("b", "2001:db8::1")}, service("s", askingPool("b"), holding(one)),
+			`s [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "a" until another can be had: no IPv4 address: pool "b" has no IPv4 range`},
+		{"the range went to another pool: stays", []lb.Pool{pool("a", one), pool("b", two)}, service("s", askingPool("b"), holding(one), from(one, "b")),
+			`s [192.0.2.1] Assigned: has 192.0.2.1 from pool "a"`},
 		{"cut from the pool asked for: stays", []lb.Pool{pool("b", two)}, service("s", askingPool("b"), holding(one)),
 			`s [192.0.2.1] Assigned: has 192.0.2.1, which is in no pool any more`},
 
@@ -158,15 +162,4 @@ func TestLeftAddressIsGivenLater(t *testing.T) {
 	if diff := cmp.Diff(want, text(Assign(applied(s, first)))); diff != "" {
 		t.Errorf("second: -want +got\n%s", diff)
 	}
-}
-
-// applied returns the state once the result is written.
-func applied(s lb.State, r Result) lb.State {
-	services := make([]lb.Service, len(s.Services))
-	for i, svc := range s.Services {
-		svc.Addresses = r.Assignments[i].Addresses
-		services[i] = svc
-	}
-	s.Services = services
-	return s
 }

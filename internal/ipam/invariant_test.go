@@ -1,7 +1,6 @@
 package ipam
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -15,20 +14,25 @@ import (
 // checkAll judges one decision by itself, in other words than those it was made with.
 func checkAll(s lb.State, r Result) error {
 	w := newWitness(s, r)
-	return errors.Join(w.noneTwice(), w.nothingUnasked(), w.givenByThePools(), w.nobodyWaitsForNothing(), w.countsAreRight())
+	return errors.Join(w.noneTwice(), w.nothingUnasked(), w.givenByThePools(), w.floatingIPsStay(), w.nobodyWaitsForNothing(), w.countsAreRight(), w.quotasHold(), w.releasesAreNoted())
 }
 
 // witness is a decision seen from outside.
 type witness struct {
 	lb.State
 	Result
-	// stood is who has an address in its status, holds who shall have it.
+	services map[lb.Key]*lb.Service
+	// stood is who has an address in its status, holds who shall have it, owns which FloatingIP.
 	stood, holds map[netip.Addr][]lb.Key
+	owns, owned  map[netip.Addr]*lb.FloatingIP
+	last         map[netip.Addr]lb.Release
 }
 
 func newWitness(s lb.State, r Result) *witness {
-	w := &witness{s, r, map[netip.Addr][]lb.Key{}, map[netip.Addr][]lb.Key{}}
-	for i, svc := range s.Services {
+	w := &witness{s, r, map[lb.Key]*lb.Service{}, map[netip.Addr][]lb.Key{}, map[netip.Addr][]lb.Key{}, map[netip.Addr]*lb.FloatingIP{}, map[netip.Addr]*lb.FloatingIP{}, map[netip.Addr]lb.Release{}}
+	for i := range s.Services {
+		svc := &s.Services[i]
+		w.services[svc.Key] = svc
 		for _, addr := range svc.Addresses {
 			w.stood[addr] = append(w.stood[addr], svc.Key)
 		}
@@ -36,162 +40,180 @@ func newWitness(s lb.State, r Result) *witness {
 			w.holds[addr] = append(w.holds[addr], svc.Key)
 		}
 	}
+	for i := range s.FloatingIPs {
+		for _, addr := range s.FloatingIPs[i].Addresses {
+			w.owned[addr] = &s.FloatingIPs[i]
+		}
+		for _, addr := range r.FloatingIPs[i].Addresses {
+			w.owns[addr] = &s.FloatingIPs[i]
+		}
+	}
+	for _, p := range s.Pools {
+		for _, rel := range p.Released {
+			if have, twice := w.last[rel.Address]; !twice || have.Time.Before(rel.Time) {
+				w.last[rel.Address] = rel
+			}
+		}
+	}
 	return w
 }
 
+// noneTwice: who holds one address shares it by rule, has the leave of the
+// FloatingIP that owns it, and nobody comes to an address that stands elsewhere.
 func (w *witness) noneTwice() error {
-	for addr, by := range w.holds {
-		if len(by) > 1 {
-			return fmt.Errorf("%s is held by %v", addr, by)
+	owners := map[netip.Addr]lb.Key{}
+	for i, f := range w.Result.FloatingIPs {
+		for _, addr := range f.Addresses {
+			if other, twice := owners[addr]; twice {
+				return fmt.Errorf("%s is owned by FloatingIPs %s and %s", addr, other, f.FloatingIP)
+			}
+			owners[addr] = w.State.FloatingIPs[i].Key
 		}
-		if others := slices.DeleteFunc(slices.Clone(w.stood[addr]), func(k lb.Key) bool { return k == by[0] }); len(others) > 0 && !slices.Contains(w.stood[addr], by[0]) {
-			return fmt.Errorf("%s is given to %s while it stands in the status of %v", addr, by[0], others)
+	}
+	for addr, by := range w.holds {
+		for i, a := range by {
+			for _, b := range by[i+1:] {
+				if why := disagree(w.services[a], w.services[b]); why != "" {
+					return fmt.Errorf("%s is held by %s and %s, of %s", addr, a, b, why)
+				}
+			}
+			if f := w.owns[addr]; f != nil && !w.claimed(f, w.services[a]) {
+				return fmt.Errorf("%s is held by %s without the leave of FloatingIP %s", addr, a, f.Key)
+			}
+			if slices.Contains(w.services[a].Addresses, addr) {
+				continue
+			}
+			for _, other := range w.stood[addr] {
+				if other != a && !slices.Contains(by, other) {
+					return fmt.Errorf("%s is given to %s while it stands in the status of %s", addr, a, other)
+				}
+			}
 		}
 	}
 	return nil
 }
 
-// nothingUnasked: an address leaves its Service only if the Service lost the
-// family, asked for another one by value, or an elder has it too.
+// disagree says why two Services may not share, "" when they may.
+func disagree(a, b *lb.Service) string {
+	key := func(s *lb.Service) string {
+		for _, k := range []string{s.SharingKey, s.LoadBalancerID, s.UID} {
+			if k != "" {
+				return k
+			}
+		}
+		return "nothing " + s.Key.String()
+	}
+	ports := slices.ContainsFunc(a.Ports, func(p lb.Port) bool { return slices.Contains(b.Ports, p) })
+	switch {
+	case key(a) != key(b):
+		return "two keys"
+	case a.Internal != b.Internal:
+		return "two scopes"
+	case a.Local != b.Local || a.Local && (a.Backend != b.Backend || a.Backend == ""):
+		return "two backends"
+	case ports:
+		return "one port"
+	}
+	return ""
+}
+
+func joiner(s *lb.Service) bool {
+	return s.SharingKey == "" && s.LoadBalancerID != "" && s.LoadBalancerID != s.UID
+}
+
+// claimed says whether the Service has the leave of the FloatingIP, with all that this comes to own.
+func (w *witness) claimed(f *lb.FloatingIP, s *lb.Service) bool {
+	var owned []netip.Addr
+	for addr, by := range w.owns {
+		if by == f {
+			owned = append(owned, addr)
+		}
+	}
+	return claimedBy(f, s, owned...)
+}
+
+func claimedBy(f *lb.FloatingIP, s *lb.Service, owned ...netip.Addr) bool {
+	if f.Key.Namespace != s.Key.Namespace {
+		return false
+	}
+	if joiner(s) || f.ServiceName == s.Key.Name {
+		return true
+	}
+	byValue := slices.ContainsFunc(s.RequestedAddresses, func(a netip.Addr) bool {
+		return slices.Contains(f.Wanted, a) || slices.Contains(f.Addresses, a) || slices.Contains(owned, a)
+	})
+	return f.ServiceName == "" && (f.Key.Name == s.FloatingIP || byValue)
+}
+
+// nothingUnasked: an address leaves its Service only for a reason that is the user's, or an elder's.
 func (w *witness) nothingUnasked() error {
 	for i, svc := range w.Services {
+		has := w.Assignments[i].Addresses
 		seen := map[lb.Family]bool{}
 		for _, addr := range svc.Addresses {
 			family := lb.FamilyOf(addr)
-			elder := slices.ContainsFunc(w.Services, func(o lb.Service) bool {
-				return cmp.Or(o.Created.Compare(svc.Created), o.Key.Compare(svc.Key)) < 0 && slices.Contains(o.Addresses, addr)
-			})
-			if seen[family] || elder {
+			if seen[family] || w.othersClaim(&svc, addr) && !slices.Contains(has, addr) {
 				continue
 			}
 			seen[family] = true
-			has := w.Assignments[i].Addresses
-			movedTo := slices.ContainsFunc(svc.RequestedAddresses, func(a netip.Addr) bool { return a.BitLen() == addr.BitLen() && slices.Contains(has, a) })
-			unmet := svc.FamilyPolicy == lb.RequireDualStack && len(svc.Families) < 2
-			if !slices.Contains(has, addr) && !movedTo && !unmet && slices.Contains(svc.Families, family) {
-				return fmt.Errorf("%s lost %s unasked", svc.Key, addr)
-			}
-		}
-	}
-	return nil
-}
-
-// allows says whether the pool may give the address to the Service.
-func (w *witness) allows(p lb.Pool, svc lb.Service, addr netip.Addr) bool {
-	byName := svc.RequestedPool == p.Name || slices.Contains(svc.RequestedAddresses, addr)
-	last := addr.As16()[15]
-	buggy := p.AvoidBuggyIPs && addr.Is4() && (last == 0 || last == 255)
-	if p.Deleting || buggy || !p.AutoAssign && !byName || svc.RequestedPool != "" && svc.RequestedPool != p.Name {
-		return false
-	}
-	a := p.Allocation
-	if a == nil {
-		return true
-	}
-	labels, known := w.Namespaces[svc.Key.Namespace]
-	namespace := slices.Contains(a.Namespaces, svc.Key.Namespace) || known && lb.MatchesAny(a.NamespaceSelectors, labels)
-	service := len(a.ServiceSelectors) == 0 || lb.MatchesAny(a.ServiceSelectors, svc.Labels)
-	return (!a.ByNamespace || namespace) && service
-}
-
-func (w *witness) givenByThePools() error {
-	for i, svc := range w.Services {
-		for j, addr := range w.Assignments[i].Addresses {
-			name := w.Assignments[i].Pools[j]
-			p := slices.IndexFunc(w.State.Pools, func(p lb.Pool) bool {
-				return slices.ContainsFunc(p.Ranges, func(r lb.Range) bool { return r.Contains(addr) })
-			})
-			if p < 0 && name != "" || p >= 0 && w.State.Pools[p].Name != name {
-				return fmt.Errorf("%s of %s is not in pool %q", addr, svc.Key, name)
-			}
-			if slices.Contains(svc.Addresses, addr) {
+			if slices.Contains(has, addr) || !slices.Contains(svc.Families, family) || svc.FamilyPolicy == lb.RequireDualStack && len(svc.Families) < 2 {
 				continue
 			}
-			if svc.FamilyPolicy != lb.PreferDualStack && len(w.Assignments[i].Addresses) < len(svc.Families) {
-				return fmt.Errorf("%s was given %s alone, which it does not accept", svc.Key, addr)
+			to := slices.IndexFunc(has, func(a netip.Addr) bool { return a.BitLen() == addr.BitLen() })
+			if to < 0 {
+				return fmt.Errorf("%s lost %s", svc.Key, addr)
 			}
-			if _, reserved := w.Reserved[addr]; reserved || p < 0 || !w.allows(w.State.Pools[p], svc, addr) {
-				return fmt.Errorf("%s was given %s, which it may not have", svc.Key, addr)
-			}
-			if len(svc.RequestedAddresses) > 0 && lb.FamilyOf(svc.RequestedAddresses[0]) == lb.FamilyOf(addr) && svc.RequestedAddresses[0] != addr {
-				return fmt.Errorf("%s was given %s instead of what it asks for", svc.Key, addr)
+			got, pool := has[to], w.Assignments[i].Pools[to]
+			claimed := w.owns[got] != nil && w.claimed(w.owns[got], &svc)
+			if !slices.Contains(svc.RequestedAddresses, got) && !claimed && !svc.Renew && (svc.RequestedPool == "" || svc.RequestedPool != pool) {
+				return fmt.Errorf("%s lost %s for %s unasked", svc.Key, addr, got)
 			}
 		}
 	}
 	return nil
 }
 
-// available says whether the Service could be given an address of the family now.
-func (w *witness) available(svc lb.Service, family lb.Family) bool {
-	for _, p := range w.State.Pools {
-		for _, r := range p.Ranges {
-			for addr := r.From; r.Contains(addr); addr = addr.Next() {
-				_, reserved := w.Reserved[addr]
-				foreign := slices.ContainsFunc(w.stood[addr], func(k lb.Key) bool { return k != svc.Key })
-				asked := len(svc.RequestedAddresses) == 0 || lb.FamilyOf(svc.RequestedAddresses[0]) != family || svc.RequestedAddresses[0] == addr
-				if lb.FamilyOf(addr) == family && asked && !foreign && !reserved && w.holds[addr] == nil && w.allows(p, svc, addr) {
-					return true
-				}
-			}
+// othersClaim reports whether the Service stands with an address that is a FloatingIP's it does not
+// claim, or that an elder has and does not share with it.
+func (w *witness) othersClaim(svc *lb.Service, addr netip.Addr) bool {
+	for _, f := range w.State.FloatingIPs {
+		if slices.Contains(f.Addresses, addr) && !claimedBy(&f, svc) {
+			return true
+		}
+	}
+	for _, key := range w.stood[addr] {
+		if o := w.services[key]; elder(o, svc) && disagree(o, svc) != "" {
+			return true
 		}
 	}
 	return false
 }
 
-// nobodyWaitsForNothing: what can be assigned is assigned.
-func (w *witness) nobodyWaitsForNothing() error {
-	for i, svc := range w.Services {
-		a := w.Assignments[i]
-		if a.Reason == lb.Assigned && len(a.Addresses) != len(svc.Families) {
-			return fmt.Errorf("%s is called assigned with %v", svc.Key, a.Addresses)
-		}
-		alien := slices.ContainsFunc(svc.RequestedAddresses, func(r netip.Addr) bool { return !slices.Contains(svc.Families, lb.FamilyOf(r)) })
-		if alien || svc.Problem != nil || svc.FamilyPolicy == lb.RequireDualStack && len(svc.Families) < 2 {
-			continue
-		}
-		var lacks, could []lb.Family
-		for _, family := range svc.Families {
-			asked := slices.ContainsFunc(svc.RequestedAddresses, func(r netip.Addr) bool { return lb.FamilyOf(r) == family && !slices.Contains(a.Addresses, r) })
-			has := slices.ContainsFunc(a.Addresses, func(h netip.Addr) bool { return lb.FamilyOf(h) == family })
-			if has && !asked {
-				continue
-			}
-			lacks = append(lacks, family)
-			if w.available(svc, family) {
-				could = append(could, family)
-			}
-		}
-		asksElsewhere := slices.ContainsFunc(svc.RequestedAddresses, func(r netip.Addr) bool { return !slices.Contains(a.Addresses, r) && !w.available(svc, lb.FamilyOf(r)) })
-		partial := svc.FamilyPolicy == lb.PreferDualStack && !asksElsewhere
-		if len(could) > 0 && (partial || len(could) == len(lacks)) {
-			return fmt.Errorf("%s waits for %v (%s: %s), which could be had", svc.Key, could, a.Reason, a.Message)
-		}
-	}
-	return nil
+func elder(a, b *lb.Service) bool {
+	return a.Created.Before(b.Created) || a.Created.Equal(b.Created) && a.Key.Compare(b.Key) < 0
 }
 
-func (w *witness) countsAreRight() error {
-	want := []Usage{}
-	for _, p := range w.State.Pools {
-		u := Usage{Pool: p.Name}
-		assigned := map[lb.Family]*int64{lb.IPv4: &u.AssignedIPv4, lb.IPv6: &u.AssignedIPv6}
-		available := map[lb.Family]*int64{lb.IPv4: &u.AvailableIPv4, lb.IPv6: &u.AvailableIPv6}
-		p.AutoAssign, p.Allocation = true, nil
-		for _, r := range p.Ranges {
-			for addr := r.From; r.Contains(addr); addr = addr.Next() {
-				_, reserved := w.Reserved[addr]
-				switch {
-				case w.holds[addr] != nil:
-					*assigned[lb.FamilyOf(addr)]++
-				case !reserved && w.allows(p, lb.Service{}, addr):
-					*available[lb.FamilyOf(addr)]++
-				}
+// floatingIPsStay: a FloatingIP keeps what it owns until it is edited, or deleted and unused.
+func (w *witness) floatingIPsStay() error {
+	for i, f := range w.State.FloatingIPs {
+		has := w.Result.FloatingIPs[i].Addresses
+		for _, addr := range f.Addresses {
+			wantsOther := slices.ContainsFunc(f.Wanted, func(a netip.Addr) bool { return lb.FamilyOf(a) == lb.FamilyOf(addr) && a != addr })
+			edited := wantsOther || f.Pool != "" && !slices.Contains(f.Wanted, addr) || !slices.Contains(f.Families, lb.FamilyOf(addr))
+			firstOwner := slices.IndexFunc(w.State.FloatingIPs, func(o lb.FloatingIP) bool { return slices.Contains(o.Addresses, addr) })
+			used := f.Deleting && len(w.holds[addr]) > 0
+			if !slices.Contains(has, addr) && !edited && (!f.Deleting || used) && w.State.FloatingIPs[firstOwner].Key == f.Key {
+				return fmt.Errorf("FloatingIP %s lost %s", f.Key, addr)
+			}
+			if f.Deleting && w.holds[addr] == nil && w.stood[addr] == nil && slices.Contains(has, addr) && w.Result.FloatingIPs[i].BoundTo == (lb.Key{}) {
+				return fmt.Errorf("FloatingIP %s is deleted and keeps %s", f.Key, addr)
 			}
 		}
-		want = append(want, u)
-	}
-	if diff := gocmp.Diff(want, w.Result.Pools); diff != "" {
-		return fmt.Errorf("counts: -want +got\n%s", diff)
+		for _, addr := range has {
+			if len(w.holds[addr]) > 0 && w.Result.FloatingIPs[i].BoundTo == (lb.Key{}) {
+				return fmt.Errorf("FloatingIP %s is called free, though %v holds %s", f.Key, w.holds[addr], addr)
+			}
+		}
 	}
 	return nil
 }
@@ -199,19 +221,48 @@ func (w *witness) countsAreRight() error {
 // checkAgain judges the decision that follows when nothing has happened but that
 // the first was written: the same, unless addresses were left, which are given now.
 func checkAgain(s lb.State, first, second Result) error {
-	left := false
+	left := len(s.Leaving) > 0 || len(first.Keep) > 0
 	for i, svc := range s.Services {
 		for _, addr := range svc.Addresses {
 			left = left || !slices.Contains(first.Assignments[i].Addresses, addr)
 		}
 	}
+	for i, f := range s.FloatingIPs {
+		left = left || first.FloatingIPs[i].Delete || f.Deleting
+		for _, addr := range f.Addresses {
+			left = left || !slices.Contains(first.FloatingIPs[i].Addresses, addr)
+		}
+	}
 	for i, a := range first.Assignments {
-		if left && a.Reason != lb.Assigned {
+		if left && (a.Reason != lb.Assigned || awaits(s, first, second, s.Services[i])) {
 			continue
 		}
-		if diff := gocmp.Diff(a, second.Assignments[i], gocmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		b := second.Assignments[i]
+		if left {
+			// What was left may be why the words change.
+			a.Message, a.Reason, b.Message, b.Reason = "", "", "", ""
+		}
+		if diff := gocmp.Diff(a, b, gocmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			return fmt.Errorf("decided otherwise the second time: -first +second\n%s", diff)
 		}
 	}
 	return nil
+}
+
+// awaits reports whether the Service claims a FloatingIP that came to own something by the second decision.
+func awaits(s lb.State, first, second Result, svc lb.Service) bool {
+	owned := map[netip.Addr]bool{}
+	for _, f := range first.FloatingIPs {
+		for _, a := range f.Addresses {
+			owned[a] = true
+		}
+	}
+	for _, f := range second.FloatingIPs {
+		came := slices.ContainsFunc(f.Addresses, func(a netip.Addr) bool { return !owned[a] })
+		of := find(s.FloatingIPs, func(o lb.FloatingIP) bool { return o.Key == f.FloatingIP })
+		if came && of != nil && claimedBy(of, &svc, f.Addresses...) {
+			return true
+		}
+	}
+	return false
 }

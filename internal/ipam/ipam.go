@@ -1,24 +1,32 @@
-// Package ipam decides which Service gets which address. It is pure: the
-// addresses that are held stand in the State, and nothing is remembered between
-// two calls. It never takes an address away because a pool was edited, and never
-// gives one that stands in any other Service's status: an address that its
-// holder gives up in this very decision is given to somebody else only in a later
-// one, when the status shows it, so that statuses may be written in any order.
+// Package ipam decides which Service and which FloatingIP gets which address. It
+// is pure: the addresses that are held stand in the State, the time too, and
+// nothing is remembered between two calls. It never takes an address away
+// because a pool was edited, and never gives one that stands in the status of
+// somebody who may not share it: an address that its holder gives up in this very
+// decision is given to somebody else only in a later one, when the status shows
+// it, so that statuses may be written in any order.
 package ipam
 
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Result is what every Service is to hold, and what that leaves in the pools.
+// Result is what everybody is to hold, and what that leaves in the pools.
 type Result struct {
 	// Assignments has one for each of State.Services, in the same order.
 	Assignments []Assignment
+	// FloatingIPs has one for each of State.FloatingIPs, in the same order.
+	FloatingIPs []Floating
+	// Keep lists the FloatingIPs to create for Services that wish to keep their addresses.
+	Keep []Keep
 	// Pools has one for each of State.Pools, in the same order.
 	Pools []Usage
+	// Recheck is when the next quarantine ends; zero when there is none.
+	Recheck time.Time
 }
 
 // Assignment is what one Service is to hold.
@@ -28,43 +36,27 @@ type Assignment struct {
 	Addresses []netip.Addr
 	// Pools holds the name of each address's pool, or "" where the address was cut from its pool.
 	Pools []string
+	// Origins is what the Service is to remember of where its addresses came from; with them stands
+	// what it had before a restore and still waits for.
+	Origins []Origin
 	// Reason is Assigned when the Service has all it asks for, PartlyAssigned when it prefers two
 	// families and has one. Any other says why it waits, or why what it holds is not what it asks for.
 	Reason  lb.Reason
 	Message string
 }
 
-// Assign decides for all Services. Elder Services come first; those that ask for
-// an address by value come before those that take any.
+// Origin is the pool that an address came from.
+type Origin struct {
+	Address netip.Addr
+	Pool    string
+}
+
+// Assign decides for all. Elders come first; those that ask for an address by
+// value come before those that take any.
 func Assign(s lb.State) Result {
 	a := newAssigner(s)
-	order := make([]int, len(s.Services))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(i, j int) int {
-		x, y := &s.Services[i], &s.Services[j]
-		if c := x.Created.Compare(y.Created); c != 0 {
-			return c
-		}
-		return x.Key.Compare(y.Key)
-	})
-
-	a.keep(order)
-	for _, byValue := range []bool{true, false} {
-		for _, i := range order {
-			if (len(s.Services[i].RequestedAddresses) > 0) == byValue {
-				a.take(i)
-			}
-		}
-	}
-	result := Result{Assignments: make([]Assignment, len(s.Services))}
-	for i := range s.Services {
-		// Told only now, so that a reason speaks of what the others hold in the end.
-		result.Assignments[i] = a.tell(i)
-	}
-	result.Pools = a.usage()
-	return result
+	a.decide()
+	return a.result()
 }
 
 // assigner is one decision in the making.
@@ -73,70 +65,107 @@ type assigner struct {
 	// supplies are the pools in the order in which they are tried.
 	supplies []*supply
 	index    poolIndex
-	// owners holds every address that may not be given: held, given, about to be left, or reserved.
-	owners map[netip.Addr]lb.Key
-	// held is what each Service has by now, by the index of its family; the zero Addr is none.
-	held [][]netip.Addr
+	memory   memory
+	// owners holds every address that may not simply be given: held, about to be left, or reserved.
+	owners map[netip.Addr]tenancy
+	// services and floating are the subjects, in the order of the State.
+	services, floating []subject
+	claimable          claimable
+	// shared holds what is held under each key that somebody might share.
+	shared map[string]*ring
+	quota  map[quotaKey]int
 }
 
 func newAssigner(s lb.State) *assigner {
 	a := &assigner{
 		state:  s,
-		owners: make(map[netip.Addr]lb.Key, 2*len(s.Services)+len(s.Reserved)),
-		held:   make([][]netip.Addr, len(s.Services)),
+		owners: make(map[netip.Addr]tenancy, 2*len(s.Services)+len(s.Reserved)),
+		shared: map[string]*ring{},
+		quota:  map[quotaKey]int{},
 	}
 	a.supplies = newSupplies(s.Pools)
 	a.index = newPoolIndex(a.supplies)
+	a.memory = newMemory(s.Pools, a.index)
+	a.subjects()
 	return a
 }
 
-// keep settles who holds what before anything is given: what stands in a status
-// and fits the Service's families stays, with the elder where two hold the same.
-func (a *assigner) keep(order []int) {
-	for _, i := range order {
-		svc := &a.state.Services[i]
-		a.held[i] = make([]netip.Addr, len(svc.Families))
-		if _, _, never := hopeless(svc); never {
-			continue
-		}
-		for _, addr := range svc.Addresses {
-			f := familyIndex(svc, addr)
-			if _, taken := a.owners[addr]; f < 0 || taken || a.held[i][f].IsValid() {
-				continue
-			}
-			a.held[i][f] = addr
-			a.owners[addr] = svc.Key
-		}
-	}
-	for _, i := range order {
-		for _, addr := range a.state.Services[i].Addresses {
-			a.reserve(addr, a.state.Services[i].Key)
-		}
-	}
-	for addr, key := range a.state.Reserved {
-		a.reserve(addr, key)
+// decide goes from what must not change to what may be chosen.
+func (a *assigner) decide() {
+	services, floating := elderFirst(a.services), elderFirst(a.floating)
+	a.keep(services, floating)
+	a.takeAll(floating, func(s *subject) bool { return len(s.RequestedAddresses) > 0 })
+	// Who claims a FloatingIP waits until that has what it can have.
+	a.takeAll(services, func(s *subject) bool { return s.remembers() && !a.claimable.by(s) })
+	a.takeAll(services, func(s *subject) bool { return !s.joins && len(s.RequestedAddresses) > 0 && !a.claimable.by(s) })
+	a.takeAll(floating, func(*subject) bool { return true })
+	a.takeAll(services, func(s *subject) bool { return !s.joins && (a.claimable.by(s) || len(s.RequestedAddresses) > 0) })
+	a.takeAll(services, func(s *subject) bool { return !s.joins })
+	for a.takeAll(services, func(s *subject) bool { return s.joins }) {
+		continue
 	}
 }
 
-func (a *assigner) reserve(addr netip.Addr, key lb.Key) {
-	if _, taken := a.owners[addr]; !taken {
-		a.owners[addr] = key
+// elderFirst returns the subjects by age, then by key.
+func elderFirst(subjects []subject) []*subject {
+	out := make([]*subject, len(subjects))
+	for i := range subjects {
+		out[i] = &subjects[i]
 	}
+	slices.SortFunc(out, byAge)
+	return out
 }
 
-// take gives the Service what it lacks, as far as that can be had.
-func (a *assigner) take(i int) {
-	svc := &a.state.Services[i]
-	if _, _, never := hopeless(svc); never {
-		return
+func byAge(x, y *subject) int {
+	if c := x.Created.Compare(y.Created); c != 0 {
+		return c
 	}
-	got, _ := a.find(svc, a.held[i])
+	return x.Key.Compare(y.Key)
+}
+
+// takeAll gives the chosen subjects what they lack, as far as that can be had,
+// and reports whether anybody got anything.
+func (a *assigner) takeAll(order []*subject, chosen func(*subject) bool) bool {
+	any := false
+	for _, s := range order {
+		if chosen(s) && a.take(s) {
+			any = true
+		}
+	}
+	return any
+}
+
+func (a *assigner) take(s *subject) bool {
+	if _, _, never := hopeless(s.Service); never || s.floating > 0 && a.state.FloatingIPs[s.floating-1].Deleting {
+		return false
+	}
+	got, _ := a.find(s)
+	any := false
 	for f, addr := range got {
 		if addr.IsValid() {
-			a.held[i][f] = addr
-			a.owners[addr] = svc.Key
+			a.vacate(s, s.held[f])
+			s.held[f] = addr
+			a.hold(s, addr)
+			any = true
 		}
 	}
+	return any
+}
+
+// result is told only when all is decided, so that a reason speaks of what the
+// others hold in the end.
+func (a *assigner) result() Result {
+	r := Result{Assignments: make([]Assignment, len(a.services))}
+	for i := range a.services {
+		r.Assignments[i] = a.tell(&a.services[i])
+	}
+	for i := range a.floating {
+		r.FloatingIPs = append(r.FloatingIPs, a.tellFloating(&a.floating[i]))
+	}
+	r.Keep = a.keeps()
+	r.Pools = a.usage()
+	r.Recheck = a.remember(r.Pools)
+	return r
 }
 
 // hopeless says why a Service can hold nothing at all.
@@ -149,11 +178,4 @@ func hopeless(svc *lb.Service) (lb.Reason, string, bool) {
 			" cluster IP only: choose PreferDualStack, or make the cluster dual-stack", true
 	}
 	return "", "", false
-}
-
-func familyIndex(svc *lb.Service, addr netip.Addr) int {
-	if !addr.IsValid() {
-		return -1
-	}
-	return slices.Index(svc.Families, lb.FamilyOf(addr))
 }

@@ -58,6 +58,10 @@ func asking(texts ...string) func(*lb.Service) {
 	return func(s *lb.Service) { s.RequestedAddresses = addrs(texts...) }
 }
 
+func from(address, pool string) func(*lb.Service) {
+	return func(s *lb.Service) { s.AssignedFrom = map[netip.Addr]string{netip.MustParseAddr(address): pool} }
+}
+
 func askingPool(name string) func(*lb.Service) {
 	return func(s *lb.Service) { s.RequestedPool = name }
 }
@@ -193,7 +197,7 @@ func TestUsage(t *testing.T) {
 			[]lb.Service{service("a", only(lb.IPv6)), service("b", only(lb.IPv6))}, Usage{AssignedIPv6: 2, AvailableIPv6: math.MaxInt64 - 1}},
 		{"all of IPv6 but one", pool("p", "::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), nil, Usage{AvailableIPv6: math.MaxInt64}},
 		{"deleting", with(pool("p", v4), deleting),
-			[]lb.Service{service("a", holding("192.0.2.1"))}, Usage{AssignedIPv4: 1}},
+			[]lb.Service{service("a", holding("192.0.2.1"))}, Usage{AssignedIPv4: 1, Holders: []lb.Key{{Namespace: "default", Name: "a"}}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.want.Pool = "p"

@@ -55,19 +55,43 @@ func openness(p *lb.Pool) int {
 	return 1
 }
 
-// refusal says why the pool may not serve the Service, "" when it may. A pool
-// that the Service asks for serves it without autoAssign too.
-func (s *supply) refusal(svc *lb.Service, namespaces map[string]map[string]string, asked bool) string {
-	switch al := s.Allocation; {
-	case s.Deleting:
+// mismatch says why the pool is not of the kind that the subject wants, "" when it is.
+func (s *supply) mismatch(by *subject) string {
+	switch {
+	case s.Internal && !by.Internal:
+		return "is for internal Services: holdfast.dev/internal asks for that"
+	case !s.Internal && by.Internal:
+		return "is not for internal Services"
+	case by.Class != "" && !slices.Contains(s.Classes, by.Class):
+		return "does not serve class " + by.Class
+	}
+	for _, w := range by.PoolWishes {
+		if !slices.Contains(w.Pools, s.Name) {
+			return "is not of " + w.Text
+		}
+	}
+	return ""
+}
+
+// refusal says why the pool may not serve the subject, "" when it may. A pool
+// that the subject asks for serves it without autoAssign and without its class too.
+func (a *assigner) refusal(s *subject, p *supply, asked bool) string {
+	if p.Deleting {
 		return "is being deleted"
-	case !s.AutoAssign && !asked:
+	}
+	if why := p.mismatch(s); why != "" {
+		return why
+	}
+	switch al := p.Allocation; {
+	case !p.AutoAssign && !asked:
 		return "has autoAssign off"
+	case len(p.Classes) > 0 && s.Class == "" && !asked:
+		return "serves only those that name its class"
 	case al == nil:
 		return ""
-	case al.ByNamespace && !allowsNamespace(al, svc.Key.Namespace, namespaces):
+	case al.ByNamespace && !allowsNamespace(al, s.Key.Namespace, a.state.Namespaces):
 		return "does not serve the Service's namespace"
-	case len(al.ServiceSelectors) > 0 && !lb.MatchesAny(al.ServiceSelectors, svc.Labels):
+	case len(al.ServiceSelectors) > 0 && !lb.MatchesAny(al.ServiceSelectors, s.Labels):
 		return "does not serve the Service's labels"
 	}
 	return ""
@@ -91,7 +115,8 @@ func (s *supply) has(family lb.Family) bool {
 // one. Within one decision addresses are only ever taken, so what was passed over
 // once is never looked at again: all calls together cost one step for each taken
 // address, however large the ranges are.
-func (s *supply) free(family lb.Family, owners map[netip.Addr]lb.Key) (netip.Addr, bool) {
+// Those that were released come after all others.
+func (s *supply) free(family lb.Family, owners map[netip.Addr]tenancy, released map[netip.Addr]lb.Release) (netip.Addr, bool) {
 	for i, r := range s.Ranges {
 		if lb.FamilyOf(r.From) != family {
 			continue
@@ -102,7 +127,9 @@ func (s *supply) free(family lb.Family, owners map[netip.Addr]lb.Key) (netip.Add
 				s.next[i] = netip.Addr{}
 				break
 			}
-			if _, taken := owners[addr]; !taken && !s.avoids(addr) {
+			_, taken := owners[addr]
+			_, late := released[addr]
+			if !taken && !late && !s.avoids(addr) {
 				return addr, true
 			}
 			s.next[i] = addr.Next()

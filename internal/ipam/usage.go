@@ -1,10 +1,8 @@
 package ipam
 
 import (
-	"encoding/binary"
-	"math"
-	"math/bits"
 	"net/netip"
+	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -12,105 +10,134 @@ import (
 // Usage is how many addresses of a pool are held, and how many it can still
 // give. Counts end at the largest int64.
 type Usage struct {
-	Pool                         string
-	AssignedIPv4, AssignedIPv6   int64
-	AvailableIPv4, AvailableIPv6 int64
+	Pool                             string
+	AssignedIPv4, AssignedIPv6       int64
+	AvailableIPv4, AvailableIPv6     int64
+	QuarantinedIPv4, QuarantinedIPv6 int64
+	// Retained addresses came from the pool, are held and lie in no pool now; RetainedCount counts
+	// them all, however many the list has room for.
+	Retained      []lb.Retention
+	RetainedCount int64
+	// Released is what the pool is to remember, the latest first.
+	Released          []lb.Release
+	ReleasedForgotten int64
+	// Holders of a pool that is being deleted, ordered, as many as fit into a sentence.
+	Holders []lb.Key
 }
 
-// usage counts what the Services hold in the end. An address that its holder
-// gives up counts as available already; one that is reserved does not.
+// tally counts addresses by pool and family.
+type tally []map[lb.Family]int64
+
+func newTally(n int) tally {
+	t := make(tally, n)
+	for i := range t {
+		t[i] = map[lb.Family]int64{}
+	}
+	return t
+}
+
+// usage counts what is held in the end. An address that its holder gives up
+// counts as available already; one that is reserved does not.
 func (a *assigner) usage() []Usage {
-	assigned := make([]map[lb.Family]int64, len(a.state.Pools))
-	blocked := make([]map[lb.Family]int64, len(a.state.Pools))
-	for i := range a.state.Pools {
-		assigned[i], blocked[i] = map[lb.Family]int64{}, map[lb.Family]int64{}
-	}
-	block := func(addr netip.Addr) *supply {
-		s := a.index.find(addr)
-		if s != nil && !s.avoids(addr) {
-			blocked[s.place][lb.FamilyOf(addr)]++
-		}
-		return s
-	}
-	held := map[netip.Addr]bool{}
-	for _, addrs := range a.held {
-		for _, addr := range addrs {
-			if s := block(addr); s != nil {
-				assigned[s.place][lb.FamilyOf(addr)]++
-				held[addr] = true
-			}
-		}
-	}
+	assigned, blocked, quarantined := newTally(len(a.supplies)), newTally(len(a.supplies)), newTally(len(a.supplies))
+	reserved := map[netip.Addr]bool{}
 	for addr := range a.state.Reserved {
-		if !held[addr] {
-			block(addr)
+		reserved[addr] = true
+	}
+	for _, l := range a.state.Leaving {
+		for _, addr := range l.Addresses {
+			reserved[addr] = true
 		}
 	}
 	out := make([]Usage, len(a.state.Pools))
-	for _, s := range a.supplies {
-		i := s.place
-		out[i] = Usage{Pool: s.Name, AssignedIPv4: assigned[i][lb.IPv4], AssignedIPv6: assigned[i][lb.IPv6]}
-		if !s.Deleting {
-			out[i].AvailableIPv4 = s.size(lb.IPv4).minus(blocked[i][lb.IPv4])
-			out[i].AvailableIPv6 = s.size(lb.IPv6).minus(blocked[i][lb.IPv6])
+	for addr, t := range a.owners {
+		s, held := a.index.find(addr), t.floating > 0 || t.first > 0
+		if s == nil {
+			continue
+		}
+		family := lb.FamilyOf(addr)
+		if held {
+			assigned[s.place][family]++
+			if s.Deleting {
+				out[s.place].hold(a.holder(t))
+			}
+		}
+		if (held || reserved[addr]) && !s.avoids(addr) {
+			blocked[s.place][family]++
 		}
 	}
+	for s, releases := range a.memory.old {
+		for _, r := range releases {
+			t := a.owners[r.Address]
+			if t.floating == 0 && t.first == 0 && !reserved[r.Address] && !s.avoids(r.Address) && a.state.Now.Before(a.memory.until(r.Address, s)) {
+				quarantined[s.place][lb.FamilyOf(r.Address)]++
+			}
+		}
+	}
+	for _, s := range a.supplies {
+		u, i := &out[s.place], s.place
+		u.Pool, u.AssignedIPv4, u.AssignedIPv6 = s.Name, assigned[i][lb.IPv4], assigned[i][lb.IPv6]
+		u.QuarantinedIPv4, u.QuarantinedIPv6 = quarantined[i][lb.IPv4], quarantined[i][lb.IPv6]
+		if !s.Deleting {
+			u.AvailableIPv4 = s.size(lb.IPv4).minus(blocked[i][lb.IPv4] + u.QuarantinedIPv4)
+			u.AvailableIPv6 = s.size(lb.IPv6).minus(blocked[i][lb.IPv6] + u.QuarantinedIPv6)
+		}
+	}
+	a.retain(out)
 	return out
 }
 
-// size counts the addresses of the family that the pool could give in all.
-func (s *supply) size(family lb.Family) count {
-	var n count
-	for _, r := range s.Ranges {
-		if lb.FamilyOf(r.From) != family {
-			continue
-		}
-		n = n.plus(distance(r.From, r.To).plus(count{lo: 1}))
-		if s.AvoidBuggyIPs && r.From.Is4() {
-			n = n.plus(count{lo: buggy(r)}.negative())
+// hold notes a holder of a pool that is being deleted.
+func (u *Usage) hold(by lb.Key) {
+	const most = 8
+	i, found := slices.BinarySearchFunc(u.Holders, by, lb.Key.Compare)
+	if !found {
+		u.Holders = slices.Insert(u.Holders, i, by)
+		u.Holders = u.Holders[:min(most, len(u.Holders))]
+	}
+}
+
+func (a *assigner) holder(t tenancy) lb.Key {
+	if t.first > 0 {
+		return a.services[t.first-1].Key
+	}
+	return a.floating[t.floating-1].Key
+}
+
+// retain lists what is held, lies in no pool and came from one.
+func (a *assigner) retain(out []Usage) {
+	place := map[string]int{}
+	since := map[lb.Retention]lb.Retention{}
+	for i, p := range a.state.Pools {
+		place[p.Name] = i
+		for _, r := range p.Retained {
+			since[lb.Retention{Address: r.Address, Holder: r.Holder}] = r
 		}
 	}
-	return n
-}
-
-// buggy counts the IPv4 addresses of the range that end in .0 or .255.
-func buggy(r lb.Range) uint64 {
-	below := func(n uint64) uint64 { return (n+255)/256 + n/256 }
-	from, to := number(r.From).lo&math.MaxUint32, number(r.To).lo&math.MaxUint32
-	return below(to+1) - below(from)
-}
-
-// count is an unsigned number of 128 bits: ranges are disjoint and no pool holds
-// all of IPv6, so no sum overflows it.
-type count struct {
-	hi, lo uint64
-}
-
-func number(a netip.Addr) count {
-	b := a.As16()
-	return count{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
-}
-
-func distance(from, to netip.Addr) count {
-	return number(to).plus(number(from).negative())
-}
-
-func (c count) plus(d count) count {
-	lo, carry := bits.Add64(c.lo, d.lo, 0)
-	hi, _ := bits.Add64(c.hi, d.hi, carry)
-	return count{hi, lo}
-}
-
-// negative is the two's complement.
-func (c count) negative() count {
-	return count{^c.hi, ^c.lo}.plus(count{lo: 1})
-}
-
-// minus takes n away, which is never more than c, and ends at the largest int64.
-func (c count) minus(n int64) int64 {
-	rest := c.plus(count{lo: uint64(n)}.negative())
-	if rest.hi > 0 || rest.lo > math.MaxInt64 {
-		return math.MaxInt64
+	seen := map[netip.Addr]bool{}
+	for _, subjects := range [][]subject{a.services, a.floating} {
+		for i := range subjects {
+			s := &subjects[i]
+			for _, addr := range s.held {
+				at, known := place[s.AssignedFrom[addr]]
+				if !addr.IsValid() || !known || seen[addr] || a.index.find(addr) != nil {
+					continue
+				}
+				seen[addr] = true
+				r := lb.Retention{Address: addr, Holder: s.Key}
+				if before, known := since[r]; known {
+					r = before
+				} else {
+					r.Since = a.state.Now
+				}
+				out[at].Retained = append(out[at].Retained, r)
+			}
+		}
 	}
-	return int64(rest.lo)
+	for i := range out {
+		u := &out[i]
+		slices.SortFunc(u.Retained, func(a, b lb.Retention) int { return a.Address.Compare(b.Address) })
+		u.RetainedCount = int64(len(u.Retained))
+		u.Retained = u.Retained[:min(mostRemembered, len(u.Retained))]
+	}
 }

@@ -1,0 +1,228 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// choose takes the missing families: what the subject had last, then what it may
+// share, then from the pools that may serve it: from one pool if one has them
+// all, else each from the first that has it.
+func (a *assigner) choose(s *subject, missing []int, first *supply) ([]netip.Addr, *lack) {
+	candidates, refused := a.candidates(s)
+	if i := slices.Index(candidates, first); i > 0 {
+		candidates = slices.Insert(slices.Delete(candidates, i, i+1), 0, first)
+	}
+	got := make([]netip.Addr, len(s.Families))
+	var clash *lack
+	missing = slices.DeleteFunc(slices.Clone(missing), func(f int) bool {
+		var l *lack
+		got[f], l = a.known(s, s.Families[f], candidates)
+		if clash == nil {
+			clash = l
+		}
+		return got[f].IsValid()
+	})
+	if s.joins {
+		if len(missing) > 0 {
+			return got, a.explainJoin(s, s.Families[missing[0]], clash)
+		}
+		return got, nil
+	}
+	if len(missing) == 0 || a.fresh(s, missing, candidates, got) {
+		return got, nil
+	}
+	for _, f := range missing {
+		if !got[f].IsValid() {
+			return got, a.explain(s, s.Families[f], candidates, refused, clash)
+		}
+	}
+	return got, nil
+}
+
+// known returns an address that the subject had last, or one that it may share,
+// and otherwise why it may not.
+func (a *assigner) known(s *subject, family lb.Family, candidates []*supply) (netip.Addr, *lack) {
+	for _, last := range a.memory.own[s.Key] {
+		pool := a.index.find(last.Address)
+		if lb.FamilyOf(last.Address) != family || !slices.Contains(candidates, pool) || pool.avoids(last.Address) || s.joins && a.owners[last.Address].first == 0 {
+			continue
+		}
+		if a.admits(s, last.Address, pool) == nil {
+			return last.Address, nil
+		}
+	}
+	var clash *lack
+	ring := a.shared[s.key]
+	if ring == nil {
+		return netip.Addr{}, nil
+	}
+	for _, addr := range ring.worthwhile(s, family) {
+		pool := a.index.find(addr)
+		may := slices.Contains(candidates, pool) || s.joins && a.joinable(s, addr, pool)
+		if lb.FamilyOf(addr) != family || !may || slices.Contains(s.held, addr) || pool != nil && pool.avoids(addr) {
+			continue
+		}
+		l := a.admits(s, addr, pool)
+		if l == nil {
+			return addr, nil
+		}
+		if clash == nil {
+			clash = lacks(l.reason, "cannot share %s, %s", addr, l.message)
+		}
+	}
+	return netip.Addr{}, clash
+}
+
+// joinable reports whether a Service may join those on the address, as if it asked for it by value.
+func (a *assigner) joinable(s *subject, addr netip.Addr, pool *supply) bool {
+	if s.RequestedPool != "" && (pool == nil || pool.Name != s.RequestedPool) {
+		return false
+	}
+	if a.owners[addr].floating > 0 {
+		return pool == nil || pool.mismatch(s) == ""
+	}
+	return pool != nil && a.refusal(s, pool, true) == ""
+}
+
+// fresh fills got from the candidates and reports whether one of them had all.
+func (a *assigner) fresh(s *subject, missing []int, candidates []*supply, got []netip.Addr) bool {
+	pick := func(pool *supply, f int) (netip.Addr, bool) {
+		if len(pool.Quota) > 0 && a.overQuota(s, pool, s.Families[f], tenancy{}) != nil {
+			return netip.Addr{}, false
+		}
+		return a.free(s, pool, s.Families[f])
+	}
+	for _, pool := range candidates {
+		all := true
+		for _, f := range missing {
+			addr, ok := pick(pool, f)
+			all = all && ok
+			if ok && !got[f].IsValid() {
+				got[f] = addr
+			}
+		}
+		if !all {
+			continue
+		}
+		for _, f := range missing {
+			got[f], _ = pick(pool, f)
+		}
+		return true
+	}
+	return false
+}
+
+// refused is a pool that may not serve a Service, and why.
+type refused struct {
+	pool, why string
+}
+
+// candidates returns the pools that may serve the subject, and the others with their reason.
+func (a *assigner) candidates(s *subject) (may []*supply, not []refused) {
+	for _, pool := range a.supplies {
+		if s.RequestedPool != "" && s.RequestedPool != pool.Name {
+			continue
+		}
+		if why := a.refusal(s, pool, s.RequestedPool != ""); why != "" {
+			not = append(not, refused{pool.Name, why})
+			continue
+		}
+		may = append(may, pool)
+	}
+	return may, not
+}
+
+// explain says why no pool has an address of the family for the subject.
+func (a *assigner) explain(s *subject, family lb.Family, candidates []*supply, not []refused, clash *lack) *lack {
+	reason := lb.NoFamily
+	var without []refused
+	for _, pool := range candidates {
+		why, r := a.shortage(s, pool, family)
+		if r != lb.NoFamily && (reason == lb.NoFamily || reason == lb.PoolExhausted) {
+			reason = r
+		}
+		without = append(without, refused{pool.Name, why})
+	}
+	not = append(without, not...)
+	if l := a.unknown(s); l != nil {
+		return l
+	}
+	asked := s.RequestedPool != ""
+	switch {
+	case asked && len(not) == 0:
+		return lacks(lb.UnknownPool, "asks for pool %q, which does not exist", s.RequestedPool)
+	case asked && len(candidates) == 0:
+		return lacks(lb.PoolNotAllowed, "asks for pool %q, which %s", s.RequestedPool, not[0].why)
+	case len(not) == 0:
+		return lacks(lb.NoPool, "there is no IPAddressPool: create one")
+	case len(candidates) == 0:
+		reason = lb.NoPool
+	}
+	message := fmt.Sprintf("no %s address: %s", family, listRefused(not))
+	if clash != nil && len(candidates) > 0 {
+		return lacks(clash.reason, "%s; otherwise %s", clash.message, message)
+	}
+	return &lack{reason: reason, message: message}
+}
+
+// shortage says why a pool that may serve the subject has no address of the family for it.
+func (a *assigner) shortage(s *subject, pool *supply, family lb.Family) (string, lb.Reason) {
+	if !pool.has(family) {
+		return "has no " + string(family) + " range", lb.NoFamily
+	}
+	if a.overQuota(s, pool, family, tenancy{}) != nil {
+		return fmt.Sprintf("gives namespace %q no more than its quota of %d", s.Key.Namespace, pool.Quota[family]), lb.QuotaExceeded
+	}
+	if until := a.nextFree(pool, family); !until.IsZero() {
+		return "has none but released ones, which reuseDelay keeps until " + stamp(until), lb.Quarantined
+	}
+	return "is full", lb.PoolExhausted
+}
+
+// unknown says that the Service names something which no pool stands for.
+func (a *assigner) unknown(s *subject) *lack {
+	for _, w := range s.PoolWishes {
+		if len(w.Pools) == 0 {
+			return lacks(w.Reason, "asks for %s, which no pool stands for: add it to spec.aliases of one", w.Text)
+		}
+	}
+	if s.Class == "" {
+		return nil
+	}
+	var known []string
+	for _, pool := range a.state.Pools {
+		known = append(known, pool.Classes...)
+	}
+	slices.Sort(known)
+	if known = slices.Compact(known); slices.Contains(known, s.Class) {
+		return nil
+	}
+	const most = 8
+	return lacks(lb.UnknownClass, "asks for class %q, which no pool has; known are: %s", s.Class, strings.Join(known[:min(most, len(known))], ", "))
+}
+
+// explainJoin says why the Service cannot join the load balancer that it names.
+func (a *assigner) explainJoin(s *subject, family lb.Family, clash *lack) *lack {
+	if clash != nil {
+		return clash
+	}
+	return lacks(lb.UnknownLoadBalancer, "asks to share load balancer %s, which holds no %s address for it", s.LoadBalancerID, family)
+}
+
+// listRefused writes the pools for a message, which must not grow with the cluster.
+func listRefused(not []refused) string {
+	const most = 8
+	var words []string
+	for _, r := range not[:min(most, len(not))] {
+		words = append(words, fmt.Sprintf("pool %q %s", r.pool, r.why))
+	}
+	if more := len(not) - len(words); more > 0 {
+		words = append(words, fmt.Sprintf("%d more pools refuse too", more))
+	}
+	return strings.Join(words, "; ")
+}

@@ -1,0 +1,169 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// Floating is what a FloatingIP is to own, and who uses it.
+type Floating struct {
+	FloatingIP lb.Key
+	// Addresses it owns, as its families; those are written into spec.addresses too.
+	Addresses []netip.Addr
+	Pools     []string
+	Origins   []Origin
+	// BoundTo is the Service that uses it, the zero Key for none.
+	BoundTo  lb.Key
+	BoundUID string
+	// Reason is Bound, Available, or why it has not all it wants.
+	Reason  lb.Reason
+	Message string
+	// Finalizer is to stand: it owns something, or is used.
+	Finalizer bool
+	// Delete: its Service is gone, and it goes with it.
+	Delete bool
+}
+
+// Keep is a FloatingIP to create for a Service, which holds its addresses already.
+type Keep struct {
+	Service   lb.Key
+	Addresses []netip.Addr
+	Families  []lb.Family
+}
+
+// claimable finds FloatingIPs, by their numbers.
+type claimable struct {
+	named      map[lb.Key]int32
+	forService map[lb.Key][]int32
+}
+
+func newClaimable(all []lb.FloatingIP) claimable {
+	c := claimable{map[lb.Key]int32{}, map[lb.Key][]int32{}}
+	for i, f := range all {
+		c.named[f.Key] = int32(i + 1)
+		if f.ServiceName != "" {
+			key := lb.Key{Namespace: f.Key.Namespace, Name: f.ServiceName}
+			c.forService[key] = append(c.forService[key], int32(i+1))
+		}
+	}
+	return c
+}
+
+// by reports whether the Service claims by name, or is named.
+func (c claimable) by(s *subject) bool {
+	return s.FloatingIP != "" || len(c.forService[s.Key]) > 0
+}
+
+// claims reports whether the Service may use the FloatingIP and asks to. Who
+// joins a load balancer goes where that goes.
+func (a *assigner) claims(s *subject, n int32) bool {
+	f := &a.state.FloatingIPs[n-1]
+	switch {
+	case f.Key.Namespace != s.Key.Namespace:
+		return false
+	case s.joins:
+		return true
+	case f.ServiceName != "":
+		return f.ServiceName == s.Key.Name
+	}
+	return s.FloatingIP == f.Key.Name || slices.ContainsFunc(s.RequestedAddresses, func(addr netip.Addr) bool {
+		return slices.Contains(f.Wanted, addr) || slices.Contains(a.floating[n-1].held, addr)
+	})
+}
+
+// yields reports whether the Service leaves an address that it holds to a FloatingIP which asks for it:
+// it must claim that still when the FloatingIP owns no more than it asks for.
+func (a *assigner) yields(s *subject, n int32) bool {
+	if !a.claims(s, n) {
+		return false
+	}
+	f := &a.state.FloatingIPs[n-1]
+	if s.joins || f.ServiceName != "" || s.FloatingIP == f.Key.Name {
+		return true
+	}
+	return slices.ContainsFunc(s.RequestedAddresses, func(addr netip.Addr) bool {
+		moves := slices.ContainsFunc(f.Wanted, func(w netip.Addr) bool { return lb.FamilyOf(w) == lb.FamilyOf(addr) })
+		return slices.Contains(f.Wanted, addr) || !moves
+	})
+}
+
+// boundTo returns the eldest Service that uses the FloatingIP, or nil.
+func (a *assigner) boundTo(s *subject) *subject {
+	var eldest *subject
+	for _, addr := range s.held {
+		a.eachTenant(a.owners[addr], func(o *subject) *lack {
+			if eldest == nil || byAge(o, eldest) < 0 {
+				eldest = o
+			}
+			return nil
+		})
+	}
+	return eldest
+}
+
+func (a *assigner) tellFloating(s *subject) Floating {
+	f := &a.state.FloatingIPs[s.floating-1]
+	has := a.holding(s)
+	out := Floating{FloatingIP: f.Key, Addresses: has.Addresses, Pools: has.Pools, Origins: has.Origins, Finalizer: len(has.Addresses) > 0}
+	if user := a.boundTo(s); user != nil {
+		out.BoundTo, out.BoundUID = user.Key, user.UID
+	}
+	out.Delete = f.Delete && !f.Deleting && f.BoundTo != (lb.Key{}) && out.BoundTo == (lb.Key{}) && a.gone(f)
+	out.Reason, out.Message = a.verdictFloating(s, f, out, describe(has))
+	if !s.dissolved {
+		out.Origins = s.stillRemembers(out.Origins)
+	}
+	return out
+}
+
+func (a *assigner) verdictFloating(s *subject, f *lb.FloatingIP, out Floating, holds string) (lb.Reason, string) {
+	if s.dissolved {
+		return lb.Deleting, "gives back its addresses"
+	}
+	_, l := a.find(s)
+	switch {
+	case f.Deleting && out.BoundTo == (lb.Key{}):
+		return lb.Deleting, "gives back its addresses when their Service has left them"
+	case f.Deleting:
+		return lb.Deleting, fmt.Sprintf("waits for Service %s, which uses %s", out.BoundTo, holds)
+	case l != nil && len(out.Addresses) == 0:
+		return l.reason, l.message
+	case l != nil:
+		return l.reason, fmt.Sprintf("keeps %s; %s", holds, l.message)
+	case out.BoundTo != (lb.Key{}):
+		return lb.Bound, fmt.Sprintf("owns %s, used by Service %s", holds, out.BoundTo)
+	}
+	return lb.Available, fmt.Sprintf("owns %s, used by no Service", holds)
+}
+
+// gone reports whether the Service that used the FloatingIP exists no more.
+func (a *assigner) gone(f *lb.FloatingIP) bool {
+	return !slices.ContainsFunc(a.state.Services, func(svc lb.Service) bool {
+		return svc.Key == f.BoundTo && (f.BoundUID == "" || svc.UID == f.BoundUID)
+	})
+}
+
+// keeps lists the Services whose addresses are to become a FloatingIP.
+func (a *assigner) keeps() []Keep {
+	var out []Keep
+	for i := range a.services {
+		s := &a.services[i]
+		if !s.KeepFloatingIP || a.claimable.named[s.Key] != 0 {
+			continue
+		}
+		k := Keep{Service: s.Key}
+		for f, addr := range s.held {
+			// Not what a FloatingIP owns, or what others share.
+			if t := a.owners[addr]; addr.IsValid() && t.floating == 0 && t.holders() == 1 {
+				k.Addresses, k.Families = append(k.Addresses, addr), append(k.Families, s.Families[f])
+			}
+		}
+		if len(k.Addresses) > 0 {
+			out = append(out, k)
+		}
+	}
+	return out
+}

@@ -1,0 +1,166 @@
+package ipam
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// mostRemembered bounds the lists in a pool's status: some 30 KiB of an object.
+const mostRemembered = 256
+
+// memory is who gave back what, as the pools' statuses say.
+type memory struct {
+	// last release of an address.
+	last map[netip.Addr]lb.Release
+	// own lists what a subject gave back, the latest first.
+	own map[lb.Key][]lb.Release
+	// old lists the releases within a pool's ranges, the earliest first.
+	old map[*supply][]lb.Release
+}
+
+func newMemory(pools []lb.Pool, index poolIndex) memory {
+	m := memory{map[netip.Addr]lb.Release{}, map[lb.Key][]lb.Release{}, map[*supply][]lb.Release{}}
+	for _, p := range pools {
+		for _, r := range p.Released {
+			if have, twice := m.last[r.Address]; !twice || have.Time.Before(r.Time) {
+				m.last[r.Address] = r
+			}
+		}
+	}
+	for addr, r := range m.last {
+		m.own[r.Holder] = append(m.own[r.Holder], r)
+		if s := index.find(addr); s != nil {
+			m.old[s] = append(m.old[s], r)
+		}
+	}
+	for _, releases := range m.own {
+		slices.SortFunc(releases, latestFirst)
+	}
+	for _, releases := range m.old {
+		slices.SortFunc(releases, latestFirst)
+		slices.Reverse(releases)
+	}
+	return m
+}
+
+func latestFirst(a, b lb.Release) int {
+	return cmp.Or(b.Time.Compare(a.Time), b.Address.Compare(a.Address))
+}
+
+// until says when the address may be given to others than its last holder; zero is at any time.
+func (m *memory) until(addr netip.Addr, pool *supply) time.Time {
+	r, known := m.last[addr]
+	if !known || pool == nil || pool.ReuseDelay <= 0 {
+		return time.Time{}
+	}
+	return r.Time.Add(pool.ReuseDelay)
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// free returns the address of the pool to give next: the lowest that is not known
+// to have been released, else the one released least recently.
+func (a *assigner) free(s *subject, pool *supply, family lb.Family) (netip.Addr, bool) {
+	if addr, ok := pool.free(family, a.owners, a.memory.last); ok {
+		return addr, true
+	}
+	for _, r := range a.memory.old[pool] {
+		if _, taken := a.owners[r.Address]; taken || lb.FamilyOf(r.Address) != family || pool.avoids(r.Address) {
+			continue
+		}
+		if a.quarantined(s, r.Address, pool) == nil {
+			return r.Address, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// nextFree says when the first quarantined address of the pool can be given; zero when none waits.
+func (a *assigner) nextFree(pool *supply, family lb.Family) time.Time {
+	for _, r := range a.memory.old[pool] {
+		_, taken := a.owners[r.Address]
+		if until := a.memory.until(r.Address, pool); !taken && lb.FamilyOf(r.Address) == family && !pool.avoids(r.Address) && a.state.Now.Before(until) {
+			return until
+		}
+	}
+	return time.Time{}
+}
+
+// remember writes into the usages what the pools are to remember, and returns
+// when the next quarantine ends. What is held is not released; what stood in a
+// status and is not held any more is, now, unless that was noted before.
+func (a *assigner) remember(usages []Usage) time.Time {
+	byPool, seen := map[string][]lb.Release{}, map[netip.Addr]bool{}
+	for i := range a.state.Pools {
+		p := &a.state.Pools[i]
+		for _, r := range p.Released {
+			t := a.owners[r.Address]
+			home := a.home(r.Address, p.Name)
+			if t.floating == 0 && t.first == 0 && a.memory.last[r.Address] == r && !seen[r.Address] {
+				seen[r.Address] = true
+				byPool[home] = append(byPool[home], r)
+			}
+		}
+	}
+	noted := map[netip.Addr]bool{}
+	note := func(addr netip.Addr, origin string, by lb.Key, uid string) {
+		t, known := a.owners[addr], a.memory.last[addr]
+		if t.floating != 0 || t.first != 0 || noted[addr] || known.Address == addr && known.Holder == by && known.UID == uid {
+			return
+		}
+		noted[addr] = true
+		home := a.home(addr, origin)
+		if known.Address == addr {
+			for name, releases := range byPool {
+				byPool[name] = slices.DeleteFunc(releases, func(r lb.Release) bool { return r.Address == addr })
+			}
+		}
+		byPool[home] = append(byPool[home], lb.Release{Address: addr, Time: a.state.Now, Holder: by, UID: uid})
+	}
+	a.departures(note)
+	var next time.Time
+	for i := range usages {
+		u, p := &usages[i], &a.state.Pools[i]
+		releases := byPool[p.Name]
+		slices.SortFunc(releases, latestFirst)
+		u.ReleasedForgotten = p.ReleasedForgotten + int64(max(0, len(releases)-mostRemembered))
+		u.Released = releases[:min(mostRemembered, len(releases))]
+		for _, r := range u.Released {
+			if until := r.Time.Add(p.ReuseDelay); a.state.Now.Before(until) && (next.IsZero() || until.Before(next)) {
+				next = until
+			}
+		}
+	}
+	return next
+}
+
+// home is the pool that remembers the address: the one it lies in, else the one it came from.
+func (a *assigner) home(addr netip.Addr, origin string) string {
+	if s := a.index.find(addr); s != nil {
+		return s.Name
+	}
+	return origin
+}
+
+// departures notes every address that a status has and its subject does not hold.
+func (a *assigner) departures(note func(addr netip.Addr, origin string, by lb.Key, uid string)) {
+	for _, subjects := range [][]subject{a.floating, a.services} {
+		for i := range subjects {
+			s := &subjects[i]
+			for _, addr := range s.Addresses {
+				if !slices.Contains(s.held, addr) {
+					note(addr, s.AssignedFrom[addr], s.Key, s.UID)
+				}
+			}
+		}
+	}
+	for _, l := range a.state.Leaving {
+		for _, addr := range l.Addresses {
+			note(addr, "", l.Key, l.UID)
+		}
+	}
+}

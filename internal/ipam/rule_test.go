@@ -1,0 +1,293 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+func (w *witness) poolOf(addr netip.Addr) *lb.Pool {
+	return find(w.State.Pools, func(p lb.Pool) bool {
+		return slices.ContainsFunc(p.Ranges, func(r lb.Range) bool { return r.Contains(addr) })
+	})
+}
+
+// suits says whether the pool is of the kind that the Service wants.
+func suits(p *lb.Pool, svc *lb.Service) bool {
+	wished := !slices.ContainsFunc(svc.PoolWishes, func(w lb.PoolWish) bool { return !slices.Contains(w.Pools, p.Name) })
+	return p.Internal == svc.Internal && wished && (svc.Class == "" || slices.Contains(p.Classes, svc.Class))
+}
+
+func buggyAddress(p *lb.Pool, addr netip.Addr) bool {
+	last := addr.As16()[15]
+	return p.AvoidBuggyIPs && addr.Is4() && (last == 0 || last == 255)
+}
+
+// allows says whether the pool may give the address to the Service.
+func (w *witness) allows(p *lb.Pool, svc *lb.Service, addr netip.Addr, asked bool) bool {
+	byName := asked || svc.RequestedPool == p.Name || slices.Contains(svc.RequestedAddresses, addr)
+	if p.Deleting || buggyAddress(p, addr) || !p.AutoAssign && !byName || svc.RequestedPool != "" && svc.RequestedPool != p.Name {
+		return false
+	}
+	if !suits(p, svc) || len(p.Classes) > 0 && svc.Class == "" && !byName {
+		return false
+	}
+	a := p.Allocation
+	if a == nil {
+		return true
+	}
+	labels, known := w.Namespaces[svc.Key.Namespace]
+	namespace := slices.Contains(a.Namespaces, svc.Key.Namespace) || known && lb.MatchesAny(a.NamespaceSelectors, labels)
+	service := len(a.ServiceSelectors) == 0 || lb.MatchesAny(a.ServiceSelectors, svc.Labels)
+	return (!a.ByNamespace || namespace) && service
+}
+
+// bars says whether somebody who does not hold the address keeps it from the Service.
+func (w *witness) bars(addr netip.Addr, by lb.Key) bool {
+	if _, reserved := w.Reserved[addr]; reserved {
+		return true
+	}
+	if slices.ContainsFunc(w.Leaving, func(l lb.Leaving) bool { return l.Key != by && slices.Contains(l.Addresses, addr) }) {
+		return true
+	}
+	for _, f := range w.State.FloatingIPs {
+		if slices.Contains(f.Addresses, addr) && w.owns[addr] == nil && !claimedBy(&f, w.services[by]) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(w.stood[addr], func(k lb.Key) bool { return k != by && !slices.Contains(w.holds[addr], k) })
+}
+
+// beside says whether the Service may hold the address with those who do.
+func (w *witness) beside(p *lb.Pool, svc *lb.Service, addr netip.Addr) bool {
+	holders := w.holds[addr]
+	if len(holders) == 0 {
+		return !joiner(svc)
+	}
+	for _, key := range holders {
+		o := w.services[key]
+		if disagree(o, svc) != "" || !p.ShareAcross && o.Key.Namespace != svc.Key.Namespace {
+			return false
+		}
+	}
+	return (p.MaxServices == 0 || len(holders) < p.MaxServices) && (svc.MaxShared == 0 || len(holders) < svc.MaxShared)
+}
+
+// uses counts what the namespace has of the pool in the end.
+func (w *witness) uses(p *lb.Pool, namespace string, family lb.Family) int {
+	seen := map[netip.Addr]bool{}
+	for addr, by := range w.holds {
+		if slices.ContainsFunc(by, func(k lb.Key) bool { return k.Namespace == namespace }) {
+			seen[addr] = true
+		}
+	}
+	for addr, f := range w.owns {
+		if f.Key.Namespace == namespace {
+			seen[addr] = true
+		}
+	}
+	n := 0
+	for addr := range seen {
+		if q := w.poolOf(addr); q != nil && q.Name == p.Name && lb.FamilyOf(addr) == family {
+			n++
+		}
+	}
+	return n
+}
+
+// available says whether the Service could be given an address of the family now.
+func (w *witness) available(svc *lb.Service, family lb.Family) bool {
+	for i := range w.State.Pools {
+		p := &w.State.Pools[i]
+		most, bounded := p.Quota[family]
+		full := bounded && w.uses(p, svc.Key.Namespace, family) >= most
+		for _, r := range p.Ranges {
+			for addr := r.From; r.Contains(addr); addr = addr.Next() {
+				asked := len(svc.RequestedAddresses) == 0 || lb.FamilyOf(svc.RequestedAddresses[0]) != family || svc.RequestedAddresses[0] == addr
+				has := slices.ContainsFunc(w.holds[addr], func(k lb.Key) bool { return k.Namespace == svc.Key.Namespace })
+				if lb.FamilyOf(addr) != family || !asked || w.owns[addr] != nil || full && !has || w.bars(addr, svc.Key) || !w.allows(p, svc, addr, joiner(svc)) {
+					continue
+				}
+				if w.beside(p, svc, addr) && (w.holds[addr] != nil || !w.quarantined(p, addr, svc.Key)) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+func (w *witness) quarantined(p *lb.Pool, addr netip.Addr, by lb.Key) bool {
+	r, known := w.last[addr]
+	return known && r.Holder != by && w.Now.Before(r.Time.Add(p.ReuseDelay))
+}
+
+func (w *witness) givenByThePools() error {
+	for i := range w.Services {
+		svc := &w.Services[i]
+		for j, addr := range w.Assignments[i].Addresses {
+			p, name := w.poolOf(addr), w.Assignments[i].Pools[j]
+			if p == nil && name != "" || p != nil && p.Name != name {
+				return fmt.Errorf("%s of %s is not in pool %q", addr, svc.Key, name)
+			}
+			if slices.Contains(svc.Addresses, addr) {
+				continue
+			}
+			if svc.FamilyPolicy != lb.PreferDualStack && len(w.Assignments[i].Addresses) < len(svc.Families) {
+				return fmt.Errorf("%s was given %s alone, which it does not accept", svc.Key, addr)
+			}
+			recalled := svc.AssignedFrom[addr] != ""
+			lent := w.owns[addr] != nil && w.claimed(w.owns[addr], svc) && (p == nil || suits(p, svc))
+			if !lent && (p == nil || !w.allows(p, svc, addr, recalled || joiner(svc)) || len(w.holds[addr]) == 1 && w.quarantined(p, addr, svc.Key)) || w.bars(addr, svc.Key) {
+				return fmt.Errorf("%s was given %s, which it may not have", svc.Key, addr)
+			}
+			if len(svc.RequestedAddresses) > 0 && lb.FamilyOf(svc.RequestedAddresses[0]) == lb.FamilyOf(addr) && svc.RequestedAddresses[0] != addr {
+				return fmt.Errorf("%s was given %s instead of what it asks for", svc.Key, addr)
+			}
+			if slices.ContainsFunc(w.holds[addr], func(k lb.Key) bool { return k.Namespace != svc.Key.Namespace }) && (p == nil || !p.ShareAcross) {
+				return fmt.Errorf("%s was given %s across namespaces, beside %v", svc.Key, addr, w.holds[addr])
+			}
+			if len(w.holds[addr]) > 1 && p != nil && p.MaxServices > 0 && len(w.holds[addr]) > p.MaxServices && len(w.stood[addr]) <= p.MaxServices {
+				return fmt.Errorf("%s was given %s, which %d share", svc.Key, addr, len(w.holds[addr]))
+			}
+		}
+	}
+	return nil
+}
+
+// waits reports whether a Service waits for somebody else by its own wish.
+func (w *witness) waits(svc *lb.Service) bool {
+	if svc.Problem != nil || svc.FamilyPolicy == lb.RequireDualStack && len(svc.Families) < 2 || svc.FloatingIP != "" {
+		return true
+	}
+	for addr := range svc.AssignedFrom {
+		if !svc.Renew && !slices.Contains(svc.Addresses, addr) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(w.State.FloatingIPs, func(f lb.FloatingIP) bool { return claimedBy(&f, svc) && !joiner(svc) })
+}
+
+// nobodyWaitsForNothing: what can be assigned is assigned.
+func (w *witness) nobodyWaitsForNothing() error {
+	for i := range w.Services {
+		svc, a := &w.Services[i], w.Assignments[i]
+		if a.Reason == lb.Assigned && len(a.Addresses) != len(svc.Families) {
+			return fmt.Errorf("%s is called assigned with %v", svc.Key, a.Addresses)
+		}
+		alien := slices.ContainsFunc(svc.RequestedAddresses, func(r netip.Addr) bool { return !slices.Contains(svc.Families, lb.FamilyOf(r)) })
+		if alien || w.waits(svc) {
+			continue
+		}
+		var lacks, could []lb.Family
+		for _, family := range svc.Families {
+			asked := slices.ContainsFunc(svc.RequestedAddresses, func(r netip.Addr) bool { return lb.FamilyOf(r) == family && !slices.Contains(a.Addresses, r) })
+			has := slices.ContainsFunc(a.Addresses, func(h netip.Addr) bool { return lb.FamilyOf(h) == family })
+			if has && !asked {
+				continue
+			}
+			lacks = append(lacks, family)
+			if w.available(svc, family) {
+				could = append(could, family)
+			}
+		}
+		asksElsewhere := slices.ContainsFunc(svc.RequestedAddresses, func(r netip.Addr) bool {
+			return !slices.Contains(a.Addresses, r) && !w.available(svc, lb.FamilyOf(r))
+		})
+		partial := svc.FamilyPolicy == lb.PreferDualStack && !asksElsewhere
+		if len(could) > 0 && (partial || len(could) == len(lacks)) {
+			return fmt.Errorf("%s waits for %v (%s: %s), which could be had", svc.Key, could, a.Reason, a.Message)
+		}
+	}
+	return nil
+}
+
+func (w *witness) countsAreRight() error {
+	want := []Usage{}
+	for i := range w.State.Pools {
+		p := w.State.Pools[i]
+		u := Usage{Pool: p.Name}
+		assigned := map[lb.Family]*int64{lb.IPv4: &u.AssignedIPv4, lb.IPv6: &u.AssignedIPv6}
+		available := map[lb.Family]*int64{lb.IPv4: &u.AvailableIPv4, lb.IPv6: &u.AvailableIPv6}
+		quarantined := map[lb.Family]*int64{lb.IPv4: &u.QuarantinedIPv4, lb.IPv6: &u.QuarantinedIPv6}
+		for _, r := range p.Ranges {
+			for addr := r.From; r.Contains(addr); addr = addr.Next() {
+				_, reserved := w.Reserved[addr]
+				reserved = reserved || slices.ContainsFunc(w.Leaving, func(l lb.Leaving) bool { return slices.Contains(l.Addresses, addr) })
+				switch family := lb.FamilyOf(addr); {
+				case w.holds[addr] != nil || w.owns[addr] != nil:
+					*assigned[family]++
+				case reserved || buggyAddress(&p, addr):
+				case w.quarantined(&p, addr, lb.Key{}):
+					*quarantined[family]++
+				case !p.Deleting:
+					*available[family]++
+				}
+			}
+		}
+		want = append(want, u)
+	}
+	if diff := gocmp.Diff(want, w.Result.Pools, cmpopts.IgnoreFields(Usage{}, "Released", "ReleasedForgotten", "Retained", "RetainedCount", "Holders")); diff != "" {
+		return fmt.Errorf("counts: -want +got\n%s", diff)
+	}
+	return nil
+}
+
+// quotasHold: no namespace comes to more than its quota.
+func (w *witness) quotasHold() error {
+	for i := range w.State.Pools {
+		p := &w.State.Pools[i]
+		for family, most := range p.Quota {
+			for _, namespace := range []string{"a", "b", "unknown"} {
+				before := newWitness(w.State, standing(w.State))
+				if n := w.uses(p, namespace, family); n > most && n > before.uses(p, namespace, family) {
+					return fmt.Errorf("namespace %s came to %d %s addresses of pool %s, whose quota is %d", namespace, n, family, p.Name, most)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// standing is the decision to change nothing.
+func standing(s lb.State) Result {
+	var r Result
+	for _, svc := range s.Services {
+		r.Assignments = append(r.Assignments, Assignment{Addresses: svc.Addresses})
+	}
+	for _, f := range s.FloatingIPs {
+		r.FloatingIPs = append(r.FloatingIPs, Floating{Addresses: f.Addresses})
+	}
+	return r
+}
+
+// releasesAreNoted: a pool remembers what of it was given back, and nothing that is held.
+func (w *witness) releasesAreNoted() error {
+	noted := map[netip.Addr]bool{}
+	for _, u := range w.Result.Pools {
+		for _, r := range u.Released {
+			if w.holds[r.Address] != nil || w.owns[r.Address] != nil || noted[r.Address] {
+				return fmt.Errorf("%s is noted as released, though it is held or noted twice", r.Address)
+			}
+			noted[r.Address] = true
+		}
+	}
+	for addr := range w.stood {
+		if w.holds[addr] == nil && w.owns[addr] == nil && w.poolOf(addr) != nil && !noted[addr] {
+			return fmt.Errorf("%s was given back, and no pool notes it", addr)
+		}
+	}
+	for _, l := range w.Leaving {
+		for _, addr := range l.Addresses {
+			if w.holds[addr] == nil && w.owns[addr] == nil && w.poolOf(addr) != nil && !noted[addr] {
+				return fmt.Errorf("%s was left by %s, and no pool notes it", addr, l.Key)
+			}
+		}
+	}
+	return nil
+}
