@@ -116,14 +116,14 @@ func FuzzClaim(f *testing.F) {
 		var owners claims
 		var want [256]string
 		for i := 0; i+1 < len(ends) && i < 40; i += 2 {
-			owner := string(rune('a' + i))
+			name := string(rune('a' + i))
 			from, to := min(ends[i], ends[i+1]), max(ends[i], ends[i+1])
 			var lost overlaps
-			got := owners.claim(owner, lb.Range{From: at(from), To: at(to)}, &lost)
+			got := owners.claim(owner{pool: name}, lb.Range{From: at(from), To: at(to)}, &lost)
 			for b := int(from); b <= int(to); b++ {
 				holder := want[b]
 				if holder == "" {
-					want[b], holder = owner, owner
+					want[b], holder = name, name
 				}
 				in := func(ranges []lb.Range) bool {
 					n := 0
@@ -134,8 +134,8 @@ func FuzzClaim(f *testing.F) {
 					}
 					return n == 1
 				}
-				if in(got) != (holder == owner) || in(lost[holder]) != (holder != owner) {
-					t.Fatalf("%v: %s claims %d-%d: got %v, lost %v; %d is of %s", ends, owner, from, to, got, lost, b, holder)
+				if in(got) != (holder == name) || in(lost[owner{pool: holder}]) != (holder != name) {
+					t.Fatalf("%v: %s claims %d-%d: got %v, lost %v; %d is of %s", ends, name, from, to, got, lost, b, holder)
 				}
 			}
 		}

@@ -17,3 +17,22 @@ const (
 	// MetalLBPoolOld is what MetalLB called it before version 0.14.
 	MetalLBPoolOld = "metallb.universe.tf/address-pool"
 )
+
+// Annotations that ask for something else of an address.
+const (
+	// AnnotationSharingKey lets Services of one key share an address.
+	AnnotationSharingKey = "holdfast.dev/sharing-key"
+	// AnnotationFloatingIP names the FloatingIP of the namespace that the Service claims.
+	AnnotationFloatingIP = "holdfast.dev/floating-ip"
+	// AnnotationRenew exchanges an address that the pools would not give today; any value but "false" asks.
+	AnnotationRenew = "holdfast.dev/renew"
+	// AnnotationInternal "true" asks for an address of an Internal pool.
+	AnnotationInternal = "holdfast.dev/internal"
+	// AnnotationHostname is shown in the status in place of the addresses.
+	AnnotationHostname = "holdfast.dev/hostname"
+
+	// MetalLBSharingKey is MetalLB's AnnotationSharingKey.
+	MetalLBSharingKey = "metallb.io/allow-shared-ip"
+	// MetalLBSharingKeyOld is what MetalLB called it before version 0.14.
+	MetalLBSharingKeyOld = "metallb.universe.tf/allow-shared-ip"
+)

@@ -13,8 +13,12 @@ import (
 // address came from. An address that was cut from its pool is announced as that
 // pool's still. What cannot be read was not written by us and says nothing.
 func assignedFrom(o *corev1.Service) map[netip.Addr]string {
+	return readAssigned(o.Annotations[v1beta1.AnnotationAssigned])
+}
+
+func readAssigned(text string) map[netip.Addr]string {
 	var out map[netip.Addr]string
-	for item := range strings.SplitSeq(o.Annotations[v1beta1.AnnotationAssigned], ",") {
+	for item := range strings.SplitSeq(text, ",") {
 		address, pool, found := strings.Cut(item, "=")
 		a, err := parseAddr(address)
 		if !found || err != nil {

@@ -7,6 +7,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,11 +25,13 @@ const (
 	KindBGPAdvertisement = "BGPAdvertisement"
 	KindPeer             = "BGPPeer"
 	KindService          = "Service"
+	KindFloatingIP       = "FloatingIP"
 )
 
 // Objects is everything the API server holds that matters to Holdfast.
 type Objects struct {
 	Pools             []*v1beta1.IPAddressPool
+	FloatingIPs       []*v1beta1.FloatingIP
 	L2Advertisements  []*v1beta1.L2Advertisement
 	BGPAdvertisements []*v1beta1.BGPAdvertisement
 	Peers             []*v1beta1.BGPPeer
@@ -47,14 +50,19 @@ type Options struct {
 	// IgnoreExcludeLabel lets nodes announce although they bear
 	// node.kubernetes.io/exclude-from-external-load-balancers.
 	IgnoreExcludeLabel bool
+	// IgnoreOpenStack leaves annotations of OpenStack's cloud controller manager unread and unsaid.
+	IgnoreOpenStack bool
+	// MaxShared Services may share an address by loadbalancer.openstack.org/load-balancer-id, the owner
+	// included; 0 is OpenStack's default, 2.
+	MaxShared int
 }
 
-// Compile reads the objects. The Members of the State are left to the caller.
+// Compile reads the objects. The Members and Now of the State are left to the caller.
 // Problems are ordered by object, then by what they say.
 func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	var r report
 	nodes := compileNodes(o.Nodes, opt)
-	pools := compilePools(&r, o.Pools)
+	pools := compilePools(&r, o.Pools, nodes)
 	peers := compilePeers(&r, o.Peers, nodes)
 	state := lb.State{
 		Namespaces:        map[string]map[string]string{},
@@ -63,7 +71,10 @@ func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 		BGPAdvertisements: compileBGPAdvertisements(&r, o.BGPAdvertisements, pools, o.Peers),
 		Peers:             peers,
 	}
-	state.Services, state.Reserved = compileServices(&r, o.Services, o.EndpointSlices, opt)
+	state.FloatingIPs = compileFloatingIPs(&r, o.FloatingIPs)
+	s := services{report: &r, opt: opt, dialect: newOpenStack(opt, pools), reserved: map[netip.Addr]lb.Key{}}
+	s.compile(o.Services, o.EndpointSlices)
+	state.Services, state.Reserved, state.Leaving = s.ours, s.reserved, s.leaving
 	for _, p := range pools {
 		state.Pools = append(state.Pools, p.Pool)
 	}

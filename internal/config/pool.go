@@ -21,9 +21,9 @@ type pool struct {
 // compilePools returns the pools, the elder first. A pool that is being deleted
 // owns its ranges until it is gone, and one without any usable entry is still a
 // pool that Services and advertisements may name.
-func compilePools(r *report, objects []*v1beta1.IPAddressPool) []pool {
+func compilePools(r *report, objects []*v1beta1.IPAddressPool, nodes map[string]lb.Node) []pool {
 	var pools []pool
-	var owners claims
+	owners := unusableRanges(nodes)
 	for _, o := range elderFirst(objects) {
 		object := lb.Object{Kind: KindPool, Name: o.Name}
 		p := pool{Pool: lb.Pool{
@@ -33,6 +33,7 @@ func compilePools(r *report, objects []*v1beta1.IPAddressPool) []pool {
 			AvoidBuggyIPs: o.Spec.AvoidBuggyIPs,
 			Allocation:    compileAllocation(r, object, o.Spec.ServiceAllocation),
 			Deleting:      o.DeletionTimestamp != nil,
+			PoolTerms:     compileTerms(o),
 		}}
 		var lost overlaps
 		for i, entry := range o.Spec.Addresses {
@@ -45,7 +46,7 @@ func compilePools(r *report, objects []*v1beta1.IPAddressPool) []pool {
 				r.note(object, lb.HostBitsIgnored, "spec.addresses[%d]: %s", i, note)
 			}
 			p.entries = append(p.entries, e)
-			p.Ranges = append(p.Ranges, owners.claim(o.Name, e, &lost)...)
+			p.Ranges = append(p.Ranges, owners.claim(owner{pool: o.Name}, e, &lost)...)
 		}
 		lost.report(r, object)
 		pools = append(pools, p)
@@ -71,14 +72,19 @@ type claims []claimed
 
 type claimed struct {
 	lb.Range
-	owner string
+	owner owner
+}
+
+// owner is the pool that has a range, or why no pool can have it.
+type owner struct {
+	pool, unusable string
 }
 
 // overlaps maps the owner of ranges to the part of them that somebody else claimed.
-type overlaps map[string][]lb.Range
+type overlaps map[owner][]lb.Range
 
 // claim gives the owner what nobody has of the range, and records the rest in lost.
-func (c *claims) claim(owner string, want lb.Range, lost *overlaps) []lb.Range {
+func (c *claims) claim(by owner, want lb.Range, lost *overlaps) []lb.Range {
 	i, _ := slices.BinarySearchFunc(*c, want.From, func(have claimed, a netip.Addr) int { return have.To.Compare(a) })
 	var got []lb.Range
 	first, from := i, want.From
@@ -99,7 +105,7 @@ func (c *claims) claim(owner string, want lb.Range, lost *overlaps) []lb.Range {
 	}
 	mine := make([]claimed, len(got))
 	for j, g := range got {
-		mine[j] = claimed{g, owner}
+		mine[j] = claimed{g, by}
 	}
 	merged := slices.Concat((*c)[first:i], mine)
 	slices.SortFunc(merged, func(a, b claimed) int { return a.From.Compare(b.From) })
@@ -114,22 +120,31 @@ func later(a, b netip.Addr) netip.Addr {
 	return a
 }
 
-func (o *overlaps) add(owner string, part lb.Range) {
+func (o *overlaps) add(by owner, part lb.Range) {
 	if *o == nil {
 		*o = overlaps{}
 	}
-	(*o)[owner] = append((*o)[owner], part)
+	(*o)[by] = append((*o)[by], part)
 }
 
 // report says what the pool lost: nothing of value where the owner is the pool itself.
 func (o overlaps) report(r *report, object lb.Object) {
-	for owner, parts := range o {
-		if owner == object.Name {
+	var unusable []claimed
+	for by, parts := range o {
+		switch {
+		case by.unusable != "":
+			for _, part := range parts {
+				unusable = append(unusable, claimed{part, by})
+			}
+		case by.pool == object.Name:
 			r.note(object, lb.OverlappingAddresses, "spec.addresses holds %s more than once: once is enough", listRanges(parts))
-			continue
+		default:
+			r.fault(object, lb.OverlappingAddresses, "IPAddressPool %q is older and keeps %s: take that out of one of the two pools",
+				by.pool, listRanges(parts))
 		}
-		r.fault(object, lb.OverlappingAddresses, "IPAddressPool %q is older and keeps %s: take that out of one of the two pools",
-			owner, listRanges(parts))
+	}
+	if len(unusable) > 0 {
+		r.fault(object, lb.AddressNotUsable, "spec.addresses holds what is not given to Services: %s: take that out", listUnusable(unusable))
 	}
 }
 

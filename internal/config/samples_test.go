@@ -62,6 +62,8 @@ func (o *Objects) add(document []byte) error {
 	switch kind.APIVersion + " " + kind.Kind {
 	case "holdfast.dev/v1beta1 " + KindPool:
 		return addTo(&o.Pools, document)
+	case "holdfast.dev/v1beta1 " + KindFloatingIP:
+		return addTo(&o.FloatingIPs, document)
 	case "holdfast.dev/v1beta1 " + KindL2Advertisement:
 		return addTo(&o.L2Advertisements, document)
 	case "holdfast.dev/v1beta1 " + KindBGPAdvertisement:

@@ -6,37 +6,92 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// compileServices returns the Services that are ours, ordered by key, and the
-// addresses that stand in the status of the others. A Service that is being
-// deleted is no longer served; but kube-proxy goes on delivering its addresses
-// until the object is gone, so until then they are reserved. The same holds for
-// another load balancer's Services, whose addresses may lie in our pools while a
-// cluster moves from one to the other.
-func compileServices(r *report, objects []*corev1.Service, endpointSlices []*discoveryv1.EndpointSlice, opt Options) ([]lb.Service, map[netip.Addr]lb.Key) {
-	var services []lb.Service
-	reserved := map[netip.Addr]lb.Key{}
+// services sorts the Services into those that are ours, ordered by key, those
+// that give up what they hold, and the addresses that stand in the status of
+// others. A Service that is being deleted is no longer served; but kube-proxy goes
+// on delivering its addresses until the object is gone, so until then they are
+// not given. The same holds for another load balancer's Services, whose addresses
+// may lie in our pools while a cluster moves from one to the other.
+type services struct {
+	report   *report
+	opt      Options
+	dialect  *openStack
+	ours     []lb.Service
+	leaving  []lb.Leaving
+	reserved map[netip.Addr]lb.Key
+}
+
+func (s *services) compile(objects []*corev1.Service, endpointSlices []*discoveryv1.EndpointSlice) {
 	endpoints := endpointsByService(endpointSlices)
 	for _, o := range objects {
-		if o.Spec.Type != corev1.ServiceTypeLoadBalancer {
-			continue
-		}
 		key := lb.Key{Namespace: o.Namespace, Name: o.Name}
-		if !isOurs(o, opt) || o.DeletionTimestamp != nil {
-			for _, a := range statusAddresses(o) {
-				if other, taken := reserved[a]; !taken || key.Compare(other) < 0 {
-					reserved[a] = key
-				}
-			}
-			continue
+		served, going := o.Spec.Type == corev1.ServiceTypeLoadBalancer, o.DeletionTimestamp != nil
+		switch {
+		case served && isOurs(o, s.opt) && !going:
+			s.ours = append(s.ours, compileService(s.report, key, o, endpoints[key], s.dialect))
+		case served && !isOurs(o, s.opt):
+			s.reserve(key, o)
+		default:
+			s.leave(key, o)
 		}
-		services = append(services, compileService(r, key, o, endpoints[key]))
 	}
-	slices.SortFunc(services, func(a, b lb.Service) int { return a.Key.Compare(b.Key) })
-	return services, reserved
+	forgetRestored(s.ours)
+	slices.SortFunc(s.ours, func(a, b lb.Service) int { return a.Key.Compare(b.Key) })
+	slices.SortFunc(s.leaving, func(a, b lb.Leaving) int { return a.Key.Compare(b.Key) })
+}
+
+// forgetRestored drops the ids of load balancers that a restore brought back: the
+// Services that they were made from have other UIDs now. What the Services had is
+// in their memory of addresses; without one, an unknown id is the user's mistake.
+func forgetRestored(services []lb.Service) {
+	known := map[string]bool{}
+	for _, s := range services {
+		known[s.UID] = true
+	}
+	for i := range services {
+		if s := &services[i]; len(s.AssignedFrom) > 0 && !known[s.LoadBalancerID] {
+			s.LoadBalancerID, s.MaxShared = "", 0
+		}
+	}
+}
+
+func (s *services) reserve(key lb.Key, o *corev1.Service) {
+	for _, a := range statusAddresses(o) {
+		if other, taken := s.reserved[a]; !taken || key.Compare(other) < 0 {
+			s.reserved[a] = key
+		}
+	}
+}
+
+// leave adds a Service that had addresses of ours. Its status is emptied in the
+// write that changes its type, so what we recorded on it counts too, but only
+// while a condition, which users do not write, says that it had something.
+func (s *services) leave(key lb.Key, o *corev1.Service) {
+	l := lb.Leaving{Key: key, UID: string(o.UID), Addresses: statusAddresses(o)}
+	if apimeta.IsStatusConditionTrue(o.Status.Conditions, v1beta1.ConditionAddressAssigned) {
+		for a := range assignedFrom(o) {
+			if !slices.Contains(l.Addresses, a) {
+				l.Addresses = append(l.Addresses, a)
+			}
+		}
+		slices.SortFunc(l.Addresses, netip.Addr.Compare)
+	}
+	if len(l.Addresses) > 0 {
+		s.leaving = append(s.leaving, l)
+	}
+}
+
+// Leaves reports whether a Service is not to hold addresses of ours any more: it
+// is being deleted, or of another type now. One of another class is not ours to touch.
+func (opt Options) Leaves(o *corev1.Service) bool {
+	served := o.Spec.Type == corev1.ServiceTypeLoadBalancer
+	return !served || isOurs(o, opt) && o.DeletionTimestamp != nil
 }
 
 func isOurs(o *corev1.Service, opt Options) bool {
@@ -46,10 +101,14 @@ func isOurs(o *corev1.Service, opt Options) bool {
 	return *o.Spec.LoadBalancerClass == opt.LoadBalancerClass
 }
 
-func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints) lb.Service {
+func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, dialect *openStack) lb.Service {
 	object := lb.Object{Kind: KindService, Namespace: key.Namespace, Name: key.Name}
 	families := familiesOf(o)
 	asked, problem := readRequest(r, object, o, families)
+	wish, unclear := readWish(r, object, o, dialect)
+	if problem == nil {
+		problem = unclear
+	}
 	return lb.Service{
 		Key:                key,
 		UID:                string(o.UID),
@@ -61,6 +120,7 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints) lb.Se
 		Local:              o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		RequestedAddresses: asked.addresses,
 		RequestedPool:      asked.pool,
+		Wish:               wish,
 		Problem:            problem,
 		Addresses:          statusAddresses(o),
 		AssignedFrom:       assignedFrom(o),

@@ -60,8 +60,8 @@ func TestWhichServicesAreOurs(t *testing.T) {
 		want     []string
 		reserved map[string]string
 	}{
-		{"class and default", served(), []string{"ours", "plain"}, map[string]string{"192.0.2.3": "leaving", "192.0.2.4": "leaving"}},
-		{"class only", Options{LoadBalancerClass: "holdfast.dev/lb"}, []string{"ours"}, map[string]string{"192.0.2.1": "plain", "192.0.2.3": "leaving", "192.0.2.4": "leaving"}},
+		{"class and default", served(), []string{"ours", "plain"}, map[string]string{"192.0.2.3": "theirs", "192.0.2.4": "leaving", "192.0.2.5": "inner"}},
+		{"class only", Options{LoadBalancerClass: "holdfast.dev/lb"}, []string{"ours"}, map[string]string{"192.0.2.1": "plain", "192.0.2.3": "leaving", "192.0.2.4": "leaving", "192.0.2.5": "inner"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, problems := Compile(Objects{Services: services}, tt.opt)
@@ -75,6 +75,13 @@ func TestWhichServicesAreOurs(t *testing.T) {
 			reserved := map[string]string{}
 			for addr, key := range s.Reserved {
 				reserved[addr.String()] = key.Name
+			}
+			for _, l := range s.Leaving {
+				for _, addr := range l.Addresses {
+					if reserved[addr.String()] == "" {
+						reserved[addr.String()] = l.Key.Name
+					}
+				}
 			}
 			if diff := cmp.Diff(tt.reserved, reserved); diff != "" {
 				t.Errorf("reserved: -want +got\n%s", diff)

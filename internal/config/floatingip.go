@@ -1,0 +1,90 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// compileFloatingIPs returns the FloatingIPs, ordered by key.
+func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP) []lb.FloatingIP {
+	var out []lb.FloatingIP
+	for _, o := range objects {
+		f := lb.FloatingIP{
+			Key:          lb.Key{Namespace: o.Namespace, Name: o.Name},
+			UID:          string(o.UID),
+			Labels:       o.Labels,
+			Created:      o.CreationTimestamp.Time,
+			Pool:         o.Spec.Pool,
+			Delete:       o.Spec.ReclaimPolicy == v1beta1.ReclaimDelete,
+			ServiceName:  o.Spec.ServiceName,
+			Deleting:     o.DeletionTimestamp != nil,
+			AssignedFrom: readAssigned(o.Annotations[v1beta1.AnnotationAssigned]),
+		}
+		var err error
+		f.Wanted, f.Families, err = readFloating(o.Spec)
+		if err != nil {
+			object := lb.Object{Kind: KindFloatingIP, Namespace: o.Namespace, Name: o.Name}
+			r.fault(object, lb.InvalidRequest, "%v", err)
+			p := r.problems[len(r.problems)-1]
+			f.Problem = &p
+		}
+		for _, text := range o.Status.Addresses {
+			if a, err := parseAddr(text); err == nil && !slices.Contains(f.Addresses, a) {
+				f.Addresses = append(f.Addresses, a)
+			}
+		}
+		for _, a := range f.Addresses {
+			// What it has in a family that it does not want any more goes as soon as the wish can be read.
+			if err != nil && !slices.Contains(f.Families, lb.FamilyOf(a)) {
+				f.Families = append(f.Families, lb.FamilyOf(a))
+			}
+		}
+		if b := o.Status.BoundTo; b != nil {
+			f.BoundTo, f.BoundUID = lb.Key{Namespace: o.Namespace, Name: b.Name}, b.UID
+		}
+		out = append(out, f)
+	}
+	slices.SortFunc(out, func(a, b lb.FloatingIP) int { return a.Key.Compare(b.Key) })
+	return out
+}
+
+// readFloating reads the addresses and families wanted; the families are never empty.
+func readFloating(spec v1beta1.FloatingIPSpec) ([]netip.Addr, []lb.Family, error) {
+	var wanted []netip.Addr
+	var families []lb.Family
+	for _, f := range spec.IPFamilies {
+		if family := lb.Family(f); !slices.Contains(families, family) && (family == lb.IPv4 || family == lb.IPv6) {
+			families = append(families, family)
+		}
+	}
+	stated := len(families) > 0
+	for _, text := range spec.Addresses {
+		a, err := parseAddr(text)
+		if err != nil {
+			return nil, orIPv4(families), fmt.Errorf("spec.addresses: %w", err)
+		}
+		family := lb.FamilyOf(a)
+		if stated && !slices.Contains(families, family) {
+			return nil, families, fmt.Errorf("spec.addresses asks for %s, but spec.ipFamilies has no %s: change one of the two", a, family)
+		}
+		if slices.ContainsFunc(wanted, func(b netip.Addr) bool { return b.BitLen() == a.BitLen() }) {
+			return nil, orIPv4(families), fmt.Errorf("spec.addresses has two %s addresses: write one of each family", family)
+		}
+		wanted = append(wanted, a)
+		if !stated {
+			families = append(families, family)
+		}
+	}
+	return wanted, orIPv4(families), nil
+}
+
+func orIPv4(families []lb.Family) []lb.Family {
+	if len(families) == 0 {
+		return []lb.Family{lb.IPv4}
+	}
+	return families
+}

@@ -1,0 +1,156 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+const (
+	// osPrefix begins the annotations of OpenStack's cloud controller manager.
+	osPrefix = "loadbalancer.openstack.org/"
+	// osInternal asks it for an internal load balancer.
+	osInternal = "service.beta.kubernetes.io/openstack-internal-load-balancer"
+	// osMaxShared is its default of max-shared-lb, the owner included.
+	osMaxShared = 2
+)
+
+// openStack reads the annotations of OpenStack's cloud controller manager as
+// wishes for addresses of our pools. What does nothing here is said.
+type openStack struct {
+	opt   Options
+	pools []pool
+	// matches holds the pools for each pattern seen.
+	matches map[string][]string
+}
+
+func newOpenStack(opt Options, pools []pool) *openStack {
+	return &openStack{opt: opt, pools: pools, matches: map[string][]string{}}
+}
+
+// read adds the wishes of the Service to w. An own annotation that says whether
+// the Service is internal has been read, and wins.
+func (x *openStack) read(r *report, object lb.Object, o *corev1.Service, saidInternal bool, w *lb.Wish) {
+	if x.opt.IgnoreOpenStack {
+		return
+	}
+	s := osService{wish: w, annotations: map[string]string{}}
+	for key, value := range o.Annotations {
+		if name, ours := strings.CutPrefix(key, osPrefix); ours {
+			s.annotations[name] = strings.TrimSpace(value)
+		}
+	}
+	internal, asked := o.Annotations[osInternal]
+	if asked {
+		if is := s.boolean(osInternal, internal); !saidInternal {
+			w.Internal = is
+		} else if is != w.Internal {
+			s.say("%s (%q) is not in force: %s is", osInternal, internal, AnnotationInternal)
+		}
+	}
+	w.LoadBalancerID = s.annotations["load-balancer-id"]
+	if w.LoadBalancerID != "" {
+		w.MaxShared = cmp.Or(x.opt.MaxShared, osMaxShared)
+	}
+	if len(s.annotations) > 0 {
+		x.readNamed(&s)
+	}
+	if len(s.said) > 0 {
+		slices.Sort(s.said)
+		r.note(object, lb.AnnotationIgnored, "%s", strings.Join(s.said, "; "))
+	}
+}
+
+// osService is one Service being read.
+type osService struct {
+	wish *lb.Wish
+	// annotations by their names without the prefix.
+	annotations map[string]string
+	said        []string
+}
+
+func (s *osService) say(format string, args ...any) {
+	s.said = append(s.said, fmt.Sprintf(format, args...))
+}
+
+// boolean reads as OCCM does: all but "true" is its default, false. We say so.
+func (s *osService) boolean(name, value string) bool {
+	if value != "true" && value != "false" {
+		s.say(`%s (%q) is read as "false": write "true" or "false"`, name, value)
+	}
+	return value == "true"
+}
+
+func (x *openStack) readNamed(s *osService) {
+	w := s.wish
+	if value, asked := s.annotations["keep-floatingip"]; asked {
+		w.KeepFloatingIP = s.boolean("keep-floatingip", value)
+	}
+	if value := s.annotations["hostname"]; value != "" && w.Hostname == "" {
+		w.Hostname = value
+	} else if value != "" && value != w.Hostname {
+		s.say("hostname (%q) is not in force: %s is", value, AnnotationHostname)
+	}
+	x.readPools(s)
+	for _, name := range slices.Sorted(maps.Keys(s.annotations)) {
+		s.explain(name, s.annotations[name])
+	}
+}
+
+// poolChoices are the annotations that choose pools, those of internal Services last.
+var poolChoices = []string{"floating-network-id", "floating-subnet-id", "floating-subnet", "floating-subnet-tags", "network-id", "subnet-id"}
+
+// readPools reads what chooses pools. As in OCCM the class wins over all others,
+// and the id of a subnet over its name and tags.
+func (x *openStack) readPools(s *osService) {
+	w := s.wish
+	w.Class = s.annotations["class"]
+	for i, name := range poolChoices {
+		value := s.annotations[name]
+		isInternal := i >= 4
+		switch {
+		case value == "":
+		case w.Class != "":
+			s.say("%s does nothing beside class, which wins", name)
+		case isInternal && !w.Internal:
+			s.say("%s does nothing: it chooses the internal address, which an external Service does not have", name)
+		case !isInternal && w.Internal:
+			s.say("%s does nothing for an internal Service", name)
+		case i > 1 && !isInternal && s.annotations["floating-subnet-id"] != "":
+			s.say("%s does nothing beside floating-subnet-id, which wins", name)
+		default:
+			x.choose(s, name, value)
+		}
+	}
+}
+
+func (x *openStack) choose(s *osService, name, value string) {
+	text := fmt.Sprintf("%s %q", name, value)
+	names, seen := x.matches[text]
+	if !seen {
+		match, err := matcherFor(name, value)
+		if err != nil {
+			s.say("%s (%q) cannot be read: %v", name, value, err)
+		} else {
+			names = x.matching(match)
+		}
+		x.matches[text] = names
+	}
+	s.wish.PoolWishes = append(s.wish.PoolWishes, lb.PoolWish{Text: text, Pools: names, Reason: lb.UnknownNetwork})
+}
+
+func (x *openStack) matching(match func(lb.Pool) bool) []string {
+	var names []string
+	for _, p := range x.pools {
+		if match(p.Pool) {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}

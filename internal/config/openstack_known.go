@@ -1,0 +1,102 @@
+package config
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+)
+
+// known is an annotation of OCCM: why it does nothing here, "" where it does.
+type known struct {
+	why string
+	// number: OCCM reads an integer, and by its default what is none.
+	number bool
+}
+
+const (
+	needsProxy    = "nothing stands between the client and the pods here that could do it"
+	byReadiness   = "readiness of the pods decides here, at once"
+	onlyAppliance = "there is no appliance here to choose"
+)
+
+// osKnown lists the annotations of OCCM by their names without the prefix.
+var osKnown = map[string]known{
+	"floating-network-id": {}, "floating-subnet": {}, "floating-subnet-id": {}, "floating-subnet-tags": {},
+	"class": {}, "network-id": {}, "subnet-id": {}, "load-balancer-id": {}, "load-balancer-address": {},
+	"hostname": {}, "keep-floatingip": {},
+
+	"member-subnet-id":                {why: "nodes are reached by their own addresses"},
+	"port-id":                         {why: "there are no ports to name: a FloatingIP holds an address in advance"},
+	"connection-limit":                {why: "connections are not limited", number: true},
+	"proxy-protocol":                  {why: needsProxy},
+	"x-forwarded-for":                 {why: needsProxy + "; the client's address is kept under externalTrafficPolicy Local"},
+	"lb-method":                       {why: "kube-proxy chooses the pod"},
+	"timeout-client-data":             {why: needsProxy, number: true},
+	"timeout-member-connect":          {why: needsProxy, number: true},
+	"timeout-member-data":             {why: needsProxy, number: true},
+	"timeout-tcp-inspect":             {why: needsProxy, number: true},
+	"enable-health-monitor":           {why: byReadiness},
+	"health-monitor-delay":            {why: byReadiness, number: true},
+	"health-monitor-timeout":          {why: byReadiness, number: true},
+	"health-monitor-max-retries":      {why: byReadiness, number: true},
+	"health-monitor-max-retries-down": {why: byReadiness, number: true},
+	"flavor-id":                       {why: onlyAppliance},
+	"availability-zone":               {why: onlyAppliance + ": nodeSelectors of an advertisement choose where an address is announced"},
+	"default-tls-container-ref":       {why: needsProxy},
+	"node-selector":                   {why: "nodeSelectors of an advertisement choose where an address is announced"},
+}
+
+// explain says what an annotation does not do.
+func (s *osService) explain(name, value string) {
+	k, is := osKnown[name]
+	switch {
+	case !is:
+		if near := nearest(name); near != "" {
+			s.say("%s%s is unknown: is %s meant?", osPrefix, name, near)
+		} else {
+			s.say("%s%s is unknown", osPrefix, name)
+		}
+	case k.why == "":
+	default:
+		if _, err := strconv.Atoi(value); k.number && err != nil {
+			s.say("%s (%q, which is not a number and would mean the default) does nothing: %s", name, value, k.why)
+			return
+		}
+		s.say("%s does nothing: %s", name, k.why)
+	}
+}
+
+// nearest returns the known name that is fewest edits away, "" when none is near.
+func nearest(name string) string {
+	best, least := "", max(2, len(name)/3)+1
+	for _, candidate := range slices.Sorted(maps.Keys(osKnown)) {
+		if len(name) > 64 {
+			break
+		}
+		if d := edits(name, candidate); d < least {
+			best, least = candidate, d
+		}
+	}
+	return best
+}
+
+// edits counts the insertions, deletions and changes that make b of a.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := before
+			if a[i] != b[j] {
+				change++
+			}
+			before = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,92 @@
+package config
+
+import (
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// matcherFor returns what an annotation that chooses pools matches: ids and
+// names stand among a pool's aliases, and its own name is one of them.
+func matcherFor(annotation, value string) (func(lb.Pool) bool, error) {
+	switch annotation {
+	case "floating-subnet":
+		return nameMatcher(value)
+	case "floating-subnet-tags":
+		return tagMatcher(value)
+	}
+	return func(p lb.Pool) bool { return slices.Contains(names(p), value) }, nil
+}
+
+func names(p lb.Pool) []string { return append([]string{p.Name}, p.Aliases...) }
+
+// nameMatcher reads OCCM's grammar: a glob, or after "~" a regular expression;
+// a leading "!" negates. Regular expressions of RE2 match in linear time.
+func nameMatcher(pattern string) (func(lb.Pool) bool, error) {
+	pattern, not := strings.CutPrefix(pattern, "!")
+	expression, plain := strings.CutPrefix(pattern, "~")
+	if !plain {
+		expression = globExpression(pattern)
+	}
+	if len(expression) > 1000 {
+		return nil, errors.New("the pattern is longer than 1000 letters")
+	}
+	re, err := regexp.Compile("^(?:" + expression + ")$")
+	if err != nil {
+		return nil, err
+	}
+	return func(p lb.Pool) bool { return slices.ContainsFunc(names(p), re.MatchString) != not }, nil
+}
+
+// globExpression writes a glob as a regular expression: * and ? match any
+// letters and one, {a,b} matches either.
+func globExpression(glob string) string {
+	var b strings.Builder
+	depth := 0
+	for _, c := range glob {
+		switch {
+		case c == '*':
+			b.WriteString(".*")
+		case c == '?':
+			b.WriteString(".")
+		case c == '{':
+			depth++
+			b.WriteString("(?:")
+		case c == '}' && depth > 0:
+			depth--
+			b.WriteString(")")
+		case c == ',' && depth > 0:
+			b.WriteString("|")
+		default:
+			b.WriteString(regexp.QuoteMeta(string(c)))
+		}
+	}
+	return b.String() + strings.Repeat(")", depth)
+}
+
+// tagMatcher reads OCCM's grammar: a list of which a pool must have one, after
+// "&" all; a leading "!" negates.
+func tagMatcher(text string) (func(lb.Pool) bool, error) {
+	text, not := strings.CutPrefix(text, "!")
+	text, all := strings.CutPrefix(text, "&")
+	var tags []string
+	for tag := range strings.SplitSeq(text, ",") {
+		if tag = strings.TrimSpace(tag); tag != "" {
+			tags = append(tags, tag)
+		}
+	}
+	if len(tags) == 0 {
+		return nil, errors.New("it names no tag")
+	}
+	return func(p lb.Pool) bool {
+		lacks := func(tag string) bool { return !slices.Contains(p.Tags, tag) }
+		has := func(tag string) bool { return slices.Contains(p.Tags, tag) }
+		if all {
+			return slices.ContainsFunc(tags, lacks) == not
+		}
+		return slices.ContainsFunc(tags, has) != not
+	}, nil
+}

@@ -1,0 +1,51 @@
+package config
+
+import (
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// compileTerms reads on what terms a pool gives, and what its status remembers.
+// A line of the status that cannot be read was not written by us and says nothing.
+func compileTerms(o *v1beta1.IPAddressPool) lb.PoolTerms {
+	t := lb.PoolTerms{
+		Internal:          o.Spec.Scope == v1beta1.ScopeInternal,
+		Classes:           o.Spec.Classes,
+		Tags:              o.Spec.Tags,
+		Aliases:           o.Spec.Aliases,
+		ReleasedForgotten: o.Status.ReleasedForgotten,
+	}
+	if q := o.Spec.Quota; q != nil && q.PerNamespace != nil {
+		t.Quota = map[lb.Family]int{}
+		if n := q.PerNamespace.IPv4; n != nil {
+			t.Quota[lb.IPv4] = int(*n)
+		}
+		if n := q.PerNamespace.IPv6; n != nil {
+			t.Quota[lb.IPv6] = int(*n)
+		}
+	}
+	if s := o.Spec.Sharing; s != nil {
+		t.ShareAcross, t.MaxServices = s.Scope == v1beta1.ShareCluster, int(s.MaxServices)
+	}
+	if d := o.Spec.ReuseDelay; d != nil {
+		t.ReuseDelay = d.Duration
+	}
+	for _, r := range o.Status.Released {
+		if a, err := parseAddr(r.Address); err == nil {
+			t.Released = append(t.Released, lb.Release{Address: a, Time: r.Time.Time, Holder: parseKey(r.Service), UID: r.UID})
+		}
+	}
+	for _, r := range o.Status.Retained {
+		if a, err := parseAddr(r.Address); err == nil {
+			t.Retained = append(t.Retained, lb.Retention{Address: a, Holder: parseKey(r.Service), Since: r.Since.Time})
+		}
+	}
+	return t
+}
+
+func parseKey(text string) lb.Key {
+	namespace, name, _ := strings.Cut(text, "/")
+	return lb.Key{Namespace: namespace, Name: name}
+}

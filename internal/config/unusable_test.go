@@ -1,0 +1,60 @@
+package config
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+)
+
+func TestUnusableAddresses(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		addresses []string
+		want      string
+		problems  []string
+	}{
+		{"a node's own", []string{"172.30.0.10-172.30.0.13"}, "[172.30.0.10 172.30.0.13]",
+			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 172.30.0.11 (node "n1"), 172.30.0.12 (node "n2"): take that out`}},
+		{"of both families", []string{"fd00:30::10/127"}, "[fd00:30::10]",
+			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: fd00:30::11 (node "n1"): take that out`}},
+		{"nothing else left", []string{"172.30.0.11"}, "[]",
+			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 172.30.0.11 (node "n1"): take that out`}},
+		{"network and broadcast are given, as MetalLB does", []string{"192.0.2.0/30"}, "[192.0.2.0-192.0.2.3]", nil},
+		{"never a host's", []string{"126.255.255.255-128.0.0.0", "169.254.0.0/15", "fe80::1", "223.255.255.255-224.0.0.3"}, "[126.255.255.255 128.0.0.0 169.255.0.0-169.255.255.255 223.255.255.255]",
+			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 127.0.0.0-127.255.255.255 (loopback), 169.254.0.0-169.254.255.255 (link-local), 224.0.0.0-224.0.0.3 (multicast), fe80::1 (link-local): take that out`}},
+		{"at both ends of the families", []string{"0.0.0.0-0.0.0.1", "255.255.255.254-255.255.255.255", "::-::2", "ff00::/8"}, "[0.0.0.1 255.255.255.254 ::2]",
+			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 0.0.0.0 (unspecified), 255.255.255.255 (broadcast), :: (unspecified), ::1 (loopback), ff00::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff (multicast): take that out`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := Objects{
+				Pools: []*v1beta1.IPAddressPool{poolObject("p", 1, tt.addresses...)},
+				// Two nodes that say the same, and one with a link-local address, are still understood.
+				Nodes: []*corev1.Node{nodeObject("n1", "a", "172.30.0.11", "fd00:30::11", "fe80::11"), nodeObject("n2", "a", "172.30.0.12", "172.30.0.11"), nodeObject("n3", "a")},
+			}
+			s, problems := Compile(o, Options{})
+			if diff := cmp.Diff(map[string]string{"p": tt.want}, rangesOf(s)); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.problems, told(problems)); diff != "" {
+				t.Errorf("problems: -want +got\n%s", diff)
+			}
+		})
+	}
+}
+
+// What a Service holds already is not taken from it, and the pool is still said to be where it came from.
+func TestUnusableAddressIsKept(t *testing.T) {
+	svc := serviceObject("s", having("172.30.0.11"), annotated(v1beta1.AnnotationAssigned, "172.30.0.11=p"))
+	o := Objects{
+		Pools:    []*v1beta1.IPAddressPool{poolObject("p", 1, "172.30.0.8/29")},
+		Nodes:    []*corev1.Node{nodeObject("n1", "a", "172.30.0.11")},
+		Services: []*corev1.Service{svc},
+	}
+	s, _ := Compile(o, served())
+	if got := s.Services[0]; len(got.Addresses) != 1 || got.AssignedFrom[got.Addresses[0]] != "p" {
+		t.Errorf("holds %v from %v", got.Addresses, got.AssignedFrom)
+	}
+}

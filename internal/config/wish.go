@@ -1,0 +1,49 @@
+package config
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// readWish reads what a Service asks for beside addresses and a pool. The
+// error is for what must not be guessed at.
+func readWish(r *report, object lb.Object, o *corev1.Service, dialect *openStack) (lb.Wish, *lb.Problem) {
+	var w lb.Wish
+	w.SharingKey, _ = firstAnnotation(r, object, o, AnnotationSharingKey, MetalLBSharingKey, MetalLBSharingKeyOld)
+	w.FloatingIP = strings.TrimSpace(o.Annotations[AnnotationFloatingIP])
+	w.Hostname = strings.TrimSpace(o.Annotations[AnnotationHostname])
+	renew, asked := o.Annotations[AnnotationRenew]
+	w.Renew = asked && renew != "false"
+	w.Backend = backend(o)
+	internal, said := o.Annotations[AnnotationInternal]
+	switch internal {
+	case "true":
+		w.Internal = true
+	case "", "false":
+	default:
+		r.fault(object, lb.InvalidRequest, `annotation %s is %q: write "true" or "false"`, AnnotationInternal, internal)
+		p := r.problems[len(r.problems)-1]
+		return w, &p
+	}
+	dialect.read(r, object, o, said && internal != "", &w)
+	if w.SharingKey != "" && w.LoadBalancerID != "" && w.LoadBalancerID != string(o.UID) {
+		r.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s: remove one of the two", AnnotationSharingKey, osPrefix+"load-balancer-id")
+		p := r.problems[len(r.problems)-1]
+		return w, &p
+	}
+	return w, nil
+}
+
+// backend writes the selector of a Service, so that equal ones are equal texts.
+func backend(o *corev1.Service) string {
+	var b strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(o.Spec.Selector)) {
+		b.WriteString(key + "=" + o.Spec.Selector[key] + ",")
+	}
+	return b.String()
+}

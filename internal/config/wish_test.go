@@ -1,0 +1,129 @@
+package config
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+func TestWish(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		pairs []string
+		want  lb.Wish
+		fault string
+	}{
+		{"ours", []string{AnnotationSharingKey, "k", AnnotationFloatingIP, "f", AnnotationInternal, "true", AnnotationRenew, "2026-01-01", AnnotationHostname, "a.example"},
+			lb.Wish{SharingKey: "k", FloatingIP: "f", Internal: true, Renew: true, Hostname: "a.example"}, ""},
+		{"MetalLB's", []string{MetalLBSharingKeyOld, "k"}, lb.Wish{SharingKey: "k"}, ""},
+		{"renew refused", []string{AnnotationRenew, "false"}, lb.Wish{}, ""},
+		{"internal is not guessed at", []string{AnnotationInternal, "yes"}, lb.Wish{}, `annotation holdfast.dev/internal is "yes": write "true" or "false"`},
+		{"two ways to share", []string{AnnotationSharingKey, "k", osPrefix + "load-balancer-id", "u"}, lb.Wish{SharingKey: "k", LoadBalancerID: "u", MaxShared: 2},
+			"asks to share by annotation holdfast.dev/sharing-key and by loadbalancer.openstack.org/load-balancer-id: remove one of the two"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, _ := Compile(Objects{Services: []*corev1.Service{serviceObject("s", asking(tt.pairs...))}}, served())
+			if diff := cmp.Diff(tt.want, s.Services[0].Wish); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+			fault := ""
+			if p := s.Services[0].Problem; p != nil {
+				fault = p.Message
+			}
+			if fault != tt.fault {
+				t.Errorf("fault %q, want %q", fault, tt.fault)
+			}
+		})
+	}
+}
+
+func TestFloatingIP(t *testing.T) {
+	object := func(name string, spec v1beta1.FloatingIPSpec) *v1beta1.FloatingIP {
+		return &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: spec}
+	}
+	full := object("full", v1beta1.FloatingIPSpec{Addresses: []string{"192.0.2.1", "2001:db8::1"}, ReclaimPolicy: v1beta1.ReclaimDelete, ServiceName: "web", Pool: "p"})
+	full.Annotations = map[string]string{v1beta1.AnnotationAssigned: "192.0.2.1=p"}
+	full.Status = v1beta1.FloatingIPStatus{Addresses: []string{"192.0.2.1", "x"}, BoundTo: &v1beta1.Holder{Name: "web", UID: "u"}}
+	s, problems := Compile(Objects{FloatingIPs: []*v1beta1.FloatingIP{
+		full,
+		object("bare", v1beta1.FloatingIPSpec{}),
+		object("bad", v1beta1.FloatingIPSpec{Addresses: []string{"nine"}}),
+		object("alien", v1beta1.FloatingIPSpec{IPFamilies: []string{"IPv6"}, Addresses: []string{"192.0.2.1"}}),
+	}}, served())
+	one := netip.MustParseAddr("192.0.2.1")
+	for i := range s.FloatingIPs[:2] {
+		if s.FloatingIPs[i].Problem == nil {
+			t.Errorf("%s has no problem", s.FloatingIPs[i].Key)
+		}
+	}
+	want := []lb.FloatingIP{
+		{Key: lb.Key{Namespace: "a", Name: "bare"}, Families: []lb.Family{lb.IPv4}},
+		{Key: lb.Key{Namespace: "a", Name: "full"}, Families: []lb.Family{lb.IPv4, lb.IPv6}, Pool: "p", Delete: true, ServiceName: "web",
+			Wanted: []netip.Addr{one, netip.MustParseAddr("2001:db8::1")}, Addresses: []netip.Addr{one},
+			AssignedFrom: map[netip.Addr]string{one: "p"}, BoundTo: lb.Key{Namespace: "a", Name: "web"}, BoundUID: "u"},
+	}
+	if diff := cmp.Diff(want, s.FloatingIPs[2:], addrs()); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	if len(problems) != 2 {
+		t.Errorf("problems: %v", told(problems))
+	}
+}
+
+// A Service of another type gives up what was recorded on it, but only what a status vouches for.
+func TestLeaving(t *testing.T) {
+	turned := func(o *corev1.Service) {
+		o.UID, o.Spec.Type = "u", corev1.ServiceTypeClusterIP
+		o.Annotations = map[string]string{v1beta1.AnnotationAssigned: "192.0.2.1=p"}
+	}
+	vouched := func(o *corev1.Service) {
+		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionTrue}}
+	}
+	s, _ := Compile(Objects{Services: []*corev1.Service{serviceObject("a", turned, vouched), serviceObject("forged", turned)}}, served())
+	want := []lb.Leaving{{Key: lb.Key{Namespace: "default", Name: "a"}, UID: "u", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}
+	if diff := cmp.Diff(want, s.Leaving, addrs()); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+// What stands behind a host name is held as if it stood in the status.
+func TestTerms(t *testing.T) {
+	o := poolObject("p", 1, "192.0.2.0/28")
+	o.Spec.Scope, o.Spec.Sharing = v1beta1.ScopeInternal, &v1beta1.Sharing{Scope: v1beta1.ShareCluster, MaxServices: 3}
+	o.Spec.Quota = &v1beta1.Quota{PerNamespace: &v1beta1.FamilyCount{IPv4: ptr(int32(0))}}
+	o.Spec.ReuseDelay = &metav1.Duration{Duration: time.Hour}
+	at := metav1.Unix(7, 0)
+	o.Status.Released = []v1beta1.ReleasedAddress{{Address: "192.0.2.1", Time: at, Service: "a/b", UID: "u"}, {Address: "garbage"}}
+	o.Status.Retained = []v1beta1.RetainedAddress{{Address: "192.0.2.99", Service: "a/c", Since: at}}
+	s, _ := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}}, served())
+	want := lb.PoolTerms{
+		Internal: true, ShareAcross: true, MaxServices: 3, ReuseDelay: time.Hour, Quota: map[lb.Family]int{lb.IPv4: 0},
+		Released: []lb.Release{{Address: netip.MustParseAddr("192.0.2.1"), Time: at.Time, Holder: lb.Key{Namespace: "a", Name: "b"}, UID: "u"}},
+		Retained: []lb.Retention{{Address: netip.MustParseAddr("192.0.2.99"), Holder: lb.Key{Namespace: "a", Name: "c"}, Since: at.Time}},
+	}
+	if diff := cmp.Diff(want, s.Pools[0].PoolTerms, addrs()); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+// A restored Service has a new UID, and the id that was written on it means nobody.
+func TestRestoredLoadBalancerID(t *testing.T) {
+	services := []lb.Service{
+		{Key: lb.Key{Name: "restored"}, UID: "new", Wish: lb.Wish{LoadBalancerID: "old"}, AssignedFrom: map[netip.Addr]string{netip.MustParseAddr("192.0.2.1"): "lan"}},
+		{Key: lb.Key{Name: "sharer"}, UID: "s", Wish: lb.Wish{LoadBalancerID: "new"}, AssignedFrom: map[netip.Addr]string{netip.MustParseAddr("192.0.2.1"): "lan"}},
+		{Key: lb.Key{Name: "mistaken"}, UID: "m", Wish: lb.Wish{LoadBalancerID: "typo"}},
+	}
+	forgetRestored(services)
+	for i, want := range []string{"", "new", "typo"} {
+		if got := services[i].LoadBalancerID; got != want {
+			t.Errorf("%s: load balancer %q, want %q", services[i].Key.Name, got, want)
+		}
+	}
+}
