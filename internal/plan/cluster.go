@@ -22,6 +22,8 @@ type cluster struct {
 	ranges []poolRange
 	l2     []scope
 	bgp    []scope
+	// sharers holds the Services of each address that several have.
+	sharers map[netip.Addr][]*lb.Service
 	// elections caches candidates by the set of advertisements that select a Service.
 	elections map[string][]candidate
 }
@@ -74,6 +76,7 @@ func newCluster(s lb.State) *cluster {
 		}
 	}
 	slices.SortFunc(c.ranges, func(a, b poolRange) int { return a.From.Compare(b.From) })
+	c.sharers = sharers(s.Services)
 	for _, a := range s.L2Advertisements {
 		c.l2 = append(c.l2, c.scope(a.Scope))
 	}
@@ -209,9 +212,6 @@ func score(node, address uint64) uint64 {
 	return z ^ z>>31
 }
 
-// hashAddress is the election key of a Service: its first address, which all
-// Services that share it have, so that they have one owner, and which both
-// families of a Service follow.
 func hashAddress(a netip.Addr) uint64 {
 	b := a.As16()
 	h := fnv.New64a()

@@ -14,7 +14,6 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 	if len(s.Addresses) == 0 {
 		return p.written(s, refuse(lb.NoAddress, "the Service has no address yet"))
 	}
-	key := hashAddress(s.Addresses[0])
 	var out Outcome
 	var owners []string
 	for _, a := range s.Addresses {
@@ -24,7 +23,7 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 			continue
 		}
 		out.Selected = true
-		owner, why := p.elect(s, key, p.candidates("l2", p.cluster.l2, ads))
+		owner, why := p.elect(s, a, p.candidates("l2", p.cluster.l2, ads))
 		if owner == nil {
 			out.Reason, out.Message = why, p.sentence(s, why, ads, "l2", p.cluster.l2)
 			continue
@@ -58,14 +57,15 @@ func (p *planner) layer2Outcome(s *lb.Service, out Outcome, owners []string) Out
 }
 
 // elect returns the owner among the candidates, or why there is none.
-func (p *planner) elect(s *lb.Service, key uint64, candidates []candidate) (*node, lb.Reason) {
+func (p *planner) elect(s *lb.Service, a netip.Addr, candidates []candidate) (*node, lb.Reason) {
 	if !s.Serving {
 		return nil, lb.NoServingEndpoint
 	}
+	key := p.electionKey(s, a)
 	var owner *node
 	var best uint64
 	for _, c := range candidates {
-		if c.forService(s) != "" {
+		if c.forService(s) != "" || p.barredBySharers(s, a, c.node) != "" {
 			continue
 		}
 		if sc := score(c.node.hash, key); owner == nil || sc > best {

@@ -1,0 +1,81 @@
+package plan
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// TestSharedAddressHasOneOwner, whatever the order of its Services' families, the
+// advertisements that select them, and who of them shares what. Two owners of one
+// address were seen in Cilium (cilium/cilium#48419).
+func TestSharedAddressHasOneOwner(t *testing.T) {
+	only := func(zone string) []lb.Selector {
+		return []lb.Selector{{{Key: "zone", Operator: lb.In, Values: []string{zone}}}}
+	}
+	app := func(name string) []lb.Selector {
+		return []lb.Selector{{{Key: "app", Operator: lb.In, Values: []string{name}}}}
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(a, b *lb.Service, s *lb.State)
+		// owned: some node owns the shared address.
+		owned bool
+	}{
+		{"both families, other order", func(_, b *lb.Service, _ *lb.State) { b.Addresses = []netip.Addr{v6, v4} }, true},
+		{"one family of the other", func(_, b *lb.Service, _ *lb.State) { b.Addresses = []netip.Addr{v6} }, true},
+		{"advertisements on overlapping nodes", func(_, _ *lb.Service, s *lb.State) {
+			s.L2Advertisements = []lb.L2Advertisement{
+				{Scope: lb.Scope{ServiceSelectors: app("a")}},
+				{Scope: lb.Scope{ServiceSelectors: app("b"), NodeSelectors: only("a")}},
+			}
+		}, true},
+		{"advertisements on disjoint nodes: nobody suits both", func(_, _ *lb.Service, s *lb.State) {
+			s.L2Advertisements = []lb.L2Advertisement{
+				{Scope: lb.Scope{ServiceSelectors: app("a"), NodeSelectors: only("b")}},
+				{Scope: lb.Scope{ServiceSelectors: app("b"), NodeSelectors: only("a")}},
+			}
+		}, false},
+		{"one without endpoints does not count", func(_, b *lb.Service, s *lb.State) {
+			b.Serving = false
+			s.L2Advertisements = []lb.L2Advertisement{
+				{Scope: lb.Scope{ServiceSelectors: app("a"), NodeSelectors: only("b")}},
+				{Scope: lb.Scope{ServiceSelectors: app("b"), NodeSelectors: only("a")}},
+			}
+		}, true},
+	} {
+		// Many addresses, so that the hash cannot hide a fault.
+		shared := netip.MustParseAddr("2001:db8::100")
+		for range 64 {
+			s := testState()
+			b := s.Services[0]
+			s.Services[0].Labels, s.Services[0].Addresses = map[string]string{"app": "a"}, []netip.Addr{v4, v6}
+			b.Key.Name, b.Labels = "web2", map[string]string{"app": "b"}
+			s.Services = append(s.Services, b)
+			tt.change(&s.Services[0], &s.Services[1], &s)
+			for i := range s.Services {
+				for j, a := range s.Services[i].Addresses {
+					if a == v6 {
+						s.Services[i].Addresses[j] = shared
+					}
+				}
+			}
+			if owners := ownersOf(s, shared); len(owners) > 1 || tt.owned != (len(owners) == 1) {
+				t.Fatalf("%s: %s is owned by %v", tt.name, shared, owners)
+			}
+			shared = shared.Next()
+		}
+	}
+}
+
+func ownersOf(s lb.State, a netip.Addr) (owners []string) {
+	for name := range s.Nodes {
+		for _, announcement := range ForNode(name, s).Announcements {
+			if announcement.Address == a {
+				owners = append(owners, name)
+			}
+		}
+	}
+	return owners
+}
