@@ -66,6 +66,7 @@ type Cluster struct {
 	namespaces        *View[*corev1.Namespace]
 	nodes             *View[*corev1.Node]
 	pools             *View[*v1beta1.IPAddressPool]
+	floatingIPs       *View[*v1beta1.FloatingIP]
 	l2Advertisements  *View[*v1beta1.L2Advertisement]
 	bgpAdvertisements *View[*v1beta1.BGPAdvertisement]
 	peers             *View[*v1beta1.BGPPeer]
@@ -90,7 +91,9 @@ func New(clients Clients, c Config) (*Cluster, error) {
 		watch(k, &k.peers, clients.holdfast, "bgppeers", "", nil, nil),
 		watch(k, &k.daemonSets, apps, "daemonsets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = own.String() }, nil),
 	}
-	if c.Speaker {
+	if !c.Speaker {
+		errs = append(errs, watch(k, &k.floatingIPs, clients.holdfast, "floatingips", "", nil, nil))
+	} else {
 		slices := clients.kube.DiscoveryV1().RESTClient()
 		errs = append(errs,
 			watch(k, &k.endpointSlices, slices, "endpointslices", "", nil, nil),
@@ -189,6 +192,9 @@ func (k *Cluster) Objects() config.Objects {
 		Services:          k.services.List(),
 		Nodes:             k.nodes.List(),
 		Namespaces:        k.namespaces.List(),
+	}
+	if k.floatingIPs != nil {
+		o.FloatingIPs = k.floatingIPs.List()
 	}
 	if k.endpointSlices != nil {
 		o.EndpointSlices = k.endpointSlices.List()

@@ -8,35 +8,143 @@ import (
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// PoolFinalizer keeps a pool while Services hold its addresses.
-const PoolFinalizer = "holdfast.dev/pool-in-use"
-
 // UpdatePool writes what differs of a pool's status.
 func (k *Cluster) UpdatePool(ctx context.Context, p *v1beta1.IPAddressPool, want v1beta1.IPAddressPoolStatus) (bool, error) {
 	want.Conditions = merged(p.Status.Conditions, want.Conditions, p.Generation)
-	if reflect.DeepEqual(p.Status, want) {
+	if equality.Semantic.DeepEqual(p.Status, want) {
 		return false, nil
 	}
-	return true, patchOwn(ctx, k, k.pools, "ipaddresspools", p, "status", map[string]any{"status": want})
+	patch, err := statusPatch(p.Status, want)
+	if err != nil {
+		return false, err
+	}
+	return true, patchOwn(ctx, k, k.pools, "ipaddresspools", p, "status", patch)
 }
 
-// SetPoolFinalizer adds PoolFinalizer to a pool, or removes it.
+// SetPoolFinalizer has our finalizer stand on a pool, or removes it.
 func (k *Cluster) SetPoolFinalizer(ctx context.Context, p *v1beta1.IPAddressPool, inUse bool) error {
-	if inUse == slices.Contains(p.Finalizers, PoolFinalizer) || inUse && p.DeletionTimestamp != nil {
-		return nil // it stands already, or the API server would refuse a new one on a deleting object
-	}
-	finalizers := slices.DeleteFunc(slices.Clone(p.Finalizers), func(f string) bool { return f == PoolFinalizer })
-	if inUse {
-		finalizers = append(finalizers, PoolFinalizer)
+	finalizers, changed := withFinalizer(p, v1beta1.FinalizerAddress, inUse)
+	if !changed {
+		return nil
 	}
 	return patchOwn(ctx, k, k.pools, "ipaddresspools", p, "", map[string]any{
 		"metadata": map[string]any{"resourceVersion": p.ResourceVersion, "finalizers": finalizers},
 	})
+}
+
+// UpdateFloatingIP writes what differs of a FloatingIP's status.
+func (k *Cluster) UpdateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, want v1beta1.FloatingIPStatus) (bool, error) {
+	want.Conditions = merged(f.Status.Conditions, want.Conditions, f.Generation)
+	if equality.Semantic.DeepEqual(f.Status, want) {
+		return false, nil
+	}
+	patch, err := statusPatch(f.Status, want)
+	if err != nil {
+		return false, err
+	}
+	patch["metadata"] = map[string]any{"resourceVersion": f.ResourceVersion}
+	return true, patchOwn(ctx, k, k.floatingIPs, "floatingips", f, "status", patch)
+}
+
+// UpdateFloatingIPSpec writes what must outlive the status: the addresses that
+// were chosen and where they came from, so that a backup holds them, and the finalizer.
+func (k *Cluster) UpdateFloatingIPSpec(ctx context.Context, f *v1beta1.FloatingIP, addresses []string, origins string, inUse bool) error {
+	patch := map[string]any{}
+	if len(addresses) > 0 && !slices.Equal(f.Spec.Addresses, addresses) {
+		patch["spec"] = map[string]any{"addresses": addresses}
+	}
+	metadata := map[string]any{}
+	if finalizers, changed := withFinalizer(f, v1beta1.FinalizerAddress, inUse); changed {
+		metadata["finalizers"] = finalizers
+	}
+	if origins != f.Annotations[v1beta1.AnnotationAssigned] {
+		metadata["annotations"] = map[string]any{v1beta1.AnnotationAssigned: origins}
+	}
+	if len(patch)+len(metadata) == 0 {
+		return nil
+	}
+	metadata["resourceVersion"] = f.ResourceVersion
+	patch["metadata"] = metadata
+	return patchOwn(ctx, k, k.floatingIPs, "floatingips", f, "", patch)
+}
+
+// CreateFloatingIP makes a FloatingIP; it is no error if one of the name exists.
+func (k *Cluster) CreateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) error {
+	after := &v1beta1.FloatingIP{}
+	err := k.clients.holdfast.Post().Namespace(f.Namespace).Resource("floatingips").Body(f).Do(ctx).Into(after)
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("create floatingip %s: %w", key(f), err)
+	}
+	k.floatingIPs.wrote(after)
+	return nil
+}
+
+// DeleteFloatingIP deletes the very object given, not a later one of its name.
+func (k *Cluster) DeleteFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) error {
+	err := k.clients.holdfast.Delete().Namespace(f.Namespace).Resource("floatingips").Name(f.Name).
+		Body(&metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(f.UID))}).Do(ctx).Error()
+	if err = ignoreNotFound(err); err != nil {
+		return fmt.Errorf("delete floatingip %s: %w", key(f), err)
+	}
+	return nil
+}
+
+// statusPatch returns a JSON merge patch that replaces one status by another: a
+// field that is to go must be null, since what a merge patch leaves out stays (RFC 7396).
+func statusPatch(have, want any) (map[string]any, error) {
+	var before, after map[string]any
+	for _, s := range []struct {
+		from any
+		to   *map[string]any
+	}{{have, &before}, {want, &after}} {
+		body, err := json.Marshal(s.from)
+		if err == nil {
+			err = json.Unmarshal(body, s.to)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("encode status: %w", err)
+		}
+	}
+	return map[string]any{"status": withNulls(before, after)}, nil
+}
+
+func withNulls(before, after map[string]any) map[string]any {
+	for name, old := range before {
+		now, stands := after[name]
+		if !stands {
+			after[name] = nil
+			continue
+		}
+		from, isMap := old.(map[string]any)
+		if to, both := now.(map[string]any); isMap && both {
+			withNulls(from, to)
+		}
+	}
+	return after
+}
+
+// withFinalizer returns the finalizers of an object with one of ours standing or
+// not, and whether that is a change that can be made.
+func withFinalizer(o metav1.Object, finalizer string, stands bool) ([]string, bool) {
+	have := o.GetFinalizers()
+	if stands == slices.Contains(have, finalizer) || stands && o.GetDeletionTimestamp() != nil {
+		return nil, false // it is so already, or the API server would refuse a new one on a deleting object
+	}
+	out := slices.DeleteFunc(slices.Clone(have), func(f string) bool { return f == finalizer })
+	if stands {
+		out = append(out, finalizer)
+	}
+	return out, true
 }
 
 // UpdateL2Advertisement writes what differs of the conditions.
@@ -89,7 +197,7 @@ func patchOwn[S any, T ownKind[S]](ctx context.Context, k *Cluster, view *View[T
 		return fmt.Errorf("encode patch: %w", err)
 	}
 	after := T(new(S))
-	request := k.clients.holdfast.Patch(types.MergePatchType).Resource(resource).Name(o.GetName()).Body(body)
+	request := k.clients.holdfast.Patch(types.MergePatchType).NamespaceIfScoped(o.GetNamespace(), o.GetNamespace() != "").Resource(resource).Name(o.GetName()).Body(body)
 	if subresource != "" {
 		request = request.SubResource(subresource)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -14,6 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// StandardFinalizer is what Kubernetes documents for type LoadBalancer. It stands
+// beside ours, which is the one that we rely on: another controller may clear it.
+const StandardFinalizer = "service.kubernetes.io/load-balancer-cleanup"
+
 // ServiceUpdate is what should stand on a Service; what it does not name stays as it is.
 type ServiceUpdate struct {
 	// Service as it was read; the write fails if it has changed since.
@@ -21,12 +26,16 @@ type ServiceUpdate struct {
 	// SetAddresses makes Addresses the addresses of status.loadBalancer.
 	SetAddresses bool
 	Addresses    []netip.Addr
+	// Hostname stands beside each address; FormerHostname is what we wrote there before.
+	Hostname, FormerHostname string
 	// Conditions of ours, without times.
 	Conditions []metav1.Condition
 	// RemoveConditions by type.
 	RemoveConditions []string
 	// Annotations of ours; an empty value removes one.
 	Annotations map[string]string
+	// Finalizers to stand (true) or to go (false); others stay.
+	Finalizers map[string]bool
 }
 
 // UpdateService writes the difference between what stands on a Service and what
@@ -62,7 +71,14 @@ func (u ServiceUpdate) patch(now metav1.Time) map[string]any {
 	if annotations := u.annotations(); len(annotations) > 0 {
 		metadata["annotations"] = annotations
 	}
-	if ingress, changed := mergeIngress(u.Service.Status.LoadBalancer.Ingress, u.Addresses); u.SetAddresses && changed {
+	add, remove := u.finalizers()
+	if len(add) > 0 {
+		metadata["finalizers"] = add
+	}
+	if len(remove) > 0 {
+		metadata["$deleteFromPrimitiveList/finalizers"] = remove
+	}
+	if ingress, changed := u.ingress(); u.SetAddresses && changed {
 		status["loadBalancer"] = map[string]any{"ingress": ingress}
 	}
 	if conditions := u.conditions(now); len(conditions) > 0 {
@@ -91,6 +107,21 @@ func (u ServiceUpdate) annotations() map[string]any {
 		}
 	}
 	return out
+}
+
+// finalizers returns which to add and which to remove. None can be added to a
+// Service that is being deleted: the API server would refuse the whole patch.
+func (u ServiceUpdate) finalizers() (add, remove []string) {
+	for _, f := range slices.Sorted(maps.Keys(u.Finalizers)) {
+		stands := slices.Contains(u.Service.Finalizers, f)
+		switch {
+		case u.Finalizers[f] && !stands && u.Service.DeletionTimestamp == nil:
+			add = append(add, f)
+		case !u.Finalizers[f] && stands:
+			remove = append(remove, f)
+		}
+	}
+	return add, remove
 }
 
 func (u ServiceUpdate) conditions(now metav1.Time) []any {
@@ -125,21 +156,25 @@ func Changed(have, want []metav1.Condition, generation int64, now metav1.Time) [
 	return out
 }
 
-// mergeIngress returns the ingress list for the given addresses and whether it
-// differs from what stands. What others wrote beside an address (ipMode, ports)
+// ingress returns the ingress list that should stand and whether it differs
+// from what does. What others wrote beside an address (ipMode, ports, a hostname)
 // stays, and so do entries that have a hostname only.
-func mergeIngress(have []corev1.LoadBalancerIngress, addresses []netip.Addr) ([]corev1.LoadBalancerIngress, bool) {
+func (u ServiceUpdate) ingress() ([]corev1.LoadBalancerIngress, bool) {
+	have := u.Service.Status.LoadBalancer.Ingress
 	out := []corev1.LoadBalancerIngress{}
-	for _, a := range addresses {
+	for _, a := range u.Addresses {
+		entry := corev1.LoadBalancerIngress{IP: a.String()}
 		i := slices.IndexFunc(have, func(in corev1.LoadBalancerIngress) bool {
 			b, err := netip.ParseAddr(in.IP)
 			return err == nil && a == b
 		})
 		if i >= 0 {
-			out = append(out, have[i])
-		} else {
-			out = append(out, corev1.LoadBalancerIngress{IP: a.String()})
+			entry = have[i]
 		}
+		if u.Hostname != "" || entry.Hostname == u.FormerHostname {
+			entry.Hostname = u.Hostname
+		}
+		out = append(out, entry)
 	}
 	for _, in := range have {
 		if in.IP == "" {

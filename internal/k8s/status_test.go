@@ -18,7 +18,7 @@ func addresses(list ...string) (out []netip.Addr) {
 	return out
 }
 
-func TestMergeIngress(t *testing.T) {
+func TestIngress(t *testing.T) {
 	vip := corev1.LoadBalancerIPModeVIP
 	port := []corev1.PortStatus{{Port: 80, Protocol: "TCP"}}
 	for _, tt := range []struct {
@@ -27,20 +27,30 @@ func TestMergeIngress(t *testing.T) {
 		addresses []netip.Addr
 		want      []corev1.LoadBalancerIngress
 		changed   bool
+		// hostname is ours to show, former what we showed.
+		hostname, former string
 	}{
-		{"first address", nil, addresses("192.0.2.1"), []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}, true},
+		{"a hostname of ours", []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}, addresses("192.0.2.1"),
+			[]corev1.LoadBalancerIngress{{IP: "192.0.2.1", Hostname: "a.example.org"}}, true, "a.example.org", ""},
+		{"it goes with the wish", []corev1.LoadBalancerIngress{{IP: "192.0.2.1", Hostname: "a.example.org"}}, addresses("192.0.2.1"),
+			[]corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}, true, "", "a.example.org"},
+		{"that of another beside our address stays", []corev1.LoadBalancerIngress{{IP: "192.0.2.1", Hostname: "b.example.org"}}, addresses("192.0.2.1"),
+			[]corev1.LoadBalancerIngress{{IP: "192.0.2.1", Hostname: "b.example.org"}}, false, "", ""},
+		{"first address", nil, addresses("192.0.2.1"), []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}, true, "", ""},
 		{"what others wrote beside it stays", []corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: &vip, Ports: port}},
 			addresses("192.0.2.1", "2001:db8::1"),
-			[]corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: &vip, Ports: port}, {IP: "2001:db8::1"}}, true},
+			[]corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: &vip, Ports: port}, {IP: "2001:db8::1"}}, true, "", ""},
 		{"nothing to do", []corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: &vip}}, addresses("192.0.2.1"),
-			[]corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: &vip}}, false},
+			[]corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: &vip}}, false, "", ""},
 		{"another spelling of the address", []corev1.LoadBalancerIngress{{IP: "2001:DB8:0::1"}}, addresses("2001:db8::1"),
-			[]corev1.LoadBalancerIngress{{IP: "2001:DB8:0::1"}}, false},
+			[]corev1.LoadBalancerIngress{{IP: "2001:DB8:0::1"}}, false, "", ""},
 		{"a hostname of others stays", []corev1.LoadBalancerIngress{{Hostname: "lb.example.org"}, {IP: "192.0.2.1"}}, addresses("192.0.2.2"),
-			[]corev1.LoadBalancerIngress{{IP: "192.0.2.2"}, {Hostname: "lb.example.org"}}, true},
-		{"released", []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}, nil, []corev1.LoadBalancerIngress{}, true},
+			[]corev1.LoadBalancerIngress{{IP: "192.0.2.2"}, {Hostname: "lb.example.org"}}, true, "", ""},
+		{"released", []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}, nil, []corev1.LoadBalancerIngress{}, true, "", ""},
 	} {
-		got, changed := mergeIngress(tt.have, tt.addresses)
+		u := ServiceUpdate{Service: &corev1.Service{}, Addresses: tt.addresses, Hostname: tt.hostname, FormerHostname: tt.former}
+		u.Service.Status.LoadBalancer.Ingress = tt.have
+		got, changed := u.ingress()
 		if diff := cmp.Diff(tt.want, got); diff != "" || changed != tt.changed {
 			t.Errorf("%s: changed %v, want %v (-want +got):\n%s", tt.name, changed, tt.changed, diff)
 		}
@@ -52,7 +62,7 @@ func TestServicePatch(t *testing.T) {
 	now := metav1.NewTime(then.Add(time.Hour))
 	service := func() *corev1.Service {
 		return &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: "7", Annotations: map[string]string{"ours": "old", "theirs": "x"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: "7", Finalizers: []string{"f/old", "f/kept"}, Annotations: map[string]string{"ours": "old", "theirs": "x"}},
 			Status: corev1.ServiceStatus{
 				LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}},
 				Conditions:   []metav1.Condition{{Type: "A", Status: "True", Reason: "R", Message: "m", LastTransitionTime: then}},
@@ -75,6 +85,8 @@ func TestServicePatch(t *testing.T) {
 			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"type":"A","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z","reason":"R","message":"n"}]}}`},
 		{"another status is a transition", ServiceUpdate{Conditions: []metav1.Condition{{Type: "A", Status: "False", Reason: "N", Message: "n"}}},
 			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"type":"A","status":"False","lastTransitionTime":"2026-01-01T01:00:00Z","reason":"N","message":"n"}]}}`},
+		{"finalizers: one to add, one to go, one that stands", ServiceUpdate{Finalizers: map[string]bool{"f/new": true, "f/old": false, "f/kept": true, "f/gone": false}},
+			`{"metadata":{"$deleteFromPrimitiveList/finalizers":["f/old"],"finalizers":["f/new"],"resourceVersion":"7"}}`},
 		{"removal", ServiceUpdate{SetAddresses: true, RemoveConditions: []string{"A"}},
 			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"$patch":"delete","type":"A"}],"loadBalancer":{"ingress":[]}}}`},
 	} {

@@ -40,7 +40,7 @@ func (c Clients) Uninstall(ctx context.Context, log *slog.Logger, namespace, dae
 			log.Warn("some speakers did not say that they have withdrawn; going on", "error", err)
 		}
 	}
-	return errors.Join(c.clearPools(ctx), c.clearServices(ctx))
+	return errors.Join(c.clearOwn(ctx, "ipaddresspools"), c.clearOwn(ctx, "floatingips"), c.clearServices(ctx))
 }
 
 func (c Clients) mark(ctx context.Context, namespace, daemonSet string) (bool, error) {
@@ -58,24 +58,28 @@ func (c Clients) mark(ctx context.Context, namespace, daemonSet string) (bool, e
 	return true, nil
 }
 
-func (c Clients) clearPools(ctx context.Context) error {
-	var pools v1beta1.IPAddressPoolList
-	err := c.holdfast.Get().Resource("ipaddresspools").Do(ctx).Into(&pools)
+// clearOwn removes our finalizers from the objects of one of our kinds.
+func (c Clients) clearOwn(ctx context.Context, resource string) error {
+	var list metav1.PartialObjectMetadataList
+	raw, err := c.holdfast.Get().Resource(resource).Do(ctx).Raw()
 	if apierrors.IsNotFound(err) {
 		return nil // the CRDs are gone already
 	}
+	if err == nil {
+		err = json.Unmarshal(raw, &list)
+	}
 	if err != nil {
-		return fmt.Errorf("list ipaddresspools: %w", err)
+		return fmt.Errorf("list %s: %w", resource, err)
 	}
 	var errs []error
-	for i := range pools.Items {
-		p := &pools.Items[i]
-		patch, err := withoutFinalizers(p)
-		if patch == nil {
-			errs = append(errs, err)
-			continue
+	for i := range list.Items {
+		o := &list.Items[i]
+		patch, err := withoutFinalizers(o)
+		if patch != nil {
+			err = ignoreNotFound(c.holdfast.Patch(types.MergePatchType).NamespaceIfScoped(o.Namespace, o.Namespace != "").
+				Resource(resource).Name(o.Name).Body(patch).Do(ctx).Error())
 		}
-		errs = append(errs, ignoreNotFound(c.holdfast.Patch(types.MergePatchType).Resource("ipaddresspools").Name(p.Name).Body(patch).Do(ctx).Error()))
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -89,19 +93,22 @@ func (c Clients) clearServices(ctx context.Context) error {
 	for i := range services.Items {
 		s := &services.Items[i]
 		patch, err := withoutFinalizers(s)
-		if patch == nil {
-			errs = append(errs, err)
-			continue
+		if patch != nil {
+			_, err = c.kube.CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			err = ignoreNotFound(err)
 		}
-		_, err = c.kube.CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-		errs = append(errs, ignoreNotFound(err))
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
 // withoutFinalizers returns the patch that removes our finalizers, nil when there are none.
 func withoutFinalizers(o metav1.Object) ([]byte, error) {
-	rest := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool { return strings.HasPrefix(f, finalizerPrefix) })
+	// The standard one goes with ours: we set both together.
+	served := slices.Contains(o.GetFinalizers(), v1beta1.FinalizerAddress)
+	rest := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool {
+		return strings.HasPrefix(f, finalizerPrefix) || served && f == StandardFinalizer
+	})
 	if len(rest) == len(o.GetFinalizers()) {
 		return nil, nil
 	}
