@@ -64,6 +64,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	}
 	syncer := &syncer{options: s.Options, log: log}
 	work := loop.New(loop.Config{Name: "assign", Log: log, Sync: syncer.sync})
+	syncer.kick = work.Kick
 	cluster, err := k8s.New(clients, k8s.Config{
 		Log: log, Component: "holdfast-controller", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Kick: work.Kick,
 	})

@@ -10,6 +10,12 @@ var (
 		"Addresses of a pool that Services hold.", []string{"pool", "family"}, nil)
 	availableDesc = prometheus.NewDesc("holdfast_pool_available_addresses",
 		"Addresses of a pool that can still be given.", []string{"pool", "family"}, nil)
+	quarantinedDesc = prometheus.NewDesc("holdfast_pool_quarantined_addresses",
+		"Free addresses of a pool that wait for its reuseDelay.", []string{"pool", "family"}, nil)
+	retainedDesc = prometheus.NewDesc("holdfast_pool_retained_addresses",
+		"Addresses that are held although they were cut from their pool.", []string{"pool"}, nil)
+	floatingIPsDesc = prometheus.NewDesc("holdfast_floating_ips",
+		"FloatingIPs, by the reason of their state.", []string{"reason"}, nil)
 	servicesDesc = prometheus.NewDesc("holdfast_services",
 		"Services served, by the reason of their assignment.", []string{"reason"}, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
@@ -20,7 +26,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (s *syncer) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{assignedDesc, availableDesc, servicesDesc, problemsDesc, assignmentsDesc} {
+	for _, d := range []*prometheus.Desc{assignedDesc, availableDesc, quarantinedDesc, retainedDesc, floatingIPsDesc, servicesDesc, problemsDesc, assignmentsDesc} {
 		ch <- d
 	}
 }
@@ -41,6 +47,16 @@ func (s *syncer) Collect(ch chan<- prometheus.Metric) {
 		gauge(assignedDesc, u.AssignedIPv6, u.Pool, string(lb.IPv6))
 		gauge(availableDesc, u.AvailableIPv4, u.Pool, string(lb.IPv4))
 		gauge(availableDesc, u.AvailableIPv6, u.Pool, string(lb.IPv6))
+		gauge(quarantinedDesc, u.QuarantinedIPv4, u.Pool, string(lb.IPv4))
+		gauge(quarantinedDesc, u.QuarantinedIPv6, u.Pool, string(lb.IPv6))
+		gauge(retainedDesc, u.RetainedCount, u.Pool)
+	}
+	floating := map[lb.Reason]int64{}
+	for _, f := range last.Result.FloatingIPs {
+		floating[f.Reason]++
+	}
+	for reason, n := range floating {
+		gauge(floatingIPsDesc, n, string(reason))
 	}
 	services := map[lb.Reason]int64{}
 	for _, a := range last.Result.Assignments {

@@ -14,49 +14,76 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func (s *syncer) writePools(ctx context.Context, pools []*v1beta1.IPAddressPool, usages []ipam.Usage, problems []lb.Problem) error {
-	byName := map[string]ipam.Usage{}
-	for _, u := range usages {
-		byName[u.Pool] = u
+func (s *syncer) writePools(ctx context.Context, d decision) error {
+	usages := map[string]ipam.Usage{}
+	for _, u := range d.result.Pools {
+		usages[u.Pool] = u
 	}
-	return each(ctx, pools, func(ctx context.Context, p *v1beta1.IPAddressPool) error {
-		u := byName[p.Name]
+	return each(ctx, s.log, d.objects.Pools, func(ctx context.Context, p *v1beta1.IPAddressPool) error {
+		u := usages[p.Name]
 		object := lb.Object{Kind: config.KindPool, Name: p.Name}
-		condition := valid(object, problems)
-		inUse := u.AssignedIPv4+u.AssignedIPv6 > 0
-		if p.DeletionTimestamp != nil && inUse {
+		condition := valid(object, d.problems)
+		held := u.AssignedIPv4 + u.AssignedIPv6 + u.RetainedCount
+		if p.DeletionTimestamp != nil && held > 0 {
 			condition.Status, condition.Reason = metav1.ConditionFalse, string(lb.Deleting)
-			condition.Message = fmt.Sprintf("the pool goes when Services have given back its %d addresses; it gives no new ones", u.AssignedIPv4+u.AssignedIPv6)
-		}
-		status := v1beta1.IPAddressPoolStatus{
-			Status:        v1beta1.Status{Conditions: []metav1.Condition{condition}},
-			AssignedIPv4:  u.AssignedIPv4,
-			AssignedIPv6:  u.AssignedIPv6,
-			AvailableIPv4: u.AvailableIPv4,
-			AvailableIPv6: u.AvailableIPv6,
+			condition.Message = fmt.Sprintf("the pool goes when its %d addresses are given back, and gives no new ones; they are held by %s", held, holders(u.Holders))
 		}
 		// The finalizer stands before the status says that the pool is in use.
-		if err := s.cluster.SetPoolFinalizer(ctx, p, inUse); err != nil {
+		if err := s.cluster.SetPoolFinalizer(ctx, p, held > 0); err != nil {
 			return err
 		}
-		said, err := s.cluster.UpdatePool(ctx, p, status)
+		said, err := s.cluster.UpdatePool(ctx, p, poolStatus(u, condition))
 		s.say(object, p.UID, p.Status.Conditions, condition, said)
 		return err
 	})
 }
 
+func holders(keys []lb.Key) string {
+	var names []string
+	for _, k := range keys {
+		names = append(names, k.String())
+	}
+	return strings.Join(names, ", ")
+}
+
+func poolStatus(u ipam.Usage, condition metav1.Condition) v1beta1.IPAddressPoolStatus {
+	out := v1beta1.IPAddressPoolStatus{
+		Status:            v1beta1.Status{Conditions: []metav1.Condition{condition}},
+		AssignedIPv4:      u.AssignedIPv4,
+		AssignedIPv6:      u.AssignedIPv6,
+		AvailableIPv4:     u.AvailableIPv4,
+		AvailableIPv6:     u.AvailableIPv6,
+		QuarantinedIPv4:   u.QuarantinedIPv4,
+		QuarantinedIPv6:   u.QuarantinedIPv6,
+		RetainedCount:     u.RetainedCount,
+		ReleasedForgotten: u.ReleasedForgotten,
+	}
+	for _, r := range u.Retained {
+		out.Retained = append(out.Retained, v1beta1.RetainedAddress{
+			Address: r.Address.String(), Service: r.Holder.String(), Since: metav1.NewTime(r.Since).Rfc3339Copy(),
+		})
+	}
+	for _, r := range u.Released {
+		out.Released = append(out.Released, v1beta1.ReleasedAddress{
+			Address: r.Address.String(), Time: metav1.NewTime(r.Time).Rfc3339Copy(), Service: r.Holder.String(), UID: r.UID,
+		})
+	}
+	return out
+}
+
 // writeOthers puts the condition Valid on every other configuration object.
-func (s *syncer) writeOthers(ctx context.Context, o config.Objects, problems []lb.Problem) error {
+func (s *syncer) writeOthers(ctx context.Context, d decision) error {
+	o, problems := d.objects, d.problems
 	return errors.Join(
-		each(ctx, o.L2Advertisements, func(ctx context.Context, a *v1beta1.L2Advertisement) error {
+		each(ctx, s.log, o.L2Advertisements, func(ctx context.Context, a *v1beta1.L2Advertisement) error {
 			return s.writeValid(lb.Object{Kind: config.KindL2Advertisement, Name: a.Name}, a.UID, a.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdateL2Advertisement(ctx, a, c) })
 		}),
-		each(ctx, o.BGPAdvertisements, func(ctx context.Context, a *v1beta1.BGPAdvertisement) error {
+		each(ctx, s.log, o.BGPAdvertisements, func(ctx context.Context, a *v1beta1.BGPAdvertisement) error {
 			return s.writeValid(lb.Object{Kind: config.KindBGPAdvertisement, Name: a.Name}, a.UID, a.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdateBGPAdvertisement(ctx, a, c) })
 		}),
-		each(ctx, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error {
+		each(ctx, s.log, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error {
 			return s.writeValid(lb.Object{Kind: config.KindPeer, Name: p.Name}, p.UID, p.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdatePeer(ctx, p, c) })
 		}),

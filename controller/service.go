@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -13,98 +14,158 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
-// ourConditions are those that must not outlive our care of a Service.
-var ourConditions = []string{v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP}
+// The annotations by which OpenStack's cloud controller manager says what a Service has.
+const (
+	openStackID      = "loadbalancer.openstack.org/load-balancer-id"
+	openStackAddress = "loadbalancer.openstack.org/load-balancer-address"
+)
 
-// serviceWrite is one Service and what was decided for it; nil means released.
+// remindInterval is half of what API servers keep Events for.
+const remindInterval = 30 * time.Minute
+
+// serviceWrite is one Service that is ours, what was decided for it and what is
+// to be said about its annotations.
 type serviceWrite struct {
 	service    *corev1.Service
+	wish       lb.Wish
 	assignment *ipam.Assignment
+	problems   []lb.Problem
 }
 
-func (s *syncer) writeServices(ctx context.Context, services []*corev1.Service, assignments []ipam.Assignment) error {
-	byKey := make(map[lb.Key]*ipam.Assignment, len(assignments))
-	for i := range assignments {
-		byKey[assignments[i].Service] = &assignments[i]
-	}
-	var writes []serviceWrite
-	for _, sv := range services {
-		a := byKey[lb.Key{Namespace: sv.Namespace, Name: sv.Name}]
-		if a != nil || released(sv) {
-			writes = append(writes, serviceWrite{sv, a})
+func (s *syncer) writeServices(ctx context.Context, d decision) error {
+	services := byKey(d.objects.Services)
+	problems := map[lb.Key][]lb.Problem{}
+	for _, p := range d.problems {
+		if p.Object.Kind == config.KindService {
+			k := lb.Key{Namespace: p.Object.Namespace, Name: p.Object.Name}
+			problems[k] = append(problems[k], p)
 		}
 	}
-	return each(ctx, writes, s.writeService)
+	var writes []serviceWrite
+	for i := range d.result.Assignments {
+		a := &d.result.Assignments[i]
+		writes = append(writes, serviceWrite{services[a.Service], d.state.Services[i].Wish, a, problems[a.Service]})
+	}
+	s.remind(writes)
+	return each(ctx, s.log, writes, s.writeService)
 }
 
-// released reports whether a Service was ours and is not any more. One that is
-// still of type LoadBalancer belongs to another class now, which we never touch.
-func released(sv *corev1.Service) bool {
-	_, marked := sv.Annotations[v1beta1.AnnotationAssigned]
-	return marked && sv.Spec.Type != corev1.ServiceTypeLoadBalancer && sv.DeletionTimestamp == nil
+// remind says again why Services wait, for Events are forgotten after an hour and
+// kubectl describe shows nothing else. Client-go counts it as a series of one Event.
+func (s *syncer) remind(writes []serviceWrite) {
+	pending := map[types.UID]time.Time{}
+	now := time.Now()
+	for _, w := range writes {
+		c := w.assigned()
+		if c.Status == metav1.ConditionTrue {
+			continue
+		}
+		last, known := s.reminded[w.service.UID]
+		if known && now.Sub(last) >= remindInterval {
+			s.sayService(w.service, false, lb.Reason(c.Reason), c.Message)
+			known = false
+		}
+		if !known {
+			last = now
+		}
+		pending[w.service.UID] = last
+	}
+	s.reminded = pending
 }
 
 func (s *syncer) writeService(ctx context.Context, w serviceWrite) error {
-	update, condition := w.update()
-	changed := len(k8s.Changed(w.service.Status.Conditions, update.Conditions, 0, metav1.Time{})) > 0
+	update := w.update(!s.options.IgnoreOpenStack)
+	changed := k8s.Changed(w.service.Status.Conditions, update.Conditions, 0, metav1.Time{})
 	wrote, err := s.cluster.UpdateService(ctx, update)
-	if err != nil || !wrote || !(changed || w.assignment == nil) {
+	if err != nil || !wrote {
 		return err
 	}
-	good := w.assignment == nil || condition.Status == metav1.ConditionTrue && w.assignment.Reason != lb.AddressKept
-	object := lb.Object{Kind: config.KindService, Namespace: w.service.Namespace, Name: w.service.Name}
-	s.cluster.Event(object, w.service.UID, good, lb.Reason(condition.Reason), condition.Message)
-	s.log.Info("assignment", "service", lb.Key{Namespace: object.Namespace, Name: object.Name}, "reason", condition.Reason, "message", condition.Message)
-	if w.assignment != nil {
-		s.assignments.Add(int64(len(given(w.service, w.assignment.Addresses))))
+	for _, c := range changed {
+		good := c.Status == metav1.ConditionTrue && c.Reason != string(lb.AddressKept)
+		s.sayService(w.service, good, lb.Reason(c.Reason), c.Message)
 	}
+	s.assignments.Add(int64(len(given(w.service, w.assignment.Addresses))))
 	return nil
 }
 
-// update words a decision as what should stand on the Service, and as the condition that says it.
-func (w serviceWrite) update() (k8s.ServiceUpdate, metav1.Condition) {
-	if w.assignment == nil {
-		return k8s.ServiceUpdate{
-			Service:          w.service,
-			RemoveConditions: ourConditions,
-			Annotations:      map[string]string{v1beta1.AnnotationAssigned: ""},
-		}, metav1.Condition{Reason: string(lb.Released), Message: "the Service is not of type LoadBalancer any more: " + w.service.Annotations[v1beta1.AnnotationAssigned] + " released"}
-	}
-	a := w.assignment
-	condition := metav1.Condition{
-		Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(a.Reason), Message: a.Message,
-	}
-	switch a.Reason {
-	case lb.Assigned, lb.PartlyAssigned, lb.AddressKept:
-		condition.Status = metav1.ConditionTrue
-	}
-	return k8s.ServiceUpdate{
-		Service:      w.service,
-		SetAddresses: true,
-		Addresses:    a.Addresses,
-		Conditions:   []metav1.Condition{condition},
-		Annotations:  map[string]string{v1beta1.AnnotationAssigned: assigned(w.service, a)},
-	}, condition
+func (s *syncer) sayService(sv *corev1.Service, good bool, reason lb.Reason, message string) {
+	object := lb.Object{Kind: config.KindService, Namespace: sv.Namespace, Name: sv.Name}
+	s.cluster.Event(object, sv.UID, good, reason, message)
+	s.log.Info("service", "service", lb.Key{Namespace: sv.Namespace, Name: sv.Name}, "reason", reason, "message", message)
 }
 
-// assigned is the value of the annotation that remembers where addresses came
-// from. What it says of an address that was cut from its pool stays.
-func assigned(sv *corev1.Service, a *ipam.Assignment) string {
-	before := strings.Split(sv.Annotations[v1beta1.AnnotationAssigned], ",")
-	var parts []string
-	for i, address := range a.Addresses {
-		part := fmt.Sprintf("%s=%s", address, a.Pools[i])
-		if a.Pools[i] == "" {
-			at := slices.IndexFunc(before, func(s string) bool { return strings.HasPrefix(s, part) })
-			if at < 0 {
-				continue // never ours: another load balancer gave it
-			}
-			part = before[at]
+// update words a decision as what should stand on the Service.
+func (w serviceWrite) update(openStack bool) k8s.ServiceUpdate {
+	u := k8s.ServiceUpdate{
+		Service:        w.service,
+		SetAddresses:   true,
+		Addresses:      w.assignment.Addresses,
+		Hostname:       w.wish.Hostname,
+		FormerHostname: w.service.Annotations[v1beta1.AnnotationHostnameShown],
+		Conditions:     []metav1.Condition{w.assigned()},
+		Annotations: map[string]string{
+			v1beta1.AnnotationAssigned:      origins(w.assignment.Origins),
+			v1beta1.AnnotationHostnameShown: "",
+		},
+		Finalizers: map[string]bool{},
+	}
+	holds := len(w.assignment.Addresses) > 0
+	u.Finalizers[v1beta1.FinalizerAddress], u.Finalizers[k8s.StandardFinalizer] = holds, holds
+	if holds && w.wish.Hostname != "" {
+		u.Annotations[v1beta1.AnnotationHostnameShown] = w.wish.Hostname
+	}
+	if openStack && holds {
+		u.Annotations[openStackAddress] = w.assignment.Addresses[0].String()
+		if w.wish.LoadBalancerID == "" {
+			u.Annotations[openStackID] = string(w.service.UID)
 		}
-		parts = append(parts, part)
+	}
+	if c, said := w.honoured(); said {
+		u.Conditions = append(u.Conditions, c)
+	} else {
+		u.RemoveConditions = []string{v1beta1.ConditionAnnotationsHonoured}
+	}
+	return u
+}
+
+// assigned is the condition on the addresses.
+func (w serviceWrite) assigned() metav1.Condition {
+	c := metav1.Condition{
+		Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse,
+		Reason: string(w.assignment.Reason), Message: bounded(w.assignment.Message),
+	}
+	switch w.assignment.Reason {
+	case lb.Assigned, lb.PartlyAssigned, lb.AddressKept:
+		c.Status = metav1.ConditionTrue
+	}
+	return c
+}
+
+// honoured is the condition on annotations that do nothing, where there are
+// such. What keeps the Service pending stands in the other condition already.
+func (w serviceWrite) honoured() (metav1.Condition, bool) {
+	c := metav1.Condition{Type: v1beta1.ConditionAnnotationsHonoured, Status: metav1.ConditionFalse}
+	var said []string
+	for _, p := range w.problems {
+		if p.Message != w.assignment.Message {
+			said = append(said, p.Message)
+			c.Reason = string(p.Reason)
+		}
+	}
+	c.Message = bounded(strings.Join(said, "; "))
+	return c, len(said) > 0
+}
+
+// origins is the value of the annotation that remembers where addresses came from.
+func origins(list []ipam.Origin) string {
+	var parts []string
+	for _, o := range list {
+		parts = append(parts, fmt.Sprintf("%s=%s", o.Address, o.Pool))
 	}
 	return strings.Join(parts, ",")
 }
@@ -120,6 +181,61 @@ func given(sv *corev1.Service, addresses []netip.Addr) []netip.Addr {
 		if !held[a.String()] {
 			out = append(out, a)
 		}
+	}
+	return out
+}
+
+// ourConditions are those that must not outlive our care of a Service.
+var ourConditions = []string{
+	v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnotationsHonoured,
+	v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP,
+}
+
+// releaseServices lets go of Services that are being deleted or are of another
+// type now. What they had is in the pools' memory by then. A Service that still
+// has an address in its status loses it first and its finalizers in a later run,
+// when speakers and kube-proxies have been told.
+func (s *syncer) releaseServices(ctx context.Context, d decision) error {
+	var leaving []*corev1.Service
+	for _, sv := range d.objects.Services {
+		if d.options.Leaves(sv) && ours(sv) {
+			leaving = append(leaving, sv)
+		}
+	}
+	return each(ctx, s.log, leaving, func(ctx context.Context, sv *corev1.Service) error {
+		u := k8s.ServiceUpdate{Service: sv, SetAddresses: true, RemoveConditions: ourConditions}
+		if !shows(sv) {
+			u.Annotations = map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: ""}
+			if !d.options.IgnoreOpenStack {
+				u.Annotations[openStackAddress] = ""
+			}
+			u.Finalizers = map[string]bool{v1beta1.FinalizerAddress: false, k8s.StandardFinalizer: false}
+		}
+		wrote, err := s.cluster.UpdateService(ctx, u)
+		if wrote && meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned) != nil {
+			s.sayService(sv, true, lb.Released, "gave back "+sv.Annotations[v1beta1.AnnotationAssigned])
+		}
+		return err
+	})
+}
+
+// shows reports whether the status has an address; what others wrote beside it is theirs to clear.
+func shows(sv *corev1.Service) bool {
+	return slices.ContainsFunc(sv.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool { return in.IP != "" })
+}
+
+// ours reports whether anything of ours is left to clear on a Service.
+func ours(sv *corev1.Service) bool {
+	if slices.Contains(sv.Finalizers, v1beta1.FinalizerAddress) {
+		return true
+	}
+	return meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned) != nil
+}
+
+func byKey(services []*corev1.Service) map[lb.Key]*corev1.Service {
+	out := make(map[lb.Key]*corev1.Service, len(services))
+	for _, sv := range services {
+		out[lb.Key{Namespace: sv.Namespace, Name: sv.Name}] = sv
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,69 +14,91 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func service(kind corev1.ServiceType, assigned string) *corev1.Service {
-	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: corev1.ServiceSpec{Type: kind}}
-	if assigned != "" {
-		s.Annotations = map[string]string{v1beta1.AnnotationAssigned: assigned}
-	}
-	return s
-}
-
 func TestUpdate(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	holding := map[string]bool{v1beta1.FinalizerAddress: true, k8s.StandardFinalizer: true}
+	empty := map[string]bool{v1beta1.FinalizerAddress: false, k8s.StandardFinalizer: false}
 	for _, tt := range []struct {
-		name       string
-		service    *corev1.Service
-		assignment *ipam.Assignment
-		status     metav1.ConditionStatus
-		annotation string
+		name        string
+		write       serviceWrite
+		openStack   bool
+		conditions  []string
+		annotations map[string]string
+		finalizers  map[string]bool
 	}{
-		{"assigned", service(corev1.ServiceTypeLoadBalancer, ""),
-			&ipam.Assignment{Addresses: []netip.Addr{v4, v6}, Pools: []string{"lan", "lan6"}, Reason: lb.Assigned},
-			metav1.ConditionTrue, "192.0.2.1=lan,2001:db8::1=lan6"},
-		{"cut from its pool: where it came from stays", service(corev1.ServiceTypeLoadBalancer, "192.0.2.1=lan,2001:db8::1=lan6"),
-			&ipam.Assignment{Addresses: []netip.Addr{v4, v6}, Pools: []string{"", "other"}, Reason: lb.Assigned},
-			metav1.ConditionTrue, "192.0.2.1=lan,2001:db8::1=other"},
-		{"given by another load balancer", service(corev1.ServiceTypeLoadBalancer, ""),
-			&ipam.Assignment{Addresses: []netip.Addr{v4}, Pools: []string{""}, Reason: lb.Assigned},
-			metav1.ConditionTrue, ""},
-		{"pending", service(corev1.ServiceTypeLoadBalancer, ""), &ipam.Assignment{Reason: lb.PoolExhausted}, metav1.ConditionFalse, ""},
-		{"keeps what it has", service(corev1.ServiceTypeLoadBalancer, ""),
-			&ipam.Assignment{Addresses: []netip.Addr{v4}, Pools: []string{"lan"}, Reason: lb.AddressKept},
-			metav1.ConditionTrue, "192.0.2.1=lan"},
+		{
+			"assigned",
+			serviceWrite{assignment: &ipam.Assignment{
+				Addresses: []netip.Addr{v4, v6}, Origins: []ipam.Origin{{Address: v4, Pool: "lan"}, {Address: v6, Pool: "lan6"}}, Reason: lb.Assigned,
+			}},
+			false,
+			[]string{"AddressAssigned True Assigned"},
+			map[string]string{v1beta1.AnnotationAssigned: "192.0.2.1=lan,2001:db8::1=lan6", v1beta1.AnnotationHostnameShown: ""},
+			holding,
+		},
+		{
+			"pending, with an annotation that does nothing",
+			serviceWrite{
+				assignment: &ipam.Assignment{Reason: lb.PoolExhausted, Message: "full"},
+				problems:   []lb.Problem{{Reason: lb.AnnotationIgnored, Message: "no proxy here", Note: true}},
+			},
+			true,
+			[]string{"AddressAssigned False PoolExhausted", "AnnotationsHonoured False AnnotationIgnored"},
+			map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: ""},
+			empty,
+		},
+		{
+			"a request that cannot be read is said once",
+			serviceWrite{
+				assignment: &ipam.Assignment{Reason: lb.InvalidRequest, Message: "not an address"},
+				problems:   []lb.Problem{{Reason: lb.InvalidRequest, Message: "not an address"}},
+			},
+			false,
+			[]string{"AddressAssigned False InvalidRequest"},
+			map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: ""},
+			empty,
+		},
+		{
+			"as OpenStack says it, with a host name",
+			serviceWrite{
+				wish:       lb.Wish{Hostname: "a.example.org"},
+				assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Origins: []ipam.Origin{{Address: v4, Pool: "lan"}}, Reason: lb.AddressKept},
+			},
+			true,
+			[]string{"AddressAssigned True AddressKept"},
+			map[string]string{
+				v1beta1.AnnotationAssigned: "192.0.2.1=lan", v1beta1.AnnotationHostnameShown: "a.example.org",
+				openStackAddress: "192.0.2.1", openStackID: "uid",
+			},
+			holding,
+		},
+		{
+			"the load balancer of another Service keeps its id",
+			serviceWrite{
+				wish:       lb.Wish{LoadBalancerID: "other"},
+				assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Reason: lb.Assigned},
+			},
+			true,
+			[]string{"AddressAssigned True Assigned"},
+			map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: "", openStackAddress: "192.0.2.1"},
+			holding,
+		},
 	} {
-		update, condition := serviceWrite{tt.service, tt.assignment}.update()
-		if condition.Status != tt.status || condition.Type != v1beta1.ConditionAddressAssigned {
-			t.Errorf("%s: condition %v", tt.name, condition)
+		tt.write.service = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid"}}
+		u := tt.write.update(tt.openStack)
+		var got []string
+		for _, c := range u.Conditions {
+			got = append(got, strings.TrimPrefix(c.Type, "holdfast.dev/")+" "+string(c.Status)+" "+c.Reason)
 		}
-		if got := update.Annotations[v1beta1.AnnotationAssigned]; got != tt.annotation || !update.SetAddresses {
-			t.Errorf("%s: annotation %q, want %q", tt.name, got, tt.annotation)
+		if diff := cmp.Diff(tt.conditions, got); diff != "" {
+			t.Errorf("%s: conditions (-want +got):\n%s", tt.name, diff)
 		}
-	}
-}
-
-func TestReleased(t *testing.T) {
-	for _, tt := range []struct {
-		name    string
-		service *corev1.Service
-		want    bool
-	}{
-		{"never ours", service(corev1.ServiceTypeClusterIP, ""), false},
-		{"ours, and not a load balancer any more", service(corev1.ServiceTypeClusterIP, "192.0.2.1=lan"), true},
-		{"of another class now", service(corev1.ServiceTypeLoadBalancer, "192.0.2.1=lan"), false},
-	} {
-		if got := released(tt.service); got != tt.want {
-			t.Errorf("%s: released = %v", tt.name, got)
+		if diff := cmp.Diff(tt.annotations, u.Annotations); diff != "" {
+			t.Errorf("%s: annotations (-want +got):\n%s", tt.name, diff)
 		}
-	}
-	update, condition := serviceWrite{service(corev1.ServiceTypeClusterIP, "192.0.2.1=lan"), nil}.update()
-	want := k8s.ServiceUpdate{
-		Service:          update.Service,
-		RemoveConditions: ourConditions,
-		Annotations:      map[string]string{v1beta1.AnnotationAssigned: ""},
-	}
-	if diff := cmp.Diff(want, update); diff != "" || condition.Reason != string(lb.Released) {
-		t.Errorf("%s: update (-want +got):\n%s", condition.Reason, diff)
+		if diff := cmp.Diff(tt.finalizers, u.Finalizers); diff != "" || !u.SetAddresses {
+			t.Errorf("%s: finalizers (-want +got):\n%s", tt.name, diff)
+		}
 	}
 }
 

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/ipam"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// recentHolders is how many earlier holders a FloatingIP remembers.
+const recentHolders = 3
+
+// floatingWrite is one FloatingIP and what was decided for it.
+type floatingWrite struct {
+	object *v1beta1.FloatingIP
+	owned  *ipam.Floating
+}
+
+func (s *syncer) writeFloatingIPs(ctx context.Context, d decision) error {
+	objects := map[lb.Key]*v1beta1.FloatingIP{}
+	for _, f := range d.objects.FloatingIPs {
+		objects[lb.Key{Namespace: f.Namespace, Name: f.Name}] = f
+	}
+	var writes []floatingWrite
+	for i := range d.result.FloatingIPs {
+		owned := &d.result.FloatingIPs[i]
+		writes = append(writes, floatingWrite{objects[owned.FloatingIP], owned})
+	}
+	return errors.Join(each(ctx, s.log, writes, s.writeFloatingIP), each(ctx, s.log, d.result.Keep, s.keep))
+}
+
+// writeFloatingIP writes spec and finalizer first: what stands in the status is
+// in force, and must then survive a restore and a deletion.
+func (s *syncer) writeFloatingIP(ctx context.Context, w floatingWrite) error {
+	if w.owned.Delete && w.object.DeletionTimestamp == nil {
+		return s.cluster.DeleteFloatingIP(ctx, w.object)
+	}
+	if err := s.cluster.UpdateFloatingIPSpec(ctx, w.object, w.texts(), origins(w.owned.Origins), w.owned.Finalizer); err != nil {
+		return err
+	}
+	want := w.status(s.now())
+	said, err := s.cluster.UpdateFloatingIP(ctx, w.object, want)
+	object := lb.Object{Kind: config.KindFloatingIP, Namespace: w.object.Namespace, Name: w.object.Name}
+	s.say(object, w.object.UID, w.object.Status.Conditions, want.Conditions[0], said)
+	return err
+}
+
+func (w floatingWrite) texts() []string {
+	var out []string
+	for _, a := range w.owned.Addresses {
+		out = append(out, a.String())
+	}
+	return out
+}
+
+// status words what was decided, and keeps the history of holders.
+func (w floatingWrite) status(now metav1.Time) v1beta1.FloatingIPStatus {
+	before := w.object.Status
+	out := v1beta1.FloatingIPStatus{
+		Addresses:     w.texts(),
+		Phase:         v1beta1.FloatingIPPending,
+		RecentHolders: before.RecentHolders,
+	}
+	condition := metav1.Condition{
+		Type: v1beta1.ConditionValid, Status: metav1.ConditionFalse, Reason: string(w.owned.Reason), Message: bounded(w.owned.Message),
+	}
+	switch w.owned.Reason {
+	case lb.Bound:
+		out.Phase, condition.Status = v1beta1.FloatingIPBound, metav1.ConditionTrue
+	case lb.Available:
+		out.Phase, condition.Status = v1beta1.FloatingIPAvailable, metav1.ConditionTrue
+	}
+	out.Conditions = []metav1.Condition{condition}
+	if w.owned.BoundTo != (lb.Key{}) {
+		out.BoundTo = &v1beta1.Holder{Name: w.owned.BoundTo.Name, UID: w.owned.BoundUID}
+		out.BoundSince = &now
+	}
+	switch was := before.BoundTo; {
+	case was == nil:
+	case out.BoundTo != nil && was.UID == out.BoundTo.UID:
+		out.BoundSince = before.BoundSince
+	default:
+		gone := *was
+		gone.Until = &now
+		out.RecentHolders = append([]v1beta1.Holder{gone}, slices.Clone(before.RecentHolders)...)
+		out.RecentHolders = out.RecentHolders[:min(len(out.RecentHolders), recentHolders)]
+	}
+	return out
+}
+
+// keep makes the FloatingIP that a Service wished for by keep-floatingip. It
+// names the Service, so that nobody else takes it over meanwhile.
+func (s *syncer) keep(ctx context.Context, k ipam.Keep) error {
+	f := &v1beta1.FloatingIP{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: config.KindFloatingIP},
+		ObjectMeta: metav1.ObjectMeta{Namespace: k.Service.Namespace, Name: k.Service.Name},
+		Spec:       v1beta1.FloatingIPSpec{ServiceName: k.Service.Name, ReclaimPolicy: v1beta1.ReclaimRetain},
+	}
+	for _, a := range k.Addresses {
+		f.Spec.Addresses = append(f.Spec.Addresses, a.String())
+	}
+	for _, family := range k.Families {
+		f.Spec.IPFamilies = append(f.Spec.IPFamilies, string(family))
+	}
+	return s.cluster.CreateFloatingIP(ctx, f)
+}
