@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -55,16 +56,18 @@ func template(t *testing.T, args ...string) (string, error) {
 
 // kinds decodes every kind the chart may make; a field that the API does not know is an error.
 var kinds = map[string]func() any{
-	"ClusterRole":         func() any { return &rbacv1.ClusterRole{} },
-	"ClusterRoleBinding":  func() any { return &rbacv1.ClusterRoleBinding{} },
-	"DaemonSet":           func() any { return &appsv1.DaemonSet{} },
-	"Deployment":          func() any { return &appsv1.Deployment{} },
-	"Job":                 func() any { return &batchv1.Job{} },
-	"PodDisruptionBudget": func() any { return &policyv1.PodDisruptionBudget{} },
-	"PodMonitor":          func() any { return &map[string]any{} },
-	"Role":                func() any { return &rbacv1.Role{} },
-	"RoleBinding":         func() any { return &rbacv1.RoleBinding{} },
-	"ServiceAccount":      func() any { return &corev1.ServiceAccount{} },
+	"ClusterRole":                      func() any { return &rbacv1.ClusterRole{} },
+	"ClusterRoleBinding":               func() any { return &rbacv1.ClusterRoleBinding{} },
+	"DaemonSet":                        func() any { return &appsv1.DaemonSet{} },
+	"Deployment":                       func() any { return &appsv1.Deployment{} },
+	"Job":                              func() any { return &batchv1.Job{} },
+	"PodDisruptionBudget":              func() any { return &policyv1.PodDisruptionBudget{} },
+	"PodMonitor":                       func() any { return &map[string]any{} },
+	"Role":                             func() any { return &rbacv1.Role{} },
+	"RoleBinding":                      func() any { return &rbacv1.RoleBinding{} },
+	"ServiceAccount":                   func() any { return &corev1.ServiceAccount{} },
+	"ValidatingAdmissionPolicy":        func() any { return &admissionv1.ValidatingAdmissionPolicy{} },
+	"ValidatingAdmissionPolicyBinding": func() any { return &admissionv1.ValidatingAdmissionPolicyBinding{} },
 }
 
 // render returns the chart's objects by "Kind name".
@@ -91,7 +94,7 @@ func render(t *testing.T, args ...string) map[string]any {
 		if err := yaml.UnmarshalStrict([]byte(part), o); err != nil {
 			t.Fatalf("%s %s: %v", m.Kind, m.Name, err)
 		}
-		if clustered := strings.HasPrefix(m.Kind, "Cluster"); clustered != (m.Namespace == "") {
+		if clustered := strings.HasPrefix(m.Kind, "Cluster") || strings.HasPrefix(m.Kind, "Validating"); clustered != (m.Namespace == "") {
 			t.Errorf("%s %s has namespace %q", m.Kind, m.Name, m.Namespace)
 		}
 		objects[m.Kind+" "+m.Name] = o
@@ -326,7 +329,7 @@ func TestCRDs(t *testing.T) {
 	if err := yaml.Unmarshal(text, &kustomization); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"holdfast.dev_bgpadvertisements.yaml", "holdfast.dev_bgppeers.yaml", "holdfast.dev_ipaddresspools.yaml", "holdfast.dev_l2advertisements.yaml"}
+	want := []string{"holdfast.dev_bgpadvertisements.yaml", "holdfast.dev_bgppeers.yaml", "holdfast.dev_floatingips.yaml", "holdfast.dev_ipaddresspools.yaml", "holdfast.dev_l2advertisements.yaml"}
 	for where, got := range map[string][]string{"config/crd": base(inConfig), "the chart": base(inChart), "kustomization.yaml": kustomization.Resources} {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: -want +got\n%s", where, diff)

@@ -35,6 +35,7 @@ imagePullSecrets:
 - --load-balancer-class={{ .Values.loadBalancerClass }}
 - --default-load-balancer={{ .Values.defaultLoadBalancer }}
 - --ignore-exclude-label={{ .Values.ignoreExcludeLabel }}
+- --ignore-openstack-annotations={{ .Values.ignoreOpenStackAnnotations }}
 - --daemonset={{ include "holdfast.name" . }}-speaker
 - --members-secret={{ include "holdfast.name" . }}-members
 {{- end }}
