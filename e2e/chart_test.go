@@ -105,7 +105,7 @@ func (e *env) uninstall(t *testing.T, l2, bgp []netip.Addr) {
 func noFinalizer(t *testing.T, object string, finalizers []string) {
 	t.Helper()
 	for _, f := range finalizers {
-		if strings.HasPrefix(f, "holdfast.dev/") {
+		if strings.HasPrefix(f, "holdfast.dev/") || f == standardFinalizer {
 			t.Errorf("%s still has finalizer %s", object, f)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,11 +24,13 @@ type env struct {
 	app testbed.App
 }
 
-// cases run in this order, one at a time: they share a cluster, and some break it.
-var cases = []struct {
+type testCase struct {
 	name string
 	run  func(*testing.T, *env)
-}{
+}
+
+// cases run in this order, one at a time: they share a cluster, and some break it.
+var cases = []testCase{
 	{"Samples", testSamples},
 	{"Reach", testReach},
 	{"Delete", testDelete},
@@ -49,11 +52,32 @@ var cases = []struct {
 	{"Chart", testChart},
 }
 
+// once are the cases that send no traffic, so that the mode of kube-proxy makes
+// no difference. They run in the first.
+var once = []testCase{
+	{"FloatingIP", testFloatingIP},
+	{"FloatingIPRestore", testFloatingIPRestore},
+	{"Sharing", testSharing},
+	{"Finalizers", testFinalizers},
+	{"NoController", testNoController},
+	{"PoolEdits", testPoolEdits},
+	{"PoolMemory", testPoolMemory},
+	{"Pending", testPending},
+	{"OpenStack", testOpenStack},
+	{"SpeakerPolicy", testSpeakerPolicy},
+	{"LeaderKilled", testLeaderKilled},
+	{"APIServerKilled", testAPIServerKilled},
+}
+
 func TestE2E(t *testing.T) {
-	for _, mode := range []string{lab.ProxyNFTables, lab.ProxyIPTables} {
+	for i, mode := range []string{lab.ProxyNFTables, lab.ProxyIPTables} {
 		t.Run(mode, func(t *testing.T) {
 			e := setUp(t, mode)
-			for _, c := range cases {
+			run := cases
+			if i == 0 {
+				run = slices.Concat(once, cases)
+			}
+			for _, c := range run {
 				t.Run(c.name, func(t *testing.T) { c.run(t, e) })
 			}
 		})

@@ -15,9 +15,13 @@ import (
 // refused checks that a Service has no address, and that its user can read why.
 func (e *env) refused(t *testing.T, name, reason, word string) {
 	t.Helper()
-	ns := e.app.Namespace
+	e.refusedIn(t, e.app.Namespace, name, reason, word)
+}
+
+func (e *env) refusedIn(t *testing.T, ns, name, reason string, words ...string) {
+	t.Helper()
 	c := e.waitCondition(t, ns, name, v1beta1.ConditionAddressAssigned, metav1.ConditionFalse, reason)
-	e.describes(t, []string{reason, c.Message, word}, "service", "-n", ns, name)
+	e.describes(t, append(words, reason, c.Message), "service", "-n", ns, name)
 }
 
 // testRefused gives Services that cannot have what they ask for.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -63,13 +64,10 @@ func New(cluster Cluster) (*Bed, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", cluster.Kubeconfig())
+	config, err := connection(cluster)
 	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig: %w", err)
+		return nil, err
 	}
-	config.QPS, config.Burst = 500, 1000
-	// The cluster is never behind the machine's proxy.
-	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
 	b := &Bed{Cluster: cluster, root: root, macs: map[string]string{}}
 	if b.Kube, err = kubernetes.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
@@ -83,6 +81,28 @@ func New(cluster Cluster) (*Bed, error) {
 	}
 	b.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kinds))
 	return b, nil
+}
+
+// connection is how an administrator reaches the cluster.
+func connection(cluster Cluster) (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", cluster.Kubeconfig())
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	config.QPS, config.Burst = 500, 1000
+	// The cluster is never behind the machine's proxy.
+	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+	return config, nil
+}
+
+// As returns a client that may do what another user may.
+func (b *Bed) As(user string) (kubernetes.Interface, error) {
+	config, err := connection(b.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	config.Impersonate.UserName = user
+	return kubernetes.NewForConfig(config)
 }
 
 // Path returns the path of a file of the repository.

@@ -132,10 +132,11 @@ const (
 	L2Advertisements  = "l2advertisements"
 	BGPAdvertisements = "bgpadvertisements"
 	Peers             = "bgppeers"
+	FloatingIPs       = "floatingips"
 )
 
 // Resource returns a client of one of our resources.
-func (b *Bed) Resource(resource string) dynamic.ResourceInterface {
+func (b *Bed) Resource(resource string) dynamic.NamespaceableResourceInterface {
 	return b.dynamic.Resource(schema.GroupVersionResource{
 		Group: v1beta1.GroupVersion.Group, Version: v1beta1.GroupVersion.Version, Resource: resource,
 	})

@@ -1,0 +1,187 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// Annotations of Services that these tests use.
+const (
+	addressesAnnotation  = "holdfast.dev/addresses"
+	sharingAnnotation    = "holdfast.dev/sharing-key"
+	floatingIPAnnotation = "holdfast.dev/floating-ip"
+	renewAnnotation      = "holdfast.dev/renew"
+	openStackPrefix      = "loadbalancer.openstack.org/"
+)
+
+// one makes a Service of IPv4 and one port.
+func one(port int32) change {
+	return func(s *corev1.Service) {
+		s.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicySingleStack)
+		s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
+		s.Spec.Ports = []corev1.ServicePort{{Port: port, TargetPort: intstr.FromInt32(8080)}}
+	}
+}
+
+// all is several changes as one.
+func all(changes ...change) change {
+	return func(s *corev1.Service) {
+		for _, c := range changes {
+			c(s)
+		}
+	}
+}
+
+// in is the application in another namespace. Nothing need run there.
+func (e *env) in(namespace string) testbed.App {
+	app := e.app
+	app.Namespace = namespace
+	return app
+}
+
+// pool makes a pool for a test, which only Services that ask for it use.
+func (e *env) pool(t *testing.T, name, spec string) {
+	t.Helper()
+	e.apply(t, object("IPAddressPool", name, `{autoAssign: false, `+spec+`}`))
+	e.valid(t, testbed.Pools, name, metav1.ConditionTrue, "Valid")
+}
+
+// address makes a Service of one address and returns that.
+func (e *env) address(t *testing.T, name string, changes ...change) netip.Addr {
+	t.Helper()
+	s := e.create(t, e.app, name, append([]change{one(80)}, changes...)...)
+	return e.addressOf(t, s)
+}
+
+func (e *env) addressOf(t *testing.T, s *corev1.Service) netip.Addr {
+	t.Helper()
+	got, err := e.WaitAddresses(t.Context(), s.Namespace, s.Name, 1)
+	must(t, err)
+	return got[0]
+}
+
+// has waits until a Service of the application has one address and no other.
+func (e *env) has(t *testing.T, name string, want netip.Addr) {
+	t.Helper()
+	must(t, testbed.Until(t.Context(), soon, fmt.Sprintf("%s to have %s", name, want), func(ctx context.Context) error {
+		s, err := e.Kube.CoreV1().Services(e.app.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if got := testbed.Addresses(s); len(got) != 1 || got[0] != want {
+			return fmt.Errorf("it has %v", got)
+		}
+		return nil
+	}))
+}
+
+func (e *env) patchService(t *testing.T, name, patch string) {
+	t.Helper()
+	_, err := e.Kube.CoreV1().Services(e.app.Namespace).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	must(t, err)
+}
+
+func (e *env) patchPool(t *testing.T, name, patch string) {
+	t.Helper()
+	_, err := e.Resource(testbed.Pools).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	must(t, err)
+}
+
+// waitPool waits until a pool is as it should be.
+func (e *env) waitPool(t *testing.T, name, what string, check func(*v1beta1.IPAddressPool) error) {
+	t.Helper()
+	must(t, testbed.Until(t.Context(), soon, what, func(ctx context.Context) error {
+		o, err := e.Resource(testbed.Pools).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		var p v1beta1.IPAddressPool
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &p); err != nil {
+			return err
+		}
+		return check(&p)
+	}))
+}
+
+// waitFloating waits until a FloatingIP is as it should be, and returns it.
+func (e *env) waitFloating(t *testing.T, name, what string, check func(*v1beta1.FloatingIP) error) v1beta1.FloatingIP {
+	t.Helper()
+	var f v1beta1.FloatingIP
+	must(t, testbed.Until(t.Context(), soon, what, func(ctx context.Context) error {
+		o, err := e.Resource(testbed.FloatingIPs).Namespace(e.app.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		f = v1beta1.FloatingIP{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &f); err != nil {
+			return err
+		}
+		return check(&f)
+	}))
+	return f
+}
+
+// bound is a check of a FloatingIP: who uses it; nobody is "".
+func bound(service string) func(*v1beta1.FloatingIP) error {
+	return func(f *v1beta1.FloatingIP) error {
+		phase, holder := v1beta1.FloatingIPAvailable, ""
+		if service != "" {
+			phase = v1beta1.FloatingIPBound
+		}
+		if f.Status.BoundTo != nil {
+			holder = f.Status.BoundTo.Name
+		}
+		if f.Status.Phase != phase || holder != service || len(f.Status.Addresses) != 1 || len(f.Spec.Addresses) != 1 {
+			return fmt.Errorf("it is %s, used by %q, has %v and %v in its spec", f.Status.Phase, holder, f.Status.Addresses, f.Spec.Addresses)
+		}
+		return nil
+	}
+}
+
+// floating makes a FloatingIP that lives as long as the test.
+func (e *env) floating(t *testing.T, name, spec string) netip.Addr {
+	t.Helper()
+	e.apply(t, fmt.Sprintf("apiVersion: holdfast.dev/v1beta1\nkind: FloatingIP\nmetadata: {name: %s, namespace: %s}\nspec: %s\n", name, e.app.Namespace, spec))
+	f := e.waitFloating(t, name, "an address of FloatingIP "+name, func(f *v1beta1.FloatingIP) error {
+		if len(f.Status.Addresses) != 1 {
+			return fmt.Errorf("it is %s with %v", f.Status.Phase, f.Status.Addresses)
+		}
+		return nil
+	})
+	return netip.MustParseAddr(f.Status.Addresses[0])
+}
+
+// delete deletes an object and waits until it is gone.
+func (e *env) delete(t *testing.T, kind, name string) {
+	t.Helper()
+	_, err := e.Kubectl(t.Context(), "delete", kind, name, "-n", e.app.Namespace, "--ignore-not-found", "--timeout="+soon.String())
+	must(t, err)
+}
+
+// saved returns an object as a backup holds it.
+func (e *env) saved(t *testing.T, kind, name string) *unstructured.Unstructured {
+	t.Helper()
+	text, err := e.Kubectl(t.Context(), "get", kind, name, "-n", e.app.Namespace, "-o", "yaml")
+	must(t, err)
+	objects, err := testbed.Decode([]byte(text))
+	must(t, err)
+	o := objects[0]
+	delete(o.Object, "status")
+	for _, field := range []string{"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"} {
+		unstructured.RemoveNestedField(o.Object, "metadata", field)
+	}
+	return o
+}

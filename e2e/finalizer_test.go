@@ -1,0 +1,140 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// standardFinalizer is Kubernetes' own for Services that a load balancer serves.
+const standardFinalizer = "service.kubernetes.io/load-balancer-cleanup"
+
+// finalizers waits until a Service has both finalizers of a load balancer, or neither.
+func (e *env) finalizers(t *testing.T, name string, want bool) {
+	t.Helper()
+	must(t, testbed.Until(t.Context(), soon, fmt.Sprintf("finalizers of %s: %t", name, want), func(ctx context.Context) error {
+		s, err := e.Kube.CoreV1().Services(e.app.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, f := range []string{v1beta1.FinalizerAddress, standardFinalizer} {
+			if slices.Contains(s.Finalizers, f) != want {
+				return fmt.Errorf("they are %v", s.Finalizers)
+			}
+		}
+		return nil
+	}))
+}
+
+// testFinalizers changes the type of a Service, twice to each other type.
+func testFinalizers(t *testing.T, e *env) {
+	e.pool(t, "e2e-final", `addresses: [10.150.3.0/29]`)
+	ask := pool("e2e-final")
+	// What is free below it would be given to anybody else.
+	e.address(t, "final-lower", ask)
+	held := e.address(t, "final", ask)
+	e.finalizers(t, "final", true)
+	e.remove(t, e.app.Namespace, "final-lower")
+	for name, away := range map[string]string{
+		"ClusterIP":    `{"spec":{"type":"ClusterIP","externalTrafficPolicy":null,"allocateLoadBalancerNodePorts":null}}`,
+		"NodePort":     `{"spec":{"type":"NodePort","allocateLoadBalancerNodePorts":null}}`,
+		"ExternalName": `{"spec":{"type":"ExternalName","externalName":"example.com","externalTrafficPolicy":null,"internalTrafficPolicy":null,"allocateLoadBalancerNodePorts":null,"clusterIP":null,"clusterIPs":null,"ipFamilies":null,"ipFamilyPolicy":null,"selector":null}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			e.patchService(t, "final", away)
+			e.finalizers(t, "final", false)
+			must(t, testbed.Until(t.Context(), soon, "its release", func(ctx context.Context) error {
+				s, err := e.Kube.CoreV1().Services(e.app.Namespace).Get(ctx, "final", metav1.GetOptions{})
+				if err == nil && len(testbed.Addresses(s)) > 0 {
+					err = fmt.Errorf("it still has %v", testbed.Addresses(s))
+				}
+				return err
+			}))
+			e.waitPool(t, "e2e-final", "its release in the pool", func(p *v1beta1.IPAddressPool) error {
+				if p.Status.AssignedIPv4 != 0 {
+					return fmt.Errorf("%d are assigned", p.Status.AssignedIPv4)
+				}
+				return nil
+			})
+			e.patchService(t, "final", `{"spec":{"type":"LoadBalancer","externalName":null,"ipFamilyPolicy":"SingleStack","ipFamilies":["IPv4"]}}`)
+			e.has(t, "final", held)
+			e.finalizers(t, "final", true)
+		})
+	}
+}
+
+// testNoController deletes a Service, and changes the type of another, while no controller runs.
+func testNoController(t *testing.T, e *env) {
+	e.pool(t, "e2e-nobody", `addresses: [10.150.3.16/29]`)
+	e.address(t, "nobody-deleted", pool("e2e-nobody"))
+	e.address(t, "nobody-changed", pool("e2e-nobody"))
+	for _, name := range []string{"nobody-deleted", "nobody-changed"} {
+		e.finalizers(t, name, true)
+	}
+	controllers, err := e.Kube.AppsV1().Deployments(testbed.Namespace).Get(t.Context(), testbed.Controller, metav1.GetOptions{})
+	must(t, err)
+	e.scaleController(t, 0)
+	t.Cleanup(func() { e.scaleController(t, *controllers.Spec.Replicas) })
+
+	must(t, e.Kube.CoreV1().Services(e.app.Namespace).Delete(t.Context(), "nobody-deleted", metav1.DeleteOptions{}))
+	e.patchService(t, "nobody-changed", `{"spec":{"type":"ClusterIP","externalTrafficPolicy":null,"allocateLoadBalancerNodePorts":null}}`)
+	for _, name := range []string{"nobody-deleted", "nobody-changed"} {
+		e.finalizers(t, name, true)
+	}
+	e.scaleController(t, *controllers.Spec.Replicas)
+	e.remove(t, e.app.Namespace, "nobody-deleted")
+	e.finalizers(t, "nobody-changed", false)
+	e.waitPool(t, "e2e-nobody", "both addresses to be free", func(p *v1beta1.IPAddressPool) error {
+		if p.Status.AssignedIPv4 != 0 || p.Status.AvailableIPv4 != 8 || len(p.Status.Released) != 2 {
+			return fmt.Errorf("assigned %d, available %d, released %v", p.Status.AssignedIPv4, p.Status.AvailableIPv4, p.Status.Released)
+		}
+		return nil
+	})
+}
+
+// scaleController sets how many controllers there are, and waits until it is so.
+func (e *env) scaleController(t *testing.T, replicas int32) {
+	t.Helper()
+	ctx := context.Background() // also used when the test's own has ended
+	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
+	_, err := e.Kube.AppsV1().Deployments(testbed.Namespace).Patch(ctx, testbed.Controller, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err == nil {
+		err = testbed.Until(ctx, soon, fmt.Sprintf("%d controllers", replicas), func(ctx context.Context) error {
+			pods, err := e.Pods(ctx, testbed.Controller)
+			if err == nil && len(pods) != int(replicas) {
+				err = fmt.Errorf("there are %d", len(pods))
+			}
+			return err
+		})
+	}
+	if err == nil && replicas > 0 {
+		err = e.WaitReady(ctx)
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Error(err)
+	}
+}
+
+// waitPending waits until a Service is told why it has no address.
+func (e *env) waitPending(t *testing.T, s *corev1.Service) metav1.Condition {
+	t.Helper()
+	var got metav1.Condition
+	must(t, testbed.Until(t.Context(), soon, "a reason why "+s.Name+" waits", func(ctx context.Context) (err error) {
+		got, err = e.ServiceCondition(ctx, s.Namespace, s.Name, v1beta1.ConditionAddressAssigned)
+		if err == nil && got.Status != metav1.ConditionFalse {
+			err = fmt.Errorf("it is %s: %s", got.Reason, got.Message)
+		}
+		return err
+	}))
+	return got
+}

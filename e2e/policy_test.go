@@ -1,0 +1,53 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// testSpeakerPolicy writes to a Service as a speaker could that was taken over.
+func testSpeakerPolicy(t *testing.T, e *env) {
+	held := e.address(t, "policy")
+	speaker, err := e.As("system:serviceaccount:" + testbed.Namespace + ":" + testbed.Speaker)
+	must(t, err)
+	condition := func(kind string) string {
+		return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":"True","reason":"Test","message":"written by a test","lastTransitionTime":%q}]}}`,
+			kind, time.Now().UTC().Format(time.RFC3339))
+	}
+	for name, tc := range map[string]struct {
+		patch, subresource, want string
+	}{
+		"addresses":        {`{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.1"}]}}}`, "status", "may not change the addresses"},
+		"no addresses":     {`{"status":{"loadBalancer":null}}`, "status", "may not change the addresses"},
+		"annotation":       {`{"metadata":{"annotations":{"holdfast.dev/pool":"routed"}}}`, "status", "may not change the metadata"},
+		"finalizers":       {`{"metadata":{"finalizers":null}}`, "status", "may not change the metadata"},
+		"others condition": {condition("holdfast.dev/AddressAssigned"), "status", "conditions AnnouncedL2 and AnnouncedBGP only"},
+		"spec":             {`{"spec":{"type":"ClusterIP"}}`, "", `cannot patch resource "services"`},
+		"own condition":    {condition("holdfast.dev/AnnouncedBGP"), "status", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var part []string
+			if tc.subresource != "" {
+				part = append(part, tc.subresource)
+			}
+			_, err := speaker.CoreV1().Services(e.app.Namespace).Patch(t.Context(), "policy", types.StrategicMergePatchType, []byte(tc.patch), metav1.PatchOptions{}, part...)
+			switch {
+			case tc.want == "":
+				must(t, err)
+			case err == nil:
+				t.Error("the API server took it")
+			case !strings.Contains(err.Error(), tc.want):
+				t.Errorf("got %v, want %q in it", err, tc.want)
+			}
+		})
+	}
+	e.has(t, "policy", held)
+}
