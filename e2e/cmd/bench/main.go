@@ -39,6 +39,17 @@ var all = []series{
 	{[]string{"service_to_fetch_10ms_sync"}, 10 * time.Millisecond, services("", "service_to_fetch_10ms_sync")},
 }
 
+// ratios compare Holdfast with a bare client in the same lab.
+var ratios = []struct {
+	name string
+	run  func(context.Context, *testbed.Bed) (float64, error)
+}{
+	{"status_latency_ratio", latency},
+	{"status_rate_ratio", rate},
+}
+
+var statuses = flag.Int("statuses", 2000, "how many Services status_rate_ratio is about")
+
 func main() {
 	only := flag.String("only", "", "measure only what has this `prefix`")
 	flag.Parse()
@@ -51,7 +62,10 @@ func main() {
 }
 
 func run(ctx context.Context, only string) error {
-	found := false
+	found, err := measureAssignments(only)
+	if err != nil {
+		return err
+	}
 	for _, s := range all {
 		if !slices.ContainsFunc(s.names, func(name string) bool { return len(selected(name, only)) > 0 }) {
 			continue
@@ -59,6 +73,22 @@ func run(ctx context.Context, only string) error {
 		found = true
 		if err := s.measure(ctx, only); err != nil {
 			return fmt.Errorf("measure %s: %w", strings.Join(s.names, ", "), err)
+		}
+	}
+	for _, r := range ratios {
+		if !strings.HasPrefix(r.name, only) {
+			continue
+		}
+		found = true
+		err := withBed(ctx, 0, func(b *testbed.Bed) error {
+			got, err := r.run(ctx, b)
+			if err == nil {
+				fmt.Printf("bench: %s %.2f ratio\n", r.name, got)
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("measure %s: %w", r.name, err)
 		}
 	}
 	if !found {
@@ -80,8 +110,24 @@ func selected(name, prefix string) []figure {
 	})
 }
 
-func (s series) measure(ctx context.Context, only string) (err error) {
-	l, down, err := open(ctx, s.minSync)
+func (s series) measure(ctx context.Context, only string) error {
+	return withBed(ctx, s.minSync, func(b *testbed.Bed) error {
+		times, err := s.run(ctx, b)
+		if err != nil {
+			return err
+		}
+		for _, name := range s.names {
+			for _, f := range selected(name, only) {
+				fmt.Printf("bench: %s %.1f ms\n", f.name, float64(quantile(times[name], f.quantile).Microseconds())/1000)
+			}
+		}
+		return nil
+	})
+}
+
+// withBed uses a lab in which Holdfast is installed, and cleans up.
+func withBed(ctx context.Context, minSync time.Duration, use func(*testbed.Bed) error) (err error) {
+	l, down, err := open(ctx, minSync)
 	if err != nil {
 		return err
 	}
@@ -95,16 +141,7 @@ func (s series) measure(ctx context.Context, only string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, restore()) }()
-	times, err := s.run(ctx, b)
-	if err != nil {
-		return err
-	}
-	for _, name := range s.names {
-		for _, f := range selected(name, only) {
-			fmt.Printf("bench: %s %.1f ms\n", f.name, float64(quantile(times[name], f.quantile).Microseconds())/1000)
-		}
-	}
-	return nil
+	return use(b)
 }
 
 // quantile returns the smallest time that so large a part of all times does not exceed.

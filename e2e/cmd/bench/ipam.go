@@ -1,0 +1,100 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/ipam"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// assignment is a figure of the assignment alone, which needs no cluster.
+type assignment struct {
+	name     string
+	unit     time.Duration
+	services int
+	family   lb.Family
+	// change makes the state the one that the figure is about.
+	change func(*lb.State)
+}
+
+var assignments = []assignment{
+	{"ipam_assign_10k_ms", time.Millisecond, 10_000, lb.IPv4, nil},
+	{"ipam_assign_50k_ms", time.Millisecond, 50_000, lb.IPv4, nil},
+	{"ipam_one_more_10k_us", time.Microsecond, 10_001, lb.IPv4, oneMore},
+	{"ipam_assign_64_10k_ms", time.Millisecond, 10_000, lb.IPv6, nil},
+	{"ipam_assign_sharing_10k_ms", time.Millisecond, 20_000, lb.IPv4, pairs},
+}
+
+// oneMore leaves one Service that has no address yet.
+func oneMore(s *lb.State) {
+	for i, a := range ipam.Assign(*s).Assignments {
+		s.Services[i].Addresses = a.Addresses
+		s.Services[i].AssignedFrom = map[netip.Addr]string{}
+		for _, o := range a.Origins {
+			s.Services[i].AssignedFrom[o.Address] = o.Pool
+		}
+	}
+	s.Services[len(s.Services)-1].Addresses = nil
+	s.Services[len(s.Services)-1].AssignedFrom = nil
+}
+
+// pairs has two Services share each address.
+func pairs(s *lb.State) {
+	for i := range s.Services {
+		s.Services[i].SharingKey = fmt.Sprint(i / 2)
+		s.Services[i].Ports = []lb.Port{{Protocol: "TCP", Port: uint16(80 + i%2)}}
+	}
+}
+
+// supply is a pool with a /16 and a /64.
+func supply() lb.Pool {
+	between := func(from, to string) lb.Range {
+		return lb.Range{From: netip.MustParseAddr(from), To: netip.MustParseAddr(to)}
+	}
+	return lb.Pool{Name: "bench", AutoAssign: true, Ranges: []lb.Range{
+		between("10.0.0.0", "10.0.255.255"), between("2001:db8::", "2001:db8::ffff:ffff:ffff:ffff"),
+	}}
+}
+
+func (a assignment) state() lb.State {
+	s := lb.State{Now: time.Now(), Pools: []lb.Pool{supply()}}
+	for i := range a.services {
+		s.Services = append(s.Services, lb.Service{
+			Key: lb.Key{Namespace: "bench", Name: fmt.Sprintf("s%06d", i)}, UID: fmt.Sprint(i), Created: time.Unix(int64(i), 0),
+			Families: []lb.Family{a.family}, FamilyPolicy: lb.SingleStack, Ports: []lb.Port{{Protocol: "TCP", Port: 80}},
+		})
+	}
+	if a.change != nil {
+		a.change(&s)
+	}
+	return s
+}
+
+// assignmentRounds is how often an assignment is timed.
+const assignmentRounds = 9
+
+// measureAssignments prints the figures that have the prefix, and reports whether there are such.
+func measureAssignments(only string) (found bool, err error) {
+	for _, a := range assignments {
+		if !strings.HasPrefix(a.name, only) {
+			continue
+		}
+		found = true
+		s := a.state()
+		var times []time.Duration
+		for range assignmentRounds {
+			start := time.Now()
+			result := ipam.Assign(s)
+			times = append(times, time.Since(start))
+			if len(result.Assignments[a.services-1].Addresses) != 1 {
+				return found, errors.New(a.name + ": the last Service got no address")
+			}
+		}
+		fmt.Printf("bench: %s %.1f %s\n", a.name, float64(quantile(times, 0.5))/float64(a.unit), strings.TrimPrefix(a.name[strings.LastIndexByte(a.name, '_'):], "_"))
+	}
+	return found, nil
+}

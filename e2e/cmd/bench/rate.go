@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// rateRounds is how often all Services are given their addresses by each client.
+	rateRounds = 5
+	// parallel is how many writes Holdfast has under way at once; the bare client has as many.
+	parallel = 16
+	// loadBalancer goes on after a type change where "type": stands.
+	loadBalancer = `"LoadBalancer","allocateLoadBalancerNodePorts":false`
+	// ratePool is what Holdfast's Services wait for.
+	ratePool = "bench-rate"
+	// rateLimit for all Services to get there.
+	rateLimit = 10 * time.Minute
+)
+
+// rate has many Services wait, and times until all have their addresses, from
+// Holdfast and from a bare client by turns. It returns how many times as fast
+// Holdfast is, by the medians.
+func rate(ctx context.Context, b *testbed.Bed) (float64, error) {
+	if err := crowd(ctx, b); err != nil {
+		return 0, err
+	}
+	var ours, bare []time.Duration
+	for i := range rateRounds {
+		took, err := oursRound(ctx, b)
+		if err != nil {
+			return 0, err
+		}
+		ours = append(ours, took)
+		if took, err = bareRound(ctx, b); err != nil {
+			return 0, err
+		}
+		bare = append(bare, took)
+		fmt.Fprintf(os.Stderr, "%d of %d: Holdfast %s, bare client %s\n", i+1, rateRounds, ours[i].Round(time.Millisecond), took.Round(time.Millisecond))
+	}
+	return float64(quantile(bare, 0.5)) / float64(quantile(ours, 0.5)), nil
+}
+
+// crowd makes the Services of both.
+func crowd(ctx context.Context, b *testbed.Bed) error {
+	return forAll(ctx, func(ctx context.Context, i int) error {
+		ours := testbed.Service(app, fmt.Sprintf("ours-%04d", i))
+		ours.Labels = map[string]string{"bench": "ours"}
+		metav1.SetMetaDataAnnotation(&ours.ObjectMeta, "holdfast.dev/pool", ratePool)
+		for _, s := range []*corev1.Service{ours, asBare(testbed.Service(app, fmt.Sprintf("bare-%04d", i)))} {
+			s.Spec.AllocateLoadBalancerNodePorts = new(false) // there are fewer than Services here
+			// The proxies of all nodes share the machine's cores here: they leave this to nobody.
+			s.Labels["service.kubernetes.io/service-proxy-name"] = "none"
+			if _, err := b.Kube.CoreV1().Services(app.Namespace).Create(ctx, s, metav1.CreateOptions{}); err != nil {
+				return fmt.Errorf("create Service %s: %w", s.Name, err)
+			}
+		}
+		return nil
+	})
+}
+
+func forAll(ctx context.Context, do func(ctx context.Context, i int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for i := range *statuses {
+		group.Go(func() error { return do(ctx, i) })
+	}
+	return group.Wait()
+}
+
+func patch(ctx context.Context, b *testbed.Bed, name string, body []byte, subresource ...string) error {
+	_, err := b.Kube.CoreV1().Services(app.Namespace).Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{}, subresource...)
+	return err
+}
+
+// oursRound makes the pool that Holdfast's Services wait for, and takes it away again.
+func oursRound(ctx context.Context, b *testbed.Bed) (time.Duration, error) {
+	if err := waitAll(ctx, b, "ours", pending); err != nil {
+		return 0, err
+	}
+	pool := []byte(`{apiVersion: holdfast.dev/v1beta1, kind: IPAddressPool, metadata: {name: ` + ratePool + `}, spec: {autoAssign: false, addresses: [10.152.0.0/16, "2001:db8:152::/64"]}}`)
+	start := time.Now()
+	if err := b.Apply(ctx, "", pool); err != nil {
+		return 0, err
+	}
+	if err := waitAll(ctx, b, "ours", addressed); err != nil {
+		return 0, err
+	}
+	took := time.Since(start)
+	if err := b.Delete(ctx, "", pool); err != nil {
+		return 0, err
+	}
+	// A Service that is of another type for a while waits again afterwards.
+	for _, kind := range []string{`"ClusterIP","externalTrafficPolicy":null,"allocateLoadBalancerNodePorts":null`, loadBalancer} {
+		err := forAll(ctx, func(ctx context.Context, i int) error {
+			return patch(ctx, b, fmt.Sprintf("ours-%04d", i), []byte(`{"spec":{"type":`+kind+`}}`))
+		})
+		if err != nil {
+			return 0, err
+		}
+		if kind != loadBalancer {
+			err = waitAll(ctx, b, "ours", released)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	return took, nil
+}
+
+func bareRound(ctx context.Context, b *testbed.Bed) (time.Duration, error) {
+	start := time.Now()
+	err := forAll(ctx, func(ctx context.Context, i int) error {
+		body, err := bareStatus(i)
+		if err != nil {
+			return err
+		}
+		return patch(ctx, b, fmt.Sprintf("bare-%04d", i), body, "status")
+	})
+	took := time.Since(start)
+	if err != nil {
+		return 0, err
+	}
+	return took, forAll(ctx, func(ctx context.Context, i int) error {
+		return patch(ctx, b, fmt.Sprintf("bare-%04d", i), []byte(`{"metadata":{"annotations":null},"status":null}`), "status")
+	})
+}
+
+func addressed(s *corev1.Service) bool { return len(testbed.Addresses(s)) == 2 }
+
+func pending(s *corev1.Service) bool {
+	return meta.IsStatusConditionFalse(s.Status.Conditions, v1beta1.ConditionAddressAssigned)
+}
+
+func released(s *corev1.Service) bool { return len(s.Finalizers) == 0 }
+
+// waitAll watches until every Service of a client is as wanted: a list again and
+// again would slow down what is measured.
+func waitAll(ctx context.Context, b *testbed.Bed, whose string, wanted func(*corev1.Service) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, rateLimit)
+	defer cancel()
+	events, err := b.Kube.CoreV1().Services(app.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: "bench=" + whose})
+	if err != nil {
+		return fmt.Errorf("watch Services: %w", err)
+	}
+	defer events.Stop()
+	done := map[string]bool{}
+	for event := range events.ResultChan() {
+		s, ok := event.Object.(*corev1.Service)
+		if !ok {
+			continue
+		}
+		if done[s.Name] = wanted(s); !done[s.Name] {
+			delete(done, s.Name)
+		}
+		if len(done) == *statuses {
+			return nil
+		}
+	}
+	return fmt.Errorf("wait for Services: only %d of %d got there", len(done), *statuses)
+}
