@@ -28,8 +28,9 @@ test: ## Everything: lint, unit tests, end-to-end tests
 	$(MAKE) test-e2e
 
 .PHONY: test-unit
-test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds and real network namespaces
+test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds, real network namespaces; long histories without it
 	go test -race ./...
+	go test -run History ./internal/ipam
 
 .PHONY: test-e2e
 test-e2e: image ## Tests on a real cluster in the lab, with both modes of kube-proxy
@@ -54,7 +55,7 @@ generate: bin/helm ## Write the CRDs, the deep copies and config/ from the API t
 	mkdir -p $(OUT)/api/v1beta1 $(OUT)/config/crd $(OUT)/config/rbac $(OUT)/config/default $(OUT)/charts/holdfast/crds
 	$(CONTROLLER_GEN) paths=./api/... object output:object:dir=$(OUT)/api/v1beta1 crd output:crd:dir=$(OUT)/config/crd
 	cp $(OUT)/config/crd/holdfast.dev_*.yaml $(OUT)/charts/holdfast/crds/
-	$(RENDER) -s templates/rbac.yaml > $(OUT)/config/rbac/rbac.yaml
+	$(RENDER) -s templates/rbac.yaml -s templates/roles.yaml -s templates/admission.yaml > $(OUT)/config/rbac/rbac.yaml
 	$(RENDER) -s templates/controller.yaml -s templates/speaker.yaml > $(OUT)/config/default/holdfast.yaml
 
 RENDER = $(HELM) template holdfast charts/holdfast --namespace holdfast-system
