@@ -24,6 +24,12 @@ const (
 	ConditionAnnouncedL2 = "holdfast.dev/AnnouncedL2"
 	// ConditionAnnouncedBGP is written by the lowest-named speaker that advertises the Service.
 	ConditionAnnouncedBGP = "holdfast.dev/AnnouncedBGP"
+	// ConditionFiltered is written by the controller: who may reach the Service, and False where its ranges or
+	// limits cannot be read in part.
+	ConditionFiltered = "holdfast.dev/Filtered"
+	// ConditionFilterEnforced is written by the speaker that writes AnnouncedL2, or else AnnouncedBGP: False where
+	// its node cannot vouch for the Service's ranges.
+	ConditionFilterEnforced = "holdfast.dev/FilterEnforced"
 	// ConditionAnnotationsHonoured is written by the controller: False lists the annotations that do nothing.
 	ConditionAnnotationsHonoured = "holdfast.dev/AnnotationsHonoured"
 )

@@ -98,7 +98,35 @@ type IPAddressPoolSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="reuseDelay must not be negative: write a duration as 10m or 24h"
 	// +optional
 	ReuseDelay *metav1.Duration `json:"reuseDelay,omitempty"`
+
+	// SourceRanges are who may reach the addresses of the pool: prefixes or addresses of both families. A
+	// Service may narrow them by its own and never widen them. Of a family without any here nobody may.
+	// Without the field everybody may whom the Service lets in.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=2
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.all(s, isCIDR(s.trim()) || isIP(s.trim()))",message="each source range must be a prefix (192.0.2.0/24) or a single address"
+	// +listType=atomic
+	// +optional
+	SourceRanges []string `json:"sourceRanges,omitempty"`
+
+	// UndeclaredPorts says what a client hears at a port that no Service declares: nothing (Drop), or what a
+	// host says that does not listen there (Reset).
+	// +kubebuilder:validation:Enum=Drop;Reset
+	// +kubebuilder:default=Drop
+	// +optional
+	UndeclaredPorts UndeclaredPorts `json:"undeclaredPorts,omitempty"`
 }
+
+// UndeclaredPorts is what becomes of packets to ports that no Service declares.
+type UndeclaredPorts string
+
+// The ways to refuse them.
+const (
+	UndeclaredDrop  UndeclaredPorts = "Drop"
+	UndeclaredReset UndeclaredPorts = "Reset"
+)
 
 // PoolScope is where the addresses of a pool are known.
 type PoolScope string

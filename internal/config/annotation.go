@@ -1,5 +1,7 @@
 package config
 
+import corev1 "k8s.io/api/core/v1"
+
 // Annotations of a Service that ask for something. Ours comes first; MetalLB's
 // spellings map onto the same request, so that its Services work unchanged.
 const (
@@ -35,4 +37,22 @@ const (
 	MetalLBSharingKey = "metallb.io/allow-shared-ip"
 	// MetalLBSharingKeyOld is what MetalLB called it before version 0.14.
 	MetalLBSharingKeyOld = "metallb.universe.tf/allow-shared-ip"
+)
+
+// Annotations that say who may reach a Service.
+const (
+	// AnnotationSourceRanges lists who may come in; unlike spec.loadBalancerSourceRanges it is not read by
+	// kube-proxy, and may hold host bits and spaces.
+	AnnotationSourceRanges = "holdfast.dev/source-ranges"
+	// AnnotationSourceRangesDeny lists who may not, whatever else says that they may.
+	AnnotationSourceRangesDeny = "holdfast.dev/source-ranges-deny"
+	// AnnotationConnectionLimit bounds the concurrent connections to each port, on each node.
+	AnnotationConnectionLimit = "holdfast.dev/connection-limit"
+	// AnnotationRateLimit bounds the new connections per second of one source to each port, on each node.
+	AnnotationRateLimit = "holdfast.dev/rate-limit"
+	// AnnotationLogDrops "true" asks for a sampled log of what is refused.
+	AnnotationLogDrops = "holdfast.dev/log-drops"
+
+	// KubernetesSourceRanges was there before spec.loadBalancerSourceRanges, and is read where that is empty.
+	KubernetesSourceRanges = corev1.AnnotationLoadBalancerSourceRangesKey
 )

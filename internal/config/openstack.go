@@ -34,13 +34,14 @@ func newOpenStack(opt Options, pools []pool) *openStack {
 	return &openStack{opt: opt, pools: pools, matches: map[string][]string{}}
 }
 
-// read adds the wishes of the Service to w. An own annotation that says whether
+// read adds the wishes of the Service to w, and its limit to access. An own annotation that says whether
 // the Service is internal has been read, and wins.
-func (x *openStack) read(r *report, object lb.Object, o *corev1.Service, saidInternal bool, w *lb.Wish) {
+func (x *openStack) read(r *report, object lb.Object, o *corev1.Service, saidInternal bool, w *lb.Wish, access *lb.Access) {
 	if x.opt.IgnoreOpenStack {
 		return
 	}
-	s := osService{wish: w, annotations: map[string]string{}}
+	s := osService{wish: w, access: access, annotations: map[string]string{}}
+	_, s.limited = o.Annotations[AnnotationConnectionLimit]
 	for key, value := range o.Annotations {
 		if name, ours := strings.CutPrefix(key, osPrefix); ours {
 			s.annotations[name] = strings.TrimSpace(value)
@@ -69,7 +70,10 @@ func (x *openStack) read(r *report, object lb.Object, o *corev1.Service, saidInt
 
 // osService is one Service being read.
 type osService struct {
-	wish *lb.Wish
+	wish   *lb.Wish
+	access *lb.Access
+	// limited: an own annotation says how many connections there may be.
+	limited bool
 	// annotations by their names without the prefix.
 	annotations map[string]string
 	said        []string
@@ -97,9 +101,25 @@ func (x *openStack) readNamed(s *osService) {
 	} else if value != "" && value != w.Hostname {
 		s.say("hostname (%q) is not in force: %s is", value, AnnotationHostname)
 	}
+	s.readConnectionLimit()
 	x.readPools(s)
 	for _, name := range slices.Sorted(maps.Keys(s.annotations)) {
 		s.explain(name, s.annotations[name])
+	}
+}
+
+// readConnectionLimit reads a bound on concurrent connections, as OCCM hands it
+// on, though its documentation says per second. A bad one is its default, none.
+func (s *osService) readConnectionLimit() {
+	value := s.annotations["connection-limit"]
+	n, err := parseLimit(value)
+	switch {
+	case err != nil:
+		s.say("connection-limit is read as -1: %v", err)
+	case !s.limited:
+		s.access.ConnectionLimit = n
+	case value != "" && s.access.ConnectionLimit != n:
+		s.say("connection-limit (%q) is not in force: %s is", value, AnnotationConnectionLimit)
 	}
 }
 

@@ -23,11 +23,10 @@ const (
 var osKnown = map[string]known{
 	"floating-network-id": {}, "floating-subnet": {}, "floating-subnet-id": {}, "floating-subnet-tags": {},
 	"class": {}, "network-id": {}, "subnet-id": {}, "load-balancer-id": {}, "load-balancer-address": {},
-	"hostname": {}, "keep-floatingip": {},
+	"hostname": {}, "keep-floatingip": {}, "connection-limit": {},
 
 	"member-subnet-id":                {why: "nodes are reached by their own addresses"},
 	"port-id":                         {why: "there are no ports to name: a FloatingIP holds an address in advance"},
-	"connection-limit":                {why: "connections are not limited", number: true},
 	"proxy-protocol":                  {why: needsProxy},
 	"x-forwarded-for":                 {why: needsProxy + "; the client's address is kept under externalTrafficPolicy Local"},
 	"lb-method":                       {why: "kube-proxy chooses the pod"},

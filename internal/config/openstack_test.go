@@ -61,8 +61,10 @@ func TestOpenStack(t *testing.T) {
 		{"own word wins", []string{osInternal, "true", AnnotationInternal, "false"}, "", osInternal + ` ("true") is not in force: holdfast.dev/internal is`},
 		{"keep", []string{os + "keep-floatingip", "true", os + "hostname", "a.example"}, "keep a.example", ""},
 		{"load balancer", []string{os + "load-balancer-id", "u-1", os + "load-balancer-address", "192.0.2.1"}, "joins u-1 of 2", ""},
-		{"known, does nothing", []string{os + "port-id", "p", os + "connection-limit", "many"}, "",
-			`connection-limit ("many", which is not a number and would mean the default) does nothing: connections are not limited; port-id does nothing: there are no ports to name: a FloatingIP holds an address in advance`},
+		{"known, does nothing", []string{os + "port-id", "p", os + "timeout-tcp-inspect", "many"}, "",
+			`port-id does nothing: there are no ports to name: a FloatingIP holds an address in advance; timeout-tcp-inspect ("many", which is not a number and would mean the default) does nothing: nothing stands between the client and the pods here that could do it`},
+		{"bad limit", []string{os + "connection-limit", "many"}, "", `connection-limit is read as -1: "many" is not a number from 1 to 2147483647, nor -1 for no limit`},
+		{"limit beside ours", []string{os + "connection-limit", "5", AnnotationConnectionLimit, "-1"}, "", `connection-limit ("5") is not in force: holdfast.dev/connection-limit is`},
 		{"typo", []string{os + "floating-subnet-tag", "x", os + "zzz", ""}, "",
 			os + "floating-subnet-tag is unknown: is floating-subnet-tags meant?; " + os + "zzz is unknown"},
 	} {

@@ -33,7 +33,7 @@ func compilePools(r *report, objects []*v1beta1.IPAddressPool, nodes map[string]
 			AvoidBuggyIPs: o.Spec.AvoidBuggyIPs,
 			Allocation:    compileAllocation(r, object, o.Spec.ServiceAllocation),
 			Deleting:      o.DeletionTimestamp != nil,
-			PoolTerms:     compileTerms(o),
+			PoolTerms:     compileTerms(r, object, o),
 		}}
 		var lost overlaps
 		for i, entry := range o.Spec.Addresses {

@@ -44,8 +44,8 @@ func told(problems []lb.Problem) []string {
 	return out
 }
 
-// addrs lets cmp compare addresses.
-func addrs() cmp.Option { return cmpopts.EquateComparable(netip.Addr{}) }
+// addrs lets cmp compare addresses and prefixes.
+func addrs() cmp.Option { return cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}) }
 
 func rangesOf(s lb.State) map[string]string {
 	out := map[string]string{}

@@ -103,9 +103,11 @@ func isOurs(o *corev1.Service, opt Options) bool {
 
 func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, dialect *openStack) lb.Service {
 	object := lb.Object{Kind: KindService, Namespace: key.Namespace, Name: key.Name}
-	families := familiesOf(o)
+	ips := clusterIPs(o)
+	families := familiesOf(ips)
 	asked, problem := readRequest(r, object, o, families)
-	wish, unclear := readWish(r, object, o, dialect)
+	access := readAccess(r, object, o)
+	wish, unclear := readWish(r, object, o, dialect, &access)
 	if problem == nil {
 		problem = unclear
 	}
@@ -116,11 +118,14 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 		Created:            o.CreationTimestamp.Time,
 		Families:           families,
 		FamilyPolicy:       policyOf(o),
+		ClusterIPs:         ips,
 		Ports:              portsOf(o),
 		Local:              o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
+		InternalLocal:      o.Spec.InternalTrafficPolicy != nil && *o.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
 		RequestedAddresses: asked.addresses,
 		RequestedPool:      asked.pool,
 		Wish:               wish,
+		Access:             access,
 		Problem:            problem,
 		Addresses:          statusAddresses(o),
 		AssignedFrom:       assignedFrom(o),
@@ -131,16 +136,25 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 
 // familiesOf reads the families from the cluster IPs, which are what kube-proxy
 // translates to; spec.ipFamilies is only a wish until they are given.
-func familiesOf(o *corev1.Service) []lb.Family {
+func familiesOf(ips []netip.Addr) []lb.Family {
+	var out []lb.Family
+	for _, a := range ips {
+		out = append(out, lb.FamilyOf(a))
+	}
+	return out
+}
+
+func clusterIPs(o *corev1.Service) []netip.Addr {
 	ips := o.Spec.ClusterIPs
 	if len(ips) == 0 {
 		ips = []string{o.Spec.ClusterIP}
 	}
-	var out []lb.Family
+	var out []netip.Addr
 	for _, ip := range ips {
 		// "None" and "" are no addresses: headless, or not yet given.
-		if a, err := parseAddr(ip); err == nil && !slices.Contains(out, lb.FamilyOf(a)) {
-			out = append(out, lb.FamilyOf(a))
+		a, err := parseAddr(ip)
+		if err == nil && !slices.ContainsFunc(out, func(b netip.Addr) bool { return a.BitLen() == b.BitLen() }) {
+			out = append(out, a)
 		}
 	}
 	return out

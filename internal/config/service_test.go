@@ -98,6 +98,7 @@ func TestService(t *testing.T) {
 	o.UID, o.Labels, o.CreationTimestamp = "u", map[string]string{"app": "web"}, metav1.Unix(7, 0)
 	o.Spec.IPFamilyPolicy = ptr(corev1.IPFamilyPolicyPreferDualStack)
 	o.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	o.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicyLocal)
 	o.Spec.Ports = []corev1.ServicePort{{Port: 80}, {Port: 53, Protocol: corev1.ProtocolUDP}}
 	slice := func(service, node string, c discoveryv1.EndpointConditions) *discoveryv1.EndpointSlice {
 		e := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}
@@ -129,12 +130,14 @@ func TestService(t *testing.T) {
 	}, served())
 	want := []lb.Service{{
 		Key: lb.Key{Namespace: "default", Name: "far"}, Families: []lb.Family{lb.IPv6}, FamilyPolicy: lb.SingleStack, Serving: true,
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("fd00:96::2")},
 	}, {
 		Key: lb.Key{Namespace: "default", Name: "idle"}, FamilyPolicy: lb.SingleStack,
 	}, {
 		Key: lb.Key{Namespace: "default", Name: "web"}, UID: "u", Labels: o.Labels, Created: time.Unix(7, 0),
 		Families: []lb.Family{lb.IPv4, lb.IPv6}, FamilyPolicy: lb.PreferDualStack,
-		Ports: []lb.Port{{Protocol: "TCP", Port: 80}, {Protocol: "UDP", Port: 53}}, Local: true,
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd00:96::1")},
+		Ports:      []lb.Port{{Protocol: "TCP", Port: 80}, {Protocol: "UDP", Port: 53}}, Local: true, InternalLocal: true,
 		Addresses:    []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 		ServingNodes: map[string]bool{"ready": true, "unknown": true, "draining": true}, Serving: true,
 	}}
@@ -149,10 +152,12 @@ func TestService(t *testing.T) {
 func TestNode(t *testing.T) {
 	n := nodeObject("n1", "a", "192.0.2.1", "n1.example", "2001:db8::1")
 	n.Labels[corev1.LabelNodeExcludeBalancers] = "false"
+	n.Spec.PodCIDRs = []string{"10.244.1.0/24", "x", "fd00:244:0:1::/64"}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}, {Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue}}
 	want := lb.Node{
 		Name: "n1", Labels: n.Labels, Excluded: true, NetworkUnavailable: true,
 		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
+		PodRanges: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd00:244:0:1::/64")},
 	}
 	for _, ignore := range []bool{false, true} {
 		want.Excluded = !ignore

@@ -9,13 +9,19 @@ import (
 
 // compileTerms reads on what terms a pool gives, and what its status remembers.
 // A line of the status that cannot be read was not written by us and says nothing.
-func compileTerms(o *v1beta1.IPAddressPool) lb.PoolTerms {
+func compileTerms(r *report, object lb.Object, o *v1beta1.IPAddressPool) lb.PoolTerms {
 	t := lb.PoolTerms{
 		Internal:          o.Spec.Scope == v1beta1.ScopeInternal,
 		Classes:           o.Spec.Classes,
 		Tags:              o.Spec.Tags,
 		Aliases:           o.Spec.Aliases,
 		ReleasedForgotten: o.Status.ReleasedForgotten,
+		Reset:             o.Spec.UndeclaredPorts == v1beta1.UndeclaredReset,
+	}
+	if len(o.Spec.SourceRanges) > 0 {
+		allowed := readSources(o.Spec.SourceRanges)
+		allowed.report(r, object, "spec.sourceRanges")
+		t.Restricted, t.SourceRanges = true, allowed.prefixes
 	}
 	if q := o.Spec.Quota; q != nil && q.PerNamespace != nil {
 		t.Quota = map[lb.Family]int{}
@@ -32,14 +38,14 @@ func compileTerms(o *v1beta1.IPAddressPool) lb.PoolTerms {
 	if d := o.Spec.ReuseDelay; d != nil {
 		t.ReuseDelay = d.Duration
 	}
-	for _, r := range o.Status.Released {
-		if a, err := parseAddr(r.Address); err == nil {
-			t.Released = append(t.Released, lb.Release{Address: a, Time: r.Time.Time, Holder: parseKey(r.Service), UID: r.UID})
+	for _, was := range o.Status.Released {
+		if a, err := parseAddr(was.Address); err == nil {
+			t.Released = append(t.Released, lb.Release{Address: a, Time: was.Time.Time, Holder: parseKey(was.Service), UID: was.UID})
 		}
 	}
-	for _, r := range o.Status.Retained {
-		if a, err := parseAddr(r.Address); err == nil {
-			t.Retained = append(t.Retained, lb.Retention{Address: a, Holder: parseKey(r.Service), Since: r.Since.Time})
+	for _, is := range o.Status.Retained {
+		if a, err := parseAddr(is.Address); err == nil {
+			t.Retained = append(t.Retained, lb.Retention{Address: a, Holder: parseKey(is.Service), Since: is.Since.Time})
 		}
 	}
 	return t

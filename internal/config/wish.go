@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// readWish reads what a Service asks for beside addresses and a pool. The
-// error is for what must not be guessed at.
-func readWish(r *report, object lb.Object, o *corev1.Service, dialect *openStack) (lb.Wish, *lb.Problem) {
+// readWish reads what a Service asks for beside addresses and a pool, and what
+// OpenStack's annotations add to its access. The Problem is for what must not be guessed at.
+func readWish(r *report, object lb.Object, o *corev1.Service, dialect *openStack, access *lb.Access) (lb.Wish, *lb.Problem) {
 	var w lb.Wish
 	w.SharingKey, _ = firstAnnotation(r, object, o, AnnotationSharingKey, MetalLBSharingKey, MetalLBSharingKeyOld)
 	w.FloatingIP = strings.TrimSpace(o.Annotations[AnnotationFloatingIP])
@@ -30,7 +30,7 @@ func readWish(r *report, object lb.Object, o *corev1.Service, dialect *openStack
 		p := r.problems[len(r.problems)-1]
 		return w, &p
 	}
-	dialect.read(r, object, o, said && internal != "", &w)
+	dialect.read(r, object, o, said && internal != "", &w, access)
 	if w.SharingKey != "" && w.LoadBalancerID != "" && w.LoadBalancerID != string(o.UID) {
 		r.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s: remove one of the two", AnnotationSharingKey, osPrefix+"load-balancer-id")
 		p := r.problems[len(r.problems)-1]

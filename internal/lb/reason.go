@@ -72,6 +72,35 @@ const (
 	AnnotationIgnored Reason = "AnnotationIgnored"
 )
 
+// Reasons of a filter (conditions holdfast.dev/Filtered and holdfast.dev/FilterEnforced).
+const (
+	// Filtered: every range and limit that the Service and its pools name is in force.
+	Filtered Reason = "Filtered"
+	// InvalidSourceRange: an entry of a list of sources cannot be read; the others are in force.
+	InvalidSourceRange Reason = "InvalidSourceRange"
+	// NoSourceAllowed: a list of sources holds nothing that can be read, and closes.
+	NoSourceAllowed Reason = "NoSourceAllowed"
+	// ConflictingSourceRanges: two lists of sources differ, and one of them is in force.
+	ConflictingSourceRanges Reason = "ConflictingSourceRanges"
+	// InvalidLimit: a limit, or a wish for a log, cannot be read and is not in force.
+	InvalidLimit Reason = "InvalidLimit"
+	// FilterNotEnforceable: something on the node may carry packets past its packet filter.
+	FilterNotEnforceable Reason = "FilterNotEnforceable"
+	// FilterNotInForce: the node cannot keep its packet filter, and does not announce what has ranges.
+	FilterNotInForce Reason = "FilterNotInForce"
+	// StrictARPMissing: kube-proxy in mode IPVS has the node answer ARP for every address on its own.
+	StrictARPMissing Reason = "StrictARPMissing"
+)
+
+// OfFilter reports whether a Reason says something of what a Service asks of the filter.
+func (r Reason) OfFilter() bool {
+	switch r {
+	case InvalidSourceRange, NoSourceAllowed, ConflictingSourceRanges, InvalidLimit:
+		return true
+	}
+	return false
+}
+
 // Reasons of an announcement (conditions holdfast.dev/AnnouncedL2 and
 // holdfast.dev/AnnouncedBGP).
 const (

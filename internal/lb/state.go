@@ -30,6 +30,8 @@ type State struct {
 	Peers             []Peer
 	// Members holds the names of the nodes whose speakers are alive, as the members see each other.
 	Members map[string]bool
+	// Here is what the node that decides knows of itself.
+	Here Here
 }
 
 // Node is what decides whether a node may attract traffic.
@@ -38,6 +40,8 @@ type Node struct {
 	Labels map[string]string
 	// Addresses are the node's own, from its status.
 	Addresses []netip.Addr
+	// PodRanges its pods take their addresses from, where Kubernetes gives them.
+	PodRanges []netip.Prefix
 	// Excluded: the label node.kubernetes.io/exclude-from-external-load-balancers stands and is obeyed.
 	Excluded bool
 	// NetworkUnavailable mirrors the node condition of that name.
@@ -64,15 +68,18 @@ type Service struct {
 	// Families are those of its cluster IPs, the primary first; empty for a headless Service.
 	Families     []Family
 	FamilyPolicy FamilyPolicy
+	// ClusterIPs of the Service, at most one of each family.
+	ClusterIPs []netip.Addr
 	// Ports the Service declares.
 	Ports []Port
-	// Local is externalTrafficPolicy: Local.
-	Local bool
+	// Local is externalTrafficPolicy: Local, and InternalLocal is internalTrafficPolicy: Local.
+	Local, InternalLocal bool
 	// RequestedAddresses are asked for by spec.loadBalancerIP or holdfast.dev/addresses.
 	RequestedAddresses []netip.Addr
 	// RequestedPool is asked for by holdfast.dev/pool.
 	RequestedPool string
 	Wish
+	Access
 	// Problem says why the request cannot be read; nil when it can.
 	Problem *Problem
 	// Addresses it holds, as its status says.

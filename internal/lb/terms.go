@@ -57,6 +57,12 @@ type PoolTerms struct {
 	MaxServices int
 	// ReuseDelay keeps a released address from others.
 	ReuseDelay time.Duration
+	// Restricted: only SourceRanges reach its addresses, whatever a Service says.
+	Restricted bool
+	// SourceRanges are masked prefixes of both families, ordered, none within another.
+	SourceRanges []netip.Prefix
+	// Reset: a port that no Service declares answers with a reset; else nothing answers.
+	Reset bool
 	// Released and Retained are what its status remembers.
 	Released []Release
 	// ReleasedForgotten counts what did not fit into it.

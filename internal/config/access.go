@@ -1,0 +1,104 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// readAccess reads who may reach a Service. What cannot be read is said, and the
+// rest is in force.
+func readAccess(r *report, object lb.Object, o *corev1.Service) lb.Access {
+	var a lb.Access
+	a.Allow, a.Restricted = readAllowed(r, object, o)
+	if text, given := o.Annotations[AnnotationSourceRangesDeny]; given && strings.TrimSpace(text) != "" {
+		deny := readSources(splitSources(text))
+		deny.report(r, object, "annotation "+AnnotationSourceRangesDeny)
+		a.Deny = deny.prefixes
+		// Where nothing of the list can be read, everybody may be whom it means.
+		if len(deny.prefixes) == 0 {
+			a.Allow, a.Restricted = nil, true
+		}
+	}
+	a.ConnectionLimit = readLimit(r, object, o, AnnotationConnectionLimit)
+	a.RateLimit = readLimit(r, object, o, AnnotationRateLimit)
+	switch value := strings.TrimSpace(o.Annotations[AnnotationLogDrops]); value {
+	case "true":
+		a.LogDrops = true
+	case "", "false":
+	default:
+		r.fault(object, lb.InvalidLimit, `annotation %s is %q and asks for nothing: write "true" or "false"`, AnnotationLogDrops, value)
+	}
+	return a
+}
+
+// readAllowed reads the lists of those who may come in: our annotation, the field
+// of the API, the annotation that was there before the field. The first that is
+// given is in force. An annotation without a value is a list without an entry.
+func readAllowed(r *report, object lb.Object, o *corev1.Service) (allow []netip.Prefix, restricted bool) {
+	type list struct {
+		name string
+		sources
+	}
+	var lists []list
+	if text, given := o.Annotations[AnnotationSourceRanges]; given {
+		lists = append(lists, list{"annotation " + AnnotationSourceRanges, readSources(splitSources(text))})
+	}
+	if len(o.Spec.LoadBalancerSourceRanges) > 0 {
+		lists = append(lists, list{"spec.loadBalancerSourceRanges", readSources(o.Spec.LoadBalancerSourceRanges)})
+	}
+	if text, given := o.Annotations[KubernetesSourceRanges]; given {
+		lists = append(lists, list{"annotation " + KubernetesSourceRanges, readSources(splitSources(text))})
+	}
+	for _, l := range lists {
+		l.report(r, object, l.name)
+		if !slices.Equal(l.prefixes, lists[0].prefixes) {
+			r.fault(object, lb.ConflictingSourceRanges, "%s is in force, %s differs and is not: remove one of the two", lists[0].name, l.name)
+		}
+	}
+	if len(lists) == 0 {
+		return nil, false
+	}
+	return lists[0].prefixes, true
+}
+
+// report says what of a list cannot be read.
+func (s sources) report(r *report, object lb.Object, name string) {
+	const write = "write addresses and lengths, as in 192.0.2.0/24 and 2001:db8::/32"
+	switch {
+	case len(s.prefixes) == 0 && len(s.unread) == 0:
+		r.fault(object, lb.NoSourceAllowed, "%s is empty, so that nobody may come in: %s, or remove it", name, write)
+	case len(s.prefixes) == 0:
+		r.fault(object, lb.NoSourceAllowed, "%s holds nothing that can be read, so that nobody may come in (%s): %s", name, listSome(s.unread), write)
+	case len(s.unread) > 0:
+		r.fault(object, lb.InvalidSourceRange, "%s is in force but for what cannot be read (%s): %s", name, listSome(s.unread), write)
+	}
+}
+
+// readLimit reads a bound; -1 is none, as it is to OpenStack.
+func readLimit(r *report, object lb.Object, o *corev1.Service, key string) int {
+	value := strings.TrimSpace(o.Annotations[key])
+	n, err := parseLimit(value)
+	if err != nil {
+		r.fault(object, lb.InvalidLimit, "annotation %s does not limit anything: %v", key, err)
+	}
+	return n
+}
+
+// parseLimit reads a bound, 0 for none. The kernel counts in 32 bits.
+func parseLimit(value string) (int, error) {
+	if value == "" || value == "-1" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(value, 10, 32)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("%q is not a number from 1 to 2147483647, nor -1 for no limit", value)
+	}
+	return int(n), nil
+}

@@ -1,0 +1,188 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+func fromSources(sources ...string) func(*corev1.Service) {
+	return func(o *corev1.Service) { o.Spec.LoadBalancerSourceRanges = sources }
+}
+
+// accessText writes an access as an operator would.
+func accessText(a lb.Access) string {
+	var words []string
+	if a.Restricted {
+		words = append(words, fmt.Sprint("from ", a.Allow))
+	}
+	if len(a.Deny) > 0 {
+		words = append(words, fmt.Sprint("but ", a.Deny))
+	}
+	if a.ConnectionLimit > 0 || a.RateLimit > 0 {
+		words = append(words, fmt.Sprint(a.ConnectionLimit, " at once, ", a.RateLimit, "/s"))
+	}
+	if a.LogDrops {
+		words = append(words, "logged")
+	}
+	return strings.Join(words, " ")
+}
+
+func TestAccess(t *testing.T) {
+	const write = ": write addresses and lengths, as in 192.0.2.0/24 and 2001:db8::/32"
+	annotation := func(key string) string { return "annotation " + key }
+	for _, tt := range []struct {
+		name   string
+		change func(*corev1.Service)
+		want   string
+		said   []string
+	}{
+		{"nothing asked", func(*corev1.Service) {}, "", nil},
+		{"the field", fromSources("192.0.2.0/24", "2001:db8::/32"), "from [192.0.2.0/24 2001:db8::/32]", nil},
+		{"one family closes the other", fromSources("192.0.2.0/24"), "from [192.0.2.0/24]", nil},
+		{"everybody", fromSources("0.0.0.0/0", "::/0"), "from [0.0.0.0/0 ::/0]", nil},
+		{"spaces and host bits", fromSources(" 192.168.32.1/24", "10.1.2.3/8\t"), "from [10.0.0.0/8 192.168.32.0/24]", nil},
+		{"addresses", annotated(AnnotationSourceRanges, "192.0.2.7, 2001:db8::7"), "from [192.0.2.7/32 2001:db8::7/128]", nil},
+		{"lines and trailing commas", annotated(AnnotationSourceRanges, "192.0.2.0/25,\n  192.0.2.128/25,\n"), "from [192.0.2.0/25 192.0.2.128/25]", nil},
+		{"nested and repeated", fromSources("10.0.0.0/8", "10.1.0.0/16", "10.0.0.0/8", "10.255.255.255"), "from [10.0.0.0/8]", nil},
+		{"IPv4 in IPv6 form", fromSources("::ffff:10.1.2.3/104", "::ffff:192.0.2.1"), "from [10.0.0.0/8 192.0.2.1/32]", nil},
+		{"wider than IPv4 in IPv6 form", fromSources("::ffff:10.1.2.3/95", "10.0.0.0/8"), "from [10.0.0.0/8]",
+			[]string{`InvalidSourceRange: spec.loadBalancerSourceRanges is in force but for what cannot be read ("::ffff:10.1.2.3/95" is wider than IPv4 in IPv6 form can be (/96))` + write}},
+		{"the rest is in force", annotated(AnnotationSourceRanges, "10.0.0.0/33, 10.0.0.0/8, ten, fe80::1%eth0"), "from [10.0.0.0/8]",
+			[]string{`InvalidSourceRange: ` + annotation(AnnotationSourceRanges) + ` is in force but for what cannot be read ("10.0.0.0/33" is neither a prefix nor an address, "ten" is neither a prefix nor an address, "fe80::1%eth0" is neither a prefix nor an address)` + write}},
+		{"nothing readable closes", fromSources("10.0.0.0/255.0.0.0"), "from []",
+			[]string{`NoSourceAllowed: spec.loadBalancerSourceRanges holds nothing that can be read, so that nobody may come in ("10.0.0.0/255.0.0.0" is neither a prefix nor an address)` + write}},
+		{"empty closes", annotated(AnnotationSourceRanges, ""), "from []",
+			[]string{`NoSourceAllowed: ` + annotation(AnnotationSourceRanges) + ` is empty, so that nobody may come in` + write + `, or remove it`}},
+		{"spaces and commas close", annotated(KubernetesSourceRanges, " , "), "from []",
+			[]string{`NoSourceAllowed: ` + annotation(KubernetesSourceRanges) + ` is empty, so that nobody may come in` + write + `, or remove it`}},
+		{"the older annotation is a fallback", annotated(KubernetesSourceRanges, "10.0.0.0/8"), "from [10.0.0.0/8]", nil},
+		{"same in other words", all(fromSources("10.0.0.0/8"), annotated(KubernetesSourceRanges, "10.0.0.1/8"), annotated(AnnotationSourceRanges, "10.0.0.0/8,10.1.0.0/16")), "from [10.0.0.0/8]", nil},
+		{"ours wins", all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRanges, "192.0.2.0/24")), "from [192.0.2.0/24]",
+			[]string{`ConflictingSourceRanges: ` + annotation(AnnotationSourceRanges) + ` is in force, spec.loadBalancerSourceRanges differs and is not: remove one of the two`}},
+		{"ours wins even if it closes", all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRanges, "")), "from []",
+			[]string{`ConflictingSourceRanges: ` + annotation(AnnotationSourceRanges) + ` is in force, spec.loadBalancerSourceRanges differs and is not: remove one of the two`,
+				`NoSourceAllowed: ` + annotation(AnnotationSourceRanges) + ` is empty, so that nobody may come in` + write + `, or remove it`}},
+		{"deny", all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRangesDeny, "10.9.0.0/16, 10.9.1.0/24")), "from [10.0.0.0/8] but [10.9.0.0/16]", nil},
+		{"deny alone", annotated(AnnotationSourceRangesDeny, "10.9.0.0/16"), "but [10.9.0.0/16]", nil},
+		{"deny nobody", annotated(AnnotationSourceRangesDeny, " "), "", nil},
+		{"unreadable deny closes", all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRangesDeny, "them")), "from []",
+			[]string{`NoSourceAllowed: ` + annotation(AnnotationSourceRangesDeny) + ` holds nothing that can be read, so that nobody may come in ("them" is neither a prefix nor an address)` + write}},
+		{"limits", all(annotated(AnnotationConnectionLimit, "100"), annotated(AnnotationRateLimit, " 7 "), annotated(AnnotationLogDrops, "true")), "100 at once, 7/s logged", nil},
+		{"no limits", all(annotated(AnnotationConnectionLimit, "-1"), annotated(AnnotationRateLimit, "-1"), annotated(AnnotationLogDrops, "false")), "", nil},
+		{"bad limits", all(annotated(AnnotationConnectionLimit, "0"), annotated(AnnotationRateLimit, "4294967296"), annotated(AnnotationLogDrops, "yes")), "",
+			[]string{`InvalidLimit: annotation holdfast.dev/connection-limit does not limit anything: "0" is not a number from 1 to 2147483647, nor -1 for no limit`,
+				`InvalidLimit: annotation holdfast.dev/log-drops is "yes" and asks for nothing: write "true" or "false"`,
+				`InvalidLimit: annotation holdfast.dev/rate-limit does not limit anything: "4294967296" is not a number from 1 to 2147483647, nor -1 for no limit`}},
+		{"OpenStack's limit", annotated(osPrefix+"connection-limit", "50"), "50 at once, 0/s", nil},
+		{"ours before OpenStack's", all(annotated(osPrefix+"connection-limit", "50"), annotated(AnnotationConnectionLimit, "50")), "50 at once, 0/s", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, problems := Compile(Objects{Services: []*corev1.Service{serviceObject("s", tt.change)}}, served())
+			if got := accessText(s.Services[0].Access); got != tt.want {
+				t.Errorf("access %q, want %q", got, tt.want)
+			}
+			var said []string
+			for _, p := range problems {
+				said = append(said, fmt.Sprintf("%s: %s", p.Reason, p.Message))
+				if !p.Reason.OfFilter() || p.Note {
+					t.Errorf("%+v is not a fault of the filter", p)
+				}
+			}
+			if diff := cmp.Diff(tt.said, said); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+			if s.Services[0].Problem != nil {
+				t.Error("the Service waits for an address because of its filter")
+			}
+		})
+	}
+}
+
+// A message does not grow with the list.
+func TestManyUnreadableSources(t *testing.T) {
+	entries := slices.Repeat([]string{strings.Repeat("x", 1000)}, 1000)
+	s, problems := Compile(Objects{Services: []*corev1.Service{serviceObject("s", annotated(AnnotationSourceRanges, strings.Join(entries, ",")))}}, served())
+	if a := s.Services[0].Access; !a.Restricted || len(a.Allow) > 0 {
+		t.Errorf("access %q", accessText(a))
+	}
+	if len(problems) != 1 || len(problems[0].Message) > 1000 || !strings.Contains(problems[0].Message, "and 995 more") {
+		t.Errorf("problems %v", told(problems))
+	}
+}
+
+func TestPoolSourceRanges(t *testing.T) {
+	for _, tt := range []struct {
+		ranges []string
+		ports  v1beta1.UndeclaredPorts
+		want   string
+		said   int
+	}{
+		{nil, "", "false [] false", 0},
+		{[]string{"10.0.0.1/8", "2001:db8::/32 "}, v1beta1.UndeclaredReset, "true [10.0.0.0/8 2001:db8::/32] true", 0},
+		{[]string{"10.0.0.0/8", "x"}, v1beta1.UndeclaredDrop, "true [10.0.0.0/8] false", 1},
+		{[]string{"x"}, "", "true [] false", 1},
+	} {
+		o := poolObject("p", 1, "192.0.2.0/28")
+		o.Spec.SourceRanges, o.Spec.UndeclaredPorts = tt.ranges, tt.ports
+		s, problems := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}}, served())
+		p := s.Pools[0]
+		if got := fmt.Sprint(p.Restricted, p.SourceRanges, p.Reset); got != tt.want || len(problems) != tt.said {
+			t.Errorf("%q: %s, want %s; said %v", tt.ranges, got, tt.want, told(problems))
+		}
+	}
+}
+
+// FuzzSources: what is read lets in exactly those whom a readable entry names,
+// each entry taken by itself.
+func FuzzSources(f *testing.F) {
+	for _, seed := range []string{"10.0.0.0/8", " 10.0.0.1/8 ,x", "::/0,0.0.0.0/0", "::ffff:1.2.3.4/97", "1.2.3.4/33", "fe80::1%a/64", ",\n,", "1.2.3.4/08", "10.0.0.0/8,10.0.0.0/7,9.0.0.0/8"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		entries := splitSources(text)
+		s := readSources(entries)
+		if !slices.IsSortedFunc(s.prefixes, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) }) {
+			t.Errorf("%v is not ordered", s.prefixes)
+		}
+		for i, p := range s.prefixes {
+			if p != p.Masked() || p.Addr().Is4In6() || p.Addr().Zone() != "" || i > 0 && s.prefixes[i-1].Overlaps(p) {
+				t.Errorf("%v: %v is not canonical", s.prefixes, p)
+			}
+		}
+		read := 0
+		for _, entry := range entries {
+			one := readSources([]string{entry})
+			read += len(one.prefixes)
+			for _, p := range one.prefixes {
+				for _, a := range []netip.Addr{p.Addr(), lastOf(p)} {
+					if !slices.ContainsFunc(s.prefixes, func(q netip.Prefix) bool { return q.Contains(a) }) {
+						t.Errorf("%q lets %s in, the list %v does not", entry, a, s.prefixes)
+					}
+				}
+			}
+			if strings.TrimSpace(entry) != "" && len(one.prefixes)+len(one.unread) != 1 {
+				t.Errorf("%q is neither read nor said", entry)
+			}
+		}
+		if read < len(s.prefixes) {
+			t.Errorf("%d entries became %v", read, s.prefixes)
+		}
+	})
+}
+
+func all(changes ...func(*corev1.Service)) func(*corev1.Service) {
+	return func(o *corev1.Service) {
+		for _, change := range changes {
+			change(o)
+		}
+	}
+}
