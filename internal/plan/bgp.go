@@ -36,7 +36,7 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 		for _, n := range announcers {
 			nodes[n] = true
 		}
-		if slices.Contains(announcers, p.node) {
+		if slices.Contains(announcers, p.node) && !p.withheld[a] {
 			p.route(a, ads, peers)
 		}
 	}
@@ -117,6 +117,7 @@ func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool) {
 			panic(fmt.Sprintf("plan: aggregation length %d of %s passed config: %v", bits, ad.Name, err))
 		}
 		for _, peer := range p.peersFor(p.node, a, i) {
+			p.attracted[a] = true
 			peers[peer] = true
 			p.routes.add(prefix, peer, ad)
 		}

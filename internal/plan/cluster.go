@@ -18,10 +18,9 @@ type cluster struct {
 	nodes []node
 	// peers each known node holds sessions with.
 	peers map[string][]lb.Peer
-	// ranges of all pools, by first address; they are disjoint.
-	ranges []poolRange
-	l2     []scope
-	bgp    []scope
+	pools poolIndex
+	l2    []scope
+	bgp   []scope
 	// sharers holds the Services of each address that several have.
 	sharers map[netip.Addr][]*lb.Service
 	// elections caches candidates by the set of advertisements that select a Service.
@@ -35,11 +34,6 @@ type node struct {
 	// barred is why the node may not announce anything; empty when it may.
 	barred lb.Reason
 	alive  bool
-}
-
-type poolRange struct {
-	lb.Range
-	pool *lb.Pool
 }
 
 // scope is an advertisement's lb.Scope with its selectors resolved to pools and nodes.
@@ -70,12 +64,7 @@ func newCluster(s lb.State) *cluster {
 			c.peers[name] = c.peersOf(n)
 		}
 	}
-	for i := range s.Pools {
-		for _, r := range s.Pools[i].Ranges {
-			c.ranges = append(c.ranges, poolRange{r, &s.Pools[i]})
-		}
-	}
-	slices.SortFunc(c.ranges, func(a, b poolRange) int { return a.From.Compare(b.From) })
+	c.pools = newPoolIndex(s.Pools)
 	c.sharers = sharers(s.Services)
 	for _, a := range s.L2Advertisements {
 		c.l2 = append(c.l2, c.scope(a.Scope))
@@ -118,18 +107,8 @@ func (c *cluster) scope(s lb.Scope) scope {
 	return out
 }
 
-// poolOf returns the name of the pool an address belongs to: the one that has
-// it now, else the one it was assigned from; "" when there is none.
-func (c *cluster) poolOf(s *lb.Service, a netip.Addr) string {
-	i, found := slices.BinarySearchFunc(c.ranges, a, func(r poolRange, a netip.Addr) int { return r.From.Compare(a) })
-	if !found {
-		i--
-	}
-	if i >= 0 && c.ranges[i].Contains(a) {
-		return c.ranges[i].pool.Name
-	}
-	return s.AssignedFrom[a]
-}
+// poolOf returns the name of the pool an address belongs to; "" when there is none.
+func (c *cluster) poolOf(s *lb.Service, a netip.Addr) string { return c.pools.nameOf(s, a) }
 
 // selecting returns the indexes of the scopes that select the Service for a pool.
 func selecting(scopes []scope, s *lb.Service, pool string) []int {

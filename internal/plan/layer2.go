@@ -32,7 +32,7 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 			out.Nodes = append(out.Nodes, owner.Name)
 		}
 		owners = append(owners, fmt.Sprintf("%s by node %s", a, owner.Name))
-		if owner.Name == p.node {
+		if owner.Name == p.node && !p.withheld[a] {
 			p.own(a, ads)
 		}
 	}
@@ -83,6 +83,7 @@ func (p *planner) elect(s *lb.Service, a netip.Addr, candidates []candidate) (*n
 func (p *planner) own(a netip.Addr, ads []int) {
 	me := slices.IndexFunc(p.nodes, func(n node) bool { return n.Name == p.node })
 	links := []string{}
+	p.attracted[a] = true
 	for _, i := range ads {
 		if !p.cluster.l2[i].nodes[me] {
 			continue

@@ -1,4 +1,4 @@
-// Package plan decides what one node announces and advertises, and why not. It
+// Package plan decides what one node announces, advertises and lets through, and why not. It
 // is pure: no clock, no log, no client. The same functions serve the speaker,
 // the tests and the plugin.
 package plan
@@ -22,6 +22,8 @@ type Plan struct {
 	RouterID netip.Addr
 	// Routes this node advertises.
 	Routes []lb.Route
+	// Filter of this node.
+	Filter lb.Filter
 	// Verdicts, one for each Service of the State, in its order.
 	Verdicts []Verdict
 }
@@ -58,6 +60,8 @@ func ForNode(node string, s lb.State) Plan {
 		cluster:   c,
 		node:      node,
 		announced: map[netip.Addr][]string{},
+		attracted: map[netip.Addr]bool{},
+		withheld:  c.withheld(),
 		routes:    newRouteTable(),
 	}
 	p.plan.Peers, p.plan.RouterID = c.peers[node], c.routerID(node)
@@ -66,6 +70,7 @@ func ForNode(node string, s lb.State) Plan {
 	}
 	p.plan.Announcements = p.announcements()
 	p.plan.Routes = p.routes.sorted()
+	p.plan.Filter = p.filter()
 	return p.plan
 }
 
@@ -76,11 +81,21 @@ type planner struct {
 	plan Plan
 	// announced maps an address this node owns to the links to announce it on; nil means all.
 	announced map[netip.Addr][]string
-	routes    routeTable
+	// attracted are the addresses that this node announces or advertises.
+	attracted map[netip.Addr]bool
+	// withheld are the addresses that it does not, for want of a filter.
+	withheld map[netip.Addr]bool
+	routes   routeTable
 }
 
 func (p *planner) service(s *lb.Service) {
-	p.plan.Verdicts = append(p.plan.Verdicts, Verdict{Service: s.Key, L2: p.layer2(s), BGP: p.bgp(s)})
+	v := Verdict{Service: s.Key, L2: p.layer2(s), BGP: p.bgp(s)}
+	for _, o := range []*Outcome{&v.L2, &v.BGP} {
+		if o.Here == lb.Announced && slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.withheld[a] }) {
+			p.withhold(o)
+		}
+	}
+	p.plan.Verdicts = append(p.plan.Verdicts, v)
 }
 
 func (p *planner) announcements() []lb.Announcement {
@@ -89,6 +104,35 @@ func (p *planner) announcements() []lb.Announcement {
 		out = append(out, lb.Announcement{Address: a, Links: p.announced[a]})
 	}
 	return out
+}
+
+// withheld are the addresses that this node keeps to itself because it cannot
+// enforce who may reach them. An address that several share is one of them if a single one has ranges.
+func (c *cluster) withheld() map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	if !c.state.Here.Unfiltered {
+		return out
+	}
+	for i := range c.state.Services {
+		s := &c.state.Services[i]
+		for _, a := range s.Addresses {
+			if pool := c.pools.pool(s, a); s.HasRanges() || pool != nil && pool.Restricted {
+				out[a] = true
+			}
+		}
+	}
+	return out
+}
+
+// withhold says of a Service what this node does not do for it. The writer stays:
+// the others do not know.
+func (p *planner) withhold(o *Outcome) {
+	o.Here = lb.FilterNotInForce
+	o.Nodes = slices.DeleteFunc(o.Nodes, func(n string) bool { return n == p.node })
+	if len(o.Nodes) == 0 {
+		o.Reason = lb.FilterNotInForce
+		o.Message = "node " + p.node + " withholds the addresses, for it cannot keep the filter of their source ranges in force"
+	}
 }
 
 // refuse returns the Outcome of a Service that no node announces.

@@ -1,0 +1,94 @@
+package plan
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// filter is what this node lets through. Doors are on every node: one that does
+// not announce an address may get packets for it all the same.
+func (p *planner) filter() lb.Filter {
+	f := lb.Filter{Doors: doors(p.state, p.pools, p.node), Guarded: p.guarded(), Reset: p.reset()}
+	for _, a := range slices.SortedFunc(maps.Keys(p.attracted), netip.Addr.Compare) {
+		f.Pings = append(f.Pings, a)
+	}
+	return f
+}
+
+// guarded is all that Holdfast may serve: the pools, and what a Service that goes
+// still has, for kube-proxy delivers it until the Service is gone. What another
+// load balancer serves is its own, and so is what this node has for itself.
+func (p *planner) guarded() []lb.Range {
+	var all []lb.Range
+	for _, r := range p.pools.ranges {
+		all = append(all, r.Range)
+	}
+	for _, l := range p.state.Leaving {
+		for _, a := range l.Addresses {
+			all = append(all, lb.Range{From: a, To: a})
+		}
+	}
+	others := slices.Collect(maps.Keys(p.state.Reserved))
+	others = append(others, p.state.Here.Addresses...)
+	for _, n := range p.state.Nodes {
+		others = append(others, n.Addresses...)
+	}
+	return without(disjoint(all), others)
+}
+
+// reset is where a closed port answers: the pools that say so, and what was cut from them.
+func (p *planner) reset() []lb.Range {
+	var all []lb.Range
+	for _, r := range p.pools.ranges {
+		if r.pool.Reset {
+			all = append(all, r.Range)
+		}
+	}
+	for i := range p.state.Services {
+		s := &p.state.Services[i]
+		for a := range s.AssignedFrom {
+			if pool := p.pools.pool(s, a); pool != nil && pool.Reset {
+				all = append(all, lb.Range{From: a, To: a})
+			}
+		}
+	}
+	return disjoint(all)
+}
+
+// disjoint orders ranges and joins those that overlap or touch.
+func disjoint(ranges []lb.Range) []lb.Range {
+	slices.SortFunc(ranges, func(a, b lb.Range) int { return a.From.Compare(b.From) })
+	var out []lb.Range
+	for _, r := range ranges {
+		if n := len(out); n > 0 && (out[n-1].Overlaps(r) || out[n-1].To.Next() == r.From) {
+			if out[n-1].To.Less(r.To) {
+				out[n-1].To = r.To
+			}
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// without takes single addresses out of disjoint, ordered ranges.
+func without(ranges []lb.Range, addresses []netip.Addr) []lb.Range {
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	var out []lb.Range
+	for _, r := range ranges {
+		i, _ := slices.BinarySearchFunc(addresses, r.From, netip.Addr.Compare)
+		for ; i < len(addresses) && r.From.IsValid() && r.Contains(addresses[i]); i++ {
+			if a := addresses[i]; r.From.Less(a) {
+				out = append(out, lb.Range{From: r.From, To: a.Prev()})
+			}
+			r.From = addresses[i].Next()
+		}
+		if r.From.IsValid() && !r.To.Less(r.From) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
