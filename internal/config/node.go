@@ -1,8 +1,6 @@
 package config
 
 import (
-	"net/netip"
-
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -18,11 +16,6 @@ func compileNodes(objects []*corev1.Node, opt Options) map[string]lb.Node {
 			// Host names stand in the same list.
 			if ip, err := parseAddr(a.Address); err == nil {
 				node.Addresses = append(node.Addresses, ip)
-			}
-		}
-		for _, text := range o.Spec.PodCIDRs {
-			if p, err := netip.ParsePrefix(text); err == nil {
-				node.PodRanges = append(node.PodRanges, p.Masked())
 			}
 		}
 		for _, c := range o.Status.Conditions {

@@ -152,12 +152,10 @@ func TestService(t *testing.T) {
 func TestNode(t *testing.T) {
 	n := nodeObject("n1", "a", "192.0.2.1", "n1.example", "2001:db8::1")
 	n.Labels[corev1.LabelNodeExcludeBalancers] = "false"
-	n.Spec.PodCIDRs = []string{"10.244.1.0/24", "x", "fd00:244:0:1::/64"}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}, {Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue}}
 	want := lb.Node{
 		Name: "n1", Labels: n.Labels, Excluded: true, NetworkUnavailable: true,
 		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
-		PodRanges: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd00:244:0:1::/64")},
 	}
 	for _, ignore := range []bool{false, true} {
 		want.Excluded = !ignore

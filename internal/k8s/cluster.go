@@ -145,7 +145,7 @@ func slim(o any) (any, error) {
 
 // sameNode ignores heartbeats: a thousand kubelets must not keep every loop busy.
 func sameNode(a, b *corev1.Node) bool {
-	return reflect.DeepEqual(a.Labels, b.Labels) && slices.Equal(a.Spec.PodCIDRs, b.Spec.PodCIDRs) && reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses) &&
+	return reflect.DeepEqual(a.Labels, b.Labels) && reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses) &&
 		reflect.DeepEqual(a.Status.Conditions, b.Status.Conditions) && a.DeletionTimestamp.Equal(b.DeletionTimestamp)
 }
 

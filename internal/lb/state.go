@@ -40,8 +40,6 @@ type Node struct {
 	Labels map[string]string
 	// Addresses are the node's own, from its status.
 	Addresses []netip.Addr
-	// PodRanges its pods take their addresses from, where Kubernetes gives them.
-	PodRanges []netip.Prefix
 	// Excluded: the label node.kubernetes.io/exclude-from-external-load-balancers stands and is obeyed.
 	Excluded bool
 	// NetworkUnavailable mirrors the node condition of that name.

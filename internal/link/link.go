@@ -44,13 +44,17 @@ type Link struct {
 	// Prefixes are the link's addresses with their lengths, sorted, without those
 	// that are not in use: still tentative, or found duplicate (RFC 4862 section 5.4).
 	Prefixes []netip.Prefix
+	// Programs are the eBPF programs that see what arrives before the packet filter does, sorted; only of
+	// links that no pod is behind.
+	Programs []string
 }
 
 // Equal reports whether nothing differs.
 func (l Link) Equal(o Link) bool {
 	return l.Index == o.Index && l.Name == o.Name && l.MAC == o.MAC && l.Up == o.Up &&
 		l.Broadcast == o.Broadcast && l.NoARP == o.NoARP && l.Loopback == o.Loopback &&
-		l.Master == o.Master && l.Port == o.Port && slices.Equal(l.Prefixes, o.Prefixes)
+		l.Master == o.Master && l.Port == o.Port && slices.Equal(l.Prefixes, o.Prefixes) &&
+		slices.Equal(l.Programs, o.Programs)
 }
 
 // LinkLocal returns the link's first IPv6 link-local address, the zero Addr for none.

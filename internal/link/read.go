@@ -72,6 +72,7 @@ func convert(devices []netlink.Link, addrs []netlink.Addr) []Link {
 			Master:    a.MasterIndex,
 			Port:      a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf",
 			Prefixes:  ps,
+			Programs:  programs(d),
 		})
 	}
 	slices.SortFunc(links, func(a, b Link) int { return cmp.Compare(a.Index, b.Index) })

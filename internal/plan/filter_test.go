@@ -228,7 +228,9 @@ func randomPrefixes(r *rand.Rand, n int) []netip.Prefix {
 }
 
 // randomAddr is one of few, so that things meet.
-func randomAddr(r *rand.Rand) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(256))}) }
+func randomAddr(r *rand.Rand) netip.Addr {
+	return netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(256))})
+}
 
 func contains(prefixes []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })

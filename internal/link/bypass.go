@@ -1,0 +1,79 @@
+package link
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+)
+
+// dataPaths are links by which one knows a network plugin that can deliver
+// Services with eBPF, and so past the packet filter. What it attaches by tcx is
+// shown to nobody without CAP_BPF.
+var dataPaths = map[string]string{
+	"cilium_host": "Cilium",
+	"bpfin.cali":  "Calico's eBPF data plane",
+}
+
+// ipvs is the link on which kube-proxy in mode IPVS keeps the addresses of Services.
+const ipvs = "kube-ipvs0"
+
+// Bypass says what may carry packets past this node's packet filter; "" is nothing.
+// It cannot know whether it does: that is a matter of how it was configured.
+func Bypass(links []Link) string {
+	var found []string
+	for _, l := range links {
+		if name := dataPaths[l.Name]; name != "" {
+			found = append(found, name+" (link "+l.Name+")")
+		}
+		if len(l.Programs) > 0 {
+			found = append(found, "eBPF on "+l.Name+" ("+strings.Join(l.Programs, ", ")+")")
+		}
+	}
+	return strings.Join(found, ", ")
+}
+
+// HasIPVS reports whether kube-proxy runs in mode IPVS.
+func HasIPVS(links []Link) bool {
+	return slices.ContainsFunc(links, func(l Link) bool { return l.Name == ipvs })
+}
+
+// Addresses are the node's own on its links. Those of Services, which kube-proxy in
+// mode IPVS has on a link too, are not.
+func Addresses(links []Link) []netip.Addr {
+	var out []netip.Addr
+	for _, l := range links {
+		if l.Name == ipvs {
+			continue
+		}
+		for _, p := range l.Prefixes {
+			out = append(out, p.Addr())
+		}
+	}
+	return out
+}
+
+// programs returns what sees a link's packets before the packet filter. A listing
+// that fails shows nothing: the link may be gone, or the kernel without classifiers.
+func programs(d netlink.Link) []string {
+	a := d.Attrs()
+	if (Link{Name: a.Name}).FacesPods() {
+		return nil
+	}
+	var out []string
+	if a.Xdp != nil && a.Xdp.Attached {
+		out = append(out, "XDP")
+	}
+	filters, err := netlink.FilterList(d, netlink.HANDLE_MIN_INGRESS)
+	if err != nil {
+		return out
+	}
+	for _, f := range filters {
+		if bpf, is := f.(*netlink.BpfFilter); is {
+			out = append(out, "tc "+bpf.Name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}

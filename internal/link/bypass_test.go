@@ -1,0 +1,121 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"testing"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+func TestFacesPods(t *testing.T) {
+	for name, want := range map[string]bool{
+		"veth12ab": true, "cali12ab": true, "cni0": true, "lxc12ab": true, "lxc_health": true, "eni12ab": true, "antrea-gw0": true,
+		"eth0": false, "eno1": false, "bond0.7": false, "lxcbr0": false, "docker0": false, "virbr0": false,
+		"flannel.1": false, "vxlan.calico": false, "cilium_vxlan": false, "tunl0": false, "wg0": false, "kube-ipvs0": false, "lo": false,
+	} {
+		if got := (Link{Name: name}).FacesPods(); got != want {
+			t.Errorf("%s faces pods: %v, want %v", name, got, want)
+		}
+	}
+}
+
+func TestBypass(t *testing.T) {
+	eth := Link{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}
+	run := eth
+	run.Programs = []string{"XDP", "tc cil_from_netdev"}
+	for _, tt := range []struct {
+		links []Link
+		want  string
+	}{
+		{[]Link{eth, {Name: "cni0"}}, ""},
+		{[]Link{eth, {Name: "cilium_host"}}, "Cilium (link cilium_host)"},
+		{[]Link{run, {Name: "bpfin.cali"}}, "eBPF on eth0 (XDP, tc cil_from_netdev), Calico's eBPF data plane (link bpfin.cali)"},
+	} {
+		if got := Bypass(tt.links); got != tt.want {
+			t.Errorf("Bypass = %q, want %q", got, tt.want)
+		}
+	}
+	services := Link{Name: "kube-ipvs0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.70/32")}}
+	if HasIPVS([]Link{eth}) || !HasIPVS([]Link{eth, services}) {
+		t.Error("kube-ipvs0 does not decide whether there is IPVS")
+	}
+	if got := fmt.Sprint(Addresses([]Link{eth, services})); got != "[192.0.2.1]" {
+		t.Errorf("Addresses = %s", got)
+	}
+}
+
+// TestPrograms attaches real programs, which drop nothing, and finds them.
+func TestPrograms(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node, far := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, node, "eth0", far, "eth0")
+		nstest.Veth(t, node, "veth1", far, "pod")
+		eth, pod := node.Link("eth0"), node.Link("veth1")
+		if got := programs(eth); got != nil {
+			t.Fatalf("without any: %v", got)
+		}
+		classifier := program(t, unix.BPF_PROG_TYPE_SCHED_CLS, 0)
+		for _, l := range []netlink.Link{eth, pod} {
+			qdisc := &netlink.GenericQdisc{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}, QdiscType: "clsact"}
+			if err := node.Netlink().QdiscAdd(qdisc); err != nil {
+				t.Skipf("clsact: %v", err)
+			}
+			filter := &netlink.BpfFilter{
+				FilterAttrs: netlink.FilterAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1},
+				Fd:          classifier, Name: "from_netdev", DirectAction: true,
+			}
+			if err := node.Netlink().FilterAdd(filter); err != nil {
+				t.Skipf("cls_bpf: %v", err)
+			}
+		}
+		if got := fmt.Sprint(programs(eth)); got != "[tc from_netdev]" {
+			t.Errorf("with a classifier: %s", got)
+		}
+		if got := programs(pod); got != nil {
+			t.Errorf("of a pod's link: %v", got)
+		}
+		const pass = 2 // XDP_PASS
+		if err := netlink.LinkSetXdpFd(eth, program(t, unix.BPF_PROG_TYPE_XDP, pass)); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(programs(node.Link("eth0"))); got != "[XDP tc from_netdev]" {
+			t.Errorf("with XDP too: %s", got)
+		}
+	})
+}
+
+// program loads the eBPF program "return value" (bpf(2)).
+func program(t *testing.T, kind uint32, value int32) int {
+	t.Helper()
+	code := []struct {
+		op, registers byte
+		offset        int16
+		value         int32
+	}{{0xb7, 0, 0, value}, {0x95, 0, 0, 0}} // r0 = value; exit
+	license := []byte("GPL\x00")
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	pin.Pin(&code[0])
+	pin.Pin(&license[0])
+	attr := struct {
+		kind, count   uint32
+		code, license uint64
+		rest          [96]byte
+	}{kind: kind, count: uint32(len(code)), code: uint64(uintptr(unsafe.Pointer(&code[0]))), license: uint64(uintptr(unsafe.Pointer(&license[0])))}
+	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	if errors.Is(errno, unix.EPERM) || errors.Is(errno, unix.ENOSYS) {
+		t.Skipf("load eBPF: %v", errno)
+	}
+	if errno != 0 {
+		t.Fatalf("load eBPF: %v", errno)
+	}
+	t.Cleanup(func() { _ = unix.Close(int(fd)) })
+	return int(fd)
+}
