@@ -41,3 +41,6 @@ type Door struct {
 	// LogDrops asks for a sampled log of what is refused.
 	LogDrops bool
 }
+
+// HasRanges reports whether it matters where a packet comes from.
+func (d Door) HasRanges() bool { return d.Restricted || len(d.Deny) > 0 }

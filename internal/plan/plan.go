@@ -32,6 +32,8 @@ type Plan struct {
 type Verdict struct {
 	Service lb.Key
 	L2, BGP Outcome
+	// Ranges: it matters where a packet to one of its addresses comes from.
+	Ranges bool
 }
 
 // Outcome is how one Service is announced by one protocol, in the whole
@@ -90,6 +92,7 @@ type planner struct {
 
 func (p *planner) service(s *lb.Service) {
 	v := Verdict{Service: s.Key, L2: p.layer2(s), BGP: p.bgp(s)}
+	v.Ranges = slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.hasRanges(s, a) })
 	for _, o := range []*Outcome{&v.L2, &v.BGP} {
 		if o.Here == lb.Announced && slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.withheld[a] }) {
 			p.withhold(o)
@@ -116,12 +119,18 @@ func (c *cluster) withheld() map[netip.Addr]bool {
 	for i := range c.state.Services {
 		s := &c.state.Services[i]
 		for _, a := range s.Addresses {
-			if pool := c.pools.pool(s, a); s.HasRanges() || pool != nil && pool.Restricted {
+			if c.hasRanges(s, a) {
 				out[a] = true
 			}
 		}
 	}
 	return out
+}
+
+// hasRanges reports whether a Service or its pool says who may reach an address.
+func (c *cluster) hasRanges(s *lb.Service, a netip.Addr) bool {
+	pool := c.pools.pool(s, a)
+	return s.HasRanges() || pool != nil && pool.Restricted
 }
 
 // withhold says of a Service what this node does not do for it. The writer stays:
