@@ -1,4 +1,5 @@
-// Command speaker announces addresses from one node, by ARP and NDP or by BGP.
+// Command speaker announces addresses from one node, by ARP and NDP or by BGP, and
+// filters what comes for them.
 package main
 
 import (
@@ -26,8 +27,9 @@ func main() { os.Exit(run()) }
 // settings are the flags of the process.
 type settings struct {
 	daemon.Settings
-	nodeName    string
-	membersPort uint
+	nodeName       string
+	membersPort    uint
+	filterInternal bool
 }
 
 func (s *settings) parse(args []string) error {
@@ -35,6 +37,7 @@ func (s *settings) parse(args []string) error {
 	s.Define(f, "127.0.0.1:9218")
 	f.StringVar(&s.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node this speaker runs on")
 	f.UintVar(&s.membersPort, "members-port", 7947, "TCP and UDP `port` of the speakers' membership")
+	f.BoolVar(&s.filterInternal, "filter-internal-traffic", false, "hold traffic from within the cluster to the source ranges of Services too")
 	if err := s.Parse(f, args); err != nil {
 		return err
 	}
@@ -82,9 +85,10 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	w.links = link.New(log, work.Kick)
 	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links})
 	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: s.nodeName, Kick: reports.Kick})
+	w.filter = newGuard(log, s)
 	report.cluster, report.sessions, report.last = w.cluster, w.bgp.Sessions, &w.last
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), w.layer2, w.bgp, w)
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), w.layer2, w.bgp, w.filter.table, w)
 
 	sinks, after := context.WithCancel(context.WithoutCancel(ctx))
 	defer after()
@@ -93,6 +97,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group.Go(func() error { return w.links.Run(sinks) })
 	group.Go(func() error { return w.layer2.Run(sinks) })
 	group.Go(func() error { return w.bgp.Run(sinks) })
+	group.Go(func() error { return w.filter.run(sinks, work.Kick) })
 	group.Go(func() error { return work.Run(ctx) })
 	group.Go(func() error { return reports.Run(ctx) })
 	group.Go(func() error { return httpd.Serve(ctx, s.MetricsListen, httpd.Metrics(registry)) })

@@ -31,6 +31,7 @@ type syncer struct {
 	links   *link.Monitor
 	layer2  *layer2.Responder
 	bgp     *bgp.Speaker
+	filter  *guard
 	// members is set when the membership has started.
 	members atomic.Pointer[members.Members]
 	// planned is called after each run.
@@ -43,38 +44,69 @@ type syncer struct {
 type planned struct {
 	Plan     plan.Plan
 	Members  map[string]bool
+	Problems []lb.Problem
 	Services []*corev1.Service `json:"-"`
 }
 
-// sync plans and hands every sink its whole desired set.
+// sync plans and hands every sink its whole desired set: the filter first, since
+// kube-proxy may know an address already, and a client any node's MAC.
 func (w *syncer) sync(context.Context) error {
-	m := w.members.Load()
-	if m == nil || !w.cluster.Synced() || !w.links.Synced() {
+	if !w.cluster.Synced() || !w.links.Synced() {
 		return nil // each of these kicks when it is there
 	}
 	if w.cluster.Uninstalling() {
 		return w.leave()
 	}
-	m.SetJoin(w.cluster.SpeakerAddresses())
-	if !m.Joined() {
-		return nil
-	}
+	links := w.links.Links()
 	objects := w.cluster.Objects()
 	state, _ := config.Compile(objects, w.options) // the controller says what is wrong
+	state.Here.Addresses = link.Addresses(links)
+	m := w.members.Load()
+	if m != nil {
+		m.SetJoin(w.cluster.SpeakerAddresses())
+	}
+	if m == nil || !m.Joined() {
+		return w.filter.set(plan.ForNode(w.node, state), state.Nodes[w.node], links)
+	}
 	state.Members = m.Alive()
 	p := plan.ForNode(w.node, state)
-	w.layer2.Set(p.Announcements)
-	err := w.bgp.Set(bgp.Desired{RouterID: p.RouterID, Peers: p.Peers, Routes: p.Routes})
-	w.logChanges(w.last.Load(), p)
-	w.last.Store(&planned{p, state.Members, objects.Services})
+	before := w.last.Load()
+	var withdrawn error
+	if stays, less := before.plan().Staying(p); less {
+		withdrawn = w.announce(stays)
+	}
+	closed := w.filter.set(p, state.Nodes[w.node], links)
+	if w.filter.failed() {
+		state.Here.Unfiltered = true
+		p = plan.ForNode(w.node, state)
+	} else if closed != nil {
+		p = p.Waiting(before.plan())
+	}
+	err := w.announce(p)
+	w.logChanges(before, p)
+	w.last.Store(&planned{p, state.Members, w.filter.problems(links), objects.Services})
 	w.planned()
-	if err != nil {
+	return errors.Join(withdrawn, closed, err)
+}
+
+// announce makes the network deliver what the plan says.
+func (w *syncer) announce(p plan.Plan) error {
+	w.layer2.Set(p.Announcements)
+	if err := w.bgp.Set(bgp.Desired{RouterID: p.RouterID, Peers: p.Peers, Routes: p.Routes}); err != nil {
 		return fmt.Errorf("set BGP: %w", err)
 	}
 	return nil
 }
 
-// leave obeys the uninstall mark: withdraw everything, keep nothing.
+// plan is the plan of a run, an empty one before the first.
+func (p *planned) plan() plan.Plan {
+	if p == nil {
+		return plan.Plan{}
+	}
+	return p.Plan
+}
+
+// leave obeys the uninstall mark: withdraw everything, then filter nothing, keep nothing.
 func (w *syncer) leave() error {
 	if w.gone.Load() {
 		return nil
@@ -82,6 +114,9 @@ func (w *syncer) leave() error {
 	w.layer2.Set(nil)
 	if err := w.bgp.Leave(); err != nil {
 		return fmt.Errorf("withdraw routes: %w", err)
+	}
+	if err := w.filter.remove(); err != nil {
+		return err
 	}
 	w.last.Store(nil)
 	w.gone.Store(true)
@@ -170,5 +205,6 @@ func (w *syncer) debug() any {
 		Links    []link.Link
 		Layer2   any
 		Sessions []bgp.Session
-	}{w.node, w.last.Load(), w.links.Links(), w.layer2.State(), w.bgp.Sessions()}
+		Filter   any
+	}{w.node, w.last.Load(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(), w.filter.state()}
 }

@@ -38,6 +38,34 @@ func readAccess(r *report, object lb.Object, o *corev1.Service) lb.Access {
 	return a
 }
 
+// ofFilter are the annotations that do nothing without a filter.
+var ofFilter = []string{AnnotationSourceRanges, AnnotationSourceRangesDeny, AnnotationConnectionLimit, AnnotationRateLimit, AnnotationLogDrops}
+
+// ignoreAccess says what of a Service does nothing without a filter. The field
+// of the API is not among it: kube-proxy reads that.
+func ignoreAccess(r *report, object lb.Object, o *corev1.Service) {
+	var named []string
+	for _, key := range ofFilter {
+		if _, given := o.Annotations[key]; given {
+			named = append(named, key)
+		}
+	}
+	if len(named) > 0 {
+		r.fault(object, lb.FilterDisabled, "filtering is turned off, so that nothing comes of %s", strings.Join(named, ", "))
+	}
+}
+
+// openPools says the same of pools, and takes their ranges away.
+func openPools(r *report, pools []pool) {
+	for i := range pools {
+		p := &pools[i]
+		if p.Restricted {
+			r.fault(lb.Object{Kind: KindPool, Name: p.Name}, lb.FilterDisabled, "filtering is turned off, so that nothing comes of spec.sourceRanges")
+		}
+		p.Restricted, p.SourceRanges, p.Reset = false, nil, false
+	}
+}
+
 // readAllowed reads the lists of those who may come in: our annotation, the field
 // of the API, the annotation that was there before the field. The first that is
 // given is in force. An annotation without a value is a list without an entry.

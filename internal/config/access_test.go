@@ -141,6 +141,37 @@ func TestPoolSourceRanges(t *testing.T) {
 	}
 }
 
+// TestNoFilter: what does nothing is said, and what kube-proxy does is not.
+func TestNoFilter(t *testing.T) {
+	off := served()
+	off.NoFilter = true
+	closed := poolObject("closed", 1, "192.0.2.0/28")
+	closed.Spec.SourceRanges, closed.Spec.UndeclaredPorts = []string{"10.0.0.0/8"}, v1beta1.UndeclaredReset
+	s, problems := Compile(Objects{
+		Pools: []*v1beta1.IPAddressPool{closed},
+		Services: []*corev1.Service{
+			serviceObject("a", all(annotated(AnnotationSourceRanges, "x"), annotated(AnnotationLogDrops, "true"), annotated(osPrefix+"connection-limit", "5"))),
+			serviceObject("b", fromSources("10.0.0.0/8")),
+		},
+	}, off)
+	for _, sv := range s.Services {
+		if got := accessText(sv.Access); got != "" {
+			t.Errorf("%s: access %q", sv.Key, got)
+		}
+	}
+	if p := s.Pools[0]; p.Restricted || p.Reset {
+		t.Errorf("pool %+v", p)
+	}
+	want := []string{
+		"IPAddressPool closed FilterDisabled: filtering is turned off, so that nothing comes of spec.sourceRanges",
+		"note Service default/a AnnotationIgnored: connection-limit does nothing: filtering is turned off",
+		"Service default/a FilterDisabled: filtering is turned off, so that nothing comes of holdfast.dev/source-ranges, holdfast.dev/log-drops",
+	}
+	if diff := cmp.Diff(want, told(problems)); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
 // FuzzSources: what is read lets in exactly those whom a readable entry names,
 // each entry taken by itself.
 func FuzzSources(f *testing.F) {

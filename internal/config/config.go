@@ -26,6 +26,7 @@ const (
 	KindPeer             = "BGPPeer"
 	KindService          = "Service"
 	KindFloatingIP       = "FloatingIP"
+	KindNode             = "Node"
 )
 
 // Objects is everything the API server holds that matters to Holdfast.
@@ -52,6 +53,8 @@ type Options struct {
 	IgnoreExcludeLabel bool
 	// IgnoreOpenStack leaves annotations of OpenStack's cloud controller manager unread and unsaid.
 	IgnoreOpenStack bool
+	// NoFilter: nothing holds sources to ranges and limits but what kube-proxy does by itself.
+	NoFilter bool
 	// MaxShared Services may share an address by loadbalancer.openstack.org/load-balancer-id, the owner
 	// included; 0 is OpenStack's default, 2.
 	MaxShared int
@@ -63,6 +66,9 @@ func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	var r report
 	nodes := compileNodes(o.Nodes, opt)
 	pools := compilePools(&r, o.Pools, nodes)
+	if opt.NoFilter {
+		openPools(&r, pools)
+	}
 	peers := compilePeers(&r, o.Peers, nodes)
 	state := lb.State{
 		Namespaces:        map[string]map[string]string{},

@@ -101,7 +101,11 @@ func (x *openStack) readNamed(s *osService) {
 	} else if value != "" && value != w.Hostname {
 		s.say("hostname (%q) is not in force: %s is", value, AnnotationHostname)
 	}
-	s.readConnectionLimit()
+	if _, limited := s.annotations["connection-limit"]; limited && x.opt.NoFilter {
+		s.say("connection-limit does nothing: filtering is turned off")
+	} else {
+		s.readConnectionLimit()
+	}
 	x.readPools(s)
 	for _, name := range slices.Sorted(maps.Keys(s.annotations)) {
 		s.explain(name, s.annotations[name])

@@ -106,7 +106,12 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 	ips := clusterIPs(o)
 	families := familiesOf(ips)
 	asked, problem := readRequest(r, object, o, families)
-	access := readAccess(r, object, o)
+	var access lb.Access
+	if dialect.opt.NoFilter {
+		ignoreAccess(r, object, o)
+	} else {
+		access = readAccess(r, object, o)
+	}
 	wish, unclear := readWish(r, object, o, dialect, &access)
 	if problem == nil {
 		problem = unclear

@@ -84,6 +84,8 @@ const (
 	ConflictingSourceRanges Reason = "ConflictingSourceRanges"
 	// InvalidLimit: a limit, or a wish for a log, cannot be read and is not in force.
 	InvalidLimit Reason = "InvalidLimit"
+	// FilterDisabled: filtering is turned off, and what asks for it does nothing.
+	FilterDisabled Reason = "FilterDisabled"
 	// FilterNotEnforceable: something on the node may carry packets past its packet filter.
 	FilterNotEnforceable Reason = "FilterNotEnforceable"
 	// FilterNotInForce: the node cannot keep its packet filter, and does not announce what has ranges.
@@ -95,7 +97,7 @@ const (
 // OfFilter reports whether a Reason says something of what a Service asks of the filter.
 func (r Reason) OfFilter() bool {
 	switch r {
-	case InvalidSourceRange, NoSourceAllowed, ConflictingSourceRanges, InvalidLimit:
+	case InvalidSourceRange, NoSourceAllowed, ConflictingSourceRanges, InvalidLimit, FilterDisabled:
 		return true
 	}
 	return false

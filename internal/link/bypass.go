@@ -2,6 +2,7 @@ package link
 
 import (
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 
@@ -34,9 +35,15 @@ func Bypass(links []Link) string {
 	return strings.Join(found, ", ")
 }
 
-// HasIPVS reports whether kube-proxy runs in mode IPVS.
-func HasIPVS(links []Link) bool {
-	return slices.ContainsFunc(links, func(l Link) bool { return l.Name == ipvs })
+// LooseARP reports whether kube-proxy in mode IPVS has this node answer ARP for the
+// addresses of all Services, which strictARP of its configuration prevents. The
+// larger of the values for all links and for one counts (ip-sysctl, arp_ignore).
+func LooseARP(links []Link) bool {
+	if !slices.ContainsFunc(links, func(l Link) bool { return l.Name == ipvs }) {
+		return false
+	}
+	text, err := os.ReadFile("/proc/sys/net/ipv4/conf/all/arp_ignore")
+	return err != nil || strings.TrimSpace(string(text)) == "0"
 }
 
 // Addresses are the node's own on its links. Those of Services, which kube-proxy in

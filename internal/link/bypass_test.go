@@ -43,12 +43,24 @@ func TestBypass(t *testing.T) {
 		}
 	}
 	services := Link{Name: "kube-ipvs0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.70/32")}}
-	if HasIPVS([]Link{eth}) || !HasIPVS([]Link{eth, services}) {
-		t.Error("kube-ipvs0 does not decide whether there is IPVS")
-	}
 	if got := fmt.Sprint(Addresses([]Link{eth, services})); got != "[192.0.2.1]" {
 		t.Errorf("Addresses = %s", got)
 	}
+}
+
+func TestLooseARP(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node := nstest.Self(t)
+		for _, tt := range []struct {
+			ignore, link string
+			want         bool
+		}{{"0", "eth0", false}, {"0", "kube-ipvs0", true}, {"1", "kube-ipvs0", false}} {
+			node.Sysctl("ipv4/conf/all/arp_ignore", tt.ignore)
+			if got := LooseARP([]Link{{Name: tt.link}}); got != tt.want {
+				t.Errorf("arp_ignore %s, link %s: %v, want %v", tt.ignore, tt.link, got, tt.want)
+			}
+		}
+	})
 }
 
 // TestPrograms attaches real programs, which drop nothing, and finds them.

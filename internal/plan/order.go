@@ -7,12 +7,13 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Staying returns what a node announces of p until the filter of next is in force:
-// less than p, never more. What goes is withdrawn before its ports close.
-func (p Plan) Staying(next Plan) Plan {
+// Staying returns what a node announces of p until the filter of next is in force,
+// and whether that is less: what goes is withdrawn before its ports close.
+func (p Plan) Staying(next Plan) (stays Plan, less bool) {
+	before := len(p.Announcements) + len(p.Routes)
 	p.Announcements = slices.DeleteFunc(slices.Clone(p.Announcements), func(a lb.Announcement) bool { return !next.announces(a.Address) })
 	p.Routes = slices.DeleteFunc(slices.Clone(p.Routes), func(r lb.Route) bool { return !next.advertises(r.Prefix) })
-	return p
+	return p, len(p.Announcements)+len(p.Routes) < before
 }
 
 // Waiting returns what a node announces of p while the filter is still that of

@@ -18,6 +18,11 @@ func attracts(p Plan) []string {
 	return out
 }
 
+func staying(p, next Plan) Plan {
+	stays, _ := p.Staying(next)
+	return stays
+}
+
 func TestOrder(t *testing.T) {
 	s := filterState()
 	open := ForNode("w1", s)
@@ -39,10 +44,10 @@ func TestOrder(t *testing.T) {
 		got  Plan
 		want []string
 	}{
-		{"nothing goes", open.Staying(ranged), all},
-		{"nothing comes early", none.Staying(open), nil},
-		{"all goes", open.Staying(none), nil},
-		{"one address goes", open.Staying(half), []string{"192.0.2.10", "192.0.2.10/32"}},
+		{"nothing goes", staying(open, ranged), all},
+		{"nothing comes early", staying(none, open), nil},
+		{"all goes", staying(open, none), nil},
+		{"one address goes", staying(open, half), []string{"192.0.2.10", "192.0.2.10/32"}},
 		{"open addresses do not wait", open.Waiting(none), all},
 		{"ranges wait for their filter", ranged.Waiting(none), nil},
 		{"what is there stays", ranged.Waiting(open), all},
@@ -51,6 +56,12 @@ func TestOrder(t *testing.T) {
 		if diff := cmp.Diff(tt.want, attracts(tt.got)); diff != "" {
 			t.Errorf("%s: -want +got\n%s", tt.name, diff)
 		}
+	}
+	if _, less := open.Staying(ranged); less {
+		t.Error("less stays although nothing goes")
+	}
+	if _, less := open.Staying(half); !less {
+		t.Error("one address goes, and no less stays")
 	}
 	if diff := cmp.Diff(all, attracts(open)); diff != "" {
 		t.Errorf("the plan itself has changed: %s", diff)

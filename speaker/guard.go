@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/filter"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+)
+
+// filterGrace is how long the packet filter may be out of force before the node
+// stops attracting what has ranges. A rebuild takes a tenth of it.
+const filterGrace = 2 * time.Second
+
+// checkInterval is between looks at whether the filter is in force.
+const checkInterval = 100 * time.Millisecond
+
+// guard is the packet filter of this node, or its absence.
+type guard struct {
+	log   *slog.Logger
+	table *filter.Table
+	node  string
+	// on is whether there is to be one; off, what an earlier run left is removed.
+	on, removed bool
+	// internal: traffic from within the cluster goes past the ranges.
+	internal bool
+	said     atomic.Pointer[[]lb.Problem]
+}
+
+func newGuard(log *slog.Logger, s settings) *guard {
+	return &guard{log: log, table: filter.New(filter.Config{Log: log}), node: s.nodeName, on: !s.Options.NoFilter, internal: !s.filterInternal}
+}
+
+// set makes the kernel enforce the plan's filter.
+func (g *guard) set(p plan.Plan, node lb.Node, links []link.Link) error {
+	if !g.on {
+		return g.remove()
+	}
+	d := filter.Desired{Filter: p.Filter, Internal: g.internal, PodCIDRs: anywhere, Uplinks: uplinks(links), Addresses: node.Addresses}
+	if err := g.table.Set(d); err != nil {
+		return fmt.Errorf("set filter: %w", err)
+	}
+	return nil
+}
+
+// anywhere is where pods may speak from: few network plugins take the addresses
+// of pods from the ranges in the Node. What counts is the link that they are behind.
+var anywhere = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+
+// uplinks are all links that something else may be behind than pods of this node.
+func uplinks(links []link.Link) []string {
+	var out []string
+	for _, l := range links {
+		if !l.Loopback && !l.FacesPods() {
+			out = append(out, l.Name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// failed reports whether the filter has been out of force for longer than a rebuild takes.
+func (g *guard) failed() bool {
+	if !g.on {
+		return false
+	}
+	ok, since := g.table.Enforced()
+	return !ok && time.Since(since) >= filterGrace
+}
+
+// run heals the filter until ctx ends, and kicks when it fails or works again.
+func (g *guard) run(ctx context.Context, kick func()) error {
+	if !g.on {
+		<-ctx.Done()
+		return nil
+	}
+	healed := make(chan error, 1)
+	go func() { healed <- g.table.Run(ctx) }()
+	tick := time.NewTicker(checkInterval)
+	defer tick.Stop()
+	for failed := false; ; {
+		select {
+		case err := <-healed:
+			return err
+		case <-tick.C:
+			if now := g.failed(); now != failed {
+				failed = now
+				kick()
+			}
+		}
+	}
+}
+
+// remove leaves nothing of the filter in the kernel.
+func (g *guard) remove() error {
+	if g.removed {
+		return nil
+	}
+	if err := g.table.Remove(); err != nil {
+		return fmt.Errorf("remove filter: %w", err)
+	}
+	g.removed = !g.on
+	return nil
+}
+
+func (g *guard) state() any {
+	if !g.on {
+		return "off"
+	}
+	return g.table.State()
+}
+
+// problems says what of the node keeps the filter from being all it should be. A
+// change is logged.
+func (g *guard) problems(links []link.Link) []lb.Problem {
+	var out []lb.Problem
+	object := lb.Object{Kind: config.KindNode, Name: g.node}
+	if g.failed() {
+		out = append(out, lb.Problem{Object: object, Reason: lb.FilterNotInForce,
+			Message: fmt.Sprintf("node %s cannot keep its packet filter in force and withholds addresses with source ranges: see the log of its speaker", g.node)})
+	}
+	if past := link.Bypass(links); past != "" && g.on {
+		out = append(out, lb.Problem{Object: object, Reason: lb.FilterNotEnforceable,
+			Message: fmt.Sprintf("node %s may carry packets past its packet filter, which then enforces nothing: %s", g.node, past)})
+	}
+	if link.LooseARP(links) {
+		out = append(out, lb.Problem{Object: object, Reason: lb.StrictARPMissing,
+			Message: fmt.Sprintf("node %s answers ARP for every address of a Service: kube-proxy in mode IPVS needs strictARP: true", g.node)})
+	}
+	was := g.said.Swap(&out)
+	for _, p := range out {
+		if was == nil || !slices.Contains(*was, p) {
+			g.log.Warn("node", "reason", p.Reason, "message", p.Message)
+		}
+	}
+	return out
+}
