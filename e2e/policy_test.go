@@ -29,7 +29,7 @@ func testSpeakerPolicy(t *testing.T, e *env) {
 		"no addresses":     {`{"status":{"loadBalancer":null}}`, "status", "may not change the addresses"},
 		"annotation":       {`{"metadata":{"annotations":{"holdfast.dev/pool":"routed"}}}`, "status", "may not change the metadata"},
 		"finalizers":       {`{"metadata":{"finalizers":null}}`, "status", "may not change the metadata"},
-		"others condition": {condition("holdfast.dev/AddressAssigned"), "status", "conditions AnnouncedL2 and AnnouncedBGP only"},
+		"others condition": {condition("holdfast.dev/AddressAssigned"), "status", "conditions AnnouncedL2, AnnouncedBGP and FilterEnforced only"},
 		"spec":             {`{"spec":{"type":"ClusterIP"}}`, "", `cannot patch resource "services"`},
 		"own condition":    {condition("holdfast.dev/AnnouncedBGP"), "status", ""},
 	} {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/filter"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +20,7 @@ func TestMetricsRegister(t *testing.T) {
 		&syncer{},
 		layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
 		bgp.New(bgp.Config{Log: log, Kick: func() {}}),
+		filter.New(filter.Config{Log: log}),
 	} {
 		if err := registry.Register(c); err != nil {
 			t.Error(err)

@@ -62,19 +62,23 @@ func (r *reporter) sync(ctx context.Context) error {
 		if s == nil || s.DeletionTimestamp != nil {
 			continue
 		}
-		if err := r.write(ctx, s, conditions(s, v, sessions)); !k8s.Overtaken(err) {
+		u := k8s.ServiceUpdate{Service: s}
+		filter, goes := enforced(s, v, last.Problems)
+		u.Conditions = append(conditions(s, v, sessions), filter...)
+		if goes {
+			u.RemoveConditions = []string{v1beta1.ConditionFilterEnforced}
+		}
+		if err := r.write(ctx, u); !k8s.Overtaken(err) {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (r *reporter) write(ctx context.Context, s *corev1.Service, conditions []metav1.Condition) error {
-	changed := k8s.Changed(s.Status.Conditions, conditions, 0, metav1.Time{})
-	if len(changed) == 0 {
-		return nil
-	}
-	if _, err := r.cluster.UpdateService(ctx, k8s.ServiceUpdate{Service: s, Conditions: conditions}); err != nil {
+func (r *reporter) write(ctx context.Context, u k8s.ServiceUpdate) error {
+	s := u.Service
+	changed := k8s.Changed(s.Status.Conditions, u.Conditions, 0, metav1.Time{})
+	if wrote, err := r.cluster.UpdateService(ctx, u); err != nil || !wrote {
 		return err
 	}
 	object := lb.Object{Kind: config.KindService, Namespace: s.Namespace, Name: s.Name}
