@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/plan"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,13 +29,14 @@ const (
 // remindInterval is half of what API servers keep Events for.
 const remindInterval = 30 * time.Minute
 
-// serviceWrite is one Service that is ours, what was decided for it and what is
-// to be said about its annotations.
+// serviceWrite is one Service that is ours, what was decided for it, what is to be
+// said about its annotations, and who comes in to the addresses it has.
 type serviceWrite struct {
 	service    *corev1.Service
 	wish       lb.Wish
 	assignment *ipam.Assignment
 	problems   []lb.Problem
+	doors      []lb.Door
 }
 
 func (s *syncer) writeServices(ctx context.Context, d decision) error {
@@ -46,10 +48,14 @@ func (s *syncer) writeServices(ctx context.Context, d decision) error {
 			problems[k] = append(problems[k], p)
 		}
 	}
+	doors := map[lb.Key][]lb.Door{}
+	for _, door := range plan.Doors(d.state) {
+		doors[door.Service] = append(doors[door.Service], door)
+	}
 	var writes []serviceWrite
 	for i := range d.result.Assignments {
 		a := &d.result.Assignments[i]
-		writes = append(writes, serviceWrite{services[a.Service], d.state.Services[i].Wish, a, problems[a.Service]})
+		writes = append(writes, serviceWrite{services[a.Service], d.state.Services[i].Wish, a, problems[a.Service], doors[a.Service]})
 	}
 	s.remind(writes)
 	return each(ctx, s.log, writes, s.writeService)
@@ -89,6 +95,9 @@ func (s *syncer) writeService(ctx context.Context, w serviceWrite) error {
 		good := c.Status == metav1.ConditionTrue && c.Reason != string(lb.AddressKept)
 		s.sayService(w.service, good, lb.Reason(c.Reason), c.Message)
 	}
+	if slices.Contains(update.RemoveConditions, v1beta1.ConditionFiltered) && meta.FindStatusCondition(w.service.Status.Conditions, v1beta1.ConditionFiltered) != nil {
+		s.sayService(w.service, true, lb.Filtered, "everybody may come in, without a limit")
+	}
 	s.assignments.Add(int64(len(given(w.service, w.assignment.Addresses))))
 	return nil
 }
@@ -125,10 +134,12 @@ func (w serviceWrite) update(openStack bool) k8s.ServiceUpdate {
 			u.Annotations[openStackID] = string(w.service.UID)
 		}
 	}
-	if c, said := w.honoured(); said {
-		u.Conditions = append(u.Conditions, c)
-	} else {
-		u.RemoveConditions = []string{v1beta1.ConditionAnnotationsHonoured}
+	for _, word := range []func() (metav1.Condition, bool){w.honoured, w.filtered} {
+		if c, said := word(); said {
+			u.Conditions = append(u.Conditions, c)
+		} else {
+			u.RemoveConditions = append(u.RemoveConditions, c.Type)
+		}
 	}
 	return u
 }
@@ -147,12 +158,12 @@ func (w serviceWrite) assigned() metav1.Condition {
 }
 
 // honoured is the condition on annotations that do nothing, where there are
-// such. What keeps the Service pending stands in the other condition already.
+// such. What keeps the Service pending, and what is of its filter, stands in other conditions.
 func (w serviceWrite) honoured() (metav1.Condition, bool) {
 	c := metav1.Condition{Type: v1beta1.ConditionAnnotationsHonoured, Status: metav1.ConditionFalse}
 	var said []string
 	for _, p := range w.problems {
-		if p.Message != w.assignment.Message {
+		if p.Message != w.assignment.Message && !p.Reason.OfFilter() {
 			said = append(said, p.Message)
 			c.Reason = string(p.Reason)
 		}
@@ -188,6 +199,7 @@ func given(sv *corev1.Service, addresses []netip.Addr) []netip.Addr {
 // ourConditions are those that must not outlive our care of a Service.
 var ourConditions = []string{
 	v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnotationsHonoured,
+	v1beta1.ConditionFiltered, v1beta1.ConditionFilterEnforced,
 	v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP,
 }
 

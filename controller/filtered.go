@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// filtered is the condition on who may reach the Service, where that is not
+// everybody: what of its ranges and limits cannot be read, and what is in force.
+func (w serviceWrite) filtered() (metav1.Condition, bool) {
+	c := metav1.Condition{Type: v1beta1.ConditionFiltered, Status: metav1.ConditionTrue, Reason: string(lb.Filtered)}
+	var said []string
+	for _, p := range w.problems {
+		if p.Reason.OfFilter() {
+			if len(said) == 0 {
+				c.Status, c.Reason = metav1.ConditionFalse, string(p.Reason)
+			}
+			said = append(said, p.Message)
+		}
+	}
+	said = append(said, effect(w.doors)...)
+	c.Message = bounded(strings.Join(said, "; "))
+	return c, len(said) > 0
+}
+
+// effect says who may reach the addresses of a Service, and how often. The ports of
+// an address have all the same terms.
+func effect(doors []lb.Door) []string {
+	var out []string
+	var address netip.Addr
+	for _, d := range doors {
+		if d.Address != address && d.HasRanges() {
+			out = append(out, fmt.Sprintf("%s: from %s", d.Address, sources(d)))
+		}
+		address = d.Address
+	}
+	if len(doors) == 0 {
+		return nil
+	}
+	const each = "for each port of each address on each node"
+	if n := doors[0].ConnectionLimit; n > 0 {
+		out = append(out, fmt.Sprintf("at most %d connections at once, %s", n, each))
+	}
+	if n := doors[0].RateLimit; n > 0 {
+		out = append(out, fmt.Sprintf("at most %d new connections per second of one source, %s", n, each))
+	}
+	if doors[0].LogDrops {
+		out = append(out, "what is refused is logged in samples")
+	}
+	return out
+}
+
+func sources(d lb.Door) string {
+	text := "everybody"
+	if d.Restricted {
+		text = listPrefixes(d.Allow, "nobody")
+	}
+	if len(d.Deny) > 0 {
+		text += " but " + listPrefixes(d.Deny, "")
+	}
+	return text
+}
+
+// listPrefixes writes prefixes for a message, which must not grow with the list.
+func listPrefixes(prefixes []netip.Prefix, none string) string {
+	const most = 5
+	if len(prefixes) == 0 {
+		return none
+	}
+	var words []string
+	for _, p := range prefixes[:min(most, len(prefixes))] {
+		words = append(words, p.String())
+	}
+	if more := len(prefixes) - len(words); more > 0 {
+		words = append(words, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(words, ", ")
+}

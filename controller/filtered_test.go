@@ -1,0 +1,55 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/holdfast-lb/holdfast/internal/ipam"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+func TestFiltered(t *testing.T) {
+	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	var many []netip.Prefix
+	for i := range 7 {
+		many = append(many, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i), 0, 0}), 16))
+	}
+	deny := []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}
+	bad := lb.Problem{Reason: lb.InvalidSourceRange, Message: "cannot read x"}
+	worse := lb.Problem{Reason: lb.InvalidLimit, Message: "no number"}
+	other := lb.Problem{Reason: lb.AnnotationIgnored, Message: "not of the filter"}
+	const each = ", for each port of each address on each node"
+	for _, tt := range []struct {
+		name  string
+		write serviceWrite
+		want  string
+	}{
+		{"open", serviceWrite{doors: []lb.Door{{Address: v4}}, problems: []lb.Problem{other}}, ""},
+		{"no address yet", serviceWrite{}, ""},
+		{"ranges, once for all ports", serviceWrite{doors: []lb.Door{
+			{Address: v4, Port: 80, Restricted: true, Allow: many, Deny: deny}, {Address: v4, Port: 81, Restricted: true, Allow: many, Deny: deny}, {Address: v6, Port: 80, Restricted: true},
+		}}, "True Filtered: 192.0.2.1: from 10.0.0.0/16, 10.1.0.0/16, 10.2.0.0/16, 10.3.0.0/16, 10.4.0.0/16, 2 more but 10.9.0.0/16; 2001:db8::1: from nobody"},
+		{"deny, limits and a log", serviceWrite{doors: []lb.Door{{Address: v4, Deny: deny, ConnectionLimit: 5, RateLimit: 2, LogDrops: true}}},
+			"True Filtered: 192.0.2.1: from everybody but 10.9.0.0/16; at most 5 connections at once" + each +
+				"; at most 2 new connections per second of one source" + each + "; what is refused is logged in samples"},
+		{"what cannot be read comes first", serviceWrite{doors: []lb.Door{{Address: v4, Restricted: true}}, problems: []lb.Problem{bad, other, worse}},
+			"False InvalidSourceRange: cannot read x; no number; 192.0.2.1: from nobody"},
+	} {
+		got := ""
+		if c, said := tt.write.filtered(); said {
+			got = fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestHonouredLeavesTheFilterOut: what is said in one condition is not said in the other.
+func TestHonouredLeavesTheFilterOut(t *testing.T) {
+	w := serviceWrite{assignment: &ipam.Assignment{Reason: lb.Assigned}, problems: []lb.Problem{{Reason: lb.InvalidLimit, Message: "no number"}}}
+	if c, said := w.honoured(); said {
+		t.Errorf("AnnotationsHonoured says %s", c.Message)
+	}
+}
