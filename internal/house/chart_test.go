@@ -198,7 +198,7 @@ func TestChartBindings(t *testing.T) {
 
 // TestChartPrivileges: no pod has more than it uses.
 func TestChartPrivileges(t *testing.T) {
-	capabilities := map[string][]corev1.Capability{"DaemonSet holdfast-speaker": {"NET_RAW"}}
+	capabilities := map[string][]corev1.Capability{"DaemonSet holdfast-speaker": {"NET_ADMIN", "NET_RAW"}}
 	for name, p := range podSpecs(render(t)) {
 		if p.HostPID || p.HostIPC || len(p.Volumes) > 0 || p.HostNetwork != (name == "DaemonSet holdfast-speaker") {
 			t.Errorf("%s: hostPID %v, hostIPC %v, hostNetwork %v, volumes %v", name, p.HostPID, p.HostIPC, p.HostNetwork, p.Volumes)
@@ -253,6 +253,8 @@ func TestChartValues(t *testing.T) {
 		{"controller.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone", []string{"topologyKey: zone"}, []string{"topologyKey: kubernetes.io/hostname"}},
 		{"speaker.membersPort=17947,speaker.healthPort=19218,speaker.debugPort=19219",
 			[]string{"--members-port=17947", "--health-listen=127.0.0.1:19218", "port: 19218", "--debug-listen=127.0.0.1:19219"}, []string{"port: 9218"}},
+		{"speaker.filter.enabled=false", []string{"--disable-filter=true", "add: [NET_ADMIN, NET_RAW]"}, []string{"--disable-filter=false"}},
+		{"speaker.filter.internalTraffic=false", []string{"--filter-internal-traffic=true", "--disable-filter=false"}, []string{"--filter-internal-traffic=false"}},
 		{"speaker.tolerations[0].key=dedicated,speaker.tolerations[0].operator=Exists", []string{"key: dedicated\n          operator: Exists"}, nil},
 		{"speaker.nodeSelector.edge=yes,controller.nodeSelector.edge=no", []string{"edge: \"yes\"", "edge: \"no\""}, nil},
 		{"speaker.resources.limits.memory=256Mi", []string{"memory: 256Mi"}, nil},
@@ -282,7 +284,7 @@ func TestChartRefusesValues(t *testing.T) {
 	for _, set := range []string{
 		"unknown=1", "image.digest=x", "image.pullPolicy=Sometimes", "image.tag=a/b", "loadBalancerClass=",
 		"loadBalancerClass=a b", "defaultLoadBalancer=maybe", "logLevel=trace", "metrics.port=0", "metrics.podMonitor.every=1s",
-		"controller.replicas=0", "controller.limits.cpu=1", "speaker.membersPort=65536", "speaker.replicas=3",
+		"controller.replicas=0", "controller.limits.cpu=1", "speaker.membersPort=65536", "speaker.replicas=3", "speaker.filter.enabled=maybe", "speaker.filter.mode=open",
 		"speaker.tolerations[0].effect=Never", "imagePullSecrets[0]=registry",
 	} {
 		t.Run(set, func(t *testing.T) {
