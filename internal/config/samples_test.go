@@ -42,8 +42,8 @@ func TestSamples(t *testing.T) {
 		t.Errorf("problems: %v", told(problems))
 	}
 	want := map[string]string{
-		"lan":    "[172.30.0.128-172.30.0.191 fd00:30::1:0-fd00:30::1:ffff]",
-		"routed": "[198.18.0.0-198.18.0.255 fd00:198::-fd00:198::ffff]",
+		"lan":        "[172.30.0.128-172.30.0.191 fd00:30::1:0-fd00:30::1:ffff]",
+		"routed":     "[198.18.0.0-198.18.0.255 fd00:198::-fd00:198::ffff]",
 		"restricted": "[198.18.7.0-198.18.7.15 fd00:198:7::-fd00:198:7::f]",
 	}
 	if diff := cmp.Diff(want, rangesOf(state)); diff != "" {
