@@ -1,12 +1,12 @@
 package filter
 
 import (
-	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -20,7 +20,7 @@ type Desired struct {
 	// PodCIDRs are the sources of this node's own pods.
 	PodCIDRs []netip.Prefix
 	// Uplinks are the names of the links that lead out of the node; a pod's address that arrives there is
-	// forged.
+	// forged. While there are none, no source counts as a pod.
 	Uplinks []string
 	// Addresses are the node's own. The first of a family answers echo requests; without one the address of
 	// the link does that they arrive on.
@@ -29,34 +29,145 @@ type Desired struct {
 
 // Config is what a Table needs.
 type Config struct {
-	Log *slog.Logger
+	Log    *slog.Logger
+	Timers Timers
 }
 
 // Table is the nftables table of Holdfast on this node.
 type Table struct {
-	log *slog.Logger
+	log    *slog.Logger
+	timers Timers
+	wake   chan struct{}
+	counts counts
+
+	// mu guards what follows, and transactions: one at a time.
+	mu     sync.Mutex
+	kernel kernel
+	// desired is what was set last, nil before.
+	desired *Desired
+	// actual is what the kernel holds as far as we know; nil means that we do not.
+	actual *image
+	// names are the sets of the layout in force, by name.
+	sets map[string]set
+	// noLog: the kernel cannot log to a group.
+	noLog bool
+	// enforced and since are what Enforced tells.
+	enforced bool
+	since    time.Time
 }
 
 // New returns a Table that has not touched the kernel yet.
-func New(c Config) *Table { return &Table{log: c.Log} }
+func New(c Config) *Table {
+	return &Table{log: c.Log, timers: c.Timers.withDefaults(), wake: make(chan struct{}, 1), since: time.Now()}
+}
 
-// Set makes the kernel enforce exactly this. When it returns nil, it does.
-func (t *Table) Set(desired Desired) error { panic("not made yet") }
+// Set makes the kernel enforce exactly this. When it returns nil, it does; on an error what was in force
+// before still is, and Run tries again.
+func (t *Table) Set(desired Desired) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.desired = &desired
+	return t.apply()
+}
 
-// Run heals the table until the context ends. The table stays.
-func (t *Table) Run(ctx context.Context) error { panic("not made yet") }
+// apply makes the kernel hold what is desired.
+func (t *Table) apply() error {
+	want, err := newImage(*t.desired, !t.noLog)
+	if err == nil {
+		err = t.reach(want)
+	}
+	if ok := err == nil; ok != t.enforced {
+		t.enforced, t.since = ok, time.Now()
+	}
+	if err != nil {
+		t.kick()
+		return fmt.Errorf("set filter: %w", err)
+	}
+	return nil
+}
+
+// reach leads from what the kernel holds to what it is to hold.
+func (t *Table) reach(want *image) error {
+	if t.actual == nil {
+		if err := t.adopt(want); err != nil {
+			return err
+		}
+	}
+	if t.actual != nil && t.actual.layout == want.layout {
+		c := want.from(t.actual)
+		if c.empty() {
+			t.actual = want
+			return nil
+		}
+		var b batch
+		c.write(&b, t.sets)
+		err := t.kernel.commit(&b)
+		if err == nil {
+			t.log.Info("filter changed", "doors", len(want.doors), "added", len(c.add), "removed", len(c.remove))
+			t.actual = want
+			return nil
+		}
+		// The table is not what we took it for.
+		t.log.Warn("filter is made anew", "err", err)
+	}
+	return t.replace(want)
+}
+
+// replace makes the table anew, in one transaction: there is no moment without it, or with half of it.
+func (t *Table) replace(want *image) error {
+	var b batch
+	b.create()
+	b.destroy()
+	b.create()
+	t.sets = make(map[string]set)
+	for _, s := range want.layout.sets() {
+		t.sets[s.name] = s
+		b.addSet(s)
+	}
+	chains := want.layout.chains()
+	for _, c := range chains {
+		b.addChain(c)
+	}
+	for _, c := range chains {
+		b.addRules(c)
+	}
+	c := want.from(nil)
+	c.write(&b, t.sets)
+	t.actual = nil
+	if err := t.kernel.commit(&b); err != nil {
+		return err
+	}
+	t.actual = want
+	t.log.Info("filter in force", "doors", len(want.doors), "elements", len(c.add))
+	return nil
+}
 
 // Enforced reports whether the kernel enforces what was set last, and since when that is so or not so.
-func (t *Table) Enforced() (ok bool, since time.Time) { panic("not made yet") }
+func (t *Table) Enforced() (ok bool, since time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.enforced, t.since
+}
 
-// Remove deletes the table and nothing else.
-func (t *Table) Remove() error { panic("not made yet") }
+// Remove deletes the table and nothing else. Run, if it runs still, leaves it so.
+func (t *Table) Remove() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.desired, t.actual = nil, nil
+	t.enforced, t.since = false, time.Now()
+	var b batch
+	b.create()
+	b.destroy()
+	if err := t.kernel.commit(&b); err != nil {
+		return errors.Join(fmt.Errorf("remove filter: %w", err), t.kernel.close())
+	}
+	return t.kernel.close()
+}
 
-// State is what /debug/state shows.
-func (t *Table) State() any { panic("not made yet") }
-
-// Describe implements prometheus.Collector.
-func (t *Table) Describe(ch chan<- *prometheus.Desc) {}
-
-// Collect implements prometheus.Collector.
-func (t *Table) Collect(ch chan<- prometheus.Metric) {}
+// kick makes Run look. It never blocks.
+func (t *Table) kick() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,139 @@
+package filter
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// change is what leads from one content of the table to another.
+type change struct {
+	remove, add []member
+	// leave and enter are the chains that are no longer, or newly used, each with a profile that makes it.
+	leave, enter map[string]profile
+}
+
+func (c *change) empty() bool {
+	return len(c.remove) == 0 && len(c.add) == 0 && len(c.leave) == 0 && len(c.enter) == 0
+}
+
+// from returns the change that makes img of old; of nothing where old is nil. It looks at every door, but
+// only those that differ are taken apart.
+func (img *image) from(old *image) change {
+	if old == nil {
+		old = &image{}
+	}
+	var was, want []member
+	for i, j := 0, 0; i < len(old.doors) || j < len(img.doors); {
+		switch order := compareAt(old.doors, i, img.doors, j); {
+		case order < 0:
+			was = old.doors[i].members(was)
+			i++
+		case order > 0:
+			want = img.doors[j].members(want)
+			j++
+		default:
+			if !old.doors[i].equal(&img.doors[j]) {
+				was, want = old.doors[i].members(was), img.doors[j].members(want)
+			}
+			i, j = i+1, j+1
+		}
+	}
+	if !slices.Equal(old.others, img.others) {
+		was, want = append(was, old.others...), append(want, img.others...)
+	}
+	var c change
+	c.remove, c.add = differ(was, want)
+	before, after := old.chains(), img.chains()
+	c.leave, c.enter = missing(before, after), missing(after, before)
+	return c
+}
+
+// compareAt compares a[i] with b[j]; what is past the end comes last.
+func compareAt(a []door, i int, b []door, j int) int {
+	switch {
+	case i == len(a):
+		return 1
+	case j == len(b):
+		return -1
+	}
+	return a[i].compare(&b[j])
+}
+
+// differ returns what is in was and not in want, and the other way round.
+func differ(was, want []member) (remove, add []member) {
+	has := make(map[member]bool, len(was))
+	for _, m := range was {
+		has[m] = true
+	}
+	for _, m := range want {
+		if has[m] {
+			delete(has, m)
+		} else {
+			add = append(add, m)
+		}
+	}
+	return slices.Collect(maps.Keys(has)), add
+}
+
+// chains returns the names of the chains that the doors need, each with a profile that makes it.
+func (img *image) chains() map[string]profile {
+	used := make(map[profile]bool)
+	for i := range img.doors {
+		used[img.doors[i].profile] = true
+	}
+	names := make(map[string]profile)
+	for p := range used {
+		for _, c := range p.chainNames() {
+			names[c] = p
+		}
+	}
+	return names
+}
+
+// missing returns what is in from and not in other.
+func missing(from, other map[string]profile) map[string]profile {
+	out := make(map[string]profile)
+	for name, p := range from {
+		if _, ok := other[name]; !ok {
+			out[name] = p
+		}
+	}
+	return out
+}
+
+// write puts the change into a transaction: what is gone to before what goes to it, and the reverse for
+// what is deleted.
+func (c *change) write(b *batch, sets map[string]set) {
+	for _, name := range slices.Sorted(maps.Keys(c.enter)) {
+		for _, s := range c.enter[name].setsOf(name) {
+			b.addSet(s)
+		}
+		entered := c.enter[name].chain(name)
+		b.addChain(entered)
+		b.addRules(entered)
+	}
+	perSet(c.remove, func(s string, list []element) { b.deleteElements(sets[s], list) })
+	perSet(c.add, func(s string, list []element) { b.addElements(sets[s], list) })
+	names := slices.Sorted(maps.Keys(c.leave))
+	slices.Reverse(names)
+	for _, name := range names {
+		b.deleteChain(name)
+		for _, s := range c.leave[name].setsOf(name) {
+			b.deleteSet(s.name)
+		}
+	}
+}
+
+// perSet calls fn for each set with its elements.
+func perSet(list []member, fn func(set string, elements []element)) {
+	slices.SortStableFunc(list, func(a, b member) int { return strings.Compare(a.set, b.set) })
+	for i := 0; i < len(list); {
+		name := list[i].set
+		var elements []element
+		for ; i < len(list) && list[i].set == name; i++ {
+			elements = append(elements, list[i].element)
+		}
+		fn(name, elements)
+	}
+}

@@ -1,0 +1,138 @@
+package filter
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// door is a door as the table has it.
+type door struct {
+	lb.Door
+	profile profile
+	// internal: the way to its ClusterIP is installed.
+	internal bool
+}
+
+// protocolNumber is the number that stands in the IP header.
+func protocolNumber(name string) (byte, bool) {
+	switch name {
+	case "TCP":
+		return unix.IPPROTO_TCP, true
+	case "UDP":
+		return unix.IPPROTO_UDP, true
+	case "SCTP":
+		return unix.IPPROTO_SCTP, true
+	}
+	return 0, false
+}
+
+// padded is what a register holds of data: whole words.
+func padded(data ...byte) []byte { return append(data, make([]byte, (4-len(data)%4)%4)...) }
+
+// portKey is a port of an address as a key.
+func portKey(a netip.Addr, protocol byte, port uint16) string {
+	key := append(a.AsSlice(), padded(protocol)...)
+	return string(append(key, padded(binary.BigEndian.AppendUint16(nil, port)...)...))
+}
+
+func (d *door) key() string {
+	protocol, _ := protocolNumber(d.Protocol)
+	return portKey(d.Address, protocol, d.Port)
+}
+
+// compare orders doors as Filter has them.
+func (d *door) compare(o *door) int {
+	return cmp.Or(d.Address.Compare(o.Address), cmp.Compare(d.Protocol, o.Protocol), cmp.Compare(d.Port, o.Port))
+}
+
+// equal reports whether both look the same in the table.
+func (d *door) equal(o *door) bool {
+	return d.profile == o.profile && d.internal == o.internal && d.LogDrops == o.LogDrops && d.ClusterIP == o.ClusterIP &&
+		slices.Equal(d.Allow, o.Allow) && slices.Equal(d.Deny, o.Deny)
+}
+
+// newDoor checks a door and brings it into the form of the table.
+func newDoor(d lb.Door) (door, error) {
+	d.Address, d.ClusterIP = d.Address.Unmap(), d.ClusterIP.Unmap()
+	if _, ok := protocolNumber(d.Protocol); !ok || !d.Address.IsValid() || d.Address.Zone() != "" {
+		return door{}, fmt.Errorf("no door: %s port %d of %s", d.Protocol, d.Port, d.Address)
+	}
+	d.Allow, d.Deny = sources(d.Address, d.Allow), sources(d.Address, d.Deny)
+	return door{Door: d, profile: profileOf(&d)}, nil
+}
+
+// sources returns the prefixes that a source of the address's family can be in, masked; the same slice
+// where nothing is to be mended.
+func sources(of netip.Addr, list []netip.Prefix) []netip.Prefix {
+	fits := func(p netip.Prefix) bool {
+		return p.IsValid() && p.Addr().Is4() == of.Is4() && !p.Addr().Is4In6() && p == p.Masked()
+	}
+	if !slices.ContainsFunc(list, func(p netip.Prefix) bool { return !fits(p) }) {
+		return list
+	}
+	var out []netip.Prefix
+	for _, p := range list {
+		const mapped = 96 // ::ffff:0:0/96 (RFC 4291 section 2.5.5.2)
+		if p.Addr().Is4In6() && p.Bits() >= mapped {
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped)
+		}
+		if p = p.Masked(); fits(p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// members appends all that the sets hold of a door.
+func (d *door) members(list []member) []member {
+	f, key := d.profile.family(), d.key()
+	put := func(base, key, value string) {
+		list = append(list, member{f.named(base), element{key, value}})
+	}
+	put(doorsSet, key, d.profile.entrance())
+	if d.Restricted {
+		for _, p := range d.Allow {
+			put(allowSet, key+string(p.Addr().AsSlice()), "")
+		}
+	}
+	for _, p := range d.Deny {
+		put(denySet, key+string(p.Addr().AsSlice()), "")
+	}
+	for _, r := range d.profile.reasons() {
+		put(dropsSet, key+string(native(uint32(r))), "")
+	}
+	if d.LogDrops {
+		put(loggedSet, key, "")
+	}
+	if d.internal {
+		protocol, _ := protocolNumber(d.Protocol)
+		put(internalSet, key, string(d.ClusterIP.AsSlice()))
+		put(externalSet, portKey(d.ClusterIP, protocol, d.Port), string(d.Address.AsSlice()))
+	}
+	return list
+}
+
+// reasons returns why a door of the profile may refuse.
+func (p profile) reasons() []reason {
+	list := []reason{unserved}
+	if p.restricted || p.deny != (lengths{}) {
+		list = append(list, sourceRange)
+	}
+	if p.limit > 0 {
+		list = append(list, connectionLimit)
+	}
+	if p.rate > 0 {
+		list = append(list, rateLimit)
+	}
+	if p.refuse {
+		list = append(list, noEndpoint)
+	}
+	return list
+}

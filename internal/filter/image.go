@@ -1,0 +1,153 @@
+package filter
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// image is what the kernel is to hold, in the form in which two are compared.
+type image struct {
+	layout layout
+	// doors in order.
+	doors []door
+	// others are the members of sets that belong to no door, ordered.
+	others []member
+}
+
+// newImage brings what is desired into the form of the table. It refuses what
+// no plan may ask for: rather an old filter that is whole than half of a new one.
+func newImage(d Desired, log bool) (*image, error) {
+	img := &image{layout: layout{internal: d.Internal, log: log}, doors: make([]door, 0, len(d.Doors))}
+	for i, f := range families() {
+		if at := slices.IndexFunc(d.Addresses, f.has); at >= 0 {
+			img.layout.answering[i] = d.Addresses[at]
+		}
+	}
+	for _, from := range d.Doors {
+		to, err := newDoor(from)
+		if err != nil {
+			return nil, err
+		}
+		img.doors = append(img.doors, to)
+	}
+	compare := func(a, b door) int { return a.compare(&b) }
+	if !slices.IsSortedFunc(img.doors, compare) {
+		slices.SortFunc(img.doors, compare)
+	}
+	for i := 1; i < len(img.doors); i++ {
+		if compare(img.doors[i-1], img.doors[i]) == 0 {
+			return nil, fmt.Errorf("two doors at %s port %d of %s", img.doors[i].Protocol, img.doors[i].Port, img.doors[i].Address)
+		}
+	}
+	if d.Internal {
+		img.joinClusterIPs()
+	}
+	img.others = others(d, img.doors)
+	return img, nil
+}
+
+// joinClusterIPs marks the doors that traffic from within passes by. A port of a ClusterIP can lead back to
+// one address: the first.
+func (img *image) joinClusterIPs() {
+	type port struct {
+		addr     netip.Addr
+		protocol string
+		port     uint16
+	}
+	taken := make(map[port]bool)
+	for i := range img.doors {
+		d := &img.doors[i]
+		p := port{d.ClusterIP, d.Protocol, d.Port}
+		if d.ClusterIP.IsValid() && d.ClusterIP.Is4() == d.Address.Is4() && !taken[p] {
+			taken[p], d.internal = true, true
+		}
+	}
+}
+
+// others returns what the sets hold beside doors.
+func others(d Desired, doors []door) []member {
+	guarded := slices.Clone(d.Guarded)
+	for _, door := range doors {
+		if !within(d.Guarded, door.Address) {
+			guarded = append(guarded, lb.Range{From: door.Address, To: door.Address})
+		}
+	}
+	var pods []lb.Range
+	for _, p := range d.PodCIDRs {
+		if d.Internal && p.IsValid() {
+			pods = append(pods, rangeOf(p))
+		}
+	}
+	if len(d.Uplinks) == 0 {
+		// Which links lead out is unknown: a forged pod's address cannot be told from a pod's.
+		pods = nil
+	}
+	var list []member
+	for _, f := range families() {
+		list = f.intervals(list, guardedSet, guarded)
+		list = f.intervals(list, resetSet, d.Reset)
+		list = f.intervals(list, podsSet, pods)
+		for _, a := range d.Pings {
+			if a = a.Unmap(); f.has(a) {
+				list = append(list, member{f.named(pingsSet), element{key: string(a.AsSlice())}})
+			}
+		}
+	}
+	for _, name := range d.Uplinks {
+		const nameSize = 16 // IFNAMSIZ
+		list = append(list, member{uplinksSet, element{key: string(append([]byte(name), make([]byte, nameSize)...)[:nameSize])}})
+	}
+	slices.SortFunc(list, compareMembers)
+	return slices.Compact(list)
+}
+
+func compareMembers(a, b member) int {
+	return cmp.Or(strings.Compare(a.set, b.set), strings.Compare(a.key, b.key), strings.Compare(a.value, b.value))
+}
+
+// within reports whether an address is in one of the ranges, which are disjoint and ordered.
+func within(ranges []lb.Range, a netip.Addr) bool {
+	behind, _ := slices.BinarySearchFunc(ranges, a, func(r lb.Range, a netip.Addr) int {
+		if a.Less(r.From) {
+			return 1
+		}
+		return -1
+	})
+	return behind > 0 && ranges[behind-1].Contains(a)
+}
+
+// rangeOf returns the addresses of a prefix.
+func rangeOf(p netip.Prefix) lb.Range {
+	last := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < len(last)*8; i++ {
+		last[i/8] |= 0x80 >> (i % 8)
+	}
+	to, _ := netip.AddrFromSlice(last)
+	return lb.Range{From: p.Masked().Addr(), To: to}
+}
+
+// intervals appends the family's ranges as the members of an interval set. Ranges that touch or overlap become one run, as the kernel demands.
+func (f *family) intervals(list []member, base string, ranges []lb.Range) []member {
+	ranges = slices.DeleteFunc(slices.Clone(ranges), func(r lb.Range) bool { return !f.has(r.From) || !f.has(r.To) || r.To.Less(r.From) })
+	slices.SortFunc(ranges, func(a, b lb.Range) int { return a.From.Compare(b.From) })
+	for i := 0; i < len(ranges); {
+		run := ranges[i]
+		for i++; i < len(ranges) && (!run.To.Less(ranges[i].From) || run.To.Next() == ranges[i].From); i++ {
+			if run.To.Less(ranges[i].To) {
+				run.To = ranges[i].To
+			}
+		}
+		// Nothing is behind the last address there is.
+		var end string
+		if next := run.To.Next(); next.IsValid() {
+			end = string(next.AsSlice())
+		}
+		list = append(list, member{f.named(base), element{string(run.From.AsSlice()), end}})
+	}
+	return list
+}

@@ -1,0 +1,208 @@
+package filter
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"strings"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// profile is what decides the rules for a door; who may come is in the sets.
+// Doors of one profile share its chain. Sources are looked up as masked
+// prefixes, once for each length that the door's own lists use: hash lookups,
+// whose number nobody else's list can raise.
+type profile struct {
+	ipv6 bool
+	// restricted: who is not in the allow set is refused.
+	restricted bool
+	// allow and deny are the lengths of the prefixes in the door's lists.
+	allow, deny lengths
+	refuse      bool
+	limit, rate int
+}
+
+// lengths is a set of prefix lengths, 0 to 128.
+type lengths [3]uint64
+
+func (l *lengths) add(bits int) { l[bits/64] |= 1 << (bits % 64) }
+
+// list returns the lengths, the longest first.
+func (l lengths) list() []int {
+	var out []int
+	for bits := 128; bits >= 0; bits-- {
+		if l[bits/64]>>(bits%64)&1 != 0 {
+			out = append(out, bits)
+		}
+	}
+	return out
+}
+
+func profileOf(d *lb.Door) profile {
+	p := profile{ipv6: d.Address.Is6(), restricted: d.Restricted, refuse: d.Refuse}
+	if !d.Refuse {
+		p.limit, p.rate = max(d.ConnectionLimit, 0), max(d.RateLimit, 0)
+	}
+	if d.Restricted {
+		for _, a := range d.Allow {
+			p.allow.add(a.Bits())
+		}
+	}
+	for _, a := range d.Deny {
+		p.deny.add(a.Bits())
+	}
+	return p
+}
+
+func (p profile) family() *family {
+	if p.ipv6 {
+		return families()[1]
+	}
+	return families()[0]
+}
+
+// entrance is the chain that a door of this profile goes to; accepted is none.
+func (p profile) entrance() string {
+	if name := p.rangesChain(); name != accepted {
+		return name
+	}
+	return p.within()
+}
+
+// within is where those go on who may come.
+func (p profile) within() string {
+	switch f := p.family(); {
+	case p.refuse:
+		return f.named(refuseChain)
+	case p.limited():
+		return f.named("limits" + numbered("-connections", p.limit) + numbered("-rate", p.rate) + "-v")
+	}
+	return accepted
+}
+
+func numbered(what string, n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprint(what, "-", n)
+}
+
+// longestName leaves room below NFT_NAME_MAXLEN (256), and lists readable.
+const longestName = 80
+
+// rangesChain names the chain that knows who may come; accepted where all may. The same profile has the
+// same name in every process.
+func (p profile) rangesChain() string {
+	none := lengths{}
+	if !p.restricted && p.deny == none {
+		return accepted
+	}
+	name := "ranges"
+	if p.deny != none {
+		name += dashed("-deny", p.deny)
+	}
+	if p.restricted {
+		name += dashed("-allow", p.allow)
+	}
+	if next := p.within(); next != accepted {
+		name += "-then-" + next
+	}
+	if len(name) > longestName {
+		name = fmt.Sprintf("ranges-%x", sha256.Sum256([]byte(name)))[:longestName/2]
+	}
+	return p.family().named(name + "-v")
+}
+
+func dashed(what string, l lengths) string {
+	var s strings.Builder
+	s.WriteString(what)
+	for _, bits := range l.list() {
+		fmt.Fprintf(&s, "-%d", bits)
+	}
+	return s.String()
+}
+
+// chainNames returns the chains of the profile. In their order, a chain comes after those it goes to: limits
+// before ranges.
+func (p profile) chainNames() []string {
+	var list []string
+	if p.limited() {
+		list = append(list, p.within())
+	}
+	if name := p.rangesChain(); name != accepted {
+		list = append(list, name)
+	}
+	return list
+}
+
+func (p profile) limited() bool { return p.limit > 0 || p.rate > 0 }
+
+// chain makes one of the profile's chains.
+func (p profile) chain(name string) chain {
+	if name == p.rangesChain() {
+		return chain{name: name, rules: p.rangeRules()}
+	}
+	return chain{name: name, rules: p.limitRules()}
+}
+
+func (p profile) rangeRules() []rule {
+	f := p.family()
+	key, next := f.to()
+	strangers := goTo(f.named(dropChain + sourceRange.String()))
+	var rules []rule
+	for _, bits := range p.deny.list() {
+		rules = append(rules, join(key, f.sourceMasked(next, bits), f.in(denySet), strangers))
+	}
+	for _, bits := range p.allow.list() {
+		rules = append(rules, join(key, f.sourceMasked(next, bits), f.in(allowSet), pass(p.within())))
+	}
+	if p.restricted {
+		return append(rules, strangers)
+	}
+	return append(rules, pass(p.within()))
+}
+
+// limitRules bound connections that are to be opened. The rate comes first: what it refuses is not to be
+// counted as a connection.
+func (p profile) limitRules() []rule {
+	f := p.family()
+	key, next := f.to()
+	var rules []rule
+	if p.rate > 0 {
+		rules = append(rules, join(opening(), key, f.sourceMasked(next, f.host),
+			over(p.rateSet(), perSecond(p.rate, true), true), goTo(f.named(dropChain+rateLimit.String()))))
+	}
+	if p.limit > 0 {
+		rules = append(rules, join(opening(), key,
+			over(p.limitSet(), &expr.Connlimit{Count: uint32(p.limit), Flags: expr.NFT_CONNLIMIT_F_INV}, false),
+			goTo(f.named(dropChain+connectionLimit.String()))))
+	}
+	return append(rules, accept())
+}
+
+// limitSet counts connections by door, rateSet remembers sources by door. Each chain of limits has its own:
+// the bound of an element is that of the rule which made it.
+func (p profile) limitSet() string { return "connections-" + p.within() }
+func (p profile) rateSet() string  { return "rate-" + p.within() }
+
+// setsOf returns the sets that belong to one of the profile's chains alone.
+func (p profile) setsOf(name string) []set {
+	f := p.family()
+	var list []set
+	if name == p.rangesChain() {
+		return nil
+	}
+	if p.limit > 0 {
+		list = append(list, set{name: p.limitSet(), key: f.doorKey(), flags: unix.NFT_SET_EVAL, size: sourceMemory})
+	}
+	if p.rate > 0 {
+		list = append(list, set{
+			name: p.rateSet(), key: f.sourceKey(), flags: unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT,
+			size: sourceMemory, timeout: memoryTimeout,
+		})
+	}
+	return list
+}

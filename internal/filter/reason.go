@@ -1,0 +1,78 @@
+package filter
+
+import (
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// reason says why a packet was not let in.
+type reason uint32
+
+const (
+	// undeclared: no Service declares the port.
+	undeclared reason = iota + 1
+	// sourceRange: the source is not among those that may come, or among those that may not.
+	sourceRange
+	// connectionLimit: there are as many connections as there may be.
+	connectionLimit
+	// rateLimit: one source opens connections, or asks for echoes, too often.
+	rateLimit
+	// noEndpoint: externalTrafficPolicy: Local, and none of the endpoints is here.
+	noEndpoint
+	// unserved: kube-proxy does not serve the port.
+	unserved
+
+	lastReason = unserved
+)
+
+var reasonNames = [...]string{"", "undeclared", "source", "connections", "rate", "endpoint", "unserved"}
+
+// String returns the reason as chain names, metrics and logs have it.
+func (r reason) String() string { return reasonNames[r] }
+
+// reasons returns those that have a chain which drops for them.
+func reasons() []reason { return []reason{sourceRange, connectionLimit, rateLimit, unserved} }
+
+// count counts a packet that came to no door.
+func (f *family) count(r reason) rule {
+	words := f.words() + 2
+	var key rule
+	for i := range words {
+		key = append(key, say(&expr.Immediate{Register: reg + i, Data: native(0)})...)
+	}
+	return join(key, say(&expr.Immediate{Register: reg + words, Data: native(uint32(r))}), f.in(dropsSet))
+}
+
+// logGroup is the group of NFLOG that drops are logged to, and logPerSecond how many at most.
+const (
+	logGroup     = 0x4846
+	logPerSecond = 10
+	logSnapshot  = 128
+)
+
+// noting counts a packet that a door refuses, and logs it where the door asks for that.
+func (f *family) noting(r reason, log bool) []rule {
+	key, next := f.to()
+	rules := []rule{join(key, say(&expr.Immediate{Register: next, Data: native(uint32(r))}), f.in(dropsSet))}
+	if log {
+		rules = append(rules, join(key, f.in(loggedSet), say(perSecond(logPerSecond, false), &expr.Log{
+			Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN, Group: logGroup, Snaplen: logSnapshot, Data: []byte(r.String()),
+		})))
+	}
+	return rules
+}
+
+// dropping refuses without an answer.
+func (f *family) dropping(r reason, log bool) chain {
+	return chain{name: f.named(dropChain + r.String()), rules: append(f.noting(r, log), drop())}
+}
+
+// refusing answers at once, so that the client turns elsewhere. A connection that is there already goes on:
+// its endpoint may be draining.
+func (f *family) refusing(log bool) chain {
+	settled := say(&expr.Ct{Key: expr.CtKeySTATUS, Register: reg},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: native(ipsConfirmed), Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: native(0)})
+	rules := append([]rule{join(settled, accept())}, f.noting(noEndpoint, log)...)
+	return chain{name: f.named(refuseChain), rules: append(rules, rejections()...)}
+}
