@@ -80,6 +80,13 @@ func (e *env) uninstall(t *testing.T, l2, bgp []netip.Addr) {
 			t.Errorf("%s still has routes:\n%s", router, out)
 		}
 	}
+	for _, node := range e.Cluster.Nodes() {
+		tables, err := e.On(t.Context(), node, "nft", "list", "tables")
+		must(t, err)
+		if strings.Contains(tables, "holdfast") {
+			t.Errorf("%s still has a packet filter of ours:\n%s", node, tables)
+		}
+	}
 	pools, err := e.Resource(testbed.Pools).List(t.Context(), metav1.ListOptions{})
 	must(t, err)
 	if len(pools.Items) < 2 {

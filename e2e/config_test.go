@@ -26,6 +26,9 @@ func testRejected(t *testing.T, e *env) {
 	const prefixOrRange = "each address must be a prefix (192.0.2.0/26), a range (192.0.2.10-192.0.2.20) or a single address"
 	for name, tc := range map[string]struct{ kind, spec, want string }{
 		"no address":        {"IPAddressPool", `{addresses: []}`, "spec.addresses"},
+		"bad source":        {"IPAddressPool", `{addresses: [192.0.2.0/26], sourceRanges: [10.0.0.0/8, ten]}`, "each source range must be a prefix (192.0.2.0/24) or a single address"},
+		"no source":         {"IPAddressPool", `{addresses: [192.0.2.0/26], sourceRanges: []}`, "spec.sourceRanges"},
+		"open ports":        {"IPAddressPool", `{addresses: [192.0.2.0/26], undeclaredPorts: Open}`, "spec.undeclaredPorts"},
 		"bad prefix":        {"IPAddressPool", `{addresses: [192.0.2.0/33]}`, prefixOrRange},
 		"bad address":       {"IPAddressPool", `{addresses: [192.0.2.256]}`, prefixOrRange},
 		"bad range":         {"IPAddressPool", `{addresses: [192.0.2.1-banana]}`, prefixOrRange},

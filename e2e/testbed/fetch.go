@@ -11,10 +11,12 @@ import (
 	"net/netip"
 	"os/exec"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/e2e/probe"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // prober is the path of the program that probes, on every host.
@@ -32,6 +34,17 @@ func Target(protocol string, address netip.Addr) string {
 // Fetch asks an address once from a host.
 func (b *Bed) Fetch(ctx context.Context, host, protocol string, address netip.Addr) (probe.Answer, error) {
 	out, err := b.On(ctx, host, b.prober(), "-n", "1", "-protocol", protocol, Target(protocol, address))
+	return answer(out, err, fmt.Sprintf("fetch %s over %s from %s", address, protocol, host))
+}
+
+// FetchIn asks an address once from a pod.
+func (b *Bed) FetchIn(ctx context.Context, pod *corev1.Pod, protocol string, address netip.Addr) (probe.Answer, error) {
+	out, err := b.In(ctx, pod, b.prober(), "-n", "1", "-protocol", protocol, Target(protocol, address))
+	return answer(out, err, fmt.Sprintf("fetch %s over %s from pod %s on %s", address, protocol, pod.Name, pod.Spec.NodeName))
+}
+
+// answer reads what the prober printed of one probe.
+func answer(out string, err error, what string) (probe.Answer, error) {
 	if err != nil {
 		return probe.Answer{}, err
 	}
@@ -40,9 +53,26 @@ func (b *Bed) Fetch(ctx context.Context, host, protocol string, address netip.Ad
 		return probe.Answer{}, fmt.Errorf("read what the prober printed: %w", err)
 	}
 	if !r.OK {
-		return probe.Answer{}, fmt.Errorf("fetch %s over %s from %s: %s", address, protocol, host, r.Error)
+		return probe.Answer{}, fmt.Errorf("%s: %s", what, r.Error)
 	}
 	return r.Answer, nil
+}
+
+// Knock asks a port a few times from a host, and returns what it heard.
+func (b *Bed) Knock(ctx context.Context, host, protocol string, port netip.AddrPort) ([]probe.Result, error) {
+	out, err := b.On(ctx, host, b.prober(), "-n", "3", "-every", "50ms", "-timeout", "400ms", "-protocol", protocol, port.String())
+	if err != nil {
+		return nil, err
+	}
+	var results []probe.Result
+	for line := range strings.Lines(out) {
+		var r probe.Result
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			return nil, fmt.Errorf("read what the prober printed: %w", err)
+		}
+		results = append(results, r)
+	}
+	return results, nil
 }
 
 // WaitFetch asks until there is an answer: neither a status nor an EndpointSlice

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // On runs a command on a host and returns what it printed.
@@ -19,6 +21,16 @@ func (b *Bed) On(ctx context.Context, host string, argv ...string) (string, erro
 		return out, fmt.Errorf("run %q on %s: %w", strings.Join(argv, " "), host, err)
 	}
 	return out, nil
+}
+
+// inPod runs a command in the network of a pod, which is told by its environment.
+const inPod = `for p in /proc/[0-9]*; do
+  if tr '\0' '\n' <$p/environ 2>/dev/null | grep -qx "POD_NAME=$0"; then exec nsenter --net=$p/ns/net "$@"; fi
+done; echo "no process of pod $0" >&2; exit 1`
+
+// In runs a command in the network of a pod of an App and returns what it printed.
+func (b *Bed) In(ctx context.Context, pod *corev1.Pod, argv ...string) (string, error) {
+	return b.On(ctx, pod.Spec.NodeName, append([]string{"bash", "-c", inPod, pod.Name}, argv...)...)
 }
 
 // Kubectl runs kubectl and returns what it printed.

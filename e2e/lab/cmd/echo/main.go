@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -77,6 +79,11 @@ func handler() http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		// A client that has gone needs no answer.
 		_, _ = w.Write(newAnswer(client))
+		// More of it, for those who need packets of full size.
+		more, err := strconv.Atoi(r.FormValue("more"))
+		if err == nil && more > 0 && more <= 1<<20 {
+			_, _ = w.Write(bytes.Repeat([]byte("."), more))
+		}
 	})
 	return mux
 }

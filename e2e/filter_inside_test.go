@@ -1,0 +1,64 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+)
+
+// testFilterInside reaches Services that let nobody in from pods and nodes, which are not
+// subject to ranges, on the node that owns the address and on others.
+func testFilterInside(t *testing.T, e *env) {
+	inside := e.app
+	inside.Name, inside.Nodes = "inside", e.workers()
+	inside.Replicas = int32(len(inside.Nodes))
+	must(t, e.Deploy(t.Context(), inside))
+	pods, err := e.AppPods(t.Context(), inside)
+	must(t, err)
+	for _, w := range []way{ways[0], ways[2]} {
+		t.Run(w.name, func(t *testing.T) {
+			addresses := e.service(t, e.app, "inside-"+w.name, append(w.changes, from(nobodys...))...)
+			e.shut(t, w.host, addresses)
+			if !w.routers {
+				owner, err := e.WaitOwner(t.Context(), w.host, addresses[0])
+				must(t, err)
+				t.Logf("the owner is %s", owner)
+			}
+			for _, a := range addresses {
+				for _, protocol := range protocols {
+					for i := range pods {
+						must(t, testbed.Until(t.Context(), soon, "an answer in "+pods[i].Name, func(ctx context.Context) error {
+							_, err := e.FetchIn(ctx, &pods[i], protocol, a)
+							return err
+						}))
+					}
+					for _, node := range e.Cluster.Nodes() {
+						_, err := e.WaitFetch(t.Context(), node, protocol, a)
+						must(t, err)
+					}
+				}
+			}
+			// The way past the ranges is not open to others.
+			e.shut(t, w.host, addresses)
+		})
+	}
+	t.Run("internalTrafficPolicy Local", func(t *testing.T) {
+		addresses := e.service(t, e.app, "inside-local", from(nobodys...))
+		e.patchService(t, "inside-local", `{"spec":{"internalTrafficPolicy":"Local"}}`)
+		for i := range pods {
+			if pods[i].Spec.NodeName != e.workers()[2] {
+				continue
+			}
+			must(t, testbed.Until(t.Context(), soon, "the ranges to hold inside", func(ctx context.Context) error {
+				if got, err := e.FetchIn(ctx, &pods[i], protocols[0], addresses[0]); err == nil {
+					return fmt.Errorf("an answer of %s", got.Pod)
+				}
+				return nil
+			}))
+		}
+	})
+}

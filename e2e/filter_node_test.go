@@ -1,0 +1,232 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/probe"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Ports on which every node of the lab itself listens on all its addresses.
+var nodePorts = []uint16{10250, 10256, 9217}
+
+// testFilterPorts knocks where no Service listens, and pings.
+func testFilterPorts(t *testing.T, e *env) {
+	for _, w := range []way{ways[0], ways[2]} {
+		t.Run(w.name, func(t *testing.T) {
+			addresses := e.service(t, e.app, "ports-"+w.name, w.changes...)
+			e.open(t, w.host, addresses)
+			for _, a := range addresses {
+				for _, port := range append([]uint16{22, 81}, nodePorts...) {
+					e.waitHeard(t, w.host, probe.TCP, netip.AddrPortFrom(a, port), nothing)
+				}
+				e.waitHeard(t, w.host, probe.UDP, netip.AddrPortFrom(a, 53), nothing)
+				_, err := e.On(t.Context(), w.host, "ping", "-n", "-c", "3", "-i", "0.2", "-W", "1", a.String())
+				must(t, err)
+			}
+		})
+	}
+	// The node's own addresses are its own.
+	for _, a := range e.nodeAddresses(t, e.workers()[0]) {
+		for _, port := range nodePorts {
+			e.waitHeard(t, testbed.Client, probe.TCP, netip.AddrPortFrom(a, port), anAnswer)
+		}
+	}
+}
+
+func (e *env) nodeAddresses(t *testing.T, node string) []netip.Addr {
+	t.Helper()
+	n, err := e.Kube.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+	must(t, err)
+	var out []netip.Addr
+	for _, a := range n.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			out = append(out, netip.MustParseAddr(a.Address))
+		}
+	}
+	return out
+}
+
+// testFilterPMTU fetches much through a link that is narrower than the rest, from a
+// single node, for a router's word reaches but one next hop.
+func testFilterPMTU(t *testing.T, e *env) {
+	app := e.app
+	app.Name, app.Replicas, app.Nodes = "pmtu", 1, app.Nodes[:1]
+	must(t, e.Deploy(t.Context(), app))
+	addresses := e.service(t, app, "pmtu", routed, local)
+	e.hops(t, addresses, 1)
+	e.served(t, testbed.Far, addresses)
+	for _, router := range []string{testbed.Router1, testbed.Router2} {
+		link, err := e.On(t.Context(), router, "bash", "-c", `ip -o -4 addr show to 10.200.0.0/24 | awk '{print $2}'`)
+		must(t, err)
+		link = strings.TrimSpace(link)
+		_, err = e.On(t.Context(), router, "ip", "link", "set", link, "mtu", "1300")
+		must(t, err)
+		t.Cleanup(func() {
+			if _, err := e.On(context.Background(), router, "ip", "link", "set", link, "mtu", "1500"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for _, a := range addresses {
+		url := "http://" + netip.AddrPortFrom(a, testbed.HTTPPort).String() + "/?more=300000"
+		size, err := e.On(t.Context(), testbed.Far, "curl", "-sS", "--noproxy", "*", "-m", "8", "-o", "/dev/null", "-w", "%{size_download}", url)
+		must(t, err)
+		if n, err := strconv.Atoi(size); err != nil || n < 300000 {
+			t.Errorf("%s: %s bytes came (%v)", a, size, err)
+		}
+	}
+}
+
+// testFilterLocal sends a client to a node without an endpoint.
+func testFilterLocal(t *testing.T, e *env) {
+	app := e.app
+	app.Name, app.Replicas, app.Nodes = "refuse", 1, app.Nodes[:1]
+	must(t, e.Deploy(t.Context(), app))
+	addresses := e.service(t, app, "refuse", local)
+	e.open(t, testbed.Client, addresses)
+	s, err := e.Kube.CoreV1().Services(app.Namespace).Get(t.Context(), "refuse", metav1.GetOptions{})
+	must(t, err)
+	health := uint16(s.Spec.HealthCheckNodePort)
+	status := func(a netip.Addr) string {
+		out, err := e.On(t.Context(), testbed.Client, "curl", "-s", "--noproxy", "*", "-m", "2", "-o", "/dev/null", "-w", "%{http_code}", "http://"+netip.AddrPortFrom(a, health).String())
+		must(t, err)
+		return out
+	}
+	for node, want := range map[string]string{e.workers()[0]: "200", e.workers()[2]: "503"} {
+		for _, a := range e.nodeAddresses(t, node) {
+			if got := status(a); got != want {
+				t.Errorf("health check on %s: %s, want %s", a, got, want)
+			}
+		}
+	}
+	for _, a := range addresses {
+		e.waitHeard(t, testbed.Client, probe.TCP, netip.AddrPortFrom(a, health), nothing)
+	}
+	e.sendTo(t, addresses, e.workers()[2])
+	for _, a := range addresses {
+		for _, protocol := range protocols {
+			e.waitHeard(t, testbed.Client, protocol, netip.MustParseAddrPort(testbed.Target(protocol, a)), aRefusal)
+		}
+	}
+}
+
+// sendTo has the client send to a node what is for the addresses, whoever owns them.
+func (e *env) sendTo(t *testing.T, addresses []netip.Addr, node string) {
+	t.Helper()
+	mac, err := e.On(t.Context(), node, "cat", "/sys/class/net/eth0/address")
+	must(t, err)
+	for _, a := range addresses {
+		_, err := e.On(t.Context(), testbed.Client, "ip", "neigh", "replace", a.String(), "lladdr", strings.TrimSpace(mac), "nud", "permanent", "dev", "eth0")
+		must(t, err)
+		t.Cleanup(func() {
+			if _, err := e.On(context.Background(), testbed.Client, "ip", "neigh", "del", a.String(), "dev", "eth0"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// testFilterLimit holds as many connections as may be.
+func testFilterLimit(t *testing.T, e *env) {
+	address := e.address(t, "limit", annotation(limitAnnotation, "2"))
+	port := netip.AddrPortFrom(address, 80)
+	e.waitHeard(t, testbed.Client, probe.TCP, port, anAnswer)
+	var held []*holder
+	for range 2 {
+		held = append(held, e.hold(t, port))
+	}
+	e.waitHeard(t, testbed.Client, probe.TCP, port, nothing)
+	// Neither more nor fewer cut those that are there.
+	e.annotate(t, "limit", limitAnnotation, "50")
+	e.waitHeard(t, testbed.Client, probe.TCP, port, anAnswer)
+	e.annotate(t, "limit", limitAnnotation, "1")
+	e.waitHeard(t, testbed.Client, probe.TCP, port, nothing)
+	for _, h := range held {
+		h.answered(t)
+	}
+	e.waitHeard(t, testbed.Client, probe.TCP, port, anAnswer)
+	e.annotate(t, "limit", limitAnnotation, "-1")
+	e.waitHeard(t, testbed.Client, probe.TCP, port, anAnswer)
+}
+
+// testFilterOrder floods an address that is about to be given to a Service with ranges, by way of
+// a node that will know it before or after kube-proxy does, and then kills and flushes what
+// keeps it closed.
+func testFilterOrder(t *testing.T, e *env) {
+	addresses := []netip.Addr{netip.MustParseAddr("172.30.0.190"), netip.MustParseAddr("fd00:30::1:ee")}
+	e.sendTo(t, addresses, e.workers()[0])
+	var floods []*testbed.Stream
+	for _, a := range addresses {
+		s, err := e.Probe(t.Context(), testbed.Client, probe.UDP, a, "-timeout", "300ms", "-every", "2ms")
+		must(t, err)
+		floods = append(floods, s)
+	}
+	got := e.service(t, e.app, "order", annotation(addressesAnnotation, addresses[0].String()+","+addresses[1].String()), annotation(sourcesAnnotation, strings.Join(nobodys, ",")))
+	for _, node := range e.Cluster.Nodes() { // kube-proxy knows it
+		_, err := e.WaitFetch(t.Context(), node, probe.TCP, got[0])
+		must(t, err)
+	}
+	t.Run("flush", func(t *testing.T) { e.flush(t, e.workers()[0]) })
+	t.Run("killed", func(t *testing.T) {
+		pods, err := e.Pods(t.Context(), testbed.Speaker)
+		must(t, err)
+		for i := range pods {
+			must(t, e.Kube.CoreV1().Pods(testbed.Namespace).Delete(t.Context(), pods[i].Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+		}
+		for _, node := range e.Cluster.Nodes() {
+			if _, err := e.On(t.Context(), node, "nft", "list", "table", "inet", "holdfast"); err != nil {
+				t.Errorf("the table is gone with the speaker: %v", err)
+			}
+		}
+		must(t, e.WaitReady(t.Context()))
+	})
+	sent := 0
+	for _, s := range floods {
+		results, err := s.Stop()
+		must(t, err)
+		sent += len(results)
+		for _, r := range results {
+			if r.OK {
+				t.Errorf("%s answered %s: it was reachable unfiltered", r.Answer.Pod, r.Answer.Client)
+			}
+		}
+	}
+	t.Logf("none of %d probes came in", sent)
+	// They would have, but for the filter.
+	e.annotate(t, "order", sourcesAnnotation, nil)
+	e.open(t, testbed.Client, addresses)
+}
+
+// flush empties the whole ruleset of a node, and waits until it is complete again.
+func (e *env) flush(t *testing.T, node string) {
+	out, err := e.On(t.Context(), node, "bash", "-c", `nft flush ruleset; start=$(date +%s%N)
+until nft list table inet holdfast >/dev/null 2>&1; do :; done; echo $(( ($(date +%s%N) - start) / 1000 ))`)
+	must(t, err)
+	us, err := strconv.Atoi(strings.TrimSpace(out))
+	must(t, err)
+	t.Logf("the table was back after %d us", us)
+	if us > 1_000_000 {
+		t.Errorf("the table was back after %d us", us)
+	}
+	// kube-proxy looks after its own, at the next change.
+	probed := e.service(t, e.app, "flush-"+strconv.FormatInt(time.Now().UnixNano(), 36))
+	e.sendTo(t, probed, node)
+	must(t, testbed.Until(t.Context(), time.Minute, "kube-proxy of "+node, func(ctx context.Context) error {
+		_, err := e.Fetch(ctx, testbed.Client, probe.TCP, probed[0])
+		if err != nil {
+			return fmt.Errorf("it has not restored its rules: %w", err)
+		}
+		return nil
+	}))
+}

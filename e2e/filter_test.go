@@ -1,0 +1,204 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/e2e/probe"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Annotations of Services that say who may come in.
+const (
+	sourcesAnnotation = "holdfast.dev/source-ranges"
+	denyAnnotation    = "holdfast.dev/source-ranges-deny"
+	limitAnnotation   = "holdfast.dev/connection-limit"
+)
+
+// nobodys are ranges that nobody in the lab has an address of.
+var nobodys = []string{"192.0.2.0/24", "2001:db8::/32"}
+
+var protocols = []string{probe.TCP, probe.UDP}
+
+// from lets in only these, by the field that kube-proxy reads too.
+func from(sources ...string) change {
+	return func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = sources }
+}
+
+// hostRanges are a host's own addresses, as it speaks to the addresses given.
+func (e *env) hostRanges(t *testing.T, host string, addresses []netip.Addr) []string {
+	t.Helper()
+	var out []string
+	for _, a := range addresses {
+		own, err := e.source(t.Context(), host, a)
+		must(t, err)
+		out = append(out, netip.PrefixFrom(netip.MustParseAddr(own), a.BitLen()).String())
+	}
+	return out
+}
+
+// open waits until a host is answered over every protocol.
+func (e *env) open(t *testing.T, host string, addresses []netip.Addr) {
+	t.Helper()
+	for _, a := range addresses {
+		for _, protocol := range protocols {
+			_, err := e.WaitFetch(t.Context(), host, protocol, a)
+			must(t, err)
+		}
+	}
+}
+
+// heard is what a host hears at a port: an answer, a refusal, or nothing.
+type heard string
+
+const (
+	anAnswer  heard = "an answer"
+	aRefusal  heard = "a refusal"
+	nothing   heard = "nothing"
+	different heard = "different things"
+)
+
+// hear knocks at a port a few times.
+func (e *env) hear(ctx context.Context, host, protocol string, port netip.AddrPort) (heard, error) {
+	results, err := e.Knock(ctx, host, protocol, port)
+	if err != nil {
+		return "", err
+	}
+	var all heard
+	for _, r := range results {
+		one := nothing
+		switch {
+		case r.OK, strings.HasPrefix(r.Error, "4"): // what is not our application answers an error of HTTP
+			one = anAnswer
+		case strings.Contains(r.Error, "refused"), strings.Contains(r.Error, "reset"), strings.Contains(r.Error, "unreachable"):
+			one = aRefusal
+		}
+		if all != "" && all != one {
+			one = different
+		}
+		all = one
+	}
+	return all, nil
+}
+
+// waitHeard waits until that is what a host hears at a port.
+func (e *env) waitHeard(t *testing.T, host, protocol string, port netip.AddrPort, want heard) {
+	t.Helper()
+	must(t, testbed.Until(t.Context(), soon, fmt.Sprintf("%s to hear %s at %s over %s", host, want, port, protocol), func(ctx context.Context) error {
+		got, err := e.hear(ctx, host, protocol, port)
+		if err == nil && got != want {
+			err = fmt.Errorf("it hears %s", got)
+		}
+		return err
+	}))
+}
+
+// shut waits until a host hears nothing of the addresses, over any protocol.
+func (e *env) shut(t *testing.T, host string, addresses []netip.Addr) {
+	t.Helper()
+	for _, a := range addresses {
+		for _, protocol := range protocols {
+			e.waitHeard(t, host, protocol, netip.MustParseAddrPort(testbed.Target(protocol, a)), nothing)
+		}
+	}
+}
+
+// annotate sets an annotation of a Service of the application; "" with no value takes it away.
+func (e *env) annotate(t *testing.T, name, key string, value any) {
+	t.Helper()
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})
+	must(t, err)
+	e.patchService(t, name, string(patch))
+}
+
+// setSources writes the field of the API.
+func (e *env) setSources(t *testing.T, name string, sources []string) {
+	t.Helper()
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"loadBalancerSourceRanges": sources}})
+	must(t, err)
+	e.patchService(t, name, string(patch))
+}
+
+// testFilterRanges lets an outside host in and shuts it out, in every spelling.
+func testFilterRanges(t *testing.T, e *env) {
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			name := "filter-" + w.name
+			addresses := e.service(t, e.app, name, append(w.changes, from(nobodys...))...)
+			e.waitCondition(t, e.app.Namespace, name, v1beta1.ConditionFiltered, metav1.ConditionTrue, "Filtered")
+			own := e.hostRanges(t, w.host, addresses)
+			e.shut(t, w.host, addresses)
+			e.setSources(t, name, own)
+			e.open(t, w.host, addresses)
+			// One family's ranges close the other.
+			e.setSources(t, name, own[:1])
+			e.shut(t, w.host, addresses[1:])
+			e.open(t, w.host, addresses[:1])
+			// Ours may have host bits and spaces, and kube-proxy does not know it.
+			e.setSources(t, name, nil)
+			e.annotate(t, name, sourcesAnnotation, strings.ReplaceAll(" "+strings.Join(own, " ,  ")+" ", "/32", "/24"))
+			e.open(t, w.host, addresses)
+			e.annotate(t, name, denyAnnotation, strings.Join(own, ","))
+			e.shut(t, w.host, addresses)
+			e.annotate(t, name, denyAnnotation, nil)
+			e.open(t, w.host, addresses)
+		})
+	}
+}
+
+// testFilterClosed gives Services lists that say nothing, or not all, that can be read.
+func testFilterClosed(t *testing.T, e *env) {
+	addresses := e.service(t, e.app, "closed", annotation(sourcesAnnotation, ""))
+	e.shut(t, testbed.Client, addresses)
+	c := e.waitCondition(t, e.app.Namespace, "closed", v1beta1.ConditionFiltered, metav1.ConditionFalse, "NoSourceAllowed")
+	e.describes(t, []string{"Warning", "NoSourceAllowed", c.Message, addresses[0].String() + ": from nobody"}, "service", "-n", e.app.Namespace, "closed")
+	own := e.hostRanges(t, testbed.Client, addresses)
+	e.annotate(t, "closed", sourcesAnnotation, "banana, "+strings.Join(own, ", "))
+	e.open(t, testbed.Client, addresses)
+	c = e.waitCondition(t, e.app.Namespace, "closed", v1beta1.ConditionFiltered, metav1.ConditionFalse, "InvalidSourceRange")
+	if !strings.Contains(c.Message, `"banana"`) || !strings.Contains(c.Message, own[0]) {
+		t.Errorf("the condition says neither what is wrong nor what is in force: %s", c.Message)
+	}
+	e.annotate(t, "closed", sourcesAnnotation, nil)
+	e.open(t, testbed.Client, addresses)
+	must(t, testbed.Until(t.Context(), soon, "the condition to go", func(ctx context.Context) error {
+		if c, err := e.ServiceCondition(ctx, e.app.Namespace, "closed", v1beta1.ConditionFiltered); err == nil {
+			return fmt.Errorf("it says %s", c.Message)
+		}
+		return nil
+	}))
+}
+
+// testFilterShared shares an address between Services of different ranges and a pool's.
+func testFilterShared(t *testing.T, e *env) {
+	share := annotation(sharingAnnotation, "filter")
+	mine := e.address(t, "shared-mine", share)
+	own := e.hostRanges(t, testbed.Client, []netip.Addr{mine})
+	at := annotation(addressesAnnotation, mine.String())
+	e.create(t, e.app, "shared-others", one(81), share, at, annotation(sourcesAnnotation, nobodys[0]))
+	e.create(t, e.app, "shared-own", one(82), share, at, from(own...))
+	e.has(t, "shared-own", mine)
+	port := func(n uint16) netip.AddrPort { return netip.AddrPortFrom(mine, n) }
+	e.waitHeard(t, testbed.Client, probe.TCP, port(80), anAnswer)
+	e.waitHeard(t, testbed.Client, probe.TCP, port(82), anAnswer)
+	e.waitHeard(t, testbed.Client, probe.TCP, port(81), nothing)
+
+	// A Service cannot widen what its pool allows.
+	e.pool(t, "e2e-filter", `addresses: [172.30.0.200/30], undeclaredPorts: Reset, sourceRanges: [`+nobodys[0]+`]`)
+	e.apply(t, object("L2Advertisement", "e2e-filter", `{ipAddressPools: [e2e-filter]}`))
+	held := e.address(t, "shared-pool", pool("e2e-filter"), from("0.0.0.0/0"))
+	e.announced(t, e.app.Namespace, "shared-pool")
+	e.waitHeard(t, testbed.Client, probe.TCP, netip.AddrPortFrom(held, 80), nothing)
+	e.waitHeard(t, testbed.Client, probe.TCP, netip.AddrPortFrom(held, 79), aRefusal)
+	e.patchPool(t, "e2e-filter", `{"spec":{"sourceRanges":["`+own[0]+`"]}}`)
+	e.waitHeard(t, testbed.Client, probe.TCP, netip.AddrPortFrom(held, 80), anAnswer)
+}
