@@ -30,6 +30,10 @@ func doors(s lb.State, pools poolIndex, node string) []lb.Door {
 			}
 			d := doorOf(sv, a, pools.pool(sv, a))
 			d.Refuse = node != "" && sv.Local && !sv.ServingNodes[node]
+			// Neither ranges nor externalTrafficPolicy are about traffic from within.
+			if (d.HasRanges() || d.Refuse) && !sv.InternalLocal {
+				d.ClusterIP = clusterIP(sv, a)
+			}
 			for _, p := range sv.Ports {
 				d.Protocol, d.Port = p.Protocol, p.Port
 				out = append(out, d)
@@ -55,17 +59,21 @@ func doorOf(s *lb.Service, a netip.Addr, pool *lb.Pool) lb.Door {
 			access.Allow, access.Restricted = pool.SourceRanges, true
 		}
 	}
-	d := lb.Door{
+	return lb.Door{
 		Address: a, Service: s.Key,
 		Restricted: access.Restricted, Allow: ofFamily(access.Allow, a), Deny: ofFamily(access.Deny, a),
 		ConnectionLimit: access.ConnectionLimit, RateLimit: access.RateLimit, LogDrops: access.LogDrops,
 	}
-	if access.HasRanges() && !s.InternalLocal {
-		if i := slices.IndexFunc(s.ClusterIPs, func(ip netip.Addr) bool { return ip.BitLen() == a.BitLen() }); i >= 0 {
-			d.ClusterIP = s.ClusterIPs[i]
+}
+
+// clusterIP returns the Service's own address of the same family, the zero Addr if there is none.
+func clusterIP(s *lb.Service, a netip.Addr) netip.Addr {
+	for _, ip := range s.ClusterIPs {
+		if ip.BitLen() == a.BitLen() {
+			return ip
 		}
 	}
-	return d
+	return netip.Addr{}
 }
 
 // ofFamily returns the prefixes of an address's family; IPv4 is ordered before IPv6.

@@ -122,7 +122,7 @@ reset [192.0.2.10 2001:db8::-2001:db8::ffff]
 			s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("::/0")}
 		}, guard + "192.0.2.10 TCP/80 default/web from []\n2001:db8::10 TCP/80 default/web from [::/0]\n"},
 		{"Local without an endpoint here", "w1", func(s *lb.State) { s.Services[0].Local = true },
-			guard + "192.0.2.10 TCP/80 default/web refused\n2001:db8::10 TCP/80 default/web refused\n"},
+			guard + "192.0.2.10 TCP/80 default/web inside by 10.96.0.7 refused\n2001:db8::10 TCP/80 default/web inside by fd00:96::7 refused\n"},
 		{"Local with an endpoint here", "w2", func(s *lb.State) { s.Services[0].Local = true },
 			guard + "ping [192.0.2.10 2001:db8::10]\n" + open},
 		{"Services that share an address", "w3", func(s *lb.State) {
