@@ -85,7 +85,7 @@ func TestFilter(t *testing.T) {
 		{"deny alone leaves the others in", "w3", func(s *lb.State) {
 			s.BGPAdvertisements = nil
 			s.Services[0].Access = lb.Access{Deny: prefixes("2001:db8:9::/48")}
-		}, guard + `192.0.2.10 TCP/80 default/web inside by 10.96.0.7
+		}, guard + `192.0.2.10 TCP/80 default/web
 2001:db8::10 TCP/80 default/web but [2001:db8:9::/48] inside by fd00:96::7
 `},
 		{"a Service narrows its pool's ranges", "w3", func(s *lb.State) {
