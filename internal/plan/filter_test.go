@@ -178,7 +178,7 @@ func TestUnfiltered(t *testing.T) {
 	s := filterState()
 	narrow := s.Services[0]
 	narrow.Key.Name, narrow.Addresses = "narrow", []netip.Addr{v4.Next(), v6.Next()}
-	narrow.Access = lb.Access{Deny: prefixes("10.0.0.0/8")}
+	narrow.Access = lb.Access{Deny: prefixes("10.0.0.0/8", "2001:db8:1::/48")}
 	guest := s.Services[0] // shares with narrow, and asks for nothing
 	guest.Key.Name, guest.Addresses, guest.Ports = "guest", narrow.Addresses, []lb.Port{{Protocol: "TCP", Port: 81}}
 	s.Services = []lb.Service{guest, narrow, s.Services[0]}

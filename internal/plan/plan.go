@@ -129,8 +129,7 @@ func (c *cluster) withheld() map[netip.Addr]bool {
 
 // hasRanges reports whether a Service or its pool says who may reach an address.
 func (c *cluster) hasRanges(s *lb.Service, a netip.Addr) bool {
-	pool := c.pools.pool(s, a)
-	return s.HasRanges() || pool != nil && pool.Restricted
+	return doorOf(s, a, c.pools.pool(s, a)).HasRanges()
 }
 
 // withhold says of a Service what this node does not do for it. The writer stays:
