@@ -11,11 +11,12 @@ import (
 // filter is what this node lets through. Doors are on every node: one that does
 // not announce an address may get packets for it all the same.
 func (p *planner) filter() lb.Filter {
-	f := lb.Filter{Doors: doors(p.state, p.pools, p.node), Guarded: p.guarded(), Reset: p.reset()}
-	for _, a := range slices.SortedFunc(maps.Keys(p.attracted), netip.Addr.Compare) {
-		f.Pings = append(f.Pings, a)
+	return lb.Filter{
+		Guarded: p.guarded(),
+		Doors:   doors(p.state, p.pools, p.node),
+		Reset:   p.reset(),
+		Pings:   slices.SortedFunc(maps.Keys(p.attracted), netip.Addr.Compare),
 	}
-	return f
 }
 
 // guarded is all that Holdfast may serve: the pools, and what a Service that goes
