@@ -7,7 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,12 +45,5 @@ func TestEnforced(t *testing.T) {
 		if diff := cmp.Diff(tt.want, fmt.Sprint(texts, goes)); diff != "" {
 			t.Errorf("%s: -want +got\n%s", tt.name, diff)
 		}
-	}
-}
-
-func TestUplinks(t *testing.T) {
-	links := []link.Link{{Name: "lo", Loopback: true}, {Name: "veth1"}, {Name: "eth1"}, {Name: "eth0", Up: true}, {Name: "flannel.1"}, {Name: "cni0"}}
-	if got := fmt.Sprint(uplinks(links)); got != "[eth0 eth1 flannel.1]" {
-		t.Errorf("uplinks %s", got)
 	}
 }

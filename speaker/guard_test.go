@@ -1,0 +1,86 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+)
+
+func TestUplinks(t *testing.T) {
+	links := []link.Link{{Name: "lo", Loopback: true}, {Name: "veth1"}, {Name: "eth1"}, {Name: "eth0", Up: true}, {Name: "flannel.1"}, {Name: "cni0"}}
+	if got := fmt.Sprint(uplinks(links)); got != "[eth0 eth1 flannel.1]" {
+		t.Errorf("uplinks %s", got)
+	}
+}
+
+func newTestGuard(off bool) *guard {
+	s := settings{nodeName: "w1"}
+	s.Options.NoFilter = off
+	return newGuard(slog.New(slog.DiscardHandler), s)
+}
+
+// TestGuard: a filter that is turned off takes away what an earlier run left.
+func TestGuard(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		self := nstest.Self(t)
+		tables := func() string { return strings.TrimSpace(self.Output("nft", "list", "tables")) }
+		address := netip.MustParseAddr("192.0.2.10")
+		p := plan.Plan{Filter: lb.Filter{
+			Guarded: []lb.Range{{From: netip.MustParseAddr("192.0.2.0"), To: netip.MustParseAddr("192.0.2.255")}},
+			Doors: []lb.Door{{Address: address, Protocol: "TCP", Port: 80, Restricted: true, Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+				ClusterIP: netip.MustParseAddr("10.96.0.7")}},
+			Pings: []netip.Addr{address},
+		}}
+		node := lb.Node{Name: "w1", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+		links := []link.Link{{Name: "eth0"}, {Name: "veth1"}}
+
+		on := newTestGuard(false)
+		if err := on.set(p, node, links); err != nil {
+			t.Fatal(err)
+		}
+		if ok, _ := on.table.Enforced(); !ok || on.failed() || tables() != "table inet holdfast" {
+			t.Errorf("in force: %v, failed: %v, tables: %s", ok, on.failed(), tables())
+		}
+		off := newTestGuard(true)
+		for range 2 {
+			if err := off.set(p, node, links); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := tables(); got != "" || off.failed() || off.state() != "off" {
+			t.Errorf("turned off: tables %q, failed: %v", got, off.failed())
+		}
+	})
+}
+
+// TestGuardProblems: a filter that is not in force is a problem when a rebuild would have been over.
+func TestGuardProblems(t *testing.T) {
+	g := newTestGuard(false) // nothing was ever set
+	reasons := func(links ...link.Link) (out []lb.Reason) {
+		for _, p := range g.problems(links) {
+			out = append(out, p.Reason)
+		}
+		return out
+	}
+	if got := reasons(link.Link{Name: "eth0"}); got != nil {
+		t.Errorf("at the start: %v", got)
+	}
+	nstest.Until(t, 10*time.Second, "the grace to end", g.failed)
+	want := []lb.Reason{lb.FilterNotInForce, lb.FilterNotEnforceable}
+	if diff := cmp.Diff(want, reasons(link.Link{Name: "eth0", Programs: []string{"XDP"}})); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	g = newTestGuard(true)
+	if got := reasons(link.Link{Name: "cilium_host"}); got != nil {
+		t.Errorf("turned off: %v", got)
+	}
+}
