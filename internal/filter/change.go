@@ -9,12 +9,14 @@ import (
 // change is what leads from one content of the table to another.
 type change struct {
 	remove, add []member
-	// leave and enter are the chains that are no longer, or newly used, each with a profile that makes it.
-	leave, enter map[string]profile
+	// enter are the chains that are newly used, each with a profile that makes it.
+	enter map[string]profile
+	// leaveChains and leaveSets are no longer used.
+	leaveChains, leaveSets []string
 }
 
 func (c *change) empty() bool {
-	return len(c.remove) == 0 && len(c.add) == 0 && len(c.leave) == 0 && len(c.enter) == 0
+	return len(c.remove) == 0 && len(c.add) == 0 && len(c.leaveChains) == 0 && len(c.enter) == 0
 }
 
 // from returns the change that makes img of old; of nothing where old is nil. It looks at every door, but
@@ -45,7 +47,13 @@ func (img *image) from(old *image) change {
 	var c change
 	c.remove, c.add = differ(was, want)
 	before, after := old.chains(), img.chains()
-	c.leave, c.enter = missing(before, after), missing(after, before)
+	c.enter = missing(after, before)
+	for name, p := range missing(before, after) {
+		c.leaveChains = append(c.leaveChains, name)
+		for _, s := range p.setsOf(name) {
+			c.leaveSets = append(c.leaveSets, s.name)
+		}
+	}
 	return c
 }
 
@@ -115,13 +123,12 @@ func (c *change) write(b *batch, sets map[string]set) {
 	}
 	perSet(c.remove, func(s string, list []element) { b.deleteElements(sets[s], list) })
 	perSet(c.add, func(s string, list []element) { b.addElements(sets[s], list) })
-	names := slices.Sorted(maps.Keys(c.leave))
-	slices.Reverse(names)
-	for _, name := range names {
+	slices.Sort(c.leaveChains)
+	for _, name := range slices.Backward(c.leaveChains) {
 		b.deleteChain(name)
-		for _, s := range c.leave[name].setsOf(name) {
-			b.deleteSet(s.name)
-		}
+	}
+	for _, name := range c.leaveSets {
+		b.deleteSet(name)
 	}
 }
 

@@ -95,7 +95,7 @@ func (l layout) chains() []chain {
 	if l.internal {
 		list = append(list, rewriting()...)
 	}
-	return list
+	return append(list, chain{name: l.signature(list)})
 }
 
 // at returns the same chain at another hook.

@@ -1,10 +1,15 @@
 package filter
 
 import (
+	"sync/atomic"
+
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-type counts struct{}
+// counts are the events that no state shows.
+type counts struct {
+	repairs atomic.Uint64
+}
 
 // State is what /debug/state shows.
 func (t *Table) State() any { return nil }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -39,6 +40,8 @@ type Table struct {
 	timers Timers
 	wake   chan struct{}
 	counts counts
+	// damage is the worst that watch has seen and heal has not looked into yet.
+	damage atomic.Int32
 
 	// mu guards what follows, and transactions: one at a time.
 	mu     sync.Mutex
@@ -47,8 +50,16 @@ type Table struct {
 	desired *Desired
 	// actual is what the kernel holds as far as we know; nil means that we do not.
 	actual *image
-	// names are the sets of the layout in force, by name.
+	// anew: what is there is not to be taken over.
+	anew bool
+	// handle of the table that holds it.
+	handle uint64
+	// sets of the layout in force, by name.
 	sets map[string]set
+	// commits counts transactions.
+	commits int
+	// complained: it was logged that a repair failed, and none has succeeded since.
+	complained bool
 	// noLog: the kernel cannot log to a group.
 	noLog bool
 	// enforced and since are what Enforced tells.
@@ -67,7 +78,11 @@ func (t *Table) Set(desired Desired) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.desired = &desired
-	return t.apply()
+	err := t.apply()
+	if err != nil {
+		t.kick()
+	}
+	return err
 }
 
 // apply makes the kernel hold what is desired.
@@ -76,11 +91,17 @@ func (t *Table) apply() error {
 	if err == nil {
 		err = t.reach(want)
 	}
+	if err != nil && !t.noLog {
+		// A kernel without NFLOG refuses the table because of a few of its rules.
+		if want, buildErr := newImage(*t.desired, false); buildErr == nil && t.replace(want) == nil {
+			t.log.Warn("drops cannot be logged", "err", err)
+			t.noLog, err = true, nil
+		}
+	}
 	if ok := err == nil; ok != t.enforced {
 		t.enforced, t.since = ok, time.Now()
 	}
 	if err != nil {
-		t.kick()
 		return fmt.Errorf("set filter: %w", err)
 	}
 	return nil
@@ -88,30 +109,42 @@ func (t *Table) apply() error {
 
 // reach leads from what the kernel holds to what it is to hold.
 func (t *Table) reach(want *image) error {
-	if t.actual == nil {
-		if err := t.adopt(want); err != nil {
-			return err
+	if t.actual == nil && !t.anew {
+		if t.adopt(want); t.actual != nil {
+			return nil
 		}
 	}
-	if t.actual != nil && t.actual.layout == want.layout {
-		c := want.from(t.actual)
-		if c.empty() {
-			t.actual = want
-			return nil
-		}
-		var b batch
-		c.write(&b, t.sets)
-		err := t.kernel.commit(&b)
-		if err == nil {
-			t.log.Info("filter changed", "doors", len(want.doors), "added", len(c.add), "removed", len(c.remove))
-			t.actual = want
-			return nil
-		}
+	if t.actual == nil || t.actual.layout != want.layout {
+		return t.replace(want)
+	}
+	c := want.from(t.actual)
+	if c.empty() {
+		t.actual = want
+		return nil
+	}
+	if err := t.commit(&c); err != nil {
 		// The table is not what we took it for.
 		t.log.Warn("filter is made anew", "err", err)
+		return t.replace(want)
 	}
-	return t.replace(want)
+	t.actual = want
+	t.log.Info("filter changed", "doors", len(want.doors), "added", len(c.add), "removed", len(c.remove))
+	return nil
 }
+
+func (t *Table) commit(c *change) error {
+	var b batch
+	c.write(&b, t.sets)
+	return t.send(&b)
+}
+
+func (t *Table) send(b *batch) error {
+	t.commits++
+	return t.kernel.commit(b)
+}
+
+// forget makes the next apply make the table anew, whatever is there.
+func (t *Table) forget() { t.actual, t.anew = nil, true }
 
 // replace makes the table anew, in one transaction: there is no moment without it, or with half of it.
 func (t *Table) replace(want *image) error {
@@ -119,9 +152,8 @@ func (t *Table) replace(want *image) error {
 	b.create()
 	b.destroy()
 	b.create()
-	t.sets = make(map[string]set)
+	t.setsOf(want.layout)
 	for _, s := range want.layout.sets() {
-		t.sets[s.name] = s
 		b.addSet(s)
 	}
 	chains := want.layout.chains()
@@ -134,12 +166,26 @@ func (t *Table) replace(want *image) error {
 	c := want.from(nil)
 	c.write(&b, t.sets)
 	t.actual = nil
-	if err := t.kernel.commit(&b); err != nil {
+	if err := t.send(&b); err != nil {
 		return err
 	}
-	t.actual = want
+	t.hold(want)
 	t.log.Info("filter in force", "doors", len(want.doors), "elements", len(c.add))
 	return nil
+}
+
+// hold notes that the kernel holds this, in a table that may be new.
+func (t *Table) hold(img *image) {
+	t.actual, t.anew = img, false
+	t.handle, _ = handle()
+}
+
+// setsOf learns the sets of a layout by name.
+func (t *Table) setsOf(l layout) {
+	t.sets = make(map[string]set)
+	for _, s := range l.sets() {
+		t.sets[s.name] = s
+	}
 }
 
 // Enforced reports whether the kernel enforces what was set last, and since when that is so or not so.

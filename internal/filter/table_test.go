@@ -1,49 +1,46 @@
 package filter
 
 import (
-	"log/slog"
-	"net/netip"
-	"os/exec"
 	"testing"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-func testLog(t testing.TB) *slog.Logger {
-	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
-}
-
-func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
-
-func prefixes(list ...string) []netip.Prefix {
-	var out []netip.Prefix
-	for _, s := range list {
-		out = append(out, netip.MustParsePrefix(s))
-	}
-	return out
-}
-
-func between(from, to string) lb.Range { return lb.Range{From: addr(from), To: addr(to)} }
-
-func TestSet(t *testing.T) {
+// Who comes in, from each of two sources, to each kind of door, in both families.
+func TestDoors(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		table := New(Config{Log: testLog(t)})
-		d := Desired{Internal: true, PodCIDRs: prefixes("10.244.0.0/24", "fd00::/64"), Uplinks: []string{"eth0"}, Filter: lb.Filter{
-			Guarded: []lb.Range{between("192.0.2.0", "192.0.2.255"), between("2001:db8::", "2001:db8::ffff")},
-			Reset:   []lb.Range{between("192.0.2.0", "192.0.2.255")},
-			Pings:   []netip.Addr{addr("192.0.2.1"), addr("2001:db8::1")},
-			Doors: []lb.Door{
-				{Address: addr("192.0.2.1"), Protocol: "TCP", Port: 80, Restricted: true, Allow: prefixes("10.0.0.0/8", "192.168.0.0/24"), Deny: prefixes("10.1.0.0/16"), ClusterIP: addr("10.96.0.1"), LogDrops: true},
-				{Address: addr("192.0.2.2"), Protocol: "UDP", Port: 53, ConnectionLimit: 20, RateLimit: 5},
-				{Address: addr("192.0.2.3"), Protocol: "SCTP", Port: 5, Refuse: true},
-				{Address: addr("2001:db8::1"), Protocol: "TCP", Port: 80, Restricted: true, Allow: prefixes("2001:db8:1::/48"), ConnectionLimit: 3, ClusterIP: addr("fd01::1")},
-			},
-		}}
-		if err := table.Set(d); err != nil {
-			t.Fatal(err)
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80, 81, 82)
+		for _, f := range []struct{ vip, client, stranger, clients, other string }{
+			{vip4, client4, stranger4, client4 + "/32", "203.0.113.0/24"},
+			{vip6, client6, stranger6, client6 + "/128", "2001:db8:99::/48"},
+		} {
+			for _, c := range []struct {
+				name             string
+				door             func(*lb.Door)
+				client, stranger string
+			}{
+				{"open", func(*lb.Door) {}, answer, answer},
+				{"allowed", func(d *lb.Door) { d.Restricted, d.Allow = true, prefixes(f.clients, f.other) }, answer, silence},
+				{"empty", func(d *lb.Door) { d.Restricted = true }, silence, silence},
+				{"denied", func(d *lb.Door) { d.Deny = prefixes(f.clients) }, silence, answer},
+				{"allowed and denied", func(d *lb.Door) { d.Restricted, d.Allow, d.Deny = true, prefixes(f.clients), prefixes(f.clients) }, silence, silence},
+				{"refused", func(d *lb.Door) { d.Refuse = true }, refused, refused},
+				{"refused and restricted", func(d *lb.Door) { d.Refuse, d.Restricted, d.Allow = true, true, prefixes(f.clients) }, refused, silence},
+				{"other protocol", func(d *lb.Door) { d.Protocol = "SCTP" }, silence, silence},
+				{"other port", func(d *lb.Door) { d.Port = 81 }, silence, silence},
+			} {
+				for network, protocol := range map[string]string{"tcp": "TCP", "udp": "UDP"} {
+					d := lb.Door{Address: addr(f.vip), Protocol: protocol, Port: 80}
+					c.door(&d)
+					w.set(desired(d))
+					t.Log(c.name, protocol)
+					w.finds(c.client, w.client, network, f.client, f.vip, 80)
+					w.finds(c.stranger, w.client, network, f.stranger, f.vip, 80)
+				}
+			}
 		}
-		out, err := exec.Command("nft", "list", "ruleset").CombinedOutput()
-		t.Logf("%v\n%s", err, out)
 	})
 }

@@ -1,0 +1,366 @@
+package filter
+
+import (
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// A port that nobody declares is closed, whatever kube-proxy or the node itself would serve there, and a
+// packet to it does not go in circles between the node and its router.
+func TestUndeclared(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80, 81)
+		// ssh, as it were: it listens on every address, and the external ones are the node's own here.
+		w.serve(w.node, 22)
+		w.node.AddAddress("lo", vip4+"/32", vip6+"/128")
+		d := desired(tcp(vip4), tcp(vip6))
+		for _, vip := range []string{vip4, vip6} {
+			w.set(d)
+			w.finds(answer, w.client, "tcp", "", vip, 80)
+			w.finds(silence, w.client, "tcp", "", vip, 22)
+			w.finds(silence, w.client, "tcp", "", vip, 81)
+			w.finds(silence, w.client, "udp", "", vip, 81)
+			reset := d
+			reset.Reset = pools()
+			w.set(reset)
+			w.finds(refused, w.client, "tcp", "", vip, 22)
+			w.finds(refused, w.client, "udp", "", vip, 81)
+			w.finds(answer, w.client, "tcp", "", vip, 80)
+			// A door that kube-proxy does not serve leads to no service of the node.
+			ssh := tcp(vip)
+			ssh.Port = 22
+			w.set(desired(ssh))
+			w.finds(silence, w.client, "tcp", "", vip, 22)
+		}
+		for _, vip := range []string{closedVIP4, closedVIP6} {
+			// Nobody serves it, but it is a door: the packet gets as far as the way out, which leads back to the
+			// client.
+			udp := tcp(vip)
+			udp.Protocol = "UDP"
+			w.set(desired(tcp(vip), udp))
+			came := w.listen(vip)
+			w.finds(silence, w.client, "tcp", "", vip, 80)
+			w.finds(silence, w.client, "udp", "", vip, 80)
+			if n := came(); n != 0 {
+				t.Errorf("%d packets to %s went on to the router", n, vip)
+			}
+		}
+	})
+}
+
+// listen counts packets to an address that the client's link receives, until it is asked.
+func (w *world) listen(to string) func() int {
+	w.t.Helper()
+	const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8
+	var fd int
+	var err error
+	w.client.Do(func() { fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK, all) })
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return func() (n int) {
+		defer unix.Close(fd)
+		packet := make([]byte, 2048)
+		for {
+			size, from, err := unix.Recvfrom(fd, packet, 0)
+			if err != nil {
+				return n
+			}
+			if from.(*unix.SockaddrLinklayer).Pkttype != unix.PACKET_OUTGOING && destinationOf(packet[:size]) == addr(to) {
+				n++
+			}
+		}
+	}
+}
+
+// destinationOf reads an IP header.
+func destinationOf(packet []byte) netip.Addr {
+	switch {
+	case len(packet) >= 20 && packet[0]>>4 == 4:
+		return netip.AddrFrom4([4]byte(packet[16:20]))
+	case len(packet) >= 40 && packet[0]>>4 == 6:
+		return netip.AddrFrom16([16]byte(packet[24:40]))
+	}
+	return netip.Addr{}
+}
+
+// An established connection ends when its source is no longer among those that may come, and so does one to
+// a door that is gone.
+func TestEstablished(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80)
+		for vip, client := range map[string]string{vip4: client4, vip6: client6} {
+			d := tcp(vip)
+			d.Restricted, d.Allow = true, []netip.Prefix{netip.PrefixFrom(addr(client), addr(client).BitLen())}
+			w.set(desired(d))
+			c, err := dial(w.client, "tcp", client, vip, 80, patient)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if err := talk(c, patient); err != nil {
+				t.Fatal(err)
+			}
+			shut := d
+			shut.Allow = nil
+			w.set(desired(shut))
+			if err := talk(c, silent); err == nil {
+				t.Errorf("%s: an established connection goes on after its range was withdrawn", vip)
+			}
+			w.set(desired(d))
+			if err := talk(c, patient); err != nil {
+				t.Errorf("%s: it does not go on once the range is back: %v", vip, err)
+			}
+			// Draining: no new ones, but this one goes on.
+			refusing := d
+			refusing.Refuse = true
+			w.set(desired(refusing))
+			w.finds(refused, w.client, "tcp", client, vip, 80)
+			if err := talk(c, patient); err != nil {
+				t.Errorf("%s: an established connection ends with the last endpoint: %v", vip, err)
+			}
+			w.set(desired())
+			if err := talk(c, silent); err == nil {
+				t.Errorf("%s: an established connection goes on after its door is gone", vip)
+			}
+		}
+	})
+}
+
+// The node answers echo requests to the addresses it is told to, from those addresses, and no other.
+func TestPings(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		if _, err := exec.LookPath("ping"); err != nil {
+			t.Skip("no ping here")
+		}
+		d := desired(tcp(vip4), tcp(vip6))
+		ping := func(ns *nstest.NS, to string, want bool) {
+			t.Helper()
+			wait := "1"
+			if want {
+				wait = "5"
+			}
+			out, err := ns.Command("ping", "-c", "1", "-w", wait, to).CombinedOutput()
+			if got := err == nil && strings.Contains(string(out), "from "+to); got != want {
+				t.Errorf("ping %s: answered %v, want %v\n%s", to, got, want, out)
+			}
+		}
+		for _, own := range [][]netip.Addr{nil, {addr(node4), addr(node6)}} {
+			d.Pings, d.Addresses = []netip.Addr{addr(vip4), addr(vip6)}, own
+			w.set(d)
+			ping(w.client, vip4, true)
+			ping(w.client, vip6, true)
+			ping(w.pod, vip4, true)
+			ping(w.pod, vip6, true)
+			ping(w.node, vip4, true)
+			ping(w.node, vip6, true)
+			ping(w.client, closedVIP4, false)
+			ping(w.client, closedVIP6, false)
+		}
+		d.Pings = nil
+		w.set(d)
+		ping(w.client, vip4, false)
+		ping(w.client, vip6, false)
+		ping(w.client, node4, true)
+	})
+}
+
+// A source that asks for echoes without rest gets only some.
+func TestPingRate(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		if _, err := exec.LookPath("ping"); err != nil {
+			t.Skip("no ping here")
+		}
+		d := desired()
+		d.Pings = []netip.Addr{addr(vip4), addr(vip6)}
+		w.set(d)
+		for _, vip := range []string{vip4, vip6} {
+			// 300 in 0.3 s or a little more; 50 a second and 50 at once may pass.
+			out, _ := w.client.Command("ping", "-c", "300", "-i", "0.001", "-w", "3", "-q", vip).CombinedOutput()
+			if strings.Contains(string(out), " 0 received") || strings.Contains(string(out), " 300 received") {
+				t.Errorf("ping %s: %s", vip, out)
+			}
+		}
+	})
+}
+
+// Fragments are put together before they are judged, and errors about a connection come through: the client's
+// side of path MTU discovery, and the server's.
+func TestFragmentsAndPathMTU(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80)
+		for vip, client := range map[string]string{vip4: client4, vip6: client6} {
+			d := tcp(vip)
+			d.Protocol, d.Restricted, d.Allow = "UDP", true, []netip.Prefix{netip.PrefixFrom(addr(client), addr(client).BitLen())}
+			big := tcp(vip)
+			big.Restricted, big.Allow = d.Restricted, d.Allow
+			w.set(desired(big, d))
+			c, err := dial(w.client, "udp", client, vip, 80, patient)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			exchange(t, c, 8000, patient, true)
+			strange, err := dial(w.client, "udp", map[string]string{vip4: stranger4, vip6: stranger6}[vip], vip, 80, patient)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer strange.Close()
+			exchange(t, strange, 8000, silent, false)
+		}
+		// The way to the client becomes narrow behind the node: the pod learns it by ICMP errors to the
+		// external address, which the client's side sends.
+		narrow := nstest.New(t)
+		nstest.Veth(t, w.client, "far0", narrow, "eth0")
+		w.client.AddAddress("far0", "203.0.113.1/24", "2001:db8:d::1/64")
+		narrow.AddAddress("eth0", "203.0.113.2/24", "2001:db8:d::2/64")
+		w.client.Sysctl("ipv4/conf/all/forwarding", "1")
+		w.client.Sysctl("ipv6/conf/all/forwarding", "1")
+		narrow.Output("ip", "route", "add", "default", "via", "203.0.113.1")
+		narrow.Output("ip", "-6", "route", "add", "default", "via", "2001:db8:d::1")
+		// By route, not by link: a virtual link would not take large packets in, either.
+		w.client.Output("ip", "route", "replace", "203.0.113.2", "dev", "far0", "mtu", "lock", "1300")
+		w.client.Output("ip", "-6", "route", "replace", "2001:db8:d::2", "dev", "far0", "mtu", "lock", "1300")
+		for vip, from := range map[string]string{vip4: "203.0.113.2", vip6: "2001:db8:d::2"} {
+			w.set(desired(tcp(vip)))
+			c, err := dial(narrow, "tcp", from, vip, 80, patient)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			exchange(t, c, 60000, patient, true)
+			if got := w.pod.Output("ss", "-tin", "state", "established"); !strings.Contains(got, "pmtu:1300") {
+				t.Errorf("%s: the server has not learned the path's MTU:\n%s", vip, got)
+			}
+		}
+	})
+}
+
+// exchange sends that many bytes and wants them back.
+func exchange(t *testing.T, c net.Conn, size int, wait time.Duration, want bool) {
+	t.Helper()
+	_ = c.SetDeadline(time.Now().Add(wait))
+	_, err := c.Write(make([]byte, size))
+	for n := 0; err == nil && n < size; {
+		var m int
+		m, err = c.Read(make([]byte, 64<<10))
+		n += m
+	}
+	if (err == nil) != want {
+		t.Errorf("%s: exchange of %d bytes: %v, want %v", c.RemoteAddr(), size, err, want)
+	}
+}
+
+// A solicitation sent to the external address itself reaches packet sockets as well as the kernel.
+func TestNeighborDiscovery(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		// Here the kernel itself holds the address: it must hear what is sent to it.
+		w.node.AddAddress("eth0", vip6+"/128")
+		w.set(desired(tcp(vip6)))
+		w.client.Output("ip", "-6", "route", "add", vip6, "dev", "eth0")
+		w.client.Send(addr(vip6))
+		nstest.Until(t, patient, "the address is resolved", func() bool {
+			state, _ := w.client.Neighbor("eth0", addr(vip6))
+			return state&unix.NUD_REACHABLE != 0
+		})
+		// A probe is unicast, to the address (RFC 4861 section 7.3.3).
+		mac := w.node.MAC("eth0").String()
+		w.client.Output("ip", "neigh", "replace", vip6, "lladdr", mac, "dev", "eth0", "nud", "probe")
+		nstest.Until(t, patient, "the probe is answered", func() bool {
+			state, _ := w.client.Neighbor("eth0", addr(vip6))
+			return state&unix.NUD_REACHABLE != 0
+		})
+	})
+}
+
+// Connections beyond the limit are refused, those that are there go on whatever the limit becomes, and ended
+// ones make room.
+func TestConnectionLimit(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80)
+		for vip, client := range map[string]string{vip4: client4, vip6: client6} {
+			limited := func(n int) Desired {
+				d := tcp(vip)
+				d.ConnectionLimit = n
+				return desired(d)
+			}
+			w.set(limited(2))
+			var open []net.Conn
+			for range 2 {
+				c, err := dial(w.client, "tcp", client, vip, 80, patient)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				open = append(open, c)
+			}
+			w.finds(silence, w.client, "tcp", client, vip, 80)
+			for _, n := range []int{1, 3, 0, 2} {
+				w.set(limited(n))
+				for _, c := range open {
+					if err := talk(c, patient); err != nil {
+						t.Errorf("%s: limit %d: an established connection is cut: %v", vip, n, err)
+					}
+				}
+			}
+			// Those that were there before the limit changed do not count.
+			for range 2 {
+				c, err := dial(w.client, "tcp", client, vip, 80, patient)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				open = append(open, c)
+			}
+			w.finds(silence, w.client, "tcp", client, vip, 80)
+			for _, c := range open {
+				_ = c.(*net.TCPConn).SetLinger(0)
+				c.Close()
+			}
+			nstest.Until(t, patient, "there is room again", func() bool {
+				return knock(w.client, "tcp", client, vip, 80, silent) == answer
+			})
+		}
+	})
+}
+
+// One source opens so many connections a second, another is not held up by it.
+func TestRateLimit(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80)
+		d := tcp(vip4)
+		d.RateLimit = 3
+		w.set(desired(d))
+		opened := 0
+		for range 10 {
+			if knock(w.client, "tcp", client4, vip4, 80, 20*time.Millisecond) == answer {
+				opened++
+			}
+		}
+		if opened < 3 || opened > 6 {
+			t.Errorf("%d connections of 10 within a fraction of a second, want 3 or hardly more", opened)
+		}
+		w.finds(answer, w.client, "tcp", stranger4, vip4, 80)
+	})
+}
