@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
@@ -237,7 +240,8 @@ func knock(ns *nstest.NS, network, from, to string, port int, wait time.Duration
 		return answer
 	case strings.Contains(err.Error(), "refused"):
 		return refused
-	case os.IsTimeout(err):
+	// The node's own packets are told at once that a rule dropped them.
+	case os.IsTimeout(err), errors.Is(err, unix.EPERM):
 		return silence
 	}
 	return err.Error()
