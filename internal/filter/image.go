@@ -89,6 +89,9 @@ func others(d Desired, doors []door) []member {
 	}
 	var list []member
 	for _, f := range families() {
+		for _, r := range []reason{undeclared, rateLimit} {
+			list = append(list, member{f.named(dropsSet), element{key: f.noDoor(r)}})
+		}
 		list = f.intervals(list, guardedSet, guarded)
 		list = f.intervals(list, resetSet, d.Reset)
 		list = f.intervals(list, podsSet, pods)

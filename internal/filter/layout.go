@@ -31,6 +31,7 @@ const (
 	closedChain = "closed"
 	rejectChain = "reject"
 	refuseChain = "refuse"
+	pingsChain  = "drop-pings"
 	dropChain   = "drop-"
 )
 
@@ -86,7 +87,7 @@ func (l layout) chains() []chain {
 		for _, r := range reasons() {
 			list = append(list, f.dropping(r, l.log))
 		}
-		list = append(list, f.refusing(l.log), f.rejecting(), f.closed(), f.icmpChain(), f.guard())
+		list = append(list, f.refusing(l.log), f.rejecting(), f.tooManyPings(), f.closed(), f.icmpChain(), f.guard())
 		guard.rules = append(guard.rules, join(f.is(), f.destinationIn(guardedSet), goTo(f.named(guardChain))))
 		left.rules = append(left.rules, f.leftovers()...)
 		ping.rules = append(ping.rules, f.answering(l.answering[i]))
@@ -128,6 +129,10 @@ func (f *family) closed() chain {
 	}}
 }
 
+func (f *family) tooManyPings() chain {
+	return chain{name: f.named(pingsChain), rules: []rule{f.count(rateLimit), drop()}}
+}
+
 func (f *family) rejecting() chain { return chain{name: f.named(rejectChain), rules: rejections()} }
 
 // icmpChain lets errors of known connections pass, which path MTU discovery lives on (RFC 1191, RFC 8201),
@@ -140,7 +145,7 @@ func (f *family) icmpChain() chain {
 	ping := join(typ(f.echo), f.destinationIn(pingsSet))
 	rules := []rule{
 		join(state(expr.CtStateBitRELATED), accept()),
-		join(ping, f.sourceMasked(reg, f.host), over(f.named(pingersSet), perSecond(pingsOfOne, true), true), goTo(f.named(dropChain+rateLimit.String()))),
+		join(ping, f.sourceMasked(reg, f.host), over(f.named(pingersSet), perSecond(pingsOfOne, true), true), goTo(f.named(pingsChain))),
 		join(ping, say(perSecond(pingsOfAll, false)), accept()),
 	}
 	if f.proto == unix.NFPROTO_IPV6 {

@@ -1,21 +1,185 @@
 package filter
 
 import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // counts are the events that no state shows.
 type counts struct {
 	repairs atomic.Uint64
+	// unlogged are drops that were to be logged and were too many.
+	unlogged atomic.Uint64
 }
 
-// State is what /debug/state shows.
-func (t *Table) State() any { return nil }
+// maxServices bounds the Services that have series of their own; those beyond share one without a name.
+const maxServices = 1000
+
+// series is what packets are counted by.
+type series struct {
+	service lb.Key
+	// why they were dropped; 0 counts all that came to the doors of the Service.
+	why reason
+}
+
+// tally adds up the counters of elements, which begin anew whenever the kernel's table does.
+type tally struct {
+	mu sync.Mutex
+	// last is what the counter of each element said.
+	last map[member]uint64
+	// totals never fall.
+	totals map[series]uint64
+	// accepted is what was told last, by Service: it must not fall either, though it is a difference.
+	accepted map[lb.Key]uint64
+	named    map[lb.Key]bool
+}
+
+// counting are the sets that count: all that come to a door, and what is dropped.
+func (f *family) counting() (seen, dropped string) { return f.named(doorsSet), f.named(dropsSet) }
+
+// read brings the totals up to date. Drops are read first, so that none is among the accepted.
+func (y *tally) read(img *image, sets map[string]set) error {
+	owners := make(map[string]lb.Key, len(img.doors))
+	for i := range img.doors {
+		owners[img.doors[i].key()] = img.doors[i].Service
+	}
+	if y.totals == nil {
+		y.totals, y.accepted, y.named = make(map[series]uint64), make(map[lb.Key]uint64), make(map[lb.Key]bool)
+	}
+	last := make(map[member]uint64, len(y.last))
+	for _, f := range families() {
+		seen, dropped := f.counting()
+		for _, name := range []string{dropped, seen} {
+			list, err := sets[name].list()
+			if err != nil {
+				return err
+			}
+			for _, e := range list {
+				key, why := e.key, reason(0)
+				if name == dropped {
+					key, why = splitReason(e.key)
+				}
+				m := member{name, element{key: e.key}}
+				last[m] = e.packets
+				before := y.last[m]
+				if e.packets < before {
+					before = 0
+				}
+				if n := e.packets - before; n > 0 {
+					y.totals[series{y.name(owners[key]), why}] += n
+				}
+			}
+		}
+	}
+	y.last = last
+	return nil
+}
+
+// name returns the Service, or none where too many have a name already.
+func (y *tally) name(k lb.Key) lb.Key {
+	if !y.named[k] {
+		if len(y.named) >= maxServices {
+			return lb.Key{}
+		}
+		y.named[k] = true
+	}
+	return k
+}
+
+// splitReason takes the reason off the key of a drop.
+func splitReason(key string) (string, reason) {
+	at := len(key) - 4
+	return key[:at], reason(min(nativeUint32([]byte(key[at:])), uint32(lastReason)))
+}
+
+// known returns a copy of the totals, and what was let in.
+func (y *tally) known() (dropped map[series]uint64, accepted map[lb.Key]uint64) {
+	dropped, came := make(map[series]uint64), make(map[lb.Key]uint64)
+	refused := make(map[lb.Key]uint64)
+	for s, n := range y.totals {
+		switch s.why {
+		case 0:
+			came[s.service] += n
+			continue
+		// Let in by the door, and dropped behind it.
+		case unserved:
+		default:
+			refused[s.service] += n
+		}
+		dropped[s] = n
+	}
+	for k, n := range came {
+		if n -= min(n, refused[k]); n > y.accepted[k] {
+			y.accepted[k] = n
+		}
+	}
+	return dropped, maps.Clone(y.accepted)
+}
+
+type descs struct{ dropped, accepted, repairs, unlogged *prometheus.Desc }
+
+func newDescs() descs {
+	return descs{
+		dropped: prometheus.NewDesc("holdfast_filter_dropped_packets_total",
+			"Packets to served addresses that were refused, by Service and reason; without a Service: no door, or one of too many Services.",
+			[]string{"namespace", "service", "reason"}, nil),
+		accepted: prometheus.NewDesc("holdfast_filter_accepted_packets_total",
+			"Packets that the filter let in, by Service.", []string{"namespace", "service"}, nil),
+		repairs: prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "filter"}),
+		unlogged: prometheus.NewDesc("holdfast_filter_unlogged_drops_total",
+			"Drops that were to be logged and were not, because there were too many.", nil, nil),
+	}
+}
 
 // Describe implements prometheus.Collector.
-func (t *Table) Describe(ch chan<- *prometheus.Desc) {}
+func (t *Table) Describe(ch chan<- *prometheus.Desc) {
+	d := newDescs()
+	for _, desc := range []*prometheus.Desc{d.dropped, d.accepted, d.repairs, d.unlogged} {
+		ch <- desc
+	}
+}
 
-// Collect implements prometheus.Collector.
-func (t *Table) Collect(ch chan<- prometheus.Metric) {}
+// Collect implements prometheus.Collector. It reads the kernel's counters.
+func (t *Table) Collect(ch chan<- prometheus.Metric) {
+	d := newDescs()
+	counter := func(desc *prometheus.Desc, n uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), labels...)
+	}
+	counter(d.repairs, t.counts.repairs.Load())
+	counter(d.unlogged, t.counts.unlogged.Load())
+	dropped, accepted, err := t.tell()
+	if err != nil {
+		t.log.Debug("counters cannot be read", "err", err)
+	}
+	for _, s := range slices.SortedFunc(maps.Keys(dropped), compareSeries) {
+		counter(d.dropped, dropped[s], s.service.Namespace, s.service.Name, s.why.String())
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(accepted), lb.Key.Compare) {
+		counter(d.accepted, accepted[k], k.Namespace, k.Name)
+	}
+}
+
+func compareSeries(a, b series) int {
+	return cmp.Or(a.service.Compare(b.service), cmp.Compare(a.why, b.why))
+}
+
+// tell reads the counters and returns the totals; on an error, those known.
+func (t *Table) tell() (dropped map[series]uint64, accepted map[lb.Key]uint64, err error) {
+	t.mu.Lock()
+	img, sets := t.actual, t.sets
+	t.mu.Unlock()
+	t.tally.mu.Lock()
+	defer t.tally.mu.Unlock()
+	if img != nil {
+		err = t.tally.read(img, sets)
+	}
+	dropped, accepted = t.tally.known()
+	return dropped, accepted, err
+}

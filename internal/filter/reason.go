@@ -35,12 +35,18 @@ func reasons() []reason { return []reason{sourceRange, connectionLimit, rateLimi
 
 // count counts a packet that came to no door.
 func (f *family) count(r reason) rule {
-	words := f.words() + 2
-	var key rule
-	for i := range words {
-		key = append(key, say(&expr.Immediate{Register: reg + i, Data: native(0)})...)
+	// An immediate is at most 16 bytes.
+	var load rule
+	key := []byte(f.noDoor(r))
+	for i := 0; i < len(key); i += 16 {
+		load = append(load, say(&expr.Immediate{Register: reg + uint32(i/4), Data: key[i:min(i+16, len(key))]})...)
 	}
-	return join(key, say(&expr.Immediate{Register: reg + words, Data: native(uint32(r))}), f.in(dropsSet))
+	return join(load, f.in(dropsSet))
+}
+
+// noDoor is the key that count counts by.
+func (f *family) noDoor(r reason) string {
+	return string(append(make([]byte, 4*(f.words()+2)), native(uint32(r))...))
 }
 
 // logGroup is the group of NFLOG that drops are logged to, and logPerSecond how many at most.

@@ -40,6 +40,7 @@ type Table struct {
 	timers Timers
 	wake   chan struct{}
 	counts counts
+	tally  tally
 	// damage is the worst that watch has seen and heal has not looked into yet.
 	damage atomic.Int32
 

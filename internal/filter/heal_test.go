@@ -1,0 +1,277 @@
+package filter
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// run runs the table's healing until the test ends.
+func (w *world) run(table *Table) {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- table.Run(ctx) }()
+	w.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// full is a filter of every kind.
+func full() Desired {
+	restricted := tcp(vip4)
+	restricted.Restricted, restricted.Allow, restricted.Deny = true, prefixes(client4+"/32", "203.0.113.0/24"), prefixes("203.0.113.0/28")
+	restricted.ClusterIP, restricted.LogDrops = addr(cluster4), true
+	six := tcp(vip6)
+	six.Restricted, six.Allow, six.ConnectionLimit, six.RateLimit = true, prefixes(client6+"/128"), 1000, 1000
+	refuse := tcp(vip4)
+	refuse.Port, refuse.Refuse = 81, true
+	d := desired(restricted, refuse, six)
+	d.Internal, d.PodCIDRs, d.Uplinks = true, prefixes("0.0.0.0/0", "::/0"), []string{"eth0"}
+	d.Pings = []netip.Addr{addr(vip4), addr(vip6)}
+	return d
+}
+
+// What somebody takes away from the table comes back by itself, and is counted.
+func TestHeal(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.set(full())
+		w.run(w.table)
+		want := w.list("table", "inet", tableName)
+		for _, damage := range [][]string{
+			{"flush", "ruleset"},
+			{"delete", "table", "inet", tableName},
+			{"flush", "table", "inet", tableName},
+			{"flush", "chain", "inet", tableName, "guard4"},
+			{"flush", "set", "inet", tableName, "guarded4"},
+			{"delete", "element", "inet", tableName, "allow4", "{ " + vip4 + " . tcp . 80 . " + client4 + " }"},
+			{"add", "element", "inet", tableName, "allow4", "{ " + vip4 + " . tcp . 80 . 10.0.0.0 }"},
+			{"add", "rule", "inet", tableName, "guard4", "accept"},
+			{"add", "chain", "inet", tableName, "strange"},
+		} {
+			before := w.table.counts.repairs.Load()
+			begin := time.Now()
+			w.node.Output("nft", damage...)
+			nstest.Until(t, patient, "the table is back after "+strings.Join(damage, " "), func() bool {
+				return w.table.counts.repairs.Load() > before
+			})
+			t.Logf("%s: repaired within %v", strings.Join(damage, " "), time.Since(begin))
+			if got := w.list("table", "inet", tableName); sorted(got) != sorted(want) {
+				t.Errorf("after %v: got\n%s\nwant\n%s", damage, got, want)
+			}
+			if ok, _ := w.table.Enforced(); !ok {
+				t.Error("not enforced")
+			}
+		}
+		// A change of ours is no damage.
+		before := w.table.counts.repairs.Load()
+		w.set(desired())
+		w.set(full())
+		w.node.Output("nft", "add", "table", "inet", "other")
+		if after := w.table.counts.repairs.Load(); after != before {
+			t.Errorf("%d repairs of what was not broken", after-before)
+		}
+	})
+}
+
+// sorted makes listings comparable: hash sets are listed in any order.
+func sorted(listing string) string {
+	words := strings.FieldsFunc(listing, func(r rune) bool { return strings.ContainsRune(" \t\n,{}=", r) })
+	slices.Sort(words)
+	return strings.Join(words, " ")
+}
+
+// A process that follows another takes over what is there, as it is: nothing is opened or closed, what was
+// counted is counted on. One that would make other rules replaces the table in one go.
+func TestTakeOver(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80)
+		w.set(full())
+		w.finds(answer, w.client, "tcp", client4, vip4, 80)
+		first, err := handle()
+		if err != nil {
+			t.Fatal(err)
+		}
+		counted := w.table.State().Services
+		if len(counted) != 1 || counted[0].Accepted == 0 {
+			t.Fatalf("nothing was counted: %+v", counted)
+		}
+		// One door more, one less, one of another profile.
+		next := full()
+		next.Doors[2].Allow = prefixes(client6+"/128", "2001:db8:99::/48")
+		next.Doors[1] = tcp(closedVIP4)
+		second := New(Config{Log: testLog(t)})
+		if err := second.Set(next); err != nil {
+			t.Fatal(err)
+		}
+		if now, err := handle(); err != nil || now != first {
+			t.Errorf("the table is another one: %v", err)
+		}
+		if again := second.State().Services; len(again) != 1 || again[0].Accepted < counted[0].Accepted {
+			t.Errorf("what was counted is lost: %+v, want %+v", again, counted)
+		}
+		fresh := w.list("table", "inet", tableName)
+		if err := second.Remove(); err != nil {
+			t.Fatal(err)
+		}
+		third := New(Config{Log: testLog(t)})
+		if err := third.Set(next); err != nil {
+			t.Fatal(err)
+		}
+		if want := w.list("table", "inet", tableName); sorted(fresh) != sorted(want) {
+			t.Errorf("taken over:\n%s\nmade anew:\n%s", fresh, want)
+		}
+		other := next
+		other.Internal = false
+		if err := New(Config{Log: testLog(t)}).Set(other); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.list("table", "inet", tableName); strings.Contains(got, "chain internal") {
+			t.Errorf("rules of another layout stay:\n%s", got)
+		}
+	})
+}
+
+// A killed process leaves the filter in force; Remove takes it away and nothing else.
+func TestKillAndRemove(t *testing.T) {
+	if os.Getenv("HOLDFAST_FILTER_VICTIM") != "" {
+		if err := New(Config{Log: slog.New(slog.DiscardHandler)}).Set(full()); err != nil {
+			t.Fatal(err)
+		}
+		_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
+	}
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80)
+		foreign := foreignTables(w)
+		victim := exec.Command("/proc/self/exe", "-test.run=^TestKillAndRemove$")
+		victim.Env = append(os.Environ(), "HOLDFAST_FILTER_VICTIM=1")
+		if out, err := victim.CombinedOutput(); err == nil || !strings.Contains(err.Error(), "killed") {
+			t.Fatalf("the victim was not killed: %v\n%s", err, out)
+		}
+		w.finds(silence, w.client, "tcp", stranger4, vip4, 80)
+		w.finds(answer, w.client, "tcp", client4, vip4, 80)
+		if got := w.others(); got != foreign {
+			t.Errorf("tables of others: got\n%s\nwant\n%s", got, foreign)
+		}
+		for range 2 {
+			if err := w.table.Remove(); err != nil {
+				t.Fatal(err)
+			}
+			if tables := w.node.Output("nft", "list", "tables"); strings.Contains(tables, tableName) {
+				t.Errorf("the table is there still: %s", tables)
+			}
+		}
+		if got := w.others(); got != foreign {
+			t.Errorf("tables of others: got\n%s\nwant\n%s", got, foreign)
+		}
+		w.finds(answer, w.client, "tcp", stranger4, vip4, 80)
+	})
+}
+
+// foreignTables makes tables as Calico and firewalld have them, at priorities beside ours, and lists them.
+func foreignTables(w *world) string {
+	w.nft(`
+table inet firewalld {
+	chain mangle_PREROUTING { type filter hook prerouting priority -140; policy accept; jump zone
+	}
+	chain nat_PREROUTING { type nat hook prerouting priority -90; policy accept; jump zone
+	}
+	chain filter_FORWARD { type filter hook forward priority 10; policy accept; ct state { established, related } accept
+	}
+	chain zone { counter
+	}
+}
+table ip calico {
+	chain raw-PREROUTING { type filter hook prerouting priority -300; policy accept; meta mark set meta mark and 0x0000ffff
+	}
+	chain mangle-PREROUTING { type filter hook prerouting priority -150; policy accept; ct state related,established accept
+	}
+	chain nat-PREROUTING { type nat hook prerouting priority -100; policy accept; counter
+	}
+	set hosts { type ipv4_addr; elements = { 192.0.2.7 }
+	}
+}`)
+	return w.others()
+}
+
+// others lists the tables that are not ours.
+func (w *world) others() string {
+	var out strings.Builder
+	for line := range strings.Lines(w.list("tables")) {
+		f := strings.Fields(line)
+		if len(f) == 3 && f[2] != tableName {
+			out.WriteString(w.list("table", f[1], f[2]))
+		}
+	}
+	return out.String()
+}
+
+// What packets met is told by Service and reason, and survives a table made anew.
+func TestCollect(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80)
+		d := full()
+		d.Doors[1].Service = lb.Key{Namespace: "ns", Name: "gone"}
+		w.set(d)
+		c, err := dial(w.client, "udp", stranger4, vip4, 80, patient)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for range 3 {
+			_, _ = c.Write([]byte("x"))
+		}
+		w.finds(refused, w.client, "tcp", client4, vip4, 81)
+		w.finds(answer, w.client, "tcp", client4, vip4, 80)
+		dropped, accepted, err := w.table.tell()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for s, want := range map[series]uint64{
+			{lb.Key{}, undeclared}:                              3,
+			{lb.Key{Namespace: "ns", Name: "gone"}, noEndpoint}: 1,
+		} {
+			if dropped[s] != want {
+				t.Errorf("%v: %d dropped, want %d", s, dropped[s], want)
+			}
+		}
+		web := lb.Key{Namespace: "ns", Name: "web"}
+		before := accepted[web]
+		if before == 0 {
+			t.Error("none accepted")
+		}
+		// The kernel counts from nothing again.
+		w.node.Output("nft", "flush", "ruleset")
+		w.table.repair(broken)
+		if _, accepted, _ = w.table.tell(); accepted[web] != before {
+			t.Errorf("%d accepted after a repair, want %d", accepted[web], before)
+		}
+		if n := testutil.CollectAndCount(w.table); n != 5 {
+			t.Errorf("%d metrics", n)
+		}
+		if problems, err := testutil.CollectAndLint(w.table); err != nil || problems != nil {
+			t.Error(problems, err)
+		}
+	})
+}
