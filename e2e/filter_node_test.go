@@ -142,16 +142,20 @@ func testFilterLimit(t *testing.T, e *env) {
 	address := e.address(t, "limit", annotation(limitAnnotation, "2"))
 	port := netip.AddrPortFrom(address, 80)
 	e.waitHeard(t, testbed.Client, probe.TCP, port, anAnswer)
-	var held []*holder
-	for range 2 {
-		held = append(held, e.hold(t, port))
-	}
+	held := []*holder{e.hold(t, port), e.hold(t, port)}
 	e.waitHeard(t, testbed.Client, probe.TCP, port, nothing)
-	// Neither more nor fewer cut those that are there.
+	// Another limit cuts nobody, and counts anew.
 	e.annotate(t, "limit", limitAnnotation, "50")
 	e.waitHeard(t, testbed.Client, probe.TCP, port, anAnswer)
 	e.annotate(t, "limit", limitAnnotation, "1")
-	e.waitHeard(t, testbed.Client, probe.TCP, port, nothing)
+	must(t, testbed.Until(t.Context(), soon, "the lower limit", func(context.Context) error {
+		held = append(held, e.hold(t, port))
+		got, err := e.hear(t.Context(), testbed.Client, probe.TCP, port)
+		if err == nil && got != nothing {
+			err = fmt.Errorf("the client hears %s beside an open connection", got)
+		}
+		return err
+	}))
 	for _, h := range held {
 		h.answered(t)
 	}

@@ -51,7 +51,7 @@ func run(httpAddr, udpAddr string, grace time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("listen on UDP: %w", err)
 	}
-	server := &http.Server{Addr: httpAddr, Handler: handler(), ReadHeaderTimeout: 5 * time.Second}
+	server := &http.Server{Addr: httpAddr, Handler: handler(), ReadHeaderTimeout: time.Minute}
 	failed := make(chan error, 2)
 	go func() { failed <- server.ListenAndServe() }()
 	go func() { failed <- servePackets(packets.(*net.UDPConn)) }()
