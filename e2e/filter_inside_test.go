@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	"golang.org/x/sync/errgroup"
 )
 
 // testFilterInside reaches Services that let nobody in from pods and nodes, which are not
@@ -28,20 +29,25 @@ func testFilterInside(t *testing.T, e *env) {
 				must(t, err)
 				t.Logf("the owner is %s", owner)
 			}
-			for _, a := range addresses {
-				for _, protocol := range protocols {
-					for i := range pods {
-						must(t, testbed.Until(t.Context(), soon, "an answer in "+pods[i].Name, func(ctx context.Context) error {
-							_, err := e.FetchIn(ctx, &pods[i], protocol, a)
+			var group errgroup.Group
+			group.SetLimit(4)
+			for _, d := range doorsOf(addresses) {
+				for i := range pods {
+					group.Go(func() error {
+						return testbed.Until(t.Context(), soon, "an answer in "+pods[i].Name, func(ctx context.Context) error {
+							_, err := e.FetchIn(ctx, &pods[i], d.protocol, d.at.Addr())
 							return err
-						}))
-					}
-					for _, node := range e.Cluster.Nodes() {
-						_, err := e.WaitFetch(t.Context(), node, protocol, a)
-						must(t, err)
-					}
+						})
+					})
+				}
+				for _, node := range e.Cluster.Nodes() {
+					group.Go(func() error {
+						_, err := e.WaitFetch(t.Context(), node, d.protocol, d.at.Addr())
+						return err
+					})
 				}
 			}
+			must(t, group.Wait())
 			// The way past the ranges is not open to others.
 			e.shut(t, w.host, addresses)
 		})

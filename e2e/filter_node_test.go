@@ -27,10 +27,11 @@ func testFilterPorts(t *testing.T, e *env) {
 			addresses := e.service(t, e.app, "ports-"+w.name, w.changes...)
 			e.open(t, w.host, addresses)
 			for _, a := range addresses {
-				for _, port := range append([]uint16{22, 81}, nodePorts...) {
-					e.waitHeard(t, w.host, probe.TCP, netip.AddrPortFrom(a, port), nothing)
+				closed := []door{{probe.UDP, netip.AddrPortFrom(a, 53)}, tcp(a, 22), tcp(a, 81)}
+				for _, port := range nodePorts {
+					closed = append(closed, tcp(a, port))
 				}
-				e.waitHeard(t, w.host, probe.UDP, netip.AddrPortFrom(a, 53), nothing)
+				e.waitHeard(t, w.host, nothing, closed...)
 				_, err := e.On(t.Context(), w.host, "ping", "-n", "-c", "3", "-i", "0.2", "-W", "1", a.String())
 				must(t, err)
 			}
@@ -39,7 +40,7 @@ func testFilterPorts(t *testing.T, e *env) {
 	// The node's own addresses are its own.
 	for _, a := range e.nodeAddresses(t, e.workers()[0]) {
 		for _, port := range nodePorts {
-			e.waitHeard(t, testbed.Client, probe.TCP, netip.AddrPortFrom(a, port), anAnswer)
+			e.waitHeard(t, testbed.Client, anAnswer, tcp(a, port))
 		}
 	}
 }
@@ -110,15 +111,9 @@ func testFilterLocal(t *testing.T, e *env) {
 			}
 		}
 	}
-	for _, a := range addresses {
-		e.waitHeard(t, testbed.Client, probe.TCP, netip.AddrPortFrom(a, health), nothing)
-	}
+	e.waitHeard(t, testbed.Client, nothing, tcp(addresses[0], health), tcp(addresses[1], health))
 	e.sendTo(t, addresses, e.workers()[2])
-	for _, a := range addresses {
-		for _, protocol := range protocols {
-			e.waitHeard(t, testbed.Client, protocol, netip.MustParseAddrPort(testbed.Target(protocol, a)), aRefusal)
-		}
-	}
+	e.waitHeard(t, testbed.Client, aRefusal, doorsOf(addresses)...)
 }
 
 // sendTo has the client send to a node what is for the addresses, whoever owns them.
@@ -140,17 +135,17 @@ func (e *env) sendTo(t *testing.T, addresses []netip.Addr, node string) {
 // testFilterLimit holds as many connections as may be.
 func testFilterLimit(t *testing.T, e *env) {
 	address := e.address(t, "limit", annotation(limitAnnotation, "2"))
-	port := netip.AddrPortFrom(address, 80)
-	e.waitHeard(t, testbed.Client, probe.TCP, port, anAnswer)
-	held := []*holder{e.hold(t, port), e.hold(t, port)}
-	e.waitHeard(t, testbed.Client, probe.TCP, port, nothing)
+	port := tcp(address, 80)
+	e.waitHeard(t, testbed.Client, anAnswer, port)
+	held := []*holder{e.hold(t, port.at), e.hold(t, port.at)}
+	e.waitHeard(t, testbed.Client, nothing, port)
 	// Another limit cuts nobody, and counts anew.
 	e.annotate(t, "limit", limitAnnotation, "50")
-	e.waitHeard(t, testbed.Client, probe.TCP, port, anAnswer)
+	e.waitHeard(t, testbed.Client, anAnswer, port)
 	e.annotate(t, "limit", limitAnnotation, "1")
 	must(t, testbed.Until(t.Context(), soon, "the lower limit", func(context.Context) error {
-		held = append(held, e.hold(t, port))
-		got, err := e.hear(t.Context(), testbed.Client, probe.TCP, port)
+		held = append(held, e.hold(t, port.at))
+		got, err := e.hear(t.Context(), testbed.Client, port.protocol, port.at)
 		if err == nil && got != nothing {
 			err = fmt.Errorf("the client hears %s beside an open connection", got)
 		}
@@ -159,9 +154,9 @@ func testFilterLimit(t *testing.T, e *env) {
 	for _, h := range held {
 		h.answered(t)
 	}
-	e.waitHeard(t, testbed.Client, probe.TCP, port, anAnswer)
+	e.waitHeard(t, testbed.Client, anAnswer, port)
 	e.annotate(t, "limit", limitAnnotation, "-1")
-	e.waitHeard(t, testbed.Client, probe.TCP, port, anAnswer)
+	e.waitHeard(t, testbed.Client, anAnswer, port)
 }
 
 // testFilterOrder floods an address that is about to be given to a Service with ranges, by way of

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/e2e/probe"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -44,17 +45,6 @@ func (e *env) hostRanges(t *testing.T, host string, addresses []netip.Addr) []st
 		out = append(out, netip.PrefixFrom(netip.MustParseAddr(own), a.BitLen()).String())
 	}
 	return out
-}
-
-// open waits until a host is answered over every protocol.
-func (e *env) open(t *testing.T, host string, addresses []netip.Addr) {
-	t.Helper()
-	for _, a := range addresses {
-		for _, protocol := range protocols {
-			_, err := e.WaitFetch(t.Context(), host, protocol, a)
-			must(t, err)
-		}
-	}
 }
 
 // heard is what a host hears at a port: an answer, a refusal, or nothing.
@@ -90,26 +80,53 @@ func (e *env) hear(ctx context.Context, host, protocol string, port netip.AddrPo
 	return all, nil
 }
 
-// waitHeard waits until that is what a host hears at a port.
-func (e *env) waitHeard(t *testing.T, host, protocol string, port netip.AddrPort, want heard) {
-	t.Helper()
-	must(t, testbed.Until(t.Context(), soon, fmt.Sprintf("%s to hear %s at %s over %s", host, want, port, protocol), func(ctx context.Context) error {
-		got, err := e.hear(ctx, host, protocol, port)
-		if err == nil && got != want {
-			err = fmt.Errorf("it hears %s", got)
-		}
-		return err
-	}))
+// door is a port of an address, and how one knocks at it.
+type door struct {
+	protocol string
+	at       netip.AddrPort
 }
 
-// shut waits until a host hears nothing of the addresses, over any protocol.
-func (e *env) shut(t *testing.T, host string, addresses []netip.Addr) {
-	t.Helper()
+func tcp(a netip.Addr, port uint16) door { return door{probe.TCP, netip.AddrPortFrom(a, port)} }
+
+// doorsOf are those that the application's Services have.
+func doorsOf(addresses []netip.Addr) []door {
+	var out []door
 	for _, a := range addresses {
 		for _, protocol := range protocols {
-			e.waitHeard(t, host, protocol, netip.MustParseAddrPort(testbed.Target(protocol, a)), nothing)
+			out = append(out, door{protocol, netip.MustParseAddrPort(testbed.Target(protocol, a))})
 		}
 	}
+	return out
+}
+
+// waitHeard waits until that is what a host hears at every door.
+func (e *env) waitHeard(t *testing.T, host string, want heard, doors ...door) {
+	t.Helper()
+	var group errgroup.Group
+	group.SetLimit(4)
+	for _, d := range doors {
+		group.Go(func() error {
+			return testbed.Until(t.Context(), soon, fmt.Sprintf("%s to hear %s at %s over %s", host, want, d.at, d.protocol), func(ctx context.Context) error {
+				got, err := e.hear(ctx, host, d.protocol, d.at)
+				if err == nil && got != want {
+					err = fmt.Errorf("it hears %s", got)
+				}
+				return err
+			})
+		})
+	}
+	must(t, group.Wait())
+}
+
+// open waits until a host is answered over every protocol, shut until it hears nothing any more.
+func (e *env) open(t *testing.T, host string, addresses []netip.Addr) {
+	t.Helper()
+	e.waitHeard(t, host, anAnswer, doorsOf(addresses)...)
+}
+
+func (e *env) shut(t *testing.T, host string, addresses []netip.Addr) {
+	t.Helper()
+	e.waitHeard(t, host, nothing, doorsOf(addresses)...)
 }
 
 // annotate sets an annotation of a Service of the application; "" with no value takes it away.
@@ -187,18 +204,16 @@ func testFilterShared(t *testing.T, e *env) {
 	e.create(t, e.app, "shared-others", one(81), share, at, annotation(sourcesAnnotation, nobodys[0]))
 	e.create(t, e.app, "shared-own", one(82), share, at, from(own...))
 	e.has(t, "shared-own", mine)
-	port := func(n uint16) netip.AddrPort { return netip.AddrPortFrom(mine, n) }
-	e.waitHeard(t, testbed.Client, probe.TCP, port(80), anAnswer)
-	e.waitHeard(t, testbed.Client, probe.TCP, port(82), anAnswer)
-	e.waitHeard(t, testbed.Client, probe.TCP, port(81), nothing)
+	e.waitHeard(t, testbed.Client, anAnswer, tcp(mine, 80), tcp(mine, 82))
+	e.waitHeard(t, testbed.Client, nothing, tcp(mine, 81))
 
 	// A Service cannot widen what its pool allows.
 	e.pool(t, "e2e-filter", `addresses: [172.30.0.200/30], undeclaredPorts: Reset, sourceRanges: [`+nobodys[0]+`]`)
 	e.apply(t, object("L2Advertisement", "e2e-filter", `{ipAddressPools: [e2e-filter]}`))
 	held := e.address(t, "shared-pool", pool("e2e-filter"), from("0.0.0.0/0"))
 	e.announced(t, e.app.Namespace, "shared-pool")
-	e.waitHeard(t, testbed.Client, probe.TCP, netip.AddrPortFrom(held, 80), nothing)
-	e.waitHeard(t, testbed.Client, probe.TCP, netip.AddrPortFrom(held, 79), aRefusal)
+	e.waitHeard(t, testbed.Client, nothing, tcp(held, 80))
+	e.waitHeard(t, testbed.Client, aRefusal, tcp(held, 79))
 	e.patchPool(t, "e2e-filter", `{"spec":{"sourceRanges":["`+own[0]+`"]}}`)
-	e.waitHeard(t, testbed.Client, probe.TCP, netip.AddrPortFrom(held, 80), anAnswer)
+	e.waitHeard(t, testbed.Client, anAnswer, tcp(held, 80))
 }
