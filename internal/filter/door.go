@@ -99,11 +99,11 @@ func (d *door) members(list []member) []member {
 	put(doorsSet, key, d.profile.entrance())
 	if d.Restricted {
 		for _, p := range d.Allow {
-			put(allowSet, key+string(p.Addr().AsSlice()), "")
+			put(allowSet, key+prefixKey(p), "")
 		}
 	}
 	for _, p := range d.Deny {
-		put(denySet, key+string(p.Addr().AsSlice()), "")
+		put(denySet, key+prefixKey(p), "")
 	}
 	for _, r := range d.profile.reasons() {
 		put(dropsSet, key+string(native(uint32(r))), "")
@@ -117,6 +117,11 @@ func (d *door) members(list []member) []member {
 		put(externalSet, portKey(d.ClusterIP, protocol, d.Port), string(d.Address.AsSlice()))
 	}
 	return list
+}
+
+// prefixKey is a prefix as it stands in a key behind the door.
+func prefixKey(p netip.Prefix) string {
+	return string(append(native(uint32(p.Bits())), p.Addr().AsSlice()...))
 }
 
 // reasons returns why a door of the profile may refuse.

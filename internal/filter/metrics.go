@@ -15,8 +15,6 @@ import (
 // counts are the events that no state shows.
 type counts struct {
 	repairs atomic.Uint64
-	// unlogged are drops that were to be logged and were too many.
-	unlogged atomic.Uint64
 }
 
 // maxServices bounds the Services that have series of their own; those beyond share one without a name.
@@ -123,7 +121,7 @@ func (y *tally) known() (dropped map[series]uint64, accepted map[lb.Key]uint64) 
 	return dropped, maps.Clone(y.accepted)
 }
 
-type descs struct{ dropped, accepted, repairs, unlogged *prometheus.Desc }
+type descs struct{ dropped, accepted, repairs *prometheus.Desc }
 
 func newDescs() descs {
 	return descs{
@@ -133,15 +131,13 @@ func newDescs() descs {
 		accepted: prometheus.NewDesc("holdfast_filter_accepted_packets_total",
 			"Packets that the filter let in, by Service.", []string{"namespace", "service"}, nil),
 		repairs: prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "filter"}),
-		unlogged: prometheus.NewDesc("holdfast_filter_unlogged_drops_total",
-			"Drops that were to be logged and were not, because there were too many.", nil, nil),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (t *Table) Describe(ch chan<- *prometheus.Desc) {
 	d := newDescs()
-	for _, desc := range []*prometheus.Desc{d.dropped, d.accepted, d.repairs, d.unlogged} {
+	for _, desc := range []*prometheus.Desc{d.dropped, d.accepted, d.repairs} {
 		ch <- desc
 	}
 }
@@ -153,7 +149,6 @@ func (t *Table) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), labels...)
 	}
 	counter(d.repairs, t.counts.repairs.Load())
-	counter(d.unlogged, t.counts.unlogged.Load())
 	dropped, accepted, err := t.tell()
 	if err != nil {
 		t.log.Debug("counters cannot be read", "err", err)

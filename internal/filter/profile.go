@@ -151,13 +151,17 @@ func (p profile) chain(name string) chain {
 func (p profile) rangeRules() []rule {
 	f := p.family()
 	key, next := f.to()
+	sourceIn := func(set string, bits int) rule {
+		length := say(&expr.Immediate{Register: next, Data: native(uint32(bits))})
+		return join(key, length, f.sourceMasked(next+1, bits), f.in(set))
+	}
 	strangers := goTo(f.named(dropChain + sourceRange.String()))
 	var rules []rule
 	for _, bits := range p.deny.list() {
-		rules = append(rules, join(key, f.sourceMasked(next, bits), f.in(denySet), strangers))
+		rules = append(rules, join(sourceIn(denySet, bits), strangers))
 	}
 	for _, bits := range p.allow.list() {
-		rules = append(rules, join(key, f.sourceMasked(next, bits), f.in(allowSet), pass(p.within())))
+		rules = append(rules, join(sourceIn(allowSet, bits), pass(p.within())))
 	}
 	if p.restricted {
 		return append(rules, strangers)

@@ -61,7 +61,7 @@ const (
 	pingersSet = "pingers"
 	// doorsSet maps a door to its verdict and counts who comes to it.
 	doorsSet = "doors"
-	// allowSet and denySet hold a door and a masked source.
+	// allowSet and denySet hold a door and a prefix of sources.
 	allowSet = "allow"
 	denySet  = "deny"
 	// dropsSet counts what a door refuses, by reason; a key of zeros with the reason counts what came to no door.
@@ -89,7 +89,7 @@ func (f *family) named(base string) string { return base + f.suffix }
 
 // sets returns the sets of the family that are always there.
 func (f *family) sets() []set {
-	door, source := f.doorKey(), f.sourceKey()
+	door, prefix := f.doorKey(), f.prefixKey()
 	reason := nftables.MustConcatSetType(f.addrType, nftables.TypeInetProto, nftables.TypeInetService, nftables.TypeMark)
 	list := []set{
 		{name: guardedSet, key: f.addrType, flags: unix.NFT_SET_INTERVAL},
@@ -98,8 +98,8 @@ func (f *family) sets() []set {
 		{name: pingsSet, key: f.addrType},
 		{name: pingersSet, key: f.addrType, flags: unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT, size: sourceMemory, timeout: memoryTimeout},
 		{name: doorsSet, key: door, flags: unix.NFT_SET_MAP, data: nftables.TypeVerdict, counter: true},
-		{name: allowSet, key: source},
-		{name: denySet, key: source},
+		{name: allowSet, key: prefix},
+		{name: denySet, key: prefix},
 		{name: dropsSet, key: reason, counter: true},
 		{name: loggedSet, key: door},
 		{name: internalSet, key: door, flags: unix.NFT_SET_MAP, data: f.addrType},
@@ -114,6 +114,12 @@ func (f *family) sets() []set {
 // doorKey is the type of a door: address, protocol and port.
 func (f *family) doorKey() nftables.SetDatatype {
 	return nftables.MustConcatSetType(f.addrType, nftables.TypeInetProto, nftables.TypeInetService)
+}
+
+// prefixKey is the type of a door and a prefix: its length and its address. Without the length, 10.0.0.0/9 would
+// be found for a source in the other half of 10.0.0.0/8.
+func (f *family) prefixKey() nftables.SetDatatype {
+	return nftables.MustConcatSetType(f.addrType, nftables.TypeInetProto, nftables.TypeInetService, nftables.TypeMark, f.addrType)
 }
 
 // sourceKey is the type of a door and a source.
