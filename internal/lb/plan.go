@@ -7,6 +7,8 @@ type Announcement struct {
 	Address netip.Addr
 	// Links restricts the answer to these links by name; none means all usable.
 	Links []string
+	// Probe: the address was never announced before, so that somebody else may have it (RFC 5227 section 2.1.1).
+	Probe bool
 }
 
 // Route is one prefix that a node advertises to some of its peers.

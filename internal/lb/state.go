@@ -30,6 +30,14 @@ type State struct {
 	Peers             []Peer
 	// Members holds the names of the nodes whose speakers are alive, as the members see each other.
 	Members map[string]bool
+	// Links of each node on which it can announce, as its speaker told the others last. A node that is not
+	// there has not told any, which is no reason against it.
+	Links map[string][]Link
+	// Stopping holds the nodes whose speakers are about to stop: they announce only what no other can.
+	Stopping map[string]bool
+	// HeldDown holds the nodes that were away and may soon be again: they take nothing back that another
+	// node can announce.
+	HeldDown map[string]bool
 }
 
 // Node is what decides whether a node may attract traffic.
@@ -42,6 +50,9 @@ type Node struct {
 	Excluded bool
 	// NetworkUnavailable mirrors the node condition of that name.
 	NetworkUnavailable bool
+	// Draining: the node is cordoned, being deleted, or about to be removed by the autoscaler. It announces
+	// only what no other node can.
+	Draining bool
 }
 
 // FamilyPolicy is Service.spec.ipFamilyPolicy.
@@ -85,6 +96,10 @@ type Service struct {
 	ServingNodes map[string]bool
 	// Serving: at least one endpoint anywhere can serve.
 	Serving bool
+	// NodeSelectors restrict the nodes that may announce it; nil restricts nothing.
+	NodeSelectors []Selector
+	// AnnouncedL2 are the addresses that were announced by ARP or NDP when its condition was written last.
+	AnnouncedL2 []netip.Addr
 }
 
 // Port is one declared port of a Service.
@@ -141,6 +156,14 @@ type L2Advertisement struct {
 	Scope
 	// Links are exact names of the links to announce on; none means all usable.
 	Links []string
+	// Preferred nodes, of those that may announce, rank by the sum of their weights.
+	Preferred []Preference
+}
+
+// Preference is a weight of the nodes that a selector matches.
+type Preference struct {
+	Weight   int
+	Selector Selector
 }
 
 // BGPAdvertisement says which addresses become routes, and to whom.

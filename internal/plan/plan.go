@@ -16,6 +16,9 @@ import (
 type Plan struct {
 	// Announcements this node owns, by ARP and NDP.
 	Announcements []lb.Announcement
+	// Elsewhere are addresses that another node is to announce, sorted: if this node announced one until
+	// now, it goes on until the other one does.
+	Elsewhere []netip.Addr
 	// Peers this node holds sessions with.
 	Peers []lb.Peer
 	// RouterID of this node's BGP speaker.
