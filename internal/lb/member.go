@@ -6,8 +6,10 @@ import "net/netip"
 type Member struct {
 	// Stopping: it is about to leave; what it announces is to be taken over.
 	Stopping bool
-	// Links on which its node can announce; nil when there are too many to tell.
+	// Links on which its node can announce.
 	Links []Link
+	// Partial: there are more links than can be told.
+	Partial bool
 }
 
 // Link is a network interface on which a node can answer ARP and NDP.
@@ -17,6 +19,6 @@ type Link struct {
 	MAC [6]byte
 	// Default: it announces addresses that name no links too.
 	Default bool
-	// Prefixes are the subnets that it has an address of; masked, without link-local ones.
+	// Prefixes are the subnets that it has an address of, masked.
 	Prefixes []netip.Prefix
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // joinsAtOnce bounds the connections that a first join opens side by side.
@@ -44,6 +46,9 @@ type Members struct {
 	list   *memberlist.Memberlist
 	join   []netip.Addr
 	joined bool
+	// meta is what this member tells, told what each member told last.
+	meta []byte
+	told map[string]lb.Member
 }
 
 // New returns Members that Run starts.
@@ -51,7 +56,7 @@ func New(c Config) *Members {
 	if c.JoinInterval == 0 {
 		c.JoinInterval = time.Second
 	}
-	return &Members{config: c}
+	return &Members{config: c, told: map[string]lb.Member{}}
 }
 
 // SetJoin tells where other speakers may be found; the list may hold this node.
@@ -174,6 +179,7 @@ func (m *Members) memberlistConfig() *memberlist.Config {
 	// A node that comes back with another address (a new NIC) may take its name over at once.
 	c.DeadNodeReclaimTime = time.Second
 	c.Events = events{m}
+	c.Delegate = delegate{m}
 	c.LogOutput = logWriter{m.config.Log}
 	return c
 }
@@ -183,6 +189,7 @@ type events struct{ m *Members }
 
 func (e events) NotifyJoin(n *memberlist.Node) {
 	e.m.config.Log.Info("member joined", "member", n.Name, "address", n.Addr)
+	e.m.hear(n)
 	e.m.config.Kick()
 }
 
@@ -191,4 +198,7 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 	e.m.config.Kick()
 }
 
-func (e events) NotifyUpdate(*memberlist.Node) { e.m.config.Kick() }
+func (e events) NotifyUpdate(n *memberlist.Node) {
+	e.m.hear(n)
+	e.m.config.Kick()
+}

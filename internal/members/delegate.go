@@ -1,0 +1,71 @@
+package members
+
+import (
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// SetSelf is what this member tells the others of itself from now on.
+func (m *Members) SetSelf(self lb.Member) {
+	meta := encodeMember(self, memberlist.MetaMaxSize)
+	m.mu.Lock()
+	changed := string(m.meta) != string(meta)
+	m.meta = meta
+	list := m.list
+	m.mu.Unlock()
+	if list != nil && changed {
+		// It is queued for gossip before the wait begins, which nobody needs.
+		_ = list.UpdateNode(time.Nanosecond)
+	}
+}
+
+// Told returns what each member told of itself last, this one included. Members
+// that died stand there too: their frames are still known for a speaker's.
+func (m *Members) Told() map[string]lb.Member {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	told := make(map[string]lb.Member, len(m.told))
+	for name, member := range m.told {
+		told[name] = member
+	}
+	return told
+}
+
+func (m *Members) hear(n *memberlist.Node) {
+	if len(n.Meta) == 0 {
+		return // it has not said anything yet
+	}
+	member, err := decodeMember(n.Meta)
+	if err != nil {
+		m.config.Log.Debug("member is not understood", "member", n.Name, "error", err)
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.told[n.Name] = member
+}
+
+// delegate gives memberlist our metadata, and has no messages of its own.
+type delegate struct{ m *Members }
+
+// NodeMeta implements memberlist.Delegate.
+func (d delegate) NodeMeta(int) []byte {
+	d.m.mu.Lock()
+	defer d.m.mu.Unlock()
+	return d.m.meta
+}
+
+// NotifyMsg implements memberlist.Delegate.
+func (delegate) NotifyMsg([]byte) {}
+
+// GetBroadcasts implements memberlist.Delegate.
+func (delegate) GetBroadcasts(int, int) [][]byte { return nil }
+
+// LocalState implements memberlist.Delegate.
+func (delegate) LocalState(bool) []byte { return nil }
+
+// MergeRemoteState implements memberlist.Delegate.
+func (delegate) MergeRemoteState([]byte, bool) {}
