@@ -113,6 +113,23 @@ const (
 	SessionDown Reason = "SessionDown"
 )
 
+// Reasons about nodes that are dead (Events on Nodes and Services, condition
+// EndpointsWithdrawn of a SpeakerState).
+const (
+	// NodeUnreachable: most speakers cannot reach the node, so endpoints on it are withdrawn.
+	NodeUnreachable Reason = "NodeUnreachable"
+	// NodeReachable: the node lives after all, so what was withdrawn is restored.
+	NodeReachable Reason = "NodeReachable"
+	// NodeGivenUp: Kubernetes itself has given the node up, and its pods are Kubernetes' business.
+	NodeGivenUp Reason = "NodeGivenUp"
+	// TooManyUnreachable: more nodes than may fell silent at once, so their endpoints stay.
+	TooManyUnreachable Reason = "TooManyUnreachable"
+	// EndpointsWithdrawn: endpoints of the Service are on a node that is unreachable.
+	EndpointsWithdrawn Reason = "EndpointsWithdrawn"
+	// EndpointsRestored: endpoints of the Service that were withdrawn may serve again.
+	EndpointsRestored Reason = "EndpointsRestored"
+)
+
 // Reasons of configuration objects (condition Valid).
 const (
 	// Valid: the whole object is in force.
