@@ -38,6 +38,10 @@ type State struct {
 	// HeldDown holds the nodes that were away and may soon be again: they take nothing back that another
 	// node can announce.
 	HeldDown map[string]bool
+	// Mute holds members whose node is up while its speaker is not, a process that was killed and will be
+	// back. They stay in Members for a while, since what arrives there is still served, but they answer no
+	// neighbour's question.
+	Mute map[string]bool
 }
 
 // Node is what decides whether a node may attract traffic.
