@@ -93,6 +93,14 @@ const (
 	NodeExcluded Reason = "NodeExcluded"
 	// NetworkUnavailable: the node's condition of this name is true.
 	NetworkUnavailable Reason = "NetworkUnavailable"
+	// NodeDraining: the node is being emptied, or its speaker about to stop, and another node announces.
+	NodeDraining Reason = "NodeDraining"
+	// AddressConflict: a machine that is not ours has the address.
+	AddressConflict Reason = "AddressConflict"
+	// NoLink: the node that is to announce has no link on which it can.
+	NoLink Reason = "NoLink"
+	// Probing: the address is new, and it is being asked whether somebody has it already.
+	Probing Reason = "Probing"
 	// NotMember: the node's speaker is not alive as its peers see it.
 	NotMember Reason = "NotMember"
 	// NotOwner: another node announces the address.

@@ -60,7 +60,9 @@ func ForNode(node string, s lb.State) Plan {
 	p := planner{
 		cluster:   c,
 		node:      node,
-		announced: map[netip.Addr][]string{},
+		me:        c.index(node),
+		announced: map[netip.Addr]lb.Announcement{},
+		elsewhere: map[netip.Addr]bool{},
 		routes:    newRouteTable(),
 	}
 	p.plan.Peers, p.plan.RouterID = c.peers[node], c.routerID(node)
@@ -68,6 +70,7 @@ func ForNode(node string, s lb.State) Plan {
 		p.service(&s.Services[i])
 	}
 	p.plan.Announcements = p.announcements()
+	p.plan.Elsewhere = slices.SortedFunc(maps.Keys(p.elsewhere), netip.Addr.Compare)
 	p.plan.Routes = p.routes.sorted()
 	return p.plan
 }
@@ -76,9 +79,12 @@ func ForNode(node string, s lb.State) Plan {
 type planner struct {
 	*cluster
 	node string
+	// me is the index of node, or -1.
+	me   int
 	plan Plan
-	// announced maps an address this node owns to the links to announce it on; nil means all.
-	announced map[netip.Addr][]string
+	// announced are the addresses this node owns; elsewhere those that another one does.
+	announced map[netip.Addr]lb.Announcement
+	elsewhere map[netip.Addr]bool
 	routes    routeTable
 }
 
@@ -89,7 +95,7 @@ func (p *planner) service(s *lb.Service) {
 func (p *planner) announcements() []lb.Announcement {
 	var out []lb.Announcement
 	for _, a := range slices.SortedFunc(maps.Keys(p.announced), netip.Addr.Compare) {
-		out = append(out, lb.Announcement{Address: a, Links: p.announced[a]})
+		out = append(out, p.announced[a])
 	}
 	return out
 }

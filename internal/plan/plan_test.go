@@ -320,10 +320,11 @@ func TestOrderDoesNotMatter(t *testing.T) {
 }
 
 func BenchmarkForNode10k(b *testing.B) {
-	s := lb.State{Nodes: map[string]lb.Node{}, Members: map[string]bool{}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}}}
+	s := lb.State{Nodes: map[string]lb.Node{}, Members: map[string]bool{}, Links: map[string][]lb.Link{}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}}}
 	for i := range 1000 {
 		name := fmt.Sprint("node", i)
 		s.Nodes[name], s.Members[name] = lb.Node{Name: name}, true
+		s.Links[name] = []lb.Link{{Name: "eth0", Default: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}
 	}
 	from := netip.MustParseAddr("10.0.0.0")
 	s.Pools = []lb.Pool{{Name: "p", Ranges: []lb.Range{{From: from, To: netip.MustParseAddr("10.0.255.255")}}}}
