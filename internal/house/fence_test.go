@@ -27,6 +27,7 @@ var fence = map[string][]string{
 	"internal/lb":       {},
 	"internal/ipam":     {"internal/lb"},
 	"internal/plan":     {"internal/lb"},
+	"internal/quorum":   {"internal/lb"},
 	"internal/config":   {"api", "internal/lb", "k8s.io/api", "k8s.io/apimachinery"},
 	"internal/layer2":   {"internal/lb", "internal/link", "github.com/mdlayher", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/bgp":      {"internal/lb", "github.com/osrg/gobgp/v4", "github.com/prometheus/client_golang", "golang.org/x"},
