@@ -1,0 +1,282 @@
+package heartbeat
+
+import (
+	"slices"
+	"time"
+)
+
+// settings of a detector.
+type settings struct {
+	// interval between beats; hold is how long others may hear nothing of this node.
+	interval, hold time.Duration
+	// watchers is how many nodes get the beats.
+	watchers int
+	// holdDown after the first death; it doubles with each further one up to maxHoldDown, and a node
+	// that lived for forgiveTime starts anew.
+	holdDown, maxHoldDown, forgiveTime time.Duration
+	// muteTime is how long a node may be up without its speaker.
+	muteTime time.Duration
+	// random returns what nobody can guess and is never 0.
+	random func() uint64
+}
+
+// peer is what the detector knows of one other node.
+type peer struct {
+	id   id
+	name string
+	// gossip is what gossip thinks of it; gossipAt is when it answered there last.
+	gossip                bool
+	gossipSince, gossipAt time.Duration
+
+	// The session: the run of the peer that answered our challenge, and the last packet of it.
+	boot, seq    uint64
+	challenge    uint64
+	challengedAt time.Duration
+
+	// lastHeard is 0 until it is heard first; aged is the same by the word of others too.
+	lastHeard, aged time.Duration
+	// watched: it beats at us, and hold is the time it promised to do so within. slack is added
+	// to it when that was found to be too short, until slackUntil.
+	watched           bool
+	hold              time.Duration
+	slack, slackUntil time.Duration
+	suspicion         *suspicion
+	// refusedAt is when its kernel refused a packet last.
+	refusedAt time.Duration
+	// pingedAt is when a mute node got a packet to refuse last.
+	pingedAt time.Duration
+	// watcher: we beat at it.
+	watcher bool
+
+	claim claim
+	// claimedAt is when the claim came; private claims are told to nobody.
+	claimedAt time.Duration
+	private   bool
+	// tells counts how often the claim is still to be told with other packets.
+	tells int
+}
+
+// outgoing is a packet to send; the zero challenge, boot and seq are filled in by the detector.
+type outgoing struct {
+	to *peer
+	packet
+}
+
+// counts are events since the start.
+type counts struct {
+	suspected, cleared, confirmed, refuted, lapsed, refused uint64
+}
+
+// detector is the protocol of one node as a state machine: every method gets
+// the time and leaves packets to send in out. Time 0 is never.
+type detector struct {
+	settings
+	self      id
+	boot, seq uint64
+	peers     map[id]*peer
+	// ring has the peers in the order of their ids.
+	ring []*peer
+
+	// own is the claim about this node, held until heldUntil.
+	own       claim
+	heldUntil time.Duration
+	toldDead  time.Duration
+	ownTells  int
+
+	lastTick time.Duration
+	// graceUntil: before that a silence may be our own.
+	graceUntil time.Duration
+	// lapsedAt is when this node last found that it had not been running, epoch counts that.
+	lapsedAt time.Duration
+	epoch    uint64
+
+	greeted, recited int
+	turn             bool
+	telling          []id
+	shouting         bool
+	shoutAt          time.Duration
+
+	out []outgoing
+	// doubts are peers that gossip should be asked about.
+	doubts []string
+	counts counts
+}
+
+func newDetector(s settings, name string, now time.Duration) *detector {
+	me := idOf(name)
+	return &detector{
+		settings: s, self: me, boot: s.random(), peers: map[id]*peer{}, own: claim{about: me, status: Alive},
+		lastTick: now, graceUntil: now + s.hold, lapsedAt: now, epoch: 1,
+	}
+}
+
+// known is a peer as membership has it.
+type known struct {
+	name   string
+	gossip bool
+}
+
+// set makes these the peers. What is known of those that stay is kept.
+func (d *detector) set(now time.Duration, peers []known) {
+	next := make(map[id]*peer, len(peers))
+	for _, k := range peers {
+		i := idOf(k.name)
+		if i == d.self {
+			continue
+		}
+		p := d.peers[i]
+		if p == nil {
+			p = &peer{id: i, name: k.name, claim: claim{about: i}, gossipSince: now}
+		}
+		if p.gossip != k.gossip {
+			p.gossip, p.gossipSince = k.gossip, now
+		}
+		next[i] = p
+	}
+	d.peers = next
+	d.ring = d.ring[:0]
+	for _, p := range next {
+		d.ring = append(d.ring, p)
+	}
+	slices.SortFunc(d.ring, func(a, b *peer) int {
+		if a.id < b.id {
+			return -1
+		}
+		return 1
+	})
+}
+
+// after returns the index of the first peer behind i on the ring.
+func (d *detector) after(i id) int {
+	at, _ := slices.BinarySearchFunc(d.ring, i, func(p *peer, i id) int {
+		if p.id <= i {
+			return -1
+		}
+		return 1
+	})
+	return at
+}
+
+// successors calls f with the peers behind i on the ring, nearest first, until it returns false.
+func (d *detector) successors(i id, f func(*peer) bool) {
+	start := d.after(i)
+	for n := range d.ring {
+		if p := d.ring[(start+n)%len(d.ring)]; p.id != i && !f(p) {
+			return
+		}
+	}
+}
+
+// tick does what is due at now. It is to be called at the time that due returned, or earlier.
+func (d *detector) tick(now time.Duration) {
+	if now >= d.lastTick+d.interval {
+		d.beat(now)
+	}
+	for _, p := range d.ring {
+		d.watch(now, p)
+	}
+	d.shout(now)
+}
+
+// beat is what happens once each interval.
+func (d *detector) beat(now time.Duration) {
+	gap := now - d.lastTick
+	if late := gap - d.interval; late > d.interval/2 {
+		// What did not arrive meanwhile may wait in a queue, or have been lost by a machine that stood still.
+		d.graceUntil = max(d.graceUntil, now+min(late, d.hold))
+	}
+	if gap > d.hold {
+		d.epoch++
+		d.lapsedAt = now
+		d.graceUntil = now + d.hold
+		d.counts.lapsed++
+	}
+	// Keep the rhythm unless it is lost.
+	if d.lastTick += d.interval; now-d.lastTick >= d.interval {
+		d.lastTick = now
+	}
+	d.ageSelf(now)
+	d.choose(now)
+	for _, p := range d.ring {
+		if p.watcher {
+			d.send(p, packet{})
+		}
+	}
+	d.greet(now)
+}
+
+// choose makes the next living nodes on the ring our watchers; of a small
+// cluster also those that seem dead, so that they are heard as soon as they are back.
+func (d *detector) choose(now time.Duration) {
+	left := d.watchers
+	chosen := make(map[id]bool, left)
+	d.successors(d.self, func(p *peer) bool {
+		if len(d.ring) <= d.watchers || d.status(now, p).Living() {
+			chosen[p.id] = true
+			left--
+		}
+		return left > 0
+	})
+	for _, p := range d.ring {
+		was := p.watcher
+		if p.watcher = chosen[p.id]; was && !p.watcher {
+			d.send(p, packet{}) // it need not wait for us any more
+		}
+	}
+}
+
+// greet sends one packet with old claims to one peer, by turns: sessions are
+// there before they are needed, claims that were lost get through, and a peer
+// beyond a healed partition is found. Every other turn goes to those of whom gossip thinks otherwise.
+func (d *detector) greet(now time.Duration) {
+	if len(d.ring) == 0 {
+		return
+	}
+	d.greeted = (d.greeted + 1) % len(d.ring)
+	next := d.ring[d.greeted]
+	if d.turn = !d.turn; d.turn {
+		for n := range d.ring {
+			if p := d.ring[(d.greeted+n)%len(d.ring)]; p.disputed(now) {
+				next = p
+				break
+			}
+		}
+	}
+	d.send(next, packet{ping: next.disputed(now), claims: d.recite()})
+}
+
+// disputed: gossip gave it up and nobody here did, so that it is to be asked.
+func (p *peer) disputed(now time.Duration) bool {
+	return !p.gossip && (p.claim.status == Unknown || p.claim.status.Living()) && p.lastHeard != 0 && now-p.lastHeard > disputeEvery
+}
+
+// due returns when tick is to be called next.
+func (d *detector) due() time.Duration {
+	next := d.lastTick + d.interval
+	for _, p := range d.ring {
+		if at := d.watchAt(p); at != 0 {
+			next = min(next, max(at, d.graceUntil))
+		}
+	}
+	if d.shouting {
+		next = min(next, d.shoutAt)
+	}
+	return next
+}
+
+// send queues a packet with what each packet has.
+func (d *detector) send(to *peer, p packet) {
+	d.seq++
+	p.from, p.to, p.boot, p.seq, p.hold, p.watch = d.self, to.id, d.boot, d.seq, d.hold, to.watcher
+	if len(p.claims) < maxClaims {
+		p.claims = d.tell(to, p.claims)
+	}
+	d.out = append(d.out, outgoing{to, p})
+}
+
+// take returns the packets to send and forgets them.
+func (d *detector) take() []outgoing {
+	out := d.out
+	d.out = nil
+	return out
+}
