@@ -80,7 +80,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		return err
 	}
 	w.links = link.New(log, work.Kick)
-	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links})
+	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links, Changed: reports.Kick})
 	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: s.nodeName, Kick: reports.Kick})
 	report.cluster, report.sessions, report.last = w.cluster, w.bgp.Sessions, &w.last
 	registry := prometheus.NewRegistry()

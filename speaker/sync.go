@@ -37,6 +37,8 @@ type syncer struct {
 	planned func()
 	last    atomic.Pointer[planned]
 	gone    atomic.Bool
+	// stopping: this speaker has been told to stop, and leaves what it announces to the others.
+	stopping atomic.Bool
 }
 
 // planned is the outcome of one run.
@@ -62,8 +64,11 @@ func (w *syncer) sync(context.Context) error {
 	objects := w.cluster.Objects()
 	state, _ := config.Compile(objects, w.options) // the controller says what is wrong
 	state.Members = m.Alive()
+	m.SetSelf(ourselves(w.links.Links(), w.stopping.Load()))
+	state.Stopping = w.cluster.StoppingSpeakers()
+	speakers := hear(m.Told(), &state)
 	p := plan.ForNode(w.node, state)
-	w.layer2.Set(p.Announcements)
+	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Elsewhere: p.Elsewhere, Speakers: speakers})
 	err := w.bgp.Set(bgp.Desired{RouterID: p.RouterID, Peers: p.Peers, Routes: p.Routes})
 	w.logChanges(w.last.Load(), p)
 	w.last.Store(&planned{p, state.Members, objects.Services})
@@ -79,7 +84,7 @@ func (w *syncer) leave() error {
 	if w.gone.Load() {
 		return nil
 	}
-	w.layer2.Set(nil)
+	w.layer2.Set(layer2.Desired{})
 	if err := w.bgp.Leave(); err != nil {
 		return fmt.Errorf("withdraw routes: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -146,12 +147,15 @@ func slim(o any) (any, error) {
 // sameNode ignores heartbeats: a thousand kubelets must not keep every loop busy.
 func sameNode(a, b *corev1.Node) bool {
 	return reflect.DeepEqual(a.Labels, b.Labels) && reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses) &&
-		reflect.DeepEqual(a.Status.Conditions, b.Status.Conditions) && a.DeletionTimestamp.Equal(b.DeletionTimestamp)
+		reflect.DeepEqual(a.Status.Conditions, b.Status.Conditions) && a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
+		a.Spec.Unschedulable == b.Spec.Unschedulable && reflect.DeepEqual(a.Spec.Taints, b.Spec.Taints)
 }
 
 func sameNamespace(a, b *corev1.Namespace) bool { return reflect.DeepEqual(a.Labels, b.Labels) }
 
-func samePod(a, b *corev1.Pod) bool { return a.Status.HostIP == b.Status.HostIP }
+func samePod(a, b *corev1.Pod) bool {
+	return a.Status.HostIP == b.Status.HostIP && a.DeletionTimestamp.Equal(b.DeletionTimestamp)
+}
 
 func (v *View[T]) run(ctx context.Context) { v.informer.Run(ctx.Done()) }
 
@@ -235,6 +239,18 @@ func (k *Cluster) SpeakerAddresses() []netip.Addr {
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
 	return slices.Compact(out)
+}
+
+// StoppingSpeakers returns the names of nodes whose speaker's pod is being
+// deleted, and has no successor there yet.
+func (k *Cluster) StoppingSpeakers() map[string]bool {
+	out := map[string]bool{}
+	for _, p := range k.pods.List() {
+		stopping, seen := out[p.Spec.NodeName]
+		out[p.Spec.NodeName] = p.DeletionTimestamp != nil && (stopping || !seen)
+	}
+	maps.DeleteFunc(out, func(_ string, stopping bool) bool { return !stopping })
+	return out
 }
 
 // PeerUID returns the UID of a BGPPeer, "" when it is not known.

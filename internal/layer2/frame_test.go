@@ -107,7 +107,7 @@ func (s *solicitation) marshal() []byte {
 // testPort is a port on eth0 without wires, of a Responder that announces both addresses.
 func testPort() *port {
 	r := New(Config{})
-	r.table.Store(newTable(ourAnnouncements))
+	r.table.Store(newTable(Desired{Announcements: ourAnnouncements}, &table{}, false))
 	p := &port{r: r}
 	p.setLink(eth0)
 	return p
@@ -163,7 +163,7 @@ func ndpTests() []frameTest {
 	request := func(change func(*solicitation)) []byte { return ns(v6, change) }
 	options := func(b ...byte) []byte {
 		return request(func(s *solicitation) {
-			s.fix, s.icmp = true, func(icmp []byte) []byte { return append(icmp[:solicitationLen], b...) }
+			s.fix, s.icmp = true, func(icmp []byte) []byte { return append(icmp[:discoveryLen], b...) }
 		})
 	}
 	dad := func(s *solicitation) { s.source, s.message.Options = netip.IPv6Unspecified(), nil }
@@ -206,7 +206,7 @@ func ndpTests() []frameTest {
 		{"payload length 0", func() []byte { b := request(nil); b[18], b[19] = 0, 0; return b }(), badLength},
 		{"payload length 65535", func() []byte { b := request(nil); b[18], b[19] = 255, 255; return b }(), badLength},
 		{"short message", request(func(s *solicitation) {
-			s.fix, s.icmp = true, func(b []byte) []byte { return b[:solicitationLen-1] }
+			s.fix, s.icmp = true, func(b []byte) []byte { return b[:discoveryLen-1] }
 		}), badLength},
 		{"option of length 0", options(1, 0, 2, 0x53, 0, 0, 0, 2), badOption},
 		{"option beyond the end", options(1, 2, 2, 0x53, 0, 0, 0, 2), badOption},

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/mdlayher/ndp"
+	"golang.org/x/net/bpf"
 
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
@@ -25,12 +26,15 @@ type keeper struct {
 	paced time.Time
 	// synced is the table that schedule and groups follow; nil after a change of ports.
 	synced *table
+	// conflicts are the statuses of addresses that others were seen to claim.
+	conflicts map[netip.Addr]*status
 }
 
 func newKeeper(r *Responder) *keeper {
 	return &keeper{
 		r: r, ports: make(map[int]*port), schedule: newSchedule(r.timers),
 		broken: make(map[int]time.Time), complaints: make(map[int]string),
+		conflicts: make(map[netip.Addr]*status),
 	}
 }
 
@@ -44,17 +48,20 @@ func (k *keeper) sync() {
 		}
 	}
 	k.dropPorts(wanted)
+	k.forgetConflicts(time.Now())
+	addrs := t.sorted()
 	for index, l := range wanted {
 		if p := k.ports[index]; p != nil {
 			k.refresh(p, l)
 		} else {
-			k.open(l)
+			k.open(l, addrs)
 		}
 	}
 	if k.synced == t {
 		return
 	}
 	k.synced = t
+	k.filter(addrs)
 	ports := maps.Clone(k.ports)
 	k.r.ports.Store(&ports)
 	k.follow(t)
@@ -97,18 +104,19 @@ func (k *keeper) refresh(p *port, l link.Link) {
 	p.setLink(l)
 	if old.MAC != l.MAC {
 		k.r.log.Info("link has a new MAC", "link", l.Name, "mac", l.MAC, "was", old.MAC)
+		k.r.counts.repairs[repairMAC].Add(1)
 		k.epoch++
 		p.epoch = k.epoch
 	}
 	k.synced = nil
 }
 
-func (k *keeper) open(l link.Link) {
+func (k *keeper) open(l link.Link, addrs [families][]netip.Addr) {
 	retryAt, broken := k.broken[l.Index]
 	if broken && time.Now().Before(retryAt) {
 		return
 	}
-	p, err := k.r.openPort(l)
+	p, err := k.r.openPort(l, addrs)
 	if err != nil {
 		if k.complaints[l.Index] != err.Error() {
 			k.complaints[l.Index] = err.Error()
@@ -128,49 +136,60 @@ func (k *keeper) open(l link.Link) {
 	k.r.log.Info("link answers", "link", l.Name, "mac", l.MAC)
 }
 
+// filter has the kernel pass what concerns these addresses, before any of them is announced.
+func (k *keeper) filter(addrs [families][]netip.Addr) {
+	var programs [families][]bpf.Instruction
+	for i, proto := range k.r.protocols {
+		programs[i] = proto.filter(addrs[i])
+	}
+	for _, p := range k.ports {
+		if err := p.setFilters(programs); err != nil && !p.failed.Load() {
+			// It goes on with what it read before: a socket made anew reads what it should.
+			k.r.log.Error("link cannot filter", "link", p.link.Load().Name, "err", err)
+			p.failed.Store(true)
+			k.r.Kick()
+		}
+	}
+}
+
 // follow tells schedule and groups what is answered where.
 func (k *keeper) follow(t *table) {
-	pairs := make(map[pair]uint64, len(t.links)*len(k.ports))
+	jobs := make(map[pair]job, len(t.entries)*len(k.ports))
 	groups := make(map[membership]bool)
 	for index, p := range k.ports {
 		l := p.link.Load()
-		for addr := range t.links {
-			if !t.answers(addr, &l.Link, l.usable) {
+		for addr := range t.entries {
+			e := t.on(addr, &l.Link, l.usable)
+			if e == nil {
 				continue
 			}
-			pairs[pair{index, addr}] = p.epoch
+			jobs[pair{index, addr}] = job{e.is(), e.status, p.epoch}
 			if group, ok := solicitedNode(addr); ok {
 				groups[membership{index, group}] = true
 			}
 		}
 	}
-	k.schedule.set(pairs, time.Now())
+	k.schedule.set(jobs, time.Now())
 	k.r.groups.set(groups)
+}
+
+// reschedule follows a change of one address.
+func (k *keeper) reschedule(addr netip.Addr, now time.Time) {
+	t := k.r.table.Load()
+	for index, p := range k.ports {
+		l := p.link.Load()
+		if e := t.on(addr, &l.Link, l.usable); e != nil {
+			k.schedule.put(pair{index, addr}, job{e.is(), e.status, p.epoch}, now)
+		} else {
+			k.schedule.drop(pair{index, addr})
+		}
+	}
 }
 
 // solicitedNode returns the group that is asked for an IPv6 address (RFC 4291 section 2.7.1).
 func solicitedNode(addr netip.Addr) (netip.Addr, bool) {
 	group, err := ndp.SolicitedNodeMulticast(addr)
 	return group, err == nil
-}
-
-// announce sends what is due, a few addresses at a time, and returns how long to
-// rest; false if nothing will be due.
-func (k *keeper) announce() (time.Duration, bool) {
-	now := time.Now()
-	if now.Before(k.paced) {
-		return k.paced.Sub(now), true
-	}
-	due := k.schedule.take(now, k.r.timers.PaceAddresses)
-	for _, d := range due {
-		k.ports[d.index].announce(d.addr)
-	}
-	if len(due) == k.r.timers.PaceAddresses {
-		k.paced = now.Add(k.r.timers.PaceInterval)
-		return k.r.timers.PaceInterval, true
-	}
-	wait, ok := k.schedule.next(now)
-	return max(wait, 0), ok
 }
 
 func (k *keeper) close() {

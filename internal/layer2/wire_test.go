@@ -4,9 +4,12 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
+
+	"golang.org/x/net/bpf"
 
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
@@ -36,6 +39,12 @@ func (w *fakeWire) Write(b []byte) (int, error) {
 	case <-w.closed:
 		return 0, io.ErrClosedPipe
 	}
+}
+
+// SetFilter implements wire: everything passes, and is sorted out where it is read.
+func (w *fakeWire) SetFilter(program []bpf.Instruction) error {
+	_, err := bpf.Assemble(program)
+	return err
 }
 
 // Close implements wire.
@@ -75,7 +84,7 @@ func (l *fakeLAN) snapshot() []link.Link {
 	return slices.Clone(l.links)
 }
 
-func (l *fakeLAN) listen(on link.Link, p protocol) (wire, error) {
+func (l *fakeLAN) listen(on link.Link, p protocol, _ []netip.Addr) (wire, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.fail != nil {
