@@ -28,15 +28,16 @@ type SpeakerState struct {
 }
 
 // SpeakerStateStatus is written when something of it changes: at once when another node falls silent or is
-// heard again, else some time apart, for there is one writer on every node.
+// heard again, else some time apart, for there is one writer on every node. Nothing of the speaker's is left
+// out of the JSON when it is empty: a merge patch must be able to say so.
 type SpeakerStateStatus struct {
 	// Observed is when the speaker last wrote, by its own clock.
 	// +optional
-	Observed *metav1.MicroTime `json:"observed,omitempty"`
+	Observed *metav1.MicroTime `json:"observed"`
 
 	// Members of the speakers' membership, as this one sees it.
 	// +optional
-	Members MemberCounts `json:"members,omitempty"`
+	Members MemberCounts `json:"members"`
 
 	// Unreachable nodes are silent altogether: neither the speaker nor the kernel answers. Each speaker finds out
 	// for itself. The controller acts when a majority says so of a node.
@@ -44,7 +45,7 @@ type SpeakerStateStatus struct {
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=128
 	// +optional
-	Unreachable []SilentNode `json:"unreachable,omitempty"`
+	Unreachable []SilentNode `json:"unreachable"`
 
 	// Silent nodes have answered, but their speakers are not heard: one is down for a while, hangs, or its port
 	// is blocked.
@@ -52,35 +53,35 @@ type SpeakerStateStatus struct {
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=128
 	// +optional
-	Silent []SilentNode `json:"silent,omitempty"`
+	Silent []SilentNode `json:"silent"`
 
 	// Links that are in use for layer 2, by name.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
 	// +optional
-	Links []string `json:"links,omitempty"`
+	Links []string `json:"links"`
 
 	// Owned counts the addresses that this node answers ARP and NDP for.
 	// +optional
-	Owned AddressCounts `json:"owned,omitempty"`
+	Owned AddressCounts `json:"owned"`
 
 	// Conflicts are addresses that somebody else on the link claims, the first of them.
 	// +listType=map
 	// +listMapKey=address
 	// +kubebuilder:validation:MaxItems=32
 	// +optional
-	Conflicts []AddressConflict `json:"conflicts,omitempty"`
+	Conflicts []AddressConflict `json:"conflicts"`
 
 	// ConflictCount counts all conflicts.
 	// +optional
-	ConflictCount int32 `json:"conflictCount,omitempty"`
+	ConflictCount int32 `json:"conflictCount"`
 
 	// Sessions of BGP.
 	// +listType=map
 	// +listMapKey=peer
 	// +kubebuilder:validation:MaxItems=128
 	// +optional
-	Sessions []SessionState `json:"sessions,omitempty"`
+	Sessions []SessionState `json:"sessions"`
 
 	// Conditions of the node, written by the controller.
 	// +optional
@@ -93,18 +94,18 @@ type SpeakerStateStatus struct {
 type MemberCounts struct {
 	// Expected speakers: those that have a pod.
 	// +optional
-	Expected int32 `json:"expected,omitempty"`
+	Expected int32 `json:"expected"`
 	// Alive speakers, this one included.
 	// +optional
-	Alive int32 `json:"alive,omitempty"`
+	Alive int32 `json:"alive"`
 }
 
 // AddressCounts counts addresses by family.
 type AddressCounts struct {
 	// +optional
-	IPv4 int32 `json:"ipv4,omitempty"`
+	IPv4 int32 `json:"ipv4"`
 	// +optional
-	IPv6 int32 `json:"ipv6,omitempty"`
+	IPv6 int32 `json:"ipv6"`
 }
 
 // SilentNode is a node whose speaker is not heard.

@@ -94,6 +94,11 @@ func (opt Options) Leaves(o *corev1.Service) bool {
 	return !served || isOurs(o, opt) && o.DeletionTimestamp != nil
 }
 
+// Serves reports whether a Service is ours, and stays so.
+func (opt Options) Serves(o *corev1.Service) bool {
+	return o.Spec.Type == corev1.ServiceTypeLoadBalancer && isOurs(o, opt) && o.DeletionTimestamp == nil
+}
+
 func isOurs(o *corev1.Service, opt Options) bool {
 	if o.Spec.LoadBalancerClass == nil {
 		return opt.Default

@@ -45,6 +45,9 @@ type Config struct {
 	Speaker bool
 	// Kick is called after every change.
 	Kick func()
+	// KickStates is called after every change of a SpeakerState. A controller that has it
+	// watches these, and the endpoints; nil watches neither.
+	KickStates func()
 }
 
 // SpeakerLabels select the pods of the speakers in Holdfast's namespace.
@@ -74,6 +77,7 @@ type Cluster struct {
 	daemonSets        *View[*appsv1.DaemonSet]
 	endpointSlices    *View[*discoveryv1.EndpointSlice]
 	pods              *View[*corev1.Pod]
+	speakerStates     *View[*v1beta1.SpeakerState]
 }
 
 // New returns a Cluster that Run starts.
@@ -92,20 +96,31 @@ func New(clients Clients, c Config) (*Cluster, error) {
 		watch(k, &k.peers, clients.holdfast, "bgppeers", "", nil, nil),
 		watch(k, &k.daemonSets, apps, "daemonsets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = own.String() }, nil),
 	}
+	discovery := clients.kube.DiscoveryV1().RESTClient()
 	if !c.Speaker {
 		errs = append(errs, watch(k, &k.floatingIPs, clients.holdfast, "floatingips", "", nil, nil))
+		if c.KickStates != nil {
+			errs = append(errs,
+				watchFor(k, c.KickStates, &k.speakerStates, clients.holdfast, "speakerstates", "", nil, nil),
+				// Nothing is decided when an endpoint changes: they are looked at when a node is dead.
+				watchFor(k, func() {}, &k.endpointSlices, discovery, "endpointslices", "", nil, nil),
+			)
+		}
 	} else {
-		slices := clients.kube.DiscoveryV1().RESTClient()
 		errs = append(errs,
-			watch(k, &k.endpointSlices, slices, "endpointslices", "", nil, nil),
+			watch(k, &k.endpointSlices, discovery, "endpointslices", "", nil, nil),
 			watch(k, &k.pods, core, "pods", c.Namespace, func(o *metav1.ListOptions) { o.LabelSelector = SpeakerLabels }, samePod),
 		)
 	}
 	return k, errors.Join(errs...)
 }
 
-// watch makes the view of one kind.
+// watch makes the view of one kind, whose changes kick.
 func watch[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions), same func(old, new T) bool) error {
+	return watchFor(k, k.config.Kick, view, client, resource, namespace, options, same)
+}
+
+func watchFor[T object](k *Cluster, kick func(), view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions), same func(old, new T) bool) error {
 	if options == nil {
 		options = func(*metav1.ListOptions) {}
 	}
@@ -115,7 +130,7 @@ func watch[T object](k *Cluster, view **View[T], client rest.Interface, resource
 	if err := informer.SetTransform(slim); err != nil {
 		return fmt.Errorf("watch %s: %w", resource, err)
 	}
-	v, err := newView(informer, k.config.Kick, same)
+	v, err := newView(informer, kick, same)
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", resource, err)
 	}
@@ -136,10 +151,18 @@ func slim(o any) (any, error) {
 		o.Status.Images = nil
 		o.Annotations = nil
 		o.Status.Conditions = slices.DeleteFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type != corev1.NodeNetworkUnavailable
+			return c.Type != corev1.NodeNetworkUnavailable && c.Type != corev1.NodeReady
 		})
+		for i := range o.Status.Conditions {
+			o.Status.Conditions[i].LastHeartbeatTime = metav1.Time{}
+		}
 	case *corev1.Pod:
 		o.Spec = corev1.PodSpec{NodeName: o.Spec.NodeName}
+	case *discoveryv1.EndpointSlice:
+		o.Ports = nil
+		for i, e := range o.Endpoints {
+			o.Endpoints[i] = discoveryv1.Endpoint{Conditions: e.Conditions, NodeName: e.NodeName, TargetRef: e.TargetRef}
+		}
 	}
 	return o, nil
 }
@@ -200,7 +223,7 @@ func (k *Cluster) Objects() config.Objects {
 	if k.floatingIPs != nil {
 		o.FloatingIPs = k.floatingIPs.List()
 	}
-	if k.endpointSlices != nil {
+	if k.config.Speaker {
 		o.EndpointSlices = k.endpointSlices.List()
 	}
 	return o

@@ -1,0 +1,78 @@
+package k8s
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const speakerStates = "speakerstates"
+
+// SpeakerStates returns what all speakers have written, in no particular order.
+func (k *Cluster) SpeakerStates() []*v1beta1.SpeakerState { return k.speakerStates.List() }
+
+// ExpectedSpeakers returns how many nodes there are that should have a speaker, dead ones included.
+func (k *Cluster) ExpectedSpeakers() int {
+	n := 0
+	for _, d := range k.daemonSets.List() {
+		n += int(d.Status.DesiredNumberScheduled)
+	}
+	return n
+}
+
+// UpdateSpeakerState writes what differs of the conditions, which are the controller's.
+func (k *Cluster) UpdateSpeakerState(ctx context.Context, o *v1beta1.SpeakerState, conditions []metav1.Condition) (bool, error) {
+	return updateConditions(ctx, k, k.speakerStates, speakerStates, o, o.Status.Conditions, conditions)
+}
+
+// WriteSpeakerState writes all of a speaker's own state but the conditions, which
+// are not its own, and creates the object if need be.
+func (k *Cluster) WriteSpeakerState(ctx context.Context, node string, status v1beta1.SpeakerStateStatus) error {
+	status.Conditions = nil // left out of the patch
+	body, err := json.Marshal(map[string]any{"status": status})
+	if err != nil {
+		return fmt.Errorf("encode speakerstate: %w", err)
+	}
+	write := func() error {
+		return k.clients.holdfast.Patch(types.MergePatchType).Resource(speakerStates).Name(node).SubResource("status").Body(body).Do(ctx).Error()
+	}
+	err = write()
+	if apierrors.IsNotFound(err) {
+		if err = k.createSpeakerState(ctx, node); err == nil {
+			err = write()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("write speakerstate %s: %w", node, err)
+	}
+	return nil
+}
+
+// createSpeakerState makes the object a dependent of the Node, so that it goes with it.
+func (k *Cluster) createSpeakerState(ctx context.Context, node string) error {
+	metadata := metav1.ObjectMeta{Name: node}
+	for _, n := range k.nodes.List() {
+		if n.Name == node {
+			metadata.OwnerReferences = []metav1.OwnerReference{{APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: node, UID: n.UID}}
+		}
+	}
+	// Without a status: what is empty in it would be written as null, which only a patch understands.
+	body, err := json.Marshal(metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "SpeakerState"},
+		ObjectMeta: metadata,
+	})
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	err = k.clients.holdfast.Post().Resource(speakerStates).Body(body).Do(ctx).Error()
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
