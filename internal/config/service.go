@@ -131,6 +131,7 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 		AssignedFrom:       assignedFrom(o),
 		ServingNodes:       e.nodes,
 		Serving:            e.serving,
+		AnnouncedL2:        announcedL2(o),
 	}
 }
 
@@ -180,4 +181,12 @@ func statusAddresses(o *corev1.Service) []netip.Addr {
 		}
 	}
 	return out
+}
+
+// announcedL2 returns the addresses that were announced when the condition was written.
+func announcedL2(o *corev1.Service) []netip.Addr {
+	if c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAnnouncedL2); c != nil {
+		return lb.AnnouncedAddresses(c.Message)
+	}
+	return nil
 }

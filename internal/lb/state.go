@@ -100,8 +100,6 @@ type Service struct {
 	ServingNodes map[string]bool
 	// Serving: at least one endpoint anywhere can serve.
 	Serving bool
-	// NodeSelectors restrict the nodes that may announce it; nil restricts nothing.
-	NodeSelectors []Selector
 	// AnnouncedL2 are the addresses that were announced by ARP or NDP when its condition was written last.
 	AnnouncedL2 []netip.Addr
 }
