@@ -97,9 +97,17 @@ func render(t *testing.T, args ...string) map[string]any {
 		if clustered := strings.HasPrefix(m.Kind, "Cluster") || strings.HasPrefix(m.Kind, "Validating"); clustered != (m.Namespace == "") {
 			t.Errorf("%s %s has namespace %q", m.Kind, m.Name, m.Namespace)
 		}
-		objects[m.Kind+" "+m.Name] = o
+		objects[m.Kind+" "+m.Name+elsewhere(m.Namespace)] = o
 	}
 	return objects
+}
+
+// elsewhere tells objects outside the release's namespace from those in it.
+func elsewhere(namespace string) string {
+	if namespace == "" || namespace == "holdfast-system" {
+		return ""
+	}
+	return " in " + namespace
 }
 
 // podSpecs returns the pods of all workloads, by "Kind name".
@@ -171,6 +179,7 @@ func TestChartBindings(t *testing.T) {
 	objects := render(t)
 	for name, o := range objects {
 		kind, own, _ := strings.Cut(name, " ")
+		own, place, outside := strings.Cut(own, " in ")
 		var ref rbacv1.RoleRef
 		var subjects []rbacv1.Subject
 		switch o := o.(type) {
@@ -181,7 +190,11 @@ func TestChartBindings(t *testing.T) {
 		default:
 			continue
 		}
-		if objects[ref.Kind+" "+ref.Name] == nil || ref.Name != own || ref.Kind+"Binding" != kind {
+		role := ref.Kind + " " + ref.Name
+		if outside {
+			role += " in " + place
+		}
+		if objects[role] == nil || ref.Name != own || ref.Kind+"Binding" != kind {
 			t.Errorf("%s binds %s %s", name, ref.Kind, ref.Name)
 		}
 		want := []rbacv1.Subject{{Kind: "ServiceAccount", Name: own, Namespace: "holdfast-system"}}
@@ -244,6 +257,8 @@ func TestChartValues(t *testing.T) {
 		{"loadBalancerClass=example.org/edge", []string{"--load-balancer-class=example.org/edge"}, []string{"holdfast.dev/lb"}},
 		{"defaultLoadBalancer=false", []string{"--default-load-balancer=false"}, []string{"--default-load-balancer=true"}},
 		{"ignoreExcludeLabel=true", []string{"--ignore-exclude-label=true"}, []string{"--ignore-exclude-label=false"}},
+		{"deadEndpoints.enabled=false", []string{"--withdraw-dead-endpoints=false"}, []string{"pods/status", "kube-node-lease"}},
+		{"deadEndpoints.maxNodes=3", []string{"--dead-endpoints-max-nodes=3"}, []string{"=10%"}},
 		{"logLevel=debug", []string{"--log-level=debug"}, []string{"--log-level=info"}},
 		{"image.repository=registry.example.org/holdfast,image.tag=v9", []string{"image: registry.example.org/holdfast:v9"}, []string{"image: docker.io"}},
 		{"imagePullSecrets[0].name=registry", []string{"imagePullSecrets:\n        - name: registry"}, nil},
@@ -281,7 +296,7 @@ func TestChartValues(t *testing.T) {
 func TestChartRefusesValues(t *testing.T) {
 	for _, set := range []string{
 		"unknown=1", "image.digest=x", "image.pullPolicy=Sometimes", "image.tag=a/b", "loadBalancerClass=",
-		"loadBalancerClass=a b", "defaultLoadBalancer=maybe", "logLevel=trace", "metrics.port=0", "metrics.podMonitor.every=1s",
+		"loadBalancerClass=a b", "defaultLoadBalancer=maybe", "logLevel=trace", "deadEndpoints.maxNodes=101%", "deadEndpoints.maxNodes=-1", "metrics.port=0", "metrics.podMonitor.every=1s",
 		"controller.replicas=0", "controller.limits.cpu=1", "speaker.membersPort=65536", "speaker.replicas=3",
 		"speaker.tolerations[0].effect=Never", "imagePullSecrets[0]=registry",
 	} {
