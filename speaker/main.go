@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
@@ -71,7 +72,9 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	work := loop.New(loop.Config{Name: "plan", Log: log, Sync: w.sync})
 	report := &reporter{node: s.nodeName, log: log}
 	reports := loop.New(loop.Config{Name: "report", Log: log, Sync: report.sync})
-	w.planned = reports.Kick
+	states := &stateWriter{node: s.nodeName, membersPort: uint16(s.membersPort), log: log, alive: w.alive}
+	tells := loop.New(loop.Config{Name: "state", Log: log, Sync: states.sync, MinInterval: 20 * time.Millisecond})
+	w.planned = func() { reports.Kick(); tells.Kick() }
 
 	w.cluster, err = k8s.New(clients, k8s.Config{
 		Log: log, Component: "holdfast-speaker", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Speaker: true, Kick: work.Kick,
@@ -83,6 +86,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links, Changed: reports.Kick})
 	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: s.nodeName, Kick: reports.Kick})
 	report.cluster, report.sessions, report.last = w.cluster, w.bgp.Sessions, &w.last
+	states.cluster, states.layer2, states.sessions, states.kick = w.cluster, w.layer2.State, w.bgp.Sessions, tells.Kick
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), w.layer2, w.bgp, w)
 
@@ -95,6 +99,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group.Go(func() error { return w.bgp.Run(sinks) })
 	group.Go(func() error { return work.Run(ctx) })
 	group.Go(func() error { return reports.Run(ctx) })
+	group.Go(func() error { return tells.Run(ctx) })
 	group.Go(func() error { return httpd.Serve(ctx, s.MetricsListen, httpd.Metrics(registry)) })
 	group.Go(func() error {
 		return httpd.Serve(ctx, s.HealthListen, httpd.Health(func() error { return w.ready(work.Done()) }))
@@ -102,7 +107,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group.Go(func() error { return httpd.Serve(ctx, s.DebugListen, httpd.Debug(w.debug)) })
 	group.Go(func() error {
 		defer after()
-		return w.runMembers(ctx, s, work.Kick)
+		return w.runMembers(ctx, s, func() { work.Kick(); tells.Kick() })
 	})
 	return group.Wait()
 }

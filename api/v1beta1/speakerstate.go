@@ -131,8 +131,8 @@ type SessionState struct {
 	// Peer is the name of the BGPPeer.
 	// +kubebuilder:validation:MaxLength=253
 	Peer string `json:"peer"`
-	// State of RFC 4271 section 8.2.2, in lower case.
-	// +kubebuilder:validation:MaxLength=32
+	// State is established or down: what a session that is down goes through would be a change each second.
+	// +kubebuilder:validation:Enum=established;down
 	State string `json:"state"`
 }
 

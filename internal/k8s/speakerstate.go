@@ -1,9 +1,12 @@
 package k8s
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	corev1 "k8s.io/api/core/v1"
@@ -75,4 +78,34 @@ func (k *Cluster) createSpeakerState(ctx context.Context, node string) error {
 		return nil
 	}
 	return err
+}
+
+// Speaker is where a speaker's pod is.
+type Speaker struct {
+	Node string
+	// Kernel are ports of the node that are in use by the speaker or the kubelet: its
+	// kernel answers there, whatever became of these.
+	Kernel []netip.AddrPort
+}
+
+// Speakers returns the nodes that have a speaker's pod, ordered by name, each once.
+func (k *Cluster) Speakers(membersPort uint16) []Speaker {
+	kubelets := map[string]uint16{}
+	for _, n := range k.nodes.List() {
+		kubelets[n.Name] = uint16(n.Status.DaemonEndpoints.KubeletEndpoint.Port)
+	}
+	var out []Speaker
+	for _, p := range k.pods.List() {
+		a, err := netip.ParseAddr(p.Status.HostIP)
+		if err != nil || p.Spec.NodeName == "" {
+			continue // not running yet
+		}
+		s := Speaker{Node: p.Spec.NodeName, Kernel: []netip.AddrPort{netip.AddrPortFrom(a, membersPort)}}
+		if port := kubelets[s.Node]; port != 0 {
+			s.Kernel = append(s.Kernel, netip.AddrPortFrom(a, port))
+		}
+		out = append(out, s)
+	}
+	slices.SortFunc(out, func(a, b Speaker) int { return cmp.Compare(a.Node, b.Node) })
+	return slices.CompactFunc(out, func(a, b Speaker) bool { return a.Node == b.Node })
 }
