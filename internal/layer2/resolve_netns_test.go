@@ -8,14 +8,12 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/mdlayher/arp"
 	"github.com/mdlayher/ethernet"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
@@ -72,6 +70,9 @@ func TestTakeover(t *testing.T) {
 		learns("the new owner's MAC")
 		n.setMAC(otherMAC)
 		learns("the owner's new MAC")
+		if n := r.counts.repairs[repairMAC].Load(); n != 1 {
+			t.Errorf("%d repairs of the MAC", n)
+		}
 	})
 }
 
@@ -190,36 +191,4 @@ func tagged4or6(target netip.Addr, vlan *ethernet.VLAN) []byte {
 		return arpRequest(target, func(_ *arp.Packet, f *ethernet.Frame) { f.VLAN = vlan })
 	}
 	return ns(target, func(s *solicitation) { s.eth.VLAN = vlan })
-}
-
-// A thousand addresses that arrive at once are all answered within two seconds,
-// and every announcement of them is sent.
-func TestThousandAddresses(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		n := newRealNetwork(t)
-		r := realResponder(t)
-		var set []lb.Announcement
-		a4, a6 := netip.MustParseAddr("192.0.2.128"), netip.MustParseAddr("2001:db8::1:0")
-		for range 100 {
-			set = append(set, lb.Announcement{Address: a4})
-			a4 = a4.Next()
-		}
-		for range 900 {
-			set = append(set, lb.Announcement{Address: a6})
-			a6 = a6.Next()
-		}
-		start := time.Now()
-		r.Set(Desired{Announcements: set})
-		nstest.Until(t, within, "announcements", func() bool {
-			return r.counts.announcements[0][sent].Load() >= 200 && r.counts.announcements[1][sent].Load() >= 900
-		})
-		t.Logf("announced after %v", time.Since(start))
-		for _, a := range []netip.Addr{set[99].Address, set[999].Address} {
-			nstest.Until(t, within, "answer", func() bool { return n.ask(t, a) == n.mac() })
-		}
-		t.Logf("answered after %v", time.Since(start))
-		if lost := r.counts.announcements[0][failed].Load() + r.counts.announcements[1][failed].Load(); lost != 0 {
-			t.Errorf("%d announcements were lost", lost)
-		}
-	})
 }

@@ -141,7 +141,7 @@ func (l *fakeLAN) responder() *Responder {
 }
 
 // run runs a Responder until stop is called.
-func run(t *testing.T, r *Responder) (stop func()) {
+func run(t testing.TB, r *Responder) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
