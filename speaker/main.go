@@ -58,8 +58,8 @@ func run() int {
 		})
 }
 
-// serve runs until ctx is cancelled. The membership goes first then: while the
-// others take over, this node still answers for what it owned.
+// serve runs until ctx is cancelled, and then until others announce what this node
+// did. The membership goes next, the sinks last.
 func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	clients, err := k8s.Connect(s.Kubeconfig, "holdfast-speaker")
 	if err != nil {
@@ -85,14 +85,22 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	w.links = link.New(log, work.Kick)
 	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links, Changed: reports.Kick})
 	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: s.nodeName, Kick: reports.Kick})
-	report.cluster, report.sessions, report.last = w.cluster, w.bgp.Sessions, &w.last
+	report.cluster, report.sessions, report.layer2, report.last = w.cluster, w.bgp.Sessions, w.layer2.State, &w.last
 	states.cluster, states.layer2, states.sessions, states.kick = w.cluster, w.layer2.State, w.bgp.Sessions, tells.Kick
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), w.layer2, w.bgp, w)
 
 	sinks, after := context.WithCancel(context.WithoutCancel(ctx))
 	defer after()
+	told := ctx.Done()
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer stop()
+		w.handOver(ctx, told, work.Kick)
+		return nil
+	})
 	group.Go(func() error { return w.cluster.Run(ctx) })
 	group.Go(func() error { return w.links.Run(sinks) })
 	group.Go(func() error { return w.layer2.Run(sinks) })

@@ -37,8 +37,9 @@ type syncer struct {
 	planned func()
 	last    atomic.Pointer[planned]
 	gone    atomic.Bool
-	// stopping: this speaker has been told to stop, and leaves what it announces to the others.
-	stopping atomic.Bool
+	// stopping: this speaker has been told to stop, and leaves what it announces to
+	// the others; saidGoodbye: there was a plan since, and the others were told.
+	stopping, saidGoodbye atomic.Bool
 }
 
 // planned is the outcome of one run.
@@ -61,10 +62,11 @@ func (w *syncer) sync(context.Context) error {
 	if !m.Joined() {
 		return nil
 	}
+	stopping := w.stopping.Load()
 	objects := w.cluster.Objects()
 	state, _ := config.Compile(objects, w.options) // the controller says what is wrong
 	state.Members = m.Alive()
-	m.SetSelf(ourselves(w.links.Links(), w.stopping.Load()))
+	m.SetSelf(ourselves(w.links.Links(), stopping))
 	state.Stopping = w.cluster.StoppingSpeakers()
 	speakers := hear(m.Told(), &state)
 	p := plan.ForNode(w.node, state)
@@ -72,6 +74,7 @@ func (w *syncer) sync(context.Context) error {
 	err := w.bgp.Set(bgp.Desired{RouterID: p.RouterID, Peers: p.Peers, Routes: p.Routes})
 	w.logChanges(w.last.Load(), p)
 	w.last.Store(&planned{p, state.Members, objects.Services})
+	w.saidGoodbye.Store(stopping)
 	w.planned()
 	if err != nil {
 		return fmt.Errorf("set BGP: %w", err)
@@ -122,6 +125,7 @@ func (w *syncer) runMembers(ctx context.Context, s settings, kick func()) error 
 	m := members.New(members.Config{
 		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.membersPort), Key: key, Kick: kick,
 	})
+	m.SetSelf(ourselves(w.links.Links(), false))
 	w.members.Store(m)
 	return m.Run(ctx)
 }

@@ -35,16 +35,21 @@ func (m *Members) Told() map[string]lb.Member {
 }
 
 func (m *Members) hear(n *memberlist.Node) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if len(n.Meta) == 0 {
-		return // it has not said anything yet
+		// It has begun anew and not said anything yet.
+		if before, known := m.told[n.Name]; known {
+			before.Stopping = false
+			m.told[n.Name] = before
+		}
+		return
 	}
 	member, err := decodeMember(n.Meta)
 	if err != nil {
 		m.config.Log.Debug("member is not understood", "member", n.Name, "error", err)
 		return
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.told[n.Name] = member
 }
 

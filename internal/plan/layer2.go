@@ -34,6 +34,7 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 		owners = append(owners, lb.AnnouncedBy(a, owner.Name)+rank.remark())
 		if owner.Name == p.node {
 			p.own(s, a, ads)
+			out.Owned = append(out.Owned, a)
 		} else {
 			p.elsewhere[a] = true
 		}

@@ -52,6 +52,9 @@ type Outcome struct {
 	Writer bool
 	// Peers this node advertises the Service to, sorted (BGP only).
 	Peers []string
+	// Owned are the addresses that this node announces (layer 2 only). The message
+	// names them as lb.AnnouncedBy does.
+	Owned []netip.Addr
 }
 
 // ForNode computes the plan of the named node.
