@@ -1,7 +1,9 @@
 package layer2
 
 import (
+	"errors"
 	"net/netip"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -87,7 +89,8 @@ func TestFloodIsFilteredByTheKernel(t *testing.T) {
 			w := farWire(t, n.far, r.protocols[i])
 			before := r.counts.requests[i][answered].Load()
 			for range 20_000 {
-				if _, err := w.Write(foreign); err != nil {
+				// A busy machine takes its time to deliver, and then the sender has to wait.
+				if _, err := w.Write(foreign); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Fatal(err)
 				}
 			}

@@ -35,7 +35,9 @@ func sentFor(l *fakeLAN, d time.Duration) []string {
 	}
 }
 
-// A new address of either family is announced at once, often, and then now and then.
+// A new address of either family is announced at once, often, and then now and
+// then, without any setting. PureLB has this off by default, OpenELB says it once
+// and no more, MetalLB nothing after five seconds.
 func TestAnnounceTimes(t *testing.T) {
 	for _, tt := range []struct {
 		addr   netip.Addr
@@ -60,6 +62,36 @@ func TestAnnounceTimes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The slow refresh comes between RefreshMin and RefreshMax after what was said
+// last, anew each time: what a switch forgot is mended, and addresses do not stay in step.
+func TestRefresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newFakeLAN(eth0)
+		r, stop := settled(t, lan)
+		defer stop()
+		var last time.Duration
+		gaps := map[time.Duration]bool{}
+		for _, line := range sentFor(lan, 20*time.Minute) {
+			if !strings.HasSuffix(line, "NA") {
+				continue
+			}
+			at, err := time.ParseDuration(strings.Fields(line)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if gap := at - last; last > 0 && (gap < r.timers.RefreshMin || gap > r.timers.RefreshMax+time.Millisecond) {
+				t.Errorf("%v between two announcements", gap)
+			} else if last > 0 {
+				gaps[gap] = true
+			}
+			last = at
+		}
+		if len(gaps) < 10 {
+			t.Errorf("%d different gaps in 20 minutes", len(gaps))
+		}
+	})
 }
 
 // settled starts a Responder that announces both addresses and has said so.

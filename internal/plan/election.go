@@ -113,30 +113,50 @@ func (p *planner) may(c contest, i int) bool {
 	return true
 }
 
-// elect returns the owner of an address and its rank, or why there is none. Among
-// the first in rank the highest score wins, so that the loss of a node moves that
-// node's addresses only.
-func (p *planner) elect(s *lb.Service, a netip.Addr, ads []int) (*node, rank, lb.Reason) {
+// elected is the outcome of a contest.
+type elected struct {
+	owner *node
+	rank  rank
+	// standIn answers in the stead of an owner whose speaker is mute; nil for none.
+	standIn *node
+}
+
+// elect returns the owner of an address, or why there is none.
+func (p *planner) elect(s *lb.Service, a netip.Addr, ads []int) (elected, lb.Reason) {
 	if !s.Serving {
-		return nil, 0, lb.NoServingEndpoint
+		return elected{}, lb.NoServingEndpoint
 	}
 	c := p.contest(s, a, ads)
 	f := p.field(c)
-	indexes := f.front
+	candidates := f.front
 	if len(c.services) > 1 || s.Local || len(s.NodeSelectors) > 0 {
-		indexes = f.first(func(i int) bool { return p.may(c, i) })
+		candidates = f.first(func(i int) bool { return p.may(c, i) })
 	}
 	key := p.electionKey(s, a)
+	winner := p.highest(candidates, key)
+	if winner < 0 {
+		return elected{}, lb.NoEligibleNode
+	}
+	out := elected{owner: &p.nodes[winner], rank: f.ranks[winner]}
+	if p.state.Mute[out.owner.Name] {
+		second := p.highest(f.first(func(i int) bool { return !p.state.Mute[p.nodes[i].Name] && p.may(c, i) }), key)
+		if second >= 0 {
+			out.standIn = &p.nodes[second]
+		}
+	}
+	return out, ""
+}
+
+// highest returns the index of the node with the highest score for a key, so that
+// the loss of a node moves that node's addresses only; -1 when there is none.
+func (p *planner) highest(indexes []int, key uint64) int {
 	winner, best := -1, uint64(0)
 	for _, i := range indexes {
 		if sc := score(p.nodes[i].hash, key); winner < 0 || sc > best {
 			winner, best = i, sc
 		}
 	}
-	if winner < 0 {
-		return nil, 0, lb.NoEligibleNode
-	}
-	return &p.nodes[winner], f.ranks[winner], ""
+	return winner
 }
 
 // first returns the indexes of the first in rank among those that may.

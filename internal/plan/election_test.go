@@ -168,6 +168,47 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
+// TestStandIn: while an owner's speaker is mute nothing moves, and the one who would
+// take over answers with the MAC of the owner's link.
+func TestStandIn(t *testing.T) {
+	mac := [6]byte{2, 0, 0, 0, 0, 1}
+	s := testState()
+	s.Links = map[string][]lb.Link{}
+	for _, n := range []string{"w1", "w2", "w3"} {
+		s.Links[n] = []lb.Link{link("eth9"), link("eth0", "192.0.2.0/24", "2001:db8::/64")}
+	}
+	s.Links["w1"][1].MAC = mac
+	s.Mute = map[string]bool{"w1": true}
+	for _, tt := range []struct {
+		name   string
+		change func()
+		want   string
+	}{
+		{"the next in rank", func() {}, "w2"},
+		{"not one that is mute itself", func() { s.Mute["w2"] = true }, "w3"},
+		{"nobody when all are", func() { s.Mute["w3"] = true }, ""},
+		{"nobody when the owner's links are not known", func() { s.Mute = map[string]bool{"w1": true}; delete(s.Links, "w1") }, ""},
+	} {
+		tt.change()
+		got := ""
+		for _, n := range []string{"w2", "w3"} {
+			p := ForNode(n, s)
+			if p.Verdicts[0].L2.Nodes[0] != "w1" || len(p.Verdicts[0].L2.Owned) != 0 {
+				t.Errorf("%s: %s thinks that %v own, and itself %v", tt.name, n, p.Verdicts[0].L2.Nodes, p.Verdicts[0].L2.Owned)
+			}
+			for _, a := range p.Announcements {
+				if a.MAC != mac || a.Probe {
+					t.Errorf("%s: %s announces %+v", tt.name, n, a)
+				}
+				got = n
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q stands in, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
 // TestProbe: an address is probed for until its condition names it, whoever of
 // those who share it was announced.
 func TestProbe(t *testing.T) {

@@ -23,19 +23,23 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 			continue
 		}
 		out.Selected = true
-		owner, rank, why := p.elect(s, a, ads)
-		if owner == nil {
+		won, why := p.elect(s, a, ads)
+		if why != "" {
 			out.Reason, out.Message = why, p.sentence(s, why, ads, "l2", p.cluster.l2)
 			continue
 		}
-		if !slices.Contains(out.Nodes, owner.Name) {
-			out.Nodes = append(out.Nodes, owner.Name)
+		owner := won.owner.Name
+		if !slices.Contains(out.Nodes, owner) {
+			out.Nodes = append(out.Nodes, owner)
 		}
-		owners = append(owners, lb.AnnouncedBy(a, owner.Name)+rank.remark())
-		if owner.Name == p.node {
+		owners = append(owners, lb.AnnouncedBy(a, owner)+won.rank.remark())
+		switch {
+		case owner == p.node:
 			p.own(s, a, ads)
 			out.Owned = append(out.Owned, a)
-		} else {
+		case won.standIn != nil && won.standIn.Name == p.node:
+			p.standIn(s, a, ads, won.owner)
+		default:
 			p.elsewhere[a] = true
 		}
 	}
@@ -89,6 +93,20 @@ func (p *planner) own(s *lb.Service, a netip.Addr, ads []int) {
 	}
 	slices.Sort(one.Links)
 	one.Links = slices.Compact(one.Links)
+	p.announced[a] = one
+}
+
+// standIn adds an address that this node answers for in the stead of its owner:
+// what is sent to the owner is served, but its speaker is not there to say so.
+func (p *planner) standIn(s *lb.Service, a netip.Addr, ads []int, owner *node) {
+	l, known := p.linkFor(p.index(owner.Name), ads, a)
+	if !known {
+		p.elsewhere[a] = true
+		return
+	}
+	p.own(s, a, ads)
+	one := p.announced[a]
+	one.MAC, one.Probe = l.MAC, false
 	p.announced[a] = one
 }
 

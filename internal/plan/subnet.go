@@ -55,6 +55,23 @@ func (c *cluster) reach(i int, ads, subnets []int) int {
 	return best
 }
 
+// linkFor returns the link on which a node announces an address: one that carries
+// its subnet, else any that may. It reports false when none is known.
+func (c *cluster) linkFor(i int, ads []int, a netip.Addr) (link lb.Link, known bool) {
+	for _, l := range c.state.Links[c.nodes[i].Name] {
+		if !slices.ContainsFunc(ads, func(ad int) bool { return c.l2[ad].nodes[i] && announcesOn(c.state.L2Advertisements[ad], l) }) {
+			continue
+		}
+		if slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) && p.Bits() < a.BitLen() }) {
+			return l, true
+		}
+		if !known {
+			link, known = l, true
+		}
+	}
+	return link, known
+}
+
 func announcesOn(ad lb.L2Advertisement, l lb.Link) bool {
 	return len(ad.Links) == 0 && l.Default || slices.Contains(ad.Links, l.Name)
 }
