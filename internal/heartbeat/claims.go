@@ -11,6 +11,8 @@ const (
 	// mostTold is how many fresh claims a packet takes along, mostRecited how many old ones a greeting does.
 	mostTold    = 24
 	mostRecited = 24
+	// newTime is how long a run may hear of the end of the one before.
+	newTime = 5 * time.Second
 	// disputeEvery is how often a peer is asked whom gossip gave up and we did not.
 	disputeEvery = 500 * time.Millisecond
 )
@@ -64,7 +66,9 @@ func (d *detector) refute(now time.Duration, c claim) {
 	}
 	switch c.status {
 	case Dead:
-		d.counts.refuted++
+		if now > d.born+newTime {
+			d.counts.refuted++ // and not the death of an earlier run
+		}
 		d.toldDead = now
 		deaths := max(c.deaths, 1)
 		hold := d.maxHoldDown

@@ -7,8 +7,8 @@ import (
 
 // settings of a detector.
 type settings struct {
-	// interval between beats; hold is how long others may hear nothing of this node.
-	interval, hold time.Duration
+	// interval between beats; leastHold is how long others may at least hear nothing of this node.
+	interval, leastHold time.Duration
 	// watchers is how many nodes get the beats.
 	watchers int
 	// holdDown after the first death; it doubles with each further one up to maxHoldDown, and a node
@@ -37,7 +37,7 @@ type peer struct {
 	lastHeard, aged time.Duration
 	// watched: it beats at us, and hold is the time it promised to do so within. slack is added
 	// to it when that was found to be too short, until slackUntil.
-	watched           bool
+	watched, listed   bool
 	hold              time.Duration
 	slack, slackUntil time.Duration
 	suspicion         *suspicion
@@ -73,9 +73,13 @@ type detector struct {
 	settings
 	self      id
 	boot, seq uint64
-	peers     map[id]*peer
+	// hold is how long others may hear nothing of this node, as it tells them.
+	hold  time.Duration
+	peers map[id]*peer
 	// ring has the peers in the order of their ids.
 	ring []*peer
+	// watching has those that beat at us, and a few that lately did.
+	watching []*peer
 
 	// own is the claim about this node, held until heldUntil.
 	own       claim
@@ -83,7 +87,9 @@ type detector struct {
 	toldDead  time.Duration
 	ownTells  int
 
-	lastTick time.Duration
+	born, lastTick time.Duration
+	// latest and latestBefore are how late the latest beat was, in this minute and the one before.
+	latest, latestBefore, minute time.Duration
 	// graceUntil: before that a silence may be our own.
 	graceUntil time.Duration
 	// lapsedAt is when this node last found that it had not been running, epoch counts that.
@@ -106,7 +112,7 @@ func newDetector(s settings, name string, now time.Duration) *detector {
 	me := idOf(name)
 	return &detector{
 		settings: s, self: me, boot: s.random(), peers: map[id]*peer{}, own: claim{about: me, status: Alive},
-		lastTick: now, graceUntil: now + s.hold, lapsedAt: now, epoch: 1,
+		born: now, lastTick: now, hold: s.leastHold, minute: now, graceUntil: now + s.leastHold, lapsedAt: now, epoch: 1,
 	}
 }
 
@@ -134,6 +140,7 @@ func (d *detector) set(now time.Duration, peers []known) {
 		next[i] = p
 	}
 	d.peers = next
+	d.watching = slices.DeleteFunc(d.watching, func(p *peer) bool { return next[p.id] != p })
 	d.ring = d.ring[:0]
 	for _, p := range next {
 		d.ring = append(d.ring, p)
@@ -172,7 +179,7 @@ func (d *detector) tick(now time.Duration) {
 	if now >= d.lastTick+d.interval {
 		d.beat(now)
 	}
-	for _, p := range d.ring {
+	for _, p := range d.watching {
 		d.watch(now, p)
 	}
 	d.shout(now)
@@ -181,7 +188,8 @@ func (d *detector) tick(now time.Duration) {
 // beat is what happens once each interval.
 func (d *detector) beat(now time.Duration) {
 	gap := now - d.lastTick
-	if late := gap - d.interval; late > d.interval/2 {
+	late := gap - d.interval
+	if late > d.interval/2 {
 		// What did not arrive meanwhile may wait in a queue, or have been lost by a machine that stood still.
 		d.graceUntil = max(d.graceUntil, now+min(late, d.hold))
 	}
@@ -191,11 +199,16 @@ func (d *detector) beat(now time.Duration) {
 		d.graceUntil = now + d.hold
 		d.counts.lapsed++
 	}
+	d.adapt(now, late)
 	// Keep the rhythm unless it is lost.
 	if d.lastTick += d.interval; now-d.lastTick >= d.interval {
 		d.lastTick = now
 	}
 	d.ageSelf(now)
+	d.watching = slices.DeleteFunc(d.watching, func(p *peer) bool {
+		p.listed = p.watched || p.private
+		return !p.listed
+	})
 	d.choose(now)
 	for _, p := range d.ring {
 		if p.watcher {
@@ -203,6 +216,18 @@ func (d *detector) beat(now time.Duration) {
 		}
 	}
 	d.greet(now)
+}
+
+// adapt asks for more time than the least where beats were late in the last
+// minutes, but not for so much that a loss would be noticed too late.
+func (d *detector) adapt(now, late time.Duration) {
+	if now >= d.minute+time.Minute {
+		d.latest, d.latestBefore, d.minute = 0, d.latest, now
+	}
+	if late < mostHold {
+		d.latest = max(d.latest, late)
+	}
+	d.hold = max(d.leastHold, min(2*d.interval+max(d.latest, d.latestBefore)*3/2, mostHold))
 }
 
 // choose makes the next living nodes on the ring our watchers; of a small
@@ -253,7 +278,7 @@ func (p *peer) disputed(now time.Duration) bool {
 // due returns when tick is to be called next.
 func (d *detector) due() time.Duration {
 	next := d.lastTick + d.interval
-	for _, p := range d.ring {
+	for _, p := range d.watching {
 		if at := d.watchAt(p); at != 0 {
 			next = min(next, max(at, d.graceUntil))
 		}

@@ -17,7 +17,10 @@ func (d *detector) receive(now time.Duration, p packet) {
 	}
 	from.lastHeard, from.aged = now, now
 	from.hold = p.hold
-	from.watched = p.watch
+	if from.watched = p.watch; p.watch && !from.listed {
+		from.listed = true
+		d.watching = append(d.watching, from)
+	}
 	d.clear(now, from)
 	if from.private {
 		// We had given it up for ourselves alone: it need not know.

@@ -24,16 +24,16 @@ type packet struct {
 
 // The layout: version, flags, hold in ms, five words, number of claims, claims.
 const (
-	version     = 1
-	headLen     = 1 + 1 + 2 + 6*8 + 1
-	claimLen    = 8 + 1 + 1 + 4
-	maxClaims   = 64
-	maxBodyLen  = headLen + maxClaims*claimLen
-	flagWatch   = 1 << 0
-	flagPing    = 1 << 1
-	flagsKnown  = flagWatch | flagPing
-	leastHold   = 20 * time.Millisecond
-	longestHold = 10 * time.Second
+	version      = 1
+	headLen      = 1 + 1 + 2 + 6*8 + 1
+	claimLen     = 8 + 1 + 1 + 4
+	maxClaims    = 64
+	maxBodyLen   = headLen + maxClaims*claimLen
+	flagWatch    = 1 << 0
+	flagPing     = 1 << 1
+	flagsKnown   = flagWatch | flagPing
+	shortestHold = 20 * time.Millisecond
+	longestHold  = 10 * time.Second
 )
 
 var errPacket = errors.New("not a heartbeat packet")
@@ -73,7 +73,7 @@ func parsePacket(b []byte, claims []claim) (packet, error) {
 		from: id(word(0)), to: id(word(1)), boot: word(2), seq: word(3), challenge: word(4), answer: word(5),
 		claims: claims[:0],
 	}
-	if b[headLen-1] > maxClaims || p.hold < leastHold || p.hold > longestHold {
+	if b[headLen-1] > maxClaims || p.hold < shortestHold || p.hold > longestHold {
 		return packet{}, errPacket
 	}
 	for b = b[headLen:]; len(b) > 0; b = b[claimLen:] {

@@ -115,7 +115,7 @@ func (d *detector) askAbout(now time.Duration, p *peer) {
 // been, so that the fault may be ours.
 func (d *detector) deaf(now time.Duration) bool {
 	n := 0
-	for _, p := range d.ring {
+	for _, p := range d.watching {
 		if !p.watched && !p.private {
 			continue
 		}

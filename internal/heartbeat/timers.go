@@ -23,6 +23,8 @@ type Timers struct {
 const (
 	// Watchers is how many others hear the beats of each node.
 	Watchers = 6
+	// mostHold is up to what a node asks for time on the ground of its own lateness.
+	mostHold = 350 * time.Millisecond
 	// patienceFactor is how much longer a node without real-time priority may be silent. On two cores
 	// with seven runnable threads the longest gap of a 45 ms timer was 287 ms, with it 49 ms.
 	patienceFactor = 3
@@ -52,12 +54,12 @@ func (t Timers) hold(realtime bool) time.Duration {
 	if !realtime {
 		hold *= patienceFactor
 	}
-	return min(max(hold, leastHold), longestHold)
+	return min(max(hold, shortestHold), longestHold)
 }
 
 func (t Timers) settings(realtime bool, random func() uint64) settings {
 	return settings{
-		interval: t.Interval, hold: t.hold(realtime), watchers: Watchers,
+		interval: t.Interval, leastHold: t.hold(realtime), watchers: Watchers,
 		holdDown: t.HoldDown, maxHoldDown: t.MaxHoldDown, forgiveTime: t.ForgiveTime, muteTime: t.MuteTime,
 		random: random,
 	}

@@ -16,6 +16,7 @@ type world struct {
 	now    time.Duration
 	queue  events
 	nodes  []*node
+	byID   map[id]*node
 	order  int
 
 	// loss is the share of packets lost, late the most a packet is under way.
@@ -31,6 +32,7 @@ type world struct {
 type node struct {
 	world *world
 	name  string
+	id    id
 	d     *detector
 	// up is false after a power-off, killed after the death of the process alone.
 	up, killed bool
@@ -70,23 +72,31 @@ func realtime(r *rand.Rand) settings {
 
 // newWorld starts n nodes that know of each other.
 func newWorld(seed uint64, n int) *world {
-	w := &world{random: rand.New(rand.NewPCG(seed, 1)), now: time.Second, late: ms / 2, gossips: true}
+	w := &world{random: rand.New(rand.NewPCG(seed, 1)), now: time.Second, late: ms / 2, gossips: true, byID: map[id]*node{}}
 	for i := range n {
-		w.nodes = append(w.nodes, &node{world: w, name: fmt.Sprintf("node-%03d", i)})
+		one := &node{world: w, name: fmt.Sprintf("node-%03d", i)}
+		one.id = idOf(one.name)
+		w.nodes = append(w.nodes, one)
+		w.byID[one.id] = one
 	}
 	for _, n := range w.nodes {
-		n.start()
+		n.boot()
 	}
 	w.gossip()
 	return w
 }
 
-// start boots the node, knowing nothing.
+// start boots the node, and gossip finds it after a while.
 func (n *node) start() {
+	n.boot()
+	n.world.at(n.world.now+time.Second, n.world.gossip)
+}
+
+// boot starts the process, which knows nothing.
+func (n *node) boot() {
 	w := n.world
 	n.up, n.killed, n.waiting, n.pausedUntil = true, false, nil, 0
 	n.d = newDetector(realtime(w.random), n.name, w.now)
-	w.at(w.now+time.Second, w.gossip)
 	n.plan(w.now + time.Duration(w.random.Int64N(int64(50*ms))))
 }
 
@@ -151,13 +161,7 @@ func (n *node) run() {
 }
 
 func (w *world) carry(from *node, o outgoing) {
-	var to *node
-	for _, n := range w.nodes {
-		if n.name == o.to.name {
-			to = n
-			break
-		}
-	}
+	to := w.byID[o.to.id]
 	if !to.up || w.cut != nil && w.cut(from, to) || w.random.Float64() < w.loss {
 		return
 	}
@@ -167,7 +171,7 @@ func (w *world) carry(from *node, o outgoing) {
 		case !to.up:
 		case to.killed:
 			// Its kernel says so.
-			if p := from.d.peers[idOf(to.name)]; p != nil {
+			if p := from.d.peers[to.id]; p != nil {
 				from.d.refused(w.now, p)
 				from.plan(w.now)
 			}
@@ -195,7 +199,7 @@ func (n *node) sees(other *node) Status {
 	if n == other {
 		return n.d.own.status
 	}
-	return n.d.status(n.world.now, n.d.peers[idOf(other.name)])
+	return n.d.status(n.world.now, n.d.peers[other.id])
 }
 
 // within runs the world until ok, at most for a time, and returns how long it took.
