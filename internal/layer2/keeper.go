@@ -21,11 +21,16 @@ type keeper struct {
 	broken map[int]time.Time
 	// complaints are the errors of opening ports that were logged, by index.
 	complaints map[int]string
-	epoch      uint64
+	// known are the names of links that have answered, so that their return is told from their arrival.
+	known map[string]bool
+	epoch uint64
 	// paced is when the next announcements may go out.
 	paced time.Time
 	// synced is the table that schedule and groups follow; nil after a change of ports.
 	synced *table
+	// addrs are the addresses of the table addrsOf by family, in order.
+	addrs   [families][]netip.Addr
+	addrsOf *table
 	// conflicts are the statuses of addresses that others were seen to claim.
 	conflicts map[netip.Addr]*status
 }
@@ -33,7 +38,7 @@ type keeper struct {
 func newKeeper(r *Responder) *keeper {
 	return &keeper{
 		r: r, ports: make(map[int]*port), schedule: newSchedule(r.timers),
-		broken: make(map[int]time.Time), complaints: make(map[int]string),
+		broken: make(map[int]time.Time), complaints: make(map[int]string), known: make(map[string]bool),
 		conflicts: make(map[netip.Addr]*status),
 	}
 }
@@ -43,13 +48,16 @@ func (k *keeper) sync() {
 	t := k.r.table.Load()
 	wanted := make(map[int]link.Link)
 	for _, l := range k.r.links() {
-		if t.uses(l) {
+		switch {
+		case t.uses(l):
 			wanted[l.Index] = l
+		case l.CanAnnounce():
+			delete(k.known, l.Name) // it is well, and only not needed
 		}
 	}
 	k.dropPorts(wanted)
 	k.forgetConflicts(time.Now())
-	addrs := t.sorted()
+	addrs := k.sorted(t)
 	for index, l := range wanted {
 		if p := k.ports[index]; p != nil {
 			k.refresh(p, l)
@@ -65,6 +73,14 @@ func (k *keeper) sync() {
 	ports := maps.Clone(k.ports)
 	k.r.ports.Store(&ports)
 	k.follow(t)
+}
+
+// sorted returns the addresses of a table by family, in order.
+func (k *keeper) sorted(t *table) [families][]netip.Addr {
+	if k.addrsOf != t {
+		k.addrs, k.addrsOf = t.sorted(), t
+	}
+	return k.addrs
 }
 
 // dropPorts closes the ports that failed or whose links are not wanted any more.
@@ -102,6 +118,12 @@ func (k *keeper) refresh(p *port, l link.Link) {
 		return
 	}
 	p.setLink(l)
+	if old.Name != l.Name {
+		k.r.log.Info("link has a new name", "link", l.Name, "was", old.Name)
+		k.r.counts.repairs[repairLink].Add(1)
+		delete(k.known, old.Name)
+		k.known[l.Name] = true
+	}
 	if old.MAC != l.MAC {
 		k.r.log.Info("link has a new MAC", "link", l.Name, "mac", l.MAC, "was", old.MAC)
 		k.r.counts.repairs[repairMAC].Add(1)
@@ -126,9 +148,13 @@ func (k *keeper) open(l link.Link, addrs [families][]netip.Addr) {
 	}
 	delete(k.complaints, l.Index)
 	delete(k.broken, l.Index)
-	if broken {
+	switch {
+	case broken:
 		k.r.counts.repairs[repairSocket].Add(1)
+	case k.known[l.Name]:
+		k.r.counts.repairs[repairLink].Add(1)
 	}
+	k.known[l.Name] = true
 	k.epoch++
 	p.epoch = k.epoch
 	k.ports[l.Index] = p
@@ -188,6 +214,9 @@ func (k *keeper) reschedule(addr netip.Addr, now time.Time) {
 
 // solicitedNode returns the group that is asked for an IPv6 address (RFC 4291 section 2.7.1).
 func solicitedNode(addr netip.Addr) (netip.Addr, bool) {
+	if addr.Is4() {
+		return netip.Addr{}, false
+	}
 	group, err := ndp.SolicitedNodeMulticast(addr)
 	return group, err == nil
 }

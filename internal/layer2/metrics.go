@@ -30,6 +30,8 @@ const (
 const (
 	repairSocket = iota
 	repairGroup
+	// repairLink: a link was away and is back, made anew, or has another name.
+	repairLink
 	repairMAC
 	repairConflict
 
@@ -75,7 +77,7 @@ func newDescs() descs {
 		conflicting:   metric("conflicting_addresses", "Addresses that a machine which is not ours was seen to claim lately.", "family"),
 		repairs: [repairs]*prometheus.Desc{
 			repairSocket: repair("l2_socket"), repairGroup: repair("l2_group"),
-			repairMAC: repair("l2_mac"), repairConflict: repair("l2_conflict"),
+			repairLink: repair("l2_link"), repairMAC: repair("l2_mac"), repairConflict: repair("l2_conflict"),
 		},
 	}
 }

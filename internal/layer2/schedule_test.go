@@ -135,26 +135,28 @@ func TestAnnouncedAnew(t *testing.T) {
 		name string
 		do   func(*fakeLAN, *Responder)
 		want int
+		// repaired is the kind of repair that is counted once, or repairs for none.
+		repaired int
 	}{
-		{"nothing", kick, 0},
-		{"new MAC", func(lan *fakeLAN, r *Responder) { lan.set(changed); r.Kick() }, 3},
-		{"new name", func(lan *fakeLAN, r *Responder) { lan.set(renamed); r.Kick() }, 0},
-		{"made anew", func(lan *fakeLAN, r *Responder) { lan.set(remade); r.Kick() }, 3},
-		{"one more link", func(lan *fakeLAN, r *Responder) { lan.set(eth0, second); r.Kick() }, 3},
-		{"gone", func(lan *fakeLAN, r *Responder) { lan.set(); r.Kick() }, 0},
+		{"nothing", kick, 0, repairs},
+		{"new MAC", func(lan *fakeLAN, r *Responder) { lan.set(changed); r.Kick() }, 3, repairMAC},
+		{"new name", func(lan *fakeLAN, r *Responder) { lan.set(renamed); r.Kick() }, 0, repairLink},
+		{"made anew", func(lan *fakeLAN, r *Responder) { lan.set(remade); r.Kick() }, 3, repairLink},
+		{"one more link", func(lan *fakeLAN, r *Responder) { lan.set(eth0, second); r.Kick() }, 3, repairs},
+		{"gone", func(lan *fakeLAN, r *Responder) { lan.set(); r.Kick() }, 0, repairs},
 		{"down and up", func(lan *fakeLAN, r *Responder) {
 			lan.set(down)
 			r.Kick()
 			synctest.Wait()
 			lan.set(eth0)
 			r.Kick()
-		}, 3},
-		{"socket broken", func(lan *fakeLAN, r *Responder) { lan.wire("eth0", r.protocols[1]).Close() }, 3},
+		}, 3, repairLink},
+		{"socket broken", func(lan *fakeLAN, r *Responder) { lan.wire("eth0", r.protocols[1]).Close() }, 3, repairSocket},
 		{"removed and set again", func(lan *fakeLAN, r *Responder) {
 			r.Set(Desired{})
 			synctest.Wait()
 			r.Set(Desired{Announcements: ourAnnouncements})
-		}, 3},
+		}, 3, repairs},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -164,6 +166,11 @@ func TestAnnouncedAnew(t *testing.T) {
 				tt.do(lan, r)
 				if got := sentFor(lan, 10*time.Millisecond); len(got) != tt.want {
 					t.Errorf("sent %v, want %d frames", got, tt.want)
+				}
+				for kind := range r.counts.repairs {
+					if n := r.counts.repairs[kind].Load(); (n == 1) != (kind == tt.repaired) {
+						t.Errorf("%d repairs of kind %d", n, kind)
+					}
 				}
 			})
 		})
