@@ -38,10 +38,10 @@ func (k *Cluster) NodeRenewed(ctx context.Context, node string) (time.Time, erro
 // WithdrawPod marks a ready pod of a node as not ready, as the node lifecycle
 // controller does with the pods of a node that it has given up, so that it leaves
 // the EndpointSlices. It reports whether it wrote; a pod that is not ready, is
-// being deleted, or runs elsewhere is left alone.
+// being deleted, runs elsewhere, or is another one of the name is left alone.
 func (k *Cluster) WithdrawPod(ctx context.Context, namespace, name string, uid types.UID, node, message string) (bool, error) {
-	pod, err := k.readPod(ctx, namespace, name, uid)
-	if err != nil {
+	pod, err := k.readPod(ctx, namespace, name)
+	if err != nil || pod.UID != uid {
 		return false, err
 	}
 	c := podCondition(pod, corev1.PodReady)
@@ -54,8 +54,8 @@ func (k *Cluster) WithdrawPod(ctx context.Context, namespace, name string, uid t
 // RestorePod takes back what WithdrawPod wrote, if it still stands and the pod's
 // containers were ready. It reports whether it wrote.
 func (k *Cluster) RestorePod(ctx context.Context, namespace, name string, uid types.UID) (bool, error) {
-	pod, err := k.readPod(ctx, namespace, name, uid)
-	if err != nil {
+	pod, err := k.readPod(ctx, namespace, name)
+	if err != nil || pod.UID != uid {
 		return false, err
 	}
 	ready := podCondition(pod, corev1.ContainersReady).Status == corev1.ConditionTrue
@@ -69,16 +69,16 @@ func (k *Cluster) RestorePod(ctx context.Context, namespace, name string, uid ty
 }
 
 // readPod reads a pod by a patch that changes nothing: patch of pods/status is the
-// only right to pods that there is. It fails if the pod is another one of the name.
-func (k *Cluster) readPod(ctx context.Context, namespace, name string, uid types.UID) (*corev1.Pod, error) {
-	return k.patchPod(ctx, namespace, name, map[string]any{"metadata": map[string]any{"uid": uid}})
+// only right to pods that there is.
+func (k *Cluster) readPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	return k.patchPod(ctx, namespace, name, map[string]any{})
 }
 
 // patchReady writes the condition Ready. The resource version makes the API server
 // refuse it when somebody else, the kubelet above all, wrote since the pod was read.
 func (k *Cluster) patchReady(ctx context.Context, pod *corev1.Pod, status corev1.ConditionStatus, reason, message any) error {
 	_, err := k.patchPod(ctx, pod.Namespace, pod.Name, map[string]any{
-		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion},
+		"metadata": map[string]any{"resourceVersion": pod.ResourceVersion},
 		"status": map[string]any{"conditions": []any{map[string]any{
 			"type": corev1.PodReady, "status": status, "reason": reason, "message": message, "lastTransitionTime": metav1.Now(),
 		}}},
