@@ -117,6 +117,7 @@ func (d *detector) leave(now time.Duration) {
 // spread has a claim told with so many packets that everybody hears it: each
 // beat reaches some nodes, and those tell it again.
 func (d *detector) spread(i id) {
+	d.version++
 	tells := 10 * bits.Len(uint(len(d.ring)+1))
 	if i == d.self {
 		d.ownTells = tells

@@ -102,7 +102,9 @@ type detector struct {
 	shouting         bool
 	shoutAt          time.Duration
 
-	out []outgoing
+	// version rises with what is known.
+	version uint64
+	out     []outgoing
 	// doubts are peers that gossip should be asked about.
 	doubts []string
 	counts counts
@@ -299,9 +301,9 @@ func (d *detector) send(to *peer, p packet) {
 	d.out = append(d.out, outgoing{to, p})
 }
 
-// take returns the packets to send and forgets them.
+// take returns the packets to send, valid until the next call of any method, and forgets them.
 func (d *detector) take() []outgoing {
 	out := d.out
-	d.out = nil
+	d.out = d.out[:0]
 	return out
 }

@@ -15,6 +15,9 @@ func (d *detector) receive(now time.Duration, p packet) {
 	if !d.inSession(now, from, p) {
 		return
 	}
+	if from.lastHeard == 0 || now-from.lastHeard > heardTime || from.private {
+		d.version++
+	}
 	from.lastHeard, from.aged = now, now
 	from.hold = p.hold
 	if from.watched = p.watch; p.watch && !from.listed {

@@ -195,6 +195,7 @@ func (d *detector) declare(now time.Duration, p *peer, status Status) {
 	p.suspicion = nil
 	p.watched = status == Mute
 	p.claim, p.claimedAt, p.private = c, now, private
+	d.version++
 	if !private {
 		d.spread(p.id)
 		d.shouting = true

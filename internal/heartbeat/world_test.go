@@ -24,6 +24,8 @@ type world struct {
 	late time.Duration
 	// cut says which packets do not arrive; nil cuts none.
 	cut func(from, to *node) bool
+	// tap sees every packet sent.
+	tap func(from, to *node, p packet)
 	// gossips: gossip reaches every node that is up.
 	gossips bool
 }
@@ -162,6 +164,9 @@ func (n *node) run() {
 
 func (w *world) carry(from *node, o outgoing) {
 	to := w.byID[o.to.id]
+	if w.tap != nil {
+		w.tap(from, to, o.packet)
+	}
 	if !to.up || w.cut != nil && w.cut(from, to) || w.random.Float64() < w.loss {
 		return
 	}

@@ -1,0 +1,72 @@
+package heartbeat
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are written by the thread and read by whoever scrapes.
+type metrics struct {
+	gaps                                           prometheus.Histogram
+	rejected                                       atomic.Uint64
+	suspected, cleared, confirmed, refuted, lapsed atomic.Uint64
+	unfiltered                                     atomic.Bool
+}
+
+func newMetrics() metrics {
+	return metrics{gaps: prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "holdfast_heartbeat_gap_seconds",
+		Help:    "Time between two packets of a node that this one watches, of all such nodes.",
+		Buckets: []float64{.02, .04, .06, .08, .1, .125, .15, .2, .3, .5, 1, 5},
+	})}
+}
+
+// take copies the counts out of the detector.
+func (m *metrics) take(d *detector) {
+	m.suspected.Store(d.counts.suspected)
+	m.cleared.Store(d.counts.cleared)
+	m.confirmed.Store(d.counts.confirmed)
+	m.refuted.Store(d.counts.refuted)
+	m.lapsed.Store(d.counts.lapsed)
+}
+
+var (
+	suspicionsDesc = prometheus.NewDesc("holdfast_heartbeat_suspicions_total",
+		"Silences of nodes that this one watches, by what they turned out to be: cleared or confirmed.", []string{"result"}, nil)
+	refutedDesc = prometheus.NewDesc("holdfast_heartbeat_false_suspicions_total",
+		"Times that others called this node dead while it was running.", nil, nil)
+	lapsesDesc = prometheus.NewDesc("holdfast_heartbeat_lapses_total",
+		"Times that this node did not run for so long that others may have called it dead.", nil, nil)
+	rejectedDesc = prometheus.NewDesc("holdfast_heartbeat_rejected_total",
+		"Packets that passed the socket filter and were no peer's.", nil, nil)
+	realtimeDesc = prometheus.NewDesc("holdfast_heartbeat_realtime",
+		"1 if the heartbeat's thread has real-time priority.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (h *Heartbeat) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{suspicionsDesc, refutedDesc, lapsesDesc, rejectedDesc, realtimeDesc} {
+		ch <- d
+	}
+	h.metrics.gaps.Describe(ch)
+}
+
+// Collect implements prometheus.Collector.
+func (h *Heartbeat) Collect(ch chan<- prometheus.Metric) {
+	m := &h.metrics
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	counter(suspicionsDesc, m.cleared.Load(), "cleared")
+	counter(suspicionsDesc, m.confirmed.Load(), "confirmed")
+	counter(refutedDesc, m.refuted.Load())
+	counter(lapsesDesc, m.lapsed.Load())
+	counter(rejectedDesc, m.rejected.Load())
+	realtime := 0.
+	if h.View().Realtime {
+		realtime = 1
+	}
+	ch <- prometheus.MustNewConstMetric(realtimeDesc, prometheus.GaugeValue, realtime)
+	m.gaps.Collect(ch)
+}
