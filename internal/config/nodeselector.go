@@ -5,7 +5,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -29,9 +30,23 @@ func readNodeSelector(r *report, object lb.Object, o *corev1.Service) []lb.Selec
 // key and !key, separated by commas. OpenStack's cloud controller manager knows
 // key=value and key, which mean the same here.
 func parseNodeSelector(text string) (lb.Selector, error) {
-	s, err := metav1.ParseToLabelSelector(text)
+	parsed, err := labels.ParseToRequirements(text)
 	if err != nil {
 		return nil, fmt.Errorf("it cannot be read: %w", err)
 	}
-	return compileSelector(*s)
+	out := lb.Selector{}
+	for _, r := range parsed {
+		operator, known := operators[r.Operator()]
+		if !known {
+			return nil, fmt.Errorf("operator %s is not supported", r.Operator())
+		}
+		out = append(out, lb.Requirement{Key: r.Key(), Operator: operator, Values: r.Values().List()})
+	}
+	return out, nil
+}
+
+var operators = map[selection.Operator]lb.Operator{
+	selection.Equals: lb.In, selection.DoubleEquals: lb.In, selection.In: lb.In,
+	selection.NotEquals: lb.NotIn, selection.NotIn: lb.NotIn,
+	selection.Exists: lb.Exists, selection.DoesNotExist: lb.DoesNotExist,
 }

@@ -1,6 +1,7 @@
 package members
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -34,9 +35,19 @@ func (m *Members) Told() map[string]lb.Member {
 	return told
 }
 
+// forget drops what matters of the living only.
+func (m *Members) forget(n *memberlist.Node) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.addresses, n.Name)
+}
+
 func (m *Members) hear(n *memberlist.Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if a, ok := netip.AddrFromSlice(n.Addr); ok {
+		m.addresses[n.Name] = a.Unmap()
+	}
 	if len(n.Meta) == 0 {
 		// It has begun anew and not said anything yet.
 		if before, known := m.told[n.Name]; known {

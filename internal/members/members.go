@@ -49,6 +49,8 @@ type Members struct {
 	// meta is what this member tells, told what each member told last.
 	meta []byte
 	told map[string]lb.Member
+	// addresses of the living members, as events told: memberlist changes its nodes while we would read them.
+	addresses map[string]netip.Addr
 }
 
 // New returns Members that Run starts.
@@ -56,7 +58,7 @@ func New(c Config) *Members {
 	if c.JoinInterval == 0 {
 		c.JoinInterval = time.Second
 	}
-	return &Members{config: c, told: map[string]lb.Member{}}
+	return &Members{config: c, told: map[string]lb.Member{}, addresses: map[string]netip.Addr{}}
 }
 
 // SetJoin tells where other speakers may be found; the list may hold this node.
@@ -129,12 +131,10 @@ func (m *Members) leave(list *memberlist.Memberlist) error {
 // take up to GossipToTheDeadTime to find again.
 func (m *Members) joinMissing(list *memberlist.Memberlist) {
 	known := map[netip.Addr]bool{}
-	for _, node := range list.Members() {
-		if a, ok := netip.AddrFromSlice(node.Addr); ok {
-			known[a.Unmap()] = true
-		}
-	}
 	m.mu.Lock()
+	for _, a := range m.addresses {
+		known[a] = true
+	}
 	join, first := m.join, !m.joined
 	m.mu.Unlock()
 	var group errgroup.Group
@@ -194,6 +194,7 @@ func (e events) NotifyJoin(n *memberlist.Node) {
 }
 
 func (e events) NotifyLeave(n *memberlist.Node) {
+	e.m.forget(n)
 	e.m.config.Log.Info("member left", "member", n.Name, "address", n.Addr)
 	e.m.config.Kick()
 }
