@@ -133,6 +133,7 @@ const (
 	BGPAdvertisements = "bgpadvertisements"
 	Peers             = "bgppeers"
 	FloatingIPs       = "floatingips"
+	SpeakerStates     = "speakerstates"
 )
 
 // Resource returns a client of one of our resources.
