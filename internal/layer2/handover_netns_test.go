@@ -130,8 +130,7 @@ func TestStandingIn(t *testing.T) {
 func TestConflictWithARealHost(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)
-		r := realResponder(t)
-		r.timers.RateLimitInterval = 500 * time.Millisecond
+		r := timedResponder(t, Timers{RateLimitInterval: 500 * time.Millisecond})
 		r.Set(Desired{Announcements: []lb.Announcement{{Address: foreign4}}})
 		nstest.Until(t, within, "link in use", func() bool { return len(r.State().Links) == 1 })
 

@@ -21,10 +21,15 @@ import (
 // realResponder runs a Responder on the node's links as a Monitor sees them.
 func realResponder(t *testing.T) *Responder {
 	t.Helper()
+	return timedResponder(t, Timers{})
+}
+
+func timedResponder(t *testing.T, timers Timers) *Responder {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	var r *Responder
 	monitor := link.New(log, func() { r.Kick() })
-	r = New(Config{Log: log, Links: monitor.Links})
+	r = New(Config{Log: log, Links: monitor.Links, Timers: timers})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- monitor.Run(ctx) }()
