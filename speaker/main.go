@@ -24,11 +24,20 @@ import (
 
 func main() { os.Exit(run()) }
 
+// Bounds of the heartbeat's interval: below them a thread's own delay is taken for a
+// death, above them there is no hurry.
+const (
+	leastInterval = 10 * time.Millisecond
+	mostInterval  = time.Second
+)
+
 // settings are the flags of the process.
 type settings struct {
 	daemon.Settings
-	nodeName    string
-	membersPort uint
+	nodeName                   string
+	membersPort, heartbeatPort uint
+	heartbeatInterval          time.Duration
+	realtime                   bool
 }
 
 func (s *settings) parse(args []string) error {
@@ -36,14 +45,25 @@ func (s *settings) parse(args []string) error {
 	s.Define(f, "127.0.0.1:9218")
 	f.StringVar(&s.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node this speaker runs on")
 	f.UintVar(&s.membersPort, "members-port", 7947, "TCP and UDP `port` of the speakers' membership")
+	f.UintVar(&s.heartbeatPort, "heartbeat-port", 7948, "UDP `port` of the speakers' heartbeats")
+	f.DurationVar(&s.heartbeatInterval, "heartbeat-interval", 50*time.Millisecond, "`time` between heartbeats; a node is missed after three")
+	f.BoolVar(&s.realtime, "heartbeat-realtime", true, "give the thread of the heartbeats real-time priority, which takes SYS_NICE; without it a node is missed after nine heartbeats")
 	if err := s.Parse(f, args); err != nil {
 		return err
 	}
 	if s.nodeName == "" {
 		return errors.New("--node-name is not given and NODE_NAME is not set")
 	}
-	if s.membersPort == 0 || s.membersPort > 65535 {
-		return fmt.Errorf("--members-port %d is not between 1 and 65535", s.membersPort)
+	for name, port := range map[string]uint{"members-port": s.membersPort, "heartbeat-port": s.heartbeatPort} {
+		if port == 0 || port > 65535 {
+			return fmt.Errorf("--%s %d is not between 1 and 65535", name, port)
+		}
+	}
+	if s.heartbeatPort == s.membersPort {
+		return fmt.Errorf("--heartbeat-port and --members-port are both %d", s.membersPort)
+	}
+	if s.heartbeatInterval < leastInterval || s.heartbeatInterval > mostInterval {
+		return fmt.Errorf("--heartbeat-interval %v is not between %v and %v", s.heartbeatInterval, leastInterval, mostInterval)
 	}
 	return nil
 }
@@ -83,7 +103,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		return err
 	}
 	w.links = link.New(log, work.Kick)
-	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links, Changed: reports.Kick})
+	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links, Lease: w, Changed: reports.Kick})
 	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: s.nodeName, Kick: reports.Kick})
 	report.cluster, report.sessions, report.layer2, report.last = w.cluster, w.bgp.Sessions, w.layer2.State, &w.last
 	states.cluster, states.layer2, states.sessions, states.kick = w.cluster, w.layer2.State, w.bgp.Sessions, tells.Kick

@@ -11,12 +11,14 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 )
@@ -58,19 +60,21 @@ func (w *syncer) sync(context.Context) error {
 	if w.cluster.Uninstalling() {
 		return w.leave()
 	}
-	m.SetJoin(w.cluster.SpeakerAddresses())
-	if !m.Joined() {
-		return nil
+	m.SetSpeakers(w.cluster.SpeakerAddresses())
+	view := m.View()
+	if !m.Joined() || !view.Settled {
+		return nil // it kicks when the others have had the time to tell
 	}
 	stopping := w.stopping.Load()
 	objects := w.cluster.Objects()
 	state, _ := config.Compile(objects, w.options) // the controller says what is wrong
-	state.Members = m.Alive()
+	state.Members, state.HeldDown, state.Mute = view.Alive, view.HeldDown, view.Mute
 	m.SetSelf(ourselves(w.links.Links(), stopping))
 	state.Stopping = w.cluster.StoppingSpeakers()
 	speakers := hear(m.Told(), &state)
 	p := plan.ForNode(w.node, state)
 	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Elsewhere: p.Elsewhere, Speakers: speakers})
+	m.Confirm(view)
 	err := w.bgp.Set(bgp.Desired{RouterID: p.RouterID, Peers: p.Peers, Routes: p.Routes})
 	w.logChanges(w.last.Load(), p)
 	w.last.Store(&planned{p, state.Members, objects.Services})
@@ -118,28 +122,35 @@ func (w *syncer) runMembers(ctx context.Context, s settings, kick func()) error 
 	if w.cluster.WaitForSync(ctx) != nil {
 		return nil
 	}
-	key, address, err := w.membership(ctx, s)
+	keys, address, err := w.membership(ctx, s)
 	if err != nil {
 		return nil // ctx ended while waiting
 	}
-	m := members.New(members.Config{
-		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.membersPort), Key: key, Kick: kick,
+	m, err := members.New(members.Config{
+		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort),
+		Keys: keys, Heartbeat: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Kick: kick,
 	})
+	if err != nil {
+		return fmt.Errorf("start membership: %w", err)
+	}
 	m.SetSelf(ourselves(w.links.Links(), false))
 	w.members.Store(m)
-	return m.Run(ctx)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return m.Run(ctx) })
+	group.Go(func() error { return w.followKeys(ctx, m, s.MembersSecret, keys) })
+	return group.Wait()
 }
 
 // membership waits for the members' key and for an address of this node, saying
 // once what it waits for. It returns an error only when ctx ends.
-func (w *syncer) membership(ctx context.Context, s settings) (key []byte, address netip.Addr, err error) {
+func (w *syncer) membership(ctx context.Context, s settings) (keys [][]byte, address netip.Addr, err error) {
 	said := ""
 	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		state, _ := config.Compile(w.cluster.Objects(), w.options)
 		var why error
 		if addresses := state.Nodes[w.node].Addresses; len(addresses) > 0 {
 			address = addresses[0]
-			key, why = w.cluster.MembersKey(ctx, s.MembersSecret)
+			keys, _, why = w.cluster.MembersKeys(ctx, s.MembersSecret)
 		} else {
 			why = fmt.Errorf("node %s has no address in its status", w.node)
 		}
@@ -149,7 +160,7 @@ func (w *syncer) membership(ctx context.Context, s settings) (key []byte, addres
 		}
 		return why == nil, nil
 	})
-	return key, address, err
+	return keys, address, err
 }
 
 // logChanges writes one line for each Service whose announcement by this node changed.
@@ -176,8 +187,9 @@ func (w *syncer) debug() any {
 	return struct {
 		Node     string
 		Planned  *planned
+		Members  members.View
 		Links    []link.Link
 		Layer2   any
 		Sessions []bgp.Session
-	}{w.node, w.last.Load(), w.links.Links(), w.layer2.State(), w.bgp.Sessions()}
+	}{w.node, w.last.Load(), w.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions()}
 }

@@ -114,7 +114,7 @@ func newDetector(s settings, name string, now time.Duration) *detector {
 	me := idOf(name)
 	return &detector{
 		settings: s, self: me, boot: s.random(), peers: map[id]*peer{}, own: claim{about: me, status: Alive},
-		born: now, lastTick: now, hold: s.leastHold, minute: now, graceUntil: now + s.leastHold, lapsedAt: now, epoch: 1,
+		version: 1, born: now, lastTick: now, hold: s.leastHold, minute: now, graceUntil: now + s.leastHold, lapsedAt: now, epoch: 1,
 	}
 }
 

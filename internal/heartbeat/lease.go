@@ -37,10 +37,10 @@ func (l *Lease) Valid() bool {
 	return epoch == confirmed && epoch != 0 && l.now() < deadline
 }
 
-// renew lets the lease hold for a time; the heartbeat's thread alone calls it.
-func (l *Lease) renew(epoch uint64, hold time.Duration) {
+// renew lets the lease hold until a time of its clock; the heartbeat's thread alone calls it.
+func (l *Lease) renew(epoch uint64, until time.Duration) {
 	l.epoch.Store(epoch)
-	l.deadline.Store(int64(l.now() + hold))
+	l.deadline.Store(int64(until))
 }
 
 // confirm lets the lease hold in the epoch.

@@ -6,6 +6,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+const (
+	gapName = "holdfast_heartbeat_gap_seconds"
+	gapHelp = "Time between two packets of a node that this one watches, of all such nodes."
+)
+
 // metrics are written by the thread and read by whoever scrapes.
 type metrics struct {
 	gaps                                           prometheus.Histogram
@@ -16,8 +21,7 @@ type metrics struct {
 
 func newMetrics() metrics {
 	return metrics{gaps: prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name:    "holdfast_heartbeat_gap_seconds",
-		Help:    "Time between two packets of a node that this one watches, of all such nodes.",
+		Name: gapName, Help: gapHelp,
 		Buckets: []float64{.02, .04, .06, .08, .1, .125, .15, .2, .3, .5, 1, 5},
 	})}
 }
@@ -40,17 +44,21 @@ var (
 		"Times that this node did not run for so long that others may have called it dead.", nil, nil)
 	rejectedDesc = prometheus.NewDesc("holdfast_heartbeat_rejected_total",
 		"Packets that passed the socket filter and were no peer's.", nil, nil)
+	gapsDesc     = prometheus.NewDesc(gapName, gapHelp, nil, nil)
 	realtimeDesc = prometheus.NewDesc("holdfast_heartbeat_realtime",
 		"1 if the heartbeat's thread has real-time priority.", nil, nil)
 )
 
-// Describe implements prometheus.Collector.
-func (h *Heartbeat) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{suspicionsDesc, refutedDesc, lapsesDesc, rejectedDesc, realtimeDesc} {
+// Describe names the metrics of every Heartbeat, for a collector that is
+// registered before there is one.
+func Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{suspicionsDesc, refutedDesc, lapsesDesc, rejectedDesc, realtimeDesc, gapsDesc} {
 		ch <- d
 	}
-	h.metrics.gaps.Describe(ch)
 }
+
+// Describe implements prometheus.Collector.
+func (h *Heartbeat) Describe(ch chan<- *prometheus.Desc) { Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (h *Heartbeat) Collect(ch chan<- prometheus.Metric) {

@@ -69,6 +69,8 @@ func beRealtime() error {
 func (t *thread) step() {
 	t.load()
 	t.receive()
+	// The lease's clock first: time that passes in between shortens the lease.
+	leased := t.h.now()
 	now := boottime()
 	if now >= t.since+t.h.config.Interval {
 		t.since, t.read = now, 0
@@ -78,8 +80,8 @@ func (t *thread) step() {
 	t.send()
 	beat := t.detector.lastTick != before
 	if beat {
-		// From when the beats were due to go: nobody's patience began earlier.
-		t.h.renew(t.detector.epoch, t.detector.hold-(boottime()-now))
+		// From before the beats went: nobody's patience began earlier.
+		t.h.renew(t.detector.epoch, leased+t.detector.hold)
 		t.h.metrics.take(t.detector)
 	}
 	if beat || t.detector.version != t.published {

@@ -157,13 +157,13 @@ func TestLease(t *testing.T) {
 		}
 	}
 	check(false, "at first")
-	l.renew(1, 150*ms)
+	l.renew(1, now+150*ms)
 	check(false, "without a plan")
 	l.confirm(1)
 	check(true, "with a plan")
 	now += 150 * ms
 	check(false, "late")
-	l.renew(2, 150*ms)
+	l.renew(2, now+150*ms)
 	check(false, "after a lapse, with the plan of before")
 	l.confirm(1)
 	check(false, "an old plan confirmed")

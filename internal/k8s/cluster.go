@@ -252,16 +252,15 @@ func (k *Cluster) WaitWhileUninstalling(ctx context.Context) error {
 // markInterval is between looks at the uninstall mark, which the watch keeps current.
 const markInterval = 250 * time.Millisecond
 
-// SpeakerAddresses returns the host addresses of the pods of all speakers.
-func (k *Cluster) SpeakerAddresses() []netip.Addr {
-	var out []netip.Addr
+// SpeakerAddresses returns the host addresses of the speakers' pods, by node.
+func (k *Cluster) SpeakerAddresses() map[string]netip.Addr {
+	out := map[string]netip.Addr{}
 	for _, p := range k.pods.List() {
-		if a, err := netip.ParseAddr(p.Status.HostIP); err == nil {
-			out = append(out, a)
+		if a, err := netip.ParseAddr(p.Status.HostIP); err == nil && p.Spec.NodeName != "" {
+			out[p.Spec.NodeName] = a
 		}
 	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return slices.Compact(out)
+	return out
 }
 
 // StoppingSpeakers returns the names of nodes whose speaker's pod is being

@@ -64,7 +64,7 @@ func FuzzMeta(f *testing.F) {
 func TestTold(t *testing.T) {
 	port, key := freePort(t), bytes.Repeat([]byte{7}, 32)
 	a := start(t, port, "127.0.0.1", "a", key)
-	b := start(t, port, "127.0.0.2", "b", key, "127.0.0.1")
+	b := start(t, port, "127.0.0.2", "b", key, "a=127.0.0.1")
 	hears := func(m member, of string, want lb.Member) func() bool {
 		return func() bool { got, ok := m.Told()[of]; return ok && reflect.DeepEqual(got, want) }
 	}
