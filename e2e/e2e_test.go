@@ -52,8 +52,8 @@ var cases = []testCase{
 	{"Chart", testChart},
 }
 
-// once are the cases that send no traffic, so that the mode of kube-proxy makes
-// no difference. They run in the first.
+// once are the cases in which the mode of kube-proxy makes no difference. They run
+// in the first.
 var once = []testCase{
 	{"FloatingIP", testFloatingIP},
 	{"FloatingIPRestore", testFloatingIPRestore},
@@ -65,8 +65,12 @@ var once = []testCase{
 	{"Pending", testPending},
 	{"OpenStack", testOpenStack},
 	{"SpeakerPolicy", testSpeakerPolicy},
+	{"StatePolicy", testStatePolicy},
 	{"LeaderKilled", testLeaderKilled},
 	{"APIServerKilled", testAPIServerKilled},
+	{"L2Matrix", testL2Matrix},
+	{"DeadEndpoint", testDeadEndpoint},
+	{"LivingEndpoint", testLivingEndpoint},
 }
 
 func TestE2E(t *testing.T) {

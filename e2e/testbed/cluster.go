@@ -118,6 +118,20 @@ func (b *Bed) As(user string) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
+// AsSpeaker returns a client that may do what the speaker of a node may.
+func (b *Bed) AsSpeaker(node string) (kubernetes.Interface, error) {
+	config, err := connection(b.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	config.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:" + Namespace + ":" + Speaker,
+		// As in the token of a pod that is bound to a node.
+		Extra: map[string][]string{"authentication.kubernetes.io/node-name": {node}},
+	}
+	return kubernetes.NewForConfig(config)
+}
+
 // Path returns the path of a file of the repository.
 func (b *Bed) Path(parts ...string) string {
 	return filepath.Join(append([]string{b.root}, parts...)...)
