@@ -105,6 +105,29 @@ func TestFloodIsFilteredByTheKernel(t *testing.T) {
 	})
 }
 
+// TestFilterFitsIntoLittleMemory: the largest programs are taken, and replaced by
+// each other, where a socket may hold 20 KiB, as kernels before 6.9 have it by default.
+func TestFilterFitsIntoLittleMemory(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newRealNetwork(t)
+		n.node.Sysctl("core/optmem_max", "20480")
+		r := realResponder(t)
+		set := ourAnnouncements
+		for i := range uint32(1000) {
+			set = append(set, lb.Announcement{Address: address4(10<<24 + i*7919)}, lb.Announcement{Address: address6(uint64(i%(mostGroups-1)), i*7919)})
+		}
+		for i := range 3 {
+			r.Set(Desired{Announcements: set[:len(set)-i]})
+			for _, addr := range []netip.Addr{v4, v6} {
+				nstest.Until(t, within, "answer", func() bool { return n.ask(t, addr) == n.mac() })
+			}
+		}
+		if n := r.counts.repairs[repairSocket].Load(); n != 0 {
+			t.Errorf("%d sockets had to be made anew", n)
+		}
+	})
+}
+
 func farWire(t testing.TB, ns *nstest.NS, proto protocol) (w wire) {
 	t.Helper()
 	ns.Do(func() {

@@ -18,7 +18,7 @@ import (
 const (
 	// mostRanges keeps a program within net.core.optmem_max of any kernel (20 KiB,
 	// of which an old and a new program are held while one replaces the other).
-	mostRanges = 64
+	mostRanges = 32
 	// mostGroups bounds the IPv6 networks of 96 bits; with more of them every
 	// solicitation passes, of which a link receives only those of its groups anyway.
 	mostGroups = 16

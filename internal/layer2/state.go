@@ -28,7 +28,9 @@ type AddressState struct {
 func (a AddressState) Answered() bool { return a.Is == ours.String() && len(a.Links) > 0 }
 
 // Pending reports whether it is still being found out whether the address may be announced.
-func (a AddressState) Pending() bool { return a.Is == probing.String() && a.Conflict == nil }
+func (a AddressState) Pending() bool {
+	return a.Is == probing.String() && a.Conflict == nil && len(a.Links) > 0
+}
 
 // State returns the addresses that were set and the links that answer for them.
 func (r *Responder) State() State {
