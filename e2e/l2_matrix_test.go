@@ -64,9 +64,10 @@ func testL2Matrix(t *testing.T, e *env) {
 
 // run shows one fault.
 func (s *stage) run(t *testing.T, f fault) {
-	owner := s.owner(t)
+	owner, err := s.Stage.Owner(t.Context())
+	must(t, err)
 	t.Cleanup(func() { s.repair(t) })
-	claims, err := s.Claims(t.Context(), testbed.Client, s.addresses...)
+	claims, err := s.env.Claims(t.Context(), testbed.Client, s.Addresses...)
 	must(t, err)
 	w := s.watch(t)
 	hit := time.Now()
@@ -77,7 +78,7 @@ func (s *stage) run(t *testing.T, f fault) {
 	if f.mend != nil {
 		f.mend(t, s, owner)
 	}
-	must(t, s.WaitReady(t.Context()))
+	must(t, s.env.WaitReady(t.Context()))
 	must(t, w.Recovered(t.Context(), time.Minute))
 	seen, err := w.Stop()
 	must(t, err)
@@ -99,9 +100,9 @@ func (s *stage) run(t *testing.T, f fault) {
 // agreed checks that the client's neighbour entries and whoever answers are of one mind.
 func (s *stage) agreed(t *testing.T) {
 	t.Helper()
-	for _, a := range s.addresses {
+	for _, a := range s.Addresses {
 		must(t, testbed.Until(t.Context(), time.Second, "the client to know the owner of "+a.String(), func(ctx context.Context) error {
-			known, err := s.Owner(ctx, testbed.Client, a)
+			known, err := s.env.Owner(ctx, testbed.Client, a)
 			if err == nil && !slices.Contains(s.workers(), known) {
 				err = fmt.Errorf("it is %s", known)
 			}
@@ -113,80 +114,80 @@ func (s *stage) agreed(t *testing.T) {
 // repair leaves a cluster that is whole, whatever happened.
 func (s *stage) repair(t *testing.T) {
 	ctx := context.Background()
-	control := s.Cluster.Nodes()[0]
-	errs := []error{s.Cluster.Heal(ctx)}
+	control := s.env.Cluster.Nodes()[0]
+	errs := []error{s.env.Cluster.Heal(ctx)}
 	for _, n := range s.workers() {
-		_ = s.Cluster.Thaw(ctx, n) // no matter if it is off
+		_ = s.env.Cluster.Thaw(ctx, n) // no matter if it is off
 		s.ensureOn(t, n)
 		if t.Failed() {
-			_, err := s.Kubectl(ctx, "uncordon", n)
-			_, err2 := s.Kubectl(ctx, "label", "node", n, "node.kubernetes.io/exclude-from-external-load-balancers-")
+			_, err := s.env.Kubectl(ctx, "uncordon", n)
+			_, err2 := s.env.Kubectl(ctx, "label", "node", n, "node.kubernetes.io/exclude-from-external-load-balancers-")
 			errs = append(errs, err, err2)
 		}
 	}
-	_, err := s.On(ctx, control, "pkill", "-CONT", "-x", "kube-apiserver")
-	errs = append(errs, err, s.WaitReady(ctx))
+	_, err := s.env.On(ctx, control, "pkill", "-CONT", "-x", "kube-apiserver")
+	errs = append(errs, err, s.env.WaitReady(ctx))
 	if err := errors.Join(errs...); err != nil {
 		t.Error(err)
 	}
 }
 
 func powerOff(t *testing.T, s *stage, owner string) {
-	must(t, s.Cluster.PowerOff(t.Context(), owner))
+	must(t, s.env.Cluster.PowerOff(t.Context(), owner))
 }
 
 func powerOn(t *testing.T, s *stage, owner string) {
 	start := time.Now()
-	must(t, s.Cluster.PowerOn(t.Context(), owner))
-	must(t, s.WaitNode(t.Context(), owner, start))
+	must(t, s.env.Cluster.PowerOn(t.Context(), owner))
+	must(t, s.env.WaitNode(t.Context(), owner, start))
 }
 
 func powerOffBoth(t *testing.T, s *stage, _ string) {
-	for _, n := range s.announcers {
+	for _, n := range s.Announcers {
 		powerOff(t, s, n)
 	}
 }
 
 func powerOnBoth(t *testing.T, s *stage, _ string) {
-	for _, n := range s.announcers {
+	for _, n := range s.Announcers {
 		powerOn(t, s, n)
 	}
 }
 
 func setLink(up bool) func(*testing.T, *stage, string) {
 	return func(t *testing.T, s *stage, owner string) {
-		must(t, s.Cluster.SetLink(t.Context(), owner, testbed.LAN, up))
+		must(t, s.env.Cluster.SetLink(t.Context(), owner, testbed.LAN, up))
 	}
 }
 
-func freeze(t *testing.T, s *stage, owner string) { must(t, s.Cluster.Freeze(t.Context(), owner)) }
+func freeze(t *testing.T, s *stage, owner string) { must(t, s.env.Cluster.Freeze(t.Context(), owner)) }
 
-func thaw(t *testing.T, s *stage, owner string) { must(t, s.Cluster.Thaw(t.Context(), owner)) }
+func thaw(t *testing.T, s *stage, owner string) { must(t, s.env.Cluster.Thaw(t.Context(), owner)) }
 
 // partitionOwner cuts the owner off from all nodes; the client reaches both sides.
 func partitionOwner(t *testing.T, s *stage, owner string) {
-	must(t, s.Cluster.Partition(t.Context(), []string{owner}, but(s.Cluster.Nodes(), owner)))
+	must(t, s.env.Cluster.Partition(t.Context(), []string{owner}, but(s.env.Cluster.Nodes(), owner)))
 }
 
-func partitionOther(t *testing.T, s *stage, owner string) { partitionOwner(t, s, s.other(owner)) }
+func partitionOther(t *testing.T, s *stage, owner string) { partitionOwner(t, s, s.Other(owner)) }
 
 func block(ports ...uint16) func(*testing.T, *stage, string) {
 	return func(t *testing.T, s *stage, owner string) {
-		must(t, s.Cluster.Block(t.Context(), owner, ports...))
+		must(t, s.env.Cluster.Block(t.Context(), owner, ports...))
 	}
 }
 
-func heal(t *testing.T, s *stage, _ string) { must(t, s.Cluster.Heal(t.Context())) }
+func heal(t *testing.T, s *stage, _ string) { must(t, s.env.Cluster.Heal(t.Context())) }
 
 // withoutAPI stops the API server, which would be started again if it were killed.
 func withoutAPI(t *testing.T, s *stage, owner string) {
-	_, err := s.On(t.Context(), s.Cluster.Nodes()[0], "pkill", "-STOP", "-x", "kube-apiserver")
+	_, err := s.env.On(t.Context(), s.env.Cluster.Nodes()[0], "pkill", "-STOP", "-x", "kube-apiserver")
 	must(t, err)
 	powerOff(t, s, owner)
 }
 
 func withAPI(t *testing.T, s *stage, owner string) {
-	_, err := s.On(t.Context(), s.Cluster.Nodes()[0], "pkill", "-CONT", "-x", "kube-apiserver")
+	_, err := s.env.On(t.Context(), s.env.Cluster.Nodes()[0], "pkill", "-CONT", "-x", "kube-apiserver")
 	must(t, err)
 	powerOn(t, s, owner)
 }
@@ -203,12 +204,12 @@ func withControllers(t *testing.T, s *stage, owner string) {
 }
 
 func drain(t *testing.T, s *stage, owner string) {
-	_, err := s.Kubectl(t.Context(), "drain", owner, "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout=60s")
+	_, err := s.env.Kubectl(t.Context(), "drain", owner, "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout=60s")
 	must(t, err)
 }
 
 func uncordon(t *testing.T, s *stage, owner string) {
-	_, err := s.Kubectl(t.Context(), "uncordon", owner)
+	_, err := s.env.Kubectl(t.Context(), "uncordon", owner)
 	must(t, err)
 }
 
@@ -216,7 +217,7 @@ func uncordon(t *testing.T, s *stage, owner string) {
 func setLabel(value string) func(*testing.T, *stage, string) {
 	return func(t *testing.T, s *stage, owner string) {
 		patch := `{"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":` + value + `}}}`
-		_, err := s.Kube.CoreV1().Nodes().Patch(t.Context(), owner, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		_, err := s.env.Kube.CoreV1().Nodes().Patch(t.Context(), owner, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		must(t, err)
 	}
 }
@@ -230,14 +231,14 @@ func includeOwner(t *testing.T, s *stage, _ string) { s.selectNodes(t, "null") }
 
 func (s *stage) selectNodes(t *testing.T, selectors string) {
 	t.Helper()
-	_, err := s.Resource(testbed.L2Advertisements).Patch(t.Context(), "e2e-l2", types.MergePatchType,
+	_, err := s.env.Resource(testbed.L2Advertisements).Patch(t.Context(), s.Advertisement(), types.MergePatchType,
 		[]byte(`{"spec":{"nodeSelectors":`+selectors+`}}`), metav1.PatchOptions{})
 	must(t, err)
 }
 
 func rollOut(t *testing.T, s *stage, _ string) {
 	for _, args := range [][]string{{"restart"}, {"status", "--timeout=2m"}} {
-		_, err := s.Kubectl(t.Context(), append([]string{"-n", testbed.Namespace, "rollout", args[0], "daemonset/" + testbed.Speaker}, args[1:]...)...)
+		_, err := s.env.Kubectl(t.Context(), append([]string{"-n", testbed.Namespace, "rollout", args[0], "daemonset/" + testbed.Speaker}, args[1:]...)...)
 		must(t, err)
 	}
 }
@@ -246,7 +247,7 @@ func deleteSpeaker(t *testing.T, s *stage, owner string) { s.restartSpeaker(t, o
 
 // killSpeaker ends the owner's speaker as the kernel's OOM killer would.
 func killSpeaker(t *testing.T, s *stage, owner string) {
-	_, err := s.On(t.Context(), owner, "pkill", "-KILL", "-x", "speaker")
+	_, err := s.env.On(t.Context(), owner, "pkill", "-KILL", "-x", "speaker")
 	must(t, err)
-	must(t, s.WaitSpeaker(t.Context(), owner, ""))
+	must(t, s.env.WaitSpeaker(t.Context(), owner, ""))
 }

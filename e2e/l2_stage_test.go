@@ -5,8 +5,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,61 +20,31 @@ const (
 	heartbeatPort = 7948
 )
 
-// stage is where the faults of layer 2 are shown: two workers announce a Service's
-// addresses, and its pod is on the third, so that a figure is of the announcement
-// and not of kube-proxy's view of dead pods. The third announces only what the two cannot.
+// stage is a testbed's, for tests.
 type stage struct {
 	*env
-	anchor     string
-	announcers []string
-	addresses  []netip.Addr
+	*testbed.Stage
 }
 
 func newStage(t *testing.T, e *env) *stage {
 	t.Helper()
-	s := &stage{env: e, anchor: e.workers()[0], announcers: e.workers()[1:]}
-	e.pool(t, "e2e-l2", `addresses: [172.30.0.192/28, "fd00:30::2:0/112"]`)
-	e.apply(t, object("L2Advertisement", "e2e-l2", `{ipAddressPools: [e2e-l2], preferredNodeSelectors: [{weight: 100, preference: {matchExpressions: [
-		{key: kubernetes.io/hostname, operator: In, values: [`+strings.Join(s.announcers, ", ")+`]}]}}]}`))
-	app := e.app
-	app.Name, app.Replicas, app.Nodes = "l2-stage", 1, []string{s.anchor}
-	must(t, e.Deploy(t.Context(), app))
-	s.addresses = e.service(t, app, "l2-stage", pool("e2e-l2"))
-	e.served(t, testbed.Client, s.addresses)
-	return s
-}
-
-// owner waits until one of the two owns both addresses, and returns it: a node that
-// was away takes back only after a while.
-func (s *stage) owner(t *testing.T) string {
-	t.Helper()
-	var owner string
-	must(t, testbed.Until(t.Context(), 2*time.Minute, "one of "+strings.Join(s.announcers, ", ")+" to own the addresses", func(ctx context.Context) error {
-		var owners []string
-		for _, a := range s.addresses {
-			o, err := s.WaitOwner(ctx, testbed.Client, a)
-			if err != nil {
-				return err
-			}
-			owners = append(owners, o)
+	s, err := e.Stage(t.Context(), e.app.Namespace)
+	must(t, err)
+	t.Cleanup(func() {
+		if err := s.Clear(context.Background()); err != nil {
+			t.Error(err)
 		}
-		if owner = owners[0]; owners[1] != owner || !slices.Contains(s.announcers, owner) {
-			return fmt.Errorf("the owners are %v", owners)
-		}
-		return nil
-	}))
-	return owner
+	})
+	e.served(t, testbed.Client, s.Addresses)
+	return &stage{e, s}
 }
-
-// other is the announcer that is not the owner.
-func (s *stage) other(owner string) string { return but(s.announcers, owner)[0] }
 
 // watch probes both addresses over TCP and UDP.
 func (s *stage) watch(t *testing.T) *testbed.Watch {
 	t.Helper()
-	tcp, err := s.Watch(t.Context(), testbed.Client, probe.TCP, s.addresses)
+	tcp, err := s.env.Watch(t.Context(), testbed.Client, probe.TCP, s.Addresses)
 	must(t, err)
-	udp, err := s.Watch(t.Context(), testbed.Client, probe.UDP, s.addresses)
+	udp, err := s.env.Watch(t.Context(), testbed.Client, probe.UDP, s.Addresses)
 	must(t, err)
 	return tcp.Join(udp)
 }
@@ -110,7 +78,7 @@ func (f figure) String() string { return strings.Join(f.words, ", ") }
 // doubled says for how long two nodes answered for the same address.
 func (s *stage) doubled(claims []whohas.Claim) time.Duration {
 	var longest time.Duration
-	for _, a := range s.addresses {
+	for _, a := range s.Addresses {
 		longest = max(longest, whohas.Overlap(claims, a))
 	}
 	return longest
@@ -120,7 +88,7 @@ func (s *stage) doubled(claims []whohas.Claim) time.Duration {
 // addresses in the end still claimed one.
 func (s *stage) united(claims []whohas.Claim, since time.Time) time.Duration {
 	var longest time.Duration
-	for _, a := range s.addresses {
+	for _, a := range s.Addresses {
 		final := ""
 		for _, c := range claims {
 			if c.Address == a {

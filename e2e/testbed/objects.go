@@ -161,3 +161,11 @@ func (b *Bed) Valid(ctx context.Context, resource, name string) (metav1.Conditio
 	}
 	return *c, nil
 }
+
+// ignoreGone takes what is not there for deleted.
+func ignoreGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
