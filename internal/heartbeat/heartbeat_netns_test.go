@@ -81,9 +81,10 @@ func TestBusy(t *testing.T) {
 		for {
 			select {
 			case l := <-s[0].lines:
+				s[0].last = l
 				for _, m := range l.View.Members {
 					if m.Status != Alive {
-						t.Fatalf("%s is %v", m.Name, m.Status)
+						t.Fatalf("%s is %v; the latest beat here was %v late", m.Name, m.Status, l.Latest)
 					}
 				}
 				continue
@@ -105,6 +106,9 @@ func TestBusy(t *testing.T) {
 			for _, o := range []*speaker{s[0], s[2]} {
 				o.await(t, "plugged in again", sees(s[1], Held))
 			}
+		}
+		for _, o := range s {
+			t.Logf("latest beat of %s: %v late", o.name, o.last.Latest)
 		}
 	})
 }

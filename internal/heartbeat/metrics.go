@@ -2,6 +2,7 @@ package heartbeat
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -17,6 +18,7 @@ type metrics struct {
 	rejected                                       atomic.Uint64
 	suspected, cleared, confirmed, refuted, lapsed atomic.Uint64
 	unfiltered                                     atomic.Bool
+	latest                                         atomic.Int64
 }
 
 func newMetrics() metrics {
@@ -33,6 +35,7 @@ func (m *metrics) take(d *detector) {
 	m.confirmed.Store(d.counts.confirmed)
 	m.refuted.Store(d.counts.refuted)
 	m.lapsed.Store(d.counts.lapsed)
+	m.latest.Store(int64(max(d.latest, d.latestBefore)))
 }
 
 var (
@@ -44,7 +47,9 @@ var (
 		"Times that this node did not run for so long that others may have called it dead.", nil, nil)
 	rejectedDesc = prometheus.NewDesc("holdfast_heartbeat_rejected_total",
 		"Packets that passed the socket filter and were no peer's.", nil, nil)
-	gapsDesc     = prometheus.NewDesc(gapName, gapHelp, nil, nil)
+	gapsDesc   = prometheus.NewDesc(gapName, gapHelp, nil, nil)
+	latestDesc = prometheus.NewDesc("holdfast_heartbeat_lateness_seconds",
+		"How late this node's latest beat was, of the last one to two minutes.", nil, nil)
 	realtimeDesc = prometheus.NewDesc("holdfast_heartbeat_realtime",
 		"1 if the heartbeat's thread has real-time priority.", nil, nil)
 )
@@ -52,7 +57,7 @@ var (
 // Describe names the metrics of every Heartbeat, for a collector that is
 // registered before there is one.
 func Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{suspicionsDesc, refutedDesc, lapsesDesc, rejectedDesc, realtimeDesc, gapsDesc} {
+	for _, d := range []*prometheus.Desc{suspicionsDesc, refutedDesc, lapsesDesc, rejectedDesc, realtimeDesc, latestDesc, gapsDesc} {
 		ch <- d
 	}
 }
@@ -76,5 +81,6 @@ func (h *Heartbeat) Collect(ch chan<- prometheus.Metric) {
 		realtime = 1
 	}
 	ch <- prometheus.MustNewConstMetric(realtimeDesc, prometheus.GaugeValue, realtime)
+	ch <- prometheus.MustNewConstMetric(latestDesc, prometheus.GaugeValue, time.Duration(m.latest.Load()).Seconds())
 	m.gaps.Collect(ch)
 }

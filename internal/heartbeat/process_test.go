@@ -34,6 +34,8 @@ type line struct {
 	// Woke: the process did not run for a while; Valid is what the Lease said in the first moment after it.
 	Woke  bool
 	Valid bool
+	// Latest is how late its latest beat was.
+	Latest time.Duration
 }
 
 // TestProcess is the other processes of tests, not a test.
@@ -68,7 +70,9 @@ func speak(t *testing.T, name string, peers []string) {
 	}
 	lines := make(chan line, 1024)
 	var h *Heartbeat
-	changed := func() { lines <- line{At: boottime(), View: h.View(), Valid: h.Valid()} }
+	changed := func() {
+		lines <- line{At: boottime(), View: h.View(), Valid: h.Valid(), Latest: time.Duration(h.metrics.latest.Load())}
+	}
 	h, err := New(Config{
 		Log: slog.New(slog.DiscardHandler), NodeName: name, Address: own, Port: testPort, Keys: [][]byte{testKey},
 		Changed: func() { changed(); h.Confirm(h.View()) }, Doubt: func(string, netip.Addr) {},

@@ -211,8 +211,14 @@ func TestChartBindings(t *testing.T) {
 
 // TestChartPrivileges: no pod has more than it uses.
 func TestChartPrivileges(t *testing.T) {
-	capabilities := map[string][]corev1.Capability{"DaemonSet holdfast-speaker": {"NET_RAW"}}
-	for name, p := range podSpecs(render(t)) {
+	privileges(t, []corev1.Capability{"NET_RAW", "SYS_NICE"})
+	privileges(t, []corev1.Capability{"NET_RAW"}, "--set", "speaker.realtime=false")
+}
+
+func privileges(t *testing.T, speaker []corev1.Capability, args ...string) {
+	t.Helper()
+	capabilities := map[string][]corev1.Capability{"DaemonSet holdfast-speaker": speaker}
+	for name, p := range podSpecs(render(t, args...)) {
 		if p.HostPID || p.HostIPC || len(p.Volumes) > 0 || p.HostNetwork != (name == "DaemonSet holdfast-speaker") {
 			t.Errorf("%s: hostPID %v, hostIPC %v, hostNetwork %v, volumes %v", name, p.HostPID, p.HostIPC, p.HostNetwork, p.Volumes)
 		}
