@@ -72,6 +72,9 @@ func (w *syncer) sync(context.Context) error {
 	m.SetSelf(ourselves(w.links.Links(), stopping))
 	state.Stopping = w.cluster.StoppingSpeakers()
 	speakers := hear(m.Told(), &state)
+	if stopping {
+		state.Stopping[w.node] = true
+	}
 	p := plan.ForNode(w.node, state)
 	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Elsewhere: p.Elsewhere, Speakers: speakers})
 	m.Confirm(view)
