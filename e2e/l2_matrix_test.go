@@ -67,7 +67,7 @@ func (s *stage) run(t *testing.T, f fault) {
 	owner, err := s.Stage.Owner(t.Context())
 	must(t, err)
 	t.Cleanup(func() { s.repair(t) })
-	claims, err := s.env.Claims(t.Context(), testbed.Client, s.Addresses...)
+	claims, err := s.env.Claims(t.Context(), testbed.Client, 20*time.Millisecond, s.Addresses...)
 	must(t, err)
 	w := s.watch(t)
 	hit := time.Now()
@@ -247,7 +247,7 @@ func deleteSpeaker(t *testing.T, s *stage, owner string) { s.restartSpeaker(t, o
 
 // killSpeaker ends the owner's speaker as the kernel's OOM killer would.
 func killSpeaker(t *testing.T, s *stage, owner string) {
-	_, err := s.env.On(t.Context(), owner, "pkill", "-KILL", "-x", "speaker")
+	wait, err := s.env.KillSpeaker(t.Context(), owner)
 	must(t, err)
-	must(t, s.env.WaitSpeaker(t.Context(), owner, ""))
+	must(t, wait())
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"sync"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/e2e/whohas"
 )
@@ -26,10 +27,10 @@ type Claims struct {
 	list []whohas.Claim
 }
 
-// Claims begins to ask on a host's link for addresses by ARP and NDP, every 20 ms, and to
-// hear all who claim any. Without addresses it only listens.
-func (b *Bed) Claims(ctx context.Context, host string, addresses ...netip.Addr) (*Claims, error) {
-	argv := []string{b.Path("bin", "whohas"), "-link", LAN, "-from", askIPv4, "-from", askIPv6}
+// Claims begins to ask on a host's link for addresses by ARP and NDP, again and again,
+// and to hear all who claim any. Without addresses it only listens.
+func (b *Bed) Claims(ctx context.Context, host string, every time.Duration, addresses ...netip.Addr) (*Claims, error) {
+	argv := []string{b.Path("bin", "whohas"), "-link", LAN, "-from", askIPv4, "-from", askIPv6, "-every", every.String()}
 	for _, a := range addresses {
 		argv = append(argv, a.String())
 	}

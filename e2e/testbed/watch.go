@@ -22,7 +22,7 @@ type Seen struct {
 	Results []probe.Result
 }
 
-// steady is how many answers in a row show that an address is served.
+// steady is how many answers show that an address is served.
 const steady = 100
 
 // Watch probes addresses over a protocol, and waits until all answer. More
@@ -56,7 +56,7 @@ func (w *Watch) abandon() error {
 	return err
 }
 
-// Recovered waits until every address has answered steadily from now on.
+// Recovered waits until every address has answered so often from now on.
 func (w *Watch) Recovered(ctx context.Context, limit time.Duration) error {
 	now := time.Now()
 	for _, s := range w.streams {
@@ -100,6 +100,18 @@ func (s Seen) LastFailed() time.Time {
 	for _, r := range s.Results {
 		if !r.OK && r.Start.After(last) {
 			last = r.Start
+		}
+	}
+	return last
+}
+
+// LastFailed returns when the last probe was started that got no answer so far; the
+// zero time if there is none.
+func (w *Watch) LastFailed() time.Time {
+	var last time.Time
+	for _, s := range w.streams {
+		if failed := (Seen{Results: s.Results()}).LastFailed(); failed.After(last) {
+			last = failed
 		}
 	}
 	return last
