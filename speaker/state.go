@@ -27,6 +27,10 @@ const (
 	statePace     = 10 * time.Millisecond
 	// refreshInterval heals a state that somebody else deleted or changed.
 	refreshInterval = 10 * time.Minute
+	// repeaters are so many speakers, the first by name, that repeat their state every
+	// repeatInterval while a node is missed: see members.Witness.
+	repeaters      = 3
+	repeatInterval = 2 * time.Second
 	// writeTime bounds one write, so that an API server that hangs is tried again.
 	writeTime = 5 * time.Second
 	// mostConflicts, mostListed bound what stands in the state.
@@ -66,7 +70,8 @@ func (w *stateWriter) sync(ctx context.Context) error {
 	switch interval := max(stateInterval, statePace*time.Duration(len(alive))); {
 	case ctx.Err() != nil:
 		return nil // what was not answered in time says nothing
-	case same(want, w.written) && now.Sub(w.at) < refreshInterval:
+	case same(want, w.written) && now.Sub(w.at) < w.refresh(alive):
+		next = min(next, w.refresh(alive)-now.Sub(w.at))
 	case !w.at.IsZero() && reflect.DeepEqual(want.Unreachable, w.written.Unreachable) && now.Sub(w.at) < interval:
 		next = min(next, interval-now.Sub(w.at))
 	default:
@@ -98,6 +103,24 @@ func (w *stateWriter) write(ctx context.Context, s v1beta1.SpeakerStateStatus) e
 	}
 	w.written = s
 	return nil
+}
+
+// refresh is how often the state is written though nothing of it changes. While
+// nodes are missed a few repeat it, so that a partition is told from a death.
+func (w *stateWriter) refresh(alive map[string]bool) time.Duration {
+	if len(w.silence) == 0 {
+		return refreshInterval
+	}
+	before := 0
+	for node := range alive {
+		if node < w.node {
+			before++
+		}
+	}
+	if before < repeaters {
+		return repeatInterval
+	}
+	return refreshInterval
 }
 
 // same compares states but for when they were written.

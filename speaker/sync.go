@@ -35,6 +35,8 @@ type syncer struct {
 	bgp     *bgp.Speaker
 	// members is set when the membership has started.
 	members atomic.Pointer[members.Members]
+	// aside returns the nodes that this side of a partition stands aside for.
+	aside func() []string
 	// planned is called after each run.
 	planned func()
 	last    atomic.Pointer[planned]
@@ -69,6 +71,7 @@ func (w *syncer) sync(context.Context) error {
 	objects := w.cluster.Objects()
 	state, _ := config.Compile(objects, w.options) // the controller says what is wrong
 	state.Members, state.HeldDown, state.Mute = view.Alive, view.HeldDown, view.Mute
+	standAside(w.aside(), &state)
 	m.SetSelf(ourselves(w.links.Links(), stopping))
 	state.Stopping = w.cluster.StoppingSpeakers()
 	speakers := hear(m.Told(), &state)

@@ -17,7 +17,7 @@ type metrics struct {
 	gaps                                           prometheus.Histogram
 	rejected                                       atomic.Uint64
 	suspected, cleared, confirmed, refuted, lapsed atomic.Uint64
-	unfiltered                                     atomic.Bool
+	filtered                                       atomic.Bool
 	latest                                         atomic.Int64
 }
 
@@ -50,6 +50,8 @@ var (
 	gapsDesc   = prometheus.NewDesc(gapName, gapHelp, nil, nil)
 	latestDesc = prometheus.NewDesc("holdfast_heartbeat_lateness_seconds",
 		"How late this node's latest beat was, of the last one to two minutes.", nil, nil)
+	filteredDesc = prometheus.NewDesc("holdfast_heartbeat_filtered",
+		"1 if the kernel drops what cannot be a peer's packet.", nil, nil)
 	realtimeDesc = prometheus.NewDesc("holdfast_heartbeat_realtime",
 		"1 if the heartbeat's thread has real-time priority.", nil, nil)
 )
@@ -57,7 +59,7 @@ var (
 // Describe names the metrics of every Heartbeat, for a collector that is
 // registered before there is one.
 func Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{suspicionsDesc, refutedDesc, lapsesDesc, rejectedDesc, realtimeDesc, latestDesc, gapsDesc} {
+	for _, d := range []*prometheus.Desc{suspicionsDesc, refutedDesc, lapsesDesc, rejectedDesc, realtimeDesc, filteredDesc, latestDesc, gapsDesc} {
 		ch <- d
 	}
 }
@@ -76,11 +78,13 @@ func (h *Heartbeat) Collect(ch chan<- prometheus.Metric) {
 	counter(refutedDesc, m.refuted.Load())
 	counter(lapsesDesc, m.lapsed.Load())
 	counter(rejectedDesc, m.rejected.Load())
-	realtime := 0.
-	if h.View().Realtime {
-		realtime = 1
+	for desc, is := range map[*prometheus.Desc]bool{realtimeDesc: h.View().Realtime, filteredDesc: m.filtered.Load()} {
+		value := 0.
+		if is {
+			value = 1
+		}
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
 	}
-	ch <- prometheus.MustNewConstMetric(realtimeDesc, prometheus.GaugeValue, realtime)
 	ch <- prometheus.MustNewConstMetric(latestDesc, prometheus.GaugeValue, time.Duration(m.latest.Load()).Seconds())
 	m.gaps.Collect(ch)
 }

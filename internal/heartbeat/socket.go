@@ -8,7 +8,6 @@ import (
 	"time"
 	"unsafe"
 
-	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -19,7 +18,6 @@ const (
 	socketPriority = 6
 	// receiveBuffer holds what arrives while the thread does not run.
 	receiveBuffer = 1 << 20
-	udpHeaderLen  = 8
 )
 
 // socket is one UDP socket that the runtime's poller does not know, and a
@@ -64,6 +62,8 @@ func openSocket(local netip.AddrPort) (s *socket, err error) {
 			return nil, fmt.Errorf("set socket option %d of level %d: %w", o.name, o.level, err)
 		}
 	}
+	// With NET_ADMIN it may be larger than the system's limit.
+	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
 	if err := unix.Bind(s.fd, sockaddr(local)); err != nil {
 		s.close()
 		return nil, fmt.Errorf("bind UDP %s: %w", local, err)
@@ -77,34 +77,6 @@ func (s *socket) close() {
 			_ = unix.Close(fd)
 		}
 	}
-}
-
-// accept makes the kernel drop, at the price of a comparison and without waking
-// anybody, what does not begin with one of these words.
-func (s *socket) accept(words []uint64) error {
-	var program []bpf.Instruction
-	for _, w := range words {
-		program = append(program,
-			bpf.LoadAbsolute{Off: udpHeaderLen, Size: 4},
-			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(w >> 32), SkipTrue: 3},
-			bpf.LoadAbsolute{Off: udpHeaderLen + 4, Size: 4},
-			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(w), SkipTrue: 1},
-			bpf.RetConstant{Val: 1 << 16},
-		)
-	}
-	raw, err := bpf.Assemble(append(program, bpf.RetConstant{Val: 0}))
-	if err != nil {
-		return fmt.Errorf("assemble filter: %w", err)
-	}
-	filter := make([]unix.SockFilter, len(raw))
-	for i, r := range raw {
-		filter[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
-	}
-	err = unix.SetsockoptSockFprog(s.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
-	if err != nil {
-		return fmt.Errorf("attach filter: %w", err)
-	}
-	return nil
 }
 
 // rouse ends a wait.

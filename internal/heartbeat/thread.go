@@ -1,8 +1,10 @@
 package heartbeat
 
 import (
+	"maps"
 	"net/netip"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -92,19 +94,15 @@ func (t *thread) step() {
 
 // load takes over new peers and keys, and answers by gossip.
 func (t *thread) load() {
-	if seals := t.h.seals.Load(); seals != t.seals {
-		t.seals = seals
-		words := make([]uint64, 0, len(*seals))
-		for _, s := range *seals {
-			words = append(words, s.word)
-		}
-		if t.socket.accept(words) != nil {
-			t.h.metrics.unfiltered.Store(true) // it works without, at more cost under a flood
-		}
-	}
-	if peers := t.h.peers.Load(); peers != t.peers {
+	seals, peers := t.h.seals.Load(), t.h.peers.Load()
+	changed := seals != t.seals || peers != t.peers
+	t.seals = seals
+	if peers != t.peers {
 		t.peers = peers
 		t.set(*peers)
+	}
+	if changed {
+		t.filter()
 	}
 	for {
 		select {
@@ -114,6 +112,16 @@ func (t *thread) load() {
 			return
 		}
 	}
+}
+
+// filter has the kernel drop what no peer sends. Where that fails it works all
+// the same, at more cost under a flood.
+func (t *thread) filter() {
+	words := make([]uint64, 0, len(*t.seals))
+	for _, s := range *t.seals {
+		words = append(words, s.word)
+	}
+	t.h.metrics.filtered.Store(t.socket.accept(words, slices.Collect(maps.Keys(t.byAddr))) == nil)
 }
 
 func (t *thread) set(peers []Peer) {

@@ -34,6 +34,15 @@ func (k *Cluster) UpdateSpeakerState(ctx context.Context, o *v1beta1.SpeakerStat
 	return updateConditions(ctx, k, k.speakerStates, speakerStates, o, o.Status.Conditions, conditions)
 }
 
+// SpeakerState reads what one speaker has written, from the API server itself.
+func (k *Cluster) SpeakerState(ctx context.Context, node string) (*v1beta1.SpeakerState, error) {
+	state := &v1beta1.SpeakerState{}
+	if err := k.clients.holdfast.Get().Resource(speakerStates).Name(node).Do(ctx).Into(state); err != nil {
+		return nil, fmt.Errorf("read speakerstate %s: %w", node, err)
+	}
+	return state, nil
+}
+
 // WriteSpeakerState writes all of a speaker's own state but the conditions, which
 // are not its own, and creates the object if need be.
 func (k *Cluster) WriteSpeakerState(ctx context.Context, node string, status v1beta1.SpeakerStateStatus) error {

@@ -11,13 +11,17 @@
 //
 // In a partition no side stops by itself for what it does not hear: a node
 // that hears nobody cannot tell whether the others are dead or cut off, and may
-// be the only one left, be it one of two or one of five hundred. Where the switch
-// itself is divided, each side's clients are served by a node of their side. After
-// healing the smaller side is told by the larger one that it was called dead: it
-// is held down, so that the addresses stay where they moved; two halves of equal
-// size, as in a cluster of two nodes, hold each other down, and the election
-// decides as if nobody were. What either side answers twice meanwhile are clients
-// that both sides reach.
+// be the only one left, be it one of two or one of five hundred. It stops for what
+// it reads: speakers write to the API server, at once, whom they miss. A side with
+// half of the speakers or less looks there (Witness). If it finds that others go on
+// writing, miss it, and are more, it stands aside; of two halves, as in a cluster of
+// two nodes, the one without the lowest name does. A word counts for 5 s, so that a
+// side that dies afterwards is followed. Without the API server both sides go on:
+// where the switch itself is divided that is right, for each serves its clients.
+//
+// After healing the smaller side is told by the larger one that it was called
+// dead: it is held down, so that addresses stay where they moved. Two halves hold
+// each other down, and the election decides as if nobody were.
 //
 // Keys are rotated without a gap: all that are given are accepted, the first is
 // sent with. So a new one is added behind, then moved to the front, then the old
