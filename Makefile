@@ -36,6 +36,10 @@ test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds, real netwo
 test-e2e: image ## Tests on a real cluster in the lab, with both modes of kube-proxy
 	go test -tags e2e -count=1 -timeout 30m ./e2e/...
 
+.PHONY: soak
+soak: image ## Tests that take an hour: failures on a busy machine
+	go test -tags e2e,soak -count=1 -timeout 2h -run TestSoak -v ./e2e
+
 .PHONY: bench
 bench: image ## Measure; ONLY=prefix selects by name
 	go run ./e2e/cmd/bench -only '$(ONLY)' $(ARGS)
@@ -43,8 +47,8 @@ bench: image ## Measure; ONLY=prefix selects by name
 .PHONY: lint
 lint: bin/helm ## Check format, code, generated files and the chart
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "run gofmt -w on:" $$files; exit 1; }
-	go vet -tags e2e ./...
-	$(STATICCHECK) -tags e2e ./...
+	go vet -tags e2e,soak ./...
+	$(STATICCHECK) -tags e2e,soak ./...
 	@out=$$(mktemp -d); trap "rm -rf $$out" EXIT; $(MAKE) -s generate OUT=$$out && \
 	(cd $$out && find * -type f) | while read f; do diff -u $$f $$out/$$f || exit 1; done || \
 	{ echo "generated files are old: run make generate and commit what it writes"; exit 1; }

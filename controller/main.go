@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/httpd"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/loop"
+	"github.com/holdfast-lb/holdfast/internal/quorum"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
@@ -26,6 +27,9 @@ func main() { os.Exit(run()) }
 type settings struct {
 	daemon.Settings
 	timeout time.Duration
+	// withdraw endpoints on dead nodes, on no more nodes at once than limit.
+	withdraw bool
+	limit    quorum.Limit
 }
 
 func run() int {
@@ -36,6 +40,8 @@ func run() int {
 	var s settings
 	f := flag.NewFlagSet("controller", flag.ContinueOnError)
 	s.Define(f, ":9218")
+	f.BoolVar(&s.withdraw, "withdraw-dead-endpoints", true, "mark pods that back Services as not ready when most speakers cannot reach their node")
+	f.TextVar(&s.limit, "dead-endpoints-max-nodes", quorum.Limit{Percent: 10}, "most `nodes` of which that is done at once, as a number or a percentage")
 	f.DurationVar(&s.timeout, "timeout", time.Minute, "uninstall: how long to wait for the speakers to withdraw")
 	return daemon.Main("controller", &s.Settings, func() error { return s.Parse(f, args) },
 		func(ctx context.Context, log *slog.Logger) error {
@@ -65,15 +71,20 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	syncer := &syncer{options: s.Options, log: log}
 	work := loop.New(loop.Config{Name: "assign", Log: log, Sync: syncer.sync})
 	syncer.kick = work.Kick
-	cluster, err := k8s.New(clients, k8s.Config{
-		Log: log, Component: "holdfast-controller", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Kick: work.Kick,
-	})
+	dead := &withdrawer{options: s.Options, limit: s.limit, log: log}
+	watch := loop.New(loop.Config{Name: "withdraw", Log: log, Sync: dead.sync, MinInterval: wordInterval})
+	dead.kick = watch.Kick
+	c := k8s.Config{Log: log, Component: "holdfast-controller", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Kick: work.Kick}
+	if s.withdraw {
+		c.KickStates = watch.Kick
+	}
+	cluster, err := k8s.New(clients, c)
 	if err != nil {
 		return err
 	}
-	syncer.cluster = cluster
+	syncer.cluster, dead.cluster = cluster, cluster
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), syncer)
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), syncer, dead)
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return cluster.Run(ctx) })
@@ -83,7 +94,14 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group.Go(func() error {
 		for {
 			err := cluster.Lead(ctx, identity(), func(ctx context.Context) error {
-				return lead(ctx, s, log, cluster, work)
+				if !s.withdraw {
+					return lead(ctx, s, log, cluster, work.Run)
+				}
+				return lead(ctx, s, log, cluster, work.Run, func(ctx context.Context) error {
+					dead.begin()
+					defer dead.end()
+					return watch.Run(ctx)
+				})
 			})
 			if !errors.Is(err, errUninstalling) {
 				return err
@@ -101,9 +119,13 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 // errUninstalling ends a leader's work while Holdfast is being uninstalled.
 var errUninstalling = errors.New("uninstalling")
 
+// wordInterval is between looks at what speakers say: the words that make a
+// majority come within some milliseconds.
+const wordInterval = 10 * time.Millisecond
+
 // lead works as the leader. It first reads past its caches, since its
 // predecessor's last writes may not have reached them.
-func lead(ctx context.Context, s settings, log *slog.Logger, cluster *k8s.Cluster, work *loop.Loop) error {
+func lead(ctx context.Context, s settings, log *slog.Logger, cluster *k8s.Cluster, work ...func(context.Context) error) error {
 	log.Info("leading")
 	if err := cluster.WaitForSync(ctx); err != nil {
 		return err
@@ -121,7 +143,11 @@ func lead(ctx context.Context, s settings, log *slog.Logger, cluster *k8s.Cluste
 			stop(errUninstalling)
 		}
 	}()
-	if err := work.Run(ctx); err != nil {
+	group, running := errgroup.WithContext(ctx)
+	for _, run := range work {
+		group.Go(func() error { return run(running) })
+	}
+	if err := group.Wait(); err != nil {
 		return err
 	}
 	if errors.Is(context.Cause(ctx), errUninstalling) {

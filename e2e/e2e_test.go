@@ -62,8 +62,8 @@ var cases = []testCase{
 	{"Chart", testChart},
 }
 
-// once are the cases that send no traffic, so that the mode of kube-proxy makes
-// no difference. They run in the first.
+// once are the cases in which the mode of kube-proxy makes no difference. They run
+// in the first.
 var once = []testCase{
 	{"FloatingIP", testFloatingIP},
 	{"FloatingIPRestore", testFloatingIPRestore},
@@ -75,8 +75,12 @@ var once = []testCase{
 	{"Pending", testPending},
 	{"OpenStack", testOpenStack},
 	{"SpeakerPolicy", testSpeakerPolicy},
+	{"StatePolicy", testStatePolicy},
 	{"LeaderKilled", testLeaderKilled},
 	{"APIServerKilled", testAPIServerKilled},
+	{"L2Matrix", testL2Matrix},
+	{"DeadEndpoint", testDeadEndpoint},
+	{"LivingEndpoint", testLivingEndpoint},
 }
 
 func TestE2E(t *testing.T) {

@@ -97,14 +97,7 @@ func testSpeakerRestart(t *testing.T, e *env) {
 // restartSpeaker deletes a node's speaker and waits for the next one.
 func (e *env) restartSpeaker(t *testing.T, node string) {
 	t.Helper()
-	pods, err := e.Pods(t.Context(), testbed.Speaker)
-	must(t, err)
-	for i := range pods {
-		if p := &pods[i]; p.Spec.NodeName == node {
-			must(t, e.Kube.CoreV1().Pods(p.Namespace).Delete(t.Context(), p.Name, metav1.DeleteOptions{}))
-			must(t, e.WaitSpeaker(t.Context(), node, string(p.UID)))
-		}
-	}
+	must(t, e.ReplaceSpeaker(t.Context(), node))
 }
 
 // routeWatch is everything that happens to a router's routes.

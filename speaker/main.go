@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
@@ -24,12 +25,21 @@ import (
 
 func main() { os.Exit(run()) }
 
+// Bounds of the heartbeat's interval: below them a thread's own delay is taken for a
+// death, above them there is no hurry.
+const (
+	leastInterval = 10 * time.Millisecond
+	mostInterval  = time.Second
+)
+
 // settings are the flags of the process.
 type settings struct {
 	daemon.Settings
-	nodeName       string
-	membersPort    uint
-	filterInternal bool
+	nodeName                   string
+	membersPort, heartbeatPort uint
+	heartbeatInterval          time.Duration
+	realtime                   bool
+	filterInternal             bool
 }
 
 func (s *settings) parse(args []string) error {
@@ -38,14 +48,25 @@ func (s *settings) parse(args []string) error {
 	f.StringVar(&s.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node this speaker runs on")
 	f.UintVar(&s.membersPort, "members-port", 7947, "TCP and UDP `port` of the speakers' membership")
 	f.BoolVar(&s.filterInternal, "filter-internal-traffic", false, "hold traffic from within the cluster to the source ranges of Services too")
+	f.UintVar(&s.heartbeatPort, "heartbeat-port", 7948, "UDP `port` of the speakers' heartbeats")
+	f.DurationVar(&s.heartbeatInterval, "heartbeat-interval", 50*time.Millisecond, "`time` between heartbeats; a node is missed after three")
+	f.BoolVar(&s.realtime, "heartbeat-realtime", true, "give the thread of the heartbeats real-time priority, which takes SYS_NICE; without it a node is missed after nine heartbeats")
 	if err := s.Parse(f, args); err != nil {
 		return err
 	}
 	if s.nodeName == "" {
 		return errors.New("--node-name is not given and NODE_NAME is not set")
 	}
-	if s.membersPort == 0 || s.membersPort > 65535 {
-		return fmt.Errorf("--members-port %d is not between 1 and 65535", s.membersPort)
+	for name, port := range map[string]uint{"members-port": s.membersPort, "heartbeat-port": s.heartbeatPort} {
+		if port == 0 || port > 65535 {
+			return fmt.Errorf("--%s %d is not between 1 and 65535", name, port)
+		}
+	}
+	if s.heartbeatPort == s.membersPort {
+		return fmt.Errorf("--heartbeat-port and --members-port are both %d", s.membersPort)
+	}
+	if s.heartbeatInterval < leastInterval || s.heartbeatInterval > mostInterval {
+		return fmt.Errorf("--heartbeat-interval %v is not between %v and %v", s.heartbeatInterval, leastInterval, mostInterval)
 	}
 	return nil
 }
@@ -60,8 +81,8 @@ func run() int {
 		})
 }
 
-// serve runs until ctx is cancelled. The membership goes first then: while the
-// others take over, this node still answers for what it owned.
+// serve runs until ctx is cancelled, and then until others announce what this node
+// did. The membership goes next, the sinks last.
 func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	clients, err := k8s.Connect(s.Kubeconfig, "holdfast-speaker")
 	if err != nil {
@@ -74,7 +95,12 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	work := loop.New(loop.Config{Name: "plan", Log: log, Sync: w.sync})
 	report := &reporter{node: s.nodeName, log: log}
 	reports := loop.New(loop.Config{Name: "report", Log: log, Sync: report.sync})
-	w.planned = reports.Kick
+	states := &stateWriter{node: s.nodeName, membersPort: uint16(s.membersPort), log: log, alive: w.alive}
+	tells := loop.New(loop.Config{Name: "state", Log: log, Sync: states.sync, MinInterval: 20 * time.Millisecond})
+	partition := &witness{node: s.nodeName, log: log, alive: w.alive, changed: work.Kick}
+	looks := loop.New(loop.Config{Name: "partition", Log: log, Sync: partition.sync})
+	partition.kick, w.aside = looks.Kick, partition.aside
+	w.planned = func() { reports.Kick(); tells.Kick() }
 
 	w.cluster, err = k8s.New(clients, k8s.Config{
 		Log: log, Component: "holdfast-speaker", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Speaker: true, Kick: work.Kick,
@@ -82,17 +108,27 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	partition.cluster = w.cluster
 	w.links = link.New(log, work.Kick)
-	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links})
+	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links, Lease: w, Changed: reports.Kick})
 	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: s.nodeName, Kick: reports.Kick})
 	w.filter = newGuard(log, s)
-	report.cluster, report.sessions, report.last = w.cluster, w.bgp.Sessions, &w.last
+	report.cluster, report.sessions, report.layer2, report.last = w.cluster, w.bgp.Sessions, w.layer2.State, &w.last
+	states.cluster, states.layer2, states.sessions, states.kick = w.cluster, w.layer2.State, w.bgp.Sessions, tells.Kick
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), w.layer2, w.bgp, w.filter.table, w)
 
 	sinks, after := context.WithCancel(context.WithoutCancel(ctx))
 	defer after()
+	told := ctx.Done()
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer stop()
+		w.handOver(ctx, told, work.Kick)
+		return nil
+	})
 	group.Go(func() error { return w.cluster.Run(ctx) })
 	group.Go(func() error { return w.links.Run(sinks) })
 	group.Go(func() error { return w.layer2.Run(sinks) })
@@ -100,6 +136,8 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group.Go(func() error { return w.filter.run(sinks, work.Kick) })
 	group.Go(func() error { return work.Run(ctx) })
 	group.Go(func() error { return reports.Run(ctx) })
+	group.Go(func() error { return tells.Run(ctx) })
+	group.Go(func() error { return looks.Run(ctx) })
 	group.Go(func() error { return httpd.Serve(ctx, s.MetricsListen, httpd.Metrics(registry)) })
 	group.Go(func() error {
 		return httpd.Serve(ctx, s.HealthListen, httpd.Health(func() error { return w.ready(work.Done()) }))
@@ -107,7 +145,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group.Go(func() error { return httpd.Serve(ctx, s.DebugListen, httpd.Debug(w.debug)) })
 	group.Go(func() error {
 		defer after()
-		return w.runMembers(ctx, s, work.Kick)
+		return w.runMembers(ctx, s, func() { work.Kick(); tells.Kick(); looks.Kick() })
 	})
 	return group.Wait()
 }

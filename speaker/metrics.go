@@ -1,14 +1,18 @@
 package main
 
 import (
-	"github.com/holdfast-lb/holdfast/internal/config"
-	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/members"
 )
 
 var (
 	membersDesc = prometheus.NewDesc("holdfast_members",
-		"Living speakers, as this one sees them.", nil, nil)
+		"Speakers by what this one knows of them, itself included: alive, held (down for a while), mute, dead, left or unknown.",
+		[]string{"state"}, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Problems of this node that a user must mend.", []string{"kind", "reason"}, nil)
 )
@@ -20,15 +24,28 @@ var nodeReasons = []lb.Reason{lb.FilterNotEnforceable, lb.FilterNotInForce, lb.S
 func (w *syncer) Describe(ch chan<- *prometheus.Desc) {
 	ch <- membersDesc
 	ch <- problemsDesc
+	heartbeat.Describe(ch)
 }
 
 // Collect implements prometheus.Collector from the membership at scrape time, and from the last run.
 func (w *syncer) Collect(ch chan<- prometheus.Metric) {
-	alive := 0
-	if m := w.members.Load(); m != nil {
-		alive = len(m.Alive())
+	w.collectProblems(ch)
+	m := w.members.Load()
+	if m == nil {
+		return
 	}
-	ch <- prometheus.MustNewConstMetric(membersDesc, prometheus.GaugeValue, float64(alive))
+	count := map[heartbeat.Status]int{}
+	for _, member := range m.View().Members {
+		count[member.Status]++
+	}
+	for s := heartbeat.Unknown; s <= heartbeat.Left; s++ {
+		ch <- prometheus.MustNewConstMetric(membersDesc, prometheus.GaugeValue, float64(count[s]), s.String())
+	}
+	m.Collect(ch)
+}
+
+// collectProblems tells what the last run found wrong with this node.
+func (w *syncer) collectProblems(ch chan<- prometheus.Metric) {
 	count := map[lb.Reason]int{}
 	if last := w.last.Load(); last != nil {
 		for _, p := range last.Problems {
@@ -38,4 +55,18 @@ func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	for _, reason := range nodeReasons {
 		ch <- prometheus.MustNewConstMetric(problemsDesc, prometheus.GaugeValue, float64(count[reason]), config.KindNode, string(reason))
 	}
+}
+
+// view is what is known of the speakers, empty while the membership has not started.
+func (w *syncer) view() members.View {
+	if m := w.members.Load(); m != nil {
+		return m.View()
+	}
+	return members.View{}
+}
+
+// Valid is the lease of the responder: what was planned last still holds.
+func (w *syncer) Valid() bool {
+	m := w.members.Load()
+	return m != nil && m.Valid()
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	corev1 "k8s.io/api/core/v1"
@@ -30,9 +31,12 @@ type reporter struct {
 	log      *slog.Logger
 	cluster  *k8s.Cluster
 	sessions func() []bgp.Session
+	layer2   func() layer2.State
 	last     *atomic.Pointer[planned]
 	// said is what Events said of each peer's session, so that one change is one Event.
 	said map[string]told
+	// contested are the sentences that Events said of addresses which others claim.
+	contested map[string]bool
 }
 
 // told is what Events said of a session since it was last up.
@@ -56,22 +60,33 @@ func (r *reporter) sync(ctx context.Context) error {
 	for _, s := range r.cluster.Objects().Services {
 		services[lb.Key{Namespace: s.Namespace, Name: s.Name}] = s
 	}
+	is, contested := announcedOf(r.layer2()), map[string]bool{}
 	var errs []error
 	for _, v := range last.Plan.Verdicts {
 		s := services[v.Service]
 		if s == nil || s.DeletionTimestamp != nil {
 			continue
 		}
+		for _, sentence := range is.contested(v.L2, r.node) {
+			if contested[sentence] = true; !r.contested[sentence] {
+				r.cluster.Event(objectOf(s), s.UID, false, lb.AddressConflict, sentence)
+			}
+		}
 		u := k8s.ServiceUpdate{Service: s}
 		filter, goes := enforced(s, v, last.Problems)
-		u.Conditions = append(conditions(s, v, sessions), filter...)
 		if goes {
 			u.RemoveConditions = []string{v1beta1.ConditionFilterEnforced}
 		}
+		var known bool
+		if v.L2, known = is.on(v.L2, r.node); !known {
+			v.L2.Writer = false
+		}
+		u.Conditions = append(conditions(s, v, sessions), filter...)
 		if err := r.write(ctx, u); !k8s.Overtaken(err) {
 			errs = append(errs, err)
 		}
 	}
+	r.contested = contested
 	return errors.Join(errs...)
 }
 
@@ -81,11 +96,14 @@ func (r *reporter) write(ctx context.Context, u k8s.ServiceUpdate) error {
 	if wrote, err := r.cluster.UpdateService(ctx, u); err != nil || !wrote {
 		return err
 	}
-	object := lb.Object{Kind: config.KindService, Namespace: s.Namespace, Name: s.Name}
 	for _, c := range changed {
-		r.cluster.Event(object, s.UID, c.Status == metav1.ConditionTrue, lb.Reason(c.Reason), c.Message)
+		r.cluster.Event(objectOf(s), s.UID, c.Status == metav1.ConditionTrue, lb.Reason(c.Reason), c.Message)
 	}
 	return nil
+}
+
+func objectOf(s *corev1.Service) lb.Object {
+	return lb.Object{Kind: config.KindService, Namespace: s.Namespace, Name: s.Name}
 }
 
 // conditions returns what this node, as their writer, says of a Service's announcement.

@@ -11,12 +11,14 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 )
@@ -34,10 +36,15 @@ type syncer struct {
 	filter  *guard
 	// members is set when the membership has started.
 	members atomic.Pointer[members.Members]
+	// aside returns the nodes that this side of a partition stands aside for.
+	aside func() []string
 	// planned is called after each run.
 	planned func()
 	last    atomic.Pointer[planned]
 	gone    atomic.Bool
+	// stopping: this speaker has been told to stop, and leaves what it announces to
+	// the others; saidGoodbye: there was a plan since, and the others were told.
+	stopping, saidGoodbye atomic.Bool
 }
 
 // planned is the outcome of one run.
@@ -62,18 +69,29 @@ func (w *syncer) sync(context.Context) error {
 	state, _ := config.Compile(objects, w.options) // the controller says what is wrong
 	state.Here.Addresses = link.Addresses(links)
 	m := w.members.Load()
-	if m != nil {
-		m.SetJoin(w.cluster.SpeakerAddresses())
-	}
-	if m == nil || !m.Joined() {
+	if m == nil {
 		return w.filter.set(plan.ForNode(w.node, state), state.Nodes[w.node], links)
 	}
-	state.Members = m.Alive()
+	m.SetSpeakers(w.cluster.SpeakerAddresses())
+	view := m.View()
+	if !m.Joined() || !view.Settled {
+		// It kicks when the others have had the time to tell.
+		return w.filter.set(plan.ForNode(w.node, state), state.Nodes[w.node], links)
+	}
+	stopping := w.stopping.Load()
+	state.Members, state.HeldDown, state.Mute = view.Alive, view.HeldDown, view.Mute
+	standAside(w.aside(), &state)
+	m.SetSelf(ourselves(links, stopping))
+	state.Stopping = w.cluster.StoppingSpeakers()
+	speakers := hear(m.Told(), &state)
+	if stopping {
+		state.Stopping[w.node] = true
+	}
 	p := plan.ForNode(w.node, state)
 	before := w.last.Load()
 	var withdrawn error
 	if stays, less := before.plan().Staying(p); less {
-		withdrawn = w.announce(stays)
+		withdrawn = w.announce(stays, speakers)
 	}
 	closed := w.filter.set(p, state.Nodes[w.node], links)
 	if w.filter.failed() {
@@ -82,16 +100,18 @@ func (w *syncer) sync(context.Context) error {
 	} else if closed != nil {
 		p = p.Waiting(before.plan())
 	}
-	err := w.announce(p)
+	err := w.announce(p, speakers)
+	m.Confirm(view)
 	w.logChanges(before, p)
 	w.last.Store(&planned{p, state.Members, w.filter.problems(links), objects.Services})
+	w.saidGoodbye.Store(stopping)
 	w.planned()
 	return errors.Join(withdrawn, closed, err)
 }
 
 // announce makes the network deliver what the plan says.
-func (w *syncer) announce(p plan.Plan) error {
-	w.layer2.Set(p.Announcements)
+func (w *syncer) announce(p plan.Plan, speakers map[link.MAC]bool) error {
+	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Elsewhere: p.Elsewhere, Speakers: speakers})
 	if err := w.bgp.Set(bgp.Desired{RouterID: p.RouterID, Peers: p.Peers, Routes: p.Routes}); err != nil {
 		return fmt.Errorf("set BGP: %w", err)
 	}
@@ -111,7 +131,7 @@ func (w *syncer) leave() error {
 	if w.gone.Load() {
 		return nil
 	}
-	w.layer2.Set(nil)
+	w.layer2.Set(layer2.Desired{})
 	if err := w.bgp.Leave(); err != nil {
 		return fmt.Errorf("withdraw routes: %w", err)
 	}
@@ -145,27 +165,35 @@ func (w *syncer) runMembers(ctx context.Context, s settings, kick func()) error 
 	if w.cluster.WaitForSync(ctx) != nil {
 		return nil
 	}
-	key, address, err := w.membership(ctx, s)
+	keys, address, err := w.membership(ctx, s)
 	if err != nil {
 		return nil // ctx ended while waiting
 	}
-	m := members.New(members.Config{
-		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.membersPort), Key: key, Kick: kick,
+	m, err := members.New(members.Config{
+		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort),
+		Keys: keys, Heartbeat: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Kick: kick,
 	})
+	if err != nil {
+		return fmt.Errorf("start membership: %w", err)
+	}
+	m.SetSelf(ourselves(w.links.Links(), false))
 	w.members.Store(m)
-	return m.Run(ctx)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return m.Run(ctx) })
+	group.Go(func() error { return w.followKeys(ctx, m, s.MembersSecret, keys) })
+	return group.Wait()
 }
 
 // membership waits for the members' key and for an address of this node, saying
 // once what it waits for. It returns an error only when ctx ends.
-func (w *syncer) membership(ctx context.Context, s settings) (key []byte, address netip.Addr, err error) {
+func (w *syncer) membership(ctx context.Context, s settings) (keys [][]byte, address netip.Addr, err error) {
 	said := ""
 	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		state, _ := config.Compile(w.cluster.Objects(), w.options)
 		var why error
 		if addresses := state.Nodes[w.node].Addresses; len(addresses) > 0 {
 			address = addresses[0]
-			key, why = w.cluster.MembersKey(ctx, s.MembersSecret)
+			keys, _, why = w.cluster.MembersKeys(ctx, s.MembersSecret)
 		} else {
 			why = fmt.Errorf("node %s has no address in its status", w.node)
 		}
@@ -175,7 +203,7 @@ func (w *syncer) membership(ctx context.Context, s settings) (key []byte, addres
 		}
 		return why == nil, nil
 	})
-	return key, address, err
+	return keys, address, err
 }
 
 // logChanges writes one line for each Service whose announcement by this node changed.
@@ -202,9 +230,10 @@ func (w *syncer) debug() any {
 	return struct {
 		Node     string
 		Planned  *planned
+		Members  members.View
 		Links    []link.Link
 		Layer2   any
 		Sessions []bgp.Session
 		Filter   any
-	}{w.node, w.last.Load(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(), w.filter.state()}
+	}{w.node, w.last.Load(), w.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(), w.filter.state()}
 }

@@ -59,6 +59,24 @@ type L2AdvertisementSpec struct {
 	// +listType=set
 	// +optional
 	Interfaces []string `json:"interfaces,omitempty"`
+
+	// PreferredNodeSelectors rank the nodes that may announce: the node with the highest sum of weights
+	// announces, while it can.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	PreferredNodeSelectors []PreferredNodeSelector `json:"preferredNodeSelectors,omitempty"`
+}
+
+// PreferredNodeSelector is a weight of the nodes that a selector matches.
+type PreferredNodeSelector struct {
+	// Weight is added to a node's sum.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	Weight int32 `json:"weight"`
+
+	// Preference by the node's labels.
+	Preference metav1.LabelSelector `json:"preference"`
 }
 
 // L2AdvertisementList is a list of L2Advertisements.

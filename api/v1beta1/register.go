@@ -17,6 +17,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&L2Advertisement{}, &L2AdvertisementList{},
 		&BGPAdvertisement{}, &BGPAdvertisementList{},
 		&BGPPeer{}, &BGPPeerList{},
+		&SpeakerState{}, &SpeakerStateList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

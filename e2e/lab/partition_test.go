@@ -76,3 +76,21 @@ func TestPartitionRules(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
+
+func TestBlockRules(t *testing.T) {
+	h, err := findHost(plan(Config{Workers: 2}), "w1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `table bridge lab_block {
+	chain forward {
+		type filter hook forward priority 0; policy accept;
+		iifname { "lan-w1", "fab-w1" } meta l4proto { tcp, udp } th dport { 7947, 7948 } counter drop
+		oifname { "lan-w1", "fab-w1" } meta l4proto { tcp, udp } th dport { 7947, 7948 } counter drop
+	}
+}
+`
+	if got := blockRules(h, []uint16{7947, 7948}); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}

@@ -36,9 +36,10 @@ func (l *Lab) Status(ctx context.Context, w io.Writer) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	_, err = output(ctx, "", "nsenter", "--net="+netnsDir+"/"+switchNetns, "nft", "list", "table", "bridge", rulesTable)
-	if err == nil {
-		fmt.Fprintln(w, "The network is partitioned.")
+	for table, what := range map[string]string{rulesTable: "The network is partitioned.", blockTable: "Ports of a host are blocked."} {
+		if _, err := output(ctx, "", "nsenter", "--net="+netnsDir+"/"+switchNetns, "nft", "list", "table", "bridge", table); err == nil {
+			fmt.Fprintln(w, what)
+		}
 	}
 	fmt.Fprintf(w, "kube-proxy %s, kubeconfig %s\n", l.Config.ProxyMode, l.Kubeconfig())
 	return nil

@@ -27,6 +27,8 @@ const (
 	Far     = "far"
 	Router1 = "r1"
 	Router2 = "r2"
+	// LAN is the link of every host on the nodes' LAN.
+	LAN = "eth0"
 )
 
 // Cluster is a running Kubernetes with the hosts around it.
@@ -46,6 +48,17 @@ type Cluster interface {
 	PowerOff(ctx context.Context, host string) error
 	// PowerOn starts a host again.
 	PowerOn(ctx context.Context, host string) error
+	// Freeze stops all processes of a host, Thaw lets them go on; its kernel lives meanwhile.
+	Freeze(ctx context.Context, host string) error
+	Thaw(ctx context.Context, host string) error
+	// SetLink cuts or mends the cable of a host's link.
+	SetLink(ctx context.Context, host, link string, up bool) error
+	// Partition drops all frames between hosts of different groups.
+	Partition(ctx context.Context, groups ...[]string) error
+	// Block drops what goes to UDP and TCP ports of a host, and from it to these ports of others.
+	Block(ctx context.Context, host string, ports ...uint16) error
+	// Heal ends partitions and blocks, and mends cables.
+	Heal(ctx context.Context) error
 }
 
 // Bed is a cluster to work in.
@@ -102,6 +115,20 @@ func (b *Bed) As(user string) (kubernetes.Interface, error) {
 		return nil, err
 	}
 	config.Impersonate.UserName = user
+	return kubernetes.NewForConfig(config)
+}
+
+// AsSpeaker returns a client that may do what the speaker of a node may.
+func (b *Bed) AsSpeaker(node string) (kubernetes.Interface, error) {
+	config, err := connection(b.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	config.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:" + Namespace + ":" + Speaker,
+		// As in the token of a pod that is bound to a node.
+		Extra: map[string][]string{"authentication.kubernetes.io/node-name": {node}},
+	}
 	return kubernetes.NewForConfig(config)
 }
 

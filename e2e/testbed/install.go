@@ -26,9 +26,9 @@ const (
 // helmWait is how long helm waits for what it installs, or removes.
 const helmWait = "3m"
 
-// Build compiles both daemons and the prober, and packs the image.
+// Build compiles both daemons and what runs on hosts outside, and packs the image.
 func (b *Bed) Build(ctx context.Context) error {
-	if err := b.compile(ctx, "./controller", "./speaker", "./e2e/cmd/probe"); err != nil {
+	if err := b.compile(ctx, "./controller", "./speaker", "./e2e/cmd/probe", "./e2e/cmd/whohas"); err != nil {
 		return err
 	}
 	name, err := b.imageName()

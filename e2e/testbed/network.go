@@ -139,3 +139,9 @@ func (b *Bed) WaitHops(ctx context.Context, limit time.Duration, router string, 
 		return err
 	})
 }
+
+// MAC returns the MAC of a node on the nodes' LAN.
+func (b *Bed) MAC(ctx context.Context, node string) (string, error) {
+	out, err := b.On(ctx, node, "cat", "/sys/class/net/"+LAN+"/address")
+	return strings.TrimSpace(out), err
+}

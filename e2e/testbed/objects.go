@@ -133,6 +133,7 @@ const (
 	BGPAdvertisements = "bgpadvertisements"
 	Peers             = "bgppeers"
 	FloatingIPs       = "floatingips"
+	SpeakerStates     = "speakerstates"
 )
 
 // Resource returns a client of one of our resources.
@@ -159,4 +160,12 @@ func (b *Bed) Valid(ctx context.Context, resource, name string) (metav1.Conditio
 		return metav1.Condition{}, fmt.Errorf("%s %s has no condition %s", resource, name, v1beta1.ConditionValid)
 	}
 	return *c, nil
+}
+
+// ignoreGone takes what is not there for deleted.
+func ignoreGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }

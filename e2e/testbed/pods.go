@@ -90,3 +90,58 @@ func (b *Bed) WaitNode(ctx context.Context, node string, since time.Time) error 
 		return fmt.Errorf("it is not Ready")
 	})
 }
+
+// KillSpeaker ends a node's speaker without a goodbye, as the kernel does that is out
+// of memory. It returns what waits until the kubelet has started it again.
+func (b *Bed) KillSpeaker(ctx context.Context, node string) (wait func() error, err error) {
+	before, err := b.speakerRestarts(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := b.On(ctx, node, "pkill", "-KILL", "-x", "speaker"); err != nil {
+		return nil, err
+	}
+	return func() error {
+		err := Until(ctx, time.Minute, "another start of the speaker of "+node, func(ctx context.Context) error {
+			now, err := b.speakerRestarts(ctx, node)
+			if err == nil && now == before {
+				err = fmt.Errorf("it was started again %d times", now)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return b.WaitSpeaker(ctx, node, "")
+	}, nil
+}
+
+func (b *Bed) speakerRestarts(ctx context.Context, node string) (int32, error) {
+	pods, err := b.Pods(ctx, Speaker)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range pods {
+		if p.Spec.NodeName == node && p.DeletionTimestamp == nil && len(p.Status.ContainerStatuses) > 0 {
+			return p.Status.ContainerStatuses[0].RestartCount, nil
+		}
+	}
+	return 0, fmt.Errorf("no speaker on %s", node)
+}
+
+// ReplaceSpeaker deletes the pod of a node's speaker and waits for the next one.
+func (b *Bed) ReplaceSpeaker(ctx context.Context, node string) error {
+	pods, err := b.Pods(ctx, Speaker)
+	if err != nil {
+		return err
+	}
+	for i := range pods {
+		if p := &pods[i]; p.Spec.NodeName == node && p.DeletionTimestamp == nil {
+			if err := b.Kube.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}); err != nil {
+				return fmt.Errorf("delete the speaker of %s: %w", node, err)
+			}
+			return b.WaitSpeaker(ctx, node, string(p.UID))
+		}
+	}
+	return fmt.Errorf("no speaker on %s", node)
+}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 
@@ -14,10 +15,20 @@ func compileL2Advertisements(r *report, objects []*v1beta1.L2Advertisement, pool
 	for _, o := range byName(objects) {
 		object := lb.Object{Kind: KindL2Advertisement, Name: o.Name}
 		out = append(out, lb.L2Advertisement{
-			Name:  o.Name,
-			Scope: compileScope(r, object, o.Spec.AdvertisementScope, pools),
-			Links: slices.Clone(o.Spec.Interfaces),
+			Name:      o.Name,
+			Scope:     compileScope(r, object, o.Spec.AdvertisementScope, pools),
+			Links:     slices.Clone(o.Spec.Interfaces),
+			Preferred: compilePreferences(r, object, o.Spec.PreferredNodeSelectors),
 		})
+	}
+	return out
+}
+
+func compilePreferences(r *report, object lb.Object, preferred []v1beta1.PreferredNodeSelector) []lb.Preference {
+	var out []lb.Preference
+	for i, p := range preferred {
+		field := fmt.Sprintf("spec.preferredNodeSelectors[%d].preference", i)
+		out = append(out, lb.Preference{Weight: int(p.Weight), Selector: selectorOrNothing(r, object, field, p.Preference)})
 	}
 	return out
 }

@@ -32,6 +32,8 @@ const (
 	AnnotationInternal = "holdfast.dev/internal"
 	// AnnotationHostname is shown in the status in place of the addresses.
 	AnnotationHostname = "holdfast.dev/hostname"
+	// AnnotationNodeSelector restricts the nodes that may announce the Service, as kubectl's --selector is written.
+	AnnotationNodeSelector = "holdfast.dev/node-selector"
 
 	// MetalLBSharingKey is MetalLB's AnnotationSharingKey.
 	MetalLBSharingKey = "metallb.io/allow-shared-ip"

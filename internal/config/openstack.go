@@ -106,6 +106,7 @@ func (x *openStack) readNamed(s *osService) {
 	} else {
 		s.readConnectionLimit()
 	}
+	s.readNodeSelector()
 	x.readPools(s)
 	for _, name := range slices.Sorted(maps.Keys(s.annotations)) {
 		s.explain(name, s.annotations[name])
@@ -125,6 +126,24 @@ func (s *osService) readConnectionLimit() {
 	case value != "" && s.access.ConnectionLimit != n:
 		s.say("connection-limit (%q) is not in force: %s is", value, AnnotationConnectionLimit)
 	}
+}
+
+func (s *osService) readNodeSelector() {
+	const name = "node-selector"
+	value := s.annotations[name]
+	if value == "" {
+		return
+	}
+	if len(s.wish.NodeSelectors) > 0 {
+		s.say("%s (%q) is not in force: %s is", name, value, AnnotationNodeSelector)
+		return
+	}
+	selector, err := parseNodeSelector(value)
+	if err != nil {
+		s.say("%s (%q) selects no node: %v", name, value, err)
+		selector = matchesNothing()
+	}
+	s.wish.NodeSelectors = []lb.Selector{selector}
 }
 
 // poolChoices are the annotations that choose pools, those of internal Services last.

@@ -23,7 +23,7 @@ const (
 var osKnown = map[string]known{
 	"floating-network-id": {}, "floating-subnet": {}, "floating-subnet-id": {}, "floating-subnet-tags": {},
 	"class": {}, "network-id": {}, "subnet-id": {}, "load-balancer-id": {}, "load-balancer-address": {},
-	"hostname": {}, "keep-floatingip": {}, "connection-limit": {},
+	"hostname": {}, "keep-floatingip": {}, "connection-limit": {}, "node-selector": {},
 
 	"member-subnet-id":                {why: "nodes are reached by their own addresses"},
 	"port-id":                         {why: "there are no ports to name: a FloatingIP holds an address in advance"},
@@ -42,7 +42,6 @@ var osKnown = map[string]known{
 	"flavor-id":                       {why: onlyAppliance},
 	"availability-zone":               {why: onlyAppliance + ": nodeSelectors of an advertisement choose where an address is announced"},
 	"default-tls-container-ref":       {why: needsProxy},
-	"node-selector":                   {why: "nodeSelectors of an advertisement choose where an address is announced"},
 }
 
 // explain says what an annotation does not do.

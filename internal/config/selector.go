@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,15 +15,23 @@ import (
 func compileSelectors(r *report, object lb.Object, field string, selectors []metav1.LabelSelector) []lb.Selector {
 	var out []lb.Selector
 	for i, s := range selectors {
-		compiled, err := compileSelector(s)
-		if err != nil {
-			r.fault(object, lb.InvalidSelector, "%s[%d] matches nothing: %v", field, i, err)
-			compiled = lb.Selector{{Operator: lb.In}}
-		}
-		out = append(out, compiled)
+		out = append(out, selectorOrNothing(r, object, fmt.Sprintf("%s[%d]", field, i), s))
 	}
 	return out
 }
+
+// selectorOrNothing reads one selector.
+func selectorOrNothing(r *report, object lb.Object, field string, s metav1.LabelSelector) lb.Selector {
+	compiled, err := compileSelector(s)
+	if err != nil {
+		r.fault(object, lb.InvalidSelector, "%s matches nothing: %v", field, err)
+		return matchesNothing()
+	}
+	return compiled
+}
+
+// matchesNothing has no value that a label could have.
+func matchesNothing() lb.Selector { return lb.Selector{{Operator: lb.In}} }
 
 func compileSelector(s metav1.LabelSelector) (lb.Selector, error) {
 	expressions := slices.Clone(s.MatchExpressions)

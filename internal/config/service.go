@@ -94,6 +94,11 @@ func (opt Options) Leaves(o *corev1.Service) bool {
 	return !served || isOurs(o, opt) && o.DeletionTimestamp != nil
 }
 
+// Serves reports whether a Service is ours, and stays so.
+func (opt Options) Serves(o *corev1.Service) bool {
+	return o.Spec.Type == corev1.ServiceTypeLoadBalancer && isOurs(o, opt) && o.DeletionTimestamp == nil
+}
+
 func isOurs(o *corev1.Service, opt Options) bool {
 	if o.Spec.LoadBalancerClass == nil {
 		return opt.Default
@@ -136,6 +141,7 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 		AssignedFrom:       assignedFrom(o),
 		ServingNodes:       e.nodes,
 		Serving:            e.serving,
+		AnnouncedL2:        announcedL2(o),
 	}
 }
 
@@ -194,4 +200,12 @@ func statusAddresses(o *corev1.Service) []netip.Addr {
 		}
 	}
 	return out
+}
+
+// announcedL2 returns the addresses that were announced when the condition was written.
+func announcedL2(o *corev1.Service) []netip.Addr {
+	if c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAnnouncedL2); c != nil {
+		return lb.AnnouncedAddresses(c.Message)
+	}
+	return nil
 }

@@ -20,6 +20,7 @@ func readWish(r *report, object lb.Object, o *corev1.Service, dialect *openStack
 	renew, asked := o.Annotations[AnnotationRenew]
 	w.Renew = asked && renew != "false"
 	w.Backend = backend(o)
+	w.NodeSelectors = readNodeSelector(r, object, o)
 	internal, said := o.Annotations[AnnotationInternal]
 	switch internal {
 	case "true":

@@ -97,9 +97,17 @@ func render(t *testing.T, args ...string) map[string]any {
 		if clustered := strings.HasPrefix(m.Kind, "Cluster") || strings.HasPrefix(m.Kind, "Validating"); clustered != (m.Namespace == "") {
 			t.Errorf("%s %s has namespace %q", m.Kind, m.Name, m.Namespace)
 		}
-		objects[m.Kind+" "+m.Name] = o
+		objects[m.Kind+" "+m.Name+elsewhere(m.Namespace)] = o
 	}
 	return objects
+}
+
+// elsewhere tells objects outside the release's namespace from those in it.
+func elsewhere(namespace string) string {
+	if namespace == "" || namespace == "holdfast-system" {
+		return ""
+	}
+	return " in " + namespace
 }
 
 // podSpecs returns the pods of all workloads, by "Kind name".
@@ -171,6 +179,7 @@ func TestChartBindings(t *testing.T) {
 	objects := render(t)
 	for name, o := range objects {
 		kind, own, _ := strings.Cut(name, " ")
+		own, place, outside := strings.Cut(own, " in ")
 		var ref rbacv1.RoleRef
 		var subjects []rbacv1.Subject
 		switch o := o.(type) {
@@ -181,7 +190,11 @@ func TestChartBindings(t *testing.T) {
 		default:
 			continue
 		}
-		if objects[ref.Kind+" "+ref.Name] == nil || ref.Name != own || ref.Kind+"Binding" != kind {
+		role := ref.Kind + " " + ref.Name
+		if outside {
+			role += " in " + place
+		}
+		if objects[role] == nil || ref.Name != own || ref.Kind+"Binding" != kind {
 			t.Errorf("%s binds %s %s", name, ref.Kind, ref.Name)
 		}
 		want := []rbacv1.Subject{{Kind: "ServiceAccount", Name: own, Namespace: "holdfast-system"}}
@@ -198,8 +211,14 @@ func TestChartBindings(t *testing.T) {
 
 // TestChartPrivileges: no pod has more than it uses.
 func TestChartPrivileges(t *testing.T) {
-	capabilities := map[string][]corev1.Capability{"DaemonSet holdfast-speaker": {"NET_ADMIN", "NET_RAW"}}
-	for name, p := range podSpecs(render(t)) {
+	privileges(t, []corev1.Capability{"NET_ADMIN", "NET_RAW", "SYS_NICE"})
+	privileges(t, []corev1.Capability{"NET_ADMIN", "NET_RAW"}, "--set", "speaker.realtime=false")
+}
+
+func privileges(t *testing.T, speaker []corev1.Capability, args ...string) {
+	t.Helper()
+	capabilities := map[string][]corev1.Capability{"DaemonSet holdfast-speaker": speaker}
+	for name, p := range podSpecs(render(t, args...)) {
 		if p.HostPID || p.HostIPC || len(p.Volumes) > 0 || p.HostNetwork != (name == "DaemonSet holdfast-speaker") {
 			t.Errorf("%s: hostPID %v, hostIPC %v, hostNetwork %v, volumes %v", name, p.HostPID, p.HostIPC, p.HostNetwork, p.Volumes)
 		}
@@ -244,6 +263,8 @@ func TestChartValues(t *testing.T) {
 		{"loadBalancerClass=example.org/edge", []string{"--load-balancer-class=example.org/edge"}, []string{"holdfast.dev/lb"}},
 		{"defaultLoadBalancer=false", []string{"--default-load-balancer=false"}, []string{"--default-load-balancer=true"}},
 		{"ignoreExcludeLabel=true", []string{"--ignore-exclude-label=true"}, []string{"--ignore-exclude-label=false"}},
+		{"deadEndpoints.enabled=false", []string{"--withdraw-dead-endpoints=false"}, []string{"pods/status", "kube-node-lease"}},
+		{"deadEndpoints.maxNodes=3", []string{"--dead-endpoints-max-nodes=3"}, []string{"=10%"}},
 		{"logLevel=debug", []string{"--log-level=debug"}, []string{"--log-level=info"}},
 		{"image.repository=registry.example.org/holdfast,image.tag=v9", []string{"image: registry.example.org/holdfast:v9"}, []string{"image: docker.io"}},
 		{"imagePullSecrets[0].name=registry", []string{"imagePullSecrets:\n        - name: registry"}, nil},
@@ -253,7 +274,7 @@ func TestChartValues(t *testing.T) {
 		{"controller.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone", []string{"topologyKey: zone"}, []string{"topologyKey: kubernetes.io/hostname"}},
 		{"speaker.membersPort=17947,speaker.healthPort=19218,speaker.debugPort=19219",
 			[]string{"--members-port=17947", "--health-listen=127.0.0.1:19218", "port: 19218", "--debug-listen=127.0.0.1:19219"}, []string{"port: 9218"}},
-		{"speaker.filter.enabled=false", []string{"--disable-filter=true", "add: [NET_ADMIN, NET_RAW]"}, []string{"--disable-filter=false"}},
+		{"speaker.filter.enabled=false", []string{"--disable-filter=true", "add: [NET_ADMIN, NET_RAW, SYS_NICE]"}, []string{"--disable-filter=false"}},
 		{"speaker.filter.internalTraffic=false", []string{"--filter-internal-traffic=true", "--disable-filter=false"}, []string{"--filter-internal-traffic=false"}},
 		{"speaker.tolerations[0].key=dedicated,speaker.tolerations[0].operator=Exists", []string{"key: dedicated\n          operator: Exists"}, nil},
 		{"speaker.nodeSelector.edge=yes,controller.nodeSelector.edge=no", []string{"edge: \"yes\"", "edge: \"no\""}, nil},
@@ -283,7 +304,7 @@ func TestChartValues(t *testing.T) {
 func TestChartRefusesValues(t *testing.T) {
 	for _, set := range []string{
 		"unknown=1", "image.digest=x", "image.pullPolicy=Sometimes", "image.tag=a/b", "loadBalancerClass=",
-		"loadBalancerClass=a b", "defaultLoadBalancer=maybe", "logLevel=trace", "metrics.port=0", "metrics.podMonitor.every=1s",
+		"loadBalancerClass=a b", "defaultLoadBalancer=maybe", "logLevel=trace", "deadEndpoints.maxNodes=101%", "deadEndpoints.maxNodes=-1", "metrics.port=0", "metrics.podMonitor.every=1s",
 		"controller.replicas=0", "controller.limits.cpu=1", "speaker.membersPort=65536", "speaker.replicas=3", "speaker.filter.enabled=maybe", "speaker.filter.mode=open",
 		"speaker.tolerations[0].effect=Never", "imagePullSecrets[0]=registry",
 	} {
@@ -331,7 +352,7 @@ func TestCRDs(t *testing.T) {
 	if err := yaml.Unmarshal(text, &kustomization); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"holdfast.dev_bgpadvertisements.yaml", "holdfast.dev_bgppeers.yaml", "holdfast.dev_floatingips.yaml", "holdfast.dev_ipaddresspools.yaml", "holdfast.dev_l2advertisements.yaml"}
+	want := []string{"holdfast.dev_bgpadvertisements.yaml", "holdfast.dev_bgppeers.yaml", "holdfast.dev_floatingips.yaml", "holdfast.dev_ipaddresspools.yaml", "holdfast.dev_l2advertisements.yaml", "holdfast.dev_speakerstates.yaml"}
 	for where, got := range map[string][]string{"config/crd": base(inConfig), "the chart": base(inChart), "kustomization.yaml": kustomization.Resources} {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: -want +got\n%s", where, diff)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -44,6 +45,9 @@ type Config struct {
 	Speaker bool
 	// Kick is called after every change.
 	Kick func()
+	// KickStates is called after every change of a SpeakerState. A controller that has it
+	// watches these, and the endpoints; nil watches neither.
+	KickStates func()
 }
 
 // SpeakerLabels select the pods of the speakers in Holdfast's namespace.
@@ -73,6 +77,7 @@ type Cluster struct {
 	daemonSets        *View[*appsv1.DaemonSet]
 	endpointSlices    *View[*discoveryv1.EndpointSlice]
 	pods              *View[*corev1.Pod]
+	speakerStates     *View[*v1beta1.SpeakerState]
 }
 
 // New returns a Cluster that Run starts.
@@ -91,20 +96,31 @@ func New(clients Clients, c Config) (*Cluster, error) {
 		watch(k, &k.peers, clients.holdfast, "bgppeers", "", nil, nil),
 		watch(k, &k.daemonSets, apps, "daemonsets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = own.String() }, nil),
 	}
+	discovery := clients.kube.DiscoveryV1().RESTClient()
 	if !c.Speaker {
 		errs = append(errs, watch(k, &k.floatingIPs, clients.holdfast, "floatingips", "", nil, nil))
+		if c.KickStates != nil {
+			errs = append(errs,
+				watchFor(k, c.KickStates, &k.speakerStates, clients.holdfast, "speakerstates", "", nil, nil),
+				// Nothing is decided when an endpoint changes: they are looked at when a node is dead.
+				watchFor(k, func() {}, &k.endpointSlices, discovery, "endpointslices", "", nil, nil),
+			)
+		}
 	} else {
-		slices := clients.kube.DiscoveryV1().RESTClient()
 		errs = append(errs,
-			watch(k, &k.endpointSlices, slices, "endpointslices", "", nil, nil),
+			watch(k, &k.endpointSlices, discovery, "endpointslices", "", nil, nil),
 			watch(k, &k.pods, core, "pods", c.Namespace, func(o *metav1.ListOptions) { o.LabelSelector = SpeakerLabels }, samePod),
 		)
 	}
 	return k, errors.Join(errs...)
 }
 
-// watch makes the view of one kind.
+// watch makes the view of one kind, whose changes kick.
 func watch[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions), same func(old, new T) bool) error {
+	return watchFor(k, k.config.Kick, view, client, resource, namespace, options, same)
+}
+
+func watchFor[T object](k *Cluster, kick func(), view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions), same func(old, new T) bool) error {
 	if options == nil {
 		options = func(*metav1.ListOptions) {}
 	}
@@ -114,7 +130,7 @@ func watch[T object](k *Cluster, view **View[T], client rest.Interface, resource
 	if err := informer.SetTransform(slim); err != nil {
 		return fmt.Errorf("watch %s: %w", resource, err)
 	}
-	v, err := newView(informer, k.config.Kick, same)
+	v, err := newView(informer, kick, same)
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", resource, err)
 	}
@@ -135,10 +151,18 @@ func slim(o any) (any, error) {
 		o.Status.Images = nil
 		o.Annotations = nil
 		o.Status.Conditions = slices.DeleteFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type != corev1.NodeNetworkUnavailable
+			return c.Type != corev1.NodeNetworkUnavailable && c.Type != corev1.NodeReady
 		})
+		for i := range o.Status.Conditions {
+			o.Status.Conditions[i].LastHeartbeatTime = metav1.Time{}
+		}
 	case *corev1.Pod:
 		o.Spec = corev1.PodSpec{NodeName: o.Spec.NodeName}
+	case *discoveryv1.EndpointSlice:
+		o.Ports = nil
+		for i, e := range o.Endpoints {
+			o.Endpoints[i] = discoveryv1.Endpoint{Conditions: e.Conditions, NodeName: e.NodeName, TargetRef: e.TargetRef}
+		}
 	}
 	return o, nil
 }
@@ -146,12 +170,15 @@ func slim(o any) (any, error) {
 // sameNode ignores heartbeats: a thousand kubelets must not keep every loop busy.
 func sameNode(a, b *corev1.Node) bool {
 	return reflect.DeepEqual(a.Labels, b.Labels) && reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses) &&
-		reflect.DeepEqual(a.Status.Conditions, b.Status.Conditions) && a.DeletionTimestamp.Equal(b.DeletionTimestamp)
+		reflect.DeepEqual(a.Status.Conditions, b.Status.Conditions) && a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
+		a.Spec.Unschedulable == b.Spec.Unschedulable && reflect.DeepEqual(a.Spec.Taints, b.Spec.Taints)
 }
 
 func sameNamespace(a, b *corev1.Namespace) bool { return reflect.DeepEqual(a.Labels, b.Labels) }
 
-func samePod(a, b *corev1.Pod) bool { return a.Status.HostIP == b.Status.HostIP }
+func samePod(a, b *corev1.Pod) bool {
+	return a.Status.HostIP == b.Status.HostIP && a.DeletionTimestamp.Equal(b.DeletionTimestamp)
+}
 
 func (v *View[T]) run(ctx context.Context) { v.informer.Run(ctx.Done()) }
 
@@ -196,7 +223,7 @@ func (k *Cluster) Objects() config.Objects {
 	if k.floatingIPs != nil {
 		o.FloatingIPs = k.floatingIPs.List()
 	}
-	if k.endpointSlices != nil {
+	if k.config.Speaker {
 		o.EndpointSlices = k.endpointSlices.List()
 	}
 	return o
@@ -225,16 +252,27 @@ func (k *Cluster) WaitWhileUninstalling(ctx context.Context) error {
 // markInterval is between looks at the uninstall mark, which the watch keeps current.
 const markInterval = 250 * time.Millisecond
 
-// SpeakerAddresses returns the host addresses of the pods of all speakers.
-func (k *Cluster) SpeakerAddresses() []netip.Addr {
-	var out []netip.Addr
+// SpeakerAddresses returns the host addresses of the speakers' pods, by node.
+func (k *Cluster) SpeakerAddresses() map[string]netip.Addr {
+	out := map[string]netip.Addr{}
 	for _, p := range k.pods.List() {
-		if a, err := netip.ParseAddr(p.Status.HostIP); err == nil {
-			out = append(out, a)
+		if a, err := netip.ParseAddr(p.Status.HostIP); err == nil && p.Spec.NodeName != "" {
+			out[p.Spec.NodeName] = a
 		}
 	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return slices.Compact(out)
+	return out
+}
+
+// StoppingSpeakers returns the names of nodes whose speaker's pod is being
+// deleted, and has no successor there yet.
+func (k *Cluster) StoppingSpeakers() map[string]bool {
+	out := map[string]bool{}
+	for _, p := range k.pods.List() {
+		stopping, seen := out[p.Spec.NodeName]
+		out[p.Spec.NodeName] = p.DeletionTimestamp != nil && (stopping || !seen)
+	}
+	maps.DeleteFunc(out, func(_ string, stopping bool) bool { return !stopping })
+	return out
 }
 
 // PeerUID returns the UID of a BGPPeer, "" when it is not known.

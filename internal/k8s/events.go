@@ -38,7 +38,7 @@ func (k *Cluster) startEvents() (stop func()) {
 
 func reference(o lb.Object, uid types.UID) *corev1.ObjectReference {
 	version := v1beta1.GroupVersion.String()
-	if o.Kind == "Service" {
+	if o.Kind == "Service" || o.Kind == "Node" {
 		version = "v1"
 	}
 	return &corev1.ObjectReference{APIVersion: version, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, UID: uid}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -40,15 +42,27 @@ func (k *Cluster) EnsureMembersKey(ctx context.Context, name string) error {
 	return nil
 }
 
-// MembersKey reads the key of the speakers' membership.
-func (k *Cluster) MembersKey(ctx context.Context, name string) ([]byte, error) {
+// MembersKeys reads the keys of the speakers' membership: the one to send with,
+// then those that are accepted too, which are all other entries by name. Entries
+// that are no keys are left out and named.
+func (k *Cluster) MembersKeys(ctx context.Context, name string) (keys [][]byte, unusable []string, err error) {
 	secret, err := k.clients.kube.CoreV1().Secrets(k.config.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("get secret %s: %w", name, err)
+		return nil, nil, fmt.Errorf("get secret %s: %w", name, err)
 	}
 	key := secret.Data[membersKey]
 	if len(key) != membersKeyLength {
-		return nil, fmt.Errorf("secret %s has a %d byte %q, want %d bytes: delete the Secret and the controller makes a new one", name, len(key), membersKey, membersKeyLength)
+		return nil, nil, fmt.Errorf("secret %s has a %d byte %q, want %d bytes: delete the Secret and the controller makes a new one", name, len(key), membersKey, membersKeyLength)
 	}
-	return key, nil
+	keys = append(keys, key)
+	for _, entry := range slices.Sorted(maps.Keys(secret.Data)) {
+		switch key := secret.Data[entry]; {
+		case entry == membersKey:
+		case len(key) != membersKeyLength:
+			unusable = append(unusable, entry)
+		default:
+			keys = append(keys, key)
+		}
+	}
+	return keys, unusable, nil
 }

@@ -40,7 +40,16 @@ func (c Clients) Uninstall(ctx context.Context, log *slog.Logger, namespace, dae
 			log.Warn("some speakers did not say that they have withdrawn; going on", "error", err)
 		}
 	}
-	return errors.Join(c.clearOwn(ctx, "ipaddresspools"), c.clearOwn(ctx, "floatingips"), c.clearServices(ctx))
+	return errors.Join(c.clearOwn(ctx, "ipaddresspools"), c.clearOwn(ctx, "floatingips"), c.clearServices(ctx), c.deleteStates(ctx))
+}
+
+// deleteStates removes what speakers said of themselves: there are none any more.
+func (c Clients) deleteStates(ctx context.Context) error {
+	err := c.holdfast.Delete().Resource(speakerStates).Do(ctx).Error()
+	if err = ignoreNotFound(err); err != nil {
+		return fmt.Errorf("delete speakerstates: %w", err)
+	}
+	return nil
 }
 
 func (c Clients) mark(ctx context.Context, namespace, daemonSet string) (bool, error) {

@@ -11,6 +11,7 @@ import (
 	"github.com/mdlayher/ethernet"
 	"github.com/mdlayher/ndp"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
@@ -40,6 +41,9 @@ func describe(frame []byte) string {
 	}
 	if checksum(f.Payload[8:40], f.Payload[ipv6Len:]) != 0 {
 		return "bad checksum"
+	}
+	if ns, ok := m.(*ndp.NeighborSolicitation); ok {
+		return head + fmt.Sprintf("%s > %s hop limit %d NS %s options %d", from, to, f.Payload[7], ns.TargetAddress, len(ns.Options))
 	}
 	na := m.(*ndp.NeighborAdvertisement)
 	return head + fmt.Sprintf("%s > %s hop limit %d NA %s R=%t S=%t O=%t lla %s", from, to, f.Payload[7],
@@ -84,6 +88,36 @@ func TestAnswer(t *testing.T) {
 		}
 		if diff := cmp.Diff(tt.want, describe(answer)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+func TestProbeFrames(t *testing.T) {
+	for i, want := range []string{
+		"us>all ARP 1 0.0.0.0 us > 192.0.2.100 00:00:00:00:00:00",
+		"us>33:33:ff:00:01:00 :: > ff02::1:ff00:100 hop limit 255 NS 2001:db8::100 options 0",
+	} {
+		frame, err := protocols()[i].probe(&eth0, []netip.Addr{v4, v6}[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := describe(frame); got != want {
+			t.Errorf("probe is %s\nwant     %s", got, want)
+		}
+	}
+}
+
+// In the stead of an owner whose speaker is mute its MAC is told, in frames of our own.
+func TestAnswerInStead(t *testing.T) {
+	p := testPort()
+	p.r.Set(Desired{Announcements: []lb.Announcement{{Address: v4, MAC: otherMAC}, {Address: v6, MAC: otherMAC}}})
+	for i, want := range []string{
+		"us>asker ARP 2 192.0.2.100 02:53:00:00:00:03 > 192.0.2.2 asker",
+		"us>asker fe80::1 > 2001:db8::2 hop limit 255 NA 2001:db8::100 R=false S=true O=true lla 02:53:00:00:00:03",
+	} {
+		answer, out := p.handle(p.r.protocols[i], [][]byte{arpRequest(v4, nil), ns(v6, nil)}[i])
+		if out != answered || describe(answer) != want {
+			t.Errorf("%v: %s\nwant %s", out, describe(answer), want)
 		}
 	}
 }

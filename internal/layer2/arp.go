@@ -8,7 +8,6 @@ import (
 
 	"github.com/mdlayher/arp"
 	"github.com/mdlayher/ethernet"
-	"golang.org/x/net/bpf"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
@@ -25,21 +24,29 @@ func arpProtocol() protocol {
 	return protocol{
 		family:    lb.IPv4,
 		etherType: ethernet.EtherTypeARP,
-		filter:    toUs(bpf.RetConstant{Val: maxFrame}),
+		filter:    arpFilter,
 		parse:     parseARP,
 		answer:    arpReply,
 		announce:  gratuitousARP,
+		probe:     arpProbe,
 	}
 }
 
-// parseARP reads an ARP request (RFC 826), a probe included.
-func parseARP(frame []byte, own link.MAC) (question, outcome) {
+// Offsets in an ARP packet of the two protocol addresses.
+const (
+	offSenderIP = 14
+	offTargetIP = 24
+)
+
+// parseARP reads an ARP packet (RFC 826). Whatever it is for, its sender says to
+// have the sender's address (RFC 5227 section 2.4), unless it has none yet.
+func parseARP(frame []byte, own link.MAC) (message, outcome) {
 	p, out := header(frame, ethernet.EtherTypeARP, own)
 	if out != answered {
-		return question{}, out
+		return message{}, out
 	}
 	if len(p) < arpLen {
-		return question{}, badLength
+		return message{}, badLength
 	}
 	const (
 		ethernetHardware = 1
@@ -47,20 +54,23 @@ func parseARP(frame []byte, own link.MAC) (question, outcome) {
 		ethernetIPv4 = ethernetHardware<<32 | uint64(ethernet.EtherTypeIPv4)<<16 | 6<<8 | 4
 	)
 	if uint64(binary.BigEndian.Uint32(p))<<16|uint64(binary.BigEndian.Uint16(p[4:])) != ethernetIPv4 {
-		return question{}, badFormat
+		return message{}, badFormat
 	}
-	q := question{
-		mac:    link.MAC(p[8:14]),
-		sender: netip.AddrFrom4([4]byte(p[14:18])),
-		target: netip.AddrFrom4([4]byte(p[24:28])),
+	m := message{mac: link.MAC(p[8:offSenderIP]), sender: netip.AddrFrom4([4]byte(p[offSenderIP:18]))}
+	if !m.mac.IsUnicast() || m.sender.IsMulticast() {
+		return message{}, badSender
 	}
-	if !q.mac.IsUnicast() || q.sender.IsMulticast() {
-		return question{}, badSender
+	if !m.sender.IsUnspecified() {
+		m.claimed = m.sender
 	}
-	if arp.Operation(binary.BigEndian.Uint16(p[6:])) != arp.OperationRequest {
-		return q, notRequest
+	switch arp.Operation(binary.BigEndian.Uint16(p[6:])) {
+	case arp.OperationRequest:
+		m.target = netip.AddrFrom4([4]byte(p[offTargetIP:arpLen]))
+	case arp.OperationReply:
+	default:
+		return message{}, notRequest
 	}
-	return q, answered
+	return m, answered
 }
 
 // station is an end of an ARP packet.
@@ -71,27 +81,33 @@ type station struct {
 
 // arpReply answers to the asker alone, also a probe, whose sender address
 // 0.0.0.0 is given back as the target's (RFC 5227 section 2.1.1).
-func arpReply(l *link.Link, q question) ([]byte, error) {
-	return arpFrame(arp.OperationReply, station{l.MAC, q.target}, station{q.mac, q.sender}, q.mac.HardwareAddr())
+func arpReply(l *link.Link, mac link.MAC, m message) ([]byte, error) {
+	return arpFrame(l, arp.OperationReply, station{mac, m.target}, station{m.mac, m.sender}, m.mac.HardwareAddr())
+}
+
+// arpProbe asks without teaching anybody an address (RFC 5227 section 2.1.1).
+func arpProbe(l *link.Link, addr netip.Addr) ([]byte, error) {
+	nobody := station{l.MAC, netip.IPv4Unspecified()}
+	return arpFrame(l, arp.OperationRequest, nobody, station{ip: addr}, ethernet.Broadcast)
 }
 
 // gratuitousARP is an announcement as a request (RFC 5227 section 2.3) and again
 // as a reply, since some stacks learn from only one of them.
 func gratuitousARP(l *link.Link, addr netip.Addr) ([][]byte, error) {
 	us := station{l.MAC, addr}
-	request, err := arpFrame(arp.OperationRequest, us, station{ip: addr}, ethernet.Broadcast)
+	request, err := arpFrame(l, arp.OperationRequest, us, station{ip: addr}, ethernet.Broadcast)
 	if err != nil {
 		return nil, err
 	}
 	// In a gratuitous reply the target's MAC is the sender's (RFC 5944 section 4.6).
-	reply, err := arpFrame(arp.OperationReply, us, us, ethernet.Broadcast)
+	reply, err := arpFrame(l, arp.OperationReply, us, us, ethernet.Broadcast)
 	if err != nil {
 		return nil, err
 	}
 	return [][]byte{request, reply}, nil
 }
 
-func arpFrame(op arp.Operation, sender, target station, dst net.HardwareAddr) ([]byte, error) {
+func arpFrame(l *link.Link, op arp.Operation, sender, target station, dst net.HardwareAddr) ([]byte, error) {
 	p, err := arp.NewPacket(op, sender.mac.HardwareAddr(), sender.ip, target.mac.HardwareAddr(), target.ip)
 	if err != nil {
 		return nil, fmt.Errorf("make ARP packet: %w", err)
@@ -101,7 +117,7 @@ func arpFrame(op arp.Operation, sender, target station, dst net.HardwareAddr) ([
 		return nil, fmt.Errorf("make ARP packet: %w", err)
 	}
 	f := ethernet.Frame{
-		Destination: dst, Source: p.SenderHardwareAddr, EtherType: ethernet.EtherTypeARP, Payload: payload,
+		Destination: dst, Source: l.MAC.HardwareAddr(), EtherType: ethernet.EtherTypeARP, Payload: payload,
 	}
 	return f.MarshalBinary()
 }

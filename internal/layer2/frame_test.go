@@ -2,6 +2,7 @@ package layer2
 
 import (
 	"encoding/binary"
+	"log/slog"
 	"net/netip"
 	"testing"
 
@@ -79,6 +80,23 @@ func ns(target netip.Addr, change func(*solicitation)) []byte {
 	return s.marshal()
 }
 
+// na is an unsolicited Neighbor Advertisement by the asker that target is at mac, changed as the test says.
+func na(target netip.Addr, mac link.MAC, change func(*ndp.NeighborAdvertisement)) []byte {
+	m := &ndp.NeighborAdvertisement{TargetAddress: target, Override: true, Options: []ndp.Option{
+		&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: mac.HardwareAddr()},
+	}}
+	if change != nil {
+		change(m)
+	}
+	all := netip.IPv6LinkLocalAllNodes()
+	asker := link.Link{MAC: askerMAC}
+	frame, err := icmpFrame(&asker, groupMAC(all), asker6, all, m)
+	if err != nil {
+		panic(err)
+	}
+	return frame
+}
+
 func (s *solicitation) marshal() []byte {
 	icmp, err := ndp.MarshalMessageChecksum(&s.message, s.source, s.to)
 	if err != nil {
@@ -106,8 +124,8 @@ func (s *solicitation) marshal() []byte {
 
 // testPort is a port on eth0 without wires, of a Responder that announces both addresses.
 func testPort() *port {
-	r := New(Config{})
-	r.table.Store(newTable(ourAnnouncements))
+	r := New(Config{Log: slog.New(slog.DiscardHandler)})
+	r.table.Store(newTable(Desired{Announcements: ourAnnouncements}, &table{}, false))
 	p := &port{r: r}
 	p.setLink(eth0)
 	return p
@@ -163,7 +181,7 @@ func ndpTests() []frameTest {
 	request := func(change func(*solicitation)) []byte { return ns(v6, change) }
 	options := func(b ...byte) []byte {
 		return request(func(s *solicitation) {
-			s.fix, s.icmp = true, func(icmp []byte) []byte { return append(icmp[:solicitationLen], b...) }
+			s.fix, s.icmp = true, func(icmp []byte) []byte { return append(icmp[:discoveryLen], b...) }
 		})
 	}
 	dad := func(s *solicitation) { s.source, s.message.Options = netip.IPv6Unspecified(), nil }
@@ -187,6 +205,11 @@ func ndpTests() []frameTest {
 		{"other message", request(func(s *solicitation) {
 			s.fix, s.icmp = true, func(b []byte) []byte { b[0] = 128; return b }
 		}), notRequest},
+		{"advertisement of another", na(v6, askerMAC, nil), claimed},
+		{"advertisement without MAC", na(v6, askerMAC, func(m *ndp.NeighborAdvertisement) { m.Options = nil }), claimed},
+		{"advertisement of a foreign address", na(foreign6, askerMAC, nil), notRequest},
+		{"solicited advertisement to all", na(v6, askerMAC, func(m *ndp.NeighborAdvertisement) { m.Solicited = true }), badFormat},
+		{"advertisement of a group's MAC", na(v6, groupMAC(v6), nil), badOption},
 		{"UDP", request(func(s *solicitation) { s.header = 17 }), notRequest},
 		{"asked by the address itself", request(func(s *solicitation) { s.source = v6 }), claimed},
 		{"own frame", request(func(s *solicitation) { s.eth.Source = ourMAC.HardwareAddr() }), ownFrame},
@@ -206,7 +229,7 @@ func ndpTests() []frameTest {
 		{"payload length 0", func() []byte { b := request(nil); b[18], b[19] = 0, 0; return b }(), badLength},
 		{"payload length 65535", func() []byte { b := request(nil); b[18], b[19] = 255, 255; return b }(), badLength},
 		{"short message", request(func(s *solicitation) {
-			s.fix, s.icmp = true, func(b []byte) []byte { return b[:solicitationLen-1] }
+			s.fix, s.icmp = true, func(b []byte) []byte { return b[:discoveryLen-1] }
 		}), badLength},
 		{"option of length 0", options(1, 0, 2, 0x53, 0, 0, 0, 2), badOption},
 		{"option beyond the end", options(1, 2, 2, 0x53, 0, 0, 0, 2), badOption},

@@ -26,7 +26,7 @@ func TestGroupsHeal(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)
 		r := realResponder(t)
-		r.Set(ourAnnouncements)
+		r.Set(Desired{Announcements: ourAnnouncements})
 		nstest.Until(t, within, "group joined", func() bool { return member(t, n) })
 
 		n.node.Output("ip", "link", "set", "eth0", "mtu", "1200")
@@ -41,7 +41,7 @@ func TestGroupsHeal(t *testing.T) {
 		nstest.Until(t, within, "group joined anew", func() bool { return member(t, n) })
 		nstest.Until(t, within, "repair counted", func() bool { return r.counts.repairs[repairGroup].Load() > 0 })
 
-		r.Set(ourAnnouncements[:1])
+		r.Set(Desired{Announcements: ourAnnouncements[:1]})
 		nstest.Until(t, within, "group left", func() bool { return !member(t, n) })
 	})
 }
@@ -62,7 +62,7 @@ func TestSnoopingSwitch(t *testing.T) {
 		n.far.Sysctl("ipv6/neigh/eth0/retrans_time_ms", "100")
 
 		r := realResponder(t)
-		r.Set(ourAnnouncements)
+		r.Set(Desired{Announcements: ourAnnouncements})
 		nstest.Until(t, within, "answer through the switch", func() bool { return n.ask(t, v6) == n.mac() })
 		// The switch forwards to the port by the report, and does not merely flood.
 		group, _ := solicitedNode(v6)

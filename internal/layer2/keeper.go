@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/mdlayher/ndp"
+	"golang.org/x/net/bpf"
 
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
@@ -20,17 +21,25 @@ type keeper struct {
 	broken map[int]time.Time
 	// complaints are the errors of opening ports that were logged, by index.
 	complaints map[int]string
-	epoch      uint64
+	// known are the names of links that have answered, so that their return is told from their arrival.
+	known map[string]bool
+	epoch uint64
 	// paced is when the next announcements may go out.
 	paced time.Time
 	// synced is the table that schedule and groups follow; nil after a change of ports.
 	synced *table
+	// addrs are the addresses of the table addrsOf by family, in order.
+	addrs   [families][]netip.Addr
+	addrsOf *table
+	// conflicts are the statuses of addresses that others were seen to claim.
+	conflicts map[netip.Addr]*status
 }
 
 func newKeeper(r *Responder) *keeper {
 	return &keeper{
 		r: r, ports: make(map[int]*port), schedule: newSchedule(r.timers),
-		broken: make(map[int]time.Time), complaints: make(map[int]string),
+		broken: make(map[int]time.Time), complaints: make(map[int]string), known: make(map[string]bool),
+		conflicts: make(map[netip.Addr]*status),
 	}
 }
 
@@ -39,25 +48,39 @@ func (k *keeper) sync() {
 	t := k.r.table.Load()
 	wanted := make(map[int]link.Link)
 	for _, l := range k.r.links() {
-		if t.uses(l) {
+		switch {
+		case t.uses(l):
 			wanted[l.Index] = l
+		case l.CanAnnounce():
+			delete(k.known, l.Name) // it is well, and only not needed
 		}
 	}
 	k.dropPorts(wanted)
+	k.forgetConflicts(time.Now())
+	addrs := k.sorted(t)
 	for index, l := range wanted {
 		if p := k.ports[index]; p != nil {
 			k.refresh(p, l)
 		} else {
-			k.open(l)
+			k.open(l, addrs)
 		}
 	}
 	if k.synced == t {
 		return
 	}
 	k.synced = t
+	k.filter(addrs)
 	ports := maps.Clone(k.ports)
 	k.r.ports.Store(&ports)
 	k.follow(t)
+}
+
+// sorted returns the addresses of a table by family, in order.
+func (k *keeper) sorted(t *table) [families][]netip.Addr {
+	if k.addrsOf != t {
+		k.addrs, k.addrsOf = t.sorted(), t
+	}
+	return k.addrs
 }
 
 // dropPorts closes the ports that failed or whose links are not wanted any more.
@@ -95,20 +118,27 @@ func (k *keeper) refresh(p *port, l link.Link) {
 		return
 	}
 	p.setLink(l)
+	if old.Name != l.Name {
+		k.r.log.Info("link has a new name", "link", l.Name, "was", old.Name)
+		k.r.counts.repairs[repairLink].Add(1)
+		delete(k.known, old.Name)
+		k.known[l.Name] = true
+	}
 	if old.MAC != l.MAC {
 		k.r.log.Info("link has a new MAC", "link", l.Name, "mac", l.MAC, "was", old.MAC)
+		k.r.counts.repairs[repairMAC].Add(1)
 		k.epoch++
 		p.epoch = k.epoch
 	}
 	k.synced = nil
 }
 
-func (k *keeper) open(l link.Link) {
+func (k *keeper) open(l link.Link, addrs [families][]netip.Addr) {
 	retryAt, broken := k.broken[l.Index]
 	if broken && time.Now().Before(retryAt) {
 		return
 	}
-	p, err := k.r.openPort(l)
+	p, err := k.r.openPort(l, addrs)
 	if err != nil {
 		if k.complaints[l.Index] != err.Error() {
 			k.complaints[l.Index] = err.Error()
@@ -118,9 +148,13 @@ func (k *keeper) open(l link.Link) {
 	}
 	delete(k.complaints, l.Index)
 	delete(k.broken, l.Index)
-	if broken {
+	switch {
+	case broken:
 		k.r.counts.repairs[repairSocket].Add(1)
+	case k.known[l.Name]:
+		k.r.counts.repairs[repairLink].Add(1)
 	}
+	k.known[l.Name] = true
 	k.epoch++
 	p.epoch = k.epoch
 	k.ports[l.Index] = p
@@ -128,49 +162,63 @@ func (k *keeper) open(l link.Link) {
 	k.r.log.Info("link answers", "link", l.Name, "mac", l.MAC)
 }
 
+// filter has the kernel pass what concerns these addresses, before any of them is announced.
+func (k *keeper) filter(addrs [families][]netip.Addr) {
+	var programs [families][]bpf.Instruction
+	for i, proto := range k.r.protocols {
+		programs[i] = proto.filter(addrs[i])
+	}
+	for _, p := range k.ports {
+		if err := p.setFilters(programs); err != nil && !p.failed.Load() {
+			// It goes on with what it read before: a socket made anew reads what it should.
+			k.r.log.Error("link cannot filter", "link", p.link.Load().Name, "err", err)
+			p.failed.Store(true)
+			k.r.Kick()
+		}
+	}
+}
+
 // follow tells schedule and groups what is answered where.
 func (k *keeper) follow(t *table) {
-	pairs := make(map[pair]uint64, len(t.links)*len(k.ports))
+	jobs := make(map[pair]job, len(t.entries)*len(k.ports))
 	groups := make(map[membership]bool)
 	for index, p := range k.ports {
 		l := p.link.Load()
-		for addr := range t.links {
-			if !t.answers(addr, &l.Link, l.usable) {
+		for addr := range t.entries {
+			e := t.on(addr, &l.Link, l.usable)
+			if e == nil {
 				continue
 			}
-			pairs[pair{index, addr}] = p.epoch
+			jobs[pair{index, addr}] = job{e.is(), e.status, p.epoch}
 			if group, ok := solicitedNode(addr); ok {
 				groups[membership{index, group}] = true
 			}
 		}
 	}
-	k.schedule.set(pairs, time.Now())
+	k.schedule.set(jobs, time.Now())
 	k.r.groups.set(groups)
+}
+
+// reschedule follows a change of one address.
+func (k *keeper) reschedule(addr netip.Addr, now time.Time) {
+	t := k.r.table.Load()
+	for index, p := range k.ports {
+		l := p.link.Load()
+		if e := t.on(addr, &l.Link, l.usable); e != nil {
+			k.schedule.put(pair{index, addr}, job{e.is(), e.status, p.epoch}, now)
+		} else {
+			k.schedule.drop(pair{index, addr})
+		}
+	}
 }
 
 // solicitedNode returns the group that is asked for an IPv6 address (RFC 4291 section 2.7.1).
 func solicitedNode(addr netip.Addr) (netip.Addr, bool) {
+	if addr.Is4() {
+		return netip.Addr{}, false
+	}
 	group, err := ndp.SolicitedNodeMulticast(addr)
 	return group, err == nil
-}
-
-// announce sends what is due, a few addresses at a time, and returns how long to
-// rest; false if nothing will be due.
-func (k *keeper) announce() (time.Duration, bool) {
-	now := time.Now()
-	if now.Before(k.paced) {
-		return k.paced.Sub(now), true
-	}
-	due := k.schedule.take(now, k.r.timers.PaceAddresses)
-	for _, d := range due {
-		k.ports[d.index].announce(d.addr)
-	}
-	if len(due) == k.r.timers.PaceAddresses {
-		k.paced = now.Add(k.r.timers.PaceInterval)
-		return k.r.timers.PaceInterval, true
-	}
-	wait, ok := k.schedule.next(now)
-	return max(wait, 0), ok
 }
 
 func (k *keeper) close() {

@@ -16,10 +16,24 @@ const (
 	results
 )
 
+// How an address was handed over.
+const (
+	// heard: the node that announces it now was.
+	heard = iota
+	// unheard: nobody was, and time was up.
+	unheard
+
+	handovers
+)
+
 // Kinds of repairs.
 const (
 	repairSocket = iota
 	repairGroup
+	// repairLink: a link was away and is back, made anew, or has another name.
+	repairLink
+	repairMAC
+	repairConflict
 
 	repairs
 )
@@ -27,14 +41,18 @@ const (
 // counts are the events that no state shows.
 type counts struct {
 	requests      [families][outcomes]atomic.Uint64
-	responses     [families][results]atomic.Uint64
+	answers       [families][results]atomic.Uint64
 	announcements [families][results]atomic.Uint64
+	probes        [families][results]atomic.Uint64
+	takeovers     [families]atomic.Uint64
+	conflicts     [families]atomic.Uint64
+	handovers     [handovers]atomic.Uint64
 	repairs       [repairs]atomic.Uint64
 }
 
 // descs are the metrics' descriptions. They cost little, and only a scrape asks for them.
 type descs struct {
-	requests, responses, announcements, addresses *prometheus.Desc
+	requests, answers, announcements, probes, takeovers, handovers, conflicts, addresses, conflicting *prometheus.Desc
 	// repairs has a Desc for each kind, the kind being a constant label: so
 	// collectors of other packages can add kinds of their own to the same metric.
 	repairs [repairs]*prometheus.Desc
@@ -42,24 +60,33 @@ type descs struct {
 
 func newDescs() descs {
 	metric := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("holdfast_layer2_"+name, help, labels, nil)
+		return prometheus.NewDesc("holdfast_l2_"+name, help, labels, nil)
 	}
 	repair := func(kind string) *prometheus.Desc {
 		return prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": kind})
 	}
 	return descs{
 		requests:      metric("requests_total", "Frames received, by what became of them.", "family", "result"),
-		responses:     metric("responses_total", "Answers to requests.", "family", "result"),
+		answers:       metric("answers_total", "Answers to requests.", "family", "result"),
 		announcements: metric("announcements_total", "Gratuitous ARP packets and unsolicited neighbor advertisements.", "family", "result"),
+		probes:        metric("probes_total", "Questions whether anybody has an address.", "family", "result"),
+		takeovers:     metric("takeovers_total", "Addresses that this node began to announce.", "family"),
+		handovers:     metric("handovers_total", "Addresses that this node left to another one, which was heard or not.", "result"),
+		conflicts:     metric("conflicts_total", "Frames of machines that are not ours and claim an address.", "family"),
 		addresses:     metric("announced_addresses", "Addresses that are answered on at least one link.", "family"),
-		repairs:       [repairs]*prometheus.Desc{repairSocket: repair("layer2_socket"), repairGroup: repair("layer2_group")},
+		conflicting:   metric("conflicting_addresses", "Addresses that a machine which is not ours was seen to claim lately.", "family"),
+		repairs: [repairs]*prometheus.Desc{
+			repairSocket: repair("l2_socket"), repairGroup: repair("l2_group"),
+			repairLink: repair("l2_link"), repairMAC: repair("l2_mac"), repairConflict: repair("l2_conflict"),
+		},
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (r *Responder) Describe(ch chan<- *prometheus.Desc) {
 	d := newDescs()
-	for _, desc := range append(d.repairs[:], d.requests, d.responses, d.announcements, d.addresses) {
+	for _, desc := range append(d.repairs[:], d.requests, d.answers, d.announcements, d.probes,
+		d.takeovers, d.handovers, d.conflicts, d.addresses, d.conflicting) {
 		ch <- desc
 	}
 }
@@ -70,11 +97,17 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 	counter := func(desc *prometheus.Desc, n *atomic.Uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n.Load()), labels...)
 	}
-	addresses := make(map[lb.Family]int)
+	addresses, conflicting := make(map[lb.Family]int), make(map[lb.Family]int)
 	for _, a := range r.State().Addresses {
-		if len(a.Links) > 0 {
+		if a.Answered() {
 			addresses[lb.FamilyOf(a.Address)]++
 		}
+		if a.Conflict != nil {
+			conflicting[lb.FamilyOf(a.Address)]++
+		}
+	}
+	gauge := func(desc *prometheus.Desc, n int, family string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), family)
 	}
 	for i, proto := range r.protocols {
 		family := string(proto.family)
@@ -82,11 +115,17 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 			counter(d.requests, &r.counts.requests[i][o], family, o.String())
 		}
 		for result, label := range [results]string{sent: "sent", failed: "failed"} {
-			counter(d.responses, &r.counts.responses[i][result], family, label)
+			counter(d.answers, &r.counts.answers[i][result], family, label)
 			counter(d.announcements, &r.counts.announcements[i][result], family, label)
+			counter(d.probes, &r.counts.probes[i][result], family, label)
 		}
-		ch <- prometheus.MustNewConstMetric(d.addresses, prometheus.GaugeValue, float64(addresses[proto.family]), family)
+		counter(d.takeovers, &r.counts.takeovers[i], family)
+		counter(d.conflicts, &r.counts.conflicts[i], family)
+		gauge(d.addresses, addresses[proto.family], family)
+		gauge(d.conflicting, conflicting[proto.family], family)
 	}
+	counter(d.handovers, &r.counts.handovers[heard], "heard")
+	counter(d.handovers, &r.counts.handovers[unheard], "unheard")
 	for kind, desc := range d.repairs {
 		counter(desc, &r.counts.repairs[kind])
 	}

@@ -13,8 +13,12 @@ const (
 	notOurs
 	// notRequest: no question, for example another station's answer.
 	notRequest
-	// claimed: another station says that it has one of our addresses.
+	// claimed: a machine that is not ours says that it has one of our addresses.
 	claimed
+	// bySpeaker: another speaker announces or answers for one of our addresses.
+	bySpeaker
+	// lapsed: the lease had run out, so that another node may have the address by now.
+	lapsed
 	// ownFrame: this link's own MAC is the sender.
 	ownFrame
 	// notToUs: sent to another station, seen for example on a promiscuous link.
@@ -43,7 +47,7 @@ const (
 func (o outcome) String() string {
 	return [outcomes]string{
 		answered: "answered", sendFailed: "sendFailed", notOurs: "notOurs", notRequest: "notRequest",
-		claimed: "claimed", ownFrame: "ownFrame", notToUs: "notToUs", tagged: "tagged",
+		claimed: "claimed", bySpeaker: "bySpeaker", lapsed: "lapsed", ownFrame: "ownFrame", notToUs: "notToUs", tagged: "tagged",
 		badLength: "badLength", badFormat: "badFormat", badSender: "badSender", badTarget: "badTarget",
 		badHopLimit: "badHopLimit", badChecksum: "badChecksum", badOption: "badOption",
 	}[o]

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/net/bpf"
+
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
@@ -31,12 +33,13 @@ type port struct {
 	done   sync.WaitGroup
 }
 
-// openPort opens both wires of a link and reads them until close.
-func (r *Responder) openPort(l link.Link) (*port, error) {
+// openPort opens both wires of a link, for what concerns these addresses, and
+// reads them until close.
+func (r *Responder) openPort(l link.Link, addrs [families][]netip.Addr) (*port, error) {
 	p := &port{r: r, opened: time.Now()}
 	p.setLink(l)
 	for i, proto := range r.protocols {
-		w, err := r.listen(l, proto)
+		w, err := r.listen(l, proto, addrs[i])
 		if err != nil {
 			return nil, errors.Join(err, p.close())
 		}
@@ -44,6 +47,15 @@ func (r *Responder) openPort(l link.Link) (*port, error) {
 		p.done.Go(func() { p.read(proto, w) })
 	}
 	return p, nil
+}
+
+// setFilters has the kernel pass what concerns these addresses.
+func (p *port) setFilters(programs [families][]bpf.Instruction) error {
+	var errs []error
+	for i, w := range p.wires {
+		errs = append(errs, w.SetFilter(programs[i]))
+	}
+	return errors.Join(errs...)
 }
 
 func (p *port) setLink(l link.Link) { p.link.Store(&attached{Link: l, usable: l.Usable()}) }
@@ -81,57 +93,78 @@ func (p *port) read(proto protocol, w wire) {
 
 func (p *port) reply(proto protocol, w wire, answer []byte) outcome {
 	if _, err := w.Write(answer); err != nil {
-		p.r.counts.responses[number(proto.family)][failed].Add(1)
+		p.r.counts.answers[number(proto.family)][failed].Add(1)
 		return sendFailed
 	}
-	p.r.counts.responses[number(proto.family)][sent].Add(1)
+	p.r.counts.answers[number(proto.family)][sent].Add(1)
 	return answered
 }
 
 // handle decides on a frame: the answer, or why there is none.
 func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	l := p.link.Load()
-	q, out := proto.parse(frame, l.MAC)
-	if out != answered && out != notRequest {
-		return nil, out
-	}
-	// Who announces or answers names the address as the sender's: not a question.
-	if (out == notRequest || q.sender == q.target) && p.answers(l, q.sender) {
-		return nil, claimed
-	}
-	if out == answered && !p.answers(l, q.target) {
-		return nil, notOurs
-	}
+	m, out := proto.parse(frame, l.MAC)
 	if out != answered {
 		return nil, out
 	}
-	answer, err := proto.answer(&l.Link, q)
+	t := p.r.table.Load()
+	if e := t.on(m.claimed, &l.Link, l.usable); e != nil {
+		out = p.r.claimed(t, e, l, m)
+		// Who announces or answers names the address as the sender's: not a question.
+		if !m.target.IsValid() || m.target == m.claimed {
+			return nil, out
+		}
+	}
+	if !m.target.IsValid() {
+		return nil, notRequest
+	}
+	e := t.on(m.target, &l.Link, l.usable)
+	if e == nil {
+		return nil, notOurs
+	}
+	if out := p.r.asked(t, e, l, m); out != answered {
+		return nil, out
+	}
+	mac := l.MAC
+	if e.mac != (link.MAC{}) {
+		mac = e.mac
+	}
+	answer, err := proto.answer(&l.Link, mac, m)
 	if err != nil {
 		return nil, sendFailed
 	}
 	return answer, answered
 }
 
-func (p *port) answers(l *attached, addr netip.Addr) bool {
-	return p.r.table.Load().answers(addr, &l.Link, l.usable)
-}
-
 // announce tells all neighbours of an address, unless it is no longer ours.
 func (p *port) announce(addr netip.Addr) {
 	l := p.link.Load()
-	if !p.answers(l, addr) {
+	e := p.r.table.Load().on(addr, &l.Link, l.usable)
+	if e == nil || e.is() != ours {
 		return
 	}
 	n := number(lb.FamilyOf(addr))
 	frames, err := p.r.protocols[n].announce(&l.Link, addr)
+	p.send(n, &p.r.counts.announcements[n], err, frames...)
+}
+
+// probe asks who has an address.
+func (p *port) probe(addr netip.Addr) {
+	n := number(lb.FamilyOf(addr))
+	frame, err := p.r.protocols[n].probe(&p.link.Load().Link, addr)
+	p.send(n, &p.r.counts.probes[n], err, frame)
+}
+
+func (p *port) send(family int, count *[results]atomic.Uint64, err error, frames ...[]byte) {
 	if err != nil {
-		p.r.counts.announcements[n][failed].Add(1)
+		count[failed].Add(1)
+		return
 	}
 	for _, frame := range frames {
 		result := sent
-		if _, err := p.wires[n].Write(frame); err != nil {
+		if _, err := p.wires[family].Write(frame); err != nil {
 			result = failed
 		}
-		p.r.counts.announcements[n][result].Add(1)
+		count[result].Add(1)
 	}
 }

@@ -2,6 +2,7 @@ package layer2
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/mdlayher/ethernet"
 	"golang.org/x/net/bpf"
@@ -10,29 +11,40 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// question asks for the MAC of an address; the same for both families.
-type question struct {
+// message is what an ARP packet or a message of Neighbor Discovery says; the same
+// for both families.
+type message struct {
+	// target is asked for; the zero Addr asks nothing.
 	target netip.Addr
 	// sender is unspecified when the asker has no address yet: an ARP probe (RFC
 	// 5227 section 2.1.1), or duplicate address detection (RFC 4862 section 5.4).
 	sender netip.Addr
-	// mac is where the answer goes.
+	// claimed is the address that the sender says it has; the zero Addr for none.
+	claimed netip.Addr
+	// mac is the sender's: where an answer goes, and who claims.
 	mac link.MAC
 }
+
+// isProbe reports whether the message only asks who has the target.
+func (m message) isProbe() bool { return m.target.IsValid() && m.sender.IsUnspecified() }
 
 // protocol is what differs between ARP and Neighbor Discovery.
 type protocol struct {
 	family    lb.Family
 	etherType ethernet.EtherType
-	// filter keeps out of the socket what is no business of the protocol.
-	filter []bpf.Instruction
+	// filter keeps out of the socket what is no business of the protocol, and what
+	// concerns none of the addresses, which are of its family and sorted.
+	filter func(addrs []netip.Addr) []bpf.Instruction
 	// parse reads a whole frame that arrived at the link with this MAC. The
-	// question is filled in as far as it was read.
-	parse func(frame []byte, own link.MAC) (question, outcome)
-	// answer makes the frame that answers q on the link.
-	answer func(l *link.Link, q question) ([]byte, error)
+	// outcome is answered for whatever is well-formed.
+	parse func(frame []byte, own link.MAC) (message, outcome)
+	// answer makes the frame that answers a question on the link: who has the
+	// target is mac, mostly the link itself.
+	answer func(l *link.Link, mac link.MAC, m message) ([]byte, error)
 	// announce makes the frames that tell all neighbours unasked.
 	announce func(l *link.Link, addr netip.Addr) ([][]byte, error)
+	// probe makes the frame that asks whether anybody has an address.
+	probe func(l *link.Link, addr netip.Addr) ([]byte, error)
 }
 
 // protocols are both, in the order of family numbers.
@@ -89,10 +101,10 @@ const (
 // the kernel strips the tag, marks the frame as another host's, and shows it to
 // packet sockets as if it had never been tagged.
 func toUs(accept ...bpf.Instruction) []bpf.Instruction {
-	n := uint8(len(accept))
-	return append([]bpf.Instruction{
+	return slices.Concat([]bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtType},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: packetOtherHost, SkipTrue: n + 1},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: packetOutgoing, SkipTrue: n},
-	}, append(accept, bpf.RetConstant{Val: 0})...)
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: packetOtherHost, SkipTrue: 1},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: packetOutgoing, SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+	}, accept, []bpf.Instruction{bpf.RetConstant{Val: 0}})
 }

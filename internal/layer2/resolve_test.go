@@ -40,27 +40,27 @@ func testResolve(t *testing.T, n network, r *Responder) {
 		expect(what, v6, want)
 	}
 	both("silence before Set", "")
-	r.Set(ourAnnouncements)
+	r.Set(Desired{Announcements: ourAnnouncements})
 	both("answer", n.mac())
 
-	r.Set(ourAnnouncements[1:])
+	r.Set(Desired{Announcements: ourAnnouncements[1:]})
 	if got := n.ask(t, v4); got != "" {
 		t.Errorf("%s answers for an address that was removed", got)
 	}
 	expect("answer for what stayed", v6, n.mac())
 
-	r.Set([]lb.Announcement{{Address: v4, Links: []string{"eth9"}}, {Address: v6, Links: []string{"eth0"}}})
+	r.Set(Desired{Announcements: []lb.Announcement{{Address: v4, Links: []string{"eth9"}}, {Address: v6, Links: []string{"eth0"}}}})
 	expect("silence on a link not named", v4, "")
 	expect("answer on the link named", v6, n.mac())
 
-	r.Set(ourAnnouncements)
+	r.Set(Desired{Announcements: ourAnnouncements})
 	n.setMAC(otherMAC)
 	both("answer with the new MAC", otherMAC.String())
 	n.bounce()
 	both("answer after down and up", n.mac())
 	n.remake()
 	both("answer of the link made anew", n.mac())
-	r.Set(nil)
+	r.Set(Desired{})
 	both("silence after all was removed", "")
 }
 

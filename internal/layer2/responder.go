@@ -3,6 +3,8 @@ package layer2
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -12,50 +14,16 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// Timers of a Responder; a zero field means its default.
-type Timers struct {
-	// AnnounceTimes are when an address is announced after it became ours on a
-	// link. More often and sooner than ANNOUNCE_NUM and ANNOUNCE_INTERVAL (RFC
-	// 5227 section 1.1: twice, 2 s apart) and MAX_NEIGHBOR_ADVERTISEMENT and
-	// RetransTimer (RFC 4861 section 10: 3, 1 s apart): a neighbour that misses
-	// them sends to the node that had the address before.
-	AnnounceTimes []time.Duration
-	// RefreshInterval is the time between announcements after those.
-	RefreshInterval time.Duration
-	// PaceInterval and PaceAddresses spread announcements that are due at once:
-	// so many addresses, then a rest.
-	PaceInterval  time.Duration
-	PaceAddresses int
-	// CheckInterval is how often links, sockets and groups are looked after unasked.
-	CheckInterval time.Duration
-}
-
-func (t Timers) withDefaults() Timers {
-	const ms = time.Millisecond
-	if t.AnnounceTimes == nil {
-		t.AnnounceTimes = []time.Duration{0, 50 * ms, 150 * ms, 500 * ms, time.Second, 2 * time.Second}
-	}
-	for field, value := range map[*time.Duration]time.Duration{
-		&t.RefreshInterval: time.Minute,
-		&t.PaceInterval:    ms,
-		&t.CheckInterval:   time.Second,
-	} {
-		if *field == 0 {
-			*field = value
-		}
-	}
-	if t.PaceAddresses == 0 {
-		t.PaceAddresses = 50
-	}
-	return t
-}
-
 // Config is what a Responder needs.
 type Config struct {
 	Log *slog.Logger
 	// Links returns the node's links as they are; it must not block.
 	Links  func() []link.Link
 	Timers Timers
+	// Lease says whether what was set last still holds; nil always does.
+	Lease Lease
+	// Changed is called after State has something new to say of an address; nil is nobody.
+	Changed func()
 }
 
 // memberships holds multicast groups on links, by index.
@@ -69,14 +37,18 @@ type Responder struct {
 	log       *slog.Logger
 	links     func() []link.Link
 	timers    Timers
+	lease     leased
+	changed   func()
 	protocols [families]protocol
 	// listen opens a wire and groups joins; fields so that tests can be the wire.
-	listen func(link.Link, protocol) (wire, error)
+	listen func(link.Link, protocol, []netip.Addr) (wire, error)
 	groups memberships
 
-	table  atomic.Pointer[table]
-	ports  atomic.Pointer[map[int]*port]
-	wake   chan struct{}
+	table atomic.Pointer[table]
+	ports atomic.Pointer[map[int]*port]
+	wake  chan struct{}
+	// heard is what readers tell the goroutine of Run.
+	heard  chan news
 	counts counts
 }
 
@@ -86,28 +58,51 @@ func New(c Config) *Responder {
 		log:       c.Log,
 		links:     c.Links,
 		timers:    c.Timers.withDefaults(),
+		lease:     leased{lease: c.Lease},
+		changed:   c.Changed,
 		protocols: protocols(),
 		listen:    listen,
 		wake:      make(chan struct{}, 1),
+		heard:     make(chan news, mostNews),
+	}
+	if r.changed == nil {
+		r.changed = func() {}
 	}
 	r.groups = newGroups(c.Log, r.timers.CheckInterval, &r.counts.repairs[repairGroup])
-	r.table.Store(newTable(nil))
+	r.table.Store(newTable(Desired{}, &table{}, false))
 	r.ports.Store(&map[int]*port{})
 	return r
 }
 
 // Set makes exactly these addresses ours. When it returns, no other is answered
-// any more; announcing new ones is up to Run.
-func (r *Responder) Set(announcements []lb.Announcement) {
-	want := newTable(announcements)
+// any more, but for those that another node is to announce and does not yet;
+// announcing new ones is up to Run. It is not to be called twice at once.
+func (r *Responder) Set(d Desired) {
 	old := r.table.Load()
+	want := newTable(d, old, r.lease.lapsed())
 	if !want.equal(old) {
 		r.table.Store(want)
 		added, removed := want.changes(old)
-		r.log.Info("announcements changed", "addresses", len(want.links), "added", added, "removed", removed)
+		r.countTakeovers(want, old)
+		r.log.Info("announcements changed", "addresses", len(want.entries), "added", added, "removed", removed)
+	} else if !maps.Equal(want.speakers, old.speakers) {
+		r.table.Store(want)
 	}
 	r.Kick()
 }
+
+// countTakeovers counts what begins to be announced without having been probed for.
+func (r *Responder) countTakeovers(want, old *table) {
+	for addr, e := range want.entries {
+		if before := old.entries[addr]; e.is() == ours && (before == nil || before.status != e.status) {
+			r.counts.takeovers[number(lb.FamilyOf(addr))].Add(1)
+		}
+	}
+}
+
+// Handing returns how many addresses are answered here only because the node
+// that is to announce them was not heard yet.
+func (r *Responder) Handing() int { return r.table.Load().count(handing) }
 
 // Kick makes Run look at the links again. It never blocks.
 func (r *Responder) Kick() {
@@ -141,9 +136,11 @@ func (r *Responder) loop(ctx context.Context) {
 			k.sync()
 		case <-check.C:
 			k.sync()
+		case n := <-r.heard:
+			k.hear(n)
 		case <-due.C:
 		}
-		if wait, ok := k.announce(); ok {
+		if wait, ok := k.work(); ok {
 			due.Reset(wait)
 		}
 	}

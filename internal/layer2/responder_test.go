@@ -23,7 +23,7 @@ func TestState(t *testing.T) {
 		lan := newFakeLAN(port(2, "eth0"), port(3, "eth1"), port(4, "veth4"), link.Link{Index: 5, Name: "eth5"})
 		r := lan.responder()
 		defer run(t, r)()
-		r.Set([]lb.Announcement{
+		r.Set(Desired{Announcements: []lb.Announcement{
 			{Address: v6},
 			{Address: v4, Links: []string{"veth4", "eth5"}},
 			{Address: addr("192.0.2.101"), Links: []string{"eth1"}},
@@ -32,16 +32,16 @@ func TestState(t *testing.T) {
 			{Address: addr("192.0.2.103"), Links: []string{"eth1"}},
 			{Address: addr("192.0.2.103")},
 			{}, {Address: addr("0.0.0.0")}, {Address: addr("ff02::1")},
-		})
+		}})
 		synctest.Wait()
 		want := State{
 			Links: []string{"eth0", "eth1", "veth4"},
 			Addresses: []AddressState{
-				{v4, []string{"veth4"}},
-				{addr("192.0.2.101"), []string{"eth0", "eth1"}},
-				{addr("192.0.2.102"), nil},
-				{addr("192.0.2.103"), []string{"eth0", "eth1"}},
-				{v6, []string{"eth0", "eth1"}},
+				{Address: v4, Links: []string{"veth4"}, Is: "announced"},
+				{Address: addr("192.0.2.101"), Links: []string{"eth0", "eth1"}, Is: "announced"},
+				{Address: addr("192.0.2.102"), Links: nil, Is: "announced"},
+				{Address: addr("192.0.2.103"), Links: []string{"eth0", "eth1"}, Is: "announced"},
+				{Address: v6, Links: []string{"eth0", "eth1"}, Is: "announced"},
 			},
 		}
 		if diff := cmp.Diff(want, r.State(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
@@ -87,14 +87,16 @@ func TestMetrics(t *testing.T) {
 		lan.wire("eth0", r.protocols[0]).in <- arpRequest(foreign4, nil)
 		lan.wire("eth0", r.protocols[1]).in <- ns(v6, func(s *solicitation) { s.hopLimit = 1 })
 		synctest.Wait()
-		want := `holdfast_layer2_announced_addresses{family="IPv4"} 1
-holdfast_layer2_announced_addresses{family="IPv6"} 1
-holdfast_layer2_announcements_total{family="IPv4",result="sent"} 12
-holdfast_layer2_announcements_total{family="IPv6",result="sent"} 6
-holdfast_layer2_requests_total{family="IPv4",result="answered"} 1
-holdfast_layer2_requests_total{family="IPv4",result="notOurs"} 1
-holdfast_layer2_requests_total{family="IPv6",result="badHopLimit"} 1
-holdfast_layer2_responses_total{family="IPv4",result="sent"} 1
+		want := `holdfast_l2_announced_addresses{family="IPv4"} 1
+holdfast_l2_announced_addresses{family="IPv6"} 1
+holdfast_l2_announcements_total{family="IPv4",result="sent"} 12
+holdfast_l2_announcements_total{family="IPv6",result="sent"} 6
+holdfast_l2_answers_total{family="IPv4",result="sent"} 1
+holdfast_l2_requests_total{family="IPv4",result="answered"} 1
+holdfast_l2_requests_total{family="IPv4",result="notOurs"} 1
+holdfast_l2_requests_total{family="IPv6",result="badHopLimit"} 1
+holdfast_l2_takeovers_total{family="IPv4"} 1
+holdfast_l2_takeovers_total{family="IPv6"} 1
 holdfast_repairs_total{kind="other"} 7
 `
 		if diff := cmp.Diff(want, scrape(t, r, otherKind{})); diff != "" {
@@ -146,11 +148,11 @@ func manyAddresses(n int) []lb.Announcement {
 // what a flood of others' questions costs, and finding one of ours.
 func BenchmarkLookup(b *testing.B) {
 	p := testPort()
-	p.r.table.Store(newTable(append(manyAddresses(10_000), ourAnnouncements...)))
+	p.r.table.Store(newTable(Desired{Announcements: append(manyAddresses(10_000), ourAnnouncements...)}, &table{}, false))
 	b.Run("table", func(b *testing.B) {
 		l := p.link.Load()
 		for b.Loop() {
-			if !p.answers(l, v6) || p.answers(l, foreign4) {
+			if t := p.r.table.Load(); t.on(v6, &l.Link, l.usable) == nil || t.on(foreign4, &l.Link, l.usable) != nil {
 				b.Fatal("wrong")
 			}
 		}
@@ -185,7 +187,7 @@ func BenchmarkSet(b *testing.B) {
 	k := newKeeper(r)
 	set := manyAddresses(10_000)
 	for i := 0; b.Loop(); i++ {
-		r.Set(set[i%2:])
+		r.Set(Desired{Announcements: set[i%2:]})
 		k.sync()
 	}
 	k.close()

@@ -2,6 +2,7 @@ package layer2
 
 import (
 	"container/heap"
+	"math/rand/v2"
 	"net/netip"
 	"time"
 )
@@ -12,75 +13,155 @@ type pair struct {
 	addr  netip.Addr
 }
 
-// item is when a pair is announced next.
-type item struct {
-	pair
+// job is what is to be done for a pair. Another status or port, as another phase,
+// begins from the start.
+type job struct {
+	phase  phase
+	status *status
+	// epoch of the port.
 	epoch uint64
-	start time.Time
-	// step counts announcements made.
-	step int
-	due  time.Time
-	// pos is the place in the queue.
-	pos int
 }
 
-// schedule knows which pair is to be announced when; it sends nothing.
+// task is one step of a job.
+type task struct {
+	pair
+	job
+	// ends: the phase has lasted long enough.
+	ends bool
+}
+
+// item is a job with its next step.
+type item struct {
+	task
+	start time.Time
+	// step counts steps done.
+	step int
+	due  time.Time
+	// lane and pos are its place among the queues, pos -1 for none.
+	lane, pos int
+}
+
+// Lanes. What others wait for, a first word about an address, overtakes the rest.
+const (
+	urgent = iota
+	ordinary
+
+	lanes
+)
+
+// schedule knows what is to be done when; it sends nothing.
 type schedule struct {
 	timers Timers
 	items  map[pair]*item
-	queue  queue
+	queues [lanes]queue
+	// between chooses a time; a field so that tests know which.
+	between func(low, high time.Duration) time.Duration
 }
 
 func newSchedule(timers Timers) *schedule {
-	return &schedule{timers: timers, items: make(map[pair]*item)}
+	return &schedule{timers: timers, items: make(map[pair]*item), between: between}
 }
 
-// set takes the whole desired set with the epoch of each pair. What is new, or
-// has a new epoch, starts from the beginning; the rest goes on.
-func (s *schedule) set(want map[pair]uint64, now time.Time) {
-	for p, it := range s.items {
-		if epoch, ok := want[p]; !ok || epoch != it.epoch {
-			heap.Remove(&s.queue, it.pos)
-			delete(s.items, p)
+func between(low, high time.Duration) time.Duration {
+	return low + rand.N(max(high-low, 0)+1)
+}
+
+// set takes the whole desired set. What is new or differs starts from the
+// beginning; the rest goes on.
+func (s *schedule) set(want map[pair]job, now time.Time) {
+	for p := range s.items {
+		if _, ok := want[p]; !ok {
+			s.drop(p)
 		}
 	}
-	for p, epoch := range want {
-		if s.items[p] == nil {
-			it := &item{pair: p, epoch: epoch, start: now}
-			it.due = s.after(it, now)
-			s.items[p] = it
-			heap.Push(&s.queue, it)
-		}
+	for p, j := range want {
+		s.put(p, j, now)
 	}
 }
 
-// take returns at most n pairs that are due, and sets their next time.
-func (s *schedule) take(now time.Time, n int) []pair {
-	var due []pair
-	for len(due) < n && len(s.queue) > 0 && !s.queue[0].due.After(now) {
-		it := s.queue[0]
-		due = append(due, it.pair)
-		it.step++
-		it.due = s.after(it, now)
-		heap.Fix(&s.queue, 0)
+// put sets one pair's job.
+func (s *schedule) put(p pair, j job, now time.Time) {
+	if it := s.items[p]; it == nil || it.job != j {
+		s.start(p, j, now)
+	}
+}
+
+// restart begins a pair's job anew, unless it has only just begun.
+func (s *schedule) restart(p pair, now time.Time) {
+	const just = 20 * time.Millisecond
+	if it := s.items[p]; it != nil && now.Sub(it.start) > just {
+		s.start(p, it.job, now)
+	}
+}
+
+func (s *schedule) start(p pair, j job, now time.Time) {
+	s.drop(p)
+	it := &item{task: task{pair: p, job: j}, start: now}
+	s.items[p] = it
+	s.queue(it, now)
+}
+
+func (s *schedule) drop(p pair) {
+	if it := s.items[p]; it != nil {
+		s.unqueue(it)
+		delete(s.items, p)
+	}
+}
+
+// take returns at most n tasks that are due, and sets the time of those after them.
+func (s *schedule) take(now time.Time, n int) []task {
+	var due []task
+	for lane := range s.queues {
+		q := &s.queues[lane]
+		for len(due) < n && len(*q) > 0 && !(*q)[0].due.After(now) {
+			it := (*q)[0]
+			due = append(due, it.task)
+			s.unqueue(it)
+			it.step++
+			s.queue(it, now)
+		}
 	}
 	return due
 }
 
-// after returns when an item with it.step announcements made is due.
-func (s *schedule) after(it *item, now time.Time) time.Time {
-	if it.step < len(s.timers.AnnounceTimes) {
-		return it.start.Add(s.timers.AnnounceTimes[it.step])
+// queue finds out when the next step of an item is due, and queues it for then.
+func (s *schedule) queue(it *item, now time.Time) {
+	steps, end := s.timers.times(it.phase)
+	it.ends, it.lane, it.pos = false, ordinary, -1
+	switch {
+	case it.step < len(steps):
+		it.due = it.start.Add(steps[it.step])
+		if it.step == 0 && it.phase != probing {
+			it.lane = urgent
+		}
+	case it.phase == ours:
+		it.due = now.Add(s.between(s.timers.RefreshMin, s.timers.RefreshMax))
+	case it.step == len(steps) && end > 0:
+		it.due, it.ends = it.start.Add(end), true
+	default:
+		return
 	}
-	return now.Add(s.timers.RefreshInterval)
+	heap.Push(&s.queues[it.lane], it)
+}
+
+func (s *schedule) unqueue(it *item) {
+	if it.pos >= 0 {
+		heap.Remove(&s.queues[it.lane], it.pos)
+		it.pos = -1
+	}
 }
 
 // next returns how long until something is due; false if there is nothing.
-func (s *schedule) next(now time.Time) (time.Duration, bool) {
-	if len(s.queue) == 0 {
-		return 0, false
+func (s *schedule) next(now time.Time) (wait time.Duration, any bool) {
+	for _, q := range s.queues {
+		if len(q) == 0 {
+			continue
+		}
+		if until := q[0].due.Sub(now); !any || until < wait {
+			wait, any = until, true
+		}
 	}
-	return s.queue[0].due.Sub(now), true
+	return wait, any
 }
 
 // queue is a heap of items, the next due first.

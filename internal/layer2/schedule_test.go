@@ -35,7 +35,9 @@ func sentFor(l *fakeLAN, d time.Duration) []string {
 	}
 }
 
-// A new address of either family is announced at once, often, and then now and then.
+// A new address of either family is announced at once, often, and then now and
+// then, without any setting. PureLB has this off by default, OpenELB says it once
+// and no more, MetalLB nothing after five seconds.
 func TestAnnounceTimes(t *testing.T) {
 	for _, tt := range []struct {
 		addr   netip.Addr
@@ -48,25 +50,55 @@ func TestAnnounceTimes(t *testing.T) {
 			lan := newFakeLAN(eth0)
 			r := lan.responder()
 			defer run(t, r)()
-			r.Set([]lb.Announcement{{Address: tt.addr}})
+			r.Set(Desired{Announcements: []lb.Announcement{{Address: tt.addr}}})
 			var want []string
-			for _, at := range []string{"0s", "50ms", "150ms", "500ms", "1s", "2s", "1m2s", "2m2s"} {
+			for _, at := range []string{"0s", "50ms", "150ms", "500ms", "1s", "2s"} {
 				for _, f := range tt.frames {
 					want = append(want, at+" "+f)
 				}
 			}
-			if diff := cmp.Diff(want, sentFor(lan, 150*time.Second)); diff != "" {
+			if diff := cmp.Diff(want, sentFor(lan, 29*time.Second)); diff != "" {
 				t.Errorf("%v (-want +got):\n%s", tt.addr, diff)
 			}
 		})
 	}
 }
 
+// The slow refresh comes between RefreshMin and RefreshMax after what was said
+// last, anew each time: what a switch forgot is mended, and addresses do not stay in step.
+func TestRefresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newFakeLAN(eth0)
+		r, stop := settled(t, lan)
+		defer stop()
+		var last time.Duration
+		gaps := map[time.Duration]bool{}
+		for _, line := range sentFor(lan, 20*time.Minute) {
+			if !strings.HasSuffix(line, "NA") {
+				continue
+			}
+			at, err := time.ParseDuration(strings.Fields(line)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if gap := at - last; last > 0 && (gap < r.timers.RefreshMin || gap > r.timers.RefreshMax+time.Millisecond) {
+				t.Errorf("%v between two announcements", gap)
+			} else if last > 0 {
+				gaps[gap] = true
+			}
+			last = at
+		}
+		if len(gaps) < 10 {
+			t.Errorf("%d different gaps in 20 minutes", len(gaps))
+		}
+	})
+}
+
 // settled starts a Responder that announces both addresses and has said so.
 func settled(t *testing.T, lan *fakeLAN) (*Responder, func()) {
 	r := lan.responder()
 	stop := run(t, r)
-	r.Set(ourAnnouncements)
+	r.Set(Desired{Announcements: ourAnnouncements})
 	sentFor(lan, 3*time.Second)
 	return r, stop
 }
@@ -78,7 +110,7 @@ func TestSetTwiceIsSilent(t *testing.T) {
 		defer stop()
 		again := slices.Clone(ourAnnouncements)
 		slices.Reverse(again)
-		r.Set(again)
+		r.Set(Desired{Announcements: again})
 		r.Kick()
 		if got := sentFor(lan, 30*time.Second); got != nil || lan.opened != families {
 			t.Errorf("sent %v, opened %d wires", got, lan.opened)
@@ -103,26 +135,28 @@ func TestAnnouncedAnew(t *testing.T) {
 		name string
 		do   func(*fakeLAN, *Responder)
 		want int
+		// repaired is the kind of repair that is counted once, or repairs for none.
+		repaired int
 	}{
-		{"nothing", kick, 0},
-		{"new MAC", func(lan *fakeLAN, r *Responder) { lan.set(changed); r.Kick() }, 3},
-		{"new name", func(lan *fakeLAN, r *Responder) { lan.set(renamed); r.Kick() }, 0},
-		{"made anew", func(lan *fakeLAN, r *Responder) { lan.set(remade); r.Kick() }, 3},
-		{"one more link", func(lan *fakeLAN, r *Responder) { lan.set(eth0, second); r.Kick() }, 3},
-		{"gone", func(lan *fakeLAN, r *Responder) { lan.set(); r.Kick() }, 0},
+		{"nothing", kick, 0, repairs},
+		{"new MAC", func(lan *fakeLAN, r *Responder) { lan.set(changed); r.Kick() }, 3, repairMAC},
+		{"new name", func(lan *fakeLAN, r *Responder) { lan.set(renamed); r.Kick() }, 0, repairLink},
+		{"made anew", func(lan *fakeLAN, r *Responder) { lan.set(remade); r.Kick() }, 3, repairLink},
+		{"one more link", func(lan *fakeLAN, r *Responder) { lan.set(eth0, second); r.Kick() }, 3, repairs},
+		{"gone", func(lan *fakeLAN, r *Responder) { lan.set(); r.Kick() }, 0, repairs},
 		{"down and up", func(lan *fakeLAN, r *Responder) {
 			lan.set(down)
 			r.Kick()
 			synctest.Wait()
 			lan.set(eth0)
 			r.Kick()
-		}, 3},
-		{"socket broken", func(lan *fakeLAN, r *Responder) { lan.wire("eth0", r.protocols[1]).Close() }, 3},
+		}, 3, repairLink},
+		{"socket broken", func(lan *fakeLAN, r *Responder) { lan.wire("eth0", r.protocols[1]).Close() }, 3, repairSocket},
 		{"removed and set again", func(lan *fakeLAN, r *Responder) {
-			r.Set(nil)
+			r.Set(Desired{})
 			synctest.Wait()
-			r.Set(ourAnnouncements)
-		}, 3},
+			r.Set(Desired{Announcements: ourAnnouncements})
+		}, 3, repairs},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -132,6 +166,11 @@ func TestAnnouncedAnew(t *testing.T) {
 				tt.do(lan, r)
 				if got := sentFor(lan, 10*time.Millisecond); len(got) != tt.want {
 					t.Errorf("sent %v, want %d frames", got, tt.want)
+				}
+				for kind := range r.counts.repairs {
+					if n := r.counts.repairs[kind].Load(); (n == 1) != (kind == tt.repaired) {
+						t.Errorf("%d repairs of kind %d", n, kind)
+					}
 				}
 			})
 		})
@@ -144,9 +183,9 @@ func TestRemovedWhileAnnounced(t *testing.T) {
 		lan := newFakeLAN(eth0)
 		r := lan.responder()
 		defer run(t, r)()
-		r.Set(ourAnnouncements)
+		r.Set(Desired{Announcements: ourAnnouncements})
 		sentFor(lan, 60*time.Millisecond)
-		r.Set(ourAnnouncements[:1])
+		r.Set(Desired{Announcements: ourAnnouncements[:1]})
 		for _, line := range sentFor(lan, 5*time.Minute) {
 			if strings.HasSuffix(line, "NA") {
 				t.Errorf("sent %s", line)
@@ -168,7 +207,7 @@ func TestAnnouncementsArePaced(t *testing.T) {
 			addr = addr.Next()
 			set = append(set, lb.Announcement{Address: addr})
 		}
-		r.Set(set)
+		r.Set(Desired{Announcements: set})
 		// Kicks must not hurry it.
 		for range 10 {
 			synctest.Wait()
@@ -197,7 +236,7 @@ func TestOpenFails(t *testing.T) {
 		lan.fail = errors.New("operation not permitted")
 		r := lan.responder()
 		defer run(t, r)()
-		r.Set(ourAnnouncements)
+		r.Set(Desired{Announcements: ourAnnouncements})
 		sentFor(lan, 5*time.Second)
 		if s := r.State(); len(s.Links) != 0 || len(s.Addresses) != 2 || s.Addresses[0].Links != nil {
 			t.Errorf("state is %+v", s)
@@ -244,10 +283,10 @@ func TestRemovedBeforeSync(t *testing.T) {
 	r := lan.responder()
 	k := newKeeper(r)
 	defer k.close()
-	r.Set(ourAnnouncements)
+	r.Set(Desired{Announcements: ourAnnouncements})
 	k.sync()
-	r.Set(nil)
-	k.announce()
+	r.Set(Desired{})
+	k.work()
 	if n := len(lan.out); n != 0 {
 		t.Errorf("%d frames sent", n)
 	}

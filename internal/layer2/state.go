@@ -18,6 +18,18 @@ type AddressState struct {
 	Address netip.Addr
 	// Links by name, sorted; none while no link that may answer is there.
 	Links []string
+	// Is says how far it has come: probing, conflicting, announced, standing in or handing over.
+	Is string
+	// Conflict is the machine that was seen last to claim it too, nil for none.
+	Conflict *Conflict
+}
+
+// Answered reports whether questions for the address are answered for good.
+func (a AddressState) Answered() bool { return a.Is == ours.String() && len(a.Links) > 0 }
+
+// Pending reports whether it is still being found out whether the address may be announced.
+func (a AddressState) Pending() bool {
+	return a.Is == probing.String() && a.Conflict == nil && len(a.Links) > 0
 }
 
 // State returns the addresses that were set and the links that answer for them.
@@ -31,11 +43,14 @@ func (r *Responder) State() State {
 		s.Links = append(s.Links, l.Name)
 	}
 	slices.Sort(s.Links)
-	s.Addresses = make([]AddressState, 0, len(t.links))
-	for addr := range t.links {
-		a := AddressState{Address: addr}
+	s.Addresses = make([]AddressState, 0, len(t.entries))
+	for addr, e := range t.entries {
+		if e.is() == gone {
+			continue
+		}
+		a := AddressState{Address: addr, Is: e.is().String(), Conflict: e.conflict.Load()}
 		for _, l := range links {
-			if t.answers(addr, &l.Link, l.usable) {
+			if t.on(addr, &l.Link, l.usable) != nil {
 				a.Links = append(a.Links, l.Name)
 			}
 		}

@@ -3,10 +3,12 @@ package layer2
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/mdlayher/packet"
 	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
@@ -18,15 +20,21 @@ const writeTimeout = 50 * time.Millisecond
 type wire interface {
 	Read(frame []byte) (int, error)
 	Write(frame []byte) (int, error)
+	// SetFilter replaces the program that chooses what is read.
+	SetFilter(program []bpf.Instruction) error
 	Close() error
 }
 
 // socket is the wire of a real link.
 type socket struct{ *packet.Conn }
 
-// listen opens a packet socket for one protocol on a link.
-func listen(l link.Link, p protocol) (wire, error) {
-	filter, err := bpf.Assemble(p.filter)
+// receiveBuffer holds the questions of some thousand neighbours that ask at once.
+const receiveBuffer = 4 << 20
+
+// listen opens a packet socket for one protocol on a link. It reads what concerns
+// these addresses.
+func listen(l link.Link, p protocol, addrs []netip.Addr) (wire, error) {
+	filter, err := bpf.Assemble(p.filter(addrs))
 	if err != nil {
 		return nil, fmt.Errorf("assemble %s filter: %w", p.family, err)
 	}
@@ -35,7 +43,24 @@ func listen(l link.Link, p protocol) (wire, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s socket on %s: %w", p.family, l.Name, err)
 	}
+	if raw, err := conn.SyscallConn(); err == nil {
+		// As much as is allowed is good enough: beyond net.core.rmem_max needs CAP_NET_ADMIN.
+		_ = raw.Control(func(fd uintptr) {
+			if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
+				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+			}
+		})
+	}
 	return socket{conn}, nil
+}
+
+// SetFilter implements wire.
+func (s socket) SetFilter(program []bpf.Instruction) error {
+	filter, err := bpf.Assemble(program)
+	if err != nil {
+		return fmt.Errorf("assemble filter: %w", err)
+	}
+	return s.SetBPF(filter)
 }
 
 // Read reads one frame.

@@ -4,9 +4,12 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
+
+	"golang.org/x/net/bpf"
 
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
@@ -36,6 +39,12 @@ func (w *fakeWire) Write(b []byte) (int, error) {
 	case <-w.closed:
 		return 0, io.ErrClosedPipe
 	}
+}
+
+// SetFilter implements wire: everything passes, and is sorted out where it is read.
+func (w *fakeWire) SetFilter(program []bpf.Instruction) error {
+	_, err := bpf.Assemble(program)
+	return err
 }
 
 // Close implements wire.
@@ -75,7 +84,7 @@ func (l *fakeLAN) snapshot() []link.Link {
 	return slices.Clone(l.links)
 }
 
-func (l *fakeLAN) listen(on link.Link, p protocol) (wire, error) {
+func (l *fakeLAN) listen(on link.Link, p protocol, _ []netip.Addr) (wire, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.fail != nil {
@@ -132,7 +141,7 @@ func (l *fakeLAN) responder() *Responder {
 }
 
 // run runs a Responder until stop is called.
-func run(t *testing.T, r *Responder) (stop func()) {
+func run(t testing.TB, r *Responder) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

@@ -3,6 +3,7 @@ package lb
 import (
 	"encoding/json"
 	"net/netip"
+	"slices"
 	"testing"
 )
 
@@ -72,6 +73,25 @@ func TestMarshalText(t *testing.T) {
 	} {
 		if got, err := json.Marshal(tt.v); err != nil || string(got) != tt.want {
 			t.Errorf("%#v: %s, %v; want %s", tt.v, got, err, tt.want)
+		}
+	}
+}
+
+func TestAnnouncedAddresses(t *testing.T) {
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	for _, tt := range []struct {
+		message string
+		want    []netip.Addr
+	}{
+		{"", nil},
+		{AnnouncedBy(a, "w1"), []netip.Addr{a}},
+		{AnnouncedBy(a, "w1") + " on eth0, " + AnnouncedBy(b, "w2") + " on eth0; the rest waits: nothing", []netip.Addr{a, b}},
+		{"192.0.2.9 is in use by 02:00:00:00:00:01; the rest: " + AnnouncedBy(b, "w2"), []netip.Addr{b}},
+		{"eaten by node, served by node w1", nil},
+		{" by node  by node ", nil},
+	} {
+		if got := AnnouncedAddresses(tt.message); !slices.Equal(got, tt.want) {
+			t.Errorf("%q: %v, want %v", tt.message, got, tt.want)
 		}
 	}
 }

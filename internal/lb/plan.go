@@ -7,6 +7,11 @@ type Announcement struct {
 	Address netip.Addr
 	// Links restricts the answer to these links by name; none means all usable.
 	Links []string
+	// Probe: the address was never announced before, so that somebody else may have it (RFC 5227 section 2.1.1).
+	Probe bool
+	// MAC is answered with in place of the link's own, in the stead of an owner whose speaker is mute: what
+	// arrives there is served all the same. Nothing is announced then. The zero MAC means our own.
+	MAC [6]byte
 }
 
 // Route is one prefix that a node advertises to some of its peers.

@@ -124,6 +124,14 @@ const (
 	NodeExcluded Reason = "NodeExcluded"
 	// NetworkUnavailable: the node's condition of this name is true.
 	NetworkUnavailable Reason = "NetworkUnavailable"
+	// NodeDraining: the node is being emptied, or its speaker about to stop, and another node announces.
+	NodeDraining Reason = "NodeDraining"
+	// AddressConflict: a machine that is not ours has the address.
+	AddressConflict Reason = "AddressConflict"
+	// NoLink: the node that is to announce has no link on which it can.
+	NoLink Reason = "NoLink"
+	// Probing: the address is new, and it is being asked whether somebody has it already.
+	Probing Reason = "Probing"
 	// NotMember: the node's speaker is not alive as its peers see it.
 	NotMember Reason = "NotMember"
 	// NotOwner: another node announces the address.
@@ -142,6 +150,23 @@ const (
 	SessionEstablished Reason = "SessionEstablished"
 	// SessionDown: a node's session with the peer went down or cannot come up.
 	SessionDown Reason = "SessionDown"
+)
+
+// Reasons about nodes that are dead (Events on Nodes and Services, condition
+// EndpointsWithdrawn of a SpeakerState).
+const (
+	// NodeUnreachable: most speakers cannot reach the node, so endpoints on it are withdrawn.
+	NodeUnreachable Reason = "NodeUnreachable"
+	// NodeReachable: the node lives after all, so what was withdrawn is restored.
+	NodeReachable Reason = "NodeReachable"
+	// NodeGivenUp: Kubernetes itself has given the node up, and its pods are Kubernetes' business.
+	NodeGivenUp Reason = "NodeGivenUp"
+	// TooManyUnreachable: more nodes than may fell silent at once, so their endpoints stay.
+	TooManyUnreachable Reason = "TooManyUnreachable"
+	// EndpointsWithdrawn: endpoints of the Service are on a node that is unreachable.
+	EndpointsWithdrawn Reason = "EndpointsWithdrawn"
+	// EndpointsRestored: endpoints of the Service that were withdrawn may serve again.
+	EndpointsRestored Reason = "EndpointsRestored"
 )
 
 // Reasons of configuration objects (condition Valid).

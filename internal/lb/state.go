@@ -32,6 +32,18 @@ type State struct {
 	Members map[string]bool
 	// Here is what the node that decides knows of itself.
 	Here Here
+	// Links of each node on which it can announce, as its speaker told the others last. A node that is not
+	// there has not told any, which is no reason against it.
+	Links map[string][]Link
+	// Stopping holds the nodes whose speakers are about to stop: they announce only what no other can.
+	Stopping map[string]bool
+	// HeldDown holds the nodes that were away and may soon be again: they take nothing back that another
+	// node can announce.
+	HeldDown map[string]bool
+	// Mute holds members whose node is up while its speaker is not, a process that was killed and will be
+	// back. They stay in Members for a while, since what arrives there is still served, but they answer no
+	// neighbour's question.
+	Mute map[string]bool
 }
 
 // Node is what decides whether a node may attract traffic.
@@ -44,6 +56,9 @@ type Node struct {
 	Excluded bool
 	// NetworkUnavailable mirrors the node condition of that name.
 	NetworkUnavailable bool
+	// Draining: the node is cordoned, being deleted, or about to be removed by the autoscaler. It announces
+	// only what no other node can.
+	Draining bool
 }
 
 // FamilyPolicy is Service.spec.ipFamilyPolicy.
@@ -90,6 +105,8 @@ type Service struct {
 	ServingNodes map[string]bool
 	// Serving: at least one endpoint anywhere can serve.
 	Serving bool
+	// AnnouncedL2 are the addresses that were announced by ARP or NDP when its condition was written last.
+	AnnouncedL2 []netip.Addr
 }
 
 // Port is one declared port of a Service.
@@ -146,6 +163,14 @@ type L2Advertisement struct {
 	Scope
 	// Links are exact names of the links to announce on; none means all usable.
 	Links []string
+	// Preferred nodes, of those that may announce, rank by the sum of their weights.
+	Preferred []Preference
+}
+
+// Preference is a weight of the nodes that a selector matches.
+type Preference struct {
+	Weight   int
+	Selector Selector
 }
 
 // BGPAdvertisement says which addresses become routes, and to whom.

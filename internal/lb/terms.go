@@ -31,6 +31,9 @@ type Wish struct {
 	Backend string
 	// Hostname is shown in the status in place of the addresses.
 	Hostname string
+	// NodeSelectors restrict the nodes that may announce it to those that one of them matches; none
+	// restricts nothing.
+	NodeSelectors []Selector
 }
 
 // PoolWish restricts a Service to some pools.

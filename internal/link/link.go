@@ -24,6 +24,9 @@ func (m MAC) HardwareAddr() net.HardwareAddr { return slices.Clone(m[:]) }
 // String returns the usual form, 00:53:00:00:00:01.
 func (m MAC) String() string { return m.HardwareAddr().String() }
 
+// MarshalText makes debug pages show a MAC as an operator would write it.
+func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
 // IsUnicast reports whether m can be a station's address: neither zero nor a
 // group (IEEE 802: the lowest bit of the first octet).
 func (m MAC) IsUnicast() bool { return m != MAC{} && m[0]&1 == 0 }

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"encoding/json"
 	"net/netip"
 	"testing"
 )
@@ -60,5 +61,12 @@ func TestLinkLocal(t *testing.T) {
 	l.Prefixes = append(l.Prefixes, netip.PrefixFrom(want, 64))
 	if got := l.LinkLocal(); got != want {
 		t.Errorf("LinkLocal = %v, want %v", got, want)
+	}
+}
+
+func TestMACText(t *testing.T) {
+	b, err := json.Marshal(map[string]MAC{"mac": {0, 0x53, 0, 0, 0, 1}})
+	if want := `{"mac":"00:53:00:00:00:01"}`; err != nil || string(b) != want {
+		t.Errorf("%s, %v; want %s", b, err, want)
 	}
 }

@@ -35,7 +35,7 @@ type Monitor struct {
 func New(log *slog.Logger, kick func()) *Monitor {
 	return &Monitor{
 		log: log, kick: kick, read: read, subscribe: subscribe,
-		rereadInterval: 10 * time.Second,
+		rereadInterval: 1500 * time.Millisecond,
 		settleInterval: 20 * time.Millisecond,
 		retryInterval:  time.Second,
 	}

@@ -1,12 +1,10 @@
-// Package members knows which speakers are alive, by SWIM failure detection
-// (hashicorp/memberlist) among the speakers themselves, so that it does not
-// depend on the API server. It decides nothing about addresses.
 package members
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"strconv"
@@ -15,6 +13,9 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // joinsAtOnce bounds the connections that a first join opens side by side.
@@ -27,10 +28,13 @@ type Config struct {
 	NodeName string
 	// Address is where the other members reach this one.
 	Address netip.Addr
-	// Port for TCP and UDP.
-	Port uint16
-	// Key encrypts all traffic: 16, 24 or 32 bytes (AES-GCM).
-	Key []byte
+	// Port of gossip, for TCP and UDP, and that of heartbeats, for UDP.
+	Port, HeartbeatPort uint16
+	// Keys are accepted, and the first encrypts and signs what is sent: 16, 24 or 32 bytes each (AES-GCM).
+	Keys [][]byte
+	// Heartbeat's timers; Ordinary leaves its thread without real-time priority.
+	Heartbeat heartbeat.Timers
+	Ordinary  bool
 	// Kick is called after each change of the membership.
 	Kick func()
 	// JoinInterval between looks at the join list; default 1 s.
@@ -40,36 +44,42 @@ type Config struct {
 // Members is this node's view of the living speakers.
 type Members struct {
 	config Config
+	beats  *heartbeat.Heartbeat
+	keys   *memberlist.Keyring
 	mu     sync.Mutex
 	list   *memberlist.Memberlist
-	join   []netip.Addr
+	join   map[string]netip.Addr
 	joined bool
+	// meta is what this member tells, told what each member told last.
+	meta []byte
+	told map[string]lb.Member
+	// addresses of the living members, as events told: memberlist changes its nodes while we would read them.
+	addresses map[string]netip.Addr
 }
 
-// New returns Members that Run starts.
-func New(c Config) *Members {
+// New returns Members that Run starts. It returns an error if a key has a wrong length.
+func New(c Config) (*Members, error) {
 	if c.JoinInterval == 0 {
 		c.JoinInterval = time.Second
 	}
-	return &Members{config: c}
-}
-
-// SetJoin tells where other speakers may be found; the list may hold this node.
-func (m *Members) SetJoin(addresses []netip.Addr) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.join = addresses
-}
-
-// Alive returns the names of the living members, this node included once Run has started.
-func (m *Members) Alive() map[string]bool {
-	alive := map[string]bool{}
-	if list := m.running(); list != nil {
-		for _, node := range list.Members() {
-			alive[node.Name] = true
-		}
+	m := &Members{config: c, told: map[string]lb.Member{}, addresses: map[string]netip.Addr{}}
+	var err error
+	if m.keys, err = newKeyring(c.Keys); err != nil {
+		return nil, err
 	}
-	return alive
+	m.beats, err = heartbeat.New(heartbeat.Config{
+		Log: c.Log, NodeName: c.NodeName, Address: c.Address, Port: c.HeartbeatPort, Keys: c.Keys,
+		Timers: c.Heartbeat, Ordinary: c.Ordinary, Changed: c.Kick, Doubt: m.ask,
+	})
+	return m, err
+}
+
+// SetSpeakers tells which nodes have a speaker, and where; this node may be among them.
+func (m *Members) SetSpeakers(addresses map[string]netip.Addr) {
+	m.mu.Lock()
+	m.join = maps.Clone(addresses)
+	m.mu.Unlock()
+	m.setPeers()
 }
 
 // Joined reports whether every address of a join list has been tried once. Before
@@ -82,8 +92,15 @@ func (m *Members) Joined() bool {
 
 // Run takes part in the membership until ctx is cancelled, then says goodbye
 // so that the others need not suspect this node first, and returns nil. It
-// returns an error when it cannot listen or the key has a wrong length.
+// returns an error when it cannot listen.
 func (m *Members) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return m.beats.Run(ctx) })
+	group.Go(func() error { return m.gossip(ctx) })
+	return group.Wait()
+}
+
+func (m *Members) gossip(ctx context.Context) error {
 	list, err := memberlist.Create(m.memberlistConfig())
 	if err != nil {
 		return fmt.Errorf("start membership on port %d: %w", m.config.Port, err)
@@ -124,12 +141,10 @@ func (m *Members) leave(list *memberlist.Memberlist) error {
 // take up to GossipToTheDeadTime to find again.
 func (m *Members) joinMissing(list *memberlist.Memberlist) {
 	known := map[netip.Addr]bool{}
-	for _, node := range list.Members() {
-		if a, ok := netip.AddrFromSlice(node.Addr); ok {
-			known[a.Unmap()] = true
-		}
-	}
 	m.mu.Lock()
+	for _, a := range m.addresses {
+		known[a] = true
+	}
 	join, first := m.join, !m.joined
 	m.mu.Unlock()
 	var group errgroup.Group
@@ -153,9 +168,10 @@ func (m *Members) joinMissing(list *memberlist.Memberlist) {
 	}
 }
 
-// memberlistConfig is memberlist's LAN profile with faster probes: a dead
-// speaker is known after about 1.6 s (one probe of 300 ms, then a suspicion of
-// SuspicionMult probe intervals), while Lifeguard stretches both on a busy node.
+// memberlistConfig is memberlist's LAN profile with faster probes: a speaker
+// whose heartbeats nobody heard is known to be dead after about 1.6 s (one probe
+// of 300 ms, then a suspicion of SuspicionMult probe intervals), while Lifeguard
+// stretches both on a busy node.
 func (m *Members) memberlistConfig() *memberlist.Config {
 	c := memberlist.DefaultLANConfig()
 	c.Name = m.config.NodeName
@@ -163,7 +179,7 @@ func (m *Members) memberlistConfig() *memberlist.Config {
 	c.BindPort = int(m.config.Port)
 	c.AdvertiseAddr = m.config.Address.String()
 	c.AdvertisePort = int(m.config.Port)
-	c.SecretKey = m.config.Key
+	c.Keyring = m.keys
 	// The label keeps another membership on the same port (MetalLB's, say) from merging with ours.
 	c.Label = "holdfast"
 	c.ProbeInterval = 300 * time.Millisecond
@@ -174,6 +190,7 @@ func (m *Members) memberlistConfig() *memberlist.Config {
 	// A node that comes back with another address (a new NIC) may take its name over at once.
 	c.DeadNodeReclaimTime = time.Second
 	c.Events = events{m}
+	c.Delegate = delegate{m}
 	c.LogOutput = logWriter{m.config.Log}
 	return c
 }
@@ -182,13 +199,20 @@ func (m *Members) memberlistConfig() *memberlist.Config {
 type events struct{ m *Members }
 
 func (e events) NotifyJoin(n *memberlist.Node) {
-	e.m.config.Log.Info("member joined", "member", n.Name, "address", n.Addr)
+	e.m.config.Log.Debug("gossip: member joined", "member", n.Name, "address", n.Addr)
+	e.m.hear(n)
+	e.m.setPeers()
 	e.m.config.Kick()
 }
 
 func (e events) NotifyLeave(n *memberlist.Node) {
-	e.m.config.Log.Info("member left", "member", n.Name, "address", n.Addr)
+	e.m.forget(n)
+	e.m.config.Log.Debug("gossip: member left", "member", n.Name, "address", n.Addr)
+	e.m.setPeers()
 	e.m.config.Kick()
 }
 
-func (e events) NotifyUpdate(*memberlist.Node) { e.m.config.Kick() }
+func (e events) NotifyUpdate(n *memberlist.Node) {
+	e.m.hear(n)
+	e.m.config.Kick()
+}

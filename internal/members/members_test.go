@@ -22,15 +22,19 @@ type member struct {
 
 func start(t *testing.T, port uint16, address, name string, key []byte, join ...string) member {
 	t.Helper()
-	m := New(Config{
+	m, err := New(Config{
 		Log: slog.New(slog.DiscardHandler), NodeName: name, Address: netip.MustParseAddr(address),
-		Port: port, Key: key, Kick: func() {}, JoinInterval: 20 * time.Millisecond,
+		Port: port, HeartbeatPort: port + 1, Keys: [][]byte{key}, Kick: func() {}, JoinInterval: 20 * time.Millisecond,
 	})
-	var addresses []netip.Addr
-	for _, j := range join {
-		addresses = append(addresses, netip.MustParseAddr(j))
+	if err != nil {
+		t.Fatal(err)
 	}
-	m.SetJoin(addresses)
+	speakers := map[string]netip.Addr{}
+	for _, j := range join {
+		speaker, at, _ := strings.Cut(j, "=")
+		speakers[speaker] = netip.MustParseAddr(at)
+	}
+	m.SetSpeakers(speakers)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()
@@ -61,6 +65,24 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
+// stays looks for as long as a death would take to be noticed.
+func stays(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	end := time.After(500 * time.Millisecond)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if !ok() {
+			t.Fatal("no more: " + what)
+		}
+		select {
+		case <-end:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
 func (m member) sees(names ...string) func() bool {
 	return func() bool { return slices.Equal(slices.Sorted(maps.Keys(m.Alive())), names) }
 }
@@ -68,9 +90,9 @@ func (m member) sees(names ...string) func() bool {
 func TestMembers(t *testing.T) {
 	port, key := freePort(t), bytes.Repeat([]byte{7}, 32)
 	a := start(t, port, "127.0.0.1", "a", key)
-	b := start(t, port, "127.0.0.2", "b", key, "127.0.0.1")
-	c := start(t, port, "127.0.0.3", "c", key, "127.0.0.1", "127.0.0.9") // the last is nobody
-	stranger := start(t, port, "127.0.0.4", "s", bytes.Repeat([]byte{8}, 32), "127.0.0.1")
+	b := start(t, port, "127.0.0.2", "b", key, "a=127.0.0.1")
+	c := start(t, port, "127.0.0.3", "c", key, "a=127.0.0.1", "n=127.0.0.9") // the last is nobody
+	stranger := start(t, port, "127.0.0.4", "s", bytes.Repeat([]byte{8}, 32), "a=127.0.0.1")
 
 	for _, m := range []member{a, b, c} {
 		eventually(t, "three members see each other", m.sees("a", "b", "c"))
@@ -86,9 +108,36 @@ func TestMembers(t *testing.T) {
 	eventually(t, "a member with another key stays alone", stranger.sees("s"))
 }
 
-func TestWrongKeyLength(t *testing.T) {
-	m := New(Config{Log: slog.New(slog.DiscardHandler), NodeName: "a", Address: netip.MustParseAddr("127.0.0.1"), Port: freePort(t), Key: []byte("short"), Kick: func() {}})
-	if err := m.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "key") {
-		t.Errorf("Run with a short key: %v", err)
+func TestWrongKey(t *testing.T) {
+	for _, keys := range [][][]byte{nil, {[]byte("short")}, {bytes.Repeat([]byte{1}, 32), []byte("short")}} {
+		if _, err := New(Config{Log: slog.New(slog.DiscardHandler), NodeName: "a", Keys: keys, Kick: func() {}}); err == nil || !strings.Contains(err.Error(), "key") {
+			t.Errorf("New with the keys %q: %v", keys, err)
+		}
+	}
+}
+
+// Keys are rotated in three steps, at one member after the other, and nobody is
+// missed meanwhile; who has only the old key is not heard afterwards.
+func TestRotation(t *testing.T) {
+	port, old, next := freePort(t), bytes.Repeat([]byte{7}, 32), bytes.Repeat([]byte{9}, 32)
+	a := start(t, port, "127.0.0.1", "a", old)
+	b := start(t, port, "127.0.0.2", "b", old, "a=127.0.0.1")
+	seen := func() bool { return a.sees("a", "b")() && b.sees("a", "b")() }
+	eventually(t, "both see each other", seen)
+	for _, keys := range [][][]byte{{old, next}, {next, old}, {next}} {
+		for _, m := range []member{a, b} {
+			if err := m.SetKeys(keys); err != nil {
+				t.Fatal(err)
+			}
+			stays(t, "both see each other while keys are rotated", seen)
+		}
+	}
+	if err := a.SetKeys([][]byte{[]byte("short")}); err == nil {
+		t.Error("a short key is taken")
+	}
+	stranger := start(t, port, "127.0.0.3", "s", old, "a=127.0.0.1")
+	eventually(t, "who has the old key has tried everybody", func() bool { return stranger.Joined() && stranger.sees("s")() })
+	if stays(t, "both see each other and no third", seen); !stranger.sees("s")() {
+		t.Errorf("the old key still opens doors: %v, %v, %v", a.Alive(), b.Alive(), stranger.Alive())
 	}
 }

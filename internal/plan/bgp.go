@@ -59,7 +59,7 @@ func (p *planner) bgpOutcome(s *lb.Service, out Outcome) Outcome {
 		out.Reason, out.Message = lb.ConflictingAdvertisements, conflict
 	}
 	out.Here = p.here(s, out)
-	if out.Here == lb.NotOwner {
+	if out.Here == lb.NotOwner || out.Here == lb.NodeDraining {
 		out.Here = lb.NoPeer // every node that may announces, so only peers can be missing
 	}
 	return out
@@ -102,9 +102,8 @@ func (p *planner) peersFor(name string, a netip.Addr, ad int) []string {
 
 // route adds an address to what this node advertises.
 func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool) {
-	me := slices.IndexFunc(p.nodes, func(n node) bool { return n.Name == p.node })
 	for _, i := range ads {
-		if !p.cluster.bgp[i].nodes[me] {
+		if !p.cluster.bgp[i].nodes[p.me] {
 			continue
 		}
 		ad := &p.state.BGPAdvertisements[i]

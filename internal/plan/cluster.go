@@ -25,6 +25,10 @@ type cluster struct {
 	sharers map[netip.Addr][]*lb.Service
 	// elections caches candidates by the set of advertisements that select a Service.
 	elections map[string][]candidate
+	// subnets that any link of any node carries.
+	subnets []netip.Prefix
+	// fields caches ranks by the set of advertisements and the subnets of the addresses.
+	fields map[string]*field
 }
 
 // node is a lb.Node with what an election asks of it.
@@ -50,7 +54,10 @@ type candidate struct {
 }
 
 func newCluster(s lb.State) *cluster {
-	c := &cluster{state: s, elections: map[string][]candidate{}, peers: map[string][]lb.Peer{}}
+	c := &cluster{
+		state: s, elections: map[string][]candidate{}, peers: map[string][]lb.Peer{},
+		subnets: subnetsOf(s.Links), fields: map[string]*field{},
+	}
 	names := maps.Clone(s.Members)
 	if names == nil {
 		names = map[string]bool{}
@@ -107,6 +114,11 @@ func (c *cluster) scope(s lb.Scope) scope {
 	return out
 }
 
+// index returns the index of the named node, -1 for none.
+func (c *cluster) index(name string) int {
+	return slices.IndexFunc(c.nodes, func(n node) bool { return n.Name == name })
+}
+
 // poolOf returns the name of the pool an address belongs to; "" when there is none.
 func (c *cluster) poolOf(s *lb.Service, a netip.Addr) string { return c.pools.nameOf(s, a) }
 
@@ -140,12 +152,17 @@ func (c *cluster) candidates(kind string, scopes []scope, chosen []int) []candid
 	return out
 }
 
-// forService returns the verdict on one candidate for a Service, endpoints considered.
+// forService returns the verdict on one candidate for a Service, its own wish and endpoints considered.
 func (c candidate) forService(s *lb.Service) lb.Reason {
-	if c.reason == "" && s.Local && !s.ServingNodes[c.node.Name] {
+	switch {
+	case c.reason != "":
+		return c.reason
+	case len(s.NodeSelectors) > 0 && !lb.MatchesAny(s.NodeSelectors, c.node.Labels):
+		return lb.NodeNotSelected
+	case s.Local && !s.ServingNodes[c.node.Name]:
 		return lb.NoLocalEndpoint
 	}
-	return c.reason
+	return ""
 }
 
 // whyNone counts the reasons of nodes that may not announce, as one sentence.

@@ -23,17 +23,27 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 			continue
 		}
 		out.Selected = true
-		owner, why := p.elect(s, a, p.candidates("l2", p.cluster.l2, ads))
-		if owner == nil {
+		won, why := p.elect(s, a, ads)
+		if why != "" {
 			out.Reason, out.Message = why, p.sentence(s, why, ads, "l2", p.cluster.l2)
 			continue
 		}
-		if !slices.Contains(out.Nodes, owner.Name) {
-			out.Nodes = append(out.Nodes, owner.Name)
+		owner := won.owner.Name
+		if !slices.Contains(out.Nodes, owner) {
+			out.Nodes = append(out.Nodes, owner)
 		}
-		owners = append(owners, fmt.Sprintf("%s by node %s", a, owner.Name))
-		if owner.Name == p.node && !p.withheld[a] {
-			p.own(a, ads)
+		owners = append(owners, lb.AnnouncedBy(a, owner)+won.rank.remark())
+		switch {
+		case owner == p.node && p.withheld[a]:
+			// Nobody else has been told: this node keeps it to itself until its filter stands.
+		case owner == p.node:
+			p.own(s, a, ads)
+			p.attracted[a] = true
+			out.Owned = append(out.Owned, a)
+		case won.standIn != nil && won.standIn.Name == p.node:
+			p.standIn(s, a, ads, won.owner)
+		default:
+			p.elsewhere[a] = true
 		}
 	}
 	return p.written(s, p.layer2Outcome(s, out, owners))
@@ -56,51 +66,57 @@ func (p *planner) layer2Outcome(s *lb.Service, out Outcome, owners []string) Out
 	return out
 }
 
-// elect returns the owner among the candidates, or why there is none.
-func (p *planner) elect(s *lb.Service, a netip.Addr, candidates []candidate) (*node, lb.Reason) {
-	if !s.Serving {
-		return nil, lb.NoServingEndpoint
+// remark says what is wrong with the links of the best node that there is.
+func (r rank) remark() string {
+	switch r.reach() {
+	case noLink:
+		return " (no node that may announce has a link to do so: check the interfaces of the L2Advertisement)"
+	case noSubnet:
+		return " (no node that may announce has a link with its subnet)"
 	}
-	key := p.electionKey(s, a)
-	var owner *node
-	var best uint64
-	for _, c := range candidates {
-		if c.forService(s) != "" || p.barredBySharers(s, a, c.node) != "" {
-			continue
-		}
-		if sc := score(c.node.hash, key); owner == nil || sc > best {
-			owner, best = c.node, sc
-		}
-	}
-	if owner == nil {
-		return nil, lb.NoEligibleNode
-	}
-	return owner, ""
+	return ""
 }
 
 // own adds an address to what this node announces, on the links of the
 // advertisements that select it and this node.
-func (p *planner) own(a netip.Addr, ads []int) {
-	me := slices.IndexFunc(p.nodes, func(n node) bool { return n.Name == p.node })
-	links := []string{}
-	p.attracted[a] = true
+func (p *planner) own(s *lb.Service, a netip.Addr, ads []int) {
+	one, again := p.announced[a]
+	if !again {
+		one = lb.Announcement{Address: a, Links: []string{}, Probe: !p.wasAnnounced(s, a)}
+	}
 	for _, i := range ads {
-		if !p.cluster.l2[i].nodes[me] {
+		if !p.cluster.l2[i].nodes[p.me] || one.Links == nil {
 			continue
 		}
-		named := p.state.L2Advertisements[i].Links
-		if len(named) == 0 {
-			p.announced[a] = nil
-			return
+		if named := p.state.L2Advertisements[i].Links; len(named) > 0 {
+			one.Links = append(one.Links, named...)
+		} else {
+			one.Links = nil // all, whatever else is named
 		}
-		links = append(links, named...)
 	}
-	if before, ok := p.announced[a]; ok && before == nil {
-		return // a Service that shares the address is announced on all links
+	slices.Sort(one.Links)
+	one.Links = slices.Compact(one.Links)
+	p.announced[a] = one
+}
+
+// standIn adds an address that this node answers for in the stead of its owner:
+// what is sent to the owner is served, but its speaker is not there to say so.
+func (p *planner) standIn(s *lb.Service, a netip.Addr, ads []int, owner *node) {
+	l, known := p.linkFor(p.index(owner.Name), ads, a)
+	if !known {
+		p.elsewhere[a] = true
+		return
 	}
-	links = append(links, p.announced[a]...)
-	slices.Sort(links)
-	p.announced[a] = slices.Compact(links)
+	p.own(s, a, ads)
+	one := p.announced[a]
+	one.MAC, one.Probe = l.MAC, false
+	p.announced[a] = one
+}
+
+// wasAnnounced reports whether an address was announced for the Service, or for one that shares it.
+func (p *planner) wasAnnounced(s *lb.Service, a netip.Addr) bool {
+	was := func(s *lb.Service) bool { return slices.Contains(s.AnnouncedL2, a) }
+	return was(s) || slices.ContainsFunc(p.sharers[a], was)
 }
 
 // here says why this node does not announce, or that it does.
@@ -111,13 +127,14 @@ func (p *planner) here(s *lb.Service, out Outcome) lb.Reason {
 	if len(out.Nodes) == 0 {
 		return out.Reason
 	}
-	for i := range p.nodes {
-		if p.nodes[i].Name == p.node && p.nodes[i].barred != "" {
-			return p.nodes[i].barred
-		}
+	if p.me >= 0 && p.nodes[p.me].barred != "" {
+		return p.nodes[p.me].barred
 	}
 	if s.Local && !s.ServingNodes[p.node] {
 		return lb.NoLocalEndpoint
+	}
+	if p.state.Nodes[p.node].Draining || p.state.Stopping[p.node] {
+		return lb.NodeDraining
 	}
 	return lb.NotOwner
 }

@@ -12,6 +12,7 @@ import (
 func (p Plan) Staying(next Plan) (stays Plan, less bool) {
 	before := len(p.Announcements) + len(p.Routes)
 	p.Announcements = slices.DeleteFunc(slices.Clone(p.Announcements), func(a lb.Announcement) bool { return !next.announces(a.Address) })
+	p.Elsewhere = next.Elsewhere // what moves is handed over, and its ports stay open here
 	p.Routes = slices.DeleteFunc(slices.Clone(p.Routes), func(r lb.Route) bool { return !next.advertises(r.Prefix) })
 	return p, len(p.Announcements)+len(p.Routes) < before
 }

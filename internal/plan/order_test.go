@@ -18,9 +18,9 @@ func attracts(p Plan) []string {
 	return out
 }
 
-func staying(p, next Plan) Plan {
-	stays, _ := p.Staying(next)
-	return stays
+func stays(p, next Plan) Plan {
+	rest, _ := p.Staying(next)
+	return rest
 }
 
 func TestOrder(t *testing.T) {
@@ -44,10 +44,10 @@ func TestOrder(t *testing.T) {
 		got  Plan
 		want []string
 	}{
-		{"nothing goes", staying(open, ranged), all},
-		{"nothing comes early", staying(none, open), nil},
-		{"all goes", staying(open, none), nil},
-		{"one address goes", staying(open, half), []string{"192.0.2.10", "192.0.2.10/32"}},
+		{"nothing goes", stays(open, ranged), all},
+		{"nothing comes early", stays(none, open), nil},
+		{"all goes", stays(open, none), nil},
+		{"one address goes", stays(open, half), []string{"192.0.2.10", "192.0.2.10/32"}},
 		{"open addresses do not wait", open.Waiting(none), all},
 		{"ranges wait for their filter", ranged.Waiting(none), nil},
 		{"what is there stays", ranged.Waiting(open), all},

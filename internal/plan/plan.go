@@ -16,6 +16,9 @@ import (
 type Plan struct {
 	// Announcements this node owns, by ARP and NDP.
 	Announcements []lb.Announcement
+	// Elsewhere are addresses that another node is to announce, sorted: if this node announced one until
+	// now, it goes on until the other one does.
+	Elsewhere []netip.Addr
 	// Peers this node holds sessions with.
 	Peers []lb.Peer
 	// RouterID of this node's BGP speaker.
@@ -53,6 +56,9 @@ type Outcome struct {
 	Writer bool
 	// Peers this node advertises the Service to, sorted (BGP only).
 	Peers []string
+	// Owned are the addresses that this node announces (layer 2 only). The message
+	// names them as lb.AnnouncedBy does.
+	Owned []netip.Addr
 }
 
 // ForNode computes the plan of the named node.
@@ -61,7 +67,9 @@ func ForNode(node string, s lb.State) Plan {
 	p := planner{
 		cluster:   c,
 		node:      node,
-		announced: map[netip.Addr][]string{},
+		me:        c.index(node),
+		announced: map[netip.Addr]lb.Announcement{},
+		elsewhere: map[netip.Addr]bool{},
 		attracted: map[netip.Addr]bool{},
 		withheld:  c.withheld(),
 		routes:    newRouteTable(),
@@ -71,6 +79,7 @@ func ForNode(node string, s lb.State) Plan {
 		p.service(&s.Services[i])
 	}
 	p.plan.Announcements = p.announcements()
+	p.plan.Elsewhere = slices.SortedFunc(maps.Keys(p.elsewhere), netip.Addr.Compare)
 	p.plan.Routes = p.routes.sorted()
 	p.plan.Filter = p.filter()
 	return p.plan
@@ -80,9 +89,12 @@ func ForNode(node string, s lb.State) Plan {
 type planner struct {
 	*cluster
 	node string
+	// me is the index of node, or -1.
+	me   int
 	plan Plan
-	// announced maps an address this node owns to the links to announce it on; nil means all.
-	announced map[netip.Addr][]string
+	// announced are the addresses this node owns; elsewhere those that another one does.
+	announced map[netip.Addr]lb.Announcement
+	elsewhere map[netip.Addr]bool
 	// attracted are the addresses that this node announces or advertises.
 	attracted map[netip.Addr]bool
 	// withheld are the addresses that it does not, for want of a filter.
@@ -104,7 +116,7 @@ func (p *planner) service(s *lb.Service) {
 func (p *planner) announcements() []lb.Announcement {
 	var out []lb.Announcement
 	for _, a := range slices.SortedFunc(maps.Keys(p.announced), netip.Addr.Compare) {
-		out = append(out, lb.Announcement{Address: a, Links: p.announced[a]})
+		out = append(out, p.announced[a])
 	}
 	return out
 }

@@ -44,25 +44,3 @@ func (c *cluster) electionKey(s *lb.Service, a netip.Addr) uint64 {
 func lowestAddress(s *lb.Service) netip.Addr {
 	return slices.MinFunc(s.Addresses, netip.Addr.Compare)
 }
-
-// barredBySharers returns why a node may not own an address on behalf of the other
-// Services that share it: one owner must suit all that are announced.
-func (p *planner) barredBySharers(s *lb.Service, a netip.Addr, n *node) lb.Reason {
-	for _, other := range p.sharers[a] {
-		if other == s || !other.Serving {
-			continue
-		}
-		ads := selecting(p.cluster.l2, other, p.poolOf(other, a))
-		if len(ads) == 0 {
-			continue
-		}
-		for _, c := range p.candidates("l2", p.cluster.l2, ads) {
-			if c.node == n {
-				if why := c.forService(other); why != "" {
-					return why
-				}
-			}
-		}
-	}
-	return ""
-}

@@ -91,7 +91,11 @@ func run(ctx context.Context, only string) error {
 			return fmt.Errorf("measure %s: %w", r.name, err)
 		}
 	}
-	if !found {
+	lan, err := measureLayer2(ctx, only)
+	if err != nil {
+		return fmt.Errorf("measure layer 2: %w", err)
+	}
+	if !found && !lan {
 		return fmt.Errorf("nothing begins with %q", only)
 	}
 	return nil

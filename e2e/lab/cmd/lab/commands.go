@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -52,7 +53,8 @@ var commands = []command{
 	{"thaw", "HOST", "let a frozen host go on", "Let the processes of a frozen host go on.", 1, 1, onHost((*lab.Lab).Thaw)},
 	{"link", "HOST LINK up|down", "mend or cut a cable", "Mend or cut the cable of a host's link; both ends see the carrier change.", 3, 3, link},
 	{"partition", "A,B | C", "split the network", partitionHelp, 1, -1, partition},
-	{"heal", "", "mend the network", "End the partition and mend all cables.", 0, 0, heal},
+	{"block", "HOST PORT...", "block ports of a host", "Drop what a host sends to UDP and TCP ports of others, and they to these of the host. lab heal ends it.", 2, -1, block},
+	{"heal", "", "mend the network", "End the partition and the block of ports, and mend all cables.", 0, 0, heal},
 	{"image", "load TAR", "import an image", "Import an OCI or Docker image archive on every node.", 2, 2, image},
 	{"capture", "HOST LINK [TCPDUMP ARGS...]", "watch a link", "Run tcpdump on a link of a host.", 2, -1, capture},
 	{"logs", "HOST COMPONENT [TAIL ARGS...]", "print a component's log", "Print the log of a service of a host; -f follows it.", 2, -1, logs},
@@ -179,6 +181,22 @@ func partition(ctx context.Context, args []string) error {
 		return err
 	}
 	return l.Partition(ctx, groups...)
+}
+
+func block(ctx context.Context, args []string) error {
+	var ports []uint16
+	for _, arg := range args[1:] {
+		n, err := strconv.ParseUint(arg, 10, 16)
+		if err != nil || n == 0 {
+			return usageError{fmt.Sprintf("port %q: want a number from 1 to 65535", arg)}
+		}
+		ports = append(ports, uint16(n))
+	}
+	l, err := lab.Open()
+	if err != nil {
+		return err
+	}
+	return l.Block(ctx, args[0], ports...)
 }
 
 func heal(ctx context.Context, _ []string) error {

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/probe"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+)
+
+// measurement makes some figures of layer 2 together.
+type measurement struct {
+	// units of the figures, by name.
+	units map[string]string
+	// run returns the figures; one that could not be made is left out.
+	run func(context.Context, *testbed.Bed) (map[string]float64, error)
+}
+
+var layer2 = []measurement{
+	{map[string]string{"l2_failover_v4_p99_ms": "ms", "l2_failover_v6_p99_ms": "ms"}, failover},
+	{map[string]string{"l2_failover_1000_p99_ms": "ms"}, thousand},
+	{map[string]string{"l2_speaker_kill_gap_ms": "ms", "l2_speaker_kill_cold_gap_ms": "ms"}, speakerKill},
+	{map[string]string{"l2_drain_failed": "requests"}, drainFailed},
+	{map[string]string{"l2_upgrade_failed": "requests"}, upgradeFailed},
+	{map[string]string{"l2_dead_endpoint_ms": "ms", "l2_dead_endpoint_leader_ms": "ms"}, deadEndpoint},
+	{map[string]string{"l2_speaker_idle_millicores": "millicores", "l2_speaker_10k_idle_millicores": "millicores", "l2_speaker_10k_mib": "MiB"}, speakerCost},
+}
+
+// wants reports whether any figure has the prefix.
+func (m measurement) wants(prefix string) bool {
+	for name := range m.units {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// measureLayer2 prints the figures that have the prefix, and reports whether there are such.
+func measureLayer2(ctx context.Context, only string) (found bool, err error) {
+	if strings.HasPrefix(lookupName, only) {
+		found = true
+		if err := measureLookup(ctx); err != nil {
+			return found, err
+		}
+	}
+	var wanted []measurement
+	for _, m := range layer2 {
+		if m.wants(only) {
+			wanted = append(wanted, m)
+		}
+	}
+	if len(wanted) == 0 {
+		return found, nil
+	}
+	return true, withBed(ctx, 0, func(b *testbed.Bed) error {
+		for _, m := range wanted {
+			got, err := m.run(ctx, b)
+			for name, value := range got {
+				if strings.HasPrefix(name, only) {
+					fmt.Printf("bench: %s %.1f %s\n", name, value, m.units[name])
+				}
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// onStage runs a measurement on a stage that is taken down afterwards.
+func onStage(ctx context.Context, b *testbed.Bed, run func(*testbed.Stage) error) (err error) {
+	s, err := b.Stage(ctx, app.Namespace)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Clear(context.WithoutCancel(ctx))) }()
+	return run(s)
+}
+
+// during probes the stage's addresses, has something happen, and returns what was
+// seen of each, IPv4 first, once all answer again.
+func during(ctx context.Context, s *testbed.Stage, happen func() error) ([]testbed.Seen, error) {
+	w, err := s.Watch(ctx, testbed.Client, probe.TCP, s.Addresses)
+	if err != nil {
+		return nil, err
+	}
+	err = happen()
+	if err == nil {
+		err = w.Recovered(ctx, time.Minute)
+	}
+	seen, stopped := w.Stop()
+	return seen, errors.Join(err, stopped)
+}
+
+// powerCycle gives a node its power back and waits until its speaker works.
+func powerCycle(ctx context.Context, b *testbed.Bed, node string) error {
+	start := time.Now()
+	return errors.Join(b.Cluster.PowerOn(ctx, node), b.WaitNode(ctx, node, start), b.WaitReady(ctx))
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// progress says what a round found.
+func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+const (
+	// costServices is how many Services a speaker with much to do knows.
+	costServices = 10_000
+	costName     = "bench-cost"
+	// idleTime is how long an idle speaker is watched.
+	idleTime = time.Minute
+	// costLimit for all the Services to be announced.
+	costLimit = 20 * time.Minute
+	// serviceProxyLabel names another proxy than kube-proxy.
+	serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
+	// metricsPort of the speakers.
+	metricsPort = "9217"
+)
+
+// speakerCost measures what a speaker takes that has nothing to do: its share of a
+// core with no Service and with 10,000, and its memory with these, freshly started.
+func speakerCost(ctx context.Context, b *testbed.Bed) (got map[string]float64, err error) {
+	node := b.Cluster.Nodes()[1]
+	got = map[string]float64{}
+	if got["l2_speaker_idle_millicores"], err = idle(ctx, b, node); err != nil {
+		return nil, err
+	}
+	objects := costObjects()
+	if err := b.Apply(ctx, "", objects); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, clearCost(context.WithoutCancel(ctx), b, objects)) }()
+	if err := makeCost(ctx, b); err != nil {
+		return nil, err
+	}
+	// A heap that grew while they came says little.
+	if err := b.ReplaceSpeaker(ctx, node); err != nil {
+		return nil, err
+	}
+	if got["l2_speaker_10k_idle_millicores"], err = idle(ctx, b, node); err != nil {
+		return nil, err
+	}
+	metrics, err := scrape(ctx, b, node)
+	if err != nil {
+		return nil, err
+	}
+	got["l2_speaker_10k_mib"] = metrics["process_resident_memory_bytes"] / (1 << 20)
+	return got, nil
+}
+
+func costObjects() []byte {
+	return fmt.Appendf(nil, `
+apiVersion: holdfast.dev/v1beta1
+kind: IPAddressPool
+metadata: {name: %[1]s}
+spec: {autoAssign: false, addresses: [10.154.0.0/16]}
+---
+apiVersion: holdfast.dev/v1beta1
+kind: L2Advertisement
+metadata: {name: %[1]s}
+spec: {ipAddressPools: [%[1]s]}
+`, costName)
+}
+
+// makeCost makes the Services and waits until all are announced. Kube-proxies leave
+// them alone: they would take the machine that the speakers are measured on.
+func makeCost(ctx context.Context, b *testbed.Bed) error {
+	services := b.Kube.CoreV1().Services(app.Namespace)
+	group, creating := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for i := range costServices {
+		group.Go(func() error {
+			s := testbed.Service(app, fmt.Sprintf("cost-%05d", i))
+			s.Labels = map[string]string{"bench": costName, serviceProxyLabel: "nobody"}
+			s.Spec.IPFamilyPolicy, s.Spec.Ports = new(corev1.IPFamilyPolicySingleStack), s.Spec.Ports[:1]
+			s.Spec.AllocateLoadBalancerNodePorts = new(false)
+			metav1.SetMetaDataAnnotation(&s.ObjectMeta, "holdfast.dev/pool", costName)
+			_, err := services.Create(creating, s, metav1.CreateOptions{})
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return fmt.Errorf("make %d Services: %w", costServices, err)
+	}
+	return testbed.Until(ctx, costLimit, "announcements of all Services", func(ctx context.Context) error {
+		states, err := b.Resource(testbed.SpeakerStates).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		announced := int64(0)
+		for i := range states.Items {
+			n, _, err := unstructured.NestedInt64(states.Items[i].Object, "status", "owned", "ipv4")
+			if err != nil {
+				return fmt.Errorf("read speakerstate: %w", err)
+			}
+			announced += n
+		}
+		if announced < costServices {
+			return fmt.Errorf("%d of %d are announced", announced, costServices)
+		}
+		return nil
+	})
+}
+
+// idle returns the share of a core that a node's speaker takes, in thousandths.
+func idle(ctx context.Context, b *testbed.Bed, node string) (float64, error) {
+	const cpu = "process_cpu_seconds_total"
+	// What is left to do after the preparation is not idleness.
+	if err := pause(ctx, 10*time.Second); err != nil {
+		return 0, err
+	}
+	before, err := scrape(ctx, b, node)
+	if err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	if err := pause(ctx, idleTime); err != nil {
+		return 0, err
+	}
+	after, err := scrape(ctx, b, node)
+	if err != nil {
+		return 0, err
+	}
+	return 1000 * (after[cpu] - before[cpu]) / time.Since(start).Seconds(), nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// scrape returns the metrics of a node's speaker, by name and labels.
+func scrape(ctx context.Context, b *testbed.Bed, node string) (map[string]float64, error) {
+	n, err := b.Kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	url := "http://" + net.JoinHostPort(n.Status.Addresses[0].Address, metricsPort) + "/metrics"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	// The cluster is never behind the machine's proxy.
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("read metrics of %s: %w", node, err)
+	}
+	defer answer.Body.Close()
+	out := map[string]float64{}
+	lines := bufio.NewScanner(answer.Body)
+	for lines.Scan() {
+		name, text, _ := strings.Cut(lines.Text(), " ")
+		if value, err := strconv.ParseFloat(text, 64); err == nil && !strings.HasPrefix(name, "#") {
+			out[name] = value
+		}
+	}
+	return out, lines.Err()
+}
+
+func clearCost(ctx context.Context, b *testbed.Bed, objects []byte) error {
+	services := b.Kube.CoreV1().Services(app.Namespace)
+	var group errgroup.Group
+	group.SetLimit(parallel)
+	for i := range costServices {
+		group.Go(func() error { return services.Delete(ctx, fmt.Sprintf("cost-%05d", i), metav1.DeleteOptions{}) })
+	}
+	return errors.Join(group.Wait(), b.Delete(ctx, "", objects))
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/probe"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	"github.com/holdfast-lb/holdfast/e2e/whohas"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// addresses on the node that is lost, and how many of them are probed.
+	addresses = 1000
+	probed    = 20
+	// manyRounds is how often it is lost.
+	manyRounds = 3
+	manyName   = "bench-many"
+	// manyRange is off the nodes' LAN, which has not so many addresses: the client has a route to it on the link.
+	manyRange = "10.153.0.0/16"
+	// askEvery is between two questions for each address, until its owner is found.
+	askEvery = 500 * time.Millisecond
+	// manyLimit for all to be announced, and announced again.
+	manyLimit = 10 * time.Minute
+)
+
+// thousand loses a node that announces 1,000 addresses, and returns the worst of what
+// the clients of some saw, and of the 99th percentile of the announcements of all.
+func thousand(ctx context.Context, b *testbed.Bed) (got map[string]float64, err error) {
+	anchor, announcers := b.Cluster.Nodes()[1], b.Cluster.Nodes()[2:]
+	many := testbed.App{Namespace: app.Namespace, Name: manyName, Replicas: 1, Nodes: []string{anchor}}
+	if err := b.Deploy(ctx, many); err != nil {
+		return nil, err
+	}
+	objects := manyObjects(announcers[0])
+	if err := b.Apply(ctx, "", objects); err != nil {
+		return nil, err
+	}
+	route := []string{"ip", "route", "replace", manyRange, "dev", testbed.LAN}
+	if _, err := b.On(ctx, testbed.Client, route...); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, clearMany(context.WithoutCancel(ctx), b, objects)) }()
+	list, err := makeMany(ctx, b, many)
+	if err != nil {
+		return nil, err
+	}
+	var worst time.Duration
+	for i := range manyRounds {
+		took, err := loseMany(ctx, b, announcers[0], list)
+		if err != nil {
+			return nil, err
+		}
+		worst = max(worst, took)
+		progress("%d of %d: %d addresses, %.0f ms", i+1, manyRounds, len(list), ms(took))
+	}
+	return map[string]float64{"l2_failover_1000_p99_ms": ms(worst)}, nil
+}
+
+// manyObjects are a pool and an advertisement that prefers one node.
+func manyObjects(node string) []byte {
+	return fmt.Appendf(nil, `
+apiVersion: holdfast.dev/v1beta1
+kind: IPAddressPool
+metadata: {name: %[1]s}
+spec: {autoAssign: false, addresses: [%[2]s]}
+---
+apiVersion: holdfast.dev/v1beta1
+kind: L2Advertisement
+metadata: {name: %[1]s}
+spec:
+  ipAddressPools: [%[1]s]
+  preferredNodeSelectors: [{weight: 100, preference: {matchLabels: {kubernetes.io/hostname: %[3]s}}}]
+`, manyName, manyRange, node)
+}
+
+// makeMany makes the Services and waits until all have their address.
+func makeMany(ctx context.Context, b *testbed.Bed, a testbed.App) ([]netip.Addr, error) {
+	services := b.Kube.CoreV1().Services(a.Namespace)
+	group, creating := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for i := range addresses {
+		group.Go(func() error {
+			s := testbed.Service(a, fmt.Sprintf("many-%04d", i))
+			s.Labels = map[string]string{"bench": manyName}
+			s.Spec.IPFamilyPolicy, s.Spec.Ports = new(corev1.IPFamilyPolicySingleStack), s.Spec.Ports[:1]
+			metav1.SetMetaDataAnnotation(&s.ObjectMeta, "holdfast.dev/pool", manyName)
+			_, err := services.Create(creating, s, metav1.CreateOptions{})
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, fmt.Errorf("make %d Services: %w", addresses, err)
+	}
+	var out []netip.Addr
+	err := testbed.Until(ctx, manyLimit, "the addresses of all Services", func(ctx context.Context) error {
+		list, err := services.List(ctx, metav1.ListOptions{LabelSelector: "bench=" + manyName})
+		if err != nil {
+			return err
+		}
+		out = nil
+		for i := range list.Items {
+			out = append(out, testbed.Addresses(&list.Items[i])...)
+		}
+		if len(out) != addresses {
+			return fmt.Errorf("%d of %d have one", len(out), addresses)
+		}
+		return nil
+	})
+	return out, err
+}
+
+// loseMany waits until a node announces all the addresses, pulls its plug, and
+// returns the worse of the longest gap that a client saw and the 99th percentile of
+// the announcements.
+func loseMany(ctx context.Context, b *testbed.Bed, node string, list []netip.Addr) (time.Duration, error) {
+	before, err := ownAll(ctx, b, node, list)
+	if err != nil {
+		return 0, err
+	}
+	// Probes of so many addresses are further apart, so that they do not take the machine themselves.
+	w, err := b.Watch(ctx, testbed.Client, probe.TCP, list[:probed], "-every", "20ms")
+	if err != nil {
+		return 0, err
+	}
+	heard, err := b.Claims(ctx, testbed.Client, time.Second)
+	if err != nil {
+		return 0, err
+	}
+	off := time.Now()
+	err = b.Cluster.PowerOff(ctx, node)
+	if err == nil {
+		err = w.Recovered(ctx, time.Minute)
+	}
+	if err == nil {
+		err = testbed.Until(ctx, time.Minute, "announcements of all", func(context.Context) error {
+			if got := len(whohas.First(append(before, heard.Heard()...), off)); got < len(list) {
+				return fmt.Errorf("%d of %d were announced", got, len(list))
+			}
+			return nil
+		})
+	}
+	claims, stopped := heard.Stop()
+	seen, stoppedToo := w.Stop()
+	if err := errors.Join(err, stopped, stoppedToo); err != nil {
+		return 0, err
+	}
+	var times []time.Duration
+	for _, at := range whohas.First(append(before, claims...), off) {
+		times = append(times, at.Sub(off))
+	}
+	worst := quantile(times, 0.99)
+	for _, s := range seen {
+		worst = max(worst, s.Gap())
+	}
+	return worst, powerCycle(ctx, b, node)
+}
+
+// ownAll asks until a node answers for all the addresses, and returns the last answers.
+func ownAll(ctx context.Context, b *testbed.Bed, node string, list []netip.Addr) ([]whohas.Claim, error) {
+	mac, err := b.MAC(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	var last []whohas.Claim
+	err = testbed.Until(ctx, manyLimit, node+" to answer for all addresses", func(ctx context.Context) error {
+		asked, err := b.Claims(ctx, testbed.Client, askEvery, list...)
+		if err != nil {
+			return err
+		}
+		time.Sleep(3 * askEvery)
+		claims, err := asked.Stop()
+		if err != nil {
+			return err
+		}
+		owned := map[netip.Addr]bool{}
+		for _, c := range claims {
+			owned[c.Address] = c.MAC == mac
+		}
+		n := 0
+		for _, a := range list {
+			if owned[a] {
+				n++
+			}
+		}
+		if last = claims; n < len(list) {
+			return fmt.Errorf("it does for %d of %d", n, len(list))
+		}
+		return nil
+	})
+	return last, err
+}
+
+func clearMany(ctx context.Context, b *testbed.Bed, objects []byte) error {
+	_, routed := b.On(ctx, testbed.Client, "ip", "route", "del", manyRange)
+	services := b.Kube.CoreV1().Services(app.Namespace)
+	list, err := services.List(ctx, metav1.ListOptions{LabelSelector: "bench=" + manyName})
+	errs := []error{routed, err}
+	if err == nil {
+		var group errgroup.Group
+		group.SetLimit(parallel)
+		for i := range list.Items {
+			group.Go(func() error { return services.Delete(ctx, list.Items[i].Name, metav1.DeleteOptions{}) })
+		}
+		errs = append(errs, group.Wait())
+	}
+	return errors.Join(append(errs, b.Kube.AppsV1().Deployments(app.Namespace).Delete(ctx, manyName, metav1.DeleteOptions{}),
+		b.Delete(ctx, "", objects))...)
+}

@@ -1,0 +1,219 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/e2e/probe"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// podWithdrawn is the reason of the condition Ready of pods that Holdfast marks.
+	podWithdrawn = "HoldfastNodeUnreachable"
+	// kubeletPort is where kubelets listen.
+	kubeletPort = 10250
+	// deadEndpointLimit is when no new connection may fail any more, after a plug was pulled.
+	deadEndpointLimit = 2500 * time.Millisecond
+)
+
+// spread deploys an application with a pod on every worker, behind a Service of layer 2.
+func (e *env) spread(t *testing.T, name string) (testbed.App, string) {
+	t.Helper()
+	app := e.app
+	app.Name, app.Replicas, app.Nodes = name, int32(len(e.workers())), e.workers()
+	must(t, e.Deploy(t.Context(), app))
+	addresses := e.service(t, app, name)
+	e.served(t, testbed.Client, addresses)
+	owner, err := e.WaitOwner(t.Context(), testbed.Client, addresses[0])
+	must(t, err)
+	return app, owner
+}
+
+// leaderNode returns the node that the leading controller runs on.
+func (e *env) leaderNode(t *testing.T) string {
+	t.Helper()
+	leader, err := e.leader(t.Context())
+	must(t, err)
+	pod, err := e.Kube.CoreV1().Pods(testbed.Namespace).Get(t.Context(), leader, metav1.GetOptions{})
+	must(t, err)
+	return pod.Spec.NodeName
+}
+
+// marked returns the pods of an application that Holdfast calls not ready, with their nodes.
+func (e *env) marked(ctx context.Context, app testbed.App) ([]string, error) {
+	pods, err := e.AppPods(ctx, app)
+	var out []string
+	for _, p := range pods {
+		for _, c := range p.Status.Conditions {
+			if c.Type == corev1.PodReady && c.Reason == podWithdrawn {
+				out = append(out, p.Name+" on "+p.Spec.NodeName)
+			}
+		}
+	}
+	return out, err
+}
+
+// withdrawn returns the condition that says what became of a node's endpoints, nil if there is none.
+func (e *env) withdrawn(ctx context.Context, node string) (*metav1.Condition, error) {
+	o, err := e.Resource(testbed.SpeakerStates).Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var s v1beta1.SpeakerState
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &s); err != nil {
+		return nil, err
+	}
+	return meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionEndpointsWithdrawn), nil
+}
+
+// testDeadEndpoint pulls the plug of a node that holds one of three endpoints, but not the address.
+func testDeadEndpoint(t *testing.T, e *env) {
+	app, owner := e.spread(t, "dead-endpoint")
+	leader := e.leaderNode(t)
+	i := slices.IndexFunc(e.workers(), func(n string) bool { return n != owner && n != leader })
+	victim := e.workers()[i]
+	addresses, err := e.WaitAddresses(t.Context(), app.Namespace, app.Name, 2)
+	must(t, err)
+	w, err := e.Watch(t.Context(), testbed.Client, probe.TCP, addresses)
+	must(t, err)
+	t.Cleanup(func() { e.ensureOn(t, victim) })
+
+	off := time.Now()
+	must(t, e.Cluster.PowerOff(t.Context(), victim))
+	must(t, testbed.Until(t.Context(), soon, "a mark on the dead pod", func(ctx context.Context) error {
+		got, err := e.marked(ctx, app)
+		if err == nil && (len(got) != 1 || !strings.HasSuffix(got[0], " on "+victim)) {
+			err = fmt.Errorf("marked are %v", got)
+		}
+		return err
+	}))
+	t.Logf("the pod on %s is marked %s after the plug was pulled, as seen from outside", victim, since(off))
+	must(t, w.Recovered(t.Context(), soon))
+	seen, err := w.Stop()
+	must(t, err)
+	for _, s := range seen {
+		last := s.LastFailed().Sub(off)
+		t.Logf("dead endpoint: %s: %d probes failed, the last one %d ms after the plug was pulled", s.Name, s.Failed(), last.Milliseconds())
+		if last > deadEndpointLimit {
+			t.Errorf("%s: a probe failed %s after the plug was pulled", s.Name, last)
+		}
+	}
+	e.describes(t, []string{"NodeUnreachable"}, "node", victim)
+	e.describes(t, []string{"EndpointsWithdrawn"}, "service", "-n", app.Namespace, app.Name)
+
+	on := time.Now()
+	must(t, e.Cluster.PowerOn(t.Context(), victim))
+	must(t, e.WaitNode(t.Context(), victim, on))
+	must(t, testbed.Until(t.Context(), soon, "the end of the mark", func(ctx context.Context) error {
+		c, err := e.withdrawn(ctx, victim)
+		if err == nil && (c == nil || c.Status != metav1.ConditionFalse) {
+			err = fmt.Errorf("the condition is %+v", c)
+		}
+		return err
+	}))
+	must(t, e.WaitReady(t.Context()))
+	must(t, e.Deploy(t.Context(), app)) // waits until all its pods are ready
+	got, err := e.marked(t.Context(), app)
+	must(t, err)
+	if len(got) > 0 {
+		t.Errorf("still marked are %v", got)
+	}
+}
+
+// testLivingEndpoint blocks all by which others see that a node lives: most speakers
+// speak against it, but it speaks for itself.
+func testLivingEndpoint(t *testing.T, e *env) {
+	app, owner := e.spread(t, "living-endpoint")
+	victim := but(e.workers(), owner)[0]
+	t.Cleanup(func() {
+		if err := e.Cluster.Heal(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	must(t, e.Cluster.Block(t.Context(), victim, membersPort, heartbeatPort, kubeletPort))
+	must(t, testbed.Until(t.Context(), soon, "words against "+victim, func(ctx context.Context) error {
+		o, err := e.Resource(testbed.SpeakerStates).Get(ctx, owner, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		var s v1beta1.SpeakerState
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &s); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(s.Status.Unreachable, func(n v1beta1.SilentNode) bool { return n.Node == victim }) {
+			return fmt.Errorf("%s calls unreachable %v", owner, s.Status.Unreachable)
+		}
+		return nil
+	}))
+	// As long as kubelets renew their Leases.
+	must(t, testbed.Holds(t.Context(), 12*time.Second, func(ctx context.Context) error {
+		got, err := e.marked(ctx, app)
+		if err == nil && len(got) > 0 {
+			err = fmt.Errorf("marked are %v, which live", got)
+		}
+		return err
+	}))
+	must(t, e.Cluster.Heal(t.Context()))
+	must(t, e.WaitReady(t.Context()))
+}
+
+// testStatePolicy writes what a speaker, or the controller, could that was taken over.
+func testStatePolicy(t *testing.T, e *env) {
+	mine, theirs := e.workers()[0], e.workers()[1]
+	speaker, err := e.AsSpeaker(mine)
+	must(t, err)
+	controller, err := e.As("system:serviceaccount:" + testbed.Namespace + ":" + testbed.Controller)
+	must(t, err)
+	pods, err := e.AppPods(t.Context(), e.app)
+	must(t, err)
+	state := func(node, status string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			return speaker.CoreV1().RESTClient().Patch(types.MergePatchType).
+				AbsPath("/apis/holdfast.dev/v1beta1", testbed.SpeakerStates, node, "status").Body([]byte(`{"status":` + status + `}`)).Do(ctx).Error()
+		}
+	}
+	pod := func(patch string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := controller.CoreV1().Pods(e.app.Namespace).Patch(ctx, pods[0].Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+			return err
+		}
+	}
+	condition := `{"conditions":[{"type":"EndpointsWithdrawn","status":"True","reason":"Test","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}`
+	for name, tc := range map[string]struct {
+		write func(context.Context) error
+		want  string
+	}{
+		"a speaker of its node":        {state(mine, `{"conflictCount":0}`), ""},
+		"a speaker of another node":    {state(theirs, `{"conflictCount":0}`), "its own node only"},
+		"a speaker, the condition":     {state(mine, condition), "may not change the conditions"},
+		"the controller, nothing":      {pod(`{}`), ""},
+		"the controller, a label":      {pod(`{"metadata":{"labels":{"app":"other"}}}`), "may not change the metadata"},
+		"the controller, an address":   {pod(`{"status":{"podIPs":[{"ip":"192.0.2.1"}]}}`), "the condition Ready of a pod only"},
+		"the controller, another word": {pod(`{"status":{"conditions":[{"type":"ContainersReady","status":"False"}]}}`), "the condition Ready of a pod only"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := tc.write(t.Context())
+			switch {
+			case tc.want == "":
+				must(t, err)
+			case err == nil:
+				t.Error("the API server took it")
+			case !strings.Contains(err.Error(), tc.want):
+				t.Errorf("got %v, want %q in it", err, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,253 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// promised is how soon clients are served again when something fails.
+	promised = 500 * time.Millisecond
+	// hold is how long a fault that does not end by itself lasts at least.
+	hold = 3 * time.Second
+)
+
+// fault is one row of the matrix.
+type fault struct {
+	name string
+	// hit makes it happen to the owner of the addresses, mend ends it.
+	hit, mend func(t *testing.T, s *stage, owner string)
+	// free of charge: no probe may fail, neither when it begins nor when it ends.
+	free bool
+	// lasts is how long it is left alone before it is mended.
+	lasts time.Duration
+}
+
+var faults = []fault{
+	{name: "power-off of the owner", hit: powerOff, mend: powerOn},
+	{name: "link of the owner down", hit: setLink(false), mend: setLink(true), lasts: hold},
+	{name: "owner frozen", hit: freeze, mend: thaw, lasts: hold},
+	{name: "partition, the owner alone", hit: partitionOwner, mend: heal, lasts: hold},
+	{name: "partition, another node alone", hit: partitionOther, mend: heal, free: true, lasts: hold},
+	{name: "gossip port of the owner blocked", hit: block(membersPort), mend: heal, free: true, lasts: hold},
+	{name: "heartbeat port of the owner blocked", hit: block(heartbeatPort), mend: heal, free: true, lasts: hold},
+	{name: "both ports of the owner blocked", hit: block(membersPort, heartbeatPort), mend: heal, free: true, lasts: hold},
+	{name: "API server down, then power-off", hit: withoutAPI, mend: withAPI},
+	{name: "no controller, then power-off", hit: withoutControllers, mend: withControllers},
+	{name: "two nodes at once", hit: powerOffBoth, mend: powerOnBoth},
+	{name: "drain", hit: drain, mend: uncordon, free: true},
+	{name: "exclusion label", hit: setLabel(`""`), mend: setLabel("null"), free: true},
+	{name: "advertisement edited", hit: excludeOwner, mend: includeOwner, free: true},
+	{name: "rolling update", hit: rollOut, free: true},
+	{name: "speaker's pod deleted", hit: deleteSpeaker, free: true},
+	{name: "speaker killed", hit: killSpeaker, free: true},
+}
+
+// testL2Matrix breaks one thing after the other, and says what a client saw of it.
+func testL2Matrix(t *testing.T, e *env) {
+	s := newStage(t, e)
+	for _, f := range faults {
+		t.Run(f.name, func(t *testing.T) { s.run(t, f) })
+	}
+	must(t, e.Deploy(t.Context(), e.app)) // the drain moved its pods
+}
+
+// run shows one fault.
+func (s *stage) run(t *testing.T, f fault) {
+	owner, err := s.Stage.Owner(t.Context())
+	must(t, err)
+	t.Cleanup(func() { s.repair(t) })
+	claims, err := s.env.Claims(t.Context(), testbed.Client, 20*time.Millisecond, s.Addresses...)
+	must(t, err)
+	w := s.watch(t)
+	hit := time.Now()
+	f.hit(t, s, owner)
+	must(t, w.Recovered(t.Context(), time.Minute))
+	must(t, testbed.Holds(t.Context(), max(0, f.lasts-time.Since(hit)), func(context.Context) error { return nil }))
+	mended := time.Now()
+	if f.mend != nil {
+		f.mend(t, s, owner)
+	}
+	must(t, s.env.WaitReady(t.Context()))
+	must(t, w.Recovered(t.Context(), time.Minute))
+	seen, err := w.Stop()
+	must(t, err)
+	heard, err := claims.Stop()
+	must(t, err)
+
+	during, after := between(seen, hit, mended), between(seen, mended, time.Now())
+	t.Logf("matrix: %s: %s; two answered for %d ms", f.name, during, s.doubled(heard).Milliseconds())
+	t.Logf("matrix: %s, mended: %s; the last other answer came %d ms later", f.name, after, s.united(heard, mended).Milliseconds())
+	switch {
+	case f.free && during.failed+after.failed > 0:
+		t.Errorf("%d probes failed, where none had to", during.failed+after.failed)
+	case during.gap > promised:
+		t.Errorf("no answer for %s, promised are %s", during.gap, promised)
+	}
+	s.agreed(t)
+}
+
+// agreed checks that the client's neighbour entries and whoever answers are of one mind.
+func (s *stage) agreed(t *testing.T) {
+	t.Helper()
+	for _, a := range s.Addresses {
+		must(t, testbed.Until(t.Context(), time.Second, "the client to know the owner of "+a.String(), func(ctx context.Context) error {
+			known, err := s.env.Owner(ctx, testbed.Client, a)
+			if err == nil && !slices.Contains(s.workers(), known) {
+				err = fmt.Errorf("it is %s", known)
+			}
+			return err
+		}))
+	}
+}
+
+// repair leaves a cluster that is whole, whatever happened.
+func (s *stage) repair(t *testing.T) {
+	ctx := context.Background()
+	control := s.env.Cluster.Nodes()[0]
+	errs := []error{s.env.Cluster.Heal(ctx)}
+	for _, n := range s.workers() {
+		_ = s.env.Cluster.Thaw(ctx, n) // no matter if it is off
+		s.ensureOn(t, n)
+		if t.Failed() {
+			_, err := s.env.Kubectl(ctx, "uncordon", n)
+			_, err2 := s.env.Kubectl(ctx, "label", "node", n, "node.kubernetes.io/exclude-from-external-load-balancers-")
+			errs = append(errs, err, err2)
+		}
+	}
+	_, err := s.env.On(ctx, control, "pkill", "-CONT", "-x", "kube-apiserver")
+	errs = append(errs, err, s.env.WaitReady(ctx))
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+}
+
+func powerOff(t *testing.T, s *stage, owner string) {
+	must(t, s.env.Cluster.PowerOff(t.Context(), owner))
+}
+
+func powerOn(t *testing.T, s *stage, owner string) {
+	start := time.Now()
+	must(t, s.env.Cluster.PowerOn(t.Context(), owner))
+	must(t, s.env.WaitNode(t.Context(), owner, start))
+}
+
+func powerOffBoth(t *testing.T, s *stage, _ string) {
+	for _, n := range s.Announcers {
+		powerOff(t, s, n)
+	}
+}
+
+func powerOnBoth(t *testing.T, s *stage, _ string) {
+	for _, n := range s.Announcers {
+		powerOn(t, s, n)
+	}
+}
+
+func setLink(up bool) func(*testing.T, *stage, string) {
+	return func(t *testing.T, s *stage, owner string) {
+		must(t, s.env.Cluster.SetLink(t.Context(), owner, testbed.LAN, up))
+	}
+}
+
+func freeze(t *testing.T, s *stage, owner string) { must(t, s.env.Cluster.Freeze(t.Context(), owner)) }
+
+func thaw(t *testing.T, s *stage, owner string) { must(t, s.env.Cluster.Thaw(t.Context(), owner)) }
+
+// partitionOwner cuts the owner off from all nodes; the client reaches both sides.
+func partitionOwner(t *testing.T, s *stage, owner string) {
+	must(t, s.env.Cluster.Partition(t.Context(), []string{owner}, but(s.env.Cluster.Nodes(), owner)))
+}
+
+func partitionOther(t *testing.T, s *stage, owner string) { partitionOwner(t, s, s.Other(owner)) }
+
+func block(ports ...uint16) func(*testing.T, *stage, string) {
+	return func(t *testing.T, s *stage, owner string) {
+		must(t, s.env.Cluster.Block(t.Context(), owner, ports...))
+	}
+}
+
+func heal(t *testing.T, s *stage, _ string) { must(t, s.env.Cluster.Heal(t.Context())) }
+
+// withoutAPI stops the API server, which would be started again if it were killed.
+func withoutAPI(t *testing.T, s *stage, owner string) {
+	_, err := s.env.On(t.Context(), s.env.Cluster.Nodes()[0], "pkill", "-STOP", "-x", "kube-apiserver")
+	must(t, err)
+	powerOff(t, s, owner)
+}
+
+func withAPI(t *testing.T, s *stage, owner string) {
+	_, err := s.env.On(t.Context(), s.env.Cluster.Nodes()[0], "pkill", "-CONT", "-x", "kube-apiserver")
+	must(t, err)
+	powerOn(t, s, owner)
+}
+
+func withoutControllers(t *testing.T, s *stage, owner string) {
+	t.Cleanup(func() { s.scaleController(t, 2) })
+	s.scaleController(t, 0)
+	powerOff(t, s, owner)
+}
+
+func withControllers(t *testing.T, s *stage, owner string) {
+	powerOn(t, s, owner)
+	s.scaleController(t, 2)
+}
+
+func drain(t *testing.T, s *stage, owner string) {
+	_, err := s.env.Kubectl(t.Context(), "drain", owner, "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout=60s")
+	must(t, err)
+}
+
+func uncordon(t *testing.T, s *stage, owner string) {
+	_, err := s.env.Kubectl(t.Context(), "uncordon", owner)
+	must(t, err)
+}
+
+// setLabel sets the label that keeps a node off external traffic, null removes it.
+func setLabel(value string) func(*testing.T, *stage, string) {
+	return func(t *testing.T, s *stage, owner string) {
+		patch := `{"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":` + value + `}}}`
+		_, err := s.env.Kube.CoreV1().Nodes().Patch(t.Context(), owner, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		must(t, err)
+	}
+}
+
+// excludeOwner edits the advertisement so that the owner may not announce any more.
+func excludeOwner(t *testing.T, s *stage, owner string) {
+	s.selectNodes(t, `[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"NotIn","values":["`+owner+`"]}]}]`)
+}
+
+func includeOwner(t *testing.T, s *stage, _ string) { s.selectNodes(t, "null") }
+
+func (s *stage) selectNodes(t *testing.T, selectors string) {
+	t.Helper()
+	_, err := s.env.Resource(testbed.L2Advertisements).Patch(t.Context(), s.Advertisement(), types.MergePatchType,
+		[]byte(`{"spec":{"nodeSelectors":`+selectors+`}}`), metav1.PatchOptions{})
+	must(t, err)
+}
+
+func rollOut(t *testing.T, s *stage, _ string) {
+	for _, args := range [][]string{{"restart"}, {"status", "--timeout=2m"}} {
+		_, err := s.env.Kubectl(t.Context(), append([]string{"-n", testbed.Namespace, "rollout", args[0], "daemonset/" + testbed.Speaker}, args[1:]...)...)
+		must(t, err)
+	}
+}
+
+func deleteSpeaker(t *testing.T, s *stage, owner string) { s.restartSpeaker(t, owner) }
+
+// killSpeaker ends the owner's speaker as the kernel's OOM killer would.
+func killSpeaker(t *testing.T, s *stage, owner string) {
+	wait, err := s.env.KillSpeaker(t.Context(), owner)
+	must(t, err)
+	must(t, wait())
+}

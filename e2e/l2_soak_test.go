@@ -1,0 +1,123 @@
+//go:build e2e && soak
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+const (
+	// busyThreads take the machine that all nodes of the lab share.
+	busyThreads = 4
+	soakRounds  = 20
+	soakTime    = 10 * time.Minute
+)
+
+// TestSoak takes long: failures of layer 2 while the machine is busy.
+func TestSoak(t *testing.T) {
+	e := setUp(t, lab.ProxyNFTables)
+	s := newStage(t, e)
+	busy(t)
+	t.Run("PowerOffs", func(t *testing.T) { s.soakPowerOffs(t) })
+	t.Run("Quiet", func(t *testing.T) { s.soakQuiet(t) })
+}
+
+// busy runs threads that do nothing but run, until the test ends.
+func busy(t *testing.T) {
+	t.Helper()
+	for range busyThreads {
+		cmd := exec.Command("/bin/sh", "-c", "while :; do :; done")
+		// The kernel ends it when we are gone.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		must(t, cmd.Start())
+		t.Cleanup(func() {
+			if err := cmd.Process.Kill(); err != nil {
+				t.Error(err)
+			}
+			_ = cmd.Wait() // killed, as it had to be
+		})
+	}
+}
+
+// soakPowerOffs pulls the plug of the owner again and again.
+func (s *stage) soakPowerOffs(t *testing.T) {
+	var gaps []time.Duration
+	for i := range soakRounds {
+		owner, err := s.Stage.Owner(t.Context())
+		must(t, err)
+		t.Cleanup(func() { s.ensureOn(t, owner) })
+		w := s.watch(t)
+		start := time.Now()
+		powerOff(t, s, owner)
+		must(t, w.Recovered(t.Context(), time.Minute))
+		seen, err := w.Stop()
+		must(t, err)
+		f := between(seen, start.Add(-time.Second), time.Now())
+		t.Logf("soak: power-off %d of %d, busy machine: %s", i+1, soakRounds, f)
+		gaps = append(gaps, f.gap)
+		powerOn(t, s, owner)
+		must(t, s.env.WaitReady(t.Context()))
+	}
+	slices.Sort(gaps)
+	t.Logf("soak: %d power-offs, busy machine: median %s, longest %s", len(gaps), gaps[len(gaps)/2], gaps[len(gaps)-1])
+	if worst := gaps[len(gaps)-1]; worst > promised {
+		t.Errorf("no answer for %s, promised are %s", worst, promised)
+	}
+}
+
+// soakQuiet lets the busy cluster alone: nobody may be called dead.
+func (s *stage) soakQuiet(t *testing.T) {
+	owner, err := s.Stage.Owner(t.Context())
+	must(t, err)
+	mac, err := s.env.MAC(t.Context(), owner)
+	must(t, err)
+	must(t, testbed.Until(t.Context(), 2*time.Minute, "all speakers to see each other", s.allAlive))
+	claims, err := s.env.Claims(t.Context(), testbed.Client, time.Second, s.Addresses...)
+	must(t, err)
+	must(t, testbed.Holds(t.Context(), soakTime, s.allAlive))
+	heard, err := claims.Stop()
+	must(t, err)
+	for _, c := range heard {
+		if slices.Contains(s.Addresses, c.Address) && c.MAC != mac {
+			t.Errorf("%s claimed %s at %s, although %s lived", c.MAC, c.Address, c.At, owner)
+		}
+	}
+	t.Logf("soak: %s at that load, %d answers, all by %s", soakTime, len(heard), owner)
+}
+
+// allAlive checks that every speaker sees all others.
+func (s *stage) allAlive(ctx context.Context) error {
+	list, err := s.env.Resource(testbed.SpeakerStates).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, o := range list.Items {
+		alive, _, err := unstructured.NestedInt64(o.Object, "status", "members", "alive")
+		if err != nil {
+			return err
+		}
+		expected, _, err := unstructured.NestedInt64(o.Object, "status", "members", "expected")
+		if err != nil {
+			return err
+		}
+		unreachable, _, err := unstructured.NestedSlice(o.Object, "status", "unreachable")
+		if err != nil {
+			return err
+		}
+		if alive != expected || len(unreachable) > 0 {
+			return fmt.Errorf("the speaker of %s sees %d of %d, unreachable are %v", o.GetName(), alive, expected, unreachable)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/probe"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	"github.com/holdfast-lb/holdfast/e2e/whohas"
+)
+
+// Ports where speakers reach each other: gossip, and heartbeats.
+const (
+	membersPort   = 7947
+	heartbeatPort = 7948
+)
+
+// stage is a testbed's, for tests.
+type stage struct {
+	*env
+	*testbed.Stage
+}
+
+func newStage(t *testing.T, e *env) *stage {
+	t.Helper()
+	s, err := e.Stage(t.Context(), e.app.Namespace)
+	must(t, err)
+	t.Cleanup(func() {
+		if err := s.Clear(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	e.served(t, testbed.Client, s.Addresses)
+	return &stage{e, s}
+}
+
+// watch probes both addresses over TCP and UDP.
+func (s *stage) watch(t *testing.T) *testbed.Watch {
+	t.Helper()
+	tcp, err := s.env.Watch(t.Context(), testbed.Client, probe.TCP, s.Addresses)
+	must(t, err)
+	udp, err := s.env.Watch(t.Context(), testbed.Client, probe.UDP, s.Addresses)
+	must(t, err)
+	return tcp.Join(udp)
+}
+
+// figure is what a client saw in a part of the time.
+type figure struct {
+	failed int
+	gap    time.Duration
+	words  []string
+}
+
+// between returns the figure of the probes that were started in a part of the time.
+func between(seen []testbed.Seen, from, to time.Time) figure {
+	var f figure
+	for _, s := range seen {
+		part := testbed.Seen{Name: s.Name}
+		for _, r := range s.Results {
+			if !r.Start.Before(from) && r.Start.Before(to) {
+				part.Results = append(part.Results, r)
+			}
+		}
+		f.failed += part.Failed()
+		f.gap = max(f.gap, part.Gap())
+		f.words = append(f.words, fmt.Sprintf("%s %d ms (%d of %d failed)", s.Name, part.Gap().Milliseconds(), part.Failed(), len(part.Results)))
+	}
+	return f
+}
+
+func (f figure) String() string { return strings.Join(f.words, ", ") }
+
+// doubled says for how long two nodes answered for the same address.
+func (s *stage) doubled(claims []whohas.Claim) time.Duration {
+	var longest time.Duration
+	for _, a := range s.Addresses {
+		longest = max(longest, whohas.Overlap(claims, a))
+	}
+	return longest
+}
+
+// united returns how long after a time the last of those who do not own the
+// addresses in the end still claimed one.
+func (s *stage) united(claims []whohas.Claim, since time.Time) time.Duration {
+	var longest time.Duration
+	for _, a := range s.Addresses {
+		final := ""
+		for _, c := range claims {
+			if c.Address == a {
+				final = c.MAC
+			}
+		}
+		for _, c := range claims {
+			if c.Address == a && c.MAC != final && c.At.After(since) {
+				longest = max(longest, c.At.Sub(since))
+			}
+		}
+	}
+	return longest
+}

@@ -1,0 +1,81 @@
+package testbed
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"os/exec"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/whohas"
+)
+
+// Addresses of the LAN that no host has, to ask from.
+const askIPv4, askIPv6 = "172.30.0.253", "fd00:30::253"
+
+// Claims are the frames by which somebody says that it has an address, as a host hears them.
+type Claims struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	done  chan struct{}
+
+	mu   sync.Mutex
+	list []whohas.Claim
+}
+
+// Claims begins to ask on a host's link for addresses by ARP and NDP, again and again,
+// and to hear all who claim any. Without addresses it only listens.
+func (b *Bed) Claims(ctx context.Context, host string, every time.Duration, addresses ...netip.Addr) (*Claims, error) {
+	argv := []string{b.Path("bin", "whohas"), "-link", LAN, "-from", askIPv4, "-from", askIPv6, "-every", every.String()}
+	for _, a := range addresses {
+		argv = append(argv, a.String())
+	}
+	c := &Claims{cmd: b.Cluster.Command(ctx, host, argv...), done: make(chan struct{})}
+	stdin, err := c.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	c.stdin = stdin
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("listen for claims on %s: %w", host, err)
+	}
+	go func() {
+		defer close(c.done)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			var claim whohas.Claim
+			if json.Unmarshal(lines.Bytes(), &claim) == nil {
+				c.mu.Lock()
+				c.list = append(c.list, claim)
+				c.mu.Unlock()
+			}
+		}
+	}()
+	return c, nil
+}
+
+// Heard returns all claims so far.
+func (c *Claims) Heard() []whohas.Claim {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]whohas.Claim(nil), c.list...)
+}
+
+// Stop ends the listening and returns all claims.
+func (c *Claims) Stop() ([]whohas.Claim, error) {
+	if err := c.stdin.Close(); err != nil {
+		return nil, fmt.Errorf("stop listening: %w", err)
+	}
+	<-c.done
+	if err := c.cmd.Wait(); err != nil {
+		return nil, fmt.Errorf("listen for claims: %w", err)
+	}
+	return c.Heard(), nil
+}

@@ -1,0 +1,118 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/probe"
+)
+
+// Watch is addresses that are probed from a host while something happens to the cluster.
+type Watch struct {
+	names   []string
+	streams []*Stream
+}
+
+// Seen is what one prober saw.
+type Seen struct {
+	// Name says what was probed.
+	Name    string
+	Results []probe.Result
+}
+
+// steady is how many answers show that an address is served.
+const steady = 100
+
+// Watch probes addresses over a protocol, and waits until all answer. More
+// arguments go to the probers.
+func (b *Bed) Watch(ctx context.Context, host, protocol string, addresses []netip.Addr, args ...string) (*Watch, error) {
+	w := &Watch{}
+	for _, a := range addresses {
+		family := "IPv4"
+		if a.Is6() {
+			family = "IPv6"
+		}
+		s, err := b.Probe(ctx, host, protocol, a, args...)
+		if err != nil {
+			return nil, errors.Join(err, w.abandon())
+		}
+		w.names, w.streams = append(w.names, protocol+" over "+family), append(w.streams, s)
+	}
+	if err := w.Recovered(ctx, 20*time.Second); err != nil {
+		return nil, errors.Join(err, w.abandon())
+	}
+	return w, nil
+}
+
+// Join watches what another Watch does, too.
+func (w *Watch) Join(other *Watch) *Watch {
+	return &Watch{append(w.names, other.names...), append(w.streams, other.streams...)}
+}
+
+func (w *Watch) abandon() error {
+	_, err := w.Stop()
+	return err
+}
+
+// Recovered waits until every address has answered so often from now on.
+func (w *Watch) Recovered(ctx context.Context, limit time.Duration) error {
+	now := time.Now()
+	for _, s := range w.streams {
+		if err := s.WaitGood(ctx, limit, now, steady); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Stop ends the probers and returns what they saw.
+func (w *Watch) Stop() ([]Seen, error) {
+	var out []Seen
+	var errs []error
+	for i, s := range w.streams {
+		results, err := s.Stop()
+		errs = append(errs, err)
+		out = append(out, Seen{w.names[i], results})
+	}
+	return out, errors.Join(errs...)
+}
+
+// Failed counts the probes that got no answer.
+func (s Seen) Failed() int {
+	n := 0
+	for _, o := range probe.Outages(s.Results) {
+		n += o.Failed
+	}
+	return n
+}
+
+// Gap is the longest time without an answer, 0 if no probe failed.
+func (s Seen) Gap() time.Duration {
+	longest, _ := probe.Longest(probe.Outages(s.Results))
+	return longest.Length()
+}
+
+// LastFailed returns when the last probe that got no answer was started; the zero time if there is none.
+func (s Seen) LastFailed() time.Time {
+	var last time.Time
+	for _, r := range s.Results {
+		if !r.OK && r.Start.After(last) {
+			last = r.Start
+		}
+	}
+	return last
+}
+
+// LastFailed returns when the last probe was started that got no answer so far; the
+// zero time if there is none.
+func (w *Watch) LastFailed() time.Time {
+	var last time.Time
+	for _, s := range w.streams {
+		if failed := (Seen{Results: s.Results()}).LastFailed(); failed.After(last) {
+			last = failed
+		}
+	}
+	return last
+}

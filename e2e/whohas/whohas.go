@@ -1,0 +1,133 @@
+package whohas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Config says what is asked, and how.
+type Config struct {
+	// Link to ask on, by name.
+	Link string
+	// Targets to ask for; none only listens.
+	Targets []netip.Addr
+	// From are the addresses that ask, one of each family, which nobody else may have:
+	// the kernel of the host must not learn from answers that it did not ask for.
+	From []netip.Addr
+	// Every is the time between two questions for each target.
+	Every time.Duration
+}
+
+// own is the MAC that asks.
+var own = net.HardwareAddr{2, 0, 0, 0, 0xff, 1}
+
+// Run asks and hands every claim that is heard to report, until ctx ends.
+func Run(ctx context.Context, c Config, report func(Claim)) error {
+	link, err := net.InterfaceByName(c.Link)
+	if err != nil {
+		return fmt.Errorf("find link: %w", err)
+	}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open packet socket: %w", err)
+	}
+	defer unix.Close(fd)
+	all := uint16(unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8)
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: link.Index}); err != nil {
+		return fmt.Errorf("bind packet socket: %w", err)
+	}
+	// Answers to a MAC that is not the link's.
+	promiscuous := &unix.PacketMreq{Ifindex: int32(link.Index), Type: unix.PACKET_MR_PROMISC}
+	if err := unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, promiscuous); err != nil {
+		return fmt.Errorf("make link promiscuous: %w", err)
+	}
+	// A read that waits no longer than this lets us see the end of ctx, and ask in time.
+	wait := unix.NsecToTimeval(int64(min(c.Every, 100*time.Millisecond) / 4))
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
+		return fmt.Errorf("set timeout: %w", err)
+	}
+	questions, err := c.questions()
+	if err != nil {
+		return err
+	}
+	buf := make([]byte, 1<<16)
+	var asked time.Time
+	for ctx.Err() == nil {
+		if now := time.Now(); now.Sub(asked) >= c.Every {
+			asked = now
+			for _, q := range questions {
+				// A link that is down cannot be asked; it may come back.
+				if _, err := unix.Write(fd, q); err != nil && !errors.Is(err, unix.ENETDOWN) && !errors.Is(err, unix.ENOBUFS) {
+					return fmt.Errorf("ask: %w", err)
+				}
+			}
+		}
+		n, err := unix.Read(fd, buf)
+		if err != nil {
+			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENETDOWN) {
+				continue
+			}
+			return fmt.Errorf("listen: %w", err)
+		}
+		address, mac, ok := read(buf[:n])
+		if ok && !slices.Equal(mac, own) {
+			report(Claim{At: time.Now(), Address: address, MAC: mac.String()})
+		}
+	}
+	return nil
+}
+
+func (c Config) questions() ([][]byte, error) {
+	var out [][]byte
+	for _, t := range c.Targets {
+		i := slices.IndexFunc(c.From, func(a netip.Addr) bool { return a.Is4() == t.Is4() })
+		if i < 0 {
+			return nil, fmt.Errorf("no address to ask for %s from", t)
+		}
+		out = append(out, question(own, c.From[i], t))
+	}
+	return out, nil
+}
+
+// window is the grain of Overlap: some questions long.
+const window = 50 * time.Millisecond
+
+// Overlap returns for how long more than one MAC claimed an address: the number of
+// windows in which that was so. A clean move takes one window at most.
+func Overlap(claims []Claim, address netip.Addr) time.Duration {
+	macs := map[int64]string{}
+	twice := map[int64]bool{}
+	for _, c := range claims {
+		w := c.At.UnixNano() / int64(window)
+		if c.Address != address {
+			continue
+		}
+		if before, seen := macs[w]; seen && before != c.MAC {
+			twice[w] = true
+		}
+		macs[w] = c.MAC
+	}
+	return time.Duration(len(twice)) * window
+}
+
+// First returns when each address was first claimed after a time by another MAC than before it.
+func First(claims []Claim, after time.Time) map[netip.Addr]time.Time {
+	owner, out := map[netip.Addr]string{}, map[netip.Addr]time.Time{}
+	for _, c := range claims {
+		_, moved := out[c.Address]
+		switch {
+		case !c.At.After(after):
+			owner[c.Address] = c.MAC
+		case !moved && owner[c.Address] != c.MAC:
+			out[c.Address] = c.At
+		}
+	}
+	return out
+}

@@ -1,0 +1,123 @@
+package config
+
+import (
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+func TestNodeSelector(t *testing.T) {
+	const openStack = osPrefix + "node-selector"
+	nodes := map[string]map[string]string{
+		"a": {"zone": "a", "ssd": ""}, "b": {"zone": "b"}, "c": {"zone": "c", "ssd": "", "spare": "yes"},
+	}
+	for _, tt := range []struct {
+		name  string
+		pairs []string
+		want  string
+		said  string
+	}{
+		{"none", nil, "abc", ""},
+		{"blank", []string{AnnotationNodeSelector, " "}, "abc", ""},
+		{"value", []string{AnnotationNodeSelector, "zone=a"}, "a", ""},
+		{"set", []string{AnnotationNodeSelector, "zone in (a, c), !spare"}, "a", ""},
+		{"not", []string{AnnotationNodeSelector, "zone!=a"}, "bc", ""},
+		{"unreadable selects nothing", []string{AnnotationNodeSelector, "zone in ("}, "", "selects no node"},
+		{"comparison", []string{AnnotationNodeSelector, "cores>4"}, "", "selects no node"},
+		{"OpenStack's", []string{openStack, "zone=c,ssd"}, "c", ""},
+		{"OpenStack's key alone", []string{openStack, "ssd"}, "ac", ""},
+		{"OpenStack's, unreadable", []string{openStack, "=="}, "", "selects no node"},
+		{"own word wins", []string{AnnotationNodeSelector, "zone=a", openStack, "zone=b"}, "a", "is not in force: holdfast.dev/node-selector is"},
+	} {
+		s, problems := Compile(Objects{Services: []*corev1.Service{serviceObject("s", asking(tt.pairs...))}}, served())
+		got := ""
+		for _, n := range []string{"a", "b", "c"} {
+			if selectors := s.Services[0].NodeSelectors; len(selectors) == 0 || lb.MatchesAny(selectors, nodes[n]) {
+				got += n
+			}
+		}
+		var said strings.Builder
+		for _, p := range problems {
+			said.WriteString(p.Message)
+		}
+		if got != tt.want || !strings.Contains(said.String(), tt.said) || (tt.said == "") != (said.String() == "") {
+			t.Errorf("%s: selects %q, says %q; want %q and %q", tt.name, got, said.String(), tt.want, tt.said)
+		}
+	}
+}
+
+func FuzzNodeSelector(f *testing.F) {
+	for _, seed := range []string{"a", "a=b", "a in (b,c),!d", "a notin (", "a>1", ",", "!", "a==b"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(_ *testing.T, text string) {
+		if s, err := parseNodeSelector(text); err == nil {
+			s.Matches(map[string]string{"a": "b"})
+		}
+	})
+}
+
+func TestDraining(t *testing.T) {
+	now := metav1.Unix(1, 0)
+	tainted := func(key string) corev1.Node {
+		return corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}}}
+	}
+	for _, tt := range []struct {
+		name string
+		node corev1.Node
+		want bool
+	}{
+		{"well", corev1.Node{}, false},
+		{"cordoned", corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}}, true},
+		{"being deleted", corev1.Node{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}}, true},
+		{"chosen by the autoscaler", tainted("ToBeDeletedByClusterAutoscaler"), true},
+		{"control plane", tainted("node-role.kubernetes.io/control-plane"), false},
+		{"out of reach of the API server", tainted(corev1.TaintNodeUnreachable), false},
+	} {
+		tt.node.Name = "n"
+		s, _ := Compile(Objects{Nodes: []*corev1.Node{&tt.node}}, served())
+		if got := s.Nodes["n"].Draining; got != tt.want {
+			t.Errorf("%s: draining is %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestPreferredNodeSelectors(t *testing.T) {
+	o := &v1beta1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	o.Spec.PreferredNodeSelectors = []v1beta1.PreferredNodeSelector{
+		{Weight: 10, Preference: metav1.LabelSelector{MatchLabels: map[string]string{"zone": "a"}}},
+		{Weight: 100, Preference: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "zone", Operator: "Near"}}}},
+	}
+	s, problems := Compile(Objects{L2Advertisements: []*v1beta1.L2Advertisement{o}}, served())
+	got := s.L2Advertisements[0].Preferred
+	want := lb.Selector{{Key: "zone", Operator: lb.In, Values: []string{"a"}}}
+	if len(got) != 2 || got[0].Weight != 10 || !reflect.DeepEqual(got[0].Selector, want) || got[1].Selector.Matches(map[string]string{"zone": "a"}) {
+		t.Errorf("preferences are %+v", got)
+	}
+	if len(problems) != 1 || !strings.Contains(problems[0].Message, "preferredNodeSelectors[1].preference") {
+		t.Errorf("problems are %+v", problems)
+	}
+}
+
+// TestAnnouncedL2: what was announced is read from the condition, whatever became of it since.
+func TestAnnouncedL2(t *testing.T) {
+	a := netip.MustParseAddr("192.0.2.1")
+	o := serviceObject("s")
+	o.Status.Conditions = []metav1.Condition{{
+		Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionFalse, Reason: string(lb.NoEligibleNode),
+		Message: lb.AnnouncedBy(a, "w1") + " on eth0; the rest waits: no node may announce",
+	}}
+	s, _ := Compile(Objects{Services: []*corev1.Service{o, serviceObject("new")}}, served())
+	for _, sv := range s.Services {
+		if announced := len(sv.AnnouncedL2) == 1 && sv.AnnouncedL2[0] == a; announced != (sv.Key.Name == "s") {
+			t.Errorf("of %s %v was announced", sv.Key, sv.AnnouncedL2)
+		}
+	}
+}

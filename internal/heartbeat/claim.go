@@ -1,0 +1,66 @@
+package heartbeat
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+)
+
+// id stands for a node's name in packets.
+type id uint64
+
+// idOf hashes a name; among 10,000 names two are alike with a chance of 1 to 3*10^11.
+func idOf(name string) id {
+	sum := sha256.Sum256([]byte(name))
+	return id(binary.BigEndian.Uint64(sum[:]))
+}
+
+// Status is what is known of a node.
+type Status uint8
+
+// From Alive to Left they are claims; of two with the same incarnation the later
+// in this order holds.
+const (
+	// Unknown: nobody has heard of it yet, or not for a long time.
+	Unknown Status = iota
+	// Alive and in its rights.
+	Alive
+	// Held is alive but was dead lately: it takes nothing back yet.
+	Held
+	// Mute: the node's kernel refuses our packets, so the node is up and its speaker is not.
+	Mute
+	// Dead: its watchers do not hear it.
+	Dead
+	// Left: it said goodbye.
+	Left
+
+	// ask, heard and silent are no claims but a watcher's question to another, and its answers.
+	ask    Status = 16
+	heard  Status = 17
+	silent Status = 18
+)
+
+var statusNames = map[Status]string{Unknown: "unknown", Alive: "alive", Held: "held", Mute: "mute", Dead: "dead", Left: "left"}
+
+// String returns the word used in logs and metrics.
+func (s Status) String() string { return statusNames[s] }
+
+// Living reports whether the speaker is running.
+func (s Status) Living() bool { return s == Alive || s == Held }
+
+// claim is one statement about a node.
+type claim struct {
+	about  id
+	status Status
+	// deaths counts how often the subject was declared dead lately.
+	deaths uint8
+	// number is the incarnation of the subject; of an answer heard it is the age of what was heard in ms.
+	number uint32
+}
+
+// isVerdict tells claims from questions and answers.
+func (c claim) isVerdict() bool { return c.status >= Alive && c.status <= Left }
+
+// over reports whether c replaces old.
+func (c claim) over(old claim) bool {
+	return c.number > old.number || c.number == old.number && c.status > old.status
+}

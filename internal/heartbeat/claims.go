@@ -1,0 +1,202 @@
+package heartbeat
+
+import (
+	"math/bits"
+	"time"
+)
+
+const (
+	// shoutEvery is the least time between two rounds to everybody.
+	shoutEvery = 10 * time.Millisecond
+	// mostTold is how many fresh claims a packet takes along, mostRecited how many old ones a greeting does.
+	mostTold    = 24
+	mostRecited = 24
+	// newTime is how long a run may hear of the end of the one before.
+	newTime = 5 * time.Second
+	// disputeEvery is how often a peer is asked whom gossip gave up and we did not.
+	disputeEvery = 500 * time.Millisecond
+)
+
+// consider takes one claim, question or answer out of a packet.
+func (d *detector) consider(now time.Duration, from *peer, c claim) {
+	if c.about == d.self {
+		if c.isVerdict() {
+			d.refute(now, c)
+		}
+		return
+	}
+	about := d.peers[c.about]
+	switch {
+	case about == nil:
+	case c.status == ask:
+		d.answerAbout(now, from, about)
+	case c.isVerdict():
+		d.adopt(now, about, c)
+	default:
+		d.answered(now, from, about, c)
+	}
+}
+
+// adopt takes another node's claim over, unless we know better.
+func (d *detector) adopt(now time.Duration, about *peer, c claim) {
+	if !c.over(about.claim) {
+		return
+	}
+	fresh := about.lastHeard != 0 && now-about.lastHeard < about.hold*3/4
+	if (c.status == Dead || c.status == Mute) && fresh && now >= d.graceUntil {
+		return
+	}
+	if c.status != about.claim.status {
+		about.suspicion = nil
+	}
+	if c.status == Dead || c.status == Left {
+		about.watched = false
+	}
+	if c.status == Mute && about.watched {
+		about.refusedAt = max(about.refusedAt, now)
+	}
+	about.claim, about.claimedAt, about.private = c, now, false
+	d.spread(about.id)
+}
+
+// refute answers a claim about this node itself that is not its own.
+func (d *detector) refute(now time.Duration, c claim) {
+	if !c.over(d.own) {
+		return
+	}
+	switch c.status {
+	case Dead:
+		if now > d.born+newTime {
+			d.counts.refuted++ // and not the death of an earlier run
+		}
+		d.toldDead = now
+		deaths := max(c.deaths, 1)
+		hold := d.maxHoldDown
+		if deaths <= 16 {
+			hold = min(hold, d.holdDown<<(deaths-1))
+		}
+		d.heldUntil = max(d.heldUntil, now+hold)
+		d.own.deaths = deaths
+	default:
+		d.own.deaths = max(d.own.deaths, c.deaths)
+	}
+	d.claimSelf(now, c.number+1)
+}
+
+// claimSelf says to all what this node is.
+func (d *detector) claimSelf(now time.Duration, number uint32) {
+	d.own.number = number
+	d.own.status = Alive
+	if now < d.heldUntil {
+		d.own.status = Held
+	}
+	d.spread(d.self)
+	d.shouting = true
+}
+
+// ageSelf ends the hold-down, and forgets deaths after a long life.
+func (d *detector) ageSelf(now time.Duration) {
+	over := d.own.status == Held && now >= d.heldUntil
+	forgiven := d.own.deaths > 0 && d.toldDead != 0 && now >= d.toldDead+d.forgiveTime
+	if forgiven {
+		d.own.deaths = 0
+	}
+	if over || forgiven {
+		d.claimSelf(now, d.own.number+1)
+	}
+}
+
+// leave says goodbye to all.
+func (d *detector) leave(now time.Duration) {
+	d.own.status = Left
+	d.spread(d.self)
+	d.shouting, d.shoutAt = true, now
+	d.shout(now)
+}
+
+// spread has a claim told with so many packets that everybody hears it: each
+// beat reaches some nodes, and those tell it again.
+func (d *detector) spread(i id) {
+	d.version++
+	tells := 10 * bits.Len(uint(len(d.ring)+1))
+	if i == d.self {
+		d.ownTells = tells
+	} else {
+		d.peers[i].tells = tells
+	}
+	for _, other := range d.telling {
+		if other == i {
+			return
+		}
+	}
+	d.telling = append(d.telling, i)
+}
+
+// tell adds to claims what the receiver may not know yet: what we think of it
+// where that is nothing good, then what is fresh, by turns.
+func (d *detector) tell(to *peer, claims []claim) []claim {
+	if to.claim.status > Held && !to.private {
+		claims = append(claims, to.claim)
+	}
+	n := len(d.telling)
+	for range min(n, mostTold, maxClaims-len(claims)) {
+		i := d.telling[0]
+		d.telling = d.telling[1:]
+		if i == d.self {
+			claims = append(claims, d.own)
+			if d.ownTells--; d.ownTells > 0 {
+				d.telling = append(d.telling, i)
+			}
+			continue
+		}
+		p := d.peers[i]
+		if p == nil || p.private {
+			continue
+		}
+		claims = append(claims, p.claim)
+		if p.tells--; p.tells > 0 {
+			d.telling = append(d.telling, i)
+		}
+	}
+	return claims
+}
+
+// recite returns some of all claims, by turns.
+func (d *detector) recite() []claim {
+	var claims []claim
+	for n := 0; n < len(d.ring) && len(claims) < mostRecited; n++ {
+		d.recited = (d.recited + 1) % len(d.ring)
+		if p := d.ring[d.recited]; p.claim.status != Unknown && !p.private {
+			claims = append(claims, p.claim)
+		}
+	}
+	if d.own.number > 0 {
+		claims = append(claims, d.own)
+	}
+	return claims
+}
+
+// shout sends what is fresh to everybody at once.
+func (d *detector) shout(now time.Duration) {
+	if !d.shouting || now < d.shoutAt {
+		return
+	}
+	d.shouting, d.shoutAt = false, now+shoutEvery
+	var fresh []claim
+	for _, i := range d.telling {
+		if len(fresh) == maxClaims {
+			break
+		}
+		if i == d.self {
+			fresh = append(fresh, d.own)
+		} else if p := d.peers[i]; p != nil && !p.private {
+			fresh = append(fresh, p.claim)
+		}
+	}
+	for _, p := range d.ring {
+		d.seq++
+		d.out = append(d.out, outgoing{p, packet{
+			from: d.self, to: p.id, boot: d.boot, seq: d.seq, hold: d.hold, watch: p.watcher, claims: fresh,
+		}})
+	}
+}

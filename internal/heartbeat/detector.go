@@ -1,0 +1,231 @@
+package heartbeat
+
+import (
+	"slices"
+	"time"
+)
+
+// settings of a detector.
+type settings struct {
+	// interval between beats; leastHold is how long others may at least hear nothing of this node.
+	interval, leastHold time.Duration
+	// watchers is how many nodes get the beats.
+	watchers int
+	// holdDown after the first death; it doubles with each further one up to maxHoldDown, and a node
+	// that lived for forgiveTime starts anew.
+	holdDown, maxHoldDown, forgiveTime time.Duration
+	// muteTime is how long a node may be up without its speaker.
+	muteTime time.Duration
+	// random returns what nobody can guess and is never 0.
+	random func() uint64
+}
+
+// peer is what the detector knows of one other node.
+type peer struct {
+	id   id
+	name string
+	// gossip is what gossip thinks of it; gossipAt is when it answered there last.
+	gossip                bool
+	gossipSince, gossipAt time.Duration
+
+	// The session: the run of the peer that answered our challenge, and the last packet of it.
+	boot, seq    uint64
+	challenge    uint64
+	challengedAt time.Duration
+
+	// lastHeard is 0 until it is heard first; aged is the same by the word of others too.
+	lastHeard, aged time.Duration
+	// watched: it beats at us, and hold is the time it promised to do so within. slack is added
+	// to it when that was found to be too short, until slackUntil.
+	watched, listed   bool
+	hold              time.Duration
+	slack, slackUntil time.Duration
+	suspicion         *suspicion
+	// refusedAt is when its kernel refused a packet last.
+	refusedAt time.Duration
+	// pingedAt is when a mute node got a packet to refuse last.
+	pingedAt time.Duration
+	// watcher: we beat at it.
+	watcher bool
+
+	claim claim
+	// claimedAt is when the claim came; private claims are told to nobody.
+	claimedAt time.Duration
+	private   bool
+	// tells counts how often the claim is still to be told with other packets.
+	tells int
+}
+
+// outgoing is a packet to send; the zero challenge, boot and seq are filled in by the detector.
+type outgoing struct {
+	to *peer
+	packet
+}
+
+// counts are events since the start.
+type counts struct {
+	suspected, cleared, confirmed, refuted, lapsed, refused uint64
+}
+
+// detector is the protocol of one node as a state machine: every method gets
+// the time and leaves packets to send in out. Time 0 is never.
+type detector struct {
+	settings
+	self      id
+	boot, seq uint64
+	// hold is how long others may hear nothing of this node, as it tells them.
+	hold  time.Duration
+	peers map[id]*peer
+	// ring has the peers in the order of their ids.
+	ring []*peer
+	// watching has those that beat at us, and a few that lately did.
+	watching []*peer
+
+	// own is the claim about this node, held until heldUntil.
+	own       claim
+	heldUntil time.Duration
+	toldDead  time.Duration
+	ownTells  int
+
+	born, lastTick time.Duration
+	// latest and latestBefore are how late the latest beat was, in this minute and the one before.
+	latest, latestBefore, minute time.Duration
+	// graceUntil: before that a silence may be our own.
+	graceUntil time.Duration
+	// lapsedAt is when this node last found that it had not been running, epoch counts that.
+	lapsedAt time.Duration
+	epoch    uint64
+
+	greeted, recited int
+	turn             bool
+	telling          []id
+	shouting         bool
+	shoutAt          time.Duration
+
+	// version rises with what is known.
+	version uint64
+	out     []outgoing
+	// doubts are peers that gossip should be asked about.
+	doubts []string
+	counts counts
+}
+
+func newDetector(s settings, name string, now time.Duration) *detector {
+	me := idOf(name)
+	return &detector{
+		settings: s, self: me, boot: s.random(), peers: map[id]*peer{}, own: claim{about: me, status: Alive},
+		version: 1, born: now, lastTick: now, hold: s.leastHold, minute: now, graceUntil: now + s.leastHold, lapsedAt: now, epoch: 1,
+	}
+}
+
+// tick does what is due at now. It is to be called at the time that due returned, or earlier.
+func (d *detector) tick(now time.Duration) {
+	if now >= d.lastTick+d.interval {
+		d.beat(now)
+	}
+	for _, p := range d.watching {
+		d.watch(now, p)
+	}
+	d.shout(now)
+}
+
+// beat is what happens once each interval.
+func (d *detector) beat(now time.Duration) {
+	gap := now - d.lastTick
+	late := gap - d.interval
+	if late > d.interval/2 {
+		// What did not arrive meanwhile may wait in a queue, or have been lost by a machine that stood still.
+		d.graceUntil = max(d.graceUntil, now+min(late, d.hold))
+	}
+	if gap > d.hold {
+		d.epoch++
+		d.lapsedAt = now
+		d.graceUntil = now + d.hold
+		d.counts.lapsed++
+	}
+	d.adapt(now, late)
+	// Keep the rhythm unless it is lost.
+	if d.lastTick += d.interval; now-d.lastTick >= d.interval {
+		d.lastTick = now
+	}
+	d.ageSelf(now)
+	d.watching = slices.DeleteFunc(d.watching, func(p *peer) bool {
+		p.listed = p.watched || p.private
+		return !p.listed
+	})
+	d.choose(now)
+	for _, p := range d.ring {
+		if p.watcher {
+			d.send(p, packet{})
+		}
+	}
+	d.greet(now)
+}
+
+// adapt asks for more time than the least where beats were late in the last
+// minutes, but not for so much that a loss would be noticed too late.
+func (d *detector) adapt(now, late time.Duration) {
+	if now >= d.minute+time.Minute {
+		d.latest, d.latestBefore, d.minute = 0, d.latest, now
+	}
+	if late < mostHold {
+		d.latest = max(d.latest, late)
+	}
+	d.hold = max(d.leastHold, min(2*d.interval+max(d.latest, d.latestBefore)*3/2, mostHold))
+}
+
+// greet sends one packet with old claims to one peer, by turns: sessions are
+// there before they are needed, claims that were lost get through, and a peer
+// beyond a healed partition is found. Every other turn goes to those of whom gossip thinks otherwise.
+func (d *detector) greet(now time.Duration) {
+	if len(d.ring) == 0 {
+		return
+	}
+	d.greeted = (d.greeted + 1) % len(d.ring)
+	next := d.ring[d.greeted]
+	if d.turn = !d.turn; d.turn {
+		for n := range d.ring {
+			if p := d.ring[(d.greeted+n)%len(d.ring)]; p.disputed(now) {
+				next = p
+				break
+			}
+		}
+	}
+	d.send(next, packet{ping: next.disputed(now), claims: d.recite()})
+}
+
+// disputed: gossip gave it up and nobody here did, so that it is to be asked.
+func (p *peer) disputed(now time.Duration) bool {
+	return !p.gossip && (p.claim.status == Unknown || p.claim.status.Living()) && p.lastHeard != 0 && now-p.lastHeard > disputeEvery
+}
+
+// due returns when tick is to be called next.
+func (d *detector) due() time.Duration {
+	next := d.lastTick + d.interval
+	for _, p := range d.watching {
+		if at := d.watchAt(p); at != 0 {
+			next = min(next, max(at, d.graceUntil))
+		}
+	}
+	if d.shouting {
+		next = min(next, d.shoutAt)
+	}
+	return next
+}
+
+// send queues a packet with what each packet has.
+func (d *detector) send(to *peer, p packet) {
+	d.seq++
+	p.from, p.to, p.boot, p.seq, p.hold, p.watch = d.self, to.id, d.boot, d.seq, d.hold, to.watcher
+	if len(p.claims) < maxClaims {
+		p.claims = d.tell(to, p.claims)
+	}
+	d.out = append(d.out, outgoing{to, p})
+}
+
+// take returns the packets to send, valid until the next call of any method, and forgets them.
+func (d *detector) take() []outgoing {
+	out := d.out
+	d.out = d.out[:0]
+	return out
+}

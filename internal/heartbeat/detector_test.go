@@ -1,0 +1,270 @@
+package heartbeat
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// settle runs the world until everybody sees everybody.
+func settle(t *testing.T, w *world) {
+	t.Helper()
+	for _, n := range w.nodes {
+		w.must(t, 5*time.Second, w.all(n, Alive), n.name+" is alive to all")
+	}
+	w.after(3 * time.Second)
+}
+
+// must runs the world until ok, and says how long it took.
+func (w *world) must(t *testing.T, limit time.Duration, ok func() bool, what string) time.Duration {
+	t.Helper()
+	took, is := w.within(limit, ok)
+	if !is {
+		var seen string
+		for _, n := range w.nodes {
+			seen += fmt.Sprintf("\n%s (up %v):", n.name, n.up)
+			for _, o := range w.nodes {
+				seen += " " + n.sees(o).String()
+			}
+		}
+		t.Fatalf("not within %v: %s; what each sees of all:%s", limit, what, seen)
+	}
+	return took
+}
+
+// stays runs the world for a time in which nothing may change the outcome.
+func (w *world) stays(t *testing.T, time time.Duration, ok func() bool, what string) {
+	t.Helper()
+	if took, broken := w.within(time, func() bool { return !ok() }); broken {
+		t.Fatalf("no more after %v: %s", took, what)
+	}
+}
+
+func (w *world) total(count func(counts) uint64) (sum uint64) {
+	for _, n := range w.nodes {
+		sum += count(n.d.counts)
+	}
+	return sum
+}
+
+// A node that loses its power is dead to all others soon, at every size, and
+// alive again soon after it is back: held down, because it was dead.
+func TestDeathAndReturn(t *testing.T) {
+	for _, n := range []int{2, 3, 7, 8, 30} {
+		w := newWorld(1, n)
+		settle(t, w)
+		first := w.nodes[0]
+		first.stop()
+		if took := w.must(t, time.Second, w.all(first, Dead), "dead to all"); took > 250*ms {
+			t.Errorf("%d nodes: dead to all after %v", n, took)
+		}
+		w.after(3 * time.Second)
+		first.start()
+		w.must(t, 3*time.Second, w.all(first, Held), "held by all")
+		w.stays(t, 5*time.Second, w.all(first, Held), "held by all")
+		if first.d.own.status != Held {
+			t.Errorf("the node that is held down calls itself %v", first.d.own.status)
+		}
+		w.must(t, 8*time.Second, w.all(first, Alive), "in its rights again")
+	}
+}
+
+// Each death in a short time holds down for longer, and a long life is forgiven.
+func TestHoldDownGrows(t *testing.T) {
+	w := newWorld(2, 3)
+	settle(t, w)
+	first := w.nodes[0]
+	var held []time.Duration
+	for range 3 {
+		first.stop()
+		w.must(t, time.Second, w.all(first, Dead), "dead to all")
+		w.after(3 * time.Second)
+		first.start()
+		w.must(t, 3*time.Second, w.all(first, Held), "held by all")
+		held = append(held, w.must(t, 10*time.Minute, w.all(first, Alive), "in its rights again").Round(time.Second))
+	}
+	if want := []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second}; fmt.Sprint(held) != fmt.Sprint(want) {
+		t.Errorf("held down for %v, want %v", held, want)
+	}
+	w.must(t, 11*time.Minute, func() bool { return first.d.own.deaths == 0 }, "forgiven")
+}
+
+// A speaker that says goodbye is gone at once, and not held down afterwards.
+func TestLeave(t *testing.T) {
+	w := newWorld(3, 8)
+	settle(t, w)
+	first := w.nodes[0]
+	first.d.leave(w.now)
+	first.run()
+	first.stop()
+	w.must(t, 5*ms, w.all(first, Left), "gone for all")
+	w.after(3 * time.Second)
+	first.start()
+	w.must(t, 2*time.Second, w.all(first, Alive), "back")
+}
+
+// A speaker that is killed leaves a node that forwards: it is mute to all, and is
+// dead only when it does not come back, or when its node goes too.
+func TestMute(t *testing.T) {
+	for _, n := range []int{2, 3, 30} {
+		w := newWorld(4, n)
+		settle(t, w)
+		first := w.nodes[0]
+		first.kill()
+		if took := w.must(t, time.Second, w.all(first, Mute), "mute to all"); took > 250*ms {
+			t.Errorf("%d nodes: mute to all after %v", n, took)
+		}
+		w.stays(t, 5*time.Second, w.all(first, Mute), "mute to all")
+		first.start()
+		w.must(t, 2*time.Second, w.all(first, Alive), "back in its rights")
+
+		first.kill()
+		w.must(t, time.Second, w.all(first, Mute), "mute to all")
+		w.stays(t, 9*time.Second, w.all(first, Mute), "mute to all")
+		w.must(t, 4*time.Second, w.all(first, Dead), "given up")
+		first.start()
+		w.must(t, 3*time.Second, w.all(first, Held), "back")
+
+		second := w.nodes[1]
+		second.kill()
+		w.must(t, time.Second, w.all(second, Mute), "mute to all")
+		second.stop()
+		w.must(t, 5*time.Second, w.all(second, Dead), "dead with its node")
+	}
+}
+
+// A frozen node is dead to the others. When it thaws it knows of the lapse in its
+// first step, and what it was called before it is settled.
+func TestFreeze(t *testing.T) {
+	w := newWorld(5, 3)
+	settle(t, w)
+	first := w.nodes[0]
+	epoch := first.d.epoch
+	first.pausedUntil = w.now + 2*time.Second
+	w.must(t, 250*ms, w.all(first, Dead), "dead to all")
+	w.until(first.pausedUntil)
+	for first.d.epoch == epoch {
+		if first.d.lastTick >= first.pausedUntil {
+			t.Fatal("it runs again and has not noticed")
+		}
+		w.after(ms)
+	}
+	w.must(t, time.Second, func() bool { return first.d.settled(w.now) }, "settled")
+	if first.d.own.status != Held {
+		t.Errorf("settled, it calls itself %v", first.d.own.status)
+	}
+	w.must(t, 50*ms, w.all(first, Held), "back")
+	if got := w.total(func(c counts) uint64 { return c.confirmed }); got > 2 {
+		t.Errorf("%d deaths were declared, want the two of the others at most", got)
+	}
+}
+
+// A watcher that did not run distrusts its own clock: it calls nobody dead.
+func TestStallOfTheWatcher(t *testing.T) {
+	for seed := range uint64(20) {
+		w := newWorld(seed, 3)
+		settle(t, w)
+		w.nodes[0].pausedUntil = w.now + time.Duration(60+seed*7)*ms
+		// What waited in its socket is lost too, as on a machine that stood still.
+		w.cut = func(_, to *node) bool { return w.now < to.pausedUntil }
+		w.after(2 * time.Second)
+		if got := w.nodes[0].d.counts.confirmed; got != 0 {
+			t.Errorf("paused for %dms, it called %d nodes dead", 60+seed*7, got)
+		}
+	}
+}
+
+// One broken path is no death: another watcher vouches.
+func TestOnePathCut(t *testing.T) {
+	w := newWorld(6, 4)
+	settle(t, w)
+	a, b := w.nodes[0], w.nodes[1]
+	w.gossips = true
+	w.cut = func(from, to *node) bool { return from == a && to == b || from == b && to == a }
+	w.stays(t, 20*time.Second, func() bool { return w.all(a, Alive)() && w.all(b, Alive)() }, "all alive to all")
+	if got := w.total(func(c counts) uint64 { return c.suspected }); got == 0 {
+		t.Error("nobody suspected anybody: the path was not cut")
+	}
+}
+
+// A node whose receiver is broken hears nobody, and spreads nothing.
+func TestDeaf(t *testing.T) {
+	w := newWorld(7, 5)
+	settle(t, w)
+	deaf := w.nodes[0]
+	w.cut = func(_, to *node) bool { return to == deaf }
+	w.stays(t, 5*time.Second, func() bool {
+		for _, n := range w.nodes[1:] {
+			for _, o := range w.nodes[1:] {
+				if n.sees(o) != Alive {
+					return false
+				}
+			}
+		}
+		return true
+	}, "the others are alive to each other")
+	if deaf.sees(w.nodes[1]) != Dead {
+		t.Errorf("who hears nobody calls another %v, want dead for itself", deaf.sees(w.nodes[1]))
+	}
+	w.cut = nil
+	w.must(t, time.Second, func() bool { return deaf.sees(w.nodes[1]) == Alive }, "it hears again")
+}
+
+// Both sides of a partition go on alone; healed, the smaller one is held down
+// and the other is not, so that nothing moves twice.
+func TestPartition(t *testing.T) {
+	w := newWorld(8, 3)
+	settle(t, w)
+	alone, b, c := w.nodes[0], w.nodes[1], w.nodes[2]
+	w.cut = func(from, to *node) bool { return (from == alone) != (to == alone) }
+	w.must(t, 300*ms, w.all(alone, Dead), "the majority goes on")
+	w.must(t, 300*ms, func() bool { return alone.sees(b) == Dead && alone.sees(c) == Dead }, "the minority goes on")
+	w.after(5 * time.Second)
+	w.cut = nil
+	w.must(t, 200*ms, func() bool {
+		return w.all(alone, Held)() && w.all(b, Alive)() && w.all(c, Alive)() && alone.d.own.status == Held
+	}, "healed")
+}
+
+// A blocked heartbeat port is no death as long as gossip gets through.
+func TestHeartbeatBlocked(t *testing.T) {
+	w := newWorld(9, 3)
+	settle(t, w)
+	blocked := w.nodes[0]
+	w.cut = func(from, to *node) bool { return from == blocked || to == blocked }
+	ask := func(n *node) {
+		for _, name := range []string{"node-000", "node-001", "node-002"} {
+			if p := n.d.peers[idOf(name)]; p != nil && p.suspicion != nil {
+				n.d.answeredGossip(w.now, name)
+			}
+		}
+	}
+	w.stays(t, 20*time.Second, func() bool {
+		for _, n := range w.nodes {
+			ask(n)
+		}
+		return w.all(blocked, Alive)() && blocked.sees(w.nodes[1]) == Alive
+	}, "alive to all")
+	if p := w.nodes[1].d.peers[idOf(blocked.name)]; !p.blocked(w.now, Alive) {
+		t.Error("the block is not said")
+	}
+}
+
+// A blocked gossip port is no death as long as beats get through.
+func TestGossipBlocked(t *testing.T) {
+	for _, n := range []int{3, 30} {
+		w := newWorld(10, n)
+		settle(t, w)
+		w.gossips = false
+		w.gossip()
+		all := func() bool {
+			for _, n := range w.nodes {
+				if !w.all(n, Alive)() {
+					return false
+				}
+			}
+			return true
+		}
+		w.stays(t, 30*time.Second, all, "alive to all")
+	}
+}

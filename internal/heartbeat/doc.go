@@ -1,0 +1,46 @@
+// Package heartbeat tells within a fraction of a second which speakers are
+// alive. Membership (who exists) is not its business: it is told the peers, and
+// what gossip thinks of each.
+//
+// Every node sends a beat each Interval to a few others, its watchers: the next
+// Watchers living nodes on a ring of hashed names, so that the load of a node is
+// the same at any size of the cluster, and everybody in a small one. A watcher
+// that misses beats for as long as the sender said it may
+//
+//	asks the sender's other watchers, asks the sender itself, and has gossip ask it;
+//	clears the sender if any of them has heard it;
+//	else declares it dead, to everybody at once.
+//
+// One watcher's word is enough where there is no other to ask. Claims (alive,
+// held down, mute, dead, left) are ordered by an incarnation number that only
+// their subject raises: who hears of its own death refutes it under the next
+// number, as in SWIM. Claims also ride on every packet for a while, which mends
+// what the shout to everybody lost.
+//
+// What could be mistaken for a death:
+//
+//   - A watcher that was itself not running: it waits a full time-out more.
+//   - A watcher that hears nobody: it keeps what it thinks to itself.
+//   - A blocked port: an answer by gossip counts as heard.
+//   - A speaker that was killed: its node's kernel refuses the packet. It is mute,
+//     for MuteTime at most, and moves nothing.
+//
+// A node that was declared dead and is back is held down for a while, longer each
+// time; it says so itself, so that all agree when that ends.
+//
+// The Lease is the other direction: it says whether this node may still act on
+// what it was told. It lapses when this node has not sent beats for so long that
+// others may have declared it dead, and is confirmed again by a plan made after.
+//
+// Packets are authenticated by a key that all speakers share, accepted only from
+// a peer's address, and only from a run of the peer that has answered a challenge
+// of ours, in rising order: a recorded packet is worth nothing. A socket filter
+// drops what does not begin with a word that depends on the key.
+//
+// The detector is a state machine without clock, sockets or goroutines. It runs
+// on one locked thread with SCHED_FIFO and a socket of its own that the
+// runtime's poller does not know: ordinary threads are delayed for 300 ms on a busy
+// node. Time is CLOCK_BOOTTIME, which counts suspension and which nobody sets.
+//
+// The package decides nothing about addresses.
+package heartbeat

@@ -1,0 +1,74 @@
+package heartbeat
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// A socket filter sees a datagram from the UDP header on; what lies at netOffset and
+	// beyond is the IP header (linux/filter.h, SKF_NET_OFF).
+	udpHeaderLen = 8
+	netOffset    = 0xfff00000
+	// source4 is where the source address lies in the header, source6 where its last word does.
+	source4 = netOffset + 12
+	source6 = netOffset + 8 + 12
+	// mostSources that are looked at by the filter; a filter has 4096 instructions at most.
+	mostSources = 1500
+	whole       = 1 << 16
+)
+
+// filter lets pass what begins with one of the words and comes from one of the
+// sources, of whose IPv6 addresses the last word is looked at.
+func filter(words []uint64, sources []netip.Addr) []bpf.Instruction {
+	var program []bpf.Instruction
+	for i, w := range words {
+		program = append(program,
+			bpf.LoadAbsolute{Off: udpHeaderLen, Size: 4},
+			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(w >> 32), SkipTrue: 3},
+			bpf.LoadAbsolute{Off: udpHeaderLen + 4, Size: 4},
+			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(w), SkipTrue: 1},
+			bpf.Jump{Skip: uint32(5*(len(words)-1-i) + 1)},
+		)
+	}
+	program = append(program, bpf.RetConstant{Val: 0})
+	if len(sources) > mostSources {
+		return append(program, bpf.RetConstant{Val: whole})
+	}
+	for i, a := range sources {
+		b := a.AsSlice()
+		if i == 0 && a.Is4() {
+			program = append(program, bpf.LoadAbsolute{Off: source4, Size: 4})
+		} else if i == 0 {
+			program = append(program, bpf.LoadAbsolute{Off: source6, Size: 4})
+		}
+		program = append(program,
+			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(b[len(b)-4:]), SkipTrue: 1},
+			bpf.RetConstant{Val: whole},
+		)
+	}
+	return append(program, bpf.RetConstant{Val: 0})
+}
+
+// accept makes the kernel drop, without waking anybody, what cannot be a peer's.
+func (s *socket) accept(words []uint64, sources []netip.Addr) error {
+	raw, err := bpf.Assemble(filter(words, sources))
+	if err != nil {
+		return fmt.Errorf("assemble filter: %w", err)
+	}
+	instructions := make([]unix.SockFilter, len(raw))
+	for i, r := range raw {
+		instructions[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
+	}
+	err = unix.SetsockoptSockFprog(s.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{
+		Len: uint16(len(instructions)), Filter: &instructions[0],
+	})
+	if err != nil {
+		return fmt.Errorf("attach filter: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,233 @@
+package heartbeat
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Config of a Heartbeat.
+type Config struct {
+	Log *slog.Logger
+	// NodeName of this node, and the Address that others know it by.
+	NodeName string
+	Address  netip.Addr
+	// Port for UDP, the same on all nodes.
+	Port uint16
+	// Keys that are accepted, 16 octets or more; the first is sent with.
+	Keys [][]byte
+	Timers
+	// Ordinary leaves the thread at the priority of others.
+	Ordinary bool
+	// Changed is called when the View changes. It must not block.
+	Changed func()
+	// Doubt is called when a peer falls silent, so that it can be asked by gossip: on a
+	// goroutine of its own, which may block for a while. Heard tells of an answer.
+	Doubt func(name string, address netip.Addr)
+}
+
+// Peer is another node, as membership knows it.
+type Peer struct {
+	Name    string
+	Address netip.Addr
+	// Gossip thinks that it is alive.
+	Gossip bool
+}
+
+// View is what is known at one moment.
+type View struct {
+	// Members are all peers and this node itself.
+	Members []Member
+	// Epoch counts the times this node did not run for so long that it may have been called dead.
+	Epoch uint64
+	// Settled: it has run since for long enough to have been told.
+	Settled bool
+	// Realtime: the thread has real-time priority.
+	Realtime bool
+}
+
+func (v *View) equal(o *View) bool {
+	return v.Epoch == o.Epoch && v.Settled == o.Settled && v.Realtime == o.Realtime && slices.Equal(v.Members, o.Members)
+}
+
+// Heartbeat sends beats, listens to those of others, and judges.
+type Heartbeat struct {
+	Lease
+	config  Config
+	peers   atomic.Pointer[[]Peer]
+	seals   atomic.Pointer[[]*seal]
+	heard   chan string
+	news    chan struct{}
+	doubts  chan Peer
+	stopped atomic.Bool
+	view    atomic.Pointer[View]
+	metrics metrics
+
+	// mu guards socket, which is there while Run runs; the thread does not take it.
+	mu     sync.Mutex
+	socket *socket
+}
+
+// New returns a Heartbeat that Run starts. It returns an error for a Config without a usable key.
+func New(c Config) (*Heartbeat, error) {
+	c.Timers = c.withDefaults()
+	h := &Heartbeat{
+		config: c, heard: make(chan string, 64), news: make(chan struct{}, 1), doubts: make(chan Peer, 64), metrics: newMetrics(),
+	}
+	started := time.Now()
+	h.now = func() time.Duration { return time.Since(started) }
+	h.view.Store(&View{})
+	h.peers.Store(&[]Peer{})
+	return h, h.SetKeys(c.Keys)
+}
+
+// Set makes these the peers; this node may be among them.
+func (h *Heartbeat) Set(peers []Peer) {
+	if slices.Equal(peers, *h.peers.Load()) {
+		return
+	}
+	peers = slices.Clone(peers)
+	h.peers.Store(&peers)
+	h.rouse()
+}
+
+// SetKeys replaces the keys; the first is sent with, all are accepted.
+func (h *Heartbeat) SetKeys(keys [][]byte) error {
+	if len(keys) == 0 {
+		return errors.New("no key")
+	}
+	var seals []*seal
+	for _, k := range keys {
+		if len(k) < 16 {
+			return fmt.Errorf("a key of %d octets is too short, want 16 at least", len(k))
+		}
+		s, err := newSeal(k)
+		if err != nil {
+			return err
+		}
+		seals = append(seals, s)
+	}
+	h.seals.Store(&seals)
+	h.rouse()
+	return nil
+}
+
+// Heard tells that a peer answered by gossip just now.
+func (h *Heartbeat) Heard(name string) {
+	select {
+	case h.heard <- name:
+		h.rouse()
+	default: // full of others; it will be asked again
+	}
+}
+
+// View returns what is known now. It is shared: do not modify it.
+func (h *Heartbeat) View() View { return *h.view.Load() }
+
+// Confirm says that everything is done as a plan demands that was made from v.
+// Only then does the Lease hold again after a lapse.
+func (h *Heartbeat) Confirm(v View) {
+	if v.Settled {
+		h.confirm(v.Epoch)
+	}
+}
+
+func (h *Heartbeat) rouse() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.socket != nil {
+		h.socket.rouse()
+	}
+}
+
+// Run takes part until ctx is cancelled, then says goodbye and returns nil. It
+// returns an error when it cannot listen.
+func (h *Heartbeat) Run(ctx context.Context) error {
+	s, err := openSocket(netip.AddrPortFrom(h.config.Address, h.config.Port))
+	if err != nil {
+		return fmt.Errorf("start heartbeats: %w", err)
+	}
+	h.use(s)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		newThread(h, s).run()
+	}()
+	h.attend(ctx)
+	h.stopped.Store(true)
+	s.rouse()
+	<-ended
+	h.use(nil)
+	s.close()
+	return nil
+}
+
+func (h *Heartbeat) use(s *socket) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.socket = s
+}
+
+// attend does what the thread must not: it calls, logs and waits.
+func (h *Heartbeat) attend(ctx context.Context) {
+	var said View
+	asking := make(chan struct{}, 16)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case p := <-h.doubts:
+			select {
+			case asking <- struct{}{}:
+				go func() {
+					h.config.Doubt(p.Name, p.Address)
+					<-asking
+				}()
+			default: // so many at once are asked about by others, too
+			}
+		case <-h.news:
+			view := h.View()
+			h.say(said, view)
+			said = view
+			h.config.Changed()
+		}
+	}
+}
+
+// say logs each change once.
+func (h *Heartbeat) say(before, now View) {
+	log := h.config.Log
+	if before.Members == nil && !now.Realtime {
+		log.Warn("heartbeats run without real-time priority and allow for longer silences: give the speaker SYS_NICE",
+			"hold", h.config.hold(false))
+	}
+	if now.Epoch > max(before.Epoch, 1) {
+		log.Warn("this node did not run for a while: nothing is answered until it is planned anew")
+	}
+	was := map[string]Member{}
+	for _, m := range before.Members {
+		was[m.Name] = m
+	}
+	for _, m := range now.Members {
+		o, known := was[m.Name]
+		if o.Status == m.Status && o.By == m.By && o.Blocked == m.Blocked || !known && m.Status == Unknown {
+			continue
+		}
+		log.Info("member", "member", m.Name, "status", m.Status.String(), "by", string(m.By), "blocked", m.Blocked, "deaths", m.Deaths)
+	}
+}
+
+// random returns an unguessable number that is not 0.
+func random() uint64 {
+	var b [8]byte
+	rand.Read(b[:]) // never fails: crypto/rand
+	return max(binary.NativeEndian.Uint64(b[:]), 1)
+}

@@ -1,0 +1,229 @@
+package heartbeat
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+const (
+	// speakerEnv makes TestProcess a speaker of this name, busyEnv one that only burns time.
+	speakerEnv = "HOLDFAST_HEARTBEAT_SPEAKER"
+	busyEnv    = "HOLDFAST_HEARTBEAT_BUSY"
+	testPort   = 7948
+)
+
+var testKey = []byte("0123456789abcdef0123456789abcdef")
+
+// line is what a speaker of the test prints when something changes.
+type line struct {
+	// At is CLOCK_BOOTTIME.
+	At   time.Duration
+	View View
+	// Woke: the process did not run for a while; Valid is what the Lease said in the first moment after it.
+	Woke  bool
+	Valid bool
+	// Latest is how late its latest beat was.
+	Latest time.Duration
+}
+
+// TestProcess is the other processes of tests, not a test.
+func TestProcess(t *testing.T) {
+	if os.Getenv(busyEnv) != "" {
+		for range 4 {
+			go func() {
+				for n := uint64(0); t.Context().Err() == nil; n++ {
+					_ = n * n
+				}
+			}()
+		}
+		<-t.Context().Done()
+	}
+	arguments := strings.Fields(os.Getenv(speakerEnv))
+	if len(arguments) == 0 {
+		t.Skip("started by other tests only")
+	}
+	speak(t, arguments[0], arguments[1:])
+}
+
+// speak is a speaker; peers are of the form name=address, and its own is among them.
+func speak(t *testing.T, name string, peers []string) {
+	var all []Peer
+	var own netip.Addr
+	for _, p := range peers {
+		peer, address, _ := strings.Cut(p, "=")
+		a := netip.MustParseAddr(address)
+		all = append(all, Peer{Name: peer, Address: a, Gossip: true})
+		if peer == name {
+			own = a
+		}
+	}
+	lines := make(chan line, 1024)
+	var h *Heartbeat
+	changed := func() {
+		lines <- line{At: boottime(), View: h.View(), Valid: h.Valid(), Latest: time.Duration(h.metrics.latest.Load())}
+	}
+	h, err := New(Config{
+		Log: slog.New(slog.DiscardHandler), NodeName: name, Address: own, Port: testPort, Keys: [][]byte{testKey},
+		Changed: func() { changed(); h.Confirm(h.View()) }, Doubt: func(string, netip.Addr) {},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Set(all)
+	go func() {
+		for l := range lines {
+			b, err := json.Marshal(l)
+			if err != nil {
+				panic(err)
+			}
+			fmt.Printf("\n@%s\n", b)
+		}
+	}()
+	go func() {
+		// What a responder would do first after the process ran again.
+		runtime.LockOSThread()
+		for last := boottime(); ; {
+			now := boottime()
+			valid := h.Valid()
+			if now-last > time.Second {
+				lines <- line{At: now, Woke: true, Valid: valid, View: h.View()}
+			}
+			last = now
+			time.Sleep(100 * time.Microsecond)
+		}
+	}()
+	if err := h.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// speaker is one such process, in a namespace of its own.
+type speaker struct {
+	name  string
+	ns    *nstest.NS
+	cmd   *exec.Cmd
+	lines chan line
+	last  line
+}
+
+// cluster starts n speakers on one LAN.
+func cluster(t *testing.T, n int, address string) []*speaker {
+	t.Helper()
+	self := nstest.Self(t)
+	self.Bridge("br0")
+	var peers []string
+	for i := range n {
+		peers = append(peers, fmt.Sprintf("node%d=%s", i, fmt.Sprintf(address, i+1)))
+	}
+	var speakers []*speaker
+	for i := range n {
+		s := &speaker{name: fmt.Sprintf("node%d", i), ns: nstest.New(t)}
+		port := fmt.Sprintf("p%d", i)
+		nstest.Veth(t, self, port, s.ns, "eth0")
+		self.Enslave(port, "br0")
+		bits := "/24"
+		if strings.Contains(address, ":") {
+			bits = "/64"
+		}
+		s.ns.AddAddress("eth0", fmt.Sprintf(address, i+1)+bits)
+		s.start(t, peers)
+		speakers = append(speakers, s)
+	}
+	return speakers
+}
+
+func (s *speaker) start(t *testing.T, peers []string) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cmd = s.ns.Command(exe, "-test.run=^TestProcess$", "-test.v")
+	s.cmd.Env = append(os.Environ(), speakerEnv+"="+s.name+" "+strings.Join(peers, " "))
+	s.cmd.Stderr = os.Stderr
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.lines = make(chan line, 1024)
+	go func(lines chan<- line) {
+		defer close(lines)
+		for scan := bufio.NewScanner(out); scan.Scan(); {
+			text, is := strings.CutPrefix(scan.Text(), "@")
+			var l line
+			if is && json.Unmarshal([]byte(text), &l) == nil {
+				lines <- l
+			}
+		}
+	}(s.lines)
+	t.Cleanup(func() { _ = s.cmd.Process.Kill(); _ = s.cmd.Wait() })
+}
+
+// busy starts a process with four busy threads.
+func busy(t *testing.T) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^TestProcess$")
+	cmd.Env = append(os.Environ(), busyEnv+"=1", "GOMAXPROCS=4")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+}
+
+// await reads what the speaker prints until a line satisfies ok, and returns it.
+func (s *speaker) await(t *testing.T, what string, ok func(line) bool) line {
+	t.Helper()
+	deadline := time.After(15 * time.Second)
+	for !ok(s.last) {
+		select {
+		case l, open := <-s.lines:
+			if !open {
+				t.Fatalf("%s ended before: %s", s.name, what)
+			}
+			s.last = l
+		case <-deadline:
+			t.Fatalf("%s: never: %s; last was %+v", s.name, what, s.last)
+		}
+	}
+	return s.last
+}
+
+// sees is an ok for await.
+func sees(of *speaker, status Status) func(line) bool {
+	return func(l line) bool {
+		for _, m := range l.View.Members {
+			if m.Name == of.name {
+				return m.Status == status && (status != Alive || m.By == ByHeartbeat)
+			}
+		}
+		return false
+	}
+}
+
+func (s *speaker) signal(t *testing.T, sig syscall.Signal) time.Duration {
+	t.Helper()
+	at := boottime()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+	return at
+}

@@ -1,0 +1,190 @@
+package heartbeat
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// classSelector6 is the DSCP of network control (RFC 4594 section 3.1), as BFD's packets have it.
+	classSelector6 = 48 << 2
+	// socketPriority is the highest that needs no capability (socket(7), SO_PRIORITY).
+	socketPriority = 6
+	// receiveBuffer holds what arrives while the thread does not run.
+	receiveBuffer = 1 << 20
+)
+
+// socket is one UDP socket that the runtime's poller does not know, and a
+// descriptor that wakes who waits for it.
+type socket struct {
+	fd, wake int
+	is6      bool
+	oob      [512]byte
+	junk     [64]byte
+}
+
+// openSocket binds to this node's own address, so that others see packets come from it.
+func openSocket(local netip.AddrPort) (s *socket, err error) {
+	s = &socket{is6: local.Addr().Is6(), wake: -1}
+	family := unix.AF_INET
+	if s.is6 {
+		family = unix.AF_INET6
+	}
+	if s.fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP); err != nil {
+		return nil, fmt.Errorf("open socket: %w", err)
+	}
+	if s.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		s.close()
+		return nil, fmt.Errorf("open eventfd: %w", err)
+	}
+	options := []struct{ level, name, value int }{
+		{unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer},
+		{unix.SOL_SOCKET, unix.SO_PRIORITY, socketPriority},
+		{unix.IPPROTO_IP, unix.IP_TOS, classSelector6},
+		{unix.IPPROTO_IP, unix.IP_RECVERR, 1},
+	}
+	if s.is6 {
+		options = append(options[:2], []struct{ level, name, value int }{
+			{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1},
+			{unix.IPPROTO_IPV6, unix.IPV6_TCLASS, classSelector6},
+			{unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1},
+		}...)
+	}
+	for _, o := range options {
+		if err := unix.SetsockoptInt(s.fd, o.level, o.name, o.value); err != nil {
+			s.close()
+			return nil, fmt.Errorf("set socket option %d of level %d: %w", o.name, o.level, err)
+		}
+	}
+	// With NET_ADMIN it may be larger than the system's limit.
+	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
+	if err := unix.Bind(s.fd, sockaddr(local)); err != nil {
+		s.close()
+		return nil, fmt.Errorf("bind UDP %s: %w", local, err)
+	}
+	return s, nil
+}
+
+func (s *socket) close() {
+	for _, fd := range []int{s.fd, s.wake} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// rouse ends a wait.
+func (s *socket) rouse() {
+	one := [8]byte{7: 1}
+	_, _ = unix.Write(s.wake, one[:]) // fails only if it is full of wake-ups
+}
+
+// wait returns when there is something to read or to do, or after a time; deaf
+// waits for the latter two only. Any error is a reason to look, too.
+func (s *socket) wait(d time.Duration, deaf bool) {
+	fds := []unix.PollFd{{Fd: int32(s.wake), Events: unix.POLLIN}, {Fd: int32(s.fd), Events: unix.POLLIN}}
+	if deaf {
+		fds = fds[:1]
+	}
+	t := unix.NsecToTimespec(max(d, 0).Nanoseconds())
+	if n, err := unix.Ppoll(fds, &t, nil); err == nil && n > 0 && fds[0].Revents != 0 {
+		_, _ = unix.Read(s.wake, s.junk[:8])
+	}
+}
+
+// read returns the next datagram that waits, with its source.
+func (s *socket) read(b []byte) (n int, from netip.Addr, ok bool) {
+	for {
+		n, sa, err := unix.Recvfrom(s.fd, b, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+		switch {
+		case err == nil && n <= len(b):
+			return n, addrOf(sa), true
+		case err == nil || errors.Is(err, unix.EINTR), errors.Is(err, unix.ECONNREFUSED):
+			// Too long to be ours; or the error of an earlier packet, which the error queue explains.
+		default:
+			return 0, netip.Addr{}, false
+		}
+	}
+}
+
+// send does not wait and does not say whether anybody got it.
+func (s *socket) send(b []byte, to unix.Sockaddr) {
+	err := unix.Sendto(s.fd, b, unix.MSG_DONTWAIT, to)
+	if err != nil && !errors.Is(err, unix.EAGAIN) {
+		// It may be the error of an earlier packet, to somebody else.
+		_ = unix.Sendto(s.fd, b, unix.MSG_DONTWAIT, to)
+	}
+}
+
+// Types and codes of "port unreachable": RFC 792 and RFC 4443 section 3.1.
+const (
+	icmpUnreachable, icmpPort   = 3, 3
+	icmp6Unreachable, icmp6Port = 1, 4
+)
+
+// refusal returns the next address whose own kernel said that nobody listens there.
+func (s *socket) refusal() (from netip.Addr, ok bool) {
+	for {
+		_, oobn, _, sa, err := unix.RecvmsgBuffers(s.fd, [][]byte{s.junk[:]}, s.oob[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return netip.Addr{}, false
+		}
+		to := addrOf(sa)
+		messages, err := unix.ParseSocketControlMessage(s.oob[:oobn])
+		if err != nil {
+			continue
+		}
+		for _, m := range messages {
+			if offender, is := portUnreachable(m.Data); is && offender == to {
+				return to, true
+			}
+		}
+	}
+}
+
+// portUnreachable reads a struct sock_extended_err with the address behind it (ip(7), IP_RECVERR).
+func portUnreachable(b []byte) (offender netip.Addr, ok bool) {
+	const size = int(unsafe.Sizeof(unix.SockExtendedErr{}))
+	if len(b) < size+unix.SizeofSockaddrInet4 {
+		return netip.Addr{}, false
+	}
+	origin, kind, code := b[4], b[5], b[6]
+	b = b[size:]
+	switch binary.NativeEndian.Uint16(b) {
+	case unix.AF_INET:
+		if origin == unix.SO_EE_ORIGIN_ICMP && kind == icmpUnreachable && code == icmpPort {
+			return netip.AddrFrom4([4]byte(b[4:8])), true
+		}
+	case unix.AF_INET6:
+		if origin == unix.SO_EE_ORIGIN_ICMP6 && kind == icmp6Unreachable && code == icmp6Port && len(b) >= 24 {
+			return netip.AddrFrom16([16]byte(b[8:24])), true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+	}
+	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+}
+
+func addrOf(sa unix.Sockaddr) netip.Addr {
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrFrom4(sa.Addr)
+	case *unix.SockaddrInet6:
+		return netip.AddrFrom16(sa.Addr)
+	}
+	return netip.Addr{}
+}

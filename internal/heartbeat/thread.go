@@ -1,0 +1,231 @@
+package heartbeat
+
+import (
+	"maps"
+	"net/netip"
+	"runtime"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// fifoPriority is the lowest of SCHED_FIFO: before all ordinary threads, after all real-time ones.
+	fifoPriority = 1
+	// goodbyes are said so often, since each may be lost.
+	goodbyes        = 3
+	goodbyeInterval = 5 * time.Millisecond
+)
+
+// thread drives the detector with a real clock and a real socket. It calls
+// nothing that waits for another thread, and does not log.
+type thread struct {
+	h        *Heartbeat
+	socket   *socket
+	detector *detector
+	realtime bool
+	// published is the version of the detector's knowledge in the View.
+	published uint64
+
+	peers  *[]Peer
+	seals  *[]*seal
+	byAddr map[netip.Addr]*peer
+	addrs  map[id]unix.Sockaddr
+	// read counts datagrams since the last beat, up to budget: a flood must not
+	// keep a thread busy that goes before all others.
+	read, budget int
+	since        time.Duration
+
+	in, out [maxDatagram]byte
+	claims  []claim
+}
+
+func newThread(h *Heartbeat, s *socket) *thread { return &thread{h: h, socket: s} }
+
+func (t *thread) run() {
+	// Never unlocked: the thread ends with its priority.
+	runtime.LockOSThread()
+	t.realtime = !t.h.config.Ordinary && beRealtime() == nil
+	now := boottime()
+	t.detector = newDetector(t.h.config.settings(t.realtime, random), t.h.config.NodeName, now)
+	for !t.h.stopped.Load() {
+		t.step()
+		t.socket.wait(t.detector.due()-boottime(), t.read >= t.budget)
+	}
+	for range goodbyes {
+		t.detector.leave(boottime())
+		t.send()
+		t.socket.wait(goodbyeInterval, true)
+	}
+}
+
+// beRealtime gives the calling thread SCHED_FIFO; what it may start does not inherit that.
+func beRealtime() error {
+	return unix.SchedSetAttr(0, &unix.SchedAttr{
+		Policy: unix.SCHED_FIFO, Priority: fifoPriority, Flags: unix.SCHED_FLAG_RESET_ON_FORK,
+	}, 0)
+}
+
+// step takes what came, does what is due, and publishes what is known.
+func (t *thread) step() {
+	t.load()
+	t.receive()
+	// The lease's clock first: time that passes in between shortens the lease.
+	leased := t.h.now()
+	now := boottime()
+	if now >= t.since+t.h.config.Interval {
+		t.since, t.read = now, 0
+	}
+	before := t.detector.lastTick
+	t.detector.tick(now)
+	t.send()
+	beat := t.detector.lastTick != before
+	if beat {
+		// From before the beats went: nobody's patience began earlier.
+		t.h.renew(t.detector.epoch, leased+t.detector.hold)
+		t.h.metrics.take(t.detector)
+	}
+	if beat || t.detector.version != t.published {
+		t.published = t.detector.version
+		t.publish(now)
+	}
+}
+
+// load takes over new peers and keys, and answers by gossip.
+func (t *thread) load() {
+	seals, peers := t.h.seals.Load(), t.h.peers.Load()
+	changed := seals != t.seals || peers != t.peers
+	t.seals = seals
+	if peers != t.peers {
+		t.peers = peers
+		t.set(*peers)
+	}
+	if changed {
+		t.filter()
+	}
+	for {
+		select {
+		case name := <-t.h.heard:
+			t.detector.answeredGossip(boottime(), name)
+		default:
+			return
+		}
+	}
+}
+
+// filter has the kernel drop what no peer sends. Where that fails it works all
+// the same, at more cost under a flood.
+func (t *thread) filter() {
+	words := make([]uint64, 0, len(*t.seals))
+	for _, s := range *t.seals {
+		words = append(words, s.word)
+	}
+	t.h.metrics.filtered.Store(t.socket.accept(words, slices.Collect(maps.Keys(t.byAddr))) == nil)
+}
+
+func (t *thread) set(peers []Peer) {
+	all := make([]known, 0, len(peers))
+	for _, p := range peers {
+		all = append(all, known{p.Name, p.Gossip})
+	}
+	t.detector.set(boottime(), all)
+	t.byAddr = make(map[netip.Addr]*peer, len(peers))
+	t.addrs = make(map[id]unix.Sockaddr, len(peers))
+	for _, p := range peers {
+		known := t.detector.peers[idOf(p.Name)]
+		if known == nil || p.Address.Is6() != t.socket.is6 {
+			continue // this node itself, or one of the other family, of which gossip alone will tell
+		}
+		t.byAddr[p.Address] = known
+		t.addrs[known.id] = sockaddr(netip.AddrPortFrom(p.Address, t.h.config.Port))
+	}
+	t.budget = 1000 + 10*len(peers)
+}
+
+// receive reads until nothing waits or the budget is spent. What is no peer's
+// costs a look into a map.
+func (t *thread) receive() {
+	for t.read < t.budget {
+		n, from, ok := t.socket.read(t.in[:])
+		if !ok {
+			break
+		}
+		t.read++
+		p := t.byAddr[from]
+		if p == nil {
+			t.h.metrics.rejected.Add(1)
+			continue
+		}
+		pkt, ok := t.open(t.in[:n])
+		if !ok || pkt.from != p.id {
+			t.h.metrics.rejected.Add(1)
+			continue
+		}
+		now := boottime()
+		last := p.lastHeard
+		t.detector.receive(now, pkt)
+		if last != 0 && pkt.watch && p.lastHeard == now {
+			t.h.metrics.gaps.Observe((now - last).Seconds())
+		}
+	}
+	for {
+		from, ok := t.socket.refusal()
+		if !ok {
+			return
+		}
+		if p := t.byAddr[from]; p != nil {
+			t.detector.refused(boottime(), p)
+		}
+	}
+}
+
+func (t *thread) open(b []byte) (packet, bool) {
+	for _, s := range *t.seals {
+		body, ok := s.open(b)
+		if !ok {
+			continue
+		}
+		p, err := parsePacket(body, t.claims)
+		t.claims = p.claims
+		return p, err == nil
+	}
+	return packet{}, false
+}
+
+// send empties the detector's out.
+func (t *thread) send() {
+	for _, o := range t.detector.take() {
+		if to := t.addrs[o.to.id]; to != nil {
+			t.socket.send((*t.seals)[0].close(t.out[:0], &o.packet), to)
+		}
+	}
+	for _, name := range t.detector.doubts {
+		for _, p := range *t.peers {
+			if p.Name != name {
+				continue
+			}
+			select {
+			case t.h.doubts <- p:
+			default: // many fell silent at once; no need to ask about each
+			}
+		}
+	}
+	t.detector.doubts = t.detector.doubts[:0]
+}
+
+// publish stores a new View where something changed.
+func (t *thread) publish(now time.Duration) {
+	v := &View{
+		Members: t.detector.members(now, t.h.config.NodeName), Epoch: t.detector.epoch,
+		Settled: t.detector.settled(now), Realtime: t.realtime,
+	}
+	if v.equal(t.h.view.Load()) {
+		return
+	}
+	t.h.view.Store(v)
+	select {
+	case t.h.news <- struct{}{}:
+	default:
+	}
+}

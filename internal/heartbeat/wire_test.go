@@ -1,0 +1,203 @@
+package heartbeat
+
+import (
+	"bytes"
+	"reflect"
+	"testing"
+	"time"
+)
+
+func testPacket(claims int) packet {
+	p := packet{from: 1, to: 2, boot: 3, seq: 4, challenge: 5, answer: 6, hold: 150 * ms, watch: true, ping: true}
+	for i := range claims {
+		p.claims = append(p.claims, claim{about: id(i), status: Status(i%int(Left) + 1), deaths: 3, number: uint32(i)})
+	}
+	return p
+}
+
+func TestPacket(t *testing.T) {
+	for _, n := range []int{0, 1, maxClaims} {
+		want := testPacket(n)
+		b := want.append(nil)
+		got, err := parsePacket(b, nil)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v became %+v, %v", want, got, err)
+		}
+		for i := range b {
+			if _, err := parsePacket(b[:i], nil); err == nil {
+				t.Errorf("the first %d octets of %d are a packet", i, len(b))
+			}
+		}
+	}
+	longest := testPacket(maxClaims)
+	if n := len(mustSeal(t, 1).close(nil, &longest)); n > maxDatagram || n > 1232 {
+		t.Errorf("the longest datagram has %d octets", n) // RFC 8200 section 5: 1280 less the headers
+	}
+}
+
+func mustSeal(t testing.TB, first byte) *seal {
+	t.Helper()
+	s, err := newSeal(bytes.Repeat([]byte{first}, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// What was changed anywhere, or closed with another key, does not open.
+func TestSeal(t *testing.T) {
+	p := testPacket(2)
+	s := mustSeal(t, 1)
+	b := s.close(nil, &p)
+	if body, ok := s.open(b); !ok || !bytes.Equal(body, p.append(nil)) {
+		t.Error("what was closed does not open")
+	}
+	for i := range b {
+		b[i] ^= 1
+		if _, ok := s.open(b); ok {
+			t.Errorf("changed in octet %d, it opens", i)
+		}
+		b[i] ^= 1
+		if _, ok := s.open(b[:i]); ok {
+			t.Errorf("cut to %d octets, it opens", i)
+		}
+	}
+	if _, ok := mustSeal(t, 2).open(b); ok {
+		t.Error("another key opens it")
+	}
+}
+
+func FuzzPacket(f *testing.F) {
+	for _, n := range []int{0, 3} {
+		p := testPacket(n)
+		f.Add(p.append(nil))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, err := parsePacket(b, nil)
+		if err != nil {
+			return
+		}
+		if again := p.append(nil); !bytes.Equal(again, b) {
+			t.Errorf("%x became %x", b, again)
+		}
+	})
+}
+
+// FuzzReceive: no packet of a peer that has the key brings the detector down, or
+// this node to call itself dead.
+func FuzzReceive(f *testing.F) {
+	p := testPacket(5)
+	f.Add(p.append(nil), uint16(20))
+	f.Fuzz(func(t *testing.T, b []byte, after uint16) {
+		p, err := parsePacket(b, nil)
+		if err != nil {
+			return
+		}
+		w := newWorld(1, 4)
+		w.after(300 * ms)
+		from, to := w.nodes[1], w.nodes[0]
+		p.from, p.to, p.boot, p.seq = from.id, to.id, from.d.boot, from.d.seq+1
+		for i := range p.claims {
+			p.claims[i].about = w.nodes[int(p.claims[i].about%4)].id
+		}
+		to.d.receive(w.now, p)
+		w.after(time.Duration(after) * ms)
+		if !to.d.own.status.Living() {
+			t.Errorf("it calls itself %v", to.d.own.status)
+		}
+	})
+}
+
+// A recorded packet is worth nothing: neither one of this run of the sender, nor
+// one of an earlier run after it has died.
+func TestReplay(t *testing.T) {
+	w := newWorld(1, 3)
+	settle(t, w)
+	a, b := w.nodes[0], w.nodes[1]
+	var recorded []packet
+	w.tap = func(from, to *node, p packet) {
+		if from == a && to == b {
+			recorded = append(recorded, p)
+		}
+	}
+	w.after(time.Second)
+	a.stop()
+	w.tap = nil
+	w.must(t, time.Second, func() bool { return b.sees(a) == Dead }, "dead")
+	replay := func() {
+		for _, p := range recorded {
+			b.d.receive(w.now, p)
+		}
+	}
+	replay()
+	w.after(100 * ms)
+	if got := b.sees(a); got != Dead {
+		t.Errorf("after a replay it is %v", got)
+	}
+	a.start()
+	w.must(t, 3*time.Second, w.all(a, Held), "back")
+	a.stop()
+	w.must(t, time.Second, w.all(a, Dead), "dead again")
+	for range 20 {
+		replay()
+		w.after(50 * ms)
+		if got := b.sees(a); got != Dead {
+			t.Fatalf("after a replay of an earlier run it is %v", got)
+		}
+	}
+}
+
+func TestLease(t *testing.T) {
+	now := time.Second
+	l := Lease{now: func() time.Duration { return now }}
+	check := func(want bool, when string) {
+		t.Helper()
+		if got := l.Valid(); got != want {
+			t.Errorf("%s: valid is %v", when, got)
+		}
+	}
+	check(false, "at first")
+	l.renew(1, now+150*ms)
+	check(false, "without a plan")
+	l.confirm(1)
+	check(true, "with a plan")
+	now += 150 * ms
+	check(false, "late")
+	l.renew(2, now+150*ms)
+	check(false, "after a lapse, with the plan of before")
+	l.confirm(1)
+	check(false, "an old plan confirmed")
+	l.confirm(2)
+	check(true, "a new plan confirmed")
+}
+
+func BenchmarkReceive(b *testing.B) {
+	w := newWorld(1, 8)
+	w.after(time.Second)
+	from, to := w.nodes[1], w.nodes[0]
+	s := mustSeal(b, 1)
+	var datagram []byte
+	var claims []claim
+	seq := from.d.seq
+	b.ReportAllocs()
+	for b.Loop() {
+		seq++
+		p := packet{from: from.id, to: to.id, boot: from.d.boot, seq: seq, hold: 150 * ms, watch: true}
+		datagram = s.close(datagram[:0], &p)
+		body, _ := s.open(datagram)
+		p, _ = parsePacket(body, claims)
+		to.d.receive(w.now, p)
+	}
+}
+
+func BenchmarkLeaseValid(b *testing.B) {
+	started := time.Now()
+	l := Lease{now: func() time.Duration { return time.Since(started) }}
+	l.renew(1, time.Hour)
+	l.confirm(1)
+	for b.Loop() {
+		if !l.Valid() {
+			b.Fatal("not valid")
+		}
+	}
+}

@@ -1,0 +1,232 @@
+package heartbeat
+
+import (
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+const ms = time.Millisecond
+
+// world is a network of detectors in memory, with a clock of its own: the same
+// seed gives the same history.
+type world struct {
+	random *rand.Rand
+	now    time.Duration
+	queue  events
+	nodes  []*node
+	byID   map[id]*node
+	order  int
+
+	// loss is the share of packets lost, late the most a packet is under way.
+	loss float64
+	late time.Duration
+	// cut says which packets do not arrive; nil cuts none.
+	cut func(from, to *node) bool
+	// tap sees every packet sent.
+	tap func(from, to *node, p packet)
+	// gossips: gossip reaches every node that is up.
+	gossips bool
+}
+
+// node is one host of the world.
+type node struct {
+	world *world
+	name  string
+	id    id
+	d     *detector
+	// up is false after a power-off, killed after the death of the process alone.
+	up, killed bool
+	// pausedUntil: the process does not run, and packets wait.
+	pausedUntil time.Duration
+	waiting     []packet
+	sent        int
+	// wakes is when the next tick is planned.
+	wakes time.Duration
+}
+
+type event struct {
+	at    time.Duration
+	order int
+	do    func()
+}
+
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].order < e[j].order
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	old := *e
+	last := old[len(old)-1]
+	*e = old[:len(old)-1]
+	return last
+}
+
+// realtime are the settings of a speaker that may use SCHED_FIFO.
+func realtime(r *rand.Rand) settings {
+	return Timers{}.withDefaults().settings(true, func() uint64 { return r.Uint64() | 1 })
+}
+
+// newWorld starts n nodes that know of each other.
+func newWorld(seed uint64, n int) *world {
+	w := &world{random: rand.New(rand.NewPCG(seed, 1)), now: time.Second, late: ms / 2, gossips: true, byID: map[id]*node{}}
+	for i := range n {
+		one := &node{world: w, name: fmt.Sprintf("node-%03d", i)}
+		one.id = idOf(one.name)
+		w.nodes = append(w.nodes, one)
+		w.byID[one.id] = one
+	}
+	for _, n := range w.nodes {
+		n.boot()
+	}
+	w.gossip()
+	return w
+}
+
+// start boots the node, and gossip finds it after a while.
+func (n *node) start() {
+	n.boot()
+	n.world.at(n.world.now+time.Second, n.world.gossip)
+}
+
+// boot starts the process, which knows nothing.
+func (n *node) boot() {
+	w := n.world
+	n.up, n.killed, n.waiting, n.pausedUntil = true, false, nil, 0
+	n.d = newDetector(realtime(w.random), n.name, w.now)
+	n.plan(w.now + time.Duration(w.random.Int64N(int64(50*ms))))
+}
+
+// stop ends the node without a goodbye, as a power-off does.
+func (n *node) stop() {
+	n.up = false
+	n.world.at(n.world.now+2*time.Second, n.world.gossip)
+}
+
+// kill ends the process alone.
+func (n *node) kill() {
+	n.killed = true
+	n.world.at(n.world.now+2*time.Second, n.world.gossip)
+}
+
+// gossip brings every node up to date by the slower way.
+func (w *world) gossip() {
+	var peers []known
+	for _, o := range w.nodes {
+		peers = append(peers, known{o.name, o.up && !o.killed && w.gossips})
+	}
+	for _, n := range w.nodes {
+		n.d.set(w.now, peers)
+	}
+}
+
+func (w *world) at(t time.Duration, do func()) {
+	w.order++
+	heap.Push(&w.queue, event{t, w.order, do})
+}
+
+func (n *node) plan(t time.Duration) {
+	n.wakes = t
+	d := n.d
+	n.world.at(t, func() {
+		if n.up && !n.killed && n.d == d && n.wakes == t {
+			n.run()
+		}
+	})
+}
+
+// run is what the thread of the node does when it wakes.
+func (n *node) run() {
+	w := n.world
+	if w.now < n.pausedUntil {
+		n.plan(n.pausedUntil)
+		return
+	}
+	waiting := n.waiting
+	n.waiting = nil
+	for _, p := range waiting {
+		n.d.receive(w.now, p)
+	}
+	n.d.tick(w.now)
+	n.d.doubts = nil
+	for _, o := range n.d.take() {
+		n.sent++
+		w.carry(n, o)
+	}
+	// A thread wakes a little late.
+	n.plan(max(n.d.due(), w.now) + time.Duration(w.random.Int64N(int64(ms))))
+}
+
+func (w *world) carry(from *node, o outgoing) {
+	to := w.byID[o.to.id]
+	if w.tap != nil {
+		w.tap(from, to, o.packet)
+	}
+	if !to.up || w.cut != nil && w.cut(from, to) || w.random.Float64() < w.loss {
+		return
+	}
+	arrives := w.now + 50*time.Microsecond + time.Duration(w.random.Int64N(int64(w.late)))
+	w.at(arrives, func() {
+		switch {
+		case !to.up:
+		case to.killed:
+			// Its kernel says so.
+			if p := from.d.peers[to.id]; p != nil {
+				from.d.refused(w.now, p)
+				from.plan(w.now)
+			}
+		default:
+			to.waiting = append(to.waiting, o.packet)
+			to.plan(max(w.now, to.pausedUntil))
+		}
+	})
+}
+
+// until runs the world to a time.
+func (w *world) until(t time.Duration) {
+	for len(w.queue) > 0 && w.queue[0].at <= t {
+		e := heap.Pop(&w.queue).(event)
+		w.now = e.at
+		e.do()
+	}
+	w.now = t
+}
+
+func (w *world) after(d time.Duration) { w.until(w.now + d) }
+
+// sees returns what the node thinks of another.
+func (n *node) sees(other *node) Status {
+	if n == other {
+		return n.d.own.status
+	}
+	return n.d.status(n.world.now, n.d.peers[other.id])
+}
+
+// within runs the world until ok, at most for a time, and returns how long it took.
+func (w *world) within(limit time.Duration, ok func() bool) (time.Duration, bool) {
+	start := w.now
+	for !ok() {
+		if w.now >= start+limit {
+			return limit, false
+		}
+		w.after(ms)
+	}
+	return w.now - start, true
+}
+
+// all returns an ok for within: every other running node sees of as status.
+func (w *world) all(of *node, status Status) func() bool {
+	return func() bool {
+		for _, n := range w.nodes {
+			if n != of && n.up && !n.killed && n.sees(of) != status {
+				return false
+			}
+		}
+		return true
+	}
+}

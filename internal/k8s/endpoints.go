@@ -1,0 +1,107 @@
+package k8s
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// PodWithdrawn is the reason of a pod's condition Ready while we say that it is not.
+const PodWithdrawn = "HoldfastNodeUnreachable"
+
+// errNoRenewal says that a node has a Lease that nobody has renewed yet.
+var errNoRenewal = errors.New("it was never renewed")
+
+// EndpointSlices returns the endpoints of all Services, in no particular order.
+func (k *Cluster) EndpointSlices() []*discoveryv1.EndpointSlice { return k.endpointSlices.List() }
+
+// NodeRenewed returns when a node's kubelet last renewed its Lease, by the node's clock.
+func (k *Cluster) NodeRenewed(ctx context.Context, node string) (time.Time, error) {
+	lease, err := k.clients.kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
+	if err == nil && lease.Spec.RenewTime == nil {
+		err = errNoRenewal
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read lease of node %s: %w", node, err)
+	}
+	return lease.Spec.RenewTime.Time, nil
+}
+
+// WithdrawPod marks a ready pod of a node as not ready, as the node lifecycle
+// controller does with the pods of a node that it has given up, so that it leaves
+// the EndpointSlices. It reports whether it wrote; a pod that is not ready, is
+// being deleted, runs elsewhere, or is another one of the name is left alone.
+func (k *Cluster) WithdrawPod(ctx context.Context, namespace, name string, uid types.UID, node, message string) (bool, error) {
+	pod, err := k.readPod(ctx, namespace, name)
+	if err != nil || pod.UID != uid {
+		return false, err
+	}
+	c := podCondition(pod, corev1.PodReady)
+	if pod.Spec.NodeName != node || pod.DeletionTimestamp != nil || c.Status != corev1.ConditionTrue {
+		return false, nil
+	}
+	return true, k.patchReady(ctx, pod, corev1.ConditionFalse, PodWithdrawn, message)
+}
+
+// RestorePod takes back what WithdrawPod wrote, if it still stands and the pod's
+// containers were ready. It reports whether it wrote.
+func (k *Cluster) RestorePod(ctx context.Context, namespace, name string, uid types.UID) (bool, error) {
+	pod, err := k.readPod(ctx, namespace, name)
+	if err != nil || pod.UID != uid {
+		return false, err
+	}
+	ready := podCondition(pod, corev1.ContainersReady).Status == corev1.ConditionTrue
+	for _, gate := range pod.Spec.ReadinessGates {
+		ready = ready && podCondition(pod, gate.ConditionType).Status == corev1.ConditionTrue
+	}
+	if podCondition(pod, corev1.PodReady).Reason != PodWithdrawn || !ready {
+		return false, nil
+	}
+	return true, k.patchReady(ctx, pod, corev1.ConditionTrue, nil, nil)
+}
+
+// readPod reads a pod by a patch that changes nothing: patch of pods/status is the
+// only right to pods that there is.
+func (k *Cluster) readPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	return k.patchPod(ctx, namespace, name, map[string]any{})
+}
+
+// patchReady writes the condition Ready. The resource version makes the API server
+// refuse it when somebody else, the kubelet above all, wrote since the pod was read.
+func (k *Cluster) patchReady(ctx context.Context, pod *corev1.Pod, status corev1.ConditionStatus, reason, message any) error {
+	_, err := k.patchPod(ctx, pod.Namespace, pod.Name, map[string]any{
+		"metadata": map[string]any{"resourceVersion": pod.ResourceVersion},
+		"status": map[string]any{"conditions": []any{map[string]any{
+			"type": corev1.PodReady, "status": status, "reason": reason, "message": message, "lastTransitionTime": metav1.Now(),
+		}}},
+	})
+	return err
+}
+
+func (k *Cluster) patchPod(ctx context.Context, namespace, name string, patch any) (*corev1.Pod, error) {
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return nil, fmt.Errorf("encode patch: %w", err)
+	}
+	pod, err := k.clients.kube.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return nil, fmt.Errorf("patch status of pod %s/%s: %w", namespace, name, err)
+	}
+	return pod, nil
+}
+
+func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
+	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
+	if i < 0 {
+		return corev1.PodCondition{}
+	}
+	return pod.Status.Conditions[i]
+}

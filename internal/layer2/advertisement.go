@@ -1,0 +1,84 @@
+package layer2
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/mdlayher/ethernet"
+	"github.com/mdlayher/ndp"
+
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+// neighborAdvertisement answers to the asker; one that has no address yet is
+// answered to all nodes, unsolicited (RFC 4861 section 7.2.4).
+func neighborAdvertisement(l *link.Link, mac link.MAC, m message) ([]byte, error) {
+	to, dst := m.sender, m.mac
+	if m.sender.IsUnspecified() {
+		to = netip.IPv6LinkLocalAllNodes()
+		dst = groupMAC(to)
+	}
+	return advertisement(l, m.target, mac, to, dst)
+}
+
+// unsolicitedNA tells all nodes on the link (RFC 4861 section 7.2.6).
+func unsolicitedNA(l *link.Link, addr netip.Addr) ([][]byte, error) {
+	all := netip.IPv6LinkLocalAllNodes()
+	frame, err := advertisement(l, addr, l.MAC, all, groupMAC(all))
+	if err != nil {
+		return nil, err
+	}
+	return [][]byte{frame}, nil
+}
+
+// advertisement says which MAC has the target. Only what one node asked for is
+// solicited (RFC 4861 section 4.4).
+func advertisement(l *link.Link, target netip.Addr, mac link.MAC, to netip.Addr, dst link.MAC) ([]byte, error) {
+	source := l.LinkLocal()
+	if !source.IsValid() {
+		source = target
+	}
+	return icmpFrame(l, dst, source, to, &ndp.NeighborAdvertisement{
+		Solicited: !to.IsMulticast(),
+		// The address moves between nodes: what a neighbour has cached is to be replaced.
+		Override:      true,
+		TargetAddress: target,
+		Options:       []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: mac.HardwareAddr()}},
+	})
+}
+
+// detectDuplicate asks without an address of our own, so that nobody learns one
+// (RFC 4862 section 5.4.2).
+func detectDuplicate(l *link.Link, addr netip.Addr) ([]byte, error) {
+	group, err := ndp.SolicitedNodeMulticast(addr)
+	if err != nil {
+		return nil, fmt.Errorf("make neighbor solicitation: %w", err)
+	}
+	return icmpFrame(l, groupMAC(group), netip.IPv6Unspecified(), group, &ndp.NeighborSolicitation{TargetAddress: addr})
+}
+
+func icmpFrame(l *link.Link, dst link.MAC, from, to netip.Addr, m ndp.Message) ([]byte, error) {
+	icmp, err := ndp.MarshalMessageChecksum(m, from, to)
+	if err != nil {
+		return nil, fmt.Errorf("make %v: %w", m.Type(), err)
+	}
+	packet := make([]byte, ipv6Len, ipv6Len+len(icmp))
+	packet[0] = 6 << 4
+	binary.BigEndian.PutUint16(packet[4:], uint16(len(icmp)))
+	packet[6] = protocolICMPv6
+	packet[7] = hopLimit
+	copy(packet[8:], from.AsSlice())
+	copy(packet[24:], to.AsSlice())
+	f := ethernet.Frame{
+		Destination: dst.HardwareAddr(), Source: l.MAC.HardwareAddr(),
+		EtherType: ethernet.EtherTypeIPv6, Payload: append(packet, icmp...),
+	}
+	return f.MarshalBinary()
+}
+
+// groupMAC is the Ethernet address of an IPv6 group (RFC 2464 section 7).
+func groupMAC(group netip.Addr) link.MAC {
+	a := group.As16()
+	return link.MAC{0x33, 0x33, a[12], a[13], a[14], a[15]}
+}

@@ -1,0 +1,141 @@
+package layer2
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/arp"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// manyHere are addresses of the subnets of the tests: some IPv4, the rest IPv6.
+func manyHere(n int) []lb.Announcement {
+	var set []lb.Announcement
+	a4, a6 := netip.MustParseAddr("192.0.2.128"), netip.MustParseAddr("2001:db8::1:0")
+	for range n / 10 {
+		set = append(set, lb.Announcement{Address: a4})
+		a4 = a4.Next()
+	}
+	for range n - n/10 {
+		set = append(set, lb.Announcement{Address: a6})
+		a6 = a6.Next()
+	}
+	return set
+}
+
+// TestThousandTakeovers: of a thousand addresses that arrive at once, every
+// announcement of every address reaches the far end.
+func TestThousandTakeovers(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newRealNetwork(t)
+		r := realResponder(t)
+		set := manyHere(1000)
+		var mu sync.Mutex
+		seen := make(map[netip.Addr]int)
+		var last time.Time
+		for i, proto := range r.protocols {
+			watch(t, n.far, proto, func(frame []byte) {
+				m, out := proto.parse(frame, askerMAC)
+				if out != answered || !m.claimed.IsValid() {
+					return
+				}
+				// Of ARP the request and the reply are two halves of one announcement.
+				if i == 0 && arp.Operation(frame[ethernetLen+7]) == arp.OperationReply {
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if seen[m.claimed]++; seen[m.claimed] == 1 {
+					last = time.Now()
+				}
+			})
+		}
+		// How often each address was seen, at least.
+		least := func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			low := len(r.timers.AnnounceTimes)
+			for _, a := range set {
+				low = min(low, seen[a.Address])
+			}
+			return low
+		}
+		start := time.Now()
+		r.Set(Desired{Announcements: set})
+		nstest.Until(t, within, "first announcement of each address", func() bool { return least() >= 1 })
+		t.Logf("each of %d addresses was announced within %v", len(set), last.Sub(start))
+		nstest.Until(t, within, "all announcements of each address", func() bool { return least() == len(r.timers.AnnounceTimes) })
+		for _, a := range []netip.Addr{set[99].Address, set[999].Address} {
+			nstest.Until(t, within, "answer", func() bool { return n.ask(t, a) == n.mac() })
+		}
+	})
+}
+
+// TestFloodIsFilteredByTheKernel: questions for others never wake the speaker, and
+// one for an address of ours is answered among them.
+func TestFloodIsFilteredByTheKernel(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newRealNetwork(t)
+		r := realResponder(t)
+		r.Set(Desired{Announcements: ourAnnouncements})
+		nstest.Until(t, within, "answer", func() bool { return n.ask(t, v4) != "" && n.ask(t, v6) != "" })
+		for i, foreign := range [families][]byte{arpRequest(foreign4, nil), ns(foreign6, nil)} {
+			w := farWire(t, n.far, r.protocols[i])
+			before := r.counts.requests[i][answered].Load()
+			for range 20_000 {
+				// A busy machine takes its time to deliver, and then the sender has to wait.
+				if _, err := w.Write(foreign); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Fatal(err)
+				}
+			}
+			if _, err := w.Write([families][]byte{arpRequest(v4, nil), ns(v6, nil)}[i]); err != nil {
+				t.Fatal(err)
+			}
+			nstest.Until(t, within, "answer after the flood", func() bool { return r.counts.requests[i][answered].Load() == before+1 })
+			if got := r.counts.requests[i][notOurs].Load() + r.counts.requests[i][notRequest].Load(); got != 0 {
+				t.Errorf("%s: %d frames that are no business of ours came through", r.protocols[i].family, got)
+			}
+		}
+	})
+}
+
+// TestFilterFitsIntoLittleMemory: the largest programs are taken, and replaced by
+// each other, where a socket may hold 20 KiB, as kernels before 6.9 have it by default.
+func TestFilterFitsIntoLittleMemory(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newRealNetwork(t)
+		n.node.Sysctl("core/optmem_max", "20480")
+		r := realResponder(t)
+		set := ourAnnouncements
+		for i := range uint32(1000) {
+			set = append(set, lb.Announcement{Address: address4(10<<24 + i*7919)}, lb.Announcement{Address: address6(uint64(i%(mostGroups-1)), i*7919)})
+		}
+		for i := range 3 {
+			r.Set(Desired{Announcements: set[:len(set)-i]})
+			for _, addr := range []netip.Addr{v4, v6} {
+				nstest.Until(t, within, "answer", func() bool { return n.ask(t, addr) == n.mac() })
+			}
+		}
+		if n := r.counts.repairs[repairSocket].Load(); n != 0 {
+			t.Errorf("%d sockets had to be made anew", n)
+		}
+	})
+}
+
+func farWire(t testing.TB, ns *nstest.NS, proto protocol) (w wire) {
+	t.Helper()
+	ns.Do(func() {
+		var err error
+		if w, err = listen(eth0In(ns), proto, nil); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Cleanup(func() { w.Close() })
+	return w
+}

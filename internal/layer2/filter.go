@@ -1,0 +1,144 @@
+package layer2
+
+import (
+	"cmp"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/net/ipv6"
+)
+
+// The kernel looks at each ARP packet and each IPv6 packet of a link for us, and
+// wakes us only for what concerns an address of ours: a flood of others'
+// questions must not cost the node a core. Classic BPF knows no maps, so that the
+// addresses become ranges, as few as a program may have; the gaps between nearby
+// addresses pass too, and are sorted out here.
+const (
+	// mostRanges keeps a program within net.core.optmem_max of any kernel (20 KiB,
+	// of which an old and a new program are held while one replaces the other).
+	mostRanges = 32
+	// mostGroups bounds the IPv6 networks of 96 bits; with more of them every
+	// solicitation passes, of which a link receives only those of its groups anyway.
+	mostGroups = 16
+)
+
+// pass lets a frame through.
+var pass = bpf.RetConstant{Val: maxFrame}
+
+// span is an inclusive range of the last 32 bits of addresses.
+type span struct{ from, to uint32 }
+
+// cover returns at most n spans that hold all the values, which are sorted, and as little else as can be.
+func cover(values []uint32, n int) []span {
+	if len(values) == 0 {
+		return nil
+	}
+	// The widest gaps stay gaps.
+	var gaps []int
+	for i := 1; i < len(values); i++ {
+		if values[i]-values[i-1] > 1 {
+			gaps = append(gaps, i)
+		}
+	}
+	if len(gaps) > n-1 {
+		slices.SortFunc(gaps, func(i, j int) int { return cmp.Compare(values[j]-values[j-1], values[i]-values[i-1]) })
+		gaps = gaps[:n-1]
+		slices.Sort(gaps)
+	}
+	var out []span
+	start := 0
+	for _, i := range append(gaps, len(values)) {
+		out = append(out, span{values[start], values[i-1]})
+		start = i
+	}
+	return out
+}
+
+// passIn returns a program that passes the frame if the word loaded is in one of
+// the spans, and else runs on at its end.
+func passIn(spans []span) []bpf.Instruction {
+	// Jumps to the end are known only when it is.
+	const toEnd = ^uint32(0)
+	var search func(spans []span) []bpf.Instruction
+	search = func(spans []span) []bpf.Instruction {
+		if len(spans) == 1 {
+			return []bpf.Instruction{
+				bpf.JumpIf{Cond: bpf.JumpLessThan, Val: spans[0].from, SkipTrue: 2},
+				bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: spans[0].to, SkipTrue: 1},
+				pass,
+				bpf.Jump{Skip: toEnd},
+			}
+		}
+		lower, upper := search(spans[:len(spans)/2]), search(spans[len(spans)/2:])
+		middle := bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: spans[len(spans)/2].from, SkipTrue: uint8(len(lower))}
+		return slices.Concat([]bpf.Instruction{middle}, lower, upper)
+	}
+	if len(spans) == 0 {
+		return nil
+	}
+	program := search(spans)
+	for i, in := range program {
+		if in == (bpf.Jump{Skip: toEnd}) {
+			program[i] = bpf.Jump{Skip: uint32(len(program) - i - 1)}
+		}
+	}
+	return program
+}
+
+// arpFilter passes what asks for one of the addresses, and what says to have one.
+func arpFilter(addrs []netip.Addr) []bpf.Instruction {
+	values := make([]uint32, len(addrs))
+	for i, a := range addrs {
+		b := a.As4()
+		values[i] = binary.BigEndian.Uint32(b[:])
+	}
+	spans := passIn(cover(values, mostRanges))
+	return toUs(slices.Concat(
+		[]bpf.Instruction{bpf.LoadAbsolute{Off: ethernetLen + offTargetIP, Size: 4}}, spans,
+		[]bpf.Instruction{bpf.LoadAbsolute{Off: ethernetLen + offSenderIP, Size: 4}}, spans,
+	)...)
+}
+
+// ndpFilter passes Neighbor Solicitations and Advertisements for the addresses.
+// They bear no extension header in practice, and what hides one behind a Fragment
+// header must be dropped anyway (RFC 6980 section 5).
+func ndpFilter(addrs []netip.Addr) []bpf.Instruction {
+	const icmp = ethernetLen + ipv6Len
+	return toUs(slices.Concat([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: ethernetLen + 6, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: protocolICMPv6, SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+		bpf.LoadAbsolute{Off: icmp, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborSolicitation), SkipTrue: 2},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborAdvertisement), SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+	}, targets(addrs, icmp+offTarget))...)
+}
+
+// targets passes frames with one of the addresses at an offset.
+func targets(addrs []netip.Addr, off uint32) []bpf.Instruction {
+	groups := map[[12]byte][]uint32{}
+	for _, a := range addrs {
+		b := a.As16()
+		groups[[12]byte(b[:])] = append(groups[[12]byte(b[:])], binary.BigEndian.Uint32(b[12:]))
+	}
+	if len(groups) > mostGroups {
+		return []bpf.Instruction{pass}
+	}
+	var program []bpf.Instruction
+	for network, values := range groups {
+		low := passIn(cover(values, mostRanges/len(groups)))
+		block := slices.Concat([]bpf.Instruction{bpf.LoadAbsolute{Off: off + 12, Size: 4}}, low)
+		for word := 8; word >= 0; word -= 4 {
+			block = slices.Concat([]bpf.Instruction{
+				bpf.LoadAbsolute{Off: off + uint32(word), Size: 4},
+				bpf.JumpIf{Cond: bpf.JumpEqual, Val: binary.BigEndian.Uint32(network[word:]), SkipTrue: 1},
+				bpf.Jump{Skip: uint32(len(block))},
+			}, block)
+		}
+		program = append(program, block...)
+	}
+	return program
+}

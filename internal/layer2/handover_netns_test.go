@@ -1,0 +1,186 @@
+package layer2
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// TestNoQuestionIsLostInAMove: while addresses move to and fro, whichever node
+// hears of it first, the far host's kernel is answered at every moment. In the end
+// it knows the new owner, without having asked.
+func TestNoQuestionIsLostInAMove(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLAN(t)
+		for _, family := range []string{"ipv4", "ipv6"} {
+			l.far.Sysctl(family+"/neigh/eth0/retrans_time_ms", "100")
+		}
+		answered := func(when string) {
+			t.Helper()
+			for _, addr := range []netip.Addr{v4, v6} {
+				if l.ask(t, addr) == "" {
+					t.Fatalf("%s nobody answers for %s", when, addr)
+				}
+			}
+		}
+		l.second.Set(l.elsewhere())
+		l.first.Set(l.here())
+		for _, addr := range []netip.Addr{v4, v6} {
+			nstest.Until(t, within, "first answer", func() bool { return l.ask(t, addr) != "" })
+		}
+		from, to := l.first, l.second
+		for move := range 4 {
+			if loserFirst := move < 2; loserFirst {
+				from.Set(l.elsewhere())
+				answered("while the new owner does not know yet")
+				to.Set(l.here())
+			} else {
+				to.Set(l.here())
+				answered("while the old owner does not know yet")
+				from.Set(l.elsewhere())
+			}
+			answered("once both know")
+			nstest.Until(t, within, "end of the handover", func() bool { return from.Handing() == 0 })
+			answered("after the handover")
+			for _, addr := range []netip.Addr{v4, v6} {
+				nstest.Until(t, within, "the far host knows the new owner of "+addr.String(), func() bool {
+					_, mac := l.far.Neighbor("eth0", addr)
+					return link.MACFrom(mac) == l.macOf(to)
+				})
+			}
+			if n := from.counts.handovers[unheard].Load(); n != 0 {
+				t.Errorf("move %d: %d handovers ended without having heard the new owner", move, n)
+			}
+			from, to = to, from
+		}
+	})
+}
+
+func (l *lan) macOf(r *Responder) link.MAC {
+	if r == l.first {
+		return link.MACFrom(l.node.MAC("eth0"))
+	}
+	return link.MACFrom(l.other.MAC("eth0"))
+}
+
+// TestTwoOwnersBecomeOne: after a partition that both sides took for the other's
+// death, the far host knows the one that stays, without having asked.
+func TestTwoOwnersBecomeOne(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLAN(t)
+		l.second.Set(l.here())
+		nstest.Until(t, within, "the one that stays answers", func() bool { return l.ask(t, v4) != "" && l.ask(t, v6) != "" })
+		l.first.Set(l.here())
+		knows := func(r *Responder) func() bool {
+			return func() bool {
+				_, mac4 := l.far.Neighbor("eth0", v4)
+				_, mac6 := l.far.Neighbor("eth0", v6)
+				return link.MACFrom(mac4) == l.macOf(r) && link.MACFrom(mac6) == l.macOf(r)
+			}
+		}
+		nstest.Until(t, within, "the other one has announced itself too", knows(l.first))
+		nstest.Until(t, within, "all its announcements are made", func() bool {
+			return l.first.counts.announcements[0][sent].Load() >= 12 && l.first.counts.announcements[1][sent].Load() >= 6
+		})
+		l.first.Set(l.elsewhere())
+		nstest.Until(t, within, "the far host knows the one that stays", knows(l.second))
+	})
+}
+
+// TestStandingIn: questions that the owner's dead speaker cannot answer are
+// answered for it, and what is sent reaches the owner.
+func TestStandingIn(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLAN(t)
+		owner := link.MACFrom(l.node.MAC("eth0"))
+		set := Desired{Announcements: []lb.Announcement{{Address: v4, MAC: owner}, {Address: v6, MAC: owner}}, Speakers: l.speakers()}
+		l.second.Set(set)
+		for _, addr := range []netip.Addr{v4, v6} {
+			nstest.Until(t, within, "answer with the owner's MAC", func() bool { return l.ask(t, addr) == owner.String() })
+		}
+		// The owner's kernel serves the address, as kube-proxy has it do.
+		l.node.AddAddress("lo", v4.String()+"/32", v6.String()+"/128")
+		l.node.Sysctl("ipv4/conf/all/arp_ignore", "1")
+		for _, addr := range []netip.Addr{v4, v6} {
+			c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 9)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			l.far.Forget("eth0", addr)
+			nstest.Until(t, within, "what is sent to "+addr.String()+" reaches the owner", func() bool {
+				l.far.Send(addr)
+				if err := c.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+					t.Fatal(err)
+				}
+				_, _, err := c.ReadFrom(make([]byte, 1))
+				return err == nil
+			})
+		}
+	})
+}
+
+// TestConflictWithARealHost: an address that a host's kernel has is not announced,
+// and it is said whose it is; when the host gives it up, it is.
+func TestConflictWithARealHost(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newRealNetwork(t)
+		r := timedResponder(t, Timers{RateLimitInterval: 500 * time.Millisecond})
+		r.Set(Desired{Announcements: []lb.Announcement{{Address: foreign4}}})
+		nstest.Until(t, within, "link in use", func() bool { return len(r.State().Links) == 1 })
+
+		n.far.AddAddress("eth0", v4.String()+"/24", v6.String()+"/64")
+		r.Set(Desired{Announcements: bothFamilies(probed)})
+		far := link.MACFrom(n.far.MAC("eth0"))
+		for i := range 2 {
+			nstest.Until(t, within, "conflict found", func() bool {
+				s := r.State().Addresses[i]
+				return !s.Answered() && s.Conflict != nil && s.Conflict.MAC == far && s.Conflict.Link == "eth0"
+			})
+		}
+		for i := range 2 {
+			if n := r.counts.announcements[i][sent].Load(); n > 2 {
+				t.Errorf("%d announcements though it is somebody else's", n)
+			}
+		}
+		n.far.Output("ip", "addr", "del", v4.String()+"/24", "dev", "eth0")
+		n.far.Output("ip", "addr", "del", v6.String()+"/64", "dev", "eth0")
+		for _, addr := range []netip.Addr{v4, v6} {
+			nstest.Until(t, within, "answer once it is free", func() bool { return n.ask(t, addr) == n.mac() })
+		}
+	})
+}
+
+// TestForeignClaims: a host that takes an announced address is noticed by its
+// announcement, and its neighbours are told again whose it is.
+func TestForeignClaims(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newRealNetwork(t)
+		r := realResponder(t)
+		r.Set(Desired{Announcements: ourAnnouncements})
+		for _, addr := range []netip.Addr{v4, v6} {
+			nstest.Until(t, within, "answer", func() bool { return n.ask(t, addr) == n.mac() })
+		}
+		for i, proto := range r.protocols {
+			if _, err := farWire(t, n.far, proto).Write(claims()[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range 2 {
+			nstest.Until(t, within, "conflict noticed", func() bool { c := r.State().Addresses[i].Conflict; return c != nil && c.MAC == askerMAC })
+		}
+		if got := r.counts.repairs[repairConflict].Load(); got != 2 {
+			t.Errorf("defended %d times", got)
+		}
+		for _, addr := range []netip.Addr{v4, v6} {
+			if got := n.ask(t, addr); got != n.mac() {
+				t.Errorf("%s is at %s", addr, got)
+			}
+		}
+	})
+}

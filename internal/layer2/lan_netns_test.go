@@ -1,0 +1,115 @@
+package layer2
+
+import (
+	"log/slog"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/net/bpf"
+
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// lan is two nodes and a far host on a bridge. Each node has a Responder; the far
+// host's kernel asks.
+type lan struct {
+	*realNetwork
+	other *nstest.NS
+	// first runs on node, second on other.
+	first, second *Responder
+}
+
+func newLAN(t *testing.T) *lan {
+	l := &lan{realNetwork: &realNetwork{t: t, node: nstest.Self(t), far: nstest.New(t)}, other: nstest.New(t)}
+	bridge := nstest.New(t)
+	nstest.Veth(t, l.node, "eth0", bridge, "port0")
+	nstest.Veth(t, l.far, "eth0", bridge, "port1")
+	nstest.Veth(t, l.other, "eth0", bridge, "port2")
+	bridge.Bridge("br0", "port0", "port1", "port2")
+	l.node.AddAddress("eth0", "192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")
+	l.other.AddAddress("eth0", "192.0.2.3/24", "2001:db8::3/64", "fe80::3/64")
+	l.far.AddAddress("eth0", asker4.String()+"/24", asker6.String()+"/64", "fe80::2/64")
+	l.first, l.second = realResponder(t), responderIn(t, l.other)
+	return l
+}
+
+// speakers are the MACs of both nodes.
+func (l *lan) speakers() map[link.MAC]bool {
+	return map[link.MAC]bool{link.MACFrom(l.node.MAC("eth0")): true, link.MACFrom(l.other.MAC("eth0")): true}
+}
+
+// elsewhere is told to a node that announces nothing.
+func (l *lan) elsewhere() Desired {
+	return Desired{Elsewhere: []netip.Addr{v4, v6}, Speakers: l.speakers()}
+}
+
+func (l *lan) here() Desired { return Desired{Announcements: ourAnnouncements, Speakers: l.speakers()} }
+
+// responderIn runs a Responder on eth0 of another namespace.
+func responderIn(t testing.TB, ns *nstest.NS) *Responder {
+	t.Helper()
+	r := New(Config{Log: slog.New(slog.DiscardHandler), Links: func() []link.Link { return []link.Link{eth0In(ns)} }})
+	r.listen = func(l link.Link, p protocol, addrs []netip.Addr) (w wire, err error) {
+		ns.Do(func() { w, err = listen(l, p, addrs) })
+		return w, err
+	}
+	r.groups.(*groups).kernel = kernelIn{&groupSockets{}, ns}
+	r.groups.(*groups).actual = func() (got map[membership]bool, err error) {
+		ns.Do(func() { got, err = readIGMP6() })
+		return got, err
+	}
+	t.Cleanup(run(t, r))
+	return r
+}
+
+func eth0In(ns *nstest.NS) link.Link {
+	a := ns.Link("eth0").Attrs()
+	return link.Link{
+		Index: a.Index, Name: a.Name, MAC: link.MACFrom(a.HardwareAddr), Up: a.OperState == netlink.OperUp, Broadcast: true,
+		Prefixes: []netip.Prefix{netip.MustParsePrefix("fe80::3/64")},
+	}
+}
+
+// kernelIn opens its sockets in a namespace.
+type kernelIn struct {
+	kernel
+	ns *nstest.NS
+}
+
+func (k kernelIn) receive(m membership, join bool) (err error) {
+	k.ns.Do(func() { err = k.kernel.receive(m, join) })
+	return err
+}
+
+func (k kernelIn) report(m membership, join bool) (err error) {
+	k.ns.Do(func() { err = k.kernel.report(m, join) })
+	return err
+}
+
+// watch counts, per frame, what arrives at the far host of one protocol.
+func watch(t *testing.T, ns *nstest.NS, proto protocol, saw func(frame []byte)) {
+	t.Helper()
+	proto.filter = func([]netip.Addr) []bpf.Instruction { return toUs(pass) }
+	var w wire
+	ns.Do(func() {
+		var err error
+		if w, err = listen(eth0In(ns), proto, nil); err != nil {
+			t.Fatal(err)
+		}
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		frame := make([]byte, maxFrame)
+		for {
+			n, err := w.Read(frame)
+			if err != nil {
+				return
+			}
+			saw(frame[:n])
+		}
+	}()
+	t.Cleanup(func() { w.Close(); <-done })
+}

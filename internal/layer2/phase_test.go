@@ -1,0 +1,390 @@
+package layer2
+
+import (
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/mdlayher/arp"
+	"github.com/mdlayher/ethernet"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+// speakers are we and the asker.
+var speakers = map[link.MAC]bool{ourMAC: true, askerMAC: true}
+
+// bothFamilies are announcements of v4 and of v6, changed as the test says.
+func bothFamilies(change func(*lb.Announcement)) []lb.Announcement {
+	out := []lb.Announcement{{Address: v4}, {Address: v6}}
+	for i := range out {
+		change(&out[i])
+	}
+	return out
+}
+
+func probed(a *lb.Announcement) { a.Probe = true }
+
+// play is a Responder on a fake wire with what a test does to it.
+type play struct {
+	*Responder
+	t       *testing.T
+	lan     *fakeLAN
+	changes atomic.Int64
+}
+
+// scene runs a play on eth0 in a bubble.
+func scene(t *testing.T, lease Lease, act func(p *play)) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &play{t: t, lan: newFakeLAN(eth0)}
+		p.Responder = New(Config{
+			Log: slog.New(slog.DiscardHandler), Links: p.lan.snapshot, Lease: lease, Changed: func() { p.changes.Add(1) },
+		})
+		p.listen, p.groups = p.lan.listen, &fakeGroups{}
+		defer run(t, p.Responder)()
+		act(p)
+	})
+}
+
+// put writes a frame to our link, and returns our answer to the asker, "" for none.
+func (p *play) put(frame []byte) string {
+	p.t.Helper()
+	family := 0
+	if frame[offEtherType] == 0x86 {
+		family = 1
+	}
+	synctest.Wait()
+	w := p.lan.wire("eth0", p.protocols[family])
+	if w == nil {
+		return "" // the link is not in use
+	}
+	w.in <- frame
+	synctest.Wait()
+	for {
+		select {
+		case f := <-p.lan.out:
+			// An answer goes to the asker, or, of IPv6 and to one without address, to all.
+			if link.MAC(f[offDestination:offSource]) == askerMAC {
+				return describe(f)
+			}
+		default:
+			return ""
+		}
+	}
+}
+
+// answers reports which of v4 and v6 are answered.
+func (p *play) answers() string {
+	p.t.Helper()
+	var got []string
+	if p.put(arpRequest(v4, nil)) != "" {
+		got = append(got, "v4")
+	}
+	if p.put(ns(v6, nil)) != "" {
+		got = append(got, "v6")
+	}
+	return strings.Join(got, " ")
+}
+
+func (p *play) expect(when, answers string) {
+	p.t.Helper()
+	if got := p.answers(); got != answers {
+		p.t.Errorf("%s: %q is answered, want %q", when, got, answers)
+	}
+}
+
+// is returns the phase of each address and who conflicts.
+func (p *play) is() string {
+	var words []string
+	for _, a := range p.State().Addresses {
+		word := a.Is
+		if a.Conflict != nil {
+			word += " against " + a.Conflict.MAC.String()
+		}
+		words = append(words, word)
+	}
+	return strings.Join(words, ", ")
+}
+
+func (p *play) expectIs(when, want string) {
+	p.t.Helper()
+	synctest.Wait()
+	if got := p.is(); got != want {
+		p.t.Errorf("%s: %q, want %q", when, got, want)
+	}
+}
+
+// arpProbeBy is an ARP probe for v4 and dadBy duplicate address detection for v6, both by a station.
+func arpProbeBy(mac link.MAC) []byte {
+	return arpRequest(v4, func(p *arp.Packet, f *ethernet.Frame) {
+		p.SenderIP, p.SenderHardwareAddr, f.Source = netip.IPv4Unspecified(), mac.HardwareAddr(), mac.HardwareAddr()
+	})
+}
+
+func dadBy(mac link.MAC) []byte {
+	return ns(v6, func(s *solicitation) {
+		s.source, s.message.Options, s.eth.Source = netip.IPv6Unspecified(), nil, mac.HardwareAddr()
+	})
+}
+
+// claim4 is a reply by a station that it has v4, claim6 an advertisement of v6.
+func claim4(mac link.MAC) []byte {
+	return arpRequest(asker4, func(p *arp.Packet, f *ethernet.Frame) {
+		p.Operation, p.SenderIP, p.SenderHardwareAddr, f.Source = arp.OperationReply, v4, mac.HardwareAddr(), mac.HardwareAddr()
+	})
+}
+
+func claim6(mac link.MAC) []byte { return na(v6, mac, nil) }
+
+// TestNewAddressIsProbed (RFC 5227 section 2.1.1, RFC 4862 section 5.4): three
+// questions within 200 ms, no answer before, then the announcements.
+func TestNewAddressIsProbed(t *testing.T) {
+	scene(t, nil, func(p *play) {
+		p.Set(Desired{Announcements: bothFamilies(probed)})
+		p.expect("while probing", "")
+		p.expectIs("while probing", "probing, probing")
+	})
+	scene(t, nil, func(p *play) {
+		p.Set(Desired{Announcements: bothFamilies(probed)[:1]})
+		want := []string{"0s ARP 1", "70ms ARP 1", "140ms ARP 1", "200ms ARP 1", "200ms ARP 2", "250ms ARP 1", "250ms ARP 2"}
+		if diff := cmp.Diff(want, sentFor(p.lan, 300*time.Millisecond)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		if p.changes.Load() == 0 {
+			t.Error("nobody was told that the address is announced")
+		}
+		p.Set(Desired{Announcements: bothFamilies(probed)[:1]})
+		p.expect("once announced it stays so", "v4")
+	})
+}
+
+// TestTakeoverIsNotProbed: it must not wait.
+func TestTakeoverIsNotProbed(t *testing.T) {
+	scene(t, nil, func(p *play) {
+		p.Set(Desired{Announcements: ourAnnouncements})
+		p.expect("at once", "v4 v6")
+	})
+}
+
+func TestConflictWhileProbing(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		frames [families][]byte
+		want   string
+	}{
+		{"an answer", [families][]byte{claim4(otherMAC), claim6(otherMAC)}, "conflicting against 02:53:00:00:00:03"},
+		{"who probes at the same time", [families][]byte{arpProbeBy(otherMAC), dadBy(otherMAC)}, "conflicting against 02:53:00:00:00:03"},
+		{"an answer of a speaker", [families][]byte{claim4(askerMAC), claim6(askerMAC)}, "probing"},
+		{"a probe of a speaker", [families][]byte{arpProbeBy(askerMAC), dadBy(askerMAC)}, "probing"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			scene(t, nil, func(p *play) {
+				p.Set(Desired{Announcements: bothFamilies(probed), Speakers: speakers})
+				for _, f := range tt.frames {
+					p.put(f)
+				}
+				p.expectIs("after it", tt.want+", "+tt.want)
+				time.Sleep(time.Second)
+				if tt.want == "probing" {
+					p.expect("a second later", "v4 v6")
+					return
+				}
+				p.expect("a second later", "")
+				if p.changes.Load() == 0 {
+					t.Error("nobody was told of the conflict")
+				}
+				// The other machine has gone away.
+				time.Sleep(10 * time.Second)
+				p.expect("when it is free", "v4 v6")
+				p.expectIs("when it is free", "announced, announced")
+			})
+		})
+	}
+}
+
+// TestDefence: a foreign claim for what is announced is said, answered by one
+// announcement each DEFEND_INTERVAL (RFC 5227 section 2.4), and forgotten in time.
+func TestDefence(t *testing.T) {
+	scene(t, nil, func(p *play) {
+		p.Set(Desired{Announcements: ourAnnouncements[:1], Speakers: speakers})
+		sentFor(p.lan, 3*time.Second)
+		for _, mac := range []link.MAC{askerMAC, ourMAC} {
+			p.put(claim4(mac))
+		}
+		p.expectIs("claims of speakers", "announced")
+		p.put(claim4(otherMAC))
+		p.expectIs("a foreign claim", "announced against 02:53:00:00:00:03")
+		if p.changes.Load() != 1 {
+			t.Errorf("told %d times of one conflict", p.changes.Load())
+		}
+		// put has taken the first defence off the wire.
+		var defences int
+		for range 19 {
+			time.Sleep(time.Second)
+			p.lan.wire("eth0", p.protocols[0]).in <- claim4(otherMAC)
+			synctest.Wait()
+			for len(p.lan.out) > 0 {
+				if strings.Contains(describe(<-p.lan.out), "ARP 2") {
+					defences++
+				}
+			}
+		}
+		if defences != 1 {
+			t.Errorf("defended %d times within 19 s after the first", defences)
+		}
+		p.expect("meanwhile", "v4")
+		time.Sleep(62 * time.Second)
+		p.expectIs("when it is long gone", "announced")
+		if p.changes.Load() != 2 || p.counts.conflicts[0].Load() != 20 {
+			t.Errorf("told %d times, %d claims counted", p.changes.Load(), p.counts.conflicts[0].Load())
+		}
+	})
+}
+
+// TestHandover: what goes to another node is answered until that node is heard,
+// or for as long as LingerTime; what goes nowhere is not.
+func TestHandover(t *testing.T) {
+	gone := Desired{Elsewhere: []netip.Addr{v4, v6}, Speakers: speakers}
+	ours := Desired{Announcements: ourAnnouncements, Speakers: speakers}
+	for _, tt := range []struct {
+		name string
+		do   func(p *play)
+		want string
+	}{
+		{"nobody is heard yet", func(p *play) { time.Sleep(1900 * time.Millisecond) }, "v4 v6"},
+		{"nobody is heard in time", func(p *play) { time.Sleep(2100 * time.Millisecond) }, ""},
+		{"the other speaker announces", func(p *play) { p.put(claim4(askerMAC)); p.put(claim6(askerMAC)) }, ""},
+		{"one family is announced", func(p *play) { p.put(claim6(askerMAC)) }, "v4"},
+		{"a machine that is not ours claims", func(p *play) { p.put(claim4(otherMAC)); p.put(claim6(otherMAC)) }, "v4 v6"},
+		{"set again", func(p *play) { p.Set(gone); p.Kick() }, "v4 v6"},
+		{"comes back", func(p *play) { p.put(claim4(askerMAC)); p.Set(ours) }, "v4 v6"},
+		{"is withdrawn", func(p *play) { p.Set(Desired{}); p.Set(ours); p.Set(Desired{Announcements: ourAnnouncements[:1]}) }, "v4"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			scene(t, nil, func(p *play) {
+				p.Set(ours)
+				sentFor(p.lan, 3*time.Second)
+				p.Set(gone)
+				tt.do(p)
+				p.expect(tt.name, tt.want)
+			})
+		})
+	}
+}
+
+// TestHandoverAsks: who lingers asks who goes on, who is asked speaks up again, and
+// two who linger do not take each other for the next.
+func TestHandoverAsks(t *testing.T) {
+	scene(t, nil, func(p *play) {
+		p.Set(Desired{Announcements: ourAnnouncements[:1], Speakers: speakers})
+		sentFor(p.lan, 3*time.Second)
+		p.Set(Desired{Elsewhere: []netip.Addr{v4}, Speakers: speakers})
+		want := []string{"0s ARP 1", "50ms ARP 1", "150ms ARP 1", "350ms ARP 1", "750ms ARP 1", "1.5s ARP 1"}
+		if diff := cmp.Diff(want, sentFor(p.lan, 5*time.Second)); diff != "" {
+			t.Errorf("questions (-want +got):\n%s", diff)
+		}
+	})
+	scene(t, nil, func(p *play) {
+		p.Set(Desired{Announcements: ourAnnouncements, Speakers: speakers})
+		sentFor(p.lan, 10*time.Second)
+		if p.put(arpProbeBy(askerMAC)) == "" {
+			t.Error("the probe is not answered")
+		}
+		p.put(dadBy(askerMAC))
+		if got := strings.Join(sentFor(p.lan, 100*time.Millisecond), ", "); got != "50ms ARP 1, 50ms ARP 2, 50ms NA" {
+			t.Errorf("after a speaker's probes: %s", got)
+		}
+		sentFor(p.lan, 10*time.Second)
+		p.put(arpProbeBy(otherMAC))
+		if got := sentFor(p.lan, 100*time.Millisecond); got != nil {
+			t.Errorf("after a stranger's probe: %v", got)
+		}
+		p.Set(Desired{Elsewhere: []netip.Addr{v4, v6}, Speakers: speakers})
+		if got := p.put(arpProbeBy(askerMAC)); got != "" {
+			t.Errorf("who lingers answers another who lingers: %s", got)
+		}
+	})
+}
+
+// TestStanding: in another's stead questions are answered and nothing is announced.
+func TestStanding(t *testing.T) {
+	stead := Desired{Announcements: bothFamilies(func(a *lb.Announcement) { a.MAC = askerMAC }), Speakers: speakers}
+	scene(t, nil, func(p *play) {
+		p.Set(stead)
+		if got := sentFor(p.lan, 2*time.Minute); got != nil {
+			t.Errorf("sent %v", got)
+		}
+		p.expect("in its stead", "v4 v6")
+		p.Set(Desired{Elsewhere: []netip.Addr{v4, v6}, Speakers: speakers})
+		p.expect("while the owner comes back", "v4 v6")
+		p.put(claim4(askerMAC))
+		p.expect("when it is heard", "v6")
+	})
+	scene(t, nil, func(p *play) {
+		p.Set(stead)
+		synctest.Wait()
+		p.Set(Desired{Announcements: ourAnnouncements, Speakers: speakers})
+		if got := sentFor(p.lan, 10*time.Millisecond); len(got) != 3 {
+			t.Errorf("a takeover after that sends %v", got)
+		}
+	})
+}
+
+// testLease is valid unless told otherwise.
+type testLease struct{ lapsed atomic.Bool }
+
+func (l *testLease) Valid() bool { return !l.lapsed.Load() }
+
+// TestLapse: a speaker that stood still answers and announces nothing when it goes
+// on, until it was told anew; then it begins as if it had just started.
+func TestLapse(t *testing.T) {
+	lease := &testLease{}
+	elsewhere := Desired{Elsewhere: []netip.Addr{v4, v6}}
+	scene(t, lease, func(p *play) {
+		p.Set(Desired{Announcements: ourAnnouncements})
+		sentFor(p.lan, 3*time.Second)
+		lease.lapsed.Store(true)
+		p.expect("lapsed", "")
+		if got := sentFor(p.lan, 5*time.Minute); got != nil {
+			t.Errorf("lapsed, and sent %v", got)
+		}
+		if n := p.counts.requests[0][lapsed].Load(); n != 1 {
+			t.Errorf("%d questions counted as lapsed", n)
+		}
+		p.Set(Desired{Announcements: ourAnnouncements})
+		p.expect("told anew, not yet valid", "")
+		lease.lapsed.Store(false)
+		if got := sentFor(p.lan, 10*time.Millisecond); len(got) != 3 {
+			t.Errorf("valid again, and sent %v", got)
+		}
+		p.expect("valid again", "v4 v6")
+		sentFor(p.lan, 3*time.Second)
+		p.Set(Desired{Announcements: ourAnnouncements})
+		if got := sentFor(p.lan, 10*time.Millisecond); got != nil {
+			t.Errorf("a lapse long past begins anew: %v", got)
+		}
+	})
+	for _, first := range []string{"valid first", "told first"} {
+		scene(t, lease, func(p *play) {
+			lease.lapsed.Store(false)
+			p.Set(Desired{Announcements: ourAnnouncements})
+			sentFor(p.lan, 3*time.Second)
+			lease.lapsed.Store(true)
+			p.expect("lapsed", "")
+			if first == "valid first" {
+				lease.lapsed.Store(false)
+				p.Set(elsewhere)
+			} else {
+				p.Set(elsewhere)
+				lease.lapsed.Store(false)
+			}
+			p.expect(first+": what another took meanwhile is not handed over", "")
+		})
+	}
+}

@@ -1,0 +1,76 @@
+package layer2
+
+import (
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// lapseInterval is how often a lease that lapsed is looked at.
+const lapseInterval = 5 * time.Millisecond
+
+// work does what is due, a few addresses at a time, and returns how long to rest;
+// false if nothing will be due.
+func (k *keeper) work() (time.Duration, bool) {
+	now := time.Now()
+	if now.Before(k.paced) {
+		return k.paced.Sub(now), true
+	}
+	if !k.r.lease.valid() {
+		return lapseInterval, len(k.schedule.items) > 0
+	}
+	due := k.schedule.take(now, k.r.timers.PaceAddresses)
+	changed := false
+	for _, t := range due {
+		if t.ends {
+			changed = k.end(t, now) || changed
+		} else {
+			k.step(t)
+		}
+	}
+	if changed {
+		k.r.changed()
+	}
+	if len(due) == k.r.timers.PaceAddresses {
+		k.paced = now.Add(k.r.timers.PaceInterval)
+		return k.r.timers.PaceInterval, true
+	}
+	wait, ok := k.schedule.next(now)
+	return max(wait, 0), ok
+}
+
+// step does one step of a job.
+func (k *keeper) step(t task) {
+	p := k.ports[t.index]
+	switch {
+	case t.status.is() != t.phase:
+		// It has ended meanwhile.
+	case t.phase == ours:
+		p.announce(t.addr)
+	default:
+		p.probe(t.addr)
+	}
+}
+
+// end leaves a phase that has lasted long enough, and reports whether the address is ours now.
+func (k *keeper) end(t task, now time.Time) bool {
+	var became bool
+	switch t.phase {
+	case probing:
+		// Nobody has said a word.
+		became = t.status.become(probing, ours)
+		if became {
+			t.status.conflict.Store(nil)
+			k.r.counts.takeovers[number(lb.FamilyOf(t.addr))].Add(1)
+		}
+	case conflicting:
+		t.status.become(conflicting, probing)
+	case handing:
+		if t.status.become(handing, gone) {
+			k.r.counts.handovers[unheard].Add(1)
+			k.r.log.Warn("address given up though nobody was heard to take it over", "address", t.addr, "after", k.r.timers.LingerTime)
+		}
+	}
+	k.reschedule(t.addr, now)
+	return became
+}

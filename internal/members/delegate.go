@@ -1,0 +1,87 @@
+package members
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// SetSelf is what this member tells the others of itself from now on.
+func (m *Members) SetSelf(self lb.Member) {
+	meta := encodeMember(self, memberlist.MetaMaxSize)
+	m.mu.Lock()
+	changed := string(m.meta) != string(meta)
+	m.meta = meta
+	list := m.list
+	m.mu.Unlock()
+	if list != nil && changed {
+		// It is queued for gossip before the wait begins, which nobody needs.
+		_ = list.UpdateNode(time.Nanosecond)
+	}
+}
+
+// Told returns what each member told of itself last, this one included. Members
+// that died stand there too: their frames are still known for a speaker's.
+func (m *Members) Told() map[string]lb.Member {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	told := make(map[string]lb.Member, len(m.told))
+	for name, member := range m.told {
+		told[name] = member
+	}
+	return told
+}
+
+// forget drops what matters of the living only.
+func (m *Members) forget(n *memberlist.Node) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.addresses, n.Name)
+}
+
+func (m *Members) hear(n *memberlist.Node) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a, ok := netip.AddrFromSlice(n.Addr); ok {
+		m.addresses[n.Name] = a.Unmap()
+	}
+	if len(n.Meta) == 0 {
+		// It has begun anew and not said anything yet.
+		if before, known := m.told[n.Name]; known {
+			before.Stopping = false
+			m.told[n.Name] = before
+		}
+		return
+	}
+	member, err := decodeMember(n.Meta)
+	if err != nil {
+		m.config.Log.Debug("member is not understood", "member", n.Name, "error", err)
+		return
+	}
+	m.told[n.Name] = member
+}
+
+// delegate gives memberlist our metadata, and has no messages of its own.
+type delegate struct{ m *Members }
+
+// NodeMeta implements memberlist.Delegate.
+func (d delegate) NodeMeta(int) []byte {
+	d.m.mu.Lock()
+	defer d.m.mu.Unlock()
+	return d.m.meta
+}
+
+// NotifyMsg implements memberlist.Delegate.
+func (delegate) NotifyMsg([]byte) {}
+
+// GetBroadcasts implements memberlist.Delegate.
+func (delegate) GetBroadcasts(int, int) [][]byte { return nil }
+
+// LocalState implements memberlist.Delegate.
+func (delegate) LocalState(bool) []byte { return nil }
+
+// MergeRemoteState implements memberlist.Delegate.
+func (delegate) MergeRemoteState([]byte, bool) {}

@@ -1,0 +1,29 @@
+// Package members knows which speakers there are and which of them are alive,
+// from the speakers themselves, so that it does not depend on the API server. It
+// decides nothing about addresses.
+//
+// Who exists comes from gossip (hashicorp/memberlist) and from the list of the
+// speakers' pods. Who is alive comes from heartbeats (internal/heartbeat), which
+// notice a loss in a fraction of a second; gossip, which needs one to three
+// seconds, speaks where they tell nothing and vouches where their port alone is
+// blocked. Gossip whose port is blocked is overruled by heartbeats that are heard.
+// Either is said in the log and in the state, as "blocked".
+//
+// In a partition no side stops by itself for what it does not hear: a node
+// that hears nobody cannot tell whether the others are dead or cut off, and may
+// be the only one left, be it one of two or one of five hundred. It stops for what
+// it reads: speakers write to the API server, at once, whom they miss. A side with
+// half of the speakers or less looks there (Witness). If it finds that others go on
+// writing, miss it, and are more, it stands aside; of two halves, as in a cluster of
+// two nodes, the one without the lowest name does. A word counts for 5 s, so that a
+// side that dies afterwards is followed. Without the API server both sides go on:
+// where the switch itself is divided that is right, for each serves its clients.
+//
+// After healing the smaller side is told by the larger one that it was called
+// dead: it is held down, so that addresses stay where they moved. Two halves hold
+// each other down, and the election decides as if nobody were.
+//
+// Keys are rotated without a gap: all that are given are accepted, the first is
+// sent with. So a new one is added behind, then moved to the front, then the old
+// one is removed, each step when all speakers have taken the one before.
+package members

@@ -1,0 +1,44 @@
+package members
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/memberlist"
+)
+
+func newKeyring(keys [][]byte) (*memberlist.Keyring, error) {
+	if len(keys) == 0 {
+		return nil, errors.New("members have no key")
+	}
+	ring, err := memberlist.NewKeyring(keys, keys[0])
+	if err != nil {
+		return nil, fmt.Errorf("members' key: %w", err)
+	}
+	return ring, nil
+}
+
+// SetKeys replaces the keys: all are accepted from now on, and the first is sent with.
+func (m *Members) SetKeys(keys [][]byte) error {
+	if _, err := newKeyring(keys); err != nil {
+		return err // before anything has changed
+	}
+	for _, k := range keys {
+		if err := m.keys.AddKey(k); err != nil {
+			return fmt.Errorf("add a key: %w", err)
+		}
+	}
+	if err := m.keys.UseKey(keys[0]); err != nil {
+		return fmt.Errorf("use a key: %w", err)
+	}
+	for _, old := range m.keys.GetKeys() {
+		if !slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, old) }) {
+			if err := m.keys.RemoveKey(old); err != nil {
+				return fmt.Errorf("remove a key: %w", err)
+			}
+		}
+	}
+	return m.beats.SetKeys(keys)
+}

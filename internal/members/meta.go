@@ -1,0 +1,121 @@
+package members
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// What a member tells of itself travels as memberlist's metadata with every
+// sign of life and has little room: octets, no field names. A link is flags,
+// MAC, name and prefixes; of a prefix only the octets that its length covers.
+const (
+	metaVersion = 1
+
+	flagStopping = 1 << 0
+	flagPartial  = 1 << 1
+
+	linkDefault = 1 << 0
+)
+
+// errMeta is what cannot be read: another version's, since members have our key.
+var errMeta = errors.New("metadata of another version, or cut short")
+
+// encodeMember writes as many links as fit into limit octets.
+func encodeMember(m lb.Member, limit int) []byte {
+	head := []byte{metaVersion, 0, 0}
+	if m.Stopping {
+		head[1] |= flagStopping
+	}
+	body := head
+	for i, l := range m.Links {
+		longer := appendLink(body, l)
+		if len(longer) > limit || i == 255 {
+			m.Partial = true
+			break
+		}
+		body = longer
+		body[2]++
+	}
+	if m.Partial {
+		body[1] |= flagPartial
+	}
+	return body
+}
+
+func appendLink(b []byte, l lb.Link) []byte {
+	var flags byte
+	if l.Default {
+		flags |= linkDefault
+	}
+	b = append(b, flags)
+	b = append(b, l.MAC[:]...)
+	b = append(b, byte(len(l.Name)))
+	b = append(b, l.Name...)
+	b = append(b, byte(len(l.Prefixes)))
+	for _, p := range l.Prefixes {
+		b = append(b, byte(p.Addr().BitLen()/8), byte(p.Bits()))
+		b = append(b, p.Masked().Addr().AsSlice()[:octets(p.Bits())]...)
+	}
+	return b
+}
+
+func octets(bits int) int { return (bits + 7) / 8 }
+
+func decodeMember(b []byte) (lb.Member, error) {
+	r := reader{b: b}
+	version, flags, links := r.octet(), r.octet(), r.octet()
+	m := lb.Member{Stopping: flags&flagStopping != 0, Partial: flags&flagPartial != 0}
+	for range links {
+		m.Links = append(m.Links, r.link())
+		if r.bad {
+			break
+		}
+	}
+	if version != metaVersion || r.bad {
+		return lb.Member{}, errMeta
+	}
+	return m, nil
+}
+
+// reader takes octets from the front, and remembers when they do not suffice.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+func (r *reader) take(n int) []byte {
+	if n > len(r.b) {
+		r.b, r.bad = nil, true
+		return make([]byte, n)
+	}
+	taken := r.b[:n]
+	r.b = r.b[n:]
+	return taken
+}
+
+func (r *reader) octet() byte { return r.take(1)[0] }
+
+func (r *reader) link() lb.Link {
+	l := lb.Link{Default: r.octet()&linkDefault != 0, MAC: [6]byte(r.take(6))}
+	l.Name = string(r.take(int(r.octet())))
+	for range r.octet() {
+		if l.Prefixes = append(l.Prefixes, r.prefix()); r.bad {
+			break
+		}
+	}
+	return l
+}
+
+func (r *reader) prefix() netip.Prefix {
+	size, bits := int(r.octet()), int(r.octet())
+	if size != 4 && size != 16 || bits > 8*size {
+		r.bad = true
+		return netip.Prefix{}
+	}
+	whole := make([]byte, size)
+	copy(whole, r.take(octets(bits)))
+	a, _ := netip.AddrFromSlice(whole)
+	return netip.PrefixFrom(a, bits).Masked()
+}

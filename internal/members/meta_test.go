@@ -1,0 +1,89 @@
+package members
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"testing"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+func testMember(links int) lb.Member {
+	m := lb.Member{Stopping: true}
+	for i := range links {
+		m.Links = append(m.Links, lb.Link{
+			Name: fmt.Sprint("eth", i), MAC: [6]byte{2, 0, 0, 0, 0, byte(i)}, Default: i%2 == 0,
+			Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.64/26"), netip.MustParsePrefix("2001:db8::/49"), netip.MustParsePrefix("0.0.0.0/0")},
+		})
+	}
+	return m
+}
+
+func TestMeta(t *testing.T) {
+	for _, m := range []lb.Member{{}, {Partial: true}, testMember(1), testMember(8)} {
+		got, err := decodeMember(encodeMember(m, memberlist.MetaMaxSize))
+		if err != nil || !reflect.DeepEqual(got, m) {
+			t.Errorf("%+v became %+v, %v", m, got, err)
+		}
+	}
+	// What does not fit is left out, and that is said.
+	many := testMember(300)
+	b := encodeMember(many, memberlist.MetaMaxSize)
+	got, err := decodeMember(b)
+	if err != nil || len(b) > memberlist.MetaMaxSize || !got.Partial || len(got.Links) < 10 || !reflect.DeepEqual(got.Links, many.Links[:len(got.Links)]) {
+		t.Errorf("%d octets became %+v, %v", len(b), got, err)
+	}
+	for i := range b {
+		if _, err := decodeMember(b[:i]); err == nil {
+			t.Errorf("the first %d octets of %d are read", i, len(b))
+		}
+	}
+}
+
+func FuzzMeta(f *testing.F) {
+	f.Add(encodeMember(testMember(3), memberlist.MetaMaxSize))
+	f.Add([]byte{metaVersion, 0, 1, 0, 2, 0, 0, 0, 0, 1, 1, 'e', 1, 16, 129})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := decodeMember(b)
+		if err != nil {
+			return
+		}
+		again, err := decodeMember(encodeMember(m, 1<<20))
+		if err != nil || !reflect.DeepEqual(again, m) {
+			t.Errorf("%+v became %+v, %v", m, again, err)
+		}
+	})
+}
+
+// What a member tells of itself reaches the others, at once when it changes, and
+// is remembered after its death.
+func TestTold(t *testing.T) {
+	port, key := freePort(t), bytes.Repeat([]byte{7}, 32)
+	a := start(t, port, "127.0.0.1", "a", key)
+	b := start(t, port, "127.0.0.2", "b", key, "a=127.0.0.1")
+	hears := func(m member, of string, want lb.Member) func() bool {
+		return func() bool { got, ok := m.Told()[of]; return ok && reflect.DeepEqual(got, want) }
+	}
+	eventually(t, "members see each other", a.sees("a", "b"))
+	if _, told := a.Told()["b"]; told {
+		t.Error("b has said something before SetSelf")
+	}
+	first := testMember(2)
+	b.SetSelf(first)
+	eventually(t, "a hears what b tells", hears(a, "b", first))
+	second := testMember(1)
+	b.SetSelf(second)
+	eventually(t, "a hears what changed", hears(a, "b", second))
+	b.stop()
+	if err := <-b.ended; err != nil {
+		t.Error(err)
+	}
+	eventually(t, "b is gone", a.sees("a"))
+	if !hears(a, "b", second)() {
+		t.Error("what the dead told is forgotten")
+	}
+}

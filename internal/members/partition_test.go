@@ -1,0 +1,84 @@
+package members
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+func names(all ...string) map[string]bool {
+	out := map[string]bool{}
+	for _, n := range all {
+		out[n] = true
+	}
+	return out
+}
+
+func TestElsewhere(t *testing.T) {
+	now := time.Unix(1000, 0)
+	word := func(node, written string, alive int, misses bool) Word { return Word{node, written, alive, misses} }
+	for _, tt := range []struct {
+		name  string
+		alive map[string]bool
+		words []Word // one second apart
+		after time.Duration
+		want  []string
+	}{
+		{"nobody says anything: the others may be dead", names("c"), nil, 0, nil},
+		{"a word from before the silence", names("c"), []Word{word("a", "1", 2, true)}, 0, nil},
+		{"one node of three, and the two others are running", names("c"), []Word{word("a", "1", 3, false), word("a", "2", 2, true)}, 0, []string{"a"}},
+		{"two of three", names("a", "b"), []Word{word("c", "1", 3, false), word("c", "2", 1, true)}, 0, nil},
+		{"one of two, with the lower name", names("a"), []Word{word("b", "1", 2, false), word("b", "2", 1, true)}, 0, nil},
+		{"one of two, with the higher name", names("b"), []Word{word("a", "1", 2, false), word("a", "2", 1, true)}, 0, []string{"a"}},
+		{"it is running and hears this node", names("c"), []Word{word("a", "1", 3, false), word("a", "2", 3, false)}, 0, nil},
+		{"it was running and says nothing any more", names("c"), []Word{word("a", "1", 3, false), word("a", "2", 2, true)}, wordTime, nil},
+		{"it goes on saying so", names("c"), []Word{word("a", "1", 3, false), word("a", "2", 2, true), word("a", "3", 2, true)}, wordTime - time.Second, []string{"a"}},
+		{"half of four, all running", names("b", "d"), []Word{word("a", "1", 4, false), word("c", "1", 4, false), word("a", "2", 2, true), word("c", "2", 2, true)}, 0, []string{"a", "c"}},
+	} {
+		w, at := Witness{}, now
+		for _, word := range tt.words {
+			w.Hear(at, word)
+			at = at.Add(time.Second)
+		}
+		if len(tt.words) > 0 {
+			at = at.Add(-time.Second)
+		}
+		if got := w.Elsewhere(at.Add(tt.after), tt.alive); fmt.Sprint(got) != fmt.Sprint(tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// However a cluster is divided in two, exactly one side stands aside when both
+// read each other's words, and none when neither can.
+func TestOneSideStandsAside(t *testing.T) {
+	all := []string{"a", "b", "c", "d", "e"}
+	now := time.Unix(1000, 0)
+	for n := 2; n <= len(all); n++ {
+		for split := 1; split < 1<<n-1; split++ {
+			sides := [2]map[string]bool{{}, {}}
+			for i, name := range all[:n] {
+				sides[split>>i&1][name] = true
+			}
+			aside := 0
+			for i, mine := range sides {
+				w := Witness{}
+				for theirs := range sides[1-i] {
+					w.Hear(now, Word{theirs, "1", n, false})
+				}
+				if w.Elsewhere(now, mine) != nil {
+					t.Errorf("%v stands aside without a word from %v", mine, sides[1-i])
+				}
+				for theirs := range sides[1-i] {
+					w.Hear(now, Word{theirs, "2", len(sides[1-i]), true})
+				}
+				if w.Elsewhere(now, mine) != nil {
+					aside++
+				}
+			}
+			if aside != 1 {
+				t.Errorf("of %v and %v %d stand aside", sides[0], sides[1], aside)
+			}
+		}
+	}
+}

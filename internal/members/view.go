@@ -1,0 +1,86 @@
+package members
+
+import (
+	"cmp"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+)
+
+// View is what is known of the speakers at one moment, by the names of their nodes.
+type View struct {
+	heartbeat.View
+	// Alive has those that are running, this one included, and those that are mute.
+	Alive map[string]bool
+	// HeldDown are alive and were dead lately, Mute is a node without its speaker: see heartbeat.Status.
+	HeldDown, Mute map[string]bool
+}
+
+// View returns what is known now.
+func (m *Members) View() View {
+	v := View{View: m.beats.View(), Alive: map[string]bool{}, HeldDown: map[string]bool{}, Mute: map[string]bool{}}
+	for _, member := range v.Members {
+		switch member.Status {
+		case heartbeat.Alive:
+			v.Alive[member.Name] = true
+		case heartbeat.Held:
+			v.Alive[member.Name], v.HeldDown[member.Name] = true, true
+		case heartbeat.Mute:
+			v.Alive[member.Name], v.Mute[member.Name] = true, true
+		}
+	}
+	return v
+}
+
+// Alive returns the names of the living members, this node included once Run has started.
+func (m *Members) Alive() map[string]bool { return m.View().Alive }
+
+// Confirm says that everything is done as a plan demands that was made from v:
+// after a lapse this node may act again only then.
+func (m *Members) Confirm(v View) { m.beats.Confirm(v.View) }
+
+// Valid reports whether what was confirmed still holds; it is the Lease of those who act on it.
+func (m *Members) Valid() bool { return m.beats.Valid() }
+
+// Collect hands out the metrics of heartbeats.
+func (m *Members) Collect(ch chan<- prometheus.Metric) { m.beats.Collect(ch) }
+
+// setPeers tells heartbeats who exists.
+func (m *Members) setPeers() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	// What a member says itself goes before what its pod says.
+	all := maps.Clone(m.addresses)
+	taken := map[netip.Addr]bool{}
+	for _, a := range all {
+		taken[a] = true
+	}
+	for name, a := range m.join {
+		if _, known := all[name]; !known && !taken[a] {
+			all[name] = a
+		}
+	}
+	peers := make([]heartbeat.Peer, 0, len(all))
+	for name, a := range all {
+		_, gossip := m.addresses[name]
+		peers = append(peers, heartbeat.Peer{Name: name, Address: a, Gossip: gossip})
+	}
+	slices.SortFunc(peers, func(a, b heartbeat.Peer) int { return cmp.Compare(a.Name, b.Name) })
+	m.beats.Set(peers)
+}
+
+// ask has gossip ask a member whose heartbeats are missed, on its own port.
+func (m *Members) ask(name string, a netip.Addr) {
+	list := m.running()
+	if list == nil {
+		return
+	}
+	if _, err := list.Ping(name, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, m.config.Port))); err == nil {
+		m.beats.Heard(name)
+	}
+}

@@ -1,0 +1,313 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// owners returns who announces an address, as each node sees it for itself.
+func owners(s lb.State, a netip.Addr) string {
+	return strings.Join(slices.Sorted(slices.Values(ownersOf(s, a))), " ")
+}
+
+func link(name string, prefixes ...string) lb.Link {
+	l := lb.Link{Name: name, Default: name != "veth1"}
+	for _, p := range prefixes {
+		l.Prefixes = append(l.Prefixes, netip.MustParsePrefix(p))
+	}
+	return l
+}
+
+func drain(s *lb.State, names ...string) {
+	for _, name := range names {
+		n := s.Nodes[name]
+		n.Draining = true
+		s.Nodes[name] = n
+	}
+}
+
+// TestRank: who owns v4 and v6; by the hash alone it is w1, then w2.
+func TestRank(t *testing.T) {
+	zone := func(value string) []lb.Selector {
+		return []lb.Selector{{{Key: "zone", Operator: lb.In, Values: []string{value}}}}
+	}
+	all := func(s *lb.State) {
+		s.Links = map[string][]lb.Link{}
+		for _, n := range []string{"w1", "w2", "w3"} {
+			s.Links[n] = []lb.Link{link("eth0", "192.0.2.0/24", "2001:db8::/64")}
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(*lb.State)
+		v4, v6 string
+		says   string
+	}{
+		{"the hash alone", func(*lb.State) {}, "w1", "w1", ""},
+		{"all links alike", all, "w1", "w1", ""},
+		{"draining goes last", func(s *lb.State) { drain(s, "w1") }, "w2", "w2", ""},
+		{"cordoning every node kills nothing", func(s *lb.State) { drain(s, "w1", "w2", "w3") }, "w1", "w1", ""},
+		{"a speaker that stops goes last", func(s *lb.State) { s.Stopping = map[string]bool{"w1": true} }, "w2", "w2", ""},
+		{"stopping goes after draining", func(s *lb.State) { drain(s, "w2", "w3"); s.Stopping = map[string]bool{"w1": true} }, "w2", "w2", ""},
+		{"a flapping node takes nothing back", func(s *lb.State) { s.HeldDown = map[string]bool{"w1": true} }, "w2", "w2", ""},
+		{"unless nobody else can", func(s *lb.State) {
+			s.HeldDown = map[string]bool{"w1": true}
+			s.Members = map[string]bool{"w1": true}
+		}, "w1", "w1", ""},
+		{"held down goes before draining", func(s *lb.State) { drain(s, "w2", "w3"); s.HeldDown = map[string]bool{"w1": true} }, "w1", "w1", ""},
+		{"the node with the subnet", func(s *lb.State) {
+			all(s)
+			s.Links["w1"] = []lb.Link{link("eth0", "10.0.0.0/8")}
+		}, "w2", "w2", ""},
+		{"the subnet counts more than draining", func(s *lb.State) {
+			all(s)
+			drain(s, "w2")
+			s.Links["w1"], s.Links["w3"] = []lb.Link{link("eth0", "10.0.0.0/8")}, nil
+		}, "w2", "w2", ""},
+		{"what a node did not tell is no reason against it", func(s *lb.State) {
+			all(s)
+			delete(s.Links, "w1")
+		}, "w1", "w1", ""},
+		{"nobody has the subnet", func(s *lb.State) {
+			s.Links = map[string][]lb.Link{"w1": {link("eth0", "10.0.0.0/8")}, "w2": {link("eth0")}, "w3": {}}
+		}, "w1", "w1", "no node that may announce has a link with its subnet"},
+		{"nobody has the interface", func(s *lb.State) {
+			all(s)
+			s.L2Advertisements[0].Links = []string{"eth9"}
+		}, "w1", "w1", "no node that may announce has a link to do so"},
+		// MetalLB elects a node without the interface, and then nobody announces.
+		{"the node with the interface", func(s *lb.State) {
+			all(s)
+			s.L2Advertisements[0].Links = []string{"eth1"}
+			s.Links["w3"] = append(s.Links["w3"], link("eth1", "10.0.0.0/8"))
+		}, "w3", "w3", "no node that may announce has a link with its subnet"},
+		{"the subnet on a link that may not announce", func(s *lb.State) {
+			all(s)
+			s.Links["w1"] = []lb.Link{link("eth0", "10.0.0.0/8"), link("veth1", "192.0.2.0/24", "2001:db8::/64")}
+		}, "w2", "w2", ""},
+		{"a prefix of full length is no subnet", func(s *lb.State) {
+			all(s)
+			s.Links["w1"] = []lb.Link{link("eth0", "192.0.2.10/32", "2001:db8::10/128")}
+		}, "w2", "w2", ""},
+		{"both families on the node that has both", func(s *lb.State) {
+			all(s)
+			s.Links["w1"] = []lb.Link{link("eth0", "192.0.2.0/24")}
+		}, "w2", "w2", ""},
+		{"apart where none has both", func(s *lb.State) {
+			s.Links = map[string][]lb.Link{"w1": {link("eth0", "192.0.2.0/24")}, "w2": {link("eth0", "2001:db8::/64")}, "w3": {}}
+		}, "w1", "w2", ""},
+		{"preferred", func(s *lb.State) {
+			s.L2Advertisements[0].Preferred = []lb.Preference{{Weight: 1, Selector: zone("b")[0]}}
+		}, "w3", "w3", ""},
+		{"weights add up", func(s *lb.State) {
+			s.L2Advertisements[0].Preferred = []lb.Preference{{Weight: 3, Selector: zone("b")[0]}, {Weight: 2, Selector: zone("a")[0]}}
+			s.L2Advertisements = append(s.L2Advertisements, lb.L2Advertisement{Name: "l3", Preferred: []lb.Preference{{Weight: 2, Selector: zone("a")[0]}}})
+		}, "w1", "w1", ""},
+		{"an advertisement prefers among its own nodes", func(s *lb.State) {
+			s.L2Advertisements = append(s.L2Advertisements, lb.L2Advertisement{
+				Name: "l3", Scope: lb.Scope{NodeSelectors: zone("a")},
+				Preferred: []lb.Preference{{Weight: 100, Selector: zone("b")[0]}},
+			})
+		}, "w1", "w1", ""},
+		{"preferred but held down", func(s *lb.State) {
+			s.L2Advertisements[0].Preferred = []lb.Preference{{Weight: 1, Selector: zone("b")[0]}}
+			s.HeldDown = map[string]bool{"w3": true}
+		}, "w1", "w1", ""},
+		{"the Service's own selector", func(s *lb.State) { s.Services[0].NodeSelectors = zone("b") }, "w3", "w3", ""},
+		{"a selector that matches nothing", func(s *lb.State) { s.Services[0].NodeSelectors = zone("none") }, "", "",
+			"NodeNotSelected: w1, w2, w3"},
+		{"policy Local goes before everything", func(s *lb.State) {
+			all(s)
+			drain(s, "w3")
+			s.Links["w3"] = []lb.Link{link("eth0", "10.0.0.0/8")}
+			s.Services[0].Local, s.Services[0].ServingNodes = true, map[string]bool{"w3": true}
+		}, "w3", "w3", "no node that may announce has a link with its subnet"},
+		{"excluded is not draining: it never announces", func(s *lb.State) {
+			for name, n := range s.Nodes {
+				n.Excluded = true
+				s.Nodes[name] = n
+			}
+		}, "", "", "NodeExcluded: w1, w2, w3"},
+	} {
+		s := testState()
+		s.BGPAdvertisements = nil
+		tt.change(&s)
+		if got4, got6 := owners(s, v4), owners(s, v6); got4 != tt.v4 || got6 != tt.v6 {
+			t.Errorf("%s: owned by %q and %q, want %q and %q", tt.name, got4, got6, tt.v4, tt.v6)
+		}
+		message := ForNode("w1", s).Verdicts[0].L2.Message
+		if !strings.Contains(message, tt.says) || tt.says == "" && strings.Contains(message, "(") {
+			t.Errorf("%s: the condition says %q, want %q in it", tt.name, message, tt.says)
+		}
+	}
+}
+
+// TestElsewhere: who loses an address knows that another takes it, and who
+// withdraws one knows that nobody does.
+func TestElsewhere(t *testing.T) {
+	s := testState()
+	for _, tt := range []struct {
+		name   string
+		change func()
+		want   int
+	}{
+		{"owned here", func() {}, 0},
+		{"drained", func() { drain(&s, "w1") }, 2},
+		{"nobody serves", func() { s.Services[0].Serving = false }, 0},
+		{"deleted", func() { s.Services = nil }, 0},
+	} {
+		tt.change()
+		if got := ForNode("w1", s).Elsewhere; len(got) != tt.want || !slices.IsSortedFunc(got, netip.Addr.Compare) {
+			t.Errorf("%s: elsewhere are %v, want %d", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestStandIn: while an owner's speaker is mute nothing moves, and the one who would
+// take over answers with the MAC of the owner's link.
+func TestStandIn(t *testing.T) {
+	mac := [6]byte{2, 0, 0, 0, 0, 1}
+	s := testState()
+	s.Links = map[string][]lb.Link{}
+	for _, n := range []string{"w1", "w2", "w3"} {
+		s.Links[n] = []lb.Link{link("eth9"), link("eth0", "192.0.2.0/24", "2001:db8::/64")}
+	}
+	s.Links["w1"][1].MAC = mac
+	s.Mute = map[string]bool{"w1": true}
+	for _, tt := range []struct {
+		name   string
+		change func()
+		want   string
+	}{
+		{"the next in rank", func() {}, "w2"},
+		{"not one that is mute itself", func() { s.Mute["w2"] = true }, "w3"},
+		{"nobody when all are", func() { s.Mute["w3"] = true }, ""},
+		{"nobody when the owner's links are not known", func() { s.Mute = map[string]bool{"w1": true}; delete(s.Links, "w1") }, ""},
+	} {
+		tt.change()
+		got := ""
+		for _, n := range []string{"w2", "w3"} {
+			p := ForNode(n, s)
+			if p.Verdicts[0].L2.Nodes[0] != "w1" || len(p.Verdicts[0].L2.Owned) != 0 {
+				t.Errorf("%s: %s thinks that %v own, and itself %v", tt.name, n, p.Verdicts[0].L2.Nodes, p.Verdicts[0].L2.Owned)
+			}
+			for _, a := range p.Announcements {
+				if a.MAC != mac || a.Probe {
+					t.Errorf("%s: %s announces %+v", tt.name, n, a)
+				}
+				got = n
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q stands in, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestProbe: an address is probed for until its condition names it, whoever of
+// those who share it was announced.
+func TestProbe(t *testing.T) {
+	s := testState()
+	probes := func() (out []netip.Addr) {
+		for _, a := range ForNode("w1", s).Announcements {
+			if a.Probe {
+				out = append(out, a.Address)
+			}
+		}
+		return out
+	}
+	if got := probes(); len(got) != 2 {
+		t.Errorf("of a new Service %v are probed for", got)
+	}
+	s.Services[0].AnnouncedL2 = []netip.Addr{v6}
+	if got := probes(); len(got) != 1 || got[0] != v4 {
+		t.Errorf("of a Service whose IPv6 address was announced, %v are probed for", got)
+	}
+	other := s.Services[0]
+	other.Key.Name, other.AnnouncedL2 = "web2", []netip.Addr{v4}
+	s.Services = append(s.Services, other)
+	if got := probes(); len(got) != 0 {
+		t.Errorf("of an address that another Service announced, %v are probed for", got)
+	}
+}
+
+// TestOneOwner, whatever the links, drains, hold-downs, preferences and sharing:
+// all living nodes agree on at most one owner, and the death of a node moves
+// nothing but its own addresses.
+func TestOneOwner(t *testing.T) {
+	for seed := range uint64(200) {
+		s := randomState(seed)
+		before := allOwners(s)
+		for a, who := range before {
+			if strings.Contains(who, " ") {
+				t.Fatalf("seed %d: %s is owned by %s", seed, a, who)
+			}
+		}
+		delete(s.Members, "n2")
+		after := allOwners(s)
+		for a, was := range before {
+			if was != "n2" && after[a] != was {
+				t.Errorf("seed %d: %s moved from %q to %q though n2 died", seed, a, was, after[a])
+			}
+		}
+	}
+}
+
+// allOwners returns who announces each address, as each node sees it for itself.
+func allOwners(s lb.State) map[netip.Addr]string {
+	out := map[netip.Addr]string{}
+	for _, name := range slices.Sorted(maps.Keys(s.Nodes)) {
+		for _, one := range ForNode(name, s).Announcements {
+			out[one.Address] = strings.TrimSpace(out[one.Address] + " " + name)
+		}
+	}
+	return out
+}
+
+func randomState(seed uint64) lb.State {
+	r := func(n uint64) bool { seed = score(seed, 7); return seed%n == 0 }
+	s := lb.State{
+		Nodes: map[string]lb.Node{}, Members: map[string]bool{}, Links: map[string][]lb.Link{},
+		Stopping: map[string]bool{}, HeldDown: map[string]bool{}, Pools: testState().Pools,
+	}
+	for i := range 6 {
+		name := fmt.Sprint("n", i)
+		s.Nodes[name] = lb.Node{Name: name, Draining: r(3), Excluded: r(5), Labels: map[string]string{"even": fmt.Sprint(i%2 == 0)}}
+		s.Members[name], s.HeldDown[name], s.Stopping[name] = true, r(4), r(4)
+		switch {
+		case r(4):
+		case r(3):
+			s.Links[name] = []lb.Link{link("eth0", "192.0.2.0/24")}
+		case r(3):
+			s.Links[name] = []lb.Link{link("eth1", "192.0.2.0/25", "2001:db8::/64")}
+		default:
+			s.Links[name] = []lb.Link{link("eth0", "192.0.2.0/24", "2001:db8::/64")}
+		}
+	}
+	even := []lb.Selector{{{Key: "even", Operator: lb.In, Values: []string{"true"}}}}
+	app := []lb.Selector{{{Key: "app", Operator: lb.In, Values: []string{"a"}}}}
+	s.L2Advertisements = []lb.L2Advertisement{{Name: "all"}, {
+		Name: "some", Scope: lb.Scope{ServiceSelectors: app}, Links: []string{"eth1"}, Preferred: []lb.Preference{{Weight: 5, Selector: even[0]}},
+	}}
+	for i := range 8 {
+		sv := lb.Service{Key: lb.Key{Name: fmt.Sprint("s", i)}, Serving: !r(5), Addresses: []netip.Addr{v4, v6}[:1+seed%2]}
+		if r(2) {
+			sv.Labels = map[string]string{"app": "a"}
+		}
+		if r(3) {
+			sv.NodeSelectors = even
+		}
+		if r(2) {
+			// What is not shared with the others.
+			sv.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i)})}
+		}
+		s.Services = append(s.Services, sv)
+	}
+	return s
+}

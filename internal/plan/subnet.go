@@ -1,0 +1,77 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// subnetsOf returns the subnets of all links, each once, sorted. A prefix of full
+// length is a host's address on a point-to-point link or of a service, no subnet.
+func subnetsOf(links map[string][]lb.Link) []netip.Prefix {
+	var out []netip.Prefix
+	for _, ls := range links {
+		for _, l := range ls {
+			for _, p := range l.Prefixes {
+				if p.Bits() < p.Addr().BitLen() {
+					out = append(out, p)
+				}
+			}
+		}
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out)
+}
+
+// subnetsWith returns the indexes of the subnets that an address lies in.
+func (c *cluster) subnetsWith(a netip.Addr) []int {
+	var out []int
+	for i, p := range c.subnets {
+		if p.Contains(a) {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// reach returns what a node's links are to an address that lies in these subnets
+// and is announced by these advertisements.
+func (c *cluster) reach(i int, ads, subnets []int) int {
+	links, known := c.state.Links[c.nodes[i].Name]
+	if !known {
+		return carried
+	}
+	best := noLink
+	for _, l := range links {
+		if !slices.ContainsFunc(ads, func(ad int) bool { return c.l2[ad].nodes[i] && announcesOn(c.state.L2Advertisements[ad], l) }) {
+			continue
+		}
+		best = max(best, noSubnet)
+		if slices.ContainsFunc(subnets, func(s int) bool { return slices.Contains(l.Prefixes, c.subnets[s]) }) {
+			return carried
+		}
+	}
+	return best
+}
+
+// linkFor returns the link on which a node announces an address: one that carries
+// its subnet, else any that may. It reports false when none is known.
+func (c *cluster) linkFor(i int, ads []int, a netip.Addr) (link lb.Link, known bool) {
+	for _, l := range c.state.Links[c.nodes[i].Name] {
+		if !slices.ContainsFunc(ads, func(ad int) bool { return c.l2[ad].nodes[i] && announcesOn(c.state.L2Advertisements[ad], l) }) {
+			continue
+		}
+		if slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) && p.Bits() < a.BitLen() }) {
+			return l, true
+		}
+		if !known {
+			link, known = l, true
+		}
+	}
+	return link, known
+}
+
+func announcesOn(ad lb.L2Advertisement, l lb.Link) bool {
+	return len(ad.Links) == 0 && l.Default || slices.Contains(ad.Links, l.Name)
+}

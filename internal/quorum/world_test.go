@@ -1,0 +1,282 @@
+package quorum
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// world is a cluster in which nodes die, return and lose each other, seen through
+// what speakers and kubelets write. A step is 100 ms.
+type world struct {
+	t     *testing.T
+	rand  *rand.Rand
+	nodes []string
+	now   time.Time
+	// skew of each node's clock; that of the controller is right.
+	skew map[string]time.Duration
+	dead map[string]bool
+	// side of the partition that a node is on; all reach the API server but those cut off.
+	side   map[string]int
+	cutOff map[string]bool
+	// heard is when a node last heard of another.
+	heard map[[2]string]time.Time
+	// state is what each speaker has written, lease when each kubelet renewed, by their clocks.
+	state map[string]Report
+	lease map[string]time.Time
+	// renewed is lease by our clock.
+	renewed map[string]time.Time
+
+	tracker   Tracker
+	limit     Limit
+	withdrawn map[string]time.Time
+}
+
+const (
+	step = 100 * time.Millisecond
+	// silence after which a speaker says that a node is unreachable.
+	silence     = 300 * time.Millisecond
+	leasePeriod = 10 * time.Second
+)
+
+func newWorld(t *testing.T, r *rand.Rand) *world {
+	w := &world{
+		t: t, rand: r, now: epoch, limit: Limit{Nodes: 1 + r.IntN(2)},
+		skew: map[string]time.Duration{}, dead: map[string]bool{}, side: map[string]int{}, cutOff: map[string]bool{},
+		heard: map[[2]string]time.Time{}, state: map[string]Report{}, lease: map[string]time.Time{}, renewed: map[string]time.Time{},
+		withdrawn: map[string]time.Time{},
+	}
+	for i := range 2 + r.IntN(6) {
+		n := fmt.Sprintf("n%d", i)
+		w.nodes = append(w.nodes, n)
+		w.skew[n] = time.Duration(r.IntN(240)-120) * time.Second
+		w.renewed[n] = epoch.Add(-time.Duration(r.Int64N(int64(leasePeriod))))
+		w.lease[n] = w.renewed[n].Add(w.skew[n])
+		w.state[n] = Report{Node: n, Observed: epoch.Add(w.skew[n])}
+	}
+	return w
+}
+
+func (w *world) talks(n string) bool { return !w.dead[n] && !w.cutOff[n] }
+
+// live lets every living node hear, write and renew.
+func (w *world) live() {
+	for _, n := range w.nodes {
+		if w.dead[n] {
+			continue
+		}
+		clock := w.now.Add(w.skew[n])
+		silent := map[string]time.Time{}
+		for _, other := range w.nodes {
+			pair := [2]string{n, other}
+			if _, known := w.heard[pair]; !known || !w.dead[other] && w.side[n] == w.side[other] {
+				w.heard[pair] = w.now
+			}
+			if w.now.Sub(w.heard[pair]) >= silence {
+				silent[other] = w.heard[pair].Add(w.skew[n])
+			}
+		}
+		if !w.talks(n) {
+			continue
+		}
+		was := w.state[n].Unreachable
+		if !sameKeys(was, silent) {
+			w.state[n] = Report{Node: n, Observed: clock, Unreachable: silent}
+		}
+		if w.now.Sub(w.renewed[n]) >= leasePeriod {
+			w.lease[n], w.renewed[n] = clock, w.now
+		}
+	}
+}
+
+func sameKeys(a, b map[string]time.Time) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k := range a {
+		if _, ok := b[k]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// decide runs the controller once.
+func (w *world) decide() (State, Decision) {
+	var reports []Report
+	for _, n := range w.nodes {
+		reports = append(reports, w.state[n])
+	}
+	w.tracker.Reports(w.now, reports)
+	s := State{Now: w.now, Speakers: len(w.nodes), Words: w.tracker.Words(), Withdrawn: w.withdrawn, Limit: w.limit}
+	look := Accused(s)
+	for n := range w.withdrawn {
+		look = append(look, n)
+	}
+	for _, n := range look {
+		w.tracker.Lease(w.now, n, w.lease[n])
+	}
+	w.tracker.Keep(look)
+	s.Life = w.tracker.Life()
+	d := Decide(s)
+	after := map[string]time.Time{}
+	for _, n := range d.Withdraw {
+		after[n] = w.now
+		if since, stood := w.withdrawn[n]; stood {
+			after[n] = since
+		}
+	}
+	w.withdrawn = after
+	return s, d
+}
+
+// check holds a decision against what is really so.
+func (w *world) check(d Decision) {
+	w.t.Helper()
+	recent := 0
+	for n, since := range w.withdrawn {
+		against := d.Against[n]
+		if 2*against <= len(w.nodes) && (len(w.nodes) != 2 || against != 1) {
+			w.t.Fatalf("%s: withdrawn by %d of %d", n, against, len(w.nodes))
+		}
+		if w.now.Sub(since) < fresh {
+			recent++
+		}
+		// A node that talks is spared within one period of its Lease, and one that
+		// never fell silent to a majority is never touched.
+		if w.talks(n) && w.now.Sub(since) > leasePeriod+step {
+			w.t.Fatalf("%s lives, and is withdrawn for %s", n, w.now.Sub(since))
+		}
+		if !since.Equal(w.now) {
+			continue
+		}
+		unheard := 0
+		for _, other := range w.nodes {
+			// Who cannot write cannot take back either what it said.
+			if other != n && (!w.talks(other) || w.now.Sub(w.heard[[2]string{other, n}]) >= silence) {
+				unheard++
+			}
+		}
+		if 2*unheard <= len(w.nodes) && len(w.nodes) != 2 {
+			w.t.Fatalf("%s: only %d of %d have not heard of it", n, unheard, len(w.nodes))
+		}
+	}
+	if recent > w.limit.Of(len(w.nodes)) {
+		w.t.Fatalf("%d are withdrawn at once, limit %s", recent, w.limit)
+	}
+}
+
+// happen makes something happen, now and then.
+func (w *world) happen() {
+	n := w.nodes[w.rand.IntN(len(w.nodes))]
+	switch w.rand.IntN(60) {
+	case 0:
+		w.dead[n] = true
+	case 1, 2:
+		delete(w.dead, n)
+	case 3:
+		w.side[n] = w.rand.IntN(2)
+	case 4:
+		clear(w.side)
+	case 5:
+		w.cutOff[n] = true
+	case 6, 7:
+		delete(w.cutOff, n)
+	case 8:
+		w.tracker = Tracker{} // another leader
+	}
+}
+
+// TestWorld runs random histories of random clusters whose clocks are wrong.
+func TestWorld(t *testing.T) {
+	withdrawn := 0
+	for seed := range uint64(100) {
+		w := newWorld(t, rand.New(rand.NewPCG(seed, 1)))
+		for range 600 {
+			w.now = w.now.Add(step)
+			w.happen()
+			w.live()
+			_, d := w.decide()
+			w.check(d)
+			withdrawn += len(d.Withdraw)
+		}
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+	if withdrawn == 0 {
+		t.Error("nothing was ever withdrawn: the histories show nothing")
+	}
+}
+
+// TestWorldPowerOff: one node of a quiet cluster dies. It is withdrawn as soon as
+// the others say so, whatever the clocks, and stays so.
+func TestWorldPowerOff(t *testing.T) {
+	for seed := range uint64(100) {
+		w := newWorld(t, rand.New(rand.NewPCG(seed, 2)))
+		run := func(d time.Duration) {
+			for end := w.now.Add(d); w.now.Before(end); {
+				w.now = w.now.Add(step)
+				w.live()
+				w.decide()
+			}
+		}
+		run(time.Duration(10+w.rand.IntN(100)) * step)
+		if len(w.withdrawn) > 0 {
+			t.Fatalf("seed %d: %v in a cluster where all is well", seed, w.withdrawn)
+		}
+		victim := w.nodes[0]
+		w.dead[victim] = true
+		// A renewal that its clock puts after its death is taken for a sign of life: then
+		// it is left to Kubernetes. The clocks here are far off, so that this is rare.
+		run(silence + 2*step)
+		spared := w.lease[victim].After(w.now.Add(-silence-3*step)) && !w.lease[victim].After(w.now)
+		if _, gone := w.withdrawn[victim]; !gone && !spared {
+			t.Fatalf("seed %d: not withdrawn; its Lease is of %s", seed, w.now.Sub(w.lease[victim]))
+		}
+		run(30 * time.Second)
+		if _, gone := w.withdrawn[victim]; !gone && !spared {
+			t.Fatalf("seed %d: restored although it is dead", seed)
+		}
+	}
+}
+
+// FuzzDecide: whatever is said, nobody is in two lists, and silence withdraws nobody.
+func FuzzDecide(f *testing.F) {
+	f.Add(uint64(1), 3)
+	f.Fuzz(func(t *testing.T, seed uint64, speakers int) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		name := func() string { return string(rune('a' + r.IntN(6))) }
+		s := State{Now: at(100), Speakers: speakers % 8, Limit: Limit{Nodes: r.IntN(3)}, Life: map[string]time.Time{}, Withdrawn: map[string]time.Time{}, Given: map[string]bool{}}
+		for range r.IntN(30) {
+			s.Words = append(s.Words, Word{name(), name(), at(float64(r.IntN(100)))})
+		}
+		for range r.IntN(6) {
+			s.Life[name()] = at(float64(r.IntN(120)))
+			s.Withdrawn[name()] = at(float64(r.IntN(100)))
+			if r.IntN(3) == 0 {
+				s.Given[name()] = true
+			}
+		}
+		d := Decide(s)
+		all := slices.Concat(d.Withdraw, d.Restore, d.Forget, d.Spared)
+		slices.Sort(all)
+		if len(slices.Compact(slices.Clone(all))) != len(all) {
+			t.Fatalf("a node is in two lists: %+v", d)
+		}
+		for n := range s.Withdrawn {
+			if !slices.Contains(all, n) {
+				t.Fatalf("%s is withdrawn and in no list: %+v", n, d)
+			}
+		}
+		// One more sign of life never adds a node.
+		for _, n := range d.Withdraw {
+			s.Life[n] = s.Now.Add(time.Second)
+		}
+		if got := Decide(s).Withdraw; len(d.Spared) == 0 && len(got) > 0 {
+			t.Fatalf("they live, and still %v", got)
+		}
+	})
+}

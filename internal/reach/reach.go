@@ -1,0 +1,62 @@
+// Package reach asks a node whether its kernel is alive, without any help of a
+// program there: a TCP port that nobody listens on is refused, one whose program
+// hangs is still connected. Only a node that is off, or that the network does not
+// reach, says nothing. So the death of a speaker is told from the death of its node.
+package reach
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+)
+
+const (
+	// attempts to each address, with pause between their starts: the kernel itself
+	// would repeat a lost SYN only after a second (RFC 6298 section 2.1).
+	attempts = 3
+	pause    = 40 * time.Millisecond
+)
+
+// Answers reports whether one of the addresses answers at all within the time: it
+// accepts, refuses, or resets. The addresses are those of one node.
+func Answers(ctx context.Context, within time.Duration, addresses ...netip.AddrPort) bool {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	tries := attempts * len(addresses)
+	answers := make(chan bool, tries)
+	for i := range attempts {
+		for _, a := range addresses {
+			go func() { answers <- wait(ctx, time.Duration(i)*pause) && answered(ctx, a) }()
+		}
+	}
+	for range tries {
+		if <-answers {
+			return true
+		}
+	}
+	return false
+}
+
+// wait reports whether the time passed before ctx ended.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func answered(ctx context.Context, a netip.AddrPort) bool {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", a.String())
+	if err == nil {
+		conn.Close()
+		return true
+	}
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"net/netip"
+	"reflect"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+)
+
+func TestAnnouncedOn(t *testing.T) {
+	v4, v6 := netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")
+	message := lb.AnnouncedBy(v4, "w1") + ", " + lb.AnnouncedBy(v6, "w1")
+	theirs := &layer2.Conflict{MAC: link.MAC{2, 0, 0, 0, 0, 9}, Link: "eth0"}
+	state := func(is string, c *layer2.Conflict, links ...string) layer2.AddressState {
+		return layer2.AddressState{Is: is, Conflict: c, Links: links}
+	}
+	well := state("announced", nil, "eth0")
+	for _, tt := range []struct {
+		name      string
+		v4, v6    layer2.AddressState
+		known     bool
+		reason    lb.Reason
+		message   string
+		contested []string
+	}{
+		{"announced", well, state("announced", nil, "eth0", "eth1"), true, lb.Announced,
+			"192.0.2.10 by node w1 on eth0, 2001:db8::10 by node w1 on eth0 and eth1", nil},
+		{"still probing", well, state("probing", nil, "eth0"), false, lb.Announced, "192.0.2.10 by node w1 on eth0, 2001:db8::10 by node w1", nil},
+		{"somebody else has it", state("conflicting", theirs, "eth0"), well, true, lb.AddressConflict,
+			"192.0.2.10 is in use by 02:00:00:00:00:09 on eth0, seen by node w1: free it there, or ask for another address, 2001:db8::10 by node w1 on eth0", nil},
+		{"and is asked again", state("probing", theirs, "eth0"), well, true, lb.AddressConflict,
+			"192.0.2.10 is in use by 02:00:00:00:00:09 on eth0, seen by node w1: free it there, or ask for another address, 2001:db8::10 by node w1 on eth0", nil},
+		{"somebody else claims it later", state("announced", theirs, "eth0"), well, true, lb.Announced,
+			"192.0.2.10 by node w1 on eth0, 2001:db8::10 by node w1 on eth0",
+			[]string{"02:00:00:00:00:09 on eth0 says that it has 192.0.2.10, which node w1 announces: take it from that machine"}},
+		{"no link", well, state("announced", nil), true, lb.NoLink,
+			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which has no link to do so: check that one is up, and the interfaces of the L2Advertisement", nil},
+		{"no link to probe on", well, state("probing", nil), true, lb.NoLink,
+			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which has no link to do so: check that one is up, and the interfaces of the L2Advertisement", nil},
+	} {
+		is := announced{v4: tt.v4, v6: tt.v6}
+		o := plan.Outcome{Reason: lb.Announced, Message: message, Owned: []netip.Addr{v4, v6}}
+		got, known := is.on(o, "w1")
+		if known != tt.known || got.Reason != tt.reason {
+			t.Errorf("%s: %v, known %v", tt.name, got.Reason, known)
+		}
+		if diff := cmp.Diff(tt.message, got.Message); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+		if got := is.contested(o, "w1"); !reflect.DeepEqual(got, tt.contested) {
+			t.Errorf("%s: contested %q", tt.name, got)
+		}
+		// What was announced can be read back from the condition, and nothing else.
+		for _, a := range lb.AnnouncedAddresses(got.Message) {
+			if known && !is[a].Answered() {
+				t.Errorf("%s: %s is read back as announced", tt.name, a)
+			}
+		}
+	}
+	if _, known := (announced{}).on(plan.Outcome{Owned: []netip.Addr{v4}}, "w1"); known {
+		t.Error("what was not set yet is known")
+	}
+}
+
+func TestOurselves(t *testing.T) {
+	mac := link.MAC{2, 0, 0, 0, 0, 1}
+	prefixes := func(p ...string) (out []netip.Prefix) {
+		for _, s := range p {
+			out = append(out, netip.MustParsePrefix(s))
+		}
+		return out
+	}
+	got := ourselves([]link.Link{
+		{Name: "lo", Up: true, Loopback: true, Prefixes: prefixes("127.0.0.1/8")},
+		{Name: "eth0", Up: true, MAC: mac, Prefixes: prefixes("192.0.2.1/24", "fe80::1/64", "2001:db8::1/64")},
+		{Name: "eth1", MAC: mac, Prefixes: prefixes("198.51.100.1/24")},
+		{Name: "veth1", Up: true, MAC: mac, Prefixes: prefixes("fe80::2/64")},
+		{Name: "docker0", Up: true, MAC: mac, Prefixes: prefixes("172.17.0.1/16")},
+	}, true)
+	want := lb.Member{Stopping: true, Links: []lb.Link{
+		{Name: "eth0", MAC: mac, Default: true, Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64")},
+		{Name: "docker0", MAC: mac, Prefixes: prefixes("172.17.0.0/16")},
+	}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v\nwant %+v", got, want)
+	}
+	var s lb.State
+	macs := hear(map[string]lb.Member{"a": got, "b": {Partial: true, Links: want.Links}}, &s)
+	if !macs[mac] || !s.Stopping["a"] || s.Stopping["b"] || len(s.Links["a"]) != 2 || s.Links["b"] != nil {
+		t.Errorf("macs %v, state %+v", macs, s)
+	}
+}

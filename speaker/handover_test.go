@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+// TestHandOver: a speaker that is told to stop goes on until its plan has left
+// everything to others and these were heard, but not for ever, and one that has
+// nothing to leave stops at once.
+func TestHandOver(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		planned bool
+		// obeyed is when the plan follows, 0 for never; ended when the process breaks.
+		obeyed, ended time.Duration
+		want          time.Duration
+	}{
+		{"nothing announced yet", false, 0, 0, 0},
+		{"the plan follows", true, 100 * time.Millisecond, 0, 100 * time.Millisecond},
+		{"no plan follows", true, 0, 0, handoverTime},
+		{"broken meanwhile", true, 0, time.Second, time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				log := slog.New(slog.DiscardHandler)
+				w := &syncer{log: log, layer2: layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }})}
+				if tt.planned {
+					w.last.Store(&planned{})
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				told := make(chan struct{})
+				var started time.Time
+				time.AfterFunc(time.Minute, func() {
+					started = time.Now()
+					close(told)
+					if tt.ended > 0 {
+						time.AfterFunc(tt.ended, cancel)
+					}
+				})
+				w.handOver(ctx, told, func() {
+					if !w.stopping.Load() {
+						t.Error("kicked before it is known why")
+					}
+					if tt.obeyed > 0 {
+						time.AfterFunc(tt.obeyed, func() { w.saidGoodbye.Store(true) })
+					}
+				})
+				if took := time.Since(started); took < tt.want || took > tt.want+2*handoverInterval {
+					t.Errorf("took %v, want %v", took, tt.want)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+)
+
+// named words a list as "NODE@SECONDS", by the clock of the test.
+func named(epoch time.Time, list []v1beta1.SilentNode) string {
+	var out []string
+	for _, n := range list {
+		out = append(out, fmt.Sprintf("%s@%.1f", n.Node, n.Since.Sub(epoch).Seconds()))
+	}
+	return strings.Join(out, " ")
+}
+
+func TestSilence(t *testing.T) {
+	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	const dead, up = false, true
+	type step struct {
+		at                 float64
+		missed             string
+		answers            map[string]bool // asked now
+		unreachable, quiet string
+	}
+	for name, steps := range map[string][]step{
+		"a node dies and comes back": {
+			{10, "w1", map[string]bool{"w1": dead}, "w1@9.7", ""},
+			{30, "w1", map[string]bool{"w1": dead}, "w1@9.7", ""},
+			{40, "w1", map[string]bool{"w1": up}, "w1@9.7", ""}, // it boots
+			{45, "", nil, "", ""},
+		},
+		"a node dies, its network comes back without a speaker": {
+			{10, "w1", map[string]bool{"w1": dead}, "w1@9.7", ""},
+			{40, "w1", map[string]bool{"w1": up}, "w1@9.7", ""},
+			{45, "w1", map[string]bool{"w1": dead}, "w1@9.7", ""},
+			{46, "w1", map[string]bool{"w1": up}, "w1@9.7", ""},
+			{55.9, "w1", map[string]bool{"w1": up}, "w1@9.7", ""},
+			{56, "w1", map[string]bool{"w1": up}, "", "w1@9.7"},
+		},
+		"a speaker restarts": {
+			{10, "w1", map[string]bool{"w1": up}, "", ""},
+			{12, "", nil, "", ""},
+		},
+		"a speaker stays away, then its node dies": {
+			{10, "w1", map[string]bool{"w1": up}, "", ""},
+			{21, "w1", map[string]bool{"w1": up}, "", "w1@9.7"},
+			{30, "w1", map[string]bool{"w1": dead}, "w1@29.7", ""},
+		},
+		"two at once, one of them is only being restarted": {
+			{10, "w1 w2", map[string]bool{"w1": up, "w2": dead}, "w2@9.7", ""},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := silence{}
+			for _, st := range steps {
+				now := epoch.Add(time.Duration(st.at * float64(time.Second)))
+				s.keep(now, strings.Fields(st.missed))
+				for node, answered := range st.answers {
+					s.heard(now, node, answered)
+				}
+				if got := named(epoch, s.unreachable()); got != st.unreachable {
+					t.Errorf("at %v unreachable are %q, want %q", st.at, got, st.unreachable)
+				}
+				if got := named(epoch, s.quiet(now)); got != st.quiet {
+					t.Errorf("at %v silent are %q, want %q", st.at, got, st.quiet)
+				}
+			}
+		})
+	}
+}
+
+func TestSilenceAsksLessAndLess(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s := silence{}
+	s.keep(start, []string{"w1"})
+	if due := s["w1"].due(); due.After(start) {
+		t.Errorf("a node that is missed now is asked at %s", due)
+	}
+	for after, want := range map[time.Duration]time.Duration{0: time.Second, time.Minute: 7 * time.Second, time.Hour: 30 * time.Second} {
+		now := start.Add(after)
+		s.heard(now, "w1", false)
+		if got := s["w1"].due().Sub(now).Round(time.Second); got != want {
+			t.Errorf("after %s it is asked again after %s, want %s", after, got, want)
+		}
+	}
+}
+
+func TestSilenceIsBounded(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s := silence{}
+	var missed []string
+	for i := range 3 * mostNamed {
+		missed = append(missed, fmt.Sprintf("n%04d", i))
+		s.keep(now.Add(time.Duration(i)*time.Second), missed)
+		s.heard(now.Add(time.Duration(i)*time.Second), missed[i], false)
+	}
+	got := s.unreachable()
+	if len(got) != mostNamed || got[0].Node != missed[2*mostNamed] {
+		t.Errorf("%d are named, the first is %s: want the latest %d", len(got), got[0].Node, mostNamed)
+	}
+}

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/reach"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// kernelTime is what a node's kernel has to answer. On a LAN it takes a millisecond.
+	kernelTime = 150 * time.Millisecond
+	// asksAtOnce bounds the nodes that are asked side by side.
+	asksAtOnce = 64
+	// stateInterval is the least time between two writes that can wait, and statePace
+	// that for each living speaker: all together write a hundred times a second at most.
+	stateInterval = time.Second
+	statePace     = 10 * time.Millisecond
+	// refreshInterval heals a state that somebody else deleted or changed.
+	refreshInterval = 10 * time.Minute
+	// repeaters are so many speakers, the first by name, that repeat their state every
+	// repeatInterval while a node is missed: see members.Witness.
+	repeaters      = 3
+	repeatInterval = 2 * time.Second
+	// writeTime bounds one write, so that an API server that hangs is tried again.
+	writeTime = 5 * time.Second
+	// mostConflicts, mostListed bound what stands in the state.
+	mostConflicts = 32
+	mostListed    = 128
+)
+
+// stateWriter keeps the SpeakerState of this node current. It runs in a loop of its
+// own: that a node is silent must be written at once, whatever else is being written.
+type stateWriter struct {
+	node        string
+	membersPort uint16
+	log         *slog.Logger
+	cluster     *k8s.Cluster
+	// alive returns the nodes of the living speakers, nil while that is not known.
+	alive    func() map[string]bool
+	layer2   func() layer2.State
+	sessions func() []bgp.Session
+	kick     func()
+
+	silence silence
+	written v1beta1.SpeakerStateStatus
+	at      time.Time
+	due     *time.Timer
+}
+
+// sync writes what changed: silence and its end at once, the rest when its time has come.
+func (w *stateWriter) sync(ctx context.Context) error {
+	alive := w.alive()
+	if alive == nil || !w.cluster.Synced() || w.cluster.Uninstalling() {
+		return nil
+	}
+	speakers := w.cluster.Speakers(w.membersPort)
+	next := w.listen(ctx, speakers, alive)
+	now := time.Now()
+	want := w.status(now, len(speakers), len(alive))
+	switch interval := max(stateInterval, statePace*time.Duration(len(alive))); {
+	case ctx.Err() != nil:
+		return nil // what was not answered in time says nothing
+	case same(want, w.written) && now.Sub(w.at) < w.refresh(alive):
+		next = min(next, w.refresh(alive)-now.Sub(w.at))
+	case !w.at.IsZero() && reflect.DeepEqual(want.Unreachable, w.written.Unreachable) && now.Sub(w.at) < interval:
+		next = min(next, interval-now.Sub(w.at))
+	default:
+		want.Observed = new(metav1.NewMicroTime(now))
+		if err := w.write(ctx, want); err != nil {
+			return err
+		}
+		w.at = now
+	}
+	if w.due != nil {
+		w.due.Stop()
+	}
+	w.due = time.AfterFunc(next, w.kick)
+	return nil
+}
+
+func (w *stateWriter) write(ctx context.Context, s v1beta1.SpeakerStateStatus) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTime)
+	defer cancel()
+	if err := w.cluster.WriteSpeakerState(ctx, w.node, s); err != nil {
+		return err
+	}
+	if !slices.Equal(s.Unreachable, w.written.Unreachable) {
+		nodes := []string{}
+		for _, n := range s.Unreachable {
+			nodes = append(nodes, n.Node)
+		}
+		w.log.Info("unreachable nodes", "nodes", nodes)
+	}
+	w.written = s
+	return nil
+}
+
+// refresh is how often the state is written though nothing of it changes. While
+// nodes are missed a few repeat it, so that a partition is told from a death.
+func (w *stateWriter) refresh(alive map[string]bool) time.Duration {
+	if len(w.silence) == 0 {
+		return refreshInterval
+	}
+	before := 0
+	for node := range alive {
+		if node < w.node {
+			before++
+		}
+	}
+	if before < repeaters {
+		return repeatInterval
+	}
+	return refreshInterval
+}
+
+// same compares states but for when they were written.
+func same(a, b v1beta1.SpeakerStateStatus) bool {
+	a.Observed, b.Observed = nil, nil
+	return reflect.DeepEqual(a, b)
+}
+
+// listen asks the kernels of the nodes whose speakers are missed, and returns the
+// time until that is to be done again.
+func (w *stateWriter) listen(ctx context.Context, speakers []k8s.Speaker, alive map[string]bool) time.Duration {
+	if w.silence == nil {
+		w.silence = silence{}
+	}
+	now := time.Now()
+	var missed []string
+	for _, s := range speakers {
+		if s.Node != w.node && !alive[s.Node] {
+			missed = append(missed, s.Node)
+		}
+	}
+	w.silence.keep(now, missed)
+	var asked []k8s.Speaker
+	for _, s := range speakers {
+		if n, missed := w.silence[s.Node]; missed && !n.due().After(now) {
+			asked = append(asked, s)
+		}
+	}
+	for i, answered := range ask(ctx, asked) {
+		w.silence.heard(time.Now(), asked[i].Node, answered)
+	}
+	next := quietTime
+	for _, n := range w.silence {
+		next = min(next, max(0, time.Until(n.due())))
+	}
+	return next
+}
+
+// ask returns which nodes' kernels answer.
+func ask(ctx context.Context, speakers []k8s.Speaker) []bool {
+	out := make([]bool, len(speakers))
+	slots := make(chan struct{}, asksAtOnce)
+	var group sync.WaitGroup
+	for i, s := range speakers {
+		slots <- struct{}{}
+		group.Go(func() {
+			defer func() { <-slots }()
+			out[i] = reach.Answers(ctx, kernelTime, s.Kernel...)
+		})
+	}
+	group.Wait()
+	return out
+}
+
+// status is what is to stand in the state, as it is now.
+func (w *stateWriter) status(now time.Time, expected, alive int) v1beta1.SpeakerStateStatus {
+	out := v1beta1.SpeakerStateStatus{
+		Members:     v1beta1.MemberCounts{Expected: int32(expected), Alive: int32(alive)},
+		Unreachable: w.silence.unreachable(),
+		Silent:      w.silence.quiet(now),
+	}
+	state := w.layer2()
+	out.Links = state.Links[:min(len(state.Links), mostListed)]
+	for _, a := range state.Addresses {
+		switch {
+		case !a.Answered():
+		case a.Address.Is4():
+			out.Owned.IPv4++
+		default:
+			out.Owned.IPv6++
+		}
+		if a.Conflict == nil {
+			continue
+		}
+		if out.ConflictCount++; len(out.Conflicts) < mostConflicts {
+			out.Conflicts = append(out.Conflicts, v1beta1.AddressConflict{Address: a.Address.String(), MAC: a.Conflict.MAC.String()})
+		}
+	}
+	for _, s := range w.sessions() {
+		session := v1beta1.SessionState{Peer: s.Peer, State: "down"}
+		if up(s) {
+			session.State = bgp.Established
+		}
+		if len(out.Sessions) < mostListed {
+			out.Sessions = append(out.Sessions, session)
+		}
+	}
+	return out
+}
+
+// alive returns the nodes of the living speakers, nil while that is not known.
+func (w *syncer) alive() map[string]bool {
+	m := w.members.Load()
+	if m == nil || !m.Joined() {
+		return nil
+	}
+	return m.Alive()
+}

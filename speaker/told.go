@@ -1,0 +1,48 @@
+package main
+
+import (
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+// ourselves is what this speaker tells the others.
+func ourselves(links []link.Link, stopping bool) lb.Member {
+	m := lb.Member{Stopping: stopping}
+	for _, l := range links {
+		if !l.CanAnnounce() {
+			continue
+		}
+		out := lb.Link{Name: l.Name, MAC: l.MAC, Default: l.Usable()}
+		for _, p := range l.Prefixes {
+			if !p.Addr().IsLinkLocalUnicast() {
+				out.Prefixes = append(out.Prefixes, p.Masked())
+			}
+		}
+		// The links of pods are many and carry no subnet: they announce for nobody.
+		if out.Default || len(out.Prefixes) > 0 {
+			m.Links = append(m.Links, out)
+		}
+	}
+	return m
+}
+
+// hear adds what the speakers told of themselves to a State, and returns the MACs of their links.
+func hear(told map[string]lb.Member, s *lb.State) map[link.MAC]bool {
+	macs := map[link.MAC]bool{}
+	s.Links = map[string][]lb.Link{}
+	if s.Stopping == nil {
+		s.Stopping = map[string]bool{}
+	}
+	for name, m := range told {
+		if !m.Partial {
+			s.Links[name] = m.Links
+		}
+		if m.Stopping {
+			s.Stopping[name] = true
+		}
+		for _, l := range m.Links {
+			macs[l.MAC] = true
+		}
+	}
+	return macs
+}
