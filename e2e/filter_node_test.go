@@ -79,6 +79,7 @@ func testFilterPMTU(t *testing.T, e *env) {
 			}
 		})
 	}
+	before := e.tooBig(t)
 	for _, a := range addresses {
 		url := "http://" + netip.AddrPortFrom(a, testbed.HTTPPort).String() + "/?more=300000"
 		size, err := e.On(t.Context(), testbed.Far, "curl", "-sS", "--noproxy", "*", "-m", "8", "-o", "/dev/null", "-w", "%{size_download}", url)
@@ -86,7 +87,26 @@ func testFilterPMTU(t *testing.T, e *env) {
 		if n, err := strconv.Atoi(size); err != nil || n < 300000 {
 			t.Errorf("%s: %s bytes came (%v)", a, size, err)
 		}
+		after := e.tooBig(t)
+		if after == before {
+			t.Errorf("%s: no router had to say that a packet is too big", a)
+		}
+		before = after
 	}
+}
+
+// tooBig counts what the routers said of packets too big for the next link (RFC 1191, RFC 8201).
+func (e *env) tooBig(t *testing.T) int {
+	t.Helper()
+	sum := 0
+	for _, router := range []string{testbed.Router1, testbed.Router2} {
+		out, err := e.On(t.Context(), router, "bash", "-c", "nstat -asz IcmpOutDestUnreachs Icmp6OutPktTooBigs | awk '{n += $2} END {print n}'")
+		must(t, err)
+		n, err := strconv.Atoi(strings.TrimSpace(out))
+		must(t, err)
+		sum += n
+	}
+	return sum
 }
 
 // testFilterLocal sends a client to a node without an endpoint.

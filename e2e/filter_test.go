@@ -174,7 +174,9 @@ func testFilterRanges(t *testing.T, e *env) {
 
 // testFilterClosed gives Services lists that say nothing, or not all, that can be read.
 func testFilterClosed(t *testing.T, e *env) {
-	addresses := e.service(t, e.app, "closed", annotation(sourcesAnnotation, ""))
+	addresses := e.service(t, e.app, "closed")
+	e.open(t, testbed.Client, addresses)
+	e.annotate(t, "closed", sourcesAnnotation, "")
 	e.shut(t, testbed.Client, addresses)
 	c := e.waitCondition(t, e.app.Namespace, "closed", v1beta1.ConditionFiltered, metav1.ConditionFalse, "NoSourceAllowed")
 	e.describes(t, []string{"Warning", "NoSourceAllowed", c.Message, addresses[0].String() + ": from nobody"}, "service", "-n", e.app.Namespace, "closed")
