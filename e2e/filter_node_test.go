@@ -229,7 +229,7 @@ func testFilterOrder(t *testing.T, e *env) {
 
 // flush empties the whole ruleset of a node, and waits until it is complete again.
 func (e *env) flush(t *testing.T, node string) {
-	out, err := e.On(t.Context(), node, "bash", "-c", `nft flush ruleset; start=$(date +%s%N)
+	out, err := e.On(t.Context(), node, "timeout", "10", "bash", "-c", `nft flush ruleset; start=$(date +%s%N)
 until nft list table inet holdfast >/dev/null 2>&1; do :; done; echo $(( ($(date +%s%N) - start) / 1000 ))`)
 	must(t, err)
 	us, err := strconv.Atoi(strings.TrimSpace(out))
