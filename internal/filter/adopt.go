@@ -41,6 +41,7 @@ func (l layout) signature(chains []chain) string {
 // counts on. It leaves t.actual nil where the table has to be made anew.
 func (t *Table) adopt(want *image) {
 	t.setsOf(want.layout)
+	t.stale = nil
 	is, err := read(t.sets)
 	if err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
@@ -48,6 +49,7 @@ func (t *Table) adopt(want *image) {
 		}
 		return
 	}
+	want.followContent(is)
 	c, ok := want.fromContent(is)
 	if !ok {
 		t.log.Info("filter that is there is another's, or of another version")
@@ -63,12 +65,36 @@ func (t *Table) adopt(want *image) {
 	t.hold(want)
 }
 
+// followContent is follow for a table that is there: which lists are odd stands in the verdicts.
+func (img *image) followContent(is *content) {
+	verdicts, lists := make(map[string]string), make(map[string][]member)
+	for _, f := range families() {
+		size := int(f.size) + 8
+		for _, m := range is.members {
+			switch m.set {
+			case f.named(doorsSet):
+				verdicts[m.key] = m.value
+			case f.named(allowSet), f.named(denySet):
+				lists[m.key[:size]] = append(lists[m.key[:size]], m)
+			}
+		}
+	}
+	for i := range img.doors {
+		d := &img.doors[i]
+		key := d.key()
+		d.profile.odd = strings.Contains(verdicts[key], oddSuffix)
+		if remove, add := differ(lists[key], d.lists(nil)); len(remove)+len(add) > 0 && verdicts[key] != accepted {
+			d.profile.odd = !d.profile.odd
+		}
+	}
+}
+
 // fromContent returns what makes the image of a table that is there; false if its rules are others.
 func (img *image) fromContent(is *content) (c change, ok bool) {
-	expected := make(map[string]int)
+	expected := make(map[string]bool)
 	for _, l := range img.layout.chains() {
-		expected[l.name] = len(l.rules)
-		if n, there := is.rules[l.name]; !there || n != len(l.rules) {
+		expected[l.name] = true
+		if there := is.chains[l.name]; there == nil || there.rules != len(l.rules) {
 			return c, false
 		}
 	}
@@ -79,18 +105,18 @@ func (img *image) fromContent(is *content) (c change, ok bool) {
 	}
 	c = img.from(nil)
 	for name, p := range c.enter {
-		n, there := is.rules[name]
-		if !there {
+		there := is.chains[name]
+		if there == nil {
 			continue
 		}
-		if n != len(p.chain(name).rules) {
+		if there.rules != len(p.chain(name).rules) {
 			return c, false
 		}
-		expected[name] = n
+		expected[name] = true
 		delete(c.enter, name)
 	}
-	for name := range is.rules {
-		if _, known := expected[name]; !known {
+	for name := range is.chains {
+		if !expected[name] {
 			c.leaveChains = append(c.leaveChains, name)
 			for _, s := range is.sets {
 				if strings.HasSuffix(s, "-"+name) {
@@ -99,6 +125,14 @@ func (img *image) fromContent(is *content) (c change, ok bool) {
 			}
 		}
 	}
-	c.remove, c.add = differ(is.members, c.add)
+	var gone []member
+	gone, c.add = differ(is.members, c.add)
+	for _, m := range gone {
+		if strings.HasPrefix(m.set, allowSet) || strings.HasPrefix(m.set, denySet) {
+			c.later = append(c.later, m)
+		} else {
+			c.remove = append(c.remove, m)
+		}
+	}
 	return c, true
 }

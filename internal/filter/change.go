@@ -9,6 +9,8 @@ import (
 // change is what leads from one content of the table to another.
 type change struct {
 	remove, add []member
+	// later is to be removed once no packet is under way any more that may look for it.
+	later []member
 	// enter are the chains that are newly used, each with a profile that makes it.
 	enter map[string]profile
 	// leaveChains and leaveSets are no longer used.
@@ -16,35 +18,33 @@ type change struct {
 }
 
 func (c *change) empty() bool {
-	return len(c.remove) == 0 && len(c.add) == 0 && len(c.leaveChains) == 0 && len(c.enter) == 0
+	return len(c.remove)+len(c.add)+len(c.later) == 0 && len(c.leaveChains) == 0 && len(c.enter) == 0
 }
 
 // from returns the change that makes img of old; of nothing where old is nil. It looks at every door, but
-// only those that differ are taken apart.
+// only those that differ are taken apart. Lists that a door no longer has go later.
 func (img *image) from(old *image) change {
 	if old == nil {
 		old = &image{}
 	}
+	var c change
 	var was, want []member
-	for i, j := 0, 0; i < len(old.doors) || j < len(img.doors); {
-		switch order := compareAt(old.doors, i, img.doors, j); {
-		case order < 0:
-			was = old.doors[i].members(was)
-			i++
-		case order > 0:
-			want = img.doors[j].members(want)
-			j++
+	each(old.doors, img.doors, func(a, b *door) {
+		switch {
+		case b == nil:
+			was, c.later = a.settings(was), a.lists(c.later)
+		case a == nil:
+			want = b.members(want)
+		case a.equal(b):
+		case a.profile.odd != b.profile.odd:
+			was, c.later, want = a.settings(was), a.lists(c.later), b.members(want)
 		default:
-			if !old.doors[i].equal(&img.doors[j]) {
-				was, want = old.doors[i].members(was), img.doors[j].members(want)
-			}
-			i, j = i+1, j+1
+			was, want = a.members(was), b.members(want)
 		}
-	}
+	})
 	if !slices.Equal(old.others, img.others) {
 		was, want = append(was, old.others...), append(want, img.others...)
 	}
-	var c change
 	c.remove, c.add = differ(was, want)
 	before, after := old.chains(), img.chains()
 	c.enter = missing(after, before)
@@ -55,6 +55,33 @@ func (img *image) from(old *image) change {
 		}
 	}
 	return c
+}
+
+// follow makes the lists of doors that have others than before odd where they were not, and the reverse.
+func (img *image) follow(old *image) {
+	each(old.doors, img.doors, func(a, b *door) {
+		if a != nil && b != nil {
+			b.profile.odd = a.profile.odd == a.sameLists(b)
+		}
+	})
+}
+
+// each calls fn for the doors of two ordered lists: in pairs where both have one at the same place, with nil
+// for what one has not.
+func each(a, b []door, fn func(a, b *door)) {
+	for i, j := 0, 0; i < len(a) || j < len(b); {
+		switch order := compareAt(a, i, b, j); {
+		case order < 0:
+			fn(&a[i], nil)
+			i++
+		case order > 0:
+			fn(nil, &b[j])
+			j++
+		default:
+			fn(&a[i], &b[j])
+			i, j = i+1, j+1
+		}
+	}
 }
 
 // compareAt compares a[i] with b[j]; what is past the end comes last.

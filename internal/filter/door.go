@@ -91,20 +91,15 @@ func sources(of netip.Addr, list []netip.Prefix) []netip.Prefix {
 }
 
 // members appends all that the sets hold of a door.
-func (d *door) members(list []member) []member {
+func (d *door) members(list []member) []member { return d.lists(d.settings(list)) }
+
+// settings appends what the sets hold of a door beside its lists.
+func (d *door) settings(list []member) []member {
 	f, key := d.profile.family(), d.key()
 	put := func(base, key, value string) {
 		list = append(list, member{f.named(base), element{key, value}})
 	}
 	put(doorsSet, key, d.profile.entrance())
-	if d.Restricted {
-		for _, p := range d.Allow {
-			put(allowSet, key+prefixKey(p), "")
-		}
-	}
-	for _, p := range d.Deny {
-		put(denySet, key+prefixKey(p), "")
-	}
 	for _, r := range d.profile.reasons() {
 		put(dropsSet, key+string(native(uint32(r))), "")
 	}
@@ -119,9 +114,27 @@ func (d *door) members(list []member) []member {
 	return list
 }
 
-// prefixKey is a prefix as it stands in a key behind the door.
-func prefixKey(p netip.Prefix) string {
-	return string(append(native(uint32(p.Bits())), p.Addr().AsSlice()...))
+// lists appends the prefixes that may come to a door, and those that may not.
+func (d *door) lists(list []member) []member {
+	f, key := d.profile.family(), d.key()
+	put := func(base string, p netip.Prefix) {
+		k := key + string(d.profile.lengthKey(p.Bits())) + string(p.Addr().AsSlice())
+		list = append(list, member{f.named(base), element{key: k}})
+	}
+	if d.Restricted {
+		for _, p := range d.Allow {
+			put(allowSet, p)
+		}
+	}
+	for _, p := range d.Deny {
+		put(denySet, p)
+	}
+	return list
+}
+
+// sameLists reports whether the same sources may come to both.
+func (d *door) sameLists(o *door) bool {
+	return d.Restricted == o.Restricted && slices.Equal(d.Allow, o.Allow) && slices.Equal(d.Deny, o.Deny)
 }
 
 // reasons returns why a door of the profile may refuse.

@@ -112,6 +112,10 @@ func (t *Table) repair(d damage) outcome {
 			d = broken
 		}
 	}
+	if d < broken {
+		// What lies about is not to be taken for damage.
+		t.sweep()
+	}
 	was := t.commits
 	switch {
 	case !t.enforced:

@@ -154,3 +154,19 @@ func (f *family) intervals(list []member, base string, ranges []lb.Range) []memb
 	}
 	return list
 }
+
+// build fills an empty table.
+func (img *image) build(b *batch, sets map[string]set) {
+	for _, s := range img.layout.sets() {
+		b.addSet(s)
+	}
+	chains := img.layout.chains()
+	for _, c := range chains {
+		b.addChain(c)
+	}
+	for _, c := range chains {
+		b.addRules(c)
+	}
+	c := img.from(nil)
+	c.write(b, sets)
+}

@@ -27,6 +27,7 @@ const (
 // The chains; with a family's suffix but for base chains.
 const (
 	guardChain  = "guard"
+	judgeChain  = "judge"
 	icmpChain   = "icmp"
 	closedChain = "closed"
 	rejectChain = "reject"
@@ -87,7 +88,7 @@ func (l layout) chains() []chain {
 		for _, r := range reasons() {
 			list = append(list, f.dropping(r, l.log))
 		}
-		list = append(list, f.refusing(l.log), f.rejecting(), f.tooManyPings(), f.closed(), f.icmpChain(), f.guard())
+		list = append(list, f.refusing(l.log), f.rejecting(), f.tooManyPings(), f.closed(), f.icmpChain(), f.judge(), f.guard())
 		guard.rules = append(guard.rules, join(f.is(), f.destinationIn(guardedSet), goTo(f.named(guardChain))))
 		left.rules = append(left.rules, f.leftovers()...)
 		ping.rules = append(ping.rules, f.answering(l.answering[i]))
@@ -108,10 +109,17 @@ func (c chain) at(name string, hook uint32) chain {
 // fromSelf lets pass what the node sends to itself.
 func fromSelf() rule { return join(meta(expr.MetaKeyIIF, native(loopback)...), accept()) }
 
-// guard decides on packets to guarded addresses.
+// guard has packets to guarded addresses judged, and drops what comes back without a verdict. That happens to a
+// packet that is under way while a transaction takes effect: a verdict of after leads it to a chain that has no
+// rules for those of before.
 func (f *family) guard() chain {
+	return chain{name: f.named(guardChain), rules: []rule{say(&expr.Verdict{Kind: expr.VerdictJump, Chain: f.named(judgeChain)}), drop()}}
+}
+
+// judge decides on packets to guarded addresses.
+func (f *family) judge() chain {
 	key, _ := f.to()
-	return chain{name: f.named(guardChain), rules: []rule{
+	return chain{name: f.named(judgeChain), rules: []rule{
 		join(key, say(&expr.Lookup{SourceRegister: reg, SetName: f.named(doorsSet), IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT})),
 		join(meta(expr.MetaKeyL4PROTO, f.icmp), goTo(f.named(icmpChain))),
 		goTo(f.named(closedChain)),

@@ -23,6 +23,9 @@ type profile struct {
 	allow, deny lengths
 	refuse      bool
 	limit, rate int
+	// odd tells a door's lists from those it had before. A packet that is under way while they change may see
+	// the verdict of before and the sets of after: it must not meet half of each.
+	odd bool
 }
 
 // lengths is a set of prefix lengths, 0 to 128.
@@ -110,10 +113,29 @@ func (p profile) rangesChain() string {
 	if next := p.within(); next != accepted {
 		name += "-then-" + next
 	}
+	if p.odd {
+		name += oddSuffix
+	}
 	if len(name) > longestName {
 		name = fmt.Sprintf("ranges-%x", sha256.Sum256([]byte(name)))[:longestName/2]
+		if p.odd {
+			name += oddSuffix
+		}
 	}
 	return p.family().named(name + "-v")
+}
+
+// oddSuffix ends the name of an odd profile's chain, but for the family.
+const oddSuffix = "-odd"
+
+// lengthKey is how a length stands in a key.
+func (p profile) lengthKey(bits int) []byte {
+	const odd = 1 << 8
+	n := uint32(bits)
+	if p.odd {
+		n |= odd
+	}
+	return native(n)
 }
 
 func dashed(what string, l lengths) string {
@@ -152,7 +174,7 @@ func (p profile) rangeRules() []rule {
 	f := p.family()
 	key, next := f.to()
 	sourceIn := func(set string, bits int) rule {
-		length := say(&expr.Immediate{Register: next, Data: native(uint32(bits))})
+		length := say(&expr.Immediate{Register: next, Data: p.lengthKey(bits)})
 		return join(key, length, f.sourceMasked(next+1, bits), f.in(set))
 	}
 	strangers := goTo(f.named(dropChain + sourceRange.String()))

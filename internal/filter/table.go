@@ -53,6 +53,8 @@ type Table struct {
 	actual *image
 	// anew: what is there is not to be taken over.
 	anew bool
+	// stale are members of its sets that nothing leads to any more.
+	stale []member
 	// handle of the table that holds it.
 	handle uint64
 	// sets of the layout in force, by name.
@@ -118,6 +120,7 @@ func (t *Table) reach(want *image) error {
 	if t.actual == nil || t.actual.layout != want.layout {
 		return t.replace(want)
 	}
+	want.follow(t.actual)
 	c := want.from(t.actual)
 	if c.empty() {
 		t.actual = want
@@ -129,16 +132,35 @@ func (t *Table) reach(want *image) error {
 		return t.replace(want)
 	}
 	t.actual = want
-	t.log.Info("filter changed", "doors", len(want.doors), "added", len(c.add), "removed", len(c.remove))
+	t.log.Info("filter changed", "doors", len(want.doors), "added", len(c.add), "removed", len(c.remove)+len(c.later))
 	return nil
 }
 
+// commit makes a change, and takes away what an earlier one left for later.
 func (t *Table) commit(c *change) error {
+	c.remove = append(c.remove, t.stale...)
 	var b batch
 	c.write(&b, t.sets)
-	return t.send(&b)
+	if err := t.send(&b); err != nil {
+		return err
+	}
+	t.stale = c.later
+	return nil
 }
 
+// sweep takes away what an earlier change left for later.
+func (t *Table) sweep() {
+	if t.actual == nil || len(t.stale) == 0 {
+		return
+	}
+	if err := t.commit(&change{}); err != nil {
+		// The table is not what we took it for.
+		t.log.Warn("filter is not as it was left", "err", err)
+		t.hurt(broken)
+	}
+}
+
+// send sends a transaction.
 func (t *Table) send(b *batch) error {
 	t.commits++
 	return t.kernel.commit(b)
@@ -147,31 +169,36 @@ func (t *Table) send(b *batch) error {
 // forget makes the next apply make the table anew, whatever is there.
 func (t *Table) forget() { t.actual, t.anew = nil, true }
 
-// replace makes the table anew, in one transaction: there is no moment without it, or with half of it.
+// replace makes the table anew, in one transaction: there is no moment without it, or with half of it. What is
+// there stays where packets would notice. A base chain gets other rules: the kernel calls a new one ahead of the
+// old, and a packet between the two, while one takes over from the other, would meet neither's rules. A set of
+// intervals gets other elements: those of a new one are found a little later than its rules take effect.
 func (t *Table) replace(want *image) error {
+	t.setsOf(want.layout)
+	t.actual, t.stale = nil, nil
 	var b batch
 	b.create()
-	b.destroy()
-	b.create()
-	t.setsOf(want.layout)
-	for _, s := range want.layout.sets() {
-		b.addSet(s)
+	is, err := outline()
+	inPlace := err == nil && is.clear(&b, want.layout.chains(), t.sets)
+	if inPlace {
+		want.build(&b, t.sets)
+		if err = t.send(&b); err != nil {
+			t.log.Warn("filter that is there cannot get other rules", "err", err)
+		}
 	}
-	chains := want.layout.chains()
-	for _, c := range chains {
-		b.addChain(c)
+	if !inPlace || err != nil {
+		b = batch{}
+		b.create()
+		b.destroy()
+		b.create()
+		want.build(&b, t.sets)
+		err = t.send(&b)
 	}
-	for _, c := range chains {
-		b.addRules(c)
-	}
-	c := want.from(nil)
-	c.write(&b, t.sets)
-	t.actual = nil
-	if err := t.send(&b); err != nil {
+	if err != nil {
 		return err
 	}
 	t.hold(want)
-	t.log.Info("filter in force", "doors", len(want.doors), "elements", len(c.add))
+	t.log.Info("filter in force", "doors", len(want.doors))
 	return nil
 }
 

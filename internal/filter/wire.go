@@ -115,6 +115,9 @@ func (b *batch) addRules(c chain) {
 	}
 }
 
+// flush deletes all rules.
+func (b *batch) flush() { b.add(unix.NFT_MSG_DELRULE, 0, nil) }
+
 // deleteChain deletes a chain and its rules.
 func (b *batch) deleteChain(name string) {
 	b.add(unix.NFT_MSG_DELCHAIN, 0, func(a *attributes) { a.text(unix.NFTA_CHAIN_NAME, name) })
@@ -162,6 +165,11 @@ func (b *batch) addSet(s set) {
 
 // elementsPerMessage keeps the list of a message within the 64 KiB of an attribute.
 const elementsPerMessage = 300
+
+// flushSet deletes all members of a set.
+func (b *batch) flushSet(name string) {
+	b.add(unix.NFT_MSG_DELSETELEM, 0, func(a *attributes) { a.text(unix.NFTA_SET_ELEM_LIST_SET, name) })
+}
 
 // addElements adds members to a set.
 func (b *batch) addElements(s set, elements []element) {

@@ -1,0 +1,187 @@
+package filter
+
+import (
+	"context"
+	"encoding/binary"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/mdlayher/netlink"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// While an address comes and goes, its ranges change, another process takes over and the table is made anew, a
+// flood from a source that may never come goes on: not one packet gets past, from the first filter on.
+func TestFlood(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		const changes = 200
+		w := newWorld(t)
+		survivors := w.survivors()
+		out := w.sender()
+		w.set(desired())
+		ctx, cancel := context.WithCancel(t.Context())
+		var flood sync.WaitGroup
+		var sent int
+		flood.Go(func() {
+			for ctx.Err() == nil {
+				for _, f := range [][2]string{{stranger4, vip4}, {stranger6, vip6}} {
+					out(packet(addr(f[0]), addr(f[1]), "TCP", 80, 1))
+					out(packet(addr(f[0]), addr(f[1]), "UDP", 80, 1))
+					sent += 2
+				}
+			}
+		})
+		roll := rand.New(rand.NewPCG(1, 2))
+		for range changes {
+			d := desired()
+			if roll.IntN(4) > 0 {
+				d.Guarded = nil // The address is guarded for its doors' sake alone.
+				for _, vip := range []string{vip4, vip6} {
+					for _, protocol := range []string{"TCP", "UDP"} {
+						d.Doors = append(d.Doors, lb.Door{
+							Address: addr(vip), Protocol: protocol, Port: 80, Restricted: roll.IntN(2) == 0, Allow: some(roll, addr(vip).Is6()),
+							RateLimit: roll.IntN(3), ConnectionLimit: roll.IntN(3), Refuse: roll.IntN(9) == 0,
+						})
+						if door := &d.Doors[len(d.Doors)-1]; !door.Restricted {
+							door.Deny = prefixes("198.51.100.2/31")
+							if addr(vip).Is6() {
+								door.Deny = prefixes("2001:db8:c::/64")
+							}
+							door.Deny = append(door.Deny, some(roll, addr(vip).Is6())...)
+						}
+					}
+				}
+			}
+			d.Internal = roll.IntN(10) == 0
+			table := w.table
+			if roll.IntN(10) == 0 {
+				table = New(Config{Log: slog.New(slog.DiscardHandler)})
+				w.table = table
+			}
+			w.set(d)
+		}
+		cancel()
+		flood.Wait()
+		out(packet(addr("198.18.0.1"), addr("203.0.113.255"), "UDP", 9, 2))
+		if survivors(2)[1] {
+			t.Errorf("of %d packets some came in", sent)
+		}
+		t.Logf("%d packets", sent)
+	})
+}
+
+// some are ranges without the strangers.
+func some(roll *rand.Rand, v6 bool) (list []netip.Prefix) {
+	for i := range roll.IntN(6) {
+		if v6 {
+			list = append(list, netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 0xee, byte(i)}), 48))
+		} else {
+			list = append(list, netip.PrefixFrom(netip.AddrFrom4([4]byte{203, 0, byte(i), 0}), 24))
+		}
+	}
+	return list
+}
+
+// Fifty ranges given at once are in force when Set returns.
+func TestFiftyRanges(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80)
+		d := tcp(vip4)
+		d.Restricted = true
+		w.set(desired(d))
+		w.finds(silence, w.client, "tcp", client4, vip4, 80)
+		for i := range 49 {
+			d.Allow = append(d.Allow, netip.PrefixFrom(netip.AddrFrom4([4]byte{203, 0, byte(i), 0}), 24))
+		}
+		d.Allow = append(d.Allow, prefixes(client4+"/32")...)
+		w.set(desired(d))
+		w.finds(answer, w.client, "tcp", client4, vip4, 80)
+		w.finds(silence, w.client, "tcp", stranger4, vip4, 80)
+	})
+}
+
+// What a door refuses is logged where it asks for that, with the Service that it is of.
+func TestLog(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		var mu sync.Mutex
+		var lines strings.Builder
+		w.table = New(Config{Log: slog.New(slog.NewTextHandler(writer(func(p []byte) (int, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return lines.Write(p)
+		}), nil))})
+		quiet := tcp(vip6)
+		quiet.Restricted = true
+		d := full()
+		d.Doors[2] = quiet
+		w.set(d)
+		w.run(w.table)
+		nstest.Until(t, patient, "a drop is logged", func() bool {
+			w.finds(silence, w.client, "tcp", stranger6, vip6, 80)
+			w.finds(silence, w.client, "tcp", stranger4, vip4, 80)
+			mu.Lock()
+			defer mu.Unlock()
+			return strings.Contains(lines.String(), "packet refused")
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		for _, want := range []string{"service=ns/web", "reason=source", "source=" + stranger4, "address=" + vip4, "protocol=TCP", "port=80"} {
+			if !strings.Contains(lines.String(), want) {
+				t.Errorf("%s is not in the log:\n%s", want, lines.String())
+			}
+		}
+		if strings.Contains(lines.String(), vip6) {
+			t.Errorf("what nobody asked for is logged:\n%s", lines.String())
+		}
+	})
+}
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }
+
+func FuzzParseHeader(f *testing.F) {
+	f.Add(packet(addr(client4), addr(vip4), "TCP", 80, 1))
+	f.Add(packet(addr(client6), addr(vip6), "UDP", 80, 1))
+	f.Add([]byte{0x4f})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		h, ok := parseHeader(data)
+		if ok && (!h.from.IsValid() || h.from.BitLen() != h.to.BitLen()) {
+			t.Errorf("%x: read as %+v", data, h)
+		}
+	})
+}
+
+// The kernel is trusted, but a message of it may be of another version.
+func FuzzMessages(f *testing.F) {
+	var b batch
+	for _, s := range (layout{}).sets() {
+		b.addElements(s, []element{{key: "1234", value: "5678"}})
+	}
+	for _, m := range b.messages {
+		m.Header.Length = uint32(16 + len(m.Data))
+		if data, err := m.MarshalBinary(); err == nil {
+			f.Add(data)
+		}
+	}
+	f.Add(binary.NativeEndian.AppendUint32(nil, 16))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		_, _ = split(data, false, func(ad *netlink.AttributeDecoder) error {
+			return walk(ad, 3, func(inner *netlink.AttributeDecoder) error {
+				return walk(inner, 1, func(e *netlink.AttributeDecoder) error {
+					_, _, err := decodeElement(e)
+					return err
+				})
+			})
+		})
+	})
+}
