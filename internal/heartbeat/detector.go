@@ -90,8 +90,9 @@ type detector struct {
 	born, lastTick time.Duration
 	// latest and latestBefore are how late the latest beat was, in this minute and the one before.
 	latest, latestBefore, minute time.Duration
-	// graceUntil: before that a silence may be our own.
-	graceUntil time.Duration
+	// graceUntil: before that a silence may be our own. graceFrom is when that began, and
+	// lateAt is when the latest late beat was made.
+	graceFrom, graceUntil, lateAt time.Duration
 	// lapsedAt is when this node last found that it had not been running, epoch counts that.
 	lapsedAt time.Duration
 	epoch    uint64
@@ -114,7 +115,8 @@ func newDetector(s settings, name string, now time.Duration) *detector {
 	me := idOf(name)
 	return &detector{
 		settings: s, self: me, boot: s.random(), peers: map[id]*peer{}, own: claim{about: me, status: Alive},
-		version: 1, born: now, lastTick: now, hold: s.leastHold, minute: now, graceUntil: now + s.leastHold, lapsedAt: now, epoch: 1,
+		version: 1, born: now, lastTick: now, hold: s.leastHold, minute: now,
+		graceFrom: now, graceUntil: now + s.leastHold, lapsedAt: now, epoch: 1,
 	}
 }
 
@@ -134,13 +136,12 @@ func (d *detector) beat(now time.Duration) {
 	gap := now - d.lastTick
 	late := gap - d.interval
 	if late > d.interval/2 {
-		// What did not arrive meanwhile may wait in a queue, or have been lost by a machine that stood still.
-		d.graceUntil = max(d.graceUntil, now+min(late, d.hold))
+		d.grace(now, min(late, d.hold))
 	}
 	if gap > d.hold {
 		d.epoch++
 		d.lapsedAt = now
-		d.graceUntil = now + d.hold
+		d.grace(now, d.hold)
 		d.counts.lapsed++
 	}
 	d.adapt(now, late)
@@ -160,6 +161,18 @@ func (d *detector) beat(now time.Duration) {
 		}
 	}
 	d.greet(now)
+}
+
+// grace holds back our verdicts for a while after this node did not run: what did
+// not arrive meanwhile may wait in a queue, or have been lost by a machine that
+// stood still. A node that goes on like that judges nevertheless, by what it has
+// read each time that it ran; or else it would never see a death.
+func (d *detector) grace(now, wait time.Duration) {
+	if d.lastTick > d.lateAt+d.hold {
+		d.graceFrom = now // it had run as it should
+	}
+	d.lateAt = now
+	d.graceUntil = max(d.graceUntil, min(now+wait, d.graceFrom+mostGrace))
 }
 
 // adapt asks for more time than the least where beats were late in the last

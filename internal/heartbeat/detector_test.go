@@ -174,6 +174,25 @@ func TestStallOfTheWatcher(t *testing.T) {
 	}
 }
 
+// Watchers that run too seldom, and go on so, call nobody dead who lives, and do
+// not wait for better times to see a death.
+func TestSlowWatchers(t *testing.T) {
+	for _, n := range []int{2, 3, 8} {
+		for _, slow := range []time.Duration{100 * ms, 160 * ms, 240 * ms, 320 * ms, 640 * ms} {
+			w := newWorld(11, n)
+			settle(t, w)
+			first := w.nodes[0]
+			for _, o := range w.nodes[1:] {
+				o.slow = slow
+			}
+			w.stays(t, time.Minute, w.all(first, Alive), fmt.Sprintf("%d nodes, up to %v late: alive to all", n, slow))
+			first.up = false // and gossip never notices
+			took := w.must(t, 4*time.Second, w.all(first, Dead), fmt.Sprintf("%d nodes, up to %v late: dead to all", n, slow))
+			t.Logf("%d nodes, up to %v late: dead after %v", n, slow, took)
+		}
+	}
+}
+
 // One broken path is no death: another watcher vouches.
 func TestOnePathCut(t *testing.T) {
 	w := newWorld(6, 4)
@@ -265,6 +284,6 @@ func TestGossipBlocked(t *testing.T) {
 			}
 			return true
 		}
-		w.stays(t, 30*time.Second, all, "alive to all")
+		w.stays(t, 10*time.Second, all, "alive to all")
 	}
 }

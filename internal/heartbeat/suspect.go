@@ -8,6 +8,8 @@ const (
 	confirmTime  = 25 * time.Millisecond
 	askEvery     = 25 * time.Millisecond
 	leastConfirm = 5 * time.Millisecond
+	// mostGrace is for how long on end a watcher that runs too seldom puts its verdicts off.
+	mostGrace = time.Second
 	// fellows is how many other watchers are asked.
 	fellows = 4
 	// slackTime is how long a peer is given more time than it asked for.

@@ -41,7 +41,9 @@ type node struct {
 	// pausedUntil: the process does not run, and packets wait.
 	pausedUntil time.Duration
 	waiting     []packet
-	sent        int
+	// slow is the most that the thread waits for its turn after each step.
+	slow time.Duration
+	sent int
 	// wakes is when the next tick is planned.
 	wakes time.Duration
 }
@@ -157,6 +159,9 @@ func (n *node) run() {
 	for _, o := range n.d.take() {
 		n.sent++
 		w.carry(n, o)
+	}
+	if n.slow > 0 {
+		n.pausedUntil = w.now + n.slow/2 + time.Duration(w.random.Int64N(int64(n.slow/2)))
 	}
 	// A thread wakes a little late.
 	n.plan(max(n.d.due(), w.now) + time.Duration(w.random.Int64N(int64(ms))))
