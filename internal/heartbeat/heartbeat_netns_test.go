@@ -3,13 +3,12 @@ package heartbeat
 import (
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 // ready waits until every speaker hears every other.
-func ready(t *testing.T, speakers []*speaker) {
+func ready(t testing.TB, speakers []*speaker) {
 	t.Helper()
 	for _, s := range speakers {
 		for _, o := range speakers {
@@ -27,10 +26,11 @@ func addresses(t *testing.T, body func(t *testing.T, address string)) {
 }
 
 // Three processes on a real network: one that is killed is mute, one whose plug
-// is pulled is dead, and one that says goodbye is gone, to both others.
+// is pulled is dead, to all others. A kernel refuses packets once all threads of
+// the process have ended, and seldom; the one that is killed allows for that.
 func TestLoss(t *testing.T) {
 	addresses(t, func(t *testing.T, address string) {
-		s := cluster(t, 3, address)
+		s := cluster(t, 3, address, 200)
 		ready(t, s)
 		killed := s[0].signal(t, syscall.SIGKILL)
 		for _, o := range s[1:] {
@@ -53,62 +53,19 @@ func TestStoppedProcess(t *testing.T) {
 	addresses(t, func(t *testing.T, address string) {
 		s := cluster(t, 2, address)
 		ready(t, s)
-		s[0].await(t, "the lease is valid", func(l line) bool { return l.View.Settled })
+		epoch := s[0].await(t, "the lease is valid", func(l line) bool { return l.View.Settled }).View.Epoch
 		stopped := s[0].signal(t, syscall.SIGSTOP)
 		l := s[1].await(t, "stopped is dead", sees(s[0], Dead))
 		t.Logf("dead after %v", l.At-stopped)
-		nstest.Until(t, 5*time.Second, "a second and a half has passed", func() bool { return boottime()-stopped > 1500*ms })
-		s[0].signal(t, syscall.SIGCONT)
-		if l := s[0].await(t, "it runs again", func(l line) bool { return l.Woke }); l.Valid {
+		nstest.Until(t, within, "a second and a half has passed", func() bool { return boottime()-stopped > 1500*ms })
+		continued := s[0].signal(t, syscall.SIGCONT)
+		// Confirmed anew it would be valid in a later epoch.
+		l = s[0].await(t, "it runs again", func(l line) bool { return l.Woke && l.At >= continued })
+		if l.Valid && l.View.Epoch == epoch {
 			t.Error("its lease was valid in the first moment")
 		}
 		s[0].await(t, "it knows that it was called dead", sees(s[0], Held))
-		s[0].await(t, "it may act again", func(l line) bool { return l.View.Settled && l.View.Epoch > 1 })
+		s[0].await(t, "it may act again", func(l line) bool { return l.View.Settled && l.View.Epoch > epoch })
 		s[1].await(t, "it is back", sees(s[0], Held))
-	})
-}
-
-// On a machine with four more busy threads nobody is called dead who is not.
-func TestBusy(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes 15 s")
-	}
-	nstest.Run(t, func(t *testing.T) {
-		s := cluster(t, 3, "192.0.2.%d")
-		ready(t, s)
-		busy(t)
-		end := time.After(12 * time.Second)
-		for {
-			select {
-			case l := <-s[0].lines:
-				s[0].last = l
-				for _, m := range l.View.Members {
-					if m.Status != Alive {
-						t.Fatalf("%s is %v; the latest beat here was %v late", m.Name, m.Status, l.Latest)
-					}
-				}
-				continue
-			case <-end:
-			}
-			break
-		}
-		if !s[0].last.View.Realtime {
-			t.Log("without real-time priority")
-		}
-		for range 5 {
-			pulled := boottime()
-			s[1].ns.SetDown("eth0")
-			for _, o := range []*speaker{s[0], s[2]} {
-				l := o.await(t, "unplugged is dead", sees(s[1], Dead))
-				t.Logf("dead to %s after %v", o.name, l.At-pulled)
-			}
-			s[1].ns.SetUp("eth0")
-			for _, o := range []*speaker{s[0], s[2]} {
-				o.await(t, "plugged in again", sees(s[1], Held))
-			}
-		}
-		for _, o := range s {
-			t.Logf("latest beat of %s: %v late", o.name, o.last.Latest)
-		}
 	})
 }

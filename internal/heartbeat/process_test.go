@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,6 +23,8 @@ const (
 	speakerEnv = "HOLDFAST_HEARTBEAT_SPEAKER"
 	busyEnv    = "HOLDFAST_HEARTBEAT_BUSY"
 	testPort   = 7948
+	// within is for how long tests wait on a machine that has much else to do.
+	within = 30 * time.Second
 )
 
 var testKey = []byte("0123456789abcdef0123456789abcdef")
@@ -54,11 +57,15 @@ func TestProcess(t *testing.T) {
 	if len(arguments) == 0 {
 		t.Skip("started by other tests only")
 	}
-	speak(t, arguments[0], arguments[1:])
+	multiplier, err := strconv.Atoi(arguments[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	speak(t, arguments[0], multiplier, arguments[2:])
 }
 
 // speak is a speaker; peers are of the form name=address, and its own is among them.
-func speak(t *testing.T, name string, peers []string) {
+func speak(t *testing.T, name string, multiplier int, peers []string) {
 	var all []Peer
 	var own netip.Addr
 	for _, p := range peers {
@@ -76,6 +83,7 @@ func speak(t *testing.T, name string, peers []string) {
 	}
 	h, err := New(Config{
 		Log: slog.New(slog.DiscardHandler), NodeName: name, Address: own, Port: testPort, Keys: [][]byte{testKey},
+		Timers:  Timers{Multiplier: multiplier},
 		Changed: func() { changed(); h.Confirm(h.View()) }, Doubt: func(string, netip.Addr) {},
 	})
 	if err != nil {
@@ -118,11 +126,11 @@ type speaker struct {
 	last  line
 }
 
-// cluster starts n speakers on one LAN.
-func cluster(t *testing.T, n int, address string) []*speaker {
+// cluster starts n speakers on one LAN; multipliers are those of the first ones.
+func cluster(t testing.TB, n int, address string, multipliers ...int) []*speaker {
 	t.Helper()
-	self := nstest.Self(t)
-	self.Bridge("br0")
+	lan := nstest.New(t)
+	lan.Bridge("br0")
 	var peers []string
 	for i := range n {
 		peers = append(peers, fmt.Sprintf("node%d=%s", i, fmt.Sprintf(address, i+1)))
@@ -131,27 +139,31 @@ func cluster(t *testing.T, n int, address string) []*speaker {
 	for i := range n {
 		s := &speaker{name: fmt.Sprintf("node%d", i), ns: nstest.New(t)}
 		port := fmt.Sprintf("p%d", i)
-		nstest.Veth(t, self, port, s.ns, "eth0")
-		self.Enslave(port, "br0")
+		nstest.Veth(t, lan, port, s.ns, "eth0")
+		lan.Enslave(port, "br0")
 		bits := "/24"
 		if strings.Contains(address, ":") {
 			bits = "/64"
 		}
 		s.ns.AddAddress("eth0", fmt.Sprintf(address, i+1)+bits)
-		s.start(t, peers)
+		multiplier := 0
+		if i < len(multipliers) {
+			multiplier = multipliers[i]
+		}
+		s.start(t, multiplier, peers)
 		speakers = append(speakers, s)
 	}
 	return speakers
 }
 
-func (s *speaker) start(t *testing.T, peers []string) {
+func (s *speaker) start(t testing.TB, multiplier int, peers []string) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.cmd = s.ns.Command(exe, "-test.run=^TestProcess$", "-test.v")
-	s.cmd.Env = append(os.Environ(), speakerEnv+"="+s.name+" "+strings.Join(peers, " "))
+	s.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %s", speakerEnv, s.name, multiplier, strings.Join(peers, " ")))
 	s.cmd.Stderr = os.Stderr
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {
@@ -175,7 +187,7 @@ func (s *speaker) start(t *testing.T, peers []string) {
 }
 
 // busy starts a process with four busy threads.
-func busy(t *testing.T) {
+func busy(t testing.TB) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -190,9 +202,9 @@ func busy(t *testing.T) {
 }
 
 // await reads what the speaker prints until a line satisfies ok, and returns it.
-func (s *speaker) await(t *testing.T, what string, ok func(line) bool) line {
+func (s *speaker) await(t testing.TB, what string, ok func(line) bool) line {
 	t.Helper()
-	deadline := time.After(15 * time.Second)
+	deadline := time.After(within)
 	for !ok(s.last) {
 		select {
 		case l, open := <-s.lines:
@@ -219,7 +231,7 @@ func sees(of *speaker, status Status) func(line) bool {
 	}
 }
 
-func (s *speaker) signal(t *testing.T, sig syscall.Signal) time.Duration {
+func (s *speaker) signal(t testing.TB, sig syscall.Signal) time.Duration {
 	t.Helper()
 	at := boottime()
 	if err := s.cmd.Process.Signal(sig); err != nil {
