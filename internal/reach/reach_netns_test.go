@@ -12,7 +12,7 @@ import (
 
 // long is what an answer may take on a busy machine, short what silence is given.
 const (
-	long  = 5 * time.Second
+	long  = 30 * time.Second
 	short = 200 * time.Millisecond
 )
 
