@@ -30,7 +30,8 @@ func manyHere(n int) []lb.Announcement {
 }
 
 // TestThousandTakeovers: of a thousand addresses that arrive at once, every
-// announcement of every address reaches the far end.
+// announcement of every address reaches the far end, but for what the kernel of a
+// busy machine says that it dropped on the way.
 func TestThousandTakeovers(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)
@@ -39,8 +40,9 @@ func TestThousandTakeovers(t *testing.T) {
 		var mu sync.Mutex
 		seen := make(map[netip.Addr]int)
 		var last time.Time
+		var overflowed [families]func() uint64
 		for i, proto := range r.protocols {
-			watch(t, n.far, proto, func(frame []byte) {
+			overflowed[i] = watch(t, n.far, proto, func(frame []byte) {
 				m, out := proto.parse(frame, askerMAC)
 				if out != answered || !m.claimed.IsValid() {
 					return
@@ -56,21 +58,45 @@ func TestThousandTakeovers(t *testing.T) {
 				}
 			})
 		}
-		// How often each address was seen, at least.
-		least := func() int {
+		times := len(r.timers.AnnounceTimes)
+		// How many addresses were never seen, and how many announcements were not.
+		missing := func() (never, unseen int) {
 			mu.Lock()
 			defer mu.Unlock()
-			low := len(r.timers.AnnounceTimes)
 			for _, a := range set {
-				low = min(low, seen[a.Address])
+				if seen[a.Address] == 0 {
+					never++
+				}
+				unseen += max(times-seen[a.Address], 0)
 			}
-			return low
+			return never, unseen
+		}
+		// How many frames of the node never came to the watchers, by the kernel's own account.
+		var overflows uint64
+		dropped := func() uint64 {
+			for _, f := range overflowed {
+				overflows += f()
+			}
+			return overflows + n.node.Link("eth0").Attrs().Statistics.TxDropped + n.far.Link("eth0").Attrs().Statistics.RxDropped
+		}
+		// An announcement by ARP is two frames.
+		made := func() bool {
+			c := &r.counts.announcements
+			return c[0][sent].Load()+c[0][failed].Load() >= uint64(2*100*times) && c[1][sent].Load()+c[1][failed].Load() >= uint64(900*times)
 		}
 		start := time.Now()
 		r.Set(Desired{Announcements: set})
-		nstest.Until(t, within, "first announcement of each address", func() bool { return least() >= 1 })
+		nstest.Until(t, within, "an announcement of each address", func() bool { never, _ := missing(); return never == 0 })
+		mu.Lock()
 		t.Logf("each of %d addresses was announced within %v", len(set), last.Sub(start))
-		nstest.Until(t, within, "all announcements of each address", func() bool { return least() == len(r.timers.AnnounceTimes) })
+		mu.Unlock()
+		nstest.Until(t, within, "all announcements of each address", func() bool {
+			_, unseen := missing()
+			return unseen == 0 || made() && uint64(unseen) <= dropped()
+		})
+		if _, unseen := missing(); unseen > 0 {
+			t.Logf("%d announcements were not seen; the kernel dropped %d frames", unseen, dropped())
+		}
 		for _, a := range []netip.Addr{set[99].Address, set[999].Address} {
 			nstest.Until(t, within, "answer", func() bool { return n.ask(t, a) == n.mac() })
 		}
@@ -94,10 +120,13 @@ func TestFloodIsFilteredByTheKernel(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if _, err := w.Write([families][]byte{arpRequest(v4, nil), ns(v6, nil)}[i]); err != nil {
-				t.Fatal(err)
-			}
-			nstest.Until(t, within, "answer after the flood", func() bool { return r.counts.requests[i][answered].Load() == before+1 })
+			// Behind a flood a question may be lost; who asks, asks again.
+			nstest.Until(t, within, "answer after the flood", func() bool {
+				if _, err := w.Write([families][]byte{arpRequest(v4, nil), ns(v6, nil)}[i]); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Fatal(err)
+				}
+				return r.counts.requests[i][answered].Load() > before
+			})
 			if got := r.counts.requests[i][notOurs].Load() + r.counts.requests[i][notRequest].Load(); got != 0 {
 				t.Errorf("%s: %d frames that are no business of ours came through", r.protocols[i].family, got)
 			}

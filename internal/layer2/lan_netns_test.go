@@ -88,8 +88,9 @@ func (k kernelIn) report(m membership, join bool) (err error) {
 	return err
 }
 
-// watch counts, per frame, what arrives at the far host of one protocol.
-func watch(t *testing.T, ns *nstest.NS, proto protocol, saw func(frame []byte)) {
+// watch calls saw with each frame of one protocol that arrives at the far host. It
+// returns what tells how many did not fit into the watcher's buffer since it was asked last.
+func watch(t *testing.T, ns *nstest.NS, proto protocol, saw func(frame []byte)) (overflowed func() uint64) {
 	t.Helper()
 	proto.filter = func([]netip.Addr) []bpf.Instruction { return toUs(pass) }
 	var w wire
@@ -112,4 +113,11 @@ func watch(t *testing.T, ns *nstest.NS, proto protocol, saw func(frame []byte)) 
 		}
 	}()
 	t.Cleanup(func() { w.Close(); <-done })
+	return func() uint64 {
+		stats, err := w.(socket).Stats()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return uint64(stats.Drops)
+	}
 }

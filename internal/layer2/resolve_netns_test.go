@@ -136,7 +136,7 @@ func TestDuplicateAddressDetection(t *testing.T) {
 		if _, err := exec.LookPath("arping"); err != nil {
 			t.Skip("no arping to probe with ARP")
 		}
-		out, err := n.far.Command("arping", "-D", "-I", "eth0", "-c", "1", "-w", "1", v4.String()).CombinedOutput()
+		out, err := n.far.Command("arping", "-D", "-I", "eth0", "-c", "1", "-w", "10", v4.String()).CombinedOutput()
 		if !strings.Contains(string(out), strings.ToUpper(n.mac())) && !strings.Contains(string(out), n.mac()) {
 			t.Errorf("ARP probe is not answered: %v\n%s", err, out)
 		}
