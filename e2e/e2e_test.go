@@ -15,7 +15,10 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 )
 
-var keep = flag.Bool("keep", false, "use a lab that is up already, and leave it up")
+var (
+	keep   = flag.Bool("keep", false, "use a lab that is up already, and leave it up")
+	matrix = flag.Bool("matrix", false, "show every failure of layer 2, and hold it to what is promised")
+)
 
 // env is the cluster that a test works in, with Holdfast installed, the samples
 // applied and an application serving.
