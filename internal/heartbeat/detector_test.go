@@ -185,7 +185,7 @@ func TestSlowWatchers(t *testing.T) {
 			for _, o := range w.nodes[1:] {
 				o.slow = slow
 			}
-			w.stays(t, time.Minute, w.all(first, Alive), fmt.Sprintf("%d nodes, up to %v late: alive to all", n, slow))
+			w.stays(t, 20*time.Second, w.all(first, Alive), fmt.Sprintf("%d nodes, up to %v late: alive to all", n, slow))
 			first.up = false // and gossip never notices
 			took := w.must(t, 4*time.Second, w.all(first, Dead), fmt.Sprintf("%d nodes, up to %v late: dead to all", n, slow))
 			t.Logf("%d nodes, up to %v late: dead after %v", n, slow, took)
