@@ -210,18 +210,21 @@ func testFilterOrder(t *testing.T, e *env) {
 		}
 		must(t, e.WaitReady(t.Context()))
 	})
-	sent := 0
+	sent, came := 0, 0
 	for _, s := range floods {
 		results, err := s.Stop()
 		must(t, err)
 		sent += len(results)
 		for _, r := range results {
 			if r.OK {
-				t.Errorf("%s answered %s: it was reachable unfiltered", r.Answer.Pod, r.Answer.Client)
+				came++
 			}
 		}
 	}
-	t.Logf("none of %d probes came in", sent)
+	t.Logf("%d of %d probes came in", came, sent)
+	if came > 0 {
+		t.Error("the address was reachable unfiltered")
+	}
 	// They would have, but for the filter.
 	e.annotate(t, "order", sourcesAnnotation, nil)
 	e.open(t, testbed.Client, addresses)
