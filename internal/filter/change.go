@@ -28,7 +28,8 @@ func (img *image) from(old *image) change {
 		old = &image{}
 	}
 	var c change
-	var was, want []member
+	var was []member
+	var want []member
 	each(old.doors, img.doors, func(a, b *door) {
 		switch {
 		case b == nil:
@@ -46,7 +47,8 @@ func (img *image) from(old *image) change {
 		was, want = append(was, old.others...), append(want, img.others...)
 	}
 	c.remove, c.add = differ(was, want)
-	before, after := old.chains(), img.chains()
+	img.names = img.chains()
+	before, after := old.names, img.names
 	c.enter = missing(after, before)
 	for name, p := range missing(before, after) {
 		c.leaveChains = append(c.leaveChains, name)
@@ -97,6 +99,9 @@ func compareAt(a []door, i int, b []door, j int) int {
 
 // differ returns what is in was and not in want, and the other way round.
 func differ(was, want []member) (remove, add []member) {
+	if len(was) == 0 {
+		return nil, want
+	}
 	has := make(map[member]bool, len(was))
 	for _, m := range was {
 		has[m] = true

@@ -59,7 +59,7 @@ func TestHeal(t *testing.T) {
 			{"flush", "set", "inet", tableName, "guarded4"},
 			{"delete", "element", "inet", tableName, "allow4", "{ " + vip4 + " . tcp . 80 . 32 . " + client4 + " }"},
 			{"add", "element", "inet", tableName, "allow4", "{ " + vip4 + " . tcp . 80 . 8 . 10.0.0.0 }"},
-			{"add", "rule", "inet", tableName, "judge4", "accept"},
+			{"add", "rule", "inet", tableName, "guard4", "accept"},
 			{"add", "chain", "inet", tableName, "strange"},
 		} {
 			before := w.table.counts.repairs.Load()

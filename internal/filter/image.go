@@ -15,6 +15,8 @@ type image struct {
 	layout layout
 	// doors in order.
 	doors []door
+	// names of the chains that the doors need, once it is known.
+	names map[string]profile
 	// others are the members of sets that belong to no door, ordered.
 	others []member
 }
@@ -91,6 +93,11 @@ func others(d Desired, doors []door) []member {
 	for _, f := range families() {
 		for _, r := range []reason{undeclared, rateLimit} {
 			list = append(list, member{f.named(dropsSet), element{key: f.noDoor(r)}})
+		}
+		for i, door := range doors {
+			if f.has(door.Address) && (i == 0 || doors[i-1].Address != door.Address) {
+				list = append(list, member{f.named(addressesSet), element{key: string(door.Address.AsSlice())}})
+			}
 		}
 		list = f.intervals(list, guardedSet, guarded)
 		list = f.intervals(list, resetSet, d.Reset)

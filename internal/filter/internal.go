@@ -22,28 +22,34 @@ func rewriting() []chain {
 	// Of kind route, so that the kernel looks for the way again once the destination is another.
 	own := chain{name: "internal-output", kind: "route", hook: unix.NF_INET_LOCAL_OUT, priority: beforeConntrack}
 	label := chain{name: "internal-label", kind: "filter", hook: unix.NF_INET_LOCAL_OUT, priority: guardPriority, rules: []rule{labelling()}}
-	back := chain{name: "external", kind: "filter", hook: unix.NF_INET_POST_ROUTING, priority: afterNAT}
+	answers := chain{name: "answers"}
+	back := chain{name: "external", kind: "filter", hook: unix.NF_INET_POST_ROUTING, priority: afterNAT,
+		rules: []rule{join(reply(), labelled(), goTo(answers.name))}}
 	for _, f := range families() {
-		pods.rules = append(pods.rules, join(f.is(), f.fromPod(), f.toClusterIP()))
-		own.rules = append(own.rules, join(f.is(), f.toClusterIP()))
-		back.rules = append(back.rules, join(reply(), labelled(), f.is(), f.fromExternal()))
+		pods.rules = append(pods.rules, f.toClusterIP(f.fromPod()))
+		own.rules = append(own.rules, f.toClusterIP(nil))
+		answers.rules = append(answers.rules, join(f.is(), f.fromExternal()))
 	}
-	return []chain{pods, own, label, back, back.at("external-input", unix.NF_INET_LOCAL_IN)}
+	return []chain{pods, own, label, answers, back, back.at("external-input", unix.NF_INET_LOCAL_IN)}
 }
 
-// fromPod matches packets of this node's pods. The address alone would not do: a forged one may come in
-// from outside.
+// spare is a register that no key reaches.
+const spare = reg + 8
+
+// fromPod matches packets of this node's pods. The address alone would not do: a forged one may come in from
+// outside.
 func (f *family) fromPod() rule {
-	return join(
-		say(f.address(f.source, reg)), f.in(podsSet),
-		say(&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg}, &expr.Lookup{SourceRegister: reg, SetName: uplinksSet, Invert: true}),
+	return say(
+		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: spare}, &expr.Lookup{SourceRegister: spare, SetName: uplinksSet, Invert: true},
+		f.address(f.source, spare), &expr.Lookup{SourceRegister: spare, SetName: f.named(podsSet)},
 	)
 }
 
-// toClusterIP rewrites the destination and marks the packet.
-func (f *family) toClusterIP() rule {
+// toClusterIP rewrites the destination of a packet to a door, if it is from where it should be, and marks it.
+// Who is not on the way to such a door is let go by the first look.
+func (f *family) toClusterIP(from rule) rule {
 	key, _ := f.to()
-	return join(key, f.mapped(internalSet), f.write(f.destination), setMark(math.MaxUint32, internalMark))
+	return join(f.is(), key, f.mapped(internalSet), from, f.write(f.destination), setMark(math.MaxUint32, internalMark))
 }
 
 // fromExternal rewrites the source of an answer.

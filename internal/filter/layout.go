@@ -27,7 +27,7 @@ const (
 // The chains; with a family's suffix but for base chains.
 const (
 	guardChain  = "guard"
-	judgeChain  = "judge"
+	leftChain   = "left"
 	icmpChain   = "icmp"
 	closedChain = "closed"
 	rejectChain = "reject"
@@ -76,24 +76,26 @@ func (l layout) sets() []set {
 // chains returns all chains that are always there, base chains last: a chain comes after those it goes to.
 func (l layout) chains() []chain {
 	guard := chain{name: guardChain, kind: "filter", hook: unix.NF_INET_PRE_ROUTING, priority: guardPriority}
-	left := chain{name: "left", kind: "filter", hook: unix.NF_INET_FORWARD, priority: leftPriority}
+	left := chain{name: "forward", kind: "filter", hook: unix.NF_INET_FORWARD, priority: leftPriority}
 	ping := chain{name: "ping", kind: "nat", hook: unix.NF_INET_PRE_ROUTING, priority: pingPriority}
+	// Answers go out: they are the cheaper half of all packets. With a guarded address as their destination they
+	// belong to a connection that was opened from within, by that address.
+	guard.rules = append(guard.rules, join(reply(), accept()))
 	if l.internal {
 		guard.rules = append(guard.rules, labelling())
 	}
-	guard.rules = append(guard.rules, fromSelf())
-	left.rules = append(left.rules, fromSelf())
+	left.rules = append(left.rules, join(status(ipsDstNAT, true), accept()))
 	var list []chain
 	for i, f := range families() {
 		for _, r := range reasons() {
 			list = append(list, f.dropping(r, l.log))
 		}
-		list = append(list, f.refusing(l.log), f.rejecting(), f.tooManyPings(), f.closed(), f.icmpChain(), f.judge(), f.guard())
-		guard.rules = append(guard.rules, join(f.is(), f.destinationIn(guardedSet), goTo(f.named(guardChain))))
-		left.rules = append(left.rules, f.leftovers()...)
+		list = append(list, f.refusing(l.log), f.rejecting(), f.tooManyPings(), f.closed(), f.icmpChain(), f.guard(), f.leftover())
+		guard.rules = append(guard.rules, f.byDoor(), f.guarded())
+		left.rules = append(left.rules, join(f.is(), f.destinationIn(addressesSet), goTo(f.named(leftChain))))
 		ping.rules = append(ping.rules, f.answering(l.answering[i]))
 	}
-	list = append(list, guard, left, left.at("left-input", unix.NF_INET_LOCAL_IN), ping, ping.at("ping-output", unix.NF_INET_LOCAL_OUT))
+	list = append(list, guard, left, left.at("input", unix.NF_INET_LOCAL_IN), ping, ping.at("ping-output", unix.NF_INET_LOCAL_OUT))
 	if l.internal {
 		list = append(list, rewriting()...)
 	}
@@ -109,28 +111,32 @@ func (c chain) at(name string, hook uint32) chain {
 // fromSelf lets pass what the node sends to itself.
 func fromSelf() rule { return join(meta(expr.MetaKeyIIF, native(loopback)...), accept()) }
 
-// guard has packets to guarded addresses judged, and drops what comes back without a verdict. That happens to a
-// packet that is under way while a transaction takes effect: a verdict of after leads it to a chain that has no
-// rules for those of before.
-func (f *family) guard() chain {
-	return chain{name: f.named(guardChain), rules: []rule{say(&expr.Verdict{Kind: expr.VerdictJump, Chain: f.named(judgeChain)}), drop()}}
+// byDoor leads packets to the rules of their door. A packet that is under way while a transaction takes effect
+// may be led to a chain of after, which has no rules for those of before: it comes back without a verdict, and
+// ends where those do that came to no door.
+func (f *family) byDoor() rule {
+	key, _ := f.to()
+	return join(f.is(), key, say(&expr.Lookup{SourceRegister: reg, SetName: f.named(doorsSet), IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT}))
 }
 
-// judge decides on packets to guarded addresses.
-func (f *family) judge() chain {
-	key, _ := f.to()
-	return chain{name: f.named(judgeChain), rules: []rule{
-		join(key, say(&expr.Lookup{SourceRegister: reg, SetName: f.named(doorsSet), IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT})),
+// guarded leads all other packets to guarded addresses to where they end. Behind the doors: it costs more than
+// to find a door.
+func (f *family) guarded() rule {
+	return join(f.is(), f.destinationIn(guardedSet), goTo(f.named(guardChain)))
+}
+
+// guard decides on packets to guarded addresses that came to no door.
+func (f *family) guard() chain {
+	return chain{name: f.named(guardChain), rules: []rule{
 		join(meta(expr.MetaKeyL4PROTO, f.icmp), goTo(f.named(icmpChain))),
 		goTo(f.named(closedChain)),
 	}}
 }
 
-// closed ends what came to no door. Answers on a connection that was opened from within, with a guarded
-// address as its source, are nobody's knock.
+// closed ends what came to no door.
 func (f *family) closed() chain {
 	return chain{name: f.named(closedChain), rules: []rule{
-		join(reply(), accept()),
+		fromSelf(),
 		f.count(undeclared),
 		join(f.destinationIn(resetSet), goTo(f.named(rejectChain))),
 		drop(),
@@ -160,17 +166,18 @@ func (f *family) icmpChain() chain {
 		const solicitation, advertisement = 135, 136
 		rules = append(rules, join(typ(solicitation), accept()), join(typ(advertisement), accept()))
 	}
-	return chain{name: f.named(icmpChain), rules: append(rules, join(reply(), accept()), f.count(undeclared), drop())}
+	return chain{name: f.named(icmpChain), rules: append(rules, f.count(undeclared), drop())}
 }
 
-// leftovers drops what still has a guarded address where the packet leaves the node or meets a socket of it:
-// kube-proxy did not take it. Forwarded, it would come back by the default route; delivered, it would meet
-// the node's own services.
-func (f *family) leftovers() []rule {
-	left := join(f.is(),
-		say(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg}, &expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: []byte{f.icmp}}),
-		f.destinationIn(guardedSet))
-	return []rule{join(left, goTo(f.named(dropChain+unserved.String())))}
+// leftover drops what still has the address of a door where the packet leaves the node or meets a socket of it:
+// kube-proxy did not take it. Forwarded, it would come back by the default route; delivered, it would meet the
+// node's own services.
+func (f *family) leftover() chain {
+	return chain{name: f.named(leftChain), rules: []rule{
+		fromSelf(),
+		join(meta(expr.MetaKeyL4PROTO, f.icmp), accept()),
+		goTo(f.named(dropChain + unserved.String())),
+	}}
 }
 
 // answering sends echo requests to the node itself, which answers them from the address that was asked.

@@ -76,9 +76,6 @@ func (f *family) dropping(r reason, log bool) chain {
 // refusing answers at once, so that the client turns elsewhere. A connection that is there already goes on:
 // its endpoint may be draining.
 func (f *family) refusing(log bool) chain {
-	settled := say(&expr.Ct{Key: expr.CtKeySTATUS, Register: reg},
-		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: native(ipsConfirmed), Xor: native(0)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: native(0)})
-	rules := append([]rule{join(settled, accept())}, f.noting(noEndpoint, log)...)
+	rules := append([]rule{join(status(ipsConfirmed, true), accept())}, f.noting(noEndpoint, log)...)
 	return chain{name: f.named(refuseChain), rules: append(rules, rejections()...)}
 }

@@ -138,17 +138,28 @@ func state(bits uint32) rule {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: native(0)})
 }
 
-// ipsConfirmed is IPS_CONFIRMED of linux/netfilter/nf_conntrack_common.h: set once a connection's first
-// packet has left the node, or reached a socket on it.
-const ipsConfirmed = 1 << 3
+// Bits of a connection's status, IPS_… of linux/netfilter/nf_conntrack_common.h.
+const (
+	// ipsConfirmed is set once a connection's first packet has left the node, or reached a socket on it.
+	ipsConfirmed = 1 << 3
+	// ipsDstNAT is set once its destination was translated.
+	ipsDstNAT = 1 << 5
+)
+
+// status matches a connection that has the bit, or has it not.
+func status(bit uint32, set bool) rule {
+	op := expr.CmpOpEq
+	if set {
+		op = expr.CmpOpNeq
+	}
+	return say(&expr.Ct{Key: expr.CtKeySTATUS, Register: reg},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: native(bit), Xor: native(0)},
+		&expr.Cmp{Op: op, Register: reg, Data: native(0)})
+}
 
 // opening matches the packet that would open a connection. The state "new" would not do: UDP has it until
 // the first answer.
-func opening() rule {
-	return say(&expr.Ct{Key: expr.CtKeySTATUS, Register: reg},
-		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: native(ipsConfirmed), Xor: native(0)},
-		&expr.Cmp{Register: reg, Data: native(0)})
-}
+func opening() rule { return status(ipsConfirmed, false) }
 
 // Directions of IP_CT_DIR_….
 const directionReply = 1

@@ -212,7 +212,7 @@ func (s set) encode(a *attributes, e element) {
 					a.number(unix.NFTA_VERDICT_CODE, nfAccept)
 					return
 				}
-				a.number(unix.NFTA_VERDICT_CODE, uint32(math.MaxUint32+1+unix.NFT_GOTO))
+				a.number(unix.NFTA_VERDICT_CODE, uint32(math.MaxUint32+1+unix.NFT_JUMP))
 				a.text(unix.NFTA_VERDICT_CHAIN, e.value)
 			})
 		})
