@@ -50,7 +50,7 @@ spec: {addresses: [192.0.2.32/28], autoAssign: false, serviceAllocation: {namesp
 		"not-in-pool":      {annotation(addresses, "203.0.113.5"), "AddressNotInPool", "203.0.113.5"},
 		"unreadable":       {annotation(addresses, "banana"), "InvalidRequest", "banana"},
 		"two-of-one-kind":  {annotation(addresses, "172.30.0.129,172.30.0.130"), "InvalidRequest", "172.30.0.130"},
-		"other-pool-asked": {func(s *corev1.Service) { routed(s); annotation(addresses, "172.30.0.150")(s) }, "AddressNotInPool", "172.30.0.150"},
+		"other-pool-asked": {func(s *corev1.Service) { routed(s); annotation(addresses, "172.30.0.189")(s) }, "AddressNotInPool", "172.30.0.189"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := e.create(t, e.app, "refused-"+name, tc.change)
