@@ -59,10 +59,8 @@ func TestFlood(t *testing.T) {
 				}
 			}
 			d.Internal = roll.IntN(10) == 0
-			table := w.table
 			if roll.IntN(10) == 0 {
-				table = New(Config{Log: slog.New(slog.DiscardHandler)})
-				w.table = table
+				w.table = New(Config{Log: slog.New(slog.DiscardHandler)})
 			}
 			w.set(d)
 		}

@@ -66,6 +66,11 @@ func run(ctx context.Context, only string) error {
 	if err != nil {
 		return err
 	}
+	filterFound, err := measureFilter(ctx, only)
+	if err != nil {
+		return err
+	}
+	found = found || filterFound
 	for _, s := range all {
 		if !slices.ContainsFunc(s.names, func(name string) bool { return len(selected(name, only)) > 0 }) {
 			continue

@@ -32,3 +32,14 @@ func TestQuantile(t *testing.T) {
 		}
 	}
 }
+
+func TestMetricsOf(t *testing.T) {
+	out := []byte("cpu: any\nBenchmarkFull10k-2 \t 9\t 848 ns/op\t 848.9 full_10k_ms\t 12.69 kernel_MiB\nPASS\n")
+	want := map[string]string{"ns/op": "848", "full_10k_ms": "848.9", "kernel_MiB": "12.69"}
+	if diff := cmp.Diff(want, metricsOf(out, "Full10k")); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	if got := metricsOf(out, "OneChange"); len(got) != 0 {
+		t.Errorf("metrics of another benchmark: %v", got)
+	}
+}
