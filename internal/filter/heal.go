@@ -2,9 +2,13 @@ package filter
 
 import (
 	"context"
+	"errors"
+	"os"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // Timers of a Table; a zero field means its default.
@@ -121,6 +125,7 @@ func (t *Table) repair(d damage) outcome {
 	case !t.enforced:
 	case d == broken:
 		t.forget()
+		t.shut()
 	case d == edited:
 		t.actual = nil
 	default:
@@ -140,4 +145,28 @@ func (t *Table) repair(d damage) outcome {
 	t.counts.repairs.Add(1)
 	t.log.Warn("filter repaired")
 	return repaired
+}
+
+// many is how many doors take longer to build than an address with ranges may be open.
+const many = 500
+
+// shut closes the addresses with ranges, if the table is gone and takes its time to be built.
+func (t *Table) shut() {
+	if _, err := handle(); len(t.desired.Doors) < many || !errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	var closed Desired
+	for _, d := range t.desired.Doors {
+		if a := d.Address.Unmap(); d.HasRanges() && a.IsValid() {
+			closed.Guarded = append(closed.Guarded, lb.Range{From: a, To: a})
+		}
+	}
+	img, err := newImage(closed, !t.noLog)
+	if err == nil {
+		err = t.replace(img)
+	}
+	if err != nil {
+		t.log.Warn("addresses with ranges cannot be shut", "err", err)
+	}
+	t.forget()
 }

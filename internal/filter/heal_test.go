@@ -85,6 +85,33 @@ func TestHeal(t *testing.T) {
 	})
 }
 
+// A table that takes its time to be built anew opens nothing meanwhile: what has ranges is shut first.
+func TestShut(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80)
+		d := full()
+		d.Doors = append(d.Doors, crowd().Doors[:many]...)
+		six := tcp(closedVIP6)
+		d.Doors = append(d.Doors, six)
+		w.set(d)
+		w.node.Output("nft", "delete", "table", "inet", tableName)
+		w.finds(answer, w.client, "tcp", stranger4, vip4, 80)
+		w.table.mu.Lock()
+		w.table.shut()
+		w.table.mu.Unlock()
+		w.finds(silence, w.client, "tcp", stranger4, vip4, 80)
+		w.finds(silence, w.client, "tcp", client4, vip4, 80)
+		if got := w.table.repair(broken); got != repaired {
+			t.Fatalf("outcome %v", got)
+		}
+		w.intact(w.table)
+		w.finds(silence, w.client, "tcp", stranger4, vip4, 80)
+		w.finds(answer, w.client, "tcp", client4, vip4, 80)
+	})
+}
+
 // intact fails the test unless the kernel holds what a table takes it to hold, and nothing is left over.
 func (w *world) intact(table *Table) {
 	w.t.Helper()
