@@ -174,9 +174,7 @@ func TestForeignClaims(t *testing.T) {
 		for i := range 2 {
 			nstest.Until(t, within, "conflict noticed", func() bool { c := r.State().Addresses[i].Conflict; return c != nil && c.MAC == askerMAC })
 		}
-		if got := r.counts.repairs[repairConflict].Load(); got != 2 {
-			t.Errorf("defended %d times", got)
-		}
+		nstest.Until(t, within, "both defended", func() bool { return r.counts.repairs[repairConflict].Load() == 2 })
 		for _, addr := range []netip.Addr{v4, v6} {
 			nstest.Until(t, within, addr.String()+" is still ours", func() bool { return n.ask(t, addr) == n.mac() })
 		}
