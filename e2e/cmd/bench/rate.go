@@ -13,6 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 )
 
 const (
@@ -145,27 +148,23 @@ func pending(s *corev1.Service) bool {
 func released(s *corev1.Service) bool { return len(s.Finalizers) == 0 }
 
 // waitAll watches until every Service of a client is as wanted: a list again and
-// again would slow down what is measured.
+// again would slow down what is measured. A watch that the API server ends is begun anew.
 func waitAll(ctx context.Context, b *testbed.Bed, whose string, wanted func(*corev1.Service) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, rateLimit)
 	defer cancel()
-	events, err := b.Kube.CoreV1().Services(app.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: "bench=" + whose})
-	if err != nil {
-		return fmt.Errorf("watch Services: %w", err)
-	}
-	defer events.Stop()
+	services := cache.NewFilteredListWatchFromClient(b.Kube.CoreV1().RESTClient(), "services", app.Namespace,
+		func(o *metav1.ListOptions) { o.LabelSelector = "bench=" + whose })
 	done := map[string]bool{}
-	for event := range events.ResultChan() {
-		s, ok := event.Object.(*corev1.Service)
-		if !ok {
-			continue
-		}
-		if done[s.Name] = wanted(s); !done[s.Name] {
+	_, err := watchtools.UntilWithSync(ctx, services, &corev1.Service{}, nil, func(event watch.Event) (bool, error) {
+		if s, ok := event.Object.(*corev1.Service); ok && wanted(s) {
+			done[s.Name] = true
+		} else if ok {
 			delete(done, s.Name)
 		}
-		if len(done) == *statuses {
-			return nil
-		}
+		return len(done) == *statuses, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for Services, %d of %d got there: %w", len(done), *statuses, err)
 	}
-	return fmt.Errorf("wait for Services: only %d of %d got there", len(done), *statuses)
+	return nil
 }
