@@ -102,14 +102,14 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 	go func() {
 		// What a responder would do first after the process ran again.
 		runtime.LockOSThread()
-		for last := boottime(); ; {
+		last := boottime()
+		for range time.Tick(100 * time.Microsecond) {
 			now := boottime()
 			valid := h.Valid()
 			if now-last > time.Second {
 				lines <- line{At: now, Woke: true, Valid: valid, View: h.View()}
 			}
 			last = now
-			time.Sleep(100 * time.Microsecond)
 		}
 	}()
 	if err := h.Run(t.Context()); err != nil {
