@@ -36,6 +36,12 @@ type fault struct {
 }
 
 var faults = []fault{
+	{name: "drain", hit: drain, mend: uncordon, free: true, always: true},
+	{name: "exclusion label", hit: setLabel(`""`), mend: setLabel("null"), free: true},
+	{name: "advertisement edited", hit: excludeOwner, mend: includeOwner, free: true},
+	{name: "rolling update", hit: rollOut, free: true},
+	{name: "speaker's pod deleted", hit: deleteSpeaker, free: true, always: true},
+	{name: "speaker killed", hit: killSpeaker, free: true, always: true},
 	{name: "power-off of the owner", hit: powerOff, mend: powerOn, always: true},
 	{name: "link of the owner down", hit: setLink(false), mend: setLink(true), lasts: hold},
 	{name: "owner frozen", hit: freeze, mend: thaw, lasts: hold},
@@ -47,12 +53,6 @@ var faults = []fault{
 	{name: "API server down, then power-off", hit: withoutAPI, mend: withAPI},
 	{name: "no controller, then power-off", hit: withoutControllers, mend: withControllers},
 	{name: "two nodes at once", hit: powerOffBoth, mend: powerOnBoth},
-	{name: "drain", hit: drain, mend: uncordon, free: true, always: true},
-	{name: "exclusion label", hit: setLabel(`""`), mend: setLabel("null"), free: true},
-	{name: "advertisement edited", hit: excludeOwner, mend: includeOwner, free: true},
-	{name: "rolling update", hit: rollOut, free: true},
-	{name: "speaker's pod deleted", hit: deleteSpeaker, free: true, always: true},
-	{name: "speaker killed", hit: killSpeaker, free: true, always: true},
 }
 
 // testL2Matrix breaks one thing after the other, and says what a client saw of it:

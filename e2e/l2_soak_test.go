@@ -28,6 +28,7 @@ const (
 func TestSoak(t *testing.T) {
 	e := setUp(t, lab.ProxyNFTables)
 	s := newStage(t, e)
+	must(t, s.Restrict(t.Context()))
 	busy(t)
 	t.Run("PowerOffs", func(t *testing.T) { s.soakPowerOffs(t) })
 	t.Run("Quiet", func(t *testing.T) { s.soakQuiet(t) })

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // stageName is of the Service, the pool and the L2Advertisement of a Stage.
@@ -73,6 +74,17 @@ spec:
 `, stageName, hostnameLabel, strings.Join(s.Announcers, ", "))
 }
 
+// Restrict keeps the third worker from announcing at all: then one of the two that is held down,
+// because it died lately, is the last candidate and takes over at once.
+func (s *Stage) Restrict(ctx context.Context) error {
+	patch := fmt.Appendf(nil, `{"spec": {"nodeSelectors": [{"matchExpressions": [{"key": %q, "operator": "NotIn", "values": [%q]}]}]}}`, hostnameLabel, s.Anchor)
+	_, err := s.Resource(L2Advertisements).Patch(ctx, s.Advertisement(), types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("restrict the stage: %w", err)
+	}
+	return nil
+}
+
 // Advertisement is the name of the stage's L2Advertisement.
 func (s *Stage) Advertisement() string { return stageName }
 
@@ -87,10 +99,10 @@ func (s *Stage) Clear(ctx context.Context) error {
 }
 
 // Owner waits until one of the two announcers owns both addresses, and returns it:
-// a node that was away takes back only after a while.
+// a node that was away takes back only after its hold-down, which is 5 minutes at most.
 func (s *Stage) Owner(ctx context.Context) (string, error) {
 	var owner string
-	err := Until(ctx, 2*time.Minute, "one of "+strings.Join(s.Announcers, ", ")+" to own the addresses", func(ctx context.Context) error {
+	err := Until(ctx, 6*time.Minute, "one of "+strings.Join(s.Announcers, ", ")+" to own the addresses", func(ctx context.Context) error {
 		var owners []string
 		for _, a := range s.Addresses {
 			o, err := s.WaitOwner(ctx, Client, a)

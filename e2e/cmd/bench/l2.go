@@ -80,6 +80,9 @@ func onStage(ctx context.Context, b *testbed.Bed, run func(*testbed.Stage) error
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Clear(context.WithoutCancel(ctx))) }()
+	if err := s.Restrict(ctx); err != nil {
+		return err
+	}
 	return run(s)
 }
 
