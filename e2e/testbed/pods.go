@@ -3,6 +3,7 @@ package testbed
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -82,13 +83,35 @@ func (b *Bed) WaitNode(ctx context.Context, node string, since time.Time) error 
 		if err != nil {
 			return err
 		}
-		for _, c := range n.Status.Conditions {
-			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-				return nil
+		if !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		}) {
+			return fmt.Errorf("it is not Ready")
+		}
+		return b.startedSince(ctx, node, since)
+	})
+}
+
+// startedSince checks that every container on a node was started after a time: until
+// the kubelet knows better, pods of before stand there as ready.
+func (b *Bed) startedSince(ctx context.Context, node string, since time.Time) error {
+	pods, err := b.Kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	if err != nil {
+		return fmt.Errorf("list pods of %s: %w", node, err)
+	}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		for _, c := range p.Status.ContainerStatuses {
+			// The API's times are of whole seconds.
+			if c.State.Running == nil || c.State.Running.StartedAt.Time.Before(since.Truncate(time.Second)) {
+				return fmt.Errorf("container %s of pod %s was not started", c.Name, p.Name)
 			}
 		}
-		return fmt.Errorf("it is not Ready")
-	})
+	}
+	return nil
 }
 
 // KillSpeaker ends a node's speaker without a goodbye, as the kernel does that is out
