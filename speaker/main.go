@@ -100,7 +100,10 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	partition := &witness{node: s.nodeName, log: log, alive: w.alive, changed: work.Kick}
 	looks := loop.New(loop.Config{Name: "partition", Log: log, Sync: partition.sync})
 	partition.kick, w.aside = looks.Kick, partition.aside
-	w.planned = func() { reports.Kick(); tells.Kick() }
+	sweep := &sweeper{options: s.Options, log: log, alive: w.alive, forgotten: &w.forgotten}
+	sweeps := loop.New(loop.Config{Name: "sweep", Log: log, Sync: sweep.sync})
+	sweep.kick = sweeps.Kick
+	w.planned = func() { reports.Kick(); tells.Kick(); sweeps.Kick() }
 
 	w.cluster, err = k8s.New(clients, k8s.Config{
 		Log: log, Component: "holdfast-speaker", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Speaker: true, Kick: work.Kick,
@@ -108,7 +111,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	partition.cluster = w.cluster
+	partition.cluster, sweep.cluster = w.cluster, w.cluster
 	w.links = link.New(log, work.Kick)
 	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links, Lease: w, Changed: reports.Kick})
 	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: s.nodeName, Kick: reports.Kick})
@@ -138,6 +141,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group.Go(func() error { return reports.Run(ctx) })
 	group.Go(func() error { return tells.Run(ctx) })
 	group.Go(func() error { return looks.Run(ctx) })
+	group.Go(func() error { return sweeps.Run(ctx) })
 	group.Go(func() error { return httpd.Serve(ctx, s.MetricsListen, httpd.Metrics(registry)) })
 	group.Go(func() error {
 		return httpd.Serve(ctx, s.HealthListen, httpd.Health(func() error { return w.ready(work.Done()) }))

@@ -15,6 +15,8 @@ var (
 		[]string{"state"}, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Problems of this node that a user must mend.", []string{"kind", "reason"}, nil)
+	forgottenDesc = prometheus.NewDesc("holdfast_stranded_attempts_forgotten_total",
+		"Attempts to connect that waited for an endpoint on a dead node, which the kernel was made to forget.", nil, nil)
 )
 
 // nodeReasons are all that a speaker may have to say of its node.
@@ -24,12 +26,14 @@ var nodeReasons = []lb.Reason{lb.FilterNotEnforceable, lb.FilterNotInForce, lb.S
 func (w *syncer) Describe(ch chan<- *prometheus.Desc) {
 	ch <- membersDesc
 	ch <- problemsDesc
+	ch <- forgottenDesc
 	heartbeat.Describe(ch)
 }
 
 // Collect implements prometheus.Collector from the membership at scrape time, and from the last run.
 func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	w.collectProblems(ch)
+	ch <- prometheus.MustNewConstMetric(forgottenDesc, prometheus.CounterValue, float64(w.forgotten.Load()))
 	m := w.members.Load()
 	if m == nil {
 		return

@@ -45,6 +45,8 @@ type syncer struct {
 	// stopping: this speaker has been told to stop, and leaves what it announces to
 	// the others; saidGoodbye: there was a plan since, and the others were told.
 	stopping, saidGoodbye atomic.Bool
+	// forgotten counts attempts to connect to lost endpoints: see sweeper.
+	forgotten atomic.Int64
 }
 
 // planned is the outcome of one run.

@@ -1,6 +1,9 @@
 package config
 
 import (
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -46,4 +49,38 @@ func (e *endpoints) add(node *string) {
 // terminates may go on serving what it has. publishNotReadyAddresses is in Ready already.
 func canServe(c discoveryv1.EndpointConditions) bool {
 	return c.Ready == nil || *c.Ready || c.Serving != nil && *c.Serving
+}
+
+// LostEndpoints returns the addresses of endpoints on some nodes that cannot serve, and
+// are of Services that o serves. One that can serve another Service is not among them.
+func (o Options) LostEndpoints(services []*corev1.Service, slices []*discoveryv1.EndpointSlice, nodes map[string]bool) map[netip.Addr]bool {
+	served := map[lb.Key]bool{}
+	for _, s := range services {
+		if o.Serves(s) {
+			served[lb.Key{Namespace: s.Namespace, Name: s.Name}] = true
+		}
+	}
+	lost, serving := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for _, slice := range slices {
+		ours := served[lb.Key{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}]
+		for _, e := range slice.Endpoints {
+			if e.NodeName == nil || !nodes[*e.NodeName] {
+				continue
+			}
+			for _, text := range e.Addresses {
+				a, err := netip.ParseAddr(text)
+				switch {
+				case err != nil: // the name of a host, or nothing we could read
+				case canServe(e.Conditions):
+					serving[a] = true
+				case ours:
+					lost[a] = true
+				}
+			}
+		}
+	}
+	for a := range serving {
+		delete(lost, a)
+	}
+	return lost
 }

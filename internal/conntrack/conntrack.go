@@ -1,0 +1,62 @@
+// Package conntrack has the kernel forget attempts to connect that wait for an
+// endpoint which is gone. The kernel keeps sending a connection to the endpoint that
+// kube-proxy chose for its first packet, also where that endpoint never answered: a
+// client goes on asking a dead one until it gives up, and so does the next that comes
+// from the same port, for two minutes (nf_conntrack_tcp_timeout_syn_sent).
+// Once that is forgotten, the client's next attempt is led to an endpoint that lives.
+package conntrack
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// synSent is TCP_CONNTRACK_SYN_SENT of linux/netfilter/nf_conntrack_tcp.h: nobody has answered.
+const synSent = 1
+
+// Forget deletes the entries of TCP connections that wait for the first answer of one
+// of the endpoints and were led there by destination NAT, and returns how many these were. Connections that
+// were ever answered stay. It takes CAP_NET_ADMIN, and time in proportion to the size of the table.
+func Forget(endpoints map[netip.Addr]bool) (int, error) {
+	var families [2]bool
+	for a := range endpoints {
+		families[familyOf(a)] = true
+	}
+	forgotten := 0
+	var errs []error
+	for i, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
+		if !families[i] {
+			continue
+		}
+		n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, waiting(endpoints))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("delete entries of conntrack: %w", err))
+		}
+		forgotten += int(n)
+	}
+	return forgotten, errors.Join(errs...)
+}
+
+func familyOf(a netip.Addr) int {
+	if a.Is4() {
+		return 0
+	}
+	return 1
+}
+
+// waiting matches what Forget deletes.
+type waiting map[netip.Addr]bool
+
+func (w waiting) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
+	tcp, ok := f.ProtoInfo.(*netlink.ProtoInfoTCP)
+	if !ok || tcp == nil || tcp.State != synSent {
+		return false
+	}
+	// Who answers is the source of the other direction.
+	endpoint, ok := netip.AddrFromSlice(f.Reverse.SrcIP)
+	return ok && w[endpoint.Unmap()] && !f.Forward.DstIP.Equal(f.Reverse.SrcIP)
+}
