@@ -19,6 +19,10 @@ const (
 	// quietTime is how long a speaker may be missing before that is worth a write: as
 	// long as a restart takes.
 	quietTime = 10 * time.Second
+	// doubtTime is how long it is in doubt whether a node can be reached whose kernel answers
+	// while its speaker fell silent without a reason: time enough to read that it is this
+	// node whom the others do not hear (members.Witness).
+	doubtTime = 1500 * time.Millisecond
 	// mostNamed bounds the lists of nodes.
 	mostNamed = 128
 )
@@ -34,18 +38,24 @@ type silent struct {
 	unreachable time.Time
 	// answering since when, while it is still called unreachable.
 	answering time.Time
-	// asked is when its kernel was last asked.
-	asked time.Time
+	// asked is when its kernel was last asked, and answered what came of it.
+	asked    time.Time
+	answered bool
+	// explained: its speaker said goodbye, or its kernel had said that it is gone.
+	explained bool
 }
 
 // keep forgets the nodes that are heard again, or gone, and takes up those that are
-// missed now.
-func (s silence) keep(now time.Time, missed []string) {
-	maps.DeleteFunc(s, func(node string, _ silent) bool { return !slices.Contains(missed, node) })
-	for _, node := range missed {
-		if _, known := s[node]; !known {
-			s[node] = silent{since: now.Add(-noticeTime)}
+// missed now; explained are those of them that are missed for a reason.
+func (s silence) keep(now time.Time, missed, explained map[string]bool) {
+	maps.DeleteFunc(s, func(node string, _ silent) bool { return !missed[node] })
+	for node := range missed {
+		n, known := s[node]
+		if !known {
+			n.since = now.Add(-noticeTime)
 		}
+		n.explained = n.explained || explained[node]
+		s[node] = n
 	}
 }
 
@@ -76,8 +86,42 @@ func (s silence) heard(now time.Time, node string, answered bool) {
 	case now.Sub(n.answering) >= bootTime:
 		n.unreachable, n.answering = time.Time{}, time.Time{}
 	}
-	n.asked = now
+	n.asked, n.answered = now, answered
 	s[node] = n
+}
+
+// lost reports whether the node cannot be reached, and whether that is known: what
+// is not known to be there counts as lost.
+func (n silent) lost(now time.Time) (lost, known bool) {
+	switch {
+	case n.asked.IsZero():
+		return true, false
+	case !n.answered:
+		return true, true
+	case !n.explained && now.Sub(n.since) < doubtTime:
+		return true, false
+	}
+	return false, true
+}
+
+// answer reports whether any node's kernel does.
+func (s silence) answer() bool {
+	for _, n := range s {
+		if n.answered {
+			return true
+		}
+	}
+	return false
+}
+
+// complete reports whether every node has been asked.
+func (s silence) complete() bool {
+	for _, n := range s {
+		if n.asked.IsZero() {
+			return false
+		}
+	}
+	return true
 }
 
 // unreachable lists the nodes that are silent altogether, by name.

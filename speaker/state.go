@@ -5,22 +5,16 @@ import (
 	"log/slog"
 	"reflect"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
-	"github.com/holdfast-lb/holdfast/internal/reach"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
-	// kernelTime is what a node's kernel has to answer. On a LAN it takes a millisecond.
-	kernelTime = 150 * time.Millisecond
-	// asksAtOnce bounds the nodes that are asked side by side.
-	asksAtOnce = 64
 	// stateInterval is the least time between two writes that can wait, and statePace
 	// that for each living speaker: all together write a hundred times a second at most.
 	stateInterval = time.Second
@@ -41,17 +35,17 @@ const (
 // stateWriter keeps the SpeakerState of this node current. It runs in a loop of its
 // own: that a node is silent must be written at once, whatever else is being written.
 type stateWriter struct {
-	node        string
-	membersPort uint16
-	log         *slog.Logger
-	cluster     *k8s.Cluster
+	node    string
+	log     *slog.Logger
+	cluster *k8s.Cluster
 	// alive returns the nodes of the living speakers, nil while that is not known.
 	alive    func() map[string]bool
+	silence  func(now time.Time) silentNodes
 	layer2   func() layer2.State
 	sessions func() []bgp.Session
 	kick     func()
 
-	silence silence
+	silent  silentNodes
 	written v1beta1.SpeakerStateStatus
 	at      time.Time
 	due     *time.Timer
@@ -63,13 +57,13 @@ func (w *stateWriter) sync(ctx context.Context) error {
 	if alive == nil || !w.cluster.Synced() || w.cluster.Uninstalling() {
 		return nil
 	}
-	speakers := w.cluster.Speakers(w.membersPort)
-	next := w.listen(ctx, speakers, alive)
 	now := time.Now()
-	want := w.status(now, len(speakers), len(alive))
+	if w.silent = w.silence(now); !w.silent.complete {
+		return nil // it kicks when all had the time to answer
+	}
+	next := quietTime
+	want := w.status(len(w.cluster.SpeakerAddresses()), len(alive))
 	switch interval := max(stateInterval, statePace*time.Duration(len(alive))); {
-	case ctx.Err() != nil:
-		return nil // what was not answered in time says nothing
 	case same(want, w.written) && now.Sub(w.at) < w.refresh(alive):
 		next = min(next, w.refresh(alive)-now.Sub(w.at))
 	case !w.at.IsZero() && reflect.DeepEqual(want.Unreachable, w.written.Unreachable) && now.Sub(w.at) < interval:
@@ -108,7 +102,7 @@ func (w *stateWriter) write(ctx context.Context, s v1beta1.SpeakerStateStatus) e
 // refresh is how often the state is written though nothing of it changes. While
 // nodes are missed a few repeat it, so that a partition is told from a death.
 func (w *stateWriter) refresh(alive map[string]bool) time.Duration {
-	if len(w.silence) == 0 {
+	if w.silent.count == 0 {
 		return refreshInterval
 	}
 	before := 0
@@ -129,58 +123,12 @@ func same(a, b v1beta1.SpeakerStateStatus) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// listen asks the kernels of the nodes whose speakers are missed, and returns the
-// time until that is to be done again.
-func (w *stateWriter) listen(ctx context.Context, speakers []k8s.Speaker, alive map[string]bool) time.Duration {
-	if w.silence == nil {
-		w.silence = silence{}
-	}
-	now := time.Now()
-	var missed []string
-	for _, s := range speakers {
-		if s.Node != w.node && !alive[s.Node] {
-			missed = append(missed, s.Node)
-		}
-	}
-	w.silence.keep(now, missed)
-	var asked []k8s.Speaker
-	for _, s := range speakers {
-		if n, missed := w.silence[s.Node]; missed && !n.due().After(now) {
-			asked = append(asked, s)
-		}
-	}
-	for i, answered := range ask(ctx, asked) {
-		w.silence.heard(time.Now(), asked[i].Node, answered)
-	}
-	next := quietTime
-	for _, n := range w.silence {
-		next = min(next, max(0, time.Until(n.due())))
-	}
-	return next
-}
-
-// ask returns which nodes' kernels answer.
-func ask(ctx context.Context, speakers []k8s.Speaker) []bool {
-	out := make([]bool, len(speakers))
-	slots := make(chan struct{}, asksAtOnce)
-	var group sync.WaitGroup
-	for i, s := range speakers {
-		slots <- struct{}{}
-		group.Go(func() {
-			defer func() { <-slots }()
-			out[i] = reach.Answers(ctx, kernelTime, s.Kernel...)
-		})
-	}
-	group.Wait()
-	return out
-}
-
 // status is what is to stand in the state, as it is now.
-func (w *stateWriter) status(now time.Time, expected, alive int) v1beta1.SpeakerStateStatus {
+func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 	out := v1beta1.SpeakerStateStatus{
 		Members:     v1beta1.MemberCounts{Expected: int32(expected), Alive: int32(alive)},
-		Unreachable: w.silence.unreachable(),
-		Silent:      w.silence.quiet(now),
+		Unreachable: w.silent.unreachable,
+		Silent:      w.silent.quiet,
 	}
 	state := w.layer2()
 	out.Links = state.Links[:min(len(state.Links), mostListed)]
@@ -209,13 +157,4 @@ func (w *stateWriter) status(now time.Time, expected, alive int) v1beta1.Speaker
 		}
 	}
 	return out
-}
-
-// alive returns the nodes of the living speakers, nil while that is not known.
-func (w *syncer) alive() map[string]bool {
-	m := w.members.Load()
-	if m == nil || !m.Joined() {
-		return nil
-	}
-	return m.Alive()
 }

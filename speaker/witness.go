@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/members"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 const (
@@ -37,6 +38,8 @@ type witness struct {
 	kick, changed func()
 	// elsewhere are the nodes that this side stands aside for.
 	elsewhere atomic.Pointer[[]string]
+	// api: the API server answered the last question.
+	api atomic.Bool
 
 	words members.Witness
 	since time.Time
@@ -53,6 +56,7 @@ func (w *witness) sync(ctx context.Context) error {
 	w.words.Keep(missed)
 	if len(missed) == 0 {
 		w.since = time.Time{}
+		w.api.Store(false)
 		w.say(nil)
 		return nil
 	}
@@ -99,6 +103,9 @@ func (w *witness) read(ctx context.Context, node string) (members.Word, bool) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	state, err := w.cluster.SpeakerState(ctx, node)
+	if answers := err == nil || apierrors.IsNotFound(err); w.api.Swap(answers) != answers {
+		w.changed()
+	}
 	if err != nil || state.Status.Observed == nil {
 		return members.Word{}, false
 	}
@@ -136,6 +143,10 @@ func standAside(elsewhere []string, s *lb.State) {
 		s.Members[node] = true
 	}
 }
+
+// apiAnswers reports whether the API server answers, as far as it is asked: while half of
+// the speakers or more are missed.
+func (w *witness) apiAnswers() bool { return w.api.Load() }
 
 // aside returns the nodes that this side stands aside for, none if it does not.
 func (w *witness) aside() []string {
