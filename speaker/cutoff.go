@@ -43,12 +43,17 @@ func (s surroundings) cutOff() bool {
 // doubtful returns which of the nodes have kernels that are to be asked beside
 // those whose speakers are missed: those that count as alive and are not heard,
 // and where nobody is heard those that have no speaker.
-func (s surroundings) doubtful(nodes map[string]bool) map[string]bool {
-	out := map[string]bool{}
+func (s surroundings) doubtful(nodes map[string]bool) map[string]cause {
+	out := map[string]cause{}
 	heard, _ := s.count()
 	for node := range nodes {
-		if _, missed := s.silence[node]; !missed && !s.heard(node) && (s.expected[node] || heard <= 1) {
-			out[node] = true
+		_, missed := s.silence[node]
+		switch {
+		case missed || s.heard(node):
+		case s.expected[node]:
+			out[node] = unexplained
+		case heard <= 1:
+			out[node] = explained // it need not speak
 		}
 	}
 	return out

@@ -50,20 +50,27 @@ func TestLost(t *testing.T) {
 				expected: nodes(tt.speakers), silence: silence{}, others: silence{}, api: tt.api,
 			}
 			s.view.Deaf = tt.deaf
-			missed := map[string]bool{}
+			missed := map[string]cause{}
 			for node := range s.expected {
-				missed[node] = !s.view.Alive[node]
+				switch {
+				case s.view.Left[node]:
+					missed[node] = explained
+				case !s.view.Alive[node]:
+					missed[node] = unexplained
+				}
 			}
-			maps.DeleteFunc(missed, func(_ string, is bool) bool { return !is })
-			s.silence.keep(start.Add(noticeTime), missed, s.view.Left)
+			s.silence.keep(start.Add(noticeTime), missed)
 			all := nodes("a b c d e f g x")
 			maps.DeleteFunc(all, func(node string, _ bool) bool { return node != "x" && !s.expected[node] })
-			s.others.keep(start.Add(noticeTime), s.doubtful(all), nodes("x"))
+			s.others.keep(start.Add(noticeTime), s.doubtful(all))
 			for answered, list := range map[bool]string{true: tt.answer, false: tt.not} {
 				for node := range nodes(list) {
 					from := s.others
-					if missed[node] {
+					if _, is := missed[node]; is {
 						from = s.silence
+					}
+					if _, known := from[node]; !known {
+						t.Fatalf("%s is not asked", node)
 					}
 					from.heard(start.Add(tt.after), node, answered)
 				}

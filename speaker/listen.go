@@ -94,26 +94,27 @@ func (l *listener) sync(ctx context.Context) error {
 func (l *listener) see(now time.Time, view members.View) {
 	was := l.now.cutOff()
 	l.now.view, l.now.api, l.now.expected = view, l.api(), map[string]bool{l.node: true}
-	missed := map[string]bool{}
+	missed := map[string]cause{}
 	for node := range l.cluster.SpeakerAddresses() {
 		l.now.expected[node] = true
-		if node != l.node && !view.Alive[node] {
-			missed[node] = true
+		switch {
+		case node == l.node || view.Alive[node]:
+		case view.Left[node] || l.mute[node]:
+			missed[node] = explained
+		case view.Dead[node]:
+			missed[node] = unexplained
+		default:
+			missed[node] = notYet
 		}
 	}
-	explained := maps.Clone(view.Left)
-	maps.Copy(explained, l.mute)
 	l.mute = view.Mute
-	l.now.silence.keep(now, missed, explained)
-	doubtful, speakerless := map[string]bool{}, map[string]bool{}
+	l.now.silence.keep(now, missed)
+	var doubtful map[string]cause
 	is := l.now.cutOff()
 	if is {
 		doubtful = l.now.doubtful(l.serving)
 	}
-	for node := range doubtful {
-		speakerless[node] = !l.now.expected[node]
-	}
-	l.now.others.keep(now, doubtful, speakerless)
+	l.now.others.keep(now, doubtful)
 	if is == was {
 		return
 	}
@@ -208,14 +209,16 @@ func (l *listener) problems() []lb.Problem {
 // silentNodes is what a SpeakerState says of silence.
 type silentNodes struct {
 	unreachable, quiet []v1beta1.SilentNode
-	// count of those that are missed; complete: all of them have been asked.
-	count    int
-	complete bool
+	// count of those that are missed; complete: all of them have been asked; news: one
+	// fell silent just now without a reason.
+	count          int
+	complete, news bool
 }
 
-func (l *listener) silent(now time.Time) silentNodes {
+// silent returns what to say, at once also of speakers that are silent alone.
+func (l *listener) silent(now time.Time, atOnce bool) silentNodes {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.now.silence
-	return silentNodes{s.unreachable(), s.quiet(now), len(s), s.complete()}
+	return silentNodes{s.unreachable(), s.quiet(now, atOnce), len(s), s.complete(), s.news(now)}
 }

@@ -72,7 +72,7 @@ func TestListener(t *testing.T) {
 		}
 		nstest.Until(t, 30*time.Second, "whoever plans is told", func() bool { return told.Load() > 0 })
 		must("b does not answer", known)
-		if s := l.silent(time.Now()); s.count != 1 || !s.complete || len(s.unreachable) != 1 {
+		if s := l.silent(time.Now(), false); s.count != 1 || !s.complete || len(s.unreachable) != 1 {
 			t.Errorf("the state says %+v", s)
 		}
 		if p := l.problems(); len(p) != 1 || p[0].Reason != lb.CutOff {

@@ -23,6 +23,8 @@ const (
 	// while its speaker fell silent without a reason: time enough to read that it is this
 	// node whom the others do not hear (members.Witness).
 	doubtTime = 1500 * time.Millisecond
+	// newsTime is how long it is news that a speaker fell silent without a reason.
+	newsTime = 3 * time.Second
 	// mostNamed bounds the lists of nodes.
 	mostNamed = 128
 )
@@ -41,20 +43,31 @@ type silent struct {
 	// asked is when its kernel was last asked, and answered what came of it.
 	asked    time.Time
 	answered bool
-	// explained: its speaker said goodbye, or its kernel had said that it is gone.
-	explained bool
+	cause    cause
 }
 
+// cause is why a speaker is not heard, the better known the higher.
+type cause int
+
+const (
+	// notYet: nobody has ever heard it, as when it is being started.
+	notYet cause = iota
+	// unexplained: it was heard, and then no more.
+	unexplained
+	// explained: it said goodbye, or its kernel had said that it is gone.
+	explained
+)
+
 // keep forgets the nodes that are heard again, or gone, and takes up those that are
-// missed now; explained are those of them that are missed for a reason.
-func (s silence) keep(now time.Time, missed, explained map[string]bool) {
-	maps.DeleteFunc(s, func(node string, _ silent) bool { return !missed[node] })
-	for node := range missed {
+// missed now.
+func (s silence) keep(now time.Time, missed map[string]cause) {
+	maps.DeleteFunc(s, func(node string, _ silent) bool { _, is := missed[node]; return !is })
+	for node, cause := range missed {
 		n, known := s[node]
 		if !known {
 			n.since = now.Add(-noticeTime)
 		}
-		n.explained = n.explained || explained[node]
+		n.cause = max(n.cause, cause)
 		s[node] = n
 	}
 }
@@ -98,7 +111,7 @@ func (n silent) lost(now time.Time) (lost, known bool) {
 		return true, false
 	case !n.answered:
 		return true, true
-	case !n.explained && now.Sub(n.since) < doubtTime:
+	case n.cause != explained && now.Sub(n.since) < doubtTime:
 		return true, false
 	}
 	return false, true
@@ -129,14 +142,25 @@ func (s silence) unreachable() []v1beta1.SilentNode {
 	return s.list(func(n silent) time.Time { return n.unreachable })
 }
 
-// quiet lists the nodes that only the speaker is silent on, and for a while, by name.
-func (s silence) quiet(now time.Time) []v1beta1.SilentNode {
+// quiet lists the nodes that only the speaker is silent on, and for a while, by
+// name; those that were heard before at once if it is for this speaker to say so.
+func (s silence) quiet(now time.Time, atOnce bool) []v1beta1.SilentNode {
 	return s.list(func(n silent) time.Time {
-		if !n.unreachable.IsZero() || now.Sub(n.since) < quietTime {
+		if !n.unreachable.IsZero() || now.Sub(n.since) < quietTime && (!atOnce || n.cause != unexplained || !n.answered) {
 			return time.Time{}
 		}
 		return n.since
 	})
+}
+
+// news reports whether a node fell silent just now without a reason.
+func (s silence) news(now time.Time) bool {
+	for _, n := range s {
+		if n.cause == unexplained && now.Sub(n.since) < newsTime {
+			return true
+		}
+	}
+	return false
 }
 
 // list returns the nodes that have a time, the latest if there are too many.

@@ -26,6 +26,14 @@ func nodes(list string) map[string]bool {
 	return out
 }
 
+func missing(list string, why cause) map[string]cause {
+	out := map[string]cause{}
+	for n := range nodes(list) {
+		out[n] = why
+	}
+	return out
+}
+
 func TestSilence(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	const dead, up = false, true
@@ -67,14 +75,14 @@ func TestSilence(t *testing.T) {
 			s := silence{}
 			for _, st := range steps {
 				now := epoch.Add(time.Duration(st.at * float64(time.Second)))
-				s.keep(now, nodes(st.missed), nil)
+				s.keep(now, missing(st.missed, unexplained))
 				for node, answered := range st.answers {
 					s.heard(now, node, answered)
 				}
 				if got := named(epoch, s.unreachable()); got != st.unreachable {
 					t.Errorf("at %v unreachable are %q, want %q", st.at, got, st.unreachable)
 				}
-				if got := named(epoch, s.quiet(now)); got != st.quiet {
+				if got := named(epoch, s.quiet(now, false)); got != st.quiet {
 					t.Errorf("at %v silent are %q, want %q", st.at, got, st.quiet)
 				}
 			}
@@ -85,7 +93,7 @@ func TestSilence(t *testing.T) {
 func TestSilenceAsksLessAndLess(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := silence{}
-	s.keep(start, nodes("w1"), nil)
+	s.keep(start, missing("w1", unexplained))
 	if due := s["w1"].due(); due.After(start) {
 		t.Errorf("a node that is missed now is asked at %s", due)
 	}
@@ -101,11 +109,11 @@ func TestSilenceAsksLessAndLess(t *testing.T) {
 func TestSilenceIsBounded(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := silence{}
-	missed := map[string]bool{}
+	missed := map[string]cause{}
 	name := func(i int) string { return fmt.Sprintf("n%04d", i) }
 	for i := range 3 * mostNamed {
-		missed[name(i)] = true
-		s.keep(now.Add(time.Duration(i)*time.Second), missed, nil)
+		missed[name(i)] = unexplained
+		s.keep(now.Add(time.Duration(i)*time.Second), missed)
 		s.heard(now.Add(time.Duration(i)*time.Second), name(i), false)
 	}
 	got := s.unreachable()

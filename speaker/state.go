@@ -22,9 +22,12 @@ const (
 	// refreshInterval heals a state that somebody else deleted or changed.
 	refreshInterval = 10 * time.Minute
 	// repeaters are so many speakers, the first by name, that repeat their state every
-	// repeatInterval while a node is missed: see members.Witness.
+	// repeatInterval while a node is missed, and every newsInterval while that is news. They
+	// also say at once that a speaker alone is silent. See members.Witness: who is not
+	// heard any more must read soon that he is not the only one left.
 	repeaters      = 3
 	repeatInterval = 2 * time.Second
+	newsInterval   = 250 * time.Millisecond
 	// writeTime bounds one write, so that an API server that hangs is tried again.
 	writeTime = 5 * time.Second
 	// mostConflicts, mostListed bound what stands in the state.
@@ -40,7 +43,7 @@ type stateWriter struct {
 	cluster *k8s.Cluster
 	// alive returns the nodes of the living speakers, nil while that is not known.
 	alive    func() map[string]bool
-	silence  func(now time.Time) silentNodes
+	silence  func(now time.Time, atOnce bool) silentNodes
 	layer2   func() layer2.State
 	sessions func() []bgp.Session
 	kick     func()
@@ -58,15 +61,14 @@ func (w *stateWriter) sync(ctx context.Context) error {
 		return nil
 	}
 	now := time.Now()
-	if w.silent = w.silence(now); !w.silent.complete {
+	repeats := w.repeats(alive)
+	if w.silent = w.silence(now, repeats); !w.silent.complete {
 		return nil // it kicks when all had the time to answer
 	}
 	next := quietTime
 	want := w.status(len(w.cluster.SpeakerAddresses()), len(alive))
-	switch interval := max(stateInterval, statePace*time.Duration(len(alive))); {
-	case same(want, w.written) && now.Sub(w.at) < w.refresh(alive):
-		next = min(next, w.refresh(alive)-now.Sub(w.at))
-	case !w.at.IsZero() && reflect.DeepEqual(want.Unreachable, w.written.Unreachable) && now.Sub(w.at) < interval:
+	switch interval := w.interval(want, len(alive), repeats); {
+	case now.Sub(w.at) < interval:
 		next = min(next, interval-now.Sub(w.at))
 	default:
 		want.Observed = new(metav1.NewMicroTime(now))
@@ -74,6 +76,7 @@ func (w *stateWriter) sync(ctx context.Context) error {
 			return err
 		}
 		w.at = now
+		next = min(next, w.interval(want, len(alive), repeats))
 	}
 	if w.due != nil {
 		w.due.Stop()
@@ -99,22 +102,33 @@ func (w *stateWriter) write(ctx context.Context, s v1beta1.SpeakerStateStatus) e
 	return nil
 }
 
-// refresh is how often the state is written though nothing of it changes. While
-// nodes are missed a few repeat it, so that a partition is told from a death.
-func (w *stateWriter) refresh(alive map[string]bool) time.Duration {
-	if w.silent.count == 0 {
-		return refreshInterval
-	}
+// repeats reports whether this speaker is one of those that repeat what they say.
+func (w *stateWriter) repeats(alive map[string]bool) bool {
 	before := 0
 	for node := range alive {
 		if node < w.node {
 			before++
 		}
 	}
-	if before < repeaters {
-		return repeatInterval
+	return before < repeaters
+}
+
+// interval is the least time between the last write and the next one.
+func (w *stateWriter) interval(want v1beta1.SpeakerStateStatus, alive int, repeats bool) time.Duration {
+	silence := !reflect.DeepEqual(want.Unreachable, w.written.Unreachable) || repeats && !reflect.DeepEqual(want.Silent, w.written.Silent)
+	next := refreshInterval
+	switch {
+	case silence || w.at.IsZero():
+		return 0
+	case repeats && w.silent.news:
+		next = newsInterval
+	case repeats && w.silent.count > 0:
+		next = repeatInterval
 	}
-	return refreshInterval
+	if !same(want, w.written) {
+		next = min(next, max(stateInterval, statePace*time.Duration(alive)))
+	}
+	return next
 }
 
 // same compares states but for when they were written.

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/members"
@@ -50,10 +49,11 @@ type witness struct {
 func (w *witness) sync(ctx context.Context) error {
 	alive := w.alive()
 	missed := w.missed(alive)
+	asked := missed[:min(len(missed), mostWitnessed)]
 	if w.words == nil {
 		w.words = members.Witness{}
 	}
-	w.words.Keep(missed)
+	w.words.Keep(asked)
 	if len(missed) == 0 {
 		w.since = time.Time{}
 		w.api.Store(false)
@@ -63,12 +63,12 @@ func (w *witness) sync(ctx context.Context) error {
 	if w.since.IsZero() {
 		w.since = time.Now()
 	}
-	for _, node := range missed {
+	for _, node := range asked {
 		if word, ok := w.read(ctx, node); ok {
 			w.words.Hear(time.Now(), word)
 		}
 	}
-	w.say(w.words.Elsewhere(time.Now(), alive))
+	w.say(w.words.Elsewhere(time.Now(), w.node, alive, missed))
 	next := witnessInterval
 	if time.Since(w.since) > soon {
 		next = slowWitnessInterval
@@ -80,7 +80,7 @@ func (w *witness) sync(ctx context.Context) error {
 	return nil
 }
 
-// missed returns the first nodes whose speakers are not heard, nil while these are less than half.
+// missed returns the nodes whose speakers are not heard, nil while these are less than half.
 func (w *witness) missed(alive map[string]bool) []string {
 	if alive == nil || !w.cluster.Synced() || w.cluster.Uninstalling() {
 		return nil
@@ -96,7 +96,7 @@ func (w *witness) missed(alive map[string]bool) []string {
 		return nil
 	}
 	slices.Sort(out)
-	return out[:min(len(out), mostWitnessed)]
+	return out
 }
 
 func (w *witness) read(ctx context.Context, node string) (members.Word, bool) {
@@ -109,11 +109,14 @@ func (w *witness) read(ctx context.Context, node string) (members.Word, bool) {
 	if err != nil || state.Status.Observed == nil {
 		return members.Word{}, false
 	}
-	here := func(n v1beta1.SilentNode) bool { return n.Node == w.node }
-	return members.Word{
-		Node: node, Written: state.Status.Observed.String(), Alive: int(state.Status.Members.Alive),
-		Misses: slices.ContainsFunc(state.Status.Unreachable, here) || slices.ContainsFunc(state.Status.Silent, here),
-	}, true
+	word := members.Word{Node: node, Written: state.Status.Observed.String(), Alive: int(state.Status.Members.Alive)}
+	for _, n := range slices.Concat(state.Status.Unreachable, state.Status.Silent) {
+		word.Misses = append(word.Misses, n.Node)
+	}
+	if len(state.Status.Unreachable) >= mostNamed || len(state.Status.Silent) >= mostNamed {
+		word.Misses = append(word.Misses, w.node) // a full list may leave this node out
+	}
+	return word, true
 }
 
 func (w *witness) say(elsewhere []string) {
