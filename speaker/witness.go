@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -14,8 +15,8 @@ import (
 )
 
 const (
-	// mostWitnessed bounds the missing nodes whose states are read: the first by name,
-	// among which are those that repeat their word.
+	// mostWitnessed bounds the missing nodes whose states are read: see inOrder. Those that
+	// repeat their word are among the first by name.
 	mostWitnessed = 8
 	// witnessInterval is between looks soon after a loss, slowWitnessInterval later.
 	witnessInterval     = 250 * time.Millisecond
@@ -41,27 +42,29 @@ type witness struct {
 	api atomic.Bool
 
 	words members.Witness
-	since time.Time
+	// since when each of the missing nodes is missed.
+	since map[string]time.Time
 	due   *time.Timer
 }
 
 // sync reads the words of those that are missed.
 func (w *witness) sync(ctx context.Context) error {
 	alive := w.alive()
-	missed := w.missed(alive)
-	asked := missed[:min(len(missed), mostWitnessed)]
+	missed, most := w.missed(alive)
+	latest := w.note(time.Now(), missed)
+	if !most {
+		missed = nil
+	}
+	asked := w.inOrder(missed, latest)
+	asked = asked[:min(len(asked), mostWitnessed)]
 	if w.words == nil {
 		w.words = members.Witness{}
 	}
 	w.words.Keep(asked)
 	if len(missed) == 0 {
-		w.since = time.Time{}
 		w.api.Store(false)
 		w.say(nil)
 		return nil
-	}
-	if w.since.IsZero() {
-		w.since = time.Now()
 	}
 	for _, node := range asked {
 		if word, ok := w.read(ctx, node); ok {
@@ -70,7 +73,7 @@ func (w *witness) sync(ctx context.Context) error {
 	}
 	w.say(w.words.Elsewhere(time.Now(), w.node, alive, missed))
 	next := witnessInterval
-	if time.Since(w.since) > soon {
+	if time.Since(latest) > soon {
 		next = slowWitnessInterval
 	}
 	if w.due != nil {
@@ -80,23 +83,49 @@ func (w *witness) sync(ctx context.Context) error {
 	return nil
 }
 
-// missed returns the nodes whose speakers are not heard, nil while these are less than half.
-func (w *witness) missed(alive map[string]bool) []string {
+// missed returns the nodes whose speakers are not heard, and whether these are half or more.
+func (w *witness) missed(alive map[string]bool) (out []string, most bool) {
 	if alive == nil || !w.cluster.Synced() || w.cluster.Uninstalling() {
-		return nil
+		return nil, false
 	}
 	expected := w.cluster.SpeakerAddresses()
-	var out []string
 	for node := range expected {
 		if node != w.node && !alive[node] {
 			out = append(out, node)
 		}
 	}
-	if 2*len(out) < len(expected) {
-		return nil
+	return out, 2*len(out) >= len(expected)
+}
+
+// note takes up who is missed, and returns since when the latest of them is.
+func (w *witness) note(now time.Time, missed []string) (latest time.Time) {
+	since := make(map[string]time.Time, len(missed))
+	for _, node := range missed {
+		if at, known := w.since[node]; known {
+			since[node] = at
+		} else {
+			since[node] = now
+		}
+		if since[node].After(latest) {
+			latest = since[node]
+		}
 	}
-	slices.Sort(out)
-	return out
+	w.since = since
+	return latest
+}
+
+// inOrder puts those first that fell silent last and together, for who was dead
+// before says nothing; and of these the first by name.
+func (w *witness) inOrder(missed []string, latest time.Time) []string {
+	before := func(node string) int {
+		if latest.Sub(w.since[node]) > soon {
+			return 1
+		}
+		return 0
+	}
+	return slices.SortedFunc(slices.Values(missed), func(a, b string) int {
+		return cmp.Or(cmp.Compare(before(a), before(b)), cmp.Compare(a, b))
+	})
 }
 
 func (w *witness) read(ctx context.Context, node string) (members.Word, bool) {
