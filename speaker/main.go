@@ -95,7 +95,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	work := loop.New(loop.Config{Name: "plan", Log: log, Sync: w.sync})
 	report := &reporter{node: s.nodeName, log: log}
 	reports := loop.New(loop.Config{Name: "report", Log: log, Sync: report.sync})
-	states := &stateWriter{node: s.nodeName, membersPort: uint16(s.membersPort), log: log, alive: w.alive}
+	states := &stateWriter{node: s.nodeName, log: log, alive: w.alive}
 	tells := loop.New(loop.Config{Name: "state", Log: log, Sync: states.sync, MinInterval: 20 * time.Millisecond})
 	partition := &witness{node: s.nodeName, log: log, alive: w.alive, changed: work.Kick}
 	looks := loop.New(loop.Config{Name: "partition", Log: log, Sync: partition.sync})
@@ -103,6 +103,11 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	sweep := &sweeper{options: s.Options, log: log, alive: w.alive, forgotten: &w.forgotten}
 	sweeps := loop.New(loop.Config{Name: "sweep", Log: log, Sync: sweep.sync})
 	sweep.kick = sweeps.Kick
+	w.surroundings = newListener(log, s.nodeName, uint16(s.membersPort))
+	listens := loop.New(loop.Config{Name: "silence", Log: log, Sync: w.surroundings.sync, MinInterval: 10 * time.Millisecond})
+	w.surroundings.kick, w.surroundings.lostChanged, w.surroundings.asked = listens.Kick, work.Kick, tells.Kick
+	w.surroundings.view, w.surroundings.api = w.joined, partition.apiAnswers
+	states.silence = w.surroundings.silent
 	w.planned = func() { reports.Kick(); tells.Kick(); sweeps.Kick() }
 
 	w.cluster, err = k8s.New(clients, k8s.Config{
@@ -111,7 +116,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	partition.cluster, sweep.cluster = w.cluster, w.cluster
+	partition.cluster, sweep.cluster, w.surroundings.cluster = w.cluster, w.cluster, w.cluster
 	w.links = link.New(log, work.Kick)
 	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links, Lease: w, Changed: reports.Kick})
 	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: s.nodeName, Kick: reports.Kick})
@@ -142,6 +147,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group.Go(func() error { return tells.Run(ctx) })
 	group.Go(func() error { return looks.Run(ctx) })
 	group.Go(func() error { return sweeps.Run(ctx) })
+	group.Go(func() error { return listens.Run(ctx) })
 	group.Go(func() error { return httpd.Serve(ctx, s.MetricsListen, httpd.Metrics(registry)) })
 	group.Go(func() error {
 		return httpd.Serve(ctx, s.HealthListen, httpd.Health(func() error { return w.ready(work.Done()) }))
@@ -149,7 +155,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group.Go(func() error { return httpd.Serve(ctx, s.DebugListen, httpd.Debug(w.debug)) })
 	group.Go(func() error {
 		defer after()
-		return w.runMembers(ctx, s, func() { work.Kick(); tells.Kick(); looks.Kick() })
+		return w.runMembers(ctx, s, func() { work.Kick(); listens.Kick(); tells.Kick(); looks.Kick() })
 	})
 	return group.Wait()
 }

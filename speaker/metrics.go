@@ -20,7 +20,7 @@ var (
 )
 
 // nodeReasons are all that a speaker may have to say of its node.
-var nodeReasons = []lb.Reason{lb.FilterNotEnforceable, lb.FilterNotInForce, lb.StrictARPMissing}
+var nodeReasons = []lb.Reason{lb.FilterNotEnforceable, lb.FilterNotInForce, lb.StrictARPMissing, lb.CutOff}
 
 // Describe implements prometheus.Collector.
 func (w *syncer) Describe(ch chan<- *prometheus.Desc) {
@@ -67,6 +67,23 @@ func (w *syncer) view() members.View {
 		return m.View()
 	}
 	return members.View{}
+}
+
+// joined is the view of the speakers, nil while not all of them have been tried.
+func (w *syncer) joined() *members.View {
+	m := w.members.Load()
+	if m == nil || !m.Joined() {
+		return nil
+	}
+	return new(m.View())
+}
+
+// alive returns the nodes of the living speakers, nil while that is not known.
+func (w *syncer) alive() map[string]bool {
+	if v := w.joined(); v != nil {
+		return v.Alive
+	}
+	return nil
 }
 
 // Valid is the lease of the responder: what was planned last still holds.

@@ -19,6 +19,12 @@ const (
 	// quietTime is how long a speaker may be missing before that is worth a write: as
 	// long as a restart takes.
 	quietTime = 10 * time.Second
+	// doubtTime is how long it is in doubt whether a node can be reached whose kernel answers
+	// while its speaker fell silent without a reason: time enough to read that it is this
+	// node whom the others do not hear (members.Witness).
+	doubtTime = 1500 * time.Millisecond
+	// newsTime is how long it is news that a speaker fell silent without a reason.
+	newsTime = 3 * time.Second
 	// mostNamed bounds the lists of nodes.
 	mostNamed = 128
 )
@@ -34,18 +40,35 @@ type silent struct {
 	unreachable time.Time
 	// answering since when, while it is still called unreachable.
 	answering time.Time
-	// asked is when its kernel was last asked.
-	asked time.Time
+	// asked is when its kernel was last asked, and answered what came of it.
+	asked    time.Time
+	answered bool
+	cause    cause
 }
+
+// cause is why a speaker is not heard, the better known the higher.
+type cause int
+
+const (
+	// notYet: nobody has ever heard it, as when it is being started.
+	notYet cause = iota
+	// unexplained: it was heard, and then no more.
+	unexplained
+	// explained: it said goodbye, or its kernel had said that it is gone.
+	explained
+)
 
 // keep forgets the nodes that are heard again, or gone, and takes up those that are
 // missed now.
-func (s silence) keep(now time.Time, missed []string) {
-	maps.DeleteFunc(s, func(node string, _ silent) bool { return !slices.Contains(missed, node) })
-	for _, node := range missed {
-		if _, known := s[node]; !known {
-			s[node] = silent{since: now.Add(-noticeTime)}
+func (s silence) keep(now time.Time, missed map[string]cause) {
+	maps.DeleteFunc(s, func(node string, _ silent) bool { _, is := missed[node]; return !is })
+	for node, cause := range missed {
+		n, known := s[node]
+		if !known {
+			n.since = now.Add(-noticeTime)
 		}
+		n.cause = max(n.cause, cause)
+		s[node] = n
 	}
 }
 
@@ -76,8 +99,42 @@ func (s silence) heard(now time.Time, node string, answered bool) {
 	case now.Sub(n.answering) >= bootTime:
 		n.unreachable, n.answering = time.Time{}, time.Time{}
 	}
-	n.asked = now
+	n.asked, n.answered = now, answered
 	s[node] = n
+}
+
+// lost reports whether the node cannot be reached, and whether that is known: what
+// is not known to be there counts as lost.
+func (n silent) lost(now time.Time) (lost, known bool) {
+	switch {
+	case n.asked.IsZero():
+		return true, false
+	case !n.answered:
+		return true, true
+	case n.cause != explained && now.Sub(n.since) < doubtTime:
+		return true, false
+	}
+	return false, true
+}
+
+// answer reports whether any node's kernel does.
+func (s silence) answer() bool {
+	for _, n := range s {
+		if n.answered {
+			return true
+		}
+	}
+	return false
+}
+
+// complete reports whether every node has been asked.
+func (s silence) complete() bool {
+	for _, n := range s {
+		if n.asked.IsZero() {
+			return false
+		}
+	}
+	return true
 }
 
 // unreachable lists the nodes that are silent altogether, by name.
@@ -85,14 +142,25 @@ func (s silence) unreachable() []v1beta1.SilentNode {
 	return s.list(func(n silent) time.Time { return n.unreachable })
 }
 
-// quiet lists the nodes that only the speaker is silent on, and for a while, by name.
-func (s silence) quiet(now time.Time) []v1beta1.SilentNode {
+// quiet lists the nodes that only the speaker is silent on, and for a while, by
+// name; those that were heard before at once if it is for this speaker to say so.
+func (s silence) quiet(now time.Time, atOnce bool) []v1beta1.SilentNode {
 	return s.list(func(n silent) time.Time {
-		if !n.unreachable.IsZero() || now.Sub(n.since) < quietTime {
+		if !n.unreachable.IsZero() || now.Sub(n.since) < quietTime && (!atOnce || n.cause != unexplained || !n.answered) {
 			return time.Time{}
 		}
 		return n.since
 	})
+}
+
+// news reports whether a node fell silent just now without a reason.
+func (s silence) news(now time.Time) bool {
+	for _, n := range s {
+		if n.cause == unexplained && now.Sub(n.since) < newsTime {
+			return true
+		}
+	}
+	return false
 }
 
 // list returns the nodes that have a time, the latest if there are too many.

@@ -18,6 +18,22 @@ func named(epoch time.Time, list []v1beta1.SilentNode) string {
 	return strings.Join(out, " ")
 }
 
+func nodes(list string) map[string]bool {
+	out := map[string]bool{}
+	for _, n := range strings.Fields(list) {
+		out[n] = true
+	}
+	return out
+}
+
+func missing(list string, why cause) map[string]cause {
+	out := map[string]cause{}
+	for n := range nodes(list) {
+		out[n] = why
+	}
+	return out
+}
+
 func TestSilence(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	const dead, up = false, true
@@ -59,14 +75,14 @@ func TestSilence(t *testing.T) {
 			s := silence{}
 			for _, st := range steps {
 				now := epoch.Add(time.Duration(st.at * float64(time.Second)))
-				s.keep(now, strings.Fields(st.missed))
+				s.keep(now, missing(st.missed, unexplained))
 				for node, answered := range st.answers {
 					s.heard(now, node, answered)
 				}
 				if got := named(epoch, s.unreachable()); got != st.unreachable {
 					t.Errorf("at %v unreachable are %q, want %q", st.at, got, st.unreachable)
 				}
-				if got := named(epoch, s.quiet(now)); got != st.quiet {
+				if got := named(epoch, s.quiet(now, false)); got != st.quiet {
 					t.Errorf("at %v silent are %q, want %q", st.at, got, st.quiet)
 				}
 			}
@@ -77,7 +93,7 @@ func TestSilence(t *testing.T) {
 func TestSilenceAsksLessAndLess(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := silence{}
-	s.keep(start, []string{"w1"})
+	s.keep(start, missing("w1", unexplained))
 	if due := s["w1"].due(); due.After(start) {
 		t.Errorf("a node that is missed now is asked at %s", due)
 	}
@@ -93,14 +109,15 @@ func TestSilenceAsksLessAndLess(t *testing.T) {
 func TestSilenceIsBounded(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := silence{}
-	var missed []string
+	missed := map[string]cause{}
+	name := func(i int) string { return fmt.Sprintf("n%04d", i) }
 	for i := range 3 * mostNamed {
-		missed = append(missed, fmt.Sprintf("n%04d", i))
+		missed[name(i)] = unexplained
 		s.keep(now.Add(time.Duration(i)*time.Second), missed)
-		s.heard(now.Add(time.Duration(i)*time.Second), missed[i], false)
+		s.heard(now.Add(time.Duration(i)*time.Second), name(i), false)
 	}
 	got := s.unreachable()
-	if len(got) != mostNamed || got[0].Node != missed[2*mostNamed] {
+	if len(got) != mostNamed || got[0].Node != name(2*mostNamed) {
 		t.Errorf("%d are named, the first is %s: want the latest %d", len(got), got[0].Node, mostNamed)
 	}
 }

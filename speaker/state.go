@@ -5,22 +5,16 @@ import (
 	"log/slog"
 	"reflect"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
-	"github.com/holdfast-lb/holdfast/internal/reach"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
-	// kernelTime is what a node's kernel has to answer. On a LAN it takes a millisecond.
-	kernelTime = 150 * time.Millisecond
-	// asksAtOnce bounds the nodes that are asked side by side.
-	asksAtOnce = 64
 	// stateInterval is the least time between two writes that can wait, and statePace
 	// that for each living speaker: all together write a hundred times a second at most.
 	stateInterval = time.Second
@@ -28,9 +22,12 @@ const (
 	// refreshInterval heals a state that somebody else deleted or changed.
 	refreshInterval = 10 * time.Minute
 	// repeaters are so many speakers, the first by name, that repeat their state every
-	// repeatInterval while a node is missed: see members.Witness.
+	// repeatInterval while a node is missed, and every newsInterval while that is news. They
+	// also say at once that a speaker alone is silent. See members.Witness: who is not
+	// heard any more must read soon that he is not the only one left.
 	repeaters      = 3
 	repeatInterval = 2 * time.Second
+	newsInterval   = 250 * time.Millisecond
 	// writeTime bounds one write, so that an API server that hangs is tried again.
 	writeTime = 5 * time.Second
 	// mostConflicts, mostListed bound what stands in the state.
@@ -41,17 +38,17 @@ const (
 // stateWriter keeps the SpeakerState of this node current. It runs in a loop of its
 // own: that a node is silent must be written at once, whatever else is being written.
 type stateWriter struct {
-	node        string
-	membersPort uint16
-	log         *slog.Logger
-	cluster     *k8s.Cluster
+	node    string
+	log     *slog.Logger
+	cluster *k8s.Cluster
 	// alive returns the nodes of the living speakers, nil while that is not known.
 	alive    func() map[string]bool
+	silence  func(now time.Time, atOnce bool) silentNodes
 	layer2   func() layer2.State
 	sessions func() []bgp.Session
 	kick     func()
 
-	silence silence
+	silent  silentNodes
 	written v1beta1.SpeakerStateStatus
 	at      time.Time
 	due     *time.Timer
@@ -63,16 +60,15 @@ func (w *stateWriter) sync(ctx context.Context) error {
 	if alive == nil || !w.cluster.Synced() || w.cluster.Uninstalling() {
 		return nil
 	}
-	speakers := w.cluster.Speakers(w.membersPort)
-	next := w.listen(ctx, speakers, alive)
 	now := time.Now()
-	want := w.status(now, len(speakers), len(alive))
-	switch interval := max(stateInterval, statePace*time.Duration(len(alive))); {
-	case ctx.Err() != nil:
-		return nil // what was not answered in time says nothing
-	case same(want, w.written) && now.Sub(w.at) < w.refresh(alive):
-		next = min(next, w.refresh(alive)-now.Sub(w.at))
-	case !w.at.IsZero() && reflect.DeepEqual(want.Unreachable, w.written.Unreachable) && now.Sub(w.at) < interval:
+	repeats := w.repeats(alive)
+	if w.silent = w.silence(now, repeats); !w.silent.complete {
+		return nil // it kicks when all had the time to answer
+	}
+	next := quietTime
+	want := w.status(len(w.cluster.SpeakerAddresses()), len(alive))
+	switch interval := w.interval(want, len(alive), repeats); {
+	case now.Sub(w.at) < interval:
 		next = min(next, interval-now.Sub(w.at))
 	default:
 		want.Observed = new(metav1.NewMicroTime(now))
@@ -80,6 +76,7 @@ func (w *stateWriter) sync(ctx context.Context) error {
 			return err
 		}
 		w.at = now
+		next = min(next, w.interval(want, len(alive), repeats))
 	}
 	if w.due != nil {
 		w.due.Stop()
@@ -105,22 +102,33 @@ func (w *stateWriter) write(ctx context.Context, s v1beta1.SpeakerStateStatus) e
 	return nil
 }
 
-// refresh is how often the state is written though nothing of it changes. While
-// nodes are missed a few repeat it, so that a partition is told from a death.
-func (w *stateWriter) refresh(alive map[string]bool) time.Duration {
-	if len(w.silence) == 0 {
-		return refreshInterval
-	}
+// repeats reports whether this speaker is one of those that repeat what they say.
+func (w *stateWriter) repeats(alive map[string]bool) bool {
 	before := 0
 	for node := range alive {
 		if node < w.node {
 			before++
 		}
 	}
-	if before < repeaters {
-		return repeatInterval
+	return before < repeaters
+}
+
+// interval is the least time between the last write and the next one.
+func (w *stateWriter) interval(want v1beta1.SpeakerStateStatus, alive int, repeats bool) time.Duration {
+	silence := !reflect.DeepEqual(want.Unreachable, w.written.Unreachable) || repeats && !reflect.DeepEqual(want.Silent, w.written.Silent)
+	next := refreshInterval
+	switch {
+	case silence || w.at.IsZero():
+		return 0
+	case repeats && w.silent.news:
+		next = newsInterval
+	case repeats && w.silent.count > 0:
+		next = repeatInterval
 	}
-	return refreshInterval
+	if !same(want, w.written) {
+		next = min(next, max(stateInterval, statePace*time.Duration(alive)))
+	}
+	return next
 }
 
 // same compares states but for when they were written.
@@ -129,58 +137,12 @@ func same(a, b v1beta1.SpeakerStateStatus) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// listen asks the kernels of the nodes whose speakers are missed, and returns the
-// time until that is to be done again.
-func (w *stateWriter) listen(ctx context.Context, speakers []k8s.Speaker, alive map[string]bool) time.Duration {
-	if w.silence == nil {
-		w.silence = silence{}
-	}
-	now := time.Now()
-	var missed []string
-	for _, s := range speakers {
-		if s.Node != w.node && !alive[s.Node] {
-			missed = append(missed, s.Node)
-		}
-	}
-	w.silence.keep(now, missed)
-	var asked []k8s.Speaker
-	for _, s := range speakers {
-		if n, missed := w.silence[s.Node]; missed && !n.due().After(now) {
-			asked = append(asked, s)
-		}
-	}
-	for i, answered := range ask(ctx, asked) {
-		w.silence.heard(time.Now(), asked[i].Node, answered)
-	}
-	next := quietTime
-	for _, n := range w.silence {
-		next = min(next, max(0, time.Until(n.due())))
-	}
-	return next
-}
-
-// ask returns which nodes' kernels answer.
-func ask(ctx context.Context, speakers []k8s.Speaker) []bool {
-	out := make([]bool, len(speakers))
-	slots := make(chan struct{}, asksAtOnce)
-	var group sync.WaitGroup
-	for i, s := range speakers {
-		slots <- struct{}{}
-		group.Go(func() {
-			defer func() { <-slots }()
-			out[i] = reach.Answers(ctx, kernelTime, s.Kernel...)
-		})
-	}
-	group.Wait()
-	return out
-}
-
 // status is what is to stand in the state, as it is now.
-func (w *stateWriter) status(now time.Time, expected, alive int) v1beta1.SpeakerStateStatus {
+func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 	out := v1beta1.SpeakerStateStatus{
 		Members:     v1beta1.MemberCounts{Expected: int32(expected), Alive: int32(alive)},
-		Unreachable: w.silence.unreachable(),
-		Silent:      w.silence.quiet(now),
+		Unreachable: w.silent.unreachable,
+		Silent:      w.silent.quiet,
 	}
 	state := w.layer2()
 	out.Links = state.Links[:min(len(state.Links), mostListed)]
@@ -209,13 +171,4 @@ func (w *stateWriter) status(now time.Time, expected, alive int) v1beta1.Speaker
 		}
 	}
 	return out
-}
-
-// alive returns the nodes of the living speakers, nil while that is not known.
-func (w *syncer) alive() map[string]bool {
-	m := w.members.Load()
-	if m == nil || !m.Joined() {
-		return nil
-	}
-	return m.Alive()
 }

@@ -38,6 +38,8 @@ type syncer struct {
 	members atomic.Pointer[members.Members]
 	// aside returns the nodes that this side of a partition stands aside for.
 	aside func() []string
+	// surroundings tell what is lost to this node where it is cut off.
+	surroundings *listener
 	// planned is called after each run.
 	planned func()
 	last    atomic.Pointer[planned]
@@ -83,6 +85,10 @@ func (w *syncer) sync(context.Context) error {
 	stopping := w.stopping.Load()
 	state.Members, state.HeldDown, state.Mute = view.Alive, view.HeldDown, view.Mute
 	standAside(w.aside(), &state)
+	before := w.last.Load()
+	if state.Here.Lost = w.surroundings.lost(view, state.Services); state.Here.Lost != nil {
+		state.Here.Announced = before.plan().Announced()
+	}
 	m.SetSelf(ourselves(links, stopping))
 	state.Stopping = w.cluster.StoppingSpeakers()
 	speakers := hear(m.Told(), &state)
@@ -90,7 +96,6 @@ func (w *syncer) sync(context.Context) error {
 		state.Stopping[w.node] = true
 	}
 	p := plan.ForNode(w.node, state)
-	before := w.last.Load()
 	var withdrawn error
 	if stays, less := before.plan().Staying(p); less {
 		withdrawn = w.announce(stays, speakers)
@@ -105,7 +110,7 @@ func (w *syncer) sync(context.Context) error {
 	err := w.announce(p, speakers)
 	m.Confirm(view)
 	w.logChanges(before, p)
-	w.last.Store(&planned{p, state.Members, w.filter.problems(links), objects.Services})
+	w.last.Store(&planned{p, state.Members, append(w.filter.problems(links), w.surroundings.problems()...), objects.Services})
 	w.saidGoodbye.Store(stopping)
 	w.planned()
 	return errors.Join(withdrawn, closed, err)

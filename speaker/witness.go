@@ -1,21 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/members"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 const (
-	// mostWitnessed bounds the missing nodes whose states are read: the first by name,
-	// among which are those that repeat their word.
+	// mostWitnessed bounds the missing nodes whose states are read: see inOrder. Those that
+	// repeat their word are among the first by name.
 	mostWitnessed = 8
 	// witnessInterval is between looks soon after a loss, slowWitnessInterval later.
 	witnessInterval     = 250 * time.Millisecond
@@ -37,36 +38,42 @@ type witness struct {
 	kick, changed func()
 	// elsewhere are the nodes that this side stands aside for.
 	elsewhere atomic.Pointer[[]string]
+	// api: the API server answered the last question.
+	api atomic.Bool
 
 	words members.Witness
-	since time.Time
+	// since when each of the missing nodes is missed.
+	since map[string]time.Time
 	due   *time.Timer
 }
 
 // sync reads the words of those that are missed.
 func (w *witness) sync(ctx context.Context) error {
 	alive := w.alive()
-	missed := w.missed(alive)
+	missed, most := w.missed(alive)
+	latest := w.note(time.Now(), missed)
+	if !most {
+		missed = nil
+	}
+	asked := w.inOrder(missed, latest)
+	asked = asked[:min(len(asked), mostWitnessed)]
 	if w.words == nil {
 		w.words = members.Witness{}
 	}
-	w.words.Keep(missed)
+	w.words.Keep(asked)
 	if len(missed) == 0 {
-		w.since = time.Time{}
+		w.api.Store(false)
 		w.say(nil)
 		return nil
 	}
-	if w.since.IsZero() {
-		w.since = time.Now()
-	}
-	for _, node := range missed {
+	for _, node := range asked {
 		if word, ok := w.read(ctx, node); ok {
 			w.words.Hear(time.Now(), word)
 		}
 	}
-	w.say(w.words.Elsewhere(time.Now(), alive))
+	w.say(w.words.Elsewhere(time.Now(), w.node, alive, missed))
 	next := witnessInterval
-	if time.Since(w.since) > soon {
+	if time.Since(latest) > soon {
 		next = slowWitnessInterval
 	}
 	if w.due != nil {
@@ -76,37 +83,69 @@ func (w *witness) sync(ctx context.Context) error {
 	return nil
 }
 
-// missed returns the first nodes whose speakers are not heard, nil while these are less than half.
-func (w *witness) missed(alive map[string]bool) []string {
+// missed returns the nodes whose speakers are not heard, and whether these are half or more.
+func (w *witness) missed(alive map[string]bool) (out []string, most bool) {
 	if alive == nil || !w.cluster.Synced() || w.cluster.Uninstalling() {
-		return nil
+		return nil, false
 	}
 	expected := w.cluster.SpeakerAddresses()
-	var out []string
 	for node := range expected {
 		if node != w.node && !alive[node] {
 			out = append(out, node)
 		}
 	}
-	if 2*len(out) < len(expected) {
-		return nil
+	return out, 2*len(out) >= len(expected)
+}
+
+// note takes up who is missed, and returns since when the latest of them is.
+func (w *witness) note(now time.Time, missed []string) (latest time.Time) {
+	since := make(map[string]time.Time, len(missed))
+	for _, node := range missed {
+		if at, known := w.since[node]; known {
+			since[node] = at
+		} else {
+			since[node] = now
+		}
+		if since[node].After(latest) {
+			latest = since[node]
+		}
 	}
-	slices.Sort(out)
-	return out[:min(len(out), mostWitnessed)]
+	w.since = since
+	return latest
+}
+
+// inOrder puts those first that fell silent last and together, for who was dead
+// before says nothing; and of these the first by name.
+func (w *witness) inOrder(missed []string, latest time.Time) []string {
+	before := func(node string) int {
+		if latest.Sub(w.since[node]) > soon {
+			return 1
+		}
+		return 0
+	}
+	return slices.SortedFunc(slices.Values(missed), func(a, b string) int {
+		return cmp.Or(cmp.Compare(before(a), before(b)), cmp.Compare(a, b))
+	})
 }
 
 func (w *witness) read(ctx context.Context, node string) (members.Word, bool) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	state, err := w.cluster.SpeakerState(ctx, node)
+	if answers := err == nil || apierrors.IsNotFound(err); w.api.Swap(answers) != answers {
+		w.changed()
+	}
 	if err != nil || state.Status.Observed == nil {
 		return members.Word{}, false
 	}
-	here := func(n v1beta1.SilentNode) bool { return n.Node == w.node }
-	return members.Word{
-		Node: node, Written: state.Status.Observed.String(), Alive: int(state.Status.Members.Alive),
-		Misses: slices.ContainsFunc(state.Status.Unreachable, here) || slices.ContainsFunc(state.Status.Silent, here),
-	}, true
+	word := members.Word{Node: node, Written: state.Status.Observed.String(), Alive: int(state.Status.Members.Alive)}
+	for _, n := range slices.Concat(state.Status.Unreachable, state.Status.Silent) {
+		word.Misses = append(word.Misses, n.Node)
+	}
+	if len(state.Status.Unreachable) >= mostNamed || len(state.Status.Silent) >= mostNamed {
+		word.Misses = append(word.Misses, w.node) // a full list may leave this node out
+	}
+	return word, true
 }
 
 func (w *witness) say(elsewhere []string) {
@@ -136,6 +175,10 @@ func standAside(elsewhere []string, s *lb.State) {
 		s.Members[node] = true
 	}
 }
+
+// apiAnswers reports whether the API server answers, as far as it is asked: while half of
+// the speakers or more are missed.
+func (w *witness) apiAnswers() bool { return w.api.Load() }
 
 // aside returns the nodes that this side stands aside for, none if it does not.
 func (w *witness) aside() []string {

@@ -11,8 +11,9 @@ import (
 
 // endpoints is where a Service can be served.
 type endpoints struct {
-	nodes   map[string]bool
-	serving bool
+	nodes map[string]bool
+	// serving: there is one; anywhere: there is one without a node.
+	serving, anywhere bool
 }
 
 func endpointsByService(objects []*discoveryv1.EndpointSlice) map[lb.Key]endpoints {
@@ -37,6 +38,7 @@ func endpointsByService(objects []*discoveryv1.EndpointSlice) map[lb.Key]endpoin
 func (e *endpoints) add(node *string) {
 	e.serving = true
 	if node == nil || *node == "" {
+		e.anywhere = true
 		return
 	}
 	if e.nodes == nil {

@@ -141,6 +141,7 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 		AssignedFrom:       assignedFrom(o),
 		ServingNodes:       e.nodes,
 		Serving:            e.serving,
+		ServingAnywhere:    e.anywhere,
 		AnnouncedL2:        announcedL2(o),
 	}
 }

@@ -129,7 +129,7 @@ func TestService(t *testing.T) {
 		},
 	}, served())
 	want := []lb.Service{{
-		Key: lb.Key{Namespace: "default", Name: "far"}, Families: []lb.Family{lb.IPv6}, FamilyPolicy: lb.SingleStack, Serving: true,
+		Key: lb.Key{Namespace: "default", Name: "far"}, Families: []lb.Family{lb.IPv6}, FamilyPolicy: lb.SingleStack, Serving: true, ServingAnywhere: true,
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("fd00:96::2")},
 	}, {
 		Key: lb.Key{Namespace: "default", Name: "idle"}, FamilyPolicy: lb.SingleStack,

@@ -2,6 +2,7 @@ package heartbeat
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -285,5 +286,74 @@ func TestGossipBlocked(t *testing.T) {
 			return true
 		}
 		w.stays(t, 10*time.Second, all, "alive to all")
+	}
+}
+
+// A node that loses all others at once knows so from the first that it gives up:
+// it does not take one for dead while it counts on the rest.
+func TestCutOffAtOnce(t *testing.T) {
+	for _, n := range []int{3, 4, 7, 30} {
+		for seed := range uint64(20) {
+			w := newWorld(seed, n)
+			settle(t, w)
+			alone := w.nodes[int(seed)%n]
+			w.cut = func(from, to *node) bool { return (from == alone) != (to == alone) }
+			gaveUp := func() bool {
+				return slices.ContainsFunc(w.nodes, func(o *node) bool { return alone.sees(o) == Dead })
+			}
+			w.must(t, 500*ms, gaveUp, "another is dead")
+			counted := 0
+			for _, m := range alone.d.members(w.now, alone.name) {
+				if m.Status.Living() && !m.Silent {
+					counted++
+				}
+			}
+			if deaf := alone.d.deafened(w.now); counted > n/2 && !deaf {
+				t.Errorf("%d nodes: cut off from all, it counts on %d", n, counted)
+			}
+			w.cut = nil
+			w.must(t, time.Second, func() bool { return !alone.d.deafened(w.now) && !gaveUp() }, "it hears again")
+		}
+	}
+}
+
+// Half of a cluster that loses the other half knows so at once, too.
+func TestHalvesAtOnce(t *testing.T) {
+	for seed := range uint64(20) {
+		w := newWorld(seed, 4)
+		settle(t, w)
+		near := func(n *node) bool { return n == w.nodes[0] || n == w.nodes[1] }
+		w.cut = func(from, to *node) bool { return near(from) != near(to) }
+		one := w.nodes[seed%4]
+		gaveUp := func() bool {
+			return slices.ContainsFunc(w.nodes, func(o *node) bool { return one.sees(o) == Dead })
+		}
+		w.must(t, 500*ms, gaveUp, "another is dead")
+		counted := 0
+		for _, m := range one.d.members(w.now, one.name) {
+			if m.Status.Living() && !m.Silent {
+				counted++
+			}
+		}
+		if counted > 2 {
+			t.Errorf("cut off from two, it counts on %d", counted)
+		}
+	}
+}
+
+// One death among many does not make others seem silent.
+func TestDeathOfOneIsNotMore(t *testing.T) {
+	for _, n := range []int{3, 7, 30} {
+		w := newWorld(12, n)
+		settle(t, w)
+		w.nodes[0].stop()
+		w.stays(t, 3*time.Second, func() bool {
+			for _, o := range w.nodes[1:] {
+				if o.d.deafened(w.now) || slices.ContainsFunc(o.d.members(w.now, o.name), func(m Member) bool { return m.Silent }) {
+					return false
+				}
+			}
+			return true
+		}, "all others are heard")
 	}
 }

@@ -28,6 +28,10 @@
 // A node that was declared dead and is back is held down for a while, longer each
 // time; it says so itself, so that all agree when that ends.
 //
+// What half of the cluster takes with it is not given up in one instant. So a View
+// says of whom else nothing is heard when somebody was given up (Silent), and whether
+// this node hears anybody at all (Deaf): who decides by that must not count on them.
+//
 // The Lease is the other direction: it says whether this node may still act on
 // what it was told. It lapses when this node has not sent beats for so long that
 // others may have declared it dead, and is confirmed again by a plan made after.

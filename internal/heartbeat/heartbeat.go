@@ -52,10 +52,13 @@ type View struct {
 	Settled bool
 	// Realtime: the thread has real-time priority.
 	Realtime bool
+	// Deaf: this node hears none of several that should beat at it, so that it knows nothing of
+	// any other either, whom it still counts as alive.
+	Deaf bool
 }
 
 func (v *View) equal(o *View) bool {
-	return v.Epoch == o.Epoch && v.Settled == o.Settled && v.Realtime == o.Realtime && slices.Equal(v.Members, o.Members)
+	return v.Epoch == o.Epoch && v.Settled == o.Settled && v.Realtime == o.Realtime && v.Deaf == o.Deaf && slices.Equal(v.Members, o.Members)
 }
 
 // Heartbeat sends beats, listens to those of others, and judges.

@@ -218,7 +218,7 @@ func (t *thread) send() {
 func (t *thread) publish(now time.Duration) {
 	v := &View{
 		Members: t.detector.members(now, t.h.config.NodeName), Epoch: t.detector.epoch,
-		Settled: t.detector.settled(now), Realtime: t.realtime,
+		Settled: t.detector.settled(now), Realtime: t.realtime, Deaf: t.detector.deafened(now),
 	}
 	if v.equal(t.h.view.Load()) {
 		return

@@ -1,6 +1,9 @@
 package heartbeat
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Evidence says whose word a status rests on.
 type Evidence string
@@ -19,6 +22,9 @@ const (
 	// overruleTime is after what time gossip that goes on hearing a node is believed more than a
 	// death; gossip itself needs so long to notice one in a large cluster.
 	overruleTime = 10 * time.Second
+	// atOnce is how long after a death others that fall silent do so with it: not all that
+	// a partition takes away is given up in the same instant.
+	atOnce = time.Second
 )
 
 // Member is what is known of one node.
@@ -32,6 +38,8 @@ type Member struct {
 	Deaths int
 	// Incarnation is the number of its claim.
 	Incarnation uint32
+	// Silent: it counts as alive yet, and is not heard at a moment when others were given up.
+	Silent bool
 }
 
 // status weighs all evidence about a peer.
@@ -68,13 +76,21 @@ func (d *detector) members(now time.Duration, self string) []Member {
 	out = append(out, Member{
 		Name: self, Status: d.own.status, By: ByHeartbeat, Deaths: int(d.own.deaths), Incarnation: d.own.number,
 	})
+	dying := slices.ContainsFunc(d.ring, func(p *peer) bool { return p.claim.status == Dead && now-p.claimedAt < atOnce })
 	for _, p := range d.ring {
 		s, by := d.judge(now, p)
 		out = append(out, Member{
 			Name: p.name, Status: s, By: by, Blocked: p.blocked(now, s), Deaths: int(p.claim.deaths), Incarnation: p.claim.number,
+			Silent: dying && s.Living() && p.suspicion != nil,
 		})
 	}
 	return out
+}
+
+// deafened: none of several nodes that should beat at us is heard, and one was given up for it.
+func (d *detector) deafened(now time.Duration) bool {
+	gaveUp := func(p *peer) bool { return p.private && p.claim.status == Dead }
+	return slices.ContainsFunc(d.watching, gaveUp) && d.deaf(now)
 }
 
 // blocked: the two ways to hear of a living node have disagreed for longer than either needs.

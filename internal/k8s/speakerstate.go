@@ -1,7 +1,6 @@
 package k8s
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -89,32 +88,32 @@ func (k *Cluster) createSpeakerState(ctx context.Context, node string) error {
 	return err
 }
 
-// Speaker is where a speaker's pod is.
-type Speaker struct {
-	Node string
-	// Kernel are ports of the node that are in use by the speaker or the kubelet: its
-	// kernel answers there, whatever became of these.
-	Kernel []netip.AddrPort
-}
-
-// Speakers returns the nodes that have a speaker's pod, ordered by name, each once.
-func (k *Cluster) Speakers(membersPort uint16) []Speaker {
-	kubelets := map[string]uint16{}
+// Kernels returns, by node, ports that are in use by its speaker or its kubelet: its
+// kernel answers there, whatever became of these.
+func (k *Cluster) Kernels(membersPort uint16) map[string][]netip.AddrPort {
+	out := map[string][]netip.AddrPort{}
+	speakers := k.SpeakerAddresses()
+	for node, a := range speakers {
+		out[node] = append(out[node], netip.AddrPortFrom(a, membersPort))
+	}
 	for _, n := range k.nodes.List() {
-		kubelets[n.Name] = uint16(n.Status.DaemonEndpoints.KubeletEndpoint.Port)
-	}
-	var out []Speaker
-	for _, p := range k.pods.List() {
-		a, err := netip.ParseAddr(p.Status.HostIP)
-		if err != nil || p.Spec.NodeName == "" {
-			continue // not running yet
+		port := uint16(n.Status.DaemonEndpoints.KubeletEndpoint.Port)
+		if port == 0 {
+			continue
 		}
-		s := Speaker{Node: p.Spec.NodeName, Kernel: []netip.AddrPort{netip.AddrPortFrom(a, membersPort)}}
-		if port := kubelets[s.Node]; port != 0 {
-			s.Kernel = append(s.Kernel, netip.AddrPortFrom(a, port))
+		addresses := []netip.Addr{}
+		if a, known := speakers[n.Name]; known {
+			addresses = append(addresses, a)
 		}
-		out = append(out, s)
+		for _, address := range n.Status.Addresses {
+			a, err := netip.ParseAddr(address.Address)
+			if err == nil && address.Type == corev1.NodeInternalIP && !slices.Contains(addresses, a) {
+				addresses = append(addresses, a)
+			}
+		}
+		for _, a := range addresses {
+			out[n.Name] = append(out[n.Name], netip.AddrPortFrom(a, port))
+		}
 	}
-	slices.SortFunc(out, func(a, b Speaker) int { return cmp.Compare(a.Node, b.Node) })
-	return slices.CompactFunc(out, func(a, b Speaker) bool { return a.Node == b.Node })
+	return out
 }

@@ -2,6 +2,7 @@ package layer2
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -77,6 +78,48 @@ func TestTakeover(t *testing.T) {
 		learns("the owner's new MAC")
 		if n := r.counts.repairs[repairMAC].Load(); n != 1 {
 			t.Errorf("%d repairs of the MAC", n)
+		}
+	})
+}
+
+// Whatever a neighbour is about to do with its entry, the announcement alone brings
+// it to the new owner; IPv6 as IPv4. Only one that has given up (FAILED) does not
+// listen to an advertisement (RFC 4861 section 7.2.5: there is no entry), and asks
+// with its next packet.
+func TestTakeoverInAnyState(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newRealNetwork(t)
+		for _, family := range []string{"ipv4", "ipv6"} {
+			// Its own questions must not help out.
+			n.far.Sysctl(family+"/neigh/eth0/retrans_time_ms", "600000")
+		}
+		r := realResponder(t)
+		states := []int{netlink.NUD_INCOMPLETE, netlink.NUD_REACHABLE, netlink.NUD_STALE, netlink.NUD_DELAY, netlink.NUD_PROBE}
+		// before makes an entry that knows another MAC or none; what was announced last may still arrive.
+		before := func(state int, addr netip.Addr) bool {
+			n.far.Forget("eth0", addr)
+			if state == netlink.NUD_INCOMPLETE {
+				n.far.Send(addr) // and nobody answers
+			} else if err := n.far.Netlink().NeighSet(&netlink.Neigh{
+				LinkIndex: n.far.Link("eth0").Attrs().Index, IP: addr.AsSlice(), HardwareAddr: askerMAC.HardwareAddr(), State: state,
+			}); err != nil {
+				t.Fatal(err)
+			}
+			_, mac := n.far.Neighbor("eth0", addr)
+			return mac.String() != n.mac()
+		}
+		for _, state := range states {
+			for _, addr := range []netip.Addr{v4, v6} {
+				nstest.Until(t, within, "an entry of "+addr.String(), func() bool { return before(state, addr) })
+			}
+			r.Set(Desired{Announcements: ourAnnouncements})
+			for _, addr := range []netip.Addr{v4, v6} {
+				nstest.Until(t, within, fmt.Sprintf("the new owner's MAC of %s in state %#x", addr, state), func() bool {
+					is, mac := n.far.Neighbor("eth0", addr)
+					return is&nstest.Valid != 0 && mac.String() == n.mac()
+				})
+			}
+			r.Set(Desired{})
 		}
 	})
 }

@@ -134,6 +134,8 @@ const (
 	Probing Reason = "Probing"
 	// NotMember: the node's speaker is not alive as its peers see it.
 	NotMember Reason = "NotMember"
+	// CutOff: this node hears half of the speakers or fewer, and reaches no node with a serving endpoint.
+	CutOff Reason = "CutOff"
 	// NotOwner: another node announces the address.
 	NotOwner Reason = "NotOwner"
 	// NoPeer: no BGPPeer is usable on this node for the advertisement.

@@ -105,6 +105,8 @@ type Service struct {
 	ServingNodes map[string]bool
 	// Serving: at least one endpoint anywhere can serve.
 	Serving bool
+	// ServingAnywhere: one that can serve is on no node, as far as its EndpointSlice tells.
+	ServingAnywhere bool
 	// AnnouncedL2 are the addresses that were announced by ARP or NDP when its condition was written last.
 	AnnouncedL2 []netip.Addr
 }

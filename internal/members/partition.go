@@ -12,9 +12,9 @@ type Word struct {
 	Node string
 	// Written tells one word from the one before; it is compared only, never read as a time.
 	Written string
-	// Alive speakers as it sees them, and whether it misses this node.
+	// Alive speakers as it sees them, and the nodes that it misses.
 	Alive  int
-	Misses bool
+	Misses []string
 }
 
 // wordTime is how long a word counts. Its speaker repeats it more often.
@@ -44,26 +44,37 @@ func (w Witness) Keep(missed []string) {
 	maps.DeleteFunc(w, func(node string, _ witnessed) bool { return !slices.Contains(missed, node) })
 }
 
-// Elsewhere returns the nodes that are running and miss this one, sorted, if this
-// side is the one to stand aside for them: the smaller one, or of two equal ones
-// the one without the lowest name. It returns nil otherwise: in all cases where the
-// others may be dead.
-func (w Witness) Elsewhere(now time.Time, alive map[string]bool) []string {
-	var elsewhere []string
+// Elsewhere returns the nodes of the other side, sorted, if this side is the one to
+// stand aside for them: the smaller one, or of two equal ones the one without the
+// lowest name. It returns nil otherwise: in all cases where the others may be dead.
+// They are those that are running and miss the node self, and those missed here of
+// whom these say nothing bad: few repeat their word, and another may be the only one
+// that can announce an address.
+func (w Witness) Elsewhere(now time.Time, self string, alive map[string]bool, missed []string) []string {
+	var speaking []string
+	elsewhere := map[string]bool{}
+	for _, node := range missed {
+		elsewhere[node] = true
+	}
 	size := 0
 	for node, word := range w {
-		if word.Misses && !word.at.IsZero() && now.Sub(word.at) < wordTime {
-			elsewhere = append(elsewhere, node)
+		if slices.Contains(word.Misses, self) && !word.at.IsZero() && now.Sub(word.at) < wordTime {
+			speaking = append(speaking, node)
 			size = max(size, word.Alive)
+			for _, other := range word.Misses {
+				delete(elsewhere, other)
+			}
 		}
 	}
-	if len(elsewhere) == 0 || len(alive) == 0 {
+	if len(speaking) == 0 || len(alive) == 0 {
 		return nil
 	}
-	slices.Sort(elsewhere)
 	lowest := slices.Min(slices.Collect(maps.Keys(alive)))
-	if cmp.Or(cmp.Compare(len(alive), max(size, len(elsewhere))), cmp.Compare(elsewhere[0], lowest)) < 0 {
-		return elsewhere
+	if cmp.Or(cmp.Compare(len(alive), max(size, len(speaking))), cmp.Compare(slices.Min(speaking), lowest)) >= 0 {
+		return nil
 	}
-	return nil
+	for _, node := range speaking {
+		elsewhere[node] = true
+	}
+	return slices.Sorted(maps.Keys(elsewhere))
 }

@@ -2,6 +2,9 @@ package members
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -16,24 +19,33 @@ func names(all ...string) map[string]bool {
 
 func TestElsewhere(t *testing.T) {
 	now := time.Unix(1000, 0)
-	word := func(node, written string, alive int, misses bool) Word { return Word{node, written, alive, misses} }
+	word := func(node, written string, alive int, misses string) Word {
+		return Word{node, written, alive, strings.Fields(misses)}
+	}
 	for _, tt := range []struct {
-		name  string
-		alive map[string]bool
-		words []Word // one second apart
-		after time.Duration
-		want  []string
+		name   string
+		alive  map[string]bool // self is the first of them
+		missed string
+		words  []Word // one second apart
+		after  time.Duration
+		want   []string
 	}{
-		{"nobody says anything: the others may be dead", names("c"), nil, 0, nil},
-		{"a word from before the silence", names("c"), []Word{word("a", "1", 2, true)}, 0, nil},
-		{"one node of three, and the two others are running", names("c"), []Word{word("a", "1", 3, false), word("a", "2", 2, true)}, 0, []string{"a"}},
-		{"two of three", names("a", "b"), []Word{word("c", "1", 3, false), word("c", "2", 1, true)}, 0, nil},
-		{"one of two, with the lower name", names("a"), []Word{word("b", "1", 2, false), word("b", "2", 1, true)}, 0, nil},
-		{"one of two, with the higher name", names("b"), []Word{word("a", "1", 2, false), word("a", "2", 1, true)}, 0, []string{"a"}},
-		{"it is running and hears this node", names("c"), []Word{word("a", "1", 3, false), word("a", "2", 3, false)}, 0, nil},
-		{"it was running and says nothing any more", names("c"), []Word{word("a", "1", 3, false), word("a", "2", 2, true)}, wordTime, nil},
-		{"it goes on saying so", names("c"), []Word{word("a", "1", 3, false), word("a", "2", 2, true), word("a", "3", 2, true)}, wordTime - time.Second, []string{"a"}},
-		{"half of four, all running", names("b", "d"), []Word{word("a", "1", 4, false), word("c", "1", 4, false), word("a", "2", 2, true), word("c", "2", 2, true)}, 0, []string{"a", "c"}},
+		{"nobody says anything: the others may be dead", names("c"), "a b", nil, 0, nil},
+		{"a word from before the silence", names("c"), "a b", []Word{word("a", "1", 2, "c")}, 0, nil},
+		{"one node of three, and one of the others says that they are running", names("c"), "a b",
+			[]Word{word("a", "1", 3, ""), word("a", "2", 2, "c")}, 0, []string{"a", "b"}},
+		{"one node of three, and one of the others is dead", names("c"), "a b",
+			[]Word{word("a", "1", 3, ""), word("a", "2", 2, "b c")}, 0, []string{"a"}},
+		{"two of three", names("a", "b"), "c", []Word{word("c", "1", 3, ""), word("c", "2", 1, "a b")}, 0, nil},
+		{"one of two, with the lower name", names("a"), "b", []Word{word("b", "1", 2, ""), word("b", "2", 1, "a")}, 0, nil},
+		{"one of two, with the higher name", names("b"), "a", []Word{word("a", "1", 2, ""), word("a", "2", 1, "b")}, 0, []string{"a"}},
+		{"it is running and hears this node", names("c"), "a b", []Word{word("a", "1", 3, ""), word("a", "2", 3, "")}, 0, nil},
+		{"it is running and misses another", names("c"), "a b", []Word{word("a", "1", 3, ""), word("a", "2", 2, "b")}, 0, nil},
+		{"it was running and says nothing any more", names("c"), "a b", []Word{word("a", "1", 3, ""), word("a", "2", 2, "c")}, wordTime, nil},
+		{"it goes on saying so", names("c"), "a b",
+			[]Word{word("a", "1", 3, ""), word("a", "2", 2, "c"), word("a", "3", 2, "c")}, wordTime - time.Second, []string{"a", "b"}},
+		{"half of four, all running", names("b", "d"), "a c",
+			[]Word{word("a", "1", 4, ""), word("c", "1", 4, ""), word("a", "2", 2, "b d"), word("c", "2", 2, "b d")}, 0, []string{"a", "c"}},
 	} {
 		w, at := Witness{}, now
 		for _, word := range tt.words {
@@ -43,7 +55,7 @@ func TestElsewhere(t *testing.T) {
 		if len(tt.words) > 0 {
 			at = at.Add(-time.Second)
 		}
-		if got := w.Elsewhere(at.Add(tt.after), tt.alive); fmt.Sprint(got) != fmt.Sprint(tt.want) {
+		if got := w.Elsewhere(at.Add(tt.after), slices.Min(slices.Collect(maps.Keys(tt.alive))), tt.alive, strings.Fields(tt.missed)); fmt.Sprint(got) != fmt.Sprint(tt.want) {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}
@@ -63,17 +75,24 @@ func TestOneSideStandsAside(t *testing.T) {
 			aside := 0
 			for i, mine := range sides {
 				w := Witness{}
-				for theirs := range sides[1-i] {
-					w.Hear(now, Word{theirs, "1", n, false})
+				us, them := slices.Sorted(maps.Keys(mine)), slices.Sorted(maps.Keys(sides[1-i]))
+				for _, theirs := range them {
+					w.Hear(now, Word{theirs, "1", n, nil})
 				}
-				if w.Elsewhere(now, mine) != nil {
+				if w.Elsewhere(now, us[0], mine, them) != nil {
 					t.Errorf("%v stands aside without a word from %v", mine, sides[1-i])
 				}
-				for theirs := range sides[1-i] {
-					w.Hear(now, Word{theirs, "2", len(sides[1-i]), true})
+				for _, theirs := range them {
+					w.Hear(now, Word{theirs, "2", len(them), us})
 				}
-				if w.Elsewhere(now, mine) != nil {
-					aside++
+				for _, self := range us {
+					switch got := w.Elsewhere(now, self, mine, them); {
+					case got == nil:
+					case !slices.Equal(got, them):
+						t.Errorf("%s stands aside for %v, want %v", self, got, them)
+					case self == us[0]:
+						aside++
+					}
 				}
 			}
 			if aside != 1 {

@@ -19,12 +19,17 @@ type View struct {
 	Alive map[string]bool
 	// HeldDown are alive and were dead lately, Mute is a node without its speaker: see heartbeat.Status.
 	HeldDown, Mute map[string]bool
+	// Left said goodbye, Dead did not; Silent are alive and not heard at this moment: see heartbeat.Member.
+	Left, Dead, Silent map[string]bool
 }
 
 // View returns what is known now.
 func (m *Members) View() View {
-	v := View{View: m.beats.View(), Alive: map[string]bool{}, HeldDown: map[string]bool{}, Mute: map[string]bool{}}
+	v := View{View: m.beats.View(), Alive: map[string]bool{}, HeldDown: map[string]bool{}, Mute: map[string]bool{}, Left: map[string]bool{}, Dead: map[string]bool{}, Silent: map[string]bool{}}
 	for _, member := range v.Members {
+		if member.Silent {
+			v.Silent[member.Name] = true
+		}
 		switch member.Status {
 		case heartbeat.Alive:
 			v.Alive[member.Name] = true
@@ -32,6 +37,10 @@ func (m *Members) View() View {
 			v.Alive[member.Name], v.HeldDown[member.Name] = true, true
 		case heartbeat.Mute:
 			v.Alive[member.Name], v.Mute[member.Name] = true, true
+		case heartbeat.Left:
+			v.Left[member.Name] = true
+		case heartbeat.Dead:
+			v.Dead[member.Name] = true
 		}
 	}
 	return v

@@ -71,9 +71,14 @@ func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) ([]string, 
 		return nil, lb.NoServingEndpoint
 	}
 	why := lb.NoEligibleNode
+	cutOff := p.endpointsOf([]*lb.Service{s}) == outOfReach
 	var out []string
 	for i, c := range p.candidates("bgp", p.cluster.bgp, ads) {
 		if c.forService(s) != "" {
+			continue
+		}
+		if cutOff && !p.far(c.node.Name) {
+			why = lb.CutOff
 			continue
 		}
 		why = lb.NoPeer

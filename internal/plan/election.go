@@ -138,6 +138,9 @@ func (p *planner) elect(s *lb.Service, a netip.Addr, ads []int) (elected, lb.Rea
 		return elected{}, lb.NoEligibleNode
 	}
 	out := elected{owner: &p.nodes[winner], rank: f.ranks[winner]}
+	if !p.far(out.owner.Name) && p.cutOff(c.services, a) {
+		return elected{}, lb.CutOff
+	}
 	if p.state.Mute[out.owner.Name] {
 		second := p.highest(f.first(func(i int) bool { return !p.state.Mute[p.nodes[i].Name] && p.may(c, i) }), key)
 		if second >= 0 {

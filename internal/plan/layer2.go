@@ -164,6 +164,9 @@ func (p *planner) sentence(s *lb.Service, why lb.Reason, ads []int, kind string,
 	if why == lb.NoServingEndpoint {
 		return "no endpoint of the Service can serve: check that its selector matches pods and that they are ready"
 	}
+	if why == lb.CutOff {
+		return p.whyCutOff(s)
+	}
 	return whyNone(s, p.candidates(kind, scopes, ads))
 }
 

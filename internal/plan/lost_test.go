@@ -1,0 +1,119 @@
+package plan
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// TestCutOff: what w1 announces when it hears nobody else, by ARP and NDP and by
+// BGP. With all members it owns v4 and v6 by its hash.
+func TestCutOff(t *testing.T) {
+	const known, doubt = true, false
+	lose := func(s *lb.State, known bool, nodes ...string) {
+		s.Here.Lost = map[string]bool{}
+		for _, n := range nodes {
+			s.Here.Lost[n] = known
+		}
+	}
+	served := func(s *lb.State, nodes ...string) {
+		s.Services[0].ServingNodes = map[string]bool{}
+		for _, n := range nodes {
+			s.Services[0].ServingNodes[n] = true
+		}
+	}
+	had := map[netip.Addr]bool{v4: true, v6: true}
+	const all, routes, none = "announce 2 route 2", "announce 0 route 2", "announce 0 route 0"
+	for _, tt := range []struct {
+		name   string
+		change func(*lb.State)
+		want   string
+		here   lb.Reason
+	}{
+		{"nobody is lost", func(*lb.State) {}, all, lb.Announced},
+		{"the node that serves is lost", func(s *lb.State) { lose(s, known, "w2", "w3") }, none, lb.CutOff},
+		{"also for one that announced", func(s *lb.State) { lose(s, known, "w2", "w3"); s.Here.Announced = had }, none, lb.CutOff},
+		{"in doubt nothing is taken", func(s *lb.State) { lose(s, doubt, "w2", "w3") }, routes, lb.CutOff},
+		{"in doubt nothing is given up", func(s *lb.State) { lose(s, doubt, "w2", "w3"); s.Here.Announced = had }, all, lb.Announced},
+		{"one is known to be lost, the other one is in doubt", func(s *lb.State) {
+			served(s, "w2", "w3")
+			s.Here = lb.Here{Lost: map[string]bool{"w2": known, "w3": doubt}}
+		}, routes, lb.CutOff},
+		{"one of those that serve is within reach", func(s *lb.State) { served(s, "w2", "w3"); lose(s, known, "w2") }, all, lb.Announced},
+		{"a node without a speaker serves", func(s *lb.State) { served(s, "w2", "w9"); lose(s, known, "w2", "w3") }, all, lb.Announced},
+		{"an endpoint of its own", func(s *lb.State) { served(s, "w1", "w2"); lose(s, known, "w2", "w3") }, all, lb.Announced},
+		{"an endpoint on no node", func(s *lb.State) { s.Services[0].ServingAnywhere = true; lose(s, known, "w2", "w3") }, all, lb.Announced},
+		{"only endpoints on no node", func(s *lb.State) { served(s); lose(s, known, "w2", "w3") }, all, lb.Announced},
+		{"no endpoint that serves", func(s *lb.State) { s.Services[0].Serving = false; lose(s, known, "w2", "w3") }, none, lb.NoServingEndpoint},
+		{"policy Local with an endpoint of its own", func(s *lb.State) {
+			served(s, "w1", "w2")
+			s.Services[0].Local = true
+			lose(s, known, "w2", "w3")
+		}, all, lb.Announced},
+		{"policy Local without", func(s *lb.State) {
+			s.Services[0].Local = true
+			lose(s, known, "w2", "w3")
+		}, none, lb.NoEligibleNode},
+		{"another Service on the address is within reach", func(s *lb.State) {
+			other := s.Services[0]
+			other.Key.Name, other.ServingNodes = "wec", map[string]bool{"w1": true}
+			s.Services = append(s.Services, other)
+			lose(s, known, "w2", "w3")
+		}, all, lb.Announced},
+		{"nor does it stand in for a mute neighbour", func(s *lb.State) {
+			s.Members = map[string]bool{"w1": true, "w4": true}
+			s.Mute = map[string]bool{"w4": true}
+			s.Nodes["w4"] = lb.Node{Name: "w4"}
+			s.HeldDown = map[string]bool{"w1": true}
+			s.Links = map[string][]lb.Link{"w4": {link("eth0", "192.0.2.0/24", "2001:db8::/64")}}
+			lose(s, known, "w2", "w3")
+		}, none, lb.CutOff},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := testState()
+			s.Members = map[string]bool{"w1": true}
+			tt.change(&s)
+			p := ForNode("w1", s)
+			got := strings.Join([]string{"announce", digit(len(p.Announcements)), "route", digit(len(p.Routes))}, " ")
+			if got != tt.want || p.Verdicts[0].L2.Here != tt.here {
+				t.Errorf("%s, here %s; want %s, %s", got, p.Verdicts[0].L2.Here, tt.want, tt.here)
+			}
+			if len(p.Elsewhere) != 0 {
+				t.Errorf("it waits for somebody to take %v over", p.Elsewhere)
+			}
+		})
+	}
+}
+
+func digit(n int) string { return string(rune('0' + n)) }
+
+// A side of a partition that stands aside leaves to the others what it cannot serve itself.
+func TestCutOffStandsAside(t *testing.T) {
+	s := testState()
+	s.HeldDown = map[string]bool{"w1": true}
+	s.Here.Lost = map[string]bool{"w2": true, "w3": true}
+	p := ForNode("w1", s)
+	if diff := cmp.Diff([]netip.Addr{v4, v6}, p.Elsewhere, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	if got := p.Verdicts[0].L2; got.Here != lb.NotOwner || got.Writer {
+		t.Errorf("here %s, writer %t; want NotOwner, the other side writes", got.Here, got.Writer)
+	}
+}
+
+// The sentence says who and why.
+func TestCutOffSays(t *testing.T) {
+	s := testState()
+	s.Members = map[string]bool{"w1": true}
+	s.Here.Lost = map[string]bool{"w2": true, "w3": true}
+	v := ForNode("w1", s).Verdicts[0]
+	const want = "node w1 is cut off from half of the speakers or more and reaches no node with a serving endpoint (w2)"
+	for kind, o := range map[string]Outcome{"layer 2": v.L2, "BGP": v.BGP} {
+		if o.Reason != lb.CutOff || o.Message != want || !o.Writer {
+			t.Errorf("%s: %s: %s", kind, o.Reason, o.Message)
+		}
+	}
+}
