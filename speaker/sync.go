@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
+	"github.com/holdfast-lb/holdfast/internal/relay"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -34,10 +35,13 @@ type syncer struct {
 	layer2  *layer2.Responder
 	bgp     *bgp.Speaker
 	filter  *guard
+	relay   *relay.Relayer
 	// members is set when the membership has started.
 	members atomic.Pointer[members.Members]
 	// aside returns the nodes that this side of a partition stands aside for.
 	aside func() []string
+	// kick runs it again.
+	kick func()
 	// planned is called after each run.
 	planned func()
 	last    atomic.Pointer[planned]
@@ -45,11 +49,14 @@ type syncer struct {
 	// stopping: this speaker has been told to stop, and leaves what it announces to
 	// the others; saidGoodbye: there was a plan since, and the others were told.
 	stopping, saidGoodbye atomic.Bool
+	goodbyes              goodbyes
 }
 
 // planned is the outcome of one run.
 type planned struct {
-	Plan     plan.Plan
+	Plan plan.Plan
+	// Epoch of the heartbeats that it was made in.
+	Epoch    uint64
 	Members  map[string]bool
 	Problems []lb.Problem
 	Services []*corev1.Service `json:"-"`
@@ -83,12 +90,18 @@ func (w *syncer) sync(context.Context) error {
 	standAside(w.aside(), &state)
 	m.SetSelf(ourselves(links, stopping))
 	state.Stopping = w.cluster.StoppingSpeakers()
-	speakers := hear(m.Told(), &state)
+	told := m.Told()
+	speakers := hear(told, &state)
+	state.Left = w.goodbyes.left(time.Now(), told, view.Alive, w.kick)
 	if stopping {
 		state.Stopping[w.node] = true
 	}
-	p := plan.ForNode(w.node, state)
 	before := w.last.Load()
+	state.Here.Before = before.of(view.Epoch)
+	if state.Here.Before == nil {
+		state.Here.Inherited = w.relay.Inherited()
+	}
+	p := plan.ForNode(w.node, state)
 	var withdrawn error
 	if stays, less := before.plan().Staying(p); less {
 		withdrawn = w.announce(stays, speakers)
@@ -100,10 +113,11 @@ func (w *syncer) sync(context.Context) error {
 	} else if closed != nil {
 		p = p.Waiting(before.plan())
 	}
+	w.relay.Set(relay.Desired{Relays: p.Relays, Speakers: speakers}) // before anybody is told to come here
 	err := w.announce(p, speakers)
 	m.Confirm(view)
 	w.logChanges(before, p)
-	w.last.Store(&planned{p, state.Members, w.filter.problems(links), objects.Services})
+	w.last.Store(&planned{p, view.Epoch, state.Members, w.filter.problems(links), objects.Services})
 	w.saidGoodbye.Store(stopping)
 	w.planned()
 	return errors.Join(withdrawn, closed, err)
@@ -126,6 +140,14 @@ func (p *planned) plan() plan.Plan {
 	return p.Plan
 }
 
+// of is the plan as the next one in an epoch sees it; nil in another one.
+func (p *planned) of(epoch uint64) *lb.Before {
+	if p == nil || p.Epoch != epoch {
+		return nil
+	}
+	return &lb.Before{Owners: p.Plan.Owners, Relays: p.Plan.Relays}
+}
+
 // leave obeys the uninstall mark: withdraw everything, then filter nothing, keep nothing.
 func (w *syncer) leave() error {
 	if w.gone.Load() {
@@ -135,7 +157,7 @@ func (w *syncer) leave() error {
 	if err := w.bgp.Leave(); err != nil {
 		return fmt.Errorf("withdraw routes: %w", err)
 	}
-	if err := w.filter.remove(); err != nil {
+	if err := errors.Join(w.relay.Remove(), w.filter.remove()); err != nil {
 		return err
 	}
 	w.last.Store(nil)
@@ -235,5 +257,6 @@ func (w *syncer) debug() any {
 		Layer2   any
 		Sessions []bgp.Session
 		Filter   any
-	}{w.node, w.last.Load(), w.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(), w.filter.state()}
+		Relay    relay.State
+	}{w.node, w.last.Load(), w.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(), w.filter.state(), w.relay.State()}
 }
