@@ -183,16 +183,34 @@ func (w *world) serve() {
 
 const patient = 5 * time.Second
 
+// silent has to last to be silence; all else is waited for.
+const silent = 200 * time.Millisecond
+
+// own is the client's first address of a family.
+var own = map[bool]string{true: client4, false: client6}
+
+// dial connects from there, which is to work.
 func (w *world) dial(to string) net.Conn {
 	w.t.Helper()
-	var c net.Conn
-	var err error
-	w.client.Do(func() { c, err = net.DialTimeout("tcp", net.JoinHostPort(to, fmt.Sprint(port)), patient) })
+	return w.dialFrom(own[addr(to).Is4()], to)
+}
+
+func (w *world) dialFrom(from, to string) net.Conn {
+	w.t.Helper()
+	c, err := w.tryFrom(from, to, patient)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { c.Close() })
 	return c
+}
+
+func (w *world) tryFrom(from, to string, wait time.Duration) (c net.Conn, err error) {
+	w.client.Do(func() {
+		d := net.Dialer{Timeout: wait, LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		c, err = d.Dial("tcp", net.JoinHostPort(to, fmt.Sprint(port)))
+	})
+	return c, err
 }
 
 // connections opens so many to each address, and uses them.
@@ -233,6 +251,14 @@ func (w *world) alive(list []net.Conn) (n int) {
 		}
 	}
 	return n
+}
+
+// packets returns how many were relayed, of each family.
+func (w *world) packets() (out []uint64) {
+	for _, f := range w.relayer.State().Families {
+		out = append(out, f.Packets)
+	}
+	return out
 }
 
 // list returns what nft shows of one of our tables, without counters.
