@@ -21,9 +21,9 @@
 // the former owner's that decides about these. Path MTU discovery lives on them.
 //
 // What comes from a speaker's MAC is never relayed, so that nothing goes round:
-// each packet is handed on once. The kernel of Linux takes one from the time to live
-// (nf_dup_ipv4.c), forbids fragments of it, does not track the copy, and sends it as
-// any of its own: segments that it had merged are parted again.
+// each packet is handed on once; were a MAC not known, its time to live would end it. The
+// kernel takes one from that (nf_dup_ipv4.c), forbids fragments of the copy, does not
+// track it, and sends it as any of its own: segments that it had merged are parted again.
 //
 // The members of relays have a timeout in the kernel, which Run renews. So a
 // speaker that restarts or dies leaves relays that work, and one that never returns

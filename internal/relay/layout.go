@@ -143,7 +143,9 @@ func ctState(bits uint32, op expr.CmpOp) []expr.Any {
 	}
 }
 
-// hand gives a packet to the former owner of its destination, if there is one and no speaker sent it.
+// hand gives a packet to the former owner of its destination, if there is one and no speaker sent it. Should a
+// speaker's MAC not be known, two nodes may take each other for the former owner: the kernel
+// takes one from the time to live of the copy, but looks at it only when it forwards, so it is looked at here.
 func (f *family) hand() []expr.Any {
 	destination := func(register uint32) expr.Any {
 		return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: f.destination, Len: f.size}
@@ -153,6 +155,8 @@ func (f *family) hand() []expr.Any {
 		&expr.Cmp{Register: first, Data: binary.NativeEndian.AppendUint16(nil, unix.ARPHRD_ETHER)},
 		&expr.Payload{DestRegister: first, Base: expr.PayloadBaseLLHeader, Offset: sourceMACAt, Len: macSize},
 		&expr.Lookup{SourceRegister: first, SetName: speakersSet, Invert: true},
+		&expr.Payload{DestRegister: first, Base: expr.PayloadBaseNetworkHeader, Offset: f.timeToLive, Len: 1},
+		&expr.Cmp{Op: expr.CmpOpGt, Register: first, Data: []byte{1}},
 		destination(first), &expr.Lookup{SourceRegister: first, SetName: relaysMap, IsDestRegSet: true, DestRegister: first},
 		destination(spare), &expr.Lookup{SourceRegister: spare, SetName: linksMap, IsDestRegSet: true, DestRegister: spare},
 		&expr.Dup{RegAddr: first, RegDev: spare, IsRegDevSet: true},

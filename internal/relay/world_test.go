@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/bits"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -259,6 +260,17 @@ func (w *world) packets() (out []uint64) {
 		out = append(out, f.Packets)
 	}
 	return out
+}
+
+// mirror makes the former owner relay to the node what the node relays to it.
+func (w *world) mirror() {
+	w.t.Helper()
+	other := strings.NewReplacer(former4, node4, w.linkLocal(w.former).String(), w.linkLocal(w.node).String(),
+		// The index of eth0 as nft reads it, and as it shows it where it is not told the order of octets.
+		fmt.Sprint(bits.ReverseBytes32(uint32(w.node.Link("eth0").Attrs().Index))), "eth0")
+	for _, family := range []string{"ip", "ip6"} {
+		nft(w.t, w.former, other.Replace(w.list(family)))
+	}
 }
 
 // list returns what nft shows of one of our tables, without counters.
