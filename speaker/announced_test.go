@@ -57,7 +57,7 @@ func TestAnnouncedOn(t *testing.T) {
 			t.Errorf("%s: contested %q", tt.name, got)
 		}
 		// What was announced can be read back from the condition, and nothing else.
-		for _, a := range lb.AnnouncedAddresses(got.Message) {
+		for a := range lb.AnnouncedAddresses(got.Message) {
 			if known && !is[a].Answered() {
 				t.Errorf("%s: %s is read back as announced", tt.name, a)
 			}
@@ -83,9 +83,15 @@ func TestOurselves(t *testing.T) {
 		{Name: "veth1", Up: true, MAC: mac, Prefixes: prefixes("fe80::2/64")},
 		{Name: "docker0", Up: true, MAC: mac, Prefixes: prefixes("172.17.0.1/16")},
 	}, true)
+	addresses := func(a ...string) (out []netip.Addr) {
+		for _, s := range a {
+			out = append(out, netip.MustParseAddr(s))
+		}
+		return out
+	}
 	want := lb.Member{Stopping: true, Links: []lb.Link{
-		{Name: "eth0", MAC: mac, Default: true, Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64")},
-		{Name: "docker0", MAC: mac, Prefixes: prefixes("172.17.0.0/16")},
+		{Name: "eth0", MAC: mac, Default: true, Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64"), Addresses: addresses("192.0.2.1", "fe80::1")},
+		{Name: "docker0", MAC: mac, Prefixes: prefixes("172.17.0.0/16"), Addresses: addresses("172.17.0.1")},
 	}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\nwant %+v", got, want)

@@ -44,11 +44,22 @@ func (g *guard) set(p plan.Plan, node lb.Node, links []link.Link) error {
 	if !g.on {
 		return g.remove()
 	}
-	d := filter.Desired{Filter: p.Filter, Internal: g.internal, PodCIDRs: anywhere, Uplinks: uplinks(links), Addresses: node.Addresses}
+	d := filter.Desired{Filter: p.Filter, Internal: g.internal, PodCIDRs: anywhere, Uplinks: uplinks(links), Addresses: node.Addresses, Relayed: relayed(p.Relays)}
 	if err := g.table.Set(d); err != nil {
 		return fmt.Errorf("set filter: %w", err)
 	}
 	return nil
+}
+
+// relayed are the addresses whose older connections another node serves.
+func relayed(relays []lb.Relay) []netip.Addr {
+	var out []netip.Addr
+	for _, r := range relays {
+		if r.Via.IsValid() {
+			out = append(out, r.Address)
+		}
+	}
+	return out
 }
 
 // anywhere is where pods may speak from: few network plugins take the addresses

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/loop"
+	"github.com/holdfast-lb/holdfast/internal/relay"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
@@ -109,6 +110,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	w.surroundings.view, w.surroundings.api = w.joined, partition.apiAnswers
 	states.silence = w.surroundings.silent
 	w.planned = func() { reports.Kick(); tells.Kick(); sweeps.Kick() }
+	w.kick = work.Kick
 
 	w.cluster, err = k8s.New(clients, k8s.Config{
 		Log: log, Component: "holdfast-speaker", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Speaker: true, Kick: work.Kick,
@@ -121,10 +123,11 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links, Lease: w, Changed: reports.Kick})
 	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: s.nodeName, Kick: reports.Kick})
 	w.filter = newGuard(log, s)
+	w.relay = relay.New(relay.Config{Log: log, Links: w.links.Links})
 	report.cluster, report.sessions, report.layer2, report.last = w.cluster, w.bgp.Sessions, w.layer2.State, &w.last
 	states.cluster, states.layer2, states.sessions, states.kick = w.cluster, w.layer2.State, w.bgp.Sessions, tells.Kick
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), w.layer2, w.bgp, w.filter.table, w)
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), w.layer2, w.bgp, w.filter.table, w.relay, w)
 
 	sinks, after := context.WithCancel(context.WithoutCancel(ctx))
 	defer after()
@@ -142,6 +145,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group.Go(func() error { return w.layer2.Run(sinks) })
 	group.Go(func() error { return w.bgp.Run(sinks) })
 	group.Go(func() error { return w.filter.run(sinks, work.Kick) })
+	group.Go(func() error { return w.relay.Run(sinks) })
 	group.Go(func() error { return work.Run(ctx) })
 	group.Go(func() error { return reports.Run(ctx) })
 	group.Go(func() error { return tells.Run(ctx) })

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
+	"github.com/holdfast-lb/holdfast/internal/relay"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -34,12 +35,15 @@ type syncer struct {
 	layer2  *layer2.Responder
 	bgp     *bgp.Speaker
 	filter  *guard
+	relay   *relay.Relayer
 	// members is set when the membership has started.
 	members atomic.Pointer[members.Members]
 	// aside returns the nodes that this side of a partition stands aside for.
 	aside func() []string
 	// surroundings tell what is lost to this node where it is cut off.
 	surroundings *listener
+	// kick runs it again.
+	kick func()
 	// planned is called after each run.
 	planned func()
 	last    atomic.Pointer[planned]
@@ -49,11 +53,14 @@ type syncer struct {
 	stopping, saidGoodbye atomic.Bool
 	// forgotten counts attempts to connect to lost endpoints: see sweeper.
 	forgotten atomic.Int64
+	goodbyes              goodbyes
 }
 
 // planned is the outcome of one run.
 type planned struct {
-	Plan     plan.Plan
+	Plan plan.Plan
+	// Epoch of the heartbeats that it was made in.
+	Epoch    uint64
 	Members  map[string]bool
 	Problems []lb.Problem
 	Services []*corev1.Service `json:"-"`
@@ -91,9 +98,15 @@ func (w *syncer) sync(context.Context) error {
 	}
 	m.SetSelf(ourselves(links, stopping))
 	state.Stopping = w.cluster.StoppingSpeakers()
-	speakers := hear(m.Told(), &state)
+	told := m.Told()
+	speakers := hear(told, &state)
+	state.Left = w.goodbyes.left(time.Now(), told, view.Alive, w.kick)
 	if stopping {
 		state.Stopping[w.node] = true
+	}
+	state.Here.Before = before.of(view.Epoch)
+	if state.Here.Before == nil {
+		state.Here.Inherited = w.relay.Inherited()
 	}
 	p := plan.ForNode(w.node, state)
 	var withdrawn error
@@ -107,10 +120,11 @@ func (w *syncer) sync(context.Context) error {
 	} else if closed != nil {
 		p = p.Waiting(before.plan())
 	}
+	w.relay.Set(relay.Desired{Relays: p.Relays, Speakers: speakers}) // before anybody is told to come here
 	err := w.announce(p, speakers)
 	m.Confirm(view)
 	w.logChanges(before, p)
-	w.last.Store(&planned{p, state.Members, append(w.filter.problems(links), w.surroundings.problems()...), objects.Services})
+	w.last.Store(&planned{p, view.Epoch, state.Members, append(w.filter.problems(links), w.surroundings.problems()...), objects.Services})
 	w.saidGoodbye.Store(stopping)
 	w.planned()
 	return errors.Join(withdrawn, closed, err)
@@ -133,6 +147,14 @@ func (p *planned) plan() plan.Plan {
 	return p.Plan
 }
 
+// of is the plan as the next one in an epoch sees it; nil in another one.
+func (p *planned) of(epoch uint64) *lb.Before {
+	if p == nil || p.Epoch != epoch {
+		return nil
+	}
+	return &lb.Before{Owners: p.Plan.Owners, Relays: p.Plan.Relays}
+}
+
 // leave obeys the uninstall mark: withdraw everything, then filter nothing, keep nothing.
 func (w *syncer) leave() error {
 	if w.gone.Load() {
@@ -142,7 +164,7 @@ func (w *syncer) leave() error {
 	if err := w.bgp.Leave(); err != nil {
 		return fmt.Errorf("withdraw routes: %w", err)
 	}
-	if err := w.filter.remove(); err != nil {
+	if err := errors.Join(w.relay.Remove(), w.filter.remove()); err != nil {
 		return err
 	}
 	w.last.Store(nil)
@@ -242,5 +264,6 @@ func (w *syncer) debug() any {
 		Layer2   any
 		Sessions []bgp.Session
 		Filter   any
-	}{w.node, w.last.Load(), w.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(), w.filter.state()}
+		Relay    relay.State
+	}{w.node, w.last.Load(), w.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(), w.filter.state(), w.relay.State()}
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"net/netip"
+
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
@@ -12,7 +14,7 @@ func ourselves(links []link.Link, stopping bool) lb.Member {
 		if !l.CanAnnounce() {
 			continue
 		}
-		out := lb.Link{Name: l.Name, MAC: l.MAC, Default: l.Usable()}
+		out := lb.Link{Name: l.Name, MAC: l.MAC, Default: l.Usable(), Addresses: reached(l)}
 		for _, p := range l.Prefixes {
 			if !p.Addr().IsLinkLocalUnicast() {
 				out.Prefixes = append(out.Prefixes, p.Masked())
@@ -24,6 +26,22 @@ func ourselves(links []link.Link, stopping bool) lb.Member {
 		}
 	}
 	return m
+}
+
+// reached returns the addresses by which others on a link reach this node: one of
+// each family. Of IPv6 that is the link-local one, which does not depend on what subnets there are.
+func reached(l link.Link) []netip.Addr {
+	var out []netip.Addr
+	for _, p := range l.Prefixes {
+		if p.Addr().Is4() && p.Bits() < p.Addr().BitLen() && !p.Addr().IsLinkLocalUnicast() {
+			out = append(out, p.Addr())
+			break
+		}
+	}
+	if a := l.LinkLocal(); a.IsValid() {
+		out = append(out, a)
+	}
+	return out
 }
 
 // hear adds what the speakers told of themselves to a State, and returns the MACs of their links.

@@ -116,7 +116,7 @@ func TestAnnouncedL2(t *testing.T) {
 	}}
 	s, _ := Compile(Objects{Services: []*corev1.Service{o, serviceObject("new")}}, served())
 	for _, sv := range s.Services {
-		if announced := len(sv.AnnouncedL2) == 1 && sv.AnnouncedL2[0] == a; announced != (sv.Key.Name == "s") {
+		if announced := len(sv.AnnouncedL2) == 1 && sv.AnnouncedL2[a] == "w1"; announced != (sv.Key.Name == "s") {
 			t.Errorf("of %s %v was announced", sv.Key, sv.AnnouncedL2)
 		}
 	}

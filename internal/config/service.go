@@ -204,7 +204,7 @@ func statusAddresses(o *corev1.Service) []netip.Addr {
 }
 
 // announcedL2 returns the addresses that were announced when the condition was written.
-func announcedL2(o *corev1.Service) []netip.Addr {
+func announcedL2(o *corev1.Service) map[netip.Addr]string {
 	if c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAnnouncedL2); c != nil {
 		return lb.AnnouncedAddresses(c.Message)
 	}

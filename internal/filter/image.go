@@ -102,11 +102,8 @@ func others(d Desired, doors []door) []member {
 		list = f.intervals(list, guardedSet, guarded)
 		list = f.intervals(list, resetSet, d.Reset)
 		list = f.intervals(list, podsSet, pods)
-		for _, a := range d.Pings {
-			if a = a.Unmap(); f.has(a) {
-				list = append(list, member{f.named(pingsSet), element{key: string(a.AsSlice())}})
-			}
-		}
+		list = f.addresses(list, pingsSet, d.Pings)
+		list = f.addresses(list, relayedSet, d.Relayed)
 	}
 	for _, name := range d.Uplinks {
 		const nameSize = 16 // IFNAMSIZ
@@ -139,6 +136,16 @@ func rangeOf(p netip.Prefix) lb.Range {
 	}
 	to, _ := netip.AddrFromSlice(last)
 	return lb.Range{From: p.Masked().Addr(), To: to}
+}
+
+// addresses appends the family's addresses as the members of a set.
+func (f *family) addresses(list []member, base string, addresses []netip.Addr) []member {
+	for _, a := range addresses {
+		if a = a.Unmap(); f.has(a) {
+			list = append(list, member{f.named(base), element{key: string(a.AsSlice())}})
+		}
+	}
+	return list
 }
 
 // intervals appends the family's ranges as the members of an interval set. Ranges that touch or overlap become one run, as the kernel demands.

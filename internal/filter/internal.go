@@ -27,7 +27,7 @@ func rewriting() []chain {
 		rules: []rule{join(reply(), labelled(), goTo(answers.name))}}
 	for _, f := range families() {
 		pods.rules = append(pods.rules, f.toClusterIP(f.fromPod()))
-		own.rules = append(own.rules, f.toClusterIP(nil))
+		own.rules = append(own.rules, f.toClusterIP(tracked()))
 		answers.rules = append(answers.rules, join(f.is(), f.fromExternal()))
 	}
 	return []chain{pods, own, label, answers, back, back.at("external-input", unix.NF_INET_LOCAL_IN)}
@@ -43,6 +43,14 @@ func (f *family) fromPod() rule {
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: spare}, &expr.Lookup{SourceRegister: spare, SetName: uplinksSet, Invert: true},
 		f.address(f.source, spare), &expr.Lookup{SourceRegister: spare, SetName: f.named(podsSet)},
 	)
+}
+
+// tracked matches what conntrack is to see. What the node only hands on to another
+// owner of the address is none of its own.
+func tracked() rule {
+	return say(&expr.Ct{Key: expr.CtKeySTATE, Register: spare},
+		&expr.Bitwise{SourceRegister: spare, DestRegister: spare, Len: 4, Mask: native(expr.CtStateBitUNTRACKED), Xor: native(0)},
+		&expr.Cmp{Register: spare, Data: native(0)})
 }
 
 // toClusterIP rewrites the destination of a packet to a door, if it is from where it should be, and marks it.

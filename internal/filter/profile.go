@@ -196,7 +196,7 @@ func (p profile) rangeRules() []rule {
 func (p profile) limitRules() []rule {
 	f := p.family()
 	key, next := f.to()
-	var rules []rule
+	rules := []rule{join(opening(), withoutSYN(), f.destinationIn(relayedSet), accept())}
 	if p.rate > 0 {
 		rules = append(rules, join(opening(), key, f.sourceMasked(next, f.host),
 			over(p.rateSet(), perSecond(p.rate, true), true), goTo(f.named(dropChain+rateLimit.String()))))

@@ -161,6 +161,15 @@ func status(bit uint32, set bool) rule {
 // the first answer.
 func opening() rule { return status(ipsConfirmed, false) }
 
+// withoutSYN matches TCP but for the packet that begins a connection (RFC 9293 section 3.1).
+func withoutSYN() rule {
+	const flagsAt, syn = 13, 0x02
+	return join(meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP), say(
+		&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: flagsAt, Len: 1},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 1, Mask: []byte{syn}, Xor: []byte{0}},
+		&expr.Cmp{Register: reg, Data: []byte{0}}))
+}
+
 // Directions of IP_CT_DIR_….
 const directionReply = 1
 

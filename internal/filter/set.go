@@ -59,6 +59,8 @@ const (
 	// pingsSet holds those that answer echo requests, pingersSet who asked lately and how often.
 	pingsSet   = "pings"
 	pingersSet = "pingers"
+	// relayedSet holds the addresses whose older connections another node serves.
+	relayedSet = "relayed"
 	// addressesSet holds the addresses of doors.
 	addressesSet = "addresses"
 	// doorsSet maps a door to its verdict and counts who comes to it.
@@ -98,6 +100,7 @@ func (f *family) sets() []set {
 		{name: resetSet, key: f.addrType, flags: unix.NFT_SET_INTERVAL},
 		{name: podsSet, key: f.addrType, flags: unix.NFT_SET_INTERVAL},
 		{name: addressesSet, key: f.addrType},
+		{name: relayedSet, key: f.addrType},
 		{name: pingsSet, key: f.addrType},
 		{name: pingersSet, key: f.addrType, flags: unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT, size: sourceMemory, timeout: memoryTimeout},
 		{name: doorsSet, key: door, flags: unix.NFT_SET_MAP, data: nftables.TypeVerdict, counter: true},

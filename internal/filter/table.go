@@ -23,6 +23,9 @@ type Desired struct {
 	// Uplinks are the names of the links that lead out of the node; a pod's address that arrives there is
 	// forged. While there are none, no source counts as a pod.
 	Uplinks []string
+	// Relayed are the addresses whose older connections another node serves: what belongs to one of those opens
+	// none here, and limits do not count it.
+	Relayed []netip.Addr
 	// Addresses are the node's own. The first of a family answers echo requests; without one the address of
 	// the link does that they arrive on.
 	Addresses []netip.Addr

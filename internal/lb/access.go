@@ -32,4 +32,17 @@ type Here struct {
 	Lost map[string]bool
 	// Announced are the addresses that this node announces by ARP and NDP now; it matters where some are Lost.
 	Announced map[netip.Addr]bool
+	// Before is what the node planned last; nil if it did not run, or stood still for so long that others may
+	// have decided without it.
+	Before *Before
+	// Inherited has addresses that an earlier run of its speaker took over, and that of the former owner of each.
+	Inherited map[netip.Addr]netip.Addr
+}
+
+// Before is a plan as the next one sees it.
+type Before struct {
+	// Owners are the nodes that announced each address, as this node saw it.
+	Owners map[netip.Addr]string
+	// Relays of this node, ordered by address.
+	Relays []Relay
 }

@@ -12,17 +12,19 @@ const byNode = " by node "
 func AnnouncedBy(a netip.Addr, node string) string { return a.String() + byNode + node }
 
 // AnnouncedAddresses reads the addresses back from a message made with
-// AnnouncedBy. What was announced before must be announced at once by whoever
-// takes it over, also if that one knows nothing but what the API server holds.
-func AnnouncedAddresses(message string) []netip.Addr {
-	var out []netip.Addr
+// AnnouncedBy, each with the node. What was announced before must be announced at once by whoever
+// takes it over, also if that one knows nothing but what the API server holds; and
+// who announced it still knows its connections.
+func AnnouncedAddresses(message string) map[netip.Addr]string {
+	out := map[netip.Addr]string{}
 	for {
 		before, after, found := strings.Cut(message, byNode)
 		if !found {
 			return out
 		}
 		if a, err := netip.ParseAddr(before[strings.LastIndexByte(before, ' ')+1:]); err == nil {
-			out = append(out, a)
+			node, _, _ := strings.Cut(after, " ")
+			out[a] = strings.TrimRight(node, ",;")
 		}
 		message = after
 	}

@@ -2,8 +2,8 @@ package lb
 
 import (
 	"encoding/json"
+	"maps"
 	"net/netip"
-	"slices"
 	"testing"
 )
 
@@ -81,16 +81,17 @@ func TestAnnouncedAddresses(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	for _, tt := range []struct {
 		message string
-		want    []netip.Addr
+		want    map[netip.Addr]string
 	}{
 		{"", nil},
-		{AnnouncedBy(a, "w1"), []netip.Addr{a}},
-		{AnnouncedBy(a, "w1") + " on eth0, " + AnnouncedBy(b, "w2") + " on eth0; the rest waits: nothing", []netip.Addr{a, b}},
-		{"192.0.2.9 is in use by 02:00:00:00:00:01; the rest: " + AnnouncedBy(b, "w2"), []netip.Addr{b}},
+		{AnnouncedBy(a, "w1"), map[netip.Addr]string{a: "w1"}},
+		{AnnouncedBy(a, "w1.example") + ", " + AnnouncedBy(b, "w2") + "; the rest waits: nothing", map[netip.Addr]string{a: "w1.example", b: "w2"}},
+		{AnnouncedBy(a, "w1") + " on eth0, " + AnnouncedBy(b, "w2") + " on eth0; the rest waits: nothing", map[netip.Addr]string{a: "w1", b: "w2"}},
+		{"192.0.2.9 is in use by 02:00:00:00:00:01; the rest: " + AnnouncedBy(b, "w2"), map[netip.Addr]string{b: "w2"}},
 		{"eaten by node, served by node w1", nil},
 		{" by node  by node ", nil},
 	} {
-		if got := AnnouncedAddresses(tt.message); !slices.Equal(got, tt.want) {
+		if got := AnnouncedAddresses(tt.message); !maps.Equal(got, tt.want) {
 			t.Errorf("%q: %v, want %v", tt.message, got, tt.want)
 		}
 	}

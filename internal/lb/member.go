@@ -21,4 +21,6 @@ type Link struct {
 	Default bool
 	// Prefixes are the subnets that it has an address of, masked.
 	Prefixes []netip.Prefix
+	// Addresses by which others on the link reach the node, at most one of each family; none if it did not tell.
+	Addresses []netip.Addr
 }

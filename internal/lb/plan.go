@@ -14,6 +14,17 @@ type Announcement struct {
 	MAC [6]byte
 }
 
+// Relay hands the connections to an address that this node took over, and does not know, to who had it before.
+type Relay struct {
+	Address netip.Addr
+	// Former is the node that announced the address before.
+	Former string
+	// Via is an address of that node, of the same family, on the link of this name of ours; the zero Addr is
+	// none: the node cannot be reached without a router.
+	Via  netip.Addr
+	Link string
+}
+
 // Route is one prefix that a node advertises to some of its peers.
 type Route struct {
 	Prefix netip.Prefix

@@ -37,6 +37,9 @@ type State struct {
 	Links map[string][]Link
 	// Stopping holds the nodes whose speakers are about to stop: they announce only what no other can.
 	Stopping map[string]bool
+	// Left holds the nodes whose speakers said goodbye a short while ago: they announce nothing, and their
+	// kernels forward what they did before.
+	Left map[string]bool
 	// HeldDown holds the nodes that were away and may soon be again: they take nothing back that another
 	// node can announce.
 	HeldDown map[string]bool
@@ -107,8 +110,9 @@ type Service struct {
 	Serving bool
 	// ServingAnywhere: one that can serve is on no node, as far as its EndpointSlice tells.
 	ServingAnywhere bool
-	// AnnouncedL2 are the addresses that were announced by ARP or NDP when its condition was written last.
-	AnnouncedL2 []netip.Addr
+	// AnnouncedL2 are the addresses that were announced by ARP or NDP when its condition was written last,
+	// and by which node.
+	AnnouncedL2 map[netip.Addr]string
 }
 
 // Port is one declared port of a Service.

@@ -9,7 +9,9 @@ import (
 
 // What a member tells of itself travels as memberlist's metadata with every
 // sign of life and has little room: octets, no field names. A link is flags,
-// MAC, name and prefixes; of a prefix only the octets that its length covers.
+// MAC, name and prefixes; of a prefix only the octets that its length covers. The
+// addresses of the links, in their order, stand behind all that, where a reader
+// that does not know of them stops, and as far as there is room left.
 const (
 	metaVersion = 1
 
@@ -41,7 +43,25 @@ func encodeMember(m lb.Member, limit int) []byte {
 	if m.Partial {
 		body[1] |= flagPartial
 	}
-	return body
+	return appendAddresses(body, m.Links[:body[2]], limit)
+}
+
+func appendAddresses(b []byte, links []lb.Link, limit int) []byte {
+	fits := b
+	for _, l := range links {
+		b = append(b, byte(len(l.Addresses)))
+		for _, a := range l.Addresses {
+			b = append(b, byte(a.BitLen()/8))
+			b = append(b, a.AsSlice()...)
+		}
+		if len(b) > limit {
+			break
+		}
+		if len(l.Addresses) > 0 {
+			fits = b
+		}
+	}
+	return fits
 }
 
 func appendLink(b []byte, l lb.Link) []byte {
@@ -72,6 +92,9 @@ func decodeMember(b []byte) (lb.Member, error) {
 		if r.bad {
 			break
 		}
+	}
+	for i := 0; i < len(m.Links) && len(r.b) > 0; i++ {
+		m.Links[i].Addresses = r.addresses()
 	}
 	if version != metaVersion || r.bad {
 		return lb.Member{}, errMeta
@@ -106,6 +129,18 @@ func (r *reader) link() lb.Link {
 		}
 	}
 	return l
+}
+
+func (r *reader) addresses() []netip.Addr {
+	var out []netip.Addr
+	for range r.octet() {
+		a, ok := netip.AddrFromSlice(r.take(int(r.octet())))
+		if r.bad = r.bad || !ok; r.bad {
+			break
+		}
+		out = append(out, a)
+	}
+	return out
 }
 
 func (r *reader) prefix() netip.Prefix {

@@ -44,8 +44,36 @@ func TestMeta(t *testing.T) {
 	}
 }
 
+// Addresses of links stand where readers of before stop, and give way to links.
+func TestMetaAddresses(t *testing.T) {
+	m := testMember(3)
+	without := encodeMember(m, memberlist.MetaMaxSize)
+	m.Links[0].Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.65"), netip.MustParseAddr("fe80::1")}
+	m.Links[2].Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.66")}
+	with := encodeMember(m, memberlist.MetaMaxSize)
+	if !bytes.HasPrefix(with, without) {
+		t.Errorf("%x does not begin with %x", with, without)
+	}
+	if got, err := decodeMember(with); err != nil || !reflect.DeepEqual(got, m) {
+		t.Errorf("%+v became %+v, %v", m, got, err)
+	}
+	for i := len(without) + 1; i < len(with); i++ {
+		got, err := decodeMember(with[:i])
+		if err == nil && len(got.Links[2].Addresses) > 0 {
+			t.Errorf("of %d octets %d are read as %+v", len(with), i, got)
+		}
+	}
+	got, err := decodeMember(encodeMember(m, len(with)-1))
+	if want := m.Links[0].Addresses; err != nil || got.Partial || len(got.Links) != 3 || !reflect.DeepEqual(got.Links[0].Addresses, want) || got.Links[2].Addresses != nil {
+		t.Errorf("in little room: %+v, %v", got, err)
+	}
+}
+
 func FuzzMeta(f *testing.F) {
 	f.Add(encodeMember(testMember(3), memberlist.MetaMaxSize))
+	addressed := testMember(3)
+	addressed.Links[1].Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.65"), netip.MustParseAddr("fe80::1")}
+	f.Add(encodeMember(addressed, memberlist.MetaMaxSize))
 	f.Add([]byte{metaVersion, 0, 1, 0, 2, 0, 0, 0, 0, 1, 1, 'e', 1, 16, 129})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := decodeMember(b)

@@ -225,12 +225,12 @@ func TestProbe(t *testing.T) {
 	if got := probes(); len(got) != 2 {
 		t.Errorf("of a new Service %v are probed for", got)
 	}
-	s.Services[0].AnnouncedL2 = []netip.Addr{v6}
+	s.Services[0].AnnouncedL2 = map[netip.Addr]string{v6: "w1"}
 	if got := probes(); len(got) != 1 || got[0] != v4 {
 		t.Errorf("of a Service whose IPv6 address was announced, %v are probed for", got)
 	}
 	other := s.Services[0]
-	other.Key.Name, other.AnnouncedL2 = "web2", []netip.Addr{v4}
+	other.Key.Name, other.AnnouncedL2 = "web2", map[netip.Addr]string{v4: "w1"}
 	s.Services = append(s.Services, other)
 	if got := probes(); len(got) != 0 {
 		t.Errorf("of an address that another Service announced, %v are probed for", got)

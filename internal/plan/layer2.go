@@ -29,6 +29,10 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 			continue
 		}
 		owner := won.owner.Name
+		p.owners[a] = owner
+		if owner == p.node {
+			p.relay(s, a, ads)
+		}
 		if !slices.Contains(out.Nodes, owner) {
 			out.Nodes = append(out.Nodes, owner)
 		}
@@ -115,8 +119,7 @@ func (p *planner) standIn(s *lb.Service, a netip.Addr, ads []int, owner *node) {
 
 // wasAnnounced reports whether an address was announced for the Service, or for one that shares it.
 func (p *planner) wasAnnounced(s *lb.Service, a netip.Addr) bool {
-	was := func(s *lb.Service) bool { return slices.Contains(s.AnnouncedL2, a) }
-	return was(s) || slices.ContainsFunc(p.sharers[a], was)
+	return p.announcedBy(s, a) != ""
 }
 
 // here says why this node does not announce, or that it does.

@@ -16,6 +16,10 @@ import (
 type Plan struct {
 	// Announcements this node owns, by ARP and NDP.
 	Announcements []lb.Announcement
+	// Owners are the nodes that are to announce each address by ARP and NDP.
+	Owners map[netip.Addr]string
+	// Relays hand connections to addresses that this node took over to who had them before; ordered by address.
+	Relays []lb.Relay
 	// Elsewhere are addresses that another node is to announce, sorted: if this node announced one until
 	// now, it goes on until the other one does.
 	Elsewhere []netip.Addr
@@ -70,6 +74,8 @@ func ForNode(node string, s lb.State) Plan {
 		me:        c.index(node),
 		announced: map[netip.Addr]lb.Announcement{},
 		elsewhere: map[netip.Addr]bool{},
+		owners:    map[netip.Addr]string{},
+		relays:    map[netip.Addr]lb.Relay{},
 		attracted: map[netip.Addr]bool{},
 		withheld:  c.withheld(),
 		routes:    newRouteTable(),
@@ -79,6 +85,7 @@ func ForNode(node string, s lb.State) Plan {
 		p.service(&s.Services[i])
 	}
 	p.plan.Announcements = p.announcements()
+	p.plan.Owners, p.plan.Relays = p.owners, p.relayed()
 	p.plan.Elsewhere = slices.SortedFunc(maps.Keys(p.elsewhere), netip.Addr.Compare)
 	p.plan.Routes = p.routes.sorted()
 	p.plan.Filter = p.filter()
@@ -95,6 +102,9 @@ type planner struct {
 	// announced are the addresses this node owns; elsewhere those that another one does.
 	announced map[netip.Addr]lb.Announcement
 	elsewhere map[netip.Addr]bool
+	// owners and relays are those of the plan.
+	owners map[netip.Addr]string
+	relays map[netip.Addr]lb.Relay
 	// attracted are the addresses that this node announces or advertises.
 	attracted map[netip.Addr]bool
 	// withheld are the addresses that it does not, for want of a filter.

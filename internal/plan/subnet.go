@@ -7,14 +7,17 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// subnetsOf returns the subnets of all links, each once, sorted. A prefix of full
-// length is a host's address on a point-to-point link or of a service, no subnet.
+// isSubnet reports whether others may be in a prefix. One of full length is a
+// host's address on a point-to-point link or of a service.
+func isSubnet(p netip.Prefix) bool { return p.Bits() < p.Addr().BitLen() }
+
+// subnetsOf returns the subnets of all links, each once, sorted.
 func subnetsOf(links map[string][]lb.Link) []netip.Prefix {
 	var out []netip.Prefix
 	for _, ls := range links {
 		for _, l := range ls {
 			for _, p := range l.Prefixes {
-				if p.Bits() < p.Addr().BitLen() {
+				if isSubnet(p) {
 					out = append(out, p)
 				}
 			}
@@ -44,7 +47,7 @@ func (c *cluster) reach(i int, ads, subnets []int) int {
 	}
 	best := noLink
 	for _, l := range links {
-		if !slices.ContainsFunc(ads, func(ad int) bool { return c.l2[ad].nodes[i] && announcesOn(c.state.L2Advertisements[ad], l) }) {
+		if !c.announcedOn(i, ads, l) {
 			continue
 		}
 		best = max(best, noSubnet)
@@ -59,10 +62,10 @@ func (c *cluster) reach(i int, ads, subnets []int) int {
 // its subnet, else any that may. It reports false when none is known.
 func (c *cluster) linkFor(i int, ads []int, a netip.Addr) (link lb.Link, known bool) {
 	for _, l := range c.state.Links[c.nodes[i].Name] {
-		if !slices.ContainsFunc(ads, func(ad int) bool { return c.l2[ad].nodes[i] && announcesOn(c.state.L2Advertisements[ad], l) }) {
+		if !c.announcedOn(i, ads, l) {
 			continue
 		}
-		if slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) && p.Bits() < a.BitLen() }) {
+		if slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return isSubnet(p) && p.Contains(a) }) {
 			return l, true
 		}
 		if !known {
@@ -70,6 +73,11 @@ func (c *cluster) linkFor(i int, ads []int, a netip.Addr) (link lb.Link, known b
 		}
 	}
 	return link, known
+}
+
+// announcedOn reports whether a node announces on a link of its own what these advertisements select.
+func (c *cluster) announcedOn(i int, ads []int, l lb.Link) bool {
+	return slices.ContainsFunc(ads, func(ad int) bool { return c.l2[ad].nodes[i] && announcesOn(c.state.L2Advertisements[ad], l) })
 }
 
 func announcesOn(ad lb.L2Advertisement, l lb.Link) bool {

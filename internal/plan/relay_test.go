@@ -1,0 +1,185 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// relayState has three nodes on one LAN, each with addresses .1 to .3 and link-local ones, and Services that
+// were announced. By the hash alone w1 owns both addresses, and w2 without it.
+func relayState() lb.State {
+	s := testState()
+	s.Links = map[string][]lb.Link{}
+	for i, n := range []string{"w1", "w2", "w3"} {
+		l := link("eth0", "192.0.2.0/24", "2001:db8::/64")
+		l.Addresses = []netip.Addr{netip.MustParseAddr(fmt.Sprint("192.0.2.", i+1)), netip.MustParseAddr(fmt.Sprint("fe80::", i+1))}
+		s.Links[n] = []lb.Link{l}
+	}
+	s.Services[0].AnnouncedL2 = map[netip.Addr]string{v4: "w1", v6: "w1"}
+	return s
+}
+
+// relaysOf words the relays of a plan.
+func relaysOf(p Plan) string {
+	var out []string
+	for _, r := range p.Relays {
+		family := map[netip.Addr]string{v4: "v4", v6: "v6"}[r.Address]
+		out = append(out, strings.TrimSpace(fmt.Sprintf("%s to %s at %s %s", family, r.Former, r.Via, r.Link)))
+	}
+	return strings.Join(out, ", ")
+}
+
+func owned(by string) *lb.Before {
+	return &lb.Before{Owners: map[netip.Addr]string{v4: by, v6: by}}
+}
+
+const (
+	toW2 = "v4 to w2 at 192.0.2.2 eth0, v6 to w2 at fe80::2 eth0"
+	toW3 = "v4 to w3 at 192.0.2.3 eth0, v6 to w3 at fe80::3 eth0"
+)
+
+// TestFormer: whom w1 hands connections to that it does not know.
+func TestFormer(t *testing.T) {
+	relayed := func(to string) *lb.Before {
+		b := owned("w1")
+		b.Relays = []lb.Relay{{Address: v4, Former: to}, {Address: v6, Former: to}}
+		return b
+	}
+	for _, tt := range []struct {
+		name   string
+		before *lb.Before
+		change func(*lb.State)
+		want   string
+	}{
+		{"an address that was here", owned("w1"), nil, ""},
+		{"one that was nobody's", owned(""), nil, ""},
+		{"one that moved here", owned("w2"), nil, toW2},
+		{"moved from a node that drains", owned("w2"), func(s *lb.State) { drain(s, "w2") }, toW2},
+		{"from a speaker that stops", owned("w2"), func(s *lb.State) { s.Stopping = map[string]bool{"w2": true} }, toW2},
+		{"from a mute one", owned("w2"), func(s *lb.State) { s.Mute = map[string]bool{"w2": true} }, toW2},
+		{"from one that died", owned("w2"), func(s *lb.State) { delete(s.Members, "w2") }, ""},
+		{"from one whose speaker has left", owned("w2"), func(s *lb.State) { delete(s.Members, "w2"); s.Left = map[string]bool{"w2": true} }, toW2},
+		{"from one whose Node is gone", owned("w2"), func(s *lb.State) { delete(s.Nodes, "w2") }, ""},
+		{"what was relayed goes on", relayed("w2"), nil, toW2},
+		{"until the former owner dies", relayed("w2"), func(s *lb.State) { delete(s.Members, "w2") }, ""},
+		{"or its Node is gone", relayed("w2"), func(s *lb.State) { delete(s.Nodes, "w2") }, ""},
+		{"though its speaker stops", relayed("w2"), func(s *lb.State) { delete(s.Members, "w2"); s.Left = map[string]bool{"w2": true} }, toW2},
+		{"an address of another node", relayed("w2"), func(s *lb.State) { drain(s, "w1") }, ""},
+		{"one that waits for its filter", relayed("w2"), func(s *lb.State) {
+			s.Here.Unfiltered = true
+			s.Services[0].Access = lb.Access{Restricted: true}
+		}, toW2},
+
+		{"a new speaker, and another announced it", nil, func(s *lb.State) { s.Services[0].AnnouncedL2 = map[netip.Addr]string{v4: "w3", v6: "w3"} }, toW3},
+		{"another that is dead: the runner-up", nil, func(s *lb.State) {
+			s.Services[0].AnnouncedL2 = map[netip.Addr]string{v4: "w3", v6: "w3"}
+			delete(s.Members, "w3")
+		}, toW2},
+		{"the condition is late: the runner-up", nil, nil, toW2},
+		{"the runner-up by rank", nil, func(s *lb.State) { drain(s, "w2") }, toW3},
+		{"a speaker that was killed goes on", nil, func(s *lb.State) {
+			s.Here.Inherited = map[netip.Addr]netip.Addr{v4: netip.MustParseAddr("192.0.2.3"), v6: netip.MustParseAddr("fe80::3")}
+		}, toW3},
+		{"but not to the dead", nil, func(s *lb.State) {
+			s.Here.Inherited = map[netip.Addr]netip.Addr{v4: netip.MustParseAddr("192.0.2.3"), v6: netip.MustParseAddr("fe80::3")}
+			delete(s.Members, "w3")
+		}, toW2},
+		{"nor to strangers", nil, func(s *lb.State) {
+			s.Here.Inherited = map[netip.Addr]netip.Addr{v4: netip.MustParseAddr("192.0.2.9"), v6: netip.MustParseAddr("fe80::9")}
+		}, toW2},
+		{"the condition goes before what was left", nil, func(s *lb.State) {
+			s.Services[0].AnnouncedL2 = map[netip.Addr]string{v4: "w3", v6: "w3"}
+			s.Here.Inherited = map[netip.Addr]netip.Addr{v4: netip.MustParseAddr("192.0.2.2"), v6: netip.MustParseAddr("fe80::2")}
+		}, toW3},
+		{"what nobody announced yet", nil, func(s *lb.State) { s.Services[0].AnnouncedL2 = nil }, ""},
+		{"no other node", nil, func(s *lb.State) { s.Members = map[string]bool{"w1": true} }, ""},
+	} {
+		s := relayState()
+		s.Here.Before = tt.before
+		if tt.change != nil {
+			tt.change(&s)
+		}
+		if got := relaysOf(ForNode("w1", s)); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestWay: by which address and link w1 reaches w2.
+func TestWay(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*lb.State)
+		want   string
+	}{
+		{"what it tells", func(*lb.State) {}, toW2},
+		{"its Node's address where that is on the link", func(s *lb.State) {
+			s.Nodes["w2"] = lb.Node{Name: "w2", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.22"), netip.MustParseAddr("2001:db8::22")}}
+		}, "v4 to w2 at 192.0.2.22 eth0, v6 to w2 at 2001:db8::22 eth0"},
+		{"a speaker of before tells none", func(s *lb.State) { s.Links["w2"] = []lb.Link{link("eth0", "192.0.2.0/24", "2001:db8::/64")} },
+			"v4 to w2 at invalid IP, v6 to w2 at invalid IP"},
+		{"beyond a router", func(s *lb.State) { s.Links["w2"][0].Prefixes = link("", "198.51.100.0/24").Prefixes }, "v4 to w2 at invalid IP, v6 to w2 at invalid IP"},
+		{"the LAN is told from its IPv4 subnet", func(s *lb.State) {
+			for _, n := range []string{"w1", "w2", "w3"} {
+				s.Links[n][0].Prefixes = s.Links[n][0].Prefixes[:1]
+			}
+		}, toW2},
+		{"the link of the address before others", func(s *lb.State) {
+			for i, n := range []string{"w1", "w2", "w3"} {
+				l := link("adm0", "10.0.0.0/24")
+				l.Addresses = []netip.Addr{netip.MustParseAddr(fmt.Sprint("10.0.0.", i+1))}
+				s.Links[n] = append([]lb.Link{l}, s.Links[n]...)
+			}
+		}, toW2},
+		{"else another that announces", func(s *lb.State) {
+			for i, n := range []string{"w1", "w2", "w3"} {
+				s.Links[n] = []lb.Link{link("eth0"), link("adm0", "10.0.0.0/24")}
+				s.Links[n][1].Addresses = []netip.Addr{netip.MustParseAddr(fmt.Sprint("10.0.0.", i+1)), netip.MustParseAddr(fmt.Sprint("fe80::a:", i+1))}
+			}
+		}, "v4 to w2 at 10.0.0.2 adm0, v6 to w2 at fe80::a:2 adm0"},
+		{"never a container network, alike on each node", func(s *lb.State) {
+			for _, n := range []string{"w1", "w2", "w3"} {
+				l := link("docker0", "172.17.0.0/16")
+				l.Default, l.Addresses = false, []netip.Addr{netip.MustParseAddr("172.17.0.1")}
+				s.Links[n] = []lb.Link{link("eth0"), l}
+			}
+		}, "v4 to w2 at invalid IP, v6 to w2 at invalid IP"},
+		{"an advertisement for other nodes than before", func(s *lb.State) {
+			s.L2Advertisements[0].NodeSelectors = []lb.Selector{{{Key: "name", Operator: lb.In, Values: []string{"w1"}}}}
+			n := s.Nodes["w1"]
+			n.Labels = map[string]string{"name": "w1"}
+			s.Nodes["w1"] = n
+		}, toW2},
+	} {
+		s := relayState()
+		s.Here.Before = owned("w2")
+		tt.change(&s)
+		if got := relaysOf(ForNode("w1", s)); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestOwners: what a plan says of owners is what the next one needs, whoever they are.
+func TestOwners(t *testing.T) {
+	s := relayState()
+	drain(&s, "w1")
+	p := ForNode("w1", s)
+	if p.Owners[v4] != "w2" || p.Owners[v6] != "w2" {
+		t.Fatalf("owners %v", p.Owners)
+	}
+	s = relayState()
+	s.Here.Before = &lb.Before{Owners: p.Owners, Relays: p.Relays}
+	p = ForNode("w1", s)
+	if got := relaysOf(p); got != toW2 {
+		t.Errorf("back again: %q", got)
+	}
+	s.Here.Before = &lb.Before{Owners: p.Owners, Relays: p.Relays}
+	if got := relaysOf(ForNode("w1", s)); got != toW2 {
+		t.Errorf("and later: %q", got)
+	}
+}

@@ -1,0 +1,122 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+)
+
+// table is one family's table in the kernel.
+type table struct {
+	*layout
+	// held is what we last made it hold; nil while that is not known.
+	held *content
+	// absent: there is none, and there was nothing to relay yet.
+	absent bool
+	// filled is when its members were written last.
+	filled time.Time
+	// err is why it does not hold what it should, nil if it does; failed is when that was found.
+	err    error
+	failed time.Time
+}
+
+// Run relays until the context ends. The relays stay in force then.
+func (r *Relayer) Run(ctx context.Context) error {
+	check := time.NewTicker(r.timers.CheckInterval)
+	defer check.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.wake:
+			r.apply(false)
+		case <-check.C:
+			r.apply(true)
+		}
+	}
+}
+
+// apply makes the kernel hold what is desired; with look, it is asked first what it holds.
+func (r *Relayer) apply(look bool) {
+	r.kernel.Lock()
+	defer r.kernel.Unlock()
+	r.mu.Lock()
+	desired, tried := r.desired, r.tried
+	r.mu.Unlock()
+	if desired == nil {
+		return
+	}
+	indexes := map[string]int{}
+	for _, l := range r.links() {
+		if l.CanAnnounce() {
+			indexes[l.Name] = l.Index
+		}
+	}
+	for _, t := range r.tables {
+		r.keep(t, desired.content(t.family, indexes), look)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tried == tried && tried != nil {
+		select {
+		case <-tried:
+		default:
+			close(tried)
+		}
+	}
+}
+
+// keep makes a table hold this, and says once if it cannot.
+func (r *Relayer) keep(t *table, want content, look bool) {
+	if look && t.err != nil && time.Since(t.failed) < r.timers.RetryInterval {
+		return
+	}
+	was := t.err
+	repaired, err := t.reach(want, look, r.timers.RenewInterval)
+	if t.err = err; err != nil {
+		t.failed = time.Now()
+	}
+	switch {
+	case err != nil && was == nil:
+		r.log.Error("connections are not relayed: they end when their address moves", "family", t.Family, "err", err)
+	case err == nil && was != nil:
+		r.log.Info("connections are relayed again", "family", t.Family)
+	}
+	if repaired {
+		r.repairs.Add(1)
+		r.log.Warn("relays repaired", "family", t.Family)
+	}
+}
+
+// reach leads from what the kernel holds to what it is to hold, and reports whether it had to repair.
+func (t *table) reach(want content, look bool, renew time.Duration) (repaired bool, err error) {
+	switch {
+	case t.absent && len(want.relays) == 0:
+		return false, nil
+	case t.held != nil && !look && t.held.equal(want):
+		return false, nil
+	}
+	is, err := t.read()
+	there := err == nil
+	if !there && !errors.Is(err, os.ErrNotExist) {
+		return false, err
+	}
+	if t.absent = !there && t.held == nil && len(want.relays) == 0; t.absent {
+		return false, nil // a node that never relays has no table
+	}
+	damaged := t.held != nil && (!there || !is.equal(*t.held))
+	switch {
+	case !there:
+		err = t.build(want)
+	case !is.equal(want) || time.Since(t.filled) >= renew:
+		err = t.fill(want)
+	default:
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	t.held, t.filled = &want, time.Now()
+	return damaged, nil
+}

@@ -1,0 +1,268 @@
+package relay
+
+import (
+	"maps"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// healTime is what any sink has to repair damage.
+const healTime = 2 * time.Second
+
+// What others do to the tables is undone and counted, and connections go on.
+func TestHeal(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.serve()
+		w.owner(w.former)
+		open := w.connections(1)
+		w.run(w.relayer)
+		w.relayer.Set(w.desired())
+		w.owner(w.node)
+		whole4, whole6 := w.list("ip"), w.list("ip6")
+		for _, damage := range []string{
+			"delete table ip holdfast-relay; delete table ip6 holdfast-relay",
+			"flush ruleset",
+			"flush map ip holdfast-relay relays",
+			"flush map ip6 holdfast-relay links",
+			"flush chain ip6 holdfast-relay connections",
+			"insert rule ip holdfast-relay connections drop",
+			"add element ip holdfast-relay relays { 198.51.100.1 : 192.0.2.99 }",
+			"flush set ip6 holdfast-relay speakers",
+		} {
+			before := w.relayer.repairs.Load()
+			nft(t, w.node, damage)
+			nstest.Until(t, healTime, damage+" is repaired", func() bool {
+				return w.relayer.repairs.Load() > before && sameTable(w.list("ip"), whole4) && sameTable(w.list("ip6"), whole6)
+			})
+		}
+		for _, vip := range vips {
+			if n := w.alive(open[vip]); n != 1 {
+				t.Errorf("%s: the connection has not survived", vip)
+			}
+		}
+	})
+}
+
+// sameTable compares listings but for the order of members.
+func sameTable(a, b string) bool {
+	words := func(s string) map[string]int {
+		out := map[string]int{}
+		for _, word := range strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune(" \t\n,{}", r) }) {
+			out[word]++
+		}
+		return out
+	}
+	return maps.Equal(words(a), words(b))
+}
+
+// A speaker that is killed leaves relays that work, and the next one takes them over as they are.
+func TestAdopt(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.serve()
+		w.owner(w.former)
+		open := w.connections(5)
+		stop := w.run(w.relayer)
+		w.relayer.Set(w.desired())
+		w.owner(w.node)
+		stop()
+		check := func(when string) {
+			t.Helper()
+			for _, vip := range vips {
+				if n := w.alive(open[vip]); n != 5 {
+					t.Errorf("%s: %s: of 5 connections %d are alive", when, vip, n)
+				}
+			}
+		}
+		check("nobody is there")
+		handles := func() string {
+			return w.node.Output("nft", "-s", "-a", "list", "chain", "ip", tableName, connectionsChain)
+		}
+		before, packets := handles(), w.packets()
+
+		next := New(Config{Log: testLog(t), Links: w.links, Timers: w.relayer.timers})
+		want := map[netip.Addr]netip.Addr{addr(vip4): addr(former4), addr(vip6): w.linkLocal(w.former)}
+		if got := next.Inherited(); !maps.Equal(got, want) {
+			t.Errorf("inherited %v, want %v", got, want)
+		}
+		w.run(next)
+		next.Set(w.desired())
+		check("another one is there")
+		w.relayer = next
+		if got := handles(); got != before {
+			t.Errorf("the rules were\n%s\nand are\n%s", before, got)
+		}
+		for i, n := range w.packets() {
+			if n <= packets[i] {
+				t.Errorf("%d packets were relayed before, %d since", packets[i], n)
+			}
+		}
+		if n := next.repairs.Load(); n != 0 {
+			t.Errorf("%d repairs", n)
+		}
+		// What nobody wants any more is taken out, though this run did not put it in.
+		last := New(Config{Log: testLog(t), Links: w.links, Timers: w.relayer.timers})
+		w.run(last)
+		last.Set(Desired{Speakers: w.speakers()})
+		nstest.Until(t, patient, "what was left is gone", func() bool { return len(last.Inherited()) == 0 })
+	})
+}
+
+// Members do not outlive their speaker for long, and a living one renews them.
+func TestRenew(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.relayer.timers.RenewInterval = 500 * time.Millisecond
+		w.run(w.relayer)
+		w.relayer.Set(w.desired())
+		l := families()[0].layout()
+		expires := func(s *nftables.Set) time.Duration {
+			c, err := connect()
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, err := c.GetSetElements(s)
+			if err != nil || len(list) != 1 || list[0].Timeout != linger {
+				t.Fatalf("%+v, %v", list, err)
+			}
+			return list[0].Expires
+		}
+		for _, s := range []*nftables.Set{l.relays, l.links} {
+			last := expires(s)
+			nstest.Until(t, patient, s.Name+" are renewed", func() bool {
+				is := expires(s)
+				renewed := is > last
+				last = is
+				return renewed
+			})
+		}
+	})
+}
+
+// What is not relayed any more ends at once, and what is removed stays removed.
+func TestRemove(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.serve()
+		w.run(w.relayer)
+		w.relayer.Set(Desired{Speakers: w.speakers()})
+		nstest.Until(t, patient, "it was looked", func() bool {
+			w.relayer.kernel.Lock()
+			defer w.relayer.kernel.Unlock()
+			return w.relayer.tables[0].absent && w.relayer.tables[1].absent
+		})
+		if w.list("ip") != "none" || w.list("ip6") != "none" {
+			t.Errorf("nothing is relayed, and there are tables:\n%s%s", w.list("ip"), w.list("ip6"))
+		}
+		w.owner(w.former)
+		open := w.connections(3)
+		w.relayer.Set(w.desired())
+		w.owner(w.node)
+		d := w.desired()
+		d.Relays = d.Relays[:1] // the former owner of the IPv6 address died, say
+		w.relayer.Set(d)
+		nstest.Until(t, patient, "one family is relayed", func() bool { return len(w.relayer.Inherited()) == 1 })
+		if n4, n6 := w.alive(open[vip4]), w.alive(open[vip6]); n4 != 3 || n6 != 0 {
+			t.Errorf("%d and %d connections are alive, want 3 and 0", n4, n6)
+		}
+		d.Relays[0].Link = "eth9"
+		w.relayer.Set(d)
+		nstest.Until(t, patient, "a link that is not there relays nothing", func() bool { return len(w.relayer.Inherited()) == 0 })
+		if s := w.relayer.State(); s.Relays[0].InForce || !strings.Contains(s.Relays[0].Why, "eth9") {
+			t.Errorf("%+v", s)
+		}
+		w.relayer.Set(w.desired())
+		if s := w.relayer.State(); !s.Relays[0].InForce || !s.Relays[1].InForce {
+			t.Errorf("%+v", s)
+		}
+		if err := w.relayer.Remove(); err != nil {
+			t.Fatal(err)
+		}
+		w.relayer.apply(true) // as Run does
+		if w.list("ip") != "none" || w.list("ip6") != "none" {
+			t.Errorf("there still are\n%s%s", w.list("ip"), w.list("ip6"))
+		}
+		if err := w.relayer.Remove(); err != nil {
+			t.Errorf("once more: %v", err)
+		}
+	})
+}
+
+// ownTable makes our table another's, which nobody else may change, and which goes with its socket.
+func ownTable(t *testing.T, family string) *netlink.Conn {
+	t.Helper()
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	message := func(typ uint16, family byte, resource byte, flags netlink.HeaderFlags, attributes []byte) netlink.Message {
+		return netlink.Message{
+			Header: netlink.Header{Type: netlink.HeaderType(typ), Flags: netlink.Request | flags},
+			Data:   append([]byte{family, unix.NFNETLINK_V0, 0, resource}, attributes...),
+		}
+	}
+	const owner = 0x2 // NFT_TABLE_F_OWNER
+	table, err := netlink.MarshalAttributes([]netlink.Attribute{
+		{Type: unix.NFTA_TABLE_NAME, Data: []byte(tableName + "\x00")},
+		{Type: unix.NFTA_TABLE_FLAGS, Data: []byte{0, 0, 0, owner}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	number := map[string]byte{"ip": unix.NFPROTO_IPV4, "ip6": unix.NFPROTO_IPV6}[family]
+	_, err = c.SendMessages([]netlink.Message{
+		message(unix.NFNL_MSG_BATCH_BEGIN, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES, 0, nil),
+		message(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWTABLE, number, 0, netlink.Create|netlink.Acknowledge, table),
+		message(unix.NFNL_MSG_BATCH_END, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES, 0, nil),
+	})
+	if err == nil {
+		_, err = c.Receive()
+	}
+	if err != nil {
+		t.Skipf("no tables with owners here: %v", err)
+	}
+	return c
+}
+
+// A kernel that refuses is said once, holds nobody up for long, and is tried again.
+func TestRefused(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		other := ownTable(t, "ip")
+		w.relayer.timers.RetryInterval = 50 * time.Millisecond
+		w.run(w.relayer)
+		w.relayer.Set(w.desired())
+		s := w.relayer.State()
+		if s.Families[0].Failure == "" || s.Relays[0].InForce || s.Families[1].Failure != "" || !s.Relays[1].InForce {
+			t.Errorf("%+v", s)
+		}
+		if err := other.Close(); err != nil {
+			t.Fatal(err)
+		}
+		nstest.Until(t, patient, "the kernel takes the relays", func() bool {
+			s := w.relayer.State()
+			return s.Families[0].Failure == "" && s.Relays[0].InForce
+		})
+	})
+}
+
+// Set does not wait for a Relayer that does not run, or hangs, beyond its patience.
+func TestPatience(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.relayer.timers.Patience = 10 * time.Millisecond
+		w.relayer.Set(w.desired())
+		w.run(w.relayer)
+		nstest.Until(t, patient, "what was set before is relayed", func() bool { return len(w.relayer.Inherited()) == 2 })
+	})
+}

@@ -1,0 +1,186 @@
+package relay
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+// Desired is what a Relayer is told, as a whole.
+type Desired struct {
+	// Relays, at most one of each address. One without a way is only shown.
+	Relays []lb.Relay
+	// Speakers are the MACs of the links of all speakers: what comes from one is not relayed again.
+	Speakers map[link.MAC]bool
+}
+
+// Timers of a Relayer; a zero field means its default.
+type Timers struct {
+	// CheckInterval is how often the kernel's tables are compared with what they are to hold.
+	CheckInterval time.Duration
+	// RenewInterval is how often the members get their whole time again.
+	RenewInterval time.Duration
+	// RetryInterval is the wait after the kernel refused, unless something else is set.
+	RetryInterval time.Duration
+	// Patience is how long Set waits for new relays to be in force. A planned move can wait that long, for the
+	// former owner serves meanwhile; what nobody serves has no relay.
+	Patience time.Duration
+}
+
+func (t Timers) withDefaults() Timers {
+	if t.CheckInterval == 0 {
+		t.CheckInterval = time.Second
+	}
+	if t.RenewInterval == 0 {
+		t.RenewInterval = linger / 3
+	}
+	if t.RetryInterval == 0 {
+		t.RetryInterval = 10 * time.Second
+	}
+	if t.Patience == 0 {
+		t.Patience = 20 * time.Millisecond
+	}
+	return t
+}
+
+// Config is what a Relayer needs.
+type Config struct {
+	Log *slog.Logger
+	// Links returns the node's links as they are; it must not block.
+	Links  func() []link.Link
+	Timers Timers
+}
+
+// Relayer keeps the tables of this node.
+type Relayer struct {
+	log     *slog.Logger
+	links   func() []link.Link
+	timers  Timers
+	wake    chan struct{}
+	repairs atomic.Uint64
+
+	mu sync.Mutex
+	// desired is what was set last, nil before.
+	desired *Desired
+	// tried is closed when what was set last has been tried.
+	tried chan struct{}
+
+	// kernel guards the tables, and what follows.
+	kernel sync.Mutex
+	tables []*table
+}
+
+// New returns a Relayer that has not touched the kernel yet.
+func New(c Config) *Relayer {
+	r := &Relayer{log: c.Log, links: c.Links, timers: c.Timers.withDefaults(), wake: make(chan struct{}, 1)}
+	for _, f := range families() {
+		r.tables = append(r.tables, &table{layout: f.layout()})
+	}
+	return r
+}
+
+// Set relays exactly this. New relays are in force when it returns, unless the kernel takes its time or
+// refuses; what only goes is taken away behind it. It never fails: without relays
+// an address moves all the same.
+func (r *Relayer) Set(d Desired) {
+	d.Relays, d.Speakers = slices.Clone(d.Relays), maps.Clone(d.Speakers)
+	r.mu.Lock()
+	same := r.desired != nil && slices.Equal(r.desired.Relays, d.Relays) && maps.Equal(r.desired.Speakers, d.Speakers)
+	more := !same && r.more(d)
+	if !same {
+		r.desired, r.tried = &d, make(chan struct{})
+	}
+	tried := r.tried
+	r.mu.Unlock()
+	if same {
+		return
+	}
+	r.kick()
+	if !more {
+		return
+	}
+	patience := time.NewTimer(r.timers.Patience)
+	defer patience.Stop()
+	select {
+	case <-tried:
+	case <-patience.C:
+		r.log.Warn("relays are not in force yet", "after", r.timers.Patience)
+	}
+}
+
+// more reports whether something is to be relayed that was not before.
+func (r *Relayer) more(d Desired) bool {
+	return slices.ContainsFunc(d.Relays, func(want lb.Relay) bool {
+		return want.Via.IsValid() && (r.desired == nil || !slices.Contains(r.desired.Relays, want))
+	})
+}
+
+func (r *Relayer) kick() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Inherited returns what an earlier run of the speaker left in the kernel: an address, and that of its former owner.
+func (r *Relayer) Inherited() map[netip.Addr]netip.Addr {
+	r.kernel.Lock()
+	defer r.kernel.Unlock()
+	out := map[netip.Addr]netip.Addr{}
+	for _, t := range r.tables {
+		is, err := t.layout.read()
+		if err != nil {
+			continue // there is none, or it is of no use
+		}
+		for key, value := range is.relays {
+			address, ok := netip.AddrFromSlice([]byte(key))
+			via, viaOK := netip.AddrFromSlice([]byte(value))
+			if ok && viaOK {
+				out[address] = via
+			}
+		}
+	}
+	return out
+}
+
+// Remove deletes the tables and nothing else. Run, if it runs still, leaves it so.
+func (r *Relayer) Remove() error {
+	r.mu.Lock()
+	r.desired = nil
+	r.mu.Unlock()
+	r.kernel.Lock()
+	defer r.kernel.Unlock()
+	for _, t := range r.tables {
+		if err := t.layout.remove(); err != nil {
+			return fmt.Errorf("remove relays: %w", err)
+		}
+		*t = table{layout: t.layout}
+	}
+	return nil
+}
+
+// content is what the family's table is to hold, given the indexes of links by name.
+func (d *Desired) content(f *family, indexes map[string]int) content {
+	out := newContent()
+	for _, one := range d.Relays {
+		index, known := indexes[one.Link]
+		if !f.has(one.Address) || !f.has(one.Via) || !known {
+			continue
+		}
+		key := string(one.Address.AsSlice())
+		out.relays[key] = string(one.Via.WithZone("").AsSlice())
+		out.links[key] = string(native(uint32(index)))
+	}
+	for mac := range d.Speakers {
+		out.speakers[string(mac[:])] = ""
+	}
+	return out
+}

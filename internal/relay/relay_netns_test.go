@@ -1,0 +1,206 @@
+package relay
+
+import (
+	"bytes"
+	"crypto/rand"
+	"io"
+	"net"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// ends closes connections in the orderly way and fails the test unless the other end does too. Conntrack calls a
+// FIN on a connection that it does not know invalid.
+func ends(t *testing.T, list []net.Conn) {
+	t.Helper()
+	for _, c := range list {
+		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range list {
+		_ = c.SetDeadline(time.Now().Add(patient))
+		if rest, err := io.ReadAll(c); err != nil || len(rest) > 0 {
+			t.Errorf("connection of %s ends with %q, %v", c.LocalAddr(), rest, err)
+		}
+	}
+}
+
+// Connections that were opened by way of the former owner go on when the client
+// takes the new one for the owner. Without relays they all break.
+func TestConnectionsSurvive(t *testing.T) {
+	for name, relayed := range map[string]bool{"relayed": true, "not relayed": false} {
+		t.Run(name, func(t *testing.T) {
+			nstest.Run(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.serve()
+				w.owner(w.former)
+				open := w.connections(100)
+				w.run(w.relayer)
+				want := 0
+				if relayed {
+					w.relayer.Set(w.desired())
+					want = 100
+				}
+				w.owner(w.node)
+				for vip, list := range open {
+					if n := w.alive(list); n != want {
+						t.Errorf("%s: of %d connections %d are alive, want %d", vip, len(list), n, want)
+					}
+					if relayed {
+						ends(t, list)
+					}
+				}
+				// New connections are this node's own, and their packets too.
+				before := w.relayer.State()
+				for vip, list := range w.connections(10) {
+					if n := w.alive(list); n != len(list) {
+						t.Errorf("%s: of %d new connections %d are alive", vip, len(list), n)
+					}
+				}
+				for i, f := range w.relayer.State().Families {
+					if relayed && f.Packets == 0 || f.Packets != before.Families[i].Packets {
+						t.Errorf("%s: %d packets relayed, then %d", f.Family, before.Families[i].Packets, f.Packets)
+					}
+				}
+			})
+		})
+	}
+}
+
+// What is on its way in both directions while the address moves arrives, whole,
+// whatever the links do with large segments.
+func TestTransfersSurvive(t *testing.T) {
+	for _, offload := range []string{"on", "off"} {
+		t.Run("offload "+offload, func(t *testing.T) {
+			nstest.Run(t, func(t *testing.T) {
+				if _, err := exec.LookPath("ethtool"); err != nil {
+					t.Skip("no ethtool here")
+				}
+				w := newWorld(t)
+				w.serve()
+				w.owner(w.former)
+				// The client sends large segments, or the node merges small ones: then what it relays has to be parted again.
+				w.client.Output("ethtool", "-K", "eth0", "tso", offload, "gso", offload)
+				w.node.Output("ethtool", "-K", "eth0", "gro", "on", "tso", offload, "gso", offload)
+				w.run(w.relayer)
+				w.relayer.Set(w.desired())
+				const size, moves = 64 << 20, 1 << 20 // more than all buffers hold
+				for _, vip := range vips {
+					w.owner(w.former)
+					c := w.dial(vip)
+					_ = c.SetDeadline(time.Now().Add(time.Minute))
+					sent := make([]byte, size)
+					if _, err := rand.Read(sent); err != nil {
+						t.Fatal(err)
+					}
+					go func() { _, _ = c.Write(sent) }() // what is lost is missed below
+					got := make([]byte, size)
+					if _, err := io.ReadFull(c, got[:moves]); err != nil {
+						t.Fatal(err)
+					}
+					w.owner(w.node)
+					if _, err := io.ReadFull(c, got[moves:]); err != nil || !bytes.Equal(sent, got) {
+						t.Errorf("%s: %v, the same came back: %v", vip, err, bytes.Equal(sent, got))
+					}
+				}
+				for i, n := range w.packets() {
+					if n < 100 {
+						t.Errorf("%s: %d packets relayed", families()[i].Family, n)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Where a speaker's MAC is not known, the time to live of a packet ends what would be a loop.
+func TestLoopEnds(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.owner(w.node)
+		w.run(w.relayer)
+		d := w.desired()
+		d.Speakers = nil
+		w.relayer.Set(d)
+		w.mirror()
+		for _, vip := range vips {
+			w.stray(vip)
+		}
+		const hops = 64 // as Linux sends it
+		last := w.packets()
+		nstest.Until(t, patient, "the strays go round no more", func() bool {
+			before := last
+			last = w.packets()
+			return last[0] > 1 && last[1] > 1 && slices.Equal(before, last)
+		})
+		if last[0] > hops || last[1] > hops {
+			t.Errorf("one stray of each family was relayed %v times", last)
+		}
+	})
+}
+
+// What a speaker's node sends is never relayed, even where both nodes take the
+// other for the former owner.
+func TestNoLoop(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.owner(w.node)
+		w.run(w.relayer)
+		w.relayer.Set(w.desired())
+		w.mirror()
+		for _, vip := range vips {
+			w.stray(vip)
+		}
+		nstest.Until(t, patient, "strays are relayed", func() bool { n := w.packets(); return n[0] > 0 && n[1] > 0 })
+		// The other node has them too by now, for it answers them with a reset by way of the pod, or lets them be.
+		for _, vip := range vips {
+			w.stray(vip)
+		}
+		nstest.Until(t, patient, "more strays are relayed", func() bool { n := w.packets(); return n[0] > 1 && n[1] > 1 })
+		if n := w.packets(); n[0] != 2 || n[1] != 2 {
+			t.Errorf("of 2 strays of each family %v were relayed", n)
+		}
+		for _, family := range []string{"ip", "ip6"} {
+			got := w.former.Output("nft", "list", "chain", family, tableName, connectionsChain)
+			if !strings.Contains(got, "counter packets 0 ") {
+				t.Errorf("the other node has relayed what came from a speaker:\n%s", got)
+			}
+		}
+	})
+}
+
+// Errors about connections of the former owner reach it, so that it learns of a path's MTU.
+func TestErrors(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.serve()
+		w.owner(w.former)
+		nft(t, w.former, `
+table inet seen {
+	counter errors { }
+	chain c { type filter hook prerouting priority 0; ct state related counter name "errors"; }
+}`)
+		open := w.connections(1)
+		w.run(w.relayer)
+		w.relayer.Set(w.desired())
+		w.owner(w.node)
+		for _, vip := range vips {
+			w.tooBig(open[vip][0])
+		}
+		nstest.Until(t, patient, "both errors reach the former owner, who knows what they are about", func() bool {
+			return strings.Contains(w.former.Output("nft", "list", "counters"), "packets 2 ")
+		})
+		// A ping is no error, and served here.
+		before := w.packets()
+		w.client.Output("ping", "-c", "1", "-W", "2", node4)
+		if got := w.packets(); !slices.Equal(got, before) {
+			t.Errorf("%v packets relayed, then %v", before, got)
+		}
+	})
+}

@@ -1,0 +1,120 @@
+package relay
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// State is what a Relayer does at the moment.
+type State struct {
+	Families []FamilyState
+	// Relays as they were set.
+	Relays []RelayState
+}
+
+// FamilyState is one of the two tables.
+type FamilyState struct {
+	lb.Family
+	// Failure is why the kernel does not hold what was set; empty if it does.
+	Failure string `json:",omitempty"`
+	// Relayed addresses, and packets since the table was made.
+	Relayed int
+	Packets uint64
+}
+
+// RelayState is one address.
+type RelayState struct {
+	lb.Relay
+	// InForce: the kernel holds it.
+	InForce bool
+	// Why it is not; empty if it is.
+	Why string `json:",omitempty"`
+}
+
+// State returns what was set and what became of it; it reads the kernel's counters.
+func (r *Relayer) State() State {
+	r.kernel.Lock()
+	defer r.kernel.Unlock()
+	r.mu.Lock()
+	desired := r.desired
+	r.mu.Unlock()
+	var s State
+	for _, t := range r.tables {
+		f := FamilyState{Family: t.Family}
+		if t.err != nil {
+			f.Failure = t.err.Error()
+		}
+		if t.inForce() {
+			f.Relayed = len(t.held.relays)
+			f.Packets, _ = t.packets()
+		}
+		s.Families = append(s.Families, f)
+	}
+	if desired == nil {
+		return s
+	}
+	for _, one := range desired.Relays {
+		s.Relays = append(s.Relays, r.stateOf(one))
+	}
+	return s
+}
+
+// inForce reports whether the kernel holds what it should, as far as we know.
+func (t *table) inForce() bool { return t.held != nil && t.err == nil }
+
+func (r *Relayer) stateOf(one lb.Relay) RelayState {
+	out := RelayState{Relay: one}
+	for _, t := range r.tables {
+		if t.has(one.Address) && t.inForce() && one.Via.IsValid() {
+			_, out.InForce = t.held.relays[string(one.Address.AsSlice())]
+		}
+	}
+	switch {
+	case out.InForce:
+	case !one.Via.IsValid():
+		out.Why = fmt.Sprintf("node %s has no %s address that is reached without a router", one.Former, lb.FamilyOf(one.Address))
+	default:
+		out.Why = fmt.Sprintf("the kernel does not take it, or link %s is not there", one.Link)
+	}
+	return out
+}
+
+type descs struct{ addresses, packets, failed, repairs *prometheus.Desc }
+
+func newDescs() descs {
+	metric := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("holdfast_l2_"+name, help, []string{"family"}, nil)
+	}
+	return descs{
+		addresses: metric("relayed_addresses", "Addresses that this node took over and whose older connections it hands to the former owner."),
+		packets:   metric("relayed_packets_total", "Packets handed to former owners, since the table was made."),
+		failed:    metric("relay_failed", "1 while the kernel does not take the relays, so that connections end when their address moves."),
+		repairs:   prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "relay"}),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (r *Relayer) Describe(ch chan<- *prometheus.Desc) {
+	d := newDescs()
+	for _, desc := range []*prometheus.Desc{d.addresses, d.packets, d.failed, d.repairs} {
+		ch <- desc
+	}
+}
+
+// Collect implements prometheus.Collector. It reads the kernel's counters.
+func (r *Relayer) Collect(ch chan<- prometheus.Metric) {
+	d := newDescs()
+	ch <- prometheus.MustNewConstMetric(d.repairs, prometheus.CounterValue, float64(r.repairs.Load()))
+	for _, f := range r.State().Families {
+		family, failed := string(f.Family), 0.0
+		if f.Failure != "" {
+			failed = 1
+		}
+		ch <- prometheus.MustNewConstMetric(d.addresses, prometheus.GaugeValue, float64(f.Relayed), family)
+		ch <- prometheus.MustNewConstMetric(d.packets, prometheus.CounterValue, float64(f.Packets), family)
+		ch <- prometheus.MustNewConstMetric(d.failed, prometheus.GaugeValue, failed, family)
+	}
+}
