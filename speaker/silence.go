@@ -21,6 +21,8 @@ const (
 	quietTime = 10 * time.Second
 	// mostNamed bounds the lists of nodes.
 	mostNamed = 128
+	// clockStep is from when on the wall clock counts as set, and not as drifting.
+	clockStep = time.Second
 )
 
 // silence is what is known of the nodes whose speakers are not heard. It is pure: what was asked and when are arguments.
@@ -42,11 +44,25 @@ type silent struct {
 // missed now.
 func (s silence) keep(now time.Time, missed []string) {
 	maps.DeleteFunc(s, func(node string, _ silent) bool { return !slices.Contains(missed, node) })
+	for node, n := range s {
+		n.since, n.unreachable = onWall(now, n.since), onWall(now, n.unreachable)
+		s[node] = n
+	}
 	for _, node := range missed {
 		if _, known := s[node]; !known {
 			s[node] = silent{since: now.Add(-noticeTime)}
 		}
 	}
+}
+
+// onWall returns a time with the date that it has by the wall clock of now: somebody
+// may have set that since, and who reads the date compares it with that of the writing.
+func onWall(now, t time.Time) time.Time {
+	dated := now.Add(-now.Sub(t))
+	if t.IsZero() || dated.Round(0).Sub(t.Round(0)).Abs() < clockStep {
+		return t
+	}
+	return dated
 }
 
 // due returns when a node is to be asked: a new one at once, others less and less
