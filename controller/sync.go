@@ -31,6 +31,8 @@ type syncer struct {
 	assignments atomic.Int64
 	// reminded is when it was last said of each pending Service why it waits.
 	reminded map[types.UID]time.Time
+	// ages are when the addresses were released that pools remember.
+	ages ages
 	// kick asks for another run; due fires when a quarantine ends.
 	kick func()
 	due  *time.Timer
@@ -59,6 +61,7 @@ func (s *syncer) sync(ctx context.Context) error {
 	d := decision{objects: s.cluster.Objects(), options: s.options}
 	d.state, d.problems = config.Compile(d.objects, s.options)
 	d.state.Now = time.Now()
+	s.ages.read(&d.state)
 	d.result = ipam.Assign(d.state)
 	s.last.Store(&outcome{d.result, d.problems})
 	s.recheck(d.result.Recheck)

@@ -101,6 +101,7 @@ func (w *withdrawer) read(now time.Time) scene {
 			c.Withdrawn[s.Name] = m.LastTransitionTime.Time
 		}
 	}
+	c.Withdrawn = w.tracker.Withdrawn(now, c.Withdrawn)
 	w.tracker.Reports(now, reports)
 	c.Words = w.tracker.Words()
 	return c

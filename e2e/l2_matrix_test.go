@@ -31,17 +31,20 @@ type fault struct {
 	free bool
 	// lasts is how long it is left alone before it is mended.
 	lasts time.Duration
+	// planned: connections are held open meanwhile, and those counted that survive; stays:
+	// the address does not move, so that all must.
+	planned, stays bool
 	// always: a row of every run of the tests; the whole matrix takes half an hour.
 	always bool
 }
 
 var faults = []fault{
-	{name: "drain", hit: drain, mend: uncordon, free: true, always: true},
-	{name: "exclusion label", hit: setLabel(`""`), mend: setLabel("null"), free: true},
-	{name: "advertisement edited", hit: excludeOwner, mend: includeOwner, free: true},
-	{name: "rolling update", hit: rollOut, free: true},
-	{name: "speaker's pod deleted", hit: deleteSpeaker, free: true, always: true},
-	{name: "speaker killed", hit: killSpeaker, free: true, always: true},
+	{name: "drain", hit: drain, mend: uncordon, free: true, planned: true, always: true},
+	{name: "exclusion label", hit: setLabel(`""`), mend: setLabel("null"), free: true, planned: true},
+	{name: "advertisement edited", hit: excludeOwner, mend: includeOwner, free: true, planned: true},
+	{name: "rolling update", hit: rollOut, free: true, planned: true},
+	{name: "speaker's pod deleted", hit: deleteSpeaker, free: true, planned: true, always: true},
+	{name: "speaker killed", hit: killSpeaker, free: true, planned: true, stays: true, always: true},
 	{name: "power-off of the owner", hit: powerOff, mend: powerOn, always: true},
 	{name: "link of the owner down", hit: setLink(false), mend: setLink(true), lasts: hold},
 	{name: "owner frozen", hit: freeze, mend: thaw, lasts: hold},
@@ -76,9 +79,11 @@ func (s *stage) run(t *testing.T, f fault) {
 	claims, err := s.env.Claims(t.Context(), testbed.Client, 20*time.Millisecond, s.Addresses...)
 	must(t, err)
 	w := s.watch(t)
+	survived := s.keep(t, f)
 	hit := time.Now()
 	f.hit(t, s, owner)
 	must(t, w.Recovered(t.Context(), time.Minute))
+	survived()
 	must(t, testbed.Holds(t.Context(), max(0, f.lasts-time.Since(hit)), func(context.Context) error { return nil }))
 	mended := time.Now()
 	if f.mend != nil {

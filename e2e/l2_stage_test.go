@@ -49,6 +49,28 @@ func (s *stage) watch(t *testing.T) *testbed.Watch {
 	return tcp.Join(udp)
 }
 
+// held is how many connections to each address are held open during planned events.
+const held = 100
+
+// keep holds connections open during a planned event. What it returns asks on each
+// once more: plain moves may break them, and how many is said.
+func (s *stage) keep(t *testing.T, f fault) (survived func()) {
+	if !f.planned {
+		return func() {}
+	}
+	c, err := s.env.Keep(t.Context(), testbed.Client, held, s.Addresses...)
+	must(t, err)
+	return func() {
+		t.Helper()
+		seen, err := c.Stop()
+		must(t, err)
+		t.Logf("matrix: %s: %s", f.name, seen)
+		if f.stays && seen.Lost() > 0 {
+			t.Errorf("%d connections broke, though the address stayed where it was", seen.Lost())
+		}
+	}
+}
+
 // figure is what a client saw in a part of the time.
 type figure struct {
 	failed int

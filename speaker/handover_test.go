@@ -14,6 +14,9 @@ import (
 // TestHandOver: a speaker that is told to stop goes on until its plan has left
 // everything to others and these were heard, but not for ever, and one that has
 // nothing to leave stops at once.
+//
+// Trap: a pod that goes at once, before anybody took over (MetalLB: 0 to 2 s of grace;
+// kube-vip #1220).
 func TestHandOver(t *testing.T) {
 	for _, tt := range []struct {
 		name    string

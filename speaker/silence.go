@@ -27,6 +27,8 @@ const (
 	newsTime = 3 * time.Second
 	// mostNamed bounds the lists of nodes.
 	mostNamed = 128
+	// clockStep is from when on the wall clock counts as set, and not as drifting.
+	clockStep = time.Second
 )
 
 // silence is what is known of the nodes whose speakers are not heard. It is pure: what was asked and when are arguments.
@@ -62,6 +64,10 @@ const (
 // missed now.
 func (s silence) keep(now time.Time, missed map[string]cause) {
 	maps.DeleteFunc(s, func(node string, _ silent) bool { _, is := missed[node]; return !is })
+	for node, n := range s {
+		n.since, n.unreachable = onWall(now, n.since), onWall(now, n.unreachable)
+		s[node] = n
+	}
 	for node, cause := range missed {
 		n, known := s[node]
 		if !known {
@@ -70,6 +76,16 @@ func (s silence) keep(now time.Time, missed map[string]cause) {
 		n.cause = max(n.cause, cause)
 		s[node] = n
 	}
+}
+
+// onWall returns a time with the date that it has by the wall clock of now: somebody
+// may have set that since, and who reads the date compares it with that of the writing.
+func onWall(now, t time.Time) time.Time {
+	dated := now.Add(-now.Sub(t))
+	if t.IsZero() || dated.Round(0).Sub(t.Round(0)).Abs() < clockStep {
+		return t
+	}
+	return dated
 }
 
 // due returns when a node is to be asked: a new one at once, others less and less

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/clocktest"
 )
 
 // named words a list as "NODE@SECONDS", by the clock of the test.
@@ -87,6 +88,50 @@ func TestSilence(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestSilenceWallClock: when somebody sets the clock of the node, what is asked when
+// and what is said stay the same, and the dates that are written go by the new clock:
+// the reader takes their distance from the date of the writing.
+func TestSilenceWallClock(t *testing.T) {
+	start := time.Now()
+	for _, by := range []time.Duration{time.Hour, -time.Hour} {
+		set := 0 * time.Second
+		s := silence{}
+		for _, st := range []struct {
+			at                 float64
+			due, answers       bool
+			unreachable, quiet string
+		}{
+			{10, true, false, "w1@9.7", ""},
+			{10.9, false, false, "w1@9.7", ""},
+			{12, true, false, "w1@9.7", ""},
+			{40, true, true, "w1@9.7", ""},
+			{49.9, true, true, "w1@9.7", ""},
+			{56, true, true, "", "w1@9.7"},
+		} {
+			now := clocktest.Set(start.Add(time.Duration(st.at*float64(time.Second))), set)
+			s.keep(now, map[string]cause{"w1": unexplained})
+			if got := !s["w1"].due().After(now); got != st.due {
+				t.Errorf("set by %v: at %v it is to be asked: %v, want %v", by, st.at, got, st.due)
+			}
+			if st.due {
+				s.heard(now, "w1", st.answers)
+			}
+			if got := named(start, s.unreachable()); got != st.unreachable {
+				t.Errorf("set by %v: at %v unreachable are %q, want %q", by, st.at, got, st.unreachable)
+			}
+			if got := named(start, s.quiet(now, false)); got != st.quiet {
+				t.Errorf("set by %v: at %v silent are %q, want %q", by, st.at, got, st.quiet)
+			}
+			for _, n := range append(s.unreachable(), s.quiet(now, false)...) {
+				if dated, is := now.Round(0).Sub(n.Since.Round(0)), now.Sub(n.Since.Time); dated != is {
+					t.Errorf("set by %v: at %v %v is written, and has lasted %v", by, st.at, dated, is)
+				}
+			}
+			set += by
+		}
 	}
 }
 

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
-	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -19,9 +17,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/relay"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // syncer is one run of the speaker: read, plan, Set. It never waits for the
@@ -53,7 +49,7 @@ type syncer struct {
 	stopping, saidGoodbye atomic.Bool
 	// forgotten counts attempts to connect to lost endpoints: see sweeper.
 	forgotten atomic.Int64
-	goodbyes              goodbyes
+	goodbyes  goodbyes
 }
 
 // planned is the outcome of one run.
@@ -76,29 +72,51 @@ func (w *syncer) sync(context.Context) error {
 		return w.leave()
 	}
 	links := w.links.Links()
-	objects := w.cluster.Objects()
-	state, _ := config.Compile(objects, w.options) // the controller says what is wrong
-	state.Here.Addresses = link.Addresses(links)
 	m := w.members.Load()
 	if m == nil {
-		return w.filter.set(plan.ForNode(w.node, state), state.Nodes[w.node], links)
+		return w.filterOnly(links)
 	}
 	m.SetSpeakers(w.cluster.SpeakerAddresses())
 	view := m.View()
 	if !m.Joined() || !view.Settled {
 		// It kicks when the others have had the time to tell.
-		return w.filter.set(plan.ForNode(w.node, state), state.Nodes[w.node], links)
+		return w.filterOnly(links)
 	}
 	stopping := w.stopping.Load()
+	m.SetSelf(ourselves(links, stopping))
+	now, err := w.follow(links, view, m.Told(), stopping)
+	m.Confirm(view)
+	w.settle(now)
+	w.saidGoodbye.Store(stopping)
+	w.planned()
+	return err
+}
+
+// read compiles what the API server says, and the links; the controller says what is wrong with it.
+func (w *syncer) read(links []link.Link) (config.Objects, lb.State) {
+	objects := w.cluster.Objects()
+	state, _ := config.Compile(objects, w.options)
+	state.Here.Addresses = link.Addresses(links)
+	return objects, state
+}
+
+// filterOnly is for as long as the others are not known: nothing is announced yet.
+func (w *syncer) filterOnly(links []link.Link) error {
+	_, state := w.read(links)
+	return w.filter.set(plan.ForNode(w.node, state), state.Nodes[w.node], links)
+}
+
+// follow plans by what is known, and what the others are and told, and has every
+// sink do it. What the API server said last holds for as long as it says nothing else.
+func (w *syncer) follow(links []link.Link, view members.View, told map[string]lb.Member, stopping bool) (*planned, error) {
+	objects, state := w.read(links)
 	state.Members, state.HeldDown, state.Mute = view.Alive, view.HeldDown, view.Mute
 	standAside(w.aside(), &state)
 	before := w.last.Load()
 	if state.Here.Lost = w.surroundings.lost(view, state.Services); state.Here.Lost != nil {
 		state.Here.Announced = before.plan().Announced()
 	}
-	m.SetSelf(ourselves(links, stopping))
 	state.Stopping = w.cluster.StoppingSpeakers()
-	told := m.Told()
 	speakers := hear(told, &state)
 	state.Left = w.goodbyes.left(time.Now(), told, view.Alive, w.kick)
 	if stopping {
@@ -122,12 +140,14 @@ func (w *syncer) sync(context.Context) error {
 	}
 	w.relay.Set(relay.Desired{Relays: p.Relays, Speakers: speakers}) // before anybody is told to come here
 	err := w.announce(p, speakers)
-	m.Confirm(view)
-	w.logChanges(before, p)
-	w.last.Store(&planned{p, view.Epoch, state.Members, append(w.filter.problems(links), w.surroundings.problems()...), objects.Services})
-	w.saidGoodbye.Store(stopping)
-	w.planned()
-	return errors.Join(withdrawn, closed, err)
+	problems := append(w.filter.problems(links), w.surroundings.problems()...)
+	return &planned{p, view.Epoch, state.Members, problems, objects.Services}, errors.Join(withdrawn, closed, err)
+}
+
+// settle makes a run the last one.
+func (w *syncer) settle(now *planned) {
+	w.logChanges(w.last.Load(), now.Plan)
+	w.last.Store(now)
 }
 
 // announce makes the network deliver what the plan says.
@@ -186,53 +206,6 @@ func (w *syncer) ready(runs int64) error {
 		return errors.New("the first plan is not applied")
 	}
 	return nil
-}
-
-// runMembers starts the membership as soon as the cluster shows what it needs,
-// and takes part until ctx ends.
-func (w *syncer) runMembers(ctx context.Context, s settings, kick func()) error {
-	if w.cluster.WaitForSync(ctx) != nil {
-		return nil
-	}
-	keys, address, err := w.membership(ctx, s)
-	if err != nil {
-		return nil // ctx ended while waiting
-	}
-	m, err := members.New(members.Config{
-		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort),
-		Keys: keys, Heartbeat: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Kick: kick,
-	})
-	if err != nil {
-		return fmt.Errorf("start membership: %w", err)
-	}
-	m.SetSelf(ourselves(w.links.Links(), false))
-	w.members.Store(m)
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return m.Run(ctx) })
-	group.Go(func() error { return w.followKeys(ctx, m, s.MembersSecret, keys) })
-	return group.Wait()
-}
-
-// membership waits for the members' key and for an address of this node, saying
-// once what it waits for. It returns an error only when ctx ends.
-func (w *syncer) membership(ctx context.Context, s settings) (keys [][]byte, address netip.Addr, err error) {
-	said := ""
-	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
-		state, _ := config.Compile(w.cluster.Objects(), w.options)
-		var why error
-		if addresses := state.Nodes[w.node].Addresses; len(addresses) > 0 {
-			address = addresses[0]
-			keys, _, why = w.cluster.MembersKeys(ctx, s.MembersSecret)
-		} else {
-			why = fmt.Errorf("node %s has no address in its status", w.node)
-		}
-		if why != nil && why.Error() != said {
-			said = why.Error()
-			w.log.Warn("waiting for what the membership needs", "error", why)
-		}
-		return why == nil, nil
-	})
-	return keys, address, err
 }
 
 // logChanges writes one line for each Service whose announcement by this node changed.

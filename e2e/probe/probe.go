@@ -137,6 +137,10 @@ func askHTTP(ctx context.Context, client *http.Client, target string) (Answer, e
 	if err != nil {
 		return Answer{}, err
 	}
+	return read(resp)
+}
+
+func read(resp *http.Response) (Answer, error) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
 	if err != nil {

@@ -71,6 +71,8 @@ func TestDeathAndReturn(t *testing.T) {
 }
 
 // Each death in a short time holds down for longer, and a long life is forgiven.
+//
+// Trap: a node that comes and goes takes its addresses along each time (MetalLB).
 func TestHoldDownGrows(t *testing.T) {
 	w := newWorld(2, 3)
 	settle(t, w)
@@ -95,7 +97,7 @@ func TestLeave(t *testing.T) {
 	w := newWorld(3, 8)
 	settle(t, w)
 	first := w.nodes[0]
-	first.d.leave(w.now)
+	first.d.leave(first.now())
 	first.run()
 	first.stop()
 	w.must(t, 5*ms, w.all(first, Left), "gone for all")
@@ -136,6 +138,8 @@ func TestMute(t *testing.T) {
 
 // A frozen node is dead to the others. When it thaws it knows of the lapse in its
 // first step, and what it was called before it is settled.
+//
+// Trap: a loser that steps down late (PureLB).
 func TestFreeze(t *testing.T) {
 	w := newWorld(5, 3)
 	settle(t, w)
@@ -150,7 +154,7 @@ func TestFreeze(t *testing.T) {
 		}
 		w.after(ms)
 	}
-	w.must(t, time.Second, func() bool { return first.d.settled(w.now) }, "settled")
+	w.must(t, time.Second, func() bool { return first.d.settled(first.now()) }, "settled")
 	if first.d.own.status != Held {
 		t.Errorf("settled, it calls itself %v", first.d.own.status)
 	}
@@ -255,7 +259,7 @@ func TestHeartbeatBlocked(t *testing.T) {
 	ask := func(n *node) {
 		for _, name := range []string{"node-000", "node-001", "node-002"} {
 			if p := n.d.peers[idOf(name)]; p != nil && p.suspicion != nil {
-				n.d.answeredGossip(w.now, name)
+				n.d.answeredGossip(n.now(), name)
 			}
 		}
 	}
@@ -265,7 +269,7 @@ func TestHeartbeatBlocked(t *testing.T) {
 		}
 		return w.all(blocked, Alive)() && blocked.sees(w.nodes[1]) == Alive
 	}, "alive to all")
-	if p := w.nodes[1].d.peers[idOf(blocked.name)]; !p.blocked(w.now, Alive) {
+	if p := w.nodes[1].d.peers[idOf(blocked.name)]; !p.blocked(w.nodes[1].now(), Alive) {
 		t.Error("the block is not said")
 	}
 }

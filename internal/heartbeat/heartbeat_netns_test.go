@@ -49,6 +49,8 @@ func TestLoss(t *testing.T) {
 }
 
 // A process that was stopped knows it before it does anything else.
+//
+// Trap: a loser that steps down late (PureLB).
 func TestStoppedProcess(t *testing.T) {
 	addresses(t, func(t *testing.T, address string) {
 		s := cluster(t, 2, address)

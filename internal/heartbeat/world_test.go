@@ -28,6 +28,7 @@ type world struct {
 	tap func(from, to *node, p packet)
 	// gossips: gossip reaches every node that is up.
 	gossips bool
+	timers  Timers
 }
 
 // node is one host of the world.
@@ -38,6 +39,8 @@ type node struct {
 	d     *detector
 	// up is false after a power-off, killed after the death of the process alone.
 	up, killed bool
+	// skew is how far its clock is ahead of the world's.
+	skew time.Duration
 	// pausedUntil: the process does not run, and packets wait.
 	pausedUntil time.Duration
 	waiting     []packet
@@ -69,16 +72,19 @@ func (e *events) Pop() any {
 	return last
 }
 
-// realtime are the settings of a speaker that may use SCHED_FIFO.
-func realtime(r *rand.Rand) settings {
-	return Timers{}.withDefaults().settings(true, func() uint64 { return r.Uint64() | 1 })
-}
-
 // newWorld starts n nodes that know of each other.
-func newWorld(seed uint64, n int) *world {
-	w := &world{random: rand.New(rand.NewPCG(seed, 1)), now: time.Second, late: ms / 2, gossips: true, byID: map[id]*node{}}
+func newWorld(seed uint64, n int) *world { return newWorldOf(seed, n, Timers{}) }
+
+// newWorldOf starts them with these timers, and with clocks that are ahead as said.
+func newWorldOf(seed uint64, n int, timers Timers, skews ...time.Duration) *world {
+	w := &world{
+		random: rand.New(rand.NewPCG(seed, 1)), now: time.Second, late: ms / 2, gossips: true, byID: map[id]*node{}, timers: timers,
+	}
 	for i := range n {
 		one := &node{world: w, name: fmt.Sprintf("node-%03d", i)}
+		if i < len(skews) {
+			one.skew = skews[i]
+		}
 		one.id = idOf(one.name)
 		w.nodes = append(w.nodes, one)
 		w.byID[one.id] = one
@@ -100,9 +106,13 @@ func (n *node) start() {
 func (n *node) boot() {
 	w := n.world
 	n.up, n.killed, n.waiting, n.pausedUntil = true, false, nil, 0
-	n.d = newDetector(realtime(w.random), n.name, w.now)
+	realtime := w.timers.withDefaults().settings(true, func() uint64 { return w.random.Uint64() | 1 })
+	n.d = newDetector(realtime, n.name, n.now())
 	n.plan(w.now + time.Duration(w.random.Int64N(int64(50*ms))))
 }
+
+// now is the time by the node's own clock.
+func (n *node) now() time.Duration { return n.world.now + n.skew }
 
 // stop ends the node without a goodbye, as a power-off does.
 func (n *node) stop() {
@@ -123,7 +133,7 @@ func (w *world) gossip() {
 		peers = append(peers, known{o.name, o.up && !o.killed && w.gossips})
 	}
 	for _, n := range w.nodes {
-		n.d.set(w.now, peers)
+		n.d.set(n.now(), peers)
 	}
 }
 
@@ -152,9 +162,9 @@ func (n *node) run() {
 	waiting := n.waiting
 	n.waiting = nil
 	for _, p := range waiting {
-		n.d.receive(w.now, p)
+		n.d.receive(n.now(), p)
 	}
-	n.d.tick(w.now)
+	n.d.tick(n.now())
 	n.d.doubts = nil
 	for _, o := range n.d.take() {
 		n.sent++
@@ -164,7 +174,7 @@ func (n *node) run() {
 		n.pausedUntil = w.now + n.slow/2 + time.Duration(w.random.Int64N(int64(n.slow/2)))
 	}
 	// A thread wakes a little late.
-	n.plan(max(n.d.due(), w.now) + time.Duration(w.random.Int64N(int64(ms))))
+	n.plan(max(n.d.due()-n.skew, w.now) + time.Duration(w.random.Int64N(int64(ms))))
 }
 
 func (w *world) carry(from *node, o outgoing) {
@@ -182,7 +192,7 @@ func (w *world) carry(from *node, o outgoing) {
 		case to.killed:
 			// Its kernel says so.
 			if p := from.d.peers[to.id]; p != nil {
-				from.d.refused(w.now, p)
+				from.d.refused(from.now(), p)
 				from.plan(w.now)
 			}
 		default:
@@ -209,7 +219,7 @@ func (n *node) sees(other *node) Status {
 	if n == other {
 		return n.d.own.status
 	}
-	return n.d.status(n.world.now, n.d.peers[other.id])
+	return n.d.status(n.now(), n.d.peers[other.id])
 }
 
 // within runs the world until ok, at most for a time, and returns how long it took.

@@ -36,6 +36,12 @@ func Connect(kubeconfig, userAgent string) (Clients, error) {
 	if err != nil {
 		return Clients{}, fmt.Errorf("find the API server: %w", err)
 	}
+	return ClientsFor(config, userAgent)
+}
+
+// ClientsFor returns clients for the API server that config says how to reach.
+func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
+	config = rest.CopyConfig(config)
 	config.UserAgent = userAgent
 	// The API server's priority and fairness paces us; a limit here as well would only
 	// make thousands of Services wait for each other.

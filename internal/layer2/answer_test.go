@@ -50,6 +50,8 @@ func describe(frame []byte) string {
 		na.TargetAddress, na.Router, na.Solicited, na.Override, mac(na.Options[0].(*ndp.LinkLayerAddress).Addr))
 }
 
+// Trap: advertisements without the override flag leave a neighbour with the MAC that
+// it knows (MetalLB).
 func TestAnswer(t *testing.T) {
 	noLinkLocal := eth0
 	noLinkLocal.Prefixes = nil

@@ -249,6 +249,8 @@ func ndpTests() []frameTest {
 	}
 }
 
+// Trap: questions without a source option, as probes by unicast and detection of
+// duplicates are, get no answer (MetalLB #2920).
 func TestOutcome(t *testing.T) {
 	p := testPort()
 	for i, tests := range [][]frameTest{arpTests(), ndpTests()} {

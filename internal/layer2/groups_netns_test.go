@@ -47,6 +47,8 @@ func TestGroupsHeal(t *testing.T) {
 }
 
 // A switch that snoops MLD forwards solicitations only to who reported the group.
+//
+// Trap: an IPv6 address that nobody finds, since its group is not joined (MetalLB).
 func TestSnoopingSwitch(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := &realNetwork{t: t, node: nstest.Self(t), far: nstest.New(t)}

@@ -14,6 +14,9 @@ import (
 // TestNoQuestionIsLostInAMove: while addresses move to and fro, whichever node
 // hears of it first, the far host's kernel is answered at every moment. In the end
 // it knows the new owner, without having asked.
+//
+// Trap: views that differ for a moment leave an address with no owner at all
+// (MetalLB #589, #740).
 func TestNoQuestionIsLostInAMove(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLAN(t)
@@ -70,6 +73,9 @@ func (l *lan) macOf(r *Responder) link.MAC {
 
 // TestTwoOwnersBecomeOne: after a partition that both sides took for the other's
 // death, the far host knows the one that stays, without having asked.
+//
+// Trap: two owners, and clients that go on with the wrong one (kube-vip #996, #1579,
+// #1775; Cilium #48456).
 func TestTwoOwnersBecomeOne(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLAN(t)
@@ -127,6 +133,8 @@ func TestStandingIn(t *testing.T) {
 
 // TestConflictWithARealHost: an address that a host's kernel has is not announced,
 // and it is said whose it is; when the host gives it up, it is.
+//
+// Trap: duplicates that nobody looks for (MetalLB #306).
 func TestConflictWithARealHost(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)
@@ -158,6 +166,8 @@ func TestConflictWithARealHost(t *testing.T) {
 
 // TestForeignClaims: a host that takes an announced address is noticed by its
 // announcement, and its neighbours are told again whose it is.
+//
+// Trap: what others claim is passed over in silence (MetalLB #306).
 func TestForeignClaims(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)

@@ -78,7 +78,7 @@ func (k *keeper) hear(n news) {
 	if e == nil {
 		return
 	}
-	now := time.Now()
+	now := k.r.now()
 	if n.handover {
 		// Who asks has answered until now: what neighbours learnt from it last is to be replaced.
 		for index := range k.ports {

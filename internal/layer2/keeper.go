@@ -56,7 +56,7 @@ func (k *keeper) sync() {
 		}
 	}
 	k.dropPorts(wanted)
-	k.forgetConflicts(time.Now())
+	k.forgetConflicts(k.r.now())
 	addrs := k.sorted(t)
 	for index, l := range wanted {
 		if p := k.ports[index]; p != nil {
@@ -135,7 +135,7 @@ func (k *keeper) refresh(p *port, l link.Link) {
 
 func (k *keeper) open(l link.Link, addrs [families][]netip.Addr) {
 	retryAt, broken := k.broken[l.Index]
-	if broken && time.Now().Before(retryAt) {
+	if broken && k.r.now().Before(retryAt) {
 		return
 	}
 	p, err := k.r.openPort(l, addrs)
@@ -195,7 +195,7 @@ func (k *keeper) follow(t *table) {
 			}
 		}
 	}
-	k.schedule.set(jobs, time.Now())
+	k.schedule.set(jobs, k.r.now())
 	k.r.groups.set(groups)
 }
 

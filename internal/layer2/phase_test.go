@@ -343,6 +343,8 @@ func (l *testLease) Valid() bool { return !l.lapsed.Load() }
 
 // TestLapse: a speaker that stood still answers and announces nothing when it goes
 // on, until it was told anew; then it begins as if it had just started.
+//
+// Trap: a loser that steps down by itself, and late (PureLB).
 func TestLapse(t *testing.T) {
 	lease := &testLease{}
 	elsewhere := Desired{Elsewhere: []netip.Addr{v4, v6}}

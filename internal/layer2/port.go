@@ -36,7 +36,7 @@ type port struct {
 // openPort opens both wires of a link, for what concerns these addresses, and
 // reads them until close.
 func (r *Responder) openPort(l link.Link, addrs [families][]netip.Addr) (*port, error) {
-	p := &port{r: r, opened: time.Now()}
+	p := &port{r: r, opened: r.now()}
 	p.setLink(l)
 	for i, proto := range r.protocols {
 		w, err := r.listen(l, proto, addrs[i])

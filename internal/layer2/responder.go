@@ -40,9 +40,11 @@ type Responder struct {
 	lease     leased
 	changed   func()
 	protocols [families]protocol
-	// listen opens a wire and groups joins; fields so that tests can be the wire.
+	// listen opens a wire, groups joins and now tells the time; fields so that tests can be
+	// the wire and the clock.
 	listen func(link.Link, protocol, []netip.Addr) (wire, error)
 	groups memberships
+	now    func() time.Time
 
 	table atomic.Pointer[table]
 	ports atomic.Pointer[map[int]*port]
@@ -62,6 +64,7 @@ func New(c Config) *Responder {
 		changed:   c.Changed,
 		protocols: protocols(),
 		listen:    listen,
+		now:       time.Now,
 		wake:      make(chan struct{}, 1),
 		heard:     make(chan news, mostNews),
 	}

@@ -146,6 +146,8 @@ func manyAddresses(n int) []lb.Announcement {
 
 // BenchmarkLookup is the decision on a frame with 10,000 addresses announced:
 // what a flood of others' questions costs, and finding one of ours.
+//
+// Trap: a walk through all Services for each frame (MetalLB: 328 µs at 10,000).
 func BenchmarkLookup(b *testing.B) {
 	p := testPort()
 	p.r.table.Store(newTable(Desired{Announcements: append(manyAddresses(10_000), ourAnnouncements...)}, &table{}, false))

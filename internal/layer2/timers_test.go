@@ -12,7 +12,9 @@ import (
 )
 
 // TestNoDeadTimers: every timer that can be set is read somewhere, and what is set
-// stays. PureLB stores renewDeadline and retryPeriod, and never looks at them.
+// stays.
+//
+// Trap: knobs that are stored and never looked at, as renewDeadline and retryPeriod (PureLB).
 func TestNoDeadTimers(t *testing.T) {
 	read := map[string]bool{}
 	entries, err := os.ReadDir(".")

@@ -60,8 +60,8 @@ type fakeLAN struct {
 	wires map[string]*fakeWire
 	// out is all that is sent, on any link.
 	out chan []byte
-	// fail makes opening fail; dead makes wires that fail as soon as they are open.
-	fail error
+	// fail makes opening fail on a link, by name; dead makes wires that fail as soon as they are open.
+	fail map[string]error
 	dead bool
 	// opened counts wires.
 	opened int
@@ -87,8 +87,8 @@ func (l *fakeLAN) snapshot() []link.Link {
 func (l *fakeLAN) listen(on link.Link, p protocol, _ []netip.Addr) (wire, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.fail != nil {
-		return nil, l.fail
+	if err := l.fail[on.Name]; err != nil {
+		return nil, err
 	}
 	w := &fakeWire{in: make(chan []byte), out: l.out, closed: make(chan struct{})}
 	if l.dead {

@@ -12,7 +12,7 @@ const lapseInterval = 5 * time.Millisecond
 // work does what is due, a few addresses at a time, and returns how long to rest;
 // false if nothing will be due.
 func (k *keeper) work() (time.Duration, bool) {
-	now := time.Now()
+	now := k.r.now()
 	if now.Before(k.paced) {
 		return k.paced.Sub(now), true
 	}

@@ -108,12 +108,15 @@ func (m member) sees(names ...string) func() bool {
 	return func() bool { return slices.Equal(slices.Sorted(maps.Keys(m.Alive())), names) }
 }
 
+// Trap: a key of which not all counts, so that another one opens too (MetalLB #3102).
 func TestMembers(t *testing.T) {
 	port, key := freePort(t), bytes.Repeat([]byte{7}, 32)
+	other := bytes.Clone(key)
+	other[31]++
 	a := start(t, port, "127.0.0.1", "a", key)
 	b := start(t, port, "127.0.0.2", "b", key, "a=127.0.0.1")
 	c := start(t, port, "127.0.0.3", "c", key, "a=127.0.0.1", "n=127.0.0.9") // the last is nobody
-	stranger := start(t, port, "127.0.0.4", "s", bytes.Repeat([]byte{8}, 32), "a=127.0.0.1")
+	stranger := start(t, port, "127.0.0.4", "s", other, "a=127.0.0.1")
 
 	for _, m := range []member{a, b, c} {
 		eventually(t, "three members see each other", m.sees("a", "b", "c"))

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/clocktest"
 )
 
 func names(all ...string) map[string]bool {
@@ -61,8 +63,26 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
+// A word counts as long as ever, however the wall clock is set meanwhile.
+func TestWordsWhileTheWallClockIsSet(t *testing.T) {
+	start := time.Now()
+	for _, by := range []time.Duration{time.Hour, -time.Hour} {
+		w := Witness{}
+		w.Hear(start, Word{"a", "1", 3, false})
+		w.Hear(clocktest.Set(start.Add(time.Second), by), Word{"a", "2", 2, true})
+		for after, want := range map[time.Duration]string{time.Second: "[a]", time.Second + wordTime - 1: "[a]", time.Second + wordTime: "[]"} {
+			if got := fmt.Sprint(w.Elsewhere(clocktest.Set(start.Add(after), 2*by), names("c"))); got != want {
+				t.Errorf("set by %v: %v later %s, want %s", by, after, got, want)
+			}
+		}
+	}
+}
+
 // However a cluster is divided in two, exactly one side stands aside when both
 // read each other's words, and none when neither can.
+//
+// Trap: both sides of a partition announce for as long as it lasts (MetalLB #589,
+// #598, #2747; kube-vip #1775).
 func TestOneSideStandsAside(t *testing.T) {
 	all := []string{"a", "b", "c", "d", "e"}
 	now := time.Unix(1000, 0)

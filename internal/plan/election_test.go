@@ -33,6 +33,9 @@ func drain(s *lb.State, names ...string) {
 }
 
 // TestRank: who owns v4 and v6; by the hash alone it is w1, then w2.
+//
+// Traps: a node is elected that has not the interface, or not the subnet, so that
+// nobody announces or nobody asks there; who comes back takes back at once (MetalLB).
 func TestRank(t *testing.T) {
 	zone := func(value string) []lb.Selector {
 		return []lb.Selector{{{Key: "zone", Operator: lb.In, Values: []string{value}}}}
@@ -81,7 +84,6 @@ func TestRank(t *testing.T) {
 			all(s)
 			s.L2Advertisements[0].Links = []string{"eth9"}
 		}, "w1", "w1", "no node that may announce has a link to do so"},
-		// MetalLB elects a node without the interface, and then nobody announces.
 		{"the node with the interface", func(s *lb.State) {
 			all(s)
 			s.L2Advertisements[0].Links = []string{"eth1"}
@@ -169,6 +171,36 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
+// TestLocal: under policy Local the owner is a node with an endpoint that serves, and
+// another one as soon as that serves no more, by what the EndpointSlices say alone.
+//
+// Trap: policy Local works only with a health monitor that somebody sets by hand
+// (OCCM #2866).
+func TestLocal(t *testing.T) {
+	s := testState()
+	s.BGPAdvertisements = nil
+	s.Services[0].Local = true
+	for _, tt := range []struct {
+		serving string
+		want    string
+	}{
+		{"w1 w2 w3", "w1"},
+		{"w2 w3", "w2"},
+		{"w3", "w3"},
+		{"", ""},
+		{"w1 w3", "w1"},
+	} {
+		serving := map[string]bool{}
+		for _, n := range strings.Fields(tt.serving) {
+			serving[n] = true
+		}
+		s.Services[0].Serving, s.Services[0].ServingNodes = len(serving) > 0, serving
+		if got4, got6 := owners(s, v4), owners(s, v6); got4 != tt.want || got6 != tt.want {
+			t.Errorf("with endpoints on %q: owned by %q and %q, want %q", tt.serving, got4, got6, tt.want)
+		}
+	}
+}
+
 // TestStandIn: while an owner's speaker is mute nothing moves, and the one who would
 // take over answers with the MAC of the owner's link.
 func TestStandIn(t *testing.T) {
@@ -240,6 +272,8 @@ func TestProbe(t *testing.T) {
 // TestOneOwner, whatever the links, drains, hold-downs, preferences and sharing:
 // all living nodes agree on at most one owner, and the death of a node moves
 // nothing but its own addresses.
+//
+// Trap: an address on two nodes (kube-vip #947, #1413; Cilium #48456).
 func TestOneOwner(t *testing.T) {
 	for seed := range uint64(200) {
 		s := randomState(seed)

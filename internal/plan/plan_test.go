@@ -257,8 +257,9 @@ func TestOneWriter(t *testing.T) {
 	}
 }
 
-// TestElectionMovesOnlyTheDeadNodesAddresses and spreads the rest. In Calico 3.34
-// an owner stays one, dead or not, until its Node object is deleted.
+// TestElectionMovesOnlyTheDeadNodesAddresses and spreads the rest.
+//
+// Trap: an owner stays one, dead or not, until its Node object is deleted (Calico 3.34).
 func TestElectionMovesOnlyTheDeadNodesAddresses(t *testing.T) {
 	s := testState()
 	s.BGPAdvertisements = nil

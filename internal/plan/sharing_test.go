@@ -8,8 +8,10 @@ import (
 )
 
 // TestSharedAddressHasOneOwner, whatever the order of its Services' families, the
-// advertisements that select them, and who of them shares what. Two owners of one
-// address were seen in Cilium (cilium/cilium#48419).
+// advertisements that select them, and who of them shares what.
+//
+// Trap: Services that share an address and are elected for one by one, so that it has
+// two owners (Cilium #48419).
 func TestSharedAddressHasOneOwner(t *testing.T) {
 	only := func(zone string) []lb.Selector {
 		return []lb.Selector{{{Key: "zone", Operator: lb.In, Values: []string{zone}}}}

@@ -19,10 +19,13 @@ type Report struct {
 // Tracker brings what speakers and kubelets wrote, each by its own clock, onto the
 // clock of its caller: what changes between two looks happened just now, whatever
 // time is written in it. Only what stood there at the first look is taken at its
-// word, and where its time lies in the future, it says nothing.
+// word, and where its time lies in the future, it says nothing. All times that it
+// returns have the monotonic reading of the caller's, so that setting the clock later
+// changes nothing.
 type Tracker struct {
-	speakers map[string]heard
-	leases   map[string]sign
+	speakers  map[string]heard
+	leases    map[string]sign
+	withdrawn map[string]sign
 }
 
 // heard is what is known of one speaker.
@@ -43,13 +46,22 @@ func (s *sign) look(now, said time.Time, first bool) bool {
 	case first && said.After(now):
 		*s = sign{said: said}
 	case first:
-		*s = sign{said: said, at: said}
+		*s = sign{said: said, at: read(now, said)}
 	case said.Equal(s.said):
 		return false
 	default:
 		*s = sign{said: said, at: now}
 	}
 	return true
+}
+
+// read gives a time out of an object the monotonic reading of our clock, on which
+// whatever happens to the clock later has no effect.
+func read(now, said time.Time) time.Time {
+	if said.IsZero() {
+		return said
+	}
+	return now.Add(said.Sub(now))
 }
 
 // Reports takes note of what all speakers have written, as it reads now.
@@ -77,7 +89,7 @@ func translate(now time.Time, r Report, before heard, first bool) map[string]tim
 		case first && since.After(now):
 			out[node] = now.Add(-fresh)
 		case first:
-			out[node] = since
+			out[node] = read(now, since)
 		default:
 			out[node] = now.Add(-max(0, r.Observed.Sub(since)))
 		}
@@ -93,6 +105,21 @@ func (t *Tracker) Lease(now time.Time, node string, renewed time.Time) {
 		t.leases = map[string]sign{}
 	}
 	t.leases[node] = s
+}
+
+// Withdrawn takes note of the nodes whose endpoints are withdrawn, as it reads now,
+// and returns when that was decided by our clock. What lies in the future was
+// decided just now: the limit on how many may be must hold.
+func (t *Tracker) Withdrawn(now time.Time, decided map[string]time.Time) map[string]time.Time {
+	before := t.withdrawn
+	t.withdrawn = make(map[string]sign, len(decided))
+	out := make(map[string]time.Time, len(decided))
+	for node, said := range decided {
+		s, known := before[node]
+		s.look(now, said, !known && !said.After(now))
+		t.withdrawn[node], out[node] = s, s.at
+	}
+	return out
 }
 
 // Keep forgets the Leases of all but these nodes: they are looked at no more.

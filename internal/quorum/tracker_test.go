@@ -1,10 +1,13 @@
 package quorum
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-lb/holdfast/internal/clocktest"
 )
 
 // skew is how far the clocks of others are off, one way and the other.
@@ -87,5 +90,52 @@ func TestTrackerGone(t *testing.T) {
 	tr.Reports(at(4), r)
 	if diff := cmp.Diff([]Word{{"a", "c", at(0)}}, tr.Words()); diff != "" {
 		t.Errorf("back again: -want +got\n%s", diff)
+	}
+}
+
+// TestTrackerWallClock: somebody sets the clock of the deciding controller after its
+// first look. A node that wrote before that is declared dead all the same, and one
+// that was declared dead a moment ago still counts for the limit.
+func TestTrackerWallClock(t *testing.T) {
+	start := time.Now()
+	for _, by := range []time.Duration{0, time.Hour, -time.Hour} {
+		var tr Tracker
+		report := func(node string, second time.Duration, missed ...string) Report {
+			r := Report{Node: node, Observed: start.Add(second * time.Second).Round(0), Unreachable: map[string]time.Time{}}
+			for _, m := range missed {
+				r.Unreachable[m] = r.Observed.Add(-300 * time.Millisecond)
+			}
+			return r
+		}
+		decided := map[string]time.Time{}
+		decide := func(second, set time.Duration, missed ...string) Decision {
+			now := clocktest.Set(start.Add(second*time.Second), set)
+			reports := []Report{report("c", -60), report("d", -60)}
+			for _, node := range []string{"a", "b", "e"} {
+				reports = append(reports, report(node, second, missed...))
+			}
+			tr.Reports(now, reports)
+			for _, m := range missed {
+				tr.Lease(now, m, start.Add(5*time.Second).Round(0))
+			}
+			s := State{Now: now, Speakers: 5, Words: tr.Words(), Life: tr.Life(), Withdrawn: tr.Withdrawn(now, decided), Limit: Limit{Nodes: 1}}
+			out := Decide(s)
+			for _, node := range out.Withdraw {
+				if decided[node].IsZero() {
+					decided[node] = now.Round(0).Truncate(time.Second)
+				}
+			}
+			return out
+		}
+		decide(0, 0)
+		if got := decide(10, by, "c"); !slices.Equal(got.Withdraw, []string{"c"}) {
+			t.Errorf("set by %v: dead are %v, spared %v, want c", by, got.Withdraw, got.Spared)
+		}
+		if got := decide(20, by, "c", "d"); !slices.Equal(got.Withdraw, []string{"c"}) || !slices.Equal(got.Spared, []string{"d"}) {
+			t.Errorf("set by %v: dead are %v, spared %v, want c and d", by, got.Withdraw, got.Spared)
+		}
+		if got := decide(30, 2*by, "c", "d"); !slices.Equal(got.Withdraw, []string{"c"}) || !slices.Equal(got.Spared, []string{"d"}) {
+			t.Errorf("set by %v twice: dead are %v, spared %v, want c and d", by, got.Withdraw, got.Spared)
+		}
 	}
 }

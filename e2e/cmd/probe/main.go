@@ -1,11 +1,13 @@
 // Command probe runs on a host of the lab and asks the echo application, once
 // or at a steady pace. It prints one line of JSON for each probe. Without -n it
-// goes on until its standard input is closed.
+// goes on until its standard input is closed. With -keep it opens connections, says
+// so, and asks on each of them once more when its standard input is closed.
 package main
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -28,6 +30,7 @@ func run() error {
 	flag.DurationVar(&c.Every, "every", 5*time.Millisecond, "`time` between the starts of two probes")
 	flag.DurationVar(&c.Timeout, "timeout", time.Second, "`time` to wait for an answer")
 	flag.IntVar(&c.Count, "n", 0, "`number` of probes; 0 is until standard input is closed")
+	keep := flag.Int("keep", 0, "`number` of connections to keep, instead of probes")
 	flag.BoolVar(&c.UntilOK, "until-ok", false, "stop after the first good probe")
 	flag.Parse()
 	if flag.NArg() != 1 {
@@ -36,7 +39,7 @@ func run() error {
 	c.Target = flag.Arg(0)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	if c.Count == 0 {
+	if c.Count == 0 || *keep > 0 {
 		go func() {
 			defer stop()
 			// Nothing is said on it; its end is all that matters.
@@ -45,6 +48,13 @@ func run() error {
 	}
 	out := json.NewEncoder(os.Stdout)
 	var failed error
+	if *keep > 0 {
+		kept, err := probe.Keep(ctx, c, *keep, func(k probe.Kept) { failed = out.Encode(k) })
+		if err != nil {
+			return err
+		}
+		return errors.Join(failed, out.Encode(kept))
+	}
 	err := probe.Run(ctx, c, func(r probe.Result) {
 		if err := out.Encode(r); err != nil {
 			failed = err

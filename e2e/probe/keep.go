@@ -1,0 +1,123 @@
+package probe
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// opensAtOnce bounds the connections that are being opened side by side: the queue of
+// a listener is finite.
+const opensAtOnce = 20
+
+// Kept is what became of connections that were open while something happened.
+type Kept struct {
+	// Opened connections had one request answered each, Answered so many of them another one later.
+	Opened   int `json:"opened"`
+	Answered int `json:"answered"`
+	// Errors counts what the others came to.
+	Errors map[string]int `json:"errors,omitempty"`
+}
+
+// Keep opens so many TCP connections to the target, each with an answered request,
+// and calls opened. When ctx ends it sends one more request on each and counts the
+// answers. It returns an error if a connection cannot be opened within the timeout.
+func Keep(ctx context.Context, c Config, connections int, opened func(Kept)) (Kept, error) {
+	conns := make([]*kept, connections)
+	defer func() {
+		for _, k := range conns {
+			if k != nil {
+				k.conn.Close()
+			}
+		}
+	}()
+	errs := make([]error, connections)
+	each(connections, opensAtOnce, func(i int) { conns[i], errs[i] = c.open(ctx) })
+	for _, err := range errs {
+		if err != nil {
+			return Kept{}, fmt.Errorf("open a connection to keep: %w", err)
+		}
+	}
+	out := Kept{Opened: connections}
+	opened(out)
+	<-ctx.Done()
+
+	each(connections, connections, func(i int) { errs[i] = conns[i].ask(c) })
+	for _, err := range errs {
+		if err == nil {
+			out.Answered++
+			continue
+		}
+		if out.Errors == nil {
+			out.Errors = map[string]int{}
+		}
+		out.Errors[cause(err)]++
+	}
+	return out, nil
+}
+
+// each runs f for 0 to n-1, so many side by side.
+func each(n, atOnce int, f func(int)) {
+	slots := make(chan struct{}, atOnce)
+	var running sync.WaitGroup
+	for i := range n {
+		slots <- struct{}{}
+		running.Go(func() { f(i); <-slots })
+	}
+	running.Wait()
+}
+
+// kept is one connection.
+type kept struct {
+	conn   net.Conn
+	reader *bufio.Reader
+}
+
+func (c Config) open(ctx context.Context) (*kept, error) {
+	// Nothing goes over it unasked.
+	dialer := net.Dialer{Timeout: c.Timeout, KeepAlive: -1}
+	conn, err := dialer.DialContext(ctx, "tcp", c.Target)
+	if err != nil {
+		return nil, err
+	}
+	k := &kept{conn, bufio.NewReader(conn)}
+	if err := k.ask(c); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return k, nil
+}
+
+// ask sends a request and reads its answer.
+func (k *kept) ask(c Config) error {
+	if err := k.conn.SetDeadline(time.Now().Add(c.Timeout)); err != nil {
+		return err
+	}
+	req, err := http.NewRequest(http.MethodGet, "http://"+c.Target+"/", nil)
+	if err != nil {
+		return err
+	}
+	if err := req.Write(k.conn); err != nil {
+		return err
+	}
+	resp, err := http.ReadResponse(k.reader, req)
+	if err != nil {
+		return err
+	}
+	_, err = read(resp)
+	return err
+}
+
+// cause words an error without the ports that tell one connection from another.
+func cause(err error) string {
+	var call *net.OpError
+	if errors.As(err, &call) {
+		return call.Op + ": " + call.Err.Error()
+	}
+	return err.Error()
+}

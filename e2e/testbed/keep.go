@@ -1,0 +1,129 @@
+package testbed
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os/exec"
+	"strconv"
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/e2e/probe"
+)
+
+// Connections are TCP connections from a host to addresses, which are kept while
+// something happens to the cluster.
+type Connections []*connections
+
+// connections are those to one address.
+type connections struct {
+	address netip.Addr
+	cmd     *exec.Cmd
+	stdin   io.Closer
+	lines   *json.Decoder
+	said    bytes.Buffer
+}
+
+// Survived are the connections to each address that were answered on before and after.
+type Survived []Survivors
+
+// Survivors are those to one address.
+type Survivors struct {
+	Address netip.Addr
+	probe.Kept
+}
+
+// Keep opens so many connections to each address, and returns when all have been answered on.
+func (b *Bed) Keep(ctx context.Context, host string, n int, addresses ...netip.Addr) (Connections, error) {
+	var all Connections
+	for _, a := range addresses {
+		c, err := b.keep(ctx, host, n, a)
+		if err != nil {
+			_, stopped := all.Stop()
+			return nil, errors.Join(fmt.Errorf("keep connections to %s: %w", a, err), stopped)
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+func (b *Bed) keep(ctx context.Context, host string, n int, a netip.Addr) (*connections, error) {
+	// Long enough for a few retransmissions on a busy machine.
+	argv := []string{b.prober(), "-keep", strconv.Itoa(n), "-timeout", "5s", Target(probe.TCP, a)}
+	c := &connections{address: a, cmd: b.Cluster.Command(ctx, host, argv...)}
+	c.cmd.Stderr = &c.said
+	stdin, err := c.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.cmd.Start(); err != nil {
+		return nil, err
+	}
+	c.stdin, c.lines = stdin, json.NewDecoder(out)
+	var opened probe.Kept
+	if err := c.lines.Decode(&opened); err != nil {
+		return nil, errors.Join(err, stdin.Close(), c.wait())
+	}
+	return c, nil
+}
+
+func (c *connections) wait() error {
+	if err := c.cmd.Wait(); err != nil {
+		return fmt.Errorf("run prober: %w: %s", err, c.said.String())
+	}
+	return nil
+}
+
+// Stop asks on every connection once more and ends them.
+func (c Connections) Stop() (Survived, error) {
+	var out Survived
+	var errs []error
+	for _, one := range c {
+		s := Survivors{Address: one.address}
+		errs = append(errs, one.stdin.Close(), one.lines.Decode(&s.Kept), one.wait())
+		out = append(out, s)
+	}
+	return out, errors.Join(errs...)
+}
+
+// Lost counts the connections that were not answered on any more.
+func (s Survived) Lost() int {
+	lost := 0
+	for _, one := range s {
+		lost += one.Opened - one.Answered
+	}
+	return lost
+}
+
+// String words it as "100 of 100 connections over IPv4, 37 of 100 over IPv6 survived",
+// with what became of the others.
+func (s Survived) String() string {
+	var words []string
+	errs := map[string]int{}
+	for i, one := range s {
+		family, unit := "IPv4", ""
+		if one.Address.Is6() {
+			family = "IPv6"
+		}
+		if i == 0 {
+			unit = "connections "
+		}
+		words = append(words, fmt.Sprintf("%d of %d %sover %s", one.Answered, one.Opened, unit, family))
+		for cause, n := range one.Errors {
+			errs[cause] += n
+		}
+	}
+	text := strings.Join(words, ", ") + " survived"
+	if len(errs) > 0 {
+		text += fmt.Sprintf(" (%v)", errs)
+	}
+	return text
+}

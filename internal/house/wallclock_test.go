@@ -1,0 +1,94 @@
+package house
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// monotonic are the packages that decide by how much time has passed, and must not
+// notice when somebody sets the wall clock.
+var monotonic = []string{"internal/filter", "internal/heartbeat", "internal/layer2", "internal/link", "internal/loop", "internal/members", "speaker"}
+
+// dating are the functions that make dates for others to read.
+var dating = []string{"speaker.onWall"}
+
+// dates says where a file takes the date of a time, or strips its monotonic
+// reading: what is compared then is the wall clock.
+func dates(file *ast.File, dir string) []string {
+	var out []string
+	for _, d := range file.Decls {
+		name := dir
+		if f, is := d.(*ast.FuncDecl); is {
+			name += "." + f.Name.Name
+		}
+		ast.Inspect(d, func(n ast.Node) bool {
+			call, is := n.(*ast.CallExpr)
+			if !is {
+				return true
+			}
+			method, is := call.Fun.(*ast.SelectorExpr)
+			if !is {
+				return true
+			}
+			switch method.Sel.Name {
+			case "Unix", "UnixMilli", "UnixMicro", "UnixNano", "UTC", "Local", "In":
+			case "Round", "Truncate":
+				if zero, is := call.Args[0].(*ast.BasicLit); !is || zero.Value != "0" {
+					return true
+				}
+			default:
+				return true
+			}
+			out = append(out, fmt.Sprintf("%s: %s", name, method.Sel.Name))
+			return true
+		})
+	}
+	return out
+}
+
+func TestWallClockDecidesNothing(t *testing.T) {
+	for _, dir := range monotonic {
+		root := filepath.Join("..", "..", dir)
+		files, err := fs.Glob(os.DirFS(root), "*.go")
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s has no files: %v", dir, err)
+		}
+		for _, name := range files {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range dates(file, dir) {
+				if where, _, _ := strings.Cut(d, ":"); !slices.Contains(dating, where) {
+					t.Errorf("%s takes the date of a time, which somebody may set", d)
+				}
+			}
+		}
+	}
+}
+
+func TestWallClockCanFail(t *testing.T) {
+	const source = `package p
+func f() { now := time.Now().Round(0); _ = now.Round(time.Second); _ = now.UnixNano() }
+var started = time.Now().UTC()`
+	file, err := parser.ParseFile(token.NewFileSet(), "", source, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"p.f: Round", "p.f: UnixNano", "p: UTC"}, dates(file, "p")); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}

@@ -1,0 +1,278 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/loop"
+	"github.com/holdfast-lb/holdfast/internal/members"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/relay"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Paths of lists.
+const (
+	servicesPath = "/api/v1/services"
+	statesPath   = "/apis/holdfast.dev/v1beta1/speakerstates"
+)
+
+// fleet is speakers of an API server, but for their membership, which the test
+// plays, and their sockets.
+type fleet struct {
+	t        *testing.T
+	api      *apiServer
+	mu       sync.Mutex
+	alive    map[string]bool
+	speakers map[string]*node
+}
+
+// node is one speaker, with its loops.
+type node struct {
+	*syncer
+	*witness
+	loops []*loop.Loop
+	stop  func()
+}
+
+func newFleet(t *testing.T, names ...string) *fleet {
+	c := &fleet{t: t, api: newAPIServer(t), alive: map[string]bool{}, speakers: map[string]*node{}}
+	for i, name := range names {
+		c.alive[name] = true
+		c.api.put("/api/v1/nodes", name, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		c.api.put("/api/v1/pods", "holdfast/"+name, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast", Name: name}, Spec: corev1.PodSpec{NodeName: name},
+			Status: corev1.PodStatus{HostIP: fmt.Sprintf("198.51.100.%d", i+1)},
+		})
+		c.api.put(statesPath, name, &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	c.api.put("/apis/holdfast.dev/v1beta1/ipaddresspools", "p", &v1beta1.IPAddressPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1beta1.IPAddressPoolSpec{Addresses: []string{"192.0.2.0/24"}},
+	})
+	c.api.put("/apis/holdfast.dev/v1beta1/l2advertisements", "all", &v1beta1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}})
+	return c
+}
+
+// serve makes a Service with an address and an endpoint.
+func (c *fleet) serve(address string) {
+	m := metav1.ObjectMeta{Namespace: "default", Name: "s" + strings.ReplaceAll(address, ".", "-"), UID: "1"}
+	c.api.put(servicesPath, m.Namespace+"/"+m.Name, &corev1.Service{
+		ObjectMeta: m, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.0.0.1", ClusterIPs: []string{"10.0.0.1"}},
+		Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: address}}}},
+	})
+	m.Labels = map[string]string{discoveryv1.LabelServiceName: m.Name}
+	c.api.put("/apis/discovery.k8s.io/v1/endpointslices", m.Namespace+"/"+m.Name, &discoveryv1.EndpointSlice{
+		ObjectMeta: m, AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.1"}, NodeName: new("w1")}},
+	})
+}
+
+func (c *fleet) view() members.View {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return members.View{View: heartbeat.View{Settled: true}, Alive: maps.Clone(c.alive), HeldDown: map[string]bool{}, Mute: map[string]bool{}}
+}
+
+// start runs the speaker of a node, as serve does, until ctx ends.
+func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
+	log := slog.New(slog.DiscardHandler)
+	clients, err := k8s.ClientsFor(c.api.config(), name)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	alive := func() map[string]bool { return c.view().Alive }
+	ctx, stop := context.WithCancel(ctx)
+	n := &node{
+		stop:    stop,
+		syncer:  &syncer{node: name, log: log, options: config.Options{Default: true}},
+		witness: &witness{node: name, log: log, alive: alive},
+	}
+	w, reports := n.syncer, &reporter{node: name, log: log}
+	states := &stateWriter{node: name, log: log, alive: alive}
+	w.surroundings = newListener(log, name, 7947)
+	work := loop.New(loop.Config{Name: "plan", Log: log, Sync: func(context.Context) error {
+		if !w.cluster.Synced() {
+			return nil
+		}
+		now, err := w.follow(nil, c.view(), nil, false)
+		w.settle(now)
+		w.planned()
+		return err
+	}})
+	said := loop.New(loop.Config{Name: "report", Log: log, Sync: reports.sync})
+	tells := loop.New(loop.Config{Name: "state", Log: log, Sync: states.sync, MinInterval: 20 * time.Millisecond})
+	looks := loop.New(loop.Config{Name: "partition", Log: log, Sync: n.witness.sync})
+	listens := loop.New(loop.Config{Name: "silence", Log: log, Sync: w.surroundings.sync, MinInterval: 10 * time.Millisecond})
+	w.surroundings.kick, w.surroundings.lostChanged, w.surroundings.asked = listens.Kick, work.Kick, tells.Kick
+	w.surroundings.view, w.surroundings.api = func() *members.View { return new(c.view()) }, n.witness.apiAnswers
+	states.silence = w.surroundings.silent
+	n.loops = []*loop.Loop{work, said, tells, looks, listens}
+	if w.cluster, err = k8s.New(clients, k8s.Config{
+		Log: log, Component: name, Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: work.Kick,
+	}); err != nil {
+		c.t.Fatal(err)
+	}
+	w.planned = func() { said.Kick(); tells.Kick() }
+	w.layer2 = layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }})
+	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: name})
+	w.filter = &guard{log: log, node: name, removed: true}
+	w.relay, w.kick = relay.New(relay.Config{Log: log, Links: func() []link.Link { return nil }}), work.Kick
+	w.surroundings.cluster = w.cluster
+	n.witness.cluster, n.witness.kick, n.witness.changed, w.aside = w.cluster, looks.Kick, work.Kick, n.witness.aside
+	reports.cluster, reports.sessions, reports.layer2, reports.last = w.cluster, w.bgp.Sessions, w.layer2.State, &w.last
+	states.cluster, states.layer2, states.sessions, states.kick = w.cluster, w.layer2.State, w.bgp.Sessions, tells.Kick
+	c.speakers[name] = n
+	group.Go(func() error { return w.cluster.Run(ctx) })
+	for _, l := range n.loops {
+		group.Go(func() error { return l.Run(ctx) })
+	}
+}
+
+// die ends the speakers of nodes, which are gone for the membership of all others.
+func (c *fleet) die(names ...string) {
+	for _, name := range names {
+		c.speakers[name].stop()
+		delete(c.speakers, name)
+		c.mu.Lock()
+		delete(c.alive, name)
+		c.mu.Unlock()
+	}
+	for _, n := range c.speakers {
+		for _, l := range n.loops {
+			l.Kick()
+		}
+	}
+}
+
+// announced returns who announces each address.
+func (c *fleet) announced() map[string]string {
+	out := map[string]string{}
+	for name, n := range c.speakers {
+		for _, a := range n.layer2.State().Addresses {
+			out[a.Address.String()] = strings.TrimSpace(out[a.Address.String()] + " " + name)
+		}
+	}
+	return out
+}
+
+// TestAPIServerAway for ten minutes, in which half of the nodes die: their addresses
+// are taken over at once, all others stay where they are for as long as it takes,
+// nobody stands aside for the dead, and what there is to say is said when there is
+// somebody to hear it.
+//
+// Trap: an address that goes with a Lease which nobody can renew (kube-vip #1377).
+func TestAPIServerAway(t *testing.T) {
+	k8s.LogTo(slog.New(slog.DiscardHandler))
+	for _, away := range []string{refuses, hangs, fails} {
+		t.Run(away, func(t *testing.T) {
+			// Where no kernel answers for the addresses of nodes.
+			nstest.Run(t, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { testAway(t, away) }) })
+		})
+	}
+}
+
+func testAway(t *testing.T, away string) {
+	ctx, stop := context.WithCancel(t.Context())
+	var group errgroup.Group
+	c := newFleet(t, "w1", "w2", "w3", "w4")
+	var addresses []string
+	for a := netip.MustParseAddr("192.0.2.1"); len(addresses) < 20; a = a.Next() {
+		addresses = append(addresses, a.String())
+		c.serve(a.String())
+	}
+	for name := range c.view().Alive {
+		c.start(ctx, &group, name)
+	}
+	defer func() {
+		stop()
+		if err := group.Wait(); err != nil {
+			t.Error(err)
+		}
+	}()
+	all := func(when string, addresses ...string) map[string]string {
+		t.Helper()
+		got := c.announced()
+		if have := slices.Sorted(maps.Keys(got)); !slices.Equal(have, slices.Sorted(slices.Values(addresses))) {
+			t.Errorf("%s: announced are %v, want %v", when, have, addresses)
+		}
+		for a, who := range got {
+			if strings.Contains(who, " ") {
+				t.Errorf("%s: %s is announced by %s", when, a, who)
+			}
+		}
+		return got
+	}
+	time.Sleep(10 * time.Second)
+	before := all("at first", addresses...)
+	c.api.set(away)
+	time.Sleep(time.Minute)
+	if got := all("away for a minute", addresses...); !maps.Equal(got, before) {
+		t.Errorf("it moves %v to %v", before, got)
+	}
+	c.die("w2", "w4")
+	time.Sleep(time.Second) // the loops' least interval is a tenth of it
+	moved := ""
+	after := all("w2 and w4 have died", addresses...)
+	for a, who := range after {
+		if before[a] == "w2" || before[a] == "w4" {
+			moved = max(moved, a) // not the one that is deleted later
+		} else if before[a] != who {
+			t.Errorf("%s moved from %s to %s though that lives", a, before[a], who)
+		}
+	}
+	if moved == "" {
+		t.Fatal("the dead had nothing, so nothing is tested")
+	}
+	for range 10 {
+		time.Sleep(time.Minute)
+		if got := all("minutes later", addresses...); !maps.Equal(got, after) {
+			t.Errorf("it moves %v to %v", after, got)
+		}
+		for name, n := range c.speakers {
+			if aside := n.witness.aside(); aside != nil {
+				t.Errorf("%s stands aside for %v", name, aside)
+			}
+		}
+	}
+	c.serve("192.0.2.100")
+	c.api.put(servicesPath, "default/s192-0-2-1", nil)
+	c.api.set(here)
+	time.Sleep(5 * time.Minute) // client-go rests for up to a minute, and once more
+	all("back", append(addresses[1:], "192.0.2.100")...)
+	for name, n := range c.speakers {
+		if aside := n.witness.aside(); aside != nil {
+			t.Errorf("back: %s stands aside for %v", name, aside)
+		}
+	}
+	for name := range c.speakers {
+		var s v1beta1.SpeakerState
+		if c.api.get(statesPath, name, &s); len(s.Status.Unreachable) != 2 {
+			t.Errorf("%s calls unreachable %v", name, s.Status.Unreachable)
+		}
+	}
+	var s corev1.Service
+	c.api.get(servicesPath, "default/s"+strings.ReplaceAll(moved, ".", "-"), &s)
+	said := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAnnouncedL2)
+	if said == nil || !strings.Contains(said.Message, after[moved]) {
+		t.Errorf("of %s, which moved to %s, the condition says %+v", moved, after[moved], said)
+	}
+}

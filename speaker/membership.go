@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/members"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// runMembers starts the membership as soon as the cluster shows what it needs,
+// and takes part until ctx ends.
+func (w *syncer) runMembers(ctx context.Context, s settings, kick func()) error {
+	if w.cluster.WaitForSync(ctx) != nil {
+		return nil
+	}
+	keys, address, err := w.membership(ctx, s)
+	if err != nil {
+		return nil // ctx ended while waiting
+	}
+	m, err := members.New(members.Config{
+		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort),
+		Keys: keys, Heartbeat: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Kick: kick,
+	})
+	if err != nil {
+		return fmt.Errorf("start membership: %w", err)
+	}
+	m.SetSelf(ourselves(w.links.Links(), false))
+	w.members.Store(m)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return m.Run(ctx) })
+	group.Go(func() error { return w.followKeys(ctx, m, s.MembersSecret, keys) })
+	return group.Wait()
+}
+
+// membership waits for the members' key and for an address of this node, saying
+// once what it waits for. It returns an error only when ctx ends.
+func (w *syncer) membership(ctx context.Context, s settings) (keys [][]byte, address netip.Addr, err error) {
+	said := ""
+	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+		state, _ := config.Compile(w.cluster.Objects(), w.options)
+		var why error
+		if addresses := state.Nodes[w.node].Addresses; len(addresses) > 0 {
+			address = addresses[0]
+			keys, _, why = w.cluster.MembersKeys(ctx, s.MembersSecret)
+		} else {
+			why = fmt.Errorf("node %s has no address in its status", w.node)
+		}
+		if why != nil && why.Error() != said {
+			said = why.Error()
+			w.log.Warn("waiting for what the membership needs", "error", why)
+		}
+		return why == nil, nil
+	})
+	return keys, address, err
+}
