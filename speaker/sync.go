@@ -113,7 +113,7 @@ func (w *syncer) sync(context.Context) error {
 	} else if closed != nil {
 		p = p.Waiting(before.plan())
 	}
-	w.relay.Set(relay.Desired{Relays: p.Relays, Speakers: speakers}) // before anybody is told to come here
+	w.relay.Set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: speakers}) // before anybody is told to come here
 	err := w.announce(p, speakers)
 	m.Confirm(view)
 	w.logChanges(before, p)

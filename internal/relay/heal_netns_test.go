@@ -163,6 +163,8 @@ func TestRemove(t *testing.T) {
 		if w.list("ip") != "none" || w.list("ip6") != "none" {
 			t.Errorf("nothing is relayed, and there are tables:\n%s%s", w.list("ip"), w.list("ip6"))
 		}
+		w.relayer.Set(Desired{Expect: true, Speakers: w.speakers()})
+		nstest.Until(t, patient, "there are tables before they are needed", func() bool { return w.list("ip") != "none" && w.list("ip6") != "none" })
 		w.owner(w.former)
 		open := w.connections(3)
 		w.relayer.Set(w.desired())
