@@ -50,6 +50,8 @@ type syncer struct {
 	// the others; saidGoodbye: there was a plan since, and the others were told.
 	stopping, saidGoodbye atomic.Bool
 	goodbyes              goodbyes
+	// relaysEnd kicks when the next relay ends.
+	relaysEnd *time.Timer
 }
 
 // planned is the outcome of one run.
@@ -92,7 +94,8 @@ func (w *syncer) sync(context.Context) error {
 	state.Stopping = w.cluster.StoppingSpeakers()
 	told := m.Told()
 	speakers := hear(told, &state)
-	state.Left = w.goodbyes.left(time.Now(), told, view.Alive, w.kick)
+	state.Now = time.Now()
+	state.Left = w.goodbyes.left(state.Now, told, view.Alive, w.kick)
 	if stopping {
 		state.Stopping[w.node] = true
 	}
@@ -113,7 +116,7 @@ func (w *syncer) sync(context.Context) error {
 	} else if closed != nil {
 		p = p.Waiting(before.plan())
 	}
-	w.relay.Set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: speakers}) // before anybody is told to come here
+	w.handOn(p, state.Now, speakers) // before anybody is told to come here
 	err := w.announce(p, speakers)
 	m.Confirm(view)
 	w.logChanges(before, p)

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // table is one family's table in the kernel.
@@ -21,13 +24,15 @@ type table struct {
 	failed time.Time
 }
 
-// Run relays until the context ends. The relays stay in force then.
+// Run relays until the context ends. The relays stay in force then, but for those of
+// addresses that are another node's by now: the next run would not know that.
 func (r *Relayer) Run(ctx context.Context) error {
 	check := time.NewTicker(r.timers.CheckInterval)
 	defer check.Stop()
 	for {
 		select {
 		case <-ctx.Done():
+			r.part()
 			return nil
 		case <-r.wake:
 			r.apply(false)
@@ -35,6 +40,18 @@ func (r *Relayer) Run(ctx context.Context) error {
 			r.apply(true)
 		}
 	}
+}
+
+// part takes out what is to end.
+func (r *Relayer) part() {
+	r.mu.Lock()
+	if d := r.desired; d != nil {
+		stays := *d
+		stays.Relays = slices.DeleteFunc(slices.Clone(d.Relays), func(one lb.Relay) bool { return !one.Until.IsZero() })
+		r.desired = &stays
+	}
+	r.mu.Unlock()
+	r.apply(false)
 }
 
 // apply makes the kernel hold what is desired; with look, it is asked first what it holds.

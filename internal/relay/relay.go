@@ -120,13 +120,18 @@ func (r *Relayer) Set(d Desired) {
 
 // more reports whether something is to be relayed that was not before.
 func (r *Relayer) more(d Desired) bool {
-	had := map[lb.Relay]bool{}
-	if r.desired != nil {
-		for _, one := range r.desired.Relays {
-			had[one] = true
-		}
+	if r.desired == nil {
+		return len(d.Relays) > 0
 	}
-	return slices.ContainsFunc(d.Relays, func(want lb.Relay) bool { return want.Via.IsValid() && !had[want] })
+	had := map[lb.Relay]bool{}
+	for _, one := range r.desired.Relays {
+		one.Until = time.Time{}
+		had[one] = true
+	}
+	return slices.ContainsFunc(d.Relays, func(want lb.Relay) bool {
+		want.Until = time.Time{}
+		return want.Via.IsValid() && !had[want]
+	})
 }
 
 func (r *Relayer) kick() {
