@@ -37,3 +37,11 @@ func (w *syncer) handOn(p plan.Plan, now time.Time, speakers map[link.MAC]bool) 
 	}
 	w.relay.Set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: speakers})
 }
+
+// of is the plan as the next one in an epoch sees it; nil in another one.
+func (p *planned) of(epoch uint64) *lb.Before {
+	if p == nil || p.Epoch != epoch {
+		return nil
+	}
+	return &lb.Before{Owners: p.Plan.Owners, Relays: p.Plan.Relays}
+}

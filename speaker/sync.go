@@ -143,14 +143,6 @@ func (p *planned) plan() plan.Plan {
 	return p.Plan
 }
 
-// of is the plan as the next one in an epoch sees it; nil in another one.
-func (p *planned) of(epoch uint64) *lb.Before {
-	if p == nil || p.Epoch != epoch {
-		return nil
-	}
-	return &lb.Before{Owners: p.Plan.Owners, Relays: p.Plan.Relays}
-}
-
 // leave obeys the uninstall mark: withdraw everything, then filter nothing, keep nothing.
 func (w *syncer) leave() error {
 	if w.gone.Load() {
