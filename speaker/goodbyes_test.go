@@ -1,6 +1,7 @@
 package main
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,14 +14,14 @@ import (
 func TestGoodbyes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g goodbyes
-		kicked := 0
+		var kicked atomic.Int32
 		told := map[string]lb.Member{"a": {Stopping: true}, "b": {}}
 		left := func(alive ...string) map[string]bool {
 			is := map[string]bool{}
 			for _, name := range alive {
 				is[name] = true
 			}
-			return g.left(time.Now(), told, is, func() { kicked++ })
+			return g.left(time.Now(), told, is, func() { kicked.Add(1) })
 		}
 		if got := left("a", "b"); len(got) != 0 {
 			t.Errorf("while a is stopping: %v", got)
@@ -29,13 +30,13 @@ func TestGoodbyes(t *testing.T) {
 			t.Errorf("a has left, b is dead: %v", got)
 		}
 		time.Sleep(leftTime - time.Second)
-		if got := left(); !got["a"] || kicked != 0 {
-			t.Errorf("shortly before time is up: %v, kicked %d times", got, kicked)
+		if got := left(); !got["a"] || kicked.Load() != 0 {
+			t.Errorf("shortly before time is up: %v, kicked %d times", got, kicked.Load())
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := left(); len(got) != 0 || kicked != 1 {
-			t.Errorf("when time is up: %v, kicked %d times", got, kicked)
+		if got := left(); len(got) != 0 || kicked.Load() != 1 {
+			t.Errorf("when time is up: %v, kicked %d times", got, kicked.Load())
 		}
 		told["a"] = lb.Member{}
 		if got := left("a"); len(got) != 0 {

@@ -51,17 +51,6 @@ func (g *guard) set(p plan.Plan, node lb.Node, links []link.Link) error {
 	return nil
 }
 
-// relayed are the addresses whose older connections another node serves.
-func relayed(relays []lb.Relay) []netip.Addr {
-	var out []netip.Addr
-	for _, r := range relays {
-		if r.Via.IsValid() {
-			out = append(out, r.Address)
-		}
-	}
-	return out
-}
-
 // anywhere is where pods may speak from: few network plugins take the addresses
 // of pods from the ranges in the Node. What counts is the link that they are behind.
 var anywhere = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}

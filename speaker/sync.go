@@ -50,6 +50,8 @@ type syncer struct {
 	// forgotten counts attempts to connect to lost endpoints: see sweeper.
 	forgotten atomic.Int64
 	goodbyes  goodbyes
+	// relaysEnd kicks when the next relay ends.
+	relaysEnd *time.Timer
 }
 
 // planned is the outcome of one run.
@@ -118,7 +120,8 @@ func (w *syncer) follow(links []link.Link, view members.View, told map[string]lb
 	}
 	state.Stopping = w.cluster.StoppingSpeakers()
 	speakers := hear(told, &state)
-	state.Left = w.goodbyes.left(time.Now(), told, view.Alive, w.kick)
+	state.Now = time.Now()
+	state.Left = w.goodbyes.left(state.Now, told, view.Alive, w.kick)
 	if stopping {
 		state.Stopping[w.node] = true
 	}
@@ -138,7 +141,7 @@ func (w *syncer) follow(links []link.Link, view members.View, told map[string]lb
 	} else if closed != nil {
 		p = p.Waiting(before.plan())
 	}
-	w.relay.Set(relay.Desired{Relays: p.Relays, Speakers: speakers}) // before anybody is told to come here
+	w.handOn(p, state.Now, speakers) // before anybody is told to come here
 	err := w.announce(p, speakers)
 	problems := append(w.filter.problems(links), w.surroundings.problems()...)
 	return &planned{p, view.Epoch, state.Members, problems, objects.Services}, errors.Join(withdrawn, closed, err)
@@ -165,14 +168,6 @@ func (p *planned) plan() plan.Plan {
 		return plan.Plan{}
 	}
 	return p.Plan
-}
-
-// of is the plan as the next one in an epoch sees it; nil in another one.
-func (p *planned) of(epoch uint64) *lb.Before {
-	if p == nil || p.Epoch != epoch {
-		return nil
-	}
-	return &lb.Before{Owners: p.Plan.Owners, Relays: p.Plan.Relays}
 }
 
 // leave obeys the uninstall mark: withdraw everything, then filter nothing, keep nothing.

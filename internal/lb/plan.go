@@ -1,6 +1,9 @@
 package lb
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // Announcement is one address that a node answers ARP or NDP for.
 type Announcement struct {
@@ -23,6 +26,8 @@ type Relay struct {
 	// none: the node cannot be reached without a router.
 	Via  netip.Addr
 	Link string
+	// Until is when the relay ends because the address is another node's by now; zero while it is ours.
+	Until time.Time `json:",omitzero"`
 }
 
 // Route is one prefix that a node advertises to some of its peers.

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -20,8 +21,27 @@ func (p *planner) relay(s *lb.Service, a netip.Addr, ads []int) {
 	p.relays[a] = lb.Relay{Address: a, Former: former, Via: via, Link: link}
 }
 
-// relayed returns the relays in order.
+// farewell is how long a node relays on what it has left to another one: longer
+// than any client takes that hears the new owner.
+const farewell = 10 * time.Second
+
+// relayed returns the relays in order. Those of an address that moves on stay for a
+// while: most often it goes back to who had it before, and what still comes here belongs there.
 func (p *planner) relayed() []lb.Relay {
+	if before := p.state.Here.Before; before != nil {
+		for _, r := range before.Relays {
+			owner := p.owners[r.Address]
+			if owner == "" || owner == p.node || !p.forwards(r.Former) {
+				continue
+			}
+			if r.Until.IsZero() {
+				r.Until = p.state.Now.Add(farewell)
+			}
+			if p.state.Now.Before(r.Until) {
+				p.relays[r.Address] = r
+			}
+		}
+	}
 	var out []lb.Relay
 	for _, a := range slices.SortedFunc(maps.Keys(p.relays), netip.Addr.Compare) {
 		out = append(out, p.relays[a])

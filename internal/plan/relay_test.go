@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -68,7 +69,7 @@ func TestFormer(t *testing.T) {
 		{"until the former owner dies", relayed("w2"), func(s *lb.State) { delete(s.Members, "w2") }, ""},
 		{"or its Node is gone", relayed("w2"), func(s *lb.State) { delete(s.Nodes, "w2") }, ""},
 		{"though its speaker stops", relayed("w2"), func(s *lb.State) { delete(s.Members, "w2"); s.Left = map[string]bool{"w2": true} }, toW2},
-		{"an address of another node", relayed("w2"), func(s *lb.State) { drain(s, "w1") }, ""},
+		{"an address that nobody may announce now", relayed("w2"), func(s *lb.State) { s.Services[0].Serving = false }, ""},
 		{"one that waits for its filter", relayed("w2"), func(s *lb.State) {
 			s.Here.Unfiltered = true
 			s.Services[0].Access = lb.Access{Restricted: true}
@@ -181,5 +182,37 @@ func TestOwners(t *testing.T) {
 	s.Here.Before = &lb.Before{Owners: p.Owners, Relays: p.Relays}
 	if got := relaysOf(ForNode("w1", s)); got != toW2 {
 		t.Errorf("and later: %q", got)
+	}
+}
+
+// TestFarewell: what a node has left to another one it relays for a while, as long as the former owner lives.
+func TestFarewell(t *testing.T) {
+	s := relayState()
+	s.Now = time.Unix(1e9, 0)
+	s.Here.Before = owned("w2")
+	next := func() string {
+		p := ForNode("w1", s)
+		s.Here.Before = &lb.Before{Owners: p.Owners, Relays: p.Relays}
+		return relaysOf(p)
+	}
+	if got := next(); got != toW2 {
+		t.Fatalf("at first %q", got)
+	}
+	drain(&s, "w1")
+	for _, after := range []time.Duration{0, farewell - time.Second} {
+		s.Now = time.Unix(1e9, 0).Add(after)
+		if got := next(); got != toW2 {
+			t.Errorf("%v after it went back: %q", after, got)
+		}
+	}
+	alive := s.Members
+	s.Members = map[string]bool{"w1": true, "w3": true}
+	if got := relaysOf(ForNode("w1", s)); got != "" {
+		t.Errorf("the former owner is dead: %q", got)
+	}
+	s.Members = alive
+	s.Now = time.Unix(1e9, 0).Add(farewell)
+	if got := next(); got != "" {
+		t.Errorf("when time is up: %q", got)
 	}
 }

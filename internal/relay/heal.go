@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // table is one family's table in the kernel.
@@ -12,7 +15,7 @@ type table struct {
 	*layout
 	// held is what we last made it hold; nil while that is not known.
 	held *content
-	// absent: there is none, and there was nothing to relay yet.
+	// absent: there is none, and none is needed yet.
 	absent bool
 	// filled is when its members were written last.
 	filled time.Time
@@ -21,13 +24,15 @@ type table struct {
 	failed time.Time
 }
 
-// Run relays until the context ends. The relays stay in force then.
+// Run relays until the context ends. The relays stay in force then, but for those of
+// addresses that are another node's by now: the next run would not know that.
 func (r *Relayer) Run(ctx context.Context) error {
 	check := time.NewTicker(r.timers.CheckInterval)
 	defer check.Stop()
 	for {
 		select {
 		case <-ctx.Done():
+			r.part()
 			return nil
 		case <-r.wake:
 			r.apply(false)
@@ -35,6 +40,18 @@ func (r *Relayer) Run(ctx context.Context) error {
 			r.apply(true)
 		}
 	}
+}
+
+// part takes out what is to end.
+func (r *Relayer) part() {
+	r.mu.Lock()
+	if d := r.desired; d != nil {
+		stays := *d
+		stays.Relays = slices.DeleteFunc(slices.Clone(d.Relays), func(one lb.Relay) bool { return !one.Until.IsZero() })
+		r.desired = &stays
+	}
+	r.mu.Unlock()
+	r.apply(false)
 }
 
 // apply makes the kernel hold what is desired; with look, it is asked first what it holds.
@@ -54,7 +71,7 @@ func (r *Relayer) apply(look bool) {
 		}
 	}
 	for _, t := range r.tables {
-		r.keep(t, desired.content(t.family, indexes), look)
+		r.keep(t, desired.content(t.family, indexes), desired.Expect, look)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,12 +85,12 @@ func (r *Relayer) apply(look bool) {
 }
 
 // keep makes a table hold this, and says once if it cannot.
-func (r *Relayer) keep(t *table, want content, look bool) {
+func (r *Relayer) keep(t *table, want content, expect, look bool) {
 	if look && t.err != nil && time.Since(t.failed) < r.timers.RetryInterval {
 		return
 	}
 	was := t.err
-	repaired, err := t.reach(want, look, r.timers.RenewInterval)
+	repaired, err := t.reach(want, expect, look, r.timers.RenewInterval)
 	if t.err = err; err != nil {
 		t.failed = time.Now()
 	}
@@ -90,11 +107,11 @@ func (r *Relayer) keep(t *table, want content, look bool) {
 }
 
 // reach leads from what the kernel holds to what it is to hold, and reports whether it had to repair.
-func (t *table) reach(want content, look bool, renew time.Duration) (repaired bool, err error) {
-	switch {
-	case t.absent && len(want.relays) == 0:
+func (t *table) reach(want content, expect, look bool, renew time.Duration) (repaired bool, err error) {
+	if t.held != nil && !look && t.change(want) == nil {
 		return false, nil
-	case t.held != nil && !look && t.held.equal(want):
+	}
+	if t.absent && len(want.relays) == 0 && !expect {
 		return false, nil
 	}
 	is, err := t.read()
@@ -102,8 +119,8 @@ func (t *table) reach(want content, look bool, renew time.Duration) (repaired bo
 	if !there && !errors.Is(err, os.ErrNotExist) {
 		return false, err
 	}
-	if t.absent = !there && t.held == nil && len(want.relays) == 0; t.absent {
-		return false, nil // a node that never relays has no table
+	if t.absent = !there && t.held == nil && len(want.relays) == 0 && !expect; t.absent {
+		return false, nil // a node to which no address moves has no table
 	}
 	damaged := t.held != nil && (!there || !is.equal(*t.held))
 	switch {
@@ -119,4 +136,24 @@ func (t *table) reach(want content, look bool, renew time.Duration) (repaired bo
 	}
 	t.held, t.filled = &want, time.Now()
 	return damaged, nil
+}
+
+// change makes a table that is as we left it hold this: what is new first. An error
+// means that it is not as we left it.
+func (t *table) change(want content) error {
+	if more := want.without(*t.held); !more.equal(newContent()) {
+		if err := t.add(more); err != nil {
+			return err
+		}
+		held := t.held.with(more)
+		t.held = &held
+	}
+	if t.held.equal(want) {
+		return nil
+	}
+	if err := t.fill(want); err != nil {
+		return err
+	}
+	t.held, t.filled = &want, time.Now()
+	return nil
 }

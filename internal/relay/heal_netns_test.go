@@ -148,6 +148,37 @@ func TestRenew(t *testing.T) {
 	})
 }
 
+// An address that goes back is relayed until the client knows: its connections have come a long way, and end nowhere.
+// A speaker that stops meanwhile leaves nothing of that.
+func TestGoesBack(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.serve()
+		w.owner(w.former)
+		open := w.connections(5)
+		stop := w.run(w.relayer)
+		w.relayer.Set(w.desired())
+		w.owner(w.node)
+		d := w.desired()
+		for i := range d.Relays {
+			d.Relays[i].Until = time.Now().Add(time.Hour)
+		}
+		w.relayer.Set(d)
+		for _, back := range []*nstest.NS{w.node, w.former} {
+			w.owner(back)
+			for vip, list := range open {
+				if n := w.alive(list); n != len(list) {
+					t.Errorf("%s: of %d connections %d are alive", vip, len(list), n)
+				}
+			}
+		}
+		stop()
+		if left := w.relayer.Inherited(); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+	})
+}
+
 // What is not relayed any more ends at once, and what is removed stays removed.
 func TestRemove(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
@@ -163,6 +194,8 @@ func TestRemove(t *testing.T) {
 		if w.list("ip") != "none" || w.list("ip6") != "none" {
 			t.Errorf("nothing is relayed, and there are tables:\n%s%s", w.list("ip"), w.list("ip6"))
 		}
+		w.relayer.Set(Desired{Expect: true, Speakers: w.speakers()})
+		nstest.Until(t, patient, "there are tables before they are needed", func() bool { return w.list("ip") != "none" && w.list("ip6") != "none" })
 		w.owner(w.former)
 		open := w.connections(3)
 		w.relayer.Set(w.desired())

@@ -37,6 +37,29 @@ func (c content) equal(o content) bool {
 	return maps.Equal(c.relays, o.relays) && maps.Equal(c.links, o.links) && maps.Equal(c.speakers, o.speakers)
 }
 
+// without returns the members whose keys o has not.
+func (c content) without(o content) content {
+	out := newContent()
+	for i, list := range out.of() {
+		for key, value := range c.of()[i] {
+			if _, has := o.of()[i][key]; !has {
+				list[key] = value
+			}
+		}
+	}
+	return out
+}
+
+// with returns what holds the members of both.
+func (c content) with(more content) content {
+	out := newContent()
+	for i, list := range out.of() {
+		maps.Copy(list, c.of()[i])
+		maps.Copy(list, more.of()[i])
+	}
+	return out
+}
+
 // of returns the members in the order of the layout's sets.
 func (c content) of() []members { return []members{c.relays, c.links, c.speakers} }
 
@@ -78,6 +101,12 @@ func (l *layout) fill(want content) error {
 		}
 		return nil
 	})
+}
+
+// add adds members to the table, which must be there. It takes a tenth of the time of fill, which waits for the
+// kernel to forget what an earlier transaction took out.
+func (l *layout) add(more content) error {
+	return l.commit(more, func(*nftables.Conn) error { return nil })
 }
 
 // commit adds the members of all sets to what prepare begins, and has the kernel take all of it or nothing.

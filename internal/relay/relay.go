@@ -18,6 +18,8 @@ import (
 type Desired struct {
 	// Relays, at most one of each address. One without a way is only shown.
 	Relays []lb.Relay
+	// Expect has the tables made although nothing is relayed: addresses may move here, and must not wait for them.
+	Expect bool
 	// Speakers are the MACs of the links of all speakers: what comes from one is not relayed again.
 	Speakers map[link.MAC]bool
 }
@@ -46,7 +48,7 @@ func (t Timers) withDefaults() Timers {
 		t.RetryInterval = 10 * time.Second
 	}
 	if t.Patience == 0 {
-		t.Patience = 20 * time.Millisecond
+		t.Patience = 50 * time.Millisecond
 	}
 	return t
 }
@@ -93,7 +95,7 @@ func New(c Config) *Relayer {
 func (r *Relayer) Set(d Desired) {
 	d.Relays, d.Speakers = slices.Clone(d.Relays), maps.Clone(d.Speakers)
 	r.mu.Lock()
-	same := r.desired != nil && slices.Equal(r.desired.Relays, d.Relays) && maps.Equal(r.desired.Speakers, d.Speakers)
+	same := r.desired != nil && r.desired.Expect == d.Expect && slices.Equal(r.desired.Relays, d.Relays) && maps.Equal(r.desired.Speakers, d.Speakers)
 	more := !same && r.more(d)
 	if !same {
 		r.desired, r.tried = &d, make(chan struct{})
@@ -118,8 +120,17 @@ func (r *Relayer) Set(d Desired) {
 
 // more reports whether something is to be relayed that was not before.
 func (r *Relayer) more(d Desired) bool {
+	if r.desired == nil {
+		return len(d.Relays) > 0
+	}
+	had := map[lb.Relay]bool{}
+	for _, one := range r.desired.Relays {
+		one.Until = time.Time{}
+		had[one] = true
+	}
 	return slices.ContainsFunc(d.Relays, func(want lb.Relay) bool {
-		return want.Via.IsValid() && (r.desired == nil || !slices.Contains(r.desired.Relays, want))
+		want.Until = time.Time{}
+		return want.Via.IsValid() && !had[want]
 	})
 }
 
