@@ -74,15 +74,16 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	dead := &withdrawer{options: s.Options, limit: s.limit, log: log}
 	watch := loop.New(loop.Config{Name: "withdraw", Log: log, Sync: dead.sync, MinInterval: wordInterval})
 	dead.kick = watch.Kick
-	c := k8s.Config{Log: log, Component: "holdfast-controller", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Kick: work.Kick}
-	if s.withdraw {
-		c.KickStates = watch.Kick
-	}
-	cluster, err := k8s.New(clients, c)
+	contested := &conflicts{changed: work.Kick}
+	claims := loop.New(loop.Config{Name: "conflicts", Log: log, Sync: contested.sync, MinInterval: conflictsInterval})
+	cluster, err := k8s.New(clients, k8s.Config{
+		Log: log, Component: "holdfast-controller", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Kick: work.Kick,
+		KickStates: func() { watch.Kick(); claims.Kick() }, Endpoints: s.withdraw,
+	})
 	if err != nil {
 		return err
 	}
-	syncer.cluster, dead.cluster = cluster, cluster
+	syncer.cluster, dead.cluster, contested.cluster, syncer.conflicts = cluster, cluster, cluster, contested.all
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), syncer, dead)
 
@@ -95,9 +96,9 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		for {
 			err := cluster.Lead(ctx, identity(), func(ctx context.Context) error {
 				if !s.withdraw {
-					return lead(ctx, s, log, cluster, work.Run)
+					return lead(ctx, s, log, cluster, work.Run, claims.Run)
 				}
-				return lead(ctx, s, log, cluster, work.Run, func(ctx context.Context) error {
+				return lead(ctx, s, log, cluster, work.Run, claims.Run, func(ctx context.Context) error {
 					dead.begin()
 					defer dead.end()
 					return watch.Run(ctx)

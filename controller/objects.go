@@ -10,14 +10,18 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
 func (s *syncer) writePools(ctx context.Context, d decision) error {
-	usages := map[string]ipam.Usage{}
+	usages, ranges, conflicts := map[string]ipam.Usage{}, map[string][]lb.Range{}, s.conflicts()
 	for _, u := range d.result.Pools {
 		usages[u.Pool] = u
+	}
+	for _, p := range d.state.Pools {
+		ranges[p.Name] = p.Ranges
 	}
 	return each(ctx, s.log, d.objects.Pools, func(ctx context.Context, p *v1beta1.IPAddressPool) error {
 		u := usages[p.Name]
@@ -32,8 +36,21 @@ func (s *syncer) writePools(ctx context.Context, d decision) error {
 		if err := s.cluster.SetPoolFinalizer(ctx, p, held > 0); err != nil {
 			return err
 		}
-		said, err := s.cluster.UpdatePool(ctx, p, poolStatus(u, condition))
+		status := poolStatus(u, condition)
+		contested, stands := free(ranges[p.Name], u, conflicts)
+		var over []string
+		if stands {
+			status.Conditions = append(status.Conditions, contested)
+		} else {
+			over = append(over, contested.Type)
+		}
+		said, err := s.cluster.UpdatePool(ctx, p, status, over...)
 		s.say(object, p.UID, p.Status.Conditions, condition, said)
+		if stands {
+			s.say(object, p.UID, p.Status.Conditions, contested, said)
+		} else if said && meta.FindStatusCondition(p.Status.Conditions, contested.Type) != nil {
+			s.cluster.Event(object, p.UID, true, lb.AddressFree, "no other machine claims an address of the pool any more")
+		}
 		return err
 	})
 }

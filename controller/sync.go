@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -33,6 +34,8 @@ type syncer struct {
 	reminded map[types.UID]time.Time
 	// ages are when the addresses were released that pools remember.
 	ages ages
+	// conflicts returns who else claims addresses of ours.
+	conflicts func() map[netip.Addr]conflict
 	// kick asks for another run; due fires when a quarantine ends.
 	kick func()
 	due  *time.Timer

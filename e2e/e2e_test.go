@@ -81,6 +81,7 @@ var once = []testCase{
 	{"StatePolicy", testStatePolicy},
 	{"LeaderKilled", testLeaderKilled},
 	{"APIServerKilled", testAPIServerKilled},
+	{"Conflict", testConflict},
 	{"L2Matrix", testL2Matrix},
 	{"DeadEndpoint", testDeadEndpoint},
 	{"LivingEndpoint", testLivingEndpoint},

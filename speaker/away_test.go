@@ -195,7 +195,7 @@ func testAway(t *testing.T, away string) {
 	var group errgroup.Group
 	c := newFleet(t, "w1", "w2", "w3", "w4")
 	var addresses []string
-	for a := netip.MustParseAddr("192.0.2.1"); len(addresses) < 20; a = a.Next() {
+	for a := netip.MustParseAddr("192.0.2.1"); len(addresses) < 10; a = a.Next() {
 		addresses = append(addresses, a.String())
 		c.serve(a.String())
 	}

@@ -2,6 +2,11 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+// ConditionAddressesFree stands on a pool while machines that are not ours claim addresses of it that nodes
+// announce, or are to announce: False, with who claims what. The controller writes it, and takes it away when
+// no speaker says so any more.
+const ConditionAddressesFree = "AddressesFree"
+
 // IPAddressPool is a supply of addresses for Services of type LoadBalancer.
 //
 // +kubebuilder:object:root=true

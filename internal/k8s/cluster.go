@@ -45,9 +45,10 @@ type Config struct {
 	Speaker bool
 	// Kick is called after every change.
 	Kick func()
-	// KickStates is called after every change of a SpeakerState. A controller that has it
-	// watches these, and the endpoints; nil watches neither.
+	// KickStates is called after every change of a SpeakerState, which a controller watches.
 	KickStates func()
+	// Endpoints has a controller watch these too, to withdraw those on dead nodes.
+	Endpoints bool
 }
 
 // SpeakerLabels select the pods of the speakers in Holdfast's namespace.
@@ -98,13 +99,13 @@ func New(clients Clients, c Config) (*Cluster, error) {
 	}
 	discovery := clients.kube.DiscoveryV1().RESTClient()
 	if !c.Speaker {
-		errs = append(errs, watch(k, &k.floatingIPs, clients.holdfast, "floatingips", "", nil, nil))
-		if c.KickStates != nil {
-			errs = append(errs,
-				watchFor(k, c.KickStates, &k.speakerStates, clients.holdfast, "speakerstates", "", nil, nil),
-				// Nothing is decided when an endpoint changes: they are looked at when a node is dead.
-				watchFor(k, func() {}, &k.endpointSlices, discovery, "endpointslices", "", nil, nil),
-			)
+		errs = append(errs,
+			watch(k, &k.floatingIPs, clients.holdfast, "floatingips", "", nil, nil),
+			watchFor(k, c.KickStates, &k.speakerStates, clients.holdfast, "speakerstates", "", nil, nil),
+		)
+		if c.Endpoints {
+			// Nothing is decided when an endpoint changes: they are looked at when a node is dead.
+			errs = append(errs, watchFor(k, func() {}, &k.endpointSlices, discovery, "endpointslices", "", nil, nil))
 		}
 	} else {
 		errs = append(errs,

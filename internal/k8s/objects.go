@@ -15,9 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// UpdatePool writes what differs of a pool's status.
-func (k *Cluster) UpdatePool(ctx context.Context, p *v1beta1.IPAddressPool, want v1beta1.IPAddressPoolStatus) (bool, error) {
-	want.Conditions = merged(p.Status.Conditions, want.Conditions, p.Generation)
+// UpdatePool writes what differs of a pool's status, and removes conditions of these types.
+func (k *Cluster) UpdatePool(ctx context.Context, p *v1beta1.IPAddressPool, want v1beta1.IPAddressPoolStatus, remove ...string) (bool, error) {
+	have := slices.DeleteFunc(slices.Clone(p.Status.Conditions), func(c metav1.Condition) bool { return slices.Contains(remove, c.Type) })
+	want.Conditions = merged(have, want.Conditions, p.Generation)
 	if equality.Semantic.DeepEqual(p.Status, want) {
 		return false, nil
 	}

@@ -2,10 +2,15 @@ package k8s
 
 import (
 	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 )
 
 func TestStatusPatchRemovesWhatIsGone(t *testing.T) {
@@ -31,6 +36,66 @@ func TestStatusPatchRemovesWhatIsGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(tt.json, string(got)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// TestUpdatePoolConditions: a condition that is to go goes, what others wrote stays,
+// and nothing is written where all stands already.
+func TestUpdatePoolConditions(t *testing.T) {
+	var sent string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		sent = string(body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"apiVersion":"holdfast.dev/v1beta1","kind":"IPAddressPool","metadata":{"name":"p"}}`)
+	}))
+	defer server.Close()
+	clients, err := ClientsFor(&rest.Config{Host: server.URL}, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := New(clients, Config{Kick: func() {}, KickStates: func() {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	condition := func(kind string) metav1.Condition { return metav1.Condition{Type: kind, Status: "False", Reason: "R"} }
+	status := func(kinds ...string) v1beta1.IPAddressPoolStatus {
+		var out v1beta1.IPAddressPoolStatus
+		for _, kind := range kinds {
+			out.Conditions = append(out.Conditions, condition(kind))
+		}
+		return out
+	}
+	for _, tt := range []struct {
+		name       string
+		have, want v1beta1.IPAddressPoolStatus
+		remove     []string
+		types      []string
+	}{
+		{"it goes", status("Valid", "Others", "AddressesFree"), status("Valid"), []string{"AddressesFree"}, []string{"Valid", "Others"}},
+		{"it is not there", status("Valid", "Others"), status("Valid"), []string{"AddressesFree"}, nil},
+		{"it comes", status("Valid"), status("Valid", "AddressesFree"), nil, []string{"Valid", "AddressesFree"}},
+		{"it stands", status("Valid", "AddressesFree"), status("Valid", "AddressesFree"), nil, nil},
+	} {
+		sent = ""
+		p := &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Status: tt.have}
+		wrote, err := k.UpdatePool(t.Context(), p, tt.want, tt.remove...)
+		if err != nil || wrote != (tt.types != nil) || wrote != (sent != "") {
+			t.Errorf("%s: wrote %v, %q, %v", tt.name, wrote, sent, err)
+		}
+		var got struct{ Status v1beta1.IPAddressPoolStatus }
+		if sent != "" {
+			if err := json.Unmarshal([]byte(sent), &got); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var types []string
+		for _, c := range got.Status.Conditions {
+			types = append(types, c.Type)
+		}
+		if diff := cmp.Diff(tt.types, types); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}

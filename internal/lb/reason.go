@@ -128,6 +128,8 @@ const (
 	NodeDraining Reason = "NodeDraining"
 	// AddressConflict: a machine that is not ours has the address.
 	AddressConflict Reason = "AddressConflict"
+	// AddressFree: no machine that is not ours claims an address of the pool any more.
+	AddressFree Reason = "AddressFree"
 	// NoLink: the node that is to announce has no link on which it can.
 	NoLink Reason = "NoLink"
 	// Probing: the address is new, and it is being asked whether somebody has it already.

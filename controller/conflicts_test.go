@@ -1,0 +1,122 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/clocktest"
+	"github.com/holdfast-lb/holdfast/internal/ipam"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const theirMAC, otherMAC = "02:00:00:00:00:09", "02:00:00:00:00:0a"
+
+// says is what the speaker of a node wrote at a second, pair by pair: address and MAC.
+func says(node string, second int, pairs ...string) *v1beta1.SpeakerState {
+	s := &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	s.Status.Observed = &metav1.MicroTime{Time: time.Unix(int64(second), 0)}
+	for i := 0; i < len(pairs); i += 2 {
+		s.Status.Conflicts = append(s.Status.Conflicts, v1beta1.AddressConflict{Address: pairs[i], MAC: pairs[i+1]})
+	}
+	return s
+}
+
+// TestConflictsRead: whose word counts.
+func TestConflictsRead(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		states []*v1beta1.SpeakerState
+		gone   string
+		want   string
+	}{
+		{"nobody", []*v1beta1.SpeakerState{says("w1", 1)}, "", "map[]"},
+		{"both families", []*v1beta1.SpeakerState{says("w1", 1, "192.0.2.1", theirMAC, "2001:db8::1", otherMAC)}, "",
+			"map[192.0.2.1:{02:00:00:00:00:09 w1} 2001:db8::1:{02:00:00:00:00:0a w1}]"},
+		{"two of one address", []*v1beta1.SpeakerState{says("w2", 1, "192.0.2.1", theirMAC), says("w1", 1, "192.0.2.1", otherMAC), says("w3", 1, "192.0.2.1", theirMAC)}, "",
+			"map[192.0.2.1:{02:00:00:00:00:0a w1}]"},
+		{"a node that is given up", []*v1beta1.SpeakerState{says("w1", 1, "192.0.2.1", theirMAC)}, "w1", "map[]"},
+		{"what cannot be read", []*v1beta1.SpeakerState{says("w1", 1, "192.0.2", theirMAC, "192.0.2.1", "somebody", "192.0.2.2", theirMAC)}, "",
+			"map[192.0.2.2:{02:00:00:00:00:09 w1}]"},
+		{"one that has never written", []*v1beta1.SpeakerState{{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Status: v1beta1.SpeakerStateStatus{
+			Conflicts: []v1beta1.AddressConflict{{Address: "192.0.2.1", MAC: theirMAC}},
+		}}}, "", "map[]"},
+	} {
+		var c conflicts
+		if got := fmt.Sprint(c.read(time.Now(), tt.states, map[string]bool{tt.gone: true})); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestConflictsOfOneWhoIsGone: the last word of a speaker counts for a while, by a
+// clock that nobody sets, and every new one anew.
+func TestConflictsOfOneWhoIsGone(t *testing.T) {
+	start := time.Now()
+	for _, by := range []time.Duration{0, time.Hour, -time.Hour} {
+		var c conflicts
+		for i, step := range []struct {
+			after time.Duration
+			wrote int
+			want  int
+		}{
+			{0, 1, 1}, {20 * time.Minute, 1, 1}, {24 * time.Minute, 2, 1}, {48 * time.Minute, 2, 1}, {49 * time.Minute, 2, 0}, {50 * time.Minute, 3, 1},
+		} {
+			now := clocktest.Set(start.Add(step.after), time.Duration(i)*by)
+			if got := c.read(now, []*v1beta1.SpeakerState{says("w1", step.wrote, "192.0.2.1", theirMAC)}, nil); len(got) != step.want {
+				t.Errorf("clock set by %v: after %v %v", by, step.after, got)
+			}
+		}
+	}
+}
+
+// TestFree: a pool says who claims addresses that lie in it, or that it retains, and
+// no more of them than fit into a sentence.
+func TestFree(t *testing.T) {
+	address := netip.MustParseAddr
+	ranges := []lb.Range{{From: address("192.0.2.0"), To: address("192.0.2.255")}, {From: address("2001:db8::"), To: address("2001:db8::ff")}}
+	all := func(addresses ...string) map[netip.Addr]conflict {
+		out := map[netip.Addr]conflict{}
+		for _, a := range addresses {
+			out[address(a)] = conflict{theirMAC, "w1"}
+		}
+		return out
+	}
+	var many []string
+	for i := range mostConflicts + 3 {
+		many = append(many, fmt.Sprintf("192.0.2.%d", i+1))
+	}
+	const free1 = ": free them there, or take them out of spec.addresses"
+	for _, tt := range []struct {
+		name     string
+		retained string
+		claimed  []string
+		want     string
+	}{
+		{"none", "", nil, ""},
+		{"another pool's", "", []string{"198.51.100.1"}, ""},
+		{"its own", "", []string{"198.51.100.1", "2001:db8::1", "192.0.2.1"},
+			"192.0.2.1 is claimed by 02:00:00:00:00:09, seen by node w1; 2001:db8::1 is claimed by 02:00:00:00:00:09, seen by node w1" + free1},
+		{"one it retains", "198.51.100.1", []string{"198.51.100.1"}, "198.51.100.1 is claimed by 02:00:00:00:00:09, seen by node w1" + free1},
+	} {
+		var u ipam.Usage
+		if tt.retained != "" {
+			u.Retained = []lb.Retention{{Address: address(tt.retained)}}
+		}
+		c, stands := free(ranges, u, all(tt.claimed...))
+		if c.Type != v1beta1.ConditionAddressesFree || stands != (tt.want != "") {
+			t.Errorf("%s: %s stands: %v", tt.name, c.Type, stands)
+		}
+		if diff := cmp.Diff(tt.want, c.Message); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+	c, _ := free(ranges, ipam.Usage{}, all(many...))
+	if want := "192.0.2.8 is claimed by 02:00:00:00:00:09, seen by node w1; and 3 more" + free1; len(c.Message) > 1024 || c.Message[len(c.Message)-len(want):] != want {
+		t.Errorf("of many: %s", c.Message)
+	}
+}
