@@ -43,7 +43,7 @@ type Config struct {
 	DaemonSet string
 	// Speaker adds what only a speaker needs: endpoints and the pods of the other speakers.
 	Speaker bool
-	// Kick is called after every change.
+	// Kick is called after every change that decides anything.
 	Kick func()
 	// KickStates is called after every change of a SpeakerState. A controller that has it
 	// watches these, and the endpoints; nil watches neither.
@@ -64,7 +64,8 @@ type Cluster struct {
 		run(ctx context.Context)
 		waitForSync(ctx context.Context) bool
 	}
-	events recorder
+	events *recorder
+	crowd  crowd
 
 	services          *View[*corev1.Service]
 	namespaces        *View[*corev1.Namespace]
@@ -82,23 +83,26 @@ type Cluster struct {
 
 // New returns a Cluster that Run starts.
 func New(clients Clients, c Config) (*Cluster, error) {
-	k := &Cluster{clients: clients, config: c, events: newRecorder(c.Component)}
+	k := &Cluster{clients: clients, config: c}
+	k.events = newRecorder(c.Log, clients.kube.CoreV1().Events(""), k.Crowded)
 	core := clients.kube.CoreV1().RESTClient()
 	apps := clients.kube.AppsV1().RESTClient()
 	own := fields.OneTermEqualSelector("metadata.name", c.DaemonSet)
 	errs := []error{
-		watch(k, &k.services, core, "services", "", nil, nil),
 		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace),
 		watch(k, &k.nodes, core, "nodes", "", nil, sameNode),
-		watch(k, &k.pools, clients.holdfast, "ipaddresspools", "", nil, nil),
-		watch(k, &k.l2Advertisements, clients.holdfast, "l2advertisements", "", nil, nil),
-		watch(k, &k.bgpAdvertisements, clients.holdfast, "bgpadvertisements", "", nil, nil),
-		watch(k, &k.peers, clients.holdfast, "bgppeers", "", nil, nil),
 		watch(k, &k.daemonSets, apps, "daemonsets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = own.String() }, nil),
 	}
 	discovery := clients.kube.DiscoveryV1().RESTClient()
 	if !c.Speaker {
-		errs = append(errs, watch(k, &k.floatingIPs, clients.holdfast, "floatingips", "", nil, nil))
+		errs = append(errs,
+			watch(k, &k.services, core, "services", "", nil, nil),
+			watch(k, &k.pools, clients.holdfast, "ipaddresspools", "", nil, nil),
+			watch(k, &k.l2Advertisements, clients.holdfast, "l2advertisements", "", nil, nil),
+			watch(k, &k.bgpAdvertisements, clients.holdfast, "bgpadvertisements", "", nil, nil),
+			watch(k, &k.peers, clients.holdfast, "bgppeers", "", nil, nil),
+			watch(k, &k.floatingIPs, clients.holdfast, "floatingips", "", nil, nil),
+		)
 		if c.KickStates != nil {
 			errs = append(errs,
 				watchFor(k, c.KickStates, &k.speakerStates, clients.holdfast, "speakerstates", "", nil, nil),
@@ -108,14 +112,22 @@ func New(clients Clients, c Config) (*Cluster, error) {
 		}
 	} else {
 		errs = append(errs,
-			watch(k, &k.endpointSlices, discovery, "endpointslices", "", nil, nil),
+			watchFor(k, k.kickForService, &k.services, core, "services", "", nil, sameToSpeaker),
+			watch(k, &k.pools, clients.holdfast, "ipaddresspools", "", nil, sameConfig),
+			watch(k, &k.l2Advertisements, clients.holdfast, "l2advertisements", "", nil, sameConfig),
+			watch(k, &k.bgpAdvertisements, clients.holdfast, "bgpadvertisements", "", nil, sameConfig),
+			watch(k, &k.peers, clients.holdfast, "bgppeers", "", nil, sameConfig),
+			watch(k, &k.endpointSlices, discovery, "endpointslices", "", nil, k.sameEndpoints),
 			watch(k, &k.pods, core, "pods", c.Namespace, func(o *metav1.ListOptions) { o.LabelSelector = SpeakerLabels }, samePod),
 		)
 	}
-	return k, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return k, k.watchCrowd()
 }
 
-// watch makes the view of one kind, whose changes kick.
+// watch makes the view of one kind, whose changes kick unless they are between versions that are the same.
 func watch[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions), same func(old, new T) bool) error {
 	return watchFor(k, k.config.Kick, view, client, resource, namespace, options, same)
 }
@@ -167,25 +179,12 @@ func slim(o any) (any, error) {
 	return o, nil
 }
 
-// sameNode ignores heartbeats: a thousand kubelets must not keep every loop busy.
-func sameNode(a, b *corev1.Node) bool {
-	return reflect.DeepEqual(a.Labels, b.Labels) && reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses) &&
-		reflect.DeepEqual(a.Status.Conditions, b.Status.Conditions) && a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
-		a.Spec.Unschedulable == b.Spec.Unschedulable && reflect.DeepEqual(a.Spec.Taints, b.Spec.Taints)
-}
-
-func sameNamespace(a, b *corev1.Namespace) bool { return reflect.DeepEqual(a.Labels, b.Labels) }
-
-func samePod(a, b *corev1.Pod) bool {
-	return a.Status.HostIP == b.Status.HostIP && a.DeletionTimestamp.Equal(b.DeletionTimestamp)
-}
-
 func (v *View[T]) run(ctx context.Context) { v.informer.Run(ctx.Done()) }
 
 // Run watches until ctx is cancelled and returns nil. Watches that break are taken up again by themselves.
 func (k *Cluster) Run(ctx context.Context) error {
-	defer k.startEvents()()
 	var group errgroup.Group
+	group.Go(func() error { k.events.run(ctx); return nil })
 	for _, v := range k.views {
 		group.Go(func() error { v.run(ctx); return nil })
 	}
@@ -228,6 +227,9 @@ func (k *Cluster) Objects() config.Objects {
 	}
 	return o
 }
+
+// Services returns all Services, in no particular order.
+func (k *Cluster) Services() []*corev1.Service { return k.services.List() }
 
 // Uninstalling reports whether the uninstall mark stands on the speakers'
 // DaemonSet, or stood there when the DaemonSet was deleted: daemons outlive it

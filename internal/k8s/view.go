@@ -39,21 +39,26 @@ const orphanAge = 10 * time.Second
 
 func newView[T object](informer cache.SharedIndexInformer, kick func(), same func(old, new T) bool) (*View[T], error) {
 	v := &View[T]{informer: informer, own: map[string]written[T]{}}
+	var none T
+	changed := func(old, new T) {
+		if same == nil || !same(old, new) {
+			kick()
+		}
+	}
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { kick() },
-		UpdateFunc: func(old, new any) {
-			if same == nil || !same(old.(T), new.(T)) {
-				kick()
-			}
-		},
+		AddFunc:    func(o any) { changed(none, o.(T)) },
+		UpdateFunc: func(old, new any) { changed(old.(T), new.(T)) },
 		DeleteFunc: func(o any) {
 			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = gone.Obj
 			}
-			if t, ok := o.(T); ok {
-				v.forget(key(t))
+			t, ok := o.(T)
+			if !ok {
+				kick()
+				return
 			}
-			kick()
+			v.forget(key(t))
+			changed(t, none)
 		},
 	})
 	if err != nil {
@@ -73,6 +78,10 @@ func (v *View[T]) List() []T {
 	seen := 0
 	for _, item := range items {
 		t := item.(T)
+		if len(v.own) == 0 {
+			out = append(out, t)
+			continue
+		}
 		if w, ok := v.own[key(t)]; ok {
 			seen++
 			if newer(w.object, t) {
