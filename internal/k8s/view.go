@@ -121,10 +121,16 @@ func storeKey(o metav1.Object) string {
 	return key(o)
 }
 
-// wrote remembers an object as the API server returned it from a write or a consistent list.
+// wrote remembers an object as the API server returned it from a write or a consistent
+// list. The write that takes the last finalizer of an object that is being deleted
+// returns it once more: it is gone then.
 func (v *View[T]) wrote(t T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if t.GetDeletionTimestamp() != nil && len(t.GetFinalizers()) == 0 {
+		delete(v.own, key(t))
+		return
+	}
 	if before, ok := v.own[key(t)]; ok && !newer(t, before.object) {
 		return
 	}

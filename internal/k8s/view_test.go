@@ -53,4 +53,12 @@ func TestViewOverlaysOwnWrites(t *testing.T) {
 	expect("known from a list before the watch", "12")
 	v.own["ns/web"] = written[*corev1.Service]{service("12"), time.Now().Add(-2 * orphanAge)}
 	expect("a write that the watch never shows is of a deleted object", "")
+
+	v.wrote(service("13"))
+	last := service("14")
+	last.DeletionTimestamp = new(metav1.Now())
+	v.wrote(last)
+	if list := v.List(); len(list) > 0 {
+		t.Errorf("an object whose last finalizer we took is still there: %v", list)
+	}
 }
