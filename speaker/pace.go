@@ -12,8 +12,8 @@ import (
 
 const (
 	// crowdPace is between two reports while many Services get their addresses, for
-	// each living speaker: all together write twenty a second at most.
-	crowdPace = 50 * time.Millisecond
+	// each living speaker: all together write two a second at most.
+	crowdPace = 500 * time.Millisecond
 	// crowdWait is until a crowd is looked at again.
 	crowdWait = time.Second
 	// overtakenWait is until the watch shows what a report was overtaken by.

@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"reflect"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -18,14 +16,11 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 )
 
 // UninstallMark is the annotation on the speakers' DaemonSet by which an
@@ -89,37 +84,14 @@ func New(clients Clients, c Config) (*Cluster, error) {
 	apps := clients.kube.AppsV1().RESTClient()
 	own := fields.OneTermEqualSelector("metadata.name", c.DaemonSet)
 	errs := []error{
-		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace),
-		watch(k, &k.nodes, core, "nodes", "", nil, sameNode),
-		watch(k, &k.daemonSets, apps, "daemonsets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = own.String() }, nil),
+		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, c.Kick),
+		watch(k, &k.nodes, core, "nodes", "", nil, sameNode, c.Kick),
+		watch(k, &k.daemonSets, apps, "daemonsets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = own.String() }, nil, c.Kick),
 	}
-	discovery := clients.kube.DiscoveryV1().RESTClient()
-	if !c.Speaker {
-		errs = append(errs,
-			watch(k, &k.services, core, "services", "", nil, nil),
-			watch(k, &k.pools, clients.holdfast, "ipaddresspools", "", nil, nil),
-			watch(k, &k.l2Advertisements, clients.holdfast, "l2advertisements", "", nil, nil),
-			watch(k, &k.bgpAdvertisements, clients.holdfast, "bgpadvertisements", "", nil, nil),
-			watch(k, &k.peers, clients.holdfast, "bgppeers", "", nil, nil),
-			watch(k, &k.floatingIPs, clients.holdfast, "floatingips", "", nil, nil),
-		)
-		if c.KickStates != nil {
-			errs = append(errs,
-				watchFor(k, c.KickStates, &k.speakerStates, clients.holdfast, "speakerstates", "", nil, nil),
-				// Nothing is decided when an endpoint changes: they are looked at when a node is dead.
-				watchFor(k, func() {}, &k.endpointSlices, discovery, "endpointslices", "", nil, nil),
-			)
-		}
+	if c.Speaker {
+		errs = append(errs, k.watchAsSpeaker(core)...)
 	} else {
-		errs = append(errs,
-			watchFor(k, k.kickForService, &k.services, core, "services", "", nil, sameToSpeaker),
-			watch(k, &k.pools, clients.holdfast, "ipaddresspools", "", nil, sameConfig),
-			watch(k, &k.l2Advertisements, clients.holdfast, "l2advertisements", "", nil, sameConfig),
-			watch(k, &k.bgpAdvertisements, clients.holdfast, "bgpadvertisements", "", nil, sameConfig),
-			watch(k, &k.peers, clients.holdfast, "bgppeers", "", nil, sameConfig),
-			watch(k, &k.endpointSlices, discovery, "endpointslices", "", nil, k.sameEndpoints),
-			watch(k, &k.pods, core, "pods", c.Namespace, func(o *metav1.ListOptions) { o.LabelSelector = SpeakerLabels }, samePod),
-		)
+		errs = append(errs, k.watchAsController(core)...)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -127,59 +99,39 @@ func New(clients Clients, c Config) (*Cluster, error) {
 	return k, k.watchCrowd()
 }
 
-// watch makes the view of one kind, whose changes kick unless they are between versions that are the same.
-func watch[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions), same func(old, new T) bool) error {
-	return watchFor(k, k.config.Kick, view, client, resource, namespace, options, same)
+func (k *Cluster) watchAsController(core rest.Interface) []error {
+	own, kick := k.clients.holdfast, k.config.Kick
+	errs := []error{
+		watchChanges(k, &k.services, core, "services", "", nil, k.changedForController),
+		watch(k, &k.pools, own, "ipaddresspools", "", nil, nil, kick),
+		watch(k, &k.l2Advertisements, own, "l2advertisements", "", nil, nil, kick),
+		watch(k, &k.bgpAdvertisements, own, "bgpadvertisements", "", nil, nil, kick),
+		watch(k, &k.peers, own, "bgppeers", "", nil, nil, kick),
+		watch(k, &k.floatingIPs, own, "floatingips", "", nil, nil, kick),
+	}
+	if k.config.KickStates != nil {
+		errs = append(errs,
+			watch(k, &k.speakerStates, own, "speakerstates", "", nil, nil, k.config.KickStates),
+			// Nothing is decided when an endpoint changes: they are looked at when a node is dead.
+			watch(k, &k.endpointSlices, k.clients.kube.DiscoveryV1().RESTClient(), "endpointslices", "", nil, nil, func() {}),
+		)
+	}
+	return errs
 }
 
-func watchFor[T object](k *Cluster, kick func(), view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions), same func(old, new T) bool) error {
-	if options == nil {
-		options = func(*metav1.ListOptions) {}
+func (k *Cluster) watchAsSpeaker(core rest.Interface) []error {
+	own, kick := k.clients.holdfast, k.config.Kick
+	speakers := func(o *metav1.ListOptions) { o.LabelSelector = SpeakerLabels }
+	return []error{
+		watch(k, &k.services, core, "services", "", nil, sameToSpeaker, func() { k.crowd.kick(kick) }),
+		watch(k, &k.pools, own, "ipaddresspools", "", nil, sameConfig, kick),
+		watch(k, &k.l2Advertisements, own, "l2advertisements", "", nil, sameConfig, kick),
+		watch(k, &k.bgpAdvertisements, own, "bgpadvertisements", "", nil, sameConfig, kick),
+		watch(k, &k.peers, own, "bgppeers", "", nil, sameConfig, kick),
+		watch(k, &k.endpointSlices, k.clients.kube.DiscoveryV1().RESTClient(), "endpointslices", "", nil, k.sameEndpoints, kick),
+		watch(k, &k.pods, core, "pods", k.config.Namespace, speakers, samePod, kick),
 	}
-	source := cache.NewFilteredListWatchFromClient(client, resource, namespace, options)
-	example := reflect.New(reflect.TypeFor[T]().Elem()).Interface().(runtime.Object)
-	informer := cache.NewSharedIndexInformer(source, example, 0, cache.Indexers{})
-	if err := informer.SetTransform(slim); err != nil {
-		return fmt.Errorf("watch %s: %w", resource, err)
-	}
-	v, err := newView(informer, kick, same)
-	if err != nil {
-		return fmt.Errorf("watch %s: %w", resource, err)
-	}
-	*view = v
-	k.views = append(k.views, v)
-	return nil
 }
-
-// slim drops what nobody here reads: a third of an average object, and most of a Node.
-func slim(o any) (any, error) {
-	m, err := meta.Accessor(o)
-	if err != nil {
-		return o, nil // a tombstone
-	}
-	m.SetManagedFields(nil)
-	switch o := o.(type) {
-	case *corev1.Node:
-		o.Status.Images = nil
-		o.Annotations = nil
-		o.Status.Conditions = slices.DeleteFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type != corev1.NodeNetworkUnavailable && c.Type != corev1.NodeReady
-		})
-		for i := range o.Status.Conditions {
-			o.Status.Conditions[i].LastHeartbeatTime = metav1.Time{}
-		}
-	case *corev1.Pod:
-		o.Spec = corev1.PodSpec{NodeName: o.Spec.NodeName}
-	case *discoveryv1.EndpointSlice:
-		o.Ports = nil
-		for i, e := range o.Endpoints {
-			o.Endpoints[i] = discoveryv1.Endpoint{Conditions: e.Conditions, NodeName: e.NodeName, TargetRef: e.TargetRef}
-		}
-	}
-	return o, nil
-}
-
-func (v *View[T]) run(ctx context.Context) { v.informer.Run(ctx.Done()) }
 
 // Run watches until ctx is cancelled and returns nil. Watches that break are taken up again by themselves.
 func (k *Cluster) Run(ctx context.Context) error {

@@ -76,8 +76,16 @@ func (c *crowd) kick(now func()) {
 // Crowded reports whether many Services are getting their addresses just now.
 func (k *Cluster) Crowded() bool { return k.crowd.stands() }
 
-// kickForService is how a change of a Service kicks.
-func (k *Cluster) kickForService() { k.crowd.kick(k.config.Kick) }
+// changedForController kicks at once for a Service that may be waiting for an address.
+func (k *Cluster) changedForController(old, new *corev1.Service) {
+	switch {
+	case sameToController(old, new):
+	case new != nil && len(new.Status.LoadBalancer.Ingress) == 0:
+		k.config.Kick()
+	default:
+		k.crowd.kick(k.config.Kick)
+	}
+}
 
 // watchCrowd counts the Services whose addresses change.
 func (k *Cluster) watchCrowd() error {

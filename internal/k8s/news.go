@@ -3,6 +3,7 @@ package k8s
 import (
 	"maps"
 	"reflect"
+	"slices"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	corev1 "k8s.io/api/core/v1"
@@ -38,15 +39,39 @@ func sameConfig[T object](a, b T) bool {
 		a.GetDeletionTimestamp().Equal(b.GetDeletionTimestamp())
 }
 
+// sameToController ignores the conditions that speakers write.
+func sameToController(a, b *corev1.Service) bool {
+	return sameService(a, b) && slices.Equal(a.Finalizers, b.Finalizers) &&
+		reflect.DeepEqual(withoutSpeakers(a.Status.Conditions), withoutSpeakers(b.Status.Conditions))
+}
+
+// withoutSpeakers returns the conditions that no speaker writes.
+func withoutSpeakers(conditions []metav1.Condition) []metav1.Condition {
+	var out []metav1.Condition
+	for _, c := range conditions {
+		switch c.Type {
+		case v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP, v1beta1.ConditionFilterEnforced:
+		default:
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// sameService ignores conditions, and finalizers.
+func sameService(a, b *corev1.Service) bool {
+	return a != nil && b != nil && a.UID == b.UID &&
+		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
+		reflect.DeepEqual(a.Spec, b.Spec) && reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer)
+}
+
 // sameToSpeaker ignores a Service for as long as it has no address, and conditions:
 // a speaker writes some of them itself.
 func sameToSpeaker(a, b *corev1.Service) bool {
 	if !holds(a) && !holds(b) {
 		return true
 	}
-	return a != nil && b != nil && a.UID == b.UID && holds(a) == holds(b) &&
-		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
-		reflect.DeepEqual(a.Spec, b.Spec) && reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer)
+	return holds(a) == holds(b) && sameService(a, b)
 }
 
 // holds reports whether a Service has an address, or had one that was not given back yet.

@@ -2,6 +2,8 @@ package k8s
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	corev1 "k8s.io/api/core/v1"
@@ -59,6 +61,60 @@ func TestSameToSpeaker(t *testing.T) {
 	}
 }
 
+// The controller looks at everything but what speakers say, and at a Service that may
+// be waiting at once, also in a crowd.
+func TestChangedForController(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kicks := 0
+		k := &Cluster{config: Config{Kick: func() { kicks++ }}}
+		service := func(change ...func(*corev1.Service)) *corev1.Service {
+			s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "1"}}
+			for _, c := range change {
+				c(s)
+			}
+			return s
+		}
+		addressed := func(change ...func(*corev1.Service)) *corev1.Service { return withAddress(service(change...)) }
+		for _, crowded := range []bool{false, true} {
+			for _, tt := range []struct {
+				name            string
+				a, b            *corev1.Service
+				kicked, inCrowd int
+			}{
+				{"comes", nil, service(), 1, 1},
+				{"goes", addressed(), nil, 1, 0},
+				{"gets an address", service(), addressed(), 1, 0},
+				{"loses its address", addressed(), service(), 1, 1},
+				{"another version of the same", addressed(), addressed(func(s *corev1.Service) { s.ResourceVersion = "2" }), 0, 0},
+				{"what a speaker wrote", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)), 0, 0},
+				{"a condition of ours", addressed(), addressed(withCondition(v1beta1.ConditionFiltered, metav1.ConditionTrue)), 1, 0},
+				{"finalizers", addressed(), addressed(func(s *corev1.Service) { s.Finalizers = []string{"a"} }), 1, 0},
+				{"annotations", addressed(), addressed(func(s *corev1.Service) { s.Annotations = map[string]string{"a": "b"} }), 1, 0},
+			} {
+				k.crowd, kicks = crowd{}, 0
+				for range 2 * crowdBurst {
+					if crowded {
+						k.crowd.add()
+					}
+				}
+				k.changedForController(tt.a, tt.b)
+				want := tt.kicked
+				if crowded {
+					want = tt.inCrowd
+				}
+				if kicks != want {
+					t.Errorf("%s, in a crowd %t: %d kicks, want %d", tt.name, crowded, kicks, want)
+				}
+				time.Sleep(gatherTime)
+				synctest.Wait()
+				if kicks != tt.kicked {
+					t.Errorf("%s, in a crowd %t: %d kicks in the end, want %d", tt.name, crowded, kicks, tt.kicked)
+				}
+			}
+		}
+	})
+}
+
 func TestSameConfig(t *testing.T) {
 	pool := func(change func(*v1beta1.IPAddressPool)) *v1beta1.IPAddressPool {
 		p := &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan", UID: "1", Generation: 1}}
@@ -87,7 +143,7 @@ func TestSameConfig(t *testing.T) {
 
 func TestSameEndpoints(t *testing.T) {
 	informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{})
-	services, err := newView[*corev1.Service](informer, func() {}, nil)
+	services, err := newView(informer, func(_, _ *corev1.Service) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,9 @@ const (
 	eventRate  = 50
 	eventBurst = 25
 	// eventRateInCrowd is for while many Services get their addresses.
-	eventRateInCrowd = 5
+	eventRateInCrowd = 0.5
+	// crowdLook is between looks whether there still is a crowd.
+	crowdLook = 200 * time.Millisecond
 	// mostEvents wait to be written; if there are more, the oldest are lost.
 	mostEvents = 10_000
 	// eventRetry is between attempts at an API server that does not answer.
@@ -116,11 +118,12 @@ func (r *recorder) run(ctx context.Context) {
 	slow := flowcontrol.NewTokenBucketRateLimiter(eventRateInCrowd, 1)
 	for {
 		for r.waiting() {
-			err := pace.Wait(ctx)
-			if err == nil && r.crowded() {
-				err = slow.Wait(ctx)
+			for r.crowded() && !slow.TryAccept() {
+				if !sleep(ctx, crowdLook) {
+					return
+				}
 			}
-			if err != nil {
+			if pace.Wait(ctx) != nil {
 				return
 			}
 			// Chosen only now: a warning may have come while we waited.
@@ -133,6 +136,18 @@ func (r *recorder) run(ctx context.Context) {
 			return
 		case <-r.wake:
 		}
+	}
+}
+
+// sleep reports whether the time has passed; it has not when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
 	}
 }
 
@@ -157,10 +172,7 @@ func (r *recorder) write(ctx context.Context, e *corev1.Event) {
 			return
 		}
 		r.log.Debug("Event is not written yet", "error", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(eventRetry):
-		}
+		sleep(ctx, eventRetry)
 	}
 }
 

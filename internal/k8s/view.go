@@ -37,14 +37,11 @@ type written[T object] struct {
 // overtook the write's answer does not leave a ghost.
 const orphanAge = 10 * time.Second
 
-func newView[T object](informer cache.SharedIndexInformer, kick func(), same func(old, new T) bool) (*View[T], error) {
+// newView tells each change to changed: the version before and the one now, the zero T
+// for one that is not there.
+func newView[T object](informer cache.SharedIndexInformer, changed func(old, new T)) (*View[T], error) {
 	v := &View[T]{informer: informer, own: map[string]written[T]{}}
 	var none T
-	changed := func(old, new T) {
-		if same == nil || !same(old, new) {
-			kick()
-		}
-	}
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { changed(none, o.(T)) },
 		UpdateFunc: func(old, new any) { changed(old.(T), new.(T)) },
@@ -53,11 +50,9 @@ func newView[T object](informer cache.SharedIndexInformer, kick func(), same fun
 				o = gone.Obj
 			}
 			t, ok := o.(T)
-			if !ok {
-				kick()
-				return
+			if ok {
+				v.forget(key(t))
 			}
-			v.forget(key(t))
 			changed(t, none)
 		},
 	})
@@ -158,3 +153,5 @@ func newer(a, b metav1.Object) bool {
 func (v *View[T]) waitForSync(ctx context.Context) bool {
 	return cache.WaitForCacheSync(ctx.Done(), v.informer.HasSynced)
 }
+
+func (v *View[T]) run(ctx context.Context) { v.informer.Run(ctx.Done()) }

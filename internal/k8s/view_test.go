@@ -11,7 +11,7 @@ import (
 
 func TestViewOverlaysOwnWrites(t *testing.T) {
 	informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{})
-	v, err := newView[*corev1.Service](informer, func() {}, nil)
+	v, err := newView(informer, func(_, _ *corev1.Service) {})
 	if err != nil {
 		t.Fatal(err)
 	}
