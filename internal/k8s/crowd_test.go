@@ -1,6 +1,7 @@
 package k8s
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,14 +11,21 @@ import (
 func TestCrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c crowd
+		var mu sync.Mutex
 		start, kicks := time.Now(), []time.Duration{}
 		one := func() {
 			c.add()
-			c.kick(func() { kicks = append(kicks, time.Since(start)) })
+			c.kick(func() {
+				mu.Lock()
+				defer mu.Unlock()
+				kicks = append(kicks, time.Since(start))
+			})
 		}
 		expect := func(what string, want ...time.Duration) {
 			t.Helper()
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			if len(kicks) != len(want) {
 				t.Fatalf("%s: kicks at %v, want %v", what, kicks, want)
 			}

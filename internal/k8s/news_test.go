@@ -1,6 +1,7 @@
 package k8s
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,8 +66,8 @@ func TestSameToSpeaker(t *testing.T) {
 // be waiting at once, also in a crowd.
 func TestChangedForController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		kicks := 0
-		k := &Cluster{config: Config{Kick: func() { kicks++ }}}
+		var kicks atomic.Int64
+		k := &Cluster{config: Config{Kick: func() { kicks.Add(1) }}}
 		service := func(change ...func(*corev1.Service)) *corev1.Service {
 			s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "1"}}
 			for _, c := range change {
@@ -91,24 +92,25 @@ func TestChangedForController(t *testing.T) {
 				{"finalizers", addressed(), addressed(func(s *corev1.Service) { s.Finalizers = []string{"a"} }), 1, 0},
 				{"annotations", addressed(), addressed(func(s *corev1.Service) { s.Annotations = map[string]string{"a": "b"} }), 1, 0},
 			} {
-				k.crowd, kicks = crowd{}, 0
+				k.crowd = crowd{}
+				kicks.Store(0)
 				for range 2 * crowdBurst {
 					if crowded {
 						k.crowd.add()
 					}
 				}
 				k.changedForController(tt.a, tt.b)
-				want := tt.kicked
+				want := int64(tt.kicked)
 				if crowded {
-					want = tt.inCrowd
+					want = int64(tt.inCrowd)
 				}
-				if kicks != want {
-					t.Errorf("%s, in a crowd %t: %d kicks, want %d", tt.name, crowded, kicks, want)
+				if got := kicks.Load(); got != want {
+					t.Errorf("%s, in a crowd %t: %d kicks, want %d", tt.name, crowded, got, want)
 				}
 				time.Sleep(gatherTime)
 				synctest.Wait()
-				if kicks != tt.kicked {
-					t.Errorf("%s, in a crowd %t: %d kicks in the end, want %d", tt.name, crowded, kicks, tt.kicked)
+				if got := kicks.Load(); got != int64(tt.kicked) {
+					t.Errorf("%s, in a crowd %t: %d kicks in the end, want %d", tt.name, crowded, got, tt.kicked)
 				}
 			}
 		}
