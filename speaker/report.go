@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/bgp"
@@ -33,10 +33,13 @@ type reporter struct {
 	sessions func() []bgp.Session
 	layer2   func() layer2.State
 	last     *atomic.Pointer[planned]
+	kick     func()
 	// said is what Events said of each peer's session, so that one change is one Event.
 	said map[string]told
 	// contested are the sentences that Events said of addresses which others claim.
 	contested map[string]bool
+	pace      pace
+	due       *time.Timer
 }
 
 // told is what Events said of a session since it was last up.
@@ -56,12 +59,25 @@ func (r *reporter) sync(ctx context.Context) error {
 	}
 	sessions := r.sessions()
 	r.sayPeers(sessions)
+	again, err := r.pace.each(r.reports(last, sessions), len(last.Members), func(u k8s.ServiceUpdate) error { return r.write(ctx, u) })
+	if r.due != nil {
+		r.due.Stop()
+	}
+	if again > 0 {
+		r.due = time.AfterFunc(again, r.kick)
+	}
+	return err
+}
+
+// reports returns what has to be written about the Services, and says which of their
+// addresses others claim.
+func (r *reporter) reports(last *planned, sessions []bgp.Session) []report {
 	services := map[lb.Key]*corev1.Service{}
-	for _, s := range r.cluster.Objects().Services {
+	for _, s := range r.cluster.Services() {
 		services[lb.Key{Namespace: s.Namespace, Name: s.Name}] = s
 	}
 	is, contested := announcedOf(r.layer2()), map[string]bool{}
-	var errs []error
+	var out []report
 	for _, v := range last.Plan.Verdicts {
 		s := services[v.Service]
 		if s == nil || s.DeletionTimestamp != nil {
@@ -82,12 +98,12 @@ func (r *reporter) sync(ctx context.Context) error {
 			v.L2.Writer = false
 		}
 		u.Conditions = append(conditions(s, v, sessions), filter...)
-		if err := r.write(ctx, u); !k8s.Overtaken(err) {
-			errs = append(errs, err)
+		if !u.Stands() {
+			out = append(out, report{u, newsOf(u)})
 		}
 	}
 	r.contested = contested
-	return errors.Join(errs...)
+	return out
 }
 
 func (r *reporter) write(ctx context.Context, u k8s.ServiceUpdate) error {

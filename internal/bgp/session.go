@@ -32,13 +32,34 @@ type Session struct {
 // Sessions returns the sessions by the peers' names.
 func (s *Speaker) Sessions() []Session {
 	told := s.advertised()
+	out := s.look()
+	for i := range out {
+		out[i].Advertised = told[out[i].Address]
+	}
+	return out
+}
+
+// States returns the sessions by the peers' names as of the last time that one came,
+// went or changed its state, without the number of routes. It asks GoBGP nothing.
+func (s *Speaker) States() []Session {
+	seen := s.seen.Load()
+	if seen == nil || s.server.Load() == nil {
+		return nil
+	}
+	return *seen
+}
+
+// look asks for the sessions, without the number of routes, and remembers them.
+func (s *Speaker) look() []Session {
+	s.looking.Lock()
+	defer s.looking.Unlock()
 	var out []Session
 	for _, p := range s.list() {
-		session := s.session(p)
-		session.Advertised = told[session.Address]
-		out = append(out, session)
+		out = append(out, s.session(p))
 	}
 	slices.SortFunc(out, func(a, b Session) int { return strings.Compare(a.Peer, b.Peer) })
+	seen := slices.Clone(out)
+	s.seen.Store(&seen)
 	return out
 }
 

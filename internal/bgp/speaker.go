@@ -5,6 +5,7 @@ import (
 	"hash/crc32"
 	"log/slog"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -45,12 +46,17 @@ type Speaker struct {
 	notes   *notes
 	// server is read without mu, so that a scrape does not wait for a long Set.
 	server atomic.Pointer[server]
+	// seen are the sessions as States returns them; looking makes the last look the last to be seen.
+	seen    atomic.Pointer[[]Session]
+	looking sync.Mutex
 
 	// mu makes changes one at a time.
 	mu      sync.Mutex
 	desired *Desired
 	running bool
 	left    bool
+	// done: GoBGP was made to hold what is desired.
+	done bool
 }
 
 // New returns a Speaker that does nothing until Run is called.
@@ -67,10 +73,14 @@ func New(c Config) *Speaker {
 // Set makes this the desired set, at once if Run has been called, else when it
 // is. It returns what could not be done; everything else is done all the same.
 // No session is opened before the first Set has placed its routes, so that the
-// End-of-RIB a router hears (RFC 4724 section 3) is true.
+// End-of-RIB a router hears (RFC 4724 section 3) is true. Where the same was desired
+// before, GoBGP is not asked whether it still holds that: the watch does so at intervals.
 func (s *Speaker) Set(d Desired) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.done && reflect.DeepEqual(*s.desired, d) {
+		return nil
+	}
 	s.desired = &d
 	if !s.running || s.left {
 		_, err := usable(d.Peers)
@@ -111,7 +121,12 @@ func (s *Speaker) Leave() error {
 }
 
 // sync makes GoBGP hold what is desired. mu is held.
-func (s *Speaker) sync() (changes, error) {
+func (s *Speaker) sync() (done changes, err error) {
+	defer func() {
+		if s.done = err == nil; done[kindPeer] > 0 {
+			s.look()
+		}
+	}()
 	id := s.desired.routerID(s.config.NodeName)
 	if running := s.server.Load(); running != nil && running.routerID != id {
 		// The identifier is part of every OPEN (RFC 4271 section 4.2): as a restart, with all its grace.
@@ -132,6 +147,7 @@ func (s *Speaker) sync() (changes, error) {
 
 // stop ends the server, if there is one. mu is held.
 func (s *Speaker) stop(graceful bool) error {
+	s.done = false
 	running := s.server.Swap(nil)
 	if running == nil {
 		return nil

@@ -50,8 +50,7 @@ func (w *watch) look(ctx context.Context) {
 	w.speaker.repair()
 	changed := false
 	now := map[string]view{}
-	for _, p := range w.speaker.list() {
-		session := w.speaker.session(p)
+	for _, session := range w.speaker.look() {
 		v := view{session.State == Established, session.LastError}
 		now[session.Peer] = v
 		before, known := w.seen[session.Peer]

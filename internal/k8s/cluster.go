@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"reflect"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -18,14 +16,11 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 )
 
 // UninstallMark is the annotation on the speakers' DaemonSet by which an
@@ -43,7 +38,7 @@ type Config struct {
 	DaemonSet string
 	// Speaker adds what only a speaker needs: endpoints and the pods of the other speakers.
 	Speaker bool
-	// Kick is called after every change.
+	// Kick is called after every change that decides anything.
 	Kick func()
 	// KickStates is called after every change of a SpeakerState, which a controller watches.
 	KickStates func()
@@ -65,7 +60,8 @@ type Cluster struct {
 		run(ctx context.Context)
 		waitForSync(ctx context.Context) bool
 	}
-	events recorder
+	events *recorder
+	crowd  crowd
 
 	services          *View[*corev1.Service]
 	namespaces        *View[*corev1.Namespace]
@@ -83,110 +79,63 @@ type Cluster struct {
 
 // New returns a Cluster that Run starts.
 func New(clients Clients, c Config) (*Cluster, error) {
-	k := &Cluster{clients: clients, config: c, events: newRecorder(c.Component)}
+	k := &Cluster{clients: clients, config: c}
+	k.events = newRecorder(c.Log, clients.kube.CoreV1().Events(""), k.Crowded)
 	core := clients.kube.CoreV1().RESTClient()
 	apps := clients.kube.AppsV1().RESTClient()
 	own := fields.OneTermEqualSelector("metadata.name", c.DaemonSet)
 	errs := []error{
-		watch(k, &k.services, core, "services", "", nil, nil),
-		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace),
-		watch(k, &k.nodes, core, "nodes", "", nil, sameNode),
-		watch(k, &k.pools, clients.holdfast, "ipaddresspools", "", nil, nil),
-		watch(k, &k.l2Advertisements, clients.holdfast, "l2advertisements", "", nil, nil),
-		watch(k, &k.bgpAdvertisements, clients.holdfast, "bgpadvertisements", "", nil, nil),
-		watch(k, &k.peers, clients.holdfast, "bgppeers", "", nil, nil),
-		watch(k, &k.daemonSets, apps, "daemonsets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = own.String() }, nil),
+		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, c.Kick),
+		watch(k, &k.nodes, core, "nodes", "", nil, sameNode, c.Kick),
+		watch(k, &k.daemonSets, apps, "daemonsets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = own.String() }, nil, c.Kick),
 	}
-	discovery := clients.kube.DiscoveryV1().RESTClient()
-	if !c.Speaker {
-		errs = append(errs,
-			watch(k, &k.floatingIPs, clients.holdfast, "floatingips", "", nil, nil),
-			watchFor(k, c.KickStates, &k.speakerStates, clients.holdfast, "speakerstates", "", nil, nil),
-		)
-		if c.Endpoints {
-			// Nothing is decided when an endpoint changes: they are looked at when a node is dead.
-			errs = append(errs, watchFor(k, func() {}, &k.endpointSlices, discovery, "endpointslices", "", nil, nil))
-		}
+	if c.Speaker {
+		errs = append(errs, k.watchAsSpeaker(core)...)
 	} else {
-		errs = append(errs,
-			watch(k, &k.endpointSlices, discovery, "endpointslices", "", nil, nil),
-			watch(k, &k.pods, core, "pods", c.Namespace, func(o *metav1.ListOptions) { o.LabelSelector = SpeakerLabels }, samePod),
-		)
+		errs = append(errs, k.watchAsController(core)...)
 	}
-	return k, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return k, k.watchCrowd()
 }
 
-// watch makes the view of one kind, whose changes kick.
-func watch[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions), same func(old, new T) bool) error {
-	return watchFor(k, k.config.Kick, view, client, resource, namespace, options, same)
+func (k *Cluster) watchAsController(core rest.Interface) []error {
+	own, kick := k.clients.holdfast, k.config.Kick
+	errs := []error{
+		watchChanges(k, &k.services, core, "services", "", nil, k.changedForController),
+		watch(k, &k.pools, own, "ipaddresspools", "", nil, nil, kick),
+		watch(k, &k.l2Advertisements, own, "l2advertisements", "", nil, nil, kick),
+		watch(k, &k.bgpAdvertisements, own, "bgpadvertisements", "", nil, nil, kick),
+		watch(k, &k.peers, own, "bgppeers", "", nil, nil, kick),
+		watch(k, &k.floatingIPs, own, "floatingips", "", nil, nil, kick),
+	}
+	errs = append(errs, watch(k, &k.speakerStates, own, "speakerstates", "", nil, nil, k.config.KickStates))
+	if k.config.Endpoints {
+		// Nothing is decided when an endpoint changes: they are looked at when a node is dead.
+		errs = append(errs, watch(k, &k.endpointSlices, k.clients.kube.DiscoveryV1().RESTClient(), "endpointslices", "", nil, nil, func() {}))
+	}
+	return errs
 }
 
-func watchFor[T object](k *Cluster, kick func(), view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions), same func(old, new T) bool) error {
-	if options == nil {
-		options = func(*metav1.ListOptions) {}
+func (k *Cluster) watchAsSpeaker(core rest.Interface) []error {
+	own, kick := k.clients.holdfast, k.config.Kick
+	speakers := func(o *metav1.ListOptions) { o.LabelSelector = SpeakerLabels }
+	return []error{
+		watch(k, &k.services, core, "services", "", nil, sameToSpeaker, func() { k.crowd.kick(kick) }),
+		watch(k, &k.pools, own, "ipaddresspools", "", nil, sameConfig, kick),
+		watch(k, &k.l2Advertisements, own, "l2advertisements", "", nil, sameConfig, kick),
+		watch(k, &k.bgpAdvertisements, own, "bgpadvertisements", "", nil, sameConfig, kick),
+		watch(k, &k.peers, own, "bgppeers", "", nil, sameConfig, kick),
+		watch(k, &k.endpointSlices, k.clients.kube.DiscoveryV1().RESTClient(), "endpointslices", "", nil, k.sameEndpoints, kick),
+		watch(k, &k.pods, core, "pods", k.config.Namespace, speakers, samePod, kick),
 	}
-	source := cache.NewFilteredListWatchFromClient(client, resource, namespace, options)
-	example := reflect.New(reflect.TypeFor[T]().Elem()).Interface().(runtime.Object)
-	informer := cache.NewSharedIndexInformer(source, example, 0, cache.Indexers{})
-	if err := informer.SetTransform(slim); err != nil {
-		return fmt.Errorf("watch %s: %w", resource, err)
-	}
-	v, err := newView(informer, kick, same)
-	if err != nil {
-		return fmt.Errorf("watch %s: %w", resource, err)
-	}
-	*view = v
-	k.views = append(k.views, v)
-	return nil
 }
-
-// slim drops what nobody here reads: a third of an average object, and most of a Node.
-func slim(o any) (any, error) {
-	m, err := meta.Accessor(o)
-	if err != nil {
-		return o, nil // a tombstone
-	}
-	m.SetManagedFields(nil)
-	switch o := o.(type) {
-	case *corev1.Node:
-		o.Status.Images = nil
-		o.Annotations = nil
-		o.Status.Conditions = slices.DeleteFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type != corev1.NodeNetworkUnavailable && c.Type != corev1.NodeReady
-		})
-		for i := range o.Status.Conditions {
-			o.Status.Conditions[i].LastHeartbeatTime = metav1.Time{}
-		}
-	case *corev1.Pod:
-		o.Spec = corev1.PodSpec{NodeName: o.Spec.NodeName}
-	case *discoveryv1.EndpointSlice:
-		o.Ports = nil
-		for i, e := range o.Endpoints {
-			o.Endpoints[i] = discoveryv1.Endpoint{Conditions: e.Conditions, NodeName: e.NodeName, TargetRef: e.TargetRef}
-		}
-	}
-	return o, nil
-}
-
-// sameNode ignores heartbeats: a thousand kubelets must not keep every loop busy.
-func sameNode(a, b *corev1.Node) bool {
-	return reflect.DeepEqual(a.Labels, b.Labels) && reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses) &&
-		reflect.DeepEqual(a.Status.Conditions, b.Status.Conditions) && a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
-		a.Spec.Unschedulable == b.Spec.Unschedulable && reflect.DeepEqual(a.Spec.Taints, b.Spec.Taints)
-}
-
-func sameNamespace(a, b *corev1.Namespace) bool { return reflect.DeepEqual(a.Labels, b.Labels) }
-
-func samePod(a, b *corev1.Pod) bool {
-	return a.Status.HostIP == b.Status.HostIP && a.DeletionTimestamp.Equal(b.DeletionTimestamp)
-}
-
-func (v *View[T]) run(ctx context.Context) { v.informer.Run(ctx.Done()) }
 
 // Run watches until ctx is cancelled and returns nil. Watches that break are taken up again by themselves.
 func (k *Cluster) Run(ctx context.Context) error {
-	defer k.startEvents()()
 	var group errgroup.Group
+	group.Go(func() error { k.events.run(ctx); return nil })
 	for _, v := range k.views {
 		group.Go(func() error { v.run(ctx); return nil })
 	}
@@ -229,6 +178,9 @@ func (k *Cluster) Objects() config.Objects {
 	}
 	return o
 }
+
+// Services returns all Services, in no particular order.
+func (k *Cluster) Services() []*corev1.Service { return k.services.List() }
 
 // Uninstalling reports whether the uninstall mark stands on the speakers'
 // DaemonSet, or stood there when the DaemonSet was deleted: daemons outlive it

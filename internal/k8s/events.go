@@ -4,42 +4,40 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	typed "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/tools/record/util"
 )
 
-// recorder sends Events in the background, paced by client-go's correlator and
-// never in the way of a decision.
-type recorder struct {
-	broadcaster record.EventBroadcaster
-	record.EventRecorder
-}
-
-func newRecorder(component string) recorder {
-	b := record.NewBroadcaster()
-	return recorder{b, b.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: component})}
-}
-
 // Event says something about an object once: Normal when good, Warning when not.
+// It is written in the background, and bears the time of this call.
 func (k *Cluster) Event(o lb.Object, uid types.UID, good bool, reason lb.Reason, message string) {
-	kind := corev1.EventTypeNormal
+	kind, now := corev1.EventTypeNormal, metav1.Now()
 	if !good {
 		kind = corev1.EventTypeWarning
 	}
-	k.events.Event(reference(o, uid), kind, string(reason), message)
+	namespace := o.Namespace
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault // where the API wants Events of objects without a namespace
+	}
+	k.events.add(&corev1.Event{
+		ObjectMeta:          metav1.ObjectMeta{Name: util.GenerateEventName(o.Name, now.UnixNano()), Namespace: namespace},
+		InvolvedObject:      reference(o, uid),
+		Type:                kind,
+		Reason:              string(reason),
+		Message:             message,
+		FirstTimestamp:      now,
+		LastTimestamp:       now,
+		Count:               1,
+		Source:              corev1.EventSource{Component: k.config.Component},
+		ReportingController: k.config.Component,
+	})
 }
 
-func (k *Cluster) startEvents() (stop func()) {
-	k.events.broadcaster.StartRecordingToSink(&typed.EventSinkImpl{Interface: k.clients.kube.CoreV1().Events("")})
-	return k.events.broadcaster.Shutdown
-}
-
-func reference(o lb.Object, uid types.UID) *corev1.ObjectReference {
+func reference(o lb.Object, uid types.UID) corev1.ObjectReference {
 	version := v1beta1.GroupVersion.String()
 	if o.Kind == "Service" || o.Kind == "Node" {
 		version = "v1"
 	}
-	return &corev1.ObjectReference{APIVersion: version, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, UID: uid}
+	return corev1.ObjectReference{APIVersion: version, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, UID: uid}
 }

@@ -1,6 +1,7 @@
 package k8s
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -110,7 +111,10 @@ func statusPatch(have, want any) (map[string]any, error) {
 	}{{have, &before}, {want, &after}} {
 		body, err := json.Marshal(s.from)
 		if err == nil {
-			err = json.Unmarshal(body, s.to)
+			// As numbers, not as float64: the count of a /64 has more digits than that holds.
+			d := json.NewDecoder(bytes.NewReader(body))
+			d.UseNumber()
+			err = d.Decode(s.to)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("encode status: %w", err)

@@ -3,6 +3,7 @@ package k8s
 import (
 	"encoding/json"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -98,5 +99,26 @@ func TestUpdatePoolConditions(t *testing.T) {
 		if diff := cmp.Diff(tt.types, types); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
+	}
+}
+
+// A pool of a /64 has more addresses than a float64 counts, and an API server takes
+// nothing else than an int64.
+func TestStatusPatchCountsALargePool(t *testing.T) {
+	want := v1beta1.IPAddressPoolStatus{AssignedIPv6: 1<<53 + 1, AvailableIPv6: math.MaxInt64}
+	patch, err := statusPatch(v1beta1.IPAddressPoolStatus{}, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := json.Marshal(patch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got v1beta1.IPAddressPool
+	if err := json.Unmarshal(body, &got); err != nil {
+		t.Fatalf("%s: %v", body, err)
+	}
+	if diff := cmp.Diff(want, got.Status); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", body, diff)
 	}
 }

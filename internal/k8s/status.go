@@ -59,6 +59,9 @@ func (k *Cluster) UpdateService(ctx context.Context, u ServiceUpdate) (bool, err
 	return true, nil
 }
 
+// Stands reports whether all that should stand on the Service does already.
+func (u ServiceUpdate) Stands() bool { return u.patch(metav1.Time{}) == nil }
+
 // Overtaken reports whether a write failed only because the object changed or
 // went meanwhile.
 func Overtaken(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }

@@ -37,23 +37,23 @@ type written[T object] struct {
 // overtook the write's answer does not leave a ghost.
 const orphanAge = 10 * time.Second
 
-func newView[T object](informer cache.SharedIndexInformer, kick func(), same func(old, new T) bool) (*View[T], error) {
+// newView tells each change to changed: the version before and the one now, the zero T
+// for one that is not there.
+func newView[T object](informer cache.SharedIndexInformer, changed func(old, new T)) (*View[T], error) {
 	v := &View[T]{informer: informer, own: map[string]written[T]{}}
+	var none T
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { kick() },
-		UpdateFunc: func(old, new any) {
-			if same == nil || !same(old.(T), new.(T)) {
-				kick()
-			}
-		},
+		AddFunc:    func(o any) { changed(none, o.(T)) },
+		UpdateFunc: func(old, new any) { changed(old.(T), new.(T)) },
 		DeleteFunc: func(o any) {
 			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = gone.Obj
 			}
-			if t, ok := o.(T); ok {
+			t, ok := o.(T)
+			if ok {
 				v.forget(key(t))
 			}
-			kick()
+			changed(t, none)
 		},
 	})
 	if err != nil {
@@ -73,6 +73,10 @@ func (v *View[T]) List() []T {
 	seen := 0
 	for _, item := range items {
 		t := item.(T)
+		if len(v.own) == 0 {
+			out = append(out, t)
+			continue
+		}
 		if w, ok := v.own[key(t)]; ok {
 			seen++
 			if newer(w.object, t) {
@@ -112,10 +116,16 @@ func storeKey(o metav1.Object) string {
 	return key(o)
 }
 
-// wrote remembers an object as the API server returned it from a write or a consistent list.
+// wrote remembers an object as the API server returned it from a write or a consistent
+// list. The write that takes the last finalizer of an object that is being deleted
+// returns it once more: it is gone then.
 func (v *View[T]) wrote(t T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if t.GetDeletionTimestamp() != nil && len(t.GetFinalizers()) == 0 {
+		delete(v.own, key(t))
+		return
+	}
 	if before, ok := v.own[key(t)]; ok && !newer(t, before.object) {
 		return
 	}
@@ -143,3 +153,5 @@ func newer(a, b metav1.Object) bool {
 func (v *View[T]) waitForSync(ctx context.Context) bool {
 	return cache.WaitForCacheSync(ctx.Done(), v.informer.HasSynced)
 }
+
+func (v *View[T]) run(ctx context.Context) { v.informer.Run(ctx.Done()) }

@@ -11,7 +11,7 @@ import (
 
 func TestViewOverlaysOwnWrites(t *testing.T) {
 	informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{})
-	v, err := newView[*corev1.Service](informer, func() {}, nil)
+	v, err := newView(informer, func(_, _ *corev1.Service) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,4 +53,12 @@ func TestViewOverlaysOwnWrites(t *testing.T) {
 	expect("known from a list before the watch", "12")
 	v.own["ns/web"] = written[*corev1.Service]{service("12"), time.Now().Add(-2 * orphanAge)}
 	expect("a write that the watch never shows is of a deleted object", "")
+
+	v.wrote(service("13"))
+	last := service("14")
+	last.DeletionTimestamp = new(metav1.Now())
+	v.wrote(last)
+	if list := v.List(); len(list) > 0 {
+		t.Errorf("an object whose last finalizer we took is still there: %v", list)
+	}
 }

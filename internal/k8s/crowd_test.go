@@ -1,0 +1,73 @@
+package k8s
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A few Services are each acted on at once; a crowd is gathered, and disperses.
+func TestCrowd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c crowd
+		var mu sync.Mutex
+		start, kicks := time.Now(), []time.Duration{}
+		one := func() {
+			c.add()
+			c.kick(func() {
+				mu.Lock()
+				defer mu.Unlock()
+				kicks = append(kicks, time.Since(start))
+			})
+		}
+		expect := func(what string, want ...time.Duration) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if len(kicks) != len(want) {
+				t.Fatalf("%s: kicks at %v, want %v", what, kicks, want)
+			}
+			for i := range want {
+				if kicks[i] != want[i] {
+					t.Fatalf("%s: kicks at %v, want %v", what, kicks, want)
+				}
+			}
+			start, kicks = time.Now(), nil
+		}
+		for range 20 {
+			one()
+			time.Sleep(time.Second / crowdRate)
+		}
+		if len(kicks) != 20 || c.stands() {
+			t.Errorf("%d kicks for 20 Services in 2 s, a crowd: %t", len(kicks), c.stands())
+		}
+		time.Sleep(time.Minute)
+		start, kicks = time.Now(), nil
+
+		for range crowdBurst {
+			one()
+		}
+		expect("a handful", make([]time.Duration, crowdBurst)...)
+		for range 1000 {
+			time.Sleep(3 * time.Millisecond)
+			one()
+		}
+		if !c.stands() {
+			t.Error("a thousand are no crowd")
+		}
+		time.Sleep(900 * time.Millisecond)
+		if !c.stands() {
+			t.Error("it disperses as soon as none comes")
+		}
+		time.Sleep(200 * time.Millisecond)
+		if c.stands() {
+			t.Error("it does not disperse")
+		}
+		// The first of the thousand made the crowd; the last was gathered in time.
+		expect("a crowd", 1003*time.Millisecond, 2005*time.Millisecond, 3007*time.Millisecond)
+		one()
+		expect("afterwards", 0)
+	})
+}

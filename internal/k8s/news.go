@@ -1,0 +1,102 @@
+package k8s
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Most changes of objects change no decision. These functions report whether two
+// versions of an object are the same to who decides. A version that is not there,
+// because the object has just come or gone, is nil.
+
+// sameNode ignores heartbeats: a thousand kubelets must not keep every loop busy.
+func sameNode(a, b *corev1.Node) bool {
+	return a != nil && b != nil && reflect.DeepEqual(a.Labels, b.Labels) && reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses) &&
+		reflect.DeepEqual(a.Status.Conditions, b.Status.Conditions) && a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
+		a.Spec.Unschedulable == b.Spec.Unschedulable && reflect.DeepEqual(a.Spec.Taints, b.Spec.Taints)
+}
+
+func sameNamespace(a, b *corev1.Namespace) bool {
+	return a != nil && b != nil && maps.Equal(a.Labels, b.Labels)
+}
+
+func samePod(a, b *corev1.Pod) bool {
+	return a != nil && b != nil && a.Status.HostIP == b.Status.HostIP && a.DeletionTimestamp.Equal(b.DeletionTimestamp)
+}
+
+// sameConfig ignores the status, which the controller writes and a speaker does not read.
+func sameConfig[T object](a, b T) bool {
+	var none T
+	return a != none && b != none && a.GetUID() == b.GetUID() && a.GetGeneration() == b.GetGeneration() &&
+		maps.Equal(a.GetLabels(), b.GetLabels()) && maps.Equal(a.GetAnnotations(), b.GetAnnotations()) &&
+		a.GetDeletionTimestamp().Equal(b.GetDeletionTimestamp())
+}
+
+// sameToController ignores the conditions that speakers write.
+func sameToController(a, b *corev1.Service) bool {
+	return sameService(a, b) && slices.Equal(a.Finalizers, b.Finalizers) &&
+		reflect.DeepEqual(withoutSpeakers(a.Status.Conditions), withoutSpeakers(b.Status.Conditions))
+}
+
+// withoutSpeakers returns the conditions that no speaker writes.
+func withoutSpeakers(conditions []metav1.Condition) []metav1.Condition {
+	var out []metav1.Condition
+	for _, c := range conditions {
+		switch c.Type {
+		case v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP, v1beta1.ConditionFilterEnforced:
+		default:
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// sameService ignores conditions, and finalizers.
+func sameService(a, b *corev1.Service) bool {
+	return a != nil && b != nil && a.UID == b.UID &&
+		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
+		reflect.DeepEqual(a.Spec, b.Spec) && reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer)
+}
+
+// sameToSpeaker ignores a Service for as long as it has no address, and conditions:
+// a speaker writes some of them itself.
+func sameToSpeaker(a, b *corev1.Service) bool {
+	if !holds(a) && !holds(b) {
+		return true
+	}
+	return holds(a) == holds(b) && sameService(a, b)
+}
+
+// holds reports whether a Service has an address, or had one that was not given back yet.
+func holds(s *corev1.Service) bool {
+	return s != nil && (len(s.Status.LoadBalancer.Ingress) > 0 || meta.IsStatusConditionTrue(s.Status.Conditions, v1beta1.ConditionAddressAssigned))
+}
+
+// sameEndpoints ignores what Kubernetes notes beside the endpoints, and the endpoints
+// of a Service that has no address: whoever gives it one makes the speaker look again.
+func (k *Cluster) sameEndpoints(a, b *discoveryv1.EndpointSlice) bool {
+	if a != nil && b != nil && reflect.DeepEqual(a.Endpoints, b.Endpoints) &&
+		a.Labels[discoveryv1.LabelServiceName] == b.Labels[discoveryv1.LabelServiceName] {
+		return true
+	}
+	for _, slice := range []*discoveryv1.EndpointSlice{a, b} {
+		if slice != nil && k.serves(slice) {
+			return false
+		}
+	}
+	return true
+}
+
+// serves reports whether endpoints are those of a Service that has an address.
+func (k *Cluster) serves(slice *discoveryv1.EndpointSlice) bool {
+	name := metav1.ObjectMeta{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
+	s, found, err := k.services.informer.GetStore().GetByKey(key(&name))
+	return err == nil && found && holds(s.(*corev1.Service))
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// crowdPace is between two reports while many Services get their addresses, for
+	// each living speaker: all together write two a second at most.
+	crowdPace = 500 * time.Millisecond
+	// crowdWait is until a crowd is looked at again.
+	crowdWait = time.Second
+	// overtakenWait is until the watch shows what a report was overtaken by.
+	overtakenWait = 200 * time.Millisecond
+)
+
+// report is what is to stand on one Service, and how much news that is.
+type report struct {
+	k8s.ServiceUpdate
+	news news
+}
+
+// news orders reports: the lowest is written first.
+type news int
+
+const (
+	// wrong: something else stands.
+	wrong news = iota
+	// served: that the Service is announced, of which nothing stands yet.
+	served
+	// unserved: that it is not.
+	unserved
+)
+
+func newsOf(u k8s.ServiceUpdate) news {
+	least := unserved
+	if len(u.RemoveConditions) > 0 {
+		least = wrong
+	}
+	for _, c := range k8s.Changed(u.Service.Status.Conditions, u.Conditions, 0, metav1.Time{}) {
+		switch {
+		case meta.FindStatusCondition(u.Service.Status.Conditions, c.Type) != nil:
+			least = wrong
+		case c.Status == metav1.ConditionTrue:
+			least = min(least, served)
+		}
+	}
+	return least
+}
+
+// pace lets the addresses of a crowd of Services pass before what became of them.
+type pace struct {
+	// crowded reports whether many Services are getting their addresses.
+	crowded func() bool
+	// at is when reports were last written in a crowd.
+	at time.Time
+}
+
+// each writes reports, the news first; in a crowd only as many as there is room for
+// with so many speakers. It returns when it is to be called again, 0 for not before
+// there is something new.
+func (p *pace) each(reports []report, speakers int, write func(k8s.ServiceUpdate) error) (again time.Duration, err error) {
+	slices.SortStableFunc(reports, func(a, b report) int { return int(a.news - b.news) })
+	var errs []error
+	room, crowded := 0, false
+	for _, one := range reports {
+		if !crowded && p.crowded() {
+			crowded, room = true, p.room(time.Now(), speakers)
+		}
+		if crowded && room == 0 {
+			again = crowdWait
+			break
+		}
+		room--
+		switch err := write(one.ServiceUpdate); {
+		case k8s.Overtaken(err):
+			again = overtakenWait
+		case err != nil:
+			errs = append(errs, err)
+		}
+	}
+	return again, errors.Join(errs...)
+}
+
+// room is how many reports may be written now that there is a crowd.
+func (p *pace) room(now time.Time, speakers int) int {
+	interval := crowdPace * time.Duration(max(1, speakers))
+	passed := min(now.Sub(p.at), max(crowdWait, interval))
+	p.at = now.Add(-passed % interval)
+	return int(passed / interval)
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// reportOf is a report that a Service is announced or not, where that or nothing stands.
+func reportOf(name string, stands bool, status metav1.ConditionStatus) report {
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if stands {
+		s.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionUnknown}}
+	}
+	u := k8s.ServiceUpdate{Service: s, Conditions: []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: status}}}
+	return report{u, newsOf(u)}
+}
+
+func TestReportsInOrder(t *testing.T) {
+	var p pace
+	p.crowded = func() bool { return false }
+	gone := report{k8s.ServiceUpdate{
+		Service: &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}, RemoveConditions: []string{v1beta1.ConditionFilterEnforced},
+	}, 0}
+	gone.news = newsOf(gone.ServiceUpdate)
+	var written []string
+	again, err := p.each([]report{
+		reportOf("unserved-1", false, metav1.ConditionFalse),
+		reportOf("served-1", false, metav1.ConditionTrue),
+		reportOf("lost", true, metav1.ConditionFalse),
+		reportOf("unserved-2", false, metav1.ConditionFalse),
+		reportOf("served-2", false, metav1.ConditionTrue),
+		gone,
+	}, 4, func(u k8s.ServiceUpdate) error {
+		written = append(written, u.Service.Name)
+		switch u.Service.Name {
+		case "lost":
+			return fmt.Errorf("write: %w", apierrors.NewConflict(schema.GroupResource{Resource: "services"}, "lost", nil))
+		case "served-1":
+			return errors.New("no")
+		}
+		return nil
+	})
+	if diff := cmp.Diff([]string{"lost", "gone", "served-1", "served-2", "unserved-1", "unserved-2"}, written); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
+	}
+	if again != overtakenWait || err == nil || err.Error() != "no" {
+		t.Errorf("again after %v, error %v", again, err)
+	}
+}
+
+// In a crowd all speakers together write two reports a second, the news first, and
+// not more if they are kicked more often. When it goes they write the rest.
+func TestReportsLetACrowdPass(t *testing.T) {
+	for _, tt := range []struct{ speakers, least, most int }{{1, 19, 22}, {4, 5, 6}, {1000, 1, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			crowded := true
+			p := pace{crowded: func() bool { return crowded }}
+			var reports []report
+			for i := range 300 {
+				reports = append(reports, reportOf(fmt.Sprint(i), i == 299, metav1.ConditionFalse))
+			}
+			var written []string
+			look := func() time.Duration {
+				again, err := p.each(slices.Clone(reports), tt.speakers, func(u k8s.ServiceUpdate) error {
+					written = append(written, u.Service.Name)
+					reports = slices.DeleteFunc(reports, func(r report) bool { return r.Service.Name == u.Service.Name })
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return again
+			}
+			for range 20 {
+				if again := look(); again != crowdWait {
+					t.Fatalf("%d speakers: again after %v", tt.speakers, again)
+				}
+				time.Sleep(crowdWait / 2)
+			}
+			if n := len(written); n < tt.least || n > tt.most || written[0] != "299" {
+				t.Errorf("one of %d speakers wrote %d reports in 10 s, first %s", tt.speakers, n, written[0])
+			}
+			crowded = false
+			if again := look(); again != 0 || len(reports) > 0 {
+				t.Errorf("without a crowd %d reports are left, again after %v", len(reports), again)
+			}
+		})
+	}
+}
