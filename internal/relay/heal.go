@@ -19,9 +19,11 @@ type table struct {
 	absent bool
 	// filled is when its members were written last.
 	filled time.Time
-	// err is why it does not hold what it should, nil if it does; failed is when that was found.
-	err    error
-	failed time.Time
+	// err is why it does not hold what it should, nil if it does; failed is when that was found last, and
+	// failures how often since it did.
+	err      error
+	failed   time.Time
+	failures int
 }
 
 // Run relays until the context ends. The relays stay in force then, but for those of
@@ -84,20 +86,25 @@ func (r *Relayer) apply(look bool) {
 	}
 }
 
+// refusal is after how many failures the kernel does not take a table at all, rather than that somebody else changed it
+// while we looked.
+const refusal = 3
+
 // keep makes a table hold this, and says once if it cannot.
 func (r *Relayer) keep(t *table, want content, expect, look bool) {
-	if look && t.err != nil && time.Since(t.failed) < r.timers.RetryInterval {
+	if look && t.failures >= refusal && time.Since(t.failed) < r.timers.RetryInterval {
 		return
 	}
-	was := t.err
+	was := t.failures
 	repaired, err := t.reach(want, expect, look, r.timers.RenewInterval)
-	if t.err = err; err != nil {
-		t.failed = time.Now()
+	t.err, t.failures = err, t.failures+1
+	if t.failed = time.Now(); err == nil {
+		t.failures = 0
 	}
 	switch {
-	case err != nil && was == nil:
+	case t.failures == refusal:
 		r.log.Error("connections are not relayed: they end when their address moves", "family", t.Family, "err", err)
-	case err == nil && was != nil:
+	case err == nil && was >= refusal:
 		r.log.Info("connections are relayed again", "family", t.Family)
 	}
 	if repaired {

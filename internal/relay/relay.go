@@ -30,7 +30,7 @@ type Timers struct {
 	CheckInterval time.Duration
 	// RenewInterval is how often the members get their whole time again.
 	RenewInterval time.Duration
-	// RetryInterval is the wait after the kernel refused, unless something else is set.
+	// RetryInterval is the wait after the kernel refused time and again, unless something else is set.
 	RetryInterval time.Duration
 	// Patience is how long Set waits for new relays to be in force. A planned move can wait that long, for the
 	// former owner serves meanwhile; what nobody serves has no relay.
