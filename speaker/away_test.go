@@ -138,8 +138,9 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 	w.relay, w.kick = relay.New(relay.Config{Log: log, Links: func() []link.Link { return nil }}), work.Kick
 	w.surroundings.cluster = w.cluster
 	n.witness.cluster, n.witness.kick, n.witness.changed, w.aside = w.cluster, looks.Kick, work.Kick, n.witness.aside
-	reports.cluster, reports.sessions, reports.layer2, reports.last = w.cluster, w.bgp.Sessions, w.layer2.State, &w.last
-	states.cluster, states.layer2, states.sessions, states.kick = w.cluster, w.layer2.State, w.bgp.Sessions, tells.Kick
+	reports.cluster, reports.sessions, reports.layer2, reports.last, reports.kick = w.cluster, w.bgp.States, w.layer2.State, &w.last, said.Kick
+	reports.pace.crowded = w.cluster.Crowded
+	states.cluster, states.layer2, states.sessions, states.kick = w.cluster, w.layer2.State, w.bgp.States, tells.Kick
 	c.speakers[name] = n
 	group.Go(func() error { return w.cluster.Run(ctx) })
 	for _, l := range n.loops {

@@ -68,10 +68,10 @@ func TestWordsWhileTheWallClockIsSet(t *testing.T) {
 	start := time.Now()
 	for _, by := range []time.Duration{time.Hour, -time.Hour} {
 		w := Witness{}
-		w.Hear(start, Word{"a", "1", 3, false})
-		w.Hear(clocktest.Set(start.Add(time.Second), by), Word{"a", "2", 2, true})
+		w.Hear(start, Word{"a", "1", 3, nil})
+		w.Hear(clocktest.Set(start.Add(time.Second), by), Word{"a", "2", 2, []string{"c"}})
 		for after, want := range map[time.Duration]string{time.Second: "[a]", time.Second + wordTime - 1: "[a]", time.Second + wordTime: "[]"} {
-			if got := fmt.Sprint(w.Elsewhere(clocktest.Set(start.Add(after), 2*by), names("c"))); got != want {
+			if got := fmt.Sprint(w.Elsewhere(clocktest.Set(start.Add(after), 2*by), "c", names("c"), []string{"a"})); got != want {
 				t.Errorf("set by %v: %v later %s, want %s", by, after, got, want)
 			}
 		}
