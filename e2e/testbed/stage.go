@@ -16,6 +16,9 @@ import (
 // stageName is of the Service, the pool and the L2Advertisement of a Stage.
 const stageName = "stage"
 
+// holdDownLimit is above the longest hold-down.
+const holdDownLimit = 6 * time.Minute
+
 // Stage is where failures of layer 2 are shown: two workers announce a Service's
 // addresses, and its pod is on the third, so that a figure is of the announcement
 // and not of kube-proxy's view of dead pods. The third announces only what the two cannot.
@@ -98,11 +101,29 @@ func (s *Stage) Clear(ctx context.Context) error {
 	)
 }
 
+// Calm waits until every speaker sees all others as alive, and none as held down: then
+// no address moves but for what is done next.
+func (s *Stage) Calm(ctx context.Context) error {
+	nodes := s.Cluster.Nodes()
+	return Until(ctx, holdDownLimit, "an end of all hold-downs", func(ctx context.Context) error {
+		for _, node := range nodes {
+			m, err := s.Metrics(ctx, node)
+			if err != nil {
+				return err
+			}
+			if alive := int(m[`holdfast_members{state="alive"}`]); alive != len(nodes) {
+				return fmt.Errorf("to the speaker of %s %d of %d are alive", node, alive, len(nodes))
+			}
+		}
+		return nil
+	})
+}
+
 // Owner waits until one of the two announcers owns both addresses, and returns it:
 // a node that was away takes back only after its hold-down, which is 5 minutes at most.
 func (s *Stage) Owner(ctx context.Context) (string, error) {
 	var owner string
-	err := Until(ctx, 6*time.Minute, "one of "+strings.Join(s.Announcers, ", ")+" to own the addresses", func(ctx context.Context) error {
+	err := Until(ctx, holdDownLimit, "one of "+strings.Join(s.Announcers, ", ")+" to own the addresses", func(ctx context.Context) error {
 		var owners []string
 		for _, a := range s.Addresses {
 			o, err := s.WaitOwner(ctx, Client, a)

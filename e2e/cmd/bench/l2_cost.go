@@ -1,14 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
@@ -28,8 +23,6 @@ const (
 	costLimit = 20 * time.Minute
 	// serviceProxyLabel names another proxy than kube-proxy.
 	serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
-	// metricsPort of the speakers.
-	metricsPort = "9217"
 )
 
 // speakerCost measures what a speaker takes that has nothing to do: its share of a
@@ -55,7 +48,7 @@ func speakerCost(ctx context.Context, b *testbed.Bed) (got map[string]float64, e
 	if got["l2_speaker_10k_idle_millicores"], err = idle(ctx, b, node); err != nil {
 		return nil, err
 	}
-	metrics, err := scrape(ctx, b, node)
+	metrics, err := b.Metrics(ctx, node)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +117,7 @@ func idle(ctx context.Context, b *testbed.Bed, node string) (float64, error) {
 	if err := pause(ctx, 10*time.Second); err != nil {
 		return 0, err
 	}
-	before, err := scrape(ctx, b, node)
+	before, err := b.Metrics(ctx, node)
 	if err != nil {
 		return 0, err
 	}
@@ -132,7 +125,7 @@ func idle(ctx context.Context, b *testbed.Bed, node string) (float64, error) {
 	if err := pause(ctx, idleTime); err != nil {
 		return 0, err
 	}
-	after, err := scrape(ctx, b, node)
+	after, err := b.Metrics(ctx, node)
 	if err != nil {
 		return 0, err
 	}
@@ -146,35 +139,6 @@ func pause(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// scrape returns the metrics of a node's speaker, by name and labels.
-func scrape(ctx context.Context, b *testbed.Bed, node string) (map[string]float64, error) {
-	n, err := b.Kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
-	if err != nil {
-		return nil, err
-	}
-	url := "http://" + net.JoinHostPort(n.Status.Addresses[0].Address, metricsPort) + "/metrics"
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	// The cluster is never behind the machine's proxy.
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Do(request)
-	if err != nil {
-		return nil, fmt.Errorf("read metrics of %s: %w", node, err)
-	}
-	defer answer.Body.Close()
-	out := map[string]float64{}
-	lines := bufio.NewScanner(answer.Body)
-	for lines.Scan() {
-		name, text, _ := strings.Cut(lines.Text(), " ")
-		if value, err := strconv.ParseFloat(text, 64); err == nil && !strings.HasPrefix(name, "#") {
-			out[name] = value
-		}
-	}
-	return out, lines.Err()
 }
 
 func clearCost(ctx context.Context, b *testbed.Bed, objects []byte) error {
