@@ -55,8 +55,9 @@ func forgetRestored(services []lb.Service) {
 		known[s.UID] = true
 	}
 	for i := range services {
-		if s := &services[i]; len(s.AssignedFrom) > 0 && !known[s.LoadBalancerID] {
+		if s := &services[i]; s.LoadBalancerID != "" && len(s.AssignedFrom) > 0 && !known[s.LoadBalancerID] {
 			s.LoadBalancerID, s.MaxShared = "", 0
+			s.Revision = "" // other Services decided this
 		}
 	}
 }
@@ -124,6 +125,7 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 	return lb.Service{
 		Key:                key,
 		UID:                string(o.UID),
+		Revision:           o.ResourceVersion,
 		Labels:             o.Labels,
 		Created:            o.CreationTimestamp.Time,
 		Families:           families,
