@@ -88,13 +88,12 @@ func (x *settled) mustLack(s *subject) {
 
 // settles reports whether a Service of this decision may be left out of later ones.
 func (a *assigner) settles(s *subject, told *Assignment) bool {
-	_, twice := a.settled.ids[s.UID]
 	switch {
 	case s.Revision == "" || told.Reason != lb.Assigned || !slices.Equal(s.Addresses, s.held):
 		return false
-	case s.SharingKey != "" || s.joins || twice:
+	case s.SharingKey != "" || s.joins:
 		return false
-	case s.Renew || s.KeepFloatingIP || s.remembers() || a.claimable.by(s):
+	case s.Renew || s.KeepFloatingIP || a.claimable.by(s):
 		return false
 	}
 	for f, addr := range s.held {
