@@ -243,7 +243,7 @@ func TestStandIn(t *testing.T) {
 }
 
 // TestProbe: an address is probed for until its condition names it, whoever of
-// those who share it was announced.
+// those who share it was announced, or another node had it.
 func TestProbe(t *testing.T) {
 	s := testState()
 	probes := func() (out []netip.Addr) {
@@ -257,6 +257,11 @@ func TestProbe(t *testing.T) {
 	if got := probes(); len(got) != 2 {
 		t.Errorf("of a new Service %v are probed for", got)
 	}
+	s.Here.Before = &lb.Before{Owners: map[netip.Addr]string{v4: "w2", v6: "w1"}}
+	if got := probes(); len(got) != 1 || got[0] != v6 {
+		t.Errorf("of a Service whose IPv4 address another node had, %v are probed for", got)
+	}
+	s.Here.Before = nil
 	s.Services[0].AnnouncedL2 = map[netip.Addr]string{v6: "w1"}
 	if got := probes(); len(got) != 1 || got[0] != v4 {
 		t.Errorf("of a Service whose IPv6 address was announced, %v are probed for", got)

@@ -117,8 +117,13 @@ func (p *planner) standIn(s *lb.Service, a netip.Addr, ads []int, owner *node) {
 	p.announced[a] = one
 }
 
-// wasAnnounced reports whether an address was announced for the Service, or for one that shares it.
+// wasAnnounced reports whether an address was announced for the Service, or for one that
+// shares it: by its condition, or by the node that had it in the plan before, since
+// conditions of many Services are written one after the other.
 func (p *planner) wasAnnounced(s *lb.Service, a netip.Addr) bool {
+	if before := p.state.Here.Before; before != nil && before.Owners[a] != "" && before.Owners[a] != p.node {
+		return true
+	}
 	return p.announcedBy(s, a) != ""
 }
 

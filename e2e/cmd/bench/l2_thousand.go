@@ -155,11 +155,13 @@ func loseMany(ctx context.Context, b *testbed.Bed, node string, list []netip.Add
 	for _, at := range whohas.First(append(before, claims...), off) {
 		times = append(times, at.Sub(off))
 	}
-	worst := quantile(times, 0.99)
+	announced := quantile(times, 0.99)
+	var gap time.Duration
 	for _, s := range seen {
-		worst = max(worst, s.Gap())
+		gap = max(gap, s.Gap())
 	}
-	return worst, powerCycle(ctx, b, node)
+	progress("announced within %.0f ms, median %.0f ms; longest gap of %d clients %.0f ms", ms(announced), ms(quantile(times, 0.5)), len(seen), ms(gap))
+	return max(announced, gap), powerCycle(ctx, b, node)
 }
 
 // ownAll asks until a node answers for all the addresses, and returns the last answers.
