@@ -83,6 +83,12 @@ func onStage(ctx context.Context, b *testbed.Bed, run func(*testbed.Stage) error
 	if err := s.Restrict(ctx); err != nil {
 		return err
 	}
+	// What kube-proxy takes until it serves a new Service is nobody's failure here.
+	for _, a := range s.Addresses {
+		if _, err := s.WaitFetch(ctx, testbed.Client, probe.TCP, a); err != nil {
+			return err
+		}
+	}
 	return run(s)
 }
 
