@@ -28,9 +28,10 @@ test: ## Everything: lint, unit tests, end-to-end tests
 	$(MAKE) test-e2e
 
 .PHONY: test-unit
-test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds, real network namespaces; long histories without it
+test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds, real network namespaces; what that cannot bear without it
 	go test -race ./...
 	go test -run History ./internal/ipam
+	go test -run APIServerAway ./speaker
 
 .PHONY: test-e2e
 test-e2e: image ## Tests on a real cluster in the lab, with both modes of kube-proxy
