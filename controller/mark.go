@@ -133,7 +133,7 @@ func (w *withdrawer) tell(ctx context.Context, c scene) error {
 	}
 	for node, s := range c.states {
 		m := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionEndpointsWithdrawn)
-		if m != nil && m.Reason == string(lb.TooManyUnreachable) && !slices.Contains(c.Spared, node) && !slices.Contains(c.Withdraw, node) {
+		if m != nil && m.Reason == string(lb.TooManyUnreachable) && !slices.Contains(c.Spared, node) && w.doomed[node].IsZero() {
 			errs = append(errs, w.settle(ctx, c, node, lb.NodeReachable, "most speakers do not call the node unreachable any more"))
 		}
 	}

@@ -26,6 +26,9 @@ const (
 	looksAtOnce = 16
 	// settleTime is how long a pod that was written may take to leave the EndpointSlices.
 	settleTime = 5 * time.Second
+	// hesitation is how long most speakers must have spoken against a node: one that only they do
+	// not hear may be about to say that it lives.
+	hesitation = lookInterval
 )
 
 // withdrawer takes endpoints on dead nodes out of the EndpointSlices. It is a loop
@@ -40,6 +43,8 @@ type withdrawer struct {
 	due     *time.Timer
 	// written are the pods that were marked, or found not to need it, of nodes whose endpoints are withdrawn.
 	written map[types.UID]written
+	// doomed are the nodes to withdraw endpoints from, since when.
+	doomed map[string]time.Time
 
 	last                atomic.Pointer[quorum.Decision]
 	withdrawn, restored atomic.Int64
@@ -62,7 +67,9 @@ type scene struct {
 
 // begin forgets what an earlier time as the leader left: what changed meanwhile did
 // not change just now.
-func (w *withdrawer) begin() { w.tracker, w.written = quorum.Tracker{}, map[types.UID]written{} }
+func (w *withdrawer) begin() {
+	w.tracker, w.written, w.doomed = quorum.Tracker{}, map[types.UID]written{}, nil
+}
 
 // end is told when another may lead.
 func (w *withdrawer) end() { w.last.Store(nil) }
@@ -80,11 +87,30 @@ func (w *withdrawer) sync(ctx context.Context) error {
 	c.Life = w.tracker.Life()
 	c.Decision = quorum.Decide(c.State)
 	w.last.Store(&c.Decision)
+	c.Withdraw = w.certain(c)
 	if len(look) > 0 {
 		w.again(lookInterval * time.Duration(1+len(look)/looksAtOnce))
 	}
 	errs = append(errs, w.withdraw(ctx, c), w.restore(ctx, c), w.tell(ctx, c))
 	return errors.Join(errs...)
+}
+
+// certain returns the nodes whose endpoints are withdrawn, or were to be a while ago already.
+func (w *withdrawer) certain(c scene) []string {
+	before := w.doomed
+	w.doomed = map[string]time.Time{}
+	var out []string
+	for _, node := range c.Withdraw {
+		since, known := before[node]
+		if !known {
+			since = c.Now
+		}
+		w.doomed[node] = since
+		if _, withdrawn := c.Withdrawn[node]; withdrawn || c.Now.Sub(since) >= hesitation {
+			out = append(out, node)
+		}
+	}
+	return out
 }
 
 func (w *withdrawer) read(now time.Time) scene {

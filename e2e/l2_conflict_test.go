@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
@@ -78,6 +79,13 @@ func testConflict(t *testing.T, e *env) {
 	must(t, own(t.Context(), "del"))
 	e.announced(t, e.app.Namespace, "conflict")
 	e.waitPool(t, name, "the pool to say so no more", contested("", nil))
-	e.describes(t, []string{"AddressFree"}, "ipaddresspool", name)
+	// Good news wait behind those of the crowds of cases before: see the pace of Events.
+	must(t, testbed.Until(t.Context(), 5*time.Minute, "an Event that says so", func(ctx context.Context) error {
+		out, err := e.Kubectl(ctx, "describe", "ipaddresspool", name)
+		if err == nil && !strings.Contains(out, "AddressFree") {
+			err = fmt.Errorf("there is none:\n%s", out)
+		}
+		return err
+	}))
 	e.served(t, testbed.Client, addresses)
 }

@@ -96,7 +96,7 @@ func TestBlocked(t *testing.T) {
 				if at >= 200*time.Millisecond+notice+late && len(heard) > 0 {
 					heard.heard(now, "d", true)
 				}
-				writer.silent = silentNodes{nil, heard.quiet(now, true), len(heard), heard.complete(), heard.news(now)}
+				writer.silent = silentNodes{nil, heard.quiet(now, true), len(heard), heard.complete(), heard.news(now), false}
 				want := v1beta1.SpeakerStateStatus{Silent: writer.silent.quiet, Members: v1beta1.MemberCounts{Alive: int32(4 - len(heard))}}
 				if writer.silent.complete && now.Sub(writer.at) >= writer.interval(want, 3, true) {
 					writer.written, writer.at = want, now

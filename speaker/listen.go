@@ -213,12 +213,18 @@ type silentNodes struct {
 	// fell silent just now without a reason.
 	count          int
 	complete, news bool
+	// cutOff: this node hears half of the speakers or fewer.
+	cutOff bool
 }
 
 // silent returns what to say, at once also of speakers that are silent alone.
 func (l *listener) silent(now time.Time, atOnce bool) silentNodes {
+	view := l.view()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if view != nil {
+		l.see(now, *view)
+	}
 	s := l.now.silence
-	return silentNodes{s.unreachable(), s.quiet(now, atOnce), len(s), s.complete(), s.news(now)}
+	return silentNodes{s.unreachable(), s.quiet(now, atOnce), len(s), s.complete(), s.news(now), l.now.cutOff()}
 }

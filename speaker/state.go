@@ -62,13 +62,18 @@ func (w *stateWriter) sync(ctx context.Context) error {
 	}
 	now := time.Now()
 	repeats := w.repeats(alive)
-	if w.silent = w.silence(now, repeats); !w.silent.complete {
+	wasCutOff := w.silent.cutOff
+	w.silent = w.silence(now, repeats)
+	// Who does not hear the others may be the one that they do not hear: that it lives must be
+	// known before they have asked its kernel and say that it does not.
+	lives := w.silent.cutOff && !wasCutOff
+	if !w.silent.complete && !lives {
 		return nil // it kicks when all had the time to answer
 	}
 	next := quietTime
 	want := w.status(len(w.cluster.SpeakerAddresses()), len(alive))
 	switch interval := w.interval(want, len(alive), repeats); {
-	case now.Sub(w.at) < interval:
+	case now.Sub(w.at) < interval && !lives:
 		next = min(next, interval-now.Sub(w.at))
 	default:
 		want.Observed = new(metav1.NewMicroTime(now))
