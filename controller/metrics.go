@@ -18,6 +18,8 @@ var (
 		"FloatingIPs, by the reason of their state.", []string{"reason"}, nil)
 	servicesDesc = prometheus.NewDesc("holdfast_services",
 		"Services served, by the reason of their assignment.", []string{"reason"}, nil)
+	carriedDesc = prometheus.NewDesc("holdfast_services_carried",
+		"Services whose assignment the last run took over without deciding it anew.", nil, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Configuration objects' problems that a user must mend.", []string{"kind", "reason"}, nil)
 	assignmentsDesc = prometheus.NewDesc("holdfast_assignments_total",
@@ -26,7 +28,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (s *syncer) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{assignedDesc, availableDesc, quarantinedDesc, retainedDesc, floatingIPsDesc, servicesDesc, problemsDesc, assignmentsDesc} {
+	for _, d := range []*prometheus.Desc{assignedDesc, availableDesc, quarantinedDesc, retainedDesc, floatingIPsDesc, servicesDesc, carriedDesc, problemsDesc, assignmentsDesc} {
 		ch <- d
 	}
 }
@@ -65,6 +67,7 @@ func (s *syncer) Collect(ch chan<- prometheus.Metric) {
 	for reason, n := range services {
 		gauge(servicesDesc, n, string(reason))
 	}
+	gauge(carriedDesc, int64(last.Carried))
 	problems := map[[2]string]int64{}
 	for _, p := range last.Problems {
 		if !p.Note {

@@ -53,8 +53,7 @@ func (s *syncer) writeServices(ctx context.Context, d decision) error {
 		doors[door.Service] = append(doors[door.Service], door)
 	}
 	var writes []serviceWrite
-	for i := range d.result.Assignments {
-		a := &d.result.Assignments[i]
+	for i, a := range d.result.Assignments {
 		writes = append(writes, serviceWrite{services[a.Service], d.state.Services[i].Wish, a, problems[a.Service], doors[a.Service]})
 	}
 	s.remind(writes)

@@ -25,6 +25,8 @@ type syncer struct {
 	cluster *k8s.Cluster
 	options config.Options
 	log     *slog.Logger
+	// ledger decides; with what it kept from the run before it decides the same as without, only sooner.
+	ledger ipam.Ledger
 	// last run's outcome, for metrics and /debug/state.
 	last atomic.Pointer[outcome]
 	// assignments counts addresses given since the start of the process.
@@ -40,6 +42,8 @@ type syncer struct {
 type outcome struct {
 	Result   ipam.Result
 	Problems []lb.Problem
+	// Carried is how many Services were not decided anew.
+	Carried int
 }
 
 // decision is what one run read and decided.
@@ -51,7 +55,8 @@ type decision struct {
 	result   ipam.Result
 }
 
-// sync assigns addresses and writes what changed. Nothing is kept from run to run.
+// sync assigns addresses and writes what changed. What it decides and writes depends on nothing from the
+// run before.
 func (s *syncer) sync(ctx context.Context) error {
 	if s.cluster.Uninstalling() {
 		return nil // the uninstall clears our finalizers; writing would put them back
@@ -59,8 +64,8 @@ func (s *syncer) sync(ctx context.Context) error {
 	d := decision{objects: s.cluster.Objects(), options: s.options}
 	d.state, d.problems = config.Compile(d.objects, s.options)
 	d.state.Now = time.Now()
-	d.result = ipam.Assign(d.state)
-	s.last.Store(&outcome{d.result, d.problems})
+	d.result = s.ledger.Assign(d.state)
+	s.last.Store(&outcome{d.result, d.problems, s.ledger.Carried()})
 	s.recheck(d.result.Recheck)
 
 	// Addresses first: they are what somebody waits for.

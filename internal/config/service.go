@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -29,6 +30,10 @@ type services struct {
 
 func (s *services) compile(objects []*corev1.Service, endpointSlices []*discoveryv1.EndpointSlice) {
 	endpoints := endpointsByService(endpointSlices)
+	// Pointers are sorted sooner than what is made of them.
+	objects = slices.SortedFunc(slices.Values(objects), func(a, b *corev1.Service) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
 	for _, o := range objects {
 		key := lb.Key{Namespace: o.Namespace, Name: o.Name}
 		served, going := o.Spec.Type == corev1.ServiceTypeLoadBalancer, o.DeletionTimestamp != nil
@@ -42,8 +47,6 @@ func (s *services) compile(objects []*corev1.Service, endpointSlices []*discover
 		}
 	}
 	forgetRestored(s.ours)
-	slices.SortFunc(s.ours, func(a, b lb.Service) int { return a.Key.Compare(b.Key) })
-	slices.SortFunc(s.leaving, func(a, b lb.Leaving) int { return a.Key.Compare(b.Key) })
 }
 
 // forgetRestored drops the ids of load balancers that a restore brought back: the
@@ -55,8 +58,9 @@ func forgetRestored(services []lb.Service) {
 		known[s.UID] = true
 	}
 	for i := range services {
-		if s := &services[i]; len(s.AssignedFrom) > 0 && !known[s.LoadBalancerID] {
+		if s := &services[i]; s.LoadBalancerID != "" && len(s.AssignedFrom) > 0 && !known[s.LoadBalancerID] {
 			s.LoadBalancerID, s.MaxShared = "", 0
+			s.Revision = "" // other Services decided this
 		}
 	}
 }
@@ -124,6 +128,7 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 	return lb.Service{
 		Key:                key,
 		UID:                string(o.UID),
+		Revision:           o.ResourceVersion,
 		Labels:             o.Labels,
 		Created:            o.CreationTimestamp.Time,
 		Families:           families,

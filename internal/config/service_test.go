@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -90,6 +91,47 @@ func TestWhichServicesAreOurs(t *testing.T) {
 				t.Errorf("problems: %v", told(problems))
 			}
 		})
+	}
+}
+
+// What a Service's Revision does not stand for is named in package lb.
+func TestRevision(t *testing.T) {
+	web := serviceObject("web", having("192.0.2.1"), func(o *corev1.Service) {
+		o.UID, o.ResourceVersion = "web", "7"
+		o.Annotations = map[string]string{
+			AnnotationSharingKey: "k", AnnotationSourceRanges: "192.0.2.0/24", osPrefix + "floating-subnet": "lan*",
+			osPrefix + "load-balancer-id": "other", v1beta1.AnnotationAssigned: "192.0.2.1=lan",
+		}
+	})
+	other := serviceObject("other", func(o *corev1.Service) { o.UID, o.ResourceVersion = "other", "8" })
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		Endpoints:  []discoveryv1.Endpoint{{NodeName: ptr("n"), Addresses: []string{"10.0.0.1"}}},
+	}
+	compiled := func(o Objects) lb.Service {
+		o.Services = append(o.Services, web)
+		s, _ := Compile(o, served())
+		return s.Services[len(s.Services)-1]
+	}
+	beside := compiled(Objects{Services: []*corev1.Service{other}})
+	if beside.Revision != "7" {
+		t.Errorf("revision %q, want 7", beside.Revision)
+	}
+	among := compiled(Objects{
+		Services: []*corev1.Service{other, serviceObject("third")}, EndpointSlices: []*discoveryv1.EndpointSlice{slice},
+		Nodes:      []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n"}}},
+		Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default"}}},
+		Pools:      []*v1beta1.IPAddressPool{{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1beta1.IPAddressPoolSpec{Addresses: []string{"192.0.2.0/24"}}}},
+	})
+	if !among.Serving || len(among.PoolWishes[0].Pools) != 1 {
+		t.Error("neither endpoints nor pools were read")
+	}
+	among.Serving, among.ServingNodes, among.PoolWishes = beside.Serving, beside.ServingNodes, beside.PoolWishes
+	if diff := cmp.Diff(beside, among, addrs()); diff != "" {
+		t.Errorf("of one revision, but -beside +among\n%s", diff)
+	}
+	if alone := compiled(Objects{}); alone.Revision != "" {
+		t.Errorf("other Services decided about load balancer %q, and the revision is %q", alone.LoadBalancerID, alone.Revision)
 	}
 }
 

@@ -116,14 +116,19 @@ func TestTerms(t *testing.T) {
 // A restored Service has a new UID, and the id that was written on it means nobody.
 func TestRestoredLoadBalancerID(t *testing.T) {
 	services := []lb.Service{
-		{Key: lb.Key{Name: "restored"}, UID: "new", Wish: lb.Wish{LoadBalancerID: "old"}, AssignedFrom: map[netip.Addr]string{netip.MustParseAddr("192.0.2.1"): "lan"}},
-		{Key: lb.Key{Name: "sharer"}, UID: "s", Wish: lb.Wish{LoadBalancerID: "new"}, AssignedFrom: map[netip.Addr]string{netip.MustParseAddr("192.0.2.1"): "lan"}},
-		{Key: lb.Key{Name: "mistaken"}, UID: "m", Wish: lb.Wish{LoadBalancerID: "typo"}},
+		{Key: lb.Key{Name: "restored"}, UID: "new", Revision: "7", Wish: lb.Wish{LoadBalancerID: "old"}, AssignedFrom: map[netip.Addr]string{netip.MustParseAddr("192.0.2.1"): "lan"}},
+		{Key: lb.Key{Name: "sharer"}, UID: "s", Revision: "7", Wish: lb.Wish{LoadBalancerID: "new"}, AssignedFrom: map[netip.Addr]string{netip.MustParseAddr("192.0.2.1"): "lan"}},
+		{Key: lb.Key{Name: "mistaken"}, UID: "m", Revision: "7", Wish: lb.Wish{LoadBalancerID: "typo"}},
 	}
 	forgetRestored(services)
 	for i, want := range []string{"", "new", "typo"} {
-		if got := services[i].LoadBalancerID; got != want {
-			t.Errorf("%s: load balancer %q, want %q", services[i].Key.Name, got, want)
+		s := services[i]
+		if s.LoadBalancerID != want {
+			t.Errorf("%s: load balancer %q, want %q", s.Key.Name, s.LoadBalancerID, want)
+		}
+		// What was forgotten comes back with the Service that it meant, though this one is never written.
+		if known := s.Revision != ""; known != (want != "") {
+			t.Errorf("%s: revision %q", s.Key.Name, s.Revision)
 		}
 	}
 }

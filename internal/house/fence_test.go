@@ -46,7 +46,7 @@ var fence = map[string][]string{
 	"controller":         {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
 	"speaker":            {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
 	"e2e":                {"api", "e2e", "internal/k8s", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x", "github.com/vishvananda"},
-	"e2e/cmd/bench":      {"api", "e2e", "internal/ipam", "internal/k8s", "internal/lb", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x"},
+	"e2e/cmd/bench":      {"api", "e2e", "internal/config", "internal/ipam", "internal/k8s", "internal/lb", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x"},
 	"e2e/whohas":         {"golang.org/x"},
 	"e2e/lab":            {"e2e/lab", "golang.org/x", "github.com/vishvananda"},
 	"e2e/lab/hostinit":   {"golang.org/x"},

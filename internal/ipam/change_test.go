@@ -16,7 +16,13 @@ func (h *history) change() {
 	if s.Namespaces == nil {
 		s.Namespaces = map[string]map[string]string{"a": {"team": "a"}, "b": {"team": "b"}}
 	}
-	switch what := h.IntN(30); {
+	what := h.IntN(30)
+	if h.mild && len(s.Pools) < 2 {
+		what = 29
+	} else if h.mild && what > 15 && !h.oneIn(4) {
+		what = pick(h, 0, 8)
+	}
+	switch {
 	case what < 8 || len(s.Services) == 0:
 		h.born++
 		svc := lb.Service{
@@ -71,8 +77,13 @@ func (h *history) leave(i int) {
 	}
 }
 
-// want changes what a Service wants, in any way the API allows.
+// want changes what a Service wants, in any way the API allows. Where it is mild most want an address and no more.
 func (h *history) want(svc *lb.Service) {
+	if h.mild && !h.oneIn(4) {
+		svc.Families = pick(h, []lb.Family{lb.IPv4}, []lb.Family{lb.IPv6})
+		svc.FamilyPolicy, svc.Local, svc.RequestedPool, svc.RequestedAddresses, svc.Problem, svc.Wish = lb.SingleStack, false, "", nil, nil, lb.Wish{}
+		return
+	}
 	svc.Families = pick(h, []lb.Family{lb.IPv4}, []lb.Family{lb.IPv6}, []lb.Family{lb.IPv4, lb.IPv6}, []lb.Family{lb.IPv6, lb.IPv4}, nil)
 	svc.FamilyPolicy = pick(h, lb.SingleStack, lb.PreferDualStack, lb.RequireDualStack)
 	svc.Labels = pick(h, nil, map[string]string{"app": "x"})
@@ -153,6 +164,9 @@ func (h *history) editPools() {
 		pools[i].ReuseDelay = pick(h, 0, time.Minute, time.Hour)
 		if h.oneIn(4) {
 			pools[i].Quota = map[lb.Family]int{pick(h, lb.IPv4, lb.IPv6): h.IntN(3)}
+		}
+		if p := &pools[i]; h.mild && !h.oneIn(4) {
+			p.AutoAssign, p.Deleting, p.Internal, p.Classes, p.Allocation = true, false, false, nil, nil
 		}
 	}
 	for _, block := range []string{"10.0.0.254", "10.0.1.3", "2001:db8::", "2001:db8::ff00", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffc"} {

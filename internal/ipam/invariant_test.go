@@ -233,11 +233,11 @@ func checkAgain(s lb.State, first, second Result) error {
 			left = left || !slices.Contains(first.FloatingIPs[i].Addresses, addr)
 		}
 	}
-	for i, a := range first.Assignments {
+	for i, given := range first.Assignments {
+		a, b := *given, *second.Assignments[i]
 		if left && (a.Reason != lb.Assigned || awaits(s, first, second, s.Services[i])) {
 			continue
 		}
-		b := second.Assignments[i]
 		if left {
 			// What was left may be why the words change.
 			a.Message, a.Reason, b.Message, b.Reason = "", "", "", ""

@@ -1,10 +1,12 @@
 // Package ipam decides which Service and which FloatingIP gets which address. It
-// is pure: the addresses that are held stand in the State, the time too, and
-// nothing is remembered between two calls. It never takes an address away
-// because a pool was edited, and never gives one that stands in the status of
-// somebody who may not share it: an address that its holder gives up in this very
-// decision is given to somebody else only in a later one, when the status shows
-// it, so that statuses may be written in any order.
+// is pure: the addresses that are held stand in the State, the time too, and no
+// decision depends on an earlier one. A Ledger remembers of the last one for whom
+// the next need not be made again, and comes to the same.
+//
+// It never takes an address away because a pool was edited, and never gives one
+// that stands in the status of somebody who may not share it: an address that its
+// holder gives up in this very decision is given to somebody else only in a later
+// one, when the status shows it, so that statuses may be written in any order.
 package ipam
 
 import (
@@ -17,8 +19,8 @@ import (
 
 // Result is what everybody is to hold, and what that leaves in the pools.
 type Result struct {
-	// Assignments has one for each of State.Services, in the same order.
-	Assignments []Assignment
+	// Assignments has one for each of State.Services, in the same order. Results of one Ledger share them.
+	Assignments []*Assignment
 	// FloatingIPs has one for each of State.FloatingIPs, in the same order.
 	FloatingIPs []Floating
 	// Keep lists the FloatingIPs to create for Services that wish to keep their addresses.
@@ -54,7 +56,11 @@ type Origin struct {
 // Assign decides for all. Elders come first; those that ask for an address by
 // value come before those that take any.
 func Assign(s lb.State) Result {
-	a := newAssigner(s)
+	all := make([]int, len(s.Services))
+	for i := range all {
+		all[i] = i
+	}
+	a := newAssigner(s, all, newSettled(nil))
 	a.decide()
 	return a.result()
 }
@@ -66,9 +72,12 @@ type assigner struct {
 	supplies []*supply
 	index    poolIndex
 	memory   memory
+	// settled are the Services that are left out.
+	settled *settled
 	// owners holds every address that may not simply be given: held, about to be left, or reserved.
 	owners map[netip.Addr]tenancy
-	// services and floating are the subjects, in the order of the State.
+	// services and floating are the subjects, in the order of the State: the Services that are not
+	// settled, and all FloatingIPs.
 	services, floating []subject
 	claimable          claimable
 	// shared holds what is held under each key that somebody might share.
@@ -76,17 +85,20 @@ type assigner struct {
 	quota  map[quotaKey]int
 }
 
-func newAssigner(s lb.State) *assigner {
+// newAssigner prepares to decide for all FloatingIPs and for those of the Services at the places, which
+// ascend. All other Services are settled.
+func newAssigner(s lb.State, places []int, settled *settled) *assigner {
 	a := &assigner{
-		state:  s,
-		owners: make(map[netip.Addr]tenancy, 2*len(s.Services)+len(s.Reserved)),
-		shared: map[string]*ring{},
-		quota:  map[quotaKey]int{},
+		state:   s,
+		settled: settled,
+		owners:  make(map[netip.Addr]tenancy, 2*len(places)+len(s.Reserved)),
+		shared:  map[string]*ring{},
+		quota:   map[quotaKey]int{},
 	}
 	a.supplies = newSupplies(s.Pools)
 	a.index = newPoolIndex(a.supplies)
 	a.memory = newMemory(s.Pools, a.index)
-	a.subjects()
+	a.subjects(places)
 	return a
 }
 
@@ -153,11 +165,13 @@ func (a *assigner) take(s *subject) bool {
 }
 
 // result is told only when all is decided, so that a reason speaks of what the
-// others hold in the end.
+// others hold in the end. It leaves the settled Services' assignments out.
 func (a *assigner) result() Result {
-	r := Result{Assignments: make([]Assignment, len(a.services))}
+	r := Result{Assignments: make([]*Assignment, len(a.state.Services))}
 	for i := range a.services {
-		r.Assignments[i] = a.tell(&a.services[i])
+		s := &a.services[i]
+		told := a.tell(s)
+		r.Assignments[s.place] = &told
 	}
 	for i := range a.floating {
 		r.FloatingIPs = append(r.FloatingIPs, a.tellFloating(&a.floating[i]))

@@ -65,7 +65,7 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 // free returns the address of the pool to give next: the lowest that is not known
 // to have been released, else the one released least recently.
 func (a *assigner) free(s *subject, pool *supply, family lb.Family) (netip.Addr, bool) {
-	if addr, ok := pool.free(family, a.owners, a.memory.last); ok {
+	if addr, ok := pool.free(family, a.owners, a.settled.taken, a.memory.last); ok {
 		return addr, true
 	}
 	for _, r := range a.memory.old[pool] {

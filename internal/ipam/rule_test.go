@@ -258,7 +258,7 @@ func (w *witness) quotasHold() error {
 func standing(s lb.State) Result {
 	var r Result
 	for _, svc := range s.Services {
-		r.Assignments = append(r.Assignments, Assignment{Addresses: svc.Addresses})
+		r.Assignments = append(r.Assignments, &Assignment{Addresses: svc.Addresses})
 	}
 	for _, f := range s.FloatingIPs {
 		r.FloatingIPs = append(r.FloatingIPs, Floating{Addresses: f.Addresses})

@@ -123,7 +123,8 @@ func (a *assigner) overQuota(s *subject, pool *supply, family lb.Family, t tenan
 	if !bounded || a.counted(s, t) {
 		return nil
 	}
-	have := a.quota[quotaKey{pool.Name, s.Key.Namespace, family}]
+	key := quotaKey{pool.Name, s.Key.Namespace, family}
+	have := a.quota[key] + a.settled.quota[key]
 	if f := slices.Index(s.Families, family); f >= 0 && s.held[f].IsValid() && a.index.find(s.held[f]) == pool {
 		// The address that it would give up for this one, unless somebody else keeps it.
 		if left := a.owners[s.held[f]]; left.holders() <= 1 && (left.floating == 0) == (s.floating == 0) && left.holders() == min(1, int(s.number)) {

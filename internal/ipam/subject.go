@@ -12,6 +12,8 @@ type subject struct {
 	*lb.Service
 	// number counts Services from 1, floating counts FloatingIPs from 1; the other is 0.
 	number, floating int32
+	// place is the Service's index in State.Services.
+	place int
 	// held is what it has by now, by the index of its family; the zero Addr is none.
 	held []netip.Addr
 	// key under which it may share an address; "" shares none.
@@ -54,18 +56,18 @@ func (s *subject) remembers() bool {
 	return false
 }
 
-// subjects makes one of every Service and FloatingIP, and finds out which keys matter.
-func (a *assigner) subjects() {
-	a.services = make([]subject, len(a.state.Services))
+// subjects makes one of every Service to decide for and every FloatingIP, and finds out which keys matter.
+func (a *assigner) subjects(places []int) {
+	a.services = make([]subject, len(places))
 	families := 0
-	for i := range a.state.Services {
-		families += len(a.state.Services[i].Families)
+	for _, place := range places {
+		families += len(a.state.Services[place].Families)
 	}
 	all := make([]netip.Addr, families)
-	for i := range a.services {
-		svc := &a.state.Services[i]
+	for i, place := range places {
+		svc := &a.state.Services[place]
 		n := len(svc.Families)
-		a.services[i] = newSubject(svc, int32(i+1), all[:n:n])
+		a.services[i] = newSubject(svc, int32(i+1), place, all[:n:n])
 		all = all[n:]
 		if s := &a.services[i]; s.key != "" && (s.joins || s.SharingKey != "") {
 			a.shared[s.key] = newRing()
@@ -79,8 +81,8 @@ func (a *assigner) subjects() {
 	a.claimable = newClaimable(a.state.FloatingIPs)
 }
 
-func newSubject(svc *lb.Service, number int32, held []netip.Addr) subject {
-	s := subject{Service: svc, number: number, held: held}
+func newSubject(svc *lb.Service, number int32, place int, held []netip.Addr) subject {
+	s := subject{Service: svc, number: number, place: place, held: held}
 	switch {
 	case svc.SharingKey != "":
 		s.key = "key " + svc.SharingKey

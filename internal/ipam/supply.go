@@ -115,21 +115,22 @@ func (s *supply) has(family lb.Family) bool {
 // one. Within one decision addresses are only ever taken, so what was passed over
 // once is never looked at again: all calls together cost one step for each taken
 // address, however large the ranges are.
-// Those that were released come after all others.
-func (s *supply) free(family lb.Family, owners map[netip.Addr]tenancy, released map[netip.Addr]lb.Release) (netip.Addr, bool) {
+// What is settled is stepped over in whole runs. Those that were released come after all others.
+func (s *supply) free(family lb.Family, owners map[netip.Addr]tenancy, settled spans, released map[netip.Addr]lb.Release) (netip.Addr, bool) {
 	for i, r := range s.Ranges {
 		if lb.FamilyOf(r.From) != family {
 			continue
 		}
 		for s.next[i].IsValid() {
-			addr := s.next[i]
-			if r.To.Less(addr) {
+			addr := settled.past(s.next[i])
+			if !addr.IsValid() || r.To.Less(addr) {
 				s.next[i] = netip.Addr{}
 				break
 			}
 			_, taken := owners[addr]
 			_, late := released[addr]
 			if !taken && !late && !s.avoids(addr) {
+				s.next[i] = addr
 				return addr, true
 			}
 			s.next[i] = addr.Next()

@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -25,21 +26,18 @@ type Usage struct {
 	Holders []lb.Key
 }
 
-// tally counts addresses by pool and family.
-type tally []map[lb.Family]int64
+// tally counts addresses by the place of their pool, and by family.
+type tally map[placeFamily]int64
 
-func newTally(n int) tally {
-	t := make(tally, n)
-	for i := range t {
-		t[i] = map[lb.Family]int64{}
-	}
-	return t
+type placeFamily struct {
+	place int
+	lb.Family
 }
 
 // usage counts what is held in the end. An address that its holder gives up
 // counts as available already; one that is reserved does not.
 func (a *assigner) usage() []Usage {
-	assigned, blocked, quarantined := newTally(len(a.supplies)), newTally(len(a.supplies)), newTally(len(a.supplies))
+	assigned, blocked, quarantined := maps.Clone(a.settled.assigned), maps.Clone(a.settled.blocked), tally{}
 	reserved := map[netip.Addr]bool{}
 	for addr := range a.state.Reserved {
 		reserved[addr] = true
@@ -55,32 +53,32 @@ func (a *assigner) usage() []Usage {
 		if s == nil {
 			continue
 		}
-		family := lb.FamilyOf(addr)
+		of := placeFamily{s.place, lb.FamilyOf(addr)}
 		if held {
-			assigned[s.place][family]++
+			assigned[of]++
 			if s.Deleting {
 				out[s.place].hold(a.holder(t))
 			}
 		}
 		if (held || reserved[addr]) && !s.avoids(addr) {
-			blocked[s.place][family]++
+			blocked[of]++
 		}
 	}
 	for s, releases := range a.memory.old {
 		for _, r := range releases {
 			t := a.owners[r.Address]
 			if t.floating == 0 && t.first == 0 && !reserved[r.Address] && !s.avoids(r.Address) && a.state.Now.Before(a.memory.until(r.Address, s)) {
-				quarantined[s.place][lb.FamilyOf(r.Address)]++
+				quarantined[placeFamily{s.place, lb.FamilyOf(r.Address)}]++
 			}
 		}
 	}
 	for _, s := range a.supplies {
-		u, i := &out[s.place], s.place
-		u.Pool, u.AssignedIPv4, u.AssignedIPv6 = s.Name, assigned[i][lb.IPv4], assigned[i][lb.IPv6]
-		u.QuarantinedIPv4, u.QuarantinedIPv6 = quarantined[i][lb.IPv4], quarantined[i][lb.IPv6]
+		u, v4, v6 := &out[s.place], placeFamily{s.place, lb.IPv4}, placeFamily{s.place, lb.IPv6}
+		u.Pool, u.AssignedIPv4, u.AssignedIPv6 = s.Name, assigned[v4], assigned[v6]
+		u.QuarantinedIPv4, u.QuarantinedIPv6 = quarantined[v4], quarantined[v6]
 		if !s.Deleting {
-			u.AvailableIPv4 = s.size(lb.IPv4).minus(blocked[i][lb.IPv4] + u.QuarantinedIPv4)
-			u.AvailableIPv6 = s.size(lb.IPv6).minus(blocked[i][lb.IPv6] + u.QuarantinedIPv6)
+			u.AvailableIPv4 = s.size(lb.IPv4).minus(blocked[v4] + u.QuarantinedIPv4)
+			u.AvailableIPv6 = s.size(lb.IPv6).minus(blocked[v6] + u.QuarantinedIPv6)
 		}
 	}
 	a.retain(out)

@@ -29,7 +29,9 @@ func write(world, seen lb.State, r Result, land func() bool) lb.State {
 		p.Released, p.Retained, p.ReleasedForgotten = u.Released, u.Retained, u.ReleasedForgotten
 	}
 	for i, a := range r.Assignments {
-		svc := find(world.Services, func(svc lb.Service) bool { return reflect.DeepEqual(svc, seen.Services[i]) })
+		svc := find(world.Services, func(svc lb.Service) bool {
+			return svc.Key == a.Service && reflect.DeepEqual(svc, seen.Services[i])
+		})
 		if svc != nil && land() {
 			svc.Addresses, svc.AssignedFrom = a.Addresses, origins(a.Origins)
 		}

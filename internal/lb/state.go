@@ -73,9 +73,12 @@ const (
 
 // Service is a Service of type LoadBalancer that is ours to serve.
 type Service struct {
-	Key    Key
-	UID    string
-	Labels map[string]string
+	Key Key
+	UID string
+	// Revision tells readings of a Service apart: two of one UID and Revision differ in nothing but their
+	// endpoints and, where the pools differ, in PoolWishes. "" is unknown.
+	Revision string
+	Labels   map[string]string
 	// Created orders Services that want the same address.
 	Created time.Time
 	// Families are those of its cluster IPs, the primary first; empty for a headless Service.

@@ -13,33 +13,41 @@ import (
 
 // assignment is a figure of the assignment alone, which needs no cluster.
 type assignment struct {
-	name     string
-	unit     time.Duration
-	services int
-	family   lb.Family
-	// change makes the state the one that the figure is about.
-	change func(*lb.State)
+	name string
+	unit time.Duration
+	// measure returns the times of some rounds.
+	measure func() ([]time.Duration, error)
 }
 
 var assignments = []assignment{
-	{"ipam_assign_10k_ms", time.Millisecond, 10_000, lb.IPv4, nil},
-	{"ipam_assign_50k_ms", time.Millisecond, 50_000, lb.IPv4, nil},
-	{"ipam_one_more_10k_us", time.Microsecond, 10_001, lb.IPv4, oneMore},
-	{"ipam_assign_64_10k_ms", time.Millisecond, 10_000, lb.IPv6, nil},
-	{"ipam_assign_sharing_10k_ms", time.Millisecond, 20_000, lb.IPv4, pairs},
+	{"ipam_assign_10k_ms", time.Millisecond, anew(10_000, lb.IPv4, nil)},
+	{"ipam_assign_50k_ms", time.Millisecond, anew(50_000, lb.IPv4, nil)},
+	{"ipam_one_more_10k_us", time.Microsecond, oneMore(10_000)},
+	{"ipam_assign_64_10k_ms", time.Millisecond, anew(10_000, lb.IPv6, nil)},
+	{"ipam_assign_sharing_10k_ms", time.Millisecond, anew(20_000, lb.IPv4, pairs)},
 }
 
-// oneMore leaves one Service that has no address yet.
-func oneMore(s *lb.State) {
-	for i, a := range ipam.Assign(*s).Assignments {
-		s.Services[i].Addresses = a.Addresses
-		s.Services[i].AssignedFrom = map[netip.Addr]string{}
-		for _, o := range a.Origins {
-			s.Services[i].AssignedFrom[o.Address] = o.Pool
+// assignmentRounds is how often an assignment is timed.
+const assignmentRounds = 9
+
+// anew times the decision for so many Services that have no address yet.
+func anew(services int, family lb.Family, change func(*lb.State)) func() ([]time.Duration, error) {
+	return func() ([]time.Duration, error) {
+		s := state(services, family)
+		if change != nil {
+			change(&s)
 		}
+		var times []time.Duration
+		for range assignmentRounds {
+			start := time.Now()
+			result := ipam.Assign(s)
+			times = append(times, time.Since(start))
+			if len(result.Assignments[services-1].Addresses) != 1 {
+				return nil, errors.New("the last Service got no address")
+			}
+		}
+		return times, nil
 	}
-	s.Services[len(s.Services)-1].Addresses = nil
-	s.Services[len(s.Services)-1].AssignedFrom = nil
 }
 
 // pairs has two Services share each address.
@@ -60,22 +68,16 @@ func supply() lb.Pool {
 	}}
 }
 
-func (a assignment) state() lb.State {
+func state(services int, family lb.Family) lb.State {
 	s := lb.State{Now: time.Now(), Pools: []lb.Pool{supply()}}
-	for i := range a.services {
+	for i := range services {
 		s.Services = append(s.Services, lb.Service{
 			Key: lb.Key{Namespace: "bench", Name: fmt.Sprintf("s%06d", i)}, UID: fmt.Sprint(i), Created: time.Unix(int64(i), 0),
-			Families: []lb.Family{a.family}, FamilyPolicy: lb.SingleStack, Ports: []lb.Port{{Protocol: "TCP", Port: 80}},
+			Families: []lb.Family{family}, FamilyPolicy: lb.SingleStack, Ports: []lb.Port{{Protocol: "TCP", Port: 80}},
 		})
-	}
-	if a.change != nil {
-		a.change(&s)
 	}
 	return s
 }
-
-// assignmentRounds is how often an assignment is timed.
-const assignmentRounds = 9
 
 // measureAssignments prints the figures that have the prefix, and reports whether there are such.
 func measureAssignments(only string) (found bool, err error) {
@@ -84,15 +86,9 @@ func measureAssignments(only string) (found bool, err error) {
 			continue
 		}
 		found = true
-		s := a.state()
-		var times []time.Duration
-		for range assignmentRounds {
-			start := time.Now()
-			result := ipam.Assign(s)
-			times = append(times, time.Since(start))
-			if len(result.Assignments[a.services-1].Addresses) != 1 {
-				return found, errors.New(a.name + ": the last Service got no address")
-			}
+		times, err := a.measure()
+		if err != nil {
+			return found, fmt.Errorf("%s: %w", a.name, err)
 		}
 		fmt.Printf("bench: %s %.1f %s\n", a.name, float64(quantile(times, 0.5))/float64(a.unit), strings.TrimPrefix(a.name[strings.LastIndexByte(a.name, '_'):], "_"))
 	}

@@ -1,0 +1,225 @@
+package ipam
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// book is a Ledger that decides beside Assign, and how much it left out.
+type book struct {
+	Ledger
+	*rand.Rand
+	// revisions by UID and by what a Service says.
+	revisions map[string]map[string]string
+	// decisions, and those that left somebody out; Services, and those that were left out.
+	decisions, shorter, services, carried int
+}
+
+func newBook(seed uint64) *book {
+	return &book{Rand: rand.New(rand.NewPCG(seed, 1)), revisions: map[string]map[string]string{}}
+}
+
+// compare has the Ledger decide what was decided anew. Some decisions it misses,
+// as a process that does not lead; some it makes as a process that has just begun.
+func (b *book) compare(s lb.State, anew Result) error {
+	if b.IntN(20) == 0 {
+		b.Ledger = Ledger{}
+	}
+	if b.IntN(10) == 0 {
+		return nil
+	}
+	s.Services = slices.Clone(s.Services)
+	for i := range s.Services {
+		s.Services[i].Revision = b.revision(s.Services[i])
+	}
+	got := b.Assign(s)
+	b.decisions++
+	b.services += len(s.Services)
+	b.carried += b.Carried()
+	if b.Carried() > 0 {
+		b.shorter++
+	}
+	if !reflect.DeepEqual(got, anew) {
+		return fmt.Errorf("the Ledger decided otherwise: -anew +Ledger\n%s", cmp.Diff(anew, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })))
+	}
+	return nil
+}
+
+// revision is equal for equal Services, and for those of two UIDs often too.
+func (b *book) revision(svc lb.Service) string {
+	of, said := b.revisions[svc.UID], fmt.Sprintf("%+v", svc)
+	if of == nil {
+		of = map[string]string{}
+		b.revisions[svc.UID] = of
+	}
+	if of[said] == "" {
+		of[said] = strconv.Itoa(1 + len(of))
+	}
+	return of[said]
+}
+
+func (b *book) add(o *book) {
+	b.decisions, b.shorter, b.services, b.carried = b.decisions+o.decisions, b.shorter+o.shorter, b.services+o.services, b.carried+o.carried
+}
+
+// check fails where too little was left out to call it tried, in percent of the decisions and of the Services.
+func (b *book) check(t *testing.T, decisions, services int) {
+	t.Helper()
+	t.Logf("%d of %d decisions left out %d of %d Services", b.shorter, b.decisions, b.carried, b.services)
+	if 100*b.shorter < decisions*b.decisions || 100*b.carried < services*b.services {
+		t.Errorf("want %d%% of the decisions and %d%% of the Services", decisions, services)
+	}
+}
+
+// TestLedgerHistory plays random histories of what happens every day: the pools stay,
+// Services come, are annotated and go, one or two at a time.
+func TestLedgerHistory(t *testing.T) {
+	first, histories := uint64(1000), 20
+	if testing.Short() || raceEnabled {
+		histories = 4
+	}
+	if text := os.Getenv("HISTORY_SEED"); text != "" {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, histories = seed, 1
+	}
+	var all book
+	for seed := first; seed < first+uint64(histories); seed++ {
+		all.add(playDays(t, seed))
+	}
+	if histories > 1 {
+		all.check(t, 80, 50)
+	}
+}
+
+// FuzzLedger compares a Ledger with Assign through days of a cluster, as
+// FuzzHistory does through its worst hours.
+//
+// Bugs sown into the code to see that one of the two finds them: a Service stays
+// settled though somebody speaks of its address (one for each place where addresses
+// stand), its id or its name, though its Revision or UID is another, or though the
+// pools are; one settles before its status shows what it holds, that shares, joins,
+// asks to be renewed or to keep its address, or whose pool goes or is gone; what
+// settles is not taken, not counted, counted by a quota that nobody reads, or
+// counted although the pool avoids it, and stays so when it unsettles; the next
+// free address is missed; assignments go to the Service next to theirs. That nobody
+// is left out at all fails as well.
+func FuzzLedger(f *testing.F) {
+	for seed := range uint64(10) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) { playDays(t, seed) })
+}
+
+func playDays(t *testing.T, seed uint64) *book {
+	h := &history{Rand: rand.New(rand.NewPCG(seed, 0)), book: newBook(seed)}
+	h.found()
+	for step := range stepsOfHistory {
+		for range 1 + h.IntN(2) {
+			h.day()
+		}
+		if seed%2 == 0 { // who may not keep a FloatingIP wishes for it ever again
+			h.state.FloatingIPs = slices.DeleteFunc(h.state.FloatingIPs, func(f lb.FloatingIP) bool { return f.ServiceName == f.Key.Name })
+		}
+		h.state.Now = time.Unix(int64(step)*30, 0)
+		result := Assign(h.state)
+		if err := h.book.compare(h.state, result); err != nil {
+			t.Fatalf("HISTORY_SEED=%d, step %d: %v", seed, step, err)
+		}
+		lossy := h.oneIn(10)
+		h.state = write(h.state, h.state, result, func() bool { return !lossy || h.oneIn(2) })
+	}
+	return h.book
+}
+
+// found makes pools of which the small ones run out, and some Services.
+func (h *history) found() {
+	wide := with(pool("wide", "10.0.0.250-10.0.1.90", "2001:db8::-2001:db8::ff"), func(p *lb.Pool) { p.AvoidBuggyIPs = true })
+	bounded := with(pool("bounded", "10.0.2.0-10.0.2.9", "2001:db8::ff00-2001:db8::ff09"), func(p *lb.Pool) {
+		p.Quota, p.ReuseDelay = map[lb.Family]int{lb.IPv4: 3}, 5*time.Minute
+		p.Allocation = &lb.Allocation{Priority: 1, ByNamespace: true, NamespaceSelectors: []lb.Selector{{{Key: "team", Operator: lb.In, Values: []string{"x"}}}}}
+	})
+	inner := with(pool("inner", "10.1.0.0-10.1.0.3"), func(p *lb.Pool) { p.Internal, p.MaxServices = true, 2 })
+	h.state.Pools = []lb.Pool{wide, bounded, inner}
+	h.state.Namespaces = map[string]map[string]string{"a": {"team": "x"}, "b": {"team": "y"}}
+	for range 40 {
+		h.arrive()
+	}
+}
+
+func (h *history) day() {
+	s := &h.state
+	s.Services, s.FloatingIPs, s.Leaving = slices.Clone(s.Services), slices.Clone(s.FloatingIPs), slices.Clone(s.Leaving)
+	svc := &s.Services[h.IntN(len(s.Services))]
+	someone := s.Services[h.IntN(len(s.Services))]
+	switch what := h.IntN(100); {
+	case what < 40 || len(s.Services) < 20:
+		h.arrive()
+	case what < 70 || len(s.Services) > 90:
+		h.leave(h.IntN(len(s.Services)))
+	case what < 74:
+		h.want(svc) // anything
+	case what < 80:
+		svc.Labels, svc.Local = pick(h, nil, map[string]string{"app": "x"}), h.oneIn(2)
+	case what < 84:
+		svc.RequestedAddresses = slices.Concat(someone.Addresses)
+	case what < 86:
+		svc.LoadBalancerID = someone.UID
+	case what < 88:
+		svc.Renew, svc.RequestedPool = h.oneIn(2), pick(h, "", "wide", "bounded")
+	case what == 88:
+		s.Namespaces = map[string]map[string]string{"a": {"team": pick(h, "x", "y")}, "b": {"team": pick(h, "x", "y")}}
+	case what < 90:
+		svc.Addresses = pick(h, nil, someone.Addresses)
+	case what < 91 && len(s.FloatingIPs) > 0:
+		s.FloatingIPs[0].Addresses = someone.Addresses
+	case what < 92:
+		s.Reserved = map[netip.Addr]lb.Key{h.anyOf(someone): {Namespace: "z", Name: "z"}}
+	case what < 93:
+		s.Reserved = nil
+	case what < 95:
+		s.Pools = slices.Clone(s.Pools)
+		s.Pools[1].Quota = map[lb.Family]int{lb.IPv4: h.IntN(5)}
+	default:
+		h.editFloating()
+		if f := &s.FloatingIPs[h.IntN(len(s.FloatingIPs))]; h.oneIn(3) {
+			f.Families, f.Wanted = []lb.Family{lb.IPv4}, []netip.Addr{h.anyOf(someone)}
+		}
+	}
+}
+
+// arrive adds a Service that asks for little.
+func (h *history) arrive() {
+	h.born++
+	svc := lb.Service{
+		Key: lb.Key{Namespace: pick(h, "a", "b"), Name: fmt.Sprintf("s%03d", h.IntN(1000)*1000+h.born)}, UID: fmt.Sprintf("u%03d", h.born),
+		Created: time.Unix(int64(h.born/3), 0), Families: pick(h, []lb.Family{lb.IPv4}, []lb.Family{lb.IPv6}, []lb.Family{lb.IPv4, lb.IPv6}),
+		FamilyPolicy: pick(h, lb.SingleStack, lb.PreferDualStack), Ports: []lb.Port{{Protocol: "TCP", Port: 80 + uint16(h.IntN(3))}},
+		Wish: lb.Wish{Internal: h.oneIn(20), KeepFloatingIP: h.oneIn(20), MaxShared: 2},
+	}
+	if h.oneIn(10) {
+		svc.LoadBalancerID = pick(h, "u001", "u002", "u003")
+	}
+	h.add(svc)
+}
+
+// anyOf returns an IPv4 address that the Service has, or any.
+func (h *history) anyOf(svc lb.Service) netip.Addr {
+	if len(svc.Addresses) > 0 && svc.Addresses[0].Is4() {
+		return svc.Addresses[0]
+	}
+	return h.address()
+}
