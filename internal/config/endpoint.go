@@ -52,11 +52,11 @@ func canServe(c discoveryv1.EndpointConditions) bool {
 }
 
 // LostEndpoints returns the addresses of endpoints on some nodes that cannot serve, and
-// are of Services that o serves. One that can serve another Service is not among them.
-func (o Options) LostEndpoints(services []*corev1.Service, slices []*discoveryv1.EndpointSlice, nodes map[string]bool) map[netip.Addr]bool {
+// are of Services that opt serves. One that can serve another Service is not among them.
+func (opt Options) LostEndpoints(services []*corev1.Service, slices []*discoveryv1.EndpointSlice, nodes map[string]bool) map[netip.Addr]bool {
 	served := map[lb.Key]bool{}
 	for _, s := range services {
-		if o.Serves(s) {
+		if opt.Serves(s) {
 			served[lb.Key{Namespace: s.Namespace, Name: s.Name}] = true
 		}
 	}

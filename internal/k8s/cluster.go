@@ -161,7 +161,7 @@ func slim(o any) (any, error) {
 	case *discoveryv1.EndpointSlice:
 		o.Ports = nil
 		for i, e := range o.Endpoints {
-			o.Endpoints[i] = discoveryv1.Endpoint{Conditions: e.Conditions, NodeName: e.NodeName, TargetRef: e.TargetRef}
+			o.Endpoints[i] = discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: e.Conditions, NodeName: e.NodeName, TargetRef: e.TargetRef}
 		}
 	}
 	return o, nil
