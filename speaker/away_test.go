@@ -144,7 +144,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 	w.surroundings.cluster = w.cluster
 	n.witness.cluster, n.witness.kick, n.witness.changed, w.aside = w.cluster, looks.Kick, work.Kick, n.witness.aside
 	reports.cluster, reports.sessions, reports.layer2, reports.last, reports.kick = w.cluster, w.bgp.States, w.layer2.State, &w.last, said.Kick
-	reports.pace.crowded = w.cluster.Crowded
+	reports.pace.crowded, reports.pace.announcing = w.cluster.Crowded, w.layer2.Announcing
 	states.cluster, states.layer2, states.sessions, states.kick = w.cluster, w.layer2.State, w.bgp.States, tells.Kick
 	c.speakers[name] = n
 	group.Go(func() error { return w.cluster.Run(ctx) })

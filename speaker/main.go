@@ -125,7 +125,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	w.filter = newGuard(log, s)
 	w.relay = relay.New(relay.Config{Log: log, Links: w.links.Links})
 	report.cluster, report.sessions, report.layer2, report.last, report.kick = w.cluster, w.bgp.States, w.layer2.State, &w.last, reports.Kick
-	report.pace.crowded = w.cluster.Crowded
+	report.pace.crowded, report.pace.announcing = w.cluster.Crowded, w.layer2.Announcing
 	states.cluster, states.layer2, states.sessions, states.kick = w.cluster, w.layer2.State, w.bgp.States, tells.Kick
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), w.layer2, w.bgp, w.filter.table, w.relay, w)

@@ -14,6 +14,8 @@ const (
 	// crowdPace is between two reports while many Services get their addresses, for
 	// each living speaker: all together write two a second at most.
 	crowdPace = 500 * time.Millisecond
+	// fewReports are written at once in any case where only announcements go before them.
+	fewReports = 10
 	// crowdWait is until a crowd is looked at again.
 	crowdWait = time.Second
 	// overtakenWait is until the watch shows what a report was overtaken by.
@@ -54,23 +56,27 @@ func newsOf(u k8s.ServiceUpdate) news {
 	return least
 }
 
-// pace lets the addresses of a crowd of Services pass before what became of them.
+// pace lets the addresses of a crowd of Services pass before what became of them, and
+// the announcing of many addresses before the word of it: a write costs the API server,
+// and all who watch it, a hundred times what a frame costs.
 type pace struct {
 	// crowded reports whether many Services are getting their addresses.
 	crowded func() bool
+	// announcing reports whether neighbours are still being told of addresses.
+	announcing func() bool
 	// at is when reports were last written in a crowd.
 	at time.Time
 }
 
-// each writes reports, the news first; in a crowd only as many as there is room for
-// with so many speakers. It returns when it is to be called again, 0 for not before
+// each writes reports, the news first; in a crowd, and many while announcing, only as many
+// as there is room for with so many speakers. It returns when it is to be called again, 0 for not before
 // there is something new.
 func (p *pace) each(reports []report, speakers int, write func(k8s.ServiceUpdate) error) (again time.Duration, err error) {
 	slices.SortStableFunc(reports, func(a, b report) int { return int(a.news - b.news) })
 	var errs []error
 	room, crowded := 0, false
-	for _, one := range reports {
-		if !crowded && p.crowded() {
+	for i, one := range reports {
+		if !crowded && (p.crowded() || len(reports)-i > fewReports && p.announcing()) {
 			crowded, room = true, p.room(time.Now(), speakers)
 		}
 		if crowded && room == 0 {

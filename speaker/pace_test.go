@@ -27,9 +27,12 @@ func reportOf(name string, stands bool, status metav1.ConditionStatus) report {
 	return report{u, newsOf(u)}
 }
 
+func never() bool { return false }
+
 func TestReportsInOrder(t *testing.T) {
 	var p pace
-	p.crowded = func() bool { return false }
+	p.crowded = never
+	p.announcing = never
 	gone := report{k8s.ServiceUpdate{
 		Service: &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}, RemoveConditions: []string{v1beta1.ConditionFilterEnforced},
 	}, 0}
@@ -66,7 +69,7 @@ func TestReportsLetACrowdPass(t *testing.T) {
 	for _, tt := range []struct{ speakers, least, most int }{{1, 19, 22}, {4, 5, 6}, {1000, 1, 1}} {
 		synctest.Test(t, func(t *testing.T) {
 			crowded := true
-			p := pace{crowded: func() bool { return crowded }}
+			p := pace{crowded: func() bool { return crowded }, announcing: never}
 			var reports []report
 			for i := range 300 {
 				reports = append(reports, reportOf(fmt.Sprint(i), i == 299, metav1.ConditionFalse))
@@ -95,6 +98,36 @@ func TestReportsLetACrowdPass(t *testing.T) {
 			crowded = false
 			if again := look(); again != 0 || len(reports) > 0 {
 				t.Errorf("without a crowd %d reports are left, again after %v", len(reports), again)
+			}
+		})
+	}
+}
+
+// While addresses are announced a few reports are written at once, and many in a
+// crowd's pace until neighbours have been told.
+func TestReportsLetAnnouncementsPass(t *testing.T) {
+	for _, tt := range []struct{ reports, early int }{{fewReports, fewReports}, {300, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			announcing := true
+			p := pace{crowded: never, announcing: func() bool { return announcing }}
+			var reports []report
+			for i := range tt.reports {
+				reports = append(reports, reportOf(fmt.Sprint(i), true, metav1.ConditionTrue))
+			}
+			look := func() (written int, again time.Duration) {
+				again, err := p.each(reports, 4, func(k8s.ServiceUpdate) error { written++; return nil })
+				if err != nil {
+					t.Fatal(err)
+				}
+				return written, again
+			}
+			early, again := look()
+			if early != tt.early || (again > 0) != (tt.early < tt.reports) {
+				t.Errorf("%d of %d reports were written early, again after %v", early, tt.reports, again)
+			}
+			announcing = false
+			if late, again := look(); late != tt.reports || again != 0 {
+				t.Errorf("%d of %d reports were written then, again after %v", late, tt.reports, again)
 			}
 		})
 	}

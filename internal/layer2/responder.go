@@ -47,6 +47,8 @@ type Responder struct {
 	now    func() time.Time
 
 	table atomic.Pointer[table]
+	// announcing mirrors the schedule's.
+	announcing atomic.Bool
 	ports atomic.Pointer[map[int]*port]
 	wake  chan struct{}
 	// heard is what readers tell the goroutine of Run.
@@ -107,6 +109,10 @@ func (r *Responder) countTakeovers(want, old *table) {
 // that is to announce them was not heard yet.
 func (r *Responder) Handing() int { return r.table.Load().count(handing) }
 
+// Announcing reports whether neighbours are still being told of addresses that became
+// ours at last, AnnounceTimes long: what can wait should not compete with that.
+func (r *Responder) Announcing() bool { return r.announcing.Load() }
+
 // Kick makes Run look at the links again. It never blocks.
 func (r *Responder) Kick() {
 	select {
@@ -146,5 +152,6 @@ func (r *Responder) loop(ctx context.Context) {
 		if wait, ok := k.work(); ok {
 			due.Reset(wait)
 		}
+		r.announcing.Store(k.schedule.announcing())
 	}
 }

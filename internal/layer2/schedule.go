@@ -41,10 +41,12 @@ type item struct {
 	lane, pos int
 }
 
-// Lanes. What others wait for, a first word about an address, overtakes the rest.
+// Lanes. What others wait for, a first word about an address, overtakes the rest, and
+// what was said once lets all else pass before it is said again.
 const (
 	urgent = iota
 	ordinary
+	repeated
 
 	lanes
 )
@@ -131,8 +133,12 @@ func (s *schedule) queue(it *item, now time.Time) {
 	switch {
 	case it.step < len(steps):
 		it.due = it.start.Add(steps[it.step])
-		if it.step == 0 && it.phase != probing {
+		switch {
+		case it.phase == probing:
+		case it.step == 0:
 			it.lane = urgent
+		case it.phase == ours:
+			it.lane = repeated
 		}
 	case it.phase == ours:
 		it.due = now.Add(s.between(s.timers.RefreshMin, s.timers.RefreshMax))
@@ -163,6 +169,9 @@ func (s *schedule) next(now time.Time) (wait time.Duration, any bool) {
 	}
 	return wait, any
 }
+
+// announcing reports whether addresses that became ours a moment ago are still being announced.
+func (s *schedule) announcing() bool { return len(s.queues[urgent])+len(s.queues[repeated]) > 0 }
 
 // queue is a heap of items, the next due first.
 type queue []*item

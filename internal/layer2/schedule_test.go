@@ -212,6 +212,28 @@ func TestRemovedWhileAnnounced(t *testing.T) {
 	})
 }
 
+// Announcing lasts from the first announcement to the last of those in quick succession.
+func TestAnnouncing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newFakeLAN(eth0)
+		r := lan.responder()
+		defer run(t, r)()
+		if r.Announcing() {
+			t.Error("announcing without an address")
+		}
+		r.Set(Desired{Announcements: ourAnnouncements})
+		times := r.timers.AnnounceTimes
+		sentFor(lan, times[len(times)-1]-time.Millisecond)
+		if !r.Announcing() {
+			t.Error("not announcing before the last announcement")
+		}
+		sentFor(lan, 2*time.Millisecond)
+		if r.Announcing() {
+			t.Error("announcing after the last announcement")
+		}
+	})
+}
+
 // A thousand addresses at once are all announced within moments, but not in one instant.
 //
 // Trap: a queue of announcements that blocks who decides when it is full (MetalLB).
