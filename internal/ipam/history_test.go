@@ -19,17 +19,11 @@ const stepsOfHistory = 150
 // TestHistory plays as many random histories as make 10^5 steps, fewer under the
 // race detector or -short; HISTORY_SEED plays one of them again.
 func TestHistory(t *testing.T) {
-	first, histories := uint64(1000), 680
+	histories := 680
 	if testing.Short() || raceEnabled {
 		histories = 10
 	}
-	if text := os.Getenv("HISTORY_SEED"); text != "" {
-		seed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		first, histories = seed, 1
-	}
+	first, histories := seeds(t, histories)
 	t.Logf("seeds %d to %d, %d steps", first, first+uint64(histories)-1, histories*stepsOfHistory)
 	var all book
 	for seed := first; seed < first+uint64(histories); seed++ {
@@ -38,6 +32,20 @@ func TestHistory(t *testing.T) {
 	if histories > 1 {
 		all.check(t, 20, 5)
 	}
+}
+
+// seeds returns the first seed of so many histories, or the one that HISTORY_SEED asks for.
+func seeds(t *testing.T, histories int) (first uint64, count int) {
+	t.Helper()
+	text := os.Getenv("HISTORY_SEED")
+	if text == "" {
+		return 1000, histories
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return seed, 1
 }
 
 // FuzzHistory drives Assign through a random history: Services, pools and

@@ -40,9 +40,11 @@ func newSettled(pools []lb.Pool) *settled {
 	}
 }
 
-// is reports whether a Service is the one that settled, unchanged.
+// is reports whether a Service is the one that settled, unchanged. Where the cluster's
+// store was put back to an earlier day, a Revision may come twice: an address must not
+// be lost even then, so its addresses are looked at as well.
 func (h *holder) is(svc *lb.Service) bool {
-	return h.revision == svc.Revision && h.uid == svc.UID
+	return h.revision == svc.Revision && h.uid == svc.UID && slices.Equal(h.Addresses, svc.Addresses)
 }
 
 func (x *settled) add(h *holder) {
