@@ -34,7 +34,7 @@ type fault struct {
 	// planned: connections are held open meanwhile, and those counted that survive; stays:
 	// the address does not move, so that all must.
 	planned, stays bool
-	// always: a row of every run of the tests; the whole matrix takes ten minutes and more.
+	// always: a row of every run of the tests; the whole matrix takes some ten minutes.
 	always bool
 }
 
@@ -68,7 +68,10 @@ func testL2Matrix(t *testing.T, e *env) {
 			t.Run(f.name, func(t *testing.T) { s.run(t, f) })
 		}
 	}
-	must(t, e.Deploy(t.Context(), e.app)) // the drain moved its pods
+	// The drain may have moved its pods to one node, and nothing moves them back.
+	_, err := e.Kubectl(t.Context(), "-n", e.app.Namespace, "rollout", "restart", "deployment/"+e.app.Name)
+	must(t, err)
+	must(t, e.Deploy(t.Context(), e.app))
 }
 
 // run shows one fault.
