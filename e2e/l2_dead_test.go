@@ -92,6 +92,9 @@ func testDeadEndpoint(t *testing.T, e *env) {
 	must(t, err)
 	t.Cleanup(func() { e.ensureOn(t, victim) })
 
+	const forgotten = "holdfast_stranded_attempts_forgotten_total"
+	before, err := e.Metrics(t.Context(), owner)
+	must(t, err)
 	off := time.Now()
 	must(t, e.Cluster.PowerOff(t.Context(), victim))
 	must(t, testbed.Until(t.Context(), soon, "a mark on the dead pod", func(ctx context.Context) error {
@@ -111,6 +114,11 @@ func testDeadEndpoint(t *testing.T, e *env) {
 		if last > deadEndpointLimit {
 			t.Errorf("%s: a probe failed %s after the plug was pulled", s.Name, last)
 		}
+	}
+	after, err := e.Metrics(t.Context(), owner)
+	must(t, err)
+	if n := after[forgotten] - before[forgotten]; n < 1 {
+		t.Errorf("%s made its kernel forget %v attempts to connect to the dead pod", owner, n)
 	}
 	e.describes(t, []string{"NodeUnreachable"}, "node", victim)
 	e.describes(t, []string{"EndpointsWithdrawn"}, "service", "-n", app.Namespace, app.Name)

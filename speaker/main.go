@@ -102,7 +102,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	looks := loop.New(loop.Config{Name: "partition", Log: log, Sync: partition.sync})
 	partition.kick, w.aside = looks.Kick, partition.aside
 	sweep := &sweeper{options: s.Options, log: log, alive: w.alive, forgotten: &w.forgotten}
-	sweeps := loop.New(loop.Config{Name: "sweep", Log: log, Sync: sweep.sync})
+	sweeps := loop.New(loop.Config{Name: "sweep", Log: log, Sync: sweep.sync, MinInterval: 500 * time.Millisecond})
 	sweep.kick = sweeps.Kick
 	w.surroundings = newListener(log, s.nodeName, uint16(s.membersPort))
 	listens := loop.New(loop.Config{Name: "silence", Log: log, Sync: w.surroundings.sync, MinInterval: 10 * time.Millisecond})

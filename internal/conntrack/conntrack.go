@@ -18,20 +18,21 @@ import (
 // synSent is TCP_CONNTRACK_SYN_SENT of linux/netfilter/nf_conntrack_tcp.h: nobody has answered.
 const synSent = 1
 
-// Forget deletes the entries of TCP connections that wait for the first answer of one
-// of the endpoints and were led there by destination NAT, and returns how many these were. Connections that
-// were ever answered stay. It takes CAP_NET_ADMIN, and time in proportion to the size of the table.
+// Forget deletes the entries of TCP connections that wait for the first answer of one of the
+// endpoints and were led there by destination NAT, and returns how many these were. Connections
+// that were ever answered stay. It takes CAP_NET_ADMIN, and time in proportion to the size of the table.
 func Forget(endpoints map[netip.Addr]bool) (int, error) {
-	var families [2]bool
+	families := map[netlink.InetFamily]bool{}
 	for a := range endpoints {
-		families[familyOf(a)] = true
+		if a.Is4() {
+			families[unix.AF_INET] = true
+		} else {
+			families[unix.AF_INET6] = true
+		}
 	}
 	forgotten := 0
 	var errs []error
-	for i, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
-		if !families[i] {
-			continue
-		}
+	for family := range families {
 		n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, waiting(endpoints))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("delete entries of conntrack: %w", err))
@@ -39,13 +40,6 @@ func Forget(endpoints map[netip.Addr]bool) (int, error) {
 		forgotten += int(n)
 	}
 	return forgotten, errors.Join(errs...)
-}
-
-func familyOf(a netip.Addr) int {
-	if a.Is4() {
-		return 0
-	}
-	return 1
 }
 
 // waiting matches what Forget deletes.
