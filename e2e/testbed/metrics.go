@@ -2,8 +2,10 @@ package testbed
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -12,8 +14,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// metricsPort of the speakers.
+// metricsPort of both daemons.
 const metricsPort = "9217"
+
+// ControllerMetrics returns the metrics of a controller's pod, as Metrics does. It
+// reads them through the API server: nobody else reaches pods.
+func (b *Bed) ControllerMetrics(ctx context.Context, pod string) (map[string]float64, error) {
+	text, err := b.Kube.CoreV1().RESTClient().Get().Namespace(Namespace).Resource("pods").
+		Name(pod + ":" + metricsPort).SubResource("proxy").Suffix("metrics").DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read metrics of %s: %w", pod, err)
+	}
+	return readMetrics(bytes.NewReader(text))
+}
 
 // Metrics returns the metrics of a node's speaker, by name and labels.
 func (b *Bed) Metrics(ctx context.Context, node string) (map[string]float64, error) {
@@ -33,8 +46,12 @@ func (b *Bed) Metrics(ctx context.Context, node string) (map[string]float64, err
 		return nil, fmt.Errorf("read metrics of %s: %w", node, err)
 	}
 	defer answer.Body.Close()
+	return readMetrics(answer.Body)
+}
+
+func readMetrics(text io.Reader) (map[string]float64, error) {
 	out := map[string]float64{}
-	lines := bufio.NewScanner(answer.Body)
+	lines := bufio.NewScanner(text)
 	for lines.Scan() {
 		name, text, _ := strings.Cut(lines.Text(), " ")
 		if value, err := strconv.ParseFloat(text, 64); err == nil && !strings.HasPrefix(name, "#") {

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 )
 
-// measurement makes some figures of layer 2 together.
+// measurement makes some figures together, on one lab.
 type measurement struct {
 	// units of the figures, by name.
 	units map[string]string
@@ -27,7 +27,10 @@ var layer2 = []measurement{
 	{map[string]string{"l2_drain_failed": "requests"}, drainFailed},
 	{map[string]string{"l2_upgrade_failed": "requests"}, upgradeFailed},
 	{map[string]string{"l2_dead_endpoint_ms": "ms", "l2_dead_endpoint_leader_ms": "ms"}, deadEndpoint},
-	{map[string]string{"l2_speaker_idle_millicores": "millicores", "l2_speaker_10k_idle_millicores": "millicores", "l2_speaker_10k_mib": "MiB"}, speakerCost},
+	{map[string]string{
+		"l2_speaker_idle_millicores": "millicores", "l2_speaker_10k_idle_millicores": "millicores", "l2_speaker_10k_mib": "MiB",
+		"ipam_controller_10k_mib": "MiB", "ipam_controller_10k_ms_each": "ms",
+	}, cost},
 }
 
 // wants reports whether any figure has the prefix.

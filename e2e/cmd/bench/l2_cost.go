@@ -20,14 +20,17 @@ const (
 	// idleTime is how long an idle speaker is watched.
 	idleTime = time.Minute
 	// costLimit for all the Services to be announced.
-	costLimit = 20 * time.Minute
+	costLimit    = 20 * time.Minute
+	cpuMetric    = "process_cpu_seconds_total"
+	memoryMetric = "process_resident_memory_bytes"
 	// serviceProxyLabel names another proxy than kube-proxy.
 	serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
 )
 
-// speakerCost measures what a speaker takes that has nothing to do: its share of a
-// core with no Service and with 10,000, and its memory with these, freshly started.
-func speakerCost(ctx context.Context, b *testbed.Bed) (got map[string]float64, err error) {
+// cost measures what a speaker takes that has nothing to do: its share of a core with
+// no Service and with 10,000, and its memory with these, freshly started; and what the
+// leading controller took to give these their addresses, of a core for each and of memory.
+func cost(ctx context.Context, b *testbed.Bed) (got map[string]float64, err error) {
 	node := b.Cluster.Nodes()[1]
 	got = map[string]float64{}
 	if got["l2_speaker_idle_millicores"], err = idle(ctx, b, node); err != nil {
@@ -38,9 +41,19 @@ func speakerCost(ctx context.Context, b *testbed.Bed) (got map[string]float64, e
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, clearCost(context.WithoutCancel(ctx), b, objects)) }()
+	before, err := controllerMetrics(ctx, b)
+	if err != nil {
+		return nil, err
+	}
 	if err := makeCost(ctx, b); err != nil {
 		return nil, err
 	}
+	after, err := controllerMetrics(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	got["ipam_controller_10k_mib"] = after[memoryMetric] / (1 << 20)
+	got["ipam_controller_10k_ms_each"] = 1000 * (after[cpuMetric] - before[cpuMetric]) / costServices
 	// A heap that grew while they came says little.
 	if err := b.ReplaceSpeaker(ctx, node); err != nil {
 		return nil, err
@@ -52,8 +65,17 @@ func speakerCost(ctx context.Context, b *testbed.Bed) (got map[string]float64, e
 	if err != nil {
 		return nil, err
 	}
-	got["l2_speaker_10k_mib"] = metrics["process_resident_memory_bytes"] / (1 << 20)
+	got["l2_speaker_10k_mib"] = metrics[memoryMetric] / (1 << 20)
 	return got, nil
+}
+
+// controllerMetrics are those of the controller that leads.
+func controllerMetrics(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
+	pod, _, err := leader(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	return b.ControllerMetrics(ctx, pod)
 }
 
 func costObjects() []byte {
@@ -112,7 +134,6 @@ func makeCost(ctx context.Context, b *testbed.Bed) error {
 
 // idle returns the share of a core that a node's speaker takes, in thousandths.
 func idle(ctx context.Context, b *testbed.Bed, node string) (float64, error) {
-	const cpu = "process_cpu_seconds_total"
 	// What is left to do after the preparation is not idleness.
 	if err := pause(ctx, 10*time.Second); err != nil {
 		return 0, err
@@ -129,7 +150,7 @@ func idle(ctx context.Context, b *testbed.Bed, node string) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return 1000 * (after[cpu] - before[cpu]) / time.Since(start).Seconds(), nil
+	return 1000 * (after[cpuMetric] - before[cpuMetric]) / time.Since(start).Seconds(), nil
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -45,6 +45,13 @@ func planned(ctx context.Context, b *testbed.Bed, name string, happen func(owner
 			}
 			n := seen[0].Failed() + seen[1].Failed()
 			failed += n
+			for _, of := range seen {
+				for _, r := range of.Results {
+					if !r.OK {
+						progress("%s at %s: %s", of.Name, r.Start.Format("15:04:05.000"), r.Error)
+					}
+				}
+			}
 			progress("%2d of %d: %s, %d of %d probes failed", i+1, plannedRounds, name, n, len(seen[0].Results)+len(seen[1].Results))
 		}
 		return nil
