@@ -36,6 +36,15 @@ func (e *env) spread(t *testing.T, name string) (testbed.App, string) {
 	app := e.app
 	app.Name, app.Replicas, app.Nodes = name, int32(len(e.workers())), e.workers()
 	must(t, e.Deploy(t.Context(), app))
+	pods, err := e.AppPods(t.Context(), app)
+	must(t, err)
+	on := map[string]bool{}
+	for _, p := range pods {
+		on[p.Spec.NodeName] = true
+	}
+	if len(on) != len(e.workers()) {
+		t.Fatalf("pods of %s are on %v only", name, on)
+	}
 	addresses := e.service(t, app, name)
 	e.served(t, testbed.Client, addresses)
 	owner, err := e.WaitOwner(t.Context(), testbed.Client, addresses[0])

@@ -68,7 +68,7 @@ func (b *Bed) WaitSpeaker(ctx context.Context, node, uid string) error {
 	})
 }
 
-// WaitNode waits until a node has reported itself Ready since a time. Before
+// WaitNode waits until a node has reported itself Ready since a time, and takes pods. Before
 // that, the word of a dead node stands for tens of seconds.
 func (b *Bed) WaitNode(ctx context.Context, node string, since time.Time) error {
 	return Until(ctx, 2*time.Minute, "node "+node, func(ctx context.Context) error {
@@ -87,6 +87,12 @@ func (b *Bed) WaitNode(ctx context.Context, node string, since time.Time) error 
 			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 		}) {
 			return fmt.Errorf("it is not Ready")
+		}
+		// The scheduler goes by the taints, which follow a little later.
+		if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+			return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
+		}) {
+			return fmt.Errorf("it is tainted as not Ready")
 		}
 		return b.startedSince(ctx, node, since)
 	})
