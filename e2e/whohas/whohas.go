@@ -2,12 +2,14 @@ package whohas
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,6 +26,9 @@ type Config struct {
 	// Every is the time between two questions for each target.
 	Every time.Duration
 }
+
+// receiveBuffer of the socket, in bytes.
+const receiveBuffer = 16 << 20
 
 // own is the MAC that asks.
 var own = net.HardwareAddr{2, 0, 0, 0, 0xff, 1}
@@ -53,11 +58,19 @@ func Run(ctx context.Context, c Config, report func(Claim)) error {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
 		return fmt.Errorf("set timeout: %w", err)
 	}
+	// A thousand addresses that move are thousands of frames within moments, and no claim is
+	// to be missed or to count as late because we were busy.
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer); err != nil {
+		return fmt.Errorf("set receive buffer: %w", err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
+		return fmt.Errorf("ask for times of arrival: %w", err)
+	}
 	questions, err := c.questions()
 	if err != nil {
 		return err
 	}
-	buf := make([]byte, 1<<16)
+	buf, control := make([]byte, 1<<16), make([]byte, unix.CmsgSpace(int(unsafe.Sizeof(unix.Timespec{}))))
 	var asked time.Time
 	for ctx.Err() == nil {
 		if now := time.Now(); now.Sub(asked) >= c.Every {
@@ -69,7 +82,7 @@ func Run(ctx context.Context, c Config, report func(Claim)) error {
 				}
 			}
 		}
-		n, err := unix.Read(fd, buf)
+		n, controlled, _, _, err := unix.Recvmsg(fd, buf, control, 0)
 		if err != nil {
 			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENETDOWN) {
 				continue
@@ -78,10 +91,32 @@ func Run(ctx context.Context, c Config, report func(Claim)) error {
 		}
 		address, mac, ok := read(buf[:n])
 		if ok && !slices.Equal(mac, own) {
-			report(Claim{At: time.Now(), Address: address, MAC: mac.String()})
+			at, err := arrival(control[:controlled])
+			if err != nil {
+				return err
+			}
+			report(Claim{At: at, Address: address, MAC: mac.String()})
 		}
 	}
 	return nil
+}
+
+// arrival reads when the kernel received a frame.
+func arrival(control []byte) (time.Time, error) {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read time of arrival: %w", err)
+	}
+	for _, m := range messages {
+		var at unix.Timespec
+		if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SCM_TIMESTAMPNS {
+			if _, err := binary.Decode(m.Data, binary.NativeEndian, &at); err != nil {
+				return time.Time{}, fmt.Errorf("read time of arrival: %w", err)
+			}
+			return time.Unix(at.Unix()), nil
+		}
+	}
+	return time.Time{}, errors.New("a frame has no time of arrival")
 }
 
 func (c Config) questions() ([][]byte, error) {
