@@ -226,5 +226,8 @@ func (l *listener) silent(now time.Time, atOnce bool) silentNodes {
 		l.see(now, *view)
 	}
 	s := l.now.silence
+	if !s.complete() {
+		l.kick() // a node may be missed since this view, as one whose pod is new
+	}
 	return silentNodes{s.unreachable(), s.quiet(now, atOnce), len(s), s.complete(), s.news(now), l.now.cutOff()}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/conntrack"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/httpd"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
@@ -101,7 +102,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	partition := &witness{node: s.nodeName, log: log, alive: w.alive, changed: work.Kick}
 	looks := loop.New(loop.Config{Name: "partition", Log: log, Sync: partition.sync})
 	partition.kick, w.aside = looks.Kick, partition.aside
-	sweep := &sweeper{options: s.Options, log: log, alive: w.alive, forgotten: &w.forgotten}
+	sweep := &sweeper{options: s.Options, log: log, alive: w.alive, forget: conntrack.Forget, forgotten: &w.forgotten}
 	sweeps := loop.New(loop.Config{Name: "sweep", Log: log, Sync: sweep.sync, MinInterval: 500 * time.Millisecond})
 	sweep.kick = sweeps.Kick
 	w.surroundings = newListener(log, s.nodeName, uint16(s.membersPort))

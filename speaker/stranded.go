@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
-	"github.com/holdfast-lb/holdfast/internal/conntrack"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 )
 
@@ -41,24 +40,38 @@ func (s stranded) keep(now time.Time, lost map[netip.Addr]bool) {
 	}
 }
 
-// sweep returns the endpoints whose time has come, and counts that as done. next is
-// the time until there is more to do, 0 for never.
-func (s stranded) sweep(now time.Time) (due map[netip.Addr]bool, next time.Duration) {
+// come returns how many sweeps of an endpoint have come due.
+func (l loss) come(now time.Time) int {
+	n := 0
+	for n < len(sweepTimes) && sweepTimes[n] <= now.Sub(l.since) {
+		n++
+	}
+	return n
+}
+
+// due returns the endpoints whose time has come. next is the time until more is due, 0 for never.
+func (s stranded) due(now time.Time) (due map[netip.Addr]bool, next time.Duration) {
 	due = map[netip.Addr]bool{}
 	for a, l := range s {
-		age := now.Sub(l.since)
-		for l.swept < len(sweepTimes) && sweepTimes[l.swept] <= age {
+		n := l.come(now)
+		if n > l.swept {
 			due[a] = true
-			l.swept++
 		}
-		s[a] = l
-		if l.swept < len(sweepTimes) {
-			if wait := sweepTimes[l.swept] - age; next == 0 || wait < next {
+		if n < len(sweepTimes) {
+			if wait := sweepTimes[n] - now.Sub(l.since); next == 0 || wait < next {
 				next = wait
 			}
 		}
 	}
 	return due, next
+}
+
+// done counts what was due then as swept.
+func (s stranded) done(then time.Time) {
+	for a, l := range s {
+		l.swept = l.come(then)
+		s[a] = l
+	}
 }
 
 // sweeper has the kernel forget attempts to connect to endpoints on nodes that are
@@ -69,8 +82,10 @@ type sweeper struct {
 	log     *slog.Logger
 	cluster *k8s.Cluster
 	// alive returns the nodes of the living speakers, nil while that is not known.
-	alive     func() map[string]bool
-	kick      func()
+	alive func() map[string]bool
+	kick  func()
+	// forget is conntrack.Forget.
+	forget    func(endpoints map[netip.Addr]bool) (int, error)
 	forgotten *atomic.Int64
 
 	stranded stranded
@@ -97,8 +112,14 @@ func (w *sweeper) sync(context.Context) error {
 		w.stranded = stranded{}
 	}
 	objects := w.cluster.Objects()
-	w.stranded.keep(time.Now(), w.options.LostEndpoints(objects.Services, objects.EndpointSlices, missed))
-	due, next := w.stranded.sweep(time.Now())
+	return w.sweep(w.options.LostEndpoints(objects.Services, objects.EndpointSlices, missed))
+}
+
+// sweep sweeps what is due of the lost endpoints, and what failed before.
+func (w *sweeper) sweep(lost map[netip.Addr]bool) error {
+	now := time.Now()
+	w.stranded.keep(now, lost)
+	due, next := w.stranded.due(now)
 	if next > 0 {
 		if w.due != nil {
 			w.due.Stop()
@@ -108,7 +129,7 @@ func (w *sweeper) sync(context.Context) error {
 	if len(due) == 0 {
 		return nil
 	}
-	n, err := conntrack.Forget(due)
+	n, err := w.forget(due)
 	w.forgotten.Add(int64(n))
 	if n > 0 {
 		w.log.Info("forgot attempts to connect to endpoints on dead nodes", "attempts", n, "endpoints", len(due))
@@ -116,5 +137,6 @@ func (w *sweeper) sync(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("forget attempts to connect to %d endpoints on dead nodes: %w", len(due), err)
 	}
+	w.stranded.done(now)
 	return nil
 }

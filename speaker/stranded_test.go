@@ -1,9 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -33,9 +37,36 @@ func TestStranded(t *testing.T) {
 			lost[x] = true
 		}
 		s.keep(start.Add(step.at), lost)
-		due, next := s.sweep(start.Add(step.at))
+		due, next := s.due(start.Add(step.at))
+		s.done(start.Add(step.at))
 		if fmt.Sprint(due) != step.want || next.String() != step.next {
 			t.Errorf("after %s: %v, more in %s; want %s, %s", step.at, due, next, step.want, step.next)
 		}
 	}
+}
+
+// A sweep that failed is due until it succeeds, and only then waits for its next time.
+func TestSweepFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var swept []string
+		var fails error
+		w := &sweeper{
+			log: slog.New(slog.DiscardHandler), kick: func() {}, forgotten: new(atomic.Int64), stranded: stranded{},
+			forget: func(endpoints map[netip.Addr]bool) (int, error) {
+				swept = append(swept, fmt.Sprint(endpoints))
+				return 1, fails
+			},
+		}
+		lost := map[netip.Addr]bool{netip.MustParseAddr("10.0.0.1"): true}
+		for i, want := range []error{errors.New("no buffer space"), errors.New("no buffer space"), nil, nil} {
+			fails = want
+			if err := w.sweep(lost); !errors.Is(err, want) {
+				t.Errorf("sweep %d: %v, want %v", i, err, want)
+			}
+		}
+		if want := "[map[10.0.0.1:true] map[10.0.0.1:true] map[10.0.0.1:true]]"; fmt.Sprint(swept) != want {
+			t.Errorf("swept %v, want %s", swept, want)
+		}
+		w.due.Stop()
+	})
 }

@@ -54,7 +54,8 @@ func canServe(c discoveryv1.EndpointConditions) bool {
 }
 
 // LostEndpoints returns the addresses of endpoints on some nodes that cannot serve, and
-// are of Services that opt serves. One that can serve another Service is not among them.
+// are of Services that opt serves. One that can serve another Service is not among them,
+// nor is one whose address serves on another node by now.
 func (opt Options) LostEndpoints(services []*corev1.Service, slices []*discoveryv1.EndpointSlice, nodes map[string]bool) map[netip.Addr]bool {
 	served := map[lb.Key]bool{}
 	for _, s := range services {
@@ -66,16 +67,14 @@ func (opt Options) LostEndpoints(services []*corev1.Service, slices []*discovery
 	for _, slice := range slices {
 		ours := served[lb.Key{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}]
 		for _, e := range slice.Endpoints {
-			if e.NodeName == nil || !nodes[*e.NodeName] {
-				continue
-			}
+			missed := e.NodeName != nil && nodes[*e.NodeName]
 			for _, text := range e.Addresses {
 				a, err := netip.ParseAddr(text)
 				switch {
 				case err != nil: // the name of a host, or nothing we could read
 				case canServe(e.Conditions):
 					serving[a] = true
-				case ours:
+				case ours && missed:
 					lost[a] = true
 				}
 			}

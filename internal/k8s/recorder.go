@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
+	"net/http"
 	"sync"
 	"time"
 
@@ -23,8 +25,12 @@ const (
 	crowdLook = 200 * time.Millisecond
 	// mostEvents wait to be written; if there are more, the oldest are lost.
 	mostEvents = 10_000
-	// eventRetry is between attempts at an API server that does not answer.
-	eventRetry = 5 * time.Second
+	// eventTime bounds one attempt. An API server waits up to 30 s for an admission webhook.
+	eventTime = 40 * time.Second
+	// eventRetry is between attempts that may succeed later, and eventPatience from when on
+	// one that does not is given up: the others wait behind it.
+	eventRetry    = 5 * time.Second
+	eventPatience = time.Minute
 )
 
 // eventSink is where Events are written.
@@ -47,7 +53,7 @@ type recorder struct {
 	mu sync.Mutex
 	// warnings go before notes: somebody looks for what is wrong.
 	warnings, notes []*corev1.Event
-	// losing: that Events are lost was logged.
+	// losing: that Events are lost was logged, and more than half of mostEvents still wait.
 	losing bool
 }
 
@@ -98,10 +104,10 @@ func (r *recorder) next() *corev1.Event {
 		if len(*queue) > 0 {
 			e := (*queue)[0]
 			*queue = (*queue)[1:]
+			r.losing = r.losing && len(r.warnings)+len(r.notes) > mostEvents/2
 			return e
 		}
 	}
-	r.losing = false
 	return nil
 }
 
@@ -151,7 +157,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// write writes one Event, and tries again for as long as the API server does not answer.
+// write writes one Event. It tries again for as long as the API server cannot be
+// reached, and for eventPatience where that hangs or has a fault of its own.
 func (r *recorder) write(ctx context.Context, e *corev1.Event) {
 	result, err := r.correlator.EventCorrelate(e)
 	if err != nil {
@@ -161,14 +168,18 @@ func (r *recorder) write(ctx context.Context, e *corev1.Event) {
 	if result.Skip {
 		return
 	}
-	for ctx.Err() == nil {
+	for since := time.Now(); ctx.Err() == nil; {
 		err := r.try(ctx, result)
-		var answer apierrors.APIStatus
 		switch {
 		case err == nil, apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 			return // written, or there is no place for it any more
-		case errors.As(err, &answer):
+		case refused(err):
 			r.log.Warn("Event is refused", "reason", e.Reason, "message", e.Message, "error", err)
+			return
+		case unreached(err):
+			since = time.Now() // an outage is no fault of this Event
+		case time.Since(since) >= eventPatience && ctx.Err() == nil:
+			r.log.Warn("Event is given up", "reason", e.Reason, "message", e.Message, "error", err)
 			return
 		}
 		r.log.Debug("Event is not written yet", "error", err)
@@ -176,9 +187,26 @@ func (r *recorder) write(ctx context.Context, e *corev1.Event) {
 	}
 }
 
+// refused reports whether the API server said no for good: it is not too busy, and
+// neither it nor a proxy in between failed.
+func refused(err error) bool {
+	var answer apierrors.APIStatus
+	if !errors.As(err, &answer) {
+		return false
+	}
+	code := answer.Status().Code
+	return code != http.StatusTooManyRequests && code < http.StatusInternalServerError
+}
+
+// unreached reports whether there was no connection to send anything on.
+func unreached(err error) bool {
+	var network *net.OpError
+	return errors.As(err, &network) && network.Op == "dial"
+}
+
 // try writes an Event, as another one of its series if it has one that still exists.
 func (r *recorder) try(ctx context.Context, what *record.EventCorrelateResult) error {
-	ctx, cancel := context.WithTimeout(ctx, eventRetry)
+	ctx, cancel := context.WithTimeout(ctx, eventTime)
 	defer cancel()
 	e := what.Event
 	var after *corev1.Event

@@ -5,8 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,14 +26,25 @@ import (
 // diary is an API server's part in Events.
 type diary struct {
 	mu sync.Mutex
-	// refuse is the error of the next write, if any.
-	refuse  error
+	// refuse is the error of the next write, if any, and down that of every one.
+	refuse, down error
+	// hangs is the name of an object on which no write is ever answered.
+	hangs   string
 	written []*corev1.Event
 }
 
-func (d *diary) write(how string, e *corev1.Event) (*corev1.Event, error) {
+func (d *diary) write(ctx context.Context, how string, e *corev1.Event) (*corev1.Event, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	switch {
+	case d.down != nil:
+		return nil, d.down
+	case d.hangs != "" && d.hangs == e.InvolvedObject.Name:
+		d.mu.Unlock()
+		<-ctx.Done()
+		d.mu.Lock()
+		return nil, ctx.Err()
+	}
 	if err := d.refuse; err != nil {
 		d.refuse = nil
 		return nil, err
@@ -39,18 +55,24 @@ func (d *diary) write(how string, e *corev1.Event) (*corev1.Event, error) {
 	return after, nil
 }
 
-func (d *diary) CreateWithEventNamespaceWithContext(_ context.Context, e *corev1.Event) (*corev1.Event, error) {
-	return d.write("create", e)
+func (d *diary) CreateWithEventNamespaceWithContext(ctx context.Context, e *corev1.Event) (*corev1.Event, error) {
+	return d.write(ctx, "create", e)
 }
 
-func (d *diary) PatchWithEventNamespaceWithContext(_ context.Context, e *corev1.Event, _ []byte) (*corev1.Event, error) {
-	return d.write("patch", e)
+func (d *diary) PatchWithEventNamespaceWithContext(ctx context.Context, e *corev1.Event, _ []byte) (*corev1.Event, error) {
+	return d.write(ctx, "patch", e)
 }
 
 func (d *diary) refuses(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.refuse = err
+}
+
+func (d *diary) isDown(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.down = err
 }
 
 // read returns what was written since the last call.
@@ -121,6 +143,57 @@ func TestEvents(t *testing.T) {
 	})
 }
 
+// What fails by no fault of the Event is tried again: an API server or a proxy in
+// trouble for a while, one that is not there for as long as that lasts.
+func TestEventsOutlastTrouble(t *testing.T) {
+	recordTo(t, func(t *testing.T, k *Cluster, d *diary, _ *atomic.Bool) {
+		for name, err := range map[string]error{
+			"busy":     apierrors.NewTooManyRequestsError("busy"),
+			"webhook":  apierrors.NewInternalError(errors.New("failed calling webhook")),
+			"gateway":  apierrors.NewGenericServerResponse(http.StatusBadGateway, "POST", schema.GroupResource{Resource: "events"}, "", "", 0, true),
+			"starting": apierrors.NewServiceUnavailable("starting"),
+			"slow":     apierrors.NewTimeoutError("slow", 0),
+		} {
+			d.refuses(err)
+			k.sayTest(name, true)
+			time.Sleep(eventRetry)
+			if diff := cmp.Diff([]string{"create ns/" + name + " Normal Assigned: has it x1"}, d.lines()); diff != "" {
+				t.Errorf("after %v (-want +got):\n%s", err, diff)
+			}
+		}
+		d.isDown(&url.Error{Op: "Post", Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}})
+		k.sayTest("outage", false)
+		time.Sleep(time.Hour)
+		d.isDown(nil)
+		time.Sleep(eventRetry)
+		if diff := cmp.Diff([]string{"create ns/outage Warning Assigned: has it x1"}, d.lines()); diff != "" {
+			t.Errorf("after an hour without an API server (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// An Event that is never written is given up, so that the others get their turn.
+func TestEventsThatHang(t *testing.T) {
+	for name, trouble := range map[string]func(*diary){
+		"no answer":  func(d *diary) { d.hangs = "stuck" },
+		"no success": func(d *diary) { d.isDown(apierrors.NewInternalError(errors.New("failed calling webhook"))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			recordTo(t, func(t *testing.T, k *Cluster, d *diary, _ *atomic.Bool) {
+				trouble(d)
+				k.sayTest("stuck", false)
+				k.sayTest("next", true)
+				time.Sleep(eventPatience + eventTime)
+				d.isDown(nil)
+				time.Sleep(eventRetry)
+				if diff := cmp.Diff([]string{"create ns/next Normal Assigned: has it x1"}, d.lines()); diff != "" {
+					t.Errorf("-want +got:\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
 // A thousand Events are written at a pace, the warnings first, each with the time it
 // was said; while there is a crowd next to none.
 func TestEventsArePaced(t *testing.T) {
@@ -159,7 +232,8 @@ func TestEventsArePaced(t *testing.T) {
 
 // What waits is bounded; notes are lost before warnings.
 func TestEventsAreBounded(t *testing.T) {
-	r := newRecorder(slog.New(slog.DiscardHandler), nil, nil)
+	var said strings.Builder
+	r := newRecorder(slog.New(slog.NewTextHandler(&said, nil)), nil, nil)
 	k := &Cluster{events: r}
 	k.sayTest("trouble", false)
 	for range 2 * mostEvents {
@@ -174,4 +248,22 @@ func TestEventsAreBounded(t *testing.T) {
 	if len(r.warnings) != mostEvents || len(r.notes) != 0 {
 		t.Errorf("%d warnings and %d notes wait", len(r.warnings), len(r.notes))
 	}
+	expect := func(when string, want int) {
+		t.Helper()
+		if got := strings.Count(said.String(), "Events are lost"); got != want {
+			t.Errorf("%s it was logged %d times that Events are lost, want %d", when, got, want)
+		}
+	}
+	expect("at first", 1)
+	r.next()
+	k.sayTest("trouble", false)
+	k.sayTest("trouble", false)
+	expect("in the same overload", 1)
+	for r.waiting() {
+		r.next()
+	}
+	for range mostEvents + 1 {
+		k.sayTest("trouble", false)
+	}
+	expect("in another overload", 2)
 }
