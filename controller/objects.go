@@ -23,7 +23,7 @@ func (s *syncer) writePools(ctx context.Context, d decision) error {
 	for _, p := range d.state.Pools {
 		ranges[p.Name] = p.Ranges
 	}
-	return each(ctx, s.log, d.objects.Pools, func(ctx context.Context, p *v1beta1.IPAddressPool) error {
+	return each(ctx, s.overtook, d.objects.Pools, func(ctx context.Context, p *v1beta1.IPAddressPool) error {
 		u := usages[p.Name]
 		object := lb.Object{Kind: config.KindPool, Name: p.Name}
 		condition := valid(object, d.problems)
@@ -92,15 +92,15 @@ func poolStatus(u ipam.Usage, condition metav1.Condition) v1beta1.IPAddressPoolS
 func (s *syncer) writeOthers(ctx context.Context, d decision) error {
 	o, problems := d.objects, d.problems
 	return errors.Join(
-		each(ctx, s.log, o.L2Advertisements, func(ctx context.Context, a *v1beta1.L2Advertisement) error {
+		each(ctx, s.overtook, o.L2Advertisements, func(ctx context.Context, a *v1beta1.L2Advertisement) error {
 			return s.writeValid(lb.Object{Kind: config.KindL2Advertisement, Name: a.Name}, a.UID, a.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdateL2Advertisement(ctx, a, c) })
 		}),
-		each(ctx, s.log, o.BGPAdvertisements, func(ctx context.Context, a *v1beta1.BGPAdvertisement) error {
+		each(ctx, s.overtook, o.BGPAdvertisements, func(ctx context.Context, a *v1beta1.BGPAdvertisement) error {
 			return s.writeValid(lb.Object{Kind: config.KindBGPAdvertisement, Name: a.Name}, a.UID, a.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdateBGPAdvertisement(ctx, a, c) })
 		}),
-		each(ctx, s.log, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error {
+		each(ctx, s.overtook, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error {
 			return s.writeValid(lb.Object{Kind: config.KindPeer, Name: p.Name}, p.UID, p.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdatePeer(ctx, p, c) })
 		}),
