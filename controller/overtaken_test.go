@@ -59,3 +59,29 @@ func TestOvertaken(t *testing.T) {
 		t.Errorf("the Service has no address: %v", server.landed())
 	}
 }
+
+// leaving is a Service that is being deleted and still has the addresses.
+func leaving(name string, addresses ...string) *corev1.Service {
+	sv := loadBalancer(name, addresses...)
+	sv.DeletionTimestamp = new(metav1.Now())
+	return sv
+}
+
+// TestReleaseWaitsForThePool: an edit of the pool overtakes what was to be remembered
+// there. The Service that gives its address back has it until that is remembered.
+func TestReleaseWaitsForThePool(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	pool := lan()
+	pool.Finalizers = []string{v1beta1.FinalizerAddress}
+	server.put(t, poolsPath, pool)
+	server.put(t, servicesPath, leaving("web", "192.0.2.1"))
+	s, kicks := newSyncer(t, server)
+	server.put(t, poolsPath, pool)
+	if err := s.sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if landed := server.landed(); len(landed) > 0 {
+		t.Fatalf("the pool remembers nothing, and these were written: %v", landed)
+	}
+	kicked(t, kicks)
+}

@@ -82,9 +82,11 @@ func (s *syncer) sync(ctx context.Context) error {
 	s.overtaken = 0
 	// Addresses first: they are what somebody waits for.
 	errs := []error{s.writeServices(ctx, d), s.writeFloatingIPs(ctx, d)}
-	remembered := s.writePools(ctx, d)
-	errs = append(errs, remembered, s.writeOthers(ctx, d))
-	if remembered == nil {
+	before := s.overtaken
+	err := s.writePools(ctx, d)
+	remembered := err == nil && s.overtaken == before
+	errs = append(errs, err, s.writeOthers(ctx, d))
+	if remembered {
 		// Only when the pools remember what was given back may those who had it go.
 		errs = append(errs, s.releaseServices(ctx, d))
 	}
