@@ -16,7 +16,10 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/rest"
 )
 
@@ -27,7 +30,7 @@ var kinds = map[string]string{
 	"l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "speakerstates": "SpeakerState",
 }
 
-// apiServer lists objects and takes merge patches of them. Its watches show nothing,
+// apiServer lists objects and takes patches of them. Its watches show nothing,
 // as those of one that is far behind.
 type apiServer struct {
 	mu      sync.Mutex
@@ -132,7 +135,8 @@ func (s *apiServer) list(w http.ResponseWriter, r *http.Request) {
 func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o, stands := s.objects[strings.TrimSuffix(r.URL.Path, "/status")]
+	at := strings.TrimSuffix(r.URL.Path, "/status")
+	o, stands := s.objects[at]
 	var patch map[string]any
 	switch err := json.NewDecoder(r.Body).Decode(&patch); {
 	case err != nil:
@@ -150,9 +154,18 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusConflict, metav1.StatusReasonConflict)
 		return
 	}
-	merge(o, patch)
+	if r.Header.Get("Content-Type") == string(types.StrategicMergePatchType) {
+		patched, err := strategicpatch.StrategicMergeMapPatch(o, patch, corev1.Service{})
+		if err != nil {
+			refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+			return
+		}
+		s.objects[at], o = patched, patched
+	} else {
+		merge(o, patch)
+	}
 	s.version++
-	have["resourceVersion"] = strconv.Itoa(s.version)
+	o["metadata"].(map[string]any)["resourceVersion"] = strconv.Itoa(s.version)
 	s.patched = append(s.patched, r.URL.Path)
 	_ = json.NewEncoder(w).Encode(o)
 }

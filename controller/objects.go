@@ -33,7 +33,8 @@ func (s *syncer) writePools(ctx context.Context, d decision) error {
 			condition.Message = fmt.Sprintf("the pool goes when its %d addresses are given back, and gives no new ones; they are held by %s", held, holders(u.Holders))
 		}
 		// The finalizer stands before the status says that the pool is in use.
-		if err := s.cluster.SetPoolFinalizer(ctx, p, held > 0); err != nil {
+		p, err := s.cluster.SetPoolFinalizer(ctx, p, held > 0)
+		if err != nil {
 			return err
 		}
 		status := poolStatus(u, condition)

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	corev1 "k8s.io/api/core/v1"
@@ -84,4 +86,71 @@ func TestReleaseWaitsForThePool(t *testing.T) {
 		t.Fatalf("the pool remembers nothing, and these were written: %v", landed)
 	}
 	kicked(t, kicks)
+}
+
+// released is a pool that remembers who gave back 192.0.2.1, 192.0.2.2 and so on, and keeps them for an hour.
+func released(by ...string) *v1beta1.IPAddressPool {
+	p := lan()
+	p.Spec.ReuseDelay = &metav1.Duration{Duration: time.Hour}
+	for i, name := range by {
+		p.Status.Released = append(p.Status.Released, v1beta1.ReleasedAddress{
+			Address: fmt.Sprintf("192.0.2.%d", i+1), Service: "default/" + name, UID: "uid-" + name, Time: metav1.Now().Rfc3339Copy(),
+		})
+	}
+	return p
+}
+
+// TestMemoryIsNotOverwritten: a new leader whose cache lags writes no pool that its
+// predecessor has told to remember more.
+func TestMemoryIsNotOverwritten(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	server.put(t, poolsPath, released("a"))
+	server.put(t, servicesPath, leaving("web", "192.0.2.9"))
+	s, kicks := newSyncer(t, server)
+	server.put(t, poolsPath, released("a", "b"))
+	if err := s.sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var pool v1beta1.IPAddressPool
+	if server.get(t, poolsPath+"/lan", &pool); len(pool.Status.Released) != 2 || pool.Status.Released[1].Address != "192.0.2.2" {
+		t.Errorf("the pool remembers %v", pool.Status.Released)
+	}
+	kicked(t, kicks)
+	for _, remembers := range []int{3, 3} {
+		if err := s.cluster.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if server.get(t, poolsPath+"/lan", &pool); len(pool.Status.Released) != remembers {
+			t.Errorf("the pool remembers %v", pool.Status.Released)
+		}
+	}
+	var web corev1.Service
+	if server.get(t, servicesPath+"/web", &web); len(web.Finalizers) > 0 {
+		t.Errorf("all is remembered, and the Service is held up: %v", server.landed())
+	}
+}
+
+// TestRefreshedPools: what a pool was told to remember last, a new leader gives to nobody else.
+func TestRefreshedPools(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	pool := released()
+	pool.Spec.Addresses = []string{"192.0.2.1/32"}
+	server.put(t, poolsPath, pool)
+	server.put(t, servicesPath, loadBalancer("web"))
+	s, _ := newSyncer(t, server)
+	pool.Status = released("a").Status
+	server.put(t, poolsPath, pool)
+	if err := s.cluster.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var web corev1.Service
+	if server.get(t, servicesPath+"/web", &web); len(web.Status.LoadBalancer.Ingress) > 0 {
+		t.Errorf("was given %v, which waits for reuseDelay", web.Status.LoadBalancer.Ingress)
+	}
 }
