@@ -31,6 +31,9 @@ func (s *syncer) writeFloatingIPs(ctx context.Context, d decision) error {
 		owned := &d.result.FloatingIPs[i]
 		writes = append(writes, floatingWrite{objects[owned.FloatingIP], owned})
 	}
+	if !d.remembered {
+		writes = slices.DeleteFunc(writes, floatingWrite.loses)
+	}
 	return errors.Join(each(ctx, s.overtook, writes, s.writeFloatingIP), each(ctx, s.overtook, d.result.Keep, s.keep))
 }
 

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func (s *syncer) writePools(ctx context.Context, d decision) error {
+func (s *syncer) writePools(ctx context.Context, d decision, pools []*v1beta1.IPAddressPool) error {
 	usages, ranges, conflicts := map[string]ipam.Usage{}, map[string][]lb.Range{}, s.conflicts()
 	for _, u := range d.result.Pools {
 		usages[u.Pool] = u
@@ -23,7 +23,7 @@ func (s *syncer) writePools(ctx context.Context, d decision) error {
 	for _, p := range d.state.Pools {
 		ranges[p.Name] = p.Ranges
 	}
-	return each(ctx, s.overtook, d.objects.Pools, func(ctx context.Context, p *v1beta1.IPAddressPool) error {
+	return each(ctx, s.overtook, pools, func(ctx context.Context, p *v1beta1.IPAddressPool) error {
 		u := usages[p.Name]
 		object := lb.Object{Kind: config.KindPool, Name: p.Name}
 		condition := valid(object, d.problems)

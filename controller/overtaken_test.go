@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -152,5 +154,47 @@ func TestRefreshedPools(t *testing.T) {
 	var web corev1.Service
 	if server.get(t, servicesPath+"/web", &web); len(web.Status.LoadBalancer.Ingress) > 0 {
 		t.Errorf("was given %v, which waits for reuseDelay", web.Status.LoadBalancer.Ingress)
+	}
+}
+
+// TestMoveWaitsForThePool: while a pool cannot be written nobody loses an address that it
+// would have to remember, and others get theirs. When it can be, it is written first.
+func TestMoveWaitsForThePool(t *testing.T) {
+	const floatingPath, pool = "/apis/holdfast.dev/v1beta1/namespaces/default/floatingips", poolsPath + "/lan"
+	const moves, arrives, dissolves = servicesPath + "/moves", servicesPath + "/arrives", floatingPath + "/dissolves"
+	server := &apiServer{objects: map[string]map[string]any{}, fail: map[string]bool{pool + "/status": true}}
+	cut := lan()
+	cut.Spec.Addresses = []string{"192.0.2.128/25"}
+	server.put(t, poolsPath, cut)
+	renewed := loadBalancer("moves", "192.0.2.1")
+	metav1.SetMetaDataAnnotation(&renewed.ObjectMeta, config.AnnotationRenew, "true")
+	server.put(t, servicesPath, renewed)
+	server.put(t, servicesPath, loadBalancer("arrives"))
+	server.put(t, floatingPath, &v1beta1.FloatingIP{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "dissolves", UID: "uid-dissolves", DeletionTimestamp: new(metav1.Now()), Finalizers: []string{v1beta1.FinalizerAddress},
+		},
+		Status: v1beta1.FloatingIPStatus{Addresses: []string{"192.0.2.129"}},
+	})
+	s, _ := newSyncer(t, server)
+	if err := s.sync(t.Context()); err == nil {
+		t.Fatal("the pool was not written, and that is no error")
+	}
+	landed := server.landed()
+	if !hasPatched(landed, arrives) || hasPatched(landed, moves) || hasPatched(landed, dissolves) {
+		t.Errorf("the pool remembers nothing, and these were written: %v", landed)
+	}
+	server.mu.Lock()
+	server.fail = nil
+	server.mu.Unlock()
+	if err := s.sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	landed = server.landed()
+	remembered := slices.Index(landed, pool+"/status")
+	for _, at := range []string{moves, dissolves} {
+		if remembered < 0 || hasPatched(landed[:remembered], at) || !hasPatched(landed[remembered:], at) {
+			t.Errorf("%s was not written after the pool: %v", at, landed)
+		}
 	}
 }

@@ -57,6 +57,9 @@ func (s *syncer) writeServices(ctx context.Context, d decision) error {
 		writes = append(writes, serviceWrite{services[a.Service], d.state.Services[i].Wish, a, problems[a.Service], doors[a.Service]})
 	}
 	s.remind(writes)
+	if !d.remembered {
+		writes = slices.DeleteFunc(writes, serviceWrite.loses)
+	}
 	return each(ctx, s.overtook, writes, s.writeService)
 }
 

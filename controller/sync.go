@@ -63,6 +63,8 @@ type decision struct {
 	state    lb.State
 	problems []lb.Problem
 	result   ipam.Result
+	// remembered: what is given back stands in the pools' statuses.
+	remembered bool
 }
 
 // sync assigns addresses and writes what changed. What it decides and writes depends on nothing from the
@@ -80,14 +82,13 @@ func (s *syncer) sync(ctx context.Context) error {
 	s.recheck(d.result.Recheck)
 
 	s.overtaken = 0
-	// Addresses first: they are what somebody waits for.
-	errs := []error{s.writeServices(ctx, d), s.writeFloatingIPs(ctx, d)}
-	before := s.overtaken
-	err := s.writePools(ctx, d)
-	remembered := err == nil && s.overtaken == before
-	errs = append(errs, err, s.writeOthers(ctx, d))
-	if remembered {
-		// Only when the pools remember what was given back may those who had it go.
+	// Only when the pools remember what is given back may those who had it lose it.
+	giving, others := d.pools()
+	err := s.writePools(ctx, d, giving)
+	d.remembered = err == nil && s.overtaken == 0
+	// Then addresses: they are what somebody waits for.
+	errs := []error{err, s.writeServices(ctx, d), s.writeFloatingIPs(ctx, d), s.writePools(ctx, d, others), s.writeOthers(ctx, d)}
+	if d.remembered {
 		errs = append(errs, s.releaseServices(ctx, d))
 	}
 	if s.overtaken > 0 {
