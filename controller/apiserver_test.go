@@ -212,7 +212,7 @@ func newSyncer(t *testing.T, server *apiServer) (*syncer, chan struct{}) {
 	}
 	return &syncer{
 		cluster: cluster, options: config.Options{Default: true}, log: log, kick: kick,
-		conflicts: func() map[netip.Addr]conflict { return nil },
+		conflicts: func() (map[netip.Addr]conflict, bool) { return nil, true },
 	}, kicks
 }
 

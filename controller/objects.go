@@ -16,7 +16,8 @@ import (
 )
 
 func (s *syncer) writePools(ctx context.Context, d decision, pools []*v1beta1.IPAddressPool) error {
-	usages, ranges, conflicts := map[string]ipam.Usage{}, map[string][]lb.Range{}, s.conflicts()
+	usages, ranges := map[string]ipam.Usage{}, map[string][]lb.Range{}
+	conflicts, known := s.conflicts()
 	for _, u := range d.result.Pools {
 		usages[u.Pool] = u
 	}
@@ -42,14 +43,14 @@ func (s *syncer) writePools(ctx context.Context, d decision, pools []*v1beta1.IP
 		var over []string
 		if stands {
 			status.Conditions = append(status.Conditions, contested)
-		} else {
+		} else if known {
 			over = append(over, contested.Type)
 		}
 		said, err := s.cluster.UpdatePool(ctx, p, status, over...)
 		s.say(object, p.UID, p.Status.Conditions, condition, said)
 		if stands {
 			s.say(object, p.UID, p.Status.Conditions, contested, said)
-		} else if said && meta.FindStatusCondition(p.Status.Conditions, contested.Type) != nil {
+		} else if said && known && meta.FindStatusCondition(p.Status.Conditions, contested.Type) != nil {
 			s.cluster.Event(object, p.UID, true, lb.AddressFree, "no other machine claims an address of the pool any more")
 		}
 		return err

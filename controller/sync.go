@@ -39,8 +39,8 @@ type syncer struct {
 	reminded map[types.UID]time.Time
 	// ages are when the addresses were released that pools remember.
 	ages ages
-	// conflicts returns who else claims addresses of ours.
-	conflicts func() map[netip.Addr]conflict
+	// conflicts returns who else claims addresses of ours, and whether that is known yet.
+	conflicts func() (map[netip.Addr]conflict, bool)
 	// kick asks for another run; due fires when a quarantine ends.
 	kick func()
 	due  *time.Timer
