@@ -59,12 +59,15 @@ func (c *conflicts) sync(context.Context) error {
 	return nil
 }
 
-// all returns the conflicts as read last.
-func (c *conflicts) all() map[netip.Addr]conflict {
+// begin forgets what an earlier time as the leader left.
+func (c *conflicts) begin() { c.last.Store(nil) }
+
+// all returns the conflicts as read last; false before they were read.
+func (c *conflicts) all() (map[netip.Addr]conflict, bool) {
 	if last := c.last.Load(); last != nil {
-		return *last
+		return *last, true
 	}
-	return nil
+	return nil, false
 }
 
 // read returns what speakers say that still have a say: their nodes are not given up,

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/clocktest"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -118,5 +119,41 @@ func TestFree(t *testing.T) {
 	c, _ := free(ranges, ipam.Usage{}, all(many...))
 	if want := "192.0.2.8 is claimed by 02:00:00:00:00:09, seen by node w1; and 3 more" + free1; len(c.Message) > 1024 || c.Message[len(c.Message)-len(want):] != want {
 		t.Errorf("of many: %s", c.Message)
+	}
+}
+
+// TestConflictsNotReadYet: a new leader leaves a pool's condition on who claims its
+// addresses alone until it knows what the speakers say.
+func TestConflictsNotReadYet(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	pool := lan()
+	pool.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressesFree, Status: metav1.ConditionFalse, Reason: string(lb.AddressConflict)}}
+	server.put(t, poolsPath, pool)
+	s, kicks := newSyncer(t, server)
+	c := &conflicts{cluster: s.cluster, changed: s.kick}
+	s.conflicts = c.all
+	expect := func(stands bool, when string) {
+		t.Helper()
+		if err := s.sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var pool v1beta1.IPAddressPool
+		server.get(t, poolsPath+"/lan", &pool)
+		if got := meta.FindStatusCondition(pool.Status.Conditions, v1beta1.ConditionAddressesFree) != nil; got != stands {
+			t.Errorf("%s: the condition stands: %v", when, got)
+		}
+		if !meta.IsStatusConditionTrue(pool.Status.Conditions, v1beta1.ConditionValid) {
+			t.Errorf("%s: the pool was not written", when)
+		}
+	}
+	expect(true, "before the speakers' words were read")
+	if err := c.sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	kicked(t, kicks)
+	expect(false, "nobody claims anything")
+	c.begin()
+	if _, known := c.all(); known {
+		t.Error("a leader knows what it read when it led before")
 	}
 }

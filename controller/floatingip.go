@@ -31,7 +31,10 @@ func (s *syncer) writeFloatingIPs(ctx context.Context, d decision) error {
 		owned := &d.result.FloatingIPs[i]
 		writes = append(writes, floatingWrite{objects[owned.FloatingIP], owned})
 	}
-	return errors.Join(each(ctx, s.log, writes, s.writeFloatingIP), each(ctx, s.log, d.result.Keep, s.keep))
+	if !d.remembered {
+		writes = slices.DeleteFunc(writes, floatingWrite.loses)
+	}
+	return errors.Join(each(ctx, s.overtook, writes, s.writeFloatingIP), each(ctx, s.overtook, d.result.Keep, s.keep))
 }
 
 // writeFloatingIP writes spec and finalizer first: what stands in the status is

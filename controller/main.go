@@ -95,6 +95,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group.Go(func() error {
 		for {
 			err := cluster.Lead(ctx, identity(), func(ctx context.Context) error {
+				contested.begin()
 				if !s.withdraw {
 					return lead(ctx, s, log, cluster, work.Run, claims.Run)
 				}

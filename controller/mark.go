@@ -68,7 +68,7 @@ func (w *withdrawer) served(c scene) map[lb.Key]bool {
 func (w *withdrawer) write(ctx context.Context, pods []backend, one func(context.Context, backend) (bool, error)) (done []backend, all bool, err error) {
 	var mu sync.Mutex
 	all = true
-	err = each(ctx, w.log, pods, func(ctx context.Context, b backend) error {
+	err = each(ctx, w.overtook, pods, func(ctx context.Context, b backend) error {
 		wrote, err := one(ctx, b)
 		mu.Lock()
 		defer mu.Unlock()
@@ -86,6 +86,9 @@ func (w *withdrawer) write(ctx context.Context, pods []backend, one func(context
 	})
 	return done, all, err
 }
+
+// overtook logs what is looked at again in the next run, which comes soon while a node is spoken against.
+func (w *withdrawer) overtook(err error) { w.log.Debug("overtaken, will look again", "error", err) }
 
 // restore takes back what was written to the pods of nodes that live after all.
 func (w *withdrawer) restore(ctx context.Context, c scene) error {

@@ -15,15 +15,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func (s *syncer) writePools(ctx context.Context, d decision) error {
-	usages, ranges, conflicts := map[string]ipam.Usage{}, map[string][]lb.Range{}, s.conflicts()
+func (s *syncer) writePools(ctx context.Context, d decision, pools []*v1beta1.IPAddressPool) error {
+	usages, ranges := map[string]ipam.Usage{}, map[string][]lb.Range{}
+	conflicts, known := s.conflicts()
 	for _, u := range d.result.Pools {
 		usages[u.Pool] = u
 	}
 	for _, p := range d.state.Pools {
 		ranges[p.Name] = p.Ranges
 	}
-	return each(ctx, s.log, d.objects.Pools, func(ctx context.Context, p *v1beta1.IPAddressPool) error {
+	return each(ctx, s.overtook, pools, func(ctx context.Context, p *v1beta1.IPAddressPool) error {
 		u := usages[p.Name]
 		object := lb.Object{Kind: config.KindPool, Name: p.Name}
 		condition := valid(object, d.problems)
@@ -33,7 +34,8 @@ func (s *syncer) writePools(ctx context.Context, d decision) error {
 			condition.Message = fmt.Sprintf("the pool goes when its %d addresses are given back, and gives no new ones; they are held by %s", held, holders(u.Holders))
 		}
 		// The finalizer stands before the status says that the pool is in use.
-		if err := s.cluster.SetPoolFinalizer(ctx, p, held > 0); err != nil {
+		p, err := s.cluster.SetPoolFinalizer(ctx, p, held > 0)
+		if err != nil {
 			return err
 		}
 		status := poolStatus(u, condition)
@@ -41,14 +43,14 @@ func (s *syncer) writePools(ctx context.Context, d decision) error {
 		var over []string
 		if stands {
 			status.Conditions = append(status.Conditions, contested)
-		} else {
+		} else if known {
 			over = append(over, contested.Type)
 		}
 		said, err := s.cluster.UpdatePool(ctx, p, status, over...)
 		s.say(object, p.UID, p.Status.Conditions, condition, said)
 		if stands {
 			s.say(object, p.UID, p.Status.Conditions, contested, said)
-		} else if said && meta.FindStatusCondition(p.Status.Conditions, contested.Type) != nil {
+		} else if said && known && meta.FindStatusCondition(p.Status.Conditions, contested.Type) != nil {
 			s.cluster.Event(object, p.UID, true, lb.AddressFree, "no other machine claims an address of the pool any more")
 		}
 		return err
@@ -92,15 +94,15 @@ func poolStatus(u ipam.Usage, condition metav1.Condition) v1beta1.IPAddressPoolS
 func (s *syncer) writeOthers(ctx context.Context, d decision) error {
 	o, problems := d.objects, d.problems
 	return errors.Join(
-		each(ctx, s.log, o.L2Advertisements, func(ctx context.Context, a *v1beta1.L2Advertisement) error {
+		each(ctx, s.overtook, o.L2Advertisements, func(ctx context.Context, a *v1beta1.L2Advertisement) error {
 			return s.writeValid(lb.Object{Kind: config.KindL2Advertisement, Name: a.Name}, a.UID, a.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdateL2Advertisement(ctx, a, c) })
 		}),
-		each(ctx, s.log, o.BGPAdvertisements, func(ctx context.Context, a *v1beta1.BGPAdvertisement) error {
+		each(ctx, s.overtook, o.BGPAdvertisements, func(ctx context.Context, a *v1beta1.BGPAdvertisement) error {
 			return s.writeValid(lb.Object{Kind: config.KindBGPAdvertisement, Name: a.Name}, a.UID, a.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdateBGPAdvertisement(ctx, a, c) })
 		}),
-		each(ctx, s.log, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error {
+		each(ctx, s.overtook, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error {
 			return s.writeValid(lb.Object{Kind: config.KindPeer, Name: p.Name}, p.UID, p.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdatePeer(ctx, p, c) })
 		}),

@@ -57,7 +57,10 @@ func (s *syncer) writeServices(ctx context.Context, d decision) error {
 		writes = append(writes, serviceWrite{services[a.Service], d.state.Services[i].Wish, a, problems[a.Service], doors[a.Service]})
 	}
 	s.remind(writes)
-	return each(ctx, s.log, writes, s.writeService)
+	if !d.remembered {
+		writes = slices.DeleteFunc(writes, serviceWrite.loses)
+	}
+	return each(ctx, s.overtook, writes, s.writeService)
 }
 
 // remind says again why Services wait, for Events are forgotten after an hour and
@@ -213,7 +216,7 @@ func (s *syncer) releaseServices(ctx context.Context, d decision) error {
 			leaving = append(leaving, sv)
 		}
 	}
-	return each(ctx, s.log, leaving, func(ctx context.Context, sv *corev1.Service) error {
+	return each(ctx, s.overtook, leaving, func(ctx context.Context, sv *corev1.Service) error {
 		u := k8s.ServiceUpdate{Service: sv, SetAddresses: true, RemoveConditions: ourConditions}
 		if !shows(sv) {
 			u.Annotations = map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: ""}

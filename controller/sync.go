@@ -21,6 +21,9 @@ import (
 // round trip, few enough not to crowd out others at the API server.
 const writers = 16
 
+// overtakenWait is until the watch shows what a write was overtaken by.
+const overtakenWait = 200 * time.Millisecond
+
 // syncer is one run of the controller: read, assign, write.
 type syncer struct {
 	cluster *k8s.Cluster
@@ -36,11 +39,13 @@ type syncer struct {
 	reminded map[types.UID]time.Time
 	// ages are when the addresses were released that pools remember.
 	ages ages
-	// conflicts returns who else claims addresses of ours.
-	conflicts func() map[netip.Addr]conflict
+	// conflicts returns who else claims addresses of ours, and whether that is known yet.
+	conflicts func() (map[netip.Addr]conflict, bool)
 	// kick asks for another run; due fires when a quarantine ends.
 	kick func()
 	due  *time.Timer
+	// overtaken counts this run's writes that did not land.
+	overtaken int
 }
 
 // outcome is what one run decided, for metrics and /debug/state.
@@ -58,6 +63,8 @@ type decision struct {
 	state    lb.State
 	problems []lb.Problem
 	result   ipam.Result
+	// remembered: what is given back stands in the pools' statuses.
+	remembered bool
 }
 
 // sync assigns addresses and writes what changed. What it decides and writes depends on nothing from the
@@ -74,13 +81,19 @@ func (s *syncer) sync(ctx context.Context) error {
 	s.last.Store(&outcome{d.result, d.problems, s.ledger.Carried()})
 	s.recheck(d.result.Recheck)
 
-	// Addresses first: they are what somebody waits for.
-	errs := []error{s.writeServices(ctx, d), s.writeFloatingIPs(ctx, d)}
-	remembered := s.writePools(ctx, d)
-	errs = append(errs, remembered, s.writeOthers(ctx, d))
-	if remembered == nil {
-		// Only when the pools remember what was given back may those who had it go.
+	s.overtaken = 0
+	// Only when the pools remember what is given back may those who had it lose it.
+	giving, others := d.pools()
+	err := s.writePools(ctx, d, giving)
+	d.remembered = err == nil && s.overtaken == 0
+	// Then addresses: they are what somebody waits for.
+	errs := []error{err, s.writeServices(ctx, d), s.writeFloatingIPs(ctx, d), s.writePools(ctx, d, others), s.writeOthers(ctx, d)}
+	if d.remembered {
 		errs = append(errs, s.releaseServices(ctx, d))
+	}
+	if s.overtaken > 0 {
+		// The watch need not kick: what overtook us may be a condition that nothing is decided by.
+		time.AfterFunc(overtakenWait, s.kick)
 	}
 	return errors.Join(errs...)
 }
@@ -106,23 +119,30 @@ func (s *syncer) ready() error {
 
 func (s *syncer) debug() any { return s.last.Load() }
 
+// overtook notes a write that did not land, since the object changed or went meanwhile.
+func (s *syncer) overtook(err error) {
+	s.log.Debug("overtaken, will decide again", "error", err)
+	s.overtaken++
+}
+
 // each runs write for every item, some side by side, and joins what went wrong.
-// An object that changed or went meanwhile is no error: the watch will kick.
-func each[T any](ctx context.Context, log *slog.Logger, items []T, write func(context.Context, T) error) error {
+// An object that changed or went meanwhile is no error: it is told to overtook, one at a time.
+func each[T any](ctx context.Context, overtook func(error), items []T, write func(context.Context, T) error) error {
 	var group errgroup.Group
 	group.SetLimit(writers)
 	errs := make([]error, len(items))
 	for i, item := range items {
 		group.Go(func() error {
-			err := write(ctx, item)
-			if k8s.Overtaken(err) {
-				log.Debug("overtaken, will decide again", "error", err)
-				return nil
-			}
-			errs[i] = err
+			errs[i] = write(ctx, item)
 			return nil
 		})
 	}
 	_ = group.Wait() // every error is in errs
+	for i, err := range errs {
+		if k8s.Overtaken(err) {
+			overtook(err)
+			errs[i] = nil
+		}
+	}
 	return errors.Join(errs...)
 }

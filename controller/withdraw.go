@@ -162,7 +162,7 @@ func (w *withdrawer) look(ctx context.Context, nodes []string) error {
 	for _, node := range nodes {
 		leases = append(leases, &lease{node: node})
 	}
-	err := each(ctx, w.log, leases, func(ctx context.Context, l *lease) (err error) {
+	err := each(ctx, w.overtook, leases, func(ctx context.Context, l *lease) (err error) {
 		l.renewed, err = w.cluster.NodeRenewed(ctx, l.node)
 		return err
 	})

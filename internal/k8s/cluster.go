@@ -238,9 +238,10 @@ func (k *Cluster) PeerUID(name string) types.UID {
 	return ""
 }
 
-// Refresh lists Services from the API server itself, past every cache, and
-// overlays what the watch does not show yet. A new leader needs it: what its
-// predecessor wrote last must not be decided again.
+// Refresh lists Services and pools from the API server itself, past every cache,
+// and overlays what the watch does not show yet. A new leader needs it: what its
+// predecessor wrote last must not be decided again, and what a pool was told to
+// remember last must not be given to others.
 func (k *Cluster) Refresh(ctx context.Context) error {
 	list, err := k.clients.kube.CoreV1().Services("").List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -248,6 +249,13 @@ func (k *Cluster) Refresh(ctx context.Context) error {
 	}
 	for i := range list.Items {
 		k.services.wrote(&list.Items[i])
+	}
+	pools := &v1beta1.IPAddressPoolList{}
+	if err := k.clients.holdfast.Get().Resource("ipaddresspools").Do(ctx).Into(pools); err != nil {
+		return fmt.Errorf("list ipaddresspools: %w", err)
+	}
+	for i := range pools.Items {
+		k.pools.wrote(&pools.Items[i])
 	}
 	return nil
 }

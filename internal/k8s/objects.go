@@ -16,7 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// UpdatePool writes what differs of a pool's status, and removes conditions of these types.
+// UpdatePool writes what differs of a pool's status, and removes conditions of these types. The write
+// fails if the pool has changed since it was read: what others added to its memory must not be lost.
 func (k *Cluster) UpdatePool(ctx context.Context, p *v1beta1.IPAddressPool, want v1beta1.IPAddressPoolStatus, remove ...string) (bool, error) {
 	have := slices.DeleteFunc(slices.Clone(p.Status.Conditions), func(c metav1.Condition) bool { return slices.Contains(remove, c.Type) })
 	want.Conditions = merged(have, want.Conditions, p.Generation)
@@ -27,14 +28,16 @@ func (k *Cluster) UpdatePool(ctx context.Context, p *v1beta1.IPAddressPool, want
 	if err != nil {
 		return false, err
 	}
-	return true, patchOwn(ctx, k, k.pools, "ipaddresspools", p, "status", patch)
+	patch["metadata"] = map[string]any{"resourceVersion": p.ResourceVersion}
+	_, err = patchOwn(ctx, k, k.pools, "ipaddresspools", p, "status", patch)
+	return err == nil, err
 }
 
-// SetPoolFinalizer has our finalizer stand on a pool, or removes it.
-func (k *Cluster) SetPoolFinalizer(ctx context.Context, p *v1beta1.IPAddressPool, inUse bool) error {
+// SetPoolFinalizer has our finalizer stand on a pool, or removes it. It returns the pool as it is then.
+func (k *Cluster) SetPoolFinalizer(ctx context.Context, p *v1beta1.IPAddressPool, inUse bool) (*v1beta1.IPAddressPool, error) {
 	finalizers, changed := withFinalizer(p, v1beta1.FinalizerAddress, inUse)
 	if !changed {
-		return nil
+		return p, nil
 	}
 	return patchOwn(ctx, k, k.pools, "ipaddresspools", p, "", map[string]any{
 		"metadata": map[string]any{"resourceVersion": p.ResourceVersion, "finalizers": finalizers},
@@ -52,7 +55,8 @@ func (k *Cluster) UpdateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, w
 		return false, err
 	}
 	patch["metadata"] = map[string]any{"resourceVersion": f.ResourceVersion}
-	return true, patchOwn(ctx, k, k.floatingIPs, "floatingips", f, "status", patch)
+	_, err = patchOwn(ctx, k, k.floatingIPs, "floatingips", f, "status", patch)
+	return err == nil, err
 }
 
 // UpdateFloatingIPSpec writes what must outlive the status: the addresses that
@@ -74,7 +78,8 @@ func (k *Cluster) UpdateFloatingIPSpec(ctx context.Context, f *v1beta1.FloatingI
 	}
 	metadata["resourceVersion"] = f.ResourceVersion
 	patch["metadata"] = metadata
-	return patchOwn(ctx, k, k.floatingIPs, "floatingips", f, "", patch)
+	_, err := patchOwn(ctx, k, k.floatingIPs, "floatingips", f, "", patch)
+	return err
 }
 
 // CreateFloatingIP makes a FloatingIP; it is no error if one of the name exists.
@@ -179,7 +184,8 @@ func updateConditions[S any, T ownKind[S]](ctx context.Context, k *Cluster, view
 	if reflect.DeepEqual(have, after) {
 		return false, nil
 	}
-	return true, patchOwn(ctx, k, view, resource, o, "status", map[string]any{"status": v1beta1.Status{Conditions: after}})
+	_, err := patchOwn(ctx, k, view, resource, o, "status", map[string]any{"status": v1beta1.Status{Conditions: after}})
+	return err == nil, err
 }
 
 // merged returns have with the wanted conditions in place of those of their type.
@@ -195,11 +201,11 @@ func merged(have, want []metav1.Condition, generation int64) []metav1.Condition 
 	return out
 }
 
-// patchOwn sends a JSON merge patch of an object of our group and overlays the answer.
-func patchOwn[S any, T ownKind[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T, subresource string, patch any) error {
+// patchOwn sends a JSON merge patch of an object of our group, and overlays and returns the answer.
+func patchOwn[S any, T ownKind[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T, subresource string, patch any) (T, error) {
 	body, err := json.Marshal(patch)
 	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
+		return nil, fmt.Errorf("encode patch: %w", err)
 	}
 	after := T(new(S))
 	request := k.clients.holdfast.Patch(types.MergePatchType).NamespaceIfScoped(o.GetNamespace(), o.GetNamespace() != "").Resource(resource).Name(o.GetName()).Body(body)
@@ -207,8 +213,8 @@ func patchOwn[S any, T ownKind[S]](ctx context.Context, k *Cluster, view *View[T
 		request = request.SubResource(subresource)
 	}
 	if err := request.Do(ctx).Into(after); err != nil {
-		return fmt.Errorf("patch %s %s: %w", resource, o.GetName(), err)
+		return nil, fmt.Errorf("patch %s %s: %w", resource, o.GetName(), err)
 	}
 	view.wrote(after)
-	return nil
+	return after, nil
 }

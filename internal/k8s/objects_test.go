@@ -102,6 +102,45 @@ func TestUpdatePoolConditions(t *testing.T) {
 	}
 }
 
+// TestPoolVersions: each write of a pool fails if the pool has changed, and what follows
+// on the finalizer is not overtaken by that.
+func TestPoolVersions(t *testing.T) {
+	var sent []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		sent = append(sent, string(body))
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"apiVersion":"holdfast.dev/v1beta1","kind":"IPAddressPool","metadata":{"name":"p","resourceVersion":"8"}}`)
+	}))
+	defer server.Close()
+	clients, err := ClientsFor(&rest.Config{Host: server.URL}, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := New(clients, Config{Kick: func() {}, KickStates: func() {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := k.SetPoolFinalizer(t.Context(), &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p", ResourceVersion: "7"}}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if wrote, err := k.UpdatePool(t.Context(), p, v1beta1.IPAddressPoolStatus{AssignedIPv4: 1}); err != nil || !wrote {
+		t.Fatal(wrote, err)
+	}
+	var versions []string
+	for _, body := range sent {
+		var patch struct{ Metadata metav1.ObjectMeta }
+		if err := json.Unmarshal([]byte(body), &patch); err != nil {
+			t.Fatal(err)
+		}
+		versions = append(versions, patch.Metadata.ResourceVersion)
+	}
+	if diff := cmp.Diff([]string{"7", "8"}, versions); diff != "" {
+		t.Errorf("versions of the patches (-want +got):\n%s", diff)
+	}
+}
+
 // A pool of a /64 has more addresses than a float64 counts, and an API server takes
 // nothing else than an int64.
 func TestStatusPatchCountsALargePool(t *testing.T) {

@@ -39,8 +39,9 @@ type ServiceUpdate struct {
 }
 
 // UpdateService writes the difference between what stands on a Service and what
-// should. It reports whether anything was written. An error that the API calls a
-// conflict means that the Service changed meanwhile; the watch will kick.
+// should. It reports whether anything was written. An error that is Overtaken means
+// that the Service changed meanwhile: decide again, and soon, since the watch kicks only
+// for a change that decides anything.
 func (k *Cluster) UpdateService(ctx context.Context, u ServiceUpdate) (bool, error) {
 	patch := u.patch(metav1.Now())
 	if patch == nil {

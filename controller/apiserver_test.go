@@ -1,0 +1,231 @@
+package main
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/client-go/rest"
+)
+
+const poolsPath, servicesPath = "/apis/holdfast.dev/v1beta1/ipaddresspools", "/api/v1/namespaces/default/services"
+
+var kinds = map[string]string{
+	"services": "Service", "namespaces": "Namespace", "nodes": "Node", "daemonsets": "DaemonSet", "ipaddresspools": "IPAddressPool", "floatingips": "FloatingIP",
+	"l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "speakerstates": "SpeakerState",
+}
+
+// apiServer lists objects and takes patches of them. Its watches show nothing,
+// as those of one that is far behind.
+type apiServer struct {
+	mu      sync.Mutex
+	objects map[string]map[string]any
+	version int
+	// patched are the paths of the patches that landed, in their order.
+	patched []string
+	// fail names the paths at which patches fail.
+	fail map[string]bool
+}
+
+// put creates an object, or overwrites it as somebody else may.
+func (s *apiServer) put(t *testing.T, collection string, o metav1.Object) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	o.SetResourceVersion(strconv.Itoa(s.version))
+	body, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var object map[string]any
+	if err := json.Unmarshal(body, &object); err != nil {
+		t.Fatal(err)
+	}
+	object["apiVersion"], object["kind"] = groupVersion(collection), kinds[path.Base(collection)]
+	s.objects[collection+"/"+o.GetName()] = object
+}
+
+// get reads an object into o.
+func (s *apiServer) get(t *testing.T, at string, o any) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	body, err := json.Marshal(s.objects[at])
+	if err == nil {
+		err = json.Unmarshal(body, o)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// landed takes the paths of the patches that landed since it was called last.
+func (s *apiServer) landed() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.patched
+	s.patched = nil
+	return out
+}
+
+func groupVersion(at string) string {
+	if rest, core := strings.CutPrefix(at, "/api/"); core {
+		return strings.Split(rest, "/")[0]
+	}
+	return strings.Join(strings.Split(at, "/")[2:4], "/")
+}
+
+func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	query := r.URL.Query()
+	switch {
+	case query.Get("sendInitialEvents") != "":
+		refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+	case query.Get("watch") != "":
+		w.WriteHeader(http.StatusOK)
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	case r.Method == http.MethodGet:
+		s.list(w, r)
+	case r.Method == http.MethodPatch:
+		s.patch(w, r)
+	default:
+		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden)
+	}
+}
+
+func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: reason, Code: int32(code),
+	})
+}
+
+func (s *apiServer) list(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	items := []any{}
+	for at, o := range s.objects {
+		if path.Base(path.Dir(at)) == path.Base(r.URL.Path) {
+			items = append(items, o)
+		}
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"apiVersion": groupVersion(r.URL.Path), "kind": kinds[path.Base(r.URL.Path)] + "List", "items": items,
+		"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)},
+	})
+}
+
+func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := strings.TrimSuffix(r.URL.Path, "/status")
+	o, stands := s.objects[at]
+	var patch map[string]any
+	switch err := json.NewDecoder(r.Body).Decode(&patch); {
+	case err != nil:
+		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+		return
+	case s.fail[r.URL.Path]:
+		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError)
+		return
+	case !stands:
+		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+		return
+	}
+	have := o["metadata"].(map[string]any)
+	if m, _ := patch["metadata"].(map[string]any); m["resourceVersion"] != nil && m["resourceVersion"] != have["resourceVersion"] {
+		refuse(w, http.StatusConflict, metav1.StatusReasonConflict)
+		return
+	}
+	if r.Header.Get("Content-Type") == string(types.StrategicMergePatchType) {
+		patched, err := strategicpatch.StrategicMergeMapPatch(o, patch, corev1.Service{})
+		if err != nil {
+			refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+			return
+		}
+		s.objects[at], o = patched, patched
+	} else {
+		merge(o, patch)
+	}
+	s.version++
+	o["metadata"].(map[string]any)["resourceVersion"] = strconv.Itoa(s.version)
+	s.patched = append(s.patched, r.URL.Path)
+	_ = json.NewEncoder(w).Encode(o)
+}
+
+// merge applies a JSON merge patch (RFC 7396).
+func merge(o, patch map[string]any) {
+	for name, to := range patch {
+		from, isMap := o[name].(map[string]any)
+		switch within, both := to.(map[string]any); {
+		case to == nil:
+			delete(o, name)
+		case isMap && both:
+			merge(from, within)
+		default:
+			o[name] = to
+		}
+	}
+}
+
+// newSyncer returns one whose cluster shows what the server has by now, and who is kicked.
+func newSyncer(t *testing.T, server *apiServer) (*syncer, chan struct{}) {
+	t.Helper()
+	h := httptest.NewServer(server)
+	t.Cleanup(h.Close)
+	clients, err := k8s.ClientsFor(&rest.Config{Host: h.URL}, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	cluster, err := k8s.New(clients, k8s.Config{Log: log, Kick: func() {}, KickStates: func() {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = cluster.Run(t.Context()) }()
+	if err := cluster.WaitForSync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	kicks := make(chan struct{}, 1)
+	kick := func() {
+		select {
+		case kicks <- struct{}{}:
+		default:
+		}
+	}
+	return &syncer{
+		cluster: cluster, options: config.Options{Default: true}, log: log, kick: kick,
+		conflicts: func() (map[netip.Addr]conflict, bool) { return nil, true },
+	}, kicks
+}
+
+// kicked waits for a kick.
+func kicked(t *testing.T, kicks chan struct{}) {
+	t.Helper()
+	select {
+	case <-kicks:
+	case <-time.After(10 * time.Second):
+		t.Error("nobody asked for another run")
+	}
+}
+
+func hasPatched(paths []string, at string) bool {
+	return slices.ContainsFunc(paths, func(p string) bool { return strings.TrimSuffix(p, "/status") == at })
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func lan() *v1beta1.IPAddressPool {
+	return &v1beta1.IPAddressPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "lan", UID: "uid-lan"},
+		Spec:       v1beta1.IPAddressPoolSpec{Addresses: []string{"192.0.2.0/24"}},
+	}
+}
+
+// loadBalancer is a Service that has the addresses.
+func loadBalancer(name string, addresses ...string) *corev1.Service {
+	sv := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, ClusterIPs: []string{"10.96.0.1"},
+			Ports: []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 80}},
+		},
+	}
+	for _, a := range addresses {
+		sv.Finalizers = []string{v1beta1.FinalizerAddress}
+		metav1.SetMetaDataAnnotation(&sv.ObjectMeta, v1beta1.AnnotationAssigned, a+"=lan")
+		sv.Status.LoadBalancer.Ingress = append(sv.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a})
+	}
+	return sv
+}
+
+// TestOvertaken: a speaker's condition overtakes the write of a Service's address, and
+// no watch kicks for it. The controller decides again by itself.
+func TestOvertaken(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	server.put(t, poolsPath, lan())
+	server.put(t, servicesPath, loadBalancer("web"))
+	s, kicks := newSyncer(t, server)
+	server.put(t, servicesPath, loadBalancer("web"))
+	if err := s.sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if landed := server.landed(); hasPatched(landed, servicesPath+"/web") {
+		t.Fatalf("the Service was written by a stale version: %v", landed)
+	}
+	kicked(t, kicks)
+	if err := s.cluster.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var web corev1.Service
+	if server.get(t, servicesPath+"/web", &web); len(web.Status.LoadBalancer.Ingress) != 1 {
+		t.Errorf("the Service has no address: %v", server.landed())
+	}
+}
+
+// leaving is a Service that is being deleted and still has the addresses.
+func leaving(name string, addresses ...string) *corev1.Service {
+	sv := loadBalancer(name, addresses...)
+	sv.DeletionTimestamp = new(metav1.Now())
+	return sv
+}
+
+// TestReleaseWaitsForThePool: an edit of the pool overtakes what was to be remembered
+// there. The Service that gives its address back has it until that is remembered.
+func TestReleaseWaitsForThePool(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	pool := lan()
+	pool.Finalizers = []string{v1beta1.FinalizerAddress}
+	server.put(t, poolsPath, pool)
+	server.put(t, servicesPath, leaving("web", "192.0.2.1"))
+	s, kicks := newSyncer(t, server)
+	server.put(t, poolsPath, pool)
+	if err := s.sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if landed := server.landed(); len(landed) > 0 {
+		t.Fatalf("the pool remembers nothing, and these were written: %v", landed)
+	}
+	kicked(t, kicks)
+}
+
+// released is a pool that remembers who gave back 192.0.2.1, 192.0.2.2 and so on, and keeps them for an hour.
+func released(by ...string) *v1beta1.IPAddressPool {
+	p := lan()
+	p.Spec.ReuseDelay = &metav1.Duration{Duration: time.Hour}
+	for i, name := range by {
+		p.Status.Released = append(p.Status.Released, v1beta1.ReleasedAddress{
+			Address: fmt.Sprintf("192.0.2.%d", i+1), Service: "default/" + name, UID: "uid-" + name, Time: metav1.Now().Rfc3339Copy(),
+		})
+	}
+	return p
+}
+
+// TestMemoryIsNotOverwritten: a new leader whose cache lags writes no pool that its
+// predecessor has told to remember more.
+func TestMemoryIsNotOverwritten(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	server.put(t, poolsPath, released("a"))
+	server.put(t, servicesPath, leaving("web", "192.0.2.9"))
+	s, kicks := newSyncer(t, server)
+	server.put(t, poolsPath, released("a", "b"))
+	if err := s.sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var pool v1beta1.IPAddressPool
+	if server.get(t, poolsPath+"/lan", &pool); len(pool.Status.Released) != 2 || pool.Status.Released[1].Address != "192.0.2.2" {
+		t.Errorf("the pool remembers %v", pool.Status.Released)
+	}
+	kicked(t, kicks)
+	for _, remembers := range []int{3, 3} {
+		if err := s.cluster.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if server.get(t, poolsPath+"/lan", &pool); len(pool.Status.Released) != remembers {
+			t.Errorf("the pool remembers %v", pool.Status.Released)
+		}
+	}
+	var web corev1.Service
+	if server.get(t, servicesPath+"/web", &web); len(web.Finalizers) > 0 {
+		t.Errorf("all is remembered, and the Service is held up: %v", server.landed())
+	}
+}
+
+// TestRefreshedPools: what a pool was told to remember last, a new leader gives to nobody else.
+func TestRefreshedPools(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	pool := released()
+	pool.Spec.Addresses = []string{"192.0.2.1/32"}
+	server.put(t, poolsPath, pool)
+	server.put(t, servicesPath, loadBalancer("web"))
+	s, _ := newSyncer(t, server)
+	pool.Status = released("a").Status
+	server.put(t, poolsPath, pool)
+	if err := s.cluster.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var web corev1.Service
+	if server.get(t, servicesPath+"/web", &web); len(web.Status.LoadBalancer.Ingress) > 0 {
+		t.Errorf("was given %v, which waits for reuseDelay", web.Status.LoadBalancer.Ingress)
+	}
+}
+
+// TestMoveWaitsForThePool: while a pool cannot be written nobody loses an address that it
+// would have to remember, and others get theirs. When it can be, it is written first.
+func TestMoveWaitsForThePool(t *testing.T) {
+	const floatingPath, pool = "/apis/holdfast.dev/v1beta1/namespaces/default/floatingips", poolsPath + "/lan"
+	const moves, arrives, dissolves = servicesPath + "/moves", servicesPath + "/arrives", floatingPath + "/dissolves"
+	server := &apiServer{objects: map[string]map[string]any{}, fail: map[string]bool{pool + "/status": true}}
+	cut := lan()
+	cut.Spec.Addresses = []string{"192.0.2.128/25"}
+	server.put(t, poolsPath, cut)
+	renewed := loadBalancer("moves", "192.0.2.1")
+	metav1.SetMetaDataAnnotation(&renewed.ObjectMeta, config.AnnotationRenew, "true")
+	server.put(t, servicesPath, renewed)
+	server.put(t, servicesPath, loadBalancer("arrives"))
+	server.put(t, floatingPath, &v1beta1.FloatingIP{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "dissolves", UID: "uid-dissolves", DeletionTimestamp: new(metav1.Now()), Finalizers: []string{v1beta1.FinalizerAddress},
+		},
+		Status: v1beta1.FloatingIPStatus{Addresses: []string{"192.0.2.129"}},
+	})
+	s, _ := newSyncer(t, server)
+	if err := s.sync(t.Context()); err == nil {
+		t.Fatal("the pool was not written, and that is no error")
+	}
+	landed := server.landed()
+	if !hasPatched(landed, arrives) || hasPatched(landed, moves) || hasPatched(landed, dissolves) {
+		t.Errorf("the pool remembers nothing, and these were written: %v", landed)
+	}
+	server.mu.Lock()
+	server.fail = nil
+	server.mu.Unlock()
+	if err := s.sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	landed = server.landed()
+	remembered := slices.Index(landed, pool+"/status")
+	for _, at := range []string{moves, dissolves} {
+		if remembered < 0 || hasPatched(landed[:remembered], at) || !hasPatched(landed[remembered:], at) {
+			t.Errorf("%s was not written after the pool: %v", at, landed)
+		}
+	}
+}
