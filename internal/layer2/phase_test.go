@@ -152,6 +152,8 @@ func TestNewAddressIsProbed(t *testing.T) {
 	})
 	scene(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: bothFamilies(probed)[:1]})
+		synctest.Wait()
+		p.changes.Store(0)
 		want := []string{"0s ARP 1", "70ms ARP 1", "140ms ARP 1", "200ms ARP 1", "200ms ARP 2", "250ms ARP 1", "250ms ARP 2"}
 		if diff := cmp.Diff(want, sentFor(p.lan, 300*time.Millisecond)); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
@@ -186,6 +188,8 @@ func TestConflictWhileProbing(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			scene(t, nil, func(p *play) {
 				p.Set(Desired{Announcements: bothFamilies(probed), Speakers: speakers})
+				synctest.Wait()
+				p.changes.Store(0)
 				for _, f := range tt.frames {
 					p.put(f)
 				}
@@ -218,6 +222,7 @@ func TestDefence(t *testing.T) {
 			p.put(claim4(mac))
 		}
 		p.expectIs("claims of speakers", "announced")
+		p.changes.Store(0)
 		p.put(claim4(otherMAC))
 		p.expectIs("a foreign claim", "announced against 02:53:00:00:00:03")
 		if p.changes.Load() != 1 {
