@@ -252,6 +252,33 @@ func TestDefence(t *testing.T) {
 	})
 }
 
+// TestManyClaim: two machines that take turns are one conflict, which names the first
+// for as long as it is heard; only then it is said again, of the other.
+func TestManyClaim(t *testing.T) {
+	third := link.MAC{2, 0x53, 0, 0, 0, 4}
+	for name, announcements := range map[string][]lb.Announcement{"announced": ourAnnouncements[:1], "probed": bothFamilies(probed)[:1]} {
+		scene(t, nil, func(p *play) {
+			p.Set(Desired{Announcements: announcements, Speakers: speakers})
+			synctest.Wait()
+			p.changes.Store(0)
+			claim := func(times int, named link.MAC, told int64, macs ...link.MAC) {
+				t.Helper()
+				for range times {
+					for _, mac := range macs {
+						p.put(claim4(mac))
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+				if c := p.State().Addresses[0].Conflict; c == nil || c.MAC != named || p.changes.Load() != told {
+					t.Errorf("%s: %+v, told %d times, want %s and %d", name, c, p.changes.Load(), named, told)
+				}
+			}
+			claim(1000, otherMAC, 1, otherMAC, third)
+			claim(610, third, 2, third)
+		})
+	}
+}
+
 // TestHandover: what goes to another node is answered until that node is heard,
 // or for as long as LingerTime; what goes nowhere is not.
 func TestHandover(t *testing.T) {
