@@ -132,8 +132,8 @@ func conditions(s *corev1.Service, v plan.Verdict, sessions []bgp.Session) []met
 	if v.L2.Writer && (v.L2.Selected || unselected || stands(v1beta1.ConditionAnnouncedL2)) {
 		out = append(out, condition(v1beta1.ConditionAnnouncedL2, v.L2))
 	}
-	if v.BGP.Writer && (v.BGP.Selected || stands(v1beta1.ConditionAnnouncedBGP)) {
-		out = append(out, condition(v1beta1.ConditionAnnouncedBGP, withSessions(v.BGP, sessions)))
+	if o, known := withSessions(v.BGP, sessions); known && o.Writer && (o.Selected || stands(v1beta1.ConditionAnnouncedBGP)) {
+		out = append(out, condition(v1beta1.ConditionAnnouncedBGP, o))
 	}
 	return out
 }
@@ -147,11 +147,13 @@ func condition(kind string, o plan.Outcome) metav1.Condition {
 }
 
 // withSessions adds what the plan cannot know: whether the routes have anybody to go to.
-func withSessions(o plan.Outcome, sessions []bgp.Session) plan.Outcome {
+// It reports false while none of their sessions is up and none has failed: there is nothing to say yet.
+func withSessions(o plan.Outcome, sessions []bgp.Session) (plan.Outcome, bool) {
 	if o.Reason != lb.Announced || len(o.Peers) == 0 {
-		return o
+		return o, true
 	}
 	var with, without []string
+	failed := false
 	for _, s := range sessions {
 		switch {
 		case !slices.Contains(o.Peers, s.Peer):
@@ -159,15 +161,19 @@ func withSessions(o plan.Outcome, sessions []bgp.Session) plan.Outcome {
 			with = append(with, s.Peer)
 		default:
 			without = append(without, fmt.Sprintf("%s (%s)", s.Peer, s.LastError))
+			failed = failed || s.LastError != ""
 		}
 	}
-	if len(with) == 0 {
+	switch {
+	case len(with) > 0:
+		o.Message += " to " + strings.Join(with, ", ")
+	case failed:
 		o.Reason = lb.NoSession
 		o.Message = "no session is established with " + strings.Join(without, ", ")
-		return o
+	default:
+		return o, false
 	}
-	o.Message += " to " + strings.Join(with, ", ")
-	return o
+	return o, true
 }
 
 // sayPeers sends an Event on a BGPPeer when this node's session with it comes up,
@@ -177,8 +183,8 @@ func (r *reporter) sayPeers(sessions []bgp.Session) {
 	for _, s := range sessions {
 		before, known := r.said[s.Peer]
 		now[s.Peer] = before
-		news := !known || before.up != up(s) || !up(s) && before.news(s.LastError)
-		if !news || !up(s) && s.LastError == "" {
+		fresh := !known || before.up != up(s) || !up(s) && before.news(s.LastError)
+		if !fresh || !up(s) && s.LastError == "" {
 			continue // nothing new, or still connecting
 		}
 		if up(s) {
