@@ -160,7 +160,7 @@ func withSessions(o plan.Outcome, sessions []bgp.Session) (plan.Outcome, bool) {
 		case up(s):
 			with = append(with, s.Peer)
 		default:
-			without = append(without, fmt.Sprintf("%s (%s)", s.Peer, s.LastError))
+			without = append(without, s.Peer)
 			failed = failed || s.LastError != ""
 		}
 	}
@@ -169,7 +169,8 @@ func withSessions(o plan.Outcome, sessions []bgp.Session) (plan.Outcome, bool) {
 		o.Message += " to " + strings.Join(with, ", ")
 	case failed:
 		o.Reason = lb.NoSession
-		o.Message = "no session is established with " + strings.Join(without, ", ")
+		// Why not is said of the peers: it may change often, and the router words it.
+		o.Message = "no session is established with " + strings.Join(without, ", ") + ": the Events of each BGPPeer say why"
 	default:
 		return o, false
 	}
