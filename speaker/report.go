@@ -74,7 +74,7 @@ func (r *reporter) sync(ctx context.Context) error {
 func (r *reporter) reports(last *planned, sessions []bgp.Session) []report {
 	services := map[lb.Key]*corev1.Service{}
 	for _, s := range r.cluster.Services() {
-		services[lb.Key{Namespace: s.Namespace, Name: s.Name}] = s
+		services[keyOf(s)] = s
 	}
 	is, contested := announcedOf(r.layer2()), map[string]bool{}
 	var out []report
@@ -117,6 +117,8 @@ func (r *reporter) write(ctx context.Context, u k8s.ServiceUpdate) error {
 	}
 	return nil
 }
+
+func keyOf(s *corev1.Service) lb.Key { return lb.Key{Namespace: s.Namespace, Name: s.Name} }
 
 func objectOf(s *corev1.Service) lb.Object {
 	return lb.Object{Kind: config.KindService, Namespace: s.Namespace, Name: s.Name}
