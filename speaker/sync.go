@@ -17,7 +17,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/relay"
-	corev1 "k8s.io/api/core/v1"
 )
 
 // syncer is one run of the speaker: read, plan, Set. It never waits for the
@@ -61,7 +60,6 @@ type planned struct {
 	Epoch    uint64
 	Members  map[string]bool
 	Problems []lb.Problem
-	Services []*corev1.Service `json:"-"`
 }
 
 // sync plans and hands every sink its whole desired set: the filter first, since
@@ -95,23 +93,22 @@ func (w *syncer) sync(context.Context) error {
 }
 
 // read compiles what the API server says, and the links; the controller says what is wrong with it.
-func (w *syncer) read(links []link.Link) (config.Objects, lb.State) {
-	objects := w.cluster.Objects()
-	state, _ := config.Compile(objects, w.options)
+func (w *syncer) read(links []link.Link) lb.State {
+	state, _ := config.Compile(w.cluster.Objects(), w.options)
 	state.Here.Addresses = link.Addresses(links)
-	return objects, state
+	return state
 }
 
 // filterOnly is for as long as the others are not known: nothing is announced yet.
 func (w *syncer) filterOnly(links []link.Link) error {
-	_, state := w.read(links)
+	state := w.read(links)
 	return w.filter.set(plan.ForNode(w.node, state), state.Nodes[w.node], links)
 }
 
 // follow plans by what is known, and what the others are and told, and has every
 // sink do it. What the API server said last holds for as long as it says nothing else.
 func (w *syncer) follow(links []link.Link, view members.View, told map[string]lb.Member, stopping bool) (*planned, error) {
-	objects, state := w.read(links)
+	state := w.read(links)
 	state.Members, state.HeldDown, state.Mute = view.Alive, view.HeldDown, view.Mute
 	standAside(w.aside(), &state)
 	before := w.last.Load()
@@ -144,7 +141,7 @@ func (w *syncer) follow(links []link.Link, view members.View, told map[string]lb
 	w.handOn(p, state.Now, speakers) // before anybody is told to come here
 	err := w.announce(p, speakers)
 	problems := append(w.filter.problems(links), w.surroundings.problems()...)
-	return &planned{p, view.Epoch, state.Members, problems, objects.Services}, errors.Join(withdrawn, closed, err)
+	return &planned{p, view.Epoch, state.Members, problems}, errors.Join(withdrawn, closed, err)
 }
 
 // settle makes a run the last one.
