@@ -39,6 +39,8 @@ func TestAnnouncedOn(t *testing.T) {
 		{"somebody else claims it later", state("announced", theirs, "eth0"), well, true, lb.Announced,
 			"192.0.2.10 by node w1 on eth0, 2001:db8::10 by node w1 on eth0",
 			[]string{"02:00:00:00:00:09 on eth0 says that it has 192.0.2.10, which node w1 announces: take it from that machine"}},
+		{"links are still looked for", well, layer2.AddressState{Is: "announced", Opening: true}, false, lb.Announced,
+			"192.0.2.10 by node w1 on eth0, 2001:db8::10 by node w1", nil},
 		{"no link", well, state("announced", nil), true, lb.NoLink,
 			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which has no link to do so: check that one is up, and the interfaces of the L2Advertisement", nil},
 		{"no link to probe on", well, state("probing", nil), true, lb.NoLink,

@@ -137,7 +137,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 		c.t.Fatal(err)
 	}
 	w.planned = func() { said.Kick(); tells.Kick() }
-	w.layer2 = layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }})
+	w.layer2 = layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }, Changed: said.Kick})
 	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: name})
 	w.filter = &guard{log: log, node: name, removed: true}
 	w.relay, w.kick = relay.New(relay.Config{Log: log, Links: func() []link.Link { return nil }}), work.Kick
@@ -148,6 +148,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 	states.cluster, states.layer2, states.sessions, states.kick = w.cluster, w.layer2.State, w.bgp.States, tells.Kick
 	c.speakers[name] = n
 	group.Go(func() error { return w.cluster.Run(ctx) })
+	group.Go(func() error { return w.layer2.Run(ctx) })
 	for _, l := range n.loops {
 		group.Go(func() error { return l.Run(ctx) })
 	}

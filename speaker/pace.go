@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -38,6 +39,9 @@ const (
 	served
 	// unserved: that it is not.
 	unserved
+	// refused: any that the API server did not take when it was last tried. One that it
+	// never takes must not use up the room of all others.
+	refused
 )
 
 func newsOf(u k8s.ServiceUpdate) news {
@@ -66,13 +70,21 @@ type pace struct {
 	announcing func() bool
 	// at is when reports were last written in a crowd.
 	at time.Time
+	// refused are the Services whose report was refused when it was last tried.
+	refused map[lb.Key]bool
 }
 
 // each writes reports, the news first; in a crowd, and many while announcing, only as many
 // as there is room for with so many speakers. It returns when it is to be called again, 0 for not before
 // there is something new.
 func (p *pace) each(reports []report, speakers int, write func(k8s.ServiceUpdate) error) (again time.Duration, err error) {
+	for i, one := range reports {
+		if p.refused[keyOf(one.Service)] {
+			reports[i].news = refused
+		}
+	}
 	slices.SortStableFunc(reports, func(a, b report) int { return int(a.news - b.news) })
+	p.refused = map[lb.Key]bool{}
 	var errs []error
 	room, crowded := 0, false
 	for i, one := range reports {
@@ -81,6 +93,7 @@ func (p *pace) each(reports []report, speakers int, write func(k8s.ServiceUpdate
 		}
 		if crowded && room == 0 {
 			again = crowdWait
+			p.refuse(reports[i:])
 			break
 		}
 		room--
@@ -89,9 +102,20 @@ func (p *pace) each(reports []report, speakers int, write func(k8s.ServiceUpdate
 			again = overtakenWait
 		case err != nil:
 			errs = append(errs, err)
+			one.news = refused
+			p.refuse([]report{one})
 		}
 	}
 	return again, errors.Join(errs...)
+}
+
+// refuse remembers those of the reports that were refused.
+func (p *pace) refuse(reports []report) {
+	for _, one := range reports {
+		if one.news == refused {
+			p.refused[keyOf(one.Service)] = true
+		}
+	}
 }
 
 // room is how many reports may be written now that there is a crowd.

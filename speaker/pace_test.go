@@ -103,6 +103,46 @@ func TestReportsLetACrowdPass(t *testing.T) {
 	}
 }
 
+// What the API server refuses again and again does not keep a crowd's other reports
+// from being written, is tried again after them, and first again once it was accepted.
+func TestRefusedReportsLetOthersPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pace{crowded: func() bool { return true }, announcing: never}
+		refusing := true
+		var written []string
+		tried := 0
+		look := func(reports ...report) {
+			_, err := p.each(reports, 2, func(u k8s.ServiceUpdate) error {
+				if u.Service.Name == "denied" {
+					if tried++; refusing {
+						return errors.New("admission webhook denied the request")
+					}
+				}
+				written = append(written, u.Service.Name)
+				return nil
+			})
+			if err != nil && !refusing {
+				t.Error(err)
+			}
+			time.Sleep(crowdWait)
+		}
+		denied := reportOf("denied", true, metav1.ConditionFalse)
+		for i := range 6 {
+			look(denied, reportOf(fmt.Sprint(i), false, metav1.ConditionFalse), reportOf("later", false, metav1.ConditionFalse))
+		}
+		if diff := cmp.Diff([]string{"1", "2", "3", "4", "5"}, written); diff != "" || tried != 1 {
+			t.Fatalf("%d tries of what is refused, others (-want +got):\n%s", tried, diff)
+		}
+		look(denied)
+		refusing = false
+		look(denied)
+		look(denied, reportOf("later", false, metav1.ConditionFalse))
+		if diff := cmp.Diff([]string{"denied", "denied"}, written[5:]); diff != "" || tried != 4 {
+			t.Errorf("%d tries, at last (-want +got):\n%s", tried, diff)
+		}
+	})
+}
+
 // While addresses are announced a few reports are written at once, and many in a
 // crowd's pace until neighbours have been told.
 func TestReportsLetAnnouncementsPass(t *testing.T) {

@@ -74,7 +74,7 @@ func (r *reporter) sync(ctx context.Context) error {
 func (r *reporter) reports(last *planned, sessions []bgp.Session) []report {
 	services := map[lb.Key]*corev1.Service{}
 	for _, s := range r.cluster.Services() {
-		services[lb.Key{Namespace: s.Namespace, Name: s.Name}] = s
+		services[keyOf(s)] = s
 	}
 	is, contested := announcedOf(r.layer2()), map[string]bool{}
 	var out []report
@@ -118,6 +118,8 @@ func (r *reporter) write(ctx context.Context, u k8s.ServiceUpdate) error {
 	return nil
 }
 
+func keyOf(s *corev1.Service) lb.Key { return lb.Key{Namespace: s.Namespace, Name: s.Name} }
+
 func objectOf(s *corev1.Service) lb.Object {
 	return lb.Object{Kind: config.KindService, Namespace: s.Namespace, Name: s.Name}
 }
@@ -132,8 +134,8 @@ func conditions(s *corev1.Service, v plan.Verdict, sessions []bgp.Session) []met
 	if v.L2.Writer && (v.L2.Selected || unselected || stands(v1beta1.ConditionAnnouncedL2)) {
 		out = append(out, condition(v1beta1.ConditionAnnouncedL2, v.L2))
 	}
-	if v.BGP.Writer && (v.BGP.Selected || stands(v1beta1.ConditionAnnouncedBGP)) {
-		out = append(out, condition(v1beta1.ConditionAnnouncedBGP, withSessions(v.BGP, sessions)))
+	if o, known := withSessions(v.BGP, sessions); known && o.Writer && (o.Selected || stands(v1beta1.ConditionAnnouncedBGP)) {
+		out = append(out, condition(v1beta1.ConditionAnnouncedBGP, o))
 	}
 	return out
 }
@@ -147,27 +149,34 @@ func condition(kind string, o plan.Outcome) metav1.Condition {
 }
 
 // withSessions adds what the plan cannot know: whether the routes have anybody to go to.
-func withSessions(o plan.Outcome, sessions []bgp.Session) plan.Outcome {
+// It reports false while none of their sessions is up and none has failed: there is nothing to say yet.
+func withSessions(o plan.Outcome, sessions []bgp.Session) (plan.Outcome, bool) {
 	if o.Reason != lb.Announced || len(o.Peers) == 0 {
-		return o
+		return o, true
 	}
 	var with, without []string
+	failed := false
 	for _, s := range sessions {
 		switch {
 		case !slices.Contains(o.Peers, s.Peer):
 		case up(s):
 			with = append(with, s.Peer)
 		default:
-			without = append(without, fmt.Sprintf("%s (%s)", s.Peer, s.LastError))
+			without = append(without, s.Peer)
+			failed = failed || s.LastError != ""
 		}
 	}
-	if len(with) == 0 {
+	switch {
+	case len(with) > 0:
+		o.Message += " to " + strings.Join(with, ", ")
+	case failed:
 		o.Reason = lb.NoSession
-		o.Message = "no session is established with " + strings.Join(without, ", ")
-		return o
+		// Why not is said of the peers: it may change often, and the router words it.
+		o.Message = "no session is established with " + strings.Join(without, ", ") + ": the Events of each BGPPeer say why"
+	default:
+		return o, false
 	}
-	o.Message += " to " + strings.Join(with, ", ")
-	return o
+	return o, true
 }
 
 // sayPeers sends an Event on a BGPPeer when this node's session with it comes up,
@@ -177,8 +186,8 @@ func (r *reporter) sayPeers(sessions []bgp.Session) {
 	for _, s := range sessions {
 		before, known := r.said[s.Peer]
 		now[s.Peer] = before
-		news := !known || before.up != up(s) || !up(s) && before.news(s.LastError)
-		if !news || !up(s) && s.LastError == "" {
+		fresh := !known || before.up != up(s) || !up(s) && before.news(s.LastError)
+		if !fresh || !up(s) && s.LastError == "" {
 			continue // nothing new, or still connecting
 		}
 		if up(s) {

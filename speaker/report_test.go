@@ -21,6 +21,11 @@ func TestConditions(t *testing.T) {
 	pending := plan.Outcome{Reason: lb.NoAddress, Message: "no address yet", Writer: true}
 	silent := func(o plan.Outcome) plan.Outcome { o.Writer = false; return o }
 	down := bgp.Session{Peer: "r1", State: "active", LastError: "connection refused"}
+	downAgain := bgp.Session{Peer: "r1", State: "active", LastError: `closed by the router: cease, administrative shutdown, "ticket 17"`}
+	noSession := "AnnouncedBGP=False NoSession: no session is established with r1, r2: the Events of each BGPPeer say why"
+	connecting := bgp.Session{Peer: "r1", State: "active"}
+	connectingToo := bgp.Session{Peer: "r2", State: "active"}
+	elsewhere := bgp.Session{Peer: "r3", State: "active", LastError: "no route to host"}
 	established := bgp.Session{Peer: "r2", State: bgp.Established}
 	stale := []metav1.Condition{{Type: v1beta1.ConditionAnnouncedBGP, Status: "True"}}
 
@@ -39,7 +44,11 @@ func TestConditions(t *testing.T) {
 		{"an advertisement that went is not left standing", stale, announced, none, nil,
 			[]string{"AnnouncedL2=True Announced: here", "AnnouncedBGP=False NoAdvertisement: nobody selects it"}},
 		{"one of two sessions", nil, none, advertised, []bgp.Session{down, established}, []string{"AnnouncedBGP=True Announced: advertised by w1 to r2"}},
-		{"no session", nil, none, advertised, []bgp.Session{down}, []string{"AnnouncedBGP=False NoSession: no session is established with r1 (connection refused)"}},
+		{"one of two is up already", nil, none, advertised, []bgp.Session{connecting, established}, []string{"AnnouncedBGP=True Announced: advertised by w1 to r2"}},
+		{"still connecting", stale, none, advertised, []bgp.Session{connecting, connectingToo, elsewhere}, nil},
+		{"no session was begun", stale, none, advertised, nil, nil},
+		{"no session", nil, none, advertised, []bgp.Session{down, connectingToo}, []string{noSession}},
+		{"no session, for another reason", nil, none, advertised, []bgp.Session{downAgain, connectingToo}, []string{noSession}},
 	} {
 		s := &corev1.Service{Status: corev1.ServiceStatus{Conditions: tt.have}}
 		var got []string

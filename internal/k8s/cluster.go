@@ -122,7 +122,7 @@ func (k *Cluster) watchAsSpeaker(core rest.Interface) []error {
 	own, kick := k.clients.holdfast, k.config.Kick
 	speakers := func(o *metav1.ListOptions) { o.LabelSelector = SpeakerLabels }
 	return []error{
-		watch(k, &k.services, core, "services", "", nil, sameToSpeaker, func() { k.crowd.kick(kick) }),
+		watchChanges(k, &k.services, core, "services", "", nil, k.changedForSpeaker),
 		watch(k, &k.pools, own, "ipaddresspools", "", nil, sameConfig, kick),
 		watch(k, &k.l2Advertisements, own, "l2advertisements", "", nil, sameConfig, kick),
 		watch(k, &k.bgpAdvertisements, own, "bgpadvertisements", "", nil, sameConfig, kick),

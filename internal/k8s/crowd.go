@@ -14,7 +14,7 @@ const (
 	// are a crowd, and crowdBurst how many at once.
 	crowdRate  = 10
 	crowdBurst = 10
-	// gatherTime is how long changes of Services are gathered while there is a crowd.
+	// gatherTime is how long changes of addresses are gathered while there is a crowd.
 	gatherTime = time.Second
 )
 
@@ -54,9 +54,9 @@ func (c *crowd) leak() {
 }
 
 // kick calls the function at once, or in a crowd once for all within gatherTime.
-func (c *crowd) kick(now func()) {
+func (c *crowd) kick(call func()) {
 	if !c.stands() {
-		now()
+		call()
 		return
 	}
 	c.mu.Lock()
@@ -69,7 +69,7 @@ func (c *crowd) kick(now func()) {
 		c.mu.Lock()
 		c.gathering = false
 		c.mu.Unlock()
-		now()
+		call()
 	})
 }
 
@@ -84,6 +84,18 @@ func (k *Cluster) changedForController(old, new *corev1.Service) {
 		k.config.Kick()
 	default:
 		k.crowd.kick(k.config.Kick)
+	}
+}
+
+// changedForSpeaker kicks at once for what somebody asks of a Service: a source range that
+// is taken away must not wait because others get their addresses.
+func (k *Cluster) changedForSpeaker(old, new *corev1.Service) {
+	switch {
+	case sameToSpeaker(old, new):
+	case onlyAddresses(old, new):
+		k.crowd.kick(k.config.Kick)
+	default:
+		k.config.Kick()
 	}
 }
 

@@ -60,9 +60,19 @@ func withoutSpeakers(conditions []metav1.Condition) []metav1.Condition {
 
 // sameService ignores conditions, and finalizers.
 func sameService(a, b *corev1.Service) bool {
-	return a != nil && b != nil && a.UID == b.UID &&
-		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
-		reflect.DeepEqual(a.Spec, b.Spec) && reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer)
+	return sameWish(a, b) && maps.Equal(a.Annotations, b.Annotations) && reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer)
+}
+
+// sameWish ignores the status, and annotations: the controller writes some with it.
+func sameWish(a, b *corev1.Service) bool {
+	return a != nil && b != nil && a.UID == b.UID && maps.Equal(a.Labels, b.Labels) &&
+		a.DeletionTimestamp.Equal(b.DeletionTimestamp) && reflect.DeepEqual(a.Spec, b.Spec)
+}
+
+// onlyAddresses reports whether what changed is the addresses of a Service, and what the
+// controller writes with them.
+func onlyAddresses(a, b *corev1.Service) bool {
+	return sameWish(a, b) && !reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer)
 }
 
 // sameToSpeaker ignores a Service for as long as it has no address, and conditions:

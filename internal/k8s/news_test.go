@@ -117,6 +117,67 @@ func TestChangedForController(t *testing.T) {
 	})
 }
 
+// A speaker makes a plan a second of the addresses that a crowd of Services gets, and acts
+// at once on what is asked of a Service, also in a crowd.
+func TestChangedForSpeaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var kicks atomic.Int64
+		k := &Cluster{config: Config{Kick: func() { kicks.Add(1) }}}
+		service := func() *corev1.Service {
+			return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "1"}}
+		}
+		addressed := func(change func(*corev1.Service)) *corev1.Service {
+			s := withAddress(service())
+			s.Annotations = map[string]string{v1beta1.AnnotationAssigned: "lan"}
+			s.Finalizers = []string{v1beta1.FinalizerAddress}
+			withCondition(v1beta1.ConditionAddressAssigned, metav1.ConditionTrue)(s)
+			change(s)
+			return s
+		}
+		old := addressed(func(*corev1.Service) {})
+		for _, tt := range []struct {
+			name            string
+			a, b            *corev1.Service
+			kicked, inCrowd int64
+		}{
+			{"gets an address", service(), old, 1, 0},
+			{"loses its address", old, service(), 1, 0},
+			{"gets another", old, addressed(func(s *corev1.Service) { s.Status.LoadBalancer.Ingress[0].IP = "192.0.2.2" }), 1, 0},
+			{"what a speaker wrote", old, addressed(withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)), 0, 0},
+			{"source ranges", old, addressed(func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"} }), 1, 1},
+			{"source ranges, and gets another", old, addressed(func(s *corev1.Service) {
+				s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"}
+				s.Status.LoadBalancer.Ingress[0].IP = "192.0.2.2"
+			}), 1, 1},
+			{"annotations", old, addressed(func(s *corev1.Service) { s.Annotations["holdfast.dev/source-ranges-deny"] = "192.0.2.9/32" }), 1, 1},
+			{"labels", old, addressed(func(s *corev1.Service) { s.Labels = map[string]string{"a": "b"} }), 1, 1},
+			{"is being deleted", old, addressed(func(s *corev1.Service) { now := metav1.Now(); s.DeletionTimestamp = &now }), 1, 1},
+			{"goes with its address", old, nil, 1, 1},
+		} {
+			for _, crowded := range []bool{false, true} {
+				k.crowd = crowd{}
+				kicks.Store(0)
+				atOnce := tt.kicked
+				if crowded {
+					atOnce = tt.inCrowd
+					for range 2 * crowdBurst {
+						k.crowd.add()
+					}
+				}
+				k.changedForSpeaker(tt.a, tt.b)
+				if got := kicks.Load(); got != atOnce {
+					t.Errorf("%s, in a crowd %t: %d kicks, want %d", tt.name, crowded, got, atOnce)
+				}
+				time.Sleep(gatherTime)
+				synctest.Wait()
+				if got := kicks.Load(); got != tt.kicked {
+					t.Errorf("%s, in a crowd %t: %d kicks in the end, want %d", tt.name, crowded, got, tt.kicked)
+				}
+			}
+		}
+	})
+}
+
 func TestSameConfig(t *testing.T) {
 	pool := func(change func(*v1beta1.IPAddressPool)) *v1beta1.IPAddressPool {
 		p := &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan", UID: "1", Generation: 1}}

@@ -12,7 +12,8 @@ import (
 // yet. What is lost beyond it is said again by whoever said it.
 const mostNews = 4096
 
-// conflictAge is how long a conflict is shown after it was seen last.
+// conflictAge is how long a conflict is shown after it was seen last, and how long
+// the machine that is named in it has to be silent for another to be named.
 const conflictAge = time.Minute
 
 // news is what a frame of another station means for an address of ours.
@@ -104,13 +105,17 @@ func (k *keeper) hear(n news) {
 	}
 }
 
-// conflict notes who claims an address, and says so when it is somebody new.
+// conflict notes who claims an address, and says so when it is somebody new. Machines
+// that take turns, or one that changes its MAC with each frame, are not new each time.
 func (k *keeper) conflict(e *entry, n news, now time.Time) Conflict {
-	c := Conflict{MAC: n.mac, Link: n.link, Since: now}
+	c := Conflict{Since: now}
 	before := e.conflict.Load()
-	fresh := before == nil || before.MAC != n.mac
 	if before != nil {
-		c.Since, c.Defended = before.Since, before.Defended
+		c = *before
+	}
+	fresh := before == nil || c.MAC != n.mac && now.Sub(c.Seen) >= conflictAge
+	if fresh || c.MAC == n.mac {
+		c.MAC, c.Link, c.Seen = n.mac, n.link, now
 	}
 	c.Last = now
 	e.conflict.Store(&c)

@@ -68,11 +68,15 @@ func (k *keeper) sync() {
 	if k.synced == t {
 		return
 	}
+	moved := k.synced == nil
 	k.synced = t
 	k.filter(addrs)
 	ports := maps.Clone(k.ports)
 	k.r.ports.Store(&ports)
-	k.follow(t)
+	k.r.followed.Store(t) // after the ports: State relies on it
+	if everywhere := k.follow(t); moved || !everywhere {
+		k.r.changed()
+	}
 }
 
 // sorted returns the addresses of a table by family, in order.
@@ -178,25 +182,31 @@ func (k *keeper) filter(addrs [families][]netip.Addr) {
 	}
 }
 
-// follow tells schedule and groups what is answered where.
-func (k *keeper) follow(t *table) {
+// follow tells schedule and groups what is answered where, and reports whether every
+// address has a link.
+func (k *keeper) follow(t *table) bool {
 	jobs := make(map[pair]job, len(t.entries)*len(k.ports))
 	groups := make(map[membership]bool)
-	for index, p := range k.ports {
-		l := p.link.Load()
-		for addr := range t.entries {
+	everywhere := true
+	for addr := range t.entries {
+		linked := false
+		for index, p := range k.ports {
+			l := p.link.Load()
 			e := t.on(addr, &l.Link, l.usable)
 			if e == nil {
 				continue
 			}
+			linked = true
 			jobs[pair{index, addr}] = job{e.is(), e.status, p.epoch}
 			if group, ok := solicitedNode(addr); ok {
 				groups[membership{index, group}] = true
 			}
 		}
+		everywhere = everywhere && linked
 	}
 	k.schedule.set(jobs, k.r.now())
 	k.r.groups.set(groups)
+	return everywhere
 }
 
 // reschedule follows a change of one address.

@@ -47,11 +47,14 @@ type status struct {
 }
 
 // Conflict is a machine that is not ours and says that it has an address of ours.
+// One stands for all that claim the same address, until it has been silent for conflictAge.
 type Conflict struct {
 	MAC link.MAC
 	// Link it was seen on, by name.
 	Link string
-	// Since and Last are when it was seen first and last, Defended when we answered it last.
+	// Seen is when this machine was seen last.
+	Seen time.Time
+	// Since and Last are when any was seen first and last, Defended when we answered last.
 	Since, Last, Defended time.Time
 }
 

@@ -152,6 +152,8 @@ func TestNewAddressIsProbed(t *testing.T) {
 	})
 	scene(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: bothFamilies(probed)[:1]})
+		synctest.Wait()
+		p.changes.Store(0)
 		want := []string{"0s ARP 1", "70ms ARP 1", "140ms ARP 1", "200ms ARP 1", "200ms ARP 2", "250ms ARP 1", "250ms ARP 2"}
 		if diff := cmp.Diff(want, sentFor(p.lan, 300*time.Millisecond)); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
@@ -186,6 +188,8 @@ func TestConflictWhileProbing(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			scene(t, nil, func(p *play) {
 				p.Set(Desired{Announcements: bothFamilies(probed), Speakers: speakers})
+				synctest.Wait()
+				p.changes.Store(0)
 				for _, f := range tt.frames {
 					p.put(f)
 				}
@@ -218,6 +222,7 @@ func TestDefence(t *testing.T) {
 			p.put(claim4(mac))
 		}
 		p.expectIs("claims of speakers", "announced")
+		p.changes.Store(0)
 		p.put(claim4(otherMAC))
 		p.expectIs("a foreign claim", "announced against 02:53:00:00:00:03")
 		if p.changes.Load() != 1 {
@@ -245,6 +250,33 @@ func TestDefence(t *testing.T) {
 			t.Errorf("told %d times, %d claims counted", p.changes.Load(), p.counts.conflicts[0].Load())
 		}
 	})
+}
+
+// TestManyClaim: two machines that take turns are one conflict, which names the first
+// for as long as it is heard; only then it is said again, of the other.
+func TestManyClaim(t *testing.T) {
+	third := link.MAC{2, 0x53, 0, 0, 0, 4}
+	for name, announcements := range map[string][]lb.Announcement{"announced": ourAnnouncements[:1], "probed": bothFamilies(probed)[:1]} {
+		scene(t, nil, func(p *play) {
+			p.Set(Desired{Announcements: announcements, Speakers: speakers})
+			synctest.Wait()
+			p.changes.Store(0)
+			claim := func(times int, named link.MAC, told int64, macs ...link.MAC) {
+				t.Helper()
+				for range times {
+					for _, mac := range macs {
+						p.put(claim4(mac))
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+				if c := p.State().Addresses[0].Conflict; c == nil || c.MAC != named || p.changes.Load() != told {
+					t.Errorf("%s: %+v, told %d times, want %s and %d", name, c, p.changes.Load(), named, told)
+				}
+			}
+			claim(1000, otherMAC, 1, otherMAC, third)
+			claim(610, third, 2, third)
+		})
+	}
 }
 
 // TestHandover: what goes to another node is answered until that node is heard,

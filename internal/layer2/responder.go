@@ -49,8 +49,10 @@ type Responder struct {
 	table atomic.Pointer[table]
 	// announcing mirrors the schedule's.
 	announcing atomic.Bool
-	ports atomic.Pointer[map[int]*port]
-	wake  chan struct{}
+	ports      atomic.Pointer[map[int]*port]
+	// followed is the table that the ports were opened for.
+	followed atomic.Pointer[table]
+	wake     chan struct{}
 	// heard is what readers tell the goroutine of Run.
 	heard  chan news
 	counts counts

@@ -54,6 +54,45 @@ func TestState(t *testing.T) {
 	})
 }
 
+// TestNoLinkYet: of an address nothing is said before the links were looked at that it
+// may be announced from, and whoever says it is told to look again once they were.
+func TestNoLinkYet(t *testing.T) {
+	first := Desired{Announcements: []lb.Announcement{{Address: v4, Links: []string{"eth0"}}}}
+	for _, tt := range []struct {
+		name   string
+		before Desired
+		addr   lb.Announcement
+		opened bool
+	}{
+		{"the first port", Desired{}, lb.Announcement{Address: v4}, true},
+		{"a further port", first, lb.Announcement{Address: v4, Links: []string{"eth1"}}, true},
+		{"no such link", Desired{}, lb.Announcement{Address: v4, Links: []string{"eth9"}}, false},
+		{"no such link beside a port", first, lb.Announcement{Address: v4, Links: []string{"eth9"}}, false},
+	} {
+		lan := newFakeLAN(eth0, link.Link{Index: 9, Name: "eth1", MAC: otherMAC, Up: true})
+		r := lan.responder()
+		told := 0
+		r.changed = func() { told++ }
+		k := newKeeper(r)
+		r.Set(tt.before)
+		k.sync()
+		told = 0
+		r.Set(Desired{Announcements: []lb.Announcement{tt.addr}})
+		if a := r.State().Addresses[0]; !a.Pending() || told != 0 {
+			t.Errorf("%s: %+v, told %d times", tt.name, a, told)
+		}
+		k.sync()
+		if a := r.State().Addresses[0]; a.Pending() || a.Answered() != tt.opened || told != 1 {
+			t.Errorf("%s, then: %+v, told %d times", tt.name, a, told)
+		}
+		k.sync()
+		if told != 1 {
+			t.Errorf("%s, while nothing happens: told %d times", tt.name, told)
+		}
+		k.close()
+	}
+}
+
 func joined(r *Responder) map[string]bool {
 	g := r.groups.(*fakeGroups)
 	g.mu.Lock()

@@ -18,6 +18,8 @@ type AddressState struct {
 	Address netip.Addr
 	// Links by name, sorted; none while no link that may answer is there.
 	Links []string
+	// Opening: there is none because it is yet to be looked for.
+	Opening bool
 	// Is says how far it has come: probing, conflicting, announced, standing in or handing over.
 	Is string
 	// Conflict is the machine that was seen last to claim it too, nil for none.
@@ -27,14 +29,16 @@ type AddressState struct {
 // Answered reports whether questions for the address are answered for good.
 func (a AddressState) Answered() bool { return a.Is == ours.String() && len(a.Links) > 0 }
 
-// Pending reports whether it is still being found out whether the address may be announced.
+// Pending reports whether it is still being found out whether the address may be
+// announced, and where.
 func (a AddressState) Pending() bool {
-	return a.Is == probing.String() && a.Conflict == nil && len(a.Links) > 0
+	return a.Opening || a.Is == probing.String() && a.Conflict == nil && len(a.Links) > 0
 }
 
 // State returns the addresses that were set and the links that answer for them.
 func (r *Responder) State() State {
-	t := r.table.Load()
+	// In this order, so that the ports are those of the table that is followed, or of a later one.
+	followed, t := r.followed.Load(), r.table.Load()
 	var links []*attached
 	var s State
 	for _, p := range *r.ports.Load() {
@@ -55,6 +59,7 @@ func (r *Responder) State() State {
 			}
 		}
 		slices.Sort(a.Links)
+		a.Opening = len(a.Links) == 0 && followed != t
 		s.Addresses = append(s.Addresses, a)
 	}
 	slices.SortFunc(s.Addresses, func(a, b AddressState) int { return a.Address.Compare(b.Address) })
