@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -102,10 +105,12 @@ func (w *syncer) read(links []link.Link) (config.Objects, lb.State) {
 	return objects, state
 }
 
-// filterOnly is for as long as the others are not known: nothing is announced yet.
+// filterOnly is for as long as the others are not known: nothing is announced yet, and
+// the kernel goes on relaying what it does.
 func (w *syncer) filterOnly(links []link.Link) error {
 	_, state := w.read(links)
-	return w.filter.set(plan.ForNode(w.node, state), state.Nodes[w.node], links)
+	inherited := slices.SortedFunc(maps.Keys(w.relay.Inherited()), netip.Addr.Compare)
+	return w.filter.set(plan.ForNode(w.node, state), inherited, state.Nodes[w.node], links)
 }
 
 // follow plans by what is known, and what the others are and told, and has every
@@ -134,7 +139,7 @@ func (w *syncer) follow(links []link.Link, view members.View, told map[string]lb
 	if stays, less := before.plan().Staying(p); less {
 		withdrawn = w.announce(stays, speakers)
 	}
-	closed := w.filter.set(p, state.Nodes[w.node], links)
+	closed := w.filter.set(p, relayed(p.Relays), state.Nodes[w.node], links)
 	if w.filter.failed() {
 		state.Here.Unfiltered = true
 		p = plan.ForNode(w.node, state)
