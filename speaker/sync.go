@@ -46,7 +46,11 @@ type syncer struct {
 	// planned is called after each run.
 	planned func()
 	last    atomic.Pointer[planned]
+	// leaving: the uninstall mark was obeyed, at least in part; gone: in all.
+	leaving bool
 	gone    atomic.Bool
+	// end ends the process with an error, so that kubelet starts the next one.
+	end func(error)
 	// stopping: this speaker has been told to stop, and leaves what it announces to
 	// the others; saidGoodbye: there was a plan since, and the others were told.
 	stopping, saidGoodbye atomic.Bool
@@ -75,6 +79,10 @@ func (w *syncer) sync(context.Context) error {
 	}
 	if w.cluster.Uninstalling() {
 		return w.leave()
+	}
+	if w.leaving {
+		w.end(errMarkOff) // BGP, for one, has left for good
+		return nil
 	}
 	links := w.links.Links()
 	m := w.members.Load()
@@ -175,11 +183,15 @@ func (p *planned) plan() plan.Plan {
 	return p.Plan
 }
 
+// errMarkOff ends a process that withdrew everything and is to announce again.
+var errMarkOff = errors.New("the uninstall mark was taken off again: only a new process announces again")
+
 // leave obeys the uninstall mark: withdraw everything, then filter nothing, keep nothing.
 func (w *syncer) leave() error {
 	if w.gone.Load() {
 		return nil
 	}
+	w.leaving = true
 	w.layer2.Set(layer2.Desired{})
 	if err := w.bgp.Leave(); err != nil {
 		return fmt.Errorf("withdraw routes: %w", err)
