@@ -15,10 +15,11 @@
 //	        ──► dup to the former owner on its link, drop here
 //
 // A SYN begins a connection and is served here; what follows on it is known
-// here. Conntrack calls invalid the end of a connection that it does not know, and also what lies outside of the
-// window of one that it knows: with data, that is no former owner's, who might take it up as a connection of its own
-// and have an endpoint reset it. FIN and RST it does not take up. Where nf_conntrack_tcp_loose is 0 when the
-// speaker starts, what conntrack does not know is invalid with data too, and nobody takes it up: then all that is invalid is relayed.
+// here. Conntrack calls invalid the end of a connection that it does not know, and
+// also what lies outside of the window of one that it knows. A former owner might take such data
+// up as a connection of its own, and have an endpoint reset it; FIN and RST it does not
+// take up. Where nf_conntrack_tcp_loose is 0 when the speaker starts, conntrack calls all invalid that it does not
+// know, and all that is invalid is relayed: nodes set up alike take none of it up.
 //
 // The packets of a connection are relayed behind the guard of the packet
 // filter (-149), so that ranges hold here and there, and ahead of every DNAT. Errors
