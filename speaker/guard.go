@@ -39,12 +39,12 @@ func newGuard(log *slog.Logger, s settings) *guard {
 	return &guard{log: log, table: filter.New(filter.Config{Log: log}), node: s.nodeName, on: !s.Options.NoFilter, internal: !s.filterInternal}
 }
 
-// set makes the kernel enforce the plan's filter.
-func (g *guard) set(p plan.Plan, node lb.Node, links []link.Link) error {
+// set makes the kernel enforce the plan's filter; relayed is what filter.Desired has.
+func (g *guard) set(p plan.Plan, relayed []netip.Addr, node lb.Node, links []link.Link) error {
 	if !g.on {
 		return g.remove()
 	}
-	d := filter.Desired{Filter: p.Filter, Internal: g.internal, PodCIDRs: anywhere, Uplinks: uplinks(links), Addresses: node.Addresses, Relayed: relayed(p.Relays)}
+	d := filter.Desired{Filter: p.Filter, Internal: g.internal, PodCIDRs: anywhere, Uplinks: uplinks(links), Addresses: node.Addresses, Relayed: relayed}
 	if err := g.table.Set(d); err != nil {
 		return fmt.Errorf("set filter: %w", err)
 	}

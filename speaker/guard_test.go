@@ -44,7 +44,7 @@ func TestGuard(t *testing.T) {
 		links := []link.Link{{Name: "eth0"}, {Name: "veth1"}}
 
 		on := newTestGuard(false)
-		if err := on.set(p, node, links); err != nil {
+		if err := on.set(p, nil, node, links); err != nil {
 			t.Fatal(err)
 		}
 		if ok, _ := on.table.Enforced(); !ok || on.failed() || tables() != "table inet holdfast" {
@@ -52,7 +52,7 @@ func TestGuard(t *testing.T) {
 		}
 		off := newTestGuard(true)
 		for range 2 {
-			if err := off.set(p, node, links); err != nil {
+			if err := off.set(p, nil, node, links); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -142,6 +142,21 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		w.handOver(ctx, told, work.Kick)
 		return nil
 	})
+	ended := make(chan error)
+	w.end = func(err error) {
+		select {
+		case ended <- err:
+		case <-ctx.Done():
+		}
+	}
+	group.Go(func() error {
+		select {
+		case err := <-ended:
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	})
 	group.Go(func() error { return w.cluster.Run(ctx) })
 	group.Go(func() error { return w.links.Run(sinks) })
 	group.Go(func() error { return w.layer2.Run(sinks) })

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -42,7 +45,11 @@ type syncer struct {
 	// planned is called after each run.
 	planned func()
 	last    atomic.Pointer[planned]
+	// leaving: the uninstall mark was obeyed, at least in part; gone: in all.
+	leaving bool
 	gone    atomic.Bool
+	// end ends the process with an error, so that kubelet starts the next one.
+	end func(error)
 	// stopping: this speaker has been told to stop, and leaves what it announces to
 	// the others; saidGoodbye: there was a plan since, and the others were told.
 	stopping, saidGoodbye atomic.Bool
@@ -70,6 +77,10 @@ func (w *syncer) sync(context.Context) error {
 	}
 	if w.cluster.Uninstalling() {
 		return w.leave()
+	}
+	if w.leaving {
+		w.end(errMarkOff) // BGP, for one, has left for good
+		return nil
 	}
 	links := w.links.Links()
 	m := w.members.Load()
@@ -99,10 +110,12 @@ func (w *syncer) read(links []link.Link) lb.State {
 	return state
 }
 
-// filterOnly is for as long as the others are not known: nothing is announced yet.
+// filterOnly is for as long as the others are not known: nothing is announced yet, and
+// the kernel goes on relaying what it does.
 func (w *syncer) filterOnly(links []link.Link) error {
 	state := w.read(links)
-	return w.filter.set(plan.ForNode(w.node, state), state.Nodes[w.node], links)
+	inherited := slices.SortedFunc(maps.Keys(w.relay.Inherited()), netip.Addr.Compare)
+	return w.filter.set(plan.ForNode(w.node, state), inherited, state.Nodes[w.node], links)
 }
 
 // follow plans by what is known, and what the others are and told, and has every
@@ -131,7 +144,7 @@ func (w *syncer) follow(links []link.Link, view members.View, told map[string]lb
 	if stays, less := before.plan().Staying(p); less {
 		withdrawn = w.announce(stays, speakers)
 	}
-	closed := w.filter.set(p, state.Nodes[w.node], links)
+	closed := w.filter.set(p, relayed(p.Relays), state.Nodes[w.node], links)
 	if w.filter.failed() {
 		state.Here.Unfiltered = true
 		p = plan.ForNode(w.node, state)
@@ -167,11 +180,15 @@ func (p *planned) plan() plan.Plan {
 	return p.Plan
 }
 
+// errMarkOff ends a process that withdrew everything and is to announce again.
+var errMarkOff = errors.New("the uninstall mark was taken off again: only a new process announces again")
+
 // leave obeys the uninstall mark: withdraw everything, then filter nothing, keep nothing.
 func (w *syncer) leave() error {
 	if w.gone.Load() {
 		return nil
 	}
+	w.leaving = true
 	w.layer2.Set(layer2.Desired{})
 	if err := w.bgp.Leave(); err != nil {
 		return fmt.Errorf("withdraw routes: %w", err)

@@ -23,8 +23,13 @@ func (m *Members) SetSelf(self lb.Member) {
 	}
 }
 
+// toldTime is how long what a member told is kept after its speaker is gone from the cluster: longer than
+// a new one takes to come, and than its goodbye is of use to anybody.
+const toldTime = 5 * time.Minute
+
 // Told returns what each member told of itself last, this one included. Members
-// that died stand there too: their frames are still known for a speaker's.
+// that died stand there too, while the cluster has their speakers and for toldTime
+// more: their frames are still known for a speaker's.
 func (m *Members) Told() map[string]lb.Member {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -40,6 +45,29 @@ func (m *Members) forget(n *memberlist.Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.addresses, n.Name)
+}
+
+// forgetUnknown drops what those told who were gone for toldTime, and reports whether there were any: their machines
+// may be anything by now.
+func (m *Members) forgetUnknown(now time.Time) (forgot bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name := range m.told {
+		_, living := m.addresses[name]
+		_, expected := m.join[name]
+		since, unknown := m.unknown[name]
+		switch {
+		case living || expected:
+			delete(m.unknown, name)
+		case !unknown:
+			m.unknown[name] = now
+		case now.Sub(since) >= toldTime:
+			delete(m.told, name)
+			delete(m.unknown, name)
+			forgot = true
+		}
+	}
+	return forgot
 }
 
 func (m *Members) hear(n *memberlist.Node) {

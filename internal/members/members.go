@@ -53,6 +53,8 @@ type Members struct {
 	// meta is what this member tells, told what each member told last.
 	meta []byte
 	told map[string]lb.Member
+	// unknown are those in told that neither live nor are to be joined, and since when.
+	unknown map[string]time.Time
 	// addresses of the living members, as events told: memberlist changes its nodes while we would read them.
 	addresses map[string]netip.Addr
 }
@@ -62,7 +64,7 @@ func New(c Config) (*Members, error) {
 	if c.JoinInterval == 0 {
 		c.JoinInterval = time.Second
 	}
-	m := &Members{config: c, told: map[string]lb.Member{}, addresses: map[string]netip.Addr{}}
+	m := &Members{config: c, told: map[string]lb.Member{}, unknown: map[string]time.Time{}, addresses: map[string]netip.Addr{}}
 	var err error
 	if m.keys, err = newKeyring(c.Keys); err != nil {
 		return nil, err
@@ -114,6 +116,9 @@ func (m *Members) gossip(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		m.joinMissing(list)
+		if m.forgetUnknown(time.Now()) {
+			m.config.Kick()
+		}
 		select {
 		case <-ctx.Done():
 			return m.leave(list)

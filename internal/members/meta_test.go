@@ -3,9 +3,12 @@ package members
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
+	"net"
 	"net/netip"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/memberlist"
 
@@ -113,5 +116,59 @@ func TestTold(t *testing.T) {
 	eventually(t, "b is gone", a.sees("a"))
 	if !hears(a, "b", second)() {
 		t.Error("what the dead told is forgotten")
+	}
+}
+
+// What a member told is forgotten when its speaker has been gone from the cluster for a while: neither its death nor
+// a new pod of it is that.
+func TestForgetUnknown(t *testing.T) {
+	m, err := New(Config{Log: slog.New(slog.DiscardHandler), NodeName: "a", Keys: [][]byte{bytes.Repeat([]byte{7}, 32)}, Kick: func() {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &memberlist.Node{Name: "b", Addr: net.IPv4(127, 0, 0, 2), Meta: encodeMember(testMember(1), memberlist.MetaMaxSize)}
+	none, both := map[string]netip.Addr{}, map[string]netip.Addr{"b": netip.MustParseAddr("127.0.0.2")}
+	now := time.Now()
+	for _, step := range []struct {
+		name    string
+		does    func()
+		after   time.Duration
+		forgets bool
+	}{
+		{"it lives, and no speaker is known yet", func() { m.hear(b) }, time.Hour, false},
+		{"it lives on", func() {}, time.Hour, false},
+		{"it dies", func() { m.SetSpeakers(both); m.forget(b) }, time.Hour, false},
+		{"it is dead for long", func() {}, time.Hour, false},
+		{"its pod is gone", func() { m.SetSpeakers(none) }, time.Hour, false},
+		{"for less than the time", func() {}, toldTime - 1, false},
+		{"there is a new one", func() { m.SetSpeakers(both) }, time.Hour, false},
+		{"that is gone too", func() { m.SetSpeakers(none) }, time.Hour, false},
+		{"for the time", func() {}, toldTime, true},
+	} {
+		now = now.Add(step.after)
+		step.does()
+		if got := m.forgetUnknown(now); got != step.forgets {
+			t.Errorf("%s: forgets %t", step.name, got)
+		}
+		if _, told := m.Told()["b"]; told == step.forgets {
+			t.Errorf("%s: what it told is known: %t", step.name, told)
+		}
+	}
+	m.hear(b)
+	if _, told := m.Told()["b"]; !told {
+		t.Error("it is back, and not heard")
+	}
+}
+
+// A member that runs forgets by itself.
+func TestForgetsUnknown(t *testing.T) {
+	a := start(t, freePort(t), "127.0.0.1", "a", bytes.Repeat([]byte{7}, 32))
+	a.mu.Lock()
+	a.told["b"], a.unknown["b"] = testMember(1), time.Now().Add(-toldTime)
+	a.mu.Unlock()
+	eventually(t, "b is forgotten", func() bool { return len(a.Told()) == 0 })
+	a.stop()
+	if err := <-a.ended; err != nil {
+		t.Error(err)
 	}
 }

@@ -10,12 +10,18 @@
 // `ip holdfast-relay` and `ip6 holdfast-relay` (dup knows no common one):
 //
 //	errors       (prerouting, -150)  ICMP errors about no connection of this node
-//	connections  (prerouting, -148)  TCP without SYN, connection new or invalid
+//	connections  (prerouting, -148)  TCP without SYN: connection new, or FIN or RST and connection invalid
 //	    to an address in the map relays, from no MAC in the set speakers
 //	        ──► dup to the former owner on its link, drop here
 //
 // A SYN begins a connection and is served here; what follows on it is known
-// here. The packets of a connection are relayed behind the guard of the packet
+// here. Conntrack calls invalid the end of a connection that it does not know, and
+// also what lies outside of the window of one that it knows. A former owner might take such data
+// up as a connection of its own, and have an endpoint reset it; FIN and RST it does not
+// take up. Where nf_conntrack_tcp_loose is 0 when the speaker starts, conntrack calls all invalid that it does not
+// know, and all that is invalid is relayed: nodes set up alike take none of it up.
+//
+// The packets of a connection are relayed behind the guard of the packet
 // filter (-149), so that ranges hold here and there, and ahead of every DNAT. Errors
 // go ahead of it: the guard knows errors about its own connections only, and it is
 // the former owner's that decides about these. Path MTU discovery lives on them.

@@ -3,17 +3,27 @@ package relay
 import (
 	"encoding/binary"
 	"net"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
 
+// tcpACK is the flag of a segment that acknowledges.
+const tcpACK = 0x10
+
 // stray sends a TCP segment of no connection: an acknowledgement.
-func (w *world) stray(to string) {
+func (w *world) stray(to string) { w.segment(to, 50000, 0, tcpACK) }
+
+// segment sends a TCP segment without data (RFC 9293 section 3.1).
+func (w *world) segment(to string, from uint16, sequence uint32, flags byte) {
 	w.t.Helper()
 	segment := make([]byte, 20)
-	binary.BigEndian.PutUint16(segment[0:], 50000)
+	binary.BigEndian.PutUint16(segment[0:], from)
 	binary.BigEndian.PutUint16(segment[2:], port)
-	segment[12], segment[13] = 5<<4, 0x10 // five words, ACK (RFC 9293 section 3.1)
+	binary.BigEndian.PutUint32(segment[4:], sequence)
+	segment[12], segment[flagsAt] = 5<<4, flags // five words
+	pseudo := slices.Concat(addr(own[addr(to).Is4()]).AsSlice(), addr(to).AsSlice(), []byte{0, unix.IPPROTO_TCP, 0, byte(len(segment))})
+	binary.BigEndian.PutUint16(segment[16:], checksum(append(pseudo, segment...)))
 	w.raw("tcp", to, segment)
 }
 

@@ -127,7 +127,7 @@ func (t *table) reach(want content, expect, look bool, renew time.Duration) (rep
 		return false, err
 	}
 	if t.absent = !there && t.held == nil && len(want.relays) == 0 && !expect; t.absent {
-		return false, nil // a node to which no address moves has no table
+		return false, nil // nothing was relayed here yet: no table is needed
 	}
 	damaged := t.held != nil && (!there || !is.equal(*t.held))
 	switch {

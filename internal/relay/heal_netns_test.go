@@ -124,7 +124,7 @@ func TestRenew(t *testing.T) {
 		w.relayer.timers.RenewInterval = 500 * time.Millisecond
 		w.run(w.relayer)
 		w.relayer.Set(w.desired())
-		l := families()[0].layout()
+		l := families()[0].layout(strict())
 		expires := func(s *nftables.Set) time.Duration {
 			c, err := connect()
 			if err != nil {

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -115,7 +114,9 @@ func (l *layout) commit(want content, prepare func(*nftables.Conn) error) error 
 	if err != nil {
 		return err
 	}
-	err = prepare(c)
+	if err := prepare(c); err != nil {
+		return fmt.Errorf("begin transaction: %w", err)
+	}
 	for i, s := range l.sets() {
 		var list []nftables.SetElement
 		for key, value := range want.of()[i] {
@@ -126,11 +127,10 @@ func (l *layout) commit(want content, prepare func(*nftables.Conn) error) error 
 			list = append(list, e)
 		}
 		for some := range slices.Chunk(list, elementsPerMessage) {
-			err = errors.Join(err, c.SetAddElements(s, some))
+			if err := c.SetAddElements(s, some); err != nil {
+				return fmt.Errorf("add members to %s: %w", s.Name, err)
+			}
 		}
-	}
-	if err != nil {
-		return fmt.Errorf("write transaction: %w", err)
 	}
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("commit to nf_tables: %w", err)

@@ -4,7 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/nftables"
@@ -43,10 +45,12 @@ const (
 	spare = first + 8
 )
 
-// tcpSYN is the flag of the packet that begins a connection, in the octet flagsAt (RFC 9293 section 3.1).
+// Flags of TCP, in the octet flagsAt (RFC 9293 section 3.1): a SYN begins a connection, FIN and RST end one.
 const (
 	flagsAt = 13
+	tcpFIN  = 0x01
 	tcpSYN  = 0x02
+	tcpRST  = 0x04
 )
 
 // Where an Ethernet frame has its source.
@@ -70,7 +74,8 @@ type chain struct {
 	rules [][]expr.Any
 }
 
-func (f *family) layout() *layout {
+// layout makes the table; with strict, conntrack takes up no connection in its middle: see strict.
+func (f *family) layout(strict bool) *layout {
 	l := &layout{family: f, table: &nftables.Table{Name: tableName, Family: f.table}}
 	l.relays = &nftables.Set{Table: l.table, Name: relaysMap, IsMap: true, HasTimeout: true, KeyType: f.addrType, DataType: f.addrType}
 	l.links = &nftables.Set{Table: l.table, Name: linksMap, IsMap: true, HasTimeout: true, KeyType: f.addrType, DataType: nftables.TypeIFIndex}
@@ -79,8 +84,16 @@ func (f *family) layout() *layout {
 	for _, types := range f.errors {
 		errors = append(errors, slices.Concat(protocol(f.icmp), icmpTypes(types), ctState(expr.CtStateBitRELATED|expr.CtStateBitESTABLISHED, expr.CmpOpEq), f.hand()))
 	}
-	connections := slices.Concat(protocol(unix.IPPROTO_TCP), withoutSYN(), ctState(expr.CtStateBitNEW|expr.CtStateBitINVALID, expr.CmpOpNeq), f.hand())
-	l.chains = []chain{l.chain(errorsChain, errorsPriority, errors...), l.chain(connectionsChain, connectionsPriority, connections)}
+	segment := slices.Concat(protocol(unix.IPPROTO_TCP), flags(expr.CmpOpEq, tcpSYN))
+	ends := flags(expr.CmpOpNeq, tcpFIN|tcpRST)
+	if strict {
+		ends = nil
+	}
+	connections := [][]expr.Any{
+		slices.Concat(segment, ctState(expr.CtStateBitNEW, expr.CmpOpNeq), f.hand()),
+		slices.Concat(segment, ends, ctState(expr.CtStateBitINVALID, expr.CmpOpNeq), f.hand()),
+	}
+	l.chains = []chain{l.chain(errorsChain, errorsPriority, errors...), l.chain(connectionsChain, connectionsPriority, connections...)}
 	l.signature = userdata.AppendString(nil, userdata.TypeComment, l.sign())
 	return l
 }
@@ -114,6 +127,13 @@ func (l *layout) sign() string {
 	return fmt.Sprintf("layout %x", h.Sum(nil)[:8])
 }
 
+// strict reports whether conntrack calls every segment of a connection that it does not know invalid. By default
+// it takes the connection up as a new one, unless the segment ends it (nf_conntrack-sysctl, nf_conntrack_tcp_loose).
+func strict() bool {
+	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_loose")
+	return err == nil && strings.TrimSpace(string(text)) == "0" // it is not there until somebody uses conntrack
+}
+
 func protocol(number byte) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first}, &expr.Cmp{Register: first, Data: []byte{number}}}
 }
@@ -125,11 +145,12 @@ func icmpTypes(types [2]byte) []expr.Any {
 	}
 }
 
-func withoutSYN() []expr.Any {
+// flags compares those of a TCP segment in a mask with none.
+func flags(op expr.CmpOp, mask byte) []expr.Any {
 	return []expr.Any{
 		&expr.Payload{DestRegister: first, Base: expr.PayloadBaseTransportHeader, Offset: flagsAt, Len: 1},
-		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 1, Mask: []byte{tcpSYN}, Xor: []byte{0}},
-		&expr.Cmp{Register: first, Data: []byte{0}},
+		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 1, Mask: []byte{mask}, Xor: []byte{0}},
+		&expr.Cmp{Op: op, Register: first, Data: []byte{0}},
 	}
 }
 

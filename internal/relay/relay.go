@@ -84,7 +84,7 @@ type Relayer struct {
 func New(c Config) *Relayer {
 	r := &Relayer{log: c.Log, links: c.Links, timers: c.Timers.withDefaults(), wake: make(chan struct{}, 1)}
 	for _, f := range families() {
-		r.tables = append(r.tables, &table{layout: f.layout()})
+		r.tables = append(r.tables, &table{layout: f.layout(strict())})
 	}
 	return r
 }

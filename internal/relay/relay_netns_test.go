@@ -3,6 +3,7 @@ package relay
 import (
 	"bytes"
 	"crypto/rand"
+	"fmt"
 	"io"
 	"net"
 	"os/exec"
@@ -171,6 +172,75 @@ func TestNoLoop(t *testing.T) {
 			if !strings.Contains(got, "counter packets 0 ") {
 				t.Errorf("the other node has relayed what came from a speaker:\n%s", got)
 			}
+		}
+	})
+}
+
+// What is of no connection of this node is handed on whatever it is, also where conntrack calls all of that invalid.
+func TestUnknown(t *testing.T) {
+	for name, loose := range map[string]string{"taken up": "1", "never taken up": "0"} {
+		t.Run(name, func(t *testing.T) {
+			nstest.Run(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.node.Sysctl("netfilter/nf_conntrack_tcp_loose", loose)
+				w.relayer = New(Config{Log: testLog(t), Links: w.links, Timers: w.relayer.timers})
+				w.owner(w.node)
+				w.run(w.relayer)
+				w.relayer.Set(w.desired())
+				for i, flags := range []byte{tcpACK, tcpACK | tcpFIN, tcpRST, tcpACK | tcpRST} {
+					for _, vip := range vips {
+						w.segment(vip, 50000, 0, flags)
+					}
+					want := uint64(i + 1)
+					nstest.Until(t, patient, fmt.Sprintf("segments with the flags %#x are relayed", flags), func() bool {
+						n := w.packets()
+						return n[0] == want && n[1] == want
+					})
+				}
+			})
+		})
+	}
+}
+
+// A segment outside of the window of a connection that this node serves is not the former owner's, who would
+// begin it anew and have the endpoint reset it.
+func TestOutOfWindow(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.serve()
+		w.owner(w.node)
+		w.run(w.relayer)
+		w.relayer.Set(w.desired())
+		nft(t, w.node, fmt.Sprintf(`
+table inet behind {
+	counter invalid4 { }
+	counter invalid6 { }
+	chain c {
+		type filter hook prerouting priority %d
+		ct state invalid ip daddr %s counter name "invalid4"
+		ct state invalid ip6 daddr %s counter name "invalid6"
+	}
+}`, connectionsPriority+1, vip4, vip6))
+		open := w.connections(1)
+		for vip, list := range open {
+			from := list[0].LocalAddr().(*net.TCPAddr).Port
+			for quarter := range uint32(4) { // of the sequence space: some are above every window
+				w.segment(vip, uint16(from), quarter<<30, tcpACK)
+			}
+		}
+		for _, family := range []string{"4", "6"} {
+			nstest.Until(t, patient, "what is outside of the window is not handed on, IPv"+family, func() bool {
+				got := w.node.Output("nft", "list", "counter", "inet", "behind", "invalid"+family)
+				return !strings.Contains(got, "packets 0 ")
+			})
+		}
+		for vip, list := range open {
+			if w.alive(list) != 1 {
+				t.Errorf("%s: the connection has not survived", vip)
+			}
+		}
+		if n := w.packets(); n[0] != 0 || n[1] != 0 {
+			t.Errorf("%v packets of this node's connections were relayed", n)
 		}
 	})
 }

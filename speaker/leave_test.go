@@ -1,0 +1,83 @@
+//go:build !race
+
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/relay"
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestMarkTakenOff: a speaker that obeyed the uninstall mark takes nothing up again
+// when that goes, but ends, so that a whole one can.
+func TestMarkTakenOff(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		const list, key, soon = "/apis/apps/v1/daemonsets", "holdfast/speaker", 30 * time.Second
+		api := newAPIServer(t)
+		mark := func(value string) {
+			api.put(list, key, &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "holdfast", Name: "speaker", Annotations: map[string]string{k8s.UninstallMark: value},
+			}})
+		}
+		mark("true")
+		log := slog.New(slog.DiscardHandler)
+		clients, err := k8s.ClientsFor(api.config(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		noLinks := func() []link.Link { return nil }
+		var ended error
+		w := &syncer{
+			node: "w1", log: log, filter: newTestGuard(false), end: func(err error) { ended = err },
+			links:  link.New(log, func() {}),
+			layer2: layer2.New(layer2.Config{Log: log, Links: noLinks}),
+			bgp:    bgp.New(bgp.Config{Log: log, NodeName: "w1"}),
+			relay:  relay.New(relay.Config{Log: log, Links: noLinks}),
+		}
+		if w.cluster, err = k8s.New(clients, k8s.Config{Log: log, Component: "test", Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() {}}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var group errgroup.Group
+		group.Go(func() error { return w.cluster.Run(ctx) })
+		group.Go(func() error { return w.links.Run(ctx) })
+		defer func() {
+			stop()
+			if err := group.Wait(); err != nil {
+				t.Error(err)
+			}
+		}()
+		nstest.Until(t, soon, "all is known", func() bool { return w.cluster.Synced() && w.links.Synced() })
+		sync := func() {
+			t.Helper()
+			if err := w.sync(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sync()
+		if !w.gone.Load() || ended != nil {
+			t.Fatalf("marked: gone %t, ended with %v", w.gone.Load(), ended)
+		}
+		mark("false")
+		nstest.Until(t, soon, "the mark is off", func() bool { return !w.cluster.Uninstalling() })
+		sync()
+		if !errors.Is(ended, errMarkOff) {
+			t.Errorf("the mark is off: ended with %v", ended)
+		}
+		if ok, _ := w.filter.table.Enforced(); ok {
+			t.Error("there is a filter again")
+		}
+	})
+}
