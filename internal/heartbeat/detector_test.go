@@ -269,9 +269,31 @@ func TestHeartbeatBlocked(t *testing.T) {
 		}
 		return w.all(blocked, Alive)() && blocked.sees(w.nodes[1]) == Alive
 	}, "alive to all")
+	// Each suspicion is a race of gossip's answer against the verdict.
+	if got := w.nodes[1].d.counts.suspected; got > 20 {
+		t.Errorf("suspected %d times in 20 s, want once in a hold and blockedSlack", got)
+	}
 	if p := w.nodes[1].d.peers[idOf(blocked.name)]; !p.blocked(w.nodes[1].now(), Alive) {
 		t.Error("the block is not said")
 	}
+}
+
+// Beats that were lost and not blocked do not make a later death slower to see,
+// though gossip answered meanwhile.
+func TestHeartbeatsLost(t *testing.T) {
+	w := newWorld(9, 3)
+	settle(t, w)
+	first := w.nodes[0]
+	w.cut = func(from, _ *node) bool { return from == first }
+	suspects := func() bool { return w.nodes[1].d.peers[first.id].suspicion != nil }
+	w.must(t, time.Second, suspects, "suspected")
+	for _, n := range w.nodes[1:] {
+		n.d.answeredGossip(n.now(), first.name)
+	}
+	w.cut = nil
+	w.stays(t, time.Second, w.all(first, Alive), "alive to all")
+	first.stop()
+	w.must(t, 500*ms, w.all(first, Dead), "dead to all")
 }
 
 // A blocked gossip port is no death as long as beats get through.
