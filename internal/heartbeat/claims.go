@@ -79,6 +79,9 @@ func (d *detector) refute(now time.Duration, c claim) {
 		d.own.deaths = deaths
 	default:
 		d.own.deaths = max(d.own.deaths, c.deaths)
+		if d.own.deaths > 0 && d.toldDead == 0 {
+			d.toldDead = now // the deaths were those of an earlier run
+		}
 	}
 	d.claimSelf(now, c.number+1)
 }
@@ -97,7 +100,7 @@ func (d *detector) claimSelf(now time.Duration, number uint32) {
 // ageSelf ends the hold-down, and forgets deaths after a long life.
 func (d *detector) ageSelf(now time.Duration) {
 	over := d.own.status == Held && now >= d.heldUntil
-	forgiven := d.own.deaths > 0 && d.toldDead != 0 && now >= d.toldDead+d.forgiveTime
+	forgiven := d.own.deaths > 0 && now >= d.toldDead+d.forgiveTime
 	if forgiven {
 		d.own.deaths = 0
 	}

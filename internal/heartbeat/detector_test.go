@@ -92,6 +92,26 @@ func TestHoldDownGrows(t *testing.T) {
 	w.must(t, 11*time.Minute, func() bool { return first.d.own.deaths == 0 }, "forgiven")
 }
 
+// Deaths that a new run of the speaker is told of are forgiven as its own are.
+func TestForgivenAfterRestart(t *testing.T) {
+	w := newWorldOf(2, 3, Timers{ForgiveTime: time.Minute})
+	settle(t, w)
+	first := w.nodes[0]
+	first.stop()
+	w.must(t, time.Second, w.all(first, Dead), "dead to all")
+	w.after(3 * time.Second)
+	first.start()
+	w.must(t, 15*time.Second, w.all(first, Alive), "in its rights again")
+	first.kill()
+	w.must(t, time.Second, w.all(first, Mute), "mute to all")
+	first.start()
+	w.must(t, 2*time.Second, w.all(first, Alive), "back")
+	if first.d.own.deaths == 0 {
+		t.Fatal("its new run was not told of its death")
+	}
+	w.must(t, 61*time.Second, func() bool { return first.d.own.deaths == 0 }, "forgiven")
+}
+
 // A speaker that says goodbye is gone at once, and not held down afterwards.
 func TestLeave(t *testing.T) {
 	w := newWorld(3, 8)
