@@ -2,6 +2,7 @@ package heartbeat
 
 import (
 	"math/bits"
+	"slices"
 	"time"
 )
 
@@ -93,8 +94,7 @@ func (d *detector) claimSelf(now time.Duration, number uint32) {
 	if now < d.heldUntil {
 		d.own.status = Held
 	}
-	d.spread(d.self)
-	d.shouting = true
+	d.proclaim(d.self)
 }
 
 // ageSelf ends the hold-down, and forgets deaths after a long life.
@@ -112,8 +112,8 @@ func (d *detector) ageSelf(now time.Duration) {
 // leave says goodbye to all.
 func (d *detector) leave(now time.Duration) {
 	d.own.status = Left
-	d.spread(d.self)
-	d.shouting, d.shoutAt = true, now
+	d.proclaim(d.self)
+	d.shoutAt = now
 	d.shout(now)
 }
 
@@ -133,6 +133,12 @@ func (d *detector) spread(i id) {
 		}
 	}
 	d.telling = append(d.telling, i)
+}
+
+// proclaim has a claim told to everybody at once, too.
+func (d *detector) proclaim(i id) {
+	d.spread(i)
+	d.shouting = append(d.shouting, i)
 }
 
 // tell adds to claims what the receiver may not know yet: what we think of it
@@ -179,23 +185,30 @@ func (d *detector) recite() []claim {
 	return claims
 }
 
-// shout sends what is fresh to everybody at once.
+// shout sends what is proclaimed to everybody at once, and what else is fresh as far as there is room.
 func (d *detector) shout(now time.Duration) {
-	if !d.shouting || now < d.shoutAt {
+	if len(d.shouting) == 0 || now < d.shoutAt {
 		return
 	}
-	d.shouting, d.shoutAt = false, now+shoutEvery
+	d.shoutAt = now + shoutEvery
 	var fresh []claim
-	for _, i := range d.telling {
+	for _, i := range slices.Concat(d.shouting, d.telling) {
 		if len(fresh) == maxClaims {
 			break
 		}
-		if i == d.self {
-			fresh = append(fresh, d.own)
-		} else if p := d.peers[i]; p != nil && !p.private {
-			fresh = append(fresh, p.claim)
+		c := d.own
+		if i != d.self {
+			p := d.peers[i]
+			if p == nil || p.private {
+				continue
+			}
+			c = p.claim
+		}
+		if !slices.Contains(fresh, c) {
+			fresh = append(fresh, c)
 		}
 	}
+	d.shouting = d.shouting[:0]
 	for _, p := range d.ring {
 		d.seq++
 		d.out = append(d.out, outgoing{p, packet{

@@ -126,6 +126,39 @@ func TestLeave(t *testing.T) {
 	w.must(t, 2*time.Second, w.all(first, Alive), "back")
 }
 
+// Who has so much to tell that it does not fit into a packet tells a goodbye and a
+// death to everybody at once all the same.
+func TestShoutAmongMuch(t *testing.T) {
+	const many = 100
+	shouts := func(about Status, do func(one *node, other *peer)) {
+		t.Helper()
+		w := newWorld(3, many)
+		settle(t, w)
+		one := w.nodes[0]
+		for _, p := range one.d.ring {
+			one.d.spread(p.id)
+		}
+		told := map[*node]bool{}
+		w.tap = func(from, to *node, p packet) {
+			if from == one && slices.ContainsFunc(p.claims, func(c claim) bool { return c.status == about }) {
+				told[to] = true
+			}
+		}
+		do(one, one.d.watching[0])
+		one.run()
+		if len(told) != many-1 {
+			t.Errorf("%v is told to %d nodes at once, want all %d", about, len(told), many-1)
+		}
+	}
+	shouts(Left, func(one *node, _ *peer) { one.d.leave(one.now()) })
+	shouts(Dead, func(one *node, other *peer) {
+		one.d.declare(one.now(), other, Dead)
+		for _, p := range one.d.ring[:5] {
+			one.d.send(p, packet{}) // these take claims along, by turns
+		}
+	})
+}
+
 // A speaker that is killed leaves a node that forwards: it is mute to all, and is
 // dead only when it does not come back, or when its node goes too.
 func TestMute(t *testing.T) {
