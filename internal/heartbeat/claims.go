@@ -40,7 +40,9 @@ func (d *detector) consider(now time.Duration, from *peer, c claim) {
 
 // adopt takes another node's claim over, unless we know better.
 func (d *detector) adopt(now time.Duration, about *peer, c claim) {
-	if !c.over(about.claim) {
+	// What we claim for ourselves alone yields to what others say of the same incarnation.
+	yields := about.private && c.number == about.claim.number && c.status > Held
+	if !c.over(about.claim) && !yields {
 		return
 	}
 	fresh := about.lastHeard != 0 && now-about.lastHeard < about.hold*3/4

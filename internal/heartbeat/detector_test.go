@@ -396,6 +396,29 @@ func TestCutOffAtOnce(t *testing.T) {
 	}
 }
 
+// Who was cut off and gave all others up for itself alone takes over what they say of
+// one that was lost meanwhile. It does not call itself deaf later, when one beat of the
+// only other is lost.
+func TestPrivateDeathIsShared(t *testing.T) {
+	for want, lose := range map[Status]func(*node){Dead: (*node).stop, Mute: (*node).kill} {
+		w := newWorld(14, 3)
+		settle(t, w)
+		alone, other, lost := w.nodes[0], w.nodes[1], w.nodes[2]
+		w.cut = func(from, to *node) bool { return (from == alone) != (to == alone) }
+		w.must(t, time.Second, func() bool { return alone.sees(other) == Dead && alone.sees(lost) == Dead }, "the others are lost")
+		lose(lost)
+		w.must(t, time.Second, func() bool { return other.sees(lost) == want }, "the lost one is lost to the other, too")
+		w.cut = nil
+		w.must(t, time.Second, func() bool { return alone.sees(other).Living() && alone.sees(lost) == want }, "what the other says")
+		w.after(time.Second)
+		if alone.d.peers[lost.id].private {
+			t.Errorf("what all say is still kept private: %v", want)
+		}
+		w.cut = func(from, to *node) bool { return to == alone }
+		w.stays(t, 110*ms, func() bool { return !alone.d.deafened(w.now) }, "it does not call itself deaf")
+	}
+}
+
 // Half of a cluster that loses the other half knows so at once, too.
 func TestHalvesAtOnce(t *testing.T) {
 	for seed := range uint64(20) {
