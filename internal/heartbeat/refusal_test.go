@@ -2,6 +2,7 @@ package heartbeat
 
 import (
 	"encoding/binary"
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -94,6 +95,17 @@ func TestForgedRefusals(t *testing.T) {
 					nstest.Self(t).AddAddress("lo", addresses[0]+"/128", addresses[1]+"/128")
 				}
 				r := newRefusing(t, addresses[0], addresses[1])
+				// An address that was just given has no route for a moment.
+				nstest.Until(t, within, "packets to the peer are refused", func() bool {
+					conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.peer, testPort)))
+					if err != nil {
+						return false
+					}
+					defer conn.Close()
+					_, _ = conn.Write([]byte{0})
+					_, err = conn.Write([]byte{0}) // returns the error of the one before
+					return errors.Is(err, unix.ECONNREFUSED)
+				})
 				counts := func(what string, refused uint64, read int) {
 					t.Helper()
 					nstest.Until(t, within, what, func() bool {
