@@ -2,6 +2,7 @@ package heartbeat
 
 import (
 	"math/bits"
+	"slices"
 	"time"
 )
 
@@ -39,7 +40,9 @@ func (d *detector) consider(now time.Duration, from *peer, c claim) {
 
 // adopt takes another node's claim over, unless we know better.
 func (d *detector) adopt(now time.Duration, about *peer, c claim) {
-	if !c.over(about.claim) {
+	// What we claim for ourselves alone yields to what others say of the same incarnation.
+	yields := about.private && c.number == about.claim.number && c.status > Held
+	if !c.over(about.claim) && !yields {
 		return
 	}
 	fresh := about.lastHeard != 0 && now-about.lastHeard < about.hold*3/4
@@ -79,6 +82,9 @@ func (d *detector) refute(now time.Duration, c claim) {
 		d.own.deaths = deaths
 	default:
 		d.own.deaths = max(d.own.deaths, c.deaths)
+		if d.own.deaths > 0 && d.toldDead == 0 {
+			d.toldDead = now // the deaths were those of an earlier run
+		}
 	}
 	d.claimSelf(now, c.number+1)
 }
@@ -90,14 +96,13 @@ func (d *detector) claimSelf(now time.Duration, number uint32) {
 	if now < d.heldUntil {
 		d.own.status = Held
 	}
-	d.spread(d.self)
-	d.shouting = true
+	d.proclaim(d.self)
 }
 
 // ageSelf ends the hold-down, and forgets deaths after a long life.
 func (d *detector) ageSelf(now time.Duration) {
 	over := d.own.status == Held && now >= d.heldUntil
-	forgiven := d.own.deaths > 0 && d.toldDead != 0 && now >= d.toldDead+d.forgiveTime
+	forgiven := d.own.deaths > 0 && now >= d.toldDead+d.forgiveTime
 	if forgiven {
 		d.own.deaths = 0
 	}
@@ -109,8 +114,8 @@ func (d *detector) ageSelf(now time.Duration) {
 // leave says goodbye to all.
 func (d *detector) leave(now time.Duration) {
 	d.own.status = Left
-	d.spread(d.self)
-	d.shouting, d.shoutAt = true, now
+	d.proclaim(d.self)
+	d.shoutAt = now
 	d.shout(now)
 }
 
@@ -130,6 +135,12 @@ func (d *detector) spread(i id) {
 		}
 	}
 	d.telling = append(d.telling, i)
+}
+
+// proclaim has a claim told to everybody at once, too.
+func (d *detector) proclaim(i id) {
+	d.spread(i)
+	d.shouting = append(d.shouting, i)
 }
 
 // tell adds to claims what the receiver may not know yet: what we think of it
@@ -176,23 +187,30 @@ func (d *detector) recite() []claim {
 	return claims
 }
 
-// shout sends what is fresh to everybody at once.
+// shout sends what is proclaimed to everybody at once, and what else is fresh as far as there is room.
 func (d *detector) shout(now time.Duration) {
-	if !d.shouting || now < d.shoutAt {
+	if len(d.shouting) == 0 || now < d.shoutAt {
 		return
 	}
-	d.shouting, d.shoutAt = false, now+shoutEvery
+	d.shoutAt = now + shoutEvery
 	var fresh []claim
-	for _, i := range d.telling {
+	for _, i := range slices.Concat(d.shouting, d.telling) {
 		if len(fresh) == maxClaims {
 			break
 		}
-		if i == d.self {
-			fresh = append(fresh, d.own)
-		} else if p := d.peers[i]; p != nil && !p.private {
-			fresh = append(fresh, p.claim)
+		c := d.own
+		if i != d.self {
+			p := d.peers[i]
+			if p == nil || p.private {
+				continue
+			}
+			c = p.claim
+		}
+		if !slices.Contains(fresh, c) {
+			fresh = append(fresh, c)
 		}
 	}
+	d.shouting = d.shouting[:0]
 	for _, p := range d.ring {
 		d.seq++
 		d.out = append(d.out, outgoing{p, packet{

@@ -99,9 +99,9 @@ type detector struct {
 
 	greeted, recited int
 	turn             bool
-	telling          []id
-	shouting         bool
-	shoutAt          time.Duration
+	// telling has whose claims go with other packets, shouting whose go to everybody at shoutAt.
+	telling, shouting []id
+	shoutAt           time.Duration
 
 	// version rises with what is known.
 	version uint64
@@ -220,7 +220,7 @@ func (d *detector) due() time.Duration {
 			next = min(next, max(at, d.graceUntil))
 		}
 	}
-	if d.shouting {
+	if len(d.shouting) > 0 {
 		next = min(next, d.shoutAt)
 	}
 	return next

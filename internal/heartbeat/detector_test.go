@@ -92,6 +92,26 @@ func TestHoldDownGrows(t *testing.T) {
 	w.must(t, 11*time.Minute, func() bool { return first.d.own.deaths == 0 }, "forgiven")
 }
 
+// Deaths that a new run of the speaker is told of are forgiven as its own are.
+func TestForgivenAfterRestart(t *testing.T) {
+	w := newWorldOf(2, 3, Timers{ForgiveTime: time.Minute})
+	settle(t, w)
+	first := w.nodes[0]
+	first.stop()
+	w.must(t, time.Second, w.all(first, Dead), "dead to all")
+	w.after(3 * time.Second)
+	first.start()
+	w.must(t, 15*time.Second, w.all(first, Alive), "in its rights again")
+	first.kill()
+	w.must(t, time.Second, w.all(first, Mute), "mute to all")
+	first.start()
+	w.must(t, 2*time.Second, w.all(first, Alive), "back")
+	if first.d.own.deaths == 0 {
+		t.Fatal("its new run was not told of its death")
+	}
+	w.must(t, 61*time.Second, func() bool { return first.d.own.deaths == 0 }, "forgiven")
+}
+
 // A speaker that says goodbye is gone at once, and not held down afterwards.
 func TestLeave(t *testing.T) {
 	w := newWorld(3, 8)
@@ -104,6 +124,39 @@ func TestLeave(t *testing.T) {
 	w.after(3 * time.Second)
 	first.start()
 	w.must(t, 2*time.Second, w.all(first, Alive), "back")
+}
+
+// Who has so much to tell that it does not fit into a packet tells a goodbye and a
+// death to everybody at once all the same.
+func TestShoutAmongMuch(t *testing.T) {
+	const many = 100
+	shouts := func(about Status, do func(one *node, other *peer)) {
+		t.Helper()
+		w := newWorld(3, many)
+		settle(t, w)
+		one := w.nodes[0]
+		for _, p := range one.d.ring {
+			one.d.spread(p.id)
+		}
+		told := map[*node]bool{}
+		w.tap = func(from, to *node, p packet) {
+			if from == one && slices.ContainsFunc(p.claims, func(c claim) bool { return c.status == about }) {
+				told[to] = true
+			}
+		}
+		do(one, one.d.watching[0])
+		one.run()
+		if len(told) != many-1 {
+			t.Errorf("%v is told to %d nodes at once, want all %d", about, len(told), many-1)
+		}
+	}
+	shouts(Left, func(one *node, _ *peer) { one.d.leave(one.now()) })
+	shouts(Dead, func(one *node, other *peer) {
+		one.d.declare(one.now(), other, Dead)
+		for _, p := range one.d.ring[:5] {
+			one.d.send(p, packet{}) // these take claims along, by turns
+		}
+	})
 }
 
 // A speaker that is killed leaves a node that forwards: it is mute to all, and is
@@ -269,9 +322,31 @@ func TestHeartbeatBlocked(t *testing.T) {
 		}
 		return w.all(blocked, Alive)() && blocked.sees(w.nodes[1]) == Alive
 	}, "alive to all")
+	// Each suspicion is a race of gossip's answer against the verdict.
+	if got := w.nodes[1].d.counts.suspected; got > 20 {
+		t.Errorf("suspected %d times in 20 s, want once in a hold and blockedSlack", got)
+	}
 	if p := w.nodes[1].d.peers[idOf(blocked.name)]; !p.blocked(w.nodes[1].now(), Alive) {
 		t.Error("the block is not said")
 	}
+}
+
+// Beats that were lost and not blocked do not make a later death slower to see,
+// though gossip answered meanwhile.
+func TestHeartbeatsLost(t *testing.T) {
+	w := newWorld(9, 3)
+	settle(t, w)
+	first := w.nodes[0]
+	w.cut = func(from, _ *node) bool { return from == first }
+	suspects := func() bool { return w.nodes[1].d.peers[first.id].suspicion != nil }
+	w.must(t, time.Second, suspects, "suspected")
+	for _, n := range w.nodes[1:] {
+		n.d.answeredGossip(n.now(), first.name)
+	}
+	w.cut = nil
+	w.stays(t, time.Second, w.all(first, Alive), "alive to all")
+	first.stop()
+	w.must(t, 500*ms, w.all(first, Dead), "dead to all")
 }
 
 // A blocked gossip port is no death as long as beats get through.
@@ -318,6 +393,29 @@ func TestCutOffAtOnce(t *testing.T) {
 			w.cut = nil
 			w.must(t, time.Second, func() bool { return !alone.d.deafened(w.now) && !gaveUp() }, "it hears again")
 		}
+	}
+}
+
+// Who was cut off and gave all others up for itself alone takes over what they say of
+// one that was lost meanwhile. It does not call itself deaf later, when one beat of the
+// only other is lost.
+func TestPrivateDeathIsShared(t *testing.T) {
+	for want, lose := range map[Status]func(*node){Dead: (*node).stop, Mute: (*node).kill} {
+		w := newWorld(14, 3)
+		settle(t, w)
+		alone, other, lost := w.nodes[0], w.nodes[1], w.nodes[2]
+		w.cut = func(from, to *node) bool { return (from == alone) != (to == alone) }
+		w.must(t, time.Second, func() bool { return alone.sees(other) == Dead && alone.sees(lost) == Dead }, "the others are lost")
+		lose(lost)
+		w.must(t, time.Second, func() bool { return other.sees(lost) == want }, "the lost one is lost to the other, too")
+		w.cut = nil
+		w.must(t, time.Second, func() bool { return alone.sees(other).Living() && alone.sees(lost) == want }, "what the other says")
+		w.after(time.Second)
+		if alone.d.peers[lost.id].private {
+			t.Errorf("what all say is still kept private: %v", want)
+		}
+		w.cut = func(from, to *node) bool { return to == alone }
+		w.stays(t, 110*ms, func() bool { return !alone.d.deafened(w.now) }, "it does not call itself deaf")
 	}
 }
 

@@ -77,11 +77,17 @@ func (d *detector) answeredGossip(now time.Duration, name string) {
 	if p == nil {
 		return
 	}
+	again := p.gossipAt > p.lastHeard
 	p.gossipAt = now
-	if p.suspicion != nil {
-		// Its beats do not come through. Ask it less often than it would have beaten.
-		p.aged, p.slack, p.slackUntil = now, blockedSlack, now+slackTime
-		d.clear(now, p)
+	if p.suspicion == nil {
+		return
+	}
+	p.aged = now
+	d.clear(now, p)
+	if again {
+		// No beat came since its last answer, so that they are blocked and not merely lost. Ask
+		// it less often than it would have beaten.
+		p.slack, p.slackUntil = blockedSlack, now+slackTime
 	}
 }
 

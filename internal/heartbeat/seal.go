@@ -45,9 +45,14 @@ func (s *seal) close(b []byte, p *packet) []byte {
 	return append(b, s.tag(b[start:])...)
 }
 
+// begins reports whether b begins as what was closed with the same key does.
+func (s *seal) begins(b []byte) bool {
+	return len(b) >= wordLen && binary.BigEndian.Uint64(b) == s.word
+}
+
 // open returns the body of a datagram that was closed with the same key.
 func (s *seal) open(b []byte) (body []byte, ok bool) {
-	if len(b) < wordLen+headLen+macLen || binary.BigEndian.Uint64(b) != s.word {
+	if len(b) < wordLen+headLen+macLen || !s.begins(b) {
 		return nil, false
 	}
 	end := len(b) - macLen

@@ -98,19 +98,18 @@ func (s *socket) wait(d time.Duration, deaf bool) {
 	}
 }
 
-// read returns the next datagram that waits, with its source.
+// read takes what waits next, and reports whether there was anything. n is 0 where it
+// was no datagram for us: too long to be ours, or the error of an earlier packet, which
+// the error queue explains.
 func (s *socket) read(b []byte) (n int, from netip.Addr, ok bool) {
-	for {
-		n, sa, err := unix.Recvfrom(s.fd, b, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
-		switch {
-		case err == nil && n <= len(b):
-			return n, addrOf(sa), true
-		case err == nil || errors.Is(err, unix.EINTR), errors.Is(err, unix.ECONNREFUSED):
-			// Too long to be ours; or the error of an earlier packet, which the error queue explains.
-		default:
-			return 0, netip.Addr{}, false
-		}
+	n, sa, err := unix.Recvfrom(s.fd, b, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return 0, netip.Addr{}, false
+	case err != nil || n > len(b):
+		return 0, netip.Addr{}, true
 	}
+	return n, addrOf(sa), true
 }
 
 // send does not wait and does not say whether anybody got it.
@@ -128,27 +127,26 @@ const (
 	icmp6Unreachable, icmp6Port = 1, 4
 )
 
-// refusal returns the next address whose own kernel said that nobody listens there.
-func (s *socket) refusal() (from netip.Addr, ok bool) {
-	for {
-		_, oobn, _, sa, err := unix.RecvmsgBuffers(s.fd, [][]byte{s.junk[:]}, s.oob[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return netip.Addr{}, false
-		}
-		to := addrOf(sa)
-		messages, err := unix.ParseSocketControlMessage(s.oob[:oobn])
-		if err != nil {
-			continue
-		}
-		for _, m := range messages {
-			if offender, is := portUnreachable(m.Data); is && offender == to {
-				return to, true
-			}
+// refusal takes one error off the queue, and reports whether there was any. Where the
+// kernel of the node that a packet went to said that nobody listens there, it returns the
+// node's address and how the packet begins, valid until the next call. Anybody can send
+// such an error: only who saw the packet knows how it begins.
+func (s *socket) refusal() (from netip.Addr, packet []byte, ok bool) {
+	n, oobn, _, sa, err := unix.RecvmsgBuffers(s.fd, [][]byte{s.junk[:]}, s.oob[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+	if err != nil {
+		return netip.Addr{}, nil, !errors.Is(err, unix.EAGAIN)
+	}
+	to := addrOf(sa)
+	messages, err := unix.ParseSocketControlMessage(s.oob[:oobn])
+	if err != nil {
+		return netip.Addr{}, nil, true
+	}
+	for _, m := range messages {
+		if offender, is := portUnreachable(m.Data); is && offender == to {
+			return to, s.junk[:n], true
 		}
 	}
+	return netip.Addr{}, nil, true
 }
 
 // portUnreachable reads a struct sock_extended_err with the address behind it (ip(7), IP_RECVERR).

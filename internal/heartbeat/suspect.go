@@ -199,8 +199,7 @@ func (d *detector) declare(now time.Duration, p *peer, status Status) {
 	p.claim, p.claimedAt, p.private = c, now, private
 	d.version++
 	if !private {
-		d.spread(p.id)
-		d.shouting = true
+		d.proclaim(p.id)
 	}
 }
 

@@ -32,8 +32,8 @@ type thread struct {
 	seals  *[]*seal
 	byAddr map[netip.Addr]*peer
 	addrs  map[id]unix.Sockaddr
-	// read counts datagrams since the last beat, up to budget: a flood must not
-	// keep a thread busy that goes before all others.
+	// read counts datagrams and errors since the last beat, up to budget: a flood of
+	// either must not keep a thread busy that goes before all others.
 	read, budget int
 	since        time.Duration
 
@@ -152,6 +152,9 @@ func (t *thread) receive() {
 			break
 		}
 		t.read++
+		if n == 0 {
+			continue
+		}
 		p := t.byAddr[from]
 		if p == nil {
 			t.h.metrics.rejected.Add(1)
@@ -169,15 +172,21 @@ func (t *thread) receive() {
 			t.h.metrics.gaps.Observe((now - last).Seconds())
 		}
 	}
-	for {
-		from, ok := t.socket.refusal()
+	for t.read < t.budget {
+		from, packet, ok := t.socket.refusal()
 		if !ok {
-			return
+			break
 		}
-		if p := t.byAddr[from]; p != nil {
+		t.read++
+		if p := t.byAddr[from]; p != nil && t.ours(packet) {
 			t.detector.refused(boottime(), p)
 		}
 	}
+}
+
+// ours reports whether the packet begins as those that we send, with whichever key.
+func (t *thread) ours(packet []byte) bool {
+	return slices.ContainsFunc(*t.seals, func(s *seal) bool { return s.begins(packet) })
 }
 
 func (t *thread) open(b []byte) (packet, bool) {

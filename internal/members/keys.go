@@ -33,7 +33,8 @@ func (m *Members) SetKeys(keys [][]byte) error {
 	if err := m.keys.UseKey(keys[0]); err != nil {
 		return fmt.Errorf("use a key: %w", err)
 	}
-	for _, old := range m.keys.GetKeys() {
+	// GetKeys returns the ring's own array, in which RemoveKey shifts.
+	for _, old := range slices.Clone(m.keys.GetKeys()) {
 		if !slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, old) }) {
 			if err := m.keys.RemoveKey(old); err != nil {
 				return fmt.Errorf("remove a key: %w", err)

@@ -1,0 +1,142 @@
+package heartbeat
+
+import (
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// refusing is a thread that the test itself drives, with one peer, in whose name
+// anybody may say that nobody listens there.
+type refusing struct {
+	*thread
+	local, peer netip.Addr
+}
+
+func newRefusing(t *testing.T, local, peer string) *refusing {
+	t.Helper()
+	r := &refusing{local: netip.MustParseAddr(local), peer: netip.MustParseAddr(peer)}
+	h, err := New(Config{Log: slog.New(slog.DiscardHandler), NodeName: "a", Address: r.local, Port: testPort, Keys: [][]byte{testKey}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Set([]Peer{{"a", r.local, false}, {"b", r.peer, false}})
+	s, err := openSocket(netip.AddrPortFrom(r.local, testPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.close)
+	r.thread = newThread(h, s)
+	r.detector = newDetector(h.config.settings(false, random), "a", boottime())
+	r.load()
+	return r
+}
+
+// forge sends port unreachable with the peer's address, quoting a packet to it that begins so.
+func (r *refusing) forge(t *testing.T, packet []byte, times int) {
+	t.Helper()
+	datagram := make([]byte, udpHeaderLen, udpHeaderLen+len(packet))
+	binary.BigEndian.PutUint16(datagram, testPort)
+	binary.BigEndian.PutUint16(datagram[2:], testPort)
+	binary.BigEndian.PutUint16(datagram[4:], uint16(udpHeaderLen+len(packet)))
+	datagram = append(datagram, packet...)
+
+	network, message := "ip4:icmp", icmp.Message{Type: ipv4.ICMPTypeDestinationUnreachable, Code: icmpPort}
+	header := make([]byte, ipv4.HeaderLen)
+	header[0], header[8], header[9] = 4<<4|ipv4.HeaderLen/4, 64, unix.IPPROTO_UDP
+	binary.BigEndian.PutUint16(header[2:], uint16(len(header)+len(datagram)))
+	copy(header[12:], r.local.AsSlice())
+	copy(header[16:], r.peer.AsSlice())
+	if r.peer.Is6() {
+		network, message = "ip6:ipv6-icmp", icmp.Message{Type: ipv6.ICMPTypeDestinationUnreachable, Code: icmp6Port}
+		header = make([]byte, ipv6.HeaderLen)
+		header[0], header[6], header[7] = 6<<4, unix.IPPROTO_UDP, 64
+		binary.BigEndian.PutUint16(header[4:], uint16(len(datagram)))
+		copy(header[8:], r.local.AsSlice())
+		copy(header[24:], r.peer.AsSlice())
+	}
+	message.Body = &icmp.DstUnreach{Data: append(header, datagram...)}
+	b, err := message.Marshal(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.DialIP(network, &net.IPAddr{IP: r.peer.AsSlice()}, &net.IPAddr{IP: r.local.AsSlice()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for range times {
+		if _, err := conn.Write(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A refusal counts where it quotes what only this node can have sent, and not where
+// somebody made it up. However many errors come, the thread takes no more of them
+// between two beats than it may.
+func TestForgedRefusals(t *testing.T) {
+	for family, addresses := range map[string][2]string{
+		"IPv4": {"127.0.0.1", "127.0.0.2"}, "IPv6": {"2001:db8::1", "2001:db8::2"},
+	} {
+		t.Run(family, func(t *testing.T) {
+			nstest.Run(t, func(t *testing.T) {
+				if family == "IPv6" {
+					nstest.Self(t).AddAddress("lo", addresses[0]+"/128", addresses[1]+"/128")
+				}
+				r := newRefusing(t, addresses[0], addresses[1])
+				// An address that was just given has no route for a moment.
+				nstest.Until(t, within, "packets to the peer are refused", func() bool {
+					conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.peer, testPort)))
+					if err != nil {
+						return false
+					}
+					defer conn.Close()
+					_, _ = conn.Write([]byte{0})
+					_, err = conn.Write([]byte{0}) // returns the error of the one before
+					return errors.Is(err, unix.ECONNREFUSED)
+				})
+				counts := func(what string, refused uint64, read int) {
+					t.Helper()
+					nstest.Until(t, within, what, func() bool {
+						r.receive()
+						return r.detector.counts.refused >= refused && r.read >= read
+					})
+					if got := r.detector.counts.refused; got != refused {
+						t.Errorf("%s: %d refusals count, want %d", what, got, refused)
+					}
+				}
+				r.detector.send(r.detector.peers[idOf("b")], packet{ping: true})
+				r.send()
+				counts("the kernel refuses a packet", 1, 1)
+
+				r.read = 0
+				r.forge(t, nil, 50)
+				r.forge(t, make([]byte, headLen), 50)
+				counts("refusals of what was never sent", 1, 100)
+				word := binary.BigEndian.AppendUint64(nil, (*r.seals)[0].word)
+				r.forge(t, word, 1)
+				counts("one that quotes the word", 2, 0)
+
+				r.read, r.budget = 0, 10
+				r.forge(t, nil, 100)
+				counts("as many as it may take", 2, 10)
+				if r.receive(); r.read > 10 {
+					t.Errorf("it took %d errors, want 10", r.read)
+				}
+				r.read, r.budget = 0, 1000
+				counts("the rest waited for the next beat", 2, 85)
+			})
+		})
+	}
+}
