@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -163,11 +164,13 @@ func (w *witness) say(elsewhere []string) {
 }
 
 // standAside gives the nodes elsewhere all that they can announce, as they do
-// themselves: they are alive, and who is on this side takes nothing.
+// themselves: they are alive, and who is on this side takes nothing. What the State
+// was made from stays: by it they are missed.
 func standAside(elsewhere []string, s *lb.State) {
 	if len(elsewhere) == 0 {
 		return
 	}
+	s.Members, s.HeldDown = maps.Clone(s.Members), maps.Clone(s.HeldDown)
 	for node := range s.Members {
 		s.HeldDown[node] = true
 	}
