@@ -44,37 +44,57 @@ func (w Witness) Keep(missed []string) {
 	maps.DeleteFunc(w, func(node string, _ witnessed) bool { return !slices.Contains(missed, node) })
 }
 
-// Elsewhere returns the nodes of the other side, sorted, if this side is the one to
-// stand aside for them: the smaller one, or of two equal ones the one without the
+// Elsewhere returns the nodes of the other sides, sorted, if this side is the one to
+// stand aside for them: the smaller one, or of equal ones the one without the
 // lowest name. It returns nil otherwise: in all cases where the others may be dead.
 // They are those that are running and miss the node self, and those missed here of
 // whom these say nothing bad: few repeat their word, and another may be the only one
 // that can announce an address.
 func (w Witness) Elsewhere(now time.Time, self string, alive map[string]bool, missed []string) []string {
-	var speaking []string
-	elsewhere := map[string]bool{}
-	for _, node := range missed {
-		elsewhere[node] = true
-	}
-	size := 0
-	for node, word := range w {
-		if slices.Contains(word.Misses, self) && !word.at.IsZero() && now.Sub(word.at) < wordTime {
-			speaking = append(speaking, node)
-			size = max(size, word.Alive)
-			for _, other := range word.Misses {
-				delete(elsewhere, other)
-			}
-		}
-	}
-	if len(speaking) == 0 || len(alive) == 0 {
+	if len(alive) == 0 {
 		return nil
 	}
 	lowest := slices.Min(slices.Collect(maps.Keys(alive)))
-	if cmp.Or(cmp.Compare(len(alive), max(size, len(speaking))), cmp.Compare(slices.Min(speaking), lowest)) >= 0 {
+	speaking := w.speaking(now, self)
+	var stronger []Word
+	for _, word := range speaking {
+		if cmp.Or(cmp.Compare(word.Alive, len(alive)), cmp.Compare(lowest, word.lowest(missed, speaking))) > 0 {
+			stronger = append(stronger, word)
+		}
+	}
+	if len(stronger) == 0 {
 		return nil
 	}
-	for _, node := range speaking {
-		elsewhere[node] = true
+	var elsewhere []string
+	for _, node := range missed {
+		speaks := slices.ContainsFunc(stronger, func(word Word) bool { return word.Node == node })
+		if speaks || !slices.ContainsFunc(stronger, func(word Word) bool { return slices.Contains(word.Misses, node) }) {
+			elsewhere = append(elsewhere, node)
+		}
 	}
-	return slices.Sorted(maps.Keys(elsewhere))
+	slices.Sort(elsewhere)
+	return elsewhere
+}
+
+// speaking returns the words of those that are running and miss the node self.
+func (w Witness) speaking(now time.Time, self string) (out []Word) {
+	for _, word := range w {
+		if slices.Contains(word.Misses, self) && !word.at.IsZero() && now.Sub(word.at) < wordTime {
+			out = append(out, word.Word)
+		}
+	}
+	return out
+}
+
+// lowest returns the lowest name of the word's side, as the nodes of that side see it
+// too: of those that are there, be it that they cannot be read. Where more are missed
+// here than that side has, some are nowhere, and the lowest of those that speak counts.
+func (w Word) lowest(missed []string, speaking []Word) string {
+	there := slices.DeleteFunc(slices.Clone(missed), func(node string) bool { return slices.Contains(w.Misses, node) })
+	if len(there) > w.Alive {
+		there = slices.DeleteFunc(there, func(node string) bool {
+			return !slices.ContainsFunc(speaking, func(other Word) bool { return other.Node == node })
+		})
+	}
+	return slices.Min(append(there, w.Node))
 }

@@ -48,6 +48,12 @@ func TestElsewhere(t *testing.T) {
 			[]Word{word("a", "1", 3, ""), word("a", "2", 2, "c"), word("a", "3", 2, "c")}, wordTime - time.Second, []string{"a", "b"}},
 		{"half of four, all running", names("b", "d"), "a c",
 			[]Word{word("a", "1", 4, ""), word("c", "1", 4, ""), word("a", "2", 2, "b d"), word("c", "2", 2, "b d")}, 0, []string{"a", "c"}},
+		{"half of four, the lowest of which cannot be read", names("b", "d"), "a c",
+			[]Word{word("c", "1", 4, ""), word("c", "2", 2, "b d")}, 0, []string{"a", "c"}},
+		{"half of four, where the lowest is dead and not found so yet", names("b", "d"), "a c e",
+			[]Word{word("c", "1", 5, ""), word("c", "2", 2, "b d")}, 0, nil},
+		{"and so it is on the other side", names("c", "e"), "a b d",
+			[]Word{word("b", "1", 5, ""), word("b", "2", 2, "c e")}, 0, []string{"a", "b", "d"}},
 	} {
 		w, at := Witness{}, now
 		for _, word := range tt.words {
@@ -79,7 +85,8 @@ func TestWordsWhileTheWallClockIsSet(t *testing.T) {
 }
 
 // However a cluster is divided in two, exactly one side stands aside when both
-// read each other's words, and none when neither can.
+// read each other's words, be it that one node cannot write any, and none when
+// neither can read.
 //
 // Trap: both sides of a partition announce for as long as it lasts (MetalLB #589,
 // #598, #2747; kube-vip #1775).
@@ -88,35 +95,43 @@ func TestOneSideStandsAside(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for n := 2; n <= len(all); n++ {
 		for split := 1; split < 1<<n-1; split++ {
-			sides := [2]map[string]bool{{}, {}}
-			for i, name := range all[:n] {
-				sides[split>>i&1][name] = true
-			}
-			aside := 0
-			for i, mine := range sides {
-				w := Witness{}
-				us, them := slices.Sorted(maps.Keys(mine)), slices.Sorted(maps.Keys(sides[1-i]))
-				for _, theirs := range them {
-					w.Hear(now, Word{theirs, "1", n, nil})
+			for mute := -1; mute < n; mute++ {
+				sides := [2]map[string]bool{{}, {}}
+				for i, name := range all[:n] {
+					sides[split>>i&1][name] = true
 				}
-				if w.Elsewhere(now, us[0], mine, them) != nil {
-					t.Errorf("%v stands aside without a word from %v", mine, sides[1-i])
+				if mute >= 0 && len(sides[split>>mute&1]) == 1 {
+					continue // nobody there can be read
 				}
-				for _, theirs := range them {
-					w.Hear(now, Word{theirs, "2", len(them), us})
-				}
-				for _, self := range us {
-					switch got := w.Elsewhere(now, self, mine, them); {
-					case got == nil:
-					case !slices.Equal(got, them):
-						t.Errorf("%s stands aside for %v, want %v", self, got, them)
-					case self == us[0]:
-						aside++
+				aside := 0
+				for i, mine := range sides {
+					w := Witness{}
+					us, them := slices.Sorted(maps.Keys(mine)), slices.Sorted(maps.Keys(sides[1-i]))
+					hear := func(written string, alive int, misses []string) {
+						for _, theirs := range them {
+							if mute < 0 || theirs != all[mute] {
+								w.Hear(now, Word{theirs, written, alive, misses})
+							}
+						}
+					}
+					hear("1", n, nil)
+					if w.Elsewhere(now, us[0], mine, them) != nil {
+						t.Errorf("%v stands aside without a word from %v", mine, sides[1-i])
+					}
+					hear("2", len(them), us)
+					for _, self := range us {
+						switch got := w.Elsewhere(now, self, mine, them); {
+						case got == nil:
+						case !slices.Equal(got, them):
+							t.Errorf("%s stands aside for %v, want %v", self, got, them)
+						case self == us[0]:
+							aside++
+						}
 					}
 				}
-			}
-			if aside != 1 {
-				t.Errorf("of %v and %v %d stand aside", sides[0], sides[1], aside)
+				if aside != 1 {
+					t.Errorf("of %v and %v, where %d cannot write, %d stand aside", sides[0], sides[1], mute, aside)
+				}
 			}
 		}
 	}
