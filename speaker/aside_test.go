@@ -61,7 +61,7 @@ func testStandingAside(t *testing.T, elsewhere []string, deaf bool) {
 		view := c.view()
 		view.Deaf = deaf
 		alive := maps.Clone(view.Alive)
-		w.syncer.aside = func() []string { return elsewhere }
+		w.syncer.aside = func() lb.Partition { return lb.Partition{Elsewhere: elsewhere} }
 		now, err := w.follow(nil, view, nil, false)
 		if err != nil {
 			t.Fatal(err)
