@@ -3,8 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
+	"net/http"
 	"reflect"
 	"slices"
 	"sync/atomic"
@@ -135,13 +137,21 @@ func (w *witness) read(ctx context.Context, node string) (members.Word, bool) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	state, err := w.cluster.SpeakerState(ctx, node)
-	if answers := err == nil || apierrors.IsNotFound(err); w.api.Swap(answers) != answers {
+	if is := answers(err); w.api.Swap(is) != is {
 		w.changed()
 	}
 	if err != nil || state.Status.Observed == nil {
 		return members.Word{}, false
 	}
 	return w.word(node, state.Status), true
+}
+
+// answers reports whether what came of a question shows that there is a network: also a
+// refusal does. That a server is at fault may come from a proxy on this very node
+// which reaches none, and so shows nothing.
+func answers(err error) bool {
+	var status apierrors.APIStatus
+	return err == nil || errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError
 }
 
 // word is what stands in the state of a node. A full list may leave out the nodes of this side.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -12,7 +13,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 func TestStandAside(t *testing.T) {
@@ -54,6 +57,28 @@ func TestInOrder(t *testing.T) {
 	w.note(start.Add(2*time.Minute), []string{"b"})
 	if len(w.since) != 1 || !w.since["b"].Equal(start) {
 		t.Errorf("remembered: %v", w.since)
+	}
+}
+
+// TestAnswers: what shows that the API server is within reach.
+func TestAnswers(t *testing.T) {
+	states := schema.GroupResource{Resource: "speakerstates"}
+	for _, tt := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, true},
+		{apierrors.NewNotFound(states, "a"), true},
+		{fmt.Errorf("read: %w", apierrors.NewForbidden(states, "a", nil)), true},
+		{apierrors.NewUnauthorized("no"), true},
+		{apierrors.NewTooManyRequests("later", 1), true},
+		{apierrors.NewServiceUnavailable("no upstream"), false},
+		{apierrors.NewInternalError(context.Canceled), false},
+		{context.DeadlineExceeded, false},
+	} {
+		if got := answers(tt.err); got != tt.want {
+			t.Errorf("%v: %t, want %t", tt.err, got, tt.want)
+		}
 	}
 }
 
