@@ -258,7 +258,7 @@ func testAway(t *testing.T, away string) {
 			t.Errorf("it moves %v to %v", after, got)
 		}
 		for name, n := range c.speakers {
-			if aside := n.witness.aside(); aside != nil {
+			if aside := n.witness.aside().Elsewhere; aside != nil {
 				t.Errorf("%s stands aside for %v", name, aside)
 			}
 		}
@@ -276,7 +276,7 @@ func testAway(t *testing.T, away string) {
 	time.Sleep(time.Minute) // for what is said of it
 	all("back", append(addresses[1:], "192.0.2.100")...)
 	for name, n := range c.speakers {
-		if aside := n.witness.aside(); aside != nil {
+		if aside := n.witness.aside().Elsewhere; aside != nil {
 			t.Errorf("back: %s stands aside for %v", name, aside)
 		}
 	}

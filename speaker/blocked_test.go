@@ -108,7 +108,7 @@ func TestBlocked(t *testing.T) {
 				if at >= 200*time.Millisecond && (at-phase)%read == 0 {
 					w.Hear(now, word)
 				}
-				if got := w.Elsewhere(now, "d", nodes("d"), []string{"a", "b", "c"}); len(got) == 3 {
+				if got := w.Partition(now, "d", nodes("d"), []string{"a", "b", "c"}); len(got.Elsewhere) == 3 {
 					aside = at
 				}
 				if lost, known := here["a"].lost(now); len(here) > 0 && (!lost || known) {

@@ -170,8 +170,8 @@ func (l *listener) wait(now time.Time) time.Duration {
 			if !l.asking[node] {
 				next = min(next, n.due().Sub(now))
 			}
-			if _, known := n.lost(now); !known && n.answered {
-				next = min(next, n.since.Add(doubtTime).Sub(now))
+			if ends := n.since.Add(doubtTime).Sub(now); n.answered && n.cause != explained && ends > 0 {
+				next = min(next, ends)
 			}
 		}
 	}

@@ -79,7 +79,7 @@ func TestListener(t *testing.T) {
 			t.Errorf("problems: %v", p)
 		}
 		far.SetUp("eth0")
-		must("b answers", nobody)
+		must("b answers, which is not believed at once", inDoubt)
 		view.Store(both)
 		must("both are heard", nobody)
 		if p := l.problems(); p != nil {

@@ -127,7 +127,8 @@ func (n silent) lost(now time.Time) (lost, known bool) {
 		return true, false
 	case !n.answered:
 		return true, true
-	case n.cause != explained && now.Sub(n.since) < doubtTime:
+	case n.cause != explained && now.Sub(n.since) < doubtTime, !n.unreachable.IsZero():
+		// What this speaker still calls unreachable the node itself may announce: see plan.
 		return true, false
 	}
 	return false, true

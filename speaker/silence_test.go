@@ -135,6 +135,31 @@ func TestSilenceWallClock(t *testing.T) {
 	}
 }
 
+// TestAnswersAgain: a node that was out of reach is not counted on while this speaker
+// still writes that it is unreachable: by that word the node itself may announce.
+func TestAnswersAgain(t *testing.T) {
+	start := time.Unix(1000, 0)
+	s := silence{}
+	s.keep(start, missing("w1", unexplained))
+	for _, tt := range []struct {
+		after       time.Duration
+		answers     bool
+		lost, known bool
+	}{
+		{0, false, true, true},
+		{time.Minute, true, true, false},
+		{time.Minute + bootTime - 1, true, true, false},
+		{time.Minute + bootTime, true, false, true},
+	} {
+		now := start.Add(tt.after)
+		s.heard(now, "w1", tt.answers)
+		lost, known := s["w1"].lost(now)
+		if written := len(s.unreachable()) > 0; lost != tt.lost || known != tt.known || lost != written {
+			t.Errorf("after %s: lost %t, known %t, written %t; want %t, %t", tt.after, lost, known, written, tt.lost, tt.known)
+		}
+	}
+}
+
 func TestSilenceAsksLessAndLess(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := silence{}

@@ -36,8 +36,8 @@ type syncer struct {
 	relay   *relay.Relayer
 	// members is set when the membership has started.
 	members atomic.Pointer[members.Members]
-	// aside returns the nodes that this side of a partition stands aside for.
-	aside func() []string
+	// aside returns what other sides of a partition say, and whom this one stands aside for.
+	aside func() lb.Partition
 	// surroundings tell what is lost to this node where it is cut off.
 	surroundings *listener
 	// kick runs it again.

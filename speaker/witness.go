@@ -3,11 +3,16 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
+	"maps"
+	"net/http"
+	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/members"
@@ -34,10 +39,10 @@ type witness struct {
 	log     *slog.Logger
 	cluster *k8s.Cluster
 	alive   func() map[string]bool
-	// kick has this loop run again, changed is called when elsewhere changes.
+	// kick has this loop run again, changed is called when the partition changes.
 	kick, changed func()
-	// elsewhere are the nodes that this side stands aside for.
-	elsewhere atomic.Pointer[[]string]
+	// partition is what the words of the others came to last.
+	partition atomic.Pointer[lb.Partition]
 	// api: the API server answered the last question.
 	api atomic.Bool
 
@@ -63,7 +68,7 @@ func (w *witness) sync(ctx context.Context) error {
 	w.words.Keep(asked)
 	if len(missed) == 0 {
 		w.api.Store(false)
-		w.say(nil)
+		w.say(lb.Partition{})
 		return nil
 	}
 	for _, node := range asked {
@@ -71,7 +76,7 @@ func (w *witness) sync(ctx context.Context) error {
 			w.words.Hear(time.Now(), word)
 		}
 	}
-	w.say(w.words.Elsewhere(time.Now(), w.node, alive, missed))
+	w.say(w.words.Partition(time.Now(), w.node, alive, missed))
 	next := witnessInterval
 	if time.Since(latest) > soon {
 		next = slowWitnessInterval
@@ -132,46 +137,71 @@ func (w *witness) read(ctx context.Context, node string) (members.Word, bool) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	state, err := w.cluster.SpeakerState(ctx, node)
-	if answers := err == nil || apierrors.IsNotFound(err); w.api.Swap(answers) != answers {
+	if is := answers(err); w.api.Swap(is) != is {
 		w.changed()
 	}
 	if err != nil || state.Status.Observed == nil {
 		return members.Word{}, false
 	}
-	word := members.Word{Node: node, Written: state.Status.Observed.String(), Alive: int(state.Status.Members.Alive)}
-	for _, n := range slices.Concat(state.Status.Unreachable, state.Status.Silent) {
-		word.Misses = append(word.Misses, n.Node)
-	}
-	if len(state.Status.Unreachable) >= mostNamed || len(state.Status.Silent) >= mostNamed {
-		word.Misses = append(word.Misses, w.node) // a full list may leave this node out
-	}
-	return word, true
+	return w.word(node, state.Status), true
 }
 
-func (w *witness) say(elsewhere []string) {
+// answers reports whether what came of a question shows that there is a network: also a
+// refusal does. That a server is at fault may come from a proxy on this very node
+// which reaches none, and so shows nothing.
+func answers(err error) bool {
+	var status apierrors.APIStatus
+	return err == nil || errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError
+}
+
+// word is what stands in the state of a node. A full list may leave out the nodes of this side.
+func (w *witness) word(node string, s v1beta1.SpeakerStateStatus) members.Word {
+	word := members.Word{Node: node, Written: s.Observed.String(), Alive: int(s.Members.Alive), Expected: int(s.Members.Expected)}
+	for _, n := range s.Unreachable {
+		word.Unreachable = append(word.Unreachable, n.Node)
+	}
+	if len(s.Unreachable) >= mostNamed {
+		word.Unreachable = slices.AppendSeq(word.Unreachable, maps.Keys(w.alive()))
+	}
+	word.Misses = slices.Clone(word.Unreachable)
+	for _, n := range s.Silent {
+		word.Misses = append(word.Misses, n.Node)
+	}
+	if len(s.Silent) >= mostNamed {
+		word.Misses = append(word.Misses, w.node)
+	}
+	return word
+}
+
+func (w *witness) say(now lb.Partition) {
 	before := w.aside()
-	if slices.Equal(before, elsewhere) {
+	if reflect.DeepEqual(before, now) {
 		return
 	}
-	w.elsewhere.Store(&elsewhere)
-	if len(elsewhere) > 0 {
-		w.log.Warn("partitioned: this side stands aside for nodes that are running and do not hear it", "elsewhere", elsewhere)
-	} else {
+	w.partition.Store(&now)
+	switch {
+	case slices.Equal(before.Elsewhere, now.Elsewhere):
+	case len(now.Elsewhere) > 0:
+		w.log.Warn("partitioned: this side stands aside for nodes that are running and do not hear it", "elsewhere", now.Elsewhere)
+	default:
 		w.log.Info("this side does not stand aside any more")
 	}
 	w.changed()
 }
 
 // standAside gives the nodes elsewhere all that they can announce, as they do
-// themselves: they are alive, and who is on this side takes nothing.
-func standAside(elsewhere []string, s *lb.State) {
-	if len(elsewhere) == 0 {
+// themselves: they are alive, and who is on this side takes nothing but what they
+// refuse. What the State was made from stays: by it they are missed.
+func standAside(partition lb.Partition, s *lb.State) {
+	s.Here.Partition = partition
+	if len(partition.Elsewhere) == 0 {
 		return
 	}
+	s.Members, s.HeldDown = maps.Clone(s.Members), maps.Clone(s.HeldDown)
 	for node := range s.Members {
 		s.HeldDown[node] = true
 	}
-	for _, node := range elsewhere {
+	for _, node := range partition.Elsewhere {
 		s.Members[node] = true
 	}
 }
@@ -180,10 +210,10 @@ func standAside(elsewhere []string, s *lb.State) {
 // the speakers or more are missed.
 func (w *witness) apiAnswers() bool { return w.api.Load() }
 
-// aside returns the nodes that this side stands aside for, none if it does not.
-func (w *witness) aside() []string {
-	if p := w.elsewhere.Load(); p != nil {
+// aside returns what the words of other sides came to, and so whom this side stands aside for.
+func (w *witness) aside() lb.Partition {
+	if p := w.partition.Load(); p != nil {
 		return *p
 	}
-	return nil
+	return lb.Partition{}
 }

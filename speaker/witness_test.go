@@ -1,11 +1,21 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/members"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 func TestStandAside(t *testing.T) {
@@ -20,7 +30,7 @@ func TestStandAside(t *testing.T) {
 		{[]string{"a", "b"}, "map[a:true b:true c:true] map[c:true]"},
 	} {
 		s := state()
-		standAside(tt.elsewhere, &s)
+		standAside(lb.Partition{Elsewhere: tt.elsewhere}, &s)
 		if got := fmt.Sprint(s.Members, s.HeldDown); got != tt.want {
 			t.Errorf("for %v: %s, want %s", tt.elsewhere, got, tt.want)
 		}
@@ -48,4 +58,131 @@ func TestInOrder(t *testing.T) {
 	if len(w.since) != 1 || !w.since["b"].Equal(start) {
 		t.Errorf("remembered: %v", w.since)
 	}
+}
+
+// TestAnswers: what shows that the API server is within reach.
+func TestAnswers(t *testing.T) {
+	states := schema.GroupResource{Resource: "speakerstates"}
+	for _, tt := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, true},
+		{apierrors.NewNotFound(states, "a"), true},
+		{fmt.Errorf("read: %w", apierrors.NewForbidden(states, "a", nil)), true},
+		{apierrors.NewUnauthorized("no"), true},
+		{apierrors.NewTooManyRequests("later", 1), true},
+		{apierrors.NewServiceUnavailable("no upstream"), false},
+		{apierrors.NewInternalError(context.Canceled), false},
+		{context.DeadlineExceeded, false},
+	} {
+		if got := answers(tt.err); got != tt.want {
+			t.Errorf("%v: %t, want %t", tt.err, got, tt.want)
+		}
+	}
+}
+
+// TestOneOwner: however a cluster falls apart, and wherever a Service has its endpoints,
+// exactly one node announces its address and exactly one writes so, once all sides have
+// read each other. A side of more than half announces everything.
+func TestOneOwner(t *testing.T) {
+	all := []string{"a", "b", "c", "d"}
+	for n := 2; n <= len(all); n++ {
+		for _, side := range sides(n) {
+			for serving := 1; serving < 1<<n; serving++ {
+				for _, kernels := range []bool{false, true} {
+					owners, writers, routes := "", "", ""
+					for i := range n {
+						p := partitioned(t, all[:n], side, serving, i, kernels)
+						if len(p.Announcements) > 0 {
+							owners += all[i]
+						}
+						if len(p.Routes) > 0 {
+							routes += all[i]
+						}
+						if p.Verdicts[0].L2.Writer {
+							writers += all[i]
+						}
+					}
+					if len(owners) != 1 || owners != writers || !strings.Contains(routes, owners) {
+						t.Errorf("sides %v, endpoints on %0*b, kernels answer %t: announced by %q, written by %q, advertised by %q",
+							side, n, serving, kernels, owners, writers, routes)
+					}
+				}
+			}
+		}
+	}
+}
+
+// sides returns all ways in which n nodes fall apart: the number of each one's side.
+func sides(n int) (out [][]int) {
+	if n == 0 {
+		return [][]int{nil}
+	}
+	for _, rest := range sides(n - 1) {
+		for side := range slices.Max(append([]int{-1}, rest...)) + 2 {
+			out = append(out, append(slices.Clone(rest), side))
+		}
+	}
+	return out
+}
+
+// partitioned returns what a node plans when it has read what is to be read. The
+// kernels of the others answer it, or they do not.
+func partitioned(t *testing.T, all []string, side []int, serving, self int, kernels bool) plan.Plan {
+	t.Helper()
+	start := time.Unix(1000, 0)
+	now := start.Add(doubtTime)
+	expected, services := map[string]bool{}, map[string]bool{}
+	state := lb.State{
+		Nodes: map[string]lb.Node{}, HeldDown: map[string]bool{},
+		L2Advertisements:  []lb.L2Advertisement{{Name: "all"}},
+		BGPAdvertisements: []lb.BGPAdvertisement{{Name: "all", AggregationLength: 32}},
+		Peers:             []lb.Peer{{Name: "r", Address: netip.MustParseAddr("198.51.100.1")}},
+		Pools:             []lb.Pool{{Name: "p", Ranges: []lb.Range{{From: netip.MustParseAddr("192.0.2.1"), To: netip.MustParseAddr("192.0.2.1")}}}},
+	}
+	for i, node := range all {
+		expected[node] = true
+		state.Nodes[node] = lb.Node{Name: node}
+		if serving>>i&1 == 1 {
+			services[node] = true
+		}
+	}
+	state.Services = []lb.Service{{Key: lb.Key{Name: "s"}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Serving: true, ServingNodes: services}}
+	// of returns what the node of an index knows.
+	of := func(i int) (alive map[string]bool, missed []string, s silence) {
+		alive, s = map[string]bool{}, silence{}
+		for j, node := range all {
+			if side[j] == side[i] {
+				alive[node] = true
+			} else {
+				missed = append(missed, node)
+			}
+		}
+		s.keep(start, missing(strings.Join(missed, " "), unexplained))
+		for _, node := range missed {
+			s.heard(now, node, kernels)
+		}
+		return alive, missed, s
+	}
+	alive, missed, silent := of(self)
+	w := &witness{node: all[self], alive: func() map[string]bool { return alive }, words: members.Witness{}}
+	for i, node := range all {
+		if alive[node] || 2*len(missed) < len(all) {
+			continue
+		}
+		theirs, _, s := of(i)
+		status := v1beta1.SpeakerStateStatus{
+			Members:     v1beta1.MemberCounts{Expected: int32(len(all)), Alive: int32(len(theirs))},
+			Unreachable: s.unreachable(), Silent: s.quiet(now, true),
+		}
+		for _, at := range []time.Time{start, now} {
+			status.Observed = new(metav1.NewMicroTime(at))
+			w.words.Hear(at, w.word(node, status))
+		}
+	}
+	here := surroundings{node: all[self], view: members.View{Alive: alive}, expected: expected, silence: silent, others: silence{}, api: true}
+	state.Members, state.Here.Lost = alive, here.lost(now, expected)
+	standAside(w.words.Partition(now, all[self], alive, missed), &state)
+	return plan.ForNode(all[self], state)
 }

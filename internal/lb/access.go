@@ -32,11 +32,30 @@ type Here struct {
 	Lost map[string]bool
 	// Announced are the addresses that this node announces by ARP and NDP now; it matters where some are Lost.
 	Announced map[netip.Addr]bool
+	// Partition is what the other sides say where this node is cut off and can read it.
+	Partition Partition
 	// Before is what the node planned last; nil if it did not run, or stood still for so long that others may
 	// have decided without it.
 	Before *Before
 	// Inherited has addresses that an earlier run of its speaker took over, and that of the former owner of each.
 	Inherited map[netip.Addr]netip.Addr
+}
+
+// Partition is what speakers wrote that are running, and do not hear this node.
+type Partition struct {
+	// Elsewhere are the nodes that this side stands aside for, sorted; none if it does not.
+	Elsewhere []string
+	// Sides as each of the speakers knows its own, ordered by their names.
+	Sides []Side
+}
+
+// Side is a side of a partition, as one speaker there knows it.
+type Side struct {
+	// First: the side goes before this one, which stands aside for it.
+	First bool
+	// Refuses has nodes that the side does not reach. It is cut off too, and announces nothing that
+	// only these serve.
+	Refuses map[string]bool
 }
 
 // Before is a plan as the next one sees it.

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // Word is what a speaker wrote of itself where both sides of a partition read it.
@@ -12,9 +14,11 @@ type Word struct {
 	Node string
 	// Written tells one word from the one before; it is compared only, never read as a time.
 	Written string
-	// Alive speakers as it sees them, and the nodes that it misses.
-	Alive  int
-	Misses []string
+	// Alive and Expected speakers as it sees them, and the nodes that it misses.
+	Alive, Expected int
+	Misses          []string
+	// Unreachable are those of them whose kernels do not answer it either.
+	Unreachable []string
 }
 
 // wordTime is how long a word counts. Its speaker repeats it more often.
@@ -44,37 +48,72 @@ func (w Witness) Keep(missed []string) {
 	maps.DeleteFunc(w, func(node string, _ witnessed) bool { return !slices.Contains(missed, node) })
 }
 
-// Elsewhere returns the nodes of the other side, sorted, if this side is the one to
-// stand aside for them: the smaller one, or of two equal ones the one without the
-// lowest name. It returns nil otherwise: in all cases where the others may be dead.
-// They are those that are running and miss the node self, and those missed here of
+// Partition returns what the words of other sides come to.
+//
+// This side stands aside for those that are larger, and for those as large with a
+// lower lowest name. It stands aside for nobody in all cases where the others may be
+// dead. Elsewhere are those that are running and miss the node self, and those missed here of
 // whom these say nothing bad: few repeat their word, and another may be the only one
 // that can announce an address.
-func (w Witness) Elsewhere(now time.Time, self string, alive map[string]bool, missed []string) []string {
-	var speaking []string
-	elsewhere := map[string]bool{}
-	for _, node := range missed {
-		elsewhere[node] = true
-	}
-	size := 0
-	for node, word := range w {
-		if slices.Contains(word.Misses, self) && !word.at.IsZero() && now.Sub(word.at) < wordTime {
-			speaking = append(speaking, node)
-			size = max(size, word.Alive)
-			for _, other := range word.Misses {
-				delete(elsewhere, other)
-			}
-		}
-	}
-	if len(speaking) == 0 || len(alive) == 0 {
-		return nil
+func (w Witness) Partition(now time.Time, self string, alive map[string]bool, missed []string) (out lb.Partition) {
+	if len(alive) == 0 {
+		return out
 	}
 	lowest := slices.Min(slices.Collect(maps.Keys(alive)))
-	if cmp.Or(cmp.Compare(len(alive), max(size, len(speaking))), cmp.Compare(slices.Min(speaking), lowest)) >= 0 {
-		return nil
+	speaking := w.speaking(now, self)
+	var first []Word
+	for _, word := range speaking {
+		before := cmp.Or(cmp.Compare(word.Alive, len(alive)), cmp.Compare(lowest, word.lowest(missed, speaking))) > 0
+		if before {
+			first = append(first, word)
+		}
+		out.Sides = append(out.Sides, lb.Side{First: before, Refuses: word.refuses()})
 	}
-	for _, node := range speaking {
-		elsewhere[node] = true
+	if len(first) == 0 {
+		return out
 	}
-	return slices.Sorted(maps.Keys(elsewhere))
+	for _, node := range missed {
+		speaks := slices.ContainsFunc(first, func(word Word) bool { return word.Node == node })
+		if speaks || !slices.ContainsFunc(first, func(word Word) bool { return slices.Contains(word.Misses, node) }) {
+			out.Elsewhere = append(out.Elsewhere, node)
+		}
+	}
+	slices.Sort(out.Elsewhere)
+	return out
+}
+
+// speaking returns the words of those that are running and miss the node self, by name.
+func (w Witness) speaking(now time.Time, self string) (out []Word) {
+	for _, node := range slices.Sorted(maps.Keys(w)) {
+		word := w[node]
+		if slices.Contains(word.Misses, self) && !word.at.IsZero() && now.Sub(word.at) < wordTime {
+			out = append(out, word.Word)
+		}
+	}
+	return out
+}
+
+// lowest returns the lowest name of the word's side, as the nodes of that side see it
+// too: of those that are there, be it that they cannot be read. Where more are missed
+// here than that side has, some are nowhere, and the lowest of those that speak counts.
+func (w Word) lowest(missed []string, speaking []Word) string {
+	there := slices.DeleteFunc(slices.Clone(missed), func(node string) bool { return slices.Contains(w.Misses, node) })
+	if len(there) > w.Alive {
+		there = slices.DeleteFunc(there, func(node string) bool {
+			return !slices.ContainsFunc(speaking, func(other Word) bool { return other.Node == node })
+		})
+	}
+	return slices.Min(append(there, w.Node))
+}
+
+// refuses returns the nodes whose endpoints the word's side leaves alone. A side of more
+// than half refuses nothing, and nobody refuses a node whose kernel answers.
+func (w Word) refuses() map[string]bool {
+	out := map[string]bool{}
+	if 2*w.Alive <= w.Expected {
+		for _, node := range w.Unreachable {
+			out[node] = true
+		}
+	}
+	return out
 }

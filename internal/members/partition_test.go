@@ -22,7 +22,7 @@ func names(all ...string) map[string]bool {
 func TestElsewhere(t *testing.T) {
 	now := time.Unix(1000, 0)
 	word := func(node, written string, alive int, misses string) Word {
-		return Word{node, written, alive, strings.Fields(misses)}
+		return Word{Node: node, Written: written, Alive: alive, Misses: strings.Fields(misses)}
 	}
 	for _, tt := range []struct {
 		name   string
@@ -48,6 +48,12 @@ func TestElsewhere(t *testing.T) {
 			[]Word{word("a", "1", 3, ""), word("a", "2", 2, "c"), word("a", "3", 2, "c")}, wordTime - time.Second, []string{"a", "b"}},
 		{"half of four, all running", names("b", "d"), "a c",
 			[]Word{word("a", "1", 4, ""), word("c", "1", 4, ""), word("a", "2", 2, "b d"), word("c", "2", 2, "b d")}, 0, []string{"a", "c"}},
+		{"half of four, the lowest of which cannot be read", names("b", "d"), "a c",
+			[]Word{word("c", "1", 4, ""), word("c", "2", 2, "b d")}, 0, []string{"a", "c"}},
+		{"half of four, where the lowest is dead and not found so yet", names("b", "d"), "a c e",
+			[]Word{word("c", "1", 5, ""), word("c", "2", 2, "b d")}, 0, nil},
+		{"and so it is on the other side", names("c", "e"), "a b d",
+			[]Word{word("b", "1", 5, ""), word("b", "2", 2, "c e")}, 0, []string{"a", "b", "d"}},
 	} {
 		w, at := Witness{}, now
 		for _, word := range tt.words {
@@ -57,8 +63,48 @@ func TestElsewhere(t *testing.T) {
 		if len(tt.words) > 0 {
 			at = at.Add(-time.Second)
 		}
-		if got := w.Elsewhere(at.Add(tt.after), slices.Min(slices.Collect(maps.Keys(tt.alive))), tt.alive, strings.Fields(tt.missed)); fmt.Sprint(got) != fmt.Sprint(tt.want) {
+		if got := w.Partition(at.Add(tt.after), slices.Min(slices.Collect(maps.Keys(tt.alive))), tt.alive, strings.Fields(tt.missed)).Elsewhere; fmt.Sprint(got) != fmt.Sprint(tt.want) {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestSides: which sides go before this one, and what they leave alone.
+func TestSides(t *testing.T) {
+	for _, tt := range []struct {
+		name                   string
+		alive                  map[string]bool // of five speakers
+		missed                 string
+		node, far, unreachable string // a speaker that is read, who is alive with it, and whose kernels it does not reach
+		want                   string
+	}{
+		{"a larger side that is cut off too", names("c"), "a b d e", "a", "a b", "c d e", "[a b] true map[c:true d:true e:true]"},
+		{"a side of most", names("d", "e"), "a b c", "a", "a b c", "d e", "[a b c] true map[]"},
+		{"a smaller one", names("c", "d", "e"), "a b", "a", "a b", "c d e", "[] false map[c:true d:true e:true]"},
+		{"one of many sides, which does not see the others either", names("c"), "a b d e", "a", "a", "b c d e", "[a] true map[b:true c:true d:true e:true]"},
+		{"and one with a higher name", names("c"), "a b d e", "d", "d", "a b c e", "[] false map[a:true b:true c:true e:true]"},
+		{"only the ports of this node are blocked", names("c"), "a b d e", "a", "a b", "d e", "[a b] true map[d:true e:true]"},
+	} {
+		w, now := Witness{}, time.Unix(1000, 0)
+		word := Word{Node: tt.node, Alive: len(strings.Fields(tt.far)), Expected: 5, Unreachable: strings.Fields(tt.unreachable)}
+		for _, node := range []string{"a", "b", "c", "d", "e"} {
+			if !slices.Contains(strings.Fields(tt.far), node) {
+				word.Misses = append(word.Misses, node)
+			}
+		}
+		for _, word.Written = range []string{"1", "2"} {
+			w.Hear(now, word)
+		}
+		p := w.Partition(now, "", tt.alive, strings.Fields(tt.missed))
+		if len(p.Sides) > 0 {
+			t.Fatalf("%s: it is not this node that is missed, and it says %v", tt.name, p)
+		}
+		p = w.Partition(now, slices.Min(slices.Collect(maps.Keys(tt.alive))), tt.alive, strings.Fields(tt.missed))
+		if len(p.Sides) != 1 {
+			t.Fatalf("%s: sides are %v", tt.name, p.Sides)
+		}
+		if got := fmt.Sprint(p.Elsewhere, " ", p.Sides[0].First, " ", p.Sides[0].Refuses); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
 }
@@ -68,10 +114,10 @@ func TestWordsWhileTheWallClockIsSet(t *testing.T) {
 	start := time.Now()
 	for _, by := range []time.Duration{time.Hour, -time.Hour} {
 		w := Witness{}
-		w.Hear(start, Word{"a", "1", 3, nil})
-		w.Hear(clocktest.Set(start.Add(time.Second), by), Word{"a", "2", 2, []string{"c"}})
+		w.Hear(start, Word{Node: "a", Written: "1", Alive: 3})
+		w.Hear(clocktest.Set(start.Add(time.Second), by), Word{Node: "a", Written: "2", Alive: 2, Misses: []string{"c"}})
 		for after, want := range map[time.Duration]string{time.Second: "[a]", time.Second + wordTime - 1: "[a]", time.Second + wordTime: "[]"} {
-			if got := fmt.Sprint(w.Elsewhere(clocktest.Set(start.Add(after), 2*by), "c", names("c"), []string{"a"})); got != want {
+			if got := fmt.Sprint(w.Partition(clocktest.Set(start.Add(after), 2*by), "c", names("c"), []string{"a"}).Elsewhere); got != want {
 				t.Errorf("set by %v: %v later %s, want %s", by, after, got, want)
 			}
 		}
@@ -79,7 +125,8 @@ func TestWordsWhileTheWallClockIsSet(t *testing.T) {
 }
 
 // However a cluster is divided in two, exactly one side stands aside when both
-// read each other's words, and none when neither can.
+// read each other's words, be it that one node cannot write any, and none when
+// neither can read.
 //
 // Trap: both sides of a partition announce for as long as it lasts (MetalLB #589,
 // #598, #2747; kube-vip #1775).
@@ -88,35 +135,43 @@ func TestOneSideStandsAside(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for n := 2; n <= len(all); n++ {
 		for split := 1; split < 1<<n-1; split++ {
-			sides := [2]map[string]bool{{}, {}}
-			for i, name := range all[:n] {
-				sides[split>>i&1][name] = true
-			}
-			aside := 0
-			for i, mine := range sides {
-				w := Witness{}
-				us, them := slices.Sorted(maps.Keys(mine)), slices.Sorted(maps.Keys(sides[1-i]))
-				for _, theirs := range them {
-					w.Hear(now, Word{theirs, "1", n, nil})
+			for mute := -1; mute < n; mute++ {
+				sides := [2]map[string]bool{{}, {}}
+				for i, name := range all[:n] {
+					sides[split>>i&1][name] = true
 				}
-				if w.Elsewhere(now, us[0], mine, them) != nil {
-					t.Errorf("%v stands aside without a word from %v", mine, sides[1-i])
+				if mute >= 0 && len(sides[split>>mute&1]) == 1 {
+					continue // nobody there can be read
 				}
-				for _, theirs := range them {
-					w.Hear(now, Word{theirs, "2", len(them), us})
-				}
-				for _, self := range us {
-					switch got := w.Elsewhere(now, self, mine, them); {
-					case got == nil:
-					case !slices.Equal(got, them):
-						t.Errorf("%s stands aside for %v, want %v", self, got, them)
-					case self == us[0]:
-						aside++
+				aside := 0
+				for i, mine := range sides {
+					w := Witness{}
+					us, them := slices.Sorted(maps.Keys(mine)), slices.Sorted(maps.Keys(sides[1-i]))
+					hear := func(written string, alive int, misses []string) {
+						for _, theirs := range them {
+							if mute < 0 || theirs != all[mute] {
+								w.Hear(now, Word{Node: theirs, Written: written, Alive: alive, Misses: misses})
+							}
+						}
+					}
+					hear("1", n, nil)
+					if w.Partition(now, us[0], mine, them).Elsewhere != nil {
+						t.Errorf("%v stands aside without a word from %v", mine, sides[1-i])
+					}
+					hear("2", len(them), us)
+					for _, self := range us {
+						switch got := w.Partition(now, self, mine, them).Elsewhere; {
+						case got == nil:
+						case !slices.Equal(got, them):
+							t.Errorf("%s stands aside for %v, want %v", self, got, them)
+						case self == us[0]:
+							aside++
+						}
 					}
 				}
-			}
-			if aside != 1 {
-				t.Errorf("of %v and %v %d stand aside", sides[0], sides[1], aside)
+				if aside != 1 {
+					t.Errorf("of %v and %v, where %d cannot write, %d stand aside", sides[0], sides[1], mute, aside)
+				}
 			}
 		}
 	}

@@ -72,9 +72,10 @@ func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) ([]string, 
 	}
 	why := lb.NoEligibleNode
 	cutOff := p.endpointsOf([]*lb.Service{s}) == outOfReach
+	kept := !cutOff && p.kept([]*lb.Service{s})
 	var out []string
 	for i, c := range p.candidates("bgp", p.cluster.bgp, ads) {
-		if c.forService(s) != "" {
+		if c.forService(s) != "" || kept && p.goesBefore(c.node.Name) {
 			continue
 		}
 		if cutOff && !p.far(c.node.Name) {

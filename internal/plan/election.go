@@ -132,6 +132,12 @@ func (p *planner) elect(s *lb.Service, a netip.Addr, ads []int) (elected, lb.Rea
 	if len(c.services) > 1 || s.Local || len(s.NodeSelectors) > 0 {
 		candidates = f.first(func(i int) bool { return p.may(c, i) })
 	}
+	if p.kept(c.services) && !p.cutOff(c.services, a) {
+		ours := f.first(func(i int) bool { return !p.goesBefore(p.nodes[i].Name) && p.may(c, i) })
+		if len(ours) > 0 {
+			candidates = ours
+		}
+	}
 	key := p.electionKey(s, a)
 	winner := p.highest(candidates, key)
 	if winner < 0 {

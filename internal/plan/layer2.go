@@ -149,7 +149,8 @@ func (p *planner) here(s *lb.Service, out Outcome) lb.Reason {
 
 // written decides who writes the condition: the owner, or the node that would
 // win an election among all living ones, so that there is exactly one writer
-// also for what nobody announces.
+// also for what nobody announces. What this node only cannot reach, another side of a
+// partition writes that announces it.
 func (p *planner) written(s *lb.Service, out Outcome) Outcome {
 	writer := ""
 	if len(out.Nodes) > 0 {
@@ -163,7 +164,7 @@ func (p *planner) written(s *lb.Service, out Outcome) Outcome {
 			}
 		}
 	}
-	out.Writer = writer == p.node
+	out.Writer = writer == p.node && !(out.Reason == lb.CutOff && p.announcedElsewhere(s))
 	return out
 }
 

@@ -21,7 +21,41 @@ import (
 // side of a partition stands aside for.
 func (c *cluster) far(node string) bool {
 	_, lost := c.state.Here.Lost[node]
-	return lost
+	return lost || c.goesBefore(node)
+}
+
+// goesBefore reports whether this side of a partition stands aside for a node.
+func (c *cluster) goesBefore(node string) bool {
+	_, found := slices.BinarySearch(c.state.Here.Partition.Elsewhere, node)
+	return found
+}
+
+// kept reports whether nobody announces an address of these Services that this side
+// of a partition stands aside for. Those sides are cut off too, and leave alone what
+// only nodes serve that they do not reach: as cutOff has it here.
+func (c *cluster) kept(services []*lb.Service) bool {
+	p := c.state.Here.Partition
+	return len(p.Elsewhere) > 0 && !slices.ContainsFunc(p.Sides, func(side lb.Side) bool { return side.First && !refuses(side, services) })
+}
+
+// announcedElsewhere reports whether another side of a partition announces a Service.
+func (c *cluster) announcedElsewhere(s *lb.Service) bool {
+	return slices.ContainsFunc(c.state.Here.Partition.Sides, func(side lb.Side) bool { return !refuses(side, []*lb.Service{s}) })
+}
+
+// refuses reports whether a side of a partition leaves an address of these Services alone.
+func refuses(side lb.Side, services []*lb.Service) bool {
+	return !slices.ContainsFunc(services, func(s *lb.Service) bool {
+		if s.ServingAnywhere || len(s.ServingNodes) == 0 {
+			return true
+		}
+		for node := range s.ServingNodes {
+			if !side.Refuses[node] {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // endpoints says how sure it is that no endpoint is in reach.

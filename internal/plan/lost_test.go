@@ -104,6 +104,75 @@ func TestCutOffStandsAside(t *testing.T) {
 	}
 }
 
+// TestKept: what a side of a partition that stands aside goes on with. Of w1 to w3
+// only w1 is here.
+func TestKept(t *testing.T) {
+	side := func(first bool, refuses ...string) lb.Side {
+		out := lb.Side{First: first, Refuses: map[string]bool{}}
+		for _, n := range refuses {
+			out.Refuses[n] = true
+		}
+		return out
+	}
+	const yes, no = "announce 2 route 2", "announce 0 route 2"
+	for _, tt := range []struct {
+		name  string
+		sides []lb.Side
+		more  func(*lb.State)
+		want  string
+	}{
+		{"they do not reach it", []lb.Side{side(true, "w1")}, nil, yes},
+		{"they are most", []lb.Side{side(true)}, nil, no},
+		{"one of them does not know yet", []lb.Side{side(true, "w1"), side(true)}, nil, no},
+		{"a third side goes behind this one", []lb.Side{side(true, "w1"), side(false)}, nil, yes},
+		{"they reach another endpoint", []lb.Side{side(true, "w1")}, func(s *lb.State) { s.Services[0].ServingNodes["w2"] = true }, no},
+		{"an endpoint is on no node", []lb.Side{side(true, "w1")}, func(s *lb.State) { s.Services[0].ServingAnywhere = true }, no},
+		{"they reach another Service on the address", []lb.Side{side(true, "w1")}, func(s *lb.State) {
+			other := s.Services[0]
+			other.Key.Name, other.ServingNodes = "wec", map[string]bool{"w2": true}
+			s.Services = append(s.Services, other)
+		}, no},
+		{"nobody here may announce", []lb.Side{side(true, "w1")}, func(s *lb.State) {
+			s.Nodes["w1"] = lb.Node{Name: "w1", Excluded: true}
+		}, "announce 0 route 0"},
+	} {
+		s := testState()
+		s.HeldDown = map[string]bool{"w1": true}
+		s.Here.Lost = map[string]bool{"w2": true, "w3": true}
+		s.Here.Partition = lb.Partition{Elsewhere: []string{"w2", "w3"}, Sides: tt.sides}
+		s.Services[0].ServingNodes = map[string]bool{"w1": true}
+		if tt.more != nil {
+			tt.more(&s)
+		}
+		p := ForNode("w1", s)
+		got := strings.Join([]string{"announce", digit(len(p.Announcements)), "route", digit(len(p.Routes))}, " ")
+		if got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+		for _, o := range []Outcome{p.Verdicts[0].L2, p.Verdicts[0].BGP} {
+			if tt.want == yes && (!o.Writer || len(o.Nodes) != 1) {
+				t.Errorf("%s: announced by %v, written here %t", tt.name, o.Nodes, o.Writer)
+			}
+		}
+	}
+}
+
+// TestCutOffWriter: who reads that another side announces a Service leaves its condition alone.
+func TestCutOffWriter(t *testing.T) {
+	for refused, want := range map[string]bool{"w1": false, "w2": true} {
+		s := testState()
+		s.Members = map[string]bool{"w1": true}
+		s.Here.Lost = map[string]bool{"w2": true, "w3": true}
+		s.Here.Partition.Sides = []lb.Side{{Refuses: map[string]bool{refused: true}}}
+		v := ForNode("w1", s).Verdicts[0]
+		for kind, o := range map[string]Outcome{"layer 2": v.L2, "BGP": v.BGP} {
+			if o.Reason != lb.CutOff || o.Writer != want {
+				t.Errorf("%s, the other side refuses %s: %s, written here %t, want %t", kind, refused, o.Reason, o.Writer, want)
+			}
+		}
+	}
+}
+
 // The sentence says who and why.
 func TestCutOffSays(t *testing.T) {
 	s := testState()
