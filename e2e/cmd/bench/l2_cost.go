@@ -54,6 +54,7 @@ func cost(ctx context.Context, b *testbed.Bed) (got map[string]float64, err erro
 	}
 	got["ipam_controller_10k_mib"] = after[memoryMetric] / (1 << 20)
 	got["ipam_controller_10k_ms_each"] = 1000 * (after[cpuMetric] - before[cpuMetric]) / costServices
+	progress("%d Services are announced: %v", costServices, got)
 	// A heap that grew while they came says little.
 	if err := b.ReplaceSpeaker(ctx, node); err != nil {
 		return nil, err
@@ -66,6 +67,7 @@ func cost(ctx context.Context, b *testbed.Bed) (got map[string]float64, err erro
 		return nil, err
 	}
 	got["l2_speaker_10k_mib"] = metrics[memoryMetric] / (1 << 20)
+	progress("the Services are going: %v", got)
 	return got, nil
 }
 
