@@ -34,7 +34,7 @@ type fault struct {
 	// planned: connections are held open meanwhile, and those counted that survive; stays:
 	// the address does not move, so that all must.
 	planned, stays bool
-	// always: a row of every run of the tests; the whole matrix takes some ten minutes.
+	// always: a row of every run of the tests; the whole matrix takes a quarter of an hour and more.
 	always bool
 }
 
