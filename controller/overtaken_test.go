@@ -64,6 +64,27 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
+// TestLateCondition: a speaker told of a Service's announcement just after that had become
+// of another type and was cleared.
+func TestLateCondition(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	sv := loadBalancer("web")
+	sv.Spec.Type = corev1.ServiceTypeClusterIP
+	sv.Status.Conditions = []metav1.Condition{
+		{Type: v1beta1.ConditionAnnouncedBGP, Status: metav1.ConditionTrue, Reason: "Announced"},
+		{Type: "example.org/Theirs", Status: metav1.ConditionTrue, Reason: "Theirs"},
+	}
+	server.put(t, servicesPath, sv)
+	s, _ := newSyncer(t, server)
+	if err := s.sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var web corev1.Service
+	if server.get(t, servicesPath+"/web", &web); len(web.Status.Conditions) != 1 || web.Status.Conditions[0].Reason != "Theirs" {
+		t.Errorf("the conditions are %v", web.Status.Conditions)
+	}
+}
+
 // leaving is a Service that is being deleted and still has the addresses.
 func leaving(name string, addresses ...string) *corev1.Service {
 	sv := loadBalancer(name, addresses...)

@@ -243,7 +243,8 @@ func ours(sv *corev1.Service) bool {
 	if slices.Contains(sv.Finalizers, v1beta1.FinalizerAddress) {
 		return true
 	}
-	return meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned) != nil
+	// A speaker may have written one of its own just as the Service was left.
+	return slices.ContainsFunc(sv.Status.Conditions, func(c metav1.Condition) bool { return slices.Contains(ourConditions, c.Type) })
 }
 
 func byKey(services []*corev1.Service) map[lb.Key]*corev1.Service {

@@ -80,8 +80,8 @@ func (r *reporter) reports(last *planned, sessions []bgp.Session) []report {
 	var out []report
 	for _, v := range last.Plan.Verdicts {
 		s := services[v.Service]
-		if s == nil || s.DeletionTimestamp != nil {
-			continue
+		if s == nil || s.DeletionTimestamp != nil || s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+			continue // as it is by now: nobody would take back what an older plan says of it
 		}
 		for _, sentence := range is.contested(v.L2, r.node) {
 			if contested[sentence] = true; !r.contested[sentence] {

@@ -39,8 +39,12 @@ func sameConfig[T object](a, b T) bool {
 		a.GetDeletionTimestamp().Equal(b.GetDeletionTimestamp())
 }
 
-// sameToController ignores the conditions that speakers write.
+// sameToController ignores the conditions that speakers write, but on a Service of
+// another type: there they are to go.
 func sameToController(a, b *corev1.Service) bool {
+	if b != nil && b.Spec.Type != corev1.ServiceTypeLoadBalancer && len(withoutSpeakers(b.Status.Conditions)) < len(b.Status.Conditions) {
+		return false
+	}
 	return sameService(a, b) && slices.Equal(a.Finalizers, b.Finalizers) &&
 		reflect.DeepEqual(withoutSpeakers(a.Status.Conditions), withoutSpeakers(b.Status.Conditions))
 }

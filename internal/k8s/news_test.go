@@ -70,11 +70,13 @@ func TestChangedForController(t *testing.T) {
 		k := &Cluster{config: Config{Kick: func() { kicks.Add(1) }}}
 		service := func(change ...func(*corev1.Service)) *corev1.Service {
 			s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "1"}}
+			s.Spec.Type = corev1.ServiceTypeLoadBalancer
 			for _, c := range change {
 				c(s)
 			}
 			return s
 		}
+		left := func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }
 		addressed := func(change ...func(*corev1.Service)) *corev1.Service { return withAddress(service(change...)) }
 		for _, crowded := range []bool{false, true} {
 			for _, tt := range []struct {
@@ -88,6 +90,7 @@ func TestChangedForController(t *testing.T) {
 				{"loses its address", addressed(), service(), 1, 1},
 				{"another version of the same", addressed(), addressed(func(s *corev1.Service) { s.ResourceVersion = "2" }), 0, 0},
 				{"what a speaker wrote", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)), 0, 0},
+				{"what a speaker wrote too late", service(left), service(left, withCondition(v1beta1.ConditionAnnouncedBGP, metav1.ConditionTrue)), 1, 1},
 				{"a condition of ours", addressed(), addressed(withCondition(v1beta1.ConditionFiltered, metav1.ConditionTrue)), 1, 0},
 				{"finalizers", addressed(), addressed(func(s *corev1.Service) { s.Finalizers = []string{"a"} }), 1, 0},
 				{"annotations", addressed(), addressed(func(s *corev1.Service) { s.Annotations = map[string]string{"a": "b"} }), 1, 0},
