@@ -42,17 +42,18 @@ func TestStatusPatchRemovesWhatIsGone(t *testing.T) {
 	}
 }
 
-// TestUpdatePoolConditions: a condition that is to go goes, what others wrote stays,
-// and nothing is written where all stands already.
-func TestUpdatePoolConditions(t *testing.T) {
-	var sent string
+// writingTo returns a Cluster whose API server takes every write of a pool as its
+// version 8, and what was written so far.
+func writingTo(t *testing.T) (*Cluster, *[]string) {
+	t.Helper()
+	sent := new([]string)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		sent = string(body)
+		*sent = append(*sent, string(body))
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"apiVersion":"holdfast.dev/v1beta1","kind":"IPAddressPool","metadata":{"name":"p"}}`)
+		_, _ = io.WriteString(w, `{"apiVersion":"holdfast.dev/v1beta1","kind":"IPAddressPool","metadata":{"name":"p","resourceVersion":"8"}}`)
 	}))
-	defer server.Close()
+	t.Cleanup(server.Close)
 	clients, err := ClientsFor(&rest.Config{Host: server.URL}, "test")
 	if err != nil {
 		t.Fatal(err)
@@ -61,6 +62,13 @@ func TestUpdatePoolConditions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return k, sent
+}
+
+// TestUpdatePoolConditions: a condition that is to go goes, what others wrote stays,
+// and nothing is written where all stands already.
+func TestUpdatePoolConditions(t *testing.T) {
+	k, sent := writingTo(t)
 	condition := func(kind string) metav1.Condition { return metav1.Condition{Type: kind, Status: "False", Reason: "R"} }
 	status := func(kinds ...string) v1beta1.IPAddressPoolStatus {
 		var out v1beta1.IPAddressPoolStatus
@@ -80,15 +88,15 @@ func TestUpdatePoolConditions(t *testing.T) {
 		{"it comes", status("Valid"), status("Valid", "AddressesFree"), nil, []string{"Valid", "AddressesFree"}},
 		{"it stands", status("Valid", "AddressesFree"), status("Valid", "AddressesFree"), nil, nil},
 	} {
-		sent = ""
+		*sent = nil
 		p := &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Status: tt.have}
 		wrote, err := k.UpdatePool(t.Context(), p, tt.want, tt.remove...)
-		if err != nil || wrote != (tt.types != nil) || wrote != (sent != "") {
-			t.Errorf("%s: wrote %v, %q, %v", tt.name, wrote, sent, err)
+		if err != nil || wrote != (tt.types != nil) || wrote != (len(*sent) == 1) {
+			t.Errorf("%s: wrote %v, %q, %v", tt.name, wrote, *sent, err)
 		}
 		var got struct{ Status v1beta1.IPAddressPoolStatus }
-		if sent != "" {
-			if err := json.Unmarshal([]byte(sent), &got); err != nil {
+		for _, body := range *sent {
+			if err := json.Unmarshal([]byte(body), &got); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -105,22 +113,7 @@ func TestUpdatePoolConditions(t *testing.T) {
 // TestPoolVersions: each write of a pool fails if the pool has changed, and what follows
 // on the finalizer is not overtaken by that.
 func TestPoolVersions(t *testing.T) {
-	var sent []string
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		sent = append(sent, string(body))
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"apiVersion":"holdfast.dev/v1beta1","kind":"IPAddressPool","metadata":{"name":"p","resourceVersion":"8"}}`)
-	}))
-	defer server.Close()
-	clients, err := ClientsFor(&rest.Config{Host: server.URL}, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	k, err := New(clients, Config{Kick: func() {}, KickStates: func() {}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	k, sent := writingTo(t)
 	p, err := k.SetPoolFinalizer(t.Context(), &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p", ResourceVersion: "7"}}, true)
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +122,7 @@ func TestPoolVersions(t *testing.T) {
 		t.Fatal(wrote, err)
 	}
 	var versions []string
-	for _, body := range sent {
+	for _, body := range *sent {
 		var patch struct{ Metadata metav1.ObjectMeta }
 		if err := json.Unmarshal([]byte(body), &patch); err != nil {
 			t.Fatal(err)
