@@ -11,17 +11,9 @@ import (
 	"os"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/bgp"
-	"github.com/holdfast-lb/holdfast/internal/conntrack"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/httpd"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
-	"github.com/holdfast-lb/holdfast/internal/layer2"
-	"github.com/holdfast-lb/holdfast/internal/link"
-	"github.com/holdfast-lb/holdfast/internal/loop"
-	"github.com/holdfast-lb/holdfast/internal/relay"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -93,44 +85,11 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	if err := clients.WaitForVersion(ctx, log); err != nil {
 		return err
 	}
-	w := &syncer{node: s.nodeName, options: s.Options, log: log}
-	work := loop.New(loop.Config{Name: "plan", Log: log, Sync: w.sync})
-	report := &reporter{node: s.nodeName, log: log}
-	reports := loop.New(loop.Config{Name: "report", Log: log, Sync: report.sync})
-	states := &stateWriter{node: s.nodeName, log: log, alive: w.alive}
-	tells := loop.New(loop.Config{Name: "state", Log: log, Sync: states.sync, MinInterval: 20 * time.Millisecond})
-	partition := &witness{node: s.nodeName, log: log, alive: w.alive, changed: work.Kick}
-	looks := loop.New(loop.Config{Name: "partition", Log: log, Sync: partition.sync})
-	partition.kick, w.aside = looks.Kick, partition.aside
-	sweep := &sweeper{options: s.Options, log: log, alive: w.alive, forget: conntrack.Forget, forgotten: &w.forgotten}
-	sweeps := loop.New(loop.Config{Name: "sweep", Log: log, Sync: sweep.sync, MinInterval: 500 * time.Millisecond})
-	sweep.kick = sweeps.Kick
-	w.surroundings = newListener(log, s.nodeName, uint16(s.membersPort))
-	listens := loop.New(loop.Config{Name: "silence", Log: log, Sync: w.surroundings.sync, MinInterval: 10 * time.Millisecond})
-	w.surroundings.kick, w.surroundings.lostChanged, w.surroundings.asked = listens.Kick, work.Kick, tells.Kick
-	w.surroundings.view, w.surroundings.api = w.joined, partition.apiAnswers
-	states.silence = w.surroundings.silent
-	w.planned = func() { reports.Kick(); tells.Kick(); sweeps.Kick() }
-	w.kick = work.Kick
-
-	w.cluster, err = k8s.New(clients, k8s.Config{
-		Log: log, Component: "holdfast-speaker", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Speaker: true, Kick: work.Kick,
-	})
+	p, err := assemble(clients, s, log)
 	if err != nil {
 		return err
 	}
-	partition.cluster, sweep.cluster, w.surroundings.cluster = w.cluster, w.cluster, w.cluster
-	w.links = link.New(log, work.Kick)
-	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links, Lease: w, Changed: reports.Kick})
-	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: s.nodeName, Kick: w.planned})
-	w.filter = newGuard(log, s)
-	w.relay = relay.New(relay.Config{Log: log, Links: w.links.Links})
-	report.cluster, report.sessions, report.layer2, report.last, report.kick = w.cluster, w.bgp.States, w.layer2.State, &w.last, reports.Kick
-	report.pace.crowded, report.pace.announcing = w.cluster.Crowded, w.layer2.Announcing
-	states.cluster, states.layer2, states.sessions, states.kick = w.cluster, w.layer2.State, w.bgp.States, tells.Kick
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), w.layer2, w.bgp, w.filter.table, w.relay, w)
-
+	w := p.syncer
 	sinks, after := context.WithCancel(context.WithoutCancel(ctx))
 	defer after()
 	told := ctx.Done()
@@ -139,44 +98,34 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer stop()
-		w.handOver(ctx, told, work.Kick)
+		w.handOver(ctx, told, p.work.Kick)
 		return nil
 	})
-	ended := make(chan error)
-	w.end = func(err error) {
-		select {
-		case ended <- err:
-		case <-ctx.Done():
-		}
-	}
 	group.Go(func() error {
 		select {
-		case err := <-ended:
+		case err := <-p.ended:
 			return err
 		case <-ctx.Done():
 			return nil
 		}
 	})
+	for _, run := range []func(context.Context) error{
+		w.links.Run, w.layer2.Run, w.bgp.Run, w.relay.Run,
+		func(ctx context.Context) error { return w.filter.run(ctx, p.work.Kick) },
+	} {
+		group.Go(func() error { return run(sinks) })
+	}
 	group.Go(func() error { return w.cluster.Run(ctx) })
-	group.Go(func() error { return w.links.Run(sinks) })
-	group.Go(func() error { return w.layer2.Run(sinks) })
-	group.Go(func() error { return w.bgp.Run(sinks) })
-	group.Go(func() error { return w.filter.run(sinks, work.Kick) })
-	group.Go(func() error { return w.relay.Run(sinks) })
-	group.Go(func() error { return work.Run(ctx) })
-	group.Go(func() error { return reports.Run(ctx) })
-	group.Go(func() error { return tells.Run(ctx) })
-	group.Go(func() error { return looks.Run(ctx) })
-	group.Go(func() error { return sweeps.Run(ctx) })
-	group.Go(func() error { return listens.Run(ctx) })
-	group.Go(func() error { return httpd.Serve(ctx, s.MetricsListen, httpd.Metrics(registry)) })
-	group.Go(func() error {
-		return httpd.Serve(ctx, s.HealthListen, httpd.Health(func() error { return w.ready(work.Done()) }))
-	})
+	for _, l := range p.loops {
+		group.Go(func() error { return l.Run(ctx) })
+	}
+	ready := func() error { return w.ready(p.work.Done()) }
+	group.Go(func() error { return httpd.Serve(ctx, s.MetricsListen, httpd.Metrics(p.registry)) })
+	group.Go(func() error { return httpd.Serve(ctx, s.HealthListen, httpd.Health(ready)) })
 	group.Go(func() error { return httpd.Serve(ctx, s.DebugListen, httpd.Debug(w.debug)) })
 	group.Go(func() error {
 		defer after()
-		return w.runMembers(ctx, s, func() { work.Kick(); listens.Kick(); tells.Kick(); looks.Kick() })
+		return w.runMembers(ctx, s, p.met)
 	})
 	return group.Wait()
 }

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/conntrack"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/loop"
+	"github.com/holdfast-lb/holdfast/internal/relay"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// process is all parts of a speaker, each knowing of the others what it needs.
+type process struct {
+	syncer *syncer
+	// work is the loop that plans; loops are all of them.
+	work  *loop.Loop
+	loops []*loop.Loop
+	// met is to be called when members come, go or tell something.
+	met func()
+	// ended has the error by which the process ends itself.
+	ended    chan error
+	registry *prometheus.Registry
+}
+
+// assemble makes the parts. Nothing runs yet.
+func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*process, error) {
+	w := &syncer{node: s.nodeName, options: s.Options, log: log}
+	p := &process{syncer: w, ended: make(chan error, 1), registry: prometheus.NewRegistry()}
+	report := &reporter{node: s.nodeName, log: log}
+	states := &stateWriter{node: s.nodeName, log: log, alive: w.alive}
+	partition := &witness{node: s.nodeName, log: log, alive: w.alive}
+	sweep := &sweeper{options: s.Options, log: log, alive: w.alive, forget: conntrack.Forget, forgotten: &w.forgotten}
+	w.surroundings = newListener(log, s.nodeName, uint16(s.membersPort))
+
+	work := loop.New(loop.Config{Name: "plan", Log: log, Sync: w.sync})
+	reports := loop.New(loop.Config{Name: "report", Log: log, Sync: report.sync})
+	tells := loop.New(loop.Config{Name: "state", Log: log, Sync: states.sync, MinInterval: 20 * time.Millisecond})
+	looks := loop.New(loop.Config{Name: "partition", Log: log, Sync: partition.sync})
+	sweeps := loop.New(loop.Config{Name: "sweep", Log: log, Sync: sweep.sync, MinInterval: 500 * time.Millisecond})
+	listens := loop.New(loop.Config{Name: "silence", Log: log, Sync: w.surroundings.sync, MinInterval: 10 * time.Millisecond})
+	p.work, p.loops = work, []*loop.Loop{work, reports, tells, looks, sweeps, listens}
+	p.met = func() { work.Kick(); listens.Kick(); tells.Kick(); looks.Kick() }
+
+	w.kick, w.aside = work.Kick, partition.aside
+	w.planned = func() { reports.Kick(); tells.Kick(); sweeps.Kick() }
+	w.end = func(err error) {
+		select {
+		case p.ended <- err:
+		default: // it is ending already
+		}
+	}
+	var err error
+	w.cluster, err = k8s.New(clients, k8s.Config{
+		Log: log, Component: "holdfast-speaker", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Speaker: true, Kick: work.Kick,
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.links = link.New(log, work.Kick)
+	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links, Lease: w, Changed: reports.Kick})
+	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: s.nodeName, Kick: w.planned})
+	w.filter = newGuard(log, s)
+	w.relay = relay.New(relay.Config{Log: log, Links: w.links.Links})
+
+	around := w.surroundings
+	around.cluster, around.view, around.api = w.cluster, w.joined, partition.apiAnswers
+	around.kick, around.lostChanged, around.asked = listens.Kick, work.Kick, tells.Kick
+	partition.cluster, partition.kick, partition.changed = w.cluster, looks.Kick, work.Kick
+	sweep.cluster, sweep.kick = w.cluster, sweeps.Kick
+	report.cluster, report.sessions, report.layer2, report.last, report.kick = w.cluster, w.bgp.States, w.layer2.State, &w.last, reports.Kick
+	report.pace.crowded, report.pace.announcing = w.cluster.Crowded, w.layer2.Announcing
+	states.cluster, states.layer2, states.sessions, states.silence, states.kick = w.cluster, w.layer2.State, w.bgp.States, around.silent, tells.Kick
+
+	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		w.layer2, w.bgp, w.filter.table, w.relay, w)
+	return p, nil
+}
