@@ -66,13 +66,13 @@ generate: bin/helm ## Write the CRDs, the deep copies and config/ from the API t
 RENDER = $(HELM) template holdfast charts/holdfast --namespace holdfast-system
 
 .PHONY: build
-build: ## Compile both daemons into bin/
-	$(STATIC) -o bin/ ./controller ./speaker
+build: ## Compile the daemons into bin/
+	$(STATIC) -o bin/ ./controller ./speaker ./speaker/heartbeat
 
 .PHONY: image
-image: build ## Pack both daemons into dist/holdfast.tar
+image: build ## Pack the daemons into dist/holdfast.tar
 	mkdir -p dist
-	go run ./e2e/lab/cmd/ociimage -o dist/holdfast.tar -name $(IMAGE) -file /controller=bin/controller -file /speaker=bin/speaker
+	go run ./e2e/lab/cmd/ociimage -o dist/holdfast.tar -name $(IMAGE) -file /controller=bin/controller -file /speaker=bin/speaker -file /heartbeat=bin/heartbeat
 
 .PHONY: lab-up
 lab-up: bin/lab ## Bring a cluster up on this machine; ARGS are those of bin/lab up

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -23,9 +25,15 @@ func (w *syncer) runMembers(ctx context.Context, s settings, kick func()) error 
 	if err != nil {
 		return nil // ctx ended while waiting
 	}
+	// Beside this program, in the image as in bin.
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the program of the heartbeats: %w", err)
+	}
 	m, err := members.New(members.Config{
 		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort),
 		Keys: keys, Heartbeat: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Kick: kick,
+		HeartbeatCommand: []string{filepath.Join(filepath.Dir(program), "heartbeat")},
 	})
 	if err != nil {
 		return fmt.Errorf("start membership: %w", err)

@@ -32,6 +32,8 @@ type App struct {
 	Replicas        int32
 	// Nodes that pods may run on, spread evenly; none means all workers.
 	Nodes []string
+	// Patience is how often in turn kubelet may find a pod not ready; 0 is Kubernetes' default, 3.
+	Patience int32
 }
 
 // Labels select the pods of an application.
@@ -92,7 +94,7 @@ func (a App) deployment() *appsv1.Deployment {
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: a.labels()},
 				Spec: corev1.PodSpec{
-					Containers:                    []corev1.Container{echo()},
+					Containers:                    []corev1.Container{a.echo()},
 					Affinity:                      a.affinity(),
 					TopologySpreadConstraints:     a.spread(),
 					TerminationGracePeriodSeconds: new(int64(5)),
@@ -102,7 +104,7 @@ func (a App) deployment() *appsv1.Deployment {
 	}
 }
 
-func echo() corev1.Container {
+func (a App) echo() corev1.Container {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 	}
@@ -117,7 +119,7 @@ func echo() corev1.Container {
 		},
 		ReadinessProbe: &corev1.Probe{
 			ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(8080)}},
-			PeriodSeconds: 1,
+			PeriodSeconds: 1, FailureThreshold: a.Patience,
 		},
 	}
 }

@@ -26,9 +26,9 @@ const (
 // helmWait is how long helm waits for what it installs, or removes.
 const helmWait = "3m"
 
-// Build compiles both daemons and what runs on hosts outside, and packs the image.
+// Build compiles the daemons and what runs on hosts outside, and packs the image.
 func (b *Bed) Build(ctx context.Context) error {
-	if err := b.compile(ctx, "./controller", "./speaker", "./e2e/cmd/probe", "./e2e/cmd/whohas"); err != nil {
+	if err := b.compile(ctx, "./controller", "./speaker", "./speaker/heartbeat", "./e2e/cmd/probe", "./e2e/cmd/whohas"); err != nil {
 		return err
 	}
 	name, err := b.imageName()
@@ -45,6 +45,7 @@ func (b *Bed) Build(ctx context.Context) error {
 	err = oci.Write(f, oci.Image{Name: name, Files: map[string]oci.File{
 		"/controller": {Source: b.Path("bin", "controller"), Mode: 0o755},
 		"/speaker":    {Source: b.Path("bin", "speaker"), Mode: 0o755},
+		"/heartbeat":  {Source: b.Path("bin", "heartbeat"), Mode: 0o755},
 	}})
 	if err := errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("pack image: %w", err)

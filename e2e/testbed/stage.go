@@ -38,7 +38,8 @@ func (b *Bed) Stage(ctx context.Context, namespace string) (*Stage, error) {
 	}
 	s := &Stage{
 		Bed: b, Anchor: workers[0], Announcers: workers[1:],
-		App: App{Namespace: namespace, Name: stageName, Replicas: 1, Nodes: workers[:1]},
+		// A busy machine keeps kubelet from looking at a pod, too, which is not the matter here.
+		App: App{Namespace: namespace, Name: stageName, Replicas: 1, Nodes: workers[:1], Patience: 30},
 	}
 	if err := b.Deploy(ctx, s.App); err != nil {
 		return nil, err

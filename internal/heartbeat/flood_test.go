@@ -74,7 +74,7 @@ func TestHostilePackets(t *testing.T) {
 				_, _ = conn.Write(datagram)
 			}
 		}
-		rejected := &speakers[0].metrics.rejected
+		rejected := &speakers[0].shared.rejected
 		flood("127.0.0.2", forged, 20000)
 		flood("127.0.0.3", genuine, 20000)
 		if got := rejected.Load(); got != 0 {

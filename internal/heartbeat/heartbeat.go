@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 // Config of a Heartbeat.
@@ -27,6 +27,9 @@ type Config struct {
 	Timers
 	// Ordinary leaves the thread at the priority of others.
 	Ordinary bool
+	// Command starts a process that does nothing but call Serve: the detector is left to it. Empty
+	// is a thread of this process, which shares its pauses.
+	Command []string
 	// Changed is called when the View changes. It must not block.
 	Changed func()
 	// Doubt is called when a peer falls silent, so that it can be asked by gossip: on a
@@ -72,21 +75,39 @@ type Heartbeat struct {
 	doubts  chan Peer
 	stopped atomic.Bool
 	view    atomic.Pointer[View]
-	metrics metrics
+	shared  *shared
+	// memory is the file that shared is mapped from; nil without a Command.
+	memory *os.File
 
-	// mu guards socket, which is there while Run runs; the thread does not take it.
+	// mu guards socket and apart, of which one is there while Run runs; the thread does not take it.
 	mu     sync.Mutex
 	socket *socket
+	apart  *apart
 }
 
 // New returns a Heartbeat that Run starts. It returns an error for a Config without a usable key.
 func New(c Config) (*Heartbeat, error) {
+	if len(c.Command) == 0 {
+		return newHeartbeat(c, &shared{})
+	}
+	s, memory, err := newShared()
+	if err != nil {
+		return nil, err
+	}
+	h, err := newHeartbeat(c, s)
+	if err != nil {
+		return nil, errors.Join(err, memory.Close())
+	}
+	h.memory = memory
+	return h, nil
+}
+
+func newHeartbeat(c Config, s *shared) (*Heartbeat, error) {
 	c.Timers = c.withDefaults()
 	h := &Heartbeat{
-		config: c, heard: make(chan string, 64), news: make(chan struct{}, 1), doubts: make(chan Peer, 64), metrics: newMetrics(),
+		Lease:  Lease{&s.lease, fastMonotonic()},
+		config: c, heard: make(chan string, 64), news: make(chan struct{}, 1), doubts: make(chan Peer, 64), shared: s,
 	}
-	started := time.Now()
-	h.now = func() time.Duration { return time.Since(started) }
 	h.view.Store(&View{})
 	h.peers.Store(&[]Peer{})
 	return h, h.SetKeys(c.Keys)
@@ -94,12 +115,14 @@ func New(c Config) (*Heartbeat, error) {
 
 // Set makes these the peers; this node may be among them.
 func (h *Heartbeat) Set(peers []Peer) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if slices.Equal(peers, *h.peers.Load()) {
 		return
 	}
 	peers = slices.Clone(peers)
 	h.peers.Store(&peers)
-	h.rouse()
+	h.pass(order{Peers: &peers})
 }
 
 // SetKeys replaces the keys; the first is sent with, all are accepted.
@@ -118,18 +141,26 @@ func (h *Heartbeat) SetKeys(keys [][]byte) error {
 		}
 		seals = append(seals, s)
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.config.Keys = keys
 	h.seals.Store(&seals)
-	h.rouse()
+	h.pass(order{Keys: keys})
 	return nil
 }
 
 // Heard tells that a peer answered by gossip just now.
 func (h *Heartbeat) Heard(name string) {
-	select {
-	case h.heard <- name:
-		h.rouse()
-	default: // full of others; it will be asked again
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.apart == nil {
+		select {
+		case h.heard <- name:
+		default: // full of others; it will be asked again
+			return
+		}
 	}
+	h.pass(order{Heard: name})
 }
 
 // View returns what is known now. It is shared: do not modify it.
@@ -143,17 +174,22 @@ func (h *Heartbeat) Confirm(v View) {
 	}
 }
 
-func (h *Heartbeat) rouse() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.socket != nil {
+// pass brings what was just stored to whom it concerns. mu is held.
+func (h *Heartbeat) pass(o order) {
+	switch {
+	case h.socket != nil:
 		h.socket.rouse()
+	case h.apart != nil:
+		h.apart.tell(o)
 	}
 }
 
 // Run takes part until ctx is cancelled, then says goodbye and returns nil. It
-// returns an error when it cannot listen.
+// returns an error when it cannot listen, or the process that does has ended.
 func (h *Heartbeat) Run(ctx context.Context) error {
+	if len(h.config.Command) > 0 {
+		return h.runApart(ctx)
+	}
 	s, err := openSocket(netip.AddrPortFrom(h.config.Address, h.config.Port))
 	if err != nil {
 		return fmt.Errorf("start heartbeats: %w", err)

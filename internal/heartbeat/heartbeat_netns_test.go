@@ -1,6 +1,8 @@
 package heartbeat
 
 import (
+	"os/exec"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -48,6 +50,53 @@ func TestLoss(t *testing.T) {
 	})
 }
 
+// The process of the beats goes on for one that is stopped, for a while only; and who
+// runs again after that knows that others serve.
+func TestStoppedSpeaker(t *testing.T) {
+	addresses(t, func(t *testing.T, address string) {
+		s := cluster(t, 2, address)
+		ready(t, s)
+		s[0].await(t, "the lease is valid", func(l line) bool { return l.View.Settled && l.Valid })
+		stopped := s[0].signal(t, syscall.SIGSTOP)
+		l := s[1].await(t, "stopped is dead", sees(s[0], Dead))
+		if took := l.At - stopped; took < unattendedTime-2*attendInterval {
+			t.Errorf("dead after %v", took)
+		}
+		continued := s[0].signal(t, syscall.SIGCONT)
+		if l = s[0].await(t, "it runs again", func(l line) bool { return l.Woke && l.At >= continued }); l.Valid && l.View.Epoch == 1 {
+			t.Error("its lease was valid in the first moment")
+		}
+		s[0].await(t, "it knows that it was called dead", sees(s[0], Held))
+		s[1].await(t, "it is back", sees(s[0], Held))
+	})
+}
+
+// A speaker whose beats end does, too: its container is started again.
+func TestBeatsEnd(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		s := cluster(t, 2, "192.0.2.%d")
+		ready(t, s)
+		if out, err := exec.Command("pkill", "-KILL", "-P", strconv.Itoa(s[0].cmd.Process.Pid)).CombinedOutput(); err != nil {
+			t.Fatalf("kill the process of the beats: %v, %s", err, out)
+		}
+		nstest.Until(t, within, "the speaker has ended", func() bool {
+			for {
+				select {
+				case _, open := <-s[0].lines:
+					if !open {
+						return true
+					}
+				default:
+					return false
+				}
+			}
+		})
+		if err := s[0].cmd.Wait(); err == nil {
+			t.Error("it ended without an error")
+		}
+	})
+}
+
 // A process that was stopped knows it before it does anything else.
 //
 // Trap: a loser that steps down late (PureLB).
@@ -56,11 +105,11 @@ func TestStoppedProcess(t *testing.T) {
 		s := cluster(t, 2, address)
 		ready(t, s)
 		epoch := s[0].await(t, "the lease is valid", func(l line) bool { return l.View.Settled }).View.Epoch
-		stopped := s[0].signal(t, syscall.SIGSTOP)
+		stopped := s[0].signalAll(t, syscall.SIGSTOP)
 		l := s[1].await(t, "stopped is dead", sees(s[0], Dead))
 		t.Logf("dead after %v", l.At-stopped)
 		nstest.Until(t, within, "a second and a half has passed", func() bool { return boottime()-stopped > 1500*ms })
-		continued := s[0].signal(t, syscall.SIGCONT)
+		continued := s[0].signalAll(t, syscall.SIGCONT)
 		// Confirmed anew it would be valid in a later epoch.
 		l = s[0].await(t, "it runs again", func(l line) bool { return l.Woke && l.At >= continued })
 		if l.Valid && l.View.Epoch == epoch {

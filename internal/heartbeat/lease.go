@@ -1,6 +1,7 @@
 package heartbeat
 
 import (
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -8,24 +9,46 @@ import (
 )
 
 // boottime is the time since boot, suspension included; setting the wall clock does not change it.
-func boottime() time.Duration {
+func boottime() time.Duration { return clock(unix.CLOCK_BOOTTIME) }
+
+// monotonic is what the runtime counts time by, and the same in every process.
+func monotonic() time.Duration { return clock(unix.CLOCK_MONOTONIC) }
+
+func clock(id int32) time.Duration {
 	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
-		panic("no CLOCK_BOOTTIME: " + err.Error()) // since Linux 2.6.39
+	if err := unix.ClockGettime(id, &t); err != nil {
+		panic(fmt.Sprintf("no clock %d: %v", id, err)) // since Linux 2.6.39
 	}
 	return time.Duration(t.Nano())
 }
 
-// Lease says whether this node may still do what its last plan said. The zero
-// Lease is not valid. It is safe for concurrent use, and asking takes no lock.
+// fastMonotonic returns monotonic without its system call; it is never early, and late by
+// less than a millisecond.
+func fastMonotonic() func() time.Duration {
+	for {
+		before := time.Now()
+		at := monotonic()
+		if time.Since(before) < time.Millisecond {
+			return func() time.Duration { return at + time.Since(before) }
+		}
+	}
+}
+
+// Lease says whether this node may still do what its last plan said. It is safe for
+// concurrent use, and asking takes no lock.
 type Lease struct {
-	// deadline is until when nobody can have called this node dead for its silence.
+	*leaseState
+	// now is fastMonotonic, for it is asked with every answer. It does not count suspension,
+	// which the thread notices with its next beat.
+	now func() time.Duration
+}
+
+// leaseState is written where the beats are, but for confirmed, and may be read elsewhere.
+type leaseState struct {
+	// deadline is until when nobody can have called this node dead for its silence, by monotonic.
 	deadline atomic.Int64
 	// epoch counts how often that happened; a plan made in an epoch is confirmed for it.
 	epoch, confirmed atomic.Uint64
-	// now is monotonic and cheap, for it is asked with every answer. It does not count
-	// suspension, which the thread notices with its next beat.
-	now func() time.Duration
 }
 
 // Valid reports whether the lease holds at this moment.

@@ -1,35 +1,56 @@
 package heartbeat
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-const (
-	gapName = "holdfast_heartbeat_gap_seconds"
-	gapHelp = "Time between two packets of a node that this one watches, of all such nodes."
-)
+// gapBounds are the upper bounds of the buckets.
+var gapBounds = [...]time.Duration{
+	20 * time.Millisecond, 40 * time.Millisecond, 60 * time.Millisecond, 80 * time.Millisecond, 100 * time.Millisecond,
+	125 * time.Millisecond, 150 * time.Millisecond, 200 * time.Millisecond, 300 * time.Millisecond, 500 * time.Millisecond,
+	time.Second, 5 * time.Second,
+}
 
-// metrics are written by the thread and read by whoever scrapes.
-type metrics struct {
-	gaps                                           prometheus.Histogram
+// gaps is a histogram that one writes and others read; it has no pointers, so that they may
+// be in another process.
+type gaps struct {
+	// buckets count those up to each bound, and none of a smaller bucket; the last has the rest.
+	buckets [len(gapBounds) + 1]atomic.Uint64
+	sum     atomic.Int64
+}
+
+func (g *gaps) observe(d time.Duration) {
+	n, _ := slices.BinarySearch(gapBounds[:], d)
+	g.buckets[n].Add(1)
+	g.sum.Add(int64(d))
+}
+
+func (g *gaps) metric() prometheus.Metric {
+	var count uint64
+	buckets := make(map[float64]uint64, len(gapBounds))
+	for i, bound := range gapBounds {
+		count += g.buckets[i].Load()
+		buckets[bound.Seconds()] = count
+	}
+	count += g.buckets[len(gapBounds)].Load()
+	return prometheus.MustNewConstHistogram(gapsDesc, count, time.Duration(g.sum.Load()).Seconds(), buckets)
+}
+
+// counters are written by the thread and read by whoever scrapes.
+type counters struct {
+	gaps                                           gaps
 	rejected                                       atomic.Uint64
 	suspected, cleared, confirmed, refuted, lapsed atomic.Uint64
 	filtered                                       atomic.Bool
 	latest                                         atomic.Int64
 }
 
-func newMetrics() metrics {
-	return metrics{gaps: prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: gapName, Help: gapHelp,
-		Buckets: []float64{.02, .04, .06, .08, .1, .125, .15, .2, .3, .5, 1, 5},
-	})}
-}
-
 // take copies the counts out of the detector.
-func (m *metrics) take(d *detector) {
+func (m *counters) take(d *detector) {
 	m.suspected.Store(d.counts.suspected)
 	m.cleared.Store(d.counts.cleared)
 	m.confirmed.Store(d.counts.confirmed)
@@ -47,7 +68,8 @@ var (
 		"Times that this node did not run for so long that others may have called it dead.", nil, nil)
 	rejectedDesc = prometheus.NewDesc("holdfast_heartbeat_rejected_total",
 		"Packets that passed the socket filter and were no peer's.", nil, nil)
-	gapsDesc   = prometheus.NewDesc(gapName, gapHelp, nil, nil)
+	gapsDesc = prometheus.NewDesc("holdfast_heartbeat_gap_seconds",
+		"Time between two packets of a node that this one watches, of all such nodes.", nil, nil)
 	latestDesc = prometheus.NewDesc("holdfast_heartbeat_lateness_seconds",
 		"How late this node's latest beat was, of the last one to two minutes.", nil, nil)
 	filteredDesc = prometheus.NewDesc("holdfast_heartbeat_filtered",
@@ -69,7 +91,7 @@ func (h *Heartbeat) Describe(ch chan<- *prometheus.Desc) { Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (h *Heartbeat) Collect(ch chan<- prometheus.Metric) {
-	m := &h.metrics
+	m := &h.shared.counters
 	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
@@ -86,5 +108,5 @@ func (h *Heartbeat) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
 	}
 	ch <- prometheus.MustNewConstMetric(latestDesc, prometheus.GaugeValue, time.Duration(m.latest.Load()).Seconds())
-	m.gaps.Collect(ch)
+	ch <- m.gaps.metric()
 }

@@ -64,6 +64,16 @@ func TestProcess(t *testing.T) {
 	speak(t, arguments[0], multiplier, arguments[2:])
 }
 
+// TestServe is the process of the beats of a speaker, not a test.
+func TestServe(t *testing.T) {
+	if os.Getenv(speakerEnv) == "" {
+		t.Skip("started by speakers only")
+	}
+	if Serve() != nil {
+		os.Exit(1) // at once, as the real one
+	}
+}
+
 // speak is a speaker; peers are of the form name=address, and its own is among them.
 func speak(t *testing.T, name string, multiplier int, peers []string) {
 	var all []Peer
@@ -79,11 +89,12 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 	lines := make(chan line, 1024)
 	var h *Heartbeat
 	changed := func() {
-		lines <- line{At: boottime(), View: h.View(), Valid: h.Valid(), Latest: time.Duration(h.metrics.latest.Load())}
+		lines <- line{At: boottime(), View: h.View(), Valid: h.Valid(), Latest: time.Duration(h.shared.latest.Load())}
 	}
 	h, err := New(Config{
 		Log: slog.New(slog.DiscardHandler), NodeName: name, Address: own, Port: testPort, Keys: [][]byte{testKey},
 		Timers:  Timers{Multiplier: multiplier},
+		Command: []string{os.Args[0], "-test.run=^TestServe$"},
 		Changed: func() { changed(); h.Confirm(h.View()) }, Doubt: func(string, netip.Addr) {},
 	})
 	if err != nil {
@@ -165,6 +176,7 @@ func (s *speaker) start(t testing.TB, multiplier int, peers []string) {
 	s.cmd = s.ns.Command(exe, "-test.run=^TestProcess$", "-test.v")
 	s.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %s", speakerEnv, s.name, multiplier, strings.Join(peers, " ")))
 	s.cmd.Stderr = os.Stderr
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with the process of its beats
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -231,10 +243,21 @@ func sees(of *speaker, status Status) func(line) bool {
 	}
 }
 
+// signal sends a signal to the process of the speaker alone.
 func (s *speaker) signal(t testing.TB, sig syscall.Signal) time.Duration {
 	t.Helper()
 	at := boottime()
 	if err := s.cmd.Process.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// signalAll sends it to the process of its beats, too.
+func (s *speaker) signalAll(t testing.TB, sig syscall.Signal) time.Duration {
+	t.Helper()
+	at := boottime()
+	if err := syscall.Kill(-s.cmd.Process.Pid, sig); err != nil {
 		t.Fatal(err)
 	}
 	return at

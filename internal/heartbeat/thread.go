@@ -50,6 +50,10 @@ func (t *thread) run() {
 	now := boottime()
 	t.detector = newDetector(t.h.config.settings(t.realtime, random), t.h.config.NodeName, now)
 	for !t.h.stopped.Load() {
+		if t.unattended() {
+			t.socket.wait(t.h.config.Interval, true) // the detector will find that it did not run
+			continue
+		}
 		t.step()
 		t.socket.wait(t.detector.due()-boottime(), t.read >= t.budget)
 	}
@@ -58,6 +62,13 @@ func (t *thread) run() {
 		t.send()
 		t.socket.wait(goodbyeInterval, true)
 	}
+}
+
+// unattended: the process that this one beats for did not run for so long that it does not
+// serve, so that others should.
+func (t *thread) unattended() bool {
+	at := time.Duration(t.h.shared.attended.Load())
+	return at != 0 && boottime()-at > unattendedTime
 }
 
 // beRealtime gives the calling thread SCHED_FIFO; what it may start does not inherit that.
@@ -72,7 +83,7 @@ func (t *thread) step() {
 	t.load()
 	t.receive()
 	// The lease's clock first: time that passes in between shortens the lease.
-	leased := t.h.now()
+	leased := monotonic()
 	now := boottime()
 	if now >= t.since+t.h.config.Interval {
 		t.since, t.read = now, 0
@@ -84,7 +95,7 @@ func (t *thread) step() {
 	if beat {
 		// From before the beats went: nobody's patience began earlier.
 		t.h.renew(t.detector.epoch, leased+t.detector.hold)
-		t.h.metrics.take(t.detector)
+		t.h.shared.take(t.detector)
 	}
 	if beat || t.detector.version != t.published {
 		t.published = t.detector.version
@@ -121,7 +132,7 @@ func (t *thread) filter() {
 	for _, s := range *t.seals {
 		words = append(words, s.word)
 	}
-	t.h.metrics.filtered.Store(t.socket.accept(words, slices.Collect(maps.Keys(t.byAddr))) == nil)
+	t.h.shared.filtered.Store(t.socket.accept(words, slices.Collect(maps.Keys(t.byAddr))) == nil)
 }
 
 func (t *thread) set(peers []Peer) {
@@ -157,19 +168,19 @@ func (t *thread) receive() {
 		}
 		p := t.byAddr[from]
 		if p == nil {
-			t.h.metrics.rejected.Add(1)
+			t.h.shared.rejected.Add(1)
 			continue
 		}
 		pkt, ok := t.open(t.in[:n])
 		if !ok || pkt.from != p.id {
-			t.h.metrics.rejected.Add(1)
+			t.h.shared.rejected.Add(1)
 			continue
 		}
 		now := boottime()
 		last := p.lastHeard
 		t.detector.receive(now, pkt)
 		if last != 0 && pkt.watch && p.lastHeard == now {
-			t.h.metrics.gaps.Observe((now - last).Seconds())
+			t.h.shared.gaps.observe(now - last)
 		}
 	}
 	for t.read < t.budget {

@@ -160,7 +160,7 @@ func TestReplay(t *testing.T) {
 // Trap: a lease whose end is another clock's time, or is noticed late (PureLB).
 func TestLease(t *testing.T) {
 	now := time.Second
-	l := Lease{now: func() time.Duration { return now }}
+	l := Lease{leaseState: &leaseState{}, now: func() time.Duration { return now }}
 	check := func(want bool, when string) {
 		t.Helper()
 		if got := l.Valid(); got != want {
@@ -202,9 +202,8 @@ func BenchmarkReceive(b *testing.B) {
 }
 
 func BenchmarkLeaseValid(b *testing.B) {
-	started := time.Now()
-	l := Lease{now: func() time.Duration { return time.Since(started) }}
-	l.renew(1, time.Hour)
+	l := Lease{&leaseState{}, fastMonotonic()}
+	l.renew(1, monotonic()+time.Hour)
 	l.confirm(1)
 	for b.Loop() {
 		if !l.Valid() {

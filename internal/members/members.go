@@ -32,9 +32,11 @@ type Config struct {
 	Port, HeartbeatPort uint16
 	// Keys are accepted, and the first encrypts and signs what is sent: 16, 24 or 32 bytes each (AES-GCM).
 	Keys [][]byte
-	// Heartbeat's timers; Ordinary leaves its thread without real-time priority.
-	Heartbeat heartbeat.Timers
-	Ordinary  bool
+	// Heartbeat's timers; Ordinary leaves it without real-time priority, HeartbeatCommand is
+	// the process that it is left to: see heartbeat.Config.
+	Heartbeat        heartbeat.Timers
+	Ordinary         bool
+	HeartbeatCommand []string
 	// Kick is called after each change of the membership.
 	Kick func()
 	// JoinInterval between looks at the join list; default 1 s.
@@ -71,7 +73,7 @@ func New(c Config) (*Members, error) {
 	}
 	m.beats, err = heartbeat.New(heartbeat.Config{
 		Log: c.Log, NodeName: c.NodeName, Address: c.Address, Port: c.HeartbeatPort, Keys: c.Keys,
-		Timers: c.Heartbeat, Ordinary: c.Ordinary, Changed: c.Kick, Doubt: m.ask,
+		Timers: c.Heartbeat, Ordinary: c.Ordinary, Command: c.HeartbeatCommand, Changed: c.Kick, Doubt: m.ask,
 	})
 	return m, err
 }

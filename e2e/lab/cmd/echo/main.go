@@ -51,6 +51,11 @@ func run(httpAddr, udpAddr string, grace time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("listen on UDP: %w", err)
 	}
+	// On a busy machine this process does not run for a while now and then. What comes meanwhile is to
+	// be answered late, and not lost: a gap that a client sees should be the network's.
+	if err := packets.(*net.UDPConn).SetReadBuffer(1 << 20); err != nil {
+		return fmt.Errorf("set the receive buffer of UDP: %w", err)
+	}
 	server := &http.Server{Addr: httpAddr, Handler: handler(), ReadHeaderTimeout: time.Minute}
 	failed := make(chan error, 2)
 	go func() { failed <- server.ListenAndServe() }()
