@@ -55,10 +55,10 @@ func busy(t *testing.T) {
 func (s *stage) soakPowerOffs(t *testing.T) {
 	var gaps []time.Duration
 	for i := range soakRounds {
-		owner, err := s.Stage.Owner(t.Context())
+		w := s.watch(t)
+		owner, err := s.Stage.Owner(t.Context()) // as late as can be: a hold-down that ends moves the addresses
 		must(t, err)
 		t.Cleanup(func() { s.ensureOn(t, owner) })
-		w := s.watch(t)
 		start := time.Now()
 		powerOff(t, s, owner)
 		must(t, w.Recovered(t.Context(), time.Minute))
