@@ -1,8 +1,6 @@
 package heartbeat
 
 import (
-	"os/exec"
-	"strconv"
 	"syscall"
 	"testing"
 
@@ -56,7 +54,7 @@ func TestStoppedSpeaker(t *testing.T) {
 	addresses(t, func(t *testing.T, address string) {
 		s := cluster(t, 2, address)
 		ready(t, s)
-		s[0].await(t, "the lease is valid", func(l line) bool { return l.View.Settled && l.Valid })
+		s[0].await(t, "the lease is valid", func(l line) bool { return l.View.Settled })
 		stopped := s[0].signal(t, syscall.SIGSTOP)
 		l := s[1].await(t, "stopped is dead", sees(s[0], Dead))
 		if took := l.At - stopped; took < unattendedTime-2*attendInterval {
@@ -76,8 +74,8 @@ func TestBeatsEnd(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		s := cluster(t, 2, "192.0.2.%d")
 		ready(t, s)
-		if out, err := exec.Command("pkill", "-KILL", "-P", strconv.Itoa(s[0].cmd.Process.Pid)).CombinedOutput(); err != nil {
-			t.Fatalf("kill the process of the beats: %v, %s", err, out)
+		if err := syscall.Kill(s[0].last.Beats, syscall.SIGKILL); err != nil {
+			t.Fatalf("kill process %d of the beats: %v", s[0].last.Beats, err)
 		}
 		nstest.Until(t, within, "the speaker has ended", func() bool {
 			for {

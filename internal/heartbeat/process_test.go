@@ -39,6 +39,8 @@ type line struct {
 	Valid bool
 	// Latest is how late its latest beat was.
 	Latest time.Duration
+	// Beats is the process of its beats.
+	Beats int
 }
 
 // TestProcess is the other processes of tests, not a test.
@@ -89,7 +91,13 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 	lines := make(chan line, 1024)
 	var h *Heartbeat
 	changed := func() {
-		lines <- line{At: boottime(), View: h.View(), Valid: h.Valid(), Latest: time.Duration(h.shared.latest.Load())}
+		l := line{At: boottime(), View: h.View(), Valid: h.Valid(), Latest: time.Duration(h.shared.latest.Load())}
+		h.mu.Lock()
+		if h.apart != nil {
+			l.Beats = h.apart.cmd.Process.Pid
+		}
+		h.mu.Unlock()
+		lines <- l
 	}
 	h, err := New(Config{
 		Log: slog.New(slog.DiscardHandler), NodeName: name, Address: own, Port: testPort, Keys: [][]byte{testKey},
