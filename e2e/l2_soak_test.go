@@ -110,6 +110,7 @@ func (s *stage) soakPowerOffs(t *testing.T) {
 
 // soakQuiet lets the busy cluster alone: nobody may be called dead.
 func (s *stage) soakQuiet(t *testing.T) {
+	must(t, s.Calm(t.Context())) // the end of a hold-down may move the addresses
 	owner, err := s.Stage.Owner(t.Context())
 	must(t, err)
 	mac, err := s.env.MAC(t.Context(), owner)
@@ -117,7 +118,11 @@ func (s *stage) soakQuiet(t *testing.T) {
 	must(t, testbed.Until(t.Context(), 2*time.Minute, "all speakers to see each other", s.allAlive))
 	claims, err := s.env.Claims(t.Context(), testbed.Client, time.Second, s.Addresses...)
 	must(t, err)
+	before := s.calledDead(t)
 	must(t, testbed.Holds(t.Context(), soakTime, s.allAlive))
+	if n := s.calledDead(t) - before; n != 0 {
+		t.Errorf("%v times a node was called dead, although all lived", n)
+	}
 	heard, err := claims.Stop()
 	must(t, err)
 	for _, c := range heard {
@@ -126,6 +131,17 @@ func (s *stage) soakQuiet(t *testing.T) {
 		}
 	}
 	t.Logf("soak: %s at that load, %d answers, all by %s", soakTime, len(heard), owner)
+}
+
+// calledDead counts how often speakers heard that they were dead.
+func (s *stage) calledDead(t *testing.T) (n float64) {
+	t.Helper()
+	for _, node := range s.env.Cluster.Nodes() {
+		m, err := s.env.Metrics(t.Context(), node)
+		must(t, err)
+		n += m["holdfast_heartbeat_false_suspicions_total"]
+	}
+	return n
 }
 
 // allAlive checks that every speaker sees all others.

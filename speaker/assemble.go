@@ -78,6 +78,6 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*process, erro
 	states.cluster, states.layer2, states.sessions, states.silence, states.kick = w.cluster, w.layer2.State, w.bgp.States, around.silent, tells.Kick
 
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		w.layer2, w.bgp, w.filter.table, w.relay, w)
+		w.layer2, w.bgp, w.filter.table, w.relay, w, w.heartbeatProcess())
 	return p, nil
 }

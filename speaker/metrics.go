@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
+
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
@@ -59,6 +62,19 @@ func (w *syncer) collectProblems(ch chan<- prometheus.Metric) {
 	for _, reason := range nodeReasons {
 		ch <- prometheus.MustNewConstMetric(problemsDesc, prometheus.GaugeValue, float64(count[reason]), config.KindNode, string(reason))
 	}
+}
+
+// heartbeatProcess collects what the process of the heartbeats takes, as others do of this one.
+func (w *syncer) heartbeatProcess() prometheus.Collector {
+	return collectors.NewProcessCollector(collectors.ProcessCollectorOpts{
+		Namespace: "holdfast_heartbeat",
+		PidFn: func() (int, error) {
+			if m := w.members.Load(); m != nil {
+				return m.HeartbeatProcess()
+			}
+			return 0, errors.New("the membership has not started")
+		},
+	})
 }
 
 // view is what is known of the speakers, empty while the membership has not started.

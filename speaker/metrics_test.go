@@ -16,8 +16,9 @@ import (
 func TestMetricsRegister(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	registry := prometheus.NewPedanticRegistry()
+	w := &syncer{}
 	for _, c := range []prometheus.Collector{
-		&syncer{},
+		w, w.heartbeatProcess(),
 		layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
 		bgp.New(bgp.Config{Log: log, Kick: func() {}}),
 		filter.New(filter.Config{Log: log}),

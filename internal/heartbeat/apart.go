@@ -57,6 +57,16 @@ type apart struct {
 	out  *json.Encoder
 }
 
+// Process returns the id of the process of the beats. It returns an error while there is none.
+func (h *Heartbeat) Process() (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.apart == nil {
+		return 0, errors.New("no process of the heartbeats runs")
+	}
+	return h.apart.cmd.Process.Pid, nil
+}
+
 // errEnded is when the process of the beats did so by itself.
 var errEnded = errors.New("the process of the heartbeats ended")
 

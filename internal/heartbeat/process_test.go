@@ -92,11 +92,7 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 	var h *Heartbeat
 	changed := func() {
 		l := line{At: boottime(), View: h.View(), Valid: h.Valid(), Latest: time.Duration(h.shared.latest.Load())}
-		h.mu.Lock()
-		if h.apart != nil {
-			l.Beats = h.apart.cmd.Process.Pid
-		}
-		h.mu.Unlock()
+		l.Beats, _ = h.Process() // 0 before it runs
 		lines <- l
 	}
 	h, err := New(Config{

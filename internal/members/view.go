@@ -56,6 +56,9 @@ func (m *Members) Confirm(v View) { m.beats.Confirm(v.View) }
 // Valid reports whether what was confirmed still holds; it is the Lease of those who act on it.
 func (m *Members) Valid() bool { return m.beats.Valid() }
 
+// HeartbeatProcess returns the id of the process of the heartbeats. It returns an error while there is none.
+func (m *Members) HeartbeatProcess() (int, error) { return m.beats.Process() }
+
 // Collect hands out the metrics of heartbeats.
 func (m *Members) Collect(ch chan<- prometheus.Metric) { m.beats.Collect(ch) }
 
