@@ -19,8 +19,6 @@ const (
 	// not for unattendedTime: no busy machine keeps it waiting for that long.
 	attendInterval = 250 * time.Millisecond
 	unattendedTime = 5 * time.Second
-	// tellTime bounds a write to a process that reads at once.
-	tellTime = time.Second
 	// leaveTime is for how long it may say goodbye.
 	leaveTime = time.Second
 )
@@ -143,11 +141,9 @@ func (h *Heartbeat) pair(a *apart) {
 	})
 }
 
-// tell does not say whether it was understood: a process that does not listen has ended, and is waited for.
-func (a *apart) tell(o order) {
-	_ = a.conn.SetWriteDeadline(time.Now().Add(tellTime)) // it is a socket that is open
-	_ = a.out.Encode(o)
-}
+// tell has no deadline: the process reads at once, and an order that is lost would not be told
+// again. It fails only when the process has ended, which is waited for.
+func (a *apart) tell(o order) { _ = a.out.Encode(o) }
 
 // listen takes what the process tells until it ends, and returns why it could not run if it said so.
 func (h *Heartbeat) listen(conn net.Conn) error {
