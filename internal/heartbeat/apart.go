@@ -16,9 +16,8 @@ import (
 
 const (
 	// attendInterval is how often the speaker's process shows that it runs. Beats end when it has
-	// not for unattendedTime: no busy machine keeps it waiting for that long.
+	// not for MuteTime, which a node may be without a speaker for other reasons, too.
 	attendInterval = 250 * time.Millisecond
-	unattendedTime = 5 * time.Second
 	// leaveTime is for how long it may say goodbye.
 	leaveTime = time.Second
 )

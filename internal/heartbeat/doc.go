@@ -47,11 +47,12 @@
 // node. Time is CLOCK_BOOTTIME, which counts suspension and which nobody sets.
 //
 // That thread is in a process of its own (Config.Command, Serve), all of which has
-// SCHED_FIFO and which has little else to do. In the speaker's it waited for ordinary threads, up to 635 ms
-// on a busy node: a garbage collection stops it until each of them has run to a safe point, and
+// SCHED_FIFO and which has little else to do. In the speaker's it would wait for ordinary threads, 635 ms
+// were seen on a busy node: a garbage collection stops it until each of them has run to a safe point, and
 // after a system call it needs one of GOMAXPROCS, which they keep while they wait for a core. The
 // two processes share the Lease and the counters as memory, and tell each other the rest through a
-// socket. When either ends so does the other. Where the speaker's does not run for seconds, it does not serve: beats end, too.
+// socket. When either ends so does the other. Where the speaker's does not run
+// for MuteTime, it does not serve: beats end, too.
 //
 // The package decides nothing about addresses.
 package heartbeat

@@ -120,7 +120,7 @@ func (h *Heartbeat) Set(peers []Peer) {
 	if slices.Equal(peers, *h.peers.Load()) {
 		return
 	}
-	peers = slices.Clone(peers)
+	peers = append([]Peer{}, peers...) // not nil, which an order cannot tell from nothing
 	h.peers.Store(&peers)
 	h.pass(order{Peers: &peers})
 }

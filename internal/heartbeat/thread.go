@@ -68,7 +68,7 @@ func (t *thread) run() {
 // serve, so that others should.
 func (t *thread) unattended() bool {
 	at := time.Duration(t.h.shared.attended.Load())
-	return at != 0 && boottime()-at > unattendedTime
+	return at != 0 && boottime()-at > t.h.config.MuteTime
 }
 
 // beRealtime gives the calling thread SCHED_FIFO; what it may start does not inherit that.

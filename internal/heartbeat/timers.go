@@ -15,8 +15,8 @@ type Timers struct {
 	MaxHoldDown time.Duration
 	// ForgiveTime is how long a node lives until its deaths are forgotten. Default 10 min.
 	ForgiveTime time.Duration
-	// MuteTime is how long a node may be without a speaker before what it owned moves: a
-	// container that is started again is back in a second or two. Default 10 s.
+	// MuteTime is how long a node may be without a speaker, or with one that hangs, before what it
+	// owned moves: a container that is started again is back in a second or two. Default 10 s.
 	MuteTime time.Duration
 }
 

@@ -1,0 +1,34 @@
+package heartbeat
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net"
+	"net/netip"
+	"testing"
+)
+
+// Whoever has no peer any more tells the process of its beats so.
+func TestNoPeerIsAnOrder(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer ours.Close()
+	h, err := New(Config{Log: slog.New(slog.DiscardHandler), NodeName: "a", Keys: [][]byte{testKey}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.apart = &apart{conn: ours, out: json.NewEncoder(ours)}
+	go func() {
+		h.Set([]Peer{{Name: "b", Address: netip.MustParseAddr("2001:db8::2")}})
+		h.Set(nil)
+	}()
+	in := json.NewDecoder(theirs)
+	for _, want := range []int{1, 0} {
+		var o order
+		if err := in.Decode(&o); err != nil {
+			t.Fatal(err)
+		}
+		if o.Peers == nil || len(*o.Peers) != want {
+			t.Errorf("the order is %+v, want %d peers", o, want)
+		}
+	}
+}
