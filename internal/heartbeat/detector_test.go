@@ -92,6 +92,22 @@ func TestHoldDownGrows(t *testing.T) {
 	w.must(t, 11*time.Minute, func() bool { return first.d.own.deaths == 0 }, "forgiven")
 }
 
+// A speaker that is killed before its first beat, as soon as one other has heard it, is missed by that one.
+func TestDeathBeforeFirstBeat(t *testing.T) {
+	for seed := range uint64(50) {
+		w := newWorld(seed, 3)
+		first, other := w.nodes[0], w.nodes[1]
+		first.up = false
+		w.after(time.Duration(seed) * ms) // where in their rhythm the others are
+		first.boot()
+		w.gossip()
+		heard := func() bool { return other.d.peers[first.id].lastHeard != 0 }
+		w.must(t, time.Second, heard, "heard by one")
+		first.kill()
+		w.must(t, time.Second, func() bool { return other.sees(first) == Mute }, "mute to that one")
+	}
+}
+
 // Deaths that a new run of the speaker is told of are forgiven as its own are.
 func TestForgivenAfterRestart(t *testing.T) {
 	w := newWorldOf(2, 3, Timers{ForgiveTime: time.Minute})

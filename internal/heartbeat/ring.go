@@ -40,6 +40,8 @@ func (d *detector) set(now time.Duration, peers []known) {
 		}
 		return 1
 	})
+	// Not with the next beat only: who hears us and is not our watcher would not miss us if we ended before it.
+	d.choose(now)
 }
 
 // after returns the index of the first peer behind i on the ring.
