@@ -52,7 +52,7 @@ func TestLoss(t *testing.T) {
 // runs again after that knows that others serve.
 func TestStoppedSpeaker(t *testing.T) {
 	addresses(t, func(t *testing.T, address string) {
-		s := cluster(t, 2, address)
+		s := cluster(t, 2, address, 20) // for a second: what does not run for less, as on a busy machine, is no matter here
 		ready(t, s)
 		s[0].await(t, "the lease is valid", func(l line) bool { return l.View.Settled })
 		stopped := s[0].signal(t, syscall.SIGSTOP)
