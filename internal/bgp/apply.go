@@ -98,19 +98,26 @@ func (s *server) applyPeers(ctx context.Context, have []*api.Peer, want map[stri
 		if !wanted || w != actual {
 			done[kindPeer]++
 		}
-		err := s.deletePeer(ctx, p)
 		if wanted {
-			s.notes.carry(actual.address, p.State.Messages)
-			if w != actual {
-				s.notes.clear(actual.address) // it was about settings that stand no more
-			}
-			err = errors.Join(err, s.addPeer(ctx, w))
-		} else {
-			s.notes.forget(actual.address)
+			errs = append(errs, s.remake(ctx, p, w))
+			continue
 		}
-		errs = append(errs, err)
+		errs = append(errs, s.deletePeer(ctx, p))
+		s.notes.forget(actual.address)
 	}
 	return errors.Join(errs...)
+}
+
+// remake makes a peer anew. Who lists the peers meanwhile waits, and finds it with all its past.
+func (s *server) remake(ctx context.Context, p *api.Peer, want settings) error {
+	s.remaking.Lock()
+	defer s.remaking.Unlock()
+	err := s.deletePeer(ctx, p)
+	s.notes.carry(want.address, p.State.Messages)
+	if want != readSettings(p) {
+		s.notes.clear(want.address) // it was about settings that stand no more
+	}
+	return errors.Join(err, s.addPeer(ctx, want))
 }
 
 // usable returns the settings of the peers by name. Of two peers with one

@@ -82,16 +82,15 @@ func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 		emit := func(d *prometheus.Desc, t prometheus.ValueType, v float64) {
 			ch <- prometheus.MustNewConstMetric(d, t, v, session.Peer)
 		}
-		before := s.notes.before(session.Address)
 		up := 0.0
 		if session.State == Established {
 			up = 1
 		}
 		emit(s.metrics.up, prometheus.GaugeValue, up)
 		emit(s.metrics.advertised, prometheus.GaugeValue, float64(told[session.Address]))
-		emit(s.metrics.ignored, prometheus.GaugeValue, float64(afiSafiState(p).GetReceived()))
-		emit(s.metrics.updates, prometheus.CounterValue, float64(before.updates+p.State.Messages.Sent.Update))
-		emit(s.metrics.sent, prometheus.CounterValue, float64(before.sent+p.State.Messages.Sent.Notification))
-		emit(s.metrics.received, prometheus.CounterValue, float64(before.received+p.State.Messages.Received.Notification))
+		emit(s.metrics.ignored, prometheus.GaugeValue, float64(afiSafiState(p.Peer).GetReceived()))
+		emit(s.metrics.updates, prometheus.CounterValue, float64(p.past.updates+p.State.Messages.Sent.Update))
+		emit(s.metrics.sent, prometheus.CounterValue, float64(p.past.sent+p.State.Messages.Sent.Notification))
+		emit(s.metrics.received, prometheus.CounterValue, float64(p.past.received+p.State.Messages.Received.Notification))
 	}
 }

@@ -1,7 +1,10 @@
 package bgp
 
 import (
+	"errors"
+	"log/slog"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -63,6 +66,9 @@ holdfast_repairs_total{kind="bgp_route"} 0
 `
 	started := time.Now()
 	await(t, "metrics", "", func() string {
+		if state := session(s, "ending").State; state == "" {
+			t.Error("the session is unknown while its peer is made anew")
+		}
 		if err := testutil.CollectAndCompare(s, strings.NewReader(want)); err != nil {
 			return err.Error()
 		}
@@ -76,5 +82,46 @@ holdfast_repairs_total{kind="bgp_route"} 0
 	lost := session(s, "ending")
 	if lost.Since.IsZero() || lost.LastError != "closed by the router: cease, administrative reset" {
 		t.Errorf("session is %+v", lost)
+	}
+}
+
+// A peer that is made anew is never missed, and nothing that was counted is forgotten.
+func TestRemadePeerStays(t *testing.T) {
+	const lives = 20
+	notes := newNotes()
+	sv, err := startServer(netip.MustParseAddr("192.0.2.1"), notes, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sv.stop(false) })
+	want, err := settingsOf(lb.Peer{Name: "one", Address: netip.MustParseAddr("127.0.0.9"), PeerASN: 1, LocalASN: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sv.addPeer(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	made := make(chan error, 1)
+	go func() {
+		var errs []error
+		for range lives {
+			have, err := sv.peers()
+			if err == nil {
+				have[0].State.Messages.Received.Notification = 1
+				err = sv.remake(t.Context(), have[0], want)
+			}
+			errs = append(errs, err)
+		}
+		made <- errors.Join(errs...)
+	}()
+	for last := uint64(0); last < lives; {
+		have, err := sv.list()
+		if err != nil || len(have) != 1 || have[0].past.received < last {
+			t.Fatalf("%d peers, %v; %d notifications were counted before", len(have), err, last)
+		}
+		last = have[0].past.received
+	}
+	if err := <-made; err != nil {
+		t.Error(err)
 	}
 }

@@ -57,8 +57,8 @@ func TestFlood(t *testing.T) {
 	})
 	received := func() uint64 {
 		for _, p := range s.list() {
-			if nameOf(p) == "chatty" {
-				return afiSafiState(p).GetReceived()
+			if nameOf(p.Peer) == "chatty" {
+				return afiSafiState(p.Peer).GetReceived()
 			}
 		}
 		return 0

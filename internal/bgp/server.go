@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
@@ -23,6 +24,8 @@ type server struct {
 	routerID netip.Addr
 	notes    *notes
 	unwatch  context.CancelFunc
+	// remaking is held while a peer is made anew: GoBGP does not have it for a moment.
+	remaking sync.RWMutex
 }
 
 // startServer starts GoBGP without peers and routes. The goroutines end with stop.
@@ -74,6 +77,27 @@ func (s *server) peers() ([]*api.Peer, error) {
 	err := s.gobgp.ListPeer(context.Background(), &api.ListPeerRequest{}, func(p *api.Peer) { out = append(out, p) })
 	if err != nil {
 		return nil, fmt.Errorf("list peers: %w", err)
+	}
+	return out, nil
+}
+
+// listed is a peer that GoBGP has, with its past.
+type listed struct {
+	*api.Peer
+	past past
+}
+
+// list lists the peers that GoBGP has or is about to have again.
+func (s *server) list() ([]listed, error) {
+	s.remaking.RLock()
+	defer s.remaking.RUnlock()
+	peers, err := s.peers()
+	if err != nil {
+		return nil, err
+	}
+	out := make([]listed, 0, len(peers))
+	for _, p := range peers {
+		out = append(out, listed{p, s.notes.before(readSettings(p).address)})
 	}
 	return out, nil
 }

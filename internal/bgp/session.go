@@ -64,12 +64,12 @@ func (s *Speaker) look() []Session {
 }
 
 // list asks GoBGP for its peers; there are none while no server runs.
-func (s *Speaker) list() []*api.Peer {
+func (s *Speaker) list() []listed {
 	running := s.server.Load()
 	if running == nil {
 		return nil
 	}
-	peers, err := running.peers()
+	peers, err := running.list()
 	if err != nil {
 		return nil // it is stopping
 	}
@@ -90,8 +90,8 @@ func (s *Speaker) advertised() map[netip.Addr]int {
 }
 
 // session is the state of a peer's session, without the number of routes.
-func (s *Speaker) session(p *api.Peer) Session {
-	have := readSettings(p)
+func (s *Speaker) session(p listed) Session {
+	have := readSettings(p.Peer)
 	out := Session{
 		Peer: have.name, Address: have.address,
 		State: strings.ToLower(strings.TrimPrefix(p.State.SessionState.String(), "SESSION_STATE_")),
@@ -100,7 +100,7 @@ func (s *Speaker) session(p *api.Peer) Session {
 		out.Since = p.Timers.State.Uptime.AsTime()
 		return out
 	}
-	out.Since = s.notes.before(have.address).lost
+	out.Since = p.past.lost
 	noted := s.notes.of(have.address)
 	out.LastError = noted.text
 	if noted.badAS && noted.text == "" {

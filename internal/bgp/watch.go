@@ -81,7 +81,7 @@ func (w *watch) ask(ctx context.Context, address netip.Addr) {
 		return
 	}
 	for _, p := range w.speaker.list() {
-		if have := readSettings(p); have.address == address {
+		if have := readSettings(p.Peer); have.address == address {
 			w.asks.Go(func() {
 				if text := askAS(ctx, have); text != "" {
 					w.speaker.notes.answer(address, text)
