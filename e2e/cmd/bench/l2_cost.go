@@ -20,7 +20,9 @@ const (
 	// idleTime is how long an idle speaker is watched.
 	idleTime = time.Minute
 	// costLimit for all the Services to be announced.
-	costLimit    = 20 * time.Minute
+	costLimit = 20 * time.Minute
+	// calmTime without a change of any of them is when their conditions are written.
+	calmTime     = 20 * time.Second
 	cpuMetric    = "process_cpu_seconds_total"
 	memoryMetric = "process_resident_memory_bytes"
 	// beatsPrefix is before the names of these metrics where a speaker tells of the process of its heartbeats.
@@ -59,6 +61,9 @@ func cost(ctx context.Context, b *testbed.Bed) (got map[string]float64, err erro
 	progress("%d Services are announced: %v", costServices, got)
 	// A heap that grew while they came says little.
 	if err := b.ReplaceSpeaker(ctx, node); err != nil {
+		return nil, err
+	}
+	if err := calm(ctx, b); err != nil {
 		return nil, err
 	}
 	if got["l2_speaker_10k_idle_millicores"], err = idle(ctx, b, node); err != nil {
@@ -134,6 +139,28 @@ func makeCost(ctx context.Context, b *testbed.Bed) error {
 		}
 		return nil
 	})
+}
+
+// calm waits until nobody writes to the Services any more: speakers let announcements
+// go before the word of them, and a speaker that leaves and returns is two moves.
+func calm(ctx context.Context, b *testbed.Bed) error {
+	ctx, cancel := context.WithTimeout(ctx, costLimit)
+	defer cancel()
+	changes, err := b.Kube.CoreV1().Services(app.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: "bench=" + costName})
+	if err != nil {
+		return fmt.Errorf("watch Services: %w", err)
+	}
+	defer changes.Stop()
+	for {
+		select {
+		case _, open := <-changes.ResultChan():
+			if !open {
+				return errors.New("the watch of Services ended before they were calm")
+			}
+		case <-time.After(calmTime):
+			return nil
+		}
+	}
 }
 
 // idle returns the share of a core that a node's speaker takes, in thousandths.
