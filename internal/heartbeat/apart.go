@@ -27,7 +27,7 @@ type order struct {
 	Settings *apartSettings `json:",omitempty"`
 	Peers    *[]Peer        `json:",omitempty"`
 	Keys     [][]byte       `json:",omitempty"`
-	Heard    string         `json:",omitempty"`
+	Answer   *wireAnswer    `json:",omitempty"`
 	Leave    bool           `json:",omitempty"`
 }
 
@@ -43,7 +43,7 @@ type apartSettings struct {
 // notice is one thing that it tells.
 type notice struct {
 	View  *View  `json:",omitempty"`
-	Doubt *Peer  `json:",omitempty"`
+	Ask   string `json:",omitempty"`
 	Error string `json:",omitempty"`
 }
 
@@ -160,9 +160,9 @@ func (h *Heartbeat) listen(conn net.Conn) error {
 			case h.news <- struct{}{}:
 			default:
 			}
-		case n.Doubt != nil:
+		case n.Ask != "":
 			select {
-			case h.doubts <- *n.Doubt:
+			case h.asks <- n.Ask:
 			default: // as the thread does
 			}
 		}

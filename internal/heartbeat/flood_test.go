@@ -31,7 +31,6 @@ func TestHostilePackets(t *testing.T) {
 						}
 					}
 				},
-				Doubt: func(string, netip.Addr) {},
 			})
 			if err != nil {
 				t.Fatal(err)

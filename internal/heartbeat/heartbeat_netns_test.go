@@ -52,7 +52,7 @@ func TestLoss(t *testing.T) {
 // runs again after that knows that others serve.
 func TestStoppedSpeaker(t *testing.T) {
 	addresses(t, func(t *testing.T, address string) {
-		s := cluster(t, 2, address, 20) // for a second: what does not run for less, as on a busy machine, is no matter here
+		s := cluster(t, 3, address, 20) // for a second: what does not run for less, as on a busy machine, is no matter here
 		ready(t, s)
 		s[0].await(t, "the lease is valid", func(l line) bool { return l.View.Settled })
 		stopped := s[0].signal(t, syscall.SIGSTOP)
@@ -100,7 +100,7 @@ func TestBeatsEnd(t *testing.T) {
 // Trap: a loser that steps down late (PureLB).
 func TestStoppedProcess(t *testing.T) {
 	addresses(t, func(t *testing.T, address string) {
-		s := cluster(t, 2, address)
+		s := cluster(t, 3, address)
 		ready(t, s)
 		epoch := s[0].await(t, "the lease is valid", func(l line) bool { return l.View.Settled }).View.Epoch
 		stopped := s[0].signalAll(t, syscall.SIGSTOP)

@@ -99,7 +99,8 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 		Log: slog.New(slog.DiscardHandler), NodeName: name, Address: own, Port: testPort, Keys: [][]byte{testKey},
 		Timers:  Timers{Multiplier: multiplier},
 		Command: []string{os.Args[0], "-test.run=^TestServe$"},
-		Changed: func() { changed(); h.Confirm(h.View()) }, Doubt: func(string, netip.Addr) {},
+		Changed: func() { changed(); h.Confirm(h.View()) },
+		Ask:     func(string) Answer { return Answer{Node: Silent, Foreign: Answered} },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -240,7 +241,7 @@ func sees(of *speaker, status Status) func(line) bool {
 	return func(l line) bool {
 		for _, m := range l.View.Members {
 			if m.Name == of.name {
-				return m.Status == status && (status != Alive || m.By == ByHeartbeat)
+				return m.Status == status && (status != Alive || m.Heard)
 			}
 		}
 		return false

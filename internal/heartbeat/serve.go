@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"os/signal"
 	"runtime"
@@ -61,11 +60,11 @@ func Serve() error {
 		Log: slog.New(slog.DiscardHandler), NodeName: c.NodeName, Address: c.Address, Port: c.Port, Keys: first.Keys,
 		Timers: c.Timers, Ordinary: c.Ordinary,
 		Changed: func() { v := h.View(); out.tell(notice{View: &v}) },
-		Doubt:   func(name string, a netip.Addr) { out.tell(notice{Doubt: &Peer{Name: name, Address: a}}) },
 	}, s)
 	if err != nil {
 		return err
 	}
+	h.forward = func(name string) { out.tell(notice{Ask: name}) }
 	h.Set(*first.Peers)
 	ctx, leave := context.WithCancel(context.Background()) // not cancelled by a return: that would say goodbye
 	gone, ran := make(chan error, 1), make(chan error, 1)
@@ -92,8 +91,8 @@ func (h *Heartbeat) follow(in *json.Decoder, leave func()) error {
 		switch {
 		case o.Leave:
 			leave()
-		case o.Heard != "":
-			h.Heard(o.Heard)
+		case o.Answer != nil:
+			h.answered(*o.Answer)
 		case o.Keys != nil:
 			if err := h.SetKeys(o.Keys); err != nil {
 				return err // they were checked before they were sent

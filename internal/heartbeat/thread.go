@@ -103,7 +103,7 @@ func (t *thread) step() {
 	}
 }
 
-// load takes over new peers and keys, and answers by gossip.
+// load takes over new peers and keys, and answers of the wire.
 func (t *thread) load() {
 	seals, peers := t.h.seals.Load(), t.h.peers.Load()
 	changed := seals != t.seals || peers != t.peers
@@ -117,8 +117,8 @@ func (t *thread) load() {
 	}
 	for {
 		select {
-		case name := <-t.h.heard:
-			t.detector.answeredGossip(boottime(), name)
+		case a := <-t.h.answers:
+			t.detector.answeredOnWire(boottime(), a.Name, a.Answer)
 		default:
 			return
 		}
@@ -220,25 +220,20 @@ func (t *thread) send() {
 			t.socket.send((*t.seals)[0].close(t.out[:0], &o.packet), to)
 		}
 	}
-	for _, name := range t.detector.doubts {
-		for _, p := range *t.peers {
-			if p.Name != name {
-				continue
-			}
-			select {
-			case t.h.doubts <- p:
-			default: // many fell silent at once; no need to ask about each
-			}
+	for _, name := range t.detector.asks {
+		select {
+		case t.h.asks <- name:
+		default: // many fell silent at once; no need to ask about each
 		}
 	}
-	t.detector.doubts = t.detector.doubts[:0]
+	t.detector.asks = t.detector.asks[:0]
 }
 
 // publish stores a new View where something changed.
 func (t *thread) publish(now time.Duration) {
 	v := &View{
 		Members: t.detector.members(now, t.h.config.NodeName), Epoch: t.detector.epoch,
-		Settled: t.detector.settled(now), Realtime: t.realtime, Deaf: t.detector.deafened(now),
+		Settled: t.detector.settled(now), Realtime: t.realtime, Alone: t.detector.alone(now),
 	}
 	if v.equal(t.h.view.Load()) {
 		return
