@@ -45,6 +45,8 @@ type Responder struct {
 	listen func(link.Link, protocol, []netip.Addr) (wire, error)
 	groups memberships
 	now    func() time.Time
+	// gateways of a link, by its index, as the kernel knows them; a field as the others are.
+	gateways func(index int) []link.Neighbour
 
 	table atomic.Pointer[table]
 	// announcing mirrors the schedule's.
@@ -54,8 +56,10 @@ type Responder struct {
 	followed atomic.Pointer[table]
 	wake     chan struct{}
 	// heard is what readers tell the goroutine of Run.
-	heard  chan news
-	counts counts
+	heard chan news
+	// circles are the machines on our links that are no speakers.
+	circles circles
+	counts  counts
 }
 
 // New returns a Responder that announces nothing yet.
@@ -69,6 +73,7 @@ func New(c Config) *Responder {
 		protocols: protocols(),
 		listen:    listen,
 		now:       time.Now,
+		gateways:  link.Gateways,
 		wake:      make(chan struct{}, 1),
 		heard:     make(chan news, mostNews),
 	}
@@ -127,6 +132,7 @@ func (r *Responder) Kick() {
 func (r *Responder) Run(ctx context.Context) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return r.groups.run(ctx) })
+	tasks.Go(func() error { r.learnGateways(ctx); return nil })
 	tasks.Go(func() error { r.loop(ctx); return nil })
 	return tasks.Wait()
 }
