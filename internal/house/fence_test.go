@@ -29,6 +29,7 @@ var fence = map[string][]string{
 	"internal/plan":      {"internal/lb"},
 	"internal/quorum":    {"internal/lb"},
 	"internal/reach":     {},
+	"internal/rotation":  {},
 	"internal/config":    {"api", "internal/lb", "k8s.io/api", "k8s.io/apimachinery"},
 	"internal/layer2":    {"internal/lb", "internal/link", "github.com/mdlayher", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/filter":    {"internal/lb", "github.com/google/nftables", "github.com/mdlayher/netlink", "github.com/prometheus/client_golang", "golang.org/x"},

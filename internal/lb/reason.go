@@ -207,6 +207,12 @@ const (
 	Deleting Reason = "Deleting"
 )
 
+// Reasons of Events on the Secret with the speakers' keys.
+const (
+	// InvalidKey: an entry is no key, and is not used.
+	InvalidKey Reason = "InvalidKey"
+)
+
 // Object names a configuration object a Problem is about.
 type Object struct {
 	// Kind is the API kind, for example IPAddressPool or Service.
