@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/relay"
 	"github.com/prometheus/client_golang/prometheus"
@@ -64,6 +65,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*process, erro
 	}
 	w.links = link.New(log, work.Kick)
 	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links, Lease: w, Changed: reports.Kick})
+	w.wire = liveness.NewWire(w.layer2, w.links.Links)
 	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: s.nodeName, Kick: w.planned})
 	w.filter = newGuard(log, s)
 	w.relay = relay.New(relay.Config{Log: log, Links: w.links.Links})

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/relay"
@@ -38,6 +39,8 @@ type syncer struct {
 	members atomic.Pointer[members.Members]
 	// aside returns what other sides of a partition say, and whom this one stands aside for.
 	aside func() lb.Partition
+	// wire is asked about nodes that fell silent.
+	wire *liveness.Wire
 	// surroundings tell what is lost to this node where it is cut off.
 	surroundings *listener
 	// kick runs it again.
@@ -140,6 +143,7 @@ func (w *syncer) follow(links []link.Link, view members.View, told map[string]lb
 		state.Here.Inherited = w.relay.Inherited()
 	}
 	p := plan.ForNode(w.node, state)
+	w.wire.Set(told, p.Owners)
 	var withdrawn error
 	if stays, less := before.plan().Staying(p); less {
 		withdrawn = w.announce(stays, speakers)

@@ -12,11 +12,15 @@ func TestLossAtOneNode(t *testing.T) {
 			for _, percent := range []int{50, 80, 90, 99, 100} {
 				stolen, yield, most, back, late := 0, 0, 0, time.Duration(0), 0
 				runs := 6
-				if n > 7 { runs = 1 }
+				if n > 7 {
+					runs = 1
+				}
 				for seed := range uint64(runs) {
 					a := newAnnouncers(t, seed, n, 1)
 					was := map[string]string{}
-					for _, x := range a.addresses { was[x.String()] = a.owners[x] }
+					for _, x := range a.addresses {
+						was[x.String()] = a.owners[x]
+					}
 					bad := a.nodes[0]
 					a.cut = func(from, to *node) bool {
 						hit := dir != "out" && to == bad || dir != "in" && from == bad
@@ -24,19 +28,26 @@ func TestLossAtOneNode(t *testing.T) {
 					}
 					start := a.now
 					for a.now < start+30*time.Second {
-						a.after(10*ms); a.look()
+						a.after(10 * ms)
+						a.look()
 						for _, x := range a.addresses {
 							w := was[x.String()]
-							if w != "0" && a.owners[x] != w { stolen++ }
-							if w == "0" && a.now-start > 2*time.Second && (a.owners[x] == "0" || len(a.owners[x]) != 1) { yield++ }
+							if w != "0" && a.owners[x] != w {
+								stolen++
+							}
+							if w == "0" && a.now-start > 2*time.Second && (a.owners[x] == "0" || len(a.owners[x]) != 1) {
+								yield++
+							}
 						}
 					}
 					a.cut = nil
 					healed := a.now
-					a.run(20*time.Second)
+					a.run(20 * time.Second)
 					back = max(back, a.changed-healed)
 					for _, x := range a.addresses {
-						if a.owners[x] != was[x.String()] { late++ }
+						if a.owners[x] != was[x.String()] {
+							late++
+						}
 						most = max(most, a.moves[x])
 					}
 				}

@@ -118,14 +118,20 @@ func TestEveryNetworkOfThree(t *testing.T) {
 		a.run(5 * time.Second)
 		rest := a.changed - hit
 		fmt.Printf("%06b owners", state)
-		for _, x := range a.addresses { fmt.Printf(" %-4s(%d)", a.owners[x], a.moves[x]) }
+		for _, x := range a.addresses {
+			fmt.Printf(" %-4s(%d)", a.owners[x], a.moves[x])
+		}
 		fmt.Printf(" rest %v own", max(0, rest))
-		for _, n := range a.nodes { fmt.Printf(" %v", n.d.own.status) }
+		for _, n := range a.nodes {
+			fmt.Printf(" %v", n.d.own.status)
+		}
 		a.cut = nil
 		healed := a.now
 		a.run(20 * time.Second)
 		fmt.Printf(" healed %v", max(0, a.changed-healed))
-		for _, x := range a.addresses { fmt.Printf(" %-3s(%d)", a.owners[x], a.moves[x]) }
+		for _, x := range a.addresses {
+			fmt.Printf(" %-3s(%d)", a.owners[x], a.moves[x])
+		}
 		fmt.Println()
 	}
 }

@@ -38,6 +38,7 @@ var fence = map[string][]string{
 	"internal/conntrack": {"github.com/vishvananda/netlink", "golang.org/x"},
 	"internal/link":      {"internal/lb", "github.com/vishvananda/netlink", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/heartbeat": {"github.com/prometheus/client_golang", "golang.org/x"},
+	"internal/liveness":  {"internal/heartbeat", "internal/layer2", "internal/lb", "internal/link"},
 	"internal/members":   {"internal/heartbeat", "internal/lb", "github.com/hashicorp/memberlist", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/k8s":       {"api", "internal/config", "internal/lb", "k8s.io", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/loop":      {"github.com/prometheus/client_golang"},

@@ -3,7 +3,6 @@ package members
 import (
 	"cmp"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -84,15 +83,4 @@ func (m *Members) setPeers() {
 	}
 	slices.SortFunc(peers, func(a, b heartbeat.Peer) int { return cmp.Compare(a.Name, b.Name) })
 	m.beats.Set(peers)
-}
-
-// ask has gossip ask a member whose heartbeats are missed, on its own port.
-func (m *Members) ask(name string, a netip.Addr) {
-	list := m.running()
-	if list == nil {
-		return
-	}
-	if _, err := list.Ping(name, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, m.config.Port))); err == nil {
-		m.beats.Heard(name)
-	}
 }
