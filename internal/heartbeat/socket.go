@@ -62,6 +62,8 @@ func openSocket(local netip.AddrPort) (s *socket, err error) {
 			return nil, fmt.Errorf("set socket option %d of level %d: %w", o.name, o.level, err)
 		}
 	}
+	// Nothing is taken before peers and keys are known: see thread.filter.
+	_ = s.accept(nil, nil)
 	// With NET_ADMIN it may be larger than the system's limit.
 	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
 	if err := unix.Bind(s.fd, sockaddr(local)); err != nil {
