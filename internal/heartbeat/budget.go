@@ -21,7 +21,7 @@ const (
 	realtimePriority = 1
 	// stretch is for how long one thread may run on end with real-time priority; then the kernel sends
 	// SIGXCPU. At lastStretch it sends SIGKILL, which needs no runtime that works (getrlimit(2), RLIMIT_RTTIME).
-	stretch, lastStretch = 200 * time.Millisecond, time.Second
+	stretch, lastStretch = 200 * time.Millisecond, 600 * time.Millisecond
 	// A process that takes more than share of two windows in a row loses its priority: it may block so
 	// often that no thread runs for long, and take a core all the same. It takes two since the kernel
 	// may count as CPU time what the machine's host did not run, which was half a second once.

@@ -165,6 +165,14 @@ func newProgram(t *testing.T) *program {
 	return p
 }
 
+// pause is the longest that it did not run, on either core.
+func (p *program) pause() (longest time.Duration) {
+	for core := range p.longest {
+		longest = max(longest, time.Duration(p.longest[core].Load()))
+	}
+	return longest
+}
+
 func (p *program) String() string {
 	var out []string
 	for core := range p.ran {

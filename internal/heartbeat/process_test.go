@@ -144,6 +144,7 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 type speaker struct {
 	name  string
 	ns    *nstest.NS
+	lan   *nstest.NS
 	cmd   *exec.Cmd
 	lines chan line
 	last  line
@@ -169,7 +170,7 @@ func clusterWith(t testing.TB, first speaker, n int, address string, multipliers
 	}
 	var speakers []*speaker
 	for i := range n {
-		s := &speaker{name: fmt.Sprintf("node%d", i), ns: nstest.New(t)}
+		s := &speaker{name: fmt.Sprintf("node%d", i), ns: nstest.New(t), lan: lan}
 		if i == 0 {
 			s.env, s.log = first.env, first.log
 		}
