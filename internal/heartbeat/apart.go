@@ -207,7 +207,7 @@ func (h *Heartbeat) listen(conn net.Conn) error {
 			}
 		case n.Overrun != nil:
 			h.config.Log.Warn("heartbeats took more CPU time than real-time priority is given for, and go on without it for a while",
-				"why", n.Overrun.Why, "for", n.Overrun.Calm, "stacks", n.Overrun.Stacks)
+				"why", n.Overrun.Why, "for", n.Overrun.Calm, "user", n.Overrun.User, "system", n.Overrun.System, "stacks", n.Overrun.Stacks)
 		case n.Doubt != nil:
 			select {
 			case h.doubts <- *n.Doubt:

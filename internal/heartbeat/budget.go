@@ -22,11 +22,11 @@ const (
 	// stretch is for how long one thread may run on end with real-time priority; then the kernel sends
 	// SIGXCPU. At lastStretch it sends SIGKILL, which needs no runtime that works (getrlimit(2), RLIMIT_RTTIME).
 	stretch, lastStretch = 200 * time.Millisecond, 600 * time.Millisecond
-	// A process that takes more than share of two windows in a row loses its priority: it may block so
-	// often that no thread runs for long, and take a core all the same. It takes two since the kernel
-	// may count as CPU time what the machine's host did not run, which was half a second once.
+	// A process that takes more than a core's nth part of two windows in a row loses its priority: it may
+	// block so often that no thread runs for long, and take a core all the same. It takes two since the
+	// kernel may count as CPU time what the machine's host did not run, which was half a second once.
 	window = 500 * time.Millisecond
-	share  = window / 4
+	part   = 4
 	// leastCalm is how long it goes without, longer each time until that did not happen for forgetTime.
 	leastCalm, mostCalm = 10 * time.Second, 5 * time.Minute
 	forgetTime          = 10 * time.Minute
@@ -43,17 +43,19 @@ type budget struct {
 	until atomic.Int64
 	// calm is for how long it goes without next; given is when it got the priority last.
 	calm, given atomic.Int64
-	// over tells who may wait that share was exceeded.
-	over chan struct{}
+	// over tells who may wait that part was exceeded.
+	over chan overrun
 
-	// since and cpu are of the present window; over it when the last one was.
-	since, cpu time.Duration
-	exceeded   bool
+	// since is when the present window began; exceeded is whether part was in the last one.
+	since    time.Duration
+	exceeded bool
+	// user and system are the CPU time that had been taken when it began.
+	user, system atomic.Int64
 }
 
 // newBudget returns the budget of a process that is without real-time priority for a while first.
 func newBudget(s *shared, calm time.Duration) *budget {
-	b := &budget{shared: s, over: make(chan struct{}, 1)}
+	b := &budget{shared: s, over: make(chan overrun, 1)}
 	b.calm.Store(int64(leastCalm))
 	b.until.Store(int64(boottime() + calm))
 	return b
@@ -95,25 +97,38 @@ func (b *budget) end() {
 	_ = everyThread(unix.SCHED_NORMAL, never) // nobody needs a right for that
 }
 
+// taken is the CPU time of the process in this window, in its own code and in the kernel: for it, and for
+// others in interrupts that came while it ran.
+func (b *budget) taken() (user, system time.Duration) {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		panic(fmt.Sprintf("ask for the own CPU time: %v", err)) // fails for bad arguments only
+	}
+	return time.Duration(u.Utime.Nano() - b.user.Load()), time.Duration(u.Stime.Nano() - b.system.Load())
+}
+
 // account is called by the thread that beats, several times in each window.
-func (b *budget) account(now, cpu time.Duration) {
+func (b *budget) account(now time.Duration) {
 	passed := now - b.since
 	if passed < window {
 		return
 	}
-	exceeded := (cpu-b.cpu)*window > share*passed
+	user, system := b.taken()
+	exceeded := user+system > passed/part
 	realtime := b.shared.realtime.Load()
 	switch {
 	case realtime && exceeded && b.exceeded:
 		b.end()
 		select {
-		case b.over <- struct{}{}:
+		case b.over <- b.overrun(fmt.Sprintf("more than %v in %v, twice in a row", window/part, window)):
 		default:
 		}
 	case !realtime && !exceeded && now >= time.Duration(b.until.Load()):
 		b.begin()
 	}
-	b.since, b.cpu, b.exceeded = now, cpu, exceeded
+	b.since, b.exceeded = now, exceeded
+	b.user.Add(int64(user))
+	b.system.Add(int64(system))
 }
 
 // account keeps the process within its budget, and lets the detector know what that means for its beats.
@@ -122,7 +137,7 @@ func (t *thread) account() {
 	if b == nil {
 		return
 	}
-	b.account(boottime(), clock(unix.CLOCK_PROCESS_CPUTIME_ID))
+	b.account(boottime())
 	if is := b.shared.realtime.Load(); is != t.realtime {
 		t.realtime = is
 		t.detector.leastHold = t.h.config.hold(is)
@@ -135,6 +150,8 @@ type overrun struct {
 	Why string
 	// Calm is for how long the process goes without real-time priority.
 	Calm time.Duration
+	// User and System are the CPU time that it took since the window began.
+	User, System time.Duration
 	// Stacks are those of all goroutines, where one of them was at fault.
 	Stacks string `json:",omitempty"`
 }
@@ -146,8 +163,8 @@ func (b *budget) watch(tell func(overrun)) {
 	go func() {
 		for {
 			select {
-			case <-b.over:
-				tell(b.overrun(fmt.Sprintf("more than %v in %v, twice in a row", share, window)))
+			case o := <-b.over:
+				tell(o)
 			case <-exceeded:
 				b.end()
 				o := b.overrun(fmt.Sprintf("a thread ran for %v on end", stretch))
@@ -161,7 +178,9 @@ func (b *budget) watch(tell func(overrun)) {
 }
 
 func (b *budget) overrun(why string) overrun {
-	return overrun{Why: why, Calm: time.Duration(b.until.Load()) - boottime()}
+	o := overrun{Why: why, Calm: time.Duration(b.until.Load()) - boottime()}
+	o.User, o.System = b.taken()
+	return o
 }
 
 // sparing has the runtime collect garbage only when there is much: a collection takes other threads,

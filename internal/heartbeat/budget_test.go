@@ -41,9 +41,13 @@ var faults = map[string]func(){
 	},
 	// One such thread: goroutines run until the first collection of garbage, or dump of stacks.
 	"thread": func() { spin() },
-	// Seldom on end, and much of the time.
+	// Never for long on end, and most of the time, until that costs it its priority.
 	"share": func() {
+		runtime.LockOSThread()
 		for {
+			if a, err := unix.SchedGetAttr(0, 0); err != nil || a.Policy == unix.SCHED_NORMAL {
+				return
+			}
 			for began := boottime(); boottime()-began < 20*ms; {
 			}
 			d := unix.NsecToTimespec(int64(5 * ms))
@@ -165,6 +169,15 @@ func newProgram(t *testing.T) *program {
 	return p
 }
 
+// least is how long it ran on the core where it ran least.
+func (p *program) least() time.Duration {
+	least := time.Duration(p.ran[0].Load())
+	for core := range p.ran {
+		least = min(least, time.Duration(p.ran[core].Load()))
+	}
+	return least
+}
+
 // pause is the longest that it did not run, on either core.
 func (p *program) pause() (longest time.Duration) {
 	for core := range p.longest {
@@ -225,7 +238,9 @@ func TestRunaway(t *testing.T) {
 				return realtimeThreads(t, before.Beats) == 0
 			})
 			took := boottime() - began
-			t.Logf("ordinary or gone after %v; an ordinary program meanwhile: %v", took, p)
+			ran := p.least()
+			nstest.Until(t, within, "an ordinary program runs on each core", func() bool { return p.least() > ran+100*ms })
+			t.Logf("ordinary or gone after %v; an ordinary program since: %v", took, p)
 			if took > c.within+slack {
 				t.Errorf("it had real-time priority for %v after that", took)
 			}
@@ -242,9 +257,35 @@ func TestRunaway(t *testing.T) {
 			if c.fault != "runtime" && after.Overruns != 1 {
 				t.Errorf("%d overruns are counted, want 1", after.Overruns)
 			}
-			t.Logf("it beat again, settled, after %v", after.At-began)
+			t.Logf("it beat, settled, after %v; epoch %d and then %d, beats up to %v late", after.At-began, before.View.Epoch, after.View.Epoch, after.Latest)
 			s[1].await(t, "it is heard", func(l line) bool { return sees(s[0], Alive)(l) || sees(s[0], Held)(l) })
 		})
+	}
+}
+
+// When it takes no more than it may it has real-time priority again.
+func TestRealtimeAgain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes as long as a process is without: ", leastCalm)
+	}
+	needRealtime(t)
+	dir := t.TempDir()
+	s := clusterWith(t, speaker{env: []string{faultEnv + "=" + dir}}, 2, "192.0.2.%d")
+	ready(t, s)
+	s[0].await(t, "it has real-time priority", func(l line) bool { return l.View.Realtime && l.Beats != 0 })
+	if err := os.WriteFile(filepath.Join(dir, "share"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lost := s[0].await(t, "it lost that", func(l line) bool { return !l.View.Realtime })
+	again := s[0].await(t, "it has it again", func(l line) bool { return l.View.Realtime })
+	if took := again.At - lost.At; took < leastCalm-time.Second {
+		t.Errorf("it had it again after %v", took)
+	}
+	if again.View.Epoch != lost.View.Epoch {
+		t.Errorf("epoch %d became %d", lost.View.Epoch, again.View.Epoch)
+	}
+	if realtimeThreads(t, again.Beats) == 0 {
+		t.Error("no thread has it")
 	}
 }
 
