@@ -25,10 +25,10 @@ type Config struct {
 	// Keys that are accepted, 16 octets or more; the first is sent with.
 	Keys [][]byte
 	Timers
-	// Ordinary leaves the thread at the priority of others.
+	// Ordinary leaves the process of Command at the priority of others.
 	Ordinary bool
 	// Command starts a process that does nothing but call Serve: the detector is left to it. Empty
-	// is a thread of this process, which shares its pauses.
+	// is a thread of this process, which shares its pauses and its priority.
 	Command []string
 	// Changed is called when the View changes. It must not block.
 	Changed func()
@@ -79,6 +79,8 @@ type Heartbeat struct {
 	shared  *shared
 	// memory is the file that shared is mapped from; nil without a Command.
 	memory *os.File
+	// budget is nil where there is no real-time priority to have.
+	budget *budget
 
 	// mu guards socket and apart, of which one is there while Run runs; the thread does not take it.
 	mu     sync.Mutex
@@ -260,7 +262,7 @@ func (h *Heartbeat) attend(ctx context.Context) {
 // say logs each change once.
 func (h *Heartbeat) say(before, now View) {
 	log := h.config.Log
-	if before.Members == nil && !now.Realtime {
+	if before.Members == nil && !now.Realtime && h.shared.restarts.Load() == 0 {
 		log.Warn("heartbeats run without real-time priority and allow for longer silences: give the speaker SYS_NICE",
 			"hold", h.config.hold(false))
 	}

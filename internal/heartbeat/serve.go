@@ -10,11 +10,8 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"strconv"
 	"sync"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // Files that the process of the beats is started with, after the standard ones.
@@ -52,8 +49,14 @@ func Serve() error {
 		return errors.New("the first order has no settings")
 	}
 	runtime.GOMAXPROCS(mostThreads)
+	sparing()
+	var b *budget
 	if !c.Ordinary {
-		_ = allRealtime() // the thread that beats says how it fares
+		b = newBudget(s, c.Calm)
+		b.watch(func(o overrun) { out.tell(notice{Overrun: &o}) })
+		if c.Calm == 0 {
+			b.begin() // the thread that beats says how it fares
+		}
 	}
 	var h *Heartbeat
 	h, err = newHeartbeat(Config{
@@ -65,6 +68,7 @@ func Serve() error {
 		return err
 	}
 	h.forward = func(name string) { out.tell(notice{Ask: name}) }
+	h.budget = b
 	h.Set(*first.Peers)
 	ctx, leave := context.WithCancel(context.Background()) // not cancelled by a return: that would say goodbye
 	gone, ran := make(chan error, 1), make(chan error, 1)
@@ -113,35 +117,4 @@ func (t *teller) tell(n notice) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_ = t.out.Encode(n) // fails only when nobody reads, which follow notices
-}
-
-// allRealtime gives every thread of the process real-time priority, which those that they start inherit. One
-// alone would wait for the others: a collection of garbage stops it until each of them has been
-// at a safe point, for which the kernel has to run it, and after a system call it needs one of
-// GOMAXPROCS, which ordinary threads keep while they wait for a core.
-func allRealtime() error {
-	for {
-		threads, err := os.ReadDir("/proc/self/task")
-		if err != nil {
-			return err
-		}
-		changed := false
-		for _, t := range threads {
-			id, err := strconv.Atoi(t.Name())
-			if err != nil {
-				return err
-			}
-			is, err := unix.SchedGetAttr(id, 0)
-			if errors.Is(err, unix.ESRCH) || err == nil && is.Policy == unix.SCHED_FIFO {
-				continue
-			}
-			if err := unix.SchedSetAttr(id, &unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: fifoPriority}, 0); err != nil {
-				return err
-			}
-			changed = true
-		}
-		if !changed {
-			return nil
-		}
-	}
 }

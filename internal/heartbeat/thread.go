@@ -11,8 +11,6 @@ import (
 )
 
 const (
-	// fifoPriority is the lowest of SCHED_FIFO: before all ordinary threads, after all real-time ones.
-	fifoPriority = 1
 	// goodbyes are said so often, since each may be lost.
 	goodbyes        = 3
 	goodbyeInterval = 5 * time.Millisecond
@@ -44,17 +42,20 @@ type thread struct {
 func newThread(h *Heartbeat, s *socket) *thread { return &thread{h: h, socket: s} }
 
 func (t *thread) run() {
-	// Never unlocked: the thread ends with its priority.
 	runtime.LockOSThread()
-	t.realtime = !t.h.config.Ordinary && beRealtime() == nil
 	now := boottime()
+	t.realtime = t.h.shared.realtime.Load()
 	t.detector = newDetector(t.h.config.settings(t.realtime, random), t.h.config.NodeName, now)
+	// After those of the process before this one: what was confirmed then is to be planned anew.
+	t.detector.epoch = t.h.shared.lease.epoch.Load() + 1
+	t.detector.counts = t.h.shared.counts()
 	for !t.h.stopped.Load() {
 		if t.unattended() {
 			t.socket.wait(t.h.config.Interval, true) // the detector will find that it did not run
 			continue
 		}
 		t.step()
+		t.account()
 		t.socket.wait(t.detector.due()-boottime(), t.read >= t.budget)
 	}
 	for range goodbyes {
@@ -69,13 +70,6 @@ func (t *thread) run() {
 func (t *thread) unattended() bool {
 	at := time.Duration(t.h.shared.attended.Load())
 	return at != 0 && boottime()-at > t.h.config.MuteTime
-}
-
-// beRealtime gives the calling thread SCHED_FIFO; what it may start does not inherit that.
-func beRealtime() error {
-	return unix.SchedSetAttr(0, &unix.SchedAttr{
-		Policy: unix.SCHED_FIFO, Priority: fifoPriority, Flags: unix.SCHED_FLAG_RESET_ON_FORK,
-	}, 0)
 }
 
 // step takes what came, does what is due, and publishes what is known.
@@ -125,8 +119,8 @@ func (t *thread) load() {
 	}
 }
 
-// filter has the kernel drop what no peer sends. Where that fails it works all
-// the same, at more cost under a flood.
+// filter has the kernel drop what no peer sends, as it drops everything before. Where that
+// fails it works all the same, at more cost under a flood.
 func (t *thread) filter() {
 	words := make([]uint64, 0, len(*t.seals))
 	for _, s := range *t.seals {
