@@ -98,8 +98,10 @@ func (w *syncer) sync(context.Context) error {
 	}
 	stopping := w.stopping.Load()
 	m.SetSelf(ourselves(links, stopping))
-	now, err := w.follow(links, view, m.Told(), stopping)
+	told := m.Told()
+	now, err := w.follow(links, view, told, stopping)
 	m.Confirm(view)
+	w.wire.Set(told, now.Plan.Owners)
 	w.settle(now)
 	w.saidGoodbye.Store(stopping)
 	w.planned()
@@ -143,7 +145,6 @@ func (w *syncer) follow(links []link.Link, view members.View, told map[string]lb
 		state.Here.Inherited = w.relay.Inherited()
 	}
 	p := plan.ForNode(w.node, state)
-	w.wire.Set(told, p.Owners)
 	var withdrawn error
 	if stays, less := before.plan().Staying(p); less {
 		withdrawn = w.announce(stays, speakers)
