@@ -35,6 +35,7 @@ var fence = map[string][]string{
 	"internal/relay":     {"internal/lb", "internal/link", "github.com/google/nftables", "github.com/mdlayher/netlink", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/bgp":       {"internal/lb", "github.com/osrg/gobgp/v4", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/conntrack": {"github.com/vishvananda/netlink", "golang.org/x"},
+	"internal/kubeproxy": {"github.com/google/nftables"},
 	"internal/link":      {"internal/lb", "github.com/vishvananda/netlink", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/heartbeat": {"github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/members":   {"internal/heartbeat", "internal/lb", "github.com/hashicorp/memberlist", "github.com/prometheus/client_golang", "golang.org/x"},
