@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
 // TestSelf: what a node tells of itself while its kube-proxy is on its way and its filter
@@ -82,4 +84,57 @@ func TestKubeProxyLivez(t *testing.T) {
 			t.Errorf("%q: %v", value, err)
 		}
 	}
+}
+
+// TestFilterIsHeld: another program makes the filter its own, so that it cannot be written
+// (NFT_TABLE_F_OWNER). When the grace is over the node tells it; when it is let go, that too.
+func TestFilterIsHeld(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node := nstest.Self(t)
+		log := slog.New(slog.DiscardHandler)
+		w := &syncer{
+			node: "w1", log: log, filter: newTestGuard(false),
+			layer2: layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
+			boot:   kubeproxy.New(kubeproxy.Config{Log: log}),
+		}
+		set := func() error { return w.filter.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, nil) }
+		if err := set(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		kicked, done := make(chan struct{}, 9), make(chan error, 1)
+		go func() { done <- w.filter.run(ctx, func() { kicked <- struct{}{} }) }()
+		holder := node.Command("nft", "-i")
+		stdin, err := holder.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := holder.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(stdin, "delete table inet holdfast; add table inet holdfast { flags owner; }\n"); err != nil {
+			t.Fatal(err)
+		}
+		nstest.Until(t, 5*time.Second, "the table is held", func() bool { return node.Command("nft", "add", "chain", "inet", "holdfast", "x").Run() != nil })
+		held := time.Now()
+		<-kicked
+		if got := w.self(nil, false).Unfit; got != lb.Unfiltered || time.Since(held) < filterGrace/2 {
+			t.Errorf("held for %v it tells %v", time.Since(held), got)
+		}
+		if err := set(); err == nil {
+			t.Error("it can be set")
+		}
+		if err := stdin.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_ = holder.Wait()
+		<-kicked
+		if got := w.self(nil, false).Unfit; got != 0 {
+			t.Errorf("let go it tells %v", got)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
