@@ -7,6 +7,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/conntrack"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
@@ -63,9 +64,11 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*process, erro
 	if err != nil {
 		return nil, err
 	}
-	w.links = link.New(log, work.Kick)
-	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links, Lease: w, Changed: reports.Kick})
+	// The links are tried before others hear of them.
+	w.links = link.New(log, func() { w.layer2.Kick(); work.Kick() })
+	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links, Lease: w, Changed: reports.Kick, Refused: work.Kick})
 	w.wire = liveness.NewWire(w.layer2, w.links.Links)
+	w.boot = kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: work.Kick})
 	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: s.nodeName, Kick: w.planned})
 	w.filter = newGuard(log, s)
 	w.relay = relay.New(relay.Config{Log: log, Links: w.links.Links})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -39,7 +40,14 @@ func (w *syncer) runMembers(ctx context.Context, s settings, kick func()) error 
 	if err != nil {
 		return fmt.Errorf("start membership: %w", err)
 	}
-	m.SetSelf(ourselves(w.links.Links(), false))
+	select {
+	case <-w.boot.Looked(): // else the others would take a restart of the speaker for a start of the node
+	case <-ctx.Done():
+		return nil
+	}
+	self := w.self(w.links.Links(), false)
+	self.Unfit &^= lb.Unfiltered // it may not have been asked for yet
+	m.SetSelf(self)
 	w.members.Store(m)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return m.Run(ctx) })

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
@@ -35,6 +36,7 @@ type syncer struct {
 	bgp     *bgp.Speaker
 	filter  *guard
 	relay   *relay.Relayer
+	boot    *kubeproxy.Boot
 	// members is set when the membership has started.
 	members atomic.Pointer[members.Members]
 	// aside returns what other sides of a partition say, and whom this one stands aside for.
@@ -97,7 +99,7 @@ func (w *syncer) sync(context.Context) error {
 		return w.filterOnly(links)
 	}
 	stopping := w.stopping.Load()
-	m.SetSelf(ourselves(links, stopping))
+	m.SetSelf(w.self(links, stopping))
 	told := m.Told()
 	now, err := w.follow(links, view, told, stopping)
 	m.Confirm(view)
@@ -144,21 +146,24 @@ func (w *syncer) follow(links []link.Link, view members.View, told map[string]lb
 	if state.Here.Before == nil {
 		state.Here.Inherited = w.relay.Inherited()
 	}
+	state.Here.Unfiltered = w.filter.failed()
 	p := plan.ForNode(w.node, state)
 	var withdrawn error
 	if stays, less := before.plan().Staying(p); less {
 		withdrawn = w.announce(stays, speakers)
 	}
 	closed := w.filter.set(p, relayed(p.Relays), state.Nodes[w.node], links)
-	if w.filter.failed() {
-		state.Here.Unfiltered = true
+	if failed := w.filter.failed(); failed != state.Here.Unfiltered {
+		state.Here.Unfiltered = failed
 		p = plan.ForNode(w.node, state)
-	} else if closed != nil {
+		w.kick() // the others are to be told
+	}
+	if closed != nil && !state.Here.Unfiltered {
 		p = p.Waiting(before.plan())
 	}
 	w.handOn(p, state.Now, speakers) // before anybody is told to come here
 	err := w.announce(p, speakers)
-	problems := append(w.filter.problems(links), w.surroundings.problems()...)
+	problems := slices.Concat(w.filter.problems(links), w.unfitProblems(), w.surroundings.problems())
 	return &planned{p, view.Epoch, state.Members, problems}, errors.Join(withdrawn, closed, err)
 }
 
@@ -198,7 +203,7 @@ func (w *syncer) leave() error {
 	if err := w.bgp.Leave(); err != nil {
 		return fmt.Errorf("withdraw routes: %w", err)
 	}
-	if err := errors.Join(w.relay.Remove(), w.filter.remove()); err != nil {
+	if err := errors.Join(w.relay.Remove(), w.filter.remove(), kubeproxy.Forget()); err != nil {
 		return err
 	}
 	w.last.Store(nil)

@@ -36,6 +36,7 @@ var fence = map[string][]string{
 	"internal/relay":     {"internal/lb", "internal/link", "github.com/google/nftables", "github.com/mdlayher/netlink", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/bgp":       {"internal/lb", "github.com/osrg/gobgp/v4", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/conntrack": {"github.com/vishvananda/netlink", "golang.org/x"},
+	"internal/kubeproxy": {"github.com/google/nftables"},
 	"internal/link":      {"internal/lb", "github.com/vishvananda/netlink", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/heartbeat": {"github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/liveness":  {"internal/heartbeat", "internal/layer2", "internal/lb", "internal/link"},

@@ -22,8 +22,9 @@ type Config struct {
 	Timers Timers
 	// Lease says whether what was set last still holds; nil always does.
 	Lease Lease
-	// Changed is called after State has something new to say of an address; nil is nobody.
-	Changed func()
+	// Changed is called after State has something new to say of an address, and Refused after
+	// Refused returns something else; nil is nobody.
+	Changed, Refused func()
 }
 
 // memberships holds multicast groups on links, by index.
@@ -39,6 +40,7 @@ type Responder struct {
 	timers    Timers
 	lease     leased
 	changed   func()
+	refused   func()
 	protocols [families]protocol
 	// listen opens a wire, groups joins and now tells the time; fields so that tests can be
 	// the wire and the clock.
@@ -52,6 +54,8 @@ type Responder struct {
 	// announcing mirrors the schedule's.
 	announcing atomic.Bool
 	ports      atomic.Pointer[map[int]*port]
+	// refusals are the links whose sockets cannot be opened.
+	refusals atomic.Pointer[[]refusal]
 	// followed is the table that the ports were opened for.
 	followed atomic.Pointer[table]
 	wake     chan struct{}
@@ -70,6 +74,7 @@ func New(c Config) *Responder {
 		timers:    c.Timers.withDefaults(),
 		lease:     leased{lease: c.Lease},
 		changed:   c.Changed,
+		refused:   c.Refused,
 		protocols: protocols(),
 		listen:    listen,
 		now:       time.Now,
@@ -77,12 +82,15 @@ func New(c Config) *Responder {
 		wake:      make(chan struct{}, 1),
 		heard:     make(chan news, mostNews),
 	}
-	if r.changed == nil {
-		r.changed = func() {}
+	for _, f := range []*func(){&r.changed, &r.refused} {
+		if *f == nil {
+			*f = func() {}
+		}
 	}
 	r.groups = newGroups(c.Log, r.timers.CheckInterval, &r.counts.repairs[repairGroup])
 	r.table.Store(newTable(Desired{}, &table{}, false))
 	r.ports.Store(&map[int]*port{})
+	r.refusals.Store(&[]refusal{})
 	return r
 }
 

@@ -132,6 +132,10 @@ const (
 	AddressFree Reason = "AddressFree"
 	// NoLink: the node that is to announce has no link on which it can.
 	NoLink Reason = "NoLink"
+	// SocketRefused: the node's packet sockets on a link cannot be opened, so that it answers nothing there.
+	SocketRefused Reason = "SocketRefused"
+	// KubeProxyNotReady: the node was started, and its kube-proxy has not served since.
+	KubeProxyNotReady Reason = "KubeProxyNotReady"
 	// Probing: the address is new, and it is being asked whether somebody has it already.
 	Probing Reason = "Probing"
 	// NotMember: the node's speaker is not alive as its peers see it.

@@ -116,7 +116,7 @@ func (p *planner) service(s *lb.Service) {
 	v := Verdict{Service: s.Key, L2: p.layer2(s), BGP: p.bgp(s)}
 	v.Ranges = slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.hasRanges(s, a) })
 	for _, o := range []*Outcome{&v.L2, &v.BGP} {
-		if o.Here == lb.Announced && slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.withheld[a] }) {
+		if o.Here == lb.Announced && slices.ContainsFunc(s.Addresses, p.countedOn) {
 			p.withhold(o)
 		}
 	}
@@ -132,21 +132,12 @@ func (p *planner) announcements() []lb.Announcement {
 }
 
 // withheld are the addresses that this node keeps to itself because it cannot
-// enforce who may reach them. An address that several share is one of them if a single one has ranges.
+// enforce who may reach them.
 func (c *cluster) withheld() map[netip.Addr]bool {
-	out := map[netip.Addr]bool{}
 	if !c.state.Here.Unfiltered {
-		return out
+		return nil
 	}
-	for i := range c.state.Services {
-		s := &c.state.Services[i]
-		for _, a := range s.Addresses {
-			if c.hasRanges(s, a) {
-				out[a] = true
-			}
-		}
-	}
-	return out
+	return c.ranged
 }
 
 // hasRanges reports whether a Service or its pool says who may reach an address.
@@ -155,7 +146,7 @@ func (c *cluster) hasRanges(s *lb.Service, a netip.Addr) bool {
 }
 
 // withhold says of a Service what this node does not do for it. The writer stays:
-// the others do not know.
+// the others do not know yet.
 func (p *planner) withhold(o *Outcome) {
 	o.Here = lb.FilterNotInForce
 	o.Nodes = slices.DeleteFunc(o.Nodes, func(n string) bool { return n == p.node })
