@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"github.com/holdfast-lb/holdfast/e2e/lab"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
@@ -57,7 +58,11 @@ type Cluster interface {
 	Partition(ctx context.Context, groups ...[]string) error
 	// Block drops what goes to UDP and TCP ports of a host, and from it to these ports of others.
 	Block(ctx context.Context, host string, ports ...uint16) error
-	// Heal ends partitions and blocks, and mends cables.
+	// Cut drops all frames from some hosts to others, and none of those back.
+	Cut(ctx context.Context, from, to []string) error
+	// Loss loses frames of a host, at random.
+	Loss(ctx context.Context, host string, loss lab.Loss) error
+	// Heal ends partitions, cuts, losses and blocks, and mends cables.
 	Heal(ctx context.Context) error
 }
 
