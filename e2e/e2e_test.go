@@ -82,6 +82,7 @@ var once = []testCase{
 	{"LeaderKilled", testLeaderKilled},
 	{"APIServerKilled", testAPIServerKilled},
 	{"Conflict", testConflict},
+	{"L2Loss", testL2Loss},
 	{"L2Matrix", testL2Matrix},
 	{"DeadEndpoint", testDeadEndpoint},
 	{"LivingEndpoint", testLivingEndpoint},

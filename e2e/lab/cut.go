@@ -24,11 +24,17 @@ func ParseCut(args []string) (from, to []string, err error) {
 }
 
 // Cut drops every frame from some hosts to others, and none of those back; carrier
-// stays. It replaces the cut before.
-func (l *Lab) Cut(ctx context.Context, from, to []string) error {
+// stays. With a link only what leaves the former by it is dropped; empty means every
+// link. A host may be on both sides. It replaces the cut before.
+func (l *Lab) Cut(ctx context.Context, link string, from, to []string) error {
 	sources, err := l.find(from)
 	if err != nil {
 		return err
+	}
+	for i := range sources {
+		if sources[i], err = sources[i].only(link); err != nil {
+			return err
+		}
 	}
 	targets, err := l.find(to)
 	if err != nil {

@@ -46,3 +46,21 @@ func TestCutRules(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
+
+func TestCutRefuses(t *testing.T) {
+	l := &Lab{Plan: plan(Config{Workers: 1})}
+	for _, tc := range []struct {
+		link     string
+		from, to []string
+		want     string
+	}{
+		{"", []string{"w9"}, []string{"w1"}, `unknown host "w9"`},
+		{"", []string{"w1"}, []string{"w1", "w1"}, `host "w1" is named twice`},
+		{"eth7", []string{"w1"}, []string{"cp"}, `unknown link "eth7" of host w1`},
+		{"", []string{"w1"}, nil, "cut: no host on one side"},
+	} {
+		if err := l.Cut(t.Context(), tc.link, tc.from, tc.to); err == nil || err.Error() != tc.want {
+			t.Errorf("%+v: got %v", tc, err)
+		}
+	}
+}

@@ -59,12 +59,8 @@ func (l *Lab) Loss(ctx context.Context, hostName string, loss Loss) error {
 	if err != nil {
 		return err
 	}
-	if loss.Link != "" {
-		only, err := h.leg(loss.Link)
-		if err != nil {
-			return err
-		}
-		h.Legs = []leg{only}
+	if h, err = h.only(loss.Link); err != nil {
+		return err
 	}
 	if err := loss.validate(); err != nil {
 		return err

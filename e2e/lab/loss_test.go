@@ -10,8 +10,10 @@ func TestLossRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	only := h
-	only.Legs = h.Legs[1:]
+	fabric, err := h.only("eth1")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct {
 		name  string
 		h     host
@@ -29,7 +31,7 @@ func TestLossRules(t *testing.T) {
 		iifname { "lan-w1", "fab-w1" } counter drop
 	}
 `},
-		{"one link", only, Loss{In: 100, Out: 100}, `	chain forward {
+		{"one link", fabric, Loss{In: 100, Out: 100}, `	chain forward {
 		type filter hook forward priority 0; policy accept;
 		oifname { "fab-w1" } counter drop
 		iifname { "fab-w1" } counter drop

@@ -28,8 +28,10 @@ const (
 	Far     = "far"
 	Router1 = "r1"
 	Router2 = "r2"
-	// LAN is the link of every host on the nodes' LAN.
-	LAN = "eth0"
+	// LAN is the link of every host on the nodes' LAN. Fabric is the nodes' other link; what
+	// it leads to is the first link of the routers.
+	LAN    = "eth0"
+	Fabric = "eth1"
 )
 
 // Cluster is a running Kubernetes with the hosts around it.
@@ -58,8 +60,9 @@ type Cluster interface {
 	Partition(ctx context.Context, groups ...[]string) error
 	// Block drops what goes to UDP and TCP ports of a host, and from it to these ports of others.
 	Block(ctx context.Context, host string, ports ...uint16) error
-	// Cut drops all frames from some hosts to others, and none of those back.
-	Cut(ctx context.Context, from, to []string) error
+	// Cut drops all frames from some hosts to others, and none of those back; of those that
+	// leave by a link, unless that is empty.
+	Cut(ctx context.Context, link string, from, to []string) error
 	// Loss loses frames of a host, at random.
 	Loss(ctx context.Context, host string, loss lab.Loss) error
 	// Heal ends partitions, cuts, losses and blocks, and mends cables.

@@ -37,10 +37,6 @@ const partitionHelp = `Drop every frame between hosts of different groups: lab p
 Hosts of no group reach everybody; a single group is cut off from all others. A
 partition replaces the one before. Carrier stays up. lab heal ends it.`
 
-const cutHelp = `Drop every frame from some hosts to others, and none of those back:
-lab cut w1 '>' w2,w3. A cut replaces the one before. Carrier stays up. lab heal
-ends it.`
-
 // commands are all subcommands, in the order of the help.
 var commands = []command{
 	{"install", "", "install Debian packages", "Install the Debian packages that the lab uses and that are missing; up does so, too.", 0, 0, install},
@@ -57,7 +53,7 @@ var commands = []command{
 	{"thaw", "HOST", "let a frozen host go on", "Let the processes of a frozen host go on.", 1, 1, onHost((*lab.Lab).Thaw)},
 	{"link", "HOST LINK up|down", "mend or cut a cable", "Mend or cut the cable of a host's link; both ends see the carrier change.", 3, 3, link},
 	{"partition", "A,B | C", "split the network", partitionHelp, 1, -1, partition},
-	{"cut", "A,B > C", "cut the network one way", cutHelp, 1, -1, cut},
+	{"cut", "[--link LINK] A,B > C", "cut the network one way", cutHelp, 1, -1, cut},
 	{"loss", "HOST FLAGS", "lose frames of a host", lossHelp, 2, -1, loss},
 	{"block", "HOST PORT...", "block ports of a host", "Drop what a host sends to UDP and TCP ports of others, and they to these of the host. lab heal ends it.", 2, -1, block},
 	{"heal", "", "mend the network", "End partition, cut, loss and block of ports, and mend all cables.", 0, 0, heal},
@@ -187,18 +183,6 @@ func partition(ctx context.Context, args []string) error {
 		return err
 	}
 	return l.Partition(ctx, groups...)
-}
-
-func cut(ctx context.Context, args []string) error {
-	from, to, err := lab.ParseCut(args)
-	if err != nil {
-		return usageError{err.Error()}
-	}
-	l, err := lab.Open()
-	if err != nil {
-		return err
-	}
-	return l.Cut(ctx, from, to)
 }
 
 func block(ctx context.Context, args []string) error {
