@@ -83,6 +83,8 @@ var once = []testCase{
 	{"APIServerKilled", testAPIServerKilled},
 	{"Conflict", testConflict},
 	{"L2Loss", testL2Loss},
+	{"L2Fabric", testL2Fabric},
+	{"L2FewNodes", testL2FewNodes},
 	{"L2Matrix", testL2Matrix},
 	{"DeadEndpoint", testDeadEndpoint},
 	{"LivingEndpoint", testLivingEndpoint},
