@@ -77,7 +77,7 @@ func testL2Matrix(t *testing.T, e *env) {
 // run shows one fault.
 func (s *stage) run(t *testing.T, f fault) {
 	if *matrix {
-		must(t, s.Calm(t.Context()))
+		must(t, s.env.Calm(t.Context()))
 	}
 	owner, err := s.Stage.Owner(t.Context())
 	must(t, err)

@@ -110,7 +110,7 @@ func (s *stage) soakPowerOffs(t *testing.T) {
 
 // soakQuiet lets the busy cluster alone: nobody may be called dead.
 func (s *stage) soakQuiet(t *testing.T) {
-	must(t, s.Calm(t.Context())) // the end of a hold-down may move the addresses
+	must(t, s.env.Calm(t.Context())) // the end of a hold-down may move the addresses
 	owner, err := s.Stage.Owner(t.Context())
 	must(t, err)
 	mac, err := s.env.MAC(t.Context(), owner)

@@ -78,6 +78,16 @@ func (h host) leg(link string) (leg, error) {
 	return h.Legs[i], nil
 }
 
+// only returns the host with one of its legs, by the link's name; no name leaves all.
+func (h host) only(link string) (host, error) {
+	if link == "" {
+		return h, nil
+	}
+	l, err := h.leg(link)
+	h.Legs = []leg{l}
+	return h, err
+}
+
 // pods returns the two pod prefixes of a node.
 func (h host) pods() (v4, v6 netip.Prefix) {
 	return netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", h.Number)),

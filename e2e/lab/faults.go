@@ -91,7 +91,7 @@ func (l *Lab) SetLink(ctx context.Context, hostName, link string, up bool) error
 	})
 }
 
-// Heal ends the partition and the block of ports, and mends all cables. Hosts that are off stay off,
+// Heal ends partition, cut, loss and block of ports, and mends all cables. Hosts that are off stay off,
 // frozen ones stay frozen.
 func (l *Lab) Heal(ctx context.Context) error {
 	unlock, err := lock(ctx)
@@ -102,7 +102,7 @@ func (l *Lab) Heal(ctx context.Context) error {
 }
 
 func (l *Lab) heal(ctx context.Context) error {
-	if err := applyRules(ctx, noRules+noBlock); err != nil {
+	if err := applyRules(ctx, noRules+noCut+noLoss+noBlock); err != nil {
 		return err
 	}
 	var b strings.Builder

@@ -19,13 +19,18 @@ const noRules = "table bridge " + rulesTable + " {\n}\ndelete table bridge " + r
 func ParsePartition(args []string) ([][]string, error) {
 	var groups [][]string
 	for part := range strings.SplitSeq(strings.Join(args, " "), "|") {
-		group := strings.FieldsFunc(part, func(r rune) bool { return r == ',' || r == ' ' })
+		group := hostList(part)
 		if len(group) == 0 {
 			return nil, errors.New("parse partition: empty group")
 		}
 		groups = append(groups, group)
 	}
 	return groups, nil
+}
+
+// hostList splits "A,B".
+func hostList(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 // Partition drops every frame between hosts of different groups, ARP and NDP

@@ -36,7 +36,10 @@ func (l *Lab) Status(ctx context.Context, w io.Writer) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	for table, what := range map[string]string{rulesTable: "The network is partitioned.", blockTable: "Ports of a host are blocked."} {
+	for table, what := range map[string]string{
+		rulesTable: "The network is partitioned.", cutTable: "The network is cut one way.",
+		lossTable: "A host loses frames.", blockTable: "Ports of a host are blocked.",
+	} {
 		if _, err := output(ctx, "", "nsenter", "--net="+netnsDir+"/"+switchNetns, "nft", "list", "table", "bridge", table); err == nil {
 			fmt.Fprintln(w, what)
 		}

@@ -8,14 +8,12 @@ import (
 	"io"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/e2e/whohas"
 )
-
-// Addresses of the LAN that no host has, to ask from.
-const askIPv4, askIPv6 = "172.30.0.253", "fd00:30::253"
 
 // Claims are the frames by which somebody says that it has an address, as a host hears them.
 type Claims struct {
@@ -27,10 +25,15 @@ type Claims struct {
 	list []whohas.Claim
 }
 
-// Claims begins to ask on a host's link for addresses by ARP and NDP, again and again,
-// and to hear all who claim any. Without addresses it only listens.
+// Claims begins to ask on a host's first link for addresses of one network by ARP and NDP,
+// again and again, and to hear all who claim any. Without addresses it only listens.
 func (b *Bed) Claims(ctx context.Context, host string, every time.Duration, addresses ...netip.Addr) (*Claims, error) {
-	argv := []string{b.Path("bin", "whohas"), "-link", LAN, "-from", askIPv4, "-from", askIPv6, "-every", every.String()}
+	argv := []string{b.Path("bin", "whohas"), "-link", LAN, "-every", every.String()}
+	for _, a := range addresses {
+		if from := askFrom(a).String(); !slices.Contains(argv, from) {
+			argv = append(argv, "-from", from)
+		}
+	}
 	for _, a := range addresses {
 		argv = append(argv, a.String())
 	}
@@ -61,11 +64,32 @@ func (b *Bed) Claims(ctx context.Context, host string, every time.Duration, addr
 	return c, nil
 }
 
+// askFrom returns the address of the same network that no host has, to ask from.
+func askFrom(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		b := a.As4()
+		return netip.AddrFrom4([4]byte{b[0], b[1], b[2], 253})
+	}
+	b := a.As16()
+	return netip.AddrFrom16([16]byte(append(b[:8:8], 0, 0, 0, 0, 0, 0, 0x02, 0x53)))
+}
+
 // Heard returns all claims so far.
 func (c *Claims) Heard() []whohas.Claim {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]whohas.Claim(nil), c.list...)
+}
+
+// Since returns the claims of a time until now.
+func (c *Claims) Since(from time.Time) []whohas.Claim {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := len(c.list)
+	for i > 0 && !c.list[i-1].At.Before(from) {
+		i--
+	}
+	return append([]whohas.Claim(nil), c.list[i:]...)
 }
 
 // Stop ends the listening and returns all claims.

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"github.com/holdfast-lb/holdfast/e2e/lab"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
@@ -27,8 +28,10 @@ const (
 	Far     = "far"
 	Router1 = "r1"
 	Router2 = "r2"
-	// LAN is the link of every host on the nodes' LAN.
-	LAN = "eth0"
+	// LAN is the link of every host on the nodes' LAN. Fabric is the nodes' other link; what
+	// it leads to is the first link of the routers.
+	LAN    = "eth0"
+	Fabric = "eth1"
 )
 
 // Cluster is a running Kubernetes with the hosts around it.
@@ -57,7 +60,12 @@ type Cluster interface {
 	Partition(ctx context.Context, groups ...[]string) error
 	// Block drops what goes to UDP and TCP ports of a host, and from it to these ports of others.
 	Block(ctx context.Context, host string, ports ...uint16) error
-	// Heal ends partitions and blocks, and mends cables.
+	// Cut drops all frames from some hosts to others, and none of those back; of those that
+	// leave by a link, unless that is empty.
+	Cut(ctx context.Context, link string, from, to []string) error
+	// Loss loses frames of a host, at random.
+	Loss(ctx context.Context, host string, loss lab.Loss) error
+	// Heal ends partitions, cuts, losses and blocks, and mends cables.
 	Heal(ctx context.Context) error
 }
 

@@ -142,6 +142,11 @@ func (b *Bed) WaitHops(ctx context.Context, limit time.Duration, router string, 
 
 // MAC returns the MAC of a node on the nodes' LAN.
 func (b *Bed) MAC(ctx context.Context, node string) (string, error) {
-	out, err := b.On(ctx, node, "cat", "/sys/class/net/"+LAN+"/address")
+	return b.LinkMAC(ctx, node, LAN)
+}
+
+// LinkMAC returns the MAC of a host's link.
+func (b *Bed) LinkMAC(ctx context.Context, host, link string) (string, error) {
+	out, err := b.On(ctx, host, "cat", "/sys/class/net/"+link+"/address")
 	return strings.TrimSpace(out), err
 }

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,9 +14,6 @@ import (
 
 // stageName is of the Service, the pool and the L2Advertisement of a Stage.
 const stageName = "stage"
-
-// holdDownLimit is above the longest hold-down.
-const holdDownLimit = 6 * time.Minute
 
 // Stage is where failures of layer 2 are shown: two workers announce a Service's
 // addresses, and its pod is on the third, so that a figure is of the announcement
@@ -100,24 +96,6 @@ func (s *Stage) Clear(ctx context.Context) error {
 		ignoreGone(apps.Delete(ctx, stageName, metav1.DeleteOptions{})),
 		s.Delete(ctx, "", s.objects()),
 	)
-}
-
-// Calm waits until every speaker sees all others as alive, and none as held down: then
-// no address moves but for what is done next.
-func (s *Stage) Calm(ctx context.Context) error {
-	nodes := s.Cluster.Nodes()
-	return Until(ctx, holdDownLimit, "an end of all hold-downs", func(ctx context.Context) error {
-		for _, node := range nodes {
-			m, err := s.Metrics(ctx, node)
-			if err != nil {
-				return err
-			}
-			if alive := int(m[`holdfast_members{state="alive"}`]); alive != len(nodes) {
-				return fmt.Errorf("to the speaker of %s %d of %d are alive", node, alive, len(nodes))
-			}
-		}
-		return nil
-	})
 }
 
 // Owner waits until one of the two announcers owns both addresses, and returns it:

@@ -1,0 +1,68 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/lab"
+)
+
+var (
+	lossTime = flag.Duration("loss-time", 30*time.Second, "how long each loss lasts that -matrix shows")
+	long     = flag.Bool("long", false, "show losses that last ten minutes, too")
+)
+
+const (
+	shortLoss = 12 * time.Second
+	longLoss  = 10 * time.Minute
+)
+
+// serving is of how many lost frames in a hundred a node still serves something.
+const serving = 80
+
+// losses are rows of loss at one node.
+func losses() []trouble {
+	both := func(of int) lab.Loss { return lab.Loss{In: of, Out: of} }
+	in := func(of int) lab.Loss { return lab.Loss{In: of} }
+	out := func(of int) lab.Loss { return lab.Loss{Out: of} }
+	var rows []trouble
+	for _, way := range []struct {
+		name   string
+		loss   func(int) lab.Loss
+		always int
+	}{{"inbound", in, 90}, {"outbound", out, 100}, {"both", both, 0}} {
+		for _, of := range []int{50, 80, 90, 99, 100} {
+			rows = append(rows, trouble{
+				name: fmt.Sprintf("%s %d", way.name, of), hit: lose(way.loss(of)), leaves: of > serving, always: of == way.always,
+			})
+		}
+	}
+	bursts := both(100)
+	bursts.Burst, bursts.Pause = 500*time.Millisecond, 500*time.Millisecond
+	return append(rows,
+		trouble{name: "bursts", hit: lose(bursts)},
+		trouble{name: "UDP inbound", hit: lose(lab.Loss{In: 100, UDP: true})},
+		trouble{name: "inbound 90, ten minutes", hit: lose(in(90)), leaves: true, lasts: longLoss},
+		trouble{name: "inbound 100, ten minutes", hit: lose(in(100)), leaves: true, lasts: longLoss},
+		trouble{name: "outbound 100, ten minutes", hit: lose(out(100)), leaves: true, lasts: longLoss},
+	)
+}
+
+// lose makes a node lose frames.
+func lose(l lab.Loss) func(*testing.T, *spread) {
+	return func(t *testing.T, s *spread) { must(t, s.Cluster.Loss(t.Context(), s.hit, l)) }
+}
+
+// testL2Loss makes one node hear badly, or be heard badly: all of it with -matrix, else a part.
+func testL2Loss(t *testing.T, e *env) {
+	s := newSpread(t, e, onLAN)
+	for _, tr := range losses() {
+		if tr.shown() {
+			t.Run(tr.name, func(t *testing.T) { s.run(t, tr) })
+		}
+	}
+}

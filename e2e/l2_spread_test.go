@@ -1,0 +1,133 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/probe"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A network that nodes announce addresses on, with a host outside the cluster to see them from.
+type network struct {
+	name, host string
+	link       string // the nodes', by which they are on it
+	// addresses of a pool: as many IPv4 ones as Services. Each worker has the highest hash for two of them.
+	addresses string
+	// interfaces of the L2Advertisement.
+	interfaces string
+}
+
+var (
+	onLAN    = network{"loss", testbed.Client, testbed.LAN, `172.30.0.231-172.30.0.236, "fd00:30::4:0/124"`, ""}
+	onFabric = network{"fabric", testbed.Router1, testbed.Fabric, `172.31.0.233-172.31.0.238, "fd00:31::4:0/124"`, testbed.Fabric}
+)
+
+// spread is addresses that all workers announce some of, so that it shows what trouble of one
+// node does to the others. Their only pod is on a worker that has no trouble.
+type spread struct {
+	*env
+	network
+	addresses []netip.Addr
+	nodes     map[string]string // workers by the MACs of their links
+	// hit is the worker that trouble is made for.
+	hit string
+}
+
+const spreadServices = 6
+
+func newSpread(t *testing.T, e *env, n network) *spread {
+	t.Helper()
+	s := &spread{env: e, network: n, nodes: map[string]string{}, hit: e.workers()[1]}
+	for _, w := range e.workers() {
+		mac, err := e.LinkMAC(t.Context(), w, n.link)
+		must(t, err)
+		s.nodes[mac] = w
+	}
+	app := testbed.App{Namespace: e.app.Namespace, Name: n.name, Replicas: 1, Nodes: e.workers()[:1], Patience: 30}
+	t.Cleanup(func() {
+		if err := e.Kube.AppsV1().Deployments(app.Namespace).Delete(context.Background(), app.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	must(t, e.Deploy(t.Context(), app))
+	e.pool(t, n.name, `addresses: [`+n.addresses+`]`)
+	e.apply(t, object("L2Advertisement", n.name, `{ipAddressPools: [`+n.name+`], interfaces: [`+n.interfaces+`]}`))
+	for i := range spreadServices {
+		s.addresses = append(s.addresses, e.service(t, app, fmt.Sprintf("%s-%d", n.name, i), pool(n.name))...)
+	}
+	e.served(t, n.host, s.addresses)
+	return s
+}
+
+// owners returns who claimed each address of late: one worker, and no other.
+func (s *spread) owners(c *testbed.Claims) (map[netip.Addr]string, error) {
+	out := map[netip.Addr]string{}
+	for _, claim := range c.Since(time.Now().Add(-500 * time.Millisecond)) {
+		worker, known := s.nodes[claim.MAC]
+		if before := out[claim.Address]; !known || before != "" && before != worker {
+			worker = before + " and " + claim.MAC
+		}
+		out[claim.Address] = worker
+	}
+	for _, a := range s.addresses {
+		if !slices.Contains(s.workers(), out[a]) {
+			return nil, fmt.Errorf("%s is claimed by %q", a, out[a])
+		}
+	}
+	return out, nil
+}
+
+// home waits until each address has an owner, and checks that trouble of the one node leaves
+// something to look at on all sides.
+func (s *spread) home(t *testing.T, c *testbed.Claims) map[netip.Addr]string {
+	t.Helper()
+	var owners map[netip.Addr]string
+	must(t, testbed.Until(t.Context(), soon, "each address to have one owner", func(context.Context) (err error) {
+		owners, err = s.owners(c)
+		return err
+	}))
+	count := 0
+	for _, a := range s.addresses {
+		if owners[a] == s.hit {
+			count++
+		}
+	}
+	if count == 0 || count == len(s.addresses) {
+		t.Fatalf("%s has %d of %d addresses: choose others for the pool, which spread better", s.hit, count, len(s.addresses))
+	}
+	return owners
+}
+
+// fetch asks every address again and again.
+func (s *spread) fetch(t *testing.T) map[netip.Addr]*testbed.Stream {
+	t.Helper()
+	out := map[netip.Addr]*testbed.Stream{}
+	for _, a := range s.addresses {
+		stream, err := s.Probe(t.Context(), s.host, probe.TCP, a, "-every", "50ms")
+		must(t, err)
+		out[a] = stream
+	}
+	for _, stream := range out {
+		must(t, stream.WaitGood(t.Context(), soon, time.Time{}, 5))
+	}
+	return out
+}
+
+// repair leaves a cluster that is whole, whatever happened.
+func (s *spread) repair(t *testing.T) {
+	ctx := context.Background()
+	err := s.Cluster.Heal(ctx)
+	s.ensureOn(t, s.hit)
+	if err := errors.Join(err, s.WaitReady(ctx)); err != nil {
+		t.Error(err)
+	}
+}

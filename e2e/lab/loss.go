@@ -1,0 +1,109 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// lossTable is the switch's table of frames to lose.
+const lossTable = "lab_loss"
+
+// noLoss deletes the table, as noRules does.
+const noLoss = "table bridge " + lossTable + " {\n}\ndelete table bridge " + lossTable + "\n"
+
+// Loss says which of a host's frames the switch loses: ARP and NDP as all others.
+type Loss struct {
+	// In and Out are how many of a hundred frames to the host, and from it, are lost.
+	In, Out int
+	// Link is the only link of the host that loses; empty means every link.
+	Link string
+	// UDP loses nothing but UDP.
+	UDP bool
+	// Burst and Pause alternate: frames are lost for the one and pass for the other.
+	// Without Burst they are lost all the time.
+	Burst, Pause time.Duration
+}
+
+// ParseBurst parses "ON/OFF", as in 500ms/500ms.
+func ParseBurst(text string) (burst, pause time.Duration, err error) {
+	on, off, _ := strings.Cut(text, "/")
+	if burst, err = time.ParseDuration(on); err == nil {
+		pause, err = time.ParseDuration(off)
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("parse burst: want ON/OFF, such as 500ms/500ms: %w", err)
+	}
+	return burst, pause, nil
+}
+
+func (l Loss) validate() error {
+	switch {
+	case l.In < 0 || l.In > 100 || l.Out < 0 || l.Out > 100:
+		return fmt.Errorf("loss of %d inbound, %d outbound: want 0 to 100 of a hundred", l.In, l.Out)
+	case l.In == 0 && l.Out == 0:
+		return errors.New("loss in neither direction")
+	case (l.Burst == 0) != (l.Pause == 0) || l.Burst < 0 || l.Pause < 0:
+		return fmt.Errorf("bursts of %s with pauses of %s: want both, or neither", l.Burst, l.Pause)
+	case l.Burst%time.Millisecond != 0 || l.Pause%time.Millisecond != 0:
+		return fmt.Errorf("bursts of %s with pauses of %s: want whole milliseconds", l.Burst, l.Pause)
+	}
+	return nil
+}
+
+// Loss loses frames of a host, at random; carrier stays. It replaces the loss before.
+func (l *Lab) Loss(ctx context.Context, hostName string, loss Loss) error {
+	h, err := findHost(l.Plan, hostName)
+	if err != nil {
+		return err
+	}
+	if h, err = h.only(loss.Link); err != nil {
+		return err
+	}
+	if err := loss.validate(); err != nil {
+		return err
+	}
+	unlock, err := lock(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(applyRules(ctx, noLoss+lossRules(h, loss)), unlock())
+}
+
+// lossRules renders the drops of what passes the legs of a host.
+func lossRules(h host, loss Loss) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "table bridge %s {\n", lossTable)
+	if loss.Burst > 0 {
+		b.WriteString("\tset period { type mark; size 16; flags dynamic, timeout; }\n")
+		b.WriteString("\tset burst { type mark; size 16; flags dynamic, timeout; }\n")
+	}
+	b.WriteString("\tchain forward {\n\t\ttype filter hook forward priority 0; policy accept;\n")
+	match := ""
+	if loss.UDP {
+		match = "meta l4proto udp "
+	}
+	if loss.Burst > 0 {
+		// The first frame after a period, whosever it is, begins the next one. Frames come to
+		// the switch without a mark, so that each set has one element at most.
+		fmt.Fprintf(&b, "\t\tmeta mark != @period add @period { meta mark timeout %dms } add @burst { meta mark timeout %dms }\n",
+			(loss.Burst + loss.Pause).Milliseconds(), loss.Burst.Milliseconds())
+		match += "meta mark @burst "
+	}
+	for _, direction := range []struct {
+		name string
+		of   int
+	}{{"oifname", loss.In}, {"iifname", loss.Out}} {
+		switch of := direction.of; of {
+		case 0:
+		case 100:
+			fmt.Fprintf(&b, "\t\t%s { %s } %scounter drop\n", direction.name, ports([]host{h}), match)
+		default:
+			fmt.Fprintf(&b, "\t\t%s { %s } %snumgen random mod 100 < %d counter drop\n", direction.name, ports([]host{h}), match, of)
+		}
+	}
+	b.WriteString("\t}\n}\n")
+	return b.String()
+}

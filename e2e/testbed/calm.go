@@ -1,0 +1,31 @@
+package testbed
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// holdDownLimit is above the longest hold-down.
+const holdDownLimit = 6 * time.Minute
+
+// Calm waits until every speaker sees all others as alive, and none as held down: then
+// no address moves but for what is done next.
+func (b *Bed) Calm(ctx context.Context) error {
+	return Until(ctx, holdDownLimit, "an end of all hold-downs", func(ctx context.Context) error {
+		pods, err := b.Pods(ctx, Speaker)
+		if err != nil {
+			return err
+		}
+		for _, p := range pods {
+			m, err := b.Metrics(ctx, p.Spec.NodeName)
+			if err != nil {
+				return err
+			}
+			if alive := int(m[`holdfast_members{state="alive"}`]); alive != len(pods) {
+				return fmt.Errorf("to the speaker of %s %d of %d are alive", p.Spec.NodeName, alive, len(pods))
+			}
+		}
+		return nil
+	})
+}
