@@ -175,7 +175,7 @@ func (w *syncer) settle(now *planned) {
 
 // announce makes the network deliver what the plan says.
 func (w *syncer) announce(p plan.Plan, speakers map[link.MAC]bool) error {
-	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Elsewhere: p.Elsewhere, Speakers: speakers})
+	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Elsewhere: p.Elsewhere, Speakers: speakers, Owners: p.Sources})
 	if err := w.bgp.Set(bgp.Desired{RouterID: p.RouterID, Peers: p.Peers, Routes: p.Routes}); err != nil {
 		return fmt.Errorf("set BGP: %w", err)
 	}

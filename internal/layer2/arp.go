@@ -31,6 +31,7 @@ func arpProtocol() protocol {
 		probe:     arpProbe,
 		question:  arpQuestion,
 		answers:   arpAnswers(),
+		claims:    arpClaims(),
 	}
 }
 

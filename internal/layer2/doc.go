@@ -10,9 +10,10 @@
 //
 //	Set ──► table (atomic) ◄── reader per socket ──► answer
 //	  └kick► Run: ports, schedule of announcements, multicast groups
+//	  └plan► audit ◄── ears: what other speakers announce
 //
 // Readers take no lock: the table and each port's link are snapshots behind
-// atomic pointers. Everything else belongs to the goroutine of Run.
+// atomic pointers. Everything else belongs to the goroutine of Run, and the audit to one of its own.
 //
 // Ask asks single machines by unicast whether they answer for an address, on sockets of
 // its own that live no longer than the question; Foreign names machines that are no

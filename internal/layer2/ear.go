@@ -11,12 +11,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-const (
-	// earBuffer holds the frames of some hundred addresses, until somebody listens.
-	earBuffer = 1 << 20
-	// earful is how many frames are heard in one go, so that a flood does not hold up who listens.
-	earful = 1000
-)
+// earful is how many frames are heard in one go, so that a flood does not hold up who listens.
+const earful = 4096
 
 // ear is a packet socket of one protocol on one link, without a reader: nobody is woken
 // by what arrives, and what did is heard when its owner listens.
@@ -58,8 +54,8 @@ func prepareEar(fd int, l link.Link, p protocol, program []bpf.Instruction) erro
 		return fmt.Errorf("filter %s socket: %w", p.family, err)
 	}
 	// As much as is allowed is good enough: beyond net.core.rmem_max needs CAP_NET_ADMIN.
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, earBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, earBuffer)
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 	}
 	bigEndian := uint16(p.etherType)<<8 | uint16(p.etherType)>>8
 	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian, Ifindex: l.Index}); err != nil {
@@ -109,6 +105,15 @@ func (e *ear) hear(heard func(frame []byte)) {
 			e.failed = true
 		}
 	}
+}
+
+// lost reports whether frames did not fit in since it was asked last.
+func (e *ear) lost() bool {
+	if e.failed {
+		return false
+	}
+	stats, err := unix.GetsockoptTpacketStats(e.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+	return err == nil && stats.Drops > 0
 }
 
 func (e *ear) close() {

@@ -147,6 +147,32 @@ func ndpAnswers() []bpf.Instruction {
 	}, alone())...)
 }
 
+// arpClaims passes gratuitous requests, without the reply that follows each, and
+// ndpClaims unsolicited advertisements: what is told to all neighbours.
+func arpClaims() []bpf.Instruction {
+	return toUs(
+		bpf.LoadAbsolute{Off: ethernetLen + offOperation, Size: 2},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(arp.OperationRequest), SkipFalse: 4},
+		bpf.LoadAbsolute{Off: ethernetLen + offSenderIP, Size: 4},
+		bpf.TAX{},
+		bpf.LoadAbsolute{Off: ethernetLen + offTargetIP, Size: 4},
+		bpf.JumpIfX{Cond: bpf.JumpEqual, SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+		pass,
+	)
+}
+
+func ndpClaims() []bpf.Instruction {
+	return toUs(slices.Concat(icmpv6(), []bpf.Instruction{
+		bpf.LoadAbsolute{Off: offICMP, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborAdvertisement), SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+		bpf.LoadAbsolute{Off: offICMP + offFlags, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: flagSolicited, SkipTrue: 1},
+		pass,
+	})...)
+}
+
 // alone passes what was not sent to a group (IEEE 802: the lowest bit of the first octet).
 func alone() []bpf.Instruction {
 	return []bpf.Instruction{

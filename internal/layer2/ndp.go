@@ -40,6 +40,7 @@ func ndpProtocol() protocol {
 		probe:     detectDuplicate,
 		question:  unicastSolicitation,
 		answers:   ndpAnswers(),
+		claims:    ndpClaims(),
 	}
 }
 

@@ -56,6 +56,8 @@ type protocol struct {
 	// answers passes what such machines reply.
 	question func(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, error)
 	answers  []bpf.Instruction
+	// claims passes what announces an address.
+	claims []bpf.Instruction
 }
 
 // protocols are both, in the order of family numbers.

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/net/bpf"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -49,8 +50,12 @@ type Responder struct {
 	now    func() time.Time
 	// gateways of a link, by its index, as the kernel knows them; a field as the others are.
 	gateways func(index int) []link.Neighbour
+	// openEar opens the ears of the audit; a field as the others are.
+	openEar func(link.Link, protocol, []bpf.Instruction) (*ear, error)
 
 	table atomic.Pointer[table]
+	// owners are those that were set last.
+	owners atomic.Pointer[map[netip.Addr][][6]byte]
 	// announcing mirrors the schedule's.
 	announcing atomic.Bool
 	ports      atomic.Pointer[map[int]*port]
@@ -79,6 +84,7 @@ func New(c Config) *Responder {
 		listen:    listen,
 		now:       time.Now,
 		gateways:  link.Gateways,
+		openEar:   openEar,
 		wake:      make(chan struct{}, 1),
 		heard:     make(chan news, mostNews),
 	}
@@ -89,6 +95,7 @@ func New(c Config) *Responder {
 	}
 	r.groups = newGroups(c.Log, r.timers.CheckInterval, &r.counts.repairs[repairGroup])
 	r.table.Store(newTable(Desired{}, &table{}, false))
+	r.owners.Store(&map[netip.Addr][][6]byte{})
 	r.ports.Store(&map[int]*port{})
 	r.refusals.Store(&[]refusal{})
 	return r
@@ -108,6 +115,7 @@ func (r *Responder) Set(d Desired) {
 	} else if !maps.Equal(want.speakers, old.speakers) {
 		r.table.Store(want)
 	}
+	r.owners.Store(&d.Owners)
 	r.Kick()
 }
 
@@ -141,6 +149,7 @@ func (r *Responder) Run(ctx context.Context) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return r.groups.run(ctx) })
 	tasks.Go(func() error { r.learnGateways(ctx); return nil })
+	tasks.Go(func() error { r.audit(ctx); return nil })
 	tasks.Go(func() error { r.loop(ctx); return nil })
 	return tasks.Wait()
 }

@@ -143,6 +143,9 @@ func (l *fakeLAN) responder() *Responder {
 func (l *fakeLAN) attach(r *Responder) {
 	r.listen, r.groups = l.listen, &fakeGroups{}
 	r.gateways = func(int) []link.Neighbour { return nil }
+	r.openEar = func(on link.Link, p protocol, _ []bpf.Instruction) (*ear, error) {
+		return &ear{link: on, proto: p, fd: -1, failed: true}, nil
+	}
 }
 
 // run runs a Responder until stop is called.

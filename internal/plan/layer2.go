@@ -32,6 +32,8 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 		p.owners[a] = owner
 		if owner == p.node {
 			p.relay(s, a, ads)
+		} else {
+			p.comesFrom(a, won.owner, ads)
 		}
 		if !slices.Contains(out.Nodes, owner) {
 			out.Nodes = append(out.Nodes, owner)

@@ -18,6 +18,9 @@ type Plan struct {
 	Announcements []lb.Announcement
 	// Owners are the nodes that are to announce each address by ARP and NDP.
 	Owners map[netip.Addr]string
+	// Sources are the MACs of the links from which another node is to announce an address, where its
+	// speaker told its links.
+	Sources map[netip.Addr][][6]byte `json:"-"`
 	// Relays hand connections to addresses that this node took over to who had them before; ordered by address.
 	Relays []lb.Relay
 	// Elsewhere are addresses that another node is to announce, sorted: if this node announced one until
@@ -76,10 +79,12 @@ func ForNode(node string, s lb.State) Plan {
 		elsewhere: map[netip.Addr]bool{},
 		owners:    map[netip.Addr]string{},
 		relays:    map[netip.Addr]lb.Relay{},
+		sources:   map[source][][6]byte{},
 		attracted: map[netip.Addr]bool{},
 		withheld:  c.withheld(),
 		routes:    newRouteTable(),
 	}
+	p.plan.Sources = map[netip.Addr][][6]byte{}
 	p.plan.Peers, p.plan.RouterID = c.peers[node], c.routerID(node)
 	for i := range s.Services {
 		p.service(&s.Services[i])
@@ -105,6 +110,8 @@ type planner struct {
 	// owners and relays are those of the plan.
 	owners map[netip.Addr]string
 	relays map[netip.Addr]lb.Relay
+	// sources caches the MACs from which a node announces what one advertisement selects.
+	sources map[source][][6]byte
 	// attracted are the addresses that this node announces or advertises.
 	attracted map[netip.Addr]bool
 	// withheld are the addresses that it does not, for want of a filter.
