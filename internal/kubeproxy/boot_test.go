@@ -95,7 +95,7 @@ func TestRun(t *testing.T) {
 				if tt.after > 0 && (p.Served() || p.kicks.Load() != 0) {
 					t.Error("it waits for less")
 				}
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				synctest.Wait()
 				if !p.Served() || p.kicks.Load() != 1 || p.marked.Load() != tt.marked {
 					t.Errorf("served %t, %d kicks, marked %d times", p.Served(), p.kicks.Load(), p.marked.Load())
