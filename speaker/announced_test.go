@@ -88,7 +88,7 @@ func TestOurselves(t *testing.T) {
 		{Name: "eth1", MAC: mac, Prefixes: prefixes("198.51.100.1/24")},
 		{Name: "veth1", Up: true, MAC: mac, Prefixes: prefixes("fe80::2/64")},
 		{Name: "docker0", Up: true, MAC: mac, Prefixes: prefixes("172.17.0.1/16")},
-	}, []layer2.Refusal{{Link: "docker0"}, {Link: "eth1"}})
+	}, []layer2.Refusal{{Link: "docker0"}, {Link: "eth1"}}, map[string]bool{"docker0": true})
 	addresses := func(a ...string) (out []netip.Addr) {
 		for _, s := range a {
 			out = append(out, netip.MustParseAddr(s))
@@ -97,7 +97,7 @@ func TestOurselves(t *testing.T) {
 	}
 	want := lb.Member{Links: []lb.Link{
 		{Name: "eth0", MAC: mac, Default: true, Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64"), Addresses: addresses("192.0.2.1", "fe80::1")},
-		{Name: "docker0", MAC: mac, Refused: true, Prefixes: prefixes("172.17.0.0/16"), Addresses: addresses("172.17.0.1")},
+		{Name: "docker0", MAC: mac, Refused: true, Silent: true, Prefixes: prefixes("172.17.0.0/16"), Addresses: addresses("172.17.0.1")},
 	}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\nwant %+v", got, want)

@@ -32,7 +32,7 @@ type process struct {
 
 // assemble makes the parts. Nothing runs yet.
 func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*process, error) {
-	w := &syncer{node: s.nodeName, options: s.Options, log: log}
+	w := &syncer{node: s.nodeName, options: s.Options, log: log, heartbeatPort: uint16(s.heartbeatPort)}
 	p := &process{syncer: w, ended: make(chan error, 1), registry: prometheus.NewRegistry()}
 	report := &reporter{node: s.nodeName, log: log}
 	states := &stateWriter{node: s.nodeName, log: log, alive: w.alive}
@@ -68,6 +68,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*process, erro
 	w.links = link.New(log, func() { w.layer2.Kick(); work.Kick() })
 	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links, Lease: w, Changed: reports.Kick, Refused: work.Kick})
 	w.wire = liveness.NewWire(w.layer2, w.links.Links)
+	w.watch = liveness.NewLinks(log, w.layer2, w.links.Links, work.Kick)
 	w.boot = kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: work.Kick})
 	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: s.nodeName, Kick: w.planned})
 	w.filter = newGuard(log, s)

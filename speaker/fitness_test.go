@@ -31,10 +31,11 @@ func TestSelf(t *testing.T) {
 		w := &syncer{
 			node: "w1", log: log, filter: newTestGuard(false), // nothing is ever set
 			layer2: layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
+			watch:  liveness.NewLinks(log, nil, nil, nil),
 			boot:   kubeproxy.New(kubeproxy.Config{Log: log, Livez: proxy.Listener.Addr().String(), Kick: func() { kicked <- struct{}{} }}),
 		}
 		reasons := func() (out []lb.Reason) {
-			for _, p := range w.unfitProblems() {
+			for _, p := range w.unfitProblems(members.View{}) {
 				out = append(out, p.Reason)
 			}
 			return out
@@ -95,6 +96,7 @@ func TestFilterIsHeld(t *testing.T) {
 		w := &syncer{
 			node: "w1", log: log, filter: newTestGuard(false),
 			layer2: layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
+			watch:  liveness.NewLinks(log, nil, nil, nil),
 			boot:   kubeproxy.New(kubeproxy.Config{Log: log}),
 		}
 		set := func() error { return w.filter.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, nil) }

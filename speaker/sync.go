@@ -41,8 +41,11 @@ type syncer struct {
 	members atomic.Pointer[members.Members]
 	// aside returns what other sides of a partition say, and whom this one stands aside for.
 	aside func() lb.Partition
-	// wire is asked about nodes that fell silent.
-	wire *liveness.Wire
+	// wire is asked about nodes that fell silent; watch has the links that heartbeats do not use.
+	wire  *liveness.Wire
+	watch *liveness.Links
+	// heartbeatPort is the UDP port of the heartbeats.
+	heartbeatPort uint16
 	// surroundings tell what is lost to this node where it is cut off.
 	surroundings *listener
 	// kick runs it again.
@@ -104,6 +107,7 @@ func (w *syncer) sync(context.Context) error {
 	now, err := w.follow(links, view, told, stopping)
 	m.Confirm(view)
 	w.wire.Set(told, now.Plan.Owners)
+	w.watch.Set(told, m.Address())
 	w.settle(now)
 	w.saidGoodbye.Store(stopping)
 	w.planned()
@@ -163,13 +167,19 @@ func (w *syncer) follow(links []link.Link, view members.View, told map[string]lb
 	}
 	w.handOn(p, state.Now, speakers) // before anybody is told to come here
 	err := w.announce(p, speakers)
-	problems := slices.Concat(w.filter.problems(links), w.unfitProblems(), w.surroundings.problems())
+	problems := slices.Concat(w.filter.problems(links), w.unfitProblems(view), w.surroundings.problems())
 	return &planned{p, view.Epoch, state.Members, problems}, errors.Join(withdrawn, closed, err)
 }
 
 // settle makes a run the last one.
 func (w *syncer) settle(now *planned) {
-	w.logChanges(w.last.Load(), now.Plan)
+	before := w.last.Load()
+	w.logChanges(before, now.Plan)
+	for _, p := range now.Problems {
+		if before == nil || !slices.Contains(before.Problems, p) {
+			w.log.Warn("node", "reason", p.Reason, "message", p.Message)
+		}
+	}
 	w.last.Store(now)
 }
 

@@ -10,13 +10,13 @@ import (
 )
 
 // ourselves are the links of this speaker as it tells them to the others. One without carrier is not up, and none.
-func ourselves(links []link.Link, refused []layer2.Refusal) lb.Member {
+func ourselves(links []link.Link, refused []layer2.Refusal, silent map[string]bool) lb.Member {
 	var m lb.Member
 	for _, l := range links {
 		if !l.CanAnnounce() {
 			continue
 		}
-		out := lb.Link{Name: l.Name, MAC: l.MAC, Default: l.Usable(), Addresses: reached(l)}
+		out := lb.Link{Name: l.Name, MAC: l.MAC, Default: l.Usable(), Silent: silent[l.Name], Addresses: reached(l)}
 		out.Refused = slices.ContainsFunc(refused, func(r layer2.Refusal) bool { return r.Link == l.Name })
 		for _, p := range l.Prefixes {
 			if !p.Addr().IsLinkLocalUnicast() {

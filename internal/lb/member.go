@@ -36,6 +36,8 @@ type Link struct {
 	Default bool
 	// Refused: its packet sockets cannot be opened, so that the node answers nothing there.
 	Refused bool
+	// Silent: the node hears nobody there, though it did.
+	Silent bool
 	// Prefixes are the subnets that it has an address of, masked.
 	Prefixes []netip.Prefix
 	// Addresses by which others on the link reach the node, at most one of each family; none if it did not tell.

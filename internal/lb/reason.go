@@ -132,6 +132,10 @@ const (
 	AddressFree Reason = "AddressFree"
 	// NoLink: the node that is to announce has no link on which it can.
 	NoLink Reason = "NoLink"
+	// LinkSilent: the node hears nobody on a link on which it did, and whose carrier is up.
+	LinkSilent Reason = "LinkSilent"
+	// HeartbeatsBlocked: speakers answer by gossip whose heartbeats do not arrive.
+	HeartbeatsBlocked Reason = "HeartbeatsBlocked"
 	// SocketRefused: the node's packet sockets on a link cannot be opened, so that it answers nothing there.
 	SocketRefused Reason = "SocketRefused"
 	// KubeProxyNotReady: the node was started, and its kube-proxy has not served since.

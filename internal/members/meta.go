@@ -23,6 +23,7 @@ const (
 
 	linkDefault = 1 << 0
 	linkRefused = 1 << 1
+	linkSilent  = 1 << 2
 )
 
 // unfitFlags are the flags of what a node cannot do.
@@ -87,6 +88,9 @@ func appendLink(b []byte, l lb.Link) []byte {
 	if l.Refused {
 		flags |= linkRefused
 	}
+	if l.Silent {
+		flags |= linkSilent
+	}
 	b = append(b, flags)
 	b = append(b, l.MAC[:]...)
 	b = append(b, byte(len(l.Name)))
@@ -145,7 +149,7 @@ func (r *reader) octet() byte { return r.take(1)[0] }
 
 func (r *reader) link() lb.Link {
 	flags := r.octet()
-	l := lb.Link{Default: flags&linkDefault != 0, Refused: flags&linkRefused != 0, MAC: [6]byte(r.take(6))}
+	l := lb.Link{Default: flags&linkDefault != 0, Refused: flags&linkRefused != 0, Silent: flags&linkSilent != 0, MAC: [6]byte(r.take(6))}
 	l.Name = string(r.take(int(r.octet())))
 	for range r.octet() {
 		if l.Prefixes = append(l.Prefixes, r.prefix()); r.bad {

@@ -48,6 +48,9 @@ func (m *Members) View() View {
 // Alive returns the names of the living members, this node included once Run has started.
 func (m *Members) Alive() map[string]bool { return m.View().Alive }
 
+// Address returns the address by which the other members know this one.
+func (m *Members) Address() netip.Addr { return m.config.Address }
+
 // Confirm says that everything is done as a plan demands that was made from v:
 // after a lapse this node may act again only then.
 func (m *Members) Confirm(v View) { m.beats.Confirm(v.View) }

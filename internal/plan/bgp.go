@@ -51,9 +51,9 @@ func (p *planner) bgpOutcome(s *lb.Service, out Outcome) Outcome {
 		out = refuse(lb.NoAdvertisement, noAdvertisement("BGPAdvertisement", p.poolsOf(s)))
 	case len(out.Nodes) > 0 && out.Reason == "":
 		out.Reason = lb.Announced
-		out.Message = "advertised by " + someOf(out.Nodes)
+		out.Message = "advertised by " + lb.SomeOf(out.Nodes)
 	case len(out.Nodes) > 0:
-		out.Message = "advertised by " + someOf(out.Nodes) + "; the rest waits: " + out.Message
+		out.Message = "advertised by " + lb.SomeOf(out.Nodes) + "; the rest waits: " + out.Message
 	}
 	if conflict := p.routes.conflict(s.Addresses); conflict != "" {
 		out.Reason, out.Message = lb.ConflictingAdvertisements, conflict

@@ -181,21 +181,12 @@ func whyNone(s *lb.Service, candidates []candidate) string {
 	}
 	var parts []string
 	for _, r := range slices.Sorted(maps.Keys(count)) {
-		parts = append(parts, fmt.Sprintf("%s: %s", r, someOf(count[r])))
+		parts = append(parts, fmt.Sprintf("%s: %s", r, lb.SomeOf(count[r])))
 	}
 	if len(parts) == 0 {
 		return "no node may announce: there is no node"
 	}
 	return "no node may announce (" + strings.Join(parts, "; ") + ")"
-}
-
-// someOf lists the first names and counts the rest, so that a message stays a sentence.
-func someOf(names []string) string {
-	const few = 5
-	if len(names) <= few {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
 }
 
 func hashString(s string) uint64 {

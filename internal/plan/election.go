@@ -27,6 +27,8 @@ const (
 const (
 	// noLink: none of its links may announce it.
 	noLink = iota
+	// silent: nobody is heard there.
+	silent
 	// noSubnet: none of those carries its subnet, so that hardly anybody asks there.
 	noSubnet
 	// carried: one does; or what links the node has is not known.

@@ -77,6 +77,8 @@ func (r rank) remark() string {
 	switch r.reach() {
 	case noLink:
 		return " (no node that may announce has a link to do so: check the interfaces of the L2Advertisement, and what the speakers say of their links)"
+	case silent:
+		return " (every node that may announce hears nobody on its link)"
 	case noSubnet:
 		return " (no node that may announce has a link with its subnet)"
 	}

@@ -58,5 +58,5 @@ func (c *cluster) whyUnfiltered(s *lb.Service, candidates []candidate) string {
 			nodes = append(nodes, o.node.Name)
 		}
 	}
-	return "no node that may announce can keep the filter of the source ranges in force (" + someOf(nodes) + ")"
+	return "no node that may announce can keep the filter of the source ranges in force (" + lb.SomeOf(nodes) + ")"
 }
