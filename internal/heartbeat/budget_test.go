@@ -27,10 +27,7 @@ const faultEnv = "HOLDFAST_HEARTBEAT_FAULT"
 // faults of a whole process with real-time priority.
 var faults = map[string]func(){
 	// A loop in Go: the runtime works.
-	"loop": func() {
-		for {
-		}
-	},
+	"loop": loop,
 	// As many threads that nothing interrupts as may run Go code, so that no goroutine runs any more:
 	// the runtime itself gone mad.
 	"runtime": func() {
@@ -66,7 +63,12 @@ func spin() {
 	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &all, nil); err != nil {
 		panic(err)
 	}
-	for {
+	loop()
+}
+
+func loop() {
+	for n := 0; ; n++ {
+		runtime.KeepAlive(n)
 	}
 }
 

@@ -42,7 +42,7 @@ type thread struct {
 func newThread(h *Heartbeat, s *socket) *thread { return &thread{h: h, socket: s} }
 
 func (t *thread) run() {
-	runtime.LockOSThread()
+	runtime.LockOSThread() // never unlocked: it ends with the thread
 	now := boottime()
 	t.realtime = t.h.shared.realtime.Load()
 	t.detector = newDetector(t.h.config.settings(t.realtime, random), t.h.config.NodeName, now)
