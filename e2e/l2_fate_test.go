@@ -100,7 +100,7 @@ func (f fate) String() string {
 	return strings.Join(words, ", ")
 }
 
-func (f fate) moves() int { return max(0, len(f.owners)-1) }
+func (f fate) moves() int { return len(f.owners) - 1 }
 
 // What is promised of addresses while a node is in trouble.
 const (
@@ -126,6 +126,9 @@ func (f fate) judge(t *testing.T, tr trouble) {
 		failed("moved %d times, though its owner is well", moves)
 	case moves > movesOfOne:
 		failed("moved %d times, want %d at most", moves, movesOfOne)
+	}
+	if first, last := f.owners[0], f.owners[len(f.owners)-1]; last != first {
+		failed("is %s's in the end, and was %s's", last, first)
 	}
 	if n := f.during + f.after; (!f.own || tr.stays) && n > 0 {
 		failed("%d fetches failed, though its owner serves", n)

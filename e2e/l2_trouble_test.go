@@ -44,6 +44,9 @@ func (tr trouble) duration() time.Duration {
 	return shortLoss
 }
 
+// afterwards is how long the addresses are watched when all is as before.
+const afterwards = 2 * time.Second
+
 // run shows one row.
 func (s *spread) run(t *testing.T, tr trouble) {
 	t.Cleanup(func() { s.repair(t) })
@@ -77,6 +80,8 @@ func (s *spread) run(t *testing.T, tr trouble) {
 		t.Error(err)
 	}
 	back := time.Since(mended)
+	// It has to stay so.
+	must(t, testbed.Holds(t.Context(), afterwards, func(context.Context) error { return nil }))
 	heard, err := claims.Stop()
 	must(t, err)
 
