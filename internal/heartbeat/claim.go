@@ -40,6 +40,8 @@ const (
 	heard     Status = 17
 	silent    Status = 18
 	unwatched Status = 19
+	// missed tells its subject that the sender alone had given it up.
+	missed Status = 20
 )
 
 var statusNames = map[Status]string{Unknown: "unknown", Alive: "alive", Held: "held", Mute: "mute", Dead: "dead", Left: "left"}

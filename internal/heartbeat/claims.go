@@ -22,6 +22,11 @@ func (d *detector) consider(now time.Duration, from *peer, c claim) {
 		if c.isVerdict() {
 			d.refute(now, c)
 		}
+		if c.status == missed {
+			if from.missedAt = now; d.complained(now, missedAt) {
+				d.holdSelf(now, d.holdDown)
+			}
+		}
 		if c.status == Dead && d.own.status == Held {
 			// Who says so does not know better yet: it does not hear us.
 			d.heldUntil = max(d.heldUntil, now+d.holdDown)
@@ -30,7 +35,7 @@ func (d *detector) consider(now time.Duration, from *peer, c claim) {
 	}
 	about := d.peers[c.about]
 	switch {
-	case about == nil:
+	case about == nil, c.status == missed:
 	case c.status == ask:
 		d.answerAbout(now, from, about)
 	case c.isVerdict():
@@ -63,7 +68,7 @@ func (d *detector) adopt(now time.Duration, about *peer, c claim) {
 	if c.status == Mute && about.watched {
 		about.refusedAt = max(about.refusedAt, now)
 	}
-	about.claim, about.claimedAt, about.private = c, now, false
+	about.claim, about.claimedAt, about.private, about.backAt = c, now, false, 0
 	d.spread(about.id)
 }
 
@@ -117,7 +122,7 @@ func (d *detector) claimSelf(now time.Duration, number uint32) {
 
 // ageSelf ends the hold-down, and forgets deaths after a long life.
 func (d *detector) ageSelf(now time.Duration) {
-	if d.own.status == Held && d.complained(now) {
+	if d.own.status == Held && d.complained(now, poorAt) {
 		d.heldUntil = max(d.heldUntil, now+d.holdDown)
 	}
 	over := d.own.status == Held && now >= d.heldUntil

@@ -43,9 +43,12 @@ type peer struct {
 	suspicion         *suspicion
 	receipt           receipt
 	wire              wire
-	// accused: this node declared it dead. poorAt is when it last said that it hears us badly.
-	accused bool
-	poorAt  time.Duration
+	// accused: this node declared it dead. poorAt is when it last said that it hears us badly, and
+	// missedAt that it had given us up.
+	accused          bool
+	poorAt, missedAt time.Duration
+	// backAt is when one that was dead for us alone was heard again.
+	backAt time.Duration
 	// refusedAt is when its kernel refused a packet last.
 	refusedAt time.Duration
 	// pingedAt is when a mute node got a packet to refuse last.

@@ -15,7 +15,7 @@ func (d *detector) receive(now time.Duration, p packet) {
 	if !d.inSession(now, from, p) {
 		return
 	}
-	if from.lastHeard == 0 || now-from.lastHeard > heardTime || from.private {
+	if from.lastHeard == 0 || now-from.lastHeard > heardTime {
 		d.version++
 	}
 	from.lastHeard, from.aged = now, now
@@ -32,8 +32,7 @@ func (d *detector) receive(now time.Duration, p packet) {
 	}
 	d.clear(now, from)
 	if from.private {
-		// We had given it up for ourselves alone: it need not know.
-		from.claim, from.private, from.claimedAt = claim{about: from.id}, false, now
+		d.welcome(now, from)
 	}
 	contradict := from.claim.status > Held
 	for _, c := range p.claims {

@@ -7,7 +7,7 @@ import (
 )
 
 func TestLossAtOneNode(t *testing.T) {
-	for _, n := range []int{2, 3, 4, 7, 30} {
+	for _, n := range []int{2, 3, 4} {
 		for _, dir := range []string{"in", "out", "both"} {
 			for _, percent := range []int{50, 80, 90, 99, 100} {
 				stolen, yield, most, back, late := 0, 0, 0, time.Duration(0), 0

@@ -96,7 +96,7 @@ func parsePacket(b []byte, claims []claim) (packet, error) {
 		c := claim{
 			about: id(binary.BigEndian.Uint64(b)), status: Status(b[8]), deaths: b[9], number: binary.BigEndian.Uint32(b[10:]),
 		}
-		if !c.isVerdict() && (c.status < ask || c.status > unwatched) {
+		if !c.isVerdict() && (c.status < ask || c.status > missed) {
 			return packet{}, errPacket
 		}
 		p.claims = append(p.claims, c)

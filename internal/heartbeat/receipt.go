@@ -83,38 +83,34 @@ func (d *detector) atFault(now time.Duration, watched int) bool {
 	return watched > 1
 }
 
-// hearsWell: what this node does not hear is not there to be heard.
+// hearsWell: what this node does not hear is not there to be heard. Another node shows that, or the wire.
 func (d *detector) hearsWell(now time.Duration) bool {
-	return d.best >= wellReceipt && now >= d.graceUntil
+	return now >= d.graceUntil && (d.best >= wellReceipt || d.wireGood > d.wireBad && now-d.wireGood < complaintTime)
 }
 
 // alone: this node hears no other speaker at this moment.
-func (d *detector) alone(now time.Duration) bool {
-	for _, p := range d.ring {
-		if p.lastHeard != 0 && now-p.lastHeard < p.hold {
-			return false
-		}
-	}
-	return len(d.ring) > 0
-}
+func (d *detector) alone(now time.Duration) bool { return len(d.ring) > 0 && d.others(now) == 0 }
 
 // hears p badly, and others well.
 func (d *detector) poorly(now time.Duration, p *peer) bool {
 	return p.watched && p.receipt.share < poorReceipt && d.hearsWell(now)
 }
 
-// complained reports whether this node is heard badly by two that hear well, or by all others if
-// these are fewer.
-func (d *detector) complained(now time.Duration) bool {
+// complained reports whether two others that hear well said so of this node lately, or all others if these
+// are fewer; said returns when one did.
+func (d *detector) complained(now time.Duration, said func(*peer) time.Duration) bool {
 	complaints, others := 0, 0
 	for _, p := range d.ring {
 		if !d.status(now, p).Living() {
 			continue
 		}
 		others++
-		if p.poorAt != 0 && now-p.poorAt < complaintTime {
+		if at := said(p); at != 0 && now-at < complaintTime {
 			complaints++
 		}
 	}
 	return complaints > 0 && complaints >= min(accusers, others)
 }
+
+func poorAt(p *peer) time.Duration   { return p.poorAt }
+func missedAt(p *peer) time.Duration { return p.missedAt }

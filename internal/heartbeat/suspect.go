@@ -231,7 +231,7 @@ func (d *detector) declare(now time.Duration, p *peer, status Status, private bo
 	}
 	p.suspicion = nil
 	p.watched, p.accused = status == Mute, status == Dead
-	p.claim, p.claimedAt, p.private = c, now, private
+	p.claim, p.claimedAt, p.private, p.backAt = c, now, private, 0
 	d.version++
 	if !private {
 		d.proclaim(p.id)

@@ -30,6 +30,8 @@ const (
 	// is given up after three without an answer.
 	wireEvery    = 100 * time.Millisecond
 	wirePatience = 3 * wireEvery
+	// welcomeTime is how long a node has to answer that this one had given it up.
+	welcomeTime = time.Second
 	// wireSlowly is the time between questions about a node that this one called dead.
 	wireSlowly = time.Second
 	// strangerTime is how long a node that hears nobody waits where no foreign machine ever answered.
@@ -101,6 +103,35 @@ func (d *detector) acquit(now time.Duration, p *peer) {
 	}
 	p.claim.number++
 	d.proclaim(p.id)
+}
+
+// welcome takes a peer back that this node alone had given up. Where there is no third, it gets the time to learn
+// that, so that it does not take back what it loses in the next moment.
+func (d *detector) welcome(now time.Duration, p *peer) {
+	if p.backAt == 0 {
+		p.backAt = now
+	}
+	if d.others(now) > 1 || now-p.backAt >= welcomeTime {
+		d.takeBack(now, p)
+		return
+	}
+	d.send(p, packet{claims: []claim{{about: p.id, status: missed}}})
+}
+
+// takeBack ends a verdict of this node alone.
+func (d *detector) takeBack(now time.Duration, p *peer) {
+	p.claim, p.private, p.claimedAt, p.backAt = claim{about: p.id}, false, now, 0
+	d.version++
+}
+
+// others returns how many peers are heard at this moment.
+func (d *detector) others(now time.Duration) (n int) {
+	for _, p := range d.ring {
+		if p.lastHeard != 0 && now-p.lastHeard < p.hold {
+			n++
+		}
+	}
+	return n
 }
 
 // takesAlone decides about a suspect where no other speaker is heard. Either all others are dead, or this
