@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -18,19 +19,27 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 )
 
-const poolsPath, servicesPath = "/apis/holdfast.dev/v1beta1/ipaddresspools", "/api/v1/namespaces/default/services"
+const (
+	poolsPath    = "/apis/holdfast.dev/v1beta1/ipaddresspools"
+	servicesPath = "/api/v1/namespaces/default/services"
+	// own is the namespace of Holdfast.
+	own         = "holdfast-system"
+	secretsPath = "/api/v1/namespaces/" + own + "/secrets"
+)
 
 var kinds = map[string]string{
-	"services": "Service", "namespaces": "Namespace", "nodes": "Node", "daemonsets": "DaemonSet", "ipaddresspools": "IPAddressPool", "floatingips": "FloatingIP",
+	"services": "Service", "secrets": "Secret", "namespaces": "Namespace", "nodes": "Node", "daemonsets": "DaemonSet", "ipaddresspools": "IPAddressPool", "floatingips": "FloatingIP",
 	"l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "speakerstates": "SpeakerState",
 }
 
-// apiServer lists objects and takes patches of them. Its watches show nothing,
+// apiServer lists objects and takes patches of them; Secrets can be read and written. Its watches show nothing,
 // as those of one that is far behind.
 type apiServer struct {
 	mu      sync.Mutex
@@ -40,6 +49,8 @@ type apiServer struct {
 	patched []string
 	// fail names the paths at which patches fail.
 	fail map[string]bool
+	// events are the Events that were written.
+	events chan *corev1.Event
 }
 
 // put creates an object, or overwrites it as somebody else may.
@@ -47,18 +58,26 @@ func (s *apiServer) put(t *testing.T, collection string, o metav1.Object) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.version++
-	o.SetResourceVersion(strconv.Itoa(s.version))
-	body, err := json.Marshal(o)
-	if err != nil {
+	if err := s.store(collection, o); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// store puts an object in its place. mu is held.
+func (s *apiServer) store(collection string, o metav1.Object) error {
+	s.version++
+	o.SetResourceVersion(strconv.Itoa(s.version))
 	var object map[string]any
-	if err := json.Unmarshal(body, &object); err != nil {
-		t.Fatal(err)
+	body, err := json.Marshal(o)
+	if err == nil {
+		err = json.Unmarshal(body, &object)
+	}
+	if err != nil {
+		return err
 	}
 	object["apiVersion"], object["kind"] = groupVersion(collection), kinds[path.Base(collection)]
 	s.objects[collection+"/"+o.GetName()] = object
+	return nil
 }
 
 // get reads an object into o.
@@ -101,8 +120,17 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
+	case r.Method == http.MethodGet && path.Dir(r.URL.Path) == secretsPath:
+		s.read(w, r)
 	case r.Method == http.MethodGet:
 		s.list(w, r)
+	case r.Method == http.MethodPost && path.Base(r.URL.Path) == "events" && s.events != nil:
+		e := &corev1.Event{}
+		decode(w, r, e)
+		s.events <- e
+		_ = json.NewEncoder(w).Encode(e)
+	case strings.HasPrefix(r.URL.Path, secretsPath) && (r.Method == http.MethodPost || r.Method == http.MethodPut):
+		s.write(w, r)
 	case r.Method == http.MethodPatch:
 		s.patch(w, r)
 	default:
@@ -130,6 +158,52 @@ func (s *apiServer) list(w http.ResponseWriter, r *http.Request) {
 		"apiVersion": groupVersion(r.URL.Path), "kind": kinds[path.Base(r.URL.Path)] + "List", "items": items,
 		"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)},
 	})
+}
+
+func (s *apiServer) read(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o, stands := s.objects[r.URL.Path]
+	if !stands {
+		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+		return
+	}
+	_ = json.NewEncoder(w).Encode(o)
+}
+
+// decode reads what a client sends in protobuf.
+func decode(w http.ResponseWriter, r *http.Request, into runtime.Object) {
+	body, err := io.ReadAll(r.Body)
+	if err == nil {
+		_, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, into)
+	}
+	if err != nil {
+		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+	}
+}
+
+// write creates a Secret that must not exist, or updates one that nobody else wrote meanwhile.
+func (s *apiServer) write(w http.ResponseWriter, r *http.Request) {
+	secret := &corev1.Secret{}
+	decode(w, r, secret)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := secretsPath + "/" + secret.Name
+	have, stands := s.objects[at]
+	switch {
+	case r.Method == http.MethodPost && stands:
+		refuse(w, http.StatusConflict, metav1.StatusReasonAlreadyExists)
+	case r.Method == http.MethodPut && !stands:
+		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+	case r.Method == http.MethodPut && have["metadata"].(map[string]any)["resourceVersion"] != secret.ResourceVersion:
+		refuse(w, http.StatusConflict, metav1.StatusReasonConflict)
+	default:
+		secret.Namespace = own
+		if err := s.store(secretsPath, secret); err != nil {
+			panic(err)
+		}
+		_ = json.NewEncoder(w).Encode(s.objects[at])
+	}
 }
 
 func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
@@ -195,7 +269,7 @@ func newSyncer(t *testing.T, server *apiServer) (*syncer, chan struct{}) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	cluster, err := k8s.New(clients, k8s.Config{Log: log, Kick: func() {}, KickStates: func() {}})
+	cluster, err := k8s.New(clients, k8s.Config{Log: log, Namespace: own, Kick: func() {}, KickStates: func() {}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,6 +76,8 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	dead.kick = watch.Kick
 	contested := &conflicts{changed: work.Kick}
 	claims := loop.New(loop.Config{Name: "conflicts", Log: log, Sync: contested.sync, MinInterval: conflictsInterval})
+	keys := &memberKeys{secret: s.MembersSecret, log: log}
+	secret := loop.New(loop.Config{Name: "keys", Log: log, Sync: keys.sync, MaxRetryInterval: keysInterval, ResyncInterval: keysInterval})
 	cluster, err := k8s.New(clients, k8s.Config{
 		Log: log, Component: "holdfast-controller", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Kick: work.Kick,
 		KickStates: func() { watch.Kick(); claims.Kick() }, Endpoints: s.withdraw,
@@ -83,7 +85,8 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	syncer.cluster, dead.cluster, contested.cluster, syncer.conflicts = cluster, cluster, cluster, contested.all
+	syncer.cluster, dead.cluster, contested.cluster, keys.cluster = cluster, cluster, cluster, cluster
+	syncer.conflicts = contested.all
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), syncer, dead)
 
@@ -96,10 +99,11 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		for {
 			err := cluster.Lead(ctx, identity(), func(ctx context.Context) error {
 				contested.begin()
+				keys.begin()
 				if !s.withdraw {
-					return lead(ctx, s, log, cluster, work.Run, claims.Run)
+					return lead(ctx, log, cluster, work.Run, claims.Run, secret.Run)
 				}
-				return lead(ctx, s, log, cluster, work.Run, claims.Run, func(ctx context.Context) error {
+				return lead(ctx, log, cluster, work.Run, claims.Run, secret.Run, func(ctx context.Context) error {
 					dead.begin()
 					defer dead.end()
 					return watch.Run(ctx)
@@ -127,15 +131,12 @@ const wordInterval = 10 * time.Millisecond
 
 // lead works as the leader. It first reads past its caches, since its
 // predecessor's last writes may not have reached them.
-func lead(ctx context.Context, s settings, log *slog.Logger, cluster *k8s.Cluster, work ...func(context.Context) error) error {
+func lead(ctx context.Context, log *slog.Logger, cluster *k8s.Cluster, work ...func(context.Context) error) error {
 	log.Info("leading")
 	if err := cluster.WaitForSync(ctx); err != nil {
 		return err
 	}
 	if err := cluster.Refresh(ctx); err != nil {
-		return err
-	}
-	if err := cluster.EnsureMembersKey(ctx, s.MembersSecret); err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancelCause(ctx)

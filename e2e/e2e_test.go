@@ -62,6 +62,7 @@ var cases = []testCase{
 	{"ControllerRestart", testControllerRestart},
 	{"SpeakerRestart", testSpeakerRestart},
 	{"NodeLoss", testNodeLoss},
+	{"Boot", testBoot},
 	{"Chart", testChart},
 }
 
@@ -88,6 +89,7 @@ var once = []testCase{
 	{"L2Matrix", testL2Matrix},
 	{"DeadEndpoint", testDeadEndpoint},
 	{"LivingEndpoint", testLivingEndpoint},
+	{"Unfiltered", testUnfiltered},
 }
 
 func TestE2E(t *testing.T) {

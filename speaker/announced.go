@@ -36,6 +36,10 @@ func (is announced) on(o plan.Outcome, node string) (plan.Outcome, bool) {
 			o.Reason = lb.AddressConflict
 			o.Message = strings.Replace(o.Message, by, fmt.Sprintf("%s is in use by %s on %s, seen by node %s: free it there, or ask for another address",
 				a, state.Conflict.MAC, state.Conflict.Link, node), 1)
+		case len(state.Links) == 0 && len(state.Refused) > 0:
+			o.Reason = lb.SocketRefused
+			o.Message = strings.Replace(o.Message, by, fmt.Sprintf("%s is to be announced from node %s, which cannot answer for it: %s",
+				a, node, strings.Join(state.Refused, ", ")), 1)
 		case len(state.Links) == 0:
 			o.Reason = lb.NoLink
 			o.Message = strings.Replace(o.Message, by, fmt.Sprintf("%s is to be announced from node %s, which has no link to do so: check that one is up, and the interfaces of the L2Advertisement",

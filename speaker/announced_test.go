@@ -45,6 +45,10 @@ func TestAnnouncedOn(t *testing.T) {
 			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which has no link to do so: check that one is up, and the interfaces of the L2Advertisement", nil},
 		{"no link to probe on", well, state("probing", nil), true, lb.NoLink,
 			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which has no link to do so: check that one is up, and the interfaces of the L2Advertisement", nil},
+		{"sockets are refused", well, layer2.AddressState{Is: "announced", Refused: []string{"open IPv4 socket on eth1: operation not permitted"}}, true, lb.SocketRefused,
+			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which cannot answer for it: open IPv4 socket on eth1: operation not permitted", nil},
+		{"on one of two links", well, layer2.AddressState{Is: "announced", Links: []string{"eth0"}, Refused: []string{"open IPv4 socket on eth1: operation not permitted"}}, true, lb.Announced,
+			"192.0.2.10 by node w1 on eth0, 2001:db8::10 by node w1 on eth0", nil},
 	} {
 		is := announced{v4: tt.v4, v6: tt.v6}
 		o := plan.Outcome{Reason: lb.Announced, Message: message, Owned: []netip.Addr{v4, v6}}
@@ -84,23 +88,24 @@ func TestOurselves(t *testing.T) {
 		{Name: "eth1", MAC: mac, Prefixes: prefixes("198.51.100.1/24")},
 		{Name: "veth1", Up: true, MAC: mac, Prefixes: prefixes("fe80::2/64")},
 		{Name: "docker0", Up: true, MAC: mac, Prefixes: prefixes("172.17.0.1/16")},
-	}, true)
+	}, []layer2.Refusal{{Link: "docker0"}, {Link: "eth1"}}, map[string]bool{"docker0": true})
 	addresses := func(a ...string) (out []netip.Addr) {
 		for _, s := range a {
 			out = append(out, netip.MustParseAddr(s))
 		}
 		return out
 	}
-	want := lb.Member{Stopping: true, Links: []lb.Link{
+	want := lb.Member{Links: []lb.Link{
 		{Name: "eth0", MAC: mac, Default: true, Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64"), Addresses: addresses("192.0.2.1", "fe80::1")},
-		{Name: "docker0", MAC: mac, Prefixes: prefixes("172.17.0.0/16"), Addresses: addresses("172.17.0.1")},
+		{Name: "docker0", MAC: mac, Refused: true, Silent: true, Prefixes: prefixes("172.17.0.0/16"), Addresses: addresses("172.17.0.1")},
 	}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\nwant %+v", got, want)
 	}
+	got.Stopping, got.Unfit = true, lb.Unfiltered
 	var s lb.State
 	macs := hear(map[string]lb.Member{"a": got, "b": {Partial: true, Links: want.Links}}, &s)
-	if !macs[mac] || !s.Stopping["a"] || s.Stopping["b"] || len(s.Links["a"]) != 2 || s.Links["b"] != nil {
+	if !macs[mac] || !s.Stopping["a"] || s.Stopping["b"] || len(s.Links["a"]) != 2 || s.Links["b"] != nil || s.Unfit["a"] != lb.Unfiltered {
 		t.Errorf("macs %v, state %+v", macs, s)
 	}
 }

@@ -53,7 +53,7 @@ type apiServer struct {
 
 // kinds of the resources that a speaker reads.
 var kinds = map[string]string{
-	"services": "Service", "namespaces": "Namespace", "nodes": "Node", "pods": "Pod", "daemonsets": "DaemonSet",
+	"services": "Service", "secrets": "Secret", "namespaces": "Namespace", "nodes": "Node", "pods": "Pod", "daemonsets": "DaemonSet",
 	"endpointslices": "EndpointSlice", "ipaddresspools": "IPAddressPool", "l2advertisements": "L2Advertisement",
 	"bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "speakerstates": "SpeakerState",
 }

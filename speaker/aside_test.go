@@ -59,7 +59,7 @@ func testStandingAside(t *testing.T, elsewhere []string, deaf bool) {
 	w := c.speakers["w9"]
 	for range 3 {
 		view := c.view()
-		view.Deaf = deaf
+		view.Alone = deaf
 		alive := maps.Clone(view.Alive)
 		w.syncer.aside = func() lb.Partition { return lb.Partition{Elsewhere: elsewhere} }
 		now, err := w.follow(nil, view, nil, false)

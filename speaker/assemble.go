@@ -7,8 +7,10 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/conntrack"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/relay"
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,7 +32,7 @@ type process struct {
 
 // assemble makes the parts. Nothing runs yet.
 func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*process, error) {
-	w := &syncer{node: s.nodeName, options: s.Options, log: log}
+	w := &syncer{node: s.nodeName, options: s.Options, log: log, heartbeatPort: uint16(s.heartbeatPort)}
 	p := &process{syncer: w, ended: make(chan error, 1), registry: prometheus.NewRegistry()}
 	report := &reporter{node: s.nodeName, log: log}
 	states := &stateWriter{node: s.nodeName, log: log, alive: w.alive}
@@ -62,8 +64,12 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*process, erro
 	if err != nil {
 		return nil, err
 	}
-	w.links = link.New(log, work.Kick)
-	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links, Lease: w, Changed: reports.Kick})
+	// The links are tried before others hear of them.
+	w.links = link.New(log, func() { w.layer2.Kick(); work.Kick() })
+	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links, Lease: w, Changed: reports.Kick, Refused: work.Kick})
+	w.wire = liveness.NewWire(w.layer2, w.links.Links)
+	w.watch = liveness.NewLinks(log, w.layer2, w.links.Links, work.Kick)
+	w.boot = kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: work.Kick})
 	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: s.nodeName, Kick: w.planned})
 	w.filter = newGuard(log, s)
 	w.relay = relay.New(relay.Config{Log: log, Links: w.links.Links})

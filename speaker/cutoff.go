@@ -21,7 +21,7 @@ type surroundings struct {
 
 // heard reports whether the node's speaker is heard, now and by this node.
 func (s surroundings) heard(node string) bool {
-	return node == s.node || s.view.Mute[node] || s.view.Alive[node] && !s.view.Silent[node] && !s.view.Deaf
+	return node == s.node || s.view.Mute[node] || s.view.Alive[node] && !s.view.Silent[node] && !s.view.Alone
 }
 
 // count returns how many of the expected speakers are heard, this one included.

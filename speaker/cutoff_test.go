@@ -49,7 +49,7 @@ func TestLost(t *testing.T) {
 				node: "a", view: members.View{Alive: nodes(tt.alive), Mute: nodes(tt.mute), Left: nodes(tt.left), Silent: nodes(tt.quiet)},
 				expected: nodes(tt.speakers), silence: silence{}, others: silence{}, api: tt.api,
 			}
-			s.view.Deaf = tt.deaf
+			s.view.Alone = tt.deaf
 			missed := map[string]cause{}
 			for node := range s.expected {
 				switch {

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -32,7 +31,6 @@ type guard struct {
 	on, removed bool
 	// internal: traffic from within the cluster goes past the ranges.
 	internal bool
-	said     atomic.Pointer[[]lb.Problem]
 }
 
 func newGuard(log *slog.Logger, s settings) *guard {
@@ -118,8 +116,7 @@ func (g *guard) state() any {
 	return g.table.State()
 }
 
-// problems says what of the node keeps the filter from being all it should be. A
-// change is logged.
+// problems says what of the node keeps the filter from being all it should be.
 func (g *guard) problems(links []link.Link) []lb.Problem {
 	var out []lb.Problem
 	object := lb.Object{Kind: config.KindNode, Name: g.node}
@@ -134,12 +131,6 @@ func (g *guard) problems(links []link.Link) []lb.Problem {
 	if link.LooseARP(links) {
 		out = append(out, lb.Problem{Object: object, Reason: lb.StrictARPMissing,
 			Message: fmt.Sprintf("node %s answers ARP for every address of a Service: kube-proxy in mode IPVS needs strictARP: true", g.node)})
-	}
-	was := g.said.Swap(&out)
-	for _, p := range out {
-		if was == nil || !slices.Contains(*was, p) {
-			g.log.Warn("node", "reason", p.Reason, "message", p.Message)
-		}
 	}
 	return out
 }

@@ -3,43 +3,76 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/members"
+	"github.com/holdfast-lb/holdfast/internal/rotation"
 )
 
-// keysInterval is between looks at the members' keys. Rotating them takes a few
-// steps, each to be waited out so long.
-const keysInterval = time.Minute
+// keysTime bounds one look at the members' Secret.
+const keysTime = 10 * time.Second
 
-// followKeys takes over keys that are added, put first or removed, until ctx ends.
-func (w *syncer) followKeys(ctx context.Context, m *members.Members, secret string, keys [][]byte) error {
-	tick := time.NewTicker(keysInterval)
-	defer tick.Stop()
-	var said []string
+// memberKeys follows the members' Secret.
+type memberKeys struct {
+	cluster *k8s.Cluster
+	// secret is its name.
+	secret string
+	log    *slog.Logger
+	ring   rotation.Ring
+	// said are the entries that were last said to be no keys.
+	said []string
+}
+
+// look reads the Secret. It returns the keys, of which the first is to be sent with, and when to look
+// again. Without keys it returns an error that says what is missing.
+func (m *memberKeys) look(ctx context.Context) (keys [][]byte, again time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, keysTime)
+	defer cancel()
+	secret, err := m.cluster.Secret(ctx, m.secret)
+	if err != nil {
+		return nil, rotation.Retry, err
+	}
+	now := rotation.Read(secret.Data)
+	if len(now.Unusable) > 0 && !slices.Equal(now.Unusable, m.said) {
+		m.log.Warn("entries of the members' Secret that are no keys are not used", "secret", m.secret, "entries", now.Unusable)
+	}
+	m.said = now.Unusable
+	keys, again = m.ring.Look(rotation.Secret{Data: secret.Data, Version: secret.ResourceVersion}, time.Now())
+	switch {
+	case keys != nil:
+		return keys, again, nil
+	case secret.ResourceVersion == "":
+		return nil, again, fmt.Errorf("secret %s does not exist: the controller makes it", m.secret)
+	case now.Wanted == "":
+		return nil, again, fmt.Errorf("secret %s has no key of %d bytes as its entry %s: delete that entry, and the controller makes one", m.secret, rotation.Length, rotation.Key)
+	}
+	return nil, again, fmt.Errorf("secret %s has no entry %s: the controller makes it; without it this speaker starts when all others know the key", m.secret, rotation.InUse)
+}
+
+// follow takes over keys that are added, put in use or dropped, until ctx ends.
+func (m *memberKeys) follow(ctx context.Context, to *members.Members, keys [][]byte) error {
+	next := time.NewTimer(rotation.Look)
+	defer next.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-next.C:
 		}
-		now, unusable, err := w.cluster.MembersKeys(ctx, secret)
-		if err != nil {
+		now, again, err := m.look(ctx)
+		next.Reset(again)
+		if err != nil || slices.EqualFunc(now, keys, bytes.Equal) {
 			continue // what we have still serves, and the API server may be away
 		}
-		if !slices.Equal(unusable, said) {
-			said = unusable
-			w.log.Warn("entries of the members' Secret are no keys and are not used", "secret", secret, "entries", unusable)
-		}
-		if slices.EqualFunc(now, keys, bytes.Equal) {
-			continue
-		}
-		if err := m.SetKeys(now); err != nil {
-			w.log.Error("members' keys are not taken over", "secret", secret, "error", err)
+		if err := to.SetKeys(now); err != nil {
+			m.log.Error("members' keys are not taken over", "secret", m.secret, "error", err)
 			continue
 		}
 		keys = now
-		w.log.Info("members' keys changed", "secret", secret, "accepted", len(keys))
+		m.log.Info("members' keys changed", "secret", m.secret, "accepted", len(keys))
 	}
 }

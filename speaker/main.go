@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"time"
 
@@ -33,6 +34,7 @@ type settings struct {
 	membersPort, heartbeatPort uint
 	heartbeatInterval          time.Duration
 	realtime                   bool
+	kubeProxyLivez             string
 	filterInternal             bool
 }
 
@@ -45,11 +47,15 @@ func (s *settings) parse(args []string) error {
 	f.UintVar(&s.heartbeatPort, "heartbeat-port", 7948, "UDP `port` of the speakers' heartbeats")
 	f.DurationVar(&s.heartbeatInterval, "heartbeat-interval", 50*time.Millisecond, "`time` between heartbeats; a node is missed after three")
 	f.BoolVar(&s.realtime, "heartbeat-realtime", true, "give the thread of the heartbeats real-time priority, which takes SYS_NICE; without it a node is missed after nine heartbeats")
+	f.StringVar(&s.kubeProxyLivez, "kube-proxy-livez", "127.0.0.1:10256", "`address` of kube-proxy's /livez: a node that was started announces nothing until kube-proxy has served; empty does not wait")
 	if err := s.Parse(f, args); err != nil {
 		return err
 	}
 	if s.nodeName == "" {
 		return errors.New("--node-name is not given and NODE_NAME is not set")
+	}
+	if _, err := netip.ParseAddrPort(s.kubeProxyLivez); err != nil && s.kubeProxyLivez != "" {
+		return fmt.Errorf("--kube-proxy-livez: %w", err)
 	}
 	for name, port := range map[string]uint{"members-port": s.membersPort, "heartbeat-port": s.heartbeatPort} {
 		if port == 0 || port > 65535 {
@@ -110,11 +116,12 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		}
 	})
 	for _, run := range []func(context.Context) error{
-		w.links.Run, w.layer2.Run, w.bgp.Run, w.relay.Run,
+		w.links.Run, w.layer2.Run, w.bgp.Run, w.relay.Run, w.watch.Run,
 		func(ctx context.Context) error { return w.filter.run(ctx, p.work.Kick) },
 	} {
 		group.Go(func() error { return run(sinks) })
 	}
+	group.Go(func() error { return w.boot.Run(ctx) })
 	group.Go(func() error { return w.cluster.Run(ctx) })
 	for _, l := range p.loops {
 		group.Go(func() error { return l.Run(ctx) })

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -21,7 +22,8 @@ func (w *syncer) runMembers(ctx context.Context, s settings, kick func()) error 
 	if w.cluster.WaitForSync(ctx) != nil {
 		return nil
 	}
-	keys, address, err := w.membership(ctx, s)
+	follower := &memberKeys{cluster: w.cluster, secret: s.MembersSecret, log: w.log}
+	keys, address, err := w.membership(ctx, follower)
 	if err != nil {
 		return nil // ctx ended while waiting
 	}
@@ -33,29 +35,36 @@ func (w *syncer) runMembers(ctx context.Context, s settings, kick func()) error 
 	m, err := members.New(members.Config{
 		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort),
 		Keys: keys, Heartbeat: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Kick: kick,
-		HeartbeatCommand: []string{filepath.Join(filepath.Dir(program), "heartbeat")},
+		HeartbeatCommand: []string{filepath.Join(filepath.Dir(program), "heartbeat")}, Ask: w.wire.Ask,
 	})
 	if err != nil {
 		return fmt.Errorf("start membership: %w", err)
 	}
-	m.SetSelf(ourselves(w.links.Links(), false))
+	select {
+	case <-w.boot.Looked(): // else the others would take a restart of the speaker for a start of the node
+	case <-ctx.Done():
+		return nil
+	}
+	self := w.self(w.links.Links(), false)
+	self.Unfit &^= lb.Unfiltered // it may not have been asked for yet
+	m.SetSelf(self)
 	w.members.Store(m)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return m.Run(ctx) })
-	group.Go(func() error { return w.followKeys(ctx, m, s.MembersSecret, keys) })
+	group.Go(func() error { return follower.follow(ctx, m, keys) })
 	return group.Wait()
 }
 
 // membership waits for the members' key and for an address of this node, saying
 // once what it waits for. It returns an error only when ctx ends.
-func (w *syncer) membership(ctx context.Context, s settings) (keys [][]byte, address netip.Addr, err error) {
+func (w *syncer) membership(ctx context.Context, from *memberKeys) (keys [][]byte, address netip.Addr, err error) {
 	said := ""
 	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		state, _ := config.Compile(w.cluster.Objects(), w.options)
 		var why error
 		if addresses := state.Nodes[w.node].Addresses; len(addresses) > 0 {
 			address = addresses[0]
-			keys, _, why = w.cluster.MembersKeys(ctx, s.MembersSecret)
+			keys, _, why = from.look(ctx)
 		} else {
 			why = fmt.Errorf("node %s has no address in its status", w.node)
 		}

@@ -23,7 +23,7 @@ var (
 )
 
 // nodeReasons are all that a speaker may have to say of its node.
-var nodeReasons = []lb.Reason{lb.FilterNotEnforceable, lb.FilterNotInForce, lb.StrictARPMissing, lb.CutOff}
+var nodeReasons = []lb.Reason{lb.FilterNotEnforceable, lb.FilterNotInForce, lb.StrictARPMissing, lb.SocketRefused, lb.KubeProxyNotReady, lb.LinkSilent, lb.HeartbeatsBlocked, lb.CutOff}
 
 // Describe implements prometheus.Collector.
 func (w *syncer) Describe(ch chan<- *prometheus.Desc) {

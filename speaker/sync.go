@@ -14,9 +14,11 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/relay"
@@ -34,10 +36,16 @@ type syncer struct {
 	bgp     *bgp.Speaker
 	filter  *guard
 	relay   *relay.Relayer
+	boot    *kubeproxy.Boot
 	// members is set when the membership has started.
 	members atomic.Pointer[members.Members]
 	// aside returns what other sides of a partition say, and whom this one stands aside for.
 	aside func() lb.Partition
+	// wire is asked about nodes that fell silent; watch has the links that heartbeats do not use.
+	wire  *liveness.Wire
+	watch *liveness.Links
+	// heartbeatPort is the UDP port of the heartbeats.
+	heartbeatPort uint16
 	// surroundings tell what is lost to this node where it is cut off.
 	surroundings *listener
 	// kick runs it again.
@@ -94,9 +102,12 @@ func (w *syncer) sync(context.Context) error {
 		return w.filterOnly(links)
 	}
 	stopping := w.stopping.Load()
-	m.SetSelf(ourselves(links, stopping))
-	now, err := w.follow(links, view, m.Told(), stopping)
+	m.SetSelf(w.self(links, stopping))
+	told := m.Told()
+	now, err := w.follow(links, view, told, stopping)
 	m.Confirm(view)
+	w.wire.Set(told, now.Plan.Owners)
+	w.watch.Set(told, m.Address())
 	w.settle(now)
 	w.saidGoodbye.Store(stopping)
 	w.planned()
@@ -139,33 +150,42 @@ func (w *syncer) follow(links []link.Link, view members.View, told map[string]lb
 	if state.Here.Before == nil {
 		state.Here.Inherited = w.relay.Inherited()
 	}
+	state.Here.Unfiltered = w.filter.failed()
 	p := plan.ForNode(w.node, state)
 	var withdrawn error
 	if stays, less := before.plan().Staying(p); less {
 		withdrawn = w.announce(stays, speakers)
 	}
 	closed := w.filter.set(p, relayed(p.Relays), state.Nodes[w.node], links)
-	if w.filter.failed() {
-		state.Here.Unfiltered = true
+	if failed := w.filter.failed(); failed != state.Here.Unfiltered {
+		state.Here.Unfiltered = failed
 		p = plan.ForNode(w.node, state)
-	} else if closed != nil {
+		w.kick() // the others are to be told
+	}
+	if closed != nil && !state.Here.Unfiltered {
 		p = p.Waiting(before.plan())
 	}
 	w.handOn(p, state.Now, speakers) // before anybody is told to come here
 	err := w.announce(p, speakers)
-	problems := append(w.filter.problems(links), w.surroundings.problems()...)
+	problems := slices.Concat(w.filter.problems(links), w.unfitProblems(view), w.surroundings.problems())
 	return &planned{p, view.Epoch, state.Members, problems}, errors.Join(withdrawn, closed, err)
 }
 
 // settle makes a run the last one.
 func (w *syncer) settle(now *planned) {
-	w.logChanges(w.last.Load(), now.Plan)
+	before := w.last.Load()
+	w.logChanges(before, now.Plan)
+	for _, p := range now.Problems {
+		if before == nil || !slices.Contains(before.Problems, p) {
+			w.log.Warn("node", "reason", p.Reason, "message", p.Message)
+		}
+	}
 	w.last.Store(now)
 }
 
 // announce makes the network deliver what the plan says.
 func (w *syncer) announce(p plan.Plan, speakers map[link.MAC]bool) error {
-	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Elsewhere: p.Elsewhere, Speakers: speakers})
+	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Elsewhere: p.Elsewhere, Speakers: speakers, Owners: p.Sources})
 	if err := w.bgp.Set(bgp.Desired{RouterID: p.RouterID, Peers: p.Peers, Routes: p.Routes}); err != nil {
 		return fmt.Errorf("set BGP: %w", err)
 	}
@@ -193,7 +213,7 @@ func (w *syncer) leave() error {
 	if err := w.bgp.Leave(); err != nil {
 		return fmt.Errorf("withdraw routes: %w", err)
 	}
-	if err := errors.Join(w.relay.Remove(), w.filter.remove()); err != nil {
+	if err := errors.Join(w.relay.Remove(), w.filter.remove(), kubeproxy.Forget()); err != nil {
 		return err
 	}
 	w.last.Store(nil)

@@ -2,19 +2,22 @@ package main
 
 import (
 	"net/netip"
+	"slices"
 
+	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// ourselves is what this speaker tells the others.
-func ourselves(links []link.Link, stopping bool) lb.Member {
-	m := lb.Member{Stopping: stopping}
+// ourselves are the links of this speaker as it tells them to the others. One without carrier is not up, and none.
+func ourselves(links []link.Link, refused []layer2.Refusal, silent map[string]bool) lb.Member {
+	var m lb.Member
 	for _, l := range links {
 		if !l.CanAnnounce() {
 			continue
 		}
-		out := lb.Link{Name: l.Name, MAC: l.MAC, Default: l.Usable(), Addresses: reached(l)}
+		out := lb.Link{Name: l.Name, MAC: l.MAC, Default: l.Usable(), Silent: silent[l.Name], Addresses: reached(l)}
+		out.Refused = slices.ContainsFunc(refused, func(r layer2.Refusal) bool { return r.Link == l.Name })
 		for _, p := range l.Prefixes {
 			if !p.Addr().IsLinkLocalUnicast() {
 				out.Prefixes = append(out.Prefixes, p.Masked())
@@ -47,7 +50,7 @@ func reached(l link.Link) []netip.Addr {
 // hear adds what the speakers told of themselves to a State, and returns the MACs of their links.
 func hear(told map[string]lb.Member, s *lb.State) map[link.MAC]bool {
 	macs := map[link.MAC]bool{}
-	s.Links = map[string][]lb.Link{}
+	s.Links, s.Unfit = map[string][]lb.Link{}, map[string]lb.Unfit{}
 	if s.Stopping == nil {
 		s.Stopping = map[string]bool{}
 	}
@@ -58,6 +61,7 @@ func hear(told map[string]lb.Member, s *lb.State) map[link.MAC]bool {
 		if m.Stopping {
 			s.Stopping[name] = true
 		}
+		s.Unfit[name] = m.Unfit
 		for _, l := range m.Links {
 			macs[l.MAC] = true
 		}

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +20,7 @@ const (
 	// attendInterval is how often the speaker's process shows that it runs. Beats end when it has
 	// not for MuteTime, which a node may be without a speaker for other reasons, too.
 	attendInterval = 250 * time.Millisecond
-	// leaveTime is for how long it may say goodbye.
+	// leaveTime is for how long it may say goodbye, or tell its stacks.
 	leaveTime = time.Second
 )
 
@@ -27,7 +29,7 @@ type order struct {
 	Settings *apartSettings `json:",omitempty"`
 	Peers    *[]Peer        `json:",omitempty"`
 	Keys     [][]byte       `json:",omitempty"`
-	Heard    string         `json:",omitempty"`
+	Answer   *wireAnswer    `json:",omitempty"`
 	Leave    bool           `json:",omitempty"`
 }
 
@@ -38,13 +40,16 @@ type apartSettings struct {
 	Port     uint16
 	Timers   Timers
 	Ordinary bool
+	// Calm is for how long it goes without real-time priority first.
+	Calm time.Duration
 }
 
 // notice is one thing that it tells.
 type notice struct {
-	View  *View  `json:",omitempty"`
-	Doubt *Peer  `json:",omitempty"`
-	Error string `json:",omitempty"`
+	View    *View    `json:",omitempty"`
+	Ask     string   `json:",omitempty"`
+	Error   string   `json:",omitempty"`
+	Overrun *overrun `json:",omitempty"`
 }
 
 // apart is the process of the beats, as seen from the speaker's.
@@ -52,6 +57,8 @@ type apart struct {
 	cmd  *exec.Cmd
 	conn net.Conn
 	out  *json.Encoder
+	// ended has how it did.
+	ended chan error
 }
 
 // Process returns the id of the process of the beats. It returns an error while there is none.
@@ -67,26 +74,48 @@ func (h *Heartbeat) Process() (int, error) {
 // errEnded is when the process of the beats did so by itself.
 var errEnded = errors.New("the process of the heartbeats ended")
 
-// runApart has a process of its own drive the detector until ctx is cancelled.
+// runApart has a process of its own drive the detector until ctx is cancelled, and another one when that
+// ends: until then the kernel refuses what comes, so that this node is mute and nothing moves for MuteTime.
 func (h *Heartbeat) runApart(ctx context.Context) error {
+	var r restarts
+	for {
+		began := boottime()
+		err := h.runProcess(ctx, r.calm)
+		if ctx.Err() != nil || !errors.Is(err, errEnded) {
+			return err
+		}
+		r.ended(boottime() - began)
+		h.shared.realtime.Store(false)
+		h.shared.restarts.Add(1)
+		h.config.Log.Error("heartbeats ended and are started again", "error", err, "in", r.pause, "ordinaryFor", r.calm)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(r.pause):
+		}
+	}
+}
+
+// runProcess has one process drive the detector until ctx is cancelled or it ends.
+func (h *Heartbeat) runProcess(ctx context.Context, calm time.Duration) error {
 	h.shared.attended.Store(int64(boottime()))
 	a, err := startApart(h.config.Command, h.memory)
 	if err != nil {
 		return fmt.Errorf("start the process of the heartbeats: %w", err)
 	}
 	defer a.conn.Close()
-	h.pair(a)
+	h.pair(a, calm)
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	said, ended := make(chan error, 1), make(chan error, 1)
 	go func() { said <- h.listen(a.conn) }()
 	go func() {
-		ended <- a.cmd.Wait()
+		ended <- <-a.ended
 		stop()
 	}()
-	go h.showAttendance(running)
+	go h.showAttendance(running, a)
 	h.attend(running)
-	h.pair(nil)
+	h.pair(nil, 0)
 	if ctx.Err() != nil {
 		a.tell(order{Leave: true})
 		defer time.AfterFunc(leaveTime, func() { _ = a.cmd.Process.Kill() }).Stop()
@@ -115,18 +144,34 @@ func startApart(command []string, memory *os.File) (*apart, error) {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stderr = os.Stderr
 	cmd.ExtraFiles = []*os.File{theirs, memory} // as Serve expects them
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	conn, err := net.FileConn(ours)
 	if err != nil {
 		return nil, fmt.Errorf("use a socket: %w", err)
 	}
-	if err := cmd.Start(); err != nil {
+	a := &apart{cmd, conn, json.NewEncoder(conn), make(chan error, 1)}
+	started := make(chan error, 1)
+	go a.run(started)
+	if err := <-started; err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &apart{cmd, conn, json.NewEncoder(conn)}, nil
+	return a, nil
+}
+
+// run runs the process on one thread: with the thread that started it the process is killed
+// (PR_SET_PDEATHSIG(2const)), for it may be in no state to see that nobody is at the other end of conn.
+func (a *apart) run(started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := a.cmd.Start()
+	started <- err
+	if err == nil {
+		a.ended <- a.cmd.Wait()
+	}
 }
 
 // pair gives the process what is known so far, and from now on what changes.
-func (h *Heartbeat) pair(a *apart) {
+func (h *Heartbeat) pair(a *apart, calm time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.apart = a
@@ -135,7 +180,7 @@ func (h *Heartbeat) pair(a *apart) {
 	}
 	c := &h.config
 	a.tell(order{
-		Settings: &apartSettings{c.NodeName, c.Address, c.Port, c.Timers, c.Ordinary},
+		Settings: &apartSettings{c.NodeName, c.Address, c.Port, c.Timers, c.Ordinary, calm},
 		Peers:    h.peers.Load(), Keys: c.Keys,
 	})
 }
@@ -160,25 +205,36 @@ func (h *Heartbeat) listen(conn net.Conn) error {
 			case h.news <- struct{}{}:
 			default:
 			}
-		case n.Doubt != nil:
+		case n.Overrun != nil:
+			h.config.Log.Warn("heartbeats took more CPU time than real-time priority is given for, and go on without it for a while",
+				"why", n.Overrun.Why, "for", n.Overrun.Calm, "user", n.Overrun.User, "system", n.Overrun.System, "stacks", n.Overrun.Stacks)
+		case n.Ask != "":
 			select {
-			case h.doubts <- *n.Doubt:
+			case h.asks <- n.Ask:
 			default: // as the thread does
 			}
 		}
 	}
 }
 
-// showAttendance tells the process of the beats that this one runs.
-func (h *Heartbeat) showAttendance(ctx context.Context) {
+// showAttendance tells the process of the beats that this one runs, and ends it when no beats come of it.
+func (h *Heartbeat) showAttendance(ctx context.Context, a *apart) {
 	tick := time.NewTicker(attendInterval)
 	defer tick.Stop()
+	p := pulse{deadline: h.shared.lease.deadline.Load()}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 			h.shared.attended.Store(int64(boottime()))
+		}
+		if p.lost(h.shared.lease.deadline.Load()) {
+			h.config.Log.Error("no heartbeats are sent: their process is ended")
+			_ = a.cmd.Process.Signal(syscall.SIGQUIT) // with its stacks, if it can
+			defer time.AfterFunc(leaveTime, func() { _ = a.cmd.Process.Kill() }).Stop()
+			<-ctx.Done()
+			return
 		}
 	}
 }

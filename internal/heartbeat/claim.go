@@ -33,10 +33,13 @@ const (
 	// Left: it said goodbye.
 	Left
 
-	// ask, heard and silent are no claims but a watcher's question to another, and its answers.
-	ask    Status = 16
-	heard  Status = 17
-	silent Status = 18
+	// ask is no claim but a watcher's question to another node. The answers: it heard the subject; it is
+	// a watcher too and does not hear it; it does not watch the subject. The latter two come only
+	// from who hears well.
+	ask       Status = 16
+	heard     Status = 17
+	silent    Status = 18
+	unwatched Status = 19
 )
 
 var statusNames = map[Status]string{Unknown: "unknown", Alive: "alive", Held: "held", Mute: "mute", Dead: "dead", Left: "left"}

@@ -14,8 +14,6 @@ const (
 	mostRecited = 24
 	// newTime is how long a run may hear of the end of the one before.
 	newTime = 5 * time.Second
-	// disputeEvery is how often a peer is asked whom gossip gave up and we did not.
-	disputeEvery = 500 * time.Millisecond
 )
 
 // consider takes one claim, question or answer out of a packet.
@@ -23,6 +21,10 @@ func (d *detector) consider(now time.Duration, from *peer, c claim) {
 	if c.about == d.self {
 		if c.isVerdict() {
 			d.refute(now, c)
+		}
+		if c.status == Dead && d.own.status == Held {
+			// Who says so does not know better yet: it does not hear us.
+			d.heldUntil = max(d.heldUntil, now+d.holdDown)
 		}
 		return
 	}
@@ -55,6 +57,9 @@ func (d *detector) adopt(now time.Duration, about *peer, c claim) {
 	if c.status == Dead || c.status == Left {
 		about.watched = false
 	}
+	if c.status <= Held {
+		about.accused = false
+	}
 	if c.status == Mute && about.watched {
 		about.refusedAt = max(about.refusedAt, now)
 	}
@@ -72,11 +77,14 @@ func (d *detector) refute(now time.Duration, c claim) {
 		if now > d.born+newTime {
 			d.counts.refuted++ // and not the death of an earlier run
 		}
+		if d.own.status == Held {
+			break // one fault with many deaths is one
+		}
 		d.toldDead = now
 		deaths := max(c.deaths, 1)
 		hold := d.maxHoldDown
 		if deaths <= 16 {
-			hold = min(hold, d.holdDown<<(deaths-1))
+			hold = min(hold, d.holdDown<<(max(deaths, 2)-2))
 		}
 		d.heldUntil = max(d.heldUntil, now+hold)
 		d.own.deaths = deaths
@@ -87,6 +95,14 @@ func (d *detector) refute(now time.Duration, c claim) {
 		}
 	}
 	d.claimSelf(now, c.number+1)
+}
+
+// holdSelf has this node take nothing for a while: its word is enough.
+func (d *detector) holdSelf(now, hold time.Duration) {
+	d.heldUntil = max(d.heldUntil, now+hold)
+	if d.own.status == Alive {
+		d.claimSelf(now, d.own.number+1)
+	}
 }
 
 // claimSelf says to all what this node is.
@@ -101,6 +117,9 @@ func (d *detector) claimSelf(now time.Duration, number uint32) {
 
 // ageSelf ends the hold-down, and forgets deaths after a long life.
 func (d *detector) ageSelf(now time.Duration) {
+	if d.own.status == Held && d.complained(now) {
+		d.heldUntil = max(d.heldUntil, now+d.holdDown)
+	}
 	over := d.own.status == Held && now >= d.heldUntil
 	forgiven := d.own.deaths > 0 && now >= d.toldDead+d.forgiveTime
 	if forgiven {
@@ -214,7 +233,7 @@ func (d *detector) shout(now time.Duration) {
 	for _, p := range d.ring {
 		d.seq++
 		d.out = append(d.out, outgoing{p, packet{
-			from: d.self, to: p.id, boot: d.boot, seq: d.seq, hold: d.hold, watch: p.watcher, claims: fresh,
+			from: d.self, to: p.id, boot: d.boot, seq: d.seq, hold: d.hold, watch: p.watcher, beats: d.beats, claims: fresh,
 		}})
 	}
 }

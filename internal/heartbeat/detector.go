@@ -24,9 +24,9 @@ type settings struct {
 type peer struct {
 	id   id
 	name string
-	// gossip is what gossip thinks of it; gossipAt is when it answered there last.
-	gossip                bool
-	gossipSince, gossipAt time.Duration
+	// gossip is what gossip thinks of it, and since when.
+	gossip      bool
+	gossipSince time.Duration
 
 	// The session: the run of the peer that answered our challenge, and the last packet of it.
 	boot, seq    uint64
@@ -41,6 +41,11 @@ type peer struct {
 	hold              time.Duration
 	slack, slackUntil time.Duration
 	suspicion         *suspicion
+	receipt           receipt
+	wire              wire
+	// accused: this node declared it dead. poorAt is when it last said that it hears us badly.
+	accused bool
+	poorAt  time.Duration
 	// refusedAt is when its kernel refused a packet last.
 	refusedAt time.Duration
 	// pingedAt is when a mute node got a packet to refuse last.
@@ -97,24 +102,32 @@ type detector struct {
 	lapsedAt time.Duration
 	epoch    uint64
 
+	// beats counts them; greeted and recited are where old claims are told, and told of, by turns.
+	beats            uint16
 	greeted, recited int
-	turn             bool
 	// telling has whose claims go with other packets, shouting whose go to everybody at shoutAt.
 	telling, shouting []id
 	shoutAt           time.Duration
 
+	// best is the receipt of the peer that is heard best; wireGood and wireBad are when the wire showed last
+	// that this node's link works, and that it does not.
+	best              int
+	wireGood, wireBad time.Duration
+	// badUntil is when this node last did not hear well.
+	badUntil time.Duration
+
 	// version rises with what is known.
 	version uint64
 	out     []outgoing
-	// doubts are peers that gossip should be asked about.
-	doubts []string
+	// asks are peers that the wire is to be asked about.
+	asks   []string
 	counts counts
 }
 
 func newDetector(s settings, name string, now time.Duration) *detector {
 	me := idOf(name)
 	return &detector{
-		settings: s, self: me, boot: s.random(), peers: map[id]*peer{}, own: claim{about: me, status: Alive},
+		settings: s, self: me, boot: s.random(), peers: map[id]*peer{}, own: claim{about: me, status: Alive}, best: fullReceipt,
 		version: 1, born: now, lastTick: now, hold: s.leastHold, minute: now,
 		graceFrom: now, graceUntil: now + s.leastHold, lapsedAt: now, epoch: 1,
 	}
@@ -149,18 +162,24 @@ func (d *detector) beat(now time.Duration) {
 	if d.lastTick += d.interval; now-d.lastTick >= d.interval {
 		d.lastTick = now
 	}
+	d.measure(now)
 	d.ageSelf(now)
 	d.watching = slices.DeleteFunc(d.watching, func(p *peer) bool {
-		p.listed = p.watched || p.private
+		p.listed = p.watched || p.accused
 		return !p.listed
 	})
 	d.choose(now)
+	d.beats++
+	greeted := d.greet()
 	for _, p := range d.ring {
-		if p.watcher {
-			d.send(p, packet{})
+		poor := d.poorly(now, p)
+		switch {
+		case p == greeted:
+			d.send(p, packet{beat: p.watcher, poor: poor, claims: d.recite()})
+		case p.watcher, poor:
+			d.send(p, packet{beat: p.watcher, poor: poor})
 		}
 	}
-	d.greet(now)
 }
 
 // grace holds back our verdicts for a while after this node did not run: what did
@@ -187,29 +206,15 @@ func (d *detector) adapt(now, late time.Duration) {
 	d.hold = max(d.leastHold, min(2*d.interval+max(d.latest, d.latestBefore)*3/2, mostHold))
 }
 
-// greet sends one packet with old claims to one peer, by turns: sessions are
+// greet returns to whom old claims are told, one peer in each interval by turns: sessions are
 // there before they are needed, claims that were lost get through, and a peer
-// beyond a healed partition is found. Every other turn goes to those of whom gossip thinks otherwise.
-func (d *detector) greet(now time.Duration) {
+// beyond a healed partition is found.
+func (d *detector) greet() *peer {
 	if len(d.ring) == 0 {
-		return
+		return nil
 	}
 	d.greeted = (d.greeted + 1) % len(d.ring)
-	next := d.ring[d.greeted]
-	if d.turn = !d.turn; d.turn {
-		for n := range d.ring {
-			if p := d.ring[(d.greeted+n)%len(d.ring)]; p.disputed(now) {
-				next = p
-				break
-			}
-		}
-	}
-	d.send(next, packet{ping: next.disputed(now), claims: d.recite()})
-}
-
-// disputed: gossip gave it up and nobody here did, so that it is to be asked.
-func (p *peer) disputed(now time.Duration) bool {
-	return !p.gossip && (p.claim.status == Unknown || p.claim.status.Living()) && p.lastHeard != 0 && now-p.lastHeard > disputeEvery
+	return d.ring[d.greeted]
 }
 
 // due returns when tick is to be called next.
@@ -229,7 +234,7 @@ func (d *detector) due() time.Duration {
 // send queues a packet with what each packet has.
 func (d *detector) send(to *peer, p packet) {
 	d.seq++
-	p.from, p.to, p.boot, p.seq, p.hold, p.watch = d.self, to.id, d.boot, d.seq, d.hold, to.watcher
+	p.from, p.to, p.boot, p.seq, p.hold, p.watch, p.beats = d.self, to.id, d.boot, d.seq, d.hold, to.watcher, d.beats
 	if len(p.claims) < maxClaims {
 		p.claims = d.tell(to, p.claims)
 	}

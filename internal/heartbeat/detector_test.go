@@ -61,6 +61,10 @@ func TestDeathAndReturn(t *testing.T) {
 		}
 		w.after(3 * time.Second)
 		first.start()
+		if n == 2 {
+			w.must(t, 3*time.Second, w.all(first, Alive), "alive to the other, which alone missed it")
+			continue
+		}
 		w.must(t, 3*time.Second, w.all(first, Held), "held by all")
 		w.stays(t, 5*time.Second, w.all(first, Held), "held by all")
 		if first.d.own.status != Held {
@@ -86,8 +90,10 @@ func TestHoldDownGrows(t *testing.T) {
 		w.must(t, 3*time.Second, w.all(first, Held), "held by all")
 		held = append(held, w.must(t, 10*time.Minute, w.all(first, Alive), "in its rights again").Round(time.Second))
 	}
-	if want := []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second}; fmt.Sprint(held) != fmt.Sprint(want) {
-		t.Errorf("held down for %v, want %v", held, want)
+	for i, want := range []time.Duration{10 * time.Second, 10 * time.Second, 20 * time.Second} {
+		if held[i] < want || held[i] > want+2*time.Second {
+			t.Errorf("held down for %v after the deaths, want %v of the %dth", held, want, i+1)
+		}
 	}
 	w.must(t, 11*time.Minute, func() bool { return first.d.own.deaths == 0 }, "forgiven")
 }
@@ -168,7 +174,7 @@ func TestShoutAmongMuch(t *testing.T) {
 	}
 	shouts(Left, func(one *node, _ *peer) { one.d.leave(one.now()) })
 	shouts(Dead, func(one *node, other *peer) {
-		one.d.declare(one.now(), other, Dead)
+		one.d.declare(one.now(), other, Dead, false)
 		for _, p := range one.d.ring[:5] {
 			one.d.send(p, packet{}) // these take claims along, by turns
 		}
@@ -280,89 +286,109 @@ func TestOnePathCut(t *testing.T) {
 	}
 }
 
-// A node whose receiver is broken hears nobody, and spreads nothing.
+// A node whose receiver is broken calls nobody dead, says so of itself, and takes nothing until it has
+// heard well for a while.
 func TestDeaf(t *testing.T) {
-	w := newWorld(7, 5)
-	settle(t, w)
-	deaf := w.nodes[0]
-	w.cut = func(_, to *node) bool { return to == deaf }
-	w.stays(t, 5*time.Second, func() bool {
-		for _, n := range w.nodes[1:] {
+	for _, n := range []int{3, 5, 30} {
+		w := newWorld(7, n)
+		settle(t, w)
+		deaf := w.nodes[0]
+		others := func(status Status) bool {
 			for _, o := range w.nodes[1:] {
-				if n.sees(o) != Alive {
+				if deaf.sees(o) != status {
 					return false
 				}
 			}
+			return true
 		}
-		return true
-	}, "the others are alive to each other")
-	if deaf.sees(w.nodes[1]) != Dead {
-		t.Errorf("who hears nobody calls another %v, want dead for itself", deaf.sees(w.nodes[1]))
+		w.cut = func(_, to *node) bool { return to == deaf }
+		w.must(t, 2*time.Second, w.all(deaf, Held), "held by its own word")
+		w.stays(t, 30*time.Second, func() bool { return w.all(deaf, Held)() && others(Alive) }, "held, and the others are alive to all")
+		w.cut = nil
+		w.must(t, 15*time.Second, func() bool { return w.all(deaf, Alive)() && deaf.d.own.status == Alive }, "in its rights again")
 	}
-	w.cut = nil
-	w.must(t, time.Second, func() bool { return deaf.sees(w.nodes[1]) == Alive }, "it hears again")
 }
 
-// Both sides of a partition go on alone; healed, the smaller one is held down
-// and the other is not, so that nothing moves twice.
+// A node that nobody hears is dead to the others, knows it, and stays so for as long as that lasts.
+func TestUnheard(t *testing.T) {
+	for _, n := range []int{3, 5, 30} {
+		w := newWorld(7, n)
+		settle(t, w)
+		mute := w.nodes[0]
+		w.cut = func(from, _ *node) bool { return from == mute }
+		w.must(t, 300*ms, w.all(mute, Dead), "dead to all")
+		w.must(t, 300*ms, func() bool { return mute.d.own.status == Held }, "it knows")
+		w.stays(t, time.Minute, func() bool { return w.all(mute, Dead)() && mute.d.own.status == Held }, "dead to all, and it knows")
+		w.cut = nil
+		w.must(t, 15*time.Second, func() bool { return w.all(mute, Alive)() && mute.d.own.status == Alive }, "in its rights again")
+	}
+}
+
+// The larger side of a partition goes on, and a node whose link is dead takes nothing. Healed, that one is
+// held down and the others are not, so that nothing moves twice.
 func TestPartition(t *testing.T) {
 	w := newWorld(8, 3)
 	settle(t, w)
 	alone, b, c := w.nodes[0], w.nodes[1], w.nodes[2]
 	w.cut = func(from, to *node) bool { return (from == alone) != (to == alone) }
 	w.must(t, 300*ms, w.all(alone, Dead), "the majority goes on")
-	w.must(t, 300*ms, func() bool { return alone.sees(b) == Dead && alone.sees(c) == Dead }, "the minority goes on")
-	w.after(5 * time.Second)
+	w.stays(t, 5*time.Second, func() bool { return alone.sees(b) == Alive && alone.sees(c) == Alive }, "who is cut off takes nothing")
 	w.cut = nil
 	w.must(t, 200*ms, func() bool {
 		return w.all(alone, Held)() && w.all(b, Alive)() && w.all(c, Alive)() && alone.d.own.status == Held
 	}, "healed")
 }
 
-// A blocked heartbeat port is no death as long as gossip gets through.
-func TestHeartbeatBlocked(t *testing.T) {
-	w := newWorld(9, 3)
-	settle(t, w)
-	blocked := w.nodes[0]
-	w.cut = func(from, to *node) bool { return from == blocked || to == blocked }
-	ask := func(n *node) {
-		for _, name := range []string{"node-000", "node-001", "node-002"} {
-			if p := n.d.peers[idOf(name)]; p != nil && p.suspicion != nil {
-				n.d.answeredGossip(n.now(), name)
-			}
+// A node that hears no other and whose link works takes the others for dead: they may well be.
+func TestAloneOnAWorkingLink(t *testing.T) {
+	for _, n := range []int{2, 3, 7} {
+		w := newWorld(8, n)
+		settle(t, w)
+		alone := w.nodes[0]
+		for _, o := range w.nodes[1:] {
+			o.stop()
 		}
-	}
-	w.stays(t, 20*time.Second, func() bool {
-		for _, n := range w.nodes {
-			ask(n)
-		}
-		return w.all(blocked, Alive)() && blocked.sees(w.nodes[1]) == Alive
-	}, "alive to all")
-	// Each suspicion is a race of gossip's answer against the verdict.
-	if got := w.nodes[1].d.counts.suspected; got > 20 {
-		t.Errorf("suspected %d times in 20 s, want once in a hold and blockedSlack", got)
-	}
-	if p := w.nodes[1].d.peers[idOf(blocked.name)]; !p.blocked(w.nodes[1].now(), Alive) {
-		t.Error("the block is not said")
+		w.must(t, 300*ms, func() bool {
+			return !slices.ContainsFunc(w.nodes[1:], func(o *node) bool { return alone.sees(o) != Dead })
+		}, "the others are dead")
 	}
 }
 
-// Beats that were lost and not blocked do not make a later death slower to see,
-// though gossip answered meanwhile.
-func TestHeartbeatsLost(t *testing.T) {
-	w := newWorld(9, 3)
+// Where no foreign machine ever answered, a node that is left alone waits for two seconds.
+func TestAloneWithoutStrangers(t *testing.T) {
+	w := newWorld(8, 2)
+	w.noWire = true
 	settle(t, w)
-	first := w.nodes[0]
-	w.cut = func(from, _ *node) bool { return from == first }
-	suspects := func() bool { return w.nodes[1].d.peers[first.id].suspicion != nil }
-	w.must(t, time.Second, suspects, "suspected")
-	for _, n := range w.nodes[1:] {
-		n.d.answeredGossip(n.now(), first.name)
+	alone, other := w.nodes[0], w.nodes[1]
+	other.stop()
+	w.stays(t, 2*time.Second, func() bool { return alone.sees(other) == Alive }, "it waits")
+	w.must(t, 500*ms, func() bool { return alone.sees(other) == Dead }, "it takes over")
+}
+
+// A blocked heartbeat port is no death as long as the wire answers: neither to the others nor to the
+// node itself. One that is dead all the same is given up.
+func TestHeartbeatBlocked(t *testing.T) {
+	for name, is := range map[string]func(from, to, blocked *node) bool{
+		"both ways": func(from, to, blocked *node) bool { return from == blocked || to == blocked },
+		"inbound":   func(_, to, blocked *node) bool { return to == blocked },
+		"outbound":  func(from, _, blocked *node) bool { return from == blocked },
+		"all nodes": func(_, _, _ *node) bool { return true },
+	} {
+		w := newWorld(9, 4)
+		settle(t, w)
+		first := w.nodes[0]
+		w.blocked = func(from, to *node) bool { return is(from, to, first) }
+		alive := func() bool {
+			return !slices.ContainsFunc(w.nodes, func(n *node) bool { return !w.all(n, Alive)() || n.d.own.status != Alive })
+		}
+		w.stays(t, 30*time.Second, alive, name+": alive to all")
+		w.nodes[1].d.set(w.nodes[1].now(), []known{{"node-000", true}, {"node-002", true}, {"node-003", true}})
+		if p := w.nodes[1].d.peers[first.id]; name != "inbound" && !p.blocked(w.nodes[1].now(), Alive) {
+			t.Errorf("%s: the block is not said", name)
+		}
+		first.stop()
+		w.must(t, time.Second, w.all(first, Dead), name+": dead to all")
 	}
-	w.cut = nil
-	w.stays(t, time.Second, w.all(first, Alive), "alive to all")
-	first.stop()
-	w.must(t, 500*ms, w.all(first, Dead), "dead to all")
 }
 
 // A blocked gossip port is no death as long as beats get through.
@@ -384,8 +410,7 @@ func TestGossipBlocked(t *testing.T) {
 	}
 }
 
-// A node that loses all others at once knows so from the first that it gives up:
-// it does not take one for dead while it counts on the rest.
+// A node that loses all others at once knows so: it does not take one for dead while it counts on the rest.
 func TestCutOffAtOnce(t *testing.T) {
 	for _, n := range []int{3, 4, 7, 30} {
 		for seed := range uint64(20) {
@@ -393,34 +418,23 @@ func TestCutOffAtOnce(t *testing.T) {
 			settle(t, w)
 			alone := w.nodes[int(seed)%n]
 			w.cut = func(from, to *node) bool { return (from == alone) != (to == alone) }
-			gaveUp := func() bool {
-				return slices.ContainsFunc(w.nodes, func(o *node) bool { return alone.sees(o) == Dead })
-			}
-			w.must(t, 500*ms, gaveUp, "another is dead")
-			counted := 0
-			for _, m := range alone.d.members(w.now, alone.name) {
-				if m.Status.Living() && !m.Silent {
-					counted++
-				}
-			}
-			if deaf := alone.d.deafened(w.now); counted > n/2 && !deaf {
-				t.Errorf("%d nodes: cut off from all, it counts on %d", n, counted)
-			}
+			w.must(t, 500*ms, func() bool { return alone.d.alone(alone.now()) }, "alone")
+			w.stays(t, 5*time.Second, func() bool {
+				return !slices.ContainsFunc(w.nodes, func(o *node) bool { return alone.sees(o) == Dead })
+			}, "it takes nobody for dead")
 			w.cut = nil
-			w.must(t, time.Second, func() bool { return !alone.d.deafened(w.now) && !gaveUp() }, "it hears again")
+			w.must(t, time.Second, func() bool { return !alone.d.alone(alone.now()) }, "it hears again")
 		}
 	}
 }
 
-// Who was cut off and gave all others up for itself alone takes over what they say of
-// one that was lost meanwhile. It does not call itself deaf later, when one beat of the
-// only other is lost.
+// Who was alone and gave all others up for itself takes over what they say of one that was lost meanwhile.
 func TestPrivateDeathIsShared(t *testing.T) {
 	for want, lose := range map[Status]func(*node){Dead: (*node).stop, Mute: (*node).kill} {
-		w := newWorld(14, 3)
+		w := newWorld(14, 4)
 		settle(t, w)
 		alone, other, lost := w.nodes[0], w.nodes[1], w.nodes[2]
-		w.cut = func(from, to *node) bool { return (from == alone) != (to == alone) }
+		w.cut = func(from, to *node) bool { return (from == alone) != (to == alone) && from != outside && to != outside }
 		w.must(t, time.Second, func() bool { return alone.sees(other) == Dead && alone.sees(lost) == Dead }, "the others are lost")
 		lose(lost)
 		w.must(t, time.Second, func() bool { return other.sees(lost) == want }, "the lost one is lost to the other, too")
@@ -430,8 +444,6 @@ func TestPrivateDeathIsShared(t *testing.T) {
 		if alone.d.peers[lost.id].private {
 			t.Errorf("what all say is still kept private: %v", want)
 		}
-		w.cut = func(from, to *node) bool { return to == alone }
-		w.stays(t, 110*ms, func() bool { return !alone.d.deafened(w.now) }, "it does not call itself deaf")
 	}
 }
 
@@ -441,14 +453,14 @@ func TestHalvesAtOnce(t *testing.T) {
 		w := newWorld(seed, 4)
 		settle(t, w)
 		near := func(n *node) bool { return n == w.nodes[0] || n == w.nodes[1] }
-		w.cut = func(from, to *node) bool { return near(from) != near(to) }
+		w.cut = func(from, to *node) bool { return near(from) != near(to) && from != outside && to != outside }
 		one := w.nodes[seed%4]
 		gaveUp := func() bool {
 			return slices.ContainsFunc(w.nodes, func(o *node) bool { return one.sees(o) == Dead })
 		}
 		w.must(t, 500*ms, gaveUp, "another is dead")
 		counted := 0
-		for _, m := range one.d.members(w.now, one.name) {
+		for _, m := range one.d.members(one.now(), one.name) {
 			if m.Status.Living() && !m.Silent {
 				counted++
 			}
@@ -456,22 +468,5 @@ func TestHalvesAtOnce(t *testing.T) {
 		if counted > 2 {
 			t.Errorf("cut off from two, it counts on %d", counted)
 		}
-	}
-}
-
-// One death among many does not make others seem silent.
-func TestDeathOfOneIsNotMore(t *testing.T) {
-	for _, n := range []int{3, 7, 30} {
-		w := newWorld(12, n)
-		settle(t, w)
-		w.nodes[0].stop()
-		w.stays(t, 3*time.Second, func() bool {
-			for _, o := range w.nodes[1:] {
-				if o.d.deafened(w.now) || slices.ContainsFunc(o.d.members(w.now, o.name), func(m Member) bool { return m.Silent }) {
-					return false
-				}
-			}
-			return true
-		}, "all others are heard")
 	}
 }

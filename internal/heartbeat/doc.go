@@ -42,17 +42,23 @@
 // drops what does not begin with a word that depends on the key.
 //
 // The detector is a state machine without clock, sockets or goroutines. It runs
-// on one locked thread with SCHED_FIFO and a socket of its own that the
+// on one locked thread with SCHED_RR and a socket of its own that the
 // runtime's poller does not know: ordinary threads are delayed for 300 ms on a busy
 // node. Time is CLOCK_BOOTTIME, which counts suspension and which nobody sets.
 //
 // That thread is in a process of its own (Config.Command, Serve), all of which has
-// SCHED_FIFO and which has little else to do. In the speaker's it would wait for ordinary threads, 635 ms
+// SCHED_RR and which has little else to do. In the speaker's it would wait for ordinary threads, 635 ms
 // were seen on a busy node: a garbage collection stops it until each of them has run to a safe point, and
 // after a system call it needs one of GOMAXPROCS, which they keep while they wait for a core. The
 // two processes share the Lease and the counters as memory, and tell each other the rest through a
-// socket. When either ends so does the other. Where the speaker's does not run
-// for MuteTime, it does not serve: beats end, too.
+// socket. When the speaker's ends so does the other. Where the speaker's does not run
+// for MuteTime, it does not serve: beats end, too. When that of the beats ends, or sends none, the
+// speaker starts it again.
+//
+// Real-time priority has a budget, so that no fault or flood starves the node: the kernel asks for it
+// back from a thread that does not sleep, and then kills the process; who sleeps often and takes much all the same gives it
+// back itself, and has it again when that is over. Packets that are read between two beats are
+// counted, those that no peer sends are dropped by a socket filter, and no memory is allocated for any.
 //
 // The package decides nothing about addresses.
 package heartbeat

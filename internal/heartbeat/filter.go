@@ -54,7 +54,8 @@ func filter(words []uint64, sources []netip.Addr) []bpf.Instruction {
 	return append(program, bpf.RetConstant{Val: 0})
 }
 
-// accept makes the kernel drop, without waking anybody, what cannot be a peer's.
+// accept makes the kernel drop, without waking anybody, what cannot be a peer's. Where
+// it cannot nothing is dropped.
 func (s *socket) accept(words []uint64, sources []netip.Addr) error {
 	raw, err := bpf.Assemble(filter(words, sources))
 	if err != nil {
@@ -68,6 +69,8 @@ func (s *socket) accept(words []uint64, sources []netip.Addr) error {
 		Len: uint16(len(instructions)), Filter: &instructions[0],
 	})
 	if err != nil {
+		// The one before does not know all peers.
+		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0) // fails if there is none
 		return fmt.Errorf("attach filter: %w", err)
 	}
 	return nil

@@ -1,11 +1,20 @@
 package heartbeat
 
 import (
+	"encoding/binary"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"golang.org/x/net/ipv4"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
@@ -31,7 +40,6 @@ func TestHostilePackets(t *testing.T) {
 						}
 					}
 				},
-				Doubt: func(string, netip.Addr) {},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -88,4 +96,107 @@ func TestHostilePackets(t *testing.T) {
 			t.Errorf("%d times somebody was not alive", got)
 		}
 	})
+}
+
+// spoofed is a UDP datagram with whatever source.
+func spoofed(from, to netip.Addr, payload []byte) []byte {
+	b := make([]byte, ipv4.HeaderLen+udpHeaderLen)
+	b[0], b[8], b[9] = 4<<4|ipv4.HeaderLen/4, 64, unix.IPPROTO_UDP
+	copy(b[12:], from.AsSlice())
+	copy(b[16:], to.AsSlice())
+	udp := b[ipv4.HeaderLen:]
+	binary.BigEndian.PutUint16(udp, testPort)
+	binary.BigEndian.PutUint16(udp[2:], testPort)
+	binary.BigEndian.PutUint16(udp[4:], uint16(udpHeaderLen+len(payload)))
+	return append(b, payload...) // a checksum of 0 is none (RFC 768)
+}
+
+// flood sends a datagram at a rate for a while, and returns how many a second went.
+func flood(t *testing.T, from *nstest.NS, datagram []byte, to netip.Addr, rate int, lasts time.Duration) (sent int) {
+	t.Helper()
+	from.Do(func() {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		address := &unix.SockaddrInet4{Addr: to.As4()}
+		began := boottime()
+		for boottime()-began < lasts {
+			for due := int((boottime() - began) * time.Duration(rate) / time.Second); sent < due; sent++ {
+				if err := unix.Sendto(fd, datagram, 0, address); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pause := unix.NsecToTimespec(int64(ms))
+			_ = unix.Nanosleep(&pause, nil)
+		}
+	})
+	return int(time.Duration(sent) * time.Second / lasts)
+}
+
+// cpuOf is the CPU time that a process has taken.
+func cpuOf(t *testing.T, process int) time.Duration {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", process))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, stat, _ := strings.Cut(string(b), ") ")
+	var ticks int
+	for _, field := range strings.Fields(stat)[11:13] { // utime and stime: proc_pid_stat(5), where state is the third
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * ms // USER_HZ is 100
+}
+
+// 100,000 forged packets a second at the port of a node take nothing from its ordinary programs that
+// matters, be they of somebody who knows nothing, or who saw a packet and gives himself out as a peer; and beats go on.
+func TestFlood(t *testing.T) {
+	needRealtime(t)
+	const rate, lasts = 100_000, 3 * time.Second
+	p := testPacket(3)
+	known, err := newSeal(testKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := known.close(nil, &p)
+	seen[len(seen)-1] ^= 1
+	to, peer, nobody := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.250")
+	for name, datagram := range map[string][]byte{
+		"of nobody":         spoofed(nobody, to, mustSeal(t, 1).close(nil, &p)),
+		"of who saw others": spoofed(peer, to, seen),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := cluster(t, 3, "192.0.2.%d")
+			attacker := nstest.New(t)
+			nstest.Veth(t, s[0].lan, "attacker", attacker, "eth0")
+			s[0].lan.Enslave("attacker", "br0")
+			attacker.AddAddress("eth0", nobody.String()+"/24")
+			ready(t, s)
+			before := s[0].await(t, "it beats", func(l line) bool { return l.View.Settled && l.Beats != 0 })
+			program := newProgram(t)
+			took := cpuOf(t, before.Beats)
+			sent := flood(t, attacker, datagram, to, rate, lasts)
+			took = cpuOf(t, before.Beats) - took
+			longest := program.pause()
+			t.Logf("%d packets a second; the beats took %.1f %% of a core; an ordinary program meanwhile: %v",
+				sent, 100*float64(took)/float64(lasts), program)
+			if took > lasts/4 {
+				t.Errorf("the beats took %v of CPU time in %v", took, lasts)
+			}
+			if longest > time.Second {
+				t.Errorf("an ordinary program did not run for %v", longest)
+			}
+			for _, o := range s[1:] {
+				l := o.await(t, "it is heard", func(l line) bool { return sees(s[0], Alive)(l) || sees(s[0], Held)(l) })
+				s[0].await(t, "it hears", func(l line) bool { return sees(o, Alive)(l) || sees(o, Held)(l) })
+				t.Logf("to %s: %+v", o.name, l.View.Members)
+			}
+		})
+	}
 }

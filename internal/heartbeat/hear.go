@@ -19,10 +19,16 @@ func (d *detector) receive(now time.Duration, p packet) {
 		d.version++
 	}
 	from.lastHeard, from.aged = now, now
-	from.hold = p.hold
+	from.hold, from.accused = p.hold, false
+	if p.poor {
+		from.poorAt = now
+	}
 	if from.watched = p.watch; p.watch && !from.listed {
-		from.listed = true
+		from.listed, from.receipt = true, newReceipt(p.beats)
 		d.watching = append(d.watching, from)
+	}
+	if p.beat {
+		from.receipt.beat(p.beats)
 	}
 	d.clear(now, from)
 	if from.private {
@@ -69,26 +75,6 @@ func (d *detector) inSession(now time.Duration, from *peer, p packet) bool {
 	}
 	from.seq = p.seq
 	return true
-}
-
-// answeredGossip: the peer answered gossip just now, whatever became of its beats.
-func (d *detector) answeredGossip(now time.Duration, name string) {
-	p := d.peers[idOf(name)]
-	if p == nil {
-		return
-	}
-	again := p.gossipAt > p.lastHeard
-	p.gossipAt = now
-	if p.suspicion == nil {
-		return
-	}
-	p.aged = now
-	d.clear(now, p)
-	if again {
-		// No beat came since its last answer, so that they are blocked and not merely lost. Ask
-		// it less often than it would have beaten.
-		p.slack, p.slackUntil = blockedSlack, now+slackTime
-	}
 }
 
 // refused: the kernel of the peer's node refused a packet, since no speaker listens there.

@@ -25,16 +25,16 @@ type Config struct {
 	// Keys that are accepted, 16 octets or more; the first is sent with.
 	Keys [][]byte
 	Timers
-	// Ordinary leaves the thread at the priority of others.
+	// Ordinary leaves the process of Command at the priority of others.
 	Ordinary bool
 	// Command starts a process that does nothing but call Serve: the detector is left to it. Empty
-	// is a thread of this process, which shares its pauses.
+	// is a thread of this process, which shares its pauses and its priority.
 	Command []string
 	// Changed is called when the View changes. It must not block.
 	Changed func()
-	// Doubt is called when a peer falls silent, so that it can be asked by gossip: on a
-	// goroutine of its own, which may block for a while. Heard tells of an answer.
-	Doubt func(name string, address netip.Addr)
+	// Ask is called when a peer falls silent, so that the wire is asked whether it holds what it announces:
+	// on a goroutine of its own. What it returns counts if it comes within 40 ms. nil asks nobody.
+	Ask func(name string) Answer
 }
 
 // Peer is another node, as membership knows it.
@@ -55,13 +55,12 @@ type View struct {
 	Settled bool
 	// Realtime: the thread has real-time priority.
 	Realtime bool
-	// Deaf: this node hears none of several that should beat at it, so that it knows nothing of
-	// any other either, whom it still counts as alive.
-	Deaf bool
+	// Alone: this node hears no other speaker, whatever it still counts as alive.
+	Alone bool
 }
 
 func (v *View) equal(o *View) bool {
-	return v.Epoch == o.Epoch && v.Settled == o.Settled && v.Realtime == o.Realtime && v.Deaf == o.Deaf && slices.Equal(v.Members, o.Members)
+	return v.Epoch == o.Epoch && v.Settled == o.Settled && v.Realtime == o.Realtime && v.Alone == o.Alone && slices.Equal(v.Members, o.Members)
 }
 
 // Heartbeat sends beats, listens to those of others, and judges.
@@ -70,14 +69,18 @@ type Heartbeat struct {
 	config  Config
 	peers   atomic.Pointer[[]Peer]
 	seals   atomic.Pointer[[]*seal]
-	heard   chan string
+	answers chan wireAnswer
 	news    chan struct{}
-	doubts  chan Peer
+	asks    chan string
+	// forward hands a question to the speaker's process, whose answer comes as an order.
+	forward func(name string)
 	stopped atomic.Bool
 	view    atomic.Pointer[View]
 	shared  *shared
 	// memory is the file that shared is mapped from; nil without a Command.
 	memory *os.File
+	// budget is nil where there is no real-time priority to have.
+	budget *budget
 
 	// mu guards socket and apart, of which one is there while Run runs; the thread does not take it.
 	mu     sync.Mutex
@@ -106,7 +109,7 @@ func newHeartbeat(c Config, s *shared) (*Heartbeat, error) {
 	c.Timers = c.withDefaults()
 	h := &Heartbeat{
 		Lease:  Lease{&s.lease, fastMonotonic()},
-		config: c, heard: make(chan string, 64), news: make(chan struct{}, 1), doubts: make(chan Peer, 64), shared: s,
+		config: c, answers: make(chan wireAnswer, 64), news: make(chan struct{}, 1), asks: make(chan string, 64), shared: s,
 	}
 	h.view.Store(&View{})
 	h.peers.Store(&[]Peer{})
@@ -149,18 +152,27 @@ func (h *Heartbeat) SetKeys(keys [][]byte) error {
 	return nil
 }
 
-// Heard tells that a peer answered by gossip just now.
-func (h *Heartbeat) Heard(name string) {
+// mostAsking bounds the questions on the wire that are under way at once.
+const mostAsking = 64
+
+// wireAnswer is an answer about a named peer.
+type wireAnswer struct {
+	Name string
+	Answer
+}
+
+// answered hands on what the wire said.
+func (h *Heartbeat) answered(a wireAnswer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.apart == nil {
 		select {
-		case h.heard <- name:
+		case h.answers <- a:
 		default: // full of others; it will be asked again
 			return
 		}
 	}
-	h.pass(order{Heard: name})
+	h.pass(order{Answer: &a})
 }
 
 // View returns what is known now. It is shared: do not modify it.
@@ -218,16 +230,22 @@ func (h *Heartbeat) use(s *socket) {
 // attend does what the thread must not: it calls, logs and waits.
 func (h *Heartbeat) attend(ctx context.Context) {
 	var said View
-	asking := make(chan struct{}, 16)
+	asking := make(chan struct{}, mostAsking)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case p := <-h.doubts:
+		case name := <-h.asks:
+			if h.forward != nil {
+				h.forward(name)
+			}
+			if h.config.Ask == nil {
+				continue
+			}
 			select {
 			case asking <- struct{}{}:
 				go func() {
-					h.config.Doubt(p.Name, p.Address)
+					h.answered(wireAnswer{name, h.config.Ask(name)})
 					<-asking
 				}()
 			default: // so many at once are asked about by others, too
@@ -244,7 +262,7 @@ func (h *Heartbeat) attend(ctx context.Context) {
 // say logs each change once.
 func (h *Heartbeat) say(before, now View) {
 	log := h.config.Log
-	if before.Members == nil && !now.Realtime {
+	if before.Members == nil && !now.Realtime && h.shared.restarts.Load() == 0 {
 		log.Warn("heartbeats run without real-time priority and allow for longer silences: give the speaker SYS_NICE",
 			"hold", h.config.hold(false))
 	}
@@ -257,10 +275,10 @@ func (h *Heartbeat) say(before, now View) {
 	}
 	for _, m := range now.Members {
 		o, known := was[m.Name]
-		if o.Status == m.Status && o.By == m.By && o.Blocked == m.Blocked || !known && m.Status == Unknown {
+		if o.Status == m.Status && o.Blocked == m.Blocked || !known && m.Status == Unknown {
 			continue
 		}
-		log.Info("member", "member", m.Name, "status", m.Status.String(), "by", string(m.By), "blocked", m.Blocked, "deaths", m.Deaths)
+		log.Info("member", "member", m.Name, "status", m.Status.String(), "blocked", m.Blocked, "deaths", m.Deaths)
 	}
 }
 

@@ -52,7 +52,7 @@ func TestLoss(t *testing.T) {
 // runs again after that knows that others serve.
 func TestStoppedSpeaker(t *testing.T) {
 	addresses(t, func(t *testing.T, address string) {
-		s := cluster(t, 2, address, 20) // for a second: what does not run for less, as on a busy machine, is no matter here
+		s := cluster(t, 3, address, 20) // for a second: what does not run for less, as on a busy machine, is no matter here
 		ready(t, s)
 		s[0].await(t, "the lease is valid", func(l line) bool { return l.View.Settled })
 		stopped := s[0].signal(t, syscall.SIGSTOP)
@@ -69,29 +69,38 @@ func TestStoppedSpeaker(t *testing.T) {
 	})
 }
 
-// A speaker whose beats end does, too: its container is started again.
+// A speaker whose beats end has them begin again, and is called dead by nobody.
 func TestBeatsEnd(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		s := cluster(t, 2, "192.0.2.%d", 200)
+		ready(t, s)
+		before := s[0].await(t, "it may act", func(l line) bool { return l.View.Settled })
+		if err := syscall.Kill(before.Beats, syscall.SIGKILL); err != nil {
+			t.Fatalf("kill process %d of the beats: %v", before.Beats, err)
+		}
+		after := s[0].await(t, "it beats again, hears the other and may act", func(l line) bool {
+			return l.Beats != 0 && l.Beats != before.Beats && l.View.Settled && sees(s[1], Alive)(l)
+		})
+		if after.View.Epoch <= before.View.Epoch {
+			t.Errorf("what was planned in epoch %d still holds in epoch %d", before.View.Epoch, after.View.Epoch)
+		}
+		if after.Restarts != 1 {
+			t.Errorf("%d restarts are counted, want 1", after.Restarts)
+		}
+		s[1].await(t, "it never was away", sees(s[0], Alive))
+	})
+}
+
+// A process of the beats that hangs is ended and started again.
+func TestBeatsHang(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		s := cluster(t, 2, "192.0.2.%d")
 		ready(t, s)
-		if err := syscall.Kill(s[0].last.Beats, syscall.SIGKILL); err != nil {
-			t.Fatalf("kill process %d of the beats: %v", s[0].last.Beats, err)
+		before := s[0].await(t, "it may act", func(l line) bool { return l.View.Settled })
+		if err := syscall.Kill(before.Beats, syscall.SIGSTOP); err != nil {
+			t.Fatalf("stop process %d of the beats: %v", before.Beats, err)
 		}
-		nstest.Until(t, within, "the speaker has ended", func() bool {
-			for {
-				select {
-				case _, open := <-s[0].lines:
-					if !open {
-						return true
-					}
-				default:
-					return false
-				}
-			}
-		})
-		if err := s[0].cmd.Wait(); err == nil {
-			t.Error("it ended without an error")
-		}
+		s[0].await(t, "it beats again", func(l line) bool { return l.Beats != 0 && l.Beats != before.Beats && l.View.Settled })
 	})
 }
 
@@ -100,7 +109,7 @@ func TestBeatsEnd(t *testing.T) {
 // Trap: a loser that steps down late (PureLB).
 func TestStoppedProcess(t *testing.T) {
 	addresses(t, func(t *testing.T, address string) {
-		s := cluster(t, 2, address)
+		s := cluster(t, 3, address)
 		ready(t, s)
 		epoch := s[0].await(t, "the lease is valid", func(l line) bool { return l.View.Settled }).View.Epoch
 		stopped := s[0].signalAll(t, syscall.SIGSTOP)

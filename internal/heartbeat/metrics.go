@@ -46,7 +46,16 @@ type counters struct {
 	rejected                                       atomic.Uint64
 	suspected, cleared, confirmed, refuted, lapsed atomic.Uint64
 	filtered                                       atomic.Bool
+	overruns, restarts                             atomic.Uint64
 	latest                                         atomic.Int64
+}
+
+// counts are what the process before this one has counted.
+func (m *counters) counts() counts {
+	return counts{
+		suspected: m.suspected.Load(), cleared: m.cleared.Load(), confirmed: m.confirmed.Load(),
+		refuted: m.refuted.Load(), lapsed: m.lapsed.Load(),
+	}
 }
 
 // take copies the counts out of the detector.
@@ -75,13 +84,19 @@ var (
 	filteredDesc = prometheus.NewDesc("holdfast_heartbeat_filtered",
 		"1 if the kernel drops what cannot be a peer's packet.", nil, nil)
 	realtimeDesc = prometheus.NewDesc("holdfast_heartbeat_realtime",
-		"1 if the heartbeat's thread has real-time priority.", nil, nil)
+		"1 if the heartbeats' process has real-time priority.", nil, nil)
+	overrunsDesc = prometheus.NewDesc("holdfast_heartbeat_overruns_total",
+		"Times that the heartbeats' process took more CPU time than real-time priority is given for, and lost it for a while.", nil, nil)
+	restartsDesc = prometheus.NewDesc("holdfast_heartbeat_restarts_total",
+		"Times that the heartbeats' process ended, or was ended since it sent none, and was started again.", nil, nil)
 )
 
 // Describe names the metrics of every Heartbeat, for a collector that is
 // registered before there is one.
 func Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{suspicionsDesc, refutedDesc, lapsesDesc, rejectedDesc, realtimeDesc, filteredDesc, latestDesc, gapsDesc} {
+	for _, d := range []*prometheus.Desc{
+		suspicionsDesc, refutedDesc, lapsesDesc, rejectedDesc, realtimeDesc, overrunsDesc, restartsDesc, filteredDesc, latestDesc, gapsDesc,
+	} {
 		ch <- d
 	}
 }
@@ -100,7 +115,9 @@ func (h *Heartbeat) Collect(ch chan<- prometheus.Metric) {
 	counter(refutedDesc, m.refuted.Load())
 	counter(lapsesDesc, m.lapsed.Load())
 	counter(rejectedDesc, m.rejected.Load())
-	for desc, is := range map[*prometheus.Desc]bool{realtimeDesc: h.View().Realtime, filteredDesc: m.filtered.Load()} {
+	counter(overrunsDesc, m.overruns.Load())
+	counter(restartsDesc, m.restarts.Load())
+	for desc, is := range map[*prometheus.Desc]bool{realtimeDesc: h.shared.realtime.Load(), filteredDesc: m.filtered.Load()} {
 		value := 0.
 		if is {
 			value = 1

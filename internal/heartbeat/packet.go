@@ -18,20 +18,28 @@ type packet struct {
 	// watch: the receiver is one of the sender's watchers, and will hear of it within hold.
 	watch bool
 	// ping: answer at once.
-	ping   bool
+	ping bool
+	// beat: one of those that come each interval, so that what is missing of them was lost.
+	beat bool
+	// beats counts those of the sender, this one included.
+	beats uint16
+	// poor: the sender hears others well, and the receiver badly.
+	poor   bool
 	claims []claim
 }
 
-// The layout: version, flags, hold in ms, five words, number of claims, claims.
+// The layout: version, flags, hold in ms, six words, number of beats, number of claims, claims.
 const (
 	version      = 1
-	headLen      = 1 + 1 + 2 + 6*8 + 1
+	headLen      = 1 + 1 + 2 + 6*8 + 2 + 1
 	claimLen     = 8 + 1 + 1 + 4
 	maxClaims    = 64
 	maxBodyLen   = headLen + maxClaims*claimLen
 	flagWatch    = 1 << 0
 	flagPing     = 1 << 1
-	flagsKnown   = flagWatch | flagPing
+	flagBeat     = 1 << 2
+	flagPoor     = 1 << 3
+	flagsKnown   = flagWatch | flagPing | flagBeat | flagPoor
 	shortestHold = 20 * time.Millisecond
 	longestHold  = 10 * time.Second
 )
@@ -47,11 +55,18 @@ func (p *packet) append(b []byte) []byte {
 	if p.ping {
 		flags |= flagPing
 	}
+	if p.beat {
+		flags |= flagBeat
+	}
+	if p.poor {
+		flags |= flagPoor
+	}
 	b = append(b, version, flags)
 	b = binary.BigEndian.AppendUint16(b, uint16(p.hold.Milliseconds()))
 	for _, word := range [...]uint64{uint64(p.from), uint64(p.to), p.boot, p.seq, p.challenge, p.answer} {
 		b = binary.BigEndian.AppendUint64(b, word)
 	}
+	b = binary.BigEndian.AppendUint16(b, p.beats)
 	b = append(b, byte(len(p.claims)))
 	for _, c := range p.claims {
 		b = binary.BigEndian.AppendUint64(b, uint64(c.about))
@@ -68,9 +83,10 @@ func parsePacket(b []byte, claims []claim) (packet, error) {
 	}
 	word := func(i int) uint64 { return binary.BigEndian.Uint64(b[4+8*i:]) }
 	p := packet{
-		watch: b[1]&flagWatch != 0, ping: b[1]&flagPing != 0,
+		watch: b[1]&flagWatch != 0, ping: b[1]&flagPing != 0, beat: b[1]&flagBeat != 0, poor: b[1]&flagPoor != 0,
 		hold: time.Duration(binary.BigEndian.Uint16(b[2:])) * time.Millisecond,
 		from: id(word(0)), to: id(word(1)), boot: word(2), seq: word(3), challenge: word(4), answer: word(5),
+		beats:  binary.BigEndian.Uint16(b[headLen-3:]),
 		claims: claims[:0],
 	}
 	if b[headLen-1] > maxClaims || p.hold < shortestHold || p.hold > longestHold {
@@ -80,7 +96,7 @@ func parsePacket(b []byte, claims []claim) (packet, error) {
 		c := claim{
 			about: id(binary.BigEndian.Uint64(b)), status: Status(b[8]), deaths: b[9], number: binary.BigEndian.Uint32(b[10:]),
 		}
-		if !c.isVerdict() && c.status != ask && c.status != heard && c.status != silent {
+		if !c.isVerdict() && (c.status < ask || c.status > unwatched) {
 			return packet{}, errPacket
 		}
 		p.claims = append(p.claims, c)

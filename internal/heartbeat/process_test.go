@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -41,6 +42,8 @@ type line struct {
 	Latest time.Duration
 	// Beats is the process of its beats.
 	Beats int
+	// Overruns and Restarts are the metrics.
+	Overruns, Restarts uint64
 }
 
 // TestProcess is the other processes of tests, not a test.
@@ -71,6 +74,9 @@ func TestServe(t *testing.T) {
 	if os.Getenv(speakerEnv) == "" {
 		t.Skip("started by speakers only")
 	}
+	if at := os.Getenv(faultEnv); at != "" {
+		go awaitFaults(at)
+	}
 	if Serve() != nil {
 		os.Exit(1) // at once, as the real one
 	}
@@ -93,13 +99,16 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 	changed := func() {
 		l := line{At: boottime(), View: h.View(), Valid: h.Valid(), Latest: time.Duration(h.shared.latest.Load())}
 		l.Beats, _ = h.Process() // 0 before it runs
+		l.Overruns, l.Restarts = h.shared.overruns.Load(), h.shared.restarts.Load()
 		lines <- l
 	}
 	h, err := New(Config{
-		Log: slog.New(slog.DiscardHandler), NodeName: name, Address: own, Port: testPort, Keys: [][]byte{testKey},
+		Log:      slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		NodeName: name, Address: own, Port: testPort, Keys: [][]byte{testKey},
 		Timers:  Timers{Multiplier: multiplier},
 		Command: []string{os.Args[0], "-test.run=^TestServe$"},
-		Changed: func() { changed(); h.Confirm(h.View()) }, Doubt: func(string, netip.Addr) {},
+		Changed: func() { changed(); h.Confirm(h.View()) },
+		Ask:     func(string) Answer { return Answer{Node: Silent, Foreign: Answered} },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -136,13 +145,23 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 type speaker struct {
 	name  string
 	ns    *nstest.NS
+	lan   *nstest.NS
 	cmd   *exec.Cmd
 	lines chan line
 	last  line
+	// env is added to its environment, and what it logs goes to log, if that is not nil.
+	env []string
+	log io.Writer
 }
 
 // cluster starts n speakers on one LAN; multipliers are those of the first ones.
 func cluster(t testing.TB, n int, address string, multipliers ...int) []*speaker {
+	t.Helper()
+	return clusterWith(t, speaker{}, n, address, multipliers...)
+}
+
+// clusterWith starts the first one with an environment and a log.
+func clusterWith(t testing.TB, first speaker, n int, address string, multipliers ...int) []*speaker {
 	t.Helper()
 	lan := nstest.New(t)
 	lan.Bridge("br0")
@@ -152,7 +171,10 @@ func cluster(t testing.TB, n int, address string, multipliers ...int) []*speaker
 	}
 	var speakers []*speaker
 	for i := range n {
-		s := &speaker{name: fmt.Sprintf("node%d", i), ns: nstest.New(t)}
+		s := &speaker{name: fmt.Sprintf("node%d", i), ns: nstest.New(t), lan: lan}
+		if i == 0 {
+			s.env, s.log = first.env, first.log
+		}
 		port := fmt.Sprintf("p%d", i)
 		nstest.Veth(t, lan, port, s.ns, "eth0")
 		lan.Enslave(port, "br0")
@@ -179,7 +201,11 @@ func (s *speaker) start(t testing.TB, multiplier int, peers []string) {
 	}
 	s.cmd = s.ns.Command(exe, "-test.run=^TestProcess$", "-test.v")
 	s.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %s", speakerEnv, s.name, multiplier, strings.Join(peers, " ")))
+	s.cmd.Env = append(s.cmd.Env, s.env...)
 	s.cmd.Stderr = os.Stderr
+	if s.log != nil {
+		s.cmd.Stderr = s.log
+	}
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with the process of its beats
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {
@@ -240,7 +266,7 @@ func sees(of *speaker, status Status) func(line) bool {
 	return func(l line) bool {
 		for _, m := range l.View.Members {
 			if m.Name == of.name {
-				return m.Status == status && (status != Alive || m.By == ByHeartbeat)
+				return m.Status == status && (status != Alive || m.Heard)
 			}
 		}
 		return false

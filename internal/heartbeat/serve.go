@@ -7,15 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"os/signal"
 	"runtime"
-	"strconv"
 	"sync"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // Files that the process of the beats is started with, after the standard ones.
@@ -53,19 +49,26 @@ func Serve() error {
 		return errors.New("the first order has no settings")
 	}
 	runtime.GOMAXPROCS(mostThreads)
+	sparing()
+	var b *budget
 	if !c.Ordinary {
-		_ = allRealtime() // the thread that beats says how it fares
+		b = newBudget(s, c.Calm)
+		b.watch(func(o overrun) { out.tell(notice{Overrun: &o}) })
+		if c.Calm == 0 {
+			b.begin() // the thread that beats says how it fares
+		}
 	}
 	var h *Heartbeat
 	h, err = newHeartbeat(Config{
 		Log: slog.New(slog.DiscardHandler), NodeName: c.NodeName, Address: c.Address, Port: c.Port, Keys: first.Keys,
 		Timers: c.Timers, Ordinary: c.Ordinary,
 		Changed: func() { v := h.View(); out.tell(notice{View: &v}) },
-		Doubt:   func(name string, a netip.Addr) { out.tell(notice{Doubt: &Peer{Name: name, Address: a}}) },
 	}, s)
 	if err != nil {
 		return err
 	}
+	h.forward = func(name string) { out.tell(notice{Ask: name}) }
+	h.budget = b
 	h.Set(*first.Peers)
 	ctx, leave := context.WithCancel(context.Background()) // not cancelled by a return: that would say goodbye
 	gone, ran := make(chan error, 1), make(chan error, 1)
@@ -92,8 +95,8 @@ func (h *Heartbeat) follow(in *json.Decoder, leave func()) error {
 		switch {
 		case o.Leave:
 			leave()
-		case o.Heard != "":
-			h.Heard(o.Heard)
+		case o.Answer != nil:
+			h.answered(*o.Answer)
 		case o.Keys != nil:
 			if err := h.SetKeys(o.Keys); err != nil {
 				return err // they were checked before they were sent
@@ -114,35 +117,4 @@ func (t *teller) tell(n notice) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_ = t.out.Encode(n) // fails only when nobody reads, which follow notices
-}
-
-// allRealtime gives every thread of the process real-time priority, which those that they start inherit. One
-// alone would wait for the others: a collection of garbage stops it until each of them has been
-// at a safe point, for which the kernel has to run it, and after a system call it needs one of
-// GOMAXPROCS, which ordinary threads keep while they wait for a core.
-func allRealtime() error {
-	for {
-		threads, err := os.ReadDir("/proc/self/task")
-		if err != nil {
-			return err
-		}
-		changed := false
-		for _, t := range threads {
-			id, err := strconv.Atoi(t.Name())
-			if err != nil {
-				return err
-			}
-			is, err := unix.SchedGetAttr(id, 0)
-			if errors.Is(err, unix.ESRCH) || err == nil && is.Policy == unix.SCHED_FIFO {
-				continue
-			}
-			if err := unix.SchedSetAttr(id, &unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: fifoPriority}, 0); err != nil {
-				return err
-			}
-			changed = true
-		}
-		if !changed {
-			return nil
-		}
-	}
 }

@@ -17,6 +17,8 @@ type shared struct {
 	// attended is the boottime at which the speaker's process last showed that it runs; 0 if
 	// that is not asked for.
 	attended atomic.Int64
+	// realtime: the process of the beats has real-time priority.
+	realtime atomic.Bool
 }
 
 // newShared returns memory that another process can map, and the file that it is.

@@ -25,8 +25,10 @@ const (
 type socket struct {
 	fd, wake int
 	is6      bool
-	oob      [512]byte
-	junk     [64]byte
+	// What the kernel writes to: x/sys allocates its own for each packet.
+	from unix.RawSockaddrAny
+	oob  [512]byte
+	junk [64]byte
 }
 
 // openSocket binds to this node's own address, so that others see packets come from it.
@@ -62,6 +64,8 @@ func openSocket(local netip.AddrPort) (s *socket, err error) {
 			return nil, fmt.Errorf("set socket option %d of level %d: %w", o.name, o.level, err)
 		}
 	}
+	// Nothing is taken before peers and keys are known: see thread.filter.
+	_ = s.accept(nil, nil)
 	// With NET_ADMIN it may be larger than the system's limit.
 	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
 	if err := unix.Bind(s.fd, sockaddr(local)); err != nil {
@@ -102,14 +106,27 @@ func (s *socket) wait(d time.Duration, deaf bool) {
 // was no datagram for us: too long to be ours, or the error of an earlier packet, which
 // the error queue explains.
 func (s *socket) read(b []byte) (n int, from netip.Addr, ok bool) {
-	n, sa, err := unix.Recvfrom(s.fd, b, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+	size := uint32(unix.SizeofSockaddrAny)
+	r, _, err := unix.Syscall6(unix.SYS_RECVFROM, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
+		unix.MSG_DONTWAIT|unix.MSG_TRUNC, uintptr(unsafe.Pointer(&s.from)), uintptr(unsafe.Pointer(&size)))
 	switch {
-	case errors.Is(err, unix.EAGAIN):
+	case err == unix.EAGAIN:
 		return 0, netip.Addr{}, false
-	case err != nil || n > len(b):
+	case err != 0 || int(r) > len(b):
 		return 0, netip.Addr{}, true
 	}
-	return n, addrOf(sa), true
+	return int(r), s.sender(), true
+}
+
+// sender is the address that the kernel wrote to from.
+func (s *socket) sender() netip.Addr {
+	switch s.from.Addr.Family {
+	case unix.AF_INET:
+		return netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(&s.from)).Addr)
+	case unix.AF_INET6:
+		return netip.AddrFrom16((*unix.RawSockaddrInet6)(unsafe.Pointer(&s.from)).Addr)
+	}
+	return netip.Addr{}
 }
 
 // send does not wait and does not say whether anybody got it.
@@ -132,12 +149,17 @@ const (
 // node's address and how the packet begins, valid until the next call. Anybody can send
 // such an error: only who saw the packet knows how it begins.
 func (s *socket) refusal() (from netip.Addr, packet []byte, ok bool) {
-	n, oobn, _, sa, err := unix.RecvmsgBuffers(s.fd, [][]byte{s.junk[:]}, s.oob[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
-	if err != nil {
-		return netip.Addr{}, nil, !errors.Is(err, unix.EAGAIN)
+	data := unix.Iovec{Base: &s.junk[0]}
+	data.SetLen(len(s.junk))
+	head := unix.Msghdr{Name: (*byte)(unsafe.Pointer(&s.from)), Namelen: unix.SizeofSockaddrAny, Iov: &data, Control: &s.oob[0]}
+	head.SetIovlen(1)
+	head.SetControllen(len(s.oob))
+	n, _, errno := unix.Syscall(unix.SYS_RECVMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&head)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+	if errno != 0 {
+		return netip.Addr{}, nil, errno != unix.EAGAIN
 	}
-	to := addrOf(sa)
-	messages, err := unix.ParseSocketControlMessage(s.oob[:oobn])
+	to := s.sender()
+	messages, err := unix.ParseSocketControlMessage(s.oob[:head.Controllen])
 	if err != nil {
 		return netip.Addr{}, nil, true
 	}
@@ -175,14 +197,4 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
 	}
 	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
-}
-
-func addrOf(sa unix.Sockaddr) netip.Addr {
-	switch sa := sa.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrFrom4(sa.Addr)
-	case *unix.SockaddrInet6:
-		return netip.AddrFrom16(sa.Addr)
-	}
-	return netip.Addr{}
 }

@@ -3,19 +3,22 @@ package heartbeat
 import "time"
 
 const (
+	// accusers are so many nodes that must miss a node, where there are as many.
+	accusers = 2
 	// confirmTime is how long the other watchers have for a veto once one agreed, askEvery
 	// is the time between questions, and leastConfirm lets a refusal by the kernel arrive.
 	confirmTime  = 25 * time.Millisecond
 	askEvery     = 25 * time.Millisecond
 	leastConfirm = 5 * time.Millisecond
+	// soonTime is how long a suspicion is pursued that often, before only each slowAskEvery.
+	soonTime     = time.Second
+	slowAskEvery = 250 * time.Millisecond
 	// mostGrace is for how long on end a watcher that runs too seldom puts its verdicts off.
 	mostGrace = time.Second
 	// fellows is how many other watchers are asked.
 	fellows = 4
 	// slackTime is how long a peer is given more time than it asked for.
 	slackTime = time.Minute
-	// blockedSlack is added to the hold of a peer whose beats are blocked.
-	blockedSlack = time.Second
 	// refusalTime is how long one refusal shows that the node is up: kernels send one a
 	// second (Linux, icmp_ratelimit).
 	refusalTime = 2500 * time.Millisecond
@@ -23,17 +26,19 @@ const (
 	mutePingEvery = 250 * time.Millisecond
 )
 
-// suspicion is one watcher's doubt about one node.
+// suspicion is one watcher's doubt about one node. It is private until another node shares it.
 type suspicion struct {
 	at, askedAt time.Duration
-	// asked holds the other watchers, and whether they agree.
-	asked map[id]bool
+	// lookedAt is when it was considered last.
+	lookedAt time.Duration
+	// asked holds the other nodes that were asked and what they answered; 0 is nothing yet.
+	asked map[id]Status
 }
 
-func (s *suspicion) agreed() int {
-	n := 0
-	for _, agrees := range s.asked {
-		if agrees {
+// count returns how many gave an answer.
+func (s *suspicion) count(answer Status) (n int) {
+	for _, a := range s.asked {
+		if a == answer {
 			n++
 		}
 	}
@@ -41,20 +46,46 @@ func (s *suspicion) agreed() int {
 }
 
 // patience is how long a peer may be silent.
-func (p *peer) patience() time.Duration { return p.hold + p.slack }
+func (p *peer) patience() time.Duration {
+	if p.onWire() {
+		return wirePatience
+	}
+	return p.hold + p.slack
+}
 
 // watchAt returns when watch has something to do for p; 0 is never.
 func (d *detector) watchAt(p *peer) time.Duration {
 	switch s := p.suspicion; {
 	case p.claim.status == Mute && p.watched:
 		return p.pingedAt + mutePingEvery
+	case p.accused:
+		return p.wire.askedAt + wireSlowly
 	case !p.watched || p.claim.status > Held:
 		return 0
 	case s == nil:
-		return p.aged + p.patience()
+		return min(p.aged+p.patience(), d.wireAt(p))
 	default:
-		return min(s.askedAt+askEvery, d.decideAt(p))
+		return min(s.next(p.wire.askedAt), d.wireAt(p))
 	}
+}
+
+// next is when a suspicion is to be considered again, if no answer comes before.
+func (s *suspicion) next(wireAsked time.Duration) time.Duration {
+	next := s.askedAt + s.pause()
+	for _, at := range [...]time.Duration{s.at + leastConfirm, s.at + confirmTime, wireAsked + wireTime} {
+		if at > s.lookedAt {
+			next = min(next, at)
+		}
+	}
+	return next
+}
+
+// pause is the time between questions to the others.
+func (s *suspicion) pause() time.Duration {
+	if s.askedAt-s.at > soonTime {
+		return slowAskEvery
+	}
+	return askEvery
 }
 
 // watch does what is due for one peer that beats at us.
@@ -66,26 +97,45 @@ func (d *detector) watch(now time.Duration, p *peer) {
 		d.watchMute(now, p)
 		return
 	}
+	if p.accused && now >= p.wire.askedAt+wireSlowly {
+		d.askWire(now, p)
+	}
 	if !p.watched || p.claim.status > Held || now < d.graceUntil {
 		return
 	}
 	if p.refusedAt > p.lastHeard && now-p.lastHeard > d.interval+d.interval/2 {
-		d.declare(now, p, Mute)
+		d.declare(now, p, Mute, false)
 		return
 	}
-	if p.suspicion == nil {
-		if now < p.aged+p.patience() {
-			return
+	if now >= p.aged+p.patience() {
+		if p.suspicion == nil {
+			d.counts.suspected++
+			d.version++
+			p.suspicion = &suspicion{at: now, asked: map[id]Status{}}
 		}
-		d.counts.suspected++
-		p.suspicion = &suspicion{at: now, askedAt: now - askEvery, asked: map[id]bool{}}
-		d.doubts = append(d.doubts, p.name)
+		d.pursue(now, p)
 	}
-	if now >= p.suspicion.askedAt+askEvery {
+	// After the verdict, which may rest on the last answer: on a slow machine the next one never comes in time.
+	if p.watched && now >= d.wireAt(p) {
+		d.askWire(now, p)
+	}
+}
+
+// pursue asks about a suspect, and decides as soon as enough is known.
+func (d *detector) pursue(now time.Duration, p *peer) {
+	s := p.suspicion
+	s.lookedAt = now
+	if s.askedAt == 0 || now >= s.askedAt+s.pause() {
 		d.askAbout(now, p)
 	}
-	if now >= d.decideAt(p) {
-		d.declare(now, p, Dead)
+	switch {
+	case p.wire.pending(now) || now < s.at+leastConfirm:
+	case d.alone(now):
+		if d.takesAlone(now, p) {
+			d.declare(now, p, Dead, true)
+		}
+	case d.shared(now, s) && d.hearsWell(now):
+		d.declare(now, p, Dead, false)
 	}
 }
 
@@ -100,7 +150,7 @@ func (d *detector) askAbout(now time.Duration, p *peer) {
 			return true
 		}
 		if _, known := s.asked[f.id]; !known {
-			s.asked[f.id] = false
+			s.asked[f.id] = Unknown
 		}
 		d.send(f, packet{claims: []claim{{about: p.id, status: ask}}})
 		n++
@@ -113,59 +163,44 @@ func (d *detector) askAbout(now time.Duration, p *peer) {
 	}
 }
 
-// deaf: of several nodes that beat at us none was heard when it should have
-// been, so that the fault may be ours.
-func (d *detector) deaf(now time.Duration) bool {
-	n := 0
-	for _, p := range d.watching {
-		if !p.watched && !p.private {
-			continue
-		}
-		if now-p.lastHeard < p.hold/2 {
-			return false
-		}
-		n++
-	}
-	return n > 1
-}
-
-// decideAt is when the suspect is dead, from what is known now.
-func (d *detector) decideAt(p *peer) time.Duration {
-	s := p.suspicion
-	switch agreed := s.agreed(); {
-	case len(s.asked) == 0:
-		return s.at + d.interval
-	case agreed == len(s.asked):
-		return s.at + leastConfirm
+// shared reports whether another node that hears well misses the suspect too. Where only such have
+// answered that do not watch it, its watchers may have died with it: their answers show at least that this
+// node is heard and hears.
+func (d *detector) shared(now time.Duration, s *suspicion) bool {
+	switch agreed := s.count(silent); {
+	case agreed > 0 && agreed == len(s.asked):
+		return true
 	case agreed > 0:
-		return s.at + confirmTime
-	default:
-		return s.at + 2*d.interval
+		return now >= s.at+confirmTime
 	}
+	return s.count(unwatched) > 0 && now >= s.at+2*d.interval
 }
 
 // answerAbout tells a watcher what we know of a peer that it does not hear.
 func (d *detector) answerAbout(now time.Duration, to, about *peer) {
-	age := now - about.lastHeard
+	age := now - max(about.lastHeard, about.wire.heldAt)
+	fresh := about.lastHeard != 0 && age <= about.hold*3/4 || about.onWire() && age <= wirePatience
 	c := claim{about: about.id, status: heard, number: uint32(age.Milliseconds())}
-	if about.lastHeard == 0 || age > about.hold*3/4 {
-		if !about.watched || now < d.graceUntil {
+	if !fresh {
+		if !d.hearsWell(now) {
 			return
 		}
-		c.status = silent
+		if c = (claim{about: about.id, status: unwatched}); about.watched {
+			c.status = silent
+		}
 	}
 	d.send(to, packet{claims: []claim{c}})
 }
 
-// answered takes what another watcher knows of a suspect.
+// answered takes what another node knows of a suspect.
 func (d *detector) answered(now time.Duration, from, about *peer, c claim) {
 	s := about.suspicion
 	if s == nil {
 		return
 	}
-	if c.status == silent {
+	if c.status != heard {
 		if _, was := s.asked[from.id]; was {
-			s.asked[from.id] = true
+			s.asked[from.id] = c.status
 		}
 		return
 	}
@@ -181,21 +216,21 @@ func (d *detector) clear(now time.Duration, p *peer) {
 		return
 	}
 	p.suspicion = nil
+	d.version++
 	d.counts.cleared++
 	p.slack = min(max(p.slack, d.interval), p.hold)
 	p.slackUntil = max(p.slackUntil, now+slackTime)
 }
 
-// declare ends a suspicion by a verdict of our own.
-func (d *detector) declare(now time.Duration, p *peer, status Status) {
+// declare ends a suspicion by a verdict: for this node alone, or for everybody.
+func (d *detector) declare(now time.Duration, p *peer, status Status, private bool) {
 	c := claim{about: p.id, status: status, deaths: p.claim.deaths, number: p.claim.number}
-	private := d.deaf(now)
 	if status == Dead {
 		d.counts.confirmed++
 		c.deaths = uint8(min(int(c.deaths)+1, 255))
 	}
 	p.suspicion = nil
-	p.watched = status == Mute
+	p.watched, p.accused = status == Mute, status == Dead
 	p.claim, p.claimedAt, p.private = c, now, private
 	d.version++
 	if !private {
@@ -209,7 +244,7 @@ func (d *detector) watchMute(now time.Duration, p *peer) {
 		return
 	}
 	if now-p.refusedAt > refusalTime || now-p.claimedAt > d.muteTime {
-		d.declare(now, p, Dead)
+		d.declare(now, p, Dead, false)
 		return
 	}
 	if now >= p.pingedAt+mutePingEvery {

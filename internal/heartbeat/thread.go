@@ -11,8 +11,6 @@ import (
 )
 
 const (
-	// fifoPriority is the lowest of SCHED_FIFO: before all ordinary threads, after all real-time ones.
-	fifoPriority = 1
 	// goodbyes are said so often, since each may be lost.
 	goodbyes        = 3
 	goodbyeInterval = 5 * time.Millisecond
@@ -44,17 +42,20 @@ type thread struct {
 func newThread(h *Heartbeat, s *socket) *thread { return &thread{h: h, socket: s} }
 
 func (t *thread) run() {
-	// Never unlocked: the thread ends with its priority.
-	runtime.LockOSThread()
-	t.realtime = !t.h.config.Ordinary && beRealtime() == nil
+	runtime.LockOSThread() // never unlocked: it ends with the thread
 	now := boottime()
+	t.realtime = t.h.shared.realtime.Load()
 	t.detector = newDetector(t.h.config.settings(t.realtime, random), t.h.config.NodeName, now)
+	// After those of the process before this one: what was confirmed then is to be planned anew.
+	t.detector.epoch = t.h.shared.lease.epoch.Load() + 1
+	t.detector.counts = t.h.shared.counts()
 	for !t.h.stopped.Load() {
 		if t.unattended() {
 			t.socket.wait(t.h.config.Interval, true) // the detector will find that it did not run
 			continue
 		}
 		t.step()
+		t.account()
 		t.socket.wait(t.detector.due()-boottime(), t.read >= t.budget)
 	}
 	for range goodbyes {
@@ -69,13 +70,6 @@ func (t *thread) run() {
 func (t *thread) unattended() bool {
 	at := time.Duration(t.h.shared.attended.Load())
 	return at != 0 && boottime()-at > t.h.config.MuteTime
-}
-
-// beRealtime gives the calling thread SCHED_FIFO; what it may start does not inherit that.
-func beRealtime() error {
-	return unix.SchedSetAttr(0, &unix.SchedAttr{
-		Policy: unix.SCHED_FIFO, Priority: fifoPriority, Flags: unix.SCHED_FLAG_RESET_ON_FORK,
-	}, 0)
 }
 
 // step takes what came, does what is due, and publishes what is known.
@@ -103,7 +97,7 @@ func (t *thread) step() {
 	}
 }
 
-// load takes over new peers and keys, and answers by gossip.
+// load takes over new peers and keys, and answers of the wire.
 func (t *thread) load() {
 	seals, peers := t.h.seals.Load(), t.h.peers.Load()
 	changed := seals != t.seals || peers != t.peers
@@ -117,16 +111,16 @@ func (t *thread) load() {
 	}
 	for {
 		select {
-		case name := <-t.h.heard:
-			t.detector.answeredGossip(boottime(), name)
+		case a := <-t.h.answers:
+			t.detector.answeredOnWire(boottime(), a.Name, a.Answer)
 		default:
 			return
 		}
 	}
 }
 
-// filter has the kernel drop what no peer sends. Where that fails it works all
-// the same, at more cost under a flood.
+// filter has the kernel drop what no peer sends, as it drops everything before. Where that
+// fails it works all the same, at more cost under a flood.
 func (t *thread) filter() {
 	words := make([]uint64, 0, len(*t.seals))
 	for _, s := range *t.seals {
@@ -220,25 +214,20 @@ func (t *thread) send() {
 			t.socket.send((*t.seals)[0].close(t.out[:0], &o.packet), to)
 		}
 	}
-	for _, name := range t.detector.doubts {
-		for _, p := range *t.peers {
-			if p.Name != name {
-				continue
-			}
-			select {
-			case t.h.doubts <- p:
-			default: // many fell silent at once; no need to ask about each
-			}
+	for _, name := range t.detector.asks {
+		select {
+		case t.h.asks <- name:
+		default: // many fell silent at once; no need to ask about each
 		}
 	}
-	t.detector.doubts = t.detector.doubts[:0]
+	t.detector.asks = t.detector.asks[:0]
 }
 
 // publish stores a new View where something changed.
 func (t *thread) publish(now time.Duration) {
 	v := &View{
 		Members: t.detector.members(now, t.h.config.NodeName), Epoch: t.detector.epoch,
-		Settled: t.detector.settled(now), Realtime: t.realtime, Deaf: t.detector.deafened(now),
+		Settled: t.detector.settled(now), Realtime: t.realtime, Alone: t.detector.alone(now),
 	}
 	if v.equal(t.h.view.Load()) {
 		return

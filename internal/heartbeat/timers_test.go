@@ -53,7 +53,7 @@ func TestNoDeadTimers(t *testing.T) {
 		"Interval":    {Timers{Interval: 200 * ms}, died, 350 * ms, 900 * ms},
 		"Multiplier":  {Timers{Multiplier: 10}, died, 350 * ms, 700 * ms},
 		"HoldDown":    {Timers{HoldDown: 3 * time.Second}, heldAfter(1), 2 * time.Second, 4 * time.Second},
-		"MaxHoldDown": {Timers{MaxHoldDown: 13 * time.Second}, heldAfter(2), 12 * time.Second, 14 * time.Second},
+		"MaxHoldDown": {Timers{MaxHoldDown: 13 * time.Second}, heldAfter(3), 12 * time.Second, 14 * time.Second},
 		"ForgiveTime": {Timers{ForgiveTime: time.Minute}, forgiven, 40 * time.Second, 61 * time.Second},
 		"MuteTime":    {Timers{MuteTime: 3 * time.Second}, muted, 2 * time.Second, 5 * time.Second},
 	}

@@ -24,6 +24,10 @@ type world struct {
 	late time.Duration
 	// cut says which packets do not arrive; nil cuts none.
 	cut func(from, to *node) bool
+	// blocked says which beats do not arrive, though questions on the wire do.
+	blocked func(from, to *node) bool
+	// noWire: no link is shared on which a node could be asked.
+	noWire bool
 	// tap sees every packet sent.
 	tap func(from, to *node, p packet)
 	// gossips: gossip reaches every node that is up.
@@ -165,7 +169,10 @@ func (n *node) run() {
 		n.d.receive(n.now(), p)
 	}
 	n.d.tick(n.now())
-	n.d.doubts = nil
+	for _, name := range n.d.asks {
+		w.ask(n, name)
+	}
+	n.d.asks = n.d.asks[:0]
 	for _, o := range n.d.take() {
 		n.sent++
 		w.carry(n, o)
@@ -177,12 +184,56 @@ func (n *node) run() {
 	n.plan(max(n.d.due()-n.skew, w.now) + time.Duration(w.random.Int64N(int64(ms))))
 }
 
+// ask puts three questions to a node and to a foreign machine, over the links that beats use.
+func (w *world) ask(from *node, name string) {
+	if w.noWire {
+		return
+	}
+	about := w.byID[idOf(name)]
+	node, foreign := 0, 0
+	for range 3 {
+		if about.announces() && w.passes(from, about) && w.passes(about, from) {
+			node++
+		}
+		if w.passes(from, outside) && w.passes(outside, from) {
+			foreign++
+		}
+	}
+	reply := func(n int) Reply {
+		if n >= 2 {
+			return Answered
+		}
+		return Silent
+	}
+	d := from.d
+	w.at(w.now+32*ms, func() {
+		if from.d == d && from.up {
+			d.answeredOnWire(from.now(), name, Answer{Node: reply(node), Foreign: reply(foreign)})
+			from.plan(w.now)
+		}
+	})
+}
+
+// announces reports whether the node answers for what it has: a new run does so when it has planned.
+func (n *node) announces() bool {
+	since := n.now() - max(n.d.born, n.d.lapsedAt)
+	return n.up && !n.killed && n.world.now >= n.pausedUntil && n.d.own.status == Alive && since > time.Second
+}
+
+// outside stands for the machines that are no nodes.
+var outside = &node{name: "outside", up: true}
+
+// passes reports whether a frame arrives.
+func (w *world) passes(from, to *node) bool {
+	return (w.cut == nil || !w.cut(from, to)) && w.random.Float64() >= w.loss
+}
+
 func (w *world) carry(from *node, o outgoing) {
 	to := w.byID[o.to.id]
 	if w.tap != nil {
 		w.tap(from, to, o.packet)
 	}
-	if !to.up || w.cut != nil && w.cut(from, to) || w.random.Float64() < w.loss {
+	if !to.up || !w.passes(from, to) || w.blocked != nil && w.blocked(from, to) {
 		return
 	}
 	arrives := w.now + 50*time.Microsecond + time.Duration(w.random.Int64N(int64(w.late)))

@@ -272,6 +272,8 @@ func TestChartValues(t *testing.T) {
 		{"metrics.podMonitor.enabled=true,metrics.podMonitor.labels.release=prometheus", []string{"kind: PodMonitor", "release: prometheus"}, nil},
 		{"controller.replicas=1", []string{"replicas: 1"}, []string{"PodDisruptionBudget"}},
 		{"controller.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone", []string{"topologyKey: zone"}, []string{"topologyKey: kubernetes.io/hostname"}},
+		{"speaker.kubeProxyLivez=[::1]:20256", []string{"--kube-proxy-livez=[::1]:20256\n"}, []string{":10256"}},
+		{"speaker.kubeProxyLivez=", []string{"--kube-proxy-livez=\n"}, []string{":10256"}},
 		{"speaker.membersPort=17947,speaker.healthPort=19218,speaker.debugPort=19219",
 			[]string{"--members-port=17947", "--health-listen=127.0.0.1:19218", "port: 19218", "--debug-listen=127.0.0.1:19219"}, []string{"port: 9218"}},
 		{"speaker.filter.enabled=false", []string{"--disable-filter=true", "add: [NET_ADMIN, NET_RAW, SYS_NICE]"}, []string{"--disable-filter=false"}},
@@ -306,6 +308,7 @@ func TestChartRefusesValues(t *testing.T) {
 		"unknown=1", "image.digest=x", "image.pullPolicy=Sometimes", "image.tag=a/b", "loadBalancerClass=",
 		"loadBalancerClass=a b", "defaultLoadBalancer=maybe", "logLevel=trace", "deadEndpoints.maxNodes=101%", "deadEndpoints.maxNodes=-1", "metrics.port=0", "metrics.podMonitor.every=1s",
 		"controller.replicas=0", "controller.limits.cpu=1", "speaker.membersPort=65536", "speaker.replicas=3", "speaker.filter.enabled=maybe", "speaker.filter.mode=open",
+		"speaker.kubeProxyLivez=10256", "speaker.kubeProxyLivez=http://127.0.0.1:10256",
 		"speaker.tolerations[0].effect=Never", "imagePullSecrets[0]=registry",
 	} {
 		t.Run(set, func(t *testing.T) {

@@ -36,7 +36,7 @@ func (k *Cluster) Event(o lb.Object, uid types.UID, good bool, reason lb.Reason,
 
 func reference(o lb.Object, uid types.UID) corev1.ObjectReference {
 	version := v1beta1.GroupVersion.String()
-	if o.Kind == "Service" || o.Kind == "Node" {
+	if o.Kind == "Service" || o.Kind == "Node" || o.Kind == "Secret" {
 		version = "v1"
 	}
 	return corev1.ObjectReference{APIVersion: version, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, UID: uid}

@@ -2,6 +2,7 @@ package layer2
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -56,6 +57,28 @@ func detectDuplicate(l *link.Link, addr netip.Addr) ([]byte, error) {
 		return nil, fmt.Errorf("make neighbor solicitation: %w", err)
 	}
 	return icmpFrame(l, groupMAC(group), netip.IPv6Unspecified(), group, &ndp.NeighborSolicitation{TargetAddress: addr})
+}
+
+// errNoSource: a solicitation by unicast needs an address of the link as its source
+// (RFC 4861 section 7.2.2).
+var errNoSource = errors.New("the link has no IPv6 address")
+
+// unicastSolicitation asks one machine alone (RFC 4861 section 7.3.3), with an address
+// of this link, the link-local one by preference: it does not depend on what subnets there are.
+func unicastSolicitation(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, error) {
+	var source netip.Addr
+	for _, p := range l.Prefixes {
+		a := p.Addr()
+		if a.Is6() && a != addr && (!source.IsValid() || a.IsLinkLocalUnicast() && !source.IsLinkLocalUnicast()) {
+			source = a
+		}
+	}
+	if !source.IsValid() {
+		return nil, errNoSource
+	}
+	return icmpFrame(l, to, source, addr, &ndp.NeighborSolicitation{TargetAddress: addr, Options: []ndp.Option{
+		&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: l.MAC.HardwareAddr()},
+	}})
 }
 
 func icmpFrame(l *link.Link, dst link.MAC, from, to netip.Addr, m ndp.Message) ([]byte, error) {

@@ -29,13 +29,17 @@ func arpProtocol() protocol {
 		answer:    arpReply,
 		announce:  gratuitousARP,
 		probe:     arpProbe,
+		question:  arpQuestion,
+		answers:   arpAnswers(),
+		claims:    arpClaims(),
 	}
 }
 
-// Offsets in an ARP packet of the two protocol addresses.
+// Offsets in an ARP packet of the operation and of the two protocol addresses.
 const (
-	offSenderIP = 14
-	offTargetIP = 24
+	offOperation = 6
+	offSenderIP  = 14
+	offTargetIP  = 24
 )
 
 // parseARP reads an ARP packet (RFC 826). Whatever it is for, its sender says to
@@ -56,17 +60,21 @@ func parseARP(frame []byte, own link.MAC) (message, outcome) {
 	if uint64(binary.BigEndian.Uint32(p))<<16|uint64(binary.BigEndian.Uint16(p[4:])) != ethernetIPv4 {
 		return message{}, badFormat
 	}
-	m := message{mac: link.MAC(p[8:offSenderIP]), sender: netip.AddrFrom4([4]byte(p[offSenderIP:18]))}
+	m := message{
+		mac: link.MAC(p[8:offSenderIP]), sender: netip.AddrFrom4([4]byte(p[offSenderIP:18])),
+		direct: link.MAC(frame[offDestination:offSource]) == own,
+	}
 	if !m.mac.IsUnicast() || m.sender.IsMulticast() {
 		return message{}, badSender
 	}
 	if !m.sender.IsUnspecified() {
 		m.claimed = m.sender
 	}
-	switch arp.Operation(binary.BigEndian.Uint16(p[6:])) {
+	switch arp.Operation(binary.BigEndian.Uint16(p[offOperation:])) {
 	case arp.OperationRequest:
 		m.target = netip.AddrFrom4([4]byte(p[offTargetIP:arpLen]))
 	case arp.OperationReply:
+		m.reply = true
 	default:
 		return message{}, notRequest
 	}
@@ -89,6 +97,21 @@ func arpReply(l *link.Link, mac link.MAC, m message) ([]byte, error) {
 func arpProbe(l *link.Link, addr netip.Addr) ([]byte, error) {
 	nobody := station{l.MAC, netip.IPv4Unspecified()}
 	return arpFrame(l, arp.OperationRequest, nobody, station{ip: addr}, ethernet.Broadcast)
+}
+
+// arpQuestion asks one machine alone (RFC 1122 section 2.3.2.1, Unicast Poll). It asks
+// with an address that this link has in the same subnet, so that it may learn or
+// confirm where that is, as with any request; where there is none it asks as a probe
+// does, which teaches nothing and is answered too (RFC 5227 section 2.1.1).
+func arpQuestion(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, error) {
+	us := station{l.MAC, netip.IPv4Unspecified()}
+	for _, p := range l.Prefixes {
+		if p.Contains(addr) && p.Addr() != addr {
+			us.ip = p.Addr()
+			break
+		}
+	}
+	return arpFrame(l, arp.OperationRequest, us, station{ip: addr}, to.HardwareAddr())
 }
 
 // gratuitousARP is an announcement as a request (RFC 5227 section 2.3) and again

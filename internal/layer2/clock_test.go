@@ -27,7 +27,7 @@ func transcript(t *testing.T, by time.Duration) (out []string) {
 		})
 		began := time.Now()
 		p.now = func() time.Time { return clocktest.Set(reading.Add(time.Since(began)), time.Duration(set.Load())) }
-		p.listen, p.groups = p.lan.listen, &fakeGroups{}
+		p.lan.attach(p.Responder)
 		defer run(t, p.Responder)()
 		goesOn := func(what string, spans ...time.Duration) {
 			for _, span := range spans {

@@ -10,9 +10,14 @@
 //
 //	Set ──► table (atomic) ◄── reader per socket ──► answer
 //	  └kick► Run: ports, schedule of announcements, multicast groups
+//	  └plan► audit ◄── ears: what other speakers announce
 //
 // Readers take no lock: the table and each port's link are snapshots behind
-// atomic pointers. Everything else belongs to the goroutine of Run.
+// atomic pointers. Everything else belongs to the goroutine of Run, and the audit to one of its own.
+//
+// Ask asks single machines by unicast whether they answer for an address, on sockets of
+// its own that live no longer than the question; Foreign names machines that are no
+// speakers, to be asked whether a link works at all.
 //
 // The package decides nothing: who announces an address is decided before Set.
 // It adds no address to any link, changes no sysctl and no neighbour entry, and

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/mdlayher/arp"
 	"golang.org/x/net/bpf"
 	"golang.org/x/net/ipv6"
 )
@@ -105,16 +106,80 @@ func arpFilter(addrs []netip.Addr) []bpf.Instruction {
 // They bear no extension header in practice, and what hides one behind a Fragment
 // header must be dropped anyway (RFC 6980 section 5).
 func ndpFilter(addrs []netip.Addr) []bpf.Instruction {
-	const icmp = ethernetLen + ipv6Len
-	return toUs(slices.Concat([]bpf.Instruction{
-		bpf.LoadAbsolute{Off: ethernetLen + 6, Size: 1},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: protocolICMPv6, SkipTrue: 1},
-		bpf.RetConstant{Val: 0},
-		bpf.LoadAbsolute{Off: icmp, Size: 1},
+	return toUs(slices.Concat(icmpv6(), []bpf.Instruction{
+		bpf.LoadAbsolute{Off: offICMP, Size: 1},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborSolicitation), SkipTrue: 2},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborAdvertisement), SkipTrue: 1},
 		bpf.RetConstant{Val: 0},
-	}, targets(addrs, icmp+offTarget))...)
+	}, targets(addrs, offICMP+offTarget))...)
+}
+
+// offICMP is where an ICMPv6 message begins in a frame, without extension headers.
+const offICMP = ethernetLen + ipv6Len
+
+// icmpv6 drops what is no ICMPv6, and else runs on.
+func icmpv6() []bpf.Instruction {
+	return []bpf.Instruction{
+		bpf.LoadAbsolute{Off: ethernetLen + 6, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: protocolICMPv6, SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+	}
+}
+
+// arpAnswers passes replies to this machine alone, ndpAnswers solicited advertisements.
+// They are few: this node's kernel and we get them only for having asked.
+func arpAnswers() []bpf.Instruction {
+	return toUs(slices.Concat([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: ethernetLen + offOperation, Size: 2},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(arp.OperationReply), SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+	}, alone())...)
+}
+
+func ndpAnswers() []bpf.Instruction {
+	return toUs(slices.Concat(icmpv6(), []bpf.Instruction{
+		bpf.LoadAbsolute{Off: offICMP, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborAdvertisement), SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+		bpf.LoadAbsolute{Off: offICMP + offFlags, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: flagSolicited, SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+	}, alone())...)
+}
+
+// arpClaims passes gratuitous requests, without the reply that follows each, and
+// ndpClaims unsolicited advertisements: what is told to all neighbours.
+func arpClaims() []bpf.Instruction {
+	return toUs(
+		bpf.LoadAbsolute{Off: ethernetLen + offOperation, Size: 2},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(arp.OperationRequest), SkipFalse: 4},
+		bpf.LoadAbsolute{Off: ethernetLen + offSenderIP, Size: 4},
+		bpf.TAX{},
+		bpf.LoadAbsolute{Off: ethernetLen + offTargetIP, Size: 4},
+		bpf.JumpIfX{Cond: bpf.JumpEqual, SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+		pass,
+	)
+}
+
+func ndpClaims() []bpf.Instruction {
+	return toUs(slices.Concat(icmpv6(), []bpf.Instruction{
+		bpf.LoadAbsolute{Off: offICMP, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborAdvertisement), SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+		bpf.LoadAbsolute{Off: offICMP + offFlags, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: flagSolicited, SkipTrue: 1},
+		pass,
+	})...)
+}
+
+// alone passes what was not sent to a group (IEEE 802: the lowest bit of the first octet).
+func alone() []bpf.Instruction {
+	return []bpf.Instruction{
+		bpf.LoadAbsolute{Off: offDestination, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 1, SkipTrue: 1},
+		pass,
+	}
 }
 
 // targets passes frames with one of the addresses at an offset.

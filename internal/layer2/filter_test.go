@@ -21,18 +21,22 @@ func filtered(t *testing.T, proto protocol, addrs []netip.Addr) func(frame []byt
 	if raw, err := bpf.Assemble(program); err != nil || len(raw) > 1000 {
 		t.Fatalf("%d instructions: %v", len(raw), err)
 	}
+	return func(frame []byte) bool { return runs(t, program, frame) }
+}
+
+// runs reports whether a program passes a frame.
+func runs(t *testing.T, program []bpf.Instruction, frame []byte) bool {
+	t.Helper()
 	const prologue = 4
 	vm, err := bpf.NewVM(program[prologue:])
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func(frame []byte) bool {
-		n, err := vm.Run(frame)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n > 0
+	n, err := vm.Run(frame)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return n > 0
 }
 
 func from(sender, target netip.Addr) []byte {

@@ -19,8 +19,10 @@ type keeper struct {
 	schedule *schedule
 	// broken holds links whose port failed, with the earliest time to open it again.
 	broken map[int]time.Time
-	// complaints are the errors of opening ports that were logged, by index.
+	// complaints are the errors of opening the sockets of links, by index, until it works; tried are the links
+	// of which that was tried at all.
 	complaints map[int]string
+	tried      map[int]bool
 	// known are the names of links that have answered, so that their return is told from their arrival.
 	known map[string]bool
 	epoch uint64
@@ -38,7 +40,7 @@ type keeper struct {
 func newKeeper(r *Responder) *keeper {
 	return &keeper{
 		r: r, ports: make(map[int]*port), schedule: newSchedule(r.timers),
-		broken: make(map[int]time.Time), complaints: make(map[int]string), known: make(map[string]bool),
+		broken: make(map[int]time.Time), complaints: make(map[int]string), tried: make(map[int]bool), known: make(map[string]bool),
 		conflicts: make(map[netip.Addr]*status),
 	}
 }
@@ -47,12 +49,15 @@ func newKeeper(r *Responder) *keeper {
 func (k *keeper) sync() {
 	t := k.r.table.Load()
 	wanted := make(map[int]link.Link)
-	for _, l := range k.r.links() {
+	links := k.r.links()
+	var idle []link.Link
+	for _, l := range links {
 		switch {
 		case t.uses(l):
 			wanted[l.Index] = l
 		case l.CanAnnounce():
 			delete(k.known, l.Name) // it is well, and only not needed
+			idle = append(idle, l)
 		}
 	}
 	k.dropPorts(wanted)
@@ -65,6 +70,10 @@ func (k *keeper) sync() {
 			k.open(l, addrs)
 		}
 	}
+	for _, l := range idle {
+		k.try(l)
+	}
+	k.refuse(links)
 	if k.synced == t {
 		return
 	}
@@ -107,7 +116,6 @@ func (k *keeper) dropPorts(wanted map[int]link.Link) {
 	}
 	// A link that was away is opened as soon as it is back.
 	maps.DeleteFunc(k.broken, func(index int, _ time.Time) bool { return !has(wanted, index) })
-	maps.DeleteFunc(k.complaints, func(index int, _ string) bool { return !has(wanted, index) })
 }
 
 func has(links map[int]link.Link, index int) bool {
@@ -143,14 +151,9 @@ func (k *keeper) open(l link.Link, addrs [families][]netip.Addr) {
 		return
 	}
 	p, err := k.r.openPort(l, addrs)
-	if err != nil {
-		if k.complaints[l.Index] != err.Error() {
-			k.complaints[l.Index] = err.Error()
-			k.r.log.Error("link cannot answer", "link", l.Name, "err", err)
-		}
+	if k.opened(l, err); err != nil {
 		return
 	}
-	delete(k.complaints, l.Index)
 	delete(k.broken, l.Index)
 	switch {
 	case broken:

@@ -2,6 +2,7 @@ package layer2
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -48,11 +49,13 @@ type counts struct {
 	conflicts     [families]atomic.Uint64
 	handovers     [handovers]atomic.Uint64
 	repairs       [repairs]atomic.Uint64
+	audit         auditTotals
 }
 
 // descs are the metrics' descriptions. They cost little, and only a scrape asks for them.
 type descs struct {
 	requests, answers, announcements, probes, takeovers, handovers, conflicts, addresses, conflicting *prometheus.Desc
+	doubled, unclaimed                                                                                *prometheus.Desc
 	// repairs has a Desc for each kind, the kind being a constant label: so
 	// collectors of other packages can add kinds of their own to the same metric.
 	repairs [repairs]*prometheus.Desc
@@ -75,6 +78,10 @@ func newDescs() descs {
 		conflicts:     metric("conflicts_total", "Frames of machines that are not ours and claim an address.", "family"),
 		addresses:     metric("announced_addresses", "Addresses that are answered on at least one link.", "family"),
 		conflicting:   metric("conflicting_addresses", "Addresses that a machine which is not ours was seen to claim lately.", "family"),
+		doubled: metric("double_owner_seconds_total",
+			"Address-seconds in which another speaker than the owner was heard to announce an address beside the owner.", "family"),
+		unclaimed: metric("unclaimed_seconds_total",
+			"Address-seconds in which the node that is to announce an address had not been heard to for two of its longest intervals.", "family"),
 		repairs: [repairs]*prometheus.Desc{
 			repairSocket: repair("l2_socket"), repairGroup: repair("l2_group"),
 			repairLink: repair("l2_link"), repairMAC: repair("l2_mac"), repairConflict: repair("l2_conflict"),
@@ -86,7 +93,7 @@ func newDescs() descs {
 func (r *Responder) Describe(ch chan<- *prometheus.Desc) {
 	d := newDescs()
 	for _, desc := range append(d.repairs[:], d.requests, d.answers, d.announcements, d.probes,
-		d.takeovers, d.handovers, d.conflicts, d.addresses, d.conflicting) {
+		d.takeovers, d.handovers, d.conflicts, d.addresses, d.conflicting, d.doubled, d.unclaimed) {
 		ch <- desc
 	}
 }
@@ -96,6 +103,9 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 	d := newDescs()
 	counter := func(desc *prometheus.Desc, n *atomic.Uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n.Load()), labels...)
+	}
+	seconds := func(desc *prometheus.Desc, n *atomic.Int64, family string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, time.Duration(n.Load()).Seconds(), family)
 	}
 	addresses, conflicting := make(map[lb.Family]int), make(map[lb.Family]int)
 	for _, a := range r.State().Addresses {
@@ -121,6 +131,8 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 		}
 		counter(d.takeovers, &r.counts.takeovers[i], family)
 		counter(d.conflicts, &r.counts.conflicts[i], family)
+		seconds(d.doubled, &r.counts.audit.doubled[i], family)
+		seconds(d.unclaimed, &r.counts.audit.unclaimed[i], family)
 		gauge(d.addresses, addresses[proto.family], family)
 		gauge(d.conflicting, conflicting[proto.family], family)
 	}

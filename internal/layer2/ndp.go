@@ -23,6 +23,10 @@ const (
 	// 4861 sections 4.3 and 4.4), and offTarget where both have the target.
 	discoveryLen = 24
 	offTarget    = 8
+	// offFlags is where a Neighbor Advertisement has its flags, and flagSolicited that it
+	// answers a solicitation (RFC 4861 section 4.4).
+	offFlags      = 4
+	flagSolicited = 1 << 6
 )
 
 func ndpProtocol() protocol {
@@ -34,6 +38,9 @@ func ndpProtocol() protocol {
 		answer:    neighborAdvertisement,
 		announce:  unsolicitedNA,
 		probe:     detectDuplicate,
+		question:  unicastSolicitation,
+		answers:   ndpAnswers(),
+		claims:    ndpClaims(),
 	}
 }
 
@@ -75,6 +82,7 @@ func parseND(frame []byte, own link.MAC) (message, outcome) {
 	m := message{
 		mac:    link.MAC(frame[offSource:offEtherType]),
 		sender: netip.AddrFrom16([16]byte(p[8:24])),
+		direct: link.MAC(frame[offDestination:offSource]) == own,
 	}
 	target := netip.AddrFrom16([16]byte(icmp[offTarget:discoveryLen]))
 	if target.IsMulticast() || target.IsUnspecified() {
@@ -86,6 +94,7 @@ func parseND(frame []byte, own link.MAC) (message, outcome) {
 	destination := netip.AddrFrom16([16]byte(p[24:40]))
 	if kind == ipv6.ICMPTypeNeighborAdvertisement {
 		m.claimed = target
+		m.reply = icmp[offFlags]&flagSolicited != 0
 		return m, m.advertised(destination, icmp)
 	}
 	m.target = target
@@ -117,8 +126,7 @@ func (m *message) solicited(destination netip.Addr, options []byte) outcome {
 
 // advertised takes the MAC that is claimed to have the target.
 func (m *message) advertised(destination netip.Addr, icmp []byte) outcome {
-	const flagSolicited = 1 << 6
-	if destination.IsMulticast() && icmp[4]&flagSolicited != 0 {
+	if destination.IsMulticast() && m.reply {
 		return badFormat
 	}
 	mac, out := linkLayerAddress(icmp[discoveryLen:], ndp.Target)

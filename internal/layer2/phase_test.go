@@ -46,7 +46,7 @@ func scene(t *testing.T, lease Lease, act func(p *play)) {
 		p.Responder = New(Config{
 			Log: slog.New(slog.DiscardHandler), Links: p.lan.snapshot, Lease: lease, Changed: func() { p.changes.Add(1) },
 		})
-		p.listen, p.groups = p.lan.listen, &fakeGroups{}
+		p.lan.attach(p.Responder)
 		defer run(t, p.Responder)()
 		act(p)
 	})

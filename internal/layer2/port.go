@@ -18,6 +18,8 @@ type attached struct {
 	link.Link
 	// usable caches Usable, which looks at names.
 	usable bool
+	// circle remembers who asks here.
+	circle *circle
 }
 
 // port is a link in use: a wire for each family, and a reader of each.
@@ -58,7 +60,9 @@ func (p *port) setFilters(programs [families][]bpf.Instruction) error {
 	return errors.Join(errs...)
 }
 
-func (p *port) setLink(l link.Link) { p.link.Store(&attached{Link: l, usable: l.Usable()}) }
+func (p *port) setLink(l link.Link) {
+	p.link.Store(&attached{Link: l, usable: l.Usable(), circle: p.r.circles.on(l.Name)})
+}
 
 // close closes the wires and waits for their readers.
 func (p *port) close() error {
@@ -124,6 +128,9 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	}
 	if out := p.r.asked(t, e, l, m); out != answered {
 		return nil, out
+	}
+	if !t.speakers[m.mac] && m.mac == link.MAC(frame[offSource:offEtherType]) {
+		l.circle.meet(number(proto.family), m, p.r.now())
 	}
 	mac := l.MAC
 	if e.mac != (link.MAC{}) {

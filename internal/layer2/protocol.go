@@ -23,10 +23,17 @@ type message struct {
 	claimed netip.Addr
 	// mac is the sender's: where an answer goes, and who claims.
 	mac link.MAC
+	// direct: it was sent to us alone.
+	direct bool
+	// reply: it answers a question.
+	reply bool
 }
 
-// isProbe reports whether the message only asks who has the target.
-func (m message) isProbe() bool { return m.target.IsValid() && m.sender.IsUnspecified() }
+// isProbe reports whether the message only asks who has the target. One to us alone
+// does not ask who, but whether we do: see Ask.
+func (m message) isProbe() bool {
+	return m.target.IsValid() && m.sender.IsUnspecified() && !m.direct
+}
 
 // protocol is what differs between ARP and Neighbor Discovery.
 type protocol struct {
@@ -45,6 +52,12 @@ type protocol struct {
 	announce func(l *link.Link, addr netip.Addr) ([][]byte, error)
 	// probe makes the frame that asks whether anybody has an address.
 	probe func(l *link.Link, addr netip.Addr) ([]byte, error)
+	// question makes the frame that asks one machine alone whether it has an address, and
+	// answers passes what such machines reply.
+	question func(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, error)
+	answers  []bpf.Instruction
+	// claims passes what announces an address.
+	claims []bpf.Instruction
 }
 
 // protocols are both, in the order of family numbers.

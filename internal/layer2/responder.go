@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/net/bpf"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -22,8 +23,9 @@ type Config struct {
 	Timers Timers
 	// Lease says whether what was set last still holds; nil always does.
 	Lease Lease
-	// Changed is called after State has something new to say of an address; nil is nobody.
-	Changed func()
+	// Changed is called after State has something new to say of an address, and Refused after
+	// Refused returns something else; nil is nobody.
+	Changed, Refused func()
 }
 
 // memberships holds multicast groups on links, by index.
@@ -39,23 +41,34 @@ type Responder struct {
 	timers    Timers
 	lease     leased
 	changed   func()
+	refused   func()
 	protocols [families]protocol
 	// listen opens a wire, groups joins and now tells the time; fields so that tests can be
 	// the wire and the clock.
 	listen func(link.Link, protocol, []netip.Addr) (wire, error)
 	groups memberships
 	now    func() time.Time
+	// gateways of a link, by its index, as the kernel knows them; a field as the others are.
+	gateways func(index int) []link.Neighbour
+	// openEar opens the ears of the audit; a field as the others are.
+	openEar func(link.Link, protocol, []bpf.Instruction) (*ear, error)
 
 	table atomic.Pointer[table]
+	// owners are those that were set last.
+	owners atomic.Pointer[map[netip.Addr][][6]byte]
 	// announcing mirrors the schedule's.
 	announcing atomic.Bool
 	ports      atomic.Pointer[map[int]*port]
+	// refusals are the links whose sockets cannot be opened.
+	refusals atomic.Pointer[[]refusal]
 	// followed is the table that the ports were opened for.
 	followed atomic.Pointer[table]
 	wake     chan struct{}
 	// heard is what readers tell the goroutine of Run.
-	heard  chan news
-	counts counts
+	heard chan news
+	// circles are the machines on our links that are no speakers.
+	circles circles
+	counts  counts
 }
 
 // New returns a Responder that announces nothing yet.
@@ -66,18 +79,25 @@ func New(c Config) *Responder {
 		timers:    c.Timers.withDefaults(),
 		lease:     leased{lease: c.Lease},
 		changed:   c.Changed,
+		refused:   c.Refused,
 		protocols: protocols(),
 		listen:    listen,
 		now:       time.Now,
+		gateways:  link.Gateways,
+		openEar:   openEar,
 		wake:      make(chan struct{}, 1),
 		heard:     make(chan news, mostNews),
 	}
-	if r.changed == nil {
-		r.changed = func() {}
+	for _, f := range []*func(){&r.changed, &r.refused} {
+		if *f == nil {
+			*f = func() {}
+		}
 	}
 	r.groups = newGroups(c.Log, r.timers.CheckInterval, &r.counts.repairs[repairGroup])
 	r.table.Store(newTable(Desired{}, &table{}, false))
+	r.owners.Store(&map[netip.Addr][][6]byte{})
 	r.ports.Store(&map[int]*port{})
+	r.refusals.Store(&[]refusal{})
 	return r
 }
 
@@ -95,6 +115,7 @@ func (r *Responder) Set(d Desired) {
 	} else if !maps.Equal(want.speakers, old.speakers) {
 		r.table.Store(want)
 	}
+	r.owners.Store(&d.Owners)
 	r.Kick()
 }
 
@@ -127,6 +148,8 @@ func (r *Responder) Kick() {
 func (r *Responder) Run(ctx context.Context) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return r.groups.run(ctx) })
+	tasks.Go(func() error { r.learnGateways(ctx); return nil })
+	tasks.Go(func() error { r.audit(ctx); return nil })
 	tasks.Go(func() error { r.loop(ctx); return nil })
 	return tasks.Wait()
 }

@@ -9,6 +9,8 @@ import (
 type State struct {
 	// Links in use, by name, sorted.
 	Links []string
+	// Refused are those on which this node can answer nothing.
+	Refused []Refusal
 	// Addresses in order.
 	Addresses []AddressState
 }
@@ -18,6 +20,8 @@ type AddressState struct {
 	Address netip.Addr
 	// Links by name, sorted; none while no link that may answer is there.
 	Links []string
+	// Refused are the errors of links that may answer and cannot.
+	Refused []string
 	// Opening: there is none because it is yet to be looked for.
 	Opening bool
 	// Is says how far it has come: probing, conflicting, announced, standing in or handing over.
@@ -47,6 +51,8 @@ func (r *Responder) State() State {
 		s.Links = append(s.Links, l.Name)
 	}
 	slices.Sort(s.Links)
+	s.Refused = r.Refused()
+	refusals := *r.refusals.Load()
 	s.Addresses = make([]AddressState, 0, len(t.entries))
 	for addr, e := range t.entries {
 		if e.is() == gone {
@@ -59,6 +65,11 @@ func (r *Responder) State() State {
 			}
 		}
 		slices.Sort(a.Links)
+		for _, l := range refusals {
+			if t.on(addr, &l.Link, l.usable) != nil {
+				a.Refused = append(a.Refused, l.err)
+			}
+		}
 		a.Opening = len(a.Links) == 0 && followed != t
 		s.Addresses = append(s.Addresses, a)
 	}

@@ -18,6 +18,9 @@ type Desired struct {
 	// Speakers are the MACs of the links of all speakers, this one's too: what they
 	// say of an address is no conflict.
 	Speakers map[link.MAC]bool
+	// Owners are the MACs of the links from which another node is to announce an address,
+	// where they are known. They are only compared with what is heard, and must not change any more.
+	Owners map[netip.Addr][][6]byte
 }
 
 // table is the desired set, made for looking addresses up. It is never changed

@@ -135,9 +135,17 @@ func (g *fakeGroups) run(ctx context.Context) error {
 // responder returns a Responder whose links are the LAN's.
 func (l *fakeLAN) responder() *Responder {
 	r := New(Config{Log: slog.New(slog.DiscardHandler), Links: l.snapshot})
-	r.listen = l.listen
-	r.groups = &fakeGroups{}
+	l.attach(r)
 	return r
+}
+
+// attach makes this the LAN of a Responder.
+func (l *fakeLAN) attach(r *Responder) {
+	r.listen, r.groups = l.listen, &fakeGroups{}
+	r.gateways = func(int) []link.Neighbour { return nil }
+	r.openEar = func(on link.Link, p protocol, _ []bpf.Instruction) (*ear, error) {
+		return &ear{link: on, proto: p, fd: -1, failed: true}, nil
+	}
 }
 
 // run runs a Responder until stop is called.

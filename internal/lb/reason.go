@@ -132,6 +132,14 @@ const (
 	AddressFree Reason = "AddressFree"
 	// NoLink: the node that is to announce has no link on which it can.
 	NoLink Reason = "NoLink"
+	// LinkSilent: the node hears nobody on a link on which it did, and whose carrier is up.
+	LinkSilent Reason = "LinkSilent"
+	// HeartbeatsBlocked: speakers answer by gossip whose heartbeats do not arrive.
+	HeartbeatsBlocked Reason = "HeartbeatsBlocked"
+	// SocketRefused: the node's packet sockets on a link cannot be opened, so that it answers nothing there.
+	SocketRefused Reason = "SocketRefused"
+	// KubeProxyNotReady: the node was started, and its kube-proxy has not served since.
+	KubeProxyNotReady Reason = "KubeProxyNotReady"
 	// Probing: the address is new, and it is being asked whether somebody has it already.
 	Probing Reason = "Probing"
 	// NotMember: the node's speaker is not alive as its peers see it.
@@ -205,6 +213,12 @@ const (
 	InvalidCommunity Reason = "InvalidCommunity"
 	// Deleting: the object waits until the Services that hold its addresses let go.
 	Deleting Reason = "Deleting"
+)
+
+// Reasons of Events on the Secret with the speakers' keys.
+const (
+	// InvalidKey: an entry is no key, and is not used.
+	InvalidKey Reason = "InvalidKey"
 )
 
 // Object names a configuration object a Problem is about.

@@ -37,6 +37,8 @@ type State struct {
 	Links map[string][]Link
 	// Stopping holds the nodes whose speakers are about to stop: they announce only what no other can.
 	Stopping map[string]bool
+	// Unfit has what nodes cannot do now, as their speakers told the others last; this node is no exception.
+	Unfit map[string]Unfit
 	// Left holds the nodes whose speakers said goodbye a short while ago: they announce nothing, and their
 	// kernels forward what they did before.
 	Left map[string]bool

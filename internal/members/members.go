@@ -37,6 +37,8 @@ type Config struct {
 	Heartbeat        heartbeat.Timers
 	Ordinary         bool
 	HeartbeatCommand []string
+	// Ask asks the wire about a node that fell silent: see heartbeat.Config.
+	Ask func(node string) heartbeat.Answer
 	// Kick is called after each change of the membership.
 	Kick func()
 	// JoinInterval between looks at the join list; default 1 s.
@@ -73,7 +75,7 @@ func New(c Config) (*Members, error) {
 	}
 	m.beats, err = heartbeat.New(heartbeat.Config{
 		Log: c.Log, NodeName: c.NodeName, Address: c.Address, Port: c.HeartbeatPort, Keys: c.Keys,
-		Timers: c.Heartbeat, Ordinary: c.Ordinary, Command: c.HeartbeatCommand, Changed: c.Kick, Doubt: m.ask,
+		Timers: c.Heartbeat, Ordinary: c.Ordinary, Command: c.HeartbeatCommand, Changed: c.Kick, Ask: c.Ask,
 	})
 	return m, err
 }
@@ -127,12 +129,6 @@ func (m *Members) gossip(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
-}
-
-func (m *Members) running() *memberlist.Memberlist {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.list
 }
 
 // leave waits until the goodbye has been sent or a second has passed.

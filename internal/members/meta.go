@@ -11,15 +11,26 @@ import (
 // sign of life and has little room: octets, no field names. A link is flags,
 // MAC, name and prefixes; of a prefix only the octets that its length covers. The
 // addresses of the links, in their order, stand behind all that, where a reader
-// that does not know of them stops, and as far as there is room left.
+// that does not know of them stops, and as far as there is room left. A flag that a
+// reader does not know it passes over.
 const (
 	metaVersion = 1
 
-	flagStopping = 1 << 0
-	flagPartial  = 1 << 1
+	flagStopping   = 1 << 0
+	flagPartial    = 1 << 1
+	flagBooting    = 1 << 2
+	flagUnfiltered = 1 << 3
 
 	linkDefault = 1 << 0
+	linkRefused = 1 << 1
+	linkSilent  = 1 << 2
 )
+
+// unfitFlags are the flags of what a node cannot do.
+var unfitFlags = []struct {
+	unfit lb.Unfit
+	flag  byte
+}{{lb.Booting, flagBooting}, {lb.Unfiltered, flagUnfiltered}}
 
 // errMeta is what cannot be read: another version's, since members have our key.
 var errMeta = errors.New("metadata of another version, or cut short")
@@ -29,6 +40,11 @@ func encodeMember(m lb.Member, limit int) []byte {
 	head := []byte{metaVersion, 0, 0}
 	if m.Stopping {
 		head[1] |= flagStopping
+	}
+	for _, f := range unfitFlags {
+		if m.Unfit.Has(f.unfit) {
+			head[1] |= f.flag
+		}
 	}
 	body := head
 	for i, l := range m.Links {
@@ -69,6 +85,12 @@ func appendLink(b []byte, l lb.Link) []byte {
 	if l.Default {
 		flags |= linkDefault
 	}
+	if l.Refused {
+		flags |= linkRefused
+	}
+	if l.Silent {
+		flags |= linkSilent
+	}
 	b = append(b, flags)
 	b = append(b, l.MAC[:]...)
 	b = append(b, byte(len(l.Name)))
@@ -87,6 +109,11 @@ func decodeMember(b []byte) (lb.Member, error) {
 	r := reader{b: b}
 	version, flags, links := r.octet(), r.octet(), r.octet()
 	m := lb.Member{Stopping: flags&flagStopping != 0, Partial: flags&flagPartial != 0}
+	for _, f := range unfitFlags {
+		if flags&f.flag != 0 {
+			m.Unfit |= f.unfit
+		}
+	}
 	for range links {
 		m.Links = append(m.Links, r.link())
 		if r.bad {
@@ -121,7 +148,8 @@ func (r *reader) take(n int) []byte {
 func (r *reader) octet() byte { return r.take(1)[0] }
 
 func (r *reader) link() lb.Link {
-	l := lb.Link{Default: r.octet()&linkDefault != 0, MAC: [6]byte(r.take(6))}
+	flags := r.octet()
+	l := lb.Link{Default: flags&linkDefault != 0, Refused: flags&linkRefused != 0, Silent: flags&linkSilent != 0, MAC: [6]byte(r.take(6))}
 	l.Name = string(r.take(int(r.octet())))
 	for range r.octet() {
 		if l.Prefixes = append(l.Prefixes, r.prefix()); r.bad {

@@ -27,7 +27,9 @@ func testMember(links int) lb.Member {
 }
 
 func TestMeta(t *testing.T) {
-	for _, m := range []lb.Member{{}, {Partial: true}, testMember(1), testMember(8)} {
+	unfit := testMember(3)
+	unfit.Unfit, unfit.Links[1].Refused = lb.Booting|lb.Unfiltered, true
+	for _, m := range []lb.Member{{}, {Partial: true}, {Unfit: lb.Booting}, {Unfit: lb.Unfiltered}, testMember(1), testMember(8), unfit} {
 		got, err := decodeMember(encodeMember(m, memberlist.MetaMaxSize))
 		if err != nil || !reflect.DeepEqual(got, m) {
 			t.Errorf("%+v became %+v, %v", m, got, err)
@@ -72,10 +74,28 @@ func TestMetaAddresses(t *testing.T) {
 	}
 }
 
+// Flags that a reader of before does not know are nothing to it, and the rest stands where it stood.
+func TestMetaFlags(t *testing.T) {
+	m := testMember(2)
+	before := encodeMember(m, memberlist.MetaMaxSize)
+	m.Unfit, m.Links[0].Refused = lb.Booting|lb.Unfiltered, true
+	after := encodeMember(m, memberlist.MetaMaxSize)
+	if len(after) != len(before) {
+		t.Fatalf("%d octets became %d", len(before), len(after))
+	}
+	after[1] &= flagStopping | flagPartial
+	after[3] &= linkDefault
+	if !bytes.Equal(before, after) {
+		t.Errorf("%x became %x", before, after)
+	}
+}
+
 func FuzzMeta(f *testing.F) {
 	f.Add(encodeMember(testMember(3), memberlist.MetaMaxSize))
 	addressed := testMember(3)
 	addressed.Links[1].Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.65"), netip.MustParseAddr("fe80::1")}
+	f.Add(encodeMember(addressed, memberlist.MetaMaxSize))
+	addressed.Unfit, addressed.Links[2].Refused = lb.Booting|lb.Unfiltered, true
 	f.Add(encodeMember(addressed, memberlist.MetaMaxSize))
 	f.Add([]byte{metaVersion, 0, 1, 0, 2, 0, 0, 0, 0, 1, 1, 'e', 1, 16, 129})
 	f.Fuzz(func(t *testing.T, b []byte) {

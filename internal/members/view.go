@@ -3,7 +3,6 @@ package members
 import (
 	"cmp"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -49,6 +48,9 @@ func (m *Members) View() View {
 // Alive returns the names of the living members, this node included once Run has started.
 func (m *Members) Alive() map[string]bool { return m.View().Alive }
 
+// Address returns the address by which the other members know this one.
+func (m *Members) Address() netip.Addr { return m.config.Address }
+
 // Confirm says that everything is done as a plan demands that was made from v:
 // after a lapse this node may act again only then.
 func (m *Members) Confirm(v View) { m.beats.Confirm(v.View) }
@@ -84,15 +86,4 @@ func (m *Members) setPeers() {
 	}
 	slices.SortFunc(peers, func(a, b heartbeat.Peer) int { return cmp.Compare(a.Name, b.Name) })
 	m.beats.Set(peers)
-}
-
-// ask has gossip ask a member whose heartbeats are missed, on its own port.
-func (m *Members) ask(name string, a netip.Addr) {
-	list := m.running()
-	if list == nil {
-		return
-	}
-	if _, err := list.Ping(name, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, m.config.Port))); err == nil {
-		m.beats.Heard(name)
-	}
 }

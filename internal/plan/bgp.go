@@ -51,9 +51,9 @@ func (p *planner) bgpOutcome(s *lb.Service, out Outcome) Outcome {
 		out = refuse(lb.NoAdvertisement, noAdvertisement("BGPAdvertisement", p.poolsOf(s)))
 	case len(out.Nodes) > 0 && out.Reason == "":
 		out.Reason = lb.Announced
-		out.Message = "advertised by " + someOf(out.Nodes)
+		out.Message = "advertised by " + lb.SomeOf(out.Nodes)
 	case len(out.Nodes) > 0:
-		out.Message = "advertised by " + someOf(out.Nodes) + "; the rest waits: " + out.Message
+		out.Message = "advertised by " + lb.SomeOf(out.Nodes) + "; the rest waits: " + out.Message
 	}
 	if conflict := p.routes.conflict(s.Addresses); conflict != "" {
 		out.Reason, out.Message = lb.ConflictingAdvertisements, conflict
@@ -74,6 +74,7 @@ func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) ([]string, 
 	cutOff := p.endpointsOf([]*lb.Service{s}) == outOfReach
 	kept := !cutOff && p.kept([]*lb.Service{s})
 	var out []string
+	unfiltered := false
 	for i, c := range p.candidates("bgp", p.cluster.bgp, ads) {
 		if c.forService(s) != "" || kept && p.goesBefore(c.node.Name) {
 			continue
@@ -86,9 +87,16 @@ func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) ([]string, 
 		reachable := slices.ContainsFunc(ads, func(ad int) bool {
 			return p.cluster.bgp[ad].nodes[i] && len(p.peersFor(c.node.Name, a, ad)) > 0
 		})
-		if reachable {
+		switch {
+		case !reachable:
+		case p.filters(c.node.Name, a):
 			out = append(out, c.node.Name)
+		default:
+			unfiltered = true
 		}
+	}
+	if unfiltered {
+		why = lb.FilterNotInForce
 	}
 	return out, why
 }

@@ -27,8 +27,10 @@ type cluster struct {
 	elections map[string][]candidate
 	// subnets that any link of any node carries.
 	subnets []netip.Prefix
-	// fields caches ranks by the set of advertisements and the subnets of the addresses.
+	// fields caches ranks by what they depend on: see field.
 	fields map[string]*field
+	// ranged are the addresses that have ranges; nil where every node can filter, and it does not matter.
+	ranged map[netip.Addr]bool
 }
 
 // node is a lb.Node with what an election asks of it.
@@ -73,6 +75,7 @@ func newCluster(s lb.State) *cluster {
 	}
 	c.pools = newPoolIndex(s.Pools)
 	c.sharers = sharers(s.Services)
+	c.ranged = c.rangedAddresses()
 	for _, a := range s.L2Advertisements {
 		c.l2 = append(c.l2, c.scope(a.Scope))
 	}
@@ -96,6 +99,9 @@ func newNode(name string, s lb.State) node {
 		out.barred = lb.NodeExcluded
 	case n.NetworkUnavailable:
 		out.barred = lb.NetworkUnavailable
+	case s.Unfit[name].Has(lb.Booting):
+		// It would attract what it cannot hand to any endpoint yet, be that on another node.
+		out.barred = lb.KubeProxyNotReady
 	}
 	return out
 }
@@ -175,21 +181,12 @@ func whyNone(s *lb.Service, candidates []candidate) string {
 	}
 	var parts []string
 	for _, r := range slices.Sorted(maps.Keys(count)) {
-		parts = append(parts, fmt.Sprintf("%s: %s", r, someOf(count[r])))
+		parts = append(parts, fmt.Sprintf("%s: %s", r, lb.SomeOf(count[r])))
 	}
 	if len(parts) == 0 {
 		return "no node may announce: there is no node"
 	}
 	return "no node may announce (" + strings.Join(parts, "; ") + ")"
-}
-
-// someOf lists the first names and counts the rest, so that a message stays a sentence.
-func someOf(names []string) string {
-	const few = 5
-	if len(names) <= few {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
 }
 
 func hashString(s string) uint64 {

@@ -9,22 +9,26 @@ import (
 )
 
 // A rank puts nodes before or after others, whatever their hash: the higher goes
-// first. From the strongest ground to the weakest: reach, staying, held down, all
-// the Service's addresses on one node, the weights of preferredNodeSelectors.
+// first. From the strongest ground to the weakest: filtering where that matters, reach,
+// staying, held down, all the Service's addresses on one node, the weights of
+// preferredNodeSelectors.
 type rank uint64
 
 const (
-	rankWeight = 0
-	rankAll    = 32
-	rankTakes  = 33
-	rankStays  = 34
-	rankReach  = 36
+	rankWeight  = 0
+	rankAll     = 32
+	rankTakes   = 33
+	rankStays   = 34
+	rankReach   = 36
+	rankFilters = 38
 )
 
 // What a node's links are to an address.
 const (
 	// noLink: none of its links may announce it.
 	noLink = iota
+	// silent: nobody is heard there.
+	silent
 	// noSubnet: none of those carries its subnet, so that hardly anybody asks there.
 	noSubnet
 	// carried: one does; or what links the node has is not known.
@@ -49,7 +53,7 @@ type field struct {
 }
 
 // reach returns the best that can be said of a winner's links.
-func (r rank) reach() int { return int(r >> rankReach) }
+func (r rank) reach() int { return int(r >> rankReach & (1<<(rankFilters-rankReach) - 1)) }
 
 // contest is an election for one address on behalf of the Services that share
 // it, mostly one: its outcome is the same whoever of them is looked at.
@@ -147,6 +151,9 @@ func (p *planner) elect(s *lb.Service, a netip.Addr, ads []int) (elected, lb.Rea
 	if !p.far(out.owner.Name) && p.cutOff(c.services, a) {
 		return elected{}, lb.CutOff
 	}
+	if !p.filters(out.owner.Name, a) {
+		return elected{}, lb.FilterNotInForce
+	}
 	if p.state.Mute[out.owner.Name] {
 		second := p.highest(f.first(func(i int) bool { return !p.state.Mute[p.nodes[i].Name] && p.may(c, i) }), key)
 		if second >= 0 {
@@ -190,13 +197,17 @@ func (c *cluster) field(of contest) *field {
 	for i, a := range of.addresses {
 		on[i] = c.subnetsWith(a)
 	}
-	key := fmt.Sprint(of.ads, on)
+	ranged := c.ranged[of.addresses[0]]
+	key := fmt.Sprint(of.ads, on, ranged)
 	if f, ok := c.fields[key]; ok {
 		return f
 	}
 	f := &field{candidates: c.candidates("l2", c.l2, of.ads), ranks: make([]rank, len(c.nodes))}
 	for i := range c.nodes {
 		f.ranks[i] = c.rank(i, of.ads, on)
+		if c.filters(c.nodes[i].Name, of.addresses[0]) {
+			f.ranks[i] |= 1 << rankFilters
+		}
 	}
 	f.front = f.first(func(i int) bool { return f.candidates[i].reason == "" })
 	c.fields[key] = f

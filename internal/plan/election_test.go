@@ -313,7 +313,7 @@ func randomState(seed uint64) lb.State {
 	r := func(n uint64) bool { seed = score(seed, 7); return seed%n == 0 }
 	s := lb.State{
 		Nodes: map[string]lb.Node{}, Members: map[string]bool{}, Links: map[string][]lb.Link{},
-		Stopping: map[string]bool{}, HeldDown: map[string]bool{}, Pools: testState().Pools,
+		Stopping: map[string]bool{}, HeldDown: map[string]bool{}, Unfit: map[string]lb.Unfit{}, Pools: testState().Pools,
 	}
 	for i := range 6 {
 		name := fmt.Sprint("n", i)
@@ -327,6 +327,15 @@ func randomState(seed uint64) lb.State {
 			s.Links[name] = []lb.Link{link("eth1", "192.0.2.0/25", "2001:db8::/64")}
 		default:
 			s.Links[name] = []lb.Link{link("eth0", "192.0.2.0/24", "2001:db8::/64")}
+		}
+		for j := range s.Links[name] {
+			s.Links[name][j].Refused = r(5)
+		}
+		if r(4) {
+			s.Unfit[name] |= lb.Booting
+		}
+		if r(3) {
+			s.Unfit[name] |= lb.Unfiltered
 		}
 	}
 	even := []lb.Selector{{{Key: "even", Operator: lb.In, Values: []string{"true"}}}}
@@ -342,6 +351,7 @@ func randomState(seed uint64) lb.State {
 		if r(3) {
 			sv.NodeSelectors = even
 		}
+		sv.Restricted = r(3)
 		if r(2) {
 			// What is not shared with the others.
 			sv.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i)})}

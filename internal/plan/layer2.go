@@ -32,6 +32,8 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 		p.owners[a] = owner
 		if owner == p.node {
 			p.relay(s, a, ads)
+		} else {
+			p.comesFrom(a, won.owner, ads)
 		}
 		if !slices.Contains(out.Nodes, owner) {
 			out.Nodes = append(out.Nodes, owner)
@@ -46,7 +48,7 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 			out.Owned = append(out.Owned, a)
 		case won.standIn != nil && won.standIn.Name == p.node:
 			p.standIn(s, a, ads, won.owner)
-		default:
+		case !p.withheld[a]: // until another one takes it, it would let everybody in
 			p.elsewhere[a] = true
 		}
 	}
@@ -74,7 +76,9 @@ func (p *planner) layer2Outcome(s *lb.Service, out Outcome, owners []string) Out
 func (r rank) remark() string {
 	switch r.reach() {
 	case noLink:
-		return " (no node that may announce has a link to do so: check the interfaces of the L2Advertisement)"
+		return " (no node that may announce has a link to do so: check the interfaces of the L2Advertisement, and what the speakers say of their links)"
+	case silent:
+		return " (every node that may announce hears nobody on its link)"
 	case noSubnet:
 		return " (no node that may announce has a link with its subnet)"
 	}
@@ -141,6 +145,9 @@ func (p *planner) here(s *lb.Service, out Outcome) lb.Reason {
 	if s.Local && !s.ServingNodes[p.node] {
 		return lb.NoLocalEndpoint
 	}
+	if p.withholds(s) {
+		return lb.FilterNotInForce
+	}
 	if p.state.Nodes[p.node].Draining || p.state.Stopping[p.node] {
 		return lb.NodeDraining
 	}
@@ -176,7 +183,11 @@ func (p *planner) sentence(s *lb.Service, why lb.Reason, ads []int, kind string,
 	if why == lb.CutOff {
 		return p.whyCutOff(s)
 	}
-	return whyNone(s, p.candidates(kind, scopes, ads))
+	candidates := p.candidates(kind, scopes, ads)
+	if why == lb.FilterNotInForce {
+		return p.whyUnfiltered(s, candidates)
+	}
+	return whyNone(s, candidates)
 }
 
 // poolsOf lists the pools a Service's addresses come from, for a message.

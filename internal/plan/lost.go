@@ -104,7 +104,7 @@ func (c *cluster) cutOff(services []*lb.Service, a netip.Addr) bool {
 // whyCutOff says which nodes would have to be reached.
 func (p *planner) whyCutOff(s *lb.Service) string {
 	return fmt.Sprintf("node %s is cut off from half of the speakers or more and reaches no node with a serving endpoint (%s)",
-		p.node, someOf(slices.Sorted(maps.Keys(s.ServingNodes))))
+		p.node, lb.SomeOf(slices.Sorted(maps.Keys(s.ServingNodes))))
 }
 
 // Announced are the addresses that the node is to announce by ARP and NDP.

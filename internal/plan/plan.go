@@ -18,6 +18,9 @@ type Plan struct {
 	Announcements []lb.Announcement
 	// Owners are the nodes that are to announce each address by ARP and NDP.
 	Owners map[netip.Addr]string
+	// Sources are the MACs of the links from which another node is to announce an address, where its
+	// speaker told its links.
+	Sources map[netip.Addr][][6]byte `json:"-"`
 	// Relays hand connections to addresses that this node took over to who had them before; ordered by address.
 	Relays []lb.Relay
 	// Elsewhere are addresses that another node is to announce, sorted: if this node announced one until
@@ -76,10 +79,12 @@ func ForNode(node string, s lb.State) Plan {
 		elsewhere: map[netip.Addr]bool{},
 		owners:    map[netip.Addr]string{},
 		relays:    map[netip.Addr]lb.Relay{},
+		sources:   map[source][][6]byte{},
 		attracted: map[netip.Addr]bool{},
 		withheld:  c.withheld(),
 		routes:    newRouteTable(),
 	}
+	p.plan.Sources = map[netip.Addr][][6]byte{}
 	p.plan.Peers, p.plan.RouterID = c.peers[node], c.routerID(node)
 	for i := range s.Services {
 		p.service(&s.Services[i])
@@ -105,6 +110,8 @@ type planner struct {
 	// owners and relays are those of the plan.
 	owners map[netip.Addr]string
 	relays map[netip.Addr]lb.Relay
+	// sources caches the MACs from which a node announces what one advertisement selects.
+	sources map[source][][6]byte
 	// attracted are the addresses that this node announces or advertises.
 	attracted map[netip.Addr]bool
 	// withheld are the addresses that it does not, for want of a filter.
@@ -116,7 +123,7 @@ func (p *planner) service(s *lb.Service) {
 	v := Verdict{Service: s.Key, L2: p.layer2(s), BGP: p.bgp(s)}
 	v.Ranges = slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.hasRanges(s, a) })
 	for _, o := range []*Outcome{&v.L2, &v.BGP} {
-		if o.Here == lb.Announced && slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.withheld[a] }) {
+		if o.Here == lb.Announced && slices.ContainsFunc(s.Addresses, p.countedOn) {
 			p.withhold(o)
 		}
 	}
@@ -132,21 +139,12 @@ func (p *planner) announcements() []lb.Announcement {
 }
 
 // withheld are the addresses that this node keeps to itself because it cannot
-// enforce who may reach them. An address that several share is one of them if a single one has ranges.
+// enforce who may reach them.
 func (c *cluster) withheld() map[netip.Addr]bool {
-	out := map[netip.Addr]bool{}
 	if !c.state.Here.Unfiltered {
-		return out
+		return nil
 	}
-	for i := range c.state.Services {
-		s := &c.state.Services[i]
-		for _, a := range s.Addresses {
-			if c.hasRanges(s, a) {
-				out[a] = true
-			}
-		}
-	}
-	return out
+	return c.ranged
 }
 
 // hasRanges reports whether a Service or its pool says who may reach an address.
@@ -155,7 +153,7 @@ func (c *cluster) hasRanges(s *lb.Service, a netip.Addr) bool {
 }
 
 // withhold says of a Service what this node does not do for it. The writer stays:
-// the others do not know.
+// the others do not know yet.
 func (p *planner) withhold(o *Outcome) {
 	o.Here = lb.FilterNotInForce
 	o.Nodes = slices.DeleteFunc(o.Nodes, func(n string) bool { return n == p.node })

@@ -52,7 +52,7 @@ func (p *planner) relayed() []lb.Relay {
 // forwards reports whether what arrives at a node finds its way, for all we know.
 func (c *cluster) forwards(name string) bool {
 	_, known := c.state.Nodes[name]
-	return known && (c.state.Members[name] || c.state.Left[name])
+	return known && (c.state.Members[name] || c.state.Left[name]) && !c.state.Unfit[name].Has(lb.Booting)
 }
 
 // former returns who announced an address of this node before; "" for nobody. A

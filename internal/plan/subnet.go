@@ -39,7 +39,8 @@ func (c *cluster) subnetsWith(a netip.Addr) []int {
 }
 
 // reach returns what a node's links are to an address that lies in these subnets
-// and is announced by these advertisements.
+// and is announced by these advertisements. A link on which it cannot answer is none, and one on
+// which it hears nobody hardly better.
 func (c *cluster) reach(i int, ads, subnets []int) int {
 	links, known := c.state.Links[c.nodes[i].Name]
 	if !known {
@@ -47,7 +48,11 @@ func (c *cluster) reach(i int, ads, subnets []int) int {
 	}
 	best := noLink
 	for _, l := range links {
-		if !c.announcedOn(i, ads, l) {
+		if l.Refused || !c.announcedOn(i, ads, l) {
+			continue
+		}
+		if l.Silent {
+			best = max(best, silent)
 			continue
 		}
 		best = max(best, noSubnet)
@@ -62,10 +67,10 @@ func (c *cluster) reach(i int, ads, subnets []int) int {
 // its subnet, else any that may. It reports false when none is known.
 func (c *cluster) linkFor(i int, ads []int, a netip.Addr) (link lb.Link, known bool) {
 	for _, l := range c.state.Links[c.nodes[i].Name] {
-		if !c.announcedOn(i, ads, l) {
+		if l.Refused || !c.announcedOn(i, ads, l) {
 			continue
 		}
-		if slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return isSubnet(p) && p.Contains(a) }) {
+		if !l.Silent && slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return isSubnet(p) && p.Contains(a) }) {
 			return l, true
 		}
 		if !known {

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/rotation"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+const (
+	// keysInterval is between looks at the members' Secret: while the key in use is
+	// missing there, a speaker that starts waits for it.
+	keysInterval = 5 * time.Second
+	// keysTime bounds one look: what was read must not be long ago when it is acted on.
+	keysTime = 10 * time.Second
+)
+
+// memberKeys makes the key of the speakers' membership, and has its owner replace it without a gap.
+type memberKeys struct {
+	cluster *k8s.Cluster
+	// secret is its name.
+	secret string
+	log    *slog.Logger
+	keeper rotation.Keeper
+	// said is what was last said of entries that are no keys.
+	said string
+}
+
+// begin forgets what was known when this controller led before.
+func (m *memberKeys) begin() { m.keeper = rotation.Keeper{Make: newKey} }
+
+func newKey() []byte {
+	key := make([]byte, rotation.Length)
+	rand.Read(key) // never fails: crypto/rand
+	return key
+}
+
+func (m *memberKeys) sync(ctx context.Context) error {
+	if m.cluster.Uninstalling() {
+		return nil // whoever deletes the Secret then does not want another
+	}
+	ctx, cancel := context.WithTimeout(ctx, keysTime)
+	defer cancel()
+	secret, err := m.cluster.Secret(ctx, m.secret)
+	for err == nil {
+		now := rotation.Secret{Data: secret.Data, Version: secret.ResourceVersion}
+		want, why := m.keeper.Decide(now, m.cluster.ReadySpeakers() > 0, time.Now())
+		if want == nil {
+			m.say(secret)
+			return nil
+		}
+		if secret, err = m.cluster.WriteSecret(ctx, secret, want); err == nil {
+			m.log.Info("members' Secret is written", "secret", m.secret, "why", why)
+		}
+	}
+	if k8s.Overtaken(err) || apierrors.IsAlreadyExists(err) {
+		m.log.Debug("overtaken, will decide again", "error", err)
+		return nil
+	}
+	return err
+}
+
+// say tells once of entries that are no keys.
+func (m *memberKeys) say(secret *corev1.Secret) {
+	var entries []string
+	for _, name := range rotation.Read(secret.Data).Unusable {
+		entries = append(entries, fmt.Sprintf("%s (%d bytes)", name, len(secret.Data[name])))
+	}
+	message := ""
+	if len(entries) > 0 {
+		message = fmt.Sprintf("not used, since a key has %d bytes: %s; replace it, or delete the entry %s, and the controller makes a key",
+			rotation.Length, strings.Join(entries, ", "), rotation.Key)
+	}
+	if message != "" && message != m.said {
+		o := lb.Object{Kind: "Secret", Namespace: secret.Namespace, Name: secret.Name}
+		m.log.Warn("members' Secret has entries that are no keys", "secret", o, "reason", lb.InvalidKey, "message", message)
+		m.cluster.Event(o, secret.UID, false, lb.InvalidKey, message)
+	}
+	m.said = message
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"bytes"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/rotation"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const members = "holdfast-members"
+
+// keysTest is a controller that looks at the members' Secret when it is told to.
+type keysTest struct {
+	*testing.T
+	server *apiServer
+	keys   *memberKeys
+}
+
+func newKeysTest(t *testing.T, speakers int32) *keysTest {
+	server := &apiServer{objects: map[string]map[string]any{}, events: make(chan *corev1.Event, 8)}
+	server.put(t, "/apis/apps/v1/namespaces/"+own+"/daemonsets", &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: "holdfast-speaker"}, Status: appsv1.DaemonSetStatus{NumberReady: speakers},
+	})
+	s, _ := newSyncer(t, server)
+	k := &keysTest{t, server, &memberKeys{cluster: s.cluster, secret: members, log: s.log}}
+	k.keys.begin()
+	return k
+}
+
+func (k *keysTest) look() map[string][]byte {
+	k.Helper()
+	if err := k.keys.sync(k.Context()); err != nil {
+		k.Fatal(err)
+	}
+	return k.entries()
+}
+
+func (k *keysTest) entries() map[string][]byte {
+	var secret corev1.Secret
+	k.server.get(k.T, secretsPath+"/"+members, &secret)
+	return secret.Data
+}
+
+// write does what an owner may; nil deletes the Secret.
+func (k *keysTest) write(data map[string][]byte) {
+	if data == nil {
+		k.server.mu.Lock()
+		defer k.server.mu.Unlock()
+		delete(k.server.objects, secretsPath+"/"+members)
+		return
+	}
+	k.server.put(k.T, secretsPath, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: members, UID: "uid"}, Data: data})
+}
+
+// The first key is in use at once. Then the Secret may go or be another: what is in use stays.
+func TestMembersSecretKept(t *testing.T) {
+	k := newKeysTest(t, 0)
+	first := k.look()
+	if inUse := first[rotation.InUse]; len(first) != 2 || len(inUse) != rotation.Length || !bytes.Equal(inUse, first[rotation.Key]) {
+		t.Fatalf("the first key: %v", first)
+	}
+	if diff := cmp.Diff(first, k.look()); diff != "" {
+		t.Errorf("nothing happened (-before +after):\n%s", diff)
+	}
+	k.write(nil)
+	second := k.look()
+	if !bytes.Equal(second[rotation.InUse], first[rotation.InUse]) || len(second[rotation.Key]) != rotation.Length ||
+		bytes.Equal(second[rotation.Key], first[rotation.Key]) {
+		t.Errorf("the Secret was deleted: before %v, after %v", first, second)
+	}
+	third := map[string][]byte{rotation.Key: newKey(), "other": newKey()}
+	k.write(maps.Clone(third))
+	third[rotation.InUse] = first[rotation.InUse]
+	if diff := cmp.Diff(third, k.look()); diff != "" {
+		t.Errorf("the Secret was replaced (-want +got):\n%s", diff)
+	}
+}
+
+// A new leader knows no key, and speakers that run do not know its own.
+func TestMembersSecretLost(t *testing.T) {
+	k := newKeysTest(t, 3)
+	first := k.look()
+	if len(first) != 1 || len(first[rotation.Key]) != rotation.Length {
+		t.Errorf("with speakers that run, the Secret holds %v, want no more than a key", first)
+	}
+	if diff := cmp.Diff(first, k.look()); diff != "" {
+		t.Errorf("nothing happened (-before +after):\n%s", diff)
+	}
+}
+
+// What is no key is left alone, and its owner is told once.
+func TestMembersSecretInvalid(t *testing.T) {
+	k := newKeysTest(t, 3)
+	inUse := newKey()
+	want := map[string][]byte{rotation.Key: []byte("secret"), rotation.InUse: inUse}
+	k.write(maps.Clone(want))
+	for range 2 {
+		if diff := cmp.Diff(want, k.look()); diff != "" {
+			t.Errorf("the Secret (-want +got):\n%s", diff)
+		}
+	}
+	select {
+	case e := <-k.server.events:
+		about := corev1.ObjectReference{APIVersion: "v1", Kind: "Secret", Namespace: own, Name: members, UID: "uid"}
+		const message = "not used, since a key has 32 bytes: key (6 bytes); replace it, or delete the entry key, and the controller makes a key"
+		if e.InvolvedObject != about || e.Reason != string(lb.InvalidKey) || e.Message != message || e.Type != corev1.EventTypeWarning {
+			t.Errorf("Event %s %s of %v: %s", e.Type, e.Reason, e.InvolvedObject, e.Message)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("no Event")
+	}
+	select {
+	case e := <-k.server.events:
+		t.Errorf("another Event: %s", e.Message)
+	case <-time.After(100 * time.Millisecond):
+	}
+}
+
+// What somebody writes while the controller decides is not overwritten.
+func TestMembersSecretOvertaken(t *testing.T) {
+	k := newKeysTest(t, 3)
+	read, err := k.keys.cluster.Secret(t.Context(), members)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := map[string][]byte{rotation.Key: newKey()}
+	k.write(other)
+	if _, err := k.keys.cluster.WriteSecret(t.Context(), read, map[string][]byte{rotation.Key: newKey()}); err == nil {
+		t.Error("a Secret was created over another")
+	}
+	if read, err = k.keys.cluster.Secret(t.Context(), members); err != nil {
+		t.Fatal(err)
+	}
+	other = map[string][]byte{rotation.Key: newKey()}
+	k.write(other)
+	if _, err := k.keys.cluster.WriteSecret(t.Context(), read, map[string][]byte{rotation.Key: newKey()}); err == nil {
+		t.Error("a Secret was written over another")
+	}
+	if diff := cmp.Diff(other, k.entries()); diff != "" {
+		t.Errorf("the Secret (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,234 @@
+package heartbeat
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// realtimePriority is the lowest there is: before all ordinary threads, after all other real-time ones.
+	realtimePriority = 1
+	// stretch is for how long one thread may run on end with real-time priority; then the kernel sends
+	// SIGXCPU. At lastStretch it sends SIGKILL, which needs no runtime that works (getrlimit(2), RLIMIT_RTTIME).
+	stretch, lastStretch = 200 * time.Millisecond, 600 * time.Millisecond
+	// A process that takes more than a core's nth part of two windows in a row loses its priority: it may
+	// block so often that no thread runs for long, and take a core all the same. It takes two since the
+	// kernel may count as CPU time what the machine's host did not run, which was half a second once.
+	window = 500 * time.Millisecond
+	part   = 4
+	// leastCalm is how long it goes without, longer each time until that did not happen for forgetTime.
+	leastCalm, mostCalm = 10 * time.Second, 5 * time.Minute
+	forgetTime          = 10 * time.Minute
+	// memoryLimit is where the runtime begins to collect garbage; it has some 8 MiB at the start.
+	memoryLimit = 32 << 20
+	mostStacks  = 64 << 10
+)
+
+// budget is what a process may take of the CPU for its real-time priority: no fault of it may keep a
+// node from running everything else.
+type budget struct {
+	shared *shared
+	// until is when it may have the priority again.
+	until atomic.Int64
+	// calm is for how long it goes without next; given is when it got the priority last.
+	calm, given atomic.Int64
+	// over tells who may wait that part was exceeded.
+	over chan overrun
+
+	// since is when the present window began; exceeded is whether part was in the last one.
+	since    time.Duration
+	exceeded bool
+	// user and system are the CPU time that had been taken when it began.
+	user, system atomic.Int64
+}
+
+// newBudget returns the budget of a process that is without real-time priority for a while first.
+func newBudget(s *shared, calm time.Duration) *budget {
+	b := &budget{shared: s, over: make(chan overrun, 1)}
+	b.calm.Store(int64(leastCalm))
+	b.until.Store(int64(boottime() + calm))
+	return b
+}
+
+// begin gives the process real-time priority, within what the kernel enforces.
+func (b *budget) begin() {
+	// Each time: the kernel adds a second to the first limit with every signal.
+	limit := unix.Rlimit{Cur: uint64(stretch.Microseconds()), Max: uint64(lastStretch.Microseconds())}
+	err := unix.Setrlimit(unix.RLIMIT_RTTIME, &limit)
+	now := boottime()
+	if err == nil {
+		b.given.Store(int64(now))
+		b.shared.realtime.Store(true)
+		err = everyThread(unix.SCHED_RR, func() bool { return boottime() < time.Duration(b.until.Load()) })
+	}
+	switch {
+	case err != nil:
+		b.until.Store(math.MaxInt64)
+	case now >= time.Duration(b.until.Load()):
+		return
+	}
+	b.shared.realtime.Store(false) // not allowed to, or end was called meanwhile
+	_ = everyThread(unix.SCHED_NORMAL, never)
+}
+
+// end takes real-time priority away. It may be called by several threads at once.
+func (b *budget) end() {
+	now := boottime()
+	calm := time.Duration(b.calm.Load())
+	if now-time.Duration(b.given.Load()) > forgetTime {
+		calm = leastCalm
+	}
+	b.until.Store(int64(now + calm)) // first, so that nobody takes it again
+	if b.shared.realtime.CompareAndSwap(true, false) {
+		b.shared.overruns.Add(1)
+		b.calm.Store(int64(min(2*calm, mostCalm)))
+	}
+	_ = everyThread(unix.SCHED_NORMAL, never) // nobody needs a right for that
+}
+
+// taken is the CPU time of the process in this window, in its own code and in the kernel: for it, and for
+// others in interrupts that came while it ran.
+func (b *budget) taken() (user, system time.Duration) {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		panic(fmt.Sprintf("ask for the own CPU time: %v", err)) // fails for bad arguments only
+	}
+	return time.Duration(u.Utime.Nano() - b.user.Load()), time.Duration(u.Stime.Nano() - b.system.Load())
+}
+
+// account is called by the thread that beats, several times in each window.
+func (b *budget) account(now time.Duration) {
+	passed := now - b.since
+	if passed < window {
+		return
+	}
+	user, system := b.taken()
+	exceeded := user+system > passed/part
+	realtime := b.shared.realtime.Load()
+	switch {
+	case realtime && exceeded && b.exceeded:
+		b.end()
+		select {
+		case b.over <- b.overrun(fmt.Sprintf("more than %v in %v, twice in a row", window/part, window)):
+		default:
+		}
+	case !realtime && !exceeded && now >= time.Duration(b.until.Load()):
+		b.begin()
+	}
+	b.since, b.exceeded = now, exceeded
+	b.user.Add(int64(user))
+	b.system.Add(int64(system))
+}
+
+// account keeps the process within its budget, and lets the detector know what that means for its beats.
+func (t *thread) account() {
+	b := t.h.budget
+	if b == nil {
+		return
+	}
+	b.account(boottime())
+	if is := b.shared.realtime.Load(); is != t.realtime {
+		t.realtime = is
+		t.detector.leastHold = t.h.config.hold(is)
+		t.detector.version++
+	}
+}
+
+// overrun is told when the budget was exceeded.
+type overrun struct {
+	Why string
+	// Calm is for how long the process goes without real-time priority.
+	Calm time.Duration
+	// User and System are the CPU time that it took since the window began.
+	User, System time.Duration
+	// Stacks are those of all goroutines, where one of them was at fault.
+	Stacks string `json:",omitempty"`
+}
+
+// watch tells of overruns, and ends the priority where the kernel asks for it.
+func (b *budget) watch(tell func(overrun)) {
+	exceeded := make(chan os.Signal, 1)
+	signal.Notify(exceeded, unix.SIGXCPU)
+	go func() {
+		for {
+			select {
+			case o := <-b.over:
+				tell(o)
+			case <-exceeded:
+				b.end()
+				o := b.overrun(fmt.Sprintf("a thread ran for %v on end", stretch))
+				tell(o) // for the stacks may never come: all goroutines must stop for them
+				stacks := make([]byte, mostStacks)
+				o.Stacks = string(stacks[:runtime.Stack(stacks, true)])
+				tell(o)
+			}
+		}
+	}()
+}
+
+func (b *budget) overrun(why string) overrun {
+	o := overrun{Why: why, Calm: time.Duration(b.until.Load()) - boottime()}
+	o.User, o.System = b.taken()
+	return o
+}
+
+// sparing has the runtime collect garbage only when there is much: a collection takes other threads,
+// which spin for each other. The beats leave next to none.
+func sparing() {
+	debug.SetGCPercent(-1)
+	debug.SetMemoryLimit(memoryLimit)
+}
+
+func never() bool { return false }
+
+// everyThread gives every thread of the process a policy, which those that they start inherit, until it
+// is to stop. One alone with real-time priority would wait for the others: a collection of garbage stops it until
+// each of them has been at a safe point, for which the kernel has to run it, and after a system call it needs one
+// of GOMAXPROCS, which ordinary threads keep while they wait for a core. Of SCHED_RR, since threads of
+// SCHED_FIFO with the same priority, of other such processes too, never share a core (sched(7)).
+func everyThread(policy uint32, stop func() bool) error {
+	var priority uint32
+	if policy == unix.SCHED_RR {
+		priority = realtimePriority
+	}
+	for !stop() {
+		threads, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			return err
+		}
+		if own := strconv.Itoa(unix.Gettid()); !slices.ContainsFunc(threads, func(t os.DirEntry) bool { return t.Name() == own }) {
+			return errors.New("/proc is not that of this namespace of processes")
+		}
+		changed := false
+		for _, t := range threads {
+			id, err := strconv.Atoi(t.Name())
+			if err != nil {
+				return err
+			}
+			is, err := unix.SchedGetAttr(id, 0)
+			if errors.Is(err, unix.ESRCH) || err == nil && is.Policy == policy {
+				continue
+			}
+			err = unix.SchedSetAttr(id, &unix.SchedAttr{Policy: policy, Priority: priority}, 0)
+			if err != nil && !errors.Is(err, unix.ESRCH) {
+				return err
+			}
+			changed = true
+		}
+		if !changed {
+			return nil
+		}
+	}
+	return nil
+}

@@ -1,0 +1,339 @@
+package heartbeat
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// faultEnv is the directory where files named after a fault have the process of the beats get it.
+const faultEnv = "HOLDFAST_HEARTBEAT_FAULT"
+
+// faults of a whole process with real-time priority.
+var faults = map[string]func(){
+	// A loop in Go: the runtime works.
+	"loop": loop,
+	// As many threads that nothing interrupts as may run Go code, so that no goroutine runs any more:
+	// the runtime itself gone mad.
+	"runtime": func() {
+		for range mostThreads - 1 {
+			go spin()
+		}
+		spin()
+	},
+	// One such thread: goroutines run until the first collection of garbage, or dump of stacks.
+	"thread": func() { spin() },
+	// Never for long on end, and most of the time, until that costs it its priority.
+	"share": func() {
+		runtime.LockOSThread()
+		for {
+			if a, err := unix.SchedGetAttr(0, 0); err != nil || a.Policy == unix.SCHED_NORMAL {
+				return
+			}
+			for began := boottime(); boottime()-began < 20*ms; {
+			}
+			d := unix.NsecToTimespec(int64(5 * ms))
+			_ = unix.Nanosleep(&d, nil)
+		}
+	},
+}
+
+// spin takes a core, and no signal but SIGKILL.
+func spin() {
+	runtime.LockOSThread()
+	all := unix.Sigset_t{}
+	for i := range all.Val {
+		all.Val[i] = ^all.Val[i]
+	}
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &all, nil); err != nil {
+		panic(err)
+	}
+	loop()
+}
+
+func loop() {
+	for n := 0; ; n++ {
+		runtime.KeepAlive(n)
+	}
+}
+
+// awaitFaults begins those that are asked for, each once however often the process is started again.
+func awaitFaults(dir string) {
+	for range time.Tick(5 * time.Millisecond) {
+		for name, fault := range faults {
+			if os.Remove(filepath.Join(dir, name)) == nil {
+				go fault()
+			}
+		}
+	}
+}
+
+// log is what a speaker logs.
+type log struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *log) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *log) has(s string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.b.String(), s)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// realtimeThreads counts those of a process, 0 where there is none.
+func realtimeThreads(t *testing.T, process int) int {
+	t.Helper()
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", process))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, thread := range threads {
+		id, err := strconv.Atoi(thread.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, err := unix.SchedGetAttr(id, 0); err == nil && a.Policy != unix.SCHED_NORMAL {
+			n++
+		}
+	}
+	return n
+}
+
+// needRealtime skips tests that need real-time priority, and so /proc: they are not in namespaces of their own.
+func needRealtime(t testing.TB) {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to make network namespaces")
+	}
+	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_RR, Priority: realtimePriority}, 0); err != nil {
+		t.Skipf("no real-time priority here: %v", err)
+	}
+	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_NORMAL}, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// program is an ordinary one that wants each core whole: how long it did not run, and how long it did.
+type program struct {
+	ran, longest []atomic.Int64
+}
+
+func newProgram(t *testing.T) *program {
+	cores := runtime.NumCPU()
+	p := &program{make([]atomic.Int64, cores), make([]atomic.Int64, cores)}
+	for core := range cores {
+		go func() {
+			runtime.LockOSThread() // and never unlocked: it ends pinned
+			var set unix.CPUSet
+			set.Set(core)
+			if err := unix.SchedSetaffinity(0, &set); err != nil {
+				t.Error(err)
+				return
+			}
+			for last := boottime(); t.Context().Err() == nil; {
+				now := boottime()
+				p.longest[core].Store(max(p.longest[core].Load(), int64(now-last)))
+				p.ran[core].Store(int64(clock(unix.CLOCK_THREAD_CPUTIME_ID)))
+				last = now
+			}
+		}()
+	}
+	return p
+}
+
+// least is how long it ran on the core where it ran least.
+func (p *program) least() time.Duration {
+	least := time.Duration(p.ran[0].Load())
+	for core := range p.ran {
+		least = min(least, time.Duration(p.ran[core].Load()))
+	}
+	return least
+}
+
+// pause is the longest that it did not run, on either core.
+func (p *program) pause() (longest time.Duration) {
+	for core := range p.longest {
+		longest = max(longest, time.Duration(p.longest[core].Load()))
+	}
+	return longest
+}
+
+func (p *program) String() string {
+	var out []string
+	for core := range p.ran {
+		out = append(out, fmt.Sprintf("core %d: ran for %v, longest pause %v", core,
+			time.Duration(p.ran[core].Load()).Round(ms), time.Duration(p.longest[core].Load()).Round(ms)))
+	}
+	return strings.Join(out, "; ")
+}
+
+// Whatever the process of the beats does with its real-time priority, it loses it or ends within about
+// a second, the speaker says so, and it beats again; and all the while ordinary programs run.
+func TestRunaway(t *testing.T) {
+	needRealtime(t)
+	const slack = 2 * time.Second // for the test itself, which has a small share of a core meanwhile
+	for _, c := range []struct {
+		fault  string
+		within time.Duration
+		says   []string
+		// restarts: the process does not outlive it.
+		restarts bool
+	}{
+		{"loop", stretch, []string{"a thread ran for", "budget_test.go"}, false},
+		{"share", 3 * window, []string{"twice in a row"}, false},
+		{"runtime", lastStretch, []string{"started again"}, true},
+		{"thread", lastStretch, []string{"a thread ran for", "no heartbeats are sent", "started again"}, true},
+	} {
+		t.Run(c.fault, func(t *testing.T) {
+			dir, log := t.TempDir(), &log{}
+			s := clusterWith(t, speaker{env: []string{faultEnv + "=" + dir}, log: log}, 2, "192.0.2.%d")
+			t.Cleanup(func() {
+				if t.Failed() {
+					t.Log(log)
+				}
+			})
+			ready(t, s)
+			before := s[0].await(t, "it may act", func(l line) bool { return l.View.Settled && l.Beats != 0 && l.View.Realtime })
+			if realtimeThreads(t, before.Beats) == 0 {
+				t.Fatal("no thread has real-time priority")
+			}
+			p := newProgram(t)
+			began := boottime()
+			if err := os.WriteFile(filepath.Join(dir, c.fault), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			nstest.Until(t, within, "the fault has begun", func() bool {
+				_, err := os.Stat(filepath.Join(dir, c.fault))
+				return errors.Is(err, fs.ErrNotExist)
+			})
+			nstest.Until(t, within, "the process has lost its priority, or ended", func() bool {
+				return realtimeThreads(t, before.Beats) == 0
+			})
+			took := boottime() - began
+			ran := p.least()
+			nstest.Until(t, within, "an ordinary program runs on each core", func() bool { return p.least() > ran+100*ms })
+			t.Logf("ordinary or gone after %v; an ordinary program since: %v", took, p)
+			if took > c.within+slack {
+				t.Errorf("it had real-time priority for %v after that", took)
+			}
+			for _, says := range c.says {
+				nstest.Until(t, within, "the speaker says: "+says, func() bool { return log.has(says) })
+			}
+			after := s[0].await(t, "it beats", func(l line) bool {
+				return l.View.Settled && l.At > began && sees(s[1], Alive)(l) &&
+					(l.Overruns > 0 || c.restarts) && (!c.restarts || l.Beats != 0 && l.Beats != before.Beats)
+			})
+			if want := map[bool]uint64{true: 1}[c.restarts]; after.Restarts != want {
+				t.Errorf("%d restarts are counted, want %d", after.Restarts, want)
+			}
+			if c.fault != "runtime" && after.Overruns != 1 {
+				t.Errorf("%d overruns are counted, want 1", after.Overruns)
+			}
+			t.Logf("it beat, settled, after %v; epoch %d and then %d, beats up to %v late", after.At-began, before.View.Epoch, after.View.Epoch, after.Latest)
+			s[1].await(t, "it is heard", func(l line) bool { return sees(s[0], Alive)(l) || sees(s[0], Held)(l) })
+		})
+	}
+}
+
+// When it takes no more than it may it has real-time priority again.
+func TestRealtimeAgain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes as long as a process is without: ", leastCalm)
+	}
+	needRealtime(t)
+	dir := t.TempDir()
+	s := clusterWith(t, speaker{env: []string{faultEnv + "=" + dir}}, 2, "192.0.2.%d")
+	ready(t, s)
+	s[0].await(t, "it has real-time priority", func(l line) bool { return l.View.Realtime && l.Beats != 0 })
+	if err := os.WriteFile(filepath.Join(dir, "share"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lost := s[0].await(t, "it lost that", func(l line) bool { return !l.View.Realtime })
+	again := s[0].await(t, "it has it again", func(l line) bool { return l.View.Realtime })
+	if took := again.At - lost.At; took < leastCalm-time.Second {
+		t.Errorf("it had it again after %v", took)
+	}
+	if again.View.Epoch != lost.View.Epoch {
+		t.Errorf("epoch %d became %d", lost.View.Epoch, again.View.Epoch)
+	}
+	if realtimeThreads(t, again.Beats) == 0 {
+		t.Error("no thread has it")
+	}
+}
+
+// The second time that the process is killed it goes without real-time priority for a while.
+func TestKilledTwice(t *testing.T) {
+	needRealtime(t)
+	s := cluster(t, 2, "192.0.2.%d")
+	ready(t, s)
+	l := s[0].await(t, "it runs", func(l line) bool { return l.Beats != 0 && l.View.Settled && l.View.Realtime })
+	for _, want := range []bool{true, false} {
+		killed := l.Beats
+		if err := syscall.Kill(killed, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		l = s[0].await(t, "it runs again", func(l line) bool { return l.Beats != 0 && l.Beats != killed && l.View.Settled })
+		if l.View.Realtime != want {
+			t.Errorf("after restart %d real-time is %v, want %v", l.Restarts, l.View.Realtime, want)
+		}
+	}
+}
+
+func TestRestarts(t *testing.T) {
+	var r restarts
+	for i, want := range []restarts{
+		{1, 0, 0}, {2, time.Second, time.Minute}, {3, 2 * time.Second, 2 * time.Minute}, {4, 4 * time.Second, 4 * time.Minute}, {5, 5 * time.Second, 8 * time.Minute},
+	} {
+		if r.ended(time.Second); r != want {
+			t.Errorf("end %d: %+v, want %+v", i+1, r, want)
+		}
+	}
+	if r.ended(2 * time.Hour); r != (restarts{times: 1}) {
+		t.Errorf("after a long life: %+v", r)
+	}
+}
+
+func TestPulse(t *testing.T) {
+	p := pulse{deadline: 5}
+	looks := func(deadline int64) (n int) {
+		for n = 1; !p.lost(deadline); n++ {
+		}
+		return n
+	}
+	if got, want := looks(5), int(startTime/attendInterval); got != want {
+		t.Errorf("without a first beat it is lost after %d looks, want %d", got, want)
+	}
+	if got, want := looks(6), 1+int(lostTime/attendInterval); got != want {
+		t.Errorf("after a beat it is lost after %d looks, want %d", got, want)
+	}
+}

@@ -1,0 +1,52 @@
+package heartbeat
+
+import "time"
+
+const (
+	// forgiveTime is how long a process of the beats must have lived for its end to be no worse than the first.
+	forgiveTime = time.Hour
+	mostPause   = 5 * time.Second
+	firstCalm   = time.Minute
+	// lostTime is for how long no beats are sent when their process is ended, startTime the same
+	// before the first one: an ordinary process may be kept waiting for a while.
+	lostTime, startTime = 3 * time.Second, 10 * time.Second
+)
+
+// restarts says how a process of the beats that ended by itself is started again: at once the first time; then after a
+// pause, and without real-time priority for a while, for that may be what the kernel killed it for.
+type restarts struct {
+	times       int
+	pause, calm time.Duration
+}
+
+func (r *restarts) ended(lived time.Duration) {
+	if lived > forgiveTime {
+		*r = restarts{}
+	}
+	if r.times++; r.times > 1 {
+		r.pause = min(max(2*r.pause, time.Second), mostPause)
+		r.calm = min(max(2*r.calm, firstCalm), forgiveTime)
+	}
+}
+
+// pulse notices that beats are not sent any more. It counts how often it looked, not time: the
+// process that looks may itself not have run.
+type pulse struct {
+	deadline int64
+	beat     bool
+	looks    int
+}
+
+// lost is called each attendInterval with the deadline of the Lease, which every beat moves.
+func (p *pulse) lost(deadline int64) bool {
+	if deadline != p.deadline {
+		p.deadline, p.beat, p.looks = deadline, true, 0
+		return false
+	}
+	p.looks++
+	patience := startTime
+	if p.beat {
+		patience = lostTime
+	}
+	return time.Duration(p.looks)*attendInterval >= patience
+}

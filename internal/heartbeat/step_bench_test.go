@@ -1,0 +1,71 @@
+package heartbeat
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// steady is a thread that the test drives, with n peers in its own process that do not answer it but
+// have their packets read by it.
+func steady(t testing.TB, n int) (step func()) {
+	t.Helper()
+	var peers []Peer
+	for i := range n {
+		peers = append(peers, Peer{Name: fmt.Sprintf("node%d", i), Address: netip.MustParseAddr(fmt.Sprintf("127.0.0.%d", i+1)), Gossip: true})
+	}
+	var threads []*thread
+	for _, p := range peers {
+		h, err := New(Config{
+			Log: slog.New(slog.DiscardHandler), NodeName: p.Name, Address: p.Address, Port: testPort, Keys: [][]byte{testKey},
+			Timers: Timers{Interval: time.Microsecond, Multiplier: 1000},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Set(peers)
+		s, err := openSocket(netip.AddrPortFrom(p.Address, testPort))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.close)
+		th := newThread(h, s)
+		th.detector = newDetector(h.config.settings(false, random), p.Name, boottime())
+		threads = append(threads, th)
+	}
+	step = func() {
+		for _, th := range threads {
+			th.step()
+			th.account()
+			th.socket.wait(0, false)
+		}
+	}
+	for range 1000 {
+		step()
+	}
+	return step
+}
+
+// A beat allocates a View and its Members to compare with the last; nothing that is sent or read does. So the
+// limit where garbage is collected is hours away in a small cluster.
+func TestStepAllocates(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		step := steady(t, 4)
+		if n := testing.AllocsPerRun(1000, step); n > 4*2 {
+			t.Errorf("a beat of 4 nodes allocates %v times, want 8 at most", n)
+		}
+	})
+}
+
+// BenchmarkStep is one beat of each of four nodes and the receipt of all of them.
+func BenchmarkStep(b *testing.B) {
+	step := steady(b, 4)
+	b.ReportAllocs()
+	for b.Loop() {
+		step()
+	}
+}

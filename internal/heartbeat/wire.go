@@ -1,0 +1,122 @@
+package heartbeat
+
+import "time"
+
+// Reply is what came of questions on the wire.
+type Reply uint8
+
+const (
+	// NotAsked: there was nobody to ask.
+	NotAsked Reply = iota
+	// Silent: those who were asked did not answer two of three questions.
+	Silent
+	// Answered two of three questions at least.
+	Answered
+)
+
+// Answer is what the wire says of a node whose beats are missed.
+type Answer struct {
+	// Node is the node itself, asked for an address that it announces.
+	Node Reply
+	// Foreign are machines that are no speakers and answered before: they show whether this node's own
+	// link works.
+	Foreign Reply
+}
+
+const (
+	// wireTime is what an answer of the wire may take: three questions in 30 ms, and the way to who asks.
+	wireTime = 40 * time.Millisecond
+	// wireEvery is the time between questions about a node that stays silent. One that holds what it has
+	// is given up after three without an answer.
+	wireEvery    = 100 * time.Millisecond
+	wirePatience = 3 * wireEvery
+	// wireSlowly is the time between questions about a node that this one called dead.
+	wireSlowly = time.Second
+	// strangerTime is how long a node that hears nobody waits where no foreign machine ever answered.
+	strangerTime = 2 * time.Second
+)
+
+// wire is what is known of a silent peer by asking the wire.
+type wire struct {
+	askedAt, answeredAt time.Duration
+	answer              Answer
+	// heldAt is when it answered last itself.
+	heldAt time.Duration
+}
+
+// pending: an answer may yet come in time.
+func (w *wire) pending(now time.Duration) bool {
+	return w.askedAt > w.answeredAt && now < w.askedAt+wireTime
+}
+
+// onWire: its beats are lost, and it answers on the wire.
+func (p *peer) onWire() bool { return p.wire.heldAt > p.lastHeard }
+
+// wireAt is when the wire is to be asked about p next, so that the answer is there when it is wanted.
+func (d *detector) wireAt(p *peer) time.Duration {
+	if p.onWire() {
+		return p.wire.askedAt + wireEvery
+	}
+	return max(p.aged+p.patience()-wireTime, p.wire.askedAt+wireEvery)
+}
+
+// askWire has the wire asked about a peer.
+func (d *detector) askWire(now time.Duration, p *peer) {
+	p.wire.askedAt = now
+	d.asks = append(d.asks, p.name)
+}
+
+// answeredOnWire takes what the wire said about a peer.
+func (d *detector) answeredOnWire(now time.Duration, name string, a Answer) {
+	p := d.peers[idOf(name)]
+	if p == nil {
+		return
+	}
+	p.wire.answer, p.wire.answeredAt = a, now
+	switch {
+	case a.Node == Answered || a.Foreign == Answered:
+		d.wireGood = now
+	case a.Foreign == Silent:
+		d.wireBad = now
+	}
+	if a.Node != Answered {
+		return
+	}
+	p.wire.heldAt, p.aged = now, now
+	d.clear(now, p)
+	if p.accused {
+		d.acquit(now, p)
+	}
+}
+
+// acquit takes back a verdict about a node that turned out to hold what it had: it does not hear us, or
+// else it had refuted that itself.
+func (d *detector) acquit(now time.Duration, p *peer) {
+	p.accused, p.watched = false, true
+	p.claim.status, p.claimedAt = Alive, now
+	d.version++
+	if p.private {
+		p.private = false
+		return
+	}
+	p.claim.number++
+	d.proclaim(p.id)
+}
+
+// takesAlone decides about a suspect where no other speaker is heard. Either all others are dead, or this
+// node is cut off: a foreign machine that answers shows that its link works.
+func (d *detector) takesAlone(now time.Duration, p *peer) bool {
+	answer := p.wire.answer
+	if p.wire.answeredAt < p.lastHeard {
+		answer = Answer{}
+	}
+	switch answer.Foreign {
+	case Answered:
+		// If beats of it, or foreign answers, were lost before, this may be more of the same.
+		lossy := p.receipt.before < wellReceipt && now-p.lastHeard < strangerTime
+		return !lossy && (d.wireBad == 0 || now-d.wireBad > strangerTime)
+	case Silent:
+		return false
+	}
+	return now >= p.suspicion.at+strangerTime
+}

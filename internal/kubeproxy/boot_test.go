@@ -1,0 +1,140 @@
+package kubeproxy
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestSuffices: for how long each sign must be seen, and that another one in between begins it anew.
+func TestSuffices(t *testing.T) {
+	type look struct {
+		after time.Duration
+		is    sign
+		want  bool
+	}
+	for _, tt := range []struct {
+		name  string
+		looks []look
+	}{
+		{"rules", []look{{0, standing, true}}},
+		{"an earlier speaker", []look{{0, before, true}}},
+		{"nobody", []look{{0, nobody, false}, {30*time.Second - 1, nobody, false}, {1, nobody, true}}},
+		{"it lives", []look{{0, living, false}, {10*time.Second - 1, living, false}, {1, living, true}}},
+		{"it lives and makes its rules", []look{{0, living, false}, {time.Second, partly, false}, {time.Second, standing, true}}},
+		{"the rules of one family only", []look{{0, partly, false}, {2*time.Second - 1, partly, false}, {1, partly, true}}},
+		{"it is not well", []look{{0, unready, false}, {24 * time.Hour, unready, false}}},
+		{"it comes late", []look{{0, nobody, false}, {29 * time.Second, unready, false}, {time.Hour, unready, false}, {1, standing, true}}},
+		{"it crashes again and again", []look{
+			{0, nobody, false}, {20 * time.Second, living, false}, {5 * time.Second, nobody, false},
+			{20 * time.Second, living, false}, {5 * time.Second, nobody, false}, {29 * time.Second, nobody, false}, {time.Second, nobody, true},
+		}},
+	} {
+		var seen lasting
+		now := time.Now()
+		for i, l := range tt.looks {
+			now = now.Add(l.after)
+			if got := seen.suffices(now, l.is); got != l.want {
+				t.Errorf("%s, look %d: %t", tt.name, i, got)
+			}
+		}
+	}
+}
+
+// play is a Boot whose node is the test's.
+type play struct {
+	*Boot
+	is                   atomic.Int32
+	looks, kicks, marked atomic.Int32
+}
+
+func newPlay(is sign) *play {
+	p := &play{}
+	p.is.Store(int32(is))
+	p.Boot = New(Config{Log: slog.New(slog.DiscardHandler), Livez: "127.0.0.1:10256", Kick: func() { p.kicks.Add(1) }})
+	p.find = func(context.Context) sign { p.looks.Add(1); return sign(p.is.Load()) }
+	p.mark = func() error { p.marked.Add(1); return errors.New("no nf_tables") }
+	return p
+}
+
+// TestRun: what comes of each sign, when, and that nobody looks again.
+func TestRun(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		is     sign
+		after  time.Duration
+		marked int32
+	}{
+		{"an earlier speaker", before, 0, 0},
+		{"rules", standing, 0, 1},
+		{"one family", partly, 2 * time.Second, 1},
+		{"it lives", living, 10 * time.Second, 1},
+		{"nobody", nobody, 30 * time.Second, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(tt.is)
+				if p.Served() {
+					t.Fatal("it has served before anybody looked")
+				}
+				go func() {
+					if err := p.Run(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}()
+				<-p.Looked()
+				if p.Served() != (tt.after == 0) {
+					t.Errorf("after the first look: served %t", p.Served())
+				}
+				time.Sleep(tt.after - 1)
+				synctest.Wait()
+				if tt.after > 0 && (p.Served() || p.kicks.Load() != 0) {
+					t.Error("it waits for less")
+				}
+				time.Sleep(time.Nanosecond)
+				synctest.Wait()
+				if !p.Served() || p.kicks.Load() != 1 || p.marked.Load() != tt.marked {
+					t.Errorf("served %t, %d kicks, marked %d times", p.Served(), p.kicks.Load(), p.marked.Load())
+				}
+				looks := p.looks.Load()
+				p.is.Store(int32(unready))
+				time.Sleep(time.Hour)
+				if !p.Served() || p.looks.Load() != looks {
+					t.Errorf("an hour later: served %t, %d looks and then %d", p.Served(), looks, p.looks.Load())
+				}
+			})
+		})
+	}
+}
+
+// TestRunStops: also while it waits, without having served.
+func TestRunStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		p := newPlay(unready)
+		ended := make(chan error, 1)
+		go func() { ended <- p.Run(ctx) }()
+		time.Sleep(time.Hour)
+		if got, want := p.Waiting(), "who listens on 127.0.0.1:10256 does not say that it is well"; p.Served() || got != want {
+			t.Errorf("served %t: %s", p.Served(), got)
+		}
+		stop()
+		if err := <-ended; err != nil || p.Served() || p.kicks.Load() != 0 {
+			t.Errorf("%v, served %t, %d kicks", err, p.Served(), p.kicks.Load())
+		}
+	})
+}
+
+// TestNoLivez: who names no address waits for nothing, and leaves nothing on the node.
+func TestNoLivez(t *testing.T) {
+	b := New(Config{Log: slog.New(slog.DiscardHandler)})
+	b.find = func(context.Context) sign { t.Error("it looks"); return nobody }
+	<-b.Looked()
+	if err := b.Run(t.Context()); err != nil || !b.Served() {
+		t.Errorf("%v, served %t", err, b.Served())
+	}
+}

@@ -1,0 +1,76 @@
+package kubeproxy
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+)
+
+// TestLivez asks real servers.
+func TestLivez(t *testing.T) {
+	answer := func(livez, healthz int) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/livez":
+				w.WriteHeader(livez)
+			case "/healthz":
+				w.WriteHeader(healthz)
+			}
+		}
+	}
+	t.Setenv("HTTP_PROXY", "http://192.0.2.1:3128")
+	for _, tt := range []struct {
+		name   string
+		server http.HandlerFunc
+		want   sign
+	}{
+		{"it lives, on a node that is to go", answer(200, 503), living},
+		{"it is not well", answer(503, 200), unready},
+		{"it is old", answer(404, 200), living},
+		{"old, and not well", answer(404, 503), unready},
+		{"another program", answer(404, 404), nobody},
+		{"one that leads elsewhere", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
+		}, unready},
+		{"it hangs", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, unready},
+	} {
+		s := httptest.NewServer(tt.server)
+		if got := newLivez(s.Listener.Addr().String()).ask(t.Context()); got != tt.want {
+			t.Errorf("%s: %s", tt.name, got.words("it"))
+		}
+		s.CloseClientConnections()
+		s.Close()
+		if got := newLivez(s.Listener.Addr().String()).ask(t.Context()); got != nobody {
+			t.Errorf("%s, and is gone: %s", tt.name, got.words("it"))
+		}
+	}
+}
+
+// TestLivezSpeaksNoHTTP: who takes a connection and says nothing of use is there.
+func TestLivezSpeaksNoHTTP(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+	if got := newLivez(l.Addr().String()).ask(t.Context()); got != unready {
+		t.Errorf("%s", got.words("it"))
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	if got := newLivez("192.0.2.1:10256").ask(ctx); got != nobody {
+		t.Errorf("who cannot be reached: %s", got.words("it"))
+	}
+}

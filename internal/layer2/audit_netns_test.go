@@ -1,0 +1,39 @@
+package layer2
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// TestAuditHears what another node announces of either family, on a link where this
+// node announces nothing and has no port.
+func TestAuditHears(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLAN(t)
+		owner := link.MACFrom(l.other.MAC("eth0"))
+		d := l.elsewhere()
+		d.Owners = map[netip.Addr][][6]byte{v4: {owner}, v6: {owner}}
+		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 1 })
+		l.first.Set(d)
+		a := newAudit(l.first)
+		t.Cleanup(a.close)
+		a.turn()
+		l.second.Set(l.here())
+		for _, addr := range []netip.Addr{v4, v6} {
+			nstest.Until(t, within, addr.String()+" is heard", func() bool { a.turn(); return a.records[addr].owner.last > 0 })
+		}
+		nstest.Until(t, within, "all announcements", func() bool { return l.second.counts.announcements[1][sent].Load() >= 6 })
+		a.turn()
+		for addr, rec := range a.records {
+			if rec.other.last != 0 {
+				t.Errorf("%s is heard of another than its owner", addr)
+			}
+		}
+		if links := l.first.State().Links; links != nil {
+			t.Errorf("it answers on %v for that", links)
+		}
+	})
+}

@@ -1,0 +1,96 @@
+package layer2
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/mdlayher/arp"
+	"github.com/mdlayher/ethernet"
+
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+// host is the MAC and the IPv4 address of the n-th foreign host.
+func host(n byte) (link.MAC, netip.Addr) {
+	return link.MAC{2, 0x54, 0, 0, 0, n}, netip.AddrFrom4([4]byte{192, 0, 2, n})
+}
+
+func askedBy(n byte) []byte {
+	mac, addr := host(n)
+	return arpRequest(v4, func(p *arp.Packet, f *ethernet.Frame) {
+		p.SenderIP, p.SenderHardwareAddr, f.Source = addr, mac.HardwareAddr(), mac.HardwareAddr()
+	})
+}
+
+// TestForeign: who asks is known for ten minutes, speakers are not, nor who has no
+// address yet; and of many the latest.
+func TestForeign(t *testing.T) {
+	scene(t, nil, func(p *play) {
+		p.Set(Desired{Announcements: ourAnnouncements, Speakers: map[link.MAC]bool{ourMAC: true, otherMAC: true}})
+		expect := func(when string, n int, want ...Question) {
+			t.Helper()
+			same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+			if diff := cmp.Diff(want, p.Foreign("eth0", n), same); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", when, diff)
+			}
+		}
+		p.put(arpProbeBy(askerMAC))
+		p.put(arpRequest(v4, func(a *arp.Packet, f *ethernet.Frame) {
+			a.SenderHardwareAddr, f.Source = otherMAC.HardwareAddr(), otherMAC.HardwareAddr()
+		}))
+		expect("nobody else", 8)
+		p.put(arpRequest(v4, nil))
+		p.put(ns(v6, nil))
+		asker := []Question{{"eth0", askerMAC, asker4}, {"eth0", askerMAC, asker6}}
+		expect("who asked", 8, asker...)
+		expect("one of them", 1, asker[0])
+		mac, addr := host(9)
+		p.put(askedBy(9))
+		expect("the machines first", 8, Question{"eth0", askerMAC, asker4}, Question{"eth0", mac, addr}, Question{"eth0", askerMAC, asker6})
+		for n := range byte(20) {
+			time.Sleep(2 * machineInterval)
+			p.put(askedBy(n + 20))
+		}
+		got := p.Foreign("eth0", 20)
+		var want []Question
+		for n := byte(39); n > 31; n-- {
+			mac, addr := host(n)
+			want = append(want, Question{"eth0", mac, addr})
+		}
+		want = slices.Insert(want, 1, asker[1])
+		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Errorf("the latest (-want +got):\n%s", diff)
+		}
+		time.Sleep(machineAge)
+		expect("later", 8)
+	})
+}
+
+// TestGatewayIsRemembered: the kernel forgets the MAC of a router that it cannot reach,
+// and just then it is to be asked.
+func TestGatewayIsRemembered(t *testing.T) {
+	lan := newFakeLAN(eth0)
+	r := lan.responder()
+	gateway := link.Neighbour{Address: asker4, MAC: askerMAC}
+	c := r.circles.on("eth0")
+	for _, tt := range []struct {
+		name string
+		told []link.Neighbour
+		want int
+	}{
+		{"not resolved yet", []link.Neighbour{{Address: asker4}}, 0},
+		{"resolved", []link.Neighbour{gateway}, 1},
+		{"forgotten", []link.Neighbour{{Address: asker4}}, 1},
+		{"another one", []link.Neighbour{{Address: foreign4}}, 0},
+		{"none", nil, 0},
+	} {
+		c.learn(tt.told)
+		got := r.Foreign("eth0", 8)
+		if len(got) != tt.want || len(got) == 1 && got[0] != (Question{"eth0", askerMAC, asker4}) {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}

@@ -1,0 +1,122 @@
+package layer2
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// patience is enough for an answer on a busy machine. What answers is not waited for
+// that long, and what does not is asked with less.
+const patience = 5 * time.Second
+
+// both asks one machine for an address of each family.
+func both(mac link.MAC, a, b netip.Addr) []Question {
+	return []Question{{"eth0", mac, a}, {"eth0", mac, b}}
+}
+
+func expectAnswers(t *testing.T, what string, got []int, want ...int) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %d answers, want %d", what, got, want)
+	}
+}
+
+// TestAsk with real kernels: a Responder answers for what it announces, whether the asker
+// has an address in the subnet or not; a kernel answers for its own address; nobody
+// answers for another, nor in the stead of a machine that is not there. The node that
+// asks announces nothing and has no port.
+func TestAsk(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLAN(t)
+		outside := netip.MustParseAddr("198.51.100.7") // of no subnet here
+		set := l.here()
+		set.Announcements = append(slices.Clone(set.Announcements), lb.Announcement{Address: outside})
+		l.second.Set(set)
+		owner, far := link.MACFrom(l.other.MAC("eth0")), link.MACFrom(l.far.MAC("eth0"))
+		announced := func(family int) uint64 { return l.second.counts.announcements[family][sent].Load() }
+		nstest.Until(t, within, "all announcements are made", func() bool { return announced(0) >= 24 && announced(1) >= 6 })
+		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 0 })
+
+		ctx := t.Context()
+		expectAnswers(t, "a Responder", l.first.Ask(ctx, both(owner, v4, v6), patience), 3, 3)
+		expectAnswers(t, "a Responder, without an address of the subnet", l.first.Ask(ctx, []Question{{"eth0", owner, outside}}, patience), 3)
+		expectAnswers(t, "a kernel", l.first.Ask(ctx, both(far, asker4, asker6), patience), 3, 3)
+		expectAnswers(t, "a kernel, at its link-local address", l.first.Ask(ctx, []Question{{"eth0", far, netip.MustParseAddr("fe80::2")}}, patience), 3)
+
+		const short = 100 * time.Millisecond
+		expectAnswers(t, "a MAC that nobody has", l.first.Ask(ctx, both(askerMAC, v4, v6), short), 0, 0)
+		expectAnswers(t, "a machine that does not have the address", l.first.Ask(ctx, both(far, v4, v6), short), 0, 0)
+		expectAnswers(t, "an address that nobody has", l.first.Ask(ctx, both(owner, foreign4, foreign6), short), 0, 0)
+		expectAnswers(t, "ourselves, and a link that is not there", l.first.Ask(ctx, []Question{
+			{"eth0", link.MACFrom(l.node.MAC("eth0")), v4}, {"eth9", owner, v4},
+		}, short), Unasked, Unasked)
+		if n := len(l.first.State().Links); n != 0 {
+			t.Errorf("%d links are in use for having asked", n)
+		}
+		// None of the questions is taken for one of a handover, which would be told to all neighbours.
+		if n := announced(0); n != 24 {
+			t.Errorf("%d announcements, want those of before", n)
+		}
+		l.node.SetDown("eth0")
+		nstest.Until(t, within, "link down", func() bool { return !l.first.links()[1].Up })
+		expectAnswers(t, "on a link that is down", l.first.Ask(ctx, both(owner, v4, v6), short), Unasked, Unasked)
+	})
+}
+
+// TestAskBesideAPort: who announces himself on the link asks and hears as well, and goes on answering.
+func TestAskBesideAPort(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLAN(t)
+		mine := []lb.Announcement{{Address: foreign4}, {Address: foreign6}}
+		l.first.Set(Desired{Announcements: mine, Speakers: l.speakers()})
+		l.second.Set(l.here())
+		for _, addr := range []netip.Addr{v4, v6, foreign4, foreign6} {
+			nstest.Until(t, within, "answer", func() bool { return l.ask(t, addr) != "" })
+		}
+		owner := link.MACFrom(l.other.MAC("eth0"))
+		expectAnswers(t, "beside a port", l.first.Ask(t.Context(), both(owner, v4, v6), patience), 3, 3)
+		far := link.MACFrom(l.far.MAC("eth0"))
+		foreign := l.first.Foreign("eth0", 8)
+		if len(foreign) != 2 || foreign[0] != (Question{"eth0", far, asker4}) || foreign[1].MAC != far || !foreign[1].Address.Is6() {
+			t.Errorf("the far host, which asked, is known as %v", foreign)
+		}
+		expectAnswers(t, "who asked", l.first.Ask(t.Context(), foreign, patience), 3, 3)
+		if l.ask(t, foreign4) == "" || l.ask(t, foreign6) == "" {
+			t.Error("no answer any more")
+		}
+	})
+}
+
+// TestAskManyAtOnce: a hundred addresses of one machine, while another inquiry is under way.
+func TestAskManyAtOnce(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLAN(t)
+		set := manyHere(100)
+		l.second.Set(Desired{Announcements: set, Speakers: l.speakers()})
+		owner := link.MACFrom(l.other.MAC("eth0"))
+		var questions []Question
+		for _, a := range set {
+			questions = append(questions, Question{"eth0", owner, a.Address})
+		}
+		for _, addr := range []netip.Addr{set[9].Address, set[99].Address} {
+			nstest.Until(t, within, "answer", func() bool { return l.ask(t, addr) != "" })
+		}
+		beside := make(chan []int)
+		go func() { beside <- l.first.Ask(t.Context(), both(askerMAC, v4, v6), time.Second) }()
+		start := time.Now()
+		got := l.first.Ask(t.Context(), questions, patience)
+		t.Logf("%d questions are answered within %v", len(questions), time.Since(start).Round(time.Millisecond/10))
+		for i, n := range got {
+			if n != 3 {
+				t.Errorf("%v: %d answers", questions[i], n)
+			}
+		}
+		expectAnswers(t, "at the same time", <-beside, 0, 0)
+	})
+}

@@ -1,0 +1,147 @@
+package layer2
+
+import (
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/mdlayher/arp"
+	"github.com/mdlayher/ethernet"
+	"github.com/mdlayher/ndp"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+func TestQuestionFrames(t *testing.T) {
+	numbered := eth0
+	numbered.Prefixes = []netip.Prefix{
+		netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("192.0.2.100/32"),
+		netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64"), ourLinkLocal,
+	}
+	for _, tt := range []struct {
+		name string
+		link link.Link
+		addr netip.Addr
+		want string
+	}{
+		{"with an address of the subnet, and not the one in question", numbered, v4,
+			"us>asker ARP 1 192.0.2.1 us > 192.0.2.100 00:00:00:00:00:00"},
+		{"without one", eth0, v4, "us>asker ARP 1 0.0.0.0 us > 192.0.2.100 00:00:00:00:00:00"},
+		{"link-local", numbered, v6, "us>asker fe80::1 > 2001:db8::100 hop limit 255 NS 2001:db8::100 options 1"},
+	} {
+		frame, err := protocols()[number(lb.FamilyOf(tt.addr))].question(&tt.link, askerMAC, tt.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tt.want, describe(frame)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+	if _, err := ndpProtocol().question(&link.Link{MAC: ourMAC}, askerMAC, v6); err == nil {
+		t.Error("a link without IPv6 address asks")
+	}
+}
+
+// replyTo is what a machine says to us alone: an ARP reply from one MAC that another has the address.
+func replyTo(to, from, has link.MAC, addr netip.Addr) []byte {
+	return arpRequest(asker4, func(p *arp.Packet, f *ethernet.Frame) {
+		p.Operation, p.SenderIP, p.SenderHardwareAddr = arp.OperationReply, addr, has.HardwareAddr()
+		f.Source, f.Destination = from.HardwareAddr(), to.HardwareAddr()
+	})
+}
+
+// solicitedNA is the same of Neighbor Discovery; without a MAC it has no option, as a
+// kernel's answer to a question by unicast may (RFC 4861 section 7.2.4).
+func solicitedNA(t *testing.T, to, from, has link.MAC, solicited bool) []byte {
+	t.Helper()
+	m := &ndp.NeighborAdvertisement{TargetAddress: v6, Solicited: solicited}
+	if has != (link.MAC{}) {
+		m.Options = []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: has.HardwareAddr()}}
+	}
+	frame, err := icmpFrame(&link.Link{MAC: from}, to, asker6, netip.MustParseAddr("fe80::1"), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return frame
+}
+
+// TestWhatCountsAsAnswer: what passes the kernel's filter and what is counted then.
+func TestWhatCountsAsAnswer(t *testing.T) {
+	router := link.MAC{0, 0, 0x5e, 0, 1, 1}
+	for _, tt := range []struct {
+		name          string
+		asked         link.MAC
+		frame         []byte
+		passes, count bool
+	}{
+		{"its reply", askerMAC, replyTo(ourMAC, askerMAC, askerMAC, v4), true, true},
+		{"the reply of another machine", askerMAC, replyTo(ourMAC, otherMAC, otherMAC, v4), true, false},
+		{"a reply for another address", askerMAC, replyTo(ourMAC, askerMAC, askerMAC, foreign4), true, false},
+		{"a speaker's stand-in", askerMAC, replyTo(ourMAC, otherMAC, askerMAC, v4), true, false},
+		{"a router with a virtual MAC", router, replyTo(ourMAC, otherMAC, router, v4), true, true},
+		{"an announcement", askerMAC, claim4(askerMAC), false, false},
+		{"a request", askerMAC, from(v4, asker4), false, false},
+		{"its advertisement", askerMAC, solicitedNA(t, ourMAC, askerMAC, askerMAC, true), true, true},
+		{"without option", askerMAC, solicitedNA(t, ourMAC, askerMAC, link.MAC{}, true), true, true},
+		{"of another machine", askerMAC, solicitedNA(t, ourMAC, otherMAC, link.MAC{}, true), true, false},
+		{"of a stand-in", askerMAC, solicitedNA(t, ourMAC, otherMAC, askerMAC, true), true, false},
+		{"that was not solicited", askerMAC, solicitedNA(t, ourMAC, askerMAC, askerMAC, false), false, false},
+		{"to all", askerMAC, claim6(askerMAC), false, false},
+		{"a solicitation", askerMAC, ns(v6, nil), false, false},
+	} {
+		proto, addr := protocols()[0], v4
+		if tt.frame[offEtherType] == 0x86 {
+			proto, addr = protocols()[1], v6
+		}
+		a := &asked{}
+		in := &inquiry{speakers: speakers, asked: map[Question]*asked{{"eth0", tt.asked, addr}: a}}
+		in.heard(&ear{link: eth0, proto: proto}, tt.frame)
+		if counted := a.answers == 1; counted != tt.count {
+			t.Errorf("%s counts: %v", tt.name, counted)
+		}
+		if passes := runs(t, proto.answers, tt.frame); passes != tt.passes {
+			t.Errorf("%s passes: %v", tt.name, passes)
+		}
+	}
+}
+
+// aloneTo makes a question of a station one to us alone.
+func aloneTo(frame []byte) []byte {
+	copy(frame[offDestination:], ourMAC[:])
+	return frame
+}
+
+// A question to us alone, also of a speaker and without an address, is answered for as
+// long as neighbours are answered; and it is no question who goes on announcing, which
+// would have us tell all neighbours anew.
+func TestAskedAlone(t *testing.T) {
+	question := func() []byte { return aloneTo(arpProbeBy(askerMAC)) }
+	scene(t, nil, func(p *play) {
+		p.Set(Desired{Announcements: bothFamilies(probed), Speakers: speakers})
+		if got := p.put(question()); got != "" {
+			t.Errorf("before it is ours: %s", got)
+		}
+		time.Sleep(5 * time.Second)
+		sentFor(p.lan, 0)
+		if got := p.put(question()); got == "" {
+			t.Error("no answer for what is ours")
+		}
+		if got := sentFor(p.lan, time.Second); got != nil {
+			t.Errorf("neighbours are told: %v", got)
+		}
+		p.Set(Desired{Elsewhere: []netip.Addr{v4, v6}, Speakers: speakers})
+		synctest.Wait()
+		sentFor(p.lan, 0)
+		if got := p.put(question()); got == "" {
+			t.Error("no answer while it is handed over")
+		}
+		time.Sleep(3 * time.Second)
+		sentFor(p.lan, 0)
+		if got := p.put(question()); got != "" {
+			t.Errorf("after the handover: %s", got)
+		}
+	})
+}

@@ -1,0 +1,92 @@
+package layer2
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+// Refusal is a link that can carry announcements and whose packet sockets cannot be opened.
+type Refusal struct {
+	Link string
+	// Error of opening them. It names the link.
+	Error string
+}
+
+// refusal is one as State sees it.
+type refusal struct {
+	attached
+	err string
+}
+
+// Refused returns the links whose sockets could not be opened when that was tried last.
+func (r *Responder) Refused() []Refusal {
+	var out []Refusal
+	for _, l := range *r.refusals.Load() {
+		out = append(out, Refusal{l.Name, l.err})
+	}
+	return out
+}
+
+// try opens the sockets of a link on which nothing is answered, once, and again for as long
+// as they are refused: before this node is to announce anything there the others must
+// know that it cannot, and while others announce that it can again.
+func (k *keeper) try(l link.Link) {
+	if refused := k.complaints[l.Index] != ""; !refused && (k.tried[l.Index] || !l.Usable()) {
+		return
+	}
+	var wires []wire
+	var err error
+	for _, proto := range k.r.protocols {
+		var w wire
+		if w, err = k.r.listen(l, proto, []netip.Addr{}); err != nil {
+			break
+		}
+		wires = append(wires, w)
+	}
+	k.opened(l, err)
+	// The kernel takes a grace period for it, which is not to hold up announcements.
+	go func() {
+		var errs []error
+		for _, w := range wires {
+			errs = append(errs, w.Close())
+		}
+		if err := errors.Join(errs...); err != nil {
+			k.r.log.Debug("close sockets", "link", l.Name, "err", err)
+		}
+	}()
+}
+
+// opened takes note of what came of opening a link's sockets.
+func (k *keeper) opened(l link.Link, err error) {
+	k.tried[l.Index] = true
+	if err == nil {
+		delete(k.complaints, l.Index)
+		return
+	}
+	if k.complaints[l.Index] != err.Error() {
+		k.complaints[l.Index] = err.Error()
+		k.r.log.Error("link cannot answer", "link", l.Name, "err", err)
+	}
+}
+
+// refuse tells what of these links is refused.
+func (k *keeper) refuse(links []link.Link) {
+	var now []refusal
+	there := make(map[int]bool, len(links))
+	for _, l := range links {
+		there[l.Index] = true
+		if err := k.complaints[l.Index]; err != "" {
+			now = append(now, refusal{attached{Link: l, usable: l.Usable()}, err})
+		}
+	}
+	maps.DeleteFunc(k.complaints, func(index int, _ string) bool { return !there[index] })
+	maps.DeleteFunc(k.tried, func(index int, _ bool) bool { return !there[index] })
+	before := k.r.refusals.Swap(&now)
+	if !slices.EqualFunc(*before, now, func(a, b refusal) bool { return a.Name == b.Name && a.err == b.err }) {
+		k.r.refused()
+	}
+}

@@ -1,0 +1,119 @@
+package layer2
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+// TestRefused: a link whose sockets are refused is told before anything is to be announced
+// there, and for as long as that is so, be it that nothing is any more; and who plans is
+// told of each change, once.
+//
+// Trap: an owner that cannot open its sockets loses its addresses, forgets why, and takes them back.
+func TestRefused(t *testing.T) {
+	pod := eth0
+	pod.Index, pod.Name, pod.MAC = 4, "veth4", otherMAC
+	down := eth0
+	down.Up = false
+	const err = "operation not permitted"
+	synctest.Test(t, func(t *testing.T) {
+		lan := newFakeLAN(eth0, pod)
+		lan.fail = map[string]error{"eth0": errors.New(err), "veth4": errors.New(err)}
+		r := lan.responder()
+		told := 0
+		r.refused = func() { told++ }
+		defer run(t, r)()
+		step := func(name string, want []string, wantTold int, do func()) {
+			t.Helper()
+			do()
+			r.Kick()
+			synctest.Wait()
+			for _, after := range []time.Duration{0, time.Minute} {
+				time.Sleep(after)
+				synctest.Wait()
+				var got []string
+				for _, l := range r.Refused() {
+					got = append(got, l.Link+": "+l.Error)
+				}
+				if !slices.Equal(got, want) || told != wantTold {
+					t.Errorf("%s, after %v: %q, told %d times; want %q, %d times", name, after, got, told, want, wantTold)
+				}
+			}
+		}
+		refuse := func(links ...string) {
+			lan.mu.Lock()
+			defer lan.mu.Unlock()
+			lan.fail = map[string]error{}
+			for _, l := range links {
+				lan.fail[l] = errors.New(err)
+			}
+		}
+		is := "eth0: " + err
+		step("nothing is announced, and nobody asks pods' links", []string{is}, 1, func() {})
+		step("announced", []string{is}, 1, func() { r.Set(Desired{Announcements: ourAnnouncements}) })
+		if a := r.State().Addresses[0]; len(a.Links) > 0 || a.Pending() || !slices.Equal(a.Refused, []string{err}) {
+			t.Errorf("of an address: %+v", a)
+		}
+		step("others announce", []string{is}, 1, func() { r.Set(Desired{}) })
+		step("the link goes down", []string{is}, 1, func() { lan.set(down) })
+		step("and up", []string{is}, 1, func() { lan.set(eth0, pod) })
+		step("it works, while others announce", nil, 2, func() { refuse() })
+		opened := lan.opened
+		step("it is not tried again", nil, 2, func() {})
+		if lan.opened != opened {
+			t.Errorf("%d sockets more", lan.opened-opened)
+		}
+		step("it fails in vain", nil, 2, func() { refuse("eth0") })
+		step("announced again", []string{is}, 3, func() { r.Set(Desired{Announcements: ourAnnouncements}) })
+		step("the link is gone", nil, 4, func() { lan.set() })
+		step("another link is there", []string{is}, 5, func() {
+			anew := eth0
+			anew.Index = 9
+			lan.set(anew)
+		})
+		step("it works while announced", nil, 6, func() { refuse() })
+		if a := r.State().Addresses[0]; !a.Answered() || a.Refused != nil {
+			t.Errorf("of an address: %+v", a)
+		}
+	})
+}
+
+// TestTried: sockets that are only tried are closed, and those in use are left alone.
+func TestTried(t *testing.T) {
+	second := eth0
+	second.Index, second.Name, second.MAC = 3, "eth1", otherMAC
+	synctest.Test(t, func(t *testing.T) {
+		lan := newFakeLAN(eth0, second)
+		r := lan.responder()
+		defer run(t, r)()
+		r.Set(Desired{Announcements: named("eth0")})
+		synctest.Wait()
+		open := func(l link.Link) (n int) {
+			for _, p := range r.protocols {
+				if lan.wire(l.Name, p) != nil {
+					n++
+				}
+			}
+			return n
+		}
+		if lan.opened != 2*families || open(eth0) != families || open(second) != 0 {
+			t.Errorf("%d opened, open are %d of eth0, %d of eth1", lan.opened, open(eth0), open(second))
+		}
+		if diff := cmp.Diff([]string{"eth0"}, r.State().Links); diff != "" {
+			t.Errorf("links in use -want +got\n%s", diff)
+		}
+	})
+}
+
+// named is what is announced on one link only.
+func named(on string) []lb.Announcement {
+	return []lb.Announcement{{Address: v4, Links: []string{on}}}
+}

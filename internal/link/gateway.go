@@ -1,0 +1,61 @@
+package link
+
+import (
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Neighbour is another machine on a link.
+type Neighbour struct {
+	Address netip.Addr
+	// MAC is zero while the kernel does not know it.
+	MAC MAC
+}
+
+// farAway are addresses that only a default route leads to: of documentation (RFC
+// 5737, RFC 3849). Nothing is sent there.
+var farAway = [...]netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8:ffff:ffff::1")}
+
+// Gateways returns the routers that the kernel would send to what is far away by this
+// link, at most one of each family. It asks the kernel for single entries and lists no table.
+func Gateways(index int) []Neighbour {
+	var out []Neighbour
+	for _, to := range farAway {
+		routes, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{OifIndex: index})
+		if err != nil || len(routes) == 0 || routes[0].LinkIndex != index {
+			continue // no route is an error too
+		}
+		gateway, ok := netip.AddrFromSlice(routes[0].Gw)
+		if !ok {
+			continue // on the link itself
+		}
+		gateway = gateway.Unmap()
+		out = append(out, Neighbour{gateway, neighbourMAC(index, gateway)})
+	}
+	return out
+}
+
+// neighbourMAC returns what the kernel's neighbour table has for an address, zero for nothing.
+func neighbourMAC(index int, addr netip.Addr) MAC {
+	family := unix.AF_INET
+	if addr.Is6() {
+		family = unix.AF_INET6
+	}
+	req := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
+	req.AddData(&netlink.Ndmsg{Family: uint8(family), Index: uint32(index)})
+	req.AddData(nl.NewRtAttr(unix.NDA_DST, addr.AsSlice()))
+	// Kernels before 5.0 only list the whole table, and refuse.
+	messages, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
+	if err != nil || len(messages) == 0 {
+		return MAC{}
+	}
+	neigh, err := netlink.NeighDeserialize(messages[0])
+	const unknown = netlink.NUD_INCOMPLETE | netlink.NUD_FAILED | netlink.NUD_NOARP
+	if err != nil || neigh.State&unknown != 0 {
+		return MAC{}
+	}
+	return MACFrom(neigh.HardwareAddr)
+}

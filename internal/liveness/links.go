@@ -1,0 +1,187 @@
+package liveness
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+const (
+	// linkInterval is between questions on a link, which is silent after linkMisses without an
+	// answer, and is not any more after linkReturns with one: 0.8 s and 10 s.
+	linkInterval = 400 * time.Millisecond
+	linkMisses   = 2
+	linkReturns  = 25
+	// mostFellows bounds the machines that are asked when the usual one does not answer.
+	mostFellows = 3
+)
+
+// Links watches the links that heartbeats do not use. A port that is dead with its carrier up is noticed by its
+// own node, which hears nobody there any more, neither speakers nor foreign machines, and tells the
+// others. Where nobody on a link hears anybody all say so alike, and nothing moves.
+type Links struct {
+	log   *slog.Logger
+	asker Asker
+	links func() []link.Link
+	kick  func()
+
+	mu      sync.Mutex
+	own     netip.Addr
+	members map[string]lb.Member
+	silent  map[string]bool
+
+	// watched is what is known of each link by name; Run alone uses it.
+	watched map[string]*watched
+}
+
+// watched is one link under watch.
+type watched struct {
+	// usual answered last, and is asked alone as long as it does.
+	usual layer2.Question
+	// rounds in a row that ended as the last one did, which was answered or not.
+	answered bool
+	rounds   int
+	silent   bool
+}
+
+// NewLinks returns a watch that Run starts. kick is called when Silent changes.
+func NewLinks(log *slog.Logger, asker Asker, links func() []link.Link, kick func()) *Links {
+	return &Links{log: log, asker: asker, links: links, kick: kick, watched: map[string]*watched{}}
+}
+
+// Set tells what the speakers told of themselves, and so which of them share a link, and the address of
+// this node that heartbeats use: its link is not watched.
+func (l *Links) Set(members map[string]lb.Member, own netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.members, l.own = members, own
+}
+
+// Silent returns the names of links on which this node hears nobody, and heard somebody before.
+func (l *Links) Silent() map[string]bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.silent
+}
+
+// Run asks on every link in turn until ctx ends.
+func (l *Links) Run(ctx context.Context) error {
+	tick := time.NewTicker(linkInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			l.round(ctx)
+		}
+	}
+}
+
+// round asks once on each link that is there.
+func (l *Links) round(ctx context.Context) {
+	l.mu.Lock()
+	members, address := l.members, l.own
+	l.mu.Unlock()
+	here := map[string]*watched{}
+	for _, own := range l.links() {
+		if !own.CanAnnounce() || slices.ContainsFunc(own.Prefixes, func(p netip.Prefix) bool { return p.Addr() == address }) {
+			continue
+		}
+		fellows := l.fellows(own, members)
+		if len(fellows) == 0 {
+			continue
+		}
+		w := l.watched[own.Name]
+		if w == nil {
+			w = &watched{}
+		}
+		here[own.Name] = w
+		l.ask(ctx, own.Name, w, fellows)
+	}
+	l.watched = here
+	l.publish()
+}
+
+// fellows returns whom to ask on a link: speakers that share it, then foreign machines.
+func (l *Links) fellows(own link.Link, members map[string]lb.Member) []layer2.Question {
+	var out []layer2.Question
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		for _, t := range members[name].Links {
+			if len(t.Addresses) > 0 && link.MAC(t.MAC) != own.MAC && !t.Silent && shared(own, t) {
+				out = append(out, layer2.Question{Link: own.Name, MAC: link.MAC(t.MAC), Address: t.Addresses[0]})
+			}
+		}
+	}
+	if len(out) == 0 && len(members) < 2 {
+		return nil // nobody could take anything over
+	}
+	return append(out, l.asker.Foreign(own.Name, mostFellows)...)
+}
+
+// ask asks the machine that answered last, and if it does not, all that are asked at most.
+func (l *Links) ask(ctx context.Context, name string, w *watched, fellows []layer2.Question) {
+	usual := []layer2.Question{w.usual}
+	if w.usual == (layer2.Question{}) || !l.hears(ctx, usual, w) {
+		// Others each time: the first by name may be dead.
+		at := w.rounds % len(fellows)
+		fellows = slices.Concat(fellows[at:], fellows[:at])
+		if !l.hears(ctx, fellows[:min(len(fellows), 2*mostFellows)], w) {
+			w.count(false)
+			return
+		}
+	}
+	w.count(true)
+}
+
+func (l *Links) hears(ctx context.Context, questions []layer2.Question, w *watched) bool {
+	for i, n := range l.asker.Ask(ctx, questions, wireTime) {
+		if n >= enough {
+			w.usual = questions[i]
+			return true
+		}
+	}
+	return false
+}
+
+// count takes the outcome of a round. A link on which nobody ever answered is not silent: nobody may be there.
+func (w *watched) count(answered bool) {
+	if answered != w.answered {
+		w.answered, w.rounds = answered, 0
+	}
+	w.rounds++
+	switch {
+	case !answered && w.rounds >= linkMisses && w.usual != (layer2.Question{}):
+		w.silent = true
+	case answered && w.rounds >= linkReturns:
+		w.silent = false
+	}
+}
+
+// publish makes known which links are silent.
+func (l *Links) publish() {
+	silent := map[string]bool{}
+	for name, w := range l.watched {
+		if w.silent {
+			silent[name] = true
+		}
+	}
+	l.mu.Lock()
+	changed := !maps.Equal(silent, l.silent)
+	l.silent = silent
+	l.mu.Unlock()
+	if !changed {
+		return
+	}
+	l.log.Warn("links on which nobody answers", "links", slices.SortedFunc(maps.Keys(silent), cmp.Compare[string]))
+	l.kick()
+}

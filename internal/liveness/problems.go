@@ -1,0 +1,34 @@
+package liveness
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// Problems says what of the network around a node a user must mend: heartbeats that do not
+// arrive, and links on which nobody answers.
+func Problems(node lb.Object, members []heartbeat.Member, port uint16, silent map[string]bool) []lb.Problem {
+	var out []lb.Problem
+	var blocked []string
+	for _, m := range members {
+		if m.Blocked {
+			blocked = append(blocked, m.Name)
+		}
+	}
+	if len(blocked) > 0 {
+		slices.Sort(blocked)
+		out = append(out, lb.Problem{Object: node, Reason: lb.HeartbeatsBlocked, Message: fmt.Sprintf(
+			"node %s gets no heartbeats from %s, whose speakers answer otherwise: open UDP port %d between all nodes, or a failover takes seconds",
+			node.Name, lb.SomeOf(blocked), port)})
+	}
+	if len(silent) > 0 {
+		out = append(out, lb.Problem{Object: node, Reason: lb.LinkSilent, Message: fmt.Sprintf(
+			"node %s hears nobody on %s, though the link is up, and leaves what is announced there to others",
+			node.Name, lb.SomeOf(slices.Sorted(maps.Keys(silent))))})
+	}
+	return out
+}

@@ -1,0 +1,125 @@
+package liveness
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+// lan answers questions as told: so many times of three by MAC, Unasked for those that are not there.
+type lan struct {
+	answers map[link.MAC]int
+	foreign []layer2.Question
+	asked   []layer2.Question
+}
+
+func (l *lan) Ask(_ context.Context, questions []layer2.Question, _ time.Duration) []int {
+	l.asked = append(l.asked, questions...)
+	out := make([]int, len(questions))
+	for i, q := range questions {
+		out[i] = layer2.Unasked
+		if n, known := l.answers[q.MAC]; known {
+			out[i] = n
+		}
+	}
+	return out
+}
+
+func (l *lan) Foreign(name string, n int) (out []layer2.Question) {
+	for _, q := range l.foreign {
+		if q.Link == name && len(out) < n {
+			out = append(out, q)
+		}
+	}
+	return out
+}
+
+func mac(n byte) link.MAC { return link.MAC{2, 0, 0, 0, 0, n} }
+
+func prefixes(all ...string) (out []netip.Prefix) {
+	for _, p := range all {
+		out = append(out, netip.MustParsePrefix(p))
+	}
+	return out
+}
+
+func own() []link.Link {
+	return []link.Link{
+		{Name: "eth0", MAC: mac(1), Up: true, Broadcast: true, Prefixes: prefixes("192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")},
+		{Name: "eth1", MAC: mac(11), Up: true, Broadcast: true, Prefixes: prefixes("198.51.100.1/24")},
+	}
+}
+
+func members() map[string]lb.Member {
+	return map[string]lb.Member{
+		"w1": {Links: []lb.Link{
+			{Name: "eth0", MAC: mac(1), Prefixes: prefixes("192.0.2.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}},
+			{Name: "eth1", MAC: mac(11), Prefixes: prefixes("198.51.100.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}},
+		}},
+		"w2": {Links: []lb.Link{
+			{Name: "lan", MAC: mac(2), Prefixes: prefixes("192.0.2.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}},
+			{Name: "fabric", MAC: mac(12), Prefixes: prefixes("198.51.100.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.2")}},
+		}},
+		"w3": {Links: []lb.Link{{Name: "other", MAC: mac(3), Prefixes: prefixes("203.0.113.0/24")}}},
+	}
+}
+
+// Who fell silent is asked for what it announces, at its own MAC and on each link that is shared with it; and
+// foreign machines show what the answer is worth.
+func TestWire(t *testing.T) {
+	gateway := layer2.Question{Link: "eth0", MAC: mac(99), Address: netip.MustParseAddr("192.0.2.254")}
+	other := layer2.Question{Link: "eth0", MAC: mac(98), Address: netip.MustParseAddr("192.0.2.253")}
+	for name, tt := range map[string]struct {
+		node    string
+		answers map[link.MAC]int
+		foreign []layer2.Question
+		want    heartbeat.Answer
+	}{
+		"it holds":                {"w2", map[link.MAC]int{mac(2): 3, mac(99): 3}, []layer2.Question{gateway}, heartbeat.Answer{Node: heartbeat.Answered, Foreign: heartbeat.Answered}},
+		"on the other link":       {"w2", map[link.MAC]int{mac(2): 0, mac(12): 2}, nil, heartbeat.Answer{Node: heartbeat.Answered}},
+		"one answer is too few":   {"w2", map[link.MAC]int{mac(2): 1}, nil, heartbeat.Answer{Node: heartbeat.Silent}},
+		"it is dead":              {"w2", map[link.MAC]int{mac(2): 0, mac(99): 2}, []layer2.Question{gateway}, heartbeat.Answer{Node: heartbeat.Silent, Foreign: heartbeat.Answered}},
+		"our link is":             {"w2", map[link.MAC]int{mac(2): 0, mac(99): 0}, []layer2.Question{gateway}, heartbeat.Answer{Node: heartbeat.Silent, Foreign: heartbeat.Silent}},
+		"one foreign is off":      {"w2", map[link.MAC]int{mac(98): 0, mac(99): 3}, []layer2.Question{gateway, other}, heartbeat.Answer{Foreign: heartbeat.Answered}},
+		"chance, of two foreign":  {"w2", map[link.MAC]int{mac(98): 1, mac(99): 2}, []layer2.Question{gateway, other}, heartbeat.Answer{Foreign: heartbeat.Silent}},
+		"no link is shared":       {"w3", map[link.MAC]int{mac(3): 3, mac(99): 3}, []layer2.Question{gateway}, heartbeat.Answer{}},
+		"it told nothing":         {"w4", nil, []layer2.Question{gateway}, heartbeat.Answer{}},
+		"the question is not put": {"w2", nil, []layer2.Question{gateway}, heartbeat.Answer{}},
+	} {
+		l := &lan{answers: tt.answers, foreign: tt.foreign}
+		w := NewWire(l, own)
+		w.Set(members(), map[netip.Addr]string{
+			netip.MustParseAddr("192.0.2.100"): "w2", netip.MustParseAddr("198.51.100.100"): "w2", netip.MustParseAddr("192.0.2.101"): "w1",
+		})
+		if got := w.Ask(tt.node); got != tt.want {
+			t.Errorf("%s: %+v, want %+v; asked %v", name, got, tt.want, l.asked)
+		}
+		for _, q := range l.asked {
+			if q.Address == netip.MustParseAddr("192.0.2.101") {
+				t.Errorf("%s: asked for an address of this node", name)
+			}
+		}
+	}
+}
+
+// A node whose addresses were taken over is still asked for those that it had.
+func TestWireRemembers(t *testing.T) {
+	l := &lan{answers: map[link.MAC]int{mac(2): 3}}
+	w := NewWire(l, own)
+	a := netip.MustParseAddr("192.0.2.100")
+	w.Set(members(), map[netip.Addr]string{a: "w2"})
+	w.Set(members(), map[netip.Addr]string{a: "w1"})
+	if got := w.Ask("w2"); got.Node != heartbeat.Answered || l.asked[0].Address != a {
+		t.Errorf("%+v, asked %v", got, l.asked)
+	}
+	w.Set(map[string]lb.Member{}, nil)
+	if got := w.Ask("w2"); got.Node != heartbeat.NotAsked {
+		t.Errorf("who is gone is asked: %+v", got)
+	}
+}

@@ -1,0 +1,88 @@
+package rotation
+
+import (
+	"cmp"
+	"maps"
+	"time"
+)
+
+// Keeper is what a leading controller remembers of the Secret. It must begin anew with each time of leading:
+// another controller may have changed the Secret in between.
+type Keeper struct {
+	// Make returns a new key.
+	Make func() []byte
+	// version is what stands, and since when it was seen at every look.
+	version string
+	since   time.Time
+	// inUse and former are what stood last, at seen.
+	inUse, former string
+	seen          time.Time
+	// tried is what was to be in use since: a write that failed may have landed.
+	tried string
+}
+
+// Decide returns what the Secret should hold, and why that is other than it does; nil
+// leaves it. speakers reports whether any speaker runs.
+func (k *Keeper) Decide(s Secret, speakers bool, now time.Time) (want map[string][]byte, why string) {
+	if k.since.IsZero() || s.Version != k.version {
+		k.version, k.since = s.Version, now
+	}
+	have := Read(s.Data)
+	want = maps.Clone(s.Data)
+	if want == nil {
+		want = map[string][]byte{}
+	}
+	if k.lost(have, now) {
+		why = "the key in use was taken out and is put back"
+		want[InUse] = []byte(k.inUse)
+		if former := cmp.Or(k.former, k.tried); former != "" {
+			want[Former] = []byte(former)
+		}
+	} else {
+		k.inUse, k.former, k.seen, k.tried = have.InUse, have.Former, now, ""
+	}
+	if _, found := want[Key]; !found {
+		want[Key] = k.Make()
+		if why = "there was no key, and one is made"; want[InUse] == nil && !speakers {
+			want[InUse] = want[Key]
+		}
+	}
+	if why == "" {
+		why = k.advance(want, have, speakers, now)
+	}
+	if why == "" {
+		return nil, ""
+	}
+	return want, why
+}
+
+// lost reports whether somebody has just taken out or changed what is in use. When
+// that may have been a while ago, speakers may have moved on to another key.
+func (k *Keeper) lost(have Keys, now time.Time) bool {
+	stands := have.InUse == k.inUse || have.InUse != "" && have.InUse == k.tried
+	return k.inUse != "" && !stands && now.Sub(k.seen) < Look
+}
+
+// advance takes the next step towards the wanted key, if it is due.
+func (k *Keeper) advance(want map[string][]byte, have Keys, speakers bool, now time.Time) (why string) {
+	stood := now.Sub(k.since)
+	_, former := want[Former]
+	switch {
+	case have.InUse == "" && have.Wanted == "":
+	case have.InUse == "":
+		// Speakers that run go over to it by themselves.
+		if !speakers || stood >= settled {
+			want[InUse], k.tried = want[Key], have.Wanted
+			return "the key is in use"
+		}
+	case former:
+		if stood >= settled {
+			delete(want, Former)
+			return "every speaker sends with the key in use, and the former one is dropped"
+		}
+	case have.Wanted != "" && have.Wanted != have.InUse && stood >= accepted:
+		want[Former], want[InUse], k.tried = want[InUse], want[Key], have.Wanted
+		return "every speaker accepts the new key, and it is in use now"
+	}
+	return ""
+}

@@ -1,0 +1,65 @@
+package rotation
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// Entries of the Secret. All others are keys that are accepted.
+const (
+	// Key is what the owner of the cluster wants to be in use.
+	Key = "key"
+	// InUse is what is sent with, and Former what was before. The controller writes them.
+	InUse  = "in-use"
+	Former = "former"
+)
+
+// Length of a key; it selects AES-256.
+const Length = 32
+
+const (
+	// Look is the most between two looks of a speaker at the Secret, and Retry the wait after one that failed.
+	Look  = time.Minute
+	Retry = 10 * time.Second
+	// accepted is when every speaker has read what the Secret holds, with a failed look or two.
+	accepted = 2 * Look
+	// settled is when every speaker sends with what it holds: the last of them reads it
+	// after Look and waits for accepted.
+	settled = 4 * Look
+)
+
+// Secret is one as it was read. Its Version is "" where there is none, and
+// another after every change.
+type Secret struct {
+	Data    map[string][]byte
+	Version string
+}
+
+// Keys are what the entries of a Secret say. A key that is "" is missing, or is no key.
+type Keys struct {
+	InUse, Wanted, Former string
+	// All are the keys of all entries, each once.
+	All []string
+	// Unusable are the names of the entries that are no keys.
+	Unusable []string
+}
+
+// Read reads the entries of a Secret.
+func Read(data map[string][]byte) Keys {
+	var k Keys
+	usable := map[string]string{}
+	for _, entry := range slices.Sorted(maps.Keys(data)) {
+		key := string(data[entry])
+		if len(key) != Length {
+			k.Unusable = append(k.Unusable, entry)
+			continue
+		}
+		usable[entry] = key
+		if !slices.Contains(k.All, key) {
+			k.All = append(k.All, key)
+		}
+	}
+	k.InUse, k.Wanted, k.Former = usable[InUse], usable[Key], usable[Former]
+	return k
+}

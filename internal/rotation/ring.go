@@ -1,0 +1,71 @@
+package rotation
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Ring is the keys of one speaker. The zero Ring is that of one that starts.
+type Ring struct {
+	// sent is the key to send with, "" before the start.
+	sent string
+	// accepted are the keys that are entries now, and those that were before.
+	accepted map[string]bool
+	// version is what was read last, and changed when that was new.
+	version string
+	changed time.Time
+}
+
+// Look takes over what the Secret holds. It returns the keys that are accepted, of which
+// the first is to be sent with, and when to look again. There are no keys as long as
+// the speaker must not start.
+func (r *Ring) Look(s Secret, now time.Time) (keys [][]byte, again time.Duration) {
+	if r.changed.IsZero() || s.Version != r.version {
+		r.version, r.changed = s.Version, now
+	}
+	k := Read(s.Data)
+	if r.accepted == nil {
+		r.accepted = map[string]bool{}
+	}
+	for _, key := range k.All {
+		r.accepted[key] = true
+	}
+	again = Look
+	wanted := cmp.Or(k.InUse, k.Wanted)
+	if wait := r.wait(wanted, k.InUse != "") - now.Sub(r.changed); wait > 0 {
+		again = min(again, wait)
+	} else if wanted != "" {
+		r.sent = wanted
+	}
+	// Where nothing is wanted, each speaker may still send with another key.
+	if r.sent == wanted && now.Sub(r.changed) >= settled {
+		maps.DeleteFunc(r.accepted, func(key string, _ bool) bool { return !slices.Contains(k.All, key) })
+	}
+	return r.keys(), again
+}
+
+// wait returns how long the Secret must stand unchanged before the wanted key is sent with.
+func (r *Ring) wait(wanted string, inUse bool) time.Duration {
+	switch {
+	case wanted == r.sent || r.sent == "" && inUse:
+		return 0
+	case r.sent == "":
+		return settled
+	}
+	return accepted
+}
+
+func (r *Ring) keys() [][]byte {
+	if r.sent == "" {
+		return nil
+	}
+	keys := [][]byte{[]byte(r.sent)}
+	for _, key := range slices.Sorted(maps.Keys(r.accepted)) {
+		if key != r.sent {
+			keys = append(keys, []byte(key))
+		}
+	}
+	return keys
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
+	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/liveness"
+	"github.com/holdfast-lb/holdfast/internal/members"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+)
+
+// TestSelf: what a node tells of itself while its kube-proxy is on its way and its filter
+// does not come, and what it says of itself.
+func TestSelf(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node := nstest.Self(t)
+		log := slog.New(slog.DiscardHandler)
+		proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+		defer proxy.Close()
+		kicked := make(chan struct{}, 1)
+		w := &syncer{
+			node: "w1", log: log, filter: newTestGuard(false), // nothing is ever set
+			layer2: layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
+			watch:  liveness.NewLinks(log, nil, nil, nil),
+			boot:   kubeproxy.New(kubeproxy.Config{Log: log, Livez: proxy.Listener.Addr().String(), Kick: func() { kicked <- struct{}{} }}),
+		}
+		reasons := func() (out []lb.Reason) {
+			for _, p := range w.unfitProblems(members.View{}) {
+				out = append(out, p.Reason)
+			}
+			return out
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.boot.Run(ctx) }()
+		<-w.boot.Looked()
+		if got := w.self(nil, true); got.Unfit != lb.Booting || !got.Stopping {
+			t.Errorf("at first it tells %+v", got)
+		}
+		if diff := cmp.Diff([]lb.Reason{lb.KubeProxyNotReady}, reasons()); diff != "" {
+			t.Errorf("-want +got\n%s", diff)
+		}
+		nstest.Until(t, 10*time.Second, "the filter's grace to end", func() bool { return w.self(nil, false).Unfit.Has(lb.Booting | lb.Unfiltered) })
+		node.Output("nft", "add table ip kube-proxy; add table ip6 kube-proxy")
+		<-kicked
+		if got := w.self(nil, false); got.Unfit != lb.Unfiltered {
+			t.Errorf("then it tells %+v", got)
+		}
+		if got := reasons(); got != nil {
+			t.Errorf("it says %v", got)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestRefusedProblems(t *testing.T) {
+	object := lb.Object{Kind: "Node", Name: "w1"}
+	want := []lb.Problem{{Object: object, Reason: lb.SocketRefused,
+		Message: "node w1 cannot answer on link eth0, and leaves it to others: open IPv4 socket on eth0: operation not permitted"}}
+	got := refusedProblems(object, []layer2.Refusal{{Link: "eth0", Error: "open IPv4 socket on eth0: operation not permitted"}})
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+// TestKubeProxyLivez: the flag holds an address, or nothing.
+func TestKubeProxyLivez(t *testing.T) {
+	t.Setenv("POD_NAMESPACE", "holdfast-system")
+	for value, ok := range map[string]bool{"": true, "127.0.0.1:10256": true, "[::1]:10256": true, "10256": false, "http://127.0.0.1:10256": false} {
+		var s settings
+		if err := s.parse([]string{"--node-name=w1", "--kube-proxy-livez=" + value}); (err == nil) != ok {
+			t.Errorf("%q: %v", value, err)
+		}
+	}
+}
+
+// TestFilterIsHeld: another program makes the filter its own, so that it cannot be written
+// (NFT_TABLE_F_OWNER). When the grace is over the node tells it; when it is let go, that too.
+func TestFilterIsHeld(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node := nstest.Self(t)
+		log := slog.New(slog.DiscardHandler)
+		w := &syncer{
+			node: "w1", log: log, filter: newTestGuard(false),
+			layer2: layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
+			watch:  liveness.NewLinks(log, nil, nil, nil),
+			boot:   kubeproxy.New(kubeproxy.Config{Log: log}),
+		}
+		set := func() error { return w.filter.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, nil) }
+		if err := set(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		kicked, done := make(chan struct{}, 9), make(chan error, 1)
+		go func() { done <- w.filter.run(ctx, func() { kicked <- struct{}{} }) }()
+		holder := node.Command("nft", "-i")
+		stdin, err := holder.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := holder.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(stdin, "delete table inet holdfast; add table inet holdfast { flags owner; }\n"); err != nil {
+			t.Fatal(err)
+		}
+		nstest.Until(t, 5*time.Second, "the table is held", func() bool { return node.Command("nft", "add", "chain", "inet", "holdfast", "x").Run() != nil })
+		held := time.Now()
+		<-kicked
+		if got := w.self(nil, false).Unfit; got != lb.Unfiltered || time.Since(held) < filterGrace/2 {
+			t.Errorf("held for %v it tells %v", time.Since(held), got)
+		}
+		if err := set(); err == nil {
+			t.Error("it can be set")
+		}
+		if err := stdin.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_ = holder.Wait()
+		<-kicked
+		if got := w.self(nil, false).Unfit; got != 0 {
+			t.Errorf("let go it tells %v", got)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
