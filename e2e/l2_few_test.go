@@ -44,7 +44,7 @@ func (e *env) speakersOn(t *testing.T, nodes []string) {
 	const label = "e2e-speaker"
 	t.Cleanup(func() {
 		ctx := context.Background()
-		err := e.Install(ctx, "--reset-values")
+		err := e.Install(ctx)
 		for _, n := range nodes {
 			_, unlabeled := e.Kubectl(ctx, "label", "node", n, label+"-")
 			err = errors.Join(err, unlabeled)

@@ -45,7 +45,7 @@ func losses() []trouble {
 	bursts.Burst, bursts.Pause = 500*time.Millisecond, 500*time.Millisecond
 	return append(rows,
 		trouble{name: "bursts", hit: lose(bursts)},
-		trouble{name: "UDP inbound", hit: lose(lab.Loss{In: 100, UDP: true})},
+		trouble{name: "UDP inbound", hit: lose(lab.Loss{In: 100, UDP: true}), united: true},
 		trouble{name: "inbound 90, ten minutes", hit: lose(in(90)), leaves: true, lasts: longLoss},
 		trouble{name: "inbound 100, ten minutes", hit: lose(in(100)), leaves: true, lasts: longLoss},
 		trouble{name: "outbound 100, ten minutes", hit: lose(out(100)), leaves: true, lasts: longLoss},

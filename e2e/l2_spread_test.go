@@ -40,6 +40,8 @@ type spread struct {
 	nodes     map[string]string // workers by the MACs of their links
 	// hit is the worker that trouble is made for.
 	hit string
+	// speakers is how many nodes have one.
+	speakers int
 }
 
 const spreadServices = 6
@@ -52,6 +54,9 @@ func newSpread(t *testing.T, e *env, n network) *spread {
 		must(t, err)
 		s.nodes[mac] = w
 	}
+	pods, err := e.Pods(t.Context(), testbed.Speaker)
+	must(t, err)
+	s.speakers = len(pods)
 	app := testbed.App{Namespace: e.app.Namespace, Name: n.name, Replicas: 1, Nodes: e.workers()[:1], Patience: 30}
 	t.Cleanup(func() {
 		if err := e.Kube.AppsV1().Deployments(app.Namespace).Delete(context.Background(), app.Name, metav1.DeleteOptions{}); err != nil {

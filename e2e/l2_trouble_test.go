@@ -22,6 +22,8 @@ type trouble struct {
 	leaves bool
 	// stays: nothing may move.
 	stays bool
+	// united: soon after it began no address may have two owners any more.
+	united bool
 	// always: a row of every run of the tests.
 	always bool
 	// lasts is how long it is left alone before it ends; 0 is as the flag says.
@@ -85,7 +87,7 @@ func (s *spread) run(t *testing.T, tr trouble) {
 	heard, err := claims.Stop()
 	must(t, err)
 
-	t.Logf("matrix: %s: of %s, for %s; as before %d ms later", tr.name, s.hit, tr.duration(), back.Milliseconds())
+	t.Logf("matrix: %s: of %s, one of %d speakers, for %s; as before %d ms later", tr.name, s.hit, s.speakers, tr.duration(), back.Milliseconds())
 	for _, a := range s.addresses {
 		fetches, err := streams[a].Stop()
 		must(t, err)

@@ -88,11 +88,11 @@ func (b *Bed) LoadImage(ctx context.Context) error {
 	return b.Cluster.LoadImage(ctx, b.imageTar())
 }
 
-// Install installs the chart, or upgrades it, and waits until it is ready.
-// More arguments go to helm.
+// Install installs the chart, or upgrades it, and waits until it is ready. More
+// arguments go to helm; without any all values are the chart's, whatever they were.
 func (b *Bed) Install(ctx context.Context, args ...string) error {
 	_, err := b.Helm(ctx, append([]string{"upgrade", "--install", Release, b.Path("charts", "holdfast"),
-		"--namespace", Namespace, "--create-namespace", "--wait", "--timeout", helmWait}, args...)...)
+		"--namespace", Namespace, "--create-namespace", "--reset-values", "--wait", "--timeout", helmWait}, args...)...)
 	if err != nil {
 		return errors.Join(err, b.podsNotReady(ctx))
 	}
