@@ -238,7 +238,7 @@ func (d *detector) shout(now time.Duration) {
 	for _, p := range d.ring {
 		d.seq++
 		d.out = append(d.out, outgoing{p, packet{
-			from: d.self, to: p.id, boot: d.boot, seq: d.seq, hold: d.hold, watch: p.watcher, beats: d.beats, claims: fresh,
+			from: d.self, to: p.id, boot: d.boot, seq: d.seq, hold: d.hold, watch: p.watcher, beats: d.beats, deaf: d.deaf, claims: fresh,
 		}})
 	}
 }

@@ -45,7 +45,9 @@ type peer struct {
 	wire              wire
 	// accused: this node declared it dead. poorAt is when it last said that it hears us badly, and
 	// missedAt that it had given us up.
-	accused          bool
+	accused bool
+	// deaf: it says that it hears nobody well.
+	deaf             bool
 	poorAt, missedAt time.Duration
 	// backAt is when one that was dead for us alone was heard again.
 	backAt time.Duration
@@ -112,9 +114,10 @@ type detector struct {
 	telling, shouting []id
 	shoutAt           time.Duration
 
-	// best is the receipt of the peer that is heard best; wireGood and wireBad are when the wire showed last
+	// best is the receipt of the peer that is heard best of those that beat at us, of which there are so many; deaf that it is bad and this node's own fault; wireGood and wireBad are when the wire showed last
 	// that this node's link works, and that it does not.
-	best              int
+	best, watches     int
+	deaf              bool
 	wireGood, wireBad time.Duration
 	// badUntil is when this node last did not hear well.
 	badUntil time.Duration
@@ -237,7 +240,7 @@ func (d *detector) due() time.Duration {
 // send queues a packet with what each packet has.
 func (d *detector) send(to *peer, p packet) {
 	d.seq++
-	p.from, p.to, p.boot, p.seq, p.hold, p.watch, p.beats = d.self, to.id, d.boot, d.seq, d.hold, to.watcher, d.beats
+	p.from, p.to, p.boot, p.seq, p.hold, p.watch, p.beats, p.deaf = d.self, to.id, d.boot, d.seq, d.hold, to.watcher, d.beats, d.deaf
 	if len(p.claims) < maxClaims {
 		p.claims = d.tell(to, p.claims)
 	}

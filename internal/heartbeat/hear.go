@@ -19,7 +19,7 @@ func (d *detector) receive(now time.Duration, p packet) {
 		d.version++
 	}
 	from.lastHeard, from.aged = now, now
-	from.hold, from.accused = p.hold, false
+	from.hold, from.accused, from.deaf = p.hold, false, p.deaf
 	if p.poor {
 		from.poorAt = now
 	}

@@ -11,7 +11,7 @@ const (
 	// mostLost samples in a row leave nothing of what was before.
 	mostLost = 50
 	// wellReceipt and more is good; less than poorReceipt is not, whatever lossy links are used for.
-	// Who hears nobody better than badReceipt cannot serve clients either.
+	// Who hears nobody well, and all together worse than badReceipt, cannot serve clients either.
 	wellReceipt = 750
 	poorReceipt = 800
 	badReceipt  = 250
@@ -49,7 +49,7 @@ func (r *receipt) sample(value int) { r.share += (value - r.share) / receiptSamp
 // measure finds out how well this node hears those that beat at it, and has it step back where it
 // is itself that hears badly.
 func (d *detector) measure(now time.Duration) {
-	best, watched := 0, 0
+	best, sum, watched := 0, 0, 0
 	for _, p := range d.watching {
 		if !p.watched || !d.status(now, p).Living() {
 			continue
@@ -58,15 +58,17 @@ func (d *detector) measure(now time.Duration) {
 			p.receipt.sample(0)
 		}
 		best = max(best, p.receipt.share)
+		sum += p.receipt.share
 		watched++
 	}
+	d.watches = watched
 	if d.best = best; best < wellReceipt && watched > 0 {
 		d.badUntil = now
 	}
 	if watched == 0 {
 		d.best = fullReceipt // nobody should be heard
 	}
-	if d.best < badReceipt && d.atFault(now, watched) {
+	if d.deaf = d.best < wellReceipt && sum < badReceipt*watched && d.atFault(now, watched); d.deaf {
 		d.holdSelf(now, d.holdDown)
 	}
 }
@@ -83,12 +85,14 @@ func (d *detector) atFault(now time.Duration, watched int) bool {
 	return watched > 1
 }
 
-// hearsWell: what this node does not hear is not there to be heard. Another node shows that, or the wire.
+// hearsWell: what this node does not hear is not there to be heard. Another node shows that; where there is only one,
+// the wire does.
 func (d *detector) hearsWell(now time.Duration) bool {
-	return now >= d.graceUntil && (d.best >= wellReceipt || d.wireGood > d.wireBad && now-d.wireGood < complaintTime)
+	wire := d.watches <= 1 && d.wireGood > d.wireBad && now-d.wireGood < complaintTime
+	return now >= d.graceUntil && (d.best >= wellReceipt || wire)
 }
 
-// alone: this node hears no other speaker at this moment.
+// alone: this node hears no other speaker at this moment that hears well enough to judge.
 func (d *detector) alone(now time.Duration) bool { return len(d.ring) > 0 && d.others(now) == 0 }
 
 // hears p badly, and others well.

@@ -157,15 +157,14 @@ func (d *detector) askAbout(now time.Duration, p *peer) {
 		return n < fellows
 	})
 	for f := range s.asked {
-		if o := d.peers[f]; o == nil || o.suspicion != nil {
+		if o := d.peers[f]; o == nil || o.suspicion != nil || !d.status(now, o).Living() {
 			delete(s.asked, f) // fell silent too
 		}
 	}
 }
 
-// shared reports whether another node that hears well misses the suspect too. Where only such have
-// answered that do not watch it, its watchers may have died with it: their answers show at least that this
-// node is heard and hears.
+// shared reports whether another node that hears well misses the suspect too. Where all that are left
+// answer that they do not watch it, its watchers died with it: the answers show that this node is heard and hears.
 func (d *detector) shared(now time.Duration, s *suspicion) bool {
 	switch agreed := s.count(silent); {
 	case agreed > 0 && agreed == len(s.asked):
@@ -173,13 +172,15 @@ func (d *detector) shared(now time.Duration, s *suspicion) bool {
 	case agreed > 0:
 		return now >= s.at+confirmTime
 	}
-	return s.count(unwatched) > 0 && now >= s.at+2*d.interval
+	return len(s.asked) > 0 && s.count(unwatched) == len(s.asked) && now >= s.at+confirmTime
 }
 
 // answerAbout tells a watcher what we know of a peer that it does not hear.
 func (d *detector) answerAbout(now time.Duration, to, about *peer) {
-	age := now - max(about.lastHeard, about.wire.heldAt)
-	fresh := about.lastHeard != 0 && age <= about.hold*3/4 || about.onWire() && age <= wirePatience
+	age := now - about.aged
+	// What it knows by the word of others, or of the wire, holds until it doubts that itself: a node that is heard
+	// here or there in turns is not dead.
+	fresh := about.aged != 0 && age <= about.hold*3/4 || about.aged > about.lastHeard && about.suspicion == nil && age <= about.patience()
 	c := claim{about: about.id, status: heard, number: uint32(age.Milliseconds())}
 	if !fresh {
 		if !d.hearsWell(now) {

@@ -124,10 +124,10 @@ func (d *detector) takeBack(now time.Duration, p *peer) {
 	d.version++
 }
 
-// others returns how many peers are heard at this moment.
+// others returns how many peers are heard at this moment that hear well themselves.
 func (d *detector) others(now time.Duration) (n int) {
 	for _, p := range d.ring {
-		if p.lastHeard != 0 && now-p.lastHeard < p.hold {
+		if p.lastHeard != 0 && now-p.lastHeard < p.hold && !p.deaf {
 			n++
 		}
 	}

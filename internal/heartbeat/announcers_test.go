@@ -1,0 +1,157 @@
+package heartbeat
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+)
+
+// announcers is a world in which every node announces what its own plan says.
+type announcers struct {
+	*world
+	addresses []netip.Addr
+	// home is the owner of each address when all is well, owners has the present ones.
+	home, owners []string
+	// moves counts how often an address had another owner, and none beside it, for longer than an overlap; settled
+	// is that owner, since is when the owners became what they are.
+	moves   []int
+	settled []string
+	since   []time.Duration
+	plans   map[string][]bool
+	// outbound reports whether what a node announces can reach anybody; nil is always.
+	outbound func(n *node) bool
+}
+
+// overlap is how long an old and a new owner may both announce, which counts as one move.
+const overlap = 100 * ms
+
+// newAnnouncers starts n nodes and settles them, with as many addresses of each.
+func newAnnouncers(seed uint64, n, each int) *announcers {
+	a := &announcers{world: newWorldOf(seed, n, Timers{MaxHoldDown: 10 * time.Second}), plans: map[string][]bool{}}
+	a.after(4 * time.Second)
+	count := map[string]int{}
+	for i := 1; len(a.addresses) < n*each && i < 1<<16; i++ {
+		address := netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})
+		owner := ownerOf(a.nodes[0], []netip.Addr{address})[address]
+		if count[owner] < each {
+			count[owner]++
+			a.addresses = append(a.addresses, address)
+		}
+	}
+	a.owners, a.moves = make([]string, len(a.addresses)), make([]int, len(a.addresses))
+	a.since = make([]time.Duration, len(a.addresses))
+	a.look()
+	a.home = append([]string{}, a.owners...)
+	a.settled = append([]string{}, a.owners...)
+	return a
+}
+
+// ownerOf returns the owners of addresses by the plan of one node.
+func ownerOf(n *node, addresses []netip.Addr) map[netip.Addr]string {
+	state := lb.State{
+		Members: map[string]bool{}, HeldDown: map[string]bool{}, Mute: map[string]bool{}, Nodes: map[string]lb.Node{},
+		Pools:            []lb.Pool{{Name: "pool", Ranges: []lb.Range{{From: netip.MustParseAddr("198.18.0.0"), To: netip.MustParseAddr("198.18.255.255")}}}},
+		L2Advertisements: []lb.L2Advertisement{{Name: "all"}},
+	}
+	for _, m := range n.d.members(n.now(), n.name) {
+		state.Nodes[m.Name] = lb.Node{Name: m.Name}
+		if m.Status == Alive || m.Status == Held || m.Status == Mute {
+			state.Members[m.Name] = true
+		}
+		state.HeldDown[m.Name], state.Mute[m.Name] = m.Status == Held, m.Status == Mute
+	}
+	for _, a := range addresses {
+		state.Services = append(state.Services, lb.Service{
+			Key: lb.Key{Namespace: "default", Name: a.String()}, Addresses: []netip.Addr{a}, Serving: true, ServingAnywhere: true,
+		})
+	}
+	return plan.ForNode(n.name, state).Owners
+}
+
+// announced returns which of the addresses a node announces by what it sees.
+func (a *announcers) announced(n *node) []bool {
+	var key strings.Builder
+	key.WriteString(n.name)
+	for _, m := range n.d.members(n.now(), n.name) {
+		fmt.Fprintf(&key, " %s%d", m.Name[len("node-"):], m.Status)
+	}
+	if known, ok := a.plans[key.String()]; ok {
+		return known
+	}
+	owners := ownerOf(n, a.addresses)
+	out := make([]bool, len(a.addresses))
+	for i, address := range a.addresses {
+		out[i] = owners[address] == n.name
+	}
+	a.plans[key.String()] = out
+	return out
+}
+
+// look notes who announces what now.
+func (a *announcers) look() {
+	now := make([]string, len(a.addresses))
+	for i, n := range a.nodes {
+		if !n.up || n.killed || a.outbound != nil && !a.outbound(n) {
+			continue
+		}
+		for j, is := range a.announced(n) {
+			if is {
+				now[j] += fmt.Sprintf("%d ", i)
+			}
+		}
+	}
+	for j := range now {
+		if now[j] != a.owners[j] {
+			a.owners[j], a.since[j] = now[j], a.now
+		}
+		if a.settled != nil && len(now[j]) == len("0 ") && now[j] != a.settled[j] && a.now-a.since[j] > overlap {
+			a.settled[j] = a.owners[j]
+			a.moves[j]++
+		}
+	}
+}
+
+// run runs the world, looks every 10 ms, and has each sight checked.
+func (a *announcers) run(d time.Duration, check func()) {
+	for end := a.now + d; a.now < end; {
+		a.after(10 * ms)
+		a.look()
+		if check != nil {
+			check()
+		}
+	}
+}
+
+// rest returns how long after a time the owners changed last.
+func (a *announcers) rest(from time.Duration) (last time.Duration) {
+	for _, at := range a.since {
+		last = max(last, at-from)
+	}
+	return last
+}
+
+// most returns the most moves of any address, and begins anew.
+func (a *announcers) most() (most int) {
+	for j, n := range a.moves {
+		most = max(most, n)
+		a.moves[j] = 0
+	}
+	return most
+}
+
+// healed fails where not everything is as before soon after a fault has ended.
+func (a *announcers) healed(t *testing.T, what string) {
+	t.Helper()
+	a.cut = nil
+	a.run(15*time.Second, nil)
+	for j := range a.addresses {
+		if a.owners[j] != a.home[j] {
+			t.Errorf("%s: 15 s after it ended %s has the owners %q, before %q", what, a.addresses[j], a.owners[j], a.home[j])
+		}
+	}
+}
