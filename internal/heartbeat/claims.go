@@ -77,27 +77,25 @@ func (d *detector) refute(now time.Duration, c claim) {
 	if !c.over(d.own) {
 		return
 	}
-	switch c.status {
-	case Dead:
-		if now > d.born+newTime {
-			d.counts.refuted++ // and not the death of an earlier run
-		}
-		if d.own.status == Held {
-			break // one fault with many deaths is one
-		}
+	if c.status == Dead && now > d.born+newTime {
+		// The network lost this node, which was there: it takes nothing until it is heard again, and for a while.
+		d.counts.refuted++
+		d.heldUntil = max(d.heldUntil, now+d.holdDown)
+		d.claimSelf(now, c.number+1)
+		return
+	}
+	d.own.deaths = max(d.own.deaths, c.deaths)
+	if d.own.deaths > 0 && d.toldDead == 0 {
 		d.toldDead = now
-		deaths := max(c.deaths, 1)
+	}
+	if c.status == Dead {
+		// An earlier run died. If not for the first time, this one may soon die, too.
+		d.toldDead = now
 		hold := d.maxHoldDown
-		if deaths <= 16 {
-			hold = min(hold, d.holdDown<<(max(deaths, 2)-2))
+		if d.own.deaths <= 16 {
+			hold = min(hold, d.holdDown<<(max(d.own.deaths, 2)-2))
 		}
 		d.heldUntil = max(d.heldUntil, now+hold)
-		d.own.deaths = deaths
-	default:
-		d.own.deaths = max(d.own.deaths, c.deaths)
-		if d.own.deaths > 0 && d.toldDead == 0 {
-			d.toldDead = now // the deaths were those of an earlier run
-		}
 	}
 	d.claimSelf(now, c.number+1)
 }
