@@ -32,6 +32,7 @@ test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds, real netwo
 	go test -race ./...
 	go test -run History ./internal/ipam
 	go test -run APIServerAway ./speaker
+	go test -run 'EveryNetwork|Loss(At|Of|Among)' ./internal/heartbeat
 
 .PHONY: test-e2e
 test-e2e: image ## Tests on a real cluster in the lab, with both modes of kube-proxy

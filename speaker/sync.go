@@ -134,6 +134,7 @@ func (w *syncer) filterOnly(links []link.Link) error {
 func (w *syncer) follow(links []link.Link, view members.View, told map[string]lb.Member, stopping bool) (*planned, error) {
 	state := w.read(links)
 	state.Members, state.HeldDown, state.Mute = view.Alive, view.HeldDown, view.Mute
+	state.Here.Deaf = view.Deaf
 	standAside(w.aside(), &state)
 	before := w.last.Load()
 	if state.Here.Lost = w.surroundings.lost(view, state.Services); state.Here.Lost != nil {

@@ -1,36 +1,40 @@
 // Package heartbeat tells within a fraction of a second which speakers are
-// alive. Membership (who exists) is not its business: it is told the peers, and
-// what gossip thinks of each.
+// alive. Membership (who exists) is not its business: it is told the peers. What gossip thinks of each
+// counts only for peers whose beats never came, and for those that nobody is left to watch.
 //
 // Every node sends a beat each Interval to a few others, its watchers: the next
 // Watchers living nodes on a ring of hashed names, so that the load of a node is
 // the same at any size of the cluster, and everybody in a small one. A watcher
-// that misses beats for as long as the sender said it may
+// that misses beats for as long as the sender said it may suspects the sender, asks it and
+// its other watchers, and has the wire asked whether it still answers for what it announces. The rules:
 //
-//	asks the sender's other watchers, asks the sender itself, and has gossip ask it;
-//	clears the sender if any of them has heard it;
-//	else declares it dead, to everybody at once.
+//   - A suspicion is private until another node that hears well shares it. Then the suspect is dead, and
+//     everybody is told at once. Whoever heard it, or whom the wire tells that it answers, clears it.
+//   - Beats are counted, so that each node knows what share of them it receives. A node that hears one
+//     other well hears well, and what it does not hear is not there. Who does not accuses nobody.
+//   - A node that hears nobody well, and less than a quarter of all beats, is at fault itself, unless
+//     the wire shows that its link works: it steps back by its own word (Held, flag deaf).
+//   - A node that hears no other speaker that hears well decides by the wire: it takes the others for
+//     dead when they do not answer and a foreign machine does; when foreign machines fell
+//     silent too it takes nothing; where there never were any it waits for two seconds. It keeps
+//     such a verdict to itself.
+//   - A beat says when its sender hears the receiver badly, and others well. Two such words, or Dead from who did
+//     not hear the refutation yet, keep a node held that is: one-way loss is known at both ends.
 //
-// One watcher's word is enough where there is no other to ask. Claims (alive,
-// held down, mute, dead, left) are ordered by an incarnation number that only
-// their subject raises: who hears of its own death refutes it under the next
-// number, as in SWIM. Claims also ride on every packet for a while, which mends
-// what the shout to everybody lost.
+// Claims (alive, held down, mute, dead, left) are ordered by an incarnation number that only
+// their subject raises: a node that hears of its own death refutes it under the next
+// number, as in SWIM (https://www.cs.cornell.edu/projects/Quicksilver/public_pdfs/SWIM.pdf); that
+// a node doubts itself first is Lifeguard's (https://arxiv.org/abs/1707.00788). Claims also
+// ride on every packet for a while, which mends what the message to everybody lost.
 //
-// What could be mistaken for a death:
+// What else could be mistaken for a death:
 //
 //   - A watcher that was itself not running: it waits a full time-out more.
-//   - A watcher that hears nobody: it keeps what it thinks to itself.
-//   - A blocked port: an answer by gossip counts as heard.
 //   - A speaker that was killed: its node's kernel refuses the packet. It is mute,
 //     for MuteTime at most, and moves nothing.
 //
-// A node that was declared dead and is back is held down for a while, longer each
-// time; it says so itself, so that all agree when that ends.
-//
-// What half of the cluster takes with it is not given up in one instant. So a View
-// says of whom else nothing is heard when somebody was given up (Silent), and whether
-// this node hears anybody at all (Deaf): who decides by that must not count on them.
+// A node that was dead, or stepped back, and is well again is held down for HoldDown: it ranks behind the
+// others. That grows where its speaker was started again and again, each time after a death.
 //
 // The Lease is the other direction: it says whether this node may still act on
 // what it was told. It lapses when this node has not sent beats for so long that

@@ -55,12 +55,13 @@ type View struct {
 	Settled bool
 	// Realtime: the thread has real-time priority.
 	Realtime bool
-	// Alone: this node hears no other speaker, whatever it still counts as alive.
-	Alone bool
+	// Alone: this node hears no other speaker, whatever it still counts as alive. Deaf: it hears them badly, by its
+	// own fault.
+	Alone, Deaf bool
 }
 
 func (v *View) equal(o *View) bool {
-	return v.Epoch == o.Epoch && v.Settled == o.Settled && v.Realtime == o.Realtime && v.Alone == o.Alone && slices.Equal(v.Members, o.Members)
+	return v.Epoch == o.Epoch && v.Settled == o.Settled && v.Realtime == o.Realtime && v.Alone == o.Alone && v.Deaf == o.Deaf && slices.Equal(v.Members, o.Members)
 }
 
 // Heartbeat sends beats, listens to those of others, and judges.

@@ -30,7 +30,11 @@ func (a *announcers) lose(bad *node, f lossy) {
 // One node hears badly, is heard badly, or both: the addresses of others stay with them, its own are served by others
 // soon where it cannot serve, nothing moves to and fro, and all is as before soon after.
 func TestLossAtOneNode(t *testing.T) {
-	for _, n := range []int{3, 4, 7, 30} {
+	sizes := []int{3, 4, 7, 30}
+	if raceDetector {
+		sizes = sizes[:1] // make test-unit runs the rest without it
+	}
+	for _, n := range sizes {
 		for _, percent := range []int{50, 80, 90, 99, 100} {
 			for _, f := range []lossy{{in: percent}, {out: percent}, {in: percent, out: percent}, {in: percent, out: percent, burst: time.Second / 2}} {
 				for seed := range uint64(max(1, 6/n)) {
@@ -76,6 +80,9 @@ func TestLossOfTwo(t *testing.T) {
 
 // In a large cluster too, whose nodes do not all watch each other.
 func TestLossAmongMany(t *testing.T) {
+	if raceDetector {
+		t.Skip("make test-unit runs it without the race detector")
+	}
 	w := newWorld(3, 300)
 	w.after(20 * time.Second)
 	bad := w.nodes[0]

@@ -227,7 +227,7 @@ func (t *thread) send() {
 func (t *thread) publish(now time.Duration) {
 	v := &View{
 		Members: t.detector.members(now, t.h.config.NodeName), Epoch: t.detector.epoch,
-		Settled: t.detector.settled(now), Realtime: t.realtime, Alone: t.detector.alone(now),
+		Settled: t.detector.settled(now), Realtime: t.realtime, Alone: t.detector.alone(now), Deaf: t.detector.deaf,
 	}
 	if v.equal(t.h.view.Load()) {
 		return

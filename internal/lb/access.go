@@ -27,6 +27,8 @@ type Here struct {
 	// Unfiltered: the node's packet filter is not in force, so that addresses with ranges must not attract
 	// traffic to it.
 	Unfiltered bool
+	// Deaf: the node hears badly, by its own fault.
+	Deaf bool
 	// Lost are, where this node is cut off from half of the others or more, the nodes that it does not hear:
 	// true are those whose kernels do not answer either, false those of which that is not known yet.
 	Lost map[string]bool

@@ -2,12 +2,10 @@
 // from the speakers themselves, so that it does not depend on the API server. It
 // decides nothing about addresses.
 //
-// Who exists comes from gossip (hashicorp/memberlist) and from the list of the
-// speakers' pods. Who is alive comes from heartbeats (internal/heartbeat), which
-// notice a loss in a fraction of a second; gossip, which needs one to three
-// seconds, speaks where they tell nothing and vouches where their port alone is
-// blocked. Gossip whose port is blocked is overruled by heartbeats that are heard.
-// Either is said in the log and in the state, as "blocked".
+// Who exists comes from gossip (hashicorp/memberlist), which also carries what each speaker tells of its
+// node, and from the list of the speakers' pods. Who is alive comes from heartbeats
+// (internal/heartbeat). Gossip that goes on hearing a node whose heartbeats never
+// come shows that their port is blocked; it is believed only where they never came.
 //
 // In a partition no side stops altogether for what it does not hear: a node
 // that hears nobody cannot tell whether the others are dead or cut off, and may

@@ -161,6 +161,8 @@ func TestElsewhere(t *testing.T) {
 	}{
 		{"owned here", func() {}, 0},
 		{"drained", func() { drain(&s, "w1") }, 2},
+		{"drained, and it hears nobody", func() { s.Here.Deaf = true }, 0},
+		{"and hears again", func() { s.Here.Deaf = false }, 2},
 		{"nobody serves", func() { s.Services[0].Serving = false }, 0},
 		{"deleted", func() { s.Services = nil }, 0},
 	} {

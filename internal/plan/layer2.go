@@ -48,7 +48,11 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 			out.Owned = append(out.Owned, a)
 		case won.standIn != nil && won.standIn.Name == p.node:
 			p.standIn(s, a, ads, won.owner)
-		case !p.withheld[a]: // until another one takes it, it would let everybody in
+		case p.withheld[a]:
+			// Until another one takes it, it would let everybody in.
+		case p.state.Here.Deaf:
+			// It does not hear who takes over, and would be in the way until it gives up.
+		default:
 			p.elsewhere[a] = true
 		}
 	}
