@@ -116,7 +116,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		}
 	})
 	for _, run := range []func(context.Context) error{
-		w.links.Run, w.layer2.Run, w.bgp.Run, w.relay.Run, w.watch.Run,
+		w.links.Run, w.layer2.Run, w.bgp.Run, w.relay.Run, w.watch.Run, w.wire.Run,
 		func(ctx context.Context) error { return w.filter.run(ctx, p.work.Kick) },
 	} {
 		group.Go(func() error { return run(sinks) })

@@ -106,7 +106,7 @@ func (w *syncer) sync(context.Context) error {
 	told := m.Told()
 	now, err := w.follow(links, view, told, stopping)
 	m.Confirm(view)
-	w.wire.Set(told, now.Plan.Owners)
+	w.wire.Set(told, now.Plan.Owners, m.Address())
 	w.watch.Set(told, m.Address())
 	w.settle(now)
 	w.saidGoodbye.Store(stopping)

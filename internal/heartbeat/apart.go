@@ -46,10 +46,10 @@ type apartSettings struct {
 
 // notice is one thing that it tells.
 type notice struct {
-	View    *View    `json:",omitempty"`
-	Ask     string   `json:",omitempty"`
-	Error   string   `json:",omitempty"`
-	Overrun *overrun `json:",omitempty"`
+	View    *View     `json:",omitempty"`
+	Ask     *question `json:",omitempty"`
+	Error   string    `json:",omitempty"`
+	Overrun *overrun  `json:",omitempty"`
 }
 
 // apart is the process of the beats, as seen from the speaker's.
@@ -208,9 +208,9 @@ func (h *Heartbeat) listen(conn net.Conn) error {
 		case n.Overrun != nil:
 			h.config.Log.Warn("heartbeats took more CPU time than real-time priority is given for, and go on without it for a while",
 				"why", n.Overrun.Why, "for", n.Overrun.Calm, "user", n.Overrun.User, "system", n.Overrun.System, "stacks", n.Overrun.Stacks)
-		case n.Ask != "":
+		case n.Ask != nil:
 			select {
-			case h.asks <- n.Ask:
+			case h.asks <- *n.Ask:
 			default: // as the thread does
 			}
 		}

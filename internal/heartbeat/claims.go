@@ -62,9 +62,7 @@ func (d *detector) adopt(now time.Duration, about *peer, c claim) {
 	if c.status == Dead || c.status == Left {
 		about.watched = false
 	}
-	if c.status <= Held {
-		about.accused = false
-	}
+	about.accused = about.accused && c.status == Dead
 	if c.status == Mute && about.watched {
 		about.refusedAt = max(about.refusedAt, now)
 	}
@@ -168,7 +166,10 @@ func (d *detector) proclaim(i id) {
 // tell adds to claims what the receiver may not know yet: what we think of it
 // where that is nothing good, then what is fresh, by turns.
 func (d *detector) tell(to *peer, claims []claim) []claim {
-	if to.claim.status > Held && !to.private {
+	switch {
+	case to.private:
+		claims = append(claims, claim{about: to.id, status: missed})
+	case to.claim.status > Held:
 		claims = append(claims, to.claim)
 	}
 	n := len(d.telling)

@@ -49,8 +49,9 @@ type peer struct {
 	// deaf: it says that it hears nobody well.
 	deaf             bool
 	poorAt, missedAt time.Duration
-	// backAt is when one that was dead for us alone was heard again.
+	// backAt is when one that was dead for us alone was heard again, former what it claimed before.
 	backAt time.Duration
+	former claim
 	// refusedAt is when its kernel refused a packet last.
 	refusedAt time.Duration
 	// pingedAt is when a mute node got a packet to refuse last.
@@ -114,9 +115,9 @@ type detector struct {
 	telling, shouting []id
 	shoutAt           time.Duration
 
-	// best is the receipt of the peer that is heard best of those that beat at us, of which there are so many; deaf that it is bad and this node's own fault; wireGood and wireBad are when the wire showed last
+	// best is the receipt of the peer that is heard best; deaf that it is bad and this node's own fault; wireGood and wireBad are when the wire showed last
 	// that this node's link works, and that it does not.
-	best, watches     int
+	best              int
 	deaf              bool
 	wireGood, wireBad time.Duration
 	// badUntil is when this node last did not hear well.
@@ -126,7 +127,7 @@ type detector struct {
 	version uint64
 	out     []outgoing
 	// asks are peers that the wire is to be asked about.
-	asks   []string
+	asks   []question
 	counts counts
 }
 

@@ -19,13 +19,16 @@ func (d *detector) receive(now time.Duration, p packet) {
 		d.version++
 	}
 	from.lastHeard, from.aged = now, now
-	from.hold, from.accused, from.deaf = p.hold, false, p.deaf
+	from.hold, from.accused, from.deaf = p.hold, from.accused && from.private, p.deaf
 	if p.poor {
 		from.poorAt = now
 	}
 	if from.watched = p.watch; p.watch && !from.listed {
 		from.listed, from.receipt = true, newReceipt(p.beats)
 		d.watching = append(d.watching, from)
+	}
+	if began {
+		from.receipt = newReceipt(p.beats)
 	}
 	if p.beat {
 		from.receipt.beat(p.beats)

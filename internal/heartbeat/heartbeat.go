@@ -72,9 +72,9 @@ type Heartbeat struct {
 	seals   atomic.Pointer[[]*seal]
 	answers chan wireAnswer
 	news    chan struct{}
-	asks    chan string
+	asks    chan question
 	// forward hands a question to the speaker's process, whose answer comes as an order.
-	forward func(name string)
+	forward func(question)
 	stopped atomic.Bool
 	view    atomic.Pointer[View]
 	shared  *shared
@@ -110,7 +110,7 @@ func newHeartbeat(c Config, s *shared) (*Heartbeat, error) {
 	c.Timers = c.withDefaults()
 	h := &Heartbeat{
 		Lease:  Lease{&s.lease, fastMonotonic()},
-		config: c, answers: make(chan wireAnswer, 64), news: make(chan struct{}, 1), asks: make(chan string, 64), shared: s,
+		config: c, answers: make(chan wireAnswer, 64), news: make(chan struct{}, 1), asks: make(chan question, 64), shared: s,
 	}
 	h.view.Store(&View{})
 	h.peers.Store(&[]Peer{})
@@ -156,17 +156,17 @@ func (h *Heartbeat) SetKeys(keys [][]byte) error {
 // mostAsking bounds the questions on the wire that are under way at once.
 const mostAsking = 64
 
-// wireAnswer is an answer about a named peer.
+// wireAnswer is what came of a question.
 type wireAnswer struct {
-	Name string
-	Answer
+	Question question
+	Answer   Answer
 }
 
 // answered hands on what the wire said.
 func (h *Heartbeat) answered(a wireAnswer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.apart == nil {
+	if h.apart == nil && len(h.config.Command) == 0 {
 		select {
 		case h.answers <- a:
 		default: // full of others; it will be asked again
@@ -236,9 +236,9 @@ func (h *Heartbeat) attend(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case name := <-h.asks:
+		case q := <-h.asks:
 			if h.forward != nil {
-				h.forward(name)
+				h.forward(q)
 			}
 			if h.config.Ask == nil {
 				continue
@@ -246,7 +246,7 @@ func (h *Heartbeat) attend(ctx context.Context) {
 			select {
 			case asking <- struct{}{}:
 				go func() {
-					h.answered(wireAnswer{name, h.config.Ask(name)})
+					h.answered(wireAnswer{q, h.config.Ask(q.Name)})
 					<-asking
 				}()
 			default: // so many at once are asked about by others, too

@@ -61,7 +61,6 @@ func (d *detector) measure(now time.Duration) {
 		sum += p.receipt.share
 		watched++
 	}
-	d.watches = watched
 	if d.best = best; best < wellReceipt && watched > 0 {
 		d.badUntil = now
 	}
@@ -73,8 +72,8 @@ func (d *detector) measure(now time.Duration) {
 	}
 }
 
-// atFault decides whether a silence is this node's own. The wire knows; where it says nothing, one
-// peer that is not heard may be at fault as well as this node, and several are not.
+// atFault decides whether a silence is this node's own. The wire knows. Where it says nothing, one
+// peer that is not heard may be at fault as well as this node, and all others may be dead, which is found out first.
 func (d *detector) atFault(now time.Duration, watched int) bool {
 	switch {
 	case d.wireGood != 0 && now-d.wireGood < complaintTime && d.wireGood >= d.wireBad:
@@ -82,22 +81,42 @@ func (d *detector) atFault(now time.Duration, watched int) bool {
 	case d.wireBad != 0 && now-d.wireBad < complaintTime:
 		return true
 	}
-	return watched > 1
+	_, heard := d.heard(now)
+	return watched > 1 && heard > 0
 }
 
 // hearsWell: what this node does not hear is not there to be heard. Another node shows that; where there is only one,
 // the wire does.
-func (d *detector) hearsWell(now time.Duration) bool {
-	wire := d.watches <= 1 && d.wireGood > d.wireBad && now-d.wireGood < complaintTime
-	return now >= d.graceUntil && (d.best >= wellReceipt || wire)
+func (d *detector) hearsWell(now time.Duration) bool { return d.hearsBeside(now, nil) }
+
+// hearsBeside reports whether this node hears well without a peer.
+func (d *detector) hearsBeside(now time.Duration, beside *peer) bool {
+	if now < d.graceUntil {
+		return false
+	}
+	others := 0
+	for _, p := range d.watching {
+		if !p.watched || p == beside {
+			continue
+		}
+		if p.receipt.share >= wellReceipt && now-p.lastHeard <= p.hold {
+			return true
+		}
+		others++
+	}
+	lone := others == 0 || others == 1 && beside == nil
+	return lone && d.wireGood > d.wireBad && now-d.wireGood < complaintTime
 }
 
-// alone: this node hears no other speaker at this moment that hears well enough to judge.
-func (d *detector) alone(now time.Duration) bool { return len(d.ring) > 0 && d.others(now) == 0 }
+// alone: this node hears no other speaker at this moment that is able to judge.
+func (d *detector) alone(now time.Duration) bool {
+	able, _ := d.heard(now)
+	return able == 0 && len(d.ring) > 0
+}
 
-// hears p badly, and others well.
+// poorly: p is heard badly, and others are heard well.
 func (d *detector) poorly(now time.Duration, p *peer) bool {
-	return p.watched && p.receipt.share < poorReceipt && d.hearsWell(now)
+	return p.watched && p.receipt.share < poorReceipt && d.hearsBeside(now, p)
 }
 
 // complained reports whether two others that hear well said so of this node lately, or all others if these
@@ -105,7 +124,7 @@ func (d *detector) poorly(now time.Duration, p *peer) bool {
 func (d *detector) complained(now time.Duration, said func(*peer) time.Duration) bool {
 	complaints, others := 0, 0
 	for _, p := range d.ring {
-		if !d.status(now, p).Living() {
+		if !d.status(now, p).Living() && !p.private {
 			continue
 		}
 		others++

@@ -67,7 +67,7 @@ func Serve() error {
 	if err != nil {
 		return err
 	}
-	h.forward = func(name string) { out.tell(notice{Ask: name}) }
+	h.forward = func(q question) { out.tell(notice{Ask: &q}) }
 	h.budget = b
 	h.Set(*first.Peers)
 	ctx, leave := context.WithCancel(context.Background()) // not cancelled by a return: that would say goodbye

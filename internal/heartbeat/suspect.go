@@ -163,8 +163,8 @@ func (d *detector) askAbout(now time.Duration, p *peer) {
 	}
 }
 
-// shared reports whether another node that hears well misses the suspect too. Where all that are left
-// answer that they do not watch it, its watchers died with it: the answers show that this node is heard and hears.
+// shared reports whether another node that hears well misses the suspect too. Where all that are left,
+// or after a while two of them, answer that they do not watch it, its watchers died with it: the answers show that this node is heard and hears.
 func (d *detector) shared(now time.Duration, s *suspicion) bool {
 	switch agreed := s.count(silent); {
 	case agreed > 0 && agreed == len(s.asked):
@@ -172,7 +172,8 @@ func (d *detector) shared(now time.Duration, s *suspicion) bool {
 	case agreed > 0:
 		return now >= s.at+confirmTime
 	}
-	return len(s.asked) > 0 && s.count(unwatched) == len(s.asked) && now >= s.at+confirmTime
+	n := s.count(unwatched)
+	return n > 0 && n == len(s.asked) && now >= s.at+confirmTime || n >= accusers && now >= s.at+soonTime
 }
 
 // answerAbout tells a watcher what we know of a peer that it does not hear.
@@ -232,7 +233,7 @@ func (d *detector) declare(now time.Duration, p *peer, status Status, private bo
 	}
 	p.suspicion = nil
 	p.watched, p.accused = status == Mute, status == Dead
-	p.claim, p.claimedAt, p.private, p.backAt = c, now, private, 0
+	p.former, p.claim, p.claimedAt, p.private, p.backAt = p.claim, c, now, private, 0
 	d.version++
 	if !private {
 		d.proclaim(p.id)

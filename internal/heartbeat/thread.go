@@ -112,7 +112,7 @@ func (t *thread) load() {
 	for {
 		select {
 		case a := <-t.h.answers:
-			t.detector.answeredOnWire(boottime(), a.Name, a.Answer)
+			t.detector.answeredOnWire(boottime(), a.Question, a.Answer)
 		default:
 			return
 		}
@@ -214,9 +214,9 @@ func (t *thread) send() {
 			t.socket.send((*t.seals)[0].close(t.out[:0], &o.packet), to)
 		}
 	}
-	for _, name := range t.detector.asks {
+	for _, q := range t.detector.asks {
 		select {
-		case t.h.asks <- name:
+		case t.h.asks <- q:
 		default: // many fell silent at once; no need to ask about each
 		}
 	}
@@ -225,9 +225,10 @@ func (t *thread) send() {
 
 // publish stores a new View where something changed.
 func (t *thread) publish(now time.Duration) {
+	_, heard := t.detector.heard(now)
 	v := &View{
 		Members: t.detector.members(now, t.h.config.NodeName), Epoch: t.detector.epoch,
-		Settled: t.detector.settled(now), Realtime: t.realtime, Alone: t.detector.alone(now), Deaf: t.detector.deaf,
+		Settled: t.detector.settled(now), Realtime: t.realtime, Alone: heard == 0, Deaf: t.detector.deaf,
 	}
 	if v.equal(t.h.view.Load()) {
 		return

@@ -45,7 +45,8 @@ func (d *detector) status(now time.Duration, p *peer) Status {
 // orphaned: gossip gave up a peer whose watchers may have died with it, and this node hears well enough
 // to believe that.
 func (d *detector) orphaned(now time.Duration, p *peer) bool {
-	return !p.watched && !p.gossip && now-max(p.gossipSince, p.lastHeard, d.badUntil) > orphanTime
+	unwatched := !p.watched || p.suspicion != nil && now-p.suspicion.at > orphanTime
+	return unwatched && !p.gossip && now-max(p.gossipSince, p.lastHeard, d.badUntil) > orphanTime
 }
 
 // members returns what is known of every node, this one included, ordered by id.

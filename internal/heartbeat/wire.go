@@ -35,7 +35,11 @@ const (
 	// wireSlowly is the time between questions about a node that this one called dead.
 	wireSlowly = time.Second
 	// strangerTime is how long a node that hears nobody waits where no foreign machine ever answered.
+	// Where beats were lost before, a gap of two seconds may be but more of the same.
 	strangerTime = 2 * time.Second
+	lossyTime    = 5 * strangerTime
+	// freshTime is how old a question may be that is answered.
+	freshTime = time.Second
 )
 
 // wire is what is known of a silent peer by asking the wire.
@@ -59,19 +63,29 @@ func (d *detector) wireAt(p *peer) time.Duration {
 	if p.onWire() {
 		return p.wire.askedAt + wireEvery
 	}
-	return max(p.aged+p.patience()-wireTime, p.wire.askedAt+wireEvery)
+	every := wireEvery
+	if s := p.suspicion; s != nil && p.wire.askedAt-s.at > soonTime {
+		every = slowAskEvery
+	}
+	return max(p.aged+p.patience()-wireTime, p.wire.askedAt+every)
 }
 
 // askWire has the wire asked about a peer.
 func (d *detector) askWire(now time.Duration, p *peer) {
 	p.wire.askedAt = now
-	d.asks = append(d.asks, p.name)
+	d.asks = append(d.asks, question{p.name, now})
 }
 
-// answeredOnWire takes what the wire said about a peer.
-func (d *detector) answeredOnWire(now time.Duration, name string, a Answer) {
-	p := d.peers[idOf(name)]
-	if p == nil {
+// question is about a named peer, asked at a time of CLOCK_BOOTTIME.
+type question struct {
+	Name string
+	At   time.Duration
+}
+
+// answeredOnWire takes what the wire said about a peer. What comes late says nothing of the present.
+func (d *detector) answeredOnWire(now time.Duration, q question, a Answer) {
+	p := d.peers[idOf(q.Name)]
+	if p == nil || now-q.At > freshTime || q.At < d.born {
 		return
 	}
 	p.wire.answer, p.wire.answeredAt = a, now
@@ -86,7 +100,7 @@ func (d *detector) answeredOnWire(now time.Duration, name string, a Answer) {
 	}
 	p.wire.heldAt, p.aged = now, now
 	d.clear(now, p)
-	if p.accused {
+	if p.accused && p.claim.status == Dead {
 		d.acquit(now, p)
 	}
 }
@@ -95,13 +109,14 @@ func (d *detector) answeredOnWire(now time.Duration, name string, a Answer) {
 // else it had refuted that itself.
 func (d *detector) acquit(now time.Duration, p *peer) {
 	p.accused, p.watched = false, true
-	p.claim.status, p.claimedAt = Alive, now
-	d.version++
 	if p.private {
-		p.private = false
+		d.takeBack(now, p)
 		return
 	}
+	p.claim.status, p.claimedAt = Alive, now
 	p.claim.number++
+	p.claim.deaths -= min(p.claim.deaths, 1) // that of this verdict
+	d.version++
 	d.proclaim(p.id)
 }
 
@@ -111,27 +126,30 @@ func (d *detector) welcome(now time.Duration, p *peer) {
 	if p.backAt == 0 {
 		p.backAt = now
 	}
-	if d.others(now) > 1 || now-p.backAt >= welcomeTime {
+	if able, _ := d.heard(now); able > 1 || now-p.backAt >= welcomeTime {
 		d.takeBack(now, p)
 		return
 	}
-	d.send(p, packet{claims: []claim{{about: p.id, status: missed}}})
+	d.send(p, packet{}) // which says that it was missed
 }
 
 // takeBack ends a verdict of this node alone.
 func (d *detector) takeBack(now time.Duration, p *peer) {
-	p.claim, p.private, p.claimedAt, p.backAt = claim{about: p.id}, false, now, 0
+	p.claim, p.private, p.accused, p.claimedAt, p.backAt = p.former, false, false, now, 0
 	d.version++
 }
 
-// others returns how many peers are heard at this moment that hear well themselves.
-func (d *detector) others(now time.Duration) (n int) {
+// heard returns how many peers are heard at this moment, and how many of them are able to judge: they hear well.
+func (d *detector) heard(now time.Duration) (able, all int) {
 	for _, p := range d.ring {
-		if p.lastHeard != 0 && now-p.lastHeard < p.hold && !p.deaf {
-			n++
+		if p.lastHeard == 0 || now-p.lastHeard >= p.hold {
+			continue
+		}
+		if all++; !p.deaf {
+			able++
 		}
 	}
-	return n
+	return able, all
 }
 
 // takesAlone decides about a suspect where no other speaker is heard. Either all others are dead, or this
@@ -149,5 +167,9 @@ func (d *detector) takesAlone(now time.Duration, p *peer) bool {
 	case Silent:
 		return false
 	}
-	return now >= p.suspicion.at+strangerTime
+	wait := strangerTime
+	if p.receipt.before < wellReceipt {
+		wait = lossyTime
+	}
+	return !p.gossip && now >= p.suspicion.at+wait
 }

@@ -169,8 +169,8 @@ func (n *node) run() {
 		n.d.receive(n.now(), p)
 	}
 	n.d.tick(n.now())
-	for _, name := range n.d.asks {
-		w.ask(n, name)
+	for _, q := range n.d.asks {
+		w.ask(n, q)
 	}
 	n.d.asks = n.d.asks[:0]
 	for _, o := range n.d.take() {
@@ -185,11 +185,11 @@ func (n *node) run() {
 }
 
 // ask puts three questions to a node and to a foreign machine, over the links that beats use.
-func (w *world) ask(from *node, name string) {
+func (w *world) ask(from *node, q question) {
 	if w.noWire {
 		return
 	}
-	about := w.byID[idOf(name)]
+	about := w.byID[idOf(q.Name)]
 	node, foreign := 0, 0
 	for range 3 {
 		if about.announces() && w.passes(from, about) && w.passes(about, from) {
@@ -208,7 +208,7 @@ func (w *world) ask(from *node, name string) {
 	d := from.d
 	w.at(w.now+32*ms, func() {
 		if from.d == d && from.up {
-			d.answeredOnWire(from.now(), name, Answer{Node: reply(node), Foreign: reply(foreign)})
+			d.answeredOnWire(from.now(), q, Answer{Node: reply(node), Foreign: reply(foreign)})
 			from.plan(w.now)
 		}
 	})

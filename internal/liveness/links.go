@@ -97,33 +97,34 @@ func (l *Links) round(ctx context.Context) {
 		if !own.CanAnnounce() || slices.ContainsFunc(own.Prefixes, func(p netip.Prefix) bool { return p.Addr() == address }) {
 			continue
 		}
-		fellows := l.fellows(own, members)
-		if len(fellows) == 0 {
-			continue
-		}
 		w := l.watched[own.Name]
 		if w == nil {
 			w = &watched{}
 		}
 		here[own.Name] = w
-		l.ask(ctx, own.Name, w, fellows)
+		if fellows := l.fellows(own, members); len(fellows) > 0 {
+			l.ask(ctx, own.Name, w, fellows)
+		} else {
+			*w = watched{} // nobody could take anything over
+		}
 	}
 	l.watched = here
 	l.publish()
 }
 
-// fellows returns whom to ask on a link: speakers that share it, then foreign machines.
+// fellows returns whom to ask on a link: speakers that share it, then foreign machines. There are none where
+// no speaker shares it.
 func (l *Links) fellows(own link.Link, members map[string]lb.Member) []layer2.Question {
 	var out []layer2.Question
 	for _, name := range slices.Sorted(maps.Keys(members)) {
 		for _, t := range members[name].Links {
-			if len(t.Addresses) > 0 && link.MAC(t.MAC) != own.MAC && !t.Silent && shared(own, t) {
+			if len(t.Addresses) > 0 && link.MAC(t.MAC) != own.MAC && shared(own, t) {
 				out = append(out, layer2.Question{Link: own.Name, MAC: link.MAC(t.MAC), Address: t.Addresses[0]})
 			}
 		}
 	}
-	if len(out) == 0 && len(members) < 2 {
-		return nil // nobody could take anything over
+	if len(out) == 0 {
+		return nil
 	}
 	return append(out, l.asker.Foreign(own.Name, mostFellows)...)
 }
@@ -182,6 +183,6 @@ func (l *Links) publish() {
 	if !changed {
 		return
 	}
-	l.log.Warn("links on which nobody answers", "links", slices.SortedFunc(maps.Keys(silent), cmp.Compare[string]))
+	l.log.Info("links on which nobody answers", "links", slices.SortedFunc(maps.Keys(silent), cmp.Compare[string]))
 	l.kick()
 }

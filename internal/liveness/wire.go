@@ -33,28 +33,41 @@ type Asker interface {
 type Wire struct {
 	asker Asker
 	links func() []link.Link
+	now   func() time.Time
 
 	mu sync.Mutex
-	// members are what the speakers told of themselves, announced some of what each node announces, or
+	// own is the address by which heartbeats come: the link that carries it is the one that matters.
+	own netip.Addr
+	// members are what the speakers told of themselves, announced what each node announces, or
 	// did when it announced anything.
 	members   map[string]lb.Member
 	announced map[string][]netip.Addr
+	// strangers is when a foreign machine answered last.
+	strangers time.Time
 }
+
+const (
+	// strangersInterval is between questions to foreign machines while all is well. Where none answered for
+	// strangersTime, none is there, and their silence says nothing.
+	strangersInterval = 10 * time.Second
+	strangersTime     = 30 * time.Second
+)
 
 // NewWire returns a Wire that knows of no node yet.
 func NewWire(asker Asker, links func() []link.Link) *Wire {
-	return &Wire{asker: asker, links: links, announced: map[string][]netip.Addr{}}
+	return &Wire{asker: asker, links: links, now: time.Now, announced: map[string][]netip.Addr{}}
 }
 
-// Set tells what the speakers told of themselves, and which node announces each address by layer 2.
-func (w *Wire) Set(members map[string]lb.Member, owners map[netip.Addr]string) {
+// Set tells what the speakers told of themselves, which node announces each address by layer 2, and the address
+// of this node that heartbeats use.
+func (w *Wire) Set(members map[string]lb.Member, owners map[netip.Addr]string, own netip.Addr) {
 	announced := map[string][]netip.Addr{}
 	for a, node := range owners {
 		announced[node] = append(announced[node], a)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.members = members
+	w.members, w.own = members, own
 	for node := range w.announced {
 		if _, known := members[node]; !known {
 			delete(w.announced, node)
@@ -65,14 +78,47 @@ func (w *Wire) Set(members map[string]lb.Member, owners map[netip.Addr]string) {
 	}
 }
 
+// Run asks foreign machines now and then until ctx ends, so that it is known whether there are any when it matters.
+func (w *Wire) Run(ctx context.Context) error {
+	tick := time.NewTicker(strangersInterval)
+	defer tick.Stop()
+	for {
+		for _, l := range w.links() {
+			if w.carriesBeats(l) {
+				w.foreign(w.asker.Ask(ctx, w.asker.Foreign(l.Name, mostAsked), wireTime))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
 // Ask asks about one node.
 func (w *Wire) Ask(node string) heartbeat.Answer {
 	own, foreign := w.questions(node)
 	counts := w.asker.Ask(context.Background(), append(slices.Clone(own), foreign...), wireTime)
-	return heartbeat.Answer{Node: anyOf(counts[:len(own)]), Foreign: allOf(counts[len(own):])}
+	return heartbeat.Answer{Node: anyOf(counts[:len(own)]), Foreign: w.foreign(counts[len(own):])}
 }
 
-// questions returns what the node is asked, and what foreign machines are on the same links.
+// foreign returns what the answers of foreign machines show.
+func (w *Wire) foreign(counts []int) heartbeat.Reply {
+	out := allOf(counts)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if slices.ContainsFunc(counts, func(n int) bool { return n > 0 }) {
+		w.strangers = w.now()
+	}
+	if out == heartbeat.Silent && (w.strangers.IsZero() || w.now().Sub(w.strangers) > strangersTime) {
+		return heartbeat.NotAsked
+	}
+	return out
+}
+
+// questions returns what the node is asked, and what foreign machines are: on the link of the heartbeats if
+// the node shares it, since another one says nothing of that; else the node alone is asked, on all that it shares.
 func (w *Wire) questions(node string) (own, foreign []layer2.Question) {
 	w.mu.Lock()
 	theirs, announced := w.members[node].Links, w.announced[node]
@@ -85,14 +131,24 @@ func (w *Wire) questions(node string) (own, foreign []layer2.Question) {
 			if !shared(l, t) {
 				continue
 			}
+			var here []layer2.Question
 			for _, a := range of(announced, t) {
-				own = append(own, layer2.Question{Link: l.Name, MAC: link.MAC(t.MAC), Address: a})
+				here = append(here, layer2.Question{Link: l.Name, MAC: link.MAC(t.MAC), Address: a})
 			}
-			foreign = append(foreign, w.asker.Foreign(l.Name, mostAsked)...)
+			if w.carriesBeats(l) {
+				return here, w.asker.Foreign(l.Name, mostAsked)
+			}
+			own = append(own, here...)
 			break
 		}
 	}
-	return own, foreign
+	return own, nil
+}
+
+func (w *Wire) carriesBeats(l link.Link) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return l.CanAnnounce() && slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Addr() == w.own })
 }
 
 // shared reports whether a link of ours and one of another node are on one network.

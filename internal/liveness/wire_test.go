@@ -82,7 +82,7 @@ func TestWire(t *testing.T) {
 		want    heartbeat.Answer
 	}{
 		"it holds":                {"w2", map[link.MAC]int{mac(2): 3, mac(99): 3}, []layer2.Question{gateway}, heartbeat.Answer{Node: heartbeat.Answered, Foreign: heartbeat.Answered}},
-		"on the other link":       {"w2", map[link.MAC]int{mac(2): 0, mac(12): 2}, nil, heartbeat.Answer{Node: heartbeat.Answered}},
+		"only on the other link":  {"w2", map[link.MAC]int{mac(2): 0, mac(12): 3}, nil, heartbeat.Answer{Node: heartbeat.Silent}},
 		"one answer is too few":   {"w2", map[link.MAC]int{mac(2): 1}, nil, heartbeat.Answer{Node: heartbeat.Silent}},
 		"it is dead":              {"w2", map[link.MAC]int{mac(2): 0, mac(99): 2}, []layer2.Question{gateway}, heartbeat.Answer{Node: heartbeat.Silent, Foreign: heartbeat.Answered}},
 		"our link is":             {"w2", map[link.MAC]int{mac(2): 0, mac(99): 0}, []layer2.Question{gateway}, heartbeat.Answer{Node: heartbeat.Silent, Foreign: heartbeat.Silent}},
@@ -96,7 +96,8 @@ func TestWire(t *testing.T) {
 		w := NewWire(l, own)
 		w.Set(members(), map[netip.Addr]string{
 			netip.MustParseAddr("192.0.2.100"): "w2", netip.MustParseAddr("198.51.100.100"): "w2", netip.MustParseAddr("192.0.2.101"): "w1",
-		})
+		}, netip.MustParseAddr("192.0.2.1"))
+		w.strangers = time.Now()
 		if got := w.Ask(tt.node); got != tt.want {
 			t.Errorf("%s: %+v, want %+v; asked %v", name, got, tt.want, l.asked)
 		}
@@ -113,13 +114,47 @@ func TestWireRemembers(t *testing.T) {
 	l := &lan{answers: map[link.MAC]int{mac(2): 3}}
 	w := NewWire(l, own)
 	a := netip.MustParseAddr("192.0.2.100")
-	w.Set(members(), map[netip.Addr]string{a: "w2"})
-	w.Set(members(), map[netip.Addr]string{a: "w1"})
+	w.Set(members(), map[netip.Addr]string{a: "w2"}, netip.MustParseAddr("192.0.2.1"))
+	w.Set(members(), map[netip.Addr]string{a: "w1"}, netip.MustParseAddr("192.0.2.1"))
 	if got := w.Ask("w2"); got.Node != heartbeat.Answered || l.asked[0].Address != a {
 		t.Errorf("%+v, asked %v", got, l.asked)
 	}
-	w.Set(map[string]lb.Member{}, nil)
+	w.Set(map[string]lb.Member{}, nil, netip.Addr{})
 	if got := w.Ask("w2"); got.Node != heartbeat.NotAsked {
 		t.Errorf("who is gone is asked: %+v", got)
+	}
+}
+
+// The link of the heartbeats alone counts, unless the node is not on it.
+func TestWireOfAnotherLink(t *testing.T) {
+	l := &lan{answers: map[link.MAC]int{mac(12): 3, mac(99): 3}, foreign: []layer2.Question{{Link: "eth1", MAC: mac(99)}}}
+	w := NewWire(l, own)
+	w.Set(members(), map[netip.Addr]string{netip.MustParseAddr("198.51.100.100"): "w2"}, netip.MustParseAddr("203.0.113.1"))
+	if got, want := w.Ask("w2"), (heartbeat.Answer{Node: heartbeat.Answered}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// That machines are silent which have been gone for long says nothing.
+func TestWireStrangers(t *testing.T) {
+	now := time.Now()
+	l := &lan{answers: map[link.MAC]int{mac(2): 0, mac(99): 1}, foreign: []layer2.Question{{Link: "eth0", MAC: mac(99)}}}
+	w := NewWire(l, own)
+	w.now = func() time.Time { return now }
+	w.Set(members(), nil, netip.MustParseAddr("192.0.2.1"))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := w.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		after time.Duration
+		want  heartbeat.Reply
+	}{{time.Second, heartbeat.Silent}, {strangersTime - 2*time.Second, heartbeat.Silent}, {3 * time.Second, heartbeat.NotAsked}} {
+		l.answers[mac(99)] = 0
+		now = now.Add(tt.after)
+		if got := w.Ask("w2").Foreign; got != tt.want {
+			t.Errorf("%v later: %v, want %v", tt.after, got, tt.want)
+		}
 	}
 }
