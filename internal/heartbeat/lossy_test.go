@@ -98,3 +98,60 @@ func TestLossAmongMany(t *testing.T) {
 		return w.all(bad, Held)()
 	}, "it calls nobody dead")
 }
+
+// Of two nodes, one that loses a part of what comes does not hold the other one down that is back after a reboot.
+func TestComplaintOfOne(t *testing.T) {
+	for _, percent := range []int{20, 30} {
+		w := newWorld(5, 2)
+		settle(t, w)
+		good, bad := w.nodes[0], w.nodes[1]
+		good.stop()
+		w.must(t, time.Second, w.all(good, Dead), "dead to the other")
+		w.after(3 * time.Second)
+		w.cut = func(_, to *node) bool { return to == bad && w.random.IntN(100) < percent }
+		good.start()
+		w.must(t, 5*time.Second, func() bool { return good.d.own.status == Held }, "held")
+		w.must(t, time.Minute, func() bool { return good.d.own.status == Alive }, "in its rights again")
+	}
+}
+
+// Where no foreign machine is, one of two nodes that loses most of what comes does not take what the other has.
+func TestLossWithoutStrangers(t *testing.T) {
+	w := newWorld(5, 2)
+	w.noWire = true
+	settle(t, w)
+	good, bad := w.nodes[0], w.nodes[1]
+	w.cut = func(_, to *node) bool { return to == bad && w.random.IntN(100) < 90 }
+	w.stays(t, 5*time.Minute, func() bool { return bad.sees(good) == Alive && good.d.own.status == Alive }, "the other has its rights")
+}
+
+// A survivor that nobody else is left to tell from a deaf node keeps its rights until it has taken over.
+func TestSurvivorWithoutStrangers(t *testing.T) {
+	w := newWorld(5, 3)
+	w.noWire = true
+	settle(t, w)
+	last := w.nodes[2]
+	w.nodes[0].stop()
+	w.nodes[1].stop()
+	dead := func() bool { return last.sees(w.nodes[0]) == Dead && last.sees(w.nodes[1]) == Dead }
+	w.must(t, 5*time.Second, func() bool {
+		if last.d.own.status != Alive {
+			t.Fatal("it gave up what it has")
+		}
+		return dead()
+	}, "it takes over")
+}
+
+// Two speakers that are started again at once do not make the third think that it hears badly.
+func TestRestartOfTwo(t *testing.T) {
+	w := newWorld(5, 3)
+	settle(t, w)
+	for _, n := range w.nodes[:2] {
+		n.kill()
+	}
+	w.after(200 * ms)
+	for _, n := range w.nodes[:2] {
+		n.start()
+	}
+	w.stays(t, 5*time.Second, func() bool { return w.nodes[2].d.own.status == Alive }, "the third has its rights")
+}

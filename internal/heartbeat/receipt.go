@@ -8,6 +8,8 @@ const (
 	fullReceipt = 1000
 	// receiptSamples is the weight of the past in the average.
 	receiptSamples = 10
+	// cleanBeats in a row tell a link that loses none: silence after them is no loss.
+	cleanBeats = 40
 	// mostLost samples in a row leave nothing of what was before.
 	mostLost = 50
 	// wellReceipt and more is good; less than poorReceipt is not, whatever lossy links are used for.
@@ -24,8 +26,9 @@ type receipt struct {
 	share int
 	// before is the share when it was heard last.
 	before int
-	// number of the beat that came last.
+	// number of the beat that came last; none of the clean last ones was lost.
 	number uint16
+	clean  int
 }
 
 // newReceipt is that of a peer that begins to beat at us.
@@ -37,8 +40,10 @@ func newReceipt(number uint16) receipt {
 // was taken for meanwhile: it counts what it sent.
 func (r *receipt) beat(number uint16) {
 	r.share = r.before
+	r.clean++
 	for range min(int(number-r.number)-1, mostLost) {
 		r.sample(0)
+		r.clean = 0
 	}
 	r.sample(fullReceipt)
 	r.number, r.before = number, r.share
@@ -104,8 +109,7 @@ func (d *detector) hearsBeside(now time.Duration, beside *peer) bool {
 		}
 		others++
 	}
-	lone := others == 0 || others == 1 && beside == nil
-	return lone && d.wireGood > d.wireBad && now-d.wireGood < complaintTime
+	return beside == nil && others <= 1 && d.wireGood > d.wireBad && now-d.wireGood < complaintTime
 }
 
 // alone: this node hears no other speaker at this moment that is able to judge.

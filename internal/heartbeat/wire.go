@@ -162,13 +162,13 @@ func (d *detector) takesAlone(now time.Duration, p *peer) bool {
 	switch answer.Foreign {
 	case Answered:
 		// If beats of it, or foreign answers, were lost before, this may be more of the same.
-		lossy := p.receipt.before < wellReceipt && now-p.lastHeard < strangerTime
+		lossy := p.receipt.clean < cleanBeats && now-p.lastHeard < strangerTime
 		return !lossy && (d.wireBad == 0 || now-d.wireBad > strangerTime)
 	case Silent:
 		return false
 	}
 	wait := strangerTime
-	if p.receipt.before < wellReceipt {
+	if p.receipt.clean < cleanBeats {
 		wait = lossyTime
 	}
 	return !p.gossip && now >= p.suspicion.at+wait

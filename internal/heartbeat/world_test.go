@@ -51,8 +51,9 @@ type node struct {
 	// slow is the most that the thread waits for its turn after each step.
 	slow time.Duration
 	sent int
-	// wakes is when the next tick is planned.
+	// wakes is when the next tick is planned, hasty how often in a row it was due already.
 	wakes time.Duration
+	hasty int
 }
 
 type event struct {
@@ -179,6 +180,12 @@ func (n *node) run() {
 	}
 	if n.slow > 0 {
 		n.pausedUntil = w.now + n.slow/2 + time.Duration(w.random.Int64N(int64(n.slow/2)))
+	}
+	if n.hasty++; n.d.due() > n.now() {
+		n.hasty = 0
+	}
+	if n.hasty > 100 {
+		panic(n.name + " has work that is always due: its thread would never wait")
 	}
 	// A thread wakes a little late.
 	n.plan(max(n.d.due()-n.skew, w.now) + time.Duration(w.random.Int64N(int64(ms))))
