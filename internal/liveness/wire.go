@@ -47,10 +47,11 @@ type Wire struct {
 }
 
 const (
-	// strangersInterval is between questions to foreign machines while all is well. Where none answered for
-	// strangersTime, none is there, and their silence says nothing.
-	strangersInterval = 10 * time.Second
-	strangersTime     = 30 * time.Second
+	// strangersEvery is how often a foreign machine is to answer while all is well. It is looked for
+	// every lookInterval, since it may be new. Where none answered for strangersTime none is there, and silence says nothing.
+	lookInterval   = time.Second
+	strangersEvery = 10 * time.Second
+	strangersTime  = 30 * time.Second
 )
 
 // NewWire returns a Wire that knows of no node yet.
@@ -80,11 +81,11 @@ func (w *Wire) Set(members map[string]lb.Member, owners map[netip.Addr]string, o
 
 // Run asks foreign machines now and then until ctx ends, so that it is known whether there are any when it matters.
 func (w *Wire) Run(ctx context.Context) error {
-	tick := time.NewTicker(strangersInterval)
+	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
 	for {
 		for _, l := range w.links() {
-			if w.carriesBeats(l) {
+			if w.carriesBeats(l) && w.due() {
 				w.foreign(w.asker.Ask(ctx, w.asker.Foreign(l.Name, mostAsked), wireTime))
 			}
 		}
@@ -94,6 +95,12 @@ func (w *Wire) Run(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+func (w *Wire) due() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.strangers.IsZero() || w.now().Sub(w.strangers) >= strangersEvery
 }
 
 // Ask asks about one node.
