@@ -225,10 +225,9 @@ func (t *thread) send() {
 
 // publish stores a new View where something changed.
 func (t *thread) publish(now time.Duration) {
-	_, heard := t.detector.heard(now)
 	v := &View{
 		Members: t.detector.members(now, t.h.config.NodeName), Epoch: t.detector.epoch,
-		Settled: t.detector.settled(now), Realtime: t.realtime, Alone: heard == 0, Deaf: t.detector.deaf,
+		Settled: t.detector.settled(now), Realtime: t.realtime, Alone: t.detector.unheard(now), Deaf: t.detector.deaf,
 	}
 	if v.equal(t.h.view.Load()) {
 		return

@@ -1,6 +1,9 @@
 package heartbeat
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 const (
 	// heardTime is how long what was heard directly counts for a peer that does not beat at us.
@@ -9,6 +12,12 @@ const (
 	orphanTime = 10 * time.Second
 	// blockedTime is after what time beats are blocked where gossip gets through.
 	blockedTime = 10 * time.Second
+	// verdictTime is longer than a verdict takes: a silence is told before only beside one, since who acts on what is told
+	// does so at once, and then not for a while.
+	verdictTime = 200 * time.Millisecond
+	// atOnce is how long after a death others that fall silent do so with it: not all that
+	// a partition takes away is given up in the same instant.
+	atOnce = time.Second
 )
 
 // Member is what is known of one node.
@@ -53,14 +62,29 @@ func (d *detector) orphaned(now time.Duration, p *peer) bool {
 func (d *detector) members(now time.Duration, self string) []Member {
 	out := make([]Member, 0, len(d.ring)+1)
 	out = append(out, Member{Name: self, Heard: true, Status: d.own.status, Deaths: int(d.own.deaths), Incarnation: d.own.number})
+	dying := d.dying(now)
 	for _, p := range d.ring {
 		s := d.status(now, p)
 		out = append(out, Member{
 			Name: p.name, Heard: p.lastHeard != 0, Status: s, Blocked: p.blocked(now, s), Deaths: int(p.claim.deaths), Incarnation: p.claim.number,
-			Silent: s.Living() && p.suspicion != nil,
+			Silent: s.Living() && p.suspicion != nil && (dying || now-p.suspicion.at > verdictTime),
 		})
 	}
 	return out
+}
+
+// dying: somebody was given up a moment ago.
+func (d *detector) dying(now time.Duration) bool {
+	return slices.ContainsFunc(d.ring, func(p *peer) bool { return p.claim.status == Dead && now-p.claimedAt < atOnce })
+}
+
+// unheard: no other speaker is heard, and that is not about to be explained by a verdict.
+func (d *detector) unheard(now time.Duration) bool {
+	last := time.Duration(0)
+	for _, p := range d.ring {
+		last = max(last, p.lastHeard+p.hold)
+	}
+	return now >= last && (d.dying(now) || now-last > verdictTime)
 }
 
 // blocked: gossip hears a node, and for longer than either needs no heartbeat of it has come.
