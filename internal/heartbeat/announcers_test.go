@@ -135,7 +135,7 @@ func (a *announcers) rest(from time.Duration) (last time.Duration) {
 	return last
 }
 
-// most returns the most moves of any address, and begins anew.
+// most returns the most moves of any address, and resets them.
 func (a *announcers) most() (most int) {
 	for j, n := range a.moves {
 		most = max(most, n)

@@ -155,7 +155,7 @@ func cpuOf(t *testing.T, process int) time.Duration {
 }
 
 // 100,000 forged packets a second at the port of a node take nothing from its ordinary programs that
-// matters, be they of somebody who knows nothing, or who saw a packet and gives himself out as a peer; and beats go on.
+// matters, whether their sender knows nothing or saw a packet and poses as a peer; and beats go on.
 func TestFlood(t *testing.T) {
 	needRealtime(t)
 	const rate, lasts = 100_000, 3 * time.Second

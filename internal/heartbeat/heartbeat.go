@@ -268,7 +268,7 @@ func (h *Heartbeat) say(before, now View) {
 			"hold", h.config.hold(false))
 	}
 	if now.Epoch > max(before.Epoch, 1) {
-		log.Warn("this node did not run for a while: nothing is answered until it is planned anew")
+		log.Warn("this node did not run for a while: ARP and NDP replies are suspended until the next plan")
 	}
 	was := map[string]Member{}
 	for _, m := range before.Members {

@@ -39,7 +39,7 @@ func (l links) heard(node int) bool {
 	return false
 }
 
-// whole reports whether word gets from every node to every other, be it by others.
+// whole reports whether word gets from every node to every other, by others where need be.
 func (l links) whole() bool {
 	for from := range l.n {
 		reached := map[int]bool{from: true}

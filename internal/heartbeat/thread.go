@@ -46,7 +46,7 @@ func (t *thread) run() {
 	now := boottime()
 	t.realtime = t.h.shared.realtime.Load()
 	t.detector = newDetector(t.h.config.settings(t.realtime, random), t.h.config.NodeName, now)
-	// After those of the process before this one: what was confirmed then is to be planned anew.
+	// After those of the process before this one: what was confirmed then needs a new plan.
 	t.detector.epoch = t.h.shared.lease.epoch.Load() + 1
 	t.detector.counts = t.h.shared.counts()
 	for !t.h.stopped.Load() {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestSuffices: for how long each sign must be seen, and that another one in between begins it anew.
+// TestSuffices: for how long each sign must be seen, and that another one in between starts it over.
 func TestSuffices(t *testing.T) {
 	type look struct {
 		after time.Duration

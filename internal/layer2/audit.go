@@ -37,12 +37,12 @@ type auditTotals struct{ doubled, unclaimed [families]atomic.Int64 }
 // over more than settleTime; of a foreign announcement against this node's own all
 // counts once settleTime is over and the address still here. What is heard within
 // settleTime of a change of plan is of a move, and counts for nothing. So it is a lower
-// bound: two owners who find out before one of them announces anew are not seen.
+// bound: two owners who find out before one of them repeats its announcement are not seen.
 //
 // An unclaimed address: the plan says that another node announces it, from links of which
 // at least one is heard here to announce something of the family, and for two of the
 // longest intervals the address was not: what one lost frame cannot cause. What is
-// beyond that counts. The two intervals begin anew with each change of owner.
+// beyond that counts. The two intervals start over with each change of owner.
 //
 // It belongs to one goroutine.
 type audit struct {
@@ -135,7 +135,7 @@ func (a *audit) turn() {
 	}
 }
 
-// follow takes a plan. What changes begins anew.
+// follow takes a plan. What changes starts over.
 func (a *audit) follow(t *table, owners *map[netip.Addr][][6]byte, now moment) {
 	if t == a.table && owners == a.owners {
 		return

@@ -35,7 +35,7 @@ const (
 // got within the time, at most three, or Unasked. It returns sooner when there is
 // nothing left to wait for.
 //
-// The time is what was spent listening: while this process does not run, be it busy or
+// The time is what was spent listening: while this process does not run, whether busy or
 // stopped, it hears nobody, which is nobody else's silence. ctx bounds it by the clock.
 //
 // It needs no port, and shares nothing with those that are open: the next in rank may

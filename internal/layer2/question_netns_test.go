@@ -29,7 +29,7 @@ func expectAnswers(t *testing.T, what string, got []int, want ...int) {
 
 // TestAsk with real kernels: a Responder answers for what it announces, whether the asker
 // has an address in the subnet or not; a kernel answers for its own address; nobody
-// answers for another, nor in the stead of a machine that is not there. The node that
+// answers for another, nor for a machine that is not there. The node that
 // asks announces nothing and has no port.
 func TestAsk(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

@@ -116,7 +116,7 @@ func aloneTo(frame []byte) []byte {
 
 // A question to us alone, also of a speaker and without an address, is answered for as
 // long as neighbours are answered; and it is no question who goes on announcing, which
-// would have us tell all neighbours anew.
+// would have us tell all neighbours again.
 func TestAskedAlone(t *testing.T) {
 	question := func() []byte { return aloneTo(arpProbeBy(askerMAC)) }
 	scene(t, nil, func(p *play) {

@@ -14,7 +14,7 @@ import (
 )
 
 // TestRefused: a link whose sockets are refused is told before anything is to be announced
-// there, and for as long as that is so, be it that nothing is any more; and who plans is
+// there, and for as long as that is so, even when nothing is any more; and who plans is
 // told of each change, once.
 //
 // Trap: an owner that cannot open its sockets loses its addresses, forgets why, and takes them back.

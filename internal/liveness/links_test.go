@@ -46,7 +46,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// One machine that is gone is not the link: another one answers, be it foreign.
+// One machine that is gone is not the link: another one answers, or a foreign one.
 func TestLinkOthersAnswer(t *testing.T) {
 	gateway := layer2.Question{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}
 	l := &lan{answers: map[link.MAC]int{mac(12): 3, mac(99): 3}, foreign: []layer2.Question{gateway}}

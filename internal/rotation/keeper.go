@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Keeper is what a leading controller remembers of the Secret. It must begin anew with each time of leading:
+// Keeper is what a leading controller remembers of the Secret. It must start over with each time of leading:
 // another controller may have changed the Secret in between.
 type Keeper struct {
 	// Make returns a new key.
