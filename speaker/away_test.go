@@ -23,6 +23,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
@@ -142,6 +143,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 	w.layer2 = layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }, Changed: said.Kick})
 	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: name})
 	w.filter, w.boot = &guard{log: log, node: name, removed: true}, kubeproxy.New(kubeproxy.Config{Log: log})
+	w.watch = liveness.NewLinks(log, nil, nil, work.Kick)
 	w.relay, w.kick = relay.New(relay.Config{Log: log, Links: func() []link.Link { return nil }}), work.Kick
 	w.surroundings.cluster = w.cluster
 	n.witness.cluster, n.witness.kick, n.witness.changed, w.aside = w.cluster, looks.Kick, work.Kick, n.witness.aside
