@@ -105,8 +105,8 @@ func (d *detector) answeredOnWire(now time.Duration, q question, a Answer) {
 	}
 }
 
-// acquit takes back a verdict about a node that turned out to hold what it had: it does not hear us, or
-// else it had refuted that itself.
+// acquit takes back a verdict about a node that turned out to hold what it had. It does not hear us: else it
+// would have refuted the verdict itself.
 func (d *detector) acquit(now time.Duration, p *peer) {
 	p.accused, p.watched = false, true
 	if p.private {
@@ -139,7 +139,8 @@ func (d *detector) takeBack(now time.Duration, p *peer) {
 	d.version++
 }
 
-// heard returns how many peers are heard at this moment, and how many of them are able to judge: they hear well.
+// heard returns how many peers are heard at this moment that are able to judge, since they hear well, and how many
+// in all.
 func (d *detector) heard(now time.Duration) (able, all int) {
 	for _, p := range d.ring {
 		if p.lastHeard == 0 || now-p.lastHeard >= p.hold {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -82,7 +83,8 @@ func TestRulesOfIptables(t *testing.T) {
 func TestBoot(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Self(t)
-		proxy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		var asked atomic.Int64
+		proxy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
 		start := func() (*Boot, func()) {
 			ctx, stop := context.WithCancel(t.Context())
 			b := New(Config{Log: slog.New(slog.DiscardHandler), Livez: proxy.Listener.Addr().String(), Kick: func() {}})
@@ -97,7 +99,8 @@ func TestBoot(t *testing.T) {
 		}
 		b, stop := start()
 		<-b.Looked()
-		time.Sleep(2 * interval)
+		looks := asked.Load()
+		nstest.Until(t, 5*time.Second, "two more looks", func() bool { return asked.Load() >= looks+2 })
 		if b.Served() {
 			t.Error("it has served without rules")
 		}

@@ -75,9 +75,9 @@ func TestRefused(t *testing.T) {
 		step("announced again", []string{is}, 3, func() { r.Set(Desired{Announcements: ourAnnouncements}) })
 		step("the link is gone", nil, 4, func() { lan.set() })
 		step("another link is there", []string{is}, 5, func() {
-			anew := eth0
-			anew.Index = 9
-			lan.set(anew)
+			other := eth0
+			other.Index = 9
+			lan.set(other)
 		})
 		step("it works while announced", nil, 6, func() { refuse() })
 		if a := r.State().Addresses[0]; !a.Answered() || a.Refused != nil {

@@ -9,7 +9,7 @@
 //
 // In a partition no side stops altogether for what it does not hear: a node
 // that hears nobody cannot tell whether the others are dead or cut off, and may
-// be the only one left, be it one of two or one of five hundred. It stops for what
+// be the only one left, of two or of five hundred. It stops for what
 // it cannot serve, and for what it reads.
 //
 // What it cannot serve: a node that hears half of the speakers or fewer asks the
@@ -36,7 +36,6 @@
 // dead: it is held down, so that addresses stay where they moved. Two halves hold
 // each other down, and the election decides as if nobody were.
 //
-// Keys are rotated without a gap: all that are given are accepted, the first is
-// sent with. So a new one is added behind, then moved to the front, then the old
-// one is removed, each step when all speakers have taken the one before.
+// Of the keys all are accepted, and the first is sent with; internal/rotation says which
+// key that is at what time.
 package members

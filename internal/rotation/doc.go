@@ -18,7 +18,7 @@
 //     word. Where none is named, it waits until the Secret stood unchanged for four minutes.
 //
 // No time is kept in the Secret: a controller that starts in the middle counts
-// anew, and to wait for longer does no harm. All of this holds for speakers that
+// from there, and to wait for longer does no harm. All of this holds for speakers that
 // reach the API server; one that does not for a minute and a half misses what changed.
 // It does not hold for an owner who writes another key as in-use himself.
 package rotation
