@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
@@ -259,8 +258,8 @@ func merge(o, patch map[string]any) {
 	}
 }
 
-// newSyncer returns one whose cluster shows what the server has by now, and who is kicked.
-func newSyncer(t *testing.T, server *apiServer) (*syncer, chan struct{}) {
+// newSyncer returns one whose cluster shows what the server has by now.
+func newSyncer(t *testing.T, server *apiServer) *syncer {
 	t.Helper()
 	h := httptest.NewServer(server)
 	t.Cleanup(h.Close)
@@ -277,26 +276,9 @@ func newSyncer(t *testing.T, server *apiServer) (*syncer, chan struct{}) {
 	if err := cluster.WaitForSync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	kicks := make(chan struct{}, 1)
-	kick := func() {
-		select {
-		case kicks <- struct{}{}:
-		default:
-		}
-	}
 	return &syncer{
-		cluster: cluster, options: config.Options{Default: true}, log: log, kick: kick,
+		cluster: cluster, options: config.Options{Default: true}, log: log,
 		conflicts: func() (map[netip.Addr]conflict, bool) { return nil, true },
-	}, kicks
-}
-
-// kicked waits for a kick.
-func kicked(t *testing.T, kicks chan struct{}) {
-	t.Helper()
-	select {
-	case <-kicks:
-	case <-time.After(10 * time.Second):
-		t.Error("nobody asked for another run")
 	}
 }
 

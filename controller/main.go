@@ -70,14 +70,13 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	}
 	syncer := &syncer{options: s.Options, log: log}
 	work := loop.New(loop.Config{Name: "assign", Log: log, Sync: syncer.sync})
-	syncer.kick = work.Kick
 	dead := &withdrawer{options: s.Options, limit: s.limit, log: log}
-	watch := loop.New(loop.Config{Name: "withdraw", Log: log, Sync: dead.sync, MinInterval: wordInterval})
+	watch := loop.New(loop.Config{Name: "withdraw", Log: log, Sync: once(dead.sync), MinInterval: wordInterval})
 	dead.kick = watch.Kick
 	contested := &conflicts{changed: work.Kick}
-	claims := loop.New(loop.Config{Name: "conflicts", Log: log, Sync: contested.sync, MinInterval: conflictsInterval})
+	claims := loop.New(loop.Config{Name: "conflicts", Log: log, Sync: once(contested.sync), MinInterval: conflictsInterval})
 	keys := &memberKeys{secret: s.MembersSecret, log: log}
-	secret := loop.New(loop.Config{Name: "keys", Log: log, Sync: keys.sync, MaxRetryInterval: keysInterval, ResyncInterval: keysInterval})
+	secret := loop.New(loop.Config{Name: "keys", Log: log, Sync: once(keys.sync), MaxRetryInterval: keysInterval, ResyncInterval: keysInterval})
 	cluster, err := k8s.New(clients, k8s.Config{
 		Log: log, Component: "holdfast-controller", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Kick: work.Kick,
 		KickStates: func() { watch.Kick(); claims.Kick() }, Endpoints: s.withdraw,
@@ -166,4 +165,9 @@ func identity() string {
 		host = "controller"
 	}
 	return fmt.Sprintf("%s_%d", host, time.Now().UnixNano())
+}
+
+// once is a function for a loop that runs again only when it is kicked.
+func once(sync func(context.Context) error) func(context.Context) (time.Duration, error) {
+	return func(ctx context.Context) (time.Duration, error) { return 0, sync(ctx) }
 }

@@ -41,9 +41,6 @@ type syncer struct {
 	ages ages
 	// conflicts returns who else claims addresses of ours, and whether that is known yet.
 	conflicts func() (map[netip.Addr]conflict, bool)
-	// kick asks for another run; due fires when a quarantine ends.
-	kick func()
-	due  *time.Timer
 	// overtaken counts this run's writes that did not land.
 	overtaken int
 }
@@ -69,9 +66,9 @@ type decision struct {
 
 // sync assigns addresses and writes what changed. What it decides and writes depends on nothing from the
 // run before.
-func (s *syncer) sync(ctx context.Context) error {
+func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	if s.cluster.Uninstalling() {
-		return nil // the uninstall clears our finalizers; writing would put them back
+		return 0, nil // the uninstall clears our finalizers; writing would put them back
 	}
 	d := decision{objects: s.cluster.Objects(), options: s.options}
 	d.state, d.problems = config.Compile(d.objects, s.options)
@@ -79,33 +76,29 @@ func (s *syncer) sync(ctx context.Context) error {
 	s.ages.read(&d.state)
 	d.result = s.ledger.Assign(d.state)
 	s.last.Store(&outcome{d.result, d.problems, s.ledger.Carried()})
-	s.recheck(d.result.Recheck)
-
 	s.overtaken = 0
 	// Only when the pools remember what is given back may those who had it lose it.
 	giving, others := d.pools()
-	err := s.writePools(ctx, d, giving)
+	err = s.writePools(ctx, d, giving)
 	d.remembered = err == nil && s.overtaken == 0
 	// Then addresses: they are what somebody waits for.
 	errs := []error{err, s.writeServices(ctx, d), s.writeFloatingIPs(ctx, d), s.writePools(ctx, d, others), s.writeOthers(ctx, d)}
 	if d.remembered {
 		errs = append(errs, s.releaseServices(ctx, d))
 	}
-	if s.overtaken > 0 {
-		// The watch need not kick: what overtook us may be a condition that nothing is decided by.
-		time.AfterFunc(overtakenWait, s.kick)
-	}
-	return errors.Join(errs...)
+	return s.again(d.result.Recheck), errors.Join(errs...)
 }
 
-// recheck has the loop run again when a quarantine ends.
-func (s *syncer) recheck(at time.Time) {
-	if s.due != nil {
-		s.due.Stop()
+// again returns when to run though nobody kicks: when a quarantine ends, and soon after something overtook us,
+// since the watch need not kick: it may be a condition that nothing is decided by.
+func (s *syncer) again(quarantine time.Time) (again time.Duration) {
+	if !quarantine.IsZero() {
+		again = max(time.Until(quarantine), time.Millisecond)
 	}
-	if !at.IsZero() {
-		s.due = time.AfterFunc(time.Until(at), s.kick)
+	if s.overtaken > 0 && (again == 0 || overtakenWait < again) {
+		again = overtakenWait
 	}
+	return again
 }
 
 func (s *syncer) now() metav1.Time { return metav1.Now().Rfc3339Copy() }

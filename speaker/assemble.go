@@ -2,13 +2,14 @@ package main
 
 import (
 	"log/slog"
-	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/conntrack"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/loop"
@@ -32,25 +33,22 @@ type process struct {
 
 // assemble makes the parts. Nothing runs yet.
 func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*process, error) {
-	w := &syncer{node: s.nodeName, options: s.Options, log: log, heartbeatPort: uint16(s.heartbeatPort)}
+	w := &syncer{node: s.nodeName, options: s.Options, log: log}
 	p := &process{syncer: w, ended: make(chan error, 1), registry: prometheus.NewRegistry()}
 	report := &reporter{node: s.nodeName, log: log}
-	states := &stateWriter{node: s.nodeName, log: log, alive: w.alive}
-	partition := &witness{node: s.nodeName, log: log, alive: w.alive}
+	state := &stateWriter{node: s.nodeName, log: log, alive: w.alive}
 	sweep := &sweeper{options: s.Options, log: log, alive: w.alive, forget: conntrack.Forget, forgotten: &w.forgotten}
-	w.surroundings = newListener(log, s.nodeName, uint16(s.membersPort))
 
 	work := loop.New(loop.Config{Name: "plan", Log: log, Sync: w.sync})
 	reports := loop.New(loop.Config{Name: "report", Log: log, Sync: report.sync})
-	tells := loop.New(loop.Config{Name: "state", Log: log, Sync: states.sync, MinInterval: 20 * time.Millisecond})
-	looks := loop.New(loop.Config{Name: "partition", Log: log, Sync: partition.sync})
-	sweeps := loop.New(loop.Config{Name: "sweep", Log: log, Sync: sweep.sync, MinInterval: 500 * time.Millisecond})
-	listens := loop.New(loop.Config{Name: "silence", Log: log, Sync: w.surroundings.sync, MinInterval: 10 * time.Millisecond})
-	p.work, p.loops = work, []*loop.Loop{work, reports, tells, looks, sweeps, listens}
-	p.met = func() { work.Kick(); listens.Kick(); tells.Kick(); looks.Kick() }
+	writes := loop.New(loop.Config{Name: "state", Log: log, Sync: state.sync})
+	sweeps := loop.New(loop.Config{Name: "sweep", Log: log, Sync: sweep.sync})
+	p.work, p.loops = work, []*loop.Loop{work, reports, writes, sweeps}
+	// A death is rare, and must not wait for the pause after a long run.
+	p.met = work.Hurry
 
-	w.kick, w.aside = work.Kick, partition.aside
-	w.planned = func() { reports.Kick(); tells.Kick(); sweeps.Kick() }
+	w.kick = work.Kick
+	w.planned = func() { reports.Kick(); writes.Kick(); sweeps.Kick() }
 	w.end = func(err error) {
 		select {
 		case p.ended <- err:
@@ -67,21 +65,20 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*process, erro
 	// The links are tried before others hear of them.
 	w.links = link.New(log, func() { w.layer2.Kick(); work.Kick() })
 	w.layer2 = layer2.New(layer2.Config{Log: log, Links: w.links.Links, Lease: w, Changed: reports.Kick, Refused: work.Kick})
-	w.wire = liveness.NewWire(w.layer2, w.links.Links)
-	w.watch = liveness.NewLinks(log, w.layer2, w.links.Links, work.Kick)
+	w.liveness = liveness.New(liveness.Config{
+		Log: log, Node: lb.Object{Kind: config.KindNode, Name: s.nodeName},
+		MembersPort: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort), Cluster: states{w.cluster},
+		Asker: w.layer2, Links: w.links.Links, Changed: work.Hurry, SilenceChanged: writes.Kick,
+	})
 	w.boot = kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: work.Kick})
 	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: s.nodeName, Kick: w.planned})
 	w.filter = newGuard(log, s)
 	w.relay = relay.New(relay.Config{Log: log, Links: w.links.Links})
 
-	around := w.surroundings
-	around.cluster, around.view, around.api = w.cluster, w.joined, partition.apiAnswers
-	around.kick, around.lostChanged, around.asked = listens.Kick, work.Kick, tells.Kick
-	partition.cluster, partition.kick, partition.changed = w.cluster, looks.Kick, work.Kick
-	sweep.cluster, sweep.kick = w.cluster, sweeps.Kick
-	report.cluster, report.sessions, report.layer2, report.last, report.kick = w.cluster, w.bgp.States, w.layer2.State, &w.last, reports.Kick
+	sweep.cluster = w.cluster
+	report.cluster, report.sessions, report.layer2, report.last = w.cluster, w.bgp.States, w.layer2.State, &w.last
 	report.pace.crowded, report.pace.announcing = w.cluster.Crowded, w.layer2.Announcing
-	states.cluster, states.layer2, states.sessions, states.silence, states.kick = w.cluster, w.layer2.State, w.bgp.States, around.silent, tells.Kick
+	state.cluster, state.layer2, state.sessions, state.liveness = w.cluster, w.layer2.State, w.bgp.States, w.liveness
 
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		w.layer2, w.bgp, w.filter.table, w.relay, w, w.heartbeatProcess())

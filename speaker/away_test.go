@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/loop"
@@ -58,7 +59,6 @@ type fleet struct {
 // node is one speaker, with its loops.
 type node struct {
 	*syncer
-	*witness
 	loops []*loop.Loop
 	stop  func()
 }
@@ -109,53 +109,51 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 	}
 	alive := func() map[string]bool { return c.view().Alive }
 	ctx, stop := context.WithCancel(ctx)
-	n := &node{
-		stop:    stop,
-		syncer:  &syncer{node: name, log: log, options: config.Options{Default: true}},
-		witness: &witness{node: name, log: log, alive: alive},
-	}
+	n := &node{stop: stop, syncer: &syncer{node: name, log: log, options: config.Options{Default: true}}}
 	w, reports := n.syncer, &reporter{node: name, log: log}
-	states := &stateWriter{node: name, log: log, alive: alive}
-	w.surroundings = newListener(log, name, 7947)
-	work := loop.New(loop.Config{Name: "plan", Log: log, Sync: func(context.Context) error {
-		if !w.cluster.Synced() {
-			return nil
-		}
-		now, err := w.follow(nil, c.view(), nil, false)
-		w.settle(now)
-		w.planned()
-		return err
-	}})
+	state := &stateWriter{node: name, log: log, alive: alive}
+	work := loop.New(loop.Config{Name: "plan", Log: log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})
 	said := loop.New(loop.Config{Name: "report", Log: log, Sync: reports.sync})
-	tells := loop.New(loop.Config{Name: "state", Log: log, Sync: states.sync, MinInterval: 20 * time.Millisecond})
-	looks := loop.New(loop.Config{Name: "partition", Log: log, Sync: n.witness.sync})
-	listens := loop.New(loop.Config{Name: "silence", Log: log, Sync: w.surroundings.sync, MinInterval: 10 * time.Millisecond})
-	w.surroundings.kick, w.surroundings.lostChanged, w.surroundings.asked = listens.Kick, work.Kick, tells.Kick
-	w.surroundings.view, w.surroundings.api = func() *members.View { return new(c.view()) }, n.witness.apiAnswers
-	states.silence = w.surroundings.silent
-	n.loops = []*loop.Loop{work, said, tells, looks, listens}
+	writes := loop.New(loop.Config{Name: "state", Log: log, Sync: state.sync})
+	n.loops = []*loop.Loop{work, said, writes}
 	if w.cluster, err = k8s.New(clients, k8s.Config{
 		Log: log, Component: name, Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: work.Kick,
 	}); err != nil {
 		c.t.Fatal(err)
 	}
-	w.planned = func() { said.Kick(); tells.Kick() }
-	w.layer2 = layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }, Changed: said.Kick})
+	noLinks := func() []link.Link { return nil }
+	w.planned = func() { said.Kick(); writes.Kick() }
+	w.layer2 = layer2.New(layer2.Config{Log: log, Links: noLinks, Changed: said.Kick})
 	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: name})
 	w.filter, w.boot = &guard{log: log, node: name, removed: true}, kubeproxy.New(kubeproxy.Config{Log: log})
-	w.watch = liveness.NewLinks(log, nil, nil, work.Kick)
-	w.relay, w.kick = relay.New(relay.Config{Log: log, Links: func() []link.Link { return nil }}), work.Kick
-	w.surroundings.cluster = w.cluster
-	n.witness.cluster, n.witness.kick, n.witness.changed, w.aside = w.cluster, looks.Kick, work.Kick, n.witness.aside
-	reports.cluster, reports.sessions, reports.layer2, reports.last, reports.kick = w.cluster, w.bgp.States, w.layer2.State, &w.last, said.Kick
+	w.relay, w.kick = relay.New(relay.Config{Log: log, Links: noLinks}), work.Kick
+	w.liveness = liveness.New(liveness.Config{
+		Log: log, Node: lb.Object{Kind: config.KindNode, Name: name}, MembersPort: 7947, Cluster: states{w.cluster},
+		Asker: w.layer2, Links: noLinks, Changed: work.Hurry, SilenceChanged: writes.Kick,
+	})
+	reports.cluster, reports.sessions, reports.layer2, reports.last = w.cluster, w.bgp.States, w.layer2.State, &w.last
 	reports.pace.crowded, reports.pace.announcing = w.cluster.Crowded, w.layer2.Announcing
-	states.cluster, states.layer2, states.sessions, states.kick = w.cluster, w.layer2.State, w.bgp.States, tells.Kick
+	state.cluster, state.layer2, state.sessions, state.liveness = w.cluster, w.layer2.State, w.bgp.States, w.liveness
 	c.speakers[name] = n
 	group.Go(func() error { return w.cluster.Run(ctx) })
 	group.Go(func() error { return w.layer2.Run(ctx) })
+	group.Go(func() error { return w.liveness.Run(ctx) })
 	for _, l := range n.loops {
 		group.Go(func() error { return l.Run(ctx) })
 	}
+}
+
+// plan is one run of a speaker, by the view of the fleet.
+func (c *fleet) plan(w *syncer) (again time.Duration, err error) {
+	if !w.cluster.Synced() {
+		return 0, nil
+	}
+	state := w.read(nil)
+	w.liveness.Set(liveness.Known{View: c.view(), Speakers: w.cluster.SpeakerAddresses(), Services: state.Services})
+	now, again, err := w.follow(state, nil, 0, nil, false)
+	w.settle(now)
+	w.planned()
+	return again, err
 }
 
 // die ends the speakers of nodes, which are gone for the membership of all others.
@@ -246,7 +244,7 @@ func testAway(t *testing.T, away string) {
 		t.Errorf("it moves %v to %v", before, got)
 	}
 	c.die("w2", "w4")
-	time.Sleep(time.Second) // the loops' least interval is a tenth of it
+	time.Sleep(time.Second)
 	moved := ""
 	after := all("w2 and w4 have died", addresses...)
 	for a, who := range after {
@@ -265,7 +263,7 @@ func testAway(t *testing.T, away string) {
 			t.Errorf("it moves %v to %v", after, got)
 		}
 		for name, n := range c.speakers {
-			if aside := n.witness.aside().Elsewhere; aside != nil {
+			if aside := n.liveness.State().Partition.Elsewhere; aside != nil {
 				t.Errorf("%s stands aside for %v", name, aside)
 			}
 		}
@@ -283,7 +281,7 @@ func testAway(t *testing.T, away string) {
 	time.Sleep(time.Minute) // for what is said of it
 	all("back", append(addresses[1:], "192.0.2.100")...)
 	for name, n := range c.speakers {
-		if aside := n.witness.aside().Elsewhere; aside != nil {
+		if aside := n.liveness.State().Partition.Elsewhere; aside != nil {
 			t.Errorf("back: %s stands aside for %v", name, aside)
 		}
 	}

@@ -7,14 +7,12 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
-	"github.com/holdfast-lb/holdfast/internal/liveness"
-	"github.com/holdfast-lb/holdfast/internal/members"
 )
 
 // self is what this speaker tells the others: its links, and what its node cannot do.
 // It plans by that itself, and not by what it knows since.
 func (w *syncer) self(links []link.Link, stopping bool) lb.Member {
-	m := ourselves(links, w.layer2.Refused(), w.watch.Silent())
+	m := ourselves(links, w.layer2.Refused(), w.liveness.SilentLinks())
 	m.Stopping = stopping
 	if !w.boot.Served() {
 		m.Unfit |= lb.Booting
@@ -25,16 +23,15 @@ func (w *syncer) self(links []link.Link, stopping bool) lb.Member {
 	return m
 }
 
-// unfitProblems says what else than the filter keeps the node from announcing, or makes that slow.
-func (w *syncer) unfitProblems(view members.View) []lb.Problem {
+// unfitProblems says what else than the filter keeps the node from announcing.
+func (w *syncer) unfitProblems() []lb.Problem {
 	var out []lb.Problem
 	object := lb.Object{Kind: config.KindNode, Name: w.node}
 	if !w.boot.Served() {
 		out = append(out, lb.Problem{Object: object, Reason: lb.KubeProxyNotReady,
 			Message: fmt.Sprintf("node %s announces nothing until its kube-proxy has served: %s", w.node, w.boot.Waiting())})
 	}
-	out = append(out, refusedProblems(object, w.layer2.Refused())...)
-	return append(out, liveness.Problems(object, view.Members, w.heartbeatPort, w.watch.Silent())...)
+	return append(out, refusedProblems(object, w.layer2.Refused())...)
 }
 
 func refusedProblems(node lb.Object, refused []layer2.Refusal) []lb.Problem {

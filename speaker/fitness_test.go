@@ -16,7 +16,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
-	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
@@ -32,12 +31,12 @@ func TestSelf(t *testing.T) {
 		kicked := make(chan struct{}, 1)
 		w := &syncer{
 			node: "w1", log: log, filter: newTestGuard(false), // nothing is ever set
-			layer2: layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
-			watch:  liveness.NewLinks(log, nil, nil, nil),
-			boot:   kubeproxy.New(kubeproxy.Config{Log: log, Livez: proxy.Listener.Addr().String(), Kick: func() { kicked <- struct{}{} }}),
+			layer2:   layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
+			liveness: liveness.New(liveness.Config{Log: log}),
+			boot:     kubeproxy.New(kubeproxy.Config{Log: log, Livez: proxy.Listener.Addr().String(), Kick: func() { kicked <- struct{}{} }}),
 		}
 		reasons := func() (out []lb.Reason) {
-			for _, p := range w.unfitProblems(members.View{}) {
+			for _, p := range w.unfitProblems() {
 				out = append(out, p.Reason)
 			}
 			return out
@@ -97,9 +96,9 @@ func TestFilterIsHeld(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		w := &syncer{
 			node: "w1", log: log, filter: newTestGuard(false),
-			layer2: layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
-			watch:  liveness.NewLinks(log, nil, nil, nil),
-			boot:   kubeproxy.New(kubeproxy.Config{Log: log}),
+			layer2:   layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
+			liveness: liveness.New(liveness.Config{Log: log}),
+			boot:     kubeproxy.New(kubeproxy.Config{Log: log}),
 		}
 		set := func() error { return w.filter.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, nil) }
 		if err := set(); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/relay"
 	"golang.org/x/sync/errgroup"
@@ -41,10 +42,11 @@ func TestMarkTakenOff(t *testing.T) {
 		var ended error
 		w := &syncer{
 			node: "w1", log: log, filter: newTestGuard(false), end: func(err error) { ended = err },
-			links:  link.New(log, func() {}),
-			layer2: layer2.New(layer2.Config{Log: log, Links: noLinks}),
-			bgp:    bgp.New(bgp.Config{Log: log, NodeName: "w1"}),
-			relay:  relay.New(relay.Config{Log: log, Links: noLinks}),
+			links:    link.New(log, func() {}),
+			layer2:   layer2.New(layer2.Config{Log: log, Links: noLinks}),
+			bgp:      bgp.New(bgp.Config{Log: log, NodeName: "w1"}),
+			relay:    relay.New(relay.Config{Log: log, Links: noLinks}),
+			liveness: liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}}),
 		}
 		if w.cluster, err = k8s.New(clients, k8s.Config{Log: log, Component: "test", Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() {}}); err != nil {
 			t.Fatal(err)
@@ -62,7 +64,7 @@ func TestMarkTakenOff(t *testing.T) {
 		nstest.Until(t, soon, "all is known", func() bool { return w.cluster.Synced() && w.links.Synced() })
 		sync := func() {
 			t.Helper()
-			if err := w.sync(ctx); err != nil {
+			if _, err := w.sync(ctx); err != nil {
 				t.Fatal(err)
 			}
 		}

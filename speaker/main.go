@@ -116,13 +116,14 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		}
 	})
 	for _, run := range []func(context.Context) error{
-		w.links.Run, w.layer2.Run, w.bgp.Run, w.relay.Run, w.watch.Run, w.wire.Run,
+		w.links.Run, w.layer2.Run, w.bgp.Run, w.relay.Run,
 		func(ctx context.Context) error { return w.filter.run(ctx, p.work.Kick) },
 	} {
 		group.Go(func() error { return run(sinks) })
 	}
 	group.Go(func() error { return w.boot.Run(ctx) })
 	group.Go(func() error { return w.cluster.Run(ctx) })
+	group.Go(func() error { return w.liveness.Run(ctx) })
 	for _, l := range p.loops {
 		group.Go(func() error { return l.Run(ctx) })
 	}

@@ -35,7 +35,7 @@ func (w *syncer) runMembers(ctx context.Context, s settings, kick func()) error 
 	m, err := members.New(members.Config{
 		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort),
 		Keys: keys, Heartbeat: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Kick: kick,
-		HeartbeatCommand: []string{filepath.Join(filepath.Dir(program), "heartbeat")}, Ask: w.wire.Ask,
+		HeartbeatCommand: []string{filepath.Join(filepath.Dir(program), "heartbeat")}, Ask: w.liveness.Ask,
 	})
 	if err != nil {
 		return fmt.Errorf("start membership: %w", err)

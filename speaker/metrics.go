@@ -85,21 +85,13 @@ func (w *syncer) view() members.View {
 	return members.View{}
 }
 
-// joined is the view of the speakers, nil while not all of them have been tried.
-func (w *syncer) joined() *members.View {
+// alive returns the nodes of the living speakers, nil while not all speakers have been tried.
+func (w *syncer) alive() map[string]bool {
 	m := w.members.Load()
 	if m == nil || !m.Joined() {
 		return nil
 	}
-	return new(m.View())
-}
-
-// alive returns the nodes of the living speakers, nil while that is not known.
-func (w *syncer) alive() map[string]bool {
-	if v := w.joined(); v != nil {
-		return v.Alive
-	}
-	return nil
+	return m.Alive()
 }
 
 // Valid is the lease of the responder: what was planned last still holds.

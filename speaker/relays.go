@@ -5,9 +5,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
-	"github.com/holdfast-lb/holdfast/internal/plan"
-	"github.com/holdfast-lb/holdfast/internal/relay"
 )
 
 // relayed are the addresses whose older connections another node serves.
@@ -21,21 +18,22 @@ func relayed(relays []lb.Relay) []netip.Addr {
 	return out
 }
 
-// handOn has the connections handed to former owners that these know, and runs again when a relay is to end.
-func (w *syncer) handOn(p plan.Plan, now time.Time, speakers map[link.MAC]bool) {
-	if w.relaysEnd != nil {
-		w.relaysEnd.Stop()
-	}
-	var next time.Time
-	for _, r := range p.Relays {
-		if !r.Until.IsZero() && (next.IsZero() || r.Until.Before(next)) {
-			next = r.Until
+// relaysEnd returns how long until the next relay ends; 0 for never.
+func relaysEnd(relays []lb.Relay, now time.Time) (next time.Duration) {
+	for _, r := range relays {
+		if !r.Until.IsZero() {
+			next = sooner(next, max(r.Until.Sub(now), time.Millisecond))
 		}
 	}
-	if !next.IsZero() {
-		w.relaysEnd = time.AfterFunc(next.Sub(now), w.kick)
+	return next
+}
+
+// sooner returns the shorter time, of which 0 is never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
 	}
-	w.relay.Set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: speakers})
+	return a
 }
 
 // of is the plan as the next one in an epoch sees it; nil in another one.

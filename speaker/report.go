@@ -33,13 +33,11 @@ type reporter struct {
 	sessions func() []bgp.Session
 	layer2   func() layer2.State
 	last     *atomic.Pointer[planned]
-	kick     func()
 	// said is what Events said of each peer's session, so that one change is one Event.
 	said map[string]told
 	// contested are the sentences that Events said of addresses which others claim.
 	contested map[string]bool
 	pace      pace
-	due       *time.Timer
 }
 
 // told is what Events said of a session since it was last up.
@@ -52,21 +50,14 @@ func (t told) news(reason string) bool {
 	return len(t.reasons) < mostReasons && !slices.Contains(t.reasons, reason)
 }
 
-func (r *reporter) sync(ctx context.Context) error {
+func (r *reporter) sync(ctx context.Context) (again time.Duration, err error) {
 	last := r.last.Load()
 	if last == nil || r.cluster.Uninstalling() {
-		return nil
+		return 0, nil
 	}
 	sessions := r.sessions()
 	r.sayPeers(sessions)
-	again, err := r.pace.each(r.reports(last, sessions), len(last.Members), func(u k8s.ServiceUpdate) error { return r.write(ctx, u) })
-	if r.due != nil {
-		r.due.Stop()
-	}
-	if again > 0 {
-		r.due = time.AfterFunc(again, r.kick)
-	}
-	return err
+	return r.pace.each(r.reports(last, sessions), len(last.Members), func(u k8s.ServiceUpdate) error { return r.write(ctx, u) })
 }
 
 // reports returns what has to be written about the Services, and says which of their

@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"net/http"
 	"reflect"
 	"slices"
 	"time"
@@ -11,6 +14,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/liveness"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -21,13 +26,8 @@ const (
 	statePace     = 10 * time.Millisecond
 	// refreshInterval heals a state that somebody else deleted or changed.
 	refreshInterval = 10 * time.Minute
-	// repeaters are so many speakers, the first by name, that repeat their state every
-	// repeatInterval while a node is missed, and every newsInterval while that is news. They
-	// also say at once that a speaker alone is silent. See members.Witness: who is not
-	// heard any more must read soon that he is not the only one left.
-	repeaters      = 3
-	repeatInterval = 2 * time.Second
-	newsInterval   = 250 * time.Millisecond
+	// stateLook is between looks at what is to be written: a silence may have lasted long enough by then.
+	stateLook = 10 * time.Second
 	// writeTime bounds one write, so that an API server that hangs is tried again.
 	writeTime = 5 * time.Second
 	// mostConflicts, mostListed bound what stands in the state.
@@ -43,51 +43,44 @@ type stateWriter struct {
 	cluster *k8s.Cluster
 	// alive returns the nodes of the living speakers, nil while that is not known.
 	alive    func() map[string]bool
-	silence  func(now time.Time, atOnce bool) silentNodes
+	liveness *liveness.Monitor
 	layer2   func() layer2.State
 	sessions func() []bgp.Session
-	kick     func()
 
-	silent  silentNodes
+	// silent is what is to be written of silence.
+	silent liveness.Silence
+	// written at a time is what stands, said the silence in it.
 	written v1beta1.SpeakerStateStatus
+	said    liveness.Silence
 	at      time.Time
-	due     *time.Timer
 }
 
 // sync writes what changed: silence and its end at once, the rest when its time has come.
-func (w *stateWriter) sync(ctx context.Context) error {
+func (w *stateWriter) sync(ctx context.Context) (again time.Duration, err error) {
 	alive := w.alive()
 	if alive == nil || !w.cluster.Synced() || w.cluster.Uninstalling() {
-		return nil
+		return 0, nil
 	}
 	now := time.Now()
-	repeats := w.repeats(alive)
-	wasCutOff := w.silent.cutOff
-	w.silent = w.silence(now, repeats)
+	repeats := liveness.Repeats(w.node, alive)
+	wasCutOff := w.silent.CutOff
+	w.silent = w.liveness.Silence(repeats)
 	// Who does not hear the others may be the one that they do not hear: that it lives must be
 	// known before they have asked its kernel and say that it does not.
-	lives := w.silent.cutOff && !wasCutOff
-	if !w.silent.complete && !lives {
-		return nil // it kicks when all had the time to answer
+	lives := w.silent.CutOff && !wasCutOff
+	if !w.silent.Complete && !lives {
+		return 0, nil // it is kicked when all had the time to answer
 	}
-	next := quietTime
 	want := w.status(len(w.cluster.SpeakerAddresses()), len(alive))
-	switch interval := w.interval(want, len(alive), repeats); {
-	case now.Sub(w.at) < interval && !lives:
-		next = min(next, interval-now.Sub(w.at))
-	default:
-		want.Observed = new(metav1.NewMicroTime(now))
-		if err := w.write(ctx, want); err != nil {
-			return err
-		}
-		w.at = now
-		next = min(next, w.interval(want, len(alive), repeats))
+	if wait := w.interval(want, len(alive), repeats) - now.Sub(w.at); wait > 0 && !lives {
+		return min(stateLook, wait), nil
 	}
-	if w.due != nil {
-		w.due.Stop()
+	want.Observed = new(metav1.NewMicroTime(now))
+	if err := w.write(ctx, want); err != nil {
+		return 0, err
 	}
-	w.due = time.AfterFunc(next, w.kick)
-	return nil
+	w.at = now
+	return min(stateLook, w.interval(want, len(alive), repeats)), nil
 }
 
 func (w *stateWriter) write(ctx context.Context, s v1beta1.SpeakerStateStatus) error {
@@ -103,33 +96,16 @@ func (w *stateWriter) write(ctx context.Context, s v1beta1.SpeakerStateStatus) e
 		}
 		w.log.Info("unreachable nodes", "nodes", nodes)
 	}
-	w.written = s
+	w.written, w.said = s, w.silent
 	return nil
-}
-
-// repeats reports whether this speaker is one of those that repeat what they say.
-func (w *stateWriter) repeats(alive map[string]bool) bool {
-	before := 0
-	for node := range alive {
-		if node < w.node {
-			before++
-		}
-	}
-	return before < repeaters
 }
 
 // interval is the least time between the last write and the next one.
 func (w *stateWriter) interval(want v1beta1.SpeakerStateStatus, alive int, repeats bool) time.Duration {
-	silence := !reflect.DeepEqual(want.Unreachable, w.written.Unreachable) || repeats && !reflect.DeepEqual(want.Silent, w.written.Silent)
-	next := refreshInterval
-	switch {
-	case silence || w.at.IsZero():
+	if w.at.IsZero() {
 		return 0
-	case repeats && w.silent.news:
-		next = newsInterval
-	case repeats && w.silent.count > 0:
-		next = repeatInterval
 	}
+	next := min(w.silent.Interval(w.said, repeats), refreshInterval)
 	if !same(want, w.written) {
 		next = min(next, max(stateInterval, statePace*time.Duration(alive)))
 	}
@@ -146,8 +122,8 @@ func same(a, b v1beta1.SpeakerStateStatus) bool {
 func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 	out := v1beta1.SpeakerStateStatus{
 		Members:     v1beta1.MemberCounts{Expected: int32(expected), Alive: int32(alive)},
-		Unreachable: w.silent.unreachable,
-		Silent:      w.silent.quiet,
+		Unreachable: silentNodes(w.silent.Unreachable),
+		Silent:      silentNodes(w.silent.Quiet),
 	}
 	state := w.layer2()
 	out.Links = state.Links[:min(len(state.Links), mostListed)]
@@ -176,4 +152,44 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 		}
 	}
 	return out
+}
+
+func silentNodes(nodes []liveness.SilentNode) (out []v1beta1.SilentNode) {
+	for _, n := range nodes {
+		out = append(out, v1beta1.SilentNode{Node: n.Node, Since: metav1.NewMicroTime(n.Since)})
+	}
+	return out
+}
+
+// states reads what other speakers wrote.
+type states struct{ *k8s.Cluster }
+
+// Word implements liveness.Cluster.
+func (s states) Word(ctx context.Context, node string) (liveness.Word, error) {
+	state, err := s.SpeakerState(ctx, node)
+	switch {
+	case !apiReached(err):
+		return liveness.Word{}, fmt.Errorf("%w: %w", liveness.ErrAway, err)
+	case err != nil:
+		return liveness.Word{}, err
+	}
+	is := state.Status
+	word := liveness.Word{Alive: int(is.Members.Alive), Expected: int(is.Members.Expected)}
+	if is.Observed != nil {
+		word.Written = is.Observed.String()
+	}
+	for _, n := range is.Unreachable {
+		word.Unreachable = append(word.Unreachable, n.Node)
+	}
+	for _, n := range is.Silent {
+		word.Quiet = append(word.Quiet, n.Node)
+	}
+	return word, nil
+}
+
+// apiReached reports whether what came of a question shows that the network reaches the API server: also a
+// refusal does. That a server is at fault may come from a proxy on this very node.
+func apiReached(err error) bool {
+	var status apierrors.APIStatus
+	return err == nil || errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError
 }

@@ -83,20 +83,18 @@ type sweeper struct {
 	cluster *k8s.Cluster
 	// alive returns the nodes of the living speakers, nil while that is not known.
 	alive func() map[string]bool
-	kick  func()
 	// forget is conntrack.Forget.
 	forget    func(endpoints map[netip.Addr]bool) (int, error)
 	forgotten *atomic.Int64
 
 	stranded stranded
-	due      *time.Timer
 }
 
 // sync sweeps what is due.
-func (w *sweeper) sync(context.Context) error {
+func (w *sweeper) sync(context.Context) (again time.Duration, err error) {
 	alive := w.alive()
 	if alive == nil || !w.cluster.Synced() || w.cluster.Uninstalling() {
-		return nil
+		return 0, nil
 	}
 	missed := map[string]bool{}
 	for node := range w.cluster.SpeakerAddresses() {
@@ -106,7 +104,7 @@ func (w *sweeper) sync(context.Context) error {
 	}
 	if len(missed) == 0 {
 		w.stranded = nil
-		return nil
+		return 0, nil
 	}
 	if w.stranded == nil {
 		w.stranded = stranded{}
@@ -115,19 +113,13 @@ func (w *sweeper) sync(context.Context) error {
 	return w.sweep(w.options.LostEndpoints(objects.Services, objects.EndpointSlices, missed))
 }
 
-// sweep sweeps what is due of the lost endpoints, and what failed before.
-func (w *sweeper) sweep(lost map[netip.Addr]bool) error {
+// sweep sweeps what is due of the lost endpoints, and what failed before. It returns when more is due.
+func (w *sweeper) sweep(lost map[netip.Addr]bool) (next time.Duration, err error) {
 	now := time.Now()
 	w.stranded.keep(now, lost)
 	due, next := w.stranded.due(now)
-	if next > 0 {
-		if w.due != nil {
-			w.due.Stop()
-		}
-		w.due = time.AfterFunc(next, w.kick)
-	}
 	if len(due) == 0 {
-		return nil
+		return next, nil
 	}
 	n, err := w.forget(due)
 	w.forgotten.Add(int64(n))
@@ -135,8 +127,8 @@ func (w *sweeper) sweep(lost map[netip.Addr]bool) error {
 		w.log.Info("forgot attempts to connect to endpoints on dead nodes", "attempts", n, "endpoints", len(due))
 	}
 	if err != nil {
-		return fmt.Errorf("forget attempts to connect to %d endpoints on dead nodes: %w", len(due), err)
+		return next, fmt.Errorf("forget attempts to connect to %d endpoints on dead nodes: %w", len(due), err)
 	}
 	w.stranded.done(now)
-	return nil
+	return next, nil
 }

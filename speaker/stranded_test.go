@@ -51,7 +51,7 @@ func TestSweepFails(t *testing.T) {
 		var swept []string
 		var fails error
 		w := &sweeper{
-			log: slog.New(slog.DiscardHandler), kick: func() {}, forgotten: new(atomic.Int64), stranded: stranded{},
+			log: slog.New(slog.DiscardHandler), forgotten: new(atomic.Int64), stranded: stranded{},
 			forget: func(endpoints map[netip.Addr]bool) (int, error) {
 				swept = append(swept, fmt.Sprint(endpoints))
 				return 1, fails
@@ -60,13 +60,12 @@ func TestSweepFails(t *testing.T) {
 		lost := map[netip.Addr]bool{netip.MustParseAddr("10.0.0.1"): true}
 		for i, want := range []error{errors.New("no buffer space"), errors.New("no buffer space"), nil, nil} {
 			fails = want
-			if err := w.sweep(lost); !errors.Is(err, want) {
+			if _, err := w.sweep(lost); !errors.Is(err, want) {
 				t.Errorf("sweep %d: %v, want %v", i, err, want)
 			}
 		}
 		if want := "[map[10.0.0.1:true] map[10.0.0.1:true] map[10.0.0.1:true]]"; fmt.Sprint(swept) != want {
 			t.Errorf("swept %v, want %s", swept, want)
 		}
-		w.due.Stop()
 	})
 }

@@ -39,15 +39,8 @@ type syncer struct {
 	boot    *kubeproxy.Boot
 	// members is set when the membership has started.
 	members atomic.Pointer[members.Members]
-	// aside returns what other sides of a partition say, and whom this one stands aside for.
-	aside func() lb.Partition
-	// wire is asked about nodes that fell silent; watch has the links that heartbeats do not use.
-	wire  *liveness.Wire
-	watch *liveness.Links
-	// heartbeatPort is the UDP port of the heartbeats.
-	heartbeatPort uint16
-	// surroundings tell what is lost to this node where it is cut off.
-	surroundings *listener
+	// liveness knows what heartbeats alone cannot tell of the others.
+	liveness *liveness.Monitor
 	// kick runs it again.
 	kick func()
 	// planned is called after each run.
@@ -63,9 +56,6 @@ type syncer struct {
 	stopping, saidGoodbye atomic.Bool
 	// forgotten counts attempts to connect to lost endpoints: see sweeper.
 	forgotten atomic.Int64
-	goodbyes  goodbyes
-	// relaysEnd kicks when the next relay ends.
-	relaysEnd *time.Timer
 }
 
 // planned is the outcome of one run.
@@ -79,39 +69,45 @@ type planned struct {
 
 // sync plans and hands every sink its whole desired set: the filter first, since
 // kube-proxy may know an address already, and a client any node's MAC.
-func (w *syncer) sync(context.Context) error {
+func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 	if !w.cluster.Synced() || !w.links.Synced() {
-		return nil // each of these kicks when it is there
+		return 0, nil // each of these kicks when it is there
 	}
 	if w.cluster.Uninstalling() {
-		return w.leave()
+		return 0, w.leave()
 	}
 	if w.leaving {
 		w.end(errMarkOff) // BGP, for one, has left for good
-		return nil
+		return 0, nil
 	}
 	links := w.links.Links()
 	m := w.members.Load()
 	if m == nil {
-		return w.filterOnly(links)
+		return 0, w.filterOnly(w.read(links), links)
 	}
-	m.SetSpeakers(w.cluster.SpeakerAddresses())
+	speakers := w.cluster.SpeakerAddresses()
+	m.SetSpeakers(speakers)
 	view := m.View()
-	if !m.Joined() || !view.Settled {
-		// It kicks when the others have had the time to tell.
-		return w.filterOnly(links)
+	if !m.Joined() {
+		return 0, w.filterOnly(w.read(links), links)
 	}
 	stopping := w.stopping.Load()
-	m.SetSelf(w.self(links, stopping))
-	told := m.Told()
-	now, err := w.follow(links, view, told, stopping)
+	if view.Settled {
+		m.SetSelf(w.self(links, stopping))
+	}
+	state, told := w.read(links), m.Told()
+	w.liveness.Set(liveness.Known{View: view, Told: told, Speakers: speakers, Address: m.Address(), Services: state.Services})
+	if !view.Settled {
+		// It kicks when the others have had the time to tell.
+		return 0, w.filterOnly(state, links)
+	}
+	now, again, err := w.follow(state, links, view.Epoch, told, stopping)
 	m.Confirm(view)
-	w.wire.Set(told, now.Plan.Owners, m.Address())
-	w.watch.Set(told, m.Address())
+	w.liveness.SetOwners(now.Plan.Owners)
 	w.settle(now)
 	w.saidGoodbye.Store(stopping)
 	w.planned()
-	return err
+	return again, err
 }
 
 // read compiles what the API server says, and the links; the controller says what is wrong with it.
@@ -123,31 +119,29 @@ func (w *syncer) read(links []link.Link) lb.State {
 
 // filterOnly is for as long as the others are not known: nothing is announced yet, and
 // the kernel goes on relaying what it does.
-func (w *syncer) filterOnly(links []link.Link) error {
-	state := w.read(links)
+func (w *syncer) filterOnly(state lb.State, links []link.Link) error {
 	inherited := slices.SortedFunc(maps.Keys(w.relay.Inherited()), netip.Addr.Compare)
 	return w.filter.set(plan.ForNode(w.node, state), inherited, state.Nodes[w.node], links)
 }
 
 // follow plans by what is known, and what the others are and told, and has every
-// sink do it. What the API server said last holds for as long as it says nothing else.
-func (w *syncer) follow(links []link.Link, view members.View, told map[string]lb.Member, stopping bool) (*planned, error) {
-	state := w.read(links)
-	state.Members, state.HeldDown, state.Mute = view.Alive, view.HeldDown, view.Mute
-	state.Here.Deaf = view.Deaf
-	standAside(w.aside(), &state)
+// sink do it. What the API server said last holds for as long as it says nothing else. It returns when
+// another plan is due.
+func (w *syncer) follow(state lb.State, links []link.Link, epoch uint64, told map[string]lb.Member, stopping bool) (*planned, time.Duration, error) {
+	around := w.liveness.State()
+	state.Members, state.HeldDown, state.Mute, state.Left = around.Alive, around.HeldDown, around.Mute, around.Left
+	state.Here.Deaf, state.Here.Lost, state.Here.Partition = around.Deaf, around.Lost, around.Partition
 	before := w.last.Load()
-	if state.Here.Lost = w.surroundings.lost(view, state.Services); state.Here.Lost != nil {
+	if state.Here.Lost != nil {
 		state.Here.Announced = before.plan().Announced()
 	}
 	state.Stopping = w.cluster.StoppingSpeakers()
 	speakers := hear(told, &state)
 	state.Now = time.Now()
-	state.Left = w.goodbyes.left(state.Now, told, view.Alive, w.kick)
 	if stopping {
 		state.Stopping[w.node] = true
 	}
-	state.Here.Before = before.of(view.Epoch)
+	state.Here.Before = before.of(epoch)
 	if state.Here.Before == nil {
 		state.Here.Inherited = w.relay.Inherited()
 	}
@@ -166,10 +160,11 @@ func (w *syncer) follow(links []link.Link, view members.View, told map[string]lb
 	if closed != nil && !state.Here.Unfiltered {
 		p = p.Waiting(before.plan())
 	}
-	w.handOn(p, state.Now, speakers) // before anybody is told to come here
+	// Before anybody is told to come here.
+	w.relay.Set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: speakers})
 	err := w.announce(p, speakers)
-	problems := slices.Concat(w.filter.problems(links), w.unfitProblems(view), w.surroundings.problems())
-	return &planned{p, view.Epoch, state.Members, problems}, errors.Join(withdrawn, closed, err)
+	problems := slices.Concat(w.filter.problems(links), w.unfitProblems(), around.Problems)
+	return &planned{p, epoch, state.Members, problems}, sooner(around.Again, relaysEnd(p.Relays, state.Now)), errors.Join(withdrawn, closed, err)
 }
 
 // settle makes a run the last one.
@@ -210,6 +205,7 @@ func (w *syncer) leave() error {
 		return nil
 	}
 	w.leaving = true
+	w.liveness.Set(liveness.Known{})
 	w.layer2.Set(layer2.Desired{})
 	if err := w.bgp.Leave(); err != nil {
 		return fmt.Errorf("withdraw routes: %w", err)

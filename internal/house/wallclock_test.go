@@ -20,7 +20,7 @@ import (
 var monotonic = []string{"internal/filter", "internal/heartbeat", "internal/kubeproxy", "internal/layer2", "internal/link", "internal/loop", "internal/members", "internal/rotation", "internal/liveness", "speaker"}
 
 // dating are the functions that make dates for others to read.
-var dating = []string{"speaker.onWall"}
+var dating = []string{"internal/liveness.onWall"}
 
 // dates says where a file takes the date of a time, or strips its monotonic
 // reading: what is compared then is the wall clock.

@@ -25,14 +25,15 @@ const (
 	mostFellows = 3
 )
 
-// Links watches the links that heartbeats do not use. A port that is dead with its carrier up is noticed by its
+// links watches the links that heartbeats do not use. A port that is dead with its carrier up is noticed by its
 // own node, which hears nobody there any more, neither speakers nor foreign machines, and tells the
 // others. Where nobody on a link hears anybody all say so alike, and nothing moves.
-type Links struct {
+type links struct {
 	log   *slog.Logger
 	asker Asker
-	links func() []link.Link
-	kick  func()
+	all   func() []link.Link
+	// changed is called when Silent returns something else.
+	changed func()
 
 	mu      sync.Mutex
 	own     netip.Addr
@@ -53,28 +54,28 @@ type watched struct {
 	silent   bool
 }
 
-// NewLinks returns a watch that Run starts. kick is called when Silent changes.
-func NewLinks(log *slog.Logger, asker Asker, links func() []link.Link, kick func()) *Links {
-	return &Links{log: log, asker: asker, links: links, kick: kick, watched: map[string]*watched{}}
+// newLinks returns a watch that Run starts. changed is called when Silent changes.
+func newLinks(log *slog.Logger, asker Asker, all func() []link.Link, changed func()) *links {
+	return &links{log: log, asker: asker, all: all, changed: changed, watched: map[string]*watched{}}
 }
 
-// Set tells what the speakers told of themselves, and so which of them share a link, and the address of
+// set tells what the speakers told of themselves, and so which of them share a link, and the address of
 // this node that heartbeats use: its link is not watched.
-func (l *Links) Set(members map[string]lb.Member, own netip.Addr) {
+func (l *links) set(members map[string]lb.Member, own netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.members, l.own = members, own
 }
 
 // Silent returns the names of links on which this node hears nobody, and heard somebody before.
-func (l *Links) Silent() map[string]bool {
+func (l *links) Silent() map[string]bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.silent
 }
 
 // Run asks on every link in turn until ctx ends.
-func (l *Links) Run(ctx context.Context) error {
+func (l *links) Run(ctx context.Context) error {
 	tick := time.NewTicker(linkInterval)
 	defer tick.Stop()
 	for {
@@ -88,12 +89,12 @@ func (l *Links) Run(ctx context.Context) error {
 }
 
 // round asks once on each link that is there.
-func (l *Links) round(ctx context.Context) {
+func (l *links) round(ctx context.Context) {
 	l.mu.Lock()
 	members, address := l.members, l.own
 	l.mu.Unlock()
 	here := map[string]*watched{}
-	for _, own := range l.links() {
+	for _, own := range l.all() {
 		if !own.CanAnnounce() || slices.ContainsFunc(own.Prefixes, func(p netip.Prefix) bool { return p.Addr() == address }) {
 			continue
 		}
@@ -114,7 +115,7 @@ func (l *Links) round(ctx context.Context) {
 
 // fellows returns whom to ask on a link: speakers that share it, then foreign machines. There are none where
 // no speaker shares it.
-func (l *Links) fellows(own link.Link, members map[string]lb.Member) []layer2.Question {
+func (l *links) fellows(own link.Link, members map[string]lb.Member) []layer2.Question {
 	var out []layer2.Question
 	for _, name := range slices.Sorted(maps.Keys(members)) {
 		for _, t := range members[name].Links {
@@ -130,7 +131,7 @@ func (l *Links) fellows(own link.Link, members map[string]lb.Member) []layer2.Qu
 }
 
 // ask asks the machine that answered last, and if it does not, all that are asked at most.
-func (l *Links) ask(ctx context.Context, name string, w *watched, fellows []layer2.Question) {
+func (l *links) ask(ctx context.Context, name string, w *watched, fellows []layer2.Question) {
 	usual := []layer2.Question{w.usual}
 	if w.usual == (layer2.Question{}) || !l.hears(ctx, usual, w) {
 		// Others each time: the first by name may be dead.
@@ -144,7 +145,7 @@ func (l *Links) ask(ctx context.Context, name string, w *watched, fellows []laye
 	w.count(true)
 }
 
-func (l *Links) hears(ctx context.Context, questions []layer2.Question, w *watched) bool {
+func (l *links) hears(ctx context.Context, questions []layer2.Question, w *watched) bool {
 	for i, n := range l.asker.Ask(ctx, questions, wireTime) {
 		if n >= enough {
 			w.usual = questions[i]
@@ -169,7 +170,7 @@ func (w *watched) count(answered bool) {
 }
 
 // publish makes known which links are silent.
-func (l *Links) publish() {
+func (l *links) publish() {
 	silent := map[string]bool{}
 	for name, w := range l.watched {
 		if w.silent {
@@ -184,5 +185,5 @@ func (l *Links) publish() {
 		return
 	}
 	l.log.Info("links on which nobody answers", "links", slices.SortedFunc(maps.Keys(silent), cmp.Compare[string]))
-	l.kick()
+	l.changed()
 }

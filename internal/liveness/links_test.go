@@ -17,8 +17,8 @@ import (
 func TestLinks(t *testing.T) {
 	l := &lan{answers: map[link.MAC]int{mac(2): 3, mac(12): 3}}
 	kicks := 0
-	w := NewLinks(slog.New(slog.DiscardHandler), l, own, func() { kicks++ })
-	w.Set(members(), netip.MustParseAddr("192.0.2.1"))
+	w := newLinks(slog.New(slog.DiscardHandler), l, own, func() { kicks++ })
+	w.set(neighbours(), netip.MustParseAddr("192.0.2.1"))
 	rounds := func(n int, want ...string) {
 		t.Helper()
 		for range n {
@@ -50,8 +50,8 @@ func TestLinks(t *testing.T) {
 func TestLinkOthersAnswer(t *testing.T) {
 	gateway := layer2.Question{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}
 	l := &lan{answers: map[link.MAC]int{mac(12): 3, mac(99): 3}, foreign: []layer2.Question{gateway}}
-	w := NewLinks(slog.New(slog.DiscardHandler), l, own, func() {})
-	w.Set(members(), netip.MustParseAddr("192.0.2.1"))
+	w := newLinks(slog.New(slog.DiscardHandler), l, own, func() {})
+	w.set(neighbours(), netip.MustParseAddr("192.0.2.1"))
 	w.round(t.Context())
 	for _, gone := range []link.MAC{mac(12), mac(99)} {
 		l.answers = map[link.MAC]int{mac(12): 3, mac(99): 3, gone: 0}
@@ -65,9 +65,9 @@ func TestLinkOthersAnswer(t *testing.T) {
 
 // Where nobody ever answered, or nobody else is, a link is not silent.
 func TestLinkOfNobody(t *testing.T) {
-	for name, told := range map[string]map[string]lb.Member{"others": members(), "nobody": {"w1": members()["w1"]}} {
-		w := NewLinks(slog.New(slog.DiscardHandler), &lan{answers: map[link.MAC]int{mac(12): 0}}, own, func() {})
-		w.Set(told, netip.MustParseAddr("192.0.2.1"))
+	for name, told := range map[string]map[string]lb.Member{"others": neighbours(), "nobody": {"w1": neighbours()["w1"]}} {
+		w := newLinks(slog.New(slog.DiscardHandler), &lan{answers: map[link.MAC]int{mac(12): 0}}, own, func() {})
+		w.set(told, netip.MustParseAddr("192.0.2.1"))
 		for range 10 {
 			if w.round(t.Context()); len(w.Silent()) > 0 {
 				t.Fatalf("%s: silent", name)

@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Problems says what of the network around a node a user must mend: heartbeats that do not
+// problems says what of the network around a node a user must mend: heartbeats that do not
 // arrive, and links on which nobody answers.
-func Problems(node lb.Object, members []heartbeat.Member, port uint16, silent map[string]bool) []lb.Problem {
+func problems(node lb.Object, members []heartbeat.Member, port uint16, silent map[string]bool) []lb.Problem {
 	var out []lb.Problem
 	var blocked []string
 	for _, m := range members {

@@ -27,10 +27,10 @@ type Asker interface {
 	Foreign(linkName string, n int) []layer2.Question
 }
 
-// Wire asks a node that fell silent whether it still answers for what it announces, by ARP and
+// wire asks a node that fell silent whether it still answers for what it announces, by ARP and
 // Neighbor Discovery at its own MAC (RFC 1122 section 2.3.2.1, RFC 4861 section 7.3), and machines
 // that are no speakers whether this node's link works at all.
-type Wire struct {
+type wire struct {
 	asker Asker
 	links func() []link.Link
 	now   func() time.Time
@@ -54,14 +54,14 @@ const (
 	strangersTime  = 30 * time.Second
 )
 
-// NewWire returns a Wire that knows of no node yet.
-func NewWire(asker Asker, links func() []link.Link) *Wire {
-	return &Wire{asker: asker, links: links, now: time.Now, announced: map[string][]netip.Addr{}}
+// newWire returns a wire that knows of no node yet.
+func newWire(asker Asker, links func() []link.Link) *wire {
+	return &wire{asker: asker, links: links, now: time.Now, announced: map[string][]netip.Addr{}}
 }
 
-// Set tells what the speakers told of themselves, which node announces each address by layer 2, and the address
+// set tells what the speakers told of themselves, which node announces each address by layer 2, and the address
 // of this node that heartbeats use.
-func (w *Wire) Set(members map[string]lb.Member, owners map[netip.Addr]string, own netip.Addr) {
+func (w *wire) set(members map[string]lb.Member, owners map[netip.Addr]string, own netip.Addr) {
 	announced := map[string][]netip.Addr{}
 	for a, node := range owners {
 		announced[node] = append(announced[node], a)
@@ -79,8 +79,8 @@ func (w *Wire) Set(members map[string]lb.Member, owners map[netip.Addr]string, o
 	}
 }
 
-// Run asks foreign machines now and then until ctx ends, so that it is known whether there are any when it matters.
-func (w *Wire) Run(ctx context.Context) error {
+// run asks foreign machines now and then until ctx ends, so that it is known whether there are any when it matters.
+func (w *wire) run(ctx context.Context) error {
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
 	for {
@@ -97,21 +97,21 @@ func (w *Wire) Run(ctx context.Context) error {
 	}
 }
 
-func (w *Wire) due() bool {
+func (w *wire) due() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.strangers.IsZero() || w.now().Sub(w.strangers) >= strangersEvery
 }
 
-// Ask asks about one node.
-func (w *Wire) Ask(node string) heartbeat.Answer {
+// ask asks about one node.
+func (w *wire) ask(node string) heartbeat.Answer {
 	own, foreign := w.questions(node)
 	counts := w.asker.Ask(context.Background(), append(slices.Clone(own), foreign...), wireTime)
 	return heartbeat.Answer{Node: anyOf(counts[:len(own)]), Foreign: w.foreign(counts[len(own):])}
 }
 
 // foreign returns what the answers of foreign machines show.
-func (w *Wire) foreign(counts []int) heartbeat.Reply {
+func (w *wire) foreign(counts []int) heartbeat.Reply {
 	out := allOf(counts)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -126,7 +126,7 @@ func (w *Wire) foreign(counts []int) heartbeat.Reply {
 
 // questions returns what the node is asked, and what foreign machines are: on the link of the heartbeats if
 // the node shares it, since another one says nothing of that; else the node alone is asked, on all that it shares.
-func (w *Wire) questions(node string) (own, foreign []layer2.Question) {
+func (w *wire) questions(node string) (own, foreign []layer2.Question) {
 	w.mu.Lock()
 	theirs, announced := w.members[node].Links, w.announced[node]
 	w.mu.Unlock()
@@ -152,7 +152,7 @@ func (w *Wire) questions(node string) (own, foreign []layer2.Question) {
 	return own, nil
 }
 
-func (w *Wire) carriesBeats(l link.Link) bool {
+func (w *wire) carriesBeats(l link.Link) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return l.CanAnnounce() && slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Addr() == w.own })

@@ -56,7 +56,7 @@ func own() []link.Link {
 	}
 }
 
-func members() map[string]lb.Member {
+func neighbours() map[string]lb.Member {
 	return map[string]lb.Member{
 		"w1": {Links: []lb.Link{
 			{Name: "eth0", MAC: mac(1), Prefixes: prefixes("192.0.2.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}},
@@ -93,12 +93,12 @@ func TestWire(t *testing.T) {
 		"the question is not put": {"w2", nil, []layer2.Question{gateway}, heartbeat.Answer{}},
 	} {
 		l := &lan{answers: tt.answers, foreign: tt.foreign}
-		w := NewWire(l, own)
-		w.Set(members(), map[netip.Addr]string{
+		w := newWire(l, own)
+		w.set(neighbours(), map[netip.Addr]string{
 			netip.MustParseAddr("192.0.2.100"): "w2", netip.MustParseAddr("198.51.100.100"): "w2", netip.MustParseAddr("192.0.2.101"): "w1",
 		}, netip.MustParseAddr("192.0.2.1"))
 		w.strangers = time.Now()
-		if got := w.Ask(tt.node); got != tt.want {
+		if got := w.ask(tt.node); got != tt.want {
 			t.Errorf("%s: %+v, want %+v; asked %v", name, got, tt.want, l.asked)
 		}
 		for _, q := range l.asked {
@@ -112,15 +112,15 @@ func TestWire(t *testing.T) {
 // A node whose addresses were taken over is still asked for those that it had.
 func TestWireRemembers(t *testing.T) {
 	l := &lan{answers: map[link.MAC]int{mac(2): 3}}
-	w := NewWire(l, own)
+	w := newWire(l, own)
 	a := netip.MustParseAddr("192.0.2.100")
-	w.Set(members(), map[netip.Addr]string{a: "w2"}, netip.MustParseAddr("192.0.2.1"))
-	w.Set(members(), map[netip.Addr]string{a: "w1"}, netip.MustParseAddr("192.0.2.1"))
-	if got := w.Ask("w2"); got.Node != heartbeat.Answered || l.asked[0].Address != a {
+	w.set(neighbours(), map[netip.Addr]string{a: "w2"}, netip.MustParseAddr("192.0.2.1"))
+	w.set(neighbours(), map[netip.Addr]string{a: "w1"}, netip.MustParseAddr("192.0.2.1"))
+	if got := w.ask("w2"); got.Node != heartbeat.Answered || l.asked[0].Address != a {
 		t.Errorf("%+v, asked %v", got, l.asked)
 	}
-	w.Set(map[string]lb.Member{}, nil, netip.Addr{})
-	if got := w.Ask("w2"); got.Node != heartbeat.NotAsked {
+	w.set(map[string]lb.Member{}, nil, netip.Addr{})
+	if got := w.ask("w2"); got.Node != heartbeat.NotAsked {
 		t.Errorf("who is gone is asked: %+v", got)
 	}
 }
@@ -128,9 +128,9 @@ func TestWireRemembers(t *testing.T) {
 // The link of the heartbeats alone counts, unless the node is not on it.
 func TestWireOfAnotherLink(t *testing.T) {
 	l := &lan{answers: map[link.MAC]int{mac(12): 3, mac(99): 3}, foreign: []layer2.Question{{Link: "eth1", MAC: mac(99)}}}
-	w := NewWire(l, own)
-	w.Set(members(), map[netip.Addr]string{netip.MustParseAddr("198.51.100.100"): "w2"}, netip.MustParseAddr("203.0.113.1"))
-	if got, want := w.Ask("w2"), (heartbeat.Answer{Node: heartbeat.Answered}); got != want {
+	w := newWire(l, own)
+	w.set(neighbours(), map[netip.Addr]string{netip.MustParseAddr("198.51.100.100"): "w2"}, netip.MustParseAddr("203.0.113.1"))
+	if got, want := w.ask("w2"), (heartbeat.Answer{Node: heartbeat.Answered}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
@@ -139,12 +139,12 @@ func TestWireOfAnotherLink(t *testing.T) {
 func TestWireStrangers(t *testing.T) {
 	now := time.Now()
 	l := &lan{answers: map[link.MAC]int{mac(2): 0, mac(99): 1}, foreign: []layer2.Question{{Link: "eth0", MAC: mac(99)}}}
-	w := NewWire(l, own)
+	w := newWire(l, own)
 	w.now = func() time.Time { return now }
-	w.Set(members(), nil, netip.MustParseAddr("192.0.2.1"))
+	w.set(neighbours(), nil, netip.MustParseAddr("192.0.2.1"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := w.Run(ctx); err != nil {
+	if err := w.run(ctx); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
@@ -153,7 +153,7 @@ func TestWireStrangers(t *testing.T) {
 	}{{time.Second, heartbeat.Silent}, {strangersTime - 2*time.Second, heartbeat.Silent}, {3 * time.Second, heartbeat.NotAsked}} {
 		l.answers[mac(99)] = 0
 		now = now.Add(tt.after)
-		if got := w.Ask("w2").Foreign; got != tt.want {
+		if got := w.ask("w2").Foreign; got != tt.want {
 			t.Errorf("%v later: %v, want %v", tt.after, got, tt.want)
 		}
 	}

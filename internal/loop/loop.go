@@ -10,14 +10,23 @@ import (
 	"time"
 )
 
+// The pause after a run is costFactor times what the run took, so that a loop takes a tenth of a core at most,
+// within these bounds.
+const (
+	costFactor = 10
+	leastPause = 5 * time.Millisecond
+	mostPause  = time.Second
+)
+
 // Config of a Loop. Zero durations take the defaults.
 type Config struct {
 	// Name appears in log lines.
 	Name string
 	Log  *slog.Logger
-	// Sync is run for every burst of kicks. Its error is logged when it changes, and Sync runs again.
-	Sync func(context.Context) error
-	// MinInterval is the least time between the starts of two runs; default 100 ms. The first
+	// Sync is run for every burst of kicks. It returns when it wants to run again though nobody kicks, 0 for
+	// the slow tick. Its error is logged when it changes, and Sync runs again.
+	Sync func(context.Context) (again time.Duration, err error)
+	// MinInterval is the least time between the starts of two runs; default 0. The first
 	// run after a quiet time starts at once, since a failover must not wait.
 	MinInterval time.Duration
 	// RetryInterval is the wait after a failed run; it doubles up to MaxRetryInterval. Default 200 ms.
@@ -30,9 +39,9 @@ type Config struct {
 
 // Loop coalesces kicks into runs of one function.
 type Loop struct {
-	config Config
-	kicks  chan struct{}
-	done   atomic.Int64
+	config       Config
+	kicks, hurry chan struct{}
+	done         atomic.Int64
 }
 
 // New returns a Loop that Run starts.
@@ -41,7 +50,6 @@ func New(c Config) *Loop {
 		field *time.Duration
 		value time.Duration
 	}{
-		{&c.MinInterval, 100 * time.Millisecond},
 		{&c.RetryInterval, 200 * time.Millisecond},
 		{&c.MaxRetryInterval, 10 * time.Second},
 		{&c.ResyncInterval, 30 * time.Second},
@@ -51,13 +59,22 @@ func New(c Config) *Loop {
 			*d.field = d.value
 		}
 	}
-	return &Loop{config: c, kicks: make(chan struct{}, 1)}
+	return &Loop{config: c, kicks: make(chan struct{}, 1), hurry: make(chan struct{}, 1)}
 }
 
 // Kick asks for a run. It never blocks.
-func (l *Loop) Kick() {
+func (l *Loop) Kick() { raise(l.kicks) }
+
+// Hurry asks for a run that does not wait for the pause after a costly one: a node has died. It is for what
+// happens seldom. It never blocks.
+func (l *Loop) Hurry() {
+	raise(l.hurry)
+	l.Kick()
+}
+
+func raise(signal chan<- struct{}) {
 	select {
-	case l.kicks <- struct{}{}:
+	case signal <- struct{}{}:
 	default: // a run is already asked for, and it will see what this kick is about
 	}
 }
@@ -71,44 +88,68 @@ func (l *Loop) Run(ctx context.Context) error {
 	retry := l.config.RetryInterval
 	for {
 		started := time.Now()
-		wait := l.config.ResyncInterval
-		if err := l.config.Sync(ctx); err == nil {
+		again, err := l.config.Sync(ctx)
+		cost := time.Since(started)
+		switch {
+		case err == nil:
 			l.done.Add(1)
 			said, retry = "", l.config.RetryInterval
-		} else if ctx.Err() == nil {
+		case ctx.Err() == nil:
 			if err.Error() != said {
 				said = err.Error()
 				l.config.Log.Error("sync failed, will retry", "loop", l.config.Name, "error", err)
 			}
-			wait, retry = retry, min(2*retry, l.config.MaxRetryInterval)
+			again = soonest(again, retry)
+			retry = min(2*retry, l.config.MaxRetryInterval)
 		}
-		if !l.sleep(ctx, started, wait) {
+		if !l.sleep(ctx, soonest(again, l.config.ResyncInterval), l.pause(cost)) {
 			return nil
 		}
 	}
 }
 
-// sleep returns when the next run is due: after a kick, or after wait, but not
-// before MinInterval has passed since the last start. It reports false when ctx ended.
-func (l *Loop) sleep(ctx context.Context, started time.Time, wait time.Duration) bool {
-	due := time.NewTimer(wait)
+// soonest returns the shorter time, of which again may be 0 for never.
+func soonest(again, other time.Duration) time.Duration {
+	if again <= 0 {
+		return other
+	}
+	return min(again, other)
+}
+
+// pause returns how long to rest after a run.
+func (l *Loop) pause(cost time.Duration) time.Duration {
+	return max(min(max(costFactor*cost, leastPause), mostPause), l.config.MinInterval-cost)
+}
+
+// sleep returns when the next run is due: after a kick, or after wait, but not before the pause is over or
+// cut short. It reports false when ctx ended.
+func (l *Loop) sleep(ctx context.Context, wait, pause time.Duration) bool {
+	due, least, rest := time.NewTimer(wait), time.NewTimer(leastPause), time.NewTimer(pause)
 	defer due.Stop()
+	defer least.Stop()
+	defer rest.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-due.C:
 	case <-l.kicks:
 	}
-	pause := time.NewTimer(l.config.MinInterval - time.Since(started))
-	defer pause.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-pause.C:
+	case <-least.C:
 	}
 	select {
-	case <-l.kicks: // came during the pause: the run that starts now sees what it is about
-	default:
+	case <-ctx.Done():
+		return false
+	case <-rest.C:
+	case <-l.hurry:
+	}
+	for _, signal := range []chan struct{}{l.kicks, l.hurry} {
+		select {
+		case <-signal: // came during the pause: the run that starts now sees what it is about
+		default:
+		}
 	}
 	return true
 }

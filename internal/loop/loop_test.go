@@ -4,56 +4,148 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync/atomic"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-func TestLoop(t *testing.T) {
+const ms = time.Millisecond
+
+// loop is a Loop under test on virtual time.
+type loop struct {
+	*Loop
+	start time.Time
+	// runs are when Sync started.
+	runs []time.Duration
+	mu   sync.Mutex
+	acts acts
+}
+
+// acts is what Sync takes, and returns.
+type acts struct {
+	cost, again time.Duration
+	err         error
+}
+
+// run has script act on a Loop, and returns the runs.
+func run(t *testing.T, c Config, script func(*loop)) []time.Duration {
+	t.Helper()
+	l := &loop{}
 	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		var runs []time.Duration
-		var fail atomic.Bool
-		l := New(Config{Name: "test", Log: slog.New(slog.DiscardHandler), Sync: func(context.Context) error {
-			runs = append(runs, time.Since(start))
-			if fail.Load() {
-				return errors.New("no")
-			}
-			return nil
-		}})
+		l.start = time.Now()
+		c.Name, c.Log = "test", slog.New(slog.DiscardHandler)
+		c.Sync = func(context.Context) (time.Duration, error) {
+			l.mu.Lock()
+			acts := l.acts
+			l.mu.Unlock()
+			l.runs = append(l.runs, time.Since(l.start))
+			time.Sleep(acts.cost)
+			return acts.again, acts.err
+		}
+		l.Loop = New(c)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- l.Run(ctx) }()
-
-		at := func(d time.Duration) { time.Sleep(d - time.Since(start)); synctest.Wait() }
-		at(time.Second)
-		l.Kick() // after a quiet time: at once
-		at(time.Second + time.Millisecond)
-		l.Kick() // within the interval: two kicks, one run, 100 ms after the last
-		l.Kick()
-		at(2 * time.Second)
-		fail.Store(true)
-		l.Kick() // fails: again after 200 ms, then 400 ms
-		at(2700 * time.Millisecond)
-		fail.Store(false)
-		at(3500 * time.Millisecond)
+		script(l)
 		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		ms := time.Millisecond
-		want := []time.Duration{0, 1000 * ms, 1100 * ms, 2000 * ms, 2200 * ms, 2600 * ms, 3400 * ms}
-		if len(runs) != len(want) {
-			t.Fatalf("runs at %v, want %v", runs, want)
-		}
-		for i := range want {
-			if runs[i] != want[i] {
-				t.Errorf("run %d at %v, want %v", i, runs[i], want[i])
-			}
-		}
-		if l.Done() != 4 {
-			t.Errorf("Done = %d, want 4", l.Done())
-		}
 	})
+	return l.runs
+}
+
+// at waits until so long after the start.
+func (l *loop) at(d time.Duration) {
+	time.Sleep(d - time.Since(l.start))
+	synctest.Wait()
+}
+
+// from now on Sync acts so.
+func (l *loop) from(now acts) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.acts = now
+}
+
+func TestLoop(t *testing.T) {
+	for name, tt := range map[string]struct {
+		config Config
+		script func(*loop)
+		want   []time.Duration
+	}{
+		"after a quiet time at once, then after a pause, once for all kicks": {Config{}, func(l *loop) {
+			l.at(1000 * ms)
+			l.Kick()
+			l.at(1001 * ms)
+			l.Kick()
+			l.Kick()
+			l.at(2000 * ms)
+		}, []time.Duration{0, 1000 * ms, 1005 * ms}},
+		"the pause is ten times what the run took": {Config{}, func(l *loop) {
+			l.from(acts{cost: 20 * ms})
+			l.at(1000 * ms)
+			l.Kick()
+			l.at(1001 * ms)
+			l.Kick()
+			l.at(2000 * ms)
+		}, []time.Duration{0, 1000 * ms, 1220 * ms}},
+		"and a second at most": {Config{}, func(l *loop) {
+			l.from(acts{cost: 500 * ms})
+			l.at(10 * ms)
+			l.Kick()
+			l.at(4000 * ms)
+		}, []time.Duration{0, 1500 * ms}},
+		"hurry cuts the pause short": {Config{}, func(l *loop) {
+			l.from(acts{cost: 100 * ms})
+			l.at(2000 * ms)
+			l.Kick()
+			l.at(2200 * ms)
+			l.Hurry()
+			l.at(2301 * ms)
+			l.Hurry()
+			l.at(9000 * ms)
+		}, []time.Duration{0, 2000 * ms, 2200 * ms, 2305 * ms}},
+		"a least interval is between starts": {Config{MinInterval: 100 * ms}, func(l *loop) {
+			l.from(acts{cost: 2 * ms})
+			l.at(10 * ms)
+			l.Kick()
+			l.at(1000 * ms)
+		}, []time.Duration{0, 100 * ms}},
+		"a failed run is tried again, less and less often": {Config{}, func(l *loop) {
+			l.from(acts{err: errors.New("no")})
+			l.at(700 * ms)
+			l.from(acts{})
+			l.at(3000 * ms)
+		}, []time.Duration{0, 200 * ms, 600 * ms, 1400 * ms}},
+		"it runs again when it wants to": {Config{}, func(l *loop) {
+			l.from(acts{again: 300 * ms})
+			l.at(500 * ms)
+			l.from(acts{})
+			l.at(29 * time.Second)
+		}, []time.Duration{0, 300 * ms, 600 * ms}},
+		"the slow tick": {Config{}, func(l *loop) { l.at(31 * time.Second) }, []time.Duration{0, 30 * time.Second}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := run(t, tt.config, tt.script); !slices.Equal(got, tt.want) {
+				t.Errorf("runs at %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestDone(t *testing.T) {
+	var l *loop
+	run(t, Config{}, func(under *loop) {
+		l = under
+		l.at(ms)
+		l.from(acts{err: errors.New("no")})
+		l.Kick()
+		l.at(100 * ms)
+	})
+	if l.Done() != 1 {
+		t.Errorf("Done = %d, want the run without an error alone", l.Done())
+	}
 }

@@ -1,4 +1,4 @@
-package members
+package liveness
 
 import (
 	"fmt"
@@ -22,13 +22,13 @@ func names(all ...string) map[string]bool {
 func TestElsewhere(t *testing.T) {
 	now := time.Unix(1000, 0)
 	word := func(node, written string, alive int, misses string) Word {
-		return Word{Node: node, Written: written, Alive: alive, Misses: strings.Fields(misses)}
+		return Word{Node: node, Written: written, Alive: alive, Quiet: strings.Fields(misses)}
 	}
 	for _, tt := range []struct {
 		name   string
 		alive  map[string]bool // self is the first of them
 		missed string
-		words  []Word // one second apart
+		heard  []Word // one second apart
 		after  time.Duration
 		want   []string
 	}{
@@ -55,15 +55,15 @@ func TestElsewhere(t *testing.T) {
 		{"and so it is on the other side", names("c", "e"), "a b d",
 			[]Word{word("b", "1", 5, ""), word("b", "2", 2, "c e")}, 0, []string{"a", "b", "d"}},
 	} {
-		w, at := Witness{}, now
-		for _, word := range tt.words {
-			w.Hear(at, word)
+		w, at := words{}, now
+		for _, word := range tt.heard {
+			w.hear(at, word)
 			at = at.Add(time.Second)
 		}
-		if len(tt.words) > 0 {
+		if len(tt.heard) > 0 {
 			at = at.Add(-time.Second)
 		}
-		if got := w.Partition(at.Add(tt.after), slices.Min(slices.Collect(maps.Keys(tt.alive))), tt.alive, strings.Fields(tt.missed)).Elsewhere; fmt.Sprint(got) != fmt.Sprint(tt.want) {
+		if got := w.partition(at.Add(tt.after), slices.Min(slices.Collect(maps.Keys(tt.alive))), tt.alive, strings.Fields(tt.missed)).Elsewhere; fmt.Sprint(got) != fmt.Sprint(tt.want) {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}
@@ -85,21 +85,21 @@ func TestSides(t *testing.T) {
 		{"and one with a higher name", names("c"), "a b d e", "d", "d", "a b c e", "[] false map[a:true b:true c:true e:true]"},
 		{"only the ports of this node are blocked", names("c"), "a b d e", "a", "a b", "d e", "[a b] true map[d:true e:true]"},
 	} {
-		w, now := Witness{}, time.Unix(1000, 0)
+		w, now := words{}, time.Unix(1000, 0)
 		word := Word{Node: tt.node, Alive: len(strings.Fields(tt.far)), Expected: 5, Unreachable: strings.Fields(tt.unreachable)}
 		for _, node := range []string{"a", "b", "c", "d", "e"} {
 			if !slices.Contains(strings.Fields(tt.far), node) {
-				word.Misses = append(word.Misses, node)
+				word.Quiet = append(word.Quiet, node)
 			}
 		}
 		for _, word.Written = range []string{"1", "2"} {
-			w.Hear(now, word)
+			w.hear(now, word)
 		}
-		p := w.Partition(now, "", tt.alive, strings.Fields(tt.missed))
+		p := w.partition(now, "", tt.alive, strings.Fields(tt.missed))
 		if len(p.Sides) > 0 {
 			t.Fatalf("%s: it is not this node that is missed, and it says %v", tt.name, p)
 		}
-		p = w.Partition(now, slices.Min(slices.Collect(maps.Keys(tt.alive))), tt.alive, strings.Fields(tt.missed))
+		p = w.partition(now, slices.Min(slices.Collect(maps.Keys(tt.alive))), tt.alive, strings.Fields(tt.missed))
 		if len(p.Sides) != 1 {
 			t.Fatalf("%s: sides are %v", tt.name, p.Sides)
 		}
@@ -113,11 +113,11 @@ func TestSides(t *testing.T) {
 func TestWordsWhileTheWallClockIsSet(t *testing.T) {
 	start := time.Now()
 	for _, by := range []time.Duration{time.Hour, -time.Hour} {
-		w := Witness{}
-		w.Hear(start, Word{Node: "a", Written: "1", Alive: 3})
-		w.Hear(clocktest.Set(start.Add(time.Second), by), Word{Node: "a", Written: "2", Alive: 2, Misses: []string{"c"}})
+		w := words{}
+		w.hear(start, Word{Node: "a", Written: "1", Alive: 3})
+		w.hear(clocktest.Set(start.Add(time.Second), by), Word{Node: "a", Written: "2", Alive: 2, Quiet: []string{"c"}})
 		for after, want := range map[time.Duration]string{time.Second: "[a]", time.Second + wordTime - 1: "[a]", time.Second + wordTime: "[]"} {
-			if got := fmt.Sprint(w.Partition(clocktest.Set(start.Add(after), 2*by), "c", names("c"), []string{"a"}).Elsewhere); got != want {
+			if got := fmt.Sprint(w.partition(clocktest.Set(start.Add(after), 2*by), "c", names("c"), []string{"a"}).Elsewhere); got != want {
 				t.Errorf("set by %v: %v later %s, want %s", by, after, got, want)
 			}
 		}
@@ -125,7 +125,7 @@ func TestWordsWhileTheWallClockIsSet(t *testing.T) {
 }
 
 // However a cluster is divided in two, exactly one side stands aside when both
-// read each other's words, be it that one node cannot write any, and none when
+// read each other's words, also if one node cannot write any, and none when
 // neither can read.
 //
 // Trap: both sides of a partition announce for as long as it lasts (MetalLB #589,
@@ -145,22 +145,22 @@ func TestOneSideStandsAside(t *testing.T) {
 				}
 				aside := 0
 				for i, mine := range sides {
-					w := Witness{}
+					w := words{}
 					us, them := slices.Sorted(maps.Keys(mine)), slices.Sorted(maps.Keys(sides[1-i]))
 					hear := func(written string, alive int, misses []string) {
 						for _, theirs := range them {
 							if mute < 0 || theirs != all[mute] {
-								w.Hear(now, Word{Node: theirs, Written: written, Alive: alive, Misses: misses})
+								w.hear(now, Word{Node: theirs, Written: written, Alive: alive, Quiet: misses})
 							}
 						}
 					}
 					hear("1", n, nil)
-					if w.Partition(now, us[0], mine, them).Elsewhere != nil {
+					if w.partition(now, us[0], mine, them).Elsewhere != nil {
 						t.Errorf("%v stands aside without a word from %v", mine, sides[1-i])
 					}
 					hear("2", len(them), us)
 					for _, self := range us {
-						switch got := w.Partition(now, self, mine, them).Elsewhere; {
+						switch got := w.partition(now, self, mine, them).Elsewhere; {
 						case got == nil:
 						case !slices.Equal(got, them):
 							t.Errorf("%s stands aside for %v, want %v", self, got, them)

@@ -1,4 +1,4 @@
-package main
+package liveness
 
 import (
 	"fmt"
@@ -6,12 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/clocktest"
 )
 
 // named words a list as "NODE@SECONDS", by the clock of the test.
-func named(epoch time.Time, list []v1beta1.SilentNode) string {
+func named(epoch time.Time, list []SilentNode) string {
 	var out []string
 	for _, n := range list {
 		out = append(out, fmt.Sprintf("%s@%.1f", n.Node, n.Since.Sub(epoch).Seconds()))
@@ -126,7 +125,7 @@ func TestSilenceWallClock(t *testing.T) {
 				t.Errorf("set by %v: at %v silent are %q, want %q", by, st.at, got, st.quiet)
 			}
 			for _, n := range append(s.unreachable(), s.quiet(now, false)...) {
-				if dated, is := now.Round(0).Sub(n.Since.Round(0)), now.Sub(n.Since.Time); dated != is {
+				if dated, is := now.Round(0).Sub(n.Since.Round(0)), now.Sub(n.Since); dated != is {
 					t.Errorf("set by %v: at %v %v is written, and has lasted %v", by, st.at, dated, is)
 				}
 			}
@@ -181,13 +180,13 @@ func TestSilenceIsBounded(t *testing.T) {
 	s := silence{}
 	missed := map[string]cause{}
 	name := func(i int) string { return fmt.Sprintf("n%04d", i) }
-	for i := range 3 * mostNamed {
+	for i := range 3 * MostNamed {
 		missed[name(i)] = unexplained
 		s.keep(now.Add(time.Duration(i)*time.Second), missed)
 		s.heard(now.Add(time.Duration(i)*time.Second), name(i), false)
 	}
 	got := s.unreachable()
-	if len(got) != mostNamed || got[0].Node != name(2*mostNamed) {
-		t.Errorf("%d are named, the first is %s: want the latest %d", len(got), got[0].Node, mostNamed)
+	if len(got) != MostNamed || got[0].Node != name(2*MostNamed) {
+		t.Errorf("%d are named, the first is %s: want the latest %d", len(got), got[0].Node, MostNamed)
 	}
 }

@@ -1,26 +1,23 @@
-package main
+package liveness
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
-	"net/http"
+	"net/netip"
 	"reflect"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/members"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"github.com/holdfast-lb/holdfast/internal/loop"
 )
 
 const (
-	// mostWitnessed bounds the missing nodes whose states are read: see inOrder. Those that
+	// mostWitnessed bounds the missing nodes whose words are read: see inOrder. Those that
 	// repeat their word are among the first by name.
 	mostWitnessed = 8
 	// witnessInterval is between looks soon after a loss, slowWitnessInterval later.
@@ -31,69 +28,78 @@ const (
 	readTime = time.Second
 )
 
+// ErrAway is that nothing shows that the network reaches the API server. A refusal does show it. That a server is
+// at fault may come from a proxy on this very node which reaches none, and so shows nothing.
+var ErrAway = errors.New("the API server does not answer")
+
 // witness finds out whether half of the speakers or more, that are not heard, are
 // running all the same: from what they write to the API server. It reads nothing
 // while more than half are alive.
 type witness struct {
 	node    string
 	log     *slog.Logger
-	cluster *k8s.Cluster
-	alive   func() map[string]bool
-	// kick has this loop run again, changed is called when the partition changes.
-	kick, changed func()
+	cluster Cluster
+	// changed is called when the partition changes.
+	changed func()
+	loop    *loop.Loop
 	// partition is what the words of the others came to last.
 	partition atomic.Pointer[lb.Partition]
 	// api: the API server answered the last question.
 	api atomic.Bool
 
-	words members.Witness
+	mu       sync.Mutex
+	alive    map[string]bool
+	expected map[string]netip.Addr
+
+	words words
 	// since when each of the missing nodes is missed.
 	since map[string]time.Time
-	due   *time.Timer
+}
+
+func newWitness(c Config) *witness {
+	w := &witness{node: c.Node.Name, log: c.Log, cluster: c.Cluster, changed: c.Changed, words: words{}}
+	w.loop = newLoop(c.Log, "partition", w.sync)
+	return w
+}
+
+// set tells who is alive, and which nodes have a speaker.
+func (w *witness) set(alive map[string]bool, expected map[string]netip.Addr) {
+	w.mu.Lock()
+	w.alive, w.expected = alive, expected
+	w.mu.Unlock()
+	w.loop.Kick()
 }
 
 // sync reads the words of those that are missed.
-func (w *witness) sync(ctx context.Context) error {
-	alive := w.alive()
-	missed, most := w.missed(alive)
+func (w *witness) sync(ctx context.Context) (time.Duration, error) {
+	w.mu.Lock()
+	alive, expected := w.alive, w.expected
+	w.mu.Unlock()
+	missed, most := w.missed(alive, expected)
 	latest := w.note(time.Now(), missed)
 	if !most {
 		missed = nil
 	}
 	asked := w.inOrder(missed, latest)
 	asked = asked[:min(len(asked), mostWitnessed)]
-	if w.words == nil {
-		w.words = members.Witness{}
-	}
-	w.words.Keep(asked)
+	w.words.keep(asked)
 	if len(missed) == 0 {
 		w.api.Store(false)
-		w.say(lb.Partition{})
-		return nil
+		w.publish(lb.Partition{})
+		return 0, nil
 	}
 	for _, node := range asked {
-		if word, ok := w.read(ctx, node); ok {
-			w.words.Hear(time.Now(), word)
-		}
+		w.read(ctx, node, alive)
 	}
-	w.say(w.words.Partition(time.Now(), w.node, alive, missed))
-	next := witnessInterval
+	w.publish(w.words.partition(time.Now(), w.node, alive, missed))
 	if time.Since(latest) > soon {
-		next = slowWitnessInterval
+		return slowWitnessInterval, nil
 	}
-	if w.due != nil {
-		w.due.Stop()
-	}
-	w.due = time.AfterFunc(next, w.kick)
-	return nil
+	return witnessInterval, nil
 }
 
 // missed returns the nodes whose speakers are not heard, and whether these are half or more.
-func (w *witness) missed(alive map[string]bool) (out []string, most bool) {
-	if alive == nil || !w.cluster.Synced() || w.cluster.Uninstalling() {
-		return nil, false
-	}
-	expected := w.cluster.SpeakerAddresses()
+func (w *witness) missed(alive map[string]bool, expected map[string]netip.Addr) (out []string, most bool) {
 	for node := range expected {
 		if node != w.node && !alive[node] {
 			out = append(out, node)
@@ -133,47 +139,20 @@ func (w *witness) inOrder(missed []string, latest time.Time) []string {
 	})
 }
 
-func (w *witness) read(ctx context.Context, node string) (members.Word, bool) {
+func (w *witness) read(ctx context.Context, node string, alive map[string]bool) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	state, err := w.cluster.SpeakerState(ctx, node)
-	if is := answers(err); w.api.Swap(is) != is {
+	word, err := w.cluster.Word(ctx, node)
+	if is := !errors.Is(err, ErrAway); w.api.Swap(is) != is {
 		w.changed()
 	}
-	if err != nil || state.Status.Observed == nil {
-		return members.Word{}, false
+	if err == nil && word.Written != "" {
+		word.Node = node
+		w.words.hear(time.Now(), word.uncut(w.node, alive))
 	}
-	return w.word(node, state.Status), true
 }
 
-// answers reports whether what came of a question shows that there is a network: also a
-// refusal does. That a server is at fault may come from a proxy on this very node
-// which reaches none, and so shows nothing.
-func answers(err error) bool {
-	var status apierrors.APIStatus
-	return err == nil || errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError
-}
-
-// word is what stands in the state of a node. A full list may leave out the nodes of this side.
-func (w *witness) word(node string, s v1beta1.SpeakerStateStatus) members.Word {
-	word := members.Word{Node: node, Written: s.Observed.String(), Alive: int(s.Members.Alive), Expected: int(s.Members.Expected)}
-	for _, n := range s.Unreachable {
-		word.Unreachable = append(word.Unreachable, n.Node)
-	}
-	if len(s.Unreachable) >= mostNamed {
-		word.Unreachable = slices.AppendSeq(word.Unreachable, maps.Keys(w.alive()))
-	}
-	word.Misses = slices.Clone(word.Unreachable)
-	for _, n := range s.Silent {
-		word.Misses = append(word.Misses, n.Node)
-	}
-	if len(s.Silent) >= mostNamed {
-		word.Misses = append(word.Misses, w.node)
-	}
-	return word
-}
-
-func (w *witness) say(now lb.Partition) {
+func (w *witness) publish(now lb.Partition) {
 	before := w.aside()
 	if reflect.DeepEqual(before, now) {
 		return
@@ -187,23 +166,6 @@ func (w *witness) say(now lb.Partition) {
 		w.log.Info("this side does not stand aside any more")
 	}
 	w.changed()
-}
-
-// standAside gives the nodes elsewhere all that they can announce, as they do
-// themselves: they are alive, and who is on this side takes nothing but what they
-// refuse. What the State was made from stays: by it they are missed.
-func standAside(partition lb.Partition, s *lb.State) {
-	s.Here.Partition = partition
-	if len(partition.Elsewhere) == 0 {
-		return
-	}
-	s.Members, s.HeldDown = maps.Clone(s.Members), maps.Clone(s.HeldDown)
-	for node := range s.Members {
-		s.HeldDown[node] = true
-	}
-	for _, node := range partition.Elsewhere {
-		s.Members[node] = true
-	}
 }
 
 // apiAnswers reports whether the API server answers, as far as it is asked: while half of

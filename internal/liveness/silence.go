@@ -1,13 +1,10 @@
-package main
+package liveness
 
 import (
 	"cmp"
 	"maps"
 	"slices"
 	"time"
-
-	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
@@ -21,12 +18,12 @@ const (
 	quietTime = 10 * time.Second
 	// doubtTime is how long it is in doubt whether a node can be reached whose kernel answers
 	// while its speaker fell silent without a reason: time enough to read that it is this
-	// node whom the others do not hear (members.Witness).
+	// node whom the others do not hear (words).
 	doubtTime = 1500 * time.Millisecond
 	// newsTime is how long it is news that a speaker fell silent without a reason.
 	newsTime = 3 * time.Second
-	// mostNamed bounds the lists of nodes.
-	mostNamed = 128
+	// MostNamed bounds the lists of nodes in a Silence.
+	MostNamed = 128
 	// clockStep is from when on the wall clock counts as set, and not as drifting.
 	clockStep = time.Second
 )
@@ -155,13 +152,13 @@ func (s silence) complete() bool {
 }
 
 // unreachable lists the nodes that are silent altogether, by name.
-func (s silence) unreachable() []v1beta1.SilentNode {
+func (s silence) unreachable() []SilentNode {
 	return s.list(func(n silent) time.Time { return n.unreachable })
 }
 
 // quiet lists the nodes that only the speaker is silent on, and for a while, by
 // name; those that were heard before at once if it is for this speaker to say so.
-func (s silence) quiet(now time.Time, atOnce bool) []v1beta1.SilentNode {
+func (s silence) quiet(now time.Time, atOnce bool) []SilentNode {
 	return s.list(func(n silent) time.Time {
 		if !n.unreachable.IsZero() || now.Sub(n.since) < quietTime && (!atOnce || n.cause != unexplained || !n.answered) {
 			return time.Time{}
@@ -181,19 +178,19 @@ func (s silence) news(now time.Time) bool {
 }
 
 // list returns the nodes that have a time, the latest if there are too many.
-func (s silence) list(since func(silent) time.Time) []v1beta1.SilentNode {
-	var out []v1beta1.SilentNode
+func (s silence) list(since func(silent) time.Time) []SilentNode {
+	var out []SilentNode
 	for node, n := range s {
 		if t := since(n); !t.IsZero() {
-			out = append(out, v1beta1.SilentNode{Node: node, Since: metav1.NewMicroTime(t)})
+			out = append(out, SilentNode{Node: node, Since: t})
 		}
 	}
-	if len(out) > mostNamed {
-		slices.SortFunc(out, func(a, b v1beta1.SilentNode) int {
-			return cmp.Or(b.Since.Compare(a.Since.Time), cmp.Compare(a.Node, b.Node))
+	if len(out) > MostNamed {
+		slices.SortFunc(out, func(a, b SilentNode) int {
+			return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(a.Node, b.Node))
 		})
-		out = out[:mostNamed]
+		out = out[:MostNamed]
 	}
-	slices.SortFunc(out, func(a, b v1beta1.SilentNode) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(out, func(a, b SilentNode) int { return cmp.Compare(a.Node, b.Node) })
 	return out
 }

@@ -1,4 +1,4 @@
-package members
+package liveness
 
 import (
 	"cmp"
@@ -12,20 +12,36 @@ import (
 // Word is what a speaker wrote of itself where both sides of a partition read it.
 type Word struct {
 	Node string
-	// Written tells one word from the one before; it is compared only, never read as a time.
+	// Written tells one word from the one before; it is compared only, never read as a time. It is empty where
+	// nothing was ever written.
 	Written string
-	// Alive and Expected speakers as it sees them, and the nodes that it misses.
+	// Alive and Expected speakers as it sees them.
 	Alive, Expected int
-	Misses          []string
-	// Unreachable are those of them whose kernels do not answer it either.
-	Unreachable []string
+	// Unreachable and Quiet are the nodes that it misses, as Silence has them.
+	Unreachable, Quiet []string
+}
+
+// misses reports whether the word's speaker does not hear a node.
+func (w Word) misses(node string) bool {
+	return slices.Contains(w.Unreachable, node) || slices.Contains(w.Quiet, node)
+}
+
+// uncut adds the nodes of this side where a full list may leave them out.
+func (w Word) uncut(self string, alive map[string]bool) Word {
+	if len(w.Unreachable) >= MostNamed {
+		w.Unreachable = slices.AppendSeq(slices.Clone(w.Unreachable), maps.Keys(alive))
+	}
+	if len(w.Quiet) >= MostNamed {
+		w.Quiet = append(slices.Clone(w.Quiet), self)
+	}
+	return w
 }
 
 // wordTime is how long a word counts. Its speaker repeats it more often.
 const wordTime = 5 * time.Second
 
-// Witness remembers the words of nodes that are not heard. It is pure: times are arguments.
-type Witness map[string]witnessed
+// words are those of nodes that are not heard. They are pure: times are arguments.
+type words map[string]witnessed
 
 type witnessed struct {
 	Word
@@ -33,8 +49,8 @@ type witnessed struct {
 	at time.Time
 }
 
-// Hear takes a word over. Nobody that is dead writes a second one.
-func (w Witness) Hear(now time.Time, word Word) {
+// hear takes a word over. Nobody that is dead writes a second one.
+func (w words) hear(now time.Time, word Word) {
 	before, known := w[word.Node]
 	next := witnessed{word, before.at}
 	if known && before.Written != word.Written {
@@ -43,19 +59,19 @@ func (w Witness) Hear(now time.Time, word Word) {
 	w[word.Node] = next
 }
 
-// Keep forgets all nodes but these: those that are missed still.
-func (w Witness) Keep(missed []string) {
+// keep forgets all nodes but these: those that are missed still.
+func (w words) keep(missed []string) {
 	maps.DeleteFunc(w, func(node string, _ witnessed) bool { return !slices.Contains(missed, node) })
 }
 
-// Partition returns what the words of other sides come to.
+// partition returns what the words of other sides come to.
 //
 // This side stands aside for those that are larger, and for those as large with a
 // lower lowest name. It stands aside for nobody in all cases where the others may be
 // dead. Elsewhere are those that are running and miss the node self, and those missed here of
 // whom these say nothing bad: few repeat their word, and another may be the only one
 // that can announce an address.
-func (w Witness) Partition(now time.Time, self string, alive map[string]bool, missed []string) (out lb.Partition) {
+func (w words) partition(now time.Time, self string, alive map[string]bool, missed []string) (out lb.Partition) {
 	if len(alive) == 0 {
 		return out
 	}
@@ -74,7 +90,7 @@ func (w Witness) Partition(now time.Time, self string, alive map[string]bool, mi
 	}
 	for _, node := range missed {
 		speaks := slices.ContainsFunc(first, func(word Word) bool { return word.Node == node })
-		if speaks || !slices.ContainsFunc(first, func(word Word) bool { return slices.Contains(word.Misses, node) }) {
+		if speaks || !slices.ContainsFunc(first, func(word Word) bool { return word.misses(node) }) {
 			out.Elsewhere = append(out.Elsewhere, node)
 		}
 	}
@@ -83,10 +99,10 @@ func (w Witness) Partition(now time.Time, self string, alive map[string]bool, mi
 }
 
 // speaking returns the words of those that are running and miss the node self, by name.
-func (w Witness) speaking(now time.Time, self string) (out []Word) {
+func (w words) speaking(now time.Time, self string) (out []Word) {
 	for _, node := range slices.Sorted(maps.Keys(w)) {
 		word := w[node]
-		if slices.Contains(word.Misses, self) && !word.at.IsZero() && now.Sub(word.at) < wordTime {
+		if word.misses(self) && !word.at.IsZero() && now.Sub(word.at) < wordTime {
 			out = append(out, word.Word)
 		}
 	}
@@ -94,10 +110,10 @@ func (w Witness) speaking(now time.Time, self string) (out []Word) {
 }
 
 // lowest returns the lowest name of the word's side, as the nodes of that side see it
-// too: of those that are there, be it that they cannot be read. Where more are missed
+// too: of those that are there, whether their words can be read or not. Where more are missed
 // here than that side has, some are nowhere, and the lowest of those that speak counts.
 func (w Word) lowest(missed []string, speaking []Word) string {
-	there := slices.DeleteFunc(slices.Clone(missed), func(node string) bool { return slices.Contains(w.Misses, node) })
+	there := slices.DeleteFunc(slices.Clone(missed), func(node string) bool { return w.misses(node) })
 	if len(there) > w.Alive {
 		there = slices.DeleteFunc(there, func(node string) bool {
 			return !slices.ContainsFunc(speaking, func(other Word) bool { return other.Node == node })

@@ -1,4 +1,4 @@
-package reach
+package liveness
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ const (
 	short = 200 * time.Millisecond
 )
 
-func TestAnswers(t *testing.T) {
+func TestKernelAnswers(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node, far := nstest.Self(t), nstest.New(t)
 		nstest.Veth(t, node, "eth0", far, "eth0")
@@ -29,7 +29,7 @@ func TestAnswers(t *testing.T) {
 			if !want {
 				within = short
 			}
-			if got := Answers(t.Context(), within, addresses...); got != want {
+			if got := kernelAnswers(t.Context(), within, addresses...); got != want {
 				t.Errorf("%s: %t, want %t", what, got, want)
 			}
 		}
@@ -56,8 +56,8 @@ func TestAnswers(t *testing.T) {
 	})
 }
 
-// TestAnswersDropped: where a port is blocked, the other tells that the node lives.
-func TestAnswersDropped(t *testing.T) {
+// TestKernelAnswersDropped: where a port is blocked, the other tells that the node lives.
+func TestKernelAnswersDropped(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node, far := nstest.Self(t), nstest.New(t)
 		nstest.Veth(t, node, "eth0", far, "eth0")
@@ -65,10 +65,10 @@ func TestAnswersDropped(t *testing.T) {
 		far.AddAddress("eth0", "192.0.2.2/24")
 		far.Output("nft", "add table inet t; add chain inet t in { type filter hook input priority 0; }; add rule inet t in tcp dport 7947 drop")
 		blocked, open := netip.MustParseAddrPort("192.0.2.2:7947"), netip.MustParseAddrPort("192.0.2.2:10250")
-		if Answers(t.Context(), short, blocked) {
+		if kernelAnswers(t.Context(), short, blocked) {
 			t.Error("the blocked port answers: the test shows nothing")
 		}
-		if !Answers(t.Context(), long, blocked, open) {
+		if !kernelAnswers(t.Context(), long, blocked, open) {
 			t.Error("the open port does not answer")
 		}
 	})

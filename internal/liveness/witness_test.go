@@ -1,7 +1,6 @@
-package main
+package liveness
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -9,19 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 func TestStandAside(t *testing.T) {
-	state := func() lb.State {
-		return lb.State{Members: map[string]bool{"c": true}, HeldDown: map[string]bool{}}
-	}
+	state := func() State { return State{Alive: map[string]bool{"c": true}, HeldDown: map[string]bool{}} }
 	for _, tt := range []struct {
 		elsewhere []string
 		want      string
@@ -30,8 +23,9 @@ func TestStandAside(t *testing.T) {
 		{[]string{"a", "b"}, "map[a:true b:true c:true] map[c:true]"},
 	} {
 		s := state()
-		standAside(lb.Partition{Elsewhere: tt.elsewhere}, &s)
-		if got := fmt.Sprint(s.Members, s.HeldDown); got != tt.want {
+		s.Partition.Elsewhere = tt.elsewhere
+		s.standAside()
+		if got := fmt.Sprint(s.Alive, s.HeldDown); got != tt.want {
 			t.Errorf("for %v: %s, want %s", tt.elsewhere, got, tt.want)
 		}
 	}
@@ -57,28 +51,6 @@ func TestInOrder(t *testing.T) {
 	w.note(start.Add(2*time.Minute), []string{"b"})
 	if len(w.since) != 1 || !w.since["b"].Equal(start) {
 		t.Errorf("remembered: %v", w.since)
-	}
-}
-
-// TestAnswers: what shows that the API server is within reach.
-func TestAnswers(t *testing.T) {
-	states := schema.GroupResource{Resource: "speakerstates"}
-	for _, tt := range []struct {
-		err  error
-		want bool
-	}{
-		{nil, true},
-		{apierrors.NewNotFound(states, "a"), true},
-		{fmt.Errorf("read: %w", apierrors.NewForbidden(states, "a", nil)), true},
-		{apierrors.NewUnauthorized("no"), true},
-		{apierrors.NewTooManyRequests("later", 1), true},
-		{apierrors.NewServiceUnavailable("no upstream"), false},
-		{apierrors.NewInternalError(context.Canceled), false},
-		{context.DeadlineExceeded, false},
-	} {
-		if got := answers(tt.err); got != tt.want {
-			t.Errorf("%v: %t, want %t", tt.err, got, tt.want)
-		}
 	}
 }
 
@@ -166,23 +138,28 @@ func partitioned(t *testing.T, all []string, side []int, serving, self int, kern
 		return alive, missed, s
 	}
 	alive, missed, silent := of(self)
-	w := &witness{node: all[self], alive: func() map[string]bool { return alive }, words: members.Witness{}}
+	heard := words{}
 	for i, node := range all {
 		if alive[node] || 2*len(missed) < len(all) {
 			continue
 		}
 		theirs, _, s := of(i)
-		status := v1beta1.SpeakerStateStatus{
-			Members:     v1beta1.MemberCounts{Expected: int32(len(all)), Alive: int32(len(theirs))},
-			Unreachable: s.unreachable(), Silent: s.quiet(now, true),
-		}
+		word := Word{Node: node, Expected: len(all), Alive: len(theirs), Unreachable: listed(s.unreachable()), Quiet: listed(s.quiet(now, true))}
 		for _, at := range []time.Time{start, now} {
-			status.Observed = new(metav1.NewMicroTime(at))
-			w.words.Hear(at, w.word(node, status))
+			word.Written = at.String()
+			heard.hear(at, word)
 		}
 	}
 	here := surroundings{node: all[self], view: members.View{Alive: alive}, expected: expected, silence: silent, others: silence{}, api: true}
-	state.Members, state.Here.Lost = alive, here.lost(now, expected)
-	standAside(w.words.Partition(now, all[self], alive, missed), &state)
+	is := State{Alive: alive, HeldDown: map[string]bool{}, Partition: heard.partition(now, all[self], alive, missed)}
+	is.standAside()
+	state.Members, state.HeldDown, state.Here.Partition, state.Here.Lost = is.Alive, is.HeldDown, is.Partition, here.lost(now, expected)
 	return plan.ForNode(all[self], state)
+}
+
+func listed(nodes []SilentNode) (out []string) {
+	for _, n := range nodes {
+		out = append(out, n.Node)
+	}
+	return out
 }

@@ -1,0 +1,60 @@
+package liveness
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+)
+
+const (
+	// kernelAttempts to each address, with kernelPause between their starts: the kernel itself
+	// would repeat a lost SYN only after a second (RFC 6298 section 2.1).
+	kernelAttempts = 3
+	kernelPause    = 40 * time.Millisecond
+)
+
+// kernelAnswers reports whether the kernel of a node is alive, without any help of a program there: a TCP port
+// that nobody listens on is refused, one whose program hangs is still connected. Only a node that is off, or that
+// the network does not reach, says nothing. So the death of a speaker is told from the death of its node. The
+// addresses are those of one node, and one that accepts, refuses or resets within the time is enough.
+func kernelAnswers(ctx context.Context, within time.Duration, addresses ...netip.AddrPort) bool {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	tries := kernelAttempts * len(addresses)
+	answers := make(chan bool, tries)
+	for i := range kernelAttempts {
+		for _, a := range addresses {
+			go func() { answers <- wait(ctx, time.Duration(i)*kernelPause) && answered(ctx, a) }()
+		}
+	}
+	for range tries {
+		if <-answers {
+			return true
+		}
+	}
+	return false
+}
+
+// wait reports whether the time passed before ctx ended.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func answered(ctx context.Context, a netip.AddrPort) bool {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", a.String())
+	if err == nil {
+		conn.Close()
+		return true
+	}
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
+}

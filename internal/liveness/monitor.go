@@ -1,0 +1,158 @@
+package liveness
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/loop"
+	"github.com/holdfast-lb/holdfast/internal/members"
+	"golang.org/x/sync/errgroup"
+)
+
+// Config of a Monitor.
+type Config struct {
+	Log *slog.Logger
+	// Node is this node, as Problems name it.
+	Node lb.Object
+	// MembersPort is a TCP port of the kernels that are asked, HeartbeatPort the UDP port of heartbeats.
+	MembersPort, HeartbeatPort uint16
+	Cluster                    Cluster
+	// Asker asks on Links.
+	Asker Asker
+	Links func() []link.Link
+	// Changed is called when State returns something else than before, SilenceChanged when Silence may.
+	Changed, SilenceChanged func()
+}
+
+// Cluster is what the API server tells of the nodes.
+type Cluster interface {
+	// Kernels returns what answers on each node that lives, whether anybody listens at the port or not.
+	Kernels(membersPort uint16) map[string][]netip.AddrPort
+	// Word reads what the speaker of a node wrote last. It returns an error that wraps ErrAway where nothing shows
+	// that the network reaches the API server.
+	Word(ctx context.Context, node string) (Word, error)
+}
+
+// Known is what is known of the speakers at one moment.
+type Known struct {
+	View members.View
+	// Told is what each told of itself; Speakers are the nodes that have one, Address is that of this one.
+	Told     map[string]lb.Member
+	Speakers map[string]netip.Addr
+	Address  netip.Addr
+	// Services say which nodes have endpoints that can serve.
+	Services []lb.Service
+}
+
+// State says who lives, and who can be reached.
+type State struct {
+	// Alive, HeldDown and Mute are as lb.State has them: the nodes that this side of a partition stands aside for
+	// are alive, and nobody on this side takes anything but what those refuse.
+	Alive, HeldDown, Mute map[string]bool
+	// Left are nodes whose speakers said goodbye a short while ago.
+	Left map[string]bool
+	// Deaf, Lost and Partition are as lb.Here has them.
+	Deaf      bool
+	Lost      map[string]bool
+	Partition lb.Partition
+	// Again is when State changes though nobody calls Changed; 0 for never.
+	Again time.Duration
+	// Problems are those of the network around this node.
+	Problems []lb.Problem
+}
+
+// Monitor finds out what heartbeats alone cannot tell.
+type Monitor struct {
+	config  Config
+	wire    *wire
+	links   *links
+	prober  *prober
+	witness *witness
+
+	mu       sync.Mutex
+	known    Known
+	goodbyes goodbyes
+}
+
+// New returns a Monitor that Run starts.
+func New(c Config) *Monitor {
+	m := &Monitor{config: c, wire: newWire(c.Asker, c.Links), goodbyes: goodbyes{}}
+	m.links = newLinks(c.Log, c.Asker, c.Links, c.Changed)
+	m.witness = newWitness(c)
+	m.prober = newProber(c, m.witness.apiAnswers)
+	return m
+}
+
+// Set tells what is known now.
+func (m *Monitor) Set(k Known) {
+	m.mu.Lock()
+	m.known = k
+	m.mu.Unlock()
+	m.links.set(k.Told, k.Address)
+	m.witness.set(k.View.Alive, k.Speakers)
+	m.prober.set(time.Now(), k)
+	m.config.SilenceChanged()
+}
+
+// SetOwners tells which node announces each address by layer 2: what a node that falls silent is asked for.
+func (m *Monitor) SetOwners(owners map[netip.Addr]string) {
+	m.mu.Lock()
+	k := m.known
+	m.mu.Unlock()
+	m.wire.set(k.Told, owners, k.Address)
+}
+
+// State returns who lives now, by what was set last.
+func (m *Monitor) State() State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	view := m.known.View
+	s := State{Alive: view.Alive, HeldDown: view.HeldDown, Mute: view.Mute, Deaf: view.Deaf, Partition: m.witness.aside()}
+	s.Left, s.Again = m.goodbyes.left(time.Now(), m.known.Told, view.Alive)
+	s.standAside()
+	var cutOff []lb.Problem
+	s.Lost, cutOff = m.prober.lost()
+	s.Problems = append(problems(m.config.Node, view.Members, m.config.HeartbeatPort, m.links.Silent()), cutOff...)
+	return s
+}
+
+// standAside gives the nodes elsewhere all that they can announce, as they do themselves.
+func (s *State) standAside() {
+	if len(s.Partition.Elsewhere) == 0 {
+		return
+	}
+	s.Alive, s.HeldDown = maps.Clone(s.Alive), maps.Clone(s.Alive)
+	for _, node := range s.Partition.Elsewhere {
+		s.Alive[node] = true
+	}
+}
+
+// Ask asks the wire about a node that fell silent: see heartbeat.Config.
+func (m *Monitor) Ask(node string) heartbeat.Answer { return m.wire.ask(node) }
+
+// SilentLinks returns the names of links on which this node hears nobody, and heard somebody before.
+func (m *Monitor) SilentLinks() map[string]bool { return m.links.Silent() }
+
+// Silence returns what to write of the speakers that are not heard, at once also of those that are silent alone.
+func (m *Monitor) Silence(atOnce bool) Silence { return m.prober.silent(time.Now(), atOnce) }
+
+// Run asks whom there is to ask, until ctx ends.
+func (m *Monitor) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, run := range []func(context.Context) error{m.wire.run, m.links.Run, m.prober.loop.Run, m.witness.loop.Run} {
+		group.Go(func() error { return run(ctx) })
+	}
+	return group.Wait()
+}
+
+// newLoop returns the loop of one part.
+func newLoop(log *slog.Logger, name string, sync func(context.Context) (time.Duration, error)) *loop.Loop {
+	return loop.New(loop.Config{Name: name, Log: log, Sync: sync})
+}

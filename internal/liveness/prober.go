@@ -1,0 +1,197 @@
+package liveness
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/loop"
+)
+
+const (
+	// kernelTime is what a node's kernel has to answer. On a LAN it takes a millisecond.
+	kernelTime = 150 * time.Millisecond
+	// asksAtOnce bounds the nodes that are asked side by side.
+	asksAtOnce = 64
+)
+
+// prober asks the kernels of the nodes whose speakers are not heard, and knows what that means: which nodes are
+// silent, and which are lost to this one where it is cut off. Its loop never waits for an answer.
+type prober struct {
+	config Config
+	node   string
+	log    *slog.Logger
+	// api reports whether the API server answers.
+	api   func() bool
+	slots chan struct{}
+	loop  *loop.Loop
+
+	mu sync.Mutex
+	// known is what was set last, now what it comes to, mute the nodes that were mute before.
+	known Known
+	now   surroundings
+	mute  map[string]bool
+	// serving are the nodes that matter, published is what lost returns for them.
+	serving, published map[string]bool
+	// asking has the nodes that have not answered yet.
+	asking map[string]bool
+}
+
+func newProber(c Config, api func() bool) *prober {
+	p := &prober{
+		config: c, node: c.Node.Name, log: c.Log, api: api, slots: make(chan struct{}, asksAtOnce),
+		now: surroundings{node: c.Node.Name, silence: silence{}, others: silence{}}, asking: map[string]bool{},
+	}
+	p.loop = newLoop(c.Log, "probe", p.sync)
+	return p
+}
+
+// set takes over what is known. What is not heard is in doubt at once.
+func (p *prober) set(now time.Time, k Known) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.known = k
+	p.see(now)
+	p.mute = k.View.Mute
+	p.serving = nil
+	if p.now.cutOff() {
+		p.serving = serving(k.Services, p.now.expected)
+	}
+	p.published = p.now.lost(now, p.serving)
+	p.loop.Kick()
+}
+
+// sync asks whoever is to be asked. It returns when somebody is to be asked again, or a doubt ends.
+func (p *prober) sync(ctx context.Context) (time.Duration, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	p.see(now)
+	for node, addresses := range p.kernels(now) {
+		p.asking[node] = true
+		go p.ask(ctx, node, addresses)
+	}
+	if lost := p.now.lost(now, p.serving); !maps.Equal(lost, p.published) {
+		p.published = lost
+		p.config.Changed()
+	}
+	return p.wait(now), nil
+}
+
+// see works out what is known now.
+func (p *prober) see(now time.Time) {
+	was := p.now.cutOff()
+	view := p.known.View
+	p.now.view, p.now.api, p.now.expected = view, p.api(), map[string]bool{p.node: true}
+	missed := map[string]cause{}
+	for node := range p.known.Speakers {
+		p.now.expected[node] = true
+		switch {
+		case node == p.node || view.Alive[node]:
+		case view.Left[node] || p.mute[node]:
+			missed[node] = explained
+		case view.Dead[node]:
+			missed[node] = unexplained
+		default:
+			missed[node] = notYet
+		}
+	}
+	p.now.silence.keep(now, missed)
+	var doubtful map[string]cause
+	is := p.now.cutOff()
+	if is {
+		doubtful = p.now.doubtful(p.serving)
+	}
+	p.now.others.keep(now, doubtful)
+	if is == was {
+		return
+	}
+	heard, expected := p.now.count()
+	if is {
+		p.log.Warn("cut off: what only nodes can serve that this one does not reach is not announced here", "heard", heard, "expected", expected)
+	} else {
+		p.log.Info("not cut off any more", "heard", heard, "expected", expected)
+	}
+}
+
+// kernels returns where to ask the nodes whose turn it is.
+func (p *prober) kernels(now time.Time) map[string][]netip.AddrPort {
+	out := map[string][]netip.AddrPort{}
+	if len(p.now.silence)+len(p.now.others) == 0 {
+		return out
+	}
+	kernels := p.config.Cluster.Kernels(p.config.MembersPort)
+	for _, nodes := range []silence{p.now.silence, p.now.others} {
+		for node, n := range nodes {
+			if !p.asking[node] && !n.due().After(now) {
+				out[node] = kernels[node]
+			}
+		}
+	}
+	return out
+}
+
+func (p *prober) ask(ctx context.Context, node string, addresses []netip.AddrPort) {
+	p.slots <- struct{}{}
+	answers := kernelAnswers(ctx, kernelTime, addresses...)
+	<-p.slots
+	if ctx.Err() != nil {
+		return // what was not answered in time says nothing
+	}
+	p.mu.Lock()
+	delete(p.asking, node)
+	for _, nodes := range []silence{p.now.silence, p.now.others} {
+		if _, known := nodes[node]; known {
+			nodes.heard(time.Now(), node, answers)
+		}
+	}
+	p.mu.Unlock()
+	p.loop.Kick()
+	p.config.SilenceChanged()
+}
+
+// wait returns how long until somebody is to be asked again, or a doubt ends.
+func (p *prober) wait(now time.Time) time.Duration {
+	next := quietTime
+	for _, nodes := range []silence{p.now.silence, p.now.others} {
+		for node, n := range nodes {
+			if !p.asking[node] {
+				next = min(next, n.due().Sub(now))
+			}
+			if ends := n.since.Add(doubtTime).Sub(now); n.answered && n.cause != explained && ends > 0 {
+				next = min(next, ends)
+			}
+		}
+	}
+	return max(time.Millisecond, next)
+}
+
+// lost returns which nodes are lost to this one, as lb.Here has it, and says that it is cut off.
+func (p *prober) lost() (lost map[string]bool, cutOff []lb.Problem) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.now.cutOff() {
+		return nil, nil
+	}
+	heard, expected := p.now.count()
+	return maps.Clone(p.published), []lb.Problem{{Object: p.config.Node, Reason: lb.CutOff, Message: fmt.Sprintf(
+		"node %s hears %d of %d speakers and announces nothing that only these can serve: %s",
+		p.node, heard, expected, slices.Sorted(maps.Keys(p.published)))}}
+}
+
+// silent returns what to write, at once also of speakers that are silent alone.
+func (p *prober) silent(now time.Time, atOnce bool) Silence {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.now.silence
+	return Silence{
+		Unreachable: s.unreachable(), Quiet: s.quiet(now, atOnce), Complete: s.complete(), CutOff: p.now.cutOff(),
+		missed: len(s), news: s.news(now),
+	}
+}

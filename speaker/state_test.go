@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/liveness"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// TestReached: what shows that the API server is within reach.
+func TestReached(t *testing.T) {
+	states := schema.GroupResource{Resource: "speakerstates"}
+	for _, tt := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, true},
+		{apierrors.NewNotFound(states, "a"), true},
+		{fmt.Errorf("read: %w", apierrors.NewForbidden(states, "a", nil)), true},
+		{apierrors.NewUnauthorized("no"), true},
+		{apierrors.NewTooManyRequests("later", 1), true},
+		{apierrors.NewServiceUnavailable("no upstream"), false},
+		{apierrors.NewInternalError(context.Canceled), false},
+		{context.DeadlineExceeded, false},
+	} {
+		if got := apiReached(tt.err); got != tt.want {
+			t.Errorf("%v: %t, want %t", tt.err, got, tt.want)
+		}
+	}
+}
+
+// TestInterval: how long after the last write the next one may come.
+func TestInterval(t *testing.T) {
+	written := v1beta1.SpeakerStateStatus{}
+	owned := written
+	owned.Owned.IPv4 = 1
+	unreachable := liveness.Silence{Unreachable: []liveness.SilentNode{{Node: "u"}}}
+	for _, tt := range []struct {
+		name   string
+		want   v1beta1.SpeakerStateStatus
+		silent liveness.Silence
+		alive  int
+		least  time.Duration
+	}{
+		{"nothing is new", written, liveness.Silence{}, 100, refreshInterval},
+		{"something is owned", owned, liveness.Silence{}, 3, stateInterval},
+		{"something is owned by one of many", owned, liveness.Silence{}, 500, 5 * time.Second},
+		{"that does not hold up a silence", owned, unreachable, 500, 0},
+	} {
+		w := &stateWriter{written: written, silent: tt.silent, at: time.Unix(1, 0)}
+		if got := w.interval(tt.want, tt.alive, false); got != tt.least {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.least)
+		}
+	}
+}
