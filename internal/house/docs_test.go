@@ -142,7 +142,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// TestNamesAreDocumented: what users write, and what they read on their objects.
+// TestNamesAreDocumented is about annotations, which users write, and conditions, which they read.
 func TestNamesAreDocumented(t *testing.T) {
 	pages := documents(t)
 	name := regexp.MustCompile(`(?m)^\s*(?:const )?(Annotation|Condition)\w+\s*=\s*"([A-Za-z./-]+)"`)
