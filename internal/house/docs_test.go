@@ -1,0 +1,211 @@
+package house
+
+import (
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// mostWords is how long the README may be: what and why, one picture, the quick start, links.
+const mostWords = 900
+
+// documents returns the README and the pages of docs/ by their paths.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	paths, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, p := range append(paths, "../../README.md", "../../CHANGELOG.md") {
+		text, err := os.ReadFile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[p] = string(text)
+	}
+	return out
+}
+
+func TestReadmeIsShort(t *testing.T) {
+	if n := len(strings.Fields(documents(t)["../../README.md"])); n > mostWords {
+		t.Errorf("README.md has %d words, at most %d: move what grew into docs/", n, mostWords)
+	}
+}
+
+var (
+	linkPattern    = regexp.MustCompile(`\]\(([^)]+)\)`)
+	headingPattern = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	notInAnchor    = regexp.MustCompile(`[^a-z0-9 _-]`)
+)
+
+// anchors returns the headings of a page as links name them.
+func anchors(text string) map[string]bool {
+	out := map[string]bool{}
+	for _, h := range headingPattern.FindAllStringSubmatch(text, -1) {
+		out[strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-")] = true
+	}
+	return out
+}
+
+func TestLinks(t *testing.T) {
+	pages := documents(t)
+	for from, text := range pages {
+		for _, l := range linkPattern.FindAllStringSubmatch(text, -1) {
+			target, anchor, named := strings.Cut(l[1], "#")
+			if strings.Contains(target, "://") {
+				continue
+			}
+			to := from
+			if target != "" {
+				to = filepath.Join(filepath.Dir(from), target)
+			}
+			if _, err := os.Stat(to); err != nil {
+				t.Errorf("%s links to %s, which is not there", from, l[1])
+			} else if named && !anchors(pages[to])[anchor] {
+				t.Errorf("%s links to %s, a heading that is not there", from, l[1])
+			}
+		}
+	}
+}
+
+// sources returns what is shipped as Go files, by path.
+func sources(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, tree := range []string{"api", "controller", "internal", "speaker"} {
+		err := filepath.WalkDir("../../"+tree, func(p string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(p, ".go") || strings.HasSuffix(p, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(p)
+			out[p] = string(text)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+var (
+	wholeMetric  = regexp.MustCompile(`NewDesc\("(holdfast_[a-z0-9_]+)",`)
+	metricPrefix = regexp.MustCompile(`NewDesc\("(holdfast_[a-z0-9]+_)"\s*\+`)
+	// A helper is called with the rest of the name, and what the metric is.
+	restOfMetric = regexp.MustCompile(`\b[a-z]\w*\("([a-z0-9_]+)",\s*"[A-Z0-9]`)
+	saidMetric   = regexp.MustCompile(`\bholdfast_[a-z0-9_]+`)
+)
+
+// metrics returns the names of all metrics that the code describes.
+func metrics(t *testing.T) []string {
+	t.Helper()
+	names := map[string]bool{}
+	for _, text := range sources(t) {
+		for _, m := range wholeMetric.FindAllStringSubmatch(text, -1) {
+			names[m[1]] = true
+		}
+		if prefix := metricPrefix.FindStringSubmatch(text); prefix != nil {
+			for _, m := range restOfMetric.FindAllStringSubmatch(text, -1) {
+				names[prefix[1]+m[1]] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+func TestMetricsAreDocumented(t *testing.T) {
+	described := metrics(t)
+	if len(described) < 40 {
+		t.Fatalf("the code describes %d metrics: is the pattern right?", len(described))
+	}
+	page := documents(t)["../../docs/troubleshooting.md"]
+	for _, name := range described {
+		if !regexp.MustCompile("`" + name + `[{` + "`]").MatchString(page) {
+			t.Errorf("docs/troubleshooting.md does not say what %s is", name)
+		}
+	}
+	for p, text := range documents(t) {
+		for _, name := range saidMetric.FindAllString(text, -1) {
+			// The client library describes those of the heartbeats' process.
+			if !slices.Contains(described, name) && name != "holdfast_heartbeat_process_" {
+				t.Errorf("%s speaks of %s, which no code describes", p, name)
+			}
+		}
+	}
+}
+
+// TestNamesAreDocumented is about annotations, which users write, and conditions, which they read.
+func TestNamesAreDocumented(t *testing.T) {
+	pages := documents(t)
+	name := regexp.MustCompile(`(?m)^\s*(?:const )?(Annotation|Condition)\w+\s*=\s*"([A-Za-z./-]+)"`)
+	found := 0
+	for p, text := range sources(t) {
+		for _, m := range name.FindAllStringSubmatch(text, -1) {
+			found++
+			page := "../../docs/services.md"
+			if m[1] == "Condition" {
+				page = "../../docs/troubleshooting.md"
+			}
+			if !strings.Contains(pages[page], "`"+m[2]) {
+				t.Errorf("%s does not say what %s is (%s)", page, m[2], p)
+			}
+		}
+	}
+	if found < 20 {
+		t.Fatalf("found %d annotations and conditions: is the pattern right?", found)
+	}
+}
+
+// leaves returns the paths of all values that are not maps of values.
+func leaves(prefix string, values map[string]any) []string {
+	var out []string
+	for key, v := range values {
+		if m, ok := v.(map[string]any); ok && len(m) > 0 && key != "resources" {
+			out = append(out, leaves(prefix+key+".", m)...)
+		} else {
+			out = append(out, prefix+key)
+		}
+	}
+	return out
+}
+
+func TestValuesAreDocumented(t *testing.T) {
+	text, err := os.ReadFile(chart + "/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values map[string]any
+	if err := yaml.Unmarshal(text, &values); err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(documents(t)["../../docs/install.md"], "## Values of the chart")
+	section, _, _ := strings.Cut(rest, "\n## ")
+	said := map[string]bool{}
+	for line := range strings.Lines(section) {
+		if cells := strings.Split(line, "|"); len(cells) > 2 {
+			for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[1], -1) {
+				said[m[1]] = true
+			}
+		}
+	}
+	have := map[string]bool{}
+	for _, path := range leaves("", values) {
+		have[path] = true
+		if !said[path] {
+			t.Errorf("docs/install.md does not say what the value %s is", path)
+		}
+	}
+	for path := range said {
+		if !have[path] {
+			t.Errorf("docs/install.md speaks of the value %s, which the chart does not have", path)
+		}
+	}
+}
