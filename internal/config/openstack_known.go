@@ -1,10 +1,6 @@
 package config
 
-import (
-	"maps"
-	"slices"
-	"strconv"
-)
+import "strconv"
 
 // known is an annotation of OCCM: why it does nothing here, "" where it does.
 type known struct {
@@ -49,11 +45,7 @@ func (s *osService) explain(name, value string) {
 	k, is := osKnown[name]
 	switch {
 	case !is:
-		if near := nearest(name); near != "" {
-			s.say("%s%s is unknown: is %s meant?", osPrefix, name, near)
-		} else {
-			s.say("%s%s is unknown", osPrefix, name)
-		}
+		s.say("%s%s is unknown", osPrefix, name)
 	case k.why == "":
 	default:
 		if _, err := strconv.Atoi(value); k.number && err != nil {
@@ -62,39 +54,4 @@ func (s *osService) explain(name, value string) {
 		}
 		s.say("%s does nothing: %s", name, k.why)
 	}
-}
-
-// nearest returns the known name that is fewest edits away, "" when none is near.
-func nearest(name string) string {
-	best, least := "", max(2, len(name)/3)+1
-	for _, candidate := range slices.Sorted(maps.Keys(osKnown)) {
-		if len(name) > 64 {
-			break
-		}
-		if d := edits(name, candidate); d < least {
-			best, least = candidate, d
-		}
-	}
-	return best
-}
-
-// edits counts the insertions, deletions and changes that make b of a.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := before
-			if a[i] != b[j] {
-				change++
-			}
-			before = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
