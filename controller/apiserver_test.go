@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"path"
 	"slices"
 	"strconv"
@@ -259,8 +258,9 @@ func merge(o, patch map[string]any) {
 	}
 }
 
-// newSyncer returns one whose cluster shows what the server has by now, and who is kicked.
-func newSyncer(t *testing.T, server *apiServer) (*syncer, chan struct{}) {
+// newTestSyncer returns one whose cluster shows what the server has by now, and where
+// nobody else claims an address.
+func newTestSyncer(t *testing.T, server *apiServer) *syncer {
 	t.Helper()
 	h := httptest.NewServer(server)
 	t.Cleanup(h.Close)
@@ -277,26 +277,26 @@ func newSyncer(t *testing.T, server *apiServer) (*syncer, chan struct{}) {
 	if err := cluster.WaitForSync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	kicks := make(chan struct{}, 1)
-	kick := func() {
-		select {
-		case kicks <- struct{}{}:
-		default:
-		}
-	}
-	return &syncer{
-		cluster: cluster, options: config.Options{Default: true}, log: log, kick: kick,
-		conflicts: func() (map[netip.Addr]conflict, bool) { return nil, true },
-	}, kicks
+	c := &conflicts{cluster: cluster}
+	c.refresh()
+	return newSyncer(cluster, config.Options{Default: true}, c, log)
 }
 
-// kicked waits for a kick.
-func kicked(t *testing.T, kicks chan struct{}) {
+// syncOnce is a run that succeeds; it returns when the next one is due.
+func syncOnce(t *testing.T, s *syncer) time.Duration {
 	t.Helper()
-	select {
-	case <-kicks:
-	case <-time.After(10 * time.Second):
-		t.Error("nobody asked for another run")
+	again, err := s.sync(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return again
+}
+
+// wantsAgain checks that a run which was overtaken asks for another one soon.
+func wantsAgain(t *testing.T, again time.Duration) {
+	t.Helper()
+	if again <= 0 || again > overtakenWait {
+		t.Errorf("the next run is due in %v, want at most %v", again, overtakenWait)
 	}
 }
 

@@ -129,14 +129,11 @@ func TestConflictsNotReadYet(t *testing.T) {
 	pool := lan()
 	pool.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressesFree, Status: metav1.ConditionFalse, Reason: string(lb.AddressConflict)}}
 	server.put(t, poolsPath, pool)
-	s, kicks := newSyncer(t, server)
-	c := &conflicts{cluster: s.cluster, changed: s.kick}
-	s.conflicts = c.all
+	s := newTestSyncer(t, server)
+	s.conflicts.forget()
 	expect := func(stands bool, when string) {
 		t.Helper()
-		if err := s.sync(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		syncOnce(t, s)
 		var pool v1beta1.IPAddressPool
 		server.get(t, poolsPath+"/lan", &pool)
 		if got := meta.FindStatusCondition(pool.Status.Conditions, v1beta1.ConditionAddressesFree) != nil; got != stands {
@@ -147,13 +144,15 @@ func TestConflictsNotReadYet(t *testing.T) {
 		}
 	}
 	expect(true, "before the speakers' words were read")
-	if err := c.sync(t.Context()); err != nil {
-		t.Fatal(err)
+	if !s.conflicts.refresh() {
+		t.Error("what was unknown is known, and that is no change")
 	}
-	kicked(t, kicks)
+	if s.conflicts.refresh() {
+		t.Error("nothing happened, and that is a change")
+	}
 	expect(false, "nobody claims anything")
-	c.begin()
-	if _, known := c.all(); known {
+	s.conflicts.forget()
+	if _, known := s.conflicts.all(); known {
 		t.Error("a leader knows what it read when it led before")
 	}
 }

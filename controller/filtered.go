@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -24,7 +25,7 @@ func (w serviceWrite) filtered() (metav1.Condition, bool) {
 		}
 	}
 	said = append(said, effect(w.doors)...)
-	c.Message = bounded(strings.Join(said, "; "))
+	c.Message = k8s.Bounded(strings.Join(said, "; "))
 	return c, len(said) > 0
 }
 
@@ -72,10 +73,7 @@ func listPrefixes(prefixes []netip.Prefix, none string) string {
 	if len(prefixes) == 0 {
 		return none
 	}
-	var words []string
-	for _, p := range prefixes[:min(most, len(prefixes))] {
-		words = append(words, p.String())
-	}
+	words := texts(prefixes[:min(most, len(prefixes))])
 	if more := len(prefixes) - len(words); more > 0 {
 		words = append(words, fmt.Sprintf("%d more", more))
 	}

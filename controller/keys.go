@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/rotation"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,7 +24,8 @@ const (
 	keysTime = 10 * time.Second
 )
 
-// memberKeys makes the key of the speakers' membership, and has its owner replace it without a gap.
+// memberKeys makes the key of the speakers' membership, and has its owner replace it
+// without a gap. What it knows must not outlive a time as the leader.
 type memberKeys struct {
 	cluster *k8s.Cluster
 	// secret is its name.
@@ -34,8 +36,13 @@ type memberKeys struct {
 	said string
 }
 
-// begin forgets what was known when this controller led before.
-func (m *memberKeys) begin() { m.keeper = rotation.Keeper{Make: newKey} }
+func newMemberKeys(cluster *k8s.Cluster, secret string, log *slog.Logger) *memberKeys {
+	return &memberKeys{cluster: cluster, secret: secret, log: log, keeper: rotation.Keeper{Make: newKey}}
+}
+
+func (m *memberKeys) run(ctx context.Context) error {
+	return loop.New(loop.Config{Name: "keys", Log: m.log, Sync: m.sync, MaxRetryInterval: keysInterval, ResyncInterval: keysInterval}).Run(ctx)
+}
 
 func newKey() []byte {
 	key := make([]byte, rotation.Length)

@@ -9,29 +9,30 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func (s *syncer) writePools(ctx context.Context, d decision, pools []*v1beta1.IPAddressPool) error {
+func (s *syncer) writePools(ctx context.Context, d *decision, pools []*v1beta1.IPAddressPool) error {
 	usages, ranges := map[string]ipam.Usage{}, map[string][]lb.Range{}
-	conflicts, known := s.conflicts()
+	conflicts, known := s.conflicts.all()
 	for _, u := range d.result.Pools {
 		usages[u.Pool] = u
 	}
 	for _, p := range d.state.Pools {
 		ranges[p.Name] = p.Ranges
 	}
-	return each(ctx, s.overtook, pools, func(ctx context.Context, p *v1beta1.IPAddressPool) error {
+	return each(ctx, d, s.log, pools, func(ctx context.Context, p *v1beta1.IPAddressPool) error {
 		u := usages[p.Name]
 		object := lb.Object{Kind: config.KindPool, Name: p.Name}
 		condition := valid(object, d.problems)
 		held := u.AssignedIPv4 + u.AssignedIPv6 + u.RetainedCount
 		if p.DeletionTimestamp != nil && held > 0 {
 			condition.Status, condition.Reason = metav1.ConditionFalse, string(lb.Deleting)
-			condition.Message = fmt.Sprintf("the pool goes when its %d addresses are given back, and gives no new ones; they are held by %s", held, holders(u.Holders))
+			condition.Message = fmt.Sprintf("the pool goes when its %d addresses are given back, and gives no new ones; they are held by %s", held, strings.Join(texts(u.Holders), ", "))
 		}
 		// The finalizer stands before the status says that the pool is in use.
 		p, err := s.cluster.SetPoolFinalizer(ctx, p, held > 0)
@@ -57,12 +58,12 @@ func (s *syncer) writePools(ctx context.Context, d decision, pools []*v1beta1.IP
 	})
 }
 
-func holders(keys []lb.Key) string {
-	var names []string
-	for _, k := range keys {
-		names = append(names, k.String())
+func texts[T fmt.Stringer](list []T) []string {
+	var out []string
+	for _, x := range list {
+		out = append(out, x.String())
 	}
-	return strings.Join(names, ", ")
+	return out
 }
 
 func poolStatus(u ipam.Usage, condition metav1.Condition) v1beta1.IPAddressPoolStatus {
@@ -91,18 +92,18 @@ func poolStatus(u ipam.Usage, condition metav1.Condition) v1beta1.IPAddressPoolS
 }
 
 // writeOthers puts the condition Valid on every other configuration object.
-func (s *syncer) writeOthers(ctx context.Context, d decision) error {
+func (s *syncer) writeOthers(ctx context.Context, d *decision) error {
 	o, problems := d.objects, d.problems
 	return errors.Join(
-		each(ctx, s.overtook, o.L2Advertisements, func(ctx context.Context, a *v1beta1.L2Advertisement) error {
+		each(ctx, d, s.log, o.L2Advertisements, func(ctx context.Context, a *v1beta1.L2Advertisement) error {
 			return s.writeValid(lb.Object{Kind: config.KindL2Advertisement, Name: a.Name}, a.UID, a.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdateL2Advertisement(ctx, a, c) })
 		}),
-		each(ctx, s.overtook, o.BGPAdvertisements, func(ctx context.Context, a *v1beta1.BGPAdvertisement) error {
+		each(ctx, d, s.log, o.BGPAdvertisements, func(ctx context.Context, a *v1beta1.BGPAdvertisement) error {
 			return s.writeValid(lb.Object{Kind: config.KindBGPAdvertisement, Name: a.Name}, a.UID, a.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdateBGPAdvertisement(ctx, a, c) })
 		}),
-		each(ctx, s.overtook, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error {
+		each(ctx, d, s.log, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error {
 			return s.writeValid(lb.Object{Kind: config.KindPeer, Name: p.Name}, p.UID, p.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdatePeer(ctx, p, c) })
 		}),
@@ -151,16 +152,7 @@ func valid(object lb.Object, problems []lb.Problem) metav1.Condition {
 		said = append(said, p.Message)
 	}
 	if len(said) > 0 {
-		c.Message = bounded(strings.Join(said, "; "))
+		c.Message = k8s.Bounded(strings.Join(said, "; "))
 	}
 	return c
-}
-
-// bounded cuts a sentence to what the API allows in a condition's message (32768 bytes), with room to spare.
-func bounded(message string) string {
-	const most = 4096
-	if len(message) <= most {
-		return message
-	}
-	return strings.ToValidUTF8(message[:most], "") + " …"
 }

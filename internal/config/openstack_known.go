@@ -43,15 +43,13 @@ var osKnown = map[string]known{
 // explain says what an annotation does not do.
 func (s *osService) explain(name, value string) {
 	k, is := osKnown[name]
+	_, err := strconv.Atoi(value)
 	switch {
 	case !is:
 		s.say("%s%s is unknown", osPrefix, name)
-	case k.why == "":
-	default:
-		if _, err := strconv.Atoi(value); k.number && err != nil {
-			s.say("%s (%q, which is not a number and would mean the default) does nothing: %s", name, value, k.why)
-			return
-		}
+	case k.number && err != nil:
+		s.say("%s (%q, which is not a number and would mean the default) does nothing: %s", name, value, k.why)
+	case k.why != "":
 		s.say("%s does nothing: %s", name, k.why)
 	}
 }
