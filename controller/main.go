@@ -59,7 +59,7 @@ func uninstall(ctx context.Context, s settings, log *slog.Logger) error {
 }
 
 // serve runs until ctx is cancelled. Watches and pages run in every replica, the
-// loops in the leader only.
+// work in the leader only.
 func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	clients, err := k8s.Connect(s.Kubeconfig, "holdfast-controller")
 	if err != nil {
@@ -68,7 +68,34 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	if err := clients.WaitForVersion(ctx, log); err != nil {
 		return err
 	}
-	// The cluster kicks what reads it, and kicks nothing before it runs.
+	p, err := assemble(clients, s, log)
+	if err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), p.assign, p.dead)
+	state := func() any { return p.assign.last.Load() }
+
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return p.cluster.Run(ctx) })
+	group.Go(func() error { return httpd.Serve(ctx, s.MetricsListen, httpd.Metrics(registry)) })
+	group.Go(func() error { return httpd.Serve(ctx, s.HealthListen, httpd.Health(p.assign.ready)) })
+	group.Go(func() error { return httpd.Serve(ctx, s.DebugListen, httpd.Debug(state)) })
+	group.Go(func() error { return campaign(ctx, log, p.cluster, p.work) })
+	return group.Wait()
+}
+
+// parts of the process.
+type parts struct {
+	cluster *k8s.Cluster
+	assign  *syncer
+	dead    *nodelifecycle.Controller
+	work    []func(context.Context) error
+}
+
+// assemble constructs the parts and starts none. The cluster kicks the others; it
+// kicks nothing before it runs.
+func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) {
 	var assign *syncer
 	var claims *loop.Loop
 	var dead *nodelifecycle.Controller
@@ -78,7 +105,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		KickStates: func() { dead.Kick(); claims.Kick() },
 	})
 	if err != nil {
-		return err
+		return parts{}, err
 	}
 	contested := &conflicts{cluster: cluster}
 	assign = newSyncer(cluster, s.Options, contested, log)
@@ -97,16 +124,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	if s.withdraw {
 		work = append(work, dead.Run)
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), assign, dead)
-
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return cluster.Run(ctx) })
-	group.Go(func() error { return httpd.Serve(ctx, s.MetricsListen, httpd.Metrics(registry)) })
-	group.Go(func() error { return httpd.Serve(ctx, s.HealthListen, httpd.Health(assign.ready)) })
-	group.Go(func() error { return httpd.Serve(ctx, s.DebugListen, httpd.Debug(assign.debug)) })
-	group.Go(func() error { return campaign(ctx, log, cluster, work) })
-	return group.Wait()
+	return parts{cluster, assign, dead, work}, nil
 }
 
 // errUninstalling ends a leader's work while Holdfast is being uninstalled.

@@ -60,6 +60,24 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
+// TestRunsAgain: a run that was overtaken is repeated although nobody kicks.
+func TestRunsAgain(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	server.put(t, poolsPath, lan())
+	server.put(t, servicesPath, loadBalancer("web"))
+	s := newTestSyncer(t, server)
+	server.put(t, servicesPath, loadBalancer("web"))
+	go func() { _ = s.loop.Run(t.Context()) }()
+	late := time.After(10 * time.Second)
+	for tick := time.NewTicker(overtakenWait / 10); s.loop.Done() < 2; {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatalf("%d runs", s.loop.Done())
+		}
+	}
+}
+
 // TestLateCondition: a speaker told of a Service's announcement just after that had become
 // of another type and was cleared.
 func TestLateCondition(t *testing.T) {

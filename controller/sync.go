@@ -106,8 +106,6 @@ func (s *syncer) ready() error {
 	return nil
 }
 
-func (s *syncer) debug() any { return s.last.Load() }
-
 // each writes all items, and counts in d what was overtaken.
 func each[T any](ctx context.Context, d *decision, log *slog.Logger, items []T, write func(context.Context, T) error) error {
 	overtaken, err := k8s.Each(ctx, log, items, write)

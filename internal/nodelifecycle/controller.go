@@ -183,19 +183,14 @@ func reportOf(o *v1beta1.SpeakerState) report {
 func (c *Controller) readLeases(ctx context.Context, nodes []string) error {
 	c.memory.tracker.keepLeases(nodes)
 	var mu sync.Mutex
-	renewed := map[string]time.Time{}
 	_, err := k8s.Each(ctx, c.log, nodes, func(ctx context.Context, node string) error {
-		at, err := c.cluster.NodeRenewed(ctx, node)
+		renewed, err := c.cluster.NodeRenewed(ctx, node)
 		mu.Lock()
 		defer mu.Unlock()
-		renewed[node] = at
+		if !renewed.IsZero() {
+			c.memory.tracker.observeLease(time.Now(), node, renewed)
+		}
 		return err
 	})
-	now := time.Now()
-	for node, at := range renewed {
-		if !at.IsZero() {
-			c.memory.tracker.observeLease(now, node, at)
-		}
-	}
 	return err
 }
