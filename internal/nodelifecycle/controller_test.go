@@ -31,7 +31,7 @@ type fakeCluster struct {
 	objects config.Objects
 	pods    map[string]bool // ready, by node
 	renewed map[string]time.Time
-	broken  map[string]bool // nodes whose pods cannot be written
+	broken  map[string]bool // nodes whose pods, and states that cannot be written
 	log     []string
 }
 
@@ -140,6 +140,9 @@ func (f *fakeCluster) set(name, node string, ready bool) (bool, error) {
 func (f *fakeCluster) UpdateSpeakerState(_ context.Context, o *v1beta1.SpeakerState, conditions []metav1.Condition) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.broken["state "+o.Name] {
+		return false, errors.New("broken")
+	}
 	i := slices.IndexFunc(f.states, func(s *v1beta1.SpeakerState) bool { return s.Name == o.Name })
 	after := f.states[i].DeepCopy()
 	if !meta.SetStatusCondition(&after.Status.Conditions, conditions[0]) {
@@ -234,6 +237,17 @@ func TestRestoreIsTriedAgain(t *testing.T) {
 		expect(time.Second)
 		f.edit(func() { f.broken["w4"] = false })
 		expect(leaseInterval+soon, w4Lives...)
+	})
+}
+
+// TestRecordedFirst: no pod is withdrawn before the next leader can know.
+func TestRecordedFirst(t *testing.T) {
+	controllerTest(t, 4, func(t *testing.T, f *fakeCluster, expect func(time.Duration, ...string)) {
+		f.suspect("w4")
+		f.edit(func() { f.broken["state w4"] = true })
+		expect(time.Second)
+		f.edit(func() { f.broken["state w4"] = false })
+		expect(leaseInterval+soon, w4Died...)
 	})
 }
 
