@@ -98,23 +98,23 @@ func (c *conflicts) read(now time.Time, states []*v1beta1.SpeakerState, notReady
 // are such. What is held although it was cut from the pool counts too.
 func free(ranges []lb.Range, u ipam.Usage, all map[netip.Addr]conflict) (metav1.Condition, bool) {
 	c := metav1.Condition{Type: v1beta1.ConditionAddressesFree, Status: metav1.ConditionFalse, Reason: string(lb.AddressConflict)}
-	var said []string
+	var messages []string
 	more := 0
 	for _, a := range slices.SortedFunc(maps.Keys(all), netip.Addr.Compare) {
 		in := slices.ContainsFunc(ranges, func(r lb.Range) bool { return r.Contains(a) })
 		if !in && !slices.ContainsFunc(u.Retained, func(r lb.Retention) bool { return r.Address == a }) {
 			continue
 		}
-		if len(said) == mostConflicts {
+		if len(messages) == mostConflicts {
 			more++
 			continue
 		}
-		said = append(said, fmt.Sprintf("%s is claimed by %s, seen by node %s", a, all[a].mac, all[a].node))
+		messages = append(messages, fmt.Sprintf("%s is claimed by %s, seen by node %s", a, all[a].mac, all[a].node))
 	}
-	if len(said) == 0 {
+	if len(messages) == 0 {
 		return c, false
 	}
-	c.Message = strings.Join(said, "; ")
+	c.Message = strings.Join(messages, "; ")
 	if more > 0 {
 		c.Message += fmt.Sprintf("; and %d more", more)
 	}

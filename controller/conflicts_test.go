@@ -27,7 +27,7 @@ func says(node string, second int, pairs ...string) *v1beta1.SpeakerState {
 	return s
 }
 
-// TestConflictsRead: whose word counts.
+// TestConflictsRead: whose report counts.
 func TestConflictsRead(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -54,8 +54,8 @@ func TestConflictsRead(t *testing.T) {
 	}
 }
 
-// TestConflictsOfOneWhoIsGone: the last word of a speaker counts for a while, by a
-// clock that nobody sets, and every new one anew.
+// TestConflictsOfOneWhoIsGone: the last report of a speaker counts for a while, by a
+// clock that nobody sets, and each new one for as long.
 func TestConflictsOfOneWhoIsGone(t *testing.T) {
 	start := time.Now()
 	for _, by := range []time.Duration{0, time.Hour, -time.Hour} {
@@ -143,7 +143,7 @@ func TestConflictsNotReadYet(t *testing.T) {
 			t.Errorf("%s: the pool was not written", when)
 		}
 	}
-	expect(true, "before the speakers' words were read")
+	expect(true, "before the speakers' reports were read")
 	if !s.conflicts.refresh() {
 		t.Error("what was unknown is known, and that is no change")
 	}

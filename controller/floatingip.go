@@ -48,13 +48,13 @@ func (s *syncer) writeFloatingIP(ctx context.Context, w floatingWrite) error {
 		return err
 	}
 	want := w.status(metav1.Now().Rfc3339Copy())
-	said, err := s.cluster.UpdateFloatingIP(ctx, w.object, want)
+	wrote, err := s.cluster.UpdateFloatingIP(ctx, w.object, want)
 	object := lb.Object{Kind: config.KindFloatingIP, Namespace: w.object.Namespace, Name: w.object.Name}
-	s.say(object, w.object.UID, w.object.Status.Conditions, want.Conditions[0], said)
+	s.say(object, w.object.UID, w.object.Status.Conditions, want.Conditions[0], wrote)
 	return err
 }
 
-// status words what was decided, and keeps the history of holders.
+// status is what was decided, with the history of holders.
 func (w floatingWrite) status(now metav1.Time) v1beta1.FloatingIPStatus {
 	before := w.object.Status
 	out := v1beta1.FloatingIPStatus{

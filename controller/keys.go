@@ -32,8 +32,8 @@ type memberKeys struct {
 	secret string
 	log    *slog.Logger
 	keeper rotation.Keeper
-	// said is what was last said of entries that are no keys.
-	said string
+	// warned is the last message about entries that are no keys.
+	warned string
 }
 
 func newMemberKeys(cluster *k8s.Cluster, secret string, log *slog.Logger) *memberKeys {
@@ -86,10 +86,10 @@ func (m *memberKeys) say(secret *corev1.Secret) {
 		message = fmt.Sprintf("not used, since a key has %d bytes: %s; replace it, or delete the entry %s, and the controller makes a key",
 			rotation.Length, strings.Join(entries, ", "), rotation.Key)
 	}
-	if message != "" && message != m.said {
+	if message != "" && message != m.warned {
 		o := lb.Object{Kind: "Secret", Namespace: secret.Namespace, Name: secret.Name}
 		m.log.Warn("members' Secret has entries that are no keys", "secret", o, "reason", lb.InvalidKey, "message", message)
 		m.cluster.Event(o, secret.UID, false, lb.InvalidKey, message)
 	}
-	m.said = message
+	m.warned = message
 }

@@ -28,11 +28,10 @@ func (s *syncer) writePools(ctx context.Context, d *decision, pools []*v1beta1.I
 	return each(ctx, d, s.log, pools, func(ctx context.Context, p *v1beta1.IPAddressPool) error {
 		u := usages[p.Name]
 		object := lb.Object{Kind: config.KindPool, Name: p.Name}
-		condition := valid(object, d.problems)
 		held := u.AssignedIPv4 + u.AssignedIPv6 + u.RetainedCount
+		condition := valid(object, d.problems)
 		if p.DeletionTimestamp != nil && held > 0 {
-			condition.Status, condition.Reason = metav1.ConditionFalse, string(lb.Deleting)
-			condition.Message = fmt.Sprintf("the pool goes when its %d addresses are given back, and gives no new ones; they are held by %s", held, strings.Join(texts(u.Holders), ", "))
+			condition = deleting(u, held)
 		}
 		// The finalizer stands before the status says that the pool is in use.
 		p, err := s.cluster.SetPoolFinalizer(ctx, p, held > 0)
@@ -47,15 +46,23 @@ func (s *syncer) writePools(ctx context.Context, d *decision, pools []*v1beta1.I
 		} else if known {
 			over = append(over, contested.Type)
 		}
-		said, err := s.cluster.UpdatePool(ctx, p, status, over...)
-		s.say(object, p.UID, p.Status.Conditions, condition, said)
+		wrote, err := s.cluster.UpdatePool(ctx, p, status, over...)
+		s.say(object, p.UID, p.Status.Conditions, condition, wrote)
 		if stands {
-			s.say(object, p.UID, p.Status.Conditions, contested, said)
-		} else if said && known && meta.FindStatusCondition(p.Status.Conditions, contested.Type) != nil {
+			s.say(object, p.UID, p.Status.Conditions, contested, wrote)
+		} else if wrote && known && meta.FindStatusCondition(p.Status.Conditions, contested.Type) != nil {
 			s.cluster.Event(object, p.UID, true, lb.AddressFree, "no other machine claims an address of the pool any more")
 		}
 		return err
 	})
+}
+
+// deleting is the condition Valid of a pool whose deletion waits for its addresses.
+func deleting(u ipam.Usage, held int64) metav1.Condition {
+	return metav1.Condition{
+		Type: v1beta1.ConditionValid, Status: metav1.ConditionFalse, Reason: string(lb.Deleting),
+		Message: fmt.Sprintf("the pool goes when its %d addresses are given back, and gives no new ones; they are held by %s", held, strings.Join(texts(u.Holders), ", ")),
+	}
 }
 
 func texts[T fmt.Stringer](list []T) []string {
@@ -135,10 +142,10 @@ func (s *syncer) say(object lb.Object, uid types.UID, have []metav1.Condition, w
 	s.log.Info("configuration", "object", object, "valid", good, "reason", want.Reason, "message", want.Message)
 }
 
-// valid words the Problems of one object as its condition Valid.
+// valid is the condition Valid of an object with these Problems.
 func valid(object lb.Object, problems []lb.Problem) metav1.Condition {
 	c := metav1.Condition{Type: v1beta1.ConditionValid, Status: metav1.ConditionTrue, Reason: string(lb.Valid), Message: "all of the object is in force"}
-	var said []string
+	var messages []string
 	for _, p := range problems {
 		if p.Object != object {
 			continue
@@ -146,13 +153,13 @@ func valid(object lb.Object, problems []lb.Problem) metav1.Condition {
 		// A fault names the condition; a note does only where there is no fault.
 		if !p.Note && c.Status == metav1.ConditionTrue {
 			c.Status, c.Reason = metav1.ConditionFalse, string(p.Reason)
-		} else if len(said) == 0 {
+		} else if len(messages) == 0 {
 			c.Reason = string(p.Reason)
 		}
-		said = append(said, p.Message)
+		messages = append(messages, p.Message)
 	}
-	if len(said) > 0 {
-		c.Message = k8s.Bounded(strings.Join(said, "; "))
+	if len(messages) > 0 {
+		c.Message = k8s.Bounded(strings.Join(messages, "; "))
 	}
 	return c
 }

@@ -134,7 +134,7 @@ func released(by ...string) *v1beta1.IPAddressPool {
 }
 
 // TestMemoryIsNotOverwritten: a new leader whose cache lags writes no pool that its
-// predecessor has told to remember more.
+// predecessor has made remember more.
 func TestMemoryIsNotOverwritten(t *testing.T) {
 	server := &apiServer{objects: map[string]map[string]any{}}
 	server.put(t, poolsPath, released("a"))

@@ -29,8 +29,8 @@ const (
 // remindInterval is half of what API servers keep Events for.
 const remindInterval = 30 * time.Minute
 
-// serviceWrite is one Service that is ours, what was decided for it, what is to be
-// said about its annotations, and who comes in to the addresses it has.
+// serviceWrite is one Service that is ours, what was decided for it, the problems of
+// its annotations, and the filter of its addresses.
 type serviceWrite struct {
 	service    *corev1.Service
 	wish       lb.Wish
@@ -108,7 +108,7 @@ func (s *syncer) sayService(sv *corev1.Service, good bool, reason lb.Reason, mes
 	s.log.Info("service", "service", lb.Key{Namespace: sv.Namespace, Name: sv.Name}, "reason", reason, "message", message)
 }
 
-// update words a decision as what should stand on the Service.
+// update is what should stand on the Service after the decision.
 func (w serviceWrite) update(openStack bool) k8s.ServiceUpdate {
 	u := k8s.ServiceUpdate{
 		Service:        w.service,
@@ -134,8 +134,8 @@ func (w serviceWrite) update(openStack bool) k8s.ServiceUpdate {
 			u.Annotations[openStackID] = string(w.service.UID)
 		}
 	}
-	for _, word := range []func() (metav1.Condition, bool){w.honoured, w.filtered} {
-		if c, said := word(); said {
+	for _, condition := range []func() (metav1.Condition, bool){w.honoured, w.filtered} {
+		if c, stands := condition(); stands {
 			u.Conditions = append(u.Conditions, c)
 		} else {
 			u.RemoveConditions = append(u.RemoveConditions, c.Type)
@@ -161,15 +161,15 @@ func (w serviceWrite) assigned() metav1.Condition {
 // such. What keeps the Service pending, and what is of its filter, stands in other conditions.
 func (w serviceWrite) honoured() (metav1.Condition, bool) {
 	c := metav1.Condition{Type: v1beta1.ConditionAnnotationsHonoured, Status: metav1.ConditionFalse}
-	var said []string
+	var messages []string
 	for _, p := range w.problems {
 		if p.Message != w.assignment.Message && !p.Reason.OfFilter() {
-			said = append(said, p.Message)
+			messages = append(messages, p.Message)
 			c.Reason = string(p.Reason)
 		}
 	}
-	c.Message = k8s.Bounded(strings.Join(said, "; "))
-	return c, len(said) > 0
+	c.Message = k8s.Bounded(strings.Join(messages, "; "))
+	return c, len(messages) > 0
 }
 
 // origins is the value of the annotation that remembers where addresses came from.
@@ -200,7 +200,7 @@ var ourConditions = []string{
 // releaseServices lets go of Services that are being deleted or are of another
 // type now. What they had is in the pools' memory by then. A Service that still
 // has an address in its status loses it first and its finalizers in a later run,
-// when speakers and kube-proxies have been told.
+// when speakers and kube-proxies know.
 func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 	var leaving []*corev1.Service
 	for _, sv := range d.objects.Services {

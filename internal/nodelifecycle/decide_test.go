@@ -158,7 +158,7 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-// TestOtherVerdicts: nodes that are spared, that no longer are, and that Kubernetes has given up.
+// TestOtherVerdicts: nodes that are spared, that were, and that Kubernetes has given up.
 func TestOtherVerdicts(t *testing.T) {
 	s := snapshot{state: state{speakers: 5, limit: Limit{Nodes: 1}}, speakerStates: map[string]*v1beta1.SpeakerState{}}
 	for _, node := range []string{"d", "f", "g", "h"} {

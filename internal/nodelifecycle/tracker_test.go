@@ -63,7 +63,7 @@ func TestTrackerFirstLook(t *testing.T) {
 		got[w.speaker] = w.since
 	}
 	if want := map[string]time.Time{"a": at(8), "b": at(10).Add(-fresh)}; !cmp.Equal(want, got) {
-		t.Errorf("words: -want +got\n%s", cmp.Diff(want, got))
+		t.Errorf("suspicions: -want +got\n%s", cmp.Diff(want, got))
 	}
 	tr.observeLease(at(10), "a", at(5))
 	tr.observeLease(at(10), "b", at(3605))
@@ -85,7 +85,7 @@ func TestTrackerGone(t *testing.T) {
 	tr.observeReports(at(2), r)
 	tr.observeReports(at(3), nil)
 	if got := tr.suspicions(); got != nil {
-		t.Errorf("words of a speaker that is gone: %v", got)
+		t.Errorf("suspicions of a speaker that is gone: %v", got)
 	}
 	tr.observeReports(at(4), r)
 	if diff := cmp.Diff([]suspicion{{"a", "c", at(0)}}, tr.suspicions(), cmp.AllowUnexported(suspicion{})); diff != "" {

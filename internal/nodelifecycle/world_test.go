@@ -151,7 +151,7 @@ func (w *world) check(d decision) {
 		}
 		unheard := 0
 		for _, other := range w.nodes {
-			// Who cannot write cannot take back either what it said.
+			// Who cannot write cannot withdraw its suspicion either.
 			if other != n && (!w.talks(other) || w.now.Sub(w.heard[[2]string{other, n}]) >= silence) {
 				unheard++
 			}
@@ -240,7 +240,7 @@ func TestWorldPowerOff(t *testing.T) {
 	}
 }
 
-// FuzzDecide: whatever is said, nobody is in two lists, and silence withdraws nobody.
+// FuzzDecide: whatever is suspected, no node is in two lists, and silence withdraws nobody.
 func FuzzDecide(f *testing.F) {
 	f.Add(uint64(1), 3)
 	f.Fuzz(func(t *testing.T, seed uint64, speakers int) {
