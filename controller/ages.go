@@ -20,7 +20,7 @@ type release struct {
 }
 
 // read gives the times of the releases in a State, which are dates, the monotonic
-// reading of its Now. A date is taken at its word when it is seen first, but one in
+// reading of its Now. A date counts as written when it is first seen, but one in
 // the future was written by a clock that was wrong: that release was just now.
 func (a *ages) read(s *lb.State) {
 	before := *a

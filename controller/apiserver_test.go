@@ -6,13 +6,13 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
@@ -258,8 +258,9 @@ func merge(o, patch map[string]any) {
 	}
 }
 
-// newSyncer returns one whose cluster shows what the server has by now.
-func newSyncer(t *testing.T, server *apiServer) *syncer {
+// newTestSyncer returns one whose cluster shows what the server has by now, and where
+// nobody else claims an address.
+func newTestSyncer(t *testing.T, server *apiServer) *syncer {
 	t.Helper()
 	h := httptest.NewServer(server)
 	t.Cleanup(h.Close)
@@ -276,9 +277,26 @@ func newSyncer(t *testing.T, server *apiServer) *syncer {
 	if err := cluster.WaitForSync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return &syncer{
-		cluster: cluster, options: config.Options{Default: true}, log: log,
-		conflicts: func() (map[netip.Addr]conflict, bool) { return nil, true },
+	c := &conflicts{cluster: cluster}
+	c.refresh()
+	return newSyncer(cluster, config.Options{Default: true}, c, log)
+}
+
+// syncOnce is a run that succeeds; it returns when the next one is due.
+func syncOnce(t *testing.T, s *syncer) time.Duration {
+	t.Helper()
+	again, err := s.sync(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return again
+}
+
+// wantsAgain checks that a run which was overtaken asks for another one soon.
+func wantsAgain(t *testing.T, again time.Duration) {
+	t.Helper()
+	if again <= 0 || again > overtakenWait {
+		t.Errorf("the next run is due in %v, want at most %v", again, overtakenWait)
 	}
 }
 

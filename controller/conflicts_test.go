@@ -27,7 +27,7 @@ func says(node string, second int, pairs ...string) *v1beta1.SpeakerState {
 	return s
 }
 
-// TestConflictsRead: whose word counts.
+// TestConflictsRead: whose report counts.
 func TestConflictsRead(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -54,8 +54,8 @@ func TestConflictsRead(t *testing.T) {
 	}
 }
 
-// TestConflictsOfOneWhoIsGone: the last word of a speaker counts for a while, by a
-// clock that nobody sets, and every new one anew.
+// TestConflictsOfOneWhoIsGone: the last report of a speaker counts for a while, by a
+// clock that nobody sets, and each new one for as long.
 func TestConflictsOfOneWhoIsGone(t *testing.T) {
 	start := time.Now()
 	for _, by := range []time.Duration{0, time.Hour, -time.Hour} {
@@ -129,15 +129,11 @@ func TestConflictsNotReadYet(t *testing.T) {
 	pool := lan()
 	pool.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressesFree, Status: metav1.ConditionFalse, Reason: string(lb.AddressConflict)}}
 	server.put(t, poolsPath, pool)
-	s := newSyncer(t, server)
-	kicked := 0
-	c := &conflicts{cluster: s.cluster, changed: func() { kicked++ }}
-	s.conflicts = c.all
+	s := newTestSyncer(t, server)
+	s.conflicts.forget()
 	expect := func(stands bool, when string) {
 		t.Helper()
-		if _, err := s.sync(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		syncOnce(t, s)
 		var pool v1beta1.IPAddressPool
 		server.get(t, poolsPath+"/lan", &pool)
 		if got := meta.FindStatusCondition(pool.Status.Conditions, v1beta1.ConditionAddressesFree) != nil; got != stands {
@@ -147,16 +143,16 @@ func TestConflictsNotReadYet(t *testing.T) {
 			t.Errorf("%s: the pool was not written", when)
 		}
 	}
-	expect(true, "before the speakers' words were read")
-	if err := c.sync(t.Context()); err != nil {
-		t.Fatal(err)
+	expect(true, "before the speakers' reports were read")
+	if !s.conflicts.refresh() {
+		t.Error("what was unknown is known, and that is no change")
 	}
-	if kicked == 0 {
-		t.Error("nobody is told of it")
+	if s.conflicts.refresh() {
+		t.Error("nothing happened, and that is a change")
 	}
 	expect(false, "nobody claims anything")
-	c.begin()
-	if _, known := c.all(); known {
+	s.conflicts.forget()
+	if _, known := s.conflicts.all(); known {
 		t.Error("a leader knows what it read when it led before")
 	}
 }

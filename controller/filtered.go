@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -14,18 +15,18 @@ import (
 // everybody: what of its ranges and limits cannot be read, and what is in force.
 func (w serviceWrite) filtered() (metav1.Condition, bool) {
 	c := metav1.Condition{Type: v1beta1.ConditionFiltered, Status: metav1.ConditionTrue, Reason: string(lb.Filtered)}
-	var said []string
+	var messages []string
 	for _, p := range w.problems {
 		if p.Reason.OfFilter() {
-			if len(said) == 0 {
+			if len(messages) == 0 {
 				c.Status, c.Reason = metav1.ConditionFalse, string(p.Reason)
 			}
-			said = append(said, p.Message)
+			messages = append(messages, p.Message)
 		}
 	}
-	said = append(said, effect(w.doors)...)
-	c.Message = bounded(strings.Join(said, "; "))
-	return c, len(said) > 0
+	messages = append(messages, effect(w.doors)...)
+	c.Message = k8s.Bounded(strings.Join(messages, "; "))
+	return c, len(messages) > 0
 }
 
 // effect says who may reach the addresses of a Service, and how often. The ports of
@@ -72,10 +73,7 @@ func listPrefixes(prefixes []netip.Prefix, none string) string {
 	if len(prefixes) == 0 {
 		return none
 	}
-	var words []string
-	for _, p := range prefixes[:min(most, len(prefixes))] {
-		words = append(words, p.String())
-	}
+	words := texts(prefixes[:min(most, len(prefixes))])
 	if more := len(prefixes) - len(words); more > 0 {
 		words = append(words, fmt.Sprintf("%d more", more))
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -21,7 +22,7 @@ type floatingWrite struct {
 	owned  *ipam.Floating
 }
 
-func (s *syncer) writeFloatingIPs(ctx context.Context, d decision) error {
+func (s *syncer) writeFloatingIPs(ctx context.Context, d *decision) error {
 	objects := map[lb.Key]*v1beta1.FloatingIP{}
 	for _, f := range d.objects.FloatingIPs {
 		objects[lb.Key{Namespace: f.Namespace, Name: f.Name}] = f
@@ -34,7 +35,7 @@ func (s *syncer) writeFloatingIPs(ctx context.Context, d decision) error {
 	if !d.remembered {
 		writes = slices.DeleteFunc(writes, floatingWrite.loses)
 	}
-	return errors.Join(each(ctx, s.overtook, writes, s.writeFloatingIP), each(ctx, s.overtook, d.result.Keep, s.keep))
+	return errors.Join(each(ctx, d, s.log, writes, s.writeFloatingIP), each(ctx, d, s.log, d.result.Keep, s.keep))
 }
 
 // writeFloatingIP writes spec and finalizer first: what stands in the status is
@@ -43,34 +44,26 @@ func (s *syncer) writeFloatingIP(ctx context.Context, w floatingWrite) error {
 	if w.owned.Delete && w.object.DeletionTimestamp == nil {
 		return s.cluster.DeleteFloatingIP(ctx, w.object)
 	}
-	if err := s.cluster.UpdateFloatingIPSpec(ctx, w.object, w.texts(), origins(w.owned.Origins), w.owned.Finalizer); err != nil {
+	if err := s.cluster.UpdateFloatingIPSpec(ctx, w.object, texts(w.owned.Addresses), origins(w.owned.Origins), w.owned.Finalizer); err != nil {
 		return err
 	}
-	want := w.status(s.now())
-	said, err := s.cluster.UpdateFloatingIP(ctx, w.object, want)
+	want := w.status(metav1.Now().Rfc3339Copy())
+	wrote, err := s.cluster.UpdateFloatingIP(ctx, w.object, want)
 	object := lb.Object{Kind: config.KindFloatingIP, Namespace: w.object.Namespace, Name: w.object.Name}
-	s.say(object, w.object.UID, w.object.Status.Conditions, want.Conditions[0], said)
+	s.say(object, w.object.UID, w.object.Status.Conditions, want.Conditions[0], wrote)
 	return err
 }
 
-func (w floatingWrite) texts() []string {
-	var out []string
-	for _, a := range w.owned.Addresses {
-		out = append(out, a.String())
-	}
-	return out
-}
-
-// status words what was decided, and keeps the history of holders.
+// status is what was decided, with the history of holders.
 func (w floatingWrite) status(now metav1.Time) v1beta1.FloatingIPStatus {
 	before := w.object.Status
 	out := v1beta1.FloatingIPStatus{
-		Addresses:     w.texts(),
+		Addresses:     texts(w.owned.Addresses),
 		Phase:         v1beta1.FloatingIPPending,
 		RecentHolders: before.RecentHolders,
 	}
 	condition := metav1.Condition{
-		Type: v1beta1.ConditionValid, Status: metav1.ConditionFalse, Reason: string(w.owned.Reason), Message: bounded(w.owned.Message),
+		Type: v1beta1.ConditionValid, Status: metav1.ConditionFalse, Reason: string(w.owned.Reason), Message: k8s.Bounded(w.owned.Message),
 	}
 	switch w.owned.Reason {
 	case lb.Bound:
@@ -102,10 +95,7 @@ func (s *syncer) keep(ctx context.Context, k ipam.Keep) error {
 	f := &v1beta1.FloatingIP{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: config.KindFloatingIP},
 		ObjectMeta: metav1.ObjectMeta{Namespace: k.Service.Namespace, Name: k.Service.Name},
-		Spec:       v1beta1.FloatingIPSpec{ServiceName: k.Service.Name, ReclaimPolicy: v1beta1.ReclaimRetain},
-	}
-	for _, a := range k.Addresses {
-		f.Spec.Addresses = append(f.Spec.Addresses, a.String())
+		Spec:       v1beta1.FloatingIPSpec{ServiceName: k.Service.Name, ReclaimPolicy: v1beta1.ReclaimRetain, Addresses: texts(k.Addresses)},
 	}
 	for _, family := range k.Families {
 		f.Spec.IPFamilies = append(f.Spec.IPFamilies, string(family))

@@ -32,7 +32,7 @@ func TestFloatingIPHistory(t *testing.T) {
 		t.Errorf("bound since %v, want minute 1", s.BoundSince)
 	}
 	step(3, lb.Bound, "b", "2")
-	step(4, lb.Bound, "b", "3") // the Service was made anew
+	step(4, lb.Bound, "b", "3") // the Service was deleted and created
 	step(5, lb.Available, "", "")
 	step(6, lb.Bound, "c", "4")
 	got := step(7, lb.Available, "", "")

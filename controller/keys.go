@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/rotation"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,19 +24,26 @@ const (
 	keysTime = 10 * time.Second
 )
 
-// memberKeys makes the key of the speakers' membership, and has its owner replace it without a gap.
+// memberKeys makes the key of the speakers' membership, and has its owner replace it
+// without a gap. What it knows must not outlive a time as the leader.
 type memberKeys struct {
 	cluster *k8s.Cluster
 	// secret is its name.
 	secret string
 	log    *slog.Logger
 	keeper rotation.Keeper
-	// said is what was last said of entries that are no keys.
-	said string
+	// warned is the last message about entries that are no keys.
+	warned string
 }
 
-// begin forgets what was known when this controller led before.
-func (m *memberKeys) begin() { m.keeper = rotation.Keeper{Make: newKey} }
+func newMemberKeys(cluster *k8s.Cluster, secret string, log *slog.Logger) *memberKeys {
+	return &memberKeys{cluster: cluster, secret: secret, log: log, keeper: rotation.Keeper{Make: newKey}}
+}
+
+func (m *memberKeys) run(ctx context.Context) error {
+	sync := func(ctx context.Context) (time.Duration, error) { return keysInterval, m.sync(ctx) }
+	return loop.New(loop.Config{Name: "keys", Log: m.log, Sync: sync, MaxRetryInterval: keysInterval}).Run(ctx)
+}
 
 func newKey() []byte {
 	key := make([]byte, rotation.Length)
@@ -79,10 +87,10 @@ func (m *memberKeys) say(secret *corev1.Secret) {
 		message = fmt.Sprintf("not used, since a key has %d bytes: %s; replace it, or delete the entry %s, and the controller makes a key",
 			rotation.Length, strings.Join(entries, ", "), rotation.Key)
 	}
-	if message != "" && message != m.said {
+	if message != "" && message != m.warned {
 		o := lb.Object{Kind: "Secret", Namespace: secret.Namespace, Name: secret.Name}
 		m.log.Warn("members' Secret has entries that are no keys", "secret", o, "reason", lb.InvalidKey, "message", message)
 		m.cluster.Event(o, secret.UID, false, lb.InvalidKey, message)
 	}
-	m.said = message
+	m.warned = message
 }

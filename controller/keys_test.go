@@ -28,10 +28,8 @@ func newKeysTest(t *testing.T, speakers int32) *keysTest {
 	server.put(t, "/apis/apps/v1/namespaces/"+own+"/daemonsets", &appsv1.DaemonSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: "holdfast-speaker"}, Status: appsv1.DaemonSetStatus{NumberReady: speakers},
 	})
-	s := newSyncer(t, server)
-	k := &keysTest{t, server, &memberKeys{cluster: s.cluster, secret: members, log: s.log}}
-	k.keys.begin()
-	return k
+	s := newTestSyncer(t, server)
+	return &keysTest{t, server, newMemberKeys(s.cluster, members, s.log)}
 }
 
 func (k *keysTest) look() map[string][]byte {

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/httpd"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/loop"
-	"github.com/holdfast-lb/holdfast/internal/quorum"
+	"github.com/holdfast-lb/holdfast/internal/nodelifecycle"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
@@ -29,7 +29,7 @@ type settings struct {
 	timeout time.Duration
 	// withdraw endpoints on dead nodes, on no more nodes at once than limit.
 	withdraw bool
-	limit    quorum.Limit
+	limit    nodelifecycle.Limit
 }
 
 func run() int {
@@ -41,7 +41,7 @@ func run() int {
 	f := flag.NewFlagSet("controller", flag.ContinueOnError)
 	s.Define(f, ":9218")
 	f.BoolVar(&s.withdraw, "withdraw-dead-endpoints", true, "mark pods that back Services as not ready when most speakers cannot reach their node")
-	f.TextVar(&s.limit, "dead-endpoints-max-nodes", quorum.Limit{Percent: 10}, "most `nodes` of which that is done at once, as a number or a percentage")
+	f.TextVar(&s.limit, "dead-endpoints-max-nodes", nodelifecycle.Limit{Percent: 10}, "most `nodes` of which that is done at once, as a number or a percentage")
 	f.DurationVar(&s.timeout, "timeout", time.Minute, "uninstall: how long to wait for the speakers to withdraw")
 	return daemon.Main("controller", &s.Settings, func() error { return s.Parse(f, args) },
 		func(ctx context.Context, log *slog.Logger) error {
@@ -59,7 +59,7 @@ func uninstall(ctx context.Context, s settings, log *slog.Logger) error {
 }
 
 // serve runs until ctx is cancelled. Watches and pages run in every replica, the
-// loop in the leader only.
+// work in the leader only.
 func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	clients, err := k8s.Connect(s.Kubeconfig, "holdfast-controller")
 	if err != nil {
@@ -68,69 +68,86 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	if err := clients.WaitForVersion(ctx, log); err != nil {
 		return err
 	}
-	syncer := &syncer{options: s.Options, log: log}
-	work := loop.New(loop.Config{Name: "assign", Log: log, Sync: syncer.sync})
-	dead := &withdrawer{options: s.Options, limit: s.limit, log: log}
-	watch := loop.New(loop.Config{Name: "withdraw", Log: log, Sync: once(dead.sync), MinInterval: wordInterval})
-	dead.kick = watch.Kick
-	contested := &conflicts{changed: work.Kick}
-	claims := loop.New(loop.Config{Name: "conflicts", Log: log, Sync: once(contested.sync), MinInterval: conflictsInterval})
-	keys := &memberKeys{secret: s.MembersSecret, log: log}
-	secret := loop.New(loop.Config{Name: "keys", Log: log, Sync: once(keys.sync), MaxRetryInterval: keysInterval, ResyncInterval: keysInterval})
-	cluster, err := k8s.New(clients, k8s.Config{
-		Log: log, Component: "holdfast-controller", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Kick: work.Kick,
-		KickStates: func() { watch.Kick(); claims.Kick() }, Endpoints: s.withdraw,
-	})
+	p, err := assemble(clients, s, log)
 	if err != nil {
 		return err
 	}
-	syncer.cluster, dead.cluster, contested.cluster, keys.cluster = cluster, cluster, cluster, cluster
-	syncer.conflicts = contested.all
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), syncer, dead)
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), p.assign, p.dead)
+	state := func() any { return p.assign.last.Load() }
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return cluster.Run(ctx) })
+	group.Go(func() error { return p.cluster.Run(ctx) })
 	group.Go(func() error { return httpd.Serve(ctx, s.MetricsListen, httpd.Metrics(registry)) })
-	group.Go(func() error { return httpd.Serve(ctx, s.HealthListen, httpd.Health(syncer.ready)) })
-	group.Go(func() error { return httpd.Serve(ctx, s.DebugListen, httpd.Debug(syncer.debug)) })
-	group.Go(func() error {
-		for {
-			err := cluster.Lead(ctx, identity(), func(ctx context.Context) error {
-				contested.begin()
-				keys.begin()
-				if !s.withdraw {
-					return lead(ctx, log, cluster, work.Run, claims.Run, secret.Run)
-				}
-				return lead(ctx, log, cluster, work.Run, claims.Run, secret.Run, func(ctx context.Context) error {
-					dead.begin()
-					defer dead.end()
-					return watch.Run(ctx)
-				})
-			})
-			if !errors.Is(err, errUninstalling) {
-				return err
-			}
-			// The Lease is released while we may still write it; a later installation
-			// would wait for it to expire.
-			if err := cluster.WaitWhileUninstalling(ctx); err != nil {
-				return nil
-			}
-		}
-	})
+	group.Go(func() error { return httpd.Serve(ctx, s.HealthListen, httpd.Health(p.assign.ready)) })
+	group.Go(func() error { return httpd.Serve(ctx, s.DebugListen, httpd.Debug(state)) })
+	group.Go(func() error { return campaign(ctx, log, p.cluster, p.work) })
 	return group.Wait()
+}
+
+// parts of the process.
+type parts struct {
+	cluster *k8s.Cluster
+	assign  *syncer
+	dead    *nodelifecycle.Controller
+	work    []func(context.Context) error
+}
+
+// assemble constructs the parts and starts none. The cluster kicks the others; it
+// kicks nothing before it runs.
+func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) {
+	var assign *syncer
+	var claims *loop.Loop
+	var dead *nodelifecycle.Controller
+	cluster, err := k8s.New(clients, k8s.Config{
+		Log: log, Component: "holdfast-controller", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Endpoints: s.withdraw,
+		Kick:       func() { assign.loop.Kick() },
+		KickStates: func() { dead.Kick(); claims.Kick() },
+	})
+	if err != nil {
+		return parts{}, err
+	}
+	contested := &conflicts{cluster: cluster}
+	assign = newSyncer(cluster, s.Options, contested, log)
+	claims = loop.New(loop.Config{Name: "conflicts", Log: log, MinInterval: conflictsInterval, Sync: func(context.Context) (time.Duration, error) {
+		if contested.refresh() {
+			assign.loop.Kick()
+		}
+		return 0, nil
+	}})
+	dead = nodelifecycle.New(cluster, s.Options, s.limit, log)
+	work := []func(context.Context) error{
+		assign.loop.Run,
+		func(ctx context.Context) error { defer contested.forget(); return claims.Run(ctx) },
+		func(ctx context.Context) error { return newMemberKeys(cluster, s.MembersSecret, log).run(ctx) },
+	}
+	if s.withdraw {
+		work = append(work, dead.Run)
+	}
+	return parts{cluster, assign, dead, work}, nil
 }
 
 // errUninstalling ends a leader's work while Holdfast is being uninstalled.
 var errUninstalling = errors.New("uninstalling")
 
-// wordInterval is between looks at what speakers say: the words that make a
-// majority come within some milliseconds.
-const wordInterval = 10 * time.Millisecond
+// campaign has this replica lead when it is elected, until ctx is cancelled.
+func campaign(ctx context.Context, log *slog.Logger, cluster *k8s.Cluster, work []func(context.Context) error) error {
+	for {
+		err := cluster.Lead(ctx, identity(), func(ctx context.Context) error { return lead(ctx, log, cluster, work) })
+		if !errors.Is(err, errUninstalling) {
+			return err
+		}
+		// The Lease is released while we may still write it; a later installation
+		// would wait for it to expire.
+		if err := cluster.WaitWhileUninstalling(ctx); err != nil {
+			return nil
+		}
+	}
+}
 
 // lead works as the leader. It first reads past its caches, since its
 // predecessor's last writes may not have reached them.
-func lead(ctx context.Context, log *slog.Logger, cluster *k8s.Cluster, work ...func(context.Context) error) error {
+func lead(ctx context.Context, log *slog.Logger, cluster *k8s.Cluster, work []func(context.Context) error) error {
 	log.Info("leading")
 	if err := cluster.WaitForSync(ctx); err != nil {
 		return err
@@ -165,9 +182,4 @@ func identity() string {
 		host = "controller"
 	}
 	return fmt.Sprintf("%s_%d", host, time.Now().UnixNano())
-}
-
-// once is a function for a loop that runs again only when it is kicked.
-func once(sync func(context.Context) error) func(context.Context) (time.Duration, error) {
-	return func(ctx context.Context) (time.Duration, error) { return 0, sync(ctx) }
 }

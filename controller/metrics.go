@@ -1,6 +1,9 @@
 package main
 
 import (
+	"sync/atomic"
+
+	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -19,15 +22,31 @@ var (
 	servicesDesc = prometheus.NewDesc("holdfast_services",
 		"Services served, by the reason of their assignment.", []string{"reason"}, nil)
 	carriedDesc = prometheus.NewDesc("holdfast_services_carried",
-		"Services whose assignment the last run took over without deciding it anew.", nil, nil)
+		"Services whose assignment the last run took over without a new decision.", nil, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Configuration objects' problems that a user must mend.", []string{"kind", "reason"}, nil)
 	assignmentsDesc = prometheus.NewDesc("holdfast_assignments_total",
 		"Addresses assigned to Services since the controller started.", nil, nil)
 )
 
+// metrics of a syncer.
+type metrics struct {
+	// last run's outcome, which /debug/state shows too.
+	last atomic.Pointer[outcome]
+	// assignments counts addresses given since the start of the process.
+	assignments atomic.Int64
+}
+
+// outcome is what one run decided.
+type outcome struct {
+	Result   ipam.Result
+	Problems []lb.Problem
+	// Carried is how many Services kept the decision of an earlier run.
+	Carried int
+}
+
 // Describe implements prometheus.Collector.
-func (s *syncer) Describe(ch chan<- *prometheus.Desc) {
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{assignedDesc, availableDesc, quarantinedDesc, retainedDesc, floatingIPsDesc, servicesDesc, carriedDesc, problemsDesc, assignmentsDesc} {
 		ch <- d
 	}
@@ -35,9 +54,9 @@ func (s *syncer) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector: gauges are computed from the last run,
 // so they cannot go stale. A replica that does not lead has none.
-func (s *syncer) Collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(assignmentsDesc, prometheus.CounterValue, float64(s.assignments.Load()))
-	last := s.last.Load()
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(assignmentsDesc, prometheus.CounterValue, float64(m.assignments.Load()))
+	last := m.last.Load()
 	if last == nil {
 		return
 	}
@@ -53,16 +72,15 @@ func (s *syncer) Collect(ch chan<- prometheus.Metric) {
 		gauge(quarantinedDesc, u.QuarantinedIPv6, u.Pool, string(lb.IPv6))
 		gauge(retainedDesc, u.RetainedCount, u.Pool)
 	}
-	floating := map[lb.Reason]int64{}
+	floating, services := map[lb.Reason]int64{}, map[lb.Reason]int64{}
 	for _, f := range last.Result.FloatingIPs {
 		floating[f.Reason]++
 	}
-	for reason, n := range floating {
-		gauge(floatingIPsDesc, n, string(reason))
-	}
-	services := map[lb.Reason]int64{}
 	for _, a := range last.Result.Assignments {
 		services[a.Reason]++
+	}
+	for reason, n := range floating {
+		gauge(floatingIPsDesc, n, string(reason))
 	}
 	for reason, n := range services {
 		gauge(servicesDesc, n, string(reason))

@@ -9,29 +9,29 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func (s *syncer) writePools(ctx context.Context, d decision, pools []*v1beta1.IPAddressPool) error {
+func (s *syncer) writePools(ctx context.Context, d *decision, pools []*v1beta1.IPAddressPool) error {
 	usages, ranges := map[string]ipam.Usage{}, map[string][]lb.Range{}
-	conflicts, known := s.conflicts()
+	conflicts, known := s.conflicts.all()
 	for _, u := range d.result.Pools {
 		usages[u.Pool] = u
 	}
 	for _, p := range d.state.Pools {
 		ranges[p.Name] = p.Ranges
 	}
-	return each(ctx, s.overtook, pools, func(ctx context.Context, p *v1beta1.IPAddressPool) error {
+	return each(ctx, d, s.log, pools, func(ctx context.Context, p *v1beta1.IPAddressPool) error {
 		u := usages[p.Name]
 		object := lb.Object{Kind: config.KindPool, Name: p.Name}
-		condition := valid(object, d.problems)
 		held := u.AssignedIPv4 + u.AssignedIPv6 + u.RetainedCount
+		condition := valid(object, d.problems)
 		if p.DeletionTimestamp != nil && held > 0 {
-			condition.Status, condition.Reason = metav1.ConditionFalse, string(lb.Deleting)
-			condition.Message = fmt.Sprintf("the pool goes when its %d addresses are given back, and gives no new ones; they are held by %s", held, holders(u.Holders))
+			condition = deleting(u, held)
 		}
 		// The finalizer stands before the status says that the pool is in use.
 		p, err := s.cluster.SetPoolFinalizer(ctx, p, held > 0)
@@ -46,23 +46,31 @@ func (s *syncer) writePools(ctx context.Context, d decision, pools []*v1beta1.IP
 		} else if known {
 			over = append(over, contested.Type)
 		}
-		said, err := s.cluster.UpdatePool(ctx, p, status, over...)
-		s.say(object, p.UID, p.Status.Conditions, condition, said)
+		wrote, err := s.cluster.UpdatePool(ctx, p, status, over...)
+		s.say(object, p.UID, p.Status.Conditions, condition, wrote)
 		if stands {
-			s.say(object, p.UID, p.Status.Conditions, contested, said)
-		} else if said && known && meta.FindStatusCondition(p.Status.Conditions, contested.Type) != nil {
+			s.say(object, p.UID, p.Status.Conditions, contested, wrote)
+		} else if wrote && known && meta.FindStatusCondition(p.Status.Conditions, contested.Type) != nil {
 			s.cluster.Event(object, p.UID, true, lb.AddressFree, "no other machine claims an address of the pool any more")
 		}
 		return err
 	})
 }
 
-func holders(keys []lb.Key) string {
-	var names []string
-	for _, k := range keys {
-		names = append(names, k.String())
+// deleting is the condition Valid of a pool whose deletion waits for its addresses.
+func deleting(u ipam.Usage, held int64) metav1.Condition {
+	return metav1.Condition{
+		Type: v1beta1.ConditionValid, Status: metav1.ConditionFalse, Reason: string(lb.Deleting),
+		Message: fmt.Sprintf("the pool goes when its %d addresses are given back, and gives no new ones; they are held by %s", held, strings.Join(texts(u.Holders), ", ")),
 	}
-	return strings.Join(names, ", ")
+}
+
+func texts[T fmt.Stringer](list []T) []string {
+	var out []string
+	for _, x := range list {
+		out = append(out, x.String())
+	}
+	return out
 }
 
 func poolStatus(u ipam.Usage, condition metav1.Condition) v1beta1.IPAddressPoolStatus {
@@ -91,18 +99,18 @@ func poolStatus(u ipam.Usage, condition metav1.Condition) v1beta1.IPAddressPoolS
 }
 
 // writeOthers puts the condition Valid on every other configuration object.
-func (s *syncer) writeOthers(ctx context.Context, d decision) error {
+func (s *syncer) writeOthers(ctx context.Context, d *decision) error {
 	o, problems := d.objects, d.problems
 	return errors.Join(
-		each(ctx, s.overtook, o.L2Advertisements, func(ctx context.Context, a *v1beta1.L2Advertisement) error {
+		each(ctx, d, s.log, o.L2Advertisements, func(ctx context.Context, a *v1beta1.L2Advertisement) error {
 			return s.writeValid(lb.Object{Kind: config.KindL2Advertisement, Name: a.Name}, a.UID, a.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdateL2Advertisement(ctx, a, c) })
 		}),
-		each(ctx, s.overtook, o.BGPAdvertisements, func(ctx context.Context, a *v1beta1.BGPAdvertisement) error {
+		each(ctx, d, s.log, o.BGPAdvertisements, func(ctx context.Context, a *v1beta1.BGPAdvertisement) error {
 			return s.writeValid(lb.Object{Kind: config.KindBGPAdvertisement, Name: a.Name}, a.UID, a.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdateBGPAdvertisement(ctx, a, c) })
 		}),
-		each(ctx, s.overtook, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error {
+		each(ctx, d, s.log, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error {
 			return s.writeValid(lb.Object{Kind: config.KindPeer, Name: p.Name}, p.UID, p.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdatePeer(ctx, p, c) })
 		}),
@@ -134,10 +142,10 @@ func (s *syncer) say(object lb.Object, uid types.UID, have []metav1.Condition, w
 	s.log.Info("configuration", "object", object, "valid", good, "reason", want.Reason, "message", want.Message)
 }
 
-// valid words the Problems of one object as its condition Valid.
+// valid is the condition Valid of an object with these Problems.
 func valid(object lb.Object, problems []lb.Problem) metav1.Condition {
 	c := metav1.Condition{Type: v1beta1.ConditionValid, Status: metav1.ConditionTrue, Reason: string(lb.Valid), Message: "all of the object is in force"}
-	var said []string
+	var messages []string
 	for _, p := range problems {
 		if p.Object != object {
 			continue
@@ -145,22 +153,13 @@ func valid(object lb.Object, problems []lb.Problem) metav1.Condition {
 		// A fault names the condition; a note does only where there is no fault.
 		if !p.Note && c.Status == metav1.ConditionTrue {
 			c.Status, c.Reason = metav1.ConditionFalse, string(p.Reason)
-		} else if len(said) == 0 {
+		} else if len(messages) == 0 {
 			c.Reason = string(p.Reason)
 		}
-		said = append(said, p.Message)
+		messages = append(messages, p.Message)
 	}
-	if len(said) > 0 {
-		c.Message = bounded(strings.Join(said, "; "))
+	if len(messages) > 0 {
+		c.Message = k8s.Bounded(strings.Join(messages, "; "))
 	}
 	return c
-}
-
-// bounded cuts a sentence to what the API allows in a condition's message (32768 bytes), with room to spare.
-func bounded(message string) string {
-	const most = 4096
-	if len(message) <= most {
-		return message
-	}
-	return strings.ToValidUTF8(message[:most], "") + " …"
 }

@@ -38,6 +38,6 @@ func (w serviceWrite) loses() bool {
 
 // loses reports whether the status shows an address that the FloatingIP is not to own any more.
 func (w floatingWrite) loses() bool {
-	held := w.texts()
+	held := texts(w.owned.Addresses)
 	return slices.ContainsFunc(w.object.Status.Addresses, func(a string) bool { return !slices.Contains(held, a) })
 }

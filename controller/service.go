@@ -29,8 +29,8 @@ const (
 // remindInterval is half of what API servers keep Events for.
 const remindInterval = 30 * time.Minute
 
-// serviceWrite is one Service that is ours, what was decided for it, what is to be
-// said about its annotations, and who comes in to the addresses it has.
+// serviceWrite is one Service that is ours, what was decided for it, the problems of
+// its annotations, and the filter of its addresses.
 type serviceWrite struct {
 	service    *corev1.Service
 	wish       lb.Wish
@@ -39,7 +39,7 @@ type serviceWrite struct {
 	doors      []lb.Door
 }
 
-func (s *syncer) writeServices(ctx context.Context, d decision) error {
+func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 	services := byKey(d.objects.Services)
 	problems := map[lb.Key][]lb.Problem{}
 	for _, p := range d.problems {
@@ -56,34 +56,32 @@ func (s *syncer) writeServices(ctx context.Context, d decision) error {
 	for i, a := range d.result.Assignments {
 		writes = append(writes, serviceWrite{services[a.Service], d.state.Services[i].Wish, a, problems[a.Service], doors[a.Service]})
 	}
-	s.remind(writes)
+	s.remind(time.Now(), writes)
 	if !d.remembered {
 		writes = slices.DeleteFunc(writes, serviceWrite.loses)
 	}
-	return each(ctx, s.overtook, writes, s.writeService)
+	return each(ctx, d, s.log, writes, s.writeService)
 }
 
-// remind says again why Services wait, for Events are forgotten after an hour and
+// remind tells again why Services wait, for Events are forgotten after an hour and
 // kubectl describe shows nothing else. Client-go counts it as a series of one Event.
-func (s *syncer) remind(writes []serviceWrite) {
-	pending := map[types.UID]time.Time{}
-	now := time.Now()
+func (s *syncer) remind(now time.Time, writes []serviceWrite) {
+	before := s.reminded
+	s.reminded = map[types.UID]time.Time{}
 	for _, w := range writes {
 		c := w.assigned()
 		if c.Status == metav1.ConditionTrue {
 			continue
 		}
-		last, known := s.reminded[w.service.UID]
-		if known && now.Sub(last) >= remindInterval {
-			s.sayService(w.service, false, lb.Reason(c.Reason), c.Message)
-			known = false
-		}
+		last, known := before[w.service.UID]
 		if !known {
 			last = now
+		} else if now.Sub(last) >= remindInterval {
+			s.sayService(w.service, false, lb.Reason(c.Reason), c.Message)
+			last = now
 		}
-		pending[w.service.UID] = last
+		s.reminded[w.service.UID] = last
 	}
-	s.reminded = pending
 }
 
 func (s *syncer) writeService(ctx context.Context, w serviceWrite) error {
@@ -100,7 +98,7 @@ func (s *syncer) writeService(ctx context.Context, w serviceWrite) error {
 	if slices.Contains(update.RemoveConditions, v1beta1.ConditionFiltered) && meta.FindStatusCondition(w.service.Status.Conditions, v1beta1.ConditionFiltered) != nil {
 		s.sayService(w.service, true, lb.Filtered, "everybody may come in, without a limit")
 	}
-	s.assignments.Add(int64(len(given(w.service, w.assignment.Addresses))))
+	s.assignments.Add(int64(given(w.service, w.assignment.Addresses)))
 	return nil
 }
 
@@ -110,7 +108,7 @@ func (s *syncer) sayService(sv *corev1.Service, good bool, reason lb.Reason, mes
 	s.log.Info("service", "service", lb.Key{Namespace: sv.Namespace, Name: sv.Name}, "reason", reason, "message", message)
 }
 
-// update words a decision as what should stand on the Service.
+// update is what should stand on the Service after the decision.
 func (w serviceWrite) update(openStack bool) k8s.ServiceUpdate {
 	u := k8s.ServiceUpdate{
 		Service:        w.service,
@@ -136,8 +134,8 @@ func (w serviceWrite) update(openStack bool) k8s.ServiceUpdate {
 			u.Annotations[openStackID] = string(w.service.UID)
 		}
 	}
-	for _, word := range []func() (metav1.Condition, bool){w.honoured, w.filtered} {
-		if c, said := word(); said {
+	for _, condition := range []func() (metav1.Condition, bool){w.honoured, w.filtered} {
+		if c, stands := condition(); stands {
 			u.Conditions = append(u.Conditions, c)
 		} else {
 			u.RemoveConditions = append(u.RemoveConditions, c.Type)
@@ -150,7 +148,7 @@ func (w serviceWrite) update(openStack bool) k8s.ServiceUpdate {
 func (w serviceWrite) assigned() metav1.Condition {
 	c := metav1.Condition{
 		Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse,
-		Reason: string(w.assignment.Reason), Message: bounded(w.assignment.Message),
+		Reason: string(w.assignment.Reason), Message: k8s.Bounded(w.assignment.Message),
 	}
 	switch w.assignment.Reason {
 	case lb.Assigned, lb.PartlyAssigned, lb.AddressKept:
@@ -163,15 +161,15 @@ func (w serviceWrite) assigned() metav1.Condition {
 // such. What keeps the Service pending, and what is of its filter, stands in other conditions.
 func (w serviceWrite) honoured() (metav1.Condition, bool) {
 	c := metav1.Condition{Type: v1beta1.ConditionAnnotationsHonoured, Status: metav1.ConditionFalse}
-	var said []string
+	var messages []string
 	for _, p := range w.problems {
 		if p.Message != w.assignment.Message && !p.Reason.OfFilter() {
-			said = append(said, p.Message)
+			messages = append(messages, p.Message)
 			c.Reason = string(p.Reason)
 		}
 	}
-	c.Message = bounded(strings.Join(said, "; "))
-	return c, len(said) > 0
+	c.Message = k8s.Bounded(strings.Join(messages, "; "))
+	return c, len(messages) > 0
 }
 
 // origins is the value of the annotation that remembers where addresses came from.
@@ -183,19 +181,13 @@ func origins(list []ipam.Origin) string {
 	return strings.Join(parts, ",")
 }
 
-// given returns the addresses that the Service did not hold before.
-func given(sv *corev1.Service, addresses []netip.Addr) []netip.Addr {
+// given counts the addresses that the Service did not hold before.
+func given(sv *corev1.Service, addresses []netip.Addr) int {
 	held := map[string]bool{}
 	for _, in := range sv.Status.LoadBalancer.Ingress {
 		held[in.IP] = true
 	}
-	var out []netip.Addr
-	for _, a := range addresses {
-		if !held[a.String()] {
-			out = append(out, a)
-		}
-	}
-	return out
+	return len(slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return held[a.String()] }))
 }
 
 // ourConditions are those that must not outlive our care of a Service.
@@ -208,19 +200,19 @@ var ourConditions = []string{
 // releaseServices lets go of Services that are being deleted or are of another
 // type now. What they had is in the pools' memory by then. A Service that still
 // has an address in its status loses it first and its finalizers in a later run,
-// when speakers and kube-proxies have been told.
-func (s *syncer) releaseServices(ctx context.Context, d decision) error {
+// when speakers and kube-proxies know.
+func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 	var leaving []*corev1.Service
 	for _, sv := range d.objects.Services {
-		if d.options.Leaves(sv) && ours(sv) {
+		if s.options.Leaves(sv) && ours(sv) {
 			leaving = append(leaving, sv)
 		}
 	}
-	return each(ctx, s.overtook, leaving, func(ctx context.Context, sv *corev1.Service) error {
+	return each(ctx, d, s.log, leaving, func(ctx context.Context, sv *corev1.Service) error {
 		u := k8s.ServiceUpdate{Service: sv, SetAddresses: true, RemoveConditions: ourConditions}
 		if !shows(sv) {
 			u.Annotations = map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: ""}
-			if !d.options.IgnoreOpenStack {
+			if !s.options.IgnoreOpenStack {
 				u.Annotations[openStackAddress] = ""
 			}
 			u.Finalizers = map[string]bool{v1beta1.FinalizerAddress: false, k8s.StandardFinalizer: false}

@@ -44,12 +44,12 @@ func (s *server) create(name string) {
 // sync is a run of the controller, whose writes all land.
 func (s *server) sync(t *testing.T) {
 	t.Helper()
-	d := decision{objects: s.objects, options: s.options}
-	d.state, d.problems = config.Compile(d.objects, d.options)
+	d := decision{objects: s.objects}
+	d.state, d.problems = config.Compile(d.objects, s.options)
 	d.state.Now = time.Unix(int64(s.revision), 0)
 	d.result = s.ledger.Assign(d.state)
-	if anew := ipam.Assign(d.state); !reflect.DeepEqual(d.result, anew) {
-		t.Fatal(cmp.Diff(anew, d.result, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })))
+	if want := ipam.Assign(d.state); !reflect.DeepEqual(d.result, want) {
+		t.Fatal(cmp.Diff(want, d.result, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })))
 	}
 	services := byKey(d.objects.Services)
 	written := map[types.UID]*corev1.Service{}

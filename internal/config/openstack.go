@@ -181,19 +181,13 @@ func (x *openStack) choose(s *osService, name, value string) {
 		if err != nil {
 			s.say("%s (%q) cannot be read: %v", name, value, err)
 		} else {
-			names = x.matching(match)
+			for _, p := range x.pools {
+				if match(p.Pool) {
+					names = append(names, p.Name)
+				}
+			}
 		}
 		x.matches[text] = names
 	}
 	s.wish.PoolWishes = append(s.wish.PoolWishes, lb.PoolWish{Text: text, Pools: names, Reason: lb.UnknownNetwork})
-}
-
-func (x *openStack) matching(match func(lb.Pool) bool) []string {
-	var names []string
-	for _, p := range x.pools {
-		if match(p.Pool) {
-			names = append(names, p.Name)
-		}
-	}
-	return names
 }

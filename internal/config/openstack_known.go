@@ -1,10 +1,6 @@
 package config
 
-import (
-	"maps"
-	"slices"
-	"strconv"
-)
+import "strconv"
 
 // known is an annotation of OCCM: why it does nothing here, "" where it does.
 type known struct {
@@ -47,54 +43,13 @@ var osKnown = map[string]known{
 // explain says what an annotation does not do.
 func (s *osService) explain(name, value string) {
 	k, is := osKnown[name]
+	_, err := strconv.Atoi(value)
 	switch {
 	case !is:
-		if near := nearest(name); near != "" {
-			s.say("%s%s is unknown: is %s meant?", osPrefix, name, near)
-		} else {
-			s.say("%s%s is unknown", osPrefix, name)
-		}
-	case k.why == "":
-	default:
-		if _, err := strconv.Atoi(value); k.number && err != nil {
-			s.say("%s (%q, which is not a number and would mean the default) does nothing: %s", name, value, k.why)
-			return
-		}
+		s.say("%s%s is unknown", osPrefix, name)
+	case k.number && err != nil:
+		s.say("%s (%q, which is not a number and would mean the default) does nothing: %s", name, value, k.why)
+	case k.why != "":
 		s.say("%s does nothing: %s", name, k.why)
 	}
-}
-
-// nearest returns the known name that is fewest edits away, "" when none is near.
-func nearest(name string) string {
-	best, least := "", max(2, len(name)/3)+1
-	for _, candidate := range slices.Sorted(maps.Keys(osKnown)) {
-		if len(name) > 64 {
-			break
-		}
-		if d := edits(name, candidate); d < least {
-			best, least = candidate, d
-		}
-	}
-	return best
-}
-
-// edits counts the insertions, deletions and changes that make b of a.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := before
-			if a[i] != b[j] {
-				change++
-			}
-			before = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

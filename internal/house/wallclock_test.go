@@ -17,7 +17,7 @@ import (
 
 // monotonic are the packages that decide by how much time has passed, and must not
 // notice when somebody sets the wall clock.
-var monotonic = []string{"internal/filter", "internal/heartbeat", "internal/kubeproxy", "internal/layer2", "internal/link", "internal/loop", "internal/members", "internal/rotation", "internal/liveness", "speaker"}
+var monotonic = []string{"internal/filter", "internal/heartbeat", "internal/kubeproxy", "internal/layer2", "internal/link", "internal/loop", "internal/members", "internal/nodelifecycle", "internal/rotation", "internal/liveness", "speaker"}
 
 // dating are the functions that make dates for others to read.
 var dating = []string{"internal/liveness.onWall"}

@@ -1,4 +1,4 @@
-package quorum
+package nodelifecycle
 
 import (
 	"fmt"
@@ -24,12 +24,12 @@ type world struct {
 	// heard is when a node last heard of another.
 	heard map[[2]string]time.Time
 	// state is what each speaker has written, lease when each kubelet renewed, by their clocks.
-	state map[string]Report
+	state map[string]report
 	lease map[string]time.Time
 	// renewed is lease by our clock.
 	renewed map[string]time.Time
 
-	tracker   Tracker
+	tracker   tracker
 	limit     Limit
 	withdrawn map[string]time.Time
 }
@@ -45,7 +45,7 @@ func newWorld(t *testing.T, r *rand.Rand) *world {
 	w := &world{
 		t: t, rand: r, now: epoch, limit: Limit{Nodes: 1 + r.IntN(2)},
 		skew: map[string]time.Duration{}, dead: map[string]bool{}, side: map[string]int{}, cutOff: map[string]bool{},
-		heard: map[[2]string]time.Time{}, state: map[string]Report{}, lease: map[string]time.Time{}, renewed: map[string]time.Time{},
+		heard: map[[2]string]time.Time{}, state: map[string]report{}, lease: map[string]time.Time{}, renewed: map[string]time.Time{},
 		withdrawn: map[string]time.Time{},
 	}
 	for i := range 2 + r.IntN(6) {
@@ -54,7 +54,7 @@ func newWorld(t *testing.T, r *rand.Rand) *world {
 		w.skew[n] = time.Duration(r.IntN(240)-120) * time.Second
 		w.renewed[n] = epoch.Add(-time.Duration(r.Int64N(int64(leasePeriod))))
 		w.lease[n] = w.renewed[n].Add(w.skew[n])
-		w.state[n] = Report{Node: n, Observed: epoch.Add(w.skew[n])}
+		w.state[n] = report{node: n, observed: epoch.Add(w.skew[n])}
 	}
 	return w
 }
@@ -81,9 +81,9 @@ func (w *world) live() {
 		if !w.talks(n) {
 			continue
 		}
-		was := w.state[n].Unreachable
+		was := w.state[n].unreachable
 		if !sameKeys(was, silent) {
-			w.state[n] = Report{Node: n, Observed: clock, Unreachable: silent}
+			w.state[n] = report{node: n, observed: clock, unreachable: silent}
 		}
 		if w.now.Sub(w.renewed[n]) >= leasePeriod {
 			w.lease[n], w.renewed[n] = clock, w.now
@@ -104,25 +104,22 @@ func sameKeys(a, b map[string]time.Time) bool {
 }
 
 // decide runs the controller once.
-func (w *world) decide() (State, Decision) {
-	var reports []Report
+func (w *world) decide() (state, decision) {
+	var reports []report
 	for _, n := range w.nodes {
 		reports = append(reports, w.state[n])
 	}
-	w.tracker.Reports(w.now, reports)
-	s := State{Now: w.now, Speakers: len(w.nodes), Words: w.tracker.Words(), Withdrawn: w.withdrawn, Limit: w.limit}
-	look := Accused(s)
-	for n := range w.withdrawn {
-		look = append(look, n)
+	w.tracker.observeReports(w.now, reports)
+	s := state{now: w.now, speakers: len(w.nodes), suspicions: w.tracker.suspicions(), withdrawn: w.withdrawn, limit: w.limit}
+	check := s.toCheck()
+	for _, n := range check {
+		w.tracker.observeLease(w.now, n, w.lease[n])
 	}
-	for _, n := range look {
-		w.tracker.Lease(w.now, n, w.lease[n])
-	}
-	w.tracker.Keep(look)
-	s.Life = w.tracker.Life()
-	d := Decide(s)
+	w.tracker.keepLeases(check)
+	s.lastSeen = w.tracker.lastSeen()
+	d := decide(s)
 	after := map[string]time.Time{}
-	for _, n := range d.Withdraw {
+	for _, n := range d.withdraw {
 		after[n] = w.now
 		if since, stood := w.withdrawn[n]; stood {
 			after[n] = since
@@ -133,11 +130,11 @@ func (w *world) decide() (State, Decision) {
 }
 
 // check holds a decision against what is really so.
-func (w *world) check(d Decision) {
+func (w *world) check(d decision) {
 	w.t.Helper()
 	recent := 0
 	for n, since := range w.withdrawn {
-		against := d.Against[n]
+		against := d.votes[n]
 		if 2*against <= len(w.nodes) && (len(w.nodes) != 2 || against != 1) {
 			w.t.Fatalf("%s: withdrawn by %d of %d", n, against, len(w.nodes))
 		}
@@ -154,7 +151,7 @@ func (w *world) check(d Decision) {
 		}
 		unheard := 0
 		for _, other := range w.nodes {
-			// Who cannot write cannot take back either what it said.
+			// Who cannot write cannot withdraw its suspicion either.
 			if other != n && (!w.talks(other) || w.now.Sub(w.heard[[2]string{other, n}]) >= silence) {
 				unheard++
 			}
@@ -164,7 +161,7 @@ func (w *world) check(d Decision) {
 		}
 	}
 	if recent > w.limit.Of(len(w.nodes)) {
-		w.t.Fatalf("%d are withdrawn at once, limit %s", recent, w.limit)
+		w.t.Fatalf("%d are withdrawn at once, limit %+v", recent, w.limit)
 	}
 }
 
@@ -185,7 +182,7 @@ func (w *world) happen() {
 	case 6, 7:
 		delete(w.cutOff, n)
 	case 8:
-		w.tracker = Tracker{} // another leader
+		w.tracker = tracker{} // another leader
 	}
 }
 
@@ -200,7 +197,7 @@ func TestWorld(t *testing.T) {
 			w.live()
 			_, d := w.decide()
 			w.check(d)
-			withdrawn += len(d.Withdraw)
+			withdrawn += len(d.withdraw)
 		}
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
@@ -243,39 +240,39 @@ func TestWorldPowerOff(t *testing.T) {
 	}
 }
 
-// FuzzDecide: whatever is said, nobody is in two lists, and silence withdraws nobody.
+// FuzzDecide: whatever is suspected, no node is in two lists, and silence withdraws nobody.
 func FuzzDecide(f *testing.F) {
 	f.Add(uint64(1), 3)
 	f.Fuzz(func(t *testing.T, seed uint64, speakers int) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		name := func() string { return string(rune('a' + r.IntN(6))) }
-		s := State{Now: at(100), Speakers: speakers % 8, Limit: Limit{Nodes: r.IntN(3)}, Life: map[string]time.Time{}, Withdrawn: map[string]time.Time{}, Given: map[string]bool{}}
+		s := state{now: at(100), speakers: speakers % 8, limit: Limit{Nodes: r.IntN(3)}, lastSeen: map[string]time.Time{}, withdrawn: map[string]time.Time{}, notReady: map[string]bool{}}
 		for range r.IntN(30) {
-			s.Words = append(s.Words, Word{name(), name(), at(float64(r.IntN(100)))})
+			s.suspicions = append(s.suspicions, suspicion{name(), name(), at(float64(r.IntN(100)))})
 		}
 		for range r.IntN(6) {
-			s.Life[name()] = at(float64(r.IntN(120)))
-			s.Withdrawn[name()] = at(float64(r.IntN(100)))
+			s.lastSeen[name()] = at(float64(r.IntN(120)))
+			s.withdrawn[name()] = at(float64(r.IntN(100)))
 			if r.IntN(3) == 0 {
-				s.Given[name()] = true
+				s.notReady[name()] = true
 			}
 		}
-		d := Decide(s)
-		all := slices.Concat(d.Withdraw, d.Restore, d.Forget, d.Spared)
+		d := decide(s)
+		all := slices.Concat(d.withdraw, d.restore, d.handOver, d.spared)
 		slices.Sort(all)
 		if len(slices.Compact(slices.Clone(all))) != len(all) {
 			t.Fatalf("a node is in two lists: %+v", d)
 		}
-		for n := range s.Withdrawn {
+		for n := range s.withdrawn {
 			if !slices.Contains(all, n) {
 				t.Fatalf("%s is withdrawn and in no list: %+v", n, d)
 			}
 		}
 		// One more sign of life never adds a node.
-		for _, n := range d.Withdraw {
-			s.Life[n] = s.Now.Add(time.Second)
+		for _, n := range d.withdraw {
+			s.lastSeen[n] = s.now.Add(time.Second)
 		}
-		if got := Decide(s).Withdraw; len(d.Spared) == 0 && len(got) > 0 {
+		if got := decide(s).withdraw; len(d.spared) == 0 && len(got) > 0 {
 			t.Fatalf("they live, and still %v", got)
 		}
 	})

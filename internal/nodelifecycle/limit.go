@@ -1,4 +1,4 @@
-package quorum
+package nodelifecycle
 
 import (
 	"errors"
@@ -15,16 +15,13 @@ type Limit struct {
 // Of returns the limit among so many nodes.
 func (l Limit) Of(nodes int) int { return l.Nodes + (l.Percent*nodes+99)/100 }
 
-// String returns the limit as UnmarshalText reads it.
-func (l Limit) String() string {
+// MarshalText writes what UnmarshalText reads.
+func (l Limit) MarshalText() ([]byte, error) {
 	if l.Percent > 0 {
-		return fmt.Sprintf("%d%%", l.Percent)
+		return fmt.Appendf(nil, "%d%%", l.Percent), nil
 	}
-	return strconv.Itoa(l.Nodes)
+	return fmt.Append(nil, l.Nodes), nil
 }
-
-// MarshalText implements encoding.TextMarshaler.
-func (l Limit) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
 // UnmarshalText reads "3" or "10%".
 func (l *Limit) UnmarshalText(text []byte) error {

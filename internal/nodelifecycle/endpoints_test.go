@@ -1,4 +1,4 @@
-package main
+package nodelifecycle
 
 import (
 	"strings"
@@ -26,14 +26,14 @@ func slice(service, endpoints string) *discoveryv1.EndpointSlice {
 	return s
 }
 
-func words(list []backend) string {
+func podList(list []pod) string {
 	var out []string
-	for _, b := range list {
+	for _, p := range list {
 		var services []string
-		for _, s := range b.services {
+		for _, s := range p.services {
 			services = append(services, s.Name)
 		}
-		out = append(out, b.name+"@"+b.node+" of "+strings.Join(services, "+"))
+		out = append(out, p.name+"@"+p.node+" of "+strings.Join(services, "+"))
 	}
 	return strings.Join(out, ", ")
 }
@@ -61,7 +61,7 @@ func TestToWithdraw(t *testing.T) {
 		{"two Services", []*discoveryv1.EndpointSlice{slice("one", "b@w2 a@w1"), slice("web", "a@w1 b@w2 d@w1")}, "a@w1 of one+web, d@w1 of web"},
 		{"not a pod", []*discoveryv1.EndpointSlice{vm}, ""},
 	} {
-		got := words(toWithdraw(tt.slices, served, map[string]bool{"w1": true, "w4": true}))
+		got := podList(toWithdraw(tt.slices, served, map[string]bool{"w1": true, "w4": true}))
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s: -want +got\n%s", tt.name, diff)
 		}
@@ -69,19 +69,19 @@ func TestToWithdraw(t *testing.T) {
 }
 
 func TestToRestore(t *testing.T) {
-	got := words(toRestore([]*discoveryv1.EndpointSlice{slice("web", "!a@w1 b@w1 !c@w2"), slice("other", "!a@w1")}, "w1"))
+	got := podList(toRestore([]*discoveryv1.EndpointSlice{slice("web", "!a@w1 b@w1 !c@w2"), slice("other", "!a@w1")}, "w1"))
 	if want := "a@w1 of other+web"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
 
-func TestGivenUp(t *testing.T) {
+func TestNotReady(t *testing.T) {
 	node := func(name string, ready corev1.ConditionStatus) *corev1.Node {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse}, {Type: corev1.NodeReady, Status: ready}}
 		return n
 	}
-	got := givenUp([]*corev1.Node{node("a", corev1.ConditionTrue), node("b", corev1.ConditionUnknown), node("c", corev1.ConditionFalse)})
+	got := NotReady([]*corev1.Node{node("a", corev1.ConditionTrue), node("b", corev1.ConditionUnknown), node("c", corev1.ConditionFalse)})
 	if diff := cmp.Diff(map[string]bool{"b": true, "c": true}, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}

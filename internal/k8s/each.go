@@ -1,0 +1,46 @@
+package k8s
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// writers is how many writes run side by side: enough to hide the round trip, few
+// enough not to crowd out others at the API server.
+const writers = 16
+
+// Each runs write for every item, some side by side, and joins the errors. Overtaken
+// counts the writes whose object changed or was deleted meanwhile: those are no errors.
+func Each[T any](ctx context.Context, log *slog.Logger, items []T, write func(context.Context, T) error) (overtaken int, err error) {
+	var group errgroup.Group
+	group.SetLimit(writers)
+	errs := make([]error, len(items))
+	for i, item := range items {
+		group.Go(func() error {
+			errs[i] = write(ctx, item)
+			return nil
+		})
+	}
+	_ = group.Wait() // every error is in errs
+	for i, err := range errs {
+		if Overtaken(err) {
+			log.Debug("overtaken, will decide again", "error", err)
+			errs[i] = nil
+			overtaken++
+		}
+	}
+	return overtaken, errors.Join(errs...)
+}
+
+// Bounded cuts a message to what the API allows in a condition (32768 bytes), with room to spare.
+func Bounded(message string) string {
+	const most = 4096
+	if len(message) <= most {
+		return message
+	}
+	return strings.ToValidUTF8(message[:most], "") + " …"
+}

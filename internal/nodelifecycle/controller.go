@@ -1,0 +1,187 @@
+package nodelifecycle
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/loop"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// minInterval is between runs: the suspicions that make a majority come within some milliseconds.
+	minInterval = 10 * time.Millisecond
+	// leaseInterval is between reads of the Leases of suspected nodes.
+	leaseInterval = 200 * time.Millisecond
+	// leasesAtOnce is how many Leases are read in one interval; more are read more rarely.
+	leasesAtOnce = 16
+	// propagationTime is how long a pod that was written may take to leave the EndpointSlices.
+	propagationTime = 5 * time.Second
+)
+
+// Cluster is the API server's objects and the way to write to them.
+type Cluster interface {
+	Objects
+	Installation
+	Nodes
+	Recorder
+}
+
+// Objects as the watches show them.
+type Objects interface {
+	Objects() config.Objects
+	EndpointSlices() []*discoveryv1.EndpointSlice
+	SpeakerStates() []*v1beta1.SpeakerState
+}
+
+// Installation is Holdfast's own.
+type Installation interface {
+	ExpectedSpeakers() int
+	Uninstalling() bool
+}
+
+// Nodes have a Lease, and pods that are marked not ready and ready again. What marks
+// them reports whether it wrote.
+type Nodes interface {
+	NodeRenewed(ctx context.Context, node string) (time.Time, error)
+	WithdrawPod(ctx context.Context, namespace, name string, uid types.UID, node, message string) (bool, error)
+	RestorePod(ctx context.Context, namespace, name string, uid types.UID) (bool, error)
+}
+
+// Recorder writes verdicts down.
+type Recorder interface {
+	UpdateSpeakerState(ctx context.Context, o *v1beta1.SpeakerState, conditions []metav1.Condition) (bool, error)
+	Event(o lb.Object, uid types.UID, good bool, reason lb.Reason, message string)
+}
+
+// Controller withdraws the endpoints on dead nodes. It has a loop of its own: the
+// assignment of addresses may be busy writing when a node dies.
+type Controller struct {
+	metrics
+	cluster Cluster
+	options config.Options
+	limit   Limit
+	log     *slog.Logger
+	loop    *loop.Loop
+	memory  memory
+}
+
+// memory is what a leader knows from its earlier runs.
+type memory struct {
+	tracker tracker
+	// pending are the nodes to withdraw endpoints from, with the time that was decided.
+	pending map[string]time.Time
+	// handled are the pods on withdrawn nodes that were written, or needed no write.
+	handled map[types.UID]pod
+}
+
+// snapshot is what one run read.
+type snapshot struct {
+	state
+	objects       config.Objects
+	endpoints     []*discoveryv1.EndpointSlice
+	speakerStates map[string]*v1beta1.SpeakerState
+}
+
+// New returns a Controller for the Services that options serve. Run starts it.
+func New(cluster Cluster, options config.Options, limit Limit, log *slog.Logger) *Controller {
+	c := &Controller{cluster: cluster, options: options, limit: limit, log: log}
+	c.loop = loop.New(loop.Config{Name: "nodelifecycle", Log: log, MinInterval: minInterval, Sync: c.sync})
+	return c
+}
+
+// Kick asks for a run, after a SpeakerState has changed.
+func (c *Controller) Kick() { c.loop.Kick() }
+
+// Run works as the leader until ctx is cancelled. It begins without a memory: what
+// changed since an earlier time as the leader did not change just now.
+func (c *Controller) Run(ctx context.Context) error {
+	c.memory = memory{handled: map[types.UID]pod{}}
+	defer c.last.Store(nil)
+	return c.loop.Run(ctx)
+}
+
+// sync decides about every node that speakers cannot reach, and returns when it wants
+// to run again. The conditions of the SpeakerStates hold what was withdrawn, so that the
+// next leader knows.
+func (c *Controller) sync(ctx context.Context) (again time.Duration, err error) {
+	if c.cluster.Uninstalling() {
+		return 0, nil
+	}
+	s := c.read(time.Now())
+	check := s.toCheck()
+	err = c.readLeases(ctx, check)
+	s.lastSeen = c.memory.tracker.lastSeen()
+	d := decide(s.state)
+	d.withdraw, c.memory.pending = s.confirm(d.withdraw, c.memory.pending)
+	c.last.Store(&d)
+	decided := time.Now()
+	err = errors.Join(err, c.withdraw(ctx, s, d), c.restore(ctx, s, d))
+	for _, v := range s.otherVerdicts(d, c.memory.pending) {
+		err = errors.Join(err, c.record(ctx, s, v))
+	}
+	if len(check) > 0 {
+		interval := leaseInterval * time.Duration(1+len(check)/leasesAtOnce)
+		again = max(interval-time.Since(decided), time.Nanosecond)
+	}
+	return again, err
+}
+
+// read takes a snapshot, in which nothing was seen of any node yet.
+func (c *Controller) read(now time.Time) snapshot {
+	s := snapshot{objects: c.cluster.Objects(), endpoints: c.cluster.EndpointSlices(), speakerStates: map[string]*v1beta1.SpeakerState{}}
+	decided := map[string]time.Time{}
+	var reports []report
+	for _, o := range c.cluster.SpeakerStates() {
+		s.speakerStates[o.Name] = o
+		reports = append(reports, reportOf(o))
+		if m := meta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionEndpointsWithdrawn); m != nil && m.Status == metav1.ConditionTrue {
+			decided[o.Name] = m.LastTransitionTime.Time
+		}
+	}
+	t := &c.memory.tracker
+	t.observeReports(now, reports)
+	s.state = state{
+		now: now, speakers: c.cluster.ExpectedSpeakers(), limit: c.limit, suspicions: t.suspicions(),
+		withdrawn: t.observeWithdrawn(now, decided), notReady: NotReady(s.objects.Nodes),
+	}
+	return s
+}
+
+func reportOf(o *v1beta1.SpeakerState) report {
+	r := report{node: o.Name, unreachable: map[string]time.Time{}}
+	if o.Status.Observed != nil {
+		r.observed = o.Status.Observed.Time
+	}
+	for _, u := range o.Status.Unreachable {
+		r.unreachable[u.Node] = u.Since.Time
+	}
+	return r
+}
+
+// readLeases reads the Leases of these nodes, and forgets all others. One that cannot
+// be read leaves things as they are.
+func (c *Controller) readLeases(ctx context.Context, nodes []string) error {
+	c.memory.tracker.keepLeases(nodes)
+	var mu sync.Mutex
+	_, err := k8s.Each(ctx, c.log, nodes, func(ctx context.Context, node string) error {
+		renewed, err := c.cluster.NodeRenewed(ctx, node)
+		mu.Lock()
+		defer mu.Unlock()
+		if !renewed.IsZero() {
+			c.memory.tracker.observeLease(time.Now(), node, renewed)
+		}
+		return err
+	})
+	return err
+}

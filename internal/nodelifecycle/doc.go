@@ -1,0 +1,26 @@
+// Package nodelifecycle is a small node lifecycle controller: it takes the endpoints
+// on dead nodes out of their Services within a second, where that of Kubernetes
+// waits 40 to 50 s. Every speaker writes into its SpeakerState which nodes it cannot
+// reach, and since when. From these suspicions the leading controller decides:
+//
+//   - A node is dead when more than half of all expected speakers suspect it; of two
+//     speakers, when the other one does. A renewed Lease of the node, or a write of
+//     its own speaker, refutes every suspicion that is older.
+//   - The majority must stand for 200 ms, and only suspicions of the last minute
+//     declare a node dead: after that time Kubernetes has decided for itself.
+//   - If the nodes of the last minute and the new ones together exceed the limit (10 %
+//     of the expected speakers by default), the new ones are spared: then the network
+//     is the likelier culprit.
+//   - The condition EndpointsWithdrawn of the node's SpeakerState records the decision
+//     first, so that the next leader can undo it. Then the ready pods on the node that
+//     back a Service with an external address are marked not ready, which removes them
+//     from the EndpointSlices. A Service without a ready endpoint on another node
+//     keeps what it has.
+//   - When the majority is gone, or the node shows life, its pods are restored.
+//   - A node that Kubernetes itself calls not ready is left to Kubernetes.
+//
+// An error here takes healthy endpoints from a Service, so doubt always favours the node.
+//
+// The decisions are pure: decide.go, endpoints.go, limit.go, tracker.go and verdict.go
+// take the time and all that was read as arguments. Controller reads and writes.
+package nodelifecycle

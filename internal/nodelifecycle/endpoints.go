@@ -1,0 +1,119 @@
+package nodelifecycle
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// pod that backs Services.
+type pod struct {
+	namespace, name string
+	uid             types.UID
+	node            string
+	// services of ours that it backs, sorted.
+	services []lb.Key
+	// handled is when it was written, or found to need no write.
+	handled time.Time
+}
+
+// toWithdraw returns the ready pods on dead nodes, of Services that are served. A
+// Service whose ready endpoints are all on dead nodes keeps them: without them nothing
+// would serve it, and if we are wrong about the nodes, they do.
+func toWithdraw(endpoints []*discoveryv1.EndpointSlice, served map[lb.Key]bool, dead map[string]bool) []pod {
+	left := map[lb.Key]bool{}
+	for service, e := range podEndpoints(endpoints) {
+		if ready(e) && !dead[nodeOf(e)] {
+			left[service] = true
+		}
+	}
+	return podsWhere(endpoints, func(service lb.Key, e *discoveryv1.Endpoint) bool {
+		return served[service] && left[service] && ready(e) && dead[nodeOf(e)]
+	})
+}
+
+// toRestore returns the pods on a node that are not ready, of any Service: which
+// Services we serve may have changed since we wrote.
+func toRestore(endpoints []*discoveryv1.EndpointSlice, node string) []pod {
+	return podsWhere(endpoints, func(_ lb.Key, e *discoveryv1.Endpoint) bool { return !ready(e) && nodeOf(e) == node })
+}
+
+// podsWhere returns the pods of the endpoints that match, sorted.
+func podsWhere(endpoints []*discoveryv1.EndpointSlice, match func(lb.Key, *discoveryv1.Endpoint) bool) []pod {
+	found := map[types.UID]pod{}
+	for service, e := range podEndpoints(endpoints) {
+		if !match(service, e) {
+			continue
+		}
+		p, known := found[e.TargetRef.UID]
+		if !known {
+			p = pod{namespace: e.TargetRef.Namespace, name: e.TargetRef.Name, uid: e.TargetRef.UID, node: nodeOf(e)}
+		}
+		// A Service of two families has the pod twice.
+		if !slices.Contains(p.services, service) {
+			p.services = append(p.services, service)
+			slices.SortFunc(p.services, lb.Key.Compare)
+		}
+		found[p.uid] = p
+	}
+	return slices.SortedFunc(maps.Values(found), func(a, b pod) int {
+		return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name), cmp.Compare(a.uid, b.uid))
+	})
+}
+
+// podEndpoints yields every endpoint that is a pod, with its Service.
+func podEndpoints(endpoints []*discoveryv1.EndpointSlice) func(yield func(lb.Key, *discoveryv1.Endpoint) bool) {
+	return func(yield func(lb.Key, *discoveryv1.Endpoint) bool) {
+		for _, s := range endpoints {
+			service := lb.Key{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+			for i := range s.Endpoints {
+				e := &s.Endpoints[i]
+				if e.TargetRef != nil && e.TargetRef.Kind == "Pod" && !yield(service, e) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// ready reports whether kube-proxy sends new connections there: what is unknown counts as ready.
+func ready(e *discoveryv1.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }
+
+// nodeOf returns the node of an endpoint, "" where it has none.
+func nodeOf(e *discoveryv1.Endpoint) string {
+	if e.NodeName == nil {
+		return ""
+	}
+	return *e.NodeName
+}
+
+// NotReady returns the nodes that Kubernetes itself does not call ready.
+func NotReady(nodes []*corev1.Node) map[string]bool {
+	out := map[string]bool{}
+	for _, n := range nodes {
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+				out[n.Name] = true
+			}
+		}
+	}
+	return out
+}
+
+// served are the Services that an outside client may be using.
+func (s snapshot) served(options config.Options) map[lb.Key]bool {
+	out := map[lb.Key]bool{}
+	for _, o := range s.objects.Services {
+		if options.Serves(o) && len(o.Status.LoadBalancer.Ingress) > 0 {
+			out[lb.Key{Namespace: o.Namespace, Name: o.Name}] = true
+		}
+	}
+	return out
+}

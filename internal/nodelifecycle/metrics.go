@@ -1,0 +1,40 @@
+package nodelifecycle
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var (
+	unreachableDesc = prometheus.NewDesc("holdfast_unreachable_nodes",
+		"Nodes that most speakers cannot reach: their endpoints are withdrawn, or spared because too many nodes fell silent at once.", []string{"endpoints"}, nil)
+	withdrawnDesc = prometheus.NewDesc("holdfast_endpoints_withdrawn_total",
+		"Pods on dead nodes that were marked not ready.", nil, nil)
+	restoredDesc = prometheus.NewDesc("holdfast_endpoints_restored_total",
+		"Pods that were marked not ready and are ready again by our doing.", nil, nil)
+)
+
+// metrics of a Controller.
+type metrics struct {
+	// last decision, nil while another leads.
+	last                atomic.Pointer[decision]
+	withdrawn, restored atomic.Int64
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	ch <- unreachableDesc
+	ch <- withdrawnDesc
+	ch <- restoredDesc
+}
+
+// Collect implements prometheus.Collector. A replica that does not lead counts no nodes.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(withdrawnDesc, prometheus.CounterValue, float64(m.withdrawn.Load()))
+	ch <- prometheus.MustNewConstMetric(restoredDesc, prometheus.CounterValue, float64(m.restored.Load()))
+	if d := m.last.Load(); d != nil {
+		ch <- prometheus.MustNewConstMetric(unreachableDesc, prometheus.GaugeValue, float64(len(d.withdraw)), "withdrawn")
+		ch <- prometheus.MustNewConstMetric(unreachableDesc, prometheus.GaugeValue, float64(len(d.spared)), "spared")
+	}
+}

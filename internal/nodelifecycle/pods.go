@@ -1,0 +1,149 @@
+package nodelifecycle
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// withdraw marks the pods on dead nodes. It records first that a node is dead, so that
+// the next leader can undo what this one did.
+func (c *Controller) withdraw(ctx context.Context, s snapshot, d decision) error {
+	if len(d.withdraw) == 0 {
+		return nil
+	}
+	var errs []error
+	recorded, dead := map[string]bool{}, maps.Clone(s.notReady)
+	for _, node := range slices.Concat(d.withdraw, d.spared) {
+		dead[node] = true
+	}
+	for _, node := range d.withdraw {
+		err := c.record(ctx, s, unreachable(node, d.votes[node], s.speakers))
+		errs = append(errs, err)
+		recorded[node] = err == nil
+	}
+	pods := slices.DeleteFunc(toWithdraw(s.endpoints, s.served(c.options), dead), func(p pod) bool {
+		return !recorded[p.node] || s.now.Sub(c.memory.handled[p.uid].handled) <= propagationTime
+	})
+	done, _, err := c.write(ctx, pods, func(ctx context.Context, p pod) (bool, error) {
+		return c.cluster.WithdrawPod(ctx, p.namespace, p.name, p.uid, p.node,
+			fmt.Sprintf("the speakers of most nodes cannot reach node %s: Holdfast takes the pod out until one of them does", p.node))
+	})
+	c.withdrawn.Add(int64(len(done)))
+	c.serviceEvents(s, done, false, lb.EndpointsWithdrawn, "%d endpoints on nodes that most speakers cannot reach are marked not ready")
+	return errors.Join(append(errs, err)...)
+}
+
+// restore undoes what was written to the pods of nodes that live after all.
+func (c *Controller) restore(ctx context.Context, s snapshot, d decision) error {
+	var errs []error
+	for _, node := range d.restore {
+		pods := map[types.UID]pod{}
+		for _, p := range toRestore(s.endpoints, node) {
+			pods[p.uid] = p
+		}
+		// The EndpointSlices may not show yet what was written last.
+		for uid, p := range c.memory.handled {
+			if p.node == node {
+				pods[uid] = p
+			}
+		}
+		done, all, err := c.write(ctx, slices.Collect(maps.Values(pods)), func(ctx context.Context, p pod) (bool, error) {
+			return c.cluster.RestorePod(ctx, p.namespace, p.name, p.uid)
+		})
+		c.restored.Add(int64(len(done)))
+		c.serviceEvents(s, done, true, lb.EndpointsRestored, "%d endpoints that were marked not ready may serve again")
+		if all {
+			err = c.record(ctx, s, verdict{node: node, reason: lb.NodeReachable, message: "the node lives: what was written to its pods is taken back"})
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// write writes to pods and returns those that it changed, and whether every pod that
+// still exists is handled: none was overtaken, and no write failed.
+func (c *Controller) write(ctx context.Context, pods []pod, one func(context.Context, pod) (bool, error)) (done []pod, all bool, err error) {
+	var mu sync.Mutex
+	all = true
+	_, err = k8s.Each(ctx, c.log, pods, func(ctx context.Context, p pod) error {
+		wrote, err := one(ctx, p)
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			all = false
+		default:
+			p.handled = time.Now()
+			c.memory.handled[p.uid] = p
+			if wrote {
+				done = append(done, p)
+			}
+		}
+		return err
+	})
+	return done, all, err
+}
+
+// record writes a verdict into the node's SpeakerState and, if that changed it, sends an
+// Event on the Node. A node without a SpeakerState never had a speaker.
+func (c *Controller) record(ctx context.Context, s snapshot, v verdict) error {
+	if v.closed() {
+		maps.DeleteFunc(c.memory.handled, func(_ types.UID, p pod) bool { return p.node == v.node })
+	}
+	o := s.speakerStates[v.node]
+	if o == nil {
+		return fmt.Errorf("node %s has no SpeakerState to record on that it is unreachable", v.node)
+	}
+	status := metav1.ConditionFalse
+	if v.reason == lb.NodeUnreachable {
+		status = metav1.ConditionTrue
+	}
+	wrote, err := c.cluster.UpdateSpeakerState(ctx, o, []metav1.Condition{{
+		Type: v1beta1.ConditionEndpointsWithdrawn, Status: status, Reason: string(v.reason), Message: k8s.Bounded(v.message),
+	}})
+	if err != nil || !wrote {
+		return err
+	}
+	event := cmp.Or(v.event, v.message)
+	for _, n := range s.objects.Nodes {
+		if n.Name == v.node {
+			c.cluster.Event(lb.Object{Kind: "Node", Name: v.node}, n.UID, v.closed(), v.reason, event)
+		}
+	}
+	c.log.Info("unreachable node", "member", v.node, "reason", v.reason, "message", event)
+	return nil
+}
+
+// serviceEvents sends one Event on each Service whose endpoints were written to.
+func (c *Controller) serviceEvents(s snapshot, pods []pod, good bool, reason lb.Reason, format string) {
+	counts := map[lb.Key]int{}
+	for _, p := range pods {
+		for _, service := range p.services {
+			counts[service]++
+		}
+	}
+	if len(counts) == 0 {
+		return
+	}
+	c.log.Info("endpoints", "reason", reason, "pods", len(pods), "services", len(counts))
+	for _, o := range s.objects.Services {
+		if n := counts[lb.Key{Namespace: o.Namespace, Name: o.Name}]; n > 0 && c.options.Serves(o) {
+			c.cluster.Event(lb.Object{Kind: config.KindService, Namespace: o.Namespace, Name: o.Name}, o.UID, good, reason, fmt.Sprintf(format, n))
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package nodelifecycle
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// report is what one speaker wrote. All of its times are by that speaker's clock.
+type report struct {
+	// node of the speaker.
+	node string
+	// observed is when it wrote.
+	observed time.Time
+	// unreachable nodes, with the time each was last heard.
+	unreachable map[string]time.Time
+}
+
+// tracker translates what speakers and kubelets wrote, each by its own clock, to the
+// clock of its caller: what changes between two looks happened just now, whatever time
+// is written in it. Only what it finds at the first look keeps the time written in it,
+// and counts for nothing where that lies in the future. All times that it returns have
+// the monotonic reading of the caller's, so that setting the clock later changes nothing.
+type tracker struct {
+	speakers  map[string]speaker
+	leases    map[string]timestamp
+	withdrawn map[string]timestamp
+}
+
+// speaker is what is known of one speaker.
+type speaker struct {
+	observed timestamp
+	// written are the times of its report, since the same by our clock.
+	written, since map[string]time.Time
+}
+
+// timestamp is a time that somebody writes again and again: as written, and by our clock.
+type timestamp struct {
+	written, at time.Time
+}
+
+// observe takes the timestamp as it reads now, and reports whether it changed.
+func (s *timestamp) observe(now, written time.Time, first bool) bool {
+	switch {
+	case first && written.After(now):
+		*s = timestamp{written: written}
+	case first:
+		*s = timestamp{written: written, at: monotonic(now, written)}
+	case written.Equal(s.written):
+		return false
+	default:
+		*s = timestamp{written: written, at: now}
+	}
+	return true
+}
+
+// monotonic gives a time out of an object the monotonic reading of our clock, which
+// setting the clock later does not affect.
+func monotonic(now, written time.Time) time.Time {
+	if written.IsZero() {
+		return written
+	}
+	return now.Add(written.Sub(now))
+}
+
+// observeReports takes what all speakers have written, as it reads now.
+func (t *tracker) observeReports(now time.Time, reports []report) {
+	before := t.speakers
+	t.speakers = make(map[string]speaker, len(reports))
+	for _, r := range reports {
+		s, known := before[r.node]
+		if s.observed.observe(now, r.observed, !known) {
+			s.written, s.since = r.unreachable, translate(now, r, s, !known)
+		}
+		t.speakers[r.node] = s
+	}
+}
+
+// translate brings the times of a report to our clock. It was written just now, so
+// that a silence has lasted as long as it had lasted then.
+func translate(now time.Time, r report, before speaker, first bool) map[string]time.Time {
+	out := make(map[string]time.Time, len(r.unreachable))
+	for node, since := range r.unreachable {
+		was, stood := before.written[node]
+		switch {
+		case stood && was.Equal(since):
+			out[node] = before.since[node]
+		case first && since.After(now):
+			out[node] = now.Add(-fresh)
+		case first:
+			out[node] = monotonic(now, since)
+		default:
+			out[node] = now.Add(-max(0, r.observed.Sub(since)))
+		}
+	}
+	return out
+}
+
+// observeLease takes the time a node's kubelet last renewed its Lease, as it reads now.
+func (t *tracker) observeLease(now time.Time, node string, renewed time.Time) {
+	s, known := t.leases[node]
+	s.observe(now, renewed, !known)
+	if t.leases == nil {
+		t.leases = map[string]timestamp{}
+	}
+	t.leases[node] = s
+}
+
+// observeWithdrawn takes the nodes whose endpoints are withdrawn, as it reads now, and
+// returns when that was decided by our clock. A decision in the future was made just
+// now: the limit on how many there may be must hold.
+func (t *tracker) observeWithdrawn(now time.Time, decided map[string]time.Time) map[string]time.Time {
+	before := t.withdrawn
+	t.withdrawn = make(map[string]timestamp, len(decided))
+	out := make(map[string]time.Time, len(decided))
+	for node, written := range decided {
+		s, known := before[node]
+		s.observe(now, written, !known && !written.After(now))
+		t.withdrawn[node], out[node] = s, s.at
+	}
+	return out
+}
+
+// keepLeases forgets the Leases of all but these nodes.
+func (t *tracker) keepLeases(nodes []string) {
+	maps.DeleteFunc(t.leases, func(node string, _ timestamp) bool { return !slices.Contains(nodes, node) })
+}
+
+// suspicions returns what the speakers say, by our clock.
+func (t *tracker) suspicions() []suspicion {
+	var out []suspicion
+	for name, s := range t.speakers {
+		for node, since := range s.since {
+			out = append(out, suspicion{speaker: name, node: node, since: since})
+		}
+	}
+	return out
+}
+
+// lastSeen returns the last sign of life of each node whose Lease is known: a renewal
+// of it, or a write of its own speaker. It is the zero time where there was none.
+func (t *tracker) lastSeen() map[string]time.Time {
+	out := make(map[string]time.Time, len(t.leases))
+	for node, lease := range t.leases {
+		out[node] = lease.at
+		if own := t.speakers[node].observed.at; own.After(lease.at) {
+			out[node] = own
+		}
+	}
+	return out
+}

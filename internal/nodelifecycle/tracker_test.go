@@ -1,0 +1,141 @@
+package nodelifecycle
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-lb/holdfast/internal/clocktest"
+)
+
+// skew is how far the clocks of others are off, one way and the other.
+var skews = []time.Duration{0, time.Hour, -time.Hour}
+
+// TestTrackerClocks: what happens while we look has its time by our clock,
+// however wrong the clocks of those who write are.
+func TestTrackerClocks(t *testing.T) {
+	for _, off := range skews {
+		var tr tracker
+		says := func(now float64, observed float64, since ...float64) {
+			r := report{node: "a", observed: at(observed).Add(off)}
+			for _, s := range since {
+				r.unreachable = map[string]time.Time{"c": at(s).Add(off)}
+			}
+			tr.observeReports(at(now), []report{r})
+		}
+		says(0, -5)
+		says(10.3, 10.25, 10)
+		want := []suspicion{{"a", "c", at(10.05)}} // 0.05 s on the way
+		if diff := cmp.Diff(want, tr.suspicions(), cmp.AllowUnexported(suspicion{})); diff != "" {
+			t.Errorf("clock off by %s: -want +got\n%s", off, diff)
+		}
+		says(20, 19.9, 10) // it writes again, for another reason
+		if diff := cmp.Diff(want, tr.suspicions(), cmp.AllowUnexported(suspicion{})); diff != "" {
+			t.Errorf("clock off by %s, written again: -want +got\n%s", off, diff)
+		}
+		tr.observeLease(at(20), "a", at(15).Add(off))
+		if got := tr.lastSeen()["a"]; !got.Equal(at(20)) {
+			t.Errorf("clock off by %s: it wrote at second 20, its last sign of life is %s", off, got)
+		}
+		tr.observeLease(at(21), "a", at(20.9).Add(off))
+		if got := tr.lastSeen()["a"]; !got.Equal(at(21)) {
+			t.Errorf("clock off by %s: its Lease was renewed at second 21, its last sign of life is %s", off, got)
+		}
+		says(22, 21.9)
+		if got := tr.suspicions(); got != nil {
+			t.Errorf("taken back: %v", got)
+		}
+	}
+}
+
+// TestTrackerFirstLook: what stood there before we looked keeps its time,
+// unless its time is yet to come.
+func TestTrackerFirstLook(t *testing.T) {
+	var tr tracker
+	tr.observeReports(at(10), []report{
+		{node: "a", observed: at(9), unreachable: map[string]time.Time{"c": at(8)}},
+		{node: "b", observed: at(3609), unreachable: map[string]time.Time{"c": at(3608)}},
+	})
+	got := map[string]time.Time{}
+	for _, w := range tr.suspicions() {
+		got[w.speaker] = w.since
+	}
+	if want := map[string]time.Time{"a": at(8), "b": at(10).Add(-fresh)}; !cmp.Equal(want, got) {
+		t.Errorf("suspicions: -want +got\n%s", cmp.Diff(want, got))
+	}
+	tr.observeLease(at(10), "a", at(5))
+	tr.observeLease(at(10), "b", at(3605))
+	tr.observeLease(at(10), "d", at(5))
+	if diff := cmp.Diff(map[string]time.Time{"a": at(9), "b": {}, "d": at(5)}, tr.lastSeen()); diff != "" {
+		t.Errorf("life: -want +got\n%s", diff)
+	}
+	tr.keepLeases([]string{"d"})
+	if diff := cmp.Diff(map[string]time.Time{"d": at(5)}, tr.lastSeen()); diff != "" {
+		t.Errorf("kept: -want +got\n%s", diff)
+	}
+}
+
+// TestTrackerGone: a speaker whose state was deleted suspects nobody, and
+// starts afresh when it returns.
+func TestTrackerGone(t *testing.T) {
+	var tr tracker
+	r := []report{{node: "a", observed: at(1), unreachable: map[string]time.Time{"c": at(0)}}}
+	tr.observeReports(at(2), r)
+	tr.observeReports(at(3), nil)
+	if got := tr.suspicions(); got != nil {
+		t.Errorf("suspicions of a speaker that is gone: %v", got)
+	}
+	tr.observeReports(at(4), r)
+	if diff := cmp.Diff([]suspicion{{"a", "c", at(0)}}, tr.suspicions(), cmp.AllowUnexported(suspicion{})); diff != "" {
+		t.Errorf("back again: -want +got\n%s", diff)
+	}
+}
+
+// TestTrackerWallClock: somebody sets the clock of the deciding controller after its
+// first look. A node that wrote before that is declared dead all the same, and one
+// that was declared dead a moment ago still counts for the limit.
+func TestTrackerWallClock(t *testing.T) {
+	start := time.Now()
+	for _, by := range []time.Duration{0, time.Hour, -time.Hour} {
+		var tr tracker
+		reported := func(node string, second time.Duration, missed ...string) report {
+			r := report{node: node, observed: start.Add(second * time.Second).Round(0), unreachable: map[string]time.Time{}}
+			for _, m := range missed {
+				r.unreachable[m] = r.observed.Add(-300 * time.Millisecond)
+			}
+			return r
+		}
+		decided := map[string]time.Time{}
+		decide := func(second, set time.Duration, missed ...string) decision {
+			now := clocktest.Set(start.Add(second*time.Second), set)
+			reports := []report{reported("c", -60), reported("d", -60)}
+			for _, node := range []string{"a", "b", "e"} {
+				reports = append(reports, reported(node, second, missed...))
+			}
+			tr.observeReports(now, reports)
+			for _, m := range missed {
+				tr.observeLease(now, m, start.Add(5*time.Second).Round(0))
+			}
+			s := state{now: now, speakers: 5, suspicions: tr.suspicions(), lastSeen: tr.lastSeen(), withdrawn: tr.observeWithdrawn(now, decided), limit: Limit{Nodes: 1}}
+			out := decide(s)
+			for _, node := range out.withdraw {
+				if decided[node].IsZero() {
+					decided[node] = now.Round(0).Truncate(time.Second)
+				}
+			}
+			return out
+		}
+		decide(0, 0)
+		if got := decide(10, by, "c"); !slices.Equal(got.withdraw, []string{"c"}) {
+			t.Errorf("set by %v: dead are %v, spared %v, want c", by, got.withdraw, got.spared)
+		}
+		if got := decide(20, by, "c", "d"); !slices.Equal(got.withdraw, []string{"c"}) || !slices.Equal(got.spared, []string{"d"}) {
+			t.Errorf("set by %v: dead are %v, spared %v, want c and d", by, got.withdraw, got.spared)
+		}
+		if got := decide(30, 2*by, "c", "d"); !slices.Equal(got.withdraw, []string{"c"}) || !slices.Equal(got.spared, []string{"d"}) {
+			t.Errorf("set by %v twice: dead are %v, spared %v, want c and d", by, got.withdraw, got.spared)
+		}
+	}
+}
