@@ -24,11 +24,13 @@ type network struct {
 	addresses string
 	// interfaces of the L2Advertisement.
 	interfaces string
+	// pods is how many workers have one; 0 is the first alone, which no trouble is made for.
+	pods int
 }
 
 var (
-	onLAN    = network{"loss", testbed.Client, testbed.LAN, `172.30.0.231-172.30.0.236, "fd00:30::4:0/124"`, ""}
-	onFabric = network{"fabric", testbed.Router1, testbed.Fabric, `172.31.0.233-172.31.0.238, "fd00:31::4:0/124"`, testbed.Fabric}
+	onLAN    = network{"loss", testbed.Client, testbed.LAN, `172.30.0.231-172.30.0.236, "fd00:30::4:0/124"`, "", 0}
+	onFabric = network{"fabric", testbed.Router1, testbed.Fabric, `172.31.0.233-172.31.0.238, "fd00:31::4:0/124"`, testbed.Fabric, 0}
 )
 
 // spread is addresses that all workers announce some of, so that it shows what trouble of one
@@ -57,7 +59,7 @@ func newSpread(t *testing.T, e *env, n network) *spread {
 	pods, err := e.Pods(t.Context(), testbed.Speaker)
 	must(t, err)
 	s.speakers = len(pods)
-	app := testbed.App{Namespace: e.app.Namespace, Name: n.name, Replicas: 1, Nodes: e.workers()[:1], Patience: 30}
+	app := testbed.App{Namespace: e.app.Namespace, Name: n.name, Replicas: int32(max(1, n.pods)), Nodes: e.workers()[:max(1, n.pods)], Patience: 30}
 	t.Cleanup(func() {
 		if err := e.Kube.AppsV1().Deployments(app.Namespace).Delete(context.Background(), app.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)

@@ -1,0 +1,90 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	"github.com/holdfast-lb/holdfast/e2e/whohas"
+)
+
+// parted is for how long a partition lasts.
+const parted = 20 * time.Second
+
+// testL2Partition parts two nodes, and three, each with a pod, with -matrix only. The client reaches all sides. Where
+// both read the API server each address has one owner soon, and where none does both sides serve. Afterwards
+// each has one again.
+func testL2Partition(t *testing.T, e *env) {
+	if !*matrix {
+		t.Skip("shown with -matrix")
+	}
+	for _, n := range []int{2, 3} {
+		e.speakersOn(t, e.workers()[:n])
+		on := onLAN
+		on.pods = n
+		s := newSpread(t, e, on)
+		for _, api := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%d nodes, the API server is read: %t", n, api), func(t *testing.T) { s.part(t, e.workers()[:n], api) })
+		}
+	}
+}
+
+// part cuts the node in trouble off from the others.
+func (s *spread) part(t *testing.T, nodes []string, api bool) {
+	t.Cleanup(func() { s.repair(t) })
+	must(t, s.Calm(t.Context()))
+	claims, err := s.Claims(t.Context(), s.host, 20*time.Millisecond, s.addresses...)
+	must(t, err)
+	streams := s.fetch(t)
+	s.home(t, claims)
+	sides := [][]string{{s.hit}, but(nodes, s.hit)}
+	if !api {
+		control := s.Cluster.Nodes()[0]
+		sides = append(sides, []string{control})
+	}
+	hit := time.Now()
+	must(t, s.Cluster.Partition(t.Context(), sides...))
+	must(t, testbed.Holds(t.Context(), parted, func(context.Context) error { return nil }))
+	mended := time.Now()
+	must(t, s.Cluster.Heal(t.Context()))
+	must(t, testbed.Until(t.Context(), settled, "each address to have one owner", func(context.Context) error {
+		_, err := s.owners(claims)
+		return err
+	}))
+	united := time.Since(mended)
+	must(t, testbed.Holds(t.Context(), afterwards, func(context.Context) error { return nil }))
+	heard, err := claims.Stop()
+	must(t, err)
+	t.Logf("matrix: %s: one owner for each address %d ms after healing", t.Name(), united.Milliseconds())
+	for _, a := range s.addresses {
+		fetches, err := streams[a].Stop()
+		must(t, err)
+		failed := 0
+		for _, r := range fetches {
+			if !r.OK {
+				failed++
+			}
+		}
+		disputed := lastDispute(heard, a, hit, mended)
+		t.Logf("matrix: %s: %s: %d of %d fetches failed, the last time with two owners %d ms after the beginning",
+			t.Name(), a, failed, len(fetches), disputed.Milliseconds())
+		if api && disputed > takeover {
+			t.Errorf("%s had two owners %s after the beginning, want none later than %s", a, disputed, takeover)
+		}
+	}
+}
+
+// lastDispute is how long after a partition began two claimed an address for longer than a handover takes, the last time.
+func lastDispute(claims []whohas.Claim, a netip.Addr, hit, mended time.Time) (last time.Duration) {
+	for _, span := range whohas.Contested(whohas.Reigns(claims, a)) {
+		if span.To.Sub(span.From) > handover && span.From.Before(mended) && span.To.After(hit) {
+			last = min(span.To.Sub(hit), mended.Sub(hit))
+		}
+	}
+	return last
+}
