@@ -32,6 +32,7 @@ var fence = map[string][]string{
 	"internal/rotation":  {},
 	"internal/config":    {"api", "internal/lb", "k8s.io/api", "k8s.io/apimachinery"},
 	"internal/layer2":    {"internal/lb", "internal/link", "github.com/mdlayher", "github.com/prometheus/client_golang", "golang.org/x"},
+	"internal/nft":       {"internal/lb", "github.com/google/nftables/expr", "github.com/google/nftables/userdata", "github.com/mdlayher/netlink", "golang.org/x"},
 	"internal/filter":    {"internal/lb", "github.com/google/nftables", "github.com/mdlayher/netlink", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/relay":     {"internal/lb", "internal/link", "github.com/google/nftables", "github.com/mdlayher/netlink", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/bgp":       {"internal/lb", "github.com/osrg/gobgp/v4", "github.com/prometheus/client_golang", "golang.org/x"},
