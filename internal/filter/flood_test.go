@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// While an address comes and goes, its ranges change, another process takes over and the table is made anew, a
+// While an address comes and goes, its ranges change, another process takes over and the table is replaced, a
 // flood from a source that may never come goes on: not one packet gets past, from the first filter on.
 func TestFlood(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

@@ -86,7 +86,7 @@ func TestHeal(t *testing.T) {
 	})
 }
 
-// A table that takes its time to be built anew opens nothing meanwhile: what has ranges is shut first.
+// A table that takes its time to be rebuilt opens nothing meanwhile: what has ranges is shut first.
 func TestShut(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -247,7 +247,7 @@ func (w *world) others() string {
 	return out.String()
 }
 
-// What packets met is told by Service and reason, and survives a table made anew.
+// What packets met is told by Service and reason, and survives a table that was rebuilt.
 func TestCollect(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)

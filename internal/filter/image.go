@@ -90,7 +90,7 @@ func others(d Desired, doors []door) []nft.Member {
 		// Which links lead out is unknown: a forged pod's address cannot be told from a pod's.
 		pods = nil
 	}
-	var list []nft.Member
+	list := make([]nft.Member, 0, len(doors)+len(guarded))
 	for _, f := range families() {
 		for _, r := range []reason{undeclared, rateLimit} {
 			list = append(list, member(f.named(dropsSet), f.noDoor(r), ""))

@@ -29,7 +29,7 @@ type series struct {
 	why reason
 }
 
-// tally adds up the counters of elements, which begin anew whenever the kernel's table does.
+// tally adds up the counters of elements, which start again whenever the kernel's table does.
 type tally struct {
 	mu sync.Mutex
 	// last is what the counter of each element said.

@@ -70,8 +70,8 @@ type Table struct {
 	desired *Desired
 	// actual is what the kernel holds as far as we know; nil means that we do not.
 	actual *image
-	// anew: what is there is not to be taken over.
-	anew bool
+	// distrusted: the table that is there is not to be taken over.
+	distrusted bool
 	// stale are members of its sets that nothing leads to any more.
 	stale []nft.Member
 	// handle of the table that holds it.
@@ -135,7 +135,7 @@ func (t *Table) apply() error {
 
 // reach leads from what the kernel holds to what it is to hold.
 func (t *Table) reach(want *image) error {
-	if t.actual == nil && !t.anew {
+	if t.actual == nil && !t.distrusted {
 		if t.adopt(want); t.actual != nil {
 			return nil
 		}
@@ -151,7 +151,7 @@ func (t *Table) reach(want *image) error {
 	}
 	if err := t.commit(&c); err != nil {
 		// The table is not what we took it for.
-		t.log.Warn("filter is made anew", "err", err)
+		t.log.Warn("filter is replaced", "err", err)
 		return t.replace(want)
 	}
 	t.actual = want
@@ -189,10 +189,10 @@ func (t *Table) send(b *nft.Batch) error {
 	return t.conn.Commit(b)
 }
 
-// forget makes the next apply make the table anew, whatever is there.
-func (t *Table) forget() { t.actual, t.anew = nil, true }
+// forget makes the next apply replace the table, whatever is there.
+func (t *Table) forget() { t.actual, t.distrusted = nil, true }
 
-// replace makes the table anew, in one transaction: there is no moment without it, or with half of it. What is
+// replace replaces the table in one transaction: there is no moment without it, or with half of it. What is
 // there stays where packets would notice. A base chain gets other rules: the kernel calls a new one ahead of the
 // old, and a packet between the two, while one takes over from the other, would meet neither's rules. A set of
 // intervals gets other elements: those of a new one are found a little later than its rules take effect.
@@ -225,7 +225,7 @@ func (t *Table) replace(want *image) error {
 
 // hold notes that the kernel holds this, in a table that may be new.
 func (t *Table) hold(img *image) {
-	t.actual, t.anew = img, false
+	t.actual, t.distrusted = img, false
 	t.handle, _ = t.layout.Handle()
 }
 

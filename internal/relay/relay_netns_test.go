@@ -203,7 +203,7 @@ func TestUnknown(t *testing.T) {
 }
 
 // A segment outside of the window of a connection that this node serves is not the former owner's, who would
-// begin it anew and have the endpoint reset it.
+// start it again and have the endpoint reset it.
 func TestOutOfWindow(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
