@@ -1,81 +1,71 @@
 package filter
 
 import (
-	"crypto/sha256"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
-
-// layoutChain begins the name of a chain without rules that says which rules the table has.
-const layoutChain = "layout-"
-
-// signature names the layout's rules, and those that profiles get: two processes agree on it if they would make
-// the same table.
-func (l layout) signature(chains []chain) string {
-	h := sha256.New()
-	for _, ipv6 := range []bool{false, true} {
-		p := profile{ipv6: ipv6, restricted: true, limit: 1, rate: 1}
-		p.allow.add(1)
-		p.deny.add(1)
-		for _, name := range p.chainNames() {
-			chains = append(chains, p.chain(name))
-		}
-	}
-	for _, c := range chains {
-		fmt.Fprintln(h, c.name, c.kind, c.hook, c.priority, len(c.rules))
-		for _, r := range c.rules {
-			fmt.Fprintf(h, "%x\n", r)
-		}
-	}
-	for _, s := range l.sets() {
-		fmt.Fprintf(h, "%+v\n", s)
-	}
-	return fmt.Sprintf("%s%x", layoutChain, h.Sum(nil)[:8])
-}
 
 // adopt takes over the table that is there, if its rules are those that this process would make; what its sets
 // lack or have too much is put right in one transaction. So a process that follows another opens nothing and
-// counts on. It leaves t.actual nil where the table has to be made anew.
+// counts on. It leaves t.actual nil where the table has to be replaced.
 func (t *Table) adopt(want *image) {
-	t.setsOf(want.layout)
+	t.layout = want.layout.table()
+	c, err := want.against(t.layout)
+	if err == nil {
+		err = t.take(want, &c)
+	}
+	t.decline(err)
+}
+
+// take makes the table that is there hold an image, and takes it over.
+func (t *Table) take(want *image, c *change) error {
 	t.stale = nil
-	is, err := read(t.sets)
-	if err != nil {
-		if !errors.Is(err, os.ErrNotExist) {
-			t.log.Warn("filter that is there cannot be read", "err", err)
-		}
-		return
-	}
-	want.followContent(is)
-	c, ok := want.fromContent(is)
-	if !ok {
-		t.log.Info("filter that is there is another's, or of another version")
-		return
-	}
 	if !c.empty() {
-		if err := t.commit(&c); err != nil {
-			t.log.Warn("filter that is there cannot be taken over", "err", err)
-			return
+		if err := t.commit(c); err != nil {
+			return err
 		}
 		t.log.Info("filter put right", "doors", len(want.doors), "added", len(c.add), "removed", len(c.remove))
 	}
 	t.hold(want)
+	return nil
+}
+
+// decline logs why the table that is there is not taken over, if there is one.
+func (t *Table) decline(err error) {
+	switch {
+	case err == nil, errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, nft.ErrOther):
+		t.log.Info("filter that is there is another's, or of another version")
+	default:
+		t.log.Warn("filter that is there cannot be taken over", "err", err)
+	}
+}
+
+// against returns what makes the image of the table that is there; nft.ErrOther if its rules are others.
+func (img *image) against(l *nft.Layout) (c change, err error) {
+	is, err := l.Read(true)
+	if err != nil {
+		return c, err
+	}
+	img.followContent(is)
+	return img.fromContent(is, l)
 }
 
 // followContent is follow for a table that is there: which lists are odd stands in the verdicts.
-func (img *image) followContent(is *content) {
-	verdicts, lists := make(map[string]string), make(map[string][]member)
+func (img *image) followContent(is *nft.Content) {
+	verdicts, lists := make(map[string]string), make(map[string][]nft.Member)
 	for _, f := range families() {
-		size := int(f.size) + 8
-		for _, m := range is.members {
-			switch m.set {
+		size := int(f.Size) + 8
+		for _, m := range is.Members {
+			switch m.Set {
 			case f.named(doorsSet):
-				verdicts[m.key] = m.value
+				verdicts[m.Key] = m.Value
 			case f.named(allowSet), f.named(denySet):
-				lists[m.key[:size]] = append(lists[m.key[:size]], m)
+				lists[m.Key[:size]] = append(lists[m.Key[:size]], m)
 			}
 		}
 	}
@@ -83,56 +73,70 @@ func (img *image) followContent(is *content) {
 		d := &img.doors[i]
 		key := d.key()
 		d.profile.odd = strings.Contains(verdicts[key], oddSuffix)
-		if remove, add := differ(lists[key], d.lists(nil)); len(remove)+len(add) > 0 && verdicts[key] != accepted {
+		if remove, add := differ(lists[key], d.lists(nil)); len(remove)+len(add) > 0 && verdicts[key] != nft.Accepted {
 			d.profile.odd = !d.profile.odd
 		}
 	}
 }
 
-// fromContent returns what makes the image of a table that is there; false if its rules are others.
-func (img *image) fromContent(is *content) (c change, ok bool) {
-	expected := make(map[string]bool)
-	for _, l := range img.layout.chains() {
-		expected[l.name] = true
-		if there := is.chains[l.name]; there == nil || there.rules != len(l.rules) {
-			return c, false
-		}
-	}
-	for _, s := range img.layout.sets() {
-		if !slices.Contains(is.sets, s.name) {
-			return c, false
-		}
-	}
+// fromContent returns what makes the image of a table that is there; nft.ErrOther if its rules are others.
+func (img *image) fromContent(is *nft.Content, l *nft.Layout) (c change, err error) {
 	c = img.from(nil)
+	expected := make(map[string]bool)
+	for _, c := range l.Chains {
+		expected[c.Name] = true
+	}
 	for name, p := range c.enter {
-		there := is.chains[name]
-		if there == nil {
+		if is.Chains[name] == nil {
 			continue
 		}
-		if there.rules != len(p.chain(name).rules) {
-			return c, false
+		if !is.Has(p.chain(name)) {
+			return c, nft.ErrOther
 		}
 		expected[name] = true
 		delete(c.enter, name)
 	}
-	for name := range is.chains {
+	for name := range is.Chains {
 		if !expected[name] {
 			c.leaveChains = append(c.leaveChains, name)
-			for _, s := range is.sets {
+			for _, s := range is.Sets {
 				if strings.HasSuffix(s, "-"+name) {
 					c.leaveSets = append(c.leaveSets, s)
 				}
 			}
 		}
 	}
-	var gone []member
-	gone, c.add = differ(is.members, c.add)
+	var gone []nft.Member
+	gone, c.add = differ(is.Members, c.add)
 	for _, m := range gone {
-		if strings.HasPrefix(m.set, allowSet) || strings.HasPrefix(m.set, denySet) {
+		if strings.HasPrefix(m.Set, allowSet) || strings.HasPrefix(m.Set, denySet) {
 			c.later = append(c.later, m)
 		} else {
 			c.remove = append(c.remove, m)
 		}
 	}
-	return c, true
+	return c, nil
+}
+
+// clearTable empties the table that is there but for base chains and sets of intervals that are wanted; these lose
+// their rules and elements. False if it cannot be read.
+func clearTable(b *nft.Batch, l *nft.Layout) bool {
+	is, err := l.Outline(true)
+	if err != nil {
+		return false
+	}
+	b.Flush()
+	for _, name := range is.Sets {
+		if l.Set(name).Intervals() {
+			b.FlushSet(name)
+		} else {
+			b.DeleteSet(name)
+		}
+	}
+	for name := range is.Chains {
+		if !slices.ContainsFunc(l.Chains, func(c nft.Chain) bool { return c.Name == name && c.Kind != "" }) {
+			b.DeleteChain(name)
+		}
+	}
+	return true
 }

@@ -3,14 +3,15 @@ package filter
 import (
 	"maps"
 	"slices"
-	"strings"
+
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // change is what leads from one content of the table to another.
 type change struct {
-	remove, add []member
+	remove, add []nft.Member
 	// later is to be removed once no packet is under way any more that may look for it.
-	later []member
+	later []nft.Member
 	// enter are the chains that are newly used, each with a profile that makes it.
 	enter map[string]profile
 	// leaveChains and leaveSets are no longer used.
@@ -28,8 +29,8 @@ func (img *image) from(old *image) change {
 		old = &image{}
 	}
 	var c change
-	var was []member
-	var want []member
+	var was []nft.Member
+	var want []nft.Member
 	each(old.doors, img.doors, func(a, b *door) {
 		switch {
 		case b == nil:
@@ -53,7 +54,7 @@ func (img *image) from(old *image) change {
 	for name, p := range missing(before, after) {
 		c.leaveChains = append(c.leaveChains, name)
 		for _, s := range p.setsOf(name) {
-			c.leaveSets = append(c.leaveSets, s.name)
+			c.leaveSets = append(c.leaveSets, s.Name)
 		}
 	}
 	return c
@@ -98,11 +99,11 @@ func compareAt(a []door, i int, b []door, j int) int {
 }
 
 // differ returns what is in was and not in want, and the other way round.
-func differ(was, want []member) (remove, add []member) {
+func differ(was, want []nft.Member) (remove, add []nft.Member) {
 	if len(was) == 0 {
 		return nil, want
 	}
-	has := make(map[member]bool, len(was))
+	has := make(map[nft.Member]bool, len(was))
 	for _, m := range was {
 		has[m] = true
 	}
@@ -133,46 +134,29 @@ func (img *image) chains() map[string]profile {
 
 // missing returns what is in from and not in other.
 func missing(from, other map[string]profile) map[string]profile {
-	out := make(map[string]profile)
-	for name, p := range from {
-		if _, ok := other[name]; !ok {
-			out[name] = p
-		}
-	}
+	out := maps.Clone(from)
+	maps.DeleteFunc(out, func(name string, _ profile) bool { _, ok := other[name]; return ok })
 	return out
 }
 
 // write puts the change into a transaction: what is gone to before what goes to it, and the reverse for
 // what is deleted.
-func (c *change) write(b *batch, sets map[string]set) {
+func (c *change) write(b *nft.Batch, l *nft.Layout) {
 	for _, name := range slices.Sorted(maps.Keys(c.enter)) {
 		for _, s := range c.enter[name].setsOf(name) {
-			b.addSet(s)
+			b.AddSet(s)
 		}
 		entered := c.enter[name].chain(name)
-		b.addChain(entered)
-		b.addRules(entered)
+		b.AddChain(entered)
+		b.AddRules(entered)
 	}
-	perSet(c.remove, func(s string, list []element) { b.deleteElements(sets[s], list) })
-	perSet(c.add, func(s string, list []element) { b.addElements(sets[s], list) })
+	b.DeleteMembers(l, c.remove)
+	b.AddMembers(l, c.add)
 	slices.Sort(c.leaveChains)
 	for _, name := range slices.Backward(c.leaveChains) {
-		b.deleteChain(name)
+		b.DeleteChain(name)
 	}
 	for _, name := range c.leaveSets {
-		b.deleteSet(name)
-	}
-}
-
-// perSet calls fn for each set with its elements.
-func perSet(list []member, fn func(set string, elements []element)) {
-	slices.SortStableFunc(list, func(a, b member) int { return strings.Compare(a.set, b.set) })
-	for i := 0; i < len(list); {
-		name := list[i].set
-		var elements []element
-		for ; i < len(list) && list[i].set == name; i++ {
-			elements = append(elements, list[i].element)
-		}
-		fn(name, elements)
+		b.DeleteSet(name)
 	}
 }

@@ -32,7 +32,7 @@
 // deleted in a later transaction, new lists have keys of their own (odd), and
 // who is led to a chain that has no rules yet ends where nobody comes in.
 //
-// Bounds: the count of a connection limit begins anew when the limit changes;
+// Bounds: the count of a connection limit starts again when the limit changes;
 // 65,535 sources are remembered for rate limits, those beyond are not bounded;
 // to a rate limit an IPv6 source is a /64. Of several addresses of one port of
 // a ClusterIP, the first is the one that traffic from within goes past the

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // door is a door as the table has it.
@@ -91,17 +92,17 @@ func sources(of netip.Addr, list []netip.Prefix) []netip.Prefix {
 }
 
 // members appends all that the sets hold of a door.
-func (d *door) members(list []member) []member { return d.lists(d.settings(list)) }
+func (d *door) members(list []nft.Member) []nft.Member { return d.lists(d.settings(list)) }
 
 // settings appends what the sets hold of a door beside its lists.
-func (d *door) settings(list []member) []member {
+func (d *door) settings(list []nft.Member) []nft.Member {
 	f, key := d.profile.family(), d.key()
 	put := func(base, key, value string) {
-		list = append(list, member{f.named(base), element{key, value}})
+		list = append(list, member(f.named(base), key, value))
 	}
 	put(doorsSet, key, d.profile.entrance())
 	for _, r := range d.profile.reasons() {
-		put(dropsSet, key+string(native(uint32(r))), "")
+		put(dropsSet, key+string(nft.Native(uint32(r))), "")
 	}
 	if d.LogDrops {
 		put(loggedSet, key, "")
@@ -115,11 +116,11 @@ func (d *door) settings(list []member) []member {
 }
 
 // lists appends the prefixes that may come to a door, and those that may not.
-func (d *door) lists(list []member) []member {
+func (d *door) lists(list []nft.Member) []nft.Member {
 	f, key := d.profile.family(), d.key()
 	put := func(base string, p netip.Prefix) {
 		k := key + string(d.profile.lengthKey(p.Bits())) + string(p.Addr().AsSlice())
-		list = append(list, member{f.named(base), element{key: k}})
+		list = append(list, member(f.named(base), k, ""))
 	}
 	if d.Restricted {
 		for _, p := range d.Allow {

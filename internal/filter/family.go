@@ -1,31 +1,20 @@
 package filter
 
 import (
-	"net/netip"
+	"time"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
-	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // family is what differs between IPv4 and IPv6 as the table sees them.
 type family struct {
-	lb.Family
+	nft.Family
 	// suffix of the names of sets and chains.
 	suffix string
-	// proto is the NFPROTO number.
-	proto byte
-	// size of an address, and where source and destination lie in the header (RFC 791 section 3.1, RFC
-	// 8200 section 3), all in bytes.
-	size, source, destination uint32
-	addrType                  nftables.SetDatatype
-	// icmp is the protocol number of the family's ICMP, echo the type of its echo request (RFC 792, RFC
-	// 4443 section 4.1).
-	icmp, echo byte
-	// checksum: the header has one, at checksumOffset.
-	checksum       bool
-	checksumOffset uint32
+	// echo is the ICMP type of an echo request (RFC 792, RFC 4443 section 4.1).
+	echo byte
 	// host is how many leading bits of a source are one source to a rate limit: an IPv6 host has all of a
 	// /64 at its disposal.
 	host int
@@ -34,19 +23,93 @@ type family struct {
 // families in the order of their rules.
 func families() [2]*family {
 	return [2]*family{
-		{
-			Family: lb.IPv4, suffix: "4", proto: unix.NFPROTO_IPV4, size: 4, source: 12, destination: 16,
-			addrType: nftables.TypeIPAddr, icmp: unix.IPPROTO_ICMP, echo: 8, checksum: true, checksumOffset: 10, host: 32,
-		},
-		{
-			Family: lb.IPv6, suffix: "6", proto: unix.NFPROTO_IPV6, size: 16, source: 8, destination: 24,
-			addrType: nftables.TypeIP6Addr, icmp: unix.IPPROTO_ICMPV6, echo: 128, host: 64,
-		},
+		{Family: nft.IPv4(), suffix: "4", echo: 8, host: 32},
+		{Family: nft.IPv6(), suffix: "6", echo: 128, host: 64},
 	}
 }
 
-// has reports whether an address is of this family.
-func (f *family) has(a netip.Addr) bool { return a.IsValid() && lb.FamilyOf(a) == f.Family }
-
 // words is how many 32-bit registers an address fills.
-func (f *family) words() uint32 { return f.size / 4 }
+func (f *family) words() uint32 { return f.Size / 4 }
+
+// The sets of each family; the family's suffix is added to each name.
+const (
+	// guardedSet holds the addresses that are closed but for their doors.
+	guardedSet = "guarded"
+	// resetSet holds those whose closed ports answer.
+	resetSet = "reset"
+	// pingsSet holds those that answer echo requests, pingersSet who asked lately and how often.
+	pingsSet   = "pings"
+	pingersSet = "pingers"
+	// relayedSet holds the addresses whose older connections another node serves.
+	relayedSet = "relayed"
+	// addressesSet holds the addresses of doors.
+	addressesSet = "addresses"
+	// doorsSet maps a door to its verdict and counts who comes to it.
+	doorsSet = "doors"
+	// allowSet and denySet hold a door and a prefix of sources.
+	allowSet = "allow"
+	denySet  = "deny"
+	// dropsSet counts what a door refuses, by reason; a key of zeros with the reason counts what came to no door.
+	dropsSet = "drops"
+	// loggedSet holds the doors whose drops are logged.
+	loggedSet = "logged"
+	// podsSet holds the sources that are this node's pods.
+	podsSet = "pods"
+	// internalSet maps a door to its ClusterIP, externalSet a port of the ClusterIP to the address of the door.
+	internalSet = "internal"
+	externalSet = "external"
+)
+
+// uplinksSet holds the names of the links that lead out of the node.
+const uplinksSet = "uplinks"
+
+// sourceMemory bounds how many sources are remembered at once, and memoryTimeout for how long.
+const (
+	sourceMemory  = 65535
+	memoryTimeout = 10 * time.Second
+)
+
+// named returns the name of a set or chain of the family.
+func (f *family) named(base string) string { return base + f.suffix }
+
+// sets returns the sets of the family that are always there.
+func (f *family) sets() []nft.Set {
+	door, prefix := f.doorKey(), f.prefixKey()
+	reason := nft.Key{f.Address, nft.Protocol, nft.Port, nft.Mark}
+	list := []nft.Set{
+		{Name: guardedSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_INTERVAL},
+		{Name: resetSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_INTERVAL},
+		{Name: podsSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_INTERVAL},
+		{Name: addressesSet, Key: nft.Key{f.Address}},
+		{Name: relayedSet, Key: nft.Key{f.Address}},
+		{Name: pingsSet, Key: nft.Key{f.Address}},
+		{Name: pingersSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT, Size: sourceMemory, Timeout: memoryTimeout},
+		{Name: doorsSet, Key: door, Flags: unix.NFT_SET_MAP, Data: nft.Verdict, Counter: true},
+		{Name: allowSet, Key: prefix},
+		{Name: denySet, Key: prefix},
+		{Name: dropsSet, Key: reason, Counter: true},
+		{Name: loggedSet, Key: door},
+		{Name: internalSet, Key: door, Flags: unix.NFT_SET_MAP, Data: f.Address},
+		{Name: externalSet, Key: door, Flags: unix.NFT_SET_MAP, Data: f.Address},
+	}
+	for i := range list {
+		list[i].Name = f.named(list[i].Name)
+	}
+	return list
+}
+
+// doorKey is the type of a door: address, protocol and port.
+func (f *family) doorKey() nft.Key {
+	return nft.Key{f.Address, nft.Protocol, nft.Port}
+}
+
+// prefixKey is the type of a door and a prefix: its length and its address. Without the length, 10.0.0.0/9 would
+// be found for a source in the other half of 10.0.0.0/8.
+func (f *family) prefixKey() nft.Key {
+	return nft.Key{f.Address, nft.Protocol, nft.Port, nft.Mark, f.Address}
+}
+
+// sourceKey is the type of a door and a source.
+func (f *family) sourceKey() nft.Key {
+	return nft.Key{f.Address, nft.Protocol, nft.Port, f.Address}
+}

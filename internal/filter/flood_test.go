@@ -2,7 +2,6 @@ package filter
 
 import (
 	"context"
-	"encoding/binary"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
@@ -10,13 +9,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/mdlayher/netlink"
-
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// While an address comes and goes, its ranges change, another process takes over and the table is made anew, a
+// While an address comes and goes, its ranges change, another process takes over and the table is replaced, a
 // flood from a source that may never come goes on: not one packet gets past, from the first filter on.
 func TestFlood(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
@@ -156,30 +153,5 @@ func FuzzParseHeader(f *testing.F) {
 		if ok && (!h.from.IsValid() || h.from.BitLen() != h.to.BitLen()) {
 			t.Errorf("%x: read as %+v", data, h)
 		}
-	})
-}
-
-// The kernel is trusted, but a message of it may be of another version.
-func FuzzMessages(f *testing.F) {
-	var b batch
-	for _, s := range (layout{}).sets() {
-		b.addElements(s, []element{{key: "1234", value: "5678"}})
-	}
-	for _, m := range b.messages {
-		m.Header.Length = uint32(16 + len(m.Data))
-		if data, err := m.MarshalBinary(); err == nil {
-			f.Add(data)
-		}
-	}
-	f.Add(binary.NativeEndian.AppendUint32(nil, 16))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		_, _ = split(data, false, func(ad *netlink.AttributeDecoder) error {
-			return walk(ad, 3, func(inner *netlink.AttributeDecoder) error {
-				return walk(inner, 1, func(e *netlink.AttributeDecoder) error {
-					_, _, err := decodeElement(e)
-					return err
-				})
-			})
-		})
 	})
 }

@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // Timers of a Table; a zero field means its default.
@@ -22,31 +24,12 @@ type Timers struct {
 }
 
 func (t Timers) withDefaults() Timers {
-	if t.CheckInterval == 0 {
-		t.CheckInterval = 30 * time.Second
+	return Timers{
+		CheckInterval: cmp.Or(t.CheckInterval, 30*time.Second),
+		AuditInterval: cmp.Or(t.AuditInterval, 10*time.Minute),
+		RetryInterval: cmp.Or(t.RetryInterval, 100*time.Millisecond),
 	}
-	if t.AuditInterval == 0 {
-		t.AuditInterval = 10 * time.Minute
-	}
-	if t.RetryInterval == 0 {
-		t.RetryInterval = 100 * time.Millisecond
-	}
-	return t
 }
-
-// damage is what may have happened to the table.
-type damage int
-
-const (
-	// unharmed: nothing that we know of.
-	unharmed damage = iota
-	// doubtful: notifications were lost.
-	doubtful
-	// edited: somebody changed the members of its sets.
-	edited
-	// broken: somebody changed its rules, or it is gone.
-	broken
-)
 
 // Run heals the table until the context ends. The table stays in force then.
 func (t *Table) Run(ctx context.Context) error {
@@ -68,11 +51,11 @@ func (t *Table) heal(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.wake:
-			done = t.repair(damage(t.damage.Swap(int32(unharmed))))
+			done = t.repair(nft.Change(t.damage.Swap(0)))
 		case <-check.C:
-			done = t.repair(doubtful)
+			done = t.repair(nft.Missed)
 		case <-audit.C:
-			done = t.repair(edited)
+			done = t.repair(nft.Members)
 		}
 		if done != fine {
 			// Somebody may undo at once what we repair: not a contest at full speed.
@@ -82,6 +65,27 @@ func (t *Table) heal(ctx context.Context) {
 			t.kick()
 		}
 	}
+}
+
+// watch tells heal of changes to the table that are not ours, until the context ends.
+func (t *Table) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := ours().Watch(ctx, &t.conn, t.hurt); err != nil {
+			t.log.Warn("changes of nf_tables are not heard", "err", err)
+			rest(ctx, t.timers.RetryInterval)
+		}
+	}
+}
+
+// hurt notes damage and wakes heal.
+func (t *Table) hurt(d nft.Change) {
+	for {
+		was := t.damage.Load()
+		if int32(d) <= was || t.damage.CompareAndSwap(was, int32(d)) {
+			break
+		}
+	}
+	t.kick()
 }
 
 // rest waits, or until the context ends.
@@ -102,36 +106,70 @@ const (
 	fine outcome = iota
 	repaired
 	failed
+	// undecided: what is there was not seen as a whole; heal is awake to look again.
+	undecided
 )
 
-// repair makes the kernel hold what is desired again.
-func (t *Table) repair(d damage) outcome {
+// repair makes the kernel hold what is desired again, after damage of a kind.
+func (t *Table) repair(d nft.Change) outcome {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.desired == nil {
 		return fine
 	}
-	if d < broken && t.actual != nil {
-		if now, err := handle(); err != nil || now != t.handle {
-			d = broken
+	if d < nft.Rules && t.actual != nil {
+		if now, err := t.layout.Handle(); err != nil || now != t.handle {
+			d = nft.Rules
 		}
 	}
-	if d < broken {
+	if d < nft.Rules {
 		// What lies about is not to be taken for damage.
 		t.sweep()
 	}
-	was := t.commits
+	was := t.generation
 	switch {
 	case !t.enforced:
-	case d == broken:
+	case d == nft.Rules:
 		t.forget()
 		t.shut()
-	case d == edited:
-		t.actual = nil
+	case d == nft.Members:
+		return t.audit()
 	default:
 		return fine
 	}
-	if err := t.apply(); err != nil {
+	return t.mended(was, t.apply())
+}
+
+// audit compares all that the table holds with what it is to hold, and puts right what differs. It lets go of the
+// lock while it lists and compares: Set does not wait for it. If something was set meanwhile, the listing shows
+// neither what was nor what is, and there is another audit later.
+func (t *Table) audit() outcome {
+	was, desired, log := t.generation, *t.desired, !t.noLog
+	t.mu.Unlock()
+	want, err := newImage(desired, log)
+	var c change
+	if err == nil {
+		c, err = want.against(want.layout.table())
+	}
+	t.mu.Lock()
+	if t.generation != was || errors.Is(err, nft.ErrChanged) {
+		t.hurt(nft.Members)
+		return undecided
+	}
+	if err == nil {
+		err = t.take(want, &c)
+	}
+	if err != nil {
+		t.decline(err)
+		t.forget()
+		err = t.apply()
+	}
+	return t.mended(was, err)
+}
+
+// mended says what became of a repair that began at a generation.
+func (t *Table) mended(was uint64, err error) outcome {
+	if err != nil {
 		if !t.complained {
 			t.log.Error("filter cannot be repaired", "err", err)
 		}
@@ -139,7 +177,7 @@ func (t *Table) repair(d damage) outcome {
 		return failed
 	}
 	t.complained = false
-	if t.commits == was {
+	if t.generation == was {
 		return fine
 	}
 	t.counts.repairs.Add(1)
@@ -152,7 +190,7 @@ const many = 500
 
 // shut closes the addresses with ranges, if the table is gone and takes its time to be built.
 func (t *Table) shut() {
-	if _, err := handle(); len(t.desired.Doors) < many || !errors.Is(err, os.ErrNotExist) {
+	if _, err := ours().Handle(); len(t.desired.Doors) < many || !errors.Is(err, os.ErrNotExist) {
 		return
 	}
 	var closed Desired

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -85,7 +86,7 @@ func TestHeal(t *testing.T) {
 	})
 }
 
-// A table that takes its time to be built anew opens nothing meanwhile: what has ranges is shut first.
+// A table that takes its time to be rebuilt opens nothing meanwhile: what has ranges is shut first.
 func TestShut(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -103,7 +104,7 @@ func TestShut(t *testing.T) {
 		w.table.mu.Unlock()
 		w.finds(silence, w.client, "tcp", stranger4, vip4, 80)
 		w.finds(silence, w.client, "tcp", client4, vip4, 80)
-		if got := w.table.repair(broken); got != repaired {
+		if got := w.table.repair(nft.Rules); got != repaired {
 			t.Fatalf("outcome %v", got)
 		}
 		w.intact(w.table)
@@ -118,12 +119,12 @@ func (w *world) intact(table *Table) {
 	table.mu.Lock()
 	defer table.mu.Unlock()
 	table.sweep()
-	is, err := read(table.sets)
+	is, err := table.layout.Read(true)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if c, ok := table.actual.fromContent(is); !ok || !c.empty() {
-		w.t.Errorf("the table is not what it should be: %+v", c)
+	if c, err := table.actual.fromContent(is, table.layout); err != nil || !c.empty() {
+		w.t.Errorf("the table is not what it should be: %v, %+v", err, c)
 	}
 }
 
@@ -136,7 +137,7 @@ func TestTakeOver(t *testing.T) {
 		w.serve(w.pod, 80)
 		w.set(full())
 		w.finds(answer, w.client, "tcp", client4, vip4, 80)
-		first, err := handle()
+		first, err := ours().Handle()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +153,7 @@ func TestTakeOver(t *testing.T) {
 		if err := second.Set(next); err != nil {
 			t.Fatal(err)
 		}
-		if now, err := handle(); err != nil || now != first {
+		if now, err := ours().Handle(); err != nil || now != first {
 			t.Errorf("the table is another one: %v", err)
 		}
 		if again := second.State().Services; len(again) != 1 || again[0].Accepted < counted[0].Accepted {
@@ -246,7 +247,7 @@ func (w *world) others() string {
 	return out.String()
 }
 
-// What packets met is told by Service and reason, and survives a table made anew.
+// What packets met is told by Service and reason, and survives a table that was rebuilt.
 func TestCollect(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -284,7 +285,7 @@ func TestCollect(t *testing.T) {
 		}
 		// The kernel counts from nothing again.
 		w.node.Output("nft", "flush", "ruleset")
-		w.table.repair(broken)
+		w.table.repair(nft.Rules)
 		if _, accepted, _ = w.table.tell(); accepted[web] != before {
 			t.Errorf("%d accepted after a repair, want %d", accepted[web], before)
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // image is what the kernel is to hold, in the form in which two are compared.
@@ -18,7 +19,7 @@ type image struct {
 	// names of the chains that the doors need, once it is known.
 	names map[string]profile
 	// others are the members of sets that belong to no door, ordered.
-	others []member
+	others []nft.Member
 }
 
 // newImage brings what is desired into the form of the table. It refuses what
@@ -26,7 +27,7 @@ type image struct {
 func newImage(d Desired, log bool) (*image, error) {
 	img := &image{layout: layout{internal: d.Internal, log: log}, doors: make([]door, 0, len(d.Doors))}
 	for i, f := range families() {
-		if at := slices.IndexFunc(d.Addresses, f.has); at >= 0 {
+		if at := slices.IndexFunc(d.Addresses, f.Has); at >= 0 {
 			img.layout.answering[i] = d.Addresses[at]
 		}
 	}
@@ -72,7 +73,7 @@ func (img *image) joinClusterIPs() {
 }
 
 // others returns what the sets hold beside doors.
-func others(d Desired, doors []door) []member {
+func others(d Desired, doors []door) []nft.Member {
 	guarded := slices.Clone(d.Guarded)
 	for _, door := range doors {
 		if !within(d.Guarded, door.Address) {
@@ -89,14 +90,14 @@ func others(d Desired, doors []door) []member {
 		// Which links lead out is unknown: a forged pod's address cannot be told from a pod's.
 		pods = nil
 	}
-	var list []member
+	list := make([]nft.Member, 0, len(doors)+len(guarded))
 	for _, f := range families() {
 		for _, r := range []reason{undeclared, rateLimit} {
-			list = append(list, member{f.named(dropsSet), element{key: f.noDoor(r)}})
+			list = append(list, member(f.named(dropsSet), f.noDoor(r), ""))
 		}
 		for i, door := range doors {
-			if f.has(door.Address) && (i == 0 || doors[i-1].Address != door.Address) {
-				list = append(list, member{f.named(addressesSet), element{key: string(door.Address.AsSlice())}})
+			if f.Has(door.Address) && (i == 0 || doors[i-1].Address != door.Address) {
+				list = append(list, member(f.named(addressesSet), string(door.Address.AsSlice()), ""))
 			}
 		}
 		list = f.intervals(list, guardedSet, guarded)
@@ -107,14 +108,18 @@ func others(d Desired, doors []door) []member {
 	}
 	for _, name := range d.Uplinks {
 		const nameSize = 16 // IFNAMSIZ
-		list = append(list, member{uplinksSet, element{key: string(append([]byte(name), make([]byte, nameSize)...)[:nameSize])}})
+		list = append(list, member(uplinksSet, string(append([]byte(name), make([]byte, nameSize)...)[:nameSize]), ""))
 	}
 	slices.SortFunc(list, compareMembers)
 	return slices.Compact(list)
 }
 
-func compareMembers(a, b member) int {
-	return cmp.Or(strings.Compare(a.set, b.set), strings.Compare(a.key, b.key), strings.Compare(a.value, b.value))
+func member(set, key, value string) nft.Member {
+	return nft.Member{Set: set, Element: nft.Element{Key: key, Value: value}}
+}
+
+func compareMembers(a, b nft.Member) int {
+	return cmp.Or(strings.Compare(a.Set, b.Set), strings.Compare(a.Key, b.Key), strings.Compare(a.Value, b.Value))
 }
 
 // within reports whether an address is in one of the ranges, which are disjoint and ordered.
@@ -139,18 +144,18 @@ func rangeOf(p netip.Prefix) lb.Range {
 }
 
 // addresses appends the family's addresses as the members of a set.
-func (f *family) addresses(list []member, base string, addresses []netip.Addr) []member {
+func (f *family) addresses(list []nft.Member, base string, addresses []netip.Addr) []nft.Member {
 	for _, a := range addresses {
-		if a = a.Unmap(); f.has(a) {
-			list = append(list, member{f.named(base), element{key: string(a.AsSlice())}})
+		if a = a.Unmap(); f.Has(a) {
+			list = append(list, member(f.named(base), string(a.AsSlice()), ""))
 		}
 	}
 	return list
 }
 
 // intervals appends the family's ranges as the members of an interval set. Ranges that touch or overlap become one run, as the kernel demands.
-func (f *family) intervals(list []member, base string, ranges []lb.Range) []member {
-	ranges = slices.DeleteFunc(slices.Clone(ranges), func(r lb.Range) bool { return !f.has(r.From) || !f.has(r.To) || r.To.Less(r.From) })
+func (f *family) intervals(list []nft.Member, base string, ranges []lb.Range) []nft.Member {
+	ranges = slices.DeleteFunc(slices.Clone(ranges), func(r lb.Range) bool { return !f.Has(r.From) || !f.Has(r.To) || r.To.Less(r.From) })
 	slices.SortFunc(ranges, func(a, b lb.Range) int { return a.From.Compare(b.From) })
 	for i := 0; i < len(ranges); {
 		run := ranges[i]
@@ -164,23 +169,14 @@ func (f *family) intervals(list []member, base string, ranges []lb.Range) []memb
 		if next := run.To.Next(); next.IsValid() {
 			end = string(next.AsSlice())
 		}
-		list = append(list, member{f.named(base), element{string(run.From.AsSlice()), end}})
+		list = append(list, member(f.named(base), string(run.From.AsSlice()), end))
 	}
 	return list
 }
 
 // build fills an empty table.
-func (img *image) build(b *batch, sets map[string]set) {
-	for _, s := range img.layout.sets() {
-		b.addSet(s)
-	}
-	chains := img.layout.chains()
-	for _, c := range chains {
-		b.addChain(c)
-	}
-	for _, c := range chains {
-		b.addRules(c)
-	}
+func (img *image) build(b *nft.Batch, l *nft.Layout) {
+	l.Build(b)
 	c := img.from(nil)
-	c.write(b, sets)
+	c.write(b, l)
 }

@@ -2,9 +2,12 @@ package filter
 
 import (
 	"math"
+	"slices"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // Traffic from within the cluster to a door with a ClusterIP is made traffic to
@@ -17,20 +20,20 @@ import (
 // is undone.
 
 // rewriting returns the chains that do so, for pods (prerouting) and for the node itself (output).
-func rewriting() []chain {
-	pods := chain{name: "internal", kind: "filter", hook: unix.NF_INET_PRE_ROUTING, priority: beforeConntrack}
+func rewriting() []nft.Chain {
+	pods := nft.Chain{Name: "internal", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: beforeConntrack}
 	// Of kind route, so that the kernel looks for the way again once the destination is another.
-	own := chain{name: "internal-output", kind: "route", hook: unix.NF_INET_LOCAL_OUT, priority: beforeConntrack}
-	label := chain{name: "internal-label", kind: "filter", hook: unix.NF_INET_LOCAL_OUT, priority: guardPriority, rules: []rule{labelling()}}
-	answers := chain{name: "answers"}
-	back := chain{name: "external", kind: "filter", hook: unix.NF_INET_POST_ROUTING, priority: afterNAT,
-		rules: []rule{join(reply(), labelled(), goTo(answers.name))}}
+	own := nft.Chain{Name: "internal-output", Kind: "route", Hook: unix.NF_INET_LOCAL_OUT, Priority: beforeConntrack}
+	label := nft.Chain{Name: "internal-label", Kind: "filter", Hook: unix.NF_INET_LOCAL_OUT, Priority: guardPriority, Rules: []nft.Rule{labelling()}}
+	answers := nft.Chain{Name: "answers"}
+	back := nft.Chain{Name: "external", Kind: "filter", Hook: unix.NF_INET_POST_ROUTING, Priority: afterNAT,
+		Rules: []nft.Rule{slices.Concat(reply(), labelled(), goTo(answers.Name))}}
 	for _, f := range families() {
-		pods.rules = append(pods.rules, f.toClusterIP(f.fromPod()))
-		own.rules = append(own.rules, f.toClusterIP(tracked()))
-		answers.rules = append(answers.rules, join(f.is(), f.fromExternal()))
+		pods.Rules = append(pods.Rules, f.toClusterIP(f.fromPod()))
+		own.Rules = append(own.Rules, f.toClusterIP(tracked()))
+		answers.Rules = append(answers.Rules, slices.Concat(f.is(), f.fromExternal()))
 	}
-	return []chain{pods, own, label, answers, back, back.at("external-input", unix.NF_INET_LOCAL_IN)}
+	return []nft.Chain{pods, own, label, answers, back, back.At("external-input", unix.NF_INET_LOCAL_IN)}
 }
 
 // spare is a register that no key reaches.
@@ -38,82 +41,61 @@ const spare = reg + 8
 
 // fromPod matches packets of this node's pods. The address alone would not do: a forged one may come in from
 // outside.
-func (f *family) fromPod() rule {
-	return say(
+func (f *family) fromPod() nft.Rule {
+	return nft.Expr(
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: spare}, &expr.Lookup{SourceRegister: spare, SetName: uplinksSet, Invert: true},
-		f.address(f.source, spare), &expr.Lookup{SourceRegister: spare, SetName: f.named(podsSet)},
+		f.Load(f.Source, spare), &expr.Lookup{SourceRegister: spare, SetName: f.named(podsSet)},
 	)
 }
 
 // tracked matches what conntrack is to see. What the node only hands on to another
 // owner of the address is none of its own.
-func tracked() rule {
-	return say(&expr.Ct{Key: expr.CtKeySTATE, Register: spare},
-		&expr.Bitwise{SourceRegister: spare, DestRegister: spare, Len: 4, Mask: native(expr.CtStateBitUNTRACKED), Xor: native(0)},
-		&expr.Cmp{Register: spare, Data: native(0)})
+func tracked() nft.Rule {
+	return nft.Expr(&expr.Ct{Key: expr.CtKeySTATE, Register: spare},
+		nft.Mask(spare, nft.Native(expr.CtStateBitUNTRACKED)),
+		&expr.Cmp{Register: spare, Data: nft.Native(0)})
 }
 
 // toClusterIP rewrites the destination of a packet to a door, if it is from where it should be, and marks it.
 // Who is not on the way to such a door is let go by the first look.
-func (f *family) toClusterIP(from rule) rule {
+func (f *family) toClusterIP(from nft.Rule) nft.Rule {
 	key, _ := f.to()
-	return join(f.is(), key, f.mapped(internalSet), from, f.write(f.destination), setMark(math.MaxUint32, internalMark))
+	return slices.Concat(f.is(), key, f.mapped(internalSet), from, f.Write(f.Destination), setMark(math.MaxUint32, internalMark))
 }
 
 // fromExternal rewrites the source of an answer.
-func (f *family) fromExternal() rule {
-	key, _ := f.door(f.source, sourcePort)
-	return join(key, f.mapped(externalSet), f.write(f.source))
+func (f *family) fromExternal() nft.Rule {
+	key, _ := f.door(f.Source, sourcePort)
+	return slices.Concat(key, f.mapped(externalSet), f.Write(f.Source))
 }
 
 // mapped replaces the key in the registers by the address that a map has for it.
-func (f *family) mapped(base string) rule {
-	return say(&expr.Lookup{SourceRegister: reg, SetName: f.named(base), IsDestRegSet: true, DestRegister: reg})
-}
-
-// write puts an address into the header and mends the checksums, also that of
-// TCP and UDP, which covers the addresses (RFC 9293 section 3.1). Not made by the
-// library: it leaves the flag for the latter out where the header itself has no
-// checksum, as that of IPv6.
-func (f *family) write(offset uint32) rule {
-	var a attributes
-	a.text(unix.NFTA_EXPR_NAME, "payload")
-	a.nest(unix.NFTA_EXPR_DATA, func() {
-		a.number(unix.NFTA_PAYLOAD_SREG, reg)
-		a.number(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_NETWORK_HEADER)
-		a.number(unix.NFTA_PAYLOAD_OFFSET, offset)
-		a.number(unix.NFTA_PAYLOAD_LEN, f.size)
-		if f.checksum {
-			a.number(unix.NFTA_PAYLOAD_CSUM_TYPE, unix.NFT_PAYLOAD_CSUM_INET)
-			a.number(unix.NFTA_PAYLOAD_CSUM_OFFSET, f.checksumOffset)
-		}
-		a.number(unix.NFTA_PAYLOAD_CSUM_FLAGS, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR)
-	})
-	return rule{expression(a)}
+func (f *family) mapped(base string) nft.Rule {
+	return nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(base), IsDestRegSet: true, DestRegister: reg})
 }
 
 // setMark sets the mark to (mark & keep) with these bits set.
-func setMark(keep, bits uint32) rule {
-	return say(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg},
-		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: native(keep &^ bits), Xor: native(bits)},
+func setMark(keep, bits uint32) nft.Rule {
+	return nft.Expr(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: nft.Native(keep &^ bits), Xor: nft.Native(bits)},
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg})
 }
 
 // labelling labels the connection of a marked packet and takes the mark away.
-func labelling() rule {
-	return join(
-		say(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg},
-			&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: native(internalMark), Xor: native(0)},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: native(0)}),
+func labelling() nft.Rule {
+	return slices.Concat(
+		nft.Expr(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg},
+			nft.Mask(reg, nft.Native(internalMark)),
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: nft.Native(0)}),
 		setMark(math.MaxUint32&^internalMark, 0),
-		say(&expr.Immediate{Register: reg, Data: internalLabel[:]},
+		nft.Expr(&expr.Immediate{Register: reg, Data: internalLabel[:]},
 			&expr.Ct{Key: expr.CtKeyLABELS, SourceRegister: true, Register: reg}),
 	)
 }
 
 // labelled matches packets of such a connection.
-func labelled() rule {
-	return say(&expr.Ct{Key: expr.CtKeyLABELS, Register: reg},
-		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 16, Mask: internalLabel[:], Xor: make([]byte, 16)},
+func labelled() nft.Rule {
+	return nft.Expr(&expr.Ct{Key: expr.CtKeyLABELS, Register: reg},
+		nft.Mask(reg, internalLabel[:]),
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 16)})
 }

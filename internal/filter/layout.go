@@ -2,11 +2,18 @@ package filter
 
 import (
 	"net/netip"
+	"slices"
 
-	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
+
+// tableName is the name of our table, of the family inet. No other is touched.
+const tableName = "holdfast"
+
+func ours() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: tableName} }
 
 // Priorities of our base chains, beside those of linux/netfilter_ipv4.h: conntrack is at -200, kube-proxy's
 // DNAT at -100 and its source NAT at 100.
@@ -64,130 +71,136 @@ type layout struct {
 	answering [2]netip.Addr
 }
 
-// sets returns all sets that are always there.
-func (l layout) sets() []set {
-	list := []set{{name: uplinksSet, key: nftables.TypeIFName}}
-	for _, f := range families() {
-		list = append(list, f.sets()...)
+// table returns the table of this layout. The rules that profiles get are in its signature too.
+func (l layout) table() *nft.Layout {
+	var later []nft.Chain
+	for _, ipv6 := range []bool{false, true} {
+		p := profile{ipv6: ipv6, restricted: true, limit: 1, rate: 1}
+		p.allow.add(1)
+		p.deny.add(1)
+		for _, name := range p.chainNames() {
+			later = append(later, p.chain(name))
+		}
 	}
-	return list
+	sets := []nft.Set{{Name: uplinksSet, Key: nft.Key{nft.LinkName}}}
+	for _, f := range families() {
+		sets = append(sets, f.sets()...)
+	}
+	return nft.NewLayout(ours(), sets, l.chains(), later...)
 }
 
 // chains returns all chains that are always there, base chains last: a chain comes after those it goes to.
-func (l layout) chains() []chain {
-	guard := chain{name: guardChain, kind: "filter", hook: unix.NF_INET_PRE_ROUTING, priority: guardPriority}
-	left := chain{name: "forward", kind: "filter", hook: unix.NF_INET_FORWARD, priority: leftPriority}
-	ping := chain{name: "ping", kind: "nat", hook: unix.NF_INET_PRE_ROUTING, priority: pingPriority}
+func (l layout) chains() []nft.Chain {
+	guard := nft.Chain{Name: guardChain, Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: guardPriority}
+	left := nft.Chain{Name: "forward", Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: leftPriority}
+	ping := nft.Chain{Name: "ping", Kind: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: pingPriority}
 	// Answers go out: they are the cheaper half of all packets. With a guarded address as their destination they
 	// belong to a connection that was opened from within, by that address.
-	guard.rules = append(guard.rules, join(reply(), accept()))
+	guard.Rules = append(guard.Rules, slices.Concat(reply(), accept()))
 	if l.internal {
-		guard.rules = append(guard.rules, labelling())
+		guard.Rules = append(guard.Rules, labelling())
 	}
-	left.rules = append(left.rules, join(status(ipsDstNAT, true), accept()))
-	var list []chain
+	left.Rules = append(left.Rules, slices.Concat(nft.Status(expr.CmpOpNeq, ipsDstNAT), accept()))
+	var list []nft.Chain
 	for i, f := range families() {
 		for _, r := range reasons() {
 			list = append(list, f.dropping(r, l.log))
 		}
 		list = append(list, f.refusing(l.log), f.rejecting(), f.tooManyPings(), f.closed(), f.icmpChain(), f.guard(), f.leftover())
-		guard.rules = append(guard.rules, f.byDoor(), f.guarded())
-		left.rules = append(left.rules, join(f.is(), f.destinationIn(addressesSet), goTo(f.named(leftChain))))
-		ping.rules = append(ping.rules, f.answering(l.answering[i]))
+		guard.Rules = append(guard.Rules, f.byDoor(), f.guarded())
+		left.Rules = append(left.Rules, slices.Concat(f.is(), f.destinationIn(addressesSet), goTo(f.named(leftChain))))
+		ping.Rules = append(ping.Rules, f.answering(l.answering[i]))
 	}
-	list = append(list, guard, left, left.at("input", unix.NF_INET_LOCAL_IN), ping, ping.at("ping-output", unix.NF_INET_LOCAL_OUT))
+	list = append(list, guard, left, left.At("input", unix.NF_INET_LOCAL_IN), ping, ping.At("ping-output", unix.NF_INET_LOCAL_OUT))
 	if l.internal {
 		list = append(list, rewriting()...)
 	}
-	return append(list, chain{name: l.signature(list)})
-}
-
-// at returns the same chain at another hook.
-func (c chain) at(name string, hook uint32) chain {
-	c.name, c.hook = name, hook
-	return c
+	return list
 }
 
 // fromSelf lets pass what the node sends to itself.
-func fromSelf() rule { return join(meta(expr.MetaKeyIIF, native(loopback)...), accept()) }
+func fromSelf() nft.Rule {
+	return slices.Concat(nft.Meta(expr.MetaKeyIIF, nft.Native(loopback)...), accept())
+}
 
 // byDoor leads packets to the rules of their door. A packet that is under way while a transaction takes effect
 // may be led to a chain of after, which has no rules for those of before: it comes back without a verdict, and
 // ends where those do that came to no door.
-func (f *family) byDoor() rule {
+func (f *family) byDoor() nft.Rule {
 	key, _ := f.to()
-	return join(f.is(), key, say(&expr.Lookup{SourceRegister: reg, SetName: f.named(doorsSet), IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT}))
+	return slices.Concat(f.is(), key, nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(doorsSet), IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT}))
 }
 
 // guarded leads all other packets to guarded addresses to where they end. Behind the doors: it costs more than
 // to find a door.
-func (f *family) guarded() rule {
-	return join(f.is(), f.destinationIn(guardedSet), goTo(f.named(guardChain)))
+func (f *family) guarded() nft.Rule {
+	return slices.Concat(f.is(), f.destinationIn(guardedSet), goTo(f.named(guardChain)))
 }
 
 // guard decides on packets to guarded addresses that came to no door.
-func (f *family) guard() chain {
-	return chain{name: f.named(guardChain), rules: []rule{
-		join(meta(expr.MetaKeyL4PROTO, f.icmp), goTo(f.named(icmpChain))),
+func (f *family) guard() nft.Chain {
+	return nft.Chain{Name: f.named(guardChain), Rules: []nft.Rule{
+		slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), goTo(f.named(icmpChain))),
 		goTo(f.named(closedChain)),
 	}}
 }
 
 // closed ends what came to no door.
-func (f *family) closed() chain {
-	return chain{name: f.named(closedChain), rules: []rule{
+func (f *family) closed() nft.Chain {
+	return nft.Chain{Name: f.named(closedChain), Rules: []nft.Rule{
 		fromSelf(),
 		f.count(undeclared),
-		join(f.destinationIn(resetSet), goTo(f.named(rejectChain))),
+		slices.Concat(f.destinationIn(resetSet), goTo(f.named(rejectChain))),
 		drop(),
 	}}
 }
 
-func (f *family) tooManyPings() chain {
-	return chain{name: f.named(pingsChain), rules: []rule{f.count(rateLimit), drop()}}
+func (f *family) tooManyPings() nft.Chain {
+	return nft.Chain{Name: f.named(pingsChain), Rules: []nft.Rule{f.count(rateLimit), drop()}}
 }
 
-func (f *family) rejecting() chain { return chain{name: f.named(rejectChain), rules: rejections()} }
+func (f *family) rejecting() nft.Chain {
+	return nft.Chain{Name: f.named(rejectChain), Rules: rejections()}
+}
 
 // icmpChain lets errors of known connections pass, which path MTU discovery lives on (RFC 1191, RFC 8201),
 // and what Neighbor Discovery needs (RFC 4861 sections 4.3 and 4.4); answers echo requests; never answers
 // anything else.
-func (f *family) icmpChain() chain {
-	typ := func(t byte) rule {
-		return say(&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Len: 1}, &expr.Cmp{Register: reg, Data: []byte{t}})
+func (f *family) icmpChain() nft.Chain {
+	ping := slices.Concat(icmpType(f.echo), f.destinationIn(pingsSet))
+	rules := []nft.Rule{
+		slices.Concat(nft.State(expr.CmpOpNeq, expr.CtStateBitRELATED), accept()),
+		slices.Concat(ping, f.sourceMasked(reg, f.host), over(f.named(pingersSet), perSecond(pingsOfOne, true), true), goTo(f.named(pingsChain))),
+		slices.Concat(ping, nft.Expr(perSecond(pingsOfAll, false)), accept()),
 	}
-	ping := join(typ(f.echo), f.destinationIn(pingsSet))
-	rules := []rule{
-		join(state(expr.CtStateBitRELATED), accept()),
-		join(ping, f.sourceMasked(reg, f.host), over(f.named(pingersSet), perSecond(pingsOfOne, true), true), goTo(f.named(pingsChain))),
-		join(ping, say(perSecond(pingsOfAll, false)), accept()),
-	}
-	if f.proto == unix.NFPROTO_IPV6 {
+	if f.Proto == unix.NFPROTO_IPV6 {
 		const solicitation, advertisement = 135, 136
-		rules = append(rules, join(typ(solicitation), accept()), join(typ(advertisement), accept()))
+		rules = append(rules, slices.Concat(icmpType(solicitation), accept()), slices.Concat(icmpType(advertisement), accept()))
 	}
-	return chain{name: f.named(icmpChain), rules: append(rules, f.count(undeclared), drop())}
+	return nft.Chain{Name: f.named(icmpChain), Rules: append(rules, f.count(undeclared), drop())}
+}
+
+func icmpType(t byte) nft.Rule {
+	return nft.Expr(&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Len: 1}, &expr.Cmp{Register: reg, Data: []byte{t}})
 }
 
 // leftover drops what still has the address of a door where the packet leaves the node or meets a socket of it:
 // kube-proxy did not take it. Forwarded, it would come back by the default route; delivered, it would meet the
 // node's own services.
-func (f *family) leftover() chain {
-	return chain{name: f.named(leftChain), rules: []rule{
+func (f *family) leftover() nft.Chain {
+	return nft.Chain{Name: f.named(leftChain), Rules: []nft.Rule{
 		fromSelf(),
-		join(meta(expr.MetaKeyL4PROTO, f.icmp), accept()),
+		slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), accept()),
 		goTo(f.named(dropChain + unserved.String())),
 	}}
 }
 
 // answering sends echo requests to the node itself, which answers them from the address that was asked.
-func (f *family) answering(own netip.Addr) rule {
-	asked := join(f.is(), meta(expr.MetaKeyL4PROTO, f.icmp),
-		say(&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Len: 1}, &expr.Cmp{Register: reg, Data: []byte{f.echo}}),
-		f.destinationIn(pingsSet))
+func (f *family) answering(own netip.Addr) nft.Rule {
+	asked := slices.Concat(f.is(), nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), icmpType(f.echo), f.destinationIn(pingsSet))
 	if !own.IsValid() {
-		return join(asked, say(&expr.Redir{}))
+		return slices.Concat(asked, nft.Expr(&expr.Redir{}))
 	}
-	return join(asked, say(&expr.Immediate{Register: reg, Data: own.AsSlice()},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: reg}))
+	return slices.Concat(asked, nft.Expr(&expr.Immediate{Register: reg, Data: own.AsSlice()},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.Proto), RegAddrMin: reg}))
 }

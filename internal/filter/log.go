@@ -2,13 +2,18 @@ package filter
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // readLog writes the drops that doors want logged to the log of the process, until the context ends. How many
@@ -28,25 +33,11 @@ func (t *Table) copyLog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
-	for {
-		messages, err := conn.Receive()
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, unix.ENOBUFS):
-			continue
-		case err != nil:
-			return err
+	return nft.Receive(ctx, conn, func() {}, func(m netlink.Message) {
+		if l, ok := parseLogged(m); ok {
+			t.note(l)
 		}
-		for _, m := range messages {
-			if l, ok := parseLogged(m); ok {
-				t.note(l)
-			}
-		}
-	}
+	})
 }
 
 // note logs one drop.
@@ -80,4 +71,97 @@ func (t *Table) behind(h header) (lb.Key, string) {
 		return lb.Key{}, name
 	}
 	return img.doors[i].Service, name
+}
+
+// Of linux/netfilter/nfnetlink_log.h.
+const (
+	logMessagePacket = 0  // NFULNL_MSG_PACKET
+	logMessageConfig = 1  // NFULNL_MSG_CONFIG
+	logConfigCommand = 1  // NFULA_CFG_CMD
+	logConfigMode    = 2  // NFULA_CFG_MODE
+	logBind          = 1  // NFULNL_CFG_CMD_BIND
+	logCopyPacket    = 2  // NFULNL_COPY_PACKET
+	logPayload       = 9  // NFULA_PAYLOAD
+	logPrefix        = 10 // NFULA_PREFIX
+)
+
+// openLog opens a socket that receives the packets logged to a group of NFLOG.
+func openLog(group uint16) (*netlink.Conn, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open NFLOG: %w", err)
+	}
+	a, err := netlink.MarshalAttributes([]netlink.Attribute{
+		{Type: logConfigCommand, Data: []byte{logBind}},
+		{Type: logConfigMode, Data: append(binary.BigEndian.AppendUint32(nil, logSnapshot), logCopyPacket, 0)},
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("marshal request to NFLOG: %w", err), conn.Close())
+	}
+	_, err = conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_ULOG<<8 | logMessageConfig), Flags: netlink.Request | netlink.Acknowledge},
+		Data:   append([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, byte(group >> 8), byte(group)}, a...),
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("bind NFLOG group %d: %w", group, err), conn.Close())
+	}
+	return conn, nil
+}
+
+// logged is a packet as NFLOG hands it over.
+type logged struct {
+	prefix  string
+	payload []byte
+}
+
+func parseLogged(m netlink.Message) (l logged, ok bool) {
+	const generation = 4
+	if m.Header.Type != unix.NFNL_SUBSYS_ULOG<<8|logMessagePacket || len(m.Data) < generation {
+		return l, false
+	}
+	ad, err := netlink.NewAttributeDecoder(m.Data[generation:])
+	if err != nil {
+		return l, false
+	}
+	for ad.Next() {
+		switch ad.Type() {
+		case logPrefix:
+			l.prefix = ad.String()
+		case logPayload:
+			l.payload = ad.Bytes()
+		}
+	}
+	return l, ad.Err() == nil
+}
+
+// header is what the head of a packet says of where it goes.
+type header struct {
+	from, to netip.Addr
+	protocol byte
+	port     uint16
+}
+
+// parseHeader reads IPv4 (RFC 791) or IPv6 (RFC 8200), without extension headers, and the destination port.
+func parseHeader(packet []byte) (h header, ok bool) {
+	const v4Size, v6Size, portEnd = 20, 40, 4
+	var transport []byte
+	switch {
+	case len(packet) >= v4Size && packet[0]>>4 == 4:
+		size := int(packet[0]&0xf) * 4
+		if size < v4Size || len(packet) < size {
+			return h, false
+		}
+		h.protocol, transport = packet[9], packet[size:]
+		h.from, h.to = netip.AddrFrom4([4]byte(packet[12:])), netip.AddrFrom4([4]byte(packet[16:]))
+	case len(packet) >= v6Size && packet[0]>>4 == 6:
+		h.protocol, transport = packet[6], packet[v6Size:]
+		h.from, h.to = netip.AddrFrom16([16]byte(packet[8:])), netip.AddrFrom16([16]byte(packet[24:]))
+	default:
+		return h, false
+	}
+	if len(transport) < portEnd {
+		return h, false
+	}
+	h.port = binary.BigEndian.Uint16(transport[2:])
+	return h, true
 }

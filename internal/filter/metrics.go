@@ -2,6 +2,7 @@ package filter
 
 import (
 	"cmp"
+	"encoding/binary"
 	"maps"
 	"slices"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // counts are the events that no state shows.
@@ -27,11 +29,11 @@ type series struct {
 	why reason
 }
 
-// tally adds up the counters of elements, which begin anew whenever the kernel's table does.
+// tally adds up the counters of elements, which start again whenever the kernel's table does.
 type tally struct {
 	mu sync.Mutex
 	// last is what the counter of each element said.
-	last map[member]uint64
+	last map[nft.Member]uint64
 	// totals never fall.
 	totals map[series]uint64
 	// accepted is what was told last, by Service: it must not fall either, though it is a difference.
@@ -43,7 +45,7 @@ type tally struct {
 func (f *family) counting() (seen, dropped string) { return f.named(doorsSet), f.named(dropsSet) }
 
 // read brings the totals up to date. Drops are read first, so that none is among the accepted.
-func (y *tally) read(img *image, sets map[string]set) error {
+func (y *tally) read(img *image, l *nft.Layout) error {
 	owners := make(map[string]lb.Key, len(img.doors))
 	for i := range img.doors {
 		owners[img.doors[i].key()] = img.doors[i].Service
@@ -51,26 +53,26 @@ func (y *tally) read(img *image, sets map[string]set) error {
 	if y.totals == nil {
 		y.totals, y.accepted, y.named = make(map[series]uint64), make(map[lb.Key]uint64), make(map[lb.Key]bool)
 	}
-	last := make(map[member]uint64, len(y.last))
+	last := make(map[nft.Member]uint64, len(y.last))
 	for _, f := range families() {
 		seen, dropped := f.counting()
 		for _, name := range []string{dropped, seen} {
-			list, err := sets[name].list()
+			list, err := l.List(l.Set(name))
 			if err != nil {
 				return err
 			}
 			for _, e := range list {
-				key, why := e.key, reason(0)
+				key, why := e.Key, reason(0)
 				if name == dropped {
-					key, why = splitReason(e.key)
+					key, why = splitReason(e.Key)
 				}
-				m := member{name, element{key: e.key}}
-				last[m] = e.packets
+				m := member(name, e.Key, "")
+				last[m] = e.Packets
 				before := y.last[m]
-				if e.packets < before {
+				if e.Packets < before {
 					before = 0
 				}
-				if n := e.packets - before; n > 0 {
+				if n := e.Packets - before; n > 0 {
 					y.totals[series{y.name(owners[key]), why}] += n
 				}
 			}
@@ -94,7 +96,7 @@ func (y *tally) name(k lb.Key) lb.Key {
 // splitReason takes the reason off the key of a drop.
 func splitReason(key string) (string, reason) {
 	at := len(key) - 4
-	return key[:at], reason(min(nativeUint32([]byte(key[at:])), uint32(lastReason)))
+	return key[:at], reason(min(binary.NativeEndian.Uint32([]byte(key[at:])), uint32(lastReason)))
 }
 
 // known returns a copy of the totals, and what was let in.
@@ -168,12 +170,12 @@ func compareSeries(a, b series) int {
 // tell reads the counters and returns the totals; on an error, those known.
 func (t *Table) tell() (dropped map[series]uint64, accepted map[lb.Key]uint64, err error) {
 	t.mu.Lock()
-	img, sets := t.actual, t.sets
+	img, layout := t.actual, t.layout
 	t.mu.Unlock()
 	t.tally.mu.Lock()
 	defer t.tally.mu.Unlock()
 	if img != nil {
-		err = t.tally.read(img, sets)
+		err = t.tally.read(img, layout)
 	}
 	dropped, accepted = t.tally.known()
 	return dropped, accepted, err

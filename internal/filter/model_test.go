@@ -262,7 +262,7 @@ table inet beyond {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { conn.Close() })
-	if err := conn.SetReadBuffer(receiveBuffer); err != nil {
+	if err := conn.SetReadBuffer(16 << 20); err != nil {
 		w.t.Fatal(err)
 	}
 	return func(last uint32) map[uint32]bool {

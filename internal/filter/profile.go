@@ -3,12 +3,14 @@ package filter
 import (
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // profile is what decides the rules for a door; who may come is in the sets.
@@ -69,7 +71,7 @@ func (p profile) family() *family {
 
 // entrance is the chain that a door of this profile goes to; accepted is none.
 func (p profile) entrance() string {
-	if name := p.rangesChain(); name != accepted {
+	if name := p.rangesChain(); name != nft.Accepted {
 		return name
 	}
 	return p.within()
@@ -83,7 +85,7 @@ func (p profile) within() string {
 	case p.limited():
 		return f.named("limits" + numbered("-connections", p.limit) + numbered("-rate", p.rate) + "-v")
 	}
-	return accepted
+	return nft.Accepted
 }
 
 func numbered(what string, n int) string {
@@ -101,7 +103,7 @@ const longestName = 80
 func (p profile) rangesChain() string {
 	none := lengths{}
 	if !p.restricted && p.deny == none {
-		return accepted
+		return nft.Accepted
 	}
 	name := "ranges"
 	if p.deny != none {
@@ -110,7 +112,7 @@ func (p profile) rangesChain() string {
 	if p.restricted {
 		name += dashed("-allow", p.allow)
 	}
-	if next := p.within(); next != accepted {
+	if next := p.within(); next != nft.Accepted {
 		name += "-then-" + next
 	}
 	if p.odd {
@@ -135,7 +137,7 @@ func (p profile) lengthKey(bits int) []byte {
 	if p.odd {
 		n |= odd
 	}
-	return native(n)
+	return nft.Native(n)
 }
 
 func dashed(what string, l lengths) string {
@@ -154,7 +156,7 @@ func (p profile) chainNames() []string {
 	if p.limited() {
 		list = append(list, p.within())
 	}
-	if name := p.rangesChain(); name != accepted {
+	if name := p.rangesChain(); name != nft.Accepted {
 		list = append(list, name)
 	}
 	return list
@@ -163,27 +165,27 @@ func (p profile) chainNames() []string {
 func (p profile) limited() bool { return p.limit > 0 || p.rate > 0 }
 
 // chain makes one of the profile's chains.
-func (p profile) chain(name string) chain {
+func (p profile) chain(name string) nft.Chain {
 	if name == p.rangesChain() {
-		return chain{name: name, rules: p.rangeRules()}
+		return nft.Chain{Name: name, Rules: p.rangeRules()}
 	}
-	return chain{name: name, rules: p.limitRules()}
+	return nft.Chain{Name: name, Rules: p.limitRules()}
 }
 
-func (p profile) rangeRules() []rule {
+func (p profile) rangeRules() []nft.Rule {
 	f := p.family()
 	key, next := f.to()
-	sourceIn := func(set string, bits int) rule {
-		length := say(&expr.Immediate{Register: next, Data: p.lengthKey(bits)})
-		return join(key, length, f.sourceMasked(next+1, bits), f.in(set))
+	sourceIn := func(set string, bits int) nft.Rule {
+		length := nft.Expr(&expr.Immediate{Register: next, Data: p.lengthKey(bits)})
+		return slices.Concat(key, length, f.sourceMasked(next+1, bits), f.in(set))
 	}
 	strangers := goTo(f.named(dropChain + sourceRange.String()))
-	var rules []rule
+	var rules []nft.Rule
 	for _, bits := range p.deny.list() {
-		rules = append(rules, join(sourceIn(denySet, bits), strangers))
+		rules = append(rules, slices.Concat(sourceIn(denySet, bits), strangers))
 	}
 	for _, bits := range p.allow.list() {
-		rules = append(rules, join(sourceIn(allowSet, bits), pass(p.within())))
+		rules = append(rules, slices.Concat(sourceIn(allowSet, bits), pass(p.within())))
 	}
 	if p.restricted {
 		return append(rules, strangers)
@@ -193,16 +195,16 @@ func (p profile) rangeRules() []rule {
 
 // limitRules bound connections that are to be opened. The rate comes first: what it refuses is not to be
 // counted as a connection.
-func (p profile) limitRules() []rule {
+func (p profile) limitRules() []nft.Rule {
 	f := p.family()
 	key, next := f.to()
-	rules := []rule{join(opening(), withoutSYN(), f.destinationIn(relayedSet), accept())}
+	rules := []nft.Rule{slices.Concat(opening(), withoutSYN(), f.destinationIn(relayedSet), accept())}
 	if p.rate > 0 {
-		rules = append(rules, join(opening(), key, f.sourceMasked(next, f.host),
+		rules = append(rules, slices.Concat(opening(), key, f.sourceMasked(next, f.host),
 			over(p.rateSet(), perSecond(p.rate, true), true), goTo(f.named(dropChain+rateLimit.String()))))
 	}
 	if p.limit > 0 {
-		rules = append(rules, join(opening(), key,
+		rules = append(rules, slices.Concat(opening(), key,
 			over(p.limitSet(), &expr.Connlimit{Count: uint32(p.limit), Flags: expr.NFT_CONNLIMIT_F_INV}, false),
 			goTo(f.named(dropChain+connectionLimit.String()))))
 	}
@@ -215,19 +217,19 @@ func (p profile) limitSet() string { return "connections-" + p.within() }
 func (p profile) rateSet() string  { return "rate-" + p.within() }
 
 // setsOf returns the sets that belong to one of the profile's chains alone.
-func (p profile) setsOf(name string) []set {
+func (p profile) setsOf(name string) []nft.Set {
 	f := p.family()
-	var list []set
+	var list []nft.Set
 	if name == p.rangesChain() {
 		return nil
 	}
 	if p.limit > 0 {
-		list = append(list, set{name: p.limitSet(), key: f.doorKey(), flags: unix.NFT_SET_EVAL, size: sourceMemory})
+		list = append(list, nft.Set{Name: p.limitSet(), Key: f.doorKey(), Flags: unix.NFT_SET_EVAL, Size: sourceMemory})
 	}
 	if p.rate > 0 {
-		list = append(list, set{
-			name: p.rateSet(), key: f.sourceKey(), flags: unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT,
-			size: sourceMemory, timeout: memoryTimeout,
+		list = append(list, nft.Set{
+			Name: p.rateSet(), Key: f.sourceKey(), Flags: unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT,
+			Size: sourceMemory, Timeout: memoryTimeout,
 		})
 	}
 	return list

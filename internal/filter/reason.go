@@ -1,8 +1,12 @@
 package filter
 
 import (
+	"slices"
+
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // reason says why a packet was not let in.
@@ -34,19 +38,19 @@ func (r reason) String() string { return reasonNames[r] }
 func reasons() []reason { return []reason{sourceRange, connectionLimit, rateLimit, unserved} }
 
 // count counts a packet that came to no door.
-func (f *family) count(r reason) rule {
+func (f *family) count(r reason) nft.Rule {
 	// An immediate is at most 16 bytes.
-	var load rule
+	var load nft.Rule
 	key := []byte(f.noDoor(r))
 	for i := 0; i < len(key); i += 16 {
-		load = append(load, say(&expr.Immediate{Register: reg + uint32(i/4), Data: key[i:min(i+16, len(key))]})...)
+		load = append(load, nft.Expr(&expr.Immediate{Register: reg + uint32(i/4), Data: key[i:min(i+16, len(key))]})...)
 	}
-	return join(load, f.in(dropsSet))
+	return slices.Concat(load, f.in(dropsSet))
 }
 
 // noDoor is the key that count counts by.
 func (f *family) noDoor(r reason) string {
-	return string(append(make([]byte, 4*(f.words()+2)), native(uint32(r))...))
+	return string(append(make([]byte, 4*(f.words()+2)), nft.Native(uint32(r))...))
 }
 
 // logGroup is the group of NFLOG that drops are logged to, and logPerSecond how many at most.
@@ -57,11 +61,11 @@ const (
 )
 
 // noting counts a packet that a door refuses, and logs it where the door asks for that.
-func (f *family) noting(r reason, log bool) []rule {
+func (f *family) noting(r reason, log bool) []nft.Rule {
 	key, next := f.to()
-	rules := []rule{join(key, say(&expr.Immediate{Register: next, Data: native(uint32(r))}), f.in(dropsSet))}
+	rules := []nft.Rule{slices.Concat(key, nft.Expr(&expr.Immediate{Register: next, Data: nft.Native(uint32(r))}), f.in(dropsSet))}
 	if log {
-		rules = append(rules, join(key, f.in(loggedSet), say(perSecond(logPerSecond, false), &expr.Log{
+		rules = append(rules, slices.Concat(key, f.in(loggedSet), nft.Expr(perSecond(logPerSecond, false), &expr.Log{
 			Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN, Group: logGroup, Snaplen: logSnapshot, Data: []byte(r.String()),
 		})))
 	}
@@ -69,13 +73,13 @@ func (f *family) noting(r reason, log bool) []rule {
 }
 
 // dropping refuses without an answer.
-func (f *family) dropping(r reason, log bool) chain {
-	return chain{name: f.named(dropChain + r.String()), rules: append(f.noting(r, log), drop())}
+func (f *family) dropping(r reason, log bool) nft.Chain {
+	return nft.Chain{Name: f.named(dropChain + r.String()), Rules: append(f.noting(r, log), drop())}
 }
 
 // refusing answers at once, so that the client turns elsewhere. A connection that is there already goes on:
 // its endpoint may be draining.
-func (f *family) refusing(log bool) chain {
-	rules := append([]rule{join(status(ipsConfirmed, true), accept())}, f.noting(noEndpoint, log)...)
-	return chain{name: f.named(refuseChain), rules: append(rules, rejections()...)}
+func (f *family) refusing(log bool) nft.Chain {
+	rules := append([]nft.Rule{slices.Concat(nft.Status(expr.CmpOpNeq, ipsConfirmed), accept())}, f.noting(noEndpoint, log)...)
+	return nft.Chain{Name: f.named(refuseChain), Rules: append(rules, rejections()...)}
 }

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // Desired is what the kernel is to enforce: the filter, and what the node knows of itself.
@@ -31,6 +33,20 @@ type Desired struct {
 	Addresses []netip.Addr
 }
 
+// equal reports whether both ask for the same.
+func (d *Desired) equal(o *Desired) bool {
+	return d.Internal == o.Internal && slices.Equal(d.PodCIDRs, o.PodCIDRs) && slices.Equal(d.Uplinks, o.Uplinks) &&
+		slices.Equal(d.Relayed, o.Relayed) && slices.Equal(d.Addresses, o.Addresses) && slices.Equal(d.Guarded, o.Guarded) &&
+		slices.Equal(d.Reset, o.Reset) && slices.Equal(d.Pings, o.Pings) && slices.EqualFunc(d.Doors, o.Doors, equalDoors)
+}
+
+// equalDoors reports whether two doors are the same in all that they say.
+func equalDoors(a, b lb.Door) bool {
+	return a.Address == b.Address && a.Protocol == b.Protocol && a.Port == b.Port && a.Service == b.Service &&
+		a.Restricted == b.Restricted && a.Refuse == b.Refuse && a.ConnectionLimit == b.ConnectionLimit && a.RateLimit == b.RateLimit &&
+		a.ClusterIP == b.ClusterIP && a.LogDrops == b.LogDrops && slices.Equal(a.Allow, b.Allow) && slices.Equal(a.Deny, b.Deny)
+}
+
 // Config is what a Table needs.
 type Config struct {
 	Log    *slog.Logger
@@ -44,26 +60,26 @@ type Table struct {
 	wake   chan struct{}
 	counts counts
 	tally  tally
-	// damage is the worst that watch has seen and heal has not looked into yet.
+	// damage is the worst nft.Change that watch has seen and heal has not looked into yet.
 	damage atomic.Int32
 
 	// mu guards what follows, and transactions: one at a time.
-	mu     sync.Mutex
-	kernel kernel
+	mu   sync.Mutex
+	conn nft.Conn
 	// desired is what was set last, nil before.
 	desired *Desired
 	// actual is what the kernel holds as far as we know; nil means that we do not.
 	actual *image
-	// anew: what is there is not to be taken over.
-	anew bool
+	// distrusted: the table that is there is not to be taken over.
+	distrusted bool
 	// stale are members of its sets that nothing leads to any more.
-	stale []member
+	stale []nft.Member
 	// handle of the table that holds it.
 	handle uint64
-	// sets of the layout in force, by name.
-	sets map[string]set
-	// commits counts transactions.
-	commits int
+	// layout of the table in force.
+	layout *nft.Layout
+	// generation is another one whenever something was set, or a transaction was sent.
+	generation uint64
 	// complained: it was logged that a repair failed, and none has succeeded since.
 	complained bool
 	// noLog: the kernel cannot log to a group.
@@ -79,11 +95,15 @@ func New(c Config) *Table {
 }
 
 // Set makes the kernel enforce exactly this. When it returns nil, it does; on an error what was in force
-// before still is, and Run tries again.
+// before still is, and Run tries again. Nobody may change what desired refers to from then on.
 func (t *Table) Set(desired Desired) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.enforced && t.actual != nil && t.desired.equal(&desired) {
+		return nil
+	}
 	t.desired = &desired
+	t.generation++
 	err := t.apply()
 	if err != nil {
 		t.kick()
@@ -115,7 +135,7 @@ func (t *Table) apply() error {
 
 // reach leads from what the kernel holds to what it is to hold.
 func (t *Table) reach(want *image) error {
-	if t.actual == nil && !t.anew {
+	if t.actual == nil && !t.distrusted {
 		if t.adopt(want); t.actual != nil {
 			return nil
 		}
@@ -131,7 +151,7 @@ func (t *Table) reach(want *image) error {
 	}
 	if err := t.commit(&c); err != nil {
 		// The table is not what we took it for.
-		t.log.Warn("filter is made anew", "err", err)
+		t.log.Warn("filter is replaced", "err", err)
 		return t.replace(want)
 	}
 	t.actual = want
@@ -142,9 +162,9 @@ func (t *Table) reach(want *image) error {
 // commit makes a change, and takes away what an earlier one left for later.
 func (t *Table) commit(c *change) error {
 	c.remove = append(c.remove, t.stale...)
-	var b batch
-	c.write(&b, t.sets)
-	if err := t.send(&b); err != nil {
+	b := t.layout.Batch()
+	c.write(b, t.layout)
+	if err := t.send(b); err != nil {
 		return err
 	}
 	t.stale = c.later
@@ -159,46 +179,44 @@ func (t *Table) sweep() {
 	if err := t.commit(&change{}); err != nil {
 		// The table is not what we took it for.
 		t.log.Warn("filter is not as it was left", "err", err)
-		t.hurt(broken)
+		t.hurt(nft.Rules)
 	}
 }
 
 // send sends a transaction.
-func (t *Table) send(b *batch) error {
-	t.commits++
-	return t.kernel.commit(b)
+func (t *Table) send(b *nft.Batch) error {
+	t.generation++
+	return t.conn.Commit(b)
 }
 
-// forget makes the next apply make the table anew, whatever is there.
-func (t *Table) forget() { t.actual, t.anew = nil, true }
+// forget makes the next apply replace the table, whatever is there.
+func (t *Table) forget() { t.actual, t.distrusted = nil, true }
 
-// replace makes the table anew, in one transaction: there is no moment without it, or with half of it. What is
+// replace replaces the table in one transaction: there is no moment without it, or with half of it. What is
 // there stays where packets would notice. A base chain gets other rules: the kernel calls a new one ahead of the
 // old, and a packet between the two, while one takes over from the other, would meet neither's rules. A set of
 // intervals gets other elements: those of a new one are found a little later than its rules take effect.
 func (t *Table) replace(want *image) error {
-	t.setsOf(want.layout)
+	t.layout = want.layout.table()
 	t.actual, t.stale = nil, nil
-	var b batch
-	b.create()
-	is, err := outline()
-	inPlace := err == nil && is.clear(&b, want.layout.chains(), t.sets)
+	b := t.layout.Batch()
+	b.Create()
+	var err error
+	inPlace := clearTable(b, t.layout)
 	if inPlace {
-		want.build(&b, t.sets)
-		if err = t.send(&b); err != nil {
+		want.build(b, t.layout)
+		if err = t.send(b); err != nil {
 			t.log.Warn("filter that is there cannot get other rules", "err", err)
 		}
 	}
 	if !inPlace || err != nil {
-		b = batch{}
-		b.create()
-		b.destroy()
-		b.create()
-		want.build(&b, t.sets)
-		err = t.send(&b)
-	}
-	if err != nil {
-		return err
+		b = t.layout.Batch()
+		b.Remove()
+		b.Create()
+		want.build(b, t.layout)
+		if err = t.send(b); err != nil {
+			return err
+		}
 	}
 	t.hold(want)
 	t.log.Info("filter in force", "doors", len(want.doors))
@@ -207,16 +225,8 @@ func (t *Table) replace(want *image) error {
 
 // hold notes that the kernel holds this, in a table that may be new.
 func (t *Table) hold(img *image) {
-	t.actual, t.anew = img, false
-	t.handle, _ = handle()
-}
-
-// setsOf learns the sets of a layout by name.
-func (t *Table) setsOf(l layout) {
-	t.sets = make(map[string]set)
-	for _, s := range l.sets() {
-		t.sets[s.name] = s
-	}
+	t.actual, t.distrusted = img, false
+	t.handle, _ = t.layout.Handle()
 }
 
 // Enforced reports whether the kernel enforces what was set last, and since when that is so or not so.
@@ -232,13 +242,12 @@ func (t *Table) Remove() error {
 	defer t.mu.Unlock()
 	t.desired, t.actual = nil, nil
 	t.enforced, t.since = false, time.Now()
-	var b batch
-	b.create()
-	b.destroy()
-	if err := t.kernel.commit(&b); err != nil {
-		return errors.Join(fmt.Errorf("remove filter: %w", err), t.kernel.close())
+	b := ours().Batch()
+	b.Remove()
+	if err := t.send(b); err != nil {
+		return errors.Join(fmt.Errorf("remove filter: %w", err), t.conn.Close())
 	}
-	return t.kernel.close()
+	return t.conn.Close()
 }
 
 // kick makes Run look. It never blocks.

@@ -6,7 +6,9 @@ import (
 	"os"
 	"strings"
 
-	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // Where kube-proxy's rules are. In mode nftables its table is made together with all that
@@ -18,8 +20,10 @@ const (
 	iptablesChain = "KUBE-MARK-MASQ"
 )
 
-// marker is an empty table. It is in the kernel for as long as the node runs, whatever becomes of speakers.
-var marker = &nftables.Table{Name: "holdfast-booted", Family: nftables.TableFamilyINet}
+// markerTable is empty. It is in the kernel for as long as the node runs, whatever becomes of speakers.
+const markerTable = "holdfast-booted"
+
+func marker() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: markerTable} }
 
 // look returns the best sign that there is.
 func look(ctx context.Context, l livez) sign {
@@ -32,17 +36,13 @@ func look(ctx context.Context, l livez) sign {
 
 // rules returns what the kernel is a sign of: nobody, if of anything. What cannot be read is not there.
 func rules() sign {
-	c, err := nftables.New()
-	if err != nil {
-		return nobody
-	}
-	if _, err := c.ListTableOfFamily(marker.Name, marker.Family); err == nil {
+	if stands(marker()) {
 		return before
 	}
 	all := families()
 	stand := 0
 	for _, f := range all {
-		if rulesOf(c, f) {
+		if stands(nft.Table{Family: f, Name: nftablesTable}) || (nft.Table{Family: f, Name: iptablesTable}).HasChain(iptablesChain) {
 			stand++
 		}
 	}
@@ -55,49 +55,39 @@ func rules() sign {
 	return partly
 }
 
-func rulesOf(c *nftables.Conn, f nftables.TableFamily) bool {
-	if _, err := c.ListTableOfFamily(nftablesTable, f); err == nil {
-		return true
-	}
-	_, err := c.ListChain(&nftables.Table{Name: iptablesTable, Family: f}, iptablesChain)
+func stands(t nft.Table) bool {
+	_, err := t.Handle()
 	return err == nil
 }
 
 // families are those that kube-proxy makes rules for, whatever the cluster's: all that the
 // node's kernel has.
-func families() []nftables.TableFamily {
-	out := []nftables.TableFamily{nftables.TableFamilyIPv4}
+func families() []byte {
+	out := []byte{unix.NFPROTO_IPV4}
 	_, err := os.Stat("/proc/net/if_inet6")
 	off, _ := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6")
 	if err == nil && strings.TrimSpace(string(off)) != "1" {
-		out = append(out, nftables.TableFamilyIPv6)
+		out = append(out, unix.NFPROTO_IPV6)
 	}
 	return out
 }
 
 // mark notes that kube-proxy has served since the node was started.
 func mark() error {
-	c, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("open nf_tables: %w", err)
-	}
-	c.AddTable(marker)
-	if err := c.Flush(); err != nil {
-		return fmt.Errorf("add table %s: %w", marker.Name, err)
+	b := marker().Batch()
+	b.Create()
+	if err := b.Commit(); err != nil {
+		return fmt.Errorf("add table %s: %w", markerTable, err)
 	}
 	return nil
 }
 
 // Forget takes back the note that kube-proxy has served, so that nothing is left on the node.
 func Forget() error {
-	c, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("open nf_tables: %w", err)
-	}
-	c.AddTable(marker)
-	c.DelTable(marker)
-	if err := c.Flush(); err != nil {
-		return fmt.Errorf("delete table %s: %w", marker.Name, err)
+	b := marker().Batch()
+	b.Remove()
+	if err := b.Commit(); err != nil {
+		return fmt.Errorf("delete table %s: %w", markerTable, err)
 	}
 	return nil
 }

@@ -29,11 +29,11 @@ func BenchmarkTakeOver(b *testing.B) {
 			})
 			d := Desired{Expect: true, Speakers: map[link.MAC]bool{{2}: true}}
 			r.desired = &d
-			r.apply(false)
+			r.apply()
 			for b.Loop() {
 				b.StopTimer()
 				d.Relays = nil
-				r.apply(true)
+				r.look()
 				for i := range n {
 					d.Relays = append(d.Relays, lb.Relay{
 						Address: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Former: "former",
@@ -41,7 +41,7 @@ func BenchmarkTakeOver(b *testing.B) {
 					})
 				}
 				b.StartTimer()
-				r.apply(false)
+				r.apply()
 			}
 			if got := len(r.Inherited()); got != n {
 				b.Fatalf("%d relays, not %d", got, n)

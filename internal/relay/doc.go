@@ -3,7 +3,7 @@
 // kernel.
 //
 // Whoever takes an address over knows none of the connections that the former
-// owner serves. kube-proxy would begin each of them anew in the middle, with
+// owner serves. kube-proxy would start each of them again in the middle, with
 // another endpoint or another port, and the endpoint would reset it. So the new owner
 // hands such packets on, as they are, to the former owner, whose kernel knows
 // them; that one answers the client directly. One nftables table of each family,

@@ -49,7 +49,7 @@ func TestFilter(t *testing.T) {
 				t.Errorf("%s: of %d connections %d are alive", vip, len(list), n)
 			}
 		}
-		nft(t, w.former, fmt.Sprintf(`
+		load(t, w.former, fmt.Sprintf(`
 table inet seen {
 	counter strangers { }
 	chain c {

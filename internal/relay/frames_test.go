@@ -17,6 +17,7 @@ func (w *world) stray(to string) { w.segment(to, 50000, 0, tcpACK) }
 // segment sends a TCP segment without data (RFC 9293 section 3.1).
 func (w *world) segment(to string, from uint16, sequence uint32, flags byte) {
 	w.t.Helper()
+	const flagsAt = 13
 	segment := make([]byte, 20)
 	binary.BigEndian.PutUint16(segment[0:], from)
 	binary.BigEndian.PutUint16(segment[2:], port)

@@ -3,18 +3,30 @@ package relay
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // table is one family's table in the kernel.
 type table struct {
-	*layout
+	family *family
+	*nft.Layout
+	status
+}
+
+// status is what became of a table.
+type status struct {
+	// generation is another one whenever a transaction was sent.
+	generation uint64
 	// held is what we last made it hold; nil while that is not known.
-	held *content
+	held content
 	// absent: there is none, and none is needed yet.
 	absent bool
 	// filled is when its members were written last.
@@ -31,15 +43,22 @@ type table struct {
 func (r *Relayer) Run(ctx context.Context) error {
 	check := time.NewTicker(r.timers.CheckInterval)
 	defer check.Stop()
+	tasks, ctx := errgroup.WithContext(ctx)
+	tasks.Go(func() error { return each(ctx, r.wake, r.apply) })
+	tasks.Go(func() error { return each(ctx, check.C, r.look) })
+	err := tasks.Wait()
+	r.part()
+	return err
+}
+
+// each calls fn for whatever comes, until the context ends.
+func each[T any](ctx context.Context, from <-chan T, fn func()) error {
 	for {
 		select {
 		case <-ctx.Done():
-			r.part()
 			return nil
-		case <-r.wake:
-			r.apply(false)
-		case <-check.C:
-			r.apply(true)
+		case <-from:
+			fn()
 		}
 	}
 }
@@ -53,11 +72,11 @@ func (r *Relayer) part() {
 		r.desired = &stays
 	}
 	r.mu.Unlock()
-	r.apply(false)
+	r.apply()
 }
 
-// apply makes the kernel hold what is desired; with look, it is asked first what it holds.
-func (r *Relayer) apply(look bool) {
+// apply makes the kernel hold what is desired, given that it holds what we left there.
+func (r *Relayer) apply() {
 	r.kernel.Lock()
 	defer r.kernel.Unlock()
 	r.mu.Lock()
@@ -66,14 +85,9 @@ func (r *Relayer) apply(look bool) {
 	if desired == nil {
 		return
 	}
-	indexes := map[string]int{}
-	for _, l := range r.links() {
-		if l.CanAnnounce() {
-			indexes[l.Name] = l.Index
-		}
-	}
+	indexes := r.indexes()
 	for _, t := range r.tables {
-		r.keep(t, desired.content(t.family, indexes), desired.Expect, look)
+		r.keep(t, desired.content(t.family, indexes), desired.Expect, nil)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,54 +100,102 @@ func (r *Relayer) apply(look bool) {
 	}
 }
 
+// indexes returns those of the links that may carry relays.
+func (r *Relayer) indexes() map[string]int {
+	out := map[string]int{}
+	for _, l := range r.links() {
+		if l.CanAnnounce() {
+			out[l.Name] = l.Index
+		}
+	}
+	return out
+}
+
+// listing is what a look found in a table.
+type listing struct {
+	is  content
+	err error
+}
+
+// look compares what the kernel holds with what is desired. It lists without the lock: what is set meanwhile does
+// not wait for it.
+func (r *Relayer) look() {
+	for _, t := range r.tables {
+		r.kernel.Lock()
+		was := t.generation
+		rests := t.failures >= refusal && time.Since(t.failed) < r.timers.RetryInterval
+		r.kernel.Unlock()
+		if rests {
+			continue
+		}
+		is, err := t.read()
+		r.settle(t, was, listing{is, err})
+	}
+}
+
+// settle makes a table that was listed at a generation hold what is desired. A listing that is out of date says
+// nothing: the next look is soon.
+func (r *Relayer) settle(t *table, was uint64, seen listing) {
+	r.kernel.Lock()
+	defer r.kernel.Unlock()
+	r.mu.Lock()
+	desired := r.desired
+	r.mu.Unlock()
+	if desired == nil || t.generation != was || errors.Is(seen.err, nft.ErrChanged) {
+		return
+	}
+	r.keep(t, desired.content(t.family, r.indexes()), desired.Expect, &seen)
+}
+
 // refusal is after how many failures the kernel does not take a table at all, rather than that somebody else changed it
 // while we looked.
 const refusal = 3
 
-// keep makes a table hold this, and says once if it cannot.
-func (r *Relayer) keep(t *table, want content, expect, look bool) {
-	if look && t.failures >= refusal && time.Since(t.failed) < r.timers.RetryInterval {
-		return
-	}
+// keep makes a table, which was seen or is as we left it, hold this, and says once if it cannot.
+func (r *Relayer) keep(t *table, want content, expect bool, seen *listing) {
 	was := t.failures
-	repaired, err := t.reach(want, expect, look, r.timers.RenewInterval)
+	repaired, err := t.reach(want, expect, seen, r.timers.RenewInterval)
 	t.err, t.failures = err, t.failures+1
 	if t.failed = time.Now(); err == nil {
 		t.failures = 0
 	}
 	switch {
 	case t.failures == refusal:
-		r.log.Error("connections are not relayed: they end when their address moves", "family", t.Family, "err", err)
+		r.log.Error("connections are not relayed: they end when their address moves", "family", t.family.Family.Family, "err", err)
 	case err == nil && was >= refusal:
-		r.log.Info("connections are relayed again", "family", t.Family)
+		r.log.Info("connections are relayed again", "family", t.family.Family.Family)
 	}
 	if repaired {
 		r.repairs.Add(1)
-		r.log.Warn("relays repaired", "family", t.Family)
+		r.log.Warn("relays repaired", "family", t.family.Family.Family)
 	}
 }
 
 // reach leads from what the kernel holds to what it is to hold, and reports whether it had to repair.
-func (t *table) reach(want content, expect, look bool, renew time.Duration) (repaired bool, err error) {
-	if t.held != nil && !look && t.change(want) == nil {
+func (t *table) reach(want content, expect bool, seen *listing, renew time.Duration) (repaired bool, err error) {
+	if t.held != nil && seen == nil && t.change(want) == nil {
 		return false, nil
 	}
-	if t.absent && len(want.relays) == 0 && !expect {
+	needed := expect || want.relays() > 0
+	if t.absent && !needed {
 		return false, nil
 	}
-	is, err := t.read()
-	there := err == nil
-	if !there && !errors.Is(err, os.ErrNotExist) {
-		return false, err
+	if seen == nil {
+		is, err := t.read()
+		seen = &listing{is, err}
 	}
-	if t.absent = !there && t.held == nil && len(want.relays) == 0 && !expect; t.absent {
+	is, there := seen.is, seen.err == nil
+	if !there && !errors.Is(seen.err, os.ErrNotExist) && !errors.Is(seen.err, nft.ErrOther) {
+		return false, seen.err
+	}
+	if t.absent = !there && t.held == nil && !needed; t.absent {
 		return false, nil // nothing was relayed here yet: no table is needed
 	}
-	damaged := t.held != nil && (!there || !is.equal(*t.held))
+	damaged := t.held != nil && (!there || !maps.Equal(is, t.held))
 	switch {
 	case !there:
 		err = t.build(want)
-	case !is.equal(want) || time.Since(t.filled) >= renew:
+	case !maps.Equal(is, want) || time.Since(t.filled) >= renew:
 		err = t.fill(want)
 	default:
 		return false, nil
@@ -141,26 +203,26 @@ func (t *table) reach(want content, expect, look bool, renew time.Duration) (rep
 	if err != nil {
 		return false, err
 	}
-	t.held, t.filled = &want, time.Now()
+	t.held, t.filled = want, time.Now()
 	return damaged, nil
 }
 
-// change makes a table that is as we left it hold this: what is new first. An error
-// means that it is not as we left it.
+// change makes a table that is as we left it hold this: what is new first, which takes a tenth of the time of fill. That
+// waits for the kernel to forget what an earlier transaction took out. An error means that it is not as we left it.
 func (t *table) change(want content) error {
-	if more := want.without(*t.held); !more.equal(newContent()) {
-		if err := t.add(more); err != nil {
+	if more := want.without(t.held); len(more) > 0 {
+		if err := t.commit(t.Batch(), more); err != nil {
 			return err
 		}
-		held := t.held.with(more)
-		t.held = &held
+		t.held = maps.Clone(t.held)
+		maps.Copy(t.held, more)
 	}
-	if t.held.equal(want) {
+	if maps.Equal(t.held, want) {
 		return nil
 	}
 	if err := t.fill(want); err != nil {
 		return err
 	}
-	t.held, t.filled = &want, time.Now()
+	t.held, t.filled = want, time.Now()
 	return nil
 }

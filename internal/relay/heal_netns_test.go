@@ -11,6 +11,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -39,7 +40,7 @@ func TestHeal(t *testing.T) {
 			"flush set ip6 holdfast-relay speakers",
 		} {
 			before := w.relayer.repairs.Load()
-			nft(t, w.node, damage)
+			load(t, w.node, damage)
 			nstest.Until(t, healTime, damage+" is repaired", func() bool {
 				return w.relayer.repairs.Load() > before && sameTable(w.list("ip"), whole4) && sameTable(w.list("ip6"), whole6)
 			})
@@ -117,6 +118,37 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
+// What is set while a look lists the tables does not wait for it, and is not taken for damage. Damage is, in the next
+// look.
+func TestSetDuringLook(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		d := w.desired()
+		set := func(relays []lb.Relay) {
+			w.relayer.desired = &Desired{Relays: relays, Speakers: d.Speakers}
+			w.relayer.apply()
+		}
+		set(d.Relays[:1])
+		four := w.relayer.tables[0]
+		was := four.generation
+		is, err := four.read()
+		set(d.Relays[1:]) // while the listing is under way
+		w.relayer.settle(four, was, listing{is, err})
+		if got := w.relayer.Inherited(); len(got) != 1 || !got[addr(vip6)].IsValid() {
+			t.Errorf("relayed are %v", got)
+		}
+		w.relayer.look()
+		if n := w.relayer.repairs.Load(); n > 0 {
+			t.Errorf("%d repairs of what was set", n)
+		}
+		load(t, w.node, "flush map ip6 holdfast-relay links")
+		w.relayer.look()
+		if n := w.relayer.repairs.Load(); n != 1 {
+			t.Errorf("%d repairs of what was damaged", n)
+		}
+	})
+}
+
 // Members do not outlive their speaker for long, and a living one renews them.
 func TestRenew(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
@@ -124,21 +156,22 @@ func TestRenew(t *testing.T) {
 		w.relayer.timers.RenewInterval = 500 * time.Millisecond
 		w.run(w.relayer)
 		w.relayer.Set(w.desired())
-		l := families()[0].layout(strict())
+		table := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName}
 		expires := func(s *nftables.Set) time.Duration {
-			c, err := connect()
+			c, err := nftables.New()
 			if err != nil {
 				t.Fatal(err)
 			}
 			list, err := c.GetSetElements(s)
-			if err != nil || len(list) != 1 || list[0].Timeout != linger {
+			if err != nil || len(list) != 1 || list[0].Expires > linger || list[0].Expires < linger-healTime {
 				t.Fatalf("%+v, %v", list, err)
 			}
 			return list[0].Expires
 		}
-		for _, s := range []*nftables.Set{l.relays, l.links} {
+		for _, name := range []string{relaysMap, linksMap} {
+			s := &nftables.Set{Table: table, Name: name}
 			last := expires(s)
-			nstest.Until(t, patient, s.Name+" are renewed", func() bool {
+			nstest.Until(t, patient, name+" are renewed", func() bool {
 				is := expires(s)
 				renewed := is > last
 				last = is
@@ -220,7 +253,7 @@ func TestRemove(t *testing.T) {
 		if err := w.relayer.Remove(); err != nil {
 			t.Fatal(err)
 		}
-		w.relayer.apply(true) // as Run does
+		w.relayer.look() // as Run does
 		if w.list("ip") != "none" || w.list("ip6") != "none" {
 			t.Errorf("there still are\n%s%s", w.list("ip"), w.list("ip6"))
 		}

@@ -1,18 +1,16 @@
 package relay
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
-	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // tableName is the name of our tables. No others are touched.
@@ -41,16 +39,15 @@ const linger = time.Hour
 
 // Registers: the former owner's address from first on, its link in spare.
 const (
-	first = unix.NFT_REG32_00
+	first = nft.Reg
 	spare = first + 8
 )
 
-// Flags of TCP, in the octet flagsAt (RFC 9293 section 3.1): a SYN begins a connection, FIN and RST end one.
+// Flags of TCP (RFC 9293 section 3.1): a SYN begins a connection, FIN and RST end one.
 const (
-	flagsAt = 13
-	tcpFIN  = 0x01
-	tcpSYN  = 0x02
-	tcpRST  = 0x04
+	tcpFIN = 0x01
+	tcpSYN = 0x02
+	tcpRST = 0x04
 )
 
 // Where an Ethernet frame has its source.
@@ -59,72 +56,50 @@ const (
 	macSize     = 6
 )
 
-// layout is one table without its members.
-type layout struct {
-	*family
-	table                   *nftables.Table
-	relays, links, speakers *nftables.Set
-	chains                  []chain
-	// signature is the comment of every rule: two processes agree on it if they would make the same table.
-	signature []byte
+// family is what differs between IPv4 and IPv6.
+type family struct {
+	nft.Family
+	// timeToLive is where that lies in the header, an octet (RFC 791 section 3.1, RFC 8200 section 3).
+	timeToLive uint32
+	// errors are the types of ICMP errors, from and to.
+	errors [][2]byte
 }
 
-type chain struct {
-	*nftables.Chain
-	rules [][]expr.Any
+// families in the order of all reports.
+func families() []*family {
+	return []*family{
+		// Destination unreachable, time exceeded and parameter problem (RFC 792).
+		{Family: nft.IPv4(), timeToLive: 8, errors: [][2]byte{{3, 3}, {11, 12}}},
+		// The same and packet too big (RFC 4443 section 3).
+		{Family: nft.IPv6(), timeToLive: 7, errors: [][2]byte{{1, 4}}},
+	}
 }
 
 // layout makes the table; with strict, conntrack takes up no connection in its middle: see strict.
-func (f *family) layout(strict bool) *layout {
-	l := &layout{family: f, table: &nftables.Table{Name: tableName, Family: f.table}}
-	l.relays = &nftables.Set{Table: l.table, Name: relaysMap, IsMap: true, HasTimeout: true, KeyType: f.addrType, DataType: f.addrType}
-	l.links = &nftables.Set{Table: l.table, Name: linksMap, IsMap: true, HasTimeout: true, KeyType: f.addrType, DataType: nftables.TypeIFIndex}
-	l.speakers = &nftables.Set{Table: l.table, Name: speakersSet, KeyType: nftables.TypeEtherAddr}
-	var errors [][]expr.Any
-	for _, types := range f.errors {
-		errors = append(errors, slices.Concat(protocol(f.icmp), icmpTypes(types), ctState(expr.CtStateBitRELATED|expr.CtStateBitESTABLISHED, expr.CmpOpEq), f.hand()))
+func (f *family) layout(strict bool) *nft.Layout {
+	sets := []nft.Set{
+		{Name: relaysMap, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: f.Address, Timeout: linger},
+		{Name: linksMap, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: nft.LinkIndex, Timeout: linger},
+		{Name: speakersSet, Key: nft.Key{nft.MAC}},
 	}
-	segment := slices.Concat(protocol(unix.IPPROTO_TCP), flags(expr.CmpOpEq, tcpSYN))
-	ends := flags(expr.CmpOpNeq, tcpFIN|tcpRST)
+	errors := chain(errorsChain, errorsPriority)
+	for _, types := range f.errors {
+		errors.Rules = append(errors.Rules, slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), icmpTypes(types),
+			nft.State(expr.CmpOpEq, expr.CtStateBitRELATED|expr.CtStateBitESTABLISHED), f.hand()))
+	}
+	segment := slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP), nft.TCPFlags(expr.CmpOpEq, tcpSYN))
+	ends := nft.TCPFlags(expr.CmpOpNeq, tcpFIN|tcpRST)
 	if strict {
 		ends = nil
 	}
-	connections := [][]expr.Any{
-		slices.Concat(segment, ctState(expr.CtStateBitNEW, expr.CmpOpNeq), f.hand()),
-		slices.Concat(segment, ends, ctState(expr.CtStateBitINVALID, expr.CmpOpNeq), f.hand()),
-	}
-	l.chains = []chain{l.chain(errorsChain, errorsPriority, errors...), l.chain(connectionsChain, connectionsPriority, connections...)}
-	l.signature = userdata.AppendString(nil, userdata.TypeComment, l.sign())
-	return l
+	connections := chain(connectionsChain, connectionsPriority,
+		slices.Concat(segment, nft.State(expr.CmpOpNeq, expr.CtStateBitNEW), f.hand()),
+		slices.Concat(segment, ends, nft.State(expr.CmpOpNeq, expr.CtStateBitINVALID), f.hand()))
+	return nft.NewLayout(nft.Table{Family: f.Proto, Name: tableName}, sets, []nft.Chain{errors, connections})
 }
 
-func (l *layout) chain(name string, priority nftables.ChainPriority, rules ...[]expr.Any) chain {
-	return chain{&nftables.Chain{
-		Name: name, Table: l.table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: &priority,
-	}, rules}
-}
-
-func (l *layout) sets() []*nftables.Set { return []*nftables.Set{l.relays, l.links, l.speakers} }
-
-// sign names the layout by what it is made of.
-func (l *layout) sign() string {
-	h := sha256.New()
-	for _, s := range l.sets() {
-		fmt.Fprintln(h, s.Name, s.KeyType, s.DataType)
-	}
-	for _, c := range l.chains {
-		fmt.Fprintln(h, c.Name, *c.Priority)
-		for _, r := range c.rules {
-			for _, e := range r {
-				data, err := expr.Marshal(byte(l.family.table), e)
-				if err != nil {
-					panic(fmt.Sprintf("marshal %T: %v", e, err))
-				}
-				fmt.Fprintf(h, "%x\n", data)
-			}
-		}
-	}
-	return fmt.Sprintf("layout %x", h.Sum(nil)[:8])
+func chain(name string, priority int32, rules ...nft.Rule) nft.Chain {
+	return nft.Chain{Name: name, Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: priority, Rules: rules}
 }
 
 // strict reports whether conntrack calls every segment of a connection that it does not know invalid. By default
@@ -134,56 +109,28 @@ func strict() bool {
 	return err == nil && strings.TrimSpace(string(text)) == "0" // it is not there until somebody uses conntrack
 }
 
-func protocol(number byte) []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first}, &expr.Cmp{Register: first, Data: []byte{number}}}
-}
-
-func icmpTypes(types [2]byte) []expr.Any {
-	return []expr.Any{
+func icmpTypes(types [2]byte) nft.Rule {
+	return nft.Expr(
 		&expr.Payload{DestRegister: first, Base: expr.PayloadBaseTransportHeader, Len: 1},
 		&expr.Range{Register: first, FromData: types[:1], ToData: types[1:]},
-	}
-}
-
-// flags compares those of a TCP segment in a mask with none.
-func flags(op expr.CmpOp, mask byte) []expr.Any {
-	return []expr.Any{
-		&expr.Payload{DestRegister: first, Base: expr.PayloadBaseTransportHeader, Offset: flagsAt, Len: 1},
-		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 1, Mask: []byte{mask}, Xor: []byte{0}},
-		&expr.Cmp{Op: op, Register: first, Data: []byte{0}},
-	}
-}
-
-// ctState compares the states of conntrack in a mask with none.
-func ctState(bits uint32, op expr.CmpOp) []expr.Any {
-	none := native(0)
-	return []expr.Any{
-		&expr.Ct{Key: expr.CtKeySTATE, Register: first},
-		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: native(bits), Xor: none},
-		&expr.Cmp{Op: op, Register: first, Data: none},
-	}
+	)
 }
 
 // hand gives a packet to the former owner of its destination, if there is one and no speaker sent it. Should a
 // speaker's MAC not be known, two nodes may take each other for the former owner: the kernel
 // takes one from the time to live of the copy, but looks at it only when it forwards, so it is looked at here.
-func (f *family) hand() []expr.Any {
-	destination := func(register uint32) expr.Any {
-		return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: f.destination, Len: f.size}
-	}
-	return []expr.Any{
+func (f *family) hand() nft.Rule {
+	return nft.Expr(
 		&expr.Meta{Key: expr.MetaKeyIIFTYPE, Register: first},
 		&expr.Cmp{Register: first, Data: binary.NativeEndian.AppendUint16(nil, unix.ARPHRD_ETHER)},
 		&expr.Payload{DestRegister: first, Base: expr.PayloadBaseLLHeader, Offset: sourceMACAt, Len: macSize},
 		&expr.Lookup{SourceRegister: first, SetName: speakersSet, Invert: true},
 		&expr.Payload{DestRegister: first, Base: expr.PayloadBaseNetworkHeader, Offset: f.timeToLive, Len: 1},
 		&expr.Cmp{Op: expr.CmpOpGt, Register: first, Data: []byte{1}},
-		destination(first), &expr.Lookup{SourceRegister: first, SetName: relaysMap, IsDestRegSet: true, DestRegister: first},
-		destination(spare), &expr.Lookup{SourceRegister: spare, SetName: linksMap, IsDestRegSet: true, DestRegister: spare},
+		f.Load(f.Destination, first), &expr.Lookup{SourceRegister: first, SetName: relaysMap, IsDestRegSet: true, DestRegister: first},
+		f.Load(f.Destination, spare), &expr.Lookup{SourceRegister: spare, SetName: linksMap, IsDestRegSet: true, DestRegister: spare},
 		&expr.Dup{RegAddr: first, RegDev: spare, IsRegDevSet: true},
 		&expr.Counter{},
 		&expr.Verdict{Kind: expr.VerdictDrop},
-	}
+	)
 }
-
-func native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // Desired is what a Relayer is told, as a whole.
@@ -38,19 +40,12 @@ type Timers struct {
 }
 
 func (t Timers) withDefaults() Timers {
-	if t.CheckInterval == 0 {
-		t.CheckInterval = time.Second
+	return Timers{
+		CheckInterval: cmp.Or(t.CheckInterval, time.Second),
+		RenewInterval: cmp.Or(t.RenewInterval, linger/3),
+		RetryInterval: cmp.Or(t.RetryInterval, 10*time.Second),
+		Patience:      cmp.Or(t.Patience, 50*time.Millisecond),
 	}
-	if t.RenewInterval == 0 {
-		t.RenewInterval = linger / 3
-	}
-	if t.RetryInterval == 0 {
-		t.RetryInterval = 10 * time.Second
-	}
-	if t.Patience == 0 {
-		t.Patience = 50 * time.Millisecond
-	}
-	return t
 }
 
 // Config is what a Relayer needs.
@@ -84,7 +79,7 @@ type Relayer struct {
 func New(c Config) *Relayer {
 	r := &Relayer{log: c.Log, links: c.Links, timers: c.Timers.withDefaults(), wake: make(chan struct{}, 1)}
 	for _, f := range families() {
-		r.tables = append(r.tables, &table{layout: f.layout(strict())})
+		r.tables = append(r.tables, &table{family: f, Layout: f.layout(strict())})
 	}
 	return r
 }
@@ -143,18 +138,16 @@ func (r *Relayer) kick() {
 
 // Inherited returns what an earlier run of the speaker left in the kernel: an address, and that of its former owner.
 func (r *Relayer) Inherited() map[netip.Addr]netip.Addr {
-	r.kernel.Lock()
-	defer r.kernel.Unlock()
 	out := map[netip.Addr]netip.Addr{}
 	for _, t := range r.tables {
-		is, err := t.layout.read()
+		is, err := t.read()
 		if err != nil {
 			continue // there is none, or it is of no use
 		}
-		for key, value := range is.relays {
-			address, ok := netip.AddrFromSlice([]byte(key))
+		for at, value := range is {
+			address, ok := netip.AddrFromSlice([]byte(at.key))
 			via, viaOK := netip.AddrFromSlice([]byte(value))
-			if ok && viaOK {
+			if at.set == relaysMap && ok && viaOK {
 				out[address] = via
 			}
 		}
@@ -170,28 +163,30 @@ func (r *Relayer) Remove() error {
 	r.kernel.Lock()
 	defer r.kernel.Unlock()
 	for _, t := range r.tables {
-		if err := t.layout.remove(); err != nil {
+		b := t.Batch()
+		b.Remove()
+		if err := b.Commit(); err != nil {
 			return fmt.Errorf("remove relays: %w", err)
 		}
-		*t = table{layout: t.layout}
+		t.status = status{generation: t.generation + 1}
 	}
 	return nil
 }
 
 // content is what the family's table is to hold, given the indexes of links by name.
 func (d *Desired) content(f *family, indexes map[string]int) content {
-	out := newContent()
+	out := content{}
 	for _, one := range d.Relays {
 		index, known := indexes[one.Link]
-		if !f.has(one.Address) || !f.has(one.Via) || !known {
+		if !f.Has(one.Address) || !f.Has(one.Via) || !known {
 			continue
 		}
 		key := string(one.Address.AsSlice())
-		out.relays[key] = string(one.Via.WithZone("").AsSlice())
-		out.links[key] = string(native(uint32(index)))
+		out[place{relaysMap, key}] = string(one.Via.WithZone("").AsSlice())
+		out[place{linksMap, key}] = string(nft.Native(uint32(index)))
 	}
 	for mac := range d.Speakers {
-		out.speakers[string(mac[:])] = ""
+		out[place{speakersSet, string(mac[:])}] = ""
 	}
 	return out
 }

@@ -112,7 +112,7 @@ func TestTransfersSurvive(t *testing.T) {
 				}
 				for i, n := range w.packets() {
 					if n < 100 {
-						t.Errorf("%s: %d packets relayed", families()[i].Family, n)
+						t.Errorf("%s: %d packets relayed", families()[i].Family.Family, n)
 					}
 				}
 			})
@@ -203,7 +203,7 @@ func TestUnknown(t *testing.T) {
 }
 
 // A segment outside of the window of a connection that this node serves is not the former owner's, who would
-// begin it anew and have the endpoint reset it.
+// start it again and have the endpoint reset it.
 func TestOutOfWindow(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -211,7 +211,7 @@ func TestOutOfWindow(t *testing.T) {
 		w.owner(w.node)
 		w.run(w.relayer)
 		w.relayer.Set(w.desired())
-		nft(t, w.node, fmt.Sprintf(`
+		load(t, w.node, fmt.Sprintf(`
 table inet behind {
 	counter invalid4 { }
 	counter invalid6 { }
@@ -251,7 +251,7 @@ func TestErrors(t *testing.T) {
 		w := newWorld(t)
 		w.serve()
 		w.owner(w.former)
-		nft(t, w.former, `
+		load(t, w.former, `
 table inet seen {
 	counter errors { }
 	chain c { type filter hook prerouting priority 0; ct state related counter name "errors"; }

@@ -43,13 +43,13 @@ func (r *Relayer) State() State {
 	r.mu.Unlock()
 	var s State
 	for _, t := range r.tables {
-		f := FamilyState{Family: t.Family}
+		f := FamilyState{Family: t.family.Family.Family}
 		if t.err != nil {
 			f.Failure = t.err.Error()
 		}
 		if t.inForce() {
-			f.Relayed = len(t.held.relays)
-			f.Packets, _ = t.packets()
+			f.Relayed = t.held.relays()
+			f.Packets, _ = t.Packets()
 		}
 		s.Families = append(s.Families, f)
 	}
@@ -68,8 +68,8 @@ func (t *table) inForce() bool { return t.held != nil && t.err == nil }
 func (r *Relayer) stateOf(one lb.Relay) RelayState {
 	out := RelayState{Relay: one}
 	for _, t := range r.tables {
-		if t.has(one.Address) && t.inForce() && one.Via.IsValid() {
-			_, out.InForce = t.held.relays[string(one.Address.AsSlice())]
+		if t.family.Has(one.Address) && t.inForce() && one.Via.IsValid() {
+			_, out.InForce = t.held[place{relaysMap, string(one.Address.AsSlice())}]
 		}
 	}
 	switch {

@@ -72,8 +72,8 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// nft loads rules that are not ours.
-func nft(t testing.TB, ns *nstest.NS, rules string) {
+// load loads rules that are not ours.
+func load(t testing.TB, ns *nstest.NS, rules string) {
 	t.Helper()
 	cmd := ns.Command("nft", "-f", "-")
 	cmd.Stdin = strings.NewReader(rules)
@@ -86,7 +86,7 @@ func nft(t testing.TB, ns *nstest.NS, rules string) {
 // does when it forwards.
 func proxy(t testing.TB, ns *nstest.NS, family, vip, pod string) {
 	t.Helper()
-	nft(t, ns, fmt.Sprintf(`
+	load(t, ns, fmt.Sprintf(`
 table %[1]s kube-proxy {
 	chain services { %[1]s daddr %[2]s tcp dport %[4]d meta mark set meta mark or 0x4000 dnat to %[3]s; }
 	chain nat-prerouting { type nat hook prerouting priority -100; jump services; }
@@ -269,7 +269,7 @@ func (w *world) mirror() {
 		// The index of eth0 as nft reads it, and as it shows it where it is not told the order of octets.
 		fmt.Sprint(bits.ReverseBytes32(uint32(w.node.Link("eth0").Attrs().Index))), "eth0")
 	for _, family := range []string{"ip", "ip6"} {
-		nft(w.t, w.former, other.Replace(w.list(family)))
+		load(w.t, w.former, other.Replace(w.list(family)))
 	}
 }
 

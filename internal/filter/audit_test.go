@@ -1,0 +1,131 @@
+package filter
+
+import (
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// A change does not wait for an audit of many doors, and an audit does not take it for damage.
+func TestSetDuringAudit(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		const rounds, slower = 9, 10
+		table := quietTable()
+		states := [2]Desired{crowd(), crowd()}
+		states[1].Doors[crowdServices/2].Allow = prefixes("198.51.100.0/24", "203.0.113.0/25")
+		set := func(i int) time.Duration {
+			begin := time.Now()
+			if err := table.Set(states[i%2]); err != nil {
+				t.Fatal(err)
+			}
+			return time.Since(begin)
+		}
+		set(0)
+		var quiet, during []time.Duration
+		for i := range rounds {
+			quiet = append(quiet, set(i+1))
+		}
+		begin := time.Now()
+		if got := table.repair(nft.Members); got != fine {
+			t.Errorf("an audit of what is as it should be: %v", got)
+		}
+		audit := time.Since(begin)
+		for i := range rounds {
+			var begun atomic.Bool
+			done := make(chan outcome)
+			go func() {
+				begun.Store(true)
+				done <- table.repair(nft.Members)
+			}()
+			nstest.Until(t, patient, "an audit", begun.Load)
+			during = append(during, set(i))
+			if got := <-done; got == repaired || got == failed {
+				t.Errorf("an audit takes what was set for damage: %v", got)
+			}
+		}
+		a, b := median(quiet), median(during)
+		t.Logf("set: %v; during an audit: %v, at most %v; an audit: %v", a, b, slices.Max(during), audit)
+		if b > slower*a {
+			t.Errorf("set takes %v during an audit, %v otherwise", b, a)
+		}
+		if got := table.repair(nft.Members); got != fine {
+			t.Errorf("an audit of what was set: %v", got)
+		}
+	})
+}
+
+func median(list []time.Duration) time.Duration {
+	return slices.Sorted(slices.Values(list))[len(list)/2]
+}
+
+// What is set again as it is in force costs nothing: nothing is computed, and nothing is sent.
+func TestUnchanged(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.set(full())
+		again, before := full(), w.table.generation
+		if n := testing.AllocsPerRun(10, func() { w.set(again) }); n > 1 {
+			t.Errorf("%v allocations", n)
+		}
+		if w.table.generation != before {
+			t.Errorf("something was sent")
+		}
+		// What is not in force is tried again.
+		bad := desired(tcp(vip4), tcp(vip4))
+		for range 2 {
+			if err := w.table.Set(bad); err == nil {
+				t.Error("what cannot be in force is")
+			}
+		}
+		w.set(again)
+		w.node.Output("nft", "delete", "table", "inet", tableName)
+		if got := w.table.repair(nft.Rules); got != repaired {
+			t.Errorf("outcome %v", got)
+		}
+		w.intact(w.table)
+	})
+}
+
+// No field of what is desired is overlooked.
+func TestEqual(t *testing.T) {
+	values := []any{
+		true, 1, uint16(1), "TCP", lb.Key{Name: "web"}, addr(vip4), []netip.Addr{addr(vip4)}, []string{"eth0"},
+		prefixes("0.0.0.0/0"), pools(), []lb.Door{tcp(vip4)},
+	}
+	var plain Desired
+	plain.Doors = make([]lb.Door, 1)
+	var try func(name string, get func(*Desired) reflect.Value)
+	try = func(name string, get func(*Desired) reflect.Value) {
+		other := plain
+		other.Doors = slices.Clone(plain.Doors)
+		field := get(&other)
+		if field.Type() == reflect.TypeFor[lb.Filter]() || field.Type() == reflect.TypeFor[lb.Door]() {
+			for i := range field.NumField() {
+				try(name+"."+field.Type().Field(i).Name, func(d *Desired) reflect.Value { return get(d).Field(i) })
+			}
+			return
+		}
+		at := slices.IndexFunc(values, func(v any) bool { return reflect.TypeOf(v) == field.Type() })
+		if at < 0 {
+			t.Fatalf("%s: no value of type %s here", name, field.Type())
+		}
+		if !plain.equal(&other) {
+			t.Errorf("%s differs before it was changed", name)
+		}
+		field.Set(reflect.ValueOf(values[at]))
+		if plain.equal(&other) {
+			t.Errorf("%s is overlooked", name)
+		}
+	}
+	for i := range reflect.TypeFor[Desired]().NumField() {
+		try(reflect.TypeFor[Desired]().Field(i).Name, func(d *Desired) reflect.Value { return reflect.ValueOf(d).Elem().Field(i) })
+	}
+	try("Door", func(d *Desired) reflect.Value { return reflect.ValueOf(&d.Doors[0]).Elem() })
+}

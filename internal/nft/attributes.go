@@ -1,0 +1,116 @@
+package nft
+
+import (
+	"encoding/binary"
+	"iter"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// attributes is a run of netlink attributes. A whole table is tens of thousands of elements, so they are appended
+// and read in place, rather than nested by copying.
+type attributes []byte
+
+// put appends an attribute.
+func (a *attributes) put(typ uint16, data ...byte) {
+	at := a.open(typ)
+	*a = append(*a, data...)
+	a.close(at)
+}
+
+// putText appends an attribute that is a C string.
+func (a *attributes) putText(typ uint16, s string) {
+	at := a.open(typ)
+	*a = append(append(*a, s...), 0)
+	a.close(at)
+}
+
+// putNumber appends a 32-bit attribute; nf_tables has them in network order.
+func (a *attributes) putNumber(typ uint16, n uint32) {
+	a.put(typ, byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
+}
+
+// nest appends an attribute that holds others.
+func (a *attributes) nest(typ uint16, fill func()) {
+	at := a.open(typ | unix.NLA_F_NESTED)
+	fill()
+	a.close(at)
+}
+
+// message appends a message of a subsystem, with its struct nfgenmsg (family, version, resource), and returns where.
+func (a *attributes) message(typ int, flags uint16, family, resource byte, fill func()) int {
+	at := len(*a)
+	*a = append(*a, make([]byte, unix.NLMSG_HDRLEN)...)
+	binary.NativeEndian.PutUint16((*a)[at+4:], uint16(typ))
+	binary.NativeEndian.PutUint16((*a)[at+6:], flags|unix.NLM_F_REQUEST)
+	*a = append(*a, family, unix.NFNETLINK_V0, 0, resource)
+	fill()
+	binary.NativeEndian.PutUint32((*a)[at:], uint32(len(*a)-at))
+	return at
+}
+
+// about appends a message about a table, whose name is always the first attribute, and returns where.
+func (a *attributes) about(t Table, typ int, flags uint16, fill func(*attributes)) int {
+	return a.message(unix.NFNL_SUBSYS_NFTABLES<<8|typ, flags, t.Family, 0, func() {
+		a.putText(unix.NFTA_TABLE_NAME, t.Name)
+		if fill != nil {
+			fill(a)
+		}
+	})
+}
+
+// open begins an attribute and returns where.
+func (a *attributes) open(typ uint16) int {
+	at := len(*a)
+	*a = append(*a, 0, 0, 0, 0)
+	binary.NativeEndian.PutUint16((*a)[at+2:], typ)
+	return at
+}
+
+// close writes the length of the attribute that began at a place, and pads it to four bytes.
+func (a *attributes) close(at int) {
+	binary.NativeEndian.PutUint16((*a)[at:], uint16(len(*a)-at))
+	for len(*a)%unix.NLA_ALIGNTO != 0 {
+		*a = append(*a, 0)
+	}
+}
+
+// each returns what the attributes of a type hold. It ends where the run is not well formed.
+func (a attributes) each(typ uint16) iter.Seq[attributes] {
+	return func(yield func(attributes) bool) {
+		for len(a) >= unix.NLA_HDRLEN {
+			size := int(binary.NativeEndian.Uint16(a))
+			if size < unix.NLA_HDRLEN || size > len(a) {
+				return
+			}
+			if binary.NativeEndian.Uint16(a[2:])&^unix.NLA_F_NESTED == typ && !yield(a[unix.NLA_HDRLEN:size]) {
+				return
+			}
+			a = a[min(len(a), (size+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1)):]
+		}
+	}
+}
+
+// find returns what the first attribute at a path of types holds; nil if there is none.
+func (a attributes) find(path ...uint16) attributes {
+	for _, typ := range path {
+		within := a
+		a = nil
+		for a = range within.each(typ) {
+			break
+		}
+	}
+	return a
+}
+
+// text is a C string.
+func (a attributes) text() string { return strings.TrimSuffix(string(a), "\x00") }
+
+// number is one of any size.
+func (a attributes) number() (n uint64) {
+	for _, octet := range a {
+		n = n<<8 | uint64(octet)
+	}
+	return n
+}

@@ -1,0 +1,203 @@
+package nft
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables/userdata"
+	"golang.org/x/sys/unix"
+)
+
+// Batch is a transaction on one table in the making: the kernel takes all of it or nothing.
+type Batch struct {
+	table Table
+	// data is messages; the last begins at last.
+	data attributes
+	last int
+	// sets counts those that are added: each has a number of its own within the batch.
+	sets uint32
+}
+
+// Batch begins a transaction.
+func (t Table) Batch() *Batch {
+	b := &Batch{table: t}
+	b.boundary(unix.NFNL_MSG_BATCH_BEGIN)
+	return b
+}
+
+// boundary appends the first or last message of a batch; struct nfgenmsg names the subsystem as its resource.
+func (b *Batch) boundary(typ int) {
+	b.last = b.data.message(typ, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES, func() {})
+}
+
+// add appends a message about the table.
+func (b *Batch) add(typ int, flags uint16, fill func(*attributes)) {
+	b.last = b.data.about(b.table, typ, flags, fill)
+}
+
+// Create adds the table; there may be one.
+func (b *Batch) Create() { b.add(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, nil) }
+
+// Remove deletes the table with all that is in it; there may be none.
+func (b *Batch) Remove() {
+	b.Create()
+	b.add(unix.NFT_MSG_DELTABLE, 0, nil)
+}
+
+// AddChain adds a chain without its rules, so that others may go to it.
+func (b *Batch) AddChain(c Chain) {
+	b.add(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, func(a *attributes) {
+		a.putText(unix.NFTA_CHAIN_NAME, c.Name)
+		if c.Kind == "" {
+			return
+		}
+		a.nest(unix.NFTA_CHAIN_HOOK, func() {
+			a.putNumber(unix.NFTA_HOOK_HOOKNUM, c.Hook)
+			a.putNumber(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority))
+		})
+		a.putText(unix.NFTA_CHAIN_TYPE, c.Kind)
+	})
+}
+
+// AddRules appends the rules of a chain.
+func (b *Batch) AddRules(c Chain) {
+	for _, r := range c.Rules {
+		b.add(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, func(a *attributes) {
+			a.putText(unix.NFTA_RULE_CHAIN, c.Name)
+			a.nest(unix.NFTA_RULE_EXPRESSIONS, func() {
+				for _, e := range r {
+					a.put(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, e...)
+				}
+			})
+			a.put(unix.NFTA_RULE_USERDATA, b.table.comment()...)
+		})
+	}
+}
+
+// comment is the signature as rules have it.
+func (t Table) comment() []byte { return userdata.AppendString(nil, userdata.TypeComment, t.signature) }
+
+// Flush deletes all rules.
+func (b *Batch) Flush() { b.add(unix.NFT_MSG_DELRULE, 0, nil) }
+
+// DeleteChain deletes a chain and its rules.
+func (b *Batch) DeleteChain(name string) {
+	b.add(unix.NFT_MSG_DELCHAIN, 0, func(a *attributes) { a.putText(unix.NFTA_CHAIN_NAME, name) })
+}
+
+// DeleteSet deletes a set that no rule uses.
+func (b *Batch) DeleteSet(name string) {
+	b.add(unix.NFT_MSG_DELSET, 0, func(a *attributes) { a.putText(unix.NFTA_SET_NAME, name) })
+}
+
+// setExpr is NFTA_SET_EXPR of linux/netfilter/nf_tables.h.
+const setExpr = 17
+
+// AddSet adds an empty set.
+func (b *Batch) AddSet(s Set) {
+	b.sets++
+	b.add(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, func(a *attributes) {
+		a.putText(unix.NFTA_SET_NAME, s.Name)
+		a.putNumber(unix.NFTA_SET_FLAGS, s.Flags)
+		number, size := s.Key.spec()
+		a.putNumber(unix.NFTA_SET_KEY_TYPE, number)
+		a.putNumber(unix.NFTA_SET_KEY_LEN, size)
+		a.putNumber(unix.NFTA_SET_ID, b.sets)
+		if s.Flags&unix.NFT_SET_MAP != 0 {
+			if s.verdicts() {
+				a.putNumber(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT)
+			} else {
+				number, size = Key{s.Data}.spec()
+				a.putNumber(unix.NFTA_SET_DATA_TYPE, number)
+				a.putNumber(unix.NFTA_SET_DATA_LEN, size)
+			}
+		}
+		if s.Size > 0 {
+			a.nest(unix.NFTA_SET_DESC, func() { a.putNumber(unix.NFTA_SET_DESC_SIZE, s.Size) })
+		}
+		if s.Timeout > 0 {
+			a.put(unix.NFTA_SET_TIMEOUT, binary.BigEndian.AppendUint64(nil, uint64(s.Timeout.Milliseconds()))...)
+		}
+		if s.Counter {
+			a.nest(setExpr, func() {
+				a.putText(unix.NFTA_EXPR_NAME, "counter")
+				a.nest(unix.NFTA_EXPR_DATA, func() {})
+			})
+		}
+	})
+}
+
+// elementsPerMessage keeps the list of a message within the 64 KiB of an attribute.
+const elementsPerMessage = 300
+
+// FlushSet deletes all members of a set.
+func (b *Batch) FlushSet(name string) {
+	b.add(unix.NFT_MSG_DELSETELEM, 0, func(a *attributes) { a.putText(unix.NFTA_SET_ELEM_LIST_SET, name) })
+}
+
+// AddMembers adds members to sets of a layout.
+func (b *Batch) AddMembers(l *Layout, members []Member) {
+	perSet(members, func(set string, list []Element) {
+		b.elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, l.Set(set), list)
+	})
+}
+
+// DeleteMembers deletes members, which must be there, from sets of a layout.
+func (b *Batch) DeleteMembers(l *Layout, members []Member) {
+	perSet(members, func(set string, list []Element) { b.elements(unix.NFT_MSG_DELSETELEM, 0, l.Set(set), list) })
+}
+
+// perSet calls fn for each set with its elements.
+func perSet(list []Member, fn func(set string, elements []Element)) {
+	slices.SortStableFunc(list, func(a, b Member) int { return strings.Compare(a.Set, b.Set) })
+	for i := 0; i < len(list); {
+		name := list[i].Set
+		var elements []Element
+		for ; i < len(list) && list[i].Set == name; i++ {
+			elements = append(elements, list[i].Element)
+		}
+		fn(name, elements)
+	}
+}
+
+func (b *Batch) elements(typ int, flags uint16, s Set, elements []Element) {
+	for some := range slices.Chunk(elements, elementsPerMessage) {
+		b.add(typ, flags, func(a *attributes) {
+			a.putText(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+			a.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() {
+				for _, e := range some {
+					a.nest(unix.NFTA_LIST_ELEM, func() { s.encode(a, e) })
+					if s.Intervals() && e.Value != "" {
+						a.nest(unix.NFTA_LIST_ELEM, func() {
+							a.putNumber(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
+							s.encode(a, Element{Key: e.Value})
+						})
+					}
+				}
+			})
+		})
+	}
+}
+
+// encode appends an element as the kernel takes it.
+func (s Set) encode(a *attributes, e Element) {
+	a.nest(unix.NFTA_SET_ELEM_KEY, func() { a.put(unix.NFTA_DATA_VALUE, []byte(e.Key)...) })
+	switch {
+	case s.Flags&unix.NFT_SET_MAP == 0:
+	case s.verdicts():
+		a.nest(unix.NFTA_SET_ELEM_DATA, func() {
+			a.nest(unix.NFTA_DATA_VERDICT, func() {
+				if e.Value == Accepted {
+					a.putNumber(unix.NFTA_VERDICT_CODE, nfAccept)
+					return
+				}
+				a.putNumber(unix.NFTA_VERDICT_CODE, uint32(math.MaxUint32+1+unix.NFT_JUMP))
+				a.putText(unix.NFTA_VERDICT_CHAIN, e.Value)
+			})
+		})
+	default:
+		a.nest(unix.NFTA_SET_ELEM_DATA, func() { a.put(unix.NFTA_DATA_VALUE, []byte(e.Value)...) })
+	}
+}

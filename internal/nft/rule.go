@@ -1,0 +1,141 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// Reg is the register that rules begin to fill; there are 16 of 32 bits.
+const Reg = unix.NFT_REG32_00
+
+// expression is a step of a rule as the kernel takes it: name and data.
+type expression = []byte
+
+// Rule is a run of expressions; the first that does not match ends it.
+type Rule []expression
+
+// Chain is a list of rules; with a kind it is a base chain, called at a hook.
+type Chain struct {
+	Name     string
+	Kind     string
+	Hook     uint32
+	Priority int32
+	Rules    []Rule
+}
+
+// At returns the same chain at another hook.
+func (c Chain) At(name string, hook uint32) Chain {
+	c.Name, c.Hook = name, hook
+	return c
+}
+
+// Expr makes a rule of the library's expressions.
+func Expr(steps ...expr.Any) Rule {
+	r := make(Rule, 0, len(steps))
+	for _, s := range steps {
+		data, err := expr.Marshal(unix.NFPROTO_INET, s)
+		if err != nil {
+			panic(fmt.Sprintf("marshal %T: %v", s, err))
+		}
+		r = append(r, data)
+	}
+	return r
+}
+
+// Meta matches what the kernel knows of a packet.
+func Meta(key expr.MetaKey, want ...byte) Rule {
+	return Expr(&expr.Meta{Key: key, Register: Reg}, &expr.Cmp{Register: Reg, Data: want})
+}
+
+// State compares the states of conntrack in a mask with none.
+func State(op expr.CmpOp, bits uint32) Rule { return ctBits(expr.CtKeySTATE, op, bits) }
+
+// Status compares the IPS_… bits of a connection in a mask with none.
+func Status(op expr.CmpOp, bits uint32) Rule { return ctBits(expr.CtKeySTATUS, op, bits) }
+
+func ctBits(key expr.CtKey, op expr.CmpOp, bits uint32) Rule {
+	return Expr(&expr.Ct{Key: key, Register: Reg}, Mask(Reg, Native(bits)), &expr.Cmp{Op: op, Register: Reg, Data: Native(0)})
+}
+
+// TCPFlags compares the flags of a TCP segment in a mask with none (RFC 9293 section 3.1).
+func TCPFlags(op expr.CmpOp, bits byte) Rule {
+	const flagsAt = 13
+	return Expr(
+		&expr.Payload{DestRegister: Reg, Base: expr.PayloadBaseTransportHeader, Offset: flagsAt, Len: 1},
+		Mask(Reg, []byte{bits}),
+		&expr.Cmp{Op: op, Register: Reg, Data: []byte{0}})
+}
+
+// Mask keeps these bits of a register.
+func Mask(register uint32, bits []byte) *expr.Bitwise {
+	return &expr.Bitwise{SourceRegister: register, DestRegister: register, Len: uint32(len(bits)), Mask: bits, Xor: make([]byte, len(bits))}
+}
+
+// Native is a number as registers hold it.
+func Native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
+
+// Family is what differs between IPv4 and IPv6 in rules and sets.
+type Family struct {
+	lb.Family
+	// Proto is the NFPROTO number.
+	Proto byte
+	// Size of an address, and where source and destination lie in the header (RFC 791 section 3.1, RFC
+	// 8200 section 3), all in bytes.
+	Size, Source, Destination uint32
+	// Address is the type of an address.
+	Address Type
+	// ICMP is the protocol number of the family's ICMP.
+	ICMP byte
+	// checksumAt is where the header's checksum lies; 0 if it has none.
+	checksumAt uint32
+}
+
+// IPv4 returns the one family.
+func IPv4() Family {
+	return Family{
+		Family: lb.IPv4, Proto: unix.NFPROTO_IPV4, Size: 4, Source: 12, Destination: 16,
+		Address: IPv4Address, ICMP: unix.IPPROTO_ICMP, checksumAt: 10,
+	}
+}
+
+// IPv6 returns the other.
+func IPv6() Family {
+	return Family{
+		Family: lb.IPv6, Proto: unix.NFPROTO_IPV6, Size: 16, Source: 8, Destination: 24,
+		Address: IPv6Address, ICMP: unix.IPPROTO_ICMPV6,
+	}
+}
+
+// Has reports whether an address is of this family.
+func (f *Family) Has(a netip.Addr) bool { return a.IsValid() && lb.FamilyOf(a) == f.Family }
+
+// Load loads the source or destination to a register.
+func (f *Family) Load(offset, to uint32) *expr.Payload {
+	return &expr.Payload{DestRegister: to, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: f.Size}
+}
+
+// Write puts the address in the first register into the header and mends the checksums, also that of TCP and UDP,
+// which covers the addresses (RFC 9293 section 3.1). The library leaves the flag for the latter out where the
+// header itself has no checksum, as that of IPv6.
+func (f *Family) Write(offset uint32) Rule {
+	var a attributes
+	a.putText(unix.NFTA_EXPR_NAME, "payload")
+	a.nest(unix.NFTA_EXPR_DATA, func() {
+		a.putNumber(unix.NFTA_PAYLOAD_SREG, Reg)
+		a.putNumber(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_NETWORK_HEADER)
+		a.putNumber(unix.NFTA_PAYLOAD_OFFSET, offset)
+		a.putNumber(unix.NFTA_PAYLOAD_LEN, f.Size)
+		if f.checksumAt > 0 {
+			a.putNumber(unix.NFTA_PAYLOAD_CSUM_TYPE, unix.NFT_PAYLOAD_CSUM_INET)
+			a.putNumber(unix.NFTA_PAYLOAD_CSUM_OFFSET, f.checksumAt)
+		}
+		a.putNumber(unix.NFTA_PAYLOAD_CSUM_FLAGS, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR)
+	})
+	return Rule{expression(a)}
+}
