@@ -24,13 +24,14 @@ func testL2Partition(t *testing.T, e *env) {
 		t.Skip("shown with -matrix")
 	}
 	for _, n := range []int{2, 3} {
-		e.speakersOn(t, e.workers()[:n])
-		on := onLAN
-		on.pods = n
-		s := newSpread(t, e, on)
-		for _, api := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%d nodes, the API server is read: %t", n, api), func(t *testing.T) { s.part(t, e.workers()[:n], api) })
-		}
+		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
+			e.speakersOn(t, e.workers()[:n])
+			on := onLAN
+			on.pods = n
+			s := newSpread(t, e, on)
+			t.Run("API server", func(t *testing.T) { s.part(t, e.workers()[:n], true) })
+			t.Run("no API server", func(t *testing.T) { s.part(t, e.workers()[:n], false) })
+		})
 	}
 }
 

@@ -29,6 +29,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/relay"
+	"github.com/holdfast-lb/holdfast/internal/report"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -56,11 +57,10 @@ type fleet struct {
 	speakers map[string]*node
 }
 
-// node is one speaker, with its loops.
+// node is one speaker.
 type node struct {
 	*syncer
-	loops []*loop.Loop
-	stop  func()
+	stop func()
 }
 
 func newFleet(t *testing.T, names ...string) *fleet {
@@ -107,40 +107,33 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	alive := func() map[string]bool { return c.view().Alive }
 	ctx, stop := context.WithCancel(ctx)
-	n := &node{stop: stop, syncer: &syncer{node: name, log: log, options: config.Options{Default: true}}}
-	w, reports := n.syncer, &reporter{node: name, log: log}
-	state := &stateWriter{node: name, log: log, alive: alive}
-	work := loop.New(loop.Config{Name: "plan", Log: log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})
-	said := loop.New(loop.Config{Name: "report", Log: log, Sync: reports.sync})
-	writes := loop.New(loop.Config{Name: "state", Log: log, Sync: state.sync})
-	n.loops = []*loop.Loop{work, said, writes}
-	if w.cluster, err = k8s.New(clients, k8s.Config{
-		Log: log, Component: name, Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: work.Kick,
-	}); err != nil {
+	var w *syncer
+	kick, noLinks := func() { w.loop.Kick() }, func() []link.Link { return nil }
+	cluster, err := k8s.New(clients, k8s.Config{Log: log, Component: name, Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: kick})
+	if err != nil {
 		c.t.Fatal(err)
 	}
-	noLinks := func() []link.Link { return nil }
-	w.planned = func() { said.Kick(); writes.Kick() }
-	w.layer2 = layer2.New(layer2.Config{Log: log, Links: noLinks, Changed: said.Kick})
-	w.bgp = bgp.New(bgp.Config{Log: log, NodeName: name})
-	w.filter, w.boot = &guard{log: log, node: name, removed: true}, kubeproxy.New(kubeproxy.Config{Log: log})
-	w.relay, w.kick = relay.New(relay.Config{Log: log, Links: noLinks}), work.Kick
-	w.liveness = liveness.New(liveness.Config{
-		Log: log, Node: lb.Object{Kind: config.KindNode, Name: name}, MembersPort: 7947, Cluster: states{w.cluster},
-		Asker: w.layer2, Links: noLinks, Changed: work.Hurry, SilenceChanged: writes.Kick,
+	l2 := layer2.New(layer2.Config{Log: log, Links: noLinks, Changed: func() { w.report.Kick() }})
+	peers := bgp.New(bgp.Config{Log: log, NodeName: name})
+	around := liveness.New(liveness.Config{
+		Log: log, Node: lb.Object{Kind: config.KindNode, Name: name}, MembersPort: 7947, Cluster: report.States{Cluster: cluster},
+		Asker: l2, Links: noLinks, Changed: func() { w.loop.Hurry() }, SilenceChanged: func() { w.report.KickState() },
 	})
-	reports.cluster, reports.sessions, reports.layer2, reports.last = w.cluster, w.bgp.States, w.layer2.State, &w.last
-	reports.pace.crowded, reports.pace.announcing = w.cluster.Crowded, w.layer2.Announcing
-	state.cluster, state.layer2, state.sessions, state.liveness = w.cluster, w.layer2.State, w.bgp.States, w.liveness
+	w = &syncer{
+		node: name, log: log, options: config.Options{Default: true}, cluster: cluster, liveness: around,
+		filter: &guard{log: log, node: name, removed: true}, boot: kubeproxy.New(kubeproxy.Config{Log: log}),
+		relay: relay.New(relay.Config{Log: log, Links: noLinks}), layer2: l2, bgp: peers,
+		report: report.New(report.Config{Log: log, NodeName: name, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: around}),
+	}
+	w.loop = loop.New(loop.Config{Name: "plan", Log: log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})
+	n := &node{stop: stop, syncer: w}
 	c.speakers[name] = n
 	group.Go(func() error { return w.cluster.Run(ctx) })
 	group.Go(func() error { return w.layer2.Run(ctx) })
 	group.Go(func() error { return w.liveness.Run(ctx) })
-	for _, l := range n.loops {
-		group.Go(func() error { return l.Run(ctx) })
-	}
+	group.Go(func() error { return w.loop.Run(ctx) })
+	group.Go(func() error { return w.report.Run(ctx) })
 }
 
 // plan is one run of a speaker, by the view of the fleet.
@@ -152,7 +145,7 @@ func (c *fleet) plan(w *syncer) (again time.Duration, err error) {
 	w.liveness.Set(liveness.Known{View: c.view(), Speakers: w.cluster.SpeakerAddresses(), Services: state.Services})
 	now, again, err := w.follow(state, nil, 0, nil, false)
 	w.settle(now)
-	w.planned()
+	w.report.Set(&report.Outcome{Verdicts: now.Plan.Verdicts, Speakers: len(now.Members), Problems: now.Problems})
 	return again, err
 }
 
@@ -166,9 +159,7 @@ func (c *fleet) die(names ...string) {
 		c.mu.Unlock()
 	}
 	for _, n := range c.speakers {
-		for _, l := range n.loops {
-			l.Kick()
-		}
+		n.loop.Kick()
 	}
 }
 

@@ -18,7 +18,7 @@ const (
 // handOver waits until this speaker is told to stop, and then until what it
 // announces is announced by others, as far as there is anybody who can. Until then
 // it goes on with everything. It ends at once when ctx does.
-func (w *syncer) handOver(ctx context.Context, told <-chan struct{}, kick func()) {
+func (w *syncer) handOver(ctx context.Context, told <-chan struct{}) {
 	select {
 	case <-ctx.Done():
 		return
@@ -28,7 +28,7 @@ func (w *syncer) handOver(ctx context.Context, told <-chan struct{}, kick func()
 		return // nothing was announced yet, or nothing is any more
 	}
 	w.stopping.Store(true)
-	kick()
+	w.loop.Kick()
 	ctx, cancel := context.WithTimeout(ctx, handoverTime)
 	defer cancel()
 	start := time.Now()

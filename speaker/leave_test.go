@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/conntrack"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/relay"
+	"github.com/holdfast-lb/holdfast/internal/report"
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,17 +41,19 @@ func TestMarkTakenOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		noLinks := func() []link.Link { return nil }
-		var ended error
-		w := &syncer{
-			node: "w1", log: log, filter: newTestGuard(false), end: func(err error) { ended = err },
-			links:    link.New(log, func() {}),
-			layer2:   layer2.New(layer2.Config{Log: log, Links: noLinks}),
-			bgp:      bgp.New(bgp.Config{Log: log, NodeName: "w1"}),
-			relay:    relay.New(relay.Config{Log: log, Links: noLinks}),
-			liveness: liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}}),
-		}
-		if w.cluster, err = k8s.New(clients, k8s.Config{Log: log, Component: "test", Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() {}}); err != nil {
+		cluster, err := k8s.New(clients, k8s.Config{Log: log, Component: "test", Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() {}})
+		if err != nil {
 			t.Fatal(err)
+		}
+		l2 := layer2.New(layer2.Config{Log: log, Links: noLinks})
+		peers := bgp.New(bgp.Config{Log: log, NodeName: "w1"})
+		w := &syncer{
+			node: "w1", log: log, filter: newTestGuard(false), ended: make(chan error, 1),
+			cluster: cluster, links: link.New(log, func() {}), layer2: l2, bgp: peers,
+			relay:     relay.New(relay.Config{Log: log, Links: noLinks}),
+			liveness:  liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}}),
+			conntrack: conntrack.New(log),
+			report:    report.New(report.Config{Log: log, NodeName: "w1", Cluster: cluster, Layer2: l2, BGP: peers}),
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		var group errgroup.Group
@@ -69,14 +73,19 @@ func TestMarkTakenOff(t *testing.T) {
 			}
 		}
 		sync()
-		if !w.gone.Load() || ended != nil {
-			t.Fatalf("marked: gone %t, ended with %v", w.gone.Load(), ended)
+		if !w.gone.Load() || len(w.ended) > 0 {
+			t.Fatalf("marked: gone %t, ended %d times", w.gone.Load(), len(w.ended))
 		}
 		mark("false")
 		nstest.Until(t, soon, "the mark is off", func() bool { return !w.cluster.Uninstalling() })
 		sync()
-		if !errors.Is(ended, errMarkOff) {
-			t.Errorf("the mark is off: ended with %v", ended)
+		select {
+		case err := <-w.ended:
+			if !errors.Is(err, errMarkOff) {
+				t.Errorf("the mark is off: ended with %v", err)
+			}
+		default:
+			t.Error("the mark is off, and it goes on")
 		}
 		if ok, _ := w.filter.table.Enforced(); ok {
 			t.Error("there is a filter again")

@@ -91,11 +91,10 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	if err := clients.WaitForVersion(ctx, log); err != nil {
 		return err
 	}
-	p, err := assemble(clients, s, log)
+	w, err := assemble(clients, s, log)
 	if err != nil {
 		return err
 	}
-	w := p.syncer
 	sinks, after := context.WithCancel(context.WithoutCancel(ctx))
 	defer after()
 	told := ctx.Done()
@@ -104,36 +103,31 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer stop()
-		w.handOver(ctx, told, p.work.Kick)
+		w.handOver(ctx, told)
 		return nil
 	})
 	group.Go(func() error {
 		select {
-		case err := <-p.ended:
+		case err := <-w.ended:
 			return err
 		case <-ctx.Done():
 			return nil
 		}
 	})
 	for _, run := range []func(context.Context) error{
-		w.links.Run, w.layer2.Run, w.bgp.Run, w.relay.Run,
-		func(ctx context.Context) error { return w.filter.run(ctx, p.work.Kick) },
+		w.links.Run, w.layer2.Run, w.bgp.Run, w.relay.Run, func(ctx context.Context) error { return w.filter.run(ctx, w.loop.Kick) },
 	} {
 		group.Go(func() error { return run(sinks) })
 	}
-	group.Go(func() error { return w.boot.Run(ctx) })
-	group.Go(func() error { return w.cluster.Run(ctx) })
-	group.Go(func() error { return w.liveness.Run(ctx) })
-	for _, l := range p.loops {
-		group.Go(func() error { return l.Run(ctx) })
+	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.liveness.Run, w.loop.Run, w.report.Run, w.conntrack.Run} {
+		group.Go(func() error { return run(ctx) })
 	}
-	ready := func() error { return w.ready(p.work.Done()) }
-	group.Go(func() error { return httpd.Serve(ctx, s.MetricsListen, httpd.Metrics(p.registry)) })
-	group.Go(func() error { return httpd.Serve(ctx, s.HealthListen, httpd.Health(ready)) })
+	group.Go(func() error { return httpd.Serve(ctx, s.MetricsListen, httpd.Metrics(w.registry())) })
+	group.Go(func() error { return httpd.Serve(ctx, s.HealthListen, httpd.Health(w.ready)) })
 	group.Go(func() error { return httpd.Serve(ctx, s.DebugListen, httpd.Debug(w.debug)) })
 	group.Go(func() error {
 		defer after()
-		return w.runMembers(ctx, s, p.met)
+		return w.join(ctx, s)
 	})
 	return group.Wait()
 }

@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -16,14 +18,36 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// runMembers starts the membership as soon as the cluster shows what it needs,
+// membership is the speaker's part among the others.
+type membership struct {
+	node string
+	log  *slog.Logger
+	// members is set when it has started.
+	members atomic.Pointer[members.Members]
+}
+
+// view is what is known of the speakers, empty before the membership has started.
+func (m *membership) view() members.View {
+	if members := m.members.Load(); members != nil {
+		return members.View()
+	}
+	return members.View{}
+}
+
+// Valid implements layer2.Lease: what was planned last still holds.
+func (m *membership) Valid() bool {
+	members := m.members.Load()
+	return members != nil && members.Valid()
+}
+
+// join starts the membership as soon as the cluster shows what it needs,
 // and takes part until ctx ends.
-func (w *syncer) runMembers(ctx context.Context, s settings, kick func()) error {
+func (w *syncer) join(ctx context.Context, s settings) error {
 	if w.cluster.WaitForSync(ctx) != nil {
 		return nil
 	}
 	follower := &memberKeys{cluster: w.cluster, secret: s.MembersSecret, log: w.log}
-	keys, address, err := w.membership(ctx, follower)
+	keys, address, err := w.awaitMembership(ctx, follower)
 	if err != nil {
 		return nil // ctx ended while waiting
 	}
@@ -34,7 +58,7 @@ func (w *syncer) runMembers(ctx context.Context, s settings, kick func()) error 
 	}
 	m, err := members.New(members.Config{
 		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort),
-		Keys: keys, Heartbeat: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Kick: kick,
+		Keys: keys, Heartbeat: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Kick: w.loop.Hurry,
 		HeartbeatCommand: []string{filepath.Join(filepath.Dir(program), "heartbeat")}, Ask: w.liveness.Ask,
 	})
 	if err != nil {
@@ -48,16 +72,16 @@ func (w *syncer) runMembers(ctx context.Context, s settings, kick func()) error 
 	self := w.self(w.links.Links(), false)
 	self.Unfit &^= lb.Unfiltered // it may not have been asked for yet
 	m.SetSelf(self)
-	w.members.Store(m)
+	w.membership.members.Store(m)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return m.Run(ctx) })
 	group.Go(func() error { return follower.follow(ctx, m, keys) })
 	return group.Wait()
 }
 
-// membership waits for the members' key and for an address of this node, saying
+// awaitMembership waits for the members' key and for an address of this node, saying
 // once what it waits for. It returns an error only when ctx ends.
-func (w *syncer) membership(ctx context.Context, from *memberKeys) (keys [][]byte, address netip.Addr, err error) {
+func (w *syncer) awaitMembership(ctx context.Context, from *memberKeys) (keys [][]byte, address netip.Addr, err error) {
 	said := ""
 	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		state, _ := config.Compile(w.cluster.Objects(), w.options)

@@ -9,7 +9,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/members"
 )
 
 var (
@@ -18,8 +17,6 @@ var (
 		[]string{"state"}, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Problems of this node that a user must mend.", []string{"kind", "reason"}, nil)
-	forgottenDesc = prometheus.NewDesc("holdfast_stranded_attempts_forgotten_total",
-		"Attempts to connect that waited for an endpoint on a dead node, which the kernel was made to forget.", nil, nil)
 )
 
 // nodeReasons are all that a speaker may have to say of its node.
@@ -29,15 +26,13 @@ var nodeReasons = []lb.Reason{lb.FilterNotEnforceable, lb.FilterNotInForce, lb.S
 func (w *syncer) Describe(ch chan<- *prometheus.Desc) {
 	ch <- membersDesc
 	ch <- problemsDesc
-	ch <- forgottenDesc
 	heartbeat.Describe(ch)
 }
 
 // Collect implements prometheus.Collector from the membership at scrape time, and from the last run.
 func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	w.collectProblems(ch)
-	ch <- prometheus.MustNewConstMetric(forgottenDesc, prometheus.CounterValue, float64(w.forgotten.Load()))
-	m := w.members.Load()
+	m := w.membership.members.Load()
 	if m == nil {
 		return
 	}
@@ -69,7 +64,7 @@ func (w *syncer) heartbeatProcess() prometheus.Collector {
 	return collectors.NewProcessCollector(collectors.ProcessCollectorOpts{
 		Namespace: "holdfast_heartbeat",
 		PidFn: func() (int, error) {
-			if m := w.members.Load(); m != nil {
+			if m := w.membership.members.Load(); m != nil {
 				return m.HeartbeatProcess()
 			}
 			return 0, errors.New("the membership has not started")
@@ -77,25 +72,10 @@ func (w *syncer) heartbeatProcess() prometheus.Collector {
 	})
 }
 
-// view is what is known of the speakers, empty while the membership has not started.
-func (w *syncer) view() members.View {
-	if m := w.members.Load(); m != nil {
-		return m.View()
-	}
-	return members.View{}
-}
-
-// alive returns the nodes of the living speakers, nil while not all speakers have been tried.
-func (w *syncer) alive() map[string]bool {
-	m := w.members.Load()
-	if m == nil || !m.Joined() {
-		return nil
-	}
-	return m.Alive()
-}
-
-// Valid is the lease of the responder: what was planned last still holds.
-func (w *syncer) Valid() bool {
-	m := w.members.Load()
-	return m != nil && m.Valid()
+// registry has the metrics of all parts.
+func (w *syncer) registry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		w.layer2, w.bgp, w.filter.table, w.relay, w.conntrack, w, w.heartbeatProcess())
+	return r
 }

@@ -16,7 +16,7 @@ import (
 func TestMetricsRegister(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	registry := prometheus.NewPedanticRegistry()
-	w := &syncer{}
+	w := &syncer{membership: &membership{}}
 	for _, c := range []prometheus.Collector{
 		w, w.heartbeatProcess(),
 		layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),

@@ -13,49 +13,50 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/conntrack"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
+	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/relay"
+	"github.com/holdfast-lb/holdfast/internal/report"
 )
 
 // syncer is one run of the speaker: read, plan, Set. It never waits for the
-// API server: statuses are the reporter's.
+// API server: that is for the report.
 type syncer struct {
 	node    string
 	options config.Options
 	log     *slog.Logger
-	cluster *k8s.Cluster
-	links   *link.Monitor
-	layer2  *layer2.Responder
-	bgp     *bgp.Speaker
-	filter  *guard
-	relay   *relay.Relayer
-	boot    *kubeproxy.Boot
-	// members is set when the membership has started.
-	members atomic.Pointer[members.Members]
-	// liveness knows what heartbeats alone cannot tell of the others.
-	liveness *liveness.Monitor
-	// kick runs it again.
-	kick func()
-	// planned is called after each run.
-	planned func()
-	last    atomic.Pointer[planned]
+	loop    *loop.Loop
+	// Where the state comes from.
+	cluster    *k8s.Cluster
+	links      *link.Monitor
+	membership *membership
+	liveness   *liveness.Monitor
+	boot       *kubeproxy.Boot
+	// Where the plan goes to.
+	filter    *guard
+	relay     *relay.Relayer
+	layer2    *layer2.Responder
+	bgp       *bgp.Speaker
+	conntrack *conntrack.Sweeper
+	report    *report.Reporter
+
+	last atomic.Pointer[planned]
 	// leaving: the uninstall mark was obeyed, at least in part; gone: in all.
 	leaving bool
 	gone    atomic.Bool
-	// end ends the process with an error, so that kubelet starts the next one.
-	end func(error)
+	// ended has the error that ends the process, so that kubelet starts the next one.
+	ended chan error
 	// stopping: this speaker has been told to stop, and leaves what it announces to
 	// the others; saidGoodbye: there was a plan since, and the others were told.
 	stopping, saidGoodbye atomic.Bool
-	// forgotten counts attempts to connect to lost endpoints: see sweeper.
-	forgotten atomic.Int64
 }
 
 // planned is the outcome of one run.
@@ -77,11 +78,14 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 		return 0, w.leave()
 	}
 	if w.leaving {
-		w.end(errMarkOff) // BGP, for one, has left for good
+		select {
+		case w.ended <- errMarkOff: // BGP, for one, has left for good
+		default: // it is ending already
+		}
 		return 0, nil
 	}
 	links := w.links.Links()
-	m := w.members.Load()
+	m := w.membership.members.Load()
 	if m == nil {
 		return 0, w.filterOnly(w.read(links), links)
 	}
@@ -106,8 +110,24 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 	w.liveness.SetOwners(now.Plan.Owners)
 	w.settle(now)
 	w.saidGoodbye.Store(stopping)
-	w.planned()
+	w.report.Set(&report.Outcome{Verdicts: now.Plan.Verdicts, Speakers: len(now.Members), Problems: now.Problems})
+	w.conntrack.Set(w.lostEndpoints(speakers, view.Alive))
 	return again, err
+}
+
+// lostEndpoints returns those on nodes whose speakers are not heard.
+func (w *syncer) lostEndpoints(speakers map[string]netip.Addr, alive map[string]bool) map[netip.Addr]bool {
+	missed := map[string]bool{}
+	for node := range speakers {
+		if !alive[node] {
+			missed[node] = true
+		}
+	}
+	if len(missed) == 0 {
+		return nil // which is the rule, and costs nothing
+	}
+	objects := w.cluster.Objects()
+	return w.options.LostEndpoints(objects.Services, objects.EndpointSlices, missed)
 }
 
 // read compiles what the API server says, and the links; the controller says what is wrong with it.
@@ -155,7 +175,7 @@ func (w *syncer) follow(state lb.State, links []link.Link, epoch uint64, told ma
 	if failed := w.filter.failed(); failed != state.Here.Unfiltered {
 		state.Here.Unfiltered = failed
 		p = plan.ForNode(w.node, state)
-		w.kick() // the others are to be told
+		w.loop.Kick() // the others are to be told
 	}
 	if closed != nil && !state.Here.Unfiltered {
 		p = p.Waiting(before.plan())
@@ -206,6 +226,7 @@ func (w *syncer) leave() error {
 	}
 	w.leaving = true
 	w.liveness.Set(liveness.Known{})
+	w.conntrack.Set(nil)
 	w.layer2.Set(layer2.Desired{})
 	if err := w.bgp.Leave(); err != nil {
 		return fmt.Errorf("withdraw routes: %w", err)
@@ -214,21 +235,22 @@ func (w *syncer) leave() error {
 		return err
 	}
 	w.last.Store(nil)
+	w.report.Set(nil)
 	w.gone.Store(true)
 	w.log.Info("uninstalling: everything is withdrawn")
 	return nil
 }
 
 // ready tells the truth: all informers synced and the first plan applied.
-func (w *syncer) ready(runs int64) error {
+func (w *syncer) ready() error {
 	switch {
 	case w.gone.Load():
 		return errors.New("uninstalling: everything is withdrawn")
 	case !w.cluster.Synced():
 		return errors.New("informers are not synced")
-	case w.members.Load() == nil:
+	case w.membership.members.Load() == nil:
 		return errors.New("the membership has not started")
-	case w.last.Load() == nil || runs == 0:
+	case w.last.Load() == nil || w.loop.Done() == 0:
 		return errors.New("the first plan is not applied")
 	}
 	return nil
@@ -264,5 +286,5 @@ func (w *syncer) debug() any {
 		Sessions []bgp.Session
 		Filter   any
 		Relay    relay.State
-	}{w.node, w.last.Load(), w.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(), w.filter.state(), w.relay.State()}
+	}{w.node, w.last.Load(), w.membership.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(), w.filter.state(), w.relay.State()}
 }

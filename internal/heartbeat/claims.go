@@ -118,6 +118,9 @@ func (d *detector) claimSelf(now time.Duration, number uint32) {
 
 // ageSelf ends the hold-down, and forgets deaths after a long life.
 func (d *detector) ageSelf(now time.Duration) {
+	if d.complained(now, lostAt) {
+		d.holdSelf(now, d.holdDown)
+	}
 	if d.own.status == Held && d.complained(now, poorAt) {
 		d.heldUntil = max(d.heldUntil, now+d.holdDown)
 	}

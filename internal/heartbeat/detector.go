@@ -43,12 +43,12 @@ type peer struct {
 	suspicion         *suspicion
 	receipt           receipt
 	wire              wire
-	// accused: this node declared it dead. poorAt is when it last said that it hears us badly, and
-	// missedAt that it had given us up.
+	// accused: this node declared it dead. poorAt is when it last said that it hears us badly, lostAt that it hears
+	// next to nothing, and missedAt that it had given us up.
 	accused bool
 	// deaf: it says that it hears nobody well.
-	deaf             bool
-	poorAt, missedAt time.Duration
+	deaf                     bool
+	poorAt, lostAt, missedAt time.Duration
 	// backAt is when one that was dead for us alone was heard again, former what it claimed before.
 	backAt time.Duration
 	former claim
@@ -180,11 +180,12 @@ func (d *detector) beat(now time.Duration) {
 	greeted := d.greet()
 	for _, p := range d.ring {
 		poor := d.poorly(now, p)
+		lost := poor && p.receipt.share < badReceipt
 		switch {
 		case p == greeted:
-			d.send(p, packet{beat: p.watcher, poor: poor, claims: d.recite()})
+			d.send(p, packet{beat: p.watcher, poor: poor, lost: lost, claims: d.recite()})
 		case p.watcher, poor:
-			d.send(p, packet{beat: p.watcher, poor: poor})
+			d.send(p, packet{beat: p.watcher, poor: poor, lost: lost})
 		}
 	}
 }

@@ -19,7 +19,8 @@
 //     silent too it takes nothing; where there never were any it waits for two seconds. It keeps
 //     such a verdict to itself.
 //   - A beat says when its sender hears the receiver badly, and others well. Two such words, or Dead from who did
-//     not hear the refutation yet, keep a node held that is: one-way loss is known at both ends.
+//     not hear the refutation yet, keep a node held that is; two that hear less than a quarter have it
+//     step back: one-way loss is known at both ends.
 //
 // Claims (alive, held down, mute, dead, left) are ordered by an incarnation number that only
 // their subject raises: a node that hears of its own death refutes it under the next

@@ -23,6 +23,9 @@ func (d *detector) receive(now time.Duration, p packet) {
 	if p.poor {
 		from.poorAt = now
 	}
+	if p.lost {
+		from.lostAt = now
+	}
 	if from.watched = p.watch; p.watch && !from.listed {
 		from.listed, from.receipt = true, newReceipt(p.beats)
 		d.watching = append(d.watching, from)

@@ -155,3 +155,16 @@ func TestRestartOfTwo(t *testing.T) {
 	}
 	w.stays(t, 5*time.Second, func() bool { return w.nodes[2].d.own.status == Alive }, "the third has its rights")
 }
+
+// A node that each of the others hears now and then, and one of them always, is not silent to all; it steps back by
+// what they tell it.
+func TestHeardByNobody(t *testing.T) {
+	w := newWorld(7, 4)
+	settle(t, w)
+	bad := w.nodes[0]
+	w.cut = func(from, to *node) bool {
+		turn := int(w.now / (50 * time.Millisecond) % 6)
+		return from == bad && (turn%2 == 1 || w.nodes[1+turn/2] != to)
+	}
+	w.must(t, 2*time.Second, func() bool { return bad.d.own.status == Held }, "held by what others tell it")
+}

@@ -23,9 +23,10 @@ type packet struct {
 	beat bool
 	// beats counts those of the sender, this one included.
 	beats uint16
-	// poor: the sender hears others well, and the receiver badly. deaf: it hears nobody well, by its own fault.
-	poor, deaf bool
-	claims     []claim
+	// poor: the sender hears others well, and the receiver badly; lost: so badly that it cannot serve clients either.
+	// deaf: the sender hears nobody well, by its own fault.
+	poor, lost, deaf bool
+	claims           []claim
 }
 
 // The layout: version, flags, hold in ms, six words, number of beats, number of claims, claims.
@@ -40,7 +41,8 @@ const (
 	flagBeat     = 1 << 2
 	flagPoor     = 1 << 3
 	flagDeaf     = 1 << 4
-	flagsKnown   = flagWatch | flagPing | flagBeat | flagPoor | flagDeaf
+	flagLost     = 1 << 5
+	flagsKnown   = flagWatch | flagPing | flagBeat | flagPoor | flagDeaf | flagLost
 	shortestHold = 20 * time.Millisecond
 	longestHold  = 10 * time.Second
 )
@@ -65,6 +67,9 @@ func (p *packet) append(b []byte) []byte {
 	if p.deaf {
 		flags |= flagDeaf
 	}
+	if p.lost {
+		flags |= flagLost
+	}
 	b = append(b, version, flags)
 	b = binary.BigEndian.AppendUint16(b, uint16(p.hold.Milliseconds()))
 	for _, word := range [...]uint64{uint64(p.from), uint64(p.to), p.boot, p.seq, p.challenge, p.answer} {
@@ -87,7 +92,7 @@ func parsePacket(b []byte, claims []claim) (packet, error) {
 	}
 	word := func(i int) uint64 { return binary.BigEndian.Uint64(b[4+8*i:]) }
 	p := packet{
-		watch: b[1]&flagWatch != 0, ping: b[1]&flagPing != 0, beat: b[1]&flagBeat != 0, poor: b[1]&flagPoor != 0, deaf: b[1]&flagDeaf != 0,
+		watch: b[1]&flagWatch != 0, ping: b[1]&flagPing != 0, beat: b[1]&flagBeat != 0, poor: b[1]&flagPoor != 0, lost: b[1]&flagLost != 0, deaf: b[1]&flagDeaf != 0,
 		hold: time.Duration(binary.BigEndian.Uint16(b[2:])) * time.Millisecond,
 		from: id(word(0)), to: id(word(1)), boot: word(2), seq: word(3), challenge: word(4), answer: word(5),
 		beats:  binary.BigEndian.Uint16(b[headLen-3:]),

@@ -140,4 +140,5 @@ func (d *detector) complained(now time.Duration, said func(*peer) time.Duration)
 }
 
 func poorAt(p *peer) time.Duration   { return p.poorAt }
+func lostAt(p *peer) time.Duration   { return p.lostAt }
 func missedAt(p *peer) time.Duration { return p.missedAt }

@@ -134,6 +134,13 @@ func (s *State) standAside() {
 	}
 }
 
+// Alive returns the nodes whose speakers are alive, as set last; nil before.
+func (m *Monitor) Alive() map[string]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.known.View.Alive
+}
+
 // Ask asks the wire about a node that fell silent: see heartbeat.Config.
 func (m *Monitor) Ask(node string) heartbeat.Answer { return m.wire.ask(node) }
 

@@ -1,11 +1,8 @@
-package main
+package report
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"net/http"
 	"reflect"
 	"slices"
 	"time"
@@ -15,7 +12,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -35,17 +31,14 @@ const (
 	mostListed    = 128
 )
 
-// stateWriter keeps the SpeakerState of this node current. It runs in a loop of its
-// own: that a node is silent must be written at once, whatever else is being written.
+// stateWriter keeps the SpeakerState of this node current.
 type stateWriter struct {
-	node    string
-	log     *slog.Logger
-	cluster *k8s.Cluster
-	// alive returns the nodes of the living speakers, nil while that is not known.
-	alive    func() map[string]bool
+	node     string
+	log      *slog.Logger
+	cluster  *k8s.Cluster
 	liveness *liveness.Monitor
-	layer2   func() layer2.State
-	sessions func() []bgp.Session
+	layer2   *layer2.Responder
+	bgp      *bgp.Speaker
 
 	// silent is what is to be written of silence.
 	silent liveness.Silence
@@ -57,7 +50,7 @@ type stateWriter struct {
 
 // sync writes what changed: silence and its end at once, the rest when its time has come.
 func (w *stateWriter) sync(ctx context.Context) (again time.Duration, err error) {
-	alive := w.alive()
+	alive := w.liveness.Alive()
 	if alive == nil || !w.cluster.Synced() || w.cluster.Uninstalling() {
 		return 0, nil
 	}
@@ -125,7 +118,7 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 		Unreachable: silentNodes(w.silent.Unreachable),
 		Silent:      silentNodes(w.silent.Quiet),
 	}
-	state := w.layer2()
+	state := w.layer2.State()
 	out.Links = state.Links[:min(len(state.Links), mostListed)]
 	for _, a := range state.Addresses {
 		switch {
@@ -142,7 +135,7 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 			out.Conflicts = append(out.Conflicts, v1beta1.AddressConflict{Address: a.Address.String(), MAC: a.Conflict.MAC.String()})
 		}
 	}
-	for _, s := range w.sessions() {
+	for _, s := range w.bgp.States() {
 		session := v1beta1.SessionState{Peer: s.Peer, State: "down"}
 		if up(s) {
 			session.State = bgp.Established
@@ -159,37 +152,4 @@ func silentNodes(nodes []liveness.SilentNode) (out []v1beta1.SilentNode) {
 		out = append(out, v1beta1.SilentNode{Node: n.Node, Since: metav1.NewMicroTime(n.Since)})
 	}
 	return out
-}
-
-// states reads what other speakers wrote.
-type states struct{ *k8s.Cluster }
-
-// Word implements liveness.Cluster.
-func (s states) Word(ctx context.Context, node string) (liveness.Word, error) {
-	state, err := s.SpeakerState(ctx, node)
-	switch {
-	case !apiReached(err):
-		return liveness.Word{}, fmt.Errorf("%w: %w", liveness.ErrAway, err)
-	case err != nil:
-		return liveness.Word{}, err
-	}
-	is := state.Status
-	word := liveness.Word{Alive: int(is.Members.Alive), Expected: int(is.Members.Expected)}
-	if is.Observed != nil {
-		word.Written = is.Observed.String()
-	}
-	for _, n := range is.Unreachable {
-		word.Unreachable = append(word.Unreachable, n.Node)
-	}
-	for _, n := range is.Silent {
-		word.Quiet = append(word.Quiet, n.Node)
-	}
-	return word, nil
-}
-
-// apiReached reports whether what came of a question shows that the network reaches the API server: also a
-// refusal does. That a server is at fault may come from a proxy on this very node.
-func apiReached(err error) bool {
-	var status apierrors.APIStatus
-	return err == nil || errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError
 }

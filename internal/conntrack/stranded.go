@@ -1,15 +1,17 @@
-package main
+package conntrack
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/config"
-	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/loop"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // sweepTimes are when attempts to connect to an endpoint are forgotten, from when it
@@ -74,61 +76,71 @@ func (s stranded) done(then time.Time) {
 	}
 }
 
-// sweeper has the kernel forget attempts to connect to endpoints on nodes that are
-// gone. While all speakers are heard it looks at nothing: it takes a whole table of
-// connections to do so, which rollouts of applications must not cost.
-type sweeper struct {
-	options config.Options
-	log     *slog.Logger
-	cluster *k8s.Cluster
-	// alive returns the nodes of the living speakers, nil while that is not known.
-	alive func() map[string]bool
-	// forget is conntrack.Forget.
+// Sweeper has the kernel forget attempts to connect to lost endpoints. While there are none it looks at nothing: it takes
+// a whole table of connections to do so, which rollouts of applications must not cost.
+type Sweeper struct {
+	log       *slog.Logger
 	forget    func(endpoints map[netip.Addr]bool) (int, error)
-	forgotten *atomic.Int64
+	forgotten atomic.Int64
+	loop      *loop.Loop
 
+	mu       sync.Mutex
+	lost     map[netip.Addr]bool
 	stranded stranded
 }
 
-// sync sweeps what is due.
-func (w *sweeper) sync(context.Context) (again time.Duration, err error) {
-	alive := w.alive()
-	if alive == nil || !w.cluster.Synced() || w.cluster.Uninstalling() {
-		return 0, nil
-	}
-	missed := map[string]bool{}
-	for node := range w.cluster.SpeakerAddresses() {
-		if !alive[node] {
-			missed[node] = true
-		}
-	}
-	if len(missed) == 0 {
-		w.stranded = nil
-		return 0, nil
-	}
-	if w.stranded == nil {
-		w.stranded = stranded{}
-	}
-	objects := w.cluster.Objects()
-	return w.sweep(w.options.LostEndpoints(objects.Services, objects.EndpointSlices, missed))
+// New returns a Sweeper that Run starts.
+func New(log *slog.Logger) *Sweeper { return newSweeper(log, Forget) }
+
+func newSweeper(log *slog.Logger, forget func(map[netip.Addr]bool) (int, error)) *Sweeper {
+	s := &Sweeper{log: log, forget: forget, stranded: stranded{}}
+	s.loop = loop.New(loop.Config{Name: "conntrack", Log: log, Sync: func(context.Context) (time.Duration, error) { return s.sweep() }})
+	return s
 }
 
+// Set tells which endpoints are on nodes that are gone.
+func (s *Sweeper) Set(lost map[netip.Addr]bool) {
+	s.mu.Lock()
+	changed := !maps.Equal(s.lost, lost)
+	s.lost = lost
+	s.mu.Unlock()
+	if changed {
+		s.loop.Kick()
+	}
+}
+
+// Run sweeps until ctx ends.
+func (s *Sweeper) Run(ctx context.Context) error { return s.loop.Run(ctx) }
+
 // sweep sweeps what is due of the lost endpoints, and what failed before. It returns when more is due.
-func (w *sweeper) sweep(lost map[netip.Addr]bool) (next time.Duration, err error) {
+func (s *Sweeper) sweep() (next time.Duration, err error) {
 	now := time.Now()
-	w.stranded.keep(now, lost)
-	due, next := w.stranded.due(now)
+	s.mu.Lock()
+	s.stranded.keep(now, s.lost)
+	s.mu.Unlock()
+	due, next := s.stranded.due(now)
 	if len(due) == 0 {
 		return next, nil
 	}
-	n, err := w.forget(due)
-	w.forgotten.Add(int64(n))
+	n, err := s.forget(due)
+	s.forgotten.Add(int64(n))
 	if n > 0 {
-		w.log.Info("forgot attempts to connect to endpoints on dead nodes", "attempts", n, "endpoints", len(due))
+		s.log.Info("forgot attempts to connect to endpoints on dead nodes", "attempts", n, "endpoints", len(due))
 	}
 	if err != nil {
 		return next, fmt.Errorf("forget attempts to connect to %d endpoints on dead nodes: %w", len(due), err)
 	}
-	w.stranded.done(now)
+	s.stranded.done(now)
 	return next, nil
+}
+
+var forgottenDesc = prometheus.NewDesc("holdfast_stranded_attempts_forgotten_total",
+	"Attempts to connect that waited for an endpoint on a dead node, which the kernel was made to forget.", nil, nil)
+
+// Describe implements prometheus.Collector.
+func (s *Sweeper) Describe(ch chan<- *prometheus.Desc) { ch <- forgottenDesc }
+
+// Collect implements prometheus.Collector.
+func (s *Sweeper) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(forgottenDesc, prometheus.CounterValue, float64(s.forgotten.Load()))
 }

@@ -1,11 +1,10 @@
-package main
+package conntrack
 
 import (
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,17 +49,14 @@ func TestSweepFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var swept []string
 		var fails error
-		w := &sweeper{
-			log: slog.New(slog.DiscardHandler), forgotten: new(atomic.Int64), stranded: stranded{},
-			forget: func(endpoints map[netip.Addr]bool) (int, error) {
-				swept = append(swept, fmt.Sprint(endpoints))
-				return 1, fails
-			},
-		}
-		lost := map[netip.Addr]bool{netip.MustParseAddr("10.0.0.1"): true}
+		w := newSweeper(slog.New(slog.DiscardHandler), func(endpoints map[netip.Addr]bool) (int, error) {
+			swept = append(swept, fmt.Sprint(endpoints))
+			return 1, fails
+		})
+		w.Set(map[netip.Addr]bool{netip.MustParseAddr("10.0.0.1"): true})
 		for i, want := range []error{errors.New("no buffer space"), errors.New("no buffer space"), nil, nil} {
 			fails = want
-			if _, err := w.sweep(lost); !errors.Is(err, want) {
+			if _, err := w.sweep(); !errors.Is(err, want) {
 				t.Errorf("sweep %d: %v, want %v", i, err, want)
 			}
 		}

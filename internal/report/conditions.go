@@ -1,0 +1,69 @@
+package report
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// conditions returns what this node, as their writer, says of a Service's announcement.
+func conditions(s *corev1.Service, v plan.Verdict, sessions []bgp.Session) []metav1.Condition {
+	var out []metav1.Condition
+	stands := func(kind string) bool { return meta.FindStatusCondition(s.Status.Conditions, kind) != nil }
+	// A Service that no advertisement selects hears it once, by the condition of layer 2. One that has no
+	// address yet hears nothing: the controller says why, and a write now would cross its own.
+	unselected := !v.BGP.Selected && v.L2.Reason != lb.NoAddress
+	if v.L2.Writer && (v.L2.Selected || unselected || stands(v1beta1.ConditionAnnouncedL2)) {
+		out = append(out, condition(v1beta1.ConditionAnnouncedL2, v.L2))
+	}
+	if o, known := withSessions(v.BGP, sessions); known && o.Writer && (o.Selected || stands(v1beta1.ConditionAnnouncedBGP)) {
+		out = append(out, condition(v1beta1.ConditionAnnouncedBGP, o))
+	}
+	return out
+}
+
+func condition(kind string, o plan.Outcome) metav1.Condition {
+	c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: string(o.Reason), Message: o.Message}
+	if o.Reason == lb.Announced {
+		c.Status = metav1.ConditionTrue
+	}
+	return c
+}
+
+// withSessions adds what the plan cannot know: whether the routes have anybody to go to.
+// It reports false while none of their sessions is up and none has failed: there is nothing to say yet.
+func withSessions(o plan.Outcome, sessions []bgp.Session) (plan.Outcome, bool) {
+	if o.Reason != lb.Announced || len(o.Peers) == 0 {
+		return o, true
+	}
+	var with, without []string
+	failed := false
+	for _, s := range sessions {
+		switch {
+		case !slices.Contains(o.Peers, s.Peer):
+		case up(s):
+			with = append(with, s.Peer)
+		default:
+			without = append(without, s.Peer)
+			failed = failed || s.LastError != ""
+		}
+	}
+	switch {
+	case len(with) > 0:
+		o.Message += " to " + strings.Join(with, ", ")
+	case failed:
+		o.Reason = lb.NoSession
+		// Why not is said of the peers: it may change often, and the router words it.
+		o.Message = "no session is established with " + strings.Join(without, ", ") + ": the Events of each BGPPeer say why"
+	default:
+		return o, false
+	}
+	return o, true
+}

@@ -1,0 +1,158 @@
+// Package report writes what a node has to say to the API server: conditions and Events of Services and peers, and its
+// SpeakerState. Every sentence of these is made here, or in the plan that it completes. It runs in loops of its own: an API server
+// that hangs must not hold up a failover.
+package report
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/liveness"
+	"github.com/holdfast-lb/holdfast/internal/loop"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Config of a Reporter.
+type Config struct {
+	Log      *slog.Logger
+	NodeName string
+	Cluster  *k8s.Cluster
+	Layer2   *layer2.Responder
+	BGP      *bgp.Speaker
+	Liveness *liveness.Monitor
+}
+
+// Outcome is what came of a plan.
+type Outcome struct {
+	Verdicts []plan.Verdict
+	// Speakers is how many of them are alive, Problems are those of this node.
+	Speakers int
+	Problems []lb.Problem
+}
+
+// Reporter keeps conditions current, and the SpeakerState of this node.
+type Reporter struct {
+	node    string
+	cluster *k8s.Cluster
+	layer2  *layer2.Responder
+	bgp     *bgp.Speaker
+	last    atomic.Pointer[Outcome]
+	loop    *loop.Loop
+	state   *stateWriter
+	stating *loop.Loop
+
+	// sessions are what Events told of each peer's, so that one change is one Event.
+	sessions map[string]told
+	// contested are the sentences that Events said of addresses which others claim.
+	contested map[string]bool
+	pace      pace
+}
+
+// New returns a Reporter that Run starts.
+func New(c Config) *Reporter {
+	r := &Reporter{node: c.NodeName, cluster: c.Cluster, layer2: c.Layer2, bgp: c.BGP, pace: pace{crowded: c.Cluster.Crowded, announcing: c.Layer2.Announcing}}
+	r.state = &stateWriter{node: c.NodeName, log: c.Log, cluster: c.Cluster, liveness: c.Liveness, layer2: c.Layer2, bgp: c.BGP}
+	r.loop = loop.New(loop.Config{Name: "report", Log: c.Log, Sync: r.sync})
+	// That a node is silent must be written at once, whatever else is being written.
+	r.stating = loop.New(loop.Config{Name: "state", Log: c.Log, Sync: r.state.sync})
+	return r
+}
+
+// Set tells what came of the last plan; nil is nothing.
+func (r *Reporter) Set(o *Outcome) {
+	r.last.Store(o)
+	r.Kick()
+}
+
+// Kick has everything looked at again: a session or an announcement has changed.
+func (r *Reporter) Kick() {
+	r.loop.Kick()
+	r.stating.Kick()
+}
+
+// KickState has the SpeakerState looked at again: a node fell silent, or was asked.
+func (r *Reporter) KickState() { r.stating.Kick() }
+
+// Run writes until ctx ends.
+func (r *Reporter) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return r.loop.Run(ctx) })
+	group.Go(func() error { return r.stating.Run(ctx) })
+	return group.Wait()
+}
+
+func (r *Reporter) sync(ctx context.Context) (again time.Duration, err error) {
+	last := r.last.Load()
+	if last == nil || r.cluster.Uninstalling() {
+		return 0, nil
+	}
+	sessions := r.bgp.States()
+	r.reportPeers(sessions)
+	return r.pace.each(r.reports(last, sessions), last.Speakers, func(u k8s.ServiceUpdate) error { return r.write(ctx, u) })
+}
+
+// reports returns what has to be written about the Services, and says which of their
+// addresses others claim.
+func (r *Reporter) reports(last *Outcome, sessions []bgp.Session) []report {
+	services := map[lb.Key]*corev1.Service{}
+	for _, s := range r.cluster.Services() {
+		services[keyOf(s)] = s
+	}
+	is, contested := announcedOf(r.layer2.State()), map[string]bool{}
+	var out []report
+	for _, v := range last.Verdicts {
+		s := services[v.Service]
+		if s == nil || s.DeletionTimestamp != nil || s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+			continue // as it is by now: nobody would take back what an older plan says of it
+		}
+		for _, sentence := range is.contested(v.L2, r.node) {
+			if contested[sentence] = true; !r.contested[sentence] {
+				r.cluster.Event(objectOf(s), s.UID, false, lb.AddressConflict, sentence)
+			}
+		}
+		u := k8s.ServiceUpdate{Service: s}
+		filter, goes := enforced(s, v, last.Problems)
+		if goes {
+			u.RemoveConditions = []string{v1beta1.ConditionFilterEnforced}
+		}
+		var known bool
+		if v.L2, known = is.on(v.L2, r.node); !known {
+			v.L2.Writer = false
+		}
+		u.Conditions = append(conditions(s, v, sessions), filter...)
+		if !u.Stands() {
+			out = append(out, report{u, newsOf(u)})
+		}
+	}
+	r.contested = contested
+	return out
+}
+
+func (r *Reporter) write(ctx context.Context, u k8s.ServiceUpdate) error {
+	s := u.Service
+	changed := k8s.Changed(s.Status.Conditions, u.Conditions, 0, metav1.Time{})
+	if wrote, err := r.cluster.UpdateService(ctx, u); err != nil || !wrote {
+		return err
+	}
+	for _, c := range changed {
+		r.cluster.Event(objectOf(s), s.UID, c.Status == metav1.ConditionTrue, lb.Reason(c.Reason), c.Message)
+	}
+	return nil
+}
+
+func keyOf(s *corev1.Service) lb.Key { return lb.Key{Namespace: s.Namespace, Name: s.Name} }
+
+func objectOf(s *corev1.Service) lb.Object {
+	return lb.Object{Kind: config.KindService, Namespace: s.Namespace, Name: s.Name}
+}
