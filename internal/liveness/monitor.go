@@ -96,8 +96,8 @@ func (m *Monitor) Set(k Known) {
 	m.known = k
 	m.mu.Unlock()
 	m.links.set(k.Told, k.Address)
-	m.witness.set(k.View.Alive, k.Speakers)
 	m.prober.set(time.Now(), k)
+	m.witness.set(m.prober.heard(), k.Speakers)
 	m.config.SilenceChanged()
 }
 
@@ -134,12 +134,8 @@ func (s *State) standAside() {
 	}
 }
 
-// Alive returns the nodes whose speakers are alive, as set last; nil before.
-func (m *Monitor) Alive() map[string]bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.known.View.Alive
-}
+// Heard returns the nodes whose speakers are heard, this one included; nil before anything was set.
+func (m *Monitor) Heard() map[string]bool { return m.prober.heard() }
 
 // Ask asks the wire about a node that fell silent: see heartbeat.Config.
 func (m *Monitor) Ask(node string) heartbeat.Answer { return m.wire.ask(node) }

@@ -172,6 +172,23 @@ func (p *prober) wait(now time.Time) time.Duration {
 	return max(time.Millisecond, next)
 }
 
+// heard returns the nodes whose speakers are heard: who counts as alive and says nothing at this moment may be
+// on the other side of a partition. It is nil before anything is known.
+func (p *prober) heard() map[string]bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.now.view.Alive == nil {
+		return nil
+	}
+	out := map[string]bool{}
+	for node := range p.now.view.Alive {
+		if p.now.heard(node) {
+			out[node] = true
+		}
+	}
+	return out
+}
+
 // lost returns which nodes are lost to this one, as lb.Here has it, and says that it is cut off.
 func (p *prober) lost() (lost map[string]bool, cutOff []lb.Problem) {
 	p.mu.Lock()

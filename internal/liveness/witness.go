@@ -34,7 +34,7 @@ var ErrAway = errors.New("the API server does not answer")
 
 // witness finds out whether half of the speakers or more, that are not heard, are
 // running all the same: from what they write to the API server. It reads nothing
-// while more than half are alive.
+// while more than half are heard.
 type witness struct {
 	node    string
 	log     *slog.Logger
@@ -48,7 +48,7 @@ type witness struct {
 	api atomic.Bool
 
 	mu       sync.Mutex
-	alive    map[string]bool
+	heard    map[string]bool
 	expected map[string]netip.Addr
 
 	words words
@@ -62,10 +62,10 @@ func newWitness(c Config) *witness {
 	return w
 }
 
-// set tells who is alive, and which nodes have a speaker.
-func (w *witness) set(alive map[string]bool, expected map[string]netip.Addr) {
+// set tells which nodes are heard, and which have a speaker.
+func (w *witness) set(heard map[string]bool, expected map[string]netip.Addr) {
 	w.mu.Lock()
-	w.alive, w.expected = alive, expected
+	w.heard, w.expected = heard, expected
 	w.mu.Unlock()
 	w.loop.Kick()
 }
@@ -73,9 +73,9 @@ func (w *witness) set(alive map[string]bool, expected map[string]netip.Addr) {
 // sync reads the words of those that are missed.
 func (w *witness) sync(ctx context.Context) (time.Duration, error) {
 	w.mu.Lock()
-	alive, expected := w.alive, w.expected
+	heard, expected := w.heard, w.expected
 	w.mu.Unlock()
-	missed, most := w.missed(alive, expected)
+	missed, most := w.missed(heard, expected)
 	latest := w.note(time.Now(), missed)
 	if !most {
 		missed = nil
@@ -89,9 +89,9 @@ func (w *witness) sync(ctx context.Context) (time.Duration, error) {
 		return 0, nil
 	}
 	for _, node := range asked {
-		w.read(ctx, node, alive)
+		w.read(ctx, node, heard)
 	}
-	w.publish(w.words.partition(time.Now(), w.node, alive, missed))
+	w.publish(w.words.partition(time.Now(), w.node, heard, missed))
 	if time.Since(latest) > soon {
 		return slowWitnessInterval, nil
 	}
@@ -99,9 +99,9 @@ func (w *witness) sync(ctx context.Context) (time.Duration, error) {
 }
 
 // missed returns the nodes whose speakers are not heard, and whether these are half or more.
-func (w *witness) missed(alive map[string]bool, expected map[string]netip.Addr) (out []string, most bool) {
+func (w *witness) missed(heard map[string]bool, expected map[string]netip.Addr) (out []string, most bool) {
 	for node := range expected {
-		if node != w.node && !alive[node] {
+		if node != w.node && !heard[node] {
 			out = append(out, node)
 		}
 	}
@@ -139,7 +139,7 @@ func (w *witness) inOrder(missed []string, latest time.Time) []string {
 	})
 }
 
-func (w *witness) read(ctx context.Context, node string, alive map[string]bool) {
+func (w *witness) read(ctx context.Context, node string, heard map[string]bool) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	word, err := w.cluster.Word(ctx, node)
@@ -148,7 +148,7 @@ func (w *witness) read(ctx context.Context, node string, alive map[string]bool) 
 	}
 	if err == nil && word.Written != "" {
 		word.Node = node
-		w.words.hear(time.Now(), word.uncut(w.node, alive))
+		w.words.hear(time.Now(), word.uncut(w.node, heard))
 	}
 }
 

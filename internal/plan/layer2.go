@@ -50,7 +50,7 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 			p.standIn(s, a, ads, won.owner)
 		case p.withheld[a]:
 			// Until another one takes it, it would let everybody in.
-		case p.state.Here.Deaf:
+		case p.state.Here.Deaf, p.goesBefore(owner):
 			// It does not hear who takes over, and would be in the way until it gives up.
 		default:
 			p.elsewhere[a] = true

@@ -149,6 +149,9 @@ func TestKept(t *testing.T) {
 		if got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
+		if len(p.Elsewhere) > 0 {
+			t.Errorf("%s: it waits until it hears who takes %v over, from whom it is cut off", tt.name, p.Elsewhere)
+		}
 		for _, o := range []Outcome{p.Verdicts[0].L2, p.Verdicts[0].BGP} {
 			if tt.want == yes && (!o.Writer || len(o.Nodes) != 1) {
 				t.Errorf("%s: announced by %v, written here %t", tt.name, o.Nodes, o.Writer)

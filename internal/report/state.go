@@ -50,7 +50,7 @@ type stateWriter struct {
 
 // sync writes what changed: silence and its end at once, the rest when its time has come.
 func (w *stateWriter) sync(ctx context.Context) (again time.Duration, err error) {
-	alive := w.liveness.Alive()
+	alive := w.liveness.Heard()
 	if alive == nil || !w.cluster.Synced() || w.cluster.Uninstalling() {
 		return 0, nil
 	}
