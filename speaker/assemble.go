@@ -43,7 +43,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		node: s.nodeName, options: s.Options, log: log, ended: make(chan error, 1),
 		cluster: cluster, links: links, membership: m, liveness: around,
 		boot:   kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
-		filter: newGuard(log, s), relay: relay.New(relay.Config{Log: log, Links: links.Links}),
+		filter: newGuard(log, s, kick), relay: relay.New(relay.Config{Log: log, Links: links.Links}),
 		layer2: l2, bgp: peers, conntrack: conntrack.New(log),
 		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: around}),
 	}

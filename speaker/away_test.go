@@ -122,7 +122,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 	})
 	w = &syncer{
 		node: name, log: log, options: config.Options{Default: true}, cluster: cluster, liveness: around,
-		filter: &guard{log: log, node: name, removed: true}, boot: kubeproxy.New(kubeproxy.Config{Log: log}),
+		filter: &guard{node: name, removed: true}, boot: kubeproxy.New(kubeproxy.Config{Log: log}),
 		relay: relay.New(relay.Config{Log: log, Links: noLinks}), layer2: l2, bgp: peers,
 		report: report.New(report.Config{Log: log, NodeName: name, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: around}),
 	}

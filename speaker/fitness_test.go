@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/holdfast-lb/holdfast/internal/filter"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -94,8 +95,9 @@ func TestFilterIsHeld(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Self(t)
 		log := slog.New(slog.DiscardHandler)
+		kicked := make(chan struct{}, 9)
 		w := &syncer{
-			node: "w1", log: log, filter: newTestGuard(false),
+			node: "w1", log: log, filter: newGuard(log, settings{nodeName: "w1"}, func() { kicked <- struct{}{} }),
 			layer2:   layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
 			liveness: liveness.New(liveness.Config{Log: log}),
 			boot:     kubeproxy.New(kubeproxy.Config{Log: log}),
@@ -105,8 +107,8 @@ func TestFilterIsHeld(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, stop := context.WithCancel(t.Context())
-		kicked, done := make(chan struct{}, 9), make(chan error, 1)
-		go func() { done <- w.filter.run(ctx, func() { kicked <- struct{}{} }) }()
+		done := make(chan error, 1)
+		go func() { done <- w.filter.run(ctx) }()
 		holder := node.Command("nft", "-i")
 		stdin, err := holder.StdinPipe()
 		if err != nil {
@@ -121,7 +123,7 @@ func TestFilterIsHeld(t *testing.T) {
 		nstest.Until(t, 5*time.Second, "the table is held", func() bool { return node.Command("nft", "add", "chain", "inet", "holdfast", "x").Run() != nil })
 		held := time.Now()
 		<-kicked
-		if got := w.self(nil, false).Unfit; got != lb.Unfiltered || time.Since(held) < filterGrace/2 {
+		if got := w.self(nil, false).Unfit; got != lb.Unfiltered || time.Since(held) < filter.Grace/2 {
 			t.Errorf("held for %v it tells %v", time.Since(held), got)
 		}
 		if err := set(); err == nil {

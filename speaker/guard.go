@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/filter"
@@ -15,16 +14,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
-// filterGrace is how long the packet filter may be out of force before the node
-// stops attracting what has ranges. A rebuild takes a tenth of it.
-const filterGrace = 2 * time.Second
-
-// checkInterval is between looks at whether the filter is in force.
-const checkInterval = 100 * time.Millisecond
-
 // guard is the packet filter of this node, or its absence.
 type guard struct {
-	log   *slog.Logger
 	table *filter.Table
 	node  string
 	// on is whether there is to be one; off, what an earlier run left is removed.
@@ -33,8 +24,9 @@ type guard struct {
 	internal bool
 }
 
-func newGuard(log *slog.Logger, s settings) *guard {
-	return &guard{log: log, table: filter.New(filter.Config{Log: log}), node: s.nodeName, on: !s.Options.NoFilter, internal: !s.filterInternal}
+// newGuard returns a guard that kicks when the filter fails or works again.
+func newGuard(log *slog.Logger, s settings, kick func()) *guard {
+	return &guard{table: filter.New(filter.Config{Log: log, Changed: kick}), node: s.nodeName, on: !s.Options.NoFilter, internal: !s.filterInternal}
 }
 
 // set makes the kernel enforce the plan's filter; relayed is what filter.Desired has.
@@ -66,35 +58,15 @@ func uplinks(links []link.Link) []string {
 }
 
 // failed reports whether the filter has been out of force for longer than a rebuild takes.
-func (g *guard) failed() bool {
-	if !g.on {
-		return false
-	}
-	ok, since := g.table.Enforced()
-	return !ok && time.Since(since) >= filterGrace
-}
+func (g *guard) failed() bool { return g.on && g.table.Failed() }
 
-// run heals the filter until ctx ends, and kicks when it fails or works again.
-func (g *guard) run(ctx context.Context, kick func()) error {
+// run heals the filter until ctx ends.
+func (g *guard) run(ctx context.Context) error {
 	if !g.on {
 		<-ctx.Done()
 		return nil
 	}
-	healed := make(chan error, 1)
-	go func() { healed <- g.table.Run(ctx) }()
-	tick := time.NewTicker(checkInterval)
-	defer tick.Stop()
-	for failed := false; ; {
-		select {
-		case err := <-healed:
-			return err
-		case <-tick.C:
-			if now := g.failed(); now != failed {
-				failed = now
-				kick()
-			}
-		}
-	}
+	return g.table.Run(ctx)
 }
 
 // remove leaves nothing of the filter in the kernel.

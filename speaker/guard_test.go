@@ -25,7 +25,7 @@ func TestUplinks(t *testing.T) {
 func newTestGuard(off bool) *guard {
 	s := settings{nodeName: "w1"}
 	s.Options.NoFilter = off
-	return newGuard(slog.New(slog.DiscardHandler), s)
+	return newGuard(slog.New(slog.DiscardHandler), s, func() {})
 }
 
 // TestGuard: a filter that is turned off takes away what an earlier run left.

@@ -37,7 +37,28 @@ func (t *Table) Run(ctx context.Context) error {
 	tasks.Go(func() error { t.watch(ctx); return nil })
 	tasks.Go(func() error { t.readLog(ctx); return nil })
 	tasks.Go(func() error { t.heal(ctx); return nil })
+	tasks.Go(func() error { t.watchFailed(ctx); return nil })
 	return tasks.Wait()
+}
+
+// failedInterval is between looks at whether the table has failed.
+const failedInterval = 100 * time.Millisecond
+
+// watchFailed says when the table has failed, or is in force again.
+func (t *Table) watchFailed(ctx context.Context) {
+	tick := time.NewTicker(failedInterval)
+	defer tick.Stop()
+	for failed := false; t.changed != nil; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if now := t.Failed(); now != failed {
+				failed = now
+				t.changed()
+			}
+		}
+	}
 }
 
 // heal repairs when it is told to, and looks by itself now and then.

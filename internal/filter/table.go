@@ -51,15 +51,18 @@ func equalDoors(a, b lb.Door) bool {
 type Config struct {
 	Log    *slog.Logger
 	Timers Timers
+	// Changed is called when Failed returns something else than before; nil is for nobody.
+	Changed func()
 }
 
 // Table is the nftables table of Holdfast on this node.
 type Table struct {
-	log    *slog.Logger
-	timers Timers
-	wake   chan struct{}
-	counts counts
-	tally  tally
+	log     *slog.Logger
+	timers  Timers
+	changed func()
+	wake    chan struct{}
+	counts  counts
+	tally   tally
 	// damage is the worst nft.Change that watch has seen and heal has not looked into yet.
 	damage atomic.Int32
 
@@ -91,7 +94,7 @@ type Table struct {
 
 // New returns a Table that has not touched the kernel yet.
 func New(c Config) *Table {
-	return &Table{log: c.Log, timers: c.Timers.withDefaults(), wake: make(chan struct{}, 1), since: time.Now()}
+	return &Table{log: c.Log, timers: c.Timers.withDefaults(), changed: c.Changed, wake: make(chan struct{}, 1), since: time.Now()}
 }
 
 // Set makes the kernel enforce exactly this. When it returns nil, it does; on an error what was in force
@@ -234,6 +237,16 @@ func (t *Table) Enforced() (ok bool, since time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.enforced, t.since
+}
+
+// Grace is how long the table may be out of force before that counts as failed. A rebuild takes a tenth of it.
+const Grace = 2 * time.Second
+
+// Failed reports whether the table has been out of force for longer than a rebuild takes: what has ranges is to be
+// attracted no more.
+func (t *Table) Failed() bool {
+	ok, since := t.Enforced()
+	return !ok && time.Since(since) >= Grace
 }
 
 // Remove deletes the table and nothing else. Run, if it runs still, leaves it so.
