@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// pools and services are built from what stands out in each case.
+// Pools and Services are built from what matters in each case.
 func pool(name string, ranges ...string) lb.Pool {
 	p := lb.Pool{Name: name, AutoAssign: true}
 	for _, r := range ranges {
@@ -86,7 +86,7 @@ func manual(p *lb.Pool)   { p.AutoAssign = false }
 func deleting(p *lb.Pool) { p.Deleting = true }
 func avoiding(p *lb.Pool) { p.AvoidBuggyIPs = true }
 
-// text writes assignments as one would tell them.
+// text writes assignments for a human reader.
 func text(r Result) []string {
 	var out []string
 	for _, a := range r.Assignments {
@@ -209,7 +209,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// The buggy addresses are counted by a formula; here it is held against counting.
+// A formula counts the buggy addresses; this compares it with counting one by one.
 func TestBuggyCount(t *testing.T) {
 	first := netip.MustParseAddr("10.0.0.0")
 	s := supply{Pool: &lb.Pool{AvoidBuggyIPs: true}}
