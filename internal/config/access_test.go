@@ -115,7 +115,7 @@ func TestManyUnreadableSources(t *testing.T) {
 		t.Errorf("access %q", accessText(a))
 	}
 	if len(problems) != 1 || len(problems[0].Message) > 1000 || !strings.Contains(problems[0].Message, "and 995 more") {
-		t.Errorf("problems %v", told(problems))
+		t.Errorf("problems %v", problemTexts(problems))
 	}
 }
 
@@ -136,12 +136,12 @@ func TestPoolSourceRanges(t *testing.T) {
 		s, problems := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}}, served())
 		p := s.Pools[0]
 		if got := fmt.Sprint(p.Restricted, p.SourceRanges, p.Reset); got != tt.want || len(problems) != tt.said {
-			t.Errorf("%q: %s, want %s; said %v", tt.ranges, got, tt.want, told(problems))
+			t.Errorf("%q: %s, want %s; said %v", tt.ranges, got, tt.want, problemTexts(problems))
 		}
 	}
 }
 
-// TestNoFilter: what does nothing is said, and what kube-proxy does is not.
+// TestNoFilter: settings without effect are reported, but not those that kube-proxy enforces.
 func TestNoFilter(t *testing.T) {
 	off := served()
 	off.NoFilter = true
@@ -163,17 +163,17 @@ func TestNoFilter(t *testing.T) {
 		t.Errorf("pool %+v", p)
 	}
 	want := []string{
-		"IPAddressPool closed FilterDisabled: filtering is turned off, so that nothing comes of spec.sourceRanges",
+		"IPAddressPool closed FilterDisabled: filtering is turned off, which leaves without effect: spec.sourceRanges",
 		"note Service default/a AnnotationIgnored: connection-limit does nothing: filtering is turned off",
-		"Service default/a FilterDisabled: filtering is turned off, so that nothing comes of holdfast.dev/source-ranges, holdfast.dev/log-drops",
+		"Service default/a FilterDisabled: filtering is turned off, which leaves without effect: holdfast.dev/source-ranges, holdfast.dev/log-drops",
 	}
-	if diff := cmp.Diff(want, told(problems)); diff != "" {
+	if diff := cmp.Diff(want, problemTexts(problems)); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 }
 
-// FuzzSources: what is read lets in exactly those whom a readable entry names,
-// each entry taken by itself.
+// FuzzSources: the list admits exactly the sources that its readable entries
+// admit one by one.
 func FuzzSources(f *testing.F) {
 	for _, seed := range []string{"10.0.0.0/8", " 10.0.0.1/8 ,x", "::/0,0.0.0.0/0", "::ffff:1.2.3.4/97", "1.2.3.4/33", "fe80::1%a/64", ",\n,", "1.2.3.4/08", "10.0.0.0/8,10.0.0.0/7,9.0.0.0/8"} {
 		f.Add(seed)

@@ -106,7 +106,7 @@ func TestPreferredNodeSelectors(t *testing.T) {
 	}
 }
 
-// TestAnnouncedL2: what was announced is read from the condition, whatever became of it since.
+// TestAnnouncedL2: announced addresses are read from the condition, even if they are no longer assigned.
 func TestAnnouncedL2(t *testing.T) {
 	a := netip.MustParseAddr("192.0.2.1")
 	o := serviceObject("s")

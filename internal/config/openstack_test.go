@@ -87,7 +87,7 @@ func TestOpenStack(t *testing.T) {
 			off := served()
 			off.IgnoreOpenStack = true
 			if s, problems := Compile(o, off); wishText(s.Services[0].Wish) != "" || problems != nil {
-				t.Errorf("turned off: %+v, %v", s.Services[0].Wish, told(problems))
+				t.Errorf("turned off: %+v, %v", s.Services[0].Wish, problemTexts(problems))
 			}
 		})
 	}
