@@ -70,7 +70,7 @@ func (m *memberKeys) sync(ctx context.Context) error {
 		}
 	}
 	if k8s.Overtaken(err) || apierrors.IsAlreadyExists(err) {
-		m.log.Debug("overtaken, will decide again", "error", err)
+		m.log.Debug("write overtaken by another, deciding again", "error", err)
 		return nil
 	}
 	return err

@@ -77,7 +77,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*process, erro
 
 	sweep.cluster = w.cluster
 	report.cluster, report.sessions, report.layer2, report.last = w.cluster, w.bgp.States, w.layer2.State, &w.last
-	report.pace.crowded, report.pace.announcing = w.cluster.Crowded, w.layer2.Announcing
+	report.pace.crowded, report.pace.announcing = w.cluster.InBurst, w.layer2.Announcing
 	state.cluster, state.layer2, state.sessions, state.liveness = w.cluster, w.layer2.State, w.bgp.States, w.liveness
 
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),

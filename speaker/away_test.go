@@ -132,7 +132,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 		Asker: w.layer2, Links: noLinks, Changed: work.Hurry, SilenceChanged: writes.Kick,
 	})
 	reports.cluster, reports.sessions, reports.layer2, reports.last = w.cluster, w.bgp.States, w.layer2.State, &w.last
-	reports.pace.crowded, reports.pace.announcing = w.cluster.Crowded, w.layer2.Announcing
+	reports.pace.crowded, reports.pace.announcing = w.cluster.InBurst, w.layer2.Announcing
 	state.cluster, state.layer2, state.sessions, state.liveness = w.cluster, w.layer2.State, w.bgp.States, w.liveness
 	c.speakers[name] = n
 	group.Go(func() error { return w.cluster.Run(ctx) })
