@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// repairs counts repairs by kind, as they happen.
+// repairs counts repairs by kind.
 type repairs struct {
 	mu     sync.Mutex
 	byKind map[string]int
@@ -32,10 +32,10 @@ func (r *repairs) read() map[string]int {
 	return all
 }
 
-// metrics describe what is read at each scrape.
+// metrics describe the values read at each scrape.
 type metrics struct {
-	// repairs has a Desc for each kind, the kind being a constant label: so
-	// collectors of other packages can add kinds of their own to the same metric.
+	// repairs has a Desc for each kind, with the kind as constant label, so that
+	// collectors of other packages can add their own kinds to the same metric.
 	repairs                                          map[string]*prometheus.Desc
 	up, advertised, ignored, updates, sent, received *prometheus.Desc
 }
@@ -70,7 +70,7 @@ func (s *Speaker) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector: it asks GoBGP.
+// Collect implements prometheus.Collector. It reads from GoBGP.
 func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 	repaired := s.repairs.read()
 	for kind, d := range s.metrics.repairs {

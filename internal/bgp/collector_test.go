@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// What is measured is what is the case at the time, for each peer; what is
-// counted does not start anew with the session.
+// Gauges show the present state of each peer; counters do not restart with a
+// session.
 func TestCollect(t *testing.T) {
 	r := newRouter(t, "127.0.0.1", 65001)
 	ending := newRouter(t, "127.0.0.2", 65001, func(r *router) {
@@ -74,7 +74,7 @@ holdfast_repairs_total{kind="bgp_route"} 0
 		}
 		return ""
 	})
-	// Twice up and twice down: a session that was lost is dialled again within 2 s.
+	// Twice up and twice down: a lost session is dialled again within 2 s.
 	t.Logf("second NOTIFICATION after %v", time.Since(started))
 	if problems, err := testutil.CollectAndLint(s); err != nil || problems != nil {
 		t.Errorf("lint: %v, %v", problems, err)
@@ -85,7 +85,7 @@ holdfast_repairs_total{kind="bgp_route"} 0
 	}
 }
 
-// A peer that is made anew is never missed, and nothing that was counted is forgotten.
+// A peer that is recreated never disappears from the list, and keeps its counters.
 func TestRemadePeerStays(t *testing.T) {
 	const lives = 20
 	notes := newNotes()
@@ -108,7 +108,7 @@ func TestRemadePeerStays(t *testing.T) {
 			have, err := sv.peers()
 			if err == nil && len(have) == 1 {
 				have[0].State.Messages.Received.Notification = 1
-				err = sv.remake(t.Context(), have[0], want)
+				err = sv.recreate(t.Context(), have[0], want)
 			}
 			errs = append(errs, err)
 		}
