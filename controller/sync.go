@@ -64,11 +64,11 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	d.result = s.ledger.Assign(d.state)
 	s.last.Store(&outcome{d.result, d.problems, s.ledger.Carried()})
 
-	// Only when the pools remember what is given back may those who had it lose it.
+	// Holders lose an address only after the pools have recorded its release.
 	giving, others := d.pools()
 	err = s.writePools(ctx, d, giving)
 	d.remembered = err == nil && d.overtaken == 0
-	// Then addresses: they are what somebody waits for.
+	// Then new addresses, for which users wait.
 	err = errors.Join(err, s.writeServices(ctx, d), s.writeFloatingIPs(ctx, d), s.writePools(ctx, d, others), s.writeOthers(ctx, d))
 	if d.remembered {
 		err = errors.Join(err, s.releaseServices(ctx, d))

@@ -51,7 +51,7 @@ func newMetrics() metrics {
 	return metrics{
 		repairs:    repairs,
 		up:         byPeer("session_up", "Whether the session with a peer is established."),
-		advertised: byPeer("advertised_routes", "Routes that a peer is told of."),
+		advertised: byPeer("advertised_routes", "Routes advertised to a peer."),
 		ignored:    byPeer("ignored_routes", "Routes that a peer sent; none is used."),
 		updates:    byPeer("updates_sent_total", "UPDATE messages sent to a peer."),
 		sent:       byPeer("notifications_sent_total", "NOTIFICATION messages sent to a peer."),
@@ -76,7 +76,7 @@ func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 	for kind, d := range s.metrics.repairs {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(repaired[kind]))
 	}
-	told := s.advertised()
+	counts := s.advertised()
 	for _, p := range s.list() {
 		session := s.session(p)
 		emit := func(d *prometheus.Desc, t prometheus.ValueType, v float64) {
@@ -87,7 +87,7 @@ func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 			up = 1
 		}
 		emit(s.metrics.up, prometheus.GaugeValue, up)
-		emit(s.metrics.advertised, prometheus.GaugeValue, float64(told[session.Address]))
+		emit(s.metrics.advertised, prometheus.GaugeValue, float64(counts[session.Address]))
 		emit(s.metrics.ignored, prometheus.GaugeValue, float64(afiSafiState(p.Peer).GetReceived()))
 		emit(s.metrics.updates, prometheus.CounterValue, float64(p.past.updates+p.State.Messages.Sent.Update))
 		emit(s.metrics.sent, prometheus.CounterValue, float64(p.past.sent+p.State.Messages.Sent.Notification))

@@ -34,7 +34,7 @@ func TestCollect(t *testing.T) {
 		route("198.51.100.1/32", "r"), route("198.51.100.2/32", "r")))
 	await(t, "table", lines("198.51.100.1/32 igp path [65000] via 127.0.0.1", "198.51.100.2/32 igp path [65000] via 127.0.0.1"), r.table)
 	const want = `
-# HELP holdfast_bgp_advertised_routes Routes that a peer is told of.
+# HELP holdfast_bgp_advertised_routes Routes advertised to a peer.
 # TYPE holdfast_bgp_advertised_routes gauge
 holdfast_bgp_advertised_routes{peer="ending"} 0
 holdfast_bgp_advertised_routes{peer="r"} 2
@@ -67,7 +67,7 @@ holdfast_repairs_total{kind="bgp_route"} 0
 	started := time.Now()
 	await(t, "metrics", "", func() string {
 		if state := session(s, "ending").State; state == "" {
-			t.Error("the session is unknown while its peer is made anew")
+			t.Error("the session is unknown while its peer is recreated")
 		}
 		if err := testutil.CollectAndCompare(s, strings.NewReader(want)); err != nil {
 			return err.Error()

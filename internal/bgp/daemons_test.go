@@ -40,7 +40,7 @@ func start(t *testing.T, ns *nstest.NS, name string, args ...string) {
 	t.Cleanup(func() {
 		_ = cmd.Wait() // killed by the end of the test
 		if t.Failed() {
-			t.Logf("%s said:\n%s", name, out.String())
+			t.Logf("output of %s:\n%s", name, out.String())
 		}
 	})
 }

@@ -80,7 +80,7 @@ func TestHostileRouter(t *testing.T) {
 	add("cut off OPEN", "before its OPEN", func(r *router) {
 		r.answer = func(conn net.Conn) { _, _ = conn.Write(openWith()[:24]); conn.Close() }
 	})
-	add("mute", "", says(nil))
+	add("silent", "", says(nil))
 	add("KEEPALIVE for an OPEN", "refused", says(message(19, gobgp.BGP_MSG_KEEPALIVE)))
 	add("truncated UPDATE", malformed, establishes(message(21, gobgp.BGP_MSG_UPDATE, 0, 9)))
 	add("UPDATE with lying lengths", malformed, establishes(message(27, gobgp.BGP_MSG_UPDATE, 0, 0, 255, 255, 64, 1, 9, 0)))

@@ -101,7 +101,7 @@ func (l *lab) up(t *testing.T) {
 		nstest.Until(t, patience, tt.prefix+" is in the router's kernel", func() bool { return tt.kernel.has(tt.prefix) })
 	}
 	if l.frr.route(forBIRD) != "" || l.bird.route(forFRR) != "" {
-		t.Error("a router was told of a route that is not for it")
+		t.Error("a router received a route that is not for it")
 	}
 }
 

@@ -101,8 +101,8 @@ func (h logHandler) sent(r slog.Record) {
 // received returns a sentence for a NOTIFICATION from the router.
 func received(r slog.Record) string {
 	text := "closed by the router: " + notification(r)
-	if said := value(r, "Communicated-Reason"); said != "" {
-		text += ", " + fmt.Sprintf("%q", said) // RFC 9003
+	if reason := value(r, "Communicated-Reason"); reason != "" {
+		text += ", " + fmt.Sprintf("%q", reason) // RFC 9003
 	}
 	return text
 }

@@ -24,17 +24,17 @@ func newTable(routes []lb.Route, peers map[string]settings) table {
 	t := table{map[netip.Prefix][]string{}, map[string]*api.Statement{}}
 	known := map[string]string{} // tags of rules, since most routes have the same attributes
 	for _, r := range routes {
-		told := fmt.Sprint(" ", r.LocalPref, r.Communities)
+		attributes := fmt.Sprint(" ", r.LocalPref, r.Communities)
 		for _, name := range r.Peers {
 			peer, usable := peers[name]
 			if !usable || lb.FamilyOf(peer.address) != lb.FamilyOf(r.Prefix.Addr()) {
 				continue
 			}
-			tag, found := known[name+told]
+			tag, found := known[name+attributes]
 			if !found {
 				rule := rule{peer.address, r.LocalPref, r.Communities}
 				tag = digits(rule.tag())
-				known[name+told] = tag
+				known[name+attributes] = tag
 				t.rules[tag] = rule.statement()
 			}
 			t.tags[r.Prefix.Masked()] = append(t.tags[r.Prefix.Masked()], tag)

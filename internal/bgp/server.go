@@ -119,11 +119,11 @@ func (s *server) advertised() (map[netip.Addr]int, error) {
 			}
 		}
 	}
-	told := map[netip.Addr]int{}
+	counts := map[netip.Addr]int{}
 	for _, p := range peers {
 		if p.State.SessionState == api.PeerState_SESSION_STATE_ESTABLISHED {
-			told[readSettings(p).address] = byName[p.Conf.NeighborAddress]
+			counts[readSettings(p).address] = byName[p.Conf.NeighborAddress]
 		}
 	}
-	return told, nil
+	return counts, nil
 }

@@ -31,10 +31,10 @@ type Session struct {
 
 // Sessions returns the sessions by the peers' names.
 func (s *Speaker) Sessions() []Session {
-	told := s.advertised()
+	counts := s.advertised()
 	out := s.look()
 	for i := range out {
-		out[i].Advertised = told[out[i].Address]
+		out[i].Advertised = counts[out[i].Address]
 	}
 	return out
 }
@@ -82,11 +82,11 @@ func (s *Speaker) advertised() map[netip.Addr]int {
 	if running == nil {
 		return nil
 	}
-	told, err := running.advertised()
+	counts, err := running.advertised()
 	if err != nil {
 		return nil // it is stopping
 	}
-	return told
+	return counts
 }
 
 // session returns the state of a peer's session, without the number of routes.

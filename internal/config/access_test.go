@@ -40,10 +40,10 @@ func TestAccess(t *testing.T) {
 	const write = ": write addresses and lengths, as in 192.0.2.0/24 and 2001:db8::/32"
 	annotation := func(key string) string { return "annotation " + key }
 	for _, tt := range []struct {
-		name   string
-		change func(*corev1.Service)
-		want   string
-		said   []string
+		name     string
+		change   func(*corev1.Service)
+		want     string
+		reported []string
 	}{
 		{"nothing asked", func(*corev1.Service) {}, "", nil},
 		{"the field", fromSources("192.0.2.0/24", "2001:db8::/32"), "from [192.0.2.0/24 2001:db8::/32]", nil},
@@ -90,14 +90,14 @@ func TestAccess(t *testing.T) {
 			if got := accessText(s.Services[0].Access); got != tt.want {
 				t.Errorf("access %q, want %q", got, tt.want)
 			}
-			var said []string
+			var reported []string
 			for _, p := range problems {
-				said = append(said, fmt.Sprintf("%s: %s", p.Reason, p.Message))
+				reported = append(reported, fmt.Sprintf("%s: %s", p.Reason, p.Message))
 				if !p.Reason.OfFilter() || p.Note {
 					t.Errorf("%+v is not a fault of the filter", p)
 				}
 			}
-			if diff := cmp.Diff(tt.said, said); diff != "" {
+			if diff := cmp.Diff(tt.reported, reported); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 			if s.Services[0].Problem != nil {
@@ -121,10 +121,10 @@ func TestManyUnreadableSources(t *testing.T) {
 
 func TestPoolSourceRanges(t *testing.T) {
 	for _, tt := range []struct {
-		ranges []string
-		ports  v1beta1.UndeclaredPorts
-		want   string
-		said   int
+		ranges   []string
+		ports    v1beta1.UndeclaredPorts
+		want     string
+		reported int
 	}{
 		{nil, "", "false [] false", 0},
 		{[]string{"10.0.0.1/8", "2001:db8::/32 "}, v1beta1.UndeclaredReset, "true [10.0.0.0/8 2001:db8::/32] true", 0},
@@ -135,8 +135,8 @@ func TestPoolSourceRanges(t *testing.T) {
 		o.Spec.SourceRanges, o.Spec.UndeclaredPorts = tt.ranges, tt.ports
 		s, problems := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}}, served())
 		p := s.Pools[0]
-		if got := fmt.Sprint(p.Restricted, p.SourceRanges, p.Reset); got != tt.want || len(problems) != tt.said {
-			t.Errorf("%q: %s, want %s; said %v", tt.ranges, got, tt.want, problemTexts(problems))
+		if got := fmt.Sprint(p.Restricted, p.SourceRanges, p.Reset); got != tt.want || len(problems) != tt.reported {
+			t.Errorf("%q: %s, want %s; reported %v", tt.ranges, got, tt.want, problemTexts(problems))
 		}
 	}
 }
@@ -201,7 +201,7 @@ func FuzzSources(f *testing.F) {
 				}
 			}
 			if strings.TrimSpace(entry) != "" && len(one.prefixes)+len(one.unread) != 1 {
-				t.Errorf("%q is neither read nor said", entry)
+				t.Errorf("%q is neither read nor reported", entry)
 			}
 		}
 		if read < len(s.prefixes) {

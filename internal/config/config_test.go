@@ -60,14 +60,14 @@ func TestOrderOfInputDoesNotMatter(t *testing.T) {
 	}
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		again, told := Compile(Objects{
+		again, permuted := Compile(Objects{
 			shuffled(r, o.Pools), shuffled(r, o.FloatingIPs), shuffled(r, o.L2Advertisements), shuffled(r, o.BGPAdvertisements), shuffled(r, o.Peers),
 			shuffled(r, o.Services), shuffled(r, o.EndpointSlices), shuffled(r, o.Nodes), shuffled(r, o.Namespaces),
 		}, served())
 		if diff := cmp.Diff(state, again, addrs()); diff != "" {
 			t.Fatalf("seed %d: -first +shuffled\n%s", seed, diff)
 		}
-		if diff := cmp.Diff(problems, told); diff != "" {
+		if diff := cmp.Diff(problems, permuted); diff != "" {
 			t.Fatalf("seed %d: problems: -first +shuffled\n%s", seed, diff)
 		}
 	}

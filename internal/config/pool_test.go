@@ -73,7 +73,7 @@ func TestPoolAddresses(t *testing.T) {
 		{"no good entry is still a pool", []*v1beta1.IPAddressPool{poolObject("p", 1, "::/0")},
 			map[string]string{"p": "[]"},
 			[]string{`IPAddressPool p InvalidAddresses: spec.addresses[0]: "::/0" is every address there is: write the prefix that is yours to give`}},
-		{"host bits are said and do no harm", []*v1beta1.IPAddressPool{poolObject("p", 1, "192.0.2.5/30")},
+		{"host bits are reported and do no harm", []*v1beta1.IPAddressPool{poolObject("p", 1, "192.0.2.5/30")},
 			map[string]string{"p": "[192.0.2.4-192.0.2.7]"},
 			[]string{`note IPAddressPool p HostBitsIgnored: spec.addresses[0]: "192.0.2.5/30" has host bits set and is read as 192.0.2.4/30: write that`}},
 		{"overlap within a pool", []*v1beta1.IPAddressPool{poolObject("p", 1, "192.0.2.0/30", "192.0.2.2-192.0.2.6", "192.0.2.5")},

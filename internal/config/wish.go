@@ -21,7 +21,7 @@ func readWish(r *report, object lb.Object, o *corev1.Service, dialect *openStack
 	w.Renew = asked && renew != "false"
 	w.Backend = backend(o)
 	w.NodeSelectors = readNodeSelector(r, object, o)
-	internal, said := o.Annotations[AnnotationInternal]
+	internal, set := o.Annotations[AnnotationInternal]
 	switch internal {
 	case "true":
 		w.Internal = true
@@ -31,7 +31,7 @@ func readWish(r *report, object lb.Object, o *corev1.Service, dialect *openStack
 		p := r.problems[len(r.problems)-1]
 		return w, &p
 	}
-	dialect.read(r, object, o, said && internal != "", &w, access)
+	dialect.read(r, object, o, set && internal != "", &w, access)
 	if w.SharingKey != "" && w.LoadBalancerID != "" && w.LoadBalancerID != string(o.UID) {
 		r.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s: remove one of the two", AnnotationSharingKey, osPrefix+"load-balancer-id")
 		p := r.problems[len(r.problems)-1]

@@ -182,14 +182,14 @@ func (w *witness) othersClaim(svc *lb.Service, addr netip.Addr) bool {
 		}
 	}
 	for _, key := range w.stood[addr] {
-		if o := w.services[key]; elder(o, svc) && disagree(o, svc) != "" {
+		if o := w.services[key]; older(o, svc) && disagree(o, svc) != "" {
 			return true
 		}
 	}
 	return false
 }
 
-func elder(a, b *lb.Service) bool {
+func older(a, b *lb.Service) bool {
 	return a.Created.Before(b.Created) || a.Created.Equal(b.Created) && a.Key.Compare(b.Key) < 0
 }
 

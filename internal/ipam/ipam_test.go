@@ -108,7 +108,7 @@ func TestAssign(t *testing.T) {
 		services []lb.Service
 		want     []string
 	}{
-		{"lowest first, elder first", []lb.Pool{pool("p", v4)},
+		{"lowest first, older first", []lb.Pool{pool("p", v4)},
 			[]lb.Service{service("a", created(2)), service("b", created(1))},
 			[]string{`a [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`, `b [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}},
 		{"of one second, by key", []lb.Pool{pool("p", "192.0.2.1")},
@@ -117,7 +117,7 @@ func TestAssign(t *testing.T) {
 		{"what is held is reserved before anything is given", []lb.Pool{pool("p", v4)},
 			[]lb.Service{service("a", created(1)), service("b", created(2), holding("192.0.2.1"))},
 			[]string{`a [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`, `b [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}},
-		{"held twice: the elder keeps", []lb.Pool{pool("p", v4)},
+		{"held twice: the older keeps", []lb.Pool{pool("p", v4)},
 			[]lb.Service{service("a", created(2), holding("192.0.2.2")), service("b", created(1), holding("192.0.2.2"))},
 			[]string{`a [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`, `b [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`}},
 		{"cut from its pool: kept", []lb.Pool{pool("p", v4)},

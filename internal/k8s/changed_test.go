@@ -195,7 +195,7 @@ func TestSameConfig(t *testing.T) {
 	}{
 		{"status", pool(func(p *v1beta1.IPAddressPool) { p.Status.AssignedIPv4 = 7; p.ResourceVersion = "2" }), true},
 		{"spec", pool(func(p *v1beta1.IPAddressPool) { p.Generation = 2 }), false},
-		{"made anew", pool(func(p *v1beta1.IPAddressPool) { p.UID = "2" }), false},
+		{"recreated", pool(func(p *v1beta1.IPAddressPool) { p.UID = "2" }), false},
 		{"labels", pool(func(p *v1beta1.IPAddressPool) { p.Labels = map[string]string{"a": "b"} }), false},
 		{"annotations", pool(func(p *v1beta1.IPAddressPool) { p.Annotations = map[string]string{"a": "b"} }), false},
 		{"is being deleted", pool(func(p *v1beta1.IPAddressPool) { now := metav1.Now(); p.DeletionTimestamp = &now }), false},

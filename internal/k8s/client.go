@@ -97,13 +97,13 @@ func checkVersion(gitVersion string) error {
 // old or ctx ends.
 func (c Clients) WaitForVersion(ctx context.Context, log *slog.Logger) error {
 	var tooOld error
-	said := false
+	logged := false
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (bool, error) {
 		info, err := c.kube.Discovery().ServerVersion()
 		if err != nil {
-			if !said {
+			if !logged {
 				log.Warn("waiting for the API server", "error", err)
-				said = true
+				logged = true
 			}
 			return false, nil
 		}

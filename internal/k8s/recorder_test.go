@@ -222,7 +222,7 @@ func TestEventsArePaced(t *testing.T) {
 		written = d.read()
 		last := written[len(written)-1]
 		if last.InvolvedObject.Name != "web-999" || !last.FirstTimestamp.Time.Equal(start) {
-			t.Errorf("the last is of %s at %v, said at %v", last.InvolvedObject.Name, last.FirstTimestamp.Time, start)
+			t.Errorf("the last is of %s at %v, called at %v", last.InvolvedObject.Name, last.FirstTimestamp.Time, start)
 		}
 		if k.events.waiting() {
 			t.Error("Events still wait")
@@ -232,8 +232,8 @@ func TestEventsArePaced(t *testing.T) {
 
 // The queue is bounded; notes are lost before warnings.
 func TestEventsAreBounded(t *testing.T) {
-	var said strings.Builder
-	r := newRecorder(slog.New(slog.NewTextHandler(&said, nil)), nil, nil)
+	var logged strings.Builder
+	r := newRecorder(slog.New(slog.NewTextHandler(&logged, nil)), nil, nil)
 	k := &Cluster{events: r}
 	k.sayTest("trouble", false)
 	for range 2 * mostEvents {
@@ -250,7 +250,7 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 	expect := func(when string, want int) {
 		t.Helper()
-		if got := strings.Count(said.String(), "Events lost"); got != want {
+		if got := strings.Count(logged.String(), "Events lost"); got != want {
 			t.Errorf("%s it was logged %d times that Events are lost, want %d", when, got, want)
 		}
 	}

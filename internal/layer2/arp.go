@@ -95,8 +95,8 @@ func arpReply(l *link.Link, mac link.MAC, m message) ([]byte, error) {
 
 // arpProbe asks without changing any ARP cache (RFC 5227 section 2.1.1).
 func arpProbe(l *link.Link, addr netip.Addr) ([]byte, error) {
-	nobody := station{l.MAC, netip.IPv4Unspecified()}
-	return arpFrame(l, arp.OperationRequest, nobody, station{ip: addr}, ethernet.Broadcast)
+	unspecified := station{l.MAC, netip.IPv4Unspecified()}
+	return arpFrame(l, arp.OperationRequest, unspecified, station{ip: addr}, ethernet.Broadcast)
 }
 
 // arpQuestion asks one machine only (RFC 1122 section 2.3.2.1, Unicast Poll). The sender

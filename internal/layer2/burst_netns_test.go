@@ -152,7 +152,7 @@ func TestFilterFitsIntoLittleMemory(t *testing.T) {
 			}
 		}
 		if n := r.counts.repairs[repairSocket].Load(); n != 0 {
-			t.Errorf("%d sockets had to be made anew", n)
+			t.Errorf("%d sockets had to be reopened", n)
 		}
 	})
 }

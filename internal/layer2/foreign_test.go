@@ -78,7 +78,7 @@ func TestGatewayIsRemembered(t *testing.T) {
 	c := r.foreignByLink.on("eth0")
 	for _, tt := range []struct {
 		name string
-		told []link.Neighbour
+		read []link.Neighbour
 		want int
 	}{
 		{"not resolved yet", []link.Neighbour{{Address: asker4}}, 0},
@@ -87,7 +87,7 @@ func TestGatewayIsRemembered(t *testing.T) {
 		{"another one", []link.Neighbour{{Address: foreign4}}, 0},
 		{"none", nil, 0},
 	} {
-		c.learn(tt.told)
+		c.learn(tt.read)
 		got := r.Foreign("eth0", 8)
 		if len(got) != tt.want || len(got) == 1 && got[0] != (Question{"eth0", askerMAC, asker4}) {
 			t.Errorf("%s: %v", tt.name, got)

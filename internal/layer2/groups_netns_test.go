@@ -38,7 +38,7 @@ func TestGroupsHeal(t *testing.T) {
 		}
 		nstest.Until(t, within, "answer without IPv6 on the link", func() bool { return n.ask(t, v6) == n.mac() })
 		n.node.Output("ip", "link", "set", "eth0", "mtu", "1500")
-		nstest.Until(t, within, "group joined anew", func() bool { return member(t, n) })
+		nstest.Until(t, within, "group rejoined", func() bool { return member(t, n) })
 		nstest.Until(t, within, "repair counted", func() bool { return r.counts.repairs[repairGroup].Load() > 0 })
 
 		r.Set(Desired{Announcements: ourAnnouncements[:1]})

@@ -153,7 +153,7 @@ func TestConflictWithARealHost(t *testing.T) {
 		}
 		for i := range 2 {
 			if n := r.counts.announcements[i][sent].Load(); n > 2 {
-				t.Errorf("%d announcements though it is somebody else's", n)
+				t.Errorf("%d announcements of another host's address", n)
 			}
 		}
 		n.far.Output("ip", "addr", "del", v4.String()+"/24", "dev", "eth0")

@@ -159,7 +159,7 @@ func TestNewAddressIsProbed(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		if p.changes.Load() == 0 {
-			t.Error("nobody was told that the address is announced")
+			t.Error("the announcement was not reported")
 		}
 		p.Set(Desired{Announcements: bothFamilies(probed)[:1]})
 		p.expect("once announced it stays so", "v4")
@@ -201,7 +201,7 @@ func TestConflictWhileProbing(t *testing.T) {
 				}
 				p.expect("a second later", "")
 				if p.changes.Load() == 0 {
-					t.Error("nobody was told of the conflict")
+					t.Error("the conflict was not reported")
 				}
 				// The other machine has gone away.
 				time.Sleep(10 * time.Second)
@@ -226,7 +226,7 @@ func TestDefence(t *testing.T) {
 		p.put(claim4(otherMAC))
 		p.expectIs("a foreign claim", "announced against 02:53:00:00:00:03")
 		if p.changes.Load() != 1 {
-			t.Errorf("told %d times of one conflict", p.changes.Load())
+			t.Errorf("one conflict reported %d times", p.changes.Load())
 		}
 		// put has already read the first defence from the wire.
 		var defences int
@@ -247,7 +247,7 @@ func TestDefence(t *testing.T) {
 		time.Sleep(62 * time.Second)
 		p.expectIs("when it is long gone", "announced")
 		if p.changes.Load() != 2 || p.counts.conflicts[0].Load() != 20 {
-			t.Errorf("told %d times, %d claims counted", p.changes.Load(), p.counts.conflicts[0].Load())
+			t.Errorf("reported %d times, %d claims counted", p.changes.Load(), p.counts.conflicts[0].Load())
 		}
 	})
 }
@@ -261,7 +261,7 @@ func TestManyClaim(t *testing.T) {
 			p.Set(Desired{Announcements: announcements, Speakers: speakers})
 			synctest.Wait()
 			p.changes.Store(0)
-			claim := func(times int, named link.MAC, told int64, macs ...link.MAC) {
+			claim := func(times int, named link.MAC, reports int64, macs ...link.MAC) {
 				t.Helper()
 				for range times {
 					for _, mac := range macs {
@@ -269,8 +269,8 @@ func TestManyClaim(t *testing.T) {
 					}
 					time.Sleep(100 * time.Millisecond)
 				}
-				if c := p.State().Addresses[0].Conflict; c == nil || c.MAC != named || p.changes.Load() != told {
-					t.Errorf("%s: %+v, told %d times, want %s and %d", name, c, p.changes.Load(), named, told)
+				if c := p.State().Addresses[0].Conflict; c == nil || c.MAC != named || p.changes.Load() != reports {
+					t.Errorf("%s: %+v, reported %d times, want %s and %d", name, c, p.changes.Load(), named, reports)
 				}
 			}
 			claim(1000, otherMAC, 1, otherMAC, third)
@@ -335,7 +335,7 @@ func TestHandoverAsks(t *testing.T) {
 		sentFor(p.lan, 10*time.Second)
 		p.put(arpProbeBy(otherMAC))
 		if got := sentFor(p.lan, 100*time.Millisecond); got != nil {
-			t.Errorf("after a stranger's probe: %v", got)
+			t.Errorf("after a foreign probe: %v", got)
 		}
 		p.Set(Desired{Elsewhere: []netip.Addr{v4, v6}, Speakers: speakers})
 		if got := p.put(arpProbeBy(askerMAC)); got != "" {
@@ -346,20 +346,20 @@ func TestHandoverAsks(t *testing.T) {
 
 // TestStanding: a stand-in answers questions and announces nothing.
 func TestStanding(t *testing.T) {
-	stead := Desired{Announcements: bothFamilies(func(a *lb.Announcement) { a.MAC = askerMAC }), Speakers: speakers}
+	standIn := Desired{Announcements: bothFamilies(func(a *lb.Announcement) { a.MAC = askerMAC }), Speakers: speakers}
 	runPlay(t, nil, func(p *play) {
-		p.Set(stead)
+		p.Set(standIn)
 		if got := sentFor(p.lan, 2*time.Minute); got != nil {
 			t.Errorf("sent %v", got)
 		}
-		p.expect("in its stead", "v4 v6")
+		p.expect("as stand-in", "v4 v6")
 		p.Set(Desired{Elsewhere: []netip.Addr{v4, v6}, Speakers: speakers})
 		p.expect("while the owner comes back", "v4 v6")
 		p.put(claim4(askerMAC))
 		p.expect("when it is heard", "v6")
 	})
 	runPlay(t, nil, func(p *play) {
-		p.Set(stead)
+		p.Set(standIn)
 		synctest.Wait()
 		p.Set(Desired{Announcements: ourAnnouncements, Speakers: speakers})
 		if got := sentFor(p.lan, 10*time.Millisecond); len(got) != 3 {
@@ -392,7 +392,7 @@ func TestLapse(t *testing.T) {
 			t.Errorf("%d questions counted as lapsed", n)
 		}
 		p.Set(Desired{Announcements: ourAnnouncements})
-		p.expect("told anew, not yet valid", "")
+		p.expect("set again, not yet valid", "")
 		lease.lapsed.Store(false)
 		if got := sentFor(p.lan, 10*time.Millisecond); len(got) != 3 {
 			t.Errorf("valid again, and sent %v", got)
@@ -401,10 +401,10 @@ func TestLapse(t *testing.T) {
 		sentFor(p.lan, 3*time.Second)
 		p.Set(Desired{Announcements: ourAnnouncements})
 		if got := sentFor(p.lan, 10*time.Millisecond); got != nil {
-			t.Errorf("a lapse long past begins anew: %v", got)
+			t.Errorf("a lapse long past starts over: %v", got)
 		}
 	})
-	for _, first := range []string{"valid first", "told first"} {
+	for _, first := range []string{"valid first", "set first"} {
 		runPlay(t, lease, func(p *play) {
 			lease.lapsed.Store(false)
 			p.Set(Desired{Announcements: ourAnnouncements})

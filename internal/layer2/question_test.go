@@ -130,7 +130,7 @@ func TestAskedAlone(t *testing.T) {
 			t.Error("no answer for what is ours")
 		}
 		if got := sentFor(p.lan, time.Second); got != nil {
-			t.Errorf("neighbours are told: %v", got)
+			t.Errorf("sent to all neighbours: %v", got)
 		}
 		p.Set(Desired{Elsewhere: []netip.Addr{v4, v6}, Speakers: speakers})
 		synctest.Wait()

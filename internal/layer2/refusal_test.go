@@ -28,8 +28,8 @@ func TestRefused(t *testing.T) {
 		lan := newFakeLAN(eth0, pod)
 		lan.fail = map[string]error{"eth0": errors.New(err), "veth4": errors.New(err)}
 		r := lan.responder()
-		told := 0
-		r.refused = func() { told++ }
+		calls := 0
+		r.refused = func() { calls++ }
 		defer run(t, r)()
 		step := func(name string, want []string, wantTold int, do func()) {
 			t.Helper()
@@ -43,8 +43,8 @@ func TestRefused(t *testing.T) {
 				for _, l := range r.Refused() {
 					got = append(got, l.Link+": "+l.Error)
 				}
-				if !slices.Equal(got, want) || told != wantTold {
-					t.Errorf("%s, after %v: %q, told %d times; want %q, %d times", name, after, got, told, want, wantTold)
+				if !slices.Equal(got, want) || calls != wantTold {
+					t.Errorf("%s, after %v: %q, calls %d times; want %q, %d times", name, after, got, calls, want, wantTold)
 				}
 			}
 		}

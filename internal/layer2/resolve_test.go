@@ -59,7 +59,7 @@ func testResolve(t *testing.T, n network, r *Responder) {
 	n.bounce()
 	both("answer after down and up", n.mac())
 	n.remake()
-	both("answer of the link made anew", n.mac())
+	both("answer of the recreated link", n.mac())
 	r.Set(Desired{})
 	both("silence after all was removed", "")
 }

@@ -71,23 +71,23 @@ func TestNoLinkYet(t *testing.T) {
 	} {
 		lan := newFakeLAN(eth0, link.Link{Index: 9, Name: "eth1", MAC: otherMAC, Up: true})
 		r := lan.responder()
-		told := 0
-		r.changed = func() { told++ }
+		calls := 0
+		r.changed = func() { calls++ }
 		k := newKeeper(r)
 		r.Set(tt.before)
 		k.sync()
-		told = 0
+		calls = 0
 		r.Set(Desired{Announcements: []lb.Announcement{tt.addr}})
-		if a := r.State().Addresses[0]; !a.Pending() || told != 0 {
-			t.Errorf("%s: %+v, told %d times", tt.name, a, told)
+		if a := r.State().Addresses[0]; !a.Pending() || calls != 0 {
+			t.Errorf("%s: %+v, calls %d times", tt.name, a, calls)
 		}
 		k.sync()
-		if a := r.State().Addresses[0]; a.Pending() || a.Answered() != tt.opened || told != 1 {
-			t.Errorf("%s, then: %+v, told %d times", tt.name, a, told)
+		if a := r.State().Addresses[0]; a.Pending() || a.Answered() != tt.opened || calls != 1 {
+			t.Errorf("%s, then: %+v, calls %d times", tt.name, a, calls)
 		}
 		k.sync()
-		if told != 1 {
-			t.Errorf("%s, while nothing happens: told %d times", tt.name, told)
+		if calls != 1 {
+			t.Errorf("%s, while nothing happens: calls %d times", tt.name, calls)
 		}
 		k.close()
 	}

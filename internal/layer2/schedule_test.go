@@ -152,7 +152,7 @@ func TestAnnouncedAnew(t *testing.T) {
 		{"nothing", kick, 0, repairs},
 		{"new MAC", func(lan *fakeLAN, r *Responder) { lan.set(changed); r.Kick() }, 3, repairMAC},
 		{"new name", func(lan *fakeLAN, r *Responder) { lan.set(renamed); r.Kick() }, 0, repairLink},
-		{"made anew", func(lan *fakeLAN, r *Responder) { lan.set(remade); r.Kick() }, 3, repairLink},
+		{"recreated", func(lan *fakeLAN, r *Responder) { lan.set(remade); r.Kick() }, 3, repairLink},
 		{"one more link", func(lan *fakeLAN, r *Responder) { lan.set(eth0, second); r.Kick() }, 3, repairs},
 		{"gone", func(lan *fakeLAN, r *Responder) { lan.set(); r.Kick() }, 0, repairs},
 		{"down and up", func(lan *fakeLAN, r *Responder) {

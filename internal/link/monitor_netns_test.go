@@ -93,7 +93,7 @@ func TestMonitorFollowsTheKernel(t *testing.T) {
 		node.Delete("eth0")
 		nstest.Until(t, within, "gone", func() bool { return find(m, "eth0").Index == 0 })
 		nstest.Veth(t, node, "eth0", far, "eth0")
-		nstest.Until(t, within, "made anew", func() bool { l := find(m, "eth0"); return l.Index != index && l.Up })
+		nstest.Until(t, within, "recreated", func() bool { l := find(m, "eth0"); return l.Index != index && l.Up })
 		if kicks.Load() < 8 {
 			t.Errorf("kicked %d times", kicks.Load())
 		}
