@@ -7,11 +7,11 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// ages remembers by a clock that nobody sets when addresses were released, so that
-// a quarantine lasts as long as it should when somebody sets the wall clock.
+// ages records by the monotonic clock when addresses were released, so that changes
+// of the wall clock do not affect the length of a quarantine.
 type ages map[release]time.Time
 
-// release is an entry of a pool's memory, with its time as it is written.
+// release is a recorded release of a pool, with its time as written.
 type release struct {
 	address netip.Addr
 	holder  lb.Key
@@ -19,9 +19,9 @@ type release struct {
 	written int64
 }
 
-// read gives the times of the releases in a State, which are dates, the monotonic
-// reading of its Now. A date counts as written when it is first seen, but one in
-// the future was written by a clock that was wrong: that release was just now.
+// read converts the times of the releases in a State, which are dates, to the
+// monotonic clock of its Now. A date counts as written when it is first seen. A date
+// in the future comes from a wrong clock; that release counts as of now.
 func (a *ages) read(s *lb.State) {
 	before := *a
 	*a = make(ages, len(before))

@@ -10,15 +10,15 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// TestQuarantineWallClock: an address waits for the pool's reuseDelay, from when it
-// was released, however often somebody sets the clock meanwhile; and not for longer
-// where the date of the release lies in the future.
+// TestQuarantineWallClock: an address waits for the pool's reuseDelay from its release,
+// however often the clock is set meanwhile, and no longer if the date of the release
+// lies in the future.
 func TestQuarantineWallClock(t *testing.T) {
 	const delay = 10 * time.Minute
 	address, start := netip.MustParseAddr("192.0.2.1"), time.Now()
 	for _, tt := range []struct {
 		name string
-		// by is how far the clock is set on again and again, released the date by the first of it.
+		// by is how far the clock jumps again and again; released is the date by the initial clock.
 		by, released time.Duration
 		free         time.Duration
 	}{

@@ -38,21 +38,21 @@ var kinds = map[string]string{
 	"l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "speakerstates": "SpeakerState",
 }
 
-// apiServer lists objects and takes patches of them; Secrets can be read and written. Its watches show nothing,
-// as those of one that is far behind.
+// apiServer lists objects and accepts patches of them; Secrets can be read and written. Its watches show
+// nothing, like watches that lag far behind.
 type apiServer struct {
 	mu      sync.Mutex
 	objects map[string]map[string]any
 	version int
-	// patched are the paths of the patches that landed, in their order.
+	// patched are the paths of successful patches, in order.
 	patched []string
-	// fail names the paths at which patches fail.
+	// fail has the paths at which patches fail.
 	fail map[string]bool
 	// events are the Events that were written.
 	events chan *corev1.Event
 }
 
-// put creates an object, or overwrites it as somebody else may.
+// put creates or overwrites an object, like another client.
 func (s *apiServer) put(t *testing.T, collection string, o metav1.Object) {
 	t.Helper()
 	s.mu.Lock()
@@ -62,7 +62,7 @@ func (s *apiServer) put(t *testing.T, collection string, o metav1.Object) {
 	}
 }
 
-// store puts an object in its place. mu is held.
+// store stores an object. mu is held.
 func (s *apiServer) store(collection string, o metav1.Object) error {
 	s.version++
 	o.SetResourceVersion(strconv.Itoa(s.version))
@@ -93,7 +93,7 @@ func (s *apiServer) get(t *testing.T, at string, o any) {
 	}
 }
 
-// landed takes the paths of the patches that landed since it was called last.
+// landed returns the paths of the successful patches since its last call.
 func (s *apiServer) landed() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +181,7 @@ func decode(w http.ResponseWriter, r *http.Request, into runtime.Object) {
 	}
 }
 
-// write creates a Secret that must not exist, or updates one that nobody else wrote meanwhile.
+// write creates a Secret that must not exist, or updates one that no other client wrote meanwhile.
 func (s *apiServer) write(w http.ResponseWriter, r *http.Request) {
 	secret := &corev1.Secret{}
 	decode(w, r, secret)
@@ -258,8 +258,8 @@ func merge(o, patch map[string]any) {
 	}
 }
 
-// newTestSyncer returns one whose cluster shows what the server has by now, and where
-// nobody else claims an address.
+// newTestSyncer returns a syncer whose cluster shows the server's present objects, without
+// address conflicts.
 func newTestSyncer(t *testing.T, server *apiServer) *syncer {
 	t.Helper()
 	h := httptest.NewServer(server)
@@ -282,7 +282,7 @@ func newTestSyncer(t *testing.T, server *apiServer) *syncer {
 	return newSyncer(cluster, config.Options{Default: true}, c, log)
 }
 
-// syncOnce is a run that succeeds; it returns when the next one is due.
+// syncOnce does one run, which must succeed; it returns when the next one is due.
 func syncOnce(t *testing.T, s *syncer) time.Duration {
 	t.Helper()
 	again, err := s.sync(t.Context())
@@ -292,7 +292,7 @@ func syncOnce(t *testing.T, s *syncer) time.Duration {
 	return again
 }
 
-// wantsAgain checks that a run which was overtaken asks for another one soon.
+// wantsAgain checks that an overtaken run asks for another one soon.
 func wantsAgain(t *testing.T, again time.Duration) {
 	t.Helper()
 	if again <= 0 || again > overtakenWait {

@@ -21,45 +21,45 @@ import (
 const (
 	// mostConflicts bounds the addresses that a pool's condition names.
 	mostConflicts = 8
-	// staleTime is when a speaker's report expires: each writes every ten minutes, and
-	// one that was taken off its node does not withdraw its last.
+	// staleTime is when a speaker's report expires: speakers write every ten minutes, and
+	// a speaker that was removed from its node does not withdraw its last report.
 	staleTime = 25 * time.Minute
-	// conflictsInterval is the least time between two looks: a machine that changes its
-	// MAC all the time must not have us write all the time.
+	// conflictsInterval is the minimum time between two reads: a machine that constantly
+	// changes its MAC must not cause constant writes.
 	conflictsInterval = 5 * time.Second
 )
 
-// conflict is a machine that is not ours and claims an address of ours, and the node that says so.
+// conflict is a foreign machine that claims an address of ours, with the node that reports it.
 type conflict struct {
 	mac, node string
 }
 
-// conflicts are the addresses of ours that others claim, as the speakers report. They have
-// a loop of their own: SpeakerStates hold much else, which pools need not know.
+// conflicts are our addresses that foreign machines claim, as reported by the speakers. They
+// have their own loop: SpeakerStates change often for reasons that do not concern pools.
 type conflicts struct {
 	cluster *k8s.Cluster
-	// reports of each speaker, as read last.
+	// reports of each speaker, as last read.
 	reports map[string]lastReport
 	last    atomic.Pointer[map[netip.Addr]conflict]
 }
 
-// lastReport is what tells a new report of a speaker from its last, and when that came by our clock.
+// lastReport is the time of a speaker's last report, by its own clock and by ours.
 type lastReport struct {
 	observed time.Time
 	at       time.Time
 }
 
-// refresh reads the SpeakerStates, and reports whether there are other conflicts than before.
+// refresh reads the SpeakerStates, and reports whether the conflicts changed.
 func (c *conflicts) refresh() bool {
 	now := c.read(time.Now(), c.cluster.SpeakerStates(), nodelifecycle.NotReady(c.cluster.Objects().Nodes))
 	before := c.last.Swap(&now)
 	return before == nil || !maps.Equal(*before, now)
 }
 
-// forget ends a time as the leader.
+// forget is called when this replica stops leading.
 func (c *conflicts) forget() { c.last.Store(nil) }
 
-// all returns the conflicts as read last; false before they were read.
+// all returns the conflicts as last read; false before the first read.
 func (c *conflicts) all() (map[netip.Addr]conflict, bool) {
 	if last := c.last.Load(); last != nil {
 		return *last, true
@@ -67,8 +67,8 @@ func (c *conflicts) all() (map[netip.Addr]conflict, bool) {
 	return nil, false
 }
 
-// read returns what those speakers report whose nodes are not given up and that write
-// now and then. Where two report one address it takes the first by name.
+// read returns the conflicts reported by speakers that still write and whose nodes are not
+// NotReady. If two report the same address it takes the first by name.
 func (c *conflicts) read(now time.Time, states []*v1beta1.SpeakerState, notReady map[string]bool) map[netip.Addr]conflict {
 	before := c.reports
 	c.reports = make(map[string]lastReport, len(states))
@@ -94,8 +94,8 @@ func (c *conflicts) read(now time.Time, states []*v1beta1.SpeakerState, notReady
 	return out
 }
 
-// free is the condition on the addresses of a pool that others claim, where there
-// are such. What is held although it was cut from the pool counts too.
+// free returns the condition on addresses of a pool that foreign machines claim, if there
+// are any. Retained addresses of the pool count too.
 func free(ranges []lb.Range, u ipam.Usage, all map[netip.Addr]conflict) (metav1.Condition, bool) {
 	c := metav1.Condition{Type: v1beta1.ConditionAddressesFree, Status: metav1.ConditionFalse, Reason: string(lb.AddressConflict)}
 	var messages []string

@@ -17,7 +17,7 @@ import (
 
 const theirMAC, otherMAC = "02:00:00:00:00:09", "02:00:00:00:00:0a"
 
-// says is what the speaker of a node wrote at a second, pair by pair: address and MAC.
+// says returns the report of a node's speaker at a second, as pairs of address and MAC.
 func says(node string, second int, pairs ...string) *v1beta1.SpeakerState {
 	s := &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: node}}
 	s.Status.Observed = &metav1.MicroTime{Time: time.Unix(int64(second), 0)}
@@ -27,7 +27,7 @@ func says(node string, second int, pairs ...string) *v1beta1.SpeakerState {
 	return s
 }
 
-// TestConflictsRead: whose report counts.
+// TestConflictsRead: which reports count.
 func TestConflictsRead(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -54,9 +54,9 @@ func TestConflictsRead(t *testing.T) {
 	}
 }
 
-// TestConflictsOfOneWhoIsGone: the last report of a speaker counts for a while, by a
-// clock that nobody sets, and each new one for as long.
-func TestConflictsOfOneWhoIsGone(t *testing.T) {
+// TestConflictsOfGoneSpeaker: the last report of a speaker counts for a while by the
+// monotonic clock, and each new one for as long.
+func TestConflictsOfGoneSpeaker(t *testing.T) {
 	start := time.Now()
 	for _, by := range []time.Duration{0, time.Hour, -time.Hour} {
 		var c conflicts
@@ -75,8 +75,8 @@ func TestConflictsOfOneWhoIsGone(t *testing.T) {
 	}
 }
 
-// TestFree: a pool says who claims addresses that lie in it, or that it retains, and
-// no more of them than fit into a sentence.
+// TestFree: a pool's condition lists the claims of addresses that lie in it or that it
+// retains, no more than fit into a sentence.
 func TestFree(t *testing.T) {
 	address := netip.MustParseAddr
 	ranges := []lb.Range{{From: address("192.0.2.0"), To: address("192.0.2.255")}, {From: address("2001:db8::"), To: address("2001:db8::ff")}}
@@ -122,8 +122,8 @@ func TestFree(t *testing.T) {
 	}
 }
 
-// TestConflictsNotReadYet: a new leader leaves a pool's condition on who claims its
-// addresses alone until it knows what the speakers say.
+// TestConflictsNotReadYet: a new leader leaves a pool's condition AddressesFree alone
+// until it has read the speakers' reports.
 func TestConflictsNotReadYet(t *testing.T) {
 	server := &apiServer{objects: map[string]map[string]any{}}
 	pool := lan()

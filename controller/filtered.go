@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// filtered is the condition on who may reach the Service, where that is not
-// everybody: what of its ranges and limits cannot be read, and what is in force.
+// filtered returns the condition on access to the Service, if access is restricted: the
+// source ranges and limits that cannot be read, and those in force.
 func (w serviceWrite) filtered() (metav1.Condition, bool) {
 	c := metav1.Condition{Type: v1beta1.ConditionFiltered, Status: metav1.ConditionTrue, Reason: string(lb.Filtered)}
 	var messages []string
@@ -29,8 +29,8 @@ func (w serviceWrite) filtered() (metav1.Condition, bool) {
 	return c, len(messages) > 0
 }
 
-// effect says who may reach the addresses of a Service, and how often. The ports of
-// an address have all the same terms.
+// effect describes the access to the addresses of a Service. All ports of an address
+// have the same rules.
 func effect(doors []lb.Door) []string {
 	var out []string
 	var address netip.Addr
@@ -67,7 +67,7 @@ func sources(d lb.Door) string {
 	return text
 }
 
-// listPrefixes writes prefixes for a message, which must not grow with the list.
+// listPrefixes lists prefixes for a message. The message must not grow with the list.
 func listPrefixes(prefixes []netip.Prefix, none string) string {
 	const most = 5
 	if len(prefixes) == 0 {

@@ -46,7 +46,7 @@ func TestFiltered(t *testing.T) {
 	}
 }
 
-// TestHonouredLeavesTheFilterOut: what is said in one condition is not said in the other.
+// TestHonouredLeavesTheFilterOut: no problem shows in both conditions.
 func TestHonouredLeavesTheFilterOut(t *testing.T) {
 	w := serviceWrite{assignment: &ipam.Assignment{Reason: lb.Assigned}, problems: []lb.Problem{{Reason: lb.InvalidLimit, Message: "no number"}}}
 	if c, said := w.honoured(); said {

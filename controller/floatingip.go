@@ -13,10 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// recentHolders is how many earlier holders a FloatingIP remembers.
+// recentHolders is how many earlier holders a FloatingIP records.
 const recentHolders = 3
 
-// floatingWrite is one FloatingIP and what was decided for it.
+// floatingWrite is one FloatingIP with its decision.
 type floatingWrite struct {
 	object *v1beta1.FloatingIP
 	owned  *ipam.Floating
@@ -38,8 +38,8 @@ func (s *syncer) writeFloatingIPs(ctx context.Context, d *decision) error {
 	return errors.Join(each(ctx, d, s.log, writes, s.writeFloatingIP), each(ctx, d, s.log, d.result.Keep, s.keep))
 }
 
-// writeFloatingIP writes spec and finalizer first: what stands in the status is
-// in force, and must then survive a restore and a deletion.
+// writeFloatingIP writes spec and finalizer first: addresses in the status are in
+// force, and must survive a restore and a deletion.
 func (s *syncer) writeFloatingIP(ctx context.Context, w floatingWrite) error {
 	if w.owned.Delete && w.object.DeletionTimestamp == nil {
 		return s.cluster.DeleteFloatingIP(ctx, w.object)
@@ -50,11 +50,11 @@ func (s *syncer) writeFloatingIP(ctx context.Context, w floatingWrite) error {
 	want := w.status(metav1.Now().Rfc3339Copy())
 	wrote, err := s.cluster.UpdateFloatingIP(ctx, w.object, want)
 	object := lb.Object{Kind: config.KindFloatingIP, Namespace: w.object.Namespace, Name: w.object.Name}
-	s.say(object, w.object.UID, w.object.Status.Conditions, want.Conditions[0], wrote)
+	s.report(object, w.object.UID, w.object.Status.Conditions, want.Conditions[0], wrote)
 	return err
 }
 
-// status is what was decided, with the history of holders.
+// status returns the decision as status, with the history of holders.
 func (w floatingWrite) status(now metav1.Time) v1beta1.FloatingIPStatus {
 	before := w.object.Status
 	out := v1beta1.FloatingIPStatus{
@@ -89,8 +89,8 @@ func (w floatingWrite) status(now metav1.Time) v1beta1.FloatingIPStatus {
 	return out
 }
 
-// keep makes the FloatingIP that a Service wished for by keep-floatingip. It
-// names the Service, so that nobody else takes it over meanwhile.
+// keep creates the FloatingIP that a Service requests by keep-floatingip. It names
+// the Service, so that no other Service takes it over meanwhile.
 func (s *syncer) keep(ctx context.Context, k ipam.Keep) error {
 	f := &v1beta1.FloatingIP{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: config.KindFloatingIP},

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestFloatingIPHistory: who holds it, since when, and the last three who did.
+// TestFloatingIPHistory: the holder, since when, and the last three holders.
 func TestFloatingIPHistory(t *testing.T) {
 	at := func(minute int) metav1.Time { return metav1.NewTime(time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC)) }
 	object := &v1beta1.FloatingIP{}

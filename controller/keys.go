@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// keysInterval is between looks at the members' Secret: while the key in use is
-	// missing there, a speaker that starts waits for it.
+	// keysInterval is how often the members' Secret is read: while the key in use is
+	// missing there, a starting speaker waits for it.
 	keysInterval = 5 * time.Second
-	// keysTime bounds one look: what was read must not be long ago when it is acted on.
+	// keysTime bounds one run, so that it does not act on an outdated Secret.
 	keysTime = 10 * time.Second
 )
 
-// memberKeys makes the key of the speakers' membership, and has its owner replace it
-// without a gap. What it knows must not outlive a time as the leader.
+// memberKeys creates the key of the speakers' membership, and lets its owner replace it
+// without a gap. A new leader starts with a new memberKeys.
 type memberKeys struct {
 	cluster *k8s.Cluster
-	// secret is its name.
+	// secret is the Secret's name.
 	secret string
 	log    *slog.Logger
 	keeper rotation.Keeper
-	// warned is the last message about entries that are no keys.
+	// warned is the last message about invalid entries.
 	warned string
 }
 
@@ -53,7 +53,7 @@ func newKey() []byte {
 
 func (m *memberKeys) sync(ctx context.Context) error {
 	if m.cluster.Uninstalling() {
-		return nil // whoever deletes the Secret then does not want another
+		return nil // after its deletion the Secret must not be created again
 	}
 	ctx, cancel := context.WithTimeout(ctx, keysTime)
 	defer cancel()
@@ -62,22 +62,22 @@ func (m *memberKeys) sync(ctx context.Context) error {
 		now := rotation.Secret{Data: secret.Data, Version: secret.ResourceVersion}
 		want, why := m.keeper.Decide(now, m.cluster.ReadySpeakers() > 0, time.Now())
 		if want == nil {
-			m.say(secret)
+			m.warnUnusable(secret)
 			return nil
 		}
 		if secret, err = m.cluster.WriteSecret(ctx, secret, want); err == nil {
-			m.log.Info("members' Secret is written", "secret", m.secret, "why", why)
+			m.log.Info("members' Secret written", "secret", m.secret, "why", why)
 		}
 	}
 	if k8s.Overtaken(err) || apierrors.IsAlreadyExists(err) {
-		m.log.Debug("overtaken, will decide again", "error", err)
+		m.log.Debug("write overtaken by another, deciding again", "error", err)
 		return nil
 	}
 	return err
 }
 
-// say tells once of entries that are no keys.
-func (m *memberKeys) say(secret *corev1.Secret) {
+// warnUnusable reports entries that are no keys, once.
+func (m *memberKeys) warnUnusable(secret *corev1.Secret) {
 	var entries []string
 	for _, name := range rotation.Read(secret.Data).Unusable {
 		entries = append(entries, fmt.Sprintf("%s (%d bytes)", name, len(secret.Data[name])))

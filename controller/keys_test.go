@@ -16,7 +16,7 @@ import (
 
 const members = "holdfast-members"
 
-// keysTest is a controller that looks at the members' Secret when it is told to.
+// keysTest is a controller that syncs the members' Secret on demand.
 type keysTest struct {
 	*testing.T
 	server *apiServer
@@ -46,7 +46,7 @@ func (k *keysTest) entries() map[string][]byte {
 	return secret.Data
 }
 
-// write does what an owner may; nil deletes the Secret.
+// write changes the Secret like its owner; nil deletes it.
 func (k *keysTest) write(data map[string][]byte) {
 	if data == nil {
 		k.server.mu.Lock()
@@ -57,7 +57,7 @@ func (k *keysTest) write(data map[string][]byte) {
 	k.server.put(k.T, secretsPath, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: members, UID: "uid"}, Data: data})
 }
 
-// The first key is in use at once. Then the Secret may go or be another: what is in use stays.
+// The first key is in use at once. If the Secret is then deleted or replaced, the key in use stays.
 func TestMembersSecretKept(t *testing.T) {
 	k := newKeysTest(t, 0)
 	first := k.look()
@@ -81,7 +81,7 @@ func TestMembersSecretKept(t *testing.T) {
 	}
 }
 
-// A new leader knows no key, and speakers that run do not know its own.
+// A new leader knows no key, and running speakers do not know a key that it creates.
 func TestMembersSecretLost(t *testing.T) {
 	k := newKeysTest(t, 3)
 	first := k.look()
@@ -93,7 +93,7 @@ func TestMembersSecretLost(t *testing.T) {
 	}
 }
 
-// What is no key is left alone, and its owner is told once.
+// An invalid key is left alone, and reported once.
 func TestMembersSecretInvalid(t *testing.T) {
 	k := newKeysTest(t, 3)
 	inUse := newKey()
@@ -121,7 +121,7 @@ func TestMembersSecretInvalid(t *testing.T) {
 	}
 }
 
-// What somebody writes while the controller decides is not overwritten.
+// The controller does not overwrite another client's concurrent write.
 func TestMembersSecretOvertaken(t *testing.T) {
 	k := newKeysTest(t, 3)
 	read, err := k.keys.cluster.Secret(t.Context(), members)

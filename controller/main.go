@@ -1,5 +1,5 @@
-// Command controller assigns addresses from pools to Services of type
-// LoadBalancer. It is the only writer of addresses. Several may run; one leads.
+// Command controller assigns addresses from pools to Services of type LoadBalancer.
+// It is the only writer of addresses. Several replicas may run; one leads.
 package main
 
 import (
@@ -27,7 +27,7 @@ func main() { os.Exit(run()) }
 type settings struct {
 	daemon.Settings
 	timeout time.Duration
-	// withdraw endpoints on dead nodes, on no more nodes at once than limit.
+	// withdraw endpoints on dead nodes, on at most limit nodes at once.
 	withdraw bool
 	limit    nodelifecycle.Limit
 }
@@ -58,8 +58,8 @@ func uninstall(ctx context.Context, s settings, log *slog.Logger) error {
 	return clients.Uninstall(ctx, log, s.Namespace, s.DaemonSet, s.timeout)
 }
 
-// serve runs until ctx is cancelled. Watches and pages run in every replica, the
-// work in the leader only.
+// serve runs until ctx is cancelled. Watches and HTTP pages run in every replica, the
+// loops in the leader only.
 func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	clients, err := k8s.Connect(s.Kubeconfig, "holdfast-controller")
 	if err != nil {
@@ -93,8 +93,8 @@ type parts struct {
 	work    []func(context.Context) error
 }
 
-// assemble constructs the parts and starts none. The cluster kicks the others; it
-// kicks nothing before it runs.
+// assemble constructs the parts and starts none. The cluster kicks the others, but
+// not before it runs.
 func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) {
 	var assign *syncer
 	var claims *loop.Loop
@@ -130,15 +130,15 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) 
 // errUninstalling ends a leader's work while Holdfast is being uninstalled.
 var errUninstalling = errors.New("uninstalling")
 
-// campaign has this replica lead when it is elected, until ctx is cancelled.
+// campaign makes this replica lead whenever it is elected, until ctx is cancelled.
 func campaign(ctx context.Context, log *slog.Logger, cluster *k8s.Cluster, work []func(context.Context) error) error {
 	for {
 		err := cluster.Lead(ctx, identity(), func(ctx context.Context) error { return lead(ctx, log, cluster, work) })
 		if !errors.Is(err, errUninstalling) {
 			return err
 		}
-		// The Lease is released while we may still write it; a later installation
-		// would wait for it to expire.
+		// Release the Lease while we still have permission to write it; otherwise a later
+		// installation would wait for it to expire.
 		if err := cluster.WaitWhileUninstalling(ctx); err != nil {
 			return nil
 		}
@@ -175,7 +175,7 @@ func lead(ctx context.Context, log *slog.Logger, cluster *k8s.Cluster, work []fu
 	return nil
 }
 
-// identity is unique among the replicas, also when one is restarted in its pod.
+// identity is unique among the replicas, even after a restart within the same pod.
 func identity() string {
 	host, err := os.Hostname()
 	if err != nil {

@@ -31,17 +31,17 @@ var (
 
 // metrics of a syncer.
 type metrics struct {
-	// last run's outcome, which /debug/state shows too.
+	// last is the outcome of the last run, which /debug/state shows too.
 	last atomic.Pointer[outcome]
-	// assignments counts addresses given since the start of the process.
+	// assignments counts addresses assigned since the start of the process.
 	assignments atomic.Int64
 }
 
-// outcome is what one run decided.
+// outcome is the result of one run.
 type outcome struct {
 	Result   ipam.Result
 	Problems []lb.Problem
-	// Carried is how many Services kept the decision of an earlier run.
+	// Carried is how many Services kept the assignment of an earlier run.
 	Carried int
 }
 

@@ -33,7 +33,7 @@ func (s *syncer) writePools(ctx context.Context, d *decision, pools []*v1beta1.I
 		if p.DeletionTimestamp != nil && held > 0 {
 			condition = deleting(u, held)
 		}
-		// The finalizer stands before the status says that the pool is in use.
+		// Set the finalizer before the status shows that the pool is in use.
 		p, err := s.cluster.SetPoolFinalizer(ctx, p, held > 0)
 		if err != nil {
 			return err
@@ -47,9 +47,9 @@ func (s *syncer) writePools(ctx context.Context, d *decision, pools []*v1beta1.I
 			over = append(over, contested.Type)
 		}
 		wrote, err := s.cluster.UpdatePool(ctx, p, status, over...)
-		s.say(object, p.UID, p.Status.Conditions, condition, wrote)
+		s.report(object, p.UID, p.Status.Conditions, condition, wrote)
 		if stands {
-			s.say(object, p.UID, p.Status.Conditions, contested, wrote)
+			s.report(object, p.UID, p.Status.Conditions, contested, wrote)
 		} else if wrote && known && meta.FindStatusCondition(p.Status.Conditions, contested.Type) != nil {
 			s.cluster.Event(object, p.UID, true, lb.AddressFree, "no other machine claims an address of the pool any more")
 		}
@@ -57,7 +57,7 @@ func (s *syncer) writePools(ctx context.Context, d *decision, pools []*v1beta1.I
 	})
 }
 
-// deleting is the condition Valid of a pool whose deletion waits for its addresses.
+// deleting returns the condition Valid of a pool whose deletion waits for its addresses.
 func deleting(u ipam.Usage, held int64) metav1.Condition {
 	return metav1.Condition{
 		Type: v1beta1.ConditionValid, Status: metav1.ConditionFalse, Reason: string(lb.Deleting),
@@ -98,7 +98,7 @@ func poolStatus(u ipam.Usage, condition metav1.Condition) v1beta1.IPAddressPoolS
 	return out
 }
 
-// writeOthers puts the condition Valid on every other configuration object.
+// writeOthers writes the condition Valid of all other configuration objects.
 func (s *syncer) writeOthers(ctx context.Context, d *decision) error {
 	o, problems := d.objects, d.problems
 	return errors.Join(
@@ -120,13 +120,13 @@ func (s *syncer) writeOthers(ctx context.Context, d *decision) error {
 func (s *syncer) writeValid(object lb.Object, uid types.UID, have []metav1.Condition, problems []lb.Problem, write func([]metav1.Condition) (bool, error)) error {
 	condition := valid(object, problems)
 	wrote, err := write([]metav1.Condition{condition})
-	s.say(object, uid, have, condition, wrote)
+	s.report(object, uid, have, condition, wrote)
 	return err
 }
 
-// say sends an Event when a condition that was written has a new reason or
-// sentence. What was never in trouble needs no Event.
-func (s *syncer) say(object lb.Object, uid types.UID, have []metav1.Condition, want metav1.Condition, wrote bool) {
+// report sends an Event if a written condition has a new reason or message. A new
+// object without problems needs no Event.
+func (s *syncer) report(object lb.Object, uid types.UID, have []metav1.Condition, want metav1.Condition, wrote bool) {
 	var before metav1.Condition
 	for _, c := range have {
 		if c.Type == want.Type {
@@ -142,7 +142,7 @@ func (s *syncer) say(object lb.Object, uid types.UID, have []metav1.Condition, w
 	s.log.Info("configuration", "object", object, "valid", good, "reason", want.Reason, "message", want.Message)
 }
 
-// valid is the condition Valid of an object with these Problems.
+// valid returns the condition Valid of an object with these Problems.
 func valid(object lb.Object, problems []lb.Problem) metav1.Condition {
 	c := metav1.Condition{Type: v1beta1.ConditionValid, Status: metav1.ConditionTrue, Reason: string(lb.Valid), Message: "all of the object is in force"}
 	var messages []string
@@ -150,7 +150,7 @@ func valid(object lb.Object, problems []lb.Problem) metav1.Condition {
 		if p.Object != object {
 			continue
 		}
-		// A fault names the condition; a note does only where there is no fault.
+		// A fault gives the reason; a note does only if there is no fault.
 		if !p.Note && c.Status == metav1.ConditionTrue {
 			c.Status, c.Reason = metav1.ConditionFalse, string(p.Reason)
 		} else if len(messages) == 0 {

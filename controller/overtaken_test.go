@@ -20,7 +20,7 @@ func lan() *v1beta1.IPAddressPool {
 	}
 }
 
-// loadBalancer is a Service that has the addresses.
+// loadBalancer returns a Service with the addresses.
 func loadBalancer(name string, addresses ...string) *corev1.Service {
 	sv := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
@@ -37,8 +37,8 @@ func loadBalancer(name string, addresses ...string) *corev1.Service {
 	return sv
 }
 
-// TestOvertaken: a speaker's condition overtakes the write of a Service's address, and
-// no watch kicks for it. The controller decides again by itself.
+// TestOvertaken: a speaker's write of a condition overtakes the write of a Service's
+// address, and the watch does not kick for it. The controller decides again by itself.
 func TestOvertaken(t *testing.T) {
 	server := &apiServer{objects: map[string]map[string]any{}}
 	server.put(t, poolsPath, lan())
@@ -60,7 +60,7 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
-// TestRunsAgain: a run that was overtaken is repeated although nobody kicks.
+// TestRunsAgain: an overtaken run is repeated without a kick.
 func TestRunsAgain(t *testing.T) {
 	server := &apiServer{objects: map[string]map[string]any{}}
 	server.put(t, poolsPath, lan())
@@ -78,8 +78,8 @@ func TestRunsAgain(t *testing.T) {
 	}
 }
 
-// TestLateCondition: a speaker told of a Service's announcement just after that had become
-// of another type and was cleared.
+// TestLateCondition: a speaker writes a Service's condition just after the Service changed
+// its type and was cleared.
 func TestLateCondition(t *testing.T) {
 	server := &apiServer{objects: map[string]map[string]any{}}
 	sv := loadBalancer("web")
@@ -97,15 +97,15 @@ func TestLateCondition(t *testing.T) {
 	}
 }
 
-// leaving is a Service that is being deleted and still has the addresses.
+// leaving returns a Service that is being deleted and still has the addresses.
 func leaving(name string, addresses ...string) *corev1.Service {
 	sv := loadBalancer(name, addresses...)
 	sv.DeletionTimestamp = new(metav1.Now())
 	return sv
 }
 
-// TestReleaseWaitsForThePool: an edit of the pool overtakes what was to be remembered
-// there. The Service that gives its address back has it until that is remembered.
+// TestReleaseWaitsForThePool: an edit of the pool overtakes the record of a release. The
+// Service keeps its address until the release is recorded.
 func TestReleaseWaitsForThePool(t *testing.T) {
 	server := &apiServer{objects: map[string]map[string]any{}}
 	pool := lan()
@@ -121,7 +121,7 @@ func TestReleaseWaitsForThePool(t *testing.T) {
 	wantsAgain(t, again)
 }
 
-// released is a pool that remembers who gave back 192.0.2.1, 192.0.2.2 and so on, and keeps them for an hour.
+// released returns a pool with releases of 192.0.2.1, 192.0.2.2 and so on, and a reuseDelay of an hour.
 func released(by ...string) *v1beta1.IPAddressPool {
 	p := lan()
 	p.Spec.ReuseDelay = &metav1.Duration{Duration: time.Hour}
@@ -133,8 +133,8 @@ func released(by ...string) *v1beta1.IPAddressPool {
 	return p
 }
 
-// TestMemoryIsNotOverwritten: a new leader whose cache lags writes no pool that its
-// predecessor has made remember more.
+// TestMemoryIsNotOverwritten: a new leader with a stale cache does not overwrite releases
+// that its predecessor recorded.
 func TestMemoryIsNotOverwritten(t *testing.T) {
 	server := &apiServer{objects: map[string]map[string]any{}}
 	server.put(t, poolsPath, released("a"))
@@ -162,7 +162,7 @@ func TestMemoryIsNotOverwritten(t *testing.T) {
 	}
 }
 
-// TestRefreshedPools: what a pool was told to remember last, a new leader gives to nobody else.
+// TestRefreshedPools: a new leader respects the latest recorded releases.
 func TestRefreshedPools(t *testing.T) {
 	server := &apiServer{objects: map[string]map[string]any{}}
 	pool := released()
@@ -182,8 +182,8 @@ func TestRefreshedPools(t *testing.T) {
 	}
 }
 
-// TestMoveWaitsForThePool: while a pool cannot be written nobody loses an address that it
-// would have to remember, and others get theirs. When it can be, it is written first.
+// TestMoveWaitsForThePool: while a pool cannot be written no Service loses an address whose
+// release it would have to record; other Services get theirs. Afterwards the pool is written first.
 func TestMoveWaitsForThePool(t *testing.T) {
 	const floatingPath, pool = "/apis/holdfast.dev/v1beta1/namespaces/default/floatingips", poolsPath + "/lan"
 	const moves, arrives, dissolves = servicesPath + "/moves", servicesPath + "/arrives", floatingPath + "/dissolves"

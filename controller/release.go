@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// pools returns those that are to remember an address given back just now, and the others.
-// Such a release bears the time of the decision, and is the latest.
+// pools returns the pools that must record a release of this decision, and the others.
+// Such a release has the time of the decision and comes first.
 func (d *decision) pools() (giving, others []*v1beta1.IPAddressPool) {
 	latest := map[string]time.Time{}
 	for _, u := range d.result.Pools {
@@ -28,7 +28,7 @@ func (d *decision) pools() (giving, others []*v1beta1.IPAddressPool) {
 	return giving, others
 }
 
-// loses reports whether the status shows an address that the Service is not to hold any more.
+// loses reports whether the status shows an address that the Service must give up.
 func (w serviceWrite) loses() bool {
 	return slices.ContainsFunc(w.service.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool {
 		a, err := netip.ParseAddr(in.IP)
@@ -36,7 +36,7 @@ func (w serviceWrite) loses() bool {
 	})
 }
 
-// loses reports whether the status shows an address that the FloatingIP is not to own any more.
+// loses reports whether the status shows an address that the FloatingIP must give up.
 func (w floatingWrite) loses() bool {
 	held := texts(w.owned.Addresses)
 	return slices.ContainsFunc(w.object.Status.Addresses, func(a string) bool { return !slices.Contains(held, a) })

@@ -20,17 +20,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The annotations by which OpenStack's cloud controller manager says what a Service has.
+// The annotations in which OpenStack's cloud controller manager records what a Service has.
 const (
 	openStackID      = "loadbalancer.openstack.org/load-balancer-id"
 	openStackAddress = "loadbalancer.openstack.org/load-balancer-address"
 )
 
-// remindInterval is half of what API servers keep Events for.
+// remindInterval is half of the time for which API servers keep Events.
 const remindInterval = 30 * time.Minute
 
-// serviceWrite is one Service that is ours, what was decided for it, the problems of
-// its annotations, and the filter of its addresses.
+// serviceWrite is one Service of ours with its assignment, the problems of its
+// annotations, and the access rules of its addresses.
 type serviceWrite struct {
 	service    *corev1.Service
 	wish       lb.Wish
@@ -63,8 +63,8 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 	return each(ctx, d, s.log, writes, s.writeService)
 }
 
-// remind tells again why Services wait, for Events are forgotten after an hour and
-// kubectl describe shows nothing else. Client-go counts it as a series of one Event.
+// remind repeats why Services wait, because Events expire after an hour and kubectl
+// describe shows nothing else. Client-go merges the repetitions into a series.
 func (s *syncer) remind(now time.Time, writes []serviceWrite) {
 	before := s.reminded
 	s.reminded = map[types.UID]time.Time{}
@@ -108,7 +108,7 @@ func (s *syncer) sayService(sv *corev1.Service, good bool, reason lb.Reason, mes
 	s.log.Info("service", "service", lb.Key{Namespace: sv.Namespace, Name: sv.Name}, "reason", reason, "message", message)
 }
 
-// update is what should stand on the Service after the decision.
+// update returns the desired state of the Service after the decision.
 func (w serviceWrite) update(openStack bool) k8s.ServiceUpdate {
 	u := k8s.ServiceUpdate{
 		Service:        w.service,
@@ -144,7 +144,7 @@ func (w serviceWrite) update(openStack bool) k8s.ServiceUpdate {
 	return u
 }
 
-// assigned is the condition on the addresses.
+// assigned returns the condition on the addresses.
 func (w serviceWrite) assigned() metav1.Condition {
 	c := metav1.Condition{
 		Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse,
@@ -157,8 +157,8 @@ func (w serviceWrite) assigned() metav1.Condition {
 	return c
 }
 
-// honoured is the condition on annotations that do nothing, where there are
-// such. What keeps the Service pending, and what is of its filter, stands in other conditions.
+// honoured returns the condition on annotations without effect, if there are any. Problems
+// that keep the Service pending or concern its filter show in other conditions.
 func (w serviceWrite) honoured() (metav1.Condition, bool) {
 	c := metav1.Condition{Type: v1beta1.ConditionAnnotationsHonoured, Status: metav1.ConditionFalse}
 	var messages []string
@@ -172,7 +172,7 @@ func (w serviceWrite) honoured() (metav1.Condition, bool) {
 	return c, len(messages) > 0
 }
 
-// origins is the value of the annotation that remembers where addresses came from.
+// origins returns the value of the annotation that records the pools of addresses.
 func origins(list []ipam.Origin) string {
 	var parts []string
 	for _, o := range list {
@@ -181,7 +181,7 @@ func origins(list []ipam.Origin) string {
 	return strings.Join(parts, ",")
 }
 
-// given counts the addresses that the Service did not hold before.
+// given counts the newly assigned addresses.
 func given(sv *corev1.Service, addresses []netip.Addr) int {
 	held := map[string]bool{}
 	for _, in := range sv.Status.LoadBalancer.Ingress {
@@ -190,17 +190,17 @@ func given(sv *corev1.Service, addresses []netip.Addr) int {
 	return len(slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return held[a.String()] }))
 }
 
-// ourConditions are those that must not outlive our care of a Service.
+// ourConditions are removed from a Service that we no longer serve.
 var ourConditions = []string{
 	v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnotationsHonoured,
 	v1beta1.ConditionFiltered, v1beta1.ConditionFilterEnforced,
 	v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP,
 }
 
-// releaseServices lets go of Services that are being deleted or are of another
-// type now. What they had is in the pools' memory by then. A Service that still
-// has an address in its status loses it first and its finalizers in a later run,
-// when speakers and kube-proxies know.
+// releaseServices clears Services that are being deleted or have another type now. The
+// pools have recorded their addresses by then. A Service with an address in its status
+// loses it first, and its finalizers in a later run, when speakers and kube-proxies
+// have seen the change.
 func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 	var leaving []*corev1.Service
 	for _, sv := range d.objects.Services {
@@ -225,7 +225,7 @@ func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 	})
 }
 
-// shows reports whether the status has an address; what others wrote beside it is theirs to clear.
+// shows reports whether the status has an address; other entries are for their writers to clear.
 func shows(sv *corev1.Service) bool {
 	return slices.ContainsFunc(sv.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool { return in.IP != "" })
 }
@@ -235,7 +235,7 @@ func ours(sv *corev1.Service) bool {
 	if slices.Contains(sv.Finalizers, v1beta1.FinalizerAddress) {
 		return true
 	}
-	// A speaker may have written one of its own just as the Service was left.
+	// A speaker may have written one of its own at the last moment.
 	return slices.ContainsFunc(sv.Status.Conditions, func(c metav1.Condition) bool { return slices.Contains(ourConditions, c.Type) })
 }
 

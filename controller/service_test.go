@@ -48,7 +48,7 @@ func TestUpdate(t *testing.T) {
 			empty,
 		},
 		{
-			"a request that cannot be read is said once",
+			"a request that cannot be read is reported once",
 			serviceWrite{
 				assignment: &ipam.Assignment{Reason: lb.InvalidRequest, Message: "not an address"},
 				problems:   []lb.Problem{{Reason: lb.InvalidRequest, Message: "not an address"}},
@@ -104,7 +104,7 @@ func TestUpdate(t *testing.T) {
 
 func TestValid(t *testing.T) {
 	pool := lb.Object{Kind: "IPAddressPool", Name: "lan"}
-	fault := lb.Problem{Object: pool, Reason: lb.OverlappingAddresses, Message: "the elder has it"}
+	fault := lb.Problem{Object: pool, Reason: lb.OverlappingAddresses, Message: "the older has it"}
 	note := lb.Problem{Object: pool, Reason: lb.HostBitsIgnored, Message: "read as a network", Note: true}
 	other := lb.Problem{Object: lb.Object{Kind: "IPAddressPool", Name: "wan"}, Reason: lb.InvalidAddresses, Message: "no"}
 	for _, tt := range []struct {
@@ -114,9 +114,9 @@ func TestValid(t *testing.T) {
 	}{
 		{"no problem", []lb.Problem{other}, metav1.Condition{Status: "True", Reason: "Valid", Message: "all of the object is in force"}},
 		{"a note", []lb.Problem{note}, metav1.Condition{Status: "True", Reason: "HostBitsIgnored", Message: "read as a network"}},
-		{"a fault", []lb.Problem{other, fault}, metav1.Condition{Status: "False", Reason: "OverlappingAddresses", Message: "the elder has it"}},
-		{"a note before a fault", []lb.Problem{note, fault}, metav1.Condition{Status: "False", Reason: "OverlappingAddresses", Message: "read as a network; the elder has it"}},
-		{"a fault before a note", []lb.Problem{fault, note}, metav1.Condition{Status: "False", Reason: "OverlappingAddresses", Message: "the elder has it; read as a network"}},
+		{"a fault", []lb.Problem{other, fault}, metav1.Condition{Status: "False", Reason: "OverlappingAddresses", Message: "the older has it"}},
+		{"a note before a fault", []lb.Problem{note, fault}, metav1.Condition{Status: "False", Reason: "OverlappingAddresses", Message: "read as a network; the older has it"}},
+		{"a fault before a note", []lb.Problem{fault, note}, metav1.Condition{Status: "False", Reason: "OverlappingAddresses", Message: "the older has it; read as a network"}},
 	} {
 		tt.want.Type = v1beta1.ConditionValid
 		if diff := cmp.Diff(tt.want, valid(pool, tt.problems)); diff != "" {

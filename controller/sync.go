@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// overtakenWait is until the watch shows what a write was overtaken by.
+// overtakenWait is how long the watch may take to show the write that overtook ours.
 const overtakenWait = 200 * time.Millisecond
 
 // syncer assigns addresses: each run reads, decides and writes.
@@ -23,12 +23,12 @@ type syncer struct {
 	cluster *k8s.Cluster
 	options config.Options
 	log     *slog.Logger
-	// conflicts are the addresses of ours that others claim.
+	// conflicts are the addresses of ours that foreign machines claim.
 	conflicts *conflicts
 	loop      *loop.Loop
-	// ledger decides; with what it kept from the run before it decides the same as without, only sooner.
+	// ledger decides. What it keeps between runs only makes it faster.
 	ledger ipam.Ledger
-	// reminded is when each pending Service was last told why it waits.
+	// reminded is when the last Event of each pending Service was sent.
 	reminded map[types.UID]time.Time
 	ages     ages
 }
@@ -39,20 +39,20 @@ func newSyncer(cluster *k8s.Cluster, options config.Options, conflicts *conflict
 	return s
 }
 
-// decision is what one run read, decided and could write.
+// decision is what one run read, decided and wrote.
 type decision struct {
 	objects  config.Objects
 	state    lb.State
 	problems []lb.Problem
 	result   ipam.Result
-	// remembered: the pools' statuses show what is given back.
+	// remembered: the pools' statuses record all releases.
 	remembered bool
-	// overtaken counts the writes that did not land, since the object changed or went meanwhile.
+	// overtaken counts the writes that failed because the object was changed or deleted meanwhile.
 	overtaken int
 }
 
-// sync assigns addresses, writes what changed, and returns when it wants to run again. What it decides and
-// writes depends on nothing from the run before.
+// sync assigns addresses, writes changes, and returns when it wants to run again. Its decisions and
+// writes do not depend on earlier runs.
 func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	if s.cluster.Uninstalling() {
 		return 0, nil // the uninstall clears our finalizers; writing would put them back
@@ -64,11 +64,11 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	d.result = s.ledger.Assign(d.state)
 	s.last.Store(&outcome{d.result, d.problems, s.ledger.Carried()})
 
-	// Only when the pools remember what is given back may those who had it lose it.
+	// Holders lose an address only after the pools have recorded its release.
 	giving, others := d.pools()
 	err = s.writePools(ctx, d, giving)
 	d.remembered = err == nil && d.overtaken == 0
-	// Then addresses: they are what somebody waits for.
+	// Then new addresses, for which users wait.
 	err = errors.Join(err, s.writeServices(ctx, d), s.writeFloatingIPs(ctx, d), s.writePools(ctx, d, others), s.writeOthers(ctx, d))
 	if d.remembered {
 		err = errors.Join(err, s.releaseServices(ctx, d))
@@ -76,8 +76,8 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	return d.again(), err
 }
 
-// again returns how long the next run may wait, 0 for no bound: a quarantine may end,
-// and what overtook us may be a condition for which no watch kicks.
+// again returns how long the next run may wait, 0 for no limit: a quarantine may end,
+// and the write that overtook ours may be of a condition for which the watch does not kick.
 func (d *decision) again() time.Duration {
 	var again time.Duration
 	if !d.result.Recheck.IsZero() {
@@ -96,7 +96,7 @@ func (s *syncer) ready() error {
 	return nil
 }
 
-// each writes all items, and counts in d what was overtaken.
+// each writes all items, and counts overtaken writes in d.
 func each[T any](ctx context.Context, d *decision, log *slog.Logger, items []T, write func(context.Context, T) error) error {
 	overtaken, err := k8s.Each(ctx, log, items, write)
 	d.overtaken += overtaken

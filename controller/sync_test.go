@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// server holds objects as the API server does, and takes what a run writes.
+// server holds objects like the API server, and accepts the writes of a run.
 type server struct {
 	options  config.Options
 	objects  config.Objects
@@ -41,7 +41,7 @@ func (s *server) create(name string) {
 	})
 }
 
-// sync is a run of the controller, whose writes all land.
+// sync is a run of the controller whose writes all succeed.
 func (s *server) sync(t *testing.T) {
 	t.Helper()
 	d := decision{objects: s.objects}
@@ -91,8 +91,8 @@ func (s *server) write(w serviceWrite) *corev1.Service {
 	return o
 }
 
-// TestCarried has Services arrive, be written and come back, and one go: each run
-// decides for those alone, whatever it wrote to the others and to the pool before.
+// TestCarried: Services are created, written and seen again, and one is deleted. Each run
+// decides only for these, whatever it wrote to the others and to the pool before.
 func TestCarried(t *testing.T) {
 	for _, ignore := range []bool{false, true} {
 		t.Run(fmt.Sprintf("IgnoreOpenStack=%v", ignore), func(t *testing.T) { testCarried(t, config.Options{Default: true, IgnoreOpenStack: ignore}) })
@@ -107,7 +107,7 @@ func testCarried(t *testing.T, options config.Options) {
 	const arrive = 5
 	for run := range 6 {
 		for i := range arrive {
-			// Ever before those that are there already.
+			// Always sorted before the present ones.
 			s.create(fmt.Sprintf("s%02d-%d", 10-run, i))
 		}
 		s.sync(t)

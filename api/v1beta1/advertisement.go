@@ -2,27 +2,27 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// AdvertisementScope is what both kinds of advertisement select by.
+// AdvertisementScope has the selectors of both kinds of advertisement.
 type AdvertisementScope struct {
-	// IPAddressPools by name. With ipAddressPoolSelectors empty too, all pools are meant.
+	// IPAddressPools by name. If ipAddressPoolSelectors is empty too, all pools are selected.
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=set
 	// +optional
 	IPAddressPools []string `json:"ipAddressPools,omitempty"`
 
-	// IPAddressPoolSelectors by the pool's labels; a pool matched by one of them is meant.
+	// IPAddressPoolSelectors by the pool's labels; a pool that matches one of them is selected.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
 	// +optional
 	IPAddressPoolSelectors []metav1.LabelSelector `json:"ipAddressPoolSelectors,omitempty"`
 
-	// NodeSelectors by the node's labels; a node matched by one of them may announce. None means all nodes.
+	// NodeSelectors by the node's labels; a node that matches one of them may announce. None means all nodes.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
 	// +optional
 	NodeSelectors []metav1.LabelSelector `json:"nodeSelectors,omitempty"`
 
-	// ServiceSelectors by the Service's labels; a Service matched by one of them is announced. None means all.
+	// ServiceSelectors by the Service's labels; a Service that matches one of them is announced. None means all.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
 	// +optional
@@ -48,7 +48,7 @@ type L2Advertisement struct {
 	Status Status `json:"status,omitempty"`
 }
 
-// L2AdvertisementSpec selects what is announced by ARP and NDP, and from where.
+// L2AdvertisementSpec selects the addresses to announce by ARP and NDP, with their nodes and interfaces.
 type L2AdvertisementSpec struct {
 	AdvertisementScope `json:",inline"`
 
@@ -68,7 +68,7 @@ type L2AdvertisementSpec struct {
 	PreferredNodeSelectors []PreferredNodeSelector `json:"preferredNodeSelectors,omitempty"`
 }
 
-// PreferredNodeSelector is a weight of the nodes that a selector matches.
+// PreferredNodeSelector is a weight for the nodes that a selector matches.
 type PreferredNodeSelector struct {
 	// Weight is added to a node's sum.
 	// +kubebuilder:validation:Minimum=1
@@ -107,7 +107,7 @@ type BGPAdvertisement struct {
 	Status Status `json:"status,omitempty"`
 }
 
-// BGPAdvertisementSpec selects what is advertised by BGP, how, and to whom.
+// BGPAdvertisementSpec selects the addresses to advertise by BGP, with their attributes and peers.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.serviceSelectors) || size(self.serviceSelectors) == 0 || self.aggregationLength == 32 && self.aggregationLengthV6 == 128",message="serviceSelectors pick single addresses and cannot be aggregated: leave aggregationLength at 32 and aggregationLengthV6 at 128"
 type BGPAdvertisementSpec struct {

@@ -2,7 +2,7 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// BGPPeer is a router that speakers dial and advertise routes to. The session's
+// BGPPeer is a router to which speakers connect and advertise routes. The session's
 // transport decides the routes' family: IPv4 routes go over IPv4, IPv6 over IPv6.
 //
 // +kubebuilder:object:root=true
@@ -22,7 +22,7 @@ type BGPPeer struct {
 	Status Status `json:"status,omitempty"`
 }
 
-// BGPPeerSpec is one configured session, held by every selected node.
+// BGPPeerSpec is a session that every selected node has.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || self.myASN != self.peerASN",message="ebgpMultiHop is for peers of another AS: remove it, or correct myASN or peerASN"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress) || ip(self.sourceAddress).family() == ip(self.peerAddress).family()",message="sourceAddress and peerAddress must be of one IP family"
@@ -78,13 +78,13 @@ type BGPPeerSpec struct {
 	ConnectTime *metav1.Duration `json:"connectTime,omitempty"`
 
 	// RouterID is the BGP identifier, in IPv4 form; all peers of one node must agree. By default a
-	// node takes its first IPv4 address, or a number made from its name.
+	// node uses its first IPv4 address, or a number derived from its name.
 	// +kubebuilder:validation:MaxLength=15
 	// +kubebuilder:validation:XValidation:rule="isIP(self) && ip(self).family() == 4",message="routerID must have the form of an IPv4 address"
 	// +optional
 	RouterID string `json:"routerID,omitempty"`
 
-	// NodeSelectors by the node's labels; a node matched by one of them holds the session. None means all nodes.
+	// NodeSelectors by the node's labels; a node that matches one of them has the session. None means all nodes.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
 	// +optional

@@ -2,12 +2,12 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ConditionValid is the condition type that says whether an object is in force:
-// True when all of it is, False with a reason and a sentence when some of it is not.
-// What can be used of a False object is used.
+// ConditionValid says whether an object is in force: True if all of it is, False
+// with a reason and a sentence if some part is not. The usable parts of an object
+// stay in force.
 const ConditionValid = "Valid"
 
-// Status is what Holdfast reports of an object without a status of its own kind.
+// Status is what Holdfast reports about objects without a status type of their own.
 type Status struct {
 	// Conditions of the object. Valid says whether all of it is in force.
 	// +optional
@@ -24,24 +24,24 @@ const (
 	ConditionAnnouncedL2 = "holdfast.dev/AnnouncedL2"
 	// ConditionAnnouncedBGP is written by the lowest-named speaker that advertises the Service.
 	ConditionAnnouncedBGP = "holdfast.dev/AnnouncedBGP"
-	// ConditionFiltered is written by the controller: who may reach the Service, and False where its ranges or
-	// limits cannot be read in part.
+	// ConditionFiltered is written by the controller: who may reach the Service; False if some of its ranges or
+	// limits cannot be read.
 	ConditionFiltered = "holdfast.dev/Filtered"
-	// ConditionFilterEnforced is written by the speaker that writes AnnouncedL2, or else AnnouncedBGP: False where
-	// its node cannot vouch for the Service's ranges.
+	// ConditionFilterEnforced is written by the speaker that writes AnnouncedL2, or else AnnouncedBGP: False if
+	// its node cannot enforce the Service's ranges.
 	ConditionFilterEnforced = "holdfast.dev/FilterEnforced"
-	// ConditionAnnotationsHonoured is written by the controller: False lists the annotations that do nothing.
+	// ConditionAnnotationsHonoured is written by the controller: False lists the annotations without effect.
 	ConditionAnnotationsHonoured = "holdfast.dev/AnnotationsHonoured"
 )
 
-// AnnotationHostnameShown records on a Service the host name that its status shows
-// because it was asked for, so that it can be taken back.
+// AnnotationHostnameShown records on a Service the host name that Holdfast wrote into its
+// status, so that Holdfast can remove it.
 const AnnotationHostnameShown = "holdfast.dev/hostname-shown"
 
-// FinalizerAddress stands on a Service or FloatingIP while it holds an address,
-// and on a pool while somebody holds one of it.
+// FinalizerAddress is on a Service or FloatingIP while it holds an address, and on a
+// pool while one of its addresses is held.
 const FinalizerAddress = "holdfast.dev/address"
 
-// AnnotationAssigned records on a Service or FloatingIP which pool each of its addresses was
-// assigned from, as "ADDRESS=POOL" joined by commas.
+// AnnotationAssigned records on a Service or FloatingIP the pool from which each of its
+// addresses was assigned, as "ADDRESS=POOL" joined by commas.
 const AnnotationAssigned = "holdfast.dev/assigned"

@@ -4,7 +4,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // FloatingIP is an address, or one of each family, that a project owns with or
 // without a Service. A Service of the same namespace claims it by the annotation
-// holdfast.dev/floating-ip, by asking for its address, or is named in spec.serviceName.
+// holdfast.dev/floating-ip, by requesting its address, or by being named in spec.serviceName.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -28,24 +28,24 @@ type FloatingIP struct {
 	Status FloatingIPStatus `json:"status,omitempty"`
 }
 
-// FloatingIPSpec is what the project wants.
+// FloatingIPSpec is the request of the project.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.addresses) || !has(self.ipFamilies) || self.addresses.all(a, isIP(a) && self.ipFamilies.exists(f, f == (ip(a).family() == 4 ? 'IPv4' : 'IPv6')))",message="each of addresses must be of one of ipFamilies: change one of the two"
 type FloatingIPSpec struct {
-	// Pool to take the addresses from; by default any that serves the namespace.
+	// Pool of the addresses; by default any that serves the namespace.
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	Pool string `json:"pool,omitempty"`
 
-	// IPFamilies wanted; by default those of addresses, or else IPv4.
+	// IPFamilies requested; by default those of addresses, or else IPv4.
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:Enum=IPv4;IPv6
 	// +listType=set
 	// +optional
 	IPFamilies []string `json:"ipFamilies,omitempty"`
 
-	// Addresses wanted, at most one of each family. Those that Holdfast chose are written here, so that
-	// a backup holds them.
+	// Addresses requested, at most one of each family. Holdfast also writes the addresses that it chose here,
+	// so that backups contain them.
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a))",message="each address must be an IPv4 or IPv6 address"
@@ -55,7 +55,7 @@ type FloatingIPSpec struct {
 	Addresses []string `json:"addresses,omitempty"`
 
 	// ReclaimPolicy Retain keeps the FloatingIP when the Service that it is bound to is deleted, Delete
-	// deletes it then. Either goes with its namespace.
+	// deletes it then. With either policy it is deleted with its namespace.
 	// +kubebuilder:validation:Enum=Retain;Delete
 	// +kubebuilder:default=Retain
 	// +optional
@@ -67,7 +67,7 @@ type FloatingIPSpec struct {
 	ServiceName string `json:"serviceName,omitempty"`
 }
 
-// ReclaimPolicy says what becomes of a FloatingIP whose Service goes.
+// ReclaimPolicy is what happens to a FloatingIP when its Service is deleted.
 type ReclaimPolicy string
 
 // The policies.
@@ -76,20 +76,20 @@ const (
 	ReclaimDelete ReclaimPolicy = "Delete"
 )
 
-// FloatingIPPhase says how far a FloatingIP is.
+// FloatingIPPhase is the progress of a FloatingIP.
 type FloatingIPPhase string
 
 // The phases.
 const (
-	// FloatingIPPending has not all of its addresses.
+	// FloatingIPPending lacks some of its addresses.
 	FloatingIPPending FloatingIPPhase = "Pending"
-	// FloatingIPAvailable has them and no Service.
+	// FloatingIPAvailable has its addresses and no Service.
 	FloatingIPAvailable FloatingIPPhase = "Available"
 	// FloatingIPBound is used by a Service.
 	FloatingIPBound FloatingIPPhase = "Bound"
 )
 
-// FloatingIPStatus is what Holdfast reports of a FloatingIP.
+// FloatingIPStatus is what Holdfast reports about a FloatingIP.
 type FloatingIPStatus struct {
 	Status `json:",inline"`
 
@@ -103,10 +103,10 @@ type FloatingIPStatus struct {
 	// BoundTo is the Service that uses it.
 	// +optional
 	BoundTo *Holder `json:"boundTo,omitempty"`
-	// BoundSince is when that began.
+	// BoundSince is when that Service began to use it.
 	// +optional
 	BoundSince *metav1.Time `json:"boundSince,omitempty"`
-	// RecentHolders used it before, the latest first.
+	// RecentHolders used it before, latest first.
 	// +kubebuilder:validation:MaxItems=3
 	// +listType=atomic
 	// +optional

@@ -2,9 +2,9 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ConditionAddressesFree stands on a pool while machines that are not ours claim addresses of it that nodes
-// announce, or are to announce: False, with who claims what. The controller writes it, and takes it away when
-// no speaker says so any more.
+// ConditionAddressesFree is False on a pool while foreign machines claim addresses of it that nodes announce
+// or should announce, and lists them. The controller writes it, and removes it when no speaker reports such
+// a conflict any more.
 const ConditionAddressesFree = "AddressesFree"
 
 // IPAddressPool is a supply of addresses for Services of type LoadBalancer.
@@ -29,11 +29,11 @@ type IPAddressPool struct {
 	Status IPAddressPoolStatus `json:"status,omitempty"`
 }
 
-// IPAddressPoolSpec is what the administrator wants of a pool.
+// IPAddressPoolSpec is the administrator's configuration of a pool.
 type IPAddressPoolSpec struct {
 	// Addresses of the pool: each item is a prefix (192.0.2.0/26), an inclusive range
 	// (192.0.2.10-192.0.2.20) or one address. IPv4 and IPv6 may be mixed. Pools must not
-	// overlap: the elder pool keeps what both claim.
+	// overlap: the older pool keeps what both claim.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MinLength=2
@@ -43,7 +43,7 @@ type IPAddressPoolSpec struct {
 	// +listType=atomic
 	Addresses []string `json:"addresses"`
 
-	// AutoAssign false keeps the pool for Services that ask for it or for one of its addresses.
+	// AutoAssign false reserves the pool for Services that request it or one of its addresses.
 	// +kubebuilder:default=true
 	// +optional
 	AutoAssign *bool `json:"autoAssign,omitempty"`
@@ -57,8 +57,8 @@ type IPAddressPoolSpec struct {
 	// +optional
 	ServiceAllocation *ServiceAllocation `json:"serviceAllocation,omitempty"`
 
-	// Classes that the pool serves. A pool with classes is given to Services that name one of them,
-	// and to those that ask for the pool or for one of its addresses. Not spec.loadBalancerClass.
+	// Classes that the pool serves. A pool with classes serves Services that name one of them,
+	// and those that request the pool or one of its addresses. This is not spec.loadBalancerClass.
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=63
@@ -66,14 +66,14 @@ type IPAddressPoolSpec struct {
 	// +optional
 	Classes []string `json:"classes,omitempty"`
 
-	// Scope External is for Services that the outside reaches, Internal for those that ask to be internal.
-	// Neither is ever served from the other.
+	// Scope External is for Services that are reached from outside, Internal for those that request to be
+	// internal. Neither kind of Service ever gets an address of the other scope.
 	// +kubebuilder:validation:Enum=External;Internal
 	// +kubebuilder:default=External
 	// +optional
 	Scope PoolScope `json:"scope,omitempty"`
 
-	// Tags that Services may choose pools by.
+	// Tags by which Services may choose pools.
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=63
@@ -81,8 +81,8 @@ type IPAddressPoolSpec struct {
 	// +optional
 	Tags []string `json:"tags,omitempty"`
 
-	// Aliases are names or ids by which others refer to the pool, as the id of an OpenStack network or subnet.
-	// Several pools may share one.
+	// Aliases are other names or ids of the pool, such as the id of an OpenStack network or subnet. Several
+	// pools may share one.
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253
@@ -90,7 +90,7 @@ type IPAddressPoolSpec struct {
 	// +optional
 	Aliases []string `json:"aliases,omitempty"`
 
-	// Quota bounds what one tenant may hold of the pool.
+	// Quota limits how many addresses of the pool one tenant may hold.
 	// +optional
 	Quota *Quota `json:"quota,omitempty"`
 
@@ -98,15 +98,15 @@ type IPAddressPoolSpec struct {
 	// +optional
 	Sharing *Sharing `json:"sharing,omitempty"`
 
-	// ReuseDelay keeps an address from others after its holder gave it back. Its last holder may have
-	// it again at once.
+	// ReuseDelay is how long a released address is not assigned to others. Its last holder may get it again
+	// at once.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="reuseDelay must not be negative: write a duration as 10m or 24h"
 	// +optional
 	ReuseDelay *metav1.Duration `json:"reuseDelay,omitempty"`
 
-	// SourceRanges are who may reach the addresses of the pool: prefixes or addresses of both families. A
-	// Service may narrow them by its own and never widen them. Of a family without any here nobody may.
-	// Without the field everybody may whom the Service lets in.
+	// SourceRanges are the sources that may reach the addresses of the pool: prefixes or addresses of both
+	// families. The source ranges of a Service may narrow them and never widen them. No source of a family
+	// without an entry may. Without the field only the Service's own source ranges apply.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MinLength=2
@@ -116,15 +116,15 @@ type IPAddressPoolSpec struct {
 	// +optional
 	SourceRanges []string `json:"sourceRanges,omitempty"`
 
-	// UndeclaredPorts says what a client hears at a port that no Service declares: nothing (Drop), or what a
-	// host says that does not listen there (Reset).
+	// UndeclaredPorts is the answer to clients at a port that no Service declares: nothing (Drop), or the answer
+	// of a host that does not listen there (Reset).
 	// +kubebuilder:validation:Enum=Drop;Reset
 	// +kubebuilder:default=Drop
 	// +optional
 	UndeclaredPorts UndeclaredPorts `json:"undeclaredPorts,omitempty"`
 }
 
-// UndeclaredPorts is what becomes of packets to ports that no Service declares.
+// UndeclaredPorts is what happens to packets to ports that no Service declares.
 type UndeclaredPorts string
 
 // The ways to refuse them.
@@ -133,7 +133,7 @@ const (
 	UndeclaredReset UndeclaredPorts = "Reset"
 )
 
-// PoolScope is where the addresses of a pool are known.
+// PoolScope says from where the addresses of a pool are reached.
 type PoolScope string
 
 // The scopes of a pool.
@@ -142,14 +142,14 @@ const (
 	ScopeInternal PoolScope = "Internal"
 )
 
-// Quota bounds what one tenant may hold of a pool. Lowering it takes nothing away.
+// Quota limits how many addresses of a pool one tenant may hold. Lowering it takes nothing away.
 type Quota struct {
-	// PerNamespace counts addresses of one namespace, each once, FloatingIPs included.
+	// PerNamespace limits the addresses of one namespace, each counted once, including FloatingIPs.
 	// +optional
 	PerNamespace *FamilyCount `json:"perNamespace,omitempty"`
 }
 
-// FamilyCount is a number of addresses of each family; a family left out is not bounded.
+// FamilyCount is a number of addresses of each family; a family left out has no limit.
 type FamilyCount struct {
 	// IPv4 addresses at most.
 	// +kubebuilder:validation:Minimum=0
@@ -168,7 +168,7 @@ type Sharing struct {
 	// +kubebuilder:default=Namespace
 	// +optional
 	Scope SharingScope `json:"scope,omitempty"`
-	// MaxServices that may share one address; 0 is no bound.
+	// MaxServices that may share one address; 0 means no limit.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	MaxServices int32 `json:"maxServices,omitempty"`
@@ -183,9 +183,9 @@ const (
 	ShareCluster   SharingScope = "Cluster"
 )
 
-// ServiceAllocation restricts a pool to some namespaces and Services. Where
-// namespaces and serviceSelectors are both given, both must allow a Service.
-// A selector that matches nothing restricts to nothing.
+// ServiceAllocation restricts a pool to some namespaces and Services. If both
+// namespaces and serviceSelectors are given, both must allow a Service. A selector
+// that matches nothing allows nothing.
 type ServiceAllocation struct {
 	// Priority among the pools that may serve a Service: the lowest number is tried first, 0 is last.
 	// +kubebuilder:validation:Minimum=0
@@ -198,20 +198,20 @@ type ServiceAllocation struct {
 	// +optional
 	Namespaces []string `json:"namespaces,omitempty"`
 
-	// NamespaceSelectors by label; a namespace matched by one of them is allowed.
+	// NamespaceSelectors by label; a namespace that matches one of them is allowed.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
 	// +optional
 	NamespaceSelectors []metav1.LabelSelector `json:"namespaceSelectors,omitempty"`
 
-	// ServiceSelectors by the Service's labels; a Service matched by one of them is allowed.
+	// ServiceSelectors by the Service's labels; a Service that matches one of them is allowed.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
 	// +optional
 	ServiceSelectors []metav1.LabelSelector `json:"serviceSelectors,omitempty"`
 }
 
-// IPAddressPoolStatus is what Holdfast reports of a pool.
+// IPAddressPoolStatus is what Holdfast reports about a pool.
 type IPAddressPoolStatus struct {
 	Status `json:",inline"`
 
@@ -221,10 +221,10 @@ type IPAddressPoolStatus struct {
 	// AssignedIPv6 counts the IPv6 addresses held by Services.
 	// +optional
 	AssignedIPv6 int64 `json:"assignedIPv6"`
-	// AvailableIPv4 counts the IPv4 addresses that can still be given.
+	// AvailableIPv4 counts the IPv4 addresses that can still be assigned.
 	// +optional
 	AvailableIPv4 int64 `json:"availableIPv4"`
-	// AvailableIPv6 counts the IPv6 addresses that can still be given, at most 2^63-1.
+	// AvailableIPv6 counts the IPv6 addresses that can still be assigned, at most 2^63-1.
 	// +optional
 	AvailableIPv6 int64 `json:"availableIPv6"`
 	// QuarantinedIPv4 counts the free IPv4 addresses that wait for reuseDelay.
@@ -234,37 +234,37 @@ type IPAddressPoolStatus struct {
 	// +optional
 	QuarantinedIPv6 int64 `json:"quarantinedIPv6,omitempty"`
 
-	// Retained addresses are held although they were cut from the pool.
+	// Retained addresses are still held although they were removed from the pool.
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=map
 	// +listMapKey=address
 	// +optional
 	Retained []RetainedAddress `json:"retained,omitempty"`
-	// RetainedCount counts them all, those included that the list has no room for.
+	// RetainedCount counts all retained addresses, including those for which the list has no room.
 	// +optional
 	RetainedCount int64 `json:"retainedCount,omitempty"`
 
-	// Released addresses were given back, the latest first: who had what.
+	// Released addresses with their last holders, latest first.
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=map
 	// +listMapKey=address
 	// +optional
 	Released []ReleasedAddress `json:"released,omitempty"`
-	// ReleasedForgotten counts what the list had no room for, since the pool was made.
+	// ReleasedForgotten counts releases for which the list had no room, since the creation of the pool.
 	// +optional
 	ReleasedForgotten int64 `json:"releasedForgotten,omitempty"`
 }
 
-// RetainedAddress is an address held although it was cut from its pool.
+// RetainedAddress is an address that is still held although it was removed from its pool.
 type RetainedAddress struct {
 	Address string `json:"address"`
 	// Service or FloatingIP that holds it, as NAMESPACE/NAME.
 	Service string `json:"service"`
-	// Since when it is in the pool no more.
+	// Since when it is no longer in the pool.
 	Since metav1.Time `json:"since"`
 }
 
-// ReleasedAddress is an address that was given back.
+// ReleasedAddress is an address that was released.
 type ReleasedAddress struct {
 	Address string `json:"address"`
 	// Time of the release.

@@ -3,11 +3,11 @@ package v1beta1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // ConditionEndpointsWithdrawn is written by the controller on the SpeakerState of a node that a majority of
-// the speakers cannot reach: True while the pods on it that back Services of ours are marked not ready.
+// the speakers cannot reach: True while its pods behind our Services are marked not ready.
 const ConditionEndpointsWithdrawn = "EndpointsWithdrawn"
 
-// SpeakerState is what the speaker of one node sees and does. It bears the node's name and goes with the
-// node. That node's speaker writes it, the controller the conditions; users only read it.
+// SpeakerState is what the speaker of one node sees and does. It has the node's name and is deleted with the
+// node. That node's speaker writes it, and the controller its conditions; users only read it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -27,45 +27,44 @@ type SpeakerState struct {
 	Status SpeakerStateStatus `json:"status,omitempty"`
 }
 
-// SpeakerStateStatus is written when something of it changes: at once when another node falls silent or is
-// heard again, else some time apart, for there is one writer on every node. Nothing of the speaker's is left
-// out of the JSON when it is empty: a merge patch must be able to say so.
+// SpeakerStateStatus is written when it changes: at once when another node falls silent or is heard again,
+// otherwise at intervals, because every node writes one. The JSON includes the speaker's fields even if they
+// are empty, because a merge patch could not clear them otherwise.
 type SpeakerStateStatus struct {
 	// Observed is when the speaker last wrote, by its own clock.
 	// +optional
 	Observed *metav1.MicroTime `json:"observed"`
 
-	// Members of the speakers' membership, as this one sees it.
+	// Members of the speakers' membership, as this speaker sees it.
 	// +optional
 	Members MemberCounts `json:"members"`
 
-	// Unreachable nodes are silent altogether: neither the speaker nor the kernel answers. Each speaker finds out
-	// for itself. The controller acts when a majority says so of a node.
+	// Unreachable nodes are silent: neither the speaker nor the kernel answers. Each speaker finds that out for
+	// itself. The controller acts when a majority of speakers lists a node.
 	// +listType=map
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=128
 	// +optional
 	Unreachable []SilentNode `json:"unreachable"`
 
-	// Silent nodes have answered, but their speakers are not heard: one is down for a while, hangs, or its port
-	// is blocked.
+	// Silent nodes answer, but their speakers are not heard: a speaker is down, hangs, or its port is blocked.
 	// +listType=map
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=128
 	// +optional
 	Silent []SilentNode `json:"silent"`
 
-	// Links that are in use for layer 2, by name.
+	// Links in use for layer 2, by name.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
 	// +optional
 	Links []string `json:"links"`
 
-	// Owned counts the addresses that this node answers ARP and NDP for.
+	// Owned counts the addresses for which this node answers ARP and NDP.
 	// +optional
 	Owned AddressCounts `json:"owned"`
 
-	// Conflicts are addresses that somebody else on the link claims, the first of them.
+	// Conflicts are addresses that a foreign machine on the link claims, the first of them.
 	// +listType=map
 	// +listMapKey=address
 	// +kubebuilder:validation:MaxItems=32
@@ -92,10 +91,10 @@ type SpeakerStateStatus struct {
 
 // MemberCounts counts speakers.
 type MemberCounts struct {
-	// Expected speakers: those that have a pod.
+	// Expected speakers: those with a pod.
 	// +optional
 	Expected int32 `json:"expected"`
-	// Alive speakers, this one included.
+	// Alive speakers, including this one.
 	// +optional
 	Alive int32 `json:"alive"`
 }
@@ -113,15 +112,15 @@ type SilentNode struct {
 	// Node by name.
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node"`
-	// Since is when it was last heard, by the clock of who says so.
+	// Since is when it was last heard, by the clock of the reporting node.
 	Since metav1.MicroTime `json:"since"`
 }
 
-// AddressConflict is an address of ours that somebody else claims.
+// AddressConflict is an address of ours that a foreign machine claims.
 type AddressConflict struct {
 	// +kubebuilder:validation:MaxLength=64
 	Address string `json:"address"`
-	// MAC of who claims it.
+	// MAC of the machine that claims it.
 	// +kubebuilder:validation:MaxLength=64
 	MAC string `json:"mac"`
 }
@@ -131,7 +130,7 @@ type SessionState struct {
 	// Peer is the name of the BGPPeer.
 	// +kubebuilder:validation:MaxLength=253
 	Peer string `json:"peer"`
-	// State is established or down: what a session that is down goes through would be a change each second.
+	// State is established or down. The steps of a session that is down would cause a write each second.
 	// +kubebuilder:validation:Enum=established;down
 	State string `json:"state"`
 }

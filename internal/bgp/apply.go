@@ -14,18 +14,18 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// changes counts what was changed in GoBGP, by kind.
+// changes counts the changes made in GoBGP, by kind.
 type changes map[string]int
 
-// The kinds of changes; on a tick, when nothing new was desired, they are repairs.
+// The kinds of changes. On a tick, without a new desired set, they are repairs.
 const (
 	kindRoute  = "bgp_route"
 	kindPeer   = "bgp_peer"
 	kindPolicy = "bgp_policy"
 )
 
-// apply makes GoBGP hold what is desired. It adds before it deletes: rules
-// before the paths that need them, and paths before the peers that are told.
+// apply brings GoBGP to the desired state. It adds before it deletes: rules
+// before the paths that need them, and paths before the peers that receive them.
 func (s *server) apply(d *Desired) (changes, error) {
 	ctx := context.Background()
 	done := changes{}
@@ -59,14 +59,14 @@ func (s *server) apply(d *Desired) (changes, error) {
 		}
 	}
 	if len(both) > len(want.rules) {
-		// Last: GoBGP asks the old rules whether a peer was told of a path before.
+		// Last: GoBGP uses the old rules to find out whether a peer received a path before.
 		done[kindPolicy]++
 		errs = append(errs, s.setStatements(ctx, want.rules))
 	}
 	return done, errors.Join(errs...)
 }
 
-// applyPeers adds what is missing, then makes anew what differs, then deletes the rest.
+// applyPeers adds missing peers, then recreates those that differ, then deletes the rest.
 func (s *server) applyPeers(ctx context.Context, have []*api.Peer, want map[string]settings, done changes) error {
 	byAddress := map[netip.Addr]settings{}
 	for _, w := range want {
@@ -99,7 +99,7 @@ func (s *server) applyPeers(ctx context.Context, have []*api.Peer, want map[stri
 			done[kindPeer]++
 		}
 		if wanted {
-			errs = append(errs, s.remake(ctx, p, w))
+			errs = append(errs, s.recreate(ctx, p, w))
 			continue
 		}
 		errs = append(errs, s.deletePeer(ctx, p))
@@ -108,20 +108,20 @@ func (s *server) applyPeers(ctx context.Context, have []*api.Peer, want map[stri
 	return errors.Join(errs...)
 }
 
-// remake makes a peer anew. Who lists the peers meanwhile waits, and finds it with all its past.
-func (s *server) remake(ctx context.Context, p *api.Peer, want settings) error {
-	s.remaking.Lock()
-	defer s.remaking.Unlock()
+// recreate deletes a peer and adds it again. Concurrent list calls wait, and then find it with all its past.
+func (s *server) recreate(ctx context.Context, p *api.Peer, want settings) error {
+	s.recreating.Lock()
+	defer s.recreating.Unlock()
 	err := s.deletePeer(ctx, p)
 	s.notes.carry(want.address, p.State.Messages)
 	if want != readSettings(p) {
-		s.notes.clear(want.address) // it was about settings that stand no more
+		s.notes.clear(want.address) // it was about the old settings
 	}
 	return errors.Join(err, s.addPeer(ctx, want))
 }
 
-// usable returns the settings of the peers by name. Of two peers with one
-// address, which GoBGP cannot tell apart, the first by name is usable.
+// usable returns the settings of the peers by name. GoBGP identifies peers by
+// address, so of two peers with the same address only the first by name is usable.
 func usable(peers []lb.Peer) (map[string]settings, error) {
 	var errs []error
 	out, taken := map[string]settings{}, map[netip.Addr]string{}

@@ -11,11 +11,11 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// askTimeout bounds the question for a router's AS.
+// askTimeout bounds the attempt to learn a router's AS.
 const askTimeout = 5 * time.Second
 
-// askAS connects to a router, which says who it is at once, and returns a
-// sentence about its AS; empty if it cannot be learnt. It sends nothing.
+// askAS connects to a router, which sends its OPEN at once, and returns a
+// sentence about its AS; empty if that fails. It sends nothing.
 func askAS(ctx context.Context, s settings) string {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -36,7 +36,7 @@ func askAS(ctx context.Context, s settings) string {
 	return fmt.Sprintf("peer AS is %d, configured %d", asn, s.peerASN)
 }
 
-// readAS reads one message, which must be an OPEN, and returns the AS that it tells.
+// readAS reads one message, which must be an OPEN, and returns its AS.
 func readAS(r io.Reader) (uint32, error) {
 	header := make([]byte, gobgp.BGP_HEADER_LENGTH)
 	if _, err := io.ReadFull(r, header); err != nil {
@@ -64,7 +64,7 @@ func readAS(r io.Reader) (uint32, error) {
 	return openAS(open), nil
 }
 
-// openAS is the AS of an OPEN: the four-octet one where there is one (RFC 6793 section 3).
+// openAS returns the AS of an OPEN: the four-octet one if present (RFC 6793 section 3).
 func openAS(open *gobgp.BGPOpen) uint32 {
 	for _, param := range open.OptParams {
 		caps, ok := param.(*gobgp.OptionParameterCapability)

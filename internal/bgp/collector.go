@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// repairs counts repairs by kind, as they happen.
+// repairs counts repairs by kind.
 type repairs struct {
 	mu     sync.Mutex
 	byKind map[string]int
@@ -32,10 +32,10 @@ func (r *repairs) read() map[string]int {
 	return all
 }
 
-// metrics describe what is read at each scrape.
+// metrics describe the values read at each scrape.
 type metrics struct {
-	// repairs has a Desc for each kind, the kind being a constant label: so
-	// collectors of other packages can add kinds of their own to the same metric.
+	// repairs has a Desc for each kind, with the kind as constant label, so that
+	// collectors of other packages can add their own kinds to the same metric.
 	repairs                                          map[string]*prometheus.Desc
 	up, advertised, ignored, updates, sent, received *prometheus.Desc
 }
@@ -51,7 +51,7 @@ func newMetrics() metrics {
 	return metrics{
 		repairs:    repairs,
 		up:         byPeer("session_up", "Whether the session with a peer is established."),
-		advertised: byPeer("advertised_routes", "Routes that a peer is told of."),
+		advertised: byPeer("advertised_routes", "Routes advertised to a peer."),
 		ignored:    byPeer("ignored_routes", "Routes that a peer sent; none is used."),
 		updates:    byPeer("updates_sent_total", "UPDATE messages sent to a peer."),
 		sent:       byPeer("notifications_sent_total", "NOTIFICATION messages sent to a peer."),
@@ -70,13 +70,13 @@ func (s *Speaker) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector: it asks GoBGP.
+// Collect implements prometheus.Collector. It reads from GoBGP.
 func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 	repaired := s.repairs.read()
 	for kind, d := range s.metrics.repairs {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(repaired[kind]))
 	}
-	told := s.advertised()
+	counts := s.advertised()
 	for _, p := range s.list() {
 		session := s.session(p)
 		emit := func(d *prometheus.Desc, t prometheus.ValueType, v float64) {
@@ -87,7 +87,7 @@ func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 			up = 1
 		}
 		emit(s.metrics.up, prometheus.GaugeValue, up)
-		emit(s.metrics.advertised, prometheus.GaugeValue, float64(told[session.Address]))
+		emit(s.metrics.advertised, prometheus.GaugeValue, float64(counts[session.Address]))
 		emit(s.metrics.ignored, prometheus.GaugeValue, float64(afiSafiState(p.Peer).GetReceived()))
 		emit(s.metrics.updates, prometheus.CounterValue, float64(p.past.updates+p.State.Messages.Sent.Update))
 		emit(s.metrics.sent, prometheus.CounterValue, float64(p.past.sent+p.State.Messages.Sent.Notification))

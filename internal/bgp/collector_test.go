@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// What is measured is what is the case at the time, for each peer; what is
-// counted does not start anew with the session.
+// Gauges show the present state of each peer; counters do not restart with a
+// session.
 func TestCollect(t *testing.T) {
 	r := newRouter(t, "127.0.0.1", 65001)
 	ending := newRouter(t, "127.0.0.2", 65001, func(r *router) {
@@ -34,7 +34,7 @@ func TestCollect(t *testing.T) {
 		route("198.51.100.1/32", "r"), route("198.51.100.2/32", "r")))
 	await(t, "table", lines("198.51.100.1/32 igp path [65000] via 127.0.0.1", "198.51.100.2/32 igp path [65000] via 127.0.0.1"), r.table)
 	const want = `
-# HELP holdfast_bgp_advertised_routes Routes that a peer is told of.
+# HELP holdfast_bgp_advertised_routes Routes advertised to a peer.
 # TYPE holdfast_bgp_advertised_routes gauge
 holdfast_bgp_advertised_routes{peer="ending"} 0
 holdfast_bgp_advertised_routes{peer="r"} 2
@@ -67,14 +67,14 @@ holdfast_repairs_total{kind="bgp_route"} 0
 	started := time.Now()
 	await(t, "metrics", "", func() string {
 		if state := session(s, "ending").State; state == "" {
-			t.Error("the session is unknown while its peer is made anew")
+			t.Error("the session is unknown while its peer is recreated")
 		}
 		if err := testutil.CollectAndCompare(s, strings.NewReader(want)); err != nil {
 			return err.Error()
 		}
 		return ""
 	})
-	// Twice up and twice down: a session that was lost is dialled again within 2 s.
+	// Twice up and twice down: a lost session is dialled again within 2 s.
 	t.Logf("second NOTIFICATION after %v", time.Since(started))
 	if problems, err := testutil.CollectAndLint(s); err != nil || problems != nil {
 		t.Errorf("lint: %v, %v", problems, err)
@@ -85,7 +85,7 @@ holdfast_repairs_total{kind="bgp_route"} 0
 	}
 }
 
-// A peer that is made anew is never missed, and nothing that was counted is forgotten.
+// A peer that is recreated never disappears from the list, and keeps its counters.
 func TestRemadePeerStays(t *testing.T) {
 	const lives = 20
 	notes := newNotes()
@@ -108,7 +108,7 @@ func TestRemadePeerStays(t *testing.T) {
 			have, err := sv.peers()
 			if err == nil && len(have) == 1 {
 				have[0].State.Messages.Received.Notification = 1
-				err = sv.remake(t.Context(), have[0], want)
+				err = sv.recreate(t.Context(), have[0], want)
 			}
 			errs = append(errs, err)
 		}

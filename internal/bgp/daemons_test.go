@@ -18,15 +18,15 @@ import (
 
 const frrDir = "/usr/lib/frr/"
 
-// daemon is a real router in a namespace of its own.
+// daemon is a real router in its own namespace.
 type daemon interface {
-	// route is what the router knows of a prefix, in one line; empty for nothing.
+	// route returns the router's routes of a prefix, in one line; empty for none.
 	route(prefix string) string
 	// established is the number of sessions that are up.
 	established() int
 }
 
-// start runs a program in a namespace for as long as the test, and shows what it said if the test fails.
+// start runs a program in a namespace until the test ends, and shows its output if the test fails.
 func start(t *testing.T, ns *nstest.NS, name string, args ...string) {
 	t.Helper()
 	// A /var/tmp of its own: FRR leaves a directory for crash logs there.
@@ -40,7 +40,7 @@ func start(t *testing.T, ns *nstest.NS, name string, args ...string) {
 	t.Cleanup(func() {
 		_ = cmd.Wait() // killed by the end of the test
 		if t.Failed() {
-			t.Logf("%s said:\n%s", name, out.String())
+			t.Logf("output of %s:\n%s", name, out.String())
 		}
 	})
 }
@@ -72,12 +72,12 @@ func startFRR(t *testing.T, ns *nstest.NS, config string) frr {
 	needs(t, frrDir+"zebra", frrDir+"bgpd", "vtysh")
 	f := frr{ns, frrOwned(t)}
 	conf := filepath.Join(f.dir, "frr.conf")
-	write(t, conf, config) // zebra does not know bgpd's lines, says so and goes on
+	write(t, conf, config) // zebra warns about bgpd's lines and continues
 	write(t, filepath.Join(f.dir, "vtysh.conf"), "")
 	for _, name := range []string{"zebra", "bgpd"} {
 		var own []string
 		if name == "zebra" {
-			// Else zebra deletes an IPv6 route before it replaces it, whatever the reason.
+			// Without this zebra deletes an IPv6 route before it replaces it.
 			own = []string{"--v6-rr-semantics"}
 		}
 		start(t, ns, frrDir+name, append(own, "-f", conf, "-z", filepath.Join(f.dir, "zserv"), "--vty_socket", f.dir,
@@ -90,7 +90,7 @@ func startFRR(t *testing.T, ns *nstest.NS, config string) frr {
 	return f
 }
 
-// frrOwned is a directory of FRR's user, who FRR insists on becoming.
+// frrOwned is a directory of FRR's user, to which FRR always switches.
 func frrOwned(t *testing.T) string {
 	t.Helper()
 	account, err := user.Lookup("frr")
@@ -114,7 +114,7 @@ func frrOwned(t *testing.T) string {
 func (f frr) show(command string, into any) {
 	out, err := f.ns.Command("vtysh", "--vty_socket", f.dir, "--config_dir", f.dir, "-c", command+" json").Output()
 	if err == nil {
-		// An answer that is no JSON says that there is nothing, and leaves into empty.
+		// Output that is not JSON means that there is nothing, and leaves into empty.
 		_ = json.Unmarshal(out, into)
 	}
 }

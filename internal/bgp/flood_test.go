@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// flood is a router's many routes, in UPDATEs of 100.
+// flood sends a router's many routes, in UPDATEs of 100.
 func flood(n int) []byte {
 	var out []byte
 	for first := 0; first < n; first += 100 {
@@ -41,7 +41,7 @@ func flood(n int) []byte {
 	return out
 }
 
-// What a router sends is used for nothing, and above a limit ends its session alone.
+// A router's routes are not used, and above a limit they end only its own session.
 func TestFlood(t *testing.T) {
 	good := newRouter(t, "127.0.0.1", 65001)
 	chatty := newRouter(t, "127.0.0.2", 65001, establishes(flood(1000)))

@@ -29,7 +29,7 @@ func message(length int, kind byte, body ...byte) []byte {
 	return append(append(m, kind), body...)
 }
 
-// establishes makes a router open the session and then say these bytes.
+// establishes makes a router open the session and then send these bytes.
 func establishes(b []byte) func(*router) {
 	return func(r *router) {
 		r.answer = func(conn net.Conn) {
@@ -55,7 +55,7 @@ func garbage() []byte {
 	return b
 }
 
-// Whatever one router says, its session says why it is down, and the other session lives.
+// Whatever one router sends, its session reports why it is down, and the other session stays up.
 func TestHostileRouter(t *testing.T) {
 	good := newRouter(t, "127.0.0.1", 65001)
 	s, _ := run(t)
@@ -80,7 +80,7 @@ func TestHostileRouter(t *testing.T) {
 	add("cut off OPEN", "before its OPEN", func(r *router) {
 		r.answer = func(conn net.Conn) { _, _ = conn.Write(openWith()[:24]); conn.Close() }
 	})
-	add("mute", "", says(nil))
+	add("silent", "", says(nil))
 	add("KEEPALIVE for an OPEN", "refused", says(message(19, gobgp.BGP_MSG_KEEPALIVE)))
 	add("truncated UPDATE", malformed, establishes(message(21, gobgp.BGP_MSG_UPDATE, 0, 9)))
 	add("UPDATE with lying lengths", malformed, establishes(message(27, gobgp.BGP_MSG_UPDATE, 0, 0, 255, 255, 64, 1, 9, 0)))
@@ -104,7 +104,7 @@ func TestHostileRouter(t *testing.T) {
 	}
 }
 
-// Mistakes of configuration are told in words.
+// Configuration mistakes are reported in words.
 func TestSentences(t *testing.T) {
 	wrongAS := newRouter(t, "127.0.0.1", 65001)
 	refusing := newRouter(t, "127.0.0.2", 65001, func(r *router) {
@@ -141,7 +141,7 @@ func TestSentences(t *testing.T) {
 	}
 }
 
-// A peer that cannot be used is an error of its own and costs no other peer anything.
+// An unusable peer is an error, and does not affect other peers.
 func TestUnusablePeers(t *testing.T) {
 	good := newRouter(t, "127.0.0.1", 65001)
 	s, _ := run(t)
@@ -164,7 +164,7 @@ func TestUnusablePeers(t *testing.T) {
 	await(t, "table", "198.51.100.1/32 igp path [65000] via 127.0.0.1", good.table)
 }
 
-// FuzzReadAS: whatever a router answers to the question for its AS, reading it ends.
+// FuzzReadAS: reading a router's AS terminates whatever the router sends.
 func FuzzReadAS(f *testing.F) {
 	f.Add(openWith())
 	f.Add(openWith(2, 6, 65, 4, 0, 1, 0, 0))

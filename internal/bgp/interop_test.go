@@ -33,7 +33,7 @@ protocol bgp node4 { local 192.0.2.6 as 65000; neighbor 192.0.2.5 as 65000; ipv4
 protocol bgp node6 { local 2001:db8:2::2 as 65000; neighbor 2001:db8:2::1 as 65000; ipv6 { import all; export all; }; }
 `
 
-// lab is a node between two routers: FRR in an AS of its own, and BIRD in the node's AS.
+// lab is a node between two routers: FRR in its own AS, and BIRD in the node's AS.
 type lab struct {
 	frr, bird                daemon
 	frrKernel, birdKernel    *kernel
@@ -65,7 +65,7 @@ func newLab(t *testing.T) *lab {
 
 func (l *lab) peers() []lb.Peer { return []lb.Peer{l.frr4, l.frr6, l.bird4, l.bird6} }
 
-// The prefixes of the tests: one of each family for both routers, and one for each router alone.
+// The prefixes of the tests: one of each family for both routers, and one for each router only.
 const (
 	both4, both6       = "198.51.100.1/32", "2001:db8:ffff::1/128"
 	forFRR, forBIRD    = "198.51.100.2/32", "198.51.100.3/32"
@@ -101,11 +101,11 @@ func (l *lab) up(t *testing.T) {
 		nstest.Until(t, patience, tt.prefix+" is in the router's kernel", func() bool { return tt.kernel.has(tt.prefix) })
 	}
 	if l.frr.route(forBIRD) != "" || l.bird.route(forFRR) != "" {
-		t.Error("a router was told of a route that is not for it")
+		t.Error("a router received a route that is not for it")
 	}
 }
 
-// Routes and all that goes with them arrive at real routers, change without a gap, and go.
+// Routes and their attributes arrive at real routers, change without a gap, and are withdrawn.
 func TestInterop(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t)
@@ -125,7 +125,7 @@ func TestInterop(t *testing.T) {
 		await(t, "FRR", viaFRR6+frrTold, func() string { return l.frr.route(both6) })
 		await(t, "BIRD", viaBIRD4+birdTold, func() string { return l.bird.route(both4) })
 		await(t, "BIRD", viaBIRD6+birdTold, func() string { return l.bird.route(both6) })
-		// BIRD itself deletes an IPv6 route before it replaces it, whatever the reason.
+		// BIRD itself deletes an IPv6 route before it replaces it.
 		if frr, bird := l.frrKernel.lost(both4, both6), l.birdKernel.lost(both4); frr != nil || bird != nil {
 			t.Errorf("a change of communities took %v out of FRR's kernel, %v out of BIRD's", frr, bird)
 		}
@@ -139,8 +139,8 @@ func TestInterop(t *testing.T) {
 	})
 }
 
-// While one speaker process follows another, no route leaves a router's kernel.
-// At the end of the node's part all do, at once.
+// While one speaker process replaces another, no route leaves a router's kernel.
+// When the node leaves BGP all do, at once.
 func TestInteropRestart(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t)
@@ -159,7 +159,7 @@ func TestInteropRestart(t *testing.T) {
 			return l.frr.established() == 2 && l.bird.established() == 2
 		})
 		l.up(t)
-		// One more change, so that all that comes before it has been dealt with.
+		// One more change, to be sure that all earlier ones were processed.
 		set(t, s, desire(l.peers(), append(l.routes(), route("198.51.100.9/32", "bird4", "frr4"))...))
 		nstest.Until(t, patience, "a further route arrives", func() bool {
 			return l.frrKernel.has("198.51.100.9/32") && l.birdKernel.has("198.51.100.9/32")

@@ -51,7 +51,7 @@ func (k *kernel) has(prefix string) bool {
 	return slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Dst != nil && r.Dst.String() == prefix })
 }
 
-// lost returns which of these prefixes ever vanished, however shortly.
+// lost returns which of these prefixes ever vanished, however briefly.
 func (k *kernel) lost(prefixes ...string) []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()

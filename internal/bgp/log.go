@@ -10,27 +10,27 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// logHandler reads GoBGP's log. It is the only place where GoBGP says why a
-// session does not come up, so sentences are made of it; nearly nothing of it
-// is passed on, for the watch logs what changes.
+// logHandler reads GoBGP's log, the only place where GoBGP says why a session
+// does not come up, and turns it into sentences. It passes on hardly any of it,
+// since the watch logs changes.
 type logHandler struct {
 	notes *notes
 	log   *slog.Logger
-	// peer is set on the loggers that GoBGP makes for its peers.
+	// peer is set on the loggers that GoBGP creates for its peers.
 	peer netip.Addr
 }
 
-// Enabled is always true: a failed dial is told at debug level.
+// Enabled is always true: GoBGP logs a failed dial at debug level.
 func (logHandler) Enabled(context.Context, slog.Level) bool { return true }
 
 // WithGroup does nothing: GoBGP uses no groups.
 func (h logHandler) WithGroup(string) slog.Handler { return h }
 
-// WithAttrs finds out whose logger it is.
+// WithAttrs finds the peer of the logger.
 func (h logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	for _, a := range attrs {
 		if a.Key == "Key" {
-			// Other keys than peers have no address and stay the server's.
+			// Keys other than peers are no addresses; their loggers remain the server's.
 			h.peer, _ = netip.ParseAddr(a.Value.String())
 		}
 	}
@@ -67,7 +67,7 @@ func (h logHandler) Handle(ctx context.Context, r slog.Record) error {
 	case "prefix limit reached":
 		h.notes.write(h.peer, fmt.Sprintf("the router sent more than %d routes; it need not send any: filter them there", maxPrefixes))
 	case "state changed":
-		// Our OPEN was met with a NOTIFICATION, which GoBGP counts but does not show.
+		// The router answered our OPEN with a NOTIFICATION, which GoBGP counts but does not show.
 		if value(r, "old") == gobgp.BGP_FSM_OPENCONFIRM.String() && value(r, "reason") == "invalid-msg" {
 			h.notes.write(h.peer, refused)
 		}
@@ -81,7 +81,7 @@ func (h logHandler) Handle(ctx context.Context, r slog.Record) error {
 
 const refused = "the router refused this node's OPEN: check the AS that it expects of this node's address"
 
-// sent makes a sentence of a NOTIFICATION that GoBGP sent (codes of RFC 4271 section 4.5).
+// sent notes a sentence for a NOTIFICATION that GoBGP sent (codes of RFC 4271 section 4.5).
 func (h logHandler) sent(r slog.Record) {
 	switch code := value(r, "Code") + "/" + value(r, "Subcode"); code {
 	case "2/2":
@@ -98,16 +98,16 @@ func (h logHandler) sent(r slog.Record) {
 	}
 }
 
-// received makes a sentence of a NOTIFICATION from the router.
+// received returns a sentence for a NOTIFICATION from the router.
 func received(r slog.Record) string {
 	text := "closed by the router: " + notification(r)
-	if said := value(r, "Communicated-Reason"); said != "" {
-		text += ", " + fmt.Sprintf("%q", said) // RFC 9003
+	if reason := value(r, "Communicated-Reason"); reason != "" {
+		text += ", " + fmt.Sprintf("%q", reason) // RFC 9003
 	}
 	return text
 }
 
-// notification is GoBGP's text of a code without the brackets: "cease, administrative shutdown".
+// notification returns GoBGP's text for a code without the brackets: "cease, administrative shutdown".
 func notification(r slog.Record) string {
 	var code, subcode uint8
 	if _, err := fmt.Sscan(value(r, "Code")+" "+value(r, "Subcode"), &code, &subcode); err != nil {
@@ -120,7 +120,7 @@ func notification(r slog.Record) string {
 	return words[1] + ", " + words[3]
 }
 
-// down makes a sentence of the end of a session, where nothing better was said before.
+// down notes a sentence for the end of a session, unless there is a better one already.
 func (h logHandler) down(reason string) {
 	switch reason {
 	case "unknown", "dying": // as desired
@@ -133,7 +133,7 @@ func (h logHandler) down(reason string) {
 	h.notes.down(h.peer)
 }
 
-// dialError is the operating system's part of an error of a dial.
+// dialError returns the operating system's part of a dial error.
 func dialError(text string) string {
 	if i := strings.LastIndex(text, ": "); i >= 0 {
 		return text[i+2:]

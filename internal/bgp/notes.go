@@ -8,11 +8,11 @@ import (
 	"github.com/osrg/gobgp/v4/api"
 )
 
-// notes hold why each session is not up, in a sentence, and what would be lost
-// with a peer that is made anew. GoBGP tells these in passing only, so they are
-// written down here; what GoBGP can be asked is not.
+// notes hold a sentence for each session that is not up, and what would be lost
+// when a peer is recreated. They hold only what GoBGP reports once and cannot be
+// read from it later.
 type notes struct {
-	// wake has one slot: somebody should look at the sessions.
+	// wake has one slot: the watch should check the sessions.
 	wake chan struct{}
 
 	mu     sync.Mutex
@@ -22,16 +22,16 @@ type notes struct {
 
 type note struct {
 	text string
-	// badAS: the router's AS is not the configured one; asked: it was asked for its
-	// AS. The text is empty until it answered.
+	// badAS: the router's AS is not the configured one; asked: we asked for it. The
+	// text is empty until the router answers.
 	badAS, asked bool
 }
 
-// past is what was before a peer was made anew.
+// past is the history of a peer from before it was recreated.
 type past struct {
-	// lost is when the session went down; zero while it is up and before it first was.
+	// lost is when the session went down; zero while it is up and before it was first up.
 	lost time.Time
-	// Messages of the peer's earlier lives.
+	// Messages of the peer's earlier instances.
 	updates, sent, received uint64
 }
 
@@ -47,7 +47,7 @@ func (n *notes) changed() {
 	}
 }
 
-// of returns what is noted of a peer.
+// of returns the note about a peer.
 func (n *notes) of(peer netip.Addr) note {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -57,10 +57,10 @@ func (n *notes) of(peer netip.Addr) note {
 // write replaces the sentence about a peer.
 func (n *notes) write(peer netip.Addr, text string) { n.put(peer, note{text: text}, false) }
 
-// suggest writes a sentence only where there is none: the first is nearest to the cause.
+// suggest writes a sentence only if there is none: the first is closest to the cause.
 func (n *notes) suggest(peer netip.Addr, text string) { n.put(peer, note{text: text}, true) }
 
-// wrongAS notes a wrong AS, of which GoBGP does not tell what it is, unless that was noted before.
+// wrongAS notes a wrong AS, whose number GoBGP does not report, unless that is noted already.
 func (n *notes) wrongAS(peer netip.Addr) {
 	if !n.of(peer).badAS {
 		n.put(peer, note{badAS: true}, false)
@@ -79,7 +79,7 @@ func (n *notes) put(peer netip.Addr, entry note, weak bool) {
 	n.changed()
 }
 
-// toAsk reports, once for each time a wrong AS was met, that its AS should be asked for.
+// toAsk reports once for each detected wrong AS that we should ask the router for its AS.
 func (n *notes) toAsk(peer netip.Addr) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -92,7 +92,7 @@ func (n *notes) toAsk(peer netip.Addr) bool {
 	return true
 }
 
-// answer says more of a wrong AS, if that is still the trouble.
+// answer adds the sentence about a wrong AS, if that is still the problem.
 func (n *notes) answer(peer netip.Addr, text string) {
 	n.mu.Lock()
 	entry := n.byPeer[peer]
@@ -125,7 +125,7 @@ func (n *notes) down(peer netip.Addr) {
 	n.changed()
 }
 
-// carry keeps the counters of a peer that is about to be made anew.
+// carry keeps the counters of a peer that is about to be recreated.
 func (n *notes) carry(peer netip.Addr, m *api.Messages) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -151,7 +151,7 @@ func (n *notes) clear(peer netip.Addr) {
 	n.changed()
 }
 
-// forget drops all about a peer.
+// forget drops everything about a peer.
 func (n *notes) forget(peer netip.Addr) {
 	n.mu.Lock()
 	delete(n.byPeer, peer)

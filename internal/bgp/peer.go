@@ -23,20 +23,20 @@ const (
 	restartTime = 120
 	// deferralTime bounds how long GoBGP waits for the End-of-RIB of all peers
 	// before it sends anything (Selection_Deferral_Timer, RFC 4724 section 4.1).
-	// Nothing here depends on what peers send, so: as short as it can be.
+	// Nothing here depends on what peers send, so it is as short as possible.
 	deferralTime = 1
-	// multiHopTTL lets a session cross as many hops as there are.
+	// multiHopTTL lets a session cross any number of hops.
 	multiHopTTL = 255
-	// maxPrefixes bounds what one router can make the speaker hold and count: GoBGP
-	// keeps the routes that it rejects, 0.6 KiB each, and walks over all of them for
-	// every UPDATE. Above the bound the session is closed (RFC 4486 subcode 1), for
-	// losing one session is better than losing the process.
+	// maxPrefixes bounds the load that one router can put on the speaker: GoBGP
+	// keeps rejected routes, 0.6 KiB each, and walks over all of them for every
+	// UPDATE. Above the bound it closes the session (RFC 4486 subcode 1): losing one
+	// session is better than losing the process.
 	maxPrefixes = 20_000
-	// prefixLimitRest is the wait before a session closed for maxPrefixes is tried again.
+	// prefixLimitRest is the wait before a session closed for maxPrefixes is retried.
 	prefixLimitRest = 5 * time.Minute
 )
 
-// settings are all that GoBGP is told of a peer, comparable with what it has.
+// settings are the configuration of a peer in GoBGP, comparable with the actual one.
 type settings struct {
 	name              string
 	address           netip.Addr
@@ -48,7 +48,7 @@ type settings struct {
 	multiHop, gracefulRestart    bool
 }
 
-// settingsOf returns the settings of a peer, or says why it is not usable.
+// settingsOf returns the settings of a peer, or why it is not usable.
 func settingsOf(p lb.Peer) (settings, error) {
 	if !p.Address.IsValid() || p.Address.IsUnspecified() {
 		return settings{}, errors.New("it has no address")
@@ -73,7 +73,7 @@ func settingsOf(p lb.Peer) (settings, error) {
 	return s, nil
 }
 
-// seconds rounds up, never to 0, which to GoBGP means its own default.
+// seconds rounds up, never to 0, which means GoBGP's own default.
 func seconds(d, otherwise time.Duration) uint64 {
 	if d <= 0 {
 		d = otherwise
@@ -81,8 +81,8 @@ func seconds(d, otherwise time.Duration) uint64 {
 	return uint64((d + time.Second - 1) / time.Second)
 }
 
-// description is where GoBGP keeps what it has no other place for: the name, and
-// the source address, which it does not show while a session stands.
+// description stores in GoBGP what has no other field there: the name, and the
+// source address, which GoBGP does not show while a session is up.
 func (s settings) description() string {
 	if s.source.IsValid() {
 		return s.name + " from " + s.source.String()
@@ -105,13 +105,13 @@ func readSettings(p *api.Peer) settings {
 		connect:  p.Timers.Config.ConnectRetry,
 		multiHop: p.EbgpMultihop.Enabled, gracefulRestart: p.GracefulRestart.Enabled,
 	}
-	// Both were written by netip; an invalid one differs from any desired.
+	// netip wrote both; an invalid one differs from any desired one.
 	s.address, _ = netip.ParseAddr(p.Conf.NeighborAddress)
 	s.source, _ = netip.ParseAddr(source)
 	return s
 }
 
-// peer is the settings in GoBGP's words.
+// peer returns the settings as GoBGP's type.
 func (s settings) peer() *api.Peer {
 	family := &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}
 	if s.address.Is6() {
@@ -128,8 +128,8 @@ func (s settings) peer() *api.Peer {
 		EbgpMultihop: &api.EbgpMultihop{Enabled: s.multiHop, MultihopTtl: multiHopTTL},
 		GracefulRestart: &api.GracefulRestart{
 			Enabled: s.gracefulRestart, RestartTime: restartTime, DeferralTime: deferralTime,
-			// Sets the restart bit and, which is what matters, the forwarding bit
-			// (RFC 4724 section 3): the kernel forwards whether or not a session stands.
+			// This sets the restart bit and, more importantly, the forwarding bit
+			// (RFC 4724 section 3): the kernel forwards whether or not a session is up.
 			LocalRestarting: s.gracefulRestart,
 		},
 		AfiSafis: []*api.AfiSafi{{
@@ -144,11 +144,11 @@ func (s settings) peer() *api.Peer {
 	return p
 }
 
-// spent reports whether a peer that GoBGP has must be made anew, because its
-// session was up once and is not. GoBGP lets it lie idle for 5 s before it dials,
-// and a new one for 2 s; and it sets the forwarding bit on a peer's first session
-// only, without which a router drops the routes that it kept when it hears our
-// next OPEN (RFC 4724 section 4.2).
+// spent reports whether a peer must be recreated, because its session was up and is
+// down now. GoBGP would wait 5 s before it dials again, but only 2 s for a new peer.
+// Also, GoBGP sets the forwarding bit only on a peer's first session, and without it
+// a router drops the routes it kept as soon as it gets our next OPEN (RFC 4724
+// section 4.2).
 func spent(p *api.Peer) bool {
 	if p.State.SessionState != api.PeerState_SESSION_STATE_IDLE || p.Timers.State.Downtime == nil {
 		return false

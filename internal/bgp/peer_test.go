@@ -32,7 +32,7 @@ func TestSettingsOf(t *testing.T) {
 	}
 }
 
-// What GoBGP is told reads back as the same; else every Set would reset every session.
+// Settings read back from GoBGP are equal; otherwise every Set would reset every session.
 func TestReadSettings(t *testing.T) {
 	for _, s := range []settings{
 		{name: "a", address: netip.MustParseAddr("192.0.2.1"), port: 179, localASN: 1, peerASN: 2, holdTime: 3, keepalive: 1, connect: 5},
@@ -98,7 +98,7 @@ func TestRouterID(t *testing.T) {
 	}
 }
 
-// A tag means one thing to one peer.
+// A tag has one meaning for each peer.
 func TestTag(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	communities := []lb.Community{{A: 1, B: 2}}

@@ -17,20 +17,20 @@ import (
 const (
 	exportPolicy = "export"
 	importPolicy = "import"
-	// tagASN is the global administrator of tags: the last AS number, reserved
-	// (RFC 7300), so that no operator's large community can be taken for a tag.
+	// tagASN is the global administrator of tags: the last AS number, which is
+	// reserved (RFC 7300), so no operator's large community looks like a tag.
 	tagASN = 4294967295
 )
 
-// rule is what one peer is told along with the routes that carry the rule's tag.
+// rule has the attributes that one peer receives with the routes of the rule's tag.
 type rule struct {
 	peer        netip.Addr
 	localPref   uint32
 	communities []lb.Community
 }
 
-// tag names the rule by its content, so that a tag never changes its meaning
-// and a change of content always is a change of the path that carries it.
+// tag derives from the rule's content, so that a tag never changes its meaning
+// and a change of content always changes the path that carries the tag.
 func (r rule) tag() lb.Community {
 	h := fnv.New64a()
 	fmt.Fprint(h, r.peer, " ", r.localPref, " ", r.communities)
@@ -41,7 +41,7 @@ func (r rule) tag() lb.Community {
 	}
 }
 
-// statement is the rule in GoBGP's words: neighbour and tag match -> accept, replace the tags.
+// statement returns the rule as GoBGP's type: if neighbour and tag match, accept and replace the tags.
 func (r rule) statement() *api.Statement {
 	actions := &api.Actions{
 		RouteAction:    api.RouteAction_ROUTE_ACTION_ACCEPT,
@@ -72,7 +72,7 @@ func (r rule) statement() *api.Statement {
 	}
 }
 
-// digits is a community as GoBGP reads it: without the word "large".
+// digits formats a community as GoBGP parses it, without the word "large".
 func digits(c lb.Community) string {
 	if c.Large {
 		return fmt.Sprintf("%d:%d:%d", c.A, c.B, c.C)
@@ -80,7 +80,7 @@ func digits(c lb.Community) string {
 	return fmt.Sprintf("%d:%d", c.A, c.B)
 }
 
-// setUpPolicies installs a policy for each direction; what neither accepts is rejected.
+// setUpPolicies installs a policy for each direction; everything not accepted is rejected.
 func (s *server) setUpPolicies(ctx context.Context) error {
 	if err := s.setStatements(ctx, nil); err != nil {
 		return err
@@ -114,8 +114,8 @@ func (s *server) statements(ctx context.Context) (map[string]*api.Statement, err
 	return have, nil
 }
 
-// setStatements puts rules in force, all others out of it, in one step. A
-// session hears nothing of that: what it is told changes with the paths' tags.
+// setStatements replaces all rules in one step. This alone sends nothing to peers:
+// their routes change with the paths' tags.
 func (s *server) setStatements(ctx context.Context, statements map[string]*api.Statement) error {
 	export := &api.Policy{Name: exportPolicy}
 	peers := map[string]bool{}

@@ -21,7 +21,7 @@ func restartBits(open *gobgp.BGPOpen) (restart, forwarding bool) {
 	return false, false
 }
 
-// A restart says nothing, claims the forwarding bit, and sends End-of-RIB last.
+// A restart sends no NOTIFICATION, sets the forwarding bit, and sends End-of-RIB last.
 func TestGracefulRestart(t *testing.T) {
 	r := newRouter(t, "127.0.0.1", 65001, func(r *router) { r.graceful = true })
 	// A peer that never comes up must not delay the others.
@@ -66,7 +66,7 @@ func TestGracefulRestart(t *testing.T) {
 	}
 }
 
-// Leave says goodbye also to a peer with graceful restart, and is the end.
+// Leave sends a NOTIFICATION even to a peer with graceful restart, and is final.
 func TestLeave(t *testing.T) {
 	r := newRouter(t, "127.0.0.1", 65001, func(r *router) { r.graceful = true })
 	peer := r.peer("r", 65000)

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// table is what all peers together are to be told.
+// table is the desired routes of all peers.
 type table struct {
 	// tags of each prefix, sorted.
 	tags  map[netip.Prefix][]string
@@ -22,19 +22,19 @@ type table struct {
 // newTable works out the tags and rules of routes for the usable peers, by name.
 func newTable(routes []lb.Route, peers map[string]settings) table {
 	t := table{map[netip.Prefix][]string{}, map[string]*api.Statement{}}
-	known := map[string]string{} // tags of rules, for most routes are told alike
+	known := map[string]string{} // tags of rules, since most routes have the same attributes
 	for _, r := range routes {
-		told := fmt.Sprint(" ", r.LocalPref, r.Communities)
+		attributes := fmt.Sprint(" ", r.LocalPref, r.Communities)
 		for _, name := range r.Peers {
 			peer, usable := peers[name]
 			if !usable || lb.FamilyOf(peer.address) != lb.FamilyOf(r.Prefix.Addr()) {
 				continue
 			}
-			tag, found := known[name+told]
+			tag, found := known[name+attributes]
 			if !found {
 				rule := rule{peer.address, r.LocalPref, r.Communities}
 				tag = digits(rule.tag())
-				known[name+told] = tag
+				known[name+attributes] = tag
 				t.rules[tag] = rule.statement()
 			}
 			t.tags[r.Prefix.Masked()] = append(t.tags[r.Prefix.Masked()], tag)
@@ -104,7 +104,7 @@ func newPath(prefix netip.Prefix, tags []string) (*apiutil.Path, error) {
 	if err != nil {
 		return nil, err
 	}
-	// For an unspecified next hop GoBGP puts the local address of each session.
+	// GoBGP replaces an unspecified next hop by the local address of each session.
 	family, nextHop := gobgp.RF_IPv4_UC, netip.IPv4Unspecified()
 	if prefix.Addr().Is6() {
 		family, nextHop = gobgp.RF_IPv6_UC, netip.IPv6Unspecified()

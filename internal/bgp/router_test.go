@@ -14,8 +14,8 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// router is the far end of sessions: it takes connections, and keeps what it
-// hears as text. It is no GoBGP server, because two of those in one process
+// router is the far end of sessions: it accepts connections, and records what it
+// receives as text. It is no GoBGP server, because two of those in one process
 // share package variables, and because it must be able to misbehave.
 type router struct {
 	t        *testing.T
@@ -59,7 +59,7 @@ func (r *router) close() {
 	r.wg.Wait()
 }
 
-// drop closes all connections without a word.
+// drop closes all connections without a NOTIFICATION.
 func (r *router) drop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +88,7 @@ func (r *router) accept() {
 }
 
 func (r *router) serve(conn net.Conn) {
-	// As most routers do: the OPEN first.
+	// Like most routers, send the OPEN first.
 	if r.answer == nil {
 		r.send(conn, r.open())
 	}
@@ -131,7 +131,7 @@ func (r *router) take(conn net.Conn, m *gobgp.BGPMessage) {
 	}
 }
 
-// update notes an UPDATE as lines: "+ prefix attributes", "- prefix", "end of RIB".
+// update records an UPDATE as lines: "+ prefix attributes", "- prefix", "end of RIB".
 func (r *router) update(u *gobgp.BGPUpdate) {
 	if end, _ := u.IsEndOfRib(); end {
 		r.hear("end of RIB")
@@ -181,7 +181,7 @@ func (r *router) hear(line string) {
 	}
 }
 
-// log returns what was heard so far, a line each.
+// log returns everything received so far, a line each.
 func (r *router) log() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

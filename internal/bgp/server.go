@@ -14,21 +14,21 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/server"
 )
 
-// serverASN stands in for the server's own AS, which GoBGP wants and no router
-// sees: every peer has its own local AS. It is reserved (RFC 7300), so it is nobody's.
+// serverASN is the server's own AS, which GoBGP requires and no router sees, since
+// every peer has its own local AS. It is reserved (RFC 7300), so no network uses it.
 const serverASN = 65535
 
-// server is one running GoBGP server. Its state is read from GoBGP, never kept.
+// server is one running GoBGP server. Its state is read from GoBGP, never stored here.
 type server struct {
 	gobgp    *gobgp.BgpServer
 	routerID netip.Addr
 	notes    *notes
 	unwatch  context.CancelFunc
-	// remaking is held while a peer is made anew: GoBGP does not have it for a moment.
-	remaking sync.RWMutex
+	// recreating is held while a peer is recreated and GoBGP does not have it for a moment.
+	recreating sync.RWMutex
 }
 
-// startServer starts GoBGP without peers and routes. The goroutines end with stop.
+// startServer starts GoBGP without peers and routes. stop ends its goroutines.
 func startServer(routerID netip.Addr, notes *notes, log *slog.Logger) (*server, error) {
 	s := &server{
 		gobgp:    gobgp.NewBgpServer(gobgp.LoggerOption(slog.New(logHandler{notes: notes, log: log}), nil)),
@@ -59,8 +59,8 @@ func (s *server) setUp() error {
 	}, gobgp.WatchPeer())
 }
 
-// stop ends all sessions and the server: gracefully without a word to the peers
-// that do graceful restart, else with a CEASE (RFC 4486) to all.
+// stop ends all sessions and the server. If graceful, it sends nothing to peers with
+// graceful restart; otherwise it sends a CEASE (RFC 4486) to all.
 func (s *server) stop(graceful bool) error {
 	s.unwatch()
 	err := s.gobgp.StopBgp(context.Background(), &api.StopBgpRequest{AllowGracefulRestart: graceful})
@@ -81,16 +81,16 @@ func (s *server) peers() ([]*api.Peer, error) {
 	return out, nil
 }
 
-// listed is a peer that GoBGP has, with its past.
+// listed is a peer in GoBGP, with its past.
 type listed struct {
 	*api.Peer
 	past past
 }
 
-// list lists the peers that GoBGP has or is about to have again.
+// list lists the peers in GoBGP, including one that is just being recreated.
 func (s *server) list() ([]listed, error) {
-	s.remaking.RLock()
-	defer s.remaking.RUnlock()
+	s.recreating.RLock()
+	defer s.recreating.RUnlock()
 	peers, err := s.peers()
 	if err != nil {
 		return nil, err
@@ -102,8 +102,8 @@ func (s *server) list() ([]listed, error) {
 	return out, nil
 }
 
-// advertised counts the paths that carry a tag for each established peer. GoBGP
-// would count by applying the policy to every path, and do nothing else meanwhile.
+// advertised counts the paths with a tag for each established peer. GoBGP's own count
+// would apply the policy to every path, and block everything else meanwhile.
 func (s *server) advertised() (map[netip.Addr]int, error) {
 	peers, err1 := s.peers()
 	rules, err2 := s.statements(context.Background())
@@ -119,11 +119,11 @@ func (s *server) advertised() (map[netip.Addr]int, error) {
 			}
 		}
 	}
-	told := map[netip.Addr]int{}
+	counts := map[netip.Addr]int{}
 	for _, p := range peers {
 		if p.State.SessionState == api.PeerState_SESSION_STATE_ESTABLISHED {
-			told[readSettings(p).address] = byName[p.Conf.NeighborAddress]
+			counts[readSettings(p).address] = byName[p.Conf.NeighborAddress]
 		}
 	}
-	return told, nil
+	return counts, nil
 }

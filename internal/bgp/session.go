@@ -21,26 +21,26 @@ type Session struct {
 	// State is idle, connect, active, opensent, openconfirm or established (RFC 4271
 	// section 8.2.2); GoBGP dials and awaits the first OPEN in active.
 	State string
-	// Since the session is up, or is down after it was up; zero if it never was.
+	// Since when the session is up, or down after it was up; zero if it was never up.
 	Since time.Time
-	// LastError is a sentence that says why a session is not established.
+	// LastError is a sentence about why a session is not established.
 	LastError string
-	// Advertised is the number of routes that the peer is told of.
+	// Advertised is the number of routes advertised to the peer.
 	Advertised int
 }
 
 // Sessions returns the sessions by the peers' names.
 func (s *Speaker) Sessions() []Session {
-	told := s.advertised()
+	counts := s.advertised()
 	out := s.look()
 	for i := range out {
-		out[i].Advertised = told[out[i].Address]
+		out[i].Advertised = counts[out[i].Address]
 	}
 	return out
 }
 
-// States returns the sessions by the peers' names as of the last time that one came,
-// went or changed its state, without the number of routes. It asks GoBGP nothing.
+// States returns the sessions by the peers' names as of the last change of one of them,
+// without the number of routes. It does not query GoBGP.
 func (s *Speaker) States() []Session {
 	seen := s.seen.Load()
 	if seen == nil || s.server.Load() == nil {
@@ -49,7 +49,7 @@ func (s *Speaker) States() []Session {
 	return *seen
 }
 
-// look asks for the sessions, without the number of routes, and remembers them.
+// look reads the sessions from GoBGP, without the number of routes, and stores them.
 func (s *Speaker) look() []Session {
 	s.looking.Lock()
 	defer s.looking.Unlock()
@@ -63,7 +63,7 @@ func (s *Speaker) look() []Session {
 	return out
 }
 
-// list asks GoBGP for its peers; there are none while no server runs.
+// list reads the peers from GoBGP; there are none while no server runs.
 func (s *Speaker) list() []listed {
 	running := s.server.Load()
 	if running == nil {
@@ -76,20 +76,20 @@ func (s *Speaker) list() []listed {
 	return peers
 }
 
-// advertised counts the routes that each peer with a session is told of.
+// advertised counts the routes advertised to each peer with a session.
 func (s *Speaker) advertised() map[netip.Addr]int {
 	running := s.server.Load()
 	if running == nil {
 		return nil
 	}
-	told, err := running.advertised()
+	counts, err := running.advertised()
 	if err != nil {
 		return nil // it is stopping
 	}
-	return told
+	return counts
 }
 
-// session is the state of a peer's session, without the number of routes.
+// session returns the state of a peer's session, without the number of routes.
 func (s *Speaker) session(p listed) Session {
 	have := readSettings(p.Peer)
 	out := Session{
@@ -109,7 +109,7 @@ func (s *Speaker) session(p listed) Session {
 	return out
 }
 
-// afiSafiState is the state of the one address family that a session carries.
+// afiSafiState returns the state of the session's only address family.
 func afiSafiState(p *api.Peer) *api.AfiSafiState {
 	if len(p.AfiSafis) == 0 {
 		return nil

@@ -18,24 +18,24 @@ import (
 // Config of a Speaker.
 type Config struct {
 	Log *slog.Logger
-	// NodeName makes a router ID where the node has no IPv4 address.
+	// NodeName gives the router ID if the node has no IPv4 address.
 	NodeName string
-	// Kick is called after a session changed, unless nil.
+	// Kick, unless nil, is called after a session changed.
 	Kick func()
-	// RepairInterval between looks at what GoBGP holds; default 10 s.
+	// RepairInterval is how often GoBGP's state is checked; default 10 s.
 	RepairInterval time.Duration
 }
 
-// Desired is all that a Speaker is to hold. It must not be changed after Set.
+// Desired is the whole desired state of a Speaker. It must not be changed after Set.
 type Desired struct {
-	// RouterID is the node's BGP identifier. All peers share one server and so one
+	// RouterID is the node's BGP identifier. All peers share one server and therefore one
 	// identifier: the RouterID of the first peer by name that has one overrides this.
 	RouterID netip.Addr
 	Peers    []lb.Peer
 	Routes   []lb.Route
 }
 
-// settleTime lets GoBGP finish a change of state: it tells of one just before it makes it.
+// settleTime lets GoBGP finish a change of state, which it reports just before it happens.
 const settleTime = 20 * time.Millisecond
 
 // Speaker holds a node's BGP sessions.
@@ -46,16 +46,16 @@ type Speaker struct {
 	notes   *notes
 	// server is read without mu, so that a scrape does not wait for a long Set.
 	server atomic.Pointer[server]
-	// seen are the sessions as States returns them; looking makes the last look the last to be seen.
+	// seen are the sessions that States returns; looking serializes their updates.
 	seen    atomic.Pointer[[]Session]
 	looking sync.Mutex
 
-	// mu makes changes one at a time.
+	// mu serializes changes.
 	mu      sync.Mutex
 	desired *Desired
 	running bool
 	left    bool
-	// done: GoBGP was made to hold what is desired.
+	// done: GoBGP was brought to the desired state.
 	done bool
 }
 
@@ -70,11 +70,11 @@ func New(c Config) *Speaker {
 	return &Speaker{config: c, notes: newNotes(), metrics: newMetrics()}
 }
 
-// Set makes this the desired set, at once if Run has been called, else when it
-// is. It returns what could not be done; everything else is done all the same.
-// No session is opened before the first Set has placed its routes, so that the
-// End-of-RIB a router hears (RFC 4724 section 3) is true. Where the same was desired
-// before, GoBGP is not asked whether it still holds that: the watch does so at intervals.
+// Set applies the desired set, at once if Run has been called, otherwise as soon as it
+// is. It returns the failures; everything else is applied. No session opens before the
+// first Set has placed its routes, so that the End-of-RIB (RFC 4724 section 3) is true.
+// If the desired set is unchanged, Set does not check GoBGP; the watch does that
+// periodically.
 func (s *Speaker) Set(d Desired) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,15 +90,15 @@ func (s *Speaker) Set(d Desired) error {
 	return err
 }
 
-// Run holds the sessions until ctx is cancelled. Then it drops the connections
-// of the peers with graceful restart without a word, so that their routers keep
-// the routes for the next speaker (RFC 4724 section 4.2), and returns nil.
+// Run keeps the sessions up until ctx is cancelled. Then it closes the connections of
+// peers with graceful restart without a NOTIFICATION, so that their routers keep the
+// routes for the next speaker (RFC 4724 section 4.2), and returns nil.
 func (s *Speaker) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.running = true
 	if s.desired != nil && !s.left {
 		if _, err := s.sync(); err != nil {
-			s.config.Log.Error("BGP is not all as desired", "error", err)
+			s.config.Log.Error("cannot apply all BGP settings", "error", err)
 		}
 	}
 	s.mu.Unlock()
@@ -111,7 +111,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 }
 
 // Leave withdraws all routes by closing all sessions with a NOTIFICATION, so that
-// routers forget the node at once. It is for the end of the node's part in BGP;
+// routers drop the node's routes at once. It is for a node that leaves BGP for good:
 // no later Set has an effect.
 func (s *Speaker) Leave() error {
 	s.mu.Lock()
@@ -120,7 +120,7 @@ func (s *Speaker) Leave() error {
 	return s.stop(false)
 }
 
-// sync makes GoBGP hold what is desired. mu is held.
+// sync brings GoBGP to the desired state. mu is held.
 func (s *Speaker) sync() (done changes, err error) {
 	defer func() {
 		if s.done = err == nil; done[kindPeer] > 0 {
@@ -129,7 +129,7 @@ func (s *Speaker) sync() (done changes, err error) {
 	}()
 	id := s.desired.routerID(s.config.NodeName)
 	if running := s.server.Load(); running != nil && running.routerID != id {
-		// The identifier is part of every OPEN (RFC 4271 section 4.2): as a restart, with all its grace.
+		// The identifier is part of every OPEN (RFC 4271 section 4.2), so this is a graceful restart.
 		s.config.Log.Info("router ID changes, all sessions restart", "from", running.routerID, "to", id)
 		if err := s.stop(true); err != nil {
 			return nil, err
@@ -155,7 +155,7 @@ func (s *Speaker) stop(graceful bool) error {
 	return running.stop(graceful)
 }
 
-// routerID is the identifier that all sessions use.
+// routerID returns the identifier that all sessions use.
 func (d *Desired) routerID(node string) netip.Addr {
 	peers := slices.SortedFunc(slices.Values(d.Peers), func(a, b lb.Peer) int { return strings.Compare(a.Name, b.Name) })
 	for _, p := range peers {

@@ -15,10 +15,10 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// patience is for what takes GoBGP some seconds: it dials 1.5 to 2 s after it was told to.
+// patience allows for GoBGP's delays: it dials 1.5 to 2 s after a peer was added.
 const patience = 20 * time.Second
 
-// run starts a Speaker and returns it with a function that stops it, as the process's end does.
+// run starts a Speaker and returns it with a function that stops it as the end of the process does.
 func run(t *testing.T) (*Speaker, func()) {
 	t.Helper()
 	return runWith(t, Config{NodeName: "node", RepairInterval: 100 * time.Millisecond})
@@ -59,7 +59,7 @@ func route(prefix string, peers ...string) lb.Route {
 }
 
 func desire(peers []lb.Peer, routes ...lb.Route) Desired {
-	// Cloned: a Speaker keeps what it is given, and tests go on to change theirs.
+	// Cloned: a Speaker retains its input, and tests change theirs later.
 	return Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: slices.Clone(peers), Routes: slices.Clone(routes)}
 }
 
@@ -80,7 +80,7 @@ func session(s *Speaker, peer string) Session {
 	return Session{}
 }
 
-// await waits until a text is as wanted, and shows the difference if it never is.
+// await waits for the wanted text, and shows the difference if it does not appear.
 func await(t *testing.T, what, want string, get func() string) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -96,7 +96,7 @@ func await(t *testing.T, what, want string, get func() string) {
 
 func lines(text ...string) string { return strings.Join(text, "\n") }
 
-// Each peer is told its own routes with its own attributes, and never the tag.
+// Each peer receives its own routes with its own attributes, and never the tag.
 func TestAdvertise(t *testing.T) {
 	outer := newRouter(t, "127.0.0.1", 65001)
 	inner := newRouter(t, "127.0.0.2", 65000)
@@ -111,7 +111,7 @@ func TestAdvertise(t *testing.T) {
 		route("198.51.100.4/32", "unknown"),
 		route("2001:db8::1/128", "six", "outer"),
 		lb.Route{Prefix: netip.MustParsePrefix("2001:db8:1::/64"), Peers: []string{"six"}, Communities: communities[:1]},
-		// One prefix, told to each peer in its own way.
+		// One prefix, with different attributes for each peer.
 		lb.Route{Prefix: netip.MustParsePrefix("198.51.100.5/32"), Peers: []string{"inner"}, LocalPref: 200},
 		lb.Route{Prefix: netip.MustParsePrefix("198.51.100.5/32"), Peers: []string{"outer"}, Communities: communities[1:2]},
 	))
@@ -134,7 +134,7 @@ func TestAdvertise(t *testing.T) {
 	}
 }
 
-// What is not new is not sent; what changes is sent as one update, without a withdrawal.
+// Unchanged routes are not sent again; a change is one update, without a withdrawal.
 func TestChange(t *testing.T) {
 	r, other := newRouter(t, "127.0.0.1", 65001), newRouter(t, "127.0.0.2", 65002)
 	s, _ := run(t)
@@ -169,7 +169,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// A first Set comes in any order with Run, and no session opens before it.
+// The first Set may precede or follow Run, and no session opens before it.
 func TestSetBeforeRun(t *testing.T) {
 	r := newRouter(t, "127.0.0.1", 65001)
 	s := New(Config{Log: slog.New(slog.DiscardHandler)})
@@ -187,7 +187,7 @@ func TestSetBeforeRun(t *testing.T) {
 	}
 }
 
-// What someone takes out of GoBGP comes back, and is counted.
+// State removed from GoBGP is restored, and counted.
 func TestRepair(t *testing.T) {
 	r := newRouter(t, "127.0.0.1", 65001)
 	s, _ := run(t)

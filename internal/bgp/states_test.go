@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// states is what States shows of the one peer.
+// states returns what States shows of the only peer.
 func states(s *Speaker) string {
 	var out string
 	for _, session := range s.States() {
@@ -20,7 +20,7 @@ func states(s *Speaker) string {
 	return out
 }
 
-// Whoever is kicked finds the change in States, which asks GoBGP for nothing.
+// After a kick States shows the change, without a query of GoBGP.
 func TestStates(t *testing.T) {
 	r := newRouter(t, "127.0.0.1", 65001)
 	kicked := make(chan struct{}, 100)
@@ -64,8 +64,8 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// Set with what was desired before leaves GoBGP alone; the watch repairs at intervals.
-// Set with anything else makes all of it stand.
+// Set with an unchanged desired set leaves GoBGP alone; the watch repairs periodically.
+// Set with a changed one applies all of it.
 func TestSetAgain(t *testing.T) {
 	r := newRouter(t, "127.0.0.1", 65001)
 	s, _ := runWith(t, Config{NodeName: "node", RepairInterval: time.Hour})
@@ -86,7 +86,7 @@ func TestSetAgain(t *testing.T) {
 	set(t, s, desire(peers, one, two))
 	await(t, "table after a change", lines(table, "198.51.100.2/32 igp path [65000] via 127.0.0.1"), r.table)
 
-	// What could not be done is tried each time.
+	// Failures are retried each time.
 	broken := r.peer("broken", 65000)
 	for range 2 {
 		if err := s.Set(desire([]lb.Peer{peers[0], broken}, one)); err == nil {

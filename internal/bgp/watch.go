@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// watch follows the sessions: it logs and tells what changed, and repairs drift.
+// watch follows the sessions: it logs changes, kicks, and repairs drift.
 type watch struct {
 	speaker *Speaker
-	// seen is what was logged last, by peer.
+	// seen is the last logged state, by peer.
 	seen map[string]view
 	asks sync.WaitGroup
 }
@@ -45,7 +45,7 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// look compares the sessions with what was seen before, and GoBGP with what is desired.
+// look repairs drift in GoBGP, logs sessions that changed, and kicks.
 func (w *watch) look(ctx context.Context) {
 	w.speaker.repair()
 	changed := false
@@ -75,7 +75,7 @@ func (w *watch) look(ctx context.Context) {
 	w.seen = now
 }
 
-// ask finds out the AS of a router whose AS is wrong, for GoBGP does not tell it.
+// ask finds the AS of a router with a wrong AS, which GoBGP does not report.
 func (w *watch) ask(ctx context.Context, address netip.Addr) {
 	if !w.speaker.notes.toAsk(address) {
 		return
@@ -91,7 +91,7 @@ func (w *watch) ask(ctx context.Context, address netip.Addr) {
 	}
 }
 
-// repair makes GoBGP hold what is desired, and counts what it did not.
+// repair brings GoBGP to the desired state, and counts the repairs.
 func (s *Speaker) repair() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +101,7 @@ func (s *Speaker) repair() {
 	done, err := s.sync()
 	s.repairs.add(done)
 	if err != nil {
-		// What Set returned to its caller already: logged there.
-		s.config.Log.Debug("BGP is not all as desired", "error", err)
+		// Set returned this error before, and its caller logged it.
+		s.config.Log.Debug("cannot apply all BGP settings", "error", err)
 	}
 }

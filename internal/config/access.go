@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// readAccess reads who may reach a Service. What cannot be read is said, and the
+// readAccess reads who may reach a Service. Unreadable parts become Problems; the
 // rest is in force.
 func readAccess(r *report, object lb.Object, o *corev1.Service) lb.Access {
 	var a lb.Access
@@ -21,7 +21,7 @@ func readAccess(r *report, object lb.Object, o *corev1.Service) lb.Access {
 		deny := readSources(splitSources(text))
 		deny.report(r, object, "annotation "+AnnotationSourceRangesDeny)
 		a.Deny = deny.prefixes
-		// Where nothing of the list can be read, everybody may be whom it means.
+		// If no entry can be read, the list may mean any source.
 		if len(deny.prefixes) == 0 {
 			a.Allow, a.Restricted = nil, true
 		}
@@ -38,11 +38,11 @@ func readAccess(r *report, object lb.Object, o *corev1.Service) lb.Access {
 	return a
 }
 
-// ofFilter are the annotations that do nothing without a filter.
+// ofFilter are the annotations that have no effect without a filter.
 var ofFilter = []string{AnnotationSourceRanges, AnnotationSourceRangesDeny, AnnotationConnectionLimit, AnnotationRateLimit, AnnotationLogDrops}
 
-// ignoreAccess says what of a Service does nothing without a filter. The field
-// of the API is not among it: kube-proxy reads that.
+// ignoreAccess reports the annotations of a Service that have no effect without a
+// filter. The field of the API is not one of them: kube-proxy enforces it.
 func ignoreAccess(r *report, object lb.Object, o *corev1.Service) {
 	var named []string
 	for _, key := range ofFilter {
@@ -51,24 +51,24 @@ func ignoreAccess(r *report, object lb.Object, o *corev1.Service) {
 		}
 	}
 	if len(named) > 0 {
-		r.fault(object, lb.FilterDisabled, "filtering is turned off, so that nothing comes of %s", strings.Join(named, ", "))
+		r.fault(object, lb.FilterDisabled, "filtering is turned off, which leaves without effect: %s", strings.Join(named, ", "))
 	}
 }
 
-// openPools says the same of pools, and takes their ranges away.
+// openPools does the same for pools, and removes their source ranges.
 func openPools(r *report, pools []pool) {
 	for i := range pools {
 		p := &pools[i]
 		if p.Restricted {
-			r.fault(lb.Object{Kind: KindPool, Name: p.Name}, lb.FilterDisabled, "filtering is turned off, so that nothing comes of spec.sourceRanges")
+			r.fault(lb.Object{Kind: KindPool, Name: p.Name}, lb.FilterDisabled, "filtering is turned off, which leaves without effect: spec.sourceRanges")
 		}
 		p.Restricted, p.SourceRanges, p.Reset = false, nil, false
 	}
 }
 
-// readAllowed reads the lists of those who may come in: our annotation, the field
-// of the API, the annotation that was there before the field. The first that is
-// given is in force. An annotation without a value is a list without an entry.
+// readAllowed reads the lists of allowed sources: our annotation, the field of the
+// API, and the annotation that preceded the field. The first one that is set is in
+// force. An annotation with an empty value is an empty list.
 func readAllowed(r *report, object lb.Object, o *corev1.Service) (allow []netip.Prefix, restricted bool) {
 	type list struct {
 		name string
@@ -96,7 +96,7 @@ func readAllowed(r *report, object lb.Object, o *corev1.Service) (allow []netip.
 	return lists[0].prefixes, true
 }
 
-// report says what of a list cannot be read.
+// report reports the unreadable entries of a list.
 func (s sources) report(r *report, object lb.Object, name string) {
 	const write = "write addresses and lengths, as in 192.0.2.0/24 and 2001:db8::/32"
 	switch {
@@ -109,7 +109,7 @@ func (s sources) report(r *report, object lb.Object, name string) {
 	}
 }
 
-// readLimit reads a bound; -1 is none, as it is to OpenStack.
+// readLimit reads a limit; -1 is none, as in OpenStack.
 func readLimit(r *report, object lb.Object, o *corev1.Service, key string) int {
 	value := strings.TrimSpace(o.Annotations[key])
 	n, err := parseLimit(value)
@@ -119,7 +119,7 @@ func readLimit(r *report, object lb.Object, o *corev1.Service, key string) int {
 	return n
 }
 
-// parseLimit reads a bound, 0 for none. The kernel counts in 32 bits.
+// parseLimit reads a limit, 0 for none. The kernel counts in 32 bits.
 func parseLimit(value string) (int, error) {
 	if value == "" || value == "-1" {
 		return 0, nil

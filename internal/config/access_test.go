@@ -40,10 +40,10 @@ func TestAccess(t *testing.T) {
 	const write = ": write addresses and lengths, as in 192.0.2.0/24 and 2001:db8::/32"
 	annotation := func(key string) string { return "annotation " + key }
 	for _, tt := range []struct {
-		name   string
-		change func(*corev1.Service)
-		want   string
-		said   []string
+		name     string
+		change   func(*corev1.Service)
+		want     string
+		reported []string
 	}{
 		{"nothing asked", func(*corev1.Service) {}, "", nil},
 		{"the field", fromSources("192.0.2.0/24", "2001:db8::/32"), "from [192.0.2.0/24 2001:db8::/32]", nil},
@@ -90,14 +90,14 @@ func TestAccess(t *testing.T) {
 			if got := accessText(s.Services[0].Access); got != tt.want {
 				t.Errorf("access %q, want %q", got, tt.want)
 			}
-			var said []string
+			var reported []string
 			for _, p := range problems {
-				said = append(said, fmt.Sprintf("%s: %s", p.Reason, p.Message))
+				reported = append(reported, fmt.Sprintf("%s: %s", p.Reason, p.Message))
 				if !p.Reason.OfFilter() || p.Note {
 					t.Errorf("%+v is not a fault of the filter", p)
 				}
 			}
-			if diff := cmp.Diff(tt.said, said); diff != "" {
+			if diff := cmp.Diff(tt.reported, reported); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 			if s.Services[0].Problem != nil {
@@ -115,16 +115,16 @@ func TestManyUnreadableSources(t *testing.T) {
 		t.Errorf("access %q", accessText(a))
 	}
 	if len(problems) != 1 || len(problems[0].Message) > 1000 || !strings.Contains(problems[0].Message, "and 995 more") {
-		t.Errorf("problems %v", told(problems))
+		t.Errorf("problems %v", problemTexts(problems))
 	}
 }
 
 func TestPoolSourceRanges(t *testing.T) {
 	for _, tt := range []struct {
-		ranges []string
-		ports  v1beta1.UndeclaredPorts
-		want   string
-		said   int
+		ranges   []string
+		ports    v1beta1.UndeclaredPorts
+		want     string
+		reported int
 	}{
 		{nil, "", "false [] false", 0},
 		{[]string{"10.0.0.1/8", "2001:db8::/32 "}, v1beta1.UndeclaredReset, "true [10.0.0.0/8 2001:db8::/32] true", 0},
@@ -135,13 +135,13 @@ func TestPoolSourceRanges(t *testing.T) {
 		o.Spec.SourceRanges, o.Spec.UndeclaredPorts = tt.ranges, tt.ports
 		s, problems := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}}, served())
 		p := s.Pools[0]
-		if got := fmt.Sprint(p.Restricted, p.SourceRanges, p.Reset); got != tt.want || len(problems) != tt.said {
-			t.Errorf("%q: %s, want %s; said %v", tt.ranges, got, tt.want, told(problems))
+		if got := fmt.Sprint(p.Restricted, p.SourceRanges, p.Reset); got != tt.want || len(problems) != tt.reported {
+			t.Errorf("%q: %s, want %s; reported %v", tt.ranges, got, tt.want, problemTexts(problems))
 		}
 	}
 }
 
-// TestNoFilter: what does nothing is said, and what kube-proxy does is not.
+// TestNoFilter: settings without effect are reported, but not those that kube-proxy enforces.
 func TestNoFilter(t *testing.T) {
 	off := served()
 	off.NoFilter = true
@@ -163,17 +163,17 @@ func TestNoFilter(t *testing.T) {
 		t.Errorf("pool %+v", p)
 	}
 	want := []string{
-		"IPAddressPool closed FilterDisabled: filtering is turned off, so that nothing comes of spec.sourceRanges",
+		"IPAddressPool closed FilterDisabled: filtering is turned off, which leaves without effect: spec.sourceRanges",
 		"note Service default/a AnnotationIgnored: connection-limit does nothing: filtering is turned off",
-		"Service default/a FilterDisabled: filtering is turned off, so that nothing comes of holdfast.dev/source-ranges, holdfast.dev/log-drops",
+		"Service default/a FilterDisabled: filtering is turned off, which leaves without effect: holdfast.dev/source-ranges, holdfast.dev/log-drops",
 	}
-	if diff := cmp.Diff(want, told(problems)); diff != "" {
+	if diff := cmp.Diff(want, problemTexts(problems)); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 }
 
-// FuzzSources: what is read lets in exactly those whom a readable entry names,
-// each entry taken by itself.
+// FuzzSources: the list admits exactly the sources that its readable entries
+// admit one by one.
 func FuzzSources(f *testing.F) {
 	for _, seed := range []string{"10.0.0.0/8", " 10.0.0.1/8 ,x", "::/0,0.0.0.0/0", "::ffff:1.2.3.4/97", "1.2.3.4/33", "fe80::1%a/64", ",\n,", "1.2.3.4/08", "10.0.0.0/8,10.0.0.0/7,9.0.0.0/8"} {
 		f.Add(seed)
@@ -201,7 +201,7 @@ func FuzzSources(f *testing.F) {
 				}
 			}
 			if strings.TrimSpace(entry) != "" && len(one.prefixes)+len(one.unread) != 1 {
-				t.Errorf("%q is neither read nor said", entry)
+				t.Errorf("%q is neither read nor reported", entry)
 			}
 		}
 		if read < len(s.prefixes) {

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// parseAddr reads one plain address. Zones name a link of one machine and
-// 4-in-6 forms are two spellings of one address: neither can be given out.
+// parseAddr reads one plain address. It rejects zones, which name a link of one
+// machine, and IPv4-in-IPv6 forms, which are a second spelling of an address.
 func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(strings.TrimSpace(s))
 	switch {
@@ -25,7 +25,7 @@ func parseAddr(s string) (netip.Addr, error) {
 }
 
 // parseRange reads one entry of IPAddressPool.spec.addresses: a prefix, a range
-// or a single address. The note, if any, says how the entry was read.
+// or a single address. The note, if any, explains how the entry was read.
 func parseRange(entry string) (r lb.Range, note string, err error) {
 	entry = strings.TrimSpace(entry)
 	switch {
@@ -52,7 +52,7 @@ func parsePrefix(entry string) (r lb.Range, note string, err error) {
 	case p.Bits() == 0:
 		return lb.Range{}, "", errEverything(entry)
 	}
-	// MetalLB reads such a prefix as its network too: a pool that moves here keeps its addresses.
+	// MetalLB also reads such a prefix as its network: a pool migrated from it keeps its addresses.
 	if network := p.Masked(); network != p {
 		note = fmt.Sprintf("%q has host bits set and is read as %s: write that", entry, network)
 		p = network
@@ -93,11 +93,11 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return last
 }
 
-// leastSpecific returns the length of the largest prefix that lies wholly in the range.
+// leastSpecific returns the length of the largest prefix within the range.
 func leastSpecific(r lb.Range) int {
 	best := r.From.BitLen()
-	// The prefixes that tile a range grow towards its middle and shrink again, so the walk stays
-	// below two steps for each bit.
+	// The prefixes that tile a range grow towards its middle and shrink again, so the walk takes
+	// fewer than two steps for each bit.
 	for from := r.From; from.IsValid() && !r.To.Less(from); {
 		bits := from.BitLen()
 		for bits > 0 {

@@ -51,7 +51,7 @@ func TestParseRange(t *testing.T) {
 	}
 }
 
-// What is accepted is one sound range, and reads the same when it is written out again.
+// An accepted entry is one valid range, and parses to the same when it is formatted again.
 func FuzzParseRange(f *testing.F) {
 	for _, s := range []string{
 		"192.0.2.0/26", "192.0.2.7/26", "2001:db8::/112", "192.0.2.10 - 192.0.2.20", "192.0.2.7", "::/0", "::-::", "1-2", "/", "-",
@@ -106,7 +106,7 @@ func TestLeastSpecific(t *testing.T) {
 	}
 }
 
-// Claims are held against one owner for each address.
+// Claims are compared with a map of one owner for each address.
 func FuzzClaim(f *testing.F) {
 	f.Add([]byte{10, 20, 15, 25, 0, 255, 3, 3, 5, 0})
 	f.Add([]byte{0, 255, 0, 255, 255, 255})
@@ -175,7 +175,7 @@ func TestParseCommunity(t *testing.T) {
 	}
 }
 
-// What is accepted fits the wire, and reads the same when it is written out again.
+// An accepted community fits the wire format, and parses to the same when it is formatted again.
 func FuzzParseCommunity(f *testing.F) {
 	for _, s := range []string{"65000:100", "large:64500:1:2", "65536:1", "large:1:2", "::", "no-export", "00001:1"} {
 		f.Add(s)

@@ -58,8 +58,8 @@ func compileBGPAdvertisements(r *report, objects []*v1beta1.BGPAdvertisement, po
 	return out
 }
 
-// compileScope reads what an advertisement selects. Names of pools that do not
-// exist stay: without them the scope could become empty, which selects all.
+// compileScope reads what an advertisement selects. Names of missing pools stay
+// in the scope: without them it could become empty, which selects all pools.
 func compileScope(r *report, object lb.Object, s v1beta1.AdvertisementScope, pools []pool) lb.Scope {
 	for _, name := range s.IPAddressPools {
 		if !slices.ContainsFunc(pools, func(p pool) bool { return p.Name == name }) {
@@ -81,9 +81,9 @@ func lengthOr(length *int32, otherwise int) int {
 	return int(*length)
 }
 
-// checkAggregation reports whether the advertisement can be used at all. Pools
-// whose neighbours' addresses an aggregate would attract too leave its scope, so
-// that nobody else needs to know of them.
+// checkAggregation reports whether the advertisement can be used at all. It removes
+// pools from the scope if an aggregate would also attract traffic for addresses
+// outside of them.
 func checkAggregation(r *report, object lb.Object, a *lb.BGPAdvertisement, pools []pool) bool {
 	v4, v6 := a.AggregationLength, a.AggregationLengthV6
 	switch {
@@ -112,7 +112,7 @@ func checkAggregation(r *report, object lb.Object, a *lb.BGPAdvertisement, pools
 	}
 	slices.Sort(fit)
 	a.Pools, a.PoolSelectors = fit, nil
-	// No pool in the scope would mean all of them.
+	// An empty scope would mean all pools.
 	return len(fit) > 0
 }
 
@@ -120,9 +120,9 @@ func selectsPool(s lb.Scope, p pool) bool {
 	return len(s.Pools)+len(s.PoolSelectors) == 0 || slices.Contains(s.Pools, p.Name) || lb.MatchesAny(s.PoolSelectors, p.Labels)
 }
 
-// tooWide returns the first entry of the pool that does not hold a whole prefix of
-// the length wanted, and the length it could hold. Of an entry that is a range its
-// largest prefix counts, as with MetalLB.
+// tooWide returns the first entry of the pool that does not contain a whole prefix of
+// the given length, and the length that it could contain. For an entry that is a range
+// its largest prefix counts, as in MetalLB.
 func tooWide(p pool, v4, v6 int) (lb.Range, int, bool) {
 	for _, e := range p.entries {
 		want := lengthFor(e, v4, v6)

@@ -41,7 +41,7 @@ func TestL2Advertisement(t *testing.T) {
 		`L2Advertisement a InvalidSelector: spec.ipAddressPoolSelectors[0] matches nothing: "Near" is not a valid label selector operator`,
 		`L2Advertisement a UnknownReference: spec.ipAddressPools names IPAddressPool "typo", which does not exist: create it or take the name out`,
 	}
-	if diff := cmp.Diff(wantProblems, told(problems)); diff != "" {
+	if diff := cmp.Diff(wantProblems, problemTexts(problems)); diff != "" {
 		t.Errorf("problems: -want +got\n%s", diff)
 	}
 }
@@ -119,9 +119,9 @@ func TestBGPAdvertisement(t *testing.T) {
 			if diff := cmp.Diff(want, s.BGPAdvertisements); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
-			// Pool "cut" overlaps "wide" on purpose: as written it holds the whole /23.
+			// Pool "cut" overlaps "wide" on purpose: as written it contains the whole /23.
 			overlap := `IPAddressPool cut OverlappingAddresses: IPAddressPool "wide" is older and keeps 192.0.2.0-192.0.2.255: take that out of one of the two pools`
-			if diff := cmp.Diff(append(tt.problems, overlap), told(problems)); diff != "" {
+			if diff := cmp.Diff(append(tt.problems, overlap), problemTexts(problems)); diff != "" {
 				t.Errorf("problems: -want +got\n%s", diff)
 			}
 		})

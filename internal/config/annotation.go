@@ -2,12 +2,12 @@ package config
 
 import corev1 "k8s.io/api/core/v1"
 
-// Annotations of a Service that ask for something. Ours comes first; MetalLB's
-// spellings map onto the same request, so that its Services work unchanged.
+// Annotations of a Service that request an address or a pool. Holdfast's own take
+// precedence; MetalLB's spellings mean the same, so that its Services work unchanged.
 const (
-	// AnnotationAddresses lists the addresses wanted, at most one of each family.
+	// AnnotationAddresses lists the requested addresses, at most one of each family.
 	AnnotationAddresses = "holdfast.dev/addresses"
-	// AnnotationPool names the pool wanted.
+	// AnnotationPool names the requested pool.
 	AnnotationPool = "holdfast.dev/pool"
 
 	// MetalLBAddresses is MetalLB's AnnotationAddresses.
@@ -20,19 +20,19 @@ const (
 	MetalLBPoolOld = "metallb.universe.tf/address-pool"
 )
 
-// Annotations that ask for something else of an address.
+// Annotations for other properties of a Service's addresses.
 const (
-	// AnnotationSharingKey lets Services of one key share an address.
+	// AnnotationSharingKey lets Services with the same key share an address.
 	AnnotationSharingKey = "holdfast.dev/sharing-key"
-	// AnnotationFloatingIP names the FloatingIP of the namespace that the Service claims.
+	// AnnotationFloatingIP names the FloatingIP that the Service claims, in the same namespace.
 	AnnotationFloatingIP = "holdfast.dev/floating-ip"
-	// AnnotationRenew exchanges an address that the pools would not give today; any value but "false" asks.
+	// AnnotationRenew replaces an address that the pools would not assign today; any value but "false" requests it.
 	AnnotationRenew = "holdfast.dev/renew"
-	// AnnotationInternal "true" asks for an address of an Internal pool.
+	// AnnotationInternal "true" requests an address of an Internal pool.
 	AnnotationInternal = "holdfast.dev/internal"
-	// AnnotationHostname is shown in the status in place of the addresses.
+	// AnnotationHostname is shown in the status beside each address.
 	AnnotationHostname = "holdfast.dev/hostname"
-	// AnnotationNodeSelector restricts the nodes that may announce the Service, as kubectl's --selector is written.
+	// AnnotationNodeSelector restricts the nodes that may announce the Service, in the syntax of kubectl --selector.
 	AnnotationNodeSelector = "holdfast.dev/node-selector"
 
 	// MetalLBSharingKey is MetalLB's AnnotationSharingKey.
@@ -41,20 +41,20 @@ const (
 	MetalLBSharingKeyOld = "metallb.universe.tf/allow-shared-ip"
 )
 
-// Annotations that say who may reach a Service.
+// Annotations that restrict access to a Service.
 const (
-	// AnnotationSourceRanges lists who may come in; unlike spec.loadBalancerSourceRanges it is not read by
-	// kube-proxy, and may hold host bits and spaces.
+	// AnnotationSourceRanges lists the allowed sources. Unlike spec.loadBalancerSourceRanges kube-proxy does
+	// not read it, and it may contain host bits and spaces.
 	AnnotationSourceRanges = "holdfast.dev/source-ranges"
-	// AnnotationSourceRangesDeny lists who may not, whatever else says that they may.
+	// AnnotationSourceRangesDeny lists the denied sources; it overrides all lists of allowed sources.
 	AnnotationSourceRangesDeny = "holdfast.dev/source-ranges-deny"
-	// AnnotationConnectionLimit bounds the concurrent connections to each port, on each node.
+	// AnnotationConnectionLimit limits the concurrent connections to each port, on each node.
 	AnnotationConnectionLimit = "holdfast.dev/connection-limit"
-	// AnnotationRateLimit bounds the new connections per second of one source to each port, on each node.
+	// AnnotationRateLimit limits the new connections per second of one source to each port, on each node.
 	AnnotationRateLimit = "holdfast.dev/rate-limit"
-	// AnnotationLogDrops "true" asks for a sampled log of what is refused.
+	// AnnotationLogDrops "true" turns on a sampled log of dropped packets.
 	AnnotationLogDrops = "holdfast.dev/log-drops"
 
-	// KubernetesSourceRanges was there before spec.loadBalancerSourceRanges, and is read where that is empty.
+	// KubernetesSourceRanges preceded spec.loadBalancerSourceRanges, and is read if that is empty.
 	KubernetesSourceRanges = corev1.AnnotationLoadBalancerSourceRangesKey
 )

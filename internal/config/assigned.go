@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 )
 
-// assignedFrom reads what the controller recorded on a Service: which pool each
-// address came from. An address that was cut from its pool is announced as that
-// pool's still. What cannot be read was not written by us and says nothing.
+// assignedFrom reads the pool that each address came from, as the controller
+// recorded it on the Service. A retained address is still announced as an address
+// of that pool. Unreadable entries are not ours and are ignored.
 func assignedFrom(o *corev1.Service) map[netip.Addr]string {
 	return readAssigned(o.Annotations[v1beta1.AnnotationAssigned])
 }

@@ -1,6 +1,6 @@
 // Package config turns API objects into the values of package lb. It is pure:
 // no client, no clock, no log, and its result does not depend on the order of
-// its input. What it cannot read becomes a Problem on that object; the rest of
+// its input. An unreadable part becomes a Problem on its object; the rest of
 // the object and all other objects stay in force.
 package config
 
@@ -29,7 +29,7 @@ const (
 	KindNode             = "Node"
 )
 
-// Objects is everything the API server holds that matters to Holdfast.
+// Objects are all API objects that Holdfast reads.
 type Objects struct {
 	Pools             []*v1beta1.IPAddressPool
 	FloatingIPs       []*v1beta1.FloatingIP
@@ -42,26 +42,26 @@ type Objects struct {
 	Namespaces        []*corev1.Namespace
 }
 
-// Options say which Services are ours and how nodes are read.
+// Options select the Services that Holdfast serves and how it reads objects.
 type Options struct {
-	// LoadBalancerClass is the class we serve, holdfast.dev/lb unless configured.
+	// LoadBalancerClass is the class that Holdfast serves, holdfast.dev/lb by default.
 	LoadBalancerClass string
-	// Default serves Services without a class too.
+	// Default: Holdfast also serves Services without a class.
 	Default bool
-	// IgnoreExcludeLabel lets nodes announce although they bear
+	// IgnoreExcludeLabel lets nodes announce despite the label
 	// node.kubernetes.io/exclude-from-external-load-balancers.
 	IgnoreExcludeLabel bool
-	// IgnoreOpenStack leaves annotations of OpenStack's cloud controller manager unread and unsaid.
+	// IgnoreOpenStack ignores annotations of OpenStack's cloud controller manager without a Problem.
 	IgnoreOpenStack bool
-	// NoFilter: nothing holds sources to ranges and limits but what kube-proxy does by itself.
+	// NoFilter: only kube-proxy enforces source ranges; limits are not enforced.
 	NoFilter bool
-	// MaxShared Services may share an address by loadbalancer.openstack.org/load-balancer-id, the owner
-	// included; 0 is OpenStack's default, 2.
+	// MaxShared is how many Services may share an address by loadbalancer.openstack.org/load-balancer-id,
+	// including the owner; 0 is OpenStack's default, 2.
 	MaxShared int
 }
 
-// Compile reads the objects. The Members and Now of the State are left to the caller.
-// Problems are ordered by object, then by what they say.
+// Compile reads the objects. The caller adds Members and Now to the State.
+// Problems are ordered by object, then by message.
 func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	var r report
 	nodes := compileNodes(o.Nodes, opt)
@@ -117,8 +117,8 @@ func (r *report) sorted() []lb.Problem {
 	return r.problems
 }
 
-// elderFirst orders objects by creation, then by name: who was there first wins a conflict.
-func elderFirst[T metav1.Object](objects []T) []T {
+// oldestFirst orders objects by creation, then by name: the older one wins a conflict.
+func oldestFirst[T metav1.Object](objects []T) []T {
 	return slices.SortedFunc(slices.Values(objects), func(a, b T) int {
 		return cmp.Or(
 			a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time),

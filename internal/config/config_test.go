@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 )
 
-// world is a configuration with every kind of conflict in it.
+// world is a configuration with every kind of conflict.
 func world() Objects {
 	return Objects{
 		Pools: []*v1beta1.IPAddressPool{
@@ -53,27 +53,27 @@ func TestOrderOfInputDoesNotMatter(t *testing.T) {
 	o := world()
 	state, problems := Compile(o, served())
 	if len(problems) < 10 {
-		t.Errorf("only %d problems in a world full of them: %v", len(problems), told(problems))
+		t.Errorf("only %d problems in a world full of them: %v", len(problems), problemTexts(problems))
 	}
 	if diff := cmp.Diff(map[string]map[string]string{"default": {"team": "red"}, "other": nil}, state.Namespaces); diff != "" {
 		t.Errorf("namespaces: -want +got\n%s", diff)
 	}
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		again, told := Compile(Objects{
+		again, permuted := Compile(Objects{
 			shuffled(r, o.Pools), shuffled(r, o.FloatingIPs), shuffled(r, o.L2Advertisements), shuffled(r, o.BGPAdvertisements), shuffled(r, o.Peers),
 			shuffled(r, o.Services), shuffled(r, o.EndpointSlices), shuffled(r, o.Nodes), shuffled(r, o.Namespaces),
 		}, served())
 		if diff := cmp.Diff(state, again, addrs()); diff != "" {
 			t.Fatalf("seed %d: -first +shuffled\n%s", seed, diff)
 		}
-		if diff := cmp.Diff(problems, told); diff != "" {
+		if diff := cmp.Diff(problems, permuted); diff != "" {
 			t.Fatalf("seed %d: problems: -first +shuffled\n%s", seed, diff)
 		}
 	}
 }
 
-// The API objects come from a cache that others read: they are not ours to change.
+// The API objects come from a shared cache and must not be changed.
 func TestInputIsNotChanged(t *testing.T) {
 	o := world()
 	Compile(o, served())

@@ -9,10 +9,10 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// endpoints is where a Service can be served.
+// endpoints are the nodes that can serve a Service.
 type endpoints struct {
 	nodes map[string]bool
-	// serving: there is one; anywhere: there is one without a node.
+	// serving: at least one endpoint serves; anywhere: at least one has no node.
 	serving, anywhere bool
 }
 
@@ -47,15 +47,15 @@ func (e *endpoints) add(node *string) {
 	e.nodes[*node] = true
 }
 
-// canServe follows the API: an unknown readiness counts as ready, and a pod that
-// terminates may go on serving what it has. publishNotReadyAddresses is in Ready already.
+// canServe follows the API: unknown readiness counts as ready, and a terminating
+// pod may continue to serve. Ready already includes publishNotReadyAddresses.
 func canServe(c discoveryv1.EndpointConditions) bool {
 	return c.Ready == nil || *c.Ready || c.Serving != nil && *c.Serving
 }
 
-// LostEndpoints returns the addresses of endpoints on some nodes that cannot serve, and
-// are of Services that opt serves. One that can serve another Service is not among them,
-// nor is one whose address serves on another node by now.
+// LostEndpoints returns the addresses of endpoints on the given nodes that cannot serve and
+// belong to Services that opt serves. It leaves out an address that can serve another
+// Service, or that by now serves on another node.
 func (opt Options) LostEndpoints(services []*corev1.Service, slices []*discoveryv1.EndpointSlice, nodes map[string]bool) map[netip.Addr]bool {
 	served := map[lb.Key]bool{}
 	for _, s := range services {
@@ -71,7 +71,7 @@ func (opt Options) LostEndpoints(services []*corev1.Service, slices []*discovery
 			for _, text := range e.Addresses {
 				a, err := netip.ParseAddr(text)
 				switch {
-				case err != nil: // the name of a host, or nothing we could read
+				case err != nil: // a host name, or unreadable
 				case canServe(e.Conditions):
 					serving[a] = true
 				case ours && missed:

@@ -28,7 +28,7 @@ func TestLostEndpoints(t *testing.T) {
 			slice("a", endpoint("dead", false, "2001:db8::1"), discoveryv1.Endpoint{Addresses: []string{"10.0.0.4"}}),
 			slice("b", endpoint("dead", false, "10.0.0.2", "10.0.0.5")),
 			slice("other", endpoint("dead", false, "10.0.0.6")), slice("nobody", endpoint("dead", false, "10.0.0.7")),
-			// These serve again, on a node that lives and nobody knows where.
+			// These serve again, on a live node and on an unknown one.
 			slice("a", endpoint("dead", false, "10.0.0.8", "10.0.0.9")),
 			slice("other", endpoint("live", true, "10.0.0.8")), slice("nobody", discoveryv1.Endpoint{Addresses: []string{"10.0.0.9"}}),
 		}, map[string]bool{"dead": true})

@@ -38,7 +38,7 @@ func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP) []lb.FloatingI
 			}
 		}
 		for _, a := range f.Addresses {
-			// What it has in a family that it does not want any more goes as soon as the wish can be read.
+			// Addresses of a family that is no longer requested go as soon as the request is readable.
 			if err != nil && !slices.Contains(f.Families, lb.FamilyOf(a)) {
 				f.Families = append(f.Families, lb.FamilyOf(a))
 			}
@@ -52,7 +52,7 @@ func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP) []lb.FloatingI
 	return out
 }
 
-// readFloating reads the addresses and families wanted; the families are never empty.
+// readFloating reads the requested addresses and families; the families are never empty.
 func readFloating(spec v1beta1.FloatingIPSpec) ([]netip.Addr, []lb.Family, error) {
 	var wanted []netip.Addr
 	var families []lb.Family

@@ -11,13 +11,13 @@ import (
 func compileNodes(objects []*corev1.Node, opt Options) map[string]lb.Node {
 	nodes := map[string]lb.Node{}
 	for _, o := range objects {
-		// As everywhere in Kubernetes the label counts by being there, whatever its value.
+		// As everywhere in Kubernetes the label counts if it is present, whatever its value.
 		_, excluded := o.Labels[corev1.LabelNodeExcludeBalancers]
 		node := lb.Node{
 			Name: o.Name, Labels: o.Labels, Excluded: excluded && !opt.IgnoreExcludeLabel, Draining: draining(o),
 		}
 		for _, a := range o.Status.Addresses {
-			// Host names stand in the same list.
+			// The same list contains host names.
 			if ip, err := parseAddr(a.Address); err == nil {
 				node.Addresses = append(node.Addresses, ip)
 			}
@@ -32,11 +32,11 @@ func compileNodes(objects []*corev1.Node, opt Options) map[string]lb.Node {
 	return nodes
 }
 
-// autoscalerTaint is what the cluster autoscaler puts on a node that it is about
-// to remove, before it drains it.
+// autoscalerTaint marks a node that the cluster autoscaler is about to remove; it
+// is set before the drain.
 const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
 
-// draining reports whether a node is on its way out: cordoned, being deleted, or soon to be.
+// draining reports whether a node is cordoned, being deleted, or about to be removed.
 func draining(o *corev1.Node) bool {
 	return o.Spec.Unschedulable || o.DeletionTimestamp != nil || slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Key == autoscalerTaint || t.Key == corev1.TaintNodeUnschedulable

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// readNodeSelector reads which nodes may announce a Service. What cannot be read
-// matches no node: who restricts has a reason to.
+// readNodeSelector reads which nodes may announce a Service. An unreadable selector
+// matches no node: it was meant as a restriction.
 func readNodeSelector(r *report, object lb.Object, o *corev1.Service) []lb.Selector {
 	text := strings.TrimSpace(o.Annotations[AnnotationNodeSelector])
 	if text == "" {

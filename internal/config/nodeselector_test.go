@@ -19,10 +19,10 @@ func TestNodeSelector(t *testing.T) {
 		"a": {"zone": "a", "ssd": ""}, "b": {"zone": "b"}, "c": {"zone": "c", "ssd": "", "spare": "yes"},
 	}
 	for _, tt := range []struct {
-		name  string
-		pairs []string
-		want  string
-		said  string
+		name     string
+		pairs    []string
+		want     string
+		reported string
 	}{
 		{"none", nil, "abc", ""},
 		{"blank", []string{AnnotationNodeSelector, " "}, "abc", ""},
@@ -43,12 +43,12 @@ func TestNodeSelector(t *testing.T) {
 				got += n
 			}
 		}
-		var said strings.Builder
+		var reported strings.Builder
 		for _, p := range problems {
-			said.WriteString(p.Message)
+			reported.WriteString(p.Message)
 		}
-		if got != tt.want || !strings.Contains(said.String(), tt.said) || (tt.said == "") != (said.String() == "") {
-			t.Errorf("%s: selects %q, says %q; want %q and %q", tt.name, got, said.String(), tt.want, tt.said)
+		if got != tt.want || !strings.Contains(reported.String(), tt.reported) || (tt.reported == "") != (reported.String() == "") {
+			t.Errorf("%s: selects %q, says %q; want %q and %q", tt.name, got, reported.String(), tt.want, tt.reported)
 		}
 	}
 }
@@ -106,7 +106,7 @@ func TestPreferredNodeSelectors(t *testing.T) {
 	}
 }
 
-// TestAnnouncedL2: what was announced is read from the condition, whatever became of it since.
+// TestAnnouncedL2: announced addresses are read from the condition, even if they are no longer assigned.
 func TestAnnouncedL2(t *testing.T) {
 	a := netip.MustParseAddr("192.0.2.1")
 	o := serviceObject("s")

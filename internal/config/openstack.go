@@ -15,14 +15,14 @@ import (
 const (
 	// osPrefix begins the annotations of OpenStack's cloud controller manager.
 	osPrefix = "loadbalancer.openstack.org/"
-	// osInternal asks it for an internal load balancer.
+	// osInternal requests an internal load balancer.
 	osInternal = "service.beta.kubernetes.io/openstack-internal-load-balancer"
-	// osMaxShared is its default of max-shared-lb, the owner included.
+	// osMaxShared is OCCM's default of max-shared-lb, including the owner.
 	osMaxShared = 2
 )
 
-// openStack reads the annotations of OpenStack's cloud controller manager as
-// wishes for addresses of our pools. What does nothing here is said.
+// openStack reads the annotations of OpenStack's cloud controller manager (OCCM) as
+// requests for addresses of our pools. It reports annotations without effect.
 type openStack struct {
 	opt   Options
 	pools []pool
@@ -34,9 +34,9 @@ func newOpenStack(opt Options, pools []pool) *openStack {
 	return &openStack{opt: opt, pools: pools, matches: map[string][]string{}}
 }
 
-// read adds the wishes of the Service to w, and its limit to access. An own annotation that says whether
-// the Service is internal has been read, and wins.
-func (x *openStack) read(r *report, object lb.Object, o *corev1.Service, saidInternal bool, w *lb.Wish, access *lb.Access) {
+// read adds the requests of the Service to w, and its limit to access. hasInternal: the Service has
+// our own annotation for internal, which wins and has been read.
+func (x *openStack) read(r *report, object lb.Object, o *corev1.Service, hasInternal bool, w *lb.Wish, access *lb.Access) {
 	if x.opt.IgnoreOpenStack {
 		return
 	}
@@ -49,10 +49,10 @@ func (x *openStack) read(r *report, object lb.Object, o *corev1.Service, saidInt
 	}
 	internal, asked := o.Annotations[osInternal]
 	if asked {
-		if is := s.boolean(osInternal, internal); !saidInternal {
+		if is := s.boolean(osInternal, internal); !hasInternal {
 			w.Internal = is
 		} else if is != w.Internal {
-			s.say("%s (%q) is not in force: %s is", osInternal, internal, AnnotationInternal)
+			s.note("%s (%q) is not in force: %s is", osInternal, internal, AnnotationInternal)
 		}
 	}
 	w.LoadBalancerID = s.annotations["load-balancer-id"]
@@ -62,9 +62,9 @@ func (x *openStack) read(r *report, object lb.Object, o *corev1.Service, saidInt
 	if len(s.annotations) > 0 {
 		x.readNamed(&s)
 	}
-	if len(s.said) > 0 {
-		slices.Sort(s.said)
-		r.note(object, lb.AnnotationIgnored, "%s", strings.Join(s.said, "; "))
+	if len(s.notes) > 0 {
+		slices.Sort(s.notes)
+		r.note(object, lb.AnnotationIgnored, "%s", strings.Join(s.notes, "; "))
 	}
 }
 
@@ -72,21 +72,21 @@ func (x *openStack) read(r *report, object lb.Object, o *corev1.Service, saidInt
 type osService struct {
 	wish   *lb.Wish
 	access *lb.Access
-	// limited: an own annotation says how many connections there may be.
+	// limited: our own annotation limits the connections.
 	limited bool
 	// annotations by their names without the prefix.
 	annotations map[string]string
-	said        []string
+	notes       []string
 }
 
-func (s *osService) say(format string, args ...any) {
-	s.said = append(s.said, fmt.Sprintf(format, args...))
+func (s *osService) note(format string, args ...any) {
+	s.notes = append(s.notes, fmt.Sprintf(format, args...))
 }
 
-// boolean reads as OCCM does: all but "true" is its default, false. We say so.
+// boolean reads as OCCM does: anything but "true" is the default, false. It reports such values.
 func (s *osService) boolean(name, value string) bool {
 	if value != "true" && value != "false" {
-		s.say(`%s (%q) is read as "false": write "true" or "false"`, name, value)
+		s.note(`%s (%q) is read as "false": write "true" or "false"`, name, value)
 	}
 	return value == "true"
 }
@@ -99,32 +99,32 @@ func (x *openStack) readNamed(s *osService) {
 	if value := s.annotations["hostname"]; value != "" && w.Hostname == "" {
 		w.Hostname = value
 	} else if value != "" && value != w.Hostname {
-		s.say("hostname (%q) is not in force: %s is", value, AnnotationHostname)
+		s.note("hostname (%q) is not in force: %s is", value, AnnotationHostname)
 	}
 	if _, limited := s.annotations["connection-limit"]; limited && x.opt.NoFilter {
-		s.say("connection-limit does nothing: filtering is turned off")
+		s.note("connection-limit does nothing: filtering is turned off")
 	} else {
 		s.readConnectionLimit()
 	}
 	s.readNodeSelector()
 	x.readPools(s)
 	for _, name := range slices.Sorted(maps.Keys(s.annotations)) {
-		s.explain(name, s.annotations[name])
+		s.noteIgnored(name, s.annotations[name])
 	}
 }
 
-// readConnectionLimit reads a bound on concurrent connections, as OCCM hands it
-// on, though its documentation says per second. A bad one is its default, none.
+// readConnectionLimit reads a limit of concurrent connections. This is how OCCM passes it
+// on, although its documentation says per second. An invalid value means OCCM's default, none.
 func (s *osService) readConnectionLimit() {
 	value := s.annotations["connection-limit"]
 	n, err := parseLimit(value)
 	switch {
 	case err != nil:
-		s.say("connection-limit is read as -1: %v", err)
+		s.note("connection-limit is read as -1: %v", err)
 	case !s.limited:
 		s.access.ConnectionLimit = n
 	case value != "" && s.access.ConnectionLimit != n:
-		s.say("connection-limit (%q) is not in force: %s is", value, AnnotationConnectionLimit)
+		s.note("connection-limit (%q) is not in force: %s is", value, AnnotationConnectionLimit)
 	}
 }
 
@@ -135,22 +135,22 @@ func (s *osService) readNodeSelector() {
 		return
 	}
 	if len(s.wish.NodeSelectors) > 0 {
-		s.say("%s (%q) is not in force: %s is", name, value, AnnotationNodeSelector)
+		s.note("%s (%q) is not in force: %s is", name, value, AnnotationNodeSelector)
 		return
 	}
 	selector, err := parseNodeSelector(value)
 	if err != nil {
-		s.say("%s (%q) selects no node: %v", name, value, err)
+		s.note("%s (%q) selects no node: %v", name, value, err)
 		selector = matchesNothing()
 	}
 	s.wish.NodeSelectors = []lb.Selector{selector}
 }
 
-// poolChoices are the annotations that choose pools, those of internal Services last.
+// poolChoices are the annotations that choose pools, those for internal Services last.
 var poolChoices = []string{"floating-network-id", "floating-subnet-id", "floating-subnet", "floating-subnet-tags", "network-id", "subnet-id"}
 
-// readPools reads what chooses pools. As in OCCM the class wins over all others,
-// and the id of a subnet over its name and tags.
+// readPools reads the annotations that choose pools. As in OCCM the class overrides all
+// others, and the id of a subnet overrides its name and tags.
 func (x *openStack) readPools(s *osService) {
 	w := s.wish
 	w.Class = s.annotations["class"]
@@ -160,13 +160,13 @@ func (x *openStack) readPools(s *osService) {
 		switch {
 		case value == "":
 		case w.Class != "":
-			s.say("%s does nothing beside class, which wins", name)
+			s.note("%s does nothing beside class, which wins", name)
 		case isInternal && !w.Internal:
-			s.say("%s does nothing: it chooses the internal address, which an external Service does not have", name)
+			s.note("%s does nothing: it chooses the internal address, which an external Service does not have", name)
 		case !isInternal && w.Internal:
-			s.say("%s does nothing for an internal Service", name)
+			s.note("%s does nothing for an internal Service", name)
 		case i > 1 && !isInternal && s.annotations["floating-subnet-id"] != "":
-			s.say("%s does nothing beside floating-subnet-id, which wins", name)
+			s.note("%s does nothing beside floating-subnet-id, which wins", name)
 		default:
 			x.choose(s, name, value)
 		}
@@ -179,7 +179,7 @@ func (x *openStack) choose(s *osService, name, value string) {
 	if !seen {
 		match, err := matcherFor(name, value)
 		if err != nil {
-			s.say("%s (%q) cannot be read: %v", name, value, err)
+			s.note("%s (%q) cannot be read: %v", name, value, err)
 		} else {
 			for _, p := range x.pools {
 				if match(p.Pool) {

@@ -2,10 +2,10 @@ package config
 
 import "strconv"
 
-// known is an annotation of OCCM: why it does nothing here, "" where it does.
+// known is an annotation of OCCM, with why it has no effect here; "" if it has one.
 type known struct {
 	why string
-	// number: OCCM reads an integer, and by its default what is none.
+	// number: OCCM reads an integer, and uses its default for any other value.
 	number bool
 }
 
@@ -41,15 +41,15 @@ var osKnown = map[string]known{
 }
 
 // explain says what an annotation does not do.
-func (s *osService) explain(name, value string) {
+func (s *osService) noteIgnored(name, value string) {
 	k, is := osKnown[name]
 	_, err := strconv.Atoi(value)
 	switch {
 	case !is:
-		s.say("%s%s is unknown", osPrefix, name)
+		s.note("%s%s is unknown", osPrefix, name)
 	case k.number && err != nil:
-		s.say("%s (%q, which is not a number and would mean the default) does nothing: %s", name, value, k.why)
+		s.note("%s (%q, which is not a number and would mean the default) does nothing: %s", name, value, k.why)
 	case k.why != "":
-		s.say("%s does nothing: %s", name, k.why)
+		s.note("%s does nothing: %s", name, k.why)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// matcherFor returns what an annotation that chooses pools matches: ids and
-// names stand among a pool's aliases, and its own name is one of them.
+// matcherFor returns which pools an annotation matches. Ids and names match
+// a pool's aliases and its own name.
 func matcherFor(annotation, value string) (func(lb.Pool) bool, error) {
 	switch annotation {
 	case "floating-subnet":
@@ -41,8 +41,8 @@ func nameMatcher(pattern string) (func(lb.Pool) bool, error) {
 	return func(p lb.Pool) bool { return slices.ContainsFunc(names(p), re.MatchString) != not }, nil
 }
 
-// globExpression writes a glob as a regular expression: * and ? match any
-// letters and one, {a,b} matches either.
+// globExpression writes a glob as a regular expression: * matches any characters,
+// ? matches one, {a,b} matches either.
 func globExpression(glob string) string {
 	var b strings.Builder
 	depth := 0
@@ -67,8 +67,8 @@ func globExpression(glob string) string {
 	return b.String() + strings.Repeat(")", depth)
 }
 
-// tagMatcher reads OCCM's grammar: a list of which a pool must have one, after
-// "&" all; a leading "!" negates.
+// tagMatcher reads OCCM's grammar: a pool must have one tag of the list, or all
+// after a leading "&"; a leading "!" negates.
 func tagMatcher(text string) (func(lb.Pool) bool, error) {
 	text, not := strings.CutPrefix(text, "!")
 	text, all := strings.CutPrefix(text, "&")

@@ -34,10 +34,10 @@ func asking(pairs ...string) func(*corev1.Service) {
 func TestOpenStack(t *testing.T) {
 	const os = osPrefix
 	for _, tt := range []struct {
-		name  string
-		pairs []string
-		want  string
-		said  string
+		name     string
+		pairs    []string
+		want     string
+		reported string
 	}{
 		{"nothing", nil, "", ""},
 		{"network", []string{os + "floating-network-id", "net-1"}, "public-a public-b", ""},
@@ -74,20 +74,20 @@ func TestOpenStack(t *testing.T) {
 			if got := wishText(s.Services[0].Wish); got != tt.want {
 				t.Errorf("wish %q, want %q", got, tt.want)
 			}
-			said := ""
+			reported := ""
 			for _, p := range problems {
 				if p.Reason != lb.AnnotationIgnored || !p.Note {
 					t.Errorf("problem %+v", p)
 				}
-				said += p.Message
+				reported += p.Message
 			}
-			if diff := cmp.Diff(tt.said, said); diff != "" {
+			if diff := cmp.Diff(tt.reported, reported); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 			off := served()
 			off.IgnoreOpenStack = true
 			if s, problems := Compile(o, off); wishText(s.Services[0].Wish) != "" || problems != nil {
-				t.Errorf("turned off: %+v, %v", s.Services[0].Wish, told(problems))
+				t.Errorf("turned off: %+v, %v", s.Services[0].Wish, problemTexts(problems))
 			}
 		})
 	}

@@ -18,16 +18,16 @@ const (
 	bgpPort = 179
 	// defaultHoldTime is the suggestion of RFC 4271 section 10.
 	defaultHoldTime = 90 * time.Second
-	// defaultConnectTime is far below RFC 4271's 120 s: a rebooted router shall have its routes at once.
+	// defaultConnectTime is far below RFC 4271's 120 s: a rebooted router must get its routes at once.
 	defaultConnectTime = 5 * time.Second
-	// minHoldTime is the least of RFC 4271 section 4.2 but 0, which would switch detection off.
+	// minHoldTime is the minimum of RFC 4271 section 4.2, apart from 0, which would switch detection off.
 	minHoldTime = 3 * time.Second
 	// maxTimer is what 16 bits of seconds hold.
 	maxTimer = math.MaxUint16 * time.Second
 )
 
-// compilePeer reads what one peer says by itself. CEL refuses most of these
-// mistakes when the object is written, but not in objects older than the rule.
+// compilePeer reads one peer by itself. CEL rejects most of these mistakes when
+// the object is written, but not in objects older than the rule.
 func compilePeer(r *report, object lb.Object, s v1beta1.BGPPeerSpec) (lb.Peer, error) {
 	p := lb.Peer{
 		Name:            object.Name,
@@ -79,7 +79,7 @@ func readEnds(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
 	return nil
 }
 
-// hostAddr reads an address that one host on another machine can have.
+// hostAddr reads an address that a host on another machine can have.
 func hostAddr(field, s string) (netip.Addr, error) {
 	a, err := parseAddr(s)
 	switch {

@@ -59,7 +59,7 @@ func TestPeer(t *testing.T) {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	wantProblems := []string{`BGPPeer full InvalidSelector: spec.nodeSelectors[0] matches nothing: "Near" is not a valid label selector operator`}
-	if diff := cmp.Diff(wantProblems, told(problems)); diff != "" {
+	if diff := cmp.Diff(wantProblems, problemTexts(problems)); diff != "" {
 		t.Errorf("problems: -want +got\n%s", diff)
 	}
 }
@@ -102,7 +102,7 @@ func TestInvalidPeer(t *testing.T) {
 			if len(s.Peers) != 1 || s.Peers[0].Name != "good" {
 				t.Errorf("peers in force: %v", s.Peers)
 			}
-			if diff := cmp.Diff([]string{"BGPPeer bad InvalidPeer: not used: " + tt.want}, told(problems)); diff != "" {
+			if diff := cmp.Diff([]string{"BGPPeer bad InvalidPeer: not used: " + tt.want}, problemTexts(problems)); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
@@ -154,7 +154,7 @@ func TestPeerConflicts(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
-			if diff := cmp.Diff(tt.problems, told(problems)); diff != "" {
+			if diff := cmp.Diff(tt.problems, problemTexts(problems)); diff != "" {
 				t.Errorf("problems: -want +got\n%s", diff)
 			}
 		})

@@ -11,13 +11,13 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// compilePeers returns the peers by name. Conflicts are judged node by node: a
+// compilePeers returns the peers by name. Conflicts are found node by node: a
 // peer is unusable on the nodes where it conflicts, and in force on all others.
 func compilePeers(r *report, objects []*v1beta1.BGPPeer, nodes map[string]lb.Node) []lb.Peer {
 	var peers []lb.Peer
 	names := slices.Sorted(maps.Keys(nodes))
-	elders := map[string][]lb.Peer{}
-	for _, o := range elderFirst(objects) {
+	older := map[string][]lb.Peer{}
+	for _, o := range oldestFirst(objects) {
 		object := lb.Object{Kind: KindPeer, Name: o.Name}
 		p, err := compilePeer(r, object, o.Spec)
 		if err != nil {
@@ -30,11 +30,11 @@ func compilePeers(r *report, objects []*v1beta1.BGPPeer, nodes map[string]lb.Nod
 			if len(p.NodeSelectors) > 0 && !lb.MatchesAny(p.NodeSelectors, node.Labels) {
 				continue
 			}
-			if c, found := findConflict(p, node, elders[name]); found {
+			if c, found := findConflict(p, node, older[name]); found {
 				where[c] = append(where[c], name)
 				continue
 			}
-			elders[name] = append(elders[name], p)
+			older[name] = append(older[name], p)
 		}
 		p.Unusable = unusable(where)
 		for c, on := range where {
@@ -52,18 +52,18 @@ type conflict struct {
 	why    string
 }
 
-// findConflict judges a peer on a node beside the elder ones there.
-func findConflict(p lb.Peer, node lb.Node, elders []lb.Peer) (conflict, bool) {
+// findConflict returns how a peer conflicts with the older ones on a node, if it does.
+func findConflict(p lb.Peer, node lb.Node, older []lb.Peer) (conflict, bool) {
 	if slices.Contains(node.Addresses, p.Address) {
 		return conflict{lb.PeerIsSelf, fmt.Sprintf("peerAddress %s is that node's own: write the router's, or keep the node out by nodeSelectors", p.Address)}, true
 	}
-	for _, elder := range elders {
+	for _, other := range older {
 		switch {
-		case elder.Address == p.Address:
-			// Whatever the port: a speaker tells its sessions apart by the router's address alone.
-			return conflict{lb.DuplicatePeer, fmt.Sprintf("BGPPeer %q is older and has peerAddress %s there: remove one of the two, or give them disjoint nodeSelectors", elder.Name, p.Address)}, true
-		case elder.RouterID.IsValid() && p.RouterID.IsValid() && elder.RouterID != p.RouterID:
-			return conflict{lb.ConflictingRouterID, fmt.Sprintf("BGPPeer %q is older and gives routerID %s there: a node has one, write the same", elder.Name, elder.RouterID)}, true
+		case other.Address == p.Address:
+			// Even with another port: a speaker identifies sessions by the router's address alone.
+			return conflict{lb.DuplicatePeer, fmt.Sprintf("BGPPeer %q is older and has peerAddress %s there: remove one of the two, or give them disjoint nodeSelectors", other.Name, p.Address)}, true
+		case other.RouterID.IsValid() && p.RouterID.IsValid() && other.RouterID != p.RouterID:
+			return conflict{lb.ConflictingRouterID, fmt.Sprintf("BGPPeer %q is older and gives routerID %s there: a node has one, write the same", other.Name, other.RouterID)}, true
 		}
 	}
 	return conflict{}, false
@@ -82,7 +82,7 @@ func unusable(where map[conflict][]string) map[string]lb.Reason {
 	return out
 }
 
-// listNodes writes sorted names for a message, which must not grow with the cluster.
+// listNodes lists sorted names for a message. The message must not grow with the cluster.
 func listNodes(names []string) string {
 	const most = 3
 	if more := len(names) - most; more > 0 {

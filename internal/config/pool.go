@@ -11,20 +11,20 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// pool is a lb.Pool and what the advertisements must know of it besides.
+// pool is an lb.Pool with what the advertisements need to know about it.
 type pool struct {
 	lb.Pool
-	// entries as written, before another pool's addresses were taken out of them.
+	// entries as written, before addresses of other pools are removed.
 	entries []lb.Range
 }
 
-// compilePools returns the pools, the elder first. A pool that is being deleted
-// owns its ranges until it is gone, and one without any usable entry is still a
-// pool that Services and advertisements may name.
+// compilePools returns the pools, oldest first. A pool that is being deleted
+// owns its ranges until it is gone. A pool without a usable entry is still a pool
+// that Services and advertisements may name.
 func compilePools(r *report, objects []*v1beta1.IPAddressPool, nodes map[string]lb.Node) []pool {
 	var pools []pool
 	owners := unusableRanges(nodes)
-	for _, o := range elderFirst(objects) {
+	for _, o := range oldestFirst(objects) {
 		object := lb.Object{Kind: KindPool, Name: o.Name}
 		p := pool{Pool: lb.Pool{
 			Name:          o.Name,
@@ -67,7 +67,7 @@ func compileAllocation(r *report, object lb.Object, a *v1beta1.ServiceAllocation
 	}
 }
 
-// claims is who owns which range: disjoint, ordered by address.
+// claims are ranges with their owners: disjoint, ordered by address.
 type claims []claimed
 
 type claimed struct {
@@ -80,10 +80,10 @@ type owner struct {
 	pool, unusable string
 }
 
-// overlaps maps the owner of ranges to the part of them that somebody else claimed.
+// overlaps maps the owner of ranges to the parts that another pool claimed too.
 type overlaps map[owner][]lb.Range
 
-// claim gives the owner what nobody has of the range, and records the rest in lost.
+// claim gives the owner the unclaimed parts of the range, and records the rest in lost.
 func (c *claims) claim(by owner, want lb.Range, lost *overlaps) []lb.Range {
 	i, _ := slices.BinarySearchFunc(*c, want.From, func(have claimed, a netip.Addr) int { return have.To.Compare(a) })
 	var got []lb.Range
@@ -127,7 +127,7 @@ func (o *overlaps) add(by owner, part lb.Range) {
 	(*o)[by] = append((*o)[by], part)
 }
 
-// report says what the pool lost: nothing of value where the owner is the pool itself.
+// report reports what the pool lost. A loss to the pool itself is harmless.
 func (o overlaps) report(r *report, object lb.Object) {
 	var unusable []claimed
 	for by, parts := range o {
@@ -148,7 +148,7 @@ func (o overlaps) report(r *report, object lb.Object) {
 	}
 }
 
-// listRanges writes ranges for a message, which must not grow with the pool.
+// listRanges lists ranges for a message. The message must not grow with the pool.
 func listRanges(ranges []lb.Range) string {
 	const most = 5
 	slices.SortFunc(ranges, func(a, b lb.Range) int { return cmp.Or(a.From.Compare(b.From), a.To.Compare(b.To)) })

@@ -26,13 +26,13 @@ func labelled(labels map[string]string) metav1.LabelSelector {
 	return metav1.LabelSelector{MatchLabels: labels}
 }
 
-// badSelector is one that the API server's schema lets through.
+// badSelector is invalid, although the API server's schema accepts it.
 func badSelector() metav1.LabelSelector {
 	return metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "zone", Operator: "Near"}}}
 }
 
-// told writes Problems as one would read them out, notes marked.
-func told(problems []lb.Problem) []string {
+// problemTexts writes Problems for a human reader, with notes marked.
+func problemTexts(problems []lb.Problem) []string {
 	var out []string
 	for _, p := range problems {
 		mark := ""
@@ -73,13 +73,13 @@ func TestPoolAddresses(t *testing.T) {
 		{"no good entry is still a pool", []*v1beta1.IPAddressPool{poolObject("p", 1, "::/0")},
 			map[string]string{"p": "[]"},
 			[]string{`IPAddressPool p InvalidAddresses: spec.addresses[0]: "::/0" is every address there is: write the prefix that is yours to give`}},
-		{"host bits are said and do no harm", []*v1beta1.IPAddressPool{poolObject("p", 1, "192.0.2.5/30")},
+		{"host bits are reported and do no harm", []*v1beta1.IPAddressPool{poolObject("p", 1, "192.0.2.5/30")},
 			map[string]string{"p": "[192.0.2.4-192.0.2.7]"},
 			[]string{`note IPAddressPool p HostBitsIgnored: spec.addresses[0]: "192.0.2.5/30" has host bits set and is read as 192.0.2.4/30: write that`}},
 		{"overlap within a pool", []*v1beta1.IPAddressPool{poolObject("p", 1, "192.0.2.0/30", "192.0.2.2-192.0.2.6", "192.0.2.5")},
 			map[string]string{"p": "[192.0.2.0-192.0.2.3 192.0.2.4-192.0.2.6]"},
 			[]string{`note IPAddressPool p OverlappingAddresses: spec.addresses holds 192.0.2.2-192.0.2.3, 192.0.2.5 more than once: once is enough`}},
-		{"overlap of two: the elder keeps", []*v1beta1.IPAddressPool{poolObject("a", 2, "192.0.2.0/28"), poolObject("b", 1, "192.0.2.4-192.0.2.5", "192.0.2.8")},
+		{"overlap of two: the older keeps", []*v1beta1.IPAddressPool{poolObject("a", 2, "192.0.2.0/28"), poolObject("b", 1, "192.0.2.4-192.0.2.5", "192.0.2.8")},
 			map[string]string{"a": "[192.0.2.0-192.0.2.3 192.0.2.6-192.0.2.7 192.0.2.9-192.0.2.15]", "b": "[192.0.2.4-192.0.2.5 192.0.2.8]"},
 			[]string{`IPAddressPool a OverlappingAddresses: IPAddressPool "b" is older and keeps 192.0.2.4-192.0.2.5, 192.0.2.8: take that out of one of the two pools`}},
 		{"of one second: by name", []*v1beta1.IPAddressPool{poolObject("b", 1, "192.0.2.1"), poolObject("a", 1, "192.0.2.1")},
@@ -97,7 +97,7 @@ func TestPoolAddresses(t *testing.T) {
 			if diff := cmp.Diff(tt.want, rangesOf(s)); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
-			if diff := cmp.Diff(tt.problems, told(problems)); diff != "" {
+			if diff := cmp.Diff(tt.problems, problemTexts(problems)); diff != "" {
 				t.Errorf("problems: -want +got\n%s", diff)
 			}
 		})
@@ -137,7 +137,7 @@ func TestPoolSpec(t *testing.T) {
 		`IPAddressPool p InvalidSelector: spec.serviceAllocation.namespaceSelectors[0] matches nothing: "Near" is not a valid label selector operator`,
 		`IPAddressPool p InvalidSelector: spec.serviceAllocation.serviceSelectors[0] matches nothing: "Near" is not a valid label selector operator`,
 	}
-	if diff := cmp.Diff(wantProblems, told(problems)); diff != "" {
+	if diff := cmp.Diff(wantProblems, problemTexts(problems)); diff != "" {
 		t.Errorf("problems: -want +got\n%s", diff)
 	}
 	for _, labels := range []map[string]string{nil, {}, {"": ""}, {"zone": "a"}} {

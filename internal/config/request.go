@@ -11,14 +11,14 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// request is what a Service asks for.
+// request is what a Service requests.
 type request struct {
 	addresses []netip.Addr
 	pool      string
 }
 
-// readRequest reads what the Service asks for, or says why that cannot be read.
-// A request that contradicts itself is not guessed at: the Service waits.
+// readRequest reads the request of the Service, or returns why it cannot be read.
+// It does not guess the meaning of a contradictory request: the Service waits.
 func readRequest(r *report, object lb.Object, o *corev1.Service, families []lb.Family) (request, *lb.Problem) {
 	pool, _ := firstAnnotation(r, object, o, AnnotationPool, MetalLBPool, MetalLBPoolOld)
 	addresses, err := readAddresses(r, object, o, families)
@@ -48,7 +48,7 @@ func readAddresses(r *report, object lb.Object, o *corev1.Service, families []lb
 		}
 	}
 	for _, a := range addresses {
-		// Without a cluster IP there is no family to compare with, and nothing to serve either.
+		// A Service without a cluster IP has no family to compare with, and cannot be served.
 		if family := lb.FamilyOf(a); len(families) > 0 && !slices.Contains(families, family) {
 			return nil, fmt.Errorf("asks for %s, but has no %s cluster IP: ask for an %s address or change spec.ipFamilies", a, family, families[0])
 		}
@@ -75,7 +75,7 @@ func parseAddresses(text string) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// firstAnnotation returns the first of the keys that is set, and says so where another one disagrees.
+// firstAnnotation returns the first of the keys that is set. It reports other keys with another value.
 func firstAnnotation(r *report, object lb.Object, o *corev1.Service, keys ...string) (value, key string) {
 	for _, k := range keys {
 		v := strings.TrimSpace(o.Annotations[k])

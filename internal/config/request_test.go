@@ -21,7 +21,7 @@ func TestRequest(t *testing.T) {
 		name    string
 		service *corev1.Service
 		want    string
-		// waits: the Service is not served; else the problem is said and no more.
+		// waits: the Service is not served; otherwise the problem is only reported.
 		waits   bool
 		problem []string
 	}{
@@ -58,7 +58,7 @@ func TestRequest(t *testing.T) {
 			if diff := cmp.Diff(tt.want, fmt.Sprintf("%v %q", svc.RequestedAddresses, svc.RequestedPool)); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
-			if diff := cmp.Diff(tt.problem, told(problems)); diff != "" {
+			if diff := cmp.Diff(tt.problem, problemTexts(problems)); diff != "" {
 				t.Errorf("problems: -want +got\n%s", diff)
 			}
 			if (svc.Problem != nil) != tt.waits || tt.waits && *svc.Problem != problems[0] {
@@ -68,8 +68,8 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// Whatever stands in a Service, it is read without harm: what is asked for is one
-// address of each of the Service's families, or a Problem, and others are served.
+// Any content of a Service is harmless: the result is a request for at most one
+// address of each of its families, or a Problem, and others are still served.
 func FuzzServiceRequest(f *testing.F) {
 	f.Add("192.0.2.1,2001:db8::1", "", "192.0.2.1", "10.96.0.1", "192.0.2.1")
 	f.Add("", "192.0.2.1", "192.0.2.2", "fd00:96::1", "host.example")

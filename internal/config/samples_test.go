@@ -14,8 +14,8 @@ import (
 
 const samples = "../../config/samples"
 
-// Every sample is read as the API server would read it, knows no field that does
-// not exist, and together they are a configuration without a Problem.
+// Every sample parses as strictly as in the API server, without unknown fields, and
+// all samples together are a configuration without a Problem.
 func TestSamples(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(samples, "*.yaml"))
 	if err != nil {
@@ -34,12 +34,12 @@ func TestSamples(t *testing.T) {
 		}
 	}
 	for _, s := range o.Services {
-		// What the API server allocates.
+		// The API server allocates these.
 		s.Namespace, s.Spec.ClusterIPs = "default", []string{"10.96.0.1", "fd00:96::1"}
 	}
 	state, problems := Compile(o, served())
 	if problems != nil {
-		t.Errorf("problems: %v", told(problems))
+		t.Errorf("problems: %v", problemTexts(problems))
 	}
 	want := map[string]string{
 		"lan":        "[172.30.0.128-172.30.0.191 fd00:30::1:0-fd00:30::1:ffff]",
@@ -54,7 +54,7 @@ func TestSamples(t *testing.T) {
 	}
 }
 
-// add reads one document strictly.
+// add parses one document strictly.
 func (o *Objects) add(document []byte) error {
 	var kind metav1.TypeMeta
 	if err := yaml.Unmarshal(document, &kind); err != nil {

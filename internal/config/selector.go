@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// compileSelectors reads a list of selectors. One that cannot be read stays in
-// the list and matches nothing: a list that lost its only member would match all.
+// compileSelectors reads a list of selectors. An unreadable one stays in the list
+// and matches nothing: without its only member a list would match all.
 func compileSelectors(r *report, object lb.Object, field string, selectors []metav1.LabelSelector) []lb.Selector {
 	var out []lb.Selector
 	for i, s := range selectors {
@@ -30,7 +30,7 @@ func selectorOrNothing(r *report, object lb.Object, field string, s metav1.Label
 	return compiled
 }
 
-// matchesNothing has no value that a label could have.
+// matchesNothing accepts no value that a label could have.
 func matchesNothing() lb.Selector { return lb.Selector{{Operator: lb.In}} }
 
 func compileSelector(s metav1.LabelSelector) (lb.Selector, error) {
@@ -49,7 +49,7 @@ func compileSelector(s metav1.LabelSelector) (lb.Selector, error) {
 	})
 	out := lb.Selector{}
 	for _, e := range expressions {
-		// One at a time, so that of two mistakes always the same one is named.
+		// One at a time, so that with two mistakes the message always names the same one.
 		if _, err := metav1.LabelSelectorAsSelector(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{e}}); err != nil {
 			return nil, err
 		}

@@ -13,12 +13,11 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// services sorts the Services into those that are ours, ordered by key, those
-// that give up what they hold, and the addresses that stand in the status of
-// others. A Service that is being deleted is no longer served; but kube-proxy goes
-// on delivering its addresses until the object is gone, so until then they are
-// not given. The same holds for another load balancer's Services, whose addresses
-// may lie in our pools while a cluster moves from one to the other.
+// services sorts the Services into ours, ordered by key, those that are leaving, and
+// the addresses in the status of others. A Service that is being deleted is no longer
+// served, but kube-proxy delivers its addresses until the object is gone, so until
+// then they are not assigned. The same is true of Services of another load balancer,
+// whose addresses may lie in our pools during a migration.
 type services struct {
 	report   *report
 	opt      Options
@@ -30,7 +29,7 @@ type services struct {
 
 func (s *services) compile(objects []*corev1.Service, endpointSlices []*discoveryv1.EndpointSlice) {
 	endpoints := endpointsByService(endpointSlices)
-	// Pointers are sorted sooner than what is made of them.
+	// Sorting pointers is faster than sorting the compiled values.
 	objects = slices.SortedFunc(slices.Values(objects), func(a, b *corev1.Service) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
@@ -49,9 +48,9 @@ func (s *services) compile(objects []*corev1.Service, endpointSlices []*discover
 	forgetRestored(s.ours)
 }
 
-// forgetRestored drops the ids of load balancers that a restore brought back: the
-// Services that they were made from have other UIDs now. What the Services had is
-// in their memory of addresses; without one, an unknown id is the user's mistake.
+// forgetRestored drops load balancer ids that a restore brought back: the Services
+// that they named have other UIDs now. What a restored Service had is in its recorded
+// addresses. Without such a record an unknown id is the user's mistake.
 func forgetRestored(services []lb.Service) {
 	known := map[string]bool{}
 	for _, s := range services {
@@ -60,7 +59,7 @@ func forgetRestored(services []lb.Service) {
 	for i := range services {
 		if s := &services[i]; s.LoadBalancerID != "" && len(s.AssignedFrom) > 0 && !known[s.LoadBalancerID] {
 			s.LoadBalancerID, s.MaxShared = "", 0
-			s.Revision = "" // other Services decided this
+			s.Revision = "" // this depends on other Services
 		}
 	}
 }
@@ -73,9 +72,9 @@ func (s *services) reserve(key lb.Key, o *corev1.Service) {
 	}
 }
 
-// leave adds a Service that had addresses of ours. Its status is emptied in the
-// write that changes its type, so what we recorded on it counts too, but only
-// while a condition, which users do not write, says that it had something.
+// leave adds a Service that had addresses of ours. The write that changes a Service's
+// type empties its status, so the recorded addresses count too. They count only while
+// a condition, which users do not write, confirms that it had addresses.
 func (s *services) leave(key lb.Key, o *corev1.Service) {
 	l := lb.Leaving{Key: key, UID: string(o.UID), Addresses: statusAddresses(o)}
 	if apimeta.IsStatusConditionTrue(o.Status.Conditions, v1beta1.ConditionAddressAssigned) {
@@ -91,14 +90,14 @@ func (s *services) leave(key lb.Key, o *corev1.Service) {
 	}
 }
 
-// Leaves reports whether a Service is not to hold addresses of ours any more: it
-// is being deleted, or of another type now. One of another class is not ours to touch.
+// Leaves reports whether a Service must give up our addresses: it is being deleted, or
+// has another type now. A Service of another class is not ours to change.
 func (opt Options) Leaves(o *corev1.Service) bool {
 	served := o.Spec.Type == corev1.ServiceTypeLoadBalancer
 	return !served || isOurs(o, opt) && o.DeletionTimestamp != nil
 }
 
-// Serves reports whether a Service is ours, and stays so.
+// Serves reports whether a Service is ours and is not leaving.
 func (opt Options) Serves(o *corev1.Service) bool {
 	return o.Spec.Type == corev1.ServiceTypeLoadBalancer && isOurs(o, opt) && o.DeletionTimestamp == nil
 }
@@ -151,8 +150,8 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 	}
 }
 
-// familiesOf reads the families from the cluster IPs, which are what kube-proxy
-// translates to; spec.ipFamilies is only a wish until they are given.
+// familiesOf reads the families from the cluster IPs, which kube-proxy translates
+// to; until they are allocated spec.ipFamilies is only a request.
 func familiesOf(ips []netip.Addr) []lb.Family {
 	var out []lb.Family
 	for _, a := range ips {
@@ -168,7 +167,7 @@ func clusterIPs(o *corev1.Service) []netip.Addr {
 	}
 	var out []netip.Addr
 	for _, ip := range ips {
-		// "None" and "" are no addresses: headless, or not yet given.
+		// "None" (headless) and "" (not yet allocated) are no addresses.
 		a, err := parseAddr(ip)
 		if err == nil && !slices.ContainsFunc(out, func(b netip.Addr) bool { return a.BitLen() == b.BitLen() }) {
 			out = append(out, a)
@@ -196,8 +195,8 @@ func portsOf(o *corev1.Service) []lb.Port {
 	return out
 }
 
-// statusAddresses returns the addresses in the status; host names and what
-// cannot be read are none.
+// statusAddresses returns the addresses in the status, without host names and
+// unreadable entries.
 func statusAddresses(o *corev1.Service) []netip.Addr {
 	var out []netip.Addr
 	for _, ingress := range o.Status.LoadBalancer.Ingress {

@@ -88,13 +88,13 @@ func TestWhichServicesAreOurs(t *testing.T) {
 				t.Errorf("reserved: -want +got\n%s", diff)
 			}
 			if problems != nil {
-				t.Errorf("problems: %v", told(problems))
+				t.Errorf("problems: %v", problemTexts(problems))
 			}
 		})
 	}
 }
 
-// What a Service's Revision does not stand for is named in package lb.
+// Package lb lists what a Service's Revision does not cover.
 func TestRevision(t *testing.T) {
 	web := serviceObject("web", having("192.0.2.1"), func(o *corev1.Service) {
 		o.UID, o.ResourceVersion = "web", "7"
@@ -187,7 +187,7 @@ func TestService(t *testing.T) {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	if problems != nil {
-		t.Errorf("problems: %v", told(problems))
+		t.Errorf("problems: %v", problemTexts(problems))
 	}
 }
 

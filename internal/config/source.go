@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// sources is a list of source ranges as it was read.
+// sources is a parsed list of source ranges.
 type sources struct {
-	// prefixes are masked, ordered, none within another.
+	// prefixes are masked and ordered; none lies within another.
 	prefixes []netip.Prefix
-	// unread says which entries cannot be read, and why.
+	// unread describes the unreadable entries.
 	unread []string
 }
 
-// splitSources splits an annotation. YAML folds long lists over lines, so a line
-// ends an entry as a comma does.
+// splitSources splits an annotation. YAML folds long lists over lines, so the end
+// of a line ends an entry as a comma does.
 func splitSources(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == '\n' })
 }
 
-// readSources reads every entry that can be read. Entries of spaces alone are none.
+// readSources reads every readable entry. It skips blank entries.
 func readSources(entries []string) sources {
 	var s sources
 	for _, entry := range entries {
@@ -40,9 +40,9 @@ func readSources(entries []string) sources {
 	return s
 }
 
-// parseSource reads one source: a prefix or an address. Host bits say which host
-// the author had before his eyes; the length says what he meant. A packet bears
-// its IPv4 source as such, so IPv4 in IPv6 form is IPv4.
+// parseSource reads one source: a prefix or an address. It ignores host bits: the
+// prefix length is what the author meant. IPv4 in IPv6 form is read as IPv4, because a
+// packet has its IPv4 source as such.
 func parseSource(entry string) (netip.Prefix, error) {
 	entry = strings.TrimSpace(entry)
 	p, err := netip.ParsePrefix(entry)
@@ -62,14 +62,14 @@ func parseSource(entry string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// outermost orders prefixes and drops those that lie within another.
+// outermost sorts prefixes and drops those that lie within another.
 func outermost(prefixes []netip.Prefix) []netip.Prefix {
 	slices.SortFunc(prefixes, func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 	})
 	var out []netip.Prefix
 	for _, p := range prefixes {
-		// Of prefixes that overlap one contains the other, and the wider is the earlier here.
+		// If two prefixes overlap, one contains the other, and here the wider comes first.
 		if n := len(out); n == 0 || !out[n-1].Overlaps(p) {
 			out = append(out, p)
 		}
@@ -77,7 +77,7 @@ func outermost(prefixes []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// listSome joins what is said, for a message which must not grow with the list.
+// listSome joins texts for a message. The message must not grow with the list.
 func listSome(all []string) string {
 	const most = 5
 	if more := len(all) - most; more > 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// compileTerms reads on what terms a pool gives, and what its status remembers.
-// A line of the status that cannot be read was not written by us and says nothing.
+// compileTerms reads the terms on which a pool assigns addresses, and the records
+// in its status. Unreadable records are not ours and are ignored.
 func compileTerms(r *report, object lb.Object, o *v1beta1.IPAddressPool) lb.PoolTerms {
 	t := lb.PoolTerms{
 		Internal:          o.Spec.Scope == v1beta1.ScopeInternal,

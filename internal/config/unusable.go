@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// neverHosts are the addresses that no router delivers to a Service. The network and
-// the broadcast address of a prefix are not among them: behind a route they are
-// addresses like any other, and avoidBuggyIPs leaves them out where they are not.
+// neverHosts are addresses that no router delivers to a Service. The network and
+// broadcast addresses of a prefix are not included: behind a route they are
+// ordinary addresses, and avoidBuggyIPs excludes them where they are not.
 var neverHosts = []struct{ prefix, what string }{
 	{"0.0.0.0/32", "unspecified"},
 	{"127.0.0.0/8", "loopback"},
@@ -27,8 +27,8 @@ var neverHosts = []struct{ prefix, what string }{
 	{"ff00::/8", "multicast"},
 }
 
-// unusableRanges is what no pool can have: who gave a node's own address to a
-// Service would cut the node off.
+// unusableRanges are ranges that no pool can have. Assigning a node's own address
+// to a Service would cut the node off.
 func unusableRanges(nodes map[string]lb.Node) claims {
 	var out claims
 	for _, n := range neverHosts {
@@ -51,7 +51,7 @@ func unusableRanges(nodes map[string]lb.Node) claims {
 	return out
 }
 
-// listUnusable writes ranges with what they are, for a message which must not grow with the cluster.
+// listUnusable lists ranges and their meaning for a message. The message must not grow with the cluster.
 func listUnusable(all []claimed) string {
 	const most = 5
 	slices.SortFunc(all, func(a, b claimed) int { return cmp.Or(a.From.Compare(b.From), a.To.Compare(b.To)) })

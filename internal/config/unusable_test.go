@@ -31,21 +31,21 @@ func TestUnusableAddresses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			o := Objects{
 				Pools: []*v1beta1.IPAddressPool{poolObject("p", 1, tt.addresses...)},
-				// Two nodes that say the same, and one with a link-local address, are still understood.
+				// Two nodes with the same address, and one with a link-local address, are handled.
 				Nodes: []*corev1.Node{nodeObject("n1", "a", "172.30.0.11", "fd00:30::11", "fe80::11"), nodeObject("n2", "a", "172.30.0.12", "172.30.0.11"), nodeObject("n3", "a")},
 			}
 			s, problems := Compile(o, Options{})
 			if diff := cmp.Diff(map[string]string{"p": tt.want}, rangesOf(s)); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
-			if diff := cmp.Diff(tt.problems, told(problems)); diff != "" {
+			if diff := cmp.Diff(tt.problems, problemTexts(problems)); diff != "" {
 				t.Errorf("problems: -want +got\n%s", diff)
 			}
 		})
 	}
 }
 
-// What a Service holds already is not taken from it, and the pool is still said to be where it came from.
+// A Service keeps an unusable address that it already holds, and the pool stays recorded as its origin.
 func TestUnusableAddressIsKept(t *testing.T) {
 	svc := serviceObject("s", having("172.30.0.11"), annotated(v1beta1.AnnotationAssigned, "172.30.0.11=p"))
 	o := Objects{

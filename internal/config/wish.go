@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// readWish reads what a Service asks for beside addresses and a pool, and what
-// OpenStack's annotations add to its access. The Problem is for what must not be guessed at.
+// readWish reads the requests of a Service other than addresses and a pool, and what
+// OpenStack's annotations add to its access. It returns a Problem for contradictions, which it does not resolve by a guess.
 func readWish(r *report, object lb.Object, o *corev1.Service, dialect *openStack, access *lb.Access) (lb.Wish, *lb.Problem) {
 	var w lb.Wish
 	w.SharingKey, _ = firstAnnotation(r, object, o, AnnotationSharingKey, MetalLBSharingKey, MetalLBSharingKeyOld)
@@ -21,7 +21,7 @@ func readWish(r *report, object lb.Object, o *corev1.Service, dialect *openStack
 	w.Renew = asked && renew != "false"
 	w.Backend = backend(o)
 	w.NodeSelectors = readNodeSelector(r, object, o)
-	internal, said := o.Annotations[AnnotationInternal]
+	internal, set := o.Annotations[AnnotationInternal]
 	switch internal {
 	case "true":
 		w.Internal = true
@@ -31,7 +31,7 @@ func readWish(r *report, object lb.Object, o *corev1.Service, dialect *openStack
 		p := r.problems[len(r.problems)-1]
 		return w, &p
 	}
-	dialect.read(r, object, o, said && internal != "", &w, access)
+	dialect.read(r, object, o, set && internal != "", &w, access)
 	if w.SharingKey != "" && w.LoadBalancerID != "" && w.LoadBalancerID != string(o.UID) {
 		r.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s: remove one of the two", AnnotationSharingKey, osPrefix+"load-balancer-id")
 		p := r.problems[len(r.problems)-1]
@@ -40,7 +40,7 @@ func readWish(r *report, object lb.Object, o *corev1.Service, dialect *openStack
 	return w, nil
 }
 
-// backend writes the selector of a Service, so that equal ones are equal texts.
+// backend formats the selector of a Service; equal selectors give equal texts.
 func backend(o *corev1.Service) string {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(o.Spec.Selector)) {

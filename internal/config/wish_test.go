@@ -73,11 +73,11 @@ func TestFloatingIP(t *testing.T) {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	if len(problems) != 2 {
-		t.Errorf("problems: %v", told(problems))
+		t.Errorf("problems: %v", problemTexts(problems))
 	}
 }
 
-// A Service of another type gives up what was recorded on it, but only what a status vouches for.
+// A Service of another type gives up its recorded addresses, but only those that a status confirms.
 func TestLeaving(t *testing.T) {
 	turned := func(o *corev1.Service) {
 		o.UID, o.Spec.Type = "u", corev1.ServiceTypeClusterIP
@@ -93,7 +93,7 @@ func TestLeaving(t *testing.T) {
 	}
 }
 
-// What stands behind a host name is held as if it stood in the status.
+// The address behind a host name counts as an address in the status.
 func TestTerms(t *testing.T) {
 	o := poolObject("p", 1, "192.0.2.0/28")
 	o.Spec.Scope, o.Spec.Sharing = v1beta1.ScopeInternal, &v1beta1.Sharing{Scope: v1beta1.ShareCluster, MaxServices: 3}
@@ -113,7 +113,7 @@ func TestTerms(t *testing.T) {
 	}
 }
 
-// A restored Service has a new UID, and the id that was written on it means nobody.
+// A restored Service has a new UID, so the id written on it names no Service.
 func TestRestoredLoadBalancerID(t *testing.T) {
 	services := []lb.Service{
 		{Key: lb.Key{Name: "restored"}, UID: "new", Revision: "7", Wish: lb.Wish{LoadBalancerID: "old"}, AssignedFrom: map[netip.Addr]string{netip.MustParseAddr("192.0.2.1"): "lan"}},
@@ -126,7 +126,7 @@ func TestRestoredLoadBalancerID(t *testing.T) {
 		if s.LoadBalancerID != want {
 			t.Errorf("%s: load balancer %q, want %q", s.Key.Name, s.LoadBalancerID, want)
 		}
-		// What was forgotten comes back with the Service that it meant, though this one is never written.
+		// A forgotten id counts again when the Service that it names returns, although this Service is never written.
 		if known := s.Revision != ""; known != (want != "") {
 			t.Errorf("%s: revision %q", s.Key.Name, s.Revision)
 		}

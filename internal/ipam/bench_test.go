@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// crowd makes Services that ask for little, ordered by key.
-func crowd(n int, family lb.Family) []lb.Service {
+// manyServices returns Services without special requests, ordered by key.
+func manyServices(n int, family lb.Family) []lb.Service {
 	services := make([]lb.Service, n)
 	for i := range services {
 		services[i] = service(fmt.Sprintf("s%06d", i), only(family), created(i))
@@ -17,7 +17,7 @@ func crowd(n int, family lb.Family) []lb.Service {
 }
 
 func benchmarkAssign(b *testing.B, n int, family lb.Family, pools ...lb.Pool) {
-	s := lb.State{Services: crowd(n, family), Pools: pools}
+	s := lb.State{Services: manyServices(n, family), Pools: pools}
 	b.Run("new", func(b *testing.B) {
 		for b.Loop() {
 			if got := Assign(s).Assignments[n-1].Reason; got != lb.Assigned {
@@ -56,13 +56,13 @@ func BenchmarkAssign50k(b *testing.B) {
 	benchmarkAssign(b, 50_000, lb.IPv4, pool("p", "10.0.0.0-10.0.255.255"))
 }
 
-// Everybody waits and everybody is told why.
+// Every Service waits and every condition says why.
 func BenchmarkAssign10kPending(b *testing.B) {
 	var pools []lb.Pool
 	for i := range 100 {
 		pools = append(pools, with(pool(fmt.Sprintf("p%02d", i), "10.0.0.0"), allocation(lb.Allocation{ByNamespace: true, Namespaces: []string{"other"}})))
 	}
-	s := lb.State{Services: crowd(10_000, lb.IPv4), Pools: pools}
+	s := lb.State{Services: manyServices(10_000, lb.IPv4), Pools: pools}
 	for b.Loop() {
 		Assign(s)
 	}
@@ -70,7 +70,7 @@ func BenchmarkAssign10kPending(b *testing.B) {
 
 // Ten thousand keys, two Services each.
 func BenchmarkAssign10kSharingKeys(b *testing.B) {
-	s := lb.State{Services: crowd(20_000, lb.IPv4), Pools: []lb.Pool{pool("p", "10.0.0.0-10.0.255.255")}}
+	s := lb.State{Services: manyServices(20_000, lb.IPv4), Pools: []lb.Pool{pool("p", "10.0.0.0-10.0.255.255")}}
 	for i := range s.Services {
 		s.Services[i].SharingKey = fmt.Sprint(i / 2)
 		s.Services[i].Ports = []lb.Port{{Protocol: "TCP", Port: uint16(1 + i%2)}}
@@ -82,9 +82,9 @@ func BenchmarkAssign10kSharingKeys(b *testing.B) {
 	}
 }
 
-// One key for all, and one port: nobody can share.
+// One key and one port for all: no two Services can share.
 func BenchmarkAssign2kClashes(b *testing.B) {
-	s := lb.State{Services: crowd(2_000, lb.IPv4), Pools: []lb.Pool{pool("p", "10.0.0.0-10.0.255.255")}}
+	s := lb.State{Services: manyServices(2_000, lb.IPv4), Pools: []lb.Pool{pool("p", "10.0.0.0-10.0.255.255")}}
 	for i := range s.Services {
 		s.Services[i].SharingKey, s.Services[i].Ports = "k", []lb.Port{{Protocol: "TCP", Port: 80}}
 	}

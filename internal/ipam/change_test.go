@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// change does one thing that users, administrators or accidents do.
+// change makes one change such as users, administrators or accidents make.
 func (h *history) change() {
 	s := &h.state
 	s.Services, s.Pools, s.FloatingIPs, s.Leaving = slices.Clone(s.Services), slices.Clone(s.Pools), slices.Clone(s.FloatingIPs), slices.Clone(s.Leaving)
@@ -77,7 +77,7 @@ func (h *history) leave(i int) {
 	}
 }
 
-// want changes what a Service wants, in any way the API allows. Where it is mild most want an address and no more.
+// want changes what a Service requests, in any way the API allows. In mild histories most request just an address.
 func (h *history) want(svc *lb.Service) {
 	if h.mild && !h.oneIn(4) {
 		svc.Families = pick(h, []lb.Family{lb.IPv4}, []lb.Family{lb.IPv6})
@@ -147,8 +147,8 @@ func (h *history) editFloating() {
 	slices.SortFunc(s.FloatingIPs, func(a, b lb.FloatingIP) int { return a.Key.Compare(b.Key) })
 }
 
-// editPools deals the addresses of a few blocks anew, so that ranges shrink,
-// grow, vanish and go from one pool to another, and are disjoint at every step.
+// editPools redistributes the addresses of a few blocks among the pools: ranges shrink,
+// grow, vanish and move between pools, and stay disjoint at every step.
 func (h *history) editPools() {
 	pools := make([]lb.Pool, 1+h.IntN(4))
 	for i := range pools {
@@ -195,7 +195,7 @@ func (h *history) allocation() *lb.Allocation {
 	return a
 }
 
-// address returns one in or near the blocks of editPools.
+// address returns an address in or near the blocks of editPools.
 func (h *history) address() netip.Addr {
 	a := netip.MustParseAddr(pick(h, "10.0.0.254", "10.0.1.3", "2001:db8::", "2001:db8::ff00", "203.0.113.1"))
 	for range h.IntN(3) {

@@ -9,21 +9,22 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// choose takes the missing families: what the subject had last, then what it may
-// share, then from the pools that may serve it: from one pool if one has them
-// all, else each from the first that has it.
-func (a *assigner) choose(s *subject, missing []int, first *supply) ([]netip.Addr, *lack) {
+// choose finds addresses for the missing families: first what the subject had
+// last, then what it may share, then free addresses of the pools that may serve
+// it. One pool that has all families is preferred; otherwise each family comes
+// from the first pool that has it.
+func (a *assigner) choose(s *subject, missing []int, first *supply) ([]netip.Addr, *refusal) {
 	candidates, refused := a.candidates(s)
 	if i := slices.Index(candidates, first); i > 0 {
 		candidates = slices.Insert(slices.Delete(candidates, i, i+1), 0, first)
 	}
 	got := make([]netip.Addr, len(s.Families))
-	var clash *lack
+	var clash *refusal
 	missing = slices.DeleteFunc(slices.Clone(missing), func(f int) bool {
-		var l *lack
-		got[f], l = a.known(s, s.Families[f], candidates)
+		var r *refusal
+		got[f], r = a.known(s, s.Families[f], candidates)
 		if clash == nil {
-			clash = l
+			clash = r
 		}
 		return got[f].IsValid()
 	})
@@ -44,19 +45,19 @@ func (a *assigner) choose(s *subject, missing []int, first *supply) ([]netip.Add
 	return got, nil
 }
 
-// known returns an address that the subject had last, or one that it may share,
-// and otherwise why it may not.
-func (a *assigner) known(s *subject, family lb.Family, candidates []*supply) (netip.Addr, *lack) {
+// known returns an address that the subject had last or that it may share,
+// and otherwise why it may not share one.
+func (a *assigner) known(s *subject, family lb.Family, candidates []*supply) (netip.Addr, *refusal) {
 	for _, last := range a.memory.own[s.Key] {
 		pool := a.index.find(last.Address)
-		if lb.FamilyOf(last.Address) != family || !slices.Contains(candidates, pool) || pool.avoids(last.Address) || s.joins && a.owners[last.Address].first == 0 {
+		if lb.FamilyOf(last.Address) != family || !slices.Contains(candidates, pool) || pool.avoids(last.Address) || s.joins && a.holders[last.Address].first == 0 {
 			continue
 		}
 		if a.admits(s, last.Address, pool) == nil {
 			return last.Address, nil
 		}
 	}
-	var clash *lack
+	var clash *refusal
 	ring := a.shared[s.key]
 	if ring == nil {
 		return netip.Addr{}, nil
@@ -67,32 +68,32 @@ func (a *assigner) known(s *subject, family lb.Family, candidates []*supply) (ne
 		if lb.FamilyOf(addr) != family || !may || slices.Contains(s.held, addr) || pool != nil && pool.avoids(addr) {
 			continue
 		}
-		l := a.admits(s, addr, pool)
-		if l == nil {
+		r := a.admits(s, addr, pool)
+		if r == nil {
 			return addr, nil
 		}
 		if clash == nil {
-			clash = lacks(l.reason, "cannot share %s, %s", addr, l.message)
+			clash = refuse(r.reason, "cannot share %s, %s", addr, r.message)
 		}
 	}
 	return netip.Addr{}, clash
 }
 
-// joinable reports whether a Service may join those on the address, as if it asked for it by value.
+// joinable reports whether a Service may join the holders of the address, as if it had requested that address.
 func (a *assigner) joinable(s *subject, addr netip.Addr, pool *supply) bool {
 	if s.RequestedPool != "" && (pool == nil || pool.Name != s.RequestedPool) {
 		return false
 	}
-	if a.owners[addr].floating > 0 {
+	if a.holders[addr].floating > 0 {
 		return pool == nil || pool.mismatch(s) == ""
 	}
-	return pool != nil && a.refusal(s, pool, true) == ""
+	return pool != nil && a.poolRefusal(s, pool, true) == ""
 }
 
-// fresh fills got from the candidates and reports whether one of them had all.
+// fresh fills got from the candidates and reports whether one pool had all families.
 func (a *assigner) fresh(s *subject, missing []int, candidates []*supply, got []netip.Addr) bool {
 	pick := func(pool *supply, f int) (netip.Addr, bool) {
-		if len(pool.Quota) > 0 && a.overQuota(s, pool, s.Families[f], tenancy{}) != nil {
+		if len(pool.Quota) > 0 && a.overQuota(s, pool, s.Families[f], holders{}) != nil {
 			return netip.Addr{}, false
 		}
 		return a.free(s, pool, s.Families[f])
@@ -117,18 +118,18 @@ func (a *assigner) fresh(s *subject, missing []int, candidates []*supply, got []
 	return false
 }
 
-// refused is a pool that may not serve a Service, and why.
+// refused is a pool that may not serve a Service, with the reason.
 type refused struct {
 	pool, why string
 }
 
-// candidates returns the pools that may serve the subject, and the others with their reason.
+// candidates returns the pools that may serve the subject, and the others with their reasons.
 func (a *assigner) candidates(s *subject) (may []*supply, not []refused) {
 	for _, pool := range a.supplies {
 		if s.RequestedPool != "" && s.RequestedPool != pool.Name {
 			continue
 		}
-		if why := a.refusal(s, pool, s.RequestedPool != ""); why != "" {
+		if why := a.poolRefusal(s, pool, s.RequestedPool != ""); why != "" {
 			not = append(not, refused{pool.Name, why})
 			continue
 		}
@@ -137,8 +138,8 @@ func (a *assigner) candidates(s *subject) (may []*supply, not []refused) {
 	return may, not
 }
 
-// explain says why no pool has an address of the family for the subject.
-func (a *assigner) explain(s *subject, family lb.Family, candidates []*supply, not []refused, clash *lack) *lack {
+// explain returns why no pool has an address of the family for the subject.
+func (a *assigner) explain(s *subject, family lb.Family, candidates []*supply, not []refused, clash *refusal) *refusal {
 	reason := lb.NoFamily
 	var without []refused
 	for _, pool := range candidates {
@@ -149,33 +150,33 @@ func (a *assigner) explain(s *subject, family lb.Family, candidates []*supply, n
 		without = append(without, refused{pool.Name, why})
 	}
 	not = append(without, not...)
-	if l := a.unknown(s); l != nil {
-		return l
+	if r := a.unknown(s); r != nil {
+		return r
 	}
 	asked := s.RequestedPool != ""
 	switch {
 	case asked && len(not) == 0:
-		return lacks(lb.UnknownPool, "asks for pool %q, which does not exist", s.RequestedPool)
+		return refuse(lb.UnknownPool, "asks for pool %q, which does not exist", s.RequestedPool)
 	case asked && len(candidates) == 0:
-		return lacks(lb.PoolNotAllowed, "asks for pool %q, which %s", s.RequestedPool, not[0].why)
+		return refuse(lb.PoolNotAllowed, "asks for pool %q, which %s", s.RequestedPool, not[0].why)
 	case len(not) == 0:
-		return lacks(lb.NoPool, "there is no IPAddressPool: create one")
+		return refuse(lb.NoPool, "there is no IPAddressPool: create one")
 	case len(candidates) == 0:
 		reason = lb.NoPool
 	}
 	message := fmt.Sprintf("no %s address: %s", family, listRefused(not))
 	if clash != nil && len(candidates) > 0 {
-		return lacks(clash.reason, "%s; otherwise %s", clash.message, message)
+		return refuse(clash.reason, "%s; otherwise %s", clash.message, message)
 	}
-	return &lack{reason: reason, message: message}
+	return &refusal{reason: reason, message: message}
 }
 
-// shortage says why a pool that may serve the subject has no address of the family for it.
+// shortage returns why a pool that may serve the subject has no address of the family for it.
 func (a *assigner) shortage(s *subject, pool *supply, family lb.Family) (string, lb.Reason) {
 	if !pool.has(family) {
 		return "has no " + string(family) + " range", lb.NoFamily
 	}
-	if a.overQuota(s, pool, family, tenancy{}) != nil {
+	if a.overQuota(s, pool, family, holders{}) != nil {
 		return fmt.Sprintf("gives namespace %q no more than its quota of %d", s.Key.Namespace, pool.Quota[family]), lb.QuotaExceeded
 	}
 	if until := a.nextFree(pool, family); !until.IsZero() {
@@ -184,11 +185,11 @@ func (a *assigner) shortage(s *subject, pool *supply, family lb.Family) (string,
 	return "is full", lb.PoolExhausted
 }
 
-// unknown says that the Service names something which no pool stands for.
-func (a *assigner) unknown(s *subject) *lack {
+// unknown returns a refusal if the Service names something that matches no pool.
+func (a *assigner) unknown(s *subject) *refusal {
 	for _, w := range s.PoolWishes {
 		if len(w.Pools) == 0 {
-			return lacks(w.Reason, "asks for %s, which no pool stands for: add it to spec.aliases of one", w.Text)
+			return refuse(w.Reason, "asks for %s, which no pool stands for: add it to spec.aliases of one", w.Text)
 		}
 	}
 	if s.Class == "" {
@@ -203,18 +204,18 @@ func (a *assigner) unknown(s *subject) *lack {
 		return nil
 	}
 	const most = 8
-	return lacks(lb.UnknownClass, "asks for class %q, which no pool has; known are: %s", s.Class, strings.Join(known[:min(most, len(known))], ", "))
+	return refuse(lb.UnknownClass, "asks for class %q, which no pool has; known are: %s", s.Class, strings.Join(known[:min(most, len(known))], ", "))
 }
 
-// explainJoin says why the Service cannot join the load balancer that it names.
-func (a *assigner) explainJoin(s *subject, family lb.Family, clash *lack) *lack {
+// explainJoin returns why the Service cannot join the load balancer that it names.
+func (a *assigner) explainJoin(s *subject, family lb.Family, clash *refusal) *refusal {
 	if clash != nil {
 		return clash
 	}
-	return lacks(lb.UnknownLoadBalancer, "asks to share load balancer %s, which holds no %s address for it", s.LoadBalancerID, family)
+	return refuse(lb.UnknownLoadBalancer, "asks to share load balancer %s, which holds no %s address for it", s.LoadBalancerID, family)
 }
 
-// listRefused writes the pools for a message, which must not grow with the cluster.
+// listRefused lists the pools for a message. The message must not grow with the cluster.
 func listRefused(not []refused) string {
 	const most = 8
 	var words []string

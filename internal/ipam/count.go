@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// size counts the addresses of the family that the pool could give in all.
+// size counts all addresses of the family that the pool may assign.
 func (s *supply) size(family lb.Family) count {
 	var n count
 	for _, r := range s.Ranges {
@@ -31,8 +31,8 @@ func buggy(r lb.Range) uint64 {
 	return below(to+1) - below(from)
 }
 
-// count is an unsigned number of 128 bits: ranges are disjoint and no pool holds
-// all of IPv6, so no sum overflows it.
+// count is an unsigned 128-bit number. Ranges are disjoint and no pool holds
+// all of IPv6, so no sum overflows.
 type count struct {
 	hi, lo uint64
 }
@@ -57,7 +57,7 @@ func (c count) negative() count {
 	return count{^c.hi, ^c.lo}.plus(count{lo: 1})
 }
 
-// minus takes n away, which is never more than c, and ends at the largest int64.
+// minus subtracts n, which is never more than c. The result is capped at the largest int64.
 func (c count) minus(n int64) int64 {
 	rest := c.plus(count{lo: uint64(n)}.negative())
 	if rest.hi > 0 || rest.lo > math.MaxInt64 {

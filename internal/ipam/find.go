@@ -7,42 +7,42 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// find returns the addresses to give to a subject that holds some already, by
-// the index of their family, and what it lacks besides. A request that cannot be
-// met gives nothing at all: it never falls back to something else.
-func (a *assigner) find(s *subject) ([]netip.Addr, *lack) {
+// find returns the addresses to add to what the subject holds, indexed by
+// family, and why anything is missing. A request that cannot be met yields
+// nothing at all: find never falls back to another address.
+func (a *assigner) find(s *subject) ([]netip.Addr, *refusal) {
 	if s.Problem != nil {
-		return nil, &lack{reason: s.Problem.Reason, message: s.Problem.Message}
+		return nil, &refusal{reason: s.Problem.Reason, message: s.Problem.Message}
 	}
-	wants, l := a.wants(s)
-	if l != nil {
-		return nil, l
+	wants, r := a.wants(s)
+	if r != nil {
+		return nil, r
 	}
 	got := make([]netip.Addr, len(s.Families))
 	for f, want := range wants {
 		if !want.addr.IsValid() || s.held[f] == want.addr {
 			continue
 		}
-		if l := a.grantable(s, want); l != nil {
-			return nil, l
+		if r := a.grantable(s, want); r != nil {
+			return nil, r
 		}
 		got[f] = want.addr
 	}
-	if l := a.recall(s, got); l != nil {
-		return nil, l
+	if r := a.recall(s, got); r != nil {
+		return nil, r
 	}
 	if missing := s.missing(got); len(missing) > 0 {
-		chosen, l := a.choose(s, missing, a.companion(s.held, got))
-		if l != nil && s.FamilyPolicy != lb.PreferDualStack {
-			return nil, l
+		chosen, r := a.choose(s, missing, a.companion(s.held, got))
+		if r != nil && s.FamilyPolicy != lb.PreferDualStack {
+			return nil, r
 		}
 		for f, addr := range chosen {
 			if addr.IsValid() {
 				got[f] = addr
 			}
 		}
-		if l != nil {
-			return got, l
+		if r != nil {
+			return got, r
 		}
 	}
 	return got, a.move(s, wants, got)
@@ -58,7 +58,7 @@ func (s *subject) missing(got []netip.Addr) []int {
 	return missing
 }
 
-// companion returns the pool that the other address of a subject comes from, if any.
+// companion returns the pool of the subject's other address, if any.
 func (a *assigner) companion(held, got []netip.Addr) *supply {
 	for _, addrs := range [][]netip.Addr{got, held} {
 		for _, addr := range addrs {
@@ -70,10 +70,11 @@ func (a *assigner) companion(held, got []netip.Addr) *supply {
 	return nil
 }
 
-// recall gives back what the Service had before its status was lost, as in a
-// restore. Where somebody else has it now the Service waits: falling back would
-// change its address for good. What no pool would give it is forgotten.
-func (a *assigner) recall(s *subject, got []netip.Addr) *lack {
+// recall gives a Service back the addresses it had before its status was lost,
+// as in a restore. If another Service has the address now, this one waits:
+// falling back would change its address for good. Addresses that no pool would
+// assign to it are forgotten.
+func (a *assigner) recall(s *subject, got []netip.Addr) *refusal {
 	if s.Renew || len(s.AssignedFrom) == 0 {
 		return nil
 	}
@@ -85,24 +86,25 @@ func (a *assigner) recall(s *subject, got []netip.Addr) *lack {
 		if pool == nil {
 			continue
 		}
-		switch l := a.admits(s, addr, pool); {
-		case l == nil:
+		switch r := a.admits(s, addr, pool); {
+		case r == nil:
 			got[f] = addr
-		case isConflict(l.reason):
-			return lacks(l.reason, "had %s before, %s: to take another, remove the annotation holdfast.dev/assigned", addr, l.message)
+		case isConflict(r.reason):
+			return refuse(r.reason, "had %s before, %s: to take another, remove the annotation holdfast.dev/assigned", addr, r.message)
 		}
 	}
 	return nil
 }
 
-// lost returns the address of the family that the Service had before, and its pool, if that would give it.
+// lost returns the address of the family that the Service had before its status was lost, and the address's
+// pool, if that pool would assign it.
 func (a *assigner) lost(s *subject, family lb.Family) (addr netip.Addr, pool *supply) {
 	for last := range s.AssignedFrom {
 		p := a.index.find(last)
 		if lb.FamilyOf(last) != family || slices.Contains(s.Addresses, last) || p == nil || addr.IsValid() && addr.Less(last) {
 			continue
 		}
-		if p.avoids(last) || a.refusal(s, p, true) != "" || s.RequestedPool != "" && s.RequestedPool != p.Name {
+		if p.avoids(last) || a.poolRefusal(s, p, true) != "" || s.RequestedPool != "" && s.RequestedPool != p.Name {
 			continue
 		}
 		addr, pool = last, p
@@ -110,14 +112,14 @@ func (a *assigner) lost(s *subject, family lb.Family) (addr netip.Addr, pool *su
 	return addr, pool
 }
 
-// isConflict tells an address that somebody else has from one that may not be given.
+// isConflict reports whether a refusal means that another Service or FloatingIP has the address.
 func isConflict(r lb.Reason) bool {
 	return r == lb.AddressInUse || r == lb.PortClash || r == lb.NotShareable || r == lb.SharingLimit
 }
 
-// move exchanges an address that the subject holds where it asks for another
-// pool now, or to be renewed. Until another can be had the old one stays.
-func (a *assigner) move(s *subject, wants []want, got []netip.Addr) *lack {
+// move replaces an address that the subject holds if it now requests another
+// pool or renewal. It keeps the old address until another is available.
+func (a *assigner) move(s *subject, wants []want, got []netip.Addr) *refusal {
 	if s.joins || s.RequestedPool == "" && !s.Renew {
 		return nil
 	}
@@ -125,25 +127,25 @@ func (a *assigner) move(s *subject, wants []want, got []netip.Addr) *lack {
 		if !addr.IsValid() || got[f].IsValid() || wants[f].addr.IsValid() || !a.outdated(s, addr) {
 			continue
 		}
-		chosen, l := a.choose(s, []int{f}, nil)
-		if l != nil {
-			l.kept = true
-			return l
+		chosen, r := a.choose(s, []int{f}, nil)
+		if r != nil {
+			r.kept = true
+			return r
 		}
 		got[f] = chosen[f]
 	}
 	return nil
 }
 
-// outdated reports whether the subject asks to leave the address. That its pool
-// was edited is no such wish: what it was assigned from counts as well.
+// outdated reports whether the subject asks to leave the address. An edit of
+// the pool does not count: the pool that the address was assigned from is as good.
 func (a *assigner) outdated(s *subject, addr netip.Addr) bool {
 	pool := a.index.find(addr)
-	if t := a.owners[addr]; t.floating > 0 && s.floating == 0 {
+	if t := a.holders[addr]; t.floating > 0 && s.floating == 0 {
 		return false
 	}
 	if s.Renew {
-		return pool == nil || pool.avoids(addr) || a.refusal(s, pool, s.RequestedPool == pool.Name) != "" ||
+		return pool == nil || pool.avoids(addr) || a.poolRefusal(s, pool, s.RequestedPool == pool.Name) != "" ||
 			s.RequestedPool != "" && s.RequestedPool != pool.Name
 	}
 	origin := s.AssignedFrom[addr]

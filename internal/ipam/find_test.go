@@ -143,9 +143,9 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// What its holder leaves is not given away before the status shows it: two
-// statuses are two writes, and they land in any order.
-func TestLeftAddressIsGivenLater(t *testing.T) {
+// A released address is not assigned before the status shows the release: two
+// statuses are two writes, and they may land in any order.
+func TestReleasedAddressIsAssignedLater(t *testing.T) {
 	s := lb.State{Pools: []lb.Pool{pool("p", v4)}, Services: []lb.Service{
 		service("mover", holding("192.0.2.1"), asking("192.0.2.2")),
 		service("waiter"),

@@ -8,33 +8,33 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Floating is what a FloatingIP is to own, and who uses it.
+// Floating is the decision for one FloatingIP: its addresses and the Service that uses them.
 type Floating struct {
 	FloatingIP lb.Key
-	// Addresses it owns, as its families; those are written into spec.addresses too.
+	// Addresses are ordered as its families; they are written into spec.addresses too.
 	Addresses []netip.Addr
 	Pools     []string
 	Origins   []Origin
 	// BoundTo is the Service that uses it, the zero Key for none.
 	BoundTo  lb.Key
 	BoundUID string
-	// Reason is Bound, Available, or why it has not all it wants.
+	// Reason is Bound, Available, or why an address is missing.
 	Reason  lb.Reason
 	Message string
-	// Finalizer is to stand: it owns something, or is used.
+	// Finalizer must be present: the FloatingIP owns an address or is in use.
 	Finalizer bool
-	// Delete: its Service is gone, and it goes with it.
+	// Delete the FloatingIP with its Service, which is gone.
 	Delete bool
 }
 
-// Keep is a FloatingIP to create for a Service, which holds its addresses already.
+// Keep is a FloatingIP to create for a Service that holds the addresses already.
 type Keep struct {
 	Service   lb.Key
 	Addresses []netip.Addr
 	Families  []lb.Family
 }
 
-// claimable finds FloatingIPs, by their numbers.
+// claimable maps names to the numbers of FloatingIPs.
 type claimable struct {
 	named      map[lb.Key]int32
 	forService map[lb.Key][]int32
@@ -52,13 +52,13 @@ func newClaimable(all []lb.FloatingIP) claimable {
 	return c
 }
 
-// by reports whether the Service claims by name, or is named.
+// by reports whether the Service names a FloatingIP, or a FloatingIP names the Service.
 func (c claimable) by(s *subject) bool {
 	return s.FloatingIP != "" || len(c.forService[s.Key]) > 0
 }
 
-// claims reports whether the Service may use the FloatingIP and asks to. Who
-// joins a load balancer goes where that goes.
+// claims reports whether the Service may use the FloatingIP and asks to. A
+// Service that joins a load balancer follows that load balancer.
 func (a *assigner) claims(s *subject, n int32) bool {
 	f := &a.state.FloatingIPs[n-1]
 	switch {
@@ -74,9 +74,9 @@ func (a *assigner) claims(s *subject, n int32) bool {
 	})
 }
 
-// yields reports whether the Service leaves an address that it holds to a FloatingIP which asks for it:
-// it must claim that still when the FloatingIP owns no more than it asks for.
-func (a *assigner) yields(s *subject, n int32) bool {
+// cedes reports whether the Service leaves an address that it holds to a FloatingIP that requests it:
+// it must still claim the FloatingIP when that owns only what it requests.
+func (a *assigner) cedes(s *subject, n int32) bool {
 	if !a.claims(s, n) {
 		return false
 	}
@@ -90,21 +90,21 @@ func (a *assigner) yields(s *subject, n int32) bool {
 	})
 }
 
-// boundTo returns the eldest Service that uses the FloatingIP, or nil.
+// boundTo returns the oldest Service that uses the FloatingIP, or nil.
 func (a *assigner) boundTo(s *subject) *subject {
-	var eldest *subject
+	var oldest *subject
 	for _, addr := range s.held {
-		a.eachTenant(a.owners[addr], func(o *subject) *lack {
-			if eldest == nil || byAge(o, eldest) < 0 {
-				eldest = o
+		a.firstRefusal(a.holders[addr], func(o *subject) *refusal {
+			if oldest == nil || byAge(o, oldest) < 0 {
+				oldest = o
 			}
 			return nil
 		})
 	}
-	return eldest
+	return oldest
 }
 
-func (a *assigner) tellFloating(s *subject) Floating {
+func (a *assigner) floatingResult(s *subject) Floating {
 	f := &a.state.FloatingIPs[s.floating-1]
 	has := a.holding(s)
 	out := Floating{FloatingIP: f.Key, Addresses: has.Addresses, Pools: has.Pools, Origins: has.Origins, Finalizer: len(has.Addresses) > 0}
@@ -112,41 +112,41 @@ func (a *assigner) tellFloating(s *subject) Floating {
 		out.BoundTo, out.BoundUID = user.Key, user.UID
 	}
 	out.Delete = f.Delete && !f.Deleting && f.BoundTo != (lb.Key{}) && out.BoundTo == (lb.Key{}) && a.gone(f)
-	out.Reason, out.Message = a.verdictFloating(s, f, out, describe(has))
+	out.Reason, out.Message = a.explainFloating(s, f, out, describe(has))
 	if !s.dissolved {
-		out.Origins = s.stillRemembers(out.Origins)
+		out.Origins = s.withLost(out.Origins)
 	}
 	return out
 }
 
-func (a *assigner) verdictFloating(s *subject, f *lb.FloatingIP, out Floating, holds string) (lb.Reason, string) {
+func (a *assigner) explainFloating(s *subject, f *lb.FloatingIP, out Floating, holds string) (lb.Reason, string) {
 	if s.dissolved {
 		return lb.Deleting, "gives back its addresses"
 	}
-	_, l := a.find(s)
+	_, r := a.find(s)
 	switch {
 	case f.Deleting && out.BoundTo == (lb.Key{}):
 		return lb.Deleting, "gives back its addresses when their Service has left them"
 	case f.Deleting:
 		return lb.Deleting, fmt.Sprintf("waits for Service %s, which uses %s", out.BoundTo, holds)
-	case l != nil && len(out.Addresses) == 0:
-		return l.reason, l.message
-	case l != nil:
-		return l.reason, fmt.Sprintf("keeps %s; %s", holds, l.message)
+	case r != nil && len(out.Addresses) == 0:
+		return r.reason, r.message
+	case r != nil:
+		return r.reason, fmt.Sprintf("keeps %s; %s", holds, r.message)
 	case out.BoundTo != (lb.Key{}):
 		return lb.Bound, fmt.Sprintf("owns %s, used by Service %s", holds, out.BoundTo)
 	}
 	return lb.Available, fmt.Sprintf("owns %s, used by no Service", holds)
 }
 
-// gone reports whether the Service that used the FloatingIP exists no more.
+// gone reports whether the Service that used the FloatingIP no longer exists.
 func (a *assigner) gone(f *lb.FloatingIP) bool {
 	return !slices.ContainsFunc(a.state.Services, func(svc lb.Service) bool {
 		return svc.Key == f.BoundTo && (f.BoundUID == "" || svc.UID == f.BoundUID)
 	})
 }
 
-// keeps lists the Services whose addresses are to become a FloatingIP.
+// keeps lists the Services whose addresses must become a FloatingIP.
 func (a *assigner) keeps() []Keep {
 	var out []Keep
 	for i := range a.services {
@@ -156,8 +156,8 @@ func (a *assigner) keeps() []Keep {
 		}
 		k := Keep{Service: s.Key}
 		for f, addr := range s.held {
-			// Not what a FloatingIP owns, or what others share.
-			if t := a.owners[addr]; addr.IsValid() && t.floating == 0 && t.holders() == 1 {
+			// Exclude addresses that a FloatingIP owns or that other Services share.
+			if t := a.holders[addr]; addr.IsValid() && t.floating == 0 && t.services() == 1 {
 				k.Addresses, k.Families = append(k.Addresses, addr), append(k.Families, s.Families[f])
 			}
 		}

@@ -50,7 +50,7 @@ func TestFloatingIP(t *testing.T) {
 			[]lb.Service{service("s", claiming("f"), holding("10.0.0.2"))}, addrs("10.0.0.2"), lb.Deleting, addrs("10.0.0.2")},
 		{"takes nothing new when deleted", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}, floating("f", owning("10.0.0.2"), wanting("10.0.0.1"), dying),
 			[]lb.Service{service("s", claiming("f"), holding("10.0.0.2"))}, addrs("10.0.0.2"), lb.Deleting, addrs("10.0.0.2")},
-		// What it lacks comes from where it is, before and after its address stands in spec.addresses.
+		// Missing families come from the same pool, before and after its address is in spec.addresses.
 		{"is as internal as its address", []lb.Pool{internal}, floating("f", owning("10.0.0.2"), func(f *lb.FloatingIP) { f.Families = []lb.Family{lb.IPv4, lb.IPv6} }),
 			nil, addrs("10.0.0.2"), lb.NoFamily, nil},
 	} {
@@ -70,7 +70,7 @@ func TestFloatingIP(t *testing.T) {
 	}
 }
 
-// Who joins a load balancer and asks for a pool as well goes nowhere else.
+// A Service that joins a load balancer and requests a pool gets no address of another pool.
 func TestJoinKeepsToThePoolAskedFor(t *testing.T) {
 	owner := service("owner", holding("10.0.0.0"), func(s *lb.Service) { s.UID = "u1" })
 	joiner := service("joiner", askingPool("q"), func(s *lb.Service) { s.LoadBalancerID = "u1" })

@@ -16,8 +16,8 @@ import (
 
 const stepsOfHistory = 150
 
-// TestHistory plays as many random histories as make 10^5 steps, fewer under the
-// race detector or -short; HISTORY_SEED plays one of them again.
+// TestHistory plays random histories of 10^5 steps in all, fewer under the race
+// detector or -short. HISTORY_SEED replays one of them.
 func TestHistory(t *testing.T) {
 	histories := 680
 	if testing.Short() || raceEnabled {
@@ -34,7 +34,7 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// seeds returns the first seed of so many histories, or the one that HISTORY_SEED asks for.
+// seeds returns the first seed and the number of histories, or the one seed in HISTORY_SEED.
 func seeds(t *testing.T, histories int) (first uint64, count int) {
 	t.Helper()
 	text := os.Getenv("HISTORY_SEED")
@@ -49,22 +49,21 @@ func seeds(t *testing.T, histories int) (first uint64, count int) {
 }
 
 // FuzzHistory drives Assign through a random history: Services, pools and
-// FloatingIPs come, change and go; statuses are lost, doubled and written by
-// others; the controller sees the world late, dies between two writes or leaves
-// the lead. The invariants are in invariant_test.go, judged by brute force over
+// FloatingIPs come, change and go; statuses are lost, duplicated and written by
+// others; the controller sees changes late, dies between two writes or loses
+// leadership. invariant_test.go checks the invariants by brute force over
 // pools of a few addresses. A failing seed is printed; HISTORY_SEED=SEED with
-// -run TestHistory plays it again.
+// -run TestHistory replays it.
 //
-// Bugs sown into the code to see that the histories find them, each by the first
-// 200 seeds: an address is given that stands in another's status, that is left in
-// the same decision, that is reserved, that a Service on its way out has, that
-// reuseDelay keeps, that avoidBuggyIPs avoids, or from a pool that is being
-// deleted or does not select the Service; one more than the quota, or than
-// maxServices; an address goes when its pool is cut; two share with one port,
-// across scopes, or across namespaces without leave; a FloatingIP is claimed from
-// another namespace, or dissolved in use; the younger keeps what two have; a
-// request falls back to something else; half of a dual-stack Service is given; a
-// restored Service takes what others have; releases are not noted. Two more,
+// The first 200 seeds find each of these planted bugs: an address is assigned that is in
+// another object's status, was released in the same decision, is reserved, belongs
+// to a Service that is leaving, waits for reuseDelay, is excluded by avoidBuggyIPs, or
+// is from a pool that is being deleted or does not select the Service; the quota or
+// maxServices is exceeded by one; an address goes when its pool is cut; two Services
+// share a port, or share across scopes or namespaces without permission; a FloatingIP
+// is claimed from another namespace, or dissolved in use; the younger keeps what two
+// have; a request falls back to something else; a dual-stack Service gets one family
+// only; a restored Service takes what others have; releases are not recorded. Two more,
 // found by histories 20950 and 21001 only, have tests in floating_test.go.
 func FuzzHistory(f *testing.F) {
 	for seed := range uint64(40) {
@@ -86,16 +85,16 @@ func play(t *testing.T, seed uint64) *book {
 	return h.book
 }
 
-// history is a world that changes at random, and a controller that looks at it.
+// history is a cluster that changes at random, and a controller that reads it.
 type history struct {
 	*rand.Rand
 	state lb.State
-	// seen is what the controller's caches show: the world of some steps ago, with its own writes.
+	// seen is what the controller's caches show: the cluster some steps ago, with its own writes.
 	seen lb.State
 	born int
 	// alien: others wrote statuses since the controller last saw everything.
 	alien bool
-	// mild histories leave more as it is, so that a Ledger has something to leave out.
+	// mild histories change less, so that a Ledger has something to carry over.
 	mild bool
 	book *book
 }
@@ -104,8 +103,8 @@ func (h *history) oneIn(n int) bool { return h.IntN(n) == 0 }
 
 func pick[T any](h *history, from ...T) T { return from[h.IntN(len(from))] }
 
-// sync is one run of the controller, judged. Most see all and write all; some
-// see the past, some die between two writes.
+// sync is one run of the controller, checked. Most runs see all and write all; some
+// see an older state, some die between two writes.
 func (h *history) sync() (lb.State, Result, error) {
 	h.state.Now = time.Unix(int64(h.born)*30, 0)
 	stale, dies := h.oneIn(6), h.oneIn(6)
@@ -135,15 +134,15 @@ func (h *history) sync() (lb.State, Result, error) {
 	}
 	h.state = after
 	if dies {
-		h.seen = after // who leads next reads past its caches
+		h.seen = after // a new leader reads past its caches
 	} else if !stale {
 		h.seen, h.alien = after, false
 	}
 	return seen, result, nil
 }
 
-// checkWrites: whatever was seen, no write gives an address that somebody else
-// has who shares it with nobody.
+// checkWrites: whatever the caches showed, no write assigns an address whose
+// holder does not share it.
 func checkWrites(before, after lb.State) error {
 	had := map[string]map[lb.Key]bool{}
 	for _, svc := range before.Services {

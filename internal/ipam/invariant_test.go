@@ -11,18 +11,18 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// checkAll judges one decision by itself, in other words than those it was made with.
+// checkAll checks one decision by itself, with code independent of Assign.
 func checkAll(s lb.State, r Result) error {
 	w := newWitness(s, r)
 	return errors.Join(w.noneTwice(), w.nothingUnasked(), w.givenByThePools(), w.floatingIPsStay(), w.nobodyWaitsForNothing(), w.countsAreRight(), w.quotasHold(), w.releasesAreNoted())
 }
 
-// witness is a decision seen from outside.
+// witness is a decision as an observer sees it.
 type witness struct {
 	lb.State
 	Result
 	services map[lb.Key]*lb.Service
-	// stood is who has an address in its status, holds who shall have it, owns which FloatingIP.
+	// stood are the objects with the address in their status, holds those that get it, owns the FloatingIP.
 	stood, holds map[netip.Addr][]lb.Key
 	owns, owned  map[netip.Addr]*lb.FloatingIP
 	last         map[netip.Addr]lb.Release
@@ -58,8 +58,8 @@ func newWitness(s lb.State, r Result) *witness {
 	return w
 }
 
-// noneTwice: who holds one address shares it by rule, has the leave of the
-// FloatingIP that owns it, and nobody comes to an address that stands elsewhere.
+// noneTwice: holders of one address share it by the rules and claim the FloatingIP
+// that owns it, and no object gets an address that is in another's status.
 func (w *witness) noneTwice() error {
 	owners := map[netip.Addr]lb.Key{}
 	for i, f := range w.Result.FloatingIPs {
@@ -78,14 +78,14 @@ func (w *witness) noneTwice() error {
 				}
 			}
 			if f := w.owns[addr]; f != nil && !w.claimed(f, w.services[a]) {
-				return fmt.Errorf("%s is held by %s without the leave of FloatingIP %s", addr, a, f.Key)
+				return fmt.Errorf("%s is held by %s although it does not claim FloatingIP %s", addr, a, f.Key)
 			}
 			if slices.Contains(w.services[a].Addresses, addr) {
 				continue
 			}
 			for _, other := range w.stood[addr] {
 				if other != a && !slices.Contains(by, other) {
-					return fmt.Errorf("%s is given to %s while it stands in the status of %s", addr, a, other)
+					return fmt.Errorf("%s is given to %s while it is in the status of %s", addr, a, other)
 				}
 			}
 		}
@@ -93,7 +93,7 @@ func (w *witness) noneTwice() error {
 	return nil
 }
 
-// disagree says why two Services may not share, "" when they may.
+// disagree returns why two Services may not share, "" if they may.
 func disagree(a, b *lb.Service) string {
 	key := func(s *lb.Service) string {
 		for _, k := range []string{s.SharingKey, s.LoadBalancerID, s.UID} {
@@ -121,7 +121,7 @@ func joiner(s *lb.Service) bool {
 	return s.SharingKey == "" && s.LoadBalancerID != "" && s.LoadBalancerID != s.UID
 }
 
-// claimed says whether the Service has the leave of the FloatingIP, with all that this comes to own.
+// claimed reports whether the Service may use the FloatingIP, with all that it comes to own.
 func (w *witness) claimed(f *lb.FloatingIP, s *lb.Service) bool {
 	var owned []netip.Addr
 	for addr, by := range w.owns {
@@ -145,7 +145,7 @@ func claimedBy(f *lb.FloatingIP, s *lb.Service, owned ...netip.Addr) bool {
 	return f.ServiceName == "" && (f.Key.Name == s.FloatingIP || byValue)
 }
 
-// nothingUnasked: an address leaves its Service only for a reason that is the user's, or an elder's.
+// nothingUnasked: a Service loses an address only if its user asked for that, or if an older object holds it.
 func (w *witness) nothingUnasked() error {
 	for i, svc := range w.Services {
 		has := w.Assignments[i].Addresses
@@ -173,8 +173,8 @@ func (w *witness) nothingUnasked() error {
 	return nil
 }
 
-// othersClaim reports whether the Service stands with an address that is a FloatingIP's it does not
-// claim, or that an elder has and does not share with it.
+// othersClaim reports whether the Service's status has an address that belongs to a FloatingIP it does
+// not claim, or to an older Service that does not share it.
 func (w *witness) othersClaim(svc *lb.Service, addr netip.Addr) bool {
 	for _, f := range w.State.FloatingIPs {
 		if slices.Contains(f.Addresses, addr) && !claimedBy(&f, svc) {
@@ -182,14 +182,14 @@ func (w *witness) othersClaim(svc *lb.Service, addr netip.Addr) bool {
 		}
 	}
 	for _, key := range w.stood[addr] {
-		if o := w.services[key]; elder(o, svc) && disagree(o, svc) != "" {
+		if o := w.services[key]; older(o, svc) && disagree(o, svc) != "" {
 			return true
 		}
 	}
 	return false
 }
 
-func elder(a, b *lb.Service) bool {
+func older(a, b *lb.Service) bool {
 	return a.Created.Before(b.Created) || a.Created.Equal(b.Created) && a.Key.Compare(b.Key) < 0
 }
 
@@ -218,8 +218,8 @@ func (w *witness) floatingIPsStay() error {
 	return nil
 }
 
-// checkAgain judges the decision that follows when nothing has happened but that
-// the first was written: the same, unless addresses were left, which are given now.
+// checkAgain checks the decision that follows when nothing happened except that
+// the first was written: it is the same, except that released addresses may be assigned now.
 func checkAgain(s lb.State, first, second Result) error {
 	left := len(s.Leaving) > 0 || len(first.Keep) > 0
 	for i, svc := range s.Services {
@@ -239,7 +239,7 @@ func checkAgain(s lb.State, first, second Result) error {
 			continue
 		}
 		if left {
-			// What was left may be why the words change.
+			// A released address may change the message.
 			a.Message, a.Reason, b.Message, b.Reason = "", "", "", ""
 		}
 		if diff := gocmp.Diff(a, b, gocmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
@@ -249,7 +249,7 @@ func checkAgain(s lb.State, first, second Result) error {
 	return nil
 }
 
-// awaits reports whether the Service claims a FloatingIP that came to own something by the second decision.
+// awaits reports whether the Service claims a FloatingIP that got an address in the second decision.
 func awaits(s lb.State, first, second Result, svc lb.Service) bool {
 	owned := map[netip.Addr]bool{}
 	for _, f := range first.FloatingIPs {

@@ -1,12 +1,12 @@
 // Package ipam decides which Service and which FloatingIP gets which address. It
-// is pure: the addresses that are held stand in the State, the time too, and no
-// decision depends on an earlier one. A Ledger remembers of the last one for whom
-// the next need not be made again, and comes to the same.
+// is pure: the State holds the current addresses and the time, and no decision
+// depends on an earlier one. A Ledger carries assignments over from its last
+// decision where nothing changed; the result is the same.
 //
-// It never takes an address away because a pool was edited, and never gives one
-// that stands in the status of somebody who may not share it: an address that its
-// holder gives up in this very decision is given to somebody else only in a later
-// one, when the status shows it, so that statuses may be written in any order.
+// It never takes an address away because a pool was edited. It never assigns an
+// address that is in the status of an object that may not share it. If a holder
+// gives an address up in one decision, another Service gets it only in a later
+// one, when the status shows the release: so statuses may be written in any order.
 package ipam
 
 import (
@@ -17,13 +17,13 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Result is what everybody is to hold, and what that leaves in the pools.
+// Result is the decision for every Service, FloatingIP and pool.
 type Result struct {
 	// Assignments has one for each of State.Services, in the same order. Results of one Ledger share them.
 	Assignments []*Assignment
 	// FloatingIPs has one for each of State.FloatingIPs, in the same order.
 	FloatingIPs []Floating
-	// Keep lists the FloatingIPs to create for Services that wish to keep their addresses.
+	// Keep lists the FloatingIPs to create for Services that asked to keep their addresses.
 	Keep []Keep
 	// Pools has one for each of State.Pools, in the same order.
 	Pools []Usage
@@ -31,18 +31,18 @@ type Result struct {
 	Recheck time.Time
 }
 
-// Assignment is what one Service is to hold.
+// Assignment is the decision for one Service.
 type Assignment struct {
 	Service lb.Key
-	// Addresses are ordered as Service.Families; a family that has none is left out.
+	// Addresses are ordered as Service.Families; a family without an address is left out.
 	Addresses []netip.Addr
-	// Pools holds the name of each address's pool, or "" where the address was cut from its pool.
+	// Pools holds the name of each address's pool, or "" if the address is retained.
 	Pools []string
-	// Origins is what the Service is to remember of where its addresses came from; with them stands
-	// what it had before a restore and still waits for.
+	// Origins are written on the Service: the pools that its addresses came from, also for addresses
+	// that it had before a restore and still waits for.
 	Origins []Origin
-	// Reason is Assigned when the Service has all it asks for, PartlyAssigned when it prefers two
-	// families and has one. Any other says why it waits, or why what it holds is not what it asks for.
+	// Reason is Assigned if the Service has all it requests, PartlyAssigned if it prefers two
+	// families and has one. Any other is why it waits, or why it holds something else than it requests.
 	Reason  lb.Reason
 	Message string
 }
@@ -53,47 +53,47 @@ type Origin struct {
 	Pool    string
 }
 
-// Assign decides for all. Elders come first; those that ask for an address by
-// value come before those that take any.
+// Assign decides for all objects. Older ones come first; requests for a
+// particular address come before requests for any address.
 func Assign(s lb.State) Result {
 	all := make([]int, len(s.Services))
 	for i := range all {
 		all[i] = i
 	}
-	a := newAssigner(s, all, newSettled(nil))
+	a := newAssigner(s, all, newUnchanged(nil))
 	a.decide()
 	return a.result()
 }
 
-// assigner is one decision in the making.
+// assigner is the work in progress of one decision.
 type assigner struct {
 	state lb.State
 	// supplies are the pools in the order in which they are tried.
 	supplies []*supply
 	index    poolIndex
 	memory   memory
-	// settled are the Services that are left out.
-	settled *settled
-	// owners holds every address that may not simply be given: held, about to be left, or reserved.
-	owners map[netip.Addr]tenancy
-	// services and floating are the subjects, in the order of the State: the Services that are not
-	// settled, and all FloatingIPs.
+	// unchanged are the Services that this decision leaves out.
+	unchanged *unchanged
+	// holders has every address that is not free: held, about to be released, or reserved.
+	holders map[netip.Addr]holders
+	// services and floating are the subjects, in the order of the State: the Services to decide
+	// for, and all FloatingIPs.
 	services, floating []subject
 	claimable          claimable
-	// shared holds what is held under each key that somebody might share.
+	// shared has the addresses held under each key that some Service might share.
 	shared map[string]*ring
 	quota  map[quotaKey]int
 }
 
-// newAssigner prepares to decide for all FloatingIPs and for those of the Services at the places, which
-// ascend. All other Services are settled.
-func newAssigner(s lb.State, places []int, settled *settled) *assigner {
+// newAssigner prepares a decision for all FloatingIPs and for the Services at the places, which
+// ascend. All other Services are unchanged.
+func newAssigner(s lb.State, places []int, same *unchanged) *assigner {
 	a := &assigner{
-		state:   s,
-		settled: settled,
-		owners:  make(map[netip.Addr]tenancy, 2*len(places)+len(s.Reserved)),
-		shared:  map[string]*ring{},
-		quota:   map[quotaKey]int{},
+		state:     s,
+		unchanged: same,
+		holders:   make(map[netip.Addr]holders, 2*len(places)+len(s.Reserved)),
+		shared:    map[string]*ring{},
+		quota:     map[quotaKey]int{},
 	}
 	a.supplies = newSupplies(s.Pools)
 	a.index = newPoolIndex(a.supplies)
@@ -102,12 +102,12 @@ func newAssigner(s lb.State, places []int, settled *settled) *assigner {
 	return a
 }
 
-// decide goes from what must not change to what may be chosen.
+// decide starts with what must not change and ends with what may be chosen freely.
 func (a *assigner) decide() {
-	services, floating := elderFirst(a.services), elderFirst(a.floating)
+	services, floating := oldestFirst(a.services), oldestFirst(a.floating)
 	a.keep(services, floating)
 	a.takeAll(floating, func(s *subject) bool { return len(s.RequestedAddresses) > 0 })
-	// Who claims a FloatingIP waits until that has what it can have.
+	// Services that claim a FloatingIP wait until it has all it can get.
 	a.takeAll(services, func(s *subject) bool { return s.remembers() && !a.claimable.by(s) })
 	a.takeAll(services, func(s *subject) bool { return !s.joins && len(s.RequestedAddresses) > 0 && !a.claimable.by(s) })
 	a.takeAll(floating, func(*subject) bool { return true })
@@ -118,8 +118,8 @@ func (a *assigner) decide() {
 	}
 }
 
-// elderFirst returns the subjects by age, then by key.
-func elderFirst(subjects []subject) []*subject {
+// oldestFirst returns the subjects by age, then by key.
+func oldestFirst(subjects []subject) []*subject {
 	out := make([]*subject, len(subjects))
 	for i := range subjects {
 		out[i] = &subjects[i]
@@ -135,8 +135,8 @@ func byAge(x, y *subject) int {
 	return x.Key.Compare(y.Key)
 }
 
-// takeAll gives the chosen subjects what they lack, as far as that can be had,
-// and reports whether anybody got anything.
+// takeAll gives the chosen subjects the available addresses that they are missing,
+// and reports whether any subject got one.
 func (a *assigner) takeAll(order []*subject, chosen func(*subject) bool) bool {
 	any := false
 	for _, s := range order {
@@ -148,7 +148,7 @@ func (a *assigner) takeAll(order []*subject, chosen func(*subject) bool) bool {
 }
 
 func (a *assigner) take(s *subject) bool {
-	if _, _, never := hopeless(s.Service); never || s.floating > 0 && a.state.FloatingIPs[s.floating-1].Deleting {
+	if _, _, never := unservable(s.Service); never || s.floating > 0 && a.state.FloatingIPs[s.floating-1].Deleting {
 		return false
 	}
 	got, _ := a.find(s)
@@ -164,17 +164,17 @@ func (a *assigner) take(s *subject) bool {
 	return any
 }
 
-// result is told only when all is decided, so that a reason speaks of what the
-// others hold in the end. It leaves the settled Services' assignments out.
+// result is called after all decisions, so that reasons refer to what the
+// others finally hold. It leaves out the assignments of unchanged Services.
 func (a *assigner) result() Result {
 	r := Result{Assignments: make([]*Assignment, len(a.state.Services))}
 	for i := range a.services {
 		s := &a.services[i]
-		told := a.tell(s)
-		r.Assignments[s.place] = &told
+		assigned := a.assignment(s)
+		r.Assignments[s.place] = &assigned
 	}
 	for i := range a.floating {
-		r.FloatingIPs = append(r.FloatingIPs, a.tellFloating(&a.floating[i]))
+		r.FloatingIPs = append(r.FloatingIPs, a.floatingResult(&a.floating[i]))
 	}
 	r.Keep = a.keeps()
 	r.Pools = a.usage()
@@ -182,8 +182,8 @@ func (a *assigner) result() Result {
 	return r
 }
 
-// hopeless says why a Service can hold nothing at all.
-func hopeless(svc *lb.Service) (lb.Reason, string, bool) {
+// unservable returns why a Service can hold no address at all.
+func unservable(svc *lb.Service) (lb.Reason, string, bool) {
 	switch {
 	case len(svc.Families) == 0:
 		return lb.NoClusterIP, "the Service has no cluster IP, so that nothing could be delivered: a headless Service cannot be served", true

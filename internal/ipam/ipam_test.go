@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// pools and services are built from what stands out in each case.
+// Pools and Services are built from what matters in each case.
 func pool(name string, ranges ...string) lb.Pool {
 	p := lb.Pool{Name: name, AutoAssign: true}
 	for _, r := range ranges {
@@ -86,7 +86,7 @@ func manual(p *lb.Pool)   { p.AutoAssign = false }
 func deleting(p *lb.Pool) { p.Deleting = true }
 func avoiding(p *lb.Pool) { p.AvoidBuggyIPs = true }
 
-// text writes assignments as one would tell them.
+// text writes assignments for a human reader.
 func text(r Result) []string {
 	var out []string
 	for _, a := range r.Assignments {
@@ -108,7 +108,7 @@ func TestAssign(t *testing.T) {
 		services []lb.Service
 		want     []string
 	}{
-		{"lowest first, elder first", []lb.Pool{pool("p", v4)},
+		{"lowest first, older first", []lb.Pool{pool("p", v4)},
 			[]lb.Service{service("a", created(2)), service("b", created(1))},
 			[]string{`a [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`, `b [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}},
 		{"of one second, by key", []lb.Pool{pool("p", "192.0.2.1")},
@@ -117,7 +117,7 @@ func TestAssign(t *testing.T) {
 		{"what is held is reserved before anything is given", []lb.Pool{pool("p", v4)},
 			[]lb.Service{service("a", created(1)), service("b", created(2), holding("192.0.2.1"))},
 			[]string{`a [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`, `b [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}},
-		{"held twice: the elder keeps", []lb.Pool{pool("p", v4)},
+		{"held twice: the older keeps", []lb.Pool{pool("p", v4)},
 			[]lb.Service{service("a", created(2), holding("192.0.2.2")), service("b", created(1), holding("192.0.2.2"))},
 			[]string{`a [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`, `b [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`}},
 		{"cut from its pool: kept", []lb.Pool{pool("p", v4)},
@@ -209,7 +209,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// The buggy addresses are counted by a formula; here it is held against counting.
+// A formula counts the buggy addresses; this compares it with counting one by one.
 func TestBuggyCount(t *testing.T) {
 	first := netip.MustParseAddr("10.0.0.0")
 	s := supply{Pool: &lb.Pool{AvoidBuggyIPs: true}}

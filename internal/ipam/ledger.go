@@ -10,39 +10,39 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Ledger decides as Assign does, to the letter, and sooner where little happened
-// since it decided last: it leaves out the Services that are settled. It knows
-// them again by their Revisions, and begins anew when the pools say something else.
-// The zero Ledger is ready. Pools and Results belong to it too and must not be changed.
+// Ledger decides exactly as Assign does, but faster if little happened since its
+// last decision: it carries over the assignments of unchanged Services, which it
+// recognizes by their Revisions. It starts from scratch when the pools change. The zero
+// Ledger is ready to use. The Ledger retains Pools and Results, so callers must not change them.
 type Ledger struct {
-	// pools as they were when it began anew.
-	pools   []lb.Pool
-	settled *settled
-	// rest has one for each Service of the last State: the holder that it is, nil where it is not settled.
-	rest    []*holder
+	// pools as they were when it last started from scratch.
+	pools     []lb.Pool
+	unchanged *unchanged
+	// entries has one for each Service of the last State, nil for a Service to decide again.
+	entries []*entry
 	carried int
 }
 
-// Assign decides for all.
+// Assign decides for all objects.
 func (l *Ledger) Assign(s lb.State) Result {
-	if l.settled == nil || !slices.EqualFunc(l.pools, s.Pools, sameTerms) {
-		*l = Ledger{pools: s.Pools, settled: newSettled(s.Pools)}
+	if l.unchanged == nil || !slices.EqualFunc(l.pools, s.Pools, sameTerms) {
+		*l = Ledger{pools: s.Pools, unchanged: newUnchanged(s.Pools)}
 	}
 	l.compare(s.Services)
-	l.stir(s)
-	a := newAssigner(s, l.unsettled(), l.settled)
+	l.invalidate(s)
+	a := newAssigner(s, l.toDecide(), l.unchanged)
 	a.decide()
 	r := a.result()
 	l.complete(r)
-	l.settle(a, r)
+	l.carryOver(a, r)
 	return r
 }
 
-// Carried is how many Services the last decision left out.
+// Carried returns how many Services the last decision carried over.
 func (l *Ledger) Carried() int { return l.carried }
 
-// sameTerms reports whether a pool is what it was but for what its status
-// remembers: no settled Service depends on that, and we change it all the time.
+// sameTerms reports whether a pool is the same except for the memory in its
+// status: no unchanged Service depends on that, and we change it all the time.
 func sameTerms(was, is lb.Pool) bool {
 	for _, p := range []*lb.Pool{&was, &is} {
 		p.Released, p.ReleasedForgotten, p.Retained = nil, 0, nil
@@ -50,12 +50,12 @@ func sameTerms(was, is lb.Pool) bool {
 	return reflect.DeepEqual(was, is)
 }
 
-// compare finds the Services that are what they were when they settled. Who is
-// not, or is gone, leaves the settled. Both lists are ordered by key.
+// compare finds the Services that are the same as when they were carried over. It
+// invalidates those that changed or are gone. Both lists are ordered by key.
 func (l *Ledger) compare(services []lb.Service) {
-	rest := make([]*holder, len(services))
+	entries := make([]*entry, len(services))
 	i := 0
-	for _, h := range l.rest {
+	for _, h := range l.entries {
 		if h == nil {
 			continue
 		}
@@ -65,48 +65,48 @@ func (l *Ledger) compare(services []lb.Service) {
 			same = i < len(services) && h.is(&services[i])
 		}
 		if !same {
-			l.settled.remove(h)
+			l.unchanged.remove(h)
 			continue
 		}
-		rest[i] = h
+		entries[i] = h
 		i++
 	}
-	l.rest = rest
+	l.entries = entries
 }
 
-// stir takes those out of the settled of whom somebody else speaks: by an address
-// that they hold, by their id, or by their name. They speak of nobody themselves.
-func (l *Ledger) stir(s lb.State) {
-	stir := func(key lb.Key) {
+// invalidate removes entries that another object refers to: by an address they
+// hold, by their id, or by their name. Unchanged Services refer to no other object.
+func (l *Ledger) invalidate(s lb.State) {
+	invalidate := func(key lb.Key) {
 		place, found := sort.Find(len(s.Services), func(i int) int { return key.Compare(s.Services[i].Key) })
-		if found && l.rest[place] != nil {
-			l.settled.remove(l.rest[place])
-			l.rest[place] = nil
+		if found && l.entries[place] != nil {
+			l.unchanged.remove(l.entries[place])
+			l.entries[place] = nil
 		}
 	}
-	for _, addr := range l.spokenOf(s) {
-		if h, held := l.settled.holders[addr]; held {
-			stir(h.Service)
+	for _, addr := range l.references(s) {
+		if h, held := l.unchanged.byAddress[addr]; held {
+			invalidate(h.Service)
 		}
 	}
 	for i := range s.Services {
-		if l.rest[i] != nil {
+		if l.entries[i] != nil {
 			continue
 		}
-		if h, known := l.settled.ids[s.Services[i].LoadBalancerID]; known {
-			stir(h.Service)
+		if h, known := l.unchanged.byID[s.Services[i].LoadBalancerID]; known {
+			invalidate(h.Service)
 		}
 	}
 	for _, f := range s.FloatingIPs {
-		stir(lb.Key{Namespace: f.Key.Namespace, Name: f.ServiceName})
+		invalidate(lb.Key{Namespace: f.Key.Namespace, Name: f.ServiceName})
 	}
 }
 
-// spokenOf returns every address that a decision looks at by value.
-func (l *Ledger) spokenOf(s lb.State) []netip.Addr {
+// references returns every address that objects other than unchanged Services refer to.
+func (l *Ledger) references(s lb.State) []netip.Addr {
 	out := slices.Collect(maps.Keys(s.Reserved))
 	for i := range s.Services {
-		if l.rest[i] == nil {
+		if l.entries[i] == nil {
 			svc := &s.Services[i]
 			out = append(append(out, svc.Addresses...), svc.RequestedAddresses...)
 			out = slices.AppendSeq(out, maps.Keys(svc.AssignedFrom))
@@ -127,10 +127,10 @@ func (l *Ledger) spokenOf(s lb.State) []netip.Addr {
 	return out
 }
 
-// unsettled returns the places of the Services to decide for.
-func (l *Ledger) unsettled() []int {
+// toDecide returns the places of the Services to decide for.
+func (l *Ledger) toDecide() []int {
 	var places []int
-	for place, h := range l.rest {
+	for place, h := range l.entries {
 		if h == nil {
 			places = append(places, place)
 		}
@@ -138,10 +138,10 @@ func (l *Ledger) unsettled() []int {
 	return places
 }
 
-// complete adds to the Result what was left out.
+// complete adds the carried assignments to the Result.
 func (l *Ledger) complete(r Result) {
 	l.carried = 0
-	for place, h := range l.rest {
+	for place, h := range l.entries {
 		if h != nil {
 			r.Assignments[place] = h.Assignment
 			l.carried++
@@ -149,19 +149,19 @@ func (l *Ledger) complete(r Result) {
 	}
 }
 
-// settle notes whom the next decision may leave out.
-func (l *Ledger) settle(a *assigner, r Result) {
+// carryOver records which Services the next decision may leave out.
+func (l *Ledger) carryOver(a *assigner, r Result) {
 	for _, subjects := range [][]subject{a.services, a.floating} {
 		for i := range subjects {
-			l.settled.mustLack(&subjects[i])
+			l.unchanged.mustNotHold(&subjects[i])
 		}
 	}
 	for i := range a.services {
 		s := &a.services[i]
-		if told := r.Assignments[s.place]; a.settles(s, told) {
-			h := &holder{told, s.UID, s.Revision}
-			l.settled.add(h)
-			l.rest[s.place] = h
+		if assigned := r.Assignments[s.place]; a.carriable(s, assigned) {
+			h := &entry{assigned, s.UID, s.Revision}
+			l.unchanged.add(h)
+			l.entries[s.place] = h
 		}
 	}
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// book is a Ledger that decides beside Assign, and how much it left out.
+// book is a Ledger that decides beside Assign, with how much it carried over.
 type book struct {
 	Ledger
 	*rand.Rand
-	// revisions by UID and by what a Service says.
+	// revisions by UID and by content of a Service.
 	revisions map[string]map[string]string
-	// decisions, and those that left somebody out; Services, and those that were left out.
+	// decisions, and those that carried something over; Services, and those carried over.
 	decisions, shorter, services, carried int
 }
 
@@ -29,9 +29,9 @@ func newBook(seed uint64) *book {
 	return &book{Rand: rand.New(rand.NewPCG(seed, 1)), revisions: map[string]map[string]string{}}
 }
 
-// compare has the Ledger decide what was decided anew. Some decisions it misses,
-// as a process that does not lead; some it makes as a process that has just begun.
-func (b *book) compare(s lb.State, anew Result) error {
+// compare has the Ledger decide what Assign decided. It misses some decisions,
+// like a process that does not lead, and makes some like a process that has just started.
+func (b *book) compare(s lb.State, want Result) error {
 	if b.IntN(20) == 0 {
 		b.Ledger = Ledger{}
 	}
@@ -49,30 +49,30 @@ func (b *book) compare(s lb.State, anew Result) error {
 	if b.Carried() > 0 {
 		b.shorter++
 	}
-	if !reflect.DeepEqual(got, anew) {
-		return fmt.Errorf("the Ledger decided otherwise: -anew +Ledger\n%s", cmp.Diff(anew, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })))
+	if !reflect.DeepEqual(got, want) {
+		return fmt.Errorf("the Ledger decided otherwise: -Assign +Ledger\n%s", cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })))
 	}
 	return nil
 }
 
-// revision is equal for equal Services, and for those of two UIDs often too.
+// revision is equal for equal Services, and often equal for Services of two UIDs.
 func (b *book) revision(svc lb.Service) string {
-	of, said := b.revisions[svc.UID], fmt.Sprintf("%+v", svc)
+	of, content := b.revisions[svc.UID], fmt.Sprintf("%+v", svc)
 	if of == nil {
 		of = map[string]string{}
 		b.revisions[svc.UID] = of
 	}
-	if of[said] == "" {
-		of[said] = strconv.Itoa(1 + len(of))
+	if of[content] == "" {
+		of[content] = strconv.Itoa(1 + len(of))
 	}
-	return of[said]
+	return of[content]
 }
 
 func (b *book) add(o *book) {
 	b.decisions, b.shorter, b.services, b.carried = b.decisions+o.decisions, b.shorter+o.shorter, b.services+o.services, b.carried+o.carried
 }
 
-// check fails where too little was left out to call it tried, in percent of the decisions and of the Services.
+// check fails if too little was carried over for a meaningful test, in percent of the decisions and of the Services.
 func (b *book) check(t *testing.T, decisions, services int) {
 	t.Helper()
 	t.Logf("%d of %d decisions left out %d of %d Services", b.shorter, b.decisions, b.carried, b.services)
@@ -81,8 +81,8 @@ func (b *book) check(t *testing.T, decisions, services int) {
 	}
 }
 
-// TestLedgerRewound: after the cluster's store was put back to an earlier day, a Service
-// may have the Revision again that it had with another address.
+// TestLedgerRewound: after etcd is restored from a backup, a Service may have a Revision
+// again that it had with another address.
 func TestLedgerRewound(t *testing.T) {
 	had := func(svc *lb.Service) { svc.UID, svc.Revision, svc.Addresses = "a", "7", addrs("192.0.2.1") }
 	state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.2")}, Services: []lb.Service{service("a", had)}}
@@ -90,16 +90,16 @@ func TestLedgerRewound(t *testing.T) {
 	l.Assign(state)
 	l.Assign(state)
 	if l.Carried() == 0 {
-		t.Fatal("no Service settled: the test shows nothing")
+		t.Fatal("no Service was carried over: the test shows nothing")
 	}
 	has := func(svc *lb.Service) { svc.Addresses = addrs("192.0.2.2") }
 	state.Services = []lb.Service{service("a", had, has), service("b")}
 	if diff := cmp.Diff(text(Assign(state)), text(l.Assign(state))); diff != "" {
-		t.Errorf("the Ledger decided otherwise: -anew +Ledger\n%s", diff)
+		t.Errorf("the Ledger decided otherwise: -Assign +Ledger\n%s", diff)
 	}
 }
 
-// TestLedgerHistory plays random histories of what happens every day: the pools stay,
+// TestLedgerHistory plays random histories of ordinary operation: the pools stay;
 // Services come, are annotated and go, one or two at a time.
 func TestLedgerHistory(t *testing.T) {
 	histories := 20
@@ -116,18 +116,17 @@ func TestLedgerHistory(t *testing.T) {
 	}
 }
 
-// FuzzLedger compares a Ledger with Assign through days of a cluster, as
-// FuzzHistory does through its worst hours.
+// FuzzLedger compares a Ledger with Assign through a cluster's ordinary days;
+// FuzzHistory covers its worst hours.
 //
-// Bugs sown into the code to see that one of the two finds them: a Service stays
-// settled though somebody speaks of its address (one for each place where addresses
-// stand), its id or its name, though its Revision or UID is another, or though the
-// pools are; one settles before its status shows what it holds, that shares, joins,
-// asks to be renewed or to keep its address, or whose pool goes or is gone; what
-// settles is not taken, not counted, counted by a quota that nobody reads, or
-// counted although the pool avoids it, and stays so when it unsettles; the next
-// free address is missed; assignments go to the Service next to theirs. That nobody
-// is left out at all fails as well.
+// One of the two finds each of these planted bugs. A Service is carried over although
+// another object refers to its address (one bug for each place where addresses
+// are), its id or its name, or although its Revision, its UID or the pools changed. A
+// Service is carried over before its status shows what it holds, although it shares, joins,
+// asks for renewal or to keep its address, or although its pool is being deleted or gone. A
+// carried address is not taken, not counted, counted for the wrong quota, counted although
+// the pool avoids it, or stays counted after invalidation. The next free address is missed;
+// assignments go to the neighbouring Service. The test also fails if nothing is carried over.
 func FuzzLedger(f *testing.F) {
 	for seed := range uint64(10) {
 		f.Add(seed)
@@ -142,7 +141,7 @@ func playDays(t *testing.T, seed uint64) *book {
 		for range 1 + h.IntN(2) {
 			h.day()
 		}
-		if seed%2 == 0 { // who may not keep a FloatingIP wishes for it ever again
+		if seed%2 == 0 { // a Service that may not keep a FloatingIP asks for it for ever
 			h.state.FloatingIPs = slices.DeleteFunc(h.state.FloatingIPs, func(f lb.FloatingIP) bool { return f.ServiceName == f.Key.Name })
 		}
 		h.state.Now = time.Unix(int64(step)*30, 0)
@@ -156,7 +155,7 @@ func playDays(t *testing.T, seed uint64) *book {
 	return h.book
 }
 
-// found makes pools of which the small ones run out, and some Services.
+// found makes some Services, and pools of which the small ones run out.
 func (h *history) found() {
 	wide := with(pool("wide", "10.0.0.250-10.0.1.90", "2001:db8::-2001:db8::ff"), func(p *lb.Pool) { p.AvoidBuggyIPs = true })
 	bounded := with(pool("bounded", "10.0.2.0-10.0.2.9", "2001:db8::ff00-2001:db8::ff09"), func(p *lb.Pool) {
@@ -212,7 +211,7 @@ func (h *history) day() {
 	}
 }
 
-// arrive adds a Service that asks for little.
+// arrive adds a Service without special requests.
 func (h *history) arrive() {
 	h.born++
 	svc := lb.Service{
@@ -227,7 +226,7 @@ func (h *history) arrive() {
 	h.add(svc)
 }
 
-// anyOf returns an IPv4 address that the Service has, or any.
+// anyOf returns an IPv4 address of the Service, or any address.
 func (h *history) anyOf(svc lb.Service) netip.Addr {
 	if len(svc.Addresses) > 0 && svc.Addresses[0].Is4() {
 		return svc.Addresses[0]

@@ -12,13 +12,13 @@ import (
 // mostRemembered bounds the lists in a pool's status: some 30 KiB of an object.
 const mostRemembered = 256
 
-// memory is who gave back what, as the pools' statuses say.
+// memory is the releases that the pools' statuses record.
 type memory struct {
 	// last release of an address.
 	last map[netip.Addr]lb.Release
-	// own lists what a subject gave back, the latest first.
+	// own lists the releases of each subject, latest first.
 	own map[lb.Key][]lb.Release
-	// old lists the releases within a pool's ranges, the earliest first.
+	// old lists the releases within a pool's ranges, earliest first.
 	old map[*supply][]lb.Release
 }
 
@@ -51,7 +51,7 @@ func latestFirst(a, b lb.Release) int {
 	return cmp.Or(b.Time.Compare(a.Time), b.Address.Compare(a.Address))
 }
 
-// until says when the address may be given to others than its last holder; zero is at any time.
+// until returns when the address may be assigned to others than its last holder; zero means at any time.
 func (m *memory) until(addr netip.Addr, pool *supply) time.Time {
 	r, known := m.last[addr]
 	if !known || pool == nil || pool.ReuseDelay <= 0 {
@@ -62,14 +62,14 @@ func (m *memory) until(addr netip.Addr, pool *supply) time.Time {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// free returns the address of the pool to give next: the lowest that is not known
-// to have been released, else the one released least recently.
+// free returns the pool's next free address: the lowest without a recorded
+// release, else the one released least recently.
 func (a *assigner) free(s *subject, pool *supply, family lb.Family) (netip.Addr, bool) {
-	if addr, ok := pool.free(family, a.owners, a.settled.taken, a.memory.last); ok {
+	if addr, ok := pool.free(family, a.holders, a.unchanged.taken, a.memory.last); ok {
 		return addr, true
 	}
 	for _, r := range a.memory.old[pool] {
-		if _, taken := a.owners[r.Address]; taken || lb.FamilyOf(r.Address) != family || pool.avoids(r.Address) {
+		if _, taken := a.holders[r.Address]; taken || lb.FamilyOf(r.Address) != family || pool.avoids(r.Address) {
 			continue
 		}
 		if a.quarantined(s, r.Address, pool) == nil {
@@ -79,10 +79,10 @@ func (a *assigner) free(s *subject, pool *supply, family lb.Family) (netip.Addr,
 	return netip.Addr{}, false
 }
 
-// nextFree says when the first quarantined address of the pool can be given; zero when none waits.
+// nextFree returns when the pool's first quarantine ends; zero if no address is quarantined.
 func (a *assigner) nextFree(pool *supply, family lb.Family) time.Time {
 	for _, r := range a.memory.old[pool] {
-		_, taken := a.owners[r.Address]
+		_, taken := a.holders[r.Address]
 		if until := a.memory.until(r.Address, pool); !taken && lb.FamilyOf(r.Address) == family && !pool.avoids(r.Address) && a.state.Now.Before(until) {
 			return until
 		}
@@ -90,15 +90,15 @@ func (a *assigner) nextFree(pool *supply, family lb.Family) time.Time {
 	return time.Time{}
 }
 
-// remember writes into the usages what the pools are to remember, and returns
-// when the next quarantine ends. What is held is not released; what stood in a
-// status and is not held any more is, now, unless that was noted before.
+// remember writes the releases into the usages and returns when the next
+// quarantine ends. An address that is held is not released. An address that is in
+// a status and no longer held is released now, unless its release is recorded already.
 func (a *assigner) remember(usages []Usage) time.Time {
 	byPool, seen := map[string][]lb.Release{}, map[netip.Addr]bool{}
 	for i := range a.state.Pools {
 		p := &a.state.Pools[i]
 		for _, r := range p.Released {
-			t := a.owners[r.Address]
+			t := a.holders[r.Address]
 			home := a.home(r.Address, p.Name)
 			if t.floating == 0 && t.first == 0 && a.memory.last[r.Address] == r && !seen[r.Address] {
 				seen[r.Address] = true
@@ -108,7 +108,7 @@ func (a *assigner) remember(usages []Usage) time.Time {
 	}
 	noted := map[netip.Addr]bool{}
 	note := func(addr netip.Addr, origin string, by lb.Key, uid string) {
-		t, known := a.owners[addr], a.memory.last[addr]
+		t, known := a.holders[addr], a.memory.last[addr]
 		if t.floating != 0 || t.first != 0 || noted[addr] || known.Address == addr && known.Holder == by && known.UID == uid {
 			return
 		}
@@ -138,7 +138,7 @@ func (a *assigner) remember(usages []Usage) time.Time {
 	return next
 }
 
-// home is the pool that remembers the address: the one it lies in, else the one it came from.
+// home is the pool that records releases of the address: the one it lies in, else the one it came from.
 func (a *assigner) home(addr netip.Addr, origin string) string {
 	if s := a.index.find(addr); s != nil {
 		return s.Name
@@ -146,7 +146,7 @@ func (a *assigner) home(addr netip.Addr, origin string) string {
 	return origin
 }
 
-// departures notes every address that a status has and its subject does not hold.
+// departures notes every address that is in a status but no longer held by that subject.
 func (a *assigner) departures(note func(addr netip.Addr, origin string, by lb.Key, uid string)) {
 	for _, subjects := range [][]subject{a.floating, a.services} {
 		for i := range subjects {

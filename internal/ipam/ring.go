@@ -11,8 +11,8 @@ import (
 type ring struct {
 	// addrs are ordered.
 	addrs []netip.Addr
-	// of counts the addresses of a family, used those of them on which a port is taken: who wants a port that is
-	// taken on all of them need not look at each.
+	// of counts the addresses of a family, used those on which a port is taken: a Service whose port is
+	// taken on all of them need not try each.
 	of   map[lb.Family]int
 	used map[familyPort]int
 }
@@ -26,7 +26,7 @@ func newRing() *ring {
 	return &ring{of: map[lb.Family]int{}, used: map[familyPort]int{}}
 }
 
-// join notes that the subject came to hold the address.
+// join records that the subject now holds the address.
 func (r *ring) join(s *subject, addr netip.Addr) {
 	if i, found := slices.BinarySearchFunc(r.addrs, addr, netip.Addr.Compare); !found {
 		r.addrs = slices.Insert(r.addrs, i, addr)
@@ -37,7 +37,7 @@ func (r *ring) join(s *subject, addr netip.Addr) {
 	}
 }
 
-// leave notes that the subject holds the address no more, and whether it was the last under the key.
+// leave records that the subject no longer holds the address; last: no other subject of the key does.
 func (r *ring) leave(s *subject, addr netip.Addr, last bool) {
 	i, found := slices.BinarySearchFunc(r.addrs, addr, netip.Addr.Compare)
 	if found && last {
@@ -49,8 +49,8 @@ func (r *ring) leave(s *subject, addr netip.Addr, last bool) {
 	}
 }
 
-// worthwhile returns the addresses that the subject may try to share: one, to say
-// what is in the way, where a port of it is taken on all.
+// worthwhile returns the addresses that the subject may try to share. If one of its
+// ports is taken on all, that is a single address, to explain the refusal.
 func (r *ring) worthwhile(s *subject, family lb.Family) []netip.Addr {
 	full := slices.ContainsFunc(s.Ports, func(p lb.Port) bool { return r.used[familyPort{family, p}] >= r.of[family] })
 	if i := slices.IndexFunc(r.addrs, func(a netip.Addr) bool { return lb.FamilyOf(a) == family }); full && i >= 0 {

@@ -17,7 +17,7 @@ func (w *witness) poolOf(addr netip.Addr) *lb.Pool {
 	})
 }
 
-// suits says whether the pool is of the kind that the Service wants.
+// suits reports whether the pool is of the kind that the Service requests.
 func suits(p *lb.Pool, svc *lb.Service) bool {
 	wished := !slices.ContainsFunc(svc.PoolWishes, func(w lb.PoolWish) bool { return !slices.Contains(w.Pools, p.Name) })
 	return p.Internal == svc.Internal && wished && (svc.Class == "" || slices.Contains(p.Classes, svc.Class))
@@ -28,7 +28,7 @@ func buggyAddress(p *lb.Pool, addr netip.Addr) bool {
 	return p.AvoidBuggyIPs && addr.Is4() && (last == 0 || last == 255)
 }
 
-// allows says whether the pool may give the address to the Service.
+// allows reports whether the pool may give the address to the Service.
 func (w *witness) allows(p *lb.Pool, svc *lb.Service, addr netip.Addr, asked bool) bool {
 	byName := asked || svc.RequestedPool == p.Name || slices.Contains(svc.RequestedAddresses, addr)
 	if p.Deleting || buggyAddress(p, addr) || !p.AutoAssign && !byName || svc.RequestedPool != "" && svc.RequestedPool != p.Name {
@@ -47,7 +47,7 @@ func (w *witness) allows(p *lb.Pool, svc *lb.Service, addr netip.Addr, asked boo
 	return (!a.ByNamespace || namespace) && service
 }
 
-// bars says whether somebody who does not hold the address keeps it from the Service.
+// bars reports whether an object that does not hold the address keeps the Service from it.
 func (w *witness) bars(addr netip.Addr, by lb.Key) bool {
 	if _, reserved := w.Reserved[addr]; reserved {
 		return true
@@ -63,7 +63,7 @@ func (w *witness) bars(addr netip.Addr, by lb.Key) bool {
 	return slices.ContainsFunc(w.stood[addr], func(k lb.Key) bool { return k != by && !slices.Contains(w.holds[addr], k) })
 }
 
-// beside says whether the Service may hold the address with those who do.
+// beside reports whether the Service may hold the address together with its holders.
 func (w *witness) beside(p *lb.Pool, svc *lb.Service, addr netip.Addr) bool {
 	holders := w.holds[addr]
 	if len(holders) == 0 {
@@ -78,7 +78,7 @@ func (w *witness) beside(p *lb.Pool, svc *lb.Service, addr netip.Addr) bool {
 	return (p.MaxServices == 0 || len(holders) < p.MaxServices) && (svc.MaxShared == 0 || len(holders) < svc.MaxShared)
 }
 
-// uses counts what the namespace has of the pool in the end.
+// uses counts the addresses of the pool that the namespace finally has.
 func (w *witness) uses(p *lb.Pool, namespace string, family lb.Family) int {
 	seen := map[netip.Addr]bool{}
 	for addr, by := range w.holds {
@@ -100,7 +100,7 @@ func (w *witness) uses(p *lb.Pool, namespace string, family lb.Family) int {
 	return n
 }
 
-// available says whether the Service could be given an address of the family now.
+// available reports whether the Service could get an address of the family now.
 func (w *witness) available(svc *lb.Service, family lb.Family) bool {
 	for i := range w.State.Pools {
 		p := &w.State.Pools[i]
@@ -160,7 +160,7 @@ func (w *witness) givenByThePools() error {
 	return nil
 }
 
-// waits reports whether a Service waits for somebody else by its own wish.
+// waits reports whether a Service waits for another object because its user asked for that.
 func (w *witness) waits(svc *lb.Service) bool {
 	if svc.Problem != nil || svc.FamilyPolicy == lb.RequireDualStack && len(svc.Families) < 2 || svc.FloatingIP != "" {
 		return true
@@ -184,14 +184,14 @@ func (w *witness) nobodyWaitsForNothing() error {
 		if alien || w.waits(svc) {
 			continue
 		}
-		var lacks, could []lb.Family
+		var missing, could []lb.Family
 		for _, family := range svc.Families {
 			asked := slices.ContainsFunc(svc.RequestedAddresses, func(r netip.Addr) bool { return lb.FamilyOf(r) == family && !slices.Contains(a.Addresses, r) })
 			has := slices.ContainsFunc(a.Addresses, func(h netip.Addr) bool { return lb.FamilyOf(h) == family })
 			if has && !asked {
 				continue
 			}
-			lacks = append(lacks, family)
+			missing = append(missing, family)
 			if w.available(svc, family) {
 				could = append(could, family)
 			}
@@ -200,7 +200,7 @@ func (w *witness) nobodyWaitsForNothing() error {
 			return !slices.Contains(a.Addresses, r) && !w.available(svc, lb.FamilyOf(r))
 		})
 		partial := svc.FamilyPolicy == lb.PreferDualStack && !asksElsewhere
-		if len(could) > 0 && (partial || len(could) == len(lacks)) {
+		if len(could) > 0 && (partial || len(could) == len(missing)) {
 			return fmt.Errorf("%s waits for %v (%s: %s), which could be had", svc.Key, could, a.Reason, a.Message)
 		}
 	}
@@ -238,7 +238,7 @@ func (w *witness) countsAreRight() error {
 	return nil
 }
 
-// quotasHold: no namespace comes to more than its quota.
+// quotasHold: no namespace exceeds its quota.
 func (w *witness) quotasHold() error {
 	for i := range w.State.Pools {
 		p := &w.State.Pools[i]
@@ -254,7 +254,7 @@ func (w *witness) quotasHold() error {
 	return nil
 }
 
-// standing is the decision to change nothing.
+// standing returns the decision that changes nothing.
 func standing(s lb.State) Result {
 	var r Result
 	for _, svc := range s.Services {
@@ -266,7 +266,7 @@ func standing(s lb.State) Result {
 	return r
 }
 
-// releasesAreNoted: a pool remembers what of it was given back, and nothing that is held.
+// releasesAreNoted: a pool records the releases of its addresses, and no address that is held.
 func (w *witness) releasesAreNoted() error {
 	noted := map[netip.Addr]bool{}
 	for _, u := range w.Result.Pools {

@@ -7,16 +7,16 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// spans is a set of addresses: ranges that are ordered and do not touch.
+// spans is a set of addresses: ordered ranges that do not touch.
 type spans []lb.Range
 
-// at returns the place of the first range that does not end before the address, and whether that holds it.
+// at returns the index of the first range that does not end before the address, and whether it contains the address.
 func (s spans) at(a netip.Addr) (int, bool) {
 	i, _ := slices.BinarySearchFunc(s, a, func(r lb.Range, a netip.Addr) int { return r.To.Compare(a) })
 	return i, i < len(s) && s[i].Contains(a)
 }
 
-// past returns the lowest address from a on that is not in the set; the zero Addr when none is.
+// past returns the lowest address from a upwards that is not in the set; the zero Addr if there is none.
 func (s spans) past(a netip.Addr) netip.Addr {
 	if i, in := s.at(a); in {
 		return s[i].To.Next()

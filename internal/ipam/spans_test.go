@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestSpans holds the set against a map, at both ends of both families too.
+// TestSpans compares the set with a map, at both ends of both families too.
 func TestSpans(t *testing.T) {
 	var around []netip.Addr
 	for _, text := range []string{"0.0.0.0", "10.0.0.0", "255.255.255.248", "::", "2001:db8::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fff8"} {
@@ -21,7 +21,7 @@ func TestSpans(t *testing.T) {
 	in := map[netip.Addr]bool{}
 	for step := range 20_000 {
 		a := around[random.IntN(len(around))]
-		// Now it fills, now it empties.
+		// Fill and empty it by turns.
 		if random.IntN(4) > 0 == (step/500%2 == 0) {
 			s.add(a)
 			in[a] = true

@@ -7,24 +7,24 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// subject is a Service in this decision, or a FloatingIP in the guise of one.
+// subject is a Service in this decision, or a FloatingIP seen as one.
 type subject struct {
 	*lb.Service
 	// number counts Services from 1, floating counts FloatingIPs from 1; the other is 0.
 	number, floating int32
 	// place is the Service's index in State.Services.
 	place int
-	// held is what it has by now, by the index of its family; the zero Addr is none.
+	// held are its addresses so far, by the index of the family; the zero Addr is none.
 	held []netip.Addr
 	// key under which it may share an address; "" shares none.
 	key string
-	// joins: the Service takes an address that is held under its key, or none.
+	// joins: the Service takes only an address that is already held under its key.
 	joins bool
 	// dissolved: a FloatingIP that is being deleted and is not used.
 	dissolved bool
 }
 
-// party names a subject, or somebody who is none.
+// party names a subject, or another object.
 type party struct {
 	lb.Key
 	floating bool
@@ -46,7 +46,7 @@ func (s *subject) family(addr netip.Addr) int {
 	return slices.Index(s.Families, lb.FamilyOf(addr))
 }
 
-// remembers reports whether the Service bears the memory of an address that its status has not.
+// remembers reports whether the Service records an address that is not in its status.
 func (s *subject) remembers() bool {
 	for addr := range s.AssignedFrom {
 		if !slices.Contains(s.Addresses, addr) {
@@ -56,7 +56,7 @@ func (s *subject) remembers() bool {
 	return false
 }
 
-// subjects makes one of every Service to decide for and every FloatingIP, and finds out which keys matter.
+// subjects makes a subject of every Service to decide for and of every FloatingIP, and finds the keys that matter.
 func (a *assigner) subjects(places []int) {
 	a.services = make([]subject, len(places))
 	families := 0
@@ -75,8 +75,8 @@ func (a *assigner) subjects(places []int) {
 	}
 	a.floating = make([]subject, len(a.state.FloatingIPs))
 	for i := range a.floating {
-		guise := a.guise(&a.state.FloatingIPs[i])
-		a.floating[i] = subject{Service: guise, floating: int32(i + 1), held: make([]netip.Addr, len(guise.Families))}
+		svc := a.asService(&a.state.FloatingIPs[i])
+		a.floating[i] = subject{Service: svc, floating: int32(i + 1), held: make([]netip.Addr, len(svc.Families))}
 	}
 	a.claimable = newClaimable(a.state.FloatingIPs)
 }
@@ -94,9 +94,9 @@ func newSubject(svc *lb.Service, number int32, place int, held []netip.Addr) sub
 	return s
 }
 
-// guise is a FloatingIP as a Service that asks for the same. It is as internal
-// as the pool that it asks for, or that its addresses lie in.
-func (a *assigner) guise(f *lb.FloatingIP) *lb.Service {
+// asService returns a FloatingIP as a Service with the same requests. It is internal
+// if the pool that it requests, or that its addresses lie in, is internal.
+func (a *assigner) asService(f *lb.FloatingIP) *lb.Service {
 	svc := &lb.Service{
 		Key: f.Key, UID: f.UID, Labels: f.Labels, Created: f.Created,
 		Families: f.Families, FamilyPolicy: lb.SingleStack,

@@ -9,19 +9,19 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// supply is a pool, and how far each of its ranges is known to be taken.
+// supply is a pool, with how far each of its ranges is known to be taken.
 type supply struct {
 	*lb.Pool
 	// place is the pool's index in State.Pools.
 	place int
-	// next is the lowest address of each range that may be free; the zero Addr when none is.
+	// next is the lowest address of each range that may be free; the zero Addr if there is none.
 	next []netip.Addr
 }
 
 // newSupplies returns the pools in the order in which they are tried: by
-// priority, then those restricted to some Services before those open to all,
+// priority, then pools restricted to some Services before those open to all,
 // then by name. Only pools that may serve a Service are tried for it, so a
-// restricted one is restricted to that Service.
+// restricted pool comes first for the Services that it is meant for.
 func newSupplies(pools []lb.Pool) []*supply {
 	supplies := make([]*supply, len(pools))
 	for i := range pools {
@@ -55,7 +55,7 @@ func openness(p *lb.Pool) int {
 	return 1
 }
 
-// mismatch says why the pool is not of the kind that the subject wants, "" when it is.
+// mismatch returns why the pool is not of the kind that the subject requests, "" if it is.
 func (s *supply) mismatch(by *subject) string {
 	switch {
 	case s.Internal && !by.Internal:
@@ -73,9 +73,9 @@ func (s *supply) mismatch(by *subject) string {
 	return ""
 }
 
-// refusal says why the pool may not serve the subject, "" when it may. A pool
-// that the subject asks for serves it without autoAssign and without its class too.
-func (a *assigner) refusal(s *subject, p *supply, asked bool) string {
+// poolRefusal returns why the pool may not serve the subject, "" if it may. A pool
+// that the subject requests serves it even without autoAssign and without the class.
+func (a *assigner) poolRefusal(s *subject, p *supply, asked bool) string {
 	if p.Deleting {
 		return "is being deleted"
 	}
@@ -101,35 +101,35 @@ func allowsNamespace(al *lb.Allocation, name string, namespaces map[string]map[s
 	if slices.Contains(al.Namespaces, name) {
 		return true
 	}
-	// A namespace that is not known yet has no labels, which a NotIn would match.
+	// A namespace that is not known yet has no labels, and NotIn would match that.
 	labels, known := namespaces[name]
 	return known && lb.MatchesAny(al.NamespaceSelectors, labels)
 }
 
-// has reports whether the pool has a range of the family at all.
+// has reports whether the pool has a range of the family.
 func (s *supply) has(family lb.Family) bool {
 	return slices.ContainsFunc(s.Ranges, func(r lb.Range) bool { return lb.FamilyOf(r.From) == family })
 }
 
 // free returns the lowest free address of the family in the first range that has
-// one. Within one decision addresses are only ever taken, so what was passed over
-// once is never looked at again: all calls together cost one step for each taken
-// address, however large the ranges are.
-// What is settled is stepped over in whole runs. Those that were released come after all others.
-func (s *supply) free(family lb.Family, owners map[netip.Addr]tenancy, settled spans, released map[netip.Addr]lb.Release) (netip.Addr, bool) {
+// one. Within one decision addresses are only ever taken, so an address that was passed
+// over is never looked at again: all calls together cost one step for each taken
+// address, however large the ranges are. Addresses of unchanged Services are skipped
+// in whole runs. Released addresses are left for last.
+func (s *supply) free(family lb.Family, taken map[netip.Addr]holders, unchanged spans, released map[netip.Addr]lb.Release) (netip.Addr, bool) {
 	for i, r := range s.Ranges {
 		if lb.FamilyOf(r.From) != family {
 			continue
 		}
 		for s.next[i].IsValid() {
-			addr := settled.past(s.next[i])
+			addr := unchanged.past(s.next[i])
 			if !addr.IsValid() || r.To.Less(addr) {
 				s.next[i] = netip.Addr{}
 				break
 			}
-			_, taken := owners[addr]
+			_, held := taken[addr]
 			_, late := released[addr]
-			if !taken && !late && !s.avoids(addr) {
+			if !held && !late && !s.avoids(addr) {
 				s.next[i] = addr
 				return addr, true
 			}
@@ -139,8 +139,8 @@ func (s *supply) free(family lb.Family, owners map[netip.Addr]tenancy, settled s
 	return netip.Addr{}, false
 }
 
-// avoids reports whether the pool leaves the address out as one that old routers
-// take for a network or a broadcast.
+// avoids reports whether the pool leaves out the address because old routers
+// take it for a network or broadcast address.
 func (s *supply) avoids(addr netip.Addr) bool {
 	if !s.AvoidBuggyIPs || !addr.Is4() {
 		return false

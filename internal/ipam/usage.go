@@ -8,21 +8,21 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Usage is how many addresses of a pool are held, and how many it can still
-// give. Counts end at the largest int64.
+// Usage is how many addresses of a pool are held, and how many are still
+// available. Counts are capped at the largest int64.
 type Usage struct {
 	Pool                             string
 	AssignedIPv4, AssignedIPv6       int64
 	AvailableIPv4, AvailableIPv6     int64
 	QuarantinedIPv4, QuarantinedIPv6 int64
-	// Retained addresses came from the pool, are held and lie in no pool now; RetainedCount counts
-	// them all, however many the list has room for.
+	// Retained addresses came from the pool, are held and lie in no pool now. The list is bounded;
+	// RetainedCount counts them all.
 	Retained      []lb.Retention
 	RetainedCount int64
-	// Released is what the pool is to remember, the latest first.
+	// Released are the releases that the pool records, latest first.
 	Released          []lb.Release
 	ReleasedForgotten int64
-	// Holders of a pool that is being deleted, ordered, as many as fit into a sentence.
+	// Holders of addresses of a pool that is being deleted, ordered, as many as fit into a sentence.
 	Holders []lb.Key
 }
 
@@ -34,10 +34,10 @@ type placeFamily struct {
 	lb.Family
 }
 
-// usage counts what is held in the end. An address that its holder gives up
-// counts as available already; one that is reserved does not.
+// usage counts what is finally held. An address that its holder gives up
+// already counts as available; a reserved address does not.
 func (a *assigner) usage() []Usage {
-	assigned, blocked, quarantined := maps.Clone(a.settled.assigned), maps.Clone(a.settled.blocked), tally{}
+	assigned, blocked, quarantined := maps.Clone(a.unchanged.assigned), maps.Clone(a.unchanged.blocked), tally{}
 	reserved := map[netip.Addr]bool{}
 	for addr := range a.state.Reserved {
 		reserved[addr] = true
@@ -48,7 +48,7 @@ func (a *assigner) usage() []Usage {
 		}
 	}
 	out := make([]Usage, len(a.state.Pools))
-	for addr, t := range a.owners {
+	for addr, t := range a.holders {
 		s, held := a.index.find(addr), t.floating > 0 || t.first > 0
 		if s == nil {
 			continue
@@ -66,7 +66,7 @@ func (a *assigner) usage() []Usage {
 	}
 	for s, releases := range a.memory.old {
 		for _, r := range releases {
-			t := a.owners[r.Address]
+			t := a.holders[r.Address]
 			if t.floating == 0 && t.first == 0 && !reserved[r.Address] && !s.avoids(r.Address) && a.state.Now.Before(a.memory.until(r.Address, s)) {
 				quarantined[placeFamily{s.place, lb.FamilyOf(r.Address)}]++
 			}
@@ -85,7 +85,7 @@ func (a *assigner) usage() []Usage {
 	return out
 }
 
-// hold notes a holder of a pool that is being deleted.
+// hold records a holder of a pool that is being deleted.
 func (u *Usage) hold(by lb.Key) {
 	const most = 8
 	i, found := slices.BinarySearchFunc(u.Holders, by, lb.Key.Compare)
@@ -95,14 +95,14 @@ func (u *Usage) hold(by lb.Key) {
 	}
 }
 
-func (a *assigner) holder(t tenancy) lb.Key {
+func (a *assigner) holder(t holders) lb.Key {
 	if t.first > 0 {
 		return a.services[t.first-1].Key
 	}
 	return a.floating[t.floating-1].Key
 }
 
-// retain lists what is held, lies in no pool and came from one.
+// retain lists the addresses that are held, came from a pool and lie in no pool now.
 func (a *assigner) retain(out []Usage) {
 	place := map[string]int{}
 	since := map[lb.Retention]lb.Retention{}

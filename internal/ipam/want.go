@@ -7,19 +7,19 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// want is an address that a subject asks for by value, or by claiming the FloatingIP that owns it.
+// want is an address that a subject requests, directly or by claiming the FloatingIP that owns it.
 type want struct {
 	addr     netip.Addr
 	floating int32
 }
 
-// wants returns what the subject asks for, by the index of the family.
-func (a *assigner) wants(s *subject) ([]want, *lack) {
+// wants returns what the subject requests, by the index of the family.
+func (a *assigner) wants(s *subject) ([]want, *refusal) {
 	wants := make([]want, len(s.Families))
 	for _, addr := range s.RequestedAddresses {
 		f := s.family(addr)
 		if f < 0 {
-			return nil, lacks(lb.InvalidRequest, "asks for %s, a family of which the Service has no cluster IP", addr)
+			return nil, refuse(lb.InvalidRequest, "asks for %s, a family of which the Service has no cluster IP", addr)
 		}
 		wants[f].addr = addr
 	}
@@ -27,8 +27,8 @@ func (a *assigner) wants(s *subject) ([]want, *lack) {
 		return wants, nil
 	}
 	if s.FloatingIP != "" {
-		if l := a.claim(s, wants); l != nil {
-			return nil, l
+		if r := a.claim(s, wants); r != nil {
+			return nil, r
 		}
 	}
 	for _, n := range a.claimable.forService[s.Key] {
@@ -54,14 +54,14 @@ func (a *assigner) ownedFor(s *subject, n int32) []netip.Addr {
 }
 
 // claim adds the addresses of the FloatingIP that the Service names.
-func (a *assigner) claim(s *subject, wants []want) *lack {
+func (a *assigner) claim(s *subject, wants []want) *refusal {
 	n := a.claimable.named[lb.Key{Namespace: s.Key.Namespace, Name: s.FloatingIP}]
 	if n == 0 {
-		return lacks(lb.FloatingIPUnknown, "claims FloatingIP %q, which namespace %q does not have", s.FloatingIP, s.Key.Namespace)
+		return refuse(lb.FloatingIPUnknown, "claims FloatingIP %q, which namespace %q does not have", s.FloatingIP, s.Key.Namespace)
 	}
 	f := &a.state.FloatingIPs[n-1]
 	if f.ServiceName != "" && f.ServiceName != s.Key.Name {
-		return lacks(lb.FloatingIPInUse, "claims FloatingIP %q, whose spec.serviceName gives it to Service %q", s.FloatingIP, f.ServiceName)
+		return refuse(lb.FloatingIPInUse, "claims FloatingIP %q, whose spec.serviceName gives it to Service %q", s.FloatingIP, f.ServiceName)
 	}
 	any := false
 	for i, addr := range a.ownedFor(s, n) {
@@ -71,68 +71,68 @@ func (a *assigner) claim(s *subject, wants []want) *lack {
 		any = true
 		switch {
 		case f.Deleting && !slices.Contains(s.held, addr):
-			return lacks(lb.FloatingIPDeleting, "claims FloatingIP %q, which is being deleted", s.FloatingIP)
+			return refuse(lb.FloatingIPDeleting, "claims FloatingIP %q, which is being deleted", s.FloatingIP)
 		case !addr.IsValid():
-			return lacks(lb.FloatingIPPending, "claims FloatingIP %q, which has no %s address yet: see its conditions", s.FloatingIP, s.Families[i])
+			return refuse(lb.FloatingIPPending, "claims FloatingIP %q, which has no %s address yet: see its conditions", s.FloatingIP, s.Families[i])
 		case wants[i].addr.IsValid() && wants[i].addr != addr:
-			return lacks(lb.InvalidRequest, "asks for %s and claims FloatingIP %q, which owns %s: do one of the two", wants[i].addr, s.FloatingIP, addr)
+			return refuse(lb.InvalidRequest, "asks for %s and claims FloatingIP %q, which owns %s: do one of the two", wants[i].addr, s.FloatingIP, addr)
 		}
 		wants[i] = want{addr, n}
 	}
 	if !any {
-		return lacks(lb.InvalidRequest, "claims FloatingIP %q, which is not of the Service's families", s.FloatingIP)
+		return refuse(lb.InvalidRequest, "claims FloatingIP %q, which is not of the Service's families", s.FloatingIP)
 	}
 	return nil
 }
 
-// grantable says why a subject cannot be given the address it asks for, or nil.
-func (a *assigner) grantable(s *subject, w want) *lack {
+// grantable returns why the subject cannot get the address it requests, or nil.
+func (a *assigner) grantable(s *subject, w want) *refusal {
 	pool := a.index.find(w.addr)
-	if t := a.owners[w.addr]; t.floating > 0 && s.floating == 0 && a.claims(s, t.floating) {
+	if t := a.holders[w.addr]; t.floating > 0 && s.floating == 0 && a.claims(s, t.floating) {
 		w.floating = t.floating
 	}
 	if w.floating > 0 {
 		return a.lendable(s, w, pool)
 	}
-	if l := a.admits(s, w.addr, pool); l != nil && l.reason != lb.QuotaExceeded {
-		return lacks(l.reason, "asks for %s, %s", w.addr, l.message)
+	if r := a.admits(s, w.addr, pool); r != nil && r.reason != lb.QuotaExceeded {
+		return refuse(r.reason, "asks for %s, %s", w.addr, r.message)
 	}
 	if pool == nil {
-		return lacks(lb.AddressNotInPool, "asks for %s, which is in none of the pools: ask for another address or add it to a pool", w.addr)
+		return refuse(lb.AddressNotInPool, "asks for %s, which is in none of the pools: ask for another address or add it to a pool", w.addr)
 	}
 	if s.RequestedPool != "" && s.RequestedPool != pool.Name {
-		return lacks(lb.AddressNotInPool, "asks for %s and for pool %q, but the address is in pool %q: ask for one of the two", w.addr, s.RequestedPool, pool.Name)
+		return refuse(lb.AddressNotInPool, "asks for %s and for pool %q, but the address is in pool %q: ask for one of the two", w.addr, s.RequestedPool, pool.Name)
 	}
-	if why := a.refusal(s, pool, true); why != "" {
-		return lacks(lb.PoolNotAllowed, "asks for %s, but pool %q %s", w.addr, pool.Name, why)
+	if why := a.poolRefusal(s, pool, true); why != "" {
+		return refuse(lb.PoolNotAllowed, "asks for %s, but pool %q %s", w.addr, pool.Name, why)
 	}
 	if pool.avoids(w.addr) {
-		return lacks(lb.PoolNotAllowed, "asks for %s, but pool %q has avoidBuggyIPs on", w.addr, pool.Name)
+		return refuse(lb.PoolNotAllowed, "asks for %s, but pool %q has avoidBuggyIPs on", w.addr, pool.Name)
 	}
-	if l := a.admits(s, w.addr, pool); l != nil {
-		return lacks(l.reason, "asks for %s, %s", w.addr, l.message)
+	if r := a.admits(s, w.addr, pool); r != nil {
+		return refuse(r.reason, "asks for %s, %s", w.addr, r.message)
 	}
 	return nil
 }
 
-// lendable says why a Service cannot use the address of a FloatingIP that it claims. Whether the pool
-// serves the namespace was asked when the FloatingIP got it.
-func (a *assigner) lendable(s *subject, w want, pool *supply) *lack {
+// lendable returns why a Service cannot use the address of a FloatingIP that it claims. Whether the pool
+// serves the namespace was checked when the FloatingIP got the address.
+func (a *assigner) lendable(s *subject, w want, pool *supply) *refusal {
 	f := a.state.FloatingIPs[w.floating-1]
 	if f.Deleting {
-		return lacks(lb.FloatingIPDeleting, "asks for %s of FloatingIP %q, which is being deleted", w.addr, f.Key.Name)
+		return refuse(lb.FloatingIPDeleting, "asks for %s of FloatingIP %q, which is being deleted", w.addr, f.Key.Name)
 	}
 	if pool != nil {
 		if why := pool.mismatch(s); why != "" {
-			return lacks(lb.PoolNotAllowed, "claims FloatingIP %q with %s, but pool %q %s", f.Key.Name, w.addr, pool.Name, why)
+			return refuse(lb.PoolNotAllowed, "claims FloatingIP %q with %s, but pool %q %s", f.Key.Name, w.addr, pool.Name, why)
 		}
 	}
-	l := a.admits(s, w.addr, pool)
-	if l != nil && l.reason == lb.AddressInUse {
-		l.reason = lb.FloatingIPInUse
+	r := a.admits(s, w.addr, pool)
+	if r != nil && r.reason == lb.AddressInUse {
+		r.reason = lb.FloatingIPInUse
 	}
-	if l != nil {
-		l.message = "claims FloatingIP \"" + f.Key.Name + "\" with " + w.addr.String() + ", " + l.message
+	if r != nil {
+		r.message = "claims FloatingIP \"" + f.Key.Name + "\" with " + w.addr.String() + ", " + r.message
 	}
-	return l
+	return r
 }

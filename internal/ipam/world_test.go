@@ -8,14 +8,14 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// applied is the state after everything of the result was written.
+// applied is the state after the whole result was written.
 func applied(s lb.State, r Result) lb.State {
 	return write(s, s, r, func() bool { return true })
 }
 
-// write puts a result, decided on what the controller saw, into the world, as
-// the API server would let it: what changed meanwhile is refused, and a write
-// that land says no to is lost. A Service is let go when its releases are noted.
+// write applies a result, decided on what the controller saw, to the cluster as
+// the API server would: it rejects writes to objects that changed meanwhile, and a write
+// is lost if land returns false. A Service is deleted when its releases are recorded.
 func write(world, seen lb.State, r Result, land func() bool) lb.State {
 	world.Services, world.FloatingIPs = slices.Clone(world.Services), slices.Clone(world.FloatingIPs)
 	world.Pools, world.Leaving = slices.Clone(world.Pools), slices.Clone(world.Leaving)

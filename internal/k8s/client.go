@@ -17,8 +17,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Oldest is the oldest Kubernetes served: CEL's ip() and cidr(), which our
-// custom resources are validated with, are on by default from 1.31.
+// Oldest is the oldest supported Kubernetes: CEL's ip() and cidr(), which validate
+// our custom resources, are on by default from 1.31.
 const Oldest = "1.31.0"
 
 // Clients talk to one API server.
@@ -28,8 +28,8 @@ type Clients struct {
 	holdfast rest.Interface
 }
 
-// Connect returns clients for the cluster the process runs in, or for the
-// kubeconfig file where a path is given. userAgent names the process in the API
+// Connect returns clients for the cluster that the process runs in, or for the
+// kubeconfig file if a path is given. userAgent names the process in the API
 // server's log.
 func Connect(kubeconfig, userAgent string) (Clients, error) {
 	config, err := restConfig(kubeconfig)
@@ -39,11 +39,11 @@ func Connect(kubeconfig, userAgent string) (Clients, error) {
 	return ClientsFor(config, userAgent)
 }
 
-// ClientsFor returns clients for the API server that config says how to reach.
+// ClientsFor returns clients for the API server of config.
 func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 	config = rest.CopyConfig(config)
 	config.UserAgent = userAgent
-	// The API server's priority and fairness paces us; a limit here as well would only
+	// The API server's priority and fairness paces us; another limit here would only
 	// make thousands of Services wait for each other.
 	config.QPS = -1
 
@@ -77,10 +77,10 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	return clientcmd.BuildConfigFromFlags("", kubeconfig)
 }
 
-// LogTo sends what client-go has to say to log: one stream, one format.
+// LogTo sends client-go's messages to log: one stream, one format.
 func LogTo(log *slog.Logger) { klog.SetSlogLogger(log.With("from", "client-go")) }
 
-// checkVersion returns an error that says what to do when the API server is older than Oldest.
+// checkVersion returns an error with instructions if the API server is older than Oldest.
 func checkVersion(gitVersion string) error {
 	got, err := version.ParseGeneric(gitVersion)
 	if err != nil {
@@ -92,18 +92,18 @@ func checkVersion(gitVersion string) error {
 	return nil
 }
 
-// WaitForVersion waits until the API server answers and returns nil if it is new
-// enough. It logs once that it waits. It returns an error when the server is too
+// WaitForVersion waits until the API server answers, and returns nil if it is new
+// enough. It logs once that it waits. It returns an error if the server is too
 // old or ctx ends.
 func (c Clients) WaitForVersion(ctx context.Context, log *slog.Logger) error {
 	var tooOld error
-	said := false
+	logged := false
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (bool, error) {
 		info, err := c.kube.Discovery().ServerVersion()
 		if err != nil {
-			if !said {
+			if !logged {
 				log.Warn("waiting for the API server", "error", err)
-				said = true
+				logged = true
 			}
 			return false, nil
 		}

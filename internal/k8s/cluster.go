@@ -23,8 +23,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// UninstallMark is the annotation on the speakers' DaemonSet by which an
-// uninstall tells every daemon to clean up and go. It vanishes with the DaemonSet.
+// UninstallMark is the annotation on the speakers' DaemonSet that orders every
+// daemon to clean up and stop. It vanishes with the DaemonSet.
 const UninstallMark = "holdfast.dev/uninstall"
 
 // Config of a Cluster.
@@ -36,32 +36,32 @@ type Config struct {
 	Namespace string
 	// DaemonSet of the speakers, in Namespace.
 	DaemonSet string
-	// Speaker adds what only a speaker needs: endpoints and the pods of the other speakers.
+	// Speaker also watches what only a speaker needs: endpoints and the pods of the other speakers.
 	Speaker bool
-	// Kick is called after every change that decides anything.
+	// Kick is called after every change that can change a decision.
 	Kick func()
-	// KickStates is called after every change of a SpeakerState, which a controller watches.
+	// KickStates is called after every change of a SpeakerState; only a controller watches these.
 	KickStates func()
-	// Endpoints has a controller watch these too, to withdraw those on dead nodes.
+	// Endpoints makes a controller watch endpoints too, to withdraw those on dead nodes.
 	Endpoints bool
 }
 
 // SpeakerLabels select the pods of the speakers in Holdfast's namespace.
 const SpeakerLabels = "app.kubernetes.io/name=holdfast,app.kubernetes.io/component=speaker"
 
-// Cluster is the API server's objects and the way to write to them.
+// Cluster reads and writes the API server's objects.
 type Cluster struct {
 	clients Clients
 	config  Config
 	synced  atomic.Bool
-	// uninstalling is what the DaemonSet said last.
+	// uninstalling: the DaemonSet had the uninstall mark when last seen.
 	uninstalling atomic.Bool
 	views        []interface {
 		run(ctx context.Context)
 		waitForSync(ctx context.Context) bool
 	}
 	events *recorder
-	crowd  crowd
+	burst  burst
 
 	services          *View[*corev1.Service]
 	namespaces        *View[*corev1.Namespace]
@@ -80,7 +80,7 @@ type Cluster struct {
 // New returns a Cluster that Run starts.
 func New(clients Clients, c Config) (*Cluster, error) {
 	k := &Cluster{clients: clients, config: c}
-	k.events = newRecorder(c.Log, clients.kube.CoreV1().Events(""), k.Crowded)
+	k.events = newRecorder(c.Log, clients.kube.CoreV1().Events(""), k.InBurst)
 	core := clients.kube.CoreV1().RESTClient()
 	apps := clients.kube.AppsV1().RESTClient()
 	own := fields.OneTermEqualSelector("metadata.name", c.DaemonSet)
@@ -97,7 +97,7 @@ func New(clients Clients, c Config) (*Cluster, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return k, k.watchCrowd()
+	return k, k.watchBurst()
 }
 
 func (k *Cluster) watchAsController(core rest.Interface) []error {
@@ -112,7 +112,7 @@ func (k *Cluster) watchAsController(core rest.Interface) []error {
 	}
 	errs = append(errs, watch(k, &k.speakerStates, own, "speakerstates", "", nil, nil, k.config.KickStates))
 	if k.config.Endpoints {
-		// Nothing is decided when an endpoint changes: they are looked at when a node is dead.
+		// A change of an endpoint decides nothing: they are read when a node is dead.
 		errs = append(errs, watch(k, &k.endpointSlices, k.clients.kube.DiscoveryV1().RESTClient(), "endpointslices", "", nil, nil, func() {}))
 	}
 	return errs
@@ -132,7 +132,7 @@ func (k *Cluster) watchAsSpeaker(core rest.Interface) []error {
 	}
 }
 
-// Run watches until ctx is cancelled and returns nil. Watches that break are taken up again by themselves.
+// Run watches until ctx is cancelled and returns nil. Broken watches resume by themselves.
 func (k *Cluster) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { k.events.run(ctx); return nil })
@@ -146,7 +146,7 @@ func (k *Cluster) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Synced reports whether every view shows all that was there at the start.
+// Synced reports whether every view shows all that existed at the start.
 func (k *Cluster) Synced() bool { return k.synced.Load() }
 
 // WaitForSync blocks until Synced, or returns the error of ctx.
@@ -159,7 +159,7 @@ func (k *Cluster) WaitForSync(ctx context.Context) error {
 	return nil
 }
 
-// Objects returns everything a decision depends on.
+// Objects returns everything that decisions depend on.
 func (k *Cluster) Objects() config.Objects {
 	o := config.Objects{
 		Pools:             k.pools.List(),
@@ -182,9 +182,9 @@ func (k *Cluster) Objects() config.Objects {
 // Services returns all Services, in no particular order.
 func (k *Cluster) Services() []*corev1.Service { return k.services.List() }
 
-// Uninstalling reports whether the uninstall mark stands on the speakers'
-// DaemonSet, or stood there when the DaemonSet was deleted: daemons outlive it
-// for a moment, in which they must not take up their work again.
+// Uninstalling reports whether the speakers' DaemonSet has the uninstall mark, or
+// had it when it was deleted: daemons outlive the DaemonSet for a moment, and must
+// not resume work then.
 func (k *Cluster) Uninstalling() bool {
 	for _, d := range k.daemonSets.List() {
 		k.uninstalling.Store(d.Annotations[UninstallMark] == "true")
@@ -201,17 +201,17 @@ func (k *Cluster) ReadySpeakers() int {
 	return ready
 }
 
-// WaitUntilUninstalling blocks until the mark stands; it returns the error of ctx.
+// WaitUntilUninstalling blocks until the mark is set; it returns the error of ctx.
 func (k *Cluster) WaitUntilUninstalling(ctx context.Context) error {
 	return wait.PollUntilContextCancel(ctx, markInterval, true, func(context.Context) (bool, error) { return k.Uninstalling(), nil })
 }
 
-// WaitWhileUninstalling blocks until the mark is off again; it returns the error of ctx.
+// WaitWhileUninstalling blocks until the mark is removed; it returns the error of ctx.
 func (k *Cluster) WaitWhileUninstalling(ctx context.Context) error {
 	return wait.PollUntilContextCancel(ctx, markInterval, true, func(context.Context) (bool, error) { return !k.Uninstalling(), nil })
 }
 
-// markInterval is between looks at the uninstall mark, which the watch keeps current.
+// markInterval is how often the waits check the uninstall mark, which the watch keeps current.
 const markInterval = 250 * time.Millisecond
 
 // SpeakerAddresses returns the host addresses of the speakers' pods, by node.
@@ -225,8 +225,8 @@ func (k *Cluster) SpeakerAddresses() map[string]netip.Addr {
 	return out
 }
 
-// StoppingSpeakers returns the names of nodes whose speaker's pod is being
-// deleted, and has no successor there yet.
+// StoppingSpeakers returns the names of nodes whose speaker pod is being
+// deleted and has no successor yet.
 func (k *Cluster) StoppingSpeakers() map[string]bool {
 	out := map[string]bool{}
 	for _, p := range k.pods.List() {
@@ -237,7 +237,7 @@ func (k *Cluster) StoppingSpeakers() map[string]bool {
 	return out
 }
 
-// PeerUID returns the UID of a BGPPeer, "" when it is not known.
+// PeerUID returns the UID of a BGPPeer, "" if it is not known.
 func (k *Cluster) PeerUID(name string) types.UID {
 	for _, p := range k.peers.List() {
 		if p.Name == name {
@@ -248,9 +248,9 @@ func (k *Cluster) PeerUID(name string) types.UID {
 }
 
 // Refresh lists Services and pools from the API server itself, past every cache,
-// and overlays what the watch does not show yet. A new leader needs it: what its
-// predecessor wrote last must not be decided again, and what a pool was told to
-// remember last must not be given to others.
+// and overlays what the watch does not show yet. A new leader needs it: it must not
+// repeat its predecessor's last decisions, nor assign addresses whose release was
+// just recorded in a pool.
 func (k *Cluster) Refresh(ctx context.Context) error {
 	list, err := k.clients.kube.CoreV1().Services("").List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// writers is how many writes run side by side: enough to hide the round trip, few
-// enough not to crowd out others at the API server.
+// writers is how many writes run at a time: enough to hide the round trip, few
+// enough to leave capacity of the API server to others.
 const writers = 16
 
-// Each runs write for every item, some side by side, and joins the errors. Overtaken
-// counts the writes whose object changed or was deleted meanwhile: those are no errors.
+// Each runs write for every item, some concurrently, and joins the errors. Overtaken
+// counts the writes whose object changed or was deleted meanwhile; those are no errors.
 func Each[T any](ctx context.Context, log *slog.Logger, items []T, write func(context.Context, T) error) (overtaken int, err error) {
 	var group errgroup.Group
 	group.SetLimit(writers)
@@ -28,7 +28,7 @@ func Each[T any](ctx context.Context, log *slog.Logger, items []T, write func(co
 	_ = group.Wait() // every error is in errs
 	for i, err := range errs {
 		if Overtaken(err) {
-			log.Debug("overtaken, will decide again", "error", err)
+			log.Debug("write overtaken by another, deciding again", "error", err)
 			errs[i] = nil
 			overtaken++
 		}
@@ -36,7 +36,7 @@ func Each[T any](ctx context.Context, log *slog.Logger, items []T, write func(co
 	return overtaken, errors.Join(errs...)
 }
 
-// Bounded cuts a message to what the API allows in a condition (32768 bytes), with room to spare.
+// Bounded cuts a message to the API's limit for a condition (32768 bytes), with room to spare.
 func Bounded(message string) string {
 	const most = 4096
 	if len(message) <= most {

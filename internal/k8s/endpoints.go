@@ -14,10 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// PodWithdrawn is the reason of a pod's condition Ready while we say that it is not.
+// PodWithdrawn is the reason of a pod's condition Ready=False when we wrote it.
 const PodWithdrawn = "HoldfastNodeUnreachable"
 
-// errNoRenewal says that a node has a Lease that nobody has renewed yet.
+// errNoRenewal: the node's Lease has never been renewed.
 var errNoRenewal = errors.New("it was never renewed")
 
 // EndpointSlices returns the endpoints of all Services, in no particular order.
@@ -35,10 +35,10 @@ func (k *Cluster) NodeRenewed(ctx context.Context, node string) (time.Time, erro
 	return lease.Spec.RenewTime.Time, nil
 }
 
-// WithdrawPod marks a ready pod of a node as not ready, as the node lifecycle
-// controller does with the pods of a node that it has given up, so that it leaves
-// the EndpointSlices. It reports whether it wrote; a pod that is not ready, is
-// being deleted, runs elsewhere, or is another one of the name is left alone.
+// WithdrawPod marks a ready pod of a node as not ready, so that it leaves the
+// EndpointSlices, as the node lifecycle controller does for the pods of a dead
+// node. It reports whether it wrote. It leaves alone a pod that is not ready, is
+// being deleted, runs on another node, or is another pod of the same name.
 func (k *Cluster) WithdrawPod(ctx context.Context, namespace, name string, uid types.UID, node, message string) (bool, error) {
 	pod, err := k.readPod(ctx, namespace, name)
 	if err != nil || pod.UID != uid {
@@ -51,7 +51,7 @@ func (k *Cluster) WithdrawPod(ctx context.Context, namespace, name string, uid t
 	return true, k.patchReady(ctx, pod, corev1.ConditionFalse, PodWithdrawn, message)
 }
 
-// RestorePod takes back what WithdrawPod wrote, if it still stands and the pod's
+// RestorePod reverts WithdrawPod if the condition is still there and the pod's
 // containers were ready. It reports whether it wrote.
 func (k *Cluster) RestorePod(ctx context.Context, namespace, name string, uid types.UID) (bool, error) {
 	pod, err := k.readPod(ctx, namespace, name)
@@ -68,14 +68,14 @@ func (k *Cluster) RestorePod(ctx context.Context, namespace, name string, uid ty
 	return true, k.patchReady(ctx, pod, corev1.ConditionTrue, nil, nil)
 }
 
-// readPod reads a pod by a patch that changes nothing: patch of pods/status is the
-// only right to pods that there is.
+// readPod reads a pod by a patch that changes nothing: patching pods/status is our
+// only permission for pods.
 func (k *Cluster) readPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 	return k.patchPod(ctx, namespace, name, map[string]any{})
 }
 
 // patchReady writes the condition Ready. The resource version makes the API server
-// refuse it when somebody else, the kubelet above all, wrote since the pod was read.
+// reject it if another client, mainly the kubelet, wrote since the pod was read.
 func (k *Cluster) patchReady(ctx context.Context, pod *corev1.Pod, status corev1.ConditionStatus, reason, message any) error {
 	_, err := k.patchPod(ctx, pod.Namespace, pod.Name, map[string]any{
 		"metadata": map[string]any{"resourceVersion": pod.ResourceVersion},

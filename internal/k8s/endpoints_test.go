@@ -20,8 +20,8 @@ func conditions(ready corev1.ConditionStatus, reason string, containers corev1.C
 	}
 }
 
-// TestPodWrites: what is written to a pod, and to which not. The API server's part
-// (the preconditions, the kubelet's answer) is tested in the lab.
+// TestPodWrites: which pods are written, and what. The API server's part (the
+// preconditions, the kubelet's reaction) is tested in the lab.
 func TestPodWrites(t *testing.T) {
 	const yes, no = corev1.ConditionTrue, corev1.ConditionFalse
 	withdraw := func(k *Cluster, ctx context.Context) (bool, error) {

@@ -9,8 +9,8 @@ import (
 	"k8s.io/client-go/tools/record/util"
 )
 
-// Event says something about an object once: Normal when good, Warning when not.
-// It is written in the background, and bears the time of this call.
+// Event reports something about an object once: Normal if good, Warning if not.
+// It is written in the background, with the time of this call.
 func (k *Cluster) Event(o lb.Object, uid types.UID, good bool, reason lb.Reason, message string) {
 	kind, now := corev1.EventTypeNormal, metav1.Now()
 	if !good {
@@ -18,7 +18,7 @@ func (k *Cluster) Event(o lb.Object, uid types.UID, good bool, reason lb.Reason,
 	}
 	namespace := o.Namespace
 	if namespace == "" {
-		namespace = metav1.NamespaceDefault // where the API wants Events of objects without a namespace
+		namespace = metav1.NamespaceDefault // required for Events of cluster-scoped objects
 	}
 	k.events.add(&corev1.Event{
 		ObjectMeta:          metav1.ObjectMeta{Name: util.GenerateEventName(o.Name, now.UnixNano()), Namespace: namespace},

@@ -12,20 +12,20 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// LeaseName is the Lease the controllers elect their leader by.
+// LeaseName is the Lease by which the controllers elect their leader.
 const LeaseName = "holdfast-controller"
 
-// ErrLeadershipLost ends a leader: whatever it was about to write belongs to another now.
+// ErrLeadershipLost ends a leader: only the new leader may write now.
 var ErrLeadershipLost = errors.New("leadership lost")
 
 // Lead runs lead while this process, known as identity, holds the Lease. It
-// returns nil when ctx is cancelled, ErrLeadershipLost when another took over,
-// and the error of lead.
+// returns nil if ctx is cancelled, ErrLeadershipLost if another process took over,
+// and otherwise the error of lead.
 func (k *Cluster) Lead(parent context.Context, identity string, lead func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
-	// client-go starts the callback in a goroutine of its own; the lock makes us wait
-	// for its end, and makes it do nothing if it comes too late.
+	// client-go starts the callback in its own goroutine. The lock makes us wait for
+	// its end, and turns it into a no-op if it starts too late.
 	var leading sync.Mutex
 	var result error
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -34,8 +34,8 @@ func (k *Cluster) Lead(parent context.Context, identity string, lead func(contex
 			Client:     k.clients.kube.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 		},
-		// client-go's usual figures; the values are not critical, since addresses stay
-		// announced without any controller.
+		// client-go's usual values. They are not critical, since addresses stay announced
+		// without any controller.
 		LeaseDuration:   15 * time.Second,
 		RenewDeadline:   10 * time.Second,
 		RetryPeriod:     2 * time.Second,
@@ -44,7 +44,7 @@ func (k *Cluster) Lead(parent context.Context, identity string, lead func(contex
 			OnStartedLeading: func(ctx context.Context) {
 				leading.Lock()
 				defer leading.Unlock()
-				defer cancel() // without its leader's work a lease is held for nothing
+				defer cancel() // give up the Lease when the leader's work ends
 				if ctx.Err() == nil {
 					result = lead(ctx)
 				}

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// UpdatePool writes what differs of a pool's status, and removes conditions of these types. The write
-// fails if the pool has changed since it was read: what others added to its memory must not be lost.
+// UpdatePool writes the differences of a pool's status, and removes conditions of these types. The write
+// fails if the pool has changed since it was read: records that others added must not be lost.
 func (k *Cluster) UpdatePool(ctx context.Context, p *v1beta1.IPAddressPool, want v1beta1.IPAddressPoolStatus, remove ...string) (bool, error) {
 	have := slices.DeleteFunc(slices.Clone(p.Status.Conditions), func(c metav1.Condition) bool { return slices.Contains(remove, c.Type) })
 	want.Conditions = merged(have, want.Conditions, p.Generation)
@@ -33,7 +33,7 @@ func (k *Cluster) UpdatePool(ctx context.Context, p *v1beta1.IPAddressPool, want
 	return err == nil, err
 }
 
-// SetPoolFinalizer has our finalizer stand on a pool, or removes it. It returns the pool as it is then.
+// SetPoolFinalizer adds our finalizer to a pool or removes it. It returns the resulting pool.
 func (k *Cluster) SetPoolFinalizer(ctx context.Context, p *v1beta1.IPAddressPool, inUse bool) (*v1beta1.IPAddressPool, error) {
 	finalizers, changed := withFinalizer(p, v1beta1.FinalizerAddress, inUse)
 	if !changed {
@@ -44,7 +44,7 @@ func (k *Cluster) SetPoolFinalizer(ctx context.Context, p *v1beta1.IPAddressPool
 	})
 }
 
-// UpdateFloatingIP writes what differs of a FloatingIP's status.
+// UpdateFloatingIP writes the differences of a FloatingIP's status.
 func (k *Cluster) UpdateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, want v1beta1.FloatingIPStatus) (bool, error) {
 	want.Conditions = merged(f.Status.Conditions, want.Conditions, f.Generation)
 	if equality.Semantic.DeepEqual(f.Status, want) {
@@ -59,8 +59,8 @@ func (k *Cluster) UpdateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, w
 	return err == nil, err
 }
 
-// UpdateFloatingIPSpec writes what must outlive the status: the addresses that
-// were chosen and where they came from, so that a backup holds them, and the finalizer.
+// UpdateFloatingIPSpec writes what must outlive the status: the finalizer, and the
+// chosen addresses with their origins, so that backups contain them.
 func (k *Cluster) UpdateFloatingIPSpec(ctx context.Context, f *v1beta1.FloatingIP, addresses []string, origins string, inUse bool) error {
 	patch := map[string]any{}
 	if len(addresses) > 0 && !slices.Equal(f.Spec.Addresses, addresses) {
@@ -82,7 +82,7 @@ func (k *Cluster) UpdateFloatingIPSpec(ctx context.Context, f *v1beta1.FloatingI
 	return err
 }
 
-// CreateFloatingIP makes a FloatingIP; it is no error if one of the name exists.
+// CreateFloatingIP creates a FloatingIP; it is no error if one of that name exists.
 func (k *Cluster) CreateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) error {
 	after := &v1beta1.FloatingIP{}
 	err := k.clients.holdfast.Post().Namespace(f.Namespace).Resource("floatingips").Body(f).Do(ctx).Into(after)
@@ -96,7 +96,7 @@ func (k *Cluster) CreateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) e
 	return nil
 }
 
-// DeleteFloatingIP deletes the very object given, not a later one of its name.
+// DeleteFloatingIP deletes exactly this object, not a later one of the same name.
 func (k *Cluster) DeleteFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) error {
 	err := k.clients.holdfast.Delete().Namespace(f.Namespace).Resource("floatingips").Name(f.Name).
 		Body(&metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(f.UID))}).Do(ctx).Error()
@@ -106,8 +106,8 @@ func (k *Cluster) DeleteFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) e
 	return nil
 }
 
-// statusPatch returns a JSON merge patch that replaces one status by another: a
-// field that is to go must be null, since what a merge patch leaves out stays (RFC 7396).
+// statusPatch returns a JSON merge patch that replaces one status by another. A
+// removed field must be null: what a merge patch leaves out stays (RFC 7396).
 func statusPatch(have, want any) (map[string]any, error) {
 	var before, after map[string]any
 	for _, s := range []struct {
@@ -116,7 +116,7 @@ func statusPatch(have, want any) (map[string]any, error) {
 	}{{have, &before}, {want, &after}} {
 		body, err := json.Marshal(s.from)
 		if err == nil {
-			// As numbers, not as float64: the count of a /64 has more digits than that holds.
+			// As numbers, not as float64, which cannot represent the count of a /64 exactly.
 			d := json.NewDecoder(bytes.NewReader(body))
 			d.UseNumber()
 			err = d.Decode(s.to)
@@ -143,12 +143,12 @@ func withNulls(before, after map[string]any) map[string]any {
 	return after
 }
 
-// withFinalizer returns the finalizers of an object with one of ours standing or
-// not, and whether that is a change that can be made.
+// withFinalizer returns the finalizers of an object with ours added or removed, and
+// whether this is a change that the API server would accept.
 func withFinalizer(o metav1.Object, finalizer string, stands bool) ([]string, bool) {
 	have := o.GetFinalizers()
 	if stands == slices.Contains(have, finalizer) || stands && o.GetDeletionTimestamp() != nil {
-		return nil, false // it is so already, or the API server would refuse a new one on a deleting object
+		return nil, false // nothing to change, or the API server would reject a new one on a deleting object
 	}
 	out := slices.DeleteFunc(slices.Clone(have), func(f string) bool { return f == finalizer })
 	if stands {
@@ -157,17 +157,17 @@ func withFinalizer(o metav1.Object, finalizer string, stands bool) ([]string, bo
 	return out, true
 }
 
-// UpdateL2Advertisement writes what differs of the conditions.
+// UpdateL2Advertisement writes the differences of the conditions.
 func (k *Cluster) UpdateL2Advertisement(ctx context.Context, o *v1beta1.L2Advertisement, conditions []metav1.Condition) (bool, error) {
 	return updateConditions(ctx, k, k.l2Advertisements, "l2advertisements", o, o.Status.Conditions, conditions)
 }
 
-// UpdateBGPAdvertisement writes what differs of the conditions.
+// UpdateBGPAdvertisement writes the differences of the conditions.
 func (k *Cluster) UpdateBGPAdvertisement(ctx context.Context, o *v1beta1.BGPAdvertisement, conditions []metav1.Condition) (bool, error) {
 	return updateConditions(ctx, k, k.bgpAdvertisements, "bgpadvertisements", o, o.Status.Conditions, conditions)
 }
 
-// UpdatePeer writes what differs of the conditions.
+// UpdatePeer writes the differences of the conditions.
 func (k *Cluster) UpdatePeer(ctx context.Context, o *v1beta1.BGPPeer, conditions []metav1.Condition) (bool, error) {
 	return updateConditions(ctx, k, k.peers, "bgppeers", o, o.Status.Conditions, conditions)
 }
@@ -188,7 +188,7 @@ func updateConditions[S any, T ownKind[S]](ctx context.Context, k *Cluster, view
 	return err == nil, err
 }
 
-// merged returns have with the wanted conditions in place of those of their type.
+// merged returns have with the wanted conditions replacing those of the same type.
 func merged(have, want []metav1.Condition, generation int64) []metav1.Condition {
 	out := slices.Clone(have)
 	for _, c := range Changed(have, want, generation, metav1.Now()) {
@@ -201,7 +201,7 @@ func merged(have, want []metav1.Condition, generation int64) []metav1.Condition 
 	return out
 }
 
-// patchOwn sends a JSON merge patch of an object of our group, and overlays and returns the answer.
+// patchOwn sends a JSON merge patch for an object of our group; it overlays and returns the result.
 func patchOwn[S any, T ownKind[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T, subresource string, patch any) (T, error) {
 	body, err := json.Marshal(patch)
 	if err != nil {

@@ -42,8 +42,8 @@ func TestStatusPatchRemovesWhatIsGone(t *testing.T) {
 	}
 }
 
-// writingTo returns a Cluster whose API server takes every write of a pool as its
-// version 8, and what was written so far.
+// writingTo returns a Cluster whose API server accepts every write of a pool as its
+// version 8, and the writes so far.
 func writingTo(t *testing.T) (*Cluster, *[]string) {
 	t.Helper()
 	sent := new([]string)
@@ -65,8 +65,8 @@ func writingTo(t *testing.T) (*Cluster, *[]string) {
 	return k, sent
 }
 
-// TestUpdatePoolConditions: a condition that is to go goes, what others wrote stays,
-// and nothing is written where all stands already.
+// TestUpdatePoolConditions: conditions are removed as requested, those of others stay,
+// and nothing is written if nothing differs.
 func TestUpdatePoolConditions(t *testing.T) {
 	k, sent := writingTo(t)
 	condition := func(kind string) metav1.Condition { return metav1.Condition{Type: kind, Status: "False", Reason: "R"} }
@@ -110,8 +110,8 @@ func TestUpdatePoolConditions(t *testing.T) {
 	}
 }
 
-// TestPoolVersions: each write of a pool fails if the pool has changed, and what follows
-// on the finalizer is not overtaken by that.
+// TestPoolVersions: each write of a pool fails if the pool has changed, and a write that
+// follows the finalizer's does not fail because of it.
 func TestPoolVersions(t *testing.T) {
 	k, sent := writingTo(t)
 	p, err := k.SetPoolFinalizer(t.Context(), &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p", ResourceVersion: "7"}}, true)
@@ -134,8 +134,8 @@ func TestPoolVersions(t *testing.T) {
 	}
 }
 
-// A pool of a /64 has more addresses than a float64 counts, and an API server takes
-// nothing else than an int64.
+// A float64 cannot represent the number of addresses of a /64, and the API server accepts
+// only an int64.
 func TestStatusPatchCountsALargePool(t *testing.T) {
 	want := v1beta1.IPAddressPoolStatus{AssignedIPv6: 1<<53 + 1, AvailableIPv6: math.MaxInt64}
 	patch, err := statusPatch(v1beta1.IPAddressPoolStatus{}, want)

@@ -16,50 +16,51 @@ import (
 )
 
 const (
-	// eventRate is how many Events are written a second, and eventBurst how many at once.
+	// eventRate is how many Events are written per second, and eventBurst how many at once.
 	eventRate  = 50
 	eventBurst = 25
-	// eventRateInCrowd is for while many Services get their addresses.
-	eventRateInCrowd = 0.5
-	// crowdLook is between looks whether there still is a crowd.
-	crowdLook = 200 * time.Millisecond
-	// mostEvents wait to be written; if there are more, the oldest are lost.
+	// eventRateInBurst applies while many Services get addresses.
+	eventRateInBurst = 0.5
+	// burstPoll is how often to check whether the burst is over.
+	burstPoll = 200 * time.Millisecond
+	// mostEvents bounds the queue; beyond it the oldest Events are lost.
 	mostEvents = 10_000
 	// eventTime bounds one attempt. An API server waits up to 30 s for an admission webhook.
 	eventTime = 40 * time.Second
-	// eventRetry is between attempts that may succeed later, and eventPatience from when on
-	// one that does not is given up: the others wait behind it.
+	// eventRetry is between attempts. After eventPatience a failing Event is dropped,
+	// because the others wait behind it.
 	eventRetry    = 5 * time.Second
 	eventPatience = time.Minute
 )
 
-// eventSink is where Events are written.
+// eventSink writes Events.
 type eventSink interface {
 	CreateWithEventNamespaceWithContext(ctx context.Context, event *corev1.Event) (*corev1.Event, error)
 	PatchWithEventNamespaceWithContext(ctx context.Context, event *corev1.Event, patch []byte) (*corev1.Event, error)
 }
 
-// recorder writes Events in the background, one after the other at a pace, never in
-// the way of a decision: each is a write like that of an address. Client-go's
-// correlator makes a series of those that repeat, and drops what is too much about one object.
+// recorder writes Events in the background, one after the other and paced, so that
+// they do not delay decisions: each costs the API server as much as writing an address.
+// Client-go's correlator merges repeated Events into a series, and drops the excess
+// about one object.
 type recorder struct {
 	log        *slog.Logger
 	sink       eventSink
-	crowded    func() bool
+	inBurst    func() bool
 	correlator *record.EventCorrelator
-	// wake has one slot: there is an Event.
+	// wake has one slot: an Event is waiting.
 	wake chan struct{}
 
 	mu sync.Mutex
-	// warnings go before notes: somebody looks for what is wrong.
+	// warnings precede notes: users look for failures.
 	warnings, notes []*corev1.Event
-	// losing: that Events are lost was logged, and more than half of mostEvents still wait.
+	// losing: the loss of Events was logged, and more than half of mostEvents still wait.
 	losing bool
 }
 
-func newRecorder(log *slog.Logger, sink eventSink, crowded func() bool) *recorder {
+func newRecorder(log *slog.Logger, sink eventSink, inBurst func() bool) *recorder {
 	return &recorder{
-		log: log, sink: sink, crowded: crowded,
+		log: log, sink: sink, inBurst: inBurst,
 		correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}),
 		wake:       make(chan struct{}, 1),
 	}
@@ -83,10 +84,10 @@ func (r *recorder) add(e *corev1.Event) {
 	}
 }
 
-// lose drops the oldest note, or the oldest warning if there are only these. mu is held.
+// lose drops the oldest note, or the oldest warning if there are no notes. mu is held.
 func (r *recorder) lose() {
 	if !r.losing {
-		r.log.Warn("Events are lost: too many wait to be written", "waiting", mostEvents)
+		r.log.Warn("Events lost: too many are waiting to be written", "waiting", mostEvents)
 	}
 	r.losing = true
 	if len(r.notes) > 0 {
@@ -96,7 +97,7 @@ func (r *recorder) lose() {
 	}
 }
 
-// next takes out the Event that is to be written now, nil when there is none.
+// next removes the Event to write now, nil if there is none.
 func (r *recorder) next() *corev1.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,7 +112,7 @@ func (r *recorder) next() *corev1.Event {
 	return nil
 }
 
-// waiting reports whether there is an Event to be written.
+// waiting reports whether an Event waits to be written.
 func (r *recorder) waiting() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,18 +122,18 @@ func (r *recorder) waiting() bool {
 // run writes Events until ctx is cancelled.
 func (r *recorder) run(ctx context.Context) {
 	pace := flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst)
-	slow := flowcontrol.NewTokenBucketRateLimiter(eventRateInCrowd, 1)
+	slow := flowcontrol.NewTokenBucketRateLimiter(eventRateInBurst, 1)
 	for {
 		for r.waiting() {
-			for r.crowded() && !slow.TryAccept() {
-				if !sleep(ctx, crowdLook) {
+			for r.inBurst() && !slow.TryAccept() {
+				if !sleep(ctx, burstPoll) {
 					return
 				}
 			}
 			if pace.Wait(ctx) != nil {
 				return
 			}
-			// Chosen only now: a warning may have come while we waited.
+			// Choose only now: a warning may have arrived during the wait.
 			if e := r.next(); e != nil {
 				r.write(ctx, e)
 			}
@@ -145,7 +146,7 @@ func (r *recorder) run(ctx context.Context) {
 	}
 }
 
-// sleep reports whether the time has passed; it has not when ctx ended first.
+// sleep reports whether the time has passed; false if ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -157,12 +158,12 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// write writes one Event. It tries again for as long as the API server cannot be
-// reached, and for eventPatience where that hangs or has a fault of its own.
+// write writes one Event. It retries for as long as the API server is unreachable,
+// and for eventPatience if the server hangs or fails.
 func (r *recorder) write(ctx context.Context, e *corev1.Event) {
 	result, err := r.correlator.EventCorrelate(e)
 	if err != nil {
-		r.log.Error("Event is not written", "error", err)
+		r.log.Error("cannot write Event", "error", err)
 		return
 	}
 	if result.Skip {
@@ -172,24 +173,24 @@ func (r *recorder) write(ctx context.Context, e *corev1.Event) {
 		err := r.try(ctx, result)
 		switch {
 		case err == nil, apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-			return // written, or there is no place for it any more
-		case refused(err):
-			r.log.Warn("Event is refused", "reason", e.Reason, "message", e.Message, "error", err)
+			return // written, or its namespace is gone
+		case rejected(err):
+			r.log.Warn("Event rejected", "reason", e.Reason, "message", e.Message, "error", err)
 			return
-		case unreached(err):
-			since = time.Now() // an outage is no fault of this Event
+		case unreachable(err):
+			since = time.Now() // an outage does not count against this Event
 		case time.Since(since) >= eventPatience && ctx.Err() == nil:
-			r.log.Warn("Event is given up", "reason", e.Reason, "message", e.Message, "error", err)
+			r.log.Warn("Event dropped", "reason", e.Reason, "message", e.Message, "error", err)
 			return
 		}
-		r.log.Debug("Event is not written yet", "error", err)
+		r.log.Debug("cannot write Event yet", "error", err)
 		sleep(ctx, eventRetry)
 	}
 }
 
-// refused reports whether the API server said no for good: it is not too busy, and
-// neither it nor a proxy in between failed.
-func refused(err error) bool {
+// rejected reports whether the API server rejected the Event for good: the server is
+// not too busy, and neither it nor a proxy failed.
+func rejected(err error) bool {
 	var answer apierrors.APIStatus
 	if !errors.As(err, &answer) {
 		return false
@@ -198,13 +199,13 @@ func refused(err error) bool {
 	return code != http.StatusTooManyRequests && code < http.StatusInternalServerError
 }
 
-// unreached reports whether there was no connection to send anything on.
-func unreached(err error) bool {
+// unreachable reports whether no connection could be made.
+func unreachable(err error) bool {
 	var network *net.OpError
 	return errors.As(err, &network) && network.Op == "dial"
 }
 
-// try writes an Event, as another one of its series if it has one that still exists.
+// try writes an Event, or updates its series if that still exists.
 func (r *recorder) try(ctx context.Context, what *record.EventCorrelateResult) error {
 	ctx, cancel := context.WithTimeout(ctx, eventTime)
 	defer cancel()

@@ -23,12 +23,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// diary is an API server's part in Events.
+// diary stands in for an API server that stores Events.
 type diary struct {
 	mu sync.Mutex
-	// refuse is the error of the next write, if any, and down that of every one.
+	// refuse is the error of the next write, if any; down is the error of every write.
 	refuse, down error
-	// hangs is the name of an object on which no write is ever answered.
+	// hangs is the name of an object for which no write ever returns.
 	hangs   string
 	written []*corev1.Event
 }
@@ -96,13 +96,13 @@ func (d *diary) lines() []string {
 // record runs a test with a Cluster that writes Events to a diary.
 func recordTo(t *testing.T, test func(*testing.T, *Cluster, *diary, *atomic.Bool)) {
 	synctest.Test(t, func(t *testing.T) {
-		var crowded atomic.Bool
+		var inBurst atomic.Bool
 		d := &diary{}
-		k := &Cluster{config: Config{Component: "test"}, events: newRecorder(slog.New(slog.DiscardHandler), d, crowded.Load)}
+		k := &Cluster{config: Config{Component: "test"}, events: newRecorder(slog.New(slog.DiscardHandler), d, inBurst.Load)}
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); k.events.run(ctx) }()
-		test(t, k, d, &crowded)
+		test(t, k, d, &inBurst)
 		stop()
 		<-ended
 	})
@@ -143,8 +143,8 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// What fails by no fault of the Event is tried again: an API server or a proxy in
-// trouble for a while, one that is not there for as long as that lasts.
+// A write that fails through no fault of the Event is retried: for a while if the API
+// server or a proxy fails, without limit if the server is unreachable.
 func TestEventsOutlastTrouble(t *testing.T) {
 	recordTo(t, func(t *testing.T, k *Cluster, d *diary, _ *atomic.Bool) {
 		for name, err := range map[string]error{
@@ -172,7 +172,7 @@ func TestEventsOutlastTrouble(t *testing.T) {
 	})
 }
 
-// An Event that is never written is given up, so that the others get their turn.
+// An Event that cannot be written is dropped, so that the others get their turn.
 func TestEventsThatHang(t *testing.T) {
 	for name, trouble := range map[string]func(*diary){
 		"no answer":  func(d *diary) { d.hangs = "stuck" },
@@ -194,27 +194,27 @@ func TestEventsThatHang(t *testing.T) {
 	}
 }
 
-// A thousand Events are written at a pace, the warnings first, each with the time it
-// was said; while there is a crowd next to none.
+// A thousand Events are paced, warnings first, each with the time of its call; during
+// a burst hardly any is written.
 func TestEventsArePaced(t *testing.T) {
-	recordTo(t, func(t *testing.T, k *Cluster, d *diary, crowded *atomic.Bool) {
-		crowded.Store(true)
+	recordTo(t, func(t *testing.T, k *Cluster, d *diary, inBurst *atomic.Bool) {
+		inBurst.Store(true)
 		start := time.Now()
 		for i := range 1000 {
 			k.sayTest(fmt.Sprintf("web-%d", i), true)
 		}
 		time.Sleep(100 * time.Second)
-		if n := len(d.read()); n < 90*eventRateInCrowd || n > 110*eventRateInCrowd {
-			t.Errorf("%d Events in 100 s of a crowd", n)
+		if n := len(d.read()); n < 90*eventRateInBurst || n > 110*eventRateInBurst {
+			t.Errorf("%d Events in 100 s of a burst", n)
 		}
-		crowded.Store(false)
+		inBurst.Store(false)
 		k.sayTest("trouble", false)
-		time.Sleep(crowdLook + time.Second)
+		time.Sleep(burstPoll + time.Second)
 		written := d.read()
 		if n := len(written); n < eventRate || n > eventRate+eventBurst+1 {
-			t.Fatalf("%d Events in a second without a crowd", n)
+			t.Fatalf("%d Events in a second without a burst", n)
 		}
-		// One may have been chosen before.
+		// One may have been chosen already.
 		if written[0].Type != corev1.EventTypeWarning && written[1].Type != corev1.EventTypeWarning {
 			t.Errorf("the warning is not among the first: %v", written[:2])
 		}
@@ -222,7 +222,7 @@ func TestEventsArePaced(t *testing.T) {
 		written = d.read()
 		last := written[len(written)-1]
 		if last.InvolvedObject.Name != "web-999" || !last.FirstTimestamp.Time.Equal(start) {
-			t.Errorf("the last is of %s at %v, said at %v", last.InvolvedObject.Name, last.FirstTimestamp.Time, start)
+			t.Errorf("the last is of %s at %v, called at %v", last.InvolvedObject.Name, last.FirstTimestamp.Time, start)
 		}
 		if k.events.waiting() {
 			t.Error("Events still wait")
@@ -230,10 +230,10 @@ func TestEventsArePaced(t *testing.T) {
 	})
 }
 
-// What waits is bounded; notes are lost before warnings.
+// The queue is bounded; notes are lost before warnings.
 func TestEventsAreBounded(t *testing.T) {
-	var said strings.Builder
-	r := newRecorder(slog.New(slog.NewTextHandler(&said, nil)), nil, nil)
+	var logged strings.Builder
+	r := newRecorder(slog.New(slog.NewTextHandler(&logged, nil)), nil, nil)
 	k := &Cluster{events: r}
 	k.sayTest("trouble", false)
 	for range 2 * mostEvents {
@@ -250,7 +250,7 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 	expect := func(when string, want int) {
 		t.Helper()
-		if got := strings.Count(said.String(), "Events are lost"); got != want {
+		if got := strings.Count(logged.String(), "Events lost"); got != want {
 			t.Errorf("%s it was logged %d times that Events are lost, want %d", when, got, want)
 		}
 	}

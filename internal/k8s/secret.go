@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Secret reads a Secret of Holdfast's namespace from the API server itself. One that does
-// not exist has no resource version.
+// Secret reads a Secret of Holdfast's namespace from the API server itself. A Secret that
+// does not exist has no resource version.
 func (k *Cluster) Secret(ctx context.Context, name string) (*corev1.Secret, error) {
 	secret, err := k.clients.kube.CoreV1().Secrets(k.config.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -22,9 +22,9 @@ func (k *Cluster) Secret(ctx context.Context, name string) (*corev1.Secret, erro
 	return secret, nil
 }
 
-// WriteSecret makes data the entries of a Secret that was read, and creates it if it did
-// not exist. It returns what stands then, or an error that is Overtaken when somebody
-// else wrote since it was read.
+// WriteSecret replaces the entries of a Secret that was read by data, and creates it if it
+// did not exist. It returns the result, or an Overtaken error if another client wrote
+// since it was read.
 func (k *Cluster) WriteSecret(ctx context.Context, read *corev1.Secret, data map[string][]byte) (*corev1.Secret, error) {
 	secrets := k.clients.kube.CoreV1().Secrets(k.config.Namespace)
 	secret := read.DeepCopy()

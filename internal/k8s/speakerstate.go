@@ -16,10 +16,10 @@ import (
 
 const speakerStates = "speakerstates"
 
-// SpeakerStates returns what all speakers have written, in no particular order.
+// SpeakerStates returns the states of all speakers, in no particular order.
 func (k *Cluster) SpeakerStates() []*v1beta1.SpeakerState { return k.speakerStates.List() }
 
-// ExpectedSpeakers returns how many nodes there are that should have a speaker, dead ones included.
+// ExpectedSpeakers returns how many nodes should have a speaker, including dead ones.
 func (k *Cluster) ExpectedSpeakers() int {
 	n := 0
 	for _, d := range k.daemonSets.List() {
@@ -28,12 +28,12 @@ func (k *Cluster) ExpectedSpeakers() int {
 	return n
 }
 
-// UpdateSpeakerState writes what differs of the conditions, which are the controller's.
+// UpdateSpeakerState writes the differences of the conditions, which belong to the controller.
 func (k *Cluster) UpdateSpeakerState(ctx context.Context, o *v1beta1.SpeakerState, conditions []metav1.Condition) (bool, error) {
 	return updateConditions(ctx, k, k.speakerStates, speakerStates, o, o.Status.Conditions, conditions)
 }
 
-// SpeakerState reads what one speaker has written, from the API server itself.
+// SpeakerState reads the state of one speaker from the API server itself.
 func (k *Cluster) SpeakerState(ctx context.Context, node string) (*v1beta1.SpeakerState, error) {
 	state := &v1beta1.SpeakerState{}
 	if err := k.clients.holdfast.Get().Resource(speakerStates).Name(node).Do(ctx).Into(state); err != nil {
@@ -42,8 +42,8 @@ func (k *Cluster) SpeakerState(ctx context.Context, node string) (*v1beta1.Speak
 	return state, nil
 }
 
-// WriteSpeakerState writes all of a speaker's own state but the conditions, which
-// are not its own, and creates the object if need be.
+// WriteSpeakerState writes all of a speaker's state except the conditions, which
+// belong to the controller, and creates the object if necessary.
 func (k *Cluster) WriteSpeakerState(ctx context.Context, node string, status v1beta1.SpeakerStateStatus) error {
 	status.Conditions = nil // left out of the patch
 	body, err := json.Marshal(map[string]any{"status": status})
@@ -65,7 +65,7 @@ func (k *Cluster) WriteSpeakerState(ctx context.Context, node string, status v1b
 	return nil
 }
 
-// createSpeakerState makes the object a dependent of the Node, so that it goes with it.
+// createSpeakerState makes the Node own the object, so that both are deleted together.
 func (k *Cluster) createSpeakerState(ctx context.Context, node string) error {
 	metadata := metav1.ObjectMeta{Name: node}
 	for _, n := range k.nodes.List() {
@@ -73,7 +73,7 @@ func (k *Cluster) createSpeakerState(ctx context.Context, node string) error {
 			metadata.OwnerReferences = []metav1.OwnerReference{{APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: node, UID: n.UID}}
 		}
 	}
-	// Without a status: what is empty in it would be written as null, which only a patch understands.
+	// Without a status: its empty fields would be encoded as null, which only a patch accepts.
 	body, err := json.Marshal(metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "SpeakerState"},
 		ObjectMeta: metadata,
@@ -88,8 +88,8 @@ func (k *Cluster) createSpeakerState(ctx context.Context, node string) error {
 	return err
 }
 
-// Kernels returns, by node, ports that are in use by its speaker or its kubelet: its
-// kernel answers there, whatever became of these.
+// Kernels returns, by node, ports of its speaker and its kubelet: the node's kernel
+// answers there even if these processes died.
 func (k *Cluster) Kernels(membersPort uint16) map[string][]netip.AddrPort {
 	out := map[string][]netip.AddrPort{}
 	speakers := k.SpeakerAddresses()

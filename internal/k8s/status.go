@@ -15,18 +15,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// StandardFinalizer is what Kubernetes documents for type LoadBalancer. It stands
-// beside ours, which is the one that we rely on: another controller may clear it.
+// StandardFinalizer is what Kubernetes documents for type LoadBalancer. We set it
+// beside our own, which we rely on: another controller may clear the standard one.
 const StandardFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 
-// ServiceUpdate is what should stand on a Service; what it does not name stays as it is.
+// ServiceUpdate is the desired state of a Service; fields that it does not name stay as they are.
 type ServiceUpdate struct {
-	// Service as it was read; the write fails if it has changed since.
+	// Service as it was read; the write fails if it changed since.
 	Service *corev1.Service
-	// SetAddresses makes Addresses the addresses of status.loadBalancer.
+	// SetAddresses replaces the addresses of status.loadBalancer by Addresses.
 	SetAddresses bool
 	Addresses    []netip.Addr
-	// Hostname stands beside each address; FormerHostname is what we wrote there before.
+	// Hostname is shown beside each address; FormerHostname is what we wrote there before.
 	Hostname, FormerHostname string
 	// Conditions of ours, without times.
 	Conditions []metav1.Condition
@@ -34,14 +34,14 @@ type ServiceUpdate struct {
 	RemoveConditions []string
 	// Annotations of ours; an empty value removes one.
 	Annotations map[string]string
-	// Finalizers to stand (true) or to go (false); others stay.
+	// Finalizers to add (true) or remove (false); others stay.
 	Finalizers map[string]bool
 }
 
-// UpdateService writes the difference between what stands on a Service and what
-// should. It reports whether anything was written. An error that is Overtaken means
-// that the Service changed meanwhile: decide again, and soon, since the watch kicks only
-// for a change that decides anything.
+// UpdateService writes the difference between the actual and the desired state of a
+// Service. It reports whether anything was written. An Overtaken error means that the
+// Service changed meanwhile: decide again soon, since the watch kicks only for changes
+// that matter to a decision.
 func (k *Cluster) UpdateService(ctx context.Context, u ServiceUpdate) (bool, error) {
 	patch := u.patch(metav1.Now())
 	if patch == nil {
@@ -60,16 +60,16 @@ func (k *Cluster) UpdateService(ctx context.Context, u ServiceUpdate) (bool, err
 	return true, nil
 }
 
-// Stands reports whether all that should stand on the Service does already.
+// Stands reports whether the Service already is as desired.
 func (u ServiceUpdate) Stands() bool { return u.patch(metav1.Time{}) == nil }
 
-// Overtaken reports whether a write failed only because the object changed or
-// went meanwhile.
+// Overtaken reports whether a write failed only because the object was changed or
+// deleted meanwhile.
 func Overtaken(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }
 
-// patch returns a strategic merge patch of metadata and status, or nil when
-// everything stands already. The resource version makes the API server refuse it
-// when somebody else wrote meanwhile, since ingress is one atomic list.
+// patch returns a strategic merge patch of metadata and status, or nil if nothing
+// differs. The resource version makes the API server reject it if another client
+// wrote meanwhile, since ingress is one atomic list.
 func (u ServiceUpdate) patch(now metav1.Time) map[string]any {
 	metadata, status := map[string]any{}, map[string]any{}
 	if annotations := u.annotations(); len(annotations) > 0 {
@@ -114,7 +114,7 @@ func (u ServiceUpdate) annotations() map[string]any {
 }
 
 // finalizers returns which to add and which to remove. None can be added to a
-// Service that is being deleted: the API server would refuse the whole patch.
+// Service that is being deleted: the API server would reject the whole patch.
 func (u ServiceUpdate) finalizers() (add, remove []string) {
 	for _, f := range slices.Sorted(maps.Keys(u.Finalizers)) {
 		stands := slices.Contains(u.Service.Finalizers, f)
@@ -141,8 +141,8 @@ func (u ServiceUpdate) conditions(now metav1.Time) []any {
 	return out
 }
 
-// Changed returns the wanted conditions that do not stand already, with
-// lastTransitionTime kept while the status word is the same.
+// Changed returns the wanted conditions that differ from the present ones. It keeps
+// lastTransitionTime while the status word is the same.
 func Changed(have, want []metav1.Condition, generation int64, now metav1.Time) []metav1.Condition {
 	var out []metav1.Condition
 	for _, c := range want {
@@ -160,9 +160,9 @@ func Changed(have, want []metav1.Condition, generation int64, now metav1.Time) [
 	return out
 }
 
-// ingress returns the ingress list that should stand and whether it differs
-// from what does. What others wrote beside an address (ipMode, ports, a hostname)
-// stays, and so do entries that have a hostname only.
+// ingress returns the desired ingress list and whether it differs from the actual
+// one. What others wrote beside an address (ipMode, ports, a hostname) stays, and
+// so do entries with only a hostname.
 func (u ServiceUpdate) ingress() ([]corev1.LoadBalancerIngress, bool) {
 	have := u.Service.Status.LoadBalancer.Ingress
 	out := []corev1.LoadBalancerIngress{}

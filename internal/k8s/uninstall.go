@@ -17,14 +17,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// finalizerPrefix begins every finalizer of ours.
+// finalizerPrefix begins all our finalizers.
 const finalizerPrefix = "holdfast.dev/"
 
-// Uninstall prepares the cluster for the end of Holdfast: it sets the mark that
-// daemons obey, waits until every speaker has withdrawn what it announced (it
+// Uninstall prepares the cluster for the removal of Holdfast. It sets the mark that
+// daemons obey, waits until every speaker has withdrawn its announcements (the speaker
 // then turns unready) or timeout has passed, and removes our finalizers, so that
-// nothing is left waiting for a controller that is gone. Addresses stay in the
-// Services' status, for a later installation to find.
+// no object waits for a controller that is gone. Addresses stay in the Services'
+// status for a later installation.
 func (c Clients) Uninstall(ctx context.Context, log *slog.Logger, namespace, daemonSet string, timeout time.Duration) error {
 	marked, err := c.mark(ctx, namespace, daemonSet)
 	if err != nil {
@@ -37,13 +37,13 @@ func (c Clients) Uninstall(ctx context.Context, log *slog.Logger, namespace, dae
 			return apierrors.IsNotFound(err) || err == nil && ds.Status.NumberReady == 0, nil
 		})
 		if err != nil {
-			log.Warn("some speakers did not say that they have withdrawn; going on", "error", err)
+			log.Warn("some speakers did not confirm that they have withdrawn; going on", "error", err)
 		}
 	}
 	return errors.Join(c.clearOwn(ctx, "ipaddresspools"), c.clearOwn(ctx, "floatingips"), c.clearServices(ctx), c.deleteStates(ctx))
 }
 
-// deleteStates removes what speakers said of themselves: there are none any more.
+// deleteStates removes the SpeakerStates: no speaker runs any more.
 func (c Clients) deleteStates(ctx context.Context) error {
 	err := c.holdfast.Delete().Resource(speakerStates).Do(ctx).Error()
 	if err = ignoreNotFound(err); err != nil {
@@ -111,9 +111,9 @@ func (c Clients) clearServices(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// withoutFinalizers returns the patch that removes our finalizers, nil when there are none.
+// withoutFinalizers returns the patch that removes our finalizers, nil if there are none.
 func withoutFinalizers(o metav1.Object) ([]byte, error) {
-	// The standard one goes with ours: we set both together.
+	// Remove the standard one too: we set both together.
 	served := slices.Contains(o.GetFinalizers(), v1beta1.FinalizerAddress)
 	rest := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool {
 		return strings.HasPrefix(f, finalizerPrefix) || served && f == StandardFinalizer

@@ -11,14 +11,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// object is what every kind we watch is.
+// object is implemented by every kind we watch.
 type object interface {
 	metav1.Object
 	comparable
 }
 
-// View is every object of one kind, as the watch shows them, overlaid by our own
-// writes until the watch shows those too: a stale cache can then never make us
+// View is all objects of one kind, as the watch shows them, overlaid with our own
+// writes until the watch shows those too. So a stale cache never makes us
 // decide the same thing twice.
 type View[T object] struct {
 	informer cache.SharedIndexInformer
@@ -32,13 +32,13 @@ type written[T object] struct {
 	at     time.Time
 }
 
-// orphanAge is how long a write is remembered for an object that the watch does
-// not show: long enough for a watch to come, short enough that a deletion which
-// overtook the write's answer does not leave a ghost.
+// orphanAge is how long we keep a write of an object that the watch does not
+// show: long enough for the watch to catch up, short enough not to keep an object
+// whose deletion overtook the response to the write.
 const orphanAge = 10 * time.Second
 
-// newView tells each change to changed: the version before and the one now, the zero T
-// for one that is not there.
+// newView calls changed for each change, with the old and the new version; the zero T
+// is a missing version.
 func newView[T object](informer cache.SharedIndexInformer, changed func(old, new T)) (*View[T], error) {
 	v := &View[T]{informer: informer, own: map[string]written[T]{}}
 	var none T
@@ -94,7 +94,7 @@ func (v *View[T]) List() []T {
 	return out
 }
 
-// appendUnseen adds objects that a consistent list knew before the watch did.
+// appendUnseen adds objects that a consistent list returned and the watch does not show yet.
 func (v *View[T]) appendUnseen(out []T) []T {
 	for k, w := range v.own {
 		if _, found, _ := v.informer.GetStore().GetByKey(storeKey(w.object)); found {
@@ -116,9 +116,9 @@ func storeKey(o metav1.Object) string {
 	return key(o)
 }
 
-// wrote remembers an object as the API server returned it from a write or a consistent
-// list. The write that takes the last finalizer of an object that is being deleted
-// returns it once more: it is gone then.
+// wrote records an object as the API server returned it from a write or a consistent
+// list. The write that removes the last finalizer of an object that is being deleted
+// still returns the object, which is then gone.
 func (v *View[T]) wrote(t T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -138,18 +138,17 @@ func (v *View[T]) forget(key string) {
 	delete(v.own, key)
 }
 
-// newer compares resource versions as numbers, which Kubernetes defines from 1.35
-// on and which etcd-backed servers have always kept. Another object of the same
-// name is newer by its version too. What is not a number is taken to be newer, so
-// that the watch wins.
+// newer compares resource versions as numbers, which Kubernetes defines since 1.35
+// and which etcd-backed servers have always used. This orders different objects of the
+// same name too. If a version is not a number, the watch wins.
 func newer(a, b metav1.Object) bool {
 	x, errX := strconv.ParseUint(a.GetResourceVersion(), 10, 64)
 	y, errY := strconv.ParseUint(b.GetResourceVersion(), 10, 64)
 	return errX == nil && errY == nil && x > y
 }
 
-// waitForSync blocks until the view shows everything that was there when it
-// started; false when ctx ends first.
+// waitForSync blocks until the view shows everything that existed when it
+// started; false if ctx ends first.
 func (v *View[T]) waitForSync(ctx context.Context) bool {
 	return cache.WaitForCacheSync(ctx.Done(), v.informer.HasSynced)
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// watch makes the view of one kind. A change kicks unless it is between versions that are the same.
+// watch creates the view of one kind. A change kicks unless same reports both versions as equal.
 func watch[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions), same func(old, new T) bool, kick func()) error {
 	return watchChanges(k, view, client, resource, namespace, options, func(old, new T) {
 		if same == nil || !same(old, new) {
@@ -23,7 +23,7 @@ func watch[T object](k *Cluster, view **View[T], client rest.Interface, resource
 	})
 }
 
-// watchChanges makes the view of one kind. Each change is told to changed.
+// watchChanges creates the view of one kind, which calls changed for each change.
 func watchChanges[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions), changed func(old, new T)) error {
 	if options == nil {
 		options = func(*metav1.ListOptions) {}
@@ -31,7 +31,7 @@ func watchChanges[T object](k *Cluster, view **View[T], client rest.Interface, r
 	source := cache.NewFilteredListWatchFromClient(client, resource, namespace, options)
 	example := reflect.New(reflect.TypeFor[T]().Elem()).Interface().(runtime.Object)
 	informer := cache.NewSharedIndexInformer(source, example, 0, cache.Indexers{})
-	if err := informer.SetTransform(slim); err != nil {
+	if err := informer.SetTransform(trim); err != nil {
 		return fmt.Errorf("watch %s: %w", resource, err)
 	}
 	v, err := newView(informer, changed)
@@ -43,8 +43,8 @@ func watchChanges[T object](k *Cluster, view **View[T], client rest.Interface, r
 	return nil
 }
 
-// slim drops what nobody here reads: a third of an average object, and most of a Node.
-func slim(o any) (any, error) {
+// trim drops fields that Holdfast does not read: a third of an average object, and most of a Node.
+func trim(o any) (any, error) {
 	m, err := meta.Accessor(o)
 	if err != nil {
 		return o, nil // a tombstone

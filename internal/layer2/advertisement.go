@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// neighborAdvertisement answers to the asker; one that has no address yet is
-// answered to all nodes, unsolicited (RFC 4861 section 7.2.4).
+// neighborAdvertisement answers a solicitation. An asker without an address gets an
+// unsolicited answer to all nodes (RFC 4861 section 7.2.4).
 func neighborAdvertisement(l *link.Link, mac link.MAC, m message) ([]byte, error) {
 	to, dst := m.sender, m.mac
 	if m.sender.IsUnspecified() {
@@ -23,7 +23,7 @@ func neighborAdvertisement(l *link.Link, mac link.MAC, m message) ([]byte, error
 	return advertisement(l, m.target, mac, to, dst)
 }
 
-// unsolicitedNA tells all nodes on the link (RFC 4861 section 7.2.6).
+// unsolicitedNA makes an announcement to all nodes on the link (RFC 4861 section 7.2.6).
 func unsolicitedNA(l *link.Link, addr netip.Addr) ([][]byte, error) {
 	all := netip.IPv6LinkLocalAllNodes()
 	frame, err := advertisement(l, addr, l.MAC, all, groupMAC(all))
@@ -33,8 +33,8 @@ func unsolicitedNA(l *link.Link, addr netip.Addr) ([][]byte, error) {
 	return [][]byte{frame}, nil
 }
 
-// advertisement says which MAC has the target. Only what one node asked for is
-// solicited (RFC 4861 section 4.4).
+// advertisement maps the target to the MAC. Only an answer to one node has the
+// Solicited flag (RFC 4861 section 4.4).
 func advertisement(l *link.Link, target netip.Addr, mac link.MAC, to netip.Addr, dst link.MAC) ([]byte, error) {
 	source := l.LinkLocal()
 	if !source.IsValid() {
@@ -42,14 +42,14 @@ func advertisement(l *link.Link, target netip.Addr, mac link.MAC, to netip.Addr,
 	}
 	return icmpFrame(l, dst, source, to, &ndp.NeighborAdvertisement{
 		Solicited: !to.IsMulticast(),
-		// The address moves between nodes: what a neighbour has cached is to be replaced.
+		// The address moves between nodes: neighbours must replace their cache entries.
 		Override:      true,
 		TargetAddress: target,
 		Options:       []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: mac.HardwareAddr()}},
 	})
 }
 
-// detectDuplicate asks without an address of our own, so that nobody learns one
+// detectDuplicate asks without a source address, so that no cache learns one
 // (RFC 4862 section 5.4.2).
 func detectDuplicate(l *link.Link, addr netip.Addr) ([]byte, error) {
 	group, err := ndp.SolicitedNodeMulticast(addr)
@@ -59,12 +59,12 @@ func detectDuplicate(l *link.Link, addr netip.Addr) ([]byte, error) {
 	return icmpFrame(l, groupMAC(group), netip.IPv6Unspecified(), group, &ndp.NeighborSolicitation{TargetAddress: addr})
 }
 
-// errNoSource: a solicitation by unicast needs an address of the link as its source
+// errNoSource: a unicast solicitation needs an address of the link as its source
 // (RFC 4861 section 7.2.2).
 var errNoSource = errors.New("the link has no IPv6 address")
 
-// unicastSolicitation asks one machine alone (RFC 4861 section 7.3.3), with an address
-// of this link, the link-local one by preference: it does not depend on what subnets there are.
+// unicastSolicitation asks one machine only (RFC 4861 section 7.3.3). Its source is an address
+// of this link, preferably the link-local one, which works in any subnet.
 func unicastSolicitation(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, error) {
 	var source netip.Addr
 	for _, p := range l.Prefixes {

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// describe writes a frame we send as a person would read it in a capture.
+// describe formats a frame we send like a packet capture.
 func describe(frame []byte) string {
 	var f ethernet.Frame
 	if err := f.UnmarshalBinary(frame); err != nil {
@@ -50,8 +50,7 @@ func describe(frame []byte) string {
 		na.TargetAddress, na.Router, na.Solicited, na.Override, mac(na.Options[0].(*ndp.LinkLayerAddress).Addr))
 }
 
-// Trap: advertisements without the override flag leave a neighbour with the MAC that
-// it knows (MetalLB).
+// Trap: without the override flag a neighbour keeps the MAC that it knows (MetalLB).
 func TestAnswer(t *testing.T) {
 	noLinkLocal := eth0
 	noLinkLocal.Prefixes = nil
@@ -109,7 +108,7 @@ func TestProbeFrames(t *testing.T) {
 	}
 }
 
-// In the stead of an owner whose speaker is mute its MAC is told, in frames of our own.
+// A stand-in answers with the MAC of the owner whose speaker is down, in frames from its own MAC.
 func TestAnswerInStead(t *testing.T) {
 	p := testPort()
 	p.r.Set(Desired{Announcements: []lb.Announcement{{Address: v4, MAC: otherMAC}, {Address: v6, MAC: otherMAC}}})

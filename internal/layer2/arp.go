@@ -16,8 +16,8 @@ import (
 // arpLen is an ARP packet for Ethernet and IPv4 (RFC 826).
 const arpLen = 28
 
-// maxFrame is more than any question is long; what is longer is cut and then
-// fails its own length field.
+// maxFrame exceeds the length of every question. Longer frames are truncated, and then
+// contradict their own length field.
 const maxFrame = 1600
 
 func arpProtocol() protocol {
@@ -42,8 +42,8 @@ const (
 	offTargetIP  = 24
 )
 
-// parseARP reads an ARP packet (RFC 826). Whatever it is for, its sender says to
-// have the sender's address (RFC 5227 section 2.4), unless it has none yet.
+// parseARP reads an ARP packet (RFC 826). Every packet claims the sender address
+// for its sender (RFC 5227 section 2.4), unless the sender has none yet.
 func parseARP(frame []byte, own link.MAC) (message, outcome) {
 	p, out := header(frame, ethernet.EtherTypeARP, own)
 	if out != answered {
@@ -54,7 +54,7 @@ func parseARP(frame []byte, own link.MAC) (message, outcome) {
 	}
 	const (
 		ethernetHardware = 1
-		// Hardware type, protocol type and both address lengths, in one.
+		// Hardware type, protocol type and both address lengths at once.
 		ethernetIPv4 = ethernetHardware<<32 | uint64(ethernet.EtherTypeIPv4)<<16 | 6<<8 | 4
 	)
 	if uint64(binary.BigEndian.Uint32(p))<<16|uint64(binary.BigEndian.Uint16(p[4:])) != ethernetIPv4 {
@@ -81,28 +81,28 @@ func parseARP(frame []byte, own link.MAC) (message, outcome) {
 	return m, answered
 }
 
-// station is an end of an ARP packet.
+// station is one end of an ARP packet.
 type station struct {
 	mac link.MAC
 	ip  netip.Addr
 }
 
-// arpReply answers to the asker alone, also a probe, whose sender address
-// 0.0.0.0 is given back as the target's (RFC 5227 section 2.1.1).
+// arpReply answers the asker only. In the answer to a probe the target address is
+// the probe's sender address 0.0.0.0 (RFC 5227 section 2.1.1).
 func arpReply(l *link.Link, mac link.MAC, m message) ([]byte, error) {
 	return arpFrame(l, arp.OperationReply, station{mac, m.target}, station{m.mac, m.sender}, m.mac.HardwareAddr())
 }
 
-// arpProbe asks without teaching anybody an address (RFC 5227 section 2.1.1).
+// arpProbe asks without changing any ARP cache (RFC 5227 section 2.1.1).
 func arpProbe(l *link.Link, addr netip.Addr) ([]byte, error) {
-	nobody := station{l.MAC, netip.IPv4Unspecified()}
-	return arpFrame(l, arp.OperationRequest, nobody, station{ip: addr}, ethernet.Broadcast)
+	unspecified := station{l.MAC, netip.IPv4Unspecified()}
+	return arpFrame(l, arp.OperationRequest, unspecified, station{ip: addr}, ethernet.Broadcast)
 }
 
-// arpQuestion asks one machine alone (RFC 1122 section 2.3.2.1, Unicast Poll). It asks
-// with an address that this link has in the same subnet, so that it may learn or
-// confirm where that is, as with any request; where there is none it asks as a probe
-// does, which teaches nothing and is answered too (RFC 5227 section 2.1.1).
+// arpQuestion asks one machine only (RFC 1122 section 2.3.2.1, Unicast Poll). The sender
+// is an address of this link in the same subnet, which the machine may learn or confirm,
+// as with any request. Without such an address it asks like a probe, which changes no
+// cache and is answered too (RFC 5227 section 2.1.1).
 func arpQuestion(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, error) {
 	us := station{l.MAC, netip.IPv4Unspecified()}
 	for _, p := range l.Prefixes {
@@ -114,8 +114,8 @@ func arpQuestion(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, error) {
 	return arpFrame(l, arp.OperationRequest, us, station{ip: addr}, to.HardwareAddr())
 }
 
-// gratuitousARP is an announcement as a request (RFC 5227 section 2.3) and again
-// as a reply, since some stacks learn from only one of them.
+// gratuitousARP announces by a request (RFC 5227 section 2.3) and again by a reply,
+// since some stacks learn from only one of them.
 func gratuitousARP(l *link.Link, addr netip.Addr) ([][]byte, error) {
 	us := station{l.MAC, addr}
 	request, err := arpFrame(l, arp.OperationRequest, us, station{ip: addr}, ethernet.Broadcast)

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// auditInterval is how often the audit listens, and so how exact its times are.
+	// auditInterval is how often the audit listens, which bounds the precision of its times.
 	auditInterval = 100 * time.Millisecond
-	// walkInterval is how often all addresses are looked at.
+	// walkInterval is how often the audit checks all addresses.
 	walkInterval = 5 * time.Second
-	// settleTime is longer than a planned move takes: nodes plan it within a second of each
-	// other, and who had the address answers for it for LingerTime at most.
+	// settleTime exceeds the duration of a planned move: nodes plan it within a second of each
+	// other, and the former owner answers for LingerTime at most.
 	settleTime = 5 * time.Second
 	// auditMargin is how much later than RefreshMax a busy node may announce.
 	auditMargin = 10 * time.Second
@@ -26,23 +26,23 @@ const (
 // auditTotals are address-seconds, in nanoseconds.
 type auditTotals struct{ doubled, unclaimed [families]atomic.Int64 }
 
-// audit compares what speakers announce with the plan. It only listens, to what they
-// tell all neighbours anyway: gratuitous ARP requests, and unsolicited advertisements.
-// Answers to single machines it does not hear, so that a stand-in is none of its business.
+// audit compares the announcements of speakers with the plan. It only listens, to what
+// they send to all neighbours anyway: gratuitous ARP requests and unsolicited NAs. It
+// does not see answers to single machines, so stand-ins do not concern it.
 //
-// A double owner: while the plan has not changed here, another speaker than the owner
-// was heard to announce the address, and so was the owner, or is this node itself and
-// goes on. It is counted from the later one's first announcement to the earlier one's
-// last, so far as each is heard again within RefreshMax. Two others must both be heard
-// over more than settleTime; of a foreign announcement against this node's own all
-// counts once settleTime is over and the address still here. What is heard within
-// settleTime of a change of plan is of a move, and counts for nothing. So it is a lower
-// bound: two owners who find out before one of them repeats its announcement are not seen.
+// Double owner: without a change of plan here, both the owner and another speaker
+// announce the address. The owner may be this node. The time counts from the first
+// announcement of the later one to the last of the earlier one, as long as each repeats
+// its announcement within RefreshMax. Two other nodes must both announce for longer than
+// settleTime. If this node is the owner, everything counts once settleTime has passed
+// and the address is still here. Announcements within settleTime of a change of plan
+// belong to a move and do not count. So the result is a lower bound: it misses double
+// owners that end before one of them repeats its announcement.
 //
-// An unclaimed address: the plan says that another node announces it, from links of which
-// at least one is heard here to announce something of the family, and for two of the
-// longest intervals the address was not: what one lost frame cannot cause. What is
-// beyond that counts. The two intervals start over with each change of owner.
+// Unclaimed address: by the plan another node announces it, and we hear at least one
+// of that node's links announce something of the family, but not this address, for two
+// of the longest intervals. One lost frame cannot cause that. Only the time beyond these
+// two intervals counts. They start over with each change of owner.
 //
 // It belongs to one goroutine.
 type audit struct {
@@ -53,41 +53,41 @@ type audit struct {
 	table   *table
 	owners  *map[netip.Addr][][6]byte
 	records map[netip.Addr]*record
-	// shared are the MACs of speakers that were heard to announce, with where and since when.
+	// shared are the MACs of announcing speakers, with where and since when we hear them.
 	shared [families]map[link.MAC]hearing
 	// own are the MACs of this node.
 	own  map[link.MAC]bool
-	ears map[int][families]*ear
-	// turned, linked and walked are when each was done last.
+	taps map[int][families]*tap
+	// turned, linked and walked are when each was last done.
 	turned, linked, walked moment
-	// refused are the links that could not be listened to.
+	// refused are the links on which listening failed.
 	refused map[string]bool
-	// overdue: an address was unclaimed at the last walk.
+	// overdue: at the last walk an address was unclaimed.
 	overdue bool
 }
 
-// moment is time since the start of an audit, which has its first at one second: 0 is never.
+// moment is time since the start of an audit. It starts at one second: 0 is never.
 type moment = time.Duration
 
 // record is an address of the plan.
 type record struct {
-	// macs are the owner's, where it is another node; status is ours, where we are.
+	// macs are the owner's if that is another node; status is ours if we are the owner.
 	macs   [][6]byte
 	status *status
-	// since when the plan is so.
+	// since is when the plan last changed.
 	since moment
-	// owner and other are when the owner and other speakers were heard to announce it, and
-	// by is the last of these.
+	// owner and other are when the owner and other speakers announced it; by is the last
+	// of those speakers.
 	owner, other period
 	by           link.MAC
-	// doubled is until when it is counted.
+	// doubled is the end of the time counted so far.
 	doubled moment
 }
 
-// period is from the first to the last of announcements that follow each other.
+// period is the time from the first to the last of consecutive announcements.
 type period struct{ first, last moment }
 
-// hearing is since when a machine is heard on a link.
+// hearing is since when we hear a machine on a link.
 type hearing struct {
 	index int
 	since moment
@@ -96,7 +96,7 @@ type hearing struct {
 func newAudit(r *Responder) *audit {
 	return &audit{
 		r: r, start: r.now().Add(-time.Second), totals: &r.counts.audit, records: make(map[netip.Addr]*record),
-		shared: [families]map[link.MAC]hearing{{}, {}}, ears: make(map[int][families]*ear), refused: make(map[string]bool),
+		shared: [families]map[link.MAC]hearing{{}, {}}, taps: make(map[int][families]*tap), refused: make(map[string]bool),
 	}
 }
 
@@ -116,7 +116,7 @@ func (r *Responder) audit(ctx context.Context) {
 	}
 }
 
-// turn follows the plan first: what was heard since is judged by it.
+// turn first follows the plan, and then compares what arrived since with it.
 func (a *audit) turn() {
 	now := a.r.now().Sub(a.start)
 	stalled := a.turned > 0 && now-a.turned >= settleTime
@@ -135,7 +135,7 @@ func (a *audit) turn() {
 	}
 }
 
-// follow takes a plan. What changes starts over.
+// follow adopts a plan. Records that change start over.
 func (a *audit) follow(t *table, owners *map[netip.Addr][][6]byte, now moment) {
 	if t == a.table && owners == a.owners {
 		return
@@ -173,7 +173,7 @@ func (a *audit) plan(addr netip.Addr, macs [][6]byte, s *status, now moment) {
 	a.records[addr] = &record{macs: macs, status: s, since: now}
 }
 
-// claim deals with a speaker that announces an address.
+// claim handles a speaker's announcement of an address.
 func (a *audit) claim(index int, addr netip.Addr, mac link.MAC, now moment) {
 	if !a.table.speakers[mac] || a.own[mac] {
 		return
@@ -198,10 +198,10 @@ func (a *audit) claim(index int, addr netip.Addr, mac link.MAC, now moment) {
 	a.compare(addr, rec, now)
 }
 
-// gap is the longest time between two announcements of who goes on.
+// gap is the longest time between two announcements of a continuing owner.
 func (a *audit) gap() time.Duration { return a.r.timers.RefreshMax + auditMargin }
 
-// announced reports whether this node announces an address that it is to.
+// announced reports whether this node announces an address that it owns.
 func (a *audit) announced(rec *record) bool { return rec.status.is() == ours && a.r.lease.valid() }
 
 func (s *period) extend(now moment, gap time.Duration) {
@@ -211,7 +211,7 @@ func (s *period) extend(now moment, gap time.Duration) {
 	s.last = now
 }
 
-// compare counts how long an address has had two owners, as far as that is proven.
+// compare counts how long an address provably had two owners.
 func (a *audit) compare(addr netip.Addr, rec *record, now moment) {
 	if rec.other.last == 0 {
 		return
@@ -244,7 +244,7 @@ func (a *audit) account(addr netip.Addr, rec *record, now moment) (overdue bool)
 		}
 	}
 	if heard == 0 {
-		return false // we are the owner, or do not hear it
+		return false // we are the owner, or cannot hear the owner
 	}
 	from := max(rec.since, rec.owner.last, heard) + 2*a.r.timers.RefreshMax + auditMargin
 	from = max(from, a.walked)
@@ -255,7 +255,7 @@ func (a *audit) account(addr netip.Addr, rec *record, now moment) (overdue bool)
 	return true
 }
 
-// walk looks at all addresses.
+// walk checks all addresses.
 func (a *audit) walk(now moment) {
 	overdue, one := 0, netip.Addr{}
 	for addr, rec := range a.records {
@@ -268,13 +268,13 @@ func (a *audit) walk(now moment) {
 	}
 	a.walked = now
 	if overdue > 0 && !a.overdue {
-		a.r.log.Warn("addresses are not announced by the nodes that are to", "addresses", overdue, "one", one)
+		a.r.log.Warn("addresses are not announced by their owners", "addresses", overdue, "one", one)
 	}
 	a.overdue = overdue > 0
 }
 
-// restart forgets what was heard: the audit did not run for a while, or frames were
-// lost on the way to it, and it does not know what it missed.
+// restart forgets all observations: the audit did not run for a while or frames were
+// lost, so it does not know what it missed.
 func (a *audit) restart(now moment) {
 	for _, rec := range a.records {
 		*rec = record{macs: rec.macs, status: rec.status, since: now}

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// TestAuditHears what another node announces of either family, on a link where this
+// TestAuditHears announcements of both families by another node, on a link where this
 // node announces nothing and has no port.
 func TestAuditHears(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

@@ -9,13 +9,13 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// The audit's speakers: we, the asker, whose second link is secondMAC, and the other one.
+// The audit's speakers: this node, the asker, whose second link is secondMAC, and the other one.
 var (
 	secondMAC = link.MAC{0x02, 0x53, 0, 0, 0, 0x12}
 	three     = map[link.MAC]bool{ourMAC: true, askerMAC: true, secondMAC: true, otherMAC: true}
 )
 
-// event is what happens in a rehearsal at a second: an announcement, or a new plan.
+// event happens at a given second: an announcement or a new plan.
 type event struct {
 	at    float64
 	by    link.MAC
@@ -24,7 +24,7 @@ type event struct {
 	stall time.Duration
 }
 
-// repeat is announcements of v4 again and again.
+// repeat returns periodic announcements of v4.
 func repeat(by link.MAC, of netip.Addr, from, to, every float64) (out []event) {
 	for at := from; at <= to; at += every {
 		out = append(out, event{at: at, by: by, of: of})
@@ -32,7 +32,7 @@ func repeat(by link.MAC, of netip.Addr, from, to, every float64) (out []event) {
 	return out
 }
 
-// burst is what a node announces that took an address over.
+// burst returns the announcements of a node that takes an address over.
 func burst(by link.MAC, at float64) (out []event) {
 	for _, after := range (Timers{}).withDefaults().AnnounceTimes {
 		out = append(out, event{at: at + after.Seconds(), by: by, of: v4})
@@ -54,7 +54,7 @@ func here() *Desired {
 	return &Desired{Speakers: three, Announcements: []lb.Announcement{{Address: v4}}}
 }
 
-// rehearse plays events for 300 s and returns what was counted of both families, in seconds.
+// rehearse plays events for 300 s and returns the counts of both families, in seconds.
 func rehearse(t *testing.T, first *Desired, events ...[]event) (doubled, unclaimed float64) {
 	t.Helper()
 	lan := newFakeLAN(eth0)
@@ -77,7 +77,7 @@ func rehearse(t *testing.T, first *Desired, events ...[]event) (doubled, unclaim
 				case e.stall > 0:
 					elapsed += e.stall
 				default:
-					// The fake link has no ear: what is heard is told.
+					// The fake link has no tap: pass on what would be received.
 					a.claim(99, e.of, e.by, at+time.Second)
 				}
 			}
@@ -146,10 +146,10 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// foreignMAC is no speaker's.
+// foreignMAC belongs to a foreign machine.
 var foreignMAC = link.MAC{0x02, 0x54, 0, 0, 0, 0x01}
 
-// TestClaimsFilter: of all that is said only what is told to all neighbours unasked.
+// TestClaimsFilter: only unsolicited announcements to all neighbours pass.
 func TestClaimsFilter(t *testing.T) {
 	gratuitous := claims()[0]
 	for _, tt := range []struct {
@@ -172,7 +172,7 @@ func TestClaimsFilter(t *testing.T) {
 	}
 }
 
-// BenchmarkAudit is a look at 20,000 addresses, and one announcement among them.
+// BenchmarkAudit checks 20,000 addresses, and handles one announcement among them.
 func BenchmarkAudit(b *testing.B) {
 	r := newFakeLAN(eth0).responder()
 	d := Desired{Speakers: three, Owners: map[netip.Addr][][6]byte{}}

@@ -29,9 +29,9 @@ func manyHere(n int) []lb.Announcement {
 	return set
 }
 
-// TestThousandTakeovers: of a thousand addresses that arrive at once, every
-// announcement of every address reaches the far end, but for what the kernel of a
-// busy machine says that it dropped on the way.
+// TestThousandTakeovers: of a thousand simultaneous takeovers every announcement of
+// every address reaches the far end, except frames that the kernel of a busy machine
+// reports as dropped.
 func TestThousandTakeovers(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)
@@ -47,7 +47,7 @@ func TestThousandTakeovers(t *testing.T) {
 				if out != answered || !m.claimed.IsValid() {
 					return
 				}
-				// Of ARP the request and the reply are two halves of one announcement.
+				// With ARP a request and a reply together are one announcement.
 				if i == 0 && arp.Operation(frame[ethernetLen+7]) == arp.OperationReply {
 					return
 				}
@@ -59,7 +59,7 @@ func TestThousandTakeovers(t *testing.T) {
 			})
 		}
 		times := len(r.timers.AnnounceTimes)
-		// How many addresses were never seen, and how many announcements were not.
+		// How many addresses and how many announcements were never seen.
 		missing := func() (never, unseen int) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -71,7 +71,7 @@ func TestThousandTakeovers(t *testing.T) {
 			}
 			return never, unseen
 		}
-		// How many frames of the node never came to the watchers, by the kernel's own account.
+		// How many frames of the node never reached the watchers, by the kernel's counters.
 		var overflows uint64
 		dropped := func() uint64 {
 			for _, f := range overflowed {
@@ -103,8 +103,8 @@ func TestThousandTakeovers(t *testing.T) {
 	})
 }
 
-// TestFloodIsFilteredByTheKernel: questions for others never wake the speaker, and
-// one for an address of ours is answered among them.
+// TestFloodIsFilteredByTheKernel: a flood of questions for other addresses never wakes
+// the speaker, and a question for one of ours among them is answered.
 func TestFloodIsFilteredByTheKernel(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)
@@ -115,12 +115,12 @@ func TestFloodIsFilteredByTheKernel(t *testing.T) {
 			w := farWire(t, n.far, r.protocols[i])
 			before := r.counts.requests[i][answered].Load()
 			for range 20_000 {
-				// A busy machine takes its time to deliver, and then the sender has to wait.
+				// A busy machine delivers slowly; then the sender has to wait.
 				if _, err := w.Write(foreign); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Fatal(err)
 				}
 			}
-			// Behind a flood a question may be lost; who asks, asks again.
+			// A flood may crowd out a question; the asker repeats it.
 			nstest.Until(t, within, "answer after the flood", func() bool {
 				if _, err := w.Write([families][]byte{arpRequest(v4, nil), ns(v6, nil)}[i]); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Fatal(err)
@@ -134,8 +134,8 @@ func TestFloodIsFilteredByTheKernel(t *testing.T) {
 	})
 }
 
-// TestFilterFitsIntoLittleMemory: the largest programs are taken, and replaced by
-// each other, where a socket may hold 20 KiB, as kernels before 6.9 have it by default.
+// TestFilterFitsIntoLittleMemory: the kernel accepts the largest programs and replaces one
+// by the other with a limit of 20 KiB for each socket, the default before Linux 6.9.
 func TestFilterFitsIntoLittleMemory(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)
@@ -152,7 +152,7 @@ func TestFilterFitsIntoLittleMemory(t *testing.T) {
 			}
 		}
 		if n := r.counts.repairs[repairSocket].Load(); n != 0 {
-			t.Errorf("%d sockets had to be made anew", n)
+			t.Errorf("%d sockets had to be reopened", n)
 		}
 	})
 }

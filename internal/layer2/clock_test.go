@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// transcript is all that a Responder sends, and what becomes of its addresses,
-// while the wall clock is set on or back by so much again and again.
+// transcript is all that a Responder sends, with the phases of its addresses, while
+// the wall clock jumps by so much again and again.
 func transcript(t *testing.T, by time.Duration) (out []string) {
 	reading := time.Now() // the clock of a bubble has no monotonic reading
 	synctest.Test(t, func(t *testing.T) {
@@ -57,9 +57,9 @@ func transcript(t *testing.T, by time.Duration) (out []string) {
 	return out
 }
 
-// TestWallClockIsSet by an hour, on and back, in every phase: probes, announcements,
-// the rest after a conflict, the pace of defences, the slow refresh and the handover
-// go on as if it had not been.
+// TestWallClockIsSet: jumps of an hour, forward and back, in every phase have no effect on
+// probes, announcements, the pause after a conflict, the pace of defences, the slow
+// refresh or the handover.
 func TestWallClockIsSet(t *testing.T) {
 	want := transcript(t, 0)
 	for _, by := range []time.Duration{time.Hour, -time.Hour} {

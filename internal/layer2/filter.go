@@ -11,17 +11,17 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// The kernel looks at each ARP packet and each IPv6 packet of a link for us, and
-// wakes us only for what concerns an address of ours: a flood of others'
-// questions must not cost the node a core. Classic BPF knows no maps, so that the
-// addresses become ranges, as few as a program may have; the gaps between nearby
-// addresses pass too, and are sorted out here.
+// The kernel filters each ARP packet and each IPv6 packet of a link, and wakes us
+// only for packets about our addresses: a flood of questions for other addresses must not
+// cost the node a core. Classic BPF has no maps, so the addresses become ranges, and
+// a program can have only a few. Therefore gaps between nearby addresses pass too; the
+// reader drops those frames.
 const (
-	// mostRanges keeps a program within net.core.optmem_max of any kernel (20 KiB,
-	// of which an old and a new program are held while one replaces the other).
+	// mostRanges keeps a program within net.core.optmem_max of any kernel (20 KiB, which
+	// must hold both programs while one replaces the other).
 	mostRanges = 32
-	// mostGroups bounds the IPv6 networks of 96 bits; with more of them every
-	// solicitation passes, of which a link receives only those of its groups anyway.
+	// mostGroups bounds the IPv6 networks of 96 bits. With more of them every solicitation
+	// passes; a link receives only those of its groups anyway.
 	mostGroups = 16
 )
 
@@ -31,12 +31,12 @@ var pass = bpf.RetConstant{Val: maxFrame}
 // span is an inclusive range of the last 32 bits of addresses.
 type span struct{ from, to uint32 }
 
-// cover returns at most n spans that hold all the values, which are sorted, and as little else as can be.
+// cover returns at most n spans that contain all the values, which are sorted, and as few others as possible.
 func cover(values []uint32, n int) []span {
 	if len(values) == 0 {
 		return nil
 	}
-	// The widest gaps stay gaps.
+	// Keep the widest gaps.
 	var gaps []int
 	for i := 1; i < len(values); i++ {
 		if values[i]-values[i-1] > 1 {
@@ -57,10 +57,10 @@ func cover(values []uint32, n int) []span {
 	return out
 }
 
-// passIn returns a program that passes the frame if the word loaded is in one of
-// the spans, and else runs on at its end.
+// passIn returns a program that passes the frame if the loaded word is in one of
+// the spans, and otherwise continues after its end.
 func passIn(spans []span) []bpf.Instruction {
-	// Jumps to the end are known only when it is.
+	// The distances of jumps to the end are known only now.
 	const toEnd = ^uint32(0)
 	var search func(spans []span) []bpf.Instruction
 	search = func(spans []span) []bpf.Instruction {
@@ -88,7 +88,7 @@ func passIn(spans []span) []bpf.Instruction {
 	return program
 }
 
-// arpFilter passes what asks for one of the addresses, and what says to have one.
+// arpFilter passes packets that ask for one of the addresses or claim one.
 func arpFilter(addrs []netip.Addr) []bpf.Instruction {
 	values := make([]uint32, len(addrs))
 	for i, a := range addrs {
@@ -103,8 +103,8 @@ func arpFilter(addrs []netip.Addr) []bpf.Instruction {
 }
 
 // ndpFilter passes Neighbor Solicitations and Advertisements for the addresses.
-// They bear no extension header in practice, and what hides one behind a Fragment
-// header must be dropped anyway (RFC 6980 section 5).
+// In practice they have no extension header, and a message with a Fragment header
+// must be dropped anyway (RFC 6980 section 5).
 func ndpFilter(addrs []netip.Addr) []bpf.Instruction {
 	return toUs(slices.Concat(icmpv6(), []bpf.Instruction{
 		bpf.LoadAbsolute{Off: offICMP, Size: 1},
@@ -117,7 +117,7 @@ func ndpFilter(addrs []netip.Addr) []bpf.Instruction {
 // offICMP is where an ICMPv6 message begins in a frame, without extension headers.
 const offICMP = ethernetLen + ipv6Len
 
-// icmpv6 drops what is no ICMPv6, and else runs on.
+// icmpv6 drops everything but ICMPv6, which continues.
 func icmpv6() []bpf.Instruction {
 	return []bpf.Instruction{
 		bpf.LoadAbsolute{Off: ethernetLen + 6, Size: 1},
@@ -126,8 +126,8 @@ func icmpv6() []bpf.Instruction {
 	}
 }
 
-// arpAnswers passes replies to this machine alone, ndpAnswers solicited advertisements.
-// They are few: this node's kernel and we get them only for having asked.
+// arpAnswers passes replies to this machine only, ndpAnswers solicited advertisements.
+// They are few: only questions of this node's kernel and of ours cause them.
 func arpAnswers() []bpf.Instruction {
 	return toUs(slices.Concat([]bpf.Instruction{
 		bpf.LoadAbsolute{Off: ethernetLen + offOperation, Size: 2},
@@ -148,7 +148,7 @@ func ndpAnswers() []bpf.Instruction {
 }
 
 // arpClaims passes gratuitous requests, without the reply that follows each, and
-// ndpClaims unsolicited advertisements: what is told to all neighbours.
+// ndpClaims unsolicited advertisements: announcements to all neighbours.
 func arpClaims() []bpf.Instruction {
 	return toUs(
 		bpf.LoadAbsolute{Off: ethernetLen + offOperation, Size: 2},
@@ -173,7 +173,7 @@ func ndpClaims() []bpf.Instruction {
 	})...)
 }
 
-// alone passes what was not sent to a group (IEEE 802: the lowest bit of the first octet).
+// alone passes unicast frames (IEEE 802: the lowest bit of the first octet marks a group).
 func alone() []bpf.Instruction {
 	return []bpf.Instruction{
 		bpf.LoadAbsolute{Off: offDestination, Size: 1},

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-// filtered returns what a protocol's program makes of frames, without its first
-// instructions, which ask the kernel for whom the frame was.
+// filtered runs a protocol's program on frames, without its first instructions, which
+// ask the kernel for the packet type.
 func filtered(t *testing.T, proto protocol, addrs []netip.Addr) func(frame []byte) bool {
 	t.Helper()
 	program := proto.filter(addrs)
@@ -91,9 +91,8 @@ func TestNDPFilter(t *testing.T) {
 	}
 }
 
-// TestFilterPassesOurs: however many addresses there are and wherever they lie,
-// what concerns one of them passes, and where they are few or close together
-// nothing else does.
+// TestFilterPassesOurs: frames about one of the addresses pass, however many there are
+// and wherever they lie. If they are few or close together nothing else passes.
 func TestFilterPassesOurs(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, n := range []int{1, 2, 3, 63, 64, 65, 300, 10_000} {

@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// BenchmarkFlood is one foreign question of a flood: processor time of both ends,
-// without a speaker, with one, and with one that the kernel does not filter for.
-// The sender takes the most of it; what the speaker adds is the difference.
+// BenchmarkFlood is one question of a flood for other addresses: CPU time of both ends,
+// without a speaker, with one, and with one without kernel filter. The sender takes
+// most of it; the difference is the speaker's part.
 func BenchmarkFlood(b *testing.B) {
 	addresses := Desired{Announcements: append(manyHere(10_000), ourAnnouncements...)}
 	for _, bb := range []struct {
@@ -43,7 +43,7 @@ func BenchmarkFlood(b *testing.B) {
 	}
 }
 
-// announcing has a Responder announce on a node; a program takes the place of its own.
+// announcing runs a Responder on a node; the program, if any, replaces its filter.
 func announcing(b *testing.B, node *nstest.NS, d Desired, program []bpf.Instruction) {
 	r := responderIn(b, node)
 	r.Set(d)

@@ -12,46 +12,46 @@ import (
 )
 
 const (
-	// mostMachines are remembered of each family on a link, those heard last.
+	// mostMachines bounds the machines recorded for each family on a link, the latest ones.
 	mostMachines = 8
-	// machineAge is how long a machine is worth asking after it was heard: one that has
-	// our address in its cache and gets answers says no word for a while.
+	// machineAge is how long a machine is worth asking after it was last heard: a machine
+	// with a confirmed cache entry for our address is silent for a while.
 	machineAge = 10 * time.Minute
-	// machineInterval is how often it is noted that the same one was heard, and how long
-	// one is safe from being replaced.
+	// machineInterval is how often the time of the same machine is updated, and how long
+	// a machine is safe from replacement.
 	machineInterval = time.Second
-	// gatewayInterval is how often the kernel is asked for its gateways.
+	// gatewayInterval is how often we read the kernel's gateways.
 	gatewayInterval = 10 * time.Second
 )
 
-// machine is a host on a link that is no speaker's.
+// machine is a foreign machine on a link.
 type machine struct {
 	addr netip.Addr
 	mac  link.MAC
 	seen time.Time
 }
 
-// circle is the machines that were heard on a link.
-type circle struct {
-	// heard of each family. Only the reader of that family writes, so that it needs no lock.
+// foreignMachines has the foreign machines that were heard on a link.
+type foreignMachines struct {
+	// heard by family. Only the reader of that family writes, so it needs no lock.
 	heard [families][mostMachines]atomic.Pointer[machine]
-	// gateways as the kernel knew them last.
+	// gateways as last read from the kernel.
 	gateways atomic.Pointer[[]link.Neighbour]
 }
 
-// circles by the name of the link. They outlive its ports.
-type circles struct{ byLink sync.Map }
+// foreignByLink are keyed by link name. They outlive ports.
+type foreignByLink struct{ byLink sync.Map }
 
-func (c *circles) on(name string) *circle {
+func (c *foreignByLink) on(name string) *foreignMachines {
 	if known, ok := c.byLink.Load(name); ok {
-		return known.(*circle)
+		return known.(*foreignMachines)
 	}
-	known, _ := c.byLink.LoadOrStore(name, &circle{})
-	return known.(*circle)
+	known, _ := c.byLink.LoadOrStore(name, &foreignMachines{})
+	return known.(*foreignMachines)
 }
 
-// meet notes who asked for an address of ours.
-func (c *circle) meet(family int, m message, now time.Time) {
+// meet records a machine that asked for one of our addresses.
+func (c *foreignMachines) record(family int, m message, now time.Time) {
 	if !m.sender.IsGlobalUnicast() && !m.sender.IsLinkLocalUnicast() {
 		return
 	}
@@ -76,9 +76,9 @@ func (c *circle) meet(family int, m message, now time.Time) {
 	}
 }
 
-// learn takes the gateways that there are. What the kernel has forgotten of one we
-// still know: it forgets whom it cannot reach, and then it is asked for.
-func (c *circle) learn(gateways []link.Neighbour) {
+// learn takes the present gateways. It keeps a MAC that the kernel has forgotten: the
+// kernel forgets machines that it cannot reach, which is when we need to ask them.
+func (c *foreignMachines) learn(gateways []link.Neighbour) {
 	before := c.gateways.Load()
 	for i := range gateways {
 		g := &gateways[i]
@@ -94,14 +94,14 @@ func (c *circle) learn(gateways []link.Neighbour) {
 	c.gateways.Store(&gateways)
 }
 
-// learnGateways asks the kernel now and then until the context ends.
+// learnGateways reads the kernel's gateways periodically until the context ends.
 func (r *Responder) learnGateways(ctx context.Context) {
 	again := time.NewTicker(gatewayInterval)
 	defer again.Stop()
 	for {
 		for _, l := range r.links() {
 			if l.Usable() {
-				r.circles.on(l.Name).learn(r.gateways(l.Index))
+				r.foreignByLink.on(l.Name).learn(r.gateways(l.Index))
 			}
 		}
 		select {
@@ -112,15 +112,15 @@ func (r *Responder) learnGateways(ctx context.Context) {
 	}
 }
 
-// Foreign returns at most n machines on a link that are no speakers, each with an
-// address of its own, for Ask: whether any of them answers shows whether the link works.
+// Foreign returns at most n foreign machines on a link, each with an address of its own,
+// for Ask: an answer of any of them shows that the link works.
 //
-// The default gateways come first, then who asked for an address of ours in the last
-// ten minutes, the latest first, IPv4 and IPv6 in turns; a machine comes twice only
-// behind all others. Where this node announces nothing on the link it hears no
-// questions there, and knows the gateways only.
+// The default gateways come first, then machines that asked for one of our addresses in
+// the last ten minutes, latest first, IPv4 and IPv6 by turns. Second addresses of the same
+// machine come last. On a link where this node announces nothing it hears no questions
+// and knows only the gateways.
 func (r *Responder) Foreign(linkName string, n int) []Question {
-	t, c := r.table.Load(), r.circles.on(linkName)
+	t, c := r.table.Load(), r.foreignByLink.on(linkName)
 	var out, again []Question
 	known := make(map[link.MAC]bool)
 	add := func(addr netip.Addr, mac link.MAC) {
@@ -151,8 +151,8 @@ func (r *Responder) Foreign(linkName string, n int) []Question {
 	return out[:min(n, len(out))]
 }
 
-// latest returns the machines of a family that were heard lately, the latest first.
-func (c *circle) latest(family int, now time.Time) []*machine {
+// latest returns the recently heard machines of a family, latest first.
+func (c *foreignMachines) latest(family int, now time.Time) []*machine {
 	var out []*machine
 	for i := range c.heard[family] {
 		if m := c.heard[family][i].Load(); m != nil && now.Sub(m.seen) < machineAge {

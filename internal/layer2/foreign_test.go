@@ -25,10 +25,10 @@ func askedBy(n byte) []byte {
 	})
 }
 
-// TestForeign: who asks is known for ten minutes, speakers are not, nor who has no
-// address yet; and of many the latest.
+// TestForeign: machines that ask are known for ten minutes, but not speakers, nor machines
+// without an address yet; of many the latest are known.
 func TestForeign(t *testing.T) {
-	scene(t, nil, func(p *play) {
+	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: ourAnnouncements, Speakers: map[link.MAC]bool{ourMAC: true, otherMAC: true}})
 		expect := func(when string, n int, want ...Question) {
 			t.Helper()
@@ -70,15 +70,15 @@ func TestForeign(t *testing.T) {
 }
 
 // TestGatewayIsRemembered: the kernel forgets the MAC of a router that it cannot reach,
-// and just then it is to be asked.
+// and just then we need to ask it.
 func TestGatewayIsRemembered(t *testing.T) {
 	lan := newFakeLAN(eth0)
 	r := lan.responder()
 	gateway := link.Neighbour{Address: asker4, MAC: askerMAC}
-	c := r.circles.on("eth0")
+	c := r.foreignByLink.on("eth0")
 	for _, tt := range []struct {
 		name string
-		told []link.Neighbour
+		read []link.Neighbour
 		want int
 	}{
 		{"not resolved yet", []link.Neighbour{{Address: asker4}}, 0},
@@ -87,7 +87,7 @@ func TestGatewayIsRemembered(t *testing.T) {
 		{"another one", []link.Neighbour{{Address: foreign4}}, 0},
 		{"none", nil, 0},
 	} {
-		c.learn(tt.told)
+		c.learn(tt.read)
 		got := r.Foreign("eth0", 8)
 		if len(got) != tt.want || len(got) == 1 && got[0] != (Question{"eth0", askerMAC, asker4}) {
 			t.Errorf("%s: %v", tt.name, got)

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// What all tests are about: our link, an asker, and an address of each family.
+// Common to all tests: our link, an asker, and an address of each family.
 var (
 	ourMAC   = link.MAC{0x02, 0x53, 0, 0, 0, 0x01}
 	askerMAC = link.MAC{0x02, 0x53, 0, 0, 0, 0x02}
@@ -55,7 +55,7 @@ type solicitation struct {
 	source, to       netip.Addr
 	message          ndp.NeighborSolicitation
 	hopLimit, header byte
-	// icmp changes the message after its checksum was made, keeping the checksum right if fix is set.
+	// icmp changes the message after its checksum was computed, and corrects the checksum if fix is set.
 	icmp func([]byte) []byte
 	fix  bool
 }
@@ -249,8 +249,8 @@ func ndpTests() []frameTest {
 	}
 }
 
-// Trap: questions without a source option, as probes by unicast and detection of
-// duplicates are, get no answer (MetalLB #2920).
+// Trap: questions without a source option, such as unicast probes and duplicate address
+// detection, get no answer (MetalLB #2920).
 func TestOutcome(t *testing.T) {
 	p := testPort()
 	for i, tests := range [][]frameTest{arpTests(), ndpTests()} {
@@ -270,8 +270,8 @@ func TestOutcome(t *testing.T) {
 func FuzzParseARP(f *testing.F) { fuzz(f, arpTests(), 0) }
 func FuzzParseNS(f *testing.F)  { fuzz(f, ndpTests(), 1) }
 
-// fuzz checks that no frame panics, that the answer goes to one station or to
-// all, and that it is itself no question.
+// fuzz checks that no frame causes a panic, that the answer goes to one station or to
+// all, and that the answer is not itself a question.
 func fuzz(f *testing.F, seeds []frameTest, i int) {
 	p := testPort()
 	for _, s := range seeds {

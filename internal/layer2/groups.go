@@ -15,20 +15,20 @@ type membership struct {
 	group netip.Addr
 }
 
-// String returns "group%index", as an address with its scope is written.
+// String returns "group%index", like an address with its scope.
 func (m membership) String() string { return fmt.Sprintf("%v%%%d", m.group, m.index) }
 
-// groups holds the memberships that bring solicitations to us, and looks whether
-// the kernel still has them.
+// groups holds the memberships that bring us solicitations, and checks whether the
+// kernel still has them.
 //
-// Each is held twice. A packet socket's makes the link receive the group's
-// frames, whatever IPv6 is set to there. An ordinary socket's makes the kernel
-// report it by MLD, without which a switch that snoops forwards nothing.
+// Each membership is held twice. The one of a packet socket makes the link receive
+// the group's frames, whatever the link's IPv6 settings. The one of an ordinary socket
+// makes the kernel report it by MLD, without which a snooping switch forwards nothing.
 type groups struct {
 	log           *slog.Logger
 	checkInterval time.Duration
 	repairs       *atomic.Uint64
-	// kernel does the system calls; actual reads what is joined by ordinary sockets, of anyone.
+	// kernel does the system calls; actual reads the memberships of all ordinary sockets of the host.
 	kernel kernel
 	actual func() (map[membership]bool, error)
 
@@ -36,7 +36,7 @@ type groups struct {
 	wake    chan struct{}
 	// received and reported are the memberships of packet and of ordinary sockets.
 	received, reported map[membership]bool
-	// complaints are what failed on a link and was logged.
+	// complaints are the logged failures by link.
 	complaints map[int]string
 }
 
@@ -60,7 +60,7 @@ func newGroups(log *slog.Logger, checkInterval time.Duration, repairs *atomic.Ui
 	return g
 }
 
-// set makes exactly these groups joined. It never blocks, and the map must not change any more.
+// set sets the groups to be joined. It never blocks. The caller must not change the map afterwards.
 func (g *groups) set(desired map[membership]bool) {
 	g.desired.Store(&desired)
 	select {
@@ -69,8 +69,8 @@ func (g *groups) set(desired map[membership]bool) {
 	}
 }
 
-// run joins and leaves until the context ends. It is apart from the goroutine
-// that announces, because joining some thousand groups takes its time.
+// run joins and leaves groups until the context ends. It has its own goroutine, because
+// joining some thousand groups takes time and must not delay announcements.
 func (g *groups) run(ctx context.Context) error {
 	defer g.kernel.close()
 	check := time.NewTicker(g.checkInterval)
@@ -102,13 +102,13 @@ func (g *groups) sync() {
 	g.complain(complaints)
 }
 
-// step is one of the two ways to be a member.
+// step is one of the two kinds of membership.
 type step struct {
 	held map[membership]bool
 	call func(m membership, join bool) error
 }
 
-// join asks a link that refuses, as one without IPv6 does, only once for all groups.
+// join tries a refusing link, such as one without IPv6, only once for all groups.
 func (s step) join(desired map[membership]bool, complaints map[int]string) {
 	refuses := make(map[int]bool)
 	for m := range desired {
@@ -127,7 +127,7 @@ func (s step) join(desired map[membership]bool, complaints map[int]string) {
 func (s step) leave(desired map[membership]bool) {
 	for m := range s.held {
 		if !desired[m] {
-			// A link that is gone has taken its groups along: an error changes nothing.
+			// Ignore errors: if the link is gone, so are its groups.
 			_ = s.call(m, false)
 			delete(s.held, m)
 		}
@@ -138,15 +138,15 @@ func (g *groups) steps() []step {
 	return []step{{g.received, g.kernel.receive}, {g.reported, g.kernel.report}}
 }
 
-// findLost forgets the memberships that the kernel has dropped, for example as
-// IPv6 was turned off and on again, so that they are joined anew.
+// findLost forgets memberships that the kernel has dropped, for example when IPv6
+// was turned off and on, so that the next sync joins them again.
 func (g *groups) findLost() {
 	if len(g.reported) == 0 {
 		return
 	}
 	actual, err := g.actual()
 	if err != nil {
-		g.log.Warn("cannot check multicast groups", "err", err)
+		g.log.Warn("cannot check multicast groups", "error", err)
 		return
 	}
 	desired := *g.desired.Load()
@@ -161,15 +161,15 @@ func (g *groups) findLost() {
 	}
 	if lost > 0 {
 		g.repairs.Add(uint64(lost))
-		g.log.Warn("join multicast groups anew that the kernel lost", "groups", lost)
+		g.log.Warn("rejoining multicast groups that the kernel lost", "groups", lost)
 	}
 }
 
-// complain logs what fails and did not fail in the same way before.
+// complain logs new and changed failures.
 func (g *groups) complain(now map[int]string) {
 	for index, text := range now {
 		if g.complaints[index] != text {
-			g.log.Warn("cannot join multicast groups", "link", index, "err", text)
+			g.log.Warn("cannot join multicast groups", "link", index, "error", text)
 		}
 	}
 	g.complaints = now

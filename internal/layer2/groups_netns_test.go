@@ -19,9 +19,9 @@ func member(t *testing.T, n *realNetwork) bool {
 	return actual[membership{n.node.Link("eth0").Attrs().Index, group}]
 }
 
-// Groups that the kernel loses are joined again and counted. It loses them all
-// when a link's MTU falls below what IPv6 demands (RFC 8200 section 5), and
-// IPv6 comes back with the MTU, but not the groups.
+// Groups that the kernel loses are joined again and counted. It loses all of them
+// when a link's MTU falls below IPv6's minimum (RFC 8200 section 5). IPv6 comes back
+// with the MTU, but the groups do not.
 func TestGroupsHeal(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)
@@ -38,7 +38,7 @@ func TestGroupsHeal(t *testing.T) {
 		}
 		nstest.Until(t, within, "answer without IPv6 on the link", func() bool { return n.ask(t, v6) == n.mac() })
 		n.node.Output("ip", "link", "set", "eth0", "mtu", "1500")
-		nstest.Until(t, within, "group joined anew", func() bool { return member(t, n) })
+		nstest.Until(t, within, "group rejoined", func() bool { return member(t, n) })
 		nstest.Until(t, within, "repair counted", func() bool { return r.counts.repairs[repairGroup].Load() > 0 })
 
 		r.Set(Desired{Announcements: ourAnnouncements[:1]})
@@ -46,9 +46,9 @@ func TestGroupsHeal(t *testing.T) {
 	})
 }
 
-// A switch that snoops MLD forwards solicitations only to who reported the group.
+// A switch with MLD snooping forwards solicitations only to ports that reported the group.
 //
-// Trap: an IPv6 address that nobody finds, since its group is not joined (MetalLB).
+// Trap: an IPv6 address cannot be resolved, since its group is not joined (MetalLB).
 func TestSnoopingSwitch(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := &realNetwork{t: t, node: nstest.Self(t), far: nstest.New(t)}
@@ -66,7 +66,7 @@ func TestSnoopingSwitch(t *testing.T) {
 		r := realResponder(t)
 		r.Set(Desired{Announcements: ourAnnouncements})
 		nstest.Until(t, within, "answer through the switch", func() bool { return n.ask(t, v6) == n.mac() })
-		// The switch forwards to the port by the report, and does not merely flood.
+		// The switch forwards to the port because of the report, not by flooding.
 		group, _ := solicitedNode(v6)
 		nstest.Until(t, 2*within, "group known to the switch", func() bool {
 			return mdbHas(lan.Output("bridge", "mdb", "show", "dev", "br0"), group, "port0")

@@ -13,10 +13,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// fakeKernel holds memberships as the kernel does, and counts calls.
+// fakeKernel holds memberships like the kernel, and counts calls.
 type fakeKernel struct {
 	received, reported map[membership]bool
-	// refuses holds links that report nothing, as those without IPv6.
+	// refuses are links that reject reports, like those without IPv6.
 	refuses map[int]bool
 	calls   int
 }

@@ -13,16 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groupsPerSocket stays below what net.core.optmem_max allows one socket on any
-// kernel (20 KiB at the least, some 80 octets for each membership).
+// groupsPerSocket stays below the limit of net.core.optmem_max for one socket on any
+// kernel (at least 20 KiB, some 80 octets for each membership).
 const groupsPerSocket = 200
 
-// groupSockets are sockets that are members of groups and nothing else: no frame
-// and no datagram ever reaches them.
+// groupSockets are sockets that only hold memberships: no frame and no datagram
+// ever reaches them.
 type groupSockets struct {
-	// packet is the socket of frames, 0 for none yet.
+	// packet is the packet socket, 0 before it is opened.
 	packet int
-	// udp are sockets with how many groups each holds.
+	// udp are the ordinary sockets, with the number of groups of each.
 	udp    map[int]int
 	member map[membership]int
 }
@@ -104,7 +104,7 @@ func (s *groupSockets) leave(m membership, mreq *unix.IPv6Mreq) error {
 	return nil
 }
 
-// close implements kernel; with the sockets the memberships end.
+// close implements kernel. Closing the sockets ends the memberships.
 func (s *groupSockets) close() {
 	if s.packet != 0 {
 		unix.Close(s.packet)
@@ -115,7 +115,7 @@ func (s *groupSockets) close() {
 	*s = groupSockets{}
 }
 
-// readIGMP6 returns the IPv6 groups that this host is a member of.
+// readIGMP6 returns this host's IPv6 group memberships.
 func readIGMP6() (map[membership]bool, error) {
 	b, err := os.ReadFile("/proc/thread-self/net/igmp6")
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// TestNoQuestionIsLostInAMove: while addresses move to and fro, whichever node
-// hears of it first, the far host's kernel is answered at every moment. In the end
-// it knows the new owner, without having asked.
+// TestNoQuestionIsLostInAMove: while addresses move to and fro, the far host's kernel
+// gets answers at all times, whichever node learns of the move first. Finally it knows
+// the new owner without having asked.
 //
-// Trap: views that differ for a moment leave an address with no owner at all
+// Trap: different views leave an address without an owner for a moment
 // (MetalLB #589, #740).
 func TestNoQuestionIsLostInAMove(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
@@ -71,10 +71,10 @@ func (l *lan) macOf(r *Responder) link.MAC {
 	return link.MACFrom(l.other.MAC("eth0"))
 }
 
-// TestTwoOwnersBecomeOne: after a partition that both sides took for the other's
-// death, the far host knows the one that stays, without having asked.
+// TestTwoOwnersBecomeOne: after a partition in which each side believed the other dead,
+// the far host knows the remaining owner without having asked.
 //
-// Trap: two owners, and clients that go on with the wrong one (kube-vip #996, #1579,
+// Trap: two owners, and clients that stay with the wrong one (kube-vip #996, #1579,
 // #1775; Cilium #48456).
 func TestTwoOwnersBecomeOne(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
@@ -98,8 +98,8 @@ func TestTwoOwnersBecomeOne(t *testing.T) {
 	})
 }
 
-// TestStandingIn: questions that the owner's dead speaker cannot answer are
-// answered for it, and what is sent reaches the owner.
+// TestStandingIn: the stand-in answers questions that the owner's dead speaker cannot
+// answer, and traffic reaches the owner.
 func TestStandingIn(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLAN(t)
@@ -109,7 +109,7 @@ func TestStandingIn(t *testing.T) {
 		for _, addr := range []netip.Addr{v4, v6} {
 			nstest.Until(t, within, "answer with the owner's MAC", func() bool { return l.ask(t, addr) == owner.String() })
 		}
-		// The owner's kernel serves the address, as kube-proxy has it do.
+		// The owner's kernel serves the address, as with kube-proxy.
 		l.node.AddAddress("lo", v4.String()+"/32", v6.String()+"/128")
 		l.node.Sysctl("ipv4/conf/all/arp_ignore", "1")
 		for _, addr := range []netip.Addr{v4, v6} {
@@ -131,10 +131,10 @@ func TestStandingIn(t *testing.T) {
 	})
 }
 
-// TestConflictWithARealHost: an address that a host's kernel has is not announced,
-// and it is said whose it is; when the host gives it up, it is.
+// TestConflictWithARealHost: an address of another host's kernel is not announced, and
+// the conflict names the host. When the host gives the address up, it is announced.
 //
-// Trap: duplicates that nobody looks for (MetalLB #306).
+// Trap: duplicates go undetected (MetalLB #306).
 func TestConflictWithARealHost(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)
@@ -153,7 +153,7 @@ func TestConflictWithARealHost(t *testing.T) {
 		}
 		for i := range 2 {
 			if n := r.counts.announcements[i][sent].Load(); n > 2 {
-				t.Errorf("%d announcements though it is somebody else's", n)
+				t.Errorf("%d announcements of another host's address", n)
 			}
 		}
 		n.far.Output("ip", "addr", "del", v4.String()+"/24", "dev", "eth0")
@@ -164,10 +164,10 @@ func TestConflictWithARealHost(t *testing.T) {
 	})
 }
 
-// TestForeignClaims: a host that takes an announced address is noticed by its
-// announcement, and its neighbours are told again whose it is.
+// TestForeignClaims: the announcement of a host that takes an announced address is
+// detected, and the address is announced again.
 //
-// Trap: what others claim is passed over in silence (MetalLB #306).
+// Trap: claims of others are ignored (MetalLB #306).
 func TestForeignClaims(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)

@@ -11,29 +11,29 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// keeper keeps ports, schedule and groups in line with the table and the links.
+// keeper keeps ports, schedule and groups consistent with the table and the links.
 // It belongs to the goroutine of Run.
 type keeper struct {
 	r        *Responder
 	ports    map[int]*port
 	schedule *schedule
-	// broken holds links whose port failed, with the earliest time to open it again.
+	// broken are links whose port failed, with the earliest time to reopen it.
 	broken map[int]time.Time
-	// complaints are the errors of opening the sockets of links, by index, until it works; tried are the links
-	// of which that was tried at all.
+	// complaints are the errors of opening sockets, by link index, until that works; tried are the links
+	// on which it was tried at all.
 	complaints map[int]string
 	tried      map[int]bool
-	// known are the names of links that have answered, so that their return is told from their arrival.
+	// known are the names of links that have answered, to tell a returning link from a new one.
 	known map[string]bool
 	epoch uint64
-	// paced is when the next announcements may go out.
+	// paced is when the next announcements may be sent.
 	paced time.Time
-	// synced is the table that schedule and groups follow; nil after a change of ports.
+	// synced is the table that schedule and groups reflect; nil after a change of ports.
 	synced *table
 	// addrs are the addresses of the table addrsOf by family, in order.
 	addrs   [families][]netip.Addr
 	addrsOf *table
-	// conflicts are the statuses of addresses that others were seen to claim.
+	// conflicts are the statuses of addresses that foreign machines claimed.
 	conflicts map[netip.Addr]*status
 }
 
@@ -45,7 +45,7 @@ func newKeeper(r *Responder) *keeper {
 	}
 }
 
-// sync reads table and links again and brings everything else in line.
+// sync reads table and links and brings everything else in line.
 func (k *keeper) sync() {
 	t := k.r.table.Load()
 	wanted := make(map[int]link.Link)
@@ -56,7 +56,7 @@ func (k *keeper) sync() {
 		case t.uses(l):
 			wanted[l.Index] = l
 		case l.CanAnnounce():
-			delete(k.known, l.Name) // it is well, and only not needed
+			delete(k.known, l.Name) // it works, but is not needed
 			idle = append(idle, l)
 		}
 	}
@@ -82,7 +82,7 @@ func (k *keeper) sync() {
 	k.filter(addrs)
 	ports := maps.Clone(k.ports)
 	k.r.ports.Store(&ports)
-	k.r.followed.Store(t) // after the ports: State relies on it
+	k.r.followed.Store(t) // after the ports: State relies on this order
 	if everywhere := k.follow(t); moved || !everywhere {
 		k.r.changed()
 	}
@@ -96,7 +96,7 @@ func (k *keeper) sorted(t *table) [families][]netip.Addr {
 	return k.addrs
 }
 
-// dropPorts closes the ports that failed or whose links are not wanted any more.
+// dropPorts closes failed ports and ports of links that are no longer needed.
 func (k *keeper) dropPorts(wanted map[int]link.Link) {
 	for index, p := range k.ports {
 		want := has(wanted, index)
@@ -104,17 +104,17 @@ func (k *keeper) dropPorts(wanted map[int]link.Link) {
 			continue
 		}
 		if want {
-			// A link that fails its sockets at once is not tried without rest.
+			// Wait before retrying a link whose sockets fail at once.
 			k.broken[index] = p.opened.Add(k.r.timers.CheckInterval / 2)
 		}
 		if err := p.close(); err != nil {
-			k.r.log.Debug("close port", "link", p.link.Load().Name, "err", err)
+			k.r.log.Debug("close port", "link", p.link.Load().Name, "error", err)
 		}
 		delete(k.ports, index)
 		k.synced = nil
 		k.r.log.Info("link no longer answers", "link", p.link.Load().Name, "failed", want)
 	}
-	// A link that was away is opened as soon as it is back.
+	// A link that was gone is opened as soon as it is back.
 	maps.DeleteFunc(k.broken, func(index int, _ time.Time) bool { return !has(wanted, index) })
 }
 
@@ -123,7 +123,7 @@ func has(links map[int]link.Link, index int) bool {
 	return ok
 }
 
-// refresh follows what changed about a link in use.
+// refresh adopts changes of a link in use.
 func (k *keeper) refresh(p *port, l link.Link) {
 	old := p.link.Load()
 	if old.Equal(l) {
@@ -169,7 +169,7 @@ func (k *keeper) open(l link.Link, addrs [families][]netip.Addr) {
 	k.r.log.Info("link answers", "link", l.Name, "mac", l.MAC)
 }
 
-// filter has the kernel pass what concerns these addresses, before any of them is announced.
+// filter sets the kernel's filters for these addresses, before any of them is announced.
 func (k *keeper) filter(addrs [families][]netip.Addr) {
 	var programs [families][]bpf.Instruction
 	for i, proto := range k.r.protocols {
@@ -177,15 +177,15 @@ func (k *keeper) filter(addrs [families][]netip.Addr) {
 	}
 	for _, p := range k.ports {
 		if err := p.setFilters(programs); err != nil && !p.failed.Load() {
-			// It goes on with what it read before: a socket made anew reads what it should.
-			k.r.log.Error("link cannot filter", "link", p.link.Load().Name, "err", err)
+			// The old filter stays in force; a new socket gets the right one.
+			k.r.log.Error("link cannot filter", "link", p.link.Load().Name, "error", err)
 			p.failed.Store(true)
 			k.r.Kick()
 		}
 	}
 }
 
-// follow tells schedule and groups what is answered where, and reports whether every
+// follow updates schedule and groups from the table, and reports whether every
 // address has a link.
 func (k *keeper) follow(t *table) bool {
 	jobs := make(map[pair]job, len(t.entries)*len(k.ports))
@@ -212,7 +212,7 @@ func (k *keeper) follow(t *table) bool {
 	return everywhere
 }
 
-// reschedule follows a change of one address.
+// reschedule updates the schedule for one address.
 func (k *keeper) reschedule(addr netip.Addr, now time.Time) {
 	t := k.r.table.Load()
 	for index, p := range k.ports {
@@ -225,7 +225,7 @@ func (k *keeper) reschedule(addr netip.Addr, now time.Time) {
 	}
 }
 
-// solicitedNode returns the group that is asked for an IPv6 address (RFC 4291 section 2.7.1).
+// solicitedNode returns the group to which solicitations for an IPv6 address go (RFC 4291 section 2.7.1).
 func solicitedNode(addr netip.Addr) (netip.Addr, bool) {
 	if addr.Is4() {
 		return netip.Addr{}, false
@@ -237,7 +237,7 @@ func solicitedNode(addr netip.Addr) (netip.Addr, bool) {
 func (k *keeper) close() {
 	for _, p := range k.ports {
 		if err := p.close(); err != nil {
-			k.r.log.Debug("close port", "link", p.link.Load().Name, "err", err)
+			k.r.log.Debug("close port", "link", p.link.Load().Name, "error", err)
 		}
 	}
 	k.r.ports.Store(&map[int]*port{})

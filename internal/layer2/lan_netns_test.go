@@ -40,7 +40,7 @@ func (l *lan) speakers() map[link.MAC]bool {
 	return map[link.MAC]bool{link.MACFrom(l.node.MAC("eth0")): true, link.MACFrom(l.other.MAC("eth0")): true}
 }
 
-// elsewhere is told to a node that announces nothing.
+// elsewhere is the desired state of a node that announces nothing.
 func (l *lan) elsewhere() Desired {
 	return Desired{Elsewhere: []netip.Addr{v4, v6}, Speakers: l.speakers()}
 }
@@ -89,7 +89,7 @@ func (k kernelIn) report(m membership, join bool) (err error) {
 }
 
 // watch calls saw with each frame of one protocol that arrives at the far host. It
-// returns what tells how many did not fit into the watcher's buffer since it was asked last.
+// returns a function that returns how many frames were dropped since its last call.
 func watch(t *testing.T, ns *nstest.NS, proto protocol, saw func(frame []byte)) (overflowed func() uint64) {
 	t.Helper()
 	proto.filter = func([]netip.Addr) []bpf.Instruction { return toUs(pass) }

@@ -2,27 +2,27 @@ package layer2
 
 import "sync/atomic"
 
-// Lease says whether what was set last may still be acted on. While it is not
-// valid nothing is answered and nothing announced: a process that stood still has
-// been given up by the others, and knows nothing of it when it goes on. A lease
-// that lapsed must not become valid before Set was called with a plan made since.
+// Lease says whether the last plan may still be acted on. While it is not valid,
+// ARP and NDP replies and announcements are suspended: the others may have declared this
+// node dead while the process was stopped, and it does not know that when it resumes. A
+// lapsed lease must not become valid before Set is called with a later plan.
 type Lease interface{ Valid() bool }
 
-// How a lapse of the lease is told from one that Set has seen already.
+// States of a lapse: whether Set has seen it already.
 const (
 	noLapse uint32 = iota
 	lapseSeen
 	lapseHandled
 )
 
-// leased is a Lease that remembers that it lapsed.
+// leased is a Lease that remembers its lapses.
 type leased struct {
-	// lease is nil for one that is always valid.
+	// lease is nil if always valid.
 	lease Lease
 	lapse atomic.Uint32
 }
 
-// valid looks at the lease. It is called before each answer.
+// valid checks the lease. It is called before each answer.
 func (l *leased) valid() bool {
 	if l.lease == nil {
 		return true
@@ -37,7 +37,7 @@ func (l *leased) valid() bool {
 	return true
 }
 
-// lapsed reports, once for each lapse, that there was one.
+// lapsed reports each lapse once.
 func (l *leased) lapsed() bool {
 	valid := l.valid()
 	if valid {

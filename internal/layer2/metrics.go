@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// result of sending.
+// Results of sending.
 const (
 	sent = iota
 	failed
@@ -17,11 +17,11 @@ const (
 	results
 )
 
-// How an address was handed over.
+// Results of a handover.
 const (
-	// heard: the node that announces it now was.
+	// heard: the new owner was heard.
 	heard = iota
-	// unheard: nobody was, and time was up.
+	// unheard: no new owner was heard in time.
 	unheard
 
 	handovers
@@ -31,7 +31,7 @@ const (
 const (
 	repairSocket = iota
 	repairGroup
-	// repairLink: a link was away and is back, made anew, or has another name.
+	// repairLink: a link was gone and is back, was recreated, or was renamed.
 	repairLink
 	repairMAC
 	repairConflict
@@ -39,7 +39,7 @@ const (
 	repairs
 )
 
-// counts are the events that no state shows.
+// counts count events that the state does not show.
 type counts struct {
 	requests      [families][outcomes]atomic.Uint64
 	answers       [families][results]atomic.Uint64
@@ -52,12 +52,12 @@ type counts struct {
 	audit         auditTotals
 }
 
-// descs are the metrics' descriptions. They cost little, and only a scrape asks for them.
+// descs are the metrics' descriptions. They are cheap, and only a scrape needs them.
 type descs struct {
 	requests, answers, announcements, probes, takeovers, handovers, conflicts, addresses, conflicting *prometheus.Desc
 	doubled, unclaimed                                                                                *prometheus.Desc
-	// repairs has a Desc for each kind, the kind being a constant label: so
-	// collectors of other packages can add kinds of their own to the same metric.
+	// repairs has a Desc for each kind, with the kind as constant label, so that
+	// collectors of other packages can add their own kinds to the same metric.
 	repairs [repairs]*prometheus.Desc
 }
 

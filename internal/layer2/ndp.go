@@ -23,8 +23,8 @@ const (
 	// 4861 sections 4.3 and 4.4), and offTarget where both have the target.
 	discoveryLen = 24
 	offTarget    = 8
-	// offFlags is where a Neighbor Advertisement has its flags, and flagSolicited that it
-	// answers a solicitation (RFC 4861 section 4.4).
+	// offFlags is the offset of a Neighbor Advertisement's flags, and flagSolicited the flag of
+	// an answer to a solicitation (RFC 4861 section 4.4).
 	offFlags      = 4
 	flagSolicited = 1 << 6
 )
@@ -44,8 +44,8 @@ func ndpProtocol() protocol {
 	}
 }
 
-// parseND reads a Neighbor Solicitation or Advertisement and validates it as RFC
-// 4861 sections 7.1.1 and 7.1.2 demand.
+// parseND reads a Neighbor Solicitation or Advertisement and validates it by RFC 4861
+// sections 7.1.1 and 7.1.2.
 func parseND(frame []byte, own link.MAC) (message, outcome) {
 	p, out := header(frame, ethernet.EtherTypeIPv6, own)
 	if out != answered {
@@ -60,7 +60,7 @@ func parseND(frame []byte, own link.MAC) (message, outcome) {
 	if p[6] != protocolICMPv6 {
 		return message{}, notRequest
 	}
-	// What follows the payload is Ethernet's padding.
+	// Ethernet's padding follows the payload.
 	length := int(binary.BigEndian.Uint16(p[4:]))
 	if length == 0 || length > len(p)-ipv6Len {
 		return message{}, badLength
@@ -105,7 +105,7 @@ func parseND(frame []byte, own link.MAC) (message, outcome) {
 }
 
 // solicited takes the asker's MAC from its Source Link-Layer Address option.
-// Without one, as in a probe by unicast, the frame's source is the one to answer.
+// Without one, as in a unicast probe, the answer goes to the frame's source.
 func (m *message) solicited(destination netip.Addr, options []byte) outcome {
 	mac, out := linkLayerAddress(options, ndp.Source)
 	switch {
@@ -124,7 +124,7 @@ func (m *message) solicited(destination netip.Addr, options []byte) outcome {
 	return answered
 }
 
-// advertised takes the MAC that is claimed to have the target.
+// advertised takes the MAC that claims the target.
 func (m *message) advertised(destination netip.Addr, icmp []byte) outcome {
 	if destination.IsMulticast() && m.reply {
 		return badFormat
@@ -136,10 +136,10 @@ func (m *message) advertised(destination netip.Addr, icmp []byte) outcome {
 	return out
 }
 
-// linkLayerAddress returns what the option of this kind says, zero without one.
+// linkLayerAddress returns the MAC in the option of this kind, zero without one.
 func linkLayerAddress(options []byte, kind ndp.Direction) (mac link.MAC, out outcome) {
 	for len(options) > 0 {
-		// The length counts units of 8 octets; 0 would never end (RFC 4861 section 4.6).
+		// The length is in units of 8 octets; 0 would loop for ever (RFC 4861 section 4.6).
 		if len(options) < 8 || options[1] == 0 || int(options[1])*8 > len(options) {
 			return mac, badOption
 		}

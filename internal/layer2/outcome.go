@@ -1,37 +1,37 @@
 package layer2
 
-// outcome is what became of a received frame. Its names are metric labels.
+// outcome is the result of a received frame. Its names are metric labels.
 type outcome uint8
 
 const (
 	// answered: a question for one of our addresses. A parser returns it for
-	// each question that it finds nothing wrong with.
+	// every valid question.
 	answered outcome = iota
 	// sendFailed: the answer could not be sent.
 	sendFailed
 	// notOurs: the target is not announced on this link.
 	notOurs
-	// notRequest: no question, for example another station's answer.
+	// notRequest: not a question, for example another station's answer.
 	notRequest
-	// claimed: a machine that is not ours says that it has one of our addresses.
+	// claimed: a foreign machine claims one of our addresses.
 	claimed
 	// bySpeaker: another speaker announces or answers for one of our addresses.
 	bySpeaker
-	// lapsed: the lease had run out, so that another node may have the address by now.
+	// lapsed: the lease has run out, so another node may own the address by now.
 	lapsed
-	// ownFrame: this link's own MAC is the sender.
+	// ownFrame: the sender is this link's own MAC.
 	ownFrame
 	// notToUs: sent to another station, seen for example on a promiscuous link.
 	notToUs
-	// tagged: belongs to a VLAN, which is another link's business (IEEE 802.1Q).
+	// tagged: belongs to a VLAN, which is another link (IEEE 802.1Q).
 	tagged
-	// badLength: shorter than its protocol or its own length field demands.
+	// badLength: shorter than its protocol or its own length field requires.
 	badLength
-	// badFormat: fields that are fixed have another value.
+	// badFormat: a fixed field has a wrong value.
 	badFormat
-	// badSender: the sender's address cannot be a sender's.
+	// badSender: the sender address cannot be a source address.
 	badSender
-	// badTarget: the target cannot be anyone's address (RFC 4861 section 7.1.1).
+	// badTarget: the target cannot be a host's address (RFC 4861 section 7.1.1).
 	badTarget
 	// badHopLimit: a router may have forwarded it (RFC 4861 section 7.1.1).
 	badHopLimit

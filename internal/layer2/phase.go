@@ -7,22 +7,22 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// phase is how far an address has come that was set.
+// phase is the progress of an address since it was set.
 type phase uint32
 
 const (
-	// probing: it is new, and is asked for; nobody gets an answer yet (RFC 5227
-	// section 2.1.1, RFC 4862 section 5.4).
+	// probing: it is new and we ask whether others have it; we do not answer yet
+	// (RFC 5227 section 2.1.1, RFC 4862 section 5.4).
 	probing phase = iota
-	// conflicting: somebody else has it. It is not answered, and probed again now and then.
+	// conflicting: a foreign machine has it. We do not answer, and probe again periodically.
 	conflicting
-	// ours: it is answered and announced.
+	// ours: we answer and announce.
 	ours
-	// standing: it is answered in the stead of its owner, and not announced.
+	// standing: we answer for its owner (stand-in), and do not announce.
 	standing
-	// handing: another node is to announce it, and until that one is heard it is answered.
+	// handing: another node owns it now; we answer until we hear that node.
 	handing
-	// gone: the other node was heard.
+	// gone: we heard the new owner.
 	gone
 
 	phases
@@ -39,22 +39,22 @@ func (p phase) String() string {
 // answers reports whether a question is answered in this phase.
 func (p phase) answers() bool { return p == ours || p == standing || p == handing }
 
-// status is what changes of an address while it is set. Set and the goroutine of
-// Run change it; readers of ports end handing.
+// status is the changing state of an address while it is set. Set and the goroutine
+// of Run change it; readers of ports end handing.
 type status struct {
 	phase    atomic.Uint32
 	conflict atomic.Pointer[Conflict]
 }
 
-// Conflict is a machine that is not ours and says that it has an address of ours.
-// One stands for all that claim the same address, until it has been silent for conflictAge.
+// Conflict is a foreign machine that claims one of our addresses. It represents all
+// that claim the same address, until it has been silent for conflictAge.
 type Conflict struct {
 	MAC link.MAC
-	// Link it was seen on, by name.
+	// Link on which it was seen, by name.
 	Link string
-	// Seen is when this machine was seen last.
+	// Seen is when this machine was last seen.
 	Seen time.Time
-	// Since and Last are when any was seen first and last, Defended when we answered last.
+	// Since and Last are when any claimant was first and last seen, Defended is when we last defended.
 	Since, Last, Defended time.Time
 }
 
@@ -66,7 +66,7 @@ func newStatus(p phase) *status {
 
 func (s *status) is() phase { return phase(s.phase.Load()) }
 
-// become reports whether the phase was from, and makes it to.
+// become changes the phase from from to to, and reports whether it was from.
 func (s *status) become(from, to phase) bool {
 	return s.phase.CompareAndSwap(uint32(from), uint32(to))
 }

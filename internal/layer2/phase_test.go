@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// speakers are we and the asker.
+// speakers are this node and the asker.
 var speakers = map[link.MAC]bool{ourMAC: true, askerMAC: true}
 
 // bothFamilies are announcements of v4 and of v6, changed as the test says.
@@ -31,7 +31,7 @@ func bothFamilies(change func(*lb.Announcement)) []lb.Announcement {
 
 func probed(a *lb.Announcement) { a.Probe = true }
 
-// play is a Responder on a fake wire with what a test does to it.
+// play is a Responder on a fake wire, with the actions of a test.
 type play struct {
 	*Responder
 	t       *testing.T
@@ -39,8 +39,8 @@ type play struct {
 	changes atomic.Int64
 }
 
-// scene runs a play on eth0 in a bubble.
-func scene(t *testing.T, lease Lease, act func(p *play)) {
+// runPlay runs a play on eth0 in a bubble.
+func runPlay(t *testing.T, lease Lease, act func(p *play)) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &play{t: t, lan: newFakeLAN(eth0)}
 		p.Responder = New(Config{
@@ -69,7 +69,7 @@ func (p *play) put(frame []byte) string {
 	for {
 		select {
 		case f := <-p.lan.out:
-			// An answer goes to the asker, or, of IPv6 and to one without address, to all.
+			// An answer goes to the asker or, with IPv6 and an asker without address, to all.
 			if link.MAC(f[offDestination:offSource]) == askerMAC {
 				return describe(f)
 			}
@@ -99,7 +99,7 @@ func (p *play) expect(when, answers string) {
 	}
 }
 
-// is returns the phase of each address and who conflicts.
+// is returns the phase of each address with its conflict.
 func (p *play) is() string {
 	var words []string
 	for _, a := range p.State().Addresses {
@@ -145,12 +145,12 @@ func claim6(mac link.MAC) []byte { return na(v6, mac, nil) }
 // TestNewAddressIsProbed (RFC 5227 section 2.1.1, RFC 4862 section 5.4): three
 // questions within 200 ms, no answer before, then the announcements.
 func TestNewAddressIsProbed(t *testing.T) {
-	scene(t, nil, func(p *play) {
+	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: bothFamilies(probed)})
 		p.expect("while probing", "")
 		p.expectIs("while probing", "probing, probing")
 	})
-	scene(t, nil, func(p *play) {
+	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: bothFamilies(probed)[:1]})
 		synctest.Wait()
 		p.changes.Store(0)
@@ -159,16 +159,16 @@ func TestNewAddressIsProbed(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		if p.changes.Load() == 0 {
-			t.Error("nobody was told that the address is announced")
+			t.Error("the announcement was not reported")
 		}
 		p.Set(Desired{Announcements: bothFamilies(probed)[:1]})
 		p.expect("once announced it stays so", "v4")
 	})
 }
 
-// TestTakeoverIsNotProbed: it must not wait.
+// TestTakeoverIsNotProbed: a takeover must not wait.
 func TestTakeoverIsNotProbed(t *testing.T) {
-	scene(t, nil, func(p *play) {
+	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: ourAnnouncements})
 		p.expect("at once", "v4 v6")
 	})
@@ -186,7 +186,7 @@ func TestConflictWhileProbing(t *testing.T) {
 		{"a probe of a speaker", [families][]byte{arpProbeBy(askerMAC), dadBy(askerMAC)}, "probing"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			scene(t, nil, func(p *play) {
+			runPlay(t, nil, func(p *play) {
 				p.Set(Desired{Announcements: bothFamilies(probed), Speakers: speakers})
 				synctest.Wait()
 				p.changes.Store(0)
@@ -201,7 +201,7 @@ func TestConflictWhileProbing(t *testing.T) {
 				}
 				p.expect("a second later", "")
 				if p.changes.Load() == 0 {
-					t.Error("nobody was told of the conflict")
+					t.Error("the conflict was not reported")
 				}
 				// The other machine has gone away.
 				time.Sleep(10 * time.Second)
@@ -212,10 +212,10 @@ func TestConflictWhileProbing(t *testing.T) {
 	}
 }
 
-// TestDefence: a foreign claim for what is announced is said, answered by one
-// announcement each DEFEND_INTERVAL (RFC 5227 section 2.4), and forgotten in time.
+// TestDefence: a foreign claim of an announced address is reported, answered by one
+// announcement each DEFEND_INTERVAL (RFC 5227 section 2.4), and later forgotten.
 func TestDefence(t *testing.T) {
-	scene(t, nil, func(p *play) {
+	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: ourAnnouncements[:1], Speakers: speakers})
 		sentFor(p.lan, 3*time.Second)
 		for _, mac := range []link.MAC{askerMAC, ourMAC} {
@@ -226,9 +226,9 @@ func TestDefence(t *testing.T) {
 		p.put(claim4(otherMAC))
 		p.expectIs("a foreign claim", "announced against 02:53:00:00:00:03")
 		if p.changes.Load() != 1 {
-			t.Errorf("told %d times of one conflict", p.changes.Load())
+			t.Errorf("one conflict reported %d times", p.changes.Load())
 		}
-		// put has taken the first defence off the wire.
+		// put has already read the first defence from the wire.
 		var defences int
 		for range 19 {
 			time.Sleep(time.Second)
@@ -247,21 +247,21 @@ func TestDefence(t *testing.T) {
 		time.Sleep(62 * time.Second)
 		p.expectIs("when it is long gone", "announced")
 		if p.changes.Load() != 2 || p.counts.conflicts[0].Load() != 20 {
-			t.Errorf("told %d times, %d claims counted", p.changes.Load(), p.counts.conflicts[0].Load())
+			t.Errorf("reported %d times, %d claims counted", p.changes.Load(), p.counts.conflicts[0].Load())
 		}
 	})
 }
 
-// TestManyClaim: two machines that take turns are one conflict, which names the first
-// for as long as it is heard; only then it is said again, of the other.
+// TestManyClaim: two machines that take turns are one conflict. It names the first one
+// for as long as that is heard; only then the other one is reported.
 func TestManyClaim(t *testing.T) {
 	third := link.MAC{2, 0x53, 0, 0, 0, 4}
 	for name, announcements := range map[string][]lb.Announcement{"announced": ourAnnouncements[:1], "probed": bothFamilies(probed)[:1]} {
-		scene(t, nil, func(p *play) {
+		runPlay(t, nil, func(p *play) {
 			p.Set(Desired{Announcements: announcements, Speakers: speakers})
 			synctest.Wait()
 			p.changes.Store(0)
-			claim := func(times int, named link.MAC, told int64, macs ...link.MAC) {
+			claim := func(times int, named link.MAC, reports int64, macs ...link.MAC) {
 				t.Helper()
 				for range times {
 					for _, mac := range macs {
@@ -269,8 +269,8 @@ func TestManyClaim(t *testing.T) {
 					}
 					time.Sleep(100 * time.Millisecond)
 				}
-				if c := p.State().Addresses[0].Conflict; c == nil || c.MAC != named || p.changes.Load() != told {
-					t.Errorf("%s: %+v, told %d times, want %s and %d", name, c, p.changes.Load(), named, told)
+				if c := p.State().Addresses[0].Conflict; c == nil || c.MAC != named || p.changes.Load() != reports {
+					t.Errorf("%s: %+v, reported %d times, want %s and %d", name, c, p.changes.Load(), named, reports)
 				}
 			}
 			claim(1000, otherMAC, 1, otherMAC, third)
@@ -279,8 +279,8 @@ func TestManyClaim(t *testing.T) {
 	}
 }
 
-// TestHandover: what goes to another node is answered until that node is heard,
-// or for as long as LingerTime; what goes nowhere is not.
+// TestHandover: an address that moves to another node is answered until that node is
+// heard, or until LingerTime; a removed address is not answered.
 func TestHandover(t *testing.T) {
 	gone := Desired{Elsewhere: []netip.Addr{v4, v6}, Speakers: speakers}
 	ours := Desired{Announcements: ourAnnouncements, Speakers: speakers}
@@ -299,7 +299,7 @@ func TestHandover(t *testing.T) {
 		{"is withdrawn", func(p *play) { p.Set(Desired{}); p.Set(ours); p.Set(Desired{Announcements: ourAnnouncements[:1]}) }, "v4"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			scene(t, nil, func(p *play) {
+			runPlay(t, nil, func(p *play) {
 				p.Set(ours)
 				sentFor(p.lan, 3*time.Second)
 				p.Set(gone)
@@ -310,10 +310,10 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// TestHandoverAsks: who lingers asks who goes on, who is asked speaks up again, and
-// two who linger do not take each other for the next.
+// TestHandoverAsks: the former owner asks for the new one, which announces again. Two
+// former owners do not take each other for the new one.
 func TestHandoverAsks(t *testing.T) {
-	scene(t, nil, func(p *play) {
+	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: ourAnnouncements[:1], Speakers: speakers})
 		sentFor(p.lan, 3*time.Second)
 		p.Set(Desired{Elsewhere: []netip.Addr{v4}, Speakers: speakers})
@@ -322,7 +322,7 @@ func TestHandoverAsks(t *testing.T) {
 			t.Errorf("questions (-want +got):\n%s", diff)
 		}
 	})
-	scene(t, nil, func(p *play) {
+	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: ourAnnouncements, Speakers: speakers})
 		sentFor(p.lan, 10*time.Second)
 		if p.put(arpProbeBy(askerMAC)) == "" {
@@ -335,7 +335,7 @@ func TestHandoverAsks(t *testing.T) {
 		sentFor(p.lan, 10*time.Second)
 		p.put(arpProbeBy(otherMAC))
 		if got := sentFor(p.lan, 100*time.Millisecond); got != nil {
-			t.Errorf("after a stranger's probe: %v", got)
+			t.Errorf("after a foreign probe: %v", got)
 		}
 		p.Set(Desired{Elsewhere: []netip.Addr{v4, v6}, Speakers: speakers})
 		if got := p.put(arpProbeBy(askerMAC)); got != "" {
@@ -344,22 +344,22 @@ func TestHandoverAsks(t *testing.T) {
 	})
 }
 
-// TestStanding: in another's stead questions are answered and nothing is announced.
+// TestStanding: a stand-in answers questions and announces nothing.
 func TestStanding(t *testing.T) {
-	stead := Desired{Announcements: bothFamilies(func(a *lb.Announcement) { a.MAC = askerMAC }), Speakers: speakers}
-	scene(t, nil, func(p *play) {
-		p.Set(stead)
+	standIn := Desired{Announcements: bothFamilies(func(a *lb.Announcement) { a.MAC = askerMAC }), Speakers: speakers}
+	runPlay(t, nil, func(p *play) {
+		p.Set(standIn)
 		if got := sentFor(p.lan, 2*time.Minute); got != nil {
 			t.Errorf("sent %v", got)
 		}
-		p.expect("in its stead", "v4 v6")
+		p.expect("as stand-in", "v4 v6")
 		p.Set(Desired{Elsewhere: []netip.Addr{v4, v6}, Speakers: speakers})
 		p.expect("while the owner comes back", "v4 v6")
 		p.put(claim4(askerMAC))
 		p.expect("when it is heard", "v6")
 	})
-	scene(t, nil, func(p *play) {
-		p.Set(stead)
+	runPlay(t, nil, func(p *play) {
+		p.Set(standIn)
 		synctest.Wait()
 		p.Set(Desired{Announcements: ourAnnouncements, Speakers: speakers})
 		if got := sentFor(p.lan, 10*time.Millisecond); len(got) != 3 {
@@ -368,19 +368,19 @@ func TestStanding(t *testing.T) {
 	})
 }
 
-// testLease is valid unless told otherwise.
+// testLease is valid unless invalid is set.
 type testLease struct{ lapsed atomic.Bool }
 
 func (l *testLease) Valid() bool { return !l.lapsed.Load() }
 
-// TestLapse: a speaker that stood still answers and announces nothing when it goes
-// on, until it was told anew; then it begins as if it had just started.
+// TestLapse: after a stop ARP/NDP replies and announcements stay suspended until the next
+// plan; then the speaker behaves as if it had just started.
 //
 // Trap: a loser that steps down by itself, and late (PureLB).
 func TestLapse(t *testing.T) {
 	lease := &testLease{}
 	elsewhere := Desired{Elsewhere: []netip.Addr{v4, v6}}
-	scene(t, lease, func(p *play) {
+	runPlay(t, lease, func(p *play) {
 		p.Set(Desired{Announcements: ourAnnouncements})
 		sentFor(p.lan, 3*time.Second)
 		lease.lapsed.Store(true)
@@ -392,7 +392,7 @@ func TestLapse(t *testing.T) {
 			t.Errorf("%d questions counted as lapsed", n)
 		}
 		p.Set(Desired{Announcements: ourAnnouncements})
-		p.expect("told anew, not yet valid", "")
+		p.expect("set again, not yet valid", "")
 		lease.lapsed.Store(false)
 		if got := sentFor(p.lan, 10*time.Millisecond); len(got) != 3 {
 			t.Errorf("valid again, and sent %v", got)
@@ -401,11 +401,11 @@ func TestLapse(t *testing.T) {
 		sentFor(p.lan, 3*time.Second)
 		p.Set(Desired{Announcements: ourAnnouncements})
 		if got := sentFor(p.lan, 10*time.Millisecond); got != nil {
-			t.Errorf("a lapse long past begins anew: %v", got)
+			t.Errorf("a lapse long past starts over: %v", got)
 		}
 	})
-	for _, first := range []string{"valid first", "told first"} {
-		scene(t, lease, func(p *play) {
+	for _, first := range []string{"valid first", "set first"} {
+		runPlay(t, lease, func(p *play) {
 			lease.lapsed.Store(false)
 			p.Set(Desired{Announcements: ourAnnouncements})
 			sentFor(p.lan, 3*time.Second)

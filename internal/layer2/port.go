@@ -13,30 +13,30 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// attached is a link as the readers of its port see it.
+// attached is the readers' view of a port's link.
 type attached struct {
 	link.Link
-	// usable caches Usable, which looks at names.
+	// usable caches Usable, which compares names.
 	usable bool
-	// circle remembers who asks here.
-	circle *circle
+	// foreignMachines records the machines that ask here.
+	foreignMachines *foreignMachines
 }
 
-// port is a link in use: a wire for each family, and a reader of each.
+// port is a link in use: a wire for each family, each with a reader.
 type port struct {
 	r      *Responder
 	link   atomic.Pointer[attached]
 	wires  [families]wire
 	opened time.Time
-	// epoch differs for each opening and each MAC, so that addresses are announced anew.
+	// epoch changes with each opening and each MAC, so that addresses are announced again.
 	epoch uint64
-	// failed: a reader has given up.
+	// failed: a reader has stopped.
 	failed atomic.Bool
 	done   sync.WaitGroup
 }
 
-// openPort opens both wires of a link, for what concerns these addresses, and
-// reads them until close.
+// openPort opens both wires of a link, filtered for these addresses, and reads them
+// until close.
 func (r *Responder) openPort(l link.Link, addrs [families][]netip.Addr) (*port, error) {
 	p := &port{r: r, opened: r.now()}
 	p.setLink(l)
@@ -51,7 +51,7 @@ func (r *Responder) openPort(l link.Link, addrs [families][]netip.Addr) (*port, 
 	return p, nil
 }
 
-// setFilters has the kernel pass what concerns these addresses.
+// setFilters sets the kernel's filters.
 func (p *port) setFilters(programs [families][]bpf.Instruction) error {
 	var errs []error
 	for i, w := range p.wires {
@@ -61,7 +61,7 @@ func (p *port) setFilters(programs [families][]bpf.Instruction) error {
 }
 
 func (p *port) setLink(l link.Link) {
-	p.link.Store(&attached{Link: l, usable: l.Usable(), circle: p.r.circles.on(l.Name)})
+	p.link.Store(&attached{Link: l, usable: l.Usable(), foreignMachines: p.r.foreignByLink.on(l.Name)})
 }
 
 // close closes the wires and waits for their readers.
@@ -76,8 +76,8 @@ func (p *port) close() error {
 	return errors.Join(errs...)
 }
 
-// read answers questions until the wire fails or is closed. A link that goes
-// down or vanishes fails its sockets (packet(7)); Run sees to a new one.
+// read answers questions until the wire fails or is closed. A link that goes down or
+// vanishes fails its sockets (packet(7)); Run opens new ones.
 func (p *port) read(proto protocol, w wire) {
 	frame := make([]byte, maxFrame)
 	for {
@@ -104,7 +104,7 @@ func (p *port) reply(proto protocol, w wire, answer []byte) outcome {
 	return answered
 }
 
-// handle decides on a frame: the answer, or why there is none.
+// handle returns the answer to a frame, or why there is none.
 func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	l := p.link.Load()
 	m, out := proto.parse(frame, l.MAC)
@@ -114,7 +114,7 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	t := p.r.table.Load()
 	if e := t.on(m.claimed, &l.Link, l.usable); e != nil {
 		out = p.r.claimed(t, e, l, m)
-		// Who announces or answers names the address as the sender's: not a question.
+		// Announcements and answers have the address as sender address: not a question.
 		if !m.target.IsValid() || m.target == m.claimed {
 			return nil, out
 		}
@@ -130,7 +130,7 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 		return nil, out
 	}
 	if !t.speakers[m.mac] && m.mac == link.MAC(frame[offSource:offEtherType]) {
-		l.circle.meet(number(proto.family), m, p.r.now())
+		l.foreignMachines.record(number(proto.family), m, p.r.now())
 	}
 	mac := l.MAC
 	if e.mac != (link.MAC{}) {
@@ -143,7 +143,7 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	return answer, answered
 }
 
-// announce tells all neighbours of an address, unless it is no longer ours.
+// announce announces an address to all neighbours, unless it is no longer ours.
 func (p *port) announce(addr netip.Addr) {
 	l := p.link.Load()
 	e := p.r.table.Load().on(addr, &l.Link, l.usable)
@@ -155,7 +155,7 @@ func (p *port) announce(addr netip.Addr) {
 	p.send(n, &p.r.counts.announcements[n], err, frames...)
 }
 
-// probe asks who has an address.
+// probe asks whether any machine has an address.
 func (p *port) probe(addr netip.Addr) {
 	n := number(lb.FamilyOf(addr))
 	frame, err := p.r.protocols[n].probe(&p.link.Load().Link, addr)

@@ -11,59 +11,59 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// message is what an ARP packet or a message of Neighbor Discovery says; the same
-// for both families.
+// message is the content of an ARP packet or a Neighbor Discovery message, alike for
+// both families.
 type message struct {
-	// target is asked for; the zero Addr asks nothing.
+	// target is the address in question; the zero Addr if the message asks nothing.
 	target netip.Addr
-	// sender is unspecified when the asker has no address yet: an ARP probe (RFC
+	// sender is unspecified if the asker has no address yet: an ARP probe (RFC
 	// 5227 section 2.1.1), or duplicate address detection (RFC 4862 section 5.4).
 	sender netip.Addr
-	// claimed is the address that the sender says it has; the zero Addr for none.
+	// claimed is the address that the sender claims; the zero Addr for none.
 	claimed netip.Addr
-	// mac is the sender's: where an answer goes, and who claims.
+	// mac is the sender's, to which an answer goes.
 	mac link.MAC
-	// direct: it was sent to us alone.
+	// direct: it was sent to us only.
 	direct bool
 	// reply: it answers a question.
 	reply bool
 }
 
-// isProbe reports whether the message only asks who has the target. One to us alone
-// does not ask who, but whether we do: see Ask.
+// isProbe reports whether the message only asks which machine has the target. A message to
+// us only asks whether we have it: see Ask.
 func (m message) isProbe() bool {
 	return m.target.IsValid() && m.sender.IsUnspecified() && !m.direct
 }
 
-// protocol is what differs between ARP and Neighbor Discovery.
+// protocol has the differences between ARP and Neighbor Discovery.
 type protocol struct {
 	family    lb.Family
 	etherType ethernet.EtherType
-	// filter keeps out of the socket what is no business of the protocol, and what
-	// concerns none of the addresses, which are of its family and sorted.
+	// filter drops frames of other protocols, and frames about none of the addresses,
+	// which are of its family and sorted.
 	filter func(addrs []netip.Addr) []bpf.Instruction
-	// parse reads a whole frame that arrived at the link with this MAC. The
-	// outcome is answered for whatever is well-formed.
+	// parse reads a whole frame that arrived at the link with this MAC. The outcome
+	// of every valid frame is answered.
 	parse func(frame []byte, own link.MAC) (message, outcome)
-	// answer makes the frame that answers a question on the link: who has the
-	// target is mac, mostly the link itself.
+	// answer makes the frame that answers a question on the link: mac, mostly the link's
+	// own, has the target.
 	answer func(l *link.Link, mac link.MAC, m message) ([]byte, error)
-	// announce makes the frames that tell all neighbours unasked.
+	// announce makes the frames of an announcement to all neighbours.
 	announce func(l *link.Link, addr netip.Addr) ([][]byte, error)
-	// probe makes the frame that asks whether anybody has an address.
+	// probe makes the frame that asks whether any machine has an address.
 	probe func(l *link.Link, addr netip.Addr) ([]byte, error)
-	// question makes the frame that asks one machine alone whether it has an address, and
-	// answers passes what such machines reply.
+	// question makes the frame that asks one machine only whether it has an address, and
+	// answers passes the replies to such frames.
 	question func(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, error)
 	answers  []bpf.Instruction
-	// claims passes what announces an address.
+	// claims passes announcements.
 	claims []bpf.Instruction
 }
 
 // protocols are both, in the order of family numbers.
 func protocols() [families]protocol { return [families]protocol{arpProtocol(), ndpProtocol()} }
 
-// families is how many there are.
+// families is their number.
 const families = 2
 
 // number indexes arrays by family.
@@ -82,7 +82,7 @@ const (
 	ethernetLen    = 14
 )
 
-// header checks what all protocols have in common, and returns the payload.
+// header checks the Ethernet header, and returns the payload.
 func header(frame []byte, want ethernet.EtherType, own link.MAC) ([]byte, outcome) {
 	if len(frame) < ethernetLen {
 		return nil, badLength
@@ -109,10 +109,10 @@ const (
 	packetOutgoing  = 4
 )
 
-// toUs lets frames pass that are for this link, and continues with accept. Those
-// for others are seen on a promiscuous link; and of a VLAN that has no link here
-// the kernel strips the tag, marks the frame as another host's, and shows it to
-// packet sockets as if it had never been tagged.
+// toUs drops frames that are not for this link, and continues with accept. A promiscuous
+// link sees frames for others. Of frames of a VLAN without a link here the kernel strips
+// the tag, marks them as another host's, and passes them to packet sockets as if they had
+// never been tagged.
 func toUs(accept ...bpf.Instruction) []bpf.Instruction {
 	return slices.Concat([]bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtType},

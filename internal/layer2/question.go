@@ -13,35 +13,35 @@ import (
 type Question struct {
 	// Link is the name of our link.
 	Link string
-	// MAC is that of the machine, which alone is asked.
+	// MAC is that of the machine, the only one to be asked.
 	MAC link.MAC
-	// Address it is asked for: one that it announces, or its own.
+	// Address in question: one that the machine announces, or its own.
 	Address netip.Addr
 }
 
-// Unasked is in place of the number of answers where a question could not be put: the
-// link is not there or fails, it has no IPv6 address to ask from, or the machine is
-// ourselves. It says nothing of who was to be asked.
+// Unasked replaces the number of answers if a question could not be sent: the link is
+// missing or fails, it has no IPv6 address to ask from, or the machine is this node
+// itself. It says nothing about the machine.
 const Unasked = -1
 
 const (
-	// questionTimes is how often a question is put, questionInterval apart: one frame may
-	// be lost, and so may one answer.
+	// questionTimes is how often a question is sent, questionInterval apart: one frame and
+	// one answer may be lost.
 	questionTimes    = 3
 	questionInterval = 10 * time.Millisecond
 )
 
-// Ask puts each question three times within 20 ms, and returns how many answers each
-// got within the time, at most three, or Unasked. It returns sooner when there is
+// Ask sends each question three times within 20 ms, and returns how many answers each
+// got within the given time, at most three, or Unasked. It returns early if there is
 // nothing left to wait for.
 //
-// The time is what was spent listening: while this process does not run, whether busy or
-// stopped, it hears nobody, which is nobody else's silence. ctx bounds it by the clock.
+// Only time spent listening counts: while this process does not run, whether the CPU is
+// busy or the process stopped, it hears nothing, which says nothing about the others. ctx
+// bounds the whole by the clock.
 //
-// It needs no port, and shares nothing with those that are open: the next in rank may
-// announce nothing yet, what it announces may change meanwhile, and answers must not
-// queue behind the questions of everybody who lost the owner. It may be called by
-// several at once.
+// It needs no port and shares nothing with open ones: the next in rank may not announce
+// anything yet, its announcements may change meanwhile, and answers must not queue behind
+// the questions of all neighbours that lost the owner. Concurrent calls are safe.
 func (r *Responder) Ask(ctx context.Context, questions []Question, within time.Duration) []int {
 	in := r.inquire(questions)
 	defer in.close()
@@ -53,26 +53,26 @@ func (r *Responder) Ask(ctx context.Context, questions []Question, within time.D
 	return out
 }
 
-// plain makes questions that mean the same the same.
+// plain normalizes a question, so that equivalent questions are equal.
 func (q Question) plain() Question {
 	q.Address = q.Address.Unmap().WithZone("")
 	return q
 }
 
-// inquiry is what is asked at once, and what was heard.
+// inquiry is a set of concurrent questions with their answers.
 type inquiry struct {
 	r        *Responder
 	speakers map[link.MAC]bool
 	asked    map[Question]*asked
-	ears     []*ear
+	taps     []*tap
 }
 
-// asked is a question under way.
+// asked is a question in progress.
 type asked struct {
-	// ear to put it by, nil where there is none.
-	ear   *ear
+	// tap to send it by, nil if there is none.
+	tap   *tap
 	frame []byte
-	// sent: it was put at least once.
+	// sent: it was sent at least once.
 	sent    bool
 	answers int
 }
@@ -81,16 +81,16 @@ func (a *asked) outcome() int {
 	switch {
 	case a.answers > 0:
 		return min(a.answers, questionTimes)
-	case !a.sent || a.ear.failed:
+	case !a.sent || a.tap.failed:
 		return Unasked
 	}
 	return 0
 }
 
-// open reports whether more may be heard.
-func (a *asked) open() bool { return a.ear != nil && !a.ear.failed && a.answers < questionTimes }
+// open reports whether more answers may arrive.
+func (a *asked) open() bool { return a.tap != nil && !a.tap.failed && a.answers < questionTimes }
 
-// inquire opens what it takes to ask, and sends nothing yet.
+// inquire opens the sockets for the questions, and sends nothing yet.
 func (r *Responder) inquire(questions []Question) *inquiry {
 	in := &inquiry{r: r, speakers: r.table.Load().speakers, asked: make(map[Question]*asked, len(questions))}
 	links := make(map[string]link.Link)
@@ -111,30 +111,30 @@ func (r *Responder) inquire(questions []Question) *inquiry {
 		proto := r.protocols[number(lb.FamilyOf(q.Address))]
 		frame, err := proto.question(&l, q.MAC, q.Address)
 		if err != nil {
-			r.log.Debug("cannot ask", "question", q, "err", err)
+			r.log.Debug("cannot ask", "question", q, "error", err)
 			continue
 		}
-		a.ear, a.frame = in.earOn(l, proto), frame
+		a.tap, a.frame = in.tapOn(l, proto), frame
 	}
 	return in
 }
 
-// earOn returns the ear of a link and family, opened at the first call; nil if that fails.
-func (in *inquiry) earOn(l link.Link, proto protocol) *ear {
-	for _, e := range in.ears {
+// tapOn returns the tap of a link and family, which it opens at the first call; nil if that fails.
+func (in *inquiry) tapOn(l link.Link, proto protocol) *tap {
+	for _, e := range in.taps {
 		if e.link.Index == l.Index && e.proto.family == proto.family {
 			return e.unlessFailed()
 		}
 	}
-	e, err := openEar(l, proto, proto.answers)
+	e, err := openTap(l, proto, proto.answers)
 	if err != nil {
-		in.r.log.Warn("cannot ask on link", "link", l.Name, "err", err)
+		in.r.log.Warn("cannot ask on link", "link", l.Name, "error", err)
 	}
-	in.ears = append(in.ears, e)
+	in.taps = append(in.taps, e)
 	return e.unlessFailed()
 }
 
-// run asks and listens until the time is spent, ctx ends, or nothing is left to wait for.
+// run asks and listens until the time has passed, ctx ends, or nothing is left to wait for.
 func (in *inquiry) run(ctx context.Context, within time.Duration) {
 	times := 0
 	for spent := time.Duration(0); spent < within && ctx.Err() == nil && in.open(); {
@@ -144,17 +144,17 @@ func (in *inquiry) run(ctx context.Context, within time.Duration) {
 			times++
 			continue
 		}
-		// ctx is looked at no less often than questions are put.
+		// Check ctx at least as often as questions are sent.
 		wait := min(within-spent, questionInterval)
 		if times < questionTimes {
 			wait = min(wait, next-spent)
 		}
 		start := time.Now()
-		await(in.ears, wait)
-		in.hear()
+		await(in.taps, wait)
+		in.receive()
 		spent += min(time.Since(start), wait)
 	}
-	in.hear() // what has arrived is not lost because we are late to look
+	in.receive() // count answers that arrived in time, even if we are late to read them
 }
 
 func (in *inquiry) open() bool {
@@ -166,32 +166,32 @@ func (in *inquiry) open() bool {
 	return false
 }
 
-// put puts each question that is still open once.
+// put sends each open question once.
 func (in *inquiry) put() {
 	for _, a := range in.asked {
 		if !a.open() {
 			continue
 		}
 		result := failed
-		if a.ear.send(a.frame) {
+		if a.tap.send(a.frame) {
 			result, a.sent = sent, true
 		}
-		in.r.counts.probes[number(a.ear.proto.family)][result].Add(1)
+		in.r.counts.probes[number(a.tap.proto.family)][result].Add(1)
 	}
 }
 
-// hear counts what has arrived.
-func (in *inquiry) hear() {
-	for _, e := range in.ears {
-		e.hear(func(frame []byte) { in.heard(e, frame) })
+// receive counts the answers that have arrived.
+func (in *inquiry) receive() {
+	for _, e := range in.taps {
+		e.receive(func(frame []byte) { in.heard(e, frame) })
 	}
 }
 
-// heard counts a frame if it answers a question: the machine that was asked says, to
-// us, that it has the address. Where another one says so it is no answer, nor where a
-// stand-in says it of a speaker. A machine that is no speaker may send from another MAC
-// than it says to have: routers that share one do.
-func (in *inquiry) heard(e *ear, frame []byte) {
+// heard counts a frame if it answers a question: the asked machine tells us that it has
+// the address. A claim by another machine does not count, nor one by a stand-in for a
+// speaker. A foreign machine may send from another MAC than the one it claims: routers
+// that share a virtual MAC do.
+func (in *inquiry) heard(e *tap, frame []byte) {
 	m, out := e.proto.parse(frame, e.link.MAC)
 	if out != answered || !m.reply || !m.direct {
 		return
@@ -206,9 +206,9 @@ func (in *inquiry) heard(e *ear, frame []byte) {
 
 // close does not wait: closing a packet socket takes the kernel some 10 ms (synchronize_net).
 func (in *inquiry) close() {
-	ears := in.ears
+	taps := in.taps
 	go func() {
-		for _, e := range ears {
+		for _, e := range taps {
 			e.close()
 		}
 	}()

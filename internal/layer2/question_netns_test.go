@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// patience is enough for an answer on a busy machine. What answers is not waited for
-// that long, and what does not is asked with less.
+// patience is enough for an answer on a busy machine. Answers arrive sooner, and silent
+// machines are asked with less.
 const patience = 5 * time.Second
 
 // both asks one machine for an address of each family.
@@ -27,10 +27,10 @@ func expectAnswers(t *testing.T, what string, got []int, want ...int) {
 	}
 }
 
-// TestAsk with real kernels: a Responder answers for what it announces, whether the asker
-// has an address in the subnet or not; a kernel answers for its own address; nobody
-// answers for another, nor for a machine that is not there. The node that
-// asks announces nothing and has no port.
+// TestAsk with real kernels: a Responder answers for the addresses it announces, whether
+// the asker has an address in the subnet or not. A kernel answers for its own address.
+// There is no answer for another address or from a missing machine. The node that asks
+// announces nothing and has no port.
 func TestAsk(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLAN(t)
@@ -59,7 +59,7 @@ func TestAsk(t *testing.T) {
 		if n := len(l.first.State().Links); n != 0 {
 			t.Errorf("%d links are in use for having asked", n)
 		}
-		// None of the questions is taken for one of a handover, which would be told to all neighbours.
+		// No question counts as one of a handover, which would cause announcements.
 		if n := announced(0); n != 24 {
 			t.Errorf("%d announcements, want those of before", n)
 		}
@@ -69,7 +69,7 @@ func TestAsk(t *testing.T) {
 	})
 }
 
-// TestAskBesideAPort: who announces himself on the link asks and hears as well, and goes on answering.
+// TestAskBesideAPort: a node that announces on the link can ask there too, and continues to answer.
 func TestAskBesideAPort(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLAN(t)
@@ -93,7 +93,7 @@ func TestAskBesideAPort(t *testing.T) {
 	})
 }
 
-// TestAskManyAtOnce: a hundred addresses of one machine, while another inquiry is under way.
+// TestAskManyAtOnce: a hundred addresses of one machine, during another inquiry.
 func TestAskManyAtOnce(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLAN(t)

@@ -45,7 +45,7 @@ func TestQuestionFrames(t *testing.T) {
 	}
 }
 
-// replyTo is what a machine says to us alone: an ARP reply from one MAC that another has the address.
+// replyTo is an ARP reply to us only, from one MAC, that claims the address for another MAC.
 func replyTo(to, from, has link.MAC, addr netip.Addr) []byte {
 	return arpRequest(asker4, func(p *arp.Packet, f *ethernet.Frame) {
 		p.Operation, p.SenderIP, p.SenderHardwareAddr = arp.OperationReply, addr, has.HardwareAddr()
@@ -68,7 +68,7 @@ func solicitedNA(t *testing.T, to, from, has link.MAC, solicited bool) []byte {
 	return frame
 }
 
-// TestWhatCountsAsAnswer: what passes the kernel's filter and what is counted then.
+// TestWhatCountsAsAnswer: which frames pass the kernel's filter, and which of them count.
 func TestWhatCountsAsAnswer(t *testing.T) {
 	router := link.MAC{0, 0, 0x5e, 0, 1, 1}
 	for _, tt := range []struct {
@@ -98,7 +98,7 @@ func TestWhatCountsAsAnswer(t *testing.T) {
 		}
 		a := &asked{}
 		in := &inquiry{speakers: speakers, asked: map[Question]*asked{{"eth0", tt.asked, addr}: a}}
-		in.heard(&ear{link: eth0, proto: proto}, tt.frame)
+		in.heard(&tap{link: eth0, proto: proto}, tt.frame)
 		if counted := a.answers == 1; counted != tt.count {
 			t.Errorf("%s counts: %v", tt.name, counted)
 		}
@@ -108,18 +108,18 @@ func TestWhatCountsAsAnswer(t *testing.T) {
 	}
 }
 
-// aloneTo makes a question of a station one to us alone.
+// aloneTo turns a station's question into one to us only.
 func aloneTo(frame []byte) []byte {
 	copy(frame[offDestination:], ourMAC[:])
 	return frame
 }
 
-// A question to us alone, also of a speaker and without an address, is answered for as
-// long as neighbours are answered; and it is no question who goes on announcing, which
-// would have us tell all neighbours again.
+// A question to us only, even from a speaker and without an address, is answered as long
+// as neighbours are answered. It does not count as a handover's question, which would
+// make us announce again.
 func TestAskedAlone(t *testing.T) {
 	question := func() []byte { return aloneTo(arpProbeBy(askerMAC)) }
-	scene(t, nil, func(p *play) {
+	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: bothFamilies(probed), Speakers: speakers})
 		if got := p.put(question()); got != "" {
 			t.Errorf("before it is ours: %s", got)
@@ -130,7 +130,7 @@ func TestAskedAlone(t *testing.T) {
 			t.Error("no answer for what is ours")
 		}
 		if got := sentFor(p.lan, time.Second); got != nil {
-			t.Errorf("neighbours are told: %v", got)
+			t.Errorf("sent to all neighbours: %v", got)
 		}
 		p.Set(Desired{Elsewhere: []netip.Addr{v4, v6}, Speakers: speakers})
 		synctest.Wait()

@@ -9,20 +9,20 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// Refusal is a link that can carry announcements and whose packet sockets cannot be opened.
+// Refusal is a link that may announce, but whose packet sockets cannot be opened.
 type Refusal struct {
 	Link string
-	// Error of opening them. It names the link.
+	// Error of opening the sockets. It names the link.
 	Error string
 }
 
-// refusal is one as State sees it.
+// refusal is a Refusal as State sees it.
 type refusal struct {
 	attached
 	err string
 }
 
-// Refused returns the links whose sockets could not be opened when that was tried last.
+// Refused returns the links whose sockets could not be opened at the last attempt.
 func (r *Responder) Refused() []Refusal {
 	var out []Refusal
 	for _, l := range *r.refusals.Load() {
@@ -31,9 +31,9 @@ func (r *Responder) Refused() []Refusal {
 	return out
 }
 
-// try opens the sockets of a link on which nothing is answered, once, and again for as long
-// as they are refused: before this node is to announce anything there the others must
-// know that it cannot, and while others announce that it can again.
+// try opens the sockets of a link without a port, once, and again for as long as that
+// fails. So the others know that this node cannot announce on the link before it has to,
+// and know when it can again while others announce.
 func (k *keeper) try(l link.Link) {
 	if refused := k.complaints[l.Index] != ""; !refused && (k.tried[l.Index] || !l.Usable()) {
 		return
@@ -48,19 +48,19 @@ func (k *keeper) try(l link.Link) {
 		wires = append(wires, w)
 	}
 	k.opened(l, err)
-	// The kernel takes a grace period for it, which is not to hold up announcements.
+	// Closing takes a grace period of the kernel, which must not delay announcements.
 	go func() {
 		var errs []error
 		for _, w := range wires {
 			errs = append(errs, w.Close())
 		}
 		if err := errors.Join(errs...); err != nil {
-			k.r.log.Debug("close sockets", "link", l.Name, "err", err)
+			k.r.log.Debug("close sockets", "link", l.Name, "error", err)
 		}
 	}()
 }
 
-// opened takes note of what came of opening a link's sockets.
+// opened records the result of opening a link's sockets.
 func (k *keeper) opened(l link.Link, err error) {
 	k.tried[l.Index] = true
 	if err == nil {
@@ -69,11 +69,11 @@ func (k *keeper) opened(l link.Link, err error) {
 	}
 	if k.complaints[l.Index] != err.Error() {
 		k.complaints[l.Index] = err.Error()
-		k.r.log.Error("link cannot answer", "link", l.Name, "err", err)
+		k.r.log.Error("link cannot answer", "link", l.Name, "error", err)
 	}
 }
 
-// refuse tells what of these links is refused.
+// refuse publishes the refused links among these.
 func (k *keeper) refuse(links []link.Link) {
 	var now []refusal
 	there := make(map[int]bool, len(links))

@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// TestRefused: a link whose sockets are refused is told before anything is to be announced
-// there, and for as long as that is so, even when nothing is any more; and who plans is
-// told of each change, once.
+// TestRefused: a link whose sockets are refused is reported before any announcement is due
+// there, and for as long as they are refused, even when nothing is announced any more. Each
+// change kicks the plan once.
 //
 // Trap: an owner that cannot open its sockets loses its addresses, forgets why, and takes them back.
 func TestRefused(t *testing.T) {
@@ -28,8 +28,8 @@ func TestRefused(t *testing.T) {
 		lan := newFakeLAN(eth0, pod)
 		lan.fail = map[string]error{"eth0": errors.New(err), "veth4": errors.New(err)}
 		r := lan.responder()
-		told := 0
-		r.refused = func() { told++ }
+		calls := 0
+		r.refused = func() { calls++ }
 		defer run(t, r)()
 		step := func(name string, want []string, wantTold int, do func()) {
 			t.Helper()
@@ -43,8 +43,8 @@ func TestRefused(t *testing.T) {
 				for _, l := range r.Refused() {
 					got = append(got, l.Link+": "+l.Error)
 				}
-				if !slices.Equal(got, want) || told != wantTold {
-					t.Errorf("%s, after %v: %q, told %d times; want %q, %d times", name, after, got, told, want, wantTold)
+				if !slices.Equal(got, want) || calls != wantTold {
+					t.Errorf("%s, after %v: %q, calls %d times; want %q, %d times", name, after, got, calls, want, wantTold)
 				}
 			}
 		}
@@ -86,7 +86,7 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestTried: sockets that are only tried are closed, and those in use are left alone.
+// TestTried: sockets opened only for a try are closed, and those in use are left alone.
 func TestTried(t *testing.T) {
 	second := eth0
 	second.Index, second.Name, second.MAC = 3, "eth1", otherMAC
@@ -113,7 +113,7 @@ func TestTried(t *testing.T) {
 	})
 }
 
-// named is what is announced on one link only.
+// named is announced on one link only.
 func named(on string) []lb.Announcement {
 	return []lb.Announcement{{Address: v4, Links: []string{on}}}
 }

@@ -50,11 +50,11 @@ func TestResolveOnRealWire(t *testing.T) {
 	})
 }
 
-// A neighbour that knows the address with the MAC of the node that had it before
-// learns ours without asking, and learns a new MAC of ours in the same way.
+// A neighbour that maps the address to the former owner's MAC learns ours without
+// asking, and learns a new MAC of ours in the same way.
 //
-// Traps: no unsolicited NA, so that clients keep the dead node for as long as their
-// kernels like (PureLB); the MAC of before a bond moved to another port (MetalLB).
+// Traps: without unsolicited NAs clients keep the dead node until their cache expires
+// (PureLB); the old MAC stays after a bond moved to another port (MetalLB).
 func TestTakeover(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)
@@ -85,24 +85,23 @@ func TestTakeover(t *testing.T) {
 	})
 }
 
-// Whatever a neighbour is about to do with its entry, the announcement alone brings
-// it to the new owner; IPv6 as IPv4. Only one that has given up (FAILED) does not
-// listen to an advertisement (RFC 4861 section 7.2.5: there is no entry), and asks
-// with its next packet.
+// In every state of a neighbour's entry the announcement alone moves it to the new
+// owner, with IPv6 as with IPv4. Only a failed entry (FAILED) ignores advertisements
+// (RFC 4861 section 7.2.5: there is no entry); that neighbour asks with its next packet.
 func TestTakeoverInAnyState(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)
 		for _, family := range []string{"ipv4", "ipv6"} {
-			// Its own questions must not help out.
+			// Its own questions must not resolve the address.
 			n.far.Sysctl(family+"/neigh/eth0/retrans_time_ms", "600000")
 		}
 		r := realResponder(t)
 		states := []int{netlink.NUD_INCOMPLETE, netlink.NUD_REACHABLE, netlink.NUD_STALE, netlink.NUD_DELAY, netlink.NUD_PROBE}
-		// before makes an entry that knows another MAC or none; what was announced last may still arrive.
+		// before makes an entry with another MAC or none; earlier announcements may still arrive.
 		before := func(state int, addr netip.Addr) bool {
 			n.far.Forget("eth0", addr)
 			if state == netlink.NUD_INCOMPLETE {
-				n.far.Send(addr) // and nobody answers
+				n.far.Send(addr) // no answer
 			} else if err := n.far.Netlink().NeighSet(&netlink.Neigh{
 				LinkIndex: n.far.Link("eth0").Attrs().Index, IP: addr.AsSlice(), HardwareAddr: askerMAC.HardwareAddr(), State: state,
 			}); err != nil {
@@ -127,18 +126,18 @@ func TestTakeoverInAnyState(t *testing.T) {
 	})
 }
 
-// A neighbour whose entry has gone stale probes by unicast, to the announced
-// address itself (RFC 4861 section 7.3.3), and finds us still there.
+// A neighbour with a stale entry probes the announced address itself by unicast
+// (RFC 4861 section 7.3.3), and gets an answer.
 //
-// Trap: probes by unicast get no answer, since they are for an address that no
-// interface has (MetalLB #2920, #2685).
+// Trap: unicast probes get no answer, since no interface has their destination
+// address (MetalLB #2920, #2685).
 func TestReachabilityProbe(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)
 		for _, family := range []string{"ipv4", "ipv6"} {
 			n.far.Sysctl(family+"/neigh/eth0/base_reachable_time_ms", "100")
 			n.far.Sysctl(family+"/neigh/eth0/delay_first_probe_time", "0")
-			// A probe by multicast after the unicast ones must not help out.
+			// A multicast probe after the unicast ones must not resolve the address.
 			n.far.Sysctl(family+"/neigh/eth0/mcast_resolicit", "0")
 		}
 		r := realResponder(t)
@@ -155,16 +154,16 @@ func TestReachabilityProbe(t *testing.T) {
 	})
 }
 
-// A host that wants one of our addresses for itself is told that it is taken.
+// A host that tries to configure one of our addresses detects the duplicate.
 //
-// Trap: detection of duplicates, which has no source option, gets no answer (MetalLB).
+// Trap: duplicate address detection, which has no source option, gets no answer (MetalLB).
 func TestDuplicateAddressDetection(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)
 		r := realResponder(t)
 		r.Set(Desired{Announcements: ourAnnouncements})
 		nstest.Until(t, within, "answer", func() bool { return n.ask(t, v4) != "" && n.ask(t, v6) != "" })
-		// An announcement would tell the host, too.
+		// An announcement would reveal the duplicate, too.
 		nstest.Until(t, within, "all announcements are made", func() bool { return r.counts.announcements[1][sent].Load() >= 6 })
 
 		eth := n.far.Link("eth0")
@@ -196,8 +195,8 @@ func TestDuplicateAddressDetection(t *testing.T) {
 	})
 }
 
-// A question from a VLAN that has no link here is not answered on the link below;
-// one that has only a priority is (IEEE 802.1Q: VLAN 0 is no VLAN).
+// A question from a VLAN without a link here is not answered on the link below; one with
+// only a priority tag is (IEEE 802.1Q: VLAN 0 is no VLAN).
 func TestVLANIsNotOurs(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)
@@ -236,7 +235,7 @@ func TestVLANIsNotOurs(t *testing.T) {
 	})
 }
 
-// claims are frames of each family by which the asker says that it has our address.
+// claims are frames of each family by which the asker claims our address.
 func claims() [families][]byte {
 	return [families][]byte{
 		arpRequest(v4, func(p *arp.Packet, _ *ethernet.Frame) { p.SenderIP = v4 }),

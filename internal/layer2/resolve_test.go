@@ -12,14 +12,14 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// within is for how long tests wait on a machine that has much else to do.
+// within is how long tests wait on a busy machine.
 const within = 30 * time.Second
 
 // network is our link eth0 and a host that asks us, on a fake wire or a real one.
 type network interface {
-	// ask resolves an address as the host does, and returns the MAC, empty when nobody answers.
+	// ask resolves an address like the host, and returns the MAC, empty without an answer.
 	ask(t *testing.T, addr netip.Addr) string
-	// setMAC, bounce and remake change eth0: another MAC, down and up, deleted and made again.
+	// setMAC, bounce and remake change eth0: another MAC, down and up, deleted and recreated.
 	setMAC(mac link.MAC)
 	bounce()
 	remake()
@@ -27,7 +27,7 @@ type network interface {
 	mac() string
 }
 
-// testResolve is the same on both.
+// testResolve is the same for both.
 func testResolve(t *testing.T, n network, r *Responder) {
 	expect := func(what string, addr netip.Addr, want string) {
 		t.Helper()
@@ -59,7 +59,7 @@ func testResolve(t *testing.T, n network, r *Responder) {
 	n.bounce()
 	both("answer after down and up", n.mac())
 	n.remake()
-	both("answer of the link made anew", n.mac())
+	both("answer of the recreated link", n.mac())
 	r.Set(Desired{})
 	both("silence after all was removed", "")
 }
@@ -99,7 +99,7 @@ func (n *fakeNetwork) ask(t *testing.T, addr netip.Addr) string {
 	for {
 		select {
 		case f := <-n.lan.out:
-			// Only an answer goes to the asker's own MAC.
+			// Only answers go to the asker's own MAC.
 			if link.MAC(f[offDestination:offSource]) == askerMAC {
 				return link.MAC(f[offSource:offEtherType]).String()
 			}
@@ -122,7 +122,7 @@ func (n *fakeNetwork) remake()             { n.change(func(l *link.Link) { l.Ind
 
 func (n *fakeNetwork) bounce() {
 	n.change(func(l *link.Link) { l.Up = false })
-	// The sockets of a link that goes down fail by themselves, unless they are closed already.
+	// The sockets of a link that goes down fail by themselves, unless already closed.
 	if w := n.lan.wire("eth0", n.r.protocols[0]); w != nil {
 		w.Close()
 	}

@@ -18,13 +18,13 @@ import (
 // Config is what a Responder needs.
 type Config struct {
 	Log *slog.Logger
-	// Links returns the node's links as they are; it must not block.
+	// Links returns the node's present links; it must not block.
 	Links  func() []link.Link
 	Timers Timers
-	// Lease says whether what was set last still holds; nil always does.
+	// Lease says whether the last Set is still valid; nil means always.
 	Lease Lease
-	// Changed is called after State has something new to say of an address, and Refused after
-	// Refused returns something else; nil is nobody.
+	// Changed is called after a change of State, and Refused after a change of the result of
+	// Refused; both may be nil.
 	Changed, Refused func()
 }
 
@@ -34,7 +34,7 @@ type memberships interface {
 	run(ctx context.Context) error
 }
 
-// Responder answers ARP and Neighbor Discovery for the addresses it was last given.
+// Responder answers ARP and Neighbor Discovery for the addresses of the last Set.
 type Responder struct {
 	log       *slog.Logger
 	links     func() []link.Link
@@ -43,32 +43,32 @@ type Responder struct {
 	changed   func()
 	refused   func()
 	protocols [families]protocol
-	// listen opens a wire, groups joins and now tells the time; fields so that tests can be
-	// the wire and the clock.
+	// listen opens a wire, groups joins and now tells the time; fields so that tests can
+	// replace them.
 	listen func(link.Link, protocol, []netip.Addr) (wire, error)
 	groups memberships
 	now    func() time.Time
-	// gateways of a link, by its index, as the kernel knows them; a field as the others are.
+	// gateways returns the kernel's gateways of a link, by its index; a field for tests too.
 	gateways func(index int) []link.Neighbour
-	// openEar opens the ears of the audit; a field as the others are.
-	openEar func(link.Link, protocol, []bpf.Instruction) (*ear, error)
+	// openTap opens the taps of the audit; a field for tests too.
+	openTap func(link.Link, protocol, []bpf.Instruction) (*tap, error)
 
 	table atomic.Pointer[table]
-	// owners are those that were set last.
+	// owners are those of the last Set.
 	owners atomic.Pointer[map[netip.Addr][][6]byte]
 	// announcing mirrors the schedule's.
 	announcing atomic.Bool
 	ports      atomic.Pointer[map[int]*port]
 	// refusals are the links whose sockets cannot be opened.
 	refusals atomic.Pointer[[]refusal]
-	// followed is the table that the ports were opened for.
+	// followed is the table for which the ports were opened.
 	followed atomic.Pointer[table]
 	wake     chan struct{}
-	// heard is what readers tell the goroutine of Run.
-	heard chan news
-	// circles are the machines on our links that are no speakers.
-	circles circles
-	counts  counts
+	// notices pass from readers to the goroutine of Run.
+	notices chan notice
+	// foreignByLink are the foreign machines on our links.
+	foreignByLink foreignByLink
+	counts        counts
 }
 
 // New returns a Responder that announces nothing yet.
@@ -84,9 +84,9 @@ func New(c Config) *Responder {
 		listen:    listen,
 		now:       time.Now,
 		gateways:  link.Gateways,
-		openEar:   openEar,
+		openTap:   openTap,
 		wake:      make(chan struct{}, 1),
-		heard:     make(chan news, mostNews),
+		notices:   make(chan notice, maxNotices),
 	}
 	for _, f := range []*func(){&r.changed, &r.refused} {
 		if *f == nil {
@@ -101,9 +101,9 @@ func New(c Config) *Responder {
 	return r
 }
 
-// Set makes exactly these addresses ours. When it returns, no other is answered
-// any more, but for those that another node is to announce and does not yet;
-// announcing new ones is up to Run. It is not to be called twice at once.
+// Set makes exactly these addresses ours. When it returns, no other is answered any
+// more, except addresses whose new owner does not announce them yet. Run announces
+// the new ones. Calls must not overlap.
 func (r *Responder) Set(d Desired) {
 	old := r.table.Load()
 	want := newTable(d, old, r.lease.lapsed())
@@ -119,7 +119,7 @@ func (r *Responder) Set(d Desired) {
 	r.Kick()
 }
 
-// countTakeovers counts what begins to be announced without having been probed for.
+// countTakeovers counts addresses that are announced without a probe.
 func (r *Responder) countTakeovers(want, old *table) {
 	for addr, e := range want.entries {
 		if before := old.entries[addr]; e.is() == ours && (before == nil || before.status != e.status) {
@@ -128,15 +128,15 @@ func (r *Responder) countTakeovers(want, old *table) {
 	}
 }
 
-// Handing returns how many addresses are answered here only because the node
-// that is to announce them was not heard yet.
+// Handing returns how many addresses are answered here only because their new owner
+// was not heard yet.
 func (r *Responder) Handing() int { return r.table.Load().count(handing) }
 
-// Announcing reports whether neighbours are still being told of addresses that became
-// ours at last, AnnounceTimes long: what can wait should not compete with that.
+// Announcing reports whether addresses that just became ours are still being announced,
+// for as long as AnnounceTimes: work that can wait should not compete with that.
 func (r *Responder) Announcing() bool { return r.announcing.Load() }
 
-// Kick makes Run look at the links again. It never blocks.
+// Kick makes Run read the links again. It never blocks.
 func (r *Responder) Kick() {
 	select {
 	case r.wake <- struct{}{}:
@@ -170,8 +170,8 @@ func (r *Responder) loop(ctx context.Context) {
 			k.sync()
 		case <-check.C:
 			k.sync()
-		case n := <-r.heard:
-			k.hear(n)
+		case n := <-r.notices:
+			k.handle(n)
 		case <-due.C:
 		}
 		if wait, ok := k.work(); ok {

@@ -54,8 +54,8 @@ func TestState(t *testing.T) {
 	})
 }
 
-// TestNoLinkYet: of an address nothing is said before the links were looked at that it
-// may be announced from, and whoever says it is told to look again once they were.
+// TestNoLinkYet: an address stays pending until its links were read; then Changed is
+// called.
 func TestNoLinkYet(t *testing.T) {
 	first := Desired{Announcements: []lb.Announcement{{Address: v4, Links: []string{"eth0"}}}}
 	for _, tt := range []struct {
@@ -71,23 +71,23 @@ func TestNoLinkYet(t *testing.T) {
 	} {
 		lan := newFakeLAN(eth0, link.Link{Index: 9, Name: "eth1", MAC: otherMAC, Up: true})
 		r := lan.responder()
-		told := 0
-		r.changed = func() { told++ }
+		calls := 0
+		r.changed = func() { calls++ }
 		k := newKeeper(r)
 		r.Set(tt.before)
 		k.sync()
-		told = 0
+		calls = 0
 		r.Set(Desired{Announcements: []lb.Announcement{tt.addr}})
-		if a := r.State().Addresses[0]; !a.Pending() || told != 0 {
-			t.Errorf("%s: %+v, told %d times", tt.name, a, told)
+		if a := r.State().Addresses[0]; !a.Pending() || calls != 0 {
+			t.Errorf("%s: %+v, calls %d times", tt.name, a, calls)
 		}
 		k.sync()
-		if a := r.State().Addresses[0]; a.Pending() || a.Answered() != tt.opened || told != 1 {
-			t.Errorf("%s, then: %+v, told %d times", tt.name, a, told)
+		if a := r.State().Addresses[0]; a.Pending() || a.Answered() != tt.opened || calls != 1 {
+			t.Errorf("%s, then: %+v, calls %d times", tt.name, a, calls)
 		}
 		k.sync()
-		if told != 1 {
-			t.Errorf("%s, while nothing happens: told %d times", tt.name, told)
+		if calls != 1 {
+			t.Errorf("%s, while nothing happens: calls %d times", tt.name, calls)
 		}
 		k.close()
 	}
@@ -104,7 +104,7 @@ func joined(r *Responder) map[string]bool {
 	return got
 }
 
-// otherKind is what another sink registers beside us.
+// otherKind is a metric that another sink registers beside ours.
 type otherKind struct{}
 
 func (otherKind) desc() *prometheus.Desc {
@@ -120,7 +120,7 @@ func (o otherKind) Collect(ch chan<- prometheus.Metric) {
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newFakeLAN(eth0)
-		r, stop := settled(t, lan)
+		r, stop := announced(t, lan)
 		defer stop()
 		lan.wire("eth0", r.protocols[0]).in <- arpRequest(v4, nil)
 		lan.wire("eth0", r.protocols[0]).in <- arpRequest(foreign4, nil)
@@ -144,7 +144,7 @@ holdfast_repairs_total{kind="other"} 7
 	})
 }
 
-// scrape returns all series that are not 0, sorted.
+// scrape returns all nonzero series, sorted.
 func scrape(t *testing.T, collectors ...prometheus.Collector) string {
 	registry := prometheus.NewPedanticRegistry()
 	for _, c := range collectors {
@@ -183,8 +183,8 @@ func manyAddresses(n int) []lb.Announcement {
 	return set
 }
 
-// BenchmarkLookup is the decision on a frame with 10,000 addresses announced:
-// what a flood of others' questions costs, and finding one of ours.
+// BenchmarkLookup is the decision about a frame with 10,000 announced addresses: the
+// cost of a foreign question and of one for our address.
 //
 // Trap: a walk through all Services for each frame (MetalLB: 328 µs at 10,000).
 func BenchmarkLookup(b *testing.B) {
@@ -221,7 +221,7 @@ func BenchmarkLookup(b *testing.B) {
 	}
 }
 
-// BenchmarkSet is a whole change among 10,000 addresses, until Run has it in force.
+// BenchmarkSet is one change among 10,000 addresses, until Run has applied it.
 func BenchmarkSet(b *testing.B) {
 	lan := newFakeLAN(eth0)
 	r := lan.responder()

@@ -13,8 +13,7 @@ type pair struct {
 	addr  netip.Addr
 }
 
-// job is what is to be done for a pair. Another status or port, as another phase,
-// begins from the start.
+// job is the work for a pair. It restarts with another status, port or phase.
 type job struct {
 	phase  phase
 	status *status
@@ -26,7 +25,7 @@ type job struct {
 type task struct {
 	pair
 	job
-	// ends: the phase has lasted long enough.
+	// ends: the end of the phase.
 	ends bool
 }
 
@@ -34,15 +33,15 @@ type task struct {
 type item struct {
 	task
 	start time.Time
-	// step counts steps done.
+	// step counts completed steps.
 	step int
 	due  time.Time
-	// lane and pos are its place among the queues, pos -1 for none.
+	// lane and pos are its place in the queues, pos -1 for none.
 	lane, pos int
 }
 
-// Lanes. What others wait for, a first word about an address, overtakes the rest, and
-// what was said once lets all else pass before it is said again.
+// Lanes. The first announcement of an address, for which others wait, overtakes the
+// rest. Repetitions come after everything else.
 const (
 	urgent = iota
 	ordinary
@@ -51,12 +50,12 @@ const (
 	lanes
 )
 
-// schedule knows what is to be done when; it sends nothing.
+// schedule knows which work is due when; it sends nothing.
 type schedule struct {
 	timers Timers
 	items  map[pair]*item
 	queues [lanes]queue
-	// between chooses a time; a field so that tests know which.
+	// between chooses a time; a field so that tests can replace it.
 	between func(low, high time.Duration) time.Duration
 }
 
@@ -68,8 +67,8 @@ func between(low, high time.Duration) time.Duration {
 	return low + rand.N(max(high-low, 0)+1)
 }
 
-// set takes the whole desired set. What is new or differs starts from the
-// beginning; the rest goes on.
+// set takes the whole desired set. New and changed jobs start from the beginning; the
+// rest continue.
 func (s *schedule) set(want map[pair]job, now time.Time) {
 	for p := range s.items {
 		if _, ok := want[p]; !ok {
@@ -88,7 +87,7 @@ func (s *schedule) put(p pair, j job, now time.Time) {
 	}
 }
 
-// restart begins a pair's job anew, unless it has only just begun.
+// restart starts a pair's job again, unless it has only just started.
 func (s *schedule) restart(p pair, now time.Time) {
 	const just = 20 * time.Millisecond
 	if it := s.items[p]; it != nil && now.Sub(it.start) > just {
@@ -110,7 +109,7 @@ func (s *schedule) drop(p pair) {
 	}
 }
 
-// take returns at most n tasks that are due, and sets the time of those after them.
+// take returns at most n due tasks, and schedules the following steps.
 func (s *schedule) take(now time.Time, n int) []task {
 	var due []task
 	for lane := range s.queues {
@@ -126,7 +125,7 @@ func (s *schedule) take(now time.Time, n int) []task {
 	return due
 }
 
-// queue finds out when the next step of an item is due, and queues it for then.
+// queue finds when the next step of an item is due, and queues it for that time.
 func (s *schedule) queue(it *item, now time.Time) {
 	steps, end := s.timers.times(it.phase)
 	it.ends, it.lane, it.pos = false, ordinary, -1
@@ -157,7 +156,7 @@ func (s *schedule) unqueue(it *item) {
 	}
 }
 
-// next returns how long until something is due; false if there is nothing.
+// next returns the time until the next task is due; false if there is none.
 func (s *schedule) next(now time.Time) (wait time.Duration, any bool) {
 	for _, q := range s.queues {
 		if len(q) == 0 {
@@ -170,10 +169,10 @@ func (s *schedule) next(now time.Time) (wait time.Duration, any bool) {
 	return wait, any
 }
 
-// announcing reports whether addresses that became ours a moment ago are still being announced.
+// announcing reports whether addresses that just became ours are still being announced.
 func (s *schedule) announcing() bool { return len(s.queues[urgent])+len(s.queues[repeated]) > 0 }
 
-// queue is a heap of items, the next due first.
+// queue is a heap of items, ordered by due time.
 type queue []*item
 
 func (q queue) Len() int           { return len(q) }

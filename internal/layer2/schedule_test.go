@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// sentFor collects what is sent in this time, a line for each frame: when, and what.
+// sentFor collects the frames sent in this time, a line for each with time and content.
 func sentFor(l *fakeLAN, d time.Duration) []string {
 	start := time.Now()
 	end := time.After(d)
@@ -35,11 +35,11 @@ func sentFor(l *fakeLAN, d time.Duration) []string {
 	}
 }
 
-// A new address of either family is announced at once, often, and then now and
-// then, without any setting.
+// By default a new address of either family is announced at once, repeatedly, and
+// then periodically.
 //
-// Traps: gratuitous ARP and unsolicited NA off by default (PureLB), or sent once and
-// no more (OpenELB).
+// Traps: gratuitous ARP and unsolicited NA off by default (PureLB), or sent only once
+// (OpenELB).
 func TestAnnounceTimes(t *testing.T) {
 	for _, tt := range []struct {
 		addr   netip.Addr
@@ -66,15 +66,15 @@ func TestAnnounceTimes(t *testing.T) {
 	}
 }
 
-// The slow refresh comes between RefreshMin and RefreshMax after what was said
-// last, anew each time: what a switch forgot is mended, and addresses do not stay in step.
+// The slow refresh follows the last announcement after a random time from RefreshMin to
+// RefreshMax: switches relearn the MAC, and addresses do not stay in step.
 //
-// Trap: no announcement after the first seconds, whatever a switch forgets
+// Trap: no announcement after the first seconds, although switches forget
 // (OpenELB; MetalLB #2981).
 func TestRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newFakeLAN(eth0)
-		r, stop := settled(t, lan)
+		r, stop := announced(t, lan)
 		defer stop()
 		var last time.Duration
 		gaps := map[time.Duration]bool{}
@@ -99,8 +99,8 @@ func TestRefresh(t *testing.T) {
 	})
 }
 
-// settled starts a Responder that announces both addresses and has said so.
-func settled(t *testing.T, lan *fakeLAN) (*Responder, func()) {
+// announced starts a Responder for both addresses, and returns after their announcements.
+func announced(t *testing.T, lan *fakeLAN) (*Responder, func()) {
 	r := lan.responder()
 	stop := run(t, r)
 	r.Set(Desired{Announcements: ourAnnouncements})
@@ -108,11 +108,11 @@ func settled(t *testing.T, lan *fakeLAN) (*Responder, func()) {
 	return r, stop
 }
 
-// Trap: every look at a Service announces its addresses anew, changed or not (MetalLB).
+// Trap: every sync of a Service announces its addresses again, changed or not (MetalLB).
 func TestSetTwiceIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newFakeLAN(eth0)
-		r, stop := settled(t, lan)
+		r, stop := announced(t, lan)
 		defer stop()
 		again := slices.Clone(ourAnnouncements)
 		slices.Reverse(again)
@@ -124,12 +124,12 @@ func TestSetTwiceIsSilent(t *testing.T) {
 	})
 }
 
-// What happens to a link, and that the addresses are announced anew on it at once, or
-// not; and that their groups are joined wherever they are answered.
+// After each change of a link the addresses are announced on it again at once or not,
+// and their groups are joined wherever they are answered.
 //
-// Traps: an address that vanishes and is not announced again (kube-vip #475, #1377,
-// #1747, #1786; Cilium #26586, #48626; loxilb #887); answers with the MAC that a link
-// had once, and a link that appears later without its groups (MetalLB).
+// Traps: an address vanishes and is not announced again (kube-vip #475, #1377, #1747,
+// #1786; Cilium #26586, #48626; loxilb #887); answers have the old MAC of a link; a link
+// that appears later lacks its groups (MetalLB).
 func TestAnnouncedAnew(t *testing.T) {
 	changed := eth0
 	changed.MAC = otherMAC
@@ -146,13 +146,13 @@ func TestAnnouncedAnew(t *testing.T) {
 		name string
 		do   func(*fakeLAN, *Responder)
 		want int
-		// repaired is the kind of repair that is counted once, or repairs for none.
+		// repaired is the kind of repair that counts one, or repairs for none.
 		repaired int
 	}{
 		{"nothing", kick, 0, repairs},
 		{"new MAC", func(lan *fakeLAN, r *Responder) { lan.set(changed); r.Kick() }, 3, repairMAC},
 		{"new name", func(lan *fakeLAN, r *Responder) { lan.set(renamed); r.Kick() }, 0, repairLink},
-		{"made anew", func(lan *fakeLAN, r *Responder) { lan.set(remade); r.Kick() }, 3, repairLink},
+		{"recreated", func(lan *fakeLAN, r *Responder) { lan.set(remade); r.Kick() }, 3, repairLink},
 		{"one more link", func(lan *fakeLAN, r *Responder) { lan.set(eth0, second); r.Kick() }, 3, repairs},
 		{"gone", func(lan *fakeLAN, r *Responder) { lan.set(); r.Kick() }, 0, repairs},
 		{"down and up", func(lan *fakeLAN, r *Responder) {
@@ -172,7 +172,7 @@ func TestAnnouncedAnew(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				lan := newFakeLAN(eth0)
-				r, stop := settled(t, lan)
+				r, stop := announced(t, lan)
 				defer stop()
 				tt.do(lan, r)
 				if got := sentFor(lan, 10*time.Millisecond); len(got) != tt.want {
@@ -195,7 +195,7 @@ func TestAnnouncedAnew(t *testing.T) {
 	}
 }
 
-// What was removed is not announced any more, though its burst was under way.
+// A removed address is no longer announced, even in the middle of its burst.
 func TestRemovedWhileAnnounced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newFakeLAN(eth0)
@@ -212,7 +212,7 @@ func TestRemovedWhileAnnounced(t *testing.T) {
 	})
 }
 
-// Announcing lasts from the first announcement to the last of those in quick succession.
+// Announcing is true from the first announcement to the end of the burst.
 func TestAnnouncing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newFakeLAN(eth0)
@@ -234,9 +234,9 @@ func TestAnnouncing(t *testing.T) {
 	})
 }
 
-// A thousand addresses at once are all announced within moments, but not in one instant.
+// A thousand simultaneous addresses are all announced soon, but not in one instant.
 //
-// Trap: a queue of announcements that blocks who decides when it is full (MetalLB).
+// Trap: a full queue of announcements blocks the deciding goroutine (MetalLB).
 func TestAnnouncementsArePaced(t *testing.T) {
 	const addresses = 1000
 	synctest.Test(t, func(t *testing.T) {
@@ -250,7 +250,7 @@ func TestAnnouncementsArePaced(t *testing.T) {
 			set = append(set, lb.Announcement{Address: addr})
 		}
 		r.Set(Desired{Announcements: set})
-		// Kicks must not hurry it.
+		// Kicks must not accelerate it.
 		for range 10 {
 			synctest.Wait()
 			r.Kick()
@@ -271,9 +271,9 @@ func TestAnnouncementsArePaced(t *testing.T) {
 	})
 }
 
-// A link that cannot be opened is tried again, and neither stops nor delays others.
+// A link that cannot be opened is retried, and neither stops nor delays others.
 //
-// Trap: one interface that fails ends the look at all others (MetalLB #2990).
+// Trap: one failing interface ends the scan of all others (MetalLB #2990).
 func TestOpenFails(t *testing.T) {
 	well := eth0
 	well.Index, well.Name, well.MAC = 3, "eth1", otherMAC
@@ -302,14 +302,14 @@ func TestOpenFails(t *testing.T) {
 	})
 }
 
-// A socket that fails is opened anew at once, and that is counted; one that fails
-// as soon as it is open is tried now and then, not in a loop.
+// A failing socket is reopened at once, and counted. One that fails as soon as it is
+// open is retried periodically, not in a tight loop.
 //
-// Trap: an address that vanishes and needs a restart of the pod (kube-vip #475, Cilium #26586).
+// Trap: an address vanishes until the pod is restarted (kube-vip #475, Cilium #26586).
 func TestSocketRepairs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newFakeLAN(eth0)
-		r, stop := settled(t, lan)
+		r, stop := announced(t, lan)
 		defer stop()
 		repaired := func() uint64 { return r.counts.repairs[repairSocket].Load() }
 		lan.wire("eth0", r.protocols[0]).Close()
@@ -328,7 +328,7 @@ func TestSocketRepairs(t *testing.T) {
 	})
 }
 
-// Between Set and what Run makes of it nothing removed is announced either.
+// A removed address is not announced even before Run has processed the Set.
 func TestRemovedBeforeSync(t *testing.T) {
 	lan := newFakeLAN(eth0)
 	r := lan.responder()

@@ -5,43 +5,42 @@ import (
 	"slices"
 )
 
-// State is what a Responder does at the moment.
+// State is the present state of a Responder.
 type State struct {
 	// Links in use, by name, sorted.
 	Links []string
-	// Refused are those on which this node can answer nothing.
+	// Refused are the links on which this node cannot answer.
 	Refused []Refusal
 	// Addresses in order.
 	Addresses []AddressState
 }
 
-// AddressState is an address and where it is answered.
+// AddressState is an address with the links on which it is answered.
 type AddressState struct {
 	Address netip.Addr
-	// Links by name, sorted; none while no link that may answer is there.
+	// Links by name, sorted; empty while no suitable link exists.
 	Links []string
-	// Refused are the errors of links that may answer and cannot.
+	// Refused are the errors of links that should answer and cannot.
 	Refused []string
-	// Opening: there is none because it is yet to be looked for.
+	// Opening: there is none because the links were not read yet.
 	Opening bool
-	// Is says how far it has come: probing, conflicting, announced, standing in or handing over.
+	// Is is the phase: probing, conflicting, announced, standing in or handing over.
 	Is string
-	// Conflict is the machine that was seen last to claim it too, nil for none.
+	// Conflict is the foreign machine that last claimed it, nil for none.
 	Conflict *Conflict
 }
 
-// Answered reports whether questions for the address are answered for good.
+// Answered reports whether this node answers for the address as its owner.
 func (a AddressState) Answered() bool { return a.Is == ours.String() && len(a.Links) > 0 }
 
-// Pending reports whether it is still being found out whether the address may be
-// announced, and where.
+// Pending reports whether it is still unknown if and where the address may be announced.
 func (a AddressState) Pending() bool {
 	return a.Opening || a.Is == probing.String() && a.Conflict == nil && len(a.Links) > 0
 }
 
 // State returns the addresses that were set and the links that answer for them.
 func (r *Responder) State() State {
-	// In this order, so that the ports are those of the table that is followed, or of a later one.
+	// In this order, so that the ports are those of the followed table or of a later one.
 	followed, t := r.followed.Load(), r.table.Load()
 	var links []*attached
 	var s State

@@ -8,27 +8,27 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// Desired is what a Responder is told, as a whole.
+// Desired is the whole desired state of a Responder.
 type Desired struct {
 	// Announcements are the addresses to answer for.
 	Announcements []lb.Announcement
-	// Elsewhere are addresses that another node is to announce, sorted. One that
-	// was answered here is answered until the other node is heard.
+	// Elsewhere are addresses that another node owns, sorted. If one was answered here,
+	// it is answered until the new owner is heard.
 	Elsewhere []netip.Addr
-	// Speakers are the MACs of the links of all speakers, this one's too: what they
-	// say of an address is no conflict.
+	// Speakers are the MACs of the links of all speakers, including this one: their claims
+	// are no conflicts.
 	Speakers map[link.MAC]bool
-	// Owners are the MACs of the links from which another node is to announce an address,
-	// where they are known. They are only compared with what is heard, and must not change any more.
+	// Owners are the known MACs of the links from which another node announces an address.
+	// They are only compared with announcements heard. The caller must not change them afterwards.
 	Owners map[netip.Addr][][6]byte
 }
 
-// table is the desired set, made for looking addresses up. It is never changed
-// once made, so that readers need no lock; what changes of an address is its status.
+// table is the desired set, prepared for lookups. It is immutable, so readers need no
+// lock; only the status of an address changes.
 type table struct {
 	entries  map[netip.Addr]*entry
 	speakers map[link.MAC]bool
-	// anyLink: some address is restricted to no link.
+	// anyLink: some address may be announced on any link.
 	anyLink bool
 	// named are the links that some address names.
 	named map[string]bool
@@ -36,16 +36,16 @@ type table struct {
 
 // entry is one address.
 type entry struct {
-	// links by name that answer for it; none means all usable ones.
+	// links by name that answer for it; empty means all usable ones.
 	links []string
 	// mac to answer with, zero for the link's own.
 	mac link.MAC
 	*status
 }
 
-// newTable takes what can be announced: one address given twice is answered on
-// the links of both. What old knows of an address goes on, unless a lapse has
-// made that worthless: then whatever was ours begins anew.
+// newTable makes a table of what can be announced. An address given twice is answered on
+// the links of both. Statuses of the old table continue, except after a lapse: then all
+// our addresses start from the beginning.
 func newTable(d Desired, old *table, lapsed bool) *table {
 	t := &table{
 		entries: make(map[netip.Addr]*entry, len(d.Announcements)), speakers: d.Speakers, named: make(map[string]bool),
@@ -80,7 +80,7 @@ func newTable(d Desired, old *table, lapsed bool) *table {
 	return t
 }
 
-// next returns the status of an address that was set again, or a new one.
+// next returns the status of an address that was set before, or a new one.
 func (t *table) next(addr netip.Addr, a lb.Announcement, lapsed bool) *status {
 	first := ours
 	switch {
@@ -109,7 +109,7 @@ func (t *table) next(addr netip.Addr, a lb.Announcement, lapsed bool) *status {
 	return newStatus(first)
 }
 
-// handOver keeps what was answered and now is another node's to announce.
+// handOver keeps addresses that were answered here and now belong to another node.
 func (t *table) handOver(old *table, elsewhere []netip.Addr) {
 	for addr, e := range old.entries {
 		if t.entries[addr] != nil {
@@ -139,12 +139,12 @@ func (t *table) on(addr netip.Addr, l *link.Link, usable bool) *entry {
 	return nil
 }
 
-// uses reports whether any address is to be answered on the link.
+// uses reports whether any address may be answered on the link.
 func (t *table) uses(l link.Link) bool {
 	return t.anyLink && l.Usable() || t.named[l.Name] && l.CanAnnounce()
 }
 
-// equal reports whether both are the same to readers and schedule.
+// equal reports whether both are equivalent for readers and schedule.
 func (t *table) equal(o *table) bool {
 	if len(t.entries) != len(o.entries) {
 		return false
@@ -158,7 +158,7 @@ func (t *table) equal(o *table) bool {
 	return true
 }
 
-// changes counts what t has and old has not, and the other way round.
+// changes counts the addresses that only t has, and those that only old has.
 func (t *table) changes(old *table) (added, removed int) {
 	for addr := range t.entries {
 		if old.entries[addr] == nil {

@@ -2,40 +2,40 @@ package layer2
 
 import "time"
 
-// Timers of a Responder; a zero field means its default.
+// Timers of a Responder; a zero field means the default.
 type Timers struct {
 	// AnnounceTimes are when an address is announced after it became ours on a
-	// link. More often and sooner than ANNOUNCE_NUM and ANNOUNCE_INTERVAL (RFC
+	// link. That is more often and sooner than ANNOUNCE_NUM and ANNOUNCE_INTERVAL (RFC
 	// 5227 section 1.1: twice, 2 s apart) and MAX_NEIGHBOR_ADVERTISEMENT and
 	// RetransTimer (RFC 4861 section 10: 3, 1 s apart): a neighbour that misses
 	// them sends to the node that had the address before.
 	AnnounceTimes []time.Duration
-	// RefreshMin and RefreshMax bound the time between announcements after those,
-	// chosen anew each time, so that addresses do not stay in step. They mend what
-	// a forgetful switch or a lie told to one neighbour alone has done.
+	// RefreshMin and RefreshMax bound the random time between later announcements, so
+	// that addresses do not stay in step. These repair the tables of a switch that aged
+	// the MAC out, and of a neighbour that a forged claim deceived.
 	RefreshMin, RefreshMax time.Duration
-	// ProbeTimes are when a new address is asked for. As often as PROBE_NUM (RFC
-	// 5227 section 1.1: 3), but in a fraction of PROBE_MIN and PROBE_MAX (1 to 2 s,
-	// made for hosts that come from sleep): a Service waits for it.
+	// ProbeTimes are when a new address is probed: as often as PROBE_NUM (RFC 5227
+	// section 1.1: 3), but in a fraction of PROBE_MIN and PROBE_MAX (1 to 2 s, meant
+	// for hosts that wake from sleep), since a Service waits for it.
 	ProbeTimes []time.Duration
-	// AnnounceWait is when the address is taken to be free (RFC 5227: ANNOUNCE_WAIT,
-	// counted from the first probe here).
+	// AnnounceWait is when the address counts as free (RFC 5227: ANNOUNCE_WAIT, but
+	// counted from the first probe).
 	AnnounceWait time.Duration
-	// DefendInterval is the least time between two defences of an address (RFC
+	// DefendInterval is the minimum time between two defences of an address (RFC
 	// 5227 section 1.1: DEFEND_INTERVAL).
 	DefendInterval time.Duration
-	// RateLimitInterval is how long an address rests that somebody else has,
-	// before it is probed again (RFC 5227 section 1.1: RATE_LIMIT_INTERVAL, 60 s there).
+	// RateLimitInterval is the wait before an address in conflict is probed again
+	// (RFC 5227 section 1.1: RATE_LIMIT_INTERVAL, 60 s there).
 	RateLimitInterval time.Duration
-	// HandoverTimes are when the node that is to announce an address is asked
-	// whether it does, and LingerTime is when it is answered here no more in any case.
+	// HandoverTimes are when this node asks the new owner whether it announces the address,
+	// and LingerTime is when this node stops answering in any case.
 	HandoverTimes []time.Duration
 	LingerTime    time.Duration
-	// PaceInterval and PaceAddresses spread what is due at once: so many
-	// addresses, then a rest.
+	// PaceInterval and PaceAddresses spread simultaneous work: so many addresses, then
+	// a pause.
 	PaceInterval  time.Duration
 	PaceAddresses int
-	// CheckInterval is how often links, sockets and groups are looked after unasked.
+	// CheckInterval is how often links, sockets and groups are checked without a kick.
 	CheckInterval time.Duration
 }
 
@@ -70,8 +70,8 @@ func (t Timers) withDefaults() Timers {
 	return t
 }
 
-// times returns when something is to be done for an address that came to a
-// phase, and when the phase ends unless something ends it sooner; 0 is never.
+// times returns when the steps of a phase are due, and when the phase ends unless
+// something ends it sooner; 0 is never.
 func (t Timers) times(p phase) (steps []time.Duration, end time.Duration) {
 	switch p {
 	case probing:

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// TestNoDeadTimers: every timer that can be set is read somewhere, and what is set
+// TestNoDeadTimers: every configurable timer is used somewhere, and a configured value
 // stays.
 //
-// Trap: knobs that are stored and never looked at, as renewDeadline and retryPeriod (PureLB).
+// Trap: settings that are stored and never used, such as renewDeadline and retryPeriod (PureLB).
 func TestNoDeadTimers(t *testing.T) {
 	read := map[string]bool{}
 	entries, err := os.ReadDir(".")
@@ -30,7 +30,7 @@ func TestNoDeadTimers(t *testing.T) {
 			t.Fatal(err)
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
-			// Defaults are written there, which is no use of a timer.
+			// This file writes the defaults, which is no use of a timer.
 			if f, ok := n.(*ast.FuncDecl); ok && f.Name.Name == "withDefaults" {
 				return false
 			}

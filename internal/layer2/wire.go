@@ -13,14 +13,14 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// writeTimeout bounds how long a link that takes no frames holds up the others.
+// writeTimeout bounds how long a blocked link delays the others.
 const writeTimeout = 50 * time.Millisecond
 
-// wire is a link's end of one protocol: whole Ethernet frames, one per call.
+// wire reads and writes whole Ethernet frames of one protocol on a link, one per call.
 type wire interface {
 	Read(frame []byte) (int, error)
 	Write(frame []byte) (int, error)
-	// SetFilter replaces the program that chooses what is read.
+	// SetFilter replaces the program that selects the frames to read.
 	SetFilter(program []bpf.Instruction) error
 	Close() error
 }
@@ -28,11 +28,11 @@ type wire interface {
 // socket is the wire of a real link.
 type socket struct{ *packet.Conn }
 
-// receiveBuffer holds the questions of some thousand neighbours that ask at once.
+// receiveBuffer has room for simultaneous questions of some thousand neighbours.
 const receiveBuffer = 4 << 20
 
-// listen opens a packet socket for one protocol on a link. It reads what concerns
-// these addresses.
+// listen opens a packet socket for one protocol on a link, filtered for these
+// addresses.
 func listen(l link.Link, p protocol, addrs []netip.Addr) (wire, error) {
 	filter, err := bpf.Assemble(p.filter(addrs))
 	if err != nil {
@@ -44,7 +44,7 @@ func listen(l link.Link, p protocol, addrs []netip.Addr) (wire, error) {
 		return nil, fmt.Errorf("open %s socket on %s: %w", p.family, l.Name, err)
 	}
 	if raw, err := conn.SyscallConn(); err == nil {
-		// As much as is allowed is good enough: beyond net.core.rmem_max needs CAP_NET_ADMIN.
+		// Best effort: more than net.core.rmem_max needs CAP_NET_ADMIN.
 		_ = raw.Control(func(fd uintptr) {
 			if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
 				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
@@ -69,7 +69,7 @@ func (s socket) Read(frame []byte) (int, error) {
 	return n, err
 }
 
-// Write sends one frame to the destination its header says.
+// Write sends one frame to the destination in its header.
 func (s socket) Write(frame []byte) (int, error) {
 	if err := s.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return 0, err

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// fakeWire is a wire to a test: what the test puts in is read, what is written comes out.
+// fakeWire is a wire to a test, which provides the frames to read and gets the frames written.
 type fakeWire struct {
 	in, out chan []byte
 	closed  chan struct{}
@@ -41,7 +41,7 @@ func (w *fakeWire) Write(b []byte) (int, error) {
 	}
 }
 
-// SetFilter implements wire: everything passes, and is sorted out where it is read.
+// SetFilter implements wire: everything passes, and the reader drops the rest.
 func (w *fakeWire) SetFilter(program []bpf.Instruction) error {
 	_, err := bpf.Assemble(program)
 	return err
@@ -53,14 +53,14 @@ func (w *fakeWire) Close() error {
 	return nil
 }
 
-// fakeLAN is the links of a node whose wires end in the test.
+// fakeLAN is a node's links, whose wires end in the test.
 type fakeLAN struct {
 	mu    sync.Mutex
 	links []link.Link
 	wires map[string]*fakeWire
-	// out is all that is sent, on any link.
+	// out is all frames sent, on any link.
 	out chan []byte
-	// fail makes opening fail on a link, by name; dead makes wires that fail as soon as they are open.
+	// fail makes opening fail on a link, by name; dead wires fail as soon as they are open.
 	fail map[string]error
 	dead bool
 	// opened counts wires.
@@ -71,7 +71,7 @@ func newFakeLAN(links ...link.Link) *fakeLAN {
 	return &fakeLAN{links: links, wires: make(map[string]*fakeWire), out: make(chan []byte, 1<<16)}
 }
 
-// set replaces the links, as the kernel does.
+// set replaces the links, like the kernel.
 func (l *fakeLAN) set(links ...link.Link) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,7 +115,7 @@ func (l *fakeLAN) wire(name string, p protocol) *fakeWire {
 	}
 }
 
-// fakeGroups remembers what was set last.
+// fakeGroups records the last set.
 type fakeGroups struct {
 	mu      sync.Mutex
 	desired map[membership]bool
@@ -139,12 +139,12 @@ func (l *fakeLAN) responder() *Responder {
 	return r
 }
 
-// attach makes this the LAN of a Responder.
+// attach connects a Responder to this LAN.
 func (l *fakeLAN) attach(r *Responder) {
 	r.listen, r.groups = l.listen, &fakeGroups{}
 	r.gateways = func(int) []link.Neighbour { return nil }
-	r.openEar = func(on link.Link, p protocol, _ []bpf.Instruction) (*ear, error) {
-		return &ear{link: on, proto: p, fd: -1, failed: true}, nil
+	r.openTap = func(on link.Link, p protocol, _ []bpf.Instruction) (*tap, error) {
+		return &tap{link: on, proto: p, fd: -1, failed: true}, nil
 	}
 }
 

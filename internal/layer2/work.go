@@ -6,11 +6,11 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// lapseInterval is how often a lease that lapsed is looked at.
+// lapseInterval is how often a lapsed lease is checked.
 const lapseInterval = 5 * time.Millisecond
 
-// work does what is due, a few addresses at a time, and returns how long to rest;
-// false if nothing will be due.
+// work does the due tasks, a few addresses at a time, and returns how long to pause;
+// false if nothing is scheduled.
 func (k *keeper) work() (time.Duration, bool) {
 	now := k.r.now()
 	if now.Before(k.paced) {
@@ -44,7 +44,7 @@ func (k *keeper) step(t task) {
 	p := k.ports[t.index]
 	switch {
 	case t.status.is() != t.phase:
-		// It has ended meanwhile.
+		// The phase has ended meanwhile.
 	case t.phase == ours:
 		p.announce(t.addr)
 	default:
@@ -52,12 +52,12 @@ func (k *keeper) step(t task) {
 	}
 }
 
-// end leaves a phase that has lasted long enough, and reports whether the address is ours now.
+// end ends a phase, and reports whether the address is ours now.
 func (k *keeper) end(t task, now time.Time) bool {
 	var became bool
 	switch t.phase {
 	case probing:
-		// Nobody has said a word.
+		// No machine answered.
 		became = t.status.become(probing, ours)
 		if became {
 			t.status.conflict.Store(nil)
@@ -68,7 +68,7 @@ func (k *keeper) end(t task, now time.Time) bool {
 	case handing:
 		if t.status.become(handing, gone) {
 			k.r.counts.handovers[unheard].Add(1)
-			k.r.log.Warn("address given up though nobody was heard to take it over", "address", t.addr, "after", k.r.timers.LingerTime)
+			k.r.log.Warn("address released although no new owner was heard", "address", t.addr, "after", k.r.timers.LingerTime)
 		}
 	}
 	k.reschedule(t.addr, now)

@@ -1,8 +1,8 @@
 package lb
 
 // A Reason is one CamelCase word that says why something is as it is. The same
-// word stands in the condition, the Event, the log line, the metric label, the
-// test and the output of the plugin.
+// word stands in the condition, the Event, the log line, the metric label and the
+// test.
 type Reason string
 
 // Reasons of an assignment (condition holdfast.dev/AddressAssigned).
@@ -31,8 +31,8 @@ const (
 	NoClusterIP Reason = "NoClusterIP"
 	// DualStackUnmet: RequireDualStack, but the Service has one family only.
 	DualStackUnmet Reason = "DualStackUnmet"
-	// AddressKept: the Service asks for a pool and holds an address of another one, which stays: only a
-	// request for an address by value moves a Service.
+	// AddressKept: the Service keeps an address that is not of the pool or kind it asks for now: until
+	// holdfast.dev/pool can be met, or until it asks for an address by value or for holdfast.dev/renew.
 	AddressKept Reason = "AddressKept"
 	// UnknownClass: the Service names a class that no pool has.
 	UnknownClass Reason = "UnknownClass"

@@ -9,19 +9,19 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// dataPaths are links by which one knows a network plugin that can deliver
-// Services with eBPF, and so past the packet filter. What it attaches by tcx is
-// shown to nobody without CAP_BPF.
+// dataPaths are links that reveal a network plugin which can deliver Services
+// with eBPF, and so past the packet filter. Its tcx programs are visible only
+// with CAP_BPF.
 var dataPaths = map[string]string{
 	"cilium_host": "Cilium",
 	"bpfin.cali":  "Calico's eBPF data plane",
 }
 
-// ipvs is the link on which kube-proxy in mode IPVS keeps the addresses of Services.
+// ipvs is the link on which kube-proxy in IPVS mode keeps the addresses of Services.
 const ipvs = "kube-ipvs0"
 
-// Bypass says what may carry packets past this node's packet filter; "" is nothing.
-// It cannot know whether it does: that is a matter of how it was configured.
+// Bypass returns what may carry packets past this node's packet filter, or "".
+// Whether it really does depends on its configuration, which we cannot see.
 func Bypass(links []Link) string {
 	var found []string
 	for _, l := range links {
@@ -35,9 +35,9 @@ func Bypass(links []Link) string {
 	return strings.Join(found, ", ")
 }
 
-// LooseARP reports whether kube-proxy in mode IPVS has this node answer ARP for the
-// addresses of all Services, which strictARP of its configuration prevents. The
-// larger of the values for all links and for one counts (ip-sysctl, arp_ignore).
+// LooseARP reports whether kube-proxy in IPVS mode makes this node answer ARP for the
+// addresses of all Services, which strictARP in its configuration prevents. The
+// larger of the values for all links and for one link counts (ip-sysctl, arp_ignore).
 func LooseARP(links []Link) bool {
 	if !slices.ContainsFunc(links, func(l Link) bool { return l.Name == ipvs }) {
 		return false
@@ -46,8 +46,8 @@ func LooseARP(links []Link) bool {
 	return err != nil || strings.TrimSpace(string(text)) == "0"
 }
 
-// Addresses are the node's own on its links. Those of Services, which kube-proxy in
-// mode IPVS has on a link too, are not.
+// Addresses returns the node's own addresses on its links, without the addresses of
+// Services that kube-proxy in IPVS mode puts on a link.
 func Addresses(links []Link) []netip.Addr {
 	var out []netip.Addr
 	for _, l := range links {
@@ -61,8 +61,8 @@ func Addresses(links []Link) []netip.Addr {
 	return out
 }
 
-// programs returns what sees a link's packets before the packet filter. A listing
-// that fails shows nothing: the link may be gone, or the kernel without classifiers.
+// programs returns the eBPF programs that see a link's packets before the packet filter. It
+// ignores failed listings: the link may be gone, or the kernel may have no classifiers.
 func programs(d netlink.Link) []string {
 	a := d.Attrs()
 	if (Link{Name: a.Name}).FacesPods() {

@@ -15,18 +15,18 @@ type Neighbour struct {
 	MAC MAC
 }
 
-// farAway are addresses that only a default route leads to: of documentation (RFC
-// 5737, RFC 3849). Nothing is sent there.
+// farAway are addresses that only a default route covers, from the ranges for
+// documentation (RFC 5737, RFC 3849). Nothing is sent there.
 var farAway = [...]netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8:ffff:ffff::1")}
 
-// Gateways returns the routers that the kernel would send to what is far away by this
-// link, at most one of each family. It asks the kernel for single entries and lists no table.
+// Gateways returns the kernel's default gateways on this link, at most one of each
+// family. It reads single entries from the kernel and lists no table.
 func Gateways(index int) []Neighbour {
 	var out []Neighbour
 	for _, to := range farAway {
 		routes, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{OifIndex: index})
 		if err != nil || len(routes) == 0 || routes[0].LinkIndex != index {
-			continue // no route is an error too
+			continue // a missing route is also an error
 		}
 		gateway, ok := netip.AddrFromSlice(routes[0].Gw)
 		if !ok {
@@ -38,7 +38,7 @@ func Gateways(index int) []Neighbour {
 	return out
 }
 
-// neighbourMAC returns what the kernel's neighbour table has for an address, zero for nothing.
+// neighbourMAC returns the MAC of an address in the kernel's neighbour table, zero if there is none.
 func neighbourMAC(index int, addr netip.Addr) MAC {
 	family := unix.AF_INET
 	if addr.Is6() {
@@ -47,7 +47,7 @@ func neighbourMAC(index int, addr netip.Addr) MAC {
 	req := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
 	req.AddData(&netlink.Ndmsg{Family: uint8(family), Index: uint32(index)})
 	req.AddData(nl.NewRtAttr(unix.NDA_DST, addr.AsSlice()))
-	// Kernels before 5.0 only list the whole table, and refuse.
+	// Kernels before 5.0 can only list the whole table, and fail here.
 	messages, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
 	if err != nil || len(messages) == 0 {
 		return MAC{}

@@ -10,7 +10,7 @@ import (
 // MAC is an Ethernet address, comparable; the zero MAC means none.
 type MAC [6]byte
 
-// MACFrom converts a hardware address; one that is not of Ethernet's length gives the zero MAC.
+// MACFrom converts a hardware address; other lengths than Ethernet's give the zero MAC.
 func MACFrom(hw net.HardwareAddr) MAC {
 	if len(hw) != len(MAC{}) {
 		return MAC{}
@@ -24,7 +24,7 @@ func (m MAC) HardwareAddr() net.HardwareAddr { return slices.Clone(m[:]) }
 // String returns the usual form, 00:53:00:00:00:01.
 func (m MAC) String() string { return m.HardwareAddr().String() }
 
-// MarshalText makes debug pages show a MAC as an operator would write it.
+// MarshalText makes debug pages show a MAC in its usual form.
 func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
 // IsUnicast reports whether m can be a station's address: neither zero nor a
@@ -36,23 +36,23 @@ type Link struct {
 	Index int
 	Name  string
 	MAC   MAC
-	// Up: an administrator wants it up, and it is operational or does not say (RFC 2863 ifOperStatus).
+	// Up: it is administratively up, and operational or of unknown state (RFC 2863 ifOperStatus).
 	Up                         bool
 	Broadcast, NoARP, Loopback bool
-	// Master is the index of the link this one is enslaved to, 0 for none.
+	// Master is the index of the link that this one is enslaved to, 0 for none.
 	Master int
-	// Port: the master is of a kind that takes the frames (bridge, bond, team). A
-	// VRF does not; its links speak ARP and NDP themselves.
+	// Port: the master takes the frames (bridge, bond, team). A VRF does not; its links
+	// speak ARP and NDP themselves.
 	Port bool
-	// Prefixes are the link's addresses with their lengths, sorted, without those
-	// that are not in use: still tentative, or found duplicate (RFC 4862 section 5.4).
+	// Prefixes are the link's addresses with their lengths, sorted, without tentative
+	// and duplicate ones (RFC 4862 section 5.4).
 	Prefixes []netip.Prefix
-	// Programs are the eBPF programs that see what arrives before the packet filter does, sorted; only of
-	// links that no pod is behind.
+	// Programs are the eBPF programs that see incoming packets before the packet filter, sorted; only for
+	// links that do not face pods.
 	Programs []string
 }
 
-// Equal reports whether nothing differs.
+// Equal reports whether both are the same.
 func (l Link) Equal(o Link) bool {
 	return l.Index == o.Index && l.Name == o.Name && l.MAC == o.MAC && l.Up == o.Up &&
 		l.Broadcast == o.Broadcast && l.NoARP == o.NoARP && l.Loopback == o.Loopback &&
@@ -70,28 +70,28 @@ func (l Link) LinkLocal() netip.Addr {
 	return netip.Addr{}
 }
 
-// CanAnnounce reports whether the link can carry ARP and NDP for others'
-// questions at all, whatever its name.
+// CanAnnounce reports whether other hosts can use ARP and NDP on the link at all,
+// whatever its name.
 func (l Link) CanAnnounce() bool {
 	return l.Up && l.MAC.IsUnicast() && !l.Loopback && !l.NoARP && !l.Port
 }
 
-// excluded are beginnings of names that container networks, hypervisors and
-// tunnels give to links which no client sits on; the set MetalLB ships.
+// excluded are name prefixes of links of container networks, hypervisors and tunnels,
+// which have no clients; the same set as in MetalLB.
 var excluded = []string{
 	"docker", "cbr", "dummy", "virbr", "lxcbr", "veth", "cali", "tunl",
 	"flannel", "kube-ipvs", "cni", "nodelocaldns", "lxc",
 }
 
-// Usable reports whether the link announces addresses that name no links.
+// Usable reports whether the link announces addresses that are not restricted to links.
 func (l Link) Usable() bool {
 	return l.CanAnnounce() && !slices.ContainsFunc(excluded, func(prefix string) bool {
 		return strings.HasPrefix(l.Name, prefix)
 	})
 }
 
-// Announces reports whether the link announces an address restricted to the
-// links of these names. A name given overrides the excluded ones, nothing else.
+// Announces reports whether the link announces an address restricted to the links
+// of these names. A given name overrides the excluded names, but nothing else.
 func (l Link) Announces(names []string) bool {
 	if len(names) == 0 {
 		return l.Usable()

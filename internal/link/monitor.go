@@ -17,15 +17,15 @@ import (
 type Monitor struct {
 	log  *slog.Logger
 	kick func()
-	// read returns the links as they are; a field so that tests can make it fail.
+	// read returns the present links; a field so that tests can make it fail.
 	read func() ([]Link, error)
-	// subscribe is a field so that tests can break what it returns.
+	// subscribe is a field so that tests can break the subscription.
 	subscribe func(wake chan<- struct{}, failed chan<- error) (*subscription, error)
-	// rereadInterval is how stale the snapshot gets when the kernel tells nothing.
+	// rereadInterval bounds the age of the snapshot without events.
 	rereadInterval time.Duration
-	// settleInterval bounds how often a storm of events makes us read.
+	// settleInterval bounds how often a storm of events causes a read.
 	settleInterval time.Duration
-	// retryInterval is the wait after a reading that failed.
+	// retryInterval is the wait after a failed read.
 	retryInterval time.Duration
 
 	links atomic.Pointer[[]Link]
@@ -62,16 +62,16 @@ func (m *Monitor) Run(ctx context.Context) error {
 	defer reread.Stop()
 
 	for {
-		// Subscribe before reading: what changes in between is told.
+		// Subscribe before reading: then changes in between cause an event.
 		if sub == nil {
 			var err error
 			if sub, err = m.subscribe(wake, failed); err != nil {
-				m.log.Warn("links are only read now and then", "interval", m.rereadInterval, "err", err)
+				m.log.Warn("no link events, reading links periodically", "interval", m.rereadInterval, "error", err)
 			}
 		}
 		pause := m.settleInterval
 		if err := m.update(); err != nil {
-			m.log.Warn("keep links as last read", "err", err)
+			m.log.Warn("cannot read links, keeping the last snapshot", "error", err)
 			pause = m.retryInterval
 			nudge(wake)
 		}
@@ -84,7 +84,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case err := <-failed:
-			m.log.Warn("subscribe to link events anew", "err", err)
+			m.log.Warn("subscribing to link events again", "error", err)
 			sub.close()
 			sub = nil
 		case <-wake:
@@ -93,7 +93,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 	}
 }
 
-// update reads the links and kicks if they differ from the last time.
+// update reads the links and kicks if they changed.
 func (m *Monitor) update() error {
 	links, err := m.read()
 	if err != nil {
@@ -125,7 +125,7 @@ func subscribe(wake chan<- struct{}, failed chan<- error) (*subscription, error)
 		defer close(s.done)
 		for {
 			_, _, err := socket.Receive()
-			// Overrun loses events and nothing else (netlink(7), ENOBUFS): reading the state makes up for it.
+			// An overrun only loses events (netlink(7), ENOBUFS): reading the state makes up for it.
 			if err != nil && !errors.Is(err, unix.ENOBUFS) {
 				select {
 				case failed <- fmt.Errorf("receive from rtnetlink: %w", err):
@@ -139,7 +139,7 @@ func subscribe(wake chan<- struct{}, failed chan<- error) (*subscription, error)
 	return s, nil
 }
 
-// close ends the subscription and waits for its goroutine; nil is closed.
+// close ends the subscription and waits for its goroutine; a nil subscription is closed.
 func (s *subscription) close() {
 	if s == nil {
 		return
@@ -148,7 +148,7 @@ func (s *subscription) close() {
 	<-s.done
 }
 
-// nudge wakes without waiting; one pending wake-up is enough.
+// nudge wakes without blocking; one pending wake-up is enough.
 func nudge(wake chan<- struct{}) {
 	select {
 	case wake <- struct{}{}:

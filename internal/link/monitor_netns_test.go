@@ -18,7 +18,7 @@ import (
 // within is far more than any event takes, and far less than the reread interval.
 const within = 30 * time.Second
 
-// running starts a Monitor that rereads hardly ever, so that events alone must wake it.
+// running starts a Monitor that hardly ever rereads, so that only events wake it.
 func running(t *testing.T) (m *Monitor, kicks *atomic.Int64) {
 	kicks = new(atomic.Int64)
 	m = New(slog.New(slog.DiscardHandler), func() { kicks.Add(1) })
@@ -93,7 +93,7 @@ func TestMonitorFollowsTheKernel(t *testing.T) {
 		node.Delete("eth0")
 		nstest.Until(t, within, "gone", func() bool { return find(m, "eth0").Index == 0 })
 		nstest.Veth(t, node, "eth0", far, "eth0")
-		nstest.Until(t, within, "made anew", func() bool { l := find(m, "eth0"); return l.Index != index && l.Up })
+		nstest.Until(t, within, "recreated", func() bool { l := find(m, "eth0"); return l.Index != index && l.Up })
 		if kicks.Load() < 8 {
 			t.Errorf("kicked %d times", kicks.Load())
 		}
@@ -122,7 +122,7 @@ func TestMonitorVRF(t *testing.T) {
 	})
 }
 
-// A subscription that dies is replaced, and what happened meanwhile is read.
+// A broken subscription is replaced, and changes in the meantime are read.
 func TestMonitorHeals(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node, far := nstest.Self(t), nstest.New(t)
@@ -141,7 +141,7 @@ func TestMonitorHeals(t *testing.T) {
 	})
 }
 
-// A reading that fails keeps the last snapshot and is tried again without an event.
+// A failed read keeps the last snapshot and is retried without an event.
 func TestMonitorKeepsLastReading(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		m, kicks := running(t)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readAttempts is how often an inconsistent dump is repeated before it is an error.
+// readAttempts is how often an inconsistent dump is tried before it is an error.
 const readAttempts = 3
 
 // read returns all links of the calling thread's network namespace, sorted by index.
@@ -30,7 +30,7 @@ func read() ([]Link, error) {
 	return convert(devices, addrs), nil
 }
 
-// dump repeats a listing that the kernel says was changed while it was made (NLM_F_DUMP_INTR).
+// dump repeats a listing that changed during the dump (NLM_F_DUMP_INTR).
 func dump[T any](what string, list func() ([]T, error)) ([]T, error) {
 	var got []T
 	var err error

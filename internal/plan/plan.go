@@ -1,6 +1,6 @@
 // Package plan decides what one node announces, advertises and lets through, and why not. It
-// is pure: no clock, no log, no client. The same functions serve the speaker,
-// the tests and the plugin.
+// is pure: no clock, no log, no client. The same functions serve the speaker and
+// the tests.
 package plan
 
 import (

@@ -61,7 +61,7 @@ type Reporter struct {
 
 // New returns a Reporter that Run starts.
 func New(c Config) *Reporter {
-	r := &Reporter{node: c.NodeName, cluster: c.Cluster, layer2: c.Layer2, bgp: c.BGP, pace: pace{crowded: c.Cluster.Crowded, announcing: c.Layer2.Announcing}}
+	r := &Reporter{node: c.NodeName, cluster: c.Cluster, layer2: c.Layer2, bgp: c.BGP, pace: pace{crowded: c.Cluster.InBurst, announcing: c.Layer2.Announcing}}
 	r.state = &stateWriter{node: c.NodeName, log: c.Log, cluster: c.Cluster, liveness: c.Liveness, layer2: c.Layer2, bgp: c.BGP}
 	r.loop = loop.New(loop.Config{Name: "report", Log: c.Log, Sync: r.sync})
 	// That a node is silent must be written at once, whatever else is being written.

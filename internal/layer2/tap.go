@@ -11,12 +11,12 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// earful is how many frames are heard in one go, so that a flood does not hold up who listens.
-const earful = 4096
+// tapBatch is how many frames are read at once, so that a flood does not block the caller.
+const tapBatch = 4096
 
-// ear is a packet socket of one protocol on one link, without a reader: nobody is woken
-// by what arrives, and what did is heard when its owner listens.
-type ear struct {
+// tap is a packet socket of one protocol on one link without a reader goroutine: frames
+// wake nobody and wait until the owner receives them.
+type tap struct {
 	link  link.Link
 	proto protocol
 	fd    int
@@ -25,22 +25,22 @@ type ear struct {
 	failed bool
 }
 
-// openEar opens an ear for what the program passes. One that could not be opened has failed.
-func openEar(l link.Link, p protocol, program []bpf.Instruction) (*ear, error) {
-	e := &ear{link: l, proto: p, fd: -1, failed: true}
-	// Protocol 0 receives nothing (packet(7)) until the filter is there.
+// openTap opens a tap for frames that pass the program. If that fails the result has failed set.
+func openTap(l link.Link, p protocol, program []bpf.Instruction) (*tap, error) {
+	e := &tap{link: l, proto: p, fd: -1, failed: true}
+	// Protocol 0 receives nothing (packet(7)) until the filter is set.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return e, fmt.Errorf("open %s socket: %w", p.family, err)
 	}
-	if err := prepareEar(fd, l, p, program); err != nil {
+	if err := prepareTap(fd, l, p, program); err != nil {
 		return e, errors.Join(err, unix.Close(fd))
 	}
 	e.fd, e.failed = fd, false
 	return e, nil
 }
 
-func prepareEar(fd int, l link.Link, p protocol, program []bpf.Instruction) error {
+func prepareTap(fd int, l link.Link, p protocol, program []bpf.Instruction) error {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
 		return fmt.Errorf("assemble %s filter: %w", p.family, err)
@@ -53,7 +53,7 @@ func prepareEar(fd int, l link.Link, p protocol, program []bpf.Instruction) erro
 		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}); err != nil {
 		return fmt.Errorf("filter %s socket: %w", p.family, err)
 	}
-	// As much as is allowed is good enough: beyond net.core.rmem_max needs CAP_NET_ADMIN.
+	// Best effort: more than net.core.rmem_max needs CAP_NET_ADMIN.
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 	}
@@ -64,16 +64,16 @@ func prepareEar(fd int, l link.Link, p protocol, program []bpf.Instruction) erro
 	return nil
 }
 
-// unlessFailed returns the ear if it works, else nil.
-func (e *ear) unlessFailed() *ear {
+// unlessFailed returns nil if the tap has failed.
+func (e *tap) unlessFailed() *tap {
 	if e.failed {
 		return nil
 	}
 	return e
 }
 
-// send sends one frame, without waiting for a link that takes none; it reports whether it could.
-func (e *ear) send(frame []byte) bool {
+// send sends one frame without waiting for a blocked link. It reports whether the frame was sent.
+func (e *tap) send(frame []byte) bool {
 	for {
 		switch _, err := unix.Write(e.fd, frame); err {
 		case nil:
@@ -88,15 +88,15 @@ func (e *ear) send(frame []byte) bool {
 	}
 }
 
-// hear calls heard with each frame that has arrived; they are not to be kept.
-func (e *ear) hear(heard func(frame []byte)) {
-	for range earful {
+// receive calls handle with each frame that has arrived. The frame is valid only during the call.
+func (e *tap) receive(handle func(frame []byte)) {
+	for range tapBatch {
 		if e.failed {
 			return
 		}
 		switch n, err := unix.Read(e.fd, e.frame[:]); err {
 		case nil:
-			heard(e.frame[:n])
+			handle(e.frame[:n])
 		case unix.EINTR:
 		case unix.EAGAIN:
 			return
@@ -107,8 +107,8 @@ func (e *ear) hear(heard func(frame []byte)) {
 	}
 }
 
-// lost reports whether frames did not fit in since it was asked last.
-func (e *ear) lost() bool {
+// lost reports whether frames were dropped since the last call.
+func (e *tap) lost() bool {
 	if e.failed {
 		return false
 	}
@@ -116,22 +116,22 @@ func (e *ear) lost() bool {
 	return err == nil && stats.Drops > 0
 }
 
-func (e *ear) close() {
+func (e *tap) close() {
 	if e.fd >= 0 {
 		unix.Close(e.fd)
 	}
 }
 
-// await waits until something arrives at one of the ears, or fails it, and no longer than this.
-func await(ears []*ear, longest time.Duration) {
-	var fds [2 * families]unix.PollFd // of one link or two nothing is allocated
+// await waits until a frame or an error arrives at one of the taps, at most this long.
+func await(taps []*tap, longest time.Duration) {
+	var fds [2 * families]unix.PollFd // no allocation for one or two links
 	waiting := fds[:0]
-	for _, e := range ears {
+	for _, e := range taps {
 		if !e.failed {
 			waiting = append(waiting, unix.PollFd{Fd: int32(e.fd), Events: unix.POLLIN})
 		}
 	}
 	timeout := unix.NsecToTimespec(int64(longest))
-	// A signal may end it sooner, which is as good.
+	// A signal may end it early, which does no harm.
 	_, _ = unix.Ppoll(waiting, &timeout, nil)
 }

@@ -4,8 +4,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// attach has an ear for each family on the links that may announce, where there is
-// another speaker to hear.
+// attach opens a tap for each family on the links that may announce, if there are
+// other speakers to hear.
 func (a *audit) attach(now moment) {
 	wanted := make(map[int]link.Link)
 	a.own = make(map[link.MAC]bool)
@@ -22,33 +22,33 @@ func (a *audit) attach(now moment) {
 	if alone || len(a.records) == 0 {
 		clear(wanted)
 	}
-	for index, ears := range a.ears {
-		if l, still := wanted[index]; !still || ears[0].link.MAC != l.MAC || ears[0].failed || ears[1].failed {
+	for index, taps := range a.taps {
+		if l, still := wanted[index]; !still || taps[0].link.MAC != l.MAC || taps[0].failed || taps[1].failed {
 			a.detach(index)
 		}
 	}
 	for index, l := range wanted {
-		if _, attached := a.ears[index]; !attached {
+		if _, attached := a.taps[index]; !attached {
 			a.open(l)
 		}
 	}
 }
 
 func (a *audit) open(l link.Link) {
-	var ears [families]*ear
+	var taps [families]*tap
 	for i, proto := range a.r.protocols {
 		var err error
-		if ears[i], err = a.r.openEar(l, proto, proto.claims); err != nil && !a.refused[l.Name] {
+		if taps[i], err = a.r.openTap(l, proto, proto.claims); err != nil && !a.refused[l.Name] {
 			a.refused[l.Name] = true
-			a.r.log.Warn("cannot listen to other speakers", "link", l.Name, "err", err)
+			a.r.log.Warn("cannot listen to other speakers", "link", l.Name, "error", err)
 		}
 	}
-	a.ears[l.Index] = ears
+	a.taps[l.Index] = taps
 }
 
-// detach stops listening on a link: who was heard there is not any more.
+// detach stops listening on a link and forgets the machines heard there.
 func (a *audit) detach(index int) {
-	for i, e := range a.ears[index] {
+	for i, e := range a.taps[index] {
 		e.close()
 		for mac, h := range a.shared[i] {
 			if h.index == index {
@@ -56,16 +56,16 @@ func (a *audit) detach(index int) {
 			}
 		}
 	}
-	delete(a.ears, index)
+	delete(a.taps, index)
 }
 
-// listen hears what has arrived, and reports whether any was lost.
+// listen handles the frames that have arrived, and reports whether any were lost.
 func (a *audit) listen(now moment) (lost bool) {
-	for index, ears := range a.ears {
-		for _, e := range ears {
-			e.hear(func(frame []byte) {
+	for index, taps := range a.taps {
+		for _, e := range taps {
+			e.receive(func(frame []byte) {
 				m, out := e.proto.parse(frame, e.link.MAC)
-				// In the stead of another an address may be told, but not announced.
+				// A stand-in answers for the owner, but must not announce.
 				if out == answered && m.claimed.IsValid() && m.mac == link.MAC(frame[offSource:offEtherType]) {
 					a.claim(index, m.claimed, m.mac, now)
 				}
@@ -77,7 +77,7 @@ func (a *audit) listen(now moment) (lost bool) {
 }
 
 func (a *audit) close() {
-	for index := range a.ears {
+	for index := range a.taps {
 		a.detach(index)
 	}
 }

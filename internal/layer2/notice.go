@@ -8,26 +8,26 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// mostNews bounds what readers have told and the goroutine of Run has not heard
-// yet. What is lost beyond it is said again by whoever said it.
-const mostNews = 4096
+// maxNotices bounds the queue from readers to the goroutine of Run. Dropped notices do
+// no harm: machines repeat their claims.
+const maxNotices = 4096
 
-// conflictAge is how long a conflict is shown after it was seen last, and how long
-// the machine that is named in it has to be silent for another to be named.
+// conflictAge is how long a conflict is shown after it was last seen, and how long
+// the machine it names must be silent before it names another.
 const conflictAge = time.Minute
 
-// news is what a frame of another station means for an address of ours.
-type news struct {
+// notice reports what another machine's frame means for one of our addresses.
+type notice struct {
 	addr netip.Addr
 	mac  link.MAC
-	// link that it came from.
+	// link on which the frame arrived.
 	link string
-	// handover: a speaker that has announced the address asks who goes on. Else a
-	// machine that is not ours says that it has it.
+	// handover: a speaker that announced the address asks for its successor. Otherwise
+	// a foreign machine claims the address.
 	handover bool
 }
 
-// claimed deals with a station that says to have an address of ours.
+// claimed handles a machine that claims one of our addresses.
 func (r *Responder) claimed(t *table, e *entry, l *attached, m message) outcome {
 	if t.speakers[m.mac] {
 		if e.become(handing, gone) {
@@ -38,50 +38,50 @@ func (r *Responder) claimed(t *table, e *entry, l *attached, m message) outcome 
 	}
 	switch e.is() {
 	case probing, conflicting, ours:
-		r.tell(news{addr: m.claimed, mac: m.mac, link: l.Name})
+		r.notify(notice{addr: m.claimed, mac: m.mac, link: l.Name})
 	}
 	return claimed
 }
 
-// asked decides whether a question for an address of ours is answered.
+// asked decides whether to answer a question for one of our addresses.
 func (r *Responder) asked(t *table, e *entry, l *attached, m message) outcome {
 	is, speaker := e.is(), t.speakers[m.mac]
 	switch {
 	case is == probing && m.isProbe() && !speaker:
 		// Another machine wants the same address at the same time (RFC 5227 section
 		// 2.1.1, RFC 4862 section 5.4.3).
-		r.tell(news{addr: m.target, mac: m.mac, link: l.Name})
+		r.notify(notice{addr: m.target, mac: m.mac, link: l.Name})
 		return claimed
 	case !is.answers():
 		return notOurs
 	case is == handing && m.isProbe() && speaker:
-		return notOurs // it looks for who announces from now on, as we do
+		return notOurs // it looks for the new owner, as we do
 	case !r.lease.valid():
 		return lapsed
 	}
 	if is == ours && m.isProbe() && speaker {
-		r.tell(news{addr: m.target, link: l.Name, handover: true})
+		r.notify(notice{addr: m.target, link: l.Name, handover: true})
 	}
 	return answered
 }
 
-// tell never blocks a reader.
-func (r *Responder) tell(n news) {
+// notify never blocks a reader.
+func (r *Responder) notify(n notice) {
 	select {
-	case r.heard <- n:
+	case r.notices <- n:
 	default:
 	}
 }
 
-// hear acts on what a reader told.
-func (k *keeper) hear(n news) {
+// handle acts on a reader's notice.
+func (k *keeper) handle(n notice) {
 	e := k.r.table.Load().entries[n.addr]
 	if e == nil {
 		return
 	}
 	now := k.r.now()
 	if n.handover {
-		// Who asks has answered until now: what neighbours learnt from it last is to be replaced.
+		// The asker answered until now, so neighbours must replace what they learned from it.
 		for index := range k.ports {
 			k.schedule.restart(pair{index, n.addr}, now)
 		}
@@ -105,9 +105,9 @@ func (k *keeper) hear(n news) {
 	}
 }
 
-// conflict notes who claims an address, and says so when it is somebody new. Machines
-// that take turns, or one that changes its MAC with each frame, are not new each time.
-func (k *keeper) conflict(e *entry, n news, now time.Time) Conflict {
+// conflict records which machine claims an address, and logs a new one. Machines that
+// take turns, or one that changes its MAC with each frame, do not count as new each time.
+func (k *keeper) conflict(e *entry, n notice, now time.Time) Conflict {
 	c := Conflict{Since: now}
 	before := e.conflict.Load()
 	if before != nil {
@@ -121,13 +121,13 @@ func (k *keeper) conflict(e *entry, n news, now time.Time) Conflict {
 	e.conflict.Store(&c)
 	k.conflicts[n.addr] = e.status
 	if fresh {
-		k.r.log.Warn("another machine says that it has an address of ours", "address", n.addr, "mac", n.mac, "link", n.link, "is", e.is())
+		k.r.log.Warn("another machine claims an address of this node", "address", n.addr, "mac", n.mac, "link", n.link, "is", e.is())
 		k.r.changed()
 	}
 	return c
 }
 
-// defend says once more whose the address is (RFC 5227 section 2.4).
+// defend announces the address again (RFC 5227 section 2.4).
 func (k *keeper) defend(addr netip.Addr) {
 	for _, p := range k.ports {
 		p.announce(addr)
@@ -135,7 +135,7 @@ func (k *keeper) defend(addr netip.Addr) {
 	k.r.counts.repairs[repairConflict].Add(1)
 }
 
-// forgetConflicts drops those that are over.
+// forgetConflicts drops conflicts that are over.
 func (k *keeper) forgetConflicts(now time.Time) {
 	for addr, s := range k.conflicts {
 		c := s.conflict.Load()
@@ -147,7 +147,7 @@ func (k *keeper) forgetConflicts(now time.Time) {
 		case over:
 			s.conflict.Store(nil)
 			delete(k.conflicts, addr)
-			k.r.log.Info("no other machine says any more that it has the address", "address", addr, "mac", c.MAC)
+			k.r.log.Info("no other machine claims the address any more", "address", addr, "mac", c.MAC)
 			k.r.changed()
 		}
 	}

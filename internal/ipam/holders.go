@@ -7,31 +7,31 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// tenancy is who has to do with an address.
-type tenancy struct {
-	// floating is the number of the FloatingIP that owns it, 0 for none.
+// holders are the objects that hold or claim an address.
+type holders struct {
+	// floating is the number of the FloatingIP that owns it, or 0.
 	floating int32
-	// first is the number of the first Service that holds it, 0 for none; more share it.
+	// first is the number of the first Service that holds it, or 0; more share it.
 	first int32
 	more  []int32
-	// foreign has it in its status and does not hold it, or not any more.
-	foreign party
+	// claimant has it in its status but does not hold it, or no longer.
+	claimant party
 }
 
-// keep settles who holds what before anything is given: what stands in a status
-// and fits stays, with the elder where two cannot hold the same. A FloatingIP
-// comes before the Services, which hold its address only by its leave.
+// keep decides who keeps what before anything is assigned. An address in a status
+// stays if it fits. If two objects cannot both hold it, it stays with the older. FloatingIPs
+// come before Services, which hold a FloatingIP's address only if they claim it.
 func (a *assigner) keep(services, floating []*subject) {
 	for _, s := range floating {
 		for _, addr := range s.Addresses {
-			if f := s.family(addr); f >= 0 && !s.held[f].IsValid() && a.owners[addr].floating == 0 {
+			if f := s.family(addr); f >= 0 && !s.held[f].IsValid() && a.holders[addr].floating == 0 {
 				s.held[f] = addr
 				a.hold(s, addr)
 			}
 		}
 	}
 	for _, s := range services {
-		if _, _, never := hopeless(s.Service); never {
+		if _, _, never := unservable(s.Service); never {
 			continue
 		}
 		for _, addr := range s.Addresses {
@@ -54,17 +54,17 @@ func (a *assigner) keep(services, floating []*subject) {
 	}
 }
 
-// stays reports whether a Service may go on holding what its status says. What a
-// pool allows does not matter here: an edit of it takes nothing away.
+// stays reports whether a Service keeps an address of its status. The pool's rules
+// do not matter here: an edit of a pool takes nothing away.
 func (a *assigner) stays(s *subject, addr netip.Addr) bool {
-	t := a.owners[addr]
+	t := a.holders[addr]
 	if t.floating > 0 && !a.claims(s, t.floating) {
 		return false
 	}
-	return a.eachTenant(t, func(o *subject) *lack { return agree(s, o) }) == nil
+	return a.firstRefusal(t, func(o *subject) *refusal { return agree(s, o) }) == nil
 }
 
-// dissolve takes the addresses of FloatingIPs that are being deleted and not used.
+// dissolve takes the addresses from FloatingIPs that are being deleted and are unused.
 func (a *assigner) dissolve(floating []*subject) {
 	for _, s := range floating {
 		s.dissolved = a.state.FloatingIPs[s.floating-1].Deleting && a.boundTo(s) == nil
@@ -78,7 +78,7 @@ func (a *assigner) dissolve(floating []*subject) {
 	}
 }
 
-// block bars every address from others that stands in a status without being held.
+// block bars others from every address that is in a subject's status but not held by it.
 func (a *assigner) block(subjects []*subject) {
 	for _, s := range subjects {
 		for _, addr := range s.Addresses {
@@ -90,15 +90,15 @@ func (a *assigner) block(subjects []*subject) {
 }
 
 func (a *assigner) bar(addr netip.Addr, p party) {
-	if t := a.owners[addr]; t.foreign == (party{}) {
-		t.foreign = p
-		a.owners[addr] = t
+	if t := a.holders[addr]; t.claimant == (party{}) {
+		t.claimant = p
+		a.holders[addr] = t
 	}
 }
 
-// hold makes the subject a holder of the address.
+// hold records the subject as a holder of the address.
 func (a *assigner) hold(s *subject, addr netip.Addr) {
-	t := a.owners[addr]
+	t := a.holders[addr]
 	a.count(s, addr, t, 1)
 	switch {
 	case s.floating > 0:
@@ -106,26 +106,26 @@ func (a *assigner) hold(s *subject, addr netip.Addr) {
 	case t.first == 0:
 		t.first = s.number
 	default:
-		// By age, so that a message does not depend on who came first.
+		// By age, so that messages do not depend on the order of calls.
 		all := append([]int32{t.first, s.number}, t.more...)
 		slices.SortFunc(all, func(x, y int32) int { return byAge(&a.services[x-1], &a.services[y-1]) })
 		t.first, t.more = all[0], all[1:]
 	}
-	if t.foreign == s.party() {
-		t.foreign = party{}
+	if t.claimant == s.party() {
+		t.claimant = party{}
 	}
-	a.owners[addr] = t
+	a.holders[addr] = t
 	if ring := a.shared[s.key]; ring != nil {
 		ring.join(s, addr)
 	}
 }
 
-// vacate takes the address from the subject, and bars it where the status still has it.
+// vacate takes the address from the subject, and bars others from it while the status still has it.
 func (a *assigner) vacate(s *subject, addr netip.Addr) {
 	if !addr.IsValid() {
 		return
 	}
-	t := a.owners[addr]
+	t := a.holders[addr]
 	switch {
 	case s.floating > 0:
 		t.floating = 0
@@ -138,16 +138,16 @@ func (a *assigner) vacate(s *subject, addr netip.Addr) {
 		t.more = slices.DeleteFunc(slices.Clone(t.more), func(n int32) bool { return n == s.number })
 	}
 	a.count(s, addr, t, -1)
-	a.owners[addr] = t
+	a.holders[addr] = t
 	if slices.Contains(s.Addresses, addr) {
 		a.bar(addr, s.party())
-	} else if t.holders() == 0 && t.floating == 0 && t.foreign == (party{}) {
-		delete(a.owners, addr)
+	} else if t.services() == 0 && t.floating == 0 && t.claimant == (party{}) {
+		delete(a.holders, addr)
 	}
 	if ring := a.shared[s.key]; ring != nil {
-		others := a.eachTenant(t, func(o *subject) *lack {
+		others := a.firstRefusal(t, func(o *subject) *refusal {
 			if o.key == s.key {
-				return &lack{}
+				return &refusal{}
 			}
 			return nil
 		})
@@ -155,37 +155,37 @@ func (a *assigner) vacate(s *subject, addr netip.Addr) {
 	}
 }
 
-// eachTenant returns the first objection to a Service that holds the address.
-func (a *assigner) eachTenant(t tenancy, objection func(*subject) *lack) *lack {
+// firstRefusal returns the first refusal of the check among the Services that hold the address.
+func (a *assigner) firstRefusal(t holders, check func(*subject) *refusal) *refusal {
 	if t.first == 0 {
 		return nil
 	}
-	if l := objection(&a.services[t.first-1]); l != nil {
-		return l
+	if r := check(&a.services[t.first-1]); r != nil {
+		return r
 	}
 	for _, n := range t.more {
-		if l := objection(&a.services[n-1]); l != nil {
-			return l
+		if r := check(&a.services[n-1]); r != nil {
+			return r
 		}
 	}
 	return nil
 }
 
-func (t tenancy) holders() int {
+func (t holders) services() int {
 	if t.first == 0 {
 		return 0
 	}
 	return 1 + len(t.more)
 }
 
-// quotaKey is what a quota counts by.
+// quotaKey identifies one quota.
 type quotaKey struct {
 	pool, namespace string
 	family          lb.Family
 }
 
-// count adds to the namespace's use of the pool, where nobody else of it has the address.
-func (a *assigner) count(s *subject, addr netip.Addr, t tenancy, n int) {
+// count adds n to the namespace's use of the pool, unless the namespace has the address already.
+func (a *assigner) count(s *subject, addr netip.Addr, t holders, n int) {
 	pool := a.index.find(addr)
 	if pool == nil || len(pool.Quota) == 0 || a.counted(s, t) {
 		return
@@ -193,14 +193,14 @@ func (a *assigner) count(s *subject, addr netip.Addr, t tenancy, n int) {
 	a.quota[quotaKey{pool.Name, s.Key.Namespace, lb.FamilyOf(addr)}] += n
 }
 
-// counted reports whether the address counts for the subject's namespace already.
-func (a *assigner) counted(s *subject, t tenancy) bool {
+// counted reports whether the address already counts for the subject's namespace.
+func (a *assigner) counted(s *subject, t holders) bool {
 	if t.floating > 0 && a.floating[t.floating-1].Key.Namespace == s.Key.Namespace {
 		return true
 	}
-	return a.eachTenant(t, func(o *subject) *lack {
+	return a.firstRefusal(t, func(o *subject) *refusal {
 		if o.Key.Namespace == s.Key.Namespace {
-			return &lack{}
+			return &refusal{}
 		}
 		return nil
 	}) != nil

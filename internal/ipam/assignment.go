@@ -11,18 +11,18 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// tell says what the Service holds in the end and, where that is not all it
-// wants, why.
-func (a *assigner) tell(s *subject) Assignment {
+// assignment returns what the Service finally holds and, if that is not all it
+// requests, why.
+func (a *assigner) assignment(s *subject) Assignment {
 	out := a.holding(s)
-	out.Reason, out.Message = a.verdict(s, out)
+	out.Reason, out.Message = a.explainAssignment(s, out)
 	if !s.Renew && out.Reason != lb.Assigned {
-		out.Origins = s.stillRemembers(out.Origins)
+		out.Origins = s.withLost(out.Origins)
 	}
 	return out
 }
 
-// holding says what the subject holds, and from where.
+// holding returns what the subject holds, and from which pools.
 func (a *assigner) holding(s *subject) Assignment {
 	out := Assignment{Service: s.Key}
 	for _, addr := range s.held {
@@ -44,9 +44,9 @@ func (a *assigner) holding(s *subject) Assignment {
 	return out
 }
 
-// stillRemembers adds what the Service had before a restore in families that it lacks: pools may be
-// restored after it.
-func (s *subject) stillRemembers(origins []Origin) []Origin {
+// withLost adds the addresses that the Service had before a restore, in families without an
+// address: pools may be restored after the Service.
+func (s *subject) withLost(origins []Origin) []Origin {
 	for _, addr := range slices.SortedFunc(maps.Keys(s.AssignedFrom), netip.Addr.Compare) {
 		f := s.family(addr)
 		if f >= 0 && !s.held[f].IsValid() && !slices.Contains(s.Addresses, addr) {
@@ -56,21 +56,21 @@ func (s *subject) stillRemembers(origins []Origin) []Origin {
 	return origins
 }
 
-func (a *assigner) verdict(s *subject, has Assignment) (lb.Reason, string) {
-	if reason, message, never := hopeless(s.Service); never {
+func (a *assigner) explainAssignment(s *subject, has Assignment) (lb.Reason, string) {
+	if reason, message, never := unservable(s.Service); never {
 		return reason, message
 	}
-	_, l := a.find(s)
+	_, r := a.find(s)
 	holds := describe(has)
 	switch {
-	case l != nil && l.kept:
-		return lb.AddressKept, fmt.Sprintf("keeps %s until another can be had: %s", holds, l.message)
-	case l != nil && len(has.Addresses) == 0:
-		return l.reason, l.message
-	case l != nil && s.FamilyPolicy == lb.PreferDualStack && isShortage(l.reason):
-		return lb.PartlyAssigned, fmt.Sprintf("has %s; %s", holds, l.message)
-	case l != nil:
-		return l.reason, fmt.Sprintf("keeps %s; %s", holds, l.message)
+	case r != nil && r.kept:
+		return lb.AddressKept, fmt.Sprintf("keeps %s until another can be had: %s", holds, r.message)
+	case r != nil && len(has.Addresses) == 0:
+		return r.reason, r.message
+	case r != nil && s.FamilyPolicy == lb.PreferDualStack && isShortage(r.reason):
+		return lb.PartlyAssigned, fmt.Sprintf("has %s; %s", holds, r.message)
+	case r != nil:
+		return r.reason, fmt.Sprintf("keeps %s; %s", holds, r.message)
 	}
 	for _, addr := range has.Addresses {
 		if why := a.unfit(s, addr); why != "" {
@@ -80,7 +80,7 @@ func (a *assigner) verdict(s *subject, has Assignment) (lb.Reason, string) {
 	return lb.Assigned, "has " + holds
 }
 
-// unfit says how the pool of an address that is kept is not of the kind that the Service wants now.
+// unfit returns why the pool of a kept address is not of the kind that the Service requests now.
 func (a *assigner) unfit(s *subject, addr netip.Addr) string {
 	pool := a.index.find(addr)
 	if pool == nil || s.Renew || slices.Contains(s.RequestedAddresses, addr) {
@@ -92,7 +92,7 @@ func (a *assigner) unfit(s *subject, addr netip.Addr) string {
 	return ""
 }
 
-// isShortage tells a family that could not be had from a request that failed.
+// isShortage reports whether a refusal means only that a family is not available.
 func isShortage(r lb.Reason) bool {
 	switch r {
 	case lb.NoPool, lb.NoFamily, lb.PoolExhausted, lb.QuotaExceeded, lb.Quarantined, lb.PortClash, lb.NotShareable, lb.SharingLimit:

@@ -13,8 +13,8 @@ import (
 )
 
 // Most changes of objects change no decision. These functions report whether two
-// versions of an object are the same to who decides. A version that is not there,
-// because the object has just come or gone, is nil.
+// versions of an object lead to the same decision. A version is nil if the object
+// was just created or deleted.
 
 // sameNode ignores heartbeats: a thousand kubelets must not keep every loop busy.
 func sameNode(a, b *corev1.Node) bool {
@@ -39,8 +39,8 @@ func sameConfig[T object](a, b T) bool {
 		a.GetDeletionTimestamp().Equal(b.GetDeletionTimestamp())
 }
 
-// sameToController ignores the conditions that speakers write, but on a Service of
-// another type: there they are to go.
+// sameToController ignores the conditions that speakers write, except on a Service of
+// another type, where the controller removes them.
 func sameToController(a, b *corev1.Service) bool {
 	if b != nil && b.Spec.Type != corev1.ServiceTypeLoadBalancer && len(withoutSpeakers(b.Status.Conditions)) < len(b.Status.Conditions) {
 		return false
@@ -62,25 +62,25 @@ func withoutSpeakers(conditions []metav1.Condition) []metav1.Condition {
 	return out
 }
 
-// sameService ignores conditions, and finalizers.
+// sameService ignores conditions and finalizers.
 func sameService(a, b *corev1.Service) bool {
-	return sameWish(a, b) && maps.Equal(a.Annotations, b.Annotations) && reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer)
+	return sameRequest(a, b) && maps.Equal(a.Annotations, b.Annotations) && reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer)
 }
 
-// sameWish ignores the status, and annotations: the controller writes some with it.
-func sameWish(a, b *corev1.Service) bool {
+// sameRequest ignores the status and annotations: the controller writes some of both.
+func sameRequest(a, b *corev1.Service) bool {
 	return a != nil && b != nil && a.UID == b.UID && maps.Equal(a.Labels, b.Labels) &&
 		a.DeletionTimestamp.Equal(b.DeletionTimestamp) && reflect.DeepEqual(a.Spec, b.Spec)
 }
 
-// onlyAddresses reports whether what changed is the addresses of a Service, and what the
-// controller writes with them.
+// onlyAddresses reports whether only the addresses of a Service changed, with what
+// the controller writes along with them.
 func onlyAddresses(a, b *corev1.Service) bool {
-	return sameWish(a, b) && !reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer)
+	return sameRequest(a, b) && !reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer)
 }
 
-// sameToSpeaker ignores a Service for as long as it has no address, and conditions:
-// a speaker writes some of them itself.
+// sameToSpeaker ignores Services without an address, and conditions: speakers write
+// some of those themselves.
 func sameToSpeaker(a, b *corev1.Service) bool {
 	if !holds(a) && !holds(b) {
 		return true
@@ -88,13 +88,13 @@ func sameToSpeaker(a, b *corev1.Service) bool {
 	return holds(a) == holds(b) && sameService(a, b)
 }
 
-// holds reports whether a Service has an address, or had one that was not given back yet.
+// holds reports whether a Service has an address, or had one that is not released yet.
 func holds(s *corev1.Service) bool {
 	return s != nil && (len(s.Status.LoadBalancer.Ingress) > 0 || meta.IsStatusConditionTrue(s.Status.Conditions, v1beta1.ConditionAddressAssigned))
 }
 
-// sameEndpoints ignores what Kubernetes notes beside the endpoints, and the endpoints
-// of a Service that has no address: whoever gives it one makes the speaker look again.
+// sameEndpoints ignores Kubernetes' metadata of the endpoints, and the endpoints of a
+// Service without an address: the assignment of one kicks the speaker anyway.
 func (k *Cluster) sameEndpoints(a, b *discoveryv1.EndpointSlice) bool {
 	if a != nil && b != nil && reflect.DeepEqual(a.Endpoints, b.Endpoints) &&
 		a.Labels[discoveryv1.LabelServiceName] == b.Labels[discoveryv1.LabelServiceName] {
@@ -108,7 +108,7 @@ func (k *Cluster) sameEndpoints(a, b *discoveryv1.EndpointSlice) bool {
 	return true
 }
 
-// serves reports whether endpoints are those of a Service that has an address.
+// serves reports whether the endpoints belong to a Service with an address.
 func (k *Cluster) serves(slice *discoveryv1.EndpointSlice) bool {
 	name := metav1.ObjectMeta{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
 	s, found, err := k.services.informer.GetStore().GetByKey(key(&name))

@@ -24,7 +24,7 @@ func withCondition(kind string, status metav1.ConditionStatus) func(*corev1.Serv
 	}
 }
 
-// A speaker looks at every change that can change its plan, and at no other.
+// Every change that can change a speaker's plan kicks it, and no other.
 func TestSameToSpeaker(t *testing.T) {
 	service := func(change ...func(*corev1.Service)) *corev1.Service {
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "1", ResourceVersion: "1"}}
@@ -62,8 +62,8 @@ func TestSameToSpeaker(t *testing.T) {
 	}
 }
 
-// The controller looks at everything but what speakers say, and at a Service that may
-// be waiting at once, also in a crowd.
+// Everything except the speakers' conditions kicks the controller. A Service that may
+// be waiting kicks it at once, also in a burst.
 func TestChangedForController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var kicks atomic.Int64
@@ -78,7 +78,7 @@ func TestChangedForController(t *testing.T) {
 		}
 		left := func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }
 		addressed := func(change ...func(*corev1.Service)) *corev1.Service { return withAddress(service(change...)) }
-		for _, crowded := range []bool{false, true} {
+		for _, inBurst := range []bool{false, true} {
 			for _, tt := range []struct {
 				name            string
 				a, b            *corev1.Service
@@ -95,33 +95,33 @@ func TestChangedForController(t *testing.T) {
 				{"finalizers", addressed(), addressed(func(s *corev1.Service) { s.Finalizers = []string{"a"} }), 1, 0},
 				{"annotations", addressed(), addressed(func(s *corev1.Service) { s.Annotations = map[string]string{"a": "b"} }), 1, 0},
 			} {
-				k.crowd = crowd{}
+				k.burst = burst{}
 				kicks.Store(0)
-				for range 2 * crowdBurst {
-					if crowded {
-						k.crowd.add()
+				for range 2 * burstSize {
+					if inBurst {
+						k.burst.add()
 					}
 				}
 				k.changedForController(tt.a, tt.b)
 				want := int64(tt.kicked)
-				if crowded {
+				if inBurst {
 					want = int64(tt.inCrowd)
 				}
 				if got := kicks.Load(); got != want {
-					t.Errorf("%s, in a crowd %t: %d kicks, want %d", tt.name, crowded, got, want)
+					t.Errorf("%s, in a burst %t: %d kicks, want %d", tt.name, inBurst, got, want)
 				}
 				time.Sleep(gatherTime)
 				synctest.Wait()
 				if got := kicks.Load(); got != int64(tt.kicked) {
-					t.Errorf("%s, in a crowd %t: %d kicks in the end, want %d", tt.name, crowded, got, tt.kicked)
+					t.Errorf("%s, in a burst %t: %d kicks in the end, want %d", tt.name, inBurst, got, tt.kicked)
 				}
 			}
 		}
 	})
 }
 
-// A speaker makes a plan a second of the addresses that a crowd of Services gets, and acts
-// at once on what is asked of a Service, also in a crowd.
+// In a burst of assignments a speaker makes one plan a second. Users' changes of a Service
+// kick it at once, also in a burst.
 func TestChangedForSpeaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var kicks atomic.Int64
@@ -157,24 +157,24 @@ func TestChangedForSpeaker(t *testing.T) {
 			{"is being deleted", old, addressed(func(s *corev1.Service) { now := metav1.Now(); s.DeletionTimestamp = &now }), 1, 1},
 			{"goes with its address", old, nil, 1, 1},
 		} {
-			for _, crowded := range []bool{false, true} {
-				k.crowd = crowd{}
+			for _, inBurst := range []bool{false, true} {
+				k.burst = burst{}
 				kicks.Store(0)
 				atOnce := tt.kicked
-				if crowded {
+				if inBurst {
 					atOnce = tt.inCrowd
-					for range 2 * crowdBurst {
-						k.crowd.add()
+					for range 2 * burstSize {
+						k.burst.add()
 					}
 				}
 				k.changedForSpeaker(tt.a, tt.b)
 				if got := kicks.Load(); got != atOnce {
-					t.Errorf("%s, in a crowd %t: %d kicks, want %d", tt.name, crowded, got, atOnce)
+					t.Errorf("%s, in a burst %t: %d kicks, want %d", tt.name, inBurst, got, atOnce)
 				}
 				time.Sleep(gatherTime)
 				synctest.Wait()
 				if got := kicks.Load(); got != tt.kicked {
-					t.Errorf("%s, in a crowd %t: %d kicks in the end, want %d", tt.name, crowded, got, tt.kicked)
+					t.Errorf("%s, in a burst %t: %d kicks in the end, want %d", tt.name, inBurst, got, tt.kicked)
 				}
 			}
 		}
@@ -195,7 +195,7 @@ func TestSameConfig(t *testing.T) {
 	}{
 		{"status", pool(func(p *v1beta1.IPAddressPool) { p.Status.AssignedIPv4 = 7; p.ResourceVersion = "2" }), true},
 		{"spec", pool(func(p *v1beta1.IPAddressPool) { p.Generation = 2 }), false},
-		{"made anew", pool(func(p *v1beta1.IPAddressPool) { p.UID = "2" }), false},
+		{"recreated", pool(func(p *v1beta1.IPAddressPool) { p.UID = "2" }), false},
 		{"labels", pool(func(p *v1beta1.IPAddressPool) { p.Labels = map[string]string{"a": "b"} }), false},
 		{"annotations", pool(func(p *v1beta1.IPAddressPool) { p.Annotations = map[string]string{"a": "b"} }), false},
 		{"is being deleted", pool(func(p *v1beta1.IPAddressPool) { now := metav1.Now(); p.DeletionTimestamp = &now }), false},

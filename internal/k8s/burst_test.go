@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// A few Services are each acted on at once; a crowd is gathered, and disperses.
+// A few Services are each handled at once; a burst is gathered, and ends.
 func TestCrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var c crowd
+		var b burst
 		var mu sync.Mutex
 		start, kicks := time.Now(), []time.Duration{}
 		one := func() {
-			c.add()
-			c.kick(func() {
+			b.add()
+			b.kick(func() {
 				mu.Lock()
 				defer mu.Unlock()
 				kicks = append(kicks, time.Since(start))
@@ -38,35 +38,35 @@ func TestCrowd(t *testing.T) {
 		}
 		for range 20 {
 			one()
-			time.Sleep(time.Second / crowdRate)
+			time.Sleep(time.Second / burstRate)
 		}
-		if len(kicks) != 20 || c.stands() {
-			t.Errorf("%d kicks for 20 Services in 2 s, a crowd: %t", len(kicks), c.stands())
+		if len(kicks) != 20 || b.active() {
+			t.Errorf("%d kicks for 20 Services in 2 s, a burst: %t", len(kicks), b.active())
 		}
 		time.Sleep(time.Minute)
 		start, kicks = time.Now(), nil
 
-		for range crowdBurst {
+		for range burstSize {
 			one()
 		}
-		expect("a handful", make([]time.Duration, crowdBurst)...)
+		expect("a handful", make([]time.Duration, burstSize)...)
 		for range 1000 {
 			time.Sleep(3 * time.Millisecond)
 			one()
 		}
-		if !c.stands() {
-			t.Error("a thousand are no crowd")
+		if !b.active() {
+			t.Error("a thousand are no burst")
 		}
 		time.Sleep(900 * time.Millisecond)
-		if !c.stands() {
+		if !b.active() {
 			t.Error("it disperses as soon as none comes")
 		}
 		time.Sleep(200 * time.Millisecond)
-		if c.stands() {
+		if b.active() {
 			t.Error("it does not disperse")
 		}
-		// The first of the thousand made the crowd; the last was gathered in time.
-		expect("a crowd", 1003*time.Millisecond, 2005*time.Millisecond, 3007*time.Millisecond)
+		// The first of the thousand started the burst; the last was gathered in time.
+		expect("a burst", 1003*time.Millisecond, 2005*time.Millisecond, 3007*time.Millisecond)
 		one()
 		expect("afterwards", 0)
 	})

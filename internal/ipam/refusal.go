@@ -1,0 +1,138 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// refusal is why a request cannot be met.
+type refusal struct {
+	reason  lb.Reason
+	message string
+	// kept: the Service keeps an address, but not one that it requests now.
+	kept bool
+}
+
+func refuse(reason lb.Reason, format string, args ...any) *refusal {
+	return &refusal{reason: reason, message: fmt.Sprintf(format, args...)}
+}
+
+// admits returns why the subject cannot hold the address together with its present
+// holders, or nil. The message continues after the address: "192.0.2.1, which …".
+func (a *assigner) admits(s *subject, addr netip.Addr, pool *supply) *refusal {
+	t, taken := a.holders[addr]
+	if taken {
+		if r := a.beside(s, addr, pool, t); r != nil {
+			return r
+		}
+	}
+	if r := a.quarantined(s, addr, pool); r != nil && t.services() == 0 && t.floating == 0 {
+		return r
+	}
+	return a.overQuota(s, pool, lb.FamilyOf(addr), t)
+}
+
+func (a *assigner) beside(s *subject, addr netip.Addr, pool *supply, t holders) *refusal {
+	switch {
+	case t.claimant != (party{}) && t.claimant != s.party():
+		return refuse(lb.AddressInUse, "which %s holds", t.claimant)
+	case s.floating > 0 && t.floating > 0 && t.floating != s.floating:
+		return refuse(lb.AddressInUse, "which FloatingIP %s owns", a.floating[t.floating-1].Key)
+	case s.floating > 0:
+		return a.firstRefusal(t, func(o *subject) *refusal {
+			if a.cedes(o, s.floating) {
+				return nil
+			}
+			return refuse(lb.AddressInUse, "which Service %s holds: set spec.serviceName to take it over with the Service", o.Key)
+		})
+	case t.floating > 0 && !a.claims(s, t.floating):
+		return refuse(lb.AddressInUse, "which FloatingIP %s owns", a.floating[t.floating-1].Key)
+	case slices.Contains(s.held, addr):
+		return nil
+	}
+	if r := a.firstRefusal(t, func(o *subject) *refusal { return shareable(s, o, pool) }); r != nil {
+		return r
+	}
+	return a.shareLimit(s, pool, t)
+}
+
+// agree returns why two Services cannot hold the same address, whatever its pool allows.
+func agree(s, o *subject) *refusal {
+	switch {
+	case s.key == "" || s.key != o.key:
+		return refuse(lb.AddressInUse, "which Service %s holds", o.Key)
+	case s.Internal != o.Internal:
+		return refuse(lb.NotShareable, "which Service %s holds: an internal Service and an external one never share", o.Key)
+	case s.Local != o.Local:
+		return refuse(lb.NotShareable, "which Service %s holds with another externalTrafficPolicy: Services that share have the same", o.Key)
+	case s.Local && (s.Backend == "" || s.Backend != o.Backend):
+		return refuse(lb.NotShareable, "which Service %s holds: under externalTrafficPolicy Local, Services that share have the same selector", o.Key)
+	}
+	for _, p := range s.Ports {
+		if slices.Contains(o.Ports, p) {
+			return refuse(lb.PortClash, "where Service %s holds port %s/%d: change the port or the sharing key", o.Key, p.Protocol, p.Port)
+		}
+	}
+	return nil
+}
+
+// shareable returns why two Services cannot start to share an address of the pool.
+func shareable(s, o *subject, pool *supply) *refusal {
+	if r := agree(s, o); r != nil {
+		return r
+	}
+	if s.Key.Namespace != o.Key.Namespace && (pool == nil || !pool.ShareAcross) {
+		return refuse(lb.NotShareable, "which Service %s holds: the pool's sharing.scope is Namespace", o.Key)
+	}
+	return nil
+}
+
+// shareLimit returns a refusal if no more Services may share the address.
+func (a *assigner) shareLimit(s *subject, pool *supply, t holders) *refusal {
+	n := t.services()
+	switch {
+	case n == 0:
+		return nil
+	case pool != nil && pool.MaxServices > 0 && n >= pool.MaxServices:
+		return refuse(lb.SharingLimit, "which %d Services share: the pool's sharing.maxServices is %d", n, pool.MaxServices)
+	case s.SharingKey == "" && s.MaxShared > 0 && n >= s.MaxShared:
+		return refuse(lb.SharingLimit, "which %d Services share: a load balancer takes %d, its owner included", n, s.MaxShared)
+	}
+	return nil
+}
+
+// quarantined returns a refusal during the address's reuseDelay. Its last holder need not wait.
+func (a *assigner) quarantined(s *subject, addr netip.Addr, pool *supply) *refusal {
+	until := a.memory.until(addr, pool)
+	if !a.state.Now.Before(until) || a.memory.last[addr].Holder == s.Key {
+		return nil
+	}
+	return refuse(lb.Quarantined, "which %s gave back and which the pool's reuseDelay keeps until %s", a.memory.last[addr].Holder, until.UTC().Format(time.RFC3339))
+}
+
+// overQuota says that the subject's namespace may not hold one address more.
+func (a *assigner) overQuota(s *subject, pool *supply, family lb.Family, t holders) *refusal {
+	if pool == nil {
+		return nil
+	}
+	most, bounded := pool.Quota[family]
+	if !bounded || a.counted(s, t) {
+		return nil
+	}
+	key := quotaKey{pool.Name, s.Key.Namespace, family}
+	have := a.quota[key] + a.unchanged.quota[key]
+	if f := slices.Index(s.Families, family); f >= 0 && s.held[f].IsValid() && a.index.find(s.held[f]) == pool {
+		// The address that it would give up for this one, unless another Service keeps it.
+		if left := a.holders[s.held[f]]; left.services() <= 1 && (left.floating == 0) == (s.floating == 0) && left.services() == min(1, int(s.number)) {
+			have--
+		}
+	}
+	if have < most {
+		return nil
+	}
+	return refuse(lb.QuotaExceeded, "but namespace %q holds %d of the %d %s addresses that its quota in pool %q allows", s.Key.Namespace, have, most, family, pool.Name)
+}
