@@ -165,16 +165,16 @@ func silentNodes(nodes []liveness.SilentNode) (out []v1beta1.SilentNode) {
 type states struct{ *k8s.Cluster }
 
 // Word implements liveness.Cluster.
-func (s states) Word(ctx context.Context, node string) (liveness.Word, error) {
+func (s states) Vote(ctx context.Context, node string) (liveness.Vote, error) {
 	state, err := s.SpeakerState(ctx, node)
 	switch {
 	case !apiReached(err):
-		return liveness.Word{}, fmt.Errorf("%w: %w", liveness.ErrAway, err)
+		return liveness.Vote{}, fmt.Errorf("%w: %w", liveness.ErrAway, err)
 	case err != nil:
-		return liveness.Word{}, err
+		return liveness.Vote{}, err
 	}
 	is := state.Status
-	word := liveness.Word{Alive: int(is.Members.Alive), Expected: int(is.Members.Expected)}
+	word := liveness.Vote{Alive: int(is.Members.Alive), Expected: int(is.Members.Expected)}
 	if is.Observed != nil {
 		word.Written = is.Observed.String()
 	}

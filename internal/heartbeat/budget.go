@@ -21,18 +21,18 @@ const (
 	realtimePriority = 1
 	// stretch is for how long one thread may run on end with real-time priority; then the kernel sends
 	// SIGXCPU. At lastStretch it sends SIGKILL, which needs no runtime that works (getrlimit(2), RLIMIT_RTTIME).
-	stretch, lastStretch = 200 * time.Millisecond, 600 * time.Millisecond
+	softLimit, hardLimit = 200 * time.Millisecond, 600 * time.Millisecond
 	// A process that takes more than a core's nth part of two windows in a row loses its priority: it may
 	// block so often that no thread runs for long, and take a core all the same. It takes two since the
 	// kernel may count as CPU time what the machine's host did not run, which was half a second once.
 	window = 500 * time.Millisecond
 	part   = 4
 	// leastCalm is how long it goes without, longer each time until that did not happen for forgetTime.
-	leastCalm, mostCalm = 10 * time.Second, 5 * time.Minute
+	minCooldown, maxCooldown = 10 * time.Second, 5 * time.Minute
 	forgetTime          = 10 * time.Minute
 	// memoryLimit is where the runtime begins to collect garbage; it has some 8 MiB at the start.
 	memoryLimit = 32 << 20
-	mostStacks  = 64 << 10
+	maxStacks  = 64 << 10
 )
 
 // budget is what a process may take of the CPU for its real-time priority: no fault of it may keep a
@@ -42,7 +42,7 @@ type budget struct {
 	// until is when it may have the priority again.
 	until atomic.Int64
 	// calm is for how long it goes without next; given is when it got the priority last.
-	calm, given atomic.Int64
+	cooldown, given atomic.Int64
 	// over tells who may wait that part was exceeded.
 	over chan overrun
 
@@ -56,7 +56,7 @@ type budget struct {
 // newBudget returns the budget of a process that is without real-time priority for a while first.
 func newBudget(s *shared, calm time.Duration) *budget {
 	b := &budget{shared: s, over: make(chan overrun, 1)}
-	b.calm.Store(int64(leastCalm))
+	b.cooldown.Store(int64(minCooldown))
 	b.until.Store(int64(boottime() + calm))
 	return b
 }
@@ -64,7 +64,7 @@ func newBudget(s *shared, calm time.Duration) *budget {
 // begin gives the process real-time priority, within what the kernel enforces.
 func (b *budget) begin() {
 	// Each time: the kernel adds a second to the first limit with every signal.
-	limit := unix.Rlimit{Cur: uint64(stretch.Microseconds()), Max: uint64(lastStretch.Microseconds())}
+	limit := unix.Rlimit{Cur: uint64(softLimit.Microseconds()), Max: uint64(hardLimit.Microseconds())}
 	err := unix.Setrlimit(unix.RLIMIT_RTTIME, &limit)
 	now := boottime()
 	if err == nil {
@@ -85,14 +85,14 @@ func (b *budget) begin() {
 // end takes real-time priority away. It may be called by several threads at once.
 func (b *budget) end() {
 	now := boottime()
-	calm := time.Duration(b.calm.Load())
+	calm := time.Duration(b.cooldown.Load())
 	if now-time.Duration(b.given.Load()) > forgetTime {
-		calm = leastCalm
+		calm = minCooldown
 	}
 	b.until.Store(int64(now + calm)) // first, so that nobody takes it again
 	if b.shared.realtime.CompareAndSwap(true, false) {
 		b.shared.overruns.Add(1)
-		b.calm.Store(int64(min(2*calm, mostCalm)))
+		b.cooldown.Store(int64(min(2*calm, maxCooldown)))
 	}
 	_ = everyThread(unix.SCHED_NORMAL, never) // nobody needs a right for that
 }
@@ -149,7 +149,7 @@ func (t *thread) account() {
 type overrun struct {
 	Why string
 	// Calm is for how long the process goes without real-time priority.
-	Calm time.Duration
+	Cooldown time.Duration
 	// User and System are the CPU time that it took since the window began.
 	User, System time.Duration
 	// Stacks are those of all goroutines, where one of them was at fault.
@@ -167,9 +167,9 @@ func (b *budget) watch(tell func(overrun)) {
 				tell(o)
 			case <-exceeded:
 				b.end()
-				o := b.overrun(fmt.Sprintf("a thread ran for %v on end", stretch))
+				o := b.overrun(fmt.Sprintf("a thread ran for %v on end", softLimit))
 				tell(o) // for the stacks may never come: all goroutines must stop for them
-				stacks := make([]byte, mostStacks)
+				stacks := make([]byte, maxStacks)
 				o.Stacks = string(stacks[:runtime.Stack(stacks, true)])
 				tell(o)
 			}
@@ -178,14 +178,14 @@ func (b *budget) watch(tell func(overrun)) {
 }
 
 func (b *budget) overrun(why string) overrun {
-	o := overrun{Why: why, Calm: time.Duration(b.until.Load()) - boottime()}
+	o := overrun{Why: why, Cooldown: time.Duration(b.until.Load()) - boottime()}
 	o.User, o.System = b.taken()
 	return o
 }
 
 // sparing has the runtime collect garbage only when there is much: a collection takes other threads,
 // which spin for each other. The beats leave next to none.
-func sparing() {
+func collectRarely() {
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(memoryLimit)
 }

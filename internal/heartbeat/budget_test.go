@@ -31,7 +31,7 @@ var faults = map[string]func(){
 	// As many threads that nothing interrupts as may run Go code, so that no goroutine runs any more:
 	// the runtime itself gone mad.
 	"runtime": func() {
-		for range mostThreads - 1 {
+		for range maxThreads - 1 {
 			go spin()
 		}
 		spin()
@@ -209,10 +209,10 @@ func TestRunaway(t *testing.T) {
 		// restarts: the process does not outlive it.
 		restarts bool
 	}{
-		{"loop", stretch, []string{"a thread ran for", "budget_test.go"}, false},
+		{"loop", softLimit, []string{"a thread ran for", "budget_test.go"}, false},
 		{"share", 3 * window, []string{"twice in a row"}, false},
-		{"runtime", lastStretch, []string{"started again"}, true},
-		{"thread", lastStretch, []string{"a thread ran for", "no heartbeats are sent", "started again"}, true},
+		{"runtime", hardLimit, []string{"started again"}, true},
+		{"thread", hardLimit, []string{"a thread ran for", "no heartbeats are sent", "started again"}, true},
 	} {
 		t.Run(c.fault, func(t *testing.T) {
 			dir, log := t.TempDir(), &log{}
@@ -260,7 +260,7 @@ func TestRunaway(t *testing.T) {
 				t.Errorf("%d overruns are counted, want 1", after.Overruns)
 			}
 			t.Logf("it beat, settled, after %v; epoch %d and then %d, beats up to %v late", after.At-began, before.View.Epoch, after.View.Epoch, after.Latest)
-			s[1].await(t, "it is heard", func(l line) bool { return sees(s[0], Alive)(l) || sees(s[0], Held)(l) })
+			s[1].await(t, "it is heard", func(l line) bool { return sees(s[0], Alive)(l) || sees(s[0], HoldDown)(l) })
 		})
 	}
 }
@@ -268,7 +268,7 @@ func TestRunaway(t *testing.T) {
 // When it takes no more than it may it has real-time priority again.
 func TestRealtimeAgain(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes as long as a process is without: ", leastCalm)
+		t.Skip("takes as long as a process is without: ", minCooldown)
 	}
 	needRealtime(t)
 	dir := t.TempDir()
@@ -280,7 +280,7 @@ func TestRealtimeAgain(t *testing.T) {
 	}
 	lost := s[0].await(t, "it lost that", func(l line) bool { return !l.View.Realtime })
 	again := s[0].await(t, "it has it again", func(l line) bool { return l.View.Realtime })
-	if took := again.At - lost.At; took < leastCalm-time.Second {
+	if took := again.At - lost.At; took < minCooldown-time.Second {
 		t.Errorf("it had it again after %v", took)
 	}
 	if again.View.Epoch != lost.View.Epoch {
@@ -330,10 +330,10 @@ func TestPulse(t *testing.T) {
 		}
 		return n
 	}
-	if got, want := looks(5), int(startTime/attendInterval); got != want {
+	if got, want := looks(5), int(startTime/keepaliveInterval); got != want {
 		t.Errorf("without a first beat it is lost after %d looks, want %d", got, want)
 	}
-	if got, want := looks(6), 1+int(lostTime/attendInterval); got != want {
+	if got, want := looks(6), 1+int(lostTime/keepaliveInterval); got != want {
 		t.Errorf("after a beat it is lost after %d looks, want %d", got, want)
 	}
 }

@@ -38,7 +38,7 @@ func BenchmarkBusy(b *testing.B) {
 		}
 		s[1].ns.SetUp("eth0")
 		for _, o := range []*speaker{s[0], s[2]} {
-			o.await(b, "plugged in again", sees(s[1], Held))
+			o.await(b, "plugged in again", sees(s[1], HoldDown))
 		}
 	}
 	var latest time.Duration

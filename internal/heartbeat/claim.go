@@ -25,9 +25,9 @@ const (
 	// Alive and in its rights.
 	Alive
 	// Held is alive but was dead lately: it takes nothing back yet.
-	Held
+	HoldDown
 	// Mute: the node's kernel refuses our packets, so the node is up and its speaker is not.
-	Mute
+	SpeakerDown
 	// Dead: its watchers do not hear it.
 	Dead
 	// Left: it said goodbye.
@@ -41,16 +41,16 @@ const (
 	silent    Status = 18
 	unwatched Status = 19
 	// missed tells its subject that the sender alone had given it up.
-	missed Status = 20
+	givenUp Status = 20
 )
 
-var statusNames = map[Status]string{Unknown: "unknown", Alive: "alive", Held: "held", Mute: "mute", Dead: "dead", Left: "left"}
+var statusNames = map[Status]string{Unknown: "unknown", Alive: "alive", HoldDown: "holdDown", SpeakerDown: "speakerDown", Dead: "dead", Left: "left"}
 
 // String returns the word used in logs and metrics.
 func (s Status) String() string { return statusNames[s] }
 
 // Living reports whether the speaker is running.
-func (s Status) Living() bool { return s == Alive || s == Held }
+func (s Status) Living() bool { return s == Alive || s == HoldDown }
 
 // claim is one statement about a node.
 type claim struct {
@@ -59,7 +59,7 @@ type claim struct {
 	// deaths counts how often the subject was declared dead lately.
 	deaths uint8
 	// number is the incarnation of the subject; of an answer heard it is the age of what was heard in ms.
-	number uint32
+	incarnation uint32
 }
 
 // isVerdict tells claims from questions and answers.
@@ -67,5 +67,5 @@ func (c claim) isVerdict() bool { return c.status >= Alive && c.status <= Left }
 
 // over reports whether c replaces old.
 func (c claim) over(old claim) bool {
-	return c.number > old.number || c.number == old.number && c.status > old.status
+	return c.incarnation > old.incarnation || c.incarnation == old.incarnation && c.status > old.status
 }

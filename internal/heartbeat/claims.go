@@ -8,26 +8,26 @@ import (
 
 const (
 	// shoutEvery is the least time between two rounds to everybody.
-	shoutEvery = 10 * time.Millisecond
+	broadcastInterval = 10 * time.Millisecond
 	// mostTold is how many fresh claims a packet takes along, mostRecited how many old ones a greeting does.
-	mostTold    = 24
-	mostRecited = 24
+	maxPiggybacked    = 24
+	maxAntiEntropy = 24
 	// newTime is how long a run may hear of the end of the one before.
 	newTime = 5 * time.Second
 )
 
 // consider takes one claim, question or answer out of a packet.
-func (d *detector) consider(now time.Duration, from *peer, c claim) {
+func (d *detector) handle(now time.Duration, from *peer, c claim) {
 	if c.about == d.self {
 		if c.isVerdict() {
 			d.refute(now, c)
 		}
-		if c.status == missed {
-			if from.missedAt = now; d.complained(now, missedAt) {
-				d.holdSelf(now, d.holdDown)
+		if c.status == givenUp {
+			if from.gaveUpAt = now; d.complained(now, gaveUpAt) {
+				d.stepBack(now, d.holdDown)
 			}
 		}
-		if c.status == Dead && d.own.status == Held {
+		if c.status == Dead && d.own.status == HoldDown {
 			// Who says so does not know better yet: it does not hear us.
 			d.heldUntil = max(d.heldUntil, now+d.holdDown)
 		}
@@ -35,7 +35,7 @@ func (d *detector) consider(now time.Duration, from *peer, c claim) {
 	}
 	about := d.peers[c.about]
 	switch {
-	case about == nil, c.status == missed:
+	case about == nil, c.status == givenUp:
 	case c.status == ask:
 		d.answerAbout(now, from, about)
 	case c.isVerdict():
@@ -48,12 +48,12 @@ func (d *detector) consider(now time.Duration, from *peer, c claim) {
 // adopt takes another node's claim over, unless we know better.
 func (d *detector) adopt(now time.Duration, about *peer, c claim) {
 	// What we claim for ourselves alone yields to what others say of the same incarnation.
-	yields := about.private && c.number == about.claim.number && c.status > Held
+	yields := about.private && c.incarnation == about.claim.incarnation && c.status > HoldDown
 	if !c.over(about.claim) && !yields {
 		return
 	}
 	fresh := about.lastHeard != 0 && now-about.lastHeard < about.hold*3/4
-	if (c.status == Dead || c.status == Mute) && fresh && now >= d.graceUntil {
+	if (c.status == Dead || c.status == SpeakerDown) && fresh && now >= d.graceUntil {
 		return
 	}
 	if c.status != about.claim.status {
@@ -63,11 +63,11 @@ func (d *detector) adopt(now time.Duration, about *peer, c claim) {
 		about.watched = false
 	}
 	about.accused = about.accused && c.status == Dead
-	if c.status == Mute && about.watched {
+	if c.status == SpeakerDown && about.watched {
 		about.refusedAt = max(about.refusedAt, now)
 	}
 	about.claim, about.claimedAt, about.private, about.backAt = c, now, false, 0
-	d.spread(about.id)
+	d.disseminate(about.id)
 }
 
 // refute answers a claim about this node itself that is not its own.
@@ -79,7 +79,7 @@ func (d *detector) refute(now time.Duration, c claim) {
 		// The network lost this node, which was there: it takes nothing until it is heard again, and for a while.
 		d.counts.refuted++
 		d.heldUntil = max(d.heldUntil, now+d.holdDown)
-		d.claimSelf(now, c.number+1)
+		d.claimSelf(now, c.incarnation+1)
 		return
 	}
 	d.own.deaths = max(d.own.deaths, c.deaths)
@@ -95,59 +95,59 @@ func (d *detector) refute(now time.Duration, c claim) {
 		}
 		d.heldUntil = max(d.heldUntil, now+hold)
 	}
-	d.claimSelf(now, c.number+1)
+	d.claimSelf(now, c.incarnation+1)
 }
 
 // holdSelf has this node take nothing for a while: its word is enough.
-func (d *detector) holdSelf(now, hold time.Duration) {
+func (d *detector) stepBack(now, hold time.Duration) {
 	d.heldUntil = max(d.heldUntil, now+hold)
 	if d.own.status == Alive {
-		d.claimSelf(now, d.own.number+1)
+		d.claimSelf(now, d.own.incarnation+1)
 	}
 }
 
 // claimSelf says to all what this node is.
 func (d *detector) claimSelf(now time.Duration, number uint32) {
-	d.own.number = number
+	d.own.incarnation = number
 	d.own.status = Alive
 	if now < d.heldUntil {
-		d.own.status = Held
+		d.own.status = HoldDown
 	}
-	d.proclaim(d.self)
+	d.broadcast(d.self)
 }
 
 // ageSelf ends the hold-down, and forgets deaths after a long life.
 func (d *detector) ageSelf(now time.Duration) {
-	if d.own.status == Held && d.complained(now, poorAt) {
+	if d.own.status == HoldDown && d.complained(now, complainedAt) {
 		d.heldUntil = max(d.heldUntil, now+d.holdDown)
 	}
-	over := d.own.status == Held && now >= d.heldUntil
+	over := d.own.status == HoldDown && now >= d.heldUntil
 	forgiven := d.own.deaths > 0 && now >= d.toldDead+d.forgiveTime
 	if forgiven {
 		d.own.deaths = 0
 	}
 	if over || forgiven {
-		d.claimSelf(now, d.own.number+1)
+		d.claimSelf(now, d.own.incarnation+1)
 	}
 }
 
 // leave says goodbye to all.
 func (d *detector) leave(now time.Duration) {
 	d.own.status = Left
-	d.proclaim(d.self)
+	d.broadcast(d.self)
 	d.shoutAt = now
-	d.shout(now)
+	d.sendBroadcasts(now)
 }
 
 // spread has a claim told with so many packets that everybody hears it: each
 // beat reaches some nodes, and those tell it again.
-func (d *detector) spread(i id) {
+func (d *detector) disseminate(i id) {
 	d.version++
 	tells := 10 * bits.Len(uint(len(d.ring)+1))
 	if i == d.self {
 		d.ownTells = tells
 	} else {
-		d.peers[i].tells = tells
+		d.peers[i].transmits = tells
 	}
 	for _, other := range d.telling {
 		if other == i {
@@ -158,22 +158,22 @@ func (d *detector) spread(i id) {
 }
 
 // proclaim has a claim told to everybody at once, too.
-func (d *detector) proclaim(i id) {
-	d.spread(i)
+func (d *detector) broadcast(i id) {
+	d.disseminate(i)
 	d.shouting = append(d.shouting, i)
 }
 
 // tell adds to claims what the receiver may not know yet: what we think of it
 // where that is nothing good, then what is fresh, by turns.
-func (d *detector) tell(to *peer, claims []claim) []claim {
+func (d *detector) piggyback(to *peer, claims []claim) []claim {
 	switch {
 	case to.private:
-		claims = append(claims, claim{about: to.id, status: missed})
-	case to.claim.status > Held:
+		claims = append(claims, claim{about: to.id, status: givenUp})
+	case to.claim.status > HoldDown:
 		claims = append(claims, to.claim)
 	}
 	n := len(d.telling)
-	for range min(n, mostTold, maxClaims-len(claims)) {
+	for range min(n, maxPiggybacked, maxClaims-len(claims)) {
 		i := d.telling[0]
 		d.telling = d.telling[1:]
 		if i == d.self {
@@ -188,7 +188,7 @@ func (d *detector) tell(to *peer, claims []claim) []claim {
 			continue
 		}
 		claims = append(claims, p.claim)
-		if p.tells--; p.tells > 0 {
+		if p.transmits--; p.transmits > 0 {
 			d.telling = append(d.telling, i)
 		}
 	}
@@ -196,26 +196,26 @@ func (d *detector) tell(to *peer, claims []claim) []claim {
 }
 
 // recite returns some of all claims, by turns.
-func (d *detector) recite() []claim {
+func (d *detector) antiEntropy() []claim {
 	var claims []claim
-	for n := 0; n < len(d.ring) && len(claims) < mostRecited; n++ {
+	for n := 0; n < len(d.ring) && len(claims) < maxAntiEntropy; n++ {
 		d.recited = (d.recited + 1) % len(d.ring)
 		if p := d.ring[d.recited]; p.claim.status != Unknown && !p.private {
 			claims = append(claims, p.claim)
 		}
 	}
-	if d.own.number > 0 {
+	if d.own.incarnation > 0 {
 		claims = append(claims, d.own)
 	}
 	return claims
 }
 
 // shout sends what is proclaimed to everybody at once, and what else is fresh as far as there is room.
-func (d *detector) shout(now time.Duration) {
+func (d *detector) sendBroadcasts(now time.Duration) {
 	if len(d.shouting) == 0 || now < d.shoutAt {
 		return
 	}
-	d.shoutAt = now + shoutEvery
+	d.shoutAt = now + broadcastInterval
 	var fresh []claim
 	for _, i := range slices.Concat(d.shouting, d.telling) {
 		if len(fresh) == maxClaims {
@@ -237,7 +237,7 @@ func (d *detector) shout(now time.Duration) {
 	for _, p := range d.ring {
 		d.seq++
 		d.out = append(d.out, outgoing{p, packet{
-			from: d.self, to: p.id, boot: d.boot, seq: d.seq, hold: d.hold, watch: p.watcher, beats: d.beats, deaf: d.deaf, claims: fresh,
+			from: d.self, to: p.id, boot: d.boot, seq: d.seq, hold: d.hold, watch: p.watcher, heartbeats: d.heartbeats, hearsBadly: d.deaf, claims: fresh,
 		}})
 	}
 }

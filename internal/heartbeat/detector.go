@@ -41,14 +41,14 @@ type peer struct {
 	hold              time.Duration
 	slack, slackUntil time.Duration
 	suspicion         *suspicion
-	receipt           receipt
+	reception           reception
 	wire              wire
 	// accused: this node declared it dead. poorAt is when it last said that it hears us badly, and
 	// missedAt that it had given us up.
 	accused bool
 	// deaf: it says that it hears nobody well.
-	deaf             bool
-	poorAt, missedAt time.Duration
+	hearsBadly             bool
+	complainedAt, gaveUpAt time.Duration
 	// backAt is when one that was dead for us alone was heard again, former what it claimed before.
 	backAt time.Duration
 	former claim
@@ -64,7 +64,7 @@ type peer struct {
 	claimedAt time.Duration
 	private   bool
 	// tells counts how often the claim is still to be told with other packets.
-	tells int
+	transmits int
 }
 
 // outgoing is a packet to send; the zero challenge, boot and seq are filled in by the detector.
@@ -109,7 +109,7 @@ type detector struct {
 	epoch    uint64
 
 	// beats counts them; greeted and recited are where old claims are told, and told of, by turns.
-	beats            uint16
+	heartbeats            uint16
 	greeted, recited int
 	// telling has whose claims go with other packets, shouting whose go to everybody at shoutAt.
 	telling, shouting []id
@@ -134,7 +134,7 @@ type detector struct {
 func newDetector(s settings, name string, now time.Duration) *detector {
 	me := idOf(name)
 	return &detector{
-		settings: s, self: me, boot: s.random(), peers: map[id]*peer{}, own: claim{about: me, status: Alive}, best: fullReceipt,
+		settings: s, self: me, boot: s.random(), peers: map[id]*peer{}, own: claim{about: me, status: Alive}, best: fullReception,
 		version: 1, born: now, lastTick: now, hold: s.leastHold, minute: now,
 		graceFrom: now, graceUntil: now + s.leastHold, lapsedAt: now, epoch: 1,
 	}
@@ -143,16 +143,16 @@ func newDetector(s settings, name string, now time.Duration) *detector {
 // tick does what is due at now. It is to be called at the time that due returned, or earlier.
 func (d *detector) tick(now time.Duration) {
 	if now >= d.lastTick+d.interval {
-		d.beat(now)
+		d.heartbeat(now)
 	}
 	for _, p := range d.watching {
-		d.watch(now, p)
+		d.check(now, p)
 	}
-	d.shout(now)
+	d.sendBroadcasts(now)
 }
 
 // beat is what happens once each interval.
-func (d *detector) beat(now time.Duration) {
+func (d *detector) heartbeat(now time.Duration) {
 	gap := now - d.lastTick
 	late := gap - d.interval
 	if late > d.interval/2 {
@@ -176,15 +176,15 @@ func (d *detector) beat(now time.Duration) {
 		return !p.listed
 	})
 	d.choose(now)
-	d.beats++
-	greeted := d.greet()
+	d.heartbeats++
+	greeted := d.nextProbed()
 	for _, p := range d.ring {
-		poor := d.poorly(now, p)
+		poor := d.complainsOf(now, p)
 		switch {
 		case p == greeted:
-			d.send(p, packet{beat: p.watcher, poor: poor, claims: d.recite()})
+			d.send(p, packet{heartbeat: p.watcher, complains: poor, claims: d.antiEntropy()})
 		case p.watcher, poor:
-			d.send(p, packet{beat: p.watcher, poor: poor})
+			d.send(p, packet{heartbeat: p.watcher, complains: poor})
 		}
 	}
 }
@@ -198,7 +198,7 @@ func (d *detector) grace(now, wait time.Duration) {
 		d.graceFrom = now // it had run as it should
 	}
 	d.lateAt = now
-	d.graceUntil = max(d.graceUntil, min(now+wait, d.graceFrom+mostGrace))
+	d.graceUntil = max(d.graceUntil, min(now+wait, d.graceFrom+maxGrace))
 }
 
 // adapt asks for more time than the least where beats were late in the last
@@ -207,16 +207,16 @@ func (d *detector) adapt(now, late time.Duration) {
 	if now >= d.minute+time.Minute {
 		d.latest, d.latestBefore, d.minute = 0, d.latest, now
 	}
-	if late < mostHold {
+	if late < maxAdaptedHold {
 		d.latest = max(d.latest, late)
 	}
-	d.hold = max(d.leastHold, min(2*d.interval+max(d.latest, d.latestBefore)*3/2, mostHold))
+	d.hold = max(d.leastHold, min(2*d.interval+max(d.latest, d.latestBefore)*3/2, maxAdaptedHold))
 }
 
 // greet returns to whom old claims are told, one peer in each interval by turns: sessions are
 // there before they are needed, claims that were lost get through, and a peer
 // beyond a healed partition is found.
-func (d *detector) greet() *peer {
+func (d *detector) nextProbed() *peer {
 	if len(d.ring) == 0 {
 		return nil
 	}
@@ -228,7 +228,7 @@ func (d *detector) greet() *peer {
 func (d *detector) due() time.Duration {
 	next := d.lastTick + d.interval
 	for _, p := range d.watching {
-		if at := d.watchAt(p); at != 0 {
+		if at := d.checkAt(p); at != 0 {
 			next = min(next, max(at, d.graceUntil))
 		}
 	}
@@ -241,9 +241,9 @@ func (d *detector) due() time.Duration {
 // send queues a packet with what each packet has.
 func (d *detector) send(to *peer, p packet) {
 	d.seq++
-	p.from, p.to, p.boot, p.seq, p.hold, p.watch, p.beats, p.deaf = d.self, to.id, d.boot, d.seq, d.hold, to.watcher, d.beats, d.deaf
+	p.from, p.to, p.boot, p.seq, p.hold, p.watch, p.heartbeats, p.hearsBadly = d.self, to.id, d.boot, d.seq, d.hold, to.watcher, d.heartbeats, d.deaf
 	if len(p.claims) < maxClaims {
-		p.claims = d.tell(to, p.claims)
+		p.claims = d.piggyback(to, p.claims)
 	}
 	d.out = append(d.out, outgoing{to, p})
 }

@@ -61,9 +61,9 @@ func TestDeathAndReturn(t *testing.T) {
 		}
 		w.after(3 * time.Second)
 		first.start()
-		w.must(t, 3*time.Second, w.all(first, Held), "held by all")
-		w.stays(t, 5*time.Second, w.all(first, Held), "held by all")
-		if first.d.own.status != Held {
+		w.must(t, 3*time.Second, w.all(first, HoldDown), "held by all")
+		w.stays(t, 5*time.Second, w.all(first, HoldDown), "held by all")
+		if first.d.own.status != HoldDown {
 			t.Errorf("the node that is held down calls itself %v", first.d.own.status)
 		}
 		w.must(t, 8*time.Second, w.all(first, Alive), "in its rights again")
@@ -83,7 +83,7 @@ func TestHoldDownGrows(t *testing.T) {
 		w.must(t, time.Second, w.all(first, Dead), "dead to all")
 		w.after(3 * time.Second)
 		first.start()
-		w.must(t, 3*time.Second, w.all(first, Held), "held by all")
+		w.must(t, 3*time.Second, w.all(first, HoldDown), "held by all")
 		held = append(held, w.must(t, 10*time.Minute, w.all(first, Alive), "in its rights again").Round(time.Second))
 	}
 	for i, want := range []time.Duration{10 * time.Second, 10 * time.Second, 20 * time.Second} {
@@ -106,7 +106,7 @@ func TestDeathBeforeFirstBeat(t *testing.T) {
 		heard := func() bool { return other.d.peers[first.id].lastHeard != 0 }
 		w.must(t, time.Second, heard, "heard by one")
 		first.kill()
-		w.must(t, time.Second, func() bool { return other.sees(first) == Mute }, "mute to that one")
+		w.must(t, time.Second, func() bool { return other.sees(first) == SpeakerDown }, "mute to that one")
 	}
 }
 
@@ -121,7 +121,7 @@ func TestForgivenAfterRestart(t *testing.T) {
 	first.start()
 	w.must(t, 15*time.Second, w.all(first, Alive), "in its rights again")
 	first.kill()
-	w.must(t, time.Second, w.all(first, Mute), "mute to all")
+	w.must(t, time.Second, w.all(first, SpeakerDown), "mute to all")
 	first.start()
 	w.must(t, 2*time.Second, w.all(first, Alive), "back")
 	if first.d.own.deaths == 0 {
@@ -146,7 +146,7 @@ func TestLeave(t *testing.T) {
 
 // Who has so much to tell that it does not fit into a packet tells a goodbye and a
 // death to everybody at once all the same.
-func TestShoutAmongMuch(t *testing.T) {
+func TestBroadcastAmongMuch(t *testing.T) {
 	const many = 100
 	shouts := func(about Status, do func(one *node, other *peer)) {
 		t.Helper()
@@ -154,7 +154,7 @@ func TestShoutAmongMuch(t *testing.T) {
 		settle(t, w)
 		one := w.nodes[0]
 		for _, p := range one.d.ring {
-			one.d.spread(p.id)
+			one.d.disseminate(p.id)
 		}
 		told := map[*node]bool{}
 		w.tap = func(from, to *node, p packet) {
@@ -179,29 +179,29 @@ func TestShoutAmongMuch(t *testing.T) {
 
 // A speaker that is killed leaves a node that forwards: it is mute to all, and is
 // dead only when it does not come back, or when its node goes too.
-func TestMute(t *testing.T) {
+func TestSpeakerDown(t *testing.T) {
 	for _, n := range []int{2, 3, 30} {
 		w := newWorld(4, n)
 		settle(t, w)
 		first := w.nodes[0]
 		first.kill()
-		if took := w.must(t, time.Second, w.all(first, Mute), "mute to all"); took > 250*ms {
+		if took := w.must(t, time.Second, w.all(first, SpeakerDown), "mute to all"); took > 250*ms {
 			t.Errorf("%d nodes: mute to all after %v", n, took)
 		}
-		w.stays(t, 5*time.Second, w.all(first, Mute), "mute to all")
+		w.stays(t, 5*time.Second, w.all(first, SpeakerDown), "mute to all")
 		first.start()
 		w.must(t, 2*time.Second, w.all(first, Alive), "back in its rights")
 
 		first.kill()
-		w.must(t, time.Second, w.all(first, Mute), "mute to all")
-		w.stays(t, 9*time.Second, w.all(first, Mute), "mute to all")
+		w.must(t, time.Second, w.all(first, SpeakerDown), "mute to all")
+		w.stays(t, 9*time.Second, w.all(first, SpeakerDown), "mute to all")
 		w.must(t, 4*time.Second, w.all(first, Dead), "given up")
 		first.start()
-		w.must(t, 3*time.Second, w.all(first, Held), "back")
+		w.must(t, 3*time.Second, w.all(first, HoldDown), "back")
 
 		second := w.nodes[1]
 		second.kill()
-		w.must(t, time.Second, w.all(second, Mute), "mute to all")
+		w.must(t, time.Second, w.all(second, SpeakerDown), "mute to all")
 		second.stop()
 		w.must(t, 5*time.Second, w.all(second, Dead), "dead with its node")
 	}
@@ -226,10 +226,10 @@ func TestFreeze(t *testing.T) {
 		w.after(ms)
 	}
 	w.must(t, time.Second, func() bool { return first.d.settled(first.now()) }, "settled")
-	if first.d.own.status != Held {
+	if first.d.own.status != HoldDown {
 		t.Errorf("settled, it calls itself %v", first.d.own.status)
 	}
-	w.must(t, 50*ms, w.all(first, Held), "back")
+	w.must(t, 50*ms, w.all(first, HoldDown), "back")
 	if got := w.total(func(c counts) uint64 { return c.confirmed }); got > 2 {
 		t.Errorf("%d deaths were declared, want the two of the others at most", got)
 	}
@@ -284,7 +284,7 @@ func TestOnePathCut(t *testing.T) {
 
 // A node whose receiver is broken calls nobody dead, says so of itself, and takes nothing until it has
 // heard well for a while.
-func TestDeaf(t *testing.T) {
+func TestHearsBadly(t *testing.T) {
 	for _, n := range []int{3, 5, 30} {
 		w := newWorld(7, n)
 		settle(t, w)
@@ -298,8 +298,8 @@ func TestDeaf(t *testing.T) {
 			return true
 		}
 		w.cut = func(_, to *node) bool { return to == deaf }
-		w.must(t, 2*time.Second, w.all(deaf, Held), "held by its own word")
-		w.stays(t, 30*time.Second, func() bool { return w.all(deaf, Held)() && others(Alive) }, "held, and the others are alive to all")
+		w.must(t, 2*time.Second, w.all(deaf, HoldDown), "held by its own word")
+		w.stays(t, 30*time.Second, func() bool { return w.all(deaf, HoldDown)() && others(Alive) }, "held, and the others are alive to all")
 		w.cut = nil
 		w.must(t, 15*time.Second, func() bool { return w.all(deaf, Alive)() && deaf.d.own.status == Alive }, "in its rights again")
 	}
@@ -313,8 +313,8 @@ func TestUnheard(t *testing.T) {
 		mute := w.nodes[0]
 		w.cut = func(from, _ *node) bool { return from == mute }
 		w.must(t, 300*ms, w.all(mute, Dead), "dead to all")
-		w.must(t, 300*ms, func() bool { return mute.d.own.status == Held }, "it knows")
-		w.stays(t, time.Minute, func() bool { return w.all(mute, Dead)() && mute.d.own.status == Held }, "dead to all, and it knows")
+		w.must(t, 300*ms, func() bool { return mute.d.own.status == HoldDown }, "it knows")
+		w.stays(t, time.Minute, func() bool { return w.all(mute, Dead)() && mute.d.own.status == HoldDown }, "dead to all, and it knows")
 		w.cut = nil
 		w.must(t, 15*time.Second, func() bool { return w.all(mute, Alive)() && mute.d.own.status == Alive }, "in its rights again")
 	}
@@ -331,7 +331,7 @@ func TestPartition(t *testing.T) {
 	w.stays(t, 5*time.Second, func() bool { return alone.sees(b) == Alive && alone.sees(c) == Alive }, "who is cut off takes nothing")
 	w.cut = nil
 	w.must(t, 200*ms, func() bool {
-		return w.all(alone, Held)() && w.all(b, Alive)() && w.all(c, Alive)() && alone.d.own.status == Held
+		return w.all(alone, HoldDown)() && w.all(b, Alive)() && w.all(c, Alive)() && alone.d.own.status == HoldDown
 	}, "healed")
 }
 
@@ -351,7 +351,7 @@ func TestAloneOnAWorkingLink(t *testing.T) {
 }
 
 // Where no foreign machine ever answered, a node that is left alone waits for two seconds.
-func TestAloneWithoutStrangers(t *testing.T) {
+func TestAloneWithoutForeignMachines(t *testing.T) {
 	w := newWorld(8, 2)
 	w.noWire = true
 	settle(t, w)
@@ -426,7 +426,7 @@ func TestCutOffAtOnce(t *testing.T) {
 
 // Who was alone and gave all others up for itself takes over what they say of one that was lost meanwhile.
 func TestPrivateDeathIsShared(t *testing.T) {
-	for want, lose := range map[Status]func(*node){Dead: (*node).stop, Mute: (*node).kill} {
+	for want, lose := range map[Status]func(*node){Dead: (*node).stop, SpeakerDown: (*node).kill} {
 		w := newWorld(14, 4)
 		settle(t, w)
 		alone, other, lost := w.nodes[0], w.nodes[1], w.nodes[2]

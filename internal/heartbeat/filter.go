@@ -18,7 +18,7 @@ const (
 	source4 = netOffset + 12
 	source6 = netOffset + 8 + 12
 	// mostSources that are looked at by the filter; a filter has 4096 instructions at most.
-	mostSources = 1500
+	maxSources = 1500
 	whole       = 1 << 16
 )
 
@@ -36,7 +36,7 @@ func filter(words []uint64, sources []netip.Addr) []bpf.Instruction {
 		)
 	}
 	program = append(program, bpf.RetConstant{Val: 0})
-	if len(sources) > mostSources {
+	if len(sources) > maxSources {
 		return append(program, bpf.RetConstant{Val: whole})
 	}
 	for i, a := range sources {

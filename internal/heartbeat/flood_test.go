@@ -193,8 +193,8 @@ func TestFlood(t *testing.T) {
 				t.Errorf("an ordinary program did not run for %v", longest)
 			}
 			for _, o := range s[1:] {
-				l := o.await(t, "it is heard", func(l line) bool { return sees(s[0], Alive)(l) || sees(s[0], Held)(l) })
-				s[0].await(t, "it hears", func(l line) bool { return sees(o, Alive)(l) || sees(o, Held)(l) })
+				l := o.await(t, "it is heard", func(l line) bool { return sees(s[0], Alive)(l) || sees(s[0], HoldDown)(l) })
+				s[0].await(t, "it hears", func(l line) bool { return sees(o, Alive)(l) || sees(o, HoldDown)(l) })
 				t.Logf("to %s: %+v", o.name, l.View.Members)
 			}
 		})

@@ -57,11 +57,11 @@ type View struct {
 	Realtime bool
 	// Alone: this node hears no other speaker, whatever it still counts as alive. Deaf: it hears them badly, by its
 	// own fault.
-	Alone, Deaf bool
+	Alone, HearsBadly bool
 }
 
 func (v *View) equal(o *View) bool {
-	return v.Epoch == o.Epoch && v.Settled == o.Settled && v.Realtime == o.Realtime && v.Alone == o.Alone && v.Deaf == o.Deaf && slices.Equal(v.Members, o.Members)
+	return v.Epoch == o.Epoch && v.Settled == o.Settled && v.Realtime == o.Realtime && v.Alone == o.Alone && v.HearsBadly == o.HearsBadly && slices.Equal(v.Members, o.Members)
 }
 
 // Heartbeat sends beats, listens to those of others, and judges.
@@ -71,7 +71,7 @@ type Heartbeat struct {
 	peers   atomic.Pointer[[]Peer]
 	seals   atomic.Pointer[[]*seal]
 	answers chan wireAnswer
-	news    chan struct{}
+	changed    chan struct{}
 	asks    chan question
 	// forward hands a question to the speaker's process, whose answer comes as an order.
 	forward func(question)
@@ -86,7 +86,7 @@ type Heartbeat struct {
 	// mu guards socket and apart, of which one is there while Run runs; the thread does not take it.
 	mu     sync.Mutex
 	socket *socket
-	apart  *apart
+	child  *child
 }
 
 // New returns a Heartbeat that Run starts. It returns an error for a Config without a usable key.
@@ -110,7 +110,7 @@ func newHeartbeat(c Config, s *shared) (*Heartbeat, error) {
 	c.Timers = c.withDefaults()
 	h := &Heartbeat{
 		Lease:  Lease{&s.lease, fastMonotonic()},
-		config: c, answers: make(chan wireAnswer, 64), news: make(chan struct{}, 1), asks: make(chan question, 64), shared: s,
+		config: c, answers: make(chan wireAnswer, 64), changed: make(chan struct{}, 1), asks: make(chan question, 64), shared: s,
 	}
 	h.view.Store(&View{})
 	h.peers.Store(&[]Peer{})
@@ -154,7 +154,7 @@ func (h *Heartbeat) SetKeys(keys [][]byte) error {
 }
 
 // mostAsking bounds the questions on the wire that are under way at once.
-const mostAsking = 64
+const maxWireQuestions = 64
 
 // wireAnswer is what came of a question.
 type wireAnswer struct {
@@ -166,7 +166,7 @@ type wireAnswer struct {
 func (h *Heartbeat) answered(a wireAnswer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.apart == nil && len(h.config.Command) == 0 {
+	if h.child == nil && len(h.config.Command) == 0 {
 		select {
 		case h.answers <- a:
 		default: // full of others; it will be asked again
@@ -191,9 +191,9 @@ func (h *Heartbeat) Confirm(v View) {
 func (h *Heartbeat) pass(o order) {
 	switch {
 	case h.socket != nil:
-		h.socket.rouse()
-	case h.apart != nil:
-		h.apart.tell(o)
+		h.socket.wake()
+	case h.child != nil:
+		h.child.send(o)
 	}
 }
 
@@ -201,7 +201,7 @@ func (h *Heartbeat) pass(o order) {
 // returns an error when it cannot listen, or the process that does has ended.
 func (h *Heartbeat) Run(ctx context.Context) error {
 	if len(h.config.Command) > 0 {
-		return h.runApart(ctx)
+		return h.runChild(ctx)
 	}
 	s, err := openSocket(netip.AddrPortFrom(h.config.Address, h.config.Port))
 	if err != nil {
@@ -213,9 +213,9 @@ func (h *Heartbeat) Run(ctx context.Context) error {
 		defer close(ended)
 		newThread(h, s).run()
 	}()
-	h.attend(ctx)
+	h.dispatch(ctx)
 	h.stopped.Store(true)
-	s.rouse()
+	s.wake()
 	<-ended
 	h.use(nil)
 	s.close()
@@ -229,9 +229,9 @@ func (h *Heartbeat) use(s *socket) {
 }
 
 // attend does what the thread must not: it calls, logs and waits.
-func (h *Heartbeat) attend(ctx context.Context) {
+func (h *Heartbeat) dispatch(ctx context.Context) {
 	var said View
-	asking := make(chan struct{}, mostAsking)
+	asking := make(chan struct{}, maxWireQuestions)
 	for {
 		select {
 		case <-ctx.Done():
@@ -251,9 +251,9 @@ func (h *Heartbeat) attend(ctx context.Context) {
 				}()
 			default: // so many at once are asked about by others, too
 			}
-		case <-h.news:
+		case <-h.changed:
 			view := h.View()
-			h.say(said, view)
+			h.logChanges(said, view)
 			said = view
 			h.config.Changed()
 		}
@@ -261,7 +261,7 @@ func (h *Heartbeat) attend(ctx context.Context) {
 }
 
 // say logs each change once.
-func (h *Heartbeat) say(before, now View) {
+func (h *Heartbeat) logChanges(before, now View) {
 	log := h.config.Log
 	if before.Members == nil && !now.Realtime && h.shared.restarts.Load() == 0 {
 		log.Warn("heartbeats run without real-time priority and allow for longer silences: give the speaker SYS_NICE",

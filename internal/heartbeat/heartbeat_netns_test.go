@@ -34,7 +34,7 @@ func TestLoss(t *testing.T) {
 		ready(t, s)
 		killed := s[0].signal(t, syscall.SIGKILL)
 		for _, o := range s[1:] {
-			l := o.await(t, "killed is mute", sees(s[0], Mute))
+			l := o.await(t, "killed is mute", sees(s[0], SpeakerDown))
 			t.Logf("mute to %s after %v", o.name, l.At-killed)
 		}
 		s[0].ns.SetDown("eth0")
@@ -57,15 +57,15 @@ func TestStoppedSpeaker(t *testing.T) {
 		s[0].await(t, "the lease is valid", func(l line) bool { return l.View.Settled })
 		stopped := s[0].signal(t, syscall.SIGSTOP)
 		l := s[1].await(t, "stopped is dead", sees(s[0], Dead))
-		if took := l.At - stopped; took < (Timers{}).withDefaults().MuteTime-2*attendInterval {
+		if took := l.At - stopped; took < (Timers{}).withDefaults().SpeakerDownTime-2*keepaliveInterval {
 			t.Errorf("dead after %v", took)
 		}
 		continued := s[0].signal(t, syscall.SIGCONT)
 		if l = s[0].await(t, "it runs again", func(l line) bool { return l.Woke && l.At >= continued }); l.Valid && l.View.Epoch == 1 {
 			t.Error("its lease was valid in the first moment")
 		}
-		s[0].await(t, "it knows that it was called dead", sees(s[0], Held))
-		s[1].await(t, "it is back", sees(s[0], Held))
+		s[0].await(t, "it knows that it was called dead", sees(s[0], HoldDown))
+		s[1].await(t, "it is back", sees(s[0], HoldDown))
 	})
 }
 
@@ -122,8 +122,8 @@ func TestStoppedProcess(t *testing.T) {
 		if l.Valid && l.View.Epoch == epoch {
 			t.Error("its lease was valid in the first moment")
 		}
-		s[0].await(t, "it knows that it was called dead", sees(s[0], Held))
+		s[0].await(t, "it knows that it was called dead", sees(s[0], HoldDown))
 		s[0].await(t, "it may act again", func(l line) bool { return l.View.Settled && l.View.Epoch > epoch })
-		s[1].await(t, "it is back", sees(s[0], Held))
+		s[1].await(t, "it is back", sees(s[0], HoldDown))
 	})
 }

@@ -87,7 +87,7 @@ func TestLossAmongMany(t *testing.T) {
 	w.after(20 * time.Second)
 	bad := w.nodes[0]
 	w.cut = func(_, to *node) bool { return to == bad && w.random.IntN(100) < 95 }
-	w.must(t, 2*time.Second, w.all(bad, Held), "held by its own word")
+	w.must(t, 2*time.Second, w.all(bad, HoldDown), "held by its own word")
 	w.stays(t, 3*time.Second, func() bool {
 		for _, n := range w.nodes[1:] {
 			if s := bad.sees(n); s != Alive {
@@ -95,7 +95,7 @@ func TestLossAmongMany(t *testing.T) {
 				return false
 			}
 		}
-		return w.all(bad, Held)()
+		return w.all(bad, HoldDown)()
 	}, "it calls nobody dead")
 }
 
@@ -110,13 +110,13 @@ func TestComplaintOfOne(t *testing.T) {
 		w.after(3 * time.Second)
 		w.cut = func(_, to *node) bool { return to == bad && w.random.IntN(100) < percent }
 		good.start()
-		w.must(t, 5*time.Second, func() bool { return good.d.own.status == Held }, "held")
+		w.must(t, 5*time.Second, func() bool { return good.d.own.status == HoldDown }, "held")
 		w.must(t, time.Minute, func() bool { return good.d.own.status == Alive }, "in its rights again")
 	}
 }
 
 // Where no foreign machine is, one of two nodes that loses most of what comes does not take what the other has.
-func TestLossWithoutStrangers(t *testing.T) {
+func TestLossWithoutForeignMachines(t *testing.T) {
 	w := newWorld(5, 2)
 	w.noWire = true
 	settle(t, w)
@@ -126,7 +126,7 @@ func TestLossWithoutStrangers(t *testing.T) {
 }
 
 // A survivor that nobody else is left to tell from a deaf node keeps its rights until it has taken over.
-func TestSurvivorWithoutStrangers(t *testing.T) {
+func TestSurvivorWithoutForeignMachines(t *testing.T) {
 	w := newWorld(5, 3)
 	w.noWire = true
 	settle(t, w)

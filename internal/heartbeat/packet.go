@@ -20,11 +20,11 @@ type packet struct {
 	// ping: answer at once.
 	ping bool
 	// beat: one of those that come each interval, so that what is missing of them was lost.
-	beat bool
+	heartbeat bool
 	// beats counts those of the sender, this one included.
-	beats uint16
+	heartbeats uint16
 	// poor: the sender hears others well, and the receiver badly. deaf: it hears nobody well, by its own fault.
-	poor, deaf bool
+	complains, hearsBadly bool
 	claims     []claim
 }
 
@@ -37,10 +37,10 @@ const (
 	maxBodyLen   = headLen + maxClaims*claimLen
 	flagWatch    = 1 << 0
 	flagPing     = 1 << 1
-	flagBeat     = 1 << 2
-	flagPoor     = 1 << 3
-	flagDeaf     = 1 << 4
-	flagsKnown   = flagWatch | flagPing | flagBeat | flagPoor | flagDeaf
+	flagHeartbeat     = 1 << 2
+	flagComplains     = 1 << 3
+	flagHearsBadly     = 1 << 4
+	flagsKnown   = flagWatch | flagPing | flagHeartbeat | flagComplains | flagHearsBadly
 	shortestHold = 20 * time.Millisecond
 	longestHold  = 10 * time.Second
 )
@@ -56,26 +56,26 @@ func (p *packet) append(b []byte) []byte {
 	if p.ping {
 		flags |= flagPing
 	}
-	if p.beat {
-		flags |= flagBeat
+	if p.heartbeat {
+		flags |= flagHeartbeat
 	}
-	if p.poor {
-		flags |= flagPoor
+	if p.complains {
+		flags |= flagComplains
 	}
-	if p.deaf {
-		flags |= flagDeaf
+	if p.hearsBadly {
+		flags |= flagHearsBadly
 	}
 	b = append(b, version, flags)
 	b = binary.BigEndian.AppendUint16(b, uint16(p.hold.Milliseconds()))
 	for _, word := range [...]uint64{uint64(p.from), uint64(p.to), p.boot, p.seq, p.challenge, p.answer} {
 		b = binary.BigEndian.AppendUint64(b, word)
 	}
-	b = binary.BigEndian.AppendUint16(b, p.beats)
+	b = binary.BigEndian.AppendUint16(b, p.heartbeats)
 	b = append(b, byte(len(p.claims)))
 	for _, c := range p.claims {
 		b = binary.BigEndian.AppendUint64(b, uint64(c.about))
 		b = append(b, byte(c.status), c.deaths)
-		b = binary.BigEndian.AppendUint32(b, c.number)
+		b = binary.BigEndian.AppendUint32(b, c.incarnation)
 	}
 	return b
 }
@@ -87,10 +87,10 @@ func parsePacket(b []byte, claims []claim) (packet, error) {
 	}
 	word := func(i int) uint64 { return binary.BigEndian.Uint64(b[4+8*i:]) }
 	p := packet{
-		watch: b[1]&flagWatch != 0, ping: b[1]&flagPing != 0, beat: b[1]&flagBeat != 0, poor: b[1]&flagPoor != 0, deaf: b[1]&flagDeaf != 0,
+		watch: b[1]&flagWatch != 0, ping: b[1]&flagPing != 0, heartbeat: b[1]&flagHeartbeat != 0, complains: b[1]&flagComplains != 0, hearsBadly: b[1]&flagHearsBadly != 0,
 		hold: time.Duration(binary.BigEndian.Uint16(b[2:])) * time.Millisecond,
 		from: id(word(0)), to: id(word(1)), boot: word(2), seq: word(3), challenge: word(4), answer: word(5),
-		beats:  binary.BigEndian.Uint16(b[headLen-3:]),
+		heartbeats:  binary.BigEndian.Uint16(b[headLen-3:]),
 		claims: claims[:0],
 	}
 	if b[headLen-1] > maxClaims || p.hold < shortestHold || p.hold > longestHold {
@@ -98,9 +98,9 @@ func parsePacket(b []byte, claims []claim) (packet, error) {
 	}
 	for b = b[headLen:]; len(b) > 0; b = b[claimLen:] {
 		c := claim{
-			about: id(binary.BigEndian.Uint64(b)), status: Status(b[8]), deaths: b[9], number: binary.BigEndian.Uint32(b[10:]),
+			about: id(binary.BigEndian.Uint64(b)), status: Status(b[8]), deaths: b[9], incarnation: binary.BigEndian.Uint32(b[10:]),
 		}
-		if !c.isVerdict() && (c.status < ask || c.status > missed) {
+		if !c.isVerdict() && (c.status < ask || c.status > givenUp) {
 			return packet{}, errPacket
 		}
 		p.claims = append(p.claims, c)

@@ -124,7 +124,7 @@ func TestForgedRefusals(t *testing.T) {
 				r.forge(t, nil, 50)
 				r.forge(t, make([]byte, headLen), 50)
 				counts("refusals of what was never sent", 1, 100)
-				word := binary.BigEndian.AppendUint64(nil, (*r.seals)[0].word)
+				word := binary.BigEndian.AppendUint64(nil, (*r.seals)[0].prefix)
 				r.forge(t, word, 1)
 				counts("one that quotes the word", 2, 0)
 

@@ -5,8 +5,8 @@ import "time"
 const (
 	// forgiveTime is how long a process of the beats must have lived for its end to be no worse than the first.
 	forgiveTime = time.Hour
-	mostPause   = 5 * time.Second
-	firstCalm   = time.Minute
+	maxPause   = 5 * time.Second
+	firstCooldown   = time.Minute
 	// lostTime is for how long no beats are sent when their process is ended, startTime the same
 	// before the first one: an ordinary process may be kept waiting for a while.
 	lostTime, startTime = 3 * time.Second, 10 * time.Second
@@ -16,7 +16,7 @@ const (
 // pause, and without real-time priority for a while, for that may be what the kernel killed it for.
 type restarts struct {
 	times       int
-	pause, calm time.Duration
+	pause, cooldown time.Duration
 }
 
 func (r *restarts) ended(lived time.Duration) {
@@ -24,8 +24,8 @@ func (r *restarts) ended(lived time.Duration) {
 		*r = restarts{}
 	}
 	if r.times++; r.times > 1 {
-		r.pause = min(max(2*r.pause, time.Second), mostPause)
-		r.calm = min(max(2*r.calm, firstCalm), forgiveTime)
+		r.pause = min(max(2*r.pause, time.Second), maxPause)
+		r.cooldown = min(max(2*r.cooldown, firstCooldown), forgiveTime)
 	}
 }
 
@@ -48,5 +48,5 @@ func (p *pulse) lost(deadline int64) bool {
 	if p.beat {
 		patience = lostTime
 	}
-	return time.Duration(p.looks)*attendInterval >= patience
+	return time.Duration(p.looks)*keepaliveInterval >= patience
 }

@@ -21,7 +21,7 @@ const (
 )
 
 // mostThreads is how many run Go code at once: all have real-time priority.
-const mostThreads = 2
+const maxThreads = 2
 
 // Serve is what the process of Config.Command does: it takes part for the process that
 // started it until that says so, says goodbye and returns nil. It returns an error when it cannot
@@ -39,7 +39,7 @@ func Serve() error {
 	}
 	// Whoever signals the whole group means the speaker, which then tells this process to leave.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	in, out := json.NewDecoder(conn), &teller{out: json.NewEncoder(conn)}
+	in, out := json.NewDecoder(conn), &noticeWriter{out: json.NewEncoder(conn)}
 	var first order
 	if err := in.Decode(&first); err != nil {
 		return fmt.Errorf("read settings: %w", err)
@@ -48,13 +48,13 @@ func Serve() error {
 	if c == nil || first.Peers == nil {
 		return errors.New("the first order has no settings")
 	}
-	runtime.GOMAXPROCS(mostThreads)
-	sparing()
+	runtime.GOMAXPROCS(maxThreads)
+	collectRarely()
 	var b *budget
 	if !c.Ordinary {
-		b = newBudget(s, c.Calm)
-		b.watch(func(o overrun) { out.tell(notice{Overrun: &o}) })
-		if c.Calm == 0 {
+		b = newBudget(s, c.Cooldown)
+		b.watch(func(o overrun) { out.write(notice{Overrun: &o}) })
+		if c.Cooldown == 0 {
 			b.begin() // the thread that beats says how it fares
 		}
 	}
@@ -62,31 +62,31 @@ func Serve() error {
 	h, err = newHeartbeat(Config{
 		Log: slog.New(slog.DiscardHandler), NodeName: c.NodeName, Address: c.Address, Port: c.Port, Keys: first.Keys,
 		Timers: c.Timers, Ordinary: c.Ordinary,
-		Changed: func() { v := h.View(); out.tell(notice{View: &v}) },
+		Changed: func() { v := h.View(); out.write(notice{View: &v}) },
 	}, s)
 	if err != nil {
 		return err
 	}
-	h.forward = func(q question) { out.tell(notice{Ask: &q}) }
+	h.forward = func(q question) { out.write(notice{Ask: &q}) }
 	h.budget = b
 	h.Set(*first.Peers)
 	ctx, leave := context.WithCancel(context.Background()) // not cancelled by a return: that would say goodbye
 	gone, ran := make(chan error, 1), make(chan error, 1)
-	go func() { gone <- h.follow(in, leave) }()
+	go func() { gone <- h.readOrders(in, leave) }()
 	go func() { ran <- h.Run(ctx) }()
 	select {
 	case err := <-gone:
 		return fmt.Errorf("the speaker is gone: %w", err)
 	case err := <-ran:
 		if err != nil {
-			out.tell(notice{Error: err.Error()})
+			out.write(notice{Error: err.Error()})
 		}
 		return err
 	}
 }
 
 // follow does what it is told until nobody is there who would.
-func (h *Heartbeat) follow(in *json.Decoder, leave func()) error {
+func (h *Heartbeat) readOrders(in *json.Decoder, leave func()) error {
 	for {
 		var o order
 		if err := in.Decode(&o); err != nil {
@@ -108,12 +108,12 @@ func (h *Heartbeat) follow(in *json.Decoder, leave func()) error {
 }
 
 // teller writes one notice at a time.
-type teller struct {
+type noticeWriter struct {
 	mu  sync.Mutex
 	out *json.Encoder
 }
 
-func (t *teller) tell(n notice) {
+func (t *noticeWriter) write(n notice) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_ = t.out.Encode(n) // fails only when nobody reads, which follow notices

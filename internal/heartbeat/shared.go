@@ -16,7 +16,7 @@ type shared struct {
 	counters
 	// attended is the boottime at which the speaker's process last showed that it runs; 0 if
 	// that is not asked for.
-	attended atomic.Int64
+	keepalive atomic.Int64
 	// realtime: the process of the beats has real-time priority.
 	realtime atomic.Bool
 }

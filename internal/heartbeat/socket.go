@@ -23,7 +23,7 @@ const (
 // socket is one UDP socket that the runtime's poller does not know, and a
 // descriptor that wakes who waits for it.
 type socket struct {
-	fd, wake int
+	fd, event int
 	is6      bool
 	// What the kernel writes to: x/sys allocates its own for each packet.
 	from unix.RawSockaddrAny
@@ -33,7 +33,7 @@ type socket struct {
 
 // openSocket binds to this node's own address, so that others see packets come from it.
 func openSocket(local netip.AddrPort) (s *socket, err error) {
-	s = &socket{is6: local.Addr().Is6(), wake: -1}
+	s = &socket{is6: local.Addr().Is6(), event: -1}
 	family := unix.AF_INET
 	if s.is6 {
 		family = unix.AF_INET6
@@ -41,7 +41,7 @@ func openSocket(local netip.AddrPort) (s *socket, err error) {
 	if s.fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP); err != nil {
 		return nil, fmt.Errorf("open socket: %w", err)
 	}
-	if s.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+	if s.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		s.close()
 		return nil, fmt.Errorf("open eventfd: %w", err)
 	}
@@ -76,7 +76,7 @@ func openSocket(local netip.AddrPort) (s *socket, err error) {
 }
 
 func (s *socket) close() {
-	for _, fd := range []int{s.fd, s.wake} {
+	for _, fd := range []int{s.fd, s.event} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
@@ -84,21 +84,21 @@ func (s *socket) close() {
 }
 
 // rouse ends a wait.
-func (s *socket) rouse() {
+func (s *socket) wake() {
 	one := [8]byte{7: 1}
-	_, _ = unix.Write(s.wake, one[:]) // fails only if it is full of wake-ups
+	_, _ = unix.Write(s.event, one[:]) // fails only if it is full of wake-ups
 }
 
 // wait returns when there is something to read or to do, or after a time; deaf
 // waits for the latter two only. Any error is a reason to look, too.
 func (s *socket) wait(d time.Duration, deaf bool) {
-	fds := []unix.PollFd{{Fd: int32(s.wake), Events: unix.POLLIN}, {Fd: int32(s.fd), Events: unix.POLLIN}}
+	fds := []unix.PollFd{{Fd: int32(s.event), Events: unix.POLLIN}, {Fd: int32(s.fd), Events: unix.POLLIN}}
 	if deaf {
 		fds = fds[:1]
 	}
 	t := unix.NsecToTimespec(max(d, 0).Nanoseconds())
 	if n, err := unix.Ppoll(fds, &t, nil); err == nil && n > 0 && fds[0].Revents != 0 {
-		_, _ = unix.Read(s.wake, s.junk[:8])
+		_, _ = unix.Read(s.event, s.junk[:8])
 	}
 }
 

@@ -8,22 +8,22 @@ const (
 	// confirmTime is how long the other watchers have for a veto once one agreed, askEvery
 	// is the time between questions, and leastConfirm lets a refusal by the kernel arrive.
 	confirmTime  = 25 * time.Millisecond
-	askEvery     = 25 * time.Millisecond
-	leastConfirm = 5 * time.Millisecond
+	askInterval     = 25 * time.Millisecond
+	minConfirmTime = 5 * time.Millisecond
 	// soonTime is how long a suspicion is pursued that often, before only each slowAskEvery.
 	soonTime     = time.Second
-	slowAskEvery = 250 * time.Millisecond
+	slowAskInterval = 250 * time.Millisecond
 	// mostGrace is for how long on end a watcher that runs too seldom puts its verdicts off.
-	mostGrace = time.Second
+	maxGrace = time.Second
 	// fellows is how many other watchers are asked.
-	fellows = 4
+	maxAsked = 4
 	// slackTime is how long a peer is given more time than it asked for.
 	slackTime = time.Minute
 	// refusalTime is how long one refusal shows that the node is up: kernels send one a
 	// second (Linux, icmp_ratelimit).
 	refusalTime = 2500 * time.Millisecond
 	// mutePingEvery is the time between packets that a mute node may refuse.
-	mutePingEvery = 250 * time.Millisecond
+	pingInterval = 250 * time.Millisecond
 )
 
 // suspicion is one watcher's doubt about one node. It is private until another node shares it.
@@ -47,20 +47,20 @@ func (s *suspicion) count(answer Status) (n int) {
 
 // patience is how long a peer may be silent.
 func (p *peer) patience() time.Duration {
-	if p.onWire() {
+	if p.answersOnWire() {
 		return wirePatience
 	}
 	return p.hold + p.slack
 }
 
 // watchAt returns when watch has something to do for p; 0 is never.
-func (d *detector) watchAt(p *peer) time.Duration {
+func (d *detector) checkAt(p *peer) time.Duration {
 	switch s := p.suspicion; {
-	case p.claim.status == Mute && p.watched:
-		return p.pingedAt + mutePingEvery
+	case p.claim.status == SpeakerDown && p.watched:
+		return p.pingedAt + pingInterval
 	case p.accused:
-		return p.wire.askedAt + wireSlowly
-	case !p.watched || p.claim.status > Held:
+		return p.wire.askedAt + slowWireInterval
+	case !p.watched || p.claim.status > HoldDown:
 		return 0
 	case s == nil:
 		return min(p.aged+p.patience(), d.wireAt(p))
@@ -72,7 +72,7 @@ func (d *detector) watchAt(p *peer) time.Duration {
 // next is when a suspicion is to be considered again, if no answer comes before.
 func (s *suspicion) next(wireAsked time.Duration) time.Duration {
 	next := s.askedAt + s.pause()
-	for _, at := range [...]time.Duration{s.at + leastConfirm, s.at + confirmTime, wireAsked + wireTime} {
+	for _, at := range [...]time.Duration{s.at + minConfirmTime, s.at + confirmTime, wireAsked + wireTime} {
 		if at > s.lookedAt {
 			next = min(next, at)
 		}
@@ -83,28 +83,28 @@ func (s *suspicion) next(wireAsked time.Duration) time.Duration {
 // pause is the time between questions to the others.
 func (s *suspicion) pause() time.Duration {
 	if s.askedAt-s.at > soonTime {
-		return slowAskEvery
+		return slowAskInterval
 	}
-	return askEvery
+	return askInterval
 }
 
 // watch does what is due for one peer that beats at us.
-func (d *detector) watch(now time.Duration, p *peer) {
+func (d *detector) check(now time.Duration, p *peer) {
 	if now > p.slackUntil {
 		p.slack = 0
 	}
-	if p.claim.status == Mute {
-		d.watchMute(now, p)
+	if p.claim.status == SpeakerDown {
+		d.checkSpeakerDown(now, p)
 		return
 	}
-	if p.accused && now >= p.wire.askedAt+wireSlowly {
+	if p.accused && now >= p.wire.askedAt+slowWireInterval {
 		d.askWire(now, p)
 	}
-	if !p.watched || p.claim.status > Held || now < d.graceUntil {
+	if !p.watched || p.claim.status > HoldDown || now < d.graceUntil {
 		return
 	}
 	if p.refusedAt > p.lastHeard && now-p.lastHeard > d.interval+d.interval/2 {
-		d.declare(now, p, Mute, false)
+		d.declare(now, p, SpeakerDown, false)
 		return
 	}
 	if now >= p.aged+p.patience() {
@@ -129,9 +129,9 @@ func (d *detector) pursue(now time.Duration, p *peer) {
 		d.askAbout(now, p)
 	}
 	switch {
-	case p.wire.pending(now) || now < s.at+leastConfirm:
+	case p.wire.pending(now) || now < s.at+minConfirmTime:
 	case d.alone(now):
-		if d.takesAlone(now, p) {
+		if d.decidesAlone(now, p) {
 			d.declare(now, p, Dead, true)
 		}
 	case d.shared(now, s) && d.hearsWell(now):
@@ -154,7 +154,7 @@ func (d *detector) askAbout(now time.Duration, p *peer) {
 		}
 		d.send(f, packet{claims: []claim{{about: p.id, status: ask}}})
 		n++
-		return n < fellows
+		return n < maxAsked
 	})
 	for f := range s.asked {
 		if o := d.peers[f]; o == nil || o.suspicion != nil || !d.status(now, o).Living() {
@@ -182,7 +182,7 @@ func (d *detector) answerAbout(now time.Duration, to, about *peer) {
 	// What it knows by the word of others, or of the wire, holds until it doubts that itself: a node that is heard
 	// here or there in turns is not dead.
 	fresh := about.aged != 0 && age <= about.hold*3/4 || about.aged > about.lastHeard && about.suspicion == nil && age <= about.patience()
-	c := claim{about: about.id, status: heard, number: uint32(age.Milliseconds())}
+	c := claim{about: about.id, status: heard, incarnation: uint32(age.Milliseconds())}
 	if !fresh {
 		if !d.hearsWell(now) {
 			return
@@ -206,7 +206,7 @@ func (d *detector) answered(now time.Duration, from, about *peer, c claim) {
 		}
 		return
 	}
-	if at := now - time.Duration(c.number)*time.Millisecond; at > about.aged {
+	if at := now - time.Duration(c.incarnation)*time.Millisecond; at > about.aged {
 		about.aged = at
 		d.clear(now, about)
 	}
@@ -226,22 +226,22 @@ func (d *detector) clear(now time.Duration, p *peer) {
 
 // declare ends a suspicion by a verdict: for this node alone, or for everybody.
 func (d *detector) declare(now time.Duration, p *peer, status Status, private bool) {
-	c := claim{about: p.id, status: status, deaths: p.claim.deaths, number: p.claim.number}
+	c := claim{about: p.id, status: status, deaths: p.claim.deaths, incarnation: p.claim.incarnation}
 	if status == Dead {
 		d.counts.confirmed++
 		c.deaths = uint8(min(int(c.deaths)+1, 255))
 	}
 	p.suspicion = nil
-	p.watched, p.accused = status == Mute, status == Dead
+	p.watched, p.accused = status == SpeakerDown, status == Dead
 	p.former, p.claim, p.claimedAt, p.private, p.backAt = p.claim, c, now, private, 0
 	d.version++
 	if !private {
-		d.proclaim(p.id)
+		d.broadcast(p.id)
 	}
 }
 
 // watchMute gives a mute node up when its kernel refuses no more, or for too long.
-func (d *detector) watchMute(now time.Duration, p *peer) {
+func (d *detector) checkSpeakerDown(now time.Duration, p *peer) {
 	if !p.watched {
 		return
 	}
@@ -249,7 +249,7 @@ func (d *detector) watchMute(now time.Duration, p *peer) {
 		d.declare(now, p, Dead, false)
 		return
 	}
-	if now >= p.pingedAt+mutePingEvery {
+	if now >= p.pingedAt+pingInterval {
 		p.pingedAt = now
 		d.send(p, packet{ping: true})
 	}

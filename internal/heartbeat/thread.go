@@ -12,7 +12,7 @@ import (
 
 const (
 	// goodbyes are said so often, since each may be lost.
-	goodbyes        = 3
+	goodbyeCount        = 3
 	goodbyeInterval = 5 * time.Millisecond
 )
 
@@ -50,7 +50,7 @@ func (t *thread) run() {
 	t.detector.epoch = t.h.shared.lease.epoch.Load() + 1
 	t.detector.counts = t.h.shared.counts()
 	for !t.h.stopped.Load() {
-		if t.unattended() {
+		if t.speakerHangs() {
 			t.socket.wait(t.h.config.Interval, true) // the detector will find that it did not run
 			continue
 		}
@@ -58,7 +58,7 @@ func (t *thread) run() {
 		t.account()
 		t.socket.wait(t.detector.due()-boottime(), t.read >= t.budget)
 	}
-	for range goodbyes {
+	for range goodbyeCount {
 		t.detector.leave(boottime())
 		t.send()
 		t.socket.wait(goodbyeInterval, true)
@@ -67,9 +67,9 @@ func (t *thread) run() {
 
 // unattended: the process that this one beats for did not run for so long that it does not
 // serve, so that others should.
-func (t *thread) unattended() bool {
-	at := time.Duration(t.h.shared.attended.Load())
-	return at != 0 && boottime()-at > t.h.config.MuteTime
+func (t *thread) speakerHangs() bool {
+	at := time.Duration(t.h.shared.keepalive.Load())
+	return at != 0 && boottime()-at > t.h.config.SpeakerDownTime
 }
 
 // step takes what came, does what is due, and publishes what is known.
@@ -124,7 +124,7 @@ func (t *thread) load() {
 func (t *thread) filter() {
 	words := make([]uint64, 0, len(*t.seals))
 	for _, s := range *t.seals {
-		words = append(words, s.word)
+		words = append(words, s.prefix)
 	}
 	t.h.shared.filtered.Store(t.socket.accept(words, slices.Collect(maps.Keys(t.byAddr))) == nil)
 }
@@ -183,14 +183,14 @@ func (t *thread) receive() {
 			break
 		}
 		t.read++
-		if p := t.byAddr[from]; p != nil && t.ours(packet) {
+		if p := t.byAddr[from]; p != nil && t.sentByUs(packet) {
 			t.detector.refused(boottime(), p)
 		}
 	}
 }
 
 // ours reports whether the packet begins as those that we send, with whichever key.
-func (t *thread) ours(packet []byte) bool {
+func (t *thread) sentByUs(packet []byte) bool {
 	return slices.ContainsFunc(*t.seals, func(s *seal) bool { return s.begins(packet) })
 }
 
@@ -227,14 +227,14 @@ func (t *thread) send() {
 func (t *thread) publish(now time.Duration) {
 	v := &View{
 		Members: t.detector.members(now, t.h.config.NodeName), Epoch: t.detector.epoch,
-		Settled: t.detector.settled(now), Realtime: t.realtime, Alone: t.detector.unheard(now), Deaf: t.detector.deaf,
+		Settled: t.detector.settled(now), Realtime: t.realtime, Alone: t.detector.hearsNobody(now), HearsBadly: t.detector.deaf,
 	}
 	if v.equal(t.h.view.Load()) {
 		return
 	}
 	t.h.view.Store(v)
 	select {
-	case t.h.news <- struct{}{}:
+	case t.h.changed <- struct{}{}:
 	default:
 	}
 }

@@ -17,14 +17,14 @@ type Timers struct {
 	ForgiveTime time.Duration
 	// MuteTime is how long a node may be without a speaker, or with one that hangs, before what it
 	// owned moves: a container that is started again is back in a second or two. Default 10 s.
-	MuteTime time.Duration
+	SpeakerDownTime time.Duration
 }
 
 const (
 	// Watchers is how many others hear the beats of each node.
 	Watchers = 6
 	// mostHold is up to what a node asks for time on the ground of its own lateness.
-	mostHold = 350 * time.Millisecond
+	maxAdaptedHold = 350 * time.Millisecond
 	// patienceFactor is how much longer a node without real-time priority may be silent. On two cores
 	// with seven runnable threads the longest gap of a 45 ms timer was 287 ms, with it 49 ms.
 	patienceFactor = 3
@@ -36,7 +36,7 @@ func (t Timers) withDefaults() Timers {
 		&t.HoldDown:    10 * time.Second,
 		&t.MaxHoldDown: 5 * time.Minute,
 		&t.ForgiveTime: 10 * time.Minute,
-		&t.MuteTime:    10 * time.Second,
+		&t.SpeakerDownTime:    10 * time.Second,
 	} {
 		if *field == 0 {
 			*field = value
@@ -60,7 +60,7 @@ func (t Timers) hold(realtime bool) time.Duration {
 func (t Timers) settings(realtime bool, random func() uint64) settings {
 	return settings{
 		interval: t.Interval, leastHold: t.hold(realtime), watchers: Watchers,
-		holdDown: t.HoldDown, maxHoldDown: t.MaxHoldDown, forgiveTime: t.ForgiveTime, muteTime: t.MuteTime,
+		holdDown: t.HoldDown, maxHoldDown: t.MaxHoldDown, forgiveTime: t.ForgiveTime, muteTime: t.SpeakerDownTime,
 		random: random,
 	}
 }

@@ -39,9 +39,9 @@ type Member struct {
 // status weighs all evidence about a peer.
 func (d *detector) status(now time.Duration, p *peer) Status {
 	switch {
-	case p.claim.status == Mute && !p.gossip && now-p.claimedAt > d.muteTime+orphanTime:
+	case p.claim.status == SpeakerDown && !p.gossip && now-p.claimedAt > d.muteTime+orphanTime:
 		return Dead // those who would have declared it are gone
-	case p.claim.status > Held:
+	case p.claim.status > HoldDown:
 		return p.claim.status
 	case p.lastHeard == 0 && p.claim.status == Unknown && !p.gossip:
 		return Unknown
@@ -61,12 +61,12 @@ func (d *detector) orphaned(now time.Duration, p *peer) bool {
 // members returns what is known of every node, this one included, ordered by id.
 func (d *detector) members(now time.Duration, self string) []Member {
 	out := make([]Member, 0, len(d.ring)+1)
-	out = append(out, Member{Name: self, Heard: true, Status: d.own.status, Deaths: int(d.own.deaths), Incarnation: d.own.number})
-	dying := d.dying(now)
+	out = append(out, Member{Name: self, Heard: true, Status: d.own.status, Deaths: int(d.own.deaths), Incarnation: d.own.incarnation})
+	dying := d.recentDeath(now)
 	for _, p := range d.ring {
 		s := d.status(now, p)
 		out = append(out, Member{
-			Name: p.name, Heard: p.lastHeard != 0, Status: s, Blocked: p.blocked(now, s), Deaths: int(p.claim.deaths), Incarnation: p.claim.number,
+			Name: p.name, Heard: p.lastHeard != 0, Status: s, Blocked: p.blocked(now, s), Deaths: int(p.claim.deaths), Incarnation: p.claim.incarnation,
 			Silent: s.Living() && p.suspicion != nil && (dying || now-p.suspicion.at > verdictTime),
 		})
 	}
@@ -74,17 +74,17 @@ func (d *detector) members(now time.Duration, self string) []Member {
 }
 
 // dying: somebody was given up a moment ago.
-func (d *detector) dying(now time.Duration) bool {
+func (d *detector) recentDeath(now time.Duration) bool {
 	return slices.ContainsFunc(d.ring, func(p *peer) bool { return p.claim.status == Dead && now-p.claimedAt < atOnce })
 }
 
 // unheard: no other speaker is heard, and that is not about to be explained by a verdict.
-func (d *detector) unheard(now time.Duration) bool {
+func (d *detector) hearsNobody(now time.Duration) bool {
 	last := time.Duration(0)
 	for _, p := range d.ring {
 		last = max(last, p.lastHeard+p.hold)
 	}
-	return now >= last && (d.dying(now) || now-last > verdictTime)
+	return now >= last && (d.recentDeath(now) || now-last > verdictTime)
 }
 
 // blocked: gossip hears a node, and for longer than either needs no heartbeat of it has come.

@@ -28,16 +28,16 @@ const (
 	wireTime = 40 * time.Millisecond
 	// wireEvery is the time between questions about a node that stays silent. One that holds what it has
 	// is given up after three without an answer.
-	wireEvery    = 100 * time.Millisecond
-	wirePatience = 3 * wireEvery
+	wireInterval    = 100 * time.Millisecond
+	wirePatience = 3 * wireInterval
 	// welcomeTime is how long a node has to answer that this one had given it up.
-	welcomeTime = time.Second
+	readmitTime = time.Second
 	// wireSlowly is the time between questions about a node that this one called dead.
-	wireSlowly = time.Second
+	slowWireInterval = time.Second
 	// strangerTime is how long a node that hears nobody waits where no foreign machine ever answered.
 	// Where beats were lost before, a gap of two seconds may be but more of the same.
-	strangerTime = 2 * time.Second
-	lossyTime    = 5 * strangerTime
+	noForeignTime = 2 * time.Second
+	lossyTime    = 5 * noForeignTime
 	// freshTime is how old a question may be that is answered.
 	freshTime = time.Second
 )
@@ -47,7 +47,7 @@ type wire struct {
 	askedAt, answeredAt time.Duration
 	answer              Answer
 	// heldAt is when it answered last itself.
-	heldAt time.Duration
+	nodeAnsweredAt time.Duration
 }
 
 // pending: an answer may yet come in time.
@@ -56,16 +56,16 @@ func (w *wire) pending(now time.Duration) bool {
 }
 
 // onWire: its beats are lost, and it answers on the wire.
-func (p *peer) onWire() bool { return p.wire.heldAt > p.lastHeard }
+func (p *peer) answersOnWire() bool { return p.wire.nodeAnsweredAt > p.lastHeard }
 
 // wireAt is when the wire is to be asked about p next, so that the answer is there when it is wanted.
 func (d *detector) wireAt(p *peer) time.Duration {
-	if p.onWire() {
-		return p.wire.askedAt + wireEvery
+	if p.answersOnWire() {
+		return p.wire.askedAt + wireInterval
 	}
-	every := wireEvery
+	every := wireInterval
 	if s := p.suspicion; s != nil && p.wire.askedAt-s.at > soonTime {
-		every = slowAskEvery
+		every = slowAskInterval
 	}
 	return max(p.aged+p.patience()-wireTime, p.wire.askedAt+every)
 }
@@ -98,7 +98,7 @@ func (d *detector) answeredOnWire(now time.Duration, q question, a Answer) {
 	if a.Node != Answered {
 		return
 	}
-	p.wire.heldAt, p.aged = now, now
+	p.wire.nodeAnsweredAt, p.aged = now, now
 	d.clear(now, p)
 	if p.accused && p.claim.status == Dead {
 		d.acquit(now, p)
@@ -110,31 +110,31 @@ func (d *detector) answeredOnWire(now time.Duration, q question, a Answer) {
 func (d *detector) acquit(now time.Duration, p *peer) {
 	p.accused, p.watched = false, true
 	if p.private {
-		d.takeBack(now, p)
+		d.withdrawVerdict(now, p)
 		return
 	}
 	p.claim.status, p.claimedAt = Alive, now
-	p.claim.number++
+	p.claim.incarnation++
 	p.claim.deaths -= min(p.claim.deaths, 1) // that of this verdict
 	d.version++
-	d.proclaim(p.id)
+	d.broadcast(p.id)
 }
 
 // welcome takes a peer back that this node alone had given up. Where there is no third, it gets the time to learn
 // that, so that it does not take back what it loses in the next moment.
-func (d *detector) welcome(now time.Duration, p *peer) {
+func (d *detector) readmit(now time.Duration, p *peer) {
 	if p.backAt == 0 {
 		p.backAt = now
 	}
-	if able, _ := d.heard(now); able > 1 || now-p.backAt >= welcomeTime {
-		d.takeBack(now, p)
+	if able, _ := d.heard(now); able > 1 || now-p.backAt >= readmitTime {
+		d.withdrawVerdict(now, p)
 		return
 	}
 	d.send(p, packet{}) // which says that it was missed
 }
 
 // takeBack ends a verdict of this node alone.
-func (d *detector) takeBack(now time.Duration, p *peer) {
+func (d *detector) withdrawVerdict(now time.Duration, p *peer) {
 	p.claim, p.private, p.accused, p.claimedAt, p.backAt = p.former, false, false, now, 0
 	d.version++
 }
@@ -146,7 +146,7 @@ func (d *detector) heard(now time.Duration) (able, all int) {
 		if p.lastHeard == 0 || now-p.lastHeard >= p.hold {
 			continue
 		}
-		if all++; !p.deaf {
+		if all++; !p.hearsBadly {
 			able++
 		}
 	}
@@ -155,7 +155,7 @@ func (d *detector) heard(now time.Duration) (able, all int) {
 
 // takesAlone decides about a suspect where no other speaker is heard. Either all others are dead, or this
 // node is cut off: a foreign machine that answers shows that its link works.
-func (d *detector) takesAlone(now time.Duration, p *peer) bool {
+func (d *detector) decidesAlone(now time.Duration, p *peer) bool {
 	answer := p.wire.answer
 	if p.wire.answeredAt < p.lastHeard {
 		answer = Answer{}
@@ -163,13 +163,13 @@ func (d *detector) takesAlone(now time.Duration, p *peer) bool {
 	switch answer.Foreign {
 	case Answered:
 		// If beats of it, or foreign answers, were lost before, this may be more of the same.
-		lossy := p.receipt.clean < cleanBeats && now-p.lastHeard < strangerTime
-		return !lossy && (d.wireBad == 0 || now-d.wireBad > strangerTime)
+		lossy := p.reception.clean < cleanRun && now-p.lastHeard < noForeignTime
+		return !lossy && (d.wireBad == 0 || now-d.wireBad > noForeignTime)
 	case Silent:
 		return false
 	}
-	wait := strangerTime
-	if p.receipt.clean < cleanBeats {
+	wait := noForeignTime
+	if p.reception.clean < cleanRun {
 		wait = lossyTime
 	}
 	return !p.gossip && now >= p.suspicion.at+wait

@@ -22,7 +22,7 @@ const (
 	linkMisses   = 2
 	linkReturns  = 25
 	// mostFellows bounds the machines that are asked when the usual one does not answer.
-	mostFellows = 3
+	maxNeighbours = 3
 )
 
 // links watches the links that heartbeats do not use. A port that is dead with its carrier up is noticed by its
@@ -41,11 +41,11 @@ type links struct {
 	silent  map[string]bool
 
 	// watched is what is known of each link by name; Run alone uses it.
-	watched map[string]*watched
+	watched map[string]*watchedLink
 }
 
 // watched is one link under watch.
-type watched struct {
+type watchedLink struct {
 	// usual answered last, and is asked alone as long as it does.
 	usual layer2.Question
 	// rounds in a row that ended as the last one did, which was answered or not.
@@ -56,7 +56,7 @@ type watched struct {
 
 // newLinks returns a watch that Run starts. changed is called when Silent changes.
 func newLinks(log *slog.Logger, asker Asker, all func() []link.Link, changed func()) *links {
-	return &links{log: log, asker: asker, all: all, changed: changed, watched: map[string]*watched{}}
+	return &links{log: log, asker: asker, all: all, changed: changed, watched: map[string]*watchedLink{}}
 }
 
 // set tells what the speakers told of themselves, and so which of them share a link, and the address of
@@ -93,20 +93,20 @@ func (l *links) round(ctx context.Context) {
 	l.mu.Lock()
 	members, address := l.members, l.own
 	l.mu.Unlock()
-	here := map[string]*watched{}
+	here := map[string]*watchedLink{}
 	for _, own := range l.all() {
 		if !own.CanAnnounce() || slices.ContainsFunc(own.Prefixes, func(p netip.Prefix) bool { return p.Addr() == address }) {
 			continue
 		}
 		w := l.watched[own.Name]
 		if w == nil {
-			w = &watched{}
+			w = &watchedLink{}
 		}
 		here[own.Name] = w
-		if fellows := l.fellows(own, members); len(fellows) > 0 {
+		if fellows := l.neighbours(own, members); len(fellows) > 0 {
 			l.ask(ctx, own.Name, w, fellows)
 		} else {
-			*w = watched{} // nobody could take anything over
+			*w = watchedLink{} // nobody could take anything over
 		}
 	}
 	l.watched = here
@@ -115,7 +115,7 @@ func (l *links) round(ctx context.Context) {
 
 // fellows returns whom to ask on a link: speakers that share it, then foreign machines. There are none where
 // no speaker shares it.
-func (l *links) fellows(own link.Link, members map[string]lb.Member) []layer2.Question {
+func (l *links) neighbours(own link.Link, members map[string]lb.Member) []layer2.Question {
 	var out []layer2.Question
 	for _, name := range slices.Sorted(maps.Keys(members)) {
 		for _, t := range members[name].Links {
@@ -127,17 +127,17 @@ func (l *links) fellows(own link.Link, members map[string]lb.Member) []layer2.Qu
 	if len(out) == 0 {
 		return nil
 	}
-	return append(out, l.asker.Foreign(own.Name, mostFellows)...)
+	return append(out, l.asker.Foreign(own.Name, maxNeighbours)...)
 }
 
 // ask asks the machine that answered last, and if it does not, all that are asked at most.
-func (l *links) ask(ctx context.Context, name string, w *watched, fellows []layer2.Question) {
+func (l *links) ask(ctx context.Context, name string, w *watchedLink, fellows []layer2.Question) {
 	usual := []layer2.Question{w.usual}
-	if w.usual == (layer2.Question{}) || !l.hears(ctx, usual, w) {
+	if w.usual == (layer2.Question{}) || !l.anyAnswers(ctx, usual, w) {
 		// Others each time: the first by name may be dead.
 		at := w.rounds % len(fellows)
 		fellows = slices.Concat(fellows[at:], fellows[:at])
-		if !l.hears(ctx, fellows[:min(len(fellows), 2*mostFellows)], w) {
+		if !l.anyAnswers(ctx, fellows[:min(len(fellows), 2*maxNeighbours)], w) {
 			w.count(false)
 			return
 		}
@@ -145,9 +145,9 @@ func (l *links) ask(ctx context.Context, name string, w *watched, fellows []laye
 	w.count(true)
 }
 
-func (l *links) hears(ctx context.Context, questions []layer2.Question, w *watched) bool {
+func (l *links) anyAnswers(ctx context.Context, questions []layer2.Question, w *watchedLink) bool {
 	for i, n := range l.asker.Ask(ctx, questions, wireTime) {
-		if n >= enough {
+		if n >= minAnswers {
 			w.usual = questions[i]
 			return true
 		}
@@ -156,7 +156,7 @@ func (l *links) hears(ctx context.Context, questions []layer2.Question, w *watch
 }
 
 // count takes the outcome of a round. A link on which nobody ever answered is not silent: nobody may be there.
-func (w *watched) count(answered bool) {
+func (w *watchedLink) count(answered bool) {
 	if answered != w.answered {
 		w.answered, w.rounds = answered, 0
 	}

@@ -37,14 +37,14 @@ type Cluster interface {
 	Kernels(membersPort uint16) map[string][]netip.AddrPort
 	// Word reads what the speaker of a node wrote last. It returns an error that wraps ErrAway where nothing shows
 	// that the network reaches the API server.
-	Word(ctx context.Context, node string) (Word, error)
+	Vote(ctx context.Context, node string) (Vote, error)
 }
 
 // Known is what is known of the speakers at one moment.
 type Known struct {
 	View members.View
 	// Told is what each told of itself; Speakers are the nodes that have one, Address is that of this one.
-	Told     map[string]lb.Member
+	Members     map[string]lb.Member
 	Speakers map[string]netip.Addr
 	Address  netip.Addr
 	// Services say which nodes have endpoints that can serve.
@@ -55,11 +55,11 @@ type Known struct {
 type State struct {
 	// Alive, HeldDown and Mute are as lb.State has them: the nodes that this side of a partition stands aside for
 	// are alive, and nobody on this side takes anything but what those refuse.
-	Alive, HeldDown, Mute map[string]bool
+	Alive, HeldDown, SpeakerDown map[string]bool
 	// Left are nodes whose speakers said goodbye a short while ago.
 	Left map[string]bool
 	// Deaf, Lost and Partition are as lb.Here has them.
-	Deaf      bool
+	HearsBadly      bool
 	Lost      map[string]bool
 	Partition lb.Partition
 	// Again is when State changes though nobody calls Changed; 0 for never.
@@ -74,7 +74,7 @@ type Monitor struct {
 	wire    *wire
 	links   *links
 	prober  *prober
-	witness *witness
+	votes *voteReader
 
 	mu       sync.Mutex
 	known    Known
@@ -85,8 +85,8 @@ type Monitor struct {
 func New(c Config) *Monitor {
 	m := &Monitor{config: c, wire: newWire(c.Asker, c.Links), goodbyes: goodbyes{}}
 	m.links = newLinks(c.Log, c.Asker, c.Links, c.Changed)
-	m.witness = newWitness(c)
-	m.prober = newProber(c, m.witness.apiAnswers)
+	m.votes = newVoteReader(c)
+	m.prober = newProber(c, m.votes.apiAnswers)
 	return m
 }
 
@@ -95,8 +95,8 @@ func (m *Monitor) Set(k Known) {
 	m.mu.Lock()
 	m.known = k
 	m.mu.Unlock()
-	m.links.set(k.Told, k.Address)
-	m.witness.set(k.View.Alive, k.Speakers)
+	m.links.set(k.Members, k.Address)
+	m.votes.set(k.View.Alive, k.Speakers)
 	m.prober.set(time.Now(), k)
 	m.config.SilenceChanged()
 }
@@ -106,7 +106,7 @@ func (m *Monitor) SetOwners(owners map[netip.Addr]string) {
 	m.mu.Lock()
 	k := m.known
 	m.mu.Unlock()
-	m.wire.set(k.Told, owners, k.Address)
+	m.wire.set(k.Members, owners, k.Address)
 }
 
 // State returns who lives now, by what was set last.
@@ -114,9 +114,9 @@ func (m *Monitor) State() State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	view := m.known.View
-	s := State{Alive: view.Alive, HeldDown: view.HeldDown, Mute: view.Mute, Deaf: view.Deaf, Partition: m.witness.aside()}
-	s.Left, s.Again = m.goodbyes.left(time.Now(), m.known.Told, view.Alive)
-	s.standAside()
+	s := State{Alive: view.Alive, HeldDown: view.HeldDown, SpeakerDown: view.SpeakerDown, HearsBadly: view.HearsBadly, Partition: m.votes.partition()}
+	s.Left, s.Again = m.goodbyes.left(time.Now(), m.known.Members, view.Alive)
+	s.yield()
 	var cutOff []lb.Problem
 	s.Lost, cutOff = m.prober.lost()
 	s.Problems = append(problems(m.config.Node, view.Members, m.config.HeartbeatPort, m.links.Silent()), cutOff...)
@@ -124,7 +124,7 @@ func (m *Monitor) State() State {
 }
 
 // standAside gives the nodes elsewhere all that they can announce, as they do themselves.
-func (s *State) standAside() {
+func (s *State) yield() {
 	if len(s.Partition.Elsewhere) == 0 {
 		return
 	}
@@ -141,12 +141,12 @@ func (m *Monitor) Ask(node string) heartbeat.Answer { return m.wire.ask(node) }
 func (m *Monitor) SilentLinks() map[string]bool { return m.links.Silent() }
 
 // Silence returns what to write of the speakers that are not heard, at once also of those that are silent alone.
-func (m *Monitor) Silence(atOnce bool) Silence { return m.prober.silent(time.Now(), atOnce) }
+func (m *Monitor) Silence(atOnce bool) Silence { return m.prober.silence(time.Now(), atOnce) }
 
 // Run asks whom there is to ask, until ctx ends.
 func (m *Monitor) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{m.wire.run, m.links.Run, m.prober.loop.Run, m.witness.loop.Run} {
+	for _, run := range []func(context.Context) error{m.wire.run, m.links.Run, m.prober.loop.Run, m.votes.loop.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	return group.Wait()

@@ -10,7 +10,7 @@ import (
 )
 
 // Word is what a speaker wrote of itself where both sides of a partition read it.
-type Word struct {
+type Vote struct {
 	Node string
 	// Written tells one word from the one before; it is compared only, never read as a time. It is empty where
 	// nothing was ever written.
@@ -22,12 +22,12 @@ type Word struct {
 }
 
 // misses reports whether the word's speaker does not hear a node.
-func (w Word) misses(node string) bool {
+func (w Vote) misses(node string) bool {
 	return slices.Contains(w.Unreachable, node) || slices.Contains(w.Quiet, node)
 }
 
 // uncut adds the nodes of this side where a full list may leave them out.
-func (w Word) uncut(self string, alive map[string]bool) Word {
+func (w Vote) untruncated(self string, alive map[string]bool) Vote {
 	if len(w.Unreachable) >= MostNamed {
 		w.Unreachable = slices.AppendSeq(slices.Clone(w.Unreachable), maps.Keys(alive))
 	}
@@ -38,21 +38,21 @@ func (w Word) uncut(self string, alive map[string]bool) Word {
 }
 
 // wordTime is how long a word counts. Its speaker repeats it more often.
-const wordTime = 5 * time.Second
+const voteTime = 5 * time.Second
 
 // words are those of nodes that are not heard. They are pure: times are arguments.
-type words map[string]witnessed
+type votes map[string]datedVote
 
-type witnessed struct {
-	Word
+type datedVote struct {
+	Vote
 	// at is when it was seen to be new; zero for the first, which may be older than the silence.
 	at time.Time
 }
 
 // hear takes a word over. Nobody that is dead writes a second one.
-func (w words) hear(now time.Time, word Word) {
+func (w votes) add(now time.Time, word Vote) {
 	before, known := w[word.Node]
-	next := witnessed{word, before.at}
+	next := datedVote{word, before.at}
 	if known && before.Written != word.Written {
 		next.at = now
 	}
@@ -60,8 +60,8 @@ func (w words) hear(now time.Time, word Word) {
 }
 
 // keep forgets all nodes but these: those that are missed still.
-func (w words) keep(missed []string) {
-	maps.DeleteFunc(w, func(node string, _ witnessed) bool { return !slices.Contains(missed, node) })
+func (w votes) retain(missed []string) {
+	maps.DeleteFunc(w, func(node string, _ datedVote) bool { return !slices.Contains(missed, node) })
 }
 
 // partition returns what the words of other sides come to.
@@ -71,13 +71,13 @@ func (w words) keep(missed []string) {
 // dead. Elsewhere are those that are running and miss the node self, and those missed here of
 // whom these say nothing bad: few repeat their word, and another may be the only one
 // that can announce an address.
-func (w words) partition(now time.Time, self string, alive map[string]bool, missed []string) (out lb.Partition) {
+func (w votes) partition(now time.Time, self string, alive map[string]bool, missed []string) (out lb.Partition) {
 	if len(alive) == 0 {
 		return out
 	}
 	lowest := slices.Min(slices.Collect(maps.Keys(alive)))
 	speaking := w.speaking(now, self)
-	var first []Word
+	var first []Vote
 	for _, word := range speaking {
 		before := cmp.Or(cmp.Compare(word.Alive, len(alive)), cmp.Compare(lowest, word.lowest(missed, speaking))) > 0
 		if before {
@@ -89,8 +89,8 @@ func (w words) partition(now time.Time, self string, alive map[string]bool, miss
 		return out
 	}
 	for _, node := range missed {
-		speaks := slices.ContainsFunc(first, func(word Word) bool { return word.Node == node })
-		if speaks || !slices.ContainsFunc(first, func(word Word) bool { return word.misses(node) }) {
+		speaks := slices.ContainsFunc(first, func(word Vote) bool { return word.Node == node })
+		if speaks || !slices.ContainsFunc(first, func(word Vote) bool { return word.misses(node) }) {
 			out.Elsewhere = append(out.Elsewhere, node)
 		}
 	}
@@ -99,11 +99,11 @@ func (w words) partition(now time.Time, self string, alive map[string]bool, miss
 }
 
 // speaking returns the words of those that are running and miss the node self, by name.
-func (w words) speaking(now time.Time, self string) (out []Word) {
+func (w votes) speaking(now time.Time, self string) (out []Vote) {
 	for _, node := range slices.Sorted(maps.Keys(w)) {
 		word := w[node]
-		if word.misses(self) && !word.at.IsZero() && now.Sub(word.at) < wordTime {
-			out = append(out, word.Word)
+		if word.misses(self) && !word.at.IsZero() && now.Sub(word.at) < voteTime {
+			out = append(out, word.Vote)
 		}
 	}
 	return out
@@ -112,11 +112,11 @@ func (w words) speaking(now time.Time, self string) (out []Word) {
 // lowest returns the lowest name of the word's side, as the nodes of that side see it
 // too: of those that are there, whether their words can be read or not. Where more are missed
 // here than that side has, some are nowhere, and the lowest of those that speak counts.
-func (w Word) lowest(missed []string, speaking []Word) string {
+func (w Vote) lowest(missed []string, speaking []Vote) string {
 	there := slices.DeleteFunc(slices.Clone(missed), func(node string) bool { return w.misses(node) })
 	if len(there) > w.Alive {
 		there = slices.DeleteFunc(there, func(node string) bool {
-			return !slices.ContainsFunc(speaking, func(other Word) bool { return other.Node == node })
+			return !slices.ContainsFunc(speaking, func(other Vote) bool { return other.Node == node })
 		})
 	}
 	return slices.Min(append(there, w.Node))
@@ -124,7 +124,7 @@ func (w Word) lowest(missed []string, speaking []Word) string {
 
 // refuses returns the nodes whose endpoints the word's side leaves alone. A side of more
 // than half refuses nothing, and nobody refuses a node whose kernel answers.
-func (w Word) refuses() map[string]bool {
+func (w Vote) refuses() map[string]bool {
 	out := map[string]bool{}
 	if 2*w.Alive <= w.Expected {
 		for _, node := range w.Unreachable {

@@ -18,7 +18,7 @@ const (
 	// kernelTime is what a node's kernel has to answer. On a LAN it takes a millisecond.
 	kernelTime = 150 * time.Millisecond
 	// asksAtOnce bounds the nodes that are asked side by side.
-	asksAtOnce = 64
+	maxAsking = 64
 )
 
 // prober asks the kernels of the nodes whose speakers are not heard, and knows what that means: which nodes are
@@ -35,8 +35,8 @@ type prober struct {
 	mu sync.Mutex
 	// known is what was set last, now what it comes to, mute the nodes that were mute before.
 	known Known
-	now   surroundings
-	mute  map[string]bool
+	reach   reachability
+	speakerDown  map[string]bool
 	// serving are the nodes that matter, published is what lost returns for them.
 	serving, published map[string]bool
 	// asking has the nodes that have not answered yet.
@@ -45,8 +45,8 @@ type prober struct {
 
 func newProber(c Config, api func() bool) *prober {
 	p := &prober{
-		config: c, node: c.Node.Name, log: c.Log, api: api, slots: make(chan struct{}, asksAtOnce),
-		now: surroundings{node: c.Node.Name, silence: silence{}, others: silence{}}, asking: map[string]bool{},
+		config: c, node: c.Node.Name, log: c.Log, api: api, slots: make(chan struct{}, maxAsking),
+		reach: reachability{node: c.Node.Name, missed: peerHealth{}, others: peerHealth{}}, asking: map[string]bool{},
 	}
 	p.loop = newLoop(c.Log, "probe", p.sync)
 	return p
@@ -57,13 +57,13 @@ func (p *prober) set(now time.Time, k Known) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.known = k
-	p.see(now)
-	p.mute = k.View.Mute
+	p.update(now)
+	p.speakerDown = k.View.SpeakerDown
 	p.serving = nil
-	if p.now.cutOff() {
-		p.serving = serving(k.Services, p.now.expected)
+	if p.reach.cutOff() {
+		p.serving = serving(k.Services, p.reach.expected)
 	}
-	p.published = p.now.lost(now, p.serving)
+	p.published = p.reach.lost(now, p.serving)
 	p.loop.Kick()
 }
 
@@ -72,12 +72,12 @@ func (p *prober) sync(ctx context.Context) (time.Duration, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	p.see(now)
+	p.update(now)
 	for node, addresses := range p.kernels(now) {
 		p.asking[node] = true
 		go p.ask(ctx, node, addresses)
 	}
-	if lost := p.now.lost(now, p.serving); !maps.Equal(lost, p.published) {
+	if lost := p.reach.lost(now, p.serving); !maps.Equal(lost, p.published) {
 		p.published = lost
 		p.config.Changed()
 	}
@@ -85,16 +85,16 @@ func (p *prober) sync(ctx context.Context) (time.Duration, error) {
 }
 
 // see works out what is known now.
-func (p *prober) see(now time.Time) {
-	was := p.now.cutOff()
+func (p *prober) update(now time.Time) {
+	was := p.reach.cutOff()
 	view := p.known.View
-	p.now.view, p.now.api, p.now.expected = view, p.api(), map[string]bool{p.node: true}
+	p.reach.view, p.reach.api, p.reach.expected = view, p.api(), map[string]bool{p.node: true}
 	missed := map[string]cause{}
 	for node := range p.known.Speakers {
-		p.now.expected[node] = true
+		p.reach.expected[node] = true
 		switch {
 		case node == p.node || view.Alive[node]:
-		case view.Left[node] || p.mute[node]:
+		case view.Left[node] || p.speakerDown[node]:
 			missed[node] = explained
 		case view.Dead[node]:
 			missed[node] = unexplained
@@ -102,17 +102,17 @@ func (p *prober) see(now time.Time) {
 			missed[node] = notYet
 		}
 	}
-	p.now.silence.keep(now, missed)
+	p.reach.missed.update(now, missed)
 	var doubtful map[string]cause
-	is := p.now.cutOff()
+	is := p.reach.cutOff()
 	if is {
-		doubtful = p.now.doubtful(p.serving)
+		doubtful = p.reach.doubtful(p.serving)
 	}
-	p.now.others.keep(now, doubtful)
+	p.reach.others.update(now, doubtful)
 	if is == was {
 		return
 	}
-	heard, expected := p.now.count()
+	heard, expected := p.reach.count()
 	if is {
 		p.log.Warn("cut off: what only nodes can serve that this one does not reach is not announced here", "heard", heard, "expected", expected)
 	} else {
@@ -123,11 +123,11 @@ func (p *prober) see(now time.Time) {
 // kernels returns where to ask the nodes whose turn it is.
 func (p *prober) kernels(now time.Time) map[string][]netip.AddrPort {
 	out := map[string][]netip.AddrPort{}
-	if len(p.now.silence)+len(p.now.others) == 0 {
+	if len(p.reach.missed)+len(p.reach.others) == 0 {
 		return out
 	}
 	kernels := p.config.Cluster.Kernels(p.config.MembersPort)
-	for _, nodes := range []silence{p.now.silence, p.now.others} {
+	for _, nodes := range []peerHealth{p.reach.missed, p.reach.others} {
 		for node, n := range nodes {
 			if !p.asking[node] && !n.due().After(now) {
 				out[node] = kernels[node]
@@ -146,9 +146,9 @@ func (p *prober) ask(ctx context.Context, node string, addresses []netip.AddrPor
 	}
 	p.mu.Lock()
 	delete(p.asking, node)
-	for _, nodes := range []silence{p.now.silence, p.now.others} {
+	for _, nodes := range []peerHealth{p.reach.missed, p.reach.others} {
 		if _, known := nodes[node]; known {
-			nodes.heard(time.Now(), node, answers)
+			nodes.record(time.Now(), node, answers)
 		}
 	}
 	p.mu.Unlock()
@@ -159,7 +159,7 @@ func (p *prober) ask(ctx context.Context, node string, addresses []netip.AddrPor
 // wait returns how long until somebody is to be asked again, or a doubt ends.
 func (p *prober) wait(now time.Time) time.Duration {
 	next := quietTime
-	for _, nodes := range []silence{p.now.silence, p.now.others} {
+	for _, nodes := range []peerHealth{p.reach.missed, p.reach.others} {
 		for node, n := range nodes {
 			if !p.asking[node] {
 				next = min(next, n.due().Sub(now))
@@ -176,22 +176,22 @@ func (p *prober) wait(now time.Time) time.Duration {
 func (p *prober) lost() (lost map[string]bool, cutOff []lb.Problem) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.now.cutOff() {
+	if !p.reach.cutOff() {
 		return nil, nil
 	}
-	heard, expected := p.now.count()
+	heard, expected := p.reach.count()
 	return maps.Clone(p.published), []lb.Problem{{Object: p.config.Node, Reason: lb.CutOff, Message: fmt.Sprintf(
 		"node %s hears %d of %d speakers and announces nothing that only these can serve: %s",
 		p.node, heard, expected, slices.Sorted(maps.Keys(p.published)))}}
 }
 
 // silent returns what to write, at once also of speakers that are silent alone.
-func (p *prober) silent(now time.Time, atOnce bool) Silence {
+func (p *prober) silence(now time.Time, atOnce bool) Silence {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.now.silence
+	s := p.reach.missed
 	return Silence{
-		Unreachable: s.unreachable(), Quiet: s.quiet(now, atOnce), Complete: s.complete(), CutOff: p.now.cutOff(),
-		missed: len(s), news: s.news(now),
+		Unreachable: s.unreachable(), Quiet: s.quiet(now, atOnce), Complete: s.complete(), CutOff: p.reach.cutOff(),
+		missed: len(s), recent: s.recent(now),
 	}
 }

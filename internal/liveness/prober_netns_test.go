@@ -34,7 +34,7 @@ func (c twoNodes) Kernels(port uint16) map[string][]netip.AddrPort {
 	return out
 }
 
-func (twoNodes) Word(context.Context, string) (Word, error) { return Word{}, ErrAway }
+func (twoNodes) Vote(context.Context, string) (Vote, error) { return Vote{}, ErrAway }
 
 // TestCutOff: b is cut off, powers on again without its speaker, and is heard again.
 func TestCutOff(t *testing.T) {
@@ -84,7 +84,7 @@ func TestCutOff(t *testing.T) {
 		if p := m.State().Problems; len(p) != 1 || p[0].Reason != lb.CutOff || p[0].Object != node("a") {
 			t.Errorf("problems: %v", p)
 		}
-		m.witness.partition.Store(&lb.Partition{Elsewhere: []string{"b"}})
+		m.votes.last.Store(&lb.Partition{Elsewhere: []string{"b"}})
 		if s := m.State(); !s.Alive["b"] || !s.HeldDown["a"] || len(s.Problems) != 1 || !s.Lost["b"] {
 			t.Errorf("while it stands aside for b, which it does not hear: %+v", s)
 		}
@@ -92,7 +92,7 @@ func TestCutOff(t *testing.T) {
 		if got := lost(); got != known {
 			t.Errorf("standing aside lost are %s, want %s", got, known)
 		}
-		m.witness.partition.Store(nil)
+		m.votes.last.Store(nil)
 		far.SetUp("eth0")
 		must("b answers, which is not believed at once", inDoubt)
 		set("a b")

@@ -18,7 +18,7 @@ const (
 	wireTime = 30 * time.Millisecond
 	// mostAsked bounds the addresses that a node is asked for on each link, and the foreign machines that
 	// are asked beside it.
-	mostAsked = 2
+	maxAsked = 2
 )
 
 // Asker puts questions to machines on a link: layer2.Responder.
@@ -43,15 +43,15 @@ type wire struct {
 	members   map[string]lb.Member
 	announced map[string][]netip.Addr
 	// strangers is when a foreign machine answered last.
-	strangers time.Time
+	foreignAt time.Time
 }
 
 const (
 	// strangersEvery is how often a foreign machine is to answer while all is well. It is looked for
 	// every lookInterval, since it may be new. Where none answered for strangersTime none is there, and silence says nothing.
 	lookInterval   = time.Second
-	strangersEvery = 10 * time.Second
-	strangersTime  = 30 * time.Second
+	foreignInterval = 10 * time.Second
+	foreignTime  = 30 * time.Second
 )
 
 // newWire returns a wire that knows of no node yet.
@@ -85,8 +85,8 @@ func (w *wire) run(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		for _, l := range w.links() {
-			if w.carriesBeats(l) && w.due() {
-				w.foreign(w.asker.Ask(ctx, w.asker.Foreign(l.Name, mostAsked), wireTime))
+			if w.carriesHeartbeats(l) && w.due() {
+				w.foreign(w.asker.Ask(ctx, w.asker.Foreign(l.Name, maxAsked), wireTime))
 			}
 		}
 		select {
@@ -100,7 +100,7 @@ func (w *wire) run(ctx context.Context) error {
 func (w *wire) due() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.strangers.IsZero() || w.now().Sub(w.strangers) >= strangersEvery
+	return w.foreignAt.IsZero() || w.now().Sub(w.foreignAt) >= foreignInterval
 }
 
 // ask asks about one node.
@@ -116,9 +116,9 @@ func (w *wire) foreign(counts []int) heartbeat.Reply {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if slices.ContainsFunc(counts, func(n int) bool { return n > 0 }) {
-		w.strangers = w.now()
+		w.foreignAt = w.now()
 	}
-	if out == heartbeat.Silent && (w.strangers.IsZero() || w.now().Sub(w.strangers) > strangersTime) {
+	if out == heartbeat.Silent && (w.foreignAt.IsZero() || w.now().Sub(w.foreignAt) > foreignTime) {
 		return heartbeat.NotAsked
 	}
 	return out
@@ -142,8 +142,8 @@ func (w *wire) questions(node string) (own, foreign []layer2.Question) {
 			for _, a := range of(announced, t) {
 				here = append(here, layer2.Question{Link: l.Name, MAC: link.MAC(t.MAC), Address: a})
 			}
-			if w.carriesBeats(l) {
-				return here, w.asker.Foreign(l.Name, mostAsked)
+			if w.carriesHeartbeats(l) {
+				return here, w.asker.Foreign(l.Name, maxAsked)
 			}
 			own = append(own, here...)
 			break
@@ -152,7 +152,7 @@ func (w *wire) questions(node string) (own, foreign []layer2.Question) {
 	return own, nil
 }
 
-func (w *wire) carriesBeats(l link.Link) bool {
+func (w *wire) carriesHeartbeats(l link.Link) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return l.CanAnnounce() && slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Addr() == w.own })
@@ -172,27 +172,27 @@ func of(announced []netip.Addr, l lb.Link) []netip.Addr {
 	}
 	var out, others []netip.Addr
 	for _, a := range announced {
-		if len(out) == mostAsked {
+		if len(out) == maxAsked {
 			break
 		}
 		if within(a) {
 			out = append(out, a)
-		} else if len(others) < mostAsked {
+		} else if len(others) < maxAsked {
 			others = append(others, a)
 		}
 	}
-	return append(out, others[:min(len(others), mostAsked-len(out))]...)
+	return append(out, others[:min(len(others), maxAsked-len(out))]...)
 }
 
 // enough of the three questions that are put are answered.
-const enough = 2
+const minAnswers = 2
 
 // anyOf reports whether a question was answered well enough.
 func anyOf(counts []int) heartbeat.Reply {
 	out := heartbeat.NotAsked
 	for _, n := range counts {
 		switch {
-		case n >= enough:
+		case n >= minAnswers:
 			return heartbeat.Answered
 		case n != layer2.Unasked:
 			out = heartbeat.Silent
@@ -213,7 +213,7 @@ func allOf(counts []int) heartbeat.Reply {
 		sum += n
 		answering += min(n, 1)
 	}
-	if answering > 0 && sum >= enough*answering {
+	if answering > 0 && sum >= minAnswers*answering {
 		out = heartbeat.Answered
 	}
 	return out

@@ -97,7 +97,7 @@ func TestWire(t *testing.T) {
 		w.set(neighbours(), map[netip.Addr]string{
 			netip.MustParseAddr("192.0.2.100"): "w2", netip.MustParseAddr("198.51.100.100"): "w2", netip.MustParseAddr("192.0.2.101"): "w1",
 		}, netip.MustParseAddr("192.0.2.1"))
-		w.strangers = time.Now()
+		w.foreignAt = time.Now()
 		if got := w.ask(tt.node); got != tt.want {
 			t.Errorf("%s: %+v, want %+v; asked %v", name, got, tt.want, l.asked)
 		}
@@ -136,7 +136,7 @@ func TestWireOfAnotherLink(t *testing.T) {
 }
 
 // That machines are silent which have been gone for long says nothing.
-func TestWireStrangers(t *testing.T) {
+func TestWireForeignMachines(t *testing.T) {
 	now := time.Now()
 	l := &lan{answers: map[link.MAC]int{mac(2): 0, mac(99): 1}, foreign: []layer2.Question{{Link: "eth0", MAC: mac(99)}}}
 	w := newWire(l, own)
@@ -150,7 +150,7 @@ func TestWireStrangers(t *testing.T) {
 	for _, tt := range []struct {
 		after time.Duration
 		want  heartbeat.Reply
-	}{{time.Second, heartbeat.Silent}, {strangersTime - 2*time.Second, heartbeat.Silent}, {3 * time.Second, heartbeat.NotAsked}} {
+	}{{time.Second, heartbeat.Silent}, {foreignTime - 2*time.Second, heartbeat.Silent}, {3 * time.Second, heartbeat.NotAsked}} {
 		l.answers[mac(99)] = 0
 		now = now.Add(tt.after)
 		if got := w.ask("w2").Foreign; got != tt.want {

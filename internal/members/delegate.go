@@ -25,16 +25,16 @@ func (m *Members) SetSelf(self lb.Member) {
 
 // toldTime is how long what a member told is kept after its speaker is gone from the cluster: longer than
 // a new one takes to come, and than its goodbye is of use to anybody.
-const toldTime = 5 * time.Minute
+const keepTime = 5 * time.Minute
 
 // Told returns what each member told of itself last, this one included. Members
 // that died stand there too, while the cluster has their speakers and for toldTime
 // more: their frames are still known for a speaker's.
-func (m *Members) Told() map[string]lb.Member {
+func (m *Members) Metadata() map[string]lb.Member {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	told := make(map[string]lb.Member, len(m.told))
-	for name, member := range m.told {
+	told := make(map[string]lb.Member, len(m.metadata))
+	for name, member := range m.metadata {
 		told[name] = member
 	}
 	return told
@@ -49,28 +49,28 @@ func (m *Members) forget(n *memberlist.Node) {
 
 // forgetUnknown drops what those told who were gone for toldTime, and reports whether there were any: their machines
 // may be anything by now.
-func (m *Members) forgetUnknown(now time.Time) (forgot bool) {
+func (m *Members) forgetGone(now time.Time) (forgot bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for name := range m.told {
+	for name := range m.metadata {
 		_, living := m.addresses[name]
 		_, expected := m.join[name]
-		since, unknown := m.unknown[name]
+		since, unknown := m.goneSince[name]
 		switch {
 		case living || expected:
-			delete(m.unknown, name)
+			delete(m.goneSince, name)
 		case !unknown:
-			m.unknown[name] = now
-		case now.Sub(since) >= toldTime:
-			delete(m.told, name)
-			delete(m.unknown, name)
+			m.goneSince[name] = now
+		case now.Sub(since) >= keepTime:
+			delete(m.metadata, name)
+			delete(m.goneSince, name)
 			forgot = true
 		}
 	}
 	return forgot
 }
 
-func (m *Members) hear(n *memberlist.Node) {
+func (m *Members) update(n *memberlist.Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if a, ok := netip.AddrFromSlice(n.Addr); ok {
@@ -78,9 +78,9 @@ func (m *Members) hear(n *memberlist.Node) {
 	}
 	if len(n.Meta) == 0 {
 		// It has begun anew and not said anything yet.
-		if before, known := m.told[n.Name]; known {
+		if before, known := m.metadata[n.Name]; known {
 			before.Stopping = false
-			m.told[n.Name] = before
+			m.metadata[n.Name] = before
 		}
 		return
 	}
@@ -89,7 +89,7 @@ func (m *Members) hear(n *memberlist.Node) {
 		m.config.Log.Debug("member is not understood", "member", n.Name, "error", err)
 		return
 	}
-	m.told[n.Name] = member
+	m.metadata[n.Name] = member
 }
 
 // delegate gives memberlist our metadata, and has no messages of its own.

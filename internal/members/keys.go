@@ -41,5 +41,5 @@ func (m *Members) SetKeys(keys [][]byte) error {
 			}
 		}
 	}
-	return m.beats.SetKeys(keys)
+	return m.heartbeats.SetKeys(keys)
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // joinsAtOnce bounds the connections that a first join opens side by side.
-const joinsAtOnce = 16
+const maxJoins = 16
 
 // Config of the membership of one node.
 type Config struct {
@@ -48,7 +48,7 @@ type Config struct {
 // Members is this node's view of the living speakers.
 type Members struct {
 	config Config
-	beats  *heartbeat.Heartbeat
+	heartbeats  *heartbeat.Heartbeat
 	keys   *memberlist.Keyring
 	mu     sync.Mutex
 	list   *memberlist.Memberlist
@@ -56,9 +56,9 @@ type Members struct {
 	joined bool
 	// meta is what this member tells, told what each member told last.
 	meta []byte
-	told map[string]lb.Member
+	metadata map[string]lb.Member
 	// unknown are those in told that neither live nor are to be joined, and since when.
-	unknown map[string]time.Time
+	goneSince map[string]time.Time
 	// addresses of the living members, as events told: memberlist changes its nodes while we would read them.
 	addresses map[string]netip.Addr
 }
@@ -68,12 +68,12 @@ func New(c Config) (*Members, error) {
 	if c.JoinInterval == 0 {
 		c.JoinInterval = time.Second
 	}
-	m := &Members{config: c, told: map[string]lb.Member{}, unknown: map[string]time.Time{}, addresses: map[string]netip.Addr{}}
+	m := &Members{config: c, metadata: map[string]lb.Member{}, goneSince: map[string]time.Time{}, addresses: map[string]netip.Addr{}}
 	var err error
 	if m.keys, err = newKeyring(c.Keys); err != nil {
 		return nil, err
 	}
-	m.beats, err = heartbeat.New(heartbeat.Config{
+	m.heartbeats, err = heartbeat.New(heartbeat.Config{
 		Log: c.Log, NodeName: c.NodeName, Address: c.Address, Port: c.HeartbeatPort, Keys: c.Keys,
 		Timers: c.Heartbeat, Ordinary: c.Ordinary, Command: c.HeartbeatCommand, Changed: c.Kick, Ask: c.Ask,
 	})
@@ -101,7 +101,7 @@ func (m *Members) Joined() bool {
 // returns an error when it cannot listen.
 func (m *Members) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return m.beats.Run(ctx) })
+	group.Go(func() error { return m.heartbeats.Run(ctx) })
 	group.Go(func() error { return m.gossip(ctx) })
 	return group.Wait()
 }
@@ -120,7 +120,7 @@ func (m *Members) gossip(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		m.joinMissing(list)
-		if m.forgetUnknown(time.Now()) {
+		if m.forgetGone(time.Now()) {
 			m.config.Kick()
 		}
 		select {
@@ -151,7 +151,7 @@ func (m *Members) joinMissing(list *memberlist.Memberlist) {
 	join, first := m.join, !m.joined
 	m.mu.Unlock()
 	var group errgroup.Group
-	group.SetLimit(joinsAtOnce)
+	group.SetLimit(maxJoins)
 	for _, a := range join {
 		if known[a] {
 			continue
@@ -203,7 +203,7 @@ type events struct{ m *Members }
 
 func (e events) NotifyJoin(n *memberlist.Node) {
 	e.m.config.Log.Debug("gossip: member joined", "member", n.Name, "address", n.Addr)
-	e.m.hear(n)
+	e.m.update(n)
 	e.m.setPeers()
 	e.m.config.Kick()
 }
@@ -216,6 +216,6 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 }
 
 func (e events) NotifyUpdate(n *memberlist.Node) {
-	e.m.hear(n)
+	e.m.update(n)
 	e.m.config.Kick()
 }

@@ -77,7 +77,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 func (m member) taken(t *testing.T) uint64 {
 	t.Helper()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(m.Members.beats)
+	registry.MustRegister(m.Members.heartbeats)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func (m member) hears(t *testing.T, other member) {
 	said := lb.Member{Links: []lb.Link{{Name: strconv.FormatUint(before, 10), MAC: [6]byte{2, 0, 0, 0, 0, 1}}}}
 	other.SetSelf(said)
 	eventually(t, "gossip is heard", func() bool {
-		links := m.Told()[other.config.NodeName].Links
+		links := m.Metadata()[other.config.NodeName].Links
 		return len(links) == 1 && links[0].Name == said.Links[0].Name
 	})
 }

@@ -117,10 +117,10 @@ func TestTold(t *testing.T) {
 	a := start(t, port, "127.0.0.1", "a", key)
 	b := start(t, port, "127.0.0.2", "b", key, "a=127.0.0.1")
 	hears := func(m member, of string, want lb.Member) func() bool {
-		return func() bool { got, ok := m.Told()[of]; return ok && reflect.DeepEqual(got, want) }
+		return func() bool { got, ok := m.Metadata()[of]; return ok && reflect.DeepEqual(got, want) }
 	}
 	eventually(t, "members see each other", a.sees("a", "b"))
-	if _, told := a.Told()["b"]; told {
+	if _, told := a.Metadata()["b"]; told {
 		t.Error("b has said something before SetSelf")
 	}
 	first := testMember(2)
@@ -155,27 +155,27 @@ func TestForgetUnknown(t *testing.T) {
 		after   time.Duration
 		forgets bool
 	}{
-		{"it lives, and no speaker is known yet", func() { m.hear(b) }, time.Hour, false},
+		{"it lives, and no speaker is known yet", func() { m.update(b) }, time.Hour, false},
 		{"it lives on", func() {}, time.Hour, false},
 		{"it dies", func() { m.SetSpeakers(both); m.forget(b) }, time.Hour, false},
 		{"it is dead for long", func() {}, time.Hour, false},
 		{"its pod is gone", func() { m.SetSpeakers(none) }, time.Hour, false},
-		{"for less than the time", func() {}, toldTime - 1, false},
+		{"for less than the time", func() {}, keepTime - 1, false},
 		{"there is a new one", func() { m.SetSpeakers(both) }, time.Hour, false},
 		{"that is gone too", func() { m.SetSpeakers(none) }, time.Hour, false},
-		{"for the time", func() {}, toldTime, true},
+		{"for the time", func() {}, keepTime, true},
 	} {
 		now = now.Add(step.after)
 		step.does()
-		if got := m.forgetUnknown(now); got != step.forgets {
+		if got := m.forgetGone(now); got != step.forgets {
 			t.Errorf("%s: forgets %t", step.name, got)
 		}
-		if _, told := m.Told()["b"]; told == step.forgets {
+		if _, told := m.Metadata()["b"]; told == step.forgets {
 			t.Errorf("%s: what it told is known: %t", step.name, told)
 		}
 	}
-	m.hear(b)
-	if _, told := m.Told()["b"]; !told {
+	m.update(b)
+	if _, told := m.Metadata()["b"]; !told {
 		t.Error("it is back, and not heard")
 	}
 }
@@ -184,9 +184,9 @@ func TestForgetUnknown(t *testing.T) {
 func TestForgetsUnknown(t *testing.T) {
 	a := start(t, freePort(t), "127.0.0.1", "a", bytes.Repeat([]byte{7}, 32))
 	a.mu.Lock()
-	a.told["b"], a.unknown["b"] = testMember(1), time.Now().Add(-toldTime)
+	a.metadata["b"], a.goneSince["b"] = testMember(1), time.Now().Add(-keepTime)
 	a.mu.Unlock()
-	eventually(t, "b is forgotten", func() bool { return len(a.Told()) == 0 })
+	eventually(t, "b is forgotten", func() bool { return len(a.Metadata()) == 0 })
 	a.stop()
 	if err := <-a.ended; err != nil {
 		t.Error(err)

@@ -17,14 +17,14 @@ type View struct {
 	// Alive has those that are running, this one included, and those that are mute.
 	Alive map[string]bool
 	// HeldDown are alive and were dead lately, Mute is a node without its speaker: see heartbeat.Status.
-	HeldDown, Mute map[string]bool
+	HeldDown, SpeakerDown map[string]bool
 	// Left said goodbye, Dead did not; Silent are alive and not heard at this moment: see heartbeat.Member.
 	Left, Dead, Silent map[string]bool
 }
 
 // View returns what is known now.
 func (m *Members) View() View {
-	v := View{View: m.beats.View(), Alive: map[string]bool{}, HeldDown: map[string]bool{}, Mute: map[string]bool{}, Left: map[string]bool{}, Dead: map[string]bool{}, Silent: map[string]bool{}}
+	v := View{View: m.heartbeats.View(), Alive: map[string]bool{}, HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{}, Left: map[string]bool{}, Dead: map[string]bool{}, Silent: map[string]bool{}}
 	for _, member := range v.Members {
 		if member.Silent {
 			v.Silent[member.Name] = true
@@ -32,10 +32,10 @@ func (m *Members) View() View {
 		switch member.Status {
 		case heartbeat.Alive:
 			v.Alive[member.Name] = true
-		case heartbeat.Held:
+		case heartbeat.HoldDown:
 			v.Alive[member.Name], v.HeldDown[member.Name] = true, true
-		case heartbeat.Mute:
-			v.Alive[member.Name], v.Mute[member.Name] = true, true
+		case heartbeat.SpeakerDown:
+			v.Alive[member.Name], v.SpeakerDown[member.Name] = true, true
 		case heartbeat.Left:
 			v.Left[member.Name] = true
 		case heartbeat.Dead:
@@ -53,16 +53,16 @@ func (m *Members) Address() netip.Addr { return m.config.Address }
 
 // Confirm says that everything is done as a plan demands that was made from v:
 // after a lapse this node may act again only then.
-func (m *Members) Confirm(v View) { m.beats.Confirm(v.View) }
+func (m *Members) Confirm(v View) { m.heartbeats.Confirm(v.View) }
 
 // Valid reports whether what was confirmed still holds; it is the Lease of those who act on it.
-func (m *Members) Valid() bool { return m.beats.Valid() }
+func (m *Members) Valid() bool { return m.heartbeats.Valid() }
 
 // HeartbeatProcess returns the id of the process of the heartbeats. It returns an error while there is none.
-func (m *Members) HeartbeatProcess() (int, error) { return m.beats.Process() }
+func (m *Members) HeartbeatProcess() (int, error) { return m.heartbeats.Process() }
 
 // Collect hands out the metrics of heartbeats.
-func (m *Members) Collect(ch chan<- prometheus.Metric) { m.beats.Collect(ch) }
+func (m *Members) Collect(ch chan<- prometheus.Metric) { m.heartbeats.Collect(ch) }
 
 // setPeers tells heartbeats who exists.
 func (m *Members) setPeers() {
@@ -85,5 +85,5 @@ func (m *Members) setPeers() {
 		peers = append(peers, heartbeat.Peer{Name: name, Address: a, Gossip: gossip})
 	}
 	slices.SortFunc(peers, func(a, b heartbeat.Peer) int { return cmp.Compare(a.Name, b.Name) })
-	m.beats.Set(peers)
+	m.heartbeats.Set(peers)
 }

@@ -11,17 +11,17 @@ import (
 func TestQuietAtOnce(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	now := epoch.Add(10 * time.Second)
-	s := silence{}
-	s.keep(now, map[string]cause{"blocked": unexplained, "dead": unexplained, "left": explained, "new": notYet, "unasked": unexplained})
+	s := peerHealth{}
+	s.update(now, map[string]cause{"blocked": unexplained, "dead": unexplained, "left": explained, "new": notYet, "unasked": unexplained})
 	for node, answers := range map[string]bool{"blocked": true, "dead": false, "left": true, "new": true} {
-		s.heard(now, node, answers)
+		s.record(now, node, answers)
 	}
 	for atOnce, want := range map[bool]string{false: "", true: "blocked@9.7"} {
 		if got := named(epoch, s.quiet(now, atOnce)); got != want {
 			t.Errorf("at once %t: %q, want %q", atOnce, got, want)
 		}
 	}
-	if !s.news(now) || s.news(now.Add(newsTime)) {
+	if !s.recent(now) || s.recent(now.Add(recentTime)) {
 		t.Error("it is news now, and later it is not")
 	}
 }
@@ -44,11 +44,11 @@ func TestInterval(t *testing.T) {
 	}{
 		{"nothing is new", "u", "s", 0, false, math.MaxInt64, math.MaxInt64},
 		{"a node is missed", "u", "s", 1, false, repeatInterval, math.MaxInt64},
-		{"it fell silent just now", "u", "s", 1, true, newsInterval, math.MaxInt64},
+		{"it fell silent just now", "u", "s", 1, true, recentInterval, math.MaxInt64},
 		{"a node is unreachable", "u v", "s", 1, false, 0, 0},
 		{"a speaker alone is silent", "u", "r s", 1, false, 0, math.MaxInt64},
 	} {
-		is := Silence{Unreachable: silent(tt.unreachable), Quiet: silent(tt.quiet), missed: tt.missed, news: tt.news}
+		is := Silence{Unreachable: silent(tt.unreachable), Quiet: silent(tt.quiet), missed: tt.missed, recent: tt.news}
 		for repeats, want := range map[bool]time.Duration{true: tt.first, false: tt.others} {
 			if got := is.Interval(written, repeats); got != want {
 				t.Errorf("%s, repeats %t: %s, want %s", tt.name, repeats, got, want)
@@ -61,7 +61,7 @@ func TestInterval(t *testing.T) {
 // its kernel and the API server answer. It stands aside within a second, and before
 // it believes that it may take over; at whatever moments the others notice, and it looks.
 func TestBlocked(t *testing.T) {
-	const step, read, late = 10 * time.Millisecond, witnessInterval, 20 * time.Millisecond
+	const step, read, late = 10 * time.Millisecond, voteInterval, 20 * time.Millisecond
 	start := time.Unix(1000, 0)
 	for phase := time.Duration(0); phase < read; phase += 2 * step {
 		for notice := -60 * time.Millisecond; notice <= 60*time.Millisecond; notice += 2 * step {
@@ -70,9 +70,9 @@ func TestBlocked(t *testing.T) {
 			}
 			var written Silence
 			writtenAt := start.Add(-time.Minute)
-			heard := silence{}
-			word := Word{Node: "a", Written: "before", Alive: 4}
-			w, here := words{}, silence{}
+			heard := peerHealth{}
+			word := Vote{Node: "a", Written: "before", Alive: 4}
+			w, here := votes{}, peerHealth{}
 			aside := time.Duration(-1)
 			for at := time.Duration(0); aside < 0; at += step {
 				now := start.Add(at)
@@ -80,22 +80,22 @@ func TestBlocked(t *testing.T) {
 					t.Fatalf("looking at %s, noticed at %s: d never stands aside", phase, notice)
 				}
 				if at >= 200*time.Millisecond {
-					here.keep(now, missing("a b c", unexplained))
-					here.heard(now, "a", true)
+					here.update(now, missing("a b c", unexplained))
+					here.record(now, "a", true)
 				}
 				if at >= 200*time.Millisecond+notice {
-					heard.keep(now, missing("d", unexplained))
+					heard.update(now, missing("d", unexplained))
 				}
 				if at >= 200*time.Millisecond+notice+late && len(heard) > 0 {
-					heard.heard(now, "d", true)
+					heard.record(now, "d", true)
 				}
-				is := Silence{Quiet: heard.quiet(now, true), Complete: heard.complete(), missed: len(heard), news: heard.news(now)}
+				is := Silence{Quiet: heard.quiet(now, true), Complete: heard.complete(), missed: len(heard), recent: heard.recent(now)}
 				if is.Complete && now.Sub(writtenAt) >= is.Interval(written, true) {
 					written, writtenAt = is, now
-					word = Word{Node: "a", Written: now.String(), Alive: 4 - len(heard), Quiet: listed(is.Quiet)}
+					word = Vote{Node: "a", Written: now.String(), Alive: 4 - len(heard), Quiet: listed(is.Quiet)}
 				}
 				if at >= 200*time.Millisecond && (at-phase)%read == 0 {
-					w.hear(now, word)
+					w.add(now, word)
 				}
 				if got := w.partition(now, "d", nodes("d"), []string{"a", "b", "c"}); len(got.Elsewhere) == 3 {
 					aside = at

@@ -21,7 +21,7 @@ const (
 	// node whom the others do not hear (words).
 	doubtTime = 1500 * time.Millisecond
 	// newsTime is how long it is news that a speaker fell silent without a reason.
-	newsTime = 3 * time.Second
+	recentTime = 3 * time.Second
 	// MostNamed bounds the lists of nodes in a Silence.
 	MostNamed = 128
 	// clockStep is from when on the wall clock counts as set, and not as drifting.
@@ -29,10 +29,10 @@ const (
 )
 
 // silence is what is known of the nodes whose speakers are not heard. It is pure: what was asked and when are arguments.
-type silence map[string]silent
+type peerHealth map[string]peer
 
 // silent is one such node.
-type silent struct {
+type peer struct {
 	// since is when its speaker was last heard.
 	since time.Time
 	// unreachable since when its kernel was last heard; zero while that answers.
@@ -59,8 +59,8 @@ const (
 
 // keep forgets the nodes that are heard again, or gone, and takes up those that are
 // missed now.
-func (s silence) keep(now time.Time, missed map[string]cause) {
-	maps.DeleteFunc(s, func(node string, _ silent) bool { _, is := missed[node]; return !is })
+func (s peerHealth) update(now time.Time, missed map[string]cause) {
+	maps.DeleteFunc(s, func(node string, _ peer) bool { _, is := missed[node]; return !is })
 	for node, n := range s {
 		n.since, n.unreachable = onWall(now, n.since), onWall(now, n.unreachable)
 		s[node] = n
@@ -87,7 +87,7 @@ func onWall(now, t time.Time) time.Time {
 
 // due returns when a node is to be asked: a new one at once, others less and less
 // often, since a thousand speakers ask.
-func (n silent) due() time.Time {
+func (n peer) due() time.Time {
 	if n.asked.IsZero() {
 		return n.asked
 	}
@@ -95,7 +95,7 @@ func (n silent) due() time.Time {
 }
 
 // heard takes note of whether the node's kernel answered.
-func (s silence) heard(now time.Time, node string, answered bool) {
+func (s peerHealth) record(now time.Time, node string, answered bool) {
 	n := s[node]
 	switch {
 	case !answered:
@@ -118,7 +118,7 @@ func (s silence) heard(now time.Time, node string, answered bool) {
 
 // lost reports whether the node cannot be reached, and whether that is known: what
 // is not known to be there counts as lost.
-func (n silent) lost(now time.Time) (lost, known bool) {
+func (n peer) lost(now time.Time) (lost, known bool) {
 	switch {
 	case n.asked.IsZero():
 		return true, false
@@ -132,7 +132,7 @@ func (n silent) lost(now time.Time) (lost, known bool) {
 }
 
 // answer reports whether any node's kernel does.
-func (s silence) answer() bool {
+func (s peerHealth) anyAnswers() bool {
 	for _, n := range s {
 		if n.answered {
 			return true
@@ -142,7 +142,7 @@ func (s silence) answer() bool {
 }
 
 // complete reports whether every node has been asked.
-func (s silence) complete() bool {
+func (s peerHealth) complete() bool {
 	for _, n := range s {
 		if n.asked.IsZero() {
 			return false
@@ -152,14 +152,14 @@ func (s silence) complete() bool {
 }
 
 // unreachable lists the nodes that are silent altogether, by name.
-func (s silence) unreachable() []SilentNode {
-	return s.list(func(n silent) time.Time { return n.unreachable })
+func (s peerHealth) unreachable() []SilentNode {
+	return s.list(func(n peer) time.Time { return n.unreachable })
 }
 
 // quiet lists the nodes that only the speaker is silent on, and for a while, by
 // name; those that were heard before at once if it is for this speaker to say so.
-func (s silence) quiet(now time.Time, atOnce bool) []SilentNode {
-	return s.list(func(n silent) time.Time {
+func (s peerHealth) quiet(now time.Time, atOnce bool) []SilentNode {
+	return s.list(func(n peer) time.Time {
 		if !n.unreachable.IsZero() || now.Sub(n.since) < quietTime && (!atOnce || n.cause != unexplained || !n.answered) {
 			return time.Time{}
 		}
@@ -168,9 +168,9 @@ func (s silence) quiet(now time.Time, atOnce bool) []SilentNode {
 }
 
 // news reports whether a node fell silent just now without a reason.
-func (s silence) news(now time.Time) bool {
+func (s peerHealth) recent(now time.Time) bool {
 	for _, n := range s {
-		if n.cause == unexplained && now.Sub(n.since) < newsTime {
+		if n.cause == unexplained && now.Sub(n.since) < recentTime {
 			return true
 		}
 	}
@@ -178,7 +178,7 @@ func (s silence) news(now time.Time) bool {
 }
 
 // list returns the nodes that have a time, the latest if there are too many.
-func (s silence) list(since func(silent) time.Time) []SilentNode {
+func (s peerHealth) list(since func(peer) time.Time) []SilentNode {
 	var out []SilentNode
 	for node, n := range s {
 		if t := since(n); !t.IsZero() {

@@ -5,24 +5,24 @@ import "time"
 // Receipt is the share of the beats of a peer that arrive, in thousandths, over
 // about half a second: an exponential average with one sample each interval.
 const (
-	fullReceipt = 1000
+	fullReception = 1000
 	// receiptSamples is the weight of the past in the average.
-	receiptSamples = 10
+	receptionSamples = 10
 	// cleanBeats in a row tell a link that loses none: silence after them is no loss.
-	cleanBeats = 40
+	cleanRun = 40
 	// mostLost samples in a row leave nothing of what was before.
-	mostLost = 50
+	maxLost = 50
 	// wellReceipt and more is good; less than poorReceipt is not, whatever lossy links are used for.
 	// Who hears nobody well, and all together worse than badReceipt, cannot serve clients either.
-	wellReceipt = 750
-	poorReceipt = 800
-	badReceipt  = 250
+	goodReception = 750
+	complaintReception = 800
+	badReception  = 250
 	// complaintTime is how long a complaint counts: a few beats that say so may be lost.
 	complaintTime = time.Second
 )
 
 // receipt of one peer's beats.
-type receipt struct {
+type reception struct {
 	share int
 	// before is the share when it was heard last.
 	before int
@@ -32,24 +32,24 @@ type receipt struct {
 }
 
 // newReceipt is that of a peer that begins to beat at us.
-func newReceipt(number uint16) receipt {
-	return receipt{share: fullReceipt, before: fullReceipt, number: number - 1}
+func newReception(number uint16) reception {
+	return reception{share: fullReception, before: fullReception, number: number - 1}
 }
 
 // beat takes a sample of each beat since the last one. That a sender did not run is no loss, whatever it
 // was taken for meanwhile: it counts what it sent.
-func (r *receipt) beat(number uint16) {
+func (r *reception) heartbeat(number uint16) {
 	r.share = r.before
 	r.clean++
-	for range min(int(number-r.number)-1, mostLost) {
+	for range min(int(number-r.number)-1, maxLost) {
 		r.sample(0)
 		r.clean = 0
 	}
-	r.sample(fullReceipt)
+	r.sample(fullReception)
 	r.number, r.before = number, r.share
 }
 
-func (r *receipt) sample(value int) { r.share += (value - r.share) / receiptSamples }
+func (r *reception) sample(value int) { r.share += (value - r.share) / receptionSamples }
 
 // measure finds out how well this node hears those that beat at it, and has it step back where it
 // is itself that hears badly.
@@ -60,20 +60,20 @@ func (d *detector) measure(now time.Duration) {
 			continue
 		}
 		if now-p.lastHeard > p.hold {
-			p.receipt.sample(0)
+			p.reception.sample(0)
 		}
-		best = max(best, p.receipt.share)
-		sum += p.receipt.share
+		best = max(best, p.reception.share)
+		sum += p.reception.share
 		watched++
 	}
-	if d.best = best; best < wellReceipt && watched > 0 {
+	if d.best = best; best < goodReception && watched > 0 {
 		d.badUntil = now
 	}
 	if watched == 0 {
-		d.best = fullReceipt // nobody should be heard
+		d.best = fullReception // nobody should be heard
 	}
-	if d.deaf = d.best < wellReceipt && sum < badReceipt*watched && d.atFault(now, watched); d.deaf {
-		d.holdSelf(now, d.holdDown)
+	if d.deaf = d.best < goodReception && sum < badReception*watched && d.atFault(now, watched); d.deaf {
+		d.stepBack(now, d.holdDown)
 	}
 }
 
@@ -104,7 +104,7 @@ func (d *detector) hearsBeside(now time.Duration, beside *peer) bool {
 		if !p.watched || p == beside {
 			continue
 		}
-		if p.receipt.share >= wellReceipt && now-p.lastHeard <= p.hold {
+		if p.reception.share >= goodReception && now-p.lastHeard <= p.hold {
 			return true
 		}
 		others++
@@ -119,8 +119,8 @@ func (d *detector) alone(now time.Duration) bool {
 }
 
 // poorly: p is heard badly, and others are heard well.
-func (d *detector) poorly(now time.Duration, p *peer) bool {
-	return p.watched && p.receipt.share < poorReceipt && d.hearsBeside(now, p)
+func (d *detector) complainsOf(now time.Duration, p *peer) bool {
+	return p.watched && p.reception.share < complaintReception && d.hearsBeside(now, p)
 }
 
 // complained reports whether two others that hear well said so of this node lately, or all others if these
@@ -139,5 +139,5 @@ func (d *detector) complained(now time.Duration, said func(*peer) time.Duration)
 	return complaints > 0 && complaints >= min(accusers, others)
 }
 
-func poorAt(p *peer) time.Duration   { return p.poorAt }
-func missedAt(p *peer) time.Duration { return p.missedAt }
+func complainedAt(p *peer) time.Duration   { return p.complainedAt }
+func gaveUpAt(p *peer) time.Duration { return p.gaveUpAt }

@@ -3,7 +3,7 @@ package heartbeat
 import "time"
 
 // challengeEvery bounds how often one peer is challenged, and so what a recorded packet can cause.
-const challengeEvery = 20 * time.Millisecond
+const challengeInterval = 20 * time.Millisecond
 
 // receive takes a packet that is authentic and came from its sender's address.
 func (d *detector) receive(now time.Duration, p packet) {
@@ -19,37 +19,37 @@ func (d *detector) receive(now time.Duration, p packet) {
 		d.version++
 	}
 	from.lastHeard, from.aged = now, now
-	from.hold, from.accused, from.deaf = p.hold, from.accused && from.private, p.deaf
-	if p.poor {
-		from.poorAt = now
+	from.hold, from.accused, from.hearsBadly = p.hold, from.accused && from.private, p.hearsBadly
+	if p.complains {
+		from.complainedAt = now
 	}
 	if from.watched = p.watch; p.watch && !from.listed {
-		from.listed, from.receipt = true, newReceipt(p.beats)
+		from.listed, from.reception = true, newReception(p.heartbeats)
 		d.watching = append(d.watching, from)
 	}
 	if began {
-		from.receipt = newReceipt(p.beats)
+		from.reception = newReception(p.heartbeats)
 	}
-	if p.beat {
-		from.receipt.beat(p.beats)
+	if p.heartbeat {
+		from.reception.heartbeat(p.heartbeats)
 	}
 	d.clear(now, from)
 	if from.private {
-		d.welcome(now, from)
+		d.readmit(now, from)
 	}
-	contradict := from.claim.status > Held
+	contradict := from.claim.status > HoldDown
 	for _, c := range p.claims {
-		d.consider(now, from, c)
+		d.handle(now, from, c)
 	}
 	switch {
 	case began:
 		// A new run of it knows nothing yet, least of all which incarnation is its next.
-		claims := d.recite()
-		if from.claim.status == Alive || from.claim.status == Held {
+		claims := d.antiEntropy()
+		if from.claim.status == Alive || from.claim.status == HoldDown {
 			claims = append(claims, from.claim)
 		}
 		d.send(from, packet{answer: p.challenge, claims: claims})
-	case p.challenge != 0 || p.ping || contradict && from.claim.status > Held:
+	case p.challenge != 0 || p.ping || contradict && from.claim.status > HoldDown:
 		d.send(from, packet{answer: p.challenge})
 	}
 }
@@ -66,7 +66,7 @@ func (d *detector) inSession(now time.Duration, from *peer, p packet) bool {
 		from.boot, from.challenge = p.boot, 0
 		from.suspicion = nil
 	default:
-		if from.challenge == 0 || now-from.challengedAt >= challengeEvery {
+		if from.challenge == 0 || now-from.challengedAt >= challengeInterval {
 			if from.challenge == 0 {
 				from.challenge = d.random()
 			}

@@ -72,12 +72,12 @@ func TestSilence(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := silence{}
+			s := peerHealth{}
 			for _, st := range steps {
 				now := epoch.Add(time.Duration(st.at * float64(time.Second)))
-				s.keep(now, missing(st.missed, unexplained))
+				s.update(now, missing(st.missed, unexplained))
 				for node, answered := range st.answers {
-					s.heard(now, node, answered)
+					s.record(now, node, answered)
 				}
 				if got := named(epoch, s.unreachable()); got != st.unreachable {
 					t.Errorf("at %v unreachable are %q, want %q", st.at, got, st.unreachable)
@@ -97,7 +97,7 @@ func TestSilenceWallClock(t *testing.T) {
 	start := time.Now()
 	for _, by := range []time.Duration{time.Hour, -time.Hour} {
 		set := 0 * time.Second
-		s := silence{}
+		s := peerHealth{}
 		for _, st := range []struct {
 			at                 float64
 			due, answers       bool
@@ -111,12 +111,12 @@ func TestSilenceWallClock(t *testing.T) {
 			{56, true, true, "", "w1@9.7"},
 		} {
 			now := clocktest.Set(start.Add(time.Duration(st.at*float64(time.Second))), set)
-			s.keep(now, map[string]cause{"w1": unexplained})
+			s.update(now, map[string]cause{"w1": unexplained})
 			if got := !s["w1"].due().After(now); got != st.due {
 				t.Errorf("set by %v: at %v it is to be asked: %v, want %v", by, st.at, got, st.due)
 			}
 			if st.due {
-				s.heard(now, "w1", st.answers)
+				s.record(now, "w1", st.answers)
 			}
 			if got := named(start, s.unreachable()); got != st.unreachable {
 				t.Errorf("set by %v: at %v unreachable are %q, want %q", by, st.at, got, st.unreachable)
@@ -138,8 +138,8 @@ func TestSilenceWallClock(t *testing.T) {
 // still writes that it is unreachable: by that word the node itself may announce.
 func TestAnswersAgain(t *testing.T) {
 	start := time.Unix(1000, 0)
-	s := silence{}
-	s.keep(start, missing("w1", unexplained))
+	s := peerHealth{}
+	s.update(start, missing("w1", unexplained))
 	for _, tt := range []struct {
 		after       time.Duration
 		answers     bool
@@ -151,7 +151,7 @@ func TestAnswersAgain(t *testing.T) {
 		{time.Minute + bootTime, true, false, true},
 	} {
 		now := start.Add(tt.after)
-		s.heard(now, "w1", tt.answers)
+		s.record(now, "w1", tt.answers)
 		lost, known := s["w1"].lost(now)
 		if written := len(s.unreachable()) > 0; lost != tt.lost || known != tt.known || lost != written {
 			t.Errorf("after %s: lost %t, known %t, written %t; want %t, %t", tt.after, lost, known, written, tt.lost, tt.known)
@@ -161,14 +161,14 @@ func TestAnswersAgain(t *testing.T) {
 
 func TestSilenceAsksLessAndLess(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	s := silence{}
-	s.keep(start, missing("w1", unexplained))
+	s := peerHealth{}
+	s.update(start, missing("w1", unexplained))
 	if due := s["w1"].due(); due.After(start) {
 		t.Errorf("a node that is missed now is asked at %s", due)
 	}
 	for after, want := range map[time.Duration]time.Duration{0: time.Second, time.Minute: 7 * time.Second, time.Hour: 30 * time.Second} {
 		now := start.Add(after)
-		s.heard(now, "w1", false)
+		s.record(now, "w1", false)
 		if got := s["w1"].due().Sub(now).Round(time.Second); got != want {
 			t.Errorf("after %s it is asked again after %s, want %s", after, got, want)
 		}
@@ -177,13 +177,13 @@ func TestSilenceAsksLessAndLess(t *testing.T) {
 
 func TestSilenceIsBounded(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	s := silence{}
+	s := peerHealth{}
 	missed := map[string]cause{}
 	name := func(i int) string { return fmt.Sprintf("n%04d", i) }
 	for i := range 3 * MostNamed {
 		missed[name(i)] = unexplained
-		s.keep(now.Add(time.Duration(i)*time.Second), missed)
-		s.heard(now.Add(time.Duration(i)*time.Second), name(i), false)
+		s.update(now.Add(time.Duration(i)*time.Second), missed)
+		s.record(now.Add(time.Duration(i)*time.Second), name(i), false)
 	}
 	got := s.unreachable()
 	if len(got) != MostNamed || got[0].Node != name(2*MostNamed) {

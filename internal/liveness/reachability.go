@@ -8,24 +8,24 @@ import (
 )
 
 // surroundings is what one node knows of the others at a moment. It is pure.
-type surroundings struct {
+type reachability struct {
 	node string
 	view members.View
 	// expected are the nodes that have a speaker.
 	expected map[string]bool
 	// silence has those of them that are missed, others what else was asked: see doubtful.
-	silence, others silence
+	missed, others peerHealth
 	// api: the API server answers.
 	api bool
 }
 
 // heard reports whether the node's speaker is heard, now and by this node.
-func (s surroundings) heard(node string) bool {
-	return node == s.node || s.view.Mute[node] || s.view.Alive[node] && !s.view.Silent[node] && !s.view.Alone
+func (s reachability) heard(node string) bool {
+	return node == s.node || s.view.SpeakerDown[node] || s.view.Alive[node] && !s.view.Silent[node] && !s.view.Alone
 }
 
 // count returns how many of the expected speakers are heard, this one included.
-func (s surroundings) count() (heard, expected int) {
+func (s reachability) count() (heard, expected int) {
 	for node := range s.expected {
 		if s.heard(node) {
 			heard++
@@ -35,7 +35,7 @@ func (s surroundings) count() (heard, expected int) {
 }
 
 // cutOff reports whether this node hears half of the speakers or fewer.
-func (s surroundings) cutOff() bool {
+func (s reachability) cutOff() bool {
 	heard, expected := s.count()
 	return 2*heard <= expected && expected > 1
 }
@@ -43,11 +43,11 @@ func (s surroundings) cutOff() bool {
 // doubtful returns which of the nodes have kernels that are to be asked beside
 // those whose speakers are missed: those that count as alive and are not heard,
 // and where nobody is heard those that have no speaker.
-func (s surroundings) doubtful(nodes map[string]bool) map[string]cause {
+func (s reachability) doubtful(nodes map[string]bool) map[string]cause {
 	out := map[string]cause{}
 	heard, _ := s.count()
 	for node := range nodes {
-		_, missed := s.silence[node]
+		_, missed := s.missed[node]
 		switch {
 		case missed || s.heard(node):
 		case s.expected[node]:
@@ -65,18 +65,18 @@ func (s surroundings) doubtful(nodes map[string]bool) map[string]cause {
 // A node without a speaker is not missed. It is lost if it does not answer and
 // nothing else does that would show that this node has a network: no speaker, no
 // kernel, and not the API server.
-func (s surroundings) lost(now time.Time, nodes map[string]bool) map[string]bool {
+func (s reachability) lost(now time.Time, nodes map[string]bool) map[string]bool {
 	if !s.cutOff() {
 		return nil
 	}
 	heard, _ := s.count()
-	alone := heard <= 1 && !s.api && !s.silence.answer() && !s.others.answer()
+	alone := heard <= 1 && !s.api && !s.missed.anyAnswers() && !s.others.anyAnswers()
 	out := map[string]bool{}
 	for node := range nodes {
 		if s.heard(node) || !s.expected[node] && !alone {
 			continue
 		}
-		n, missed := s.silence[node]
+		n, missed := s.missed[node]
 		if !missed {
 			n = s.others[node]
 		}

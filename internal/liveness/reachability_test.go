@@ -45,9 +45,9 @@ func TestLost(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			start := time.Unix(1000, 0)
-			s := surroundings{
-				node: "a", view: members.View{Alive: nodes(tt.alive), Mute: nodes(tt.mute), Left: nodes(tt.left), Silent: nodes(tt.quiet)},
-				expected: nodes(tt.speakers), silence: silence{}, others: silence{}, api: tt.api,
+			s := reachability{
+				node: "a", view: members.View{Alive: nodes(tt.alive), SpeakerDown: nodes(tt.mute), Left: nodes(tt.left), Silent: nodes(tt.quiet)},
+				expected: nodes(tt.speakers), missed: peerHealth{}, others: peerHealth{}, api: tt.api,
 			}
 			s.view.Alone = tt.deaf
 			missed := map[string]cause{}
@@ -59,20 +59,20 @@ func TestLost(t *testing.T) {
 					missed[node] = unexplained
 				}
 			}
-			s.silence.keep(start.Add(noticeTime), missed)
+			s.missed.update(start.Add(noticeTime), missed)
 			all := nodes("a b c d e f g x")
 			maps.DeleteFunc(all, func(node string, _ bool) bool { return node != "x" && !s.expected[node] })
-			s.others.keep(start.Add(noticeTime), s.doubtful(all))
+			s.others.update(start.Add(noticeTime), s.doubtful(all))
 			for answered, list := range map[bool]string{true: tt.answer, false: tt.not} {
 				for node := range nodes(list) {
 					from := s.others
 					if _, is := missed[node]; is {
-						from = s.silence
+						from = s.missed
 					}
 					if _, known := from[node]; !known {
 						t.Fatalf("%s is not asked", node)
 					}
-					from.heard(start.Add(tt.after), node, answered)
+					from.record(start.Add(tt.after), node, answered)
 				}
 			}
 			var got []string

@@ -13,7 +13,7 @@ const (
 	// heard any more must read soon that he is not the only one left.
 	repeaters      = 3
 	repeatInterval = 2 * time.Second
-	newsInterval   = 250 * time.Millisecond
+	recentInterval   = 250 * time.Millisecond
 )
 
 // Silence is what a speaker writes of those that it does not hear.
@@ -25,7 +25,7 @@ type Silence struct {
 	Complete, CutOff bool
 	// missed is how many there are; news: one fell silent just now without a reason.
 	missed int
-	news   bool
+	recent   bool
 }
 
 // SilentNode is a node that is silent since a time.
@@ -40,8 +40,8 @@ func (s Silence) Interval(written Silence, repeats bool) time.Duration {
 	switch {
 	case !slices.Equal(s.Unreachable, written.Unreachable), repeats && !slices.Equal(s.Quiet, written.Quiet):
 		return 0
-	case repeats && s.news:
-		return newsInterval
+	case repeats && s.recent:
+		return recentInterval
 	case repeats && s.missed > 0:
 		return repeatInterval
 	}

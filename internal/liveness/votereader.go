@@ -19,10 +19,10 @@ import (
 const (
 	// mostWitnessed bounds the missing nodes whose words are read: see inOrder. Those that
 	// repeat their word are among the first by name.
-	mostWitnessed = 8
+	maxVotesRead = 8
 	// witnessInterval is between looks soon after a loss, slowWitnessInterval later.
-	witnessInterval     = 250 * time.Millisecond
-	slowWitnessInterval = time.Second
+	voteInterval     = 250 * time.Millisecond
+	slowVoteInterval = time.Second
 	soon                = 10 * time.Second
 	// readTime bounds one read: an API server that hangs is one that says nothing.
 	readTime = time.Second
@@ -35,7 +35,7 @@ var ErrAway = errors.New("the API server does not answer")
 // witness finds out whether half of the speakers or more, that are not heard, are
 // running all the same: from what they write to the API server. It reads nothing
 // while more than half are alive.
-type witness struct {
+type voteReader struct {
 	node    string
 	log     *slog.Logger
 	cluster Cluster
@@ -43,7 +43,7 @@ type witness struct {
 	changed func()
 	loop    *loop.Loop
 	// partition is what the words of the others came to last.
-	partition atomic.Pointer[lb.Partition]
+	last atomic.Pointer[lb.Partition]
 	// api: the API server answered the last question.
 	api atomic.Bool
 
@@ -51,19 +51,19 @@ type witness struct {
 	alive    map[string]bool
 	expected map[string]netip.Addr
 
-	words words
+	votes votes
 	// since when each of the missing nodes is missed.
 	since map[string]time.Time
 }
 
-func newWitness(c Config) *witness {
-	w := &witness{node: c.Node.Name, log: c.Log, cluster: c.Cluster, changed: c.Changed, words: words{}}
+func newVoteReader(c Config) *voteReader {
+	w := &voteReader{node: c.Node.Name, log: c.Log, cluster: c.Cluster, changed: c.Changed, votes: votes{}}
 	w.loop = newLoop(c.Log, "partition", w.sync)
 	return w
 }
 
 // set tells who is alive, and which nodes have a speaker.
-func (w *witness) set(alive map[string]bool, expected map[string]netip.Addr) {
+func (w *voteReader) set(alive map[string]bool, expected map[string]netip.Addr) {
 	w.mu.Lock()
 	w.alive, w.expected = alive, expected
 	w.mu.Unlock()
@@ -71,7 +71,7 @@ func (w *witness) set(alive map[string]bool, expected map[string]netip.Addr) {
 }
 
 // sync reads the words of those that are missed.
-func (w *witness) sync(ctx context.Context) (time.Duration, error) {
+func (w *voteReader) sync(ctx context.Context) (time.Duration, error) {
 	w.mu.Lock()
 	alive, expected := w.alive, w.expected
 	w.mu.Unlock()
@@ -81,8 +81,8 @@ func (w *witness) sync(ctx context.Context) (time.Duration, error) {
 		missed = nil
 	}
 	asked := w.inOrder(missed, latest)
-	asked = asked[:min(len(asked), mostWitnessed)]
-	w.words.keep(asked)
+	asked = asked[:min(len(asked), maxVotesRead)]
+	w.votes.retain(asked)
 	if len(missed) == 0 {
 		w.api.Store(false)
 		w.publish(lb.Partition{})
@@ -91,15 +91,15 @@ func (w *witness) sync(ctx context.Context) (time.Duration, error) {
 	for _, node := range asked {
 		w.read(ctx, node, alive)
 	}
-	w.publish(w.words.partition(time.Now(), w.node, alive, missed))
+	w.publish(w.votes.partition(time.Now(), w.node, alive, missed))
 	if time.Since(latest) > soon {
-		return slowWitnessInterval, nil
+		return slowVoteInterval, nil
 	}
-	return witnessInterval, nil
+	return voteInterval, nil
 }
 
 // missed returns the nodes whose speakers are not heard, and whether these are half or more.
-func (w *witness) missed(alive map[string]bool, expected map[string]netip.Addr) (out []string, most bool) {
+func (w *voteReader) missed(alive map[string]bool, expected map[string]netip.Addr) (out []string, most bool) {
 	for node := range expected {
 		if node != w.node && !alive[node] {
 			out = append(out, node)
@@ -109,7 +109,7 @@ func (w *witness) missed(alive map[string]bool, expected map[string]netip.Addr) 
 }
 
 // note takes up who is missed, and returns since when the latest of them is.
-func (w *witness) note(now time.Time, missed []string) (latest time.Time) {
+func (w *voteReader) note(now time.Time, missed []string) (latest time.Time) {
 	since := make(map[string]time.Time, len(missed))
 	for _, node := range missed {
 		if at, known := w.since[node]; known {
@@ -127,7 +127,7 @@ func (w *witness) note(now time.Time, missed []string) (latest time.Time) {
 
 // inOrder puts those first that fell silent last and together, for who was dead
 // before says nothing; and of these the first by name.
-func (w *witness) inOrder(missed []string, latest time.Time) []string {
+func (w *voteReader) inOrder(missed []string, latest time.Time) []string {
 	before := func(node string) int {
 		if latest.Sub(w.since[node]) > soon {
 			return 1
@@ -139,25 +139,25 @@ func (w *witness) inOrder(missed []string, latest time.Time) []string {
 	})
 }
 
-func (w *witness) read(ctx context.Context, node string, alive map[string]bool) {
+func (w *voteReader) read(ctx context.Context, node string, alive map[string]bool) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	word, err := w.cluster.Word(ctx, node)
+	word, err := w.cluster.Vote(ctx, node)
 	if is := !errors.Is(err, ErrAway); w.api.Swap(is) != is {
 		w.changed()
 	}
 	if err == nil && word.Written != "" {
 		word.Node = node
-		w.words.hear(time.Now(), word.uncut(w.node, alive))
+		w.votes.add(time.Now(), word.untruncated(w.node, alive))
 	}
 }
 
-func (w *witness) publish(now lb.Partition) {
-	before := w.aside()
+func (w *voteReader) publish(now lb.Partition) {
+	before := w.partition()
 	if reflect.DeepEqual(before, now) {
 		return
 	}
-	w.partition.Store(&now)
+	w.last.Store(&now)
 	switch {
 	case slices.Equal(before.Elsewhere, now.Elsewhere):
 	case len(now.Elsewhere) > 0:
@@ -170,11 +170,11 @@ func (w *witness) publish(now lb.Partition) {
 
 // apiAnswers reports whether the API server answers, as far as it is asked: while half of
 // the speakers or more are missed.
-func (w *witness) apiAnswers() bool { return w.api.Load() }
+func (w *voteReader) apiAnswers() bool { return w.api.Load() }
 
 // aside returns what the words of other sides came to, and so whom this side stands aside for.
-func (w *witness) aside() lb.Partition {
-	if p := w.partition.Load(); p != nil {
+func (w *voteReader) partition() lb.Partition {
+	if p := w.last.Load(); p != nil {
 		return *p
 	}
 	return lb.Partition{}
