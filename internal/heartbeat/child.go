@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// attendInterval is how often the speaker's process shows that it runs. Beats end when it has
-	// not for MuteTime, which a node may be without a speaker for other reasons, too.
+	// keepaliveInterval is how often the speaker's process shows that it runs. Heartbeats stop when it has
+	// not for SpeakerDownTime, which a node may be without a speaker for other reasons, too.
 	keepaliveInterval = 250 * time.Millisecond
-	// leaveTime is for how long it may say goodbye, or tell its stacks.
+	// leaveTime is how long the heartbeat process has to say goodbye, or to print its stacks.
 	leaveTime = time.Second
 )
 
-// order tells the process of the beats one thing; the first has the settings, peers and keys.
+// order is one message to the heartbeat process; the first has the settings, peers and keys.
 type order struct {
 	Settings *childSettings `json:",omitempty"`
 	Peers    *[]Peer        `json:",omitempty"`
@@ -33,18 +33,18 @@ type order struct {
 	Leave    bool           `json:",omitempty"`
 }
 
-// apartSettings are those of Config that it needs.
+// childSettings are the part of Config that the heartbeat process needs.
 type childSettings struct {
 	NodeName string
 	Address  netip.Addr
 	Port     uint16
 	Timers   Timers
 	Ordinary bool
-	// Calm is for how long it goes without real-time priority first.
+	// Cooldown is how long it goes without real-time priority first.
 	Cooldown time.Duration
 }
 
-// notice is one thing that it tells.
+// notice is one message from the heartbeat process.
 type notice struct {
 	View    *View     `json:",omitempty"`
 	Ask     *question `json:",omitempty"`
@@ -52,30 +52,30 @@ type notice struct {
 	Overrun *overrun  `json:",omitempty"`
 }
 
-// apart is the process of the beats, as seen from the speaker's.
+// child is the heartbeat process, as seen from the speaker's.
 type child struct {
 	cmd  *exec.Cmd
 	conn net.Conn
 	out  *json.Encoder
-	// ended has how it did.
+	// ended has the error that it ended with, or nil.
 	ended chan error
 }
 
-// Process returns the id of the process of the beats. It returns an error while there is none.
+// Process returns the id of the heartbeat process. It returns an error while there is none.
 func (h *Heartbeat) Process() (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.child == nil {
-		return 0, errors.New("no process of the heartbeats runs")
+		return 0, errors.New("no heartbeat process runs")
 	}
 	return h.child.cmd.Process.Pid, nil
 }
 
-// errEnded is when the process of the beats did so by itself.
-var errEnded = errors.New("the process of the heartbeats ended")
+// errEnded: the heartbeat process ended by itself.
+var errEnded = errors.New("the heartbeat process ended")
 
-// runApart has a process of its own drive the detector until ctx is cancelled, and another one when that
-// ends: until then the kernel refuses what comes, so that this node is mute and nothing moves for MuteTime.
+// runChild has a process of its own drive the detector until ctx is cancelled, and another one when that one
+// ends. In between, the kernel refuses packets: the claim is SpeakerDown, and nothing moves for SpeakerDownTime.
 func (h *Heartbeat) runChild(ctx context.Context) error {
 	var r restarts
 	for {
@@ -87,7 +87,7 @@ func (h *Heartbeat) runChild(ctx context.Context) error {
 		r.ended(boottime() - began)
 		h.shared.realtime.Store(false)
 		h.shared.restarts.Add(1)
-		h.config.Log.Error("heartbeats ended and are started again", "error", err, "in", r.pause, "ordinaryFor", r.cooldown)
+		h.config.Log.Error("heartbeat process ended and is started again", "error", err, "in", r.pause, "cooldown", r.cooldown)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -96,32 +96,32 @@ func (h *Heartbeat) runChild(ctx context.Context) error {
 	}
 }
 
-// runProcess has one process drive the detector until ctx is cancelled or it ends.
-func (h *Heartbeat) runProcess(ctx context.Context, calm time.Duration) error {
+// runProcess has one process drive the detector until ctx is cancelled or the process ends.
+func (h *Heartbeat) runProcess(ctx context.Context, cooldown time.Duration) error {
 	h.shared.keepalive.Store(int64(boottime()))
-	a, err := startChild(h.config.Command, h.memory)
+	c, err := startChild(h.config.Command, h.memory)
 	if err != nil {
-		return fmt.Errorf("start the process of the heartbeats: %w", err)
+		return fmt.Errorf("start the heartbeat process: %w", err)
 	}
-	defer a.conn.Close()
-	h.attach(a, calm)
+	defer c.conn.Close()
+	h.attach(c, cooldown)
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	said, ended := make(chan error, 1), make(chan error, 1)
-	go func() { said <- h.readNotices(a.conn) }()
+	failed, ended := make(chan error, 1), make(chan error, 1)
+	go func() { failed <- h.readNotices(c.conn) }()
 	go func() {
-		ended <- <-a.ended
+		ended <- <-c.ended
 		stop()
 	}()
-	go h.keepAlive(running, a)
+	go h.keepAlive(running, c)
 	h.dispatch(running)
 	h.attach(nil, 0)
 	if ctx.Err() != nil {
-		a.send(order{Leave: true})
-		defer time.AfterFunc(leaveTime, func() { _ = a.cmd.Process.Kill() }).Stop()
+		c.send(order{Leave: true})
+		defer time.AfterFunc(leaveTime, func() { _ = c.cmd.Process.Kill() }).Stop()
 	}
 	err = <-ended
-	switch why := <-said; {
+	switch why := <-failed; {
 	case why != nil:
 		return why
 	case err != nil:
@@ -132,7 +132,7 @@ func (h *Heartbeat) runProcess(ctx context.Context, calm time.Duration) error {
 	return nil
 }
 
-// startApart starts the process. It ends when it is told to, or when the other end of conn is gone.
+// startChild starts the process. It ends on an order, or when the other end of conn is gone.
 func startChild(command []string, memory *os.File) (*child, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -149,76 +149,67 @@ func startChild(command []string, memory *os.File) (*child, error) {
 	if err != nil {
 		return nil, fmt.Errorf("use a socket: %w", err)
 	}
-	a := &child{cmd, conn, json.NewEncoder(conn), make(chan error, 1)}
+	c := &child{cmd, conn, json.NewEncoder(conn), make(chan error, 1)}
 	started := make(chan error, 1)
-	go a.run(started)
+	go c.run(started)
 	if err := <-started; err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return a, nil
+	return c, nil
 }
 
-// run runs the process on one thread: with the thread that started it the process is killed
-// (PR_SET_PDEATHSIG(2const)), for it may be in no state to see that nobody is at the other end of conn.
-func (a *child) run(started chan<- error) {
+// run runs the process on one thread. When that thread ends, the kernel kills the process
+// (PR_SET_PDEATHSIG(2const)): it may be in no state to notice that the other end of conn is gone.
+func (c *child) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	err := a.cmd.Start()
+	err := c.cmd.Start()
 	started <- err
 	if err == nil {
-		a.ended <- a.cmd.Wait()
+		c.ended <- c.cmd.Wait()
 	}
 }
 
-// pair gives the process what is known so far, and from now on what changes.
-func (h *Heartbeat) attach(a *child, calm time.Duration) {
+// attach sends the process what is known so far, and from now on what changes; nil sends nothing any more.
+func (h *Heartbeat) attach(c *child, cooldown time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.child = a
-	if a == nil {
-		return
+	if h.child = c; c != nil {
+		s := &h.config
+		c.send(order{
+			Settings: &childSettings{s.NodeName, s.Address, s.Port, s.Timers, s.Ordinary, cooldown},
+			Peers:    h.peers.Load(), Keys: s.Keys,
+		})
 	}
-	c := &h.config
-	a.send(order{
-		Settings: &childSettings{c.NodeName, c.Address, c.Port, c.Timers, c.Ordinary, calm},
-		Peers:    h.peers.Load(), Keys: c.Keys,
-	})
 }
 
-// tell has no deadline: the process reads at once, and an order that is lost would not be told
-// again. It fails only when the process has ended, which is waited for.
-func (a *child) send(o order) { _ = a.out.Encode(o) }
+// send has no deadline: the process reads at once, and a lost order would not be
+// repeated. It fails only when the process has ended, which runProcess notices.
+func (c *child) send(o order) { _ = c.out.Encode(o) }
 
-// listen takes what the process tells until it ends, and returns why it could not run if it said so.
+// readNotices takes what the process sends until it ends, and returns the error that kept it from running, if it sent one.
 func (h *Heartbeat) readNotices(conn net.Conn) error {
 	for in := json.NewDecoder(conn); ; {
 		var n notice
 		if err := in.Decode(&n); err != nil {
-			return nil // how it ended is asked of the kernel
+			return nil // the kernel knows how it ended
 		}
 		switch {
 		case n.Error != "":
 			return errors.New(n.Error)
 		case n.View != nil:
-			h.view.Store(n.View)
-			select {
-			case h.changed <- struct{}{}:
-			default:
-			}
+			h.publish(n.View)
 		case n.Overrun != nil:
-			h.config.Log.Warn("heartbeats took more CPU time than real-time priority is given for, and go on without it for a while",
+			h.config.Log.Warn("heartbeat process exceeded its CPU budget and goes on without real-time priority for a while",
 				"why", n.Overrun.Why, "for", n.Overrun.Cooldown, "user", n.Overrun.User, "system", n.Overrun.System, "stacks", n.Overrun.Stacks)
 		case n.Ask != nil:
-			select {
-			case h.asks <- *n.Ask:
-			default: // as the thread does
-			}
+			h.ask(*n.Ask)
 		}
 	}
 }
 
-// showAttendance tells the process of the beats that this one runs, and ends it when no beats come of it.
-func (h *Heartbeat) keepAlive(ctx context.Context, a *child) {
+// keepAlive shows the heartbeat process that this one runs, and kills it when it sends no heartbeats.
+func (h *Heartbeat) keepAlive(ctx context.Context, c *child) {
 	tick := time.NewTicker(keepaliveInterval)
 	defer tick.Stop()
 	p := pulse{deadline: h.shared.lease.deadline.Load()}
@@ -230,9 +221,9 @@ func (h *Heartbeat) keepAlive(ctx context.Context, a *child) {
 			h.shared.keepalive.Store(int64(boottime()))
 		}
 		if p.lost(h.shared.lease.deadline.Load()) {
-			h.config.Log.Error("no heartbeats are sent: their process is ended")
-			_ = a.cmd.Process.Signal(syscall.SIGQUIT) // with its stacks, if it can
-			defer time.AfterFunc(leaveTime, func() { _ = a.cmd.Process.Kill() }).Stop()
+			h.config.Log.Error("no heartbeats are sent: killing their process")
+			_ = c.cmd.Process.Signal(syscall.SIGQUIT) // it prints its stacks, if it can
+			defer time.AfterFunc(leaveTime, func() { _ = c.cmd.Process.Kill() }).Stop()
 			<-ctx.Done()
 			return
 		}

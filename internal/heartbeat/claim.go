@@ -17,36 +17,35 @@ func idOf(name string) id {
 // Status is what is known of a node.
 type Status uint8
 
-// From Alive to Left they are claims; of two with the same incarnation the later
-// in this order holds.
+// From Alive to Left they are claims. Of two with the same incarnation the later in this order holds.
 const (
-	// Unknown: nobody has heard of it yet, or not for a long time.
+	// Unknown: nobody has heard of the node yet, or not for a long time.
 	Unknown Status = iota
-	// Alive and in its rights.
+	// Alive and without restrictions.
 	Alive
-	// Held is alive but was dead lately: it takes nothing back yet.
+	// HoldDown: it is alive but was dead lately, and takes nothing back yet.
 	HoldDown
-	// Mute: the node's kernel refuses our packets, so the node is up and its speaker is not.
+	// SpeakerDown: the node's kernel refuses packets, so the node is up and its speaker is not.
 	SpeakerDown
 	// Dead: its watchers do not hear it.
 	Dead
 	// Left: it said goodbye.
 	Left
 
-	// ask is no claim but a watcher's question to another node. The answers: it heard the subject; it is
-	// a watcher too and does not hear it; it does not watch the subject. The latter two come only
-	// from who hears well.
+	// ask is no claim but a watcher's question to another node. The answers: it heard the subject; it is a
+	// watcher too and does not hear the subject; it does not watch the subject. Only a node that hears well
+	// gives the latter two.
 	ask       Status = 16
 	heard     Status = 17
 	silent    Status = 18
 	unwatched Status = 19
-	// missed tells its subject that the sender alone had given it up.
+	// givenUp says to its subject that the sender alone had given it up.
 	givenUp Status = 20
 )
 
 var statusNames = map[Status]string{Unknown: "unknown", Alive: "alive", HoldDown: "holdDown", SpeakerDown: "speakerDown", Dead: "dead", Left: "left"}
 
-// String returns the word used in logs and metrics.
+// String returns the name used in logs and metrics.
 func (s Status) String() string { return statusNames[s] }
 
 // Living reports whether the speaker is running.
@@ -58,11 +57,11 @@ type claim struct {
 	status Status
 	// deaths counts how often the subject was declared dead lately.
 	deaths uint8
-	// number is the incarnation of the subject; of an answer heard it is the age of what was heard in ms.
+	// incarnation of the subject; in an answer heard, the age of what was heard in ms.
 	incarnation uint32
 }
 
-// isVerdict tells claims from questions and answers.
+// isVerdict is false for questions and answers.
 func (c claim) isVerdict() bool { return c.status >= Alive && c.status <= Left }
 
 // over reports whether c replaces old.

@@ -41,7 +41,7 @@ func (w *world) stays(t *testing.T, time time.Duration, ok func() bool, what str
 	}
 }
 
-func (w *world) total(count func(counts) uint64) (sum uint64) {
+func (w *world) total(count func(*counters) uint64) (sum uint64) {
 	for _, n := range w.nodes {
 		sum += count(n.d.counts)
 	}
@@ -230,7 +230,7 @@ func TestFreeze(t *testing.T) {
 		t.Errorf("settled, it calls itself %v", first.d.own.status)
 	}
 	w.must(t, 50*ms, w.all(first, HoldDown), "back")
-	if got := w.total(func(c counts) uint64 { return c.confirmed }); got > 2 {
+	if got := w.total(func(c *counters) uint64 { return c.confirmed.Load() }); got > 2 {
 		t.Errorf("%d deaths were declared, want the two of the others at most", got)
 	}
 }
@@ -244,7 +244,7 @@ func TestStallOfTheWatcher(t *testing.T) {
 		// What waited in its socket is lost too, as on a machine that stood still.
 		w.cut = func(_, to *node) bool { return w.now < to.pausedUntil }
 		w.after(2 * time.Second)
-		if got := w.nodes[0].d.counts.confirmed; got != 0 {
+		if got := w.nodes[0].d.counts.confirmed.Load(); got != 0 {
 			t.Errorf("paused for %dms, it called %d nodes dead", 60+seed*7, got)
 		}
 	}
@@ -277,7 +277,7 @@ func TestOnePathCut(t *testing.T) {
 	w.gossips = true
 	w.cut = func(from, to *node) bool { return from == a && to == b || from == b && to == a }
 	w.stays(t, 20*time.Second, func() bool { return w.all(a, Alive)() && w.all(b, Alive)() }, "all alive to all")
-	if got := w.total(func(c counts) uint64 { return c.suspected }); got == 0 {
+	if got := w.total(func(c *counters) uint64 { return c.suspected.Load() }); got == 0 {
 		t.Error("nobody suspected anybody: the path was not cut")
 	}
 }
@@ -378,7 +378,7 @@ func TestHeartbeatBlocked(t *testing.T) {
 			return !slices.ContainsFunc(w.nodes, func(n *node) bool { return !w.all(n, Alive)() || n.d.own.status != Alive })
 		}
 		w.stays(t, 30*time.Second, alive, name+": alive to all")
-		w.nodes[1].d.set(w.nodes[1].now(), []known{{"node-000", true}, {"node-002", true}, {"node-003", true}})
+		w.nodes[1].d.set(w.nodes[1].now(), []Peer{{Name: "node-000", Gossip: true}, {Name: "node-002", Gossip: true}, {Name: "node-003", Gossip: true}})
 		if p := w.nodes[1].d.peers[first.id]; name != "inbound" && !p.blocked(w.nodes[1].now(), Alive) {
 			t.Errorf("%s: the block is not said", name)
 		}

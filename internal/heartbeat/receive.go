@@ -2,7 +2,7 @@ package heartbeat
 
 import "time"
 
-// challengeEvery bounds how often one peer is challenged, and so what a recorded packet can cause.
+// challengeInterval bounds how often one peer is challenged, and so what a recorded packet can cause.
 const challengeInterval = 20 * time.Millisecond
 
 // receive takes a packet that is authentic and came from its sender's address.
@@ -11,14 +11,14 @@ func (d *detector) receive(now time.Duration, p packet) {
 	if from == nil || p.to != d.self {
 		return
 	}
-	began := from.boot != p.boot
+	began := from.session.boot != p.boot
 	if !d.inSession(now, from, p) {
 		return
 	}
 	if from.lastHeard == 0 || now-from.lastHeard > heardTime {
 		d.version++
 	}
-	from.lastHeard, from.aged = now, now
+	from.lastHeard, from.lastAlive = now, now
 	from.hold, from.accused, from.hearsBadly = p.hold, from.accused && from.private, p.hearsBadly
 	if p.complains {
 		from.complainedAt = now
@@ -37,19 +37,19 @@ func (d *detector) receive(now time.Duration, p packet) {
 	if from.private {
 		d.readmit(now, from)
 	}
-	contradict := from.claim.status > HoldDown
+	contradict := from.status > HoldDown
 	for _, c := range p.claims {
 		d.handle(now, from, c)
 	}
 	switch {
 	case began:
-		// A new run of it knows nothing yet, least of all which incarnation is its next.
+		// A new run of it knows nothing yet, least of all its next incarnation.
 		claims := d.antiEntropy()
-		if from.claim.status == Alive || from.claim.status == HoldDown {
+		if from.status.Living() {
 			claims = append(claims, from.claim)
 		}
 		d.send(from, packet{answer: p.challenge, claims: claims})
-	case p.challenge != 0 || p.ping || contradict && from.claim.status > HoldDown:
+	case p.challenge != 0 || p.ping || contradict && from.status > HoldDown:
 		d.send(from, packet{answer: p.challenge})
 	}
 }
@@ -57,30 +57,31 @@ func (d *detector) receive(now time.Duration, p packet) {
 // inSession reports whether the packet belongs to the sender's present run and
 // is new. Otherwise the sender is challenged to show that it is running now.
 func (d *detector) inSession(now time.Duration, from *peer, p packet) bool {
+	s := &from.session
 	switch {
-	case from.boot == p.boot:
-		if p.seq <= from.seq {
+	case s.boot == p.boot:
+		if p.seq <= s.seq {
 			return false
 		}
-	case p.answer != 0 && p.answer == from.challenge:
-		from.boot, from.challenge = p.boot, 0
+	case p.answer != 0 && p.answer == s.challenge:
+		s.boot, s.challenge = p.boot, 0
 		from.suspicion = nil
 	default:
-		if from.challenge == 0 || now-from.challengedAt >= challengeInterval {
-			if from.challenge == 0 {
-				from.challenge = d.random()
+		if s.challenge == 0 || now-s.challengedAt >= challengeInterval {
+			if s.challenge == 0 {
+				s.challenge = d.random()
 			}
-			from.challengedAt = now
-			d.send(from, packet{challenge: from.challenge, answer: p.challenge})
+			s.challengedAt = now
+			d.send(from, packet{challenge: s.challenge, answer: p.challenge})
 		}
 		return false
 	}
-	from.seq = p.seq
+	s.seq = p.seq
 	return true
 }
 
 // refused: the kernel of the peer's node refused a packet, since no speaker listens there.
 func (d *detector) refused(now time.Duration, p *peer) {
 	p.refusedAt = now
-	d.counts.refused++
+	d.counts.refused.Add(1)
 }

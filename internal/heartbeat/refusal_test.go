@@ -110,9 +110,9 @@ func TestForgedRefusals(t *testing.T) {
 					t.Helper()
 					nstest.Until(t, within, what, func() bool {
 						r.receive()
-						return r.detector.counts.refused >= refused && r.read >= read
+						return r.detector.counts.refused.Load() >= refused && r.read >= read
 					})
-					if got := r.detector.counts.refused; got != refused {
+					if got := r.detector.counts.refused.Load(); got != refused {
 						t.Errorf("%s: %d refusals count, want %d", what, got, refused)
 					}
 				}

@@ -11,20 +11,20 @@ import (
 
 const (
 	prefixLen = 8
-	macLen  = 16
+	macLen    = 16
 	// maxDatagram fits into any link's MTU.
 	maxDatagram = prefixLen + maxBodyLen + macLen
 )
 
 // seal authenticates packets with one key. It is not safe for concurrent use.
 type seal struct {
-	// word begins every packet. It keeps out what does not know the key, at the price of a comparison.
+	// prefix begins every packet. A comparison is enough to drop a packet of a sender without the key.
 	prefix uint64
-	mac  hash.Hash
-	sum  [sha256.Size]byte
+	mac    hash.Hash
+	sum    [sha256.Size]byte
 }
 
-// newSeal derives what it needs, so that no key serves two algorithms: the
+// newSeal derives keys of its own, so that no key serves two algorithms: the
 // membership encrypts with the same one.
 func newSeal(key []byte) (*seal, error) {
 	derived, err := hkdf.Key(sha256.New, key, nil, "holdfast heartbeat", prefixLen+sha256.Size)
@@ -33,7 +33,7 @@ func newSeal(key []byte) (*seal, error) {
 	}
 	return &seal{
 		prefix: binary.BigEndian.Uint64(derived),
-		mac:  hmac.New(sha256.New, derived[prefixLen:]),
+		mac:    hmac.New(sha256.New, derived[prefixLen:]),
 	}, nil
 }
 
@@ -45,7 +45,7 @@ func (s *seal) close(b []byte, p *packet) []byte {
 	return append(b, s.tag(b[start:])...)
 }
 
-// begins reports whether b begins as what was closed with the same key does.
+// begins reports whether b has the prefix of what was closed with the same key.
 func (s *seal) begins(b []byte) bool {
 	return len(b) >= prefixLen && binary.BigEndian.Uint64(b) == s.prefix
 }

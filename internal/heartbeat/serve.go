@@ -14,20 +14,19 @@ import (
 	"syscall"
 )
 
-// Files that the process of the beats is started with, after the standard ones.
+// Files that the heartbeat process is started with, after the standard ones.
 const (
 	connFile = iota + 3
 	memoryFile
 )
 
-// mostThreads is how many run Go code at once: all have real-time priority.
+// maxThreads is how many run Go code at once: all have real-time priority.
 const maxThreads = 2
 
-// Serve is what the process of Config.Command does: it takes part for the process that
-// started it until that says so, says goodbye and returns nil. It returns an error when it cannot
-// listen, or was started by somebody else, and without a goodbye when that process is gone; beats end with the
-// process that called it, which is to be at once: then the kernel refuses what comes, as for any speaker
-// that was killed.
+// Serve is the heartbeat process of Config.Command: it takes part for the speaker that started it. When that speaker
+// orders it to leave, it says goodbye and returns nil. It returns an error when it cannot listen, or was not started by
+// a speaker, and without a goodbye when the speaker is gone. Heartbeats stop as soon as the caller exits, which should
+// be at once: then the kernel refuses packets, as for any speaker that was killed.
 func Serve() error {
 	conn, err := net.FileConn(os.NewFile(connFile, "speaker"))
 	if err != nil {
@@ -37,7 +36,7 @@ func Serve() error {
 	if err != nil {
 		return err
 	}
-	// Whoever signals the whole group means the speaker, which then tells this process to leave.
+	// A signal to the whole group is for the speaker, which then orders this process to leave.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	in, out := json.NewDecoder(conn), &noticeWriter{out: json.NewEncoder(conn)}
 	var first order
@@ -55,7 +54,7 @@ func Serve() error {
 		b = newBudget(s, c.Cooldown)
 		b.watch(func(o overrun) { out.write(notice{Overrun: &o}) })
 		if c.Cooldown == 0 {
-			b.begin() // the thread that beats says how it fares
+			b.begin() // the thread publishes whether that worked
 		}
 	}
 	var h *Heartbeat
@@ -85,7 +84,7 @@ func Serve() error {
 	}
 }
 
-// follow does what it is told until nobody is there who would.
+// readOrders obeys orders until the speaker is gone.
 func (h *Heartbeat) readOrders(in *json.Decoder, leave func()) error {
 	for {
 		var o order
@@ -107,14 +106,14 @@ func (h *Heartbeat) readOrders(in *json.Decoder, leave func()) error {
 	}
 }
 
-// teller writes one notice at a time.
+// noticeWriter writes one notice at a time.
 type noticeWriter struct {
 	mu  sync.Mutex
 	out *json.Encoder
 }
 
-func (t *noticeWriter) write(n notice) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	_ = t.out.Encode(n) // fails only when nobody reads, which follow notices
+func (w *noticeWriter) write(n notice) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_ = w.out.Encode(n) // fails only when the speaker is gone, which readOrders notices
 }

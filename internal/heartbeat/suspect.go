@@ -3,26 +3,26 @@ package heartbeat
 import "time"
 
 const (
-	// accusers are so many nodes that must miss a node, where there are as many.
+	// accusers is how many nodes must miss a node, where there are as many.
 	accusers = 2
-	// confirmTime is how long the other watchers have for a veto once one agreed, askEvery
-	// is the time between questions, and leastConfirm lets a refusal by the kernel arrive.
-	confirmTime  = 25 * time.Millisecond
-	askInterval     = 25 * time.Millisecond
+	// confirmTime is how long the other watchers have for a veto once one agreed, askInterval
+	// is the time between questions, and minConfirmTime lets a refusal by the kernel arrive.
+	confirmTime    = 25 * time.Millisecond
+	askInterval    = 25 * time.Millisecond
 	minConfirmTime = 5 * time.Millisecond
-	// soonTime is how long a suspicion is pursued that often, before only each slowAskEvery.
-	soonTime     = time.Second
+	// soonTime is how long a suspicion is pursued that often, before only each slowAskInterval.
+	soonTime        = time.Second
 	slowAskInterval = 250 * time.Millisecond
-	// mostGrace is for how long on end a watcher that runs too seldom puts its verdicts off.
+	// maxGrace is for how long on end a watcher that runs too seldom puts its verdicts off.
 	maxGrace = time.Second
-	// fellows is how many other watchers are asked.
+	// maxAsked is how many other watchers are asked.
 	maxAsked = 4
 	// slackTime is how long a peer is given more time than it asked for.
 	slackTime = time.Minute
 	// refusalTime is how long one refusal shows that the node is up: kernels send one a
 	// second (Linux, icmp_ratelimit).
 	refusalTime = 2500 * time.Millisecond
-	// mutePingEvery is the time between packets that a mute node may refuse.
+	// pingInterval is the time between packets that a node whose speaker is down may refuse.
 	pingInterval = 250 * time.Millisecond
 )
 
@@ -53,17 +53,17 @@ func (p *peer) patience() time.Duration {
 	return p.hold + p.slack
 }
 
-// watchAt returns when watch has something to do for p; 0 is never.
+// checkAt returns when check has something to do for p; 0 is never.
 func (d *detector) checkAt(p *peer) time.Duration {
 	switch s := p.suspicion; {
-	case p.claim.status == SpeakerDown && p.watched:
+	case p.status == SpeakerDown && p.watched:
 		return p.pingedAt + pingInterval
 	case p.accused:
 		return p.wire.askedAt + slowWireInterval
-	case !p.watched || p.claim.status > HoldDown:
+	case !p.watched || p.status > HoldDown:
 		return 0
 	case s == nil:
-		return min(p.aged+p.patience(), d.wireAt(p))
+		return min(p.lastAlive+p.patience(), d.wireAt(p))
 	default:
 		return min(s.next(p.wire.askedAt), d.wireAt(p))
 	}
@@ -88,28 +88,28 @@ func (s *suspicion) pause() time.Duration {
 	return askInterval
 }
 
-// watch does what is due for one peer that beats at us.
+// check does what is due for one peer that sends heartbeats to this node.
 func (d *detector) check(now time.Duration, p *peer) {
 	if now > p.slackUntil {
 		p.slack = 0
 	}
-	if p.claim.status == SpeakerDown {
+	if p.status == SpeakerDown {
 		d.checkSpeakerDown(now, p)
 		return
 	}
 	if p.accused && now >= p.wire.askedAt+slowWireInterval {
 		d.askWire(now, p)
 	}
-	if !p.watched || p.claim.status > HoldDown || now < d.graceUntil {
+	if !p.watched || p.status > HoldDown || now < d.grace.until {
 		return
 	}
-	if p.refusedAt > p.lastHeard && now-p.lastHeard > d.interval+d.interval/2 {
+	if p.refusedAt > p.lastHeard && now-p.lastHeard > d.Interval+d.Interval/2 {
 		d.declare(now, p, SpeakerDown, false)
 		return
 	}
-	if now >= p.aged+p.patience() {
+	if now >= p.lastAlive+p.patience() {
 		if p.suspicion == nil {
-			d.counts.suspected++
+			d.counts.suspected.Add(1)
 			d.version++
 			p.suspicion = &suspicion{at: now, asked: map[id]Status{}}
 		}
@@ -134,7 +134,7 @@ func (d *detector) pursue(now time.Duration, p *peer) {
 		if d.decidesAlone(now, p) {
 			d.declare(now, p, Dead, true)
 		}
-	case d.shared(now, s) && d.hearsWell(now):
+	case s.shared(now) && d.hearsWell(now):
 		d.declare(now, p, Dead, false)
 	}
 }
@@ -145,27 +145,28 @@ func (d *detector) askAbout(now time.Duration, p *peer) {
 	s.askedAt = now
 	d.send(p, packet{ping: true})
 	n := 0
-	d.successors(p.id, func(f *peer) bool {
-		if f.suspicion != nil || !d.status(now, f).Living() {
+	d.successors(p.id, func(o *peer) bool {
+		if o.suspicion != nil || !d.status(now, o).Living() {
 			return true
 		}
-		if _, known := s.asked[f.id]; !known {
-			s.asked[f.id] = Unknown
+		if _, known := s.asked[o.id]; !known {
+			s.asked[o.id] = Unknown
 		}
-		d.send(f, packet{claims: []claim{{about: p.id, status: ask}}})
+		d.send(o, packet{claims: []claim{{about: p.id, status: ask}}})
 		n++
 		return n < maxAsked
 	})
-	for f := range s.asked {
-		if o := d.peers[f]; o == nil || o.suspicion != nil || !d.status(now, o).Living() {
-			delete(s.asked, f) // fell silent too
+	for i := range s.asked {
+		if o := d.peers[i]; o == nil || o.suspicion != nil || !d.status(now, o).Living() {
+			delete(s.asked, i) // fell silent too
 		}
 	}
 }
 
-// shared reports whether another node that hears well misses the suspect too. Where all that are left,
-// or after a while two of them, answer that they do not watch it, its watchers died with it: the answers show that this node is heard and hears.
-func (d *detector) shared(now time.Duration, s *suspicion) bool {
+// shared reports whether another node that hears well misses the suspect too. If all that are left, or after a while
+// two of them, answer that they do not watch it, its watchers died with it: the answers show that this node is heard
+// and hears.
+func (s *suspicion) shared(now time.Duration) bool {
 	switch agreed := s.count(silent); {
 	case agreed > 0 && agreed == len(s.asked):
 		return true
@@ -176,12 +177,13 @@ func (d *detector) shared(now time.Duration, s *suspicion) bool {
 	return n > 0 && n == len(s.asked) && now >= s.at+confirmTime || n >= accusers && now >= s.at+soonTime
 }
 
-// answerAbout tells a watcher what we know of a peer that it does not hear.
+// answerAbout answers a watcher that does not hear a peer.
 func (d *detector) answerAbout(now time.Duration, to, about *peer) {
-	age := now - about.aged
-	// What it knows by the word of others, or of the wire, holds until it doubts that itself: a node that is heard
+	age := now - about.lastAlive
+	// What this node knows from others, or from the wire, holds until it doubts that itself: a node that is heard
 	// here or there in turns is not dead.
-	fresh := about.aged != 0 && age <= about.hold*3/4 || about.aged > about.lastHeard && about.suspicion == nil && age <= about.patience()
+	fresh := about.lastAlive != 0 && age <= about.hold*3/4 ||
+		about.lastAlive > about.lastHeard && about.suspicion == nil && age <= about.patience()
 	c := claim{about: about.id, status: heard, incarnation: uint32(age.Milliseconds())}
 	if !fresh {
 		if !d.hearsWell(now) {
@@ -206,8 +208,8 @@ func (d *detector) answered(now time.Duration, from, about *peer, c claim) {
 		}
 		return
 	}
-	if at := now - time.Duration(c.incarnation)*time.Millisecond; at > about.aged {
-		about.aged = at
+	if at := now - time.Duration(c.incarnation)*time.Millisecond; at > about.lastAlive {
+		about.lastAlive = at
 		d.clear(now, about)
 	}
 }
@@ -219,16 +221,16 @@ func (d *detector) clear(now time.Duration, p *peer) {
 	}
 	p.suspicion = nil
 	d.version++
-	d.counts.cleared++
-	p.slack = min(max(p.slack, d.interval), p.hold)
-	p.slackUntil = max(p.slackUntil, now+slackTime)
+	d.counts.cleared.Add(1)
+	p.extend(now, d.Interval)
 }
 
 // declare ends a suspicion by a verdict: for this node alone, or for everybody.
 func (d *detector) declare(now time.Duration, p *peer, status Status, private bool) {
-	c := claim{about: p.id, status: status, deaths: p.claim.deaths, incarnation: p.claim.incarnation}
+	c := p.claim
+	c.status = status
 	if status == Dead {
-		d.counts.confirmed++
+		d.counts.confirmed.Add(1)
 		c.deaths = uint8(min(int(c.deaths)+1, 255))
 	}
 	p.suspicion = nil
@@ -240,12 +242,12 @@ func (d *detector) declare(now time.Duration, p *peer, status Status, private bo
 	}
 }
 
-// watchMute gives a mute node up when its kernel refuses no more, or for too long.
+// checkSpeakerDown gives a node without its speaker up when its kernel refuses no more, or for too long.
 func (d *detector) checkSpeakerDown(now time.Duration, p *peer) {
 	if !p.watched {
 		return
 	}
-	if now-p.refusedAt > refusalTime || now-p.claimedAt > d.muteTime {
+	if now-p.refusedAt > refusalTime || now-p.claimedAt > d.SpeakerDownTime {
 		d.declare(now, p, Dead, false)
 		return
 	}

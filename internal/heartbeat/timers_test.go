@@ -50,12 +50,12 @@ func TestNoDeadTimers(t *testing.T) {
 		measure   func(*testing.T, *world) time.Duration
 		low, high time.Duration
 	}{
-		"Interval":    {Timers{Interval: 200 * ms}, died, 350 * ms, 900 * ms},
-		"Multiplier":  {Timers{Multiplier: 10}, died, 350 * ms, 700 * ms},
-		"HoldDown":    {Timers{HoldDown: 3 * time.Second}, heldAfter(1), 2 * time.Second, 4 * time.Second},
-		"MaxHoldDown": {Timers{MaxHoldDown: 13 * time.Second}, heldAfter(3), 12 * time.Second, 14 * time.Second},
-		"ForgiveTime": {Timers{ForgiveTime: time.Minute}, forgiven, 40 * time.Second, 61 * time.Second},
-		"SpeakerDownTime":    {Timers{SpeakerDownTime: 3 * time.Second}, muted, 2 * time.Second, 5 * time.Second},
+		"Interval":        {Timers{Interval: 200 * ms}, died, 350 * ms, 900 * ms},
+		"Multiplier":      {Timers{Multiplier: 10}, died, 350 * ms, 700 * ms},
+		"HoldDown":        {Timers{HoldDown: 3 * time.Second}, heldAfter(1), 2 * time.Second, 4 * time.Second},
+		"MaxHoldDown":     {Timers{MaxHoldDown: 13 * time.Second}, heldAfter(3), 12 * time.Second, 14 * time.Second},
+		"ForgiveTime":     {Timers{ForgiveTime: time.Minute}, forgiven, 40 * time.Second, 61 * time.Second},
+		"SpeakerDownTime": {Timers{SpeakerDownTime: 3 * time.Second}, muted, 2 * time.Second, 5 * time.Second},
 	}
 	defaults := reflect.ValueOf(Timers{}.withDefaults())
 	for i := range defaults.NumField() {

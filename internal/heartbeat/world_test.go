@@ -133,9 +133,9 @@ func (n *node) kill() {
 
 // gossip brings every node up to date by the slower way.
 func (w *world) gossip() {
-	var peers []known
+	var peers []Peer
 	for _, o := range w.nodes {
-		peers = append(peers, known{o.name, o.up && !o.killed && w.gossips})
+		peers = append(peers, Peer{Name: o.name, Gossip: o.up && !o.killed && w.gossips})
 	}
 	for _, n := range w.nodes {
 		n.d.set(n.now(), peers)
