@@ -87,7 +87,7 @@ func TestLossAmongMany(t *testing.T) {
 	w.after(20 * time.Second)
 	bad := w.nodes[0]
 	w.cut = func(_, to *node) bool { return to == bad && w.random.IntN(100) < 95 }
-	w.must(t, 2*time.Second, w.all(bad, HoldDown), "held by its own word")
+	w.must(t, 2*time.Second, w.all(bad, HoldDown), "held down by its own claim")
 	w.stays(t, 3*time.Second, func() bool {
 		for _, n := range w.nodes[1:] {
 			if s := bad.sees(n); s != Alive {
@@ -111,7 +111,7 @@ func TestComplaintOfOne(t *testing.T) {
 		w.cut = func(_, to *node) bool { return to == bad && w.random.IntN(100) < percent }
 		good.start()
 		w.must(t, 5*time.Second, func() bool { return good.d.own.status == HoldDown }, "held")
-		w.must(t, time.Minute, func() bool { return good.d.own.status == Alive }, "in its rights again")
+		w.must(t, time.Minute, func() bool { return good.d.own.status == Alive }, "without restrictions again")
 	}
 }
 
@@ -125,7 +125,7 @@ func TestLossWithoutForeignMachines(t *testing.T) {
 	w.stays(t, 5*time.Minute, func() bool { return bad.sees(good) == Alive && good.d.own.status == Alive }, "the other has its rights")
 }
 
-// A survivor that nobody else is left to tell from a deaf node keeps its rights until it has taken over.
+// A survivor that nobody else is left to tell from a node that hears badly keeps its rights until it has taken over.
 func TestSurvivorWithoutForeignMachines(t *testing.T) {
 	w := newWorld(5, 3)
 	w.noWire = true

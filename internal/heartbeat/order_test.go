@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Whoever has no peer any more tells the process of its beats so.
+// A node that has no peer any more sends the heartbeat process an empty list.
 func TestNoPeerIsAnOrder(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer ours.Close()

@@ -35,7 +35,7 @@ func TestMeta(t *testing.T) {
 			t.Errorf("%+v became %+v, %v", m, got, err)
 		}
 	}
-	// What does not fit is left out, and that is said.
+	// What does not fit is left out, and the metadata says so.
 	many := testMember(300)
 	b := encodeMember(many, memberlist.MetaMaxSize)
 	got, err := decodeMember(b)
@@ -112,7 +112,7 @@ func FuzzMeta(f *testing.F) {
 
 // What a member tells of itself reaches the others, at once when it changes, and
 // is remembered after its death.
-func TestTold(t *testing.T) {
+func TestMetadata(t *testing.T) {
 	port, key := freePort(t), bytes.Repeat([]byte{7}, 32)
 	a := start(t, port, "127.0.0.1", "a", key)
 	b := start(t, port, "127.0.0.2", "b", key, "a=127.0.0.1")
@@ -120,8 +120,8 @@ func TestTold(t *testing.T) {
 		return func() bool { got, ok := m.Metadata()[of]; return ok && reflect.DeepEqual(got, want) }
 	}
 	eventually(t, "members see each other", a.sees("a", "b"))
-	if _, told := a.Metadata()["b"]; told {
-		t.Error("b has said something before SetSelf")
+	if _, known := a.Metadata()["b"]; known {
+		t.Error("b has metadata before SetSelf")
 	}
 	first := testMember(2)
 	b.SetSelf(first)
@@ -135,11 +135,11 @@ func TestTold(t *testing.T) {
 	}
 	eventually(t, "b is gone", a.sees("a"))
 	if !hears(a, "b", second)() {
-		t.Error("what the dead told is forgotten")
+		t.Error("the metadata of the dead is forgotten")
 	}
 }
 
-// What a member told is forgotten when its speaker has been gone from the cluster for a while: neither its death nor
+// The metadata of a member is forgotten when its speaker has been gone from the cluster for a while: neither its death nor
 // a new pod of it is that.
 func TestForgetUnknown(t *testing.T) {
 	m, err := New(Config{Log: slog.New(slog.DiscardHandler), NodeName: "a", Keys: [][]byte{bytes.Repeat([]byte{7}, 32)}, Kick: func() {}})
@@ -170,12 +170,12 @@ func TestForgetUnknown(t *testing.T) {
 		if got := m.forgetGone(now); got != step.forgets {
 			t.Errorf("%s: forgets %t", step.name, got)
 		}
-		if _, told := m.Metadata()["b"]; told == step.forgets {
-			t.Errorf("%s: what it told is known: %t", step.name, told)
+		if _, known := m.Metadata()["b"]; known == step.forgets {
+			t.Errorf("%s: its metadata is known: %t", step.name, known)
 		}
 	}
 	m.update(b)
-	if _, told := m.Metadata()["b"]; !told {
+	if _, known := m.Metadata()["b"]; !known {
 		t.Error("it is back, and not heard")
 	}
 }

@@ -16,7 +16,7 @@ import (
 // keeperLook is between looks of the controller.
 const keeperLook = 5 * time.Second
 
-// key returns one that is told from others by its first byte.
+// key returns one that differs from others in its first byte.
 func key(first byte) []byte { return bytes.Repeat([]byte{first}, Length) }
 
 // data returns the entries of a Secret, with keys by their first bytes.
@@ -153,7 +153,7 @@ func (w *world) check() {
 				for _, line := range w.story[max(0, len(w.story)-40):] {
 					w.t.Log(line)
 				}
-				w.t.Fatalf("speaker %d is deaf to %d, who sends with %d", j, i, from.keys[0][0])
+				w.t.Fatalf("speaker %d does not understand %d, which sends with %d", j, i, from.keys[0][0])
 			}
 		}
 	}
@@ -341,7 +341,7 @@ func TestSecretDeleted(t *testing.T) {
 	w.holds("in the end", map[string]byte{Key: w.made, InUse: w.made})
 }
 
-// Nobody knows the key but those who run, and who starts waits for them.
+// Only running speakers know the key, and one that starts waits for them.
 func TestSecretDeletedWithoutController(t *testing.T) {
 	w := quiet(t)
 	w.keeper = nil
