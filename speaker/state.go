@@ -164,7 +164,7 @@ func silentNodes(nodes []liveness.SilentNode) (out []v1beta1.SilentNode) {
 // states reads what other speakers wrote.
 type states struct{ *k8s.Cluster }
 
-// Word implements liveness.Cluster.
+// Vote implements liveness.Cluster.
 func (s states) Vote(ctx context.Context, node string) (liveness.Vote, error) {
 	state, err := s.SpeakerState(ctx, node)
 	switch {
@@ -174,17 +174,17 @@ func (s states) Vote(ctx context.Context, node string) (liveness.Vote, error) {
 		return liveness.Vote{}, err
 	}
 	is := state.Status
-	word := liveness.Vote{Alive: int(is.Members.Alive), Expected: int(is.Members.Expected)}
+	vote := liveness.Vote{Alive: int(is.Members.Alive), Expected: int(is.Members.Expected)}
 	if is.Observed != nil {
-		word.Written = is.Observed.String()
+		vote.Written = is.Observed.String()
 	}
 	for _, n := range is.Unreachable {
-		word.Unreachable = append(word.Unreachable, n.Node)
+		vote.Unreachable = append(vote.Unreachable, n.Node)
 	}
 	for _, n := range is.Silent {
-		word.Quiet = append(word.Quiet, n.Node)
+		vote.Quiet = append(vote.Quiet, n.Node)
 	}
-	return word, nil
+	return vote, nil
 }
 
 // apiReached reports whether what came of a question shows that the network reaches the API server: also a

@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// noticeTime is how long a node has been silent when that is noticed.
+	// noticeTime is how long a node has been silent when this node notices it.
 	noticeTime = 300 * time.Millisecond
 	// bootTime is how long a kernel must answer before its node counts as reachable
 	// without its speaker: one that boots answers before it runs any pod.
 	bootTime = 10 * time.Second
-	// quietTime is how long a speaker may be missing before that is worth a write: as
+	// quietTime is how long a speaker may be missing before this is worth a write: as
 	// long as a restart takes.
 	quietTime = 10 * time.Second
 	// doubtTime is how long it is in doubt whether a node can be reached whose kernel answers
 	// while its speaker fell silent without a reason: time enough to read that it is this
-	// node whom the others do not hear (words).
+	// node which the others do not hear (votes).
 	doubtTime = 1500 * time.Millisecond
-	// newsTime is how long it is news that a speaker fell silent without a reason.
+	// recentTime is how long the silence of a speaker without a reason is recent.
 	recentTime = 3 * time.Second
 	// MostNamed bounds the lists of nodes in a Silence.
 	MostNamed = 128
@@ -28,18 +28,18 @@ const (
 	clockStep = time.Second
 )
 
-// silence is what is known of the nodes whose speakers are not heard. It is pure: what was asked and when are arguments.
+// peerHealth is what is known of the nodes whose speakers are not heard. It is pure: answers and times are arguments.
 type peerHealth map[string]peer
 
-// silent is one such node.
+// peer is one such node.
 type peer struct {
 	// since is when its speaker was last heard.
 	since time.Time
 	// unreachable since when its kernel was last heard; zero while that answers.
 	unreachable time.Time
-	// answering since when, while it is still called unreachable.
+	// answering since when, while it still counts as unreachable.
 	answering time.Time
-	// asked is when its kernel was last asked, and answered what came of it.
+	// asked is when its kernel was last asked, and answered whether it did.
 	asked    time.Time
 	answered bool
 	cause    cause
@@ -53,30 +53,30 @@ const (
 	notYet cause = iota
 	// unexplained: it was heard, and then no more.
 	unexplained
-	// explained: it said goodbye, or its kernel had said that it is gone.
+	// explained: it said goodbye, or its kernel had refused packets for it.
 	explained
 )
 
-// keep forgets the nodes that are heard again, or gone, and takes up those that are
+// update forgets the nodes that are heard again, or gone, and adds those that are
 // missed now.
-func (s peerHealth) update(now time.Time, missed map[string]cause) {
-	maps.DeleteFunc(s, func(node string, _ peer) bool { _, is := missed[node]; return !is })
-	for node, n := range s {
+func (h peerHealth) update(now time.Time, missed map[string]cause) {
+	maps.DeleteFunc(h, func(node string, _ peer) bool { _, is := missed[node]; return !is })
+	for node, n := range h {
 		n.since, n.unreachable = onWall(now, n.since), onWall(now, n.unreachable)
-		s[node] = n
+		h[node] = n
 	}
 	for node, cause := range missed {
-		n, known := s[node]
+		n, known := h[node]
 		if !known {
 			n.since = now.Add(-noticeTime)
 		}
 		n.cause = max(n.cause, cause)
-		s[node] = n
+		h[node] = n
 	}
 }
 
 // onWall returns a time with the date that it has by the wall clock of now: somebody
-// may have set that since, and who reads the date compares it with that of the writing.
+// may have set that clock since, and a reader compares the date with that of the writing.
 func onWall(now, t time.Time) time.Time {
 	dated := now.Add(-now.Sub(t))
 	if t.IsZero() || dated.Round(0).Sub(t.Round(0)).Abs() < clockStep {
@@ -94,9 +94,9 @@ func (n peer) due() time.Time {
 	return n.asked.Add(min(time.Second+n.asked.Sub(n.since)/10, 30*time.Second))
 }
 
-// heard takes note of whether the node's kernel answered.
-func (s peerHealth) record(now time.Time, node string, answered bool) {
-	n := s[node]
+// record takes note of whether the node's kernel answered.
+func (h peerHealth) record(now time.Time, node string, answered bool) {
+	n := h[node]
 	switch {
 	case !answered:
 		n.answering = time.Time{}
@@ -113,11 +113,11 @@ func (s peerHealth) record(now time.Time, node string, answered bool) {
 		n.unreachable, n.answering = time.Time{}, time.Time{}
 	}
 	n.asked, n.answered = now, answered
-	s[node] = n
+	h[node] = n
 }
 
-// lost reports whether the node cannot be reached, and whether that is known: what
-// is not known to be there counts as lost.
+// lost reports whether the node cannot be reached, and whether that is known: a node
+// that nothing is known of counts as lost.
 func (n peer) lost(now time.Time) (lost, known bool) {
 	switch {
 	case n.asked.IsZero():
@@ -125,41 +125,41 @@ func (n peer) lost(now time.Time) (lost, known bool) {
 	case !n.answered:
 		return true, true
 	case n.cause != explained && now.Sub(n.since) < doubtTime, !n.unreachable.IsZero():
-		// What this speaker still calls unreachable the node itself may announce: see plan.
+		// While this speaker still writes that the node is unreachable, the node itself may announce: see plan.
 		return true, false
 	}
 	return false, true
 }
 
-// answer reports whether any node's kernel does.
-func (s peerHealth) anyAnswers() bool {
-	for _, n := range s {
-		if n.answered {
+// anyAnswers reports whether any node's kernel answers.
+func (h peerHealth) anyAnswers() bool { return h.any(func(p peer) bool { return p.answered }) }
+
+// complete reports whether every node has been asked.
+func (h peerHealth) complete() bool { return !h.any(func(p peer) bool { return p.asked.IsZero() }) }
+
+// recent reports whether a node fell silent just now without a reason.
+func (h peerHealth) recent(now time.Time) bool {
+	return h.any(func(p peer) bool { return p.cause == unexplained && now.Sub(p.since) < recentTime })
+}
+
+func (h peerHealth) any(is func(peer) bool) bool {
+	for _, p := range h {
+		if is(p) {
 			return true
 		}
 	}
 	return false
 }
 
-// complete reports whether every node has been asked.
-func (s peerHealth) complete() bool {
-	for _, n := range s {
-		if n.asked.IsZero() {
-			return false
-		}
-	}
-	return true
+// unreachable lists the nodes whose kernels are silent too, by name.
+func (h peerHealth) unreachable() []SilentNode {
+	return h.list(func(n peer) time.Time { return n.unreachable })
 }
 
-// unreachable lists the nodes that are silent altogether, by name.
-func (s peerHealth) unreachable() []SilentNode {
-	return s.list(func(n peer) time.Time { return n.unreachable })
-}
-
-// quiet lists the nodes that only the speaker is silent on, and for a while, by
-// name; those that were heard before at once if it is for this speaker to say so.
-func (s peerHealth) quiet(now time.Time, atOnce bool) []SilentNode {
-	return s.list(func(n peer) time.Time {
+// quiet lists the nodes whose speakers alone are silent, and for a while, by
+// name; with atOnce also those that were heard before and are silent since now.
+func (h peerHealth) quiet(now time.Time, atOnce bool) []SilentNode {
+	return h.list(func(n peer) time.Time {
 		if !n.unreachable.IsZero() || now.Sub(n.since) < quietTime && (!atOnce || n.cause != unexplained || !n.answered) {
 			return time.Time{}
 		}
@@ -167,20 +167,10 @@ func (s peerHealth) quiet(now time.Time, atOnce bool) []SilentNode {
 	})
 }
 
-// news reports whether a node fell silent just now without a reason.
-func (s peerHealth) recent(now time.Time) bool {
-	for _, n := range s {
-		if n.cause == unexplained && now.Sub(n.since) < recentTime {
-			return true
-		}
-	}
-	return false
-}
-
 // list returns the nodes that have a time, the latest if there are too many.
-func (s peerHealth) list(since func(peer) time.Time) []SilentNode {
+func (h peerHealth) list(since func(peer) time.Time) []SilentNode {
 	var out []SilentNode
-	for node, n := range s {
+	for node, n := range h {
 		if t := since(n); !t.IsZero() {
 			out = append(out, SilentNode{Node: node, Since: t})
 		}

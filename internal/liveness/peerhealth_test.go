@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/clocktest"
 )
 
-// named words a list as "NODE@SECONDS", by the clock of the test.
+// named formats a list as "NODE@SECONDS", by the clock of the test.
 func named(epoch time.Time, list []SilentNode) string {
 	var out []string
 	for _, n := range list {
@@ -91,7 +91,7 @@ func TestSilence(t *testing.T) {
 }
 
 // TestSilenceWallClock: when somebody sets the clock of the node, what is asked when
-// and what is said stay the same, and the dates that are written go by the new clock:
+// and what is written stay the same, and the dates that are written go by the new clock:
 // the reader takes their distance from the date of the writing.
 func TestSilenceWallClock(t *testing.T) {
 	start := time.Now()
@@ -135,7 +135,7 @@ func TestSilenceWallClock(t *testing.T) {
 }
 
 // TestAnswersAgain: a node that was out of reach is not counted on while this speaker
-// still writes that it is unreachable: by that word the node itself may announce.
+// still writes that it is unreachable: by that the node itself may announce.
 func TestAnswersAgain(t *testing.T) {
 	start := time.Unix(1000, 0)
 	s := peerHealth{}

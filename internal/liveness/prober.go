@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// kernelTime is what a node's kernel has to answer. On a LAN it takes a millisecond.
+	// kernelTime is how long a node's kernel has to answer. On a LAN it takes a millisecond.
 	kernelTime = 150 * time.Millisecond
-	// asksAtOnce bounds the nodes that are asked side by side.
+	// maxAsking bounds the nodes that are asked side by side.
 	maxAsking = 64
 )
 
-// prober asks the kernels of the nodes whose speakers are not heard, and knows what that means: which nodes are
-// silent, and which are lost to this one where it is cut off. Its loop never waits for an answer.
+// prober asks the kernels of the nodes whose speakers are not heard. From that it knows which nodes are
+// silent, and which are lost to this one if it is cut off. Its loop never waits for an answer.
 type prober struct {
 	config Config
 	node   string
@@ -33,11 +33,11 @@ type prober struct {
 	loop  *loop.Loop
 
 	mu sync.Mutex
-	// known is what was set last, now what it comes to, mute the nodes that were mute before.
-	known Known
-	reach   reachability
-	speakerDown  map[string]bool
-	// serving are the nodes that matter, published is what lost returns for them.
+	// known is what was set last, reach what follows, speakerDown the nodes that were in SpeakerDown before.
+	known       Known
+	reach       reachability
+	speakerDown map[string]bool
+	// serving are the nodes that matter here, published is what lost returns for them.
 	serving, published map[string]bool
 	// asking has the nodes that have not answered yet.
 	asking map[string]bool
@@ -52,7 +52,7 @@ func newProber(c Config, api func() bool) *prober {
 	return p
 }
 
-// set takes over what is known. What is not heard is in doubt at once.
+// set takes over what is known. Nodes that are not heard are in doubt at once.
 func (p *prober) set(now time.Time, k Known) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,7 +67,7 @@ func (p *prober) set(now time.Time, k Known) {
 	p.loop.Kick()
 }
 
-// sync asks whoever is to be asked. It returns when somebody is to be asked again, or a doubt ends.
+// sync asks the kernels that are due. It returns when the next one is due, or a doubt ends.
 func (p *prober) sync(ctx context.Context) (time.Duration, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +84,7 @@ func (p *prober) sync(ctx context.Context) (time.Duration, error) {
 	return p.wait(now), nil
 }
 
-// see works out what is known now.
+// update works out reach from what is known now.
 func (p *prober) update(now time.Time) {
 	was := p.reach.cutOff()
 	view := p.known.View
@@ -114,13 +114,13 @@ func (p *prober) update(now time.Time) {
 	}
 	heard, expected := p.reach.count()
 	if is {
-		p.log.Warn("cut off: what only nodes can serve that this one does not reach is not announced here", "heard", heard, "expected", expected)
+		p.log.Warn("cut off: addresses that only unreachable nodes can serve are not announced here", "heard", heard, "expected", expected)
 	} else {
 		p.log.Info("not cut off any more", "heard", heard, "expected", expected)
 	}
 }
 
-// kernels returns where to ask the nodes whose turn it is.
+// kernels returns the addresses of the nodes that are due.
 func (p *prober) kernels(now time.Time) map[string][]netip.AddrPort {
 	out := map[string][]netip.AddrPort{}
 	if len(p.reach.missed)+len(p.reach.others) == 0 {
@@ -142,7 +142,7 @@ func (p *prober) ask(ctx context.Context, node string, addresses []netip.AddrPor
 	answers := kernelAnswers(ctx, kernelTime, addresses...)
 	<-p.slots
 	if ctx.Err() != nil {
-		return // what was not answered in time says nothing
+		return // there was no time to answer
 	}
 	p.mu.Lock()
 	delete(p.asking, node)
@@ -156,7 +156,7 @@ func (p *prober) ask(ctx context.Context, node string, addresses []netip.AddrPor
 	p.config.SilenceChanged()
 }
 
-// wait returns how long until somebody is to be asked again, or a doubt ends.
+// wait returns how long until a node is due again, or a doubt ends.
 func (p *prober) wait(now time.Time) time.Duration {
 	next := quietTime
 	for _, nodes := range []peerHealth{p.reach.missed, p.reach.others} {
@@ -172,7 +172,7 @@ func (p *prober) wait(now time.Time) time.Duration {
 	return max(time.Millisecond, next)
 }
 
-// lost returns which nodes are lost to this one, as lb.Here has it, and says that it is cut off.
+// lost returns which nodes are lost to this one, as lb.Here has it, and the Problem of being cut off.
 func (p *prober) lost() (lost map[string]bool, cutOff []lb.Problem) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,13 +185,13 @@ func (p *prober) lost() (lost map[string]bool, cutOff []lb.Problem) {
 		p.node, heard, expected, slices.Sorted(maps.Keys(p.published)))}}
 }
 
-// silent returns what to write, at once also of speakers that are silent alone.
+// silence returns what to write, with atOnce also about nodes of which only the speaker fell silent.
 func (p *prober) silence(now time.Time, atOnce bool) Silence {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.reach.missed
+	missed := p.reach.missed
 	return Silence{
-		Unreachable: s.unreachable(), Quiet: s.quiet(now, atOnce), Complete: s.complete(), CutOff: p.reach.cutOff(),
-		missed: len(s), recent: s.recent(now),
+		Unreachable: missed.unreachable(), Quiet: missed.quiet(now, atOnce), Complete: missed.complete(), CutOff: p.reach.cutOff(),
+		missed: len(missed), recent: missed.recent(now),
 	}
 }

@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// mostWitnessed bounds the missing nodes whose words are read: see inOrder. Those that
-	// repeat their word are among the first by name.
+	// maxVotesRead bounds the missing nodes whose votes are read: see inOrder. The speakers that
+	// repeat their votes are among the first by name.
 	maxVotesRead = 8
-	// witnessInterval is between looks soon after a loss, slowWitnessInterval later.
+	// voteInterval is between reads soon after a loss, slowVoteInterval later.
 	voteInterval     = 250 * time.Millisecond
 	slowVoteInterval = time.Second
-	soon                = 10 * time.Second
-	// readTime bounds one read: an API server that hangs is one that says nothing.
+	soon             = 10 * time.Second
+	// readTime bounds one read: an API server that hangs counts as silent.
 	readTime = time.Second
 )
 
-// ErrAway is that nothing shows that the network reaches the API server. A refusal does show it. That a server is
-// at fault may come from a proxy on this very node which reaches none, and so shows nothing.
+// ErrAway: nothing shows that the network reaches the API server. A refusal does show it. An error of the server itself
+// does not: it may come from a proxy on this very node that reaches none.
 var ErrAway = errors.New("the API server does not answer")
 
-// witness finds out whether half of the speakers or more, that are not heard, are
+// voteReader finds out whether half of the speakers or more, that are not heard, are
 // running all the same: from what they write to the API server. It reads nothing
 // while more than half are alive.
 type voteReader struct {
@@ -42,9 +42,9 @@ type voteReader struct {
 	// changed is called when the partition changes.
 	changed func()
 	loop    *loop.Loop
-	// partition is what the words of the others came to last.
+	// last is the last result of the votes.
 	last atomic.Pointer[lb.Partition]
-	// api: the API server answered the last question.
+	// api: the API server answered the last read.
 	api atomic.Bool
 
 	mu       sync.Mutex
@@ -57,41 +57,41 @@ type voteReader struct {
 }
 
 func newVoteReader(c Config) *voteReader {
-	w := &voteReader{node: c.Node.Name, log: c.Log, cluster: c.Cluster, changed: c.Changed, votes: votes{}}
-	w.loop = newLoop(c.Log, "partition", w.sync)
-	return w
+	r := &voteReader{node: c.Node.Name, log: c.Log, cluster: c.Cluster, changed: c.Changed, votes: votes{}}
+	r.loop = newLoop(c.Log, "partition", r.sync)
+	return r
 }
 
-// set tells who is alive, and which nodes have a speaker.
-func (w *voteReader) set(alive map[string]bool, expected map[string]netip.Addr) {
-	w.mu.Lock()
-	w.alive, w.expected = alive, expected
-	w.mu.Unlock()
-	w.loop.Kick()
+// set takes over which nodes are alive, and which have a speaker.
+func (r *voteReader) set(alive map[string]bool, expected map[string]netip.Addr) {
+	r.mu.Lock()
+	r.alive, r.expected = alive, expected
+	r.mu.Unlock()
+	r.loop.Kick()
 }
 
-// sync reads the words of those that are missed.
-func (w *voteReader) sync(ctx context.Context) (time.Duration, error) {
-	w.mu.Lock()
-	alive, expected := w.alive, w.expected
-	w.mu.Unlock()
-	missed, most := w.missed(alive, expected)
-	latest := w.note(time.Now(), missed)
+// sync reads the votes of speakers that are missed.
+func (r *voteReader) sync(ctx context.Context) (time.Duration, error) {
+	r.mu.Lock()
+	alive, expected := r.alive, r.expected
+	r.mu.Unlock()
+	missed, most := r.missed(alive, expected)
+	latest := r.note(time.Now(), missed)
 	if !most {
 		missed = nil
 	}
-	asked := w.inOrder(missed, latest)
-	asked = asked[:min(len(asked), maxVotesRead)]
-	w.votes.retain(asked)
+	voters := r.inOrder(missed, latest)
+	voters = voters[:min(len(voters), maxVotesRead)]
+	r.votes.retain(voters)
 	if len(missed) == 0 {
-		w.api.Store(false)
-		w.publish(lb.Partition{})
+		r.api.Store(false)
+		r.publish(lb.Partition{})
 		return 0, nil
 	}
-	for _, node := range asked {
-		w.read(ctx, node, alive)
+	for _, node := range voters {
+		r.read(ctx, node, alive)
 	}
-	w.publish(w.votes.partition(time.Now(), w.node, alive, missed))
+	r.publish(r.votes.partition(time.Now(), r.node, alive, missed))
 	if time.Since(latest) > soon {
 		return slowVoteInterval, nil
 	}
@@ -99,37 +99,36 @@ func (w *voteReader) sync(ctx context.Context) (time.Duration, error) {
 }
 
 // missed returns the nodes whose speakers are not heard, and whether these are half or more.
-func (w *voteReader) missed(alive map[string]bool, expected map[string]netip.Addr) (out []string, most bool) {
+func (r *voteReader) missed(alive map[string]bool, expected map[string]netip.Addr) (out []string, most bool) {
 	for node := range expected {
-		if node != w.node && !alive[node] {
+		if node != r.node && !alive[node] {
 			out = append(out, node)
 		}
 	}
 	return out, 2*len(out) >= len(expected)
 }
 
-// note takes up who is missed, and returns since when the latest of them is.
-func (w *voteReader) note(now time.Time, missed []string) (latest time.Time) {
+// note remembers which nodes are missed, and returns since when the latest of them is.
+func (r *voteReader) note(now time.Time, missed []string) (latest time.Time) {
 	since := make(map[string]time.Time, len(missed))
 	for _, node := range missed {
-		if at, known := w.since[node]; known {
-			since[node] = at
-		} else {
-			since[node] = now
+		at, known := r.since[node]
+		if !known {
+			at = now
 		}
-		if since[node].After(latest) {
-			latest = since[node]
+		if since[node] = at; at.After(latest) {
+			latest = at
 		}
 	}
-	w.since = since
+	r.since = since
 	return latest
 }
 
-// inOrder puts those first that fell silent last and together, for who was dead
-// before says nothing; and of these the first by name.
-func (w *voteReader) inOrder(missed []string, latest time.Time) []string {
+// inOrder puts those first that fell silent last and together, since a node that was dead
+// before does not vote; and of these the first by name.
+func (r *voteReader) inOrder(missed []string, latest time.Time) []string {
 	before := func(node string) int {
-		if latest.Sub(w.since[node]) > soon {
+		if latest.Sub(r.since[node]) > soon {
 			return 1
 		}
 		return 0
@@ -139,42 +138,42 @@ func (w *voteReader) inOrder(missed []string, latest time.Time) []string {
 	})
 }
 
-func (w *voteReader) read(ctx context.Context, node string, alive map[string]bool) {
+func (r *voteReader) read(ctx context.Context, node string, alive map[string]bool) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	word, err := w.cluster.Vote(ctx, node)
-	if is := !errors.Is(err, ErrAway); w.api.Swap(is) != is {
-		w.changed()
+	vote, err := r.cluster.Vote(ctx, node)
+	if is := !errors.Is(err, ErrAway); r.api.Swap(is) != is {
+		r.changed()
 	}
-	if err == nil && word.Written != "" {
-		word.Node = node
-		w.votes.add(time.Now(), word.untruncated(w.node, alive))
+	if err == nil && vote.Written != "" {
+		vote.Node = node
+		r.votes.add(time.Now(), vote.untruncated(r.node, alive))
 	}
 }
 
-func (w *voteReader) publish(now lb.Partition) {
-	before := w.partition()
+func (r *voteReader) publish(now lb.Partition) {
+	before := r.partition()
 	if reflect.DeepEqual(before, now) {
 		return
 	}
-	w.last.Store(&now)
+	r.last.Store(&now)
 	switch {
 	case slices.Equal(before.Elsewhere, now.Elsewhere):
 	case len(now.Elsewhere) > 0:
-		w.log.Warn("partitioned: this side stands aside for nodes that are running and do not hear it", "elsewhere", now.Elsewhere)
+		r.log.Warn("partitioned: this side yields to nodes that are running and do not hear it", "elsewhere", now.Elsewhere)
 	default:
-		w.log.Info("this side does not stand aside any more")
+		r.log.Info("this side does not yield any more")
 	}
-	w.changed()
+	r.changed()
 }
 
-// apiAnswers reports whether the API server answers, as far as it is asked: while half of
+// apiAnswers reports whether the API server answers, as far as it is read: while half of
 // the speakers or more are missed.
-func (w *voteReader) apiAnswers() bool { return w.api.Load() }
+func (r *voteReader) apiAnswers() bool { return r.api.Load() }
 
-// aside returns what the words of other sides came to, and so whom this side stands aside for.
-func (w *voteReader) partition() lb.Partition {
-	if p := w.last.Load(); p != nil {
+// partition returns the last result of the votes, and so the nodes that this side yields to.
+func (r *voteReader) partition() lb.Partition {
+	if p := r.last.Load(); p != nil {
 		return *p
 	}
 	return lb.Partition{}

@@ -31,7 +31,7 @@ func TestYieldTo(t *testing.T) {
 	}
 }
 
-// TestInOrder: who has been dead for long does not take the place of those that
+// TestInOrder: a node that has been dead for long does not take the place of those that
 // fell silent just now.
 func TestInOrder(t *testing.T) {
 	start := time.Unix(1000, 0)
@@ -144,10 +144,10 @@ func partitioned(t *testing.T, all []string, side []int, serving, self int, kern
 			continue
 		}
 		theirs, _, s := of(i)
-		word := Vote{Node: node, Expected: len(all), Alive: len(theirs), Unreachable: listed(s.unreachable()), Quiet: listed(s.quiet(now, true))}
+		vote := Vote{Node: node, Expected: len(all), Alive: len(theirs), Unreachable: listed(s.unreachable()), Quiet: listed(s.quiet(now, true))}
 		for _, at := range []time.Time{start, now} {
-			word.Written = at.String()
-			heard.add(at, word)
+			vote.Written = at.String()
+			heard.add(at, vote)
 		}
 	}
 	here := reachability{node: all[self], view: members.View{Alive: alive}, expected: expected, missed: silent, others: peerHealth{}, api: true}

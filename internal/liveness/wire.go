@@ -2,6 +2,7 @@ package liveness
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -14,9 +15,9 @@ import (
 )
 
 const (
-	// wireTime is what answers of the wire may take.
+	// wireTime is how long answers on the wire may take.
 	wireTime = 30 * time.Millisecond
-	// mostAsked bounds the addresses that a node is asked for on each link, and the foreign machines that
+	// maxAsked bounds the addresses that a node is asked for on each link, and the foreign machines that
 	// are asked beside it.
 	maxAsked = 2
 )
@@ -36,22 +37,22 @@ type wire struct {
 	now   func() time.Time
 
 	mu sync.Mutex
-	// own is the address by which heartbeats come: the link that carries it is the one that matters.
+	// own is this node's address that heartbeats use: the link that carries it is the one that matters.
 	own netip.Addr
-	// members are what the speakers told of themselves, announced what each node announces, or
-	// did when it announced anything.
+	// members are the speakers' metadata, announced what each node announces, or what it did
+	// when it announced anything.
 	members   map[string]lb.Member
 	announced map[string][]netip.Addr
-	// strangers is when a foreign machine answered last.
+	// foreignAt is when a foreign machine answered last.
 	foreignAt time.Time
 }
 
 const (
-	// strangersEvery is how often a foreign machine is to answer while all is well. It is looked for
-	// every lookInterval, since it may be new. Where none answered for strangersTime none is there, and silence says nothing.
-	lookInterval   = time.Second
+	// foreignInterval is how often foreign machines are asked while all is well. As long as none answers, they are
+	// asked every lookInterval. If none answered for foreignTime none is there, and silence shows nothing.
+	lookInterval    = time.Second
 	foreignInterval = 10 * time.Second
-	foreignTime  = 30 * time.Second
+	foreignTime     = 30 * time.Second
 )
 
 // newWire returns a wire that knows of no node yet.
@@ -59,7 +60,7 @@ func newWire(asker Asker, links func() []link.Link) *wire {
 	return &wire{asker: asker, links: links, now: time.Now, announced: map[string][]netip.Addr{}}
 }
 
-// set tells what the speakers told of themselves, which node announces each address by layer 2, and the address
+// set takes over the speakers' metadata, which node announces each address by layer 2, and the address
 // of this node that heartbeats use.
 func (w *wire) set(members map[string]lb.Member, owners map[netip.Addr]string, own netip.Addr) {
 	announced := map[string][]netip.Addr{}
@@ -69,17 +70,11 @@ func (w *wire) set(members map[string]lb.Member, owners map[netip.Addr]string, o
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.members, w.own = members, own
-	for node := range w.announced {
-		if _, known := members[node]; !known {
-			delete(w.announced, node)
-		}
-	}
-	for node, addresses := range announced {
-		w.announced[node] = addresses
-	}
+	maps.DeleteFunc(w.announced, func(node string, _ []netip.Addr) bool { _, known := members[node]; return !known })
+	maps.Copy(w.announced, announced)
 }
 
-// run asks foreign machines now and then until ctx ends, so that it is known whether there are any when it matters.
+// run asks foreign machines from time to time until ctx ends, so that it is known whether there are any when it matters.
 func (w *wire) run(ctx context.Context) error {
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
@@ -124,8 +119,9 @@ func (w *wire) foreign(counts []int) heartbeat.Reply {
 	return out
 }
 
-// questions returns what the node is asked, and what foreign machines are: on the link of the heartbeats if
-// the node shares it, since another one says nothing of that; else the node alone is asked, on all that it shares.
+// questions returns the questions to the node, and to foreign machines: on the link of the heartbeats if
+// the node shares it, since another link shows nothing about that one. Otherwise only the node is asked, on all links
+// that it shares.
 func (w *wire) questions(node string) (own, foreign []layer2.Question) {
 	w.mu.Lock()
 	theirs, announced := w.members[node].Links, w.announced[node]
@@ -165,7 +161,7 @@ func shared(ours link.Link, theirs lb.Link) bool {
 	})
 }
 
-// of returns the addresses to ask for on a link: those of its own subnets first, which it surely announces.
+// of returns the addresses to ask for on a link: those of its own subnets first, which the node surely announces there.
 func of(announced []netip.Addr, l lb.Link) []netip.Addr {
 	within := func(a netip.Addr) bool {
 		return slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -184,7 +180,7 @@ func of(announced []netip.Addr, l lb.Link) []netip.Addr {
 	return append(out, others[:min(len(others), maxAsked-len(out))]...)
 }
 
-// enough of the three questions that are put are answered.
+// minAnswers is how many of three questions must be answered.
 const minAnswers = 2
 
 // anyOf reports whether a question was answered well enough.
@@ -201,8 +197,8 @@ func anyOf(counts []int) heartbeat.Reply {
 	return out
 }
 
-// allOf reports whether those machines that are there at all answered well enough, all in all: one of many that
-// does so is chance where most frames are lost.
+// allOf reports whether the machines that are there answered well enough, all together: where most frames are lost,
+// one of many that does so is chance.
 func allOf(counts []int) heartbeat.Reply {
 	out, sum, answering := heartbeat.NotAsked, 0, 0
 	for _, n := range counts {

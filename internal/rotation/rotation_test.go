@@ -248,8 +248,8 @@ func (w *world) happen() {
 }
 
 // Whatever is done to the Secret, and whoever starts and stops, in any order: nobody is
-// deaf. When it is over, all send with the key that is wanted and accept no other.
-func TestNeverDeaf(t *testing.T) {
+// cut off from others. When it is over, all send with the wanted key and accept no other.
+func TestAllUnderstandEachOther(t *testing.T) {
 	for seed := range uint64(200) {
 		w := newWorld(t, seed, 5)
 		w.lead()

@@ -7,25 +7,24 @@ import (
 )
 
 const (
-	// repeaters are so many speakers, the first by name, that repeat what they wrote every
-	// repeatInterval while a node is missed, and every newsInterval while that is news. They
-	// also write at once that a speaker alone is silent: who is not
-	// heard any more must read soon that he is not the only one left.
+	// repeaters are so many speakers, the first by name, that repeat what they wrote every repeatInterval while a
+	// node is missed, and every recentInterval while that is recent. They also write at once that only the speaker
+	// of a node is silent: a speaker that nobody hears must soon read that it is not the only one left.
 	repeaters      = 3
 	repeatInterval = 2 * time.Second
-	recentInterval   = 250 * time.Millisecond
+	recentInterval = 250 * time.Millisecond
 )
 
-// Silence is what a speaker writes of those that it does not hear.
+// Silence is what a speaker writes about those that it does not hear.
 type Silence struct {
-	// Unreachable are nodes that are silent altogether; Quiet those that only the speaker is silent on. Both are
+	// Unreachable are nodes whose kernels are silent too; of Quiet ones only the speaker is. Both are
 	// in the order of their names, and at most MostNamed.
 	Unreachable, Quiet []SilentNode
 	// Complete: all that are missed have been asked. CutOff: this node hears half of the speakers or fewer.
 	Complete, CutOff bool
-	// missed is how many there are; news: one fell silent just now without a reason.
+	// missed is how many there are; recent: one fell silent just now without a reason.
 	missed int
-	recent   bool
+	recent bool
 }
 
 // SilentNode is a node that is silent since a time.
@@ -34,8 +33,8 @@ type SilentNode struct {
 	Since time.Time
 }
 
-// Interval returns the least time between writing what was written and writing s, the longest there is where
-// silence asks for nothing.
+// Interval returns the least time between writing what was written and writing s, the longest possible one if
+// s does not need to be written.
 func (s Silence) Interval(written Silence, repeats bool) time.Duration {
 	switch {
 	case !slices.Equal(s.Unreachable, written.Unreachable), repeats && !slices.Equal(s.Quiet, written.Quiet):

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestQuietAtOnce: a silence without a reason is said at once, by those who are to.
+// TestQuietAtOnce: a silence without a reason is written at once, by those that repeat.
 func TestQuietAtOnce(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	now := epoch.Add(10 * time.Second)
@@ -22,7 +22,7 @@ func TestQuietAtOnce(t *testing.T) {
 		}
 	}
 	if !s.recent(now) || s.recent(now.Add(recentTime)) {
-		t.Error("it is news now, and later it is not")
+		t.Error("it is recent now, and later it is not")
 	}
 }
 
@@ -39,7 +39,7 @@ func TestInterval(t *testing.T) {
 		name               string
 		unreachable, quiet string
 		missed             int
-		news               bool
+		recent             bool
 		first, others      time.Duration
 	}{
 		{"nothing is new", "u", "s", 0, false, math.MaxInt64, math.MaxInt64},
@@ -48,7 +48,7 @@ func TestInterval(t *testing.T) {
 		{"a node is unreachable", "u v", "s", 1, false, 0, 0},
 		{"a speaker alone is silent", "u", "r s", 1, false, 0, math.MaxInt64},
 	} {
-		is := Silence{Unreachable: silent(tt.unreachable), Quiet: silent(tt.quiet), missed: tt.missed, recent: tt.news}
+		is := Silence{Unreachable: silent(tt.unreachable), Quiet: silent(tt.quiet), missed: tt.missed, recent: tt.recent}
 		for repeats, want := range map[bool]time.Duration{true: tt.first, false: tt.others} {
 			if got := is.Interval(written, repeats); got != want {
 				t.Errorf("%s, repeats %t: %s, want %s", tt.name, repeats, got, want)
@@ -58,7 +58,7 @@ func TestInterval(t *testing.T) {
 }
 
 // TestBlocked: the speakers' ports of node d are blocked, in both directions, while
-// its kernel and the API server answer. It stands aside within a second, and before
+// its kernel and the API server answer. It yields within a second, and before
 // it believes that it may take over; at whatever moments the others notice, and it looks.
 func TestBlocked(t *testing.T) {
 	const step, read, late = 10 * time.Millisecond, voteInterval, 20 * time.Millisecond
@@ -71,13 +71,13 @@ func TestBlocked(t *testing.T) {
 			var written Silence
 			writtenAt := start.Add(-time.Minute)
 			heard := peerHealth{}
-			word := Vote{Node: "a", Written: "before", Alive: 4}
+			vote := Vote{Node: "a", Written: "before", Alive: 4}
 			w, here := votes{}, peerHealth{}
-			aside := time.Duration(-1)
-			for at := time.Duration(0); aside < 0; at += step {
+			yields := time.Duration(-1)
+			for at := time.Duration(0); yields < 0; at += step {
 				now := start.Add(at)
 				if at > doubtTime {
-					t.Fatalf("looking at %s, noticed at %s: d never stands aside", phase, notice)
+					t.Fatalf("looking at %s, noticed at %s: d never yields", phase, notice)
 				}
 				if at >= 200*time.Millisecond {
 					here.update(now, missing("a b c", unexplained))
@@ -92,20 +92,20 @@ func TestBlocked(t *testing.T) {
 				is := Silence{Quiet: heard.quiet(now, true), Complete: heard.complete(), missed: len(heard), recent: heard.recent(now)}
 				if is.Complete && now.Sub(writtenAt) >= is.Interval(written, true) {
 					written, writtenAt = is, now
-					word = Vote{Node: "a", Written: now.String(), Alive: 4 - len(heard), Quiet: listed(is.Quiet)}
+					vote = Vote{Node: "a", Written: now.String(), Alive: 4 - len(heard), Quiet: listed(is.Quiet)}
 				}
 				if at >= 200*time.Millisecond && (at-phase)%read == 0 {
-					w.add(now, word)
+					w.add(now, vote)
 				}
 				if got := w.partition(now, "d", nodes("d"), []string{"a", "b", "c"}); len(got.Elsewhere) == 3 {
-					aside = at
+					yields = at
 				}
 				if lost, known := here["a"].lost(now); len(here) > 0 && (!lost || known) {
 					t.Fatalf("looking at %s, noticed at %s: d takes over after %s", phase, notice, at)
 				}
 			}
-			if aside > time.Second {
-				t.Errorf("looking at %s, noticed at %s: d stands aside after %s", phase, notice, aside)
+			if yields > time.Second {
+				t.Errorf("looking at %s, noticed at %s: d yields after %s", phase, notice, yields)
 			}
 		}
 	}
