@@ -23,8 +23,8 @@ type spread struct {
 	// urgent ones go to everybody at broadcastAt, too.
 	urgent      []id
 	broadcastAt time.Duration
-	// repeated is the index of the last peer whose claim anti-entropy repeated.
-	repeated int
+	// probed is the index of the last peer that got a probe, repeated that of the last one whose claim was repeated.
+	probed, repeated int
 }
 
 // handle takes one claim, question or answer out of a packet.
@@ -40,7 +40,7 @@ func (d *detector) handle(now time.Duration, from *peer, c claim) {
 		}
 		if c.status == Dead && d.own.status == HoldDown {
 			// The sender does not know better yet: it does not hear this node.
-			d.holdDownFor(now, d.HoldDown)
+			d.own.holdDown(now, d.HoldDown)
 		}
 		return
 	}
@@ -77,7 +77,7 @@ func (d *detector) adopt(now time.Duration, about *peer, c claim) {
 	if c.status == SpeakerDown && about.watched {
 		about.refusedAt = max(about.refusedAt, now)
 	}
-	about.claim, about.claimedAt, about.private, about.backAt = c, now, false, 0
+	about.set(now, c, false)
 	d.disseminate(about.id)
 }
 
@@ -89,33 +89,29 @@ func (d *detector) refute(now time.Duration, c claim) {
 	if c.status == Dead && now > d.born+newTime {
 		// The network lost this node, which was there: it takes nothing until it is heard again, and for a while.
 		d.counts.refuted.Add(1)
-		d.holdDownFor(now, d.HoldDown)
+		d.own.holdDown(now, d.HoldDown)
 		d.claimSelf(now, c.incarnation+1)
 		return
 	}
 	d.own.deaths = max(d.own.deaths, c.deaths)
-	if d.own.deaths > 0 && d.diedAt == 0 {
-		d.diedAt = now
+	if d.own.deaths > 0 && d.own.diedAt == 0 {
+		d.own.diedAt = now
 	}
 	if c.status == Dead {
 		// An earlier run died. If not for the first time, this one may soon die, too.
-		d.diedAt = now
+		d.own.diedAt = now
 		hold := d.MaxHoldDown
 		if d.own.deaths <= 16 {
 			hold = min(hold, d.HoldDown<<(max(d.own.deaths, 2)-2))
 		}
-		d.holdDownFor(now, hold)
+		d.own.holdDown(now, hold)
 	}
 	d.claimSelf(now, c.incarnation+1)
 }
 
-func (d *detector) holdDownFor(now, hold time.Duration) {
-	d.holdDownUntil = max(d.holdDownUntil, now+hold)
-}
-
 // stepBack has this node take nothing for a while, by its own claim.
 func (d *detector) stepBack(now time.Duration) {
-	d.holdDownFor(now, d.HoldDown)
+	d.own.holdDown(now, d.HoldDown)
 	if d.own.status == Alive {
 		d.claimSelf(now, d.own.incarnation+1)
 	}
@@ -124,7 +120,7 @@ func (d *detector) stepBack(now time.Duration) {
 // claimSelf broadcasts what this node is.
 func (d *detector) claimSelf(now time.Duration, incarnation uint32) {
 	d.own.incarnation, d.own.status = incarnation, Alive
-	if now < d.holdDownUntil {
+	if now < d.own.holdDownUntil {
 		d.own.status = HoldDown
 	}
 	d.broadcast(d.self)
@@ -133,10 +129,10 @@ func (d *detector) claimSelf(now time.Duration, incarnation uint32) {
 // ageSelf ends the hold-down, and forgets deaths after a long life.
 func (d *detector) ageSelf(now time.Duration) {
 	if d.own.status == HoldDown && d.complained(now, complainedAt) {
-		d.holdDownFor(now, d.HoldDown)
+		d.own.holdDown(now, d.HoldDown)
 	}
-	over := d.own.status == HoldDown && now >= d.holdDownUntil
-	forgiven := d.own.deaths > 0 && now >= d.diedAt+d.ForgiveTime
+	over := d.own.status == HoldDown && now >= d.own.holdDownUntil
+	forgiven := d.own.deaths > 0 && now >= d.own.diedAt+d.ForgiveTime
 	if forgiven {
 		d.own.deaths = 0
 	}
@@ -156,7 +152,7 @@ func (d *detector) leave(now time.Duration) {
 // statement returns the claim about a node as it may be sent; nil where there is none.
 func (d *detector) statement(i id) *statement {
 	if i == d.self {
-		return &d.own
+		return &d.own.statement
 	}
 	if p := d.peers[i]; p != nil && !p.private {
 		return &p.statement

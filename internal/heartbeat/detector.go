@@ -35,13 +35,7 @@ type peer struct {
 	reception reception
 	wire      wire
 
-	statement
-	claimedAt time.Duration
-	// accused: this node declared it dead.
-	accused bool
-	// former is its claim before a private verdict, backAt is when it was heard again after one.
-	former claim
-	backAt time.Duration
+	standing
 
 	// hearsBadly: it says that it hears nobody well.
 	hearsBadly bool
@@ -81,6 +75,32 @@ type statement struct {
 	transmits int
 }
 
+// standing is what this node claims about a peer.
+type standing struct {
+	statement
+	claimedAt time.Duration
+	// accused: this node declared the peer dead.
+	accused bool
+	// former is the claim before a private verdict, backAt is when the peer was heard again after one.
+	former claim
+	backAt time.Duration
+}
+
+func (s *standing) set(now time.Duration, c claim, private bool) {
+	s.claim, s.claimedAt, s.private, s.backAt = c, now, private, 0
+}
+
+// ownClaim is the claim of this node about itself.
+type ownClaim struct {
+	statement
+	// holdDownUntil is when its hold-down ends, diedAt when it last heard of its death.
+	holdDownUntil, diedAt time.Duration
+}
+
+func (o *ownClaim) holdDown(now, hold time.Duration) {
+	o.holdDownUntil = max(o.holdDownUntil, now+hold)
+}
+
 // outgoing is a packet to send.
 type outgoing struct {
 	to *peer
@@ -101,10 +121,8 @@ type detector struct {
 	// watching has those that send heartbeats to this node, and a few that lately did.
 	watching []*peer
 
-	// own is the claim about this node, held down until holdDownUntil. diedAt is when it heard of its death.
-	own                   statement
-	holdDownUntil, diedAt time.Duration
-	spread                spread
+	own    ownClaim
+	spread spread
 
 	born, lastTick time.Duration
 	lateness       lateness
@@ -112,9 +130,8 @@ type detector struct {
 	// lapsedAt is when this node last found that it had not been running, epoch counts that.
 	lapsedAt time.Duration
 	epoch    uint64
-	// heartbeats counts them; probed is the index of the last peer that got a probe.
+	// heartbeats counts them.
 	heartbeats uint16
-	probed     int
 
 	link link
 	// hearsBadly: this node hears all others badly, and is itself at fault. badUntil is when it last did not hear well.
@@ -132,7 +149,7 @@ type detector struct {
 func newDetector(s settings, name string, now time.Duration) *detector {
 	self := idOf(name)
 	return &detector{
-		settings: s, self: self, boot: s.random(), peers: map[id]*peer{}, own: statement{claim: claim{about: self, status: Alive}},
+		settings: s, self: self, boot: s.random(), peers: map[id]*peer{}, own: ownClaim{statement: statement{claim: claim{about: self, status: Alive}}},
 		version: 1, born: now, lastTick: now, hold: s.minHold, lateness: lateness{minute: now},
 		grace: grace{from: now, until: now + s.minHold}, lapsedAt: now, epoch: 1, counts: &counters{},
 	}
@@ -177,11 +194,11 @@ func (d *detector) heartbeat(now time.Duration) {
 	d.choose(now)
 	d.heartbeats++
 	if len(d.ring) > 0 {
-		d.probed = (d.probed + 1) % len(d.ring)
+		d.spread.probed = (d.spread.probed + 1) % len(d.ring)
 	}
 	for i, p := range d.ring {
 		out := packet{heartbeat: p.watcher, complains: d.hearsBadlyOf(now, p)}
-		if i == d.probed {
+		if i == d.spread.probed {
 			// A probe goes to one peer in each interval by turns: sessions are there before they are needed,
 			// lost claims get through, and a peer beyond a healed partition is found.
 			out.claims = d.antiEntropy()

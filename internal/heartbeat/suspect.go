@@ -235,7 +235,8 @@ func (d *detector) declare(now time.Duration, p *peer, status Status, private bo
 	}
 	p.suspicion = nil
 	p.watched, p.accused = status == SpeakerDown, status == Dead
-	p.former, p.claim, p.claimedAt, p.private, p.backAt = p.claim, c, now, private, 0
+	p.former = p.claim
+	p.set(now, c, private)
 	d.version++
 	if !private {
 		d.broadcast(p.id)

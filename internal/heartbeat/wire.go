@@ -138,7 +138,8 @@ func (d *detector) readmit(now time.Duration, p *peer) {
 
 // withdrawVerdict ends a verdict of this node alone.
 func (d *detector) withdrawVerdict(now time.Duration, p *peer) {
-	p.claim, p.private, p.accused, p.claimedAt, p.backAt = p.former, false, false, now, 0
+	p.accused = false
+	p.set(now, p.former, false)
 	d.version++
 }
 
