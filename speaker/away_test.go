@@ -97,7 +97,7 @@ func (c *fleet) serve(address string) {
 func (c *fleet) view() members.View {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return members.View{View: heartbeat.View{Settled: true}, Alive: maps.Clone(c.alive), HeldDown: map[string]bool{}, Mute: map[string]bool{}}
+	return members.View{View: heartbeat.View{Settled: true}, Alive: maps.Clone(c.alive), HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{}}
 }
 
 // start runs the speaker of a node, as serve does, until ctx ends.

@@ -13,7 +13,7 @@ import (
 
 var (
 	membersDesc = prometheus.NewDesc("holdfast_members",
-		"Speakers by what this one knows of them, itself included: alive, held (down for a while), mute, dead, left or unknown.",
+		"Speakers by what this one knows of them, itself included: alive, holdDown, speakerDown, dead, left or unknown.",
 		[]string{"state"}, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Problems of this node that a user must mend.", []string{"kind", "reason"}, nil)

@@ -99,8 +99,8 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 	if view.Settled {
 		m.SetSelf(w.self(links, stopping))
 	}
-	state, told := w.read(links), m.Told()
-	w.liveness.Set(liveness.Known{View: view, Told: told, Speakers: speakers, Address: m.Address(), Services: state.Services})
+	state, told := w.read(links), m.Metadata()
+	w.liveness.Set(liveness.Known{View: view, Members: told, Speakers: speakers, Address: m.Address(), Services: state.Services})
 	if !view.Settled {
 		// It kicks when the others have had the time to tell.
 		return 0, w.filterOnly(state, links)
@@ -149,8 +149,8 @@ func (w *syncer) filterOnly(state lb.State, links []link.Link) error {
 // another plan is due.
 func (w *syncer) follow(state lb.State, links []link.Link, epoch uint64, told map[string]lb.Member, stopping bool) (*planned, time.Duration, error) {
 	around := w.liveness.State()
-	state.Members, state.HeldDown, state.Mute, state.Left = around.Alive, around.HeldDown, around.Mute, around.Left
-	state.Here.Deaf, state.Here.Lost, state.Here.Partition = around.Deaf, around.Lost, around.Partition
+	state.Members, state.HeldDown, state.Mute, state.Left = around.Alive, around.HeldDown, around.SpeakerDown, around.Left
+	state.Here.Deaf, state.Here.Lost, state.Here.Partition = around.HearsBadly, around.Lost, around.Partition
 	before := w.last.Load()
 	if state.Here.Lost != nil {
 		state.Here.Announced = before.plan().Announced()

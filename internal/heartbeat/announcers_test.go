@@ -60,10 +60,10 @@ func ownerOf(n *node, addresses []netip.Addr) map[netip.Addr]string {
 	}
 	for _, m := range n.d.members(n.now(), n.name) {
 		state.Nodes[m.Name] = lb.Node{Name: m.Name}
-		if m.Status == Alive || m.Status == Held || m.Status == Mute {
+		if m.Status == Alive || m.Status == HoldDown || m.Status == SpeakerDown {
 			state.Members[m.Name] = true
 		}
-		state.HeldDown[m.Name], state.Mute[m.Name] = m.Status == Held, m.Status == Mute
+		state.HeldDown[m.Name], state.Mute[m.Name] = m.Status == HoldDown, m.Status == SpeakerDown
 	}
 	for _, a := range addresses {
 		state.Services = append(state.Services, lb.Service{

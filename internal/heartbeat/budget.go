@@ -17,54 +17,54 @@ import (
 )
 
 const (
-	// realtimePriority is the lowest there is: before all ordinary threads, after all other real-time ones.
+	// realtimePriority is the lowest one: before all ordinary threads, after all other real-time ones.
 	realtimePriority = 1
-	// stretch is for how long one thread may run on end with real-time priority; then the kernel sends
-	// SIGXCPU. At lastStretch it sends SIGKILL, which needs no runtime that works (getrlimit(2), RLIMIT_RTTIME).
-	stretch, lastStretch = 200 * time.Millisecond, 600 * time.Millisecond
-	// A process that takes more than a core's nth part of two windows in a row loses its priority: it may
-	// block so often that no thread runs for long, and take a core all the same. It takes two since the
-	// kernel may count as CPU time what the machine's host did not run, which was half a second once.
+	// softLimit is how long one thread may run without a pause with real-time priority before the kernel sends
+	// SIGXCPU. At hardLimit it sends SIGKILL, which needs no working runtime (getrlimit(2), RLIMIT_RTTIME).
+	softLimit, hardLimit = 200 * time.Millisecond, 600 * time.Millisecond
+	// A process that takes more than 1/part of a core in two windows in a row loses its priority: it may
+	// block so often that no thread runs for long, and take a core all the same. Two, since the kernel may count
+	// time in which the machine's host did not run it as CPU time, half a second once.
 	window = 500 * time.Millisecond
 	part   = 4
-	// leastCalm is how long it goes without, longer each time until that did not happen for forgetTime.
-	leastCalm, mostCalm = 10 * time.Second, 5 * time.Minute
-	forgetTime          = 10 * time.Minute
-	// memoryLimit is where the runtime begins to collect garbage; it has some 8 MiB at the start.
+	// minCooldown is how long it goes without; that doubles each time, until it did not happen for forgetTime.
+	minCooldown, maxCooldown = 10 * time.Second, 5 * time.Minute
+	forgetTime               = 10 * time.Minute
+	// memoryLimit is where the runtime begins to collect garbage; it uses some 8 MiB at the start.
 	memoryLimit = 32 << 20
-	mostStacks  = 64 << 10
+	maxStacks   = 64 << 10
 )
 
-// budget is what a process may take of the CPU for its real-time priority: no fault of it may keep a
+// budget is how much CPU time a process with real-time priority may take: no fault of it may keep a
 // node from running everything else.
 type budget struct {
 	shared *shared
 	// until is when it may have the priority again.
 	until atomic.Int64
-	// calm is for how long it goes without next; given is when it got the priority last.
-	calm, given atomic.Int64
-	// over tells who may wait that part was exceeded.
+	// cooldown is how long it goes without the next time; given is when it got the priority last.
+	cooldown, given atomic.Int64
+	// over is for the goroutine that may wait: part was exceeded.
 	over chan overrun
 
-	// since is when the present window began; exceeded is whether part was in the last one.
+	// since is when the present window began; exceeded: part was exceeded in the last one.
 	since    time.Duration
 	exceeded bool
-	// user and system are the CPU time that had been taken when it began.
+	// user and system are the CPU time taken before it began.
 	user, system atomic.Int64
 }
 
-// newBudget returns the budget of a process that is without real-time priority for a while first.
-func newBudget(s *shared, calm time.Duration) *budget {
+// newBudget returns the budget of a process that goes without real-time priority for cooldown first.
+func newBudget(s *shared, cooldown time.Duration) *budget {
 	b := &budget{shared: s, over: make(chan overrun, 1)}
-	b.calm.Store(int64(leastCalm))
-	b.until.Store(int64(boottime() + calm))
+	b.cooldown.Store(int64(minCooldown))
+	b.until.Store(int64(boottime() + cooldown))
 	return b
 }
 
-// begin gives the process real-time priority, within what the kernel enforces.
+// begin gives the process real-time priority, within the limits that the kernel enforces.
 func (b *budget) begin() {
 	// Each time: the kernel adds a second to the first limit with every signal.
-	limit := unix.Rlimit{Cur: uint64(stretch.Microseconds()), Max: uint64(lastStretch.Microseconds())}
+	limit := unix.Rlimit{Cur: uint64(softLimit.Microseconds()), Max: uint64(hardLimit.Microseconds())}
 	err := unix.Setrlimit(unix.RLIMIT_RTTIME, &limit)
 	now := boottime()
 	if err == nil {
@@ -85,29 +85,29 @@ func (b *budget) begin() {
 // end takes real-time priority away. It may be called by several threads at once.
 func (b *budget) end() {
 	now := boottime()
-	calm := time.Duration(b.calm.Load())
+	cooldown := time.Duration(b.cooldown.Load())
 	if now-time.Duration(b.given.Load()) > forgetTime {
-		calm = leastCalm
+		cooldown = minCooldown
 	}
-	b.until.Store(int64(now + calm)) // first, so that nobody takes it again
+	b.until.Store(int64(now + cooldown)) // first, so that begin does not take it again
 	if b.shared.realtime.CompareAndSwap(true, false) {
 		b.shared.overruns.Add(1)
-		b.calm.Store(int64(min(2*calm, mostCalm)))
+		b.cooldown.Store(int64(min(2*cooldown, maxCooldown)))
 	}
-	_ = everyThread(unix.SCHED_NORMAL, never) // nobody needs a right for that
+	_ = everyThread(unix.SCHED_NORMAL, never) // which needs no capability
 }
 
-// taken is the CPU time of the process in this window, in its own code and in the kernel: for it, and for
-// others in interrupts that came while it ran.
+// taken is the CPU time of the process in this window, in its own code and in the kernel: on its behalf, and for
+// interrupts that came while it ran.
 func (b *budget) taken() (user, system time.Duration) {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		panic(fmt.Sprintf("ask for the own CPU time: %v", err)) // fails for bad arguments only
+		panic(fmt.Sprintf("read the CPU time of this process: %v", err)) // fails for bad arguments only
 	}
 	return time.Duration(u.Utime.Nano() - b.user.Load()), time.Duration(u.Stime.Nano() - b.system.Load())
 }
 
-// account is called by the thread that beats, several times in each window.
+// account is called by the heartbeat thread, several times in each window.
 func (b *budget) account(now time.Duration) {
 	passed := now - b.since
 	if passed < window {
@@ -131,7 +131,7 @@ func (b *budget) account(now time.Duration) {
 	b.system.Add(int64(system))
 }
 
-// account keeps the process within its budget, and lets the detector know what that means for its beats.
+// account keeps the process within its budget, and adapts the detector to its priority.
 func (t *thread) account() {
 	b := t.h.budget
 	if b == nil {
@@ -140,62 +140,62 @@ func (t *thread) account() {
 	b.account(boottime())
 	if is := b.shared.realtime.Load(); is != t.realtime {
 		t.realtime = is
-		t.detector.leastHold = t.h.config.hold(is)
+		t.detector.minHold = t.h.config.hold(is)
 		t.detector.version++
 	}
 }
 
-// overrun is told when the budget was exceeded.
+// overrun is reported when the budget was exceeded.
 type overrun struct {
 	Why string
-	// Calm is for how long the process goes without real-time priority.
-	Calm time.Duration
+	// Cooldown is how long the process goes without real-time priority.
+	Cooldown time.Duration
 	// User and System are the CPU time that it took since the window began.
 	User, System time.Duration
-	// Stacks are those of all goroutines, where one of them was at fault.
+	// Stacks of all goroutines, if one of them was at fault.
 	Stacks string `json:",omitempty"`
 }
 
-// watch tells of overruns, and ends the priority where the kernel asks for it.
-func (b *budget) watch(tell func(overrun)) {
+// watch reports overruns, and gives the priority back when the kernel asks for it.
+func (b *budget) watch(report func(overrun)) {
 	exceeded := make(chan os.Signal, 1)
 	signal.Notify(exceeded, unix.SIGXCPU)
 	go func() {
 		for {
 			select {
 			case o := <-b.over:
-				tell(o)
+				report(o)
 			case <-exceeded:
 				b.end()
-				o := b.overrun(fmt.Sprintf("a thread ran for %v on end", stretch))
-				tell(o) // for the stacks may never come: all goroutines must stop for them
-				stacks := make([]byte, mostStacks)
+				o := b.overrun(fmt.Sprintf("a thread ran for %v without a pause", softLimit))
+				report(o) // now, since the stacks may never come: all goroutines must stop for them
+				stacks := make([]byte, maxStacks)
 				o.Stacks = string(stacks[:runtime.Stack(stacks, true)])
-				tell(o)
+				report(o)
 			}
 		}
 	}()
 }
 
 func (b *budget) overrun(why string) overrun {
-	o := overrun{Why: why, Calm: time.Duration(b.until.Load()) - boottime()}
+	o := overrun{Why: why, Cooldown: time.Duration(b.until.Load()) - boottime()}
 	o.User, o.System = b.taken()
 	return o
 }
 
-// sparing has the runtime collect garbage only when there is much: a collection takes other threads,
-// which spin for each other. The beats leave next to none.
-func sparing() {
+// collectRarely has the runtime collect garbage only when there is much: a collection needs other threads,
+// which spin for each other. Heartbeats leave next to none.
+func collectRarely() {
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(memoryLimit)
 }
 
 func never() bool { return false }
 
-// everyThread gives every thread of the process a policy, which those that they start inherit, until it
-// is to stop. One alone with real-time priority would wait for the others: a collection of garbage stops it until
-// each of them has been at a safe point, for which the kernel has to run it, and after a system call it needs one
-// of GOMAXPROCS, which ordinary threads keep while they wait for a core. Of SCHED_RR, since threads of
+// everyThread gives every thread of the process a policy, which the threads that they start inherit, until stop
+// returns true. A single thread with real-time priority would wait for the others: a garbage collection stops it until
+// each of them has reached a safe point, for which the kernel has to run it, and after a system call it needs one
+// of GOMAXPROCS, which ordinary threads keep while they wait for a core. The policy is SCHED_RR, since threads of
 // SCHED_FIFO with the same priority, of other such processes too, never share a core (sched(7)).
 func everyThread(policy uint32, stop func() bool) error {
 	var priority uint32
@@ -208,7 +208,7 @@ func everyThread(policy uint32, stop func() bool) error {
 			return err
 		}
 		if own := strconv.Itoa(unix.Gettid()); !slices.ContainsFunc(threads, func(t os.DirEntry) bool { return t.Name() == own }) {
-			return errors.New("/proc is not that of this namespace of processes")
+			return errors.New("/proc is of another PID namespace")
 		}
 		changed := false
 		for _, t := range threads {

@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// faultEnv is the directory where files named after a fault have the process of the beats get it.
+// faultEnv is the directory where files named after a fault have the heartbeat process get it.
 const faultEnv = "HOLDFAST_HEARTBEAT_FAULT"
 
 // faults of a whole process with real-time priority.
@@ -31,7 +31,7 @@ var faults = map[string]func(){
 	// As many threads that nothing interrupts as may run Go code, so that no goroutine runs any more:
 	// the runtime itself gone mad.
 	"runtime": func() {
-		for range mostThreads - 1 {
+		for range maxThreads - 1 {
 			go spin()
 		}
 		spin()
@@ -197,8 +197,8 @@ func (p *program) String() string {
 	return strings.Join(out, "; ")
 }
 
-// Whatever the process of the beats does with its real-time priority, it loses it or ends within about
-// a second, the speaker says so, and it beats again; and all the while ordinary programs run.
+// Whatever the heartbeat process does with its real-time priority, it loses it or ends within about
+// a second, the speaker logs it, and heartbeats begin again; and all the while ordinary programs run.
 func TestRunaway(t *testing.T) {
 	needRealtime(t)
 	const slack = 2 * time.Second // for the test itself, which has a small share of a core meanwhile
@@ -209,10 +209,10 @@ func TestRunaway(t *testing.T) {
 		// restarts: the process does not outlive it.
 		restarts bool
 	}{
-		{"loop", stretch, []string{"a thread ran for", "budget_test.go"}, false},
+		{"loop", softLimit, []string{"a thread ran for", "budget_test.go"}, false},
 		{"share", 3 * window, []string{"twice in a row"}, false},
-		{"runtime", lastStretch, []string{"started again"}, true},
-		{"thread", lastStretch, []string{"a thread ran for", "no heartbeats are sent", "started again"}, true},
+		{"runtime", hardLimit, []string{"started again"}, true},
+		{"thread", hardLimit, []string{"a thread ran for", "no heartbeats are sent", "started again"}, true},
 	} {
 		t.Run(c.fault, func(t *testing.T) {
 			dir, log := t.TempDir(), &log{}
@@ -223,8 +223,8 @@ func TestRunaway(t *testing.T) {
 				}
 			})
 			ready(t, s)
-			before := s[0].await(t, "it may act", func(l line) bool { return l.View.Settled && l.Beats != 0 && l.View.Realtime })
-			if realtimeThreads(t, before.Beats) == 0 {
+			before := s[0].await(t, "it may act", func(l line) bool { return l.View.Settled && l.Child != 0 && l.View.Realtime })
+			if realtimeThreads(t, before.Child) == 0 {
 				t.Fatal("no thread has real-time priority")
 			}
 			p := newProgram(t)
@@ -237,7 +237,7 @@ func TestRunaway(t *testing.T) {
 				return errors.Is(err, fs.ErrNotExist)
 			})
 			nstest.Until(t, within, "the process has lost its priority, or ended", func() bool {
-				return realtimeThreads(t, before.Beats) == 0
+				return realtimeThreads(t, before.Child) == 0
 			})
 			took := boottime() - began
 			ran := p.least()
@@ -247,11 +247,11 @@ func TestRunaway(t *testing.T) {
 				t.Errorf("it had real-time priority for %v after that", took)
 			}
 			for _, says := range c.says {
-				nstest.Until(t, within, "the speaker says: "+says, func() bool { return log.has(says) })
+				nstest.Until(t, within, "the speaker logs: "+says, func() bool { return log.has(says) })
 			}
-			after := s[0].await(t, "it beats", func(l line) bool {
+			after := s[0].await(t, "it sends heartbeats", func(l line) bool {
 				return l.View.Settled && l.At > began && sees(s[1], Alive)(l) &&
-					(l.Overruns > 0 || c.restarts) && (!c.restarts || l.Beats != 0 && l.Beats != before.Beats)
+					(l.Overruns > 0 || c.restarts) && (!c.restarts || l.Child != 0 && l.Child != before.Child)
 			})
 			if want := map[bool]uint64{true: 1}[c.restarts]; after.Restarts != want {
 				t.Errorf("%d restarts are counted, want %d", after.Restarts, want)
@@ -259,8 +259,8 @@ func TestRunaway(t *testing.T) {
 			if c.fault != "runtime" && after.Overruns != 1 {
 				t.Errorf("%d overruns are counted, want 1", after.Overruns)
 			}
-			t.Logf("it beat, settled, after %v; epoch %d and then %d, beats up to %v late", after.At-began, before.View.Epoch, after.View.Epoch, after.Latest)
-			s[1].await(t, "it is heard", func(l line) bool { return sees(s[0], Alive)(l) || sees(s[0], Held)(l) })
+			t.Logf("it sent heartbeats, settled, after %v; epoch %d and then %d, up to %v late", after.At-began, before.View.Epoch, after.View.Epoch, after.Latest)
+			s[1].await(t, "it is heard", func(l line) bool { return sees(s[0], Alive)(l) || sees(s[0], HoldDown)(l) })
 		})
 	}
 }
@@ -268,25 +268,25 @@ func TestRunaway(t *testing.T) {
 // When it takes no more than it may it has real-time priority again.
 func TestRealtimeAgain(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes as long as a process is without: ", leastCalm)
+		t.Skip("takes as long as a process is without: ", minCooldown)
 	}
 	needRealtime(t)
 	dir := t.TempDir()
 	s := clusterWith(t, speaker{env: []string{faultEnv + "=" + dir}}, 2, "192.0.2.%d")
 	ready(t, s)
-	s[0].await(t, "it has real-time priority", func(l line) bool { return l.View.Realtime && l.Beats != 0 })
+	s[0].await(t, "it has real-time priority", func(l line) bool { return l.View.Realtime && l.Child != 0 })
 	if err := os.WriteFile(filepath.Join(dir, "share"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	lost := s[0].await(t, "it lost that", func(l line) bool { return !l.View.Realtime })
 	again := s[0].await(t, "it has it again", func(l line) bool { return l.View.Realtime })
-	if took := again.At - lost.At; took < leastCalm-time.Second {
+	if took := again.At - lost.At; took < minCooldown-time.Second {
 		t.Errorf("it had it again after %v", took)
 	}
 	if again.View.Epoch != lost.View.Epoch {
 		t.Errorf("epoch %d became %d", lost.View.Epoch, again.View.Epoch)
 	}
-	if realtimeThreads(t, again.Beats) == 0 {
+	if realtimeThreads(t, again.Child) == 0 {
 		t.Error("no thread has it")
 	}
 }
@@ -296,13 +296,13 @@ func TestKilledTwice(t *testing.T) {
 	needRealtime(t)
 	s := cluster(t, 2, "192.0.2.%d")
 	ready(t, s)
-	l := s[0].await(t, "it runs", func(l line) bool { return l.Beats != 0 && l.View.Settled && l.View.Realtime })
+	l := s[0].await(t, "it runs", func(l line) bool { return l.Child != 0 && l.View.Settled && l.View.Realtime })
 	for _, want := range []bool{true, false} {
-		killed := l.Beats
+		killed := l.Child
 		if err := syscall.Kill(killed, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		l = s[0].await(t, "it runs again", func(l line) bool { return l.Beats != 0 && l.Beats != killed && l.View.Settled })
+		l = s[0].await(t, "it runs again", func(l line) bool { return l.Child != 0 && l.Child != killed && l.View.Settled })
 		if l.View.Realtime != want {
 			t.Errorf("after restart %d real-time is %v, want %v", l.Restarts, l.View.Realtime, want)
 		}
@@ -330,10 +330,10 @@ func TestPulse(t *testing.T) {
 		}
 		return n
 	}
-	if got, want := looks(5), int(startTime/attendInterval); got != want {
-		t.Errorf("without a first beat it is lost after %d looks, want %d", got, want)
+	if got, want := looks(5), int(startTime/keepaliveInterval); got != want {
+		t.Errorf("without a first heartbeat it is lost after %d looks, want %d", got, want)
 	}
-	if got, want := looks(6), 1+int(lostTime/attendInterval); got != want {
-		t.Errorf("after a beat it is lost after %d looks, want %d", got, want)
+	if got, want := looks(6), 1+int(lostTime/keepaliveInterval); got != want {
+		t.Errorf("after a heartbeat it is lost after %d looks, want %d", got, want)
 	}
 }

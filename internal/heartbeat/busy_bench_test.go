@@ -6,8 +6,8 @@ import (
 )
 
 // BenchmarkBusy pulls a plug on a machine with four more busy threads: how long it
-// takes until the others know, how late beats are, and how often somebody is
-// called dead who is not, which is to be never.
+// takes until the others know, how late heartbeats are, and how often a living node is
+// declared dead, which must be never.
 func BenchmarkBusy(b *testing.B) {
 	s := cluster(b, 3, "192.0.2.%d")
 	ready(b, s)
@@ -38,7 +38,7 @@ func BenchmarkBusy(b *testing.B) {
 		}
 		s[1].ns.SetUp("eth0")
 		for _, o := range []*speaker{s[0], s[2]} {
-			o.await(b, "plugged in again", sees(s[1], Held))
+			o.await(b, "plugged in again", sees(s[1], HoldDown))
 		}
 	}
 	var latest time.Duration

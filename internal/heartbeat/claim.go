@@ -17,40 +17,39 @@ func idOf(name string) id {
 // Status is what is known of a node.
 type Status uint8
 
-// From Alive to Left they are claims; of two with the same incarnation the later
-// in this order holds.
+// From Alive to Left they are claims. Of two with the same incarnation the later in this order holds.
 const (
-	// Unknown: nobody has heard of it yet, or not for a long time.
+	// Unknown: nobody has heard of the node yet, or not for a long time.
 	Unknown Status = iota
-	// Alive and in its rights.
+	// Alive and without restrictions.
 	Alive
-	// Held is alive but was dead lately: it takes nothing back yet.
-	Held
-	// Mute: the node's kernel refuses our packets, so the node is up and its speaker is not.
-	Mute
+	// HoldDown: it is alive but was dead lately, and takes nothing back yet.
+	HoldDown
+	// SpeakerDown: the node's kernel refuses packets, so the node is up and its speaker is not.
+	SpeakerDown
 	// Dead: its watchers do not hear it.
 	Dead
 	// Left: it said goodbye.
 	Left
 
-	// ask is no claim but a watcher's question to another node. The answers: it heard the subject; it is
-	// a watcher too and does not hear it; it does not watch the subject. The latter two come only
-	// from who hears well.
+	// ask is no claim but a watcher's question to another node. The answers: it heard the subject; it is a
+	// watcher too and does not hear the subject; it does not watch the subject. Only a node that hears well
+	// gives the latter two.
 	ask       Status = 16
 	heard     Status = 17
 	silent    Status = 18
 	unwatched Status = 19
-	// missed tells its subject that the sender alone had given it up.
-	missed Status = 20
+	// givenUp says to its subject that the sender alone had given it up.
+	givenUp Status = 20
 )
 
-var statusNames = map[Status]string{Unknown: "unknown", Alive: "alive", Held: "held", Mute: "mute", Dead: "dead", Left: "left"}
+var statusNames = map[Status]string{Unknown: "unknown", Alive: "alive", HoldDown: "holdDown", SpeakerDown: "speakerDown", Dead: "dead", Left: "left"}
 
-// String returns the word used in logs and metrics.
+// String returns the name used in logs and metrics.
 func (s Status) String() string { return statusNames[s] }
 
 // Living reports whether the speaker is running.
-func (s Status) Living() bool { return s == Alive || s == Held }
+func (s Status) Living() bool { return s == Alive || s == HoldDown }
 
 // claim is one statement about a node.
 type claim struct {
@@ -58,14 +57,14 @@ type claim struct {
 	status Status
 	// deaths counts how often the subject was declared dead lately.
 	deaths uint8
-	// number is the incarnation of the subject; of an answer heard it is the age of what was heard in ms.
-	number uint32
+	// incarnation of the subject; in an answer heard, the age of what was heard in ms.
+	incarnation uint32
 }
 
-// isVerdict tells claims from questions and answers.
+// isVerdict is false for questions and answers.
 func (c claim) isVerdict() bool { return c.status >= Alive && c.status <= Left }
 
 // over reports whether c replaces old.
 func (c claim) over(old claim) bool {
-	return c.number > old.number || c.number == old.number && c.status > old.status
+	return c.incarnation > old.incarnation || c.incarnation == old.incarnation && c.status > old.status
 }

@@ -7,35 +7,46 @@ import (
 )
 
 const (
-	// shoutEvery is the least time between two rounds to everybody.
-	shoutEvery = 10 * time.Millisecond
-	// mostTold is how many fresh claims a packet takes along, mostRecited how many old ones a greeting does.
-	mostTold    = 24
-	mostRecited = 24
+	// broadcastInterval is the least time between two broadcasts.
+	broadcastInterval = 10 * time.Millisecond
+	// maxPiggybacked is how many fresh claims a packet takes along, maxAntiEntropy how many old ones a probe does.
+	maxPiggybacked = 24
+	maxAntiEntropy = 24
 	// newTime is how long a run may hear of the end of the one before.
 	newTime = 5 * time.Second
 )
 
-// consider takes one claim, question or answer out of a packet.
-func (d *detector) consider(now time.Duration, from *peer, c claim) {
+// spread is what is still to be said to others.
+type spread struct {
+	// fresh claims are piggybacked on other packets, by turns.
+	fresh []id
+	// urgent ones go to everybody at broadcastAt, too.
+	urgent      []id
+	broadcastAt time.Duration
+	// probed is the index of the last peer that got a probe, repeated that of the last one whose claim was repeated.
+	probed, repeated int
+}
+
+// handle takes one claim, question or answer out of a packet.
+func (d *detector) handle(now time.Duration, from *peer, c claim) {
 	if c.about == d.self {
 		if c.isVerdict() {
 			d.refute(now, c)
 		}
-		if c.status == missed {
-			if from.missedAt = now; d.complained(now, missedAt) {
-				d.holdSelf(now, d.holdDown)
+		if c.status == givenUp {
+			if from.gaveUpAt = now; d.complained(now, gaveUpAt) {
+				d.stepBack(now)
 			}
 		}
-		if c.status == Dead && d.own.status == Held {
-			// Who says so does not know better yet: it does not hear us.
-			d.heldUntil = max(d.heldUntil, now+d.holdDown)
+		if c.status == Dead && d.own.status == HoldDown {
+			// The sender does not know better yet: it does not hear this node.
+			d.own.holdDown(now, d.HoldDown)
 		}
 		return
 	}
 	about := d.peers[c.about]
 	switch {
-	case about == nil, c.status == missed:
+	case about == nil, c.status == givenUp:
 	case c.status == ask:
 		d.answerAbout(now, from, about)
 	case c.isVerdict():
@@ -45,202 +56,185 @@ func (d *detector) consider(now time.Duration, from *peer, c claim) {
 	}
 }
 
-// adopt takes another node's claim over, unless we know better.
+// adopt takes another node's claim over, unless this node knows better.
 func (d *detector) adopt(now time.Duration, about *peer, c claim) {
-	// What we claim for ourselves alone yields to what others say of the same incarnation.
-	yields := about.private && c.number == about.claim.number && c.status > Held
+	// A private claim gives way to what others say of the same incarnation.
+	yields := about.private && c.incarnation == about.incarnation && c.status > HoldDown
 	if !c.over(about.claim) && !yields {
 		return
 	}
 	fresh := about.lastHeard != 0 && now-about.lastHeard < about.hold*3/4
-	if (c.status == Dead || c.status == Mute) && fresh && now >= d.graceUntil {
+	if (c.status == Dead || c.status == SpeakerDown) && fresh && now >= d.grace.until {
 		return
 	}
-	if c.status != about.claim.status {
+	if c.status != about.status {
 		about.suspicion = nil
 	}
 	if c.status == Dead || c.status == Left {
 		about.watched = false
 	}
 	about.accused = about.accused && c.status == Dead
-	if c.status == Mute && about.watched {
+	if c.status == SpeakerDown && about.watched {
 		about.refusedAt = max(about.refusedAt, now)
 	}
-	about.claim, about.claimedAt, about.private, about.backAt = c, now, false, 0
-	d.spread(about.id)
+	about.set(now, c, false)
+	d.disseminate(about.id)
 }
 
 // refute answers a claim about this node itself that is not its own.
 func (d *detector) refute(now time.Duration, c claim) {
-	if !c.over(d.own) {
+	if !c.over(d.own.claim) {
 		return
 	}
 	if c.status == Dead && now > d.born+newTime {
 		// The network lost this node, which was there: it takes nothing until it is heard again, and for a while.
-		d.counts.refuted++
-		d.heldUntil = max(d.heldUntil, now+d.holdDown)
-		d.claimSelf(now, c.number+1)
+		d.counts.refuted.Add(1)
+		d.own.holdDown(now, d.HoldDown)
+		d.claimSelf(now, c.incarnation+1)
 		return
 	}
 	d.own.deaths = max(d.own.deaths, c.deaths)
-	if d.own.deaths > 0 && d.toldDead == 0 {
-		d.toldDead = now
+	if d.own.deaths > 0 && d.own.diedAt == 0 {
+		d.own.diedAt = now
 	}
 	if c.status == Dead {
 		// An earlier run died. If not for the first time, this one may soon die, too.
-		d.toldDead = now
-		hold := d.maxHoldDown
+		d.own.diedAt = now
+		hold := d.MaxHoldDown
 		if d.own.deaths <= 16 {
-			hold = min(hold, d.holdDown<<(max(d.own.deaths, 2)-2))
+			hold = min(hold, d.HoldDown<<(max(d.own.deaths, 2)-2))
 		}
-		d.heldUntil = max(d.heldUntil, now+hold)
+		d.own.holdDown(now, hold)
 	}
-	d.claimSelf(now, c.number+1)
+	d.claimSelf(now, c.incarnation+1)
 }
 
-// holdSelf has this node take nothing for a while: its word is enough.
-func (d *detector) holdSelf(now, hold time.Duration) {
-	d.heldUntil = max(d.heldUntil, now+hold)
+// stepBack has this node take nothing for a while, by its own claim.
+func (d *detector) stepBack(now time.Duration) {
+	d.own.holdDown(now, d.HoldDown)
 	if d.own.status == Alive {
-		d.claimSelf(now, d.own.number+1)
+		d.claimSelf(now, d.own.incarnation+1)
 	}
 }
 
-// claimSelf says to all what this node is.
-func (d *detector) claimSelf(now time.Duration, number uint32) {
-	d.own.number = number
-	d.own.status = Alive
-	if now < d.heldUntil {
-		d.own.status = Held
+// claimSelf broadcasts what this node is.
+func (d *detector) claimSelf(now time.Duration, incarnation uint32) {
+	d.own.incarnation, d.own.status = incarnation, Alive
+	if now < d.own.holdDownUntil {
+		d.own.status = HoldDown
 	}
-	d.proclaim(d.self)
+	d.broadcast(d.self)
 }
 
 // ageSelf ends the hold-down, and forgets deaths after a long life.
 func (d *detector) ageSelf(now time.Duration) {
 	if d.complained(now, lostAt) {
-		d.holdSelf(now, d.holdDown)
+		d.stepBack(now)
 	}
-	if d.own.status == Held && d.complained(now, poorAt) {
-		d.heldUntil = max(d.heldUntil, now+d.holdDown)
+	if d.own.status == HoldDown && d.complained(now, complainedAt) {
+		d.own.holdDown(now, d.HoldDown)
 	}
-	over := d.own.status == Held && now >= d.heldUntil
-	forgiven := d.own.deaths > 0 && now >= d.toldDead+d.forgiveTime
+	over := d.own.status == HoldDown && now >= d.own.holdDownUntil
+	forgiven := d.own.deaths > 0 && now >= d.own.diedAt+d.ForgiveTime
 	if forgiven {
 		d.own.deaths = 0
 	}
 	if over || forgiven {
-		d.claimSelf(now, d.own.number+1)
+		d.claimSelf(now, d.own.incarnation+1)
 	}
 }
 
 // leave says goodbye to all.
 func (d *detector) leave(now time.Duration) {
 	d.own.status = Left
-	d.proclaim(d.self)
-	d.shoutAt = now
-	d.shout(now)
+	d.broadcast(d.self)
+	d.spread.broadcastAt = now
+	d.sendBroadcast(now)
 }
 
-// spread has a claim told with so many packets that everybody hears it: each
-// beat reaches some nodes, and those tell it again.
-func (d *detector) spread(i id) {
-	d.version++
-	tells := 10 * bits.Len(uint(len(d.ring)+1))
+// statement returns the claim about a node as it may be sent; nil where there is none.
+func (d *detector) statement(i id) *statement {
 	if i == d.self {
-		d.ownTells = tells
-	} else {
-		d.peers[i].tells = tells
+		return &d.own.statement
 	}
-	for _, other := range d.telling {
-		if other == i {
-			return
-		}
+	if p := d.peers[i]; p != nil && !p.private {
+		return &p.statement
 	}
-	d.telling = append(d.telling, i)
+	return nil
 }
 
-// proclaim has a claim told to everybody at once, too.
-func (d *detector) proclaim(i id) {
-	d.spread(i)
-	d.shouting = append(d.shouting, i)
+// disseminate has a claim piggybacked on so many packets that everybody gets it: each
+// heartbeat reaches some nodes, and those pass it on.
+func (d *detector) disseminate(i id) {
+	d.version++
+	d.statement(i).transmits = 10 * bits.Len(uint(len(d.ring)+1))
+	if !slices.Contains(d.spread.fresh, i) {
+		d.spread.fresh = append(d.spread.fresh, i)
+	}
 }
 
-// tell adds to claims what the receiver may not know yet: what we think of it
-// where that is nothing good, then what is fresh, by turns.
-func (d *detector) tell(to *peer, claims []claim) []claim {
+// broadcast has a claim sent to everybody at once, too.
+func (d *detector) broadcast(i id) {
+	d.disseminate(i)
+	d.spread.urgent = append(d.spread.urgent, i)
+}
+
+// piggyback adds to claims what the receiver may not know yet: this node's opinion of it if that is nothing good, then
+// what is fresh, by turns.
+func (d *detector) piggyback(to *peer, claims []claim) []claim {
 	switch {
 	case to.private:
-		claims = append(claims, claim{about: to.id, status: missed})
-	case to.claim.status > Held:
+		claims = append(claims, claim{about: to.id, status: givenUp})
+	case to.status > HoldDown:
 		claims = append(claims, to.claim)
 	}
-	n := len(d.telling)
-	for range min(n, mostTold, maxClaims-len(claims)) {
-		i := d.telling[0]
-		d.telling = d.telling[1:]
-		if i == d.self {
-			claims = append(claims, d.own)
-			if d.ownTells--; d.ownTells > 0 {
-				d.telling = append(d.telling, i)
-			}
+	for range min(len(d.spread.fresh), maxPiggybacked, maxClaims-len(claims)) {
+		i := d.spread.fresh[0]
+		d.spread.fresh = d.spread.fresh[1:]
+		s := d.statement(i)
+		if s == nil {
 			continue
 		}
-		p := d.peers[i]
-		if p == nil || p.private {
-			continue
-		}
-		claims = append(claims, p.claim)
-		if p.tells--; p.tells > 0 {
-			d.telling = append(d.telling, i)
+		claims = append(claims, s.claim)
+		if s.transmits--; s.transmits > 0 {
+			d.spread.fresh = append(d.spread.fresh, i)
 		}
 	}
 	return claims
 }
 
-// recite returns some of all claims, by turns.
-func (d *detector) recite() []claim {
+// antiEntropy returns some of all claims, by turns.
+func (d *detector) antiEntropy() []claim {
 	var claims []claim
-	for n := 0; n < len(d.ring) && len(claims) < mostRecited; n++ {
-		d.recited = (d.recited + 1) % len(d.ring)
-		if p := d.ring[d.recited]; p.claim.status != Unknown && !p.private {
+	for n := 0; n < len(d.ring) && len(claims) < maxAntiEntropy; n++ {
+		d.spread.repeated = (d.spread.repeated + 1) % len(d.ring)
+		if p := d.ring[d.spread.repeated]; p.status != Unknown && !p.private {
 			claims = append(claims, p.claim)
 		}
 	}
-	if d.own.number > 0 {
-		claims = append(claims, d.own)
+	if d.own.incarnation > 0 {
+		claims = append(claims, d.own.claim)
 	}
 	return claims
 }
 
-// shout sends what is proclaimed to everybody at once, and what else is fresh as far as there is room.
-func (d *detector) shout(now time.Duration) {
-	if len(d.shouting) == 0 || now < d.shoutAt {
+// sendBroadcast sends what is urgent to everybody, and what else is fresh as far as there is room.
+func (d *detector) sendBroadcast(now time.Duration) {
+	if len(d.spread.urgent) == 0 || now < d.spread.broadcastAt {
 		return
 	}
-	d.shoutAt = now + shoutEvery
-	var fresh []claim
-	for _, i := range slices.Concat(d.shouting, d.telling) {
-		if len(fresh) == maxClaims {
+	d.spread.broadcastAt = now + broadcastInterval
+	var claims []claim
+	for _, i := range slices.Concat(d.spread.urgent, d.spread.fresh) {
+		if len(claims) == maxClaims {
 			break
 		}
-		c := d.own
-		if i != d.self {
-			p := d.peers[i]
-			if p == nil || p.private {
-				continue
-			}
-			c = p.claim
-		}
-		if !slices.Contains(fresh, c) {
-			fresh = append(fresh, c)
+		if s := d.statement(i); s != nil && !slices.Contains(claims, s.claim) {
+			claims = append(claims, s.claim)
 		}
 	}
-	d.shouting = d.shouting[:0]
+	d.spread.urgent = d.spread.urgent[:0]
 	for _, p := range d.ring {
-		d.seq++
-		d.out = append(d.out, outgoing{p, packet{
-			from: d.self, to: p.id, boot: d.boot, seq: d.seq, hold: d.hold, watch: p.watcher, beats: d.beats, deaf: d.deaf, claims: fresh,
-		}})
+		d.sendOnly(p, packet{claims: claims})
 	}
 }

@@ -24,14 +24,14 @@ func history(t *testing.T, skews ...time.Duration) (sent uint64, seen []string) 
 	}{
 		{"in peace", func() {}, Alive},
 		{"off", first.stop, Dead},
-		{"on", first.start, Held},
+		{"on", first.start, HoldDown},
 		{"later", func() { w.after(15 * time.Second) }, Alive},
-		{"killed", first.kill, Mute},
+		{"killed", first.kill, SpeakerDown},
 		{"started", first.start, Alive},
 		{"frozen", func() { first.pausedUntil = w.now + 2*time.Second }, Dead},
-		{"thawed", func() { w.until(first.pausedUntil) }, Held},
+		{"thawed", func() { w.until(first.pausedUntil) }, HoldDown},
 		{"cut off", func() { w.cut = func(from, to *node) bool { return (from == first) != (to == first) } }, Dead},
-		{"healed", func() { w.cut = nil }, Held},
+		{"healed", func() { w.cut = nil }, HoldDown},
 	} {
 		event.do()
 		took := w.must(t, 5*time.Second, w.all(first, event.want), event.name)

@@ -7,16 +7,10 @@ import (
 
 // settings of a detector.
 type settings struct {
-	// interval between beats; leastHold is how long others may at least hear nothing of this node.
-	interval, leastHold time.Duration
-	// watchers is how many nodes get the beats.
-	watchers int
-	// holdDown after the first death; it doubles with each further one up to maxHoldDown, and a node
-	// that lived for forgiveTime starts anew.
-	holdDown, maxHoldDown, forgiveTime time.Duration
-	// muteTime is how long a node may be up without its speaker.
-	muteTime time.Duration
-	// random returns what nobody can guess and is never 0.
+	Timers
+	// minHold is the least time that others may hear nothing of this node before they suspect it.
+	minHold time.Duration
+	// random returns a number that nobody can guess and that is never 0.
 	random func() uint64
 }
 
@@ -27,55 +21,91 @@ type peer struct {
 	// gossip is what gossip thinks of it, and since when.
 	gossip      bool
 	gossipSince time.Duration
+	session     session
 
-	// The session: the run of the peer that answered our challenge, and the last packet of it.
+	// lastHeard is when this node last heard it, 0 for never; lastAlive is when anybody did, this node, another
+	// one, or the wire.
+	lastHeard, lastAlive time.Duration
+	// watched: it sends heartbeats to this node. listed: it is in detector.watching.
+	watched, listed bool
+	// watcher: this node sends heartbeats to it.
+	watcher bool
+	allowance
+	suspicion *suspicion
+	reception reception
+	wire      wire
+
+	standing
+
+	// hearsBadly: it says that it hears nobody well.
+	hearsBadly bool
+	// complainedAt is when it last said that it hears this node badly, lostAt that it hears next to nothing of it, and
+	// gaveUpAt that it had given this node up.
+	complainedAt, lostAt, gaveUpAt time.Duration
+	// refusedAt is when its kernel last refused a packet, pingedAt when it last got one to refuse while its speaker
+	// is down.
+	refusedAt, pingedAt time.Duration
+}
+
+// session is with the run of a peer that answered this node's challenge.
+type session struct {
+	// boot names the run, and seq is its last packet.
 	boot, seq    uint64
 	challenge    uint64
 	challengedAt time.Duration
-
-	// lastHeard is 0 until it is heard first; aged is the same by the word of others too.
-	lastHeard, aged time.Duration
-	// watched: it beats at us, and hold is the time it promised to do so within. slack is added
-	// to it when that was found to be too short, until slackUntil.
-	watched, listed   bool
-	hold              time.Duration
-	slack, slackUntil time.Duration
-	suspicion         *suspicion
-	receipt           receipt
-	wire              wire
-	// accused: this node declared it dead. poorAt is when it last said that it hears us badly, lostAt that it hears
-	// next to nothing, and missedAt that it had given us up.
-	accused bool
-	// deaf: it says that it hears nobody well.
-	deaf                     bool
-	poorAt, lostAt, missedAt time.Duration
-	// backAt is when one that was dead for us alone was heard again, former what it claimed before.
-	backAt time.Duration
-	former claim
-	// refusedAt is when its kernel refused a packet last.
-	refusedAt time.Duration
-	// pingedAt is when a mute node got a packet to refuse last.
-	pingedAt time.Duration
-	// watcher: we beat at it.
-	watcher bool
-
-	claim claim
-	// claimedAt is when the claim came; private claims are told to nobody.
-	claimedAt time.Duration
-	private   bool
-	// tells counts how often the claim is still to be told with other packets.
-	tells int
 }
 
-// outgoing is a packet to send; the zero challenge, boot and seq are filled in by the detector.
+// allowance is how long a peer may be silent.
+type allowance struct {
+	// hold is what it asked for. slack is added until slackUntil, when that was found to be too short.
+	hold, slack, slackUntil time.Duration
+}
+
+// extend adds slack after a suspicion that turned out to be wrong.
+func (a *allowance) extend(now, interval time.Duration) {
+	a.slack = min(max(a.slack, interval), a.hold)
+	a.slackUntil = max(a.slackUntil, now+slackTime)
+}
+
+// statement is a claim and how it spreads.
+type statement struct {
+	claim
+	// private claims are sent to nobody.
+	private bool
+	// transmits is how often the claim is still to be piggybacked.
+	transmits int
+}
+
+// standing is what this node claims about a peer.
+type standing struct {
+	statement
+	claimedAt time.Duration
+	// accused: this node declared the peer dead.
+	accused bool
+	// former is the claim before a private verdict, backAt is when the peer was heard again after one.
+	former claim
+	backAt time.Duration
+}
+
+func (s *standing) set(now time.Duration, c claim, private bool) {
+	s.claim, s.claimedAt, s.private, s.backAt = c, now, private, 0
+}
+
+// ownClaim is the claim of this node about itself.
+type ownClaim struct {
+	statement
+	// holdDownUntil is when its hold-down ends, diedAt when it last heard of its death.
+	holdDownUntil, diedAt time.Duration
+}
+
+func (o *ownClaim) holdDown(now, hold time.Duration) {
+	o.holdDownUntil = max(o.holdDownUntil, now+hold)
+}
+
+// outgoing is a packet to send.
 type outgoing struct {
 	to *peer
 	packet
-}
-
-// counts are events since the start.
-type counts struct {
-	suspected, cleared, confirmed, refuted, lapsed, refused uint64
 }
 
 // detector is the protocol of one node as a state machine: every method gets
@@ -89,84 +119,73 @@ type detector struct {
 	peers map[id]*peer
 	// ring has the peers in the order of their ids.
 	ring []*peer
-	// watching has those that beat at us, and a few that lately did.
+	// watching has those that send heartbeats to this node, and a few that lately did.
 	watching []*peer
 
-	// own is the claim about this node, held until heldUntil.
-	own       claim
-	heldUntil time.Duration
-	toldDead  time.Duration
-	ownTells  int
+	own    ownClaim
+	spread spread
 
 	born, lastTick time.Duration
-	// latest and latestBefore are how late the latest beat was, in this minute and the one before.
-	latest, latestBefore, minute time.Duration
-	// graceUntil: before that a silence may be our own. graceFrom is when that began, and
-	// lateAt is when the latest late beat was made.
-	graceFrom, graceUntil, lateAt time.Duration
+	lateness       lateness
+	grace          grace
 	// lapsedAt is when this node last found that it had not been running, epoch counts that.
 	lapsedAt time.Duration
 	epoch    uint64
+	// heartbeats counts them.
+	heartbeats uint16
 
-	// beats counts them; greeted and recited are where old claims are told, and told of, by turns.
-	beats            uint16
-	greeted, recited int
-	// telling has whose claims go with other packets, shouting whose go to everybody at shoutAt.
-	telling, shouting []id
-	shoutAt           time.Duration
-
-	// best is the receipt of the peer that is heard best; deaf that it is bad and this node's own fault; wireGood and wireBad are when the wire showed last
-	// that this node's link works, and that it does not.
-	best              int
-	deaf              bool
-	wireGood, wireBad time.Duration
-	// badUntil is when this node last did not hear well.
-	badUntil time.Duration
+	link link
+	// hearsBadly: this node hears all others badly, and is itself at fault. badUntil is when it last did not hear well.
+	hearsBadly bool
+	// hearsNone: several nodes send it heartbeats, and it hears none, by whoever's fault.
+	hearsNone bool
+	badUntil  time.Duration
 
 	// version rises with what is known.
 	version uint64
 	out     []outgoing
-	// asks are peers that the wire is to be asked about.
+	// asks are questions for the wire.
 	asks   []question
-	counts counts
+	counts *counters
 }
 
 func newDetector(s settings, name string, now time.Duration) *detector {
-	me := idOf(name)
+	self := idOf(name)
 	return &detector{
-		settings: s, self: me, boot: s.random(), peers: map[id]*peer{}, own: claim{about: me, status: Alive}, best: fullReceipt,
-		version: 1, born: now, lastTick: now, hold: s.leastHold, minute: now,
-		graceFrom: now, graceUntil: now + s.leastHold, lapsedAt: now, epoch: 1,
+		settings: s, self: self, boot: s.random(), peers: map[id]*peer{}, own: ownClaim{statement: statement{claim: claim{about: self, status: Alive}}},
+		version: 1, born: now, lastTick: now, hold: s.minHold, lateness: lateness{minute: now},
+		grace: grace{from: now, until: now + s.minHold}, lapsedAt: now, epoch: 1, counts: &counters{},
 	}
 }
 
 // tick does what is due at now. It is to be called at the time that due returned, or earlier.
 func (d *detector) tick(now time.Duration) {
-	if now >= d.lastTick+d.interval {
-		d.beat(now)
+	if now >= d.lastTick+d.Interval {
+		d.heartbeat(now)
 	}
 	for _, p := range d.watching {
-		d.watch(now, p)
+		d.check(now, p)
 	}
-	d.shout(now)
+	d.sendBroadcast(now)
 }
 
-// beat is what happens once each interval.
-func (d *detector) beat(now time.Duration) {
+// heartbeat does what happens once each interval.
+func (d *detector) heartbeat(now time.Duration) {
 	gap := now - d.lastTick
-	late := gap - d.interval
-	if late > d.interval/2 {
-		d.grace(now, min(late, d.hold))
+	late := gap - d.Interval
+	if late > d.Interval/2 {
+		d.extendGrace(now, min(late, d.hold))
 	}
 	if gap > d.hold {
 		d.epoch++
 		d.lapsedAt = now
-		d.grace(now, d.hold)
-		d.counts.lapsed++
+		d.extendGrace(now, d.hold)
+		d.counts.lapsed.Add(1)
 	}
-	d.adapt(now, late)
+	d.lateness.add(now, late)
+	d.hold = max(d.minHold, min(2*d.Interval+d.lateness.worst()*3/2, maxAdaptedHold))
 	// Keep the rhythm unless it is lost.
-	if d.lastTick += d.interval; now-d.lastTick >= d.interval {
+	if d.lastTick += d.Interval; now-d.lastTick >= d.Interval {
 		d.lastTick = now
 	}
 	d.measure(now)
@@ -176,76 +195,88 @@ func (d *detector) beat(now time.Duration) {
 		return !p.listed
 	})
 	d.choose(now)
-	d.beats++
-	greeted := d.greet()
-	for _, p := range d.ring {
-		poor := d.poorly(now, p)
-		lost := poor && p.receipt.share < badReceipt
-		switch {
-		case p == greeted:
-			d.send(p, packet{beat: p.watcher, poor: poor, lost: lost, claims: d.recite()})
-		case p.watcher, poor:
-			d.send(p, packet{beat: p.watcher, poor: poor, lost: lost})
+	d.heartbeats++
+	if len(d.ring) > 0 {
+		d.spread.probed = (d.spread.probed + 1) % len(d.ring)
+	}
+	for i, p := range d.ring {
+		out := packet{heartbeat: p.watcher, complains: d.hearsBadlyOf(now, p)}
+		out.lost = out.complains && p.reception.share < badReception
+		if i == d.spread.probed {
+			// A probe goes to one peer in each interval by turns: sessions are there before they are needed,
+			// lost claims get through, and a peer beyond a healed partition is found.
+			out.claims = d.antiEntropy()
+		} else if !out.heartbeat && !out.complains {
+			continue
 		}
+		d.send(p, out)
 	}
 }
 
-// grace holds back our verdicts for a while after this node did not run: what did
-// not arrive meanwhile may wait in a queue, or have been lost by a machine that
-// stood still. A node that goes on like that judges nevertheless, by what it has
-// read each time that it ran; or else it would never see a death.
-func (d *detector) grace(now, wait time.Duration) {
-	if d.lastTick > d.lateAt+d.hold {
-		d.graceFrom = now // it had run as it should
-	}
-	d.lateAt = now
-	d.graceUntil = max(d.graceUntil, min(now+wait, d.graceFrom+mostGrace))
+// grace is a time without verdicts, since a silence may be this node's own.
+type grace struct {
+	from, until time.Duration
+	// lateAt is when the latest late heartbeat was sent.
+	lateAt time.Duration
 }
 
-// adapt asks for more time than the least where beats were late in the last
-// minutes, but not for so much that a loss would be noticed too late.
-func (d *detector) adapt(now, late time.Duration) {
-	if now >= d.minute+time.Minute {
-		d.latest, d.latestBefore, d.minute = 0, d.latest, now
+// extendGrace holds verdicts back after this node did not run: what did not arrive meanwhile may wait in a queue, or
+// was lost by a machine that stood still. A node that goes on running too seldom judges nevertheless after maxGrace,
+// by what it has read each time that it ran. Otherwise it would never see a death.
+func (d *detector) extendGrace(now, wait time.Duration) {
+	g := &d.grace
+	if d.lastTick > g.lateAt+d.hold {
+		g.from = now // it had run as it should
 	}
-	if late < mostHold {
-		d.latest = max(d.latest, late)
-	}
-	d.hold = max(d.leastHold, min(2*d.interval+max(d.latest, d.latestBefore)*3/2, mostHold))
+	g.lateAt = now
+	g.until = max(g.until, min(now+wait, g.from+maxGrace))
 }
 
-// greet returns to whom old claims are told, one peer in each interval by turns: sessions are
-// there before they are needed, claims that were lost get through, and a peer
-// beyond a healed partition is found.
-func (d *detector) greet() *peer {
-	if len(d.ring) == 0 {
-		return nil
-	}
-	d.greeted = (d.greeted + 1) % len(d.ring)
-	return d.ring[d.greeted]
+// lateness is how late heartbeats were lately. Where they are late a node asks others for more time than the least,
+// but not for so much that they would notice a death too late.
+type lateness struct {
+	// latest is the worst of the minute that began at minute, before that of the one before.
+	latest, before, minute time.Duration
 }
+
+func (l *lateness) add(now, late time.Duration) {
+	if now >= l.minute+time.Minute {
+		l.latest, l.before, l.minute = 0, l.latest, now
+	}
+	if late < maxAdaptedHold {
+		l.latest = max(l.latest, late)
+	}
+}
+
+func (l *lateness) worst() time.Duration { return max(l.latest, l.before) }
 
 // due returns when tick is to be called next.
 func (d *detector) due() time.Duration {
-	next := d.lastTick + d.interval
+	next := d.lastTick + d.Interval
 	for _, p := range d.watching {
-		if at := d.watchAt(p); at != 0 {
-			next = min(next, max(at, d.graceUntil))
+		if at := d.checkAt(p); at != 0 {
+			next = min(next, max(at, d.grace.until))
 		}
 	}
-	if len(d.shouting) > 0 {
-		next = min(next, d.shoutAt)
+	if len(d.spread.urgent) > 0 {
+		next = min(next, d.spread.broadcastAt)
 	}
 	return next
 }
 
-// send queues a packet with what each packet has.
+// send queues a packet, with fresh claims as far as there is room.
 func (d *detector) send(to *peer, p packet) {
-	d.seq++
-	p.from, p.to, p.boot, p.seq, p.hold, p.watch, p.beats, p.deaf = d.self, to.id, d.boot, d.seq, d.hold, to.watcher, d.beats, d.deaf
 	if len(p.claims) < maxClaims {
-		p.claims = d.tell(to, p.claims)
+		p.claims = d.piggyback(to, p.claims)
 	}
+	d.sendOnly(to, p)
+}
+
+// sendOnly queues a packet with nothing but what each packet has.
+func (d *detector) sendOnly(to *peer, p packet) {
+	d.seq++
+	p.from, p.to, p.boot, p.seq, p.hold = d.self, to.id, d.boot, d.seq, d.hold
+	p.watch, p.heartbeats, p.hearsBadly, p.hearsNone = to.watcher, d.heartbeats, d.hearsBadly, d.hearsNone
 	d.out = append(d.out, outgoing{to, p})
 }
 

@@ -41,7 +41,7 @@ func (w *world) stays(t *testing.T, time time.Duration, ok func() bool, what str
 	}
 }
 
-func (w *world) total(count func(counts) uint64) (sum uint64) {
+func (w *world) total(count func(*counters) uint64) (sum uint64) {
 	for _, n := range w.nodes {
 		sum += count(n.d.counts)
 	}
@@ -61,12 +61,12 @@ func TestDeathAndReturn(t *testing.T) {
 		}
 		w.after(3 * time.Second)
 		first.start()
-		w.must(t, 3*time.Second, w.all(first, Held), "held by all")
-		w.stays(t, 5*time.Second, w.all(first, Held), "held by all")
-		if first.d.own.status != Held {
+		w.must(t, 3*time.Second, w.all(first, HoldDown), "held down to all")
+		w.stays(t, 5*time.Second, w.all(first, HoldDown), "held down to all")
+		if first.d.own.status != HoldDown {
 			t.Errorf("the node that is held down calls itself %v", first.d.own.status)
 		}
-		w.must(t, 8*time.Second, w.all(first, Alive), "in its rights again")
+		w.must(t, 8*time.Second, w.all(first, Alive), "without restrictions again")
 	}
 }
 
@@ -83,8 +83,8 @@ func TestHoldDownGrows(t *testing.T) {
 		w.must(t, time.Second, w.all(first, Dead), "dead to all")
 		w.after(3 * time.Second)
 		first.start()
-		w.must(t, 3*time.Second, w.all(first, Held), "held by all")
-		held = append(held, w.must(t, 10*time.Minute, w.all(first, Alive), "in its rights again").Round(time.Second))
+		w.must(t, 3*time.Second, w.all(first, HoldDown), "held down to all")
+		held = append(held, w.must(t, 10*time.Minute, w.all(first, Alive), "without restrictions again").Round(time.Second))
 	}
 	for i, want := range []time.Duration{10 * time.Second, 10 * time.Second, 20 * time.Second} {
 		if held[i] < want || held[i] > want+2*time.Second {
@@ -94,7 +94,7 @@ func TestHoldDownGrows(t *testing.T) {
 	w.must(t, 11*time.Minute, func() bool { return first.d.own.deaths == 0 }, "forgiven")
 }
 
-// A speaker that is killed before its first beat, as soon as one other has heard it, is missed by that one.
+// A speaker that is killed before its first heartbeat, as soon as one other has heard it, is missed by that one.
 func TestDeathBeforeFirstBeat(t *testing.T) {
 	for seed := range uint64(50) {
 		w := newWorld(seed, 3)
@@ -106,11 +106,11 @@ func TestDeathBeforeFirstBeat(t *testing.T) {
 		heard := func() bool { return other.d.peers[first.id].lastHeard != 0 }
 		w.must(t, time.Second, heard, "heard by one")
 		first.kill()
-		w.must(t, time.Second, func() bool { return other.sees(first) == Mute }, "mute to that one")
+		w.must(t, time.Second, func() bool { return other.sees(first) == SpeakerDown }, "SpeakerDown to that one")
 	}
 }
 
-// Deaths that a new run of the speaker is told of are forgiven as its own are.
+// Deaths that a new run of the speaker hears of are forgiven as its own are.
 func TestForgivenAfterRestart(t *testing.T) {
 	w := newWorldOf(2, 3, Timers{ForgiveTime: time.Minute})
 	settle(t, w)
@@ -119,13 +119,13 @@ func TestForgivenAfterRestart(t *testing.T) {
 	w.must(t, time.Second, w.all(first, Dead), "dead to all")
 	w.after(3 * time.Second)
 	first.start()
-	w.must(t, 15*time.Second, w.all(first, Alive), "in its rights again")
+	w.must(t, 15*time.Second, w.all(first, Alive), "without restrictions again")
 	first.kill()
-	w.must(t, time.Second, w.all(first, Mute), "mute to all")
+	w.must(t, time.Second, w.all(first, SpeakerDown), "SpeakerDown to all")
 	first.start()
 	w.must(t, 2*time.Second, w.all(first, Alive), "back")
 	if first.d.own.deaths == 0 {
-		t.Fatal("its new run was not told of its death")
+		t.Fatal("its new run has not heard of its death")
 	}
 	w.must(t, 61*time.Second, func() bool { return first.d.own.deaths == 0 }, "forgiven")
 }
@@ -144,32 +144,32 @@ func TestLeave(t *testing.T) {
 	w.must(t, 2*time.Second, w.all(first, Alive), "back")
 }
 
-// Who has so much to tell that it does not fit into a packet tells a goodbye and a
+// A node whose fresh claims do not fit into a packet sends a goodbye and a
 // death to everybody at once all the same.
-func TestShoutAmongMuch(t *testing.T) {
+func TestBroadcastAmongMuch(t *testing.T) {
 	const many = 100
-	shouts := func(about Status, do func(one *node, other *peer)) {
+	broadcasts := func(about Status, do func(one *node, other *peer)) {
 		t.Helper()
 		w := newWorld(3, many)
 		settle(t, w)
 		one := w.nodes[0]
 		for _, p := range one.d.ring {
-			one.d.spread(p.id)
+			one.d.disseminate(p.id)
 		}
-		told := map[*node]bool{}
+		reached := map[*node]bool{}
 		w.tap = func(from, to *node, p packet) {
 			if from == one && slices.ContainsFunc(p.claims, func(c claim) bool { return c.status == about }) {
-				told[to] = true
+				reached[to] = true
 			}
 		}
 		do(one, one.d.watching[0])
 		one.run()
-		if len(told) != many-1 {
-			t.Errorf("%v is told to %d nodes at once, want all %d", about, len(told), many-1)
+		if len(reached) != many-1 {
+			t.Errorf("%v is sent to %d nodes at once, want all %d", about, len(reached), many-1)
 		}
 	}
-	shouts(Left, func(one *node, _ *peer) { one.d.leave(one.now()) })
-	shouts(Dead, func(one *node, other *peer) {
+	broadcasts(Left, func(one *node, _ *peer) { one.d.leave(one.now()) })
+	broadcasts(Dead, func(one *node, other *peer) {
 		one.d.declare(one.now(), other, Dead, false)
 		for _, p := range one.d.ring[:5] {
 			one.d.send(p, packet{}) // these take claims along, by turns
@@ -177,31 +177,31 @@ func TestShoutAmongMuch(t *testing.T) {
 	})
 }
 
-// A speaker that is killed leaves a node that forwards: it is mute to all, and is
+// A speaker that is killed leaves a node that forwards: it is SpeakerDown to all, and is
 // dead only when it does not come back, or when its node goes too.
-func TestMute(t *testing.T) {
+func TestSpeakerDown(t *testing.T) {
 	for _, n := range []int{2, 3, 30} {
 		w := newWorld(4, n)
 		settle(t, w)
 		first := w.nodes[0]
 		first.kill()
-		if took := w.must(t, time.Second, w.all(first, Mute), "mute to all"); took > 250*ms {
-			t.Errorf("%d nodes: mute to all after %v", n, took)
+		if took := w.must(t, time.Second, w.all(first, SpeakerDown), "SpeakerDown to all"); took > 250*ms {
+			t.Errorf("%d nodes: SpeakerDown to all after %v", n, took)
 		}
-		w.stays(t, 5*time.Second, w.all(first, Mute), "mute to all")
+		w.stays(t, 5*time.Second, w.all(first, SpeakerDown), "SpeakerDown to all")
 		first.start()
-		w.must(t, 2*time.Second, w.all(first, Alive), "back in its rights")
+		w.must(t, 2*time.Second, w.all(first, Alive), "alive again")
 
 		first.kill()
-		w.must(t, time.Second, w.all(first, Mute), "mute to all")
-		w.stays(t, 9*time.Second, w.all(first, Mute), "mute to all")
+		w.must(t, time.Second, w.all(first, SpeakerDown), "SpeakerDown to all")
+		w.stays(t, 9*time.Second, w.all(first, SpeakerDown), "SpeakerDown to all")
 		w.must(t, 4*time.Second, w.all(first, Dead), "given up")
 		first.start()
-		w.must(t, 3*time.Second, w.all(first, Held), "back")
+		w.must(t, 3*time.Second, w.all(first, HoldDown), "back")
 
 		second := w.nodes[1]
 		second.kill()
-		w.must(t, time.Second, w.all(second, Mute), "mute to all")
+		w.must(t, time.Second, w.all(second, SpeakerDown), "SpeakerDown to all")
 		second.stop()
 		w.must(t, 5*time.Second, w.all(second, Dead), "dead with its node")
 	}
@@ -226,11 +226,11 @@ func TestFreeze(t *testing.T) {
 		w.after(ms)
 	}
 	w.must(t, time.Second, func() bool { return first.d.settled(first.now()) }, "settled")
-	if first.d.own.status != Held {
+	if first.d.own.status != HoldDown {
 		t.Errorf("settled, it calls itself %v", first.d.own.status)
 	}
-	w.must(t, 50*ms, w.all(first, Held), "back")
-	if got := w.total(func(c counts) uint64 { return c.confirmed }); got > 2 {
+	w.must(t, 50*ms, w.all(first, HoldDown), "back")
+	if got := w.total(func(c *counters) uint64 { return c.confirmed.Load() }); got > 2 {
 		t.Errorf("%d deaths were declared, want the two of the others at most", got)
 	}
 }
@@ -244,13 +244,13 @@ func TestStallOfTheWatcher(t *testing.T) {
 		// What waited in its socket is lost too, as on a machine that stood still.
 		w.cut = func(_, to *node) bool { return w.now < to.pausedUntil }
 		w.after(2 * time.Second)
-		if got := w.nodes[0].d.counts.confirmed; got != 0 {
+		if got := w.nodes[0].d.counts.confirmed.Load(); got != 0 {
 			t.Errorf("paused for %dms, it called %d nodes dead", 60+seed*7, got)
 		}
 	}
 }
 
-// Watchers that run too seldom, and go on so, call nobody dead who lives, and do
+// Watchers that run too seldom, and go on so, declare no living node dead, and do
 // not wait for better times to see a death.
 func TestSlowWatchers(t *testing.T) {
 	for _, n := range []int{2, 3, 8} {
@@ -277,31 +277,31 @@ func TestOnePathCut(t *testing.T) {
 	w.gossips = true
 	w.cut = func(from, to *node) bool { return from == a && to == b || from == b && to == a }
 	w.stays(t, 20*time.Second, func() bool { return w.all(a, Alive)() && w.all(b, Alive)() }, "all alive to all")
-	if got := w.total(func(c counts) uint64 { return c.suspected }); got == 0 {
+	if got := w.total(func(c *counters) uint64 { return c.suspected.Load() }); got == 0 {
 		t.Error("nobody suspected anybody: the path was not cut")
 	}
 }
 
-// A node whose receiver is broken calls nobody dead, says so of itself, and takes nothing until it has
+// A node whose receiver is broken declares nobody dead, steps back, and takes nothing until it has
 // heard well for a while.
-func TestDeaf(t *testing.T) {
+func TestHearsBadly(t *testing.T) {
 	for _, n := range []int{3, 5, 30} {
 		w := newWorld(7, n)
 		settle(t, w)
-		deaf := w.nodes[0]
+		bad := w.nodes[0]
 		others := func(status Status) bool {
 			for _, o := range w.nodes[1:] {
-				if deaf.sees(o) != status {
+				if bad.sees(o) != status {
 					return false
 				}
 			}
 			return true
 		}
-		w.cut = func(_, to *node) bool { return to == deaf }
-		w.must(t, 2*time.Second, w.all(deaf, Held), "held by its own word")
-		w.stays(t, 30*time.Second, func() bool { return w.all(deaf, Held)() && others(Alive) }, "held, and the others are alive to all")
+		w.cut = func(_, to *node) bool { return to == bad }
+		w.must(t, 2*time.Second, w.all(bad, HoldDown), "held down by its own claim")
+		w.stays(t, 30*time.Second, func() bool { return w.all(bad, HoldDown)() && others(Alive) }, "held down, and the others are alive to all")
 		w.cut = nil
-		w.must(t, 15*time.Second, func() bool { return w.all(deaf, Alive)() && deaf.d.own.status == Alive }, "in its rights again")
+		w.must(t, 15*time.Second, func() bool { return w.all(bad, Alive)() && bad.d.own.status == Alive }, "without restrictions again")
 	}
 }
 
@@ -310,13 +310,13 @@ func TestUnheard(t *testing.T) {
 	for _, n := range []int{3, 5, 30} {
 		w := newWorld(7, n)
 		settle(t, w)
-		mute := w.nodes[0]
-		w.cut = func(from, _ *node) bool { return from == mute }
-		w.must(t, 300*ms, w.all(mute, Dead), "dead to all")
-		w.must(t, 300*ms, func() bool { return mute.d.own.status == Held }, "it knows")
-		w.stays(t, time.Minute, func() bool { return w.all(mute, Dead)() && mute.d.own.status == Held }, "dead to all, and it knows")
+		unheard := w.nodes[0]
+		w.cut = func(from, _ *node) bool { return from == unheard }
+		w.must(t, 300*ms, w.all(unheard, Dead), "dead to all")
+		w.must(t, 300*ms, func() bool { return unheard.d.own.status == HoldDown }, "it knows")
+		w.stays(t, time.Minute, func() bool { return w.all(unheard, Dead)() && unheard.d.own.status == HoldDown }, "dead to all, and it knows")
 		w.cut = nil
-		w.must(t, 15*time.Second, func() bool { return w.all(mute, Alive)() && mute.d.own.status == Alive }, "in its rights again")
+		w.must(t, 15*time.Second, func() bool { return w.all(unheard, Alive)() && unheard.d.own.status == Alive }, "without restrictions again")
 	}
 }
 
@@ -328,10 +328,10 @@ func TestPartition(t *testing.T) {
 	alone, b, c := w.nodes[0], w.nodes[1], w.nodes[2]
 	w.cut = func(from, to *node) bool { return (from == alone) != (to == alone) }
 	w.must(t, 300*ms, w.all(alone, Dead), "the majority goes on")
-	w.stays(t, 5*time.Second, func() bool { return alone.sees(b) == Alive && alone.sees(c) == Alive }, "who is cut off takes nothing")
+	w.stays(t, 5*time.Second, func() bool { return alone.sees(b) == Alive && alone.sees(c) == Alive }, "a node that is cut off takes nothing")
 	w.cut = nil
 	w.must(t, 200*ms, func() bool {
-		return w.all(alone, Held)() && w.all(b, Alive)() && w.all(c, Alive)() && alone.d.own.status == Held
+		return w.all(alone, HoldDown)() && w.all(b, Alive)() && w.all(c, Alive)() && alone.d.own.status == HoldDown
 	}, "healed")
 }
 
@@ -351,7 +351,7 @@ func TestAloneOnAWorkingLink(t *testing.T) {
 }
 
 // Where no foreign machine ever answered, a node that is left alone waits for two seconds.
-func TestAloneWithoutStrangers(t *testing.T) {
+func TestAloneWithoutForeignMachines(t *testing.T) {
 	w := newWorld(8, 2)
 	w.noWire = true
 	settle(t, w)
@@ -378,16 +378,16 @@ func TestHeartbeatBlocked(t *testing.T) {
 			return !slices.ContainsFunc(w.nodes, func(n *node) bool { return !w.all(n, Alive)() || n.d.own.status != Alive })
 		}
 		w.stays(t, 30*time.Second, alive, name+": alive to all")
-		w.nodes[1].d.set(w.nodes[1].now(), []known{{"node-000", true}, {"node-002", true}, {"node-003", true}})
+		w.nodes[1].d.set(w.nodes[1].now(), []Peer{{Name: "node-000", Gossip: true}, {Name: "node-002", Gossip: true}, {Name: "node-003", Gossip: true}})
 		if p := w.nodes[1].d.peers[first.id]; name != "inbound" && !p.blocked(w.nodes[1].now(), Alive) {
-			t.Errorf("%s: the block is not said", name)
+			t.Errorf("%s: the block is not reported", name)
 		}
 		first.stop()
 		w.must(t, time.Second, w.all(first, Dead), name+": dead to all")
 	}
 }
 
-// A blocked gossip port is no death as long as beats get through.
+// A blocked gossip port is no death as long as heartbeats get through.
 func TestGossipBlocked(t *testing.T) {
 	for _, n := range []int{3, 30} {
 		w := newWorld(10, n)
@@ -424,9 +424,9 @@ func TestCutOffAtOnce(t *testing.T) {
 	}
 }
 
-// Who was alone and gave all others up for itself takes over what they say of one that was lost meanwhile.
+// A node that was alone and gave all others up for itself adopts what they say of one that was lost meanwhile.
 func TestPrivateDeathIsShared(t *testing.T) {
-	for want, lose := range map[Status]func(*node){Dead: (*node).stop, Mute: (*node).kill} {
+	for want, lose := range map[Status]func(*node){Dead: (*node).stop, SpeakerDown: (*node).kill} {
 		w := newWorld(14, 4)
 		settle(t, w)
 		alone, other, lost := w.nodes[0], w.nodes[1], w.nodes[2]

@@ -14,29 +14,29 @@ const (
 	// beyond is the IP header (linux/filter.h, SKF_NET_OFF).
 	udpHeaderLen = 8
 	netOffset    = 0xfff00000
-	// source4 is where the source address lies in the header, source6 where its last word does.
+	// source4 is where the source address lies in the header, source6 where its last 32 bits do.
 	source4 = netOffset + 12
 	source6 = netOffset + 8 + 12
-	// mostSources that are looked at by the filter; a filter has 4096 instructions at most.
-	mostSources = 1500
-	whole       = 1 << 16
+	// maxSources is how many sources the filter compares; a filter has 4096 instructions at most.
+	maxSources = 1500
+	whole      = 1 << 16
 )
 
-// filter lets pass what begins with one of the words and comes from one of the
-// sources, of whose IPv6 addresses the last word is looked at.
-func filter(words []uint64, sources []netip.Addr) []bpf.Instruction {
+// filter lets pass what begins with one of the prefixes and comes from one of the
+// sources, of whose IPv6 addresses only the last 32 bits are compared.
+func filter(prefixes []uint64, sources []netip.Addr) []bpf.Instruction {
 	var program []bpf.Instruction
-	for i, w := range words {
+	for i, p := range prefixes {
 		program = append(program,
 			bpf.LoadAbsolute{Off: udpHeaderLen, Size: 4},
-			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(w >> 32), SkipTrue: 3},
+			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(p >> 32), SkipTrue: 3},
 			bpf.LoadAbsolute{Off: udpHeaderLen + 4, Size: 4},
-			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(w), SkipTrue: 1},
-			bpf.Jump{Skip: uint32(5*(len(words)-1-i) + 1)},
+			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(p), SkipTrue: 1},
+			bpf.Jump{Skip: uint32(5*(len(prefixes)-1-i) + 1)},
 		)
 	}
 	program = append(program, bpf.RetConstant{Val: 0})
-	if len(sources) > mostSources {
+	if len(sources) > maxSources {
 		return append(program, bpf.RetConstant{Val: whole})
 	}
 	for i, a := range sources {
@@ -54,10 +54,10 @@ func filter(words []uint64, sources []netip.Addr) []bpf.Instruction {
 	return append(program, bpf.RetConstant{Val: 0})
 }
 
-// accept makes the kernel drop, without waking anybody, what cannot be a peer's. Where
-// it cannot nothing is dropped.
-func (s *socket) accept(words []uint64, sources []netip.Addr) error {
-	raw, err := bpf.Assemble(filter(words, sources))
+// accept makes the kernel drop, without waking the thread, what cannot be a peer's. After
+// an error nothing is dropped.
+func (s *socket) accept(prefixes []uint64, sources []netip.Addr) error {
+	raw, err := bpf.Assemble(filter(prefixes, sources))
 	if err != nil {
 		return fmt.Errorf("assemble filter: %w", err)
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// What does not know the key, or is no peer's, does not reach the thread; who has
-// only seen its first word and a peer's address is refused; and none of these keeps
+// A packet without the key, or not from a peer, does not reach the thread. One with
+// the prefix and a peer's address alone is refused. None of these keeps
 // peers from being heard.
 func TestHostilePackets(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
@@ -86,11 +86,11 @@ func TestHostilePackets(t *testing.T) {
 		flood("127.0.0.2", forged, 20000)
 		flood("127.0.0.3", genuine, 20000)
 		if got := rejected.Load(); got != 0 {
-			t.Errorf("%d packets without the word, or of nobody, reached the thread", got)
+			t.Errorf("%d packets without the prefix, or of nobody, reached the thread", got)
 		}
 		genuine[len(genuine)-1] ^= 1
 		flood("127.0.0.2", genuine, 100)
-		nstest.Until(t, within, "packets with the word are refused", func() bool { return rejected.Load() > 0 })
+		nstest.Until(t, within, "packets with the prefix are refused", func() bool { return rejected.Load() > 0 })
 		nstest.Until(t, within, "both hear each other", func() bool { return hears(speakers[0]) && hears(speakers[1]) })
 		if got := deaths.Load(); got != 0 {
 			t.Errorf("%d times somebody was not alive", got)
@@ -155,7 +155,7 @@ func cpuOf(t *testing.T, process int) time.Duration {
 }
 
 // 100,000 forged packets a second at the port of a node take nothing from its ordinary programs that
-// matters, whether their sender knows nothing or saw a packet and poses as a peer; and beats go on.
+// matters, whether their sender knows nothing or saw a packet and poses as a peer; and heartbeats go on.
 func TestFlood(t *testing.T) {
 	needRealtime(t)
 	const rate, lasts = 100_000, 3 * time.Second
@@ -168,8 +168,8 @@ func TestFlood(t *testing.T) {
 	seen[len(seen)-1] ^= 1
 	to, peer, nobody := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.250")
 	for name, datagram := range map[string][]byte{
-		"of nobody":         spoofed(nobody, to, mustSeal(t, 1).close(nil, &p)),
-		"of who saw others": spoofed(peer, to, seen),
+		"of nobody":                   spoofed(nobody, to, mustSeal(t, 1).close(nil, &p)),
+		"of a sender that saw others": spoofed(peer, to, seen),
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := cluster(t, 3, "192.0.2.%d")
@@ -178,23 +178,23 @@ func TestFlood(t *testing.T) {
 			s[0].lan.Enslave("attacker", "br0")
 			attacker.AddAddress("eth0", nobody.String()+"/24")
 			ready(t, s)
-			before := s[0].await(t, "it beats", func(l line) bool { return l.View.Settled && l.Beats != 0 })
+			before := s[0].await(t, "it sends heartbeats", func(l line) bool { return l.View.Settled && l.Child != 0 })
 			program := newProgram(t)
-			took := cpuOf(t, before.Beats)
+			took := cpuOf(t, before.Child)
 			sent := flood(t, attacker, datagram, to, rate, lasts)
-			took = cpuOf(t, before.Beats) - took
+			took = cpuOf(t, before.Child) - took
 			longest := program.pause()
-			t.Logf("%d packets a second; the beats took %.1f %% of a core; an ordinary program meanwhile: %v",
+			t.Logf("%d packets a second; the heartbeat process took %.1f %% of a core; an ordinary program meanwhile: %v",
 				sent, 100*float64(took)/float64(lasts), program)
 			if took > lasts/4 {
-				t.Errorf("the beats took %v of CPU time in %v", took, lasts)
+				t.Errorf("the heartbeat process took %v of CPU time in %v", took, lasts)
 			}
 			if longest > time.Second {
 				t.Errorf("an ordinary program did not run for %v", longest)
 			}
 			for _, o := range s[1:] {
-				l := o.await(t, "it is heard", func(l line) bool { return sees(s[0], Alive)(l) || sees(s[0], Held)(l) })
-				s[0].await(t, "it hears", func(l line) bool { return sees(o, Alive)(l) || sees(o, Held)(l) })
+				l := o.await(t, "it is heard", func(l line) bool { return sees(s[0], Alive)(l) || sees(s[0], HoldDown)(l) })
+				s[0].await(t, "it hears", func(l line) bool { return sees(o, Alive)(l) || sees(o, HoldDown)(l) })
 				t.Logf("to %s: %+v", o.name, l.View.Members)
 			}
 		})

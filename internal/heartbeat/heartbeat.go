@@ -22,18 +22,18 @@ type Config struct {
 	Address  netip.Addr
 	// Port for UDP, the same on all nodes.
 	Port uint16
-	// Keys that are accepted, 16 octets or more; the first is sent with.
+	// Keys of 16 octets or more. All are accepted, and packets are sent with the first.
 	Keys [][]byte
 	Timers
-	// Ordinary leaves the process of Command at the priority of others.
+	// Ordinary leaves the process of Command without real-time priority.
 	Ordinary bool
-	// Command starts a process that does nothing but call Serve: the detector is left to it. Empty
-	// is a thread of this process, which shares its pauses and its priority.
+	// Command starts a process that does nothing but call Serve, and runs the detector. Without one the
+	// detector runs on a thread of this process, and shares its pauses and its priority.
 	Command []string
 	// Changed is called when the View changes. It must not block.
 	Changed func()
-	// Ask is called when a peer falls silent, so that the wire is asked whether it holds what it announces:
-	// on a goroutine of its own. What it returns counts if it comes within 40 ms. nil asks nobody.
+	// Ask asks the wire whether a peer that fell silent still answers for what it announces. It is called on a
+	// goroutine of its own, and its answer counts if it comes within 40 ms. nil asks nobody.
 	Ask func(name string) Answer
 }
 
@@ -41,7 +41,7 @@ type Config struct {
 type Peer struct {
 	Name    string
 	Address netip.Addr
-	// Gossip thinks that it is alive.
+	// Gossip takes it for alive.
 	Gossip bool
 }
 
@@ -49,29 +49,30 @@ type Peer struct {
 type View struct {
 	// Members are all peers and this node itself.
 	Members []Member
-	// Epoch counts the times this node did not run for so long that it may have been called dead.
+	// Epoch counts the times that this node did not run for so long that it may have been declared dead.
 	Epoch uint64
-	// Settled: it has run since for long enough to have been told.
+	// Settled: it has run since for long enough to have heard of that.
 	Settled bool
 	// Realtime: the thread has real-time priority.
 	Realtime bool
-	// Alone: this node hears no other speaker, whatever it still counts as alive. Deaf: it hears them badly, by its
-	// own fault.
-	Alone, Deaf bool
+	// Alone: this node hears no other speaker, even if some still count as alive. HearsBadly: it hears them badly,
+	// and is itself at fault.
+	Alone, HearsBadly bool
 }
 
 func (v *View) equal(o *View) bool {
-	return v.Epoch == o.Epoch && v.Settled == o.Settled && v.Realtime == o.Realtime && v.Alone == o.Alone && v.Deaf == o.Deaf && slices.Equal(v.Members, o.Members)
+	return v.Epoch == o.Epoch && v.Settled == o.Settled && v.Realtime == o.Realtime &&
+		v.Alone == o.Alone && v.HearsBadly == o.HearsBadly && slices.Equal(v.Members, o.Members)
 }
 
-// Heartbeat sends beats, listens to those of others, and judges.
+// Heartbeat sends heartbeats, listens to those of others, and judges.
 type Heartbeat struct {
 	Lease
 	config  Config
 	peers   atomic.Pointer[[]Peer]
 	seals   atomic.Pointer[[]*seal]
 	answers chan wireAnswer
-	news    chan struct{}
+	changed chan struct{}
 	asks    chan question
 	// forward hands a question to the speaker's process, whose answer comes as an order.
 	forward func(question)
@@ -80,13 +81,13 @@ type Heartbeat struct {
 	shared  *shared
 	// memory is the file that shared is mapped from; nil without a Command.
 	memory *os.File
-	// budget is nil where there is no real-time priority to have.
+	// budget is nil without real-time priority.
 	budget *budget
 
-	// mu guards socket and apart, of which one is there while Run runs; the thread does not take it.
+	// mu guards socket and child, of which one is set while Run runs; the thread does not take it.
 	mu     sync.Mutex
 	socket *socket
-	apart  *apart
+	child  *child
 }
 
 // New returns a Heartbeat that Run starts. It returns an error for a Config without a usable key.
@@ -110,7 +111,7 @@ func newHeartbeat(c Config, s *shared) (*Heartbeat, error) {
 	c.Timers = c.withDefaults()
 	h := &Heartbeat{
 		Lease:  Lease{&s.lease, fastMonotonic()},
-		config: c, answers: make(chan wireAnswer, 64), news: make(chan struct{}, 1), asks: make(chan question, 64), shared: s,
+		config: c, answers: make(chan wireAnswer, 64), changed: make(chan struct{}, 1), asks: make(chan question, 64), shared: s,
 	}
 	h.view.Store(&View{})
 	h.peers.Store(&[]Peer{})
@@ -124,12 +125,12 @@ func (h *Heartbeat) Set(peers []Peer) {
 	if slices.Equal(peers, *h.peers.Load()) {
 		return
 	}
-	peers = append([]Peer{}, peers...) // not nil, which an order cannot tell from nothing
+	peers = append([]Peer{}, peers...) // not nil: an order without peers says nothing about them
 	h.peers.Store(&peers)
 	h.pass(order{Peers: &peers})
 }
 
-// SetKeys replaces the keys; the first is sent with, all are accepted.
+// SetKeys replaces the keys. All are accepted, and packets are sent with the first.
 func (h *Heartbeat) SetKeys(keys [][]byte) error {
 	if len(keys) == 0 {
 		return errors.New("no key")
@@ -153,20 +154,20 @@ func (h *Heartbeat) SetKeys(keys [][]byte) error {
 	return nil
 }
 
-// mostAsking bounds the questions on the wire that are under way at once.
-const mostAsking = 64
+// maxWireQuestions bounds the questions on the wire that are under way at once.
+const maxWireQuestions = 64
 
-// wireAnswer is what came of a question.
+// wireAnswer is the answer to a question.
 type wireAnswer struct {
 	Question question
 	Answer   Answer
 }
 
-// answered hands on what the wire said.
+// answered hands the wire's answer to the detector.
 func (h *Heartbeat) answered(a wireAnswer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.apart == nil && len(h.config.Command) == 0 {
+	if h.child == nil && len(h.config.Command) == 0 {
 		select {
 		case h.answers <- a:
 		default: // full of others; it will be asked again
@@ -179,7 +180,7 @@ func (h *Heartbeat) answered(a wireAnswer) {
 // View returns what is known now. It is shared: do not modify it.
 func (h *Heartbeat) View() View { return *h.view.Load() }
 
-// Confirm says that everything is done as a plan demands that was made from v.
+// Confirm says that a plan that was made from v is carried out.
 // Only then does the Lease hold again after a lapse.
 func (h *Heartbeat) Confirm(v View) {
 	if v.Settled {
@@ -187,21 +188,21 @@ func (h *Heartbeat) Confirm(v View) {
 	}
 }
 
-// pass brings what was just stored to whom it concerns. mu is held.
+// pass hands what was just stored to the thread or to the heartbeat process. mu is held.
 func (h *Heartbeat) pass(o order) {
 	switch {
 	case h.socket != nil:
-		h.socket.rouse()
-	case h.apart != nil:
-		h.apart.tell(o)
+		h.socket.wake()
+	case h.child != nil:
+		h.child.send(o)
 	}
 }
 
 // Run takes part until ctx is cancelled, then says goodbye and returns nil. It
-// returns an error when it cannot listen, or the process that does has ended.
+// returns an error when it cannot listen.
 func (h *Heartbeat) Run(ctx context.Context) error {
 	if len(h.config.Command) > 0 {
-		return h.runApart(ctx)
+		return h.runChild(ctx)
 	}
 	s, err := openSocket(netip.AddrPortFrom(h.config.Address, h.config.Port))
 	if err != nil {
@@ -213,9 +214,9 @@ func (h *Heartbeat) Run(ctx context.Context) error {
 		defer close(ended)
 		newThread(h, s).run()
 	}()
-	h.attend(ctx)
+	h.dispatch(ctx)
 	h.stopped.Store(true)
-	s.rouse()
+	s.wake()
 	<-ended
 	h.use(nil)
 	s.close()
@@ -228,10 +229,10 @@ func (h *Heartbeat) use(s *socket) {
 	h.socket = s
 }
 
-// attend does what the thread must not: it calls, logs and waits.
-func (h *Heartbeat) attend(ctx context.Context) {
-	var said View
-	asking := make(chan struct{}, mostAsking)
+// dispatch does what the thread must not: it calls, logs and waits.
+func (h *Heartbeat) dispatch(ctx context.Context) {
+	var logged View
+	asking := make(chan struct{}, maxWireQuestions)
 	for {
 		select {
 		case <-ctx.Done():
@@ -249,22 +250,38 @@ func (h *Heartbeat) attend(ctx context.Context) {
 					h.answered(wireAnswer{q, h.config.Ask(q.Name)})
 					<-asking
 				}()
-			default: // so many at once are asked about by others, too
+			default: // others ask about so many, too
 			}
-		case <-h.news:
+		case <-h.changed:
 			view := h.View()
-			h.say(said, view)
-			said = view
+			h.logChanges(logged, view)
+			logged = view
 			h.config.Changed()
 		}
 	}
 }
 
-// say logs each change once.
-func (h *Heartbeat) say(before, now View) {
+// ask hands a question to dispatch.
+func (h *Heartbeat) ask(q question) {
+	select {
+	case h.asks <- q:
+	default: // many fell silent at once: it is not necessary to ask about each
+	}
+}
+
+func (h *Heartbeat) publish(v *View) {
+	h.view.Store(v)
+	select {
+	case h.changed <- struct{}{}:
+	default:
+	}
+}
+
+// logChanges logs each change once.
+func (h *Heartbeat) logChanges(before, now View) {
 	log := h.config.Log
 	if before.Members == nil && !now.Realtime && h.shared.restarts.Load() == 0 {
-		log.Warn("heartbeats run without real-time priority and allow for longer silences: give the speaker SYS_NICE",
+		log.Warn("heartbeats run without real-time priority, so that failover is slower: give the speaker SYS_NICE",
 			"hold", h.config.hold(false))
 	}
 	if now.Epoch > max(before.Epoch, 1) {

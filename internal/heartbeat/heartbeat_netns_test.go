@@ -25,7 +25,7 @@ func addresses(t *testing.T, body func(t *testing.T, address string)) {
 	}
 }
 
-// Three processes on a real network: one that is killed is mute, one whose plug
+// Three processes on a real network: one that is killed is SpeakerDown, one whose plug
 // is pulled is dead, to all others. A kernel refuses packets once all threads of
 // the process have ended, and seldom; the one that is killed allows for that.
 func TestLoss(t *testing.T) {
@@ -34,8 +34,8 @@ func TestLoss(t *testing.T) {
 		ready(t, s)
 		killed := s[0].signal(t, syscall.SIGKILL)
 		for _, o := range s[1:] {
-			l := o.await(t, "killed is mute", sees(s[0], Mute))
-			t.Logf("mute to %s after %v", o.name, l.At-killed)
+			l := o.await(t, "killed is SpeakerDown", sees(s[0], SpeakerDown))
+			t.Logf("SpeakerDown to %s after %v", o.name, l.At-killed)
 		}
 		s[0].ns.SetDown("eth0")
 		for _, o := range s[1:] {
@@ -48,7 +48,7 @@ func TestLoss(t *testing.T) {
 	})
 }
 
-// The process of the beats goes on for one that is stopped, for a while only; and who
+// The heartbeat process goes on for a speaker that is stopped, but not for long; and a speaker that
 // runs again after that knows that others serve.
 func TestStoppedSpeaker(t *testing.T) {
 	addresses(t, func(t *testing.T, address string) {
@@ -57,29 +57,29 @@ func TestStoppedSpeaker(t *testing.T) {
 		s[0].await(t, "the lease is valid", func(l line) bool { return l.View.Settled })
 		stopped := s[0].signal(t, syscall.SIGSTOP)
 		l := s[1].await(t, "stopped is dead", sees(s[0], Dead))
-		if took := l.At - stopped; took < (Timers{}).withDefaults().MuteTime-2*attendInterval {
+		if took := l.At - stopped; took < (Timers{}).withDefaults().SpeakerDownTime-2*keepaliveInterval {
 			t.Errorf("dead after %v", took)
 		}
 		continued := s[0].signal(t, syscall.SIGCONT)
 		if l = s[0].await(t, "it runs again", func(l line) bool { return l.Woke && l.At >= continued }); l.Valid && l.View.Epoch == 1 {
 			t.Error("its lease was valid in the first moment")
 		}
-		s[0].await(t, "it knows that it was called dead", sees(s[0], Held))
-		s[1].await(t, "it is back", sees(s[0], Held))
+		s[0].await(t, "it knows that it was declared dead", sees(s[0], HoldDown))
+		s[1].await(t, "it is back", sees(s[0], HoldDown))
 	})
 }
 
-// A speaker whose beats end has them begin again, and is called dead by nobody.
-func TestBeatsEnd(t *testing.T) {
+// A speaker whose heartbeat process ends starts it again, and nobody declares it dead.
+func TestHeartbeatProcessEnds(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		s := cluster(t, 2, "192.0.2.%d", 200)
 		ready(t, s)
 		before := s[0].await(t, "it may act", func(l line) bool { return l.View.Settled })
-		if err := syscall.Kill(before.Beats, syscall.SIGKILL); err != nil {
-			t.Fatalf("kill process %d of the beats: %v", before.Beats, err)
+		if err := syscall.Kill(before.Child, syscall.SIGKILL); err != nil {
+			t.Fatalf("kill heartbeat process %d: %v", before.Child, err)
 		}
-		after := s[0].await(t, "it beats again, hears the other and may act", func(l line) bool {
-			return l.Beats != 0 && l.Beats != before.Beats && l.View.Settled && sees(s[1], Alive)(l)
+		after := s[0].await(t, "it sends heartbeats again, hears the other and may act", func(l line) bool {
+			return l.Child != 0 && l.Child != before.Child && l.View.Settled && sees(s[1], Alive)(l)
 		})
 		if after.View.Epoch <= before.View.Epoch {
 			t.Errorf("what was planned in epoch %d still holds in epoch %d", before.View.Epoch, after.View.Epoch)
@@ -91,16 +91,16 @@ func TestBeatsEnd(t *testing.T) {
 	})
 }
 
-// A process of the beats that hangs is ended and started again.
-func TestBeatsHang(t *testing.T) {
+// A heartbeat process that hangs is killed and started again.
+func TestHeartbeatProcessHangs(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		s := cluster(t, 2, "192.0.2.%d")
 		ready(t, s)
 		before := s[0].await(t, "it may act", func(l line) bool { return l.View.Settled })
-		if err := syscall.Kill(before.Beats, syscall.SIGSTOP); err != nil {
-			t.Fatalf("stop process %d of the beats: %v", before.Beats, err)
+		if err := syscall.Kill(before.Child, syscall.SIGSTOP); err != nil {
+			t.Fatalf("stop heartbeat process %d: %v", before.Child, err)
 		}
-		s[0].await(t, "it beats again", func(l line) bool { return l.Beats != 0 && l.Beats != before.Beats && l.View.Settled })
+		s[0].await(t, "it sends heartbeats again", func(l line) bool { return l.Child != 0 && l.Child != before.Child && l.View.Settled })
 	})
 }
 
@@ -117,13 +117,13 @@ func TestStoppedProcess(t *testing.T) {
 		t.Logf("dead after %v", l.At-stopped)
 		nstest.Until(t, within, "a second and a half has passed", func() bool { return boottime()-stopped > 1500*ms })
 		continued := s[0].signalAll(t, syscall.SIGCONT)
-		// Confirmed anew it would be valid in a later epoch.
+		// Confirmed again it would be valid in a later epoch.
 		l = s[0].await(t, "it runs again", func(l line) bool { return l.Woke && l.At >= continued })
 		if l.Valid && l.View.Epoch == epoch {
 			t.Error("its lease was valid in the first moment")
 		}
-		s[0].await(t, "it knows that it was called dead", sees(s[0], Held))
+		s[0].await(t, "it knows that it was declared dead", sees(s[0], HoldDown))
 		s[0].await(t, "it may act again", func(l line) bool { return l.View.Settled && l.View.Epoch > epoch })
-		s[1].await(t, "it is back", sees(s[0], Held))
+		s[1].await(t, "it is back", sees(s[0], HoldDown))
 	})
 }

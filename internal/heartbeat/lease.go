@@ -11,7 +11,7 @@ import (
 // boottime is the time since boot, suspension included; setting the wall clock does not change it.
 func boottime() time.Duration { return clock(unix.CLOCK_BOOTTIME) }
 
-// monotonic is what the runtime counts time by, and the same in every process.
+// monotonic is the clock that the runtime counts time by, the same in every process.
 func monotonic() time.Duration { return clock(unix.CLOCK_MONOTONIC) }
 
 func clock(id int32) time.Duration {
@@ -22,7 +22,7 @@ func clock(id int32) time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// fastMonotonic returns monotonic without its system call; it is never early, and late by
+// fastMonotonic returns monotonic without its system call. It is never early, and late by
 // less than a millisecond.
 func fastMonotonic() func() time.Duration {
 	for {
@@ -34,20 +34,20 @@ func fastMonotonic() func() time.Duration {
 	}
 }
 
-// Lease says whether this node may still do what its last plan said. It is safe for
-// concurrent use, and asking takes no lock.
+// Lease says whether this node may still act on its last plan. It is safe for
+// concurrent use, and takes no lock.
 type Lease struct {
 	*leaseState
-	// now is fastMonotonic, for it is asked with every answer. It does not count suspension,
-	// which the thread notices with its next beat.
+	// now is fastMonotonic, since every ARP and NDP answer needs it. It does not count suspension,
+	// which the thread notices with its next heartbeat.
 	now func() time.Duration
 }
 
-// leaseState is written where the beats are, but for confirmed, and may be read elsewhere.
+// leaseState is written by the heartbeat process, except confirmed, and may be read in another one.
 type leaseState struct {
-	// deadline is until when nobody can have called this node dead for its silence, by monotonic.
+	// deadline is until when nobody can have declared this node dead for its silence, by monotonic.
 	deadline atomic.Int64
-	// epoch counts how often that happened; a plan made in an epoch is confirmed for it.
+	// epoch counts how often that time has passed; a plan made in an epoch is confirmed for it.
 	epoch, confirmed atomic.Uint64
 }
 
@@ -60,7 +60,7 @@ func (l *Lease) Valid() bool {
 	return epoch == confirmed && epoch != 0 && l.now() < deadline
 }
 
-// renew lets the lease hold until a time of its clock; the heartbeat's thread alone calls it.
+// renew lets the lease hold until a time of its clock. Only the heartbeat's thread calls it.
 func (l *Lease) renew(epoch uint64, until time.Duration) {
 	l.epoch.Store(epoch)
 	l.deadline.Store(int64(until))

@@ -2,6 +2,7 @@ package heartbeat
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -87,7 +88,7 @@ func TestLossAmongMany(t *testing.T) {
 	w.after(20 * time.Second)
 	bad := w.nodes[0]
 	w.cut = func(_, to *node) bool { return to == bad && w.random.IntN(100) < 95 }
-	w.must(t, 2*time.Second, w.all(bad, Held), "held by its own word")
+	w.must(t, 2*time.Second, w.all(bad, HoldDown), "held down by its own claim")
 	w.stays(t, 3*time.Second, func() bool {
 		for _, n := range w.nodes[1:] {
 			if s := bad.sees(n); s != Alive {
@@ -95,7 +96,7 @@ func TestLossAmongMany(t *testing.T) {
 				return false
 			}
 		}
-		return w.all(bad, Held)()
+		return w.all(bad, HoldDown)()
 	}, "it calls nobody dead")
 }
 
@@ -110,13 +111,13 @@ func TestComplaintOfOne(t *testing.T) {
 		w.after(3 * time.Second)
 		w.cut = func(_, to *node) bool { return to == bad && w.random.IntN(100) < percent }
 		good.start()
-		w.must(t, 5*time.Second, func() bool { return good.d.own.status == Held }, "held")
-		w.must(t, time.Minute, func() bool { return good.d.own.status == Alive }, "in its rights again")
+		w.must(t, 5*time.Second, func() bool { return good.d.own.status == HoldDown }, "held")
+		w.must(t, time.Minute, func() bool { return good.d.own.status == Alive }, "without restrictions again")
 	}
 }
 
 // Where no foreign machine is, one of two nodes that loses most of what comes does not take what the other has.
-func TestLossWithoutStrangers(t *testing.T) {
+func TestLossWithoutForeignMachines(t *testing.T) {
 	w := newWorld(5, 2)
 	w.noWire = true
 	settle(t, w)
@@ -125,8 +126,8 @@ func TestLossWithoutStrangers(t *testing.T) {
 	w.stays(t, 5*time.Minute, func() bool { return bad.sees(good) == Alive && good.d.own.status == Alive }, "the other has its rights")
 }
 
-// A survivor that nobody else is left to tell from a deaf node keeps its rights until it has taken over.
-func TestSurvivorWithoutStrangers(t *testing.T) {
+// A survivor that nobody else is left to tell from a node that hears badly keeps its rights until it has taken over.
+func TestSurvivorWithoutForeignMachines(t *testing.T) {
 	w := newWorld(5, 3)
 	w.noWire = true
 	settle(t, w)
@@ -156,6 +157,26 @@ func TestRestartOfTwo(t *testing.T) {
 	w.stays(t, 5*time.Second, func() bool { return w.nodes[2].d.own.status == Alive }, "the third has its rights")
 }
 
+// A node that hears nothing, and knows no foreign machine that could show whose fault that is, says so: the others have
+// what it had within two seconds, and it takes nothing of theirs while they do.
+func TestDeafWithoutForeign(t *testing.T) {
+	for _, n := range []int{3, 4, 7} {
+		a := newAnnouncers(9, n, 1)
+		a.noWire = true
+		a.lose(a.nodes[0], lossy{in: 100})
+		hit := a.now
+		a.run(2*time.Second, nil)
+		a.run(28*time.Second, func() {
+			for j, home := range a.home {
+				if home == "0 " && !strings.Contains(a.owners[j], "1") && !strings.Contains(a.owners[j], "2") && !strings.ContainsAny(a.owners[j], "3456") {
+					t.Fatalf("%d nodes: nobody else has an address of it after %v: %q", n, a.now-hit, a.owners[j])
+				}
+			}
+		})
+		a.healed(t, fmt.Sprint(n, " nodes"))
+	}
+}
+
 // A node that each of the others hears now and then, and one of them always, is not silent to all; it steps back by
 // what they tell it.
 func TestHeardByNobody(t *testing.T) {
@@ -166,5 +187,5 @@ func TestHeardByNobody(t *testing.T) {
 		turn := int(w.now / (50 * time.Millisecond) % 6)
 		return from == bad && (turn%2 == 1 || w.nodes[1+turn/2] != to)
 	}
-	w.must(t, 2*time.Second, func() bool { return bad.d.own.status == Held }, "held by what others tell it")
+	w.must(t, 2*time.Second, func() bool { return bad.d.own.status == HoldDown }, "held down by what others tell it")
 }

@@ -15,10 +15,10 @@ var gapBounds = [...]time.Duration{
 	time.Second, 5 * time.Second,
 }
 
-// gaps is a histogram that one writes and others read; it has no pointers, so that they may
+// gaps is a histogram that one thread writes and others read. It has no pointers, so that they may
 // be in another process.
 type gaps struct {
-	// buckets count those up to each bound, and none of a smaller bucket; the last has the rest.
+	// buckets count those between the bound before and their own; the last has the rest.
 	buckets [len(gapBounds) + 1]atomic.Uint64
 	sum     atomic.Int64
 }
@@ -40,55 +40,38 @@ func (g *gaps) metric() prometheus.Metric {
 	return prometheus.MustNewConstHistogram(gapsDesc, count, time.Duration(g.sum.Load()).Seconds(), buckets)
 }
 
-// counters are written by the thread and read by whoever scrapes.
+// counters are written by the thread, and read by a scrape in the speaker's process.
 type counters struct {
 	gaps                                           gaps
-	rejected                                       atomic.Uint64
+	rejected, refused                              atomic.Uint64
 	suspected, cleared, confirmed, refuted, lapsed atomic.Uint64
 	filtered                                       atomic.Bool
 	overruns, restarts                             atomic.Uint64
-	latest                                         atomic.Int64
-}
-
-// counts are what the process before this one has counted.
-func (m *counters) counts() counts {
-	return counts{
-		suspected: m.suspected.Load(), cleared: m.cleared.Load(), confirmed: m.confirmed.Load(),
-		refuted: m.refuted.Load(), lapsed: m.lapsed.Load(),
-	}
-}
-
-// take copies the counts out of the detector.
-func (m *counters) take(d *detector) {
-	m.suspected.Store(d.counts.suspected)
-	m.cleared.Store(d.counts.cleared)
-	m.confirmed.Store(d.counts.confirmed)
-	m.refuted.Store(d.counts.refuted)
-	m.lapsed.Store(d.counts.lapsed)
-	m.latest.Store(int64(max(d.latest, d.latestBefore)))
+	// latest is how late the latest heartbeat of the last one to two minutes was.
+	latest atomic.Int64
 }
 
 var (
 	suspicionsDesc = prometheus.NewDesc("holdfast_heartbeat_suspicions_total",
-		"Silences of nodes that this one watches, by what they turned out to be: cleared or confirmed.", []string{"result"}, nil)
+		"Suspicions of nodes that this one watches, by result: cleared or confirmed.", []string{"result"}, nil)
 	refutedDesc = prometheus.NewDesc("holdfast_heartbeat_false_suspicions_total",
-		"Times that others called this node dead while it was running.", nil, nil)
+		"Times that others declared this node dead while it was running.", nil, nil)
 	lapsesDesc = prometheus.NewDesc("holdfast_heartbeat_lapses_total",
-		"Times that this node did not run for so long that others may have called it dead.", nil, nil)
+		"Times that this node did not run for so long that others may have declared it dead.", nil, nil)
 	rejectedDesc = prometheus.NewDesc("holdfast_heartbeat_rejected_total",
-		"Packets that passed the socket filter and were no peer's.", nil, nil)
+		"Packets that passed the socket filter and were not from a peer.", nil, nil)
 	gapsDesc = prometheus.NewDesc("holdfast_heartbeat_gap_seconds",
-		"Time between two packets of a node that this one watches, of all such nodes.", nil, nil)
+		"Time between two packets of a node that this one watches, over all such nodes.", nil, nil)
 	latestDesc = prometheus.NewDesc("holdfast_heartbeat_lateness_seconds",
-		"How late this node's latest beat was, of the last one to two minutes.", nil, nil)
+		"How late this node's latest heartbeat was, in the last one to two minutes.", nil, nil)
 	filteredDesc = prometheus.NewDesc("holdfast_heartbeat_filtered",
 		"1 if the kernel drops what cannot be a peer's packet.", nil, nil)
 	realtimeDesc = prometheus.NewDesc("holdfast_heartbeat_realtime",
-		"1 if the heartbeats' process has real-time priority.", nil, nil)
+		"1 if the heartbeat process has real-time priority.", nil, nil)
 	overrunsDesc = prometheus.NewDesc("holdfast_heartbeat_overruns_total",
-		"Times that the heartbeats' process took more CPU time than real-time priority is given for, and lost it for a while.", nil, nil)
+		"Times that the heartbeat process exceeded its CPU budget and lost real-time priority for a while.", nil, nil)
 	restartsDesc = prometheus.NewDesc("holdfast_heartbeat_restarts_total",
-		"Times that the heartbeats' process ended, or was ended since it sent none, and was started again.", nil, nil)
+		"Times that the heartbeat process was started again: it ended, or it sent no heartbeats and was killed.", nil, nil)
 )
 
 // Describe names the metrics of every Heartbeat, for a collector that is

@@ -39,7 +39,7 @@ func (l links) heard(node int) bool {
 	return false
 }
 
-// whole reports whether word gets from every node to every other, by others where need be.
+// whole reports whether messages get from every node to every other, by others where need be.
 func (l links) whole() bool {
 	for from := range l.n {
 		reached := map[int]bool{from: true}
@@ -84,7 +84,7 @@ func (a *announcers) set(l links, ports bool) {
 type tally struct {
 	// networks in which all addresses have one owner at rest, some have several, or some none.
 	networks, one, several, none int
-	// connected networks get word from every node to every other.
+	// connected networks get messages from every node to every other.
 	connected, connectedOne int
 	// sure networks must have one owner; rest and moves are the most of these.
 	sure  int
@@ -144,7 +144,7 @@ func (o *tally) count(owners []string) bool {
 	return false
 }
 
-// Of three nodes: wherever word gets from each to each, nothing moves; and wherever ports are at fault and one is left
+// Of three nodes: wherever messages get from each to each, nothing moves; and wherever ports are at fault and one is left
 // that works, it or another has every address alone.
 func TestEveryNetworkOfThree(t *testing.T) {
 	every(t, 3, false, links.whole)
@@ -153,7 +153,7 @@ func TestEveryNetworkOfThree(t *testing.T) {
 	})
 }
 
-// Of four nodes: wherever word gets from each to each and no more than four of the twelve links are down, every address has
+// Of four nodes: wherever messages get from each to each and no more than four of the twelve links are down, every address has
 // one owner.
 func TestEveryNetworkOfFour(t *testing.T) {
 	if raceDetector {

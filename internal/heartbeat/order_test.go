@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Whoever has no peer any more tells the process of its beats so.
+// A node that has no peer any more sends the heartbeat process an empty list.
 func TestNoPeerIsAnOrder(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer ours.Close()
@@ -16,7 +16,7 @@ func TestNoPeerIsAnOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.apart = &apart{conn: ours, out: json.NewEncoder(ours)}
+	h.child = &child{conn: ours, out: json.NewEncoder(ours)}
 	go func() {
 		h.Set([]Peer{{Name: "b", Address: netip.MustParseAddr("2001:db8::2")}})
 		h.Set(nil)

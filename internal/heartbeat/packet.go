@@ -11,40 +11,42 @@ type packet struct {
 	from, to id
 	// boot is random for each run of the sender, and seq rises with each packet of the run.
 	boot, seq uint64
-	// challenge is to be answered by a packet with this answer; 0 is none.
+	// challenge asks for a packet with the same number as its answer; 0 is none.
 	challenge, answer uint64
 	// hold is how long the receiver may hear nothing before it suspects the sender.
 	hold time.Duration
-	// watch: the receiver is one of the sender's watchers, and will hear of it within hold.
+	// watch: the receiver is one of the sender's watchers, and will hear from the sender within hold.
 	watch bool
-	// ping: answer at once.
+	// ping asks for an answer at once.
 	ping bool
-	// beat: one of those that come each interval, so that what is missing of them was lost.
-	beat bool
-	// beats counts those of the sender, this one included.
-	beats uint16
-	// poor: the sender hears others well, and the receiver badly; lost: so badly that it cannot serve clients either.
-	// deaf: the sender hears nobody well, by its own fault.
-	poor, lost, deaf bool
-	claims           []claim
+	// heartbeat: one of those that come each interval. heartbeats counts them, this one included, so that the
+	// receiver knows how many were lost.
+	heartbeat  bool
+	heartbeats uint16
+	// complains: the sender hears others well, and the receiver badly; lost: so badly that the receiver cannot serve
+	// clients either. hearsBadly: the sender hears nobody well, and is itself at fault. hearsNone: it hears none of
+	// several, and does not know whose fault that is.
+	complains, lost, hearsBadly, hearsNone bool
+	claims                                 []claim
 }
 
-// The layout: version, flags, hold in ms, six words, number of beats, number of claims, claims.
+// The layout: version, flags, hold in ms, six numbers of 64 bits, heartbeats, number of claims, claims.
 const (
-	version      = 1
-	headLen      = 1 + 1 + 2 + 6*8 + 2 + 1
-	claimLen     = 8 + 1 + 1 + 4
-	maxClaims    = 64
-	maxBodyLen   = headLen + maxClaims*claimLen
-	flagWatch    = 1 << 0
-	flagPing     = 1 << 1
-	flagBeat     = 1 << 2
-	flagPoor     = 1 << 3
-	flagDeaf     = 1 << 4
-	flagLost     = 1 << 5
-	flagsKnown   = flagWatch | flagPing | flagBeat | flagPoor | flagDeaf | flagLost
-	shortestHold = 20 * time.Millisecond
-	longestHold  = 10 * time.Second
+	version        = 1
+	headLen        = 1 + 1 + 2 + 6*8 + 2 + 1
+	claimLen       = 8 + 1 + 1 + 4
+	maxClaims      = 64
+	maxBodyLen     = headLen + maxClaims*claimLen
+	flagWatch      = 1 << 0
+	flagPing       = 1 << 1
+	flagHeartbeat  = 1 << 2
+	flagComplains  = 1 << 3
+	flagHearsBadly = 1 << 4
+	flagLost       = 1 << 5
+	flagHearsNone  = 1 << 6
+	flagsKnown     = flagWatch | flagPing | flagHeartbeat | flagComplains | flagHearsBadly | flagLost | flagHearsNone
+	shortestHold   = 20 * time.Millisecond
+	longestHold    = 10 * time.Second
 )
 
 var errPacket = errors.New("not a heartbeat packet")
@@ -52,35 +54,28 @@ var errPacket = errors.New("not a heartbeat packet")
 // append writes p behind b.
 func (p *packet) append(b []byte) []byte {
 	var flags byte
-	if p.watch {
-		flags |= flagWatch
-	}
-	if p.ping {
-		flags |= flagPing
-	}
-	if p.beat {
-		flags |= flagBeat
-	}
-	if p.poor {
-		flags |= flagPoor
-	}
-	if p.deaf {
-		flags |= flagDeaf
-	}
-	if p.lost {
-		flags |= flagLost
+	for _, f := range [...]struct {
+		is   bool
+		flag byte
+	}{
+		{p.watch, flagWatch}, {p.ping, flagPing}, {p.heartbeat, flagHeartbeat}, {p.complains, flagComplains}, {p.hearsBadly, flagHearsBadly},
+		{p.lost, flagLost}, {p.hearsNone, flagHearsNone},
+	} {
+		if f.is {
+			flags |= f.flag
+		}
 	}
 	b = append(b, version, flags)
 	b = binary.BigEndian.AppendUint16(b, uint16(p.hold.Milliseconds()))
-	for _, word := range [...]uint64{uint64(p.from), uint64(p.to), p.boot, p.seq, p.challenge, p.answer} {
-		b = binary.BigEndian.AppendUint64(b, word)
+	for _, n := range [...]uint64{uint64(p.from), uint64(p.to), p.boot, p.seq, p.challenge, p.answer} {
+		b = binary.BigEndian.AppendUint64(b, n)
 	}
-	b = binary.BigEndian.AppendUint16(b, p.beats)
+	b = binary.BigEndian.AppendUint16(b, p.heartbeats)
 	b = append(b, byte(len(p.claims)))
 	for _, c := range p.claims {
 		b = binary.BigEndian.AppendUint64(b, uint64(c.about))
 		b = append(b, byte(c.status), c.deaths)
-		b = binary.BigEndian.AppendUint32(b, c.number)
+		b = binary.BigEndian.AppendUint32(b, c.incarnation)
 	}
 	return b
 }
@@ -90,22 +85,23 @@ func parsePacket(b []byte, claims []claim) (packet, error) {
 	if len(b) < headLen || b[0] != version || b[1]&^flagsKnown != 0 || len(b) != headLen+int(b[headLen-1])*claimLen {
 		return packet{}, errPacket
 	}
-	word := func(i int) uint64 { return binary.BigEndian.Uint64(b[4+8*i:]) }
+	number := func(i int) uint64 { return binary.BigEndian.Uint64(b[4+8*i:]) }
 	p := packet{
-		watch: b[1]&flagWatch != 0, ping: b[1]&flagPing != 0, beat: b[1]&flagBeat != 0, poor: b[1]&flagPoor != 0, lost: b[1]&flagLost != 0, deaf: b[1]&flagDeaf != 0,
+		watch: b[1]&flagWatch != 0, ping: b[1]&flagPing != 0, heartbeat: b[1]&flagHeartbeat != 0,
+		complains: b[1]&flagComplains != 0, hearsBadly: b[1]&flagHearsBadly != 0, lost: b[1]&flagLost != 0, hearsNone: b[1]&flagHearsNone != 0,
 		hold: time.Duration(binary.BigEndian.Uint16(b[2:])) * time.Millisecond,
-		from: id(word(0)), to: id(word(1)), boot: word(2), seq: word(3), challenge: word(4), answer: word(5),
-		beats:  binary.BigEndian.Uint16(b[headLen-3:]),
-		claims: claims[:0],
+		from: id(number(0)), to: id(number(1)), boot: number(2), seq: number(3), challenge: number(4), answer: number(5),
+		heartbeats: binary.BigEndian.Uint16(b[headLen-3:]),
+		claims:     claims[:0],
 	}
 	if b[headLen-1] > maxClaims || p.hold < shortestHold || p.hold > longestHold {
 		return packet{}, errPacket
 	}
 	for b = b[headLen:]; len(b) > 0; b = b[claimLen:] {
 		c := claim{
-			about: id(binary.BigEndian.Uint64(b)), status: Status(b[8]), deaths: b[9], number: binary.BigEndian.Uint32(b[10:]),
+			about: id(binary.BigEndian.Uint64(b)), status: Status(b[8]), deaths: b[9], incarnation: binary.BigEndian.Uint32(b[10:]),
 		}
-		if !c.isVerdict() && (c.status < ask || c.status > missed) {
+		if !c.isVerdict() && (c.status < ask || c.status > givenUp) {
 			return packet{}, errPacket
 		}
 		p.claims = append(p.claims, c)

@@ -38,10 +38,10 @@ type line struct {
 	// Woke: the process did not run for a while; Valid is what the Lease said in the first moment after it.
 	Woke  bool
 	Valid bool
-	// Latest is how late its latest beat was.
+	// Latest is how late its latest heartbeat was.
 	Latest time.Duration
-	// Beats is the process of its beats.
-	Beats int
+	// Child is its heartbeat process.
+	Child int
 	// Overruns and Restarts are the metrics.
 	Overruns, Restarts uint64
 }
@@ -69,7 +69,7 @@ func TestProcess(t *testing.T) {
 	speak(t, arguments[0], multiplier, arguments[2:])
 }
 
-// TestServe is the process of the beats of a speaker, not a test.
+// TestServe is the heartbeat process of a speaker, not a test.
 func TestServe(t *testing.T) {
 	if os.Getenv(speakerEnv) == "" {
 		t.Skip("started by speakers only")
@@ -98,7 +98,7 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 	var h *Heartbeat
 	changed := func() {
 		l := line{At: boottime(), View: h.View(), Valid: h.Valid(), Latest: time.Duration(h.shared.latest.Load())}
-		l.Beats, _ = h.Process() // 0 before it runs
+		l.Child, _ = h.Process() // 0 before it runs
 		l.Overruns, l.Restarts = h.shared.overruns.Load(), h.shared.restarts.Load()
 		lines <- l
 	}
@@ -206,7 +206,7 @@ func (s *speaker) start(t testing.TB, multiplier int, peers []string) {
 	if s.log != nil {
 		s.cmd.Stderr = s.log
 	}
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with the process of its beats
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with its heartbeat process
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -283,7 +283,7 @@ func (s *speaker) signal(t testing.TB, sig syscall.Signal) time.Duration {
 	return at
 }
 
-// signalAll sends it to the process of its beats, too.
+// signalAll sends it to its heartbeat process, too.
 func (s *speaker) signalAll(t testing.TB, sig syscall.Signal) time.Duration {
 	t.Helper()
 	at := boottime()

@@ -84,7 +84,7 @@ func (r *refusing) forge(t *testing.T, packet []byte, times int) {
 
 // A refusal counts where it quotes what only this node can have sent, and not where
 // somebody made it up. However many errors come, the thread takes no more of them
-// between two beats than it may.
+// between two heartbeats than it may.
 func TestForgedRefusals(t *testing.T) {
 	for family, addresses := range map[string][2]string{
 		"IPv4": {"127.0.0.1", "127.0.0.2"}, "IPv6": {"2001:db8::1", "2001:db8::2"},
@@ -110,9 +110,9 @@ func TestForgedRefusals(t *testing.T) {
 					t.Helper()
 					nstest.Until(t, within, what, func() bool {
 						r.receive()
-						return r.detector.counts.refused >= refused && r.read >= read
+						return r.detector.counts.refused.Load() >= refused && r.read >= read
 					})
-					if got := r.detector.counts.refused; got != refused {
+					if got := r.detector.counts.refused.Load(); got != refused {
 						t.Errorf("%s: %d refusals count, want %d", what, got, refused)
 					}
 				}
@@ -124,9 +124,9 @@ func TestForgedRefusals(t *testing.T) {
 				r.forge(t, nil, 50)
 				r.forge(t, make([]byte, headLen), 50)
 				counts("refusals of what was never sent", 1, 100)
-				word := binary.BigEndian.AppendUint64(nil, (*r.seals)[0].word)
-				r.forge(t, word, 1)
-				counts("one that quotes the word", 2, 0)
+				prefix := binary.BigEndian.AppendUint64(nil, (*r.seals)[0].prefix)
+				r.forge(t, prefix, 1)
+				counts("one that quotes the prefix", 2, 0)
 
 				r.read, r.budget = 0, 10
 				r.forge(t, nil, 100)
@@ -135,7 +135,7 @@ func TestForgedRefusals(t *testing.T) {
 					t.Errorf("it took %d errors, want 10", r.read)
 				}
 				r.read, r.budget = 0, 1000
-				counts("the rest waited for the next beat", 2, 85)
+				counts("the rest waited for the next heartbeat", 2, 85)
 			})
 		})
 	}

@@ -3,20 +3,20 @@ package heartbeat
 import "time"
 
 const (
-	// forgiveTime is how long a process of the beats must have lived for its end to be no worse than the first.
-	forgiveTime = time.Hour
-	mostPause   = 5 * time.Second
-	firstCalm   = time.Minute
-	// lostTime is for how long no beats are sent when their process is ended, startTime the same
+	// forgiveTime is how long a heartbeat process must have lived for its end to be no worse than the first.
+	forgiveTime   = time.Hour
+	maxPause      = 5 * time.Second
+	firstCooldown = time.Minute
+	// lostTime is for how long no heartbeats are sent when their process is ended, startTime the same
 	// before the first one: an ordinary process may be kept waiting for a while.
 	lostTime, startTime = 3 * time.Second, 10 * time.Second
 )
 
-// restarts says how a process of the beats that ended by itself is started again: at once the first time; then after a
-// pause, and without real-time priority for a while, for that may be what the kernel killed it for.
+// restarts decides how a heartbeat process that ended by itself is started again: at once the first time; then after a
+// pause, and without real-time priority for a while, since the kernel may have killed it for that.
 type restarts struct {
-	times       int
-	pause, calm time.Duration
+	times           int
+	pause, cooldown time.Duration
 }
 
 func (r *restarts) ended(lived time.Duration) {
@@ -24,29 +24,29 @@ func (r *restarts) ended(lived time.Duration) {
 		*r = restarts{}
 	}
 	if r.times++; r.times > 1 {
-		r.pause = min(max(2*r.pause, time.Second), mostPause)
-		r.calm = min(max(2*r.calm, firstCalm), forgiveTime)
+		r.pause = min(max(2*r.pause, time.Second), maxPause)
+		r.cooldown = min(max(2*r.cooldown, firstCooldown), forgiveTime)
 	}
 }
 
-// pulse notices that beats are not sent any more. It counts how often it looked, not time: the
+// pulse notices that heartbeats are not sent any more. It counts how often it looked, not time: the
 // process that looks may itself not have run.
 type pulse struct {
 	deadline int64
-	beat     bool
+	began    bool
 	looks    int
 }
 
-// lost is called each attendInterval with the deadline of the Lease, which every beat moves.
+// lost is called each keepaliveInterval with the deadline of the Lease, which every heartbeat moves.
 func (p *pulse) lost(deadline int64) bool {
 	if deadline != p.deadline {
-		p.deadline, p.beat, p.looks = deadline, true, 0
+		p.deadline, p.began, p.looks = deadline, true, 0
 		return false
 	}
 	p.looks++
 	patience := startTime
-	if p.beat {
+	if p.began {
 		patience = lostTime
 	}
-	return time.Duration(p.looks)*attendInterval >= patience
+	return time.Duration(p.looks)*keepaliveInterval >= patience
 }

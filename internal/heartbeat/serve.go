@@ -14,20 +14,19 @@ import (
 	"syscall"
 )
 
-// Files that the process of the beats is started with, after the standard ones.
+// Files that the heartbeat process is started with, after the standard ones.
 const (
 	connFile = iota + 3
 	memoryFile
 )
 
-// mostThreads is how many run Go code at once: all have real-time priority.
-const mostThreads = 2
+// maxThreads is how many run Go code at once: all have real-time priority.
+const maxThreads = 2
 
-// Serve is what the process of Config.Command does: it takes part for the process that
-// started it until that says so, says goodbye and returns nil. It returns an error when it cannot
-// listen, or was started by somebody else, and without a goodbye when that process is gone; beats end with the
-// process that called it, which is to be at once: then the kernel refuses what comes, as for any speaker
-// that was killed.
+// Serve is the heartbeat process of Config.Command: it takes part for the speaker that started it. When that speaker
+// orders it to leave, it says goodbye and returns nil. It returns an error when it cannot listen, or was not started by
+// a speaker, and without a goodbye when the speaker is gone. Heartbeats stop as soon as the caller exits, which should
+// be at once: then the kernel refuses packets, as for any speaker that was killed.
 func Serve() error {
 	conn, err := net.FileConn(os.NewFile(connFile, "speaker"))
 	if err != nil {
@@ -37,9 +36,9 @@ func Serve() error {
 	if err != nil {
 		return err
 	}
-	// Whoever signals the whole group means the speaker, which then tells this process to leave.
+	// A signal to the whole group is for the speaker, which then orders this process to leave.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	in, out := json.NewDecoder(conn), &teller{out: json.NewEncoder(conn)}
+	in, out := json.NewDecoder(conn), &noticeWriter{out: json.NewEncoder(conn)}
 	var first order
 	if err := in.Decode(&first); err != nil {
 		return fmt.Errorf("read settings: %w", err)
@@ -48,45 +47,45 @@ func Serve() error {
 	if c == nil || first.Peers == nil {
 		return errors.New("the first order has no settings")
 	}
-	runtime.GOMAXPROCS(mostThreads)
-	sparing()
+	runtime.GOMAXPROCS(maxThreads)
+	collectRarely()
 	var b *budget
 	if !c.Ordinary {
-		b = newBudget(s, c.Calm)
-		b.watch(func(o overrun) { out.tell(notice{Overrun: &o}) })
-		if c.Calm == 0 {
-			b.begin() // the thread that beats says how it fares
+		b = newBudget(s, c.Cooldown)
+		b.watch(func(o overrun) { out.write(notice{Overrun: &o}) })
+		if c.Cooldown == 0 {
+			b.begin() // the thread publishes whether that worked
 		}
 	}
 	var h *Heartbeat
 	h, err = newHeartbeat(Config{
 		Log: slog.New(slog.DiscardHandler), NodeName: c.NodeName, Address: c.Address, Port: c.Port, Keys: first.Keys,
 		Timers: c.Timers, Ordinary: c.Ordinary,
-		Changed: func() { v := h.View(); out.tell(notice{View: &v}) },
+		Changed: func() { v := h.View(); out.write(notice{View: &v}) },
 	}, s)
 	if err != nil {
 		return err
 	}
-	h.forward = func(q question) { out.tell(notice{Ask: &q}) }
+	h.forward = func(q question) { out.write(notice{Ask: &q}) }
 	h.budget = b
 	h.Set(*first.Peers)
 	ctx, leave := context.WithCancel(context.Background()) // not cancelled by a return: that would say goodbye
 	gone, ran := make(chan error, 1), make(chan error, 1)
-	go func() { gone <- h.follow(in, leave) }()
+	go func() { gone <- h.readOrders(in, leave) }()
 	go func() { ran <- h.Run(ctx) }()
 	select {
 	case err := <-gone:
 		return fmt.Errorf("the speaker is gone: %w", err)
 	case err := <-ran:
 		if err != nil {
-			out.tell(notice{Error: err.Error()})
+			out.write(notice{Error: err.Error()})
 		}
 		return err
 	}
 }
 
-// follow does what it is told until nobody is there who would.
-func (h *Heartbeat) follow(in *json.Decoder, leave func()) error {
+// readOrders obeys orders until the speaker is gone.
+func (h *Heartbeat) readOrders(in *json.Decoder, leave func()) error {
 	for {
 		var o order
 		if err := in.Decode(&o); err != nil {
@@ -107,14 +106,14 @@ func (h *Heartbeat) follow(in *json.Decoder, leave func()) error {
 	}
 }
 
-// teller writes one notice at a time.
-type teller struct {
+// noticeWriter writes one notice at a time.
+type noticeWriter struct {
 	mu  sync.Mutex
 	out *json.Encoder
 }
 
-func (t *teller) tell(n notice) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	_ = t.out.Encode(n) // fails only when nobody reads, which follow notices
+func (w *noticeWriter) write(n notice) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_ = w.out.Encode(n) // fails only when the speaker is gone, which readOrders notices
 }

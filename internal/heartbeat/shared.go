@@ -9,19 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shared is what the process of the beats writes and the speaker's reads, or the other
-// way around, without either waiting for the other: both map the same memory.
+// shared is memory that the speaker's process and the heartbeat process both map: one of them writes a value,
+// the other one reads it, and neither waits.
 type shared struct {
 	lease leaseState
 	counters
-	// attended is the boottime at which the speaker's process last showed that it runs; 0 if
-	// that is not asked for.
-	attended atomic.Int64
-	// realtime: the process of the beats has real-time priority.
+	// keepalive is the boottime at which the speaker's process last showed that it runs; 0 if
+	// there is no such process.
+	keepalive atomic.Int64
+	// realtime: the heartbeat process has real-time priority.
 	realtime atomic.Bool
 }
 
-// newShared returns memory that another process can map, and the file that it is.
+// newShared returns memory that another process can map, and its file.
 func newShared() (*shared, *os.File, error) {
 	fd, err := unix.MemfdCreate("holdfast-heartbeat", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -35,7 +35,7 @@ func newShared() (*shared, *os.File, error) {
 	return s, f, err
 }
 
-// mapShared maps what newShared made. It stays mapped: a Lease may be asked as long as the process lives.
+// mapShared maps what newShared made. It stays mapped, since a Lease may be used as long as the process lives.
 func mapShared(f *os.File) (*shared, error) {
 	b, err := unix.Mmap(int(f.Fd()), 0, int(unsafe.Sizeof(shared{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {

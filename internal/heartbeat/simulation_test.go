@@ -84,8 +84,8 @@ func simulate(seed uint64, n, deaths int, c conditions) outcome {
 	for _, o := range w.nodes {
 		sent += o.sent
 	}
-	out.wrong = w.total(func(c counts) uint64 { return c.refuted })
-	out.suspected = w.total(func(c counts) uint64 { return c.suspected })
+	out.wrong = w.total(func(c *counters) uint64 { return c.refuted.Load() })
+	out.suspected = w.total(func(c *counters) uint64 { return c.suspected.Load() })
 	out.lived = (w.now - start) * time.Duration(n)
 	out.sent = float64(sent) / float64(n) / w.now.Seconds()
 	return out

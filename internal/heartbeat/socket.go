@@ -20,12 +20,12 @@ const (
 	receiveBuffer = 1 << 20
 )
 
-// socket is one UDP socket that the runtime's poller does not know, and a
-// descriptor that wakes who waits for it.
+// socket is one UDP socket that the runtime's poller does not know, and an
+// eventfd that ends a wait for it.
 type socket struct {
-	fd, wake int
-	is6      bool
-	// What the kernel writes to: x/sys allocates its own for each packet.
+	fd, event int
+	is6       bool
+	// Memory that the kernel writes to: x/sys would allocate some for each packet.
 	from unix.RawSockaddrAny
 	oob  [512]byte
 	junk [64]byte
@@ -33,7 +33,7 @@ type socket struct {
 
 // openSocket binds to this node's own address, so that others see packets come from it.
 func openSocket(local netip.AddrPort) (s *socket, err error) {
-	s = &socket{is6: local.Addr().Is6(), wake: -1}
+	s = &socket{is6: local.Addr().Is6(), event: -1}
 	family := unix.AF_INET
 	if s.is6 {
 		family = unix.AF_INET6
@@ -41,7 +41,7 @@ func openSocket(local netip.AddrPort) (s *socket, err error) {
 	if s.fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP); err != nil {
 		return nil, fmt.Errorf("open socket: %w", err)
 	}
-	if s.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+	if s.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		s.close()
 		return nil, fmt.Errorf("open eventfd: %w", err)
 	}
@@ -64,7 +64,7 @@ func openSocket(local netip.AddrPort) (s *socket, err error) {
 			return nil, fmt.Errorf("set socket option %d of level %d: %w", o.name, o.level, err)
 		}
 	}
-	// Nothing is taken before peers and keys are known: see thread.filter.
+	// Drop everything until peers and keys are known: see thread.filter.
 	_ = s.accept(nil, nil)
 	// With NET_ADMIN it may be larger than the system's limit.
 	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
@@ -76,35 +76,35 @@ func openSocket(local netip.AddrPort) (s *socket, err error) {
 }
 
 func (s *socket) close() {
-	for _, fd := range []int{s.fd, s.wake} {
+	for _, fd := range []int{s.fd, s.event} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
 	}
 }
 
-// rouse ends a wait.
-func (s *socket) rouse() {
+// wake ends a wait.
+func (s *socket) wake() {
 	one := [8]byte{7: 1}
-	_, _ = unix.Write(s.wake, one[:]) // fails only if it is full of wake-ups
+	_, _ = unix.Write(s.event, one[:]) // fails only if it is full of wake-ups
 }
 
-// wait returns when there is something to read or to do, or after a time; deaf
-// waits for the latter two only. Any error is a reason to look, too.
-func (s *socket) wait(d time.Duration, deaf bool) {
-	fds := []unix.PollFd{{Fd: int32(s.wake), Events: unix.POLLIN}, {Fd: int32(s.fd), Events: unix.POLLIN}}
-	if deaf {
+// wait returns when there is something to read or to do, or after a time; where
+// reading is false, only for the latter two. Any error is a reason to look, too.
+func (s *socket) wait(d time.Duration, reading bool) {
+	fds := []unix.PollFd{{Fd: int32(s.event), Events: unix.POLLIN}, {Fd: int32(s.fd), Events: unix.POLLIN}}
+	if !reading {
 		fds = fds[:1]
 	}
 	t := unix.NsecToTimespec(max(d, 0).Nanoseconds())
 	if n, err := unix.Ppoll(fds, &t, nil); err == nil && n > 0 && fds[0].Revents != 0 {
-		_, _ = unix.Read(s.wake, s.junk[:8])
+		_, _ = unix.Read(s.event, s.junk[:8])
 	}
 }
 
-// read takes what waits next, and reports whether there was anything. n is 0 where it
-// was no datagram for us: too long to be ours, or the error of an earlier packet, which
-// the error queue explains.
+// read takes what waits next, and reports whether there was anything. n is 0 for
+// a datagram that is too long, or for the error of an earlier packet, which the error
+// queue explains.
 func (s *socket) read(b []byte) (n int, from netip.Addr, ok bool) {
 	size := uint32(unix.SizeofSockaddrAny)
 	r, _, err := unix.Syscall6(unix.SYS_RECVFROM, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
@@ -129,7 +129,7 @@ func (s *socket) sender() netip.Addr {
 	return netip.Addr{}
 }
 
-// send does not wait and does not say whether anybody got it.
+// send does not wait, and does not report whether the packet arrived.
 func (s *socket) send(b []byte, to unix.Sockaddr) {
 	err := unix.Sendto(s.fd, b, unix.MSG_DONTWAIT, to)
 	if err != nil && !errors.Is(err, unix.EAGAIN) {
@@ -144,10 +144,10 @@ const (
 	icmp6Unreachable, icmp6Port = 1, 4
 )
 
-// refusal takes one error off the queue, and reports whether there was any. Where the
-// kernel of the node that a packet went to said that nobody listens there, it returns the
-// node's address and how the packet begins, valid until the next call. Anybody can send
-// such an error: only who saw the packet knows how it begins.
+// refusal takes one error off the queue, and reports whether there was any. If the
+// kernel of a packet's destination reported that nobody listens there, it returns the
+// node's address and the beginning of the packet, valid until the next call. Anybody can
+// send such an error, but only a machine that saw the packet knows how it begins.
 func (s *socket) refusal() (from netip.Addr, packet []byte, ok bool) {
 	data := unix.Iovec{Base: &s.junk[0]}
 	data.SetLen(len(s.junk))

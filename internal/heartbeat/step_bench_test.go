@@ -41,7 +41,7 @@ func steady(t testing.TB, n int) (step func()) {
 		for _, th := range threads {
 			th.step()
 			th.account()
-			th.socket.wait(0, false)
+			th.socket.wait(0, true)
 		}
 	}
 	for range 1000 {
@@ -50,18 +50,18 @@ func steady(t testing.TB, n int) (step func()) {
 	return step
 }
 
-// A beat allocates a View and its Members to compare with the last; nothing that is sent or read does. So the
+// A heartbeat allocates a View and its Members to compare with the last; nothing that is sent or read does. So the
 // limit where garbage is collected is hours away in a small cluster.
 func TestStepAllocates(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		step := steady(t, 4)
 		if n := testing.AllocsPerRun(1000, step); n > 4*2 {
-			t.Errorf("a beat of 4 nodes allocates %v times, want 8 at most", n)
+			t.Errorf("a heartbeat of 4 nodes allocates %v times, want 8 at most", n)
 		}
 	})
 }
 
-// BenchmarkStep is one beat of each of four nodes and the receipt of all of them.
+// BenchmarkStep is one heartbeat of each of four nodes, and the reception of all of them.
 func BenchmarkStep(b *testing.B) {
 	step := steady(b, 4)
 	b.ReportAllocs()

@@ -3,27 +3,27 @@ package heartbeat
 import "time"
 
 const (
-	// accusers are so many nodes that must miss a node, where there are as many.
+	// accusers is how many nodes must miss a node, where there are as many.
 	accusers = 2
-	// confirmTime is how long the other watchers have for a veto once one agreed, askEvery
-	// is the time between questions, and leastConfirm lets a refusal by the kernel arrive.
-	confirmTime  = 25 * time.Millisecond
-	askEvery     = 25 * time.Millisecond
-	leastConfirm = 5 * time.Millisecond
-	// soonTime is how long a suspicion is pursued that often, before only each slowAskEvery.
-	soonTime     = time.Second
-	slowAskEvery = 250 * time.Millisecond
-	// mostGrace is for how long on end a watcher that runs too seldom puts its verdicts off.
-	mostGrace = time.Second
-	// fellows is how many other watchers are asked.
-	fellows = 4
+	// confirmTime is how long the other watchers have for a veto once one agreed, askInterval
+	// is the time between questions, and minConfirmTime lets a refusal by the kernel arrive.
+	confirmTime    = 25 * time.Millisecond
+	askInterval    = 25 * time.Millisecond
+	minConfirmTime = 5 * time.Millisecond
+	// soonTime is how long a suspicion is pursued that often, before only each slowAskInterval.
+	soonTime        = time.Second
+	slowAskInterval = 250 * time.Millisecond
+	// maxGrace is for how long on end a watcher that runs too seldom puts its verdicts off.
+	maxGrace = time.Second
+	// maxAsked is how many other watchers are asked.
+	maxAsked = 4
 	// slackTime is how long a peer is given more time than it asked for.
 	slackTime = time.Minute
 	// refusalTime is how long one refusal shows that the node is up: kernels send one a
 	// second (Linux, icmp_ratelimit).
 	refusalTime = 2500 * time.Millisecond
-	// mutePingEvery is the time between packets that a mute node may refuse.
-	mutePingEvery = 250 * time.Millisecond
+	// pingInterval is the time between packets that a node whose speaker is down may refuse.
+	pingInterval = 250 * time.Millisecond
 )
 
 // suspicion is one watcher's doubt about one node. It is private until another node shares it.
@@ -47,23 +47,23 @@ func (s *suspicion) count(answer Status) (n int) {
 
 // patience is how long a peer may be silent.
 func (p *peer) patience() time.Duration {
-	if p.onWire() {
+	if p.answersOnWire() {
 		return wirePatience
 	}
 	return p.hold + p.slack
 }
 
-// watchAt returns when watch has something to do for p; 0 is never.
-func (d *detector) watchAt(p *peer) time.Duration {
+// checkAt returns when check has something to do for p; 0 is never.
+func (d *detector) checkAt(p *peer) time.Duration {
 	switch s := p.suspicion; {
-	case p.claim.status == Mute && p.watched:
-		return p.pingedAt + mutePingEvery
+	case p.status == SpeakerDown && p.watched:
+		return p.pingedAt + pingInterval
 	case p.accused:
-		return p.wire.askedAt + wireSlowly
-	case !p.watched || p.claim.status > Held:
+		return p.wire.askedAt + slowWireInterval
+	case !p.watched || p.status > HoldDown:
 		return 0
 	case s == nil:
-		return min(p.aged+p.patience(), d.wireAt(p))
+		return min(p.lastAlive+p.patience(), d.wireAt(p))
 	default:
 		return min(s.next(p.wire.askedAt), d.wireAt(p))
 	}
@@ -72,7 +72,7 @@ func (d *detector) watchAt(p *peer) time.Duration {
 // next is when a suspicion is to be considered again, if no answer comes before.
 func (s *suspicion) next(wireAsked time.Duration) time.Duration {
 	next := s.askedAt + s.pause()
-	for _, at := range [...]time.Duration{s.at + leastConfirm, s.at + confirmTime, wireAsked + wireTime} {
+	for _, at := range [...]time.Duration{s.at + minConfirmTime, s.at + confirmTime, wireAsked + wireTime} {
 		if at > s.lookedAt {
 			next = min(next, at)
 		}
@@ -83,33 +83,33 @@ func (s *suspicion) next(wireAsked time.Duration) time.Duration {
 // pause is the time between questions to the others.
 func (s *suspicion) pause() time.Duration {
 	if s.askedAt-s.at > soonTime {
-		return slowAskEvery
+		return slowAskInterval
 	}
-	return askEvery
+	return askInterval
 }
 
-// watch does what is due for one peer that beats at us.
-func (d *detector) watch(now time.Duration, p *peer) {
+// check does what is due for one peer that sends heartbeats to this node.
+func (d *detector) check(now time.Duration, p *peer) {
 	if now > p.slackUntil {
 		p.slack = 0
 	}
-	if p.claim.status == Mute {
-		d.watchMute(now, p)
+	if p.status == SpeakerDown {
+		d.checkSpeakerDown(now, p)
 		return
 	}
-	if p.accused && now >= p.wire.askedAt+wireSlowly {
+	if p.accused && now >= p.wire.askedAt+slowWireInterval {
 		d.askWire(now, p)
 	}
-	if !p.watched || p.claim.status > Held || now < d.graceUntil {
+	if !p.watched || p.status > HoldDown || now < d.grace.until {
 		return
 	}
-	if p.refusedAt > p.lastHeard && now-p.lastHeard > d.interval+d.interval/2 {
-		d.declare(now, p, Mute, false)
+	if p.refusedAt > p.lastHeard && now-p.lastHeard > d.Interval+d.Interval/2 {
+		d.declare(now, p, SpeakerDown, false)
 		return
 	}
-	if now >= p.aged+p.patience() {
+	if now >= p.lastAlive+p.patience() {
 		if p.suspicion == nil {
-			d.counts.suspected++
+			d.counts.suspected.Add(1)
 			d.version++
 			p.suspicion = &suspicion{at: now, asked: map[id]Status{}}
 		}
@@ -129,12 +129,12 @@ func (d *detector) pursue(now time.Duration, p *peer) {
 		d.askAbout(now, p)
 	}
 	switch {
-	case p.wire.pending(now) || now < s.at+leastConfirm:
+	case p.wire.pending(now) || now < s.at+minConfirmTime:
 	case d.alone(now):
-		if d.takesAlone(now, p) {
+		if d.decidesAlone(now, p) {
 			d.declare(now, p, Dead, true)
 		}
-	case d.shared(now, s) && d.hearsWell(now):
+	case s.shared(now) && d.hearsWell(now):
 		d.declare(now, p, Dead, false)
 	}
 }
@@ -145,27 +145,28 @@ func (d *detector) askAbout(now time.Duration, p *peer) {
 	s.askedAt = now
 	d.send(p, packet{ping: true})
 	n := 0
-	d.successors(p.id, func(f *peer) bool {
-		if f.suspicion != nil || !d.status(now, f).Living() {
+	d.successors(p.id, func(o *peer) bool {
+		if o.suspicion != nil || !d.status(now, o).Living() {
 			return true
 		}
-		if _, known := s.asked[f.id]; !known {
-			s.asked[f.id] = Unknown
+		if _, known := s.asked[o.id]; !known {
+			s.asked[o.id] = Unknown
 		}
-		d.send(f, packet{claims: []claim{{about: p.id, status: ask}}})
+		d.send(o, packet{claims: []claim{{about: p.id, status: ask}}})
 		n++
-		return n < fellows
+		return n < maxAsked
 	})
-	for f := range s.asked {
-		if o := d.peers[f]; o == nil || o.suspicion != nil || !d.status(now, o).Living() {
-			delete(s.asked, f) // fell silent too
+	for i := range s.asked {
+		if o := d.peers[i]; o == nil || o.suspicion != nil || !d.status(now, o).Living() {
+			delete(s.asked, i) // fell silent too
 		}
 	}
 }
 
-// shared reports whether another node that hears well misses the suspect too. Where all that are left,
-// or after a while two of them, answer that they do not watch it, its watchers died with it: the answers show that this node is heard and hears.
-func (d *detector) shared(now time.Duration, s *suspicion) bool {
+// shared reports whether another node that hears well misses the suspect too. If all that are left, or after a while
+// two of them, answer that they do not watch it, its watchers died with it: the answers show that this node is heard
+// and hears.
+func (s *suspicion) shared(now time.Duration) bool {
 	switch agreed := s.count(silent); {
 	case agreed > 0 && agreed == len(s.asked):
 		return true
@@ -176,13 +177,14 @@ func (d *detector) shared(now time.Duration, s *suspicion) bool {
 	return n > 0 && n == len(s.asked) && now >= s.at+confirmTime || n >= accusers && now >= s.at+soonTime
 }
 
-// answerAbout tells a watcher what we know of a peer that it does not hear.
+// answerAbout answers a watcher that does not hear a peer.
 func (d *detector) answerAbout(now time.Duration, to, about *peer) {
-	age := now - about.aged
-	// What it knows by the word of others, or of the wire, holds until it doubts that itself: a node that is heard
+	age := now - about.lastAlive
+	// What this node knows from others, or from the wire, holds until it doubts that itself: a node that is heard
 	// here or there in turns is not dead.
-	fresh := about.aged != 0 && age <= about.hold*3/4 || about.aged > about.lastHeard && about.suspicion == nil && age <= about.patience()
-	c := claim{about: about.id, status: heard, number: uint32(age.Milliseconds())}
+	fresh := about.lastAlive != 0 && age <= about.hold*3/4 ||
+		about.lastAlive > about.lastHeard && about.suspicion == nil && age <= about.patience()
+	c := claim{about: about.id, status: heard, incarnation: uint32(age.Milliseconds())}
 	if !fresh {
 		if !d.hearsWell(now) {
 			return
@@ -206,8 +208,8 @@ func (d *detector) answered(now time.Duration, from, about *peer, c claim) {
 		}
 		return
 	}
-	if at := now - time.Duration(c.number)*time.Millisecond; at > about.aged {
-		about.aged = at
+	if at := now - time.Duration(c.incarnation)*time.Millisecond; at > about.lastAlive {
+		about.lastAlive = at
 		d.clear(now, about)
 	}
 }
@@ -219,37 +221,38 @@ func (d *detector) clear(now time.Duration, p *peer) {
 	}
 	p.suspicion = nil
 	d.version++
-	d.counts.cleared++
-	p.slack = min(max(p.slack, d.interval), p.hold)
-	p.slackUntil = max(p.slackUntil, now+slackTime)
+	d.counts.cleared.Add(1)
+	p.extend(now, d.Interval)
 }
 
 // declare ends a suspicion by a verdict: for this node alone, or for everybody.
 func (d *detector) declare(now time.Duration, p *peer, status Status, private bool) {
-	c := claim{about: p.id, status: status, deaths: p.claim.deaths, number: p.claim.number}
+	c := p.claim
+	c.status = status
 	if status == Dead {
-		d.counts.confirmed++
+		d.counts.confirmed.Add(1)
 		c.deaths = uint8(min(int(c.deaths)+1, 255))
 	}
 	p.suspicion = nil
-	p.watched, p.accused = status == Mute, status == Dead
-	p.former, p.claim, p.claimedAt, p.private, p.backAt = p.claim, c, now, private, 0
+	p.watched, p.accused = status == SpeakerDown, status == Dead
+	p.former = p.claim
+	p.set(now, c, private)
 	d.version++
 	if !private {
-		d.proclaim(p.id)
+		d.broadcast(p.id)
 	}
 }
 
-// watchMute gives a mute node up when its kernel refuses no more, or for too long.
-func (d *detector) watchMute(now time.Duration, p *peer) {
+// checkSpeakerDown gives a node without its speaker up when its kernel refuses no more, or for too long.
+func (d *detector) checkSpeakerDown(now time.Duration, p *peer) {
 	if !p.watched {
 		return
 	}
-	if now-p.refusedAt > refusalTime || now-p.claimedAt > d.muteTime {
+	if now-p.refusedAt > refusalTime || now-p.claimedAt > d.SpeakerDownTime {
 		d.declare(now, p, Dead, false)
 		return
 	}
-	if now >= p.pingedAt+mutePingEvery {
+	if now >= p.pingedAt+pingInterval {
 		p.pingedAt = now
 		d.send(p, packet{ping: true})
 	}

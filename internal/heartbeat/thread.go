@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// goodbyes are said so often, since each may be lost.
+	// goodbyes are sent several times, since each may be lost.
 	goodbyes        = 3
 	goodbyeInterval = 5 * time.Millisecond
 )
@@ -30,8 +30,8 @@ type thread struct {
 	seals  *[]*seal
 	byAddr map[netip.Addr]*peer
 	addrs  map[id]unix.Sockaddr
-	// read counts datagrams and errors since the last beat, up to budget: a flood of
-	// either must not keep a thread busy that goes before all others.
+	// read counts datagrams and errors since the interval began, up to budget: a flood of
+	// either must not keep a thread busy that has priority over all others.
 	read, budget int
 	since        time.Duration
 
@@ -46,33 +46,32 @@ func (t *thread) run() {
 	now := boottime()
 	t.realtime = t.h.shared.realtime.Load()
 	t.detector = newDetector(t.h.config.settings(t.realtime, random), t.h.config.NodeName, now)
-	// After those of the process before this one: what was confirmed then needs a new plan.
+	// After the epochs of the process before this one: what was confirmed then needs a new plan.
 	t.detector.epoch = t.h.shared.lease.epoch.Load() + 1
-	t.detector.counts = t.h.shared.counts()
+	t.detector.counts = &t.h.shared.counters
 	for !t.h.stopped.Load() {
-		if t.unattended() {
-			t.socket.wait(t.h.config.Interval, true) // the detector will find that it did not run
+		if t.speakerHangs() {
+			t.socket.wait(t.h.config.Interval, false) // the detector will find that it did not run
 			continue
 		}
 		t.step()
 		t.account()
-		t.socket.wait(t.detector.due()-boottime(), t.read >= t.budget)
+		t.socket.wait(t.detector.due()-boottime(), t.read < t.budget)
 	}
 	for range goodbyes {
 		t.detector.leave(boottime())
 		t.send()
-		t.socket.wait(goodbyeInterval, true)
+		t.socket.wait(goodbyeInterval, false)
 	}
 }
 
-// unattended: the process that this one beats for did not run for so long that it does not
-// serve, so that others should.
-func (t *thread) unattended() bool {
-	at := time.Duration(t.h.shared.attended.Load())
-	return at != 0 && boottime()-at > t.h.config.MuteTime
+// speakerHangs: the speaker's process did not run for so long that it does not serve, and other nodes should.
+func (t *thread) speakerHangs() bool {
+	at := time.Duration(t.h.shared.keepalive.Load())
+	return at != 0 && boottime()-at > t.h.config.SpeakerDownTime
 }
 
-// step takes what came, does what is due, and publishes what is known.
+// step reads what came, does what is due, and publishes what is known.
 func (t *thread) step() {
 	t.load()
 	t.receive()
@@ -85,19 +84,19 @@ func (t *thread) step() {
 	before := t.detector.lastTick
 	t.detector.tick(now)
 	t.send()
-	beat := t.detector.lastTick != before
-	if beat {
-		// From before the beats went: nobody's patience began earlier.
+	ticked := t.detector.lastTick != before
+	if ticked {
+		// By the time before the heartbeats went: nobody's patience began earlier.
 		t.h.renew(t.detector.epoch, leased+t.detector.hold)
-		t.h.shared.take(t.detector)
+		t.h.shared.latest.Store(int64(t.detector.lateness.worst()))
 	}
-	if beat || t.detector.version != t.published {
+	if ticked || t.detector.version != t.published {
 		t.published = t.detector.version
 		t.publish(now)
 	}
 }
 
-// load takes over new peers and keys, and answers of the wire.
+// load takes over new peers and keys, and answers from the wire.
 func (t *thread) load() {
 	seals, peers := t.h.seals.Load(), t.h.peers.Load()
 	changed := seals != t.seals || peers != t.peers
@@ -119,28 +118,24 @@ func (t *thread) load() {
 	}
 }
 
-// filter has the kernel drop what no peer sends, as it drops everything before. Where that
-// fails it works all the same, at more cost under a flood.
+// filter has the kernel drop what no peer sends; before, it drops everything. After an error
+// the thread works all the same, at more cost under a flood.
 func (t *thread) filter() {
-	words := make([]uint64, 0, len(*t.seals))
+	prefixes := make([]uint64, 0, len(*t.seals))
 	for _, s := range *t.seals {
-		words = append(words, s.word)
+		prefixes = append(prefixes, s.prefix)
 	}
-	t.h.shared.filtered.Store(t.socket.accept(words, slices.Collect(maps.Keys(t.byAddr))) == nil)
+	t.h.shared.filtered.Store(t.socket.accept(prefixes, slices.Collect(maps.Keys(t.byAddr))) == nil)
 }
 
 func (t *thread) set(peers []Peer) {
-	all := make([]known, 0, len(peers))
-	for _, p := range peers {
-		all = append(all, known{p.Name, p.Gossip})
-	}
-	t.detector.set(boottime(), all)
+	t.detector.set(boottime(), peers)
 	t.byAddr = make(map[netip.Addr]*peer, len(peers))
 	t.addrs = make(map[id]unix.Sockaddr, len(peers))
 	for _, p := range peers {
 		known := t.detector.peers[idOf(p.Name)]
 		if known == nil || p.Address.Is6() != t.socket.is6 {
-			continue // this node itself, or one of the other family, of which gossip alone will tell
+			continue // this node itself, or one of the other family, which only gossip reaches
 		}
 		t.byAddr[p.Address] = known
 		t.addrs[known.id] = sockaddr(netip.AddrPortFrom(p.Address, t.h.config.Port))
@@ -148,8 +143,8 @@ func (t *thread) set(peers []Peer) {
 	t.budget = 1000 + 10*len(peers)
 }
 
-// receive reads until nothing waits or the budget is spent. What is no peer's
-// costs a look into a map.
+// receive reads until nothing waits or the budget is spent. What is not from a peer
+// costs one look into a map.
 func (t *thread) receive() {
 	for t.read < t.budget {
 		n, from, ok := t.socket.read(t.in[:])
@@ -183,14 +178,14 @@ func (t *thread) receive() {
 			break
 		}
 		t.read++
-		if p := t.byAddr[from]; p != nil && t.ours(packet) {
+		if p := t.byAddr[from]; p != nil && t.sentByUs(packet) {
 			t.detector.refused(boottime(), p)
 		}
 	}
 }
 
-// ours reports whether the packet begins as those that we send, with whichever key.
-func (t *thread) ours(packet []byte) bool {
+// sentByUs reports whether the packet begins as this node's own do, with any of the keys.
+func (t *thread) sentByUs(packet []byte) bool {
 	return slices.ContainsFunc(*t.seals, func(s *seal) bool { return s.begins(packet) })
 }
 
@@ -207,7 +202,7 @@ func (t *thread) open(b []byte) (packet, bool) {
 	return packet{}, false
 }
 
-// send empties the detector's out.
+// send sends the detector's packets, and hands on its questions for the wire.
 func (t *thread) send() {
 	for _, o := range t.detector.take() {
 		if to := t.addrs[o.to.id]; to != nil {
@@ -215,26 +210,18 @@ func (t *thread) send() {
 		}
 	}
 	for _, q := range t.detector.asks {
-		select {
-		case t.h.asks <- q:
-		default: // many fell silent at once; no need to ask about each
-		}
+		t.h.ask(q)
 	}
 	t.detector.asks = t.detector.asks[:0]
 }
 
-// publish stores a new View where something changed.
+// publish publishes a new View if something changed.
 func (t *thread) publish(now time.Duration) {
 	v := &View{
 		Members: t.detector.members(now, t.h.config.NodeName), Epoch: t.detector.epoch,
-		Settled: t.detector.settled(now), Realtime: t.realtime, Alone: t.detector.unheard(now), Deaf: t.detector.deaf,
+		Settled: t.detector.settled(now), Realtime: t.realtime, Alone: t.detector.hearsNobody(now), HearsBadly: t.detector.hearsBadly,
 	}
-	if v.equal(t.h.view.Load()) {
-		return
-	}
-	t.h.view.Store(v)
-	select {
-	case t.h.news <- struct{}{}:
-	default:
+	if !v.equal(t.h.view.Load()) {
+		t.h.publish(v)
 	}
 }

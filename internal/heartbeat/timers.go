@@ -4,9 +4,9 @@ import "time"
 
 // Timers of a Heartbeat; a zero field means its default.
 type Timers struct {
-	// Interval between beats. Default 50 ms.
+	// Interval between heartbeats. Default 50 ms.
 	Interval time.Duration
-	// Multiplier is how many intervals of silence make a suspect; as RFC 5880's Detect Mult. Default 3.
+	// Multiplier is how many intervals of silence make a suspect, as RFC 5880's Detect Mult. Default 3.
 	Multiplier int
 	// HoldDown is how long a node that was declared dead takes nothing back after its first
 	// return; it doubles with each further one. Default 10 s.
@@ -15,28 +15,28 @@ type Timers struct {
 	MaxHoldDown time.Duration
 	// ForgiveTime is how long a node lives until its deaths are forgotten. Default 10 min.
 	ForgiveTime time.Duration
-	// MuteTime is how long a node may be without a speaker, or with one that hangs, before what it
-	// owned moves: a container that is started again is back in a second or two. Default 10 s.
-	MuteTime time.Duration
+	// SpeakerDownTime is how long a node may be without a speaker, or with one that hangs, before its addresses
+	// move: a container that is started again is back in a second or two. Default 10 s.
+	SpeakerDownTime time.Duration
 }
 
 const (
-	// Watchers is how many others hear the beats of each node.
+	// Watchers is how many others get the heartbeats of each node.
 	Watchers = 6
-	// mostHold is up to what a node asks for time on the ground of its own lateness.
-	mostHold = 350 * time.Millisecond
+	// maxAdaptedHold is the most time that a node asks for because its own heartbeats are late.
+	maxAdaptedHold = 350 * time.Millisecond
 	// patienceFactor is how much longer a node without real-time priority may be silent. On two cores
-	// with seven runnable threads the longest gap of a 45 ms timer was 287 ms, with it 49 ms.
+	// with seven runnable threads the longest gap of a 45 ms timer was 287 ms, and 49 ms with that priority.
 	patienceFactor = 3
 )
 
 func (t Timers) withDefaults() Timers {
 	for field, value := range map[*time.Duration]time.Duration{
-		&t.Interval:    50 * time.Millisecond,
-		&t.HoldDown:    10 * time.Second,
-		&t.MaxHoldDown: 5 * time.Minute,
-		&t.ForgiveTime: 10 * time.Minute,
-		&t.MuteTime:    10 * time.Second,
+		&t.Interval:        50 * time.Millisecond,
+		&t.HoldDown:        10 * time.Second,
+		&t.MaxHoldDown:     5 * time.Minute,
+		&t.ForgiveTime:     10 * time.Minute,
+		&t.SpeakerDownTime: 10 * time.Second,
 	} {
 		if *field == 0 {
 			*field = value
@@ -58,9 +58,5 @@ func (t Timers) hold(realtime bool) time.Duration {
 }
 
 func (t Timers) settings(realtime bool, random func() uint64) settings {
-	return settings{
-		interval: t.Interval, leastHold: t.hold(realtime), watchers: Watchers,
-		holdDown: t.HoldDown, maxHoldDown: t.MaxHoldDown, forgiveTime: t.ForgiveTime, muteTime: t.MuteTime,
-		random: random,
-	}
+	return settings{t, t.hold(realtime), random}
 }

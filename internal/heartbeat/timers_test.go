@@ -20,8 +20,8 @@ func heldAfter(deaths int) func(*testing.T, *world) time.Duration {
 			died(t, w)
 			w.after(3 * time.Second)
 			first.start()
-			w.must(t, 3*time.Second, w.all(first, Held), "held by all")
-			held = w.must(t, 10*time.Minute, w.all(first, Alive), "in its rights again")
+			w.must(t, 3*time.Second, w.all(first, HoldDown), "held down to all")
+			held = w.must(t, 10*time.Minute, w.all(first, Alive), "without restrictions again")
 		}
 		return held
 	}
@@ -33,10 +33,10 @@ func forgiven(t *testing.T, w *world) time.Duration {
 	return w.must(t, 11*time.Minute, func() bool { return w.nodes[0].d.own.deaths == 0 }, "forgiven")
 }
 
-// muted measures how long a node may be without its speaker.
-func muted(t *testing.T, w *world) time.Duration {
+// speakerDownFor measures how long a node may be without its speaker.
+func speakerDownFor(t *testing.T, w *world) time.Duration {
 	w.nodes[0].kill()
-	w.must(t, time.Second, w.all(w.nodes[0], Mute), "mute to all")
+	w.must(t, time.Second, w.all(w.nodes[0], SpeakerDown), "SpeakerDown to all")
 	return w.must(t, time.Minute, w.all(w.nodes[0], Dead), "given up")
 }
 
@@ -50,12 +50,12 @@ func TestNoDeadTimers(t *testing.T) {
 		measure   func(*testing.T, *world) time.Duration
 		low, high time.Duration
 	}{
-		"Interval":    {Timers{Interval: 200 * ms}, died, 350 * ms, 900 * ms},
-		"Multiplier":  {Timers{Multiplier: 10}, died, 350 * ms, 700 * ms},
-		"HoldDown":    {Timers{HoldDown: 3 * time.Second}, heldAfter(1), 2 * time.Second, 4 * time.Second},
-		"MaxHoldDown": {Timers{MaxHoldDown: 13 * time.Second}, heldAfter(3), 12 * time.Second, 14 * time.Second},
-		"ForgiveTime": {Timers{ForgiveTime: time.Minute}, forgiven, 40 * time.Second, 61 * time.Second},
-		"MuteTime":    {Timers{MuteTime: 3 * time.Second}, muted, 2 * time.Second, 5 * time.Second},
+		"Interval":        {Timers{Interval: 200 * ms}, died, 350 * ms, 900 * ms},
+		"Multiplier":      {Timers{Multiplier: 10}, died, 350 * ms, 700 * ms},
+		"HoldDown":        {Timers{HoldDown: 3 * time.Second}, heldAfter(1), 2 * time.Second, 4 * time.Second},
+		"MaxHoldDown":     {Timers{MaxHoldDown: 13 * time.Second}, heldAfter(3), 12 * time.Second, 14 * time.Second},
+		"ForgiveTime":     {Timers{ForgiveTime: time.Minute}, forgiven, 40 * time.Second, 61 * time.Second},
+		"SpeakerDownTime": {Timers{SpeakerDownTime: 3 * time.Second}, speakerDownFor, 2 * time.Second, 5 * time.Second},
 	}
 	defaults := reflect.ValueOf(Timers{}.withDefaults())
 	for i := range defaults.NumField() {

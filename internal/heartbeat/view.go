@@ -6,31 +6,31 @@ import (
 )
 
 const (
-	// heardTime is how long what was heard directly counts for a peer that does not beat at us.
+	// heardTime is how long what was heard directly counts for a peer that does not send heartbeats to this node.
 	heardTime = 3 * time.Second
 	// orphanTime is how long gossip must have given up a peer that nobody watches.
 	orphanTime = 10 * time.Second
-	// blockedTime is after what time beats are blocked where gossip gets through.
+	// blockedTime is after what time heartbeats are blocked where gossip gets through.
 	blockedTime = 10 * time.Second
-	// verdictTime is longer than a verdict takes: a silence is told before only beside one, since who acts on what is told
-	// does so at once, and then not for a while.
+	// verdictTime is longer than a verdict takes. A silence is published earlier only beside a verdict: those who
+	// act on the View do so at once, and then not for a while.
 	verdictTime = 200 * time.Millisecond
-	// atOnce is how long after a death others that fall silent do so with it: not all that
-	// a partition takes away is given up in the same instant.
-	atOnce = time.Second
+	// togetherTime is how long after a death others that fall silent do so with it: a partition takes many away, and
+	// not all of them are given up in the same instant.
+	togetherTime = time.Second
 )
 
 // Member is what is known of one node.
 type Member struct {
 	Name   string
 	Status Status
-	// Heard: heartbeats of it have come; else what is known of it comes from gossip.
+	// Heard: heartbeats of it have come. Otherwise its status comes from gossip.
 	Heard bool
-	// Blocked: gossip hears it and heartbeats do not, as when their port is blocked.
+	// Blocked: gossip hears it and heartbeats do not arrive, as when their port is blocked.
 	Blocked bool
 	// Deaths counts how often it was declared dead lately.
 	Deaths int
-	// Incarnation is the number of its claim.
+	// Incarnation of its claim.
 	Incarnation uint32
 	// Silent: it counts as alive, and this node does not hear it.
 	Silent bool
@@ -39,9 +39,9 @@ type Member struct {
 // status weighs all evidence about a peer.
 func (d *detector) status(now time.Duration, p *peer) Status {
 	switch {
-	case p.claim.status == Mute && !p.gossip && now-p.claimedAt > d.muteTime+orphanTime:
-		return Dead // those who would have declared it are gone
-	case p.claim.status > Held:
+	case p.claim.status == SpeakerDown && !p.gossip && now-p.claimedAt > d.SpeakerDownTime+orphanTime:
+		return Dead // the watchers that would have declared it are gone
+	case p.claim.status > HoldDown:
 		return p.claim.status
 	case p.lastHeard == 0 && p.claim.status == Unknown && !p.gossip:
 		return Unknown
@@ -61,30 +61,30 @@ func (d *detector) orphaned(now time.Duration, p *peer) bool {
 // members returns what is known of every node, this one included, ordered by id.
 func (d *detector) members(now time.Duration, self string) []Member {
 	out := make([]Member, 0, len(d.ring)+1)
-	out = append(out, Member{Name: self, Heard: true, Status: d.own.status, Deaths: int(d.own.deaths), Incarnation: d.own.number})
-	dying := d.dying(now)
+	out = append(out, Member{Name: self, Heard: true, Status: d.own.status, Deaths: int(d.own.deaths), Incarnation: d.own.incarnation})
+	recent := d.recentDeath(now)
 	for _, p := range d.ring {
 		s := d.status(now, p)
 		out = append(out, Member{
-			Name: p.name, Heard: p.lastHeard != 0, Status: s, Blocked: p.blocked(now, s), Deaths: int(p.claim.deaths), Incarnation: p.claim.number,
-			Silent: s.Living() && p.suspicion != nil && (dying || now-p.suspicion.at > verdictTime),
+			Name: p.name, Heard: p.lastHeard != 0, Status: s, Blocked: p.blocked(now, s), Deaths: int(p.deaths), Incarnation: p.incarnation,
+			Silent: s.Living() && p.suspicion != nil && (recent || now-p.suspicion.at > verdictTime),
 		})
 	}
 	return out
 }
 
-// dying: somebody was given up a moment ago.
-func (d *detector) dying(now time.Duration) bool {
-	return slices.ContainsFunc(d.ring, func(p *peer) bool { return p.claim.status == Dead && now-p.claimedAt < atOnce })
+// recentDeath: somebody was given up a moment ago.
+func (d *detector) recentDeath(now time.Duration) bool {
+	return slices.ContainsFunc(d.ring, func(p *peer) bool { return p.claim.status == Dead && now-p.claimedAt < togetherTime })
 }
 
-// unheard: no other speaker is heard, and that is not about to be explained by a verdict.
-func (d *detector) unheard(now time.Duration) bool {
+// hearsNobody: no other speaker is heard, and no verdict is about to explain that.
+func (d *detector) hearsNobody(now time.Duration) bool {
 	last := time.Duration(0)
 	for _, p := range d.ring {
 		last = max(last, p.lastHeard+p.hold)
 	}
-	return now >= last && (d.dying(now) || now-last > verdictTime)
+	return now >= last && (d.recentDeath(now) || now-last > verdictTime)
 }
 
 // blocked: gossip hears a node, and for longer than either needs no heartbeat of it has come.
@@ -92,5 +92,5 @@ func (p *peer) blocked(now time.Duration, s Status) bool {
 	return p.gossip && (p.lastHeard == 0 || p.watched || s == Dead) && now-max(p.gossipSince, p.lastHeard) > blockedTime
 }
 
-// settled: enough time has passed since this node ran again to hear what became of it.
-func (d *detector) settled(now time.Duration) bool { return now >= d.lapsedAt+d.interval }
+// settled: enough time has passed since this node ran again to hear what others declared about it.
+func (d *detector) settled(now time.Duration) bool { return now >= d.lapsedAt+d.Interval }

@@ -14,7 +14,7 @@ const (
 	Answered
 )
 
-// Answer is what the wire says of a node whose beats are missed.
+// Answer is what the wire shows about a node whose heartbeats are missed.
 type Answer struct {
 	// Node is the node itself, asked for an address that it announces.
 	Node Reply
@@ -24,20 +24,20 @@ type Answer struct {
 }
 
 const (
-	// wireTime is what an answer of the wire may take: three questions in 30 ms, and the way to who asks.
+	// wireTime is what an answer of the wire may take: three questions in 30 ms, and the way back to the detector.
 	wireTime = 40 * time.Millisecond
-	// wireEvery is the time between questions about a node that stays silent. One that holds what it has
-	// is given up after three without an answer.
-	wireEvery    = 100 * time.Millisecond
-	wirePatience = 3 * wireEvery
-	// welcomeTime is how long a node has to answer that this one had given it up.
-	welcomeTime = time.Second
-	// wireSlowly is the time between questions about a node that this one called dead.
-	wireSlowly = time.Second
-	// strangerTime is how long a node that hears nobody waits where no foreign machine ever answered.
-	// Where beats were lost before, a gap of two seconds may be but more of the same.
-	strangerTime = 2 * time.Second
-	lossyTime    = 5 * strangerTime
+	// wireInterval is the time between questions about a node that stays silent. One that answers them keeps what
+	// it has, and is given up after three without an answer.
+	wireInterval = 100 * time.Millisecond
+	wirePatience = 3 * wireInterval
+	// slowWireInterval is the time between questions about a node that this one declared dead.
+	slowWireInterval = time.Second
+	// readmitTime is how long a node has to react to the news that this one had given it up.
+	readmitTime = time.Second
+	// noForeignTime is how long a node that hears nobody waits where no foreign machine ever answered.
+	// Where heartbeats were lost before, a gap of two seconds may be but more of the same.
+	noForeignTime = 2 * time.Second
+	lossyTime     = 5 * noForeignTime
 	// freshTime is how old a question may be that is answered.
 	freshTime = time.Second
 )
@@ -46,28 +46,31 @@ const (
 type wire struct {
 	askedAt, answeredAt time.Duration
 	answer              Answer
-	// heldAt is when it answered last itself.
-	heldAt time.Duration
+	// nodeAnsweredAt is when the node itself answered last.
+	nodeAnsweredAt time.Duration
 }
+
+// link is when the wire showed last that this node's own link works, and that it does not.
+type link struct{ worksAt, failsAt time.Duration }
 
 // pending: an answer may yet come in time.
 func (w *wire) pending(now time.Duration) bool {
 	return w.askedAt > w.answeredAt && now < w.askedAt+wireTime
 }
 
-// onWire: its beats are lost, and it answers on the wire.
-func (p *peer) onWire() bool { return p.wire.heldAt > p.lastHeard }
+// answersOnWire: its heartbeats are lost, and it answers on the wire.
+func (p *peer) answersOnWire() bool { return p.wire.nodeAnsweredAt > p.lastHeard }
 
 // wireAt is when the wire is to be asked about p next, so that the answer is there when it is wanted.
 func (d *detector) wireAt(p *peer) time.Duration {
-	if p.onWire() {
-		return p.wire.askedAt + wireEvery
+	if p.answersOnWire() {
+		return p.wire.askedAt + wireInterval
 	}
-	every := wireEvery
+	interval := wireInterval
 	if s := p.suspicion; s != nil && p.wire.askedAt-s.at > soonTime {
-		every = slowAskEvery
+		interval = slowAskInterval
 	}
-	return max(p.aged+p.patience()-wireTime, p.wire.askedAt+every)
+	return max(p.lastAlive+p.patience()-wireTime, p.wire.askedAt+interval)
 }
 
 // askWire has the wire asked about a peer.
@@ -82,7 +85,7 @@ type question struct {
 	At   time.Duration
 }
 
-// answeredOnWire takes what the wire said about a peer. What comes late says nothing of the present.
+// answeredOnWire takes the wire's answer about a peer. A late one shows nothing about the present.
 func (d *detector) answeredOnWire(now time.Duration, q question, a Answer) {
 	p := d.peers[idOf(q.Name)]
 	if p == nil || now-q.At > freshTime || q.At < d.born {
@@ -91,85 +94,85 @@ func (d *detector) answeredOnWire(now time.Duration, q question, a Answer) {
 	p.wire.answer, p.wire.answeredAt = a, now
 	switch {
 	case a.Node == Answered || a.Foreign == Answered:
-		d.wireGood = now
+		d.link.worksAt = now
 	case a.Foreign == Silent:
-		d.wireBad = now
+		d.link.failsAt = now
 	}
 	if a.Node != Answered {
 		return
 	}
-	p.wire.heldAt, p.aged = now, now
+	p.wire.nodeAnsweredAt, p.lastAlive = now, now
 	d.clear(now, p)
-	if p.accused && p.claim.status == Dead {
+	if p.accused && p.status == Dead {
 		d.acquit(now, p)
 	}
 }
 
-// acquit takes back a verdict about a node that turned out to hold what it had. It does not hear us: else it
-// would have refuted the verdict itself.
+// acquit takes back a verdict about a node that still answers for its addresses. It does not hear this node: otherwise
+// it would have refuted the verdict itself.
 func (d *detector) acquit(now time.Duration, p *peer) {
 	p.accused, p.watched = false, true
 	if p.private {
-		d.takeBack(now, p)
+		d.withdrawVerdict(now, p)
 		return
 	}
-	p.claim.status, p.claimedAt = Alive, now
-	p.claim.number++
-	p.claim.deaths -= min(p.claim.deaths, 1) // that of this verdict
+	p.status, p.claimedAt = Alive, now
+	p.incarnation++
+	p.deaths -= min(p.deaths, 1) // that of this verdict
 	d.version++
-	d.proclaim(p.id)
+	d.broadcast(p.id)
 }
 
-// welcome takes a peer back that this node alone had given up. Where there is no third, it gets the time to learn
-// that, so that it does not take back what it loses in the next moment.
-func (d *detector) welcome(now time.Duration, p *peer) {
+// readmit takes a peer back that this node alone had given up. Where there is no third node, the peer gets the time to
+// learn that, so that it does not take back what it loses in the next moment.
+func (d *detector) readmit(now time.Duration, p *peer) {
 	if p.backAt == 0 {
 		p.backAt = now
 	}
-	if able, _ := d.heard(now); able > 1 || now-p.backAt >= welcomeTime {
-		d.takeBack(now, p)
+	if able, _ := d.heard(now); able > 1 || now-p.backAt >= readmitTime {
+		d.withdrawVerdict(now, p)
 		return
 	}
-	d.send(p, packet{}) // which says that it was missed
+	d.send(p, packet{}) // which says that this node had given it up
 }
 
-// takeBack ends a verdict of this node alone.
-func (d *detector) takeBack(now time.Duration, p *peer) {
-	p.claim, p.private, p.accused, p.claimedAt, p.backAt = p.former, false, false, now, 0
+// withdrawVerdict ends a verdict of this node alone.
+func (d *detector) withdrawVerdict(now time.Duration, p *peer) {
+	p.accused = false
+	p.set(now, p.former, false)
 	d.version++
 }
 
-// heard returns how many peers are heard at this moment that are able to judge, since they hear well, and how many
-// in all.
+// heard returns how many peers are heard at this moment that hear well, and so are able to judge, and how many in all.
 func (d *detector) heard(now time.Duration) (able, all int) {
 	for _, p := range d.ring {
 		if p.lastHeard == 0 || now-p.lastHeard >= p.hold {
 			continue
 		}
-		if all++; !p.deaf {
+		if all++; !p.hearsBadly {
 			able++
 		}
 	}
 	return able, all
 }
 
-// takesAlone decides about a suspect where no other speaker is heard. Either all others are dead, or this
+// decidesAlone reports whether a suspect is dead where no other speaker is heard. Either all others are dead, or this
 // node is cut off: a foreign machine that answers shows that its link works.
-func (d *detector) takesAlone(now time.Duration, p *peer) bool {
+func (d *detector) decidesAlone(now time.Duration, p *peer) bool {
 	answer := p.wire.answer
 	if p.wire.answeredAt < p.lastHeard {
 		answer = Answer{}
 	}
+	lossy := p.reception.clean < cleanRun
 	switch answer.Foreign {
 	case Answered:
-		// If beats of it, or foreign answers, were lost before, this may be more of the same.
-		lossy := p.receipt.clean < cleanBeats && now-p.lastHeard < strangerTime
-		return !lossy && (d.wireBad == 0 || now-d.wireBad > strangerTime)
+		// If heartbeats of it, or foreign answers, were lost before, this may be more of the same.
+		return !(lossy && now-p.lastHeard < noForeignTime) && (d.link.failsAt == 0 || now-d.link.failsAt > noForeignTime)
 	case Silent:
 		return false
 	}
-	wait := strangerTime
-	if p.receipt.clean < cleanBeats {
+	wait := noForeignTime
+	if lossy {
 		wait = lossyTime
 	}
 	return !p.gossip && now >= p.suspicion.at+wait

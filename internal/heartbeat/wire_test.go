@@ -10,7 +10,7 @@ import (
 func testPacket(claims int) packet {
 	p := packet{from: 1, to: 2, boot: 3, seq: 4, challenge: 5, answer: 6, hold: 150 * ms, watch: true, ping: true}
 	for i := range claims {
-		p.claims = append(p.claims, claim{about: id(i), status: Status(i%int(Left) + 1), deaths: 3, number: uint32(i)})
+		p.claims = append(p.claims, claim{about: id(i), status: Status(i%int(Left) + 1), deaths: 3, incarnation: uint32(i)})
 	}
 	return p
 }
@@ -145,7 +145,7 @@ func TestReplay(t *testing.T) {
 		t.Errorf("after a replay it is %v", got)
 	}
 	a.start()
-	w.must(t, 3*time.Second, w.all(a, Held), "back")
+	w.must(t, 3*time.Second, w.all(a, HoldDown), "back")
 	a.stop()
 	w.must(t, time.Second, w.all(a, Dead), "dead again")
 	for range 20 {

@@ -24,7 +24,7 @@ type world struct {
 	late time.Duration
 	// cut says which packets do not arrive; nil cuts none.
 	cut func(from, to *node) bool
-	// blocked says which beats do not arrive, though questions on the wire do.
+	// blocked says which heartbeats do not arrive, though questions on the wire do.
 	blocked func(from, to *node) bool
 	// noWire: no link is shared on which a node could be asked.
 	noWire bool
@@ -133,9 +133,9 @@ func (n *node) kill() {
 
 // gossip brings every node up to date by the slower way.
 func (w *world) gossip() {
-	var peers []known
+	var peers []Peer
 	for _, o := range w.nodes {
-		peers = append(peers, known{o.name, o.up && !o.killed && w.gossips})
+		peers = append(peers, Peer{Name: o.name, Gossip: o.up && !o.killed && w.gossips})
 	}
 	for _, n := range w.nodes {
 		n.d.set(n.now(), peers)
@@ -191,7 +191,7 @@ func (n *node) run() {
 	n.plan(max(n.d.due()-n.skew, w.now) + time.Duration(w.random.Int64N(int64(ms))))
 }
 
-// ask puts three questions to a node and to a foreign machine, over the links that beats use.
+// ask puts three questions to a node and to a foreign machine, over the links that heartbeats use.
 func (w *world) ask(from *node, q question) {
 	if w.noWire {
 		return

@@ -8,18 +8,19 @@ import (
 )
 
 // leftTime is how long a node whose speaker said goodbye counts as one that forwards:
-// longer than a new speaker takes to come, image and all. Nobody sends heartbeats from
-// there meanwhile, so that it would not be noticed if the node went too.
+// longer than a new speaker takes to come, with the pull of its image. No heartbeats come from
+// there meanwhile, so nobody would notice if the node died too.
 const leftTime = 2 * time.Minute
 
-// goodbyes are the nodes whose speakers were stopping when they were heard last, and since when they are not.
+// goodbyes are the nodes whose speakers were stopping when they were heard last, and since when they are gone.
 type goodbyes map[string]time.Time
 
-// left returns the nodes that forward though their speakers are gone, and how long until one does no more; 0 for never.
-func (g goodbyes) left(now time.Time, told map[string]lb.Member, alive map[string]bool) (left map[string]bool, again time.Duration) {
-	maps.DeleteFunc(g, func(name string, _ time.Time) bool { return alive[name] || !told[name].Stopping })
+// left returns the nodes that forward though their speakers are gone, and how long until one of them does not count
+// any more; 0 for never.
+func (g goodbyes) left(now time.Time, members map[string]lb.Member, alive map[string]bool) (left map[string]bool, again time.Duration) {
+	maps.DeleteFunc(g, func(name string, _ time.Time) bool { return alive[name] || !members[name].Stopping })
 	left = map[string]bool{}
-	for name, m := range told {
+	for name, m := range members {
 		if alive[name] || !m.Stopping {
 			continue
 		}

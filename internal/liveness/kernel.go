@@ -16,9 +16,9 @@ const (
 	kernelPause    = 40 * time.Millisecond
 )
 
-// kernelAnswers reports whether the kernel of a node is alive, without any help of a program there: a TCP port
-// that nobody listens on is refused, one whose program hangs is still connected. Only a node that is off, or that
-// the network does not reach, says nothing. So the death of a speaker is told from the death of its node. The
+// kernelAnswers reports whether the kernel of a node is alive, without the help of a program there: it refuses a TCP
+// connection to a port without a listener, and accepts one to a program that hangs. Only a node that is off, or that
+// the network does not reach, is silent. This separates the death of a speaker from the death of its node. The
 // addresses are those of one node, and one that accepts, refuses or resets within the time is enough.
 func kernelAnswers(ctx context.Context, within time.Duration, addresses ...netip.AddrPort) bool {
 	ctx, cancel := context.WithTimeout(ctx, within)

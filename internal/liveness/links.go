@@ -1,7 +1,6 @@
 package liveness
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -16,18 +15,18 @@ import (
 )
 
 const (
-	// linkInterval is between questions on a link, which is silent after linkMisses without an
-	// answer, and is not any more after linkReturns with one: 0.8 s and 10 s.
+	// linkInterval is between questions on a link. It is silent after linkMisses rounds without an
+	// answer, and not any more after linkReturns rounds with one: 0.8 s and 10 s.
 	linkInterval = 400 * time.Millisecond
 	linkMisses   = 2
 	linkReturns  = 25
-	// mostFellows bounds the machines that are asked when the usual one does not answer.
-	mostFellows = 3
+	// maxNeighbours bounds the machines that are asked when the usual one does not answer.
+	maxNeighbours = 3
 )
 
-// links watches the links that heartbeats do not use. A port that is dead with its carrier up is noticed by its
-// own node, which hears nobody there any more, neither speakers nor foreign machines, and tells the
-// others. Where nobody on a link hears anybody all say so alike, and nothing moves.
+// links watches the links that heartbeats do not use. If a port is dead with its carrier up, its own node notices:
+// it hears nobody there any more, neither speakers nor foreign machines, and reports that to the
+// others. If nobody on a link hears anybody, all report the same, and nothing moves.
 type links struct {
 	log   *slog.Logger
 	asker Asker
@@ -41,14 +40,14 @@ type links struct {
 	silent  map[string]bool
 
 	// watched is what is known of each link by name; Run alone uses it.
-	watched map[string]*watched
+	watched map[string]*watchedLink
 }
 
-// watched is one link under watch.
-type watched struct {
-	// usual answered last, and is asked alone as long as it does.
+// watchedLink is one link under watch.
+type watchedLink struct {
+	// usual answered last, and is the only one that is asked as long as it does.
 	usual layer2.Question
-	// rounds in a row that ended as the last one did, which was answered or not.
+	// rounds in a row ended as the last one, which was answered or not.
 	answered bool
 	rounds   int
 	silent   bool
@@ -56,10 +55,10 @@ type watched struct {
 
 // newLinks returns a watch that Run starts. changed is called when Silent changes.
 func newLinks(log *slog.Logger, asker Asker, all func() []link.Link, changed func()) *links {
-	return &links{log: log, asker: asker, all: all, changed: changed, watched: map[string]*watched{}}
+	return &links{log: log, asker: asker, all: all, changed: changed, watched: map[string]*watchedLink{}}
 }
 
-// set tells what the speakers told of themselves, and so which of them share a link, and the address of
+// set takes over the speakers' metadata, which shows which of them share a link, and the address of
 // this node that heartbeats use: its link is not watched.
 func (l *links) set(members map[string]lb.Member, own netip.Addr) {
 	l.mu.Lock()
@@ -67,7 +66,7 @@ func (l *links) set(members map[string]lb.Member, own netip.Addr) {
 	l.members, l.own = members, own
 }
 
-// Silent returns the names of links on which this node hears nobody, and heard somebody before.
+// Silent returns the names of links on which this node heard somebody before, and hears nobody now.
 func (l *links) Silent() map[string]bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,29 +92,29 @@ func (l *links) round(ctx context.Context) {
 	l.mu.Lock()
 	members, address := l.members, l.own
 	l.mu.Unlock()
-	here := map[string]*watched{}
+	here := map[string]*watchedLink{}
 	for _, own := range l.all() {
 		if !own.CanAnnounce() || slices.ContainsFunc(own.Prefixes, func(p netip.Prefix) bool { return p.Addr() == address }) {
 			continue
 		}
 		w := l.watched[own.Name]
 		if w == nil {
-			w = &watched{}
+			w = &watchedLink{}
 		}
 		here[own.Name] = w
-		if fellows := l.fellows(own, members); len(fellows) > 0 {
-			l.ask(ctx, own.Name, w, fellows)
+		if neighbours := l.neighbours(own, members); len(neighbours) > 0 {
+			l.ask(ctx, w, neighbours)
 		} else {
-			*w = watched{} // nobody could take anything over
+			*w = watchedLink{} // nobody could take anything over
 		}
 	}
 	l.watched = here
 	l.publish()
 }
 
-// fellows returns whom to ask on a link: speakers that share it, then foreign machines. There are none where
+// neighbours returns the machines to ask on a link: speakers that share it, then foreign ones. There are none if
 // no speaker shares it.
-func (l *links) fellows(own link.Link, members map[string]lb.Member) []layer2.Question {
+func (l *links) neighbours(own link.Link, members map[string]lb.Member) []layer2.Question {
 	var out []layer2.Question
 	for _, name := range slices.Sorted(maps.Keys(members)) {
 		for _, t := range members[name].Links {
@@ -127,17 +126,17 @@ func (l *links) fellows(own link.Link, members map[string]lb.Member) []layer2.Qu
 	if len(out) == 0 {
 		return nil
 	}
-	return append(out, l.asker.Foreign(own.Name, mostFellows)...)
+	return append(out, l.asker.Foreign(own.Name, maxNeighbours)...)
 }
 
-// ask asks the machine that answered last, and if it does not, all that are asked at most.
-func (l *links) ask(ctx context.Context, name string, w *watched, fellows []layer2.Question) {
+// ask asks the machine that answered last, and if it does not, as many as are asked at most.
+func (l *links) ask(ctx context.Context, w *watchedLink, neighbours []layer2.Question) {
 	usual := []layer2.Question{w.usual}
-	if w.usual == (layer2.Question{}) || !l.hears(ctx, usual, w) {
+	if w.usual == (layer2.Question{}) || !l.anyAnswers(ctx, usual, w) {
 		// Others each time: the first by name may be dead.
-		at := w.rounds % len(fellows)
-		fellows = slices.Concat(fellows[at:], fellows[:at])
-		if !l.hears(ctx, fellows[:min(len(fellows), 2*mostFellows)], w) {
+		at := w.rounds % len(neighbours)
+		neighbours = slices.Concat(neighbours[at:], neighbours[:at])
+		if !l.anyAnswers(ctx, neighbours[:min(len(neighbours), 2*maxNeighbours)], w) {
 			w.count(false)
 			return
 		}
@@ -145,9 +144,9 @@ func (l *links) ask(ctx context.Context, name string, w *watched, fellows []laye
 	w.count(true)
 }
 
-func (l *links) hears(ctx context.Context, questions []layer2.Question, w *watched) bool {
+func (l *links) anyAnswers(ctx context.Context, questions []layer2.Question, w *watchedLink) bool {
 	for i, n := range l.asker.Ask(ctx, questions, wireTime) {
-		if n >= enough {
+		if n >= minAnswers {
 			w.usual = questions[i]
 			return true
 		}
@@ -155,8 +154,8 @@ func (l *links) hears(ctx context.Context, questions []layer2.Question, w *watch
 	return false
 }
 
-// count takes the outcome of a round. A link on which nobody ever answered is not silent: nobody may be there.
-func (w *watched) count(answered bool) {
+// count takes the outcome of a round. A link on which nobody ever answered is not silent: it may be empty.
+func (w *watchedLink) count(answered bool) {
 	if answered != w.answered {
 		w.answered, w.rounds = answered, 0
 	}
@@ -169,7 +168,7 @@ func (w *watched) count(answered bool) {
 	}
 }
 
-// publish makes known which links are silent.
+// publish reports which links are silent.
 func (l *links) publish() {
 	silent := map[string]bool{}
 	for name, w := range l.watched {
@@ -184,6 +183,6 @@ func (l *links) publish() {
 	if !changed {
 		return
 	}
-	l.log.Info("links on which nobody answers", "links", slices.SortedFunc(maps.Keys(silent), cmp.Compare[string]))
+	l.log.Info("links on which nobody answers", "links", slices.Sorted(maps.Keys(silent)))
 	l.changed()
 }

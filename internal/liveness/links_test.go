@@ -65,9 +65,9 @@ func TestLinkOthersAnswer(t *testing.T) {
 
 // Where nobody ever answered, or nobody else is, a link is not silent.
 func TestLinkOfNobody(t *testing.T) {
-	for name, told := range map[string]map[string]lb.Member{"others": neighbours(), "nobody": {"w1": neighbours()["w1"]}} {
+	for name, members := range map[string]map[string]lb.Member{"others": neighbours(), "nobody": {"w1": neighbours()["w1"]}} {
 		w := newLinks(slog.New(slog.DiscardHandler), &lan{answers: map[link.MAC]int{mac(12): 0}}, own, func() {})
-		w.set(told, netip.MustParseAddr("192.0.2.1"))
+		w.set(members, netip.MustParseAddr("192.0.2.1"))
 		for range 10 {
 			if w.round(t.Context()); len(w.Silent()) > 0 {
 				t.Fatalf("%s: silent", name)

@@ -21,60 +21,60 @@ type Config struct {
 	Log *slog.Logger
 	// Node is this node, as Problems name it.
 	Node lb.Object
-	// MembersPort is a TCP port of the kernels that are asked, HeartbeatPort the UDP port of heartbeats.
+	// MembersPort is a TCP port to ask kernels at, HeartbeatPort the UDP port of heartbeats.
 	MembersPort, HeartbeatPort uint16
 	Cluster                    Cluster
 	// Asker asks on Links.
 	Asker Asker
 	Links func() []link.Link
-	// Changed is called when State returns something else than before, SilenceChanged when Silence may.
+	// Changed is called when State changes, SilenceChanged when Silence may have changed.
 	Changed, SilenceChanged func()
 }
 
-// Cluster is what the API server tells of the nodes.
+// Cluster is what the API server knows of the nodes.
 type Cluster interface {
-	// Kernels returns what answers on each node that lives, whether anybody listens at the port or not.
+	// Kernels returns addresses of each node at which its kernel answers, whether a program listens there or not.
 	Kernels(membersPort uint16) map[string][]netip.AddrPort
-	// Word reads what the speaker of a node wrote last. It returns an error that wraps ErrAway where nothing shows
+	// Vote reads what the speaker of a node wrote last. It returns an error that wraps ErrAway if nothing shows
 	// that the network reaches the API server.
-	Word(ctx context.Context, node string) (Word, error)
+	Vote(ctx context.Context, node string) (Vote, error)
 }
 
 // Known is what is known of the speakers at one moment.
 type Known struct {
 	View members.View
-	// Told is what each told of itself; Speakers are the nodes that have one, Address is that of this one.
-	Told     map[string]lb.Member
+	// Members is the metadata of each; Speakers are the nodes that have one, Address is that of this one.
+	Members  map[string]lb.Member
 	Speakers map[string]netip.Addr
 	Address  netip.Addr
-	// Services say which nodes have endpoints that can serve.
+	// Services have the nodes with endpoints that can serve.
 	Services []lb.Service
 }
 
-// State says who lives, and who can be reached.
+// State has which nodes live, and which can be reached.
 type State struct {
-	// Alive, HeldDown and Mute are as lb.State has them: the nodes that this side of a partition stands aside for
-	// are alive, and nobody on this side takes anything but what those refuse.
-	Alive, HeldDown, Mute map[string]bool
+	// Alive, HeldDown and SpeakerDown are as lb.State has them (Mute there). The nodes that this side of a partition
+	// yields to are alive, and nobody on this side takes anything but what those refuse.
+	Alive, HeldDown, SpeakerDown map[string]bool
 	// Left are nodes whose speakers said goodbye a short while ago.
 	Left map[string]bool
-	// Deaf, Lost and Partition are as lb.Here has them.
-	Deaf      bool
-	Lost      map[string]bool
-	Partition lb.Partition
+	// HearsBadly, Lost and Partition are as lb.Here has them (Deaf there).
+	HearsBadly bool
+	Lost       map[string]bool
+	Partition  lb.Partition
 	// Again is when State changes though nobody calls Changed; 0 for never.
 	Again time.Duration
 	// Problems are those of the network around this node.
 	Problems []lb.Problem
 }
 
-// Monitor finds out what heartbeats alone cannot tell.
+// Monitor finds out what heartbeats alone cannot show.
 type Monitor struct {
-	config  Config
-	wire    *wire
-	links   *links
-	prober  *prober
-	witness *witness
+	config Config
+	wire   *wire
+	links  *links
+	prober *prober
+	votes  *voteReader
 
 	mu       sync.Mutex
 	known    Known
@@ -85,46 +85,46 @@ type Monitor struct {
 func New(c Config) *Monitor {
 	m := &Monitor{config: c, wire: newWire(c.Asker, c.Links), goodbyes: goodbyes{}}
 	m.links = newLinks(c.Log, c.Asker, c.Links, c.Changed)
-	m.witness = newWitness(c)
-	m.prober = newProber(c, m.witness.apiAnswers)
+	m.votes = newVoteReader(c)
+	m.prober = newProber(c, m.votes.apiAnswers)
 	return m
 }
 
-// Set tells what is known now.
+// Set takes over what is known now.
 func (m *Monitor) Set(k Known) {
 	m.mu.Lock()
 	m.known = k
 	m.mu.Unlock()
-	m.links.set(k.Told, k.Address)
+	m.links.set(k.Members, k.Address)
 	m.prober.set(time.Now(), k)
-	m.witness.set(m.prober.heard(), k.Speakers)
+	m.votes.set(m.prober.heard(), k.Speakers)
 	m.config.SilenceChanged()
 }
 
-// SetOwners tells which node announces each address by layer 2: what a node that falls silent is asked for.
+// SetOwners sets which node announces each address by layer 2: a node that falls silent is asked for these.
 func (m *Monitor) SetOwners(owners map[netip.Addr]string) {
 	m.mu.Lock()
 	k := m.known
 	m.mu.Unlock()
-	m.wire.set(k.Told, owners, k.Address)
+	m.wire.set(k.Members, owners, k.Address)
 }
 
-// State returns who lives now, by what was set last.
+// State returns which nodes live now, by what was set last.
 func (m *Monitor) State() State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	view := m.known.View
-	s := State{Alive: view.Alive, HeldDown: view.HeldDown, Mute: view.Mute, Deaf: view.Deaf, Partition: m.witness.aside()}
-	s.Left, s.Again = m.goodbyes.left(time.Now(), m.known.Told, view.Alive)
-	s.standAside()
+	s := State{Alive: view.Alive, HeldDown: view.HeldDown, SpeakerDown: view.SpeakerDown, HearsBadly: view.HearsBadly, Partition: m.votes.partition()}
+	s.Left, s.Again = m.goodbyes.left(time.Now(), m.known.Members, view.Alive)
+	s.yield()
 	var cutOff []lb.Problem
 	s.Lost, cutOff = m.prober.lost()
 	s.Problems = append(problems(m.config.Node, view.Members, m.config.HeartbeatPort, m.links.Silent()), cutOff...)
 	return s
 }
 
-// standAside gives the nodes elsewhere all that they can announce, as they do themselves.
-func (s *State) standAside() {
+// yield leaves all to the nodes elsewhere that they can announce, as they do themselves.
+func (s *State) yield() {
 	if len(s.Partition.Elsewhere) == 0 {
 		return
 	}
@@ -140,16 +140,17 @@ func (m *Monitor) Heard() map[string]bool { return m.prober.heard() }
 // Ask asks the wire about a node that fell silent: see heartbeat.Config.
 func (m *Monitor) Ask(node string) heartbeat.Answer { return m.wire.ask(node) }
 
-// SilentLinks returns the names of links on which this node hears nobody, and heard somebody before.
+// SilentLinks returns the names of links on which this node heard somebody before, and hears nobody now.
 func (m *Monitor) SilentLinks() map[string]bool { return m.links.Silent() }
 
-// Silence returns what to write of the speakers that are not heard, at once also of those that are silent alone.
-func (m *Monitor) Silence(atOnce bool) Silence { return m.prober.silent(time.Now(), atOnce) }
+// Silence returns what to write about the speakers that are not heard, with atOnce also about nodes of which only the
+// speaker fell silent.
+func (m *Monitor) Silence(atOnce bool) Silence { return m.prober.silence(time.Now(), atOnce) }
 
-// Run asks whom there is to ask, until ctx ends.
+// Run runs all parts until ctx ends.
 func (m *Monitor) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{m.wire.run, m.links.Run, m.prober.loop.Run, m.witness.loop.Run} {
+	for _, run := range []func(context.Context) error{m.wire.run, m.links.Run, m.prober.loop.Run, m.votes.loop.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	return group.Wait()

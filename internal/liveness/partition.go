@@ -9,88 +9,87 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Word is what a speaker wrote of itself where both sides of a partition read it.
-type Word struct {
+// Vote is what a speaker wrote about the others where both sides of a partition read it.
+type Vote struct {
 	Node string
-	// Written tells one word from the one before; it is compared only, never read as a time. It is empty where
+	// Written differs between one vote and the next. It is compared only, never read as a time. It is empty if
 	// nothing was ever written.
 	Written string
-	// Alive and Expected speakers as it sees them.
+	// Alive and Expected are numbers of speakers, as it counts them.
 	Alive, Expected int
 	// Unreachable and Quiet are the nodes that it misses, as Silence has them.
 	Unreachable, Quiet []string
 }
 
-// misses reports whether the word's speaker does not hear a node.
-func (w Word) misses(node string) bool {
-	return slices.Contains(w.Unreachable, node) || slices.Contains(w.Quiet, node)
+// misses reports whether the voter does not hear a node.
+func (v Vote) misses(node string) bool {
+	return slices.Contains(v.Unreachable, node) || slices.Contains(v.Quiet, node)
 }
 
-// uncut adds the nodes of this side where a full list may leave them out.
-func (w Word) uncut(self string, alive map[string]bool) Word {
-	if len(w.Unreachable) >= MostNamed {
-		w.Unreachable = slices.AppendSeq(slices.Clone(w.Unreachable), maps.Keys(alive))
+// untruncated adds the nodes of this side to a full list, which may leave them out.
+func (v Vote) untruncated(self string, alive map[string]bool) Vote {
+	if len(v.Unreachable) >= MostNamed {
+		v.Unreachable = slices.AppendSeq(slices.Clone(v.Unreachable), maps.Keys(alive))
 	}
-	if len(w.Quiet) >= MostNamed {
-		w.Quiet = append(slices.Clone(w.Quiet), self)
+	if len(v.Quiet) >= MostNamed {
+		v.Quiet = append(slices.Clone(v.Quiet), self)
 	}
-	return w
+	return v
 }
 
-// wordTime is how long a word counts. Its speaker repeats it more often.
-const wordTime = 5 * time.Second
+// voteTime is how long a vote counts. The voter repeats it more often.
+const voteTime = 5 * time.Second
 
-// words are those of nodes that are not heard. They are pure: times are arguments.
-type words map[string]witnessed
+// votes are those of nodes that are not heard, by voter. They are pure: times are arguments.
+type votes map[string]datedVote
 
-type witnessed struct {
-	Word
-	// at is when it was seen to be new; zero for the first, which may be older than the silence.
+type datedVote struct {
+	Vote
+	// at is when it was seen to be new; zero for the first one, which may be older than the silence.
 	at time.Time
 }
 
-// hear takes a word over. Nobody that is dead writes a second one.
-func (w words) hear(now time.Time, word Word) {
-	before, known := w[word.Node]
-	next := witnessed{word, before.at}
-	if known && before.Written != word.Written {
+// add takes a vote over. Only a voter that lives writes a second one.
+func (v votes) add(now time.Time, vote Vote) {
+	before, known := v[vote.Node]
+	next := datedVote{vote, before.at}
+	if known && before.Written != vote.Written {
 		next.at = now
 	}
-	w[word.Node] = next
+	v[vote.Node] = next
 }
 
-// keep forgets all nodes but these: those that are missed still.
-func (w words) keep(missed []string) {
-	maps.DeleteFunc(w, func(node string, _ witnessed) bool { return !slices.Contains(missed, node) })
+// retain forgets the votes of all nodes but these, which are still missed.
+func (v votes) retain(missed []string) {
+	maps.DeleteFunc(v, func(node string, _ datedVote) bool { return !slices.Contains(missed, node) })
 }
 
-// partition returns what the words of other sides come to.
+// partition returns the result of the votes of other sides.
 //
-// This side stands aside for those that are larger, and for those as large with a
-// lower lowest name. It stands aside for nobody in all cases where the others may be
-// dead. Elsewhere are those that are running and miss the node self, and those missed here of
-// whom these say nothing bad: few repeat their word, and another may be the only one
+// This side yields to sides that are larger, and to those as large with a lower lowest name. It yields to nobody
+// in all cases where the others may be dead. Elsewhere are the voters of these sides, which miss the node self, and
+// those missed here that these voters do not miss: few repeat their votes, and another node may be the only one
 // that can announce an address.
-func (w words) partition(now time.Time, self string, alive map[string]bool, missed []string) (out lb.Partition) {
+func (v votes) partition(now time.Time, self string, alive map[string]bool, missed []string) (out lb.Partition) {
 	if len(alive) == 0 {
 		return out
 	}
 	lowest := slices.Min(slices.Collect(maps.Keys(alive)))
-	speaking := w.speaking(now, self)
-	var first []Word
-	for _, word := range speaking {
-		before := cmp.Or(cmp.Compare(word.Alive, len(alive)), cmp.Compare(lowest, word.lowest(missed, speaking))) > 0
+	against := v.against(now, self)
+	var first []Vote
+	for _, vote := range against {
+		before := cmp.Or(cmp.Compare(vote.Alive, len(alive)), cmp.Compare(lowest, vote.lowest(missed, against))) > 0
 		if before {
-			first = append(first, word)
+			first = append(first, vote)
 		}
-		out.Sides = append(out.Sides, lb.Side{First: before, Refuses: word.refuses()})
+		out.Sides = append(out.Sides, lb.Side{First: before, Refuses: vote.refuses()})
 	}
 	if len(first) == 0 {
 		return out
 	}
 	for _, node := range missed {
-		speaks := slices.ContainsFunc(first, func(word Word) bool { return word.Node == node })
-		if speaks || !slices.ContainsFunc(first, func(word Word) bool { return word.misses(node) }) {
+		votes := slices.ContainsFunc(first, func(vote Vote) bool { return vote.Node == node })
+		if votes || !slices.ContainsFunc(first, func(vote Vote) bool { return vote.misses(node) }) {
 			out.Elsewhere = append(out.Elsewhere, node)
 		}
 	}
@@ -98,36 +97,36 @@ func (w words) partition(now time.Time, self string, alive map[string]bool, miss
 	return out
 }
 
-// speaking returns the words of those that are running and miss the node self, by name.
-func (w words) speaking(now time.Time, self string) (out []Word) {
-	for _, node := range slices.Sorted(maps.Keys(w)) {
-		word := w[node]
-		if word.misses(self) && !word.at.IsZero() && now.Sub(word.at) < wordTime {
-			out = append(out, word.Word)
+// against returns the votes of speakers that are running and miss the node self, by name.
+func (v votes) against(now time.Time, self string) (out []Vote) {
+	for _, node := range slices.Sorted(maps.Keys(v)) {
+		vote := v[node]
+		if vote.misses(self) && !vote.at.IsZero() && now.Sub(vote.at) < voteTime {
+			out = append(out, vote.Vote)
 		}
 	}
 	return out
 }
 
-// lowest returns the lowest name of the word's side, as the nodes of that side see it
-// too: of those that are there, whether their words can be read or not. Where more are missed
-// here than that side has, some are nowhere, and the lowest of those that speak counts.
-func (w Word) lowest(missed []string, speaking []Word) string {
-	there := slices.DeleteFunc(slices.Clone(missed), func(node string) bool { return w.misses(node) })
-	if len(there) > w.Alive {
+// lowest returns the lowest name of the voter's side, as the nodes of that side see it too. It counts all nodes of
+// that side, even if their own votes cannot be read. If more are missed here than that side has, some are on neither
+// side, and the lowest of the voters counts.
+func (v Vote) lowest(missed []string, against []Vote) string {
+	there := slices.DeleteFunc(slices.Clone(missed), v.misses)
+	if len(there) > v.Alive {
 		there = slices.DeleteFunc(there, func(node string) bool {
-			return !slices.ContainsFunc(speaking, func(other Word) bool { return other.Node == node })
+			return !slices.ContainsFunc(against, func(other Vote) bool { return other.Node == node })
 		})
 	}
-	return slices.Min(append(there, w.Node))
+	return slices.Min(append(there, v.Node))
 }
 
-// refuses returns the nodes whose endpoints the word's side leaves alone. A side of more
+// refuses returns the nodes whose endpoints the voter's side does not announce. A side of more
 // than half refuses nothing, and nobody refuses a node whose kernel answers.
-func (w Word) refuses() map[string]bool {
+func (v Vote) refuses() map[string]bool {
 	out := map[string]bool{}
-	if 2*w.Alive <= w.Expected {
-		for _, node := range w.Unreachable {
+	if 2*v.Alive <= v.Expected {
+		for _, node := range v.Unreachable {
 			out[node] = true
 		}
 	}

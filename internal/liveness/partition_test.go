@@ -19,45 +19,45 @@ func names(all ...string) map[string]bool {
 	return out
 }
 
-func TestElsewhere(t *testing.T) {
+func TestYield(t *testing.T) {
 	now := time.Unix(1000, 0)
-	word := func(node, written string, alive int, misses string) Word {
-		return Word{Node: node, Written: written, Alive: alive, Quiet: strings.Fields(misses)}
+	vote := func(node, written string, alive int, misses string) Vote {
+		return Vote{Node: node, Written: written, Alive: alive, Quiet: strings.Fields(misses)}
 	}
 	for _, tt := range []struct {
 		name   string
 		alive  map[string]bool // self is the first of them
 		missed string
-		heard  []Word // one second apart
+		heard  []Vote // one second apart
 		after  time.Duration
 		want   []string
 	}{
-		{"nobody says anything: the others may be dead", names("c"), "a b", nil, 0, nil},
-		{"a word from before the silence", names("c"), "a b", []Word{word("a", "1", 2, "c")}, 0, nil},
-		{"one node of three, and one of the others says that they are running", names("c"), "a b",
-			[]Word{word("a", "1", 3, ""), word("a", "2", 2, "c")}, 0, []string{"a", "b"}},
+		{"nobody votes: the others may be dead", names("c"), "a b", nil, 0, nil},
+		{"a vote from before the silence", names("c"), "a b", []Vote{vote("a", "1", 2, "c")}, 0, nil},
+		{"one node of three, and one of the others votes", names("c"), "a b",
+			[]Vote{vote("a", "1", 3, ""), vote("a", "2", 2, "c")}, 0, []string{"a", "b"}},
 		{"one node of three, and one of the others is dead", names("c"), "a b",
-			[]Word{word("a", "1", 3, ""), word("a", "2", 2, "b c")}, 0, []string{"a"}},
-		{"two of three", names("a", "b"), "c", []Word{word("c", "1", 3, ""), word("c", "2", 1, "a b")}, 0, nil},
-		{"one of two, with the lower name", names("a"), "b", []Word{word("b", "1", 2, ""), word("b", "2", 1, "a")}, 0, nil},
-		{"one of two, with the higher name", names("b"), "a", []Word{word("a", "1", 2, ""), word("a", "2", 1, "b")}, 0, []string{"a"}},
-		{"it is running and hears this node", names("c"), "a b", []Word{word("a", "1", 3, ""), word("a", "2", 3, "")}, 0, nil},
-		{"it is running and misses another", names("c"), "a b", []Word{word("a", "1", 3, ""), word("a", "2", 2, "b")}, 0, nil},
-		{"it was running and says nothing any more", names("c"), "a b", []Word{word("a", "1", 3, ""), word("a", "2", 2, "c")}, wordTime, nil},
-		{"it goes on saying so", names("c"), "a b",
-			[]Word{word("a", "1", 3, ""), word("a", "2", 2, "c"), word("a", "3", 2, "c")}, wordTime - time.Second, []string{"a", "b"}},
+			[]Vote{vote("a", "1", 3, ""), vote("a", "2", 2, "b c")}, 0, []string{"a"}},
+		{"two of three", names("a", "b"), "c", []Vote{vote("c", "1", 3, ""), vote("c", "2", 1, "a b")}, 0, nil},
+		{"one of two, with the lower name", names("a"), "b", []Vote{vote("b", "1", 2, ""), vote("b", "2", 1, "a")}, 0, nil},
+		{"one of two, with the higher name", names("b"), "a", []Vote{vote("a", "1", 2, ""), vote("a", "2", 1, "b")}, 0, []string{"a"}},
+		{"it is running and hears this node", names("c"), "a b", []Vote{vote("a", "1", 3, ""), vote("a", "2", 3, "")}, 0, nil},
+		{"it is running and misses another", names("c"), "a b", []Vote{vote("a", "1", 3, ""), vote("a", "2", 2, "b")}, 0, nil},
+		{"it was running and votes no more", names("c"), "a b", []Vote{vote("a", "1", 3, ""), vote("a", "2", 2, "c")}, voteTime, nil},
+		{"it goes on voting", names("c"), "a b",
+			[]Vote{vote("a", "1", 3, ""), vote("a", "2", 2, "c"), vote("a", "3", 2, "c")}, voteTime - time.Second, []string{"a", "b"}},
 		{"half of four, all running", names("b", "d"), "a c",
-			[]Word{word("a", "1", 4, ""), word("c", "1", 4, ""), word("a", "2", 2, "b d"), word("c", "2", 2, "b d")}, 0, []string{"a", "c"}},
+			[]Vote{vote("a", "1", 4, ""), vote("c", "1", 4, ""), vote("a", "2", 2, "b d"), vote("c", "2", 2, "b d")}, 0, []string{"a", "c"}},
 		{"half of four, the lowest of which cannot be read", names("b", "d"), "a c",
-			[]Word{word("c", "1", 4, ""), word("c", "2", 2, "b d")}, 0, []string{"a", "c"}},
+			[]Vote{vote("c", "1", 4, ""), vote("c", "2", 2, "b d")}, 0, []string{"a", "c"}},
 		{"half of four, where the lowest is dead and not found so yet", names("b", "d"), "a c e",
-			[]Word{word("c", "1", 5, ""), word("c", "2", 2, "b d")}, 0, nil},
+			[]Vote{vote("c", "1", 5, ""), vote("c", "2", 2, "b d")}, 0, nil},
 		{"and so it is on the other side", names("c", "e"), "a b d",
-			[]Word{word("b", "1", 5, ""), word("b", "2", 2, "c e")}, 0, []string{"a", "b", "d"}},
+			[]Vote{vote("b", "1", 5, ""), vote("b", "2", 2, "c e")}, 0, []string{"a", "b", "d"}},
 	} {
-		w, at := words{}, now
-		for _, word := range tt.heard {
-			w.hear(at, word)
+		w, at := votes{}, now
+		for _, vote := range tt.heard {
+			w.add(at, vote)
 			at = at.Add(time.Second)
 		}
 		if len(tt.heard) > 0 {
@@ -75,7 +75,7 @@ func TestSides(t *testing.T) {
 		name                   string
 		alive                  map[string]bool // of five speakers
 		missed                 string
-		node, far, unreachable string // a speaker that is read, who is alive with it, and whose kernels it does not reach
+		node, far, unreachable string // a speaker that is read, the nodes that are alive with it, and those whose kernels it does not reach
 		want                   string
 	}{
 		{"a larger side that is cut off too", names("c"), "a b d e", "a", "a b", "c d e", "[a b] true map[c:true d:true e:true]"},
@@ -85,19 +85,19 @@ func TestSides(t *testing.T) {
 		{"and one with a higher name", names("c"), "a b d e", "d", "d", "a b c e", "[] false map[a:true b:true c:true e:true]"},
 		{"only the ports of this node are blocked", names("c"), "a b d e", "a", "a b", "d e", "[a b] true map[d:true e:true]"},
 	} {
-		w, now := words{}, time.Unix(1000, 0)
-		word := Word{Node: tt.node, Alive: len(strings.Fields(tt.far)), Expected: 5, Unreachable: strings.Fields(tt.unreachable)}
+		w, now := votes{}, time.Unix(1000, 0)
+		vote := Vote{Node: tt.node, Alive: len(strings.Fields(tt.far)), Expected: 5, Unreachable: strings.Fields(tt.unreachable)}
 		for _, node := range []string{"a", "b", "c", "d", "e"} {
 			if !slices.Contains(strings.Fields(tt.far), node) {
-				word.Quiet = append(word.Quiet, node)
+				vote.Quiet = append(vote.Quiet, node)
 			}
 		}
-		for _, word.Written = range []string{"1", "2"} {
-			w.hear(now, word)
+		for _, vote.Written = range []string{"1", "2"} {
+			w.add(now, vote)
 		}
 		p := w.partition(now, "", tt.alive, strings.Fields(tt.missed))
 		if len(p.Sides) > 0 {
-			t.Fatalf("%s: it is not this node that is missed, and it says %v", tt.name, p)
+			t.Fatalf("%s: it is not this node that is missed, and the result is %v", tt.name, p)
 		}
 		p = w.partition(now, slices.Min(slices.Collect(maps.Keys(tt.alive))), tt.alive, strings.Fields(tt.missed))
 		if len(p.Sides) != 1 {
@@ -109,14 +109,14 @@ func TestSides(t *testing.T) {
 	}
 }
 
-// A word counts as long as ever, however the wall clock is set meanwhile.
-func TestWordsWhileTheWallClockIsSet(t *testing.T) {
+// A vote counts as long as ever, however the wall clock is set meanwhile.
+func TestVotesWhileTheWallClockIsSet(t *testing.T) {
 	start := time.Now()
 	for _, by := range []time.Duration{time.Hour, -time.Hour} {
-		w := words{}
-		w.hear(start, Word{Node: "a", Written: "1", Alive: 3})
-		w.hear(clocktest.Set(start.Add(time.Second), by), Word{Node: "a", Written: "2", Alive: 2, Quiet: []string{"c"}})
-		for after, want := range map[time.Duration]string{time.Second: "[a]", time.Second + wordTime - 1: "[a]", time.Second + wordTime: "[]"} {
+		w := votes{}
+		w.add(start, Vote{Node: "a", Written: "1", Alive: 3})
+		w.add(clocktest.Set(start.Add(time.Second), by), Vote{Node: "a", Written: "2", Alive: 2, Quiet: []string{"c"}})
+		for after, want := range map[time.Duration]string{time.Second: "[a]", time.Second + voteTime - 1: "[a]", time.Second + voteTime: "[]"} {
 			if got := fmt.Sprint(w.partition(clocktest.Set(start.Add(after), 2*by), "c", names("c"), []string{"a"}).Elsewhere); got != want {
 				t.Errorf("set by %v: %v later %s, want %s", by, after, got, want)
 			}
@@ -124,53 +124,53 @@ func TestWordsWhileTheWallClockIsSet(t *testing.T) {
 	}
 }
 
-// However a cluster is divided in two, exactly one side stands aside when both
-// read each other's words, also if one node cannot write any, and none when
+// However a cluster is divided in two, exactly one side yields when both
+// read each other's votes, also if one node cannot write any, and none when
 // neither can read.
 //
 // Trap: both sides of a partition announce for as long as it lasts (MetalLB #589,
 // #598, #2747; kube-vip #1775).
-func TestOneSideStandsAside(t *testing.T) {
+func TestOneSideYields(t *testing.T) {
 	all := []string{"a", "b", "c", "d", "e"}
 	now := time.Unix(1000, 0)
 	for n := 2; n <= len(all); n++ {
 		for split := 1; split < 1<<n-1; split++ {
-			for mute := -1; mute < n; mute++ {
+			for unreadable := -1; unreadable < n; unreadable++ {
 				sides := [2]map[string]bool{{}, {}}
 				for i, name := range all[:n] {
 					sides[split>>i&1][name] = true
 				}
-				if mute >= 0 && len(sides[split>>mute&1]) == 1 {
+				if unreadable >= 0 && len(sides[split>>unreadable&1]) == 1 {
 					continue // nobody there can be read
 				}
-				aside := 0
+				yields := 0
 				for i, mine := range sides {
-					w := words{}
+					w := votes{}
 					us, them := slices.Sorted(maps.Keys(mine)), slices.Sorted(maps.Keys(sides[1-i]))
-					hear := func(written string, alive int, misses []string) {
+					add := func(written string, alive int, misses []string) {
 						for _, theirs := range them {
-							if mute < 0 || theirs != all[mute] {
-								w.hear(now, Word{Node: theirs, Written: written, Alive: alive, Quiet: misses})
+							if unreadable < 0 || theirs != all[unreadable] {
+								w.add(now, Vote{Node: theirs, Written: written, Alive: alive, Quiet: misses})
 							}
 						}
 					}
-					hear("1", n, nil)
+					add("1", n, nil)
 					if w.partition(now, us[0], mine, them).Elsewhere != nil {
-						t.Errorf("%v stands aside without a word from %v", mine, sides[1-i])
+						t.Errorf("%v yields without a vote from %v", mine, sides[1-i])
 					}
-					hear("2", len(them), us)
+					add("2", len(them), us)
 					for _, self := range us {
 						switch got := w.partition(now, self, mine, them).Elsewhere; {
 						case got == nil:
 						case !slices.Equal(got, them):
-							t.Errorf("%s stands aside for %v, want %v", self, got, them)
+							t.Errorf("%s yields to %v, want %v", self, got, them)
 						case self == us[0]:
-							aside++
+							yields++
 						}
 					}
 				}
-				if aside != 1 {
-					t.Errorf("of %v and %v, where %d cannot write, %d stand aside", sides[0], sides[1], mute, aside)
+				if yields != 1 {
+					t.Errorf("of %v and %v, where %d cannot write, %d yield", sides[0], sides[1], unreadable, yields)
 				}
 			}
 		}

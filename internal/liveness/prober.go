@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// kernelTime is what a node's kernel has to answer. On a LAN it takes a millisecond.
+	// kernelTime is how long a node's kernel has to answer. On a LAN it takes a millisecond.
 	kernelTime = 150 * time.Millisecond
-	// asksAtOnce bounds the nodes that are asked side by side.
-	asksAtOnce = 64
+	// maxAsking bounds the nodes that are asked side by side.
+	maxAsking = 64
 )
 
-// prober asks the kernels of the nodes whose speakers are not heard, and knows what that means: which nodes are
-// silent, and which are lost to this one where it is cut off. Its loop never waits for an answer.
+// prober asks the kernels of the nodes whose speakers are not heard. From that it knows which nodes are
+// silent, and which are lost to this one if it is cut off. Its loop never waits for an answer.
 type prober struct {
 	config Config
 	node   string
@@ -33,11 +33,11 @@ type prober struct {
 	loop  *loop.Loop
 
 	mu sync.Mutex
-	// known is what was set last, now what it comes to, mute the nodes that were mute before.
-	known Known
-	now   surroundings
-	mute  map[string]bool
-	// serving are the nodes that matter, published is what lost returns for them.
+	// known is what was set last, reach what follows, speakerDown the nodes that were in SpeakerDown before.
+	known       Known
+	reach       reachability
+	speakerDown map[string]bool
+	// serving are the nodes that matter here, published is what lost returns for them.
 	serving, published map[string]bool
 	// asking has the nodes that have not answered yet.
 	asking map[string]bool
@@ -45,56 +45,56 @@ type prober struct {
 
 func newProber(c Config, api func() bool) *prober {
 	p := &prober{
-		config: c, node: c.Node.Name, log: c.Log, api: api, slots: make(chan struct{}, asksAtOnce),
-		now: surroundings{node: c.Node.Name, silence: silence{}, others: silence{}}, asking: map[string]bool{},
+		config: c, node: c.Node.Name, log: c.Log, api: api, slots: make(chan struct{}, maxAsking),
+		reach: reachability{node: c.Node.Name, missed: peerHealth{}, others: peerHealth{}}, asking: map[string]bool{},
 	}
 	p.loop = newLoop(c.Log, "probe", p.sync)
 	return p
 }
 
-// set takes over what is known. What is not heard is in doubt at once.
+// set takes over what is known. Nodes that are not heard are in doubt at once.
 func (p *prober) set(now time.Time, k Known) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.known = k
-	p.see(now)
-	p.mute = k.View.Mute
+	p.update(now)
+	p.speakerDown = k.View.SpeakerDown
 	p.serving = nil
-	if p.now.cutOff() {
-		p.serving = serving(k.Services, p.now.expected)
+	if p.reach.cutOff() {
+		p.serving = serving(k.Services, p.reach.expected)
 	}
-	p.published = p.now.lost(now, p.serving)
+	p.published = p.reach.lost(now, p.serving)
 	p.loop.Kick()
 }
 
-// sync asks whoever is to be asked. It returns when somebody is to be asked again, or a doubt ends.
+// sync asks the kernels that are due. It returns when the next one is due, or a doubt ends.
 func (p *prober) sync(ctx context.Context) (time.Duration, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	p.see(now)
+	p.update(now)
 	for node, addresses := range p.kernels(now) {
 		p.asking[node] = true
 		go p.ask(ctx, node, addresses)
 	}
-	if lost := p.now.lost(now, p.serving); !maps.Equal(lost, p.published) {
+	if lost := p.reach.lost(now, p.serving); !maps.Equal(lost, p.published) {
 		p.published = lost
 		p.config.Changed()
 	}
 	return p.wait(now), nil
 }
 
-// see works out what is known now.
-func (p *prober) see(now time.Time) {
-	was := p.now.cutOff()
+// update works out reach from what is known now.
+func (p *prober) update(now time.Time) {
+	was := p.reach.cutOff()
 	view := p.known.View
-	p.now.view, p.now.api, p.now.expected = view, p.api(), map[string]bool{p.node: true}
+	p.reach.view, p.reach.api, p.reach.expected = view, p.api(), map[string]bool{p.node: true}
 	missed := map[string]cause{}
 	for node := range p.known.Speakers {
-		p.now.expected[node] = true
+		p.reach.expected[node] = true
 		switch {
 		case node == p.node || view.Alive[node]:
-		case view.Left[node] || p.mute[node]:
+		case view.Left[node] || p.speakerDown[node]:
 			missed[node] = explained
 		case view.Dead[node]:
 			missed[node] = unexplained
@@ -102,32 +102,32 @@ func (p *prober) see(now time.Time) {
 			missed[node] = notYet
 		}
 	}
-	p.now.silence.keep(now, missed)
+	p.reach.missed.update(now, missed)
 	var doubtful map[string]cause
-	is := p.now.cutOff()
+	is := p.reach.cutOff()
 	if is {
-		doubtful = p.now.doubtful(p.serving)
+		doubtful = p.reach.doubtful(p.serving)
 	}
-	p.now.others.keep(now, doubtful)
+	p.reach.others.update(now, doubtful)
 	if is == was {
 		return
 	}
-	heard, expected := p.now.count()
+	heard, expected := p.reach.count()
 	if is {
-		p.log.Warn("cut off: what only nodes can serve that this one does not reach is not announced here", "heard", heard, "expected", expected)
+		p.log.Warn("cut off: addresses that only unreachable nodes can serve are not announced here", "heard", heard, "expected", expected)
 	} else {
 		p.log.Info("not cut off any more", "heard", heard, "expected", expected)
 	}
 }
 
-// kernels returns where to ask the nodes whose turn it is.
+// kernels returns the addresses of the nodes that are due.
 func (p *prober) kernels(now time.Time) map[string][]netip.AddrPort {
 	out := map[string][]netip.AddrPort{}
-	if len(p.now.silence)+len(p.now.others) == 0 {
+	if len(p.reach.missed)+len(p.reach.others) == 0 {
 		return out
 	}
 	kernels := p.config.Cluster.Kernels(p.config.MembersPort)
-	for _, nodes := range []silence{p.now.silence, p.now.others} {
+	for _, nodes := range []peerHealth{p.reach.missed, p.reach.others} {
 		for node, n := range nodes {
 			if !p.asking[node] && !n.due().After(now) {
 				out[node] = kernels[node]
@@ -142,13 +142,13 @@ func (p *prober) ask(ctx context.Context, node string, addresses []netip.AddrPor
 	answers := kernelAnswers(ctx, kernelTime, addresses...)
 	<-p.slots
 	if ctx.Err() != nil {
-		return // what was not answered in time says nothing
+		return // there was no time to answer
 	}
 	p.mu.Lock()
 	delete(p.asking, node)
-	for _, nodes := range []silence{p.now.silence, p.now.others} {
+	for _, nodes := range []peerHealth{p.reach.missed, p.reach.others} {
 		if _, known := nodes[node]; known {
-			nodes.heard(time.Now(), node, answers)
+			nodes.record(time.Now(), node, answers)
 		}
 	}
 	p.mu.Unlock()
@@ -156,10 +156,10 @@ func (p *prober) ask(ctx context.Context, node string, addresses []netip.AddrPor
 	p.config.SilenceChanged()
 }
 
-// wait returns how long until somebody is to be asked again, or a doubt ends.
+// wait returns how long until a node is due again, or a doubt ends.
 func (p *prober) wait(now time.Time) time.Duration {
 	next := quietTime
-	for _, nodes := range []silence{p.now.silence, p.now.others} {
+	for _, nodes := range []peerHealth{p.reach.missed, p.reach.others} {
 		for node, n := range nodes {
 			if !p.asking[node] {
 				next = min(next, n.due().Sub(now))
@@ -172,43 +172,43 @@ func (p *prober) wait(now time.Time) time.Duration {
 	return max(time.Millisecond, next)
 }
 
-// heard returns the nodes whose speakers are heard: who counts as alive and says nothing at this moment may be
+// heard returns the nodes whose speakers are heard: a node that counts as alive and is silent at this moment may be
 // on the other side of a partition. It is nil before anything is known.
 func (p *prober) heard() map[string]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.now.view.Alive == nil {
+	if p.reach.view.Alive == nil {
 		return nil
 	}
 	out := map[string]bool{}
-	for node := range p.now.view.Alive {
-		if p.now.heard(node) {
+	for node := range p.reach.view.Alive {
+		if p.reach.heard(node) {
 			out[node] = true
 		}
 	}
 	return out
 }
 
-// lost returns which nodes are lost to this one, as lb.Here has it, and says that it is cut off.
+// lost returns which nodes are lost to this one, as lb.Here has it, and the Problem of being cut off.
 func (p *prober) lost() (lost map[string]bool, cutOff []lb.Problem) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.now.cutOff() {
+	if !p.reach.cutOff() {
 		return nil, nil
 	}
-	heard, expected := p.now.count()
+	heard, expected := p.reach.count()
 	return maps.Clone(p.published), []lb.Problem{{Object: p.config.Node, Reason: lb.CutOff, Message: fmt.Sprintf(
 		"node %s hears %d of %d speakers and announces nothing that only these can serve: %s",
 		p.node, heard, expected, slices.Sorted(maps.Keys(p.published)))}}
 }
 
-// silent returns what to write, at once also of speakers that are silent alone.
-func (p *prober) silent(now time.Time, atOnce bool) Silence {
+// silence returns what to write, with atOnce also about nodes of which only the speaker fell silent.
+func (p *prober) silence(now time.Time, atOnce bool) Silence {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.now.silence
+	missed := p.reach.missed
 	return Silence{
-		Unreachable: s.unreachable(), Quiet: s.quiet(now, atOnce), Complete: s.complete(), CutOff: p.now.cutOff(),
-		missed: len(s), news: s.news(now),
+		Unreachable: missed.unreachable(), Quiet: missed.quiet(now, atOnce), Complete: missed.complete(), CutOff: p.reach.cutOff(),
+		missed: len(missed), recent: missed.recent(now),
 	}
 }

@@ -34,7 +34,7 @@ func (c twoNodes) Kernels(port uint16) map[string][]netip.AddrPort {
 	return out
 }
 
-func (twoNodes) Word(context.Context, string) (Word, error) { return Word{}, ErrAway }
+func (twoNodes) Vote(context.Context, string) (Vote, error) { return Vote{}, ErrAway }
 
 // TestCutOff: b is cut off, powers on again without its speaker, and is heard again.
 func TestCutOff(t *testing.T) {
@@ -76,7 +76,7 @@ func TestCutOff(t *testing.T) {
 		if got := lost(); got != inDoubt {
 			t.Errorf("before anything was asked lost are %s, want %s", got, inDoubt)
 		}
-		nstest.Until(t, 30*time.Second, "whoever plans is told", func() bool { return changed.Load() > 0 })
+		nstest.Until(t, 30*time.Second, "the plan loop is kicked", func() bool { return changed.Load() > 0 })
 		must("b does not answer", known)
 		if s := m.Silence(false); s.missed != 1 || !s.Complete || len(s.Unreachable) != 1 {
 			t.Errorf("silence: %+v", s)
@@ -84,15 +84,15 @@ func TestCutOff(t *testing.T) {
 		if p := m.State().Problems; len(p) != 1 || p[0].Reason != lb.CutOff || p[0].Object != node("a") {
 			t.Errorf("problems: %v", p)
 		}
-		m.witness.partition.Store(&lb.Partition{Elsewhere: []string{"b"}})
+		m.votes.last.Store(&lb.Partition{Elsewhere: []string{"b"}})
 		if s := m.State(); !s.Alive["b"] || !s.HeldDown["a"] || len(s.Problems) != 1 || !s.Lost["b"] {
-			t.Errorf("while it stands aside for b, which it does not hear: %+v", s)
+			t.Errorf("while it yields to b, which it does not hear: %+v", s)
 		}
 		set("a")
 		if got := lost(); got != known {
-			t.Errorf("standing aside lost are %s, want %s", got, known)
+			t.Errorf("yielding, lost are %s, want %s", got, known)
 		}
-		m.witness.partition.Store(nil)
+		m.votes.last.Store(nil)
 		far.SetUp("eth0")
 		must("b answers, which is not believed at once", inDoubt)
 		set("a b")

@@ -11,11 +11,11 @@ import (
 func TestSilent(t *testing.T) {
 	p := newProber(Config{Node: node("a"), Cluster: twoNodes{}, Log: quiet, Changed: func() {}, SilenceChanged: func() {}}, func() bool { return true })
 	p.set(time.Now(), Known{View: members.View{Alive: nodes("a")}, Speakers: twoNodes{}.speakers()})
-	if s := p.silent(time.Now(), false); s.Complete || s.missed != 1 {
+	if s := p.silence(time.Now(), false); s.Complete || s.missed != 1 {
 		t.Errorf("b was never asked: %+v", s)
 	}
-	p.now.silence.heard(time.Now(), "b", false)
-	if s := p.silent(time.Now(), false); !s.Complete {
+	p.reach.missed.record(time.Now(), "b", false)
+	if s := p.silence(time.Now(), false); !s.Complete {
 		t.Errorf("b was asked: %+v", s)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// problems says what of the network around a node a user must mend: heartbeats that do not
+// problems returns what a user must mend in the network around a node: heartbeats that do not
 // arrive, and links on which nobody answers.
 func problems(node lb.Object, members []heartbeat.Member, port uint16, silent map[string]bool) []lb.Problem {
 	var out []lb.Problem
@@ -22,7 +22,7 @@ func problems(node lb.Object, members []heartbeat.Member, port uint16, silent ma
 	if len(blocked) > 0 {
 		slices.Sort(blocked)
 		out = append(out, lb.Problem{Object: node, Reason: lb.HeartbeatsBlocked, Message: fmt.Sprintf(
-			"node %s gets no heartbeats from %s, whose speakers answer otherwise: open UDP port %d between all nodes, or a failover takes seconds",
+			"node %s gets no heartbeats from %s, though their speakers answer gossip: open UDP port %d between all nodes, or a failover takes seconds",
 			node.Name, lb.SomeOf(blocked), port)})
 	}
 	if len(silent) > 0 {

@@ -1,192 +1,112 @@
 package liveness
 
 import (
-	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/holdfast-lb/holdfast/internal/clocktest"
 )
 
-// named words a list as "NODE@SECONDS", by the clock of the test.
-func named(epoch time.Time, list []SilentNode) string {
-	var out []string
-	for _, n := range list {
-		out = append(out, fmt.Sprintf("%s@%.1f", n.Node, n.Since.Sub(epoch).Seconds()))
-	}
-	return strings.Join(out, " ")
-}
-
-func nodes(list string) map[string]bool {
-	out := map[string]bool{}
-	for _, n := range strings.Fields(list) {
-		out[n] = true
-	}
-	return out
-}
-
-func missing(list string, why cause) map[string]cause {
-	out := map[string]cause{}
-	for n := range nodes(list) {
-		out[n] = why
-	}
-	return out
-}
-
-func TestSilence(t *testing.T) {
+// TestQuietAtOnce: a silence without a reason is written at once, by those that repeat.
+func TestQuietAtOnce(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	const dead, up = false, true
-	type step struct {
-		at                 float64
-		missed             string
-		answers            map[string]bool // asked now
-		unreachable, quiet string
+	now := epoch.Add(10 * time.Second)
+	s := peerHealth{}
+	s.update(now, map[string]cause{"blocked": unexplained, "dead": unexplained, "left": explained, "new": notYet, "unasked": unexplained})
+	for node, answers := range map[string]bool{"blocked": true, "dead": false, "left": true, "new": true} {
+		s.record(now, node, answers)
 	}
-	for name, steps := range map[string][]step{
-		"a node dies and comes back": {
-			{10, "w1", map[string]bool{"w1": dead}, "w1@9.7", ""},
-			{30, "w1", map[string]bool{"w1": dead}, "w1@9.7", ""},
-			{40, "w1", map[string]bool{"w1": up}, "w1@9.7", ""}, // it boots
-			{45, "", nil, "", ""},
-		},
-		"a node dies, its network comes back without a speaker": {
-			{10, "w1", map[string]bool{"w1": dead}, "w1@9.7", ""},
-			{40, "w1", map[string]bool{"w1": up}, "w1@9.7", ""},
-			{45, "w1", map[string]bool{"w1": dead}, "w1@9.7", ""},
-			{46, "w1", map[string]bool{"w1": up}, "w1@9.7", ""},
-			{55.9, "w1", map[string]bool{"w1": up}, "w1@9.7", ""},
-			{56, "w1", map[string]bool{"w1": up}, "", "w1@9.7"},
-		},
-		"a speaker restarts": {
-			{10, "w1", map[string]bool{"w1": up}, "", ""},
-			{12, "", nil, "", ""},
-		},
-		"a speaker stays away, then its node dies": {
-			{10, "w1", map[string]bool{"w1": up}, "", ""},
-			{21, "w1", map[string]bool{"w1": up}, "", "w1@9.7"},
-			{30, "w1", map[string]bool{"w1": dead}, "w1@29.7", ""},
-		},
-		"two at once, one of them is only being restarted": {
-			{10, "w1 w2", map[string]bool{"w1": up, "w2": dead}, "w2@9.7", ""},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := silence{}
-			for _, st := range steps {
-				now := epoch.Add(time.Duration(st.at * float64(time.Second)))
-				s.keep(now, missing(st.missed, unexplained))
-				for node, answered := range st.answers {
-					s.heard(now, node, answered)
-				}
-				if got := named(epoch, s.unreachable()); got != st.unreachable {
-					t.Errorf("at %v unreachable are %q, want %q", st.at, got, st.unreachable)
-				}
-				if got := named(epoch, s.quiet(now, false)); got != st.quiet {
-					t.Errorf("at %v silent are %q, want %q", st.at, got, st.quiet)
-				}
-			}
-		})
-	}
-}
-
-// TestSilenceWallClock: when somebody sets the clock of the node, what is asked when
-// and what is said stay the same, and the dates that are written go by the new clock:
-// the reader takes their distance from the date of the writing.
-func TestSilenceWallClock(t *testing.T) {
-	start := time.Now()
-	for _, by := range []time.Duration{time.Hour, -time.Hour} {
-		set := 0 * time.Second
-		s := silence{}
-		for _, st := range []struct {
-			at                 float64
-			due, answers       bool
-			unreachable, quiet string
-		}{
-			{10, true, false, "w1@9.7", ""},
-			{10.9, false, false, "w1@9.7", ""},
-			{12, true, false, "w1@9.7", ""},
-			{40, true, true, "w1@9.7", ""},
-			{49.9, true, true, "w1@9.7", ""},
-			{56, true, true, "", "w1@9.7"},
-		} {
-			now := clocktest.Set(start.Add(time.Duration(st.at*float64(time.Second))), set)
-			s.keep(now, map[string]cause{"w1": unexplained})
-			if got := !s["w1"].due().After(now); got != st.due {
-				t.Errorf("set by %v: at %v it is to be asked: %v, want %v", by, st.at, got, st.due)
-			}
-			if st.due {
-				s.heard(now, "w1", st.answers)
-			}
-			if got := named(start, s.unreachable()); got != st.unreachable {
-				t.Errorf("set by %v: at %v unreachable are %q, want %q", by, st.at, got, st.unreachable)
-			}
-			if got := named(start, s.quiet(now, false)); got != st.quiet {
-				t.Errorf("set by %v: at %v silent are %q, want %q", by, st.at, got, st.quiet)
-			}
-			for _, n := range append(s.unreachable(), s.quiet(now, false)...) {
-				if dated, is := now.Round(0).Sub(n.Since.Round(0)), now.Sub(n.Since); dated != is {
-					t.Errorf("set by %v: at %v %v is written, and has lasted %v", by, st.at, dated, is)
-				}
-			}
-			set += by
+	for atOnce, want := range map[bool]string{false: "", true: "blocked@9.7"} {
+		if got := named(epoch, s.quiet(now, atOnce)); got != want {
+			t.Errorf("at once %t: %q, want %q", atOnce, got, want)
 		}
 	}
+	if !s.recent(now) || s.recent(now.Add(recentTime)) {
+		t.Error("it is recent now, and later it is not")
+	}
 }
 
-// TestAnswersAgain: a node that was out of reach is not counted on while this speaker
-// still writes that it is unreachable: by that word the node itself may announce.
-func TestAnswersAgain(t *testing.T) {
-	start := time.Unix(1000, 0)
-	s := silence{}
-	s.keep(start, missing("w1", unexplained))
+// TestInterval: how long after the last write silence asks for the next one.
+func TestInterval(t *testing.T) {
+	silent := func(nodes string) (out []SilentNode) {
+		for _, n := range strings.Fields(nodes) {
+			out = append(out, SilentNode{Node: n})
+		}
+		return out
+	}
+	written := Silence{Unreachable: silent("u"), Quiet: silent("s")}
 	for _, tt := range []struct {
-		after       time.Duration
-		answers     bool
-		lost, known bool
+		name               string
+		unreachable, quiet string
+		missed             int
+		recent             bool
+		first, others      time.Duration
 	}{
-		{0, false, true, true},
-		{time.Minute, true, true, false},
-		{time.Minute + bootTime - 1, true, true, false},
-		{time.Minute + bootTime, true, false, true},
+		{"nothing is new", "u", "s", 0, false, math.MaxInt64, math.MaxInt64},
+		{"a node is missed", "u", "s", 1, false, repeatInterval, math.MaxInt64},
+		{"it fell silent just now", "u", "s", 1, true, recentInterval, math.MaxInt64},
+		{"a node is unreachable", "u v", "s", 1, false, 0, 0},
+		{"a speaker alone is silent", "u", "r s", 1, false, 0, math.MaxInt64},
 	} {
-		now := start.Add(tt.after)
-		s.heard(now, "w1", tt.answers)
-		lost, known := s["w1"].lost(now)
-		if written := len(s.unreachable()) > 0; lost != tt.lost || known != tt.known || lost != written {
-			t.Errorf("after %s: lost %t, known %t, written %t; want %t, %t", tt.after, lost, known, written, tt.lost, tt.known)
+		is := Silence{Unreachable: silent(tt.unreachable), Quiet: silent(tt.quiet), missed: tt.missed, recent: tt.recent}
+		for repeats, want := range map[bool]time.Duration{true: tt.first, false: tt.others} {
+			if got := is.Interval(written, repeats); got != want {
+				t.Errorf("%s, repeats %t: %s, want %s", tt.name, repeats, got, want)
+			}
 		}
 	}
 }
 
-func TestSilenceAsksLessAndLess(t *testing.T) {
-	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	s := silence{}
-	s.keep(start, missing("w1", unexplained))
-	if due := s["w1"].due(); due.After(start) {
-		t.Errorf("a node that is missed now is asked at %s", due)
-	}
-	for after, want := range map[time.Duration]time.Duration{0: time.Second, time.Minute: 7 * time.Second, time.Hour: 30 * time.Second} {
-		now := start.Add(after)
-		s.heard(now, "w1", false)
-		if got := s["w1"].due().Sub(now).Round(time.Second); got != want {
-			t.Errorf("after %s it is asked again after %s, want %s", after, got, want)
+// TestBlocked: the speakers' ports of node d are blocked, in both directions, while
+// its kernel and the API server answer. It yields within a second, and before
+// it believes that it may take over; at whatever moments the others notice, and it looks.
+func TestBlocked(t *testing.T) {
+	const step, read, late = 10 * time.Millisecond, voteInterval, 20 * time.Millisecond
+	start := time.Unix(1000, 0)
+	for phase := time.Duration(0); phase < read; phase += 2 * step {
+		for notice := -60 * time.Millisecond; notice <= 60*time.Millisecond; notice += 2 * step {
+			if !Repeats("a", nodes("a b c")) {
+				t.Fatal("a repeats nothing")
+			}
+			var written Silence
+			writtenAt := start.Add(-time.Minute)
+			heard := peerHealth{}
+			vote := Vote{Node: "a", Written: "before", Alive: 4}
+			w, here := votes{}, peerHealth{}
+			yields := time.Duration(-1)
+			for at := time.Duration(0); yields < 0; at += step {
+				now := start.Add(at)
+				if at > doubtTime {
+					t.Fatalf("looking at %s, noticed at %s: d never yields", phase, notice)
+				}
+				if at >= 200*time.Millisecond {
+					here.update(now, missing("a b c", unexplained))
+					here.record(now, "a", true)
+				}
+				if at >= 200*time.Millisecond+notice {
+					heard.update(now, missing("d", unexplained))
+				}
+				if at >= 200*time.Millisecond+notice+late && len(heard) > 0 {
+					heard.record(now, "d", true)
+				}
+				is := Silence{Quiet: heard.quiet(now, true), Complete: heard.complete(), missed: len(heard), recent: heard.recent(now)}
+				if is.Complete && now.Sub(writtenAt) >= is.Interval(written, true) {
+					written, writtenAt = is, now
+					vote = Vote{Node: "a", Written: now.String(), Alive: 4 - len(heard), Quiet: listed(is.Quiet)}
+				}
+				if at >= 200*time.Millisecond && (at-phase)%read == 0 {
+					w.add(now, vote)
+				}
+				if got := w.partition(now, "d", nodes("d"), []string{"a", "b", "c"}); len(got.Elsewhere) == 3 {
+					yields = at
+				}
+				if lost, known := here["a"].lost(now); len(here) > 0 && (!lost || known) {
+					t.Fatalf("looking at %s, noticed at %s: d takes over after %s", phase, notice, at)
+				}
+			}
+			if yields > time.Second {
+				t.Errorf("looking at %s, noticed at %s: d yields after %s", phase, notice, yields)
+			}
 		}
-	}
-}
-
-func TestSilenceIsBounded(t *testing.T) {
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	s := silence{}
-	missed := map[string]cause{}
-	name := func(i int) string { return fmt.Sprintf("n%04d", i) }
-	for i := range 3 * MostNamed {
-		missed[name(i)] = unexplained
-		s.keep(now.Add(time.Duration(i)*time.Second), missed)
-		s.heard(now.Add(time.Duration(i)*time.Second), name(i), false)
-	}
-	got := s.unreachable()
-	if len(got) != MostNamed || got[0].Node != name(2*MostNamed) {
-		t.Errorf("%d are named, the first is %s: want the latest %d", len(got), got[0].Node, MostNamed)
 	}
 }

@@ -2,6 +2,7 @@ package liveness
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -14,11 +15,11 @@ import (
 )
 
 const (
-	// wireTime is what answers of the wire may take.
+	// wireTime is how long answers on the wire may take.
 	wireTime = 30 * time.Millisecond
-	// mostAsked bounds the addresses that a node is asked for on each link, and the foreign machines that
+	// maxAsked bounds the addresses that a node is asked for on each link, and the foreign machines that
 	// are asked beside it.
-	mostAsked = 2
+	maxAsked = 2
 )
 
 // Asker puts questions to machines on a link: layer2.Responder.
@@ -36,22 +37,22 @@ type wire struct {
 	now   func() time.Time
 
 	mu sync.Mutex
-	// own is the address by which heartbeats come: the link that carries it is the one that matters.
+	// own is this node's address that heartbeats use: the link that carries it is the one that matters.
 	own netip.Addr
-	// members are what the speakers told of themselves, announced what each node announces, or
-	// did when it announced anything.
+	// members are the speakers' metadata, announced what each node announces, or what it did
+	// when it announced anything.
 	members   map[string]lb.Member
 	announced map[string][]netip.Addr
-	// strangers is when a foreign machine answered last.
-	strangers time.Time
+	// foreignAt is when a foreign machine answered last.
+	foreignAt time.Time
 }
 
 const (
-	// strangersEvery is how often a foreign machine is to answer while all is well. It is looked for
-	// every lookInterval, since it may be new. Where none answered for strangersTime none is there, and silence says nothing.
-	lookInterval   = time.Second
-	strangersEvery = 10 * time.Second
-	strangersTime  = 30 * time.Second
+	// foreignInterval is how often foreign machines are asked while all is well. As long as none answers, they are
+	// asked every lookInterval. If none answered for foreignTime none is there, and silence shows nothing.
+	lookInterval    = time.Second
+	foreignInterval = 10 * time.Second
+	foreignTime     = 30 * time.Second
 )
 
 // newWire returns a wire that knows of no node yet.
@@ -59,7 +60,7 @@ func newWire(asker Asker, links func() []link.Link) *wire {
 	return &wire{asker: asker, links: links, now: time.Now, announced: map[string][]netip.Addr{}}
 }
 
-// set tells what the speakers told of themselves, which node announces each address by layer 2, and the address
+// set takes over the speakers' metadata, which node announces each address by layer 2, and the address
 // of this node that heartbeats use.
 func (w *wire) set(members map[string]lb.Member, owners map[netip.Addr]string, own netip.Addr) {
 	announced := map[string][]netip.Addr{}
@@ -69,24 +70,18 @@ func (w *wire) set(members map[string]lb.Member, owners map[netip.Addr]string, o
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.members, w.own = members, own
-	for node := range w.announced {
-		if _, known := members[node]; !known {
-			delete(w.announced, node)
-		}
-	}
-	for node, addresses := range announced {
-		w.announced[node] = addresses
-	}
+	maps.DeleteFunc(w.announced, func(node string, _ []netip.Addr) bool { _, known := members[node]; return !known })
+	maps.Copy(w.announced, announced)
 }
 
-// run asks foreign machines now and then until ctx ends, so that it is known whether there are any when it matters.
+// run asks foreign machines from time to time until ctx ends, so that it is known whether there are any when it matters.
 func (w *wire) run(ctx context.Context) error {
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
 	for {
 		for _, l := range w.links() {
-			if w.carriesBeats(l) && w.due() {
-				w.foreign(w.asker.Ask(ctx, w.asker.Foreign(l.Name, mostAsked), wireTime))
+			if w.carriesHeartbeats(l) && w.due() {
+				w.foreign(w.asker.Ask(ctx, w.asker.Foreign(l.Name, maxAsked), wireTime))
 			}
 		}
 		select {
@@ -100,7 +95,7 @@ func (w *wire) run(ctx context.Context) error {
 func (w *wire) due() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.strangers.IsZero() || w.now().Sub(w.strangers) >= strangersEvery
+	return w.foreignAt.IsZero() || w.now().Sub(w.foreignAt) >= foreignInterval
 }
 
 // ask asks about one node.
@@ -116,16 +111,17 @@ func (w *wire) foreign(counts []int) heartbeat.Reply {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if slices.ContainsFunc(counts, func(n int) bool { return n > 0 }) {
-		w.strangers = w.now()
+		w.foreignAt = w.now()
 	}
-	if out == heartbeat.Silent && (w.strangers.IsZero() || w.now().Sub(w.strangers) > strangersTime) {
+	if out == heartbeat.Silent && (w.foreignAt.IsZero() || w.now().Sub(w.foreignAt) > foreignTime) {
 		return heartbeat.NotAsked
 	}
 	return out
 }
 
-// questions returns what the node is asked, and what foreign machines are: on the link of the heartbeats if
-// the node shares it, since another one says nothing of that; else the node alone is asked, on all that it shares.
+// questions returns the questions to the node, and to foreign machines: on the link of the heartbeats if
+// the node shares it, since another link shows nothing about that one. Otherwise only the node is asked, on all links
+// that it shares.
 func (w *wire) questions(node string) (own, foreign []layer2.Question) {
 	w.mu.Lock()
 	theirs, announced := w.members[node].Links, w.announced[node]
@@ -142,8 +138,8 @@ func (w *wire) questions(node string) (own, foreign []layer2.Question) {
 			for _, a := range of(announced, t) {
 				here = append(here, layer2.Question{Link: l.Name, MAC: link.MAC(t.MAC), Address: a})
 			}
-			if w.carriesBeats(l) {
-				return here, w.asker.Foreign(l.Name, mostAsked)
+			if w.carriesHeartbeats(l) {
+				return here, w.asker.Foreign(l.Name, maxAsked)
 			}
 			own = append(own, here...)
 			break
@@ -152,7 +148,7 @@ func (w *wire) questions(node string) (own, foreign []layer2.Question) {
 	return own, nil
 }
 
-func (w *wire) carriesBeats(l link.Link) bool {
+func (w *wire) carriesHeartbeats(l link.Link) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return l.CanAnnounce() && slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Addr() == w.own })
@@ -165,34 +161,34 @@ func shared(ours link.Link, theirs lb.Link) bool {
 	})
 }
 
-// of returns the addresses to ask for on a link: those of its own subnets first, which it surely announces.
+// of returns the addresses to ask for on a link: those of its own subnets first, which the node surely announces there.
 func of(announced []netip.Addr, l lb.Link) []netip.Addr {
 	within := func(a netip.Addr) bool {
 		return slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 	}
 	var out, others []netip.Addr
 	for _, a := range announced {
-		if len(out) == mostAsked {
+		if len(out) == maxAsked {
 			break
 		}
 		if within(a) {
 			out = append(out, a)
-		} else if len(others) < mostAsked {
+		} else if len(others) < maxAsked {
 			others = append(others, a)
 		}
 	}
-	return append(out, others[:min(len(others), mostAsked-len(out))]...)
+	return append(out, others[:min(len(others), maxAsked-len(out))]...)
 }
 
-// enough of the three questions that are put are answered.
-const enough = 2
+// minAnswers is how many of three questions must be answered.
+const minAnswers = 2
 
 // anyOf reports whether a question was answered well enough.
 func anyOf(counts []int) heartbeat.Reply {
 	out := heartbeat.NotAsked
 	for _, n := range counts {
 		switch {
-		case n >= enough:
+		case n >= minAnswers:
 			return heartbeat.Answered
 		case n != layer2.Unasked:
 			out = heartbeat.Silent
@@ -201,8 +197,8 @@ func anyOf(counts []int) heartbeat.Reply {
 	return out
 }
 
-// allOf reports whether those machines that are there at all answered well enough, all in all: one of many that
-// does so is chance where most frames are lost.
+// allOf reports whether the machines that are there answered well enough, all together: where most frames are lost,
+// one of many that does so is chance.
 func allOf(counts []int) heartbeat.Reply {
 	out, sum, answering := heartbeat.NotAsked, 0, 0
 	for _, n := range counts {
@@ -213,7 +209,7 @@ func allOf(counts []int) heartbeat.Reply {
 		sum += n
 		answering += min(n, 1)
 	}
-	if answering > 0 && sum >= enough*answering {
+	if answering > 0 && sum >= minAnswers*answering {
 		out = heartbeat.Answered
 	}
 	return out

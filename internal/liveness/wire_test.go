@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// lan answers questions as told: so many times of three by MAC, Unasked for those that are not there.
+// lan answers questions as set: so many times of three by MAC, Unasked for those that are not there.
 type lan struct {
 	answers map[link.MAC]int
 	foreign []layer2.Question
@@ -70,7 +70,7 @@ func neighbours() map[string]lb.Member {
 	}
 }
 
-// Who fell silent is asked for what it announces, at its own MAC and on each link that is shared with it; and
+// A node that fell silent is asked for what it announces, at its own MAC and on each link that is shared with it; and
 // foreign machines show what the answer is worth.
 func TestWire(t *testing.T) {
 	gateway := layer2.Question{Link: "eth0", MAC: mac(99), Address: netip.MustParseAddr("192.0.2.254")}
@@ -89,7 +89,7 @@ func TestWire(t *testing.T) {
 		"one foreign is off":      {"w2", map[link.MAC]int{mac(98): 0, mac(99): 3}, []layer2.Question{gateway, other}, heartbeat.Answer{Foreign: heartbeat.Answered}},
 		"chance, of two foreign":  {"w2", map[link.MAC]int{mac(98): 1, mac(99): 2}, []layer2.Question{gateway, other}, heartbeat.Answer{Foreign: heartbeat.Silent}},
 		"no link is shared":       {"w3", map[link.MAC]int{mac(3): 3, mac(99): 3}, []layer2.Question{gateway}, heartbeat.Answer{}},
-		"it told nothing":         {"w4", nil, []layer2.Question{gateway}, heartbeat.Answer{}},
+		"it sent no metadata":     {"w4", nil, []layer2.Question{gateway}, heartbeat.Answer{}},
 		"the question is not put": {"w2", nil, []layer2.Question{gateway}, heartbeat.Answer{}},
 	} {
 		l := &lan{answers: tt.answers, foreign: tt.foreign}
@@ -97,7 +97,7 @@ func TestWire(t *testing.T) {
 		w.set(neighbours(), map[netip.Addr]string{
 			netip.MustParseAddr("192.0.2.100"): "w2", netip.MustParseAddr("198.51.100.100"): "w2", netip.MustParseAddr("192.0.2.101"): "w1",
 		}, netip.MustParseAddr("192.0.2.1"))
-		w.strangers = time.Now()
+		w.foreignAt = time.Now()
 		if got := w.ask(tt.node); got != tt.want {
 			t.Errorf("%s: %+v, want %+v; asked %v", name, got, tt.want, l.asked)
 		}
@@ -121,7 +121,7 @@ func TestWireRemembers(t *testing.T) {
 	}
 	w.set(map[string]lb.Member{}, nil, netip.Addr{})
 	if got := w.ask("w2"); got.Node != heartbeat.NotAsked {
-		t.Errorf("who is gone is asked: %+v", got)
+		t.Errorf("a node that is gone is asked: %+v", got)
 	}
 }
 
@@ -135,8 +135,8 @@ func TestWireOfAnotherLink(t *testing.T) {
 	}
 }
 
-// That machines are silent which have been gone for long says nothing.
-func TestWireStrangers(t *testing.T) {
+// The silence of machines that have been gone for long shows nothing.
+func TestWireForeignMachines(t *testing.T) {
 	now := time.Now()
 	l := &lan{answers: map[link.MAC]int{mac(2): 0, mac(99): 1}, foreign: []layer2.Question{{Link: "eth0", MAC: mac(99)}}}
 	w := newWire(l, own)
@@ -150,7 +150,7 @@ func TestWireStrangers(t *testing.T) {
 	for _, tt := range []struct {
 		after time.Duration
 		want  heartbeat.Reply
-	}{{time.Second, heartbeat.Silent}, {strangersTime - 2*time.Second, heartbeat.Silent}, {3 * time.Second, heartbeat.NotAsked}} {
+	}{{time.Second, heartbeat.Silent}, {foreignTime - 2*time.Second, heartbeat.Silent}, {3 * time.Second, heartbeat.NotAsked}} {
 		l.answers[mac(99)] = 0
 		now = now.Add(tt.after)
 		if got := w.ask("w2").Foreign; got != tt.want {

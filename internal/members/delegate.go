@@ -1,6 +1,7 @@
 package members
 
 import (
+	"maps"
 	"net/netip"
 	"time"
 
@@ -9,7 +10,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// SetSelf is what this member tells the others of itself from now on.
+// SetSelf replaces the metadata that this member sends to the others.
 func (m *Members) SetSelf(self lb.Member) {
 	meta := encodeMember(self, memberlist.MetaMaxSize)
 	m.mu.Lock()
@@ -18,78 +19,75 @@ func (m *Members) SetSelf(self lb.Member) {
 	list := m.list
 	m.mu.Unlock()
 	if list != nil && changed {
-		// It is queued for gossip before the wait begins, which nobody needs.
+		// UpdateNode queues it for gossip before it begins to wait, which is not needed.
 		_ = list.UpdateNode(time.Nanosecond)
 	}
 }
 
-// toldTime is how long what a member told is kept after its speaker is gone from the cluster: longer than
-// a new one takes to come, and than its goodbye is of use to anybody.
-const toldTime = 5 * time.Minute
+// keepTime is how long the metadata of a member is kept after its speaker is gone from the cluster: longer than
+// a new speaker takes to come, and than its goodbye is useful.
+const keepTime = 5 * time.Minute
 
-// Told returns what each member told of itself last, this one included. Members
-// that died stand there too, while the cluster has their speakers and for toldTime
-// more: their frames are still known for a speaker's.
-func (m *Members) Told() map[string]lb.Member {
+// Metadata returns the last metadata of each member, this one included. It has members that
+// died, too, while the cluster has their speakers and for keepTime more: their frames are
+// still recognised as a speaker's.
+func (m *Members) Metadata() map[string]lb.Member {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	told := make(map[string]lb.Member, len(m.told))
-	for name, member := range m.told {
-		told[name] = member
-	}
-	return told
+	return maps.Clone(m.metadata)
 }
 
-// forget drops what matters of the living only.
+// forget drops the address of a member that does not live any more.
 func (m *Members) forget(n *memberlist.Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.addresses, n.Name)
 }
 
-// forgetUnknown drops what those told who were gone for toldTime, and reports whether there were any: their machines
-// may be anything by now.
-func (m *Members) forgetUnknown(now time.Time) (forgot bool) {
+// forgetGone drops the metadata of members that were gone for keepTime, and reports whether there were any: their
+// machines may be anything by now.
+func (m *Members) forgetGone(now time.Time) (forgot bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for name := range m.told {
+	for name := range m.metadata {
 		_, living := m.addresses[name]
 		_, expected := m.join[name]
-		since, unknown := m.unknown[name]
+		since, gone := m.goneSince[name]
 		switch {
 		case living || expected:
-			delete(m.unknown, name)
-		case !unknown:
-			m.unknown[name] = now
-		case now.Sub(since) >= toldTime:
-			delete(m.told, name)
-			delete(m.unknown, name)
+			delete(m.goneSince, name)
+		case !gone:
+			m.goneSince[name] = now
+		case now.Sub(since) >= keepTime:
+			delete(m.metadata, name)
+			delete(m.goneSince, name)
 			forgot = true
 		}
 	}
 	return forgot
 }
 
-func (m *Members) hear(n *memberlist.Node) {
+// update takes a living member's address and metadata over.
+func (m *Members) update(n *memberlist.Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if a, ok := netip.AddrFromSlice(n.Addr); ok {
 		m.addresses[n.Name] = a.Unmap()
 	}
 	if len(n.Meta) == 0 {
-		// It has begun anew and not said anything yet.
-		if before, known := m.told[n.Name]; known {
+		// It has started again and not sent any yet.
+		if before, known := m.metadata[n.Name]; known {
 			before.Stopping = false
-			m.told[n.Name] = before
+			m.metadata[n.Name] = before
 		}
 		return
 	}
 	member, err := decodeMember(n.Meta)
 	if err != nil {
-		m.config.Log.Debug("member is not understood", "member", n.Name, "error", err)
+		m.config.Log.Debug("metadata of a member is unreadable", "member", n.Name, "error", err)
 		return
 	}
-	m.told[n.Name] = member
+	m.metadata[n.Name] = member
 }
 
 // delegate gives memberlist our metadata, and has no messages of its own.

@@ -2,11 +2,10 @@
 // from the speakers themselves, so that it does not depend on the API server. It
 // decides nothing about addresses.
 //
-// Who exists comes from gossip (hashicorp/memberlist), which also carries what each speaker tells of its
-// node, and from the list of the speakers' pods. Who is alive comes from heartbeats
-// (internal/heartbeat). Gossip that goes on hearing a node whose heartbeats never
-// come shows that their port is blocked; it is believed only where they never came.
+// Gossip (hashicorp/memberlist) and the list of the speakers' pods show who exists. Gossip also carries
+// each speaker's metadata: what it says about its node. Heartbeats (internal/heartbeat) show who is alive. If gossip
+// hears a node whose heartbeats do not come, their port is blocked; gossip decides only if they never came.
 //
-// Of the keys all are accepted, and the first is sent with; internal/rotation says which
-// key that is at what time.
+// All keys are accepted, and the first one encrypts what is sent. internal/rotation decides which
+// key is the first at what time.
 package members

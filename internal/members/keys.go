@@ -20,7 +20,7 @@ func newKeyring(keys [][]byte) (*memberlist.Keyring, error) {
 	return ring, nil
 }
 
-// SetKeys replaces the keys: all are accepted from now on, and the first is sent with.
+// SetKeys replaces the keys: all are accepted from now on, and the first one encrypts what is sent.
 func (m *Members) SetKeys(keys [][]byte) error {
 	if _, err := newKeyring(keys); err != nil {
 		return err // before anything has changed
@@ -41,5 +41,5 @@ func (m *Members) SetKeys(keys [][]byte) error {
 			}
 		}
 	}
-	return m.beats.SetKeys(keys)
+	return m.heartbeats.SetKeys(keys)
 }

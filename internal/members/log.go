@@ -6,9 +6,8 @@ import (
 	"log/slog"
 )
 
-// logWriter passes memberlist's log on to slog, one level lower than memberlist
-// means it: a failed probe of a dead node is its ordinary work, and joins and
-// leaves are logged by events.
+// logWriter passes memberlist's log on to slog, one level lower: a failed probe of a dead node
+// is ordinary work, and events logs joins and leaves.
 type logWriter struct{ log *slog.Logger }
 
 var levels = []struct {

@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// joinsAtOnce bounds the connections that a first join opens side by side.
-const joinsAtOnce = 16
+// maxJoins bounds the connections that a first join opens side by side.
+const maxJoins = 16
 
 // Config of the membership of one node.
 type Config struct {
@@ -32,8 +32,8 @@ type Config struct {
 	Port, HeartbeatPort uint16
 	// Keys are accepted, and the first encrypts and signs what is sent: 16, 24 or 32 bytes each (AES-GCM).
 	Keys [][]byte
-	// Heartbeat's timers; Ordinary leaves it without real-time priority, HeartbeatCommand is
-	// the process that it is left to: see heartbeat.Config.
+	// Heartbeat are its timers; Ordinary leaves it without real-time priority, HeartbeatCommand starts
+	// its process: see heartbeat.Config.
 	Heartbeat        heartbeat.Timers
 	Ordinary         bool
 	HeartbeatCommand []string
@@ -47,19 +47,19 @@ type Config struct {
 
 // Members is this node's view of the living speakers.
 type Members struct {
-	config Config
-	beats  *heartbeat.Heartbeat
-	keys   *memberlist.Keyring
-	mu     sync.Mutex
-	list   *memberlist.Memberlist
-	join   map[string]netip.Addr
-	joined bool
-	// meta is what this member tells, told what each member told last.
-	meta []byte
-	told map[string]lb.Member
-	// unknown are those in told that neither live nor are to be joined, and since when.
-	unknown map[string]time.Time
-	// addresses of the living members, as events told: memberlist changes its nodes while we would read them.
+	config     Config
+	heartbeats *heartbeat.Heartbeat
+	keys       *memberlist.Keyring
+	mu         sync.Mutex
+	list       *memberlist.Memberlist
+	join       map[string]netip.Addr
+	joined     bool
+	// meta is this member's encoded metadata, metadata what each member sent last.
+	meta     []byte
+	metadata map[string]lb.Member
+	// goneSince has those in metadata that neither live nor are to be joined, and since when.
+	goneSince map[string]time.Time
+	// addresses of the living members, copied from events: memberlist changes its nodes while others read them.
 	addresses map[string]netip.Addr
 }
 
@@ -68,19 +68,19 @@ func New(c Config) (*Members, error) {
 	if c.JoinInterval == 0 {
 		c.JoinInterval = time.Second
 	}
-	m := &Members{config: c, told: map[string]lb.Member{}, unknown: map[string]time.Time{}, addresses: map[string]netip.Addr{}}
+	m := &Members{config: c, metadata: map[string]lb.Member{}, goneSince: map[string]time.Time{}, addresses: map[string]netip.Addr{}}
 	var err error
 	if m.keys, err = newKeyring(c.Keys); err != nil {
 		return nil, err
 	}
-	m.beats, err = heartbeat.New(heartbeat.Config{
+	m.heartbeats, err = heartbeat.New(heartbeat.Config{
 		Log: c.Log, NodeName: c.NodeName, Address: c.Address, Port: c.HeartbeatPort, Keys: c.Keys,
 		Timers: c.Heartbeat, Ordinary: c.Ordinary, Command: c.HeartbeatCommand, Changed: c.Kick, Ask: c.Ask,
 	})
 	return m, err
 }
 
-// SetSpeakers tells which nodes have a speaker, and where; this node may be among them.
+// SetSpeakers sets the addresses of the nodes that have a speaker; this node may be among them.
 func (m *Members) SetSpeakers(addresses map[string]netip.Addr) {
 	m.mu.Lock()
 	m.join = maps.Clone(addresses)
@@ -89,7 +89,7 @@ func (m *Members) SetSpeakers(addresses map[string]netip.Addr) {
 }
 
 // Joined reports whether every address of a join list has been tried once. Before
-// that this node knows only itself, and would take every address for its own.
+// that this node knows only itself, and would announce every address.
 func (m *Members) Joined() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -101,7 +101,7 @@ func (m *Members) Joined() bool {
 // returns an error when it cannot listen.
 func (m *Members) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return m.beats.Run(ctx) })
+	group.Go(func() error { return m.heartbeats.Run(ctx) })
 	group.Go(func() error { return m.gossip(ctx) })
 	return group.Wait()
 }
@@ -120,7 +120,7 @@ func (m *Members) gossip(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		m.joinMissing(list)
-		if m.forgetUnknown(time.Now()) {
+		if m.forgetGone(time.Now()) {
 			m.config.Kick()
 		}
 		select {
@@ -134,14 +134,14 @@ func (m *Members) gossip(ctx context.Context) error {
 // leave waits until the goodbye has been sent or a second has passed.
 func (m *Members) leave(list *memberlist.Memberlist) error {
 	if err := list.Leave(time.Second); err != nil {
-		m.config.Log.Warn("members did not hear our goodbye, they will suspect us first", "error", err)
+		m.config.Log.Warn("the goodbye did not reach the members: they suspect this node first", "error", err)
 	}
 	return list.Shutdown()
 }
 
 // joinMissing contacts each address of the join list that no living member has:
 // a new speaker's, or one beyond a healed partition, which memberlist alone would
-// take up to GossipToTheDeadTime to find again.
+// find again only after up to GossipToTheDeadTime.
 func (m *Members) joinMissing(list *memberlist.Memberlist) {
 	known := map[netip.Addr]bool{}
 	m.mu.Lock()
@@ -151,13 +151,13 @@ func (m *Members) joinMissing(list *memberlist.Memberlist) {
 	join, first := m.join, !m.joined
 	m.mu.Unlock()
 	var group errgroup.Group
-	group.SetLimit(joinsAtOnce)
+	group.SetLimit(maxJoins)
 	for _, a := range join {
 		if known[a] {
 			continue
 		}
 		group.Go(func() error {
-			// A failed join is the ordinary case of a dead node; memberlist says so in its log.
+			// A failed join is the ordinary case of a dead node, and memberlist logs it.
 			_, _ = list.Join([]string{net.JoinHostPort(a.String(), strconv.Itoa(int(m.config.Port)))})
 			return nil
 		})
@@ -171,10 +171,10 @@ func (m *Members) joinMissing(list *memberlist.Memberlist) {
 	}
 }
 
-// memberlistConfig is memberlist's LAN profile with faster probes: a speaker
-// whose heartbeats nobody heard is known to be dead after about 1.6 s (one probe
-// of 300 ms, then a suspicion of SuspicionMult probe intervals), while Lifeguard
-// stretches both on a busy node.
+// memberlistConfig is memberlist's LAN profile with faster probes: the death of a speaker
+// whose heartbeats nobody heard is known after about 1.6 s (one probe
+// of 300 ms, then a suspicion of SuspicionMult probe intervals). Lifeguard
+// (https://arxiv.org/abs/1707.00788) stretches both on a busy node.
 func (m *Members) memberlistConfig() *memberlist.Config {
 	c := memberlist.DefaultLANConfig()
 	c.Name = m.config.NodeName
@@ -183,7 +183,7 @@ func (m *Members) memberlistConfig() *memberlist.Config {
 	c.AdvertiseAddr = m.config.Address.String()
 	c.AdvertisePort = int(m.config.Port)
 	c.Keyring = m.keys
-	// The label keeps another membership on the same port (MetalLB's, say) from merging with ours.
+	// The label keeps another membership on the same port, MetalLB's for example, from merging with this one.
 	c.Label = "holdfast"
 	c.ProbeInterval = 300 * time.Millisecond
 	c.ProbeTimeout = 150 * time.Millisecond
@@ -203,7 +203,7 @@ type events struct{ m *Members }
 
 func (e events) NotifyJoin(n *memberlist.Node) {
 	e.m.config.Log.Debug("gossip: member joined", "member", n.Name, "address", n.Addr)
-	e.m.hear(n)
+	e.m.update(n)
 	e.m.setPeers()
 	e.m.config.Kick()
 }
@@ -216,6 +216,6 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 }
 
 func (e events) NotifyUpdate(n *memberlist.Node) {
-	e.m.hear(n)
+	e.m.update(n)
 	e.m.config.Kick()
 }

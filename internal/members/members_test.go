@@ -77,7 +77,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 func (m member) taken(t *testing.T) uint64 {
 	t.Helper()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(m.Members.beats)
+	registry.MustRegister(m.Members.heartbeats)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -87,20 +87,20 @@ func (m member) taken(t *testing.T) uint64 {
 			return f.GetMetric()[0].GetHistogram().GetSampleCount()
 		}
 	}
-	t.Fatal("beats are not counted")
+	t.Fatal("heartbeats are not counted")
 	return 0
 }
 
-// hears waits until m has heard some more heartbeats, and what other tells by gossip.
+// hears waits until m has heard some more heartbeats, and what other sends by gossip.
 func (m member) hears(t *testing.T, other member) {
 	t.Helper()
 	before := m.taken(t)
-	eventually(t, "beats are heard", func() bool { return m.taken(t) >= before+10 })
-	said := lb.Member{Links: []lb.Link{{Name: strconv.FormatUint(before, 10), MAC: [6]byte{2, 0, 0, 0, 0, 1}}}}
-	other.SetSelf(said)
+	eventually(t, "heartbeats are heard", func() bool { return m.taken(t) >= before+10 })
+	sent := lb.Member{Links: []lb.Link{{Name: strconv.FormatUint(before, 10), MAC: [6]byte{2, 0, 0, 0, 0, 1}}}}
+	other.SetSelf(sent)
 	eventually(t, "gossip is heard", func() bool {
-		links := m.Told()[other.config.NodeName].Links
-		return len(links) == 1 && links[0].Name == said.Links[0].Name
+		links := m.Metadata()[other.config.NodeName].Links
+		return len(links) == 1 && links[0].Name == sent.Links[0].Name
 	})
 }
 
@@ -116,7 +116,7 @@ func TestMembers(t *testing.T) {
 	a := start(t, port, "127.0.0.1", "a", key)
 	b := start(t, port, "127.0.0.2", "b", key, "a=127.0.0.1")
 	c := start(t, port, "127.0.0.3", "c", key, "a=127.0.0.1", "n=127.0.0.9") // the last is nobody
-	stranger := start(t, port, "127.0.0.4", "s", other, "a=127.0.0.1")
+	outsider := start(t, port, "127.0.0.4", "s", other, "a=127.0.0.1")
 
 	for _, m := range []member{a, b, c} {
 		eventually(t, "three members see each other", m.sees("a", "b", "c"))
@@ -129,7 +129,7 @@ func TestMembers(t *testing.T) {
 	for _, m := range []member{a, c} {
 		eventually(t, "b's goodbye is heard", m.sees("a", "c"))
 	}
-	eventually(t, "a member with another key stays alone", stranger.sees("s"))
+	eventually(t, "a member with another key stays alone", outsider.sees("s"))
 }
 
 func TestWrongKey(t *testing.T) {
@@ -141,7 +141,7 @@ func TestWrongKey(t *testing.T) {
 }
 
 // Keys are rotated in three steps, at one member after the other, and nobody is
-// missed meanwhile; who has only the old key is not heard afterwards.
+// missed meanwhile; a member with only the old key is not heard afterwards.
 func TestRotation(t *testing.T) {
 	port, old, next := freePort(t), bytes.Repeat([]byte{7}, 32), bytes.Repeat([]byte{9}, 32)
 	a := start(t, port, "127.0.0.1", "a", old)
@@ -163,11 +163,11 @@ func TestRotation(t *testing.T) {
 	if err := a.SetKeys([][]byte{[]byte("short")}); err == nil {
 		t.Error("a short key is taken")
 	}
-	stranger := start(t, port, "127.0.0.3", "s", old, "a=127.0.0.1")
-	eventually(t, "who has the old key has tried everybody", func() bool { return stranger.Joined() && stranger.sees("s")() })
+	outsider := start(t, port, "127.0.0.3", "s", old, "a=127.0.0.1")
+	eventually(t, "a member with the old key has tried everybody", func() bool { return outsider.Joined() && outsider.sees("s")() })
 	a.hears(t, b)
 	b.hears(t, a)
-	if !seen() || !stranger.sees("s")() {
-		t.Errorf("the old key still opens doors: %v, %v, %v", a.Alive(), b.Alive(), stranger.Alive())
+	if !seen() || !outsider.sees("s")() {
+		t.Errorf("the old key still opens doors: %v, %v, %v", a.Alive(), b.Alive(), outsider.Alive())
 	}
 }

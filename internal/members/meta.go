@@ -7,12 +7,11 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// What a member tells of itself travels as memberlist's metadata with every
-// sign of life and has little room: octets, no field names. A link is flags,
-// MAC, name and prefixes; of a prefix only the octets that its length covers. The
-// addresses of the links, in their order, stand behind all that, where a reader
-// that does not know of them stops, and as far as there is room left. A flag that a
-// reader does not know it passes over.
+// A member's description of itself travels as memberlist's metadata with every
+// sign of life, and has little room: octets, no field names. A link is flags,
+// MAC, name and prefixes; of a prefix only the octets that its length covers. Behind all
+// links follow their addresses, in the same order, as far as there is room. An older reader
+// stops before them. A reader ignores flags that it does not know.
 const (
 	metaVersion = 1
 
@@ -32,7 +31,7 @@ var unfitFlags = []struct {
 	flag  byte
 }{{lb.Booting, flagBooting}, {lb.Unfiltered, flagUnfiltered}}
 
-// errMeta is what cannot be read: another version's, since members have our key.
+// errMeta: the metadata is of another version. It is not forged, since members have the key.
 var errMeta = errors.New("metadata of another version, or cut short")
 
 // encodeMember writes as many links as fit into limit octets.
@@ -129,7 +128,7 @@ func decodeMember(b []byte) (lb.Member, error) {
 	return m, nil
 }
 
-// reader takes octets from the front, and remembers when they do not suffice.
+// reader takes octets from the front, and remembers when there were too few.
 type reader struct {
 	b   []byte
 	bad bool

@@ -35,7 +35,7 @@ func TestMeta(t *testing.T) {
 			t.Errorf("%+v became %+v, %v", m, got, err)
 		}
 	}
-	// What does not fit is left out, and that is said.
+	// What does not fit is left out, and the metadata says so.
 	many := testMember(300)
 	b := encodeMember(many, memberlist.MetaMaxSize)
 	got, err := decodeMember(b)
@@ -112,16 +112,16 @@ func FuzzMeta(f *testing.F) {
 
 // What a member tells of itself reaches the others, at once when it changes, and
 // is remembered after its death.
-func TestTold(t *testing.T) {
+func TestMetadata(t *testing.T) {
 	port, key := freePort(t), bytes.Repeat([]byte{7}, 32)
 	a := start(t, port, "127.0.0.1", "a", key)
 	b := start(t, port, "127.0.0.2", "b", key, "a=127.0.0.1")
 	hears := func(m member, of string, want lb.Member) func() bool {
-		return func() bool { got, ok := m.Told()[of]; return ok && reflect.DeepEqual(got, want) }
+		return func() bool { got, ok := m.Metadata()[of]; return ok && reflect.DeepEqual(got, want) }
 	}
 	eventually(t, "members see each other", a.sees("a", "b"))
-	if _, told := a.Told()["b"]; told {
-		t.Error("b has said something before SetSelf")
+	if _, known := a.Metadata()["b"]; known {
+		t.Error("b has metadata before SetSelf")
 	}
 	first := testMember(2)
 	b.SetSelf(first)
@@ -135,11 +135,11 @@ func TestTold(t *testing.T) {
 	}
 	eventually(t, "b is gone", a.sees("a"))
 	if !hears(a, "b", second)() {
-		t.Error("what the dead told is forgotten")
+		t.Error("the metadata of the dead is forgotten")
 	}
 }
 
-// What a member told is forgotten when its speaker has been gone from the cluster for a while: neither its death nor
+// The metadata of a member is forgotten when its speaker has been gone from the cluster for a while: neither its death nor
 // a new pod of it is that.
 func TestForgetUnknown(t *testing.T) {
 	m, err := New(Config{Log: slog.New(slog.DiscardHandler), NodeName: "a", Keys: [][]byte{bytes.Repeat([]byte{7}, 32)}, Kick: func() {}})
@@ -155,27 +155,27 @@ func TestForgetUnknown(t *testing.T) {
 		after   time.Duration
 		forgets bool
 	}{
-		{"it lives, and no speaker is known yet", func() { m.hear(b) }, time.Hour, false},
+		{"it lives, and no speaker is known yet", func() { m.update(b) }, time.Hour, false},
 		{"it lives on", func() {}, time.Hour, false},
 		{"it dies", func() { m.SetSpeakers(both); m.forget(b) }, time.Hour, false},
 		{"it is dead for long", func() {}, time.Hour, false},
 		{"its pod is gone", func() { m.SetSpeakers(none) }, time.Hour, false},
-		{"for less than the time", func() {}, toldTime - 1, false},
+		{"for less than the time", func() {}, keepTime - 1, false},
 		{"there is a new one", func() { m.SetSpeakers(both) }, time.Hour, false},
 		{"that is gone too", func() { m.SetSpeakers(none) }, time.Hour, false},
-		{"for the time", func() {}, toldTime, true},
+		{"for the time", func() {}, keepTime, true},
 	} {
 		now = now.Add(step.after)
 		step.does()
-		if got := m.forgetUnknown(now); got != step.forgets {
+		if got := m.forgetGone(now); got != step.forgets {
 			t.Errorf("%s: forgets %t", step.name, got)
 		}
-		if _, told := m.Told()["b"]; told == step.forgets {
-			t.Errorf("%s: what it told is known: %t", step.name, told)
+		if _, known := m.Metadata()["b"]; known == step.forgets {
+			t.Errorf("%s: its metadata is known: %t", step.name, known)
 		}
 	}
-	m.hear(b)
-	if _, told := m.Told()["b"]; !told {
+	m.update(b)
+	if _, known := m.Metadata()["b"]; !known {
 		t.Error("it is back, and not heard")
 	}
 }
@@ -184,9 +184,9 @@ func TestForgetUnknown(t *testing.T) {
 func TestForgetsUnknown(t *testing.T) {
 	a := start(t, freePort(t), "127.0.0.1", "a", bytes.Repeat([]byte{7}, 32))
 	a.mu.Lock()
-	a.told["b"], a.unknown["b"] = testMember(1), time.Now().Add(-toldTime)
+	a.metadata["b"], a.goneSince["b"] = testMember(1), time.Now().Add(-keepTime)
 	a.mu.Unlock()
-	eventually(t, "b is forgotten", func() bool { return len(a.Told()) == 0 })
+	eventually(t, "b is forgotten", func() bool { return len(a.Metadata()) == 0 })
 	a.stop()
 	if err := <-a.ended; err != nil {
 		t.Error(err)

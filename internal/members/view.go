@@ -14,33 +14,33 @@ import (
 // View is what is known of the speakers at one moment, by the names of their nodes.
 type View struct {
 	heartbeat.View
-	// Alive has those that are running, this one included, and those that are mute.
+	// Alive has those that are running, this one included, and those in SpeakerDown.
 	Alive map[string]bool
-	// HeldDown are alive and were dead lately, Mute is a node without its speaker: see heartbeat.Status.
-	HeldDown, Mute map[string]bool
+	// HeldDown are alive and were dead lately, SpeakerDown are nodes without their speakers: see heartbeat.Status.
+	HeldDown, SpeakerDown map[string]bool
 	// Left said goodbye, Dead did not; Silent are alive and not heard at this moment: see heartbeat.Member.
 	Left, Dead, Silent map[string]bool
 }
 
 // View returns what is known now.
 func (m *Members) View() View {
-	v := View{View: m.beats.View(), Alive: map[string]bool{}, HeldDown: map[string]bool{}, Mute: map[string]bool{}, Left: map[string]bool{}, Dead: map[string]bool{}, Silent: map[string]bool{}}
+	v := View{
+		View: m.heartbeats.View(), Alive: map[string]bool{}, HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{},
+		Left: map[string]bool{}, Dead: map[string]bool{}, Silent: map[string]bool{},
+	}
 	for _, member := range v.Members {
-		if member.Silent {
-			v.Silent[member.Name] = true
+		add := func(to map[string]bool, is bool) {
+			if is {
+				to[member.Name] = true
+			}
 		}
-		switch member.Status {
-		case heartbeat.Alive:
-			v.Alive[member.Name] = true
-		case heartbeat.Held:
-			v.Alive[member.Name], v.HeldDown[member.Name] = true, true
-		case heartbeat.Mute:
-			v.Alive[member.Name], v.Mute[member.Name] = true, true
-		case heartbeat.Left:
-			v.Left[member.Name] = true
-		case heartbeat.Dead:
-			v.Dead[member.Name] = true
-		}
+		s := member.Status
+		add(v.Alive, s.Living() || s == heartbeat.SpeakerDown)
+		add(v.HeldDown, s == heartbeat.HoldDown)
+		add(v.SpeakerDown, s == heartbeat.SpeakerDown)
+		add(v.Left, s == heartbeat.Left)
+		add(v.Dead, s == heartbeat.Dead)
+		add(v.Silent, member.Silent)
 	}
 	return v
 }
@@ -51,24 +51,24 @@ func (m *Members) Alive() map[string]bool { return m.View().Alive }
 // Address returns the address by which the other members know this one.
 func (m *Members) Address() netip.Addr { return m.config.Address }
 
-// Confirm says that everything is done as a plan demands that was made from v:
+// Confirm says that a plan that was made from v is carried out:
 // after a lapse this node may act again only then.
-func (m *Members) Confirm(v View) { m.beats.Confirm(v.View) }
+func (m *Members) Confirm(v View) { m.heartbeats.Confirm(v.View) }
 
-// Valid reports whether what was confirmed still holds; it is the Lease of those who act on it.
-func (m *Members) Valid() bool { return m.beats.Valid() }
+// Valid reports whether the last confirmation still holds; it is the Lease of the responder.
+func (m *Members) Valid() bool { return m.heartbeats.Valid() }
 
-// HeartbeatProcess returns the id of the process of the heartbeats. It returns an error while there is none.
-func (m *Members) HeartbeatProcess() (int, error) { return m.beats.Process() }
+// HeartbeatProcess returns the id of the heartbeat process. It returns an error while there is none.
+func (m *Members) HeartbeatProcess() (int, error) { return m.heartbeats.Process() }
 
-// Collect hands out the metrics of heartbeats.
-func (m *Members) Collect(ch chan<- prometheus.Metric) { m.beats.Collect(ch) }
+// Collect sends the metrics of heartbeats.
+func (m *Members) Collect(ch chan<- prometheus.Metric) { m.heartbeats.Collect(ch) }
 
-// setPeers tells heartbeats who exists.
+// setPeers sets the peers of the heartbeats.
 func (m *Members) setPeers() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	// What a member says itself goes before what its pod says.
+	// A member's own address takes precedence over that of its pod.
 	all := maps.Clone(m.addresses)
 	taken := map[netip.Addr]bool{}
 	for _, a := range all {
@@ -85,5 +85,5 @@ func (m *Members) setPeers() {
 		peers = append(peers, heartbeat.Peer{Name: name, Address: a, Gossip: gossip})
 	}
 	slices.SortFunc(peers, func(a, b heartbeat.Peer) int { return cmp.Compare(a.Name, b.Name) })
-	m.beats.Set(peers)
+	m.heartbeats.Set(peers)
 }

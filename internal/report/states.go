@@ -14,27 +14,27 @@ import (
 // States reads what other speakers wrote in theirs, for liveness.Config.
 type States struct{ *k8s.Cluster }
 
-// Word implements liveness.Cluster.
-func (s States) Word(ctx context.Context, node string) (liveness.Word, error) {
+// Vote implements liveness.Cluster.
+func (s States) Vote(ctx context.Context, node string) (liveness.Vote, error) {
 	state, err := s.SpeakerState(ctx, node)
 	switch {
 	case !apiReached(err):
-		return liveness.Word{}, fmt.Errorf("%w: %w", liveness.ErrAway, err)
+		return liveness.Vote{}, fmt.Errorf("%w: %w", liveness.ErrAway, err)
 	case err != nil:
-		return liveness.Word{}, err
+		return liveness.Vote{}, err
 	}
 	is := state.Status
-	word := liveness.Word{Alive: int(is.Members.Alive), Expected: int(is.Members.Expected)}
+	vote := liveness.Vote{Alive: int(is.Members.Alive), Expected: int(is.Members.Expected)}
 	if is.Observed != nil {
-		word.Written = is.Observed.String()
+		vote.Written = is.Observed.String()
 	}
 	for _, n := range is.Unreachable {
-		word.Unreachable = append(word.Unreachable, n.Node)
+		vote.Unreachable = append(vote.Unreachable, n.Node)
 	}
 	for _, n := range is.Silent {
-		word.Quiet = append(word.Quiet, n.Node)
+		vote.Quiet = append(vote.Quiet, n.Node)
 	}
-	return word, nil
+	return vote, nil
 }
 
 // apiReached reports whether what came of a question shows that the network reaches the API server: also a

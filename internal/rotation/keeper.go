@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// Keeper is what a leading controller remembers of the Secret. It must start over with each time of leading:
-// another controller may have changed the Secret in between.
+// Keeper is what the leading controller remembers of the Secret. A controller that becomes the leader again needs a new
+// one: another controller may have changed the Secret in between.
 type Keeper struct {
 	// Make returns a new key.
 	Make func() []byte
-	// version is what stands, and since when it was seen at every look.
+	// version is that of the last look, and since is when it was read first.
 	version string
 	since   time.Time
-	// inUse and former are what stood last, at seen.
+	// inUse and former are the entries at the last look, at seen.
 	inUse, former string
 	seen          time.Time
-	// tried is what was to be in use since: a write that failed may have landed.
+	// tried is the key that the last write put in use: a write that failed may have landed.
 	tried string
 }
 
-// Decide returns what the Secret should hold, and why that is other than it does; nil
+// Decide returns what the Secret should hold, and why it should change; nil
 // leaves it. speakers reports whether any speaker runs.
 func (k *Keeper) Decide(s Secret, speakers bool, now time.Time) (want map[string][]byte, why string) {
 	if k.since.IsZero() || s.Version != k.version {
@@ -33,7 +33,7 @@ func (k *Keeper) Decide(s Secret, speakers bool, now time.Time) (want map[string
 		want = map[string][]byte{}
 	}
 	if k.lost(have, now) {
-		why = "the key in use was taken out and is put back"
+		why = "the key in use was removed, and is put back"
 		want[InUse] = []byte(k.inUse)
 		if former := cmp.Or(k.former, k.tried); former != "" {
 			want[Former] = []byte(former)
@@ -43,7 +43,7 @@ func (k *Keeper) Decide(s Secret, speakers bool, now time.Time) (want map[string
 	}
 	if _, found := want[Key]; !found {
 		want[Key] = k.Make()
-		if why = "there was no key, and one is made"; want[InUse] == nil && !speakers {
+		if why = "there was no key, so one is made"; want[InUse] == nil && !speakers {
 			want[InUse] = want[Key]
 		}
 	}
@@ -56,8 +56,8 @@ func (k *Keeper) Decide(s Secret, speakers bool, now time.Time) (want map[string
 	return want, why
 }
 
-// lost reports whether somebody has just taken out or changed what is in use. When
-// that may have been a while ago, speakers may have moved on to another key.
+// lost reports whether somebody has just removed or changed the key in use. If
+// that may have been a while ago, speakers may already use another key.
 func (k *Keeper) lost(have Keys, now time.Time) bool {
 	stands := have.InUse == k.inUse || have.InUse != "" && have.InUse == k.tried
 	return k.inUse != "" && !stands && now.Sub(k.seen) < Look
@@ -70,7 +70,7 @@ func (k *Keeper) advance(want map[string][]byte, have Keys, speakers bool, now t
 	switch {
 	case have.InUse == "" && have.Wanted == "":
 	case have.InUse == "":
-		// Speakers that run go over to it by themselves.
+		// Running speakers begin to use it by themselves.
 		if !speakers || stood >= settled {
 			want[InUse], k.tried = want[Key], have.Wanted
 			return "the key is in use"
@@ -78,11 +78,11 @@ func (k *Keeper) advance(want map[string][]byte, have Keys, speakers bool, now t
 	case former:
 		if stood >= settled {
 			delete(want, Former)
-			return "every speaker sends with the key in use, and the former one is dropped"
+			return "every speaker sends with the key in use, so the former one is dropped"
 		}
 	case have.Wanted != "" && have.Wanted != have.InUse && stood >= accepted:
 		want[Former], want[InUse], k.tried = want[InUse], want[Key], have.Wanted
-		return "every speaker accepts the new key, and it is in use now"
+		return "every speaker accepts the new key, so it is in use now"
 	}
 	return ""
 }

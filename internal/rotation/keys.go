@@ -10,7 +10,7 @@ import (
 const (
 	// Key is what the owner of the cluster wants to be in use.
 	Key = "key"
-	// InUse is what is sent with, and Former what was before. The controller writes them.
+	// InUse is the key that speakers send with, and Former the one before. The controller writes them.
 	InUse  = "in-use"
 	Former = "former"
 )
@@ -19,24 +19,24 @@ const (
 const Length = 32
 
 const (
-	// Look is the most between two looks of a speaker at the Secret, and Retry the wait after one that failed.
+	// Look is the longest time between two looks of a speaker at the Secret, and Retry the wait after one that failed.
 	Look  = time.Minute
 	Retry = 10 * time.Second
-	// accepted is when every speaker has read what the Secret holds, with a failed look or two.
+	// accepted is when every speaker has read the Secret, even with a failed look or two.
 	accepted = 2 * Look
-	// settled is when every speaker sends with what it holds: the last of them reads it
+	// settled is when every speaker sends with its key: the last of them reads it
 	// after Look and waits for accepted.
 	settled = 4 * Look
 )
 
-// Secret is one as it was read. Its Version is "" where there is none, and
-// another after every change.
+// Secret is the Secret as it was read. Its Version is "" if there is none, and
+// another one after every change.
 type Secret struct {
 	Data    map[string][]byte
 	Version string
 }
 
-// Keys are what the entries of a Secret say. A key that is "" is missing, or is no key.
+// Keys are the entries of a Secret. A key that is "" is missing, or is no key.
 type Keys struct {
 	InUse, Wanted, Former string
 	// All are the keys of all entries, each once.

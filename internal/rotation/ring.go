@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// Ring is the keys of one speaker. The zero Ring is that of one that starts.
+// Ring has the keys of one speaker. The zero Ring is that of a speaker that starts.
 type Ring struct {
 	// sent is the key to send with, "" before the start.
 	sent string
-	// accepted are the keys that are entries now, and those that were before.
+	// accepted are the keys that are entries now, and former entries.
 	accepted map[string]bool
-	// version is what was read last, and changed when that was new.
+	// version is that of the last look, and changed is when it was new.
 	version string
 	changed time.Time
 }
 
-// Look takes over what the Secret holds. It returns the keys that are accepted, of which
-// the first is to be sent with, and when to look again. There are no keys as long as
+// Look takes over what the Secret holds. It returns the accepted keys, the one to
+// send with first, and when to look again. It returns no keys as long as
 // the speaker must not start.
 func (r *Ring) Look(s Secret, now time.Time) (keys [][]byte, again time.Duration) {
 	if r.changed.IsZero() || s.Version != r.version {

@@ -16,7 +16,7 @@ import (
 // keeperLook is between looks of the controller.
 const keeperLook = 5 * time.Second
 
-// key returns one that is told from others by its first byte.
+// key returns one that differs from others in its first byte.
 func key(first byte) []byte { return bytes.Repeat([]byte{first}, Length) }
 
 // data returns the entries of a Secret, with keys by their first bytes.
@@ -153,7 +153,7 @@ func (w *world) check() {
 				for _, line := range w.story[max(0, len(w.story)-40):] {
 					w.t.Log(line)
 				}
-				w.t.Fatalf("speaker %d is deaf to %d, who sends with %d", j, i, from.keys[0][0])
+				w.t.Fatalf("speaker %d does not understand %d, which sends with %d", j, i, from.keys[0][0])
 			}
 		}
 	}
@@ -248,8 +248,8 @@ func (w *world) happen() {
 }
 
 // Whatever is done to the Secret, and whoever starts and stops, in any order: nobody is
-// deaf. When it is over, all send with the key that is wanted and accept no other.
-func TestNeverDeaf(t *testing.T) {
+// cut off from others. When it is over, all send with the wanted key and accept no other.
+func TestAllUnderstandEachOther(t *testing.T) {
 	for seed := range uint64(200) {
 		w := newWorld(t, seed, 5)
 		w.lead()
@@ -341,7 +341,7 @@ func TestSecretDeleted(t *testing.T) {
 	w.holds("in the end", map[string]byte{Key: w.made, InUse: w.made})
 }
 
-// Nobody knows the key but those who run, and who starts waits for them.
+// Only running speakers know the key, and one that starts waits for them.
 func TestSecretDeletedWithoutController(t *testing.T) {
 	w := quiet(t)
 	w.keeper = nil

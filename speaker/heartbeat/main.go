@@ -1,4 +1,4 @@
-// Command heartbeat beats for the speaker that starts it, in a process that is small
+// Command heartbeat sends the heartbeats of the speaker that starts it, in a process that is small
 // enough to have real-time priority as a whole.
 package main
 

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
-func TestStandAside(t *testing.T) {
+func TestYieldTo(t *testing.T) {
 	state := func() State { return State{Alive: map[string]bool{"c": true}, HeldDown: map[string]bool{}} }
 	for _, tt := range []struct {
 		elsewhere []string
@@ -24,18 +24,18 @@ func TestStandAside(t *testing.T) {
 	} {
 		s := state()
 		s.Partition.Elsewhere = tt.elsewhere
-		s.standAside()
+		s.yield()
 		if got := fmt.Sprint(s.Alive, s.HeldDown); got != tt.want {
 			t.Errorf("for %v: %s, want %s", tt.elsewhere, got, tt.want)
 		}
 	}
 }
 
-// TestInOrder: who has been dead for long does not take the place of those that
+// TestInOrder: a node that has been dead for long does not take the place of those that
 // fell silent just now.
 func TestInOrder(t *testing.T) {
 	start := time.Unix(1000, 0)
-	w := &witness{}
+	w := &voteReader{}
 	latest := w.note(start, []string{"b", "a"})
 	if got := fmt.Sprint(w.inOrder([]string{"b", "a"}, latest)); got != "[a b]" {
 		t.Errorf("in order: %s", got)
@@ -122,8 +122,8 @@ func partitioned(t *testing.T, all []string, side []int, serving, self int, kern
 	}
 	state.Services = []lb.Service{{Key: lb.Key{Name: "s"}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Serving: true, ServingNodes: services}}
 	// of returns what the node of an index knows.
-	of := func(i int) (alive map[string]bool, missed []string, s silence) {
-		alive, s = map[string]bool{}, silence{}
+	of := func(i int) (alive map[string]bool, missed []string, s peerHealth) {
+		alive, s = map[string]bool{}, peerHealth{}
 		for j, node := range all {
 			if side[j] == side[i] {
 				alive[node] = true
@@ -131,28 +131,28 @@ func partitioned(t *testing.T, all []string, side []int, serving, self int, kern
 				missed = append(missed, node)
 			}
 		}
-		s.keep(start, missing(strings.Join(missed, " "), unexplained))
+		s.update(start, missing(strings.Join(missed, " "), unexplained))
 		for _, node := range missed {
-			s.heard(now, node, kernels)
+			s.record(now, node, kernels)
 		}
 		return alive, missed, s
 	}
 	alive, missed, silent := of(self)
-	heard := words{}
+	heard := votes{}
 	for i, node := range all {
 		if alive[node] || 2*len(missed) < len(all) {
 			continue
 		}
 		theirs, _, s := of(i)
-		word := Word{Node: node, Expected: len(all), Alive: len(theirs), Unreachable: listed(s.unreachable()), Quiet: listed(s.quiet(now, true))}
+		vote := Vote{Node: node, Expected: len(all), Alive: len(theirs), Unreachable: listed(s.unreachable()), Quiet: listed(s.quiet(now, true))}
 		for _, at := range []time.Time{start, now} {
-			word.Written = at.String()
-			heard.hear(at, word)
+			vote.Written = at.String()
+			heard.add(at, vote)
 		}
 	}
-	here := surroundings{node: all[self], view: members.View{Alive: alive}, expected: expected, silence: silent, others: silence{}, api: true}
+	here := reachability{node: all[self], view: members.View{Alive: alive}, expected: expected, missed: silent, others: peerHealth{}, api: true}
 	is := State{Alive: alive, HeldDown: map[string]bool{}, Partition: heard.partition(now, all[self], alive, missed)}
-	is.standAside()
+	is.yield()
 	state.Members, state.HeldDown, state.Here.Partition, state.Here.Lost = is.Alive, is.HeldDown, is.Partition, here.lost(now, expected)
 	return plan.ForNode(all[self], state)
 }

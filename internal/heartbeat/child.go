@@ -1,0 +1,231 @@
+package heartbeat
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// keepaliveInterval is how often the speaker's process shows that it runs. Heartbeats stop when it has
+	// not for SpeakerDownTime, which a node may be without a speaker for other reasons, too.
+	keepaliveInterval = 250 * time.Millisecond
+	// leaveTime is how long the heartbeat process has to say goodbye, or to print its stacks.
+	leaveTime = time.Second
+)
+
+// order is one message to the heartbeat process; the first has the settings, peers and keys.
+type order struct {
+	Settings *childSettings `json:",omitempty"`
+	Peers    *[]Peer        `json:",omitempty"`
+	Keys     [][]byte       `json:",omitempty"`
+	Answer   *wireAnswer    `json:",omitempty"`
+	Leave    bool           `json:",omitempty"`
+}
+
+// childSettings are the part of Config that the heartbeat process needs.
+type childSettings struct {
+	NodeName string
+	Address  netip.Addr
+	Port     uint16
+	Timers   Timers
+	Ordinary bool
+	// Cooldown is how long it goes without real-time priority first.
+	Cooldown time.Duration
+}
+
+// notice is one message from the heartbeat process.
+type notice struct {
+	View    *View     `json:",omitempty"`
+	Ask     *question `json:",omitempty"`
+	Error   string    `json:",omitempty"`
+	Overrun *overrun  `json:",omitempty"`
+}
+
+// child is the heartbeat process, as seen from the speaker's.
+type child struct {
+	cmd  *exec.Cmd
+	conn net.Conn
+	out  *json.Encoder
+	// ended has the error that it ended with, or nil.
+	ended chan error
+}
+
+// Process returns the id of the heartbeat process. It returns an error while there is none.
+func (h *Heartbeat) Process() (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.child == nil {
+		return 0, errors.New("no heartbeat process runs")
+	}
+	return h.child.cmd.Process.Pid, nil
+}
+
+// errEnded: the heartbeat process ended by itself.
+var errEnded = errors.New("the heartbeat process ended")
+
+// runChild has a process of its own drive the detector until ctx is cancelled, and another one when that one
+// ends. In between, the kernel refuses packets: the claim is SpeakerDown, and nothing moves for SpeakerDownTime.
+func (h *Heartbeat) runChild(ctx context.Context) error {
+	var r restarts
+	for {
+		began := boottime()
+		err := h.runProcess(ctx, r.cooldown)
+		if ctx.Err() != nil || !errors.Is(err, errEnded) {
+			return err
+		}
+		r.ended(boottime() - began)
+		h.shared.realtime.Store(false)
+		h.shared.restarts.Add(1)
+		h.config.Log.Error("heartbeat process ended and is started again", "error", err, "in", r.pause, "cooldown", r.cooldown)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(r.pause):
+		}
+	}
+}
+
+// runProcess has one process drive the detector until ctx is cancelled or the process ends.
+func (h *Heartbeat) runProcess(ctx context.Context, cooldown time.Duration) error {
+	h.shared.keepalive.Store(int64(boottime()))
+	c, err := startChild(h.config.Command, h.memory)
+	if err != nil {
+		return fmt.Errorf("start the heartbeat process: %w", err)
+	}
+	defer c.conn.Close()
+	h.attach(c, cooldown)
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	failed, ended := make(chan error, 1), make(chan error, 1)
+	go func() { failed <- h.readNotices(c.conn) }()
+	go func() {
+		ended <- <-c.ended
+		stop()
+	}()
+	go h.keepAlive(running, c)
+	h.dispatch(running)
+	h.attach(nil, 0)
+	if ctx.Err() != nil {
+		c.send(order{Leave: true})
+		defer time.AfterFunc(leaveTime, func() { _ = c.cmd.Process.Kill() }).Stop()
+	}
+	err = <-ended
+	switch why := <-failed; {
+	case why != nil:
+		return why
+	case err != nil:
+		return fmt.Errorf("%w: %w", errEnded, err)
+	case ctx.Err() == nil:
+		return errEnded
+	}
+	return nil
+}
+
+// startChild starts the process. It ends on an order, or when the other end of conn is gone.
+func startChild(command []string, memory *os.File) (*child, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("create a pair of sockets: %w", err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "heartbeat"), os.NewFile(uintptr(fds[1]), "speaker")
+	defer ours.Close()
+	defer theirs.Close()
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Stderr = os.Stderr
+	cmd.ExtraFiles = []*os.File{theirs, memory} // as Serve expects them
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		return nil, fmt.Errorf("use a socket: %w", err)
+	}
+	c := &child{cmd, conn, json.NewEncoder(conn), make(chan error, 1)}
+	started := make(chan error, 1)
+	go c.run(started)
+	if err := <-started; err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return c, nil
+}
+
+// run runs the process on one thread. When that thread ends, the kernel kills the process
+// (PR_SET_PDEATHSIG(2const)): it may be in no state to notice that the other end of conn is gone.
+func (c *child) run(started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := c.cmd.Start()
+	started <- err
+	if err == nil {
+		c.ended <- c.cmd.Wait()
+	}
+}
+
+// attach sends the process what is known so far, and from now on what changes; nil sends nothing any more.
+func (h *Heartbeat) attach(c *child, cooldown time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.child = c; c != nil {
+		s := &h.config
+		c.send(order{
+			Settings: &childSettings{s.NodeName, s.Address, s.Port, s.Timers, s.Ordinary, cooldown},
+			Peers:    h.peers.Load(), Keys: s.Keys,
+		})
+	}
+}
+
+// send has no deadline: the process reads at once, and a lost order would not be
+// repeated. It fails only when the process has ended, which runProcess notices.
+func (c *child) send(o order) { _ = c.out.Encode(o) }
+
+// readNotices takes what the process sends until it ends, and returns the error that kept it from running, if it sent one.
+func (h *Heartbeat) readNotices(conn net.Conn) error {
+	for in := json.NewDecoder(conn); ; {
+		var n notice
+		if err := in.Decode(&n); err != nil {
+			return nil // the kernel knows how it ended
+		}
+		switch {
+		case n.Error != "":
+			return errors.New(n.Error)
+		case n.View != nil:
+			h.publish(n.View)
+		case n.Overrun != nil:
+			h.config.Log.Warn("heartbeat process exceeded its CPU budget and goes on without real-time priority for a while",
+				"why", n.Overrun.Why, "for", n.Overrun.Cooldown, "user", n.Overrun.User, "system", n.Overrun.System, "stacks", n.Overrun.Stacks)
+		case n.Ask != nil:
+			h.ask(*n.Ask)
+		}
+	}
+}
+
+// keepAlive shows the heartbeat process that this one runs, and kills it when it sends no heartbeats.
+func (h *Heartbeat) keepAlive(ctx context.Context, c *child) {
+	tick := time.NewTicker(keepaliveInterval)
+	defer tick.Stop()
+	p := pulse{deadline: h.shared.lease.deadline.Load()}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			h.shared.keepalive.Store(int64(boottime()))
+		}
+		if p.lost(h.shared.lease.deadline.Load()) {
+			h.config.Log.Error("no heartbeats are sent: killing their process")
+			_ = c.cmd.Process.Signal(syscall.SIGQUIT) // it prints its stacks, if it can
+			defer time.AfterFunc(leaveTime, func() { _ = c.cmd.Process.Kill() }).Stop()
+			<-ctx.Done()
+			return
+		}
+	}
+}

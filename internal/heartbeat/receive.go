@@ -1,0 +1,98 @@
+package heartbeat
+
+import "time"
+
+// challengeInterval bounds how often one peer is challenged, and so what a recorded packet can cause.
+const challengeInterval = 20 * time.Millisecond
+
+// receive takes a packet that is authentic and came from its sender's address.
+func (d *detector) receive(now time.Duration, p packet) {
+	from := d.peers[p.from]
+	if from == nil || p.to != d.self {
+		return
+	}
+	began := from.session.boot != p.boot
+	if !d.inSession(now, from, p) {
+		return
+	}
+	if p.hearsNone && !began && d.hearsWellBeside(now, from) {
+		// It cannot be helped by what it does not hear, nor serve: it counts as silent.
+		from.hearsBadly = true
+		if p.challenge != 0 || p.ping {
+			d.send(from, packet{answer: p.challenge})
+		}
+		return
+	}
+	if from.lastHeard == 0 || now-from.lastHeard > heardTime {
+		d.version++
+	}
+	from.lastHeard, from.lastAlive = now, now
+	from.hold, from.accused, from.hearsBadly = p.hold, from.accused && from.private, p.hearsBadly
+	if p.complains {
+		from.complainedAt = now
+	}
+	if p.lost {
+		from.lostAt = now
+	}
+	if from.watched = p.watch; p.watch && !from.listed {
+		from.listed, from.reception = true, newReception(p.heartbeats)
+		d.watching = append(d.watching, from)
+	}
+	if began {
+		from.reception = newReception(p.heartbeats)
+	}
+	if p.heartbeat {
+		from.reception.heartbeat(p.heartbeats)
+	}
+	d.clear(now, from)
+	if from.private {
+		d.readmit(now, from)
+	}
+	contradict := from.status > HoldDown
+	for _, c := range p.claims {
+		d.handle(now, from, c)
+	}
+	switch {
+	case began:
+		// A new run of it knows nothing yet, least of all its next incarnation.
+		claims := d.antiEntropy()
+		if from.status.Living() {
+			claims = append(claims, from.claim)
+		}
+		d.send(from, packet{answer: p.challenge, claims: claims})
+	case p.challenge != 0 || p.ping || contradict && from.status > HoldDown:
+		d.send(from, packet{answer: p.challenge})
+	}
+}
+
+// inSession reports whether the packet belongs to the sender's present run and
+// is new. Otherwise the sender is challenged to show that it is running now.
+func (d *detector) inSession(now time.Duration, from *peer, p packet) bool {
+	s := &from.session
+	switch {
+	case s.boot == p.boot:
+		if p.seq <= s.seq {
+			return false
+		}
+	case p.answer != 0 && p.answer == s.challenge:
+		s.boot, s.challenge = p.boot, 0
+		from.suspicion = nil
+	default:
+		if s.challenge == 0 || now-s.challengedAt >= challengeInterval {
+			if s.challenge == 0 {
+				s.challenge = d.random()
+			}
+			s.challengedAt = now
+			d.send(from, packet{challenge: s.challenge, answer: p.challenge})
+		}
+		return false
+	}
+	s.seq = p.seq
+	return true
+}
+
+// refused: the kernel of the peer's node refused a packet, since no speaker listens there.
+func (d *detector) refused(now time.Duration, p *peer) {
+	p.refusedAt = now
+	d.counts.refused.Add(1)
+}
