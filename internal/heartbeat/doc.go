@@ -14,6 +14,8 @@
 //     other well hears well: what it does not hear is not there. One that does not accuses nobody.
 //   - A node that hears nobody well, and less than a quarter of all heartbeats, is itself at fault, unless the wire
 //     shows that its link works. It steps back by its own claim (HoldDown, flag hearsBadly).
+//   - A node that hears none of several nodes says so in its heartbeats. Those that hear others well take it for silent:
+//     whoever's fault it is, it cannot serve, and if the others are dead nobody hears that.
 //   - A node that hears no other speaker that hears well decides by the wire. It takes the others for dead if they do
 //     not answer and a foreign machine does. If foreign machines fell silent too, it takes nothing. If there never
 //     were any, it waits for two seconds. It keeps such a verdict to itself.

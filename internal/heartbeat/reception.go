@@ -66,8 +66,6 @@ func (d *detector) measure(now time.Duration) {
 		sum += p.reception.share
 		watched++
 	}
-	_, heard := d.heard(now)
-	d.hearsNone = watched > 1 && heard == 0 && now >= d.grace.until
 	poor := watched > 0 && best < goodReception
 	if poor {
 		d.badUntil = now
@@ -75,6 +73,9 @@ func (d *detector) measure(now time.Duration) {
 	if d.hearsBadly = poor && sum < badReception*watched && d.atFault(now, watched); d.hearsBadly {
 		d.stepBack(now)
 	}
+	// One that has stepped back has told the others already.
+	_, heard := d.heard(now)
+	d.hearsNone = watched > 1 && heard == 0 && d.own.status == Alive && now >= d.grace.until
 }
 
 // atFault decides whether a silence is this node's own. The wire knows. Where it shows nothing, a single peer that is
