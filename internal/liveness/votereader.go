@@ -28,7 +28,7 @@ const (
 	readTime = time.Second
 )
 
-// ErrAway: nothing shows that the network reaches the API server. A refusal does show it. An error of the server itself
+// ErrAway is returned where nothing shows that the network reaches the API server. A refusal does show it. An error of the server itself
 // does not: it may come from a proxy on this very node that reaches none.
 var ErrAway = errors.New("the API server does not answer")
 
