@@ -17,7 +17,11 @@ func (d *detector) receive(now time.Duration, p packet) {
 	}
 	if p.hearsNone && !began && d.hearsWellBeside(now, from) {
 		// It cannot be helped by what it does not hear, nor serve: it counts as silent.
+		// Its heartbeats arrived all the same, or the link would look lossy afterwards.
 		from.hearsBadly = true
+		if p.heartbeat {
+			from.reception.heartbeat(p.heartbeats)
+		}
 		if p.challenge != 0 || p.ping {
 			d.send(from, packet{answer: p.challenge})
 		}
