@@ -24,39 +24,39 @@ func (w serviceWrite) filtered() (metav1.Condition, bool) {
 			messages = append(messages, p.Message)
 		}
 	}
-	messages = append(messages, effect(w.doors)...)
+	messages = append(messages, effect(w.frontends)...)
 	c.Message = k8s.Bounded(strings.Join(messages, "; "))
 	return c, len(messages) > 0
 }
 
 // effect describes the access to the addresses of a Service. All ports of an address
 // have the same rules.
-func effect(doors []lb.Door) []string {
+func effect(frontends []lb.Frontend) []string {
 	var out []string
 	var address netip.Addr
-	for _, d := range doors {
+	for _, d := range frontends {
 		if d.Address != address && d.HasRanges() {
 			out = append(out, fmt.Sprintf("%s: from %s", d.Address, sources(d)))
 		}
 		address = d.Address
 	}
-	if len(doors) == 0 {
+	if len(frontends) == 0 {
 		return nil
 	}
 	const each = "for each port of each address on each node"
-	if n := doors[0].ConnectionLimit; n > 0 {
+	if n := frontends[0].ConnectionLimit; n > 0 {
 		out = append(out, fmt.Sprintf("at most %d connections at once, %s", n, each))
 	}
-	if n := doors[0].RateLimit; n > 0 {
+	if n := frontends[0].RateLimit; n > 0 {
 		out = append(out, fmt.Sprintf("at most %d new connections per second of one source, %s", n, each))
 	}
-	if doors[0].LogDrops {
+	if frontends[0].LogDrops {
 		out = append(out, "what is refused is logged in samples")
 	}
 	return out
 }
 
-func sources(d lb.Door) string {
+func sources(d lb.Frontend) string {
 	text := "everybody"
 	if d.Restricted {
 		text = listPrefixes(d.Allow, "nobody")

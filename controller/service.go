@@ -36,7 +36,7 @@ type serviceWrite struct {
 	wish       lb.Wish
 	assignment *ipam.Assignment
 	problems   []lb.Problem
-	doors      []lb.Door
+	frontends  []lb.Frontend
 }
 
 func (s *syncer) writeServices(ctx context.Context, d *decision) error {
@@ -48,13 +48,13 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 			problems[k] = append(problems[k], p)
 		}
 	}
-	doors := map[lb.Key][]lb.Door{}
-	for _, door := range plan.Doors(d.state) {
-		doors[door.Service] = append(doors[door.Service], door)
+	frontends := map[lb.Key][]lb.Frontend{}
+	for _, frontend := range plan.Frontends(d.state) {
+		frontends[frontend.Service] = append(frontends[frontend.Service], frontend)
 	}
 	var writes []serviceWrite
 	for i, a := range d.result.Assignments {
-		writes = append(writes, serviceWrite{services[a.Service], d.state.Services[i].Wish, a, problems[a.Service], doors[a.Service]})
+		writes = append(writes, serviceWrite{services[a.Service], d.state.Services[i].Wish, a, problems[a.Service], frontends[a.Service]})
 	}
 	s.remind(time.Now(), writes)
 	if !d.remembered {
@@ -211,7 +211,7 @@ func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 	return each(ctx, d, s.log, leaving, func(ctx context.Context, sv *corev1.Service) error {
 		u := k8s.ServiceUpdate{Service: sv, SetAddresses: true, RemoveConditions: ourConditions}
 		if !shows(sv) {
-			u.Annotations = map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: ""}
+			u.Annotations = map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: "", v1beta1.AnnotationAnnouncedBy: ""}
 			if !s.options.IgnoreOpenStack {
 				u.Annotations[openStackAddress] = ""
 			}

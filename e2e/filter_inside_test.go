@@ -31,7 +31,7 @@ func testFilterInside(t *testing.T, e *env) {
 			}
 			var group errgroup.Group
 			group.SetLimit(4)
-			for _, d := range doorsOf(addresses) {
+			for _, d := range frontendsOf(addresses) {
 				for i := range pods {
 					group.Go(func() error {
 						return testbed.Until(t.Context(), soon, "an answer in "+pods[i].Name, func(ctx context.Context) error {

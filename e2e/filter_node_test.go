@@ -27,7 +27,7 @@ func testFilterPorts(t *testing.T, e *env) {
 			addresses := e.service(t, e.app, "ports-"+w.name, w.changes...)
 			e.open(t, w.host, addresses)
 			for _, a := range addresses {
-				closed := []door{{probe.UDP, netip.AddrPortFrom(a, 53)}, tcp(a, 22), tcp(a, 81)}
+				closed := []frontend{{probe.UDP, netip.AddrPortFrom(a, 53)}, tcp(a, 22), tcp(a, 81)}
 				for _, port := range nodePorts {
 					closed = append(closed, tcp(a, port))
 				}
@@ -133,7 +133,7 @@ func testFilterLocal(t *testing.T, e *env) {
 	}
 	e.waitHeard(t, testbed.Client, nothing, tcp(addresses[0], health), tcp(addresses[1], health))
 	e.sendTo(t, addresses, e.workers()[2])
-	e.waitHeard(t, testbed.Client, aRefusal, doorsOf(addresses)...)
+	e.waitHeard(t, testbed.Client, aRefusal, frontendsOf(addresses)...)
 }
 
 // sendTo has the client send to a node what is for the addresses, whoever owns them.

@@ -80,31 +80,31 @@ func (e *env) hear(ctx context.Context, host, protocol string, port netip.AddrPo
 	return all, nil
 }
 
-// door is a port of an address, and how one knocks at it.
-type door struct {
+// frontend is a port of an address, and how one knocks at it.
+type frontend struct {
 	protocol string
 	at       netip.AddrPort
 }
 
-func tcp(a netip.Addr, port uint16) door { return door{probe.TCP, netip.AddrPortFrom(a, port)} }
+func tcp(a netip.Addr, port uint16) frontend { return frontend{probe.TCP, netip.AddrPortFrom(a, port)} }
 
-// doorsOf are those that the application's Services have.
-func doorsOf(addresses []netip.Addr) []door {
-	var out []door
+// frontendsOf are those that the application's Services have.
+func frontendsOf(addresses []netip.Addr) []frontend {
+	var out []frontend
 	for _, a := range addresses {
 		for _, protocol := range protocols {
-			out = append(out, door{protocol, netip.MustParseAddrPort(testbed.Target(protocol, a))})
+			out = append(out, frontend{protocol, netip.MustParseAddrPort(testbed.Target(protocol, a))})
 		}
 	}
 	return out
 }
 
-// waitHeard waits until that is what a host hears at every door.
-func (e *env) waitHeard(t *testing.T, host string, want heard, doors ...door) {
+// waitHeard waits until that is what a host hears at every frontend.
+func (e *env) waitHeard(t *testing.T, host string, want heard, frontends ...frontend) {
 	t.Helper()
 	var group errgroup.Group
 	group.SetLimit(4)
-	for _, d := range doors {
+	for _, d := range frontends {
 		group.Go(func() error {
 			return testbed.Until(t.Context(), soon, fmt.Sprintf("%s to hear %s at %s over %s", host, want, d.at, d.protocol), func(ctx context.Context) error {
 				got, err := e.hear(ctx, host, d.protocol, d.at)
@@ -121,12 +121,12 @@ func (e *env) waitHeard(t *testing.T, host string, want heard, doors ...door) {
 // open waits until a host is answered over every protocol, shut until it hears nothing any more.
 func (e *env) open(t *testing.T, host string, addresses []netip.Addr) {
 	t.Helper()
-	e.waitHeard(t, host, anAnswer, doorsOf(addresses)...)
+	e.waitHeard(t, host, anAnswer, frontendsOf(addresses)...)
 }
 
 func (e *env) shut(t *testing.T, host string, addresses []netip.Addr) {
 	t.Helper()
-	e.waitHeard(t, host, nothing, doorsOf(addresses)...)
+	e.waitHeard(t, host, nothing, frontendsOf(addresses)...)
 }
 
 // annotate sets an annotation of a Service of the application; "" with no value takes it away.

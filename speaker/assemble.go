@@ -33,7 +33,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	// The links are tried before others hear of them.
 	links := link.New(log, func() { w.layer2.Kick(); kick() })
 	l2 := layer2.New(layer2.Config{Log: log, Links: links.Links, Lease: m, Changed: func() { w.report.Kick() }, Refused: kick})
-	peers := bgp.New(bgp.Config{Log: log, NodeName: s.nodeName, Kick: func() { w.report.Kick() }})
+	peers := bgp.New(bgp.Config{Log: log, Kick: func() { w.report.Kick() }})
 	around := liveness.New(liveness.Config{
 		Log: log, Node: lb.Object{Kind: config.KindNode, Name: s.nodeName},
 		MembersPort: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort), Cluster: report.States{Cluster: cluster},

@@ -115,7 +115,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 		c.t.Fatal(err)
 	}
 	l2 := layer2.New(layer2.Config{Log: log, Links: noLinks, Changed: func() { w.report.Kick() }})
-	peers := bgp.New(bgp.Config{Log: log, NodeName: name})
+	peers := bgp.New(bgp.Config{Log: log})
 	around := liveness.New(liveness.Config{
 		Log: log, Node: lb.Object{Kind: config.KindNode, Name: name}, MembersPort: 7947, Cluster: report.States{Cluster: cluster},
 		Asker: l2, Links: noLinks, Changed: func() { w.loop.Hurry() }, SilenceChanged: func() { w.report.KickState() },
@@ -141,12 +141,9 @@ func (c *fleet) plan(w *syncer) (again time.Duration, err error) {
 	if !w.cluster.Synced() {
 		return 0, nil
 	}
-	state := w.read(nil)
-	w.liveness.Set(liveness.Known{View: c.view(), Speakers: w.cluster.SpeakerAddresses(), Services: state.Services})
-	now, again, err := w.follow(state, nil, 0, nil, false)
-	w.settle(now)
-	w.report.Set(&report.Outcome{Verdicts: now.Plan.Verdicts, Speakers: len(now.Members), Problems: now.Problems})
-	return again, err
+	in, view := w.read(nil), c.view()
+	w.liveness.Set(liveness.Known{View: view, Speakers: in.speakers, Services: in.state.Services})
+	return w.run(in, view, nil)
 }
 
 // die ends the speakers of nodes, which are gone for the membership of all others.
@@ -254,7 +251,7 @@ func testAway(t *testing.T, away string) {
 			t.Errorf("it moves %v to %v", after, got)
 		}
 		for name, n := range c.speakers {
-			if aside := n.liveness.State().Partition.Elsewhere; aside != nil {
+			if aside := n.liveness.State().Partition.YieldsTo; aside != nil {
 				t.Errorf("%s stands aside for %v", name, aside)
 			}
 		}
@@ -272,7 +269,7 @@ func testAway(t *testing.T, away string) {
 	time.Sleep(time.Minute) // for what is said of it
 	all("back", append(addresses[1:], "192.0.2.100")...)
 	for name, n := range c.speakers {
-		if aside := n.liveness.State().Partition.Elsewhere; aside != nil {
+		if aside := n.liveness.State().Partition.YieldsTo; aside != nil {
 			t.Errorf("back: %s stands aside for %v", name, aside)
 		}
 	}

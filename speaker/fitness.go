@@ -12,7 +12,7 @@ import (
 // self is what this speaker tells the others: its links, and what its node cannot do.
 // It plans by that itself, and not by what it knows since.
 func (w *syncer) self(links []link.Link, stopping bool) lb.Member {
-	m := ourselves(links, w.layer2.Refused(), w.liveness.SilentLinks())
+	m := localMember(links, w.layer2.Refused(), w.liveness.SilentLinks())
 	m.Stopping = stopping
 	if !w.boot.Served() {
 		m.Unfit |= lb.Booting

@@ -36,7 +36,7 @@ func TestGuard(t *testing.T) {
 		address := netip.MustParseAddr("192.0.2.10")
 		p := plan.Plan{Filter: lb.Filter{
 			Guarded: []lb.Range{{From: netip.MustParseAddr("192.0.2.0"), To: netip.MustParseAddr("192.0.2.255")}},
-			Doors: []lb.Door{{Address: address, Protocol: "TCP", Port: 80, Restricted: true, Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+			Frontends: []lb.Frontend{{Address: address, Protocol: "TCP", Port: 80, Restricted: true, Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
 				ClusterIP: netip.MustParseAddr("10.96.0.7")}},
 			Pings: []netip.Addr{address},
 		}}

@@ -37,9 +37,9 @@ func sooner(a, b time.Duration) time.Duration {
 }
 
 // of is the plan as the next one in an epoch sees it; nil in another one.
-func (p *planned) of(epoch uint64) *lb.Before {
+func (p *planned) of(epoch uint64) *lb.Previous {
 	if p == nil || p.Epoch != epoch {
 		return nil
 	}
-	return &lb.Before{Owners: p.Plan.Owners, Relays: p.Plan.Relays}
+	return &lb.Previous{Owners: p.Plan.Owners, Relays: p.Plan.Relays}
 }

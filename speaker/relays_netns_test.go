@@ -45,7 +45,7 @@ func TestFilterOnlyRelayed(t *testing.T) {
 		if w.cluster, err = k8s.New(clients, k8s.Config{Log: log, Component: "test", Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() {}}); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.filterOnly(w.read(links()), links()); err != nil {
+		if err := w.filterOnly(w.read(links())); err != nil {
 			t.Fatal(err)
 		}
 		if got := self.Output("nft", "list", "table", "inet", "holdfast"); !strings.Contains(got, address) {

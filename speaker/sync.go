@@ -68,8 +68,18 @@ type planned struct {
 	Problems []lb.Problem
 }
 
-// sync plans and hands every sink its whole desired set: the filter first, since
-// kube-proxy may know an address already, and a client any node's MAC.
+// inputs are what one run decides by, beside what the other speakers say.
+type inputs struct {
+	links []link.Link
+	// state has what the API server says. What it said last holds for as long as it says nothing else.
+	state lb.State
+	// speakers are the addresses of the nodes that have one.
+	speakers map[string]netip.Addr
+	// stopping: this speaker is to leave what it announces to others.
+	stopping bool
+}
+
+// sync reads, plans, and hands every part its whole desired set.
 func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 	if !w.cluster.Synced() || !w.links.Synced() {
 		return 0, nil // each of these kicks when it is there
@@ -84,35 +94,106 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 		}
 		return 0, nil
 	}
-	links := w.links.Links()
+	in := w.read(w.links.Links())
 	m := w.membership.members.Load()
 	if m == nil {
-		return 0, w.filterOnly(w.read(links), links)
+		return 0, w.filterOnly(in)
 	}
-	speakers := w.cluster.SpeakerAddresses()
-	m.SetSpeakers(speakers)
+	view, metadata := w.participate(m, in)
+	if !view.Settled {
+		return 0, w.filterOnly(in) // it kicks when the others have had the time to send their metadata
+	}
+	again, err = w.run(in, view, metadata)
+	m.Confirm(view)
+	w.saidGoodbye.Store(in.stopping)
+	w.conntrack.Set(w.lostEndpoints(in.speakers, view.Alive))
+	return again, err
+}
+
+// read compiles what the API server says, and the links; the controller says what is wrong with it.
+func (w *syncer) read(links []link.Link) inputs {
+	state, _ := config.Compile(w.cluster.Objects(), w.options)
+	state.Here.Addresses = link.Addresses(links)
+	return inputs{links, state, w.cluster.SpeakerAddresses(), w.stopping.Load()}
+}
+
+// participate sends the other speakers what they have to know of this one, and returns what is known of them.
+func (w *syncer) participate(m *members.Members, in inputs) (members.View, map[string]lb.Member) {
+	m.SetSpeakers(in.speakers)
 	view := m.View()
 	if !m.Joined() {
-		return 0, w.filterOnly(w.read(links), links)
+		return members.View{}, nil
 	}
-	stopping := w.stopping.Load()
 	if view.Settled {
-		m.SetSelf(w.self(links, stopping))
+		m.SetSelf(w.self(in.links, in.stopping))
 	}
-	state, told := w.read(links), m.Metadata()
-	w.liveness.Set(liveness.Known{View: view, Members: told, Speakers: speakers, Address: m.Address(), Services: state.Services})
-	if !view.Settled {
-		// It kicks when the others have had the time to tell.
-		return 0, w.filterOnly(state, links)
+	metadata := m.Metadata()
+	w.liveness.Set(liveness.Known{View: view, Members: metadata, Speakers: in.speakers, Address: m.Address(), Services: in.state.Services})
+	return view, metadata
+}
+
+// run plans by what is known, and has every part do it. It returns when another plan is due.
+func (w *syncer) run(in inputs, view members.View, metadata map[string]lb.Member) (again time.Duration, err error) {
+	around := w.liveness.State()
+	state := w.complete(in, view.Epoch, around, metadata)
+	p, err := w.apply(in, state, macsOf(metadata))
+	w.liveness.SetOwners(p.Owners)
+	problems := slices.Concat(w.filter.problems(in.links), w.unfitProblems(), around.Problems)
+	w.settle(&planned{p, view.Epoch, state.Members, problems})
+	w.report.Set(&report.Outcome{Verdicts: p.Verdicts, Speakers: len(state.Members), Problems: problems})
+	return sooner(around.Again, relaysEnd(p.Relays, state.Now)), err
+}
+
+// complete adds to what the API server says all else that a plan depends on.
+func (w *syncer) complete(in inputs, epoch uint64, around liveness.State, metadata map[string]lb.Member) lb.State {
+	s := in.state
+	s.Now = time.Now()
+	s.Members, s.HeldDown, s.SpeakerDown, s.Left = around.Alive, around.HeldDown, around.SpeakerDown, around.Left
+	s.Stopping = w.cluster.StoppingSpeakers()
+	applyMembers(&s, metadata)
+	if in.stopping {
+		s.Stopping[w.node] = true
 	}
-	now, again, err := w.follow(state, links, view.Epoch, told, stopping)
-	m.Confirm(view)
-	w.liveness.SetOwners(now.Plan.Owners)
-	w.settle(now)
-	w.saidGoodbye.Store(stopping)
-	w.report.Set(&report.Outcome{Verdicts: now.Plan.Verdicts, Speakers: len(now.Members), Problems: now.Problems})
-	w.conntrack.Set(w.lostEndpoints(speakers, view.Alive))
-	return again, err
+	before := w.last.Load()
+	s.Here.HearsBadly, s.Here.CutOffFrom, s.Here.Partition = around.HearsBadly, around.CutOffFrom, around.Partition
+	if s.Here.CutOffFrom != nil {
+		s.Here.Announced = before.plan().Announced()
+	}
+	if s.Here.Previous = before.of(epoch); s.Here.Previous == nil {
+		s.Here.Inherited = w.relay.Inherited()
+	}
+	s.Here.Unfiltered = w.filter.failed()
+	return s
+}
+
+// apply plans and has every sink do it: the filter first, since
+// kube-proxy may know an address already, and a client any node's MAC.
+func (w *syncer) apply(in inputs, state lb.State, macs map[link.MAC]bool) (plan.Plan, error) {
+	before := w.last.Load().plan()
+	p := plan.ForNode(w.node, state)
+	var withdrawn error
+	if stays, less := before.Staying(p); less {
+		withdrawn = w.announce(stays, macs)
+	}
+	closed := w.filter.set(p, relayed(p.Relays), state.Nodes[w.node], in.links)
+	if failed := w.filter.failed(); failed != state.Here.Unfiltered {
+		state.Here.Unfiltered = failed
+		p = plan.ForNode(w.node, state)
+		w.loop.Kick() // the others are to know
+	}
+	if closed != nil && !state.Here.Unfiltered {
+		p = p.Waiting(before)
+	}
+	// Before traffic is attracted.
+	w.relay.Set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: macs})
+	return p, errors.Join(withdrawn, closed, w.announce(p, macs))
+}
+
+// filterOnly is for as long as the others are not known: nothing is announced yet, and
+// the kernel goes on relaying what it does.
+func (w *syncer) filterOnly(in inputs) error {
+	inherited := slices.SortedFunc(maps.Keys(w.relay.Inherited()), netip.Addr.Compare)
+	return w.filter.set(plan.ForNode(w.node, in.state), inherited, in.state.Nodes[w.node], in.links)
 }
 
 // lostEndpoints returns those on nodes whose speakers are not heard.
@@ -130,63 +211,6 @@ func (w *syncer) lostEndpoints(speakers map[string]netip.Addr, alive map[string]
 	return w.options.LostEndpoints(objects.Services, objects.EndpointSlices, missed)
 }
 
-// read compiles what the API server says, and the links; the controller says what is wrong with it.
-func (w *syncer) read(links []link.Link) lb.State {
-	state, _ := config.Compile(w.cluster.Objects(), w.options)
-	state.Here.Addresses = link.Addresses(links)
-	return state
-}
-
-// filterOnly is for as long as the others are not known: nothing is announced yet, and
-// the kernel goes on relaying what it does.
-func (w *syncer) filterOnly(state lb.State, links []link.Link) error {
-	inherited := slices.SortedFunc(maps.Keys(w.relay.Inherited()), netip.Addr.Compare)
-	return w.filter.set(plan.ForNode(w.node, state), inherited, state.Nodes[w.node], links)
-}
-
-// follow plans by what is known, and what the others are and told, and has every
-// sink do it. What the API server said last holds for as long as it says nothing else. It returns when
-// another plan is due.
-func (w *syncer) follow(state lb.State, links []link.Link, epoch uint64, told map[string]lb.Member, stopping bool) (*planned, time.Duration, error) {
-	around := w.liveness.State()
-	state.Members, state.HeldDown, state.Mute, state.Left = around.Alive, around.HeldDown, around.SpeakerDown, around.Left
-	state.Here.Deaf, state.Here.Lost, state.Here.Partition = around.HearsBadly, around.Lost, around.Partition
-	before := w.last.Load()
-	if state.Here.Lost != nil {
-		state.Here.Announced = before.plan().Announced()
-	}
-	state.Stopping = w.cluster.StoppingSpeakers()
-	speakers := hear(told, &state)
-	state.Now = time.Now()
-	if stopping {
-		state.Stopping[w.node] = true
-	}
-	state.Here.Before = before.of(epoch)
-	if state.Here.Before == nil {
-		state.Here.Inherited = w.relay.Inherited()
-	}
-	state.Here.Unfiltered = w.filter.failed()
-	p := plan.ForNode(w.node, state)
-	var withdrawn error
-	if stays, less := before.plan().Staying(p); less {
-		withdrawn = w.announce(stays, speakers)
-	}
-	closed := w.filter.set(p, relayed(p.Relays), state.Nodes[w.node], links)
-	if failed := w.filter.failed(); failed != state.Here.Unfiltered {
-		state.Here.Unfiltered = failed
-		p = plan.ForNode(w.node, state)
-		w.loop.Kick() // the others are to be told
-	}
-	if closed != nil && !state.Here.Unfiltered {
-		p = p.Waiting(before.plan())
-	}
-	// Before anybody is told to come here.
-	w.relay.Set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: speakers})
-	err := w.announce(p, speakers)
-	problems := slices.Concat(w.filter.problems(links), w.unfitProblems(), around.Problems)
-	return &planned{p, epoch, state.Members, problems}, sooner(around.Again, relaysEnd(p.Relays, state.Now)), errors.Join(withdrawn, closed, err)
-}
-
 // settle makes a run the last one.
 func (w *syncer) settle(now *planned) {
 	before := w.last.Load()
@@ -200,8 +224,8 @@ func (w *syncer) settle(now *planned) {
 }
 
 // announce makes the network deliver what the plan says.
-func (w *syncer) announce(p plan.Plan, speakers map[link.MAC]bool) error {
-	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Elsewhere: p.Elsewhere, Speakers: speakers, Owners: p.Sources})
+func (w *syncer) announce(p plan.Plan, macs map[link.MAC]bool) error {
+	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Yield: p.Yield, Speakers: macs, Owners: p.Sources})
 	if err := w.bgp.Set(bgp.Desired{RouterID: p.RouterID, Peers: p.Peers, Routes: p.Routes}); err != nil {
 		return fmt.Errorf("set BGP: %w", err)
 	}
@@ -267,7 +291,7 @@ func (w *syncer) logChanges(before *planned, p plan.Plan) {
 	for _, v := range p.Verdicts {
 		old := was[v.Service]
 		if old.L2.Here != v.L2.Here && v.L2.Selected {
-			w.log.Info("layer 2", "service", v.Service, "reason", v.L2.Here, "message", v.L2.Message)
+			w.log.Info("layer 2", "service", v.Service, "reason", v.L2.Here, "nodes", v.L2.Nodes, "message", v.L2.Message)
 		}
 		if old.BGP.Here != v.BGP.Here && v.BGP.Selected {
 			w.log.Info("BGP", "service", v.Service, "reason", v.BGP.Here, "message", v.BGP.Message)

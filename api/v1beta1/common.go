@@ -45,3 +45,7 @@ const FinalizerAddress = "holdfast.dev/address"
 // AnnotationAssigned records on a Service or FloatingIP the pool from which each of its
 // addresses was assigned, as "ADDRESS=POOL" joined by commas.
 const AnnotationAssigned = "holdfast.dev/assigned"
+
+// AnnotationAnnouncedBy records on a Service the node that announces each of its addresses by layer 2, as
+// "ADDRESS=NODE" joined by commas. It is written along with ConditionAnnouncedL2 and means nothing without it.
+const AnnotationAnnouncedBy = "holdfast.dev/announced-by"

@@ -81,23 +81,6 @@ func TestSpent(t *testing.T) {
 	}
 }
 
-func TestRouterID(t *testing.T) {
-	id, own := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	for _, tt := range []struct {
-		name string
-		d    Desired
-		want netip.Addr
-	}{
-		{"the node's", Desired{RouterID: id, Peers: []lb.Peer{{Name: "a"}}}, id},
-		{"a peer's", Desired{RouterID: id, Peers: []lb.Peer{{Name: "b", RouterID: id}, {Name: "a", RouterID: own}}}, own},
-		{"of the name", Desired{RouterID: netip.MustParseAddr("2001:db8::1")}, netip.MustParseAddr("133.127.232.69")},
-	} {
-		if got := tt.d.routerID("node"); got != tt.want {
-			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
-		}
-	}
-}
-
 // A tag has one meaning for each peer.
 func TestTag(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")

@@ -2,12 +2,9 @@ package bgp
 
 import (
 	"context"
-	"hash/crc32"
 	"log/slog"
 	"net/netip"
 	"reflect"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,8 +15,6 @@ import (
 // Config of a Speaker.
 type Config struct {
 	Log *slog.Logger
-	// NodeName gives the router ID if the node has no IPv4 address.
-	NodeName string
 	// Kick, unless nil, is called after a session changed.
 	Kick func()
 	// RepairInterval is how often GoBGP's state is checked; default 10 s.
@@ -28,8 +23,8 @@ type Config struct {
 
 // Desired is the whole desired state of a Speaker. It must not be changed after Set.
 type Desired struct {
-	// RouterID is the node's BGP identifier. All peers share one server and therefore one
-	// identifier: the RouterID of the first peer by name that has one overrides this.
+	// RouterID is the node's BGP identifier (RFC 4271 section 4.2), an IPv4 address in form. All peers share
+	// one server and therefore one identifier: that of each Peer is not read here.
 	RouterID netip.Addr
 	Peers    []lb.Peer
 	Routes   []lb.Route
@@ -127,7 +122,7 @@ func (s *Speaker) sync() (done changes, err error) {
 			s.look()
 		}
 	}()
-	id := s.desired.routerID(s.config.NodeName)
+	id := s.desired.RouterID
 	if running := s.server.Load(); running != nil && running.routerID != id {
 		// The identifier is part of every OPEN (RFC 4271 section 4.2), so this is a graceful restart.
 		s.config.Log.Info("router ID changes, all sessions restart", "from", running.routerID, "to", id)
@@ -153,20 +148,4 @@ func (s *Speaker) stop(graceful bool) error {
 		return nil
 	}
 	return running.stop(graceful)
-}
-
-// routerID returns the identifier that all sessions use.
-func (d *Desired) routerID(node string) netip.Addr {
-	peers := slices.SortedFunc(slices.Values(d.Peers), func(a, b lb.Peer) int { return strings.Compare(a.Name, b.Name) })
-	for _, p := range peers {
-		if p.RouterID.Is4() {
-			return p.RouterID
-		}
-	}
-	if d.RouterID.Is4() {
-		return d.RouterID
-	}
-	// Any number that is unique in the AS will do (RFC 6286 section 2.1), but not 0.
-	h := crc32.ChecksumIEEE([]byte(node)) | 1
-	return netip.AddrFrom4([4]byte{byte(h >> 24), byte(h >> 16), byte(h >> 8), byte(h)})
 }

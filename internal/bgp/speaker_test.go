@@ -21,7 +21,7 @@ const patience = 20 * time.Second
 // run starts a Speaker and returns it with a function that stops it as the end of the process does.
 func run(t *testing.T) (*Speaker, func()) {
 	t.Helper()
-	return runWith(t, Config{NodeName: "node", RepairInterval: 100 * time.Millisecond})
+	return runWith(t, Config{RepairInterval: 100 * time.Millisecond})
 }
 
 func runWith(t *testing.T, c Config) (*Speaker, func()) {

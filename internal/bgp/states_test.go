@@ -24,7 +24,7 @@ func states(s *Speaker) string {
 func TestStates(t *testing.T) {
 	r := newRouter(t, "127.0.0.1", 65001)
 	kicked := make(chan struct{}, 100)
-	s, stop := runWith(t, Config{NodeName: "node", RepairInterval: time.Hour, Kick: func() { kicked <- struct{}{} }})
+	s, stop := runWith(t, Config{RepairInterval: time.Hour, Kick: func() { kicked <- struct{}{} }})
 	if got := states(s); got != "" {
 		t.Errorf("states before the first Set: %s", got)
 	}
@@ -68,7 +68,7 @@ func TestStates(t *testing.T) {
 // Set with a changed one applies all of it.
 func TestSetAgain(t *testing.T) {
 	r := newRouter(t, "127.0.0.1", 65001)
-	s, _ := runWith(t, Config{NodeName: "node", RepairInterval: time.Hour})
+	s, _ := runWith(t, Config{RepairInterval: time.Hour})
 	peers := []lb.Peer{r.peer("r", 65000)}
 	one, two := route("198.51.100.1/32", "r"), route("198.51.100.2/32", "r")
 	set(t, s, desire(peers, one))

@@ -4,22 +4,32 @@ import (
 	"net/netip"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 )
 
 // assignedFrom reads the pool that each address came from, as the controller
 // recorded it on the Service. A retained address is still announced as an address
 // of that pool. Unreadable entries are not ours and are ignored.
 func assignedFrom(o *corev1.Service) map[netip.Addr]string {
-	return readAssigned(o.Annotations[v1beta1.AnnotationAssigned])
+	return byAddress(o.Annotations[v1beta1.AnnotationAssigned])
 }
 
-func readAssigned(text string) map[netip.Addr]string {
+// announcedBy reads the node that announced each address, as a speaker recorded it on the Service. Without the
+// condition that is written along with it, the record is that of another life of the Service: of a backup.
+func announcedBy(o *corev1.Service) map[netip.Addr]string {
+	if apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAnnouncedL2) == nil {
+		return nil
+	}
+	return byAddress(o.Annotations[v1beta1.AnnotationAnnouncedBy])
+}
+
+// byAddress reads "ADDRESS=NAME" joined by commas.
+func byAddress(text string) map[netip.Addr]string {
 	var out map[netip.Addr]string
 	for item := range strings.SplitSeq(text, ",") {
-		address, pool, found := strings.Cut(item, "=")
+		address, name, found := strings.Cut(item, "=")
 		a, err := parseAddr(address)
 		if !found || err != nil {
 			continue
@@ -27,7 +37,7 @@ func readAssigned(text string) map[netip.Addr]string {
 		if out == nil {
 			out = map[netip.Addr]string{}
 		}
-		out[a] = pool
+		out[a] = name
 	}
 	return out
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -27,6 +29,30 @@ func TestAssignedFrom(t *testing.T) {
 		got := assignedFrom(o)
 		if len(got)+len(want) > 0 && !cmp.Equal(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })) {
 			t.Errorf("%q: got %v, want %v", tt.annotation, got, want)
+		}
+	}
+}
+
+// TestAnnouncedBy: the record of who announced is read leniently, and only where the condition stands.
+func TestAnnouncedBy(t *testing.T) {
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	stands := []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionFalse}}
+	for _, tt := range []struct {
+		name, record string
+		conditions   []metav1.Condition
+		want         map[netip.Addr]string
+	}{
+		{"one of each family", "192.0.2.1=w1.example,2001:db8::1=w2", stands, map[netip.Addr]string{a: "w1.example", b: "w2"}},
+		{"garbage", "eaten,=,192.0.2.1=w1,300.0.0.1=w2,,w3=192.0.2.9", stands, map[netip.Addr]string{a: "w1"}},
+		{"none", "", stands, nil},
+		{"of a backup", "192.0.2.1=w1", nil, nil},
+	} {
+		o := serviceObject("s")
+		o.Annotations = map[string]string{v1beta1.AnnotationAnnouncedBy: tt.record}
+		o.Status.Conditions = tt.conditions
+		s, _ := Compile(Objects{Services: []*corev1.Service{o}}, served())
+		if diff := cmp.Diff(tt.want, s.Services[0].AnnouncedBy, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP) []lb.FloatingI
 			Delete:       o.Spec.ReclaimPolicy == v1beta1.ReclaimDelete,
 			ServiceName:  o.Spec.ServiceName,
 			Deleting:     o.DeletionTimestamp != nil,
-			AssignedFrom: readAssigned(o.Annotations[v1beta1.AnnotationAssigned]),
+			AssignedFrom: byAddress(o.Annotations[v1beta1.AnnotationAssigned]),
 		}
 		var err error
 		f.Wanted, f.Families, err = readFloating(o.Spec)

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
@@ -103,21 +102,5 @@ func TestPreferredNodeSelectors(t *testing.T) {
 	}
 	if len(problems) != 1 || !strings.Contains(problems[0].Message, "preferredNodeSelectors[1].preference") {
 		t.Errorf("problems are %+v", problems)
-	}
-}
-
-// TestAnnouncedL2: announced addresses are read from the condition, even if they are no longer assigned.
-func TestAnnouncedL2(t *testing.T) {
-	a := netip.MustParseAddr("192.0.2.1")
-	o := serviceObject("s")
-	o.Status.Conditions = []metav1.Condition{{
-		Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionFalse, Reason: string(lb.NoEligibleNode),
-		Message: lb.AnnouncedBy(a, "w1") + " on eth0; the rest waits: no node may announce",
-	}}
-	s, _ := Compile(Objects{Services: []*corev1.Service{o, serviceObject("new")}}, served())
-	for _, sv := range s.Services {
-		if announced := len(sv.AnnouncedL2) == 1 && sv.AnnouncedL2[a] == "w1"; announced != (sv.Key.Name == "s") {
-			t.Errorf("of %s %v was announced", sv.Key, sv.AnnouncedL2)
-		}
 	}
 }

@@ -146,7 +146,7 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 		ServingNodes:       e.nodes,
 		Serving:            e.serving,
 		ServingAnywhere:    e.anywhere,
-		AnnouncedL2:        announcedL2(o),
+		AnnouncedBy:        announcedBy(o),
 	}
 }
 
@@ -205,12 +205,4 @@ func statusAddresses(o *corev1.Service) []netip.Addr {
 		}
 	}
 	return out
-}
-
-// announcedL2 returns the addresses that were announced when the condition was written.
-func announcedL2(o *corev1.Service) map[netip.Addr]string {
-	if c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAnnouncedL2); c != nil {
-		return lb.AnnouncedAddresses(c.Message)
-	}
-	return nil
 }

@@ -28,7 +28,7 @@ func (t *Table) take(want *image, c *change) error {
 		if err := t.commit(c); err != nil {
 			return err
 		}
-		t.log.Info("filter put right", "doors", len(want.doors), "added", len(c.add), "removed", len(c.remove))
+		t.log.Info("filter put right", "frontends", len(want.frontends), "added", len(c.add), "removed", len(c.remove))
 	}
 	t.hold(want)
 	return nil
@@ -62,15 +62,15 @@ func (img *image) followContent(is *nft.Content) {
 		size := int(f.Size) + 8
 		for _, m := range is.Members {
 			switch m.Set {
-			case f.named(doorsSet):
+			case f.named(frontendsSet):
 				verdicts[m.Key] = m.Value
 			case f.named(allowSet), f.named(denySet):
 				lists[m.Key[:size]] = append(lists[m.Key[:size]], m)
 			}
 		}
 	}
-	for i := range img.doors {
-		d := &img.doors[i]
+	for i := range img.frontends {
+		d := &img.frontends[i]
 		key := d.key()
 		d.profile.odd = strings.Contains(verdicts[key], oddSuffix)
 		if remove, add := differ(lists[key], d.lists(nil)); len(remove)+len(add) > 0 && verdicts[key] != nft.Accepted {

@@ -13,13 +13,13 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// A change does not wait for an audit of many doors, and an audit does not take it for damage.
+// A change does not wait for an audit of many frontends, and an audit does not take it for damage.
 func TestSetDuringAudit(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		const rounds, slower = 9, 10
 		table := quietTable()
 		states := [2]Desired{crowd(), crowd()}
-		states[1].Doors[crowdServices/2].Allow = prefixes("198.51.100.0/24", "203.0.113.0/25")
+		states[1].Frontends[crowdServices/2].Allow = prefixes("198.51.100.0/24", "203.0.113.0/25")
 		set := func(i int) time.Duration {
 			begin := time.Now()
 			if err := table.Set(states[i%2]); err != nil {
@@ -97,16 +97,16 @@ func TestUnchanged(t *testing.T) {
 func TestEqual(t *testing.T) {
 	values := []any{
 		true, 1, uint16(1), "TCP", lb.Key{Name: "web"}, addr(vip4), []netip.Addr{addr(vip4)}, []string{"eth0"},
-		prefixes("0.0.0.0/0"), pools(), []lb.Door{tcp(vip4)},
+		prefixes("0.0.0.0/0"), pools(), []lb.Frontend{tcp(vip4)},
 	}
 	var plain Desired
-	plain.Doors = make([]lb.Door, 1)
+	plain.Frontends = make([]lb.Frontend, 1)
 	var try func(name string, get func(*Desired) reflect.Value)
 	try = func(name string, get func(*Desired) reflect.Value) {
 		other := plain
-		other.Doors = slices.Clone(plain.Doors)
+		other.Frontends = slices.Clone(plain.Frontends)
 		field := get(&other)
-		if field.Type() == reflect.TypeFor[lb.Filter]() || field.Type() == reflect.TypeFor[lb.Door]() {
+		if field.Type() == reflect.TypeFor[lb.Filter]() || field.Type() == reflect.TypeFor[lb.Frontend]() {
 			for i := range field.NumField() {
 				try(name+"."+field.Type().Field(i).Name, func(d *Desired) reflect.Value { return get(d).Field(i) })
 			}
@@ -127,5 +127,5 @@ func TestEqual(t *testing.T) {
 	for i := range reflect.TypeFor[Desired]().NumField() {
 		try(reflect.TypeFor[Desired]().Field(i).Name, func(d *Desired) reflect.Value { return reflect.ValueOf(d).Elem().Field(i) })
 	}
-	try("Door", func(d *Desired) reflect.Value { return reflect.ValueOf(&d.Doors[0]).Elem() })
+	try("Frontend", func(d *Desired) reflect.Value { return reflect.ValueOf(&d.Frontends[0]).Elem() })
 }

@@ -29,16 +29,16 @@ const (
 func crowd() Desired {
 	d := Desired{Filter: lb.Filter{Guarded: []lb.Range{between("10.0.0.0", "10.0.255.255")}}}
 	for i := range crowdServices {
-		door := lb.Door{
+		frontend := lb.Frontend{
 			Address: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Protocol: "TCP", Port: 80,
 			Service: lb.Key{Namespace: "bench", Name: fmt.Sprintf("s%05d", i)}, Restricted: true,
 		}
 		for r := range crowdRanges {
 			bits := []int{24, 16, 24, 32, 24}[r]
 			a := netip.AddrFrom4([4]byte{byte(20 + r), byte(i >> 6), byte(i << 2), 1})
-			door.Allow = append(door.Allow, netip.PrefixFrom(a, bits).Masked())
+			frontend.Allow = append(frontend.Allow, netip.PrefixFrom(a, bits).Masked())
 		}
-		d.Doors = append(d.Doors, door)
+		d.Frontends = append(d.Frontends, frontend)
 	}
 	return d
 }
@@ -106,7 +106,7 @@ func kernelMemory(b *testing.B) (sum int) {
 func BenchmarkOneChange(b *testing.B) {
 	alone(b)
 	states := [2]Desired{crowd(), crowd()}
-	states[1].Doors[crowdServices/2].Allow = prefixes("198.51.100.0/24", "203.0.113.0/25")
+	states[1].Frontends[crowdServices/2].Allow = prefixes("198.51.100.0/24", "203.0.113.0/25")
 	table := quietTable()
 	if err := table.Set(states[0]); err != nil {
 		b.Fatal(err)
@@ -181,14 +181,14 @@ func compare(b *testing.B, name string, serve func(w *world), load func(w *world
 	d.Guarded = append(d.Guarded, pools()...)
 	d.Internal, d.PodCIDRs, d.Uplinks = true, prefixes("0.0.0.0/0", "::/0"), []string{"eth0"}
 	for _, protocol := range []string{"TCP", "UDP"} {
-		door := tcp(vip4)
-		door.Protocol, door.Restricted = protocol, true
-		door.Allow = prefixes("203.0.113.0/24", "203.0.114.7/32", "198.18.0.0/16", client4+"/24", "198.51.101.0/24")
-		door.ClusterIP = addr(cluster4)
+		frontend := tcp(vip4)
+		frontend.Protocol, frontend.Restricted = protocol, true
+		frontend.Allow = prefixes("203.0.113.0/24", "203.0.114.7/32", "198.18.0.0/16", client4+"/24", "198.51.101.0/24")
+		frontend.ClusterIP = addr(cluster4)
 		if protocol == "UDP" {
-			door.Port = 82
+			frontend.Port = 82
 		}
-		d.Doors = append(d.Doors, door)
+		d.Frontends = append(d.Frontends, frontend)
 	}
 	filtered.table = quietTable()
 	filtered.set(d)

@@ -22,8 +22,8 @@ func (c *change) empty() bool {
 	return len(c.remove)+len(c.add)+len(c.later) == 0 && len(c.leaveChains) == 0 && len(c.enter) == 0
 }
 
-// from returns the change that makes img of old; of nothing where old is nil. It looks at every door, but
-// only those that differ are taken apart. Lists that a door no longer has go later.
+// from returns the change that makes img of old; of nothing where old is nil. It looks at every frontend, but
+// only those that differ are taken apart. Lists that a frontend no longer has go later.
 func (img *image) from(old *image) change {
 	if old == nil {
 		old = &image{}
@@ -31,7 +31,7 @@ func (img *image) from(old *image) change {
 	var c change
 	var was []nft.Member
 	var want []nft.Member
-	each(old.doors, img.doors, func(a, b *door) {
+	each(old.frontends, img.frontends, func(a, b *frontend) {
 		switch {
 		case b == nil:
 			was, c.later = a.settings(was), a.lists(c.later)
@@ -60,18 +60,18 @@ func (img *image) from(old *image) change {
 	return c
 }
 
-// follow makes the lists of doors that have others than before odd where they were not, and the reverse.
+// follow makes the lists of frontends that have others than before odd where they were not, and the reverse.
 func (img *image) follow(old *image) {
-	each(old.doors, img.doors, func(a, b *door) {
+	each(old.frontends, img.frontends, func(a, b *frontend) {
 		if a != nil && b != nil {
 			b.profile.odd = a.profile.odd == a.sameLists(b)
 		}
 	})
 }
 
-// each calls fn for the doors of two ordered lists: in pairs where both have one at the same place, with nil
+// each calls fn for the frontends of two ordered lists: in pairs where both have one at the same place, with nil
 // for what one has not.
-func each(a, b []door, fn func(a, b *door)) {
+func each(a, b []frontend, fn func(a, b *frontend)) {
 	for i, j := 0, 0; i < len(a) || j < len(b); {
 		switch order := compareAt(a, i, b, j); {
 		case order < 0:
@@ -88,7 +88,7 @@ func each(a, b []door, fn func(a, b *door)) {
 }
 
 // compareAt compares a[i] with b[j]; what is past the end comes last.
-func compareAt(a []door, i int, b []door, j int) int {
+func compareAt(a []frontend, i int, b []frontend, j int) int {
 	switch {
 	case i == len(a):
 		return 1
@@ -117,11 +117,11 @@ func differ(was, want []nft.Member) (remove, add []nft.Member) {
 	return slices.Collect(maps.Keys(has)), add
 }
 
-// chains returns the names of the chains that the doors need, each with a profile that makes it.
+// chains returns the names of the chains that the frontends need, each with a profile that makes it.
 func (img *image) chains() map[string]profile {
 	used := make(map[profile]bool)
-	for i := range img.doors {
-		used[img.doors[i].profile] = true
+	for i := range img.frontends {
+		used[img.frontends[i].profile] = true
 	}
 	names := make(map[string]profile)
 	for p := range used {

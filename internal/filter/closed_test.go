@@ -36,14 +36,14 @@ func TestUndeclared(t *testing.T) {
 			w.finds(refused, w.client, "tcp", "", vip, 22)
 			w.finds(refused, w.client, "udp", "", vip, 81)
 			w.finds(answer, w.client, "tcp", "", vip, 80)
-			// A door that kube-proxy does not serve leads to no service of the node.
+			// A frontend that kube-proxy does not serve leads to no service of the node.
 			ssh := tcp(vip)
 			ssh.Port = 22
 			w.set(desired(ssh))
 			w.finds(silence, w.client, "tcp", "", vip, 22)
 		}
 		for _, vip := range []string{closedVIP4, closedVIP6} {
-			// Nobody serves it, but it is a door: the packet gets as far as the way out, which leads back to the
+			// Nobody serves it, but it is a frontend: the packet gets as far as the way out, which leads back to the
 			// client.
 			udp := tcp(vip)
 			udp.Protocol = "UDP"
@@ -95,7 +95,7 @@ func destinationOf(packet []byte) netip.Addr {
 }
 
 // An established connection ends when its source is no longer among those that may come, and so does one to
-// a door that is gone.
+// a frontend that is gone.
 func TestEstablished(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -133,7 +133,7 @@ func TestEstablished(t *testing.T) {
 			}
 			w.set(desired())
 			if err := talk(c, silent); err == nil {
-				t.Errorf("%s: an established connection goes on after its door is gone", vip)
+				t.Errorf("%s: an established connection goes on after its frontend is gone", vip)
 			}
 		}
 	})

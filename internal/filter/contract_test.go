@@ -22,17 +22,17 @@ func TestRefused(t *testing.T) {
 		if ok, _ := w.table.Enforced(); !ok {
 			t.Error("not enforced")
 		}
-		for _, doors := range [][]lb.Door{
+		for _, frontends := range [][]lb.Frontend{
 			{tcp(vip4), tcp(vip4)},
 			{{Address: addr(vip4), Protocol: "ICMP", Port: 80}},
 			{{Protocol: "TCP", Port: 80}},
 			{{Address: netip.MustParseAddr("fe80::1%eth0"), Protocol: "TCP", Port: 80}},
 		} {
-			if err := w.table.Set(desired(doors...)); err == nil {
-				t.Errorf("%+v: no error", doors)
+			if err := w.table.Set(desired(frontends...)); err == nil {
+				t.Errorf("%+v: no error", frontends)
 			}
 			if ok, _ := w.table.Enforced(); ok {
-				t.Errorf("%+v: enforced", doors)
+				t.Errorf("%+v: enforced", frontends)
 			}
 			w.finds(answer, w.client, "tcp", client4, vip4, 80)
 		}
@@ -44,7 +44,7 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// The lists of one family say nothing of the other: a door that is restricted without ranges is closed.
+// The lists of one family say nothing of the other: a frontend that is restricted without ranges is closed.
 func TestOtherFamily(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -33,7 +33,7 @@ func (f *family) words() uint32 { return f.Size / 4 }
 
 // The sets of each family; the family's suffix is added to each name.
 const (
-	// guardedSet holds the addresses that are closed but for their doors.
+	// guardedSet holds the addresses that are closed but for their frontends.
 	guardedSet = "guarded"
 	// resetSet holds those whose closed ports answer.
 	resetSet = "reset"
@@ -42,20 +42,20 @@ const (
 	pingersSet = "pingers"
 	// relayedSet holds the addresses whose older connections another node serves.
 	relayedSet = "relayed"
-	// addressesSet holds the addresses of doors.
+	// addressesSet holds the addresses of frontends.
 	addressesSet = "addresses"
-	// doorsSet maps a door to its verdict and counts who comes to it.
-	doorsSet = "doors"
-	// allowSet and denySet hold a door and a prefix of sources.
+	// frontendsSet maps a frontend to its verdict and counts who comes to it.
+	frontendsSet = "frontends"
+	// allowSet and denySet hold a frontend and a prefix of sources.
 	allowSet = "allow"
 	denySet  = "deny"
-	// dropsSet counts what a door refuses, by reason; a key of zeros with the reason counts what came to no door.
+	// dropsSet counts what a frontend refuses, by reason; a key of zeros with the reason counts what came to no frontend.
 	dropsSet = "drops"
-	// loggedSet holds the doors whose drops are logged.
+	// loggedSet holds the frontends whose drops are logged.
 	loggedSet = "logged"
 	// podsSet holds the sources that are this node's pods.
 	podsSet = "pods"
-	// internalSet maps a door to its ClusterIP, externalSet a port of the ClusterIP to the address of the door.
+	// internalSet maps a frontend to its ClusterIP, externalSet a port of the ClusterIP to the address of the frontend.
 	internalSet = "internal"
 	externalSet = "external"
 )
@@ -74,7 +74,7 @@ func (f *family) named(base string) string { return base + f.suffix }
 
 // sets returns the sets of the family that are always there.
 func (f *family) sets() []nft.Set {
-	door, prefix := f.doorKey(), f.prefixKey()
+	frontend, prefix := f.frontendKey(), f.prefixKey()
 	reason := nft.Key{f.Address, nft.Protocol, nft.Port, nft.Mark}
 	list := []nft.Set{
 		{Name: guardedSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_INTERVAL},
@@ -84,13 +84,13 @@ func (f *family) sets() []nft.Set {
 		{Name: relayedSet, Key: nft.Key{f.Address}},
 		{Name: pingsSet, Key: nft.Key{f.Address}},
 		{Name: pingersSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT, Size: sourceMemory, Timeout: memoryTimeout},
-		{Name: doorsSet, Key: door, Flags: unix.NFT_SET_MAP, Data: nft.Verdict, Counter: true},
+		{Name: frontendsSet, Key: frontend, Flags: unix.NFT_SET_MAP, Data: nft.Verdict, Counter: true},
 		{Name: allowSet, Key: prefix},
 		{Name: denySet, Key: prefix},
 		{Name: dropsSet, Key: reason, Counter: true},
-		{Name: loggedSet, Key: door},
-		{Name: internalSet, Key: door, Flags: unix.NFT_SET_MAP, Data: f.Address},
-		{Name: externalSet, Key: door, Flags: unix.NFT_SET_MAP, Data: f.Address},
+		{Name: loggedSet, Key: frontend},
+		{Name: internalSet, Key: frontend, Flags: unix.NFT_SET_MAP, Data: f.Address},
+		{Name: externalSet, Key: frontend, Flags: unix.NFT_SET_MAP, Data: f.Address},
 	}
 	for i := range list {
 		list[i].Name = f.named(list[i].Name)
@@ -98,18 +98,18 @@ func (f *family) sets() []nft.Set {
 	return list
 }
 
-// doorKey is the type of a door: address, protocol and port.
-func (f *family) doorKey() nft.Key {
+// frontendKey is the type of a frontend: address, protocol and port.
+func (f *family) frontendKey() nft.Key {
 	return nft.Key{f.Address, nft.Protocol, nft.Port}
 }
 
-// prefixKey is the type of a door and a prefix: its length and its address. Without the length, 10.0.0.0/9 would
+// prefixKey is the type of a frontend and a prefix: its length and its address. Without the length, 10.0.0.0/9 would
 // be found for a source in the other half of 10.0.0.0/8.
 func (f *family) prefixKey() nft.Key {
 	return nft.Key{f.Address, nft.Protocol, nft.Port, nft.Mark, f.Address}
 }
 
-// sourceKey is the type of a door and a source.
+// sourceKey is the type of a frontend and a source.
 func (f *family) sourceKey() nft.Key {
 	return nft.Key{f.Address, nft.Protocol, nft.Port, f.Address}
 }

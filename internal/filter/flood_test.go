@@ -38,19 +38,19 @@ func TestFlood(t *testing.T) {
 		for range changes {
 			d := desired()
 			if roll.IntN(4) > 0 {
-				d.Guarded = nil // The address is guarded for its doors' sake alone.
+				d.Guarded = nil // The address is guarded for its frontends' sake alone.
 				for _, vip := range []string{vip4, vip6} {
 					for _, protocol := range []string{"TCP", "UDP"} {
-						d.Doors = append(d.Doors, lb.Door{
+						d.Frontends = append(d.Frontends, lb.Frontend{
 							Address: addr(vip), Protocol: protocol, Port: 80, Restricted: roll.IntN(2) == 0, Allow: some(roll, addr(vip).Is6()),
 							RateLimit: roll.IntN(3), ConnectionLimit: roll.IntN(3), Refuse: roll.IntN(9) == 0,
 						})
-						if door := &d.Doors[len(d.Doors)-1]; !door.Restricted {
-							door.Deny = prefixes("198.51.100.2/31")
+						if frontend := &d.Frontends[len(d.Frontends)-1]; !frontend.Restricted {
+							frontend.Deny = prefixes("198.51.100.2/31")
 							if addr(vip).Is6() {
-								door.Deny = prefixes("2001:db8:c::/64")
+								frontend.Deny = prefixes("2001:db8:c::/64")
 							}
-							door.Deny = append(door.Deny, some(roll, addr(vip).Is6())...)
+							frontend.Deny = append(frontend.Deny, some(roll, addr(vip).Is6())...)
 						}
 					}
 				}
@@ -103,7 +103,7 @@ func TestFiftyRanges(t *testing.T) {
 	})
 }
 
-// What a door refuses is logged where it asks for that, with the Service that it is of.
+// What a frontend refuses is logged where it asks for that, with the Service that it is of.
 func TestLog(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -117,7 +117,7 @@ func TestLog(t *testing.T) {
 		quiet := tcp(vip6)
 		quiet.Restricted = true
 		d := full()
-		d.Doors[2] = quiet
+		d.Frontends[2] = quiet
 		w.set(d)
 		w.run(w.table)
 		nstest.Until(t, patient, "a drop is logged", func() bool {

@@ -206,16 +206,16 @@ func (t *Table) mended(was uint64, err error) outcome {
 	return repaired
 }
 
-// many is how many doors take longer to build than an address with ranges may be open.
+// many is how many frontends take longer to build than an address with ranges may be open.
 const many = 500
 
 // shut closes the addresses with ranges, if the table is gone and takes its time to be built.
 func (t *Table) shut() {
-	if _, err := ours().Handle(); len(t.desired.Doors) < many || !errors.Is(err, os.ErrNotExist) {
+	if _, err := ours().Handle(); len(t.desired.Frontends) < many || !errors.Is(err, os.ErrNotExist) {
 		return
 	}
 	var closed Desired
-	for _, d := range t.desired.Doors {
+	for _, d := range t.desired.Frontends {
 		if a := d.Address.Unmap(); d.HasRanges() && a.IsValid() {
 			closed.Guarded = append(closed.Guarded, lb.Range{From: a, To: a})
 		}

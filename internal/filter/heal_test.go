@@ -93,9 +93,9 @@ func TestShut(t *testing.T) {
 		w.proxy()
 		w.serve(w.pod, 80)
 		d := full()
-		d.Doors = append(d.Doors, crowd().Doors[:many]...)
+		d.Frontends = append(d.Frontends, crowd().Frontends[:many]...)
 		six := tcp(closedVIP6)
-		d.Doors = append(d.Doors, six)
+		d.Frontends = append(d.Frontends, six)
 		w.set(d)
 		w.node.Output("nft", "delete", "table", "inet", tableName)
 		w.finds(answer, w.client, "tcp", stranger4, vip4, 80)
@@ -145,10 +145,10 @@ func TestTakeOver(t *testing.T) {
 		if len(counted) != 1 || counted[0].Accepted == 0 {
 			t.Fatalf("nothing was counted: %+v", counted)
 		}
-		// One door more, one less, one of another profile.
+		// One frontend more, one less, one of another profile.
 		next := full()
-		next.Doors[2].Allow = prefixes(client6+"/128", "2001:db8:99::/48")
-		next.Doors[1] = tcp(closedVIP4)
+		next.Frontends[2].Allow = prefixes(client6+"/128", "2001:db8:99::/48")
+		next.Frontends[1] = tcp(closedVIP4)
 		second := New(Config{Log: testLog(t)})
 		if err := second.Set(next); err != nil {
 			t.Fatal(err)
@@ -254,7 +254,7 @@ func TestCollect(t *testing.T) {
 		w.proxy()
 		w.serve(w.pod, 80)
 		d := full()
-		d.Doors[1].Service = lb.Key{Namespace: "ns", Name: "gone"}
+		d.Frontends[1].Service = lb.Key{Namespace: "ns", Name: "gone"}
 		w.set(d)
 		c, err := dial(w.client, "udp", stranger4, vip4, 80, patient)
 		if err != nil {

@@ -14,47 +14,47 @@ import (
 // image is what the kernel is to hold, in the form in which two are compared.
 type image struct {
 	layout layout
-	// doors in order.
-	doors []door
-	// names of the chains that the doors need, once it is known.
+	// frontends in order.
+	frontends []frontend
+	// names of the chains that the frontends need, once it is known.
 	names map[string]profile
-	// others are the members of sets that belong to no door, ordered.
+	// others are the members of sets that belong to no frontend, ordered.
 	others []nft.Member
 }
 
 // newImage brings what is desired into the form of the table. It refuses what
 // no plan may ask for: rather an old filter that is whole than half of a new one.
 func newImage(d Desired, log bool) (*image, error) {
-	img := &image{layout: layout{internal: d.Internal, log: log}, doors: make([]door, 0, len(d.Doors))}
+	img := &image{layout: layout{internal: d.Internal, log: log}, frontends: make([]frontend, 0, len(d.Frontends))}
 	for i, f := range families() {
 		if at := slices.IndexFunc(d.Addresses, f.Has); at >= 0 {
 			img.layout.answering[i] = d.Addresses[at]
 		}
 	}
-	for _, from := range d.Doors {
-		to, err := newDoor(from)
+	for _, from := range d.Frontends {
+		to, err := newFrontend(from)
 		if err != nil {
 			return nil, err
 		}
-		img.doors = append(img.doors, to)
+		img.frontends = append(img.frontends, to)
 	}
-	compare := func(a, b door) int { return a.compare(&b) }
-	if !slices.IsSortedFunc(img.doors, compare) {
-		slices.SortFunc(img.doors, compare)
+	compare := func(a, b frontend) int { return a.compare(&b) }
+	if !slices.IsSortedFunc(img.frontends, compare) {
+		slices.SortFunc(img.frontends, compare)
 	}
-	for i := 1; i < len(img.doors); i++ {
-		if compare(img.doors[i-1], img.doors[i]) == 0 {
-			return nil, fmt.Errorf("two doors at %s port %d of %s", img.doors[i].Protocol, img.doors[i].Port, img.doors[i].Address)
+	for i := 1; i < len(img.frontends); i++ {
+		if compare(img.frontends[i-1], img.frontends[i]) == 0 {
+			return nil, fmt.Errorf("two frontends at %s port %d of %s", img.frontends[i].Protocol, img.frontends[i].Port, img.frontends[i].Address)
 		}
 	}
 	if d.Internal {
 		img.joinClusterIPs()
 	}
-	img.others = others(d, img.doors)
+	img.others = others(d, img.frontends)
 	return img, nil
 }
 
-// joinClusterIPs marks the doors that traffic from within passes by. A port of a ClusterIP can lead back to
+// joinClusterIPs marks the frontends that traffic from within passes by. A port of a ClusterIP can lead back to
 // one address: the first.
 func (img *image) joinClusterIPs() {
 	type port struct {
@@ -63,8 +63,8 @@ func (img *image) joinClusterIPs() {
 		port     uint16
 	}
 	taken := make(map[port]bool)
-	for i := range img.doors {
-		d := &img.doors[i]
+	for i := range img.frontends {
+		d := &img.frontends[i]
 		p := port{d.ClusterIP, d.Protocol, d.Port}
 		if d.ClusterIP.IsValid() && d.ClusterIP.Is4() == d.Address.Is4() && !taken[p] {
 			taken[p], d.internal = true, true
@@ -72,12 +72,12 @@ func (img *image) joinClusterIPs() {
 	}
 }
 
-// others returns what the sets hold beside doors.
-func others(d Desired, doors []door) []nft.Member {
+// others returns what the sets hold beside frontends.
+func others(d Desired, frontends []frontend) []nft.Member {
 	guarded := slices.Clone(d.Guarded)
-	for _, door := range doors {
-		if !within(d.Guarded, door.Address) {
-			guarded = append(guarded, lb.Range{From: door.Address, To: door.Address})
+	for _, frontend := range frontends {
+		if !within(d.Guarded, frontend.Address) {
+			guarded = append(guarded, lb.Range{From: frontend.Address, To: frontend.Address})
 		}
 	}
 	var pods []lb.Range
@@ -90,14 +90,14 @@ func others(d Desired, doors []door) []nft.Member {
 		// Which links lead out is unknown: a forged pod's address cannot be told from a pod's.
 		pods = nil
 	}
-	list := make([]nft.Member, 0, len(doors)+len(guarded))
+	list := make([]nft.Member, 0, len(frontends)+len(guarded))
 	for _, f := range families() {
 		for _, r := range []reason{undeclared, rateLimit} {
-			list = append(list, member(f.named(dropsSet), f.noDoor(r), ""))
+			list = append(list, member(f.named(dropsSet), f.noFrontend(r), ""))
 		}
-		for i, door := range doors {
-			if f.Has(door.Address) && (i == 0 || doors[i-1].Address != door.Address) {
-				list = append(list, member(f.named(addressesSet), string(door.Address.AsSlice()), ""))
+		for i, frontend := range frontends {
+			if f.Has(frontend.Address) && (i == 0 || frontends[i-1].Address != frontend.Address) {
+				list = append(list, member(f.named(addressesSet), string(frontend.Address.AsSlice()), ""))
 			}
 		}
 		list = f.intervals(list, guardedSet, guarded)

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// Traffic from within the cluster to a door with a ClusterIP is made traffic to
+// Traffic from within the cluster to a frontend with a ClusterIP is made traffic to
 // that ClusterIP, on the sender's own node. Kube-proxy would apply
 // spec.loadBalancerSourceRanges to it, whatever its source: so it must not see
 // the external address at all, and the destination is rewritten before conntrack
@@ -56,8 +56,8 @@ func tracked() nft.Rule {
 		&expr.Cmp{Register: spare, Data: nft.Native(0)})
 }
 
-// toClusterIP rewrites the destination of a packet to a door, if it is from where it should be, and marks it.
-// Who is not on the way to such a door is let go by the first look.
+// toClusterIP rewrites the destination of a packet to a frontend, if it is from where it should be, and marks it.
+// Who is not on the way to such a frontend is let go by the first look.
 func (f *family) toClusterIP(from nft.Rule) nft.Rule {
 	key, _ := f.to()
 	return slices.Concat(f.is(), key, f.mapped(internalSet), from, f.Write(f.Destination), setMark(math.MaxUint32, internalMark))
@@ -65,7 +65,7 @@ func (f *family) toClusterIP(from nft.Rule) nft.Rule {
 
 // fromExternal rewrites the source of an answer.
 func (f *family) fromExternal() nft.Rule {
-	key, _ := f.door(f.Source, sourcePort)
+	key, _ := f.frontend(f.Source, sourcePort)
 	return slices.Concat(key, f.mapped(externalSet), f.Write(f.Source))
 }
 

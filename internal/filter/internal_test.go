@@ -121,14 +121,14 @@ func testInternal(t *testing.T, proxy func(*world)) {
 	w.node.Output("ip", "route", "add", forged4, "dev", "eth0")
 	w.node.Output("ip", "-6", "route", "add", forged6, "dev", "eth0")
 
-	restricted := func(vip, cluster, client string) []lb.Door {
-		var doors []lb.Door
+	restricted := func(vip, cluster, client string) []lb.Frontend {
+		var frontends []lb.Frontend
 		for _, protocol := range []string{"TCP", "UDP"} {
-			doors = append(doors, lb.Door{
+			frontends = append(frontends, lb.Frontend{
 				Address: addr(vip), Protocol: protocol, Port: 80, Restricted: true, Allow: prefixes(client), ClusterIP: addr(cluster),
 			})
 		}
-		return doors
+		return frontends
 	}
 	d := desired(append(restricted(vip4, cluster4, client4+"/32"), restricted(vip6, cluster6, client6+"/128")...)...)
 	d.PodCIDRs, d.Uplinks = prefixes("10.244.0.0/24", "fd00::/64"), []string{"eth0"}

@@ -107,7 +107,7 @@ func (l layout) chains() []nft.Chain {
 			list = append(list, f.dropping(r, l.log))
 		}
 		list = append(list, f.refusing(l.log), f.rejecting(), f.tooManyPings(), f.closed(), f.icmpChain(), f.guard(), f.leftover())
-		guard.Rules = append(guard.Rules, f.byDoor(), f.guarded())
+		guard.Rules = append(guard.Rules, f.byFrontend(), f.guarded())
 		left.Rules = append(left.Rules, slices.Concat(f.is(), f.destinationIn(addressesSet), goTo(f.named(leftChain))))
 		ping.Rules = append(ping.Rules, f.answering(l.answering[i]))
 	}
@@ -123,21 +123,21 @@ func fromSelf() nft.Rule {
 	return slices.Concat(nft.Meta(expr.MetaKeyIIF, nft.Native(loopback)...), accept())
 }
 
-// byDoor leads packets to the rules of their door. A packet that is under way while a transaction takes effect
+// byFrontend leads packets to the rules of their frontend. A packet that is under way while a transaction takes effect
 // may be led to a chain of after, which has no rules for those of before: it comes back without a verdict, and
-// ends where those do that came to no door.
-func (f *family) byDoor() nft.Rule {
+// ends where those do that came to no frontend.
+func (f *family) byFrontend() nft.Rule {
 	key, _ := f.to()
-	return slices.Concat(f.is(), key, nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(doorsSet), IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT}))
+	return slices.Concat(f.is(), key, nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(frontendsSet), IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT}))
 }
 
-// guarded leads all other packets to guarded addresses to where they end. Behind the doors: it costs more than
-// to find a door.
+// guarded leads all other packets to guarded addresses to where they end. Behind the frontends: it costs more than
+// to find a frontend.
 func (f *family) guarded() nft.Rule {
 	return slices.Concat(f.is(), f.destinationIn(guardedSet), goTo(f.named(guardChain)))
 }
 
-// guard decides on packets to guarded addresses that came to no door.
+// guard decides on packets to guarded addresses that came to no frontend.
 func (f *family) guard() nft.Chain {
 	return nft.Chain{Name: f.named(guardChain), Rules: []nft.Rule{
 		slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), goTo(f.named(icmpChain))),
@@ -145,7 +145,7 @@ func (f *family) guard() nft.Chain {
 	}}
 }
 
-// closed ends what came to no door.
+// closed ends what came to no frontend.
 func (f *family) closed() nft.Chain {
 	return nft.Chain{Name: f.named(closedChain), Rules: []nft.Rule{
 		fromSelf(),
@@ -184,7 +184,7 @@ func icmpType(t byte) nft.Rule {
 	return nft.Expr(&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Len: 1}, &expr.Cmp{Register: reg, Data: []byte{t}})
 }
 
-// leftover drops what still has the address of a door where the packet leaves the node or meets a socket of it:
+// leftover drops what still has the address of a frontend where the packet leaves the node or meets a socket of it:
 // kube-proxy did not take it. Forwarded, it would come back by the default route; delivered, it would meet the
 // node's own services.
 func (f *family) leftover() nft.Chain {

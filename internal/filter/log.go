@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// readLog writes the drops that doors want logged to the log of the process, until the context ends. How many
+// readLog writes the drops that frontends want logged to the log of the process, until the context ends. How many
 // there are is bounded by the rules that log.
 func (t *Table) readLog(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -51,7 +51,7 @@ func (t *Table) note(l logged) {
 		"source", h.from, "address", h.to, "protocol", protocol, "port", h.port)
 }
 
-// behind finds the Service whose door a packet came to, and the name of its protocol.
+// behind finds the Service whose frontend a packet came to, and the name of its protocol.
 func (t *Table) behind(h header) (lb.Key, string) {
 	t.mu.Lock()
 	img := t.actual
@@ -65,12 +65,12 @@ func (t *Table) behind(h header) (lb.Key, string) {
 	if img == nil {
 		return lb.Key{}, name
 	}
-	at := door{Door: lb.Door{Address: h.to, Protocol: name, Port: h.port}}
-	i, ok := slices.BinarySearchFunc(img.doors, at, func(a, b door) int { return a.compare(&b) })
+	at := frontend{Frontend: lb.Frontend{Address: h.to, Protocol: name, Port: h.port}}
+	i, ok := slices.BinarySearchFunc(img.frontends, at, func(a, b frontend) int { return a.compare(&b) })
 	if !ok {
 		return lb.Key{}, name
 	}
-	return img.doors[i].Service, name
+	return img.frontends[i].Service, name
 }
 
 // Of linux/netfilter/nfnetlink_log.h.

@@ -25,7 +25,7 @@ const maxServices = 1000
 // series is what packets are counted by.
 type series struct {
 	service lb.Key
-	// why they were dropped; 0 counts all that came to the doors of the Service.
+	// why they were dropped; 0 counts all that came to the frontends of the Service.
 	why reason
 }
 
@@ -41,14 +41,14 @@ type tally struct {
 	named    map[lb.Key]bool
 }
 
-// counting are the sets that count: all that come to a door, and what is dropped.
-func (f *family) counting() (seen, dropped string) { return f.named(doorsSet), f.named(dropsSet) }
+// counting are the sets that count: all that come to a frontend, and what is dropped.
+func (f *family) counting() (seen, dropped string) { return f.named(frontendsSet), f.named(dropsSet) }
 
 // read brings the totals up to date. Drops are read first, so that none is among the accepted.
 func (y *tally) read(img *image, l *nft.Layout) error {
-	owners := make(map[string]lb.Key, len(img.doors))
-	for i := range img.doors {
-		owners[img.doors[i].key()] = img.doors[i].Service
+	owners := make(map[string]lb.Key, len(img.frontends))
+	for i := range img.frontends {
+		owners[img.frontends[i].key()] = img.frontends[i].Service
 	}
 	if y.totals == nil {
 		y.totals, y.accepted, y.named = make(map[series]uint64), make(map[lb.Key]uint64), make(map[lb.Key]bool)
@@ -108,7 +108,7 @@ func (y *tally) known() (dropped map[series]uint64, accepted map[lb.Key]uint64) 
 		case 0:
 			came[s.service] += n
 			continue
-		// Let in by the door, and dropped behind it.
+		// Let in by the frontend, and dropped behind it.
 		case unserved:
 		default:
 			refused[s.service] += n
@@ -128,7 +128,7 @@ type descs struct{ dropped, accepted, repairs *prometheus.Desc }
 func newDescs() descs {
 	return descs{
 		dropped: prometheus.NewDesc("holdfast_filter_dropped_packets_total",
-			"Packets to served addresses that were refused, by Service and reason; without a Service: no door, or one of too many Services.",
+			"Packets to served addresses that were refused, by Service and reason; without a Service: no frontend, or one of too many Services.",
 			[]string{"namespace", "service", "reason"}, nil),
 		accepted: prometheus.NewDesc("holdfast_filter_accepted_packets_total",
 			"Packets that the filter let in, by Service.", []string{"namespace", "service"}, nil),

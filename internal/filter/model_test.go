@@ -21,28 +21,28 @@ func lets(d Desired, from, to netip.Addr, protocol string, port uint16) bool {
 	for _, r := range d.Guarded {
 		guarded = guarded || r.Contains(to)
 	}
-	for _, door := range d.Doors {
-		if door.Address != to {
+	for _, frontend := range d.Frontends {
+		if frontend.Address != to {
 			continue
 		}
 		guarded = true
-		if door.Protocol != protocol || door.Port != port {
+		if frontend.Protocol != protocol || frontend.Port != port {
 			continue
 		}
-		if door.Refuse {
+		if frontend.Refuse {
 			return false
 		}
-		for _, p := range door.Deny {
+		for _, p := range frontend.Deny {
 			if plain(p).Contains(from) {
 				return false
 			}
 		}
-		for _, p := range door.Allow {
+		for _, p := range frontend.Allow {
 			if plain(p).Contains(from) {
 				return true
 			}
 		}
-		return !door.Restricted
+		return !frontend.Restricted
 	}
 	return !guarded
 }
@@ -124,19 +124,19 @@ func (d dice) desired() Desired {
 	seen := make(map[string]bool)
 	for range d.IntN(24) {
 		v6 := d.IntN(2) == 0
-		door := lb.Door{
+		frontend := lb.Frontend{
 			Address: d.destination(v6), Protocol: d.pick("TCP", "UDP", "SCTP"), Port: uint16(80 + d.IntN(3)),
 			Restricted: d.IntN(3) > 0, Refuse: d.IntN(12) == 0,
 		}
-		if door.Restricted {
-			door.Allow = d.ranges(v6)
+		if frontend.Restricted {
+			frontend.Allow = d.ranges(v6)
 		}
 		if d.IntN(2) == 0 {
-			door.Deny = d.ranges(v6)
+			frontend.Deny = d.ranges(v6)
 		}
-		if k := fmt.Sprint(door.Address, door.Protocol, door.Port); !seen[k] {
+		if k := fmt.Sprint(frontend.Address, frontend.Protocol, frontend.Port); !seen[k] {
 			seen[k] = true
-			out.Doors = append(out.Doors, door)
+			out.Frontends = append(out.Frontends, frontend)
 		}
 	}
 	return out
@@ -222,13 +222,13 @@ func TestModel(t *testing.T) {
 				v6 := roll.IntN(2) == 0
 				from, to := roll.source(v6), roll.destination(v6)
 				protocol, port := roll.pick("TCP", "UDP", "SCTP"), uint16(80+roll.IntN(3))
-				if len(d.Doors) > 0 && roll.IntN(2) == 0 {
-					// To a door, from a source near its ranges.
-					door := d.Doors[roll.IntN(len(d.Doors))]
-					if v6 = door.Address.Is6(); v6 != from.Is6() {
+				if len(d.Frontends) > 0 && roll.IntN(2) == 0 {
+					// To a frontend, from a source near its ranges.
+					frontend := d.Frontends[roll.IntN(len(d.Frontends))]
+					if v6 = frontend.Address.Is6(); v6 != from.Is6() {
 						from = roll.source(v6)
 					}
-					to, protocol, port = door.Address, door.Protocol, door.Port
+					to, protocol, port = frontend.Address, frontend.Protocol, frontend.Port
 				}
 				want[i] = lets(d, from, to, protocol, port)
 				told[i] = fmt.Sprintf("%s -> %s %s %d", from, to, protocol, port)

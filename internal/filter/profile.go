@@ -13,19 +13,19 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// profile is what decides the rules for a door; who may come is in the sets.
-// Doors of one profile share its chain. Sources are looked up as masked
-// prefixes, once for each length that the door's own lists use: hash lookups,
+// profile is what decides the rules for a frontend; who may come is in the sets.
+// Frontends of one profile share its chain. Sources are looked up as masked
+// prefixes, once for each length that the frontend's own lists use: hash lookups,
 // whose number nobody else's list can raise.
 type profile struct {
 	ipv6 bool
 	// restricted: who is not in the allow set is refused.
 	restricted bool
-	// allow and deny are the lengths of the prefixes in the door's lists.
+	// allow and deny are the lengths of the prefixes in the frontend's lists.
 	allow, deny lengths
 	refuse      bool
 	limit, rate int
-	// odd tells a door's lists from those it had before. A packet that is under way while they change may see
+	// odd tells a frontend's lists from those it had before. A packet that is under way while they change may see
 	// the verdict of before and the sets of after: it must not meet half of each.
 	odd bool
 }
@@ -46,7 +46,7 @@ func (l lengths) list() []int {
 	return out
 }
 
-func profileOf(d *lb.Door) profile {
+func profileOf(d *lb.Frontend) profile {
 	p := profile{ipv6: d.Address.Is6(), restricted: d.Restricted, refuse: d.Refuse}
 	if !d.Refuse {
 		p.limit, p.rate = max(d.ConnectionLimit, 0), max(d.RateLimit, 0)
@@ -69,7 +69,7 @@ func (p profile) family() *family {
 	return families()[0]
 }
 
-// entrance is the chain that a door of this profile goes to; accepted is none.
+// entrance is the chain that a frontend of this profile goes to; accepted is none.
 func (p profile) entrance() string {
 	if name := p.rangesChain(); name != nft.Accepted {
 		return name
@@ -211,7 +211,7 @@ func (p profile) limitRules() []nft.Rule {
 	return append(rules, accept())
 }
 
-// limitSet counts connections by door, rateSet remembers sources by door. Each chain of limits has its own:
+// limitSet counts connections by frontend, rateSet remembers sources by frontend. Each chain of limits has its own:
 // the bound of an element is that of the rule which made it.
 func (p profile) limitSet() string { return "connections-" + p.within() }
 func (p profile) rateSet() string  { return "rate-" + p.within() }
@@ -224,7 +224,7 @@ func (p profile) setsOf(name string) []nft.Set {
 		return nil
 	}
 	if p.limit > 0 {
-		list = append(list, nft.Set{Name: p.limitSet(), Key: f.doorKey(), Flags: unix.NFT_SET_EVAL, Size: sourceMemory})
+		list = append(list, nft.Set{Name: p.limitSet(), Key: f.frontendKey(), Flags: unix.NFT_SET_EVAL, Size: sourceMemory})
 	}
 	if p.rate > 0 {
 		list = append(list, nft.Set{

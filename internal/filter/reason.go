@@ -37,19 +37,19 @@ func (r reason) String() string { return reasonNames[r] }
 // reasons returns those that have a chain which drops for them.
 func reasons() []reason { return []reason{sourceRange, connectionLimit, rateLimit, unserved} }
 
-// count counts a packet that came to no door.
+// count counts a packet that came to no frontend.
 func (f *family) count(r reason) nft.Rule {
 	// An immediate is at most 16 bytes.
 	var load nft.Rule
-	key := []byte(f.noDoor(r))
+	key := []byte(f.noFrontend(r))
 	for i := 0; i < len(key); i += 16 {
 		load = append(load, nft.Expr(&expr.Immediate{Register: reg + uint32(i/4), Data: key[i:min(i+16, len(key))]})...)
 	}
 	return slices.Concat(load, f.in(dropsSet))
 }
 
-// noDoor is the key that count counts by.
-func (f *family) noDoor(r reason) string {
+// noFrontend is the key that count counts by.
+func (f *family) noFrontend(r reason) string {
 	return string(append(make([]byte, 4*(f.words()+2)), nft.Native(uint32(r))...))
 }
 
@@ -60,7 +60,7 @@ const (
 	logSnapshot  = 128
 )
 
-// noting counts a packet that a door refuses, and logs it where the door asks for that.
+// noting counts a packet that a frontend refuses, and logs it where the frontend asks for that.
 func (f *family) noting(r reason, log bool) []nft.Rule {
 	key, next := f.to()
 	rules := []nft.Rule{slices.Concat(key, nft.Expr(&expr.Immediate{Register: next, Data: nft.Native(uint32(r))}), f.in(dropsSet))}

@@ -18,8 +18,8 @@ const (
 	destinationPort = 2
 )
 
-// door loads address, protocol and port, the key of a door, and returns the register after them.
-func (f *family) door(address, port uint32) (nft.Rule, uint32) {
+// frontend loads address, protocol and port, the key of a frontend, and returns the register after them.
+func (f *family) frontend(address, port uint32) (nft.Rule, uint32) {
 	return nft.Expr(
 		f.Load(address, reg),
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg + f.words()},
@@ -27,8 +27,8 @@ func (f *family) door(address, port uint32) (nft.Rule, uint32) {
 	), reg + f.words() + 2
 }
 
-// to loads the key of the door that a packet comes to.
-func (f *family) to() (nft.Rule, uint32) { return f.door(f.Destination, destinationPort) }
+// to loads the key of the frontend that a packet comes to.
+func (f *family) to() (nft.Rule, uint32) { return f.frontend(f.Destination, destinationPort) }
 
 // in matches if the registers from the first on are a key of a set.
 func (f *family) in(base string) nft.Rule { return in(f.named(base)) }

@@ -15,13 +15,13 @@ type State struct {
 	Since    time.Time
 	// Guarded and Reset as they were set.
 	Guarded, Reset []lb.Range
-	// Doors in order.
-	Doors []lb.Door
+	// Frontends in order.
+	Frontends []lb.Frontend
 	// Services with what came to them and was let in or refused.
 	Services []ServiceState
 }
 
-// ServiceState is how many packets came to the doors of a Service.
+// ServiceState is how many packets came to the frontends of a Service.
 type ServiceState struct {
 	Service  lb.Key
 	Accepted uint64
@@ -39,7 +39,7 @@ func (t *Table) State() State {
 	defer t.mu.Unlock()
 	s := State{Enforced: t.enforced, Since: t.since}
 	if t.desired != nil {
-		s.Guarded, s.Reset, s.Doors = t.desired.Guarded, t.desired.Reset, t.desired.Doors
+		s.Guarded, s.Reset, s.Frontends = t.desired.Guarded, t.desired.Reset, t.desired.Frontends
 	}
 	s.Services = services(dropped, accepted)
 	return s

@@ -17,7 +17,7 @@ import (
 // Desired is what the kernel is to enforce: the filter, and what the node knows of itself.
 type Desired struct {
 	lb.Filter
-	// Internal sends traffic from within the cluster to the ClusterIP of its door, past every range. Off,
+	// Internal sends traffic from within the cluster to the ClusterIP of its frontend, past every range. Off,
 	// such traffic is a source like any other.
 	Internal bool
 	// PodCIDRs are the sources of this node's own pods.
@@ -37,11 +37,11 @@ type Desired struct {
 func (d *Desired) equal(o *Desired) bool {
 	return d.Internal == o.Internal && slices.Equal(d.PodCIDRs, o.PodCIDRs) && slices.Equal(d.Uplinks, o.Uplinks) &&
 		slices.Equal(d.Relayed, o.Relayed) && slices.Equal(d.Addresses, o.Addresses) && slices.Equal(d.Guarded, o.Guarded) &&
-		slices.Equal(d.Reset, o.Reset) && slices.Equal(d.Pings, o.Pings) && slices.EqualFunc(d.Doors, o.Doors, equalDoors)
+		slices.Equal(d.Reset, o.Reset) && slices.Equal(d.Pings, o.Pings) && slices.EqualFunc(d.Frontends, o.Frontends, equalFrontends)
 }
 
-// equalDoors reports whether two doors are the same in all that they say.
-func equalDoors(a, b lb.Door) bool {
+// equalFrontends reports whether two frontends are the same in all that they say.
+func equalFrontends(a, b lb.Frontend) bool {
 	return a.Address == b.Address && a.Protocol == b.Protocol && a.Port == b.Port && a.Service == b.Service &&
 		a.Restricted == b.Restricted && a.Refuse == b.Refuse && a.ConnectionLimit == b.ConnectionLimit && a.RateLimit == b.RateLimit &&
 		a.ClusterIP == b.ClusterIP && a.LogDrops == b.LogDrops && slices.Equal(a.Allow, b.Allow) && slices.Equal(a.Deny, b.Deny)
@@ -158,7 +158,7 @@ func (t *Table) reach(want *image) error {
 		return t.replace(want)
 	}
 	t.actual = want
-	t.log.Info("filter changed", "doors", len(want.doors), "added", len(c.add), "removed", len(c.remove)+len(c.later))
+	t.log.Info("filter changed", "frontends", len(want.frontends), "added", len(c.add), "removed", len(c.remove)+len(c.later))
 	return nil
 }
 
@@ -222,7 +222,7 @@ func (t *Table) replace(want *image) error {
 		}
 	}
 	t.hold(want)
-	t.log.Info("filter in force", "doors", len(want.doors))
+	t.log.Info("filter in force", "frontends", len(want.frontends))
 	return nil
 }
 

@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// Who comes in, from each of two sources, to each kind of door, in both families.
-func TestDoors(t *testing.T) {
+// Who comes in, from each of two sources, to each kind of frontend, in both families.
+func TestFrontends(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.proxy()
@@ -19,22 +19,22 @@ func TestDoors(t *testing.T) {
 		} {
 			for _, c := range []struct {
 				name             string
-				door             func(*lb.Door)
+				frontend         func(*lb.Frontend)
 				client, stranger string
 			}{
-				{"open", func(*lb.Door) {}, answer, answer},
-				{"allowed", func(d *lb.Door) { d.Restricted, d.Allow = true, prefixes(f.clients, f.other) }, answer, silence},
-				{"empty", func(d *lb.Door) { d.Restricted = true }, silence, silence},
-				{"denied", func(d *lb.Door) { d.Deny = prefixes(f.clients) }, silence, answer},
-				{"allowed and denied", func(d *lb.Door) { d.Restricted, d.Allow, d.Deny = true, prefixes(f.clients), prefixes(f.clients) }, silence, silence},
-				{"refused", func(d *lb.Door) { d.Refuse = true }, refused, refused},
-				{"refused and restricted", func(d *lb.Door) { d.Refuse, d.Restricted, d.Allow = true, true, prefixes(f.clients) }, refused, silence},
-				{"other protocol", func(d *lb.Door) { d.Protocol = "SCTP" }, silence, silence},
-				{"other port", func(d *lb.Door) { d.Port = 81 }, silence, silence},
+				{"open", func(*lb.Frontend) {}, answer, answer},
+				{"allowed", func(d *lb.Frontend) { d.Restricted, d.Allow = true, prefixes(f.clients, f.other) }, answer, silence},
+				{"empty", func(d *lb.Frontend) { d.Restricted = true }, silence, silence},
+				{"denied", func(d *lb.Frontend) { d.Deny = prefixes(f.clients) }, silence, answer},
+				{"allowed and denied", func(d *lb.Frontend) { d.Restricted, d.Allow, d.Deny = true, prefixes(f.clients), prefixes(f.clients) }, silence, silence},
+				{"refused", func(d *lb.Frontend) { d.Refuse = true }, refused, refused},
+				{"refused and restricted", func(d *lb.Frontend) { d.Refuse, d.Restricted, d.Allow = true, true, prefixes(f.clients) }, refused, silence},
+				{"other protocol", func(d *lb.Frontend) { d.Protocol = "SCTP" }, silence, silence},
+				{"other port", func(d *lb.Frontend) { d.Port = 81 }, silence, silence},
 			} {
 				for network, protocol := range map[string]string{"tcp": "TCP", "udp": "UDP"} {
-					d := lb.Door{Address: addr(f.vip), Protocol: protocol, Port: 80}
-					c.door(&d)
+					d := lb.Frontend{Address: addr(f.vip), Protocol: protocol, Port: 80}
+					c.frontend(&d)
 					w.set(desired(d))
 					t.Log(c.name, protocol)
 					w.finds(c.client, w.client, network, f.client, f.vip, 80)

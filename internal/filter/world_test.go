@@ -124,13 +124,13 @@ func pools() []lb.Range {
 }
 
 // tcp is TCP port 80 of an address.
-func tcp(a string) lb.Door {
-	return lb.Door{Address: addr(a), Protocol: "TCP", Port: 80, Service: lb.Key{Namespace: "ns", Name: "web"}}
+func tcp(a string) lb.Frontend {
+	return lb.Frontend{Address: addr(a), Protocol: "TCP", Port: 80, Service: lb.Key{Namespace: "ns", Name: "web"}}
 }
 
-// desired is a filter with these doors.
-func desired(doors ...lb.Door) Desired {
-	return Desired{Filter: lb.Filter{Guarded: pools(), Doors: doors}}
+// desired is a filter with these frontends.
+func desired(frontends ...lb.Frontend) Desired {
+	return Desired{Filter: lb.Filter{Guarded: pools(), Frontends: frontends}}
 }
 
 // serve answers each line on a port of the pod, TCP and UDP, with the address that it comes from.

@@ -54,7 +54,7 @@ func newAnnouncers(seed uint64, n, each int) *announcers {
 // ownerOf returns the owners of addresses by the plan of one node.
 func ownerOf(n *node, addresses []netip.Addr) map[netip.Addr]string {
 	state := lb.State{
-		Members: map[string]bool{}, HeldDown: map[string]bool{}, Mute: map[string]bool{}, Nodes: map[string]lb.Node{},
+		Members: map[string]bool{}, HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{}, Nodes: map[string]lb.Node{},
 		Pools:            []lb.Pool{{Name: "pool", Ranges: []lb.Range{{From: netip.MustParseAddr("198.18.0.0"), To: netip.MustParseAddr("198.18.255.255")}}}},
 		L2Advertisements: []lb.L2Advertisement{{Name: "all"}},
 	}
@@ -63,7 +63,7 @@ func ownerOf(n *node, addresses []netip.Addr) map[netip.Addr]string {
 		if m.Status == Alive || m.Status == HoldDown || m.Status == SpeakerDown {
 			state.Members[m.Name] = true
 		}
-		state.HeldDown[m.Name], state.Mute[m.Name] = m.Status == HoldDown, m.Status == SpeakerDown
+		state.HeldDown[m.Name], state.SpeakerDown[m.Name] = m.Status == HoldDown, m.Status == SpeakerDown
 	}
 	for _, a := range addresses {
 		state.Services = append(state.Services, lb.Service{

@@ -62,9 +62,18 @@ func withoutSpeakers(conditions []metav1.Condition) []metav1.Condition {
 	return out
 }
 
-// sameService ignores conditions and finalizers.
+// sameService ignores conditions and finalizers, and what speakers write along with conditions.
 func sameService(a, b *corev1.Service) bool {
-	return sameRequest(a, b) && maps.Equal(a.Annotations, b.Annotations) && reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer)
+	return sameRequest(a, b) && maps.Equal(withoutRecord(a.Annotations), withoutRecord(b.Annotations)) && reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer)
+}
+
+// withoutRecord leaves out the annotation that speakers write.
+func withoutRecord(annotations map[string]string) map[string]string {
+	if _, stands := annotations[v1beta1.AnnotationAnnouncedBy]; stands {
+		annotations = maps.Clone(annotations)
+		delete(annotations, v1beta1.AnnotationAnnouncedBy)
+	}
+	return annotations
 }
 
 // sameRequest ignores the status and annotations: the controller writes some of both.

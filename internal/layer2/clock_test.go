@@ -51,7 +51,7 @@ func transcript(t *testing.T, by time.Duration) (out []string) {
 			goesOn("claimed by another", time.Second)
 		}
 		goesOn("not claimed any more", 20*time.Second, 45*time.Second)
-		p.Set(Desired{Elsewhere: []netip.Addr{v4}, Speakers: speakers})
+		p.Set(Desired{Yield: []netip.Addr{v4}, Speakers: speakers})
 		goesOn("handed over", time.Second, 900*time.Millisecond, 200*time.Millisecond)
 	})
 	return out

@@ -42,7 +42,7 @@ func (l *lan) speakers() map[link.MAC]bool {
 
 // elsewhere is the desired state of a node that announces nothing.
 func (l *lan) elsewhere() Desired {
-	return Desired{Elsewhere: []netip.Addr{v4, v6}, Speakers: l.speakers()}
+	return Desired{Yield: []netip.Addr{v4, v6}, Speakers: l.speakers()}
 }
 
 func (l *lan) here() Desired { return Desired{Announcements: ourAnnouncements, Speakers: l.speakers()} }

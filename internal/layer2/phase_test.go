@@ -282,7 +282,7 @@ func TestManyClaim(t *testing.T) {
 // TestHandover: an address that moves to another node is answered until that node is
 // heard, or until LingerTime; a removed address is not answered.
 func TestHandover(t *testing.T) {
-	gone := Desired{Elsewhere: []netip.Addr{v4, v6}, Speakers: speakers}
+	gone := Desired{Yield: []netip.Addr{v4, v6}, Speakers: speakers}
 	ours := Desired{Announcements: ourAnnouncements, Speakers: speakers}
 	for _, tt := range []struct {
 		name string
@@ -316,7 +316,7 @@ func TestHandoverAsks(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: ourAnnouncements[:1], Speakers: speakers})
 		sentFor(p.lan, 3*time.Second)
-		p.Set(Desired{Elsewhere: []netip.Addr{v4}, Speakers: speakers})
+		p.Set(Desired{Yield: []netip.Addr{v4}, Speakers: speakers})
 		want := []string{"0s ARP 1", "50ms ARP 1", "150ms ARP 1", "350ms ARP 1", "750ms ARP 1", "1.5s ARP 1"}
 		if diff := cmp.Diff(want, sentFor(p.lan, 5*time.Second)); diff != "" {
 			t.Errorf("questions (-want +got):\n%s", diff)
@@ -337,7 +337,7 @@ func TestHandoverAsks(t *testing.T) {
 		if got := sentFor(p.lan, 100*time.Millisecond); got != nil {
 			t.Errorf("after a foreign probe: %v", got)
 		}
-		p.Set(Desired{Elsewhere: []netip.Addr{v4, v6}, Speakers: speakers})
+		p.Set(Desired{Yield: []netip.Addr{v4, v6}, Speakers: speakers})
 		if got := p.put(arpProbeBy(askerMAC)); got != "" {
 			t.Errorf("who lingers answers another who lingers: %s", got)
 		}
@@ -353,7 +353,7 @@ func TestStanding(t *testing.T) {
 			t.Errorf("sent %v", got)
 		}
 		p.expect("as stand-in", "v4 v6")
-		p.Set(Desired{Elsewhere: []netip.Addr{v4, v6}, Speakers: speakers})
+		p.Set(Desired{Yield: []netip.Addr{v4, v6}, Speakers: speakers})
 		p.expect("while the owner comes back", "v4 v6")
 		p.put(claim4(askerMAC))
 		p.expect("when it is heard", "v6")
@@ -379,7 +379,7 @@ func (l *testLease) Valid() bool { return !l.lapsed.Load() }
 // Trap: a loser that steps down by itself, and late (PureLB).
 func TestLapse(t *testing.T) {
 	lease := &testLease{}
-	elsewhere := Desired{Elsewhere: []netip.Addr{v4, v6}}
+	elsewhere := Desired{Yield: []netip.Addr{v4, v6}}
 	runPlay(t, lease, func(p *play) {
 		p.Set(Desired{Announcements: ourAnnouncements})
 		sentFor(p.lan, 3*time.Second)

@@ -132,7 +132,7 @@ func TestAskedAlone(t *testing.T) {
 		if got := sentFor(p.lan, time.Second); got != nil {
 			t.Errorf("sent to all neighbours: %v", got)
 		}
-		p.Set(Desired{Elsewhere: []netip.Addr{v4, v6}, Speakers: speakers})
+		p.Set(Desired{Yield: []netip.Addr{v4, v6}, Speakers: speakers})
 		synctest.Wait()
 		sentFor(p.lan, 0)
 		if got := p.put(question()); got == "" {

@@ -12,9 +12,9 @@ import (
 type Desired struct {
 	// Announcements are the addresses to answer for.
 	Announcements []lb.Announcement
-	// Elsewhere are addresses that another node owns, sorted. If one was answered here,
+	// Yield are addresses that another node owns, sorted. If one was answered here,
 	// it is answered until the new owner is heard.
-	Elsewhere []netip.Addr
+	Yield []netip.Addr
 	// Speakers are the MACs of the links of all speakers, including this one: their claims
 	// are no conflicts.
 	Speakers map[link.MAC]bool
@@ -69,7 +69,7 @@ func newTable(d Desired, old *table, lapsed bool) *table {
 		e.links = slices.Compact(e.links)
 	}
 	if !lapsed {
-		t.handOver(old, d.Elsewhere)
+		t.handOver(old, d.Yield)
 	}
 	for _, e := range t.entries {
 		t.anyLink = t.anyLink || len(e.links) == 0

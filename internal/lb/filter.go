@@ -4,11 +4,11 @@ import "net/netip"
 
 // Filter is what one node lets through to the addresses that Holdfast serves.
 type Filter struct {
-	// Guarded ranges are closed but for their doors; disjoint, ordered. The address of a door is guarded
+	// Guarded ranges are closed but for their frontends; disjoint, ordered. The address of a frontend is guarded
 	// too, wherever it lies.
 	Guarded []Range
-	// Doors ordered by address, protocol and port; no two have all three in common.
-	Doors []Door
+	// Frontends ordered by address, protocol and port; no two have all three in common.
+	Frontends []Frontend
 	// Reset lists the ranges in which a closed port answers with a reset or an unreachable, as a host
 	// without a listener does; elsewhere nothing answers.
 	Reset []Range
@@ -16,8 +16,8 @@ type Filter struct {
 	Pings []netip.Addr
 }
 
-// Door is a port of an address that a Service declares: the only way in.
-type Door struct {
+// Frontend is a port of an address that a Service declares: the only way in.
+type Frontend struct {
 	Address netip.Addr
 	// Protocol is TCP, UDP or SCTP.
 	Protocol string
@@ -43,4 +43,4 @@ type Door struct {
 }
 
 // HasRanges reports whether it matters where a packet comes from.
-func (d Door) HasRanges() bool { return d.Restricted || len(d.Deny) > 0 }
+func (d Frontend) HasRanges() bool { return d.Restricted || len(d.Deny) > 0 }

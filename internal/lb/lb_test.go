@@ -2,7 +2,6 @@ package lb
 
 import (
 	"encoding/json"
-	"maps"
 	"net/netip"
 	"testing"
 )
@@ -73,26 +72,6 @@ func TestMarshalText(t *testing.T) {
 	} {
 		if got, err := json.Marshal(tt.v); err != nil || string(got) != tt.want {
 			t.Errorf("%#v: %s, %v; want %s", tt.v, got, err, tt.want)
-		}
-	}
-}
-
-func TestAnnouncedAddresses(t *testing.T) {
-	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
-	for _, tt := range []struct {
-		message string
-		want    map[netip.Addr]string
-	}{
-		{"", nil},
-		{AnnouncedBy(a, "w1"), map[netip.Addr]string{a: "w1"}},
-		{AnnouncedBy(a, "w1.example") + ", " + AnnouncedBy(b, "w2") + "; the rest waits: nothing", map[netip.Addr]string{a: "w1.example", b: "w2"}},
-		{AnnouncedBy(a, "w1") + " on eth0, " + AnnouncedBy(b, "w2") + " on eth0; the rest waits: nothing", map[netip.Addr]string{a: "w1", b: "w2"}},
-		{"192.0.2.9 is in use by 02:00:00:00:00:01; the rest: " + AnnouncedBy(b, "w2"), map[netip.Addr]string{b: "w2"}},
-		{"eaten by node, served by node w1", nil},
-		{" by node  by node ", nil},
-	} {
-		if got := AnnouncedAddresses(tt.message); !maps.Equal(got, tt.want) {
-			t.Errorf("%q: %v, want %v", tt.message, got, tt.want)
 		}
 	}
 }

@@ -45,10 +45,10 @@ type State struct {
 	// HeldDown holds the nodes that were away and may soon be again: they take nothing back that another
 	// node can announce.
 	HeldDown map[string]bool
-	// Mute holds members whose node is up while its speaker is not, a process that was killed and will be
-	// back. They stay in Members for a while, since what arrives there is still served, but they answer no
-	// neighbour's question.
-	Mute map[string]bool
+	// SpeakerDown holds members whose node is up while its speaker is not, a process that was killed and will
+	// be back. They stay in Members for a while, since what arrives there is still served, but nobody answers
+	// ARP or NDP there.
+	SpeakerDown map[string]bool
 }
 
 // Node is what decides whether a node may attract traffic.
@@ -115,9 +115,10 @@ type Service struct {
 	Serving bool
 	// ServingAnywhere: one that can serve is on no node, as far as its EndpointSlice tells.
 	ServingAnywhere bool
-	// AnnouncedL2 are the addresses that were announced by ARP or NDP when its condition was written last,
-	// and by which node.
-	AnnouncedL2 map[netip.Addr]string
+	// AnnouncedBy has the node that announced each address by ARP or NDP when its condition was written
+	// last. Who takes over such an address announces it at once, also if it knows nothing but what the API
+	// server holds; and the former owner still knows its connections.
+	AnnouncedBy map[netip.Addr]string
 }
 
 // Port is one declared port of a Service.

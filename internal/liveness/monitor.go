@@ -53,14 +53,14 @@ type Known struct {
 
 // State has which nodes live, and which can be reached.
 type State struct {
-	// Alive, HeldDown and SpeakerDown are as lb.State has them (Mute there). The nodes that this side of a partition
+	// Alive, HeldDown and SpeakerDown are as lb.State has them . The nodes that this side of a partition
 	// yields to are alive, and nobody on this side takes anything but what those refuse.
 	Alive, HeldDown, SpeakerDown map[string]bool
 	// Left are nodes whose speakers said goodbye a short while ago.
 	Left map[string]bool
-	// HearsBadly, Lost and Partition are as lb.Here has them (Deaf there).
+	// HearsBadly, CutOffFrom and Partition are as lb.Here has them.
 	HearsBadly bool
-	Lost       map[string]bool
+	CutOffFrom map[string]bool
 	Partition  lb.Partition
 	// Again is when State changes though nobody calls Changed; 0 for never.
 	Again time.Duration
@@ -118,18 +118,18 @@ func (m *Monitor) State() State {
 	s.Left, s.Again = m.goodbyes.left(time.Now(), m.known.Members, view.Alive)
 	s.yield()
 	var cutOff []lb.Problem
-	s.Lost, cutOff = m.prober.lost()
+	s.CutOffFrom, cutOff = m.prober.cutOffFrom()
 	s.Problems = append(problems(m.config.Node, view.Members, m.config.HeartbeatPort, m.links.Silent()), cutOff...)
 	return s
 }
 
 // yield leaves all to the nodes elsewhere that they can announce, as they do themselves.
 func (s *State) yield() {
-	if len(s.Partition.Elsewhere) == 0 {
+	if len(s.Partition.YieldsTo) == 0 {
 		return
 	}
 	s.Alive, s.HeldDown = maps.Clone(s.Alive), maps.Clone(s.Alive)
-	for _, node := range s.Partition.Elsewhere {
+	for _, node := range s.Partition.YieldsTo {
 		s.Alive[node] = true
 	}
 }

@@ -67,7 +67,7 @@ func (v votes) retain(missed []string) {
 // partition returns the result of the votes of other sides.
 //
 // This side yields to sides that are larger, and to those as large with a lower lowest name. It yields to nobody
-// in all cases where the others may be dead. Elsewhere are the voters of these sides, which miss the node self, and
+// in all cases where the others may be dead. YieldsTo are the voters of these sides, which miss the node self, and
 // those missed here that these voters do not miss: few repeat their votes, and another node may be the only one
 // that can announce an address.
 func (v votes) partition(now time.Time, self string, alive map[string]bool, missed []string) (out lb.Partition) {
@@ -82,7 +82,7 @@ func (v votes) partition(now time.Time, self string, alive map[string]bool, miss
 		if before {
 			first = append(first, vote)
 		}
-		out.Sides = append(out.Sides, lb.Side{First: before, Refuses: vote.refuses()})
+		out.Sides = append(out.Sides, lb.Side{Precedes: before, Refuses: vote.refuses()})
 	}
 	if len(first) == 0 {
 		return out
@@ -90,10 +90,10 @@ func (v votes) partition(now time.Time, self string, alive map[string]bool, miss
 	for _, node := range missed {
 		votes := slices.ContainsFunc(first, func(vote Vote) bool { return vote.Node == node })
 		if votes || !slices.ContainsFunc(first, func(vote Vote) bool { return vote.misses(node) }) {
-			out.Elsewhere = append(out.Elsewhere, node)
+			out.YieldsTo = append(out.YieldsTo, node)
 		}
 	}
-	slices.Sort(out.Elsewhere)
+	slices.Sort(out.YieldsTo)
 	return out
 }
 

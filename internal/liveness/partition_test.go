@@ -63,7 +63,7 @@ func TestYield(t *testing.T) {
 		if len(tt.heard) > 0 {
 			at = at.Add(-time.Second)
 		}
-		if got := w.partition(at.Add(tt.after), slices.Min(slices.Collect(maps.Keys(tt.alive))), tt.alive, strings.Fields(tt.missed)).Elsewhere; fmt.Sprint(got) != fmt.Sprint(tt.want) {
+		if got := w.partition(at.Add(tt.after), slices.Min(slices.Collect(maps.Keys(tt.alive))), tt.alive, strings.Fields(tt.missed)).YieldsTo; fmt.Sprint(got) != fmt.Sprint(tt.want) {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}
@@ -103,7 +103,7 @@ func TestSides(t *testing.T) {
 		if len(p.Sides) != 1 {
 			t.Fatalf("%s: sides are %v", tt.name, p.Sides)
 		}
-		if got := fmt.Sprint(p.Elsewhere, " ", p.Sides[0].First, " ", p.Sides[0].Refuses); got != tt.want {
+		if got := fmt.Sprint(p.YieldsTo, " ", p.Sides[0].Precedes, " ", p.Sides[0].Refuses); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
@@ -117,7 +117,7 @@ func TestVotesWhileTheWallClockIsSet(t *testing.T) {
 		w.add(start, Vote{Node: "a", Written: "1", Alive: 3})
 		w.add(clocktest.Set(start.Add(time.Second), by), Vote{Node: "a", Written: "2", Alive: 2, Quiet: []string{"c"}})
 		for after, want := range map[time.Duration]string{time.Second: "[a]", time.Second + voteTime - 1: "[a]", time.Second + voteTime: "[]"} {
-			if got := fmt.Sprint(w.partition(clocktest.Set(start.Add(after), 2*by), "c", names("c"), []string{"a"}).Elsewhere); got != want {
+			if got := fmt.Sprint(w.partition(clocktest.Set(start.Add(after), 2*by), "c", names("c"), []string{"a"}).YieldsTo); got != want {
 				t.Errorf("set by %v: %v later %s, want %s", by, after, got, want)
 			}
 		}
@@ -155,12 +155,12 @@ func TestOneSideYields(t *testing.T) {
 						}
 					}
 					add("1", n, nil)
-					if w.partition(now, us[0], mine, them).Elsewhere != nil {
+					if w.partition(now, us[0], mine, them).YieldsTo != nil {
 						t.Errorf("%v yields without a vote from %v", mine, sides[1-i])
 					}
 					add("2", len(them), us)
 					for _, self := range us {
-						switch got := w.partition(now, self, mine, them).Elsewhere; {
+						switch got := w.partition(now, self, mine, them).YieldsTo; {
 						case got == nil:
 						case !slices.Equal(got, them):
 							t.Errorf("%s yields to %v, want %v", self, got, them)

@@ -190,7 +190,7 @@ func (p *prober) heard() map[string]bool {
 }
 
 // lost returns which nodes are lost to this one, as lb.Here has it, and the Problem of being cut off.
-func (p *prober) lost() (lost map[string]bool, cutOff []lb.Problem) {
+func (p *prober) cutOffFrom() (lost map[string]bool, cutOff []lb.Problem) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.reach.cutOff() {

@@ -63,7 +63,7 @@ func TestCutOff(t *testing.T) {
 		set := func(alive string) {
 			m.Set(Known{View: members.View{Alive: nodes(alive)}, Speakers: twoNodes{}.speakers(), Services: services})
 		}
-		lost := func() string { return fmt.Sprint(m.State().Lost) }
+		lost := func() string { return fmt.Sprint(m.State().CutOffFrom) }
 		must := func(what, want string) {
 			t.Helper()
 			nstest.Until(t, 30*time.Second, what+": lost are "+want, func() bool { return lost() == want })
@@ -84,8 +84,8 @@ func TestCutOff(t *testing.T) {
 		if p := m.State().Problems; len(p) != 1 || p[0].Reason != lb.CutOff || p[0].Object != node("a") {
 			t.Errorf("problems: %v", p)
 		}
-		m.votes.last.Store(&lb.Partition{Elsewhere: []string{"b"}})
-		if s := m.State(); !s.Alive["b"] || !s.HeldDown["a"] || len(s.Problems) != 1 || !s.Lost["b"] {
+		m.votes.last.Store(&lb.Partition{YieldsTo: []string{"b"}})
+		if s := m.State(); !s.Alive["b"] || !s.HeldDown["a"] || len(s.Problems) != 1 || !s.CutOffFrom["b"] {
 			t.Errorf("while it yields to b, which it does not hear: %+v", s)
 		}
 		set("a")

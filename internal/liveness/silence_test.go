@@ -97,7 +97,7 @@ func TestBlocked(t *testing.T) {
 				if at >= 200*time.Millisecond && (at-phase)%read == 0 {
 					w.add(now, vote)
 				}
-				if got := w.partition(now, "d", nodes("d"), []string{"a", "b", "c"}); len(got.Elsewhere) == 3 {
+				if got := w.partition(now, "d", nodes("d"), []string{"a", "b", "c"}); len(got.YieldsTo) == 3 {
 					yields = at
 				}
 				if lost, known := here["a"].lost(now); len(here) > 0 && (!lost || known) {

@@ -158,9 +158,9 @@ func (r *voteReader) publish(now lb.Partition) {
 	}
 	r.last.Store(&now)
 	switch {
-	case slices.Equal(before.Elsewhere, now.Elsewhere):
-	case len(now.Elsewhere) > 0:
-		r.log.Warn("partitioned: this side yields to nodes that are running and do not hear it", "elsewhere", now.Elsewhere)
+	case slices.Equal(before.YieldsTo, now.YieldsTo):
+	case len(now.YieldsTo) > 0:
+		r.log.Warn("partitioned: this side yields to nodes that are running and do not hear it", "nodes", now.YieldsTo)
 	default:
 		r.log.Info("this side does not yield any more")
 	}

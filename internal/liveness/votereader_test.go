@@ -23,7 +23,7 @@ func TestYieldTo(t *testing.T) {
 		{[]string{"a", "b"}, "map[a:true b:true c:true] map[c:true]"},
 	} {
 		s := state()
-		s.Partition.Elsewhere = tt.elsewhere
+		s.Partition.YieldsTo = tt.elsewhere
 		s.yield()
 		if got := fmt.Sprint(s.Alive, s.HeldDown); got != tt.want {
 			t.Errorf("for %v: %s, want %s", tt.elsewhere, got, tt.want)
@@ -153,7 +153,7 @@ func partitioned(t *testing.T, all []string, side []int, serving, self int, kern
 	here := reachability{node: all[self], view: members.View{Alive: alive}, expected: expected, missed: silent, others: peerHealth{}, api: true}
 	is := State{Alive: alive, HeldDown: map[string]bool{}, Partition: heard.partition(now, all[self], alive, missed)}
 	is.yield()
-	state.Members, state.HeldDown, state.Here.Partition, state.Here.Lost = is.Alive, is.HeldDown, is.Partition, here.lost(now, expected)
+	state.Members, state.HeldDown, state.Here.Partition, state.Here.CutOffFrom = is.Alive, is.HeldDown, is.Partition, here.lost(now, expected)
 	return plan.ForNode(all[self], state)
 }
 

@@ -76,10 +76,10 @@ func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) ([]string, 
 	var out []string
 	unfiltered := false
 	for i, c := range p.candidates("bgp", p.cluster.bgp, ads) {
-		if c.forService(s) != "" || kept && p.goesBefore(c.node.Name) {
+		if c.forService(s) != "" || kept && p.yieldsTo(c.node.Name) {
 			continue
 		}
-		if cutOff && !p.far(c.node.Name) {
+		if cutOff && !p.cutOffFrom(c.node.Name) {
 			why = lb.CutOff
 			continue
 		}

@@ -27,8 +27,8 @@ type cluster struct {
 	elections map[string][]candidate
 	// subnets that any link of any node carries.
 	subnets []netip.Prefix
-	// fields caches ranks by what they depend on: see field.
-	fields map[string]*field
+	// rankings caches ranks by what they depend on: see ranking.
+	rankings map[string]*ranking
 	// ranged are the addresses that have ranges; nil where every node can filter, and it does not matter.
 	ranged map[netip.Addr]bool
 }
@@ -58,7 +58,7 @@ type candidate struct {
 func newCluster(s lb.State) *cluster {
 	c := &cluster{
 		state: s, elections: map[string][]candidate{}, peers: map[string][]lb.Peer{},
-		subnets: subnetsOf(s.Links), fields: map[string]*field{},
+		subnets: subnetsOf(s.Links), rankings: map[string]*ranking{},
 	}
 	names := maps.Clone(s.Members)
 	if names == nil {

@@ -42,22 +42,22 @@ const (
 	staying
 )
 
-// field is the nodes by rank, for Services of one set of advertisements and
+// ranking is the nodes by rank, for Services of one set of advertisements and
 // addresses of one set of subnets.
-type field struct {
+type ranking struct {
 	candidates []candidate
 	ranks      []rank
-	// front are the indexes of the first in rank among those that may announce,
+	// topRanked are the indexes of the first in rank among those that may announce,
 	// as far as no Service has a say in it.
-	front []int
+	topRanked []int
 }
 
 // reach returns the best that can be said of a winner's links.
 func (r rank) reach() int { return int(r >> rankReach & (1<<(rankFilters-rankReach) - 1)) }
 
-// contest is an election for one address on behalf of the Services that share
+// election is an election for one address on behalf of the Services that share
 // it, mostly one: its outcome is the same whoever of them is looked at.
-type contest struct {
+type election struct {
 	services []*lb.Service
 	// ads are those that select any of the Services; each has its own too.
 	ads []int
@@ -66,12 +66,12 @@ type contest struct {
 	addresses []netip.Addr
 }
 
-func (p *planner) contest(s *lb.Service, a netip.Addr, ads []int) contest {
+func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) election {
 	shared := p.sharers[a]
 	if len(shared) == 0 {
-		return contest{services: []*lb.Service{s}, ads: ads, own: [][]int{ads}, addresses: p.together(s, a)}
+		return election{services: []*lb.Service{s}, ads: ads, own: [][]int{ads}, addresses: p.together(s, a)}
 	}
-	c := contest{addresses: []netip.Addr{a}}
+	c := election{addresses: []netip.Addr{a}}
 	same := true
 	for _, other := range shared {
 		chosen := selecting(p.cluster.l2, other, p.poolOf(other, a))
@@ -108,7 +108,7 @@ func sameAddresses(a, b *lb.Service) bool {
 }
 
 // may reports whether the node of this index may announce for all the Services.
-func (p *planner) may(c contest, i int) bool {
+func (p *planner) may(c election, i int) bool {
 	for j, s := range c.services {
 		if p.candidates("l2", p.cluster.l2, c.own[j])[i].forService(s) != "" {
 			return false
@@ -117,8 +117,8 @@ func (p *planner) may(c contest, i int) bool {
 	return true
 }
 
-// elected is the outcome of a contest.
-type elected struct {
+// result is the outcome of a election.
+type result struct {
 	owner *node
 	rank  rank
 	// standIn answers in the stead of an owner whose speaker is mute; nil for none.
@@ -126,18 +126,18 @@ type elected struct {
 }
 
 // elect returns the owner of an address, or why there is none.
-func (p *planner) elect(s *lb.Service, a netip.Addr, ads []int) (elected, lb.Reason) {
+func (p *planner) elect(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reason) {
 	if !s.Serving {
-		return elected{}, lb.NoServingEndpoint
+		return result{}, lb.NoServingEndpoint
 	}
-	c := p.contest(s, a, ads)
-	f := p.field(c)
-	candidates := f.front
+	c := p.election(s, a, ads)
+	f := p.ranking(c)
+	candidates := f.topRanked
 	if len(c.services) > 1 || s.Local || len(s.NodeSelectors) > 0 {
 		candidates = f.first(func(i int) bool { return p.may(c, i) })
 	}
 	if p.kept(c.services) && !p.cutOff(c.services, a) {
-		ours := f.first(func(i int) bool { return !p.goesBefore(p.nodes[i].Name) && p.may(c, i) })
+		ours := f.first(func(i int) bool { return !p.yieldsTo(p.nodes[i].Name) && p.may(c, i) })
 		if len(ours) > 0 {
 			candidates = ours
 		}
@@ -145,17 +145,17 @@ func (p *planner) elect(s *lb.Service, a netip.Addr, ads []int) (elected, lb.Rea
 	key := p.electionKey(s, a)
 	winner := p.highest(candidates, key)
 	if winner < 0 {
-		return elected{}, lb.NoEligibleNode
+		return result{}, lb.NoEligibleNode
 	}
-	out := elected{owner: &p.nodes[winner], rank: f.ranks[winner]}
-	if !p.far(out.owner.Name) && p.cutOff(c.services, a) {
-		return elected{}, lb.CutOff
+	out := result{owner: &p.nodes[winner], rank: f.ranks[winner]}
+	if !p.cutOffFrom(out.owner.Name) && p.cutOff(c.services, a) {
+		return result{}, lb.CutOff
 	}
 	if !p.filters(out.owner.Name, a) {
-		return elected{}, lb.FilterNotInForce
+		return result{}, lb.FilterNotInForce
 	}
-	if p.state.Mute[out.owner.Name] {
-		second := p.highest(f.first(func(i int) bool { return !p.state.Mute[p.nodes[i].Name] && p.may(c, i) }), key)
+	if p.state.SpeakerDown[out.owner.Name] {
+		second := p.highest(f.first(func(i int) bool { return !p.state.SpeakerDown[p.nodes[i].Name] && p.may(c, i) }), key)
 		if second >= 0 {
 			out.standIn = &p.nodes[second]
 		}
@@ -176,7 +176,7 @@ func (p *planner) highest(indexes []int, key uint64) int {
 }
 
 // first returns the indexes of the first in rank among those that may.
-func (f *field) first(may func(i int) bool) []int {
+func (f *ranking) first(may func(i int) bool) []int {
 	var out []int
 	var best rank
 	for i, r := range f.ranks {
@@ -191,26 +191,26 @@ func (f *field) first(may func(i int) bool) []int {
 	return out
 }
 
-// field returns the ranks of all nodes for a contest.
-func (c *cluster) field(of contest) *field {
+// ranking returns the ranks of all nodes for a election.
+func (c *cluster) ranking(of election) *ranking {
 	on := make([][]int, len(of.addresses))
 	for i, a := range of.addresses {
 		on[i] = c.subnetsWith(a)
 	}
 	ranged := c.ranged[of.addresses[0]]
 	key := fmt.Sprint(of.ads, on, ranged)
-	if f, ok := c.fields[key]; ok {
+	if f, ok := c.rankings[key]; ok {
 		return f
 	}
-	f := &field{candidates: c.candidates("l2", c.l2, of.ads), ranks: make([]rank, len(c.nodes))}
+	f := &ranking{candidates: c.candidates("l2", c.l2, of.ads), ranks: make([]rank, len(c.nodes))}
 	for i := range c.nodes {
 		f.ranks[i] = c.rank(i, of.ads, on)
 		if c.filters(c.nodes[i].Name, of.addresses[0]) {
 			f.ranks[i] |= 1 << rankFilters
 		}
 	}
-	f.front = f.first(func(i int) bool { return f.candidates[i].reason == "" })
-	c.fields[key] = f
+	f.topRanked = f.first(func(i int) bool { return f.candidates[i].reason == "" })
+	c.rankings[key] = f
 	return f
 }
 

@@ -34,7 +34,7 @@ func drain(s *lb.State, names ...string) {
 
 // TestRank: who owns v4 and v6; by the hash alone it is w1, then w2.
 //
-// Traps: a node is elected that has not the interface, or not the subnet, so that
+// Traps: a node is result that has not the interface, or not the subnet, so that
 // nobody announces or nobody asks there; who comes back takes back at once (MetalLB).
 func TestRank(t *testing.T) {
 	zone := func(value string) []lb.Selector {
@@ -143,8 +143,12 @@ func TestRank(t *testing.T) {
 		if got4, got6 := owners(s, v4), owners(s, v6); got4 != tt.v4 || got6 != tt.v6 {
 			t.Errorf("%s: owned by %q and %q, want %q and %q", tt.name, got4, got6, tt.v4, tt.v6)
 		}
-		message := ForNode("w1", s).Verdicts[0].L2.Message
-		if !strings.Contains(message, tt.says) || tt.says == "" && strings.Contains(message, "(") {
+		l2 := ForNode("w1", s).Verdicts[0].L2
+		message := l2.Message
+		for _, a := range l2.Announcers {
+			message += a.Remark
+		}
+		if !strings.Contains(message, tt.says) || tt.says == "" && message != "" {
 			t.Errorf("%s: the condition says %q, want %q in it", tt.name, message, tt.says)
 		}
 	}
@@ -161,13 +165,13 @@ func TestElsewhere(t *testing.T) {
 	}{
 		{"owned here", func() {}, 0},
 		{"drained", func() { drain(&s, "w1") }, 2},
-		{"drained, and it hears nobody", func() { s.Here.Deaf = true }, 0},
-		{"and hears again", func() { s.Here.Deaf = false }, 2},
+		{"drained, and it hears nobody", func() { s.Here.HearsBadly = true }, 0},
+		{"and hears again", func() { s.Here.HearsBadly = false }, 2},
 		{"nobody serves", func() { s.Services[0].Serving = false }, 0},
 		{"deleted", func() { s.Services = nil }, 0},
 	} {
 		tt.change()
-		if got := ForNode("w1", s).Elsewhere; len(got) != tt.want || !slices.IsSortedFunc(got, netip.Addr.Compare) {
+		if got := ForNode("w1", s).Yield; len(got) != tt.want || !slices.IsSortedFunc(got, netip.Addr.Compare) {
 			t.Errorf("%s: elsewhere are %v, want %d", tt.name, got, tt.want)
 		}
 	}
@@ -213,23 +217,25 @@ func TestStandIn(t *testing.T) {
 		s.Links[n] = []lb.Link{link("eth9"), link("eth0", "192.0.2.0/24", "2001:db8::/64")}
 	}
 	s.Links["w1"][1].MAC = mac
-	s.Mute = map[string]bool{"w1": true}
+	s.SpeakerDown = map[string]bool{"w1": true}
 	for _, tt := range []struct {
 		name   string
 		change func()
 		want   string
 	}{
 		{"the next in rank", func() {}, "w2"},
-		{"not one that is mute itself", func() { s.Mute["w2"] = true }, "w3"},
-		{"nobody when all are", func() { s.Mute["w3"] = true }, ""},
-		{"nobody when the owner's links are not known", func() { s.Mute = map[string]bool{"w1": true}; delete(s.Links, "w1") }, ""},
+		{"not one that is mute itself", func() { s.SpeakerDown["w2"] = true }, "w3"},
+		{"nobody when all are", func() { s.SpeakerDown["w3"] = true }, ""},
+		{"nobody when the owner's links are not known", func() { s.SpeakerDown = map[string]bool{"w1": true}; delete(s.Links, "w1") }, ""},
 	} {
 		tt.change()
 		got := ""
 		for _, n := range []string{"w2", "w3"} {
 			p := ForNode(n, s)
-			if p.Verdicts[0].L2.Nodes[0] != "w1" || len(p.Verdicts[0].L2.Owned) != 0 {
-				t.Errorf("%s: %s thinks that %v own, and itself %v", tt.name, n, p.Verdicts[0].L2.Nodes, p.Verdicts[0].L2.Owned)
+			for _, a := range p.Verdicts[0].L2.Announcers {
+				if a.Node != "w1" {
+					t.Errorf("%s: %s thinks that %s owns %s", tt.name, n, a.Node, a.Address)
+				}
 			}
 			for _, a := range p.Announcements {
 				if a.MAC != mac || a.Probe {
@@ -259,17 +265,17 @@ func TestProbe(t *testing.T) {
 	if got := probes(); len(got) != 2 {
 		t.Errorf("of a new Service %v are probed for", got)
 	}
-	s.Here.Before = &lb.Before{Owners: map[netip.Addr]string{v4: "w2", v6: "w1"}}
+	s.Here.Previous = &lb.Previous{Owners: map[netip.Addr]string{v4: "w2", v6: "w1"}}
 	if got := probes(); len(got) != 1 || got[0] != v6 {
 		t.Errorf("of a Service whose IPv4 address another node had, %v are probed for", got)
 	}
-	s.Here.Before = nil
-	s.Services[0].AnnouncedL2 = map[netip.Addr]string{v6: "w1"}
+	s.Here.Previous = nil
+	s.Services[0].AnnouncedBy = map[netip.Addr]string{v6: "w1"}
 	if got := probes(); len(got) != 1 || got[0] != v4 {
 		t.Errorf("of a Service whose IPv6 address was announced, %v are probed for", got)
 	}
 	other := s.Services[0]
-	other.Key.Name, other.AnnouncedL2 = "web2", map[netip.Addr]string{v4: "w1"}
+	other.Key.Name, other.AnnouncedBy = "web2", map[netip.Addr]string{v4: "w1"}
 	s.Services = append(s.Services, other)
 	if got := probes(); len(got) != 0 {
 		t.Errorf("of an address that another Service announced, %v are probed for", got)

@@ -8,14 +8,14 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// filter is what this node lets through. Doors are on every node: one that does
+// filter is what this node lets through. Frontends are on every node: one that does
 // not announce an address may get packets for it all the same.
 func (p *planner) filter() lb.Filter {
 	return lb.Filter{
-		Guarded: p.guarded(),
-		Doors:   doors(p.state, p.pools, p.node),
-		Reset:   p.reset(),
-		Pings:   slices.SortedFunc(maps.Keys(p.attracted), netip.Addr.Compare),
+		Guarded:   p.guarded(),
+		Frontends: frontends(p.state, p.pools, p.node),
+		Reset:     p.reset(),
+		Pings:     slices.SortedFunc(maps.Keys(p.attracted), netip.Addr.Compare),
 	}
 }
 

@@ -30,7 +30,7 @@ func filterText(f lb.Filter) string {
 	if len(f.Pings) > 0 {
 		fmt.Fprintf(&b, "ping %v\n", f.Pings)
 	}
-	for _, d := range f.Doors {
+	for _, d := range f.Frontends {
 		fmt.Fprintf(&b, "%s %s/%d %s", d.Address, d.Protocol, d.Port, d.Service)
 		if d.Restricted {
 			fmt.Fprintf(&b, " from %v", d.Allow)
@@ -72,7 +72,7 @@ func TestFilter(t *testing.T) {
 		want       string
 	}{
 		{"open Service on its owner", "w1", func(*lb.State) {}, guard + "ping [192.0.2.10 2001:db8::10]\n" + open},
-		{"doors are on every node", "w2", func(s *lb.State) { s.BGPAdvertisements = nil }, guard + open},
+		{"frontends are on every node", "w2", func(s *lb.State) { s.BGPAdvertisements = nil }, guard + open},
 		{"every BGP node answers pings", "w2", func(s *lb.State) { s.L2Advertisements = nil }, guard + "ping [192.0.2.10 2001:db8::10]\n" + open},
 		{"no pings without an endpoint", "w1", func(s *lb.State) { s.Services[0].Serving = false }, guard + open},
 		{"unknown node", "w9", func(*lb.State) {}, guard + open},
@@ -213,8 +213,8 @@ func TestUnfiltered(t *testing.T) {
 	if v := p.Verdicts[2]; v.BGP.Here != lb.Announced {
 		t.Errorf("the open Service: %+v", v.BGP)
 	}
-	if len(p.Filter.Doors) != 6 {
-		t.Errorf("%d doors, want those of all", len(p.Filter.Doors))
+	if len(p.Filter.Frontends) != 6 {
+		t.Errorf("%d frontends, want those of all", len(p.Filter.Frontends))
 	}
 }
 
@@ -281,11 +281,11 @@ func checkFilter(t *testing.T, r *rand.Rand, s lb.State, f lb.Filter) {
 			t.Errorf("%s is guarded: %v, want %v", a, !want, want)
 		}
 	}
-	if !slices.IsSortedFunc(f.Doors, compareDoors) || len(f.Doors) != len(merged(slices.Clone(f.Doors))) {
-		t.Errorf("doors %v are not ordered and unique", f.Doors)
+	if !slices.IsSortedFunc(f.Frontends, compareFrontends) || len(f.Frontends) != len(merged(slices.Clone(f.Frontends))) {
+		t.Errorf("frontends %v are not ordered and unique", f.Frontends)
 	}
 	index := newPoolIndex(s.Pools)
-	for _, d := range f.Doors {
+	for _, d := range f.Frontends {
 		for range 20 {
 			from, want := randomAddr(r), true
 			for i := range s.Services {

@@ -15,7 +15,6 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 		return p.written(s, refuse(lb.NoAddress, "the Service has no address yet"))
 	}
 	var out Outcome
-	var owners []string
 	for _, a := range s.Addresses {
 		pool := p.poolOf(s, a)
 		ads := selecting(p.cluster.l2, s, pool)
@@ -38,39 +37,36 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 		if !slices.Contains(out.Nodes, owner) {
 			out.Nodes = append(out.Nodes, owner)
 		}
-		owners = append(owners, lb.AnnouncedBy(a, owner)+won.rank.remark())
+		if owner == p.node && p.withheld[a] {
+			continue // the others do not know yet: this node keeps it to itself until its filter stands
+		}
+		out.Announcers = append(out.Announcers, Announcer{a, owner, won.rank.remark()})
 		switch {
-		case owner == p.node && p.withheld[a]:
-			// Nobody else has been told: this node keeps it to itself until its filter stands.
 		case owner == p.node:
 			p.own(s, a, ads)
 			p.attracted[a] = true
-			out.Owned = append(out.Owned, a)
 		case won.standIn != nil && won.standIn.Name == p.node:
 			p.standIn(s, a, ads, won.owner)
 		case p.withheld[a]:
 			// Until another one takes it, it would let everybody in.
-		case p.state.Here.Deaf, p.goesBefore(owner):
+		case p.state.Here.HearsBadly, p.yieldsTo(owner):
 			// It does not hear who takes over, and would be in the way until it gives up.
 		default:
-			p.elsewhere[a] = true
+			p.yield[a] = true
 		}
 	}
-	return p.written(s, p.layer2Outcome(s, out, owners))
+	return p.written(s, p.layer2Outcome(s, out))
 }
 
 // layer2Outcome completes what was found per address.
-func (p *planner) layer2Outcome(s *lb.Service, out Outcome, owners []string) Outcome {
+func (p *planner) layer2Outcome(s *lb.Service, out Outcome) Outcome {
 	switch {
 	case !out.Selected:
 		out = refuse(lb.NoAdvertisement, noAdvertisement("L2Advertisement", p.poolsOf(s)))
 	case len(out.Nodes) > 0 && out.Reason == "":
 		out.Reason = lb.Announced
-		out.Message = strings.Join(owners, ", ")
-	case len(out.Nodes) > 0:
-		// One family is announced and the other is not: the fault is what the user must hear of.
-		out.Message = strings.Join(owners, ", ") + "; the rest waits: " + out.Message
 	}
+	// Where one family is announced and the other is not, the reason is why: the user must hear of the fault.
 	slices.Sort(out.Nodes)
 	out.Here = p.here(s, out)
 	return out
@@ -80,11 +76,11 @@ func (p *planner) layer2Outcome(s *lb.Service, out Outcome, owners []string) Out
 func (r rank) remark() string {
 	switch r.reach() {
 	case noLink:
-		return " (no node that may announce has a link to do so: check the interfaces of the L2Advertisement, and what the speakers say of their links)"
+		return "no node that may announce has a link to do so: check the interfaces of the L2Advertisement, and what the speakers say of their links"
 	case silent:
-		return " (every node that may announce hears nobody on its link)"
+		return "every node that may announce hears nobody on its link"
 	case noSubnet:
-		return " (no node that may announce has a link with its subnet)"
+		return "no node that may announce has a link with its subnet"
 	}
 	return ""
 }
@@ -116,7 +112,7 @@ func (p *planner) own(s *lb.Service, a netip.Addr, ads []int) {
 func (p *planner) standIn(s *lb.Service, a netip.Addr, ads []int, owner *node) {
 	l, known := p.linkFor(p.index(owner.Name), ads, a)
 	if !known {
-		p.elsewhere[a] = true
+		p.yield[a] = true
 		return
 	}
 	p.own(s, a, ads)
@@ -129,7 +125,7 @@ func (p *planner) standIn(s *lb.Service, a netip.Addr, ads []int, owner *node) {
 // shares it: by its condition, or by the node that had it in the plan before, since
 // conditions of many Services are written one after the other.
 func (p *planner) wasAnnounced(s *lb.Service, a netip.Addr) bool {
-	if before := p.state.Here.Before; before != nil && before.Owners[a] != "" && before.Owners[a] != p.node {
+	if before := p.state.Here.Previous; before != nil && before.Owners[a] != "" && before.Owners[a] != p.node {
 		return true
 	}
 	return p.announcedBy(s, a) != ""

@@ -12,7 +12,7 @@ import (
 func (p Plan) Staying(next Plan) (stays Plan, less bool) {
 	before := len(p.Announcements) + len(p.Routes)
 	p.Announcements = slices.DeleteFunc(slices.Clone(p.Announcements), func(a lb.Announcement) bool { return !next.announces(a.Address) })
-	p.Elsewhere = next.Elsewhere // what moves is handed over, and its ports stay open here
+	p.Yield = next.Yield // what moves is handed over, and its ports stay open here
 	p.Routes = slices.DeleteFunc(slices.Clone(p.Routes), func(r lb.Route) bool { return !next.advertises(r.Prefix) })
 	return p, len(p.Announcements)+len(p.Routes) < before
 }
@@ -21,7 +21,7 @@ func (p Plan) Staying(next Plan) (stays Plan, less bool) {
 // before: what has ranges, and did not attract traffic then, waits. Nothing else does.
 func (p Plan) Waiting(before Plan) Plan {
 	ranged := map[netip.Addr]bool{}
-	for _, d := range p.Filter.Doors {
+	for _, d := range p.Filter.Frontends {
 		if d.HasRanges() {
 			ranged[d.Address] = true
 		}

@@ -23,9 +23,9 @@ type Plan struct {
 	Sources map[netip.Addr][][6]byte `json:"-"`
 	// Relays hand connections to addresses that this node took over to who had them before; ordered by address.
 	Relays []lb.Relay
-	// Elsewhere are addresses that another node is to announce, sorted: if this node announced one until
+	// Yield are addresses that another node is to announce, sorted: if this node announced one until
 	// now, it goes on until the other one does.
-	Elsewhere []netip.Addr
+	Yield []netip.Addr
 	// Peers this node holds sessions with.
 	Peers []lb.Peer
 	// RouterID of this node's BGP speaker.
@@ -53,7 +53,8 @@ type Outcome struct {
 	Selected bool
 	// Reason is Announced when some node announces; else why none does.
 	Reason lb.Reason
-	// Message is one sentence for the condition.
+	// Message is one sentence for the condition: why no node announces, or not all of the addresses. Layer 2
+	// has Announcers instead of it for what is announced.
 	Message string
 	// Nodes that announce, sorted.
 	Nodes []string
@@ -63,9 +64,16 @@ type Outcome struct {
 	Writer bool
 	// Peers this node advertises the Service to, sorted (BGP only).
 	Peers []string
-	// Owned are the addresses that this node announces (layer 2 only). The message
-	// names them as lb.AnnouncedBy does.
-	Owned []netip.Addr
+	// Announcers has the owner of each address that is announced, in the Service's order (layer 2 only).
+	Announcers []Announcer
+}
+
+// Announcer is the owner of one address.
+type Announcer struct {
+	Address netip.Addr
+	Node    string
+	// Remark says what is wrong with the links of all nodes that may announce; "" for nothing.
+	Remark string
 }
 
 // ForNode computes the plan of the named node.
@@ -76,7 +84,7 @@ func ForNode(node string, s lb.State) Plan {
 		node:      node,
 		me:        c.index(node),
 		announced: map[netip.Addr]lb.Announcement{},
-		elsewhere: map[netip.Addr]bool{},
+		yield:     map[netip.Addr]bool{},
 		owners:    map[netip.Addr]string{},
 		relays:    map[netip.Addr]lb.Relay{},
 		sources:   map[source][][6]byte{},
@@ -91,7 +99,7 @@ func ForNode(node string, s lb.State) Plan {
 	}
 	p.plan.Announcements = p.announcements()
 	p.plan.Owners, p.plan.Relays = p.owners, p.relayed()
-	p.plan.Elsewhere = slices.SortedFunc(maps.Keys(p.elsewhere), netip.Addr.Compare)
+	p.plan.Yield = slices.SortedFunc(maps.Keys(p.yield), netip.Addr.Compare)
 	p.plan.Routes = p.routes.sorted()
 	p.plan.Filter = p.filter()
 	return p.plan
@@ -104,9 +112,9 @@ type planner struct {
 	// me is the index of node, or -1.
 	me   int
 	plan Plan
-	// announced are the addresses this node owns; elsewhere those that another one does.
+	// announced are the addresses this node owns; yield those that another one does.
 	announced map[netip.Addr]lb.Announcement
-	elsewhere map[netip.Addr]bool
+	yield     map[netip.Addr]bool
 	// owners and relays are those of the plan.
 	owners map[netip.Addr]string
 	relays map[netip.Addr]lb.Relay
@@ -149,7 +157,7 @@ func (c *cluster) withheld() map[netip.Addr]bool {
 
 // hasRanges reports whether a Service or its pool says who may reach an address.
 func (c *cluster) hasRanges(s *lb.Service, a netip.Addr) bool {
-	return doorOf(s, a, c.pools.pool(s, a)).HasRanges()
+	return frontendOf(s, a, c.pools.pool(s, a)).HasRanges()
 }
 
 // withhold says of a Service what this node does not do for it. The writer stays:

@@ -21,21 +21,21 @@ func (p *planner) relay(s *lb.Service, a netip.Addr, ads []int) {
 	p.relays[a] = lb.Relay{Address: a, Former: former, Via: via, Link: link}
 }
 
-// farewell is how long a node relays on what it has left to another one: longer
+// relayGrace is how long a node relays on what it has left to another one: longer
 // than any client takes that hears the new owner.
-const farewell = 10 * time.Second
+const relayGrace = 10 * time.Second
 
 // relayed returns the relays in order. Those of an address that moves on stay for a
 // while: most often it goes back to who had it before, and what still comes here belongs there.
 func (p *planner) relayed() []lb.Relay {
-	if before := p.state.Here.Before; before != nil {
+	if before := p.state.Here.Previous; before != nil {
 		for _, r := range before.Relays {
 			owner := p.owners[r.Address]
 			if owner == "" || owner == p.node || !p.forwards(r.Former) {
 				continue
 			}
 			if r.Until.IsZero() {
-				r.Until = p.state.Now.Add(farewell)
+				r.Until = p.state.Now.Add(relayGrace)
 			}
 			if p.state.Now.Before(r.Until) {
 				p.relays[r.Address] = r
@@ -62,7 +62,7 @@ func (c *cluster) forwards(name string) bool {
 // it is who would have the address without this node. If that one never had it, its
 // kernel ends what ours would have ended.
 func (p *planner) former(s *lb.Service, a netip.Addr, ads []int) string {
-	if before := p.state.Here.Before; before != nil {
+	if before := p.state.Here.Previous; before != nil {
 		if was := before.Owners[a]; was != p.node {
 			return was
 		}
@@ -91,10 +91,10 @@ func formerOf(relays []lb.Relay, a netip.Addr) string {
 // announcedBy returns which node announced an address for the Service, or for one
 // that shares it, when a condition was written last; "" for none.
 func (p *planner) announcedBy(s *lb.Service, a netip.Addr) string {
-	by := s.AnnouncedL2[a]
+	by := s.AnnouncedBy[a]
 	for _, other := range p.sharers[a] {
 		if by == "" || by == p.node {
-			by = cmp.Or(other.AnnouncedL2[a], by)
+			by = cmp.Or(other.AnnouncedBy[a], by)
 		}
 	}
 	return by
@@ -102,8 +102,8 @@ func (p *planner) announcedBy(s *lb.Service, a netip.Addr) string {
 
 // runnerUp returns the owner that an address would have without this node; "" for none.
 func (p *planner) runnerUp(s *lb.Service, a netip.Addr, ads []int) string {
-	c := p.contest(s, a, ads)
-	others := p.field(c).first(func(i int) bool { return i != p.me && p.may(c, i) })
+	c := p.election(s, a, ads)
+	others := p.ranking(c).first(func(i int) bool { return i != p.me && p.may(c, i) })
 	if i := p.highest(others, p.electionKey(s, a)); i >= 0 {
 		return p.nodes[i].Name
 	}

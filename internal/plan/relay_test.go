@@ -20,7 +20,7 @@ func relayState() lb.State {
 		l.Addresses = []netip.Addr{netip.MustParseAddr(fmt.Sprint("192.0.2.", i+1)), netip.MustParseAddr(fmt.Sprint("fe80::", i+1))}
 		s.Links[n] = []lb.Link{l}
 	}
-	s.Services[0].AnnouncedL2 = map[netip.Addr]string{v4: "w1", v6: "w1"}
+	s.Services[0].AnnouncedBy = map[netip.Addr]string{v4: "w1", v6: "w1"}
 	return s
 }
 
@@ -34,8 +34,8 @@ func relaysOf(p Plan) string {
 	return strings.Join(out, ", ")
 }
 
-func owned(by string) *lb.Before {
-	return &lb.Before{Owners: map[netip.Addr]string{v4: by, v6: by}}
+func owned(by string) *lb.Previous {
+	return &lb.Previous{Owners: map[netip.Addr]string{v4: by, v6: by}}
 }
 
 const (
@@ -45,14 +45,14 @@ const (
 
 // TestFormer: whom w1 hands connections to that it does not know.
 func TestFormer(t *testing.T) {
-	relayed := func(to string) *lb.Before {
+	relayed := func(to string) *lb.Previous {
 		b := owned("w1")
 		b.Relays = []lb.Relay{{Address: v4, Former: to}, {Address: v6, Former: to}}
 		return b
 	}
 	for _, tt := range []struct {
 		name   string
-		before *lb.Before
+		before *lb.Previous
 		change func(*lb.State)
 		want   string
 	}{
@@ -61,7 +61,7 @@ func TestFormer(t *testing.T) {
 		{"one that moved here", owned("w2"), nil, toW2},
 		{"moved from a node that drains", owned("w2"), func(s *lb.State) { drain(s, "w2") }, toW2},
 		{"from a speaker that stops", owned("w2"), func(s *lb.State) { s.Stopping = map[string]bool{"w2": true} }, toW2},
-		{"from a mute one", owned("w2"), func(s *lb.State) { s.Mute = map[string]bool{"w2": true} }, toW2},
+		{"from a mute one", owned("w2"), func(s *lb.State) { s.SpeakerDown = map[string]bool{"w2": true} }, toW2},
 		{"from one that died", owned("w2"), func(s *lb.State) { delete(s.Members, "w2") }, ""},
 		{"from one whose speaker has left", owned("w2"), func(s *lb.State) { delete(s.Members, "w2"); s.Left = map[string]bool{"w2": true} }, toW2},
 		{"from one whose Node is gone", owned("w2"), func(s *lb.State) { delete(s.Nodes, "w2") }, ""},
@@ -75,9 +75,9 @@ func TestFormer(t *testing.T) {
 			s.Services[0].Access = lb.Access{Restricted: true}
 		}, toW2},
 
-		{"a new speaker, and another announced it", nil, func(s *lb.State) { s.Services[0].AnnouncedL2 = map[netip.Addr]string{v4: "w3", v6: "w3"} }, toW3},
+		{"a new speaker, and another announced it", nil, func(s *lb.State) { s.Services[0].AnnouncedBy = map[netip.Addr]string{v4: "w3", v6: "w3"} }, toW3},
 		{"another that is dead: the runner-up", nil, func(s *lb.State) {
-			s.Services[0].AnnouncedL2 = map[netip.Addr]string{v4: "w3", v6: "w3"}
+			s.Services[0].AnnouncedBy = map[netip.Addr]string{v4: "w3", v6: "w3"}
 			delete(s.Members, "w3")
 		}, toW2},
 		{"the condition is late: the runner-up", nil, nil, toW2},
@@ -93,14 +93,14 @@ func TestFormer(t *testing.T) {
 			s.Here.Inherited = map[netip.Addr]netip.Addr{v4: netip.MustParseAddr("192.0.2.9"), v6: netip.MustParseAddr("fe80::9")}
 		}, toW2},
 		{"the condition goes before what was left", nil, func(s *lb.State) {
-			s.Services[0].AnnouncedL2 = map[netip.Addr]string{v4: "w3", v6: "w3"}
+			s.Services[0].AnnouncedBy = map[netip.Addr]string{v4: "w3", v6: "w3"}
 			s.Here.Inherited = map[netip.Addr]netip.Addr{v4: netip.MustParseAddr("192.0.2.2"), v6: netip.MustParseAddr("fe80::2")}
 		}, toW3},
-		{"what nobody announced yet", nil, func(s *lb.State) { s.Services[0].AnnouncedL2 = nil }, ""},
+		{"what nobody announced yet", nil, func(s *lb.State) { s.Services[0].AnnouncedBy = nil }, ""},
 		{"no other node", nil, func(s *lb.State) { s.Members = map[string]bool{"w1": true} }, ""},
 	} {
 		s := relayState()
-		s.Here.Before = tt.before
+		s.Here.Previous = tt.before
 		if tt.change != nil {
 			tt.change(&s)
 		}
@@ -157,7 +157,7 @@ func TestWay(t *testing.T) {
 		}, toW2},
 	} {
 		s := relayState()
-		s.Here.Before = owned("w2")
+		s.Here.Previous = owned("w2")
 		tt.change(&s)
 		if got := relaysOf(ForNode("w1", s)); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
@@ -174,12 +174,12 @@ func TestOwners(t *testing.T) {
 		t.Fatalf("owners %v", p.Owners)
 	}
 	s = relayState()
-	s.Here.Before = &lb.Before{Owners: p.Owners, Relays: p.Relays}
+	s.Here.Previous = &lb.Previous{Owners: p.Owners, Relays: p.Relays}
 	p = ForNode("w1", s)
 	if got := relaysOf(p); got != toW2 {
 		t.Errorf("back again: %q", got)
 	}
-	s.Here.Before = &lb.Before{Owners: p.Owners, Relays: p.Relays}
+	s.Here.Previous = &lb.Previous{Owners: p.Owners, Relays: p.Relays}
 	if got := relaysOf(ForNode("w1", s)); got != toW2 {
 		t.Errorf("and later: %q", got)
 	}
@@ -189,17 +189,17 @@ func TestOwners(t *testing.T) {
 func TestFarewell(t *testing.T) {
 	s := relayState()
 	s.Now = time.Unix(1e9, 0)
-	s.Here.Before = owned("w2")
+	s.Here.Previous = owned("w2")
 	next := func() string {
 		p := ForNode("w1", s)
-		s.Here.Before = &lb.Before{Owners: p.Owners, Relays: p.Relays}
+		s.Here.Previous = &lb.Previous{Owners: p.Owners, Relays: p.Relays}
 		return relaysOf(p)
 	}
 	if got := next(); got != toW2 {
 		t.Fatalf("at first %q", got)
 	}
 	drain(&s, "w1")
-	for _, after := range []time.Duration{0, farewell - time.Second} {
+	for _, after := range []time.Duration{0, relayGrace - time.Second} {
 		s.Now = time.Unix(1e9, 0).Add(after)
 		if got := next(); got != toW2 {
 			t.Errorf("%v after it went back: %q", after, got)
@@ -211,7 +211,7 @@ func TestFarewell(t *testing.T) {
 		t.Errorf("the former owner is dead: %q", got)
 	}
 	s.Members = alive
-	s.Now = time.Unix(1e9, 0).Add(farewell)
+	s.Now = time.Unix(1e9, 0).Add(relayGrace)
 	if got := next(); got != "" {
 		t.Errorf("when time is up: %q", got)
 	}

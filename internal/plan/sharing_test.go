@@ -10,7 +10,7 @@ import (
 // TestSharedAddressHasOneOwner, whatever the order of its Services' families, the
 // advertisements that select them, and who of them shares what.
 //
-// Trap: Services that share an address and are elected for one by one, so that it has
+// Trap: Services that share an address and are result for one by one, so that it has
 // two owners (Cilium #48419).
 func TestSharedAddressHasOneOwner(t *testing.T) {
 	only := func(zone string) []lb.Selector {

@@ -91,8 +91,12 @@ func TestUnfit(t *testing.T) {
 		for name := range s.Nodes {
 			p := ForNode(name, s)
 			v := p.Verdicts[0]
-			if v.L2.Reason != tt.reason || !strings.Contains(v.L2.Message, tt.says) || tt.says == "" && strings.Contains(v.L2.Message, "(") {
-				t.Errorf("%s: %s says %s: %s", tt.name, name, v.L2.Reason, v.L2.Message)
+			says := v.L2.Message
+			for _, a := range v.L2.Announcers {
+				says += a.Remark
+			}
+			if v.L2.Reason != tt.reason || !strings.Contains(says, tt.says) || tt.says == "" && says != "" {
+				t.Errorf("%s: %s says %s: %s", tt.name, name, v.L2.Reason, says)
 			}
 			if v.L2.Writer {
 				writers++
@@ -130,12 +134,12 @@ func TestUnfitLetsGo(t *testing.T) {
 	s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("192.0.2.0/24")}
 	s.Unfit = map[string]lb.Unfit{"w1": lb.Unfiltered}
 	s.Here.Unfiltered = true
-	if got := ForNode("w1", s).Elsewhere; len(got) > 0 {
+	if got := ForNode("w1", s).Yield; len(got) > 0 {
 		t.Errorf("it answers on for %v", got)
 	}
 	s.Services[0].Access = lb.Access{}
 	s.Unfit["w1"] = lb.Booting
-	if got := ForNode("w1", s).Elsewhere; len(got) != 2 {
+	if got := ForNode("w1", s).Yield; len(got) != 2 {
 		t.Errorf("it hands over %v", got)
 	}
 }

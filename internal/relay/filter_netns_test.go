@@ -25,9 +25,9 @@ func TestFilter(t *testing.T) {
 		open := w.connections(10)
 		strangers := map[string]net.Conn{vip4: w.dialFrom(stranger4, vip4), vip6: w.dialFrom(stranger6, vip6)}
 
-		var doors []lb.Door
+		var frontends []lb.Frontend
 		for vip, own := range map[string]struct{ client, cluster string }{vip4: {client4 + "/32", "10.96.0.1"}, vip6: {client6 + "/128", "fd01::1"}} {
-			doors = append(doors, lb.Door{
+			frontends = append(frontends, lb.Frontend{
 				Address: addr(vip), Protocol: "TCP", Port: port, Service: lb.Key{Namespace: "ns", Name: "web"},
 				Restricted: true, Allow: []netip.Prefix{netip.MustParsePrefix(own.client)}, ClusterIP: addr(own.cluster),
 				RateLimit: 1, ConnectionLimit: 1,
@@ -35,7 +35,7 @@ func TestFilter(t *testing.T) {
 		}
 		table := filter.New(filter.Config{Log: testLog(t)})
 		if err := table.Set(filter.Desired{
-			Filter: lb.Filter{Doors: doors}, Internal: true, Uplinks: []string{"eth0"},
+			Filter: lb.Filter{Frontends: frontends}, Internal: true, Uplinks: []string{"eth0"},
 			PodCIDRs: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")},
 			Relayed:  []netip.Addr{addr(vip4), addr(vip6)},
 		}); err != nil {

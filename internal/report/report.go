@@ -126,9 +126,10 @@ func (r *Reporter) reports(last *Outcome, sessions []bgp.Session) []report {
 		if goes {
 			u.RemoveConditions = []string{v1beta1.ConditionFilterEnforced}
 		}
-		var known bool
-		if v.L2, known = is.on(v.L2, r.node); !known {
-			v.L2.Writer = false
+		l2, record, known := is.on(v.L2, r.node)
+		v.L2 = l2
+		if v.L2.Writer = v.L2.Writer && known; v.L2.Writer {
+			u.Annotations = map[string]string{v1beta1.AnnotationAnnouncedBy: record}
 		}
 		u.Conditions = append(conditions(s, v, sessions), filter...)
 		if !u.Stands() {

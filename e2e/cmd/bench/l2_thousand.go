@@ -14,7 +14,6 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/whohas"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -180,8 +179,7 @@ func saidAll(ctx context.Context, b *testbed.Bed, node string) error {
 		}
 		n := 0
 		for _, s := range services.Items {
-			c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAnnouncedL2)
-			if c != nil && strings.Contains(c.Message, "by node "+node) {
+			if strings.Contains(s.Annotations[v1beta1.AnnotationAnnouncedBy], "="+node) {
 				n++
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-func TestOurselves(t *testing.T) {
+func TestLocalMember(t *testing.T) {
 	mac := link.MAC{2, 0, 0, 0, 0, 1}
 	prefixes := func(p ...string) (out []netip.Prefix) {
 		for _, s := range p {
@@ -18,7 +18,7 @@ func TestOurselves(t *testing.T) {
 		}
 		return out
 	}
-	got := ourselves([]link.Link{
+	got := localMember([]link.Link{
 		{Name: "lo", Up: true, Loopback: true, Prefixes: prefixes("127.0.0.1/8")},
 		{Name: "eth0", Up: true, MAC: mac, Prefixes: prefixes("192.0.2.1/24", "fe80::1/64", "2001:db8::1/64")},
 		{Name: "eth1", MAC: mac, Prefixes: prefixes("198.51.100.1/24")},
@@ -40,7 +40,9 @@ func TestOurselves(t *testing.T) {
 	}
 	got.Stopping, got.Unfit = true, lb.Unfiltered
 	var s lb.State
-	macs := hear(map[string]lb.Member{"a": got, "b": {Partial: true, Links: want.Links}}, &s)
+	metadata := map[string]lb.Member{"a": got, "b": {Partial: true, Links: want.Links}}
+	applyMembers(&s, metadata)
+	macs := macsOf(metadata)
 	if !macs[mac] || !s.Stopping["a"] || s.Stopping["b"] || len(s.Links["a"]) != 2 || s.Links["b"] != nil || s.Unfit["a"] != lb.Unfiltered {
 		t.Errorf("macs %v, state %+v", macs, s)
 	}

@@ -14,9 +14,9 @@ import (
 func TestCutOff(t *testing.T) {
 	const known, doubt = true, false
 	lose := func(s *lb.State, known bool, nodes ...string) {
-		s.Here.Lost = map[string]bool{}
+		s.Here.CutOffFrom = map[string]bool{}
 		for _, n := range nodes {
-			s.Here.Lost[n] = known
+			s.Here.CutOffFrom[n] = known
 		}
 	}
 	served := func(s *lb.State, nodes ...string) {
@@ -40,7 +40,7 @@ func TestCutOff(t *testing.T) {
 		{"in doubt nothing is given up", func(s *lb.State) { lose(s, doubt, "w2", "w3"); s.Here.Announced = had }, all, lb.Announced},
 		{"one is known to be lost, the other one is in doubt", func(s *lb.State) {
 			served(s, "w2", "w3")
-			s.Here = lb.Here{Lost: map[string]bool{"w2": known, "w3": doubt}}
+			s.Here = lb.Here{CutOffFrom: map[string]bool{"w2": known, "w3": doubt}}
 		}, routes, lb.CutOff},
 		{"one of those that serve is within reach", func(s *lb.State) { served(s, "w2", "w3"); lose(s, known, "w2") }, all, lb.Announced},
 		{"a node without a speaker serves", func(s *lb.State) { served(s, "w2", "w9"); lose(s, known, "w2", "w3") }, all, lb.Announced},
@@ -65,7 +65,7 @@ func TestCutOff(t *testing.T) {
 		}, all, lb.Announced},
 		{"nor does it stand in for a mute neighbour", func(s *lb.State) {
 			s.Members = map[string]bool{"w1": true, "w4": true}
-			s.Mute = map[string]bool{"w4": true}
+			s.SpeakerDown = map[string]bool{"w4": true}
 			s.Nodes["w4"] = lb.Node{Name: "w4"}
 			s.HeldDown = map[string]bool{"w1": true}
 			s.Links = map[string][]lb.Link{"w4": {link("eth0", "192.0.2.0/24", "2001:db8::/64")}}
@@ -81,8 +81,8 @@ func TestCutOff(t *testing.T) {
 			if got != tt.want || p.Verdicts[0].L2.Here != tt.here {
 				t.Errorf("%s, here %s; want %s, %s", got, p.Verdicts[0].L2.Here, tt.want, tt.here)
 			}
-			if len(p.Elsewhere) != 0 {
-				t.Errorf("it waits for somebody to take %v over", p.Elsewhere)
+			if len(p.Yield) != 0 {
+				t.Errorf("it waits for somebody to take %v over", p.Yield)
 			}
 		})
 	}
@@ -94,9 +94,9 @@ func digit(n int) string { return string(rune('0' + n)) }
 func TestCutOffStandsAside(t *testing.T) {
 	s := testState()
 	s.HeldDown = map[string]bool{"w1": true}
-	s.Here.Lost = map[string]bool{"w2": true, "w3": true}
+	s.Here.CutOffFrom = map[string]bool{"w2": true, "w3": true}
 	p := ForNode("w1", s)
-	if diff := cmp.Diff([]netip.Addr{v4, v6}, p.Elsewhere, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff([]netip.Addr{v4, v6}, p.Yield, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	if got := p.Verdicts[0].L2; got.Here != lb.NotOwner || got.Writer {
@@ -108,7 +108,7 @@ func TestCutOffStandsAside(t *testing.T) {
 // only w1 is here.
 func TestKept(t *testing.T) {
 	side := func(first bool, refuses ...string) lb.Side {
-		out := lb.Side{First: first, Refuses: map[string]bool{}}
+		out := lb.Side{Precedes: first, Refuses: map[string]bool{}}
 		for _, n := range refuses {
 			out.Refuses[n] = true
 		}
@@ -138,8 +138,8 @@ func TestKept(t *testing.T) {
 	} {
 		s := testState()
 		s.HeldDown = map[string]bool{"w1": true}
-		s.Here.Lost = map[string]bool{"w2": true, "w3": true}
-		s.Here.Partition = lb.Partition{Elsewhere: []string{"w2", "w3"}, Sides: tt.sides}
+		s.Here.CutOffFrom = map[string]bool{"w2": true, "w3": true}
+		s.Here.Partition = lb.Partition{YieldsTo: []string{"w2", "w3"}, Sides: tt.sides}
 		s.Services[0].ServingNodes = map[string]bool{"w1": true}
 		if tt.more != nil {
 			tt.more(&s)
@@ -149,8 +149,8 @@ func TestKept(t *testing.T) {
 		if got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
-		if len(p.Elsewhere) > 0 {
-			t.Errorf("%s: it waits until it hears who takes %v over, from whom it is cut off", tt.name, p.Elsewhere)
+		if len(p.Yield) > 0 {
+			t.Errorf("%s: it waits until it hears who takes %v over, from whom it is cut off", tt.name, p.Yield)
 		}
 		for _, o := range []Outcome{p.Verdicts[0].L2, p.Verdicts[0].BGP} {
 			if tt.want == yes && (!o.Writer || len(o.Nodes) != 1) {
@@ -165,7 +165,7 @@ func TestCutOffWriter(t *testing.T) {
 	for refused, want := range map[string]bool{"w1": false, "w2": true} {
 		s := testState()
 		s.Members = map[string]bool{"w1": true}
-		s.Here.Lost = map[string]bool{"w2": true, "w3": true}
+		s.Here.CutOffFrom = map[string]bool{"w2": true, "w3": true}
 		s.Here.Partition.Sides = []lb.Side{{Refuses: map[string]bool{refused: true}}}
 		v := ForNode("w1", s).Verdicts[0]
 		for kind, o := range map[string]Outcome{"layer 2": v.L2, "BGP": v.BGP} {
@@ -180,7 +180,7 @@ func TestCutOffWriter(t *testing.T) {
 func TestCutOffSays(t *testing.T) {
 	s := testState()
 	s.Members = map[string]bool{"w1": true}
-	s.Here.Lost = map[string]bool{"w2": true, "w3": true}
+	s.Here.CutOffFrom = map[string]bool{"w2": true, "w3": true}
 	v := ForNode("w1", s).Verdicts[0]
 	const want = "node w1 is cut off from half of the speakers or more and reaches no node with a serving endpoint (w2)"
 	for kind, o := range map[string]Outcome{"layer 2": v.L2, "BGP": v.BGP} {

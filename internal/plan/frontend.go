@@ -8,19 +8,19 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Doors returns what the Services let in to their addresses, ordered by address,
+// Frontends returns what the Services let in to their addresses, ordered by address,
 // protocol and port: what is the same on every node.
-func Doors(s lb.State) []lb.Door { return doors(s, newPoolIndex(s.Pools), "") }
+func Frontends(s lb.State) []lb.Frontend { return frontends(s, newPoolIndex(s.Pools), "") }
 
-// doors adds what one node makes of them, unless node is "".
-func doors(s lb.State, pools poolIndex, node string) []lb.Door {
+// frontends adds what one node makes of them, unless node is "".
+func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
 	taken := map[netip.Addr]bool{}
 	for _, n := range s.Nodes {
 		for _, a := range n.Addresses {
 			taken[a] = true
 		}
 	}
-	var out []lb.Door
+	var out []lb.Frontend
 	for i := range s.Services {
 		sv := &s.Services[i]
 		for _, a := range sv.Addresses {
@@ -28,7 +28,7 @@ func doors(s lb.State, pools poolIndex, node string) []lb.Door {
 			if taken[a] {
 				continue
 			}
-			d := doorOf(sv, a, pools.pool(sv, a))
+			d := frontendOf(sv, a, pools.pool(sv, a))
 			d.Refuse = node != "" && sv.Local && !sv.ServingNodes[node]
 			// Neither ranges nor externalTrafficPolicy are about traffic from within.
 			if (d.HasRanges() || d.Refuse) && !sv.InternalLocal {
@@ -40,17 +40,17 @@ func doors(s lb.State, pools poolIndex, node string) []lb.Door {
 			}
 		}
 	}
-	slices.SortStableFunc(out, compareDoors)
+	slices.SortStableFunc(out, compareFrontends)
 	return merged(out)
 }
 
-func compareDoors(a, b lb.Door) int {
+func compareFrontends(a, b lb.Frontend) int {
 	return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 }
 
-// doorOf is what a Service and its pool let in to one address. Ranges of the
+// frontendOf is what a Service and its pool let in to one address. Ranges of the
 // other family only let nobody in.
-func doorOf(s *lb.Service, a netip.Addr, pool *lb.Pool) lb.Door {
+func frontendOf(s *lb.Service, a netip.Addr, pool *lb.Pool) lb.Frontend {
 	access := s.Access
 	if pool != nil && pool.Restricted {
 		if access.Restricted {
@@ -59,7 +59,7 @@ func doorOf(s *lb.Service, a netip.Addr, pool *lb.Pool) lb.Door {
 			access.Allow, access.Restricted = pool.SourceRanges, true
 		}
 	}
-	return lb.Door{
+	return lb.Frontend{
 		Address: a, Service: s.Key,
 		Restricted: access.Restricted, Allow: ofFamily(access.Allow, a), Deny: ofFamily(access.Deny, a),
 		ConnectionLimit: access.ConnectionLimit, RateLimit: access.RateLimit, LogDrops: access.LogDrops,
@@ -110,13 +110,13 @@ func intersection(a, b []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// merged makes one of doors that two Services claim, which happens only where
+// merged makes one of frontends that two Services claim, which happens only where
 // somebody else wrote their statuses. Nobody knows whose pods kube-proxy takes, so
 // that the terms of both hold.
-func merged(doors []lb.Door) []lb.Door {
-	var out []lb.Door
-	for _, d := range doors {
-		if n := len(out); n == 0 || compareDoors(out[n-1], d) != 0 {
+func merged(frontends []lb.Frontend) []lb.Frontend {
+	var out []lb.Frontend
+	for _, d := range frontends {
+		if n := len(out); n == 0 || compareFrontends(out[n-1], d) != 0 {
 			out = append(out, d)
 		} else {
 			out[n-1] = both(out[n-1], d)
@@ -125,7 +125,7 @@ func merged(doors []lb.Door) []lb.Door {
 	return out
 }
 
-func both(a, b lb.Door) lb.Door {
+func both(a, b lb.Frontend) lb.Frontend {
 	switch {
 	case a.Restricted && b.Restricted:
 		a.Allow = intersection(a.Allow, b.Allow)

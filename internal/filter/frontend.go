@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// door is a door as the table has it.
-type door struct {
-	lb.Door
+// frontend is a frontend as the table has it.
+type frontend struct {
+	lb.Frontend
 	profile profile
 	// internal: the way to its ClusterIP is installed.
 	internal bool
@@ -43,30 +43,30 @@ func portKey(a netip.Addr, protocol byte, port uint16) string {
 	return string(append(key, padded(binary.BigEndian.AppendUint16(nil, port)...)...))
 }
 
-func (d *door) key() string {
+func (d *frontend) key() string {
 	protocol, _ := protocolNumber(d.Protocol)
 	return portKey(d.Address, protocol, d.Port)
 }
 
-// compare orders doors as Filter has them.
-func (d *door) compare(o *door) int {
+// compare orders frontends as Filter has them.
+func (d *frontend) compare(o *frontend) int {
 	return cmp.Or(d.Address.Compare(o.Address), cmp.Compare(d.Protocol, o.Protocol), cmp.Compare(d.Port, o.Port))
 }
 
 // equal reports whether both look the same in the table.
-func (d *door) equal(o *door) bool {
+func (d *frontend) equal(o *frontend) bool {
 	return d.profile == o.profile && d.internal == o.internal && d.LogDrops == o.LogDrops && d.ClusterIP == o.ClusterIP &&
 		slices.Equal(d.Allow, o.Allow) && slices.Equal(d.Deny, o.Deny)
 }
 
-// newDoor checks a door and brings it into the form of the table.
-func newDoor(d lb.Door) (door, error) {
+// newFrontend checks a frontend and brings it into the form of the table.
+func newFrontend(d lb.Frontend) (frontend, error) {
 	d.Address, d.ClusterIP = d.Address.Unmap(), d.ClusterIP.Unmap()
 	if _, ok := protocolNumber(d.Protocol); !ok || !d.Address.IsValid() || d.Address.Zone() != "" {
-		return door{}, fmt.Errorf("no door: %s port %d of %s", d.Protocol, d.Port, d.Address)
+		return frontend{}, fmt.Errorf("no frontend: %s port %d of %s", d.Protocol, d.Port, d.Address)
 	}
 	d.Allow, d.Deny = sources(d.Address, d.Allow), sources(d.Address, d.Deny)
-	return door{Door: d, profile: profileOf(&d)}, nil
+	return frontend{Frontend: d, profile: profileOf(&d)}, nil
 }
 
 // sources returns the prefixes that a source of the address's family can be in, masked; the same slice
@@ -91,16 +91,16 @@ func sources(of netip.Addr, list []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// members appends all that the sets hold of a door.
-func (d *door) members(list []nft.Member) []nft.Member { return d.lists(d.settings(list)) }
+// members appends all that the sets hold of a frontend.
+func (d *frontend) members(list []nft.Member) []nft.Member { return d.lists(d.settings(list)) }
 
-// settings appends what the sets hold of a door beside its lists.
-func (d *door) settings(list []nft.Member) []nft.Member {
+// settings appends what the sets hold of a frontend beside its lists.
+func (d *frontend) settings(list []nft.Member) []nft.Member {
 	f, key := d.profile.family(), d.key()
 	put := func(base, key, value string) {
 		list = append(list, member(f.named(base), key, value))
 	}
-	put(doorsSet, key, d.profile.entrance())
+	put(frontendsSet, key, d.profile.entrance())
 	for _, r := range d.profile.reasons() {
 		put(dropsSet, key+string(nft.Native(uint32(r))), "")
 	}
@@ -115,8 +115,8 @@ func (d *door) settings(list []nft.Member) []nft.Member {
 	return list
 }
 
-// lists appends the prefixes that may come to a door, and those that may not.
-func (d *door) lists(list []nft.Member) []nft.Member {
+// lists appends the prefixes that may come to a frontend, and those that may not.
+func (d *frontend) lists(list []nft.Member) []nft.Member {
 	f, key := d.profile.family(), d.key()
 	put := func(base string, p netip.Prefix) {
 		k := key + string(d.profile.lengthKey(p.Bits())) + string(p.Addr().AsSlice())
@@ -134,11 +134,11 @@ func (d *door) lists(list []nft.Member) []nft.Member {
 }
 
 // sameLists reports whether the same sources may come to both.
-func (d *door) sameLists(o *door) bool {
+func (d *frontend) sameLists(o *frontend) bool {
 	return d.Restricted == o.Restricted && slices.Equal(d.Allow, o.Allow) && slices.Equal(d.Deny, o.Deny)
 }
 
-// reasons returns why a door of the profile may refuse.
+// reasons returns why a frontend of the profile may refuse.
 func (p profile) reasons() []reason {
 	list := []reason{unserved}
 	if p.restricted || p.deny != (lengths{}) {

@@ -9,8 +9,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// ourselves are the links of this speaker as it tells them to the others. One without carrier is not up, and none.
-func ourselves(links []link.Link, refused []layer2.Refusal, silent map[string]bool) lb.Member {
+// localMember has the links on which this node can announce, as the other speakers plan by them. One without
+// carrier is not up, and none.
+func localMember(links []link.Link, refused []layer2.Refusal, silent map[string]bool) lb.Member {
 	var m lb.Member
 	for _, l := range links {
 		if !l.CanAnnounce() {
@@ -47,14 +48,13 @@ func reached(l link.Link) []netip.Addr {
 	return out
 }
 
-// hear adds what the speakers told of themselves to a State, and returns the MACs of their links.
-func hear(told map[string]lb.Member, s *lb.State) map[link.MAC]bool {
-	macs := map[link.MAC]bool{}
+// applyMembers adds to a State what the speakers say of their own nodes.
+func applyMembers(s *lb.State, metadata map[string]lb.Member) {
 	s.Links, s.Unfit = map[string][]lb.Link{}, map[string]lb.Unfit{}
 	if s.Stopping == nil {
 		s.Stopping = map[string]bool{}
 	}
-	for name, m := range told {
+	for name, m := range metadata {
 		if !m.Partial {
 			s.Links[name] = m.Links
 		}
@@ -62,6 +62,13 @@ func hear(told map[string]lb.Member, s *lb.State) map[link.MAC]bool {
 			s.Stopping[name] = true
 		}
 		s.Unfit[name] = m.Unfit
+	}
+}
+
+// macsOf returns the MACs of the links of all speakers.
+func macsOf(metadata map[string]lb.Member) map[link.MAC]bool {
+	macs := map[link.MAC]bool{}
+	for _, m := range metadata {
 		for _, l := range m.Links {
 			macs[l.MAC] = true
 		}

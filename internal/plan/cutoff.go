@@ -17,16 +17,16 @@ import (
 // it hears, or on one that nobody names, is announced as ever; so are all Services
 // on a node that hears most of the others.
 
-// far reports whether a node is not heard, though it is a member: one that this
+// cutOffFrom reports whether a node is not heard, though it is a member: one that this
 // side of a partition stands aside for.
-func (c *cluster) far(node string) bool {
-	_, lost := c.state.Here.Lost[node]
-	return lost || c.goesBefore(node)
+func (c *cluster) cutOffFrom(node string) bool {
+	_, lost := c.state.Here.CutOffFrom[node]
+	return lost || c.yieldsTo(node)
 }
 
-// goesBefore reports whether this side of a partition stands aside for a node.
-func (c *cluster) goesBefore(node string) bool {
-	_, found := slices.BinarySearch(c.state.Here.Partition.Elsewhere, node)
+// yieldsTo reports whether this side of a partition stands aside for a node.
+func (c *cluster) yieldsTo(node string) bool {
+	_, found := slices.BinarySearch(c.state.Here.Partition.YieldsTo, node)
 	return found
 }
 
@@ -35,7 +35,7 @@ func (c *cluster) goesBefore(node string) bool {
 // only nodes serve that they do not reach: as cutOff has it here.
 func (c *cluster) kept(services []*lb.Service) bool {
 	p := c.state.Here.Partition
-	return len(p.Elsewhere) > 0 && !slices.ContainsFunc(p.Sides, func(side lb.Side) bool { return side.First && !refuses(side, services) })
+	return len(p.YieldsTo) > 0 && !slices.ContainsFunc(p.Sides, func(side lb.Side) bool { return side.Precedes && !refuses(side, services) })
 }
 
 // announcedElsewhere reports whether another side of a partition announces a Service.
@@ -70,7 +70,7 @@ const (
 // endpointsOf returns what is known of the endpoints of Services that share an
 // address: it is worth announcing for a single one of them.
 func (c *cluster) endpointsOf(services []*lb.Service) endpoints {
-	if len(c.state.Here.Lost) == 0 {
+	if len(c.state.Here.CutOffFrom) == 0 {
 		return inReach
 	}
 	out := outOfReach
@@ -79,7 +79,7 @@ func (c *cluster) endpointsOf(services []*lb.Service) endpoints {
 			return inReach
 		}
 		for node := range s.ServingNodes {
-			switch known, lost := c.state.Here.Lost[node]; {
+			switch known, lost := c.state.Here.CutOffFrom[node]; {
 			case !lost:
 				return inReach
 			case !known:
