@@ -9,38 +9,38 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// mostReasons bounds the Events on one session that stays down.
-const mostReasons = 5
+// maxErrors bounds the Events on one session that stays down.
+const maxErrors = 5
 
-// told is what Events said of a session since it was last up.
-type told struct {
-	up      bool
-	reasons []string
+// reported is what Events reported of a session: that it is up, or the errors since it was last up.
+type reported struct {
+	up     bool
+	errors []string
 }
 
-func (t told) news(reason string) bool {
-	return len(t.reasons) < mostReasons && !slices.Contains(t.reasons, reason)
-}
-
-// reportPeers sends an Event on a BGPPeer when this node's session with it comes up,
-// goes down, or stays down for a reason not said before.
+// reportPeers sends an Event on a BGPPeer when this node's session with it comes up, goes down, or stays down with an
+// error that no Event reported yet.
 func (r *Reporter) reportPeers(sessions []bgp.Session) {
-	now := map[string]told{}
+	now := map[string]reported{}
 	for _, s := range sessions {
-		before, known := r.sessions[s.Peer]
-		now[s.Peer] = before
-		fresh := !known || before.up != up(s) || !up(s) && before.news(s.LastError)
-		if !fresh || !up(s) && s.LastError == "" {
-			continue // nothing new, or still connecting
-		}
-		if up(s) {
-			now[s.Peer] = told{up: true}
-		} else {
-			now[s.Peer] = told{reasons: append(before.reasons, s.LastError)}
+		last := r.sessions[s.Peer]
+		now[s.Peer] = last
+		switch {
+		case up(s) && last.up, !up(s) && s.LastError == "", !up(s) && !last.lacks(s.LastError):
+			continue // no change, still connecting, or a known error
+		case up(s):
+			now[s.Peer] = reported{up: true}
+		default:
+			now[s.Peer] = reported{errors: append(last.errors, s.LastError)}
 		}
 		r.reportPeer(s)
 	}
 	r.sessions = now
+}
+
+// lacks reports whether an Event should report an error of a session that stays down.
+func (r reported) lacks(err string) bool {
+	return len(r.errors) < maxErrors && !slices.Contains(r.errors, err)
 }
 
 func (r *Reporter) reportPeer(s bgp.Session) {
