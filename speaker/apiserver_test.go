@@ -26,7 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Ways for an API server to be away.
+// Ways in which an API server can be away.
 const (
 	here    = ""
 	refuses = "it refuses connections"
@@ -34,9 +34,8 @@ const (
 	fails   = "it answers that it cannot"
 )
 
-// apiServer is an API server in memory, so that it can be in a bubble: objects by
-// the path of their list in all namespaces and their key, with lists, watches and
-// patches of them.
+// apiServer is an API server in memory, for use in a synctest bubble: objects by the path of their list in all
+// namespaces and by key, with lists, watches and patches.
 type apiServer struct {
 	mu      sync.Mutex
 	away    string
@@ -120,7 +119,7 @@ func (s *apiServer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// wait waits until ok, which is asked under the lock, or ctx ends.
+// wait waits until ok, which it calls under the lock, is true or ctx ends.
 func (s *apiServer) wait(ctx context.Context, ok func() bool) error {
 	for {
 		s.mu.Lock()
@@ -155,7 +154,7 @@ func (s *apiServer) tell() {
 	s.changed = make(chan struct{})
 }
 
-// put stores an object below the path of its list, nil deletes it.
+// put stores an object below the path of its list; nil deletes it.
 func (s *apiServer) put(list, key string, o any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,8 +235,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// find returns the path of the list in all namespaces that a request is about, and the
-// key of the object, "" for all.
+// find returns the path of the list in all namespaces that a request is about, and the key of the object; "" for all.
 func find(at string) (list, key string) {
 	before, after, namespaced := strings.Cut(strings.TrimSuffix(at, "/status"), "/namespaces/")
 	if namespaced {
@@ -276,7 +274,7 @@ func (s *apiServer) list(w http.ResponseWriter, list string) {
 	})
 }
 
-// watch sends what changes, and first of all what there is if it is asked to.
+// watch sends changes, and first the present objects if the request asks for them.
 func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, list string) {
 	version, kind := kindOf(list)
 	sent, _ := strconv.Atoi(r.FormValue("resourceVersion"))
