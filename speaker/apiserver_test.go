@@ -30,7 +30,7 @@ import (
 const (
 	here    = ""
 	refuses = "it refuses connections"
-	hangs   = "it says nothing any more"
+	hangs   = "it does not answer"
 	fails   = "it answers that it cannot"
 )
 
@@ -146,10 +146,10 @@ func (s *apiServer) set(away string) {
 		}
 		s.conns = nil
 	}
-	s.tell()
+	s.wake()
 }
 
-func (s *apiServer) tell() {
+func (s *apiServer) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -185,7 +185,7 @@ func (s *apiServer) put(list, key string, o any) {
 	}
 	event, _ := json.Marshal(map[string]any{"type": kind, "object": body})
 	s.log = append(s.log, change{list, s.version, event})
-	s.tell()
+	s.wake()
 }
 
 // get reads an object; it reports false if there is none.

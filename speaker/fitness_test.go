@@ -123,7 +123,7 @@ func TestFilterOwnedByOther(t *testing.T) {
 		held := time.Now()
 		<-kicked
 		if got := w.self(nil, false).Unfit; got != lb.Unfiltered || time.Since(held) < filter.Grace/2 {
-			t.Errorf("held for %v it tells %v", time.Since(held), got)
+			t.Errorf("owned by another program for %v the metadata is %v", time.Since(held), got)
 		}
 		if err := set(); err == nil {
 			t.Error("it can be set")
@@ -134,7 +134,7 @@ func TestFilterOwnedByOther(t *testing.T) {
 		_ = holder.Wait()
 		<-kicked
 		if got := w.self(nil, false).Unfit; got != 0 {
-			t.Errorf("let go it tells %v", got)
+			t.Errorf("released, the metadata is %v", got)
 		}
 		stop()
 		if err := <-done; err != nil {
