@@ -18,29 +18,30 @@ type reported struct {
 	errors []string
 }
 
-// reportPeers sends an Event on a BGPPeer when this node's session with it comes up, goes down, or stays down with an
-// error that no Event reported yet.
+// after returns what Events have reported once they report a session as it is now, and whether that takes an Event:
+// the session came up, went down, or stays down with an error that no Event reported yet.
+func (r reported) after(s bgp.Session) (now reported, event bool) {
+	switch {
+	case up(s):
+		return reported{up: true}, !r.up
+	case s.LastError == "": // still connecting
+		return r, false
+	case len(r.errors) == maxErrors || slices.Contains(r.errors, s.LastError):
+		return r, false
+	}
+	return reported{errors: append(slices.Clip(r.errors), s.LastError)}, true
+}
+
+// reportPeers sends the Events that are due on the BGPPeers of this node's sessions.
 func (r *Reporter) reportPeers(sessions []bgp.Session) {
 	now := map[string]reported{}
 	for _, s := range sessions {
-		last := r.sessions[s.Peer]
-		now[s.Peer] = last
-		switch {
-		case up(s) && last.up, !up(s) && s.LastError == "", !up(s) && !last.lacks(s.LastError):
-			continue // no change, still connecting, or a known error
-		case up(s):
-			now[s.Peer] = reported{up: true}
-		default:
-			now[s.Peer] = reported{errors: append(last.errors, s.LastError)}
+		var event bool
+		if now[s.Peer], event = r.sessions[s.Peer].after(s); event {
+			r.reportPeer(s)
 		}
-		r.reportPeer(s)
 	}
 	r.sessions = now
-}
-
-// lacks reports whether an Event should report an error of a session that stays down.
-func (r reported) lacks(err string) bool {
-	return len(r.errors) < maxErrors && !slices.Contains(r.errors, err)
 }
 
 func (r *Reporter) reportPeer(s bgp.Session) {
