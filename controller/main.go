@@ -27,7 +27,7 @@ func main() { os.Exit(run()) }
 type settings struct {
 	daemon.Settings
 	timeout time.Duration
-	// withdraw endpoints on dead nodes, on at most limit nodes at once.
+	// withdraw endpoints on dead nodes, on at most limit nodes at the same time.
 	withdraw bool
 	limit    nodelifecycle.Limit
 }
@@ -40,9 +40,9 @@ func run() int {
 	var s settings
 	f := flag.NewFlagSet("controller", flag.ContinueOnError)
 	s.Define(f, ":9218")
-	f.BoolVar(&s.withdraw, "withdraw-dead-endpoints", true, "mark pods that back Services as not ready when most speakers cannot reach their node")
-	f.TextVar(&s.limit, "dead-endpoints-max-nodes", nodelifecycle.Limit{Percent: 10}, "most `nodes` of which that is done at once, as a number or a percentage")
-	f.DurationVar(&s.timeout, "timeout", time.Minute, "uninstall: how long to wait for the speakers to withdraw")
+	f.BoolVar(&s.withdraw, "withdraw-dead-endpoints", true, "mark pods of Services as not ready if more than half of all speakers cannot reach their node")
+	f.TextVar(&s.limit, "dead-endpoints-max-nodes", nodelifecycle.Limit{Percent: 10}, "most `nodes` whose pods are marked at the same time, as a number or a percentage of all nodes")
+	f.DurationVar(&s.timeout, "timeout", time.Minute, "uninstall: `time` to wait for the speakers to withdraw all announcements")
 	return daemon.Main("controller", &s.Settings, func() error { return s.Parse(f, args) },
 		func(ctx context.Context, log *slog.Logger) error {
 			k8s.LogTo(log)

@@ -26,17 +26,16 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Ways for an API server to be away.
+// Ways in which an API server can be away.
 const (
 	here    = ""
 	refuses = "it refuses connections"
-	hangs   = "it says nothing any more"
+	hangs   = "it does not answer"
 	fails   = "it answers that it cannot"
 )
 
-// apiServer is an API server in memory, so that it can be in a bubble: objects by
-// the path of their list in all namespaces and their key, with lists, watches and
-// patches of them.
+// apiServer is an API server in memory, for use in a synctest bubble: objects by the path of their list in all
+// namespaces and by key, with lists, watches and patches.
 type apiServer struct {
 	mu      sync.Mutex
 	away    string
@@ -120,7 +119,7 @@ func (s *apiServer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// wait waits until ok, which is asked under the lock, or ctx ends.
+// wait waits until ok, which it calls under the lock, is true or ctx ends.
 func (s *apiServer) wait(ctx context.Context, ok func() bool) error {
 	for {
 		s.mu.Lock()
@@ -147,15 +146,15 @@ func (s *apiServer) set(away string) {
 		}
 		s.conns = nil
 	}
-	s.tell()
+	s.wake()
 }
 
-func (s *apiServer) tell() {
+func (s *apiServer) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// put stores an object below the path of its list, nil deletes it.
+// put stores an object below the path of its list; nil deletes it.
 func (s *apiServer) put(list, key string, o any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,7 +185,7 @@ func (s *apiServer) put(list, key string, o any) {
 	}
 	event, _ := json.Marshal(map[string]any{"type": kind, "object": body})
 	s.log = append(s.log, change{list, s.version, event})
-	s.tell()
+	s.wake()
 }
 
 // get reads an object; it reports false if there is none.
@@ -236,8 +235,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// find returns the path of the list in all namespaces that a request is about, and the
-// key of the object, "" for all.
+// find returns the path of the list in all namespaces that a request is about, and the key of the object; "" for all.
 func find(at string) (list, key string) {
 	before, after, namespaced := strings.Cut(strings.TrimSuffix(at, "/status"), "/namespaces/")
 	if namespaced {
@@ -276,7 +274,7 @@ func (s *apiServer) list(w http.ResponseWriter, list string) {
 	})
 }
 
-// watch sends what changes, and first of all what there is if it is asked to.
+// watch sends changes, and first the present objects if the request asks for them.
 func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, list string) {
 	version, kind := kindOf(list)
 	sent, _ := strconv.Atoi(r.FormValue("resourceVersion"))

@@ -17,11 +17,11 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/report"
 )
 
-// assemble constructs the parts and starts none. They kick each other; nothing kicks before it runs.
+// assemble constructs all parts and starts none. They kick each other, but not before they run.
 func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error) {
 	var w *syncer
 	kick := func() { w.loop.Kick() }
-	// A death is rare, and must not wait for the pause after a long run.
+	// A death is rare, and must not wait for the pause after a run.
 	hurry := func() { w.loop.Hurry() }
 	cluster, err := k8s.New(clients, k8s.Config{
 		Log: log, Component: "holdfast-speaker", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Speaker: true, Kick: kick,
@@ -30,22 +30,22 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		return nil, err
 	}
 	m := &membership{node: s.nodeName, log: log}
-	// The links are tried before others hear of them.
+	// layer2 opens its sockets before the links become metadata.
 	links := link.New(log, func() { w.layer2.Kick(); kick() })
 	l2 := layer2.New(layer2.Config{Log: log, Links: links.Links, Lease: m, Changed: func() { w.report.Kick() }, Refused: kick})
 	peers := bgp.New(bgp.Config{Log: log, Kick: func() { w.report.Kick() }})
-	around := liveness.New(liveness.Config{
+	live := liveness.New(liveness.Config{
 		Log: log, Node: lb.Object{Kind: config.KindNode, Name: s.nodeName},
 		MembersPort: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort), Cluster: report.States{Cluster: cluster},
 		Asker: l2, Links: links.Links, Changed: hurry, SilenceChanged: func() { w.report.KickState() },
 	})
 	w = &syncer{
 		node: s.nodeName, options: s.Options, log: log, ended: make(chan error, 1),
-		cluster: cluster, links: links, membership: m, liveness: around,
+		cluster: cluster, links: links, membership: m, liveness: live,
 		boot:   kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
 		filter: newGuard(log, s, kick), relay: relay.New(relay.Config{Log: log, Links: links.Links}),
 		layer2: l2, bgp: peers, conntrack: conntrack.New(log),
-		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: around}),
+		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live}),
 	}
 	w.loop = loop.New(loop.Config{Name: "plan", Log: log, Sync: w.sync})
 	return w, nil

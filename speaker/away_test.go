@@ -47,8 +47,7 @@ const (
 	statesPath   = "/apis/holdfast.dev/v1beta1/speakerstates"
 )
 
-// fleet is speakers of an API server, but for their membership, which the test
-// plays, and their sockets.
+// fleet is the speakers of one API server, without membership and sockets: the test decides who is alive.
 type fleet struct {
 	t        *testing.T
 	api      *apiServer
@@ -116,15 +115,15 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 	}
 	l2 := layer2.New(layer2.Config{Log: log, Links: noLinks, Changed: func() { w.report.Kick() }})
 	peers := bgp.New(bgp.Config{Log: log})
-	around := liveness.New(liveness.Config{
+	live := liveness.New(liveness.Config{
 		Log: log, Node: lb.Object{Kind: config.KindNode, Name: name}, MembersPort: 7947, Cluster: report.States{Cluster: cluster},
 		Asker: l2, Links: noLinks, Changed: func() { w.loop.Hurry() }, SilenceChanged: func() { w.report.KickState() },
 	})
 	w = &syncer{
-		node: name, log: log, options: config.Options{Default: true}, cluster: cluster, liveness: around,
+		node: name, log: log, options: config.Options{Default: true}, cluster: cluster, liveness: live,
 		filter: &guard{node: name, removed: true}, boot: kubeproxy.New(kubeproxy.Config{Log: log}),
 		relay: relay.New(relay.Config{Log: log, Links: noLinks}), layer2: l2, bgp: peers,
-		report: report.New(report.Config{Log: log, NodeName: name, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: around}),
+		report: report.New(report.Config{Log: log, NodeName: name, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live}),
 	}
 	w.loop = loop.New(loop.Config{Name: "plan", Log: log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})
 	n := &node{stop: stop, syncer: w}
@@ -136,7 +135,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 	group.Go(func() error { return w.report.Run(ctx) })
 }
 
-// plan is one run of a speaker, by the view of the fleet.
+// plan is one run of a speaker with the fleet's view.
 func (c *fleet) plan(w *syncer) (again time.Duration, err error) {
 	if !w.cluster.Synced() {
 		return 0, nil
@@ -146,7 +145,7 @@ func (c *fleet) plan(w *syncer) (again time.Duration, err error) {
 	return w.run(in, view, nil)
 }
 
-// die ends the speakers of nodes, which are gone for the membership of all others.
+// die ends the speakers of nodes, and removes these from the fleet's view.
 func (c *fleet) die(names ...string) {
 	for _, name := range names {
 		c.speakers[name].stop()
@@ -171,23 +170,22 @@ func (c *fleet) announced() map[string]string {
 	return out
 }
 
-// TestAPIServerAway for ten minutes, in which half of the nodes die: their addresses
-// are taken over at once, all others stay where they are for as long as it takes,
-// nobody stands aside for the dead, and what there is to say is said when there is
-// somebody to hear it.
+// TestAPIServerAway: the API server is away for ten minutes, and half of the nodes die meanwhile. Their addresses are
+// taken over at once, all others stay where they are, no speaker yields to the dead, and conditions and SpeakerStates
+// are written when the API server is back.
 //
-// Not under the race detector: Go 1.26 itself faults there while so many goroutines
-// share a bubble, or one of them never wakes.
+// It does not run under the race detector: with so many goroutines in one bubble Go 1.26 itself crashes, or a
+// goroutine never wakes.
 //
-// Trap: an address that goes with a Lease which nobody can renew (kube-vip #1377).
+// Trap: an address is lost with a Lease that nobody can renew (kube-vip #1377).
 func TestAPIServerAway(t *testing.T) {
 	k8s.LogTo(slog.New(slog.DiscardHandler))
-	// One of them sleeps by the time of the last error of the process, which is of another clock than a bubble's:
-	// for decades then.
+	// One error handler sleeps until some time after the last error of the process. That time is of the real clock, not
+	// of the bubble's, so that it would sleep for decades.
 	utilruntime.ErrorHandlers = nil
 	for _, away := range []string{refuses, hangs, fails} {
 		t.Run(away, func(t *testing.T) {
-			// Where no kernel answers for the addresses of nodes.
+			// In a network namespace, where no kernel answers for the addresses of nodes.
 			nstest.Run(t, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { testAway(t, away) }) })
 		})
 	}
@@ -251,8 +249,8 @@ func testAway(t *testing.T, away string) {
 			t.Errorf("it moves %v to %v", after, got)
 		}
 		for name, n := range c.speakers {
-			if aside := n.liveness.State().Partition.YieldsTo; aside != nil {
-				t.Errorf("%s stands aside for %v", name, aside)
+			if yields := n.liveness.State().Partition.YieldsTo; yields != nil {
+				t.Errorf("%s yields to %v", name, yields)
 			}
 		}
 	}
@@ -266,11 +264,11 @@ func testAway(t *testing.T, away string) {
 		}
 		time.Sleep(time.Minute)
 	}
-	time.Sleep(time.Minute) // for what is said of it
+	time.Sleep(time.Minute) // for the conditions
 	all("back", append(addresses[1:], "192.0.2.100")...)
 	for name, n := range c.speakers {
-		if aside := n.liveness.State().Partition.YieldsTo; aside != nil {
-			t.Errorf("back: %s stands aside for %v", name, aside)
+		if yields := n.liveness.State().Partition.YieldsTo; yields != nil {
+			t.Errorf("back: %s yields to %v", name, yields)
 		}
 	}
 	for name := range c.speakers {
@@ -281,8 +279,8 @@ func testAway(t *testing.T, away string) {
 	}
 	var s corev1.Service
 	c.api.get(servicesPath, "default/s"+strings.ReplaceAll(moved, ".", "-"), &s)
-	said := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAnnouncedL2)
-	if said == nil || !strings.Contains(said.Message, after[moved]) {
-		t.Errorf("of %s, which moved to %s, the condition says %+v", moved, after[moved], said)
+	condition := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAnnouncedL2)
+	if condition == nil || !strings.Contains(condition.Message, after[moved]) {
+		t.Errorf("of %s, which moved to %s, the condition says %+v", moved, after[moved], condition)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// self is what this speaker tells the others: its links, and what its node cannot do.
-// It plans by that itself, and not by what it knows since.
+// self returns this node's metadata: its links, and what it cannot do. This speaker plans by what it has sent, like all
+// others, and not by newer knowledge.
 func (w *syncer) self(links []link.Link, stopping bool) lb.Member {
 	m := localMember(links, w.layer2.Refused(), w.liveness.SilentLinks())
 	m.Stopping = stopping
@@ -23,7 +23,7 @@ func (w *syncer) self(links []link.Link, stopping bool) lb.Member {
 	return m
 }
 
-// unfitProblems says what else than the filter keeps the node from announcing.
+// unfitProblems returns what keeps the node from announcing, except for the filter.
 func (w *syncer) unfitProblems() []lb.Problem {
 	var out []lb.Problem
 	object := lb.Object{Kind: config.KindNode, Name: w.node}

@@ -21,8 +21,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
-// TestSelf: what a node tells of itself while its kube-proxy is on its way and its filter
-// does not come, and what it says of itself.
+// TestSelf: metadata and problems of a node while its kube-proxy has not served yet and its filter is never set.
 func TestSelf(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Self(t)
@@ -47,7 +46,7 @@ func TestSelf(t *testing.T) {
 		go func() { done <- w.boot.Run(ctx) }()
 		<-w.boot.Looked()
 		if got := w.self(nil, true); got.Unfit != lb.Booting || !got.Stopping {
-			t.Errorf("at first it tells %+v", got)
+			t.Errorf("at first the metadata is %+v", got)
 		}
 		if diff := cmp.Diff([]lb.Reason{lb.KubeProxyNotReady}, reasons()); diff != "" {
 			t.Errorf("-want +got\n%s", diff)
@@ -56,10 +55,10 @@ func TestSelf(t *testing.T) {
 		node.Output("nft", "add table ip kube-proxy; add table ip6 kube-proxy")
 		<-kicked
 		if got := w.self(nil, false); got.Unfit != lb.Unfiltered {
-			t.Errorf("then it tells %+v", got)
+			t.Errorf("when kube-proxy has served the metadata is %+v", got)
 		}
 		if got := reasons(); got != nil {
-			t.Errorf("it says %v", got)
+			t.Errorf("when kube-proxy has served the problems are %v", got)
 		}
 		stop()
 		if err := <-done; err != nil {
@@ -78,7 +77,7 @@ func TestRefusedProblems(t *testing.T) {
 	}
 }
 
-// TestKubeProxyLivez: the flag holds an address, or nothing.
+// TestKubeProxyLivez: the flag is an address and a port, or empty.
 func TestKubeProxyLivez(t *testing.T) {
 	t.Setenv("POD_NAMESPACE", "holdfast-system")
 	for value, ok := range map[string]bool{"": true, "127.0.0.1:10256": true, "[::1]:10256": true, "10256": false, "http://127.0.0.1:10256": false} {
@@ -89,9 +88,9 @@ func TestKubeProxyLivez(t *testing.T) {
 	}
 }
 
-// TestFilterIsHeld: another program makes the filter its own, so that it cannot be written
-// (NFT_TABLE_F_OWNER). When the grace is over the node tells it; when it is let go, that too.
-func TestFilterIsHeld(t *testing.T) {
+// TestFilterOwnedByOther: another program owns the filter's table (NFT_TABLE_F_OWNER), so that it cannot be written.
+// The metadata says so after the grace, and says when the filter is in force again.
+func TestFilterOwnedByOther(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Self(t)
 		log := slog.New(slog.DiscardHandler)
@@ -124,7 +123,7 @@ func TestFilterIsHeld(t *testing.T) {
 		held := time.Now()
 		<-kicked
 		if got := w.self(nil, false).Unfit; got != lb.Unfiltered || time.Since(held) < filter.Grace/2 {
-			t.Errorf("held for %v it tells %v", time.Since(held), got)
+			t.Errorf("owned by another program for %v the metadata is %v", time.Since(held), got)
 		}
 		if err := set(); err == nil {
 			t.Error("it can be set")
@@ -135,7 +134,7 @@ func TestFilterIsHeld(t *testing.T) {
 		_ = holder.Wait()
 		<-kicked
 		if got := w.self(nil, false).Unfit; got != 0 {
-			t.Errorf("let go it tells %v", got)
+			t.Errorf("released, the metadata is %v", got)
 		}
 		stop()
 		if err := <-done; err != nil {

@@ -14,13 +14,13 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
-// guard is the packet filter of this node, or its absence.
+// guard is the packet filter of this node, or keeps it removed if filtering is off.
 type guard struct {
 	table *filter.Table
 	node  string
-	// on is whether there is to be one; off, what an earlier run left is removed.
+	// on: filtering is turned on. If not, the filter of an earlier run is removed; removed: that is done.
 	on, removed bool
-	// internal: traffic from within the cluster goes past the ranges.
+	// internal: source ranges do not apply to traffic from within the cluster.
 	internal bool
 }
 
@@ -29,7 +29,7 @@ func newGuard(log *slog.Logger, s settings, kick func()) *guard {
 	return &guard{table: filter.New(filter.Config{Log: log, Changed: kick}), node: s.nodeName, on: !s.Options.NoFilter, internal: !s.filterInternal}
 }
 
-// set makes the kernel enforce the plan's filter; relayed is what filter.Desired has.
+// set makes the kernel enforce the plan's filter; relayed is that of filter.Desired.
 func (g *guard) set(p plan.Plan, relayed []netip.Addr, node lb.Node, links []link.Link) error {
 	if !g.on {
 		return g.remove()
@@ -41,11 +41,11 @@ func (g *guard) set(p plan.Plan, relayed []netip.Addr, node lb.Node, links []lin
 	return nil
 }
 
-// anywhere is where pods may speak from: few network plugins take the addresses
-// of pods from the ranges in the Node. What counts is the link that they are behind.
+// anywhere are the possible addresses of pods: few network plugins assign these from the ranges in the Node. The filter
+// recognizes pods by the link that they are behind.
 var anywhere = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 
-// uplinks are all links that something else may be behind than pods of this node.
+// uplinks returns the links behind which there may be anything but pods of this node.
 func uplinks(links []link.Link) []string {
 	var out []string
 	for _, l := range links {
@@ -57,10 +57,10 @@ func uplinks(links []link.Link) []string {
 	return out
 }
 
-// failed reports whether the filter has been out of force for longer than a rebuild takes.
+// failed reports whether the filter has not been in force for longer than a rebuild takes.
 func (g *guard) failed() bool { return g.on && g.table.Failed() }
 
-// run heals the filter until ctx ends.
+// run repairs the filter until ctx ends.
 func (g *guard) run(ctx context.Context) error {
 	if !g.on {
 		<-ctx.Done()
@@ -69,7 +69,7 @@ func (g *guard) run(ctx context.Context) error {
 	return g.table.Run(ctx)
 }
 
-// remove leaves nothing of the filter in the kernel.
+// remove removes the filter from the kernel.
 func (g *guard) remove() error {
 	if g.removed {
 		return nil
@@ -88,7 +88,7 @@ func (g *guard) state() any {
 	return g.table.State()
 }
 
-// problems says what of the node keeps the filter from being all it should be.
+// problems returns why the filter, or the kernel's ARP, does not work as it should on this node.
 func (g *guard) problems(links []link.Link) []lb.Problem {
 	var out []lb.Problem
 	object := lb.Object{Kind: config.KindNode, Name: g.node}

@@ -28,7 +28,7 @@ func newTestGuard(off bool) *guard {
 	return newGuard(slog.New(slog.DiscardHandler), s, func() {})
 }
 
-// TestGuard: a filter that is turned off takes away what an earlier run left.
+// TestGuard: with filtering turned off, the filter of an earlier run is removed.
 func TestGuard(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self := nstest.Self(t)
@@ -62,7 +62,7 @@ func TestGuard(t *testing.T) {
 	})
 }
 
-// TestGuardProblems: a filter that is not in force is a problem when a rebuild would have been over.
+// TestGuardProblems: a filter that is not in force becomes a problem after the time that a rebuild takes.
 func TestGuardProblems(t *testing.T) {
 	g := newTestGuard(false) // nothing was ever set
 	reasons := func(links ...link.Link) (out []lb.Reason) {

@@ -8,24 +8,23 @@ import (
 )
 
 const (
-	// handoverTime is how long a speaker that is to stop waits for others to
-	// announce what it did: far less than the pod's grace period.
+	// handoverTime bounds how long a speaker that stops waits for others to take its addresses over: far less than
+	// the pod's grace period.
 	handoverTime = 4 * time.Second
-	// handoverInterval is between looks at what is not handed over yet.
+	// handoverInterval is the time between two checks whether all addresses are handed over.
 	handoverInterval = 20 * time.Millisecond
 )
 
-// handOver waits until this speaker is told to stop, and then until what it
-// announces is announced by others, as far as there is anybody who can. Until then
-// it goes on with everything. It ends at once when ctx does.
-func (w *syncer) handOver(ctx context.Context, told <-chan struct{}) {
+// handOver waits for the order to stop, and then until others announce the addresses of this node, if any other node
+// can. Until then this speaker goes on with everything. It returns at once when ctx ends.
+func (w *syncer) handOver(ctx context.Context, stop <-chan struct{}) {
 	select {
 	case <-ctx.Done():
 		return
-	case <-told:
+	case <-stop:
 	}
 	if w.last.Load() == nil {
-		return // nothing was announced yet, or nothing is any more
+		return // this node announces nothing yet, or has withdrawn everything
 	}
 	w.stopping.Store(true)
 	w.loop.Kick()

@@ -12,11 +12,10 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/loop"
 )
 
-// TestHandOver: a speaker that is told to stop goes on until its plan has left
-// everything to others and these were heard, but not for ever, and one that has
-// nothing to leave stops at once.
+// TestHandOver: a speaker that is ordered to stop goes on until others own its addresses and it has heard them
+// announce these, but for a bounded time. A speaker that announces nothing stops at once.
 //
-// Trap: a pod that goes at once, before anybody took over (MetalLB: 0 to 2 s of grace;
+// Trap: a pod that stops at once, before another one took over (MetalLB: 0 to 2 s of grace;
 // kube-vip #1220).
 func TestHandOver(t *testing.T) {
 	for _, tt := range []struct {
@@ -47,16 +46,16 @@ func TestHandOver(t *testing.T) {
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				told := make(chan struct{})
+				stop := make(chan struct{})
 				var started time.Time
 				time.AfterFunc(time.Minute, func() {
 					started = time.Now()
-					close(told)
+					close(stop)
 					if tt.ended > 0 {
 						time.AfterFunc(tt.ended, cancel)
 					}
 				})
-				w.handOver(ctx, told)
+				w.handOver(ctx, stop)
 				if took := time.Since(started); took < tt.want || took > tt.want+2*handoverInterval {
 					t.Errorf("took %v, want %v", took, tt.want)
 				}

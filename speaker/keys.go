@@ -13,22 +13,22 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/rotation"
 )
 
-// keysTime bounds one look at the members' Secret.
+// keysTime bounds one read of the members' Secret.
 const keysTime = 10 * time.Second
 
-// memberKeys follows the members' Secret.
+// memberKeys reads the membership's keys from the members' Secret.
 type memberKeys struct {
 	cluster *k8s.Cluster
-	// secret is its name.
+	// secret is the name of the Secret.
 	secret string
 	log    *slog.Logger
 	ring   rotation.Ring
-	// said are the entries that were last said to be no keys.
-	said []string
+	// logged are the unusable entries that were logged last.
+	logged []string
 }
 
-// look reads the Secret. It returns the keys, of which the first is to be sent with, and when to look
-// again. Without keys it returns an error that says what is missing.
+// look reads the Secret. It returns the keys, of which the first encrypts, and when to look again. Without keys it
+// returns an error that says what is missing.
 func (m *memberKeys) look(ctx context.Context) (keys [][]byte, again time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, keysTime)
 	defer cancel()
@@ -37,10 +37,10 @@ func (m *memberKeys) look(ctx context.Context) (keys [][]byte, again time.Durati
 		return nil, rotation.Retry, err
 	}
 	now := rotation.Read(secret.Data)
-	if len(now.Unusable) > 0 && !slices.Equal(now.Unusable, m.said) {
-		m.log.Warn("entries of the members' Secret that are no keys are not used", "secret", m.secret, "entries", now.Unusable)
+	if len(now.Unusable) > 0 && !slices.Equal(now.Unusable, m.logged) {
+		m.log.Warn("entries of the members' Secret are not keys and not used", "secret", m.secret, "entries", now.Unusable)
 	}
-	m.said = now.Unusable
+	m.logged = now.Unusable
 	keys, again = m.ring.Look(rotation.Secret{Data: secret.Data, Version: secret.ResourceVersion}, time.Now())
 	switch {
 	case keys != nil:
@@ -53,7 +53,7 @@ func (m *memberKeys) look(ctx context.Context) (keys [][]byte, again time.Durati
 	return nil, again, fmt.Errorf("secret %s has no entry %s: the controller makes it; without it this speaker starts when all others know the key", m.secret, rotation.InUse)
 }
 
-// follow takes over keys that are added, put in use or dropped, until ctx ends.
+// follow gives the membership the keys of the Secret whenever these change, until ctx ends.
 func (m *memberKeys) follow(ctx context.Context, to *members.Members, keys [][]byte) error {
 	next := time.NewTimer(rotation.Look)
 	defer next.Stop()
@@ -66,10 +66,10 @@ func (m *memberKeys) follow(ctx context.Context, to *members.Members, keys [][]b
 		now, again, err := m.look(ctx)
 		next.Reset(again)
 		if err != nil || slices.EqualFunc(now, keys, bytes.Equal) {
-			continue // what we have still serves, and the API server may be away
+			continue // the present keys still work, and the API server may be away
 		}
 		if err := to.SetKeys(now); err != nil {
-			m.log.Error("members' keys are not taken over", "secret", m.secret, "error", err)
+			m.log.Error("set the members' keys", "secret", m.secret, "error", err)
 			continue
 		}
 		keys = now

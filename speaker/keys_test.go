@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A speaker says what it waits for. Once it has a key it keeps it, whatever becomes of the Secret.
+// TestKeysRead: the error says what a speaker waits for. Once it has a key it keeps it, whatever becomes of the Secret.
 func TestKeysRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPIServer(t)

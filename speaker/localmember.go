@@ -9,22 +9,22 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// localMember has the links on which this node can announce, as the other speakers plan by them. One without
-// carrier is not up, and none.
+// localMember returns the metadata of this node: the links on which it can announce. A link without carrier does not
+// count.
 func localMember(links []link.Link, refused []layer2.Refusal, silent map[string]bool) lb.Member {
 	var m lb.Member
 	for _, l := range links {
 		if !l.CanAnnounce() {
 			continue
 		}
-		out := lb.Link{Name: l.Name, MAC: l.MAC, Default: l.Usable(), Silent: silent[l.Name], Addresses: reached(l)}
+		out := lb.Link{Name: l.Name, MAC: l.MAC, Default: l.Usable(), Silent: silent[l.Name], Addresses: ownAddresses(l)}
 		out.Refused = slices.ContainsFunc(refused, func(r layer2.Refusal) bool { return r.Link == l.Name })
 		for _, p := range l.Prefixes {
 			if !p.Addr().IsLinkLocalUnicast() {
 				out.Prefixes = append(out.Prefixes, p.Masked())
 			}
 		}
-		// The links of pods are many and carry no subnet: they announce for nobody.
+		// Links to pods are many and carry no subnet: other nodes need not know them.
 		if out.Default || len(out.Prefixes) > 0 {
 			m.Links = append(m.Links, out)
 		}
@@ -32,9 +32,9 @@ func localMember(links []link.Link, refused []layer2.Refusal, silent map[string]
 	return m
 }
 
-// reached returns the addresses by which others on a link reach this node: one of
-// each family. Of IPv6 that is the link-local one, which does not depend on what subnets there are.
-func reached(l link.Link) []netip.Addr {
+// ownAddresses returns the addresses by which others on a link reach this node, one of each family. For IPv6 it is the
+// link-local address, which does not depend on subnets.
+func ownAddresses(l link.Link) []netip.Addr {
 	var out []netip.Addr
 	for _, p := range l.Prefixes {
 		if p.Addr().Is4() && p.Bits() < p.Addr().BitLen() && !p.Addr().IsLinkLocalUnicast() {
@@ -48,7 +48,7 @@ func reached(l link.Link) []netip.Addr {
 	return out
 }
 
-// applyMembers adds to a State what the speakers say of their own nodes.
+// applyMembers adds the metadata of all speakers to a State.
 func applyMembers(s *lb.State, metadata map[string]lb.Member) {
 	s.Links, s.Unfit = map[string][]lb.Link{}, map[string]lb.Unfit{}
 	if s.Stopping == nil {

@@ -1,5 +1,4 @@
-// Command speaker announces addresses from one node, by ARP and NDP or by BGP, and
-// filters what comes for them.
+// Command speaker announces addresses from one node, by ARP and NDP or by BGP, and filters the traffic to them.
 package main
 
 import (
@@ -20,8 +19,8 @@ import (
 
 func main() { os.Exit(run()) }
 
-// Bounds of the heartbeat's interval: below them a thread's own delay is taken for a
-// death, above them there is no hurry.
+// Bounds of --heartbeat-interval: a shorter interval mistakes the delay of a thread for a death, a longer one makes
+// failover slow.
 const (
 	leastInterval = 10 * time.Millisecond
 	mostInterval  = time.Second
@@ -41,13 +40,13 @@ type settings struct {
 func (s *settings) parse(args []string) error {
 	f := flag.NewFlagSet("speaker", flag.ContinueOnError)
 	s.Define(f, "127.0.0.1:9218")
-	f.StringVar(&s.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node this speaker runs on")
+	f.StringVar(&s.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node that this speaker runs on; by default the environment variable NODE_NAME")
 	f.UintVar(&s.membersPort, "members-port", 7947, "TCP and UDP `port` of the speakers' membership")
-	f.BoolVar(&s.filterInternal, "filter-internal-traffic", false, "hold traffic from within the cluster to the source ranges of Services too")
+	f.BoolVar(&s.filterInternal, "filter-internal-traffic", false, "apply source ranges of Services to traffic from within the cluster too")
 	f.UintVar(&s.heartbeatPort, "heartbeat-port", 7948, "UDP `port` of the speakers' heartbeats")
-	f.DurationVar(&s.heartbeatInterval, "heartbeat-interval", 50*time.Millisecond, "`time` between heartbeats; a node is missed after three")
-	f.BoolVar(&s.realtime, "heartbeat-realtime", true, "give the thread of the heartbeats real-time priority, which takes SYS_NICE; without it a node is missed after nine heartbeats")
-	f.StringVar(&s.kubeProxyLivez, "kube-proxy-livez", "127.0.0.1:10256", "`address` of kube-proxy's /livez: a node that was started announces nothing until kube-proxy has served; empty does not wait")
+	f.DurationVar(&s.heartbeatInterval, "heartbeat-interval", 50*time.Millisecond, "`time` between two heartbeats, 10ms to 1s; a node is declared dead after three missed heartbeats")
+	f.BoolVar(&s.realtime, "heartbeat-realtime", true, "give the heartbeat process real-time priority, which needs the capability SYS_NICE; without it a node is declared dead after nine missed heartbeats")
+	f.StringVar(&s.kubeProxyLivez, "kube-proxy-livez", "127.0.0.1:10256", "`address` and port of kube-proxy's /livez: after a boot the node announces nothing until kube-proxy has served; if empty, it does not wait")
 	if err := s.Parse(f, args); err != nil {
 		return err
 	}
@@ -81,8 +80,8 @@ func run() int {
 		})
 }
 
-// serve runs until ctx is cancelled, and then until others announce what this node
-// did. The membership goes next, the sinks last.
+// serve runs until ctx is cancelled, and then until others have taken over the addresses of this node. Then the
+// membership stops, and the sinks stop last.
 func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	clients, err := k8s.Connect(s.Kubeconfig, "holdfast-speaker")
 	if err != nil {
@@ -95,15 +94,15 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	sinks, after := context.WithCancel(context.WithoutCancel(ctx))
-	defer after()
-	told := ctx.Done()
+	sinks, stopSinks := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSinks()
+	stopOrder := ctx.Done()
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer stop()
-		w.handOver(ctx, told)
+		w.handOver(ctx, stopOrder)
 		return nil
 	})
 	group.Go(func() error {
@@ -126,7 +125,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group.Go(func() error { return httpd.Serve(ctx, s.HealthListen, httpd.Health(w.ready)) })
 	group.Go(func() error { return httpd.Serve(ctx, s.DebugListen, httpd.Debug(w.debug)) })
 	group.Go(func() error {
-		defer after()
+		defer stopSinks()
 		return w.join(ctx, s)
 	})
 	return group.Wait()

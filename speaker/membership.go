@@ -18,15 +18,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// membership is the speaker's part among the others.
+// membership is this speaker's place among all speakers.
 type membership struct {
 	node string
 	log  *slog.Logger
-	// members is set when it has started.
+	// members is nil until the membership has started.
 	members atomic.Pointer[members.Members]
 }
 
-// view is what is known of the speakers, empty before the membership has started.
+// view returns what is known of the speakers; an empty View before the membership has started.
 func (m *membership) view() members.View {
 	if members := m.members.Load(); members != nil {
 		return members.View()
@@ -34,14 +34,13 @@ func (m *membership) view() members.View {
 	return members.View{}
 }
 
-// Valid implements layer2.Lease: what was planned last still holds.
+// Valid implements layer2.Lease: it reports whether the node may act on its last plan.
 func (m *membership) Valid() bool {
 	members := m.members.Load()
 	return members != nil && members.Valid()
 }
 
-// join starts the membership as soon as the cluster shows what it needs,
-// and takes part until ctx ends.
+// join starts the membership when its keys and this node's address are known, and takes part until ctx ends.
 func (w *syncer) join(ctx context.Context, s settings) error {
 	if w.cluster.WaitForSync(ctx) != nil {
 		return nil
@@ -51,7 +50,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	if err != nil {
 		return nil // ctx ended while waiting
 	}
-	// Beside this program, in the image as in bin.
+	// The program of the heartbeat process is in the same directory, in the image as in bin.
 	program, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find the program of the heartbeats: %w", err)
@@ -65,12 +64,12 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 		return fmt.Errorf("start membership: %w", err)
 	}
 	select {
-	case <-w.boot.Looked(): // else the others would take a restart of the speaker for a start of the node
+	case <-w.boot.Looked(): // else the others would mistake a restart of the speaker for a boot of the node
 	case <-ctx.Done():
 		return nil
 	}
 	self := w.self(w.links.Links(), false)
-	self.Unfit &^= lb.Unfiltered // it may not have been asked for yet
+	self.Unfit &^= lb.Unfiltered // the filter may not have been set yet
 	m.SetSelf(self)
 	w.membership.members.Store(m)
 	group, ctx := errgroup.WithContext(ctx)
@@ -79,10 +78,10 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	return group.Wait()
 }
 
-// awaitMembership waits for the members' key and for an address of this node, saying
-// once what it waits for. It returns an error only when ctx ends.
+// awaitMembership waits for the membership's keys and for an address of this node, and logs once what it waits for. It
+// returns an error only when ctx ends.
 func (w *syncer) awaitMembership(ctx context.Context, from *memberKeys) (keys [][]byte, address netip.Addr, err error) {
-	said := ""
+	logged := ""
 	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		state, _ := config.Compile(w.cluster.Objects(), w.options)
 		var why error
@@ -92,8 +91,8 @@ func (w *syncer) awaitMembership(ctx context.Context, from *memberKeys) (keys []
 		} else {
 			why = fmt.Errorf("node %s has no address in its status", w.node)
 		}
-		if why != nil && why.Error() != said {
-			said = why.Error()
+		if why != nil && why.Error() != logged {
+			logged = why.Error()
 			w.log.Warn("waiting for what the membership needs", "error", why)
 		}
 		return why == nil, nil

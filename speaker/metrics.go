@@ -13,13 +13,13 @@ import (
 
 var (
 	membersDesc = prometheus.NewDesc("holdfast_members",
-		"Speakers by what this one knows of them, itself included: alive, holdDown, speakerDown, dead, left or unknown.",
+		"Speakers by state as this one knows it, itself included: alive, holdDown, speakerDown, dead, left or unknown.",
 		[]string{"state"}, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Problems of this node that a user must mend.", []string{"kind", "reason"}, nil)
 )
 
-// nodeReasons are all that a speaker may have to say of its node.
+// nodeReasons are the reasons of all problems that a node can have.
 var nodeReasons = []lb.Reason{lb.FilterNotEnforceable, lb.FilterNotInForce, lb.StrictARPMissing, lb.SocketRefused, lb.KubeProxyNotReady, lb.LinkSilent, lb.HeartbeatsBlocked, lb.CutOff}
 
 // Describe implements prometheus.Collector.
@@ -29,7 +29,7 @@ func (w *syncer) Describe(ch chan<- *prometheus.Desc) {
 	heartbeat.Describe(ch)
 }
 
-// Collect implements prometheus.Collector from the membership at scrape time, and from the last run.
+// Collect implements prometheus.Collector: it reads the membership at scrape time, and the result of the last run.
 func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	w.collectProblems(ch)
 	m := w.membership.members.Load()
@@ -46,7 +46,7 @@ func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	m.Collect(ch)
 }
 
-// collectProblems tells what the last run found wrong with this node.
+// collectProblems counts the problems that the last run found on this node.
 func (w *syncer) collectProblems(ch chan<- prometheus.Metric) {
 	count := map[lb.Reason]int{}
 	if last := w.last.Load(); last != nil {
@@ -59,7 +59,7 @@ func (w *syncer) collectProblems(ch chan<- prometheus.Metric) {
 	}
 }
 
-// heartbeatProcess collects what the process of the heartbeats takes, as others do of this one.
+// heartbeatProcess collects CPU and memory of the heartbeat process.
 func (w *syncer) heartbeatProcess() prometheus.Collector {
 	return collectors.NewProcessCollector(collectors.ProcessCollectorOpts{
 		Namespace: "holdfast_heartbeat",
@@ -72,7 +72,7 @@ func (w *syncer) heartbeatProcess() prometheus.Collector {
 	})
 }
 
-// registry has the metrics of all parts.
+// registry returns a registry with the metrics of all parts.
 func (w *syncer) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),

@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// TestMetricsRegister: every part of the speaker counts repairs of its own under
-// one name, which a registry accepts only if they agree on everything but the kind.
+// TestMetricsRegister: all parts of the speaker count their repairs under one name, which a registry accepts only if
+// they agree on everything but the kind.
 func TestMetricsRegister(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	registry := prometheus.NewPedanticRegistry()

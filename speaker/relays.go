@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// relayed are the addresses whose older connections another node serves.
+// relayed returns the addresses whose older connections this node relays to another one.
 func relayed(relays []lb.Relay) []netip.Addr {
 	var out []netip.Addr
 	for _, r := range relays {
@@ -18,7 +18,7 @@ func relayed(relays []lb.Relay) []netip.Addr {
 	return out
 }
 
-// relaysEnd returns how long until the next relay ends; 0 for never.
+// relaysEnd returns the time until the next relay ends; 0 if none ends.
 func relaysEnd(relays []lb.Relay, now time.Time) (next time.Duration) {
 	for _, r := range relays {
 		if !r.Until.IsZero() {
@@ -28,18 +28,10 @@ func relaysEnd(relays []lb.Relay, now time.Time) (next time.Duration) {
 	return next
 }
 
-// sooner returns the shorter time, of which 0 is never.
+// sooner returns the shorter of two times; 0 means never.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b > 0 && b < a {
 		return b
 	}
 	return a
-}
-
-// of is the plan as the next one in an epoch sees it; nil in another one.
-func (p *planned) of(epoch uint64) *lb.Previous {
-	if p == nil || p.Epoch != epoch {
-		return nil
-	}
-	return &lb.Previous{Owners: p.Plan.Owners, Relays: p.Plan.Relays}
 }

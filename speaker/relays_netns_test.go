@@ -16,7 +16,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestFilterOnlyRelayed: while the others are not known, what the kernel relays stays free of limits on new connections.
+// TestFilterOnlyRelayed: while the other speakers are not known, the limits on new connections do not apply to addresses that the
+// kernel still relays.
 func TestFilterOnlyRelayed(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		const address = "192.0.2.100"
@@ -49,7 +50,7 @@ func TestFilterOnlyRelayed(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := self.Output("nft", "list", "table", "inet", "holdfast"); !strings.Contains(got, address) {
-			t.Errorf("%s is relayed, and the filter does not know:\n%s", address, got)
+			t.Errorf("%s is relayed, but not in the filter:\n%s", address, got)
 		}
 	})
 }

@@ -2,20 +2,20 @@ package lb
 
 import "net/netip"
 
-// Access is who may reach a Service, and how often.
+// Access is which clients may reach a Service, and how much of it they may use.
 type Access struct {
-	// Restricted: only sources in Allow come in. With Allow empty nobody does.
+	// Restricted: only clients in Allow may connect. With an empty Allow no client may.
 	Restricted bool
-	// Allow and Deny are masked prefixes of both families, ordered, none within another; Deny wins.
+	// Allow and Deny are masked prefixes of both families, ordered, none within another. Deny wins.
 	Allow, Deny []netip.Prefix
 	// ConnectionLimit bounds the concurrent connections to one port of one address on one node; 0 is no bound.
 	ConnectionLimit int
-	// RateLimit bounds the new connections per second of one source to one port of one address on one
-	// node; 0 is no bound.
+	// RateLimit bounds the new connections per second of one client to one port of one address on one node;
+	// 0 is no bound.
 	RateLimit int
-	// LogDrops asks for a sampled log of what is refused.
+	// LogDrops asks for a sampled log of the packets that the filter refuses.
 	LogDrops bool
 }
 
-// HasRanges reports whether it matters where a packet comes from.
+// HasRanges reports whether the filter looks at the source of a packet.
 func (a Access) HasRanges() bool { return a.Restricted || len(a.Deny) > 0 }

@@ -1,4 +1,3 @@
-// Package lb is the vocabulary of Holdfast: plain values that every other
-// package speaks. It imports the standard library only, reads nothing, writes
-// nothing and decides nothing.
+// Package lb is the vocabulary of Holdfast: plain values that all other packages share. It imports the
+// standard library only, does no I/O and decides nothing.
 package lb

@@ -1,45 +1,26 @@
 package lb
 
-import "net/netip"
-
-// Member is what a speaker tells the other speakers of itself.
+// Member is what a speaker sends to the other speakers about its own node, as metadata of the membership.
 type Member struct {
-	// Stopping: it is about to leave; what it announces is to be taken over.
+	// Stopping: the speaker is about to leave, and others should take over what it announces.
 	Stopping bool
-	// Unfit is what its node cannot do now.
+	// Unfit is what the node cannot do now.
 	Unfit Unfit
-	// Links on which its node can announce.
+	// Links on which the node can announce.
 	Links []Link
-	// Partial: there are more links than can be told.
+	// Partial: Links is incomplete, because metadata has no room for more.
 	Partial bool
 }
 
-// Unfit is what a node cannot do though its speaker lives: a set of bits. All nodes plan by what it told.
+// Unfit is a set of bits: what a node cannot do although its speaker lives. All nodes plan by it.
 type Unfit uint8
 
 const (
-	// Booting: its kube-proxy has not served since the node was started, so that the node announces nothing.
+	// Booting: kube-proxy has not served since the node started, so that the node announces nothing.
 	Booting Unfit = 1 << iota
-	// Unfiltered: its packet filter is not in force, so that it announces nothing that has ranges.
+	// Unfiltered: the packet filter is not in force, so that the node announces nothing that has source ranges.
 	Unfiltered
 )
 
-// Has reports whether the set has all of these.
+// Has reports whether the set has all bits of v.
 func (u Unfit) Has(v Unfit) bool { return u&v == v }
-
-// Link is a network interface on which a node can answer ARP and NDP.
-type Link struct {
-	Name string
-	// MAC is its Ethernet address.
-	MAC [6]byte
-	// Default: it announces addresses that name no links too.
-	Default bool
-	// Refused: its packet sockets cannot be opened, so that the node answers nothing there.
-	Refused bool
-	// Silent: the node hears nobody there, though it did.
-	Silent bool
-	// Prefixes are the subnets that it has an address of, masked.
-	Prefixes []netip.Prefix
-	// Addresses by which others on the link reach the node, at most one of each family; none if it did not tell.
-	Addresses []netip.Addr
-}

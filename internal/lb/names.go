@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// SomeOf lists the first names and counts the rest, so that a message stays a sentence.
+// SomeOf lists the first five names and counts the rest, which keeps messages short.
 func SomeOf(names []string) string {
 	const few = 5
 	if len(names) <= few {

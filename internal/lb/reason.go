@@ -1,8 +1,7 @@
 package lb
 
-// A Reason is one CamelCase word that says why something is as it is. The same
-// word stands in the condition, the Event, the log line, the metric label and the
-// test.
+// Reason is one CamelCase word that says why something is as it is: the same word in the condition, the Event,
+// the log line, the metric label and the test.
 type Reason string
 
 // Reasons of an assignment (condition holdfast.dev/AddressAssigned).
@@ -31,20 +30,20 @@ const (
 	NoClusterIP Reason = "NoClusterIP"
 	// DualStackUnmet: RequireDualStack, but the Service has one family only.
 	DualStackUnmet Reason = "DualStackUnmet"
-	// AddressKept: the Service keeps an address that is not of the pool or kind it asks for now: until
+	// AddressKept: the Service keeps an address that is not of the pool or kind that it asks for: until
 	// holdfast.dev/pool can be met, or until it asks for an address by value or for holdfast.dev/renew.
 	AddressKept Reason = "AddressKept"
 	// UnknownClass: the Service names a class that no pool has.
 	UnknownClass Reason = "UnknownClass"
 	// UnknownNetwork: the Service names a network or subnet that no pool stands for.
 	UnknownNetwork Reason = "UnknownNetwork"
-	// UnknownLoadBalancer: the Service names a load balancer that nobody has.
+	// UnknownLoadBalancer: the Service names a load balancer that no Service has.
 	UnknownLoadBalancer Reason = "UnknownLoadBalancer"
-	// PortClash: another Service on the address to share has the port.
+	// PortClash: another Service on the shared address has the port.
 	PortClash Reason = "PortClash"
-	// NotShareable: the address may not be shared with those who hold it.
+	// NotShareable: the Service may not share the address with its holders.
 	NotShareable Reason = "NotShareable"
-	// SharingLimit: as many Services share the address as may.
+	// SharingLimit: the address has as many Services as may share it.
 	SharingLimit Reason = "SharingLimit"
 	// QuotaExceeded: the namespace holds as many addresses of the pool as it may.
 	QuotaExceeded Reason = "QuotaExceeded"
@@ -54,47 +53,47 @@ const (
 	FloatingIPUnknown Reason = "FloatingIPUnknown"
 	// FloatingIPPending: the FloatingIP claimed has no address yet.
 	FloatingIPPending Reason = "FloatingIPPending"
-	// FloatingIPInUse: the FloatingIP claimed is another Service's.
+	// FloatingIPInUse: another Service uses the FloatingIP claimed.
 	FloatingIPInUse Reason = "FloatingIPInUse"
 	// FloatingIPDeleting: the FloatingIP claimed is being deleted.
 	FloatingIPDeleting Reason = "FloatingIPDeleting"
-	// Available: the FloatingIP has its addresses and no Service.
+	// Available: the FloatingIP has its addresses, and no Service uses it.
 	Available Reason = "Available"
 	// Bound: a Service uses the FloatingIP.
 	Bound Reason = "Bound"
-	// Released: the Service gave its addresses back.
+	// Released: the controller took the addresses of the Service back.
 	Released Reason = "Released"
 )
 
 // Reasons of the condition holdfast.dev/AnnotationsHonoured.
 const (
-	// AnnotationIgnored: the Service bears annotations that do nothing here.
+	// AnnotationIgnored: the Service has annotations that have no effect.
 	AnnotationIgnored Reason = "AnnotationIgnored"
 )
 
 // Reasons of a filter (conditions holdfast.dev/Filtered and holdfast.dev/FilterEnforced).
 const (
-	// Filtered: every range and limit that the Service and its pools name is in force.
+	// Filtered: every range and limit of the Service and its pools is in force.
 	Filtered Reason = "Filtered"
-	// InvalidSourceRange: an entry of a list of sources cannot be read; the others are in force.
+	// InvalidSourceRange: an entry of a list of source ranges cannot be read; the others are in force.
 	InvalidSourceRange Reason = "InvalidSourceRange"
-	// NoSourceAllowed: a list of sources holds nothing that can be read, and closes.
+	// NoSourceAllowed: a list of source ranges has no readable entry, so that no client may connect.
 	NoSourceAllowed Reason = "NoSourceAllowed"
-	// ConflictingSourceRanges: two lists of sources differ, and one of them is in force.
+	// ConflictingSourceRanges: two lists of source ranges differ, and one of them is in force.
 	ConflictingSourceRanges Reason = "ConflictingSourceRanges"
-	// InvalidLimit: a limit, or a wish for a log, cannot be read and is not in force.
+	// InvalidLimit: a limit, or a request for a log, cannot be read and is not in force.
 	InvalidLimit Reason = "InvalidLimit"
-	// FilterDisabled: filtering is turned off, and what asks for it does nothing.
+	// FilterDisabled: filtering is turned off, so that source ranges and limits have no effect.
 	FilterDisabled Reason = "FilterDisabled"
 	// FilterNotEnforceable: something on the node may carry packets past its packet filter.
 	FilterNotEnforceable Reason = "FilterNotEnforceable"
-	// FilterNotInForce: the node cannot keep its packet filter, and does not announce what has ranges.
+	// FilterNotInForce: the node cannot keep its packet filter in force, and announces nothing that has source ranges.
 	FilterNotInForce Reason = "FilterNotInForce"
-	// StrictARPMissing: kube-proxy in mode IPVS has the node answer ARP for every address on its own.
+	// StrictARPMissing: kube-proxy in mode IPVS makes the kernel answer ARP for every address of a Service.
 	StrictARPMissing Reason = "StrictARPMissing"
 )
 
-// OfFilter reports whether a Reason says something of what a Service asks of the filter.
+// OfFilter reports whether a Reason is about the source ranges and limits of a Service.
 func (r Reason) OfFilter() bool {
 	switch r {
 	case InvalidSourceRange, NoSourceAllowed, ConflictingSourceRanges, InvalidLimit, FilterDisabled:
@@ -110,7 +109,7 @@ const (
 	Announced Reason = "Announced"
 	// NoAddress: nothing is assigned yet.
 	NoAddress Reason = "NoAddress"
-	// NoServingEndpoint: no endpoint can serve, so no node attracts traffic.
+	// NoServingEndpoint: no endpoint can serve, so that no node attracts traffic.
 	NoServingEndpoint Reason = "NoServingEndpoint"
 	// NoLocalEndpoint: externalTrafficPolicy Local, and this node has no serving endpoint.
 	NoLocalEndpoint Reason = "NoLocalEndpoint"
@@ -124,25 +123,25 @@ const (
 	NodeExcluded Reason = "NodeExcluded"
 	// NetworkUnavailable: the node's condition of this name is true.
 	NetworkUnavailable Reason = "NetworkUnavailable"
-	// NodeDraining: the node is being emptied, or its speaker about to stop, and another node announces.
+	// NodeDraining: the node is being drained, or its speaker is about to stop, and another node announces.
 	NodeDraining Reason = "NodeDraining"
-	// AddressConflict: a machine that is not ours has the address.
+	// AddressConflict: a foreign machine has the address.
 	AddressConflict Reason = "AddressConflict"
-	// AddressFree: no machine that is not ours claims an address of the pool any more.
+	// AddressFree: no foreign machine claims an address of the pool any more.
 	AddressFree Reason = "AddressFree"
-	// NoLink: the node that is to announce has no link on which it can.
+	// NoLink: the owner has no link on which it can announce the address.
 	NoLink Reason = "NoLink"
-	// LinkSilent: the node hears nobody on a link on which it did, and whose carrier is up.
+	// LinkSilent: the node hears no other machine on a link, though it did before and the carrier is up.
 	LinkSilent Reason = "LinkSilent"
-	// HeartbeatsBlocked: speakers answer by gossip whose heartbeats do not arrive.
+	// HeartbeatsBlocked: other speakers answer by gossip, but their heartbeats do not arrive.
 	HeartbeatsBlocked Reason = "HeartbeatsBlocked"
-	// SocketRefused: the node's packet sockets on a link cannot be opened, so that it answers nothing there.
+	// SocketRefused: the kernel refuses packet sockets on a link, so that the node answers nothing there.
 	SocketRefused Reason = "SocketRefused"
-	// KubeProxyNotReady: the node was started, and its kube-proxy has not served since.
+	// KubeProxyNotReady: kube-proxy has not served since the node started.
 	KubeProxyNotReady Reason = "KubeProxyNotReady"
-	// Probing: the address is new, and it is being asked whether somebody has it already.
+	// Probing: the address is new, and its owner asks whether another machine has it already (RFC 5227).
 	Probing Reason = "Probing"
-	// NotMember: the node's speaker is not alive as its peers see it.
+	// NotMember: the other speakers do not count the node's speaker as alive.
 	NotMember Reason = "NotMember"
 	// CutOff: this node hears half of the speakers or fewer, and reaches no node with a serving endpoint.
 	CutOff Reason = "CutOff"
@@ -150,9 +149,9 @@ const (
 	NotOwner Reason = "NotOwner"
 	// NoPeer: no BGPPeer is usable on this node for the advertisement.
 	NoPeer Reason = "NoPeer"
-	// NoSession: peers are configured, none of their sessions is established.
+	// NoSession: peers are configured, but none of their sessions is established.
 	NoSession Reason = "NoSession"
-	// ConflictingAdvertisements: two advertisements give one route different local preferences.
+	// ConflictingAdvertisements: two advertisements give one route two local preferences.
 	ConflictingAdvertisements Reason = "ConflictingAdvertisements"
 )
 
@@ -167,17 +166,17 @@ const (
 // Reasons about nodes that are dead (Events on Nodes and Services, condition
 // EndpointsWithdrawn of a SpeakerState).
 const (
-	// NodeUnreachable: most speakers cannot reach the node, so endpoints on it are withdrawn.
+	// NodeUnreachable: most speakers cannot reach the node, so that endpoints on it are withdrawn.
 	NodeUnreachable Reason = "NodeUnreachable"
-	// NodeReachable: the node lives after all, so what was withdrawn is restored.
+	// NodeReachable: the node lives after all, so that its endpoints are restored.
 	NodeReachable Reason = "NodeReachable"
-	// NodeGivenUp: Kubernetes itself has given the node up, and its pods are Kubernetes' business.
+	// NodeGivenUp: Kubernetes itself has given the node up, and takes care of its pods.
 	NodeGivenUp Reason = "NodeGivenUp"
-	// TooManyUnreachable: more nodes than may fell silent at once, so their endpoints stay.
+	// TooManyUnreachable: more nodes than the limit fell silent at once, so that their endpoints stay.
 	TooManyUnreachable Reason = "TooManyUnreachable"
 	// EndpointsWithdrawn: endpoints of the Service are on a node that is unreachable.
 	EndpointsWithdrawn Reason = "EndpointsWithdrawn"
-	// EndpointsRestored: endpoints of the Service that were withdrawn may serve again.
+	// EndpointsRestored: withdrawn endpoints of the Service may serve again.
 	EndpointsRestored Reason = "EndpointsRestored"
 )
 
@@ -187,11 +186,11 @@ const (
 	Valid Reason = "Valid"
 	// InvalidAddresses: an entry of spec.addresses cannot be read.
 	InvalidAddresses Reason = "InvalidAddresses"
-	// HostBitsIgnored: a prefix is written with host bits and read as its network.
+	// HostBitsIgnored: a prefix has host bits, which are ignored.
 	HostBitsIgnored Reason = "HostBitsIgnored"
 	// OverlappingAddresses: an entry lies in another pool, or twice in this one.
 	OverlappingAddresses Reason = "OverlappingAddresses"
-	// AddressNotUsable: an entry holds a node's own address, or one that is never a host's.
+	// AddressNotUsable: an entry contains a node's own address, or one that no host can have.
 	AddressNotUsable Reason = "AddressNotUsable"
 	// InvalidSelector: a label selector cannot be read.
 	InvalidSelector Reason = "InvalidSelector"
@@ -211,42 +210,12 @@ const (
 	InvalidAggregation Reason = "InvalidAggregation"
 	// InvalidCommunity: a community cannot be read.
 	InvalidCommunity Reason = "InvalidCommunity"
-	// Deleting: the object waits until the Services that hold its addresses let go.
+	// Deleting: the object waits until no Service holds its addresses.
 	Deleting Reason = "Deleting"
 )
 
-// Reasons of Events on the Secret with the speakers' keys.
+// Reasons of Events on the Secret with the membership's keys.
 const (
-	// InvalidKey: an entry is no key, and is not used.
+	// InvalidKey: an entry is not a key, and is not used.
 	InvalidKey Reason = "InvalidKey"
 )
-
-// Object names a configuration object a Problem is about.
-type Object struct {
-	// Kind is the API kind, for example IPAddressPool or Service.
-	Kind string
-	// Namespace is empty for cluster-scoped kinds.
-	Namespace string
-	Name      string
-}
-
-// String returns "Kind namespace/name", or "Kind name" for cluster-scoped kinds.
-func (o Object) String() string {
-	if o.Namespace == "" {
-		return o.Kind + " " + o.Name
-	}
-	return o.Kind + " " + o.Namespace + "/" + o.Name
-}
-
-// MarshalText makes logs and debug pages show an object as an operator would write it.
-func (o Object) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
-
-// A Problem is something the user must mend: one word, and one sentence that
-// says what is wrong and what to do. It never stops anyone else from being served.
-type Problem struct {
-	Object  Object
-	Reason  Reason
-	Message string
-	// Note: the object is wholly in force, but read in a way worth saying.
-	Note bool
-}

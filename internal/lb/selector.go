@@ -20,7 +20,7 @@ type Requirement struct {
 	Values   []string
 }
 
-// Selector matches labels when all its requirements hold; the empty Selector matches all.
+// Selector matches labels if all its requirements hold; the empty Selector matches all labels.
 type Selector []Requirement
 
 // Matches reports whether every requirement holds for labels.
@@ -48,7 +48,7 @@ func (r Requirement) matches(labels map[string]string) bool {
 	panic("lb: unknown selector operator " + string(r.Operator))
 }
 
-// MatchesAny reports whether one of the selectors matches; no selectors match nothing.
+// MatchesAny reports whether one of the selectors matches; an empty list matches nothing.
 func MatchesAny(selectors []Selector, labels map[string]string) bool {
 	return slices.ContainsFunc(selectors, func(s Selector) bool { return s.Matches(labels) })
 }

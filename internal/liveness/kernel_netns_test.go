@@ -56,7 +56,7 @@ func TestKernelAnswers(t *testing.T) {
 	})
 }
 
-// TestKernelAnswersDropped: where a port is blocked, the other tells that the node lives.
+// TestKernelAnswersDropped: if one port is blocked, the other one shows that the node lives.
 func TestKernelAnswersDropped(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node, far := nstest.Self(t), nstest.New(t)

@@ -53,7 +53,7 @@ type Known struct {
 
 // State has which nodes live, and which can be reached.
 type State struct {
-	// Alive, HeldDown and SpeakerDown are as lb.State has them . The nodes that this side of a partition
+	// Alive, HeldDown and SpeakerDown are as lb.State has them. The nodes that this side of a partition
 	// yields to are alive, and nobody on this side takes anything but what those refuse.
 	Alive, HeldDown, SpeakerDown map[string]bool
 	// Left are nodes whose speakers said goodbye a short while ago.
@@ -123,7 +123,8 @@ func (m *Monitor) State() State {
 	return s
 }
 
-// yield leaves all to the nodes elsewhere that they can announce, as they do themselves.
+// yield ranks the nodes that this side of a partition yields to before its own: those count as alive, its own as held
+// down, as they do on the other side.
 func (s *State) yield() {
 	if len(s.Partition.YieldsTo) == 0 {
 		return

@@ -76,20 +76,20 @@ func (v votes) partition(now time.Time, self string, alive map[string]bool, miss
 	}
 	lowest := slices.Min(slices.Collect(maps.Keys(alive)))
 	against := v.against(now, self)
-	var first []Vote
+	var preceding []Vote
 	for _, vote := range against {
-		before := cmp.Or(cmp.Compare(vote.Alive, len(alive)), cmp.Compare(lowest, vote.lowest(missed, against))) > 0
-		if before {
-			first = append(first, vote)
+		precedes := cmp.Or(cmp.Compare(vote.Alive, len(alive)), cmp.Compare(lowest, vote.lowest(missed, against))) > 0
+		if precedes {
+			preceding = append(preceding, vote)
 		}
-		out.Sides = append(out.Sides, lb.Side{Precedes: before, Refuses: vote.refuses()})
+		out.Sides = append(out.Sides, lb.Side{Precedes: precedes, Refuses: vote.refuses()})
 	}
-	if len(first) == 0 {
+	if len(preceding) == 0 {
 		return out
 	}
 	for _, node := range missed {
-		votes := slices.ContainsFunc(first, func(vote Vote) bool { return vote.Node == node })
-		if votes || !slices.ContainsFunc(first, func(vote Vote) bool { return vote.misses(node) }) {
+		votes := slices.ContainsFunc(preceding, func(vote Vote) bool { return vote.Node == node })
+		if votes || !slices.ContainsFunc(preceding, func(vote Vote) bool { return vote.misses(node) }) {
 			out.YieldsTo = append(out.YieldsTo, node)
 		}
 	}

@@ -69,7 +69,7 @@ func TestYield(t *testing.T) {
 	}
 }
 
-// TestSides: which sides go before this one, and what they leave alone.
+// TestSides: which sides precede this one, and what they refuse.
 func TestSides(t *testing.T) {
 	for _, tt := range []struct {
 		name                   string

@@ -16,17 +16,17 @@ import (
 func TestYieldTo(t *testing.T) {
 	state := func() State { return State{Alive: map[string]bool{"c": true}, HeldDown: map[string]bool{}} }
 	for _, tt := range []struct {
-		elsewhere []string
-		want      string
+		yieldsTo []string
+		want     string
 	}{
 		{nil, "map[c:true] map[]"},
 		{[]string{"a", "b"}, "map[a:true b:true c:true] map[c:true]"},
 	} {
 		s := state()
-		s.Partition.YieldsTo = tt.elsewhere
+		s.Partition.YieldsTo = tt.yieldsTo
 		s.yield()
 		if got := fmt.Sprint(s.Alive, s.HeldDown); got != tt.want {
-			t.Errorf("for %v: %s, want %s", tt.elsewhere, got, tt.want)
+			t.Errorf("for %v: %s, want %s", tt.yieldsTo, got, tt.want)
 		}
 	}
 }

@@ -11,11 +11,10 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// bgp advertises a Service's addresses from every node that may, to the peers
-// of each.
+// bgp advertises a Service's addresses from every node that may announce them, to the peers of each node.
 func (p *planner) bgp(s *lb.Service) Outcome {
 	if len(s.Addresses) == 0 {
-		return p.written(s, refuse(lb.NoAddress, "the Service has no address yet"))
+		return p.withWriter(s, refuse(lb.NoAddress, "the Service has no address yet"))
 	}
 	var out Outcome
 	nodes, peers := map[string]bool{}, map[string]bool{}
@@ -27,7 +26,7 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 		out.Selected = true
 		announcers, why := p.announcers(s, a, ads)
 		if len(announcers) == 0 {
-			out.Reason, out.Message = why, p.sentence(s, why, ads, "bgp", p.cluster.bgp)
+			out.Reason, out.Message = why, p.message(s, why, ads, "bgp", p.cluster.bgp)
 			if why == lb.NoPeer {
 				out.Message = fmt.Sprintf("no BGPPeer of family %s selects a node that may announce %s", lb.FamilyOf(a), a)
 			}
@@ -42,9 +41,10 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 	}
 	out.Nodes = slices.Sorted(maps.Keys(nodes))
 	out.Peers = slices.Sorted(maps.Keys(peers))
-	return p.written(s, p.bgpOutcome(s, out))
+	return p.withWriter(s, p.bgpOutcome(s, out))
 }
 
+// bgpOutcome completes the outcome of all addresses.
 func (p *planner) bgpOutcome(s *lb.Service, out Outcome) Outcome {
 	switch {
 	case !out.Selected:
@@ -58,9 +58,9 @@ func (p *planner) bgpOutcome(s *lb.Service, out Outcome) Outcome {
 	if conflict := p.routes.conflict(s.Addresses); conflict != "" {
 		out.Reason, out.Message = lb.ConflictingAdvertisements, conflict
 	}
-	out.Here = p.here(s, out)
+	out.Here = p.reasonHere(s, out)
 	if out.Here == lb.NotOwner || out.Here == lb.NodeDraining {
-		out.Here = lb.NoPeer // every node that may announces, so only peers can be missing
+		out.Here = lb.NoPeer // every node that may announce does, so that only a peer can be missing
 	}
 	return out
 }
@@ -72,11 +72,12 @@ func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) ([]string, 
 	}
 	why := lb.NoEligibleNode
 	cutOff := p.endpointsOf([]*lb.Service{s}) == outOfReach
-	kept := !cutOff && p.kept([]*lb.Service{s})
+	// The nodes that this side yields to refuse the Service: this side announces it alone.
+	alone := !cutOff && p.refusedByPreceding([]*lb.Service{s})
 	var out []string
 	unfiltered := false
 	for i, c := range p.candidates("bgp", p.cluster.bgp, ads) {
-		if c.forService(s) != "" || kept && p.yieldsTo(c.node.Name) {
+		if c.reasonFor(s) != "" || alone && p.yieldsTo(c.node.Name) {
 			continue
 		}
 		if cutOff && !p.cutOffFrom(c.node.Name) {
@@ -101,8 +102,8 @@ func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) ([]string, 
 	return out, why
 }
 
-// peersFor returns the names of a node's peers that an advertisement sends an
-// address to: an IPv4 session carries IPv4 routes, an IPv6 session IPv6 routes.
+// peersFor returns the names of a node's peers to which an advertisement sends an address: an IPv4 session carries
+// IPv4 routes, an IPv6 session IPv6 routes.
 func (p *planner) peersFor(name string, a netip.Addr, ad int) []string {
 	wanted := p.state.BGPAdvertisements[ad].Peers
 	var out []string
@@ -114,7 +115,7 @@ func (p *planner) peersFor(name string, a netip.Addr, ad int) []string {
 	return out
 }
 
-// route adds an address to what this node advertises.
+// route adds the routes to an address to what this node advertises.
 func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool) {
 	for _, i := range ads {
 		if !p.cluster.bgp[i].nodes[p.me] {
@@ -137,11 +138,12 @@ func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool) {
 	}
 }
 
-// routeTable holds what each peer is told of each prefix.
+// routeTable is the routes that a node advertises.
 type routeTable struct {
+	// routes has the attributes of each prefix for each peer.
 	routes map[netip.Prefix]map[string]*attributes
-	// conflicts holds a sentence for each prefix that advertisements give two local
-	// preferences; the higher is used, since not advertising would cost the Service.
+	// conflicts has a sentence for each prefix that advertisements give two local preferences. The higher one is
+	// used: without the route the Service would fail.
 	conflicts map[netip.Prefix]string
 }
 
@@ -176,7 +178,7 @@ func (t routeTable) add(prefix netip.Prefix, peer string, ad *lb.BGPAdvertisemen
 	}
 }
 
-// conflict returns a sentence when a route that covers one of the addresses has two local preferences.
+// conflict returns a sentence if a route that covers one of the addresses has two local preferences.
 func (t routeTable) conflict(addresses []netip.Addr) string {
 	for _, prefix := range slices.SortedFunc(maps.Keys(t.conflicts), comparePrefix) {
 		if slices.ContainsFunc(addresses, prefix.Contains) {
@@ -186,7 +188,7 @@ func (t routeTable) conflict(addresses []netip.Addr) string {
 	return ""
 }
 
-// sorted returns the routes, each with the peers that are told the same.
+// sorted returns the routes, each with all peers for which its attributes are the same.
 func (t routeTable) sorted() []lb.Route {
 	var out []lb.Route
 	for _, prefix := range slices.SortedFunc(maps.Keys(t.routes), comparePrefix) {

@@ -11,53 +11,53 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// cluster is a State with what many Services ask of it worked out once.
+// cluster is a State, with values that depend on no single Service computed once.
 type cluster struct {
 	state lb.State
-	// nodes that are known to the API or to the members, by name.
+	// nodes that the API server or the membership knows, ordered by name.
 	nodes []node
-	// peers each known node holds sessions with.
+	// peers with which each known node holds sessions.
 	peers map[string][]lb.Peer
 	pools poolIndex
 	l2    []scope
 	bgp   []scope
-	// sharers holds the Services of each address that several have.
+	// sharers are the Services of each address that has more than one.
 	sharers map[netip.Addr][]*lb.Service
-	// elections caches candidates by the set of advertisements that select a Service.
-	elections map[string][]candidate
-	// subnets that any link of any node carries.
+	// eligible caches candidates by the set of advertisements that select a Service.
+	eligible map[string][]candidate
+	// subnets of all links of all nodes.
 	subnets []netip.Prefix
-	// rankings caches ranks by what they depend on: see ranking.
+	// rankings caches the result of ranking.
 	rankings map[string]*ranking
-	// ranged are the addresses that have ranges; nil where every node can filter, and it does not matter.
+	// ranged are the addresses with source ranges; nil if every node can filter, since then no decision depends on them.
 	ranged map[netip.Addr]bool
 }
 
-// node is a lb.Node with what an election asks of it.
+// node is an lb.Node with what an election needs to know of it.
 type node struct {
 	lb.Node
 	hash uint64
-	// barred is why the node may not announce anything; empty when it may.
+	// barred is why the node may not announce anything; "" if it may.
 	barred lb.Reason
 	alive  bool
 }
 
-// scope is an advertisement's lb.Scope with its selectors resolved to pools and nodes.
+// scope is an lb.Scope with its selectors resolved to pools and nodes.
 type scope struct {
 	pools    map[string]bool
-	nodes    []bool // by index of cluster.nodes
+	nodes    []bool // by index in cluster.nodes
 	services []lb.Selector
 }
 
-// candidate is a node with the verdict of an advertisement set.
+// candidate is a node, and why a set of advertisements does not let it announce.
 type candidate struct {
 	node   *node
-	reason lb.Reason // empty: may announce
+	reason lb.Reason // "" if it may announce
 }
 
 func newCluster(s lb.State) *cluster {
 	c := &cluster{
-		state: s, elections: map[string][]candidate{}, peers: map[string][]lb.Peer{},
+		state: s, eligible: map[string][]candidate{}, peers: map[string][]lb.Peer{},
 		subnets: subnetsOf(s.Links), rankings: map[string]*ranking{},
 	}
 	names := maps.Clone(s.Members)
@@ -93,14 +93,14 @@ func newNode(name string, s lb.State) node {
 	case !s.Members[name]:
 		out.barred = lb.NotMember
 	case !known:
-		// Alive, but its Node object is not here yet: nothing is known about it.
+		// Its speaker is alive, but its Node object is not here yet: no advertisement can select it.
 		out.barred = lb.NodeNotSelected
 	case n.Excluded:
 		out.barred = lb.NodeExcluded
 	case n.NetworkUnavailable:
 		out.barred = lb.NetworkUnavailable
 	case s.Unfit[name].Has(lb.Booting):
-		// It would attract what it cannot hand to any endpoint yet, be that on another node.
+		// It would attract traffic that it cannot forward to any endpoint yet, even on another node.
 		out.barred = lb.KubeProxyNotReady
 	}
 	return out
@@ -115,55 +115,59 @@ func (c *cluster) scope(s lb.Scope) scope {
 		}
 	}
 	for i, n := range c.nodes {
-		out.nodes[i] = len(s.NodeSelectors) == 0 || lb.MatchesAny(s.NodeSelectors, n.Labels)
+		out.nodes[i] = selects(s.NodeSelectors, n.Labels)
 	}
 	return out
 }
 
-// index returns the index of the named node, -1 for none.
+// index returns the index of the named node; -1 for none.
 func (c *cluster) index(name string) int {
 	return slices.IndexFunc(c.nodes, func(n node) bool { return n.Name == name })
 }
 
-// poolOf returns the name of the pool an address belongs to; "" when there is none.
+// poolOf returns the name of the pool of an address; "" for none.
 func (c *cluster) poolOf(s *lb.Service, a netip.Addr) string { return c.pools.nameOf(s, a) }
 
-// selecting returns the indexes of the scopes that select the Service for a pool.
+// selecting returns the indexes of the scopes that select a Service with an address of a pool.
 func selecting(scopes []scope, s *lb.Service, pool string) []int {
 	var out []int
 	for i, sc := range scopes {
-		if sc.pools[pool] && (len(sc.services) == 0 || lb.MatchesAny(sc.services, s.Labels)) {
+		if sc.pools[pool] && selects(sc.services, s.Labels) {
 			out = append(out, i)
 		}
 	}
 	return out
 }
 
-// candidates returns every node with why the given scopes and its own state
-// bar it from announcing, or nothing.
-func (c *cluster) candidates(kind string, scopes []scope, chosen []int) []candidate {
-	key := fmt.Sprint(kind, chosen)
-	if out, ok := c.elections[key]; ok {
+// selects reports whether one of the selectors matches labels, or there is no selector.
+func selects(selectors []lb.Selector, labels map[string]string) bool {
+	return len(selectors) == 0 || lb.MatchesAny(selectors, labels)
+}
+
+// candidates returns all nodes, each with the reason why the selected scopes or its own state do not let it
+// announce.
+func (c *cluster) candidates(kind string, scopes []scope, selected []int) []candidate {
+	key := fmt.Sprint(kind, selected)
+	if out, ok := c.eligible[key]; ok {
 		return out
 	}
 	out := make([]candidate, len(c.nodes))
 	for i := range c.nodes {
 		out[i] = candidate{node: &c.nodes[i], reason: c.nodes[i].barred}
-		selected := slices.ContainsFunc(chosen, func(j int) bool { return scopes[j].nodes[i] })
-		if out[i].reason == "" && !selected {
+		if out[i].reason == "" && !slices.ContainsFunc(selected, func(j int) bool { return scopes[j].nodes[i] }) {
 			out[i].reason = lb.NodeNotSelected
 		}
 	}
-	c.elections[key] = out
+	c.eligible[key] = out
 	return out
 }
 
-// forService returns the verdict on one candidate for a Service, its own wish and endpoints considered.
-func (c candidate) forService(s *lb.Service) lb.Reason {
+// reasonFor returns why a candidate may not announce a Service, by its nodeSelectors and endpoints too; "" if it may.
+func (c candidate) reasonFor(s *lb.Service) lb.Reason {
 	switch {
 	case c.reason != "":
 		return c.reason
-	case len(s.NodeSelectors) > 0 && !lb.MatchesAny(s.NodeSelectors, c.node.Labels):
+	case !selects(s.NodeSelectors, c.node.Labels):
 		return lb.NodeNotSelected
 	case s.Local && !s.ServingNodes[c.node.Name]:
 		return lb.NoLocalEndpoint
@@ -171,11 +175,11 @@ func (c candidate) forService(s *lb.Service) lb.Reason {
 	return ""
 }
 
-// whyNone counts the reasons of nodes that may not announce, as one sentence.
+// whyNone says in one sentence why each node may not announce a Service.
 func whyNone(s *lb.Service, candidates []candidate) string {
 	count := map[lb.Reason][]string{}
 	for _, c := range candidates {
-		if r := c.forService(s); r != "" {
+		if r := c.reasonFor(s); r != "" {
 			count[r] = append(count[r], c.node.Name)
 		}
 	}
@@ -193,16 +197,6 @@ func hashString(s string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(s))
 	return h.Sum64()
-}
-
-// score ranks a node for an address: rendezvous hashing over a pre-hashed node,
-// so that the loss of a node moves that node's addresses only. The last step is
-// the finalizer of splitmix64, which spreads every bit of its input.
-func score(node, address uint64) uint64 {
-	z := node ^ address
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
 }
 
 func hashAddress(a netip.Addr) uint64 {

@@ -9,56 +9,58 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// A node that is cut off must not attract what it cannot serve: clients may well
-// reach it, and the node that can serve them too. So it announces nothing whose
-// serving endpoints are all on nodes that are lost to it. While it does not know
-// that of each of them, it takes nothing, and goes on with what it has: of a node
-// that lives that is known at once. A Service with an endpoint here, on a node that
-// it hears, or on one that nobody names, is announced as ever; so are all Services
-// on a node that hears most of the others.
+// A node that is cut off must not attract traffic that it cannot serve: clients may well reach it, and also the
+// node that can serve them. So it announces nothing whose serving endpoints are all on nodes that it does not
+// reach. While it does not know that of each of them, it takes nothing, but keeps what it announces: a living node
+// answers the question at once. It announces a Service as usual if an endpoint is on this node, on a node that it
+// hears, or on a node without a speaker. A node that hears most of the others is not cut off.
 
-// cutOffFrom reports whether a node is not heard, though it is a member: one that this
-// side of a partition stands aside for.
+// cutOffFrom reports whether this node is cut off from another member, or yields to it.
 func (c *cluster) cutOffFrom(node string) bool {
-	_, lost := c.state.Here.CutOffFrom[node]
-	return lost || c.yieldsTo(node)
+	_, unheard := c.state.Here.CutOffFrom[node]
+	return unheard || c.yieldsTo(node)
 }
 
-// yieldsTo reports whether this side of a partition stands aside for a node.
+// yieldsTo reports whether this side of a partition yields to a node of another side.
 func (c *cluster) yieldsTo(node string) bool {
 	_, found := slices.BinarySearch(c.state.Here.Partition.YieldsTo, node)
 	return found
 }
 
-// kept reports whether nobody announces an address of these Services that this side
-// of a partition stands aside for. Those sides are cut off too, and leave alone what
-// only nodes serve that they do not reach: as cutOff has it here.
-func (c *cluster) kept(services []*lb.Service) bool {
+// refusedByPreceding reports whether this side of a partition yields to others, but all of these refuse an address
+// of the Services, so that this side may announce it.
+func (c *cluster) refusedByPreceding(services []*lb.Service) bool {
 	p := c.state.Here.Partition
 	return len(p.YieldsTo) > 0 && !slices.ContainsFunc(p.Sides, func(side lb.Side) bool { return side.Precedes && !refuses(side, services) })
 }
 
-// announcedElsewhere reports whether another side of a partition announces a Service.
-func (c *cluster) announcedElsewhere(s *lb.Service) bool {
+// announcedByOtherSide reports whether another side of a partition announces a Service.
+func (c *cluster) announcedByOtherSide(s *lb.Service) bool {
 	return slices.ContainsFunc(c.state.Here.Partition.Sides, func(side lb.Side) bool { return !refuses(side, []*lb.Service{s}) })
 }
 
-// refuses reports whether a side of a partition leaves an address of these Services alone.
+// refuses reports whether a side of a partition announces no address of these Services: it is cut off too, and
+// reaches none of their endpoints.
 func refuses(side lb.Side, services []*lb.Service) bool {
-	return !slices.ContainsFunc(services, func(s *lb.Service) bool {
-		if s.ServingAnywhere || len(s.ServingNodes) == 0 {
-			return true
-		}
-		for node := range s.ServingNodes {
-			if !side.Refuses[node] {
-				return true
-			}
-		}
-		return false
-	})
+	return servedOnlyOn(services, func(node string) bool { return side.Refuses[node] })
 }
 
-// endpoints says how sure it is that no endpoint is in reach.
+// servedOnlyOn reports whether all endpoints that can serve the Services are on certain nodes.
+func servedOnlyOn(services []*lb.Service, certain func(node string) bool) bool {
+	for _, s := range services {
+		if s.ServingAnywhere || len(s.ServingNodes) == 0 {
+			return false
+		}
+		for node := range s.ServingNodes {
+			if !certain(node) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// endpoints is what a node knows of the way to the endpoints of an address.
 type endpoints int
 
 const (
@@ -67,30 +69,20 @@ const (
 	outOfReach
 )
 
-// endpointsOf returns what is known of the endpoints of Services that share an
-// address: it is worth announcing for a single one of them.
+// endpointsOf returns what is known of the endpoints of Services that share an address. One endpoint in reach is
+// enough to announce it.
 func (c *cluster) endpointsOf(services []*lb.Service) endpoints {
-	if len(c.state.Here.CutOffFrom) == 0 {
+	unheard := c.state.Here.CutOffFrom
+	switch {
+	case len(unheard) == 0, !servedOnlyOn(services, func(node string) bool { _, found := unheard[node]; return found }):
 		return inReach
+	case servedOnlyOn(services, func(node string) bool { return unheard[node] }):
+		return outOfReach
 	}
-	out := outOfReach
-	for _, s := range services {
-		if s.ServingAnywhere || len(s.ServingNodes) == 0 {
-			return inReach
-		}
-		for node := range s.ServingNodes {
-			switch known, lost := c.state.Here.CutOffFrom[node]; {
-			case !lost:
-				return inReach
-			case !known:
-				out = inDoubt
-			}
-		}
-	}
-	return out
+	return inDoubt
 }
 
-// cutOff reports whether this node has to leave an address of these Services alone by layer 2.
+// cutOff reports whether this node must not announce an address of these Services by layer 2.
 func (c *cluster) cutOff(services []*lb.Service, a netip.Addr) bool {
 	switch c.endpointsOf(services) {
 	case outOfReach:
@@ -101,17 +93,8 @@ func (c *cluster) cutOff(services []*lb.Service, a netip.Addr) bool {
 	return false
 }
 
-// whyCutOff says which nodes would have to be reached.
+// whyCutOff names the nodes that this one would have to reach.
 func (p *planner) whyCutOff(s *lb.Service) string {
 	return fmt.Sprintf("node %s is cut off from half of the speakers or more and reaches no node with a serving endpoint (%s)",
 		p.node, lb.SomeOf(slices.Sorted(maps.Keys(s.ServingNodes))))
-}
-
-// Announced are the addresses that the node is to announce by ARP and NDP.
-func (p Plan) Announced() map[netip.Addr]bool {
-	out := make(map[netip.Addr]bool, len(p.Announcements))
-	for _, a := range p.Announcements {
-		out[a.Address] = true
-	}
-	return out
 }

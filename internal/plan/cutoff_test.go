@@ -9,11 +9,11 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// TestCutOff: what w1 announces when it hears nobody else, by ARP and NDP and by
-// BGP. With all members it owns v4 and v6 by its hash.
+// TestCutOff: what w1 announces and advertises while it hears no other node. With all members it owns v4 and v6 by its
+// hash.
 func TestCutOff(t *testing.T) {
-	const known, doubt = true, false
-	lose := func(s *lb.State, known bool, nodes ...string) {
+	const known, doubt = true, false // whether a kernel is known not to answer
+	cut := func(s *lb.State, known bool, nodes ...string) {
 		s.Here.CutOffFrom = map[string]bool{}
 		for _, n := range nodes {
 			s.Here.CutOffFrom[n] = known
@@ -33,43 +33,43 @@ func TestCutOff(t *testing.T) {
 		want   string
 		here   lb.Reason
 	}{
-		{"nobody is lost", func(*lb.State) {}, all, lb.Announced},
-		{"the node that serves is lost", func(s *lb.State) { lose(s, known, "w2", "w3") }, none, lb.CutOff},
-		{"also for one that announced", func(s *lb.State) { lose(s, known, "w2", "w3"); s.Here.Announced = had }, none, lb.CutOff},
-		{"in doubt nothing is taken", func(s *lb.State) { lose(s, doubt, "w2", "w3") }, routes, lb.CutOff},
-		{"in doubt nothing is given up", func(s *lb.State) { lose(s, doubt, "w2", "w3"); s.Here.Announced = had }, all, lb.Announced},
-		{"one is known to be lost, the other one is in doubt", func(s *lb.State) {
+		{"all nodes are in reach", func(*lb.State) {}, all, lb.Announced},
+		{"the node that serves is out of reach", func(s *lb.State) { cut(s, known, "w2", "w3") }, none, lb.CutOff},
+		{"even if this node announced the addresses", func(s *lb.State) { cut(s, known, "w2", "w3"); s.Here.Announced = had }, none, lb.CutOff},
+		{"in doubt it takes nothing", func(s *lb.State) { cut(s, doubt, "w2", "w3") }, routes, lb.CutOff},
+		{"in doubt it keeps what it announces", func(s *lb.State) { cut(s, doubt, "w2", "w3"); s.Here.Announced = had }, all, lb.Announced},
+		{"one node is out of reach, the other in doubt", func(s *lb.State) {
 			served(s, "w2", "w3")
 			s.Here = lb.Here{CutOffFrom: map[string]bool{"w2": known, "w3": doubt}}
 		}, routes, lb.CutOff},
-		{"one of those that serve is within reach", func(s *lb.State) { served(s, "w2", "w3"); lose(s, known, "w2") }, all, lb.Announced},
-		{"a node without a speaker serves", func(s *lb.State) { served(s, "w2", "w9"); lose(s, known, "w2", "w3") }, all, lb.Announced},
-		{"an endpoint of its own", func(s *lb.State) { served(s, "w1", "w2"); lose(s, known, "w2", "w3") }, all, lb.Announced},
-		{"an endpoint on no node", func(s *lb.State) { s.Services[0].ServingAnywhere = true; lose(s, known, "w2", "w3") }, all, lb.Announced},
-		{"only endpoints on no node", func(s *lb.State) { served(s); lose(s, known, "w2", "w3") }, all, lb.Announced},
-		{"no endpoint that serves", func(s *lb.State) { s.Services[0].Serving = false; lose(s, known, "w2", "w3") }, none, lb.NoServingEndpoint},
-		{"policy Local with an endpoint of its own", func(s *lb.State) {
+		{"one node that serves is in reach", func(s *lb.State) { served(s, "w2", "w3"); cut(s, known, "w2") }, all, lb.Announced},
+		{"a node without a speaker serves", func(s *lb.State) { served(s, "w2", "w9"); cut(s, known, "w2", "w3") }, all, lb.Announced},
+		{"an endpoint on this node", func(s *lb.State) { served(s, "w1", "w2"); cut(s, known, "w2", "w3") }, all, lb.Announced},
+		{"an endpoint on no node", func(s *lb.State) { s.Services[0].ServingAnywhere = true; cut(s, known, "w2", "w3") }, all, lb.Announced},
+		{"only endpoints on no node", func(s *lb.State) { served(s); cut(s, known, "w2", "w3") }, all, lb.Announced},
+		{"no endpoint that serves", func(s *lb.State) { s.Services[0].Serving = false; cut(s, known, "w2", "w3") }, none, lb.NoServingEndpoint},
+		{"policy Local with an endpoint on this node", func(s *lb.State) {
 			served(s, "w1", "w2")
 			s.Services[0].Local = true
-			lose(s, known, "w2", "w3")
+			cut(s, known, "w2", "w3")
 		}, all, lb.Announced},
 		{"policy Local without", func(s *lb.State) {
 			s.Services[0].Local = true
-			lose(s, known, "w2", "w3")
+			cut(s, known, "w2", "w3")
 		}, none, lb.NoEligibleNode},
-		{"another Service on the address is within reach", func(s *lb.State) {
+		{"another Service on the address is in reach", func(s *lb.State) {
 			other := s.Services[0]
 			other.Key.Name, other.ServingNodes = "wec", map[string]bool{"w1": true}
 			s.Services = append(s.Services, other)
-			lose(s, known, "w2", "w3")
+			cut(s, known, "w2", "w3")
 		}, all, lb.Announced},
-		{"nor does it stand in for a mute neighbour", func(s *lb.State) {
+		{"it does not stand in for a node whose speaker is down", func(s *lb.State) {
 			s.Members = map[string]bool{"w1": true, "w4": true}
 			s.SpeakerDown = map[string]bool{"w4": true}
 			s.Nodes["w4"] = lb.Node{Name: "w4"}
 			s.HeldDown = map[string]bool{"w1": true}
 			s.Links = map[string][]lb.Link{"w4": {link("eth0", "192.0.2.0/24", "2001:db8::/64")}}
-			lose(s, known, "w2", "w3")
+			cut(s, known, "w2", "w3")
 		}, none, lb.CutOff},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestCutOff(t *testing.T) {
 				t.Errorf("%s, here %s; want %s, %s", got, p.Verdicts[0].L2.Here, tt.want, tt.here)
 			}
 			if len(p.Yield) != 0 {
-				t.Errorf("it waits for somebody to take %v over", p.Yield)
+				t.Errorf("it waits for another node to take over %v", p.Yield)
 			}
 		})
 	}
@@ -90,8 +90,8 @@ func TestCutOff(t *testing.T) {
 
 func digit(n int) string { return string(rune('0' + n)) }
 
-// A side of a partition that stands aside leaves to the others what it cannot serve itself.
-func TestCutOffStandsAside(t *testing.T) {
+// TestCutOffHeldDown: a node that is cut off and held down leaves to the others what it cannot serve.
+func TestCutOffHeldDown(t *testing.T) {
 	s := testState()
 	s.HeldDown = map[string]bool{"w1": true}
 	s.Here.CutOffFrom = map[string]bool{"w2": true, "w3": true}
@@ -104,11 +104,11 @@ func TestCutOffStandsAside(t *testing.T) {
 	}
 }
 
-// TestKept: what a side of a partition that stands aside goes on with. Of w1 to w3
-// only w1 is here.
-func TestKept(t *testing.T) {
-	side := func(first bool, refuses ...string) lb.Side {
-		out := lb.Side{Precedes: first, Refuses: map[string]bool{}}
+// TestRefusedByPreceding: what a side of a partition announces although it yields to another. w1 is on this side, w2 and
+// w3 are on the other.
+func TestRefusedByPreceding(t *testing.T) {
+	side := func(precedes bool, refuses ...string) lb.Side {
+		out := lb.Side{Precedes: precedes, Refuses: map[string]bool{}}
 		for _, n := range refuses {
 			out.Refuses[n] = true
 		}
@@ -121,18 +121,18 @@ func TestKept(t *testing.T) {
 		more  func(*lb.State)
 		want  string
 	}{
-		{"they do not reach it", []lb.Side{side(true, "w1")}, nil, yes},
-		{"they are most", []lb.Side{side(true)}, nil, no},
-		{"one of them does not know yet", []lb.Side{side(true, "w1"), side(true)}, nil, no},
-		{"a third side goes behind this one", []lb.Side{side(true, "w1"), side(false)}, nil, yes},
-		{"they reach another endpoint", []lb.Side{side(true, "w1")}, func(s *lb.State) { s.Services[0].ServingNodes["w2"] = true }, no},
+		{"the other side does not reach the endpoint", []lb.Side{side(true, "w1")}, nil, yes},
+		{"the other side is not cut off", []lb.Side{side(true)}, nil, no},
+		{"one speaker there does not know yet", []lb.Side{side(true, "w1"), side(true)}, nil, no},
+		{"a third side yields to this one", []lb.Side{side(true, "w1"), side(false)}, nil, yes},
+		{"the other side reaches another endpoint", []lb.Side{side(true, "w1")}, func(s *lb.State) { s.Services[0].ServingNodes["w2"] = true }, no},
 		{"an endpoint is on no node", []lb.Side{side(true, "w1")}, func(s *lb.State) { s.Services[0].ServingAnywhere = true }, no},
-		{"they reach another Service on the address", []lb.Side{side(true, "w1")}, func(s *lb.State) {
+		{"the other side reaches another Service on the address", []lb.Side{side(true, "w1")}, func(s *lb.State) {
 			other := s.Services[0]
 			other.Key.Name, other.ServingNodes = "wec", map[string]bool{"w2": true}
 			s.Services = append(s.Services, other)
 		}, no},
-		{"nobody here may announce", []lb.Side{side(true, "w1")}, func(s *lb.State) {
+		{"no node on this side may announce", []lb.Side{side(true, "w1")}, func(s *lb.State) {
 			s.Nodes["w1"] = lb.Node{Name: "w1", Excluded: true}
 		}, "announce 0 route 0"},
 	} {
@@ -150,17 +150,17 @@ func TestKept(t *testing.T) {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 		if len(p.Yield) > 0 {
-			t.Errorf("%s: it waits until it hears who takes %v over, from whom it is cut off", tt.name, p.Yield)
+			t.Errorf("%s: it waits for a node that it is cut off from to take over %v", tt.name, p.Yield)
 		}
 		for _, o := range []Outcome{p.Verdicts[0].L2, p.Verdicts[0].BGP} {
 			if tt.want == yes && (!o.Writer || len(o.Nodes) != 1) {
-				t.Errorf("%s: announced by %v, written here %t", tt.name, o.Nodes, o.Writer)
+				t.Errorf("%s: announced by %v, writer %t", tt.name, o.Nodes, o.Writer)
 			}
 		}
 	}
 }
 
-// TestCutOffWriter: who reads that another side announces a Service leaves its condition alone.
+// TestCutOffWriter: a node that reads that another side announces a Service does not write its condition.
 func TestCutOffWriter(t *testing.T) {
 	for refused, want := range map[string]bool{"w1": false, "w2": true} {
 		s := testState()
@@ -170,14 +170,14 @@ func TestCutOffWriter(t *testing.T) {
 		v := ForNode("w1", s).Verdicts[0]
 		for kind, o := range map[string]Outcome{"layer 2": v.L2, "BGP": v.BGP} {
 			if o.Reason != lb.CutOff || o.Writer != want {
-				t.Errorf("%s, the other side refuses %s: %s, written here %t, want %t", kind, refused, o.Reason, o.Writer, want)
+				t.Errorf("%s, the other side refuses %s: %s, writer %t, want %t", kind, refused, o.Reason, o.Writer, want)
 			}
 		}
 	}
 }
 
-// The sentence says who and why.
-func TestCutOffSays(t *testing.T) {
+// TestCutOffMessage: the sentence names this node and the nodes that it would have to reach.
+func TestCutOffMessage(t *testing.T) {
 	s := testState()
 	s.Members = map[string]bool{"w1": true}
 	s.Here.CutOffFrom = map[string]bool{"w2": true, "w3": true}

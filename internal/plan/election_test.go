@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// owners returns who announces an address, as each node sees it for itself.
+// owners returns the nodes that announce an address by their own plans.
 func owners(s lb.State, a netip.Addr) string {
 	return strings.Join(slices.Sorted(slices.Values(ownersOf(s, a))), " ")
 }
@@ -32,10 +32,10 @@ func drain(s *lb.State, names ...string) {
 	}
 }
 
-// TestRank: who owns v4 and v6; by the hash alone it is w1, then w2.
+// TestRank: the owners of v4 and v6; by the hash alone it is w1, then w2.
 //
-// Traps: a node is result that has not the interface, or not the subnet, so that
-// nobody announces or nobody asks there; who comes back takes back at once (MetalLB).
+// Traps: the owner does not have the interface, or not the subnet, so that no node announces or no client asks there; a
+// node that returns takes its addresses back at once (MetalLB).
 func TestRank(t *testing.T) {
 	zone := func(value string) []lb.Selector {
 		return []lb.Selector{{{Key: "zone", Operator: lb.In, Values: []string{value}}}}
@@ -47,23 +47,23 @@ func TestRank(t *testing.T) {
 		}
 	}
 	for _, tt := range []struct {
-		name   string
-		change func(*lb.State)
-		v4, v6 string
-		says   string
+		name    string
+		change  func(*lb.State)
+		v4, v6  string
+		message string
 	}{
 		{"the hash alone", func(*lb.State) {}, "w1", "w1", ""},
 		{"all links alike", all, "w1", "w1", ""},
-		{"draining goes last", func(s *lb.State) { drain(s, "w1") }, "w2", "w2", ""},
-		{"cordoning every node kills nothing", func(s *lb.State) { drain(s, "w1", "w2", "w3") }, "w1", "w1", ""},
-		{"a speaker that stops goes last", func(s *lb.State) { s.Stopping = map[string]bool{"w1": true} }, "w2", "w2", ""},
-		{"stopping goes after draining", func(s *lb.State) { drain(s, "w2", "w3"); s.Stopping = map[string]bool{"w1": true} }, "w2", "w2", ""},
-		{"a flapping node takes nothing back", func(s *lb.State) { s.HeldDown = map[string]bool{"w1": true} }, "w2", "w2", ""},
-		{"unless nobody else can", func(s *lb.State) {
+		{"draining ranks last", func(s *lb.State) { drain(s, "w1") }, "w2", "w2", ""},
+		{"all nodes are draining", func(s *lb.State) { drain(s, "w1", "w2", "w3") }, "w1", "w1", ""},
+		{"a speaker that stops ranks last", func(s *lb.State) { s.Stopping = map[string]bool{"w1": true} }, "w2", "w2", ""},
+		{"stopping ranks behind draining", func(s *lb.State) { drain(s, "w2", "w3"); s.Stopping = map[string]bool{"w1": true} }, "w2", "w2", ""},
+		{"a node that is held down takes nothing back", func(s *lb.State) { s.HeldDown = map[string]bool{"w1": true} }, "w2", "w2", ""},
+		{"held down, but no other node can", func(s *lb.State) {
 			s.HeldDown = map[string]bool{"w1": true}
 			s.Members = map[string]bool{"w1": true}
 		}, "w1", "w1", ""},
-		{"held down goes before draining", func(s *lb.State) { drain(s, "w2", "w3"); s.HeldDown = map[string]bool{"w1": true} }, "w1", "w1", ""},
+		{"held down ranks before draining", func(s *lb.State) { drain(s, "w2", "w3"); s.HeldDown = map[string]bool{"w1": true} }, "w1", "w1", ""},
 		{"the node with the subnet", func(s *lb.State) {
 			all(s)
 			s.Links["w1"] = []lb.Link{link("eth0", "10.0.0.0/8")}
@@ -73,14 +73,14 @@ func TestRank(t *testing.T) {
 			drain(s, "w2")
 			s.Links["w1"], s.Links["w3"] = []lb.Link{link("eth0", "10.0.0.0/8")}, nil
 		}, "w2", "w2", ""},
-		{"what a node did not tell is no reason against it", func(s *lb.State) {
+		{"a node without metadata counts as one with the subnet", func(s *lb.State) {
 			all(s)
 			delete(s.Links, "w1")
 		}, "w1", "w1", ""},
-		{"nobody has the subnet", func(s *lb.State) {
+		{"no node has the subnet", func(s *lb.State) {
 			s.Links = map[string][]lb.Link{"w1": {link("eth0", "10.0.0.0/8")}, "w2": {link("eth0")}, "w3": {}}
 		}, "w1", "w1", "no node that may announce has a link with its subnet"},
-		{"nobody has the interface", func(s *lb.State) {
+		{"no node has the interface", func(s *lb.State) {
 			all(s)
 			s.L2Advertisements[0].Links = []string{"eth9"}
 		}, "w1", "w1", "no node that may announce has a link to do so"},
@@ -101,7 +101,7 @@ func TestRank(t *testing.T) {
 			all(s)
 			s.Links["w1"] = []lb.Link{link("eth0", "192.0.2.0/24")}
 		}, "w2", "w2", ""},
-		{"apart where none has both", func(s *lb.State) {
+		{"on two nodes if none has both", func(s *lb.State) {
 			s.Links = map[string][]lb.Link{"w1": {link("eth0", "192.0.2.0/24")}, "w2": {link("eth0", "2001:db8::/64")}, "w3": {}}
 		}, "w1", "w2", ""},
 		{"preferred", func(s *lb.State) {
@@ -124,7 +124,7 @@ func TestRank(t *testing.T) {
 		{"the Service's own selector", func(s *lb.State) { s.Services[0].NodeSelectors = zone("b") }, "w3", "w3", ""},
 		{"a selector that matches nothing", func(s *lb.State) { s.Services[0].NodeSelectors = zone("none") }, "", "",
 			"NodeNotSelected: w1, w2, w3"},
-		{"policy Local goes before everything", func(s *lb.State) {
+		{"policy Local counts more than any rank", func(s *lb.State) {
 			all(s)
 			drain(s, "w3")
 			s.Links["w3"] = []lb.Link{link("eth0", "10.0.0.0/8")}
@@ -144,19 +144,19 @@ func TestRank(t *testing.T) {
 			t.Errorf("%s: owned by %q and %q, want %q and %q", tt.name, got4, got6, tt.v4, tt.v6)
 		}
 		l2 := ForNode("w1", s).Verdicts[0].L2
-		message := l2.Message
+		got := l2.Message
 		for _, a := range l2.Announcers {
-			message += a.Remark
+			got += a.Remark
 		}
-		if !strings.Contains(message, tt.says) || tt.says == "" && message != "" {
-			t.Errorf("%s: the condition says %q, want %q in it", tt.name, message, tt.says)
+		if !strings.Contains(got, tt.message) || tt.message == "" && got != "" {
+			t.Errorf("%s: the message is %q, want %q in it", tt.name, got, tt.message)
 		}
 	}
 }
 
-// TestElsewhere: who loses an address knows that another takes it, and who
-// withdraws one knows that nobody does.
-func TestElsewhere(t *testing.T) {
+// TestYield: a node that loses an address to another one goes on until that one announces it; a node that withdraws an
+// address does not.
+func TestYield(t *testing.T) {
 	s := testState()
 	for _, tt := range []struct {
 		name   string
@@ -165,23 +165,22 @@ func TestElsewhere(t *testing.T) {
 	}{
 		{"owned here", func() {}, 0},
 		{"drained", func() { drain(&s, "w1") }, 2},
-		{"drained, and it hears nobody", func() { s.Here.HearsBadly = true }, 0},
-		{"and hears again", func() { s.Here.HearsBadly = false }, 2},
-		{"nobody serves", func() { s.Services[0].Serving = false }, 0},
+		{"drained, and it hears badly", func() { s.Here.HearsBadly = true }, 0},
+		{"drained, and it hears well again", func() { s.Here.HearsBadly = false }, 2},
+		{"no endpoint serves", func() { s.Services[0].Serving = false }, 0},
 		{"deleted", func() { s.Services = nil }, 0},
 	} {
 		tt.change()
 		if got := ForNode("w1", s).Yield; len(got) != tt.want || !slices.IsSortedFunc(got, netip.Addr.Compare) {
-			t.Errorf("%s: elsewhere are %v, want %d", tt.name, got, tt.want)
+			t.Errorf("%s: yields %v, want %d", tt.name, got, tt.want)
 		}
 	}
 }
 
-// TestLocal: under policy Local the owner is a node with an endpoint that serves, and
-// another one as soon as that serves no more, by what the EndpointSlices say alone.
+// TestLocal: under policy Local the owner is a node with an endpoint that serves, and another node as soon as none does
+// there. EndpointSlices alone decide that.
 //
-// Trap: policy Local works only with a health monitor that somebody sets by hand
-// (OCCM #2866).
+// Trap: policy Local works only with a health monitor that a user configures (OCCM #2866).
 func TestLocal(t *testing.T) {
 	s := testState()
 	s.BGPAdvertisements = nil
@@ -207,8 +206,8 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// TestStandIn: while an owner's speaker is mute nothing moves, and the one who would
-// take over answers with the MAC of the owner's link.
+// TestStandIn: while the owner's speaker is down nothing moves, and the next in rank answers with the MAC of the owner's
+// link.
 func TestStandIn(t *testing.T) {
 	mac := [6]byte{2, 0, 0, 0, 0, 1}
 	s := testState()
@@ -224,9 +223,9 @@ func TestStandIn(t *testing.T) {
 		want   string
 	}{
 		{"the next in rank", func() {}, "w2"},
-		{"not one that is mute itself", func() { s.SpeakerDown["w2"] = true }, "w3"},
-		{"nobody when all are", func() { s.SpeakerDown["w3"] = true }, ""},
-		{"nobody when the owner's links are not known", func() { s.SpeakerDown = map[string]bool{"w1": true}; delete(s.Links, "w1") }, ""},
+		{"not one whose speaker is down too", func() { s.SpeakerDown["w2"] = true }, "w3"},
+		{"none if all speakers are down", func() { s.SpeakerDown["w3"] = true }, ""},
+		{"none if the owner's links are not known", func() { s.SpeakerDown = map[string]bool{"w1": true}; delete(s.Links, "w1") }, ""},
 	} {
 		tt.change()
 		got := ""
@@ -250,8 +249,8 @@ func TestStandIn(t *testing.T) {
 	}
 }
 
-// TestProbe: an address is probed for until its condition names it, whoever of
-// those who share it was announced, or another node had it.
+// TestProbe: a node probes for an address unless another node owned it, or the record of a Service that has it names a
+// node.
 func TestProbe(t *testing.T) {
 	s := testState()
 	probes := func() (out []netip.Addr) {
@@ -282,9 +281,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestOneOwner, whatever the links, drains, hold-downs, preferences and sharing:
-// all living nodes agree on at most one owner, and the death of a node moves
-// nothing but its own addresses.
+// TestOneOwner: with any links, drains, hold-downs, preferences and sharing, all living nodes agree on at most one owner,
+// and the death of a node moves only its own addresses.
 //
 // Trap: an address on two nodes (kube-vip #947, #1413; Cilium #48456).
 func TestOneOwner(t *testing.T) {
@@ -306,7 +304,7 @@ func TestOneOwner(t *testing.T) {
 	}
 }
 
-// allOwners returns who announces each address, as each node sees it for itself.
+// allOwners returns the nodes that announce each address by their own plans.
 func allOwners(s lb.State) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	for _, name := range slices.Sorted(maps.Keys(s.Nodes)) {
@@ -361,7 +359,7 @@ func randomState(seed uint64) lb.State {
 		}
 		sv.Restricted = r(3)
 		if r(2) {
-			// What is not shared with the others.
+			// An address that no other Service shares.
 			sv.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i)})}
 		}
 		s.Services = append(s.Services, sv)

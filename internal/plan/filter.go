@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// filter is what this node lets through. Frontends are on every node: one that does
-// not announce an address may get packets for it all the same.
+// filter returns which packets this node lets through. Every node filters all frontends: packets for an address may
+// arrive at a node that does not announce it.
 func (p *planner) filter() lb.Filter {
 	return lb.Filter{
 		Guarded:   p.guarded(),
@@ -19,9 +19,9 @@ func (p *planner) filter() lb.Filter {
 	}
 }
 
-// guarded is all that Holdfast may serve: the pools, and what a Service that goes
-// still has, for kube-proxy delivers it until the Service is gone. What another
-// load balancer serves is its own, and so is what this node has for itself.
+// guarded returns all ranges that Holdfast may serve: the pools, and the addresses of Services that leave, since
+// kube-proxy serves these until the Service is gone. It leaves out the addresses of nodes, and those that another
+// load balancer serves.
 func (p *planner) guarded() []lb.Range {
 	var all []lb.Range
 	for _, r := range p.pools.ranges {
@@ -40,7 +40,7 @@ func (p *planner) guarded() []lb.Range {
 	return without(disjoint(all), others)
 }
 
-// reset is where a closed port answers: the pools that say so, and what was cut from them.
+// reset returns the ranges in which a closed port answers: the pools that ask for it, and addresses cut from them.
 func (p *planner) reset() []lb.Range {
 	var all []lb.Range
 	for _, r := range p.pools.ranges {
@@ -59,7 +59,7 @@ func (p *planner) reset() []lb.Range {
 	return disjoint(all)
 }
 
-// disjoint orders ranges and joins those that overlap or touch.
+// disjoint orders ranges, and joins those that overlap or touch.
 func disjoint(ranges []lb.Range) []lb.Range {
 	slices.SortFunc(ranges, func(a, b lb.Range) int { return a.From.Compare(b.From) })
 	var out []lb.Range
@@ -75,7 +75,7 @@ func disjoint(ranges []lb.Range) []lb.Range {
 	return out
 }
 
-// without takes single addresses out of disjoint, ordered ranges.
+// without returns disjoint, ordered ranges without some addresses.
 func without(ranges []lb.Range, addresses []netip.Addr) []lb.Range {
 	slices.SortFunc(addresses, netip.Addr.Compare)
 	var out []lb.Range

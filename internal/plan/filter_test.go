@@ -173,7 +173,7 @@ reset [192.0.2.10 2001:db8::-2001:db8::ffff]
 	}
 }
 
-// TestUnfiltered: a node that cannot filter keeps what has ranges to itself, and nothing else.
+// TestUnfiltered: a node that cannot filter announces no address with source ranges, and all others.
 func TestUnfiltered(t *testing.T) {
 	s := filterState()
 	narrow := s.Services[0]
@@ -218,7 +218,7 @@ func TestUnfiltered(t *testing.T) {
 	}
 }
 
-// randomPrefixes returns what config hands on: ordered, none within another.
+// randomPrefixes returns prefixes as config does: ordered, none within another.
 func randomPrefixes(r *rand.Rand, n int) []netip.Prefix {
 	var all []netip.Prefix
 	for range r.IntN(n + 1) {
@@ -227,7 +227,7 @@ func randomPrefixes(r *rand.Rand, n int) []netip.Prefix {
 	return union(all, nil)
 }
 
-// randomAddr is one of few, so that things meet.
+// randomAddr returns one of few addresses, so that some are equal.
 func randomAddr(r *rand.Rand) netip.Addr {
 	return netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(256))})
 }
@@ -236,7 +236,7 @@ func contains(prefixes []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// TestFilterProperties compares random plans with what they should mean.
+// TestFilterProperties compares the filters of random States with the terms of their Services and pools.
 func TestFilterProperties(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 6))

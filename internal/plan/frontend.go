@@ -8,11 +8,11 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Frontends returns what the Services let in to their addresses, ordered by address,
-// protocol and port: what is the same on every node.
+// Frontends returns the frontends of all Services, ordered by address, protocol and port, without what differs
+// between nodes.
 func Frontends(s lb.State) []lb.Frontend { return frontends(s, newPoolIndex(s.Pools), "") }
 
-// frontends adds what one node makes of them, unless node is "".
+// frontends returns the frontends as one node sees them; node is "" for none.
 func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
 	taken := map[netip.Addr]bool{}
 	for _, n := range s.Nodes {
@@ -24,19 +24,18 @@ func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
 	for i := range s.Services {
 		sv := &s.Services[i]
 		for _, a := range sv.Addresses {
-			// Who closes the ports of a node's own address cuts the node off.
 			if taken[a] {
-				continue
+				continue // a filter on a node's own address would cut the node off
 			}
-			d := frontendOf(sv, a, pools.pool(sv, a))
-			d.Refuse = node != "" && sv.Local && !sv.ServingNodes[node]
-			// Neither ranges nor externalTrafficPolicy are about traffic from within.
-			if (d.HasRanges() || d.Refuse) && !sv.InternalLocal {
-				d.ClusterIP = clusterIP(sv, a)
+			f := frontendOf(sv, a, pools.pool(sv, a))
+			f.Refuse = node != "" && sv.Local && !sv.ServingNodes[node]
+			// Neither source ranges nor externalTrafficPolicy apply to traffic from within the cluster.
+			if (f.HasRanges() || f.Refuse) && !sv.InternalLocal {
+				f.ClusterIP = clusterIP(sv, a)
 			}
 			for _, p := range sv.Ports {
-				d.Protocol, d.Port = p.Protocol, p.Port
-				out = append(out, d)
+				f.Protocol, f.Port = p.Protocol, p.Port
+				out = append(out, f)
 			}
 		}
 	}
@@ -48,8 +47,8 @@ func compareFrontends(a, b lb.Frontend) int {
 	return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 }
 
-// frontendOf is what a Service and its pool let in to one address. Ranges of the
-// other family only let nobody in.
+// frontendOf returns the terms of a Service and its pool for one address. If all allowed ranges are of the other
+// family, no client may connect.
 func frontendOf(s *lb.Service, a netip.Addr, pool *lb.Pool) lb.Frontend {
 	access := s.Access
 	if pool != nil && pool.Restricted {
@@ -66,7 +65,7 @@ func frontendOf(s *lb.Service, a netip.Addr, pool *lb.Pool) lb.Frontend {
 	}
 }
 
-// clusterIP returns the Service's own address of the same family, the zero Addr if there is none.
+// clusterIP returns the Service's cluster IP of the same family; the zero Addr for none.
 func clusterIP(s *lb.Service, a netip.Addr) netip.Addr {
 	for _, ip := range s.ClusterIPs {
 		if ip.BitLen() == a.BitLen() {
@@ -76,7 +75,7 @@ func clusterIP(s *lb.Service, a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// ofFamily returns the prefixes of an address's family; IPv4 is ordered before IPv6.
+// ofFamily returns the prefixes of an address's family, of a list that has IPv4 before IPv6.
 func ofFamily(prefixes []netip.Prefix, a netip.Addr) []netip.Prefix {
 	six := slices.IndexFunc(prefixes, func(p netip.Prefix) bool { return p.Addr().Is6() })
 	switch {
@@ -90,8 +89,8 @@ func ofFamily(prefixes []netip.Prefix, a netip.Addr) []netip.Prefix {
 	return prefixes[:six:six]
 }
 
-// intersection of two ordered lists of disjoint prefixes: of two that overlap one
-// lies within the other.
+// intersection returns the intersection of two ordered lists of disjoint prefixes. If two prefixes overlap, one lies
+// within the other.
 func intersection(a, b []netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	for len(a) > 0 && len(b) > 0 {
@@ -110,21 +109,21 @@ func intersection(a, b []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// merged makes one of frontends that two Services claim, which happens only where
-// somebody else wrote their statuses. Nobody knows whose pods kube-proxy takes, so
-// that the terms of both hold.
+// merged joins frontends that two Services have in common, which happens only if another program wrote their
+// statuses. kube-proxy may choose the pods of either, so that the terms of both apply.
 func merged(frontends []lb.Frontend) []lb.Frontend {
 	var out []lb.Frontend
-	for _, d := range frontends {
-		if n := len(out); n == 0 || compareFrontends(out[n-1], d) != 0 {
-			out = append(out, d)
+	for _, f := range frontends {
+		if n := len(out); n == 0 || compareFrontends(out[n-1], f) != 0 {
+			out = append(out, f)
 		} else {
-			out[n-1] = both(out[n-1], d)
+			out[n-1] = both(out[n-1], f)
 		}
 	}
 	return out
 }
 
+// both returns a frontend with the terms of both.
 func both(a, b lb.Frontend) lb.Frontend {
 	switch {
 	case a.Restricted && b.Restricted:
@@ -140,7 +139,7 @@ func both(a, b lb.Frontend) lb.Frontend {
 	return a
 }
 
-// lower returns the stricter of two bounds, of which 0 is none.
+// lower returns the lower of two bounds, of which 0 is no bound.
 func lower(a, b int) int {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -148,7 +147,7 @@ func lower(a, b int) int {
 	return min(a, b)
 }
 
-// union of two ordered lists of disjoint prefixes is one, too.
+// union returns the union of two ordered lists of disjoint prefixes, in the same form.
 func union(a, b []netip.Prefix) []netip.Prefix {
 	all := slices.SortedFunc(slices.Values(slices.Concat(a, b)), comparePrefix)
 	var out []netip.Prefix

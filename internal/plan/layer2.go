@@ -12,53 +12,39 @@ import (
 // layer2 elects one owner for each address of a Service.
 func (p *planner) layer2(s *lb.Service) Outcome {
 	if len(s.Addresses) == 0 {
-		return p.written(s, refuse(lb.NoAddress, "the Service has no address yet"))
+		return p.withWriter(s, refuse(lb.NoAddress, "the Service has no address yet"))
 	}
 	var out Outcome
 	for _, a := range s.Addresses {
-		pool := p.poolOf(s, a)
-		ads := selecting(p.cluster.l2, s, pool)
+		ads := selecting(p.cluster.l2, s, p.poolOf(s, a))
 		if len(ads) == 0 {
 			continue
 		}
 		out.Selected = true
 		won, why := p.elect(s, a, ads)
 		if why != "" {
-			out.Reason, out.Message = why, p.sentence(s, why, ads, "l2", p.cluster.l2)
+			out.Reason, out.Message = why, p.message(s, why, ads, "l2", p.cluster.l2)
 			continue
 		}
 		owner := won.owner.Name
-		p.owners[a] = owner
-		if owner == p.node {
-			p.relay(s, a, ads)
-		} else {
-			p.comesFrom(a, won.owner, ads)
-		}
 		if !slices.Contains(out.Nodes, owner) {
 			out.Nodes = append(out.Nodes, owner)
 		}
-		if owner == p.node && p.withheld[a] {
-			continue // the others do not know yet: this node keeps it to itself until its filter stands
+		if owner != p.node || !p.withheld[a] {
+			out.Announcers = append(out.Announcers, Announcer{a, owner, won.rank.remark()})
 		}
-		out.Announcers = append(out.Announcers, Announcer{a, owner, won.rank.remark()})
-		switch {
-		case owner == p.node:
+		p.owners[a] = owner
+		if owner == p.node {
 			p.own(s, a, ads)
-			p.attracted[a] = true
-		case won.standIn != nil && won.standIn.Name == p.node:
-			p.standIn(s, a, ads, won.owner)
-		case p.withheld[a]:
-			// Until another one takes it, it would let everybody in.
-		case p.state.Here.HearsBadly, p.yieldsTo(owner):
-			// It does not hear who takes over, and would be in the way until it gives up.
-		default:
-			p.yield[a] = true
+		} else {
+			p.leave(s, a, ads, won)
 		}
 	}
-	return p.written(s, p.layer2Outcome(s, out))
+	return p.withWriter(s, p.layer2Outcome(s, out))
 }
 
-// layer2Outcome completes what was found per address.
+// layer2Outcome completes the outcome of all addresses. If one family is announced and the other is not, the reason
+// is why not, since the user must learn of the fault.
 func (p *planner) layer2Outcome(s *lb.Service, out Outcome) Outcome {
 	switch {
 	case !out.Selected:
@@ -66,28 +52,39 @@ func (p *planner) layer2Outcome(s *lb.Service, out Outcome) Outcome {
 	case len(out.Nodes) > 0 && out.Reason == "":
 		out.Reason = lb.Announced
 	}
-	// Where one family is announced and the other is not, the reason is why: the user must hear of the fault.
 	slices.Sort(out.Nodes)
-	out.Here = p.here(s, out)
+	out.Here = p.reasonHere(s, out)
 	return out
 }
 
-// remark says what is wrong with the links of the best node that there is.
-func (r rank) remark() string {
-	switch r.reach() {
-	case noLink:
-		return "no node that may announce has a link to do so: check the interfaces of the L2Advertisement, and what the speakers say of their links"
-	case silent:
-		return "every node that may announce hears nobody on its link"
-	case noSubnet:
-		return "no node that may announce has a link with its subnet"
+// own plans what this node does with an address that it owns.
+func (p *planner) own(s *lb.Service, a netip.Addr, ads []int) {
+	p.relay(s, a, ads)
+	if p.withheld[a] {
+		return // the other nodes do not know that yet, and announce nothing instead
 	}
-	return ""
+	p.announce(s, a, ads)
+	p.attracted[a] = true
 }
 
-// own adds an address to what this node announces, on the links of the
-// advertisements that select it and this node.
-func (p *planner) own(s *lb.Service, a netip.Addr, ads []int) {
+// leave plans what this node does with an address that another node owns.
+func (p *planner) leave(s *lb.Service, a netip.Addr, ads []int, won result) {
+	p.addSources(a, won.owner, ads)
+	switch {
+	case won.standIn != nil && won.standIn.Name == p.node:
+		p.standIn(s, a, ads, won.owner)
+	case p.withheld[a]:
+		// This node must not announce it until the owner does: it would let every client in.
+	case p.state.Here.HearsBadly, p.yieldsTo(won.owner.Name):
+		// This node would not hear the owner announce it, and would answer too long.
+	default:
+		p.yield[a] = true
+	}
+}
+
+// announce adds an address to what this node announces, on the links of the advertisements that select the Service
+// and this node.
+func (p *planner) announce(s *lb.Service, a netip.Addr, ads []int) {
 	one, again := p.announced[a]
 	if !again {
 		one = lb.Announcement{Address: a, Links: []string{}, Probe: !p.wasAnnounced(s, a)}
@@ -99,7 +96,7 @@ func (p *planner) own(s *lb.Service, a netip.Addr, ads []int) {
 		if named := p.state.L2Advertisements[i].Links; len(named) > 0 {
 			one.Links = append(one.Links, named...)
 		} else {
-			one.Links = nil // all, whatever else is named
+			one.Links = nil // all links, whichever other advertisements name
 		}
 	}
 	slices.Sort(one.Links)
@@ -107,58 +104,52 @@ func (p *planner) own(s *lb.Service, a netip.Addr, ads []int) {
 	p.announced[a] = one
 }
 
-// standIn adds an address that this node answers for in the stead of its owner:
-// what is sent to the owner is served, but its speaker is not there to say so.
+// standIn adds an address that this node answers with the owner's MAC: the owner's kernel still forwards, but its
+// speaker is down and cannot answer.
 func (p *planner) standIn(s *lb.Service, a netip.Addr, ads []int, owner *node) {
 	l, known := p.linkFor(p.index(owner.Name), ads, a)
 	if !known {
 		p.yield[a] = true
 		return
 	}
-	p.own(s, a, ads)
+	p.announce(s, a, ads)
 	one := p.announced[a]
 	one.MAC, one.Probe = l.MAC, false
 	p.announced[a] = one
 }
 
-// wasAnnounced reports whether an address was announced for the Service, or for one that
-// shares it: by its condition, or by the node that had it in the plan before, since
-// conditions of many Services are written one after the other.
+// wasAnnounced reports whether an address was announced for the Service, or for one that shares it: by another node
+// in the previous plan, or by the record of any node, which may be late if many Services change at once.
 func (p *planner) wasAnnounced(s *lb.Service, a netip.Addr) bool {
-	if before := p.state.Here.Previous; before != nil && before.Owners[a] != "" && before.Owners[a] != p.node {
+	if previous := p.state.Here.Previous; previous != nil && previous.Owners[a] != "" && previous.Owners[a] != p.node {
 		return true
 	}
 	return p.announcedBy(s, a) != ""
 }
 
-// here says why this node does not announce, or that it does.
-func (p *planner) here(s *lb.Service, out Outcome) lb.Reason {
-	if slices.Contains(out.Nodes, p.node) {
+// reasonHere returns lb.Announced, or why this node does not announce the Service.
+func (p *planner) reasonHere(s *lb.Service, out Outcome) lb.Reason {
+	switch {
+	case slices.Contains(out.Nodes, p.node):
 		return lb.Announced
-	}
-	if len(out.Nodes) == 0 {
+	case len(out.Nodes) == 0:
 		return out.Reason
-	}
-	if p.me >= 0 && p.nodes[p.me].barred != "" {
+	case p.me >= 0 && p.nodes[p.me].barred != "":
 		return p.nodes[p.me].barred
-	}
-	if s.Local && !s.ServingNodes[p.node] {
+	case s.Local && !s.ServingNodes[p.node]:
 		return lb.NoLocalEndpoint
-	}
-	if p.withholds(s) {
+	case p.withholds(s):
 		return lb.FilterNotInForce
-	}
-	if p.state.Nodes[p.node].Draining || p.state.Stopping[p.node] {
+	case p.state.Nodes[p.node].Draining || p.state.Stopping[p.node]:
 		return lb.NodeDraining
 	}
 	return lb.NotOwner
 }
 
-// written decides who writes the condition: the owner, or the node that would
-// win an election among all living ones, so that there is exactly one writer
-// also for what nobody announces. What this node only cannot reach, another side of a
-// partition writes that announces it.
-func (p *planner) written(s *lb.Service, out Outcome) Outcome {
+// withWriter decides whether this node writes the condition. The writer is the first node that announces; if none
+// does, the node that would win an election among all living ones. So each condition has exactly one writer. If
+// only this side of a partition does not announce the Service, the side that does writes.
+func (p *planner) withWriter(s *lb.Service, out Outcome) Outcome {
 	writer := ""
 	if len(out.Nodes) > 0 {
 		writer = out.Nodes[0]
@@ -171,26 +162,24 @@ func (p *planner) written(s *lb.Service, out Outcome) Outcome {
 			}
 		}
 	}
-	out.Writer = writer == p.node && !(out.Reason == lb.CutOff && p.announcedElsewhere(s))
+	out.Writer = writer == p.node && !(out.Reason == lb.CutOff && p.announcedByOtherSide(s))
 	return out
 }
 
-// sentence words a refusal that depends on nodes or endpoints.
-func (p *planner) sentence(s *lb.Service, why lb.Reason, ads []int, kind string, scopes []scope) string {
-	if why == lb.NoServingEndpoint {
+// message returns the sentence for a reason that depends on nodes or endpoints.
+func (p *planner) message(s *lb.Service, why lb.Reason, ads []int, kind string, scopes []scope) string {
+	switch why {
+	case lb.NoServingEndpoint:
 		return "no endpoint of the Service can serve: check that its selector matches pods and that they are ready"
-	}
-	if why == lb.CutOff {
+	case lb.CutOff:
 		return p.whyCutOff(s)
+	case lb.FilterNotInForce:
+		return p.whyUnfiltered(s, p.candidates(kind, scopes, ads))
 	}
-	candidates := p.candidates(kind, scopes, ads)
-	if why == lb.FilterNotInForce {
-		return p.whyUnfiltered(s, candidates)
-	}
-	return whyNone(s, candidates)
+	return whyNone(s, p.candidates(kind, scopes, ads))
 }
 
-// poolsOf lists the pools a Service's addresses come from, for a message.
+// poolsOf lists the pools of a Service's addresses, for a message.
 func (p *planner) poolsOf(s *lb.Service) string {
 	var pools []string
 	for _, a := range s.Addresses {

@@ -7,30 +7,30 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Staying returns what a node announces of p until the filter of next is in force,
-// and whether that is less: what goes is withdrawn before its ports close.
-func (p Plan) Staying(next Plan) (stays Plan, less bool) {
+// Staying returns the part of p that a node announces until the filter of next is in force, and whether that is less
+// than p: what next leaves out is withdrawn before its ports close.
+func (p Plan) Staying(next Plan) (rest Plan, less bool) {
 	before := len(p.Announcements) + len(p.Routes)
 	p.Announcements = slices.DeleteFunc(slices.Clone(p.Announcements), func(a lb.Announcement) bool { return !next.announces(a.Address) })
-	p.Yield = next.Yield // what moves is handed over, and its ports stay open here
+	p.Yield = next.Yield // an address that moves is handed over, and its ports stay open here
 	p.Routes = slices.DeleteFunc(slices.Clone(p.Routes), func(r lb.Route) bool { return !next.advertises(r.Prefix) })
 	return p, len(p.Announcements)+len(p.Routes) < before
 }
 
-// Waiting returns what a node announces of p while the filter is still that of
-// before: what has ranges, and did not attract traffic then, waits. Nothing else does.
-func (p Plan) Waiting(before Plan) Plan {
+// Waiting returns the part of p that a node announces while the filter of the previous plan is still in force:
+// addresses with source ranges wait if the previous plan did not attract traffic for them.
+func (p Plan) Waiting(previous Plan) Plan {
 	ranged := map[netip.Addr]bool{}
-	for _, d := range p.Filter.Frontends {
-		if d.HasRanges() {
-			ranged[d.Address] = true
+	for _, f := range p.Filter.Frontends {
+		if f.HasRanges() {
+			ranged[f.Address] = true
 		}
 	}
 	p.Announcements = slices.DeleteFunc(slices.Clone(p.Announcements), func(a lb.Announcement) bool {
-		return ranged[a.Address] && !before.announces(a.Address)
+		return ranged[a.Address] && !previous.announces(a.Address)
 	})
 	p.Routes = slices.DeleteFunc(slices.Clone(p.Routes), func(r lb.Route) bool {
-		if before.advertises(r.Prefix) {
+		if previous.advertises(r.Prefix) {
 			return false
 		}
 		for a := range ranged {
@@ -41,6 +41,15 @@ func (p Plan) Waiting(before Plan) Plan {
 		return false
 	})
 	return p
+}
+
+// Announced are the addresses that the node announces by ARP and NDP.
+func (p Plan) Announced() map[netip.Addr]bool {
+	out := make(map[netip.Addr]bool, len(p.Announcements))
+	for _, a := range p.Announcements {
+		out[a.Address] = true
+	}
+	return out
 }
 
 func (p Plan) announces(a netip.Addr) bool {

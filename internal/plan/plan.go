@@ -1,6 +1,5 @@
-// Package plan decides what one node announces, advertises and lets through, and why not. It
-// is pure: no clock, no log, no client. The same functions serve the speaker and
-// the tests.
+// Package plan decides what one node announces, advertises, filters and relays, and why not. It is pure: no clock,
+// no log, no client. The same functions serve the speaker and the tests.
 package plan
 
 import (
@@ -14,23 +13,23 @@ import (
 
 // Plan is everything one node is to do.
 type Plan struct {
-	// Announcements this node owns, by ARP and NDP.
+	// Announcements of this node, by ARP and NDP; ordered by address.
 	Announcements []lb.Announcement
-	// Owners are the nodes that are to announce each address by ARP and NDP.
+	// Owners are the nodes that announce each address by ARP and NDP.
 	Owners map[netip.Addr]string
-	// Sources are the MACs of the links from which another node is to announce an address, where its
-	// speaker told its links.
+	// Sources are the MACs from which the owner announces each address, for owners other than this node whose
+	// links are known.
 	Sources map[netip.Addr][][6]byte `json:"-"`
-	// Relays hand connections to addresses that this node took over to who had them before; ordered by address.
+	// Relays of older connections to the former owners of addresses; ordered by address.
 	Relays []lb.Relay
-	// Yield are addresses that another node is to announce, sorted: if this node announced one until
-	// now, it goes on until the other one does.
+	// Yield are addresses that another node owns, sorted. A node that announces one of them goes on until it
+	// hears the owner announce it.
 	Yield []netip.Addr
-	// Peers this node holds sessions with.
+	// Peers with which this node holds sessions.
 	Peers []lb.Peer
 	// RouterID of this node's BGP speaker.
 	RouterID netip.Addr
-	// Routes this node advertises.
+	// Routes that this node advertises.
 	Routes []lb.Route
 	// Filter of this node.
 	Filter lb.Filter
@@ -42,29 +41,28 @@ type Plan struct {
 type Verdict struct {
 	Service lb.Key
 	L2, BGP Outcome
-	// Ranges: it matters where a packet to one of its addresses comes from.
+	// Ranges: one of its addresses has source ranges.
 	Ranges bool
 }
 
-// Outcome is how one Service is announced by one protocol, in the whole
-// cluster, as this node sees it.
+// Outcome is how one Service is announced by one protocol in the whole cluster, as this node sees it.
 type Outcome struct {
 	// Selected: an advertisement of this protocol selects the Service.
 	Selected bool
-	// Reason is Announced when some node announces; else why none does.
+	// Reason is Announced if all addresses are announced; else why one is not.
 	Reason lb.Reason
-	// Message is one sentence for the condition: why no node announces, or not all of the addresses. Layer 2
-	// has Announcers instead of it for what is announced.
+	// Message is one sentence for the condition: why no node announces, or not all addresses. What layer 2 does
+	// announce is in Announcers.
 	Message string
 	// Nodes that announce, sorted.
 	Nodes []string
-	// Here is Announced when this node does; else why this node does not.
+	// Here is Announced if this node announces; else why not.
 	Here lb.Reason
 	// Writer: this node writes the condition. Exactly one living node does.
 	Writer bool
-	// Peers this node advertises the Service to, sorted (BGP only).
+	// Peers to which this node advertises the Service, sorted (BGP only).
 	Peers []string
-	// Announcers has the owner of each address that is announced, in the Service's order (layer 2 only).
+	// Announcers are the owners of the addresses that are announced, in the Service's order (layer 2 only).
 	Announcers []Announcer
 }
 
@@ -72,7 +70,7 @@ type Outcome struct {
 type Announcer struct {
 	Address netip.Addr
 	Node    string
-	// Remark says what is wrong with the links of all nodes that may announce; "" for nothing.
+	// Remark says what is wrong with the links of all nodes that may announce the address; "" for nothing.
 	Remark string
 }
 
@@ -97,32 +95,33 @@ func ForNode(node string, s lb.State) Plan {
 	for i := range s.Services {
 		p.service(&s.Services[i])
 	}
-	p.plan.Announcements = p.announcements()
-	p.plan.Owners, p.plan.Relays = p.owners, p.relayed()
+	p.plan.Announcements = sorted(p.announced)
+	p.relayPrevious()
+	p.plan.Owners, p.plan.Relays = p.owners, sorted(p.relays)
 	p.plan.Yield = slices.SortedFunc(maps.Keys(p.yield), netip.Addr.Compare)
 	p.plan.Routes = p.routes.sorted()
 	p.plan.Filter = p.filter()
 	return p.plan
 }
 
-// planner gathers the plan of one node, Service by Service.
+// planner makes the plan of one node, Service by Service.
 type planner struct {
 	*cluster
 	node string
 	// me is the index of node, or -1.
 	me   int
 	plan Plan
-	// announced are the addresses this node owns; yield those that another one does.
+	// announced has what this node announces; yield the addresses of Plan.Yield.
 	announced map[netip.Addr]lb.Announcement
 	yield     map[netip.Addr]bool
-	// owners and relays are those of the plan.
+	// owners and relays of the plan.
 	owners map[netip.Addr]string
 	relays map[netip.Addr]lb.Relay
-	// sources caches the MACs from which a node announces what one advertisement selects.
+	// sources caches the result of macsOf.
 	sources map[source][][6]byte
-	// attracted are the addresses that this node announces or advertises.
+	// attracted are the addresses for which this node attracts traffic: it announces or advertises them.
 	attracted map[netip.Addr]bool
-	// withheld are the addresses that it does not, for want of a filter.
+	// withheld are the addresses that it does not announce or advertise because its filter is not in force.
 	withheld map[netip.Addr]bool
 	routes   routeTable
 }
@@ -131,23 +130,23 @@ func (p *planner) service(s *lb.Service) {
 	v := Verdict{Service: s.Key, L2: p.layer2(s), BGP: p.bgp(s)}
 	v.Ranges = slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.hasRanges(s, a) })
 	for _, o := range []*Outcome{&v.L2, &v.BGP} {
-		if o.Here == lb.Announced && slices.ContainsFunc(s.Addresses, p.countedOn) {
+		if o.Here == lb.Announced && slices.ContainsFunc(s.Addresses, p.expectedHere) {
 			p.withhold(o)
 		}
 	}
 	p.plan.Verdicts = append(p.plan.Verdicts, v)
 }
 
-func (p *planner) announcements() []lb.Announcement {
-	var out []lb.Announcement
-	for _, a := range slices.SortedFunc(maps.Keys(p.announced), netip.Addr.Compare) {
-		out = append(out, p.announced[a])
+// sorted returns the values of a map, ordered by address.
+func sorted[V any](values map[netip.Addr]V) []V {
+	var out []V
+	for _, a := range slices.SortedFunc(maps.Keys(values), netip.Addr.Compare) {
+		out = append(out, values[a])
 	}
 	return out
 }
 
-// withheld are the addresses that this node keeps to itself because it cannot
-// enforce who may reach them.
+// withheld returns the addresses that this node must not announce or advertise because its filter is not in force.
 func (c *cluster) withheld() map[netip.Addr]bool {
 	if !c.state.Here.Unfiltered {
 		return nil
@@ -155,13 +154,13 @@ func (c *cluster) withheld() map[netip.Addr]bool {
 	return c.ranged
 }
 
-// hasRanges reports whether a Service or its pool says who may reach an address.
+// hasRanges reports whether a Service or its pool has source ranges for an address.
 func (c *cluster) hasRanges(s *lb.Service, a netip.Addr) bool {
 	return frontendOf(s, a, c.pools.pool(s, a)).HasRanges()
 }
 
-// withhold says of a Service what this node does not do for it. The writer stays:
-// the others do not know yet.
+// withhold records that this node does not announce a Service. It stays the writer if it was: the other nodes do not
+// know yet that it announces nothing.
 func (p *planner) withhold(o *Outcome) {
 	o.Here = lb.FilterNotInForce
 	o.Nodes = slices.DeleteFunc(o.Nodes, func(n string) bool { return n == p.node })
@@ -171,17 +170,16 @@ func (p *planner) withhold(o *Outcome) {
 	}
 }
 
-// refuse returns the Outcome of a Service that no node announces.
+// refuse returns the outcome of a Service that no node announces.
 func refuse(reason lb.Reason, message string) Outcome {
 	return Outcome{Reason: reason, Here: reason, Message: message}
 }
 
-// peersOf returns the usable peers whose node selectors match, ordered by name.
+// peersOf returns the peers with which a node holds sessions, ordered by name.
 func (c *cluster) peersOf(n lb.Node) []lb.Peer {
 	var peers []lb.Peer
 	for _, p := range c.state.Peers {
-		selected := len(p.NodeSelectors) == 0 || lb.MatchesAny(p.NodeSelectors, n.Labels)
-		if selected && p.Unusable[n.Name] == "" {
+		if selects(p.NodeSelectors, n.Labels) && p.Unusable[n.Name] == "" {
 			peers = append(peers, p)
 		}
 	}
@@ -189,9 +187,8 @@ func (c *cluster) peersOf(n lb.Node) []lb.Peer {
 	return peers
 }
 
-// routerID is what the node's peers ask for, else its first IPv4 address, as
-// routers choose it, else a number made from its name: RFC 6286 section 2.1 wants
-// four octets, not zero, unique within the AS.
+// routerID returns the router ID of a node: the one that its peers ask for, else its first IPv4 address, as routers
+// choose it, else a hash of its name. RFC 6286 section 2.1 wants four octets, not zero, unique within the AS.
 func (c *cluster) routerID(name string) netip.Addr {
 	for _, p := range c.peers[name] {
 		if p.RouterID.IsValid() {

@@ -16,8 +16,8 @@ var (
 	v6 = netip.MustParseAddr("2001:db8::10")
 )
 
-// testState is three nodes, one dual-stack pool, one Service and both kinds of
-// advertisement; each test changes what it is about.
+// testState has three nodes, one dual-stack pool, one Service and both kinds of advertisement; each test changes what
+// it is about.
 func testState() lb.State {
 	labels := func(zone string) map[string]string { return map[string]string{"zone": zone} }
 	everywhere := map[string]bool{"w1": true, "w2": true, "w3": true}
@@ -45,7 +45,7 @@ func testState() lb.State {
 	}
 }
 
-// text renders the plans of all nodes as an operator would read them.
+// text returns the plans of nodes as text.
 func text(s lb.State, nodes ...string) string {
 	var b strings.Builder
 	for _, name := range nodes {
@@ -122,7 +122,7 @@ w1:
 w2:
   l2 Announced here NodeExcluded on [w3]; bgp Announced here NodeExcluded on [w3]
 `},
-		{"nobody may", func(s *lb.State) {
+		{"no node may announce", func(s *lb.State) {
 			s.L2Advertisements[0].NodeSelectors = []lb.Selector{{{Key: "zone", Operator: lb.In, Values: []string{"none"}}}}
 			s.BGPAdvertisements = nil
 		}, `
@@ -221,8 +221,7 @@ w1:
 	}
 }
 
-// TestOneWriter: of each condition of each Service there is exactly one writer
-// among the living nodes, whatever the outcome.
+// TestOneWriter: each condition of each Service has exactly one writer among the living nodes, with any outcome.
 func TestOneWriter(t *testing.T) {
 	s := testState()
 	template := s.Services[0]
@@ -257,9 +256,9 @@ func TestOneWriter(t *testing.T) {
 	}
 }
 
-// TestElectionMovesOnlyTheDeadNodesAddresses and spreads the rest.
+// TestElectionMovesOnlyTheDeadNodesAddresses: and addresses are spread over all nodes.
 //
-// Trap: an owner stays one, dead or not, until its Node object is deleted (Calico 3.34).
+// Trap: a dead node stays the owner until its Node object is deleted (Calico 3.34).
 func TestElectionMovesOnlyTheDeadNodesAddresses(t *testing.T) {
 	s := testState()
 	s.BGPAdvertisements = nil

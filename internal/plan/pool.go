@@ -9,7 +9,7 @@ import (
 
 // poolIndex finds the pool of an address.
 type poolIndex struct {
-	// ranges of all pools, by first address; they are disjoint.
+	// ranges of all pools, disjoint, ordered by first address.
 	ranges []poolRange
 	byName map[string]*lb.Pool
 }
@@ -31,8 +31,8 @@ func newPoolIndex(pools []lb.Pool) poolIndex {
 	return x
 }
 
-// nameOf returns the name of the pool an address belongs to: the one that has
-// it now, else the one it was assigned from; "" when there is none.
+// nameOf returns the name of the pool of an address: the one that contains it, else the one that it was assigned
+// from; "" for none.
 func (x poolIndex) nameOf(s *lb.Service, a netip.Addr) string {
 	i, found := slices.BinarySearchFunc(x.ranges, a, func(r poolRange, a netip.Addr) int { return r.From.Compare(a) })
 	if !found {
@@ -44,5 +44,5 @@ func (x poolIndex) nameOf(s *lb.Service, a netip.Addr) string {
 	return s.AssignedFrom[a]
 }
 
-// pool returns the pool an address belongs to, nil when there is none.
+// pool returns the pool of an address; nil for none.
 func (x poolIndex) pool(s *lb.Service, a netip.Addr) *lb.Pool { return x.byName[x.nameOf(s, a)] }

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -10,69 +9,66 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// relay finds who gets the connections to an address of this node that it does
-// not know: the node that announced it before, as long as that one forwards.
+// relay plans the relay of older connections to an address of this node: to the former owner, as long as that one
+// forwards.
 func (p *planner) relay(s *lb.Service, a netip.Addr, ads []int) {
 	former := p.former(s, a, ads)
 	if former == "" || former == p.node || !p.forwards(former) {
 		return
 	}
-	via, link := p.wayTo(former, a, ads)
+	via, link := p.nextHop(former, a, ads)
 	p.relays[a] = lb.Relay{Address: a, Former: former, Via: via, Link: link}
 }
 
-// relayGrace is how long a node relays on what it has left to another one: longer
-// than any client takes that hears the new owner.
+// relayGrace is how long a node goes on relaying for an address that it left to another owner: longer than any
+// client takes to learn the new owner's MAC.
 const relayGrace = 10 * time.Second
 
-// relayed returns the relays in order. Those of an address that moves on stay for a
-// while: most often it goes back to who had it before, and what still comes here belongs there.
-func (p *planner) relayed() []lb.Relay {
-	if before := p.state.Here.Previous; before != nil {
-		for _, r := range before.Relays {
-			owner := p.owners[r.Address]
-			if owner == "" || owner == p.node || !p.forwards(r.Former) {
-				continue
-			}
-			if r.Until.IsZero() {
-				r.Until = p.state.Now.Add(relayGrace)
-			}
-			if p.state.Now.Before(r.Until) {
-				p.relays[r.Address] = r
-			}
+// relayPrevious continues previous relays of addresses that moved on, for relayGrace: mostly such an address goes
+// back to its former owner, and packets that still arrive here belong there.
+func (p *planner) relayPrevious() {
+	previous := p.state.Here.Previous
+	if previous == nil {
+		return
+	}
+	for _, r := range previous.Relays {
+		owner := p.owners[r.Address]
+		if owner == "" || owner == p.node || !p.forwards(r.Former) {
+			continue
+		}
+		if r.Until.IsZero() {
+			r.Until = p.state.Now.Add(relayGrace)
+		}
+		if p.state.Now.Before(r.Until) {
+			p.relays[r.Address] = r
 		}
 	}
-	var out []lb.Relay
-	for _, a := range slices.SortedFunc(maps.Keys(p.relays), netip.Addr.Compare) {
-		out = append(out, p.relays[a])
-	}
-	return out
 }
 
-// forwards reports whether what arrives at a node finds its way, for all we know.
+// forwards reports whether the kernel of a node forwards packets to endpoints, as far as this node knows.
 func (c *cluster) forwards(name string) bool {
 	_, known := c.state.Nodes[name]
 	return known && (c.state.Members[name] || c.state.Left[name]) && !c.state.Unfit[name].Has(lb.Booting)
 }
 
-// former returns who announced an address of this node before; "" for nobody. A
-// node that has just begun to plan does not know it. Then the last word is that of the
-// Service's condition, if another node is named there; it may be late. What
-// an earlier run of this speaker left goes next: it was killed, and nothing moved. Else
-// it is who would have the address without this node. If that one never had it, its
-// kernel ends what ours would have ended.
+// former returns the former owner of an address of this node; "" for none. Without a previous plan it is, in this
+// order:
+//   - the node in the Service's record of who announces, if that is another one; the record may be late
+//   - the former owner that an earlier run of this speaker relayed to: it was killed, and nothing moved
+//   - the node that would own the address without this one. If it never did, its kernel resets the connections that
+//     the kernel of this node would have reset.
 func (p *planner) former(s *lb.Service, a netip.Addr, ads []int) string {
-	if before := p.state.Here.Previous; before != nil {
-		if was := before.Owners[a]; was != p.node {
-			return was
+	if previous := p.state.Here.Previous; previous != nil {
+		if owner := previous.Owners[a]; owner != p.node {
+			return owner
 		}
-		return formerOf(before.Relays, a)
+		return formerOf(previous.Relays, a)
 	}
 	by := p.announcedBy(s, a)
 	if by == "" || by != p.node && p.forwards(by) {
 		return by
 	}
-	if via, left := p.state.Here.Inherited[a]; left {
+	if via, found := p.state.Here.Inherited[a]; found {
 		if name := p.nodeAt(via); p.forwards(name) {
 			return name
 		}
@@ -80,6 +76,7 @@ func (p *planner) former(s *lb.Service, a netip.Addr, ads []int) string {
 	return p.runnerUp(s, a, ads)
 }
 
+// formerOf returns the former owner of an address by the relays, which are ordered by address; "" for none.
 func formerOf(relays []lb.Relay, a netip.Addr) string {
 	i, found := slices.BinarySearchFunc(relays, a, func(r lb.Relay, a netip.Addr) int { return r.Address.Compare(a) })
 	if !found {
@@ -88,8 +85,8 @@ func formerOf(relays []lb.Relay, a netip.Addr) string {
 	return relays[i].Former
 }
 
-// announcedBy returns which node announced an address for the Service, or for one
-// that shares it, when a condition was written last; "" for none.
+// announcedBy returns the node that announced an address for the Service, or for one that shares it, by the record in
+// lb.Service.AnnouncedBy; "" for none. It prefers a record that names another node.
 func (p *planner) announcedBy(s *lb.Service, a netip.Addr) string {
 	by := s.AnnouncedBy[a]
 	for _, other := range p.sharers[a] {
@@ -100,11 +97,11 @@ func (p *planner) announcedBy(s *lb.Service, a netip.Addr) string {
 	return by
 }
 
-// runnerUp returns the owner that an address would have without this node; "" for none.
+// runnerUp returns the node that would own an address without this one; "" for none.
 func (p *planner) runnerUp(s *lb.Service, a netip.Addr, ads []int) string {
-	c := p.election(s, a, ads)
-	others := p.ranking(c).first(func(i int) bool { return i != p.me && p.may(c, i) })
-	if i := p.highest(others, p.electionKey(s, a)); i >= 0 {
+	e := p.election(s, a, ads)
+	others := p.ranking(e).first(func(i int) bool { return i != p.me && p.may(e, i) })
+	if i := p.highestScore(others, p.electionKey(s, a)); i >= 0 {
 		return p.nodes[i].Name
 	}
 	return ""
@@ -114,19 +111,18 @@ func (p *planner) runnerUp(s *lb.Service, a netip.Addr, ads []int) string {
 func (c *cluster) nodeAt(a netip.Addr) string {
 	for i := range c.nodes {
 		n := &c.nodes[i]
-		told := slices.ContainsFunc(c.state.Links[n.Name], func(l lb.Link) bool { return slices.Contains(l.Addresses, a) })
-		if told || slices.Contains(n.Addresses, a) {
+		onLink := slices.ContainsFunc(c.state.Links[n.Name], func(l lb.Link) bool { return slices.Contains(l.Addresses, a) })
+		if onLink || slices.Contains(n.Addresses, a) {
 			return n.Name
 		}
 	}
 	return ""
 }
 
-// wayTo returns an address of another node, of the family of a, and the link of
-// ours on which it is reached without a router: the one that announces a where that
-// is possible, since the other node may take a client's packet on no other link. The
-// zero Addr is none.
-func (p *planner) wayTo(name string, a netip.Addr, ads []int) (via netip.Addr, link string) {
+// nextHop returns an address of another node, of the family of a, and this node's link on which it is reached without
+// a router: if possible the link that announces a, since the other node may accept a client's packet on no other
+// link. The zero Addr is none.
+func (p *planner) nextHop(name string, a netip.Addr, ads []int) (via netip.Addr, link string) {
 	links := p.state.Links[p.node]
 	if first, known := p.linkFor(p.me, ads, a); known {
 		links = append([]lb.Link{first}, links...)
@@ -142,7 +138,7 @@ func (p *planner) wayTo(name string, a netip.Addr, ads []int) (via netip.Addr, l
 	return netip.Addr{}, ""
 }
 
-// neighbour returns the address of a node, of the family of a, on a link of ours.
+// neighbour returns an address of another node, of the family of a, on a link of this node; the zero Addr for none.
 func (c *cluster) neighbour(name string, a netip.Addr, l lb.Link) netip.Addr {
 	onLink := func(b netip.Addr) bool {
 		return b.Is4() == a.Is4() && slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return isSubnet(p) && p.Contains(b) })

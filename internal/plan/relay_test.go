@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// relayState has three nodes on one LAN, each with addresses .1 to .3 and link-local ones, and Services that
-// were announced. By the hash alone w1 owns both addresses, and w2 without it.
+// relayState has three nodes on one LAN, with addresses .1 to .3 and link-local ones, and a Service that was
+// announced. By the hash alone w1 owns both addresses, and w2 without it.
 func relayState() lb.State {
 	s := testState()
 	s.Links = map[string][]lb.Link{}
@@ -24,7 +24,7 @@ func relayState() lb.State {
 	return s
 }
 
-// relaysOf words the relays of a plan.
+// relaysOf returns the relays of a plan as text.
 func relaysOf(p Plan) string {
 	var out []string
 	for _, r := range p.Relays {
@@ -43,7 +43,7 @@ const (
 	toW3 = "v4 to w3 at 192.0.2.3 eth0, v6 to w3 at fe80::3 eth0"
 )
 
-// TestFormer: whom w1 hands connections to that it does not know.
+// TestFormer: to which node w1 relays older connections.
 func TestFormer(t *testing.T) {
 	relayed := func(to string) *lb.Previous {
 		b := owned("w1")
@@ -51,17 +51,17 @@ func TestFormer(t *testing.T) {
 		return b
 	}
 	for _, tt := range []struct {
-		name   string
-		before *lb.Previous
-		change func(*lb.State)
-		want   string
+		name     string
+		previous *lb.Previous
+		change   func(*lb.State)
+		want     string
 	}{
-		{"an address that was here", owned("w1"), nil, ""},
-		{"one that was nobody's", owned(""), nil, ""},
+		{"an address that this node owned", owned("w1"), nil, ""},
+		{"one that no node owned", owned(""), nil, ""},
 		{"one that moved here", owned("w2"), nil, toW2},
 		{"moved from a node that drains", owned("w2"), func(s *lb.State) { drain(s, "w2") }, toW2},
 		{"from a speaker that stops", owned("w2"), func(s *lb.State) { s.Stopping = map[string]bool{"w2": true} }, toW2},
-		{"from a mute one", owned("w2"), func(s *lb.State) { s.SpeakerDown = map[string]bool{"w2": true} }, toW2},
+		{"from a node whose speaker is down", owned("w2"), func(s *lb.State) { s.SpeakerDown = map[string]bool{"w2": true} }, toW2},
 		{"from one that died", owned("w2"), func(s *lb.State) { delete(s.Members, "w2") }, ""},
 		{"from one whose speaker has left", owned("w2"), func(s *lb.State) { delete(s.Members, "w2"); s.Left = map[string]bool{"w2": true} }, toW2},
 		{"from one whose Node is gone", owned("w2"), func(s *lb.State) { delete(s.Nodes, "w2") }, ""},
@@ -69,7 +69,7 @@ func TestFormer(t *testing.T) {
 		{"until the former owner dies", relayed("w2"), func(s *lb.State) { delete(s.Members, "w2") }, ""},
 		{"or its Node is gone", relayed("w2"), func(s *lb.State) { delete(s.Nodes, "w2") }, ""},
 		{"though its speaker stops", relayed("w2"), func(s *lb.State) { delete(s.Members, "w2"); s.Left = map[string]bool{"w2": true} }, toW2},
-		{"an address that nobody may announce now", relayed("w2"), func(s *lb.State) { s.Services[0].Serving = false }, ""},
+		{"an address that no node may announce any more", relayed("w2"), func(s *lb.State) { s.Services[0].Serving = false }, ""},
 		{"one that waits for its filter", relayed("w2"), func(s *lb.State) {
 			s.Here.Unfiltered = true
 			s.Services[0].Access = lb.Access{Restricted: true}
@@ -80,27 +80,27 @@ func TestFormer(t *testing.T) {
 			s.Services[0].AnnouncedBy = map[netip.Addr]string{v4: "w3", v6: "w3"}
 			delete(s.Members, "w3")
 		}, toW2},
-		{"the condition is late: the runner-up", nil, nil, toW2},
+		{"the record is late: the runner-up", nil, nil, toW2},
 		{"the runner-up by rank", nil, func(s *lb.State) { drain(s, "w2") }, toW3},
-		{"a speaker that was killed goes on", nil, func(s *lb.State) {
+		{"a speaker that was killed continues its relays", nil, func(s *lb.State) {
 			s.Here.Inherited = map[netip.Addr]netip.Addr{v4: netip.MustParseAddr("192.0.2.3"), v6: netip.MustParseAddr("fe80::3")}
 		}, toW3},
-		{"but not to the dead", nil, func(s *lb.State) {
+		{"but not to a dead node", nil, func(s *lb.State) {
 			s.Here.Inherited = map[netip.Addr]netip.Addr{v4: netip.MustParseAddr("192.0.2.3"), v6: netip.MustParseAddr("fe80::3")}
 			delete(s.Members, "w3")
 		}, toW2},
-		{"nor to strangers", nil, func(s *lb.State) {
+		{"nor to an address of no node", nil, func(s *lb.State) {
 			s.Here.Inherited = map[netip.Addr]netip.Addr{v4: netip.MustParseAddr("192.0.2.9"), v6: netip.MustParseAddr("fe80::9")}
 		}, toW2},
-		{"the condition goes before what was left", nil, func(s *lb.State) {
+		{"the record counts more than an inherited relay", nil, func(s *lb.State) {
 			s.Services[0].AnnouncedBy = map[netip.Addr]string{v4: "w3", v6: "w3"}
 			s.Here.Inherited = map[netip.Addr]netip.Addr{v4: netip.MustParseAddr("192.0.2.2"), v6: netip.MustParseAddr("fe80::2")}
 		}, toW3},
-		{"what nobody announced yet", nil, func(s *lb.State) { s.Services[0].AnnouncedBy = nil }, ""},
+		{"an address that no node announced yet", nil, func(s *lb.State) { s.Services[0].AnnouncedBy = nil }, ""},
 		{"no other node", nil, func(s *lb.State) { s.Members = map[string]bool{"w1": true} }, ""},
 	} {
 		s := relayState()
-		s.Here.Previous = tt.before
+		s.Here.Previous = tt.previous
 		if tt.change != nil {
 			tt.change(&s)
 		}
@@ -110,21 +110,21 @@ func TestFormer(t *testing.T) {
 	}
 }
 
-// TestWay: by which address and link w1 reaches w2.
-func TestWay(t *testing.T) {
+// TestNextHop: by which address and link w1 reaches w2.
+func TestNextHop(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*lb.State)
 		want   string
 	}{
-		{"what it tells", func(*lb.State) {}, toW2},
+		{"the address in its metadata", func(*lb.State) {}, toW2},
 		{"its Node's address where that is on the link", func(s *lb.State) {
 			s.Nodes["w2"] = lb.Node{Name: "w2", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.22"), netip.MustParseAddr("2001:db8::22")}}
 		}, "v4 to w2 at 192.0.2.22 eth0, v6 to w2 at 2001:db8::22 eth0"},
-		{"a speaker of before tells none", func(s *lb.State) { s.Links["w2"] = []lb.Link{link("eth0", "192.0.2.0/24", "2001:db8::/64")} },
+		{"metadata without an address, of an older version", func(s *lb.State) { s.Links["w2"] = []lb.Link{link("eth0", "192.0.2.0/24", "2001:db8::/64")} },
 			"v4 to w2 at invalid IP, v6 to w2 at invalid IP"},
 		{"beyond a router", func(s *lb.State) { s.Links["w2"][0].Prefixes = link("", "198.51.100.0/24").Prefixes }, "v4 to w2 at invalid IP, v6 to w2 at invalid IP"},
-		{"the LAN is told from its IPv4 subnet", func(s *lb.State) {
+		{"the LAN is recognized by its IPv4 subnet", func(s *lb.State) {
 			for _, n := range []string{"w1", "w2", "w3"} {
 				s.Links[n][0].Prefixes = s.Links[n][0].Prefixes[:1]
 			}
@@ -165,7 +165,7 @@ func TestWay(t *testing.T) {
 	}
 }
 
-// TestOwners: what a plan says of owners is what the next one needs, whoever they are.
+// TestOwners: a plan has the owners on all nodes, since the next plan needs them.
 func TestOwners(t *testing.T) {
 	s := relayState()
 	drain(&s, "w1")
@@ -185,8 +185,9 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestFarewell: what a node has left to another one it relays for a while, as long as the former owner lives.
-func TestFarewell(t *testing.T) {
+// TestRelayGrace: a node goes on relaying for a while after an address went back to its former owner, as long as that
+// lives.
+func TestRelayGrace(t *testing.T) {
 	s := relayState()
 	s.Now = time.Unix(1e9, 0)
 	s.Here.Previous = owned("w2")

@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// sharers returns the Services of each address that more than one has.
+// sharers returns the Services of each address that has more than one.
 func sharers(services []lb.Service) map[netip.Addr][]*lb.Service {
 	holder := make(map[netip.Addr]*lb.Service, len(services))
 	out := map[netip.Addr][]*lb.Service{}
@@ -28,9 +28,9 @@ func sharers(services []lb.Service) map[netip.Addr][]*lb.Service {
 	return out
 }
 
-// electionKey is what nodes are ranked for: the lowest address of the Service, so
-// that its families have one owner. Where Services that share an address would
-// disagree on that, the address itself is, so that it has one owner all the same.
+// electionKey returns the hash for which nodes get scores: that of the Service's lowest address, so that all its
+// families have one owner. If Services that share the address have different lowest addresses, it is the hash of
+// the shared address, so that this has one owner.
 func (c *cluster) electionKey(s *lb.Service, a netip.Addr) uint64 {
 	lowest := lowestAddress(s)
 	for _, other := range c.sharers[a] {

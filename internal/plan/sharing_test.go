@@ -7,11 +7,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// TestSharedAddressHasOneOwner, whatever the order of its Services' families, the
-// advertisements that select them, and who of them shares what.
+// TestSharedAddressHasOneOwner: with any order of families, any advertisements, and any sharing between its Services.
 //
-// Trap: Services that share an address and are result for one by one, so that it has
-// two owners (Cilium #48419).
+// Trap: an election for each Service gives a shared address two owners (Cilium #48419).
 func TestSharedAddressHasOneOwner(t *testing.T) {
 	only := func(zone string) []lb.Selector {
 		return []lb.Selector{{{Key: "zone", Operator: lb.In, Values: []string{zone}}}}
@@ -33,7 +31,7 @@ func TestSharedAddressHasOneOwner(t *testing.T) {
 				{Scope: lb.Scope{ServiceSelectors: app("b"), NodeSelectors: only("a")}},
 			}
 		}, true},
-		{"advertisements on disjoint nodes: nobody suits both", func(_, _ *lb.Service, s *lb.State) {
+		{"advertisements on disjoint nodes: no node may announce both", func(_, _ *lb.Service, s *lb.State) {
 			s.L2Advertisements = []lb.L2Advertisement{
 				{Scope: lb.Scope{ServiceSelectors: app("a"), NodeSelectors: only("b")}},
 				{Scope: lb.Scope{ServiceSelectors: app("b"), NodeSelectors: only("a")}},

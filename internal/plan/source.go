@@ -5,21 +5,21 @@ import (
 	"slices"
 )
 
-// source is what one advertisement has one node announce from.
+// source is a node, and an advertisement by index.
 type source struct {
 	owner *node
 	ad    int
 }
 
-// comesFrom adds the MACs from which another node is to announce an address: what is heard
-// of it from elsewhere is not as planned.
-func (p *planner) comesFrom(a netip.Addr, owner *node, ads []int) {
+// addSources adds the MACs from which another node announces an address: announcements from any other MAC are not
+// as planned.
+func (p *planner) addSources(a netip.Addr, owner *node, ads []int) {
 	for _, ad := range ads {
 		macs, had := p.macsOf(source{owner, ad}), p.plan.Sources[a]
 		switch {
 		case len(macs) == 0:
 		case had == nil:
-			p.plan.Sources[a] = macs // mostly the only one, and shared
+			p.plan.Sources[a] = macs // mostly the only advertisement; the slice is shared
 		default:
 			for _, mac := range macs {
 				if !slices.Contains(had, mac) {

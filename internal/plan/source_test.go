@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// TestSources: a node knows of others' addresses from which links they are to be
-// announced, where their owners told their links, and nothing of its own.
+// TestSources: a plan has the MACs from which other nodes announce their addresses, if the links of these nodes are known;
+// but not those of its own addresses.
 func TestSources(t *testing.T) {
 	macs := func(nic byte) [6]byte { return [6]byte{2, 0, 0, 0, 0, nic} }
 	for _, tt := range []struct {
@@ -20,13 +20,13 @@ func TestSources(t *testing.T) {
 		want   [][6]byte
 	}{
 		{"another node's", "w2", nil, [][6]byte{macs(0), macs(1)}},
-		{"one's own", "w1", nil, nil},
+		{"its own", "w1", nil, nil},
 		{"on the links that are named", "w2", func(s *lb.State) { s.L2Advertisements[0].Links = []string{"eth1"} }, [][6]byte{macs(1)}},
 		{"of all advertisements", "w2", func(s *lb.State) {
 			s.L2Advertisements = []lb.L2Advertisement{{Name: "a", Links: []string{"eth1"}}, {Name: "b", Links: []string{"eth1", "veth1"}}}
 		}, [][6]byte{macs(1), macs(2)}},
-		{"of a node that told none", "w2", func(s *lb.State) { delete(s.Links, "w1") }, nil},
-		{"that nobody is to announce", "w2", func(s *lb.State) { s.Services[0].Serving = false }, nil},
+		{"of a node without metadata", "w2", func(s *lb.State) { delete(s.Links, "w1") }, nil},
+		{"that no node announces", "w2", func(s *lb.State) { s.Services[0].Serving = false }, nil},
 	} {
 		s := relayState()
 		s.L2Advertisements = []lb.L2Advertisement{{Name: "l2"}}

@@ -7,11 +7,11 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// isSubnet reports whether others may be in a prefix. One of full length is a
-// host's address on a point-to-point link or of a service.
+// isSubnet reports whether a prefix has room for other hosts. A prefix of full length is the address of one host, on
+// a point-to-point link, or of a Service.
 func isSubnet(p netip.Prefix) bool { return p.Bits() < p.Addr().BitLen() }
 
-// subnetsOf returns the subnets of all links, each once, sorted.
+// subnetsOf returns the subnets of all links, sorted and free of duplicates.
 func subnetsOf(links map[string][]lb.Link) []netip.Prefix {
 	var out []netip.Prefix
 	for _, ls := range links {
@@ -27,7 +27,7 @@ func subnetsOf(links map[string][]lb.Link) []netip.Prefix {
 	return slices.Compact(out)
 }
 
-// subnetsWith returns the indexes of the subnets that an address lies in.
+// subnetsWith returns the indexes of the subnets that contain an address.
 func (c *cluster) subnetsWith(a netip.Addr) []int {
 	var out []int
 	for i, p := range c.subnets {
@@ -38,9 +38,8 @@ func (c *cluster) subnetsWith(a netip.Addr) []int {
 	return out
 }
 
-// reach returns what a node's links are to an address that lies in these subnets
-// and is announced by these advertisements. A link on which it cannot answer is none, and one on
-// which it hears nobody hardly better.
+// reach returns what a node's links are to an address in these subnets that these advertisements select. A link on
+// which the node cannot answer does not count.
 func (c *cluster) reach(i int, ads, subnets []int) int {
 	links, known := c.state.Links[c.nodes[i].Name]
 	if !known {
@@ -63,8 +62,8 @@ func (c *cluster) reach(i int, ads, subnets []int) int {
 	return best
 }
 
-// linkFor returns the link on which a node announces an address: one that carries
-// its subnet, else any that may. It reports false when none is known.
+// linkFor returns the link on which a node announces an address: one that carries its subnet, else any on which it
+// may announce. It reports false if none is known.
 func (c *cluster) linkFor(i int, ads []int, a netip.Addr) (link lb.Link, known bool) {
 	for _, l := range c.state.Links[c.nodes[i].Name] {
 		if l.Refused || !c.announcedOn(i, ads, l) {
@@ -80,7 +79,7 @@ func (c *cluster) linkFor(i int, ads []int, a netip.Addr) (link lb.Link, known b
 	return link, known
 }
 
-// announcedOn reports whether a node announces on a link of its own what these advertisements select.
+// announcedOn reports whether a node announces on one of its links what these advertisements select.
 func (c *cluster) announcedOn(i int, ads []int, l lb.Link) bool {
 	return slices.ContainsFunc(ads, func(ad int) bool { return c.l2[ad].nodes[i] && announcesOn(c.state.L2Advertisements[ad], l) })
 }

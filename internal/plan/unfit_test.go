@@ -17,8 +17,7 @@ func refused(l lb.Link) lb.Link {
 	return l
 }
 
-// TestUnfit: who owns v4 when nodes cannot do their job; by the hash alone it is w1,
-// then w2. And what the condition says.
+// TestUnfit: the owner of v4 and the message if nodes cannot do their job; by the hash alone it is w1, then w2.
 //
 // Trap: an address stays with an owner that cannot serve it (MetalLB: a speaker without NET_RAW is a
 // member like any other).
@@ -42,12 +41,12 @@ func TestUnfit(t *testing.T) {
 		return func(s *lb.State) { s.Links = map[string][]lb.Link{"w1": {w1}, "w2": {w2}, "w3": {w3}} }
 	}
 	for _, tt := range []struct {
-		name   string
-		change func(*lb.State)
-		owner  string
-		reason lb.Reason
-		says   string
-		routed string
+		name    string
+		change  func(*lb.State)
+		owner   string
+		reason  lb.Reason
+		message string
+		routed  string
 	}{
 		{"all are fit", ranged(unfit(0)), "w1", lb.Announced, "", "w1 w2 w3"},
 		{"one boots", unfit(lb.Booting, "w1"), "w2", lb.Announced, "", "w2 w3"},
@@ -56,28 +55,28 @@ func TestUnfit(t *testing.T) {
 			s.Services[0].Local = true
 		}, "", lb.NoEligibleNode, "KubeProxyNotReady: w2", ""},
 		{"all boot", unfit(lb.Booting, "w1", "w2", "w3"), "", lb.NoEligibleNode, "KubeProxyNotReady: w1, w2, w3", ""},
-		{"one that boots goes behind all others", func(s *lb.State) { unfit(lb.Booting, "w1")(s); drain(s, "w2", "w3") }, "w2", lb.Announced, "", "w2 w3"},
+		{"one that boots ranks behind all others", func(s *lb.State) { unfit(lb.Booting, "w1")(s); drain(s, "w2", "w3") }, "w2", lb.Announced, "", "w2 w3"},
 		{"one cannot filter", ranged(unfit(lb.Unfiltered, "w1")), "w2", lb.Announced, "", "w2 w3"},
-		{"nor need it without ranges", unfit(lb.Unfiltered, "w1"), "w1", lb.Announced, "", "w1 w2 w3"},
+		{"one cannot filter, but there are no ranges", unfit(lb.Unfiltered, "w1"), "w1", lb.Announced, "", "w1 w2 w3"},
 		{"filtering counts more than draining", ranged(func(s *lb.State) { unfit(lb.Unfiltered, "w1", "w3")(s); drain(s, "w2") }), "w2", lb.Announced, "", "w2"},
 		{"and more than the subnet", ranged(func(s *lb.State) {
 			unfit(lb.Unfiltered, "w1", "w3")(s)
 			links(lan, link("eth0", "10.0.0.0/8"), lan)(s)
 		}), "w2", lb.Announced, "no node that may announce has a link with its subnet", "w2"},
-		{"nobody can filter", ranged(unfit(lb.Unfiltered, "w1", "w2", "w3")), "", lb.FilterNotInForce,
+		{"no node can filter", ranged(unfit(lb.Unfiltered, "w1", "w2", "w3")), "", lb.FilterNotInForce,
 			"no node that may announce can keep the filter of the source ranges in force (w1, w2, w3)", ""},
-		{"nobody that may announce can", ranged(func(s *lb.State) {
+		{"no node that may announce can filter", ranged(func(s *lb.State) {
 			unfit(lb.Unfiltered, "w1", "w2")(s)
 			s.Services[0].NodeSelectors = []lb.Selector{{{Key: "zone", Operator: lb.In, Values: []string{"a"}}}}
 		}), "", lb.FilterNotInForce, "(w1, w2)", ""},
-		{"nobody can filter, nor need they without ranges", unfit(lb.Unfiltered, "w1", "w2", "w3"), "w1", lb.Announced, "", "w1 w2 w3"},
+		{"no node can filter, but there are no ranges", unfit(lb.Unfiltered, "w1", "w2", "w3"), "w1", lb.Announced, "", "w1 w2 w3"},
 		{"one's sockets are refused", links(refused(lan), lan, lan), "w2", lb.Announced, "", "w1 w2 w3"},
 		{"on one of its links", func(s *lb.State) {
 			links(refused(lan), lan, lan)(s)
 			s.Links["w1"] = append(s.Links["w1"], link("eth1", "192.0.2.0/24", "2001:db8::/64"))
 		}, "w1", lb.Announced, "", "w1 w2 w3"},
 		{"they count more than draining", func(s *lb.State) { links(refused(lan), lan, refused(lan))(s); drain(s, "w2") }, "w2", lb.Announced, "", "w1 w2 w3"},
-		{"everybody's are refused", links(refused(lan), refused(lan), refused(lan)), "w1", lb.Announced, "no node that may announce has a link to do so", "w1 w2 w3"},
+		{"all nodes' are refused", links(refused(lan), refused(lan), refused(lan)), "w1", lb.Announced, "no node that may announce has a link to do so", "w1 w2 w3"},
 	} {
 		s := testState()
 		tt.change(&s)
@@ -91,12 +90,12 @@ func TestUnfit(t *testing.T) {
 		for name := range s.Nodes {
 			p := ForNode(name, s)
 			v := p.Verdicts[0]
-			says := v.L2.Message
+			got := v.L2.Message
 			for _, a := range v.L2.Announcers {
-				says += a.Remark
+				got += a.Remark
 			}
-			if v.L2.Reason != tt.reason || !strings.Contains(says, tt.says) || tt.says == "" && says != "" {
-				t.Errorf("%s: %s says %s: %s", tt.name, name, v.L2.Reason, says)
+			if v.L2.Reason != tt.reason || !strings.Contains(got, tt.message) || tt.message == "" && got != "" {
+				t.Errorf("%s: %s says %s: %s", tt.name, name, v.L2.Reason, got)
 			}
 			if v.L2.Writer {
 				writers++
@@ -104,10 +103,10 @@ func TestUnfit(t *testing.T) {
 			if boots := s.Unfit[name].Has(lb.Booting); boots && (len(p.Announcements) > 0 || len(p.Routes) > 0) {
 				t.Errorf("%s: %s boots and takes %v, %v", tt.name, name, p.Announcements, p.Routes)
 			} else if boots && tt.owner != "" && (v.L2.Here != lb.KubeProxyNotReady || v.BGP.Here != lb.KubeProxyNotReady) {
-				t.Errorf("%s: of %s it is said %s, %s", tt.name, name, v.L2.Here, v.BGP.Here)
+				t.Errorf("%s: %s gives as reasons %s, %s", tt.name, name, v.L2.Here, v.BGP.Here)
 			}
 			if s.Unfit[name].Has(lb.Unfiltered) && s.Services[0].Restricted && (v.L2.Here != lb.FilterNotInForce || v.BGP.Here != lb.FilterNotInForce) {
-				t.Errorf("%s: of %s it is said %s, %s", tt.name, name, v.L2.Here, v.BGP.Here)
+				t.Errorf("%s: %s gives as reasons %s, %s", tt.name, name, v.L2.Here, v.BGP.Here)
 			}
 		}
 		if writers != 1 {
@@ -116,7 +115,7 @@ func TestUnfit(t *testing.T) {
 	}
 }
 
-// routed returns who advertises an address, as each node sees it for itself.
+// routed returns the nodes that advertise an address by their own plans.
 func routed(s lb.State, a netip.Addr) string {
 	var out []string
 	for name := range s.Nodes {
@@ -127,9 +126,9 @@ func routed(s lb.State, a netip.Addr) string {
 	return strings.Join(slices.Sorted(slices.Values(out)), " ")
 }
 
-// TestUnfitLetsGo: what a node withholds it does not go on answering until another one
-// does, for it would let everybody in; all else it hands over.
-func TestUnfitLetsGo(t *testing.T) {
+// TestUnfitYields: a node stops answering for an address that it withholds at once, since it would let every client in;
+// it hands over all others.
+func TestUnfitYields(t *testing.T) {
 	s := testState()
 	s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("192.0.2.0/24")}
 	s.Unfit = map[string]lb.Unfit{"w1": lb.Unfiltered}
@@ -144,8 +143,8 @@ func TestUnfitLetsGo(t *testing.T) {
 	}
 }
 
-// TestUnfitAgreed, whatever else is the matter: all nodes come to the same owners, and to
-// those that there would be without the nodes, and the links, that cannot do the job.
+// TestUnfitAgreed: in any state all nodes agree on the owners, and on those that there would be without the nodes and the
+// links that cannot do their job.
 func TestUnfitAgreed(t *testing.T) {
 	for seed := range uint64(300) {
 		s := randomState(seed)
@@ -183,12 +182,12 @@ func TestUnfitAgreed(t *testing.T) {
 		}
 		got := map[netip.Addr]string{}
 		for a, is := range ranged {
-			who := open[a]
+			owner := open[a]
 			if is {
-				who = closed[a]
+				owner = closed[a]
 			}
-			if who != "" {
-				got[a] = who
+			if owner != "" {
+				got[a] = owner
 			}
 		}
 		if diff := cmp.Diff(texts(got), texts(want)); diff != "" {

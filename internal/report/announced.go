@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
-// announced is what became of the addresses that this node was to announce.
+// announced has the layer 2 state of each address that this node owns.
 type announced map[netip.Addr]layer2.AddressState
 
 func announcedOf(s layer2.State) announced {
@@ -21,23 +21,23 @@ func announcedOf(s layer2.State) announced {
 	return out
 }
 
-// on completes an outcome of layer 2 by what only the links know, and words it: where this node announces an
-// address, that it does not, and who else has it. record is the value of AnnotationAnnouncedBy. known is false
-// while an address is still being asked for: there is nothing to say yet.
-func (is announced) on(o plan.Outcome, node string) (out plan.Outcome, record string, known bool) {
-	var sentences, by []string
+// complete adds to an outcome of layer 2 what only the links know, as a sentence: on which links this node announces
+// an address, or why it does not. record is the value of AnnotationAnnouncedBy. known is false while this node still
+// probes for an address: there is nothing to write yet.
+func (is announced) complete(o plan.Outcome, node string) (out plan.Outcome, record string, known bool) {
+	var sentences, entries []string
 	for _, a := range o.Announcers {
-		reason, sentence := lb.Announced, announcer(a, "")
+		reason, sentence := lb.Announced, announcedBy(a, "")
 		if a.Node == node {
 			state, set := is[a.Address]
 			if !set || state.Pending() {
 				return o, "", false
 			}
-			reason, sentence = here(a, state)
+			reason, sentence = announcedHere(a, state)
 		}
 		sentences = append(sentences, sentence)
 		if reason == lb.Announced {
-			by = append(by, a.Address.String()+"="+a.Node)
+			entries = append(entries, a.Address.String()+"="+a.Node)
 		} else {
 			o.Reason = reason
 		}
@@ -49,20 +49,20 @@ func (is announced) on(o plan.Outcome, node string) (out plan.Outcome, record st
 	case announced != "":
 		o.Message = announced + "; the rest waits: " + o.Message
 	}
-	return o, strings.Join(by, ","), true
+	return o, strings.Join(entries, ","), true
 }
 
-// announcer is the sentence on one that announces.
-func announcer(a plan.Announcer, on string) string {
-	out := fmt.Sprintf("%s by node %s%s", a.Address, a.Node, on)
+// announcedBy returns the sentence on an address that is announced; links says on which links, if that is known.
+func announcedBy(a plan.Announcer, links string) string {
+	out := fmt.Sprintf("%s by node %s%s", a.Address, a.Node, links)
 	if a.Remark != "" {
 		out += " (" + a.Remark + ")"
 	}
 	return out
 }
 
-// here is the sentence on an address that this node is to announce, and lb.Announced if it does.
-func here(a plan.Announcer, is layer2.AddressState) (lb.Reason, string) {
+// announcedHere returns lb.Announced, or why this node does not announce an address that it owns; and the sentence.
+func announcedHere(a plan.Announcer, is layer2.AddressState) (lb.Reason, string) {
 	switch {
 	case is.Conflict != nil && !is.Answered():
 		return lb.AddressConflict, fmt.Sprintf("%s is in use by %s on %s, seen by node %s: free it there, or ask for another address",
@@ -74,12 +74,11 @@ func here(a plan.Announcer, is layer2.AddressState) (lb.Reason, string) {
 		return lb.NoLink, fmt.Sprintf("%s is to be announced from node %s, which has no link to do so: check that one is up, and the interfaces of the L2Advertisement",
 			a.Address, a.Node)
 	}
-	return lb.Announced, announcer(a, " on "+strings.Join(is.Links, " and "))
+	return lb.Announced, announcedBy(a, " on "+strings.Join(is.Links, " and "))
 }
 
-// contested returns a sentence for each address that this node announces and a machine which is
-// not ours claims too.
-func (is announced) contested(o plan.Outcome, node string) []string {
+// conflicts returns a sentence for each address that this node announces although a foreign machine claims it.
+func (is announced) conflicts(o plan.Outcome, node string) []string {
 	var out []string
 	for _, a := range o.Announcers {
 		if c := is[a.Address].Conflict; a.Node == node && c != nil && is[a.Address].Answered() {

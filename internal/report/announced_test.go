@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
-func TestAnnouncedOn(t *testing.T) {
+func TestComplete(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")
 	theirs := &layer2.Conflict{MAC: link.MAC{2, 0, 0, 0, 0, 9}, Link: "eth0"}
 	state := func(is string, c *layer2.Conflict, links ...string) layer2.AddressState {
@@ -27,19 +27,19 @@ func TestAnnouncedOn(t *testing.T) {
 		known     bool
 		reason    lb.Reason
 		message   string
-		contested []string
+		conflicts []string
 	}{
 		{"announced", well, state("announced", nil, "eth0", "eth1"), true, lb.Announced,
 			"192.0.2.10 by node w1 on eth0, 2001:db8::10 by node w1 on eth0 and eth1", nil},
 		{"still probing", well, state("probing", nil, "eth0"), false, lb.Announced, "", nil},
-		{"somebody else has it", state("conflicting", theirs, "eth0"), well, true, lb.AddressConflict,
+		{"a foreign machine has it", state("conflicting", theirs, "eth0"), well, true, lb.AddressConflict,
 			"192.0.2.10 is in use by 02:00:00:00:00:09 on eth0, seen by node w1: free it there, or ask for another address, 2001:db8::10 by node w1 on eth0", nil},
-		{"and is asked again", state("probing", theirs, "eth0"), well, true, lb.AddressConflict,
+		{"a foreign machine has it, and the node probes again", state("probing", theirs, "eth0"), well, true, lb.AddressConflict,
 			"192.0.2.10 is in use by 02:00:00:00:00:09 on eth0, seen by node w1: free it there, or ask for another address, 2001:db8::10 by node w1 on eth0", nil},
-		{"somebody else claims it later", state("announced", theirs, "eth0"), well, true, lb.Announced,
+		{"a foreign machine claims it later", state("announced", theirs, "eth0"), well, true, lb.Announced,
 			"192.0.2.10 by node w1 on eth0, 2001:db8::10 by node w1 on eth0",
 			[]string{"02:00:00:00:00:09 on eth0 says that it has 192.0.2.10, which node w1 announces: take it from that machine"}},
-		{"links are still looked for", well, layer2.AddressState{Is: "announced", Opening: true}, false, lb.Announced, "", nil},
+		{"sockets are still being opened", well, layer2.AddressState{Is: "announced", Opening: true}, false, lb.Announced, "", nil},
 		{"no link", well, state("announced", nil), true, lb.NoLink,
 			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which has no link to do so: check that one is up, and the interfaces of the L2Advertisement", nil},
 		{"no link to probe on", well, state("probing", nil), true, lb.NoLink,
@@ -51,40 +51,40 @@ func TestAnnouncedOn(t *testing.T) {
 	} {
 		is := announced{v4: tt.v4, v6: tt.v6}
 		o := plan.Outcome{Reason: lb.Announced, Announcers: []plan.Announcer{{Address: v4, Node: "w1"}, {Address: v6, Node: "w1"}}}
-		got, record, known := is.on(o, "w1")
+		got, record, known := is.complete(o, "w1")
 		if known != tt.known || got.Reason != tt.reason {
 			t.Errorf("%s: %v, known %v", tt.name, got.Reason, known)
 		}
 		if diff := cmp.Diff(tt.message, got.Message); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
-		if got := is.contested(o, "w1"); !reflect.DeepEqual(got, tt.contested) {
-			t.Errorf("%s: contested %q", tt.name, got)
+		if got := is.conflicts(o, "w1"); !reflect.DeepEqual(got, tt.conflicts) {
+			t.Errorf("%s: conflicts %q", tt.name, got)
 		}
 		for _, a := range []netip.Addr{v4, v6} {
 			if recorded := strings.Contains(record, a.String()+"=w1"); recorded != (known && is[a].Answered() && len(is[a].Links) > 0) {
-				t.Errorf("%s: the record of who announces is %q", tt.name, record)
+				t.Errorf("%s: the record is %q", tt.name, record)
 			}
 		}
 	}
-	if _, _, known := (announced{}).on(plan.Outcome{Announcers: []plan.Announcer{{Address: v4, Node: "w1"}}}, "w1"); known {
-		t.Error("what was not set yet is known")
+	if _, _, known := (announced{}).complete(plan.Outcome{Announcers: []plan.Announcer{{Address: v4, Node: "w1"}}}, "w1"); known {
+		t.Error("the state of an address that layer 2 does not know yet counts as known")
 	}
 }
 
-// TestAnnouncedElsewhere: the writer words what other nodes announce, and what waits.
-func TestAnnouncedElsewhere(t *testing.T) {
+// TestCompleteForOthers: the writer reports also what other nodes announce, and what is not announced.
+func TestCompleteForOthers(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")
 	o := plan.Outcome{Reason: lb.NoEligibleNode, Message: "no node may announce", Announcers: []plan.Announcer{{Address: v4, Node: "w2", Remark: "far away"}}}
-	got, record, known := announced{}.on(o, "w1")
+	got, record, known := announced{}.complete(o, "w1")
 	if !known || got.Message != "192.0.2.10 by node w2 (far away); the rest waits: no node may announce" || record != "192.0.2.10=w2" {
 		t.Errorf("known %v, record %q: %s", known, record, got.Message)
 	}
 	o.Announcers = append(o.Announcers, plan.Announcer{Address: v6, Node: "w1"})
-	if _, record, _ := (announced{v6: {Is: "announced", Links: []string{"eth0"}}}).on(o, "w1"); record != "192.0.2.10=w2,2001:db8::10=w1" {
+	if _, record, _ := (announced{v6: {Is: "announced", Links: []string{"eth0"}}}).complete(o, "w1"); record != "192.0.2.10=w2,2001:db8::10=w1" {
 		t.Errorf("the record is %q", record)
 	}
-	if _, record, _ := (announced{}).on(plan.Outcome{Message: "no node may announce"}, "w1"); record != "" {
+	if _, record, _ := (announced{}).complete(plan.Outcome{Message: "no node may announce"}, "w1"); record != "" {
 		t.Errorf("nobody announces: the record is %q", record)
 	}
 }

@@ -13,17 +13,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// conditions returns what this node, as their writer, says of a Service's announcement.
+// conditions returns the conditions of a Service's announcement of which this node is the writer.
 func conditions(s *corev1.Service, v plan.Verdict, sessions []bgp.Session) []metav1.Condition {
 	var out []metav1.Condition
-	stands := func(kind string) bool { return meta.FindStatusCondition(s.Status.Conditions, kind) != nil }
-	// A Service that no advertisement selects hears it once, by the condition of layer 2. One that has no
-	// address yet hears nothing: the controller says why, and a write now would cross its own.
+	exists := func(kind string) bool { return meta.FindStatusCondition(s.Status.Conditions, kind) != nil }
+	// That no advertisement selects a Service stands in one condition only, that of layer 2. A Service without an
+	// address gets no condition: the controller says why, and a write here would conflict with its own.
 	unselected := !v.BGP.Selected && v.L2.Reason != lb.NoAddress
-	if v.L2.Writer && (v.L2.Selected || unselected || stands(v1beta1.ConditionAnnouncedL2)) {
+	if v.L2.Writer && (v.L2.Selected || unselected || exists(v1beta1.ConditionAnnouncedL2)) {
 		out = append(out, condition(v1beta1.ConditionAnnouncedL2, v.L2))
 	}
-	if o, known := withSessions(v.BGP, sessions); known && o.Writer && (o.Selected || stands(v1beta1.ConditionAnnouncedBGP)) {
+	if o, known := withSessions(v.BGP, sessions); known && o.Writer && (o.Selected || exists(v1beta1.ConditionAnnouncedBGP)) {
 		out = append(out, condition(v1beta1.ConditionAnnouncedBGP, o))
 	}
 	return out
@@ -37,8 +37,8 @@ func condition(kind string, o plan.Outcome) metav1.Condition {
 	return c
 }
 
-// withSessions adds what the plan cannot know: whether the routes have anybody to go to.
-// It reports false while none of their sessions is up and none has failed: there is nothing to say yet.
+// withSessions adds to an outcome of BGP what the plan cannot know: whether its peers have sessions. It reports false
+// while no session is established and none has failed: there is nothing to write yet.
 func withSessions(o plan.Outcome, sessions []bgp.Session) (plan.Outcome, bool) {
 	if o.Reason != lb.Announced || len(o.Peers) == 0 {
 		return o, true
@@ -60,7 +60,7 @@ func withSessions(o plan.Outcome, sessions []bgp.Session) (plan.Outcome, bool) {
 		o.Message += " to " + strings.Join(with, ", ")
 	case failed:
 		o.Reason = lb.NoSession
-		// Why not is said of the peers: it may change often, and the router words it.
+		// The error itself is in the Events of the peers: it may change often, and the router words it.
 		o.Message = "no session is established with " + strings.Join(without, ", ") + ": the Events of each BGPPeer say why"
 	default:
 		return o, false

@@ -11,33 +11,32 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// enforced returns what this node, as the writer of a Service's announcement, says
-// of its source ranges, and whether the condition is to go. Where all is well
-// nothing is said, unless it was not well before.
-func enforced(s *corev1.Service, v plan.Verdict, problems []lb.Problem) (c []metav1.Condition, goes bool) {
+// enforced returns the condition FilterEnforced of a Service if this node is its writer, and whether to remove it. A
+// Service whose source ranges are in force gets no condition, unless it had one before.
+func enforced(s *corev1.Service, v plan.Verdict, problems []lb.Problem) (c []metav1.Condition, remove bool) {
 	writer := v.L2
 	if !v.L2.Selected {
 		writer = v.BGP
 	}
-	stands := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionFilterEnforced) != nil
+	exists := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionFilterEnforced) != nil
 	if !writer.Writer {
 		return nil, false
 	}
 	if !v.Ranges {
-		return nil, stands
+		return nil, exists
 	}
 	out := metav1.Condition{Type: v1beta1.ConditionFilterEnforced}
-	var said []string
+	var messages []string
 	for _, p := range problems {
 		if p.Reason == lb.FilterNotEnforceable || p.Reason == lb.FilterNotInForce {
 			out.Status, out.Reason = metav1.ConditionFalse, string(p.Reason)
-			said = append(said, p.Message)
+			messages = append(messages, p.Message)
 		}
 	}
 	switch {
-	case len(said) > 0:
-		out.Message = strings.Join(said, "; ")
-	case stands:
+	case len(messages) > 0:
+		out.Message = strings.Join(messages, "; ")
+	case exists:
 		out.Status, out.Reason, out.Message = metav1.ConditionTrue, string(lb.Filtered), "the node that announces has its packet filter in force"
 	default:
 		return nil, false

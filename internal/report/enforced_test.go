@@ -21,7 +21,7 @@ func TestEnforced(t *testing.T) {
 	past := lb.Problem{Reason: lb.FilterNotEnforceable, Message: "past it"}
 	broken := lb.Problem{Reason: lb.FilterNotInForce, Message: "broken"}
 	arp := lb.Problem{Reason: lb.StrictARPMissing, Message: "arp"}
-	stood := []metav1.Condition{{Type: v1beta1.ConditionFilterEnforced, Status: "False"}}
+	exists := []metav1.Condition{{Type: v1beta1.ConditionFilterEnforced, Status: "False"}}
 	for _, tt := range []struct {
 		name     string
 		have     []metav1.Condition
@@ -30,19 +30,19 @@ func TestEnforced(t *testing.T) {
 		want     string
 	}{
 		{"all is well", nil, l2, nil, "[] false"},
-		{"well again", stood, l2, []lb.Problem{arp}, "[True Filtered: the node that announces has its packet filter in force] false"},
+		{"well again", exists, l2, []lb.Problem{arp}, "[True Filtered: the node that announces has its packet filter in force] false"},
 		{"bypassed", nil, l2, []lb.Problem{past, arp}, "[False FilterNotEnforceable: past it] false"},
 		{"two problems", nil, bgp, []lb.Problem{broken, past}, "[False FilterNotEnforceable: broken; past it] false"},
-		{"another node writes", stood, other, []lb.Problem{past}, "[] false"},
+		{"another node writes", exists, other, []lb.Problem{past}, "[] false"},
 		{"no ranges, nothing to say", nil, open, []lb.Problem{past}, "[] false"},
-		{"no ranges any more", stood, open, []lb.Problem{past}, "[] true"},
+		{"no ranges any more", exists, open, []lb.Problem{past}, "[] true"},
 	} {
-		got, goes := enforced(&corev1.Service{Status: corev1.ServiceStatus{Conditions: tt.have}}, tt.verdict, tt.problems)
+		got, remove := enforced(&corev1.Service{Status: corev1.ServiceStatus{Conditions: tt.have}}, tt.verdict, tt.problems)
 		texts := []string{}
 		for _, c := range got {
 			texts = append(texts, fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message))
 		}
-		if diff := cmp.Diff(tt.want, fmt.Sprint(texts, goes)); diff != "" {
+		if diff := cmp.Diff(tt.want, fmt.Sprint(texts, remove)); diff != "" {
 			t.Errorf("%s: -want +got\n%s", tt.name, diff)
 		}
 	}

@@ -12,116 +12,118 @@ import (
 )
 
 const (
-	// crowdPace is between two reports while many Services get their addresses, for
-	// each living speaker: all together write two a second at most.
-	crowdPace = 500 * time.Millisecond
-	// fewReports are written at once in any case where only announcements go before them.
+	// slowPace is the time between two reports of one speaker in the slow pace, for each living speaker: all
+	// together write at most two a second.
+	slowPace = 500 * time.Millisecond
+	// fewReports is how many reports are written at once although addresses are still being announced.
 	fewReports = 10
-	// crowdWait is until a crowd is looked at again.
-	crowdWait = time.Second
-	// overtakenWait is until the watch shows what a report was overtaken by.
-	overtakenWait = 200 * time.Millisecond
+	// slowWait is the time between two runs in the slow pace.
+	slowWait = time.Second
+	// conflictWait is how long the watch may take to show the write that a report conflicted with.
+	conflictWait = 200 * time.Millisecond
 )
 
-// report is what is to stand on one Service, and how much news that is.
+// report is an update of one Service.
 type report struct {
 	k8s.ServiceUpdate
-	news news
+	priority priority
 }
 
-// news orders reports: the lowest is written first.
-type news int
+// priority orders reports: the lowest is written first.
+type priority int
 
 const (
-	// wrong: something else stands.
-	wrong news = iota
-	// served: that the Service is announced, of which nothing stands yet.
-	served
-	// unserved: that it is not.
-	unserved
-	// refused: any that the API server did not take when it was last tried. One that it
-	// never takes must not use up the room of all others.
-	refused
+	// correction: the Service has a condition that is wrong.
+	correction priority = iota
+	// success: the Service is announced, and has no condition about that.
+	success
+	// failure: the Service is not announced, and has no condition about that.
+	failure
+	// retry: the API server refused the report last time. Reports that it refuses each time must not use up the
+	// room of all others.
+	retry
 )
 
-func newsOf(u k8s.ServiceUpdate) news {
-	least := unserved
+func priorityOf(u k8s.ServiceUpdate) priority {
+	out := failure
 	if len(u.RemoveConditions) > 0 {
-		least = wrong
+		out = correction
 	}
 	for _, c := range k8s.Changed(u.Service.Status.Conditions, u.Conditions, 0, metav1.Time{}) {
 		switch {
 		case meta.FindStatusCondition(u.Service.Status.Conditions, c.Type) != nil:
-			least = wrong
+			out = correction
 		case c.Status == metav1.ConditionTrue:
-			least = min(least, served)
+			out = min(out, success)
 		}
 	}
-	return least
+	return out
 }
 
-// pace lets the addresses of a crowd of Services pass before what became of them, and
-// the announcing of many addresses before the word of it: a write costs the API server,
-// and all who watch it, a hundred times what a frame costs.
+// pace slows reports down during a burst, and many reports also while addresses are still being announced: addresses
+// come first, since one write costs the API server and its watchers a hundred times what a frame costs.
 type pace struct {
-	// crowded reports whether many Services are getting their addresses.
-	crowded func() bool
-	// announcing reports whether neighbours are still being told of addresses.
+	// burst reports whether many Services are getting addresses.
+	burst func() bool
+	// announcing reports whether announcements are still being sent.
 	announcing func() bool
-	// at is when reports were last written in a crowd.
+	// at is when the last report was written in the slow pace.
 	at time.Time
-	// refused are the Services whose report was refused when it was last tried.
+	// refused are the Services whose last report the API server refused.
 	refused map[lb.Key]bool
 }
 
-// each writes reports, the news first; in a crowd, and many while announcing, only as many
-// as there is room for with so many speakers. It returns when it is to be called again, 0 for not before
-// there is something new.
+// each writes reports by priority; in the slow pace only as many as there is room for with so many speakers. It
+// returns when to call it again: 0 means not before something changes.
 func (p *pace) each(reports []report, speakers int, write func(k8s.ServiceUpdate) error) (again time.Duration, err error) {
-	for i, one := range reports {
-		if p.refused[keyOf(one.Service)] {
-			reports[i].news = refused
-		}
-	}
-	slices.SortStableFunc(reports, func(a, b report) int { return int(a.news - b.news) })
+	p.prioritize(reports)
 	p.refused = map[lb.Key]bool{}
 	var errs []error
-	room, crowded := 0, false
+	room, slow := 0, false
 	for i, one := range reports {
-		if !crowded && (p.crowded() || len(reports)-i > fewReports && p.announcing()) {
-			crowded, room = true, p.room(time.Now(), speakers)
+		if !slow && (p.burst() || len(reports)-i > fewReports && p.announcing()) {
+			slow, room = true, p.room(time.Now(), speakers)
 		}
-		if crowded && room == 0 {
-			again = crowdWait
-			p.refuse(reports[i:])
+		if slow && room == 0 {
+			again = slowWait
+			p.remember(reports[i:])
 			break
 		}
 		room--
 		switch err := write(one.ServiceUpdate); {
 		case k8s.Overtaken(err):
-			again = overtakenWait
+			again = conflictWait
 		case err != nil:
 			errs = append(errs, err)
-			one.news = refused
-			p.refuse([]report{one})
+			one.priority = retry
+			p.remember([]report{one})
 		}
 	}
 	return again, errors.Join(errs...)
 }
 
-// refuse remembers those of the reports that were refused.
-func (p *pace) refuse(reports []report) {
+func (p *pace) prioritize(reports []report) {
+	for i, one := range reports {
+		if p.refused[keyOf(one.Service)] {
+			reports[i].priority = retry
+		}
+	}
+	slices.SortStableFunc(reports, func(a, b report) int { return int(a.priority - b.priority) })
+}
+
+// remember keeps which of the reports were refused.
+func (p *pace) remember(reports []report) {
 	for _, one := range reports {
-		if one.news == refused {
+		if one.priority == retry {
 			p.refused[keyOf(one.Service)] = true
 		}
 	}
 }
 
-// room is how many reports may be written now that there is a crowd.
+// room returns how many reports may be written at this time in the slow pace.
 func (p *pace) room(now time.Time, speakers int) int {
-	interval := crowdPace * time.Duration(max(1, speakers))
-	passed := min(now.Sub(p.at), max(crowdWait, interval))
+	interval := slowPace * time.Duration(max(1, speakers))
+	passed := min(now.Sub(p.at), max(slowWait, interval))
 	p.at = now.Add(-passed % interval)
 	return int(passed / interval)
 }

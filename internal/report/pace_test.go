@@ -17,26 +17,27 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// reportOf is a report that a Service is announced or not, where that or nothing stands.
-func reportOf(name string, stands bool, status metav1.ConditionStatus) report {
+// reportOf returns a report on a Service that is announced or not, and that has a condition already or not.
+func reportOf(name string, exists bool, status metav1.ConditionStatus) report {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if stands {
+	if exists {
 		s.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionUnknown}}
 	}
 	u := k8s.ServiceUpdate{Service: s, Conditions: []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: status}}}
-	return report{u, newsOf(u)}
+	return report{u, priorityOf(u)}
 }
 
 func never() bool { return false }
 
-func TestReportsInOrder(t *testing.T) {
+// TestPriority: corrections come first, then success, then failure.
+func TestPriority(t *testing.T) {
 	var p pace
-	p.crowded = never
+	p.burst = never
 	p.announcing = never
 	gone := report{k8s.ServiceUpdate{
 		Service: &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}, RemoveConditions: []string{v1beta1.ConditionFilterEnforced},
 	}, 0}
-	gone.news = newsOf(gone.ServiceUpdate)
+	gone.priority = priorityOf(gone.ServiceUpdate)
 	var written []string
 	again, err := p.each([]report{
 		reportOf("unserved-1", false, metav1.ConditionFalse),
@@ -58,18 +59,18 @@ func TestReportsInOrder(t *testing.T) {
 	if diff := cmp.Diff([]string{"lost", "gone", "served-1", "served-2", "unserved-1", "unserved-2"}, written); diff != "" {
 		t.Errorf("order (-want +got):\n%s", diff)
 	}
-	if again != overtakenWait || err == nil || err.Error() != "no" {
+	if again != conflictWait || err == nil || err.Error() != "no" {
 		t.Errorf("again after %v, error %v", again, err)
 	}
 }
 
-// In a crowd all speakers together write two reports a second, the news first, and
-// not more if they are kicked more often. When it goes they write the rest.
-func TestReportsLetACrowdPass(t *testing.T) {
+// TestBurst: during a burst all speakers together write two reports a second, corrections first, and no more if they
+// are kicked more often. After it they write the rest.
+func TestBurst(t *testing.T) {
 	for _, tt := range []struct{ speakers, least, most int }{{1, 19, 22}, {4, 5, 6}, {1000, 1, 1}} {
 		synctest.Test(t, func(t *testing.T) {
-			crowded := true
-			p := pace{crowded: func() bool { return crowded }, announcing: never}
+			burst := true
+			p := pace{burst: func() bool { return burst }, announcing: never}
 			var reports []report
 			for i := range 300 {
 				reports = append(reports, reportOf(fmt.Sprint(i), i == 299, metav1.ConditionFalse))
@@ -87,27 +88,27 @@ func TestReportsLetACrowdPass(t *testing.T) {
 				return again
 			}
 			for range 20 {
-				if again := look(); again != crowdWait {
+				if again := look(); again != slowWait {
 					t.Fatalf("%d speakers: again after %v", tt.speakers, again)
 				}
-				time.Sleep(crowdWait / 2)
+				time.Sleep(slowWait / 2)
 			}
 			if n := len(written); n < tt.least || n > tt.most || written[0] != "299" {
 				t.Errorf("one of %d speakers wrote %d reports in 10 s, first %s", tt.speakers, n, written[0])
 			}
-			crowded = false
+			burst = false
 			if again := look(); again != 0 || len(reports) > 0 {
-				t.Errorf("without a crowd %d reports are left, again after %v", len(reports), again)
+				t.Errorf("after the burst %d reports are left, again after %v", len(reports), again)
 			}
 		})
 	}
 }
 
-// What the API server refuses again and again does not keep a crowd's other reports
-// from being written, is tried again after them, and first again once it was accepted.
-func TestRefusedReportsLetOthersPass(t *testing.T) {
+// TestRefused: a report that the API server refuses each time does not hold up others during a burst. It is repeated
+// after them, and has its own priority again once it was accepted.
+func TestRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := pace{crowded: func() bool { return true }, announcing: never}
+		p := pace{burst: func() bool { return true }, announcing: never}
 		refusing := true
 		var written []string
 		tried := 0
@@ -124,14 +125,14 @@ func TestRefusedReportsLetOthersPass(t *testing.T) {
 			if err != nil && !refusing {
 				t.Error(err)
 			}
-			time.Sleep(crowdWait)
+			time.Sleep(slowWait)
 		}
 		denied := reportOf("denied", true, metav1.ConditionFalse)
 		for i := range 6 {
 			look(denied, reportOf(fmt.Sprint(i), false, metav1.ConditionFalse), reportOf("later", false, metav1.ConditionFalse))
 		}
 		if diff := cmp.Diff([]string{"1", "2", "3", "4", "5"}, written); diff != "" || tried != 1 {
-			t.Fatalf("%d tries of what is refused, others (-want +got):\n%s", tried, diff)
+			t.Fatalf("%d attempts of the report that is refused, others (-want +got):\n%s", tried, diff)
 		}
 		look(denied)
 		refusing = false
@@ -143,13 +144,12 @@ func TestRefusedReportsLetOthersPass(t *testing.T) {
 	})
 }
 
-// While addresses are announced a few reports are written at once, and many in a
-// crowd's pace until neighbours have been told.
-func TestReportsLetAnnouncementsPass(t *testing.T) {
+// TestAnnouncing: while announcements are being sent, few reports are written at once, and many in the slow pace.
+func TestAnnouncing(t *testing.T) {
 	for _, tt := range []struct{ reports, early int }{{fewReports, fewReports}, {300, 1}} {
 		synctest.Test(t, func(t *testing.T) {
 			announcing := true
-			p := pace{crowded: never, announcing: func() bool { return announcing }}
+			p := pace{burst: never, announcing: func() bool { return announcing }}
 			var reports []report
 			for i := range tt.reports {
 				reports = append(reports, reportOf(fmt.Sprint(i), true, metav1.ConditionTrue))

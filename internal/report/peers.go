@@ -9,36 +9,37 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// mostReasons bounds the Events on one session that stays down.
-const mostReasons = 5
+// maxErrors bounds the Events on one session that stays down.
+const maxErrors = 5
 
-// told is what Events said of a session since it was last up.
-type told struct {
-	up      bool
-	reasons []string
+// reported is what Events reported of a session: that it is up, or the errors since it was last up.
+type reported struct {
+	up     bool
+	errors []string
 }
 
-func (t told) news(reason string) bool {
-	return len(t.reasons) < mostReasons && !slices.Contains(t.reasons, reason)
+// after returns what Events have reported once they report a session as it is now, and whether that takes an Event:
+// the session came up, went down, or stays down with an error that no Event reported yet.
+func (r reported) after(s bgp.Session) (now reported, event bool) {
+	switch {
+	case up(s):
+		return reported{up: true}, !r.up
+	case s.LastError == "": // still connecting
+		return r, false
+	case len(r.errors) == maxErrors || slices.Contains(r.errors, s.LastError):
+		return r, false
+	}
+	return reported{errors: append(slices.Clip(r.errors), s.LastError)}, true
 }
 
-// reportPeers sends an Event on a BGPPeer when this node's session with it comes up,
-// goes down, or stays down for a reason not said before.
+// reportPeers sends the Events that are due on the BGPPeers of this node's sessions.
 func (r *Reporter) reportPeers(sessions []bgp.Session) {
-	now := map[string]told{}
+	now := map[string]reported{}
 	for _, s := range sessions {
-		before, known := r.sessions[s.Peer]
-		now[s.Peer] = before
-		fresh := !known || before.up != up(s) || !up(s) && before.news(s.LastError)
-		if !fresh || !up(s) && s.LastError == "" {
-			continue // nothing new, or still connecting
+		var event bool
+		if now[s.Peer], event = r.sessions[s.Peer].after(s); event {
+			r.reportPeer(s)
 		}
-		if up(s) {
-			now[s.Peer] = told{up: true}
-		} else {
-			now[s.Peer] = told{reasons: append(before.reasons, s.LastError)}
-		}
-		r.reportPeer(s)
 	}
 	r.sessions = now
 }

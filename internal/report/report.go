@@ -1,6 +1,6 @@
-// Package report writes what a node has to say to the API server: conditions and Events of Services and peers, and its
-// SpeakerState. Every sentence of these is made here, or in the plan that it completes. It runs in loops of its own: an API server
-// that hangs must not hold up a failover.
+// Package report writes a node's results to the API server: conditions and Events of Services and peers, and its
+// SpeakerState. Every sentence of these is made here, or in the plan that it completes. It runs in loops of its own, so
+// that an API server that hangs never delays a failover.
 package report
 
 import (
@@ -33,15 +33,16 @@ type Config struct {
 	Liveness *liveness.Monitor
 }
 
-// Outcome is what came of a plan.
+// Outcome is what a report needs of one run of the plan loop.
 type Outcome struct {
 	Verdicts []plan.Verdict
-	// Speakers is how many of them are alive, Problems are those of this node.
+	// Speakers is how many speakers are alive.
 	Speakers int
+	// Problems of this node.
 	Problems []lb.Problem
 }
 
-// Reporter keeps conditions current, and the SpeakerState of this node.
+// Reporter keeps conditions and the SpeakerState of this node current.
 type Reporter struct {
 	node    string
 	cluster *k8s.Cluster
@@ -49,46 +50,47 @@ type Reporter struct {
 	bgp     *bgp.Speaker
 	last    atomic.Pointer[Outcome]
 	loop    *loop.Loop
-	state   *stateWriter
-	stating *loop.Loop
+	// stateLoop runs state.
+	stateLoop *loop.Loop
+	state     *stateWriter
 
-	// sessions are what Events told of each peer's, so that one change is one Event.
-	sessions map[string]told
-	// contested are the sentences that Events said of addresses which others claim.
-	contested map[string]bool
+	// sessions has what Events reported of the session with each peer, so that each change is one Event.
+	sessions map[string]reported
+	// conflicts are the sentences on foreign claims that Events reported.
+	conflicts map[string]bool
 	pace      pace
 }
 
 // New returns a Reporter that Run starts.
 func New(c Config) *Reporter {
-	r := &Reporter{node: c.NodeName, cluster: c.Cluster, layer2: c.Layer2, bgp: c.BGP, pace: pace{crowded: c.Cluster.InBurst, announcing: c.Layer2.Announcing}}
+	r := &Reporter{node: c.NodeName, cluster: c.Cluster, layer2: c.Layer2, bgp: c.BGP, pace: pace{burst: c.Cluster.InBurst, announcing: c.Layer2.Announcing}}
 	r.state = &stateWriter{node: c.NodeName, log: c.Log, cluster: c.Cluster, liveness: c.Liveness, layer2: c.Layer2, bgp: c.BGP}
 	r.loop = loop.New(loop.Config{Name: "report", Log: c.Log, Sync: r.sync})
 	// That a node is silent must be written at once, whatever else is being written.
-	r.stating = loop.New(loop.Config{Name: "state", Log: c.Log, Sync: r.state.sync})
+	r.stateLoop = loop.New(loop.Config{Name: "state", Log: c.Log, Sync: r.state.sync})
 	return r
 }
 
-// Set tells what came of the last plan; nil is nothing.
+// Set gives the reporter the outcome of the last run; nil is none.
 func (r *Reporter) Set(o *Outcome) {
 	r.last.Store(o)
 	r.Kick()
 }
 
-// Kick has everything looked at again: a session or an announcement has changed.
+// Kick makes both loops run: a session or an announcement has changed.
 func (r *Reporter) Kick() {
 	r.loop.Kick()
-	r.stating.Kick()
+	r.stateLoop.Kick()
 }
 
-// KickState has the SpeakerState looked at again: a node fell silent, or was asked.
-func (r *Reporter) KickState() { r.stating.Kick() }
+// KickState makes the loop of the SpeakerState run: a node fell silent, or its kernel had time to answer.
+func (r *Reporter) KickState() { r.stateLoop.Kick() }
 
 // Run writes until ctx ends.
 func (r *Reporter) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return r.loop.Run(ctx) })
-	group.Go(func() error { return r.stating.Run(ctx) })
+	group.Go(func() error { return r.stateLoop.Run(ctx) })
 	return group.Wait()
 }
 
@@ -102,41 +104,40 @@ func (r *Reporter) sync(ctx context.Context) (again time.Duration, err error) {
 	return r.pace.each(r.reports(last, sessions), last.Speakers, func(u k8s.ServiceUpdate) error { return r.write(ctx, u) })
 }
 
-// reports returns what has to be written about the Services, and says which of their
-// addresses others claim.
+// reports returns the updates of Services that are due, and sends Events on foreign claims of their addresses.
 func (r *Reporter) reports(last *Outcome, sessions []bgp.Session) []report {
 	services := map[lb.Key]*corev1.Service{}
 	for _, s := range r.cluster.Services() {
 		services[keyOf(s)] = s
 	}
-	is, contested := announcedOf(r.layer2.State()), map[string]bool{}
+	is, conflicts := announcedOf(r.layer2.State()), map[string]bool{}
 	var out []report
 	for _, v := range last.Verdicts {
 		s := services[v.Service]
 		if s == nil || s.DeletionTimestamp != nil || s.Spec.Type != corev1.ServiceTypeLoadBalancer {
-			continue // as it is by now: nobody would take back what an older plan says of it
+			continue // it has changed since the plan: no speaker would remove a condition that is written here
 		}
-		for _, sentence := range is.contested(v.L2, r.node) {
-			if contested[sentence] = true; !r.contested[sentence] {
+		for _, sentence := range is.conflicts(v.L2, r.node) {
+			if conflicts[sentence] = true; !r.conflicts[sentence] {
 				r.cluster.Event(objectOf(s), s.UID, false, lb.AddressConflict, sentence)
 			}
 		}
 		u := k8s.ServiceUpdate{Service: s}
-		filter, goes := enforced(s, v, last.Problems)
-		if goes {
+		filter, remove := enforced(s, v, last.Problems)
+		if remove {
 			u.RemoveConditions = []string{v1beta1.ConditionFilterEnforced}
 		}
-		l2, record, known := is.on(v.L2, r.node)
+		l2, record, known := is.complete(v.L2, r.node)
 		v.L2 = l2
 		if v.L2.Writer = v.L2.Writer && known; v.L2.Writer {
 			u.Annotations = map[string]string{v1beta1.AnnotationAnnouncedBy: record}
 		}
 		u.Conditions = append(conditions(s, v, sessions), filter...)
 		if !u.Stands() {
-			out = append(out, report{u, newsOf(u)})
+			out = append(out, report{u, priorityOf(u)})
 		}
 	}
-	r.contested = contested
+	r.conflicts = conflicts
 	return out
 }
 

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// stateInterval is the least time between two writes that can wait, and statePace
-	// that for each living speaker: all together write a hundred times a second at most.
+	// stateInterval is the least time between two writes of changes that can wait. If it is longer, that is statePace
+	// for each living speaker: all together write at most a hundred times a second.
 	stateInterval = time.Second
 	statePace     = 10 * time.Millisecond
-	// refreshInterval heals a state that somebody else deleted or changed.
+	// refreshInterval is the most time between two writes: it repairs a state that another client changed or deleted.
 	refreshInterval = 10 * time.Minute
-	// stateLook is between looks at what is to be written: a silence may have lasted long enough by then.
+	// stateLook is the most time between two runs: a silence may have lasted long enough by then.
 	stateLook = 10 * time.Second
-	// writeTime bounds one write, so that an API server that hangs is tried again.
+	// writeTime bounds one write, so that a write to an API server that hangs is repeated.
 	writeTime = 5 * time.Second
-	// mostConflicts, mostListed bound what stands in the state.
+	// mostConflicts and mostListed bound the lists in the state.
 	mostConflicts = 32
 	mostListed    = 128
 )
@@ -40,15 +40,15 @@ type stateWriter struct {
 	layer2   *layer2.Responder
 	bgp      *bgp.Speaker
 
-	// silent is what is to be written of silence.
-	silent liveness.Silence
-	// written at a time is what stands, said the silence in it.
-	written v1beta1.SpeakerStateStatus
-	said    liveness.Silence
-	at      time.Time
+	// silence is the part of the state that liveness wants written.
+	silence liveness.Silence
+	// written is the state that was last written, at this time; writtenSilence is its part from liveness.
+	written        v1beta1.SpeakerStateStatus
+	writtenSilence liveness.Silence
+	at             time.Time
 }
 
-// sync writes what changed: silence and its end at once, the rest when its time has come.
+// sync writes what changed: silence and its end at once, the rest after its interval.
 func (w *stateWriter) sync(ctx context.Context) (again time.Duration, err error) {
 	alive := w.liveness.Heard()
 	if alive == nil || !w.cluster.Synced() || w.cluster.Uninstalling() {
@@ -56,13 +56,13 @@ func (w *stateWriter) sync(ctx context.Context) (again time.Duration, err error)
 	}
 	now := time.Now()
 	repeats := liveness.Repeats(w.node, alive)
-	wasCutOff := w.silent.CutOff
-	w.silent = w.liveness.Silence(repeats)
-	// Who does not hear the others may be the one that they do not hear: that it lives must be
-	// known before they have asked its kernel and say that it does not.
-	lives := w.silent.CutOff && !wasCutOff
-	if !w.silent.Complete && !lives {
-		return 0, nil // it is kicked when all had the time to answer
+	wasCutOff := w.silence.CutOff
+	w.silence = w.liveness.Silence(repeats)
+	// A node that does not hear the others may be one that they do not hear. They must read that it lives before they
+	// write that its kernel does not answer.
+	lives := w.silence.CutOff && !wasCutOff
+	if !w.silence.Complete && !lives {
+		return 0, nil // liveness kicks when all kernels had time to answer
 	}
 	want := w.status(len(w.cluster.SpeakerAddresses()), len(alive))
 	if wait := w.interval(want, len(alive), repeats) - now.Sub(w.at); wait > 0 && !lives {
@@ -89,34 +89,34 @@ func (w *stateWriter) write(ctx context.Context, s v1beta1.SpeakerStateStatus) e
 		}
 		w.log.Info("unreachable nodes", "nodes", nodes)
 	}
-	w.written, w.said = s, w.silent
+	w.written, w.writtenSilence = s, w.silence
 	return nil
 }
 
-// interval is the least time between the last write and the next one.
+// interval returns the least time between the last write and the next one.
 func (w *stateWriter) interval(want v1beta1.SpeakerStateStatus, alive int, repeats bool) time.Duration {
 	if w.at.IsZero() {
 		return 0
 	}
-	next := min(w.silent.Interval(w.said, repeats), refreshInterval)
+	next := min(w.silence.Interval(w.writtenSilence, repeats), refreshInterval)
 	if !same(want, w.written) {
 		next = min(next, max(stateInterval, statePace*time.Duration(alive)))
 	}
 	return next
 }
 
-// same compares states but for when they were written.
+// same reports whether two states differ in nothing but the time of their writing.
 func same(a, b v1beta1.SpeakerStateStatus) bool {
 	a.Observed, b.Observed = nil, nil
 	return reflect.DeepEqual(a, b)
 }
 
-// status is what is to stand in the state, as it is now.
+// status returns the state as it should be written.
 func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 	out := v1beta1.SpeakerStateStatus{
 		Members:     v1beta1.MemberCounts{Expected: int32(expected), Alive: int32(alive)},
-		Unreachable: silentNodes(w.silent.Unreachable),
-		Silent:      silentNodes(w.silent.Quiet),
+		Unreachable: silentNodes(w.silence.Unreachable),
+		Silent:      silentNodes(w.silence.Quiet),
 	}
 	state := w.layer2.State()
 	out.Links = state.Links[:min(len(state.Links), mostListed)]

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestReached: what shows that the API server is within reach.
-func TestReached(t *testing.T) {
+// TestAPIReached: which results show that the network reaches the API server.
+func TestAPIReached(t *testing.T) {
 	states := schema.GroupResource{Resource: "speakerstates"}
 	for _, tt := range []struct {
 		err  error
@@ -41,18 +41,18 @@ func TestInterval(t *testing.T) {
 	owned.Owned.IPv4 = 1
 	unreachable := liveness.Silence{Unreachable: []liveness.SilentNode{{Node: "u"}}}
 	for _, tt := range []struct {
-		name   string
-		want   v1beta1.SpeakerStateStatus
-		silent liveness.Silence
-		alive  int
-		least  time.Duration
+		name    string
+		want    v1beta1.SpeakerStateStatus
+		silence liveness.Silence
+		alive   int
+		least   time.Duration
 	}{
-		{"nothing is new", written, liveness.Silence{}, 100, refreshInterval},
-		{"something is owned", owned, liveness.Silence{}, 3, stateInterval},
-		{"something is owned by one of many", owned, liveness.Silence{}, 500, 5 * time.Second},
-		{"that does not hold up a silence", owned, unreachable, 500, 0},
+		{"nothing changed", written, liveness.Silence{}, 100, refreshInterval},
+		{"an address is owned", owned, liveness.Silence{}, 3, stateInterval},
+		{"an address is owned, by one of many speakers", owned, liveness.Silence{}, 500, 5 * time.Second},
+		{"that does not delay a silence", owned, unreachable, 500, 0},
 	} {
-		w := &stateWriter{written: written, silent: tt.silent, at: time.Unix(1, 0)}
+		w := &stateWriter{written: written, silence: tt.silence, at: time.Unix(1, 0)}
 		if got := w.interval(tt.want, tt.alive, false); got != tt.least {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.least)
 		}

@@ -11,7 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// States reads what other speakers wrote in theirs, for liveness.Config.
+// States reads the SpeakerStates of other speakers, for liveness.Config.
 type States struct{ *k8s.Cluster }
 
 // Vote implements liveness.Cluster.
@@ -37,8 +37,8 @@ func (s States) Vote(ctx context.Context, node string) (liveness.Vote, error) {
 	return vote, nil
 }
 
-// apiReached reports whether what came of a question shows that the network reaches the API server: also a
-// refusal does. That a server is at fault may come from a proxy on this very node.
+// apiReached reports whether the result of a request shows that the network reaches the API server. A refusal does;
+// a server error does not, since it may come from a proxy on this node.
 func apiReached(err error) bool {
 	var status apierrors.APIStatus
 	return err == nil || errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError

@@ -23,9 +23,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestMarkTakenOff: a speaker that obeyed the uninstall mark takes nothing up again
-// when that goes, but ends, so that a whole one can.
-func TestMarkTakenOff(t *testing.T) {
+// TestMarkRemoved: a speaker that has withdrawn everything announces nothing when the uninstall mark is removed, but
+// ends, so that a new process can announce.
+func TestMarkRemoved(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		const list, key, soon = "/apis/apps/v1/daemonsets", "holdfast/speaker", 30 * time.Second
 		api := newAPIServer(t)
@@ -73,15 +73,15 @@ func TestMarkTakenOff(t *testing.T) {
 			}
 		}
 		sync()
-		if !w.gone.Load() || len(w.ended) > 0 {
-			t.Fatalf("marked: gone %t, ended %d times", w.gone.Load(), len(w.ended))
+		if !w.withdrawn.Load() || len(w.ended) > 0 {
+			t.Fatalf("marked: withdrawn %t, ended %d times", w.withdrawn.Load(), len(w.ended))
 		}
 		mark("false")
 		nstest.Until(t, soon, "the mark is off", func() bool { return !w.cluster.Uninstalling() })
 		sync()
 		select {
 		case err := <-w.ended:
-			if !errors.Is(err, errMarkOff) {
+			if !errors.Is(err, errMarkRemoved) {
 				t.Errorf("the mark is off: ended with %v", err)
 			}
 		default:

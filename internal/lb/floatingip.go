@@ -1,0 +1,35 @@
+package lb
+
+import (
+	"net/netip"
+	"time"
+)
+
+// FloatingIP is an address, or one of each family, that a namespace holds.
+type FloatingIP struct {
+	Key     Key
+	UID     string
+	Labels  map[string]string
+	Created time.Time
+	// Families wanted, never empty.
+	Families []Family
+	// Pool to assign from; "" is any.
+	Pool string
+	// Wanted are the requested addresses, at most one of each family.
+	Wanted []netip.Addr
+	// Delete: the FloatingIP is deleted together with the Service that it is bound to.
+	Delete bool
+	// ServiceName is the only Service that may use it; "" is any.
+	ServiceName string
+	// Deleting: its addresses are released as soon as no Service uses them.
+	Deleting bool
+	// Problem says why it cannot be read; nil if it can.
+	Problem *Problem
+	// Addresses that it holds, by its status.
+	Addresses []netip.Addr
+	// AssignedFrom names the pool that each address came from.
+	AssignedFrom map[netip.Addr]string
+	// BoundTo and BoundUID are the Service that used it when its status was last written; the zero Key is none.
+	BoundTo  Key
+	BoundUID string
+}

@@ -1,0 +1,32 @@
+package lb
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Peer is a router to hold a BGP session with.
+type Peer struct {
+	Name              string
+	LocalASN, PeerASN uint32
+	Address           netip.Addr
+	Port              uint16
+	// SourceAddress is the local address of the connection; with the zero Addr the kernel chooses it.
+	SourceAddress netip.Addr
+	// HoldTime is proposed in the OPEN message (RFC 4271 section 4.2).
+	HoldTime time.Duration
+	// KeepaliveTime is the interval of KEEPALIVE messages, by default a third of HoldTime.
+	KeepaliveTime time.Duration
+	// ConnectTime is the pause between attempts to connect (ConnectRetryTimer, RFC 4271 section 8.1.1).
+	ConnectTime time.Duration
+	// RouterID is the BGP identifier; with the zero Addr the node chooses it.
+	RouterID netip.Addr
+	// MultiHop allows a router more than one hop away.
+	MultiHop bool
+	// GracefulRestart keeps routes in the router while the speaker restarts (RFC 4724).
+	GracefulRestart bool
+	NodeSelectors   []Selector
+	// Unusable maps the selected nodes that must not use the peer to the reason: PeerIsSelf, DuplicatePeer or
+	// ConflictingRouterID.
+	Unusable map[string]Reason
+}

@@ -1,0 +1,79 @@
+package lb
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Pool is a supply of addresses.
+type Pool struct {
+	Name   string
+	Labels map[string]string
+	// Ranges are disjoint, within the pool and between pools, in the order written.
+	Ranges []Range
+	// AutoAssign: the pool may serve a Service that did not ask for it.
+	AutoAssign bool
+	// AvoidBuggyIPs leaves out IPv4 addresses that end in .0 and .255.
+	AvoidBuggyIPs bool
+	// Allocation restricts which Services the pool serves; nil serves all.
+	Allocation *Allocation
+	// Deleting: addresses stay assigned, but the pool assigns no more.
+	Deleting bool
+	PoolTerms
+}
+
+// Allocation is IPAddressPool.spec.serviceAllocation: if given, the namespaces (by name or selector) and the
+// Service selectors must both allow a Service.
+type Allocation struct {
+	// Priority: pools with lower numbers are tried first; 0 is last.
+	Priority int
+	// ByNamespace: Namespaces or NamespaceSelectors are given, even if they match nothing.
+	ByNamespace        bool
+	Namespaces         []string
+	NamespaceSelectors []Selector
+	// ServiceSelectors restrict by the Service's labels; none allows all.
+	ServiceSelectors []Selector
+}
+
+// PoolTerms are the terms on which a pool lends its addresses.
+type PoolTerms struct {
+	// Internal: the pool serves Services that ask to be internal, and no others.
+	Internal bool
+	// Classes, Tags and Aliases of the pool.
+	Classes, Tags, Aliases []string
+	// Quota is the most addresses of one namespace, by family; a family that is absent is not bounded.
+	Quota map[Family]int
+	// ShareAcross: Services of several namespaces may share an address.
+	ShareAcross bool
+	// MaxServices bounds the Services on one address; 0 is no bound.
+	MaxServices int
+	// ReuseDelay is how long a released address stays free before another holder may get it.
+	ReuseDelay time.Duration
+	// Restricted: only clients in SourceRanges may reach its addresses, whatever a Service allows.
+	Restricted bool
+	// SourceRanges are masked prefixes of both families, ordered, none within another.
+	SourceRanges []netip.Prefix
+	// Reset: a port that no Service declares answers with a reset; otherwise nothing answers.
+	Reset bool
+	// Released and Retained are from its status.
+	Released []Release
+	// ReleasedForgotten counts releases that did not fit into the status.
+	ReleasedForgotten int64
+	Retained          []Retention
+}
+
+// Release is an address that its holder lost.
+type Release struct {
+	Address netip.Addr
+	Time    time.Time
+	// Holder was a Service or a FloatingIP.
+	Holder Key
+	UID    string
+}
+
+// Retention is an address that is still held although it was cut from its pool.
+type Retention struct {
+	Address netip.Addr
+	Holder  Key
+	Since   time.Time
+}

@@ -1,0 +1,20 @@
+package lb
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Relay sends packets of older connections to the former owner of an address that this node took over.
+type Relay struct {
+	Address netip.Addr
+	// Former is the former owner, by node name.
+	Former string
+	// Via is an address of the former owner, of the same family, which this node reaches on Link without a
+	// router. The zero Addr means that there is none.
+	Via netip.Addr
+	// Link is the name of a link of this node.
+	Link string
+	// Until is when the relay ends because another node owns the address; zero while this node owns it.
+	Until time.Time `json:",omitzero"`
+}

@@ -1,0 +1,36 @@
+package lb
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// Route is one prefix that a node advertises to some of its peers.
+type Route struct {
+	Prefix netip.Prefix
+	// Peers by name, sorted, never empty.
+	Peers []string
+	// LocalPref (RFC 4271 section 5.1.5) is sent to peers of the same AS only; 0 is not sent.
+	LocalPref uint32
+	// Communities are sorted and free of duplicates.
+	Communities []Community
+}
+
+// Community is a BGP community (RFC 1997) or, with Large set, a large community (RFC 8092).
+type Community struct {
+	Large bool
+	// A is the global administrator: 16 bits in a plain community, 32 bits in a large one.
+	A uint32
+	// B is the local part of a plain community (16 bits), or the first local part of a large one (32 bits).
+	B uint32
+	// C is the second local part of a large community (32 bits).
+	C uint32
+}
+
+// String returns "a:b" or "large:a:b:c".
+func (c Community) String() string {
+	if c.Large {
+		return fmt.Sprintf("large:%d:%d:%d", c.A, c.B, c.C)
+	}
+	return fmt.Sprintf("%d:%d", c.A, c.B)
+}

@@ -1,0 +1,114 @@
+package lb
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Service is a Service of type LoadBalancer that Holdfast serves.
+type Service struct {
+	Key Key
+	UID string
+	// Revision identifies a version of the Service: two values with the same UID and Revision differ only in
+	// their endpoints and, if the pools differ, in PoolWishes. "" is unknown.
+	Revision string
+	Labels   map[string]string
+	// Created orders Services that ask for the same address.
+	Created time.Time
+	// Families of its cluster IPs, the primary first; empty for a headless Service.
+	Families     []Family
+	FamilyPolicy FamilyPolicy
+	// ClusterIPs of the Service, at most one of each family.
+	ClusterIPs []netip.Addr
+	// Ports the Service declares.
+	Ports []Port
+	// Local is externalTrafficPolicy: Local, and InternalLocal is internalTrafficPolicy: Local.
+	Local, InternalLocal bool
+	// RequestedAddresses, by spec.loadBalancerIP or holdfast.dev/addresses.
+	RequestedAddresses []netip.Addr
+	// RequestedPool, by holdfast.dev/pool.
+	RequestedPool string
+	Wish
+	Access
+	// Problem says why the request cannot be read; nil if it can.
+	Problem *Problem
+	// Addresses that it holds, by its status.
+	Addresses []netip.Addr
+	// AssignedFrom names the pool that each address came from, even if the address was cut from it later. Its
+	// addresses that are not in Addresses are those that a restored Service had.
+	AssignedFrom map[netip.Addr]string
+	// ServingNodes are the nodes that have an endpoint which can serve.
+	ServingNodes map[string]bool
+	// Serving: at least one endpoint can serve, on a node or on none.
+	Serving bool
+	// ServingAnywhere: an endpoint that can serve names no node in its EndpointSlice.
+	ServingAnywhere bool
+	// AnnouncedBy maps each address to the node that announced it by ARP or NDP when the annotation
+	// holdfast.dev/announced-by was last written. A node that takes over such an address announces it without
+	// probing, even if it has just started; and it relays older connections to that node.
+	AnnouncedBy map[netip.Addr]string
+}
+
+// Port is one declared port of a Service.
+type Port struct {
+	// Protocol is TCP, UDP or SCTP.
+	Protocol string
+	Port     uint16
+}
+
+// FamilyPolicy is Service.spec.ipFamilyPolicy.
+type FamilyPolicy string
+
+// The policies of Kubernetes.
+const (
+	SingleStack      FamilyPolicy = "SingleStack"
+	PreferDualStack  FamilyPolicy = "PreferDualStack"
+	RequireDualStack FamilyPolicy = "RequireDualStack"
+)
+
+// Wish is what a Service asks for besides addresses and a pool.
+type Wish struct {
+	// Internal: the Service gets addresses of internal pools only; all other Services get none of these.
+	Internal bool
+	// Class is a class of pools; "" is none.
+	Class string
+	// PoolWishes restrict the pools that may serve: all of them must hold.
+	PoolWishes []PoolWish
+	// FloatingIP names the FloatingIP in its namespace that the Service claims; "" is none.
+	FloatingIP string
+	// KeepFloatingIP asks that the addresses become a FloatingIP which outlives the Service.
+	KeepFloatingIP bool
+	// Renew: an address that the rules would not assign today is exchanged for one that they would.
+	Renew bool
+	// SharingKey: Services with the same key may share an address; "" is none.
+	SharingKey string
+	// LoadBalancerID is the UID of the first Service of a load balancer: the Service shares the address of
+	// that one, or waits for it. The Service's own UID asks for nothing.
+	LoadBalancerID string
+	// MaxShared bounds the Services on an address that is shared by LoadBalancerID; 0 is no bound.
+	MaxShared int
+	// Backend is the Service's selector as text: Services with externalTrafficPolicy Local share an address
+	// only if they have the same one. "" is none.
+	Backend string
+	// Hostname is shown in the status in place of the addresses.
+	Hostname string
+	// NodeSelectors: only nodes that one of them matches may announce the Service; none allows all nodes.
+	NodeSelectors []Selector
+}
+
+// PoolWish restricts the pools that may serve a Service.
+type PoolWish struct {
+	// Text is the wish as the user wrote it.
+	Text string
+	// Pools by name.
+	Pools []string
+	// Reason of the refusal if Pools is empty.
+	Reason Reason
+}
+
+// Leaving is a Service that is to lose its addresses: deleted, or of another type.
+type Leaving struct {
+	Key       Key
+	UID       string
+	Addresses []netip.Addr
+}

@@ -1,0 +1,152 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+)
+
+// rank orders nodes before their hash does: the highest rank wins. Its parts, the most significant first: whether
+// the node filters (if that matters), what its links are to the address, how long it will stay, whether it is
+// not held down, whether it reaches all addresses of the Service, the weights of preferredNodeSelectors.
+type rank uint64
+
+// The lowest bit of each part of a rank.
+const (
+	rankWeight       = 0
+	rankAllAddresses = 32
+	rankNotHeldDown  = 33
+	rankStay         = 34
+	rankReach        = 36
+	rankFilters      = 38
+)
+
+// What a node's links are to an address.
+const (
+	// noLink: none of its links may announce the address.
+	noLink = iota
+	// silent: the node hears no other machine on those links.
+	silent
+	// noSubnet: none of those links carries the subnet of the address, so that hardly any client asks there.
+	noSubnet
+	// carried: one of those links carries the subnet; or the node's links are not known.
+	carried
+)
+
+// How long a node will stay.
+const (
+	stopping = iota
+	draining
+	staying
+)
+
+// ranking is the ranks of all nodes, for the Services that one set of advertisements selects and for addresses of
+// one set of subnets.
+type ranking struct {
+	candidates []candidate
+	ranks      []rank
+	// topRanked are the indexes of the highest in rank among the nodes that the advertisements let announce. A
+	// Service may exclude more.
+	topRanked []int
+}
+
+// reach returns what the node's links are to the address.
+func (r rank) reach() int { return int(r >> rankReach & (1<<(rankFilters-rankReach) - 1)) }
+
+// remark says what is wrong with the links of the owner; since it ranks highest, all others are no better.
+func (r rank) remark() string {
+	switch r.reach() {
+	case noLink:
+		return "no node that may announce has a link to do so: check the interfaces of the L2Advertisement, and what the speakers say of their links"
+	case silent:
+		return "every node that may announce hears nobody on its link"
+	case noSubnet:
+		return "no node that may announce has a link with its subnet"
+	}
+	return ""
+}
+
+// first returns the indexes of the highest in rank among the nodes that may announce.
+func (r *ranking) first(may func(i int) bool) []int {
+	var out []int
+	var best rank
+	for i, rank := range r.ranks {
+		if len(out) > 0 && rank < best || !may(i) {
+			continue
+		}
+		if rank > best {
+			out, best = out[:0], rank
+		}
+		out = append(out, i)
+	}
+	return out
+}
+
+// ranking returns the ranks of all nodes for an election.
+func (c *cluster) ranking(e election) *ranking {
+	subnets := make([][]int, len(e.addresses))
+	for i, a := range e.addresses {
+		subnets[i] = c.subnetsWith(a)
+	}
+	ranged := c.ranged[e.addresses[0]]
+	key := fmt.Sprint(e.ads, subnets, ranged)
+	if r, ok := c.rankings[key]; ok {
+		return r
+	}
+	r := &ranking{candidates: c.candidates("l2", c.l2, e.ads), ranks: make([]rank, len(c.nodes))}
+	for i := range c.nodes {
+		r.ranks[i] = c.rank(i, e.ads, subnets)
+		if c.filters(c.nodes[i].Name, e.addresses[0]) {
+			r.ranks[i] |= 1 << rankFilters
+		}
+	}
+	r.topRanked = r.first(func(i int) bool { return r.candidates[i].reason == "" })
+	c.rankings[key] = r
+	return r
+}
+
+// rank returns the rank of a node, but for rankFilters; subnets are those of each address of an election.
+func (c *cluster) rank(i int, ads []int, subnets [][]int) rank {
+	n := &c.nodes[i]
+	out := rank(c.reach(i, ads, subnets[0])) << rankReach
+	switch {
+	case c.state.Stopping[n.Name]:
+		out |= stopping << rankStay
+	case n.Draining:
+		out |= draining << rankStay
+	default:
+		out |= staying << rankStay
+	}
+	if !c.state.HeldDown[n.Name] {
+		out |= 1 << rankNotHeldDown
+	}
+	if !slices.ContainsFunc(subnets, func(of []int) bool { return c.reach(i, ads, of) < carried }) {
+		out |= 1 << rankAllAddresses
+	}
+	return out | rank(c.weight(i, ads))<<rankWeight
+}
+
+// weight sums the preferences of the advertisements that select the node.
+func (c *cluster) weight(i int, ads []int) uint32 {
+	var sum uint32
+	for _, ad := range ads {
+		if !c.l2[ad].nodes[i] {
+			continue
+		}
+		for _, p := range c.state.L2Advertisements[ad].Preferred {
+			if p.Selector.Matches(c.nodes[i].Labels) {
+				sum += uint32(p.Weight)
+			}
+		}
+	}
+	return sum
+}
+
+// score is the score of a node for an address by rendezvous hashing
+// (https://en.wikipedia.org/wiki/Rendezvous_hashing), over hashes of both: the loss of a node moves only the
+// addresses of that node. The mixing is the finalizer of splitmix64, which spreads every bit of its input.
+func score(node, address uint64) uint64 {
+	z := node ^ address
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/members"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+	"github.com/holdfast-lb/holdfast/internal/relay"
+)
+
+// logChanges logs each Service whose announcement by this node changed, and each new problem of this node.
+func (w *syncer) logChanges(last, now *planned) {
+	verdicts := map[lb.Key]plan.Verdict{}
+	for _, v := range last.plan().Verdicts {
+		verdicts[v.Service] = v
+	}
+	for _, v := range now.Plan.Verdicts {
+		old := verdicts[v.Service]
+		if old.L2.Here != v.L2.Here && v.L2.Selected {
+			w.log.Info("layer 2", "service", v.Service, "reason", v.L2.Here, "nodes", v.L2.Nodes, "message", v.L2.Message)
+		}
+		if old.BGP.Here != v.BGP.Here && v.BGP.Selected {
+			w.log.Info("BGP", "service", v.Service, "reason", v.BGP.Here, "message", v.BGP.Message)
+		}
+	}
+	for _, p := range now.Problems {
+		if last == nil || !slices.Contains(last.Problems, p) {
+			w.log.Warn("node", "reason", p.Reason, "message", p.Message)
+		}
+	}
+}
+
+// debug returns what /debug/state shows.
+func (w *syncer) debug() any {
+	return struct {
+		Node     string
+		Planned  *planned
+		Members  members.View
+		Links    []link.Link
+		Layer2   any
+		Sessions []bgp.Session
+		Filter   any
+		Relay    relay.State
+	}{w.node, w.last.Load(), w.membership.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(), w.filter.state(), w.relay.State()}
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
+	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/liveness"
+)
+
+// errMarkRemoved ends a process that has withdrawn everything and should announce again.
+var errMarkRemoved = errors.New("the uninstall mark was removed: only a new process announces again")
+
+// withdraw obeys the uninstall mark: it withdraws all announcements, then removes the filter and everything else that
+// this node keeps.
+func (w *syncer) withdraw() error {
+	if w.withdrawn.Load() {
+		return nil
+	}
+	w.withdrawing = true
+	w.liveness.Set(liveness.Known{})
+	w.conntrack.Set(nil)
+	w.layer2.Set(layer2.Desired{})
+	if err := w.bgp.Leave(); err != nil {
+		return fmt.Errorf("withdraw routes: %w", err)
+	}
+	if err := errors.Join(w.relay.Remove(), w.filter.remove(), kubeproxy.Forget()); err != nil {
+		return err
+	}
+	w.last.Store(nil)
+	w.report.Set(nil)
+	w.withdrawn.Store(true)
+	w.log.Info("uninstalling: everything is withdrawn")
+	return nil
+}
+
+// end ends the process with an error, unless it is ending already.
+func (w *syncer) end(err error) {
+	select {
+	case w.ended <- err:
+	default:
+	}
+}
