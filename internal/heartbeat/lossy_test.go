@@ -64,6 +64,26 @@ func TestLossAtOneNode(t *testing.T) {
 	}
 }
 
+// A node that hears nothing for so long that foreign machines are forgotten still knows that its own link is at fault.
+func TestLossForLong(t *testing.T) {
+	for _, n := range []int{2, 3, 4} {
+		a := newAnnouncers(uint64(n), n, 1)
+		a.lose(a.nodes[0], lossy{in: 100})
+		a.run(2*time.Second, nil)
+		a.run(2*time.Minute, func() {
+			for j, owner := range a.owners {
+				if a.home[j] != "0 " && owner != a.home[j] || strings.Contains(owner, "0") {
+					t.Fatalf("%d nodes: an address of %sis with %s", n, a.home[j], owner)
+				}
+			}
+		})
+		a.healed(t, fmt.Sprint(n, " nodes"))
+		if moves := a.most(); moves > 2 {
+			t.Errorf("%d nodes: %d moves", n, moves)
+		}
+	}
+}
+
 // Of two nodes one that hears nothing at all gives up what it has, and takes nothing.
 func TestLossOfTwo(t *testing.T) {
 	a := newAnnouncers(1, 2, 2)

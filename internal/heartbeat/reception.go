@@ -84,7 +84,7 @@ func (d *detector) atFault(now time.Duration, watched int) bool {
 	switch l := d.link; {
 	case l.worksAt != 0 && now-l.worksAt < complaintTime && l.worksAt >= l.failsAt:
 		return false
-	case l.failsAt != 0 && now-l.failsAt < complaintTime:
+	case l.failsAt != 0 && now-l.failsAt < complaintTime || d.linkFails():
 		return true
 	}
 	_, heard := d.heard(now)

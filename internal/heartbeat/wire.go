@@ -53,6 +53,16 @@ type wire struct {
 // link is when the wire showed last that this node's own link works, and that it does not.
 type link struct{ worksAt, failsAt time.Duration }
 
+// linkFails reports whether the wire showed that this node's own link does not work, and nothing since that it does:
+// foreign machines that are silent for long are forgotten, and that they were there is not.
+func (d *detector) linkFails() bool {
+	last := d.link.worksAt
+	for _, p := range d.ring {
+		last = max(last, p.lastHeard)
+	}
+	return d.link.failsAt > last
+}
+
 // pending: an answer may yet come in time.
 func (w *wire) pending(now time.Duration) bool {
 	return w.askedAt > w.answeredAt && now < w.askedAt+wireTime
@@ -169,6 +179,9 @@ func (d *detector) decidesAlone(now time.Duration, p *peer) bool {
 		// If heartbeats of it, or foreign answers, were lost before, this may be more of the same.
 		return !(lossy && now-p.lastHeard < noForeignTime) && (d.link.failsAt == 0 || now-d.link.failsAt > noForeignTime)
 	case Silent:
+		return false
+	}
+	if d.linkFails() {
 		return false
 	}
 	wait := noForeignTime

@@ -51,6 +51,8 @@ type node struct {
 	// slow is the most that the thread waits for its turn after each step.
 	slow time.Duration
 	sent int
+	// askedAt is when it asked the wire last, foreignAt when a foreign machine answered last.
+	askedAt, foreignAt time.Duration
 	// wakes is when the next tick is planned, hasty how often in a row it was due already.
 	wakes time.Duration
 	hasty int
@@ -197,6 +199,10 @@ func (w *world) ask(from *node, q question) {
 		return
 	}
 	about := w.byID[idOf(q.Name)]
+	if w.now-from.askedAt > foreignInterval {
+		from.foreignAt = w.now // as long as all is well they are asked from time to time
+	}
+	from.askedAt = w.now
 	node, foreign := 0, 0
 	for range 3 {
 		if about.announces() && w.passes(from, about) && w.passes(about, from) {
@@ -212,14 +218,27 @@ func (w *world) ask(from *node, q question) {
 		}
 		return Silent
 	}
-	d := from.d
+	d, answer := from.d, Answer{Node: reply(node), Foreign: reply(foreign)}
+	switch {
+	case answer.Foreign == Answered:
+		from.foreignAt = w.now
+	case w.now-from.foreignAt > foreignTime:
+		answer.Foreign = NotAsked
+	}
 	w.at(w.now+32*ms, func() {
 		if from.d == d && from.up {
-			d.answeredOnWire(from.now(), q, Answer{Node: reply(node), Foreign: reply(foreign)})
+			d.answeredOnWire(from.now(), q, answer)
 			from.plan(w.now)
 		}
 	})
 }
+
+// foreignInterval is how often foreign machines are asked, and foreignTime how long those that do not answer are known:
+// as in package liveness.
+const (
+	foreignInterval = 10 * time.Second
+	foreignTime     = 30 * time.Second
+)
 
 // announces reports whether the node answers for what it has: a new run does so when it has planned.
 func (n *node) announces() bool {
