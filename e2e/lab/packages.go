@@ -23,7 +23,6 @@ var programs = map[string]string{
 	"nsenter":           "util-linux",
 	"tcpdump":           "tcpdump",
 	"ethtool":           "ethtool",
-	"arping":            "iputils-arping",
 	"ping":              "iputils-ping",
 	"socat":             "socat",
 	"curl":              "curl",
