@@ -52,12 +52,12 @@ func testOpenStack(t *testing.T, e *env) {
 		s := e.create(t, e.app, "os-unknown-net", one(80), openStack("floating-network-id", "nowhere"))
 		e.refused(t, s.Name, "UnknownNetwork", `floating-network-id "nowhere"`)
 	})
-	t.Run("what does nothing is said", func(t *testing.T) { e.saysIgnored(t) })
+	t.Run("what does nothing is said", func(t *testing.T) { e.reportsIgnored(t) })
 	t.Run("shared load balancer", func(t *testing.T) { e.sharedLoadBalancer(t) })
 	t.Run("keep-floatingip", func(t *testing.T) { e.keepFloatingIP(t) })
 }
 
-func (e *env) saysIgnored(t *testing.T) {
+func (e *env) reportsIgnored(t *testing.T) {
 	e.address(t, "os-ignored", openStack("hostnam", "x"), openStack("proxy-protocol", "true"))
 	c := e.waitCondition(t, e.app.Namespace, "os-ignored", v1beta1.ConditionAnnotationsHonoured, metav1.ConditionFalse, "AnnotationIgnored")
 	e.describes(t, []string{"Warning", "AnnotationIgnored", c.Message, "loadbalancer.openstack.org/hostnam is unknown", "proxy-protocol does nothing"}, "service", "-n", e.app.Namespace, "os-ignored")

@@ -13,15 +13,15 @@ import (
 )
 
 // refused checks that a Service has no address, and that its user can read why.
-func (e *env) refused(t *testing.T, name, reason, word string) {
+func (e *env) refused(t *testing.T, name, reason, text string) {
 	t.Helper()
-	e.refusedIn(t, e.app.Namespace, name, reason, word)
+	e.refusedIn(t, e.app.Namespace, name, reason, text)
 }
 
-func (e *env) refusedIn(t *testing.T, ns, name, reason string, words ...string) {
+func (e *env) refusedIn(t *testing.T, ns, name, reason string, texts ...string) {
 	t.Helper()
 	c := e.waitCondition(t, ns, name, v1beta1.ConditionAddressAssigned, metav1.ConditionFalse, reason)
-	e.describes(t, append(words, reason, c.Message), "service", "-n", ns, name)
+	e.describes(t, append(texts, reason, c.Message), "service", "-n", ns, name)
 }
 
 // testRefused gives Services that cannot have what they ask for.
@@ -41,7 +41,7 @@ spec: {addresses: [192.0.2.32/28], autoAssign: false, serviceAllocation: {namesp
 	const addresses = "holdfast.dev/addresses"
 	for name, tc := range map[string]struct {
 		change       change
-		reason, word string
+		reason, text string
 	}{
 		"unknown-pool":     {pool("nowhere"), "UnknownPool", "nowhere"},
 		"no-family":        {pool("e2e-only4"), "NoFamily", "e2e-only4"},
@@ -54,7 +54,7 @@ spec: {addresses: [192.0.2.32/28], autoAssign: false, serviceAllocation: {namesp
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := e.create(t, e.app, "refused-"+name, tc.change)
-			e.refused(t, s.Name, tc.reason, tc.word)
+			e.refused(t, s.Name, tc.reason, tc.text)
 		})
 	}
 	// Nobody else suffers.

@@ -51,10 +51,10 @@ func (e *env) arrives(t *testing.T, node string, pod netip.Addr, to netip.AddrPo
 	capture := e.Cluster.Command(ctx, node, "tcpdump", "-n", "-l", "-i", "any", filter)
 	out, err := capture.StdoutPipe()
 	must(t, err)
-	said, err := capture.StderrPipe()
+	stderr, err := capture.StderrPipe()
 	must(t, err)
 	must(t, capture.Start())
-	go func() { _, _ = io.Copy(io.Discard, said) }()
+	go func() { _, _ = io.Copy(io.Discard, stderr) }()
 	seen := make(chan string, 1)
 	go func() {
 		if lines := bufio.NewScanner(out); lines.Scan() {

@@ -30,7 +30,7 @@ type Claims struct {
 func (b *Bed) Claims(ctx context.Context, host string, every time.Duration, addresses ...netip.Addr) (*Claims, error) {
 	argv := []string{b.Path("bin", "whohas"), "-link", LAN, "-every", every.String()}
 	for _, a := range addresses {
-		if from := askFrom(a).String(); !slices.Contains(argv, from) {
+		if from := unusedAddress(a).String(); !slices.Contains(argv, from) {
 			argv = append(argv, "-from", from)
 		}
 	}
@@ -64,8 +64,8 @@ func (b *Bed) Claims(ctx context.Context, host string, every time.Duration, addr
 	return c, nil
 }
 
-// askFrom returns the address of the same network that no host has, to ask from.
-func askFrom(a netip.Addr) netip.Addr {
+// unusedAddress returns the address of the same network that no host has, to ask from.
+func unusedAddress(a netip.Addr) netip.Addr {
 	if a.Is4() {
 		b := a.As4()
 		return netip.AddrFrom4([4]byte{b[0], b[1], b[2], 253})
@@ -74,8 +74,8 @@ func askFrom(a netip.Addr) netip.Addr {
 	return netip.AddrFrom16([16]byte(append(b[:8:8], 0, 0, 0, 0, 0, 0, 0x02, 0x53)))
 }
 
-// Heard returns all claims so far.
-func (c *Claims) Heard() []whohas.Claim {
+// All returns all claims so far.
+func (c *Claims) All() []whohas.Claim {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]whohas.Claim(nil), c.list...)
@@ -101,5 +101,5 @@ func (c *Claims) Stop() ([]whohas.Claim, error) {
 	if err := c.cmd.Wait(); err != nil {
 		return nil, fmt.Errorf("listen for claims: %w", err)
 	}
-	return c.Heard(), nil
+	return c.All(), nil
 }

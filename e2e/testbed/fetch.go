@@ -105,10 +105,10 @@ func (b *Bed) FirstFetch(ctx context.Context, host string, address netip.Addr) (
 
 // Stream is a prober that runs.
 type Stream struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-	said  bytes.Buffer
-	done  chan struct{}
+	cmd    *exec.Cmd
+	stdin  io.Closer
+	stderr bytes.Buffer
+	done   chan struct{}
 
 	mu      sync.Mutex
 	results []probe.Result
@@ -119,7 +119,7 @@ type Stream struct {
 func (b *Bed) Probe(ctx context.Context, host, protocol string, address netip.Addr, args ...string) (*Stream, error) {
 	argv := append([]string{b.prober(), "-protocol", protocol}, append(args, Target(protocol, address))...)
 	s := &Stream{cmd: b.Cluster.Command(ctx, host, argv...), done: make(chan struct{})}
-	s.cmd.Stderr = &s.said
+	s.cmd.Stderr = &s.stderr
 	stdin, err := s.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -192,7 +192,7 @@ func (s *Stream) wait() error {
 	<-s.done
 	err := s.cmd.Wait()
 	if err != nil {
-		err = fmt.Errorf("run prober: %w: %s", err, s.said.String())
+		err = fmt.Errorf("run prober: %w: %s", err, s.stderr.String())
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,7 +25,7 @@ type connections struct {
 	cmd     *exec.Cmd
 	stdin   io.Closer
 	lines   *json.Decoder
-	said    bytes.Buffer
+	stderr  bytes.Buffer
 }
 
 // Survived are the connections to each address that were answered on before and after.
@@ -55,7 +55,7 @@ func (b *Bed) keep(ctx context.Context, host string, n int, a netip.Addr) (*conn
 	// Long enough for a few retransmissions on a busy machine.
 	argv := []string{b.prober(), "-keep", strconv.Itoa(n), "-timeout", "5s", Target(probe.TCP, a)}
 	c := &connections{address: a, cmd: b.Cluster.Command(ctx, host, argv...)}
-	c.cmd.Stderr = &c.said
+	c.cmd.Stderr = &c.stderr
 	stdin, err := c.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func (b *Bed) keep(ctx context.Context, host string, n int, a netip.Addr) (*conn
 
 func (c *connections) wait() error {
 	if err := c.cmd.Wait(); err != nil {
-		return fmt.Errorf("run prober: %w: %s", err, c.said.String())
+		return fmt.Errorf("run prober: %w: %s", err, c.stderr.String())
 	}
 	return nil
 }
@@ -103,10 +103,10 @@ func (s Survived) Lost() int {
 	return lost
 }
 
-// String words it as "100 of 100 connections over IPv4, 37 of 100 over IPv6 survived",
+// String parts it as "100 of 100 connections over IPv4, 37 of 100 over IPv6 survived",
 // with what became of the others.
 func (s Survived) String() string {
-	var words []string
+	var parts []string
 	errs := map[string]int{}
 	for i, one := range s {
 		family, unit := "IPv4", ""
@@ -116,12 +116,12 @@ func (s Survived) String() string {
 		if i == 0 {
 			unit = "connections "
 		}
-		words = append(words, fmt.Sprintf("%d of %d %sover %s", one.Answered, one.Opened, unit, family))
+		parts = append(parts, fmt.Sprintf("%d of %d %sover %s", one.Answered, one.Opened, unit, family))
 		for cause, n := range one.Errors {
 			errs[cause] += n
 		}
 	}
-	text := strings.Join(words, ", ") + " survived"
+	text := strings.Join(parts, ", ") + " survived"
 	if len(errs) > 0 {
 		text += fmt.Sprintf(" (%v)", errs)
 	}

@@ -63,16 +63,16 @@ func withoutProxy(env []string) []string {
 
 // output runs a command; what it said on standard error becomes part of the error.
 func output(cmd *exec.Cmd) (string, error) {
-	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	// Ctrl-C is for us: a tool that is cut short in the middle leaves half of its work.
 	cmd.SysProcAttr.Setpgid = true
 	err := cmd.Run()
-	if err != nil && said.Len() > 0 {
-		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
+	if err != nil && stderr.Len() > 0 {
+		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
 	}
 	return out.String(), err
 }

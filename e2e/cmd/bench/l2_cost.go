@@ -25,8 +25,8 @@ const (
 	calmTime     = 20 * time.Second
 	cpuMetric    = "process_cpu_seconds_total"
 	memoryMetric = "process_resident_memory_bytes"
-	// beatsPrefix is before the names of these metrics where a speaker tells of the process of its heartbeats.
-	beatsPrefix = "holdfast_heartbeat_"
+	// heartbeatPrefix is before the names of these metrics where a speaker tells of the process of its heartbeats.
+	heartbeatPrefix = "holdfast_heartbeat_"
 	// serviceProxyLabel names another proxy than kube-proxy.
 	serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
 )
@@ -186,7 +186,7 @@ func idle(ctx context.Context, b *testbed.Bed, node string) (float64, error) {
 
 // both is the sum over the processes of a speaker.
 func both(metrics map[string]float64, name string) float64 {
-	return metrics[name] + metrics[beatsPrefix+name]
+	return metrics[name] + metrics[heartbeatPrefix+name]
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -125,7 +125,7 @@ func loseMany(ctx context.Context, b *testbed.Bed, node string, list []netip.Add
 	before, err := ownAll(ctx, b, node, list)
 	if err == nil {
 		// All nodes share the machine with the API server: what it is told of the move before is over.
-		err = saidAll(ctx, b, node)
+		err = waitAnnounced(ctx, b, node)
 	}
 	if err != nil {
 		return 0, err
@@ -135,7 +135,7 @@ func loseMany(ctx context.Context, b *testbed.Bed, node string, list []netip.Add
 	if err != nil {
 		return 0, err
 	}
-	heard, err := b.Claims(ctx, testbed.Client, time.Second)
+	listener, err := b.Claims(ctx, testbed.Client, time.Second)
 	if err != nil {
 		return 0, err
 	}
@@ -146,13 +146,13 @@ func loseMany(ctx context.Context, b *testbed.Bed, node string, list []netip.Add
 	}
 	if err == nil {
 		err = testbed.Until(ctx, time.Minute, "announcements of all", func(context.Context) error {
-			if got := len(whohas.First(append(before, heard.Heard()...), off)); got < len(list) {
+			if got := len(whohas.First(append(before, listener.All()...), off)); got < len(list) {
 				return fmt.Errorf("%d of %d were announced", got, len(list))
 			}
 			return nil
 		})
 	}
-	claims, stopped := heard.Stop()
+	claims, stopped := listener.Stop()
 	seen, stoppedToo := w.Stop()
 	if err := errors.Join(err, stopped, stoppedToo); err != nil {
 		return 0, err
@@ -170,8 +170,8 @@ func loseMany(ctx context.Context, b *testbed.Bed, node string, list []netip.Add
 	return max(announced, gap), powerCycle(ctx, b, node)
 }
 
-// saidAll waits until the conditions of all Services say that a node announces them.
-func saidAll(ctx context.Context, b *testbed.Bed, node string) error {
+// waitAnnounced waits until the conditions of all Services say that a node announces them.
+func waitAnnounced(ctx context.Context, b *testbed.Bed, node string) error {
 	return testbed.Until(ctx, manyLimit, "the conditions of all Services", func(ctx context.Context) error {
 		services, err := b.Kube.CoreV1().Services(app.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "bench=" + manyName})
 		if err != nil {

@@ -35,7 +35,7 @@ const (
 // Holdfast and from a bare client by turns. It returns how many times as fast
 // Holdfast is, by the medians.
 func rate(ctx context.Context, b *testbed.Bed) (float64, error) {
-	if err := crowd(ctx, b); err != nil {
+	if err := makeServices(ctx, b); err != nil {
 		return 0, err
 	}
 	var ours, bare []time.Duration
@@ -54,8 +54,8 @@ func rate(ctx context.Context, b *testbed.Bed) (float64, error) {
 	return float64(quantile(bare, 0.5)) / float64(quantile(ours, 0.5)), nil
 }
 
-// crowd makes the Services of both.
-func crowd(ctx context.Context, b *testbed.Bed) error {
+// makeServices makes the Services of both.
+func makeServices(ctx context.Context, b *testbed.Bed) error {
 	return forAll(ctx, func(ctx context.Context, i int) error {
 		ours := testbed.Service(app, fmt.Sprintf("ours-%04d", i))
 		ours.Labels = map[string]string{"bench": "ours"}

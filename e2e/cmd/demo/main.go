@@ -77,8 +77,8 @@ func (d *demo) ticking(ctx context.Context, run func(context.Context) error) err
 	}
 }
 
-// say prints one line of a step.
-func (d *demo) say(format string, args ...any) {
+// print prints one line of a step.
+func (d *demo) print(format string, args ...any) {
 	fmt.Fprintf(d.out, "      "+format+"\n", args...)
 }
 

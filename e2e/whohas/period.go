@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Reign is a time in which one MAC claimed an address, without a long silence.
-type Reign struct {
+// Period is a time in which one MAC claimed an address, without a long silence.
+type Period struct {
 	MAC string
 	Span
 }
@@ -15,13 +15,13 @@ type Reign struct {
 // Span is a time.
 type Span struct{ From, To time.Time }
 
-// silence ends a reign: who loses nine questions of ten is still heard more often, if
+// silence ends a period: who loses nine questions of ten is still heard more often, if
 // asked every 20 ms.
 const silence = time.Second
 
-// Reigns returns who claimed an address, and when, by their beginnings.
-func Reigns(claims []Claim, address netip.Addr) []Reign {
-	var out []Reign
+// Periods returns who claimed an address, and when, by their beginnings.
+func Periods(claims []Claim, address netip.Addr) []Period {
+	var out []Period
 	last := map[string]int{} // index in out, by MAC
 	for _, c := range claims {
 		if c.Address != address {
@@ -32,22 +32,22 @@ func Reigns(claims []Claim, address netip.Addr) []Reign {
 			continue
 		}
 		last[c.MAC] = len(out)
-		out = append(out, Reign{c.MAC, Span{c.At, c.At}})
+		out = append(out, Period{c.MAC, Span{c.At, c.At}})
 	}
 	return out
 }
 
 // Owners returns who had an address one after the other: he who began to claim it last, and when
 // he stopped, whoever goes on. Each step is a move.
-func Owners(reigns []Reign) []string {
+func Owners(periods []Period) []string {
 	type change struct {
 		at    time.Time
 		owner string
 	}
 	var changes []change
-	for _, r := range reigns {
+	for _, r := range periods {
 		changes = append(changes, change{r.From, r.MAC})
-		for _, other := range reigns {
+		for _, other := range periods {
 			if other.MAC != r.MAC && other.From.Before(r.To) && other.To.After(r.To) {
 				changes = append(changes, change{r.To, other.MAC})
 			}
@@ -65,10 +65,10 @@ func Owners(reigns []Reign) []string {
 
 // Contested returns when more than one had an address. One frame counts as a window: it is
 // enough to turn a neighbour's mind.
-func Contested(reigns []Reign) []Span {
+func Contested(periods []Period) []Span {
 	var all []Span
-	for i, r := range reigns {
-		for _, other := range reigns[i+1:] {
+	for i, r := range periods {
+		for _, other := range periods[i+1:] {
 			both := Span{latest(r.From, other.From), earliest(r.To, other.To)}
 			if other.MAC != r.MAC && !both.To.Before(both.From) {
 				both.To = latest(both.To, both.From.Add(window))

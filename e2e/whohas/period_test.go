@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestReigns(t *testing.T) {
+func TestPeriods(t *testing.T) {
 	address, epoch := netip.MustParseAddr("192.0.2.2"), time.Unix(0, 0)
 	// One sign for every 500 ms: who claims the address then, a dot is nobody, * both.
 	for _, tc := range []struct {
@@ -32,19 +32,19 @@ func TestReigns(t *testing.T) {
 				claims = append(claims, Claim{epoch.Add(time.Duration(500*i) * time.Millisecond), address, string(mac)})
 			}
 		}
-		reigns := Reigns(claims, address)
-		if got := strings.Join(Owners(reigns), ""); got != tc.owners {
+		periods := Periods(claims, address)
+		if got := strings.Join(Owners(periods), ""); got != tc.owners {
 			t.Errorf("%q: owners %q, want %q", tc.drawing, got, tc.owners)
 		}
 		var sum time.Duration
-		for _, s := range Contested(reigns) {
+		for _, s := range Contested(periods) {
 			sum += s.To.Sub(s.From)
 		}
 		if sum != tc.contested {
 			t.Errorf("%q: two owners for %s, want %s", tc.drawing, sum, tc.contested)
 		}
 	}
-	if got := Reigns([]Claim{{epoch, netip.MustParseAddr("192.0.2.3"), "a"}}, address); len(got) != 0 {
-		t.Errorf("reigns over another address: %v", got)
+	if got := Periods([]Claim{{epoch, netip.MustParseAddr("192.0.2.3"), "a"}}, address); len(got) != 0 {
+		t.Errorf("periods over another address: %v", got)
 	}
 }
