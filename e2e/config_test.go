@@ -157,14 +157,14 @@ func (e *env) sessionDown(t *testing.T, peer, text string) {
 		if err != nil {
 			return err
 		}
-		var events []string
+		var messages []string
 		for i := range events.Items {
 			v := &events.Items[i]
-			events = append(events, v.Reason+": "+v.Message)
+			messages = append(messages, v.Reason+": "+v.Message)
 			if v.Reason == "SessionDown" && v.Type == corev1.EventTypeWarning && strings.Contains(v.Message, text) {
 				return nil
 			}
 		}
-		return fmt.Errorf("no SessionDown Event contains %q: %s", text, strings.Join(events, "; "))
+		return fmt.Errorf("no SessionDown Event contains %q: %s", text, strings.Join(messages, "; "))
 	}))
 }

@@ -214,12 +214,12 @@ func testStatePolicy(t *testing.T, e *env) {
 		write func(context.Context) error
 		want  string
 	}{
-		"a speaker of its node":        {state(mine, `{"conflictCount":0}`), ""},
-		"a speaker of another node":    {state(theirs, `{"conflictCount":0}`), "its own node only"},
-		"a speaker, the condition":     {state(mine, condition), "may not change the conditions"},
-		"the controller, nothing":      {pod(`{}`), ""},
-		"the controller, a label":      {pod(`{"metadata":{"labels":{"app":"other"}}}`), "may not change the metadata"},
-		"the controller, an address":   {pod(`{"status":{"podIPs":[{"ip":"192.0.2.1"}]}}`), "the condition Ready of a pod only"},
+		"a speaker of its node":             {state(mine, `{"conflictCount":0}`), ""},
+		"a speaker of another node":         {state(theirs, `{"conflictCount":0}`), "its own node only"},
+		"a speaker, the condition":          {state(mine, condition), "may not change the conditions"},
+		"the controller, nothing":           {pod(`{}`), ""},
+		"the controller, a label":           {pod(`{"metadata":{"labels":{"app":"other"}}}`), "may not change the metadata"},
+		"the controller, an address":        {pod(`{"status":{"podIPs":[{"ip":"192.0.2.1"}]}}`), "the condition Ready of a pod only"},
 		"the controller, another condition": {pod(`{"status":{"conditions":[{"type":"ContainersReady","status":"False"}]}}`), "the condition Ready of a pod only"},
 	} {
 		t.Run(name, func(t *testing.T) {

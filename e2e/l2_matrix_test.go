@@ -68,7 +68,7 @@ func testL2Matrix(t *testing.T, e *env) {
 			t.Run(f.name, func(t *testing.T) { s.run(t, f) })
 		}
 	}
-	// After a drain all controller pods may run on one node.
+	// A drain may have moved all pods of the application to one node.
 	_, err := e.Kubectl(t.Context(), "-n", e.app.Namespace, "rollout", "restart", "deployment/"+e.app.Name)
 	must(t, err)
 	must(t, e.Deploy(t.Context(), e.app))

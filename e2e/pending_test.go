@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// testPending reads what kubectl describe says in the five cases that people meet most.
+// testPending checks the output of kubectl describe in the five most common cases.
 func testPending(t *testing.T, e *env) {
 	e.pool(t, "e2e-one", `addresses: [10.150.5.0]`)
 	e.pool(t, "e2e-class", `addresses: [10.150.5.8/29], classes: [e2e-silver-plate]`)

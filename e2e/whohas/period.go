@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// Period is a time in which one MAC claimed an address, without a long silence.
+// Period is a time span in which one MAC claimed an address without a long pause.
 type Period struct {
 	MAC string
 	Span
 }
 
-// Span is a time.
+// Span is a time span.
 type Span struct{ From, To time.Time }
 
-// silence ends a period: who loses nine questions of ten is still heard more often, if
-// asked every 20 ms.
+// silence is the pause that ends a period. With a request each 20 ms even a node that loses nine of
+// ten requests answers more often.
 const silence = time.Second
 
-// Periods returns who claimed an address, and when, by their beginnings.
+// Periods returns the periods of all MACs that claimed an address, sorted by their beginnings.
 func Periods(claims []Claim, address netip.Addr) []Period {
 	var out []Period
 	last := map[string]int{} // index in out, by MAC
@@ -37,8 +37,8 @@ func Periods(claims []Claim, address netip.Addr) []Period {
 	return out
 }
 
-// Owners returns who had an address one after the other: he who began to claim it last, and when
-// he stopped, whoever goes on. Each step is a move.
+// Owners returns the successive owners of an address. A MAC that begins to claim it is the owner; when the
+// owner stops, another MAC that still claims it is. Each step is a move.
 func Owners(periods []Period) []string {
 	type change struct {
 		at    time.Time
@@ -63,8 +63,8 @@ func Owners(periods []Period) []string {
 	return out
 }
 
-// Contested returns when more than one had an address. One frame counts as a window: it is
-// enough to turn a neighbour's mind.
+// Contested returns the time spans in which more than one MAC claimed an address. One frame counts as a window:
+// it is enough to change a neighbour's cache.
 func Contested(periods []Period) []Span {
 	var all []Span
 	for i, r := range periods {

@@ -9,20 +9,20 @@ import (
 
 func TestPeriods(t *testing.T) {
 	address, epoch := netip.MustParseAddr("192.0.2.2"), time.Unix(0, 0)
-	// One sign for every 500 ms: who claims the address then, a dot is nobody, * both.
+	// One sign for every 500 ms: the MAC that claims the address, a dot for none, * for both.
 	for _, tc := range []struct {
 		drawing, owners string
 		contested       time.Duration
 	}{
 		{"", "", 0},
 		{"aaaaaaaaa", "a", 0},
-		{"aaa....aa", "a", 0},               // lost, and nobody else's meanwhile
+		{"aaa....aa", "a", 0},               // lost, without another owner
 		{"aaabbbb", "ab", 0},                // a clean move
 		{"aaa..bbbb...aaa", "aba", 0},       // there and back
-		{"aaa*bbbb*aaa", "aba", 2 * window}, // in moving both claim it for a moment
+		{"aaa*bbbb*aaa", "aba", 2 * window}, // both claim it for a moment during the move
 		{"aaa***bbb", "ab", time.Second},
 		{"aaababbbb", "ab", 500 * time.Millisecond}, // in turn, which is one move only
-		{"aaabbbbbb*bbbbb", "abab", window},         // a frame of an owner that had given up
+		{"aaabbbbbb*bbbbb", "abab", window},         // a late frame of the former owner
 		{"aaa...bbb...aaa...bbb", "abab", 0},
 		{"*********", "ab", 4 * time.Second},
 	} {
