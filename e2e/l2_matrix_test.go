@@ -99,12 +99,12 @@ func (s *stage) run(t *testing.T, f fault) {
 	must(t, w.Recovered(t.Context(), time.Minute))
 	seen, err := w.Stop()
 	must(t, err)
-	seen, err := claims.Stop()
+	frames, err := claims.Stop()
 	must(t, err)
 
 	during, after := between(seen, hit, mended), between(seen, mended, time.Now())
-	t.Logf("matrix: %s: %s; two answered for %d ms", f.name, during, s.shared(seen).Milliseconds())
-	t.Logf("matrix: %s, mended: %s; the last other answer came %d ms later", f.name, after, s.settledAfter(seen, mended).Milliseconds())
+	t.Logf("matrix: %s: %s; two answered for %d ms", f.name, during, s.shared(frames).Milliseconds())
+	t.Logf("matrix: %s, mended: %s; the last other answer came %d ms later", f.name, after, s.settledAfter(frames, mended).Milliseconds())
 	limit := promised
 	if !*matrix {
 		limit = 5 * promised

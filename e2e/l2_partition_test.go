@@ -59,7 +59,7 @@ func (s *spread) part(t *testing.T, nodes []string, api bool) {
 	}))
 	united := time.Since(mended)
 	must(t, testbed.Holds(t.Context(), afterwards, func(context.Context) error { return nil }))
-	seen, err := claims.Stop()
+	frames, err := claims.Stop()
 	must(t, err)
 	t.Logf("matrix: %s: one owner for each address %d ms after healing", t.Name(), united.Milliseconds())
 	for _, a := range s.addresses {
@@ -71,7 +71,7 @@ func (s *spread) part(t *testing.T, nodes []string, api bool) {
 				failed++
 			}
 		}
-		contested, last := disputes(seen, a, hit, mended)
+		contested, last := disputes(frames, a, hit, mended)
 		t.Logf("matrix: %s: %s: %d of %d fetches failed, two owners for %d ms, the last time %d ms after the beginning",
 			t.Name(), a, failed, len(fetches), contested.Milliseconds(), last.Milliseconds())
 		if api && contested > takeover {

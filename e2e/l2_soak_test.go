@@ -123,14 +123,14 @@ func (s *stage) soakQuiet(t *testing.T) {
 	if n := s.deathVerdicts(t) - before; n != 0 {
 		t.Errorf("%v times a node was called dead, although all lived", n)
 	}
-	seen, err := claims.Stop()
+	frames, err := claims.Stop()
 	must(t, err)
-	for _, c := range seen {
+	for _, c := range frames {
 		if slices.Contains(s.Addresses, c.Address) && c.MAC != mac {
 			t.Errorf("%s claimed %s at %s, although %s lived", c.MAC, c.Address, c.At, owner)
 		}
 	}
-	t.Logf("soak: %s at that load, %d answers, all by %s", soakTime, len(seen), owner)
+	t.Logf("soak: %s at that load, %d answers, all by %s", soakTime, len(frames), owner)
 }
 
 // deathVerdicts counts how often speakers received a verdict that they are dead.

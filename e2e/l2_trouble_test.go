@@ -84,14 +84,14 @@ func (s *spread) run(t *testing.T, tr trouble) {
 	back := time.Since(mended)
 	// The owners must not change again.
 	must(t, testbed.Holds(t.Context(), afterwards, func(context.Context) error { return nil }))
-	seen, err := claims.Stop()
+	frames, err := claims.Stop()
 	must(t, err)
 
 	t.Logf("matrix: %s: of %s, one of %d speakers, for %s; as before %d ms later", tr.name, s.hit, s.speakers, tr.duration(), back.Milliseconds())
 	for _, a := range s.addresses {
 		fetches, err := streams[a].Stop()
 		must(t, err)
-		f := s.fate(a, before[a], fetches, seen, hit, mended)
+		f := s.fate(a, before[a], fetches, frames, hit, mended)
 		t.Logf("matrix: %s: %s", tr.name, f)
 		f.judge(t, tr)
 	}

@@ -87,8 +87,8 @@ func Install(ctx context.Context, progress io.Writer) (err error) {
 	return nil
 }
 
-// holdDaemons forbids the start of daemons until restore is called. Whoever
-// has a policy already keeps it.
+// holdDaemons forbids the start of daemons until restore is called. It keeps a policy
+// that exists.
 func holdDaemons() (restore func() error, err error) {
 	f, err := os.OpenFile(policyFile, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if errors.Is(err, fs.ErrExist) {

@@ -15,7 +15,7 @@ import (
 type assignment struct {
 	name string
 	unit time.Duration
-	// measure returns the times of some rounds.
+	// measure returns the durations of its rounds.
 	measure func() ([]time.Duration, error)
 }
 
@@ -30,7 +30,7 @@ var assignments = []assignment{
 // assignmentRounds is how often an assignment is timed.
 const assignmentRounds = 9
 
-// assignAll times the decision for so many Services that have no address yet.
+// assignAll times the decision for a number of Services without addresses.
 func assignAll(services int, family lb.Family, change func(*lb.State)) func() ([]time.Duration, error) {
 	return func() ([]time.Duration, error) {
 		s := state(services, family)
@@ -50,7 +50,7 @@ func assignAll(services int, family lb.Family, change func(*lb.State)) func() ([
 	}
 }
 
-// pairs has two Services share each address.
+// pairs makes two Services share each address.
 func pairs(s *lb.State) {
 	for i := range s.Services {
 		s.Services[i].SharingKey = fmt.Sprint(i / 2)

@@ -21,7 +21,7 @@ const (
 	serviceBGP = "web-bgp"
 )
 
-// demo is what its steps hand on to each other.
+// demo is the state that the steps share.
 type demo struct {
 	out   io.Writer
 	proxy string
@@ -103,7 +103,7 @@ func (d *demo) configure(ctx context.Context) error {
 	return nil
 }
 
-// apply runs kubectl as a person would, and shows how.
+// apply runs kubectl, and prints the command.
 func (d *demo) apply(ctx context.Context, namespace, file string) error {
 	args := []string{"apply", "-f", d.bed.Path("config", "samples", file)}
 	if namespace != "" {
@@ -190,7 +190,7 @@ func (d *demo) fetch(ctx context.Context, host string, a netip.Addr) error {
 	return nil
 }
 
-// pullPlug measures what a client notices of the death of the node it talks to.
+// pullPlug measures the outage at a client when the node that serves it loses power.
 func (d *demo) pullPlug(ctx context.Context) error {
 	address := d.l2[0]
 	owner, err := d.bed.WaitOwner(ctx, testbed.Client, address)
@@ -216,8 +216,8 @@ func (d *demo) pullPlug(ctx context.Context) error {
 	if err := d.lab.PowerOff(ctx, owner); err != nil {
 		return err
 	}
-	d.print("power-off %s: no process of it could say goodbye", owner)
-	// What is good one probe timeout later is good through another node.
+	d.print("power-off %s: none of its processes could announce its end", owner)
+	// A probe that succeeds a probe timeout later goes through another node.
 	back := stream.WaitGood(ctx, time.Minute, time.Now().Add(time.Second), 400)
 	results, err := stream.Stop()
 	if err := errors.Join(back, err); err != nil {
