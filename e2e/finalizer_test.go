@@ -75,10 +75,10 @@ func testFinalizers(t *testing.T, e *env) {
 
 // testNoController deletes a Service, and changes the type of another, while no controller runs.
 func testNoController(t *testing.T, e *env) {
-	e.pool(t, "e2e-nobody", `addresses: [10.150.3.16/29]`)
-	e.address(t, "nobody-deleted", pool("e2e-nobody"))
-	e.address(t, "nobody-changed", pool("e2e-nobody"))
-	for _, name := range []string{"nobody-deleted", "nobody-changed"} {
+	e.pool(t, "e2e-alone", `addresses: [10.150.3.16/29]`)
+	e.address(t, "alone-deleted", pool("e2e-alone"))
+	e.address(t, "alone-changed", pool("e2e-alone"))
+	for _, name := range []string{"alone-deleted", "alone-changed"} {
 		e.finalizers(t, name, true)
 	}
 	controllers, err := e.Kube.AppsV1().Deployments(testbed.Namespace).Get(t.Context(), testbed.Controller, metav1.GetOptions{})
@@ -86,15 +86,15 @@ func testNoController(t *testing.T, e *env) {
 	e.scaleController(t, 0)
 	t.Cleanup(func() { e.scaleController(t, *controllers.Spec.Replicas) })
 
-	must(t, e.Kube.CoreV1().Services(e.app.Namespace).Delete(t.Context(), "nobody-deleted", metav1.DeleteOptions{}))
-	e.patchService(t, "nobody-changed", `{"spec":{"type":"ClusterIP","externalTrafficPolicy":null,"allocateLoadBalancerNodePorts":null}}`)
-	for _, name := range []string{"nobody-deleted", "nobody-changed"} {
+	must(t, e.Kube.CoreV1().Services(e.app.Namespace).Delete(t.Context(), "alone-deleted", metav1.DeleteOptions{}))
+	e.patchService(t, "alone-changed", `{"spec":{"type":"ClusterIP","externalTrafficPolicy":null,"allocateLoadBalancerNodePorts":null}}`)
+	for _, name := range []string{"alone-deleted", "alone-changed"} {
 		e.finalizers(t, name, true)
 	}
 	e.scaleController(t, *controllers.Spec.Replicas)
-	e.remove(t, e.app.Namespace, "nobody-deleted")
-	e.finalizers(t, "nobody-changed", false)
-	e.waitPool(t, "e2e-nobody", "both addresses to be free", func(p *v1beta1.IPAddressPool) error {
+	e.remove(t, e.app.Namespace, "alone-deleted")
+	e.finalizers(t, "alone-changed", false)
+	e.waitPool(t, "e2e-alone", "both addresses to be free", func(p *v1beta1.IPAddressPool) error {
 		if p.Status.AssignedIPv4 != 0 || p.Status.AvailableIPv4 != 8 || len(p.Status.Released) != 2 {
 			return fmt.Errorf("assigned %d, available %d, released %v", p.Status.AssignedIPv4, p.Status.AvailableIPv4, p.Status.Released)
 		}

@@ -15,7 +15,7 @@ var fabricTroubles = []trouble{
 	{name: "port deaf", hit: lose(lab.Loss{In: 100, Link: testbed.Fabric}), leaves: true},
 	{name: "port mute", hit: lose(lab.Loss{Out: 100, Link: testbed.Fabric}), leaves: true},
 	// The switch isolates the nodes from each other, as some switches isolate all ports but the routers'.
-	{name: "nobody hears anybody", hit: isolate, stays: true},
+	{name: "isolated nodes", hit: isolate, stays: true},
 }
 
 // testL2Fabric runs faults of a second network on which addresses are announced, with -matrix only.

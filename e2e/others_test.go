@@ -78,28 +78,28 @@ func testOthersStatus(t *testing.T, e *env) {
 
 // testNoEndpoint checks that a Service without endpoints attracts no traffic.
 func testNoEndpoint(t *testing.T, e *env) {
-	nobody := e.app
-	nobody.Name = "nobody"
-	l2 := e.service(t, nobody, "noendpoint-l2")
-	bgp := e.service(t, nobody, "noendpoint-bgp", routed)
+	idle := e.app
+	idle.Name = "idle"
+	l2 := e.service(t, idle, "noendpoint-l2")
+	bgp := e.service(t, idle, "noendpoint-bgp", routed)
 	for name, kind := range map[string]string{"noendpoint-l2": v1beta1.ConditionAnnouncedL2, "noendpoint-bgp": v1beta1.ConditionAnnouncedBGP} {
-		c := e.waitCondition(t, nobody.Namespace, name, kind, metav1.ConditionFalse, "NoServingEndpoint")
-		e.describes(t, []string{"NoServingEndpoint", c.Message}, "service", "-n", nobody.Namespace, name)
+		c := e.waitCondition(t, idle.Namespace, name, kind, metav1.ConditionFalse, "NoServingEndpoint")
+		e.describes(t, []string{"NoServingEndpoint", c.Message}, "service", "-n", idle.Namespace, name)
 	}
 	e.silent(t, l2)
 	e.hops(t, bgp, 0)
 	// Once there is an endpoint, the Service is announced.
-	nobody.Replicas = 1
+	idle.Replicas = 1
 	start := time.Now()
-	must(t, e.Deploy(t.Context(), nobody))
+	must(t, e.Deploy(t.Context(), idle))
 	t.Cleanup(func() {
-		if err := e.Kube.AppsV1().Deployments(nobody.Namespace).Delete(context.Background(), nobody.Name, metav1.DeleteOptions{}); err != nil {
+		if err := e.Kube.AppsV1().Deployments(idle.Namespace).Delete(context.Background(), idle.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 	})
 	_, err := e.WaitFetch(t.Context(), testbed.Client, probe.TCP, l2[0])
 	must(t, err)
 	t.Logf("from the first pod's creation to the first answer: %s", since(start))
-	e.announced(t, nobody.Namespace, "noendpoint-l2")
+	e.announced(t, idle.Namespace, "noendpoint-l2")
 	e.hops(t, bgp, len(e.workers()))
 }

@@ -73,7 +73,7 @@ func TestWallClockDecidesNothing(t *testing.T) {
 			}
 			for _, d := range dates(file, dir) {
 				if where, _, _ := strings.Cut(d, ":"); !slices.Contains(dating, where) {
-					t.Errorf("%s takes the date of a time, which somebody may set", d)
+					t.Errorf("%s uses the wall clock, which an administrator may set", d)
 				}
 			}
 		}

@@ -110,7 +110,7 @@ func makeCost(ctx context.Context, b *testbed.Bed) error {
 	for i := range costServices {
 		group.Go(func() error {
 			s := testbed.Service(app, fmt.Sprintf("cost-%05d", i))
-			s.Labels = map[string]string{"bench": costName, serviceProxyLabel: "nobody"}
+			s.Labels = map[string]string{"bench": costName, serviceProxyLabel: "none"}
 			s.Spec.IPFamilyPolicy, s.Spec.Ports = new(corev1.IPFamilyPolicySingleStack), s.Spec.Ports[:1]
 			s.Spec.AllocateLoadBalancerNodePorts = new(false)
 			metav1.SetMetaDataAnnotation(&s.ObjectMeta, "holdfast.dev/pool", costName)
