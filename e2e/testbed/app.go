@@ -158,7 +158,7 @@ func applyable(object any, version, kind string) ([]byte, error) {
 }
 
 // Service returns a dual-stack Service of an application, for the caller to adjust and
-// create. Its maps of labels and annotations are its own.
+// create. It has no labels and no annotations.
 func Service(a App, name string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: a.Namespace},
