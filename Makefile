@@ -1,4 +1,4 @@
-# Every target needs Go, make and root on Debian; what else is missing is installed by bin/lab.
+# Every target needs Go, make and root on Debian; bin/lab installs all other missing packages.
 
 VERSION        := $(shell sed -n 's/^appVersion: //p' charts/holdfast/Chart.yaml)
 IMAGE          := docker.io/holdfastlb/holdfast:$(VERSION)
@@ -6,7 +6,7 @@ CONTROLLER_GEN := go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
 STATICCHECK    := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 HELM           := $(CURDIR)/bin/helm
 STATIC         := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w'
-# Where generate writes: lint generates beside and compares.
+# The output directory of generate; lint generates into another one and compares.
 OUT            := .
 
 .PHONY: help
@@ -14,11 +14,11 @@ help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 .PHONY: demo
-demo: image bin/lab ## Show it all on this machine: lab, install, traffic, a node's plug pulled
+demo: image bin/lab ## Show Holdfast on this machine: lab, installation, traffic, a node that loses power
 	go run ./e2e/cmd/demo $(ARGS)
 
 .PHONY: demo-down
-demo-down: lab-down ## Remove everything the demo made
+demo-down: lab-down ## Remove everything that the demo created
 
 .PHONY: test
 test: ## Everything: lint, unit tests, end-to-end tests
@@ -28,7 +28,7 @@ test: ## Everything: lint, unit tests, end-to-end tests
 	$(MAKE) test-e2e
 
 .PHONY: test-unit
-test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds, real network namespaces; what that cannot bear without it
+test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds and network namespaces; slow ones without the detector
 	go test -race ./...
 	go test -run History ./internal/ipam
 	go test -run APIServerAway ./speaker
@@ -39,11 +39,11 @@ test-e2e: image ## Tests on a real cluster in the lab, with both modes of kube-p
 	go test -tags e2e -count=1 -timeout 30m ./e2e/...
 
 .PHONY: soak
-soak: image ## Tests that take an hour: failures on a busy machine
+soak: image ## Tests of about an hour: faults on a busy machine
 	go test -tags e2e,soak -count=1 -timeout 2h -run TestSoak -v ./e2e
 
 .PHONY: bench
-bench: image ## Measure; ONLY=prefix selects by name
+bench: image ## Run the benchmarks; ONLY=prefix selects by name
 	go run ./e2e/cmd/bench -only '$(ONLY)' $(ARGS)
 
 .PHONY: lint
@@ -53,7 +53,7 @@ lint: bin/helm ## Check format, code, generated files and the chart
 	$(STATICCHECK) -tags e2e,soak ./...
 	@out=$$(mktemp -d); trap "rm -rf $$out" EXIT; $(MAKE) -s generate OUT=$$out && \
 	(cd $$out && find * -type f) | while read f; do diff -u $$f $$out/$$f || exit 1; done || \
-	{ echo "generated files are old: run make generate and commit what it writes"; exit 1; }
+	{ echo "generated files are outdated: run make generate and commit the result"; exit 1; }
 	$(HELM) lint --strict --quiet charts/holdfast
 
 .PHONY: generate
@@ -76,18 +76,18 @@ image: build ## Pack the daemons into dist/holdfast.tar
 	go run ./e2e/lab/cmd/ociimage -o dist/holdfast.tar -name $(IMAGE) -file /controller=bin/controller -file /speaker=bin/speaker -file /heartbeat=bin/heartbeat
 
 .PHONY: lab-up
-lab-up: bin/lab ## Bring a cluster up on this machine; ARGS are those of bin/lab up
+lab-up: bin/lab ## Bring a cluster up on this machine; ARGS go to bin/lab up
 	bin/lab up $(ARGS)
 
 .PHONY: lab-down
-lab-down: bin/lab ## Take it down, leaving nothing
+lab-down: bin/lab ## Take the cluster down and remove all its files
 	bin/lab down
 
 .PHONY: install
 install: bin/lab ## Install the Debian packages that tests and lab use
 	bin/lab install
 
-# Go knows best whether the lab has changed; helm changes with its pin only.
+# go build itself detects whether the lab has changed; helm changes with its pinned version only.
 .PHONY: bin/lab
 bin/lab:
 	go build -o bin/lab ./e2e/lab/cmd/lab

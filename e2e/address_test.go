@@ -27,7 +27,7 @@ const (
 	openStackPrefix      = "loadbalancer.openstack.org/"
 )
 
-// one makes a Service of IPv4 and one port.
+// one makes a Service IPv4 only, with one port.
 func one(port int32) change {
 	return func(s *corev1.Service) {
 		s.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicySingleStack)
@@ -45,21 +45,21 @@ func all(changes ...change) change {
 	}
 }
 
-// in is the application in another namespace. Nothing need run there.
+// in returns the application in another namespace, where no pods need to run.
 func (e *env) in(namespace string) testbed.App {
 	app := e.app
 	app.Namespace = namespace
 	return app
 }
 
-// pool makes a pool for a test, which only Services that ask for it use.
+// pool creates a pool for a test. Only Services that request it get addresses from it.
 func (e *env) pool(t *testing.T, name, spec string) {
 	t.Helper()
 	e.apply(t, object("IPAddressPool", name, `{autoAssign: false, `+spec+`}`))
 	e.valid(t, testbed.Pools, name, metav1.ConditionTrue, "Valid")
 }
 
-// address makes a Service of one address and returns that.
+// address creates a Service with one address and returns the address.
 func (e *env) address(t *testing.T, name string, changes ...change) netip.Addr {
 	t.Helper()
 	s := e.create(t, e.app, name, append([]change{one(80)}, changes...)...)
@@ -100,7 +100,7 @@ func (e *env) patchPool(t *testing.T, name, patch string) {
 	must(t, err)
 }
 
-// waitPool waits until a pool is as it should be.
+// waitPool waits until a pool passes a check.
 func (e *env) waitPool(t *testing.T, name, what string, check func(*v1beta1.IPAddressPool) error) {
 	t.Helper()
 	must(t, testbed.Until(t.Context(), soon, what, func(ctx context.Context) error {
@@ -116,7 +116,7 @@ func (e *env) waitPool(t *testing.T, name, what string, check func(*v1beta1.IPAd
 	}))
 }
 
-// waitFloating waits until a FloatingIP is as it should be, and returns it.
+// waitFloating waits until a FloatingIP passes a check, and returns it.
 func (e *env) waitFloating(t *testing.T, name, what string, check func(*v1beta1.FloatingIP) error) v1beta1.FloatingIP {
 	t.Helper()
 	var f v1beta1.FloatingIP
@@ -134,7 +134,7 @@ func (e *env) waitFloating(t *testing.T, name, what string, check func(*v1beta1.
 	return f
 }
 
-// bound is a check of a FloatingIP: who uses it; nobody is "".
+// bound checks which Service uses a FloatingIP; "" means none.
 func bound(service string) func(*v1beta1.FloatingIP) error {
 	return func(f *v1beta1.FloatingIP) error {
 		phase, holder := v1beta1.FloatingIPAvailable, ""
@@ -151,7 +151,7 @@ func bound(service string) func(*v1beta1.FloatingIP) error {
 	}
 }
 
-// floating makes a FloatingIP that lives as long as the test.
+// floating creates a FloatingIP for the duration of the test and returns its address.
 func (e *env) floating(t *testing.T, name, spec string) netip.Addr {
 	t.Helper()
 	e.apply(t, fmt.Sprintf("apiVersion: holdfast.dev/v1beta1\nkind: FloatingIP\nmetadata: {name: %s, namespace: %s}\nspec: %s\n", name, e.app.Namespace, spec))
@@ -171,7 +171,7 @@ func (e *env) delete(t *testing.T, kind, name string) {
 	must(t, err)
 }
 
-// saved returns an object as a backup holds it.
+// saved returns an object as a backup would contain it.
 func (e *env) saved(t *testing.T, kind, name string) *unstructured.Unstructured {
 	t.Helper()
 	text, err := e.Kubectl(t.Context(), "get", kind, name, "-n", e.app.Namespace, "-o", "yaml")

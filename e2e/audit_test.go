@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// stall is for how long the speakers' audits may find fault in all while a test breaks nothing: a core of a machine
-// that does everything at once may be gone for half a second, which is a fault of its own.
+// stall is how long, in total, the speakers' audits may report a fault while a test breaks nothing: on a busy machine
+// a core may be unavailable for half a second, which is a real fault.
 const stall = time.Second
 
-// audited checks, when the test ends, that meanwhile the speakers heard no address announced twice, and none by nobody.
+// audited checks at the end of the test that the speakers' audits saw every address announced by exactly one node.
 func (e *env) audited(t *testing.T) {
 	t.Helper()
 	before := e.audit(t.Context(), t)
 	t.Cleanup(func() {
 		for series, now := range e.audit(context.Background(), t) {
-			// A counter of a speaker that started meanwhile begins at zero.
+			// A speaker that started during the test counts from zero.
 			was := before[series]
 			if was > now {
 				was = 0
@@ -31,7 +31,7 @@ func (e *env) audited(t *testing.T) {
 	})
 }
 
-// audit returns what the speakers' audits have found, in seconds, by node and series.
+// audit returns the seconds of faults that the speakers' audits have counted, by node and series.
 func (e *env) audit(ctx context.Context, t *testing.T) map[string]float64 {
 	t.Helper()
 	out := map[string]float64{}

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// testChart upgrades, uninstalls and installs again.
+// testChart upgrades, uninstalls and reinstalls the chart.
 func testChart(t *testing.T, e *env) {
 	l2 := e.service(t, e.app, "chart-l2")
 	bgp := e.service(t, e.app, "chart-bgp", routed)
@@ -33,7 +33,7 @@ func testChart(t *testing.T, e *env) {
 	})
 }
 
-// upgrade must change nothing when there is nothing to change.
+// upgrade installs the chart with unchanged values, which must change no object.
 func (e *env) upgrade(t *testing.T) {
 	must(t, e.WaitReady(t.Context()))
 	before := e.installed(t)
@@ -44,10 +44,10 @@ func (e *env) upgrade(t *testing.T) {
 	}
 }
 
-// installed is what tells whether an object of the chart was changed, or a pod replaced.
+// installed returns the versions of the chart's objects and the identities of its pods.
 func (e *env) installed(t *testing.T) []string {
 	t.Helper()
-	// The version of a workload changes with its status, too: what was asked of it is its generation.
+	// The resourceVersion of a workload changes with its status too; its generation changes with its spec only.
 	var out []string
 	for columns, kinds := range map[string]string{
 		"generation:.metadata.generation":                                      "deployments,daemonsets,poddisruptionbudgets",
@@ -67,12 +67,12 @@ func (e *env) installed(t *testing.T) []string {
 	return lines
 }
 
-// uninstall must leave nothing but what the user made: pools, Services and their addresses.
+// uninstall removes the chart. The user's objects must remain: pools, Services and their addresses.
 func (e *env) uninstall(t *testing.T, l2, bgp []netip.Addr) {
 	must(t, e.Uninstall(t.Context()))
 	e.hops(t, bgp, 0)
 	e.silent(t, l2)
-	// With the pods every process is gone; a BGP session needs one.
+	// Uninstall waits for the end of the pods; without a speaker process there is no BGP session.
 	for _, router := range []string{testbed.Router1, testbed.Router2} {
 		out, err := e.On(t.Context(), router, "ip", "route", "show", "proto", "bgp")
 		must(t, err)
@@ -84,13 +84,13 @@ func (e *env) uninstall(t *testing.T, l2, bgp []netip.Addr) {
 		tables, err := e.On(t.Context(), node, "nft", "list", "tables")
 		must(t, err)
 		if strings.Contains(tables, "holdfast") {
-			t.Errorf("%s still has a packet filter of ours:\n%s", node, tables)
+			t.Errorf("%s still has an nftables table of Holdfast:\n%s", node, tables)
 		}
 	}
 	pools, err := e.Resource(testbed.Pools).List(t.Context(), metav1.ListOptions{})
 	must(t, err)
 	if len(pools.Items) < 2 {
-		t.Errorf("%d pools are left, want those of the samples", len(pools.Items))
+		t.Errorf("%d pools are left, want the pools of the samples", len(pools.Items))
 	}
 	for _, p := range pools.Items {
 		noFinalizer(t, "pool "+p.GetName(), p.GetFinalizers())

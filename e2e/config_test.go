@@ -16,12 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// object returns YAML of one of our objects.
+// object returns the YAML of one of Holdfast's objects.
 func object(kind, name, spec string) string {
 	return fmt.Sprintf("apiVersion: holdfast.dev/v1beta1\nkind: %s\nmetadata: {name: %s}\nspec: %s\n", kind, name, spec)
 }
 
-// testRejected writes objects that the API server must refuse, saying what to do.
+// testRejected writes objects that the API server must reject with a message that names the remedy.
 func testRejected(t *testing.T, e *env) {
 	const prefixOrRange = "each address must be a prefix (192.0.2.0/26), a range (192.0.2.10-192.0.2.20) or a single address"
 	for name, tc := range map[string]struct{ kind, spec, want string }{
@@ -79,8 +79,8 @@ func (e *env) valid(t *testing.T, resource, name string, status metav1.Condition
 	return got
 }
 
-// testConditions writes objects whose trouble only the controller can see. It
-// tells the user, and goes on serving everybody else.
+// testConditions writes objects with errors that only the controller can detect. It
+// reports them in conditions and keeps serving all other objects.
 func testConditions(t *testing.T, e *env) {
 	node, err := e.Kube.CoreV1().Nodes().Get(t.Context(), e.workers()[0], metav1.GetOptions{})
 	must(t, err)
@@ -92,7 +92,7 @@ func testConditions(t *testing.T, e *env) {
 	for name, tc := range map[string]struct {
 		kind, spec   string
 		status       metav1.ConditionStatus
-		reason, word string
+		reason, text string
 	}{
 		"one-address":   {"IPAddressPool", `{addresses: [192.0.2.77, "2001:db8::77"], autoAssign: false}`, metav1.ConditionTrue, "Valid", "in force"},
 		"host-bits":     {"IPAddressPool", `{addresses: [192.0.2.85/28], autoAssign: false}`, metav1.ConditionTrue, "HostBitsIgnored", "192.0.2.80"},
@@ -107,8 +107,8 @@ func testConditions(t *testing.T, e *env) {
 		t.Run(name, func(t *testing.T) {
 			e.apply(t, object(tc.kind, "e2e-"+name, tc.spec))
 			c := e.valid(t, kinds[tc.kind], "e2e-"+name, tc.status, tc.reason)
-			if !strings.Contains(c.Message, tc.word) {
-				t.Errorf("message is %q, want %q in it", c.Message, tc.word)
+			if !strings.Contains(c.Message, tc.text) {
+				t.Errorf("message is %q, want %q in it", c.Message, tc.text)
 			}
 			e.describes(t, []string{tc.reason, c.Message}, tc.kind, "e2e-"+name)
 			e.valid(t, testbed.Pools, "lan", metav1.ConditionTrue, "Valid")
@@ -118,7 +118,7 @@ func testConditions(t *testing.T, e *env) {
 	e.served(t, testbed.Client, served)
 }
 
-// testPeerDown names routers with which no session can come up. Events say so,
+// testPeerDown configures peers whose sessions cannot be established. Events report them,
 // and the other sessions keep their routes.
 func testPeerDown(t *testing.T, e *env) {
 	bgp := e.service(t, e.app, "peerdown", routed)
@@ -127,7 +127,7 @@ func testPeerDown(t *testing.T, e *env) {
 		e.apply(t, object("BGPPeer", "e2e-unreachable", `{myASN: 64600, peerASN: 64512, peerAddress: 172.31.0.77, connectTime: 1s}`))
 		e.sessionDown(t, "e2e-unreachable", "172.31.0.77")
 	})
-	// A router that hears of a wrong AS may refuse calls for minutes (BIRD does), so this is FRR.
+	// After an OPEN with a wrong AS a router may refuse connections for minutes (BIRD does), so this peer is FRR.
 	t.Run("wrong AS", func(t *testing.T) {
 		as := func(ctx context.Context, number int) error {
 			patch := fmt.Sprintf(`{"spec":{"peerASN":%d}}`, number)
@@ -144,27 +144,27 @@ func testPeerDown(t *testing.T, e *env) {
 		e.served(t, testbed.Far, bgp[:1])
 		must(t, e.WaitHops(t.Context(), soon, testbed.Router2, bgp[1], len(e.workers())))
 	})
-	// The AS is right again.
+	// Restore the right AS.
 	e.hops(t, bgp, len(e.workers()))
 	e.served(t, testbed.Far, bgp)
 }
 
-// sessionDown waits for the Event that says why there is no session with a peer.
-func (e *env) sessionDown(t *testing.T, peer, word string) {
+// sessionDown waits for the Event that reports why there is no session with a peer.
+func (e *env) sessionDown(t *testing.T, peer, text string) {
 	t.Helper()
 	must(t, testbed.Until(t.Context(), time.Minute, "Event SessionDown of "+peer, func(ctx context.Context) error {
 		events, err := e.Kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=BGPPeer,involvedObject.name=" + peer})
 		if err != nil {
 			return err
 		}
-		var said []string
+		var messages []string
 		for i := range events.Items {
 			v := &events.Items[i]
-			said = append(said, v.Reason+": "+v.Message)
-			if v.Reason == "SessionDown" && v.Type == corev1.EventTypeWarning && strings.Contains(v.Message, word) {
+			messages = append(messages, v.Reason+": "+v.Message)
+			if v.Reason == "SessionDown" && v.Type == corev1.EventTypeWarning && strings.Contains(v.Message, text) {
 				return nil
 			}
 		}
-		return fmt.Errorf("none names %s: %s", word, strings.Join(said, "; "))
+		return fmt.Errorf("no SessionDown Event contains %q: %s", text, strings.Join(messages, "; "))
 	}))
 }

@@ -20,8 +20,8 @@ var (
 	matrix = flag.Bool("matrix", false, "show every failure of layer 2, and hold it to what is promised")
 )
 
-// env is the cluster that a test works in, with Holdfast installed, the samples
-// applied and an application serving.
+// env is the cluster of a test, with Holdfast installed, the samples applied and an
+// application that serves.
 type env struct {
 	*testbed.Bed
 	app testbed.App
@@ -32,14 +32,14 @@ type testCase struct {
 	run  func(*testing.T, *env)
 }
 
-// breaking are the cases in which nodes, networks or speakers fail, or another machine claims an address: there the
-// speakers' audits may find something.
+// breaking are the cases in which nodes, networks or speakers fail, or another machine claims an address: in these the
+// speakers' audits may report faults.
 var breaking = []string{
 	"Conflict", "L2Loss", "L2Fabric", "L2FewNodes", "L2Partition", "L2Matrix", "DeadEndpoint", "LivingEndpoint", "Unfiltered",
 	"NodeLoss", "Boot", "Chart",
 }
 
-// cases run in this order, one at a time: they share a cluster, and some break it.
+// cases run in this order, one at a time: they share a cluster, and some inject faults.
 var cases = []testCase{
 	{"Samples", testSamples},
 	{"Reach", testReach},
@@ -73,8 +73,8 @@ var cases = []testCase{
 	{"Chart", testChart},
 }
 
-// once are the cases in which the mode of kube-proxy makes no difference. They run
-// in the first.
+// once are the cases that do not depend on the mode of kube-proxy. They run in the first
+// mode only.
 var once = []testCase{
 	{"FloatingIP", testFloatingIP},
 	{"FloatingIPRestore", testFloatingIPRestore},
@@ -121,7 +121,7 @@ func TestE2E(t *testing.T) {
 	}
 }
 
-// setUp brings up a lab with Holdfast in it, for one mode of kube-proxy.
+// setUp brings up a lab with Holdfast installed, for one mode of kube-proxy.
 func setUp(t *testing.T, mode string) *env {
 	start := time.Now()
 	b, err := testbed.New(openLab(t, mode))
@@ -137,7 +137,7 @@ func setUp(t *testing.T, mode string) *env {
 		must(t, b.ApplyFile(t.Context(), "", "config", "samples", file))
 	}
 	e := &env{Bed: b}
-	// Not on every worker, so that it makes a difference where a pod is.
+	// One worker has no pod, so that externalTrafficPolicy: Local makes a difference.
 	e.app = testbed.App{Namespace: e.namespace(t), Name: "echo", Replicas: 2, Nodes: e.workers()[:2]}
 	must(t, b.Deploy(t.Context(), e.app))
 	return e
@@ -156,7 +156,7 @@ func openLab(t *testing.T, mode string) *lab.Lab {
 	must(t, err)
 	if !*keep {
 		t.Cleanup(func() {
-			// The test's own context has ended by now.
+			// t.Context() is cancelled during cleanup.
 			if err := lab.Down(context.Background()); err != nil {
 				t.Error(err)
 			}
@@ -165,7 +165,7 @@ func openLab(t *testing.T, mode string) *lab.Lab {
 	return l
 }
 
-// workers are the nodes but the control plane, which comes first.
+// workers are all nodes but the first, which is the control plane.
 func (e *env) workers() []string { return e.Cluster.Nodes()[1:] }
 
 // must ends the test on an error.
@@ -178,7 +178,7 @@ func must(t *testing.T, err error) {
 
 func since(start time.Time) time.Duration { return time.Since(start).Round(time.Millisecond) }
 
-// slug makes a name of an object from the test's name.
+// slug turns the test's name into a valid object name.
 func slug(t *testing.T) string {
 	name := strings.ToLower(t.Name()[strings.LastIndexByte(t.Name(), '/')+1:])
 	return strings.Trim(strings.Map(func(r rune) rune {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// testFilterInside reaches Services that let nobody in from pods and nodes, which are not
+// testFilterInside reaches Services whose source ranges admit no client. Pods and nodes are not
 // subject to ranges, on the node that owns the address and on others.
 func testFilterInside(t *testing.T, e *env) {
 	inside := e.app
@@ -22,7 +22,7 @@ func testFilterInside(t *testing.T, e *env) {
 	must(t, err)
 	for _, w := range []way{ways[0], ways[2]} {
 		t.Run(w.name, func(t *testing.T) {
-			addresses := e.service(t, e.app, "inside-"+w.name, append(w.changes, from(nobodys...))...)
+			addresses := e.service(t, e.app, "inside-"+w.name, append(w.changes, from(unusedRanges...))...)
 			e.shut(t, w.host, addresses)
 			if !w.routers {
 				owner, err := e.WaitOwner(t.Context(), w.host, addresses[0])
@@ -48,12 +48,12 @@ func testFilterInside(t *testing.T, e *env) {
 				}
 			}
 			must(t, group.Wait())
-			// The way past the ranges is not open to others.
+			// The exemption from the ranges does not apply to other clients.
 			e.shut(t, w.host, addresses)
 		})
 	}
 	t.Run("internalTrafficPolicy Local", func(t *testing.T) {
-		addresses := e.service(t, e.app, "inside-local", from(nobodys...))
+		addresses := e.service(t, e.app, "inside-local", from(unusedRanges...))
 		e.patchService(t, "inside-local", `{"spec":{"internalTrafficPolicy":"Local"}}`)
 		for i := range pods {
 			if pods[i].Spec.NodeName != e.workers()[2] {

@@ -17,10 +17,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Ports on which every node of the lab itself listens on all its addresses.
+// Ports on which every node of the lab listens on all its addresses.
 var nodePorts = []uint16{10250, 10256, 9217}
 
-// testFilterPorts knocks where no Service listens, and pings.
+// testFilterPorts connects to undeclared ports, and pings.
 func testFilterPorts(t *testing.T, e *env) {
 	for _, w := range []way{ways[0], ways[2]} {
 		t.Run(w.name, func(t *testing.T) {
@@ -31,16 +31,16 @@ func testFilterPorts(t *testing.T, e *env) {
 				for _, port := range nodePorts {
 					closed = append(closed, tcp(a, port))
 				}
-				e.waitHeard(t, w.host, nothing, closed...)
+				e.waitReply(t, w.host, nothing, closed...)
 				_, err := e.On(t.Context(), w.host, "ping", "-n", "-c", "3", "-i", "0.2", "-W", "1", a.String())
 				must(t, err)
 			}
 		})
 	}
-	// The node's own addresses are its own.
+	// The filter does not cover the node's own addresses.
 	for _, a := range e.nodeAddresses(t, e.workers()[0]) {
 		for _, port := range nodePorts {
-			e.waitHeard(t, testbed.Client, anAnswer, tcp(a, port))
+			e.waitReply(t, testbed.Client, anAnswer, tcp(a, port))
 		}
 	}
 }
@@ -58,8 +58,8 @@ func (e *env) nodeAddresses(t *testing.T, node string) []netip.Addr {
 	return out
 }
 
-// testFilterPMTU fetches much through a link that is narrower than the rest, from a
-// single node, for a router's word reaches but one next hop.
+// testFilterPMTU fetches a large answer through a link with a smaller MTU, from a single
+// node, since a router's ICMP error reaches only one next hop.
 func testFilterPMTU(t *testing.T, e *env) {
 	app := e.app
 	app.Name, app.Replicas, app.Nodes = "pmtu", 1, app.Nodes[:1]
@@ -89,13 +89,13 @@ func testFilterPMTU(t *testing.T, e *env) {
 		}
 		after := e.tooBig(t)
 		if after == before {
-			t.Errorf("%s: no router had to say that a packet is too big", a)
+			t.Errorf("%s: no router sent an ICMP error for a packet that is too big", a)
 		}
 		before = after
 	}
 }
 
-// tooBig counts what the routers said of packets too big for the next link (RFC 1191, RFC 8201).
+// tooBig counts the ICMP errors that the routers sent for packets above the MTU of the next link (RFC 1191, RFC 8201).
 func (e *env) tooBig(t *testing.T) int {
 	t.Helper()
 	sum := 0
@@ -109,7 +109,7 @@ func (e *env) tooBig(t *testing.T) int {
 	return sum
 }
 
-// testFilterLocal sends a client to a node without an endpoint.
+// testFilterLocal routes a client to a node without an endpoint.
 func testFilterLocal(t *testing.T, e *env) {
 	app := e.app
 	app.Name, app.Replicas, app.Nodes = "refuse", 1, app.Nodes[:1]
@@ -131,12 +131,12 @@ func testFilterLocal(t *testing.T, e *env) {
 			}
 		}
 	}
-	e.waitHeard(t, testbed.Client, nothing, tcp(addresses[0], health), tcp(addresses[1], health))
+	e.waitReply(t, testbed.Client, nothing, tcp(addresses[0], health), tcp(addresses[1], health))
 	e.sendTo(t, addresses, e.workers()[2])
-	e.waitHeard(t, testbed.Client, aRefusal, frontendsOf(addresses)...)
+	e.waitReply(t, testbed.Client, aRefusal, frontendsOf(addresses)...)
 }
 
-// sendTo has the client send to a node what is for the addresses, whoever owns them.
+// sendTo makes the client send packets for the addresses to a node, whichever node owns them.
 func (e *env) sendTo(t *testing.T, addresses []netip.Addr, node string) {
 	t.Helper()
 	mac, err := e.On(t.Context(), node, "cat", "/sys/class/net/eth0/address")
@@ -152,36 +152,36 @@ func (e *env) sendTo(t *testing.T, addresses []netip.Addr, node string) {
 	}
 }
 
-// testFilterLimit holds as many connections as may be.
+// testFilterLimit opens the maximum number of connections.
 func testFilterLimit(t *testing.T, e *env) {
 	address := e.address(t, "limit", annotation(limitAnnotation, "2"))
 	port := tcp(address, 80)
-	e.waitHeard(t, testbed.Client, anAnswer, port)
+	e.waitReply(t, testbed.Client, anAnswer, port)
 	held := []*holder{e.hold(t, port.at), e.hold(t, port.at)}
-	e.waitHeard(t, testbed.Client, nothing, port)
-	// Another limit cuts nobody, and counts anew.
+	e.waitReply(t, testbed.Client, nothing, port)
+	// A changed limit closes no connection and starts to count from zero.
 	e.annotate(t, "limit", limitAnnotation, "50")
-	e.waitHeard(t, testbed.Client, anAnswer, port)
+	e.waitReply(t, testbed.Client, anAnswer, port)
 	e.annotate(t, "limit", limitAnnotation, "1")
 	must(t, testbed.Until(t.Context(), soon, "the lower limit", func(context.Context) error {
 		held = append(held, e.hold(t, port.at))
-		got, err := e.hear(t.Context(), testbed.Client, port.protocol, port.at)
+		got, err := e.knock(t.Context(), testbed.Client, port.protocol, port.at)
 		if err == nil && got != nothing {
-			err = fmt.Errorf("the client hears %s beside an open connection", got)
+			err = fmt.Errorf("the client gets %s beside an open connection", got)
 		}
 		return err
 	}))
 	for _, h := range held {
 		h.answered(t)
 	}
-	e.waitHeard(t, testbed.Client, anAnswer, port)
+	e.waitReply(t, testbed.Client, anAnswer, port)
 	e.annotate(t, "limit", limitAnnotation, "-1")
-	e.waitHeard(t, testbed.Client, anAnswer, port)
+	e.waitReply(t, testbed.Client, anAnswer, port)
 }
 
-// testFilterOrder floods an address that is about to be given to a Service with ranges, by way of
-// a node that will know it before or after kube-proxy does, and then kills and flushes what
-// keeps it closed.
+// testFilterOrder floods an address that a Service with ranges is about to get, through a node
+// whose speaker may learn of the Service before or after kube-proxy. It then kills the speaker and
+// flushes the rules.
 func testFilterOrder(t *testing.T, e *env) {
 	addresses := []netip.Addr{netip.MustParseAddr("172.30.0.190"), netip.MustParseAddr("fd00:30::1:ee")}
 	e.sendTo(t, addresses, e.workers()[0])
@@ -191,8 +191,8 @@ func testFilterOrder(t *testing.T, e *env) {
 		must(t, err)
 		floods = append(floods, s)
 	}
-	got := e.service(t, e.app, "order", annotation(addressesAnnotation, addresses[0].String()+","+addresses[1].String()), annotation(sourcesAnnotation, strings.Join(nobodys, ",")))
-	for _, node := range e.Cluster.Nodes() { // kube-proxy knows it
+	got := e.service(t, e.app, "order", annotation(addressesAnnotation, addresses[0].String()+","+addresses[1].String()), annotation(sourcesAnnotation, strings.Join(unusedRanges, ",")))
+	for _, node := range e.Cluster.Nodes() { // kube-proxy has rules for it
 		_, err := e.WaitFetch(t.Context(), node, probe.TCP, got[0])
 		must(t, err)
 	}
@@ -225,12 +225,12 @@ func testFilterOrder(t *testing.T, e *env) {
 	if came > 0 {
 		t.Error("the address was reachable unfiltered")
 	}
-	// They would have, but for the filter.
+	// Without the filter the packets would have arrived.
 	e.annotate(t, "order", sourcesAnnotation, nil)
 	e.open(t, testbed.Client, addresses)
 }
 
-// flush empties the whole ruleset of a node, and waits until it is complete again.
+// flush empties the ruleset of a node, and waits until it is complete again.
 func (e *env) flush(t *testing.T, node string) {
 	out, err := e.On(t.Context(), node, "timeout", "10", "bash", "-c", `nft flush ruleset; start=$(date +%s%N)
 until nft list table inet holdfast >/dev/null 2>&1; do :; done; echo $(( ($(date +%s%N) - start) / 1000 ))`)
@@ -241,7 +241,7 @@ until nft list table inet holdfast >/dev/null 2>&1; do :; done; echo $(( ($(date
 	if us > 1_000_000 {
 		t.Errorf("the table was back after %d us", us)
 	}
-	// kube-proxy looks after its own, at the next change.
+	// kube-proxy repairs its rules at the next change.
 	probed := e.service(t, e.app, "flush-"+strconv.FormatInt(time.Now().UnixNano(), 36))
 	e.sendTo(t, probed, node)
 	must(t, testbed.Until(t.Context(), time.Minute, "kube-proxy of "+node, func(ctx context.Context) error {

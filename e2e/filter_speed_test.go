@@ -19,10 +19,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// inForce is within what a change of many ranges takes effect, from the write to the API server to the packet.
+// inForce is the limit from the write of many ranges to the API server until packets show the change.
 const inForce = 50 * time.Millisecond
 
-// testFilterSpeed changes fifty ranges at once, and measures until the client's packets show it.
+// testFilterSpeed changes fifty ranges at once, and measures the time until the client's packets show the change.
 func testFilterSpeed(t *testing.T, e *env) {
 	addresses := e.service(t, e.app, "speed", annotation(sourcesAnnotation, ""))
 	a := addresses[0]
@@ -48,19 +48,19 @@ func testFilterSpeed(t *testing.T, e *env) {
 	for what, took := range map[string][]time.Duration{"50 ranges in force": opened, "50 ranges withdrawn": closed} {
 		slices.Sort(took)
 		t.Logf("%s, from the write to the packet: median %s, all %v", what, took[len(took)/2], took)
-		// Other work of this machine may hold up one change, not all.
+		// Other work on this machine may delay one change, but not all.
 		if took[0] > inForce {
 			t.Errorf("%s after %s at best, want %s", what, took[0], inForce)
 		}
 	}
 }
 
-// change writes the ranges, and returns how long after that probes were first answered, or last.
+// change writes the ranges, and returns the time from the write to the first answered probe, or to the last.
 func (e *env) change(t *testing.T, s *testbed.Stream, ranges string, opens bool) time.Duration {
 	t.Helper()
-	// The change of before is over, and the daemons rest.
+	// The previous change has ended, and the daemons are idle.
 	services := e.Kube.CoreV1().Services(e.app.Namespace)
-	must(t, testbed.Until(t.Context(), soon, "nobody to write", func(ctx context.Context) error {
+	must(t, testbed.Until(t.Context(), soon, "the end of all writes", func(ctx context.Context) error {
 		was, err := services.Get(ctx, "speed", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -98,14 +98,14 @@ func (e *env) change(t *testing.T, s *testbed.Stream, ranges string, opens bool)
 	return took.Round(100 * time.Microsecond)
 }
 
-// holder is a connection that is open until it asks.
+// holder is a connection that stays open until its request.
 type holder struct {
 	cmd *exec.Cmd
 	ask io.WriteCloser
 	out *bufio.Reader
 }
 
-// hold opens a connection from the client and keeps it.
+// hold opens a connection from the client and keeps it open.
 func (e *env) hold(t *testing.T, port netip.AddrPort) *holder {
 	t.Helper()
 	script := `exec 3<>/dev/tcp/$0/$1 && echo open && read -r && printf 'GET / HTTP/1.0\r\n\r\n' >&3 && cat <&3`
@@ -124,7 +124,7 @@ func (e *env) hold(t *testing.T, port netip.AddrPort) *holder {
 	return h
 }
 
-// answered asks on the connection, which ends with the answer.
+// answered sends a request on the connection. The connection ends with the answer.
 func (h *holder) answered(t *testing.T) {
 	t.Helper()
 	_, err := io.WriteString(h.ask, "\n")

@@ -18,24 +18,24 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Annotations of Services that say who may come in.
+// Annotations of Services for source ranges and limits.
 const (
 	sourcesAnnotation = "holdfast.dev/source-ranges"
 	denyAnnotation    = "holdfast.dev/source-ranges-deny"
 	limitAnnotation   = "holdfast.dev/connection-limit"
 )
 
-// nobodys are ranges that nobody in the lab has an address of.
-var nobodys = []string{"192.0.2.0/24", "2001:db8::/32"}
+// unusedRanges contain no address of any host of the lab.
+var unusedRanges = []string{"192.0.2.0/24", "2001:db8::/32"}
 
 var protocols = []string{probe.TCP, probe.UDP}
 
-// from lets in only these, by the field that kube-proxy reads too.
+// from sets the source ranges, by the field that kube-proxy reads too.
 func from(sources ...string) change {
 	return func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = sources }
 }
 
-// hostRanges are a host's own addresses, as it speaks to the addresses given.
+// hostRanges are the source addresses of a host towards the addresses given.
 func (e *env) hostRanges(t *testing.T, host string, addresses []netip.Addr) []string {
 	t.Helper()
 	var out []string
@@ -47,27 +47,27 @@ func (e *env) hostRanges(t *testing.T, host string, addresses []netip.Addr) []st
 	return out
 }
 
-// heard is what a host hears at a port: an answer, a refusal, or nothing.
-type heard string
+// reply is the result of a connection attempt to a port: an answer, a refusal, or nothing.
+type reply string
 
 const (
-	anAnswer  heard = "an answer"
-	aRefusal  heard = "a refusal"
-	nothing   heard = "nothing"
-	different heard = "different things"
+	anAnswer  reply = "an answer"
+	aRefusal  reply = "a refusal"
+	nothing   reply = "nothing"
+	different reply = "different things"
 )
 
-// hear knocks at a port a few times.
-func (e *env) hear(ctx context.Context, host, protocol string, port netip.AddrPort) (heard, error) {
+// knock tries a port a few times.
+func (e *env) knock(ctx context.Context, host, protocol string, port netip.AddrPort) (reply, error) {
 	results, err := e.Knock(ctx, host, protocol, port)
 	if err != nil {
 		return "", err
 	}
-	var all heard
+	var all reply
 	for _, r := range results {
 		one := nothing
 		switch {
-		case r.OK, strings.HasPrefix(r.Error, "4"): // what is not our application answers an error of HTTP
+		case r.OK, strings.HasPrefix(r.Error, "4"): // another program than the application answers with an HTTP error
 			one = anAnswer
 		case strings.Contains(r.Error, "refused"), strings.Contains(r.Error, "reset"), strings.Contains(r.Error, "unreachable"):
 			one = aRefusal
@@ -80,7 +80,7 @@ func (e *env) hear(ctx context.Context, host, protocol string, port netip.AddrPo
 	return all, nil
 }
 
-// frontend is a port of an address, and how one knocks at it.
+// frontend is an address, a port and the protocol to probe it with.
 type frontend struct {
 	protocol string
 	at       netip.AddrPort
@@ -88,7 +88,7 @@ type frontend struct {
 
 func tcp(a netip.Addr, port uint16) frontend { return frontend{probe.TCP, netip.AddrPortFrom(a, port)} }
 
-// frontendsOf are those that the application's Services have.
+// frontendsOf are the frontends of the application's Services.
 func frontendsOf(addresses []netip.Addr) []frontend {
 	var out []frontend
 	for _, a := range addresses {
@@ -99,17 +99,17 @@ func frontendsOf(addresses []netip.Addr) []frontend {
 	return out
 }
 
-// waitHeard waits until that is what a host hears at every frontend.
-func (e *env) waitHeard(t *testing.T, host string, want heard, frontends ...frontend) {
+// waitReply waits until a host gets this reply from every frontend.
+func (e *env) waitReply(t *testing.T, host string, want reply, frontends ...frontend) {
 	t.Helper()
 	var group errgroup.Group
 	group.SetLimit(4)
 	for _, d := range frontends {
 		group.Go(func() error {
-			return testbed.Until(t.Context(), soon, fmt.Sprintf("%s to hear %s at %s over %s", host, want, d.at, d.protocol), func(ctx context.Context) error {
-				got, err := e.hear(ctx, host, d.protocol, d.at)
+			return testbed.Until(t.Context(), soon, fmt.Sprintf("%s to get %s from %s over %s", host, want, d.at, d.protocol), func(ctx context.Context) error {
+				got, err := e.knock(ctx, host, d.protocol, d.at)
 				if err == nil && got != want {
-					err = fmt.Errorf("it hears %s", got)
+					err = fmt.Errorf("it gets %s", got)
 				}
 				return err
 			})
@@ -118,18 +118,18 @@ func (e *env) waitHeard(t *testing.T, host string, want heard, frontends ...fron
 	must(t, group.Wait())
 }
 
-// open waits until a host is answered over every protocol, shut until it hears nothing any more.
+// open waits until a host gets answers over every protocol, shut until it gets nothing over any.
 func (e *env) open(t *testing.T, host string, addresses []netip.Addr) {
 	t.Helper()
-	e.waitHeard(t, host, anAnswer, frontendsOf(addresses)...)
+	e.waitReply(t, host, anAnswer, frontendsOf(addresses)...)
 }
 
 func (e *env) shut(t *testing.T, host string, addresses []netip.Addr) {
 	t.Helper()
-	e.waitHeard(t, host, nothing, frontendsOf(addresses)...)
+	e.waitReply(t, host, nothing, frontendsOf(addresses)...)
 }
 
-// annotate sets an annotation of a Service of the application; "" with no value takes it away.
+// annotate sets an annotation of a Service of the application; nil removes it.
 func (e *env) annotate(t *testing.T, name, key string, value any) {
 	t.Helper()
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})
@@ -137,7 +137,7 @@ func (e *env) annotate(t *testing.T, name, key string, value any) {
 	e.patchService(t, name, string(patch))
 }
 
-// setSources writes the field of the API.
+// setSources writes spec.loadBalancerSourceRanges.
 func (e *env) setSources(t *testing.T, name string, sources []string) {
 	t.Helper()
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"loadBalancerSourceRanges": sources}})
@@ -145,22 +145,22 @@ func (e *env) setSources(t *testing.T, name string, sources []string) {
 	e.patchService(t, name, string(patch))
 }
 
-// testFilterRanges lets an outside host in and shuts it out, in every spelling.
+// testFilterRanges admits an outside host and excludes it, in every spelling.
 func testFilterRanges(t *testing.T, e *env) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
 			name := "filter-" + w.name
-			addresses := e.service(t, e.app, name, append(w.changes, from(nobodys...))...)
+			addresses := e.service(t, e.app, name, append(w.changes, from(unusedRanges...))...)
 			e.waitCondition(t, e.app.Namespace, name, v1beta1.ConditionFiltered, metav1.ConditionTrue, "Filtered")
 			own := e.hostRanges(t, w.host, addresses)
 			e.shut(t, w.host, addresses)
 			e.setSources(t, name, own)
 			e.open(t, w.host, addresses)
-			// One family's ranges close the other.
+			// Ranges of one family exclude all clients of the other family.
 			e.setSources(t, name, own[:1])
 			e.shut(t, w.host, addresses[1:])
 			e.open(t, w.host, addresses[:1])
-			// Ours may have host bits and spaces, and kube-proxy does not know it.
+			// The annotation may have host bits and spaces, and kube-proxy does not read it.
 			e.setSources(t, name, nil)
 			e.annotate(t, name, sourcesAnnotation, strings.ReplaceAll(" "+strings.Join(own, " ,  ")+" ", "/32", "/24"))
 			e.open(t, w.host, addresses)
@@ -172,7 +172,7 @@ func testFilterRanges(t *testing.T, e *env) {
 	}
 }
 
-// testFilterClosed gives Services lists that say nothing, or not all, that can be read.
+// testFilterClosed gives Services lists of which no entry, or not every entry, is readable.
 func testFilterClosed(t *testing.T, e *env) {
 	addresses := e.service(t, e.app, "closed")
 	e.open(t, testbed.Client, addresses)
@@ -185,37 +185,37 @@ func testFilterClosed(t *testing.T, e *env) {
 	e.open(t, testbed.Client, addresses)
 	c = e.waitCondition(t, e.app.Namespace, "closed", v1beta1.ConditionFiltered, metav1.ConditionFalse, "InvalidSourceRange")
 	if !strings.Contains(c.Message, `"banana"`) || !strings.Contains(c.Message, own[0]) {
-		t.Errorf("the condition says neither what is wrong nor what is in force: %s", c.Message)
+		t.Errorf("the condition names neither the bad entry nor the ranges in force: %s", c.Message)
 	}
 	e.annotate(t, "closed", sourcesAnnotation, nil)
 	e.open(t, testbed.Client, addresses)
 	must(t, testbed.Until(t.Context(), soon, "the condition to go", func(ctx context.Context) error {
 		if c, err := e.ServiceCondition(ctx, e.app.Namespace, "closed", v1beta1.ConditionFiltered); err == nil {
-			return fmt.Errorf("it says %s", c.Message)
+			return fmt.Errorf("the condition is %s", c.Message)
 		}
 		return nil
 	}))
 }
 
-// testFilterShared shares an address between Services of different ranges and a pool's.
+// testFilterShared shares an address between Services with different ranges, in a pool with ranges.
 func testFilterShared(t *testing.T, e *env) {
 	share := annotation(sharingAnnotation, "filter")
 	mine := e.address(t, "shared-mine", share)
 	own := e.hostRanges(t, testbed.Client, []netip.Addr{mine})
 	at := annotation(addressesAnnotation, mine.String())
-	e.create(t, e.app, "shared-others", one(81), share, at, annotation(sourcesAnnotation, nobodys[0]))
+	e.create(t, e.app, "shared-others", one(81), share, at, annotation(sourcesAnnotation, unusedRanges[0]))
 	e.create(t, e.app, "shared-own", one(82), share, at, from(own...))
 	e.has(t, "shared-own", mine)
-	e.waitHeard(t, testbed.Client, anAnswer, tcp(mine, 80), tcp(mine, 82))
-	e.waitHeard(t, testbed.Client, nothing, tcp(mine, 81))
+	e.waitReply(t, testbed.Client, anAnswer, tcp(mine, 80), tcp(mine, 82))
+	e.waitReply(t, testbed.Client, nothing, tcp(mine, 81))
 
-	// A Service cannot widen what its pool allows.
-	e.pool(t, "e2e-filter", `addresses: [172.30.0.200/30], undeclaredPorts: Reset, sourceRanges: [`+nobodys[0]+`]`)
+	// A Service cannot widen the ranges of its pool.
+	e.pool(t, "e2e-filter", `addresses: [172.30.0.200/30], undeclaredPorts: Reset, sourceRanges: [`+unusedRanges[0]+`]`)
 	e.apply(t, object("L2Advertisement", "e2e-filter", `{ipAddressPools: [e2e-filter]}`))
 	held := e.address(t, "shared-pool", pool("e2e-filter"), from("0.0.0.0/0"))
 	e.announced(t, e.app.Namespace, "shared-pool")
-	e.waitHeard(t, testbed.Client, nothing, tcp(held, 80))
-	e.waitHeard(t, testbed.Client, aRefusal, tcp(held, 79))
+	e.waitReply(t, testbed.Client, nothing, tcp(held, 80))
+	e.waitReply(t, testbed.Client, aRefusal, tcp(held, 79))
 	e.patchPool(t, "e2e-filter", `{"spec":{"sourceRanges":["`+own[0]+`"]}}`)
-	e.waitHeard(t, testbed.Client, anAnswer, tcp(held, 80))
+	e.waitReply(t, testbed.Client, anAnswer, tcp(held, 80))
 }

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// standardFinalizer is Kubernetes' own for Services that a load balancer serves.
+// standardFinalizer is Kubernetes' finalizer of Services with a load balancer.
 const standardFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 
 // finalizers waits until a Service has both finalizers of a load balancer, or neither.
@@ -36,11 +36,11 @@ func (e *env) finalizers(t *testing.T, name string, want bool) {
 	}))
 }
 
-// testFinalizers changes the type of a Service, twice to each other type.
+// testFinalizers changes the type of a Service, to each other type twice.
 func testFinalizers(t *testing.T, e *env) {
 	e.pool(t, "e2e-final", `addresses: [10.150.3.0/29]`)
 	ask := pool("e2e-final")
-	// What is free below it would be given to anybody else.
+	// Lower addresses must be in use, or the next Service gets one of them.
 	e.address(t, "final-lower", ask)
 	held := e.address(t, "final", ask)
 	e.finalizers(t, "final", true)
@@ -56,7 +56,7 @@ func testFinalizers(t *testing.T, e *env) {
 			must(t, testbed.Until(t.Context(), soon, "its release", func(ctx context.Context) error {
 				s, err := e.Kube.CoreV1().Services(e.app.Namespace).Get(ctx, "final", metav1.GetOptions{})
 				if err == nil && len(testbed.Addresses(s)) > 0 {
-					err = fmt.Errorf("it still has %v", testbed.Addresses(s))
+					err = fmt.Errorf("the Service still has %v", testbed.Addresses(s))
 				}
 				return err
 			}))
@@ -75,10 +75,10 @@ func testFinalizers(t *testing.T, e *env) {
 
 // testNoController deletes a Service, and changes the type of another, while no controller runs.
 func testNoController(t *testing.T, e *env) {
-	e.pool(t, "e2e-nobody", `addresses: [10.150.3.16/29]`)
-	e.address(t, "nobody-deleted", pool("e2e-nobody"))
-	e.address(t, "nobody-changed", pool("e2e-nobody"))
-	for _, name := range []string{"nobody-deleted", "nobody-changed"} {
+	e.pool(t, "e2e-alone", `addresses: [10.150.3.16/29]`)
+	e.address(t, "alone-deleted", pool("e2e-alone"))
+	e.address(t, "alone-changed", pool("e2e-alone"))
+	for _, name := range []string{"alone-deleted", "alone-changed"} {
 		e.finalizers(t, name, true)
 	}
 	controllers, err := e.Kube.AppsV1().Deployments(testbed.Namespace).Get(t.Context(), testbed.Controller, metav1.GetOptions{})
@@ -86,15 +86,15 @@ func testNoController(t *testing.T, e *env) {
 	e.scaleController(t, 0)
 	t.Cleanup(func() { e.scaleController(t, *controllers.Spec.Replicas) })
 
-	must(t, e.Kube.CoreV1().Services(e.app.Namespace).Delete(t.Context(), "nobody-deleted", metav1.DeleteOptions{}))
-	e.patchService(t, "nobody-changed", `{"spec":{"type":"ClusterIP","externalTrafficPolicy":null,"allocateLoadBalancerNodePorts":null}}`)
-	for _, name := range []string{"nobody-deleted", "nobody-changed"} {
+	must(t, e.Kube.CoreV1().Services(e.app.Namespace).Delete(t.Context(), "alone-deleted", metav1.DeleteOptions{}))
+	e.patchService(t, "alone-changed", `{"spec":{"type":"ClusterIP","externalTrafficPolicy":null,"allocateLoadBalancerNodePorts":null}}`)
+	for _, name := range []string{"alone-deleted", "alone-changed"} {
 		e.finalizers(t, name, true)
 	}
 	e.scaleController(t, *controllers.Spec.Replicas)
-	e.remove(t, e.app.Namespace, "nobody-deleted")
-	e.finalizers(t, "nobody-changed", false)
-	e.waitPool(t, "e2e-nobody", "both addresses to be free", func(p *v1beta1.IPAddressPool) error {
+	e.remove(t, e.app.Namespace, "alone-deleted")
+	e.finalizers(t, "alone-changed", false)
+	e.waitPool(t, "e2e-alone", "both addresses to be free", func(p *v1beta1.IPAddressPool) error {
 		if p.Status.AssignedIPv4 != 0 || p.Status.AvailableIPv4 != 8 || len(p.Status.Released) != 2 {
 			return fmt.Errorf("assigned %d, available %d, released %v", p.Status.AssignedIPv4, p.Status.AvailableIPv4, p.Status.Released)
 		}
@@ -102,10 +102,10 @@ func testNoController(t *testing.T, e *env) {
 	})
 }
 
-// scaleController sets how many controllers there are, and waits until it is so.
+// scaleController sets the number of controllers, and waits until that many run.
 func (e *env) scaleController(t *testing.T, replicas int32) {
 	t.Helper()
-	ctx := context.Background() // also used when the test's own has ended
+	ctx := context.Background() // also used after t.Context() is cancelled
 	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
 	_, err := e.Kube.AppsV1().Deployments(testbed.Namespace).Patch(ctx, testbed.Controller, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	if err == nil {
@@ -125,7 +125,7 @@ func (e *env) scaleController(t *testing.T, replicas int32) {
 	}
 }
 
-// waitPending waits until a Service is told why it has no address.
+// waitPending waits until a condition gives the reason why a Service has no address.
 func (e *env) waitPending(t *testing.T, s *corev1.Service) metav1.Condition {
 	t.Helper()
 	var got metav1.Condition

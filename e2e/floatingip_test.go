@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// testFloatingIP leads an address that a project owns through its life.
+// testFloatingIP follows a FloatingIP from its creation to its deletion.
 func testFloatingIP(t *testing.T, e *env) {
 	e.pool(t, "e2e-fip", `addresses: [10.150.0.0/29]`)
 	owned := e.floating(t, "mine", `{pool: e2e-fip}`)
@@ -64,10 +64,10 @@ func testFloatingIP(t *testing.T, e *env) {
 	})
 }
 
-// deletionWaits deletes the FloatingIP that a Service uses.
+// deletionWaits deletes a FloatingIP while a Service uses it.
 func (e *env) deletionWaits(t *testing.T, service string) {
 	must(t, e.Resource(testbed.FloatingIPs).Namespace(e.app.Namespace).Delete(t.Context(), "mine", metav1.DeleteOptions{}))
-	f := e.waitFloating(t, "mine", "it to say what it waits for", func(f *v1beta1.FloatingIP) error {
+	f := e.waitFloating(t, "mine", "the FloatingIP to report what it waits for", func(f *v1beta1.FloatingIP) error {
 		if len(f.Status.Conditions) != 1 || f.Status.Conditions[0].Reason != "Deleting" {
 			return fmt.Errorf("conditions are %v", f.Status.Conditions)
 		}
@@ -87,13 +87,13 @@ func (e *env) floatingGone(t *testing.T, name string) {
 		case apierrors.IsNotFound(err):
 			return nil
 		case err == nil:
-			return fmt.Errorf("it is still there")
+			return fmt.Errorf("the FloatingIP still exists")
 		}
 		return err
 	}))
 }
 
-// restartController ends the controller that leads, and waits for the next one.
+// restartController deletes the leading controller, and waits for the next leader.
 func (e *env) restartController(t *testing.T) {
 	t.Helper()
 	e.killLeader(t)
@@ -101,13 +101,13 @@ func (e *env) restartController(t *testing.T) {
 	must(t, e.WaitReady(t.Context()))
 }
 
-// testFloatingIPRestore loses the pool, a FloatingIP and its Service, and
-// restores them from a backup, which holds no status.
+// testFloatingIPRestore deletes the pool, a FloatingIP and its Service, and
+// restores them from a backup, which contains no status.
 func testFloatingIPRestore(t *testing.T, e *env) {
 	for name, order := range map[string][]int{"pool first": {0, 1, 2}, "Service first": {2, 1, 0}, "FloatingIP last": {2, 0, 1}} {
 		t.Run(name, func(t *testing.T) {
 			e.pool(t, "e2e-restore", `addresses: [10.150.1.0/29]`)
-			// Who takes the first free address does not get this one.
+			// This address is not the first free one, so only a real restore gets it.
 			lower := e.address(t, "restore-lower", pool("e2e-restore"))
 			owned := e.floating(t, "restored", `{pool: e2e-restore}`)
 			s := e.create(t, e.app, "restore", one(80), annotation(floatingIPAnnotation, "restored"))
@@ -134,8 +134,8 @@ func testFloatingIPRestore(t *testing.T, e *env) {
 	}
 }
 
-// settle waits until the controller has seen all that was written so far: it has
-// given an address to a Service that came last.
+// settle waits until the controller has read all earlier writes: then it has assigned
+// an address to a Service that is created last.
 func (e *env) settle(t *testing.T) {
 	t.Helper()
 	name := fmt.Sprintf("settle-%d", time.Now().UnixNano())
@@ -144,7 +144,7 @@ func (e *env) settle(t *testing.T) {
 	e.remove(t, s.Namespace, s.Name)
 }
 
-// deleteFloating deletes a FloatingIP that a Service had made.
+// deleteFloating deletes a FloatingIP that a Service's annotation created.
 func (e *env) deleteFloating(t *testing.T, name string) {
 	err := e.Resource(testbed.FloatingIPs).Namespace(e.app.Namespace).Delete(context.Background(), name, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {

@@ -19,16 +19,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Annotation and value that make a Service one of the routed pool of config/samples.
+// Annotation and value that select the routed pool of config/samples.
 const (
 	poolAnnotation = "holdfast.dev/pool"
 	routedPool     = "routed"
 )
 
-// soon is how long things take that are a matter of milliseconds on an idle machine.
+// soon is the deadline of steps that take milliseconds on an idle machine.
 const soon = 20 * time.Second
 
-// namespace makes a namespace for a test.
+// namespace creates a namespace for a test.
 func (e *env) namespace(t *testing.T) string {
 	t.Helper()
 	name := "e2e-" + slug(t)
@@ -42,10 +42,10 @@ func (e *env) namespace(t *testing.T) string {
 	return name
 }
 
-// A change makes a Service the one that a test is about.
+// A change adjusts a Service for a test.
 type change func(*corev1.Service)
 
-// routed takes the addresses from the pool that BGP announces.
+// routed requests addresses from the pool that BGP advertises.
 func routed(s *corev1.Service) { pool(routedPool)(s) }
 
 func pool(name string) change { return annotation(poolAnnotation, name) }
@@ -54,12 +54,12 @@ func annotation(key, value string) change {
 	return func(s *corev1.Service) { metav1.SetMetaDataAnnotation(&s.ObjectMeta, key, value) }
 }
 
-// local sends traffic to pods of the node it came to, and keeps the client's address.
+// local sets externalTrafficPolicy: Local: pods of the receiving node serve, and see the client's address.
 func local(s *corev1.Service) {
 	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 }
 
-// create makes a Service of an application, which lives as long as the test.
+// create creates a Service of an application for the duration of the test.
 func (e *env) create(t *testing.T, app testbed.App, name string, changes ...change) *corev1.Service {
 	t.Helper()
 	s := testbed.Service(app, name)
@@ -72,7 +72,7 @@ func (e *env) create(t *testing.T, app testbed.App, name string, changes ...chan
 	return made
 }
 
-// service makes a Service and waits for its two addresses.
+// service creates a Service and waits for its two addresses.
 func (e *env) service(t *testing.T, app testbed.App, name string, changes ...change) []netip.Addr {
 	t.Helper()
 	s := e.create(t, app, name, changes...)
@@ -81,10 +81,10 @@ func (e *env) service(t *testing.T, app testbed.App, name string, changes ...cha
 	return addresses
 }
 
-// remove deletes a Service, if it is still there, and waits until it is gone.
+// remove deletes a Service, if it exists, and waits for the end of the deletion.
 func (e *env) remove(t *testing.T, namespace, name string) {
 	t.Helper()
-	ctx := context.Background() // also used when the test's own has ended
+	ctx := context.Background() // also used after t.Context() is cancelled
 	services := e.Kube.CoreV1().Services(namespace)
 	err := services.Delete(ctx, name, metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
@@ -100,7 +100,7 @@ func (e *env) remove(t *testing.T, namespace, name string) {
 		case apierrors.IsNotFound(err):
 			return nil
 		case err == nil:
-			return fmt.Errorf("it is still there")
+			return fmt.Errorf("the Service still exists")
 		}
 		return err
 	})
@@ -120,7 +120,7 @@ func (e *env) apply(t *testing.T, text string) {
 	})
 }
 
-// waitCondition waits until a Service has a condition of some status and reason.
+// waitCondition waits until a condition of a Service has a status and a reason.
 func (e *env) waitCondition(t *testing.T, namespace, name, kind string, status metav1.ConditionStatus, reason string) metav1.Condition {
 	t.Helper()
 	var got metav1.Condition
@@ -136,45 +136,45 @@ func (e *env) waitCondition(t *testing.T, namespace, name, kind string, status m
 	return got
 }
 
-// describes waits until kubectl describe says all of the words.
-func (e *env) describes(t *testing.T, words []string, object ...string) {
+// describes waits until the output of kubectl describe contains all texts.
+func (e *env) describes(t *testing.T, texts []string, object ...string) {
 	t.Helper()
-	must(t, testbed.Until(t.Context(), soon, "kubectl describe to say it", func(ctx context.Context) error {
+	must(t, testbed.Until(t.Context(), soon, "the output of kubectl describe", func(ctx context.Context) error {
 		out, err := e.Kubectl(ctx, append([]string{"describe"}, object...)...)
 		if err != nil {
 			return err
 		}
 		// kubectl breaks no lines within a message.
-		for _, w := range words {
+		for _, w := range texts {
 			if !strings.Contains(out, w) {
-				return fmt.Errorf("it does not say %q:\n%s", w, out)
+				return fmt.Errorf("it lacks %q:\n%s", w, out)
 			}
 		}
 		return nil
 	}))
 }
 
-// announced waits until the condition says that layer 2 announces a Service.
+// announced waits until a Service's condition AnnouncedL2 is true.
 func (e *env) announced(t *testing.T, namespace, name string) {
 	t.Helper()
 	e.waitCondition(t, namespace, name, v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue, "Announced")
 }
 
-// silent waits until nobody answers ARP or NDP for the addresses any more.
+// silent waits until no machine answers ARP or NDP for the addresses.
 func (e *env) silent(t *testing.T, addresses []netip.Addr) {
 	t.Helper()
 	for _, a := range addresses {
 		must(t, testbed.Until(t.Context(), soon, "silence about "+a.String(), func(ctx context.Context) error {
 			answered, err := e.Answered(ctx, testbed.Client, a)
 			if err == nil && answered {
-				err = fmt.Errorf("somebody answers for it")
+				err = fmt.Errorf("a machine answers for it")
 			}
 			return err
 		}))
 	}
 }
 
-// hops waits until both routers have so many next hops for all the addresses.
+// hops waits until both routers have n next hops for each address.
 func (e *env) hops(t *testing.T, addresses []netip.Addr, n int) {
 	t.Helper()
 	for _, router := range []string{testbed.Router1, testbed.Router2} {
@@ -184,7 +184,7 @@ func (e *env) hops(t *testing.T, addresses []netip.Addr, n int) {
 	}
 }
 
-// served waits until all the addresses answer from a host.
+// served waits until a host gets answers from all addresses.
 func (e *env) served(t *testing.T, host string, addresses []netip.Addr) {
 	t.Helper()
 	for _, a := range addresses {
@@ -193,12 +193,12 @@ func (e *env) served(t *testing.T, host string, addresses []netip.Addr) {
 	}
 }
 
-// but returns the nodes without one.
+// but returns the nodes other than one.
 func but(nodes []string, out string) []string {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == out })
 }
 
-// logOutages says how long a client was without an answer; it fails when that has not ended.
+// logOutages logs how long a client got no answer; an outage that has not ended is an error.
 func logOutages(t *testing.T, what string, results []probe.Result) (failed int) {
 	t.Helper()
 	outages := probe.Outages(results)
@@ -208,7 +208,7 @@ func logOutages(t *testing.T, what string, results []probe.Result) (failed int) 
 	longest, some := probe.Longest(outages)
 	t.Logf("%s: %d of %d probes failed, longest time without an answer %d ms", what, failed, len(results), longest.Length().Milliseconds())
 	if some && !outages[len(outages)-1].Over {
-		t.Errorf("%s: no answer any more at the end", what)
+		t.Errorf("%s: the last outage has not ended", what)
 	}
 	return failed
 }

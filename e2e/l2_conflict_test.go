@@ -16,14 +16,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// contested is a check of a pool: that it says which MAC claims all the addresses,
-// or, with an empty MAC, that nobody does.
+// contested checks the conflicts in a pool's status: a MAC claims all the addresses or,
+// with an empty MAC, there is no conflict.
 func contested(mac string, addresses []netip.Addr) func(*v1beta1.IPAddressPool) error {
 	return func(p *v1beta1.IPAddressPool) error {
 		c := meta.FindStatusCondition(p.Status.Conditions, v1beta1.ConditionAddressesFree)
 		if mac == "" {
 			if c != nil {
-				return fmt.Errorf("it says %s", c.Message)
+				return fmt.Errorf("the condition is %s", c.Message)
 			}
 			return nil
 		}
@@ -32,16 +32,16 @@ func contested(mac string, addresses []netip.Addr) func(*v1beta1.IPAddressPool) 
 		}
 		for _, a := range addresses {
 			if !strings.Contains(c.Message, a.String()+" is claimed by "+mac) {
-				return fmt.Errorf("it says %s", c.Message)
+				return fmt.Errorf("the condition is %s", c.Message)
 			}
 		}
 		return nil
 	}
 }
 
-// testConflict gives a Service addresses that a machine outside the cluster has
-// already: they are not announced, and the Service, its pool and the speaker's state
-// say which MAC has them, until it gives them up.
+// testConflict gives a Service addresses that a foreign machine already has: speakers do
+// not announce them, and the Service, its pool and the SpeakerState name that machine's
+// MAC until it releases the addresses.
 func testConflict(t *testing.T, e *env) {
 	const name = "e2e-conflict"
 	addresses := []netip.Addr{netip.MustParseAddr("172.30.0.212"), netip.MustParseAddr("fd00:30::3:1")}
@@ -60,7 +60,7 @@ func testConflict(t *testing.T, e *env) {
 		return nil
 	}
 	must(t, own(t.Context(), "add"))
-	// Taken away below; once more where the test ends before that.
+	// The test removes them below; this covers a test that ends before.
 	t.Cleanup(func() { _ = own(context.Background(), "del") })
 	mac, err := e.MAC(t.Context(), testbed.Client)
 	must(t, err)
@@ -69,18 +69,18 @@ func testConflict(t *testing.T, e *env) {
 	c := e.waitCondition(t, e.app.Namespace, "conflict", v1beta1.ConditionAnnouncedL2, metav1.ConditionFalse, "AddressConflict")
 	for _, a := range addresses {
 		if !strings.Contains(c.Message, a.String()+" is in use by "+mac) {
-			t.Errorf("the Service says %q, want the MAC %s of who has %s", c.Message, mac, a)
+			t.Errorf("the Service's condition is %q, want the MAC %s that claims %s", c.Message, mac, a)
 		}
 	}
-	e.waitPool(t, name, "the pool to say who has its addresses", contested(mac, addresses))
+	e.waitPool(t, name, "the conflicts in the pool's status", contested(mac, addresses))
 	e.describes(t, []string{"AddressConflict", mac}, "ipaddresspool", name)
 	e.describes(t, []string{"Conflicts", mac}, "speakerstates")
 
 	must(t, own(t.Context(), "del"))
 	e.announced(t, e.app.Namespace, "conflict")
-	e.waitPool(t, name, "the pool to say so no more", contested("", nil))
-	// Good news wait behind those of the crowds of cases before: see the pace of Events.
-	must(t, testbed.Until(t.Context(), 5*time.Minute, "an Event that says so", func(ctx context.Context) error {
+	e.waitPool(t, name, "the end of the conflicts in the pool's status", contested("", nil))
+	// Normal Events queue behind those of earlier cases, since Events are paced.
+	must(t, testbed.Until(t.Context(), 5*time.Minute, "the Event about the end of the conflict", func(ctx context.Context) error {
 		out, err := e.Kubectl(ctx, "describe", "ipaddresspool", name)
 		if err == nil && !strings.Contains(out, "AddressFree") {
 			err = fmt.Errorf("there is none:\n%s", out)

@@ -21,16 +21,16 @@ import (
 )
 
 const (
-	// podWithdrawn is the reason of the condition Ready of pods that Holdfast marks.
+	// podWithdrawn is the reason that Holdfast writes to the condition Ready of pods on dead nodes.
 	podWithdrawn = "HoldfastNodeUnreachable"
 	// kubeletPort is where kubelets listen.
 	kubeletPort = 10250
-	// deadEndpointLimit is when no new connection may fail any more, after a plug was
-	// pulled, on a machine that does other things beside; the bench says how soon it is.
+	// deadEndpointLimit is the latest failure of a new connection after a power-off, on a
+	// busy machine; the benchmark measures the time on an idle one.
 	deadEndpointLimit = 10 * time.Second
 )
 
-// spread deploys an application with a pod on every worker, behind a Service of layer 2.
+// spread deploys an application with a pod on every worker, behind a layer 2 Service.
 func (e *env) spread(t *testing.T, name string) (testbed.App, string) {
 	t.Helper()
 	app := e.app
@@ -62,7 +62,7 @@ func (e *env) leaderNode(t *testing.T) string {
 	return pod.Spec.NodeName
 }
 
-// marked returns the pods of an application that Holdfast calls not ready, with their nodes.
+// marked returns the pods of an application that Holdfast has marked not ready, with their nodes.
 func (e *env) marked(ctx context.Context, app testbed.App) ([]string, error) {
 	pods, err := e.AppPods(ctx, app)
 	var out []string
@@ -76,7 +76,7 @@ func (e *env) marked(ctx context.Context, app testbed.App) ([]string, error) {
 	return out, err
 }
 
-// withdrawn returns the condition that says what became of a node's endpoints, nil if there is none.
+// withdrawn returns the condition about a node's endpoints, nil if there is none.
 func (e *env) withdrawn(ctx context.Context, node string) (*metav1.Condition, error) {
 	o, err := e.Resource(testbed.SpeakerStates).Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
@@ -89,7 +89,7 @@ func (e *env) withdrawn(ctx context.Context, node string) (*metav1.Condition, er
 	return meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionEndpointsWithdrawn), nil
 }
 
-// testDeadEndpoint pulls the plug of a node that holds one of three endpoints, but not the address.
+// testDeadEndpoint powers off a node that has one of three endpoints, but not the address.
 func testDeadEndpoint(t *testing.T, e *env) {
 	app, owner := e.spread(t, "dead-endpoint")
 	leader := e.leaderNode(t)
@@ -147,12 +147,12 @@ func testDeadEndpoint(t *testing.T, e *env) {
 	got, err := e.marked(t.Context(), app)
 	must(t, err)
 	if len(got) > 0 {
-		t.Errorf("still marked are %v", got)
+		t.Errorf("pods are still marked: %v", got)
 	}
 }
 
-// testLivingEndpoint blocks all by which others see that a node lives: most speakers
-// speak against it, but it speaks for itself.
+// testLivingEndpoint blocks all traffic by which others see that a node lives: most speakers
+// vote that it is unreachable, but its own Lease shows that it lives.
 func testLivingEndpoint(t *testing.T, e *env) {
 	app, owner := e.spread(t, "living-endpoint")
 	victim := but(e.workers(), owner)[0]
@@ -162,7 +162,7 @@ func testLivingEndpoint(t *testing.T, e *env) {
 		}
 	})
 	must(t, e.Cluster.Block(t.Context(), victim, membersPort, heartbeatPort, kubeletPort))
-	must(t, testbed.Until(t.Context(), soon, "words against "+victim, func(ctx context.Context) error {
+	must(t, testbed.Until(t.Context(), soon, "votes against "+victim, func(ctx context.Context) error {
 		o, err := e.Resource(testbed.SpeakerStates).Get(ctx, owner, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -176,7 +176,7 @@ func testLivingEndpoint(t *testing.T, e *env) {
 		}
 		return nil
 	}))
-	// As long as kubelets renew their Leases.
+	// Long enough for several renewals of kubelets' Leases.
 	must(t, testbed.Holds(t.Context(), 12*time.Second, func(ctx context.Context) error {
 		got, err := e.marked(ctx, app)
 		if err == nil && len(got) > 0 {
@@ -188,7 +188,7 @@ func testLivingEndpoint(t *testing.T, e *env) {
 	must(t, e.WaitReady(t.Context()))
 }
 
-// testStatePolicy writes what a speaker, or the controller, could that was taken over.
+// testStatePolicy makes the writes that a compromised speaker or controller might try.
 func testStatePolicy(t *testing.T, e *env) {
 	mine, theirs := e.workers()[0], e.workers()[1]
 	speaker, err := e.AsSpeaker(mine)
@@ -214,13 +214,13 @@ func testStatePolicy(t *testing.T, e *env) {
 		write func(context.Context) error
 		want  string
 	}{
-		"a speaker of its node":        {state(mine, `{"conflictCount":0}`), ""},
-		"a speaker of another node":    {state(theirs, `{"conflictCount":0}`), "its own node only"},
-		"a speaker, the condition":     {state(mine, condition), "may not change the conditions"},
-		"the controller, nothing":      {pod(`{}`), ""},
-		"the controller, a label":      {pod(`{"metadata":{"labels":{"app":"other"}}}`), "may not change the metadata"},
-		"the controller, an address":   {pod(`{"status":{"podIPs":[{"ip":"192.0.2.1"}]}}`), "the condition Ready of a pod only"},
-		"the controller, another word": {pod(`{"status":{"conditions":[{"type":"ContainersReady","status":"False"}]}}`), "the condition Ready of a pod only"},
+		"a speaker of its node":             {state(mine, `{"conflictCount":0}`), ""},
+		"a speaker of another node":         {state(theirs, `{"conflictCount":0}`), "its own node only"},
+		"a speaker, the condition":          {state(mine, condition), "may not change the conditions"},
+		"the controller, nothing":           {pod(`{}`), ""},
+		"the controller, a label":           {pod(`{"metadata":{"labels":{"app":"other"}}}`), "may not change the metadata"},
+		"the controller, an address":        {pod(`{"status":{"podIPs":[{"ip":"192.0.2.1"}]}}`), "the condition Ready of a pod only"},
+		"the controller, another condition": {pod(`{"status":{"conditions":[{"type":"ContainersReady","status":"False"}]}}`), "the condition Ready of a pod only"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := tc.write(t.Context())

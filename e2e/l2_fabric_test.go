@@ -9,16 +9,16 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 )
 
-// The nodes' own network is well in all of them, and carrier stays.
+// In all of them the nodes' own network works, and the links keep their carrier.
 var fabricTroubles = []trouble{
 	{name: "port dead", hit: lose(lab.Loss{In: 100, Out: 100, Link: testbed.Fabric}), leaves: true},
 	{name: "port deaf", hit: lose(lab.Loss{In: 100, Link: testbed.Fabric}), leaves: true},
 	{name: "port mute", hit: lose(lab.Loss{Out: 100, Link: testbed.Fabric}), leaves: true},
-	// The switch keeps the nodes apart there, as some do with all ports but those of routers.
-	{name: "nobody hears anybody", hit: isolate, stays: true},
+	// The switch isolates the nodes from each other, as some switches isolate all ports but the routers'.
+	{name: "isolated nodes", hit: isolate, stays: true},
 }
 
-// testL2Fabric shows trouble on a second network that addresses are announced on, with -matrix only.
+// testL2Fabric runs faults of a second network on which addresses are announced, with -matrix only.
 func testL2Fabric(t *testing.T, e *env) {
 	if !*matrix {
 		t.Skip("shown with -matrix")
@@ -29,7 +29,7 @@ func testL2Fabric(t *testing.T, e *env) {
 	}
 }
 
-// isolate keeps all nodes apart on the second network; hosts outside hear each of them.
+// isolate drops frames between nodes on the second network; outside hosts receive frames of each node.
 func isolate(t *testing.T, s *spread) {
 	nodes := s.Cluster.Nodes()
 	must(t, s.Cluster.Cut(t.Context(), testbed.Fabric, nodes, nodes))

@@ -13,23 +13,23 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/whohas"
 )
 
-// fate is what became of an address while a node was in trouble.
+// fate is the history of an address during a fault of one node.
 type fate struct {
 	address netip.Addr
-	// own: it was of the node in trouble.
+	// own: the faulty node owned the address when the fault began.
 	own bool
-	// owners one after the other, who had it at first included.
+	// owners in order, with the first one.
 	owners []string
-	// fetches since the trouble began, and those that failed: before it ended, and after.
+	// fetches since the fault began, and those that failed: during the fault, and after it.
 	fetches, during, after int
-	// why the last one failed.
+	// why is the error of the last failed fetch.
 	why string
-	// outage is how long after the trouble began the last fetch was started that failed during it.
+	// outage is the time from the beginning of the fault to the start of the last fetch that failed during it.
 	outage time.Duration
-	// taken is how long after the trouble began another than before claimed it first; negative: nobody did.
+	// taken is the time from the beginning of the fault to the first claim of another node; negative: there was none.
 	taken time.Duration
-	// contested is for how long in all two had it, disputed how long after the trouble began they still
-	// did, before it ended; in a handover they do for a moment, which is no dispute.
+	// contested is how long, in total, two nodes claimed the address. disputed is the time from the beginning of the fault
+	// to the last double claim during it, except for the short overlap of a handover.
 	contested, disputed time.Duration
 }
 
@@ -54,14 +54,14 @@ func (s *spread) fate(a netip.Addr, owner string, fetches []probe.Result, claims
 	if at, moved := whohas.First(claims, hit)[a]; moved {
 		f.taken = at.Sub(hit)
 	}
-	reigns := whohas.Reigns(claims, a)
-	for _, mac := range whohas.Owners(reigns) {
+	periods := whohas.Periods(claims, a)
+	for _, mac := range whohas.Owners(periods) {
 		if worker, known := s.nodes[mac]; known {
 			mac = worker
 		}
 		f.owners = append(f.owners, mac)
 	}
-	for _, span := range whohas.Contested(reigns) {
+	for _, span := range whohas.Contested(periods) {
 		f.contested += span.To.Sub(span.From)
 		if span.To.Sub(span.From) > handover && span.From.Before(mended) && span.To.After(hit) {
 			f.disputed = span.To.Sub(hit)
@@ -71,50 +71,50 @@ func (s *spread) fate(a netip.Addr, owner string, fetches []probe.Result, claims
 }
 
 func (f fate) String() string {
-	var words []string
-	say := func(format string, args ...any) { words = append(words, fmt.Sprintf(format, args...)) }
-	say("%s of %s", f.address, strings.Join(f.owners, ", then "))
+	var parts []string
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	add("%s of %s", f.address, strings.Join(f.owners, ", then "))
 	if f.own {
-		say("which was in trouble")
+		add("which was faulty")
 	}
 	if f.taken >= 0 {
-		say("taken over after %d ms", f.taken.Milliseconds())
+		add("taken over after %d ms", f.taken.Milliseconds())
 	}
-	say("%d moves", f.moves())
+	add("%d moves", f.moves())
 	if f.contested > 0 {
-		say("two owners for %d ms", f.contested.Milliseconds())
+		add("two owners for %d ms", f.contested.Milliseconds())
 	}
 	if f.disputed > 0 {
-		say("in dispute until %d ms after the beginning", f.disputed.Milliseconds())
+		add("in dispute until %d ms after the beginning", f.disputed.Milliseconds())
 	}
-	say("%d of %d fetches failed", f.during+f.after, f.fetches)
+	add("%d of %d fetches failed", f.during+f.after, f.fetches)
 	if f.during > 0 {
-		say("the last %d ms after the beginning", f.outage.Milliseconds())
+		add("the last %d ms after the beginning", f.outage.Milliseconds())
 	}
 	if f.after > 0 {
-		say("%d after the end", f.after)
+		add("%d after the end", f.after)
 	}
 	if f.why != "" {
-		say("by %q", f.why)
+		add("by %q", f.why)
 	}
-	return strings.Join(words, ", ")
+	return strings.Join(parts, ", ")
 }
 
 func (f fate) moves() int { return len(f.owners) - 1 }
 
-// What is promised of addresses while a node is in trouble.
+// Promises for addresses during a fault of one node.
 const (
-	// handover is for how long two have an address when one takes over what another gives up.
+	// handover is how long two nodes may claim an address during a handover.
 	handover = 200 * time.Millisecond
-	// takeover is how soon others serve what a node cannot serve, and for how long two may do so.
+	// takeover is the limit for other nodes to serve what the faulty node cannot, and for double claims.
 	takeover = 2 * time.Second
-	// settled is how soon all is as before when the trouble ends.
+	// settled is the limit from the end of the fault until every address has its first owner again.
 	settled = 15 * time.Second
-	// movesOfOne is for an address of the node in trouble: away, and back.
+	// movesOfOne are the moves of an address of the faulty node: away, and back.
 	movesOfOne = 2
 )
 
-// judge checks a fate.
+// judge checks a fate against the promises.
 func (f fate) judge(t *testing.T, tr trouble) {
 	t.Helper()
 	failed := func(format string, args ...any) {

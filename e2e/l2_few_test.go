@@ -13,11 +13,11 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 )
 
-// fewTroubles are shown where two or three nodes have a speaker: who is right, if the word of
-// one stands against that of another?
+// fewTroubles run with two or three speakers, where the claim of one node may contradict
+// that of another.
 var fewTroubles = []trouble{
 	{name: "power-off", hit: plugPulled, mend: plugBack, leaves: true, settles: 6 * time.Minute},
-	// Of two nodes neither can tell which of them is at fault, unless one that loses nearly all knows a foreign machine.
+	// Of two nodes neither can find out which is faulty, unless the one that loses nearly all frames knows a foreign machine.
 	{name: "inbound 90", hit: lose(lab.Loss{In: 90})},
 	{name: "outbound 100", hit: lose(lab.Loss{Out: 100}), leaves: true},
 	{name: "both 100", hit: lose(lab.Loss{In: 100, Out: 100}), leaves: true},
@@ -39,7 +39,7 @@ func testL2FewNodes(t *testing.T, e *env) {
 	}
 }
 
-// speakersOn restricts the speakers to some nodes, until the test ends.
+// speakersOn restricts the speakers to some nodes for the rest of the test.
 func (e *env) speakersOn(t *testing.T, nodes []string) {
 	t.Helper()
 	const label = "e2e-speaker"

@@ -14,11 +14,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// membersSecret has the key of the speakers' membership.
+// membersSecret contains the membership key of the speakers.
 const membersSecret = "holdfast-members"
 
-// testL2Keys deletes the key of the membership, and replaces it, at once and without a care, with -matrix only. Speakers
-// go on hearing each other: nothing moves, and no fetch fails.
+// testL2Keys deletes the membership key, and replaces it in one step, with -matrix only. The speakers
+// stay connected: no address moves, and no fetch fails.
 func testL2Keys(t *testing.T, e *env) {
 	if !*matrix {
 		t.Skip("shown with -matrix")
@@ -39,7 +39,7 @@ func testL2Keys(t *testing.T, e *env) {
 	}
 	for _, how := range []string{"deleted", "replaced"} {
 		t.Run(how, func(t *testing.T) {
-			// Longer than until the new key is the only one.
+			// Longer than the rotation to the new key takes.
 			s.run(t, trouble{name: "the key is " + how, lasts: 3 * time.Minute, stays: true, hit: func(t *testing.T, s *spread) {
 				before, err := secrets.Get(t.Context(), membersSecret, metav1.GetOptions{})
 				must(t, err)

@@ -21,10 +21,10 @@ const (
 	longLoss  = 10 * time.Minute
 )
 
-// serving is of how many lost frames in a hundred a node still serves something.
+// serving is the percentage of lost frames up to which a node can still serve clients.
 const serving = 80
 
-// losses are rows of loss at one node.
+// losses are the rows with frame loss at one node.
 func losses() []trouble {
 	both := func(of int) lab.Loss { return lab.Loss{In: of, Out: of} }
 	in := func(of int) lab.Loss { return lab.Loss{In: of} }
@@ -52,12 +52,12 @@ func losses() []trouble {
 	)
 }
 
-// lose makes a node lose frames.
+// lose returns a fault in which a node loses frames.
 func lose(l lab.Loss) func(*testing.T, *spread) {
 	return func(t *testing.T, s *spread) { must(t, s.Cluster.Loss(t.Context(), s.hit, l)) }
 }
 
-// testL2Loss makes one node hear badly, or be heard badly: all of it with -matrix, else a part.
+// testL2Loss gives one node inbound or outbound loss: all rows with -matrix, else some.
 func testL2Loss(t *testing.T, e *env) {
 	s := newSpread(t, e, onLAN)
 	for _, tr := range losses() {

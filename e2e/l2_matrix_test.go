@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	// promised is how soon clients are served again when something fails.
+	// promised is the longest outage of a client at any fault.
 	promised = 500 * time.Millisecond
-	// hold is how long a fault that does not end by itself lasts at least.
+	// hold is the least duration of a fault that does not end by itself.
 	hold = 3 * time.Second
 )
 
 // fault is one row of the matrix.
 type fault struct {
 	name string
-	// hit makes it happen to the owner of the addresses, mend ends it.
+	// hit injects the fault at the owner of the addresses, mend ends it.
 	hit, mend func(t *testing.T, s *stage, owner string)
-	// free of charge: no probe may fail, neither when it begins nor when it ends.
+	// free: no probe may fail, neither at the beginning of the fault nor at its end.
 	free bool
-	// lasts is how long it is left alone before it is mended.
+	// lasts is the time from hit to mend.
 	lasts time.Duration
-	// planned: connections are held open meanwhile, and those counted that survive; stays:
-	// the address does not move, so that all must.
+	// planned: the test keeps connections open and counts those that survive. stays:
+	// the address does not move, so all of them must survive.
 	planned, stays bool
-	// always: a row of every run of the tests; the whole matrix takes a quarter of an hour and more.
+	// always: a row of every run; the whole matrix takes more than a quarter of an hour.
 	always bool
 }
 
@@ -58,9 +58,9 @@ var faults = []fault{
 	{name: "two nodes at once", hit: powerOffBoth, mend: powerOnBoth},
 }
 
-// testL2Matrix breaks one thing after the other, and says what a client saw of it:
-// all of it with -matrix, held to what is promised; else a part, held to what a
-// machine can do that does other things beside.
+// testL2Matrix injects one fault after the other, and logs what a client saw of it:
+// with -matrix all faults, with the promised limits; else some, with limits for a
+// busy machine.
 func testL2Matrix(t *testing.T, e *env) {
 	s := newStage(t, e)
 	for _, f := range faults {
@@ -68,13 +68,13 @@ func testL2Matrix(t *testing.T, e *env) {
 			t.Run(f.name, func(t *testing.T) { s.run(t, f) })
 		}
 	}
-	// The drain may have moved its pods to one node, and nothing moves them back.
+	// A drain may have moved all pods of the application to one node.
 	_, err := e.Kubectl(t.Context(), "-n", e.app.Namespace, "rollout", "restart", "deployment/"+e.app.Name)
 	must(t, err)
 	must(t, e.Deploy(t.Context(), e.app))
 }
 
-// run shows one fault.
+// run injects one fault.
 func (s *stage) run(t *testing.T, f fault) {
 	if *matrix {
 		must(t, s.env.Calm(t.Context()))
@@ -99,12 +99,12 @@ func (s *stage) run(t *testing.T, f fault) {
 	must(t, w.Recovered(t.Context(), time.Minute))
 	seen, err := w.Stop()
 	must(t, err)
-	heard, err := claims.Stop()
+	frames, err := claims.Stop()
 	must(t, err)
 
 	during, after := between(seen, hit, mended), between(seen, mended, time.Now())
-	t.Logf("matrix: %s: %s; two answered for %d ms", f.name, during, s.doubled(heard).Milliseconds())
-	t.Logf("matrix: %s, mended: %s; the last other answer came %d ms later", f.name, after, s.united(heard, mended).Milliseconds())
+	t.Logf("matrix: %s: %s; two answered for %d ms", f.name, during, s.shared(frames).Milliseconds())
+	t.Logf("matrix: %s, mended: %s; the last other answer came %d ms later", f.name, after, s.settledAfter(frames, mended).Milliseconds())
 	limit := promised
 	if !*matrix {
 		limit = 5 * promised
@@ -118,7 +118,7 @@ func (s *stage) run(t *testing.T, f fault) {
 	s.agreed(t)
 }
 
-// agreed checks that the client's neighbour entries and whoever answers are of one mind.
+// agreed checks that the client's neighbour entries name the node that answers.
 func (s *stage) agreed(t *testing.T) {
 	t.Helper()
 	for _, a := range s.Addresses {
@@ -132,13 +132,13 @@ func (s *stage) agreed(t *testing.T) {
 	}
 }
 
-// repair leaves a cluster that is whole, whatever happened.
+// repair ends every fault, whatever the state of the cluster.
 func (s *stage) repair(t *testing.T) {
 	ctx := context.Background()
 	control := s.env.Cluster.Nodes()[0]
 	errs := []error{s.env.Cluster.Heal(ctx)}
 	for _, n := range s.workers() {
-		_ = s.env.Cluster.Thaw(ctx, n) // no matter if it is off
+		_ = s.env.Cluster.Thaw(ctx, n) // fails if the node is off
 		s.ensureOn(t, n)
 		if t.Failed() {
 			_, err := s.env.Kubectl(ctx, "uncordon", n)
@@ -185,7 +185,7 @@ func freeze(t *testing.T, s *stage, owner string) { must(t, s.env.Cluster.Freeze
 
 func thaw(t *testing.T, s *stage, owner string) { must(t, s.env.Cluster.Thaw(t.Context(), owner)) }
 
-// partitionOwner cuts the owner off from all nodes; the client reaches both sides.
+// partitionOwner separates the owner from all other nodes; the client reaches both sides.
 func partitionOwner(t *testing.T, s *stage, owner string) {
 	must(t, s.env.Cluster.Partition(t.Context(), []string{owner}, but(s.env.Cluster.Nodes(), owner)))
 }
@@ -200,7 +200,7 @@ func block(ports ...uint16) func(*testing.T, *stage, string) {
 
 func heal(t *testing.T, s *stage, _ string) { must(t, s.env.Cluster.Heal(t.Context())) }
 
-// withoutAPI stops the API server, which would be started again if it were killed.
+// withoutAPI stops the API server with SIGSTOP: its supervisor would restart a killed one.
 func withoutAPI(t *testing.T, s *stage, owner string) {
 	_, err := s.env.On(t.Context(), s.env.Cluster.Nodes()[0], "pkill", "-STOP", "-x", "kube-apiserver")
 	must(t, err)
@@ -234,7 +234,7 @@ func uncordon(t *testing.T, s *stage, owner string) {
 	must(t, err)
 }
 
-// setLabel sets the label that keeps a node off external traffic, null removes it.
+// setLabel sets the label that excludes a node from external load balancers; null removes it.
 func setLabel(value string) func(*testing.T, *stage, string) {
 	return func(t *testing.T, s *stage, owner string) {
 		patch := `{"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":` + value + `}}}`
@@ -243,7 +243,7 @@ func setLabel(value string) func(*testing.T, *stage, string) {
 	}
 }
 
-// excludeOwner edits the advertisement so that the owner may not announce any more.
+// excludeOwner edits the advertisement so that the owner may not announce.
 func excludeOwner(t *testing.T, s *stage, owner string) {
 	s.selectNodes(t, `[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"NotIn","values":["`+owner+`"]}]}]`)
 }
@@ -266,7 +266,7 @@ func rollOut(t *testing.T, s *stage, _ string) {
 
 func deleteSpeaker(t *testing.T, s *stage, owner string) { s.restartSpeaker(t, owner) }
 
-// killSpeaker ends the owner's speaker as the kernel's OOM killer would.
+// killSpeaker kills the owner's speaker, as the kernel's OOM killer does.
 func killSpeaker(t *testing.T, s *stage, owner string) {
 	wait, err := s.env.KillSpeaker(t.Context(), owner)
 	must(t, err)

@@ -13,12 +13,12 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/whohas"
 )
 
-// parted is for how long a partition lasts.
+// parted is the duration of a partition.
 const parted = 20 * time.Second
 
-// testL2Partition parts two nodes, and three, each with a pod, with -matrix only. The client reaches all sides. Where
-// both read the API server each address has one owner soon, and where none does both sides serve. Afterwards
-// each has one again.
+// testL2Partition partitions two nodes, and three, each with a pod, with -matrix only. The client reaches all sides. If
+// both sides read the API server, each address soon has one owner; if no side does, both sides serve. After the
+// partition each address has one owner.
 func testL2Partition(t *testing.T, e *env) {
 	if !*matrix {
 		t.Skip("shown with -matrix")
@@ -35,7 +35,7 @@ func testL2Partition(t *testing.T, e *env) {
 	}
 }
 
-// part cuts the node in trouble off from the others.
+// part separates the faulty node from the others.
 func (s *spread) part(t *testing.T, nodes []string, api bool) {
 	t.Cleanup(func() { s.repair(t) })
 	must(t, s.Calm(t.Context()))
@@ -59,7 +59,7 @@ func (s *spread) part(t *testing.T, nodes []string, api bool) {
 	}))
 	united := time.Since(mended)
 	must(t, testbed.Holds(t.Context(), afterwards, func(context.Context) error { return nil }))
-	heard, err := claims.Stop()
+	frames, err := claims.Stop()
 	must(t, err)
 	t.Logf("matrix: %s: one owner for each address %d ms after healing", t.Name(), united.Milliseconds())
 	for _, a := range s.addresses {
@@ -71,7 +71,7 @@ func (s *spread) part(t *testing.T, nodes []string, api bool) {
 				failed++
 			}
 		}
-		contested, last := disputes(heard, a, hit, mended)
+		contested, last := disputes(frames, a, hit, mended)
 		t.Logf("matrix: %s: %s: %d of %d fetches failed, two owners for %d ms, the last time %d ms after the beginning",
 			t.Name(), a, failed, len(fetches), contested.Milliseconds(), last.Milliseconds())
 		if api && contested > takeover {
@@ -80,9 +80,9 @@ func (s *spread) part(t *testing.T, nodes []string, api bool) {
 	}
 }
 
-// disputes returns for how long two claimed an address during a partition, and how long after its beginning the last time.
+// disputes returns how long two nodes claimed an address during a partition, and the time from its beginning to the last double claim.
 func disputes(claims []whohas.Claim, a netip.Addr, hit, mended time.Time) (contested, last time.Duration) {
-	for _, span := range whohas.Contested(whohas.Reigns(claims, a)) {
+	for _, span := range whohas.Contested(whohas.Periods(claims, a)) {
 		if span.From.Before(mended) && span.To.After(hit) {
 			contested += span.To.Sub(span.From)
 			last = min(span.To.Sub(hit), mended.Sub(hit))

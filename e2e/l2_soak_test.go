@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// busyThreads take the machine that all nodes of the lab share.
+	// busyThreads load the machine that all nodes of the lab share.
 	busyThreads = 4
 	soakRounds  = 20
 	soakTime    = 10 * time.Minute
 )
 
-// TestSoak takes long: failures of layer 2 while the machine is busy.
+// TestSoak injects layer 2 faults for about an hour while the machine is busy.
 func TestSoak(t *testing.T) {
 	e := setUp(t, lab.ProxyNFTables)
 	s := newStage(t, e)
@@ -39,37 +39,37 @@ func TestSoak(t *testing.T) {
 	t.Run("Quiet", func(t *testing.T) { s.soakQuiet(t) })
 }
 
-// busy runs threads that do nothing but run, until the test ends.
+// busy runs threads in endless loops for the rest of the test.
 func busy(t *testing.T) {
 	t.Helper()
 	for range busyThreads {
 		cmd := exec.Command("/bin/sh", "-c", "while :; do :; done")
-		// The kernel ends it when we are gone.
+		// The kernel kills it when this process ends.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		must(t, cmd.Start())
 		t.Cleanup(func() {
 			if err := cmd.Process.Kill(); err != nil {
 				t.Error(err)
 			}
-			_ = cmd.Wait() // killed, as it had to be
+			_ = cmd.Wait() // its error is that it was killed
 		})
 	}
 }
 
-// autogroup is where Linux is told to schedule sessions as groups (sched(7), "The autogroup feature").
+// autogroup is the sysctl that makes Linux schedule sessions as groups (sched(7), "The autogroup feature").
 const autogroup = "/proc/sys/kernel/sched_autogroup_enabled"
 
-// ungrouped has the kernel schedule threads, not sessions, until the test ends; on nodes that run
-// systemd it does so too. Grouped by session, of which each daemon of the lab is one, now and then all of them did not run for
-// up to 30 s while the busy threads did (Linux 6.18), the application and its clients included.
+// ungrouped makes the kernel schedule threads, not sessions, for the rest of the test, as it does on nodes that run
+// systemd. In the lab each daemon has a session. With autogroup all daemons, the application and its clients sometimes
+// did not run for up to 30 s while the busy threads ran (Linux 6.18).
 func ungrouped(t *testing.T) {
 	t.Helper()
 	was, err := os.ReadFile(autogroup)
 	if errors.Is(err, fs.ErrNotExist) {
-		return // built without
+		return // a kernel without autogroup
 	}
 	must(t, err)
-	// Its input ends with this test, however that ends.
+	// The kernel closes its standard input when the test process ends, in whatever way.
 	restore := exec.Command("/bin/sh", "-c", `trap "" INT TERM; read end; echo "$1" > "$2"`, "restore", strings.TrimSpace(string(was)), autogroup)
 	end, err := restore.StdinPipe()
 	must(t, err)
@@ -82,12 +82,12 @@ func ungrouped(t *testing.T) {
 	must(t, os.WriteFile(autogroup, []byte("0"), 0o644))
 }
 
-// soakPowerOffs pulls the plug of the owner again and again.
+// soakPowerOffs powers off the owner repeatedly.
 func (s *stage) soakPowerOffs(t *testing.T) {
 	var gaps []time.Duration
 	for i := range soakRounds {
 		w := s.watch(t)
-		owner, err := s.Stage.Owner(t.Context()) // as late as can be: a hold-down that ends moves the addresses
+		owner, err := s.Stage.Owner(t.Context()) // read as late as possible: the end of a hold-down moves the addresses
 		must(t, err)
 		t.Cleanup(func() { s.ensureOn(t, owner) })
 		start := time.Now()
@@ -108,7 +108,7 @@ func (s *stage) soakPowerOffs(t *testing.T) {
 	}
 }
 
-// soakQuiet lets the busy cluster alone: nobody may be called dead.
+// soakQuiet injects no fault into the busy cluster: no node may be declared dead.
 func (s *stage) soakQuiet(t *testing.T) {
 	must(t, s.env.Calm(t.Context())) // the end of a hold-down may move the addresses
 	owner, err := s.Stage.Owner(t.Context())
@@ -118,23 +118,23 @@ func (s *stage) soakQuiet(t *testing.T) {
 	must(t, testbed.Until(t.Context(), 2*time.Minute, "all speakers to see each other", s.allAlive))
 	claims, err := s.env.Claims(t.Context(), testbed.Client, time.Second, s.Addresses...)
 	must(t, err)
-	before := s.calledDead(t)
+	before := s.deathVerdicts(t)
 	must(t, testbed.Holds(t.Context(), soakTime, s.allAlive))
-	if n := s.calledDead(t) - before; n != 0 {
+	if n := s.deathVerdicts(t) - before; n != 0 {
 		t.Errorf("%v times a node was called dead, although all lived", n)
 	}
-	heard, err := claims.Stop()
+	frames, err := claims.Stop()
 	must(t, err)
-	for _, c := range heard {
+	for _, c := range frames {
 		if slices.Contains(s.Addresses, c.Address) && c.MAC != mac {
 			t.Errorf("%s claimed %s at %s, although %s lived", c.MAC, c.Address, c.At, owner)
 		}
 	}
-	t.Logf("soak: %s at that load, %d answers, all by %s", soakTime, len(heard), owner)
+	t.Logf("soak: %s at that load, %d answers, all by %s", soakTime, len(frames), owner)
 }
 
-// calledDead counts how often speakers heard that they were dead.
-func (s *stage) calledDead(t *testing.T) (n float64) {
+// deathVerdicts counts how often speakers received a verdict that they are dead.
+func (s *stage) deathVerdicts(t *testing.T) (n float64) {
 	t.Helper()
 	for _, node := range s.env.Cluster.Nodes() {
 		m, err := s.env.Metrics(t.Context(), node)

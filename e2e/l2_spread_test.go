@@ -16,15 +16,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A network that nodes announce addresses on, with a host outside the cluster to see them from.
+// A network on which nodes announce addresses, with an outside host as observer.
 type network struct {
 	name, host string
-	link       string // the nodes', by which they are on it
-	// addresses of a pool: as many IPv4 ones as Services. Each worker has the highest hash for two of them.
+	link       string // the nodes' link to the network
+	// addresses of a pool, as many IPv4 ones as Services. Each worker ranks first for two of them.
 	addresses string
 	// interfaces of the L2Advertisement.
 	interfaces string
-	// pods is how many workers have one; 0 is the first alone, which no trouble is made for.
+	// pods is the number of workers with a pod; 0: only the first worker, which has no fault.
 	pods int
 }
 
@@ -33,16 +33,16 @@ var (
 	onFabric = network{"fabric", testbed.Router1, testbed.Fabric, `172.31.0.233-172.31.0.238, "fd00:31::4:0/124"`, testbed.Fabric, 0}
 )
 
-// spread is addresses that all workers announce some of, so that it shows what trouble of one
-// node does to the others. Their only pod is on a worker that has no trouble.
+// spread is a set of addresses, of which each worker announces some: it shows how a fault of one
+// node affects the others. The only pod is on a worker without a fault.
 type spread struct {
 	*env
 	network
 	addresses []netip.Addr
 	nodes     map[string]string // workers by the MACs of their links
-	// hit is the worker that trouble is made for.
+	// hit is the faulty worker.
 	hit string
-	// speakers is how many nodes have one.
+	// speakers is the number of nodes with a speaker.
 	speakers int
 }
 
@@ -75,12 +75,12 @@ func newSpread(t *testing.T, e *env, n network) *spread {
 	return s
 }
 
-// owners returns who claimed each address of late: one worker, and no other.
+// owners returns the only worker that recently claimed each address.
 func (s *spread) owners(c *testbed.Claims) (map[netip.Addr]string, error) {
 	out := map[netip.Addr]string{}
 	for _, claim := range c.Since(time.Now().Add(-500 * time.Millisecond)) {
 		if !slices.Contains(s.addresses, claim.Address) {
-			continue // machines answer for addresses of their own, too
+			continue // machines also answer for their own addresses
 		}
 		worker, known := s.nodes[claim.MAC]
 		if before := out[claim.Address]; !known || before != "" && before != worker {
@@ -96,8 +96,8 @@ func (s *spread) owners(c *testbed.Claims) (map[netip.Addr]string, error) {
 	return out, nil
 }
 
-// home waits until each address has an owner, and checks that trouble of the one node leaves
-// something to look at on all sides.
+// home waits until each address has an owner, and checks that the node to be hit owns some
+// addresses, and other nodes own some.
 func (s *spread) home(t *testing.T, c *testbed.Claims) map[netip.Addr]string {
 	t.Helper()
 	var owners map[netip.Addr]string
@@ -117,7 +117,7 @@ func (s *spread) home(t *testing.T, c *testbed.Claims) map[netip.Addr]string {
 	return owners
 }
 
-// fetch asks every address again and again.
+// fetch probes every address continuously.
 func (s *spread) fetch(t *testing.T) map[netip.Addr]*testbed.Stream {
 	t.Helper()
 	out := map[netip.Addr]*testbed.Stream{}
@@ -132,7 +132,7 @@ func (s *spread) fetch(t *testing.T) map[netip.Addr]*testbed.Stream {
 	return out
 }
 
-// repair leaves a cluster that is whole, whatever happened.
+// repair ends every fault, whatever the state of the cluster.
 func (s *spread) repair(t *testing.T) {
 	ctx := context.Background()
 	err := s.Cluster.Heal(ctx)

@@ -14,13 +14,13 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/whohas"
 )
 
-// Ports where speakers reach each other: gossip, and heartbeats.
+// Ports of the speakers: gossip, and heartbeats.
 const (
 	membersPort   = 7947
 	heartbeatPort = 7948
 )
 
-// stage is a testbed's, for tests.
+// stage is a testbed.Stage with the test's environment.
 type stage struct {
 	*env
 	*testbed.Stage
@@ -49,11 +49,11 @@ func (s *stage) watch(t *testing.T) *testbed.Watch {
 	return tcp.Join(udp)
 }
 
-// held is how many connections to each address are held open during planned events.
+// held is the number of connections to each address that planned events must not break.
 const held = 100
 
-// keep holds connections open during a planned event. What it returns asks on each
-// once more. All are to survive; of moves only the whole matrix insists, for it is alone on the machine.
+// keep holds connections open during a planned event. The function that it returns sends one more request
+// on each. All must survive; after a move only the whole matrix requires that, since it has the machine to itself.
 func (s *stage) keep(t *testing.T, f fault) (survived func()) {
 	if !f.planned {
 		return func() {}
@@ -71,14 +71,14 @@ func (s *stage) keep(t *testing.T, f fault) (survived func()) {
 	}
 }
 
-// figure is what a client saw in a part of the time.
+// figure is the client's view of a time span.
 type figure struct {
 	failed int
 	gap    time.Duration
-	words  []string
+	parts  []string
 }
 
-// between returns the figure of the probes that were started in a part of the time.
+// between returns the figure of the probes that were started in a time span.
 func between(seen []testbed.Seen, from, to time.Time) figure {
 	var f figure
 	for _, s := range seen {
@@ -90,15 +90,15 @@ func between(seen []testbed.Seen, from, to time.Time) figure {
 		}
 		f.failed += part.Failed()
 		f.gap = max(f.gap, part.Gap())
-		f.words = append(f.words, fmt.Sprintf("%s %d ms (%d of %d failed)", s.Name, part.Gap().Milliseconds(), part.Failed(), len(part.Results)))
+		f.parts = append(f.parts, fmt.Sprintf("%s %d ms (%d of %d failed)", s.Name, part.Gap().Milliseconds(), part.Failed(), len(part.Results)))
 	}
 	return f
 }
 
-func (f figure) String() string { return strings.Join(f.words, ", ") }
+func (f figure) String() string { return strings.Join(f.parts, ", ") }
 
-// doubled says for how long two nodes answered for the same address.
-func (s *stage) doubled(claims []whohas.Claim) time.Duration {
+// shared returns how long two nodes answered for the same address.
+func (s *stage) shared(claims []whohas.Claim) time.Duration {
 	var longest time.Duration
 	for _, a := range s.Addresses {
 		longest = max(longest, whohas.Overlap(claims, a))
@@ -106,9 +106,9 @@ func (s *stage) doubled(claims []whohas.Claim) time.Duration {
 	return longest
 }
 
-// united returns how long after a time the last of those who do not own the
-// addresses in the end still claimed one.
-func (s *stage) united(claims []whohas.Claim, since time.Time) time.Duration {
+// settledAfter returns the time from since to the last claim by a node that is not the
+// owner at the end.
+func (s *stage) settledAfter(claims []whohas.Claim, since time.Time) time.Duration {
 	var longest time.Duration
 	for _, a := range s.Addresses {
 		final := ""

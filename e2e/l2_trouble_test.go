@@ -12,23 +12,23 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 )
 
-// trouble is one row of the matrix of faults that are not clean: of a node that hears
-// badly, or is heard badly, beside others that are well.
+// trouble is one row of the matrix of partial faults: a node has inbound or outbound loss
+// while the others work.
 type trouble struct {
 	name string
-	// hit makes it, mend ends it; nil heals the network.
+	// hit injects the fault, mend ends it; a nil mend heals the network.
 	hit, mend func(t *testing.T, s *spread)
-	// leaves: others must serve what the node had.
+	// leaves: other nodes must serve the node's addresses.
 	leaves bool
-	// stays: nothing may move.
+	// stays: no address may move.
 	stays bool
-	// united: soon after it began no address may have two owners any more.
+	// united: soon after the fault begins every address must have a single owner.
 	united bool
-	// always: a row of every run of the tests.
+	// always: a row of every run.
 	always bool
-	// lasts is how long it is left alone before it ends; 0 is as the flag says.
+	// lasts is the time from hit to mend; 0 means the value of the flag.
 	lasts time.Duration
-	// settles is how long it may take until all is as before; 0 is what is promised.
+	// settles is the limit until every address has its first owner again; 0 means the promised limit.
 	settles time.Duration
 }
 
@@ -46,10 +46,10 @@ func (tr trouble) duration() time.Duration {
 	return shortLoss
 }
 
-// afterwards is how long the addresses are watched when all is as before.
+// afterwards is how long the addresses are watched after that.
 const afterwards = 2 * time.Second
 
-// run shows one row.
+// run executes one row.
 func (s *spread) run(t *testing.T, tr trouble) {
 	t.Cleanup(func() { s.repair(t) })
 	must(t, s.Calm(t.Context()))
@@ -82,16 +82,16 @@ func (s *spread) run(t *testing.T, tr trouble) {
 		t.Error(err)
 	}
 	back := time.Since(mended)
-	// It has to stay so.
+	// The owners must not change again.
 	must(t, testbed.Holds(t.Context(), afterwards, func(context.Context) error { return nil }))
-	heard, err := claims.Stop()
+	frames, err := claims.Stop()
 	must(t, err)
 
 	t.Logf("matrix: %s: of %s, one of %d speakers, for %s; as before %d ms later", tr.name, s.hit, s.speakers, tr.duration(), back.Milliseconds())
 	for _, a := range s.addresses {
 		fetches, err := streams[a].Stop()
 		must(t, err)
-		f := s.fate(a, before[a], fetches, heard, hit, mended)
+		f := s.fate(a, before[a], fetches, frames, hit, mended)
 		t.Logf("matrix: %s: %s", tr.name, f)
 		f.judge(t, tr)
 	}

@@ -54,7 +54,7 @@ func testSamples(t *testing.T, e *env) {
 	e.waitCondition(t, app.Namespace, "web-bgp", v1beta1.ConditionAnnouncedBGP, metav1.ConditionTrue, "Announced")
 }
 
-// testDelete checks that the network forgets a Service that was deleted.
+// testDelete checks that no node announces or advertises the addresses of a deleted Service.
 func testDelete(t *testing.T, e *env) {
 	l2 := e.service(t, e.app, "delete-l2")
 	bgp := e.service(t, e.app, "delete-bgp", routed)
@@ -67,7 +67,7 @@ func testDelete(t *testing.T, e *env) {
 	e.hops(t, bgp, 0)
 }
 
-// testTypeChange checks that a Service that is no LoadBalancer any more gives back what it had.
+// testTypeChange checks that a Service whose type changes from LoadBalancer releases its addresses.
 func testTypeChange(t *testing.T, e *env) {
 	l2 := e.service(t, e.app, "change-l2")
 	bgp := e.service(t, e.app, "change-bgp", routed)
@@ -87,12 +87,12 @@ func testTypeChange(t *testing.T, e *env) {
 	}
 	e.silent(t, l2)
 	e.hops(t, bgp, 0)
-	// What was given back can be given again.
+	// The next Service can get the released addresses.
 	again := e.service(t, e.app, "change-again", annotation("holdfast.dev/addresses", l2[0].String()+","+l2[1].String()))
 	e.served(t, testbed.Client, again)
 }
 
-// leftovers says what of ours is still on a Service.
+// leftovers reports conditions and annotations of Holdfast that remain on a Service.
 func leftovers(s *corev1.Service) error {
 	if got := testbed.Addresses(s); len(got) > 0 {
 		return fmt.Errorf("it still has %v", got)

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// testExcludedNode tells nodes, in two ways, to keep off external traffic.
+// testExcludedNode excludes nodes from external traffic, in two ways.
 func testExcludedNode(t *testing.T, e *env) {
 	l2 := e.service(t, e.app, "excluded-l2")
 	bgp := e.service(t, e.app, "excluded-bgp", routed)
@@ -71,7 +71,7 @@ func testExcludedNode(t *testing.T, e *env) {
 	}
 }
 
-// owned waits until the right node answers for all the addresses.
+// owned waits until an accepted node answers for each address.
 func (e *env) owned(t *testing.T, addresses []netip.Addr, right func(node string) bool) {
 	t.Helper()
 	for _, a := range addresses {
@@ -85,7 +85,7 @@ func (e *env) owned(t *testing.T, addresses []netip.Addr, right func(node string
 	}
 }
 
-// watched is an address that is probed while something happens.
+// watched is an address that the test probes during an event.
 type watched struct {
 	name   string
 	stream *testbed.Stream
@@ -104,7 +104,7 @@ func (e *env) watch(t *testing.T, host string, addresses []netip.Addr) []watched
 	return out
 }
 
-// recovered waits until every address answers again, steadily.
+// recovered waits until every address answers steadily.
 func recovered(t *testing.T, streams []watched) {
 	t.Helper()
 	for _, w := range streams {
@@ -112,7 +112,7 @@ func recovered(t *testing.T, streams []watched) {
 	}
 }
 
-// finish stops the probes and says what they saw; it returns how many failed.
+// finish stops the probes, logs their outages, and returns the number of failed probes.
 func finish(t *testing.T, streams []watched, during string) (failed int) {
 	t.Helper()
 	for _, w := range streams {
@@ -123,7 +123,7 @@ func finish(t *testing.T, streams []watched, during string) (failed int) {
 	return failed
 }
 
-// testNodeLoss pulls the plug of the node that owns an address, and gives it back its power.
+// testNodeLoss powers off the node that owns an address, and powers it on again.
 func testNodeLoss(t *testing.T, e *env) {
 	app := e.app
 	app.Name = "loss"
@@ -133,7 +133,7 @@ func testNodeLoss(t *testing.T, e *env) {
 	must(t, e.Deploy(t.Context(), app))
 	owner, err := e.WaitOwner(t.Context(), testbed.Client, l2[0])
 	must(t, err)
-	// Dead endpoints, which Kubernetes keeps for most of a minute, would mix into the figures.
+	// No pod on the node: its dead endpoints would distort the figures for most of a minute.
 	app.Nodes = but(e.workers(), owner)
 	app.Replicas = int32(len(app.Nodes))
 	must(t, e.Deploy(t.Context(), app))
@@ -166,7 +166,7 @@ func testNodeLoss(t *testing.T, e *env) {
 	e.sameAddresses(t, app.Namespace, "loss-bgp", bgp)
 }
 
-// ensureOn gives a node its power back when a test has failed.
+// ensureOn powers a node on after a failed test.
 func (e *env) ensureOn(t *testing.T, node string) {
 	ctx := context.Background()
 	if _, err := e.On(ctx, node, "true"); err == nil {
@@ -182,7 +182,7 @@ func (e *env) ensureOn(t *testing.T, node string) {
 	}
 }
 
-// sameAddresses checks that a Service has the addresses it had.
+// sameAddresses checks that the addresses of a Service have not changed.
 func (e *env) sameAddresses(t *testing.T, namespace, name string, want []netip.Addr) {
 	t.Helper()
 	got, err := e.WaitAddresses(t.Context(), namespace, name, len(want))

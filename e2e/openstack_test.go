@@ -14,9 +14,9 @@ import (
 
 func openStack(name, value string) change { return annotation(openStackPrefix+name, value) }
 
-// testOpenStack gives Services the annotations that they had under OpenStack.
+// testOpenStack creates Services with the annotations of OpenStack's cloud controller.
 func testOpenStack(t *testing.T, e *env) {
-	// Chosen by what the Services say, not by name; the label keeps everybody else out.
+	// The Services' annotations select this pool, not its name; the label excludes all other Services.
 	for name, spec := range map[string]string{
 		"e2e-os-class": `{addresses: [10.150.6.0/29], classes: [e2e-gold]}`,
 		"e2e-os-net": `{addresses: [10.150.6.8/29], aliases: [7f0c5c5e-0000-4000-8000-00000000beef], tags: [e2e-blue],
@@ -52,18 +52,18 @@ func testOpenStack(t *testing.T, e *env) {
 		s := e.create(t, e.app, "os-unknown-net", one(80), openStack("floating-network-id", "nowhere"))
 		e.refused(t, s.Name, "UnknownNetwork", `floating-network-id "nowhere"`)
 	})
-	t.Run("what does nothing is said", func(t *testing.T) { e.saysIgnored(t) })
+	t.Run("ignored annotations are reported", func(t *testing.T) { e.reportsIgnored(t) })
 	t.Run("shared load balancer", func(t *testing.T) { e.sharedLoadBalancer(t) })
 	t.Run("keep-floatingip", func(t *testing.T) { e.keepFloatingIP(t) })
 }
 
-func (e *env) saysIgnored(t *testing.T) {
+func (e *env) reportsIgnored(t *testing.T) {
 	e.address(t, "os-ignored", openStack("hostnam", "x"), openStack("proxy-protocol", "true"))
 	c := e.waitCondition(t, e.app.Namespace, "os-ignored", v1beta1.ConditionAnnotationsHonoured, metav1.ConditionFalse, "AnnotationIgnored")
 	e.describes(t, []string{"Warning", "AnnotationIgnored", c.Message, "loadbalancer.openstack.org/hostnam is unknown", "proxy-protocol does nothing"}, "service", "-n", e.app.Namespace, "os-ignored")
 }
 
-// sharedLoadBalancer has a Service name the load balancer of another. Two may share one.
+// sharedLoadBalancer creates Services that name the load balancer of another Service. Two may share one.
 func (e *env) sharedLoadBalancer(t *testing.T) {
 	first := e.address(t, "os-lb-first")
 	s, err := e.Kube.CoreV1().Services(e.app.Namespace).Get(t.Context(), "os-lb-first", metav1.GetOptions{})
@@ -87,11 +87,11 @@ func (e *env) keepFloatingIP(t *testing.T) {
 	t.Cleanup(func() { e.deleteFloating(t, "os-keep") })
 	e.waitFloating(t, "os-keep", "a FloatingIP of the Service", bound("os-keep"))
 	e.remove(t, e.app.Namespace, "os-keep")
-	f := e.waitFloating(t, "os-keep", "it to be free", bound(""))
+	f := e.waitFloating(t, "os-keep", "the FloatingIP to be free", bound(""))
 	if f.Status.Addresses[0] != held.String() {
 		t.Errorf("it has %v, want %s", f.Status.Addresses, held)
 	}
-	// As under OpenStack: the next Service asks for the address.
+	// As under OpenStack, the next Service requests the address.
 	e.create(t, e.app, "os-other", one(80), annotation(addressesAnnotation, held.String()))
 	e.create(t, e.app, "os-keep", one(80))
 	e.has(t, "os-keep", held)

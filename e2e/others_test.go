@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// setIngress writes status.loadBalancer as another program would.
+// setIngress writes status.loadBalancer, as another program might.
 func (e *env) setIngress(t *testing.T, s *corev1.Service, ingress []corev1.LoadBalancerIngress) *corev1.Service {
 	t.Helper()
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"loadBalancer": map[string]any{"ingress": ingress}}})
@@ -28,11 +28,11 @@ func (e *env) setIngress(t *testing.T, s *corev1.Service, ingress []corev1.LoadB
 	return got
 }
 
-// testOtherClass checks that a Service of another load balancer stays as it is.
+// testOtherClass checks that Holdfast does not change a Service of another class.
 func testOtherClass(t *testing.T, e *env) {
 	s := e.create(t, e.app, "other-class", func(s *corev1.Service) { s.Spec.LoadBalancerClass = new("example.com/other") })
 	before := e.setIngress(t, s, []corev1.LoadBalancerIngress{{IP: "172.30.0.189"}, {Hostname: "lb.example.com"}})
-	// Work for both daemons, in which they see this Service too.
+	// A further Service causes runs of both daemons, which read this Service too.
 	mine := e.service(t, e.app, "other-class-mine", annotation("holdfast.dev/addresses", "172.30.0.188"))
 	e.served(t, testbed.Client, mine)
 	must(t, testbed.Holds(t.Context(), 2*time.Second, func(ctx context.Context) error {
@@ -43,13 +43,13 @@ func testOtherClass(t *testing.T, e *env) {
 		return err
 	}))
 	e.silent(t, testbed.Addresses(before))
-	// Its address is taken, although it lies in a pool of ours.
+	// Holdfast does not assign its address to others, although it lies in a pool.
 	thief := e.create(t, e.app, "other-class-thief", annotation("holdfast.dev/addresses", "172.30.0.189"))
 	e.refused(t, thief.Name, "AddressInUse", "other-class")
 }
 
-// testOthersStatus checks that what others wrote beside our addresses stays, also
-// when we write there again.
+// testOthersStatus checks that Holdfast keeps the entries of other writers in the status, also
+// when it writes the status again.
 func testOthersStatus(t *testing.T, e *env) {
 	addresses := e.service(t, e.app, "others-status")
 	s, err := e.Kube.CoreV1().Services(e.app.Namespace).Get(t.Context(), "others-status", metav1.GetOptions{})
@@ -59,7 +59,7 @@ func testOthersStatus(t *testing.T, e *env) {
 	e.setIngress(t, s, []corev1.LoadBalancerIngress{
 		{IP: addresses[0].String(), IPMode: &proxy, Ports: ports}, {IP: addresses[1].String()}, {Hostname: "lb.example.com"},
 	})
-	// One family goes, so the list must be written.
+	// The loss of one family makes Holdfast write the list.
 	patch := `{"spec":{"ipFamilyPolicy":"SingleStack","ipFamilies":["IPv4"],"clusterIPs":["` + s.Spec.ClusterIP + `"]}}`
 	_, err = e.Kube.CoreV1().Services(s.Namespace).Patch(t.Context(), s.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	must(t, err)
@@ -76,30 +76,30 @@ func testOthersStatus(t *testing.T, e *env) {
 	}))
 }
 
-// testNoEndpoint checks that traffic that nobody could serve is not attracted.
+// testNoEndpoint checks that a Service without endpoints attracts no traffic.
 func testNoEndpoint(t *testing.T, e *env) {
-	nobody := e.app
-	nobody.Name = "nobody"
-	l2 := e.service(t, nobody, "noendpoint-l2")
-	bgp := e.service(t, nobody, "noendpoint-bgp", routed)
+	idle := e.app
+	idle.Name = "idle"
+	l2 := e.service(t, idle, "noendpoint-l2")
+	bgp := e.service(t, idle, "noendpoint-bgp", routed)
 	for name, kind := range map[string]string{"noendpoint-l2": v1beta1.ConditionAnnouncedL2, "noendpoint-bgp": v1beta1.ConditionAnnouncedBGP} {
-		c := e.waitCondition(t, nobody.Namespace, name, kind, metav1.ConditionFalse, "NoServingEndpoint")
-		e.describes(t, []string{"NoServingEndpoint", c.Message}, "service", "-n", nobody.Namespace, name)
+		c := e.waitCondition(t, idle.Namespace, name, kind, metav1.ConditionFalse, "NoServingEndpoint")
+		e.describes(t, []string{"NoServingEndpoint", c.Message}, "service", "-n", idle.Namespace, name)
 	}
 	e.silent(t, l2)
 	e.hops(t, bgp, 0)
-	// As soon as there is somebody, it is announced.
-	nobody.Replicas = 1
+	// Once there is an endpoint, the Service is announced.
+	idle.Replicas = 1
 	start := time.Now()
-	must(t, e.Deploy(t.Context(), nobody))
+	must(t, e.Deploy(t.Context(), idle))
 	t.Cleanup(func() {
-		if err := e.Kube.AppsV1().Deployments(nobody.Namespace).Delete(context.Background(), nobody.Name, metav1.DeleteOptions{}); err != nil {
+		if err := e.Kube.AppsV1().Deployments(idle.Namespace).Delete(context.Background(), idle.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 	})
 	_, err := e.WaitFetch(t.Context(), testbed.Client, probe.TCP, l2[0])
 	must(t, err)
 	t.Logf("from the first pod's creation to the first answer: %s", since(start))
-	e.announced(t, nobody.Namespace, "noendpoint-l2")
+	e.announced(t, idle.Namespace, "noendpoint-l2")
 	e.hops(t, bgp, len(e.workers()))
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// testPending reads what kubectl describe says in the five cases that people meet most.
+// testPending checks the output of kubectl describe in the five most common cases.
 func testPending(t *testing.T, e *env) {
 	e.pool(t, "e2e-one", `addresses: [10.150.5.0]`)
 	e.pool(t, "e2e-class", `addresses: [10.150.5.8/29], classes: [e2e-silver-plate]`)
@@ -17,7 +17,7 @@ func testPending(t *testing.T, e *env) {
 	ns := e.app.Namespace
 	for name, tc := range map[string]struct {
 		change       change
-		reason, word string
+		reason, text string
 	}{
 		"exhausted": {pool("e2e-one"), "PoolExhausted", `pool "e2e-one" is full`},
 		"class":     {openStack("class", "silver"), "UnknownClass", `asks for class "silver", which no pool has; known are: e2e-silver-plate`},
@@ -27,7 +27,7 @@ func testPending(t *testing.T, e *env) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := e.create(t, e.app, "pending-"+name, one(80), tc.change)
-			e.refused(t, s.Name, tc.reason, tc.word)
+			e.refused(t, s.Name, tc.reason, tc.text)
 		})
 	}
 	t.Run("no pool", func(t *testing.T) {

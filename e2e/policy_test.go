@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// testSpeakerPolicy writes to a Service as a speaker could that was taken over.
+// testSpeakerPolicy makes the writes to a Service that a compromised speaker might try.
 func testSpeakerPolicy(t *testing.T, e *env) {
 	held := e.address(t, "policy")
 	speaker, err := e.As("system:serviceaccount:" + testbed.Namespace + ":" + testbed.Speaker)

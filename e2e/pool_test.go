@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// retained is a check of a pool: which addresses are held although they are not in it any more.
+// retained checks which addresses a pool's status reports as held though cut from the pool.
 func retained(want ...netip.Addr) func(*v1beta1.IPAddressPool) error {
 	return func(p *v1beta1.IPAddressPool) error {
 		var got []string
@@ -34,7 +34,7 @@ func retained(want ...netip.Addr) func(*v1beta1.IPAddressPool) error {
 	}
 }
 
-// testPoolEdits shrinks, grows and deletes a pool while a Service holds an address of it.
+// testPoolEdits shrinks, grows and deletes a pool while a Service holds one of its addresses.
 func testPoolEdits(t *testing.T, e *env) {
 	const both, first, second = `{"spec":{"addresses":["172.30.0.200-172.30.0.203","172.30.0.208-172.30.0.211"]}}`,
 		`{"spec":{"addresses":["172.30.0.200-172.30.0.203"]}}`, `{"spec":{"addresses":["172.30.0.208-172.30.0.211"]}}`
@@ -81,12 +81,12 @@ func testPoolEdits(t *testing.T, e *env) {
 			if apierrors.IsNotFound(err) {
 				return nil
 			}
-			return fmt.Errorf("it is still there (%v)", err)
+			return fmt.Errorf("the pool still exists (%v)", err)
 		}))
 	})
 }
 
-// testPoolMemory looks at what a pool remembers of those who had an address.
+// testPoolMemory checks the released addresses, with their last holders, in a pool's status.
 func testPoolMemory(t *testing.T, e *env) {
 	t.Run("quota", func(t *testing.T) {
 		e.pool(t, "e2e-quota", `addresses: [10.150.4.0/28], quota: {perNamespace: {ipv4: 2}}`)
@@ -118,7 +118,7 @@ func testPoolMemory(t *testing.T, e *env) {
 		})
 		e.refused(t, next.Name, "Quarantined", "e2e-reuse")
 		e.has(t, next.Name, held)
-		// Times in the status are of whole seconds.
+		// Times in the status are in whole seconds.
 		if took := time.Since(start); took < delay-time.Second || took > delay+2*time.Second {
 			t.Errorf("it was reused %s after its release, want %s", took, delay)
 		}

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// way is a Service and the host that reaches it.
+// way is a kind of Service and the host that reaches it.
 type way struct {
 	name    string
 	host    string
@@ -33,7 +33,7 @@ var ways = []way{
 	{"bgp-local", testbed.Far, []change{routed, local}, true, true},
 }
 
-// testReach reaches Services in every way there is.
+// testReach reaches Services in every way.
 func testReach(t *testing.T, e *env) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
@@ -61,8 +61,8 @@ func family(a netip.Addr) string {
 	return "IPv6"
 }
 
-// reach fetches an address, and checks which client the pod saw. It asks again
-// for a while: kube-proxy may still have rules of a Service that had the address
+// reach fetches an address, and checks which client address the pod saw. It retries
+// for a while: kube-proxy may still have rules of the Service that had the address
 // before.
 func (e *env) reach(t *testing.T, w way, protocol string, a netip.Addr) {
 	own, err := e.source(t.Context(), w.host, a)
@@ -81,7 +81,7 @@ func (e *env) reach(t *testing.T, w way, protocol string, a netip.Addr) {
 	}))
 }
 
-// source returns the address that a host speaks from to another.
+// source returns the source address of a host towards another.
 func (e *env) source(ctx context.Context, host string, to netip.Addr) (string, error) {
 	out, err := e.On(ctx, host, "ip", "-json", "route", "get", to.String())
 	if err != nil {

@@ -12,19 +12,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// refused checks that a Service has no address, and that its user can read why.
-func (e *env) refused(t *testing.T, name, reason, word string) {
+// refused checks that a Service has no address, and that its conditions and Events give the reason.
+func (e *env) refused(t *testing.T, name, reason, text string) {
 	t.Helper()
-	e.refusedIn(t, e.app.Namespace, name, reason, word)
+	e.refusedIn(t, e.app.Namespace, name, reason, text)
 }
 
-func (e *env) refusedIn(t *testing.T, ns, name, reason string, words ...string) {
+func (e *env) refusedIn(t *testing.T, ns, name, reason string, texts ...string) {
 	t.Helper()
 	c := e.waitCondition(t, ns, name, v1beta1.ConditionAddressAssigned, metav1.ConditionFalse, reason)
-	e.describes(t, append(words, reason, c.Message), "service", "-n", ns, name)
+	e.describes(t, append(texts, reason, c.Message), "service", "-n", ns, name)
 }
 
-// testRefused gives Services that cannot have what they ask for.
+// testRefused creates Services whose requests cannot be met.
 func testRefused(t *testing.T, e *env) {
 	e.apply(t, `
 apiVersion: holdfast.dev/v1beta1
@@ -41,7 +41,7 @@ spec: {addresses: [192.0.2.32/28], autoAssign: false, serviceAllocation: {namesp
 	const addresses = "holdfast.dev/addresses"
 	for name, tc := range map[string]struct {
 		change       change
-		reason, word string
+		reason, text string
 	}{
 		"unknown-pool":     {pool("nowhere"), "UnknownPool", "nowhere"},
 		"no-family":        {pool("e2e-only4"), "NoFamily", "e2e-only4"},
@@ -54,14 +54,14 @@ spec: {addresses: [192.0.2.32/28], autoAssign: false, serviceAllocation: {namesp
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := e.create(t, e.app, "refused-"+name, tc.change)
-			e.refused(t, s.Name, tc.reason, tc.word)
+			e.refused(t, s.Name, tc.reason, tc.text)
 		})
 	}
-	// Nobody else suffers.
+	// Other Services are not affected.
 	e.served(t, testbed.Client, held)
 }
 
-// testNoPool closes the only pool that serves Services that ask for none.
+// testNoPool switches autoAssign off in the only pool that has it on.
 func testNoPool(t *testing.T, e *env) {
 	auto := func(on string) {
 		_, err := e.Resource(testbed.Pools).Patch(t.Context(), "lan", types.MergePatchType, []byte(`{"spec":{"autoAssign":`+on+`}}`), metav1.PatchOptions{})
@@ -77,7 +77,7 @@ func testNoPool(t *testing.T, e *env) {
 	must(t, err)
 }
 
-// testPoolExhausted asks more of a pool than it has.
+// testPoolExhausted requests more addresses than a pool has.
 func testPoolExhausted(t *testing.T, e *env) {
 	e.apply(t, `
 apiVersion: holdfast.dev/v1beta1
@@ -93,7 +93,7 @@ spec: {addresses: [192.0.2.48, "2001:db8::48"], autoAssign: false}
 	got, err := e.WaitAddresses(t.Context(), second.Namespace, second.Name, 2)
 	must(t, err)
 	if got[0] != first[0] || got[1] != first[1] {
-		t.Errorf("the second Service got %v, want %v, which the first gave back", got, first)
+		t.Errorf("the second Service got %v, want %v, which the first released", got, first)
 	}
 	e.remove(t, e.app.Namespace, second.Name)
 }

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// testControllerRestart kills the controller that leads.
+// testControllerRestart kills the leading controller.
 func testControllerRestart(t *testing.T, e *env) {
 	held := e.service(t, e.app, "leader-held")
 	leader, err := e.leader(t.Context())
@@ -27,7 +27,7 @@ func testControllerRestart(t *testing.T, e *env) {
 	must(t, testbed.Until(t.Context(), time.Minute, "another leader", func(ctx context.Context) error {
 		next, err := e.leader(ctx)
 		if err == nil && next == leader {
-			err = fmt.Errorf("it is still %s", leader)
+			err = fmt.Errorf("the leader is still %s", leader)
 		}
 		return err
 	}))
@@ -39,7 +39,7 @@ func testControllerRestart(t *testing.T, e *env) {
 	e.sameAddresses(t, e.app.Namespace, "leader-held", held)
 }
 
-// leader returns the name of the pod that leads.
+// leader returns the name of the leading controller's pod.
 func (e *env) leader(ctx context.Context) (string, error) {
 	lease, err := e.Kube.CoordinationV1().Leases(testbed.Namespace).Get(ctx, testbed.Controller, metav1.GetOptions{})
 	if err != nil {
@@ -55,7 +55,7 @@ func (e *env) leader(ctx context.Context) (string, error) {
 // testSpeakerRestart restarts all speakers, one after the other, as an upgrade does.
 func testSpeakerRestart(t *testing.T, e *env) {
 	l2 := e.service(t, e.app, "speaker-l2")
-	// One next hop only, so that no other node's route stands in.
+	// One next hop only, so that no other node's route hides a gap.
 	single := e.app
 	single.Name, single.Replicas = "single", 1
 	bgp := e.service(t, single, "speaker-bgp", routed, local)
@@ -100,7 +100,7 @@ func (e *env) restartSpeaker(t *testing.T, node string) {
 	must(t, e.ReplaceSpeaker(t.Context(), node))
 }
 
-// routeWatch is everything that happens to a router's routes.
+// routeWatch collects all changes of a router's routes.
 type routeWatch struct {
 	router string
 	cmd    *exec.Cmd
@@ -110,10 +110,10 @@ type routeWatch struct {
 	lines  []string
 }
 
-// marker is a route that nobody uses: its change shows that a watch is awake.
+// marker is an unused route: its change shows that a watch works.
 var marker = netip.MustParsePrefix("192.0.2.99/32")
 
-// watchRoutes follows the kernel's routes on a router.
+// watchRoutes starts to collect the changes of the kernel's routes on a router.
 func (e *env) watchRoutes(t *testing.T, router string) *routeWatch {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -140,19 +140,19 @@ func (e *env) watchRoutes(t *testing.T, router string) *routeWatch {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if len(w.lines) == 0 {
-			return fmt.Errorf("it says nothing")
+			return fmt.Errorf("it has no output")
 		}
 		return nil
 	}))
 	return w
 }
 
-// stop ends the watch and returns what it saw.
+// stop ends the watch and returns the changes.
 func (w *routeWatch) stop(t *testing.T) []string {
 	t.Helper()
 	w.cancel()
 	<-w.done
-	// Killed, as it had to be.
+	// Its error is that it was killed.
 	_ = w.cmd.Wait()
 	t.Logf("%s: %d changes of routes", w.router, len(w.lines))
 	return w.lines

@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// testSCTP sends crafted packets, for there are kernels without SCTP sockets:
-// the first of an association must arrive at the pod, translated.
+// testSCTP sends crafted packets, since some kernels have no SCTP sockets: the first
+// packet of an association must arrive at the pod, after DNAT.
 func testSCTP(t *testing.T, e *env) {
 	app := e.app
 	app.Name, app.Replicas, app.Nodes = "sctp", 1, app.Nodes[:1]
@@ -27,7 +27,7 @@ func testSCTP(t *testing.T, e *env) {
 		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "sctp", Port: 132, TargetPort: intstr.FromInt32(3868), Protocol: corev1.ProtocolSCTP})
 	})
 	e.announced(t, app.Namespace, "sctp")
-	e.served(t, testbed.Client, addresses) // so that kube-proxy knows the Service
+	e.served(t, testbed.Client, addresses) // then kube-proxy has rules for the Service
 	pods, err := e.AppPods(t.Context(), app)
 	must(t, err)
 	for _, a := range addresses {
@@ -41,20 +41,20 @@ func testSCTP(t *testing.T, e *env) {
 	}
 }
 
-// arrives sends INITs until one arrives on the pod's node, addressed to the pod.
+// arrives sends INIT chunks until one arrives on the pod's node, addressed to the pod.
 func (e *env) arrives(t *testing.T, node string, pod netip.Addr, to netip.AddrPort) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	// tcpdump's own word sctp would miss packets of IPv6 with its link types of any.
+	// tcpdump's keyword sctp misses IPv6 packets on the pseudo-interface any.
 	filter := fmt.Sprintf("dst host %s and (ip proto 132 or ip6 proto 132)", pod)
 	capture := e.Cluster.Command(ctx, node, "tcpdump", "-n", "-l", "-i", "any", filter)
 	out, err := capture.StdoutPipe()
 	must(t, err)
-	said, err := capture.StderrPipe()
+	stderr, err := capture.StderrPipe()
 	must(t, err)
 	must(t, capture.Start())
-	go func() { _, _ = io.Copy(io.Discard, said) }()
+	go func() { _, _ = io.Copy(io.Discard, stderr) }()
 	seen := make(chan string, 1)
 	go func() {
 		if lines := bufio.NewScanner(out); lines.Scan() {
@@ -74,6 +74,6 @@ func (e *env) arrives(t *testing.T, node string, pod netip.Addr, to netip.AddrPo
 		}
 	}))
 	cancel()
-	// Killed, as it had to be.
+	// Its error is that it was killed.
 	_ = capture.Wait()
 }

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// testSharing has Services share an address, and fail to.
+// testSharing creates Services that may share an address, and Services that may not.
 func testSharing(t *testing.T, e *env) {
 	e.pool(t, "e2e-share", `addresses: [10.150.2.0/29]`)
 	share := all(pool("e2e-share"), annotation(sharingAnnotation, "k"))
@@ -21,7 +21,7 @@ func testSharing(t *testing.T, e *env) {
 	t.Run("port clash", func(t *testing.T) {
 		e.create(t, e.app, "share-clash", one(81), share, at)
 		e.refused(t, "share-clash", "PortClash", e.app.Namespace+"/share-second holds port TCP/81")
-		// The clash ends with the port.
+		// Another port ends the clash.
 		e.patchService(t, "share-clash", `{"spec":{"ports":[{"port":82,"protocol":"TCP"}]}}`)
 		e.has(t, "share-clash", first)
 	})
@@ -31,21 +31,20 @@ func testSharing(t *testing.T, e *env) {
 		e.refusedIn(t, ns, s.Name, "NotShareable", e.app.Namespace+"/share-", "sharing.scope is Namespace")
 		e.patchPool(t, "e2e-share", `{"spec":{"sharing":{"scope":"Cluster"}}}`)
 		if got := e.addressOf(t, s); got != first {
-			t.Errorf("it got %s, want %s", got, first)
+			t.Errorf("share-other got %s, want %s", got, first)
 		}
 	})
 	t.Run("internal and external", func(t *testing.T) {
-		s := e.create(t, e.app, "share-internal", one(84), share, at, annotation("holdfast.dev/internal", "true"))
-		c := e.waitPending(t, s)
-		t.Logf("%s: %s", c.Reason, c.Message)
+		e.create(t, e.app, "share-internal", one(84), share, at, annotation("holdfast.dev/internal", "true"))
+		e.refused(t, "share-internal", "NotShareable", "an internal Service and an external one never share")
 	})
 	for name, order := range map[string][]string{"owner first": {"end-a", "end-b", "end-c"}, "owner last": {"end-c", "end-b", "end-a"}, "owner between": {"end-b", "end-a", "end-c"}} {
 		t.Run(name, func(t *testing.T) { e.sharingEnds(t, order) })
 	}
 }
 
-// sharingEnds deletes three Services on the only address of a pool in an order.
-// Whoever is left has it still; when all are gone it is free.
+// sharingEnds deletes three Services, in the order given, that share the only address of a pool.
+// The others keep the address; it is free once all three are deleted.
 func (e *env) sharingEnds(t *testing.T, order []string) {
 	e.pool(t, "e2e-share-end", `addresses: [10.150.2.8]`)
 	share := all(pool("e2e-share-end"), annotation(sharingAnnotation, "end"))

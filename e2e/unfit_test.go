@@ -14,17 +14,17 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 )
 
-// Where a node of the lab keeps what its kube-proxy needs, and where a test hides it.
+// Paths of kube-proxy's kubeconfig on a node of the lab, in place and hidden by a test.
 const (
 	proxyConfig  = "/run/lab/pki/kube-proxy.kubeconfig"
 	proxyHidden  = proxyConfig + ".hidden"
 	nodeSelector = "holdfast.dev/node-selector"
 )
 
-// bootHold is how long a node without kube-proxy is watched: less than speakers wait where nobody listens.
+// bootHold is how long a node without kube-proxy is watched: less than speakers wait where no kube-proxy listens.
 const bootHold = 10 * time.Second
 
-// problem waits until the speaker of a node counts so many problems of a reason.
+// problem waits until the speaker of a node reports a number of problems with a reason.
 func (e *env) problem(t *testing.T, node, reason string, want float64) {
 	t.Helper()
 	must(t, testbed.Until(t.Context(), time.Minute, fmt.Sprintf("%v problems %s of %s", want, reason, node), func(ctx context.Context) error {
@@ -44,7 +44,7 @@ func (e *env) hasProblem(ctx context.Context, node, reason string, want float64)
 	return nil
 }
 
-// speakersEnv sets variables of the speakers, and waits for all of them to have them. A name and a minus takes one away.
+// speakersEnv sets environment variables of the speakers and waits for the rollout. NAME- removes a variable.
 func (e *env) speakersEnv(ctx context.Context, variables ...string) error {
 	ds := "daemonset/" + testbed.Speaker
 	if _, err := e.Kubectl(ctx, append([]string{"-n", testbed.Namespace, "set", "env", ds}, variables...)...); err != nil {
@@ -54,11 +54,11 @@ func (e *env) speakersEnv(ctx context.Context, variables ...string) error {
 	return err
 }
 
-// testBoot starts a node whose kube-proxy does not come: it takes nothing, by layer 2 or
-// BGP, until kube-proxy has served. A restart of its speaker does not wait.
+// testBoot powers on a node whose kube-proxy does not start: its speaker announces and advertises
+// nothing until kube-proxy has served. A restart of the speaker does not wait for kube-proxy.
 func testBoot(t *testing.T, e *env) {
 	node := e.workers()[2]
-	// By its ClusterIP a speaker reaches the API server only when kube-proxy has served.
+	// The ClusterIP of the API server works only after kube-proxy has served.
 	must(t, e.speakersEnv(t.Context(), "KUBERNETES_SERVICE_HOST="+e.nodeAddresses(t, e.Cluster.Nodes()[0])[0].String(), "KUBERNETES_SERVICE_PORT=6443"))
 	t.Cleanup(func() {
 		if err := e.speakersEnv(context.Background(), "KUBERNETES_SERVICE_HOST-", "KUBERNETES_SERVICE_PORT-"); err != nil {
@@ -104,10 +104,10 @@ func testBoot(t *testing.T, e *env) {
 	if failed := finish(t, streams, "boot without kube-proxy"); failed > 0 {
 		t.Errorf("%d probes failed", failed)
 	}
-	must(t, testbed.Until(t.Context(), soon, "the condition to say so", func(ctx context.Context) error {
+	must(t, testbed.Until(t.Context(), soon, "the reason in the condition", func(ctx context.Context) error {
 		c, err := e.ServiceCondition(ctx, e.app.Namespace, "boot-only", v1beta1.ConditionAnnouncedL2)
 		if err == nil && !strings.Contains(c.Message, "KubeProxyNotReady: "+node) {
-			err = fmt.Errorf("it says %s: %s", c.Reason, c.Message)
+			err = fmt.Errorf("the condition is %s: %s", c.Reason, c.Message)
 		}
 		return err
 	}))
@@ -121,7 +121,7 @@ func testBoot(t *testing.T, e *env) {
 	must(t, e.WaitNode(t.Context(), node, on))
 	must(t, e.WaitReady(t.Context()))
 
-	// A new speaker on the node, while kube-proxy is away.
+	// Restart the speaker while kube-proxy is down.
 	must(t, move(t.Context(), proxyConfig, proxyHidden))
 	_, err := e.On(t.Context(), node, "pkill", "-x", "kube-proxy")
 	must(t, err)
@@ -133,7 +133,7 @@ func testBoot(t *testing.T, e *env) {
 	must(t, move(t.Context(), proxyHidden, proxyConfig))
 }
 
-// testUnfiltered holds the packet filter of the owner of an address so that its speaker cannot
+// testUnfiltered locks the nftables table on the owner of an address so that its speaker cannot
 // write it: addresses with ranges move, others stay.
 func testUnfiltered(t *testing.T, e *env) {
 	closed := e.service(t, e.app, "unfiltered-closed", annotation(sourcesAnnotation, "0.0.0.0/0,::/0"))
@@ -143,7 +143,7 @@ func testUnfiltered(t *testing.T, e *env) {
 	open := e.service(t, e.app, "unfiltered-open", annotation(nodeSelector, "kubernetes.io/hostname="+owner))
 	e.served(t, testbed.Client, open)
 
-	// A table is its owner's for as long as that keeps its socket open (NFT_TABLE_F_OWNER).
+	// Only its owner can change a table, while the owner's socket is open (NFT_TABLE_F_OWNER).
 	holder := e.Cluster.Command(t.Context(), owner, "nft", "-i")
 	stdin, err := holder.StdinPipe()
 	must(t, err)

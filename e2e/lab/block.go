@@ -13,9 +13,9 @@ const blockTable = "lab_block"
 // noBlock deletes the table, as noRules does.
 const noBlock = "table bridge " + blockTable + " {\n}\ndelete table bridge " + blockTable + "\n"
 
-// Block drops what a host sends to some UDP and TCP ports of others, and what
-// others send to these ports of the host, as a firewall does that somebody
-// misconfigured. Everything else passes. It replaces the block before.
+// Block drops packets of a host to some UDP and TCP ports of others, and packets of
+// others to these ports of the host, as a misconfigured firewall does. All other
+// packets pass. It replaces an earlier block.
 func (l *Lab) Block(ctx context.Context, hostName string, ports ...uint16) error {
 	h, err := findHost(l.Plan, hostName)
 	if err != nil {

@@ -23,9 +23,9 @@ func ParseCut(args []string) (from, to []string, err error) {
 	return from, to, nil
 }
 
-// Cut drops every frame from some hosts to others, and none of those back; carrier
-// stays. With a link only what leaves the former by it is dropped; empty means every
-// link. A host may be on both sides. It replaces the cut before.
+// Cut drops every frame from some hosts to others, but none in the reverse direction; carrier
+// stays. With a link it drops only frames that leave by that link; empty means every
+// link. A host may be on both sides. It replaces an earlier cut.
 func (l *Lab) Cut(ctx context.Context, link string, from, to []string) error {
 	sources, err := l.find(from)
 	if err != nil {

@@ -22,7 +22,6 @@
 // Services are in 10.96.0.0/16 and fd00:96::/112, the pods of node N in
 // 10.244.N.0/24 and fd00:244:0:N::/64.
 //
-// The package knows nothing of Holdfast. It provides machines, cables and a
-// cluster; what is installed there and what is expected of it is the business
-// of package e2e.
+// The package does not depend on Holdfast. It provides machines, cables and a
+// cluster; package e2e installs software there and tests it.
 package lab

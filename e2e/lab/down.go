@@ -31,7 +31,7 @@ func Down(ctx context.Context) error {
 	return errors.Join(takeDown(ctx), unlock())
 }
 
-// takeDown does as much as it can whatever fails.
+// takeDown continues after failures.
 func takeDown(ctx context.Context) error {
 	var failures []error
 	failed := func(err error) {
@@ -52,14 +52,14 @@ func takeDown(ctx context.Context) error {
 	for _, name := range namespaces {
 		failed(deleteNetns(name))
 	}
-	// Not ours alone; it goes if nobody else uses it.
+	// Other programs may use the directory; it is removed only if it is empty.
 	_ = os.Remove(netnsDir)
 	mounts, err := labMounts()
 	failed(err)
 	for _, m := range mounts {
 		failed(unix.Unmount(m, unix.MNT_DETACH))
 	}
-	// Whatever is still mounted below would be deleted with the files.
+	// Files of a remaining mount would be deleted too.
 	if mounts, err = labMounts(); err == nil && len(mounts) == 0 {
 		failed(os.RemoveAll(runDir))
 	}

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// PowerOff ends a host without a goodbye: its cables first, then all its
-// processes at once. What it has on disk stays.
+// PowerOff cuts a host's power: its cables first, then all its processes at
+// once. Its files on disk stay.
 func (l *Lab) PowerOff(ctx context.Context, hostName string) error {
 	return l.locked(ctx, hostName, func(h host) error {
 		if _, err := l.pid(h); err != nil {
@@ -117,7 +117,7 @@ func (l *Lab) heal(ctx context.Context) error {
 	return ipBatch(ctx, switchNetns, b.String())
 }
 
-// locked runs a change of one host while nobody else changes the lab.
+// locked runs a change of one host under the lab's lock.
 func (l *Lab) locked(ctx context.Context, hostName string, change func(host) error) error {
 	h, err := findHost(l.Plan, hostName)
 	if err != nil {

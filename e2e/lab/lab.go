@@ -96,7 +96,7 @@ func machineID(h host) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// errOff says that a host is powered off.
+// errOff means that a host is powered off.
 var errOff = errors.New("is powered off")
 
 // pid returns the pid of the host's PID 1, as the machine sees it.

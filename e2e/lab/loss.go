@@ -14,13 +14,13 @@ const lossTable = "lab_loss"
 // noLoss deletes the table, as noRules does.
 const noLoss = "table bridge " + lossTable + " {\n}\ndelete table bridge " + lossTable + "\n"
 
-// Loss says which of a host's frames the switch loses: ARP and NDP as all others.
+// Loss selects the frames of a host that the switch drops, ARP and NDP included.
 type Loss struct {
-	// In and Out are how many of a hundred frames to the host, and from it, are lost.
+	// In and Out are the percentages of lost frames to the host and from it.
 	In, Out int
-	// Link is the only link of the host that loses; empty means every link.
+	// Link is the only affected link of the host; empty means every link.
 	Link string
-	// UDP loses nothing but UDP.
+	// UDP restricts the loss to UDP.
 	UDP bool
 	// Burst and Pause alternate: frames are lost for the one and pass for the other.
 	// Without Burst they are lost all the time.
@@ -53,7 +53,7 @@ func (l Loss) validate() error {
 	return nil
 }
 
-// Loss loses frames of a host, at random; carrier stays. It replaces the loss before.
+// Loss drops frames of a host at random; carrier stays. It replaces an earlier loss.
 func (l *Lab) Loss(ctx context.Context, hostName string, loss Loss) error {
 	h, err := findHost(l.Plan, hostName)
 	if err != nil {

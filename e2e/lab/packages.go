@@ -23,7 +23,6 @@ var programs = map[string]string{
 	"nsenter":           "util-linux",
 	"tcpdump":           "tcpdump",
 	"ethtool":           "ethtool",
-	"arping":            "iputils-arping",
 	"ping":              "iputils-ping",
 	"socat":             "socat",
 	"curl":              "curl",
@@ -88,8 +87,8 @@ func Install(ctx context.Context, progress io.Writer) (err error) {
 	return nil
 }
 
-// holdDaemons forbids the start of daemons until restore is called. Whoever
-// has a policy already keeps it.
+// holdDaemons forbids the start of daemons until restore is called. It keeps a policy
+// that exists.
 func holdDaemons() (restore func() error, err error) {
 	f, err := os.OpenFile(policyFile, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if errors.Is(err, fs.ErrExist) {

@@ -11,8 +11,8 @@ import (
 // rulesTable is the switch's table of frames to drop.
 const rulesTable = "lab_partition"
 
-// noRules makes the table and deletes it: nft has no "delete if there" that
-// Debian 12 knows.
+// noRules makes the table and deletes it: nft of Debian 12 has no command that deletes a
+// table only if it exists.
 const noRules = "table bridge " + rulesTable + " {\n}\ndelete table bridge " + rulesTable + "\n"
 
 // ParsePartition parses "A,B | C", given as one argument or as several.
@@ -34,7 +34,7 @@ func hostList(text string) []string {
 }
 
 // Partition drops every frame between hosts of different groups, ARP and NDP
-// included; carrier stays. Hosts of no group reach everybody. A single group is
+// included; carrier stays. Hosts of no group reach all hosts. A single group is
 // cut off from all others. A partition replaces the one before.
 func (l *Lab) Partition(ctx context.Context, groups ...[]string) error {
 	sides, err := l.sides(groups)

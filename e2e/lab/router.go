@@ -28,7 +28,7 @@ func newRouterConfig(h host) routerConfig {
 }
 
 // prepareRouter writes a router's files and returns its specification: r1 is
-// FRR, r2 is BIRD, so that no test passes by the grace of one implementation.
+// FRR, r2 is BIRD, so that no test depends on one implementation.
 func (l *Lab) prepareRouter(h host) (*hostinit.Spec, error) {
 	if h.Number == 1 {
 		return l.prepareFRR(h)

@@ -16,7 +16,7 @@ import (
 // runDir holds everything the lab keeps; Down removes it.
 const runDir = "/run/holdfast-lab"
 
-// ErrNotUp and ErrUp say that the lab is not in the state a command needs.
+// ErrNotUp and ErrUp mean that the lab is not in the state that a command needs.
 var (
 	ErrNotUp = errors.New("the lab is not up")
 	ErrUp    = errors.New("the lab is already up")
@@ -26,7 +26,7 @@ var (
 // whatever way, and it leaves no file.
 const lockName = "@holdfast-lab"
 
-// lock keeps others from changing the lab at the same time.
+// lock keeps other processes from changing the lab at the same time.
 func lock(ctx context.Context) (unlock func() error, err error) {
 	var l net.Listener
 	var failure error

@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 )
 
-// Status writes what state every host is in.
+// Status writes the state of every host.
 func (l *Lab) Status(ctx context.Context, w io.Writer) error {
 	down, err := downPorts(ctx)
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package probe asks the echo application for an answer, once or at a steady
-// pace, and says how long there was none. It is open-loop: a probe never waits
-// for the one before it, so a stalled network cannot slow the measurement down
-// and hide its own outage. It knows addresses only, nothing of Kubernetes.
+// pace, and reports the outages. It is open-loop: a probe never waits for the one
+// before it, so a stalled network cannot slow the measurement down and hide its own
+// outage. It uses addresses only, and does not depend on Kubernetes.
 package probe

@@ -11,21 +11,21 @@ import (
 	"time"
 )
 
-// opensAtOnce bounds the connections that are being opened side by side: the queue of
-// a listener is finite.
+// opensAtOnce bounds the connections that are opened in parallel: a listener's queue
+// is finite.
 const opensAtOnce = 20
 
-// Kept is what became of connections that were open while something happened.
+// Kept counts which open connections survived an event.
 type Kept struct {
-	// Opened connections had one request answered each, Answered so many of them another one later.
+	// Opened is the number of connections with a first answer, Answered the number with another one at the end.
 	Opened   int `json:"opened"`
 	Answered int `json:"answered"`
-	// Errors counts what the others came to.
+	// Errors counts the errors of the other connections.
 	Errors map[string]int `json:"errors,omitempty"`
 }
 
-// Keep opens so many TCP connections to the target, each with an answered request,
-// and calls opened. When ctx ends it sends one more request on each and counts the
+// Keep opens n TCP connections to the target, each with an answered request, and
+// calls opened. When ctx ends it sends one more request on each and counts the
 // answers. It returns an error if a connection cannot be opened within the timeout.
 func Keep(ctx context.Context, c Config, connections int, opened func(Kept)) (Kept, error) {
 	conns := make([]*kept, connections)
@@ -61,7 +61,7 @@ func Keep(ctx context.Context, c Config, connections int, opened func(Kept)) (Ke
 	return out, nil
 }
 
-// each runs f for 0 to n-1, so many side by side.
+// each runs f for 0 to n-1, a limited number in parallel.
 func each(n, atOnce int, f func(int)) {
 	slots := make(chan struct{}, atOnce)
 	var running sync.WaitGroup
@@ -79,7 +79,7 @@ type kept struct {
 }
 
 func (c Config) open(ctx context.Context) (*kept, error) {
-	// Nothing goes over it unasked.
+	// No TCP keepalives: the connection is idle between the requests.
 	dialer := net.Dialer{Timeout: c.Timeout, KeepAlive: -1}
 	conn, err := dialer.DialContext(ctx, "tcp", c.Target)
 	if err != nil {
@@ -113,7 +113,7 @@ func (k *kept) ask(c Config) error {
 	return err
 }
 
-// cause words an error without the ports that tell one connection from another.
+// cause returns an error's text without the ports, so that equal errors of several connections count together.
 func cause(err error) string {
 	var call *net.OpError
 	if errors.As(err, &call) {

@@ -13,11 +13,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// keeper is a server that knows its connections.
+// keeper is a server that records its connections.
 type keeper struct {
 	mu    sync.Mutex
 	conns []net.Conn
-	// mute are those that get no second answer, asked counts requests.
+	// mute are the connections without a second answer, asked counts requests.
 	mute  map[string]bool
 	asked map[string]int
 }
@@ -35,8 +35,8 @@ func (k *keeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, `{"pod":"p"}`)
 }
 
-// TestKeep: of the connections that were open those count that are answered in the
-// end, and neither those that were closed or reset nor those that nothing comes from.
+// TestKeep: a connection counts as answered only if it is answered at the end, not if it is
+// closed, reset or silent.
 func TestKeep(t *testing.T) {
 	const connections, closed, reset, mute = 50, 7, 5, 3
 	k := &keeper{mute: map[string]bool{}, asked: map[string]int{}}
@@ -98,15 +98,15 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeepNobody: where nobody listens there is nothing to keep.
-func TestKeepNobody(t *testing.T) {
+// TestKeepNoListener: without a listener Keep returns an error.
+func TestKeepNoListener(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	target := l.Addr().String()
 	l.Close()
-	if _, err := Keep(t.Context(), Config{Target: target, Timeout: time.Second}, 3, func(Kept) { t.Error("said to be open") }); err == nil {
+	if _, err := Keep(t.Context(), Config{Target: target, Timeout: time.Second}, 3, func(Kept) { t.Error("Keep reports open connections") }); err == nil {
 		t.Error("no error")
 	}
 }

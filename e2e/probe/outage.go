@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// Outage is a time without an answer: from the start of the last good probe
+// Outage is a time span without an answer: from the start of the last good probe
 // before it to the start of the first good probe after it.
 type Outage struct {
 	From, To time.Time
 	// Failed is how many probes failed in between.
 	Failed int
-	// Over is false when no probe was good any more; To is then the last probe's start.
+	// Over is false if no good probe followed; To is then the start of the last probe.
 	Over bool
 }
 
 // Length of the outage, as a client sees it.
 func (o Outage) Length() time.Duration { return o.To.Sub(o.From) }
 
-// Outages finds the times without an answer, in order. Only what has a failed
-// probe in it counts: on a busy machine good probes start late, too.
+// Outages returns the outages in order. Each contains a failed probe: a gap alone is
+// no outage, since on a busy machine good probes may start late.
 func Outages(results []Result) []Outage {
 	sorted := slices.Clone(results)
 	slices.SortFunc(sorted, func(a, b Result) int { return a.Start.Compare(b.Start) })

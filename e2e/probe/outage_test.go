@@ -11,8 +11,8 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func at(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Millisecond) }
 
-// series makes results of a drawing: + is a good probe, - a failed one, a dot
-// none, one sign every 5 ms.
+// series turns a drawing into results, one sign for every 5 ms: + is a good probe, - a failed
+// one, a dot none.
 func series(drawing string) []Result {
 	var out []Result
 	for i, sign := range drawing {

@@ -18,11 +18,11 @@ import (
 const (
 	TCP = "tcp" // HTTP GET on a new connection
 	UDP = "udp" // one datagram and its answer
-	// SCTP sends one INIT and waits for nothing: kernels without SCTP cannot answer.
+	// SCTP sends one INIT and does not wait for an answer: kernels without SCTP cannot answer.
 	SCTP = "sctp"
 )
 
-// Answer is what the echo application says of itself and of its client.
+// Answer is the echo application's description of itself and of its client.
 type Answer struct {
 	Pod    string `json:"pod"`
 	Node   string `json:"node"`
@@ -38,19 +38,19 @@ type Result struct {
 	Answer   Answer        `json:"answer"`
 }
 
-// End is when the probe was answered or given up.
+// End is the time of the answer or of the timeout.
 func (r Result) End() time.Time { return r.Start.Add(r.Duration) }
 
-// Config says what is probed, and how.
+// Config is the configuration of Run.
 type Config struct {
 	Protocol string
-	// Target is an address and a port.
+	// Target is the address and the port to probe.
 	Target string
 	// Every is the time between the starts of two probes.
 	Every time.Duration
 	// Timeout of each probe.
 	Timeout time.Duration
-	// Count of probes; 0 is until the context ends.
+	// Count of probes; 0 means until the context ends.
 	Count int
 	// UntilOK ends the series after the first good probe.
 	UntilOK bool
@@ -71,8 +71,8 @@ func (c Config) asker() (asker, error) {
 	return nil, fmt.Errorf("unknown protocol %q: want %s, %s or %s", c.Protocol, TCP, UDP, SCTP)
 }
 
-// Run probes and hands each result to report, one at a time, in the order in
-// which they end. It returns when all probes that were started have ended.
+// Run sends probes and passes each result to report, one at a time, in the order in
+// which they end. It returns when all started probes have ended.
 func Run(ctx context.Context, c Config, report func(Result)) error {
 	ask, err := c.asker()
 	if err != nil {
@@ -126,10 +126,10 @@ func measure(ctx context.Context, ask asker, timeout time.Duration) Result {
 	return r
 }
 
-// askHTTP asks on a connection of its own, with no proxy in between, and closes it first:
-// were it the server, the pod would remember each connection for a minute (TIME_WAIT, RFC
-// 9293 section 3.6), the node's masquerading less long where the client uses a port again,
-// and of 10,000 probes a few would meet a pod that remembers another connection of theirs.
+// askHTTP sends a request on a new connection, without a proxy, and closes the connection
+// first. If the server closed first, the pod would keep each connection in TIME_WAIT for a
+// minute (RFC 9293 section 3.6). The node's masquerading reuses ports sooner, so a few of
+// 10,000 probes would meet an old connection of the same ports in the pod.
 func askHTTP(ctx context.Context, target string) (Answer, error) {
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()

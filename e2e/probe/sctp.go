@@ -8,7 +8,7 @@ import (
 	"net/netip"
 )
 
-// sctpSource is the port that INITs come from: nobody else speaks SCTP here.
+// sctpSource is the source port of INIT chunks. No other program of the lab uses SCTP.
 const sctpSource = 50000
 
 // newInit returns an SCTP packet with one INIT chunk (RFC 9260 sections 3.1 and 3.3.2).
@@ -30,7 +30,7 @@ func newInit(port uint16) []byte {
 	return b
 }
 
-// sendInit sends an INIT from a raw socket, for there may be no SCTP in the kernel.
+// sendInit sends an INIT from a raw socket, since the kernel may lack SCTP.
 func sendInit(target string) error {
 	to, err := netip.ParseAddrPort(target)
 	if err != nil {

@@ -32,14 +32,14 @@ type App struct {
 	Replicas        int32
 	// Nodes that pods may run on, spread evenly; none means all workers.
 	Nodes []string
-	// Patience is how often in turn kubelet may find a pod not ready; 0 is Kubernetes' default, 3.
+	// Patience is the failureThreshold of the readiness probe; 0 means Kubernetes' default, 3.
 	Patience int32
 }
 
 // Labels select the pods of an application.
 func (a App) labels() map[string]string { return map[string]string{"app": a.Name} }
 
-// Deploy applies an application and waits until all its pods, and no others, are serving.
+// Deploy applies an application and waits until all its pods, and no others, serve.
 func (b *Bed) Deploy(ctx context.Context, a App) error {
 	object, err := applyable(a.deployment(), "apps/v1", "Deployment")
 	if err != nil {
@@ -63,7 +63,7 @@ func (b *Bed) serving(ctx context.Context, a App) error {
 	if s.ObservedGeneration < d.Generation || s.AvailableReplicas != a.Replicas || s.UpdatedReplicas != a.Replicas || s.Replicas != a.Replicas {
 		return fmt.Errorf("%d of %d pods are available", s.AvailableReplicas, a.Replicas)
 	}
-	// Pods that go still serve for a moment, from nodes that the caller no longer counts on.
+	// Terminating pods still serve for a moment, on nodes that the caller has excluded.
 	pods, err := b.AppPods(ctx, a)
 	if err == nil && len(pods) != int(a.Replicas) {
 		err = fmt.Errorf("%d pods are there, want %d", len(pods), a.Replicas)
@@ -157,8 +157,8 @@ func applyable(object any, version, kind string) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// Service returns a dual-stack Service of an application, to be adjusted and
-// created by the caller. No other Service's labels or annotations are on it.
+// Service returns a dual-stack Service of an application, for the caller to adjust and
+// create. It has no labels and no annotations.
 func Service(a App, name string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: a.Namespace},
@@ -174,8 +174,8 @@ func Service(a App, name string) *corev1.Service {
 	}
 }
 
-// EnsureNamespace creates a namespace unless it is there. One that is on its way
-// out it lets go first.
+// EnsureNamespace creates a namespace unless it exists. It first waits for the end of one that
+// is being deleted.
 func (b *Bed) EnsureNamespace(ctx context.Context, name string) error {
 	namespaces := b.Kube.CoreV1().Namespaces()
 	return Until(ctx, time.Minute, "namespace "+name, func(ctx context.Context) error {
@@ -184,7 +184,7 @@ func (b *Bed) EnsureNamespace(ctx context.Context, name string) error {
 		case apierrors.IsNotFound(err):
 			_, err = namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		case err == nil && ns.DeletionTimestamp != nil:
-			err = fmt.Errorf("the one of before is still going")
+			err = fmt.Errorf("the former namespace is still being deleted")
 		}
 		return err
 	})
@@ -201,7 +201,7 @@ func Addresses(s *corev1.Service) []netip.Addr {
 	return out
 }
 
-// WaitAddresses waits until a Service has so many addresses, and returns them, IPv4 first.
+// WaitAddresses waits until a Service has n addresses, and returns them, IPv4 first.
 func (b *Bed) WaitAddresses(ctx context.Context, namespace, name string, n int) ([]netip.Addr, error) {
 	var got []netip.Addr
 	err := Until(ctx, 30*time.Second, fmt.Sprintf("%d addresses of Service %s", n, name), func(ctx context.Context) error {

@@ -9,8 +9,8 @@ import (
 // holdDownLimit is above the longest hold-down.
 const holdDownLimit = 6 * time.Minute
 
-// Calm waits until every speaker sees all others as alive, and none as held down: then
-// no address moves but for what is done next.
+// Calm waits until every speaker sees all others as alive, and none as held down: from then
+// on no address moves without a new cause.
 func (b *Bed) Calm(ctx context.Context) error {
 	return Until(ctx, holdDownLimit, "an end of all hold-downs", func(ctx context.Context) error {
 		pods, err := b.Pods(ctx, Speaker)

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/whohas"
 )
 
-// Claims are the frames by which somebody says that it has an address, as a host hears them.
+// Claims are the frames received on a host in which machines claim addresses.
 type Claims struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
@@ -25,12 +25,12 @@ type Claims struct {
 	list []whohas.Claim
 }
 
-// Claims begins to ask on a host's first link for addresses of one network by ARP and NDP,
-// again and again, and to hear all who claim any. Without addresses it only listens.
+// Claims starts to request addresses of one network by ARP and NDP, repeatedly, on a host's first
+// link, and to collect all claims of any address. Without addresses it only listens.
 func (b *Bed) Claims(ctx context.Context, host string, every time.Duration, addresses ...netip.Addr) (*Claims, error) {
 	argv := []string{b.Path("bin", "whohas"), "-link", LAN, "-every", every.String()}
 	for _, a := range addresses {
-		if from := askFrom(a).String(); !slices.Contains(argv, from) {
+		if from := unusedAddress(a).String(); !slices.Contains(argv, from) {
 			argv = append(argv, "-from", from)
 		}
 	}
@@ -64,8 +64,8 @@ func (b *Bed) Claims(ctx context.Context, host string, every time.Duration, addr
 	return c, nil
 }
 
-// askFrom returns the address of the same network that no host has, to ask from.
-func askFrom(a netip.Addr) netip.Addr {
+// unusedAddress returns an address of the same network that no host has, as sender of requests.
+func unusedAddress(a netip.Addr) netip.Addr {
 	if a.Is4() {
 		b := a.As4()
 		return netip.AddrFrom4([4]byte{b[0], b[1], b[2], 253})
@@ -74,14 +74,14 @@ func askFrom(a netip.Addr) netip.Addr {
 	return netip.AddrFrom16([16]byte(append(b[:8:8], 0, 0, 0, 0, 0, 0, 0x02, 0x53)))
 }
 
-// Heard returns all claims so far.
-func (c *Claims) Heard() []whohas.Claim {
+// All returns all claims so far.
+func (c *Claims) All() []whohas.Claim {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]whohas.Claim(nil), c.list...)
 }
 
-// Since returns the claims of a time until now.
+// Since returns the claims since a time.
 func (c *Claims) Since(from time.Time) []whohas.Claim {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,7 +92,7 @@ func (c *Claims) Since(from time.Time) []whohas.Claim {
 	return append([]whohas.Claim(nil), c.list[i:]...)
 }
 
-// Stop ends the listening and returns all claims.
+// Stop stops the program on the host and returns all claims.
 func (c *Claims) Stop() ([]whohas.Claim, error) {
 	if err := c.stdin.Close(); err != nil {
 		return nil, fmt.Errorf("stop listening: %w", err)
@@ -101,5 +101,5 @@ func (c *Claims) Stop() ([]whohas.Claim, error) {
 	if err := c.cmd.Wait(); err != nil {
 		return nil, fmt.Errorf("listen for claims: %w", err)
 	}
-	return c.Heard(), nil
+	return c.All(), nil
 }

@@ -28,42 +28,42 @@ const (
 	Far     = "far"
 	Router1 = "r1"
 	Router2 = "r2"
-	// LAN is the link of every host on the nodes' LAN. Fabric is the nodes' other link; what
-	// it leads to is the first link of the routers.
+	// LAN is the link of every host on the nodes' LAN. Fabric is the nodes' other link, towards
+	// the first link of the routers.
 	LAN    = "eth0"
 	Fabric = "eth1"
 )
 
 // Cluster is a running Kubernetes with the hosts around it.
 type Cluster interface {
-	// Kubeconfig returns the path of an administrator's kubeconfig.
+	// Kubeconfig returns the path of the administrator's kubeconfig.
 	Kubeconfig() string
 	// Nodes returns the names of the nodes, which are hosts too.
 	Nodes() []string
 	// Tool returns the path of kubectl or helm.
 	Tool(name string) string
-	// Command returns a command that runs on a host, where it finds the
-	// repository under the same path.
+	// Command returns a command that runs on a host, where the repository
+	// has the same path.
 	Command(ctx context.Context, host string, argv ...string) *exec.Cmd
-	// LoadImage gives all nodes an image.
+	// LoadImage loads an image on all nodes.
 	LoadImage(ctx context.Context, tar string) error
-	// PowerOff pulls a host's plug: it says goodbye to nobody.
+	// PowerOff cuts a host's power: its processes cannot announce their end.
 	PowerOff(ctx context.Context, host string) error
 	// PowerOn starts a host again.
 	PowerOn(ctx context.Context, host string) error
-	// Freeze stops all processes of a host, Thaw lets them go on; its kernel lives meanwhile.
+	// Freeze stops all processes of a host, Thaw continues them; the kernel runs throughout.
 	Freeze(ctx context.Context, host string) error
 	Thaw(ctx context.Context, host string) error
 	// SetLink cuts or mends the cable of a host's link.
 	SetLink(ctx context.Context, host, link string, up bool) error
 	// Partition drops all frames between hosts of different groups.
 	Partition(ctx context.Context, groups ...[]string) error
-	// Block drops what goes to UDP and TCP ports of a host, and from it to these ports of others.
+	// Block drops packets to UDP and TCP ports of a host, and from it to these ports of others.
 	Block(ctx context.Context, host string, ports ...uint16) error
-	// Cut drops all frames from some hosts to others, and none of those back; of those that
-	// leave by a link, unless that is empty.
+	// Cut drops all frames from some hosts to others, but none in the reverse direction. With a link
+	// it drops only the frames that leave by that link.
 	Cut(ctx context.Context, link string, from, to []string) error
-	// Loss loses frames of a host, at random.
+	// Loss drops frames of a host at random.
 	Loss(ctx context.Context, host string, loss lab.Loss) error
 	// Heal ends partitions, cuts, losses and blocks, and mends cables.
 	Heal(ctx context.Context) error
@@ -104,7 +104,7 @@ func New(cluster Cluster) (*Bed, error) {
 	return b, nil
 }
 
-// connection is how an administrator reaches the cluster.
+// connection returns the administrator's client configuration.
 func connection(cluster Cluster) (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", cluster.Kubeconfig())
 	if err != nil {
@@ -116,7 +116,7 @@ func connection(cluster Cluster) (*rest.Config, error) {
 	return config, nil
 }
 
-// As returns a client that may do what another user may.
+// As returns a client with the rights of another user.
 func (b *Bed) As(user string) (kubernetes.Interface, error) {
 	config, err := connection(b.Cluster)
 	if err != nil {
@@ -126,7 +126,7 @@ func (b *Bed) As(user string) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// AsSpeaker returns a client that may do what the speaker of a node may.
+// AsSpeaker returns a client with the rights of a node's speaker.
 func (b *Bed) AsSpeaker(node string) (kubernetes.Interface, error) {
 	config, err := connection(b.Cluster)
 	if err != nil {

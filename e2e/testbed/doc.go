@@ -1,7 +1,7 @@
-// Package testbed is what the demo, the benchmarks and the end-to-end tests
-// stand on: a cluster with hosts outside it, Holdfast installed by its chart,
-// an application to reach, and eyes on both sides of the network.
+// Package testbed is the base of the demo, the benchmarks and the end-to-end
+// tests: a cluster with hosts outside it, Holdfast installed by its chart, an
+// application to reach, and observers on both sides of the network.
 //
-// It knows a cluster by the interface Cluster only. Nothing here decides what is
-// right; that is the business of the callers.
+// It uses a cluster through the interface Cluster only. It measures; the callers
+// decide which results are right.
 package testbed

@@ -19,10 +19,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// prober is the path of the program that probes, on every host.
+// prober is the path of the probing program on every host.
 func (b *Bed) prober() string { return b.Path("bin", "probe") }
 
-// Target is an address with the port that its Service has for a protocol.
+// Target is an address with its Service's port for a protocol.
 func Target(protocol string, address netip.Addr) string {
 	port := uint16(HTTPPort)
 	if protocol == probe.UDP {
@@ -31,19 +31,19 @@ func Target(protocol string, address netip.Addr) string {
 	return netip.AddrPortFrom(address, port).String()
 }
 
-// Fetch asks an address once from a host.
+// Fetch probes an address once from a host.
 func (b *Bed) Fetch(ctx context.Context, host, protocol string, address netip.Addr) (probe.Answer, error) {
 	out, err := b.On(ctx, host, b.prober(), "-n", "1", "-protocol", protocol, Target(protocol, address))
 	return answer(out, err, fmt.Sprintf("fetch %s over %s from %s", address, protocol, host))
 }
 
-// FetchIn asks an address once from a pod.
+// FetchIn probes an address once from a pod.
 func (b *Bed) FetchIn(ctx context.Context, pod *corev1.Pod, protocol string, address netip.Addr) (probe.Answer, error) {
 	out, err := b.In(ctx, pod, b.prober(), "-n", "1", "-protocol", protocol, Target(protocol, address))
 	return answer(out, err, fmt.Sprintf("fetch %s over %s from pod %s on %s", address, protocol, pod.Name, pod.Spec.NodeName))
 }
 
-// answer reads what the prober printed of one probe.
+// answer decodes the prober's output for one probe.
 func answer(out string, err error, what string) (probe.Answer, error) {
 	if err != nil {
 		return probe.Answer{}, err
@@ -58,7 +58,7 @@ func answer(out string, err error, what string) (probe.Answer, error) {
 	return r.Answer, nil
 }
 
-// Knock asks a port a few times from a host, and returns what it heard.
+// Knock probes a port a few times from a host, and returns the results.
 func (b *Bed) Knock(ctx context.Context, host, protocol string, port netip.AddrPort) ([]probe.Result, error) {
 	out, err := b.On(ctx, host, b.prober(), "-n", "3", "-every", "50ms", "-timeout", "400ms", "-protocol", protocol, port.String())
 	if err != nil {
@@ -75,8 +75,8 @@ func (b *Bed) Knock(ctx context.Context, host, protocol string, port netip.AddrP
 	return results, nil
 }
 
-// WaitFetch asks until there is an answer: neither a status nor an EndpointSlice
-// says that kube-proxy knows of a Service.
+// WaitFetch probes until there is an answer: neither a status nor an EndpointSlice
+// shows that kube-proxy has rules for a Service.
 func (b *Bed) WaitFetch(ctx context.Context, host, protocol string, address netip.Addr) (probe.Answer, error) {
 	var got probe.Answer
 	err := Until(ctx, 30*time.Second, fmt.Sprintf("an answer of %s", address), func(ctx context.Context) (err error) {
@@ -86,7 +86,7 @@ func (b *Bed) WaitFetch(ctx context.Context, host, protocol string, address neti
 	return got, err
 }
 
-// FirstFetch asks every 5 ms, and returns the first good probe.
+// FirstFetch probes every 5 ms, and returns the first good probe.
 func (b *Bed) FirstFetch(ctx context.Context, host string, address netip.Addr) (probe.Result, error) {
 	s, err := b.Probe(ctx, host, probe.TCP, address, "-until-ok")
 	if err != nil {
@@ -103,23 +103,23 @@ func (b *Bed) FirstFetch(ctx context.Context, host string, address netip.Addr) (
 	return probe.Result{}, fmt.Errorf("no answer of %s", address)
 }
 
-// Stream is a prober that runs.
+// Stream is a running prober.
 type Stream struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-	said  bytes.Buffer
-	done  chan struct{}
+	cmd    *exec.Cmd
+	stdin  io.Closer
+	stderr bytes.Buffer
+	done   chan struct{}
 
 	mu      sync.Mutex
 	results []probe.Result
 	broken  error
 }
 
-// Probe starts to ask an address every 5 ms from a host. More arguments go to the prober.
+// Probe starts to probe an address every 5 ms from a host, with further arguments for the prober.
 func (b *Bed) Probe(ctx context.Context, host, protocol string, address netip.Addr, args ...string) (*Stream, error) {
 	argv := append([]string{b.prober(), "-protocol", protocol}, append(args, Target(protocol, address))...)
 	s := &Stream{cmd: b.Cluster.Command(ctx, host, argv...), done: make(chan struct{})}
-	s.cmd.Stderr = &s.said
+	s.cmd.Stderr = &s.stderr
 	stdin, err := s.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func (s *Stream) read(out io.Reader) {
 	}
 }
 
-// Results returns what has been found so far.
+// Results returns the results so far.
 func (s *Stream) Results() []probe.Result {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +179,7 @@ func (s *Stream) WaitGood(ctx context.Context, limit time.Duration, after time.T
 	})
 }
 
-// Stop ends the prober, once the probes under way have ended, and returns all results.
+// Stop ends the prober after the pending probes, and returns all results.
 func (s *Stream) Stop() ([]probe.Result, error) {
 	if err := s.stdin.Close(); err != nil {
 		return nil, fmt.Errorf("stop prober: %w", err)
@@ -192,7 +192,7 @@ func (s *Stream) wait() error {
 	<-s.done
 	err := s.cmd.Wait()
 	if err != nil {
-		err = fmt.Errorf("run prober: %w: %s", err, s.said.String())
+		err = fmt.Errorf("run prober: %w: %s", err, s.stderr.String())
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

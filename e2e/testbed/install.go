@@ -26,7 +26,7 @@ const (
 // helmWait is how long helm waits for what it installs, or removes.
 const helmWait = "3m"
 
-// Build compiles the daemons and what runs on hosts outside, and packs the image.
+// Build compiles the daemons and the programs of the outside hosts, and packs the image.
 func (b *Bed) Build(ctx context.Context) error {
 	if err := b.compile(ctx, "./controller", "./speaker", "./speaker/heartbeat", "./e2e/cmd/probe", "./e2e/cmd/whohas"); err != nil {
 		return err
@@ -67,7 +67,7 @@ func (b *Bed) compile(ctx context.Context, packages ...string) error {
 	return nil
 }
 
-// imageName is the name by which the chart asks for the image.
+// imageName is the image's name in the chart.
 func (b *Bed) imageName() (string, error) {
 	var chart struct{ AppVersion string }
 	var values struct{ Image struct{ Repository string } }
@@ -83,13 +83,13 @@ func (b *Bed) imageName() (string, error) {
 	return values.Image.Repository + ":" + chart.AppVersion, nil
 }
 
-// LoadImage gives all nodes the image.
+// LoadImage loads the image on all nodes.
 func (b *Bed) LoadImage(ctx context.Context) error {
 	return b.Cluster.LoadImage(ctx, b.imageTar())
 }
 
-// Install installs the chart, or upgrades it, and waits until it is ready. More
-// arguments go to helm; without any all values are the chart's, whatever they were.
+// Install installs or upgrades the chart, with further arguments for helm, and waits until
+// it is ready. It resets all other values to the chart's defaults.
 func (b *Bed) Install(ctx context.Context, args ...string) error {
 	_, err := b.Helm(ctx, append([]string{"upgrade", "--install", Release, b.Path("charts", "holdfast"),
 		"--namespace", Namespace, "--create-namespace", "--reset-values", "--wait", "--timeout", helmWait}, args...)...)
@@ -114,7 +114,7 @@ func (b *Bed) Uninstall(ctx context.Context) error {
 	})
 }
 
-// podsNotReady says which pods of Holdfast are in trouble, and what they last said.
+// podsNotReady describes the pods of Holdfast that are not ready, with the end of their logs.
 func (b *Bed) podsNotReady(ctx context.Context) error {
 	pods, err := b.Kube.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/probe"
 )
 
-// Connections are TCP connections from a host to addresses, which are kept while
-// something happens to the cluster.
+// Connections are TCP connections from a host to addresses, kept open during an
+// event in the cluster.
 type Connections []*connections
 
 // connections are those to one address.
@@ -25,10 +25,10 @@ type connections struct {
 	cmd     *exec.Cmd
 	stdin   io.Closer
 	lines   *json.Decoder
-	said    bytes.Buffer
+	stderr  bytes.Buffer
 }
 
-// Survived are the connections to each address that were answered on before and after.
+// Survived counts the connections to each address with an answer before the event and after it.
 type Survived []Survivors
 
 // Survivors are those to one address.
@@ -37,7 +37,7 @@ type Survivors struct {
 	probe.Kept
 }
 
-// Keep opens so many connections to each address, and returns when all have been answered on.
+// Keep opens n connections to each address, and returns when each has had an answer.
 func (b *Bed) Keep(ctx context.Context, host string, n int, addresses ...netip.Addr) (Connections, error) {
 	var all Connections
 	for _, a := range addresses {
@@ -55,7 +55,7 @@ func (b *Bed) keep(ctx context.Context, host string, n int, a netip.Addr) (*conn
 	// Long enough for a few retransmissions on a busy machine.
 	argv := []string{b.prober(), "-keep", strconv.Itoa(n), "-timeout", "5s", Target(probe.TCP, a)}
 	c := &connections{address: a, cmd: b.Cluster.Command(ctx, host, argv...)}
-	c.cmd.Stderr = &c.said
+	c.cmd.Stderr = &c.stderr
 	stdin, err := c.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -77,12 +77,12 @@ func (b *Bed) keep(ctx context.Context, host string, n int, a netip.Addr) (*conn
 
 func (c *connections) wait() error {
 	if err := c.cmd.Wait(); err != nil {
-		return fmt.Errorf("run prober: %w: %s", err, c.said.String())
+		return fmt.Errorf("run prober: %w: %s", err, c.stderr.String())
 	}
 	return nil
 }
 
-// Stop asks on every connection once more and ends them.
+// Stop sends one more request on every connection and closes them.
 func (c Connections) Stop() (Survived, error) {
 	var out Survived
 	var errs []error
@@ -94,7 +94,7 @@ func (c Connections) Stop() (Survived, error) {
 	return out, errors.Join(errs...)
 }
 
-// Lost counts the connections that were not answered on any more.
+// Lost counts the connections without a second answer.
 func (s Survived) Lost() int {
 	lost := 0
 	for _, one := range s {
@@ -103,10 +103,10 @@ func (s Survived) Lost() int {
 	return lost
 }
 
-// String words it as "100 of 100 connections over IPv4, 37 of 100 over IPv6 survived",
-// with what became of the others.
+// String returns "100 of 100 connections over IPv4, 37 of 100 over IPv6 survived",
+// with the errors of the others.
 func (s Survived) String() string {
-	var words []string
+	var parts []string
 	errs := map[string]int{}
 	for i, one := range s {
 		family, unit := "IPv4", ""
@@ -116,12 +116,12 @@ func (s Survived) String() string {
 		if i == 0 {
 			unit = "connections "
 		}
-		words = append(words, fmt.Sprintf("%d of %d %sover %s", one.Answered, one.Opened, unit, family))
+		parts = append(parts, fmt.Sprintf("%d of %d %sover %s", one.Answered, one.Opened, unit, family))
 		for cause, n := range one.Errors {
 			errs[cause] += n
 		}
 	}
-	text := strings.Join(words, ", ") + " survived"
+	text := strings.Join(parts, ", ") + " survived"
 	if len(errs) > 0 {
 		text += fmt.Sprintf(" (%v)", errs)
 	}

@@ -18,7 +18,7 @@ import (
 const metricsPort = "9217"
 
 // ControllerMetrics returns the metrics of a controller's pod, as Metrics does. It
-// reads them through the API server: nobody else reaches pods.
+// reads them through the API server, since the test's machine cannot reach pods.
 func (b *Bed) ControllerMetrics(ctx context.Context, pod string) (map[string]float64, error) {
 	text, err := b.Kube.CoreV1().RESTClient().Get().Namespace(Namespace).Resource("pods").
 		Name(pod + ":" + metricsPort).SubResource("proxy").Suffix("metrics").DoRaw(ctx)

@@ -29,7 +29,7 @@ func (b *Bed) Neighbour(ctx context.Context, host string, address netip.Addr) (s
 	return "", nil
 }
 
-// FlushNeighbours makes a host forget all neighbours, so that it asks anew.
+// FlushNeighbours deletes a host's neighbour entries, so that it resolves addresses again.
 func (b *Bed) FlushNeighbours(ctx context.Context, host string) error {
 	for _, family := range []string{"-4", "-6"} {
 		if _, err := b.On(ctx, host, "ip", family, "neigh", "flush", "all"); err != nil {
@@ -52,7 +52,7 @@ func (b *Bed) Owner(ctx context.Context, host string, address netip.Addr) (strin
 		return node, nil
 	}
 	for _, node := range b.Cluster.Nodes() {
-		// A node that is off cannot be asked; its MAC is one that nobody else has.
+		// A node that is off cannot report its MAC: it is the one that no other node has.
 		if own, err := b.On(ctx, node, "cat", "/sys/class/net/eth0/address"); err == nil {
 			b.macs[strings.TrimSpace(own)] = node
 		}
@@ -63,7 +63,7 @@ func (b *Bed) Owner(ctx context.Context, host string, address netip.Addr) (strin
 	return "", fmt.Errorf("%s has %s at %s, which is no node's", host, address, mac)
 }
 
-// WaitOwner makes a host ask for an address until a node answers, and returns that.
+// WaitOwner makes a host resolve an address until a node answers, and returns the node.
 func (b *Bed) WaitOwner(ctx context.Context, host string, address netip.Addr) (string, error) {
 	var owner string
 	err := Until(ctx, 30*time.Second, "the owner of "+address.String(), func(ctx context.Context) (err error) {
@@ -76,7 +76,7 @@ func (b *Bed) WaitOwner(ctx context.Context, host string, address netip.Addr) (s
 	return owner, err
 }
 
-// resolve drops a host's neighbour entry and makes its kernel ask again.
+// resolve deletes a host's neighbour entry and makes its kernel resolve the address again.
 func (b *Bed) resolve(ctx context.Context, host string, address netip.Addr) error {
 	// An entry that is not there is as good as one deleted.
 	_, _ = b.On(ctx, host, "ip", "neigh", "del", address.String(), "dev", "eth0")
@@ -84,10 +84,10 @@ func (b *Bed) resolve(ctx context.Context, host string, address netip.Addr) erro
 	return err
 }
 
-// discard is a port that no Service of ours has: what is sent there only makes a kernel resolve.
+// discard is a port that no Service has: a datagram to it only makes the kernel resolve the address.
 const discard = 9
 
-// Answered reports whether anybody answers ARP or NDP for an address.
+// Answered reports whether any machine answers ARP or NDP for an address.
 func (b *Bed) Answered(ctx context.Context, host string, address netip.Addr) (bool, error) {
 	if err := b.resolve(ctx, host, address); err != nil {
 		return false, err
@@ -129,7 +129,7 @@ func (b *Bed) NextHops(ctx context.Context, router string, address netip.Addr) (
 	return hops, nil
 }
 
-// WaitHops waits until a router has so many next hops for an address.
+// WaitHops waits until a router has n next hops for an address.
 func (b *Bed) WaitHops(ctx context.Context, limit time.Duration, router string, address netip.Addr, n int) error {
 	return Until(ctx, limit, fmt.Sprintf("%d next hops for %s on %s", n, address, router), func(ctx context.Context) error {
 		hops, err := b.NextHops(ctx, router, address)

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// manager is our name as a writer of objects.
+// manager is the field manager of server-side apply.
 const manager = "holdfast-testbed"
 
 // Decode reads objects of YAML.
@@ -126,7 +126,7 @@ func (b *Bed) client(o *unstructured.Unstructured, namespace string) (dynamic.Re
 	return client.Namespace(namespace), nil
 }
 
-// Resources of our API, by the plural that it has in URLs.
+// Resources of Holdfast's API, as in URLs.
 const (
 	Pools             = "ipaddresspools"
 	L2Advertisements  = "l2advertisements"
@@ -136,14 +136,14 @@ const (
 	SpeakerStates     = "speakerstates"
 )
 
-// Resource returns a client of one of our resources.
+// Resource returns a client of one of Holdfast's resources.
 func (b *Bed) Resource(resource string) dynamic.NamespaceableResourceInterface {
 	return b.dynamic.Resource(schema.GroupVersionResource{
 		Group: v1beta1.GroupVersion.Group, Version: v1beta1.GroupVersion.Version, Resource: resource,
 	})
 }
 
-// Valid returns the condition Valid of one of our objects.
+// Valid returns the condition Valid of one of Holdfast's objects.
 func (b *Bed) Valid(ctx context.Context, resource, name string) (metav1.Condition, error) {
 	o, err := b.Resource(resource).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -162,7 +162,7 @@ func (b *Bed) Valid(ctx context.Context, resource, name string) (metav1.Conditio
 	return *c, nil
 }
 
-// ignoreGone takes what is not there for deleted.
+// ignoreGone treats NotFound as success.
 func ignoreGone(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil

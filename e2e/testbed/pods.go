@@ -52,7 +52,7 @@ func (b *Bed) WaitReady(ctx context.Context) error {
 	})
 }
 
-// WaitSpeaker waits until a node's speaker is ready and, unless uid is empty, another one than that.
+// WaitSpeaker waits until a node's speaker is ready and, unless uid is empty, is another pod than uid.
 func (b *Bed) WaitSpeaker(ctx context.Context, node, uid string) error {
 	return Until(ctx, time.Minute, "the speaker of "+node, func(ctx context.Context) error {
 		pods, err := b.Pods(ctx, Speaker)
@@ -68,8 +68,8 @@ func (b *Bed) WaitSpeaker(ctx context.Context, node, uid string) error {
 	})
 }
 
-// WaitNode waits until a node has reported itself Ready since a time, and takes pods. Before
-// that, the word of a dead node stands for tens of seconds.
+// WaitNode waits until a node has reported itself Ready since a time, and accepts pods. The last
+// status of a dead node says Ready for tens of seconds.
 func (b *Bed) WaitNode(ctx context.Context, node string, since time.Time) error {
 	return Until(ctx, 2*time.Minute, "node "+node, func(ctx context.Context) error {
 		lease, err := b.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
@@ -88,7 +88,7 @@ func (b *Bed) WaitNode(ctx context.Context, node string, since time.Time) error 
 		}) {
 			return fmt.Errorf("it is not Ready")
 		}
-		// The scheduler goes by the taints, which follow a little later.
+		// The scheduler reads the taints, which change a little later.
 		if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 			return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
 		}) {
@@ -98,8 +98,8 @@ func (b *Bed) WaitNode(ctx context.Context, node string, since time.Time) error 
 	})
 }
 
-// startedSince checks that every container on a node was started after a time: until
-// the kubelet knows better, pods of before stand there as ready.
+// startedSince checks that every container on a node was started after a time: until the
+// kubelet updates their status, pods from before the restart count as ready.
 func (b *Bed) startedSince(ctx context.Context, node string, since time.Time) error {
 	pods, err := b.Kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 	if err != nil {
@@ -120,8 +120,8 @@ func (b *Bed) startedSince(ctx context.Context, node string, since time.Time) er
 	return nil
 }
 
-// KillSpeaker ends a node's speaker without a goodbye, as the kernel does that is out
-// of memory. It returns what waits until the kubelet has started it again.
+// KillSpeaker kills a node's speaker with SIGKILL, as the kernel's OOM killer does. It
+// returns a function that waits until the kubelet has restarted the speaker.
 func (b *Bed) KillSpeaker(ctx context.Context, node string) (wait func() error, err error) {
 	before, err := b.speakerRestarts(ctx, node)
 	if err != nil {

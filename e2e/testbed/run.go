@@ -23,7 +23,7 @@ func (b *Bed) On(ctx context.Context, host string, argv ...string) (string, erro
 	return out, nil
 }
 
-// inPod runs a command in the network of a pod, which is told by its environment.
+// inPod runs a command in the network of a pod, selected by the environment of the pod's processes.
 const inPod = `for p in /proc/[0-9]*; do
   if tr '\0' '\n' <$p/environ 2>/dev/null | grep -qx "POD_NAME=$0"; then exec nsenter --net=$p/ns/net "$@"; fi
 done; echo "no process of pod $0" >&2; exit 1`
@@ -53,7 +53,7 @@ func (b *Bed) tool(ctx context.Context, name string, args []string) (string, err
 	return out, nil
 }
 
-// withoutProxy keeps what we run off the machine's proxy, which cannot reach a cluster of ours.
+// withoutProxy removes the machine's HTTP proxy, which cannot reach the cluster, from the environment.
 func withoutProxy(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, _, _ := strings.Cut(strings.ToLower(v), "=")
@@ -61,27 +61,27 @@ func withoutProxy(env []string) []string {
 	})
 }
 
-// output runs a command; what it said on standard error becomes part of the error.
+// output runs a command; its standard error becomes part of the error.
 func output(cmd *exec.Cmd) (string, error) {
-	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
-	// Ctrl-C is for us: a tool that is cut short in the middle leaves half of its work.
+	// Ctrl-C must reach this process only: an interrupted tool leaves its work half done.
 	cmd.SysProcAttr.Setpgid = true
 	err := cmd.Run()
-	if err != nil && said.Len() > 0 {
-		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
+	if err != nil && stderr.Len() > 0 {
+		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
 	}
 	return out.String(), err
 }
 
-// pause between two looks at a condition.
+// pause between two checks of a condition.
 const pause = 50 * time.Millisecond
 
-// Until looks at a condition again and again until it holds, which is when it
-// returns nil. The error says what was waited for and what was wrong in the end.
+// Until checks a condition repeatedly until it returns nil. The error names the condition
+// and its last failure.
 func Until(ctx context.Context, limit time.Duration, what string, condition func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -93,7 +93,7 @@ func Until(ctx context.Context, limit time.Duration, what string, condition func
 		if err == nil {
 			return nil
 		}
-		// What the end of the time broke off says less than the look before it.
+		// The error of a check that the deadline interrupted explains less than the one before.
 		if last == nil || ctx.Err() == nil {
 			last = err
 		}
@@ -105,7 +105,7 @@ func Until(ctx context.Context, limit time.Duration, what string, condition func
 	}
 }
 
-// Holds looks at a condition for some time, and returns the first error.
+// Holds checks a condition repeatedly for some time, and returns the first error.
 func Holds(ctx context.Context, span time.Duration, condition func(context.Context) error) error {
 	end := time.NewTimer(span)
 	defer end.Stop()

@@ -12,12 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// stageName is of the Service, the pool and the L2Advertisement of a Stage.
+// stageName is the name of the Service, the pool and the L2Advertisement of a Stage.
 const stageName = "stage"
 
-// Stage is where failures of layer 2 are shown: two workers announce a Service's
-// addresses, and its pod is on the third, so that a figure is of the announcement
-// and not of kube-proxy's view of dead pods. The third announces only what the two cannot.
+// Stage is the setup for layer 2 faults: two workers announce a Service's addresses, and
+// its pod is on the third, so that figures show the announcement and not kube-proxy's
+// reaction to dead pods. The third worker announces only if neither of the two can.
 type Stage struct {
 	*Bed
 	App        App
@@ -26,7 +26,7 @@ type Stage struct {
 	Addresses  []netip.Addr
 }
 
-// Stage sets one up in a namespace. What it makes lasts until Clear.
+// Stage creates a Stage in a namespace. It lasts until Clear.
 func (b *Bed) Stage(ctx context.Context, namespace string) (*Stage, error) {
 	workers := b.Cluster.Nodes()[1:]
 	if len(workers) < 3 {
@@ -34,7 +34,7 @@ func (b *Bed) Stage(ctx context.Context, namespace string) (*Stage, error) {
 	}
 	s := &Stage{
 		Bed: b, Anchor: workers[0], Announcers: workers[1:],
-		// A busy machine keeps kubelet from looking at a pod, too, which is not the matter here.
+		// On a busy machine the kubelet's probes of a healthy pod may time out.
 		App: App{Namespace: namespace, Name: stageName, Replicas: 1, Nodes: workers[:1], Patience: 30},
 	}
 	if err := b.Deploy(ctx, s.App); err != nil {
@@ -74,8 +74,8 @@ spec:
 `, stageName, hostnameLabel, strings.Join(s.Announcers, ", "))
 }
 
-// Restrict keeps the third worker from announcing at all: then one of the two that is held down,
-// because it died lately, is the last candidate and takes over at once.
+// Restrict excludes the third worker from the advertisement: then one of the two that is held
+// down after its death is the last candidate and takes over at once.
 func (s *Stage) Restrict(ctx context.Context) error {
 	patch := fmt.Appendf(nil, `{"spec": {"nodeSelectors": [{"matchExpressions": [{"key": %q, "operator": "NotIn", "values": [%q]}]}]}}`, hostnameLabel, s.Anchor)
 	_, err := s.Resource(L2Advertisements).Patch(ctx, s.Advertisement(), types.MergePatchType, patch, metav1.PatchOptions{})
@@ -88,7 +88,7 @@ func (s *Stage) Restrict(ctx context.Context) error {
 // Advertisement is the name of the stage's L2Advertisement.
 func (s *Stage) Advertisement() string { return stageName }
 
-// Clear removes what the stage made.
+// Clear removes the stage's objects.
 func (s *Stage) Clear(ctx context.Context) error {
 	services, apps := s.Kube.CoreV1().Services(s.App.Namespace), s.Kube.AppsV1().Deployments(s.App.Namespace)
 	return errors.Join(
@@ -98,8 +98,8 @@ func (s *Stage) Clear(ctx context.Context) error {
 	)
 }
 
-// Owner waits until one of the two announcers owns both addresses, and returns it:
-// a node that was away takes back only after its hold-down, which is 5 minutes at most.
+// Owner waits until one of the two announcers owns both addresses, and returns it: a node
+// that returns takes addresses back only after its hold-down of at most 5 minutes.
 func (s *Stage) Owner(ctx context.Context) (string, error) {
 	var owner string
 	err := Until(ctx, holdDownLimit, "one of "+strings.Join(s.Announcers, ", ")+" to own the addresses", func(ctx context.Context) error {

@@ -9,24 +9,24 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/probe"
 )
 
-// Watch is addresses that are probed from a host while something happens to the cluster.
+// Watch probes addresses from a host during an event in the cluster.
 type Watch struct {
 	names   []string
 	streams []*Stream
 }
 
-// Seen is what one prober saw.
+// Seen is the results of one prober.
 type Seen struct {
-	// Name says what was probed.
+	// Name of the probed address and protocol.
 	Name    string
 	Results []probe.Result
 }
 
-// steady is how many answers show that an address is served.
+// steady is the number of answers that show that an address is served.
 const steady = 100
 
-// Watch probes addresses over a protocol, and waits until all answer. More
-// arguments go to the probers.
+// Watch starts to probe addresses over a protocol, with further arguments for the probers,
+// and waits until all answer.
 func (b *Bed) Watch(ctx context.Context, host, protocol string, addresses []netip.Addr, args ...string) (*Watch, error) {
 	w := &Watch{}
 	for _, a := range addresses {
@@ -46,7 +46,7 @@ func (b *Bed) Watch(ctx context.Context, host, protocol string, addresses []neti
 	return w, nil
 }
 
-// Join watches what another Watch does, too.
+// Join adds the probers of another Watch.
 func (w *Watch) Join(other *Watch) *Watch {
 	return &Watch{append(w.names, other.names...), append(w.streams, other.streams...)}
 }
@@ -56,7 +56,7 @@ func (w *Watch) abandon() error {
 	return err
 }
 
-// Recovered waits until every address has answered so often from now on.
+// Recovered waits until every address has answered steadily since the call.
 func (w *Watch) Recovered(ctx context.Context, limit time.Duration) error {
 	now := time.Now()
 	for _, s := range w.streams {
@@ -67,7 +67,7 @@ func (w *Watch) Recovered(ctx context.Context, limit time.Duration) error {
 	return nil
 }
 
-// Stop ends the probers and returns what they saw.
+// Stop ends the probers and returns their results.
 func (w *Watch) Stop() ([]Seen, error) {
 	var out []Seen
 	var errs []error
@@ -94,7 +94,7 @@ func (s Seen) Gap() time.Duration {
 	return longest.Length()
 }
 
-// LastFailed returns when the last probe that got no answer was started; the zero time if there is none.
+// LastFailed returns the start of the last probe without an answer; the zero time if there is none.
 func (s Seen) LastFailed() time.Time {
 	var last time.Time
 	for _, r := range s.Results {
@@ -105,8 +105,8 @@ func (s Seen) LastFailed() time.Time {
 	return last
 }
 
-// LastFailed returns when the last probe was started that got no answer so far; the
-// zero time if there is none.
+// LastFailed returns the start of the last probe without an answer so far; the zero time
+// if there is none.
 func (w *Watch) LastFailed() time.Time {
 	var last time.Time
 	for _, s := range w.streams {

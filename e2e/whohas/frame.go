@@ -1,6 +1,6 @@
-// Package whohas asks a link who has an address, by ARP and NDP, again and again,
-// and says who answers. Unlike a kernel it hears every answer, so that it sees it
-// when two nodes answer for one address, and every announcement that nobody asked for.
+// Package whohas requests the MACs of addresses on a link, by ARP and NDP, repeatedly, and
+// reports all claims of them. Unlike a kernel it reports every answer, so that it detects
+// two nodes that answer for one address, and every gratuitous ARP and unsolicited NA.
 package whohas
 
 import (
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Claim is one frame by which somebody says that it has an address.
+// Claim is one frame in which a machine claims an address.
 type Claim struct {
 	At      time.Time  `json:"at"`
 	Address netip.Addr `json:"address"`
@@ -72,7 +72,7 @@ func checksum(from, to netip.Addr, body []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// read returns the address that a frame claims, and who does.
+// read returns the address that a frame claims, and the MAC that claims it.
 func read(frame []byte) (netip.Addr, net.HardwareAddr, bool) {
 	if len(frame) < etherLength {
 		return netip.Addr{}, nil, false

@@ -14,26 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config says what is asked, and how.
+// Config is the configuration of Run.
 type Config struct {
-	// Link to ask on, by name.
+	// Link is the name of the link.
 	Link string
-	// Targets to ask for; none only listens.
+	// Targets are the requested addresses; without any Run only listens.
 	Targets []netip.Addr
-	// From are the addresses that ask, one of each family, which nobody else may have:
-	// the kernel of the host must not learn from answers that it did not ask for.
+	// From are the sender addresses of requests, one of each family, which no host may have:
+	// the kernel of the host must not learn from answers to requests of this package.
 	From []netip.Addr
-	// Every is the time between two questions for each target.
+	// Every is the time between two requests for each target.
 	Every time.Duration
 }
 
 // receiveBuffer of the socket, in bytes.
 const receiveBuffer = 16 << 20
 
-// own is the MAC that asks.
+// own is the sender's MAC.
 var own = net.HardwareAddr{2, 0, 0, 0, 0xff, 1}
 
-// Run asks and hands every claim that is heard to report, until ctx ends.
+// Run sends requests and passes every received claim to report, until ctx ends.
 func Run(ctx context.Context, c Config, report func(Claim)) error {
 	link, err := net.InterfaceByName(c.Link)
 	if err != nil {
@@ -53,18 +53,18 @@ func Run(ctx context.Context, c Config, report func(Claim)) error {
 	if err := unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, promiscuous); err != nil {
 		return fmt.Errorf("make link promiscuous: %w", err)
 	}
-	// A read that waits no longer than this lets us see the end of ctx, and ask in time.
+	// Short reads, so that the loop notices the end of ctx and sends requests in time.
 	wait := unix.NsecToTimeval(int64(min(c.Every, 100*time.Millisecond) / 4))
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
 		return fmt.Errorf("set timeout: %w", err)
 	}
-	// A thousand addresses that move are thousands of frames within moments, and no claim is
-	// to be missed or to count as late because we were busy.
+	// The move of a thousand addresses is a burst of thousands of frames. A busy process must not
+	// lose claims or record them late.
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer); err != nil {
 		return fmt.Errorf("set receive buffer: %w", err)
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
-		return fmt.Errorf("ask for times of arrival: %w", err)
+		return fmt.Errorf("enable receive timestamps: %w", err)
 	}
 	questions, err := c.questions()
 	if err != nil {
@@ -76,9 +76,9 @@ func Run(ctx context.Context, c Config, report func(Claim)) error {
 		if now := time.Now(); now.Sub(asked) >= c.Every {
 			asked = now
 			for _, q := range questions {
-				// A link that is down cannot be asked; it may come back.
+				// Nothing can be sent on a link that is down; it may come up again.
 				if _, err := unix.Write(fd, q); err != nil && !errors.Is(err, unix.ENETDOWN) && !errors.Is(err, unix.ENOBUFS) {
-					return fmt.Errorf("ask: %w", err)
+					return fmt.Errorf("send request: %w", err)
 				}
 			}
 		}
@@ -124,18 +124,18 @@ func (c Config) questions() ([][]byte, error) {
 	for _, t := range c.Targets {
 		i := slices.IndexFunc(c.From, func(a netip.Addr) bool { return a.Is4() == t.Is4() })
 		if i < 0 {
-			return nil, fmt.Errorf("no address to ask for %s from", t)
+			return nil, fmt.Errorf("no sender address for requests for %s", t)
 		}
 		out = append(out, question(own, c.From[i], t))
 	}
 	return out, nil
 }
 
-// window is the grain of Overlap: some questions long.
+// window is the resolution of Overlap: as long as several requests.
 const window = 50 * time.Millisecond
 
-// Overlap returns for how long more than one MAC claimed an address: the number of
-// windows in which that was so. A clean move takes one window at most.
+// Overlap returns how long more than one MAC claimed an address: the number of windows with
+// claims of several MACs, times their length. A clean move takes one window at most.
 func Overlap(claims []Claim, address netip.Addr) time.Duration {
 	macs := map[int64]string{}
 	twice := map[int64]bool{}
@@ -152,7 +152,7 @@ func Overlap(claims []Claim, address netip.Addr) time.Duration {
 	return time.Duration(len(twice)) * window
 }
 
-// First returns when each address was first claimed after a time by another MAC than before it.
+// First returns the time of the first claim of each address, after a given time, by another MAC than before it.
 func First(claims []Claim, after time.Time) map[netip.Addr]time.Time {
 	owner, out := map[netip.Addr]string{}, map[netip.Addr]time.Time{}
 	for _, c := range claims {

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// TestRun: a kernel answers our questions, and we hear it.
+// TestRun: a kernel answers requests, and Run reports the claim.
 func TestRun(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node, far := nstest.Self(t), nstest.New(t)
@@ -36,14 +36,14 @@ func TestRun(t *testing.T) {
 			}
 		})
 		if err != nil || len(want) > 0 {
-			t.Errorf("error %v, nobody said to have %v", err, want)
+			t.Errorf("error %v, no claim of %v", err, want)
 		}
 	})
 }
 
 func TestClaims(t *testing.T) {
 	address, epoch := netip.MustParseAddr("192.0.2.2"), time.Unix(0, 0)
-	// One sign for every 20 ms: who claims the address then, a dot is nobody, * both.
+	// One sign for every 20 ms: the MAC that claims the address, a dot for none, * for both.
 	claims := func(drawing string) (out []Claim) {
 		for i, sign := range drawing {
 			for _, mac := range map[rune]string{'a': "a", 'b': "b", '*': "ab"}[sign] {

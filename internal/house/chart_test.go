@@ -102,7 +102,7 @@ func render(t *testing.T, args ...string) map[string]any {
 	return objects
 }
 
-// elsewhere tells objects outside the release's namespace from those in it.
+// elsewhere reports whether an object is outside the release's namespace.
 func elsewhere(namespace string) string {
 	if namespace == "" || namespace == "holdfast-system" {
 		return ""

@@ -76,7 +76,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// sources returns what is shipped as Go files, by path.
+// sources returns the shipped Go files by path.
 func sources(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -99,7 +99,7 @@ func sources(t *testing.T) map[string]string {
 var (
 	wholeMetric  = regexp.MustCompile(`NewDesc\("(holdfast_[a-z0-9_]+)",`)
 	metricPrefix = regexp.MustCompile(`NewDesc\("(holdfast_[a-z0-9]+_)"\s*\+`)
-	// A helper is called with the rest of the name, and what the metric is.
+	// A helper takes the rest of the name and the description of the metric.
 	restOfMetric = regexp.MustCompile(`\b[a-z]\w*\("([a-z0-9_]+)",\s*"[A-Z0-9]`)
 	saidMetric   = regexp.MustCompile(`\bholdfast_[a-z0-9_]+`)
 )
@@ -134,7 +134,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	for p, text := range documents(t) {
 		for _, name := range saidMetric.FindAllString(text, -1) {
-			// The client library describes those of the heartbeats' process.
+			// The client library describes the metrics of the heartbeat process.
 			if !slices.Contains(described, name) && name != "holdfast_heartbeat_process_" {
 				t.Errorf("%s speaks of %s, which no code describes", p, name)
 			}

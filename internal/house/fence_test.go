@@ -1,5 +1,5 @@
-// Package house checks what no single package can: which way imports run, and
-// what the chart makes of its values. It holds tests only.
+// Package house tests properties of the whole repository: the direction of imports, the
+// chart and the documents. It contains tests only.
 package house
 
 import (
@@ -19,9 +19,9 @@ import (
 
 const module = "github.com/holdfast-lb/holdfast"
 
-// fence says what a package may import beside the standard library: packages of
-// ours by path within the module, others by module path; each allows what lies
-// below it too. The longest matching path is a package's fence.
+// fence lists the allowed imports of a package beside the standard library: the module's
+// own packages by path within the module, others by module path; each includes the packages
+// below it. The longest matching path is a package's fence.
 var fence = map[string][]string{
 	"api":                    {"k8s.io/apimachinery"},
 	"internal/lb":            {},
@@ -60,10 +60,10 @@ var fence = map[string][]string{
 	"e2e/lab/cmd/pause":      {},
 }
 
-// testOnly are imported by tests and by nothing that is shipped.
+// testOnly are packages that only tests may import.
 var testOnly = []string{"internal/nstest", "internal/clocktest"}
 
-// goPackage is what go list says of a package, in part.
+// goPackage is a part of the output of go list.
 type goPackage struct {
 	ImportPath string
 	Imports    []string
@@ -93,7 +93,7 @@ func allowed(p string) (may []string, known bool) {
 	}
 }
 
-// breaches says, sorted, which imports the fence does not allow.
+// breaches returns the imports that the fence does not allow, sorted.
 func breaches(packages []goPackage) []string {
 	var out []string
 	for _, p := range packages {
@@ -117,13 +117,13 @@ func breaches(packages []goPackage) []string {
 	return out
 }
 
-// reads looks at every directory below root. What another program reads for a
-// test is unknown to go test, which would take an old result for a new one.
+// reads opens every directory below root. go test does not know which files another
+// program reads for a test, and would reuse an outdated cached result.
 func reads(t *testing.T, root string) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(_ string, _ fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // gone while we look
+			return nil // deleted during the walk
 		}
 		return err
 	})

@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// pureFiles decide in a package that also has effects. They take the time and all that
-// was read as arguments.
+// pureFiles contain the decisions of packages that also have effects. They take the time and all
+// input as arguments.
 var pureFiles = map[string][]string{
 	"internal/nodelifecycle": {"decide.go", "endpoints.go", "limit.go", "tracker.go", "verdict.go"},
 }
@@ -24,7 +24,7 @@ var pureImports = []string{
 	"api/v1beta1", "internal/config", "internal/lb", "k8s.io/api", "k8s.io/apimachinery",
 }
 
-// impure says what a file imports beyond pureImports, and where it asks for the time.
+// impure reports a file's imports beyond pureImports, and its reads of the clock.
 func impure(file *ast.File) []string {
 	var out []string
 	for _, i := range file.Imports {

@@ -15,11 +15,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// monotonic are the packages that decide by how much time has passed, and must not
-// notice when somebody sets the wall clock.
+// monotonic are the packages that decide by elapsed time, so changes of the wall clock must
+// not affect them.
 var monotonic = []string{"internal/filter", "internal/heartbeat", "internal/kubeproxy", "internal/layer2", "internal/link", "internal/loop", "internal/members", "internal/nodelifecycle", "internal/rotation", "internal/liveness", "speaker"}
 
-// dating are the functions that make dates for others to read.
+// dating are the functions that make dates for output.
 var dating = []string{"internal/liveness.onWall"}
 
 // dates says where a file takes the date of a time, or strips its monotonic
@@ -73,7 +73,7 @@ func TestWallClockDecidesNothing(t *testing.T) {
 			}
 			for _, d := range dates(file, dir) {
 				if where, _, _ := strings.Cut(d, ":"); !slices.Contains(dating, where) {
-					t.Errorf("%s takes the date of a time, which somebody may set", d)
+					t.Errorf("%s uses the wall clock, which an administrator may set", d)
 				}
 			}
 		}

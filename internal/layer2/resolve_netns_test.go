@@ -6,9 +6,8 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os/exec"
-	"strings"
 	"testing"
+	"time"
 
 	"github.com/mdlayher/arp"
 	"github.com/mdlayher/ethernet"
@@ -185,12 +184,32 @@ func TestDuplicateAddressDetection(t *testing.T) {
 			return false
 		})
 
-		if _, err := exec.LookPath("arping"); err != nil {
-			t.Skip("no arping to probe with ARP")
+		asker := eth.Attrs().HardwareAddr
+		owner := make(chan string, 1)
+		watch(t, n.far, arpProtocol(), func(frame []byte) {
+			// The far kernel's own requests have a sender address, which is the reply's target address.
+			var p arp.Packet
+			if p.UnmarshalBinary(frame[ethernetLen:]) == nil && p.Operation == arp.OperationReply && p.SenderIP == v4 && p.TargetIP.IsUnspecified() {
+				select {
+				case owner <- p.SenderHardwareAddr.String():
+				default:
+				}
+			}
+		})
+		// RFC 5227 section 2.1.1: a probe has no sender address.
+		probe := arpRequest(v4, func(p *arp.Packet, f *ethernet.Frame) {
+			p.SenderIP, p.SenderHardwareAddr, f.Source = netip.IPv4Unspecified(), asker, asker
+		})
+		if _, err := farWire(t, n.far, arpProtocol()).Write(probe); err != nil {
+			t.Fatal(err)
 		}
-		out, err := n.far.Command("arping", "-D", "-I", "eth0", "-c", "1", "-w", "10", v4.String()).CombinedOutput()
-		if !strings.Contains(string(out), strings.ToUpper(n.mac())) && !strings.Contains(string(out), n.mac()) {
-			t.Errorf("ARP probe is not answered: %v\n%s", err, out)
+		select {
+		case got := <-owner:
+			if got != n.mac() {
+				t.Errorf("the ARP probe is answered with %s, want %s", got, n.mac())
+			}
+		case <-time.After(within):
+			t.Error("the ARP probe is not answered")
 		}
 	})
 }

@@ -104,8 +104,8 @@ func (n *NS) AddAddress(link string, prefixes ...string) {
 const Valid = netlink.NUD_PERMANENT | netlink.NUD_NOARP | netlink.NUD_REACHABLE |
 	netlink.NUD_PROBE | netlink.NUD_STALE | netlink.NUD_DELAY
 
-// Neighbor returns what the namespace's kernel knows of an address: the state
-// of the entry (netlink.NUD_…, 0 for none) and the MAC.
+// Neighbor returns the namespace's neighbour entry for an address: its state
+// (netlink.NUD_…, 0 for none) and the MAC.
 func (n *NS) Neighbor(link string, addr netip.Addr) (int, net.HardwareAddr) {
 	n.t.Helper()
 	family := unix.AF_INET
@@ -141,7 +141,7 @@ func (n *NS) Send(addr netip.Addr) {
 		c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 9)))
 		n.must("dial "+addr.String(), err)
 		defer c.Close()
-		// An earlier datagram's ICMP error is reported here and means nothing.
+		// The error may be the ICMP error of an earlier datagram.
 		_, _ = c.Write([]byte{0})
 	})
 }

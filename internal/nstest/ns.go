@@ -85,7 +85,7 @@ func (n *NS) Do(fn func()) {
 		n.t.Fatalf("enter namespace: %v", err)
 	}
 	defer func() {
-		// A thread that cannot go home stays locked and dies with its goroutine.
+		// A thread that cannot return to its namespace stays locked and ends with its goroutine.
 		if err := unix.Setns(int(before.Fd()), unix.CLONE_NEWNET); err != nil {
 			n.t.Errorf("leave namespace: %v", err)
 			return

@@ -17,13 +17,13 @@ import (
 // childEnv marks the process that Run started.
 const childEnv = "HOLDFAST_NSTEST"
 
-// grace is what a child's deadline lies before its parent's, so that the child
-// can say what it was doing when time ran out.
+// grace is the time between a child's deadline and its parent's, so that the child
+// can print its goroutines at a timeout.
 const grace = 3 * time.Second
 
 // Run runs fn in a process with a fresh network namespace, whose loopback is up.
-// fn must be all the test does: what stands around the call runs in both
-// processes. It skips the test where namespaces are not allowed.
+// fn must be the whole test: code around the call runs in both processes. Run
+// skips the test where namespaces are not allowed.
 func Run(t *testing.T, fn func(t *testing.T)) {
 	t.Helper()
 	if os.Getenv(childEnv) != "" {
@@ -71,7 +71,7 @@ func start(t *testing.T, attr *syscall.SysProcAttr) (string, error) {
 		args = append(args, "-test.short")
 	}
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
-	// The race detector lingers for a second at the end of each process unless told not to.
+	// By default the race detector waits a second at the end of each process.
 	cmd.Env = append(os.Environ(), childEnv+"=1", "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	cmd.SysProcAttr = attr
 	out, err := cmd.CombinedOutput()
@@ -87,8 +87,8 @@ func pattern(name string) string {
 	return strings.Join(levels, "/")
 }
 
-// Until waits for a condition and fails the test when it does not come true in
-// time. The condition is asked every few milliseconds.
+// Until waits for a condition, which it checks every few milliseconds, and fails the
+// test at the deadline.
 func Until(t testing.TB, within time.Duration, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(within)
@@ -99,7 +99,7 @@ func Until(t testing.TB, within time.Duration, what string, cond func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			t.Fatalf("waited %v in vain: %s", within, what)
+			t.Fatalf("timeout after %v: %s", within, what)
 		}
 	}
 }

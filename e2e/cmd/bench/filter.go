@@ -44,7 +44,7 @@ func measureFilter(ctx context.Context, only string) (found bool, err error) {
 		}
 		value, ok := metrics[f.benchmark][f.metric]
 		if !ok {
-			return found, fmt.Errorf("%s: the benchmark told no %s", f.name, f.metric)
+			return found, fmt.Errorf("%s: the benchmark printed no %s", f.name, f.metric)
 		}
 		fmt.Printf("bench: %s %s %s\n", f.name, value, f.unit)
 	}

@@ -15,23 +15,23 @@ import (
 type assignment struct {
 	name string
 	unit time.Duration
-	// measure returns the times of some rounds.
+	// measure returns the durations of its rounds.
 	measure func() ([]time.Duration, error)
 }
 
 var assignments = []assignment{
-	{"ipam_assign_10k_ms", time.Millisecond, anew(10_000, lb.IPv4, nil)},
-	{"ipam_assign_50k_ms", time.Millisecond, anew(50_000, lb.IPv4, nil)},
+	{"ipam_assign_10k_ms", time.Millisecond, assignAll(10_000, lb.IPv4, nil)},
+	{"ipam_assign_50k_ms", time.Millisecond, assignAll(50_000, lb.IPv4, nil)},
 	{"ipam_one_more_10k_us", time.Microsecond, oneMore(10_000)},
-	{"ipam_assign_64_10k_ms", time.Millisecond, anew(10_000, lb.IPv6, nil)},
-	{"ipam_assign_sharing_10k_ms", time.Millisecond, anew(20_000, lb.IPv4, pairs)},
+	{"ipam_assign_64_10k_ms", time.Millisecond, assignAll(10_000, lb.IPv6, nil)},
+	{"ipam_assign_sharing_10k_ms", time.Millisecond, assignAll(20_000, lb.IPv4, pairs)},
 }
 
 // assignmentRounds is how often an assignment is timed.
 const assignmentRounds = 9
 
-// anew times the decision for so many Services that have no address yet.
-func anew(services int, family lb.Family, change func(*lb.State)) func() ([]time.Duration, error) {
+// assignAll times the decision for a number of Services without addresses.
+func assignAll(services int, family lb.Family, change func(*lb.State)) func() ([]time.Duration, error) {
 	return func() ([]time.Duration, error) {
 		s := state(services, family)
 		if change != nil {
@@ -50,7 +50,7 @@ func anew(services int, family lb.Family, change func(*lb.State)) func() ([]time
 	}
 }
 
-// pairs has two Services share each address.
+// pairs makes two Services share each address.
 func pairs(s *lb.State) {
 	for i := range s.Services {
 		s.Services[i].SharingKey = fmt.Sprint(i / 2)

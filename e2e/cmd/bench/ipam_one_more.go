@@ -17,10 +17,10 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// oneMore times what the controller's Ledger takes to decide when one Service
-// arrives where so many have their addresses: from the whole State, as
-// config.Compile makes it of the objects anew, to the whole Result. In each round
-// the Ledger is new, has decided for the others once, and has never seen the newcomer.
+// oneMore times the decision of the controller's Ledger for one more Service beside a number
+// of Services with addresses: from a whole new State, as config.Compile makes it from the
+// objects, to the whole Result. In each round the Ledger is new, has decided for the others
+// once, and does not know the new Service.
 func oneMore(services int) func() ([]time.Duration, error) {
 	return func() ([]time.Duration, error) {
 		objects, err := assigned(services)
@@ -52,7 +52,7 @@ func compile(o config.Objects) lb.State {
 	return s
 }
 
-// assigned returns a pool and Services whose statuses have what was decided for them.
+// assigned returns a pool and Services whose statuses contain their assigned addresses.
 func assigned(services int) (config.Objects, error) {
 	o := config.Objects{Pools: []*v1beta1.IPAddressPool{{
 		ObjectMeta: metav1.ObjectMeta{Name: "bench"},
@@ -81,7 +81,7 @@ func assigned(services int) (config.Objects, error) {
 	return o, nil
 }
 
-// serviceObject makes the i-th Service to come; its name stands anywhere among the others.
+// serviceObject makes the i-th Service to arrive; its name sorts anywhere among the others.
 func serviceObject(i int) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{

@@ -16,7 +16,7 @@ import (
 type measurement struct {
 	// units of the figures, by name.
 	units map[string]string
-	// run returns the figures; one that could not be made is left out.
+	// run returns the figures, without those that could not be measured.
 	run func(context.Context, *testbed.Bed) (map[string]float64, error)
 }
 
@@ -86,7 +86,7 @@ func onStage(ctx context.Context, b *testbed.Bed, run func(*testbed.Stage) error
 	if err := s.Restrict(ctx); err != nil {
 		return err
 	}
-	// What kube-proxy takes until it serves a new Service is nobody's failure here.
+	// The time until kube-proxy serves a new Service does not count.
 	for _, a := range s.Addresses {
 		if _, err := s.WaitFetch(ctx, testbed.Client, probe.TCP, a); err != nil {
 			return err
@@ -95,8 +95,8 @@ func onStage(ctx context.Context, b *testbed.Bed, run func(*testbed.Stage) error
 	return run(s)
 }
 
-// during probes the stage's addresses, has something happen, and returns what was
-// seen of each, IPv4 first, once all answer again.
+// during probes the stage's addresses through an event, waits until all answer again, and
+// returns the results of each, IPv4 first.
 func during(ctx context.Context, s *testbed.Stage, happen func() error) ([]testbed.Seen, error) {
 	w, err := s.Watch(ctx, testbed.Client, probe.TCP, s.Addresses)
 	if err != nil {
@@ -110,7 +110,7 @@ func during(ctx context.Context, s *testbed.Stage, happen func() error) ([]testb
 	return seen, errors.Join(err, stopped)
 }
 
-// powerCycle gives a node its power back and waits until its speaker works.
+// powerCycle powers a node on and waits until its speaker works.
 func powerCycle(ctx context.Context, b *testbed.Bed, node string) error {
 	start := time.Now()
 	return errors.Join(b.Cluster.PowerOn(ctx, node), b.WaitNode(ctx, node, start), b.WaitReady(ctx))
@@ -118,5 +118,5 @@ func powerCycle(ctx context.Context, b *testbed.Bed, node string) error {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// progress says what a round found.
+// progress prints the result of a round.
 func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

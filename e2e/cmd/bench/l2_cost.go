@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// costServices is how many Services a speaker with much to do knows.
+	// costServices is the number of Services for the figures under load.
 	costServices = 10_000
 	costName     = "bench-cost"
 	// idleTime is how long an idle speaker is watched.
@@ -25,15 +25,15 @@ const (
 	calmTime     = 20 * time.Second
 	cpuMetric    = "process_cpu_seconds_total"
 	memoryMetric = "process_resident_memory_bytes"
-	// beatsPrefix is before the names of these metrics where a speaker tells of the process of its heartbeats.
-	beatsPrefix = "holdfast_heartbeat_"
+	// heartbeatPrefix precedes these metric names where a speaker reports them for its heartbeat process.
+	heartbeatPrefix = "holdfast_heartbeat_"
 	// serviceProxyLabel names another proxy than kube-proxy.
 	serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
 )
 
-// cost measures what a speaker takes that has nothing to do: its share of a core with
-// no Service and with 10,000, and its memory with these, freshly started; and what the
-// leading controller took to give these their addresses, of a core for each and of memory.
+// cost measures the resources of an idle speaker: its share of a core without Services and
+// with 10,000, and its memory with these, freshly started; and those of the leading
+// controller while it assigned these addresses: CPU time for each Service, and memory.
 func cost(ctx context.Context, b *testbed.Bed) (got map[string]float64, err error) {
 	node := b.Cluster.Nodes()[1]
 	got = map[string]float64{}
@@ -59,7 +59,7 @@ func cost(ctx context.Context, b *testbed.Bed) (got map[string]float64, err erro
 	got["ipam_controller_10k_mib"] = after[memoryMetric] / (1 << 20)
 	got["ipam_controller_10k_ms_each"] = 1000 * (after[cpuMetric] - before[cpuMetric]) / costServices
 	progress("%d Services are announced: %v", costServices, got)
-	// A heap that grew while they came says little.
+	// A restart first: a heap that grew with the creation would distort the figure.
 	if err := b.ReplaceSpeaker(ctx, node); err != nil {
 		return nil, err
 	}
@@ -101,8 +101,8 @@ spec: {ipAddressPools: [%[1]s]}
 `, costName)
 }
 
-// makeCost makes the Services and waits until all are announced. Kube-proxies leave
-// them alone: they would take the machine that the speakers are measured on.
+// makeCost creates the Services and waits until all are announced. They have a label that
+// excludes them from kube-proxy, which would load the machine of the measurement.
 func makeCost(ctx context.Context, b *testbed.Bed) error {
 	services := b.Kube.CoreV1().Services(app.Namespace)
 	group, creating := errgroup.WithContext(ctx)
@@ -110,7 +110,7 @@ func makeCost(ctx context.Context, b *testbed.Bed) error {
 	for i := range costServices {
 		group.Go(func() error {
 			s := testbed.Service(app, fmt.Sprintf("cost-%05d", i))
-			s.Labels = map[string]string{"bench": costName, serviceProxyLabel: "nobody"}
+			s.Labels = map[string]string{"bench": costName, serviceProxyLabel: "none"}
 			s.Spec.IPFamilyPolicy, s.Spec.Ports = new(corev1.IPFamilyPolicySingleStack), s.Spec.Ports[:1]
 			s.Spec.AllocateLoadBalancerNodePorts = new(false)
 			metav1.SetMetaDataAnnotation(&s.ObjectMeta, "holdfast.dev/pool", costName)
@@ -141,8 +141,8 @@ func makeCost(ctx context.Context, b *testbed.Bed) error {
 	})
 }
 
-// calm waits until nobody writes to the Services any more: speakers let announcements
-// go before the word of them, and a speaker that leaves and returns is two moves.
+// calm waits for the end of all writes to the Services: conditions follow the announcements
+// later, and a speaker that leaves and returns causes two moves.
 func calm(ctx context.Context, b *testbed.Bed) error {
 	ctx, cancel := context.WithTimeout(ctx, costLimit)
 	defer cancel()
@@ -165,7 +165,7 @@ func calm(ctx context.Context, b *testbed.Bed) error {
 
 // idle returns the share of a core that a node's speaker takes, in thousandths.
 func idle(ctx context.Context, b *testbed.Bed, node string) (float64, error) {
-	// What is left to do after the preparation is not idleness.
+	// Let the work that the preparation caused end first.
 	if err := pause(ctx, 10*time.Second); err != nil {
 		return 0, err
 	}
@@ -184,9 +184,9 @@ func idle(ctx context.Context, b *testbed.Bed, node string) (float64, error) {
 	return 1000 * (both(after, cpuMetric) - both(before, cpuMetric)) / time.Since(start).Seconds(), nil
 }
 
-// both is the sum over the processes of a speaker.
+// both is the sum of a metric over the speaker and its heartbeat process.
 func both(metrics map[string]float64, name string) float64 {
-	return metrics[name] + metrics[beatsPrefix+name]
+	return metrics[name] + metrics[heartbeatPrefix+name]
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -18,12 +18,12 @@ const (
 	// deadRounds with the leading controller on a node that lives, leaderRounds with it on the dead one.
 	deadRounds   = 10
 	leaderRounds = 3
-	// quiet is how long no probe may have failed for the last failure to be the last.
+	// quiet is the time without a failed probe after which a failure counts as the last.
 	quiet = 5 * time.Second
 )
 
-// deadEndpoint pulls the plug of a node that holds one of three endpoints but not the
-// address, and times the last new connection that fails.
+// deadEndpoint powers off a node that has one of three endpoints but not the address,
+// and times the last new connection that fails.
 func deadEndpoint(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	three := testbed.App{Namespace: app.Namespace, Name: "three", Replicas: 3, Nodes: b.Cluster.Nodes()[1:]}
 	if err := b.Deploy(ctx, three); err != nil {
@@ -82,8 +82,8 @@ func deadOnce(ctx context.Context, b *testbed.Bed, addresses []netip.Addr, withL
 	return last, nil
 }
 
-// deadVictim chooses a worker that owns no address, and that the leading controller
-// runs on, or not. Leaders are killed until it is so.
+// deadVictim chooses a worker that owns no address, and that runs the leading controller or
+// does not, as requested. It kills leaders until there is such a worker.
 func deadVictim(ctx context.Context, b *testbed.Bed, addresses []netip.Addr, withLeader bool) (string, error) {
 	var owners []string
 	for _, a := range addresses {

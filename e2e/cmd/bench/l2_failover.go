@@ -6,11 +6,11 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 )
 
-// powerOffs is how often the owner's plug is pulled. Of so few the worst is the 99th percentile.
+// powerOffs is the number of power-offs of the owner. Of so few the worst is the 99th percentile.
 const powerOffs = 20
 
-// failover pulls the plug of whoever owns the addresses, and times how long a client
-// that probes every 5 ms is without an answer.
+// failover powers off the owner of the addresses, and times how long a client that probes
+// every 5 ms gets no answer.
 func failover(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	got := map[string]float64{}
 	err := onStage(ctx, b, func(s *testbed.Stage) error {

@@ -9,7 +9,7 @@ import (
 	"regexp"
 )
 
-// lookupName is the time from a request to what is answered, with 10,000 addresses.
+// lookupName is the time from a request to its answer, with 10,000 addresses.
 const lookupName = "l2_lookup_ns"
 
 // perOperation finds the time in what go test -bench prints.

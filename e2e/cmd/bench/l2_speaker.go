@@ -16,8 +16,8 @@ const (
 	forgetAfter = 100 * time.Millisecond
 )
 
-// speakerKill kills the owner's speaker without a goodbye. A client that knows the
-// MAC goes on; one that has to resolve needs somebody who answers.
+// speakerKill kills the owner's speaker with SIGKILL. A client with a neighbour entry is not
+// affected; a client that has to resolve the address needs a stand-in that answers.
 func speakerKill(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	got := map[string]float64{}
 	err := onStage(ctx, b, func(s *testbed.Stage) error {
@@ -64,7 +64,7 @@ func killOnce(ctx context.Context, s *testbed.Stage, cold bool) (time.Duration, 
 	return max(seen[0].Gap(), seen[1].Gap()), s.ReplaceSpeaker(ctx, owner)
 }
 
-// forget has the client lose its neighbour entries of the addresses.
+// forget deletes the client's neighbour entries for the addresses.
 func forget(ctx context.Context, b *testbed.Bed, addresses []netip.Addr) error {
 	var errs []error
 	for _, a := range addresses {

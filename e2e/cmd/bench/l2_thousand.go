@@ -32,8 +32,8 @@ const (
 	manyLimit = 10 * time.Minute
 )
 
-// thousand loses a node that announces 1,000 addresses, and returns the worst of what
-// the clients of some saw, and of the 99th percentile of the announcements of all.
+// thousand powers off a node that announces 1,000 addresses, and returns the worst outage of
+// probed addresses, or the 99th percentile of the announcements of all, if that is longer.
 func thousand(ctx context.Context, b *testbed.Bed) (got map[string]float64, err error) {
 	anchor, announcers := b.Cluster.Nodes()[1], b.Cluster.Nodes()[2:]
 	many := testbed.App{Namespace: app.Namespace, Name: manyName, Replicas: 1, Nodes: []string{anchor}}
@@ -124,18 +124,18 @@ func makeMany(ctx context.Context, b *testbed.Bed, a testbed.App) ([]netip.Addr,
 func loseMany(ctx context.Context, b *testbed.Bed, node string, list []netip.Addr) (time.Duration, error) {
 	before, err := ownAll(ctx, b, node, list)
 	if err == nil {
-		// All nodes share the machine with the API server: what it is told of the move before is over.
-		err = saidAll(ctx, b, node)
+		// All nodes share the machine with the API server: wait until the writes about the last move have ended.
+		err = waitAnnounced(ctx, b, node)
 	}
 	if err != nil {
 		return 0, err
 	}
-	// Probes of so many addresses are further apart, so that they do not take the machine themselves.
+	// Probes of so many addresses are further apart, so that they do not load the machine.
 	w, err := b.Watch(ctx, testbed.Client, probe.TCP, list[:probed], "-every", "50ms")
 	if err != nil {
 		return 0, err
 	}
-	heard, err := b.Claims(ctx, testbed.Client, time.Second)
+	listener, err := b.Claims(ctx, testbed.Client, time.Second)
 	if err != nil {
 		return 0, err
 	}
@@ -146,13 +146,13 @@ func loseMany(ctx context.Context, b *testbed.Bed, node string, list []netip.Add
 	}
 	if err == nil {
 		err = testbed.Until(ctx, time.Minute, "announcements of all", func(context.Context) error {
-			if got := len(whohas.First(append(before, heard.Heard()...), off)); got < len(list) {
+			if got := len(whohas.First(append(before, listener.All()...), off)); got < len(list) {
 				return fmt.Errorf("%d of %d were announced", got, len(list))
 			}
 			return nil
 		})
 	}
-	claims, stopped := heard.Stop()
+	claims, stopped := listener.Stop()
 	seen, stoppedToo := w.Stop()
 	if err := errors.Join(err, stopped, stoppedToo); err != nil {
 		return 0, err
@@ -170,8 +170,8 @@ func loseMany(ctx context.Context, b *testbed.Bed, node string, list []netip.Add
 	return max(announced, gap), powerCycle(ctx, b, node)
 }
 
-// saidAll waits until the conditions of all Services say that a node announces them.
-func saidAll(ctx context.Context, b *testbed.Bed, node string) error {
+// waitAnnounced waits until the conditions of all Services name a node as announcer.
+func waitAnnounced(ctx context.Context, b *testbed.Bed, node string) error {
 	return testbed.Until(ctx, manyLimit, "the conditions of all Services", func(ctx context.Context) error {
 		services, err := b.Kube.CoreV1().Services(app.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "bench=" + manyName})
 		if err != nil {
@@ -190,7 +190,7 @@ func saidAll(ctx context.Context, b *testbed.Bed, node string) error {
 	})
 }
 
-// ownAll asks until a node answers for all the addresses, and returns the last answers.
+// ownAll sends requests until a node answers for all the addresses, and returns the last answers.
 func ownAll(ctx context.Context, b *testbed.Bed, node string, list []netip.Addr) ([]whohas.Claim, error) {
 	mac, err := b.MAC(ctx, node)
 	if err != nil {

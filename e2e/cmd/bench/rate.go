@@ -31,11 +31,11 @@ const (
 	rateLimit = 10 * time.Minute
 )
 
-// rate has many Services wait, and times until all have their addresses, from
-// Holdfast and from a bare client by turns. It returns how many times as fast
-// Holdfast is, by the medians.
+// rate lets many Services wait, and times the assignment of addresses to all of them, by
+// Holdfast and by a bare client in turns. It returns the ratio of the two medians: how
+// many times as fast Holdfast is.
 func rate(ctx context.Context, b *testbed.Bed) (float64, error) {
-	if err := crowd(ctx, b); err != nil {
+	if err := makeServices(ctx, b); err != nil {
 		return 0, err
 	}
 	var ours, bare []time.Duration
@@ -54,15 +54,15 @@ func rate(ctx context.Context, b *testbed.Bed) (float64, error) {
 	return float64(quantile(bare, 0.5)) / float64(quantile(ours, 0.5)), nil
 }
 
-// crowd makes the Services of both.
-func crowd(ctx context.Context, b *testbed.Bed) error {
+// makeServices makes the Services of both.
+func makeServices(ctx context.Context, b *testbed.Bed) error {
 	return forAll(ctx, func(ctx context.Context, i int) error {
 		ours := testbed.Service(app, fmt.Sprintf("ours-%04d", i))
 		ours.Labels = map[string]string{"bench": "ours"}
 		metav1.SetMetaDataAnnotation(&ours.ObjectMeta, "holdfast.dev/pool", ratePool)
 		for _, s := range []*corev1.Service{ours, asBare(testbed.Service(app, fmt.Sprintf("bare-%04d", i)))} {
 			s.Spec.AllocateLoadBalancerNodePorts = new(false) // there are fewer than Services here
-			// The proxies of all nodes share the machine's cores here: they leave this to nobody.
+			// The kube-proxies of all nodes share the machine's cores, so they do not serve these Services.
 			s.Labels["service.kubernetes.io/service-proxy-name"] = "none"
 			if _, err := b.Kube.CoreV1().Services(app.Namespace).Create(ctx, s, metav1.CreateOptions{}); err != nil {
 				return fmt.Errorf("create Service %s: %w", s.Name, err)
@@ -86,7 +86,7 @@ func patch(ctx context.Context, b *testbed.Bed, name string, body []byte, subres
 	return err
 }
 
-// oursRound makes the pool that Holdfast's Services wait for, and takes it away again.
+// oursRound creates the pool that Holdfast's Services wait for, and removes it afterwards.
 func oursRound(ctx context.Context, b *testbed.Bed) (time.Duration, error) {
 	if err := waitAll(ctx, b, "ours", pending); err != nil {
 		return 0, err
@@ -121,7 +121,7 @@ func oursRound(ctx context.Context, b *testbed.Bed) (time.Duration, error) {
 	return took, nil
 }
 
-// bareRound has the bare client write. It is watched as Holdfast is, which costs as much.
+// bareRound makes the bare client write. A watch observes it as it observes Holdfast, at the same cost.
 func bareRound(ctx context.Context, b *testbed.Bed) (time.Duration, error) {
 	start := time.Now()
 	group, both := errgroup.WithContext(ctx)
@@ -153,8 +153,8 @@ func pending(s *corev1.Service) bool {
 
 func released(s *corev1.Service) bool { return len(s.Finalizers) == 0 }
 
-// waitAll watches until every Service of a client is as wanted: a list again and
-// again would slow down what is measured. A watch that the API server ends is begun anew.
+// waitAll watches until every Service of a client passes a check: repeated lists would slow
+// the measured writes down. It restarts a watch that the API server ends.
 func waitAll(ctx context.Context, b *testbed.Bed, whose string, wanted func(*corev1.Service) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, rateLimit)
 	defer cancel()

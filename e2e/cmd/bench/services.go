@@ -18,7 +18,7 @@ import (
 // app serves all Services of all series.
 var app = testbed.App{Namespace: "bench", Name: "echo", Replicas: 2}
 
-// prepare installs what is measured, and returns what undoes it.
+// prepare installs Holdfast and the application, and returns a function that removes them.
 func prepare(ctx context.Context, b *testbed.Bed) (restore func() error, err error) {
 	undo := func() error {
 		err := b.Kube.CoreV1().Namespaces().Delete(context.WithoutCancel(ctx), app.Namespace, metav1.DeleteOptions{})
@@ -46,10 +46,9 @@ func prepare(ctx context.Context, b *testbed.Bed) (restore func() error, err err
 	return undo, nil
 }
 
-// services makes Services one after the other, and times each from its creation
-// to its address, and to the first answer that client gets. They all stay until
-// the end: an address that is given again would still be known to kube-proxy and
-// to client.
+// services creates Services one after the other, and times each from its creation to its
+// address, and to the first answer at the client. They all stay until the end: kube-proxy
+// and the client would still have state for an address that is assigned again.
 func services(toAddress, toFetch string) func(context.Context, *testbed.Bed) (map[string][]time.Duration, error) {
 	return func(ctx context.Context, b *testbed.Bed) (map[string][]time.Duration, error) {
 		times := map[string][]time.Duration{}

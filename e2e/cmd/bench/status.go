@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// bareClass is of Services that Holdfast leaves alone: a bare client writes what
-// Holdfast would write, with nothing to decide.
+// bareClass is the class of Services that Holdfast ignores: a bare client writes what
+// Holdfast would write, without a decision.
 const bareClass = "bench.holdfast.dev/bare"
 
 // asBare makes a Service the bare client's.
@@ -44,7 +44,7 @@ func bareStatus(number int) ([]byte, error) {
 	})
 }
 
-// bareLoop is the least that a load balancer does: watch, and patch what is new.
+// bareLoop is the minimal load balancer: it watches, and patches new Services.
 func bareLoop(ctx context.Context, b *testbed.Bed) error {
 	client := b.Kube.CoreV1().Services(app.Namespace)
 	events, err := client.Watch(ctx, metav1.ListOptions{LabelSelector: "bench=bare"})

@@ -1,7 +1,7 @@
 // Command demo shows what Holdfast does, on this machine and on real
 // components: it brings a cluster up, installs the chart, reaches Services from
-// outside through layer 2 and BGP, pulls a node's plug and measures what a
-// client notices. It leaves the cluster running, to be looked at.
+// outside through layer 2 and BGP, powers a node off and measures the outage at a
+// client. It leaves the cluster running.
 package main
 
 import (
@@ -57,10 +57,10 @@ func (d *demo) run(ctx context.Context) bool {
 	return true
 }
 
-// beat is how often a step that takes long says how long it has taken.
+// beat is the interval at which a long step prints its duration so far.
 const beat = 10 * time.Second
 
-// ticking runs a step, and says again and again that it goes on.
+// ticking runs a step, and prints its duration so far at each beat.
 func (d *demo) ticking(ctx context.Context, run func(context.Context) error) error {
 	done := make(chan error, 1)
 	start := time.Now()
@@ -77,12 +77,12 @@ func (d *demo) ticking(ctx context.Context, run func(context.Context) error) err
 	}
 }
 
-// say prints one line of a step.
-func (d *demo) say(format string, args ...any) {
+// print prints one line of a step.
+func (d *demo) print(format string, args ...any) {
 	fmt.Fprintf(d.out, "      "+format+"\n", args...)
 }
 
-// indented sets what others print under a step.
+// indented indents the output of the lab under a step.
 type indented struct{ to io.Writer }
 
 // Write is part of io.Writer; the lab writes whole lines.

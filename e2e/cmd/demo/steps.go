@@ -21,7 +21,7 @@ const (
 	serviceBGP = "web-bgp"
 )
 
-// demo is what its steps hand on to each other.
+// demo is the state that the steps share.
 type demo struct {
 	out   io.Writer
 	proxy string
@@ -59,7 +59,7 @@ func (d *demo) bringUp(ctx context.Context) error {
 	if errors.Is(err, lab.ErrNotUp) {
 		l, err = lab.Up(ctx, lab.Config{ProxyMode: d.proxy}, indented{d.out})
 	} else if err == nil {
-		d.say("it is up already")
+		d.print("it is up already")
 	}
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func (d *demo) bringUp(ctx context.Context) error {
 		if _, err := d.bed.On(ctx, node, "true"); err == nil {
 			continue
 		}
-		d.say("%s is off", node)
+		d.print("%s is off", node)
 		if err := d.powerOn(ctx, node); err != nil {
 			return err
 		}
@@ -103,7 +103,7 @@ func (d *demo) configure(ctx context.Context) error {
 	return nil
 }
 
-// apply runs kubectl as a person would, and shows how.
+// apply runs kubectl, and prints the command.
 func (d *demo) apply(ctx context.Context, namespace, file string) error {
 	args := []string{"apply", "-f", d.bed.Path("config", "samples", file)}
 	if namespace != "" {
@@ -114,7 +114,7 @@ func (d *demo) apply(ctx context.Context, namespace, file string) error {
 		return err
 	}
 	for line := range strings.Lines(out) {
-		d.say("%s: %s", file, strings.TrimSpace(line))
+		d.print("%s: %s", file, strings.TrimSpace(line))
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func (d *demo) deploy(ctx context.Context) error {
 	if d.bgp, err = d.bed.WaitAddresses(ctx, namespace, serviceBGP, 2); err != nil {
 		return err
 	}
-	d.say("Service %s has %v, Service %s has %v", serviceL2, d.l2, serviceBGP, d.bgp)
+	d.print("Service %s has %v, Service %s has %v", serviceL2, d.l2, serviceBGP, d.bgp)
 	return nil
 }
 
@@ -156,7 +156,7 @@ func (d *demo) fetchL2(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		d.say("... which client reaches through node %s", owner)
+		d.print("... which client reaches through node %s", owner)
 	}
 	return nil
 }
@@ -174,7 +174,7 @@ func (d *demo) fetchBGP(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			d.say("... to which router %s knows the way over %v", router, hops)
+			d.print("... to which router %s knows the way over %v", router, hops)
 		}
 	}
 	return nil
@@ -185,12 +185,12 @@ func (d *demo) fetch(ctx context.Context, host string, a netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	d.say("%s -> http://%s: pod %s on node %s answered; it saw client %s",
+	d.print("%s -> http://%s: pod %s on node %s answered; it saw client %s",
 		host, testbed.Target(probe.TCP, a), answer.Pod, answer.Node, answer.Client)
 	return nil
 }
 
-// pullPlug measures what a client notices of the death of the node it talks to.
+// pullPlug measures the outage at a client when the node that serves it loses power.
 func (d *demo) pullPlug(ctx context.Context) error {
 	address := d.l2[0]
 	owner, err := d.bed.WaitOwner(ctx, testbed.Client, address)
@@ -199,8 +199,8 @@ func (d *demo) pullPlug(ctx context.Context) error {
 	}
 	stay := slices.DeleteFunc(slices.Clone(d.workers()), func(n string) bool { return n == owner })
 	d.app.Nodes, d.app.Replicas = stay, int32(len(stay))
-	d.say("client reaches %s through node %s", address, owner)
-	d.say("move the pods to %s: Kubernetes takes most of a minute to notice a dead node, and would send every third request to a dead pod",
+	d.print("client reaches %s through node %s", address, owner)
+	d.print("move the pods to %s: Kubernetes takes most of a minute to notice a dead node, and would send every third request to a dead pod",
 		strings.Join(stay, " and "))
 	if err := d.bed.Deploy(ctx, d.app); err != nil {
 		return err
@@ -216,8 +216,8 @@ func (d *demo) pullPlug(ctx context.Context) error {
 	if err := d.lab.PowerOff(ctx, owner); err != nil {
 		return err
 	}
-	d.say("power-off %s: no process of it could say goodbye", owner)
-	// What is good one probe timeout later is good through another node.
+	d.print("power-off %s: none of its processes could announce its end", owner)
+	// A probe that succeeds a probe timeout later goes through another node.
 	back := stream.WaitGood(ctx, time.Minute, time.Now().Add(time.Second), 400)
 	results, err := stream.Stop()
 	if err := errors.Join(back, err); err != nil {
@@ -228,7 +228,7 @@ func (d *demo) pullPlug(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.say("now node %s answers for %s", heir, address)
+	d.print("now node %s answers for %s", heir, address)
 	start := time.Now()
 	if err := d.powerOn(ctx, owner); err != nil {
 		return err
@@ -243,7 +243,7 @@ func (d *demo) pullPlug(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.say("%.1f s after its power-on %s answers for %s again", time.Since(start).Seconds(), owner, address)
+	d.print("%.1f s after its power-on %s answers for %s again", time.Since(start).Seconds(), owner, address)
 	// Pods on all workers again.
 	d.app.Nodes, d.app.Replicas = nil, int32(len(d.workers()))
 	return d.bed.Deploy(ctx, d.app)
@@ -253,10 +253,10 @@ func (d *demo) report(results []probe.Result, pulled time.Time) {
 	outages := slices.DeleteFunc(probe.Outages(results), func(o probe.Outage) bool { return o.To.Before(pulled) })
 	longest, some := probe.Longest(outages)
 	if !some {
-		d.say("none of %d requests failed", len(results))
+		d.print("none of %d requests failed", len(results))
 		return
 	}
-	d.say("THE CLIENT WAS WITHOUT AN ANSWER FOR %d ms (%d of %d requests failed, one every 5 ms)",
+	d.print("THE CLIENT WAS WITHOUT AN ANSWER FOR %d ms (%d of %d requests failed, one every 5 ms)",
 		longest.Length().Milliseconds(), longest.Failed, len(results))
 }
 
@@ -265,7 +265,7 @@ func (d *demo) powerOn(ctx context.Context, node string) error {
 	if err := d.lab.PowerOn(ctx, node); err != nil {
 		return err
 	}
-	d.say("power-on %s", node)
+	d.print("power-on %s", node)
 	return d.bed.WaitNode(ctx, node, start)
 }
 
@@ -278,7 +278,7 @@ func (d *demo) lookAround(context.Context) error {
 		"bin/lab power-off w1 ; bin/lab power-on w1        break it yourself",
 		fmt.Sprintf("export KUBECONFIG=%s", d.lab.Kubeconfig()),
 	} {
-		d.say("%s", line)
+		d.print("%s", line)
 	}
 	return nil
 }

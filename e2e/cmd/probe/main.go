@@ -1,7 +1,7 @@
-// Command probe runs on a host of the lab and asks the echo application, once
+// Command probe runs on a host of the lab and probes the echo application, once
 // or at a steady pace. It prints one line of JSON for each probe. Without -n it
-// goes on until its standard input is closed. With -keep it opens connections, says
-// so, and asks on each of them once more when its standard input is closed.
+// runs until its standard input is closed. With -keep it opens connections, reports
+// that, and sends one more request on each when its standard input is closed.
 package main
 
 import (
@@ -42,7 +42,7 @@ func run() error {
 	if c.Count == 0 || *keep > 0 {
 		go func() {
 			defer stop()
-			// Nothing is said on it; its end is all that matters.
+			// It carries no data; only its end matters.
 			_, _ = io.Copy(io.Discard, os.Stdin)
 		}()
 	}

@@ -1,5 +1,5 @@
-// Command whohas runs on a host of the lab, asks who has some addresses by ARP and
-// NDP, and prints one line of JSON for each claim that it hears, asked for or not,
+// Command whohas runs on a host of the lab, resolves some addresses by ARP and NDP,
+// and prints one line of JSON for each claim that it receives, requested or not,
 // until its standard input is closed.
 package main
 
@@ -40,7 +40,7 @@ func run() error {
 	defer stop()
 	go func() {
 		defer stop()
-		// Nothing is said on it; its end is all that matters.
+		// It carries no data; only its end matters.
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	}()
 	out := json.NewEncoder(os.Stdout)

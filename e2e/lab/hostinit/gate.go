@@ -17,7 +17,7 @@ func waitGate(url string) {
 	}
 	client := &http.Client{
 		Timeout: 2 * time.Second,
-		// A gate opens nothing and sends nothing; who answers does not matter.
+		// The request carries no secret, so the server's identity does not matter.
 		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true},
 	}
 	for tick := time.NewTicker(gatePoll); ; <-tick.C {

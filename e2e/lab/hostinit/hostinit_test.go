@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A gate opens at 200 and not before, whoever has signed the server's certificate.
+// A gate opens at 200 and not before, whichever CA has signed the server's certificate.
 func TestWaitGate(t *testing.T) {
 	answers := []int{http.StatusForbidden, http.StatusInternalServerError, http.StatusOK}
 	asked := 0

@@ -55,8 +55,8 @@ func enter(s *Spec) error {
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 		return fmt.Errorf("unshare cgroup namespace: %w", err)
 	}
-	// A host outlives the command that started it, and must not hold what that one's
-	// parents had open: a lock, or a pipe that somebody waits on.
+	// A host outlives the command that started it, and must not keep the inherited files of that
+	// command open: a lock, or a pipe on which another process waits.
 	if err := unix.CloseRange(firstInherited, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("let go of inherited files: %w", err)
 	}

@@ -1,5 +1,5 @@
-// Command echo is the application of the tests: over HTTP and UDP it says
-// which pod answered, on which node, and which client address it saw.
+// Command echo is the application of the tests: over HTTP and UDP it answers
+// with its pod, its node, and the client address that it saw.
 package main
 
 import (
@@ -51,8 +51,8 @@ func run(httpAddr, udpAddr string, grace time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("listen on UDP: %w", err)
 	}
-	// On a busy machine this process does not run for a while now and then. What comes meanwhile is to
-	// be answered late, and not lost: a gap that a client sees should be the network's.
+	// On a busy machine this process sometimes does not run for a while. Requests of that time must
+	// be answered late, and not lost: an outage at a client must come from the network.
 	if err := packets.(*net.UDPConn).SetReadBuffer(1 << 20); err != nil {
 		return fmt.Errorf("set the receive buffer of UDP: %w", err)
 	}
@@ -65,7 +65,7 @@ func run(httpAddr, udpAddr string, grace time.Duration) error {
 		return err
 	case <-ctx.Done():
 	}
-	// Requests still come until every node knows that this pod is going.
+	// Requests still arrive until every node has removed this pod's endpoint.
 	time.Sleep(grace)
 	end, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -84,7 +84,7 @@ func handler() http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		// A client that has gone needs no answer.
 		_, _ = w.Write(newAnswer(client))
-		// More of it, for those who need packets of full size.
+		// A larger body, for tests that need packets of full size.
 		more, err := strconv.Atoi(r.FormValue("more"))
 		if err == nil && more > 0 && more <= 1<<20 {
 			_, _ = w.Write(bytes.Repeat([]byte("."), more))

@@ -47,7 +47,7 @@ var commands = []command{
 	{"kubectl", "ARGS...", "run kubectl", "Run kubectl against the lab.", 0, -1, tool("kubectl")},
 	{"helm", "ARGS...", "run helm", "Run helm against the lab.", 0, -1, tool("helm")},
 	{"exec", "HOST COMMAND...", "run a command on a host", "Run a command in all namespaces of a host, in directory /.", 2, -1, execute},
-	{"power-off", "HOST", "pull a host's plug", "Cut the host's cables, then end all its processes at once: no goodbye is sent.", 1, 1, onHost((*lab.Lab).PowerOff)},
+	{"power-off", "HOST", "cut a host's power", "Cut the host's cables, then kill all its processes at once: none can announce its end.", 1, 1, onHost((*lab.Lab).PowerOff)},
 	{"power-on", "HOST", "start a host again", "Start a host that was powered off. Its disk is as it was left.", 1, 1, onHost((*lab.Lab).PowerOn)},
 	{"freeze", "HOST", "hang a host", "Stop all processes of a host; its kernel still answers ARP and NDP and forwards.", 1, 1, onHost((*lab.Lab).Freeze)},
 	{"thaw", "HOST", "let a frozen host go on", "Let the processes of a frozen host go on.", 1, 1, onHost((*lab.Lab).Thaw)},

@@ -69,7 +69,7 @@ func isHelp(arg string) bool { return arg == "--help" || arg == "-h" || arg == "
 
 func usage(w io.Writer) {
 	fmt.Fprintln(w, "lab brings up a real Kubernetes in network namespaces on this machine, and breaks it.")
-	fmt.Fprintln(w, "\nusage: lab COMMAND [ARGUMENTS]    (lab COMMAND --help says more)")
+	fmt.Fprintln(w, "\nusage: lab COMMAND [ARGUMENTS]    (lab COMMAND --help prints details)")
 	fmt.Fprintln(w)
 	for _, c := range commands {
 		fmt.Fprintf(w, "  %-38s %s\n", c.name+" "+c.args, c.short)

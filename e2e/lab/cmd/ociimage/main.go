@@ -28,14 +28,14 @@ func (f files) Set(s string) error {
 	return nil
 }
 
-// words collects a flag that may be given again.
-type words []string
+// list collects a flag that may be given again.
+type list []string
 
 // String is part of flag.Value.
-func (w *words) String() string { return strings.Join(*w, " ") }
+func (w *list) String() string { return strings.Join(*w, " ") }
 
 // Set is part of flag.Value.
-func (w *words) Set(s string) error {
+func (w *list) Set(s string) error {
 	*w = append(*w, s)
 	return nil
 }
@@ -53,8 +53,8 @@ func run() error {
 	flag.StringVar(&img.Name, "name", "", "full name of the image: docker.io/lab/echo:v1")
 	flag.StringVar(&img.User, "user", "", "user, as UID[:GID]")
 	flag.Var(files(img.Files), "file", "executable in the image, as IMAGEPATH=SOURCE; may be repeated")
-	flag.Var((*words)(&img.Entrypoint), "entrypoint", "word of the entrypoint; may be repeated")
-	flag.Var((*words)(&img.Env), "env", "variable, as NAME=VALUE; may be repeated")
+	flag.Var((*list)(&img.Entrypoint), "entrypoint", "argument of the entrypoint; may be repeated")
+	flag.Var((*list)(&img.Env), "env", "variable, as NAME=VALUE; may be repeated")
 	flag.Parse()
 	if *out == "" || img.Name == "" || len(img.Files) == 0 || flag.NArg() > 0 {
 		flag.Usage()

@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// Reign is a time in which one MAC claimed an address, without a long silence.
-type Reign struct {
+// Period is a time span in which one MAC claimed an address without a long pause.
+type Period struct {
 	MAC string
 	Span
 }
 
-// Span is a time.
+// Span is a time span.
 type Span struct{ From, To time.Time }
 
-// silence ends a reign: who loses nine questions of ten is still heard more often, if
-// asked every 20 ms.
+// silence is the pause that ends a period. With a request each 20 ms even a node that loses nine of
+// ten requests answers more often.
 const silence = time.Second
 
-// Reigns returns who claimed an address, and when, by their beginnings.
-func Reigns(claims []Claim, address netip.Addr) []Reign {
-	var out []Reign
+// Periods returns the periods of all MACs that claimed an address, sorted by their beginnings.
+func Periods(claims []Claim, address netip.Addr) []Period {
+	var out []Period
 	last := map[string]int{} // index in out, by MAC
 	for _, c := range claims {
 		if c.Address != address {
@@ -32,22 +32,22 @@ func Reigns(claims []Claim, address netip.Addr) []Reign {
 			continue
 		}
 		last[c.MAC] = len(out)
-		out = append(out, Reign{c.MAC, Span{c.At, c.At}})
+		out = append(out, Period{c.MAC, Span{c.At, c.At}})
 	}
 	return out
 }
 
-// Owners returns who had an address one after the other: he who began to claim it last, and when
-// he stopped, whoever goes on. Each step is a move.
-func Owners(reigns []Reign) []string {
+// Owners returns the successive owners of an address. A MAC that begins to claim it is the owner; when the
+// owner stops, another MAC that still claims it is. Each step is a move.
+func Owners(periods []Period) []string {
 	type change struct {
 		at    time.Time
 		owner string
 	}
 	var changes []change
-	for _, r := range reigns {
+	for _, r := range periods {
 		changes = append(changes, change{r.From, r.MAC})
-		for _, other := range reigns {
+		for _, other := range periods {
 			if other.MAC != r.MAC && other.From.Before(r.To) && other.To.After(r.To) {
 				changes = append(changes, change{r.To, other.MAC})
 			}
@@ -63,12 +63,12 @@ func Owners(reigns []Reign) []string {
 	return out
 }
 
-// Contested returns when more than one had an address. One frame counts as a window: it is
-// enough to turn a neighbour's mind.
-func Contested(reigns []Reign) []Span {
+// Contested returns the time spans in which more than one MAC claimed an address. One frame counts as a window:
+// it is enough to change a neighbour's cache.
+func Contested(periods []Period) []Span {
 	var all []Span
-	for i, r := range reigns {
-		for _, other := range reigns[i+1:] {
+	for i, r := range periods {
+		for _, other := range periods[i+1:] {
 			both := Span{latest(r.From, other.From), earliest(r.To, other.To)}
 			if other.MAC != r.MAC && !both.To.Before(both.From) {
 				both.To = latest(both.To, both.From.Add(window))

@@ -17,30 +17,30 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// crowd is how many Services are made while something is killed, by how many at once.
+// burstSize is the number of Services that writers create in parallel during a fault.
 const (
-	crowd   = 500
-	writers = 8
+	burstSize = 500
+	writers   = 8
 )
 
-// testLeaderKilled kills the leading controller while Services are being made.
+// testLeaderKilled kills the leading controller while Services are being created.
 func testLeaderKilled(t *testing.T, e *env) {
-	e.crowded(t, func() { e.killLeader(t) })
+	e.burst(t, func() { e.killLeader(t) })
 	e.newLeader(t)
 	must(t, e.WaitReady(t.Context()))
 }
 
-// testAPIServerKilled kills the API server, which the control plane's node
-// starts again, while Services are being made.
+// testAPIServerKilled kills the API server while Services are being created. The control plane's
+// node restarts it.
 func testAPIServerKilled(t *testing.T, e *env) {
-	e.crowded(t, func() {
+	e.burst(t, func() {
 		_, err := e.On(t.Context(), e.Cluster.Nodes()[0], "pkill", "-KILL", "-x", "kube-apiserver")
 		must(t, err)
 	})
 	must(t, e.WaitReady(t.Context()))
 }
 
-// killLeader ends the leading controller without a goodbye.
+// killLeader kills the leading controller with SIGKILL.
 func (e *env) killLeader(t *testing.T) {
 	t.Helper()
 	leader, err := e.leader(t.Context())
@@ -48,7 +48,7 @@ func (e *env) killLeader(t *testing.T) {
 	must(t, e.Kube.CoreV1().Pods(testbed.Namespace).Delete(t.Context(), leader, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 }
 
-// newLeader waits until a pod leads that is there.
+// newLeader waits until an existing pod holds the leader Lease.
 func (e *env) newLeader(t *testing.T) {
 	t.Helper()
 	must(t, testbed.Until(t.Context(), time.Minute, "a leader that lives", func(ctx context.Context) error {
@@ -61,11 +61,11 @@ func (e *env) newLeader(t *testing.T) {
 	}))
 }
 
-// crowded makes Services, has something happen when half of them are there, and
-// checks that all get an address that nobody else has.
-func (e *env) crowded(t *testing.T, happen func()) {
+// burst creates Services, calls happen when half of them exist, and checks that each
+// gets an address of its own.
+func (e *env) burst(t *testing.T, happen func()) {
 	ns := e.namespace(t)
-	name := "e2e-crowd"
+	name := "e2e-burst"
 	e.pool(t, name, `addresses: [10.151.0.0/16]`)
 	t.Cleanup(func() { e.clear(t, ns) })
 	half, made := make(chan struct{}), make(chan error, 1)
@@ -73,14 +73,14 @@ func (e *env) crowded(t *testing.T, happen func()) {
 	group.SetLimit(writers)
 	begin := time.Now()
 	go func() {
-		for i := range crowd {
-			if i == crowd/2 {
+		for i := range burstSize {
+			if i == burstSize/2 {
 				close(half)
 			}
-			group.Go(func() error { return e.persist(t.Context(), ns, fmt.Sprintf("crowd-%03d", i), pool(name)) })
+			group.Go(func() error { return e.persist(t.Context(), ns, fmt.Sprintf("burst-%03d", i), pool(name)) })
 		}
 		err := group.Wait()
-		t.Logf("%d Services were made within %s", crowd, since(begin))
+		t.Logf("%d Services were created within %s", burstSize, since(begin))
 		made <- err
 	}()
 	<-half
@@ -91,31 +91,31 @@ func (e *env) crowded(t *testing.T, happen func()) {
 		if err != nil {
 			return err
 		}
-		lacking, doubled := distinct(list.Items)
-		if doubled != nil {
-			t.Fatal(doubled) // also when it does not last
+		lacking, shared := distinct(list.Items)
+		if shared != nil {
+			t.Fatal(shared) // a temporary duplicate is a failure too
 		}
 		return lacking
 	}))
-	t.Logf("all %d Services have an address of their own %s after it happened", crowd, since(start))
+	t.Logf("all %d Services have an address of their own %s after the fault", burstSize, since(start))
 	must(t, <-made)
 }
 
-// persist creates a Service, however often the API server must be asked.
+// persist creates a Service and retries until the API server has accepted it.
 func (e *env) persist(ctx context.Context, ns, name string, changes ...change) error {
 	s := testbed.Service(e.in(ns), name)
 	all(append(changes, one(80))...)(s)
 	return testbed.Until(ctx, time.Minute, "creation of "+name, func(ctx context.Context) error {
 		_, err := e.Kube.CoreV1().Services(ns).Create(ctx, s, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
-			return nil // the answer got lost
+			return nil // an earlier attempt succeeded, but its response was lost
 		}
 		return err
 	})
 }
 
-// distinct says how many Services have no address yet, and which two have the same.
-func distinct(services []corev1.Service) (lacking, doubled error) {
+// distinct reports how many Services have no address yet, and two Services with the same address.
+func distinct(services []corev1.Service) (lacking, shared error) {
 	holders := map[netip.Addr]string{}
 	for i := range services {
 		for _, a := range testbed.Addresses(&services[i]) {
@@ -125,17 +125,17 @@ func distinct(services []corev1.Service) (lacking, doubled error) {
 			holders[a] = services[i].Name
 		}
 	}
-	if len(holders) != crowd || len(services) != crowd {
+	if len(holders) != burstSize || len(services) != burstSize {
 		return fmt.Errorf("%d of %d Services have one", len(holders), len(services)), nil
 	}
 	return nil, nil
 }
 
-// clear deletes all Services of a namespace and waits until they are gone.
+// clear deletes all Services of a namespace and waits for the end of the deletion.
 func (e *env) clear(t *testing.T, ns string) {
-	ctx := context.Background() // the test's own has ended
+	ctx := context.Background() // t.Context() is cancelled during cleanup
 	start := time.Now()
-	defer func() { t.Logf("they were deleted within %s", since(start)) }()
+	defer func() { t.Logf("the Services were deleted within %s", since(start)) }()
 	services := e.Kube.CoreV1().Services(ns)
 	list, err := services.List(ctx, metav1.ListOptions{})
 	errs := []error{err}
