@@ -41,7 +41,7 @@ func (t *Table) decline(err error) {
 	case errors.Is(err, nft.ErrOther):
 		t.log.Info("filter that is there is another's, or of another version")
 	default:
-		t.log.Warn("filter that is there cannot be taken over", "err", err)
+		t.log.Warn("filter that is there cannot be taken over", "error", err)
 	}
 }
 

@@ -92,7 +92,7 @@ func (t *Table) heal(ctx context.Context) {
 func (t *Table) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := ours().Watch(ctx, &t.conn, t.hurt); err != nil {
-			t.log.Warn("changes of nf_tables are not heard", "err", err)
+			t.log.Warn("changes of nf_tables are not heard", "error", err)
 			rest(ctx, t.timers.RetryInterval)
 		}
 	}
@@ -192,7 +192,7 @@ func (t *Table) audit() outcome {
 func (t *Table) mended(was uint64, err error) outcome {
 	if err != nil {
 		if !t.complained {
-			t.log.Error("filter cannot be repaired", "err", err)
+			t.log.Error("filter cannot be repaired", "error", err)
 		}
 		t.complained = true
 		return failed
@@ -225,7 +225,7 @@ func (t *Table) shut() {
 		err = t.replace(img)
 	}
 	if err != nil {
-		t.log.Warn("addresses with ranges cannot be shut", "err", err)
+		t.log.Warn("addresses with ranges cannot be shut", "error", err)
 	}
 	t.forget()
 }

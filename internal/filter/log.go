@@ -21,7 +21,7 @@ import (
 func (t *Table) readLog(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := t.copyLog(ctx); err != nil {
-			t.log.Warn("drops cannot be logged", "err", err)
+			t.log.Warn("drops cannot be logged", "error", err)
 			rest(ctx, t.timers.CheckInterval)
 		}
 	}

@@ -153,7 +153,7 @@ func (t *Table) Collect(ch chan<- prometheus.Metric) {
 	counter(d.repairs, t.counts.repairs.Load())
 	dropped, accepted, err := t.tell()
 	if err != nil {
-		t.log.Debug("counters cannot be read", "err", err)
+		t.log.Debug("counters cannot be read", "error", err)
 	}
 	for _, s := range slices.SortedFunc(maps.Keys(dropped), compareSeries) {
 		counter(d.dropped, dropped[s], s.service.Namespace, s.service.Name, s.why.String())

@@ -33,7 +33,7 @@ type ServiceState struct {
 func (t *Table) State() State {
 	dropped, accepted, err := t.tell()
 	if err != nil {
-		t.log.Debug("counters cannot be read", "err", err)
+		t.log.Debug("counters cannot be read", "error", err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -123,7 +123,7 @@ func (t *Table) apply() error {
 	if err != nil && !t.noLog {
 		// A kernel without NFLOG refuses the table because of a few of its rules.
 		if want, buildErr := newImage(*t.desired, false); buildErr == nil && t.replace(want) == nil {
-			t.log.Warn("drops cannot be logged", "err", err)
+			t.log.Warn("drops cannot be logged", "error", err)
 			t.noLog, err = true, nil
 		}
 	}
@@ -154,7 +154,7 @@ func (t *Table) reach(want *image) error {
 	}
 	if err := t.commit(&c); err != nil {
 		// The table is not what we took it for.
-		t.log.Warn("filter is replaced", "err", err)
+		t.log.Warn("filter is replaced", "error", err)
 		return t.replace(want)
 	}
 	t.actual = want
@@ -181,7 +181,7 @@ func (t *Table) sweep() {
 	}
 	if err := t.commit(&change{}); err != nil {
 		// The table is not what we took it for.
-		t.log.Warn("filter is not as it was left", "err", err)
+		t.log.Warn("filter is not as it was left", "error", err)
 		t.hurt(nft.Rules)
 	}
 }
@@ -209,7 +209,7 @@ func (t *Table) replace(want *image) error {
 	if inPlace {
 		want.build(b, t.layout)
 		if err = t.send(b); err != nil {
-			t.log.Warn("filter that is there cannot get other rules", "err", err)
+			t.log.Warn("filter that is there cannot get other rules", "error", err)
 		}
 	}
 	if !inPlace || err != nil {

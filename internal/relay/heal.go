@@ -161,7 +161,7 @@ func (r *Relayer) keep(t *table, want content, expect bool, seen *listing) {
 	}
 	switch {
 	case t.failures == refusal:
-		r.log.Error("connections are not relayed: they end when their address moves", "family", t.family.Family.Family, "err", err)
+		r.log.Error("connections are not relayed: they end when their address moves", "family", t.family.Family.Family, "error", err)
 	case err == nil && was >= refusal:
 		r.log.Info("connections are relayed again", "family", t.family.Family.Family)
 	}
