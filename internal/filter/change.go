@@ -121,7 +121,9 @@ func differ(was, want []nft.Member) (remove, add []nft.Member) {
 func (img *image) chains() map[string]profile {
 	used := make(map[profile]bool)
 	for i := range img.frontends {
-		used[img.frontends[i].profile] = true
+		if p := img.frontends[i].profile; i == 0 || p != img.frontends[i-1].profile {
+			used[p] = true
+		}
 	}
 	names := make(map[string]profile)
 	for p := range used {

@@ -17,6 +17,8 @@ import (
 type frontend struct {
 	lb.Frontend
 	profile profile
+	// first: no frontend of the same address is ahead of it. The first holds the element of their address.
+	first bool
 	// internal: the way to its ClusterIP is installed.
 	internal bool
 }
@@ -55,7 +57,7 @@ func (d *frontend) compare(o *frontend) int {
 
 // equal reports whether both look the same in the table.
 func (d *frontend) equal(o *frontend) bool {
-	return d.profile == o.profile && d.internal == o.internal && d.LogDrops == o.LogDrops && d.ClusterIP == o.ClusterIP &&
+	return d.profile == o.profile && d.first == o.first && d.internal == o.internal && d.LogDrops == o.LogDrops && d.ClusterIP == o.ClusterIP &&
 		slices.Equal(d.Allow, o.Allow) && slices.Equal(d.Deny, o.Deny)
 }
 
@@ -101,6 +103,9 @@ func (d *frontend) settings(list []nft.Member) []nft.Member {
 		list = append(list, member(f.named(base), key, value))
 	}
 	put(frontendsSet, key, d.profile.entrance())
+	if d.first {
+		put(addressesSet, string(d.Address.AsSlice()), "")
+	}
 	for _, r := range d.profile.reasons() {
 		put(dropsSet, key+string(nft.Native(uint32(r))), "")
 	}

@@ -42,9 +42,11 @@ func newImage(d Desired, log bool) (*image, error) {
 	if !slices.IsSortedFunc(img.frontends, compare) {
 		slices.SortFunc(img.frontends, compare)
 	}
-	for i := 1; i < len(img.frontends); i++ {
-		if compare(img.frontends[i-1], img.frontends[i]) == 0 {
-			return nil, fmt.Errorf("two frontends at %s port %d of %s", img.frontends[i].Protocol, img.frontends[i].Port, img.frontends[i].Address)
+	for i := range img.frontends {
+		fe := &img.frontends[i]
+		fe.first = i == 0 || img.frontends[i-1].Address != fe.Address
+		if i > 0 && img.frontends[i-1].compare(fe) == 0 {
+			return nil, fmt.Errorf("two frontends at %s port %d of %s", fe.Protocol, fe.Port, fe.Address)
 		}
 	}
 	if d.Internal {
@@ -62,7 +64,7 @@ func (img *image) joinClusterIPs() {
 		protocol string
 		port     uint16
 	}
-	taken := make(map[port]bool)
+	taken := make(map[port]bool, len(img.frontends))
 	for i := range img.frontends {
 		d := &img.frontends[i]
 		p := port{d.ClusterIP, d.Protocol, d.Port}
@@ -75,9 +77,9 @@ func (img *image) joinClusterIPs() {
 // others returns what the sets hold beside frontends.
 func others(d Desired, frontends []frontend) []nft.Member {
 	guarded := slices.Clone(d.Guarded)
-	for _, frontend := range frontends {
-		if !within(d.Guarded, frontend.Address) {
-			guarded = append(guarded, lb.Range{From: frontend.Address, To: frontend.Address})
+	for i := range frontends {
+		if fe := &frontends[i]; fe.first && !within(d.Guarded, fe.Address) {
+			guarded = append(guarded, lb.Range{From: fe.Address, To: fe.Address})
 		}
 	}
 	var pods []lb.Range
@@ -90,15 +92,10 @@ func others(d Desired, frontends []frontend) []nft.Member {
 		// Which links lead out is unknown: a forged pod's address cannot be told from a pod's.
 		pods = nil
 	}
-	list := make([]nft.Member, 0, len(frontends)+len(guarded))
+	var list []nft.Member
 	for _, f := range families() {
 		for _, r := range []reason{undeclared, rateLimit} {
 			list = append(list, member(f.named(dropsSet), f.noFrontend(r), ""))
-		}
-		for i, frontend := range frontends {
-			if f.Has(frontend.Address) && (i == 0 || frontends[i-1].Address != frontend.Address) {
-				list = append(list, member(f.named(addressesSet), string(frontend.Address.AsSlice()), ""))
-			}
 		}
 		list = f.intervals(list, guardedSet, guarded)
 		list = f.intervals(list, resetSet, d.Reset)
