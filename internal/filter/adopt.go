@@ -57,10 +57,10 @@ func (img *image) against(l *nft.Layout) (c change, err error) {
 
 // followContent is follow for a table that is there: which lists are odd stands in the verdicts.
 func (img *image) followContent(is *nft.Content) {
-	verdicts, lists := make(map[string]string), make(map[string][]nft.Member)
+	verdicts, lists := make(map[string]string), make(map[string][]nft.SetElement)
 	for _, f := range families() {
 		size := int(f.Size) + 8
-		for _, m := range is.Members {
+		for _, m := range is.Elements {
 			switch m.Set {
 			case f.named(frontendsSet):
 				verdicts[m.Key] = m.Value
@@ -106,8 +106,8 @@ func (img *image) fromContent(is *nft.Content, l *nft.Layout) (c change, err err
 			}
 		}
 	}
-	var gone []nft.Member
-	gone, c.add = differ(is.Members, c.add)
+	var gone []nft.SetElement
+	gone, c.add = differ(is.Elements, c.add)
 	for _, m := range gone {
 		if strings.HasPrefix(m.Set, allowSet) || strings.HasPrefix(m.Set, denySet) {
 			c.later = append(c.later, m)

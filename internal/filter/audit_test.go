@@ -34,7 +34,7 @@ func TestSetDuringAudit(t *testing.T) {
 			quiet = append(quiet, set(i+1))
 		}
 		begin := time.Now()
-		if got := table.repair(nft.Members); got != fine {
+		if got := table.repair(nft.Elements); got != fine {
 			t.Errorf("an audit of what is as it should be: %v", got)
 		}
 		audit := time.Since(begin)
@@ -43,7 +43,7 @@ func TestSetDuringAudit(t *testing.T) {
 			done := make(chan outcome)
 			go func() {
 				begun.Store(true)
-				done <- table.repair(nft.Members)
+				done <- table.repair(nft.Elements)
 			}()
 			nstest.Until(t, patient, "an audit", begun.Load)
 			during = append(during, set(i))
@@ -56,7 +56,7 @@ func TestSetDuringAudit(t *testing.T) {
 		if b > slower*a {
 			t.Errorf("set takes %v during an audit, %v otherwise", b, a)
 		}
-		if got := table.repair(nft.Members); got != fine {
+		if got := table.repair(nft.Elements); got != fine {
 			t.Errorf("an audit of what was set: %v", got)
 		}
 	})
@@ -145,7 +145,7 @@ func TestAddressElement(t *testing.T) {
 		old.from(nil)
 		want.follow(old)
 		c := want.from(old)
-		count := func(list []nft.Member) (n int) {
+		count := func(list []nft.SetElement) (n int) {
 			for _, m := range list {
 				if strings.HasPrefix(m.Set, addressesSet) {
 					n++

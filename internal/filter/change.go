@@ -9,9 +9,9 @@ import (
 
 // change is what leads from one content of the table to another.
 type change struct {
-	remove, add []nft.Member
+	remove, add []nft.SetElement
 	// later is to be removed once no packet is under way any more that may look for it.
-	later []nft.Member
+	later []nft.SetElement
 	// enter are the chains that are newly used, each with a profile that makes it.
 	enter map[string]profile
 	// leaveChains and leaveSets are no longer used.
@@ -29,8 +29,8 @@ func (img *image) from(old *image) change {
 		old = &image{}
 	}
 	var c change
-	var was []nft.Member
-	var want []nft.Member
+	var was []nft.SetElement
+	var want []nft.SetElement
 	each(old.frontends, img.frontends, func(a, b *frontend) {
 		switch {
 		case b == nil:
@@ -99,11 +99,11 @@ func compareAt(a []frontend, i int, b []frontend, j int) int {
 }
 
 // differ returns what is in was and not in want, and the other way round.
-func differ(was, want []nft.Member) (remove, add []nft.Member) {
+func differ(was, want []nft.SetElement) (remove, add []nft.SetElement) {
 	if len(was) == 0 {
 		return nil, want
 	}
-	has := make(map[nft.Member]bool, len(was))
+	has := make(map[nft.SetElement]bool, len(was))
 	for _, m := range was {
 		has[m] = true
 	}
@@ -152,8 +152,8 @@ func (c *change) write(b *nft.Batch, l *nft.Layout) {
 		b.AddChain(entered)
 		b.AddRules(entered)
 	}
-	b.DeleteMembers(l, c.remove)
-	b.AddMembers(l, c.add)
+	b.DeleteElements(l, c.remove)
+	b.AddElements(l, c.add)
 	slices.Sort(c.leaveChains)
 	for _, name := range slices.Backward(c.leaveChains) {
 		b.DeleteChain(name)

@@ -94,10 +94,10 @@ func sources(of netip.Addr, list []netip.Prefix) []netip.Prefix {
 }
 
 // members appends all that the sets hold of a frontend.
-func (d *frontend) members(list []nft.Member) []nft.Member { return d.lists(d.settings(list)) }
+func (d *frontend) members(list []nft.SetElement) []nft.SetElement { return d.lists(d.settings(list)) }
 
 // settings appends what the sets hold of a frontend beside its lists.
-func (d *frontend) settings(list []nft.Member) []nft.Member {
+func (d *frontend) settings(list []nft.SetElement) []nft.SetElement {
 	f, key := d.profile.family(), d.key()
 	put := func(base, key, value string) {
 		list = append(list, member(f.named(base), key, value))
@@ -121,7 +121,7 @@ func (d *frontend) settings(list []nft.Member) []nft.Member {
 }
 
 // lists appends the prefixes that may come to a frontend, and those that may not.
-func (d *frontend) lists(list []nft.Member) []nft.Member {
+func (d *frontend) lists(list []nft.SetElement) []nft.SetElement {
 	f, key := d.profile.family(), d.key()
 	put := func(base string, p netip.Prefix) {
 		k := key + string(d.profile.lengthKey(p.Bits())) + string(p.Addr().AsSlice())

@@ -76,7 +76,7 @@ func (t *Table) heal(ctx context.Context) {
 		case <-check.C:
 			done = t.repair(nft.Missed)
 		case <-audit.C:
-			done = t.repair(nft.Members)
+			done = t.repair(nft.Elements)
 		}
 		if done != fine {
 			// Somebody may undo at once what we repair: not a contest at full speed.
@@ -153,7 +153,7 @@ func (t *Table) repair(d nft.Change) outcome {
 	case d == nft.Rules:
 		t.forget()
 		t.shut()
-	case d == nft.Members:
+	case d == nft.Elements:
 		return t.audit()
 	default:
 		return fine
@@ -174,7 +174,7 @@ func (t *Table) audit() outcome {
 	}
 	t.mu.Lock()
 	if t.generation != was || errors.Is(err, nft.ErrChanged) {
-		t.hurt(nft.Members)
+		t.hurt(nft.Elements)
 		return undecided
 	}
 	if err == nil {

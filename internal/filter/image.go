@@ -19,7 +19,7 @@ type image struct {
 	// names of the chains that the frontends need, once it is known.
 	names map[string]profile
 	// others are the members of sets that belong to no frontend, ordered.
-	others []nft.Member
+	others []nft.SetElement
 }
 
 // newImage brings what is desired into the form of the table. It refuses what
@@ -75,7 +75,7 @@ func (img *image) joinClusterIPs() {
 }
 
 // others returns what the sets hold beside frontends.
-func others(d Desired, frontends []frontend) []nft.Member {
+func others(d Desired, frontends []frontend) []nft.SetElement {
 	guarded := slices.Clone(d.Guarded)
 	for i := range frontends {
 		if fe := &frontends[i]; fe.first && !within(d.Guarded, fe.Address) {
@@ -92,7 +92,7 @@ func others(d Desired, frontends []frontend) []nft.Member {
 		// Which links lead out is unknown: a forged pod's address cannot be told from a pod's.
 		pods = nil
 	}
-	var list []nft.Member
+	var list []nft.SetElement
 	for _, f := range families() {
 		for _, r := range []reason{undeclared, rateLimit} {
 			list = append(list, member(f.named(dropsSet), f.noFrontend(r), ""))
@@ -111,11 +111,11 @@ func others(d Desired, frontends []frontend) []nft.Member {
 	return slices.Compact(list)
 }
 
-func member(set, key, value string) nft.Member {
-	return nft.Member{Set: set, Element: nft.Element{Key: key, Value: value}}
+func member(set, key, value string) nft.SetElement {
+	return nft.SetElement{Set: set, Element: nft.Element{Key: key, Value: value}}
 }
 
-func compareMembers(a, b nft.Member) int {
+func compareMembers(a, b nft.SetElement) int {
 	return cmp.Or(strings.Compare(a.Set, b.Set), strings.Compare(a.Key, b.Key), strings.Compare(a.Value, b.Value))
 }
 
@@ -141,7 +141,7 @@ func rangeOf(p netip.Prefix) lb.Range {
 }
 
 // addresses appends the family's addresses as the members of a set.
-func (f *family) addresses(list []nft.Member, base string, addresses []netip.Addr) []nft.Member {
+func (f *family) addresses(list []nft.SetElement, base string, addresses []netip.Addr) []nft.SetElement {
 	for _, a := range addresses {
 		if a = a.Unmap(); f.Has(a) {
 			list = append(list, member(f.named(base), string(a.AsSlice()), ""))
@@ -151,7 +151,7 @@ func (f *family) addresses(list []nft.Member, base string, addresses []netip.Add
 }
 
 // intervals appends the family's ranges as the members of an interval set. Ranges that touch or overlap become one run, as the kernel demands.
-func (f *family) intervals(list []nft.Member, base string, ranges []lb.Range) []nft.Member {
+func (f *family) intervals(list []nft.SetElement, base string, ranges []lb.Range) []nft.SetElement {
 	ranges = slices.DeleteFunc(slices.Clone(ranges), func(r lb.Range) bool { return !f.Has(r.From) || !f.Has(r.To) || r.To.Less(r.From) })
 	slices.SortFunc(ranges, func(a, b lb.Range) int { return a.From.Compare(b.From) })
 	for i := 0; i < len(ranges); {

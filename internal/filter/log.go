@@ -115,11 +115,10 @@ type logged struct {
 }
 
 func parseLogged(m netlink.Message) (l logged, ok bool) {
-	const generation = 4
-	if m.Header.Type != unix.NFNL_SUBSYS_ULOG<<8|logMessagePacket || len(m.Data) < generation {
+	if m.Header.Type != unix.NFNL_SUBSYS_ULOG<<8|logMessagePacket || len(m.Data) < nft.HeaderSize {
 		return l, false
 	}
-	ad, err := netlink.NewAttributeDecoder(m.Data[generation:])
+	ad, err := netlink.NewAttributeDecoder(m.Data[nft.HeaderSize:])
 	if err != nil {
 		return l, false
 	}

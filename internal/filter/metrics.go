@@ -33,7 +33,7 @@ type series struct {
 type tally struct {
 	mu sync.Mutex
 	// last is what the counter of each element said.
-	last map[nft.Member]uint64
+	last map[nft.SetElement]uint64
 	// totals never fall.
 	totals map[series]uint64
 	// accepted is what was told last, by Service: it must not fall either, though it is a difference.
@@ -53,7 +53,7 @@ func (y *tally) read(img *image, l *nft.Layout) error {
 	if y.totals == nil {
 		y.totals, y.accepted, y.named = make(map[series]uint64), make(map[lb.Key]uint64), make(map[lb.Key]bool)
 	}
-	last := make(map[nft.Member]uint64, len(y.last))
+	last := make(map[nft.SetElement]uint64, len(y.last))
 	for _, f := range families() {
 		seen, dropped := f.counting()
 		for _, name := range []string{dropped, seen} {

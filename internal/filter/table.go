@@ -76,7 +76,7 @@ type Table struct {
 	// distrusted: the table that is there is not to be taken over.
 	distrusted bool
 	// stale are members of its sets that nothing leads to any more.
-	stale []nft.Member
+	stale []nft.SetElement
 	// handle of the table that holds it.
 	handle uint64
 	// layout of the table in force.

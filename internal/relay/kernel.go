@@ -55,11 +55,11 @@ func (t *table) fill(want content) error {
 // commit has the kernel take a transaction with these members at its end.
 func (t *table) commit(b *nft.Batch, members content) error {
 	t.generation++
-	var list []nft.Member
+	var list []nft.SetElement
 	for at, value := range members {
-		list = append(list, nft.Member{Set: at.set, Element: nft.Element{Key: at.key, Value: value}})
+		list = append(list, nft.SetElement{Set: at.set, Element: nft.Element{Key: at.key, Value: value}})
 	}
-	b.AddMembers(t.Layout, list)
+	b.AddElements(t.Layout, list)
 	return b.Commit()
 }
 
@@ -70,7 +70,7 @@ func (t *table) read() (content, error) {
 		return nil, fmt.Errorf("list relays: %w", err)
 	}
 	out := content{}
-	for _, m := range is.Members {
+	for _, m := range is.Elements {
 		out[place{m.Set, m.Key}] = m.Value
 	}
 	return out, nil
