@@ -33,7 +33,7 @@ func Forget(endpoints map[netip.Addr]bool) (int, error) {
 	forgotten := 0
 	var errs []error
 	for family := range families {
-		n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, waiting(endpoints))
+		n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, unanswered(endpoints))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("delete entries of conntrack: %w", err))
 		}
@@ -43,9 +43,9 @@ func Forget(endpoints map[netip.Addr]bool) (int, error) {
 }
 
 // waiting matches what Forget deletes.
-type waiting map[netip.Addr]bool
+type unanswered map[netip.Addr]bool
 
-func (w waiting) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
+func (w unanswered) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 	tcp, ok := f.ProtoInfo.(*netlink.ProtoInfoTCP)
 	if !ok || tcp == nil || tcp.State != synSent {
 		return false

@@ -28,8 +28,8 @@ type loss struct {
 	swept int
 }
 
-// keep forgets endpoints that are not lost any more, and takes up new ones.
-func (s stranded) keep(now time.Time, lost map[netip.Addr]bool) {
+// update forgets endpoints that are not lost any more, and takes up new ones.
+func (s stranded) update(now time.Time, lost map[netip.Addr]bool) {
 	for a := range s {
 		if !lost[a] {
 			delete(s, a)
@@ -42,8 +42,8 @@ func (s stranded) keep(now time.Time, lost map[netip.Addr]bool) {
 	}
 }
 
-// come returns how many sweeps of an endpoint have come due.
-func (l loss) come(now time.Time) int {
+// dueSweeps returns how many sweeps of an endpoint have come due.
+func (l loss) dueSweeps(now time.Time) int {
 	n := 0
 	for n < len(sweepTimes) && sweepTimes[n] <= now.Sub(l.since) {
 		n++
@@ -55,7 +55,7 @@ func (l loss) come(now time.Time) int {
 func (s stranded) due(now time.Time) (due map[netip.Addr]bool, next time.Duration) {
 	due = map[netip.Addr]bool{}
 	for a, l := range s {
-		n := l.come(now)
+		n := l.dueSweeps(now)
 		if n > l.swept {
 			due[a] = true
 		}
@@ -68,10 +68,10 @@ func (s stranded) due(now time.Time) (due map[netip.Addr]bool, next time.Duratio
 	return due, next
 }
 
-// done counts what was due then as swept.
-func (s stranded) done(then time.Time) {
+// markSwept counts what was due then as swept.
+func (s stranded) markSwept(then time.Time) {
 	for a, l := range s {
-		l.swept = l.come(then)
+		l.swept = l.dueSweeps(then)
 		s[a] = l
 	}
 }
@@ -116,7 +116,7 @@ func (s *Sweeper) Run(ctx context.Context) error { return s.loop.Run(ctx) }
 func (s *Sweeper) sweep() (next time.Duration, err error) {
 	now := time.Now()
 	s.mu.Lock()
-	s.stranded.keep(now, s.lost)
+	s.stranded.update(now, s.lost)
 	s.mu.Unlock()
 	due, next := s.stranded.due(now)
 	if len(due) == 0 {
@@ -130,7 +130,7 @@ func (s *Sweeper) sweep() (next time.Duration, err error) {
 	if err != nil {
 		return next, fmt.Errorf("forget attempts to connect to %d endpoints on dead nodes: %w", len(due), err)
 	}
-	s.stranded.done(now)
+	s.stranded.markSwept(now)
 	return next, nil
 }
 

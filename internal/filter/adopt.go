@@ -14,15 +14,15 @@ import (
 // counts on. It leaves t.actual nil where the table has to be replaced.
 func (t *Table) adopt(want *image) {
 	t.layout = want.layout.table()
-	c, err := want.against(t.layout)
+	c, err := want.changeFromKernel(t.layout)
 	if err == nil {
-		err = t.take(want, &c)
+		err = t.takeOver(want, &c)
 	}
-	t.decline(err)
+	t.logNotAdopted(err)
 }
 
-// take makes the table that is there hold an image, and takes it over.
-func (t *Table) take(want *image, c *change) error {
+// takeOver makes the table that is there hold an image, and takes it over.
+func (t *Table) takeOver(want *image, c *change) error {
 	t.stale = nil
 	if !c.empty() {
 		if err := t.commit(c); err != nil {
@@ -30,12 +30,12 @@ func (t *Table) take(want *image, c *change) error {
 		}
 		t.log.Info("filter put right", "frontends", len(want.frontends), "added", len(c.add), "removed", len(c.remove))
 	}
-	t.hold(want)
+	t.recordActual(want)
 	return nil
 }
 
-// decline logs why the table that is there is not taken over, if there is one.
-func (t *Table) decline(err error) {
+// logNotAdopted logs why the table that is there is not taken over, if there is one.
+func (t *Table) logNotAdopted(err error) {
 	switch {
 	case err == nil, errors.Is(err, os.ErrNotExist):
 	case errors.Is(err, nft.ErrOther):
@@ -45,18 +45,18 @@ func (t *Table) decline(err error) {
 	}
 }
 
-// against returns what makes the image of the table that is there; nft.ErrOther if its rules are others.
-func (img *image) against(l *nft.Layout) (c change, err error) {
+// changeFromKernel returns what makes the image of the table that is there; nft.ErrOther if its rules are others.
+func (img *image) changeFromKernel(l *nft.Layout) (c change, err error) {
 	is, err := l.Read(true)
 	if err != nil {
 		return c, err
 	}
-	img.followContent(is)
-	return img.fromContent(is, l)
+	img.setParityFromContent(is)
+	return img.changeFromContent(is, l)
 }
 
-// followContent is follow for a table that is there: which lists are odd stands in the verdicts.
-func (img *image) followContent(is *nft.Content) {
+// setParityFromContent is follow for a table that is there: which lists are odd stands in the verdicts.
+func (img *image) setParityFromContent(is *nft.Content) {
 	verdicts, lists := make(map[string]string), make(map[string][]nft.SetElement)
 	for _, f := range families() {
 		size := int(f.Size) + 8
@@ -73,20 +73,20 @@ func (img *image) followContent(is *nft.Content) {
 		d := &img.frontends[i]
 		key := d.key()
 		d.profile.odd = strings.Contains(verdicts[key], oddSuffix)
-		if remove, add := differ(lists[key], d.lists(nil)); len(remove)+len(add) > 0 && verdicts[key] != nft.Accepted {
+		if remove, add := difference(lists[key], d.lists(nil)); len(remove)+len(add) > 0 && verdicts[key] != nft.Accepted {
 			d.profile.odd = !d.profile.odd
 		}
 	}
 }
 
-// fromContent returns what makes the image of a table that is there; nft.ErrOther if its rules are others.
-func (img *image) fromContent(is *nft.Content, l *nft.Layout) (c change, err error) {
-	c = img.from(nil)
+// changeFromContent returns what makes the image of a table that is there; nft.ErrOther if its rules are others.
+func (img *image) changeFromContent(is *nft.Content, l *nft.Layout) (c change, err error) {
+	c = img.changeFrom(nil)
 	expected := make(map[string]bool)
 	for _, c := range l.Chains {
 		expected[c.Name] = true
 	}
-	for name, p := range c.enter {
+	for name, p := range c.newChains {
 		if is.Chains[name] == nil {
 			continue
 		}
@@ -94,23 +94,23 @@ func (img *image) fromContent(is *nft.Content, l *nft.Layout) (c change, err err
 			return c, nft.ErrOther
 		}
 		expected[name] = true
-		delete(c.enter, name)
+		delete(c.newChains, name)
 	}
 	for name := range is.Chains {
 		if !expected[name] {
-			c.leaveChains = append(c.leaveChains, name)
+			c.deleteChains = append(c.deleteChains, name)
 			for _, s := range is.Sets {
 				if strings.HasSuffix(s, "-"+name) {
-					c.leaveSets = append(c.leaveSets, s)
+					c.deleteSets = append(c.deleteSets, s)
 				}
 			}
 		}
 	}
 	var gone []nft.SetElement
-	gone, c.add = differ(is.Elements, c.add)
+	gone, c.add = difference(is.Elements, c.add)
 	for _, m := range gone {
 		if strings.HasPrefix(m.Set, allowSet) || strings.HasPrefix(m.Set, denySet) {
-			c.later = append(c.later, m)
+			c.removeLater = append(c.removeLater, m)
 		} else {
 			c.remove = append(c.remove, m)
 		}

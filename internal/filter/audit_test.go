@@ -34,7 +34,7 @@ func TestSetDuringAudit(t *testing.T) {
 			quiet = append(quiet, set(i+1))
 		}
 		begin := time.Now()
-		if got := table.repair(nft.Elements); got != fine {
+		if got := table.repair(nft.Elements); got != unchanged {
 			t.Errorf("an audit of what is as it should be: %v", got)
 		}
 		audit := time.Since(begin)
@@ -56,7 +56,7 @@ func TestSetDuringAudit(t *testing.T) {
 		if b > slower*a {
 			t.Errorf("set takes %v during an audit, %v otherwise", b, a)
 		}
-		if got := table.repair(nft.Elements); got != fine {
+		if got := table.repair(nft.Elements); got != unchanged {
 			t.Errorf("an audit of what was set: %v", got)
 		}
 	})
@@ -104,14 +104,14 @@ func TestOneChangeAllocates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	old.from(nil)
+	old.changeFrom(nil)
 	n := testing.AllocsPerRun(3, func() {
 		want, err := newImage(after, true)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want.follow(old)
-		if c := want.from(old); len(c.add) != 3 || len(c.remove) != 1 {
+		want.setParity(old)
+		if c := want.changeFrom(old); len(c.add) != 3 || len(c.remove) != 1 {
 			t.Errorf("a change adds %d elements and removes %d at once", len(c.add), len(c.remove))
 		}
 	})
@@ -142,9 +142,9 @@ func TestAddressElement(t *testing.T) {
 		if err != nil || oldErr != nil {
 			t.Fatal(oldErr, err)
 		}
-		old.from(nil)
-		want.follow(old)
-		c := want.from(old)
+		old.changeFrom(nil)
+		want.setParity(old)
+		c := want.changeFrom(old)
 		count := func(list []nft.SetElement) (n int) {
 			for _, m := range list {
 				if strings.HasPrefix(m.Set, addressesSet) {

@@ -93,16 +93,16 @@ func sources(of netip.Addr, list []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// members appends all that the sets hold of a frontend.
-func (d *frontend) members(list []nft.SetElement) []nft.SetElement { return d.lists(d.settings(list)) }
+// elements appends all that the sets hold of a frontend.
+func (d *frontend) elements(list []nft.SetElement) []nft.SetElement { return d.lists(d.settings(list)) }
 
 // settings appends what the sets hold of a frontend beside its lists.
 func (d *frontend) settings(list []nft.SetElement) []nft.SetElement {
 	f, key := d.profile.family(), d.key()
 	put := func(base, key, value string) {
-		list = append(list, member(f.named(base), key, value))
+		list = append(list, element(f.named(base), key, value))
 	}
-	put(frontendsSet, key, d.profile.entrance())
+	put(frontendsSet, key, d.profile.firstChain())
 	if d.first {
 		put(addressesSet, string(d.Address.AsSlice()), "")
 	}
@@ -125,7 +125,7 @@ func (d *frontend) lists(list []nft.SetElement) []nft.SetElement {
 	f, key := d.profile.family(), d.key()
 	put := func(base string, p netip.Prefix) {
 		k := key + string(d.profile.lengthKey(p.Bits())) + string(p.Addr().AsSlice())
-		list = append(list, member(f.named(base), k, ""))
+		list = append(list, element(f.named(base), k, ""))
 	}
 	if d.Restricted {
 		for _, p := range d.Allow {

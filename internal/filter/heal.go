@@ -36,7 +36,7 @@ func (t *Table) Run(ctx context.Context) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { t.watch(ctx); return nil })
 	tasks.Go(func() error { t.readLog(ctx); return nil })
-	tasks.Go(func() error { t.heal(ctx); return nil })
+	tasks.Go(func() error { t.repairLoop(ctx); return nil })
 	tasks.Go(func() error { t.watchFailed(ctx); return nil })
 	return tasks.Wait()
 }
@@ -61,8 +61,8 @@ func (t *Table) watchFailed(ctx context.Context) {
 	}
 }
 
-// heal repairs when it is told to, and looks by itself now and then.
-func (t *Table) heal(ctx context.Context) {
+// repairLoop repairs when it is told to, and looks by itself now and then.
+func (t *Table) repairLoop(ctx context.Context) {
 	check, audit := time.NewTicker(t.timers.CheckInterval), time.NewTicker(t.timers.AuditInterval)
 	defer check.Stop()
 	defer audit.Stop()
@@ -78,9 +78,9 @@ func (t *Table) heal(ctx context.Context) {
 		case <-audit.C:
 			done = t.repair(nft.Elements)
 		}
-		if done != fine {
+		if done != unchanged {
 			// Somebody may undo at once what we repair: not a contest at full speed.
-			rest(ctx, t.timers.RetryInterval)
+			sleep(ctx, t.timers.RetryInterval)
 		}
 		if done == failed {
 			t.kick()
@@ -91,15 +91,15 @@ func (t *Table) heal(ctx context.Context) {
 // watch tells heal of changes to the table that are not ours, until the context ends.
 func (t *Table) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := ours().Watch(ctx, &t.conn, t.hurt); err != nil {
+		if err := ours().Watch(ctx, &t.conn, t.noteDamage); err != nil {
 			t.log.Warn("changes of nf_tables are not heard", "error", err)
-			rest(ctx, t.timers.RetryInterval)
+			sleep(ctx, t.timers.RetryInterval)
 		}
 	}
 }
 
-// hurt notes damage and wakes heal.
-func (t *Table) hurt(d nft.Change) {
+// noteDamage notes damage and wakes heal.
+func (t *Table) noteDamage(d nft.Change) {
 	for {
 		was := t.damage.Load()
 		if int32(d) <= was || t.damage.CompareAndSwap(was, int32(d)) {
@@ -109,8 +109,8 @@ func (t *Table) hurt(d nft.Change) {
 	t.kick()
 }
 
-// rest waits, or until the context ends.
-func rest(ctx context.Context, d time.Duration) {
+// sleep waits, or until the context ends.
+func sleep(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -123,8 +123,8 @@ func rest(ctx context.Context, d time.Duration) {
 type outcome int
 
 const (
-	// fine: nothing was to be done.
-	fine outcome = iota
+	// unchanged: nothing was to be done.
+	unchanged outcome = iota
 	repaired
 	failed
 	// undecided: what is there was not seen as a whole; heal is awake to look again.
@@ -136,7 +136,7 @@ func (t *Table) repair(d nft.Change) outcome {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.desired == nil {
-		return fine
+		return unchanged
 	}
 	if d < nft.Rules && t.actual != nil {
 		if now, err := t.layout.Handle(); err != nil || now != t.handle {
@@ -151,14 +151,14 @@ func (t *Table) repair(d nft.Change) outcome {
 	switch {
 	case !t.enforced:
 	case d == nft.Rules:
-		t.forget()
-		t.shut()
+		t.distrust()
+		t.closeRestricted()
 	case d == nft.Elements:
 		return t.audit()
 	default:
-		return fine
+		return unchanged
 	}
-	return t.mended(was, t.apply())
+	return t.finishRepair(was, t.apply())
 }
 
 // audit compares all that the table holds with what it is to hold, and puts right what differs. It lets go of the
@@ -170,48 +170,48 @@ func (t *Table) audit() outcome {
 	want, err := newImage(desired, log)
 	var c change
 	if err == nil {
-		c, err = want.against(want.layout.table())
+		c, err = want.changeFromKernel(want.layout.table())
 	}
 	t.mu.Lock()
 	if t.generation != was || errors.Is(err, nft.ErrChanged) {
-		t.hurt(nft.Elements)
+		t.noteDamage(nft.Elements)
 		return undecided
 	}
 	if err == nil {
-		err = t.take(want, &c)
+		err = t.takeOver(want, &c)
 	}
 	if err != nil {
-		t.decline(err)
-		t.forget()
+		t.logNotAdopted(err)
+		t.distrust()
 		err = t.apply()
 	}
-	return t.mended(was, err)
+	return t.finishRepair(was, err)
 }
 
-// mended says what became of a repair that began at a generation.
-func (t *Table) mended(was uint64, err error) outcome {
+// finishRepair says what became of a repair that began at a generation.
+func (t *Table) finishRepair(was uint64, err error) outcome {
 	if err != nil {
-		if !t.complained {
+		if !t.failureLogged {
 			t.log.Error("filter cannot be repaired", "error", err)
 		}
-		t.complained = true
+		t.failureLogged = true
 		return failed
 	}
-	t.complained = false
+	t.failureLogged = false
 	if t.generation == was {
-		return fine
+		return unchanged
 	}
-	t.counts.repairs.Add(1)
+	t.repairs.Add(1)
 	t.log.Warn("filter repaired")
 	return repaired
 }
 
-// many is how many frontends take longer to build than an address with ranges may be open.
-const many = 500
+// manyFrontends is how many frontends take longer to build than an address with ranges may be open.
+const manyFrontends = 500
 
-// shut closes the addresses with ranges, if the table is gone and takes its time to be built.
-func (t *Table) shut() {
-	if _, err := ours().Handle(); len(t.desired.Frontends) < many || !errors.Is(err, os.ErrNotExist) {
+// closeRestricted closes the addresses with ranges, if the table is gone and takes its time to be built.
+func (t *Table) closeRestricted() {
+	if _, err := ours().Handle(); len(t.desired.Frontends) < manyFrontends || !errors.Is(err, os.ErrNotExist) {
 		return
 	}
 	var closed Desired
@@ -227,5 +227,5 @@ func (t *Table) shut() {
 	if err != nil {
 		t.log.Warn("addresses with ranges cannot be shut", "error", err)
 	}
-	t.forget()
+	t.distrust()
 }

@@ -16,8 +16,8 @@ type image struct {
 	layout layout
 	// frontends in order.
 	frontends []frontend
-	// names of the chains that the frontends need, once it is known.
-	names map[string]profile
+	// chainProfiles are the chains that the frontends need, once it is known.
+	chainProfiles map[string]profile
 	// others are the members of sets that belong to no frontend, ordered.
 	others []nft.SetElement
 }
@@ -50,15 +50,15 @@ func newImage(d Desired, log bool) (*image, error) {
 		}
 	}
 	if d.Internal {
-		img.joinClusterIPs()
+		img.markInternal()
 	}
 	img.others = others(d, img.frontends)
 	return img, nil
 }
 
-// joinClusterIPs marks the frontends that traffic from within passes by. A port of a ClusterIP can lead back to
+// markInternal marks the frontends that traffic from within passes by. A port of a ClusterIP can lead back to
 // one address: the first.
-func (img *image) joinClusterIPs() {
+func (img *image) markInternal() {
 	type port struct {
 		addr     netip.Addr
 		protocol string
@@ -95,7 +95,7 @@ func others(d Desired, frontends []frontend) []nft.SetElement {
 	var list []nft.SetElement
 	for _, f := range families() {
 		for _, r := range []reason{undeclared, rateLimit} {
-			list = append(list, member(f.named(dropsSet), f.noFrontend(r), ""))
+			list = append(list, element(f.named(dropsSet), f.noFrontend(r), ""))
 		}
 		list = f.intervals(list, guardedSet, guarded)
 		list = f.intervals(list, resetSet, d.Reset)
@@ -105,17 +105,17 @@ func others(d Desired, frontends []frontend) []nft.SetElement {
 	}
 	for _, name := range d.Uplinks {
 		const nameSize = 16 // IFNAMSIZ
-		list = append(list, member(uplinksSet, string(append([]byte(name), make([]byte, nameSize)...)[:nameSize]), ""))
+		list = append(list, element(uplinksSet, string(append([]byte(name), make([]byte, nameSize)...)[:nameSize]), ""))
 	}
-	slices.SortFunc(list, compareMembers)
+	slices.SortFunc(list, compareElements)
 	return slices.Compact(list)
 }
 
-func member(set, key, value string) nft.SetElement {
+func element(set, key, value string) nft.SetElement {
 	return nft.SetElement{Set: set, Element: nft.Element{Key: key, Value: value}}
 }
 
-func compareMembers(a, b nft.SetElement) int {
+func compareElements(a, b nft.SetElement) int {
 	return cmp.Or(strings.Compare(a.Set, b.Set), strings.Compare(a.Key, b.Key), strings.Compare(a.Value, b.Value))
 }
 
@@ -144,7 +144,7 @@ func rangeOf(p netip.Prefix) lb.Range {
 func (f *family) addresses(list []nft.SetElement, base string, addresses []netip.Addr) []nft.SetElement {
 	for _, a := range addresses {
 		if a = a.Unmap(); f.Has(a) {
-			list = append(list, member(f.named(base), string(a.AsSlice()), ""))
+			list = append(list, element(f.named(base), string(a.AsSlice()), ""))
 		}
 	}
 	return list
@@ -166,7 +166,7 @@ func (f *family) intervals(list []nft.SetElement, base string, ranges []lb.Range
 		if next := run.To.Next(); next.IsValid() {
 			end = string(next.AsSlice())
 		}
-		list = append(list, member(f.named(base), string(run.From.AsSlice()), end))
+		list = append(list, element(f.named(base), string(run.From.AsSlice()), end))
 	}
 	return list
 }
@@ -174,6 +174,6 @@ func (f *family) intervals(list []nft.SetElement, base string, ranges []lb.Range
 // build fills an empty table.
 func (img *image) build(b *nft.Batch, l *nft.Layout) {
 	l.Build(b)
-	c := img.from(nil)
+	c := img.changeFrom(nil)
 	c.write(b, l)
 }

@@ -20,39 +20,39 @@ import (
 // there are is bounded by the rules that log.
 func (t *Table) readLog(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := t.copyLog(ctx); err != nil {
+		if err := t.readPackets(ctx); err != nil {
 			t.log.Warn("drops cannot be logged", "error", err)
-			rest(ctx, t.timers.CheckInterval)
+			sleep(ctx, t.timers.CheckInterval)
 		}
 	}
 }
 
-// copyLog copies until the context ends or the socket fails.
-func (t *Table) copyLog(ctx context.Context) error {
+// readPackets copies until the context ends or the socket fails.
+func (t *Table) readPackets(ctx context.Context) error {
 	conn, err := openLog(logGroup)
 	if err != nil {
 		return err
 	}
 	return nft.Receive(ctx, conn, func() {}, func(m netlink.Message) {
 		if l, ok := parseLogged(m); ok {
-			t.note(l)
+			t.logPacket(l)
 		}
 	})
 }
 
-// note logs one drop.
-func (t *Table) note(l logged) {
+// logPacket logs one drop.
+func (t *Table) logPacket(l logged) {
 	h, ok := parseHeader(l.payload)
 	if !ok {
 		return
 	}
-	service, protocol := t.behind(h)
+	service, protocol := t.serviceOf(h)
 	t.log.Info("packet refused", "service", service, "reason", strings.TrimSpace(l.prefix),
 		"source", h.from, "address", h.to, "protocol", protocol, "port", h.port)
 }
 
-// behind finds the Service whose frontend a packet came to, and the name of its protocol.
-func (t *Table) behind(h header) (lb.Key, string) {
+// serviceOf finds the Service whose frontend a packet came to, and the name of its protocol.
+func (t *Table) serviceOf(h header) (lb.Key, string) {
 	t.mu.Lock()
 	img := t.actual
 	t.mu.Unlock()

@@ -6,18 +6,12 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
-
-// counts are the events that no state shows.
-type counts struct {
-	repairs atomic.Uint64
-}
 
 // maxServices bounds the Services that have series of their own; those beyond share one without a name.
 const maxServices = 1000
@@ -29,8 +23,8 @@ type series struct {
 	why reason
 }
 
-// tally adds up the counters of elements, which start again whenever the kernel's table does.
-type tally struct {
+// packetTotals adds up the counters of elements, which start again whenever the kernel's table does.
+type packetTotals struct {
 	mu sync.Mutex
 	// last is what the counter of each element said.
 	last map[nft.SetElement]uint64
@@ -45,7 +39,7 @@ type tally struct {
 func (f *family) counting() (seen, dropped string) { return f.named(frontendsSet), f.named(dropsSet) }
 
 // read brings the totals up to date. Drops are read first, so that none is among the accepted.
-func (y *tally) read(img *image, l *nft.Layout) error {
+func (y *packetTotals) read(img *image, l *nft.Layout) error {
 	owners := make(map[string]lb.Key, len(img.frontends))
 	for i := range img.frontends {
 		owners[img.frontends[i].key()] = img.frontends[i].Service
@@ -66,7 +60,7 @@ func (y *tally) read(img *image, l *nft.Layout) error {
 				if name == dropped {
 					key, why = splitReason(e.Key)
 				}
-				m := member(name, e.Key, "")
+				m := element(name, e.Key, "")
 				last[m] = e.Packets
 				before := y.last[m]
 				if e.Packets < before {
@@ -83,7 +77,7 @@ func (y *tally) read(img *image, l *nft.Layout) error {
 }
 
 // name returns the Service, or none where too many have a name already.
-func (y *tally) name(k lb.Key) lb.Key {
+func (y *packetTotals) name(k lb.Key) lb.Key {
 	if !y.named[k] {
 		if len(y.named) >= maxServices {
 			return lb.Key{}
@@ -99,8 +93,8 @@ func splitReason(key string) (string, reason) {
 	return key[:at], reason(min(binary.NativeEndian.Uint32([]byte(key[at:])), uint32(lastReason)))
 }
 
-// known returns a copy of the totals, and what was let in.
-func (y *tally) known() (dropped map[series]uint64, accepted map[lb.Key]uint64) {
+// snapshot returns a copy of the totals, and what was let in.
+func (y *packetTotals) snapshot() (dropped map[series]uint64, accepted map[lb.Key]uint64) {
 	dropped, came := make(map[series]uint64), make(map[lb.Key]uint64)
 	refused := make(map[lb.Key]uint64)
 	for s, n := range y.totals {
@@ -150,8 +144,8 @@ func (t *Table) Collect(ch chan<- prometheus.Metric) {
 	counter := func(desc *prometheus.Desc, n uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), labels...)
 	}
-	counter(d.repairs, t.counts.repairs.Load())
-	dropped, accepted, err := t.tell()
+	counter(d.repairs, t.repairs.Load())
+	dropped, accepted, err := t.readCounters()
 	if err != nil {
 		t.log.Debug("counters cannot be read", "error", err)
 	}
@@ -167,16 +161,16 @@ func compareSeries(a, b series) int {
 	return cmp.Or(a.service.Compare(b.service), cmp.Compare(a.why, b.why))
 }
 
-// tell reads the counters and returns the totals; on an error, those known.
-func (t *Table) tell() (dropped map[series]uint64, accepted map[lb.Key]uint64, err error) {
+// readCounters reads the counters and returns the totals; on an error, those known.
+func (t *Table) readCounters() (dropped map[series]uint64, accepted map[lb.Key]uint64, err error) {
 	t.mu.Lock()
 	img, layout := t.actual, t.layout
 	t.mu.Unlock()
-	t.tally.mu.Lock()
-	defer t.tally.mu.Unlock()
+	t.totals.mu.Lock()
+	defer t.totals.mu.Unlock()
 	if img != nil {
-		err = t.tally.read(img, layout)
+		err = t.totals.read(img, layout)
 	}
-	dropped, accepted = t.tally.known()
+	dropped, accepted = t.totals.snapshot()
 	return dropped, accepted, err
 }

@@ -69,16 +69,16 @@ func (p profile) family() *family {
 	return families()[0]
 }
 
-// entrance is the chain that a frontend of this profile goes to; accepted is none.
-func (p profile) entrance() string {
+// firstChain is the chain that a frontend of this profile goes to; accepted is none.
+func (p profile) firstChain() string {
 	if name := p.rangesChain(); name != nft.Accepted {
 		return name
 	}
-	return p.within()
+	return p.afterRanges()
 }
 
-// within is where those go on who may come.
-func (p profile) within() string {
+// afterRanges is where those go on who may come.
+func (p profile) afterRanges() string {
 	switch f := p.family(); {
 	case p.refuse:
 		return f.named(refuseChain)
@@ -112,7 +112,7 @@ func (p profile) rangesChain() string {
 	if p.restricted {
 		name += dashed("-allow", p.allow)
 	}
-	if next := p.within(); next != nft.Accepted {
+	if next := p.afterRanges(); next != nft.Accepted {
 		name += "-then-" + next
 	}
 	if p.odd {
@@ -154,7 +154,7 @@ func dashed(what string, l lengths) string {
 func (p profile) chainNames() []string {
 	var list []string
 	if p.limited() {
-		list = append(list, p.within())
+		list = append(list, p.afterRanges())
 	}
 	if name := p.rangesChain(); name != nft.Accepted {
 		list = append(list, name)
@@ -174,38 +174,38 @@ func (p profile) chain(name string) nft.Chain {
 
 func (p profile) rangeRules() []nft.Rule {
 	f := p.family()
-	key, next := f.to()
+	key, next := f.loadFrontend()
 	sourceIn := func(set string, bits int) nft.Rule {
 		length := nft.Expr(&expr.Immediate{Register: next, Data: p.lengthKey(bits)})
 		return slices.Concat(key, length, f.sourceMasked(next+1, bits), f.in(set))
 	}
-	strangers := goTo(f.named(dropChain + sourceRange.String()))
+	refused := goTo(f.named(dropChain + sourceRange.String()))
 	var rules []nft.Rule
 	for _, bits := range p.deny.list() {
-		rules = append(rules, slices.Concat(sourceIn(denySet, bits), strangers))
+		rules = append(rules, slices.Concat(sourceIn(denySet, bits), refused))
 	}
 	for _, bits := range p.allow.list() {
-		rules = append(rules, slices.Concat(sourceIn(allowSet, bits), pass(p.within())))
+		rules = append(rules, slices.Concat(sourceIn(allowSet, bits), acceptOrGoTo(p.afterRanges())))
 	}
 	if p.restricted {
-		return append(rules, strangers)
+		return append(rules, refused)
 	}
-	return append(rules, pass(p.within()))
+	return append(rules, acceptOrGoTo(p.afterRanges()))
 }
 
 // limitRules bound connections that are to be opened. The rate comes first: what it refuses is not to be
 // counted as a connection.
 func (p profile) limitRules() []nft.Rule {
 	f := p.family()
-	key, next := f.to()
-	rules := []nft.Rule{slices.Concat(opening(), withoutSYN(), f.destinationIn(relayedSet), accept())}
+	key, next := f.loadFrontend()
+	rules := []nft.Rule{slices.Concat(opensConnection(), withoutSYN(), f.destinationIn(relayedSet), accept())}
 	if p.rate > 0 {
-		rules = append(rules, slices.Concat(opening(), key, f.sourceMasked(next, f.host),
-			over(p.rateSet(), perSecond(p.rate, true), true), goTo(f.named(dropChain+rateLimit.String()))))
+		rules = append(rules, slices.Concat(opensConnection(), key, f.sourceMasked(next, f.host),
+			overLimit(p.rateSet(), perSecond(p.rate, true), true), goTo(f.named(dropChain+rateLimit.String()))))
 	}
 	if p.limit > 0 {
-		rules = append(rules, slices.Concat(opening(), key,
-			over(p.limitSet(), &expr.Connlimit{Count: uint32(p.limit), Flags: expr.NFT_CONNLIMIT_F_INV}, false),
+		rules = append(rules, slices.Concat(opensConnection(), key,
+			overLimit(p.limitSet(), &expr.Connlimit{Count: uint32(p.limit), Flags: expr.NFT_CONNLIMIT_F_INV}, false),
 			goTo(f.named(dropChain+connectionLimit.String()))))
 	}
 	return append(rules, accept())
@@ -213,8 +213,8 @@ func (p profile) limitRules() []nft.Rule {
 
 // limitSet counts connections by frontend, rateSet remembers sources by frontend. Each chain of limits has its own:
 // the bound of an element is that of the rule which made it.
-func (p profile) limitSet() string { return "connections-" + p.within() }
-func (p profile) rateSet() string  { return "rate-" + p.within() }
+func (p profile) limitSet() string { return "connections-" + p.afterRanges() }
+func (p profile) rateSet() string  { return "rate-" + p.afterRanges() }
 
 // setsOf returns the sets that belong to one of the profile's chains alone.
 func (p profile) setsOf(name string) []nft.Set {

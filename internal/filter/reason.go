@@ -37,8 +37,8 @@ func (r reason) String() string { return reasonNames[r] }
 // reasons returns those that have a chain which drops for them.
 func reasons() []reason { return []reason{sourceRange, connectionLimit, rateLimit, unserved} }
 
-// count counts a packet that came to no frontend.
-func (f *family) count(r reason) nft.Rule {
+// countClosed counts a packet that came to no frontend.
+func (f *family) countClosed(r reason) nft.Rule {
 	// An immediate is at most 16 bytes.
 	var load nft.Rule
 	key := []byte(f.noFrontend(r))
@@ -60,9 +60,9 @@ const (
 	logSnapshot  = 128
 )
 
-// noting counts a packet that a frontend refuses, and logs it where the frontend asks for that.
-func (f *family) noting(r reason, log bool) []nft.Rule {
-	key, next := f.to()
+// countAndLog counts a packet that a frontend refuses, and logs it where the frontend asks for that.
+func (f *family) countAndLog(r reason, log bool) []nft.Rule {
+	key, next := f.loadFrontend()
 	rules := []nft.Rule{slices.Concat(key, nft.Expr(&expr.Immediate{Register: next, Data: nft.Native(uint32(r))}), f.in(dropsSet))}
 	if log {
 		rules = append(rules, slices.Concat(key, f.in(loggedSet), nft.Expr(perSecond(logPerSecond, false), &expr.Log{
@@ -72,14 +72,14 @@ func (f *family) noting(r reason, log bool) []nft.Rule {
 	return rules
 }
 
-// dropping refuses without an answer.
-func (f *family) dropping(r reason, log bool) nft.Chain {
-	return nft.Chain{Name: f.named(dropChain + r.String()), Rules: append(f.noting(r, log), drop())}
+// newDropChain refuses without an answer.
+func (f *family) newDropChain(r reason, log bool) nft.Chain {
+	return nft.Chain{Name: f.named(dropChain + r.String()), Rules: append(f.countAndLog(r, log), drop())}
 }
 
-// refusing answers at once, so that the client turns elsewhere. A connection that is there already goes on:
+// newRefuseChain answers at once, so that the client turns elsewhere. A connection that is there already goes on:
 // its endpoint may be draining.
-func (f *family) refusing(log bool) nft.Chain {
-	rules := append([]nft.Rule{slices.Concat(nft.Status(expr.CmpOpNeq, ipsConfirmed), accept())}, f.noting(noEndpoint, log)...)
+func (f *family) newRefuseChain(log bool) nft.Chain {
+	rules := append([]nft.Rule{slices.Concat(nft.Status(expr.CmpOpNeq, ipsConfirmed), accept())}, f.countAndLog(noEndpoint, log)...)
 	return nft.Chain{Name: f.named(refuseChain), Rules: append(rules, rejections()...)}
 }

@@ -31,7 +31,7 @@ type ServiceState struct {
 
 // State returns what is enforced; it reads the kernel's counters.
 func (t *Table) State() State {
-	dropped, accepted, err := t.tell()
+	dropped, accepted, err := t.readCounters()
 	if err != nil {
 		t.log.Debug("counters cannot be read", "error", err)
 	}

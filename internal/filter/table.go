@@ -61,8 +61,8 @@ type Table struct {
 	timers  Timers
 	changed func()
 	wake    chan struct{}
-	counts  counts
-	tally   tally
+	repairs atomic.Uint64
+	totals  packetTotals
 	// damage is the worst nft.Change that watch has seen and heal has not looked into yet.
 	damage atomic.Int32
 
@@ -83,8 +83,8 @@ type Table struct {
 	layout *nft.Layout
 	// generation is another one whenever something was set, or a transaction was sent.
 	generation uint64
-	// complained: it was logged that a repair failed, and none has succeeded since.
-	complained bool
+	// failureLogged: it was logged that a repair failed, and none has succeeded since.
+	failureLogged bool
 	// noLog: the kernel cannot log to a group.
 	noLog bool
 	// enforced and since are what Enforced tells.
@@ -118,7 +118,7 @@ func (t *Table) Set(desired Desired) error {
 func (t *Table) apply() error {
 	want, err := newImage(*t.desired, !t.noLog)
 	if err == nil {
-		err = t.reach(want)
+		err = t.reconcile(want)
 	}
 	if err != nil && !t.noLog {
 		// A kernel without NFLOG refuses the table because of a few of its rules.
@@ -136,8 +136,8 @@ func (t *Table) apply() error {
 	return nil
 }
 
-// reach leads from what the kernel holds to what it is to hold.
-func (t *Table) reach(want *image) error {
+// reconcile leads from what the kernel holds to what it is to hold.
+func (t *Table) reconcile(want *image) error {
 	if t.actual == nil && !t.distrusted {
 		if t.adopt(want); t.actual != nil {
 			return nil
@@ -146,8 +146,8 @@ func (t *Table) reach(want *image) error {
 	if t.actual == nil || t.actual.layout != want.layout {
 		return t.replace(want)
 	}
-	want.follow(t.actual)
-	c := want.from(t.actual)
+	want.setParity(t.actual)
+	c := want.changeFrom(t.actual)
 	if c.empty() {
 		t.actual = want
 		return nil
@@ -158,7 +158,7 @@ func (t *Table) reach(want *image) error {
 		return t.replace(want)
 	}
 	t.actual = want
-	t.log.Info("filter changed", "frontends", len(want.frontends), "added", len(c.add), "removed", len(c.remove)+len(c.later))
+	t.log.Info("filter changed", "frontends", len(want.frontends), "added", len(c.add), "removed", len(c.remove)+len(c.removeLater))
 	return nil
 }
 
@@ -170,7 +170,7 @@ func (t *Table) commit(c *change) error {
 	if err := t.send(b); err != nil {
 		return err
 	}
-	t.stale = c.later
+	t.stale = c.removeLater
 	return nil
 }
 
@@ -182,7 +182,7 @@ func (t *Table) sweep() {
 	if err := t.commit(&change{}); err != nil {
 		// The table is not what we took it for.
 		t.log.Warn("filter is not as it was left", "error", err)
-		t.hurt(nft.Rules)
+		t.noteDamage(nft.Rules)
 	}
 }
 
@@ -192,8 +192,8 @@ func (t *Table) send(b *nft.Batch) error {
 	return t.conn.Commit(b)
 }
 
-// forget makes the next apply replace the table, whatever is there.
-func (t *Table) forget() { t.actual, t.distrusted = nil, true }
+// distrust makes the next apply replace the table, whatever is there.
+func (t *Table) distrust() { t.actual, t.distrusted = nil, true }
 
 // replace replaces the table in one transaction: there is no moment without it, or with half of it. What is
 // there stays where packets would notice. A base chain gets other rules: the kernel calls a new one ahead of the
@@ -221,13 +221,13 @@ func (t *Table) replace(want *image) error {
 			return err
 		}
 	}
-	t.hold(want)
+	t.recordActual(want)
 	t.log.Info("filter in force", "frontends", len(want.frontends))
 	return nil
 }
 
-// hold notes that the kernel holds this, in a table that may be new.
-func (t *Table) hold(img *image) {
+// recordActual notes that the kernel holds this, in a table that may be new.
+func (t *Table) recordActual(img *image) {
 	t.actual, t.distrusted = img, false
 	t.handle, _ = t.layout.Handle()
 }

@@ -63,16 +63,16 @@ func New(c Config) *Loop {
 }
 
 // Kick asks for a run. It never blocks.
-func (l *Loop) Kick() { raise(l.kicks) }
+func (l *Loop) Kick() { signal(l.kicks) }
 
 // Hurry asks for a run that does not wait for the pause after a costly one: a node has died. It is for what
 // happens seldom. It never blocks.
 func (l *Loop) Hurry() {
-	raise(l.hurry)
+	signal(l.hurry)
 	l.Kick()
 }
 
-func raise(signal chan<- struct{}) {
+func signal(signal chan<- struct{}) {
 	select {
 	case signal <- struct{}{}:
 	default: // a run is already asked for, and it will see what this kick is about
@@ -84,7 +84,7 @@ func (l *Loop) Done() int64 { return l.done.Load() }
 
 // Run runs the function once, then for every burst of kicks, until ctx is cancelled. It returns nil.
 func (l *Loop) Run(ctx context.Context) error {
-	var said string
+	var logged string
 	retry := l.config.RetryInterval
 	for {
 		started := time.Now()
@@ -93,10 +93,10 @@ func (l *Loop) Run(ctx context.Context) error {
 		switch {
 		case err == nil:
 			l.done.Add(1)
-			said, retry = "", l.config.RetryInterval
+			logged, retry = "", l.config.RetryInterval
 		case ctx.Err() == nil:
-			if err.Error() != said {
-				said = err.Error()
+			if err.Error() != logged {
+				logged = err.Error()
 				l.config.Log.Error("sync failed, will retry", "loop", l.config.Name, "error", err)
 			}
 			again = soonest(again, retry)

@@ -25,12 +25,12 @@ type table struct {
 type status struct {
 	// generation is another one whenever a transaction was sent.
 	generation uint64
-	// held is what we last made it hold; nil while that is not known.
-	held content
+	// actual is what we last made it hold; nil while that is not known.
+	actual content
 	// absent: there is none, and none is needed yet.
 	absent bool
-	// filled is when its members were written last.
-	filled time.Time
+	// renewed is when its members were written last.
+	renewed time.Time
 	// err is why it does not hold what it should, nil if it does; failed is when that was found last, and
 	// failures how often since it did.
 	err      error
@@ -45,9 +45,9 @@ func (r *Relayer) Run(ctx context.Context) error {
 	defer check.Stop()
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return each(ctx, r.wake, r.apply) })
-	tasks.Go(func() error { return each(ctx, check.C, r.look) })
+	tasks.Go(func() error { return each(ctx, check.C, r.check) })
 	err := tasks.Wait()
-	r.part()
+	r.removeEnding()
 	return err
 }
 
@@ -63,8 +63,8 @@ func each[T any](ctx context.Context, from <-chan T, fn func()) error {
 	}
 }
 
-// part takes out what is to end.
-func (r *Relayer) part() {
+// removeEnding takes out what is to end.
+func (r *Relayer) removeEnding() {
 	r.mu.Lock()
 	if d := r.desired; d != nil {
 		stays := *d
@@ -87,7 +87,7 @@ func (r *Relayer) apply() {
 	}
 	indexes := r.indexes()
 	for _, t := range r.tables {
-		r.keep(t, desired.content(t.family, indexes), desired.Expect, nil)
+		r.reconcileAndLog(t, desired.content(t.family, indexes), desired.Expect, nil)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,25 +117,25 @@ type listing struct {
 	err error
 }
 
-// look compares what the kernel holds with what is desired. It lists without the lock: what is set meanwhile does
+// check compares what the kernel holds with what is desired. It lists without the lock: what is set meanwhile does
 // not wait for it.
-func (r *Relayer) look() {
+func (r *Relayer) check() {
 	for _, t := range r.tables {
 		r.kernel.Lock()
 		was := t.generation
-		rests := t.failures >= refusal && time.Since(t.failed) < r.timers.RetryInterval
+		rests := t.failures >= refusedAfter && time.Since(t.failed) < r.timers.RetryInterval
 		r.kernel.Unlock()
 		if rests {
 			continue
 		}
 		is, err := t.read()
-		r.settle(t, was, listing{is, err})
+		r.reconcileListed(t, was, listing{is, err})
 	}
 }
 
-// settle makes a table that was listed at a generation hold what is desired. A listing that is out of date says
+// reconcileListed makes a table that was listed at a generation hold what is desired. A listing that is out of date says
 // nothing: the next look is soon.
-func (r *Relayer) settle(t *table, was uint64, seen listing) {
+func (r *Relayer) reconcileListed(t *table, was uint64, seen listing) {
 	r.kernel.Lock()
 	defer r.kernel.Unlock()
 	r.mu.Lock()
@@ -144,25 +144,25 @@ func (r *Relayer) settle(t *table, was uint64, seen listing) {
 	if desired == nil || t.generation != was || errors.Is(seen.err, nft.ErrChanged) {
 		return
 	}
-	r.keep(t, desired.content(t.family, r.indexes()), desired.Expect, &seen)
+	r.reconcileAndLog(t, desired.content(t.family, r.indexes()), desired.Expect, &seen)
 }
 
-// refusal is after how many failures the kernel does not take a table at all, rather than that somebody else changed it
+// refusedAfter is after how many failures the kernel does not take a table at all, rather than that somebody else changed it
 // while we looked.
-const refusal = 3
+const refusedAfter = 3
 
-// keep makes a table, which was seen or is as we left it, hold this, and says once if it cannot.
-func (r *Relayer) keep(t *table, want content, expect bool, seen *listing) {
+// reconcileAndLog makes a table, which was seen or is as we left it, hold this, and says once if it cannot.
+func (r *Relayer) reconcileAndLog(t *table, want content, expect bool, seen *listing) {
 	was := t.failures
-	repaired, err := t.reach(want, expect, seen, r.timers.RenewInterval)
+	repaired, err := t.reconcile(want, expect, seen, r.timers.RenewInterval)
 	t.err, t.failures = err, t.failures+1
 	if t.failed = time.Now(); err == nil {
 		t.failures = 0
 	}
 	switch {
-	case t.failures == refusal:
+	case t.failures == refusedAfter:
 		r.log.Error("connections are not relayed: they end when their address moves", "family", t.family.Family.Family, "error", err)
-	case err == nil && was >= refusal:
+	case err == nil && was >= refusedAfter:
 		r.log.Info("connections are relayed again", "family", t.family.Family.Family)
 	}
 	if repaired {
@@ -171,9 +171,9 @@ func (r *Relayer) keep(t *table, want content, expect bool, seen *listing) {
 	}
 }
 
-// reach leads from what the kernel holds to what it is to hold, and reports whether it had to repair.
-func (t *table) reach(want content, expect bool, seen *listing, renew time.Duration) (repaired bool, err error) {
-	if t.held != nil && seen == nil && t.change(want) == nil {
+// reconcile leads from what the kernel holds to what it is to hold, and reports whether it had to repair.
+func (t *table) reconcile(want content, expect bool, seen *listing, renew time.Duration) (repaired bool, err error) {
+	if t.actual != nil && seen == nil && t.change(want) == nil {
 		return false, nil
 	}
 	needed := expect || want.relays() > 0
@@ -188,14 +188,14 @@ func (t *table) reach(want content, expect bool, seen *listing, renew time.Durat
 	if !there && !errors.Is(seen.err, os.ErrNotExist) && !errors.Is(seen.err, nft.ErrOther) {
 		return false, seen.err
 	}
-	if t.absent = !there && t.held == nil && !needed; t.absent {
+	if t.absent = !there && t.actual == nil && !needed; t.absent {
 		return false, nil // nothing was relayed here yet: no table is needed
 	}
-	damaged := t.held != nil && (!there || !maps.Equal(is, t.held))
+	damaged := t.actual != nil && (!there || !maps.Equal(is, t.actual))
 	switch {
 	case !there:
 		err = t.build(want)
-	case !maps.Equal(is, want) || time.Since(t.filled) >= renew:
+	case !maps.Equal(is, want) || time.Since(t.renewed) >= renew:
 		err = t.fill(want)
 	default:
 		return false, nil
@@ -203,26 +203,26 @@ func (t *table) reach(want content, expect bool, seen *listing, renew time.Durat
 	if err != nil {
 		return false, err
 	}
-	t.held, t.filled = want, time.Now()
+	t.actual, t.renewed = want, time.Now()
 	return damaged, nil
 }
 
 // change makes a table that is as we left it hold this: what is new first, which takes a tenth of the time of fill. That
 // waits for the kernel to forget what an earlier transaction took out. An error means that it is not as we left it.
 func (t *table) change(want content) error {
-	if more := want.without(t.held); len(more) > 0 {
+	if more := want.without(t.actual); len(more) > 0 {
 		if err := t.commit(t.Batch(), more); err != nil {
 			return err
 		}
-		t.held = maps.Clone(t.held)
-		maps.Copy(t.held, more)
+		t.actual = maps.Clone(t.actual)
+		maps.Copy(t.actual, more)
 	}
-	if maps.Equal(t.held, want) {
+	if maps.Equal(t.actual, want) {
 		return nil
 	}
 	if err := t.fill(want); err != nil {
 		return err
 	}
-	t.held, t.filled = want, time.Now()
+	t.actual, t.renewed = want, time.Now()
 	return nil
 }

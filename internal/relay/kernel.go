@@ -12,9 +12,9 @@ import (
 //	relays    an address of ours: the former owner's
 //	links     an address of ours: the index of the link to the former owner
 //	speakers  a MAC: nothing
-type content map[place]string
+type content map[elementKey]string
 
-type place struct{ set, key string }
+type elementKey struct{ set, key string }
 
 // relays counts the addresses that are relayed.
 func (c content) relays() (n int) {
@@ -29,7 +29,7 @@ func (c content) relays() (n int) {
 // without returns what is at places that o has not.
 func (c content) without(o content) content {
 	out := maps.Clone(c)
-	maps.DeleteFunc(out, func(at place, _ string) bool { _, has := o[at]; return has })
+	maps.DeleteFunc(out, func(at elementKey, _ string) bool { _, has := o[at]; return has })
 	return out
 }
 
@@ -71,7 +71,7 @@ func (t *table) read() (content, error) {
 	}
 	out := content{}
 	for _, m := range is.Elements {
-		out[place{m.Set, m.Key}] = m.Value
+		out[elementKey{m.Set, m.Key}] = m.Value
 	}
 	return out, nil
 }

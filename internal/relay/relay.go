@@ -34,17 +34,17 @@ type Timers struct {
 	RenewInterval time.Duration
 	// RetryInterval is the wait after the kernel refused time and again, unless something else is set.
 	RetryInterval time.Duration
-	// Patience is how long Set waits for new relays to be in force. A planned move can wait that long, for the
+	// SetTimeout is how long Set waits for new relays to be in force. A planned move can wait that long, for the
 	// former owner serves meanwhile; what nobody serves has no relay.
-	Patience time.Duration
+	SetTimeout time.Duration
 }
 
 func (t Timers) withDefaults() Timers {
 	return Timers{
 		CheckInterval: cmp.Or(t.CheckInterval, time.Second),
-		RenewInterval: cmp.Or(t.RenewInterval, linger/3),
+		RenewInterval: cmp.Or(t.RenewInterval, relayTimeout/3),
 		RetryInterval: cmp.Or(t.RetryInterval, 10*time.Second),
-		Patience:      cmp.Or(t.Patience, 50*time.Millisecond),
+		SetTimeout:    cmp.Or(t.SetTimeout, 50*time.Millisecond),
 	}
 }
 
@@ -91,7 +91,7 @@ func (r *Relayer) Set(d Desired) {
 	d.Relays, d.Speakers = slices.Clone(d.Relays), maps.Clone(d.Speakers)
 	r.mu.Lock()
 	same := r.desired != nil && r.desired.Expect == d.Expect && slices.Equal(r.desired.Relays, d.Relays) && maps.Equal(r.desired.Speakers, d.Speakers)
-	more := !same && r.more(d)
+	more := !same && r.addsRelay(d)
 	if !same {
 		r.desired, r.tried = &d, make(chan struct{})
 	}
@@ -104,17 +104,17 @@ func (r *Relayer) Set(d Desired) {
 	if !more {
 		return
 	}
-	patience := time.NewTimer(r.timers.Patience)
-	defer patience.Stop()
+	timeout := time.NewTimer(r.timers.SetTimeout)
+	defer timeout.Stop()
 	select {
 	case <-tried:
-	case <-patience.C:
-		r.log.Warn("relays are not in force yet", "after", r.timers.Patience)
+	case <-timeout.C:
+		r.log.Warn("relays are not in force yet", "after", r.timers.SetTimeout)
 	}
 }
 
-// more reports whether something is to be relayed that was not before.
-func (r *Relayer) more(d Desired) bool {
+// addsRelay reports whether something is to be relayed that was not before.
+func (r *Relayer) addsRelay(d Desired) bool {
 	if r.desired == nil {
 		return len(d.Relays) > 0
 	}
@@ -163,9 +163,7 @@ func (r *Relayer) Remove() error {
 	r.kernel.Lock()
 	defer r.kernel.Unlock()
 	for _, t := range r.tables {
-		b := t.Batch()
-		b.Remove()
-		if err := b.Commit(); err != nil {
+		if err := t.Delete(); err != nil {
 			return fmt.Errorf("remove relays: %w", err)
 		}
 		t.status = status{generation: t.generation + 1}
@@ -182,11 +180,11 @@ func (d *Desired) content(f *family, indexes map[string]int) content {
 			continue
 		}
 		key := string(one.Address.AsSlice())
-		out[place{relaysMap, key}] = string(one.Via.WithZone("").AsSlice())
-		out[place{linksMap, key}] = string(nft.Native(uint32(index)))
+		out[elementKey{relaysMap, key}] = string(one.Via.WithZone("").AsSlice())
+		out[elementKey{linksMap, key}] = string(nft.Native(uint32(index)))
 	}
 	for mac := range d.Speakers {
-		out[place{speakersSet, string(mac[:])}] = ""
+		out[elementKey{speakersSet, string(mac[:])}] = ""
 	}
 	return out
 }

@@ -48,7 +48,7 @@ func (r *Relayer) State() State {
 			f.Failure = t.err.Error()
 		}
 		if t.inForce() {
-			f.Relayed = t.held.relays()
+			f.Relayed = t.actual.relays()
 			f.Packets, _ = t.Packets()
 		}
 		s.Families = append(s.Families, f)
@@ -63,13 +63,13 @@ func (r *Relayer) State() State {
 }
 
 // inForce reports whether the kernel holds what it should, as far as we know.
-func (t *table) inForce() bool { return t.held != nil && t.err == nil }
+func (t *table) inForce() bool { return t.actual != nil && t.err == nil }
 
 func (r *Relayer) stateOf(one lb.Relay) RelayState {
 	out := RelayState{Relay: one}
 	for _, t := range r.tables {
 		if t.family.Has(one.Address) && t.inForce() && one.Via.IsValid() {
-			_, out.InForce = t.held[place{relaysMap, string(one.Address.AsSlice())}]
+			_, out.InForce = t.actual[elementKey{relaysMap, string(one.Address.AsSlice())}]
 		}
 	}
 	switch {

@@ -65,22 +65,22 @@ func (k *Keeper) lost(have Keys, now time.Time) bool {
 
 // advance takes the next step towards the wanted key, if it is due.
 func (k *Keeper) advance(want map[string][]byte, have Keys, speakers bool, now time.Time) (why string) {
-	stood := now.Sub(k.since)
+	unchanged := now.Sub(k.since)
 	_, former := want[Former]
 	switch {
 	case have.InUse == "" && have.Wanted == "":
 	case have.InUse == "":
 		// Running speakers begin to use it by themselves.
-		if !speakers || stood >= settled {
+		if !speakers || unchanged >= allSend {
 			want[InUse], k.tried = want[Key], have.Wanted
 			return "the key is in use"
 		}
 	case former:
-		if stood >= settled {
+		if unchanged >= allSend {
 			delete(want, Former)
 			return "every speaker sends with the key in use, so the former one is dropped"
 		}
-	case have.Wanted != "" && have.Wanted != have.InUse && stood >= accepted:
+	case have.Wanted != "" && have.Wanted != have.InUse && unchanged >= allAccept:
 		want[Former], want[InUse], k.tried = want[InUse], want[Key], have.Wanted
 		return "every speaker accepts the new key, so it is in use now"
 	}

@@ -22,11 +22,11 @@ const (
 	// Look is the longest time between two looks of a speaker at the Secret, and Retry the wait after one that failed.
 	Look  = time.Minute
 	Retry = 10 * time.Second
-	// accepted is when every speaker has read the Secret, even with a failed look or two.
-	accepted = 2 * Look
-	// settled is when every speaker sends with its key: the last of them reads it
+	// allAccept is when every speaker has read the Secret, even with a failed look or two.
+	allAccept = 2 * Look
+	// allSend is when every speaker sends with its key: the last of them reads it
 	// after Look and waits for accepted.
-	settled = 4 * Look
+	allSend = 4 * Look
 )
 
 // Secret is the Secret as it was read. Its Version is "" if there is none, and

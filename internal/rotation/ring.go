@@ -40,7 +40,7 @@ func (r *Ring) Look(s Secret, now time.Time) (keys [][]byte, again time.Duration
 		r.sent = wanted
 	}
 	// Where nothing is wanted, each speaker may still send with another key.
-	if r.sent == wanted && now.Sub(r.changed) >= settled {
+	if r.sent == wanted && now.Sub(r.changed) >= allSend {
 		maps.DeleteFunc(r.accepted, func(key string, _ bool) bool { return !slices.Contains(k.All, key) })
 	}
 	return r.keys(), again
@@ -52,9 +52,9 @@ func (r *Ring) wait(wanted string, inUse bool) time.Duration {
 	case wanted == r.sent || r.sent == "" && inUse:
 		return 0
 	case r.sent == "":
-		return settled
+		return allSend
 	}
-	return accepted
+	return allAccept
 }
 
 func (r *Ring) keys() [][]byte {
