@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// adopt takes over the table that is there, if its rules are those that this process would make; what its sets
-// lack or have too much is put right in one transaction. So a process that follows another opens nothing and
-// counts on. It leaves t.actual nil where the table has to be replaced.
+// adopt takes over the existing table if it has the rules that this process would make, and corrects its elements in one
+// transaction. So a restart opens nothing and keeps the counters. adopt leaves t.actual nil if the table must be
+// replaced.
 func (t *Table) adopt(want *image) {
 	t.layout = want.layout.table()
 	c, err := want.changeFromKernel(t.layout)
@@ -21,31 +21,31 @@ func (t *Table) adopt(want *image) {
 	t.logNotAdopted(err)
 }
 
-// takeOver makes the table that is there hold an image, and takes it over.
+// takeOver applies a change that makes the existing table equal to want, and records it as actual.
 func (t *Table) takeOver(want *image, c *change) error {
 	t.stale = nil
 	if !c.empty() {
 		if err := t.commit(c); err != nil {
 			return err
 		}
-		t.log.Info("filter put right", "frontends", len(want.frontends), "added", len(c.add), "removed", len(c.remove))
+		t.log.Info("filter corrected", "frontends", len(want.frontends), "added", len(c.add), "removed", len(c.remove))
 	}
 	t.recordActual(want)
 	return nil
 }
 
-// logNotAdopted logs why the table that is there is not taken over, if there is one.
+// logNotAdopted logs why the existing table, if any, is not adopted.
 func (t *Table) logNotAdopted(err error) {
 	switch {
 	case err == nil, errors.Is(err, os.ErrNotExist):
 	case errors.Is(err, nft.ErrOther):
-		t.log.Info("filter that is there is another's, or of another version")
+		t.log.Info("existing filter has other rules and is replaced")
 	default:
-		t.log.Warn("filter that is there cannot be taken over", "error", err)
+		t.log.Warn("existing filter cannot be adopted", "error", err)
 	}
 }
 
-// changeFromKernel returns what makes the image of the table that is there; nft.ErrOther if its rules are others.
+// changeFromKernel lists the existing table and returns the change from it to img; nft.ErrOther if its rules differ.
 func (img *image) changeFromKernel(l *nft.Layout) (c change, err error) {
 	is, err := l.Read(true)
 	if err != nil {
@@ -55,7 +55,7 @@ func (img *image) changeFromKernel(l *nft.Layout) (c change, err error) {
 	return img.changeFromContent(is, l)
 }
 
-// setParityFromContent is follow for a table that is there: which lists are odd stands in the verdicts.
+// setParityFromContent is setParity for an existing table, whose verdicts show which lists are odd.
 func (img *image) setParityFromContent(is *nft.Content) {
 	verdicts, lists := make(map[string]string), make(map[string][]nft.SetElement)
 	for _, f := range families() {
@@ -79,7 +79,7 @@ func (img *image) setParityFromContent(is *nft.Content) {
 	}
 }
 
-// changeFromContent returns what makes the image of a table that is there; nft.ErrOther if its rules are others.
+// changeFromContent returns the change from the content of an existing table to img; nft.ErrOther if its rules differ.
 func (img *image) changeFromContent(is *nft.Content, l *nft.Layout) (c change, err error) {
 	c = img.changeFrom(nil)
 	expected := make(map[string]bool)
@@ -118,8 +118,8 @@ func (img *image) changeFromContent(is *nft.Content, l *nft.Layout) (c change, e
 	return c, nil
 }
 
-// clearTable empties the table that is there but for base chains and sets of intervals that are wanted; these lose
-// their rules and elements. False if it cannot be read.
+// clearTable deletes the content of the existing table. It keeps the wanted base chains and the interval sets, but not
+// their rules and elements. It returns false if the table cannot be listed.
 func clearTable(b *nft.Batch, l *nft.Layout) bool {
 	is, err := l.Outline(true)
 	if err != nil {

@@ -7,14 +7,14 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// change is what leads from one content of the table to another.
+// change is the difference between two contents of the table.
 type change struct {
 	remove, add []nft.SetElement
-	// removeLater is to be removed once no packet is under way any more that may look for it.
+	// removeLater are elements to delete in a later transaction: a packet in flight may still look them up.
 	removeLater []nft.SetElement
-	// newChains are the chains that are newly used, each with a profile that makes it.
+	// newChains are the chains to add, each with a profile that makes it.
 	newChains map[string]profile
-	// deleteChains and deleteSets are no longer used.
+	// deleteChains and deleteSets are the chains and sets without users.
 	deleteChains, deleteSets []string
 }
 
@@ -22,8 +22,8 @@ func (c *change) empty() bool {
 	return len(c.remove)+len(c.add)+len(c.removeLater) == 0 && len(c.deleteChains) == 0 && len(c.newChains) == 0
 }
 
-// changeFrom returns the change that makes img of old; of nothing where old is nil. It looks at every frontend, but
-// only those that differ are taken apart. Lists that a frontend no longer has go later.
+// changeFrom returns the change from old, nil for an empty table, to img. It compares every frontend, but makes elements
+// only of those that differ. The elements of replaced lists go to removeLater.
 func (img *image) changeFrom(old *image) change {
 	if old == nil {
 		old = &image{}
@@ -60,7 +60,7 @@ func (img *image) changeFrom(old *image) change {
 	return c
 }
 
-// setParity makes the lists of frontends that have others than before odd where they were not, and the reverse.
+// setParity flips the parity of the frontends whose lists differ from old, and keeps it for all others.
 func (img *image) setParity(old *image) {
 	eachPair(old.frontends, img.frontends, func(a, b *frontend) {
 		if a != nil && b != nil {
@@ -69,8 +69,8 @@ func (img *image) setParity(old *image) {
 	})
 }
 
-// eachPair calls fn for the frontends of two ordered lists: in pairs where both have one at the same place, with nil
-// for what one has not.
+// eachPair calls fn for the frontends of two ordered lists: in pairs of equal keys, and with nil for a frontend that is
+// in one list only.
 func eachPair(a, b []frontend, fn func(a, b *frontend)) {
 	for i, j := 0, 0; i < len(a) || j < len(b); {
 		switch order := compareAt(a, i, b, j); {
@@ -87,7 +87,7 @@ func eachPair(a, b []frontend, fn func(a, b *frontend)) {
 	}
 }
 
-// compareAt compares a[i] with b[j]; what is past the end comes last.
+// compareAt compares a[i] with b[j]; an index past the end comes last.
 func compareAt(a []frontend, i int, b []frontend, j int) int {
 	switch {
 	case i == len(a):
@@ -98,7 +98,7 @@ func compareAt(a []frontend, i int, b []frontend, j int) int {
 	return a[i].compare(&b[j])
 }
 
-// difference returns what is in was and not in want, and the other way round.
+// difference returns the elements of was that are not in want, and the reverse.
 func difference(was, want []nft.SetElement) (remove, add []nft.SetElement) {
 	if len(was) == 0 {
 		return nil, want
@@ -134,15 +134,15 @@ func (img *image) chains() map[string]profile {
 	return names
 }
 
-// missing returns what is in from and not in other.
+// missing returns the chains of from that are not in other.
 func missing(from, other map[string]profile) map[string]profile {
 	out := maps.Clone(from)
 	maps.DeleteFunc(out, func(name string, _ profile) bool { _, ok := other[name]; return ok })
 	return out
 }
 
-// write puts the change into a transaction: what is gone to before what goes to it, and the reverse for
-// what is deleted.
+// write adds the change to a transaction: chains before the elements that refer to them, and the reverse for
+// deletions.
 func (c *change) write(b *nft.Batch, l *nft.Layout) {
 	for _, name := range slices.Sorted(maps.Keys(c.newChains)) {
 		for _, s := range c.newChains[name].setsOf(name) {
