@@ -21,25 +21,24 @@ type table struct {
 	status
 }
 
-// status is what became of a table.
+// status is the known state of a table.
 type status struct {
-	// generation is another one whenever a transaction was sent.
+	// generation increases with every transaction.
 	generation uint64
-	// actual is what we last made it hold; nil while that is not known.
+	// actual is the known content of the kernel's table; nil while it is unknown.
 	actual content
-	// absent: there is none, and none is needed yet.
+	// absent: the table does not exist and is not needed yet.
 	absent bool
-	// renewed is when its members were written last.
+	// renewed is when the elements were last written.
 	renewed time.Time
-	// err is why it does not hold what it should, nil if it does; failed is when that was found last, and
-	// failures how often since it did.
+	// err is the error of the last reconciliation, failed its time, and failures the number of errors in a row.
 	err      error
 	failed   time.Time
 	failures int
 }
 
-// Run relays until the context ends. The relays stay in force then, but for those of
-// addresses that are another node's by now: the next run would not know that.
+// Run keeps the relays in force until the context ends. They then stay in force, except for those with an end: the next
+// process would not know it.
 func (r *Relayer) Run(ctx context.Context) error {
 	check := time.NewTicker(r.timers.CheckInterval)
 	defer check.Stop()
@@ -51,7 +50,7 @@ func (r *Relayer) Run(ctx context.Context) error {
 	return err
 }
 
-// each calls fn for whatever comes, until the context ends.
+// each calls fn for each value from a channel, until the context ends.
 func each[T any](ctx context.Context, from <-chan T, fn func()) error {
 	for {
 		select {
@@ -63,7 +62,7 @@ func each[T any](ctx context.Context, from <-chan T, fn func()) error {
 	}
 }
 
-// removeEnding takes out what is to end.
+// removeEnding removes the relays with an end.
 func (r *Relayer) removeEnding() {
 	r.mu.Lock()
 	if d := r.desired; d != nil {
@@ -75,7 +74,7 @@ func (r *Relayer) removeEnding() {
 	r.apply()
 }
 
-// apply makes the kernel hold what is desired, given that it holds what we left there.
+// apply makes the kernel's tables equal to desired, on the assumption that they still equal actual.
 func (r *Relayer) apply() {
 	r.kernel.Lock()
 	defer r.kernel.Unlock()
@@ -100,7 +99,7 @@ func (r *Relayer) apply() {
 	}
 }
 
-// indexes returns those of the links that may carry relays.
+// indexes returns the indexes of the links that may carry relays, by name.
 func (r *Relayer) indexes() map[string]int {
 	out := map[string]int{}
 	for _, l := range r.links() {
@@ -111,14 +110,13 @@ func (r *Relayer) indexes() map[string]int {
 	return out
 }
 
-// listing is what a look found in a table.
+// listing is the result of listing a table.
 type listing struct {
 	is  content
 	err error
 }
 
-// check compares what the kernel holds with what is desired. It lists without the lock: what is set meanwhile does
-// not wait for it.
+// check compares the kernel's tables with desired. It lists without the lock, so that Set does not wait.
 func (r *Relayer) check() {
 	for _, t := range r.tables {
 		r.kernel.Lock()
@@ -133,8 +131,8 @@ func (r *Relayer) check() {
 	}
 }
 
-// reconcileListed makes a table that was listed at a generation hold what is desired. A listing that is out of date says
-// nothing: the next look is soon.
+// reconcileListed makes a table equal to desired, given its listing at a generation. It ignores an outdated listing: the
+// next check is soon.
 func (r *Relayer) reconcileListed(t *table, was uint64, seen listing) {
 	r.kernel.Lock()
 	defer r.kernel.Unlock()
@@ -147,11 +145,11 @@ func (r *Relayer) reconcileListed(t *table, was uint64, seen listing) {
 	r.reconcileAndLog(t, desired.content(t.family, r.indexes()), desired.Expect, &seen)
 }
 
-// refusedAfter is after how many failures the kernel does not take a table at all, rather than that somebody else changed it
-// while we looked.
+// refusedAfter is the number of failures in a row after which the kernel counts as unable to relay. Fewer may come from
+// another program that changes the table during a check.
 const refusedAfter = 3
 
-// reconcileAndLog makes a table, which was seen or is as we left it, hold this, and says once if it cannot.
+// reconcileAndLog makes a table equal to want, given its listing, or nil to assume actual. It logs lasting failure once.
 func (r *Relayer) reconcileAndLog(t *table, want content, expect bool, seen *listing) {
 	was := t.failures
 	repaired, err := t.reconcile(want, expect, seen, r.timers.RenewInterval)
@@ -161,7 +159,7 @@ func (r *Relayer) reconcileAndLog(t *table, want content, expect bool, seen *lis
 	}
 	switch {
 	case t.failures == refusedAfter:
-		r.log.Error("connections are not relayed: they end when their address moves", "family", t.family.Family.Family, "error", err)
+		r.log.Error("the kernel refuses the relays: connections end when their address moves", "family", t.family.Family.Family, "error", err)
 	case err == nil && was >= refusedAfter:
 		r.log.Info("connections are relayed again", "family", t.family.Family.Family)
 	}
@@ -171,7 +169,7 @@ func (r *Relayer) reconcileAndLog(t *table, want content, expect bool, seen *lis
 	}
 }
 
-// reconcile leads from what the kernel holds to what it is to hold, and reports whether it had to repair.
+// reconcile makes the kernel's table equal to want, and reports whether others had damaged it.
 func (t *table) reconcile(want content, expect bool, seen *listing, renew time.Duration) (repaired bool, err error) {
 	if t.actual != nil && seen == nil && t.change(want) == nil {
 		return false, nil
@@ -189,7 +187,7 @@ func (t *table) reconcile(want content, expect bool, seen *listing, renew time.D
 		return false, seen.err
 	}
 	if t.absent = !there && t.actual == nil && !needed; t.absent {
-		return false, nil // nothing was relayed here yet: no table is needed
+		return false, nil // no relays yet: no table is needed
 	}
 	damaged := t.actual != nil && (!there || !maps.Equal(is, t.actual))
 	switch {
@@ -207,8 +205,9 @@ func (t *table) reconcile(want content, expect bool, seen *listing, renew time.D
 	return damaged, nil
 }
 
-// change makes a table that is as we left it hold this: what is new first, which takes a tenth of the time of fill. That
-// waits for the kernel to forget what an earlier transaction took out. An error means that it is not as we left it.
+// change makes a table whose content is actual equal to want. It adds new elements first, which takes a tenth of the time
+// of fill: fill waits until the kernel has freed the elements that an earlier transaction deleted. On an error the
+// content is not actual.
 func (t *table) change(want content) error {
 	if more := want.without(t.actual); len(more) > 0 {
 		if err := t.commit(t.Batch(), more); err != nil {
