@@ -11,19 +11,19 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// image is what the kernel is to hold, in the form in which two are compared.
+// image is the desired content of the table, in a form that can be compared.
 type image struct {
 	layout layout
 	// frontends in order.
 	frontends []frontend
-	// chainProfiles are the chains that the frontends need, once it is known.
+	// chainProfiles are the chains that the frontends need; changeFrom sets them.
 	chainProfiles map[string]profile
-	// others are the members of sets that belong to no frontend, ordered.
+	// others are the elements that belong to no frontend, ordered.
 	others []nft.SetElement
 }
 
-// newImage brings what is desired into the form of the table. It refuses what
-// no plan may ask for: rather an old filter that is whole than half of a new one.
+// newImage makes the image of a desired filter. It refuses an invalid one as a whole: the previous filter
+// is better than half of a new one.
 func newImage(d Desired, log bool) (*image, error) {
 	img := &image{layout: layout{internal: d.Internal, log: log}, frontends: make([]frontend, 0, len(d.Frontends))}
 	for i, f := range families() {
@@ -56,8 +56,8 @@ func newImage(d Desired, log bool) (*image, error) {
 	return img, nil
 }
 
-// markInternal marks the frontends that traffic from within passes by. A port of a ClusterIP can lead back to
-// one address: the first.
+// markInternal marks the frontends whose internal traffic is redirected to the ClusterIP. Replies of a port of a ClusterIP
+// can be rewritten to one address only: the first.
 func (img *image) markInternal() {
 	type port struct {
 		addr     netip.Addr
@@ -74,7 +74,7 @@ func (img *image) markInternal() {
 	}
 }
 
-// others returns what the sets hold beside frontends.
+// others returns the elements that belong to no frontend.
 func others(d Desired, frontends []frontend) []nft.SetElement {
 	guarded := slices.Clone(d.Guarded)
 	for i := range frontends {
@@ -89,7 +89,7 @@ func others(d Desired, frontends []frontend) []nft.SetElement {
 		}
 	}
 	if len(d.Uplinks) == 0 {
-		// Which links lead out is unknown: a forged pod's address cannot be told from a pod's.
+		// Without known uplinks a forged source address looks like that of a pod.
 		pods = nil
 	}
 	var list []nft.SetElement
@@ -140,7 +140,7 @@ func rangeOf(p netip.Prefix) lb.Range {
 	return lb.Range{From: p.Masked().Addr(), To: to}
 }
 
-// addresses appends the family's addresses as the members of a set.
+// addresses appends the family's addresses as elements of a set.
 func (f *family) addresses(list []nft.SetElement, base string, addresses []netip.Addr) []nft.SetElement {
 	for _, a := range addresses {
 		if a = a.Unmap(); f.Has(a) {
@@ -150,7 +150,8 @@ func (f *family) addresses(list []nft.SetElement, base string, addresses []netip
 	return list
 }
 
-// intervals appends the family's ranges as the members of an interval set. Ranges that touch or overlap become one run, as the kernel demands.
+// intervals appends the family's ranges as elements of an interval set. It merges ranges that touch or overlap, as the
+// kernel demands.
 func (f *family) intervals(list []nft.SetElement, base string, ranges []lb.Range) []nft.SetElement {
 	ranges = slices.DeleteFunc(slices.Clone(ranges), func(r lb.Range) bool { return !f.Has(r.From) || !f.Has(r.To) || r.To.Less(r.From) })
 	slices.SortFunc(ranges, func(a, b lb.Range) int { return a.From.Compare(b.From) })
@@ -161,7 +162,7 @@ func (f *family) intervals(list []nft.SetElement, base string, ranges []lb.Range
 				run.To = ranges[i].To
 			}
 		}
-		// Nothing is behind the last address there is.
+		// The last address of the family has no next one.
 		var end string
 		if next := run.To.Next(); next.IsValid() {
 			end = string(next.AsSlice())

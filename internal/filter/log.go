@@ -16,18 +16,18 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// readLog writes the drops that frontends want logged to the log of the process, until the context ends. How many
-// there are is bounded by the rules that log.
+// readLog writes the dropped packets of frontends with LogDrops to the log, until the context ends. The logging rules
+// limit their rate.
 func (t *Table) readLog(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := t.readPackets(ctx); err != nil {
-			t.log.Warn("drops cannot be logged", "error", err)
+			t.log.Warn("cannot read dropped packets from NFLOG", "error", err)
 			sleep(ctx, t.timers.CheckInterval)
 		}
 	}
 }
 
-// readPackets copies until the context ends or the socket fails.
+// readPackets logs packets until the context ends or the socket fails.
 func (t *Table) readPackets(ctx context.Context) error {
 	conn, err := openLog(logGroup)
 	if err != nil {
@@ -51,7 +51,7 @@ func (t *Table) logPacket(l logged) {
 		"source", h.from, "address", h.to, "protocol", protocol, "port", h.port)
 }
 
-// serviceOf finds the Service whose frontend a packet came to, and the name of its protocol.
+// serviceOf returns the Service of a packet's frontend, and the name of its protocol.
 func (t *Table) serviceOf(h header) (lb.Key, string) {
 	t.mu.Lock()
 	img := t.actual
@@ -108,7 +108,7 @@ func openLog(group uint16) (*netlink.Conn, error) {
 	return conn, nil
 }
 
-// logged is a packet as NFLOG hands it over.
+// logged is a packet from NFLOG.
 type logged struct {
 	prefix  string
 	payload []byte
@@ -133,7 +133,7 @@ func parseLogged(m netlink.Message) (l logged, ok bool) {
 	return l, ad.Err() == nil
 }
 
-// header is what the head of a packet says of where it goes.
+// header is the addresses, protocol and destination port of a packet.
 type header struct {
 	from, to netip.Addr
 	protocol byte

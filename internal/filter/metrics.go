@@ -13,29 +13,29 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// maxServices bounds the Services that have series of their own; those beyond share one without a name.
+// maxServices limits the Services with series of their own; all others share one series without a name.
 const maxServices = 1000
 
-// series is what packets are counted by.
+// series identifies a counter of packets.
 type series struct {
 	service lb.Key
-	// why they were dropped; 0 counts all that came to the frontends of the Service.
+	// why is the reason for the drop; 0 counts all packets to the frontends of the Service.
 	why reason
 }
 
-// packetTotals adds up the counters of elements, which start again whenever the kernel's table does.
+// packetTotals sums the counters of elements, which start again with every new table.
 type packetTotals struct {
 	mu sync.Mutex
-	// last is what the counter of each element said.
+	// last is the last value of each element's counter.
 	last map[nft.SetElement]uint64
 	// totals never fall.
 	totals map[series]uint64
-	// accepted is what was told last, by Service: it must not fall either, though it is a difference.
+	// accepted are the last results by Service. They must not fall either, though they are differences.
 	accepted map[lb.Key]uint64
 	named    map[lb.Key]bool
 }
 
-// counting are the sets that count: all that come to a frontend, and what is dropped.
+// counting returns the sets with counters: packets to frontends, and dropped packets.
 func (f *family) counting() (seen, dropped string) { return f.named(frontendsSet), f.named(dropsSet) }
 
 // read brings the totals up to date. Drops are read first, so that none is among the accepted.
@@ -87,13 +87,13 @@ func (y *packetTotals) name(k lb.Key) lb.Key {
 	return k
 }
 
-// splitReason takes the reason off the key of a drop.
+// splitReason splits the key of a drop into that of the frontend and the reason.
 func splitReason(key string) (string, reason) {
 	at := len(key) - 4
 	return key[:at], reason(min(binary.NativeEndian.Uint32([]byte(key[at:])), uint32(lastReason)))
 }
 
-// snapshot returns a copy of the totals, and what was let in.
+// snapshot returns copies of the dropped and the accepted packets.
 func (y *packetTotals) snapshot() (dropped map[series]uint64, accepted map[lb.Key]uint64) {
 	dropped, came := make(map[series]uint64), make(map[lb.Key]uint64)
 	refused := make(map[lb.Key]uint64)
@@ -122,10 +122,10 @@ type descs struct{ dropped, accepted, repairs *prometheus.Desc }
 func newDescs() descs {
 	return descs{
 		dropped: prometheus.NewDesc("holdfast_filter_dropped_packets_total",
-			"Packets to served addresses that were refused, by Service and reason; without a Service: no frontend, or one of too many Services.",
+			"Packets to served addresses that the filter refused, by Service and reason; without a Service: no frontend, or beyond the limit of Services with series.",
 			[]string{"namespace", "service", "reason"}, nil),
 		accepted: prometheus.NewDesc("holdfast_filter_accepted_packets_total",
-			"Packets that the filter let in, by Service.", []string{"namespace", "service"}, nil),
+			"Packets that the filter admitted, by Service.", []string{"namespace", "service"}, nil),
 		repairs: prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "filter"}),
 	}
 }
@@ -147,7 +147,7 @@ func (t *Table) Collect(ch chan<- prometheus.Metric) {
 	counter(d.repairs, t.repairs.Load())
 	dropped, accepted, err := t.readCounters()
 	if err != nil {
-		t.log.Debug("counters cannot be read", "error", err)
+		t.log.Debug("cannot read packet counters", "error", err)
 	}
 	for _, s := range slices.SortedFunc(maps.Keys(dropped), compareSeries) {
 		counter(d.dropped, dropped[s], s.service.Namespace, s.service.Name, s.why.String())
@@ -161,7 +161,7 @@ func compareSeries(a, b series) int {
 	return cmp.Or(a.service.Compare(b.service), cmp.Compare(a.why, b.why))
 }
 
-// readCounters reads the counters and returns the totals; on an error, those known.
+// readCounters reads the counters and returns the totals; on an error, the last known ones.
 func (t *Table) readCounters() (dropped map[series]uint64, accepted map[lb.Key]uint64, err error) {
 	t.mu.Lock()
 	img, layout := t.actual, t.layout

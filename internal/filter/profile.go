@@ -13,20 +13,20 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// profile is what decides the rules for a frontend; who may come is in the sets.
-// Frontends of one profile share its chain. Sources are looked up as masked
-// prefixes, once for each length that the frontend's own lists use: hash lookups,
-// whose number nobody else's list can raise.
+// profile holds what the rules for a frontend depend on; the sources are in the sets.
+// Frontends of one profile share its chain. The chain looks up masked sources, once for
+// each prefix length in the frontend's own lists, so that the lists of others do not
+// add lookups.
 type profile struct {
 	ipv6 bool
-	// restricted: who is not in the allow set is refused.
+	// restricted: sources outside the allow set are refused.
 	restricted bool
 	// allow and deny are the lengths of the prefixes in the frontend's lists.
 	allow, deny lengths
 	refuse      bool
 	limit, rate int
-	// odd tells a frontend's lists from those it had before. A packet that is under way while they change may see
-	// the verdict of before and the sets of after: it must not meet half of each.
+	// odd is the parity of a frontend's lists: it changes when they do, and is in the keys of their elements. So a
+	// packet that sees an old verdict and new sets during a commit does not match a mixture of both lists.
 	odd bool
 }
 
@@ -69,7 +69,7 @@ func (p profile) family() *family {
 	return families()[0]
 }
 
-// firstChain is the chain that a frontend of this profile goes to; accepted is none.
+// firstChain is the first chain of the profile; nft.Accepted if it needs none.
 func (p profile) firstChain() string {
 	if name := p.rangesChain(); name != nft.Accepted {
 		return name
@@ -77,7 +77,7 @@ func (p profile) firstChain() string {
 	return p.afterRanges()
 }
 
-// afterRanges is where those go on who may come.
+// afterRanges is the chain for sources that the ranges admit.
 func (p profile) afterRanges() string {
 	switch f := p.family(); {
 	case p.refuse:
@@ -98,7 +98,7 @@ func numbered(what string, n int) string {
 // longestName leaves room below NFT_NAME_MAXLEN (256), and lists readable.
 const longestName = 80
 
-// rangesChain names the chain that knows who may come; accepted where all may. The same profile has the
+// rangesChain names the chain that checks the source; nft.Accepted without ranges. The same profile has the
 // same name in every process.
 func (p profile) rangesChain() string {
 	none := lengths{}
@@ -127,10 +127,10 @@ func (p profile) rangesChain() string {
 	return p.family().named(name + "-v")
 }
 
-// oddSuffix ends the name of an odd profile's chain, but for the family.
+// oddSuffix ends the name of an odd profile's chain, before the suffix of the family.
 const oddSuffix = "-odd"
 
-// lengthKey is how a length stands in a key.
+// lengthKey encodes a prefix length and the parity for a key.
 func (p profile) lengthKey(bits int) []byte {
 	const odd = 1 << 8
 	n := uint32(bits)
@@ -149,8 +149,7 @@ func dashed(what string, l lengths) string {
 	return s.String()
 }
 
-// chainNames returns the chains of the profile. In their order, a chain comes after those it goes to: limits
-// before ranges.
+// chainNames returns the chains of the profile, each after its jump targets: limits before ranges.
 func (p profile) chainNames() []string {
 	var list []string
 	if p.limited() {
@@ -193,8 +192,7 @@ func (p profile) rangeRules() []nft.Rule {
 	return append(rules, acceptOrGoTo(p.afterRanges()))
 }
 
-// limitRules bound connections that are to be opened. The rate comes first: what it refuses is not to be
-// counted as a connection.
+// limitRules limit new connections. The rate comes first, so that the packets it refuses do not count as connections.
 func (p profile) limitRules() []nft.Rule {
 	f := p.family()
 	key, next := f.loadFrontend()
