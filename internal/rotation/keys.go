@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Entries of the Secret. All others are keys that are accepted.
+// Entries of the Secret. Keys in all other entries are accepted.
 const (
-	// Key is what the owner of the cluster wants to be in use.
+	// Key is the key that the owner of the cluster wants to be in use.
 	Key = "key"
 	// InUse is the key that speakers send with, and Former the one before. The controller writes them.
 	InUse  = "in-use"
@@ -22,15 +22,15 @@ const (
 	// Look is the longest time between two looks of a speaker at the Secret, and Retry the wait after one that failed.
 	Look  = time.Minute
 	Retry = 10 * time.Second
-	// allAccept is when every speaker has read the Secret, even with a failed look or two.
+	// allAccept is the time until every speaker has read the Secret, even if one or two of its looks failed.
 	allAccept = 2 * Look
-	// allSend is when every speaker sends with its key: the last of them reads it
+	// allSend is the time until every speaker sends with its key: the last of them reads it
 	// after Look and waits for accepted.
 	allSend = 4 * Look
 )
 
-// Secret is the Secret as it was read. Its Version is "" if there is none, and
-// another one after every change.
+// Secret is the content of the Secret. Its Version is "" if there is no Secret, and
+// differs after every change.
 type Secret struct {
 	Data    map[string][]byte
 	Version string
@@ -41,7 +41,7 @@ type Keys struct {
 	InUse, Wanted, Former string
 	// All are the keys of all entries, each once.
 	All []string
-	// Unusable are the names of the entries that are no keys.
+	// Unusable are the names of the entries without a valid key.
 	Unusable []string
 }
 
