@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// tableName is the name of our table, of the family inet. No other is touched.
+// tableName is the name of the filter's table, of the family inet.
 const tableName = "holdfast"
 
 func ours() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: tableName} }
@@ -60,9 +60,9 @@ const (
 	pingsOfAll = 2000
 )
 
-// layout is what the rules depend on; all else is in sets.
+// layout holds what the rules depend on; everything else is in sets.
 type layout struct {
-	// internal: the rewriting of traffic from within is installed.
+	// internal: the chains that redirect traffic from within the cluster exist.
 	internal bool
 	// log: the kernel can log to a group.
 	log bool
@@ -89,7 +89,7 @@ func (l layout) table() *nft.Layout {
 	return nft.NewLayout(ours(), sets, l.chains(), later...)
 }
 
-// chains returns all chains that are always there, base chains last: a chain comes after those it goes to.
+// chains returns the permanent chains, each after its jump targets: base chains last.
 func (l layout) chains() []nft.Chain {
 	guard := nft.Chain{Name: guardChain, Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: guardPriority}
 	left := nft.Chain{Name: "forward", Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: leftPriority}
@@ -118,26 +118,25 @@ func (l layout) chains() []nft.Chain {
 	return list
 }
 
-// acceptLoopback lets pass what the node sends to itself.
+// acceptLoopback accepts packets of the node to itself.
 func acceptLoopback() nft.Rule {
 	return slices.Concat(nft.Meta(expr.MetaKeyIIF, nft.Native(loopback)...), accept())
 }
 
-// toFrontendChain leads packets to the rules of their frontend. A packet that is under way while a transaction takes effect
-// may be led to a chain of after, which has no rules for those of before: it comes back without a verdict, and
-// ends where those do that came to no frontend.
+// toFrontendChain applies the verdict of a packet's frontend. During a commit a packet may jump to a new chain whose rules
+// are not yet visible: it returns without a verdict and is treated as a packet to no frontend.
 func (f *family) toFrontendChain() nft.Rule {
 	key, _ := f.loadFrontend()
 	return slices.Concat(f.is(), key, nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(frontendsSet), IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT}))
 }
 
-// toGuardChain leads all other packets to guarded addresses to where they end. Behind the frontends: it costs more than
-// to find a frontend.
+// toGuardChain sends all other packets to guarded addresses to the guard chain. It is after toFrontendChain because an
+// interval lookup costs more than a hash lookup.
 func (f *family) toGuardChain() nft.Rule {
 	return slices.Concat(f.is(), f.destinationIn(guardedSet), goTo(f.named(guardChain)))
 }
 
-// newGuardChain decides on packets to guarded addresses that came to no frontend.
+// newGuardChain makes the chain for packets to guarded addresses without a frontend.
 func (f *family) newGuardChain() nft.Chain {
 	return nft.Chain{Name: f.named(guardChain), Rules: []nft.Rule{
 		slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), goTo(f.named(icmpChain))),
@@ -145,7 +144,7 @@ func (f *family) newGuardChain() nft.Chain {
 	}}
 }
 
-// newClosedChain ends what came to no frontend.
+// newClosedChain makes the chain that drops or rejects packets to no frontend.
 func (f *family) newClosedChain() nft.Chain {
 	return nft.Chain{Name: f.named(closedChain), Rules: []nft.Rule{
 		acceptLoopback(),
@@ -163,9 +162,9 @@ func (f *family) newRejectChain() nft.Chain {
 	return nft.Chain{Name: f.named(rejectChain), Rules: rejections()}
 }
 
-// newICMPChain lets errors of known connections pass, which path MTU discovery lives on (RFC 1191, RFC 8201),
-// and what Neighbor Discovery needs (RFC 4861 sections 4.3 and 4.4); answers echo requests; never answers
-// anything else.
+// newICMPChain makes the chain for ICMP. It accepts errors about known connections, which path MTU discovery needs (RFC
+// 1191, RFC 8201), Neighbor Discovery (RFC 4861 sections 4.3 and 4.4) and a limited rate of echo requests, and drops
+// everything else.
 func (f *family) newICMPChain() nft.Chain {
 	ping := slices.Concat(icmpType(f.echo), f.destinationIn(pingsSet))
 	rules := []nft.Rule{

@@ -36,6 +36,20 @@ type Secret struct {
 	Version string
 }
 
+// stability measures for how long the Secret has been unchanged.
+type stability struct {
+	version string
+	since   time.Time
+}
+
+// observe records the version of a look, and returns for how long the Secret has been unchanged.
+func (s *stability) observe(version string, now time.Time) time.Duration {
+	if s.since.IsZero() || version != s.version {
+		s.version, s.since = version, now
+	}
+	return now.Sub(s.since)
+}
+
 // Keys are the entries of a Secret. A key that is "" is missing, or is no key.
 type Keys struct {
 	InUse, Wanted, Former string
