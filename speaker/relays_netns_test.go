@@ -28,7 +28,7 @@ func TestFilterOnlyRelayed(t *testing.T) {
 			l := self.Link("eth0").Attrs()
 			return []link.Link{{Index: l.Index, Name: l.Name, MAC: link.MACFrom(l.HardwareAddr), Up: true, Broadcast: true}}
 		}
-		former := relay.New(relay.Config{Log: log, Links: links, Timers: relay.Timers{Patience: 10 * time.Second}})
+		former := relay.New(relay.Config{Log: log, Links: links, Timers: relay.Timers{SetTimeout: 10 * time.Second}})
 		ctx, stop := context.WithCancel(t.Context())
 		ran := make(chan error, 1)
 		go func() { ran <- former.Run(ctx) }()

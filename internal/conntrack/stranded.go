@@ -14,22 +14,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// sweepTimes are when attempts to connect to an endpoint are forgotten, from when it
-// was found lost. More than once: until kube-proxy follows the EndpointSlices, a second
-// later and on a large cluster several, it leads clients there again.
+// sweepTimes are the delays, after the loss of an endpoint, at which its connection attempts are forgotten. There are
+// several because kube-proxy sends clients to the endpoint until it has read the new EndpointSlices: a second, in a large
+// cluster several.
 var sweepTimes = []time.Duration{0, time.Second, 2 * time.Second, 5 * time.Second, 15 * time.Second}
 
-// stranded are lost endpoints, whose clients wait in vain. It is pure: the time is an argument.
+// stranded are the lost endpoints, by address. It is pure: the time is an argument.
 type stranded map[netip.Addr]loss
 
-// loss is of one endpoint: since when, and how often it was swept.
+// loss is the time since which an endpoint is lost, and its number of sweeps.
 type loss struct {
 	since time.Time
 	swept int
 }
 
-// keep forgets endpoints that are not lost any more, and takes up new ones.
-func (s stranded) keep(now time.Time, lost map[netip.Addr]bool) {
+// update removes the endpoints that are not in lost, and adds new ones.
+func (s stranded) update(now time.Time, lost map[netip.Addr]bool) {
 	for a := range s {
 		if !lost[a] {
 			delete(s, a)
@@ -42,8 +42,8 @@ func (s stranded) keep(now time.Time, lost map[netip.Addr]bool) {
 	}
 }
 
-// come returns how many sweeps of an endpoint have come due.
-func (l loss) come(now time.Time) int {
+// dueSweeps returns the number of sweeps of an endpoint that were due until now.
+func (l loss) dueSweeps(now time.Time) int {
 	n := 0
 	for n < len(sweepTimes) && sweepTimes[n] <= now.Sub(l.since) {
 		n++
@@ -51,11 +51,11 @@ func (l loss) come(now time.Time) int {
 	return n
 }
 
-// due returns the endpoints whose time has come. next is the time until more is due, 0 for never.
+// due returns the endpoints that need a sweep. next is the time until the next sweep is due, 0 for never.
 func (s stranded) due(now time.Time) (due map[netip.Addr]bool, next time.Duration) {
 	due = map[netip.Addr]bool{}
 	for a, l := range s {
-		n := l.come(now)
+		n := l.dueSweeps(now)
 		if n > l.swept {
 			due[a] = true
 		}
@@ -68,16 +68,16 @@ func (s stranded) due(now time.Time) (due map[netip.Addr]bool, next time.Duratio
 	return due, next
 }
 
-// done counts what was due then as swept.
-func (s stranded) done(then time.Time) {
+// markSwept counts the sweeps that were due then as done.
+func (s stranded) markSwept(then time.Time) {
 	for a, l := range s {
-		l.swept = l.come(then)
+		l.swept = l.dueSweeps(then)
 		s[a] = l
 	}
 }
 
-// Sweeper has the kernel forget attempts to connect to lost endpoints. While there are none it looks at nothing: it takes
-// a whole table of connections to do so, which rollouts of applications must not cost.
+// Sweeper forgets the connection attempts to lost endpoints. Without lost endpoints it does nothing: a sweep reads the
+// whole conntrack table, and a rollout of an application must not cost that.
 type Sweeper struct {
 	log       *slog.Logger
 	forget    func(endpoints map[netip.Addr]bool) (int, error)
@@ -98,7 +98,7 @@ func newSweeper(log *slog.Logger, forget func(map[netip.Addr]bool) (int, error))
 	return s
 }
 
-// Set tells which endpoints are on nodes that are gone.
+// Set replaces the set of endpoints on dead nodes.
 func (s *Sweeper) Set(lost map[netip.Addr]bool) {
 	s.mu.Lock()
 	changed := !maps.Equal(s.lost, lost)
@@ -112,11 +112,11 @@ func (s *Sweeper) Set(lost map[netip.Addr]bool) {
 // Run sweeps until ctx ends.
 func (s *Sweeper) Run(ctx context.Context) error { return s.loop.Run(ctx) }
 
-// sweep sweeps what is due of the lost endpoints, and what failed before. It returns when more is due.
+// sweep runs the sweeps that are due, including those that failed before. It returns the time until the next one.
 func (s *Sweeper) sweep() (next time.Duration, err error) {
 	now := time.Now()
 	s.mu.Lock()
-	s.stranded.keep(now, s.lost)
+	s.stranded.update(now, s.lost)
 	s.mu.Unlock()
 	due, next := s.stranded.due(now)
 	if len(due) == 0 {
@@ -125,17 +125,17 @@ func (s *Sweeper) sweep() (next time.Duration, err error) {
 	n, err := s.forget(due)
 	s.forgotten.Add(int64(n))
 	if n > 0 {
-		s.log.Info("forgot attempts to connect to endpoints on dead nodes", "attempts", n, "endpoints", len(due))
+		s.log.Info("forgot connection attempts to endpoints on dead nodes", "attempts", n, "endpoints", len(due))
 	}
 	if err != nil {
-		return next, fmt.Errorf("forget attempts to connect to %d endpoints on dead nodes: %w", len(due), err)
+		return next, fmt.Errorf("forget connection attempts to %d endpoints on dead nodes: %w", len(due), err)
 	}
-	s.stranded.done(now)
+	s.stranded.markSwept(now)
 	return next, nil
 }
 
 var forgottenDesc = prometheus.NewDesc("holdfast_stranded_attempts_forgotten_total",
-	"Attempts to connect that waited for an endpoint on a dead node, which the kernel was made to forget.", nil, nil)
+	"Connection attempts to endpoints on dead nodes that were deleted from conntrack.", nil, nil)
 
 // Describe implements prometheus.Collector.
 func (s *Sweeper) Describe(ch chan<- *prometheus.Desc) { ch <- forgottenDesc }

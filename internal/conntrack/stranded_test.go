@@ -35,9 +35,9 @@ func TestStranded(t *testing.T) {
 		for _, x := range step.lost {
 			lost[x] = true
 		}
-		s.keep(start.Add(step.at), lost)
+		s.update(start.Add(step.at), lost)
 		due, next := s.due(start.Add(step.at))
-		s.done(start.Add(step.at))
+		s.markSwept(start.Add(step.at))
 		if fmt.Sprint(due) != step.want || next.String() != step.next {
 			t.Errorf("after %s: %v, more in %s; want %s, %s", step.at, due, next, step.want, step.next)
 		}

@@ -1,5 +1,5 @@
-// Package daemon is what the mains of both daemons share: their common flags,
-// the log, signals and the exit code. It starts nothing by itself.
+// Package daemon holds what both daemons share: common flags, the log, signals
+// and the exit code. It starts nothing by itself.
 package daemon
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/config"
 )
 
-// Settings are the flags that both daemons have. Everything else is a custom resource.
+// Settings are the flags of both daemons. All other settings are custom resources.
 type Settings struct {
 	Kubeconfig, Namespace, DaemonSet, MembersSecret string
 	MetricsListen, HealthListen, DebugListen        string
@@ -23,7 +23,7 @@ type Settings struct {
 	Options                                         config.Options
 }
 
-// Define adds the flags to f. Health pages are served on healthListen unless told otherwise.
+// Define adds the flags to f, with healthListen as the default of --health-listen.
 func (s *Settings) Define(f *flag.FlagSet, healthListen string) {
 	f.StringVar(&s.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; by default the cluster the process runs in")
 	f.StringVar(&s.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "`namespace` Holdfast runs in")
@@ -35,12 +35,12 @@ func (s *Settings) Define(f *flag.FlagSet, healthListen string) {
 	f.TextVar(&s.LogLevel, "log-level", slog.LevelInfo, "least `level` logged: debug, info, warn or error")
 	f.StringVar(&s.Options.LoadBalancerClass, "load-balancer-class", "holdfast.dev/lb", "serve Services of this loadBalancerClass")
 	f.BoolVar(&s.Options.Default, "default-load-balancer", true, "serve Services without a loadBalancerClass too")
-	f.BoolVar(&s.Options.IgnoreOpenStack, "ignore-openstack-annotations", false, "leave annotations of OpenStack's cloud controller manager unread")
-	f.BoolVar(&s.Options.NoFilter, "disable-filter", false, "leave what arrives for Services to kube-proxy alone; ranges and limits of ours do nothing")
-	f.BoolVar(&s.Options.IgnoreExcludeLabel, "ignore-exclude-label", false, "let nodes announce although labelled node.kubernetes.io/exclude-from-external-load-balancers")
+	f.BoolVar(&s.Options.IgnoreOpenStack, "ignore-openstack-annotations", false, "ignore the annotations of OpenStack's cloud controller manager")
+	f.BoolVar(&s.Options.NoFilter, "disable-filter", false, "do not filter traffic to Services; Holdfast's source ranges and limits have no effect")
+	f.BoolVar(&s.Options.IgnoreExcludeLabel, "ignore-exclude-label", false, "announce also from nodes with the label node.kubernetes.io/exclude-from-external-load-balancers")
 }
 
-// Parse reads args and checks what no daemon can do without.
+// Parse reads args and checks the settings that every daemon needs.
 func (s *Settings) Parse(f *flag.FlagSet, args []string) error {
 	if err := f.Parse(args); err != nil {
 		return err
@@ -54,8 +54,8 @@ func (s *Settings) Parse(f *flag.FlagSet, args []string) error {
 	return nil
 }
 
-// Main parses, then serves until a signal or an error ends it, and returns the
-// exit code: 0, 1 after an error, 2 for flags that cannot be read.
+// Main parses the flags, serves until a signal or an error, and returns the
+// exit code: 0, 1 after an error, 2 for invalid flags.
 func Main(name string, s *Settings, parse func() error, serve func(context.Context, *slog.Logger) error) int {
 	if err := parse(); errors.Is(err, flag.ErrHelp) {
 		return 0

@@ -9,58 +9,58 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// adopt takes over the table that is there, if its rules are those that this process would make; what its sets
-// lack or have too much is put right in one transaction. So a process that follows another opens nothing and
-// counts on. It leaves t.actual nil where the table has to be replaced.
+// adopt takes over the existing table if it has the rules that this process would make, and corrects its elements in one
+// transaction. So a restart opens nothing and keeps the counters. adopt leaves t.actual nil if the table must be
+// replaced.
 func (t *Table) adopt(want *image) {
 	t.layout = want.layout.table()
-	c, err := want.against(t.layout)
+	c, err := want.changeFromKernel(t.layout)
 	if err == nil {
-		err = t.take(want, &c)
+		err = t.takeOver(want, &c)
 	}
-	t.decline(err)
+	t.logNotAdopted(err)
 }
 
-// take makes the table that is there hold an image, and takes it over.
-func (t *Table) take(want *image, c *change) error {
+// takeOver applies a change that makes the existing table equal to want, and records it as actual.
+func (t *Table) takeOver(want *image, c *change) error {
 	t.stale = nil
 	if !c.empty() {
 		if err := t.commit(c); err != nil {
 			return err
 		}
-		t.log.Info("filter put right", "frontends", len(want.frontends), "added", len(c.add), "removed", len(c.remove))
+		t.log.Info("filter corrected", "frontends", len(want.frontends), "added", len(c.add), "removed", len(c.remove))
 	}
-	t.hold(want)
+	t.recordActual(want)
 	return nil
 }
 
-// decline logs why the table that is there is not taken over, if there is one.
-func (t *Table) decline(err error) {
+// logNotAdopted logs why the existing table, if any, is not adopted.
+func (t *Table) logNotAdopted(err error) {
 	switch {
 	case err == nil, errors.Is(err, os.ErrNotExist):
 	case errors.Is(err, nft.ErrOther):
-		t.log.Info("filter that is there is another's, or of another version")
+		t.log.Info("existing filter has other rules and is replaced")
 	default:
-		t.log.Warn("filter that is there cannot be taken over", "err", err)
+		t.log.Warn("existing filter cannot be adopted", "error", err)
 	}
 }
 
-// against returns what makes the image of the table that is there; nft.ErrOther if its rules are others.
-func (img *image) against(l *nft.Layout) (c change, err error) {
+// changeFromKernel lists the existing table and returns the change from it to img; nft.ErrOther if its rules differ.
+func (img *image) changeFromKernel(l *nft.Layout) (c change, err error) {
 	is, err := l.Read(true)
 	if err != nil {
 		return c, err
 	}
-	img.followContent(is)
-	return img.fromContent(is, l)
+	img.setParityFromContent(is)
+	return img.changeFromContent(is, l)
 }
 
-// followContent is follow for a table that is there: which lists are odd stands in the verdicts.
-func (img *image) followContent(is *nft.Content) {
-	verdicts, lists := make(map[string]string), make(map[string][]nft.Member)
+// setParityFromContent is setParity for an existing table, whose verdicts show which lists are odd.
+func (img *image) setParityFromContent(is *nft.Content) {
+	verdicts, lists := make(map[string]string), make(map[string][]nft.SetElement)
 	for _, f := range families() {
 		size := int(f.Size) + 8
-		for _, m := range is.Members {
+		for _, m := range is.Elements {
 			switch m.Set {
 			case f.named(frontendsSet):
 				verdicts[m.Key] = m.Value
@@ -73,20 +73,20 @@ func (img *image) followContent(is *nft.Content) {
 		d := &img.frontends[i]
 		key := d.key()
 		d.profile.odd = strings.Contains(verdicts[key], oddSuffix)
-		if remove, add := differ(lists[key], d.lists(nil)); len(remove)+len(add) > 0 && verdicts[key] != nft.Accepted {
+		if remove, add := difference(lists[key], d.lists(nil)); len(remove)+len(add) > 0 && verdicts[key] != nft.Accepted {
 			d.profile.odd = !d.profile.odd
 		}
 	}
 }
 
-// fromContent returns what makes the image of a table that is there; nft.ErrOther if its rules are others.
-func (img *image) fromContent(is *nft.Content, l *nft.Layout) (c change, err error) {
-	c = img.from(nil)
+// changeFromContent returns the change from the content of an existing table to img; nft.ErrOther if its rules differ.
+func (img *image) changeFromContent(is *nft.Content, l *nft.Layout) (c change, err error) {
+	c = img.changeFrom(nil)
 	expected := make(map[string]bool)
 	for _, c := range l.Chains {
 		expected[c.Name] = true
 	}
-	for name, p := range c.enter {
+	for name, p := range c.newChains {
 		if is.Chains[name] == nil {
 			continue
 		}
@@ -94,23 +94,23 @@ func (img *image) fromContent(is *nft.Content, l *nft.Layout) (c change, err err
 			return c, nft.ErrOther
 		}
 		expected[name] = true
-		delete(c.enter, name)
+		delete(c.newChains, name)
 	}
 	for name := range is.Chains {
 		if !expected[name] {
-			c.leaveChains = append(c.leaveChains, name)
+			c.deleteChains = append(c.deleteChains, name)
 			for _, s := range is.Sets {
 				if strings.HasSuffix(s, "-"+name) {
-					c.leaveSets = append(c.leaveSets, s)
+					c.deleteSets = append(c.deleteSets, s)
 				}
 			}
 		}
 	}
-	var gone []nft.Member
-	gone, c.add = differ(is.Members, c.add)
+	var gone []nft.SetElement
+	gone, c.add = difference(is.Elements, c.add)
 	for _, m := range gone {
 		if strings.HasPrefix(m.Set, allowSet) || strings.HasPrefix(m.Set, denySet) {
-			c.later = append(c.later, m)
+			c.removeLater = append(c.removeLater, m)
 		} else {
 			c.remove = append(c.remove, m)
 		}
@@ -118,8 +118,8 @@ func (img *image) fromContent(is *nft.Content, l *nft.Layout) (c change, err err
 	return c, nil
 }
 
-// clearTable empties the table that is there but for base chains and sets of intervals that are wanted; these lose
-// their rules and elements. False if it cannot be read.
+// clearTable deletes the content of the existing table. It keeps the wanted base chains and the interval sets, but not
+// their rules and elements. It returns false if the table cannot be listed.
 func clearTable(b *nft.Batch, l *nft.Layout) bool {
 	is, err := l.Outline(true)
 	if err != nil {

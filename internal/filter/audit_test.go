@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -33,7 +34,7 @@ func TestSetDuringAudit(t *testing.T) {
 			quiet = append(quiet, set(i+1))
 		}
 		begin := time.Now()
-		if got := table.repair(nft.Members); got != fine {
+		if got := table.repair(nft.Elements); got != unchanged {
 			t.Errorf("an audit of what is as it should be: %v", got)
 		}
 		audit := time.Since(begin)
@@ -42,7 +43,7 @@ func TestSetDuringAudit(t *testing.T) {
 			done := make(chan outcome)
 			go func() {
 				begun.Store(true)
-				done <- table.repair(nft.Members)
+				done <- table.repair(nft.Elements)
 			}()
 			nstest.Until(t, patient, "an audit", begun.Load)
 			during = append(during, set(i))
@@ -55,7 +56,7 @@ func TestSetDuringAudit(t *testing.T) {
 		if b > slower*a {
 			t.Errorf("set takes %v during an audit, %v otherwise", b, a)
 		}
-		if got := table.repair(nft.Members); got != fine {
+		if got := table.repair(nft.Elements); got != unchanged {
 			t.Errorf("an audit of what was set: %v", got)
 		}
 	})
@@ -91,6 +92,71 @@ func TestUnchanged(t *testing.T) {
 		}
 		w.intact(w.table)
 	})
+}
+
+// The elements of one frontend are made if one frontend changes, and not those of all: what Set allocates does not
+// grow with their number.
+func TestOneChangeAllocates(t *testing.T) {
+	const most = crowdServices / 20
+	before, after := crowd(), crowd()
+	after.Frontends[crowdServices/2].Allow = prefixes("198.51.100.0/24", "203.0.113.0/25")
+	old, err := newImage(before, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.changeFrom(nil)
+	n := testing.AllocsPerRun(3, func() {
+		want, err := newImage(after, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want.setParity(old)
+		if c := want.changeFrom(old); len(c.add) != 3 || len(c.remove) != 1 {
+			t.Errorf("a change adds %d elements and removes %d at once", len(c.add), len(c.remove))
+		}
+	})
+	if n > most {
+		t.Errorf("%v allocations for one of %d frontends, want at most %d", n, crowdServices, most)
+	}
+}
+
+// The element of an address stays for as long as the address has a frontend, whichever of its frontends goes.
+func TestAddressElement(t *testing.T) {
+	port := func(a string, n uint16) lb.Frontend {
+		f := tcp(a)
+		f.Port = n
+		return f
+	}
+	for _, tt := range []struct {
+		name          string
+		before, after []lb.Frontend
+		remove, add   int
+	}{
+		{"the first of three goes", []lb.Frontend{port(vip4, 80), port(vip4, 81), port(vip4, 82)}, []lb.Frontend{port(vip4, 81), port(vip4, 82)}, 0, 0},
+		{"one is ahead of the first", []lb.Frontend{port(vip4, 81)}, []lb.Frontend{port(vip4, 80), port(vip4, 81)}, 0, 0},
+		{"the last one goes", []lb.Frontend{port(vip4, 80), port(vip6, 80)}, []lb.Frontend{port(vip6, 80)}, 1, 0},
+		{"another address", []lb.Frontend{port(vip4, 80)}, []lb.Frontend{port(vip4, 80), port(vip6, 80), port(vip6, 81)}, 0, 1},
+	} {
+		old, oldErr := newImage(desired(tt.before...), true)
+		want, err := newImage(desired(tt.after...), true)
+		if err != nil || oldErr != nil {
+			t.Fatal(oldErr, err)
+		}
+		old.changeFrom(nil)
+		want.setParity(old)
+		c := want.changeFrom(old)
+		count := func(list []nft.SetElement) (n int) {
+			for _, m := range list {
+				if strings.HasPrefix(m.Set, addressesSet) {
+					n++
+				}
+			}
+			return n
+		}
+		if remove, add := count(c.remove), count(c.add); remove != tt.remove || add != tt.add {
+			t.Errorf("%s: removes %d and adds %d addresses, want %d and %d", tt.name, remove, add, tt.remove, tt.add)
+		}
+	}
 }
 
 // No field of what is desired is overlooked.

@@ -7,71 +7,71 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// change is what leads from one content of the table to another.
+// change is the difference between two contents of the table.
 type change struct {
-	remove, add []nft.Member
-	// later is to be removed once no packet is under way any more that may look for it.
-	later []nft.Member
-	// enter are the chains that are newly used, each with a profile that makes it.
-	enter map[string]profile
-	// leaveChains and leaveSets are no longer used.
-	leaveChains, leaveSets []string
+	remove, add []nft.SetElement
+	// removeLater are elements to delete in a later transaction: a packet in flight may still look them up.
+	removeLater []nft.SetElement
+	// newChains are the chains to add, each with a profile that makes it.
+	newChains map[string]profile
+	// deleteChains and deleteSets are the chains and sets without users.
+	deleteChains, deleteSets []string
 }
 
 func (c *change) empty() bool {
-	return len(c.remove)+len(c.add)+len(c.later) == 0 && len(c.leaveChains) == 0 && len(c.enter) == 0
+	return len(c.remove)+len(c.add)+len(c.removeLater) == 0 && len(c.deleteChains) == 0 && len(c.newChains) == 0
 }
 
-// from returns the change that makes img of old; of nothing where old is nil. It looks at every frontend, but
-// only those that differ are taken apart. Lists that a frontend no longer has go later.
-func (img *image) from(old *image) change {
+// changeFrom returns the change from old, nil for an empty table, to img. It compares every frontend, but makes elements
+// only of those that differ. The elements of replaced lists go to removeLater.
+func (img *image) changeFrom(old *image) change {
 	if old == nil {
 		old = &image{}
 	}
 	var c change
-	var was []nft.Member
-	var want []nft.Member
-	each(old.frontends, img.frontends, func(a, b *frontend) {
+	var was []nft.SetElement
+	var want []nft.SetElement
+	eachPair(old.frontends, img.frontends, func(a, b *frontend) {
 		switch {
 		case b == nil:
-			was, c.later = a.settings(was), a.lists(c.later)
+			was, c.removeLater = a.settings(was), a.lists(c.removeLater)
 		case a == nil:
-			want = b.members(want)
+			want = b.elements(want)
 		case a.equal(b):
 		case a.profile.odd != b.profile.odd:
-			was, c.later, want = a.settings(was), a.lists(c.later), b.members(want)
+			was, c.removeLater, want = a.settings(was), a.lists(c.removeLater), b.elements(want)
 		default:
-			was, want = a.members(was), b.members(want)
+			was, want = a.elements(was), b.elements(want)
 		}
 	})
 	if !slices.Equal(old.others, img.others) {
 		was, want = append(was, old.others...), append(want, img.others...)
 	}
-	c.remove, c.add = differ(was, want)
-	img.names = img.chains()
-	before, after := old.names, img.names
-	c.enter = missing(after, before)
+	c.remove, c.add = difference(was, want)
+	img.chainProfiles = img.chains()
+	before, after := old.chainProfiles, img.chainProfiles
+	c.newChains = missing(after, before)
 	for name, p := range missing(before, after) {
-		c.leaveChains = append(c.leaveChains, name)
+		c.deleteChains = append(c.deleteChains, name)
 		for _, s := range p.setsOf(name) {
-			c.leaveSets = append(c.leaveSets, s.Name)
+			c.deleteSets = append(c.deleteSets, s.Name)
 		}
 	}
 	return c
 }
 
-// follow makes the lists of frontends that have others than before odd where they were not, and the reverse.
-func (img *image) follow(old *image) {
-	each(old.frontends, img.frontends, func(a, b *frontend) {
+// setParity flips the parity of the frontends whose lists differ from old, and keeps it for all others.
+func (img *image) setParity(old *image) {
+	eachPair(old.frontends, img.frontends, func(a, b *frontend) {
 		if a != nil && b != nil {
 			b.profile.odd = a.profile.odd == a.sameLists(b)
 		}
 	})
 }
 
-// each calls fn for the frontends of two ordered lists: in pairs where both have one at the same place, with nil
-// for what one has not.
-func each(a, b []frontend, fn func(a, b *frontend)) {
+// eachPair calls fn for the frontends of two ordered lists: in pairs of equal keys, and with nil for a frontend that is
+// in one list only.
+func eachPair(a, b []frontend, fn func(a, b *frontend)) {
 	for i, j := 0, 0; i < len(a) || j < len(b); {
 		switch order := compareAt(a, i, b, j); {
 		case order < 0:
@@ -87,7 +87,7 @@ func each(a, b []frontend, fn func(a, b *frontend)) {
 	}
 }
 
-// compareAt compares a[i] with b[j]; what is past the end comes last.
+// compareAt compares a[i] with b[j]; an index past the end comes last.
 func compareAt(a []frontend, i int, b []frontend, j int) int {
 	switch {
 	case i == len(a):
@@ -98,12 +98,12 @@ func compareAt(a []frontend, i int, b []frontend, j int) int {
 	return a[i].compare(&b[j])
 }
 
-// differ returns what is in was and not in want, and the other way round.
-func differ(was, want []nft.Member) (remove, add []nft.Member) {
+// difference returns the elements of was that are not in want, and the reverse.
+func difference(was, want []nft.SetElement) (remove, add []nft.SetElement) {
 	if len(was) == 0 {
 		return nil, want
 	}
-	has := make(map[nft.Member]bool, len(was))
+	has := make(map[nft.SetElement]bool, len(was))
 	for _, m := range was {
 		has[m] = true
 	}
@@ -121,7 +121,9 @@ func differ(was, want []nft.Member) (remove, add []nft.Member) {
 func (img *image) chains() map[string]profile {
 	used := make(map[profile]bool)
 	for i := range img.frontends {
-		used[img.frontends[i].profile] = true
+		if p := img.frontends[i].profile; i == 0 || p != img.frontends[i-1].profile {
+			used[p] = true
+		}
 	}
 	names := make(map[string]profile)
 	for p := range used {
@@ -132,31 +134,31 @@ func (img *image) chains() map[string]profile {
 	return names
 }
 
-// missing returns what is in from and not in other.
+// missing returns the chains of from that are not in other.
 func missing(from, other map[string]profile) map[string]profile {
 	out := maps.Clone(from)
 	maps.DeleteFunc(out, func(name string, _ profile) bool { _, ok := other[name]; return ok })
 	return out
 }
 
-// write puts the change into a transaction: what is gone to before what goes to it, and the reverse for
-// what is deleted.
+// write adds the change to a transaction: chains before the elements that refer to them, and the reverse for
+// deletions.
 func (c *change) write(b *nft.Batch, l *nft.Layout) {
-	for _, name := range slices.Sorted(maps.Keys(c.enter)) {
-		for _, s := range c.enter[name].setsOf(name) {
+	for _, name := range slices.Sorted(maps.Keys(c.newChains)) {
+		for _, s := range c.newChains[name].setsOf(name) {
 			b.AddSet(s)
 		}
-		entered := c.enter[name].chain(name)
+		entered := c.newChains[name].chain(name)
 		b.AddChain(entered)
 		b.AddRules(entered)
 	}
-	b.DeleteMembers(l, c.remove)
-	b.AddMembers(l, c.add)
-	slices.Sort(c.leaveChains)
-	for _, name := range slices.Backward(c.leaveChains) {
+	b.DeleteElements(l, c.remove)
+	b.AddElements(l, c.add)
+	slices.Sort(c.deleteChains)
+	for _, name := range slices.Backward(c.deleteChains) {
 		b.DeleteChain(name)
 	}
-	for _, name := range c.leaveSets {
+	for _, name := range c.deleteSets {
 		b.DeleteSet(name)
 	}
 }

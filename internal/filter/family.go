@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// family is what differs between IPv4 and IPv6 as the table sees them.
+// family holds the differences between IPv4 and IPv6 in the table.
 type family struct {
 	nft.Family
 	// suffix of the names of sets and chains.
@@ -35,21 +35,22 @@ func (f *family) words() uint32 { return f.Size / 4 }
 const (
 	// guardedSet holds the addresses that are closed but for their frontends.
 	guardedSet = "guarded"
-	// resetSet holds those whose closed ports answer.
+	// resetSet holds the addresses whose closed ports refuse connections with an answer.
 	resetSet = "reset"
-	// pingsSet holds those that answer echo requests, pingersSet who asked lately and how often.
+	// pingsSet holds the addresses that answer echo requests, pingersSet the rate of requests of each recent source.
 	pingsSet   = "pings"
 	pingersSet = "pingers"
 	// relayedSet holds the addresses whose older connections another node serves.
 	relayedSet = "relayed"
 	// addressesSet holds the addresses of frontends.
 	addressesSet = "addresses"
-	// frontendsSet maps a frontend to its verdict and counts who comes to it.
+	// frontendsSet maps a frontend to its verdict and counts its packets.
 	frontendsSet = "frontends"
 	// allowSet and denySet hold a frontend and a prefix of sources.
 	allowSet = "allow"
 	denySet  = "deny"
-	// dropsSet counts what a frontend refuses, by reason; a key of zeros with the reason counts what came to no frontend.
+	// dropsSet counts the packets that a frontend refuses, by reason; a key of zeros with the reason counts packets to
+	// no frontend.
 	dropsSet = "drops"
 	// loggedSet holds the frontends whose drops are logged.
 	loggedSet = "logged"

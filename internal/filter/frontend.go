@@ -13,15 +13,17 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// frontend is a frontend as the table has it.
+// frontend is a frontend with what the table derives from it.
 type frontend struct {
 	lb.Frontend
 	profile profile
-	// internal: the way to its ClusterIP is installed.
+	// first: no frontend of the same address is ahead of it. The first holds the element of their address.
+	first bool
+	// internal: internal traffic is redirected to its ClusterIP.
 	internal bool
 }
 
-// protocolNumber is the number that stands in the IP header.
+// protocolNumber is the protocol number in the IP header.
 func protocolNumber(name string) (byte, bool) {
 	switch name {
 	case "TCP":
@@ -34,7 +36,7 @@ func protocolNumber(name string) (byte, bool) {
 	return 0, false
 }
 
-// padded is what a register holds of data: whole words.
+// padded pads data to whole registers.
 func padded(data ...byte) []byte { return append(data, make([]byte, (4-len(data)%4)%4)...) }
 
 // portKey is a port of an address as a key.
@@ -53,24 +55,23 @@ func (d *frontend) compare(o *frontend) int {
 	return cmp.Or(d.Address.Compare(o.Address), cmp.Compare(d.Protocol, o.Protocol), cmp.Compare(d.Port, o.Port))
 }
 
-// equal reports whether both look the same in the table.
+// equal reports whether both have the same elements.
 func (d *frontend) equal(o *frontend) bool {
-	return d.profile == o.profile && d.internal == o.internal && d.LogDrops == o.LogDrops && d.ClusterIP == o.ClusterIP &&
+	return d.profile == o.profile && d.first == o.first && d.internal == o.internal && d.LogDrops == o.LogDrops && d.ClusterIP == o.ClusterIP &&
 		slices.Equal(d.Allow, o.Allow) && slices.Equal(d.Deny, o.Deny)
 }
 
-// newFrontend checks a frontend and brings it into the form of the table.
+// newFrontend validates and normalizes a frontend.
 func newFrontend(d lb.Frontend) (frontend, error) {
 	d.Address, d.ClusterIP = d.Address.Unmap(), d.ClusterIP.Unmap()
 	if _, ok := protocolNumber(d.Protocol); !ok || !d.Address.IsValid() || d.Address.Zone() != "" {
-		return frontend{}, fmt.Errorf("no frontend: %s port %d of %s", d.Protocol, d.Port, d.Address)
+		return frontend{}, fmt.Errorf("invalid frontend: %s port %d of %s", d.Protocol, d.Port, d.Address)
 	}
 	d.Allow, d.Deny = sources(d.Address, d.Allow), sources(d.Address, d.Deny)
 	return frontend{Frontend: d, profile: profileOf(&d)}, nil
 }
 
-// sources returns the prefixes that a source of the address's family can be in, masked; the same slice
-// where nothing is to be mended.
+// sources returns the masked prefixes of the address's family; the same slice if all of them already are.
 func sources(of netip.Addr, list []netip.Prefix) []netip.Prefix {
 	fits := func(p netip.Prefix) bool {
 		return p.IsValid() && p.Addr().Is4() == of.Is4() && !p.Addr().Is4In6() && p == p.Masked()
@@ -91,16 +92,19 @@ func sources(of netip.Addr, list []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// members appends all that the sets hold of a frontend.
-func (d *frontend) members(list []nft.Member) []nft.Member { return d.lists(d.settings(list)) }
+// elements appends all elements of a frontend.
+func (d *frontend) elements(list []nft.SetElement) []nft.SetElement { return d.lists(d.settings(list)) }
 
-// settings appends what the sets hold of a frontend beside its lists.
-func (d *frontend) settings(list []nft.Member) []nft.Member {
+// settings appends the elements of a frontend except its lists.
+func (d *frontend) settings(list []nft.SetElement) []nft.SetElement {
 	f, key := d.profile.family(), d.key()
 	put := func(base, key, value string) {
-		list = append(list, member(f.named(base), key, value))
+		list = append(list, element(f.named(base), key, value))
 	}
-	put(frontendsSet, key, d.profile.entrance())
+	put(frontendsSet, key, d.profile.firstChain())
+	if d.first {
+		put(addressesSet, string(d.Address.AsSlice()), "")
+	}
 	for _, r := range d.profile.reasons() {
 		put(dropsSet, key+string(nft.Native(uint32(r))), "")
 	}
@@ -115,12 +119,12 @@ func (d *frontend) settings(list []nft.Member) []nft.Member {
 	return list
 }
 
-// lists appends the prefixes that may come to a frontend, and those that may not.
-func (d *frontend) lists(list []nft.Member) []nft.Member {
+// lists appends the elements of a frontend's allow and deny lists.
+func (d *frontend) lists(list []nft.SetElement) []nft.SetElement {
 	f, key := d.profile.family(), d.key()
 	put := func(base string, p netip.Prefix) {
 		k := key + string(d.profile.lengthKey(p.Bits())) + string(p.Addr().AsSlice())
-		list = append(list, member(f.named(base), k, ""))
+		list = append(list, element(f.named(base), k, ""))
 	}
 	if d.Restricted {
 		for _, p := range d.Allow {
@@ -133,12 +137,12 @@ func (d *frontend) lists(list []nft.Member) []nft.Member {
 	return list
 }
 
-// sameLists reports whether the same sources may come to both.
+// sameLists reports whether both admit the same sources.
 func (d *frontend) sameLists(o *frontend) bool {
 	return d.Restricted == o.Restricted && slices.Equal(d.Allow, o.Allow) && slices.Equal(d.Deny, o.Deny)
 }
 
-// reasons returns why a frontend of the profile may refuse.
+// reasons returns the reasons for which a frontend of the profile may drop packets.
 func (p profile) reasons() []reason {
 	list := []reason{unserved}
 	if p.restricted || p.deny != (lengths{}) {

@@ -11,19 +11,19 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// image is what the kernel is to hold, in the form in which two are compared.
+// image is the desired content of the table, in a form that can be compared.
 type image struct {
 	layout layout
 	// frontends in order.
 	frontends []frontend
-	// names of the chains that the frontends need, once it is known.
-	names map[string]profile
-	// others are the members of sets that belong to no frontend, ordered.
-	others []nft.Member
+	// chainProfiles are the chains that the frontends need; changeFrom sets them.
+	chainProfiles map[string]profile
+	// others are the elements that belong to no frontend, ordered.
+	others []nft.SetElement
 }
 
-// newImage brings what is desired into the form of the table. It refuses what
-// no plan may ask for: rather an old filter that is whole than half of a new one.
+// newImage makes the image of a desired filter. It refuses an invalid one as a whole: the previous filter
+// is better than half of a new one.
 func newImage(d Desired, log bool) (*image, error) {
 	img := &image{layout: layout{internal: d.Internal, log: log}, frontends: make([]frontend, 0, len(d.Frontends))}
 	for i, f := range families() {
@@ -42,27 +42,29 @@ func newImage(d Desired, log bool) (*image, error) {
 	if !slices.IsSortedFunc(img.frontends, compare) {
 		slices.SortFunc(img.frontends, compare)
 	}
-	for i := 1; i < len(img.frontends); i++ {
-		if compare(img.frontends[i-1], img.frontends[i]) == 0 {
-			return nil, fmt.Errorf("two frontends at %s port %d of %s", img.frontends[i].Protocol, img.frontends[i].Port, img.frontends[i].Address)
+	for i := range img.frontends {
+		fe := &img.frontends[i]
+		fe.first = i == 0 || img.frontends[i-1].Address != fe.Address
+		if i > 0 && img.frontends[i-1].compare(fe) == 0 {
+			return nil, fmt.Errorf("two frontends at %s port %d of %s", fe.Protocol, fe.Port, fe.Address)
 		}
 	}
 	if d.Internal {
-		img.joinClusterIPs()
+		img.markInternal()
 	}
 	img.others = others(d, img.frontends)
 	return img, nil
 }
 
-// joinClusterIPs marks the frontends that traffic from within passes by. A port of a ClusterIP can lead back to
-// one address: the first.
-func (img *image) joinClusterIPs() {
+// markInternal marks the frontends whose internal traffic is redirected to the ClusterIP. Replies of a port of a ClusterIP
+// can be rewritten to one address only: the first.
+func (img *image) markInternal() {
 	type port struct {
 		addr     netip.Addr
 		protocol string
 		port     uint16
 	}
-	taken := make(map[port]bool)
+	taken := make(map[port]bool, len(img.frontends))
 	for i := range img.frontends {
 		d := &img.frontends[i]
 		p := port{d.ClusterIP, d.Protocol, d.Port}
@@ -72,12 +74,12 @@ func (img *image) joinClusterIPs() {
 	}
 }
 
-// others returns what the sets hold beside frontends.
-func others(d Desired, frontends []frontend) []nft.Member {
+// others returns the elements that belong to no frontend.
+func others(d Desired, frontends []frontend) []nft.SetElement {
 	guarded := slices.Clone(d.Guarded)
-	for _, frontend := range frontends {
-		if !within(d.Guarded, frontend.Address) {
-			guarded = append(guarded, lb.Range{From: frontend.Address, To: frontend.Address})
+	for i := range frontends {
+		if fe := &frontends[i]; fe.first && !within(d.Guarded, fe.Address) {
+			guarded = append(guarded, lb.Range{From: fe.Address, To: fe.Address})
 		}
 	}
 	var pods []lb.Range
@@ -87,18 +89,13 @@ func others(d Desired, frontends []frontend) []nft.Member {
 		}
 	}
 	if len(d.Uplinks) == 0 {
-		// Which links lead out is unknown: a forged pod's address cannot be told from a pod's.
+		// Without known uplinks a forged source address looks like that of a pod.
 		pods = nil
 	}
-	list := make([]nft.Member, 0, len(frontends)+len(guarded))
+	var list []nft.SetElement
 	for _, f := range families() {
 		for _, r := range []reason{undeclared, rateLimit} {
-			list = append(list, member(f.named(dropsSet), f.noFrontend(r), ""))
-		}
-		for i, frontend := range frontends {
-			if f.Has(frontend.Address) && (i == 0 || frontends[i-1].Address != frontend.Address) {
-				list = append(list, member(f.named(addressesSet), string(frontend.Address.AsSlice()), ""))
-			}
+			list = append(list, element(f.named(dropsSet), f.noFrontend(r), ""))
 		}
 		list = f.intervals(list, guardedSet, guarded)
 		list = f.intervals(list, resetSet, d.Reset)
@@ -108,17 +105,17 @@ func others(d Desired, frontends []frontend) []nft.Member {
 	}
 	for _, name := range d.Uplinks {
 		const nameSize = 16 // IFNAMSIZ
-		list = append(list, member(uplinksSet, string(append([]byte(name), make([]byte, nameSize)...)[:nameSize]), ""))
+		list = append(list, element(uplinksSet, string(append([]byte(name), make([]byte, nameSize)...)[:nameSize]), ""))
 	}
-	slices.SortFunc(list, compareMembers)
+	slices.SortFunc(list, compareElements)
 	return slices.Compact(list)
 }
 
-func member(set, key, value string) nft.Member {
-	return nft.Member{Set: set, Element: nft.Element{Key: key, Value: value}}
+func element(set, key, value string) nft.SetElement {
+	return nft.SetElement{Set: set, Element: nft.Element{Key: key, Value: value}}
 }
 
-func compareMembers(a, b nft.Member) int {
+func compareElements(a, b nft.SetElement) int {
 	return cmp.Or(strings.Compare(a.Set, b.Set), strings.Compare(a.Key, b.Key), strings.Compare(a.Value, b.Value))
 }
 
@@ -143,18 +140,19 @@ func rangeOf(p netip.Prefix) lb.Range {
 	return lb.Range{From: p.Masked().Addr(), To: to}
 }
 
-// addresses appends the family's addresses as the members of a set.
-func (f *family) addresses(list []nft.Member, base string, addresses []netip.Addr) []nft.Member {
+// addresses appends the family's addresses as elements of a set.
+func (f *family) addresses(list []nft.SetElement, base string, addresses []netip.Addr) []nft.SetElement {
 	for _, a := range addresses {
 		if a = a.Unmap(); f.Has(a) {
-			list = append(list, member(f.named(base), string(a.AsSlice()), ""))
+			list = append(list, element(f.named(base), string(a.AsSlice()), ""))
 		}
 	}
 	return list
 }
 
-// intervals appends the family's ranges as the members of an interval set. Ranges that touch or overlap become one run, as the kernel demands.
-func (f *family) intervals(list []nft.Member, base string, ranges []lb.Range) []nft.Member {
+// intervals appends the family's ranges as elements of an interval set. It merges ranges that touch or overlap, as the
+// kernel demands.
+func (f *family) intervals(list []nft.SetElement, base string, ranges []lb.Range) []nft.SetElement {
 	ranges = slices.DeleteFunc(slices.Clone(ranges), func(r lb.Range) bool { return !f.Has(r.From) || !f.Has(r.To) || r.To.Less(r.From) })
 	slices.SortFunc(ranges, func(a, b lb.Range) int { return a.From.Compare(b.From) })
 	for i := 0; i < len(ranges); {
@@ -164,12 +162,12 @@ func (f *family) intervals(list []nft.Member, base string, ranges []lb.Range) []
 				run.To = ranges[i].To
 			}
 		}
-		// Nothing is behind the last address there is.
+		// The last address of the family has no next one.
 		var end string
 		if next := run.To.Next(); next.IsValid() {
 			end = string(next.AsSlice())
 		}
-		list = append(list, member(f.named(base), string(run.From.AsSlice()), end))
+		list = append(list, element(f.named(base), string(run.From.AsSlice()), end))
 	}
 	return list
 }
@@ -177,6 +175,6 @@ func (f *family) intervals(list []nft.Member, base string, ranges []lb.Range) []
 // build fills an empty table.
 func (img *image) build(b *nft.Batch, l *nft.Layout) {
 	l.Build(b)
-	c := img.from(nil)
+	c := img.changeFrom(nil)
 	c.write(b, l)
 }

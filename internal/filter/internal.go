@@ -19,18 +19,18 @@ import (
 // labelled get the external address back as their source, once kube-proxy's DNAT
 // is undone.
 
-// rewriting returns the chains that do so, for pods (prerouting) and for the node itself (output).
-func rewriting() []nft.Chain {
+// internalChains returns the chains that do so, for pods (prerouting) and for the node itself (output).
+func internalChains() []nft.Chain {
 	pods := nft.Chain{Name: "internal", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: beforeConntrack}
 	// Of kind route, so that the kernel looks for the way again once the destination is another.
 	own := nft.Chain{Name: "internal-output", Kind: "route", Hook: unix.NF_INET_LOCAL_OUT, Priority: beforeConntrack}
-	label := nft.Chain{Name: "internal-label", Kind: "filter", Hook: unix.NF_INET_LOCAL_OUT, Priority: guardPriority, Rules: []nft.Rule{labelling()}}
+	label := nft.Chain{Name: "internal-label", Kind: "filter", Hook: unix.NF_INET_LOCAL_OUT, Priority: guardPriority, Rules: []nft.Rule{setLabel()}}
 	answers := nft.Chain{Name: "answers"}
 	back := nft.Chain{Name: "external", Kind: "filter", Hook: unix.NF_INET_POST_ROUTING, Priority: afterNAT,
-		Rules: []nft.Rule{slices.Concat(reply(), labelled(), goTo(answers.Name))}}
+		Rules: []nft.Rule{slices.Concat(isReply(), hasLabel(), goTo(answers.Name))}}
 	for _, f := range families() {
 		pods.Rules = append(pods.Rules, f.toClusterIP(f.fromPod()))
-		own.Rules = append(own.Rules, f.toClusterIP(tracked()))
+		own.Rules = append(own.Rules, f.toClusterIP(isTracked()))
 		answers.Rules = append(answers.Rules, slices.Concat(f.is(), f.fromExternal()))
 	}
 	return []nft.Chain{pods, own, label, answers, back, back.At("external-input", unix.NF_INET_LOCAL_IN)}
@@ -48,9 +48,9 @@ func (f *family) fromPod() nft.Rule {
 	)
 }
 
-// tracked matches what conntrack is to see. What the node only hands on to another
+// isTracked matches what conntrack is to see. What the node only hands on to another
 // owner of the address is none of its own.
-func tracked() nft.Rule {
+func isTracked() nft.Rule {
 	return nft.Expr(&expr.Ct{Key: expr.CtKeySTATE, Register: spare},
 		nft.Mask(spare, nft.Native(expr.CtStateBitUNTRACKED)),
 		&expr.Cmp{Register: spare, Data: nft.Native(0)})
@@ -59,18 +59,18 @@ func tracked() nft.Rule {
 // toClusterIP rewrites the destination of a packet to a frontend, if it is from where it should be, and marks it.
 // Who is not on the way to such a frontend is let go by the first look.
 func (f *family) toClusterIP(from nft.Rule) nft.Rule {
-	key, _ := f.to()
-	return slices.Concat(f.is(), key, f.mapped(internalSet), from, f.Write(f.Destination), setMark(math.MaxUint32, internalMark))
+	key, _ := f.loadFrontend()
+	return slices.Concat(f.is(), key, f.lookUp(internalSet), from, f.Write(f.Destination), setMark(math.MaxUint32, internalMark))
 }
 
 // fromExternal rewrites the source of an answer.
 func (f *family) fromExternal() nft.Rule {
-	key, _ := f.frontend(f.Source, sourcePort)
-	return slices.Concat(key, f.mapped(externalSet), f.Write(f.Source))
+	key, _ := f.loadKey(f.Source, sourcePort)
+	return slices.Concat(key, f.lookUp(externalSet), f.Write(f.Source))
 }
 
-// mapped replaces the key in the registers by the address that a map has for it.
-func (f *family) mapped(base string) nft.Rule {
+// lookUp replaces the key in the registers by the address that a map has for it.
+func (f *family) lookUp(base string) nft.Rule {
 	return nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(base), IsDestRegSet: true, DestRegister: reg})
 }
 
@@ -81,8 +81,8 @@ func setMark(keep, bits uint32) nft.Rule {
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg})
 }
 
-// labelling labels the connection of a marked packet and takes the mark away.
-func labelling() nft.Rule {
+// setLabel labels the connection of a marked packet and takes the mark away.
+func setLabel() nft.Rule {
 	return slices.Concat(
 		nft.Expr(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg},
 			nft.Mask(reg, nft.Native(internalMark)),
@@ -93,8 +93,8 @@ func labelling() nft.Rule {
 	)
 }
 
-// labelled matches packets of such a connection.
-func labelled() nft.Rule {
+// hasLabel matches packets of such a connection.
+func hasLabel() nft.Rule {
 	return nft.Expr(&expr.Ct{Key: expr.CtKeyLABELS, Register: reg},
 		nft.Mask(reg, internalLabel[:]),
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 16)})

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// tableName is the name of our table, of the family inet. No other is touched.
+// tableName is the name of the filter's table, of the family inet.
 const tableName = "holdfast"
 
 func ours() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: tableName} }
@@ -60,9 +60,9 @@ const (
 	pingsOfAll = 2000
 )
 
-// layout is what the rules depend on; all else is in sets.
+// layout holds what the rules depend on; everything else is in sets.
 type layout struct {
-	// internal: the rewriting of traffic from within is installed.
+	// internal: the chains that redirect traffic from within the cluster exist.
 	internal bool
 	// log: the kernel can log to a group.
 	log bool
@@ -89,114 +89,113 @@ func (l layout) table() *nft.Layout {
 	return nft.NewLayout(ours(), sets, l.chains(), later...)
 }
 
-// chains returns all chains that are always there, base chains last: a chain comes after those it goes to.
+// chains returns the permanent chains, each after its jump targets: base chains last.
 func (l layout) chains() []nft.Chain {
 	guard := nft.Chain{Name: guardChain, Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: guardPriority}
 	left := nft.Chain{Name: "forward", Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: leftPriority}
 	ping := nft.Chain{Name: "ping", Kind: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: pingPriority}
 	// Answers go out: they are the cheaper half of all packets. With a guarded address as their destination they
 	// belong to a connection that was opened from within, by that address.
-	guard.Rules = append(guard.Rules, slices.Concat(reply(), accept()))
+	guard.Rules = append(guard.Rules, slices.Concat(isReply(), accept()))
 	if l.internal {
-		guard.Rules = append(guard.Rules, labelling())
+		guard.Rules = append(guard.Rules, setLabel())
 	}
 	left.Rules = append(left.Rules, slices.Concat(nft.Status(expr.CmpOpNeq, ipsDstNAT), accept()))
 	var list []nft.Chain
 	for i, f := range families() {
 		for _, r := range reasons() {
-			list = append(list, f.dropping(r, l.log))
+			list = append(list, f.newDropChain(r, l.log))
 		}
-		list = append(list, f.refusing(l.log), f.rejecting(), f.tooManyPings(), f.closed(), f.icmpChain(), f.guard(), f.leftover())
-		guard.Rules = append(guard.Rules, f.byFrontend(), f.guarded())
+		list = append(list, f.newRefuseChain(l.log), f.newRejectChain(), f.newPingLimitChain(), f.newClosedChain(), f.newICMPChain(), f.newGuardChain(), f.newLeftChain())
+		guard.Rules = append(guard.Rules, f.toFrontendChain(), f.toGuardChain())
 		left.Rules = append(left.Rules, slices.Concat(f.is(), f.destinationIn(addressesSet), goTo(f.named(leftChain))))
-		ping.Rules = append(ping.Rules, f.answering(l.answering[i]))
+		ping.Rules = append(ping.Rules, f.redirectPing(l.answering[i]))
 	}
 	list = append(list, guard, left, left.At("input", unix.NF_INET_LOCAL_IN), ping, ping.At("ping-output", unix.NF_INET_LOCAL_OUT))
 	if l.internal {
-		list = append(list, rewriting()...)
+		list = append(list, internalChains()...)
 	}
 	return list
 }
 
-// fromSelf lets pass what the node sends to itself.
-func fromSelf() nft.Rule {
+// acceptLoopback accepts packets of the node to itself.
+func acceptLoopback() nft.Rule {
 	return slices.Concat(nft.Meta(expr.MetaKeyIIF, nft.Native(loopback)...), accept())
 }
 
-// byFrontend leads packets to the rules of their frontend. A packet that is under way while a transaction takes effect
-// may be led to a chain of after, which has no rules for those of before: it comes back without a verdict, and
-// ends where those do that came to no frontend.
-func (f *family) byFrontend() nft.Rule {
-	key, _ := f.to()
+// toFrontendChain applies the verdict of a packet's frontend. During a commit a packet may jump to a new chain whose rules
+// are not yet visible: it returns without a verdict and is treated as a packet to no frontend.
+func (f *family) toFrontendChain() nft.Rule {
+	key, _ := f.loadFrontend()
 	return slices.Concat(f.is(), key, nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(frontendsSet), IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT}))
 }
 
-// guarded leads all other packets to guarded addresses to where they end. Behind the frontends: it costs more than
-// to find a frontend.
-func (f *family) guarded() nft.Rule {
+// toGuardChain sends all other packets to guarded addresses to the guard chain. It is after toFrontendChain because an
+// interval lookup costs more than a hash lookup.
+func (f *family) toGuardChain() nft.Rule {
 	return slices.Concat(f.is(), f.destinationIn(guardedSet), goTo(f.named(guardChain)))
 }
 
-// guard decides on packets to guarded addresses that came to no frontend.
-func (f *family) guard() nft.Chain {
+// newGuardChain makes the chain for packets to guarded addresses without a frontend.
+func (f *family) newGuardChain() nft.Chain {
 	return nft.Chain{Name: f.named(guardChain), Rules: []nft.Rule{
 		slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), goTo(f.named(icmpChain))),
 		goTo(f.named(closedChain)),
 	}}
 }
 
-// closed ends what came to no frontend.
-func (f *family) closed() nft.Chain {
+// newClosedChain makes the chain that drops or rejects packets to no frontend.
+func (f *family) newClosedChain() nft.Chain {
 	return nft.Chain{Name: f.named(closedChain), Rules: []nft.Rule{
-		fromSelf(),
-		f.count(undeclared),
+		acceptLoopback(),
+		f.countClosed(undeclared),
 		slices.Concat(f.destinationIn(resetSet), goTo(f.named(rejectChain))),
 		drop(),
 	}}
 }
 
-func (f *family) tooManyPings() nft.Chain {
-	return nft.Chain{Name: f.named(pingsChain), Rules: []nft.Rule{f.count(rateLimit), drop()}}
+func (f *family) newPingLimitChain() nft.Chain {
+	return nft.Chain{Name: f.named(pingsChain), Rules: []nft.Rule{f.countClosed(rateLimit), drop()}}
 }
 
-func (f *family) rejecting() nft.Chain {
+func (f *family) newRejectChain() nft.Chain {
 	return nft.Chain{Name: f.named(rejectChain), Rules: rejections()}
 }
 
-// icmpChain lets errors of known connections pass, which path MTU discovery lives on (RFC 1191, RFC 8201),
-// and what Neighbor Discovery needs (RFC 4861 sections 4.3 and 4.4); answers echo requests; never answers
-// anything else.
-func (f *family) icmpChain() nft.Chain {
+// newICMPChain makes the chain for ICMP. It accepts errors about known connections, which path MTU discovery needs (RFC
+// 1191, RFC 8201), Neighbor Discovery (RFC 4861 sections 4.3 and 4.4) and a limited rate of echo requests, and drops
+// everything else.
+func (f *family) newICMPChain() nft.Chain {
 	ping := slices.Concat(icmpType(f.echo), f.destinationIn(pingsSet))
 	rules := []nft.Rule{
 		slices.Concat(nft.State(expr.CmpOpNeq, expr.CtStateBitRELATED), accept()),
-		slices.Concat(ping, f.sourceMasked(reg, f.host), over(f.named(pingersSet), perSecond(pingsOfOne, true), true), goTo(f.named(pingsChain))),
+		slices.Concat(ping, f.sourceMasked(reg, f.host), overLimit(f.named(pingersSet), perSecond(pingsOfOne, true), true), goTo(f.named(pingsChain))),
 		slices.Concat(ping, nft.Expr(perSecond(pingsOfAll, false)), accept()),
 	}
 	if f.Proto == unix.NFPROTO_IPV6 {
 		const solicitation, advertisement = 135, 136
 		rules = append(rules, slices.Concat(icmpType(solicitation), accept()), slices.Concat(icmpType(advertisement), accept()))
 	}
-	return nft.Chain{Name: f.named(icmpChain), Rules: append(rules, f.count(undeclared), drop())}
+	return nft.Chain{Name: f.named(icmpChain), Rules: append(rules, f.countClosed(undeclared), drop())}
 }
 
 func icmpType(t byte) nft.Rule {
 	return nft.Expr(&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Len: 1}, &expr.Cmp{Register: reg, Data: []byte{t}})
 }
 
-// leftover drops what still has the address of a frontend where the packet leaves the node or meets a socket of it:
+// newLeftChain drops what still has the address of a frontend where the packet leaves the node or meets a socket of it:
 // kube-proxy did not take it. Forwarded, it would come back by the default route; delivered, it would meet the
 // node's own services.
-func (f *family) leftover() nft.Chain {
+func (f *family) newLeftChain() nft.Chain {
 	return nft.Chain{Name: f.named(leftChain), Rules: []nft.Rule{
-		fromSelf(),
+		acceptLoopback(),
 		slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), accept()),
 		goTo(f.named(dropChain + unserved.String())),
 	}}
 }
 
-// answering sends echo requests to the node itself, which answers them from the address that was asked.
-func (f *family) answering(own netip.Addr) nft.Rule {
+// redirectPing sends echo requests to the node itself, which answers them from the address that was asked.
+func (f *family) redirectPing(own netip.Addr) nft.Rule {
 	asked := slices.Concat(f.is(), nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), icmpType(f.echo), f.destinationIn(pingsSet))
 	if !own.IsValid() {
 		return slices.Concat(asked, nft.Expr(&expr.Redir{}))

@@ -16,43 +16,43 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// readLog writes the drops that frontends want logged to the log of the process, until the context ends. How many
-// there are is bounded by the rules that log.
+// readLog writes the dropped packets of frontends with LogDrops to the log, until the context ends. The logging rules
+// limit their rate.
 func (t *Table) readLog(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := t.copyLog(ctx); err != nil {
-			t.log.Warn("drops cannot be logged", "err", err)
-			rest(ctx, t.timers.CheckInterval)
+		if err := t.readPackets(ctx); err != nil {
+			t.log.Warn("cannot read dropped packets from NFLOG", "error", err)
+			sleep(ctx, t.timers.CheckInterval)
 		}
 	}
 }
 
-// copyLog copies until the context ends or the socket fails.
-func (t *Table) copyLog(ctx context.Context) error {
+// readPackets logs packets until the context ends or the socket fails.
+func (t *Table) readPackets(ctx context.Context) error {
 	conn, err := openLog(logGroup)
 	if err != nil {
 		return err
 	}
 	return nft.Receive(ctx, conn, func() {}, func(m netlink.Message) {
 		if l, ok := parseLogged(m); ok {
-			t.note(l)
+			t.logPacket(l)
 		}
 	})
 }
 
-// note logs one drop.
-func (t *Table) note(l logged) {
+// logPacket logs one drop.
+func (t *Table) logPacket(l logged) {
 	h, ok := parseHeader(l.payload)
 	if !ok {
 		return
 	}
-	service, protocol := t.behind(h)
+	service, protocol := t.serviceOf(h)
 	t.log.Info("packet refused", "service", service, "reason", strings.TrimSpace(l.prefix),
 		"source", h.from, "address", h.to, "protocol", protocol, "port", h.port)
 }
 
-// behind finds the Service whose frontend a packet came to, and the name of its protocol.
-func (t *Table) behind(h header) (lb.Key, string) {
+// serviceOf returns the Service of a packet's frontend, and the name of its protocol.
+func (t *Table) serviceOf(h header) (lb.Key, string) {
 	t.mu.Lock()
 	img := t.actual
 	t.mu.Unlock()
@@ -108,18 +108,17 @@ func openLog(group uint16) (*netlink.Conn, error) {
 	return conn, nil
 }
 
-// logged is a packet as NFLOG hands it over.
+// logged is a packet from NFLOG.
 type logged struct {
 	prefix  string
 	payload []byte
 }
 
 func parseLogged(m netlink.Message) (l logged, ok bool) {
-	const generation = 4
-	if m.Header.Type != unix.NFNL_SUBSYS_ULOG<<8|logMessagePacket || len(m.Data) < generation {
+	if m.Header.Type != unix.NFNL_SUBSYS_ULOG<<8|logMessagePacket || len(m.Data) < nft.HeaderSize {
 		return l, false
 	}
-	ad, err := netlink.NewAttributeDecoder(m.Data[generation:])
+	ad, err := netlink.NewAttributeDecoder(m.Data[nft.HeaderSize:])
 	if err != nil {
 		return l, false
 	}
@@ -134,7 +133,7 @@ func parseLogged(m netlink.Message) (l logged, ok bool) {
 	return l, ad.Err() == nil
 }
 
-// header is what the head of a packet says of where it goes.
+// header is the addresses, protocol and destination port of a packet.
 type header struct {
 	from, to netip.Addr
 	protocol byte

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -14,38 +13,33 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// counts are the events that no state shows.
-type counts struct {
-	repairs atomic.Uint64
-}
-
-// maxServices bounds the Services that have series of their own; those beyond share one without a name.
+// maxServices limits the Services with series of their own; all others share one series without a name.
 const maxServices = 1000
 
-// series is what packets are counted by.
+// series identifies a counter of packets.
 type series struct {
 	service lb.Key
-	// why they were dropped; 0 counts all that came to the frontends of the Service.
+	// why is the reason for the drop; 0 counts all packets to the frontends of the Service.
 	why reason
 }
 
-// tally adds up the counters of elements, which start again whenever the kernel's table does.
-type tally struct {
+// packetTotals sums the counters of elements, which start again with every new table.
+type packetTotals struct {
 	mu sync.Mutex
-	// last is what the counter of each element said.
-	last map[nft.Member]uint64
+	// last is the last value of each element's counter.
+	last map[nft.SetElement]uint64
 	// totals never fall.
 	totals map[series]uint64
-	// accepted is what was told last, by Service: it must not fall either, though it is a difference.
+	// accepted are the last results by Service. They must not fall either, though they are differences.
 	accepted map[lb.Key]uint64
 	named    map[lb.Key]bool
 }
 
-// counting are the sets that count: all that come to a frontend, and what is dropped.
+// counting returns the sets with counters: packets to frontends, and dropped packets.
 func (f *family) counting() (seen, dropped string) { return f.named(frontendsSet), f.named(dropsSet) }
 
 // read brings the totals up to date. Drops are read first, so that none is among the accepted.
-func (y *tally) read(img *image, l *nft.Layout) error {
+func (y *packetTotals) read(img *image, l *nft.Layout) error {
 	owners := make(map[string]lb.Key, len(img.frontends))
 	for i := range img.frontends {
 		owners[img.frontends[i].key()] = img.frontends[i].Service
@@ -53,7 +47,7 @@ func (y *tally) read(img *image, l *nft.Layout) error {
 	if y.totals == nil {
 		y.totals, y.accepted, y.named = make(map[series]uint64), make(map[lb.Key]uint64), make(map[lb.Key]bool)
 	}
-	last := make(map[nft.Member]uint64, len(y.last))
+	last := make(map[nft.SetElement]uint64, len(y.last))
 	for _, f := range families() {
 		seen, dropped := f.counting()
 		for _, name := range []string{dropped, seen} {
@@ -66,7 +60,7 @@ func (y *tally) read(img *image, l *nft.Layout) error {
 				if name == dropped {
 					key, why = splitReason(e.Key)
 				}
-				m := member(name, e.Key, "")
+				m := element(name, e.Key, "")
 				last[m] = e.Packets
 				before := y.last[m]
 				if e.Packets < before {
@@ -83,7 +77,7 @@ func (y *tally) read(img *image, l *nft.Layout) error {
 }
 
 // name returns the Service, or none where too many have a name already.
-func (y *tally) name(k lb.Key) lb.Key {
+func (y *packetTotals) name(k lb.Key) lb.Key {
 	if !y.named[k] {
 		if len(y.named) >= maxServices {
 			return lb.Key{}
@@ -93,14 +87,14 @@ func (y *tally) name(k lb.Key) lb.Key {
 	return k
 }
 
-// splitReason takes the reason off the key of a drop.
+// splitReason splits the key of a drop into that of the frontend and the reason.
 func splitReason(key string) (string, reason) {
 	at := len(key) - 4
 	return key[:at], reason(min(binary.NativeEndian.Uint32([]byte(key[at:])), uint32(lastReason)))
 }
 
-// known returns a copy of the totals, and what was let in.
-func (y *tally) known() (dropped map[series]uint64, accepted map[lb.Key]uint64) {
+// snapshot returns copies of the dropped and the accepted packets.
+func (y *packetTotals) snapshot() (dropped map[series]uint64, accepted map[lb.Key]uint64) {
 	dropped, came := make(map[series]uint64), make(map[lb.Key]uint64)
 	refused := make(map[lb.Key]uint64)
 	for s, n := range y.totals {
@@ -128,10 +122,10 @@ type descs struct{ dropped, accepted, repairs *prometheus.Desc }
 func newDescs() descs {
 	return descs{
 		dropped: prometheus.NewDesc("holdfast_filter_dropped_packets_total",
-			"Packets to served addresses that were refused, by Service and reason; without a Service: no frontend, or one of too many Services.",
+			"Packets to served addresses that the filter refused, by Service and reason; without a Service: no frontend, or beyond the limit of Services with series.",
 			[]string{"namespace", "service", "reason"}, nil),
 		accepted: prometheus.NewDesc("holdfast_filter_accepted_packets_total",
-			"Packets that the filter let in, by Service.", []string{"namespace", "service"}, nil),
+			"Packets that the filter admitted, by Service.", []string{"namespace", "service"}, nil),
 		repairs: prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "filter"}),
 	}
 }
@@ -150,10 +144,10 @@ func (t *Table) Collect(ch chan<- prometheus.Metric) {
 	counter := func(desc *prometheus.Desc, n uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), labels...)
 	}
-	counter(d.repairs, t.counts.repairs.Load())
-	dropped, accepted, err := t.tell()
+	counter(d.repairs, t.repairs.Load())
+	dropped, accepted, err := t.readCounters()
 	if err != nil {
-		t.log.Debug("counters cannot be read", "err", err)
+		t.log.Debug("cannot read packet counters", "error", err)
 	}
 	for _, s := range slices.SortedFunc(maps.Keys(dropped), compareSeries) {
 		counter(d.dropped, dropped[s], s.service.Namespace, s.service.Name, s.why.String())
@@ -167,16 +161,16 @@ func compareSeries(a, b series) int {
 	return cmp.Or(a.service.Compare(b.service), cmp.Compare(a.why, b.why))
 }
 
-// tell reads the counters and returns the totals; on an error, those known.
-func (t *Table) tell() (dropped map[series]uint64, accepted map[lb.Key]uint64, err error) {
+// readCounters reads the counters and returns the totals; on an error, the last known ones.
+func (t *Table) readCounters() (dropped map[series]uint64, accepted map[lb.Key]uint64, err error) {
 	t.mu.Lock()
 	img, layout := t.actual, t.layout
 	t.mu.Unlock()
-	t.tally.mu.Lock()
-	defer t.tally.mu.Unlock()
+	t.totals.mu.Lock()
+	defer t.totals.mu.Unlock()
 	if img != nil {
-		err = t.tally.read(img, layout)
+		err = t.totals.read(img, layout)
 	}
-	dropped, accepted = t.tally.known()
+	dropped, accepted = t.totals.snapshot()
 	return dropped, accepted, err
 }

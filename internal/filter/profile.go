@@ -13,20 +13,20 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// profile is what decides the rules for a frontend; who may come is in the sets.
-// Frontends of one profile share its chain. Sources are looked up as masked
-// prefixes, once for each length that the frontend's own lists use: hash lookups,
-// whose number nobody else's list can raise.
+// profile holds what the rules for a frontend depend on; the sources are in the sets.
+// Frontends of one profile share its chain. The chain looks up masked sources, once for
+// each prefix length in the frontend's own lists, so that the lists of others do not
+// add lookups.
 type profile struct {
 	ipv6 bool
-	// restricted: who is not in the allow set is refused.
+	// restricted: sources outside the allow set are refused.
 	restricted bool
 	// allow and deny are the lengths of the prefixes in the frontend's lists.
 	allow, deny lengths
 	refuse      bool
 	limit, rate int
-	// odd tells a frontend's lists from those it had before. A packet that is under way while they change may see
-	// the verdict of before and the sets of after: it must not meet half of each.
+	// odd is the parity of a frontend's lists: it changes when they do, and is in the keys of their elements. So a
+	// packet that sees an old verdict and new sets during a commit does not match a mixture of both lists.
 	odd bool
 }
 
@@ -69,16 +69,16 @@ func (p profile) family() *family {
 	return families()[0]
 }
 
-// entrance is the chain that a frontend of this profile goes to; accepted is none.
-func (p profile) entrance() string {
+// firstChain is the first chain of the profile; nft.Accepted if it needs none.
+func (p profile) firstChain() string {
 	if name := p.rangesChain(); name != nft.Accepted {
 		return name
 	}
-	return p.within()
+	return p.afterRanges()
 }
 
-// within is where those go on who may come.
-func (p profile) within() string {
+// afterRanges is the chain for sources that the ranges admit.
+func (p profile) afterRanges() string {
 	switch f := p.family(); {
 	case p.refuse:
 		return f.named(refuseChain)
@@ -98,7 +98,7 @@ func numbered(what string, n int) string {
 // longestName leaves room below NFT_NAME_MAXLEN (256), and lists readable.
 const longestName = 80
 
-// rangesChain names the chain that knows who may come; accepted where all may. The same profile has the
+// rangesChain names the chain that checks the source; nft.Accepted without ranges. The same profile has the
 // same name in every process.
 func (p profile) rangesChain() string {
 	none := lengths{}
@@ -112,7 +112,7 @@ func (p profile) rangesChain() string {
 	if p.restricted {
 		name += dashed("-allow", p.allow)
 	}
-	if next := p.within(); next != nft.Accepted {
+	if next := p.afterRanges(); next != nft.Accepted {
 		name += "-then-" + next
 	}
 	if p.odd {
@@ -127,10 +127,10 @@ func (p profile) rangesChain() string {
 	return p.family().named(name + "-v")
 }
 
-// oddSuffix ends the name of an odd profile's chain, but for the family.
+// oddSuffix ends the name of an odd profile's chain, before the suffix of the family.
 const oddSuffix = "-odd"
 
-// lengthKey is how a length stands in a key.
+// lengthKey encodes a prefix length and the parity for a key.
 func (p profile) lengthKey(bits int) []byte {
 	const odd = 1 << 8
 	n := uint32(bits)
@@ -149,12 +149,11 @@ func dashed(what string, l lengths) string {
 	return s.String()
 }
 
-// chainNames returns the chains of the profile. In their order, a chain comes after those it goes to: limits
-// before ranges.
+// chainNames returns the chains of the profile, each after its jump targets: limits before ranges.
 func (p profile) chainNames() []string {
 	var list []string
 	if p.limited() {
-		list = append(list, p.within())
+		list = append(list, p.afterRanges())
 	}
 	if name := p.rangesChain(); name != nft.Accepted {
 		list = append(list, name)
@@ -174,38 +173,37 @@ func (p profile) chain(name string) nft.Chain {
 
 func (p profile) rangeRules() []nft.Rule {
 	f := p.family()
-	key, next := f.to()
+	key, next := f.loadFrontend()
 	sourceIn := func(set string, bits int) nft.Rule {
 		length := nft.Expr(&expr.Immediate{Register: next, Data: p.lengthKey(bits)})
 		return slices.Concat(key, length, f.sourceMasked(next+1, bits), f.in(set))
 	}
-	strangers := goTo(f.named(dropChain + sourceRange.String()))
+	refused := goTo(f.named(dropChain + sourceRange.String()))
 	var rules []nft.Rule
 	for _, bits := range p.deny.list() {
-		rules = append(rules, slices.Concat(sourceIn(denySet, bits), strangers))
+		rules = append(rules, slices.Concat(sourceIn(denySet, bits), refused))
 	}
 	for _, bits := range p.allow.list() {
-		rules = append(rules, slices.Concat(sourceIn(allowSet, bits), pass(p.within())))
+		rules = append(rules, slices.Concat(sourceIn(allowSet, bits), acceptOrGoTo(p.afterRanges())))
 	}
 	if p.restricted {
-		return append(rules, strangers)
+		return append(rules, refused)
 	}
-	return append(rules, pass(p.within()))
+	return append(rules, acceptOrGoTo(p.afterRanges()))
 }
 
-// limitRules bound connections that are to be opened. The rate comes first: what it refuses is not to be
-// counted as a connection.
+// limitRules limit new connections. The rate comes first, so that the packets it refuses do not count as connections.
 func (p profile) limitRules() []nft.Rule {
 	f := p.family()
-	key, next := f.to()
-	rules := []nft.Rule{slices.Concat(opening(), withoutSYN(), f.destinationIn(relayedSet), accept())}
+	key, next := f.loadFrontend()
+	rules := []nft.Rule{slices.Concat(opensConnection(), withoutSYN(), f.destinationIn(relayedSet), accept())}
 	if p.rate > 0 {
-		rules = append(rules, slices.Concat(opening(), key, f.sourceMasked(next, f.host),
-			over(p.rateSet(), perSecond(p.rate, true), true), goTo(f.named(dropChain+rateLimit.String()))))
+		rules = append(rules, slices.Concat(opensConnection(), key, f.sourceMasked(next, f.host),
+			overLimit(p.rateSet(), perSecond(p.rate, true), true), goTo(f.named(dropChain+rateLimit.String()))))
 	}
 	if p.limit > 0 {
-		rules = append(rules, slices.Concat(opening(), key,
-			over(p.limitSet(), &expr.Connlimit{Count: uint32(p.limit), Flags: expr.NFT_CONNLIMIT_F_INV}, false),
+		rules = append(rules, slices.Concat(opensConnection(), key,
+			overLimit(p.limitSet(), &expr.Connlimit{Count: uint32(p.limit), Flags: expr.NFT_CONNLIMIT_F_INV}, false),
 			goTo(f.named(dropChain+connectionLimit.String()))))
 	}
 	return append(rules, accept())
@@ -213,8 +211,8 @@ func (p profile) limitRules() []nft.Rule {
 
 // limitSet counts connections by frontend, rateSet remembers sources by frontend. Each chain of limits has its own:
 // the bound of an element is that of the rule which made it.
-func (p profile) limitSet() string { return "connections-" + p.within() }
-func (p profile) rateSet() string  { return "rate-" + p.within() }
+func (p profile) limitSet() string { return "connections-" + p.afterRanges() }
+func (p profile) rateSet() string  { return "rate-" + p.afterRanges() }
 
 // setsOf returns the sets that belong to one of the profile's chains alone.
 func (p profile) setsOf(name string) []nft.Set {

@@ -9,15 +9,15 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// reason says why a packet was not let in.
+// reason is why a packet was dropped.
 type reason uint32
 
 const (
 	// undeclared: no Service declares the port.
 	undeclared reason = iota + 1
-	// sourceRange: the source is not among those that may come, or among those that may not.
+	// sourceRange: the source is not in the allow list, or is in the deny list.
 	sourceRange
-	// connectionLimit: there are as many connections as there may be.
+	// connectionLimit: the frontend has reached its number of connections.
 	connectionLimit
 	// rateLimit: one source opens connections, or asks for echoes, too often.
 	rateLimit
@@ -34,11 +34,11 @@ var reasonNames = [...]string{"", "undeclared", "source", "connections", "rate",
 // String returns the reason as chain names, metrics and logs have it.
 func (r reason) String() string { return reasonNames[r] }
 
-// reasons returns those that have a chain which drops for them.
+// reasons returns the reasons that have a drop chain.
 func reasons() []reason { return []reason{sourceRange, connectionLimit, rateLimit, unserved} }
 
-// count counts a packet that came to no frontend.
-func (f *family) count(r reason) nft.Rule {
+// countClosed counts a packet to no frontend.
+func (f *family) countClosed(r reason) nft.Rule {
 	// An immediate is at most 16 bytes.
 	var load nft.Rule
 	key := []byte(f.noFrontend(r))
@@ -48,7 +48,7 @@ func (f *family) count(r reason) nft.Rule {
 	return slices.Concat(load, f.in(dropsSet))
 }
 
-// noFrontend is the key that count counts by.
+// noFrontend is the key of countClosed.
 func (f *family) noFrontend(r reason) string {
 	return string(append(make([]byte, 4*(f.words()+2)), nft.Native(uint32(r))...))
 }
@@ -60,9 +60,9 @@ const (
 	logSnapshot  = 128
 )
 
-// noting counts a packet that a frontend refuses, and logs it where the frontend asks for that.
-func (f *family) noting(r reason, log bool) []nft.Rule {
-	key, next := f.to()
+// countAndLog counts a packet that a frontend refuses, and logs it if the frontend has LogDrops.
+func (f *family) countAndLog(r reason, log bool) []nft.Rule {
+	key, next := f.loadFrontend()
 	rules := []nft.Rule{slices.Concat(key, nft.Expr(&expr.Immediate{Register: next, Data: nft.Native(uint32(r))}), f.in(dropsSet))}
 	if log {
 		rules = append(rules, slices.Concat(key, f.in(loggedSet), nft.Expr(perSecond(logPerSecond, false), &expr.Log{
@@ -72,14 +72,14 @@ func (f *family) noting(r reason, log bool) []nft.Rule {
 	return rules
 }
 
-// dropping refuses without an answer.
-func (f *family) dropping(r reason, log bool) nft.Chain {
-	return nft.Chain{Name: f.named(dropChain + r.String()), Rules: append(f.noting(r, log), drop())}
+// newDropChain makes the chain that drops packets for a reason.
+func (f *family) newDropChain(r reason, log bool) nft.Chain {
+	return nft.Chain{Name: f.named(dropChain + r.String()), Rules: append(f.countAndLog(r, log), drop())}
 }
 
-// refusing answers at once, so that the client turns elsewhere. A connection that is there already goes on:
-// its endpoint may be draining.
-func (f *family) refusing(log bool) nft.Chain {
-	rules := append([]nft.Rule{slices.Concat(nft.Status(expr.CmpOpNeq, ipsConfirmed), accept())}, f.noting(noEndpoint, log)...)
+// newRefuseChain makes the chain that rejects new connections, so that the client tries another node. Existing
+// connections continue, because their endpoint may be draining.
+func (f *family) newRefuseChain(log bool) nft.Chain {
+	rules := append([]nft.Rule{slices.Concat(nft.Status(expr.CmpOpNeq, ipsConfirmed), accept())}, f.countAndLog(noEndpoint, log)...)
 	return nft.Chain{Name: f.named(refuseChain), Rules: append(rules, rejections()...)}
 }

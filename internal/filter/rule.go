@@ -18,8 +18,8 @@ const (
 	destinationPort = 2
 )
 
-// frontend loads address, protocol and port, the key of a frontend, and returns the register after them.
-func (f *family) frontend(address, port uint32) (nft.Rule, uint32) {
+// loadKey loads the key of a frontend (address, protocol and port), and returns the next free register.
+func (f *family) loadKey(address, port uint32) (nft.Rule, uint32) {
 	return nft.Expr(
 		f.Load(address, reg),
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg + f.words()},
@@ -27,10 +27,10 @@ func (f *family) frontend(address, port uint32) (nft.Rule, uint32) {
 	), reg + f.words() + 2
 }
 
-// to loads the key of the frontend that a packet comes to.
-func (f *family) to() (nft.Rule, uint32) { return f.frontend(f.Destination, destinationPort) }
+// loadFrontend loads the key of the frontend that a packet is addressed to.
+func (f *family) loadFrontend() (nft.Rule, uint32) { return f.loadKey(f.Destination, destinationPort) }
 
-// in matches if the registers from the first on are a key of a set.
+// in matches if the key in the registers is in a set of the family.
 func (f *family) in(base string) nft.Rule { return in(f.named(base)) }
 
 func in(name string) nft.Rule { return nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: name}) }
@@ -60,8 +60,8 @@ func accept() nft.Rule { return nft.Expr(&expr.Verdict{Kind: expr.VerdictAccept}
 
 func drop() nft.Rule { return nft.Expr(&expr.Verdict{Kind: expr.VerdictDrop}) }
 
-// pass accepts, or goes to a chain where one is named.
-func pass(chain string) nft.Rule {
+// acceptOrGoTo goes to a chain, or accepts if its name is nft.Accepted.
+func acceptOrGoTo(chain string) nft.Rule {
 	if chain == nft.Accepted {
 		return accept()
 	}
@@ -88,9 +88,9 @@ const (
 	ipsDstNAT = 1 << 5
 )
 
-// opening matches the packet that would open a connection. The state "new" would not do: UDP has it until
+// opensConnection matches the first packet of a connection. The conntrack state NEW does not suffice: UDP keeps it until
 // the first answer.
-func opening() nft.Rule { return nft.Status(expr.CmpOpEq, ipsConfirmed) }
+func opensConnection() nft.Rule { return nft.Status(expr.CmpOpEq, ipsConfirmed) }
 
 // withoutSYN matches TCP but for the packet that begins a connection.
 func withoutSYN() nft.Rule {
@@ -101,14 +101,14 @@ func withoutSYN() nft.Rule {
 // Directions of IP_CT_DIR_….
 const directionReply = 1
 
-// reply matches what comes back on a connection.
-func reply() nft.Rule {
+// isReply matches packets in the reply direction of a connection.
+func isReply() nft.Rule {
 	return nft.Expr(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg}, &expr.Cmp{Register: reg, Data: []byte{directionReply}})
 }
 
-// over remembers the key in a set and matches when a limit of its own is exceeded. update renews the
-// element's life.
-func over(name string, limit expr.Any, update bool) nft.Rule {
+// overLimit adds the key to a dynamic set and matches if the limit of its element is exceeded. With update it renews the
+// element's timeout.
+func overLimit(name string, limit expr.Any, update bool) nft.Rule {
 	op := uint32(unix.NFT_DYNSET_OP_ADD)
 	if update {
 		op = unix.NFT_DYNSET_OP_UPDATE

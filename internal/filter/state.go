@@ -8,16 +8,16 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// State is what a Table enforces at the moment.
+// State is the current state of a Table.
 type State struct {
-	// Enforced is whether the kernel enforces what was set last, and Since when that is so or not so.
+	// Enforced and Since are the results of Table.Enforced.
 	Enforced bool
 	Since    time.Time
 	// Guarded and Reset as they were set.
 	Guarded, Reset []lb.Range
 	// Frontends in order.
 	Frontends []lb.Frontend
-	// Services with what came to them and was let in or refused.
+	// Services with their counts of packets.
 	Services []ServiceState
 }
 
@@ -29,11 +29,11 @@ type ServiceState struct {
 	Dropped map[string]uint64
 }
 
-// State returns what is enforced; it reads the kernel's counters.
+// State returns the current state. It reads the kernel's counters.
 func (t *Table) State() State {
-	dropped, accepted, err := t.tell()
+	dropped, accepted, err := t.readCounters()
 	if err != nil {
-		t.log.Debug("counters cannot be read", "err", err)
+		t.log.Debug("cannot read packet counters", "error", err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,33 +14,33 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// Desired is what the kernel is to enforce: the filter, and what the node knows of itself.
+// Desired is what the kernel must enforce: the filter, and facts about the node.
 type Desired struct {
 	lb.Filter
-	// Internal sends traffic from within the cluster to the ClusterIP of its frontend, past every range. Off,
-	// such traffic is a source like any other.
+	// Internal redirects traffic from within the cluster to the ClusterIP of its frontend, regardless of ranges. If it
+	// is off, ranges apply to that traffic too.
 	Internal bool
 	// PodCIDRs are the sources of this node's own pods.
 	PodCIDRs []netip.Prefix
-	// Uplinks are the names of the links that lead out of the node; a pod's address that arrives there is
-	// forged. While there are none, no source counts as a pod.
+	// Uplinks are the names of the links that lead out of the node; a packet with a pod's source address that arrives
+	// there is forged. Without uplinks no source counts as a pod.
 	Uplinks []string
-	// Relayed are the addresses whose older connections another node serves: what belongs to one of those opens
-	// none here, and limits do not count it.
+	// Relayed are the addresses whose older connections another node serves. Limits do not count the packets of these
+	// connections.
 	Relayed []netip.Addr
-	// Addresses are the node's own. The first of a family answers echo requests; without one the address of
-	// the link does that they arrive on.
+	// Addresses are the node's own. The first of a family answers echo requests; without one, the address of the
+	// receiving link does.
 	Addresses []netip.Addr
 }
 
-// equal reports whether both ask for the same.
+// equal reports whether both are the same.
 func (d *Desired) equal(o *Desired) bool {
 	return d.Internal == o.Internal && slices.Equal(d.PodCIDRs, o.PodCIDRs) && slices.Equal(d.Uplinks, o.Uplinks) &&
 		slices.Equal(d.Relayed, o.Relayed) && slices.Equal(d.Addresses, o.Addresses) && slices.Equal(d.Guarded, o.Guarded) &&
 		slices.Equal(d.Reset, o.Reset) && slices.Equal(d.Pings, o.Pings) && slices.EqualFunc(d.Frontends, o.Frontends, equalFrontends)
 }
 
-// equalFrontends reports whether two frontends are the same in all that they say.
+// equalFrontends reports whether two frontends are the same in every field.
 func equalFrontends(a, b lb.Frontend) bool {
 	return a.Address == b.Address && a.Protocol == b.Protocol && a.Port == b.Port && a.Service == b.Service &&
 		a.Restricted == b.Restricted && a.Refuse == b.Refuse && a.ConnectionLimit == b.ConnectionLimit && a.RateLimit == b.RateLimit &&
@@ -51,7 +51,7 @@ func equalFrontends(a, b lb.Frontend) bool {
 type Config struct {
 	Log    *slog.Logger
 	Timers Timers
-	// Changed is called when Failed returns something else than before; nil is for nobody.
+	// Changed is called when the result of Failed changes; it may be nil.
 	Changed func()
 }
 
@@ -61,44 +61,44 @@ type Table struct {
 	timers  Timers
 	changed func()
 	wake    chan struct{}
-	counts  counts
-	tally   tally
-	// damage is the worst nft.Change that watch has seen and heal has not looked into yet.
+	repairs atomic.Uint64
+	totals  packetTotals
+	// damage is the most severe nft.Change that watch has seen and repairLoop has not handled.
 	damage atomic.Int32
 
-	// mu guards what follows, and transactions: one at a time.
+	// mu guards the following fields and serializes transactions.
 	mu   sync.Mutex
 	conn nft.Conn
-	// desired is what was set last, nil before.
+	// desired is the argument of the last Set, nil before the first.
 	desired *Desired
-	// actual is what the kernel holds as far as we know; nil means that we do not.
+	// actual is the known content of the kernel's table; nil if it is unknown.
 	actual *image
-	// distrusted: the table that is there is not to be taken over.
+	// distrusted: the existing table must not be adopted.
 	distrusted bool
-	// stale are members of its sets that nothing leads to any more.
-	stale []nft.Member
+	// stale are elements that no rule reaches, to be deleted by the next transaction.
+	stale []nft.SetElement
 	// handle of the table that holds it.
 	handle uint64
 	// layout of the table in force.
 	layout *nft.Layout
-	// generation is another one whenever something was set, or a transaction was sent.
+	// generation increases with every change by Set and every transaction.
 	generation uint64
-	// complained: it was logged that a repair failed, and none has succeeded since.
-	complained bool
+	// failureLogged: the failure of the last repair is in the log.
+	failureLogged bool
 	// noLog: the kernel cannot log to a group.
 	noLog bool
-	// enforced and since are what Enforced tells.
+	// enforced and since are the results of Enforced.
 	enforced bool
 	since    time.Time
 }
 
-// New returns a Table that has not touched the kernel yet.
+// New returns a Table. It does not access the kernel.
 func New(c Config) *Table {
 	return &Table{log: c.Log, timers: c.Timers.withDefaults(), changed: c.Changed, wake: make(chan struct{}, 1), since: time.Now()}
 }
 
-// Set makes the kernel enforce exactly this. When it returns nil, it does; on an error what was in force
-// before still is, and Run tries again. Nobody may change what desired refers to from then on.
+// Set makes the kernel enforce desired. It returns nil once that is in force. On an error the previous filter stays in
+// force, and Run retries. The caller must not modify what desired refers to.
 func (t *Table) Set(desired Desired) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -114,16 +114,16 @@ func (t *Table) Set(desired Desired) error {
 	return err
 }
 
-// apply makes the kernel hold what is desired.
+// apply makes the kernel's table equal to desired.
 func (t *Table) apply() error {
 	want, err := newImage(*t.desired, !t.noLog)
 	if err == nil {
-		err = t.reach(want)
+		err = t.reconcile(want)
 	}
 	if err != nil && !t.noLog {
 		// A kernel without NFLOG refuses the table because of a few of its rules.
 		if want, buildErr := newImage(*t.desired, false); buildErr == nil && t.replace(want) == nil {
-			t.log.Warn("drops cannot be logged", "err", err)
+			t.log.Warn("cannot log dropped packets: the kernel lacks NFLOG", "error", err)
 			t.noLog, err = true, nil
 		}
 	}
@@ -136,8 +136,8 @@ func (t *Table) apply() error {
 	return nil
 }
 
-// reach leads from what the kernel holds to what it is to hold.
-func (t *Table) reach(want *image) error {
+// reconcile makes the kernel's table equal to want.
+func (t *Table) reconcile(want *image) error {
 	if t.actual == nil && !t.distrusted {
 		if t.adopt(want); t.actual != nil {
 			return nil
@@ -146,23 +146,23 @@ func (t *Table) reach(want *image) error {
 	if t.actual == nil || t.actual.layout != want.layout {
 		return t.replace(want)
 	}
-	want.follow(t.actual)
-	c := want.from(t.actual)
+	want.setParity(t.actual)
+	c := want.changeFrom(t.actual)
 	if c.empty() {
 		t.actual = want
 		return nil
 	}
 	if err := t.commit(&c); err != nil {
-		// The table is not what we took it for.
-		t.log.Warn("filter is replaced", "err", err)
+		// The content of the table differs from actual.
+		t.log.Warn("filter cannot be changed and is replaced", "error", err)
 		return t.replace(want)
 	}
 	t.actual = want
-	t.log.Info("filter changed", "frontends", len(want.frontends), "added", len(c.add), "removed", len(c.remove)+len(c.later))
+	t.log.Info("filter changed", "frontends", len(want.frontends), "added", len(c.add), "removed", len(c.remove)+len(c.removeLater))
 	return nil
 }
 
-// commit makes a change, and takes away what an earlier one left for later.
+// commit applies a change, and deletes the stale elements of an earlier one.
 func (t *Table) commit(c *change) error {
 	c.remove = append(c.remove, t.stale...)
 	b := t.layout.Batch()
@@ -170,19 +170,19 @@ func (t *Table) commit(c *change) error {
 	if err := t.send(b); err != nil {
 		return err
 	}
-	t.stale = c.later
+	t.stale = c.removeLater
 	return nil
 }
 
-// sweep takes away what an earlier change left for later.
+// sweep deletes the stale elements of an earlier change.
 func (t *Table) sweep() {
 	if t.actual == nil || len(t.stale) == 0 {
 		return
 	}
 	if err := t.commit(&change{}); err != nil {
-		// The table is not what we took it for.
-		t.log.Warn("filter is not as it was left", "err", err)
-		t.hurt(nft.Rules)
+		// The content of the table differs from actual.
+		t.log.Warn("filter differs from its last known state", "error", err)
+		t.noteDamage(nft.Rules)
 	}
 }
 
@@ -192,13 +192,13 @@ func (t *Table) send(b *nft.Batch) error {
 	return t.conn.Commit(b)
 }
 
-// forget makes the next apply replace the table, whatever is there.
-func (t *Table) forget() { t.actual, t.distrusted = nil, true }
+// distrust makes the next apply replace the table, whatever its content.
+func (t *Table) distrust() { t.actual, t.distrusted = nil, true }
 
-// replace replaces the table in one transaction: there is no moment without it, or with half of it. What is
-// there stays where packets would notice. A base chain gets other rules: the kernel calls a new one ahead of the
-// old, and a packet between the two, while one takes over from the other, would meet neither's rules. A set of
-// intervals gets other elements: those of a new one are found a little later than its rules take effect.
+// replace replaces the table in one transaction, so that packets see the old or the new table. It keeps base chains and
+// interval sets, and exchanges their rules and elements: the kernel calls a new base chain ahead of the old one, and
+// during the commit a packet between the two would meet the rules of neither. The elements of a new interval set become
+// visible a little later than the rules that use it.
 func (t *Table) replace(want *image) error {
 	t.layout = want.layout.table()
 	t.actual, t.stale = nil, nil
@@ -209,7 +209,7 @@ func (t *Table) replace(want *image) error {
 	if inPlace {
 		want.build(b, t.layout)
 		if err = t.send(b); err != nil {
-			t.log.Warn("filter that is there cannot get other rules", "err", err)
+			t.log.Warn("existing filter cannot be changed in place", "error", err)
 		}
 	}
 	if !inPlace || err != nil {
@@ -221,35 +221,34 @@ func (t *Table) replace(want *image) error {
 			return err
 		}
 	}
-	t.hold(want)
+	t.recordActual(want)
 	t.log.Info("filter in force", "frontends", len(want.frontends))
 	return nil
 }
 
-// hold notes that the kernel holds this, in a table that may be new.
-func (t *Table) hold(img *image) {
+// recordActual records the content of the kernel's table, which may be a new one.
+func (t *Table) recordActual(img *image) {
 	t.actual, t.distrusted = img, false
 	t.handle, _ = t.layout.Handle()
 }
 
-// Enforced reports whether the kernel enforces what was set last, and since when that is so or not so.
+// Enforced reports whether the kernel enforces the argument of the last Set, and the time of the last change of this.
 func (t *Table) Enforced() (ok bool, since time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.enforced, t.since
 }
 
-// Grace is how long the table may be out of force before that counts as failed. A rebuild takes a tenth of it.
+// Grace is how long the table may be out of force before it counts as failed. A rebuild takes a tenth of it.
 const Grace = 2 * time.Second
 
-// Failed reports whether the table has been out of force for longer than a rebuild takes: what has ranges is to be
-// attracted no more.
+// Failed reports whether the table has been out of force for Grace: the node must withdraw the addresses with ranges.
 func (t *Table) Failed() bool {
 	ok, since := t.Enforced()
 	return !ok && time.Since(since) >= Grace
 }
 
-// Remove deletes the table and nothing else. Run, if it runs still, leaves it so.
+// Remove deletes the table. A concurrent Run does not restore it.
 func (t *Table) Remove() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -263,7 +262,7 @@ func (t *Table) Remove() error {
 	return t.conn.Close()
 }
 
-// kick makes Run look. It never blocks.
+// kick wakes repairLoop. It never blocks.
 func (t *Table) kick() {
 	select {
 	case t.wake <- struct{}{}:

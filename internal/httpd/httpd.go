@@ -1,6 +1,5 @@
-// Package httpd serves what operators and kubelets ask a daemon over HTTP:
-// metrics, health and debug, each on a listener of its own so that the debug
-// pages can stay on the loopback. It decides nothing.
+// Package httpd serves the HTTP pages of a daemon: metrics, health and debug, each
+// on a listener of its own so that the debug pages can stay on the loopback address.
 package httpd
 
 import (

@@ -1,6 +1,6 @@
-// Package kubeproxy finds out whether kube-proxy has served since this node was
-// started. Until then the node must attract nothing: what arrives has nowhere to
-// go. Once it has, nobody looks again, for its rules stay in the kernel while it restarts.
+// Package kubeproxy finds out whether kube-proxy has served since this node started.
+// Until then the node must not announce any address, because it cannot forward the traffic.
+// Afterwards the package checks no more: kube-proxy's rules stay in the kernel while it restarts.
 package kubeproxy
 
 import (
@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// interval is between two looks. One takes a millisecond.
+// interval is the time between two checks. A check takes a millisecond.
 const interval = 250 * time.Millisecond
 
 // Config is what a Boot needs.
 type Config struct {
 	Log *slog.Logger
-	// Livez is where kube-proxy says over HTTP whether it lives, host and port; "" waits for nothing.
+	// Livez is host and port of kube-proxy's health endpoint; with "" the Boot does not wait.
 	Livez string
 	// Kick is called when kube-proxy has served.
 	Kick func()
@@ -27,17 +27,17 @@ type Boot struct {
 	log   *slog.Logger
 	livez string
 	kick  func()
-	// find looks for a sign of kube-proxy, mark notes that it has served; fields so that tests can play the node.
+	// find looks for a sign of kube-proxy, mark records that it has served. Tests replace both.
 	find func(context.Context) sign
 	mark func() error
-	// looked is closed after the first look.
+	// looked is closed after the first check.
 	looked chan struct{}
-	// last is the sign that was found last.
+	// last is the sign of the last check.
 	last   atomic.Int32
 	served atomic.Bool
 }
 
-// New returns a Boot that has not looked yet.
+// New returns a Boot that has not checked yet.
 func New(c Config) *Boot {
 	b := &Boot{log: c.Log, livez: c.Livez, kick: c.Kick, mark: mark, looked: make(chan struct{})}
 	l := newLivez(c.Livez)
@@ -49,16 +49,16 @@ func New(c Config) *Boot {
 	return b
 }
 
-// Served reports whether kube-proxy has served since the node was started, for all one can tell.
+// Served reports whether kube-proxy has served since the node started, as far as the signs show.
 func (b *Boot) Served() bool { return b.served.Load() }
 
-// Looked is closed as soon as Served says something.
+// Looked returns a channel that is closed after the first check; before that, Served has no meaning.
 func (b *Boot) Looked() <-chan struct{} { return b.looked }
 
-// Waiting says what there is of kube-proxy while it has not served.
-func (b *Boot) Waiting() string { return sign(b.last.Load()).words(b.livez) }
+// Waiting describes the last sign of kube-proxy.
+func (b *Boot) Waiting() string { return sign(b.last.Load()).describe(b.livez) }
 
-// Run looks until kube-proxy has served, or ctx ends.
+// Run checks until kube-proxy has served, or ctx ends.
 func (b *Boot) Run(ctx context.Context) error {
 	if b.Served() {
 		return nil
@@ -66,18 +66,18 @@ func (b *Boot) Run(ctx context.Context) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	start := time.Now()
-	var seen lasting
+	var seen steadySign
 	for first := true; ; first = false {
 		is := b.find(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		was := sign(b.last.Swap(int32(is)))
-		over := seen.suffices(time.Now(), is)
+		over := seen.observe(time.Now(), is)
 		if over {
 			b.pass(is, time.Since(start))
 		} else if first || is != was {
-			b.log.Info("waiting for kube-proxy, and announcing nothing until it has served", "found", b.Waiting())
+			b.log.Info("waiting for kube-proxy; this node announces nothing until kube-proxy has served", "found", b.Waiting())
 		}
 		if first {
 			close(b.looked)
@@ -96,8 +96,8 @@ func (b *Boot) Run(ctx context.Context) error {
 
 func (b *Boot) pass(by sign, after time.Duration) {
 	b.served.Store(true)
-	b.log.Info("not waiting for kube-proxy any more", "found", b.Waiting(), "after", after.Round(time.Millisecond))
-	if by == before {
+	b.log.Info("kube-proxy has served", "found", b.Waiting(), "after", after.Round(time.Millisecond))
+	if by == servedBefore {
 		return
 	}
 	if err := b.mark(); err != nil {

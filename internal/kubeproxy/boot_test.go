@@ -21,24 +21,24 @@ func TestSuffices(t *testing.T) {
 		name  string
 		looks []look
 	}{
-		{"rules", []look{{0, standing, true}}},
-		{"an earlier speaker", []look{{0, before, true}}},
-		{"nobody", []look{{0, nobody, false}, {30*time.Second - 1, nobody, false}, {1, nobody, true}}},
-		{"it lives", []look{{0, living, false}, {10*time.Second - 1, living, false}, {1, living, true}}},
-		{"it lives and makes its rules", []look{{0, living, false}, {time.Second, partly, false}, {time.Second, standing, true}}},
-		{"the rules of one family only", []look{{0, partly, false}, {2*time.Second - 1, partly, false}, {1, partly, true}}},
+		{"rules", []look{{0, allFamilies, true}}},
+		{"an earlier speaker", []look{{0, servedBefore, true}}},
+		{"silent", []look{{0, silent, false}, {30*time.Second - 1, silent, false}, {1, silent, true}}},
+		{"it lives", []look{{0, live, false}, {10*time.Second - 1, live, false}, {1, live, true}}},
+		{"it lives and makes its rules", []look{{0, live, false}, {time.Second, oneFamily, false}, {time.Second, allFamilies, true}}},
+		{"the rules of one family only", []look{{0, oneFamily, false}, {2*time.Second - 1, oneFamily, false}, {1, oneFamily, true}}},
 		{"it is not well", []look{{0, unready, false}, {24 * time.Hour, unready, false}}},
-		{"it comes late", []look{{0, nobody, false}, {29 * time.Second, unready, false}, {time.Hour, unready, false}, {1, standing, true}}},
+		{"it comes late", []look{{0, silent, false}, {29 * time.Second, unready, false}, {time.Hour, unready, false}, {1, allFamilies, true}}},
 		{"it crashes again and again", []look{
-			{0, nobody, false}, {20 * time.Second, living, false}, {5 * time.Second, nobody, false},
-			{20 * time.Second, living, false}, {5 * time.Second, nobody, false}, {29 * time.Second, nobody, false}, {time.Second, nobody, true},
+			{0, silent, false}, {20 * time.Second, live, false}, {5 * time.Second, silent, false},
+			{20 * time.Second, live, false}, {5 * time.Second, silent, false}, {29 * time.Second, silent, false}, {time.Second, silent, true},
 		}},
 	} {
-		var seen lasting
+		var seen steadySign
 		now := time.Now()
 		for i, l := range tt.looks {
 			now = now.Add(l.after)
-			if got := seen.suffices(now, l.is); got != l.want {
+			if got := seen.observe(now, l.is); got != l.want {
 				t.Errorf("%s, look %d: %t", tt.name, i, got)
 			}
 		}
@@ -61,7 +61,7 @@ func newPlay(is sign) *play {
 	return p
 }
 
-// TestRun: what comes of each sign, when, and that nobody looks again.
+// TestRun: what comes of each sign, when, and that nothing is checked again.
 func TestRun(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -69,17 +69,17 @@ func TestRun(t *testing.T) {
 		after  time.Duration
 		marked int32
 	}{
-		{"an earlier speaker", before, 0, 0},
-		{"rules", standing, 0, 1},
-		{"one family", partly, 2 * time.Second, 1},
-		{"it lives", living, 10 * time.Second, 1},
-		{"nobody", nobody, 30 * time.Second, 1},
+		{"an earlier speaker", servedBefore, 0, 0},
+		{"rules", allFamilies, 0, 1},
+		{"one family", oneFamily, 2 * time.Second, 1},
+		{"it lives", live, 10 * time.Second, 1},
+		{"silent", silent, 30 * time.Second, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPlay(tt.is)
 				if p.Served() {
-					t.Fatal("it has served before anybody looked")
+					t.Fatal("it has served before the first check")
 				}
 				go func() {
 					if err := p.Run(t.Context()); err != nil {
@@ -119,7 +119,7 @@ func TestRunStops(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- p.Run(ctx) }()
 		time.Sleep(time.Hour)
-		if got, want := p.Waiting(), "who listens on 127.0.0.1:10256 does not say that it is well"; p.Served() || got != want {
+		if got, want := p.Waiting(), "the server on 127.0.0.1:10256 does not report that it is healthy"; p.Served() || got != want {
 			t.Errorf("served %t: %s", p.Served(), got)
 		}
 		stop()
@@ -132,7 +132,7 @@ func TestRunStops(t *testing.T) {
 // TestNoLivez: who names no address waits for nothing, and leaves nothing on the node.
 func TestNoLivez(t *testing.T) {
 	b := New(Config{Log: slog.New(slog.DiscardHandler)})
-	b.find = func(context.Context) sign { t.Error("it looks"); return nobody }
+	b.find = func(context.Context) sign { t.Error("it looks"); return silent }
 	<-b.Looked()
 	if err := b.Run(t.Context()); err != nil || !b.Served() {
 		t.Errorf("%v, served %t", err, b.Served())

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// answerTime is what kube-proxy has to answer.
-const answerTime = time.Second
+// requestTimeout limits one HTTP request to kube-proxy.
+const requestTimeout = time.Second
 
-// livez is where kube-proxy says whether it lives.
+// livez asks kube-proxy's health endpoint.
 type livez struct {
 	client  *http.Client
 	address string
@@ -18,30 +18,30 @@ type livez struct {
 
 func newLivez(address string) livez {
 	return livez{address: address, client: &http.Client{
-		Timeout: answerTime,
-		// Never by the proxy that the environment names.
+		Timeout: requestTimeout,
+		// Ignore the proxy settings of the environment.
 		Transport:     &http.Transport{DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// ask returns what the answer is a sign of. Who knows neither path is not kube-proxy; one of
-// before Kubernetes 1.28 knows the second only.
+// ask requests the health of kube-proxy. A server without either path is not kube-proxy; before
+// Kubernetes 1.28 kube-proxy has the second path only.
 func (l livez) ask(ctx context.Context) sign {
 	for _, path := range []string{"/livez", "/healthz"} {
 		switch code, listens := l.get(ctx, path); {
 		case !listens:
-			return nobody
+			return silent
 		case code == http.StatusOK:
-			return living
+			return live
 		case code != http.StatusNotFound:
 			return unready
 		}
 	}
-	return nobody
+	return silent
 }
 
-// get returns the status of an answer, 0 for none, and whether there was a connection at all.
+// get returns the status of the response, 0 without one, and whether the server accepted a connection.
 func (l livez) get(ctx context.Context, path string) (code int, listens bool) {
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { listens = true }})
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+l.address+path, nil)

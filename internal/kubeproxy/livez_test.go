@@ -27,11 +27,11 @@ func TestLivez(t *testing.T) {
 		server http.HandlerFunc
 		want   sign
 	}{
-		{"it lives, on a node that is to go", answer(200, 503), living},
+		{"it lives, on a node that is to go", answer(200, 503), live},
 		{"it is not well", answer(503, 200), unready},
-		{"it is old", answer(404, 200), living},
+		{"it is old", answer(404, 200), live},
 		{"old, and not well", answer(404, 503), unready},
-		{"another program", answer(404, 404), nobody},
+		{"another program", answer(404, 404), silent},
 		{"one that leads elsewhere", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
 		}, unready},
@@ -39,12 +39,12 @@ func TestLivez(t *testing.T) {
 	} {
 		s := httptest.NewServer(tt.server)
 		if got := newLivez(s.Listener.Addr().String()).ask(t.Context()); got != tt.want {
-			t.Errorf("%s: %s", tt.name, got.words("it"))
+			t.Errorf("%s: %s", tt.name, got.describe("it"))
 		}
 		s.CloseClientConnections()
 		s.Close()
-		if got := newLivez(s.Listener.Addr().String()).ask(t.Context()); got != nobody {
-			t.Errorf("%s, and is gone: %s", tt.name, got.words("it"))
+		if got := newLivez(s.Listener.Addr().String()).ask(t.Context()); got != silent {
+			t.Errorf("%s, and is gone: %s", tt.name, got.describe("it"))
 		}
 	}
 }
@@ -66,11 +66,11 @@ func TestLivezSpeaksNoHTTP(t *testing.T) {
 		}
 	}()
 	if got := newLivez(l.Addr().String()).ask(t.Context()); got != unready {
-		t.Errorf("%s", got.words("it"))
+		t.Errorf("%s", got.describe("it"))
 	}
 	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer stop()
-	if got := newLivez("192.0.2.1:10256").ask(ctx); got != nobody {
-		t.Errorf("who cannot be reached: %s", got.words("it"))
+	if got := newLivez("192.0.2.1:10256").ask(ctx); got != silent {
+		t.Errorf("who cannot be reached: %s", got.describe("it"))
 	}
 }

@@ -11,57 +11,58 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// Where kube-proxy's rules are. In mode nftables its table is made together with all that
-// it holds. In modes iptables and IPVS (seen where iptables works by nf_tables) its first
-// chains are made ahead of their rules; this one comes with them.
+// Where kube-proxy's rules are. In mode nftables kube-proxy makes its table and the rules in one
+// transaction. In modes iptables and IPVS (visible if iptables uses nf_tables) it makes its first
+// chains before their rules, and iptablesChain together with them.
 const (
 	nftablesTable = "kube-proxy"
 	iptablesTable = "nat"
 	iptablesChain = "KUBE-MARK-MASQ"
 )
 
-// markerTable is empty. It is in the kernel for as long as the node runs, whatever becomes of speakers.
+// markerTable is an empty table that records that kube-proxy has served. It survives restarts of the speaker, but not of
+// the node.
 const markerTable = "holdfast-booted"
 
 func marker() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: markerTable} }
 
-// look returns the best sign that there is.
+// look returns the strongest sign of kube-proxy.
 func look(ctx context.Context, l livez) sign {
 	rules := rules()
-	if rules < partly {
+	if rules < oneFamily {
 		return l.ask(ctx)
 	}
 	return rules
 }
 
-// rules returns what the kernel is a sign of: nobody, if of anything. What cannot be read is not there.
+// rules returns the strongest sign in the kernel, silent without any. It takes an unreadable table for a missing one.
 func rules() sign {
-	if stands(marker()) {
-		return before
+	if exists(marker()) {
+		return servedBefore
 	}
 	all := families()
-	stand := 0
+	found := 0
 	for _, f := range all {
-		if stands(nft.Table{Family: f, Name: nftablesTable}) || (nft.Table{Family: f, Name: iptablesTable}).HasChain(iptablesChain) {
-			stand++
+		if exists(nft.Table{Family: f, Name: nftablesTable}) || (nft.Table{Family: f, Name: iptablesTable}).HasChain(iptablesChain) {
+			found++
 		}
 	}
-	switch stand {
+	switch found {
 	case 0:
-		return nobody
+		return silent
 	case len(all):
-		return standing
+		return allFamilies
 	}
-	return partly
+	return oneFamily
 }
 
-func stands(t nft.Table) bool {
+func exists(t nft.Table) bool {
 	_, err := t.Handle()
 	return err == nil
 }
 
-// families are those that kube-proxy makes rules for, whatever the cluster's: all that the
-// node's kernel has.
+// families returns the families that kube-proxy makes rules for: all that the node's kernel has enabled, whatever the
+// families of the cluster.
 func families() []byte {
 	out := []byte{unix.NFPROTO_IPV4}
 	_, err := os.Stat("/proc/net/if_inet6")
@@ -72,7 +73,7 @@ func families() []byte {
 	return out
 }
 
-// mark notes that kube-proxy has served since the node was started.
+// mark records that kube-proxy has served since the node started.
 func mark() error {
 	b := marker().Batch()
 	b.Create()
@@ -82,11 +83,9 @@ func mark() error {
 	return nil
 }
 
-// Forget takes back the note that kube-proxy has served, so that nothing is left on the node.
+// Forget deletes the record that kube-proxy has served, so that an uninstalled speaker leaves nothing behind.
 func Forget() error {
-	b := marker().Batch()
-	b.Remove()
-	if err := b.Commit(); err != nil {
+	if err := marker().Delete(); err != nil {
 		return fmt.Errorf("delete table %s: %w", markerTable, err)
 	}
 	return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// TestRules: what stands in a real kernel, as the modes of kube-proxy leave it there.
+// TestRules: what exists in a real kernel, as the modes of kube-proxy leave it there.
 func TestRules(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Self(t)
@@ -22,19 +22,19 @@ func TestRules(t *testing.T) {
 			does func()
 			want sign
 		}{
-			{"nothing", func() {}, nobody},
-			{"somebody else's", nft("add table inet kube-proxy; add table ip nat; add chain ip nat KUBE-SERVICES"), nobody},
-			{"iptables, chains that rules will lead to", nft("add chain ip nat KUBE-POSTROUTING; add table ip6 filter; add chain ip6 filter KUBE-MARK-MASQ"), nobody},
-			{"iptables, IPv4", nft("add chain ip nat KUBE-MARK-MASQ"), partly},
-			{"iptables", nft("add table ip6 nat; add chain ip6 nat KUBE-MARK-MASQ"), standing},
-			{"taken away again", nft("flush ruleset"), nobody},
-			{"nftables, IPv4", nft("add table ip kube-proxy"), partly},
-			{"nftables", nft("add table ip6 kube-proxy"), standing},
-			{"IPv6 alone", nft("delete table ip kube-proxy"), partly},
+			{"nothing", func() {}, silent},
+			{"somebody else's", nft("add table inet kube-proxy; add table ip nat; add chain ip nat KUBE-SERVICES"), silent},
+			{"iptables, chains that rules will lead to", nft("add chain ip nat KUBE-POSTROUTING; add table ip6 filter; add chain ip6 filter KUBE-MARK-MASQ"), silent},
+			{"iptables, IPv4", nft("add chain ip nat KUBE-MARK-MASQ"), oneFamily},
+			{"iptables", nft("add table ip6 nat; add chain ip6 nat KUBE-MARK-MASQ"), allFamilies},
+			{"taken away again", nft("flush ruleset"), silent},
+			{"nftables, IPv4", nft("add table ip kube-proxy"), oneFamily},
+			{"nftables", nft("add table ip6 kube-proxy"), allFamilies},
+			{"IPv6 alone", nft("delete table ip kube-proxy"), oneFamily},
 			{"a node without IPv6", func() {
 				nft("flush ruleset; add table ip kube-proxy")()
 				node.Sysctl("ipv6/conf/all/disable_ipv6", "1")
-			}, standing},
+			}, allFamilies},
 			{"marked", func() {
 				nft("flush ruleset")()
 				for range 2 {
@@ -42,18 +42,18 @@ func TestRules(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-			}, before},
+			}, servedBefore},
 			{"forgotten", func() {
 				for range 2 {
 					if err := Forget(); err != nil {
 						t.Fatal(err)
 					}
 				}
-			}, nobody},
+			}, silent},
 		} {
 			tt.does()
 			if got := rules(); got != tt.want {
-				t.Errorf("%s: %s", tt.name, got.words("it"))
+				t.Errorf("%s: %s", tt.name, got.describe("it"))
 			}
 		}
 		if got := node.Output("nft", "list", "tables"); got != "" {
@@ -71,8 +71,8 @@ func TestRulesOfIptables(t *testing.T) {
 				t.Skipf("%s: %v", program, err)
 			}
 			node.Output(program, "-t", "nat", "-N", "KUBE-MARK-MASQ")
-			if want := []sign{partly, standing}[i]; rules() != want {
-				t.Errorf("after %s: %s", program, rules().words("it"))
+			if want := []sign{oneFamily, allFamilies}[i]; rules() != want {
+				t.Errorf("after %s: %s", program, rules().describe("it"))
 			}
 		}
 	})

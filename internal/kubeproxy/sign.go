@@ -2,65 +2,65 @@ package kubeproxy
 
 import "time"
 
-// sign is what there is to be seen of kube-proxy.
+// sign is an observation of kube-proxy, the stronger ones last.
 type sign int32
 
 const (
-	// nobody listens where it should.
-	nobody sign = iota
-	// unready: something listens, and does not say that it lives.
+	// silent: nothing listens on the address of kube-proxy.
+	silent sign = iota
+	// unready: a server listens, and does not report that it is healthy.
 	unready
-	// living: it says so, which it does from its first moment on, before it has made any rule.
-	living
-	// partly: its rules stand for one of the node's families.
-	partly
-	// standing: they stand for all.
-	standing
-	// before: it has served since the node was started, as an earlier speaker found out.
-	before
+	// live: it reports that it is healthy. kube-proxy does so from its start, before it has made any rule.
+	live
+	// oneFamily: its rules exist for one of the node's families.
+	oneFamily
+	// allFamilies: its rules exist for all families of the node.
+	allFamilies
+	// servedBefore: an earlier speaker recorded that kube-proxy has served since the node started.
+	servedBefore
 )
 
-// patience is for how long a sign must be seen for it to suffice. One that is not here never does.
-var patience = map[sign]time.Duration{
-	// Nodes without kube-proxy are served by something that cannot be asked.
-	nobody: 30 * time.Second,
-	// Where its rules cannot be seen (iptables without nf_tables, another proxy that answers in its place), they
-	// come when it has read all Services.
-	living: 10 * time.Second,
-	// Its families do not wait for each other, and one may never come.
-	partly:   2 * time.Second,
-	standing: 0,
-	before:   0,
+// leastTime is how long a sign must last before the node counts as served. Other signs never suffice.
+var leastTime = map[sign]time.Duration{
+	// On nodes without kube-proxy an unknown program serves, which has no health endpoint here.
+	silent: 30 * time.Second,
+	// If its rules are invisible (iptables without nf_tables, another proxy in its place), allow the time to read all
+	// Services.
+	live: 10 * time.Second,
+	// kube-proxy treats its families independently, and may never make the rules of one.
+	oneFamily:    2 * time.Second,
+	allFamilies:  0,
+	servedBefore: 0,
 }
 
-// words are for a log or a condition; address is where it should answer.
-func (s sign) words(address string) string {
+// describe returns a clause for logs and conditions; address is that of kube-proxy's health endpoint.
+func (s sign) describe(address string) string {
 	switch s {
-	case nobody:
-		return "nobody listens on " + address
+	case silent:
+		return "nothing listens on " + address
 	case unready:
-		return "who listens on " + address + " does not say that it is well"
-	case living:
-		return "it answers on " + address + ", and its rules are not to be seen"
-	case partly:
-		return "its rules stand for one IP family"
-	case standing:
-		return "its rules stand"
+		return "the server on " + address + " does not report that it is healthy"
+	case live:
+		return "it answers on " + address + ", but its rules are not visible"
+	case oneFamily:
+		return "its rules exist for one IP family"
+	case allFamilies:
+		return "its rules are in the kernel"
 	}
-	return "it has served since the node was started"
+	return "it has served since the node started"
 }
 
-// lasting is a sign and since when it is seen. It is pure: the time is an argument.
-type lasting struct {
+// steadySign is a sign and the time of its first observation in a row. It is pure: the time is an argument.
+type steadySign struct {
 	sign  sign
 	since time.Time
 }
 
-// suffices takes up what is seen now, and reports whether that has been so for long enough.
-func (l *lasting) suffices(now time.Time, is sign) bool {
+// observe records a sign, and reports whether it has lasted long enough.
+func (l *steadySign) observe(now time.Time, is sign) bool {
 	if l.since.IsZero() || is != l.sign {
-		*l = lasting{is, now}
+		*l = steadySign{is, now}
 	}
-	least, does := patience[is]
+	least, does := leastTime[is]
 	return does && now.Sub(l.since) >= least
 }

@@ -1,6 +1,6 @@
-// Package loop runs one function, never twice at once, whenever it was kicked.
-// A kick carries no payload: the function rereads everything. The package knows
-// nothing of what it runs.
+// Package loop runs one function after each kick, and never twice at once.
+// A kick carries no content: the function reads everything again. The package does
+// not depend on the function.
 package loop
 
 import (
@@ -23,8 +23,8 @@ type Config struct {
 	// Name appears in log lines.
 	Name string
 	Log  *slog.Logger
-	// Sync is run for every burst of kicks. It returns when it wants to run again though nobody kicks, 0 for
-	// the slow tick. Its error is logged when it changes, and Sync runs again.
+	// Sync runs once for every burst of kicks. It returns the time until it must run again without a kick, 0 for
+	// the slow tick. After an error Sync runs again; the Loop logs an error that differs from the last one.
 	Sync func(context.Context) (again time.Duration, err error)
 	// MinInterval is the least time between the starts of two runs; default 0. The first
 	// run after a quiet time starts at once, since a failover must not wait.
@@ -33,7 +33,7 @@ type Config struct {
 	RetryInterval time.Duration
 	// MaxRetryInterval defaults to 10 s.
 	MaxRetryInterval time.Duration
-	// ResyncInterval is the slow tick that heals what no event told; default 30 s.
+	// ResyncInterval is the slow tick, which covers changes without an event; default 30 s.
 	ResyncInterval time.Duration
 }
 
@@ -63,19 +63,19 @@ func New(c Config) *Loop {
 }
 
 // Kick asks for a run. It never blocks.
-func (l *Loop) Kick() { raise(l.kicks) }
+func (l *Loop) Kick() { wake(l.kicks) }
 
-// Hurry asks for a run that does not wait for the pause after a costly one: a node has died. It is for what
-// happens seldom. It never blocks.
+// Hurry asks for a run that skips the pause after a costly run. It is for rare events that must not wait, such as the
+// death of a node. It never blocks.
 func (l *Loop) Hurry() {
-	raise(l.hurry)
+	wake(l.hurry)
 	l.Kick()
 }
 
-func raise(signal chan<- struct{}) {
+func wake(signal chan<- struct{}) {
 	select {
 	case signal <- struct{}{}:
-	default: // a run is already asked for, and it will see what this kick is about
+	default: // a run is pending, and it will read what this kick announces
 	}
 }
 
@@ -84,7 +84,7 @@ func (l *Loop) Done() int64 { return l.done.Load() }
 
 // Run runs the function once, then for every burst of kicks, until ctx is cancelled. It returns nil.
 func (l *Loop) Run(ctx context.Context) error {
-	var said string
+	var logged string
 	retry := l.config.RetryInterval
 	for {
 		started := time.Now()
@@ -93,10 +93,10 @@ func (l *Loop) Run(ctx context.Context) error {
 		switch {
 		case err == nil:
 			l.done.Add(1)
-			said, retry = "", l.config.RetryInterval
+			logged, retry = "", l.config.RetryInterval
 		case ctx.Err() == nil:
-			if err.Error() != said {
-				said = err.Error()
+			if err.Error() != logged {
+				logged = err.Error()
 				l.config.Log.Error("sync failed, will retry", "loop", l.config.Name, "error", err)
 			}
 			again = soonest(again, retry)
@@ -108,7 +108,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 }
 
-// soonest returns the shorter time, of which again may be 0 for never.
+// soonest returns the shorter time; again may be 0 for never.
 func soonest(again, other time.Duration) time.Duration {
 	if again <= 0 {
 		return other
@@ -116,13 +116,13 @@ func soonest(again, other time.Duration) time.Duration {
 	return min(again, other)
 }
 
-// pause returns how long to rest after a run.
+// pause returns the pause after a run.
 func (l *Loop) pause(cost time.Duration) time.Duration {
 	return max(min(max(costFactor*cost, leastPause), mostPause), l.config.MinInterval-cost)
 }
 
-// sleep returns when the next run is due: after a kick, or after wait, but not before the pause is over or
-// cut short. It reports false when ctx ended.
+// sleep blocks until a kick, or until wait is over, but at least for the pause, unless Hurry cuts that short. It returns
+// false when ctx has ended.
 func (l *Loop) sleep(ctx context.Context, wait, pause time.Duration) bool {
 	due, least, rest := time.NewTimer(wait), time.NewTimer(leastPause), time.NewTimer(pause)
 	defer due.Stop()
@@ -147,7 +147,7 @@ func (l *Loop) sleep(ctx context.Context, wait, pause time.Duration) bool {
 	}
 	for _, signal := range []chan struct{}{l.kicks, l.hurry} {
 		select {
-		case <-signal: // came during the pause: the run that starts now sees what it is about
+		case <-signal: // the next run reads what a kick during the pause announces
 		default:
 		}
 	}

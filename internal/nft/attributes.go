@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attributes is a run of netlink attributes. A whole table is tens of thousands of elements, so they are appended
-// and read in place, rather than nested by copying.
+// attributes is a sequence of netlink attributes. A table may hold tens of thousands of elements, so attributes are
+// appended and read in place and not copied into each other.
 type attributes []byte
 
 // put appends an attribute.
@@ -26,19 +26,19 @@ func (a *attributes) putText(typ uint16, s string) {
 	a.close(at)
 }
 
-// putNumber appends a 32-bit attribute; nf_tables has them in network order.
+// putNumber appends a 32-bit attribute; nf_tables expects network byte order.
 func (a *attributes) putNumber(typ uint16, n uint32) {
 	a.put(typ, byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
 }
 
-// nest appends an attribute that holds others.
+// nest appends an attribute that contains other attributes.
 func (a *attributes) nest(typ uint16, fill func()) {
 	at := a.open(typ | unix.NLA_F_NESTED)
 	fill()
 	a.close(at)
 }
 
-// message appends a message of a subsystem, with its struct nfgenmsg (family, version, resource), and returns where.
+// message appends a netfilter message with its struct nfgenmsg (family, version, resource), and returns its offset.
 func (a *attributes) message(typ int, flags uint16, family, resource byte, fill func()) int {
 	at := len(*a)
 	*a = append(*a, make([]byte, unix.NLMSG_HDRLEN)...)
@@ -50,8 +50,8 @@ func (a *attributes) message(typ int, flags uint16, family, resource byte, fill 
 	return at
 }
 
-// about appends a message about a table, whose name is always the first attribute, and returns where.
-func (a *attributes) about(t Table, typ int, flags uint16, fill func(*attributes)) int {
+// tableMessage appends a message about a table, whose name is always the first attribute, and returns its offset.
+func (a *attributes) tableMessage(t Table, typ int, flags uint16, fill func(*attributes)) int {
 	return a.message(unix.NFNL_SUBSYS_NFTABLES<<8|typ, flags, t.Family, 0, func() {
 		a.putText(unix.NFTA_TABLE_NAME, t.Name)
 		if fill != nil {
@@ -60,7 +60,7 @@ func (a *attributes) about(t Table, typ int, flags uint16, fill func(*attributes
 	})
 }
 
-// open begins an attribute and returns where.
+// open begins an attribute and returns its offset.
 func (a *attributes) open(typ uint16) int {
 	at := len(*a)
 	*a = append(*a, 0, 0, 0, 0)
@@ -68,7 +68,7 @@ func (a *attributes) open(typ uint16) int {
 	return at
 }
 
-// close writes the length of the attribute that began at a place, and pads it to four bytes.
+// close writes the length of the attribute that begins at an offset, and pads it to four bytes.
 func (a *attributes) close(at int) {
 	binary.NativeEndian.PutUint16((*a)[at:], uint16(len(*a)-at))
 	for len(*a)%unix.NLA_ALIGNTO != 0 {
@@ -76,7 +76,7 @@ func (a *attributes) close(at int) {
 	}
 }
 
-// each returns what the attributes of a type hold. It ends where the run is not well formed.
+// each returns the data of every attribute of a type. It stops at the first malformed attribute.
 func (a attributes) each(typ uint16) iter.Seq[attributes] {
 	return func(yield func(attributes) bool) {
 		for len(a) >= unix.NLA_HDRLEN {
@@ -92,22 +92,22 @@ func (a attributes) each(typ uint16) iter.Seq[attributes] {
 	}
 }
 
-// find returns what the first attribute at a path of types holds; nil if there is none.
+// find returns the data of the first attribute at a path of types; nil if there is none.
 func (a attributes) find(path ...uint16) attributes {
 	for _, typ := range path {
-		within := a
+		parent := a
 		a = nil
-		for a = range within.each(typ) {
+		for a = range parent.each(typ) {
 			break
 		}
 	}
 	return a
 }
 
-// text is a C string.
+// text reads a C string.
 func (a attributes) text() string { return strings.TrimSuffix(string(a), "\x00") }
 
-// number is one of any size.
+// number reads an unsigned integer of any size in network byte order.
 func (a attributes) number() (n uint64) {
 	for _, octet := range a {
 		n = n<<8 | uint64(octet)

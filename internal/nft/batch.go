@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Batch is a transaction on one table in the making: the kernel takes all of it or nothing.
+// Batch collects a transaction on one table. The kernel applies all of it or nothing.
 type Batch struct {
 	table Table
-	// data is messages; the last begins at last.
+	// data holds the messages; the last one begins at offset last.
 	data attributes
 	last int
-	// sets counts those that are added: each has a number of its own within the batch.
+	// sets counts the added sets: NFTA_SET_ID must be unique within a batch.
 	sets uint32
 }
 
@@ -27,26 +27,26 @@ func (t Table) Batch() *Batch {
 	return b
 }
 
-// boundary appends the first or last message of a batch; struct nfgenmsg names the subsystem as its resource.
+// boundary appends the first or last message of a batch, whose struct nfgenmsg names the subsystem as resource.
 func (b *Batch) boundary(typ int) {
 	b.last = b.data.message(typ, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES, func() {})
 }
 
 // add appends a message about the table.
 func (b *Batch) add(typ int, flags uint16, fill func(*attributes)) {
-	b.last = b.data.about(b.table, typ, flags, fill)
+	b.last = b.data.tableMessage(b.table, typ, flags, fill)
 }
 
-// Create adds the table; there may be one.
+// Create adds the table if it does not exist.
 func (b *Batch) Create() { b.add(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, nil) }
 
-// Remove deletes the table with all that is in it; there may be none.
+// Remove deletes the table with its content, if it exists.
 func (b *Batch) Remove() {
 	b.Create()
 	b.add(unix.NFT_MSG_DELTABLE, 0, nil)
 }
 
-// AddChain adds a chain without its rules, so that others may go to it.
+// AddChain adds a chain without its rules, so that rules of other chains may refer to it.
 func (b *Batch) AddChain(c Chain) {
 	b.add(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, func(a *attributes) {
 		a.putText(unix.NFTA_CHAIN_NAME, c.Name)
@@ -76,10 +76,10 @@ func (b *Batch) AddRules(c Chain) {
 	}
 }
 
-// comment is the signature as rules have it.
+// comment encodes the signature as the comment of a rule.
 func (t Table) comment() []byte { return userdata.AppendString(nil, userdata.TypeComment, t.signature) }
 
-// Flush deletes all rules.
+// Flush deletes all rules of the table.
 func (b *Batch) Flush() { b.add(unix.NFT_MSG_DELRULE, 0, nil) }
 
 // DeleteChain deletes a chain and its rules.
@@ -87,7 +87,7 @@ func (b *Batch) DeleteChain(name string) {
 	b.add(unix.NFT_MSG_DELCHAIN, 0, func(a *attributes) { a.putText(unix.NFTA_CHAIN_NAME, name) })
 }
 
-// DeleteSet deletes a set that no rule uses.
+// DeleteSet deletes a set that no rule refers to.
 func (b *Batch) DeleteSet(name string) {
 	b.add(unix.NFT_MSG_DELSET, 0, func(a *attributes) { a.putText(unix.NFTA_SET_NAME, name) })
 }
@@ -129,29 +129,29 @@ func (b *Batch) AddSet(s Set) {
 	})
 }
 
-// elementsPerMessage keeps the list of a message within the 64 KiB of an attribute.
+// elementsPerMessage keeps the element list of a message below the 64 KiB limit of an attribute.
 const elementsPerMessage = 300
 
-// FlushSet deletes all members of a set.
+// FlushSet deletes all elements of a set.
 func (b *Batch) FlushSet(name string) {
 	b.add(unix.NFT_MSG_DELSETELEM, 0, func(a *attributes) { a.putText(unix.NFTA_SET_ELEM_LIST_SET, name) })
 }
 
-// AddMembers adds members to sets of a layout.
-func (b *Batch) AddMembers(l *Layout, members []Member) {
-	perSet(members, func(set string, list []Element) {
+// AddElements adds elements to sets of a layout.
+func (b *Batch) AddElements(l *Layout, elements []SetElement) {
+	bySet(elements, func(set string, list []Element) {
 		b.elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, l.Set(set), list)
 	})
 }
 
-// DeleteMembers deletes members, which must be there, from sets of a layout.
-func (b *Batch) DeleteMembers(l *Layout, members []Member) {
-	perSet(members, func(set string, list []Element) { b.elements(unix.NFT_MSG_DELSETELEM, 0, l.Set(set), list) })
+// DeleteElements deletes elements from sets of a layout. The kernel refuses the batch if one does not exist.
+func (b *Batch) DeleteElements(l *Layout, elements []SetElement) {
+	bySet(elements, func(set string, list []Element) { b.elements(unix.NFT_MSG_DELSETELEM, 0, l.Set(set), list) })
 }
 
-// perSet calls fn for each set with its elements.
-func perSet(list []Member, fn func(set string, elements []Element)) {
-	slices.SortStableFunc(list, func(a, b Member) int { return strings.Compare(a.Set, b.Set) })
+// bySet calls fn for each set with its elements.
+func bySet(list []SetElement, fn func(set string, elements []Element)) {
+	slices.SortStableFunc(list, func(a, b SetElement) int { return strings.Compare(a.Set, b.Set) })
 	for i := 0; i < len(list); {
 		name := list[i].Set
 		var elements []Element
@@ -181,7 +181,7 @@ func (b *Batch) elements(typ int, flags uint16, s Set, elements []Element) {
 	}
 }
 
-// encode appends an element as the kernel takes it.
+// encode appends the attributes of an element.
 func (s Set) encode(a *attributes, e Element) {
 	a.nest(unix.NFTA_SET_ELEM_KEY, func() { a.put(unix.NFTA_DATA_VALUE, []byte(e.Key)...) })
 	switch {

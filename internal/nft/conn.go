@@ -11,26 +11,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Buffers of the netlink sockets, in bytes. A transaction is one message to the socket, and its default buffer
-// is too small for more than some thousand elements ("message too long"). They bound, nothing is set aside.
+// Buffer sizes of the netlink sockets, in bytes. A transaction is one message to the socket, and the default buffer
+// holds only a few thousand elements ("message too long"). The sizes are limits and reserve no memory.
 const (
 	sendBuffer    = 512 << 20
 	receiveBuffer = 16 << 20
 )
 
-// dumpBuffer is the most the kernel fills of a reader's buffer. Hash sets are listed by walking them from the
-// start for each buffer full, so a small one costs much.
+// dumpBuffer is the largest part of a reader's buffer that the kernel fills. For each bufferful the kernel walks a
+// hash set from its start, so a small buffer is slow.
 const dumpBuffer = 32 << 10
 
-// Conn is a connection that transactions are sent by. The zero value opens it when it is needed.
+// Conn sends transactions. The zero value opens a socket when it needs one.
 type Conn struct {
-	// port is the connection's netlink address, by which notifications name who made a change; 0 while there
-	// is none.
+	// port is the socket's netlink address. Notifications name the author of a change by it. 0 without a socket.
 	port atomic.Uint32
 	fd   int
 }
 
-// Commit makes the kernel take a transaction, all of it or nothing. It returns when it is in force.
+// Commit sends a transaction and returns when the kernel has applied all of it. On an error the kernel applied nothing.
 func (c *Conn) Commit(b *Batch) error {
 	if b.last == 0 {
 		return nil
@@ -38,19 +37,19 @@ func (c *Conn) Commit(b *Batch) error {
 	if err := c.open(); err != nil {
 		return err
 	}
-	// Only the last message asks for an acknowledgement: the kernel gives it after the commit, and tells errors
-	// unasked.
+	// Only the last message asks for an acknowledgement: the kernel sends it after the commit, and sends errors
+	// without a request.
 	b.data[b.last+6] |= unix.NLM_F_ACK
 	b.boundary(unix.NFNL_MSG_BATCH_END)
 	err := c.exchange(b.data, false, func(attributes) {})
 	if err != nil {
-		// More may be under way on this connection: the errors of other messages, an acknowledgement.
+		// The socket may still receive errors of other messages or an acknowledgement.
 		err = errors.Join(fmt.Errorf("commit to nf_tables: %w", err), c.Close())
 	}
 	return err
 }
 
-// Commit makes the kernel take a single transaction by a connection of its own.
+// Commit sends a single transaction over a connection of its own.
 func (b *Batch) Commit() error {
 	var c Conn
 	return errors.Join(c.Commit(b), c.Close())
@@ -75,7 +74,7 @@ func (c *Conn) open() error {
 	return nil
 }
 
-// setBuffer sets the size of a buffer, past the limit of the system where that is allowed.
+// setBuffer sets the size of a buffer, beyond the system's limit if the process may.
 func setBuffer(fd, force, option, size int) error {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) == nil {
 		return nil
@@ -83,7 +82,7 @@ func setBuffer(fd, force, option, size int) error {
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, size)
 }
 
-// Close closes the connection; Commit opens another one.
+// Close closes the socket; Commit opens another one.
 func (c *Conn) Close() error {
 	if c.port.Swap(0) == 0 {
 		return nil
@@ -91,7 +90,7 @@ func (c *Conn) Close() error {
 	return os.NewSyscallError("close", unix.Close(c.fd))
 }
 
-// exchange sends messages and calls fn for each answer, or of a single one.
+// exchange sends messages and calls fn for each reply, or with single for the first.
 func (c *Conn) exchange(data []byte, single bool, fn func(attributes)) error {
 	if err := unix.Sendto(c.fd, data, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return os.NewSyscallError("sendto", err)
@@ -105,16 +104,15 @@ func (c *Conn) exchange(data []byte, single bool, fn func(attributes)) error {
 		if err != nil {
 			return os.NewSyscallError("recvfrom", err)
 		}
-		if done, err = split(buffer[:n], single, fn); err != nil {
+		if done, err = parseReplies(buffer[:n], single, fn); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// split calls fn for the messages of a datagram, and reports whether they are the last.
-func split(data []byte, single bool, fn func(attributes)) (done bool, err error) {
-	const generation = 4
+// parseReplies calls fn for the messages of a datagram, and reports whether the exchange is complete.
+func parseReplies(data []byte, single bool, fn func(attributes)) (done bool, err error) {
 	messages, err := syscall.ParseNetlinkMessage(data)
 	if err != nil {
 		return true, fmt.Errorf("read message: %w", err)
@@ -123,7 +121,7 @@ func split(data []byte, single bool, fn func(attributes)) (done bool, err error)
 		switch {
 		case m.Header.Type == unix.NLMSG_DONE:
 			return true, nil
-		case len(m.Data) < generation:
+		case len(m.Data) < HeaderSize:
 			return true, errors.New("nf_tables sent a message without a header")
 		case m.Header.Type == unix.NLMSG_ERROR:
 			if errno := int32(binary.NativeEndian.Uint32(m.Data)); errno != 0 {
@@ -133,7 +131,7 @@ func split(data []byte, single bool, fn func(attributes)) (done bool, err error)
 		case m.Header.Flags&unix.NLM_F_DUMP_INTR != 0:
 			return true, ErrChanged
 		}
-		fn(m.Data[generation:])
+		fn(m.Data[HeaderSize:])
 		if single {
 			return true, nil
 		}

@@ -10,25 +10,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dump asks for all objects of a type in the table, or with other flags for one, and calls fn with each. It uses a connection of its own: a listing that was given up leaves nothing behind.
+// dump requests all objects of a type in the table, or a single one without NLM_F_DUMP, and calls fn for each. It uses
+// a socket of its own, so that an aborted listing leaves no replies behind.
 func (t Table) dump(typ int, flags uint16, of func(*attributes), fn func(attributes)) error {
 	var c Conn
 	if err := c.open(); err != nil {
 		return err
 	}
 	var request attributes
-	request.about(t, typ, flags, of)
+	request.tableMessage(t, typ, flags, of)
 	return errors.Join(c.exchange(request, flags&unix.NLM_F_DUMP == 0, fn), c.Close())
 }
 
-// ErrChanged says that transactions, of whichever table, came between again and again while a table was listed.
-var ErrChanged = errors.New("the tables changed meanwhile")
+// ErrChanged means that transactions, of any table, interrupted every attempt to list a table.
+var ErrChanged = errors.New("transactions kept interrupting the listing")
 
-// attempts bounds how often a listing is begun that a transaction of any table interrupts.
+// attempts limits how often a listing starts again after a transaction of any table has interrupted it.
 const attempts = 10
 
-// settled repeats a listing until no transaction interrupts it.
-func settled(list func() error) (err error) {
+// retryChanged repeats a listing until no transaction interrupts it.
+func retryChanged(list func() error) (err error) {
 	for range attempts {
 		if err = list(); !errors.Is(err, ErrChanged) {
 			break
@@ -37,17 +38,17 @@ func settled(list func() error) (err error) {
 	return err
 }
 
-// Counted is an element and how many packets matched it.
-type Counted struct {
+// CountedElement is an element and the number of packets that matched it.
+type CountedElement struct {
 	Element
 	Packets uint64
 }
 
 // List returns the elements of a set.
-func (t Table) List(s Set) (list []Counted, err error) {
+func (t Table) List(s Set) (list []CountedElement, err error) {
 	ends := make(map[string]bool)
 	of := func(a *attributes) { a.putText(unix.NFTA_SET_ELEM_LIST_SET, s.Name) }
-	err = settled(func() error {
+	err = retryChanged(func() error {
 		list = nil
 		clear(ends)
 		return t.dump(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, of, func(a attributes) {
@@ -69,8 +70,8 @@ func (t Table) List(s Set) (list []Counted, err error) {
 	return list, nil
 }
 
-// pairEnds gives each interval the end that is next behind it.
-func pairEnds(list []Counted, ends map[string]bool) {
+// pairEnds assigns to each interval the nearest end after its start.
+func pairEnds(list []CountedElement, ends map[string]bool) {
 	sorted := slices.Sorted(maps.Keys(ends))
 	for i := range list {
 		at, found := slices.BinarySearch(sorted, list[i].Key)
@@ -81,11 +82,11 @@ func pairEnds(list []Counted, ends map[string]bool) {
 			list[i].Value = sorted[at]
 		}
 	}
-	slices.SortFunc(list, func(a, b Counted) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(list, func(a, b CountedElement) int { return strings.Compare(a.Key, b.Key) })
 }
 
 // decodeElement reads an element.
-func decodeElement(e attributes) (c Counted) {
+func decodeElement(e attributes) (c CountedElement) {
 	c.Key = string(e.find(unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))
 	c.Value = string(e.find(unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE))
 	if chain := e.find(unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN); chain != nil {
@@ -95,7 +96,7 @@ func decodeElement(e attributes) (c Counted) {
 	return c
 }
 
-// packets reads an expression, if it is a counter.
+// packets returns the packets of a counter expression, 0 for any other expression.
 func (a attributes) packets() uint64 {
 	if a.find(unix.NFTA_EXPR_NAME).text() != "counter" {
 		return 0

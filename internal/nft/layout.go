@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Layout is a table without its members.
+// Layout is a table without its elements.
 type Layout struct {
 	Table
 	Sets []Set
-	// Chains in an order in which each comes after those it goes to.
+	// Chains in an order in which each follows its jump targets.
 	Chains []Chain
 }
 
-// NewLayout returns a layout and signs it. Later are samples of the chains that come and go while it stands: they
-// are in the signature too.
+// NewLayout returns a layout and computes its signature. The argument later has samples of the chains that come and go
+// while the table exists: they are part of the signature.
 func NewLayout(t Table, sets []Set, chains []Chain, later ...Chain) *Layout {
 	h := sha256.New()
 	for _, c := range slices.Concat(chains, later) {
@@ -34,7 +34,7 @@ func NewLayout(t Table, sets []Set, chains []Chain, later ...Chain) *Layout {
 	return &Layout{Table: t, Sets: sets, Chains: chains}
 }
 
-// Set returns the set of a name; one that the layout has not is a plain set.
+// Set returns the set of a name; for an unknown name, a plain set.
 func (l *Layout) Set(name string) Set {
 	if i := slices.IndexFunc(l.Sets, func(s Set) bool { return s.Name == name }); i >= 0 {
 		return l.Sets[i]
@@ -42,7 +42,7 @@ func (l *Layout) Set(name string) Set {
 	return Set{Name: name}
 }
 
-// Build fills an empty table with what the layout has.
+// Build adds the sets, chains and rules of the layout to an empty table.
 func (l *Layout) Build(b *Batch) {
 	for _, s := range l.Sets {
 		b.AddSet(s)
@@ -55,11 +55,11 @@ func (l *Layout) Build(b *Batch) {
 	}
 }
 
-// ErrOther says that a table is another's, or of another version: it is not to be taken over.
+// ErrOther means that another program or another version made the table, so that it cannot be adopted.
 var ErrOther = errors.New("the table has other rules")
 
-// Read lists the table as Outline does, and the members of sets that packets do not fill. It returns os.ErrNotExist
-// where there is none, and ErrOther where it is not of this layout.
+// Read lists the table as Outline does, and the elements of the sets that packets do not fill. It returns
+// os.ErrNotExist if there is no table, and ErrOther if the table has another layout.
 func (l *Layout) Read(all bool) (*Content, error) {
 	c, err := l.Outline(all)
 	if err != nil {
@@ -79,7 +79,7 @@ func (l *Layout) Read(all bool) (*Content, error) {
 			return nil, err
 		}
 		for _, e := range listed {
-			c.Members = append(c.Members, Member{s.Name, e.Element})
+			c.Elements = append(c.Elements, SetElement{s.Name, e.Element})
 		}
 	}
 	return c, nil

@@ -32,9 +32,9 @@ func sample() *Layout {
 		})
 }
 
-// samples are members of its sets.
-func samples() []Member {
-	return []Member{
+// samples are elements of its sets.
+func samples() []SetElement {
+	return []SetElement{
 		{"plain", Element{Key: "\x02\x00\x00\x00\x00\x01"}},
 		{"ranges", Element{"\x0a\x00\x00\x01", "\x0a\x00\x00\x09"}},
 		{"ranges", Element{"\xff\xff\xff\xf0", ""}},
@@ -51,18 +51,18 @@ func (l *Layout) make(t *testing.T) {
 	b.Remove()
 	b.Create()
 	l.Build(b)
-	b.AddMembers(l, samples())
+	b.AddElements(l, samples())
 	if err := b.Commit(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// What one process makes, the next one reads as it was made, and takes nothing else for it.
+// A process reads the table of another as that one made it, and recognizes every other table.
 func TestRead(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node, l := nstest.Self(t), sample()
 		if _, err := l.Read(false); !errors.Is(err, os.ErrNotExist) {
-			t.Fatalf("there is nothing yet: %v", err)
+			t.Fatalf("without a table: %v", err)
 		}
 		l.make(t)
 		c, err := sample().Read(true)
@@ -70,12 +70,12 @@ func TestRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range samples() {
-			if !slices.Contains(c.Members, m) {
+			if !slices.Contains(c.Elements, m) {
 				t.Errorf("%s has no %x: %x", m.Set, m.Key, m.Value)
 			}
 		}
-		if len(c.Members) != len(samples()) {
-			t.Errorf("%d members: %+v", len(c.Members), c.Members)
+		if len(c.Elements) != len(samples()) {
+			t.Errorf("%d elements: %+v", len(c.Elements), c.Elements)
 		}
 		node.Output("nft", "add chain ip sample empty")
 		for _, all := range []bool{false, true} {
@@ -84,7 +84,7 @@ func TestRead(t *testing.T) {
 			}
 		}
 		if !l.HasChain("base") || l.HasChain("other") {
-			t.Error("a chain is there that is not, or the reverse")
+			t.Error("HasChain finds a missing chain, or misses one")
 		}
 		for _, damage := range []string{
 			"flush chain ip sample end", "add rule ip sample end drop", "flush chain ip sample end; add rule ip sample end drop",
@@ -99,22 +99,20 @@ func TestRead(t *testing.T) {
 		later := NewLayout(l.Table, l.Sets, l.Chains, Chain{Name: "later"})
 		l.make(t)
 		if _, err := later.Read(true); !errors.Is(err, ErrOther) {
-			t.Errorf("a layout that will have other chains: %v", err)
+			t.Errorf("a layout with other later chains: %v", err)
 		}
 		for range 2 {
-			b := l.Batch()
-			b.Remove()
-			if err := b.Commit(); err != nil {
+			if err := l.Delete(); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if _, err := l.Handle(); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("after it was removed: %v", err)
+			t.Errorf("after its deletion: %v", err)
 		}
 	})
 }
 
-// Changes that others make are told of, and no others.
+// Watch reports the changes of others, and no other changes.
 func TestWatch(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node, l := nstest.Self(t), sample()
@@ -125,7 +123,7 @@ func TestWatch(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- l.Watch(ctx, &own, func(c Change) { changes <- c }) }()
 		if c := <-changes; c != Missed {
-			t.Errorf("what happened before is %v", c)
+			t.Errorf("the first report is %v, want Missed", c)
 		}
 		b := l.Batch()
 		b.FlushSet("plain")
@@ -134,12 +132,12 @@ func TestWatch(t *testing.T) {
 		}
 		node.Output("nft", "add table ip other; add table inet sample")
 		node.Output("nft", "add element ip sample plain { 02:00:00:00:00:02 }")
-		if c := <-changes; c != Members {
-			t.Errorf("a member is %v", c)
+		if c := <-changes; c != Elements {
+			t.Errorf("a change of an element is reported as %v", c)
 		}
 		node.Output("nft", "add rule ip sample end drop")
 		if c := <-changes; c != Rules {
-			t.Errorf("a rule is %v", c)
+			t.Errorf("a change of a rule is reported as %v", c)
 		}
 		stop()
 		if err := errors.Join(<-done, own.Close()); err != nil {
@@ -148,8 +146,8 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// A listing that is interrupted is begun again, but not for ever.
-func TestSettled(t *testing.T) {
+// An interrupted listing starts again, a limited number of times.
+func TestRetryChanged(t *testing.T) {
 	other := errors.New("other")
 	for _, tt := range []struct {
 		results []error
@@ -161,19 +159,19 @@ func TestSettled(t *testing.T) {
 		{slices.Repeat([]error{ErrChanged}, attempts), ErrChanged},
 	} {
 		n := 0
-		got := settled(func() error { n++; return tt.results[n-1] })
+		got := retryChanged(func() error { n++; return tt.results[n-1] })
 		if !errors.Is(got, tt.want) || n != len(tt.results) {
 			t.Errorf("%v: %v after %d listings", tt.results, got, n)
 		}
 	}
 }
 
-// The kernel is trusted, but a message of it may be of another version.
+// The kernel is trusted, but its messages may be of another version.
 func FuzzMessages(f *testing.F) {
 	l := sample()
 	b := l.Batch()
 	l.Build(b)
-	b.AddMembers(l, samples())
+	b.AddElements(l, samples())
 	for data := b.data; len(data) > 0; {
 		size := binary.NativeEndian.Uint32(data)
 		f.Add([]byte(data[:size]))
@@ -181,15 +179,15 @@ func FuzzMessages(f *testing.F) {
 	}
 	f.Add(binary.NativeEndian.AppendUint32(nil, 16))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		_, _ = split(data, false, func(a attributes) {
+		_, _ = parseReplies(data, false, func(a attributes) {
 			for e := range a.find(unix.NFTA_SET_ELEM_LIST_ELEMENTS).each(unix.NFTA_LIST_ELEM) {
 				decodeElement(e)
 			}
-			(&Content{Chains: make(map[string]*Found)}).readRule(a, l.comment())
+			(&Content{Chains: make(map[string]*ChainContent)}).readRule(a, l.comment())
 		})
 		var m netlink.Message
 		if m.UnmarshalBinary(data) == nil {
-			_, _ = l.changeBy(m)
+			_, _ = l.changeOf(m)
 		}
 	})
 }

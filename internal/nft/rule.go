@@ -11,16 +11,16 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Reg is the register that rules begin to fill; there are 16 of 32 bits.
+// Reg is the first of the 16 registers of 32 bits.
 const Reg = unix.NFT_REG32_00
 
-// expression is a step of a rule as the kernel takes it: name and data.
+// expression is the netlink form of one expression of a rule: name and data.
 type expression = []byte
 
-// Rule is a run of expressions; the first that does not match ends it.
+// Rule is a sequence of expressions. Evaluation stops at the first that does not match.
 type Rule []expression
 
-// Chain is a list of rules; with a kind it is a base chain, called at a hook.
+// Chain is a list of rules. With a Kind it is a base chain, which the kernel calls at a hook.
 type Chain struct {
 	Name     string
 	Kind     string
@@ -29,13 +29,13 @@ type Chain struct {
 	Rules    []Rule
 }
 
-// At returns the same chain at another hook.
+// At returns a copy of the chain with another name at another hook.
 func (c Chain) At(name string, hook uint32) Chain {
 	c.Name, c.Hook = name, hook
 	return c
 }
 
-// Expr makes a rule of the library's expressions.
+// Expr makes a rule from expressions of the library.
 func Expr(steps ...expr.Any) Rule {
 	r := make(Rule, 0, len(steps))
 	for _, s := range steps {
@@ -48,22 +48,22 @@ func Expr(steps ...expr.Any) Rule {
 	return r
 }
 
-// Meta matches what the kernel knows of a packet.
+// Meta matches metadata of a packet, such as its protocol or link.
 func Meta(key expr.MetaKey, want ...byte) Rule {
 	return Expr(&expr.Meta{Key: key, Register: Reg}, &expr.Cmp{Register: Reg, Data: want})
 }
 
-// State compares the states of conntrack in a mask with none.
+// State compares (conntrack state & bits) with 0.
 func State(op expr.CmpOp, bits uint32) Rule { return ctBits(expr.CtKeySTATE, op, bits) }
 
-// Status compares the IPS_… bits of a connection in a mask with none.
+// Status compares (conntrack status & bits) with 0; the bits are IPS_…
 func Status(op expr.CmpOp, bits uint32) Rule { return ctBits(expr.CtKeySTATUS, op, bits) }
 
 func ctBits(key expr.CtKey, op expr.CmpOp, bits uint32) Rule {
 	return Expr(&expr.Ct{Key: key, Register: Reg}, Mask(Reg, Native(bits)), &expr.Cmp{Op: op, Register: Reg, Data: Native(0)})
 }
 
-// TCPFlags compares the flags of a TCP segment in a mask with none (RFC 9293 section 3.1).
+// TCPFlags compares (TCP flags & bits) with 0 (RFC 9293 section 3.1).
 func TCPFlags(op expr.CmpOp, bits byte) Rule {
 	const flagsAt = 13
 	return Expr(
@@ -72,31 +72,31 @@ func TCPFlags(op expr.CmpOp, bits byte) Rule {
 		&expr.Cmp{Op: op, Register: Reg, Data: []byte{0}})
 }
 
-// Mask keeps these bits of a register.
+// Mask sets a register to (register & bits).
 func Mask(register uint32, bits []byte) *expr.Bitwise {
 	return &expr.Bitwise{SourceRegister: register, DestRegister: register, Len: uint32(len(bits)), Mask: bits, Xor: make([]byte, len(bits))}
 }
 
-// Native is a number as registers hold it.
+// Native encodes a number in the byte order of registers.
 func Native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 
-// Family is what differs between IPv4 and IPv6 in rules and sets.
+// Family holds the differences between IPv4 and IPv6 in rules and sets.
 type Family struct {
 	lb.Family
 	// Proto is the NFPROTO number.
 	Proto byte
-	// Size of an address, and where source and destination lie in the header (RFC 791 section 3.1, RFC
+	// Size of an address, and the offsets of source and destination in the header (RFC 791 section 3.1, RFC
 	// 8200 section 3), all in bytes.
 	Size, Source, Destination uint32
-	// Address is the type of an address.
+	// Address is the set type of an address.
 	Address Type
 	// ICMP is the protocol number of the family's ICMP.
 	ICMP byte
-	// checksumAt is where the header's checksum lies; 0 if it has none.
+	// checksumAt is the offset of the header's checksum; 0 if the header has none.
 	checksumAt uint32
 }
 
-// IPv4 returns the one family.
+// IPv4 returns the family of IPv4.
 func IPv4() Family {
 	return Family{
 		Family: lb.IPv4, Proto: unix.NFPROTO_IPV4, Size: 4, Source: 12, Destination: 16,
@@ -104,7 +104,7 @@ func IPv4() Family {
 	}
 }
 
-// IPv6 returns the other.
+// IPv6 returns the family of IPv6.
 func IPv6() Family {
 	return Family{
 		Family: lb.IPv6, Proto: unix.NFPROTO_IPV6, Size: 16, Source: 8, Destination: 24,
@@ -115,14 +115,14 @@ func IPv6() Family {
 // Has reports whether an address is of this family.
 func (f *Family) Has(a netip.Addr) bool { return a.IsValid() && lb.FamilyOf(a) == f.Family }
 
-// Load loads the source or destination to a register.
+// Load copies the address at an offset of the header to a register.
 func (f *Family) Load(offset, to uint32) *expr.Payload {
 	return &expr.Payload{DestRegister: to, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: f.Size}
 }
 
-// Write puts the address in the first register into the header and mends the checksums, also that of TCP and UDP,
-// which covers the addresses (RFC 9293 section 3.1). The library leaves the flag for the latter out where the
-// header itself has no checksum, as that of IPv6.
+// Write copies the address in Reg to an offset of the header and updates the checksums, including that of TCP and UDP,
+// which covers the addresses (RFC 9293 section 3.1). It encodes the expression itself because the library omits the
+// flag for the TCP or UDP checksum if the header has no checksum, as in IPv6.
 func (f *Family) Write(offset uint32) Rule {
 	var a attributes
 	a.putText(unix.NFTA_EXPR_NAME, "payload")

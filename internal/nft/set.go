@@ -6,10 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Type is what a value is: its number in include/datatype.h of nftables, by which the nft command shows it, and
-// its size in the last octet.
+// Type is the type of a value: its number in include/datatype.h of nftables, from which the nft command knows how to
+// show it, and its size in the last octet.
 type Type uint32
 
+// Types of keys and data.
 const (
 	Verdict     Type = 1 << 8
 	IPv4Address Type = 7<<8 | 4
@@ -22,10 +23,10 @@ const (
 	LinkName    Type = 41<<8 | 16
 )
 
-// Key is the types of the values that a key is made of. Each fills whole registers where there are several.
+// Key lists the types of a key's fields. In a concatenation each field fills whole registers.
 type Key []Type
 
-// spec returns number and size of a key.
+// spec returns the type number and the size of a key.
 func (k Key) spec() (number, size uint32) {
 	for _, t := range k {
 		number = number<<6 | uint32(t>>8)
@@ -40,44 +41,44 @@ func (k Key) spec() (number, size uint32) {
 // registers rounds a size up to whole registers.
 func registers(size uint32) uint32 { return (size + 3) &^ 3 }
 
-// Set is a set or map. Without unix.NFT_SET_INTERVAL it is a hash table: an element more or less costs the same
-// among ten and among a hundred thousand.
+// Set is a set or map. Without unix.NFT_SET_INTERVAL it is a hash table: the cost to add or delete an element does not
+// depend on the number of elements.
 type Set struct {
 	Name string
 	Key  Key
 	// Flags are NFT_SET_… of linux/netfilter/nf_tables.h.
 	Flags uint32
-	// Data is what a map maps to.
+	// Data is the type of a map's values.
 	Data Type
-	// Counter: each element counts the packets that match it.
+	// Counter: each element counts matching packets.
 	Counter bool
-	// Size bounds a set that packets fill, Timeout is the life of its elements.
+	// Size limits the elements of a set that packets fill; Timeout is the lifetime of elements.
 	Size    uint32
 	Timeout time.Duration
 }
 
-// verdicts reports whether the set maps to verdicts.
+// verdicts reports whether the set is a verdict map.
 func (s Set) verdicts() bool { return s.Data == Verdict }
 
 // Intervals reports whether the set's elements are intervals.
 func (s Set) Intervals() bool { return s.Flags&unix.NFT_SET_INTERVAL != 0 }
 
-// Element is one member of a set as the kernel keeps it.
+// Element is one element of a set or map, in the byte order of the kernel.
 type Element struct {
 	Key string
-	// Value is what a map holds: an address, or the chain to go to. An interval begins at Key, and Value is
-	// the first key after it; empty if there is none.
+	// Value is the data of a map's element: bytes, or the name of a verdict's target chain. In an interval set Key
+	// is the start of the interval and Value the first key after it, empty if there is none.
 	Value string
 }
 
-// Accepted is the value of a verdict that lets in rather than goes to a chain.
+// Accepted is the Value of a verdict that accepts the packet and does not jump to a chain.
 const Accepted = ""
 
 // nfAccept is NF_ACCEPT of linux/netfilter.h.
 const nfAccept = 1
 
-// Member is an element and the set it is in.
-type Member struct {
+// SetElement is an element with the name of its set.
+type SetElement struct {
 	Set string
 	Element
 }

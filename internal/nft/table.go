@@ -1,18 +1,18 @@
-// Package nft speaks nf_tables by netlink, for the packages that keep a table of their own.
+// Package nft reads and writes nf_tables over netlink, for the packages that own a table.
 //
-//	Table    names a table: what exists, its chains, sets and members
-//	Layout   sets, chains and rules: a table without its members
-//	Batch    a transaction, which the kernel takes as a whole or not at all
-//	Conn     carries batches, and names their sender in notifications
-//	Watch    tells of changes that others make
+//	Table    the name of a table; lists its chains, sets and elements
+//	Layout   sets, chains and rules: a table without its elements
+//	Batch    a transaction, which the kernel applies as a whole or not at all
+//	Conn     sends batches; notifications name it as the author
+//	Watch    reports changes by others
 //
-// Every rule has the signature of its layout as its comment. Two processes agree on the signature if they would
-// make the same table, so that one takes over what the other left, and replaces anything else.
+// Every rule has the signature of its layout as its comment. Two processes compute the same signature if they would
+// make the same table. So a process adopts the table of its predecessor, and replaces any other.
 //
-// The expressions of rules are those of github.com/google/nftables. Its transactions and listings are not: 10,000
-// Services are some 70,000 members, whose messages are written and read in place here.
+// The expressions of rules are those of github.com/google/nftables. Its transactions and listings are not used: 10,000
+// Services are some 70,000 elements, whose messages this package writes and reads in place.
 //
-// The package decides nothing, and remembers nothing of what the kernel holds.
+// The package takes no decisions and keeps no copy of the kernel's state.
 package nft
 
 import (
@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Table names a table. A Layout's has a signature too.
+// Table names a table. The Table of a Layout also has a signature.
 type Table struct {
 	// Family is an NFPROTO number.
 	Family byte
@@ -33,50 +33,57 @@ type Table struct {
 // tableHandle is NFTA_TABLE_HANDLE of linux/netfilter/nf_tables.h.
 const tableHandle = 4
 
-// Handle returns what tells the table from one of the same name that somebody made later. It returns
-// os.ErrNotExist where there is none.
+// Handle returns the kernel's handle of the table, which differs from that of a later table of the same name. It
+// returns os.ErrNotExist if there is no table.
 func (t Table) Handle() (h uint64, err error) {
 	err = t.dump(unix.NFT_MSG_GETTABLE, 0, nil, func(a attributes) { h = a.find(tableHandle).number() })
 	return h, err
 }
 
-// HasChain reports whether the table has a chain; what cannot be read is not there.
+// Delete deletes the table with its content, if it exists.
+func (t Table) Delete() error {
+	b := t.Batch()
+	b.Remove()
+	return b.Commit()
+}
+
+// HasChain reports whether the table has a chain; false if the kernel cannot be asked.
 func (t Table) HasChain(name string) bool {
 	return t.dump(unix.NFT_MSG_GETCHAIN, 0, func(a *attributes) { a.putText(unix.NFTA_CHAIN_NAME, name) },
 		func(attributes) {}) == nil
 }
 
-// Content is what a table holds: chains, names of sets, and members.
+// Content is the content of a table: chains by name, names of sets, and elements.
 type Content struct {
-	Chains  map[string]*Found
-	Sets    []string
-	Members []Member
+	Chains   map[string]*ChainContent
+	Sets     []string
+	Elements []SetElement
 }
 
-// Found is a chain that is there: its rules, and how many of them have the table's signature.
-type Found struct{ rules, signed int }
+// ChainContent counts the rules of a chain, and those of them that have the table's signature.
+type ChainContent struct{ rules, signed int }
 
-// Has reports whether a chain is there with rules of the table's signature, as many as it should have.
+// Has reports whether the table has a chain with the wanted number of rules, all with the table's signature.
 func (c *Content) Has(want Chain) bool {
-	is := c.Chains[want.Name]
-	return is != nil && is.rules == len(want.Rules) && is.signed == is.rules
+	got := c.Chains[want.Name]
+	return got != nil && got.rules == len(want.Rules) && got.signed == got.rules
 }
 
-// chain returns what was found of a chain.
-func (c *Content) chain(name string) *Found {
+// chain returns the content of a chain, empty at first.
+func (c *Content) chain(name string) *ChainContent {
 	if c.Chains[name] == nil {
-		c.Chains[name] = &Found{}
+		c.Chains[name] = &ChainContent{}
 	}
 	return c.Chains[name]
 }
 
-// Outline lists the table's sets, and the chains that have rules, or all of them. It returns os.ErrNotExist where
-// there is no table. All is not to be asked for often where kube-proxy has a table: the kernel lists the chains of the
-// whole family.
+// Outline lists the names of the table's sets, and its chains that have rules, or with all every chain. It returns
+// os.ErrNotExist if there is no table. Do not use all often: the kernel lists the chains of the whole family, kube-proxy's
+// included.
 func (t Table) Outline(all bool) (*Content, error) {
 	c := &Content{}
-	return c, settled(func() error {
-		c.Chains, c.Sets = make(map[string]*Found), nil
+	return c, retryChanged(func() error {
+		c.Chains, c.Sets = make(map[string]*ChainContent), nil
 		err := t.objects(unix.NFT_MSG_GETSET, func(a attributes) { c.Sets = append(c.Sets, a.find(unix.NFTA_SET_NAME).text()) })
 		if err == nil && all {
 			err = t.objects(unix.NFT_MSG_GETCHAIN, func(a attributes) { c.chain(a.find(unix.NFTA_CHAIN_NAME).text()) })
@@ -88,9 +95,9 @@ func (t Table) Outline(all bool) (*Content, error) {
 	})
 }
 
-// Packets counts what the counters in the table's rules have seen.
+// Packets returns the sum of the counters in the table's rules.
 func (t Table) Packets() (n uint64, err error) {
-	err = settled(func() error {
+	err = retryChanged(func() error {
 		n = 0
 		return t.objects(unix.NFT_MSG_GETRULE, func(a attributes) {
 			for e := range a.find(unix.NFTA_RULE_EXPRESSIONS).each(unix.NFTA_LIST_ELEM) {
@@ -101,7 +108,7 @@ func (t Table) Packets() (n uint64, err error) {
 	return n, err
 }
 
-// objects calls fn for all objects of a type in the table, whose name each has first.
+// objects calls fn for all objects of a type in the table; the kernel lists those of all tables.
 func (t Table) objects(typ int, fn func(attributes)) error {
 	return t.dump(typ, unix.NLM_F_DUMP, nil, func(a attributes) {
 		if a.find(unix.NFTA_TABLE_NAME).text() == t.Name {
@@ -110,7 +117,7 @@ func (t Table) objects(typ int, fn func(attributes)) error {
 	})
 }
 
-// readRule adds a rule, which may have a comment.
+// readRule counts a rule, and its signature if the rule has that comment.
 func (c *Content) readRule(a attributes, comment []byte) {
 	f := c.chain(a.find(unix.NFTA_RULE_CHAIN).text())
 	f.rules++

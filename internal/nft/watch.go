@@ -9,20 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Change is what somebody may have done to a table, the worst last. The zero value is nothing.
+// Change classifies a change to a table, the most severe last. The zero value is no change.
 type Change int
 
 const (
-	// Missed: notifications were lost.
+	// Missed: notifications were lost, and any change is possible.
 	Missed Change = iota + 1
-	// Members of its sets changed.
-	Members
-	// Rules changed, or anything else but members.
+	// Elements of its sets changed.
+	Elements
+	// Rules changed, or anything else but elements.
 	Rules
 )
 
-// Watch calls fn for changes to the table that others make, as nf_tables itself tells of them, until the context
-// ends or the socket fails. Changes by way of own are not told of.
+// Watch calls fn for each notification of nf_tables about a change to the table, until the context ends or the socket
+// fails. It ignores the changes that own has sent.
 func (t Table) Watch(ctx context.Context, own *Conn, fn func(Change)) error {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
@@ -31,17 +31,17 @@ func (t Table) Watch(ctx context.Context, own *Conn, fn func(Change)) error {
 	if err := errors.Join(conn.SetReadBuffer(receiveBuffer), conn.JoinGroup(unix.NFNLGRP_NFTABLES)); err != nil {
 		return errors.Join(fmt.Errorf("join notifications of nf_tables: %w", err), conn.Close())
 	}
-	// What happened before we listened is unknown.
+	// Changes before the socket joined the group are unknown.
 	fn(Missed)
 	return Receive(ctx, conn, func() { fn(Missed) }, func(m netlink.Message) {
 		// The header names the netlink address of the sender of the batch.
-		if change, ok := t.changeBy(m); ok && m.Header.PID != own.port.Load() {
+		if change, ok := t.changeOf(m); ok && m.Header.PID != own.port.Load() {
 			fn(change)
 		}
 	})
 }
 
-// Receive calls fn for what comes by a connection, and missed where the kernel had to drop some, until the context
+// Receive calls fn for each message of a connection, and missed when the kernel has dropped messages, until the context
 // ends or the connection fails. It closes the connection.
 func Receive(ctx context.Context, conn *netlink.Conn, missed func(), fn func(netlink.Message)) error {
 	defer conn.Close()
@@ -55,7 +55,7 @@ func Receive(ctx context.Context, conn *netlink.Conn, missed func(), fn func(net
 		case errors.Is(err, unix.ENOBUFS):
 			missed()
 		case err != nil:
-			return fmt.Errorf("receive by netlink: %w", err)
+			return fmt.Errorf("receive from netlink: %w", err)
 		}
 		for _, m := range messages {
 			fn(m)
@@ -63,21 +63,23 @@ func Receive(ctx context.Context, conn *netlink.Conn, missed func(), fn func(net
 	}
 }
 
-// changeBy says what a notification means; false if nothing for this table.
-func (t Table) changeBy(m netlink.Message) (Change, bool) {
-	const generation = 4
-	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) <= generation || m.Data[0] != t.Family {
+// HeaderSize is the size of struct nfgenmsg, which precedes the attributes of a netfilter message.
+const HeaderSize = 4
+
+// changeOf classifies a notification; false if it is not about a change to this table.
+func (t Table) changeOf(m netlink.Message) (Change, bool) {
+	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) <= HeaderSize || m.Data[0] != t.Family {
 		return 0, false
 	}
 	typ := m.Header.Type & 0xff
 	if typ == unix.NFT_MSG_NEWGEN {
 		return 0, false
 	}
-	if attributes(m.Data[generation:]).find(unix.NFTA_TABLE_NAME).text() != t.Name {
+	if attributes(m.Data[HeaderSize:]).find(unix.NFTA_TABLE_NAME).text() != t.Name {
 		return 0, false
 	}
 	if typ == unix.NFT_MSG_NEWSETELEM || typ == unix.NFT_MSG_DELSETELEM {
-		return Members, true
+		return Elements, true
 	}
 	return Rules, true
 }

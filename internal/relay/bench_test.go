@@ -33,7 +33,7 @@ func BenchmarkTakeOver(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
 				d.Relays = nil
-				r.look()
+				r.check()
 				for i := range n {
 					d.Relays = append(d.Relays, lb.Relay{
 						Address: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Former: "former",

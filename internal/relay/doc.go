@@ -1,45 +1,44 @@
-// Package relay keeps TCP connections alive when an address moves from a node
-// that lives to this one: the second chance that GitHub's GLB gives a connection, in the
-// kernel.
+// Package relay keeps TCP connections alive when an address moves from a living node
+// to this one. The idea is the second chance of GitHub's GLB (https://github.com/github/glb-director),
+// here in the kernel.
 //
-// Whoever takes an address over knows none of the connections that the former
-// owner serves. kube-proxy would start each of them again in the middle, with
-// another endpoint or another port, and the endpoint would reset it. So the new owner
-// hands such packets on, as they are, to the former owner, whose kernel knows
-// them; that one answers the client directly. One nftables table of each family,
-// `ip holdfast-relay` and `ip6 holdfast-relay` (dup knows no common one):
+// The new owner of an address has no conntrack entries for the connections of the former
+// owner. kube-proxy would treat their packets as new connections, with another endpoint or
+// another port, and the endpoint would reset them. So the new owner sends such packets
+// unchanged to the former owner, which has the entries and answers the client directly.
+// There is one nftables table for each family, `ip holdfast-relay` and `ip6 holdfast-relay`,
+// because dup does not work in the family inet:
 //
 //	errors       (prerouting, -150)  ICMP errors about no connection of this node
 //	connections  (prerouting, -148)  TCP without SYN: connection new, or FIN or RST and connection invalid
 //	    to an address in the map relays, from no MAC in the set speakers
 //	        ──► dup to the former owner on its link, drop here
 //
-// A SYN begins a connection and is served here; what follows on it is known
-// here. Conntrack calls invalid the end of a connection that it does not know, and
-// also what lies outside of the window of one that it knows. A former owner might take such data
-// up as a connection of its own, and have an endpoint reset it; FIN and RST it does not
-// take up. Where nf_conntrack_tcp_loose is 0 when the speaker starts, conntrack calls all invalid that it does not
-// know, and all that is invalid is relayed: nodes set up alike take none of it up.
+// A SYN opens a connection, and this node serves it with all of its later packets. Conntrack's
+// state invalid covers FIN and RST of unknown connections, and segments outside the window of
+// a known connection. The former owner could pick up such data segments as a new connection,
+// and an endpoint would reset it; it does not pick up FIN and RST. If nf_conntrack_tcp_loose is 0
+// when the speaker starts, every segment of an unknown connection is invalid, and all invalid segments
+// are relayed: a former owner with the same setting picks up none of them.
 //
-// The packets of a connection are relayed behind the guard of the packet
-// filter (-149), so that ranges hold here and there, and ahead of every DNAT. Errors
-// go ahead of it: the guard knows errors about its own connections only, and it is
-// the former owner's that decides about these. Path MTU discovery lives on them.
+// The chain connections is behind the guard chain of the packet filter (-149), so that the ranges of
+// both nodes apply, and ahead of every DNAT. The chain errors is ahead of the guard chain, which admits
+// ICMP errors about known connections only: the former owner's guard decides on these errors. Path MTU
+// discovery depends on them.
 //
-// What comes from a speaker's MAC is never relayed, so that nothing goes round:
-// each packet is handed on once; were a MAC not known, its time to live would end it. The
-// kernel takes one from that (nf_dup_ipv4.c), forbids fragments of the copy, does not
-// track it, and sends it as any of its own: segments that it had merged are parted again.
+// Packets from a speaker's MAC are never relayed, so that each packet is relayed once and loops are
+// impossible; if a MAC is unknown, the time to live ends the loop. The kernel decrements that in
+// the copy (nf_dup_ipv4.c), sets its don't-fragment bit, does not track it, and sends it as a packet
+// of its own: segments that GRO merged are split again.
 //
-// The members of relays have a timeout in the kernel, which Run renews. So a
-// speaker that restarts or dies leaves relays that work, and one that never returns
-// leaves none for long. Tables of the same layout are taken over as they are.
+// The elements of the map relays have a timeout in the kernel, which Run renews. So the relays of a
+// speaker that restarts or dies keep working, and those of a speaker that never returns expire.
+// The next speaker adopts tables of the same layout.
 //
-// Bounds: TCP alone, for in UDP nothing tells the middle of a flow from its
-// beginning. Each address has one former owner: when it moves again, the connections of
-// the last but one are lost. A client behind a router that is itself a node
-// of the cluster gets no second chance.
+// Limits: TCP only, because UDP does not show whether a packet is the first of a flow. Each address has
+// one former owner: when it moves again, the connections of the owner before that are lost.
+// Connections through a router that is itself a node of the cluster are not relayed.
 //
-// The package decides nothing: who the former owner is, and whether it lives, is decided
-// before Set. It touches no table but its own.
+// The package takes no decisions: the former owner and its health are decided before Set. It changes no
+// other table.
 package relay

@@ -120,7 +120,7 @@ func TestAdopt(t *testing.T) {
 
 // What is set while a look lists the tables does not wait for it, and is not taken for damage. Damage is, in the next
 // look.
-func TestSetDuringLook(t *testing.T) {
+func TestSetDuringCheck(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		d := w.desired()
@@ -133,16 +133,16 @@ func TestSetDuringLook(t *testing.T) {
 		was := four.generation
 		is, err := four.read()
 		set(d.Relays[1:]) // while the listing is under way
-		w.relayer.settle(four, was, listing{is, err})
+		w.relayer.reconcileListed(four, was, listing{is, err})
 		if got := w.relayer.Inherited(); len(got) != 1 || !got[addr(vip6)].IsValid() {
 			t.Errorf("relayed are %v", got)
 		}
-		w.relayer.look()
+		w.relayer.check()
 		if n := w.relayer.repairs.Load(); n > 0 {
 			t.Errorf("%d repairs of what was set", n)
 		}
 		load(t, w.node, "flush map ip6 holdfast-relay links")
-		w.relayer.look()
+		w.relayer.check()
 		if n := w.relayer.repairs.Load(); n != 1 {
 			t.Errorf("%d repairs of what was damaged", n)
 		}
@@ -163,7 +163,7 @@ func TestRenew(t *testing.T) {
 				t.Fatal(err)
 			}
 			list, err := c.GetSetElements(s)
-			if err != nil || len(list) != 1 || list[0].Expires > linger || list[0].Expires < linger-healTime {
+			if err != nil || len(list) != 1 || list[0].Expires > relayTimeout || list[0].Expires < relayTimeout-healTime {
 				t.Fatalf("%+v, %v", list, err)
 			}
 			return list[0].Expires
@@ -253,7 +253,7 @@ func TestRemove(t *testing.T) {
 		if err := w.relayer.Remove(); err != nil {
 			t.Fatal(err)
 		}
-		w.relayer.look() // as Run does
+		w.relayer.check() // as Run does
 		if w.list("ip") != "none" || w.list("ip6") != "none" {
 			t.Errorf("there still are\n%s%s", w.list("ip"), w.list("ip6"))
 		}
@@ -322,11 +322,11 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// Set does not wait for a Relayer that does not run, or hangs, beyond its patience.
+// Set does not wait for a Relayer that does not run, or hangs, beyond its timeout.
 func TestPatience(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.relayer.timers.Patience = 10 * time.Millisecond
+		w.relayer.timers.SetTimeout = 10 * time.Millisecond
 		w.relayer.Set(w.desired())
 		w.run(w.relayer)
 		nstest.Until(t, patient, "what was set before is relayed", func() bool { return len(w.relayer.Inherited()) == 2 })

@@ -7,16 +7,16 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// content is what one table holds beside its rules, in the form of the kernel: what a set has for a key.
+// content is the elements of one table, in the byte order of the kernel: the value of a key in a set.
 //
-//	relays    an address of ours: the former owner's
-//	links     an address of ours: the index of the link to the former owner
-//	speakers  a MAC: nothing
-type content map[place]string
+//	relays    relayed address: address of the former owner
+//	links     relayed address: index of the link to the former owner
+//	speakers  MAC: no value
+type content map[elementKey]string
 
-type place struct{ set, key string }
+type elementKey struct{ set, key string }
 
-// relays counts the addresses that are relayed.
+// relays counts the relayed addresses.
 func (c content) relays() (n int) {
 	for at := range c {
 		if at.set == relaysMap {
@@ -26,14 +26,14 @@ func (c content) relays() (n int) {
 	return n
 }
 
-// without returns what is at places that o has not.
+// without returns the elements whose keys are not in o.
 func (c content) without(o content) content {
 	out := maps.Clone(c)
-	maps.DeleteFunc(out, func(at place, _ string) bool { _, has := o[at]; return has })
+	maps.DeleteFunc(out, func(at elementKey, _ string) bool { _, has := o[at]; return has })
 	return out
 }
 
-// build replaces the table by one with this content, whatever is there, in one transaction.
+// build replaces the table, whatever its content, in one transaction.
 func (t *table) build(want content) error {
 	b := t.Batch()
 	b.Remove()
@@ -42,8 +42,8 @@ func (t *table) build(want content) error {
 	return t.commit(b, want)
 }
 
-// fill makes this the content of the table, which must be there, in one transaction: no packet meets an empty map.
-// All members get their whole time again.
+// fill replaces the elements of the existing table in one transaction, so that no packet meets an empty map. It renews
+// the timeout of every element.
 func (t *table) fill(want content) error {
 	b := t.Batch()
 	for _, s := range t.Sets {
@@ -52,26 +52,26 @@ func (t *table) fill(want content) error {
 	return t.commit(b, want)
 }
 
-// commit has the kernel take a transaction with these members at its end.
-func (t *table) commit(b *nft.Batch, members content) error {
+// commit appends elements to a transaction and sends it.
+func (t *table) commit(b *nft.Batch, elements content) error {
 	t.generation++
-	var list []nft.Member
-	for at, value := range members {
-		list = append(list, nft.Member{Set: at.set, Element: nft.Element{Key: at.key, Value: value}})
+	var list []nft.SetElement
+	for at, value := range elements {
+		list = append(list, nft.SetElement{Set: at.set, Element: nft.Element{Key: at.key, Value: value}})
 	}
-	b.AddMembers(t.Layout, list)
+	b.AddElements(t.Layout, list)
 	return b.Commit()
 }
 
-// read returns what the table holds. It needs no lock.
+// read lists the elements of the table. It needs no lock.
 func (t *table) read() (content, error) {
 	is, err := t.Read(false)
 	if err != nil {
 		return nil, fmt.Errorf("list relays: %w", err)
 	}
 	out := content{}
-	for _, m := range is.Members {
-		out[place{m.Set, m.Key}] = m.Value
+	for _, m := range is.Elements {
+		out[elementKey{m.Set, m.Key}] = m.Value
 	}
 	return out, nil
 }

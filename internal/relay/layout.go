@@ -33,9 +33,9 @@ const (
 	connectionsPriority = -148
 )
 
-// linger is how long the kernel keeps a relay that nobody renews: longer than any outage of a
+// relayTimeout is how long the kernel keeps a relay that nobody renews: longer than any outage of a
 // speaker that somebody looks after, and short enough for what is left of one that never returns.
-const linger = time.Hour
+const relayTimeout = time.Hour
 
 // Registers: the former owner's address from first on, its link in spare.
 const (
@@ -78,14 +78,14 @@ func families() []*family {
 // layout makes the table; with strict, conntrack takes up no connection in its middle: see strict.
 func (f *family) layout(strict bool) *nft.Layout {
 	sets := []nft.Set{
-		{Name: relaysMap, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: f.Address, Timeout: linger},
-		{Name: linksMap, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: nft.LinkIndex, Timeout: linger},
+		{Name: relaysMap, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: f.Address, Timeout: relayTimeout},
+		{Name: linksMap, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: nft.LinkIndex, Timeout: relayTimeout},
 		{Name: speakersSet, Key: nft.Key{nft.MAC}},
 	}
 	errors := chain(errorsChain, errorsPriority)
 	for _, types := range f.errors {
 		errors.Rules = append(errors.Rules, slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), icmpTypes(types),
-			nft.State(expr.CmpOpEq, expr.CtStateBitRELATED|expr.CtStateBitESTABLISHED), f.hand()))
+			nft.State(expr.CmpOpEq, expr.CtStateBitRELATED|expr.CtStateBitESTABLISHED), f.relayRule()))
 	}
 	segment := slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP), nft.TCPFlags(expr.CmpOpEq, tcpSYN))
 	ends := nft.TCPFlags(expr.CmpOpNeq, tcpFIN|tcpRST)
@@ -93,8 +93,8 @@ func (f *family) layout(strict bool) *nft.Layout {
 		ends = nil
 	}
 	connections := chain(connectionsChain, connectionsPriority,
-		slices.Concat(segment, nft.State(expr.CmpOpNeq, expr.CtStateBitNEW), f.hand()),
-		slices.Concat(segment, ends, nft.State(expr.CmpOpNeq, expr.CtStateBitINVALID), f.hand()))
+		slices.Concat(segment, nft.State(expr.CmpOpNeq, expr.CtStateBitNEW), f.relayRule()),
+		slices.Concat(segment, ends, nft.State(expr.CmpOpNeq, expr.CtStateBitINVALID), f.relayRule()))
 	return nft.NewLayout(nft.Table{Family: f.Proto, Name: tableName}, sets, []nft.Chain{errors, connections})
 }
 
@@ -116,10 +116,10 @@ func icmpTypes(types [2]byte) nft.Rule {
 	)
 }
 
-// hand gives a packet to the former owner of its destination, if there is one and no speaker sent it. Should a
+// relayRule gives a packet to the former owner of its destination, if there is one and no speaker sent it. Should a
 // speaker's MAC not be known, two nodes may take each other for the former owner: the kernel
 // takes one from the time to live of the copy, but looks at it only when it forwards, so it is looked at here.
-func (f *family) hand() nft.Rule {
+func (f *family) relayRule() nft.Rule {
 	return nft.Expr(
 		&expr.Meta{Key: expr.MetaKeyIIFTYPE, Register: first},
 		&expr.Cmp{Register: first, Data: binary.NativeEndian.AppendUint16(nil, unix.ARPHRD_ETHER)},

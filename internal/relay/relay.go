@@ -16,35 +16,35 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// Desired is what a Relayer is told, as a whole.
+// Desired is the whole desired state of a Relayer.
 type Desired struct {
-	// Relays, at most one of each address. One without a way is only shown.
+	// Relays, at most one for each address. State shows a relay without Via, but the kernel does not get it.
 	Relays []lb.Relay
-	// Expect has the tables made although nothing is relayed: addresses may move here, and must not wait for them.
+	// Expect creates the tables even without relays, so that an address that moves here does not wait for them.
 	Expect bool
-	// Speakers are the MACs of the links of all speakers: what comes from one is not relayed again.
+	// Speakers are the MACs of the links of all speakers: packets from them are not relayed again.
 	Speakers map[link.MAC]bool
 }
 
 // Timers of a Relayer; a zero field means its default.
 type Timers struct {
-	// CheckInterval is how often the kernel's tables are compared with what they are to hold.
+	// CheckInterval is the time between two comparisons of the kernel's tables with the desired ones.
 	CheckInterval time.Duration
-	// RenewInterval is how often the members get their whole time again.
+	// RenewInterval is the time between two renewals of the elements' timeouts.
 	RenewInterval time.Duration
-	// RetryInterval is the wait after the kernel refused time and again, unless something else is set.
+	// RetryInterval is the wait after repeated refusals by the kernel, unless Set changes the relays.
 	RetryInterval time.Duration
-	// Patience is how long Set waits for new relays to be in force. A planned move can wait that long, for the
-	// former owner serves meanwhile; what nobody serves has no relay.
-	Patience time.Duration
+	// SetTimeout limits how long Set waits for new relays to be in force. A planned move can wait that long, because
+	// the former owner still serves. An address without a living former owner has no relay.
+	SetTimeout time.Duration
 }
 
 func (t Timers) withDefaults() Timers {
 	return Timers{
 		CheckInterval: cmp.Or(t.CheckInterval, time.Second),
-		RenewInterval: cmp.Or(t.RenewInterval, linger/3),
+		RenewInterval: cmp.Or(t.RenewInterval, relayTimeout/3),
 		RetryInterval: cmp.Or(t.RetryInterval, 10*time.Second),
-		Patience:      cmp.Or(t.Patience, 50*time.Millisecond),
+		SetTimeout:    cmp.Or(t.SetTimeout, 50*time.Millisecond),
 	}
 }
 
@@ -65,17 +65,17 @@ type Relayer struct {
 	repairs atomic.Uint64
 
 	mu sync.Mutex
-	// desired is what was set last, nil before.
+	// desired is the argument of the last Set, nil before the first.
 	desired *Desired
-	// tried is closed when what was set last has been tried.
+	// tried is closed after the first attempt to apply desired.
 	tried chan struct{}
 
-	// kernel guards the tables, and what follows.
+	// kernel guards the tables.
 	kernel sync.Mutex
 	tables []*table
 }
 
-// New returns a Relayer that has not touched the kernel yet.
+// New returns a Relayer. It does not change the kernel.
 func New(c Config) *Relayer {
 	r := &Relayer{log: c.Log, links: c.Links, timers: c.Timers.withDefaults(), wake: make(chan struct{}, 1)}
 	for _, f := range families() {
@@ -91,7 +91,7 @@ func (r *Relayer) Set(d Desired) {
 	d.Relays, d.Speakers = slices.Clone(d.Relays), maps.Clone(d.Speakers)
 	r.mu.Lock()
 	same := r.desired != nil && r.desired.Expect == d.Expect && slices.Equal(r.desired.Relays, d.Relays) && maps.Equal(r.desired.Speakers, d.Speakers)
-	more := !same && r.more(d)
+	more := !same && r.addsRelay(d)
 	if !same {
 		r.desired, r.tried = &d, make(chan struct{})
 	}
@@ -104,17 +104,17 @@ func (r *Relayer) Set(d Desired) {
 	if !more {
 		return
 	}
-	patience := time.NewTimer(r.timers.Patience)
-	defer patience.Stop()
+	timeout := time.NewTimer(r.timers.SetTimeout)
+	defer timeout.Stop()
 	select {
 	case <-tried:
-	case <-patience.C:
-		r.log.Warn("relays are not in force yet", "after", r.timers.Patience)
+	case <-timeout.C:
+		r.log.Warn("relays are not in force yet", "after", r.timers.SetTimeout)
 	}
 }
 
-// more reports whether something is to be relayed that was not before.
-func (r *Relayer) more(d Desired) bool {
+// addsRelay reports whether d has a relay that the last Set had not.
+func (r *Relayer) addsRelay(d Desired) bool {
 	if r.desired == nil {
 		return len(d.Relays) > 0
 	}
@@ -136,13 +136,13 @@ func (r *Relayer) kick() {
 	}
 }
 
-// Inherited returns what an earlier run of the speaker left in the kernel: an address, and that of its former owner.
+// Inherited returns the relays that an earlier process left in the kernel: relayed address to address of the former owner.
 func (r *Relayer) Inherited() map[netip.Addr]netip.Addr {
 	out := map[netip.Addr]netip.Addr{}
 	for _, t := range r.tables {
 		is, err := t.read()
 		if err != nil {
-			continue // there is none, or it is of no use
+			continue // no table, or not one of this layout
 		}
 		for at, value := range is {
 			address, ok := netip.AddrFromSlice([]byte(at.key))
@@ -155,7 +155,7 @@ func (r *Relayer) Inherited() map[netip.Addr]netip.Addr {
 	return out
 }
 
-// Remove deletes the tables and nothing else. Run, if it runs still, leaves it so.
+// Remove deletes the tables. A concurrent Run does not restore them.
 func (r *Relayer) Remove() error {
 	r.mu.Lock()
 	r.desired = nil
@@ -163,9 +163,7 @@ func (r *Relayer) Remove() error {
 	r.kernel.Lock()
 	defer r.kernel.Unlock()
 	for _, t := range r.tables {
-		b := t.Batch()
-		b.Remove()
-		if err := b.Commit(); err != nil {
+		if err := t.Delete(); err != nil {
 			return fmt.Errorf("remove relays: %w", err)
 		}
 		t.status = status{generation: t.generation + 1}
@@ -173,7 +171,7 @@ func (r *Relayer) Remove() error {
 	return nil
 }
 
-// content is what the family's table is to hold, given the indexes of links by name.
+// content returns the desired elements of the family's table, given the indexes of links by name.
 func (d *Desired) content(f *family, indexes map[string]int) content {
 	out := content{}
 	for _, one := range d.Relays {
@@ -182,11 +180,11 @@ func (d *Desired) content(f *family, indexes map[string]int) content {
 			continue
 		}
 		key := string(one.Address.AsSlice())
-		out[place{relaysMap, key}] = string(one.Via.WithZone("").AsSlice())
-		out[place{linksMap, key}] = string(nft.Native(uint32(index)))
+		out[elementKey{relaysMap, key}] = string(one.Via.WithZone("").AsSlice())
+		out[elementKey{linksMap, key}] = string(nft.Native(uint32(index)))
 	}
 	for mac := range d.Speakers {
-		out[place{speakersSet, string(mac[:])}] = ""
+		out[elementKey{speakersSet, string(mac[:])}] = ""
 	}
 	return out
 }

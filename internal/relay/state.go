@@ -8,33 +8,33 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// State is what a Relayer does at the moment.
+// State is the current state of a Relayer.
 type State struct {
 	Families []FamilyState
 	// Relays as they were set.
 	Relays []RelayState
 }
 
-// FamilyState is one of the two tables.
+// FamilyState is the state of one table.
 type FamilyState struct {
 	lb.Family
-	// Failure is why the kernel does not hold what was set; empty if it does.
+	// Failure is the error of the last reconciliation; empty if there was none.
 	Failure string `json:",omitempty"`
 	// Relayed addresses, and packets since the table was made.
 	Relayed int
 	Packets uint64
 }
 
-// RelayState is one address.
+// RelayState is the state of one relay.
 type RelayState struct {
 	lb.Relay
-	// InForce: the kernel holds it.
+	// InForce: the relay is in the kernel.
 	InForce bool
-	// Why it is not; empty if it is.
+	// Why is the reason if it is not in force; empty if it is.
 	Why string `json:",omitempty"`
 }
 
-// State returns what was set and what became of it; it reads the kernel's counters.
+// State returns the current state. It reads the kernel's counters.
 func (r *Relayer) State() State {
 	r.kernel.Lock()
 	defer r.kernel.Unlock()
@@ -48,7 +48,7 @@ func (r *Relayer) State() State {
 			f.Failure = t.err.Error()
 		}
 		if t.inForce() {
-			f.Relayed = t.held.relays()
+			f.Relayed = t.actual.relays()
 			f.Packets, _ = t.Packets()
 		}
 		s.Families = append(s.Families, f)
@@ -62,22 +62,22 @@ func (r *Relayer) State() State {
 	return s
 }
 
-// inForce reports whether the kernel holds what it should, as far as we know.
-func (t *table) inForce() bool { return t.held != nil && t.err == nil }
+// inForce reports whether the table is in the kernel and equals desired, as far as is known.
+func (t *table) inForce() bool { return t.actual != nil && t.err == nil }
 
 func (r *Relayer) stateOf(one lb.Relay) RelayState {
 	out := RelayState{Relay: one}
 	for _, t := range r.tables {
 		if t.family.Has(one.Address) && t.inForce() && one.Via.IsValid() {
-			_, out.InForce = t.held[place{relaysMap, string(one.Address.AsSlice())}]
+			_, out.InForce = t.actual[elementKey{relaysMap, string(one.Address.AsSlice())}]
 		}
 	}
 	switch {
 	case out.InForce:
 	case !one.Via.IsValid():
-		out.Why = fmt.Sprintf("node %s has no %s address that is reached without a router", one.Former, lb.FamilyOf(one.Address))
+		out.Why = fmt.Sprintf("node %s has no %s address that is reachable without a router", one.Former, lb.FamilyOf(one.Address))
 	default:
-		out.Why = fmt.Sprintf("the kernel does not take it, or link %s is not there", one.Link)
+		out.Why = fmt.Sprintf("the kernel refuses it, or link %s does not exist", one.Link)
 	}
 	return out
 }
@@ -89,9 +89,9 @@ func newDescs() descs {
 		return prometheus.NewDesc("holdfast_l2_"+name, help, []string{"family"}, nil)
 	}
 	return descs{
-		addresses: metric("relayed_addresses", "Addresses that this node took over and whose older connections it hands to the former owner."),
-		packets:   metric("relayed_packets_total", "Packets handed to former owners, since the table was made."),
-		failed:    metric("relay_failed", "1 while the kernel does not take the relays, so that connections end when their address moves."),
+		addresses: metric("relayed_addresses", "Addresses that this node took over and whose older connections it relays to the former owner."),
+		packets:   metric("relayed_packets_total", "Packets relayed to former owners since the creation of the table."),
+		failed:    metric("relay_failed", "1 while the kernel refuses the relays, so that connections end when their address moves."),
 		repairs:   prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "relay"}),
 	}
 }

@@ -11,9 +11,7 @@ import (
 type Keeper struct {
 	// Make returns a new key.
 	Make func() []byte
-	// version is that of the last look, and since is when it was read first.
-	version string
-	since   time.Time
+	stability
 	// inUse and former are the entries at the last look, at seen.
 	inUse, former string
 	seen          time.Time
@@ -24,9 +22,7 @@ type Keeper struct {
 // Decide returns what the Secret should hold, and why it should change; nil
 // leaves it. speakers reports whether any speaker runs.
 func (k *Keeper) Decide(s Secret, speakers bool, now time.Time) (want map[string][]byte, why string) {
-	if k.since.IsZero() || s.Version != k.version {
-		k.version, k.since = s.Version, now
-	}
+	unchanged := k.observe(s.Version, now)
 	have := Read(s.Data)
 	want = maps.Clone(s.Data)
 	if want == nil {
@@ -43,12 +39,12 @@ func (k *Keeper) Decide(s Secret, speakers bool, now time.Time) (want map[string
 	}
 	if _, found := want[Key]; !found {
 		want[Key] = k.Make()
-		if why = "there was no key, so one is made"; want[InUse] == nil && !speakers {
+		if why = "there was no key, so the controller made one"; want[InUse] == nil && !speakers {
 			want[InUse] = want[Key]
 		}
 	}
 	if why == "" {
-		why = k.advance(want, have, speakers, now)
+		why = k.advance(want, have, speakers, unchanged)
 	}
 	if why == "" {
 		return nil, ""
@@ -63,24 +59,23 @@ func (k *Keeper) lost(have Keys, now time.Time) bool {
 	return k.inUse != "" && !stands && now.Sub(k.seen) < Look
 }
 
-// advance takes the next step towards the wanted key, if it is due.
-func (k *Keeper) advance(want map[string][]byte, have Keys, speakers bool, now time.Time) (why string) {
-	stood := now.Sub(k.since)
+// advance takes the next step towards the wanted key, if the Secret has been unchanged for long enough.
+func (k *Keeper) advance(want map[string][]byte, have Keys, speakers bool, unchanged time.Duration) (why string) {
 	_, former := want[Former]
 	switch {
 	case have.InUse == "" && have.Wanted == "":
 	case have.InUse == "":
 		// Running speakers begin to use it by themselves.
-		if !speakers || stood >= settled {
+		if !speakers || unchanged >= allSend {
 			want[InUse], k.tried = want[Key], have.Wanted
 			return "the key is in use"
 		}
 	case former:
-		if stood >= settled {
+		if unchanged >= allSend {
 			delete(want, Former)
 			return "every speaker sends with the key in use, so the former one is dropped"
 		}
-	case have.Wanted != "" && have.Wanted != have.InUse && stood >= accepted:
+	case have.Wanted != "" && have.Wanted != have.InUse && unchanged >= allAccept:
 		want[Former], want[InUse], k.tried = want[InUse], want[Key], have.Wanted
 		return "every speaker accepts the new key, so it is in use now"
 	}

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Entries of the Secret. All others are keys that are accepted.
+// Entries of the Secret. Keys in all other entries are accepted.
 const (
-	// Key is what the owner of the cluster wants to be in use.
+	// Key is the key that the owner of the cluster wants to be in use.
 	Key = "key"
 	// InUse is the key that speakers send with, and Former the one before. The controller writes them.
 	InUse  = "in-use"
@@ -22,18 +22,32 @@ const (
 	// Look is the longest time between two looks of a speaker at the Secret, and Retry the wait after one that failed.
 	Look  = time.Minute
 	Retry = 10 * time.Second
-	// accepted is when every speaker has read the Secret, even with a failed look or two.
-	accepted = 2 * Look
-	// settled is when every speaker sends with its key: the last of them reads it
+	// allAccept is the time until every speaker has read the Secret, even if one or two of its looks failed.
+	allAccept = 2 * Look
+	// allSend is the time until every speaker sends with its key: the last of them reads it
 	// after Look and waits for accepted.
-	settled = 4 * Look
+	allSend = 4 * Look
 )
 
-// Secret is the Secret as it was read. Its Version is "" if there is none, and
-// another one after every change.
+// Secret is the content of the Secret. Its Version is "" if there is no Secret, and
+// differs after every change.
 type Secret struct {
 	Data    map[string][]byte
 	Version string
+}
+
+// stability measures for how long the Secret has been unchanged.
+type stability struct {
+	version string
+	since   time.Time
+}
+
+// observe records the version of a look, and returns for how long the Secret has been unchanged.
+func (s *stability) observe(version string, now time.Time) time.Duration {
+	if s.since.IsZero() || version != s.version {
+		s.version, s.since = version, now
+	}
+	return now.Sub(s.since)
 }
 
 // Keys are the entries of a Secret. A key that is "" is missing, or is no key.
@@ -41,7 +55,7 @@ type Keys struct {
 	InUse, Wanted, Former string
 	// All are the keys of all entries, each once.
 	All []string
-	// Unusable are the names of the entries that are no keys.
+	// Unusable are the names of the entries without a valid key.
 	Unusable []string
 }
 

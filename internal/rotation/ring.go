@@ -13,18 +13,14 @@ type Ring struct {
 	sent string
 	// accepted are the keys that are entries now, and former entries.
 	accepted map[string]bool
-	// version is that of the last look, and changed is when it was new.
-	version string
-	changed time.Time
+	stability
 }
 
 // Look takes over what the Secret holds. It returns the accepted keys, the one to
 // send with first, and when to look again. It returns no keys as long as
 // the speaker must not start.
 func (r *Ring) Look(s Secret, now time.Time) (keys [][]byte, again time.Duration) {
-	if r.changed.IsZero() || s.Version != r.version {
-		r.version, r.changed = s.Version, now
-	}
+	unchanged := r.observe(s.Version, now)
 	k := Read(s.Data)
 	if r.accepted == nil {
 		r.accepted = map[string]bool{}
@@ -34,13 +30,13 @@ func (r *Ring) Look(s Secret, now time.Time) (keys [][]byte, again time.Duration
 	}
 	again = Look
 	wanted := cmp.Or(k.InUse, k.Wanted)
-	if wait := r.wait(wanted, k.InUse != "") - now.Sub(r.changed); wait > 0 {
+	if wait := r.wait(wanted, k.InUse != "") - unchanged; wait > 0 {
 		again = min(again, wait)
 	} else if wanted != "" {
 		r.sent = wanted
 	}
 	// Where nothing is wanted, each speaker may still send with another key.
-	if r.sent == wanted && now.Sub(r.changed) >= settled {
+	if r.sent == wanted && unchanged >= allSend {
 		maps.DeleteFunc(r.accepted, func(key string, _ bool) bool { return !slices.Contains(k.All, key) })
 	}
 	return r.keys(), again
@@ -52,9 +48,9 @@ func (r *Ring) wait(wanted string, inUse bool) time.Duration {
 	case wanted == r.sent || r.sent == "" && inUse:
 		return 0
 	case r.sent == "":
-		return settled
+		return allSend
 	}
-	return accepted
+	return allAccept
 }
 
 func (r *Ring) keys() [][]byte {

@@ -15,11 +15,11 @@ import (
 
 // Timers of a Table; a zero field means its default.
 type Timers struct {
-	// CheckInterval is how often it is asked unasked whether the table is ours still.
+	// CheckInterval is the time between two checks of whether the table is still the same.
 	CheckInterval time.Duration
-	// AuditInterval is how often all that the table holds is compared with what it is to hold.
+	// AuditInterval is the time between two comparisons of the table's whole content with the desired one.
 	AuditInterval time.Duration
-	// RetryInterval is the wait after the kernel refused what is desired.
+	// RetryInterval is the wait after the kernel has refused a transaction.
 	RetryInterval time.Duration
 }
 
@@ -31,20 +31,20 @@ func (t Timers) withDefaults() Timers {
 	}
 }
 
-// Run heals the table until the context ends. The table stays in force then.
+// Run repairs the table until the context ends. The table then stays in force.
 func (t *Table) Run(ctx context.Context) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { t.watch(ctx); return nil })
 	tasks.Go(func() error { t.readLog(ctx); return nil })
-	tasks.Go(func() error { t.heal(ctx); return nil })
+	tasks.Go(func() error { t.repairLoop(ctx); return nil })
 	tasks.Go(func() error { t.watchFailed(ctx); return nil })
 	return tasks.Wait()
 }
 
-// failedInterval is between looks at whether the table has failed.
+// failedInterval is the time between two checks of Failed.
 const failedInterval = 100 * time.Millisecond
 
-// watchFailed says when the table has failed, or is in force again.
+// watchFailed calls changed when the result of Failed changes.
 func (t *Table) watchFailed(ctx context.Context) {
 	tick := time.NewTicker(failedInterval)
 	defer tick.Stop()
@@ -61,8 +61,8 @@ func (t *Table) watchFailed(ctx context.Context) {
 	}
 }
 
-// heal repairs when it is told to, and looks by itself now and then.
-func (t *Table) heal(ctx context.Context) {
+// repairLoop repairs after a kick, and checks and audits periodically.
+func (t *Table) repairLoop(ctx context.Context) {
 	check, audit := time.NewTicker(t.timers.CheckInterval), time.NewTicker(t.timers.AuditInterval)
 	defer check.Stop()
 	defer audit.Stop()
@@ -76,11 +76,11 @@ func (t *Table) heal(ctx context.Context) {
 		case <-check.C:
 			done = t.repair(nft.Missed)
 		case <-audit.C:
-			done = t.repair(nft.Members)
+			done = t.repair(nft.Elements)
 		}
-		if done != fine {
-			// Somebody may undo at once what we repair: not a contest at full speed.
-			rest(ctx, t.timers.RetryInterval)
+		if done != unchanged {
+			// Another program may undo each repair at once: limit the rate.
+			sleep(ctx, t.timers.RetryInterval)
 		}
 		if done == failed {
 			t.kick()
@@ -88,18 +88,18 @@ func (t *Table) heal(ctx context.Context) {
 	}
 }
 
-// watch tells heal of changes to the table that are not ours, until the context ends.
+// watch passes changes of the table by others to noteDamage, until the context ends.
 func (t *Table) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := ours().Watch(ctx, &t.conn, t.hurt); err != nil {
-			t.log.Warn("changes of nf_tables are not heard", "err", err)
-			rest(ctx, t.timers.RetryInterval)
+		if err := ours().Watch(ctx, &t.conn, t.noteDamage); err != nil {
+			t.log.Warn("cannot watch changes of nf_tables", "error", err)
+			sleep(ctx, t.timers.RetryInterval)
 		}
 	}
 }
 
-// hurt notes damage and wakes heal.
-func (t *Table) hurt(d nft.Change) {
+// noteDamage records damage and wakes repairLoop.
+func (t *Table) noteDamage(d nft.Change) {
 	for {
 		was := t.damage.Load()
 		if int32(d) <= was || t.damage.CompareAndSwap(was, int32(d)) {
@@ -109,8 +109,8 @@ func (t *Table) hurt(d nft.Change) {
 	t.kick()
 }
 
-// rest waits, or until the context ends.
-func rest(ctx context.Context, d time.Duration) {
+// sleep waits for d, or until the context ends.
+func sleep(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -119,24 +119,24 @@ func rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// outcome is what became of a repair.
+// outcome is the result of a repair.
 type outcome int
 
 const (
-	// fine: nothing was to be done.
-	fine outcome = iota
+	// unchanged: nothing was to be done.
+	unchanged outcome = iota
 	repaired
 	failed
-	// undecided: what is there was not seen as a whole; heal is awake to look again.
+	// undecided: the listing was inconsistent; repairLoop audits again.
 	undecided
 )
 
-// repair makes the kernel hold what is desired again, after damage of a kind.
+// repair restores the desired table after damage of a kind.
 func (t *Table) repair(d nft.Change) outcome {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.desired == nil {
-		return fine
+		return unchanged
 	}
 	if d < nft.Rules && t.actual != nil {
 		if now, err := t.layout.Handle(); err != nil || now != t.handle {
@@ -144,74 +144,74 @@ func (t *Table) repair(d nft.Change) outcome {
 		}
 	}
 	if d < nft.Rules {
-		// What lies about is not to be taken for damage.
+		// Stale elements are not damage.
 		t.sweep()
 	}
 	was := t.generation
 	switch {
 	case !t.enforced:
 	case d == nft.Rules:
-		t.forget()
-		t.shut()
-	case d == nft.Members:
+		t.distrust()
+		t.closeRestricted()
+	case d == nft.Elements:
 		return t.audit()
 	default:
-		return fine
+		return unchanged
 	}
-	return t.mended(was, t.apply())
+	return t.finishRepair(was, t.apply())
 }
 
-// audit compares all that the table holds with what it is to hold, and puts right what differs. It lets go of the
-// lock while it lists and compares: Set does not wait for it. If something was set meanwhile, the listing shows
-// neither what was nor what is, and there is another audit later.
+// audit compares the table's whole content with the desired one, and corrects differences. It unlocks the mutex while it
+// lists and compares, so that Set does not wait. If a Set or a transaction happens meanwhile, the listing is useless, and
+// another audit follows.
 func (t *Table) audit() outcome {
 	was, desired, log := t.generation, *t.desired, !t.noLog
 	t.mu.Unlock()
 	want, err := newImage(desired, log)
 	var c change
 	if err == nil {
-		c, err = want.against(want.layout.table())
+		c, err = want.changeFromKernel(want.layout.table())
 	}
 	t.mu.Lock()
 	if t.generation != was || errors.Is(err, nft.ErrChanged) {
-		t.hurt(nft.Members)
+		t.noteDamage(nft.Elements)
 		return undecided
 	}
 	if err == nil {
-		err = t.take(want, &c)
+		err = t.takeOver(want, &c)
 	}
 	if err != nil {
-		t.decline(err)
-		t.forget()
+		t.logNotAdopted(err)
+		t.distrust()
 		err = t.apply()
 	}
-	return t.mended(was, err)
+	return t.finishRepair(was, err)
 }
 
-// mended says what became of a repair that began at a generation.
-func (t *Table) mended(was uint64, err error) outcome {
+// finishRepair logs and returns the outcome of a repair that began at a generation.
+func (t *Table) finishRepair(was uint64, err error) outcome {
 	if err != nil {
-		if !t.complained {
-			t.log.Error("filter cannot be repaired", "err", err)
+		if !t.failureLogged {
+			t.log.Error("filter cannot be repaired", "error", err)
 		}
-		t.complained = true
+		t.failureLogged = true
 		return failed
 	}
-	t.complained = false
+	t.failureLogged = false
 	if t.generation == was {
-		return fine
+		return unchanged
 	}
-	t.counts.repairs.Add(1)
+	t.repairs.Add(1)
 	t.log.Warn("filter repaired")
 	return repaired
 }
 
-// many is how many frontends take longer to build than an address with ranges may be open.
-const many = 500
+// manyFrontends is the number of frontends from which a rebuild takes longer than addresses with ranges may stay open.
+const manyFrontends = 500
 
-// shut closes the addresses with ranges, if the table is gone and takes its time to be built.
-func (t *Table) shut() {
-	if _, err := ours().Handle(); len(t.desired.Frontends) < many || !errors.Is(err, os.ErrNotExist) {
+// closeRestricted closes the addresses with ranges, if the table is missing and its rebuild takes long.
+func (t *Table) closeRestricted() {
+	if _, err := ours().Handle(); len(t.desired.Frontends) < manyFrontends || !errors.Is(err, os.ErrNotExist) {
 		return
 	}
 	var closed Desired
@@ -225,7 +225,7 @@ func (t *Table) shut() {
 		err = t.replace(img)
 	}
 	if err != nil {
-		t.log.Warn("addresses with ranges cannot be shut", "err", err)
+		t.log.Warn("cannot close the addresses with ranges", "error", err)
 	}
-	t.forget()
+	t.distrust()
 }

@@ -47,7 +47,7 @@ func full() Desired {
 }
 
 // What somebody takes away from the table comes back by itself, and is counted.
-func TestHeal(t *testing.T) {
+func TestRepair(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.set(full())
@@ -63,11 +63,11 @@ func TestHeal(t *testing.T) {
 			{"add", "rule", "inet", tableName, "guard4", "accept"},
 			{"add", "chain", "inet", tableName, "strange"},
 		} {
-			before := w.table.counts.repairs.Load()
+			before := w.table.repairs.Load()
 			begin := time.Now()
 			w.node.Output("nft", damage...)
 			nstest.Until(t, patient, "the table is back after "+strings.Join(damage, " "), func() bool {
-				return w.table.counts.repairs.Load() > before
+				return w.table.repairs.Load() > before
 			})
 			t.Logf("%s: repaired within %v", strings.Join(damage, " "), time.Since(begin))
 			w.intact(w.table)
@@ -76,31 +76,31 @@ func TestHeal(t *testing.T) {
 			}
 		}
 		// A change of ours is no damage.
-		before := w.table.counts.repairs.Load()
+		before := w.table.repairs.Load()
 		w.set(desired())
 		w.set(full())
 		w.node.Output("nft", "add", "table", "inet", "other")
-		if after := w.table.counts.repairs.Load(); after != before {
+		if after := w.table.repairs.Load(); after != before {
 			t.Errorf("%d repairs of what was not broken", after-before)
 		}
 	})
 }
 
 // A table that takes its time to be rebuilt opens nothing meanwhile: what has ranges is shut first.
-func TestShut(t *testing.T) {
+func TestCloseRestricted(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.proxy()
 		w.serve(w.pod, 80)
 		d := full()
-		d.Frontends = append(d.Frontends, crowd().Frontends[:many]...)
+		d.Frontends = append(d.Frontends, crowd().Frontends[:manyFrontends]...)
 		six := tcp(closedVIP6)
 		d.Frontends = append(d.Frontends, six)
 		w.set(d)
 		w.node.Output("nft", "delete", "table", "inet", tableName)
 		w.finds(answer, w.client, "tcp", stranger4, vip4, 80)
 		w.table.mu.Lock()
-		w.table.shut()
+		w.table.closeRestricted()
 		w.table.mu.Unlock()
 		w.finds(silence, w.client, "tcp", stranger4, vip4, 80)
 		w.finds(silence, w.client, "tcp", client4, vip4, 80)
@@ -123,7 +123,7 @@ func (w *world) intact(table *Table) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if c, err := table.actual.fromContent(is, table.layout); err != nil || !c.empty() {
+	if c, err := table.actual.changeFromContent(is, table.layout); err != nil || !c.empty() {
 		w.t.Errorf("the table is not what it should be: %v, %+v", err, c)
 	}
 }
@@ -266,7 +266,7 @@ func TestCollect(t *testing.T) {
 		}
 		w.finds(refused, w.client, "tcp", client4, vip4, 81)
 		w.finds(answer, w.client, "tcp", client4, vip4, 80)
-		dropped, accepted, err := w.table.tell()
+		dropped, accepted, err := w.table.readCounters()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -286,7 +286,7 @@ func TestCollect(t *testing.T) {
 		// The kernel counts from nothing again.
 		w.node.Output("nft", "flush", "ruleset")
 		w.table.repair(nft.Rules)
-		if _, accepted, _ = w.table.tell(); accepted[web] != before {
+		if _, accepted, _ = w.table.readCounters(); accepted[web] != before {
 			t.Errorf("%d accepted after a repair, want %d", accepted[web], before)
 		}
 		if n := testutil.CollectAndCount(w.table); n != 4 {
