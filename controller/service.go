@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -190,48 +191,88 @@ func given(sv *corev1.Service, addresses []netip.Addr) int {
 	return len(slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return held[a.String()] }))
 }
 
-// ourConditions are removed from a Service that we no longer serve.
+// ourConditions are removed from a Service that we do not serve; the first may stay (releasedCondition).
 var ourConditions = []string{
 	v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnotationsHonoured,
 	v1beta1.ConditionFiltered, v1beta1.ConditionFilterEnforced,
 	v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP,
 }
 
-// releaseServices clears Services that are being deleted or have another type now. The
-// pools have recorded their addresses by then. A Service with an address in its status
-// loses it first, and its finalizers in a later run, when speakers and kube-proxies
-// have seen the change.
+// releaseServices clears Services that we do not serve and that have something of ours: they are being
+// deleted, or have another type or class. The pools have recorded their addresses by then.
 func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 	var leaving []*corev1.Service
 	for _, sv := range d.objects.Services {
-		if s.options.Leaves(sv) && ours(sv) {
+		if !s.options.Serves(sv) && marked(sv) {
 			leaving = append(leaving, sv)
 		}
 	}
 	return each(ctx, d, s.log, leaving, func(ctx context.Context, sv *corev1.Service) error {
-		u := k8s.ServiceUpdate{Service: sv, SetAddresses: true, RemoveConditions: ourConditions}
-		if !shows(sv) {
-			u.Annotations = map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: "", v1beta1.AnnotationAnnouncedBy: ""}
-			if !s.options.IgnoreOpenStack {
-				u.Annotations[openStackAddress] = ""
-			}
-			u.Finalizers = map[string]bool{v1beta1.FinalizerAddress: false, k8s.StandardFinalizer: false}
-		}
-		wrote, err := s.cluster.UpdateService(ctx, u)
-		if wrote && meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned) != nil {
-			s.sayService(sv, true, lb.Released, "gave back "+sv.Annotations[v1beta1.AnnotationAssigned])
+		wrote, err := s.cluster.UpdateService(ctx, release(sv, s.options))
+		if wrote && meta.IsStatusConditionTrue(sv.Status.Conditions, v1beta1.ConditionAddressAssigned) {
+			s.sayService(sv, true, lb.Released, gaveBack(sv))
 		}
 		return err
 	})
 }
 
-// shows reports whether the status has an address; other entries are for their writers to clear.
-func shows(sv *corev1.Service) bool {
-	return slices.ContainsFunc(sv.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool { return in.IP != "" })
+// release returns the next step of clearing a Service. A Service with an address of ours in its status loses it
+// first, and its finalizers in a later run, when speakers and kube-proxies have seen the change.
+func release(sv *corev1.Service, options config.Options) k8s.ServiceUpdate {
+	shown, others := options.Shown(sv)
+	u := k8s.ServiceUpdate{
+		Service: sv, SetAddresses: len(shown) > 0, Addresses: others,
+		RemoveConditions: ourConditions, Finalizers: map[string]bool{},
+	}
+	shared := sharesFinalizer(sv, options)
+	if shared {
+		u.Conditions, u.RemoveConditions = []metav1.Condition{releasedCondition(sv)}, ourConditions[1:]
+	}
+	if len(shown) > 0 {
+		return u
+	}
+	u.Annotations = map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: "", v1beta1.AnnotationAnnouncedBy: ""}
+	if !options.IgnoreOpenStack && !slices.Contains(texts(others), sv.Annotations[openStackAddress]) {
+		u.Annotations[openStackAddress] = ""
+	}
+	u.Finalizers[v1beta1.FinalizerAddress] = false
+	if wasOurs(sv) && !shared {
+		u.Finalizers[k8s.StandardFinalizer] = false
+	}
+	return u
 }
 
-// ours reports whether anything of ours is left to clear on a Service.
-func ours(sv *corev1.Service) bool {
+// wasOurs reports whether the Service had an address of ours, which is when we set the standard finalizer.
+func wasOurs(sv *corev1.Service) bool {
+	return slices.Contains(sv.Finalizers, v1beta1.FinalizerAddress) || k8s.Released(sv)
+}
+
+// sharesFinalizer reports whether the standard finalizer that we set must stay, since another load balancer may rely
+// on it. When the Service is being deleted and its status is empty, nothing is left that it could protect.
+func sharesFinalizer(sv *corev1.Service, options config.Options) bool {
+	done := sv.DeletionTimestamp != nil && len(sv.Status.LoadBalancer.Ingress) == 0
+	return options.Foreign(sv) && wasOurs(sv) && slices.Contains(sv.Finalizers, k8s.StandardFinalizer) && !done
+}
+
+// releasedCondition says that a Service was ours. It stays for as long as the standard finalizer does, and
+// proves that we set that: otherwise nobody would remove it where no other load balancer serves the Service.
+func releasedCondition(sv *corev1.Service) metav1.Condition {
+	if k8s.Released(sv) {
+		return *meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned)
+	}
+	return metav1.Condition{
+		Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.Released),
+		Message: k8s.Bounded(gaveBack(sv) + ", since Holdfast does not serve its class"),
+	}
+}
+
+// gaveBack is the sentence about a Service that gave up its addresses.
+func gaveBack(sv *corev1.Service) string {
+	return "the Service gave back " + cmp.Or(sv.Annotations[v1beta1.AnnotationAssigned], "its addresses")
+}
+
+// marked reports whether anything of ours is left to clear on a Service.
+func marked(sv *corev1.Service) bool {
 	if slices.Contains(sv.Finalizers, v1beta1.FinalizerAddress) {
 		return true
 	}
