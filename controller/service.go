@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -88,19 +89,37 @@ func (s *syncer) remind(now time.Time, writes []serviceWrite) {
 func (s *syncer) writeService(ctx context.Context, w serviceWrite) error {
 	update := w.update(!s.options.IgnoreOpenStack)
 	changed := k8s.Changed(w.service.Status.Conditions, update.Conditions, 0, metav1.Time{})
-	wrote, err := s.cluster.UpdateService(ctx, update)
-	if err != nil || !wrote {
+	after, err := s.updateService(ctx, update)
+	if err != nil || after == nil {
 		return err
 	}
 	for _, c := range changed {
+		if len(k8s.Changed(after.Status.Conditions, []metav1.Condition{c}, 0, metav1.Time{})) > 0 {
+			continue // refused
+		}
 		good := c.Status == metav1.ConditionTrue && c.Reason != string(lb.AddressKept)
 		s.sayService(w.service, good, lb.Reason(c.Reason), c.Message)
 	}
 	if slices.Contains(update.RemoveConditions, v1beta1.ConditionFiltered) && meta.FindStatusCondition(w.service.Status.Conditions, v1beta1.ConditionFiltered) != nil {
 		s.sayService(w.service, true, lb.Filtered, "everybody may come in, without a limit")
 	}
-	s.assignments.Add(int64(given(w.service, w.assignment.Addresses)))
+	s.assignments.Add(int64(given(w.service, w.assignment.Addresses) - given(after, w.assignment.Addresses)))
 	return nil
+}
+
+// updateService writes a Service and tells its user what the API server refuses, which is no error of ours. It returns
+// the Service as it is then, nil if nothing was written.
+func (s *syncer) updateService(ctx context.Context, u k8s.ServiceUpdate) (*corev1.Service, error) {
+	u.Refusal = v1beta1.ConditionWritten
+	after, err := s.cluster.UpdateService(ctx, u)
+	var refused *k8s.Refused
+	if !errors.As(err, &refused) {
+		return after, err
+	}
+	if len(k8s.Changed(u.Service.Status.Conditions, []metav1.Condition{refused.Condition}, 0, metav1.Time{})) > 0 {
+		s.sayService(u.Service, false, lb.WriteRefused, refused.Condition.Message)
+	}
+	return after, nil
 }
 
 func (s *syncer) sayService(sv *corev1.Service, good bool, reason lb.Reason, message string) {
@@ -208,8 +227,11 @@ func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 		}
 	}
 	return each(ctx, d, s.log, leaving, func(ctx context.Context, sv *corev1.Service) error {
-		wrote, err := s.cluster.UpdateService(ctx, release(sv, s.options))
-		if wrote && meta.IsStatusConditionTrue(sv.Status.Conditions, v1beta1.ConditionAddressAssigned) {
+		after, err := s.updateService(ctx, release(sv, s.options))
+		had := func(sv *corev1.Service) bool {
+			return meta.IsStatusConditionTrue(sv.Status.Conditions, v1beta1.ConditionAddressAssigned)
+		}
+		if err == nil && after != nil && had(sv) && !had(after) {
 			s.sayService(sv, true, lb.Released, gaveBack(sv))
 		}
 		return err
@@ -277,7 +299,9 @@ func marked(sv *corev1.Service) bool {
 		return true
 	}
 	// A speaker may have written one of its own at the last moment.
-	return slices.ContainsFunc(sv.Status.Conditions, func(c metav1.Condition) bool { return slices.Contains(ourConditions, c.Type) })
+	return slices.ContainsFunc(sv.Status.Conditions, func(c metav1.Condition) bool {
+		return slices.Contains(ourConditions, c.Type) || c.Type == v1beta1.ConditionWritten
+	})
 }
 
 func byKey(services []*corev1.Service) map[lb.Key]*corev1.Service {
