@@ -230,7 +230,7 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Header.Get("Content-Type") == string(types.StrategicMergePatchType) {
-		patched, err := strategicpatch.StrategicMergeMapPatch(o, patch, corev1.Service{})
+		patched, err := strategicpatch.StrategicMergeMapPatch(runtime.DeepCopyJSON(o), patch, corev1.Service{})
 		if err != nil {
 			refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
 			return

@@ -227,7 +227,7 @@ func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 		}
 	}
 	return each(ctx, d, s.log, leaving, func(ctx context.Context, sv *corev1.Service) error {
-		after, err := s.updateService(ctx, release(sv, s.options))
+		after, err := s.updateService(ctx, clearing(sv, s.options))
 		had := func(sv *corev1.Service) bool {
 			return meta.IsStatusConditionTrue(sv.Status.Conditions, v1beta1.ConditionAddressAssigned)
 		}
@@ -238,9 +238,9 @@ func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 	})
 }
 
-// release returns the next step of clearing a Service. A Service with an address of ours in its status loses it
+// clearing returns the next step of clearing a Service. A Service with an address of ours in its status loses it
 // first, and its finalizers in a later run, when speakers and kube-proxies have seen the change.
-func release(sv *corev1.Service, options config.Options) k8s.ServiceUpdate {
+func clearing(sv *corev1.Service, options config.Options) k8s.ServiceUpdate {
 	shown, others := options.Shown(sv)
 	u := k8s.ServiceUpdate{
 		Service: sv, SetAddresses: len(shown) > 0, Addresses: others,
