@@ -48,6 +48,8 @@ type apiServer struct {
 	patched []string
 	// fail has the paths at which patches fail.
 	fail map[string]bool
+	// invalid reports whether a patched Service is refused as invalid; nil refuses none.
+	invalid func(*corev1.Service) bool
 	// events are the Events that were written.
 	events chan *corev1.Event
 }
@@ -228,9 +230,13 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Header.Get("Content-Type") == string(types.StrategicMergePatchType) {
-		patched, err := strategicpatch.StrategicMergeMapPatch(o, patch, corev1.Service{})
+		patched, err := strategicpatch.StrategicMergeMapPatch(runtime.DeepCopyJSON(o), patch, corev1.Service{})
 		if err != nil {
 			refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+			return
+		}
+		if s.refuses(patched) {
+			refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
 			return
 		}
 		s.objects[at], o = patched, patched
@@ -241,6 +247,19 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 	o["metadata"].(map[string]any)["resourceVersion"] = strconv.Itoa(s.version)
 	s.patched = append(s.patched, r.URL.Path)
 	_ = json.NewEncoder(w).Encode(o)
+}
+
+// refuses asks invalid.
+func (s *apiServer) refuses(patched map[string]any) bool {
+	var service corev1.Service
+	body, err := json.Marshal(patched)
+	if err == nil {
+		err = json.Unmarshal(body, &service)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return s.invalid != nil && s.invalid(&service)
 }
 
 // merge applies a JSON merge patch (RFC 7396).

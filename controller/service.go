@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -87,19 +89,37 @@ func (s *syncer) remind(now time.Time, writes []serviceWrite) {
 func (s *syncer) writeService(ctx context.Context, w serviceWrite) error {
 	update := w.update(!s.options.IgnoreOpenStack)
 	changed := k8s.Changed(w.service.Status.Conditions, update.Conditions, 0, metav1.Time{})
-	wrote, err := s.cluster.UpdateService(ctx, update)
-	if err != nil || !wrote {
+	after, err := s.updateService(ctx, update)
+	if err != nil || after == nil {
 		return err
 	}
 	for _, c := range changed {
+		if len(k8s.Changed(after.Status.Conditions, []metav1.Condition{c}, 0, metav1.Time{})) > 0 {
+			continue // refused
+		}
 		good := c.Status == metav1.ConditionTrue && c.Reason != string(lb.AddressKept)
 		s.sayService(w.service, good, lb.Reason(c.Reason), c.Message)
 	}
 	if slices.Contains(update.RemoveConditions, v1beta1.ConditionFiltered) && meta.FindStatusCondition(w.service.Status.Conditions, v1beta1.ConditionFiltered) != nil {
 		s.sayService(w.service, true, lb.Filtered, "everybody may come in, without a limit")
 	}
-	s.assignments.Add(int64(given(w.service, w.assignment.Addresses)))
+	s.assignments.Add(int64(given(w.service, w.assignment.Addresses) - given(after, w.assignment.Addresses)))
 	return nil
+}
+
+// updateService writes a Service and tells its user what the API server refuses, which is no error of ours. It returns
+// the Service as it is then, nil if nothing was written.
+func (s *syncer) updateService(ctx context.Context, u k8s.ServiceUpdate) (*corev1.Service, error) {
+	u.Refusal = v1beta1.ConditionWritten
+	after, err := s.cluster.UpdateService(ctx, u)
+	var refused *k8s.Refused
+	if !errors.As(err, &refused) {
+		return after, err
+	}
+	if len(k8s.Changed(u.Service.Status.Conditions, []metav1.Condition{refused.Condition}, 0, metav1.Time{})) > 0 {
+		s.sayService(u.Service, false, lb.WriteRefused, refused.Condition.Message)
+	}
+	return after, nil
 }
 
 func (s *syncer) sayService(sv *corev1.Service, good bool, reason lb.Reason, message string) {
@@ -190,53 +210,98 @@ func given(sv *corev1.Service, addresses []netip.Addr) int {
 	return len(slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return held[a.String()] }))
 }
 
-// ourConditions are removed from a Service that we no longer serve.
+// ourConditions are removed from a Service that we do not serve; the first may stay (releasedCondition).
 var ourConditions = []string{
 	v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnotationsHonoured,
 	v1beta1.ConditionFiltered, v1beta1.ConditionFilterEnforced,
 	v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP,
 }
 
-// releaseServices clears Services that are being deleted or have another type now. The
-// pools have recorded their addresses by then. A Service with an address in its status
-// loses it first, and its finalizers in a later run, when speakers and kube-proxies
-// have seen the change.
+// releaseServices clears Services that we do not serve and that have something of ours: they are being
+// deleted, or have another type or class. The pools have recorded their addresses by then.
 func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 	var leaving []*corev1.Service
 	for _, sv := range d.objects.Services {
-		if s.options.Leaves(sv) && ours(sv) {
+		if !s.options.Serves(sv) && marked(sv) {
 			leaving = append(leaving, sv)
 		}
 	}
 	return each(ctx, d, s.log, leaving, func(ctx context.Context, sv *corev1.Service) error {
-		u := k8s.ServiceUpdate{Service: sv, SetAddresses: true, RemoveConditions: ourConditions}
-		if !shows(sv) {
-			u.Annotations = map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: "", v1beta1.AnnotationAnnouncedBy: ""}
-			if !s.options.IgnoreOpenStack {
-				u.Annotations[openStackAddress] = ""
-			}
-			u.Finalizers = map[string]bool{v1beta1.FinalizerAddress: false, k8s.StandardFinalizer: false}
+		after, err := s.updateService(ctx, clearing(sv, s.options))
+		had := func(sv *corev1.Service) bool {
+			return meta.IsStatusConditionTrue(sv.Status.Conditions, v1beta1.ConditionAddressAssigned)
 		}
-		wrote, err := s.cluster.UpdateService(ctx, u)
-		if wrote && meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned) != nil {
-			s.sayService(sv, true, lb.Released, "gave back "+sv.Annotations[v1beta1.AnnotationAssigned])
+		if err == nil && after != nil && had(sv) && !had(after) {
+			s.sayService(sv, true, lb.Released, gaveBack(sv))
 		}
 		return err
 	})
 }
 
-// shows reports whether the status has an address; other entries are for their writers to clear.
-func shows(sv *corev1.Service) bool {
-	return slices.ContainsFunc(sv.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool { return in.IP != "" })
+// clearing returns the next step of clearing a Service. A Service with an address of ours in its status loses it
+// first, and its finalizers in a later run, when speakers and kube-proxies have seen the change.
+func clearing(sv *corev1.Service, options config.Options) k8s.ServiceUpdate {
+	shown, others := options.Shown(sv)
+	u := k8s.ServiceUpdate{
+		Service: sv, SetAddresses: len(shown) > 0, Addresses: others,
+		RemoveConditions: ourConditions, Finalizers: map[string]bool{},
+	}
+	shared := sharesFinalizer(sv, options)
+	if shared {
+		u.Conditions, u.RemoveConditions = []metav1.Condition{releasedCondition(sv)}, ourConditions[1:]
+	}
+	if len(shown) > 0 {
+		return u
+	}
+	u.Annotations = map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: "", v1beta1.AnnotationAnnouncedBy: ""}
+	if !options.IgnoreOpenStack && !slices.Contains(texts(others), sv.Annotations[openStackAddress]) {
+		u.Annotations[openStackAddress] = ""
+	}
+	u.Finalizers[v1beta1.FinalizerAddress] = false
+	if wasOurs(sv) && !shared {
+		u.Finalizers[k8s.StandardFinalizer] = false
+	}
+	return u
 }
 
-// ours reports whether anything of ours is left to clear on a Service.
-func ours(sv *corev1.Service) bool {
+// wasOurs reports whether the Service had an address of ours, which is when we set the standard finalizer.
+func wasOurs(sv *corev1.Service) bool {
+	return slices.Contains(sv.Finalizers, v1beta1.FinalizerAddress) || k8s.Released(sv)
+}
+
+// sharesFinalizer reports whether the standard finalizer that we set must stay, since another load balancer may rely
+// on it. When the Service is being deleted and its status is empty, nothing is left that it could protect.
+func sharesFinalizer(sv *corev1.Service, options config.Options) bool {
+	done := sv.DeletionTimestamp != nil && len(sv.Status.LoadBalancer.Ingress) == 0
+	return options.Foreign(sv) && wasOurs(sv) && slices.Contains(sv.Finalizers, k8s.StandardFinalizer) && !done
+}
+
+// releasedCondition says that a Service was ours. It stays for as long as the standard finalizer does, and
+// proves that we set that: otherwise nobody would remove it where no other load balancer serves the Service.
+func releasedCondition(sv *corev1.Service) metav1.Condition {
+	if k8s.Released(sv) {
+		return *meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned)
+	}
+	return metav1.Condition{
+		Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.Released),
+		Message: k8s.Bounded(gaveBack(sv) + ", since Holdfast does not serve its class"),
+	}
+}
+
+// gaveBack is the sentence about a Service that gave up its addresses.
+func gaveBack(sv *corev1.Service) string {
+	return "the Service gave back " + cmp.Or(sv.Annotations[v1beta1.AnnotationAssigned], "its addresses")
+}
+
+// marked reports whether anything of ours is left to clear on a Service.
+func marked(sv *corev1.Service) bool {
 	if slices.Contains(sv.Finalizers, v1beta1.FinalizerAddress) {
 		return true
 	}
 	// A speaker may have written one of its own at the last moment.
-	return slices.ContainsFunc(sv.Status.Conditions, func(c metav1.Condition) bool { return slices.Contains(ourConditions, c.Type) })
+	return slices.ContainsFunc(sv.Status.Conditions, func(c metav1.Condition) bool {
+		return slices.Contains(ourConditions, c.Type) || c.Type == v1beta1.ConditionWritten
+	})
 }
 
 func byKey(services []*corev1.Service) map[lb.Key]*corev1.Service {

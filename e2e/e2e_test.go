@@ -81,6 +81,7 @@ var once = []testCase{
 	{"Sharing", testSharing},
 	{"Finalizers", testFinalizers},
 	{"NoController", testNoController},
+	{"Foreign", testForeign},
 	{"PoolEdits", testPoolEdits},
 	{"PoolMemory", testPoolMemory},
 	{"Pending", testPending},

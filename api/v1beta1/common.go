@@ -32,6 +32,9 @@ const (
 	ConditionFilterEnforced = "holdfast.dev/FilterEnforced"
 	// ConditionAnnotationsHonoured is written by the controller: False lists the annotations without effect.
 	ConditionAnnotationsHonoured = "holdfast.dev/AnnotationsHonoured"
+	// ConditionWritten is written by the controller: False while the API server refuses a part of what the controller
+	// writes to the Service, with that part and the API server's words.
+	ConditionWritten = "holdfast.dev/Written"
 )
 
 // AnnotationHostnameShown records on a Service the host name that Holdfast wrote into its

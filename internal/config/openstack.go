@@ -96,11 +96,7 @@ func (x *openStack) readNamed(s *osService) {
 	if value, asked := s.annotations["keep-floatingip"]; asked {
 		w.KeepFloatingIP = s.boolean("keep-floatingip", value)
 	}
-	if value := s.annotations["hostname"]; value != "" && w.Hostname == "" {
-		w.Hostname = value
-	} else if value != "" && value != w.Hostname {
-		s.note("hostname (%q) is not in force: %s is", value, AnnotationHostname)
-	}
+	s.readHostname()
 	if _, limited := s.annotations["connection-limit"]; limited && x.opt.NoFilter {
 		s.note("connection-limit does nothing: filtering is turned off")
 	} else {
@@ -110,6 +106,20 @@ func (x *openStack) readNamed(s *osService) {
 	x.readPools(s)
 	for _, name := range slices.Sorted(maps.Keys(s.annotations)) {
 		s.noteIgnored(name, s.annotations[name])
+	}
+}
+
+func (s *osService) readHostname() {
+	value := s.annotations["hostname"]
+	fault := hostnameFault(value)
+	switch {
+	case value == "" || value == s.wish.Hostname:
+	case fault != "":
+		s.note("hostname (%q) is not in force: %s", value, fault)
+	case s.wish.Hostname != "":
+		s.note("hostname (%q) is not in force: %s is", value, AnnotationHostname)
+	default:
+		s.wish.Hostname = value
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 // the addresses in the status of others. A Service that is being deleted is no longer
 // served, but kube-proxy delivers its addresses until the object is gone, so until
 // then they are not assigned. The same is true of Services of another load balancer,
-// whose addresses may lie in our pools during a migration.
+// whose addresses may lie in our pools during a migration, and which may have been ours.
 type services struct {
 	report   *report
 	opt      Options
@@ -35,15 +35,13 @@ func (s *services) compile(objects []*corev1.Service, endpointSlices []*discover
 	})
 	for _, o := range objects {
 		key := lb.Key{Namespace: o.Namespace, Name: o.Name}
-		served, going := o.Spec.Type == corev1.ServiceTypeLoadBalancer, o.DeletionTimestamp != nil
-		switch {
-		case served && isOurs(o, s.opt) && !going:
+		if s.opt.Serves(o) {
 			s.ours = append(s.ours, compileService(s.report, key, o, endpoints[key], s.dialect))
-		case served && !isOurs(o, s.opt):
-			s.reserve(key, o)
-		default:
-			s.leave(key, o)
+			continue
 		}
+		ours, others := s.opt.Shown(o)
+		s.leave(key, o, ours)
+		s.reserve(key, others)
 	}
 	forgetRestored(s.ours)
 }
@@ -64,19 +62,19 @@ func forgetRestored(services []lb.Service) {
 	}
 }
 
-func (s *services) reserve(key lb.Key, o *corev1.Service) {
-	for _, a := range statusAddresses(o) {
+func (s *services) reserve(key lb.Key, addresses []netip.Addr) {
+	for _, a := range addresses {
 		if other, taken := s.reserved[a]; !taken || key.Compare(other) < 0 {
 			s.reserved[a] = key
 		}
 	}
 }
 
-// leave adds a Service that had addresses of ours. The write that changes a Service's
-// type empties its status, so the recorded addresses count too. They count only while
-// a condition, which users do not write, confirms that it had addresses.
-func (s *services) leave(key lb.Key, o *corev1.Service) {
-	l := lb.Leaving{Key: key, UID: string(o.UID), Addresses: statusAddresses(o)}
+// leave adds a Service that had addresses of ours, with those that its status shows. The write
+// that changes a Service's type empties its status, so the recorded addresses count too. They count
+// only while a condition, which users do not write, confirms that it had addresses.
+func (s *services) leave(key lb.Key, o *corev1.Service, shown []netip.Addr) {
+	l := lb.Leaving{Key: key, UID: string(o.UID), Addresses: shown}
 	if apimeta.IsStatusConditionTrue(o.Status.Conditions, v1beta1.ConditionAddressAssigned) {
 		for a := range assignedFrom(o) {
 			if !slices.Contains(l.Addresses, a) {
@@ -90,11 +88,31 @@ func (s *services) leave(key lb.Key, o *corev1.Service) {
 	}
 }
 
-// Leaves reports whether a Service must give up our addresses: it is being deleted, or
-// has another type now. A Service of another class is not ours to change.
-func (opt Options) Leaves(o *corev1.Service) bool {
-	served := o.Spec.Type == corev1.ServiceTypeLoadBalancer
-	return !served || isOurs(o, opt) && o.DeletionTimestamp != nil
+// Foreign reports whether another load balancer may serve the Service.
+func (opt Options) Foreign(o *corev1.Service) bool {
+	return o.Spec.Type == corev1.ServiceTypeLoadBalancer && !isOurs(o, opt)
+}
+
+// Shown splits the addresses in the status of a Service that we do not serve into ours, which it must give
+// up, and others'. If another load balancer may serve the Service, our finalizer proves that it was ours
+// before, and ours are those that we recorded.
+func (opt Options) Shown(o *corev1.Service) (ours, others []netip.Addr) {
+	addresses := statusAddresses(o)
+	switch {
+	case !opt.Foreign(o):
+		return addresses, nil
+	case !slices.Contains(o.Finalizers, v1beta1.FinalizerAddress):
+		return nil, addresses
+	}
+	recorded := assignedFrom(o)
+	for _, a := range addresses {
+		if _, is := recorded[a]; is {
+			ours = append(ours, a)
+		} else {
+			others = append(others, a)
+		}
+	}
+	return ours, others
 }
 
 // Serves reports whether a Service is ours and is not leaving.

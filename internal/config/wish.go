@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -16,7 +17,13 @@ func readWish(r *report, object lb.Object, o *corev1.Service, dialect *openStack
 	var w lb.Wish
 	w.SharingKey, _ = firstAnnotation(r, object, o, AnnotationSharingKey, MetalLBSharingKey, MetalLBSharingKeyOld)
 	w.FloatingIP = strings.TrimSpace(o.Annotations[AnnotationFloatingIP])
-	w.Hostname = strings.TrimSpace(o.Annotations[AnnotationHostname])
+	if name := strings.TrimSpace(o.Annotations[AnnotationHostname]); name != "" {
+		if fault := hostnameFault(name); fault == "" {
+			w.Hostname = name
+		} else {
+			r.fault(object, lb.InvalidRequest, "annotation %s (%q) is not in force: %s", AnnotationHostname, name, fault)
+		}
+	}
 	renew, asked := o.Annotations[AnnotationRenew]
 	w.Renew = asked && renew != "false"
 	w.Backend = backend(o)
@@ -38,6 +45,18 @@ func readWish(r *report, object lb.Object, o *corev1.Service, dialect *openStack
 		return w, &p
 	}
 	return w, nil
+}
+
+// hostnameFault says why the API server would refuse a host name in a status, "" if it would not. It takes a
+// subdomain (RFC 1123 section 2.1) in lower case that is no IP address.
+func hostnameFault(name string) string {
+	if len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return "write at most 253 lower-case letters, digits, - and ., as in www.example.com"
+	}
+	if len(validation.IsValidIPForLegacyField(nil, name, false, nil)) == 0 {
+		return "write a host name, not an IP address"
+	}
+	return ""
 }
 
 // backend formats the selector of a Service; equal selectors give equal texts.

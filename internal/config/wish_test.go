@@ -1,7 +1,10 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,6 +44,55 @@ func TestWish(t *testing.T) {
 				t.Errorf("fault %q, want %q", fault, tt.fault)
 			}
 		})
+	}
+}
+
+// A host name that the API server would refuse is not shown, and the Service is served all the same.
+func TestHostname(t *testing.T) {
+	const other = osPrefix + "hostname"
+	const shape = ": write at most 253 lower-case letters, digits, - and ., as in www.example.com"
+	const ours, theirs = `annotation holdfast.dev/hostname (%q) is not in force`, `hostname (%q) is not in force`
+	for _, tt := range []struct {
+		name     string
+		pairs    []string
+		want     string
+		problems []string
+	}{
+		{"good", []string{AnnotationHostname, "a-1.example"}, "a-1.example", nil},
+		{"good in OpenStack's spelling", []string{other, "a"}, "a", nil},
+		{"both the same", []string{AnnotationHostname, "a", other, "a"}, "a", nil},
+		{"ours wins", []string{AnnotationHostname, "a", other, "b"}, "a", []string{fmt.Sprintf(theirs, "b") + ": holdfast.dev/hostname is"}},
+		{"one is bad", []string{AnnotationHostname, "A", other, "b"}, "b", []string{fmt.Sprintf(ours, "A") + shape}},
+		{"bad beside ours", []string{AnnotationHostname, "a", other, "b."}, "a", []string{fmt.Sprintf(theirs, "b.") + shape}},
+		{"both are bad", []string{AnnotationHostname, "A", other, "B"}, "", []string{fmt.Sprintf(ours, "A") + shape, fmt.Sprintf(theirs, "B") + shape}},
+		{"empty", []string{AnnotationHostname, " ", other, ""}, "", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) { testHostname(t, tt.pairs, tt.want, tt.problems) })
+	}
+	for bad, why := range map[string]string{
+		"*.example.com": shape, "Example.com": shape, "example.com.": shape, "a_b": shape, "a b": shape, "é": shape,
+		strings.Repeat("a", 254): shape, "2001:db8::1": shape, "192.0.2.1": ": write a host name, not an IP address", "192.0.2.010": ": write a host name, not an IP address",
+	} {
+		t.Run(bad, func(t *testing.T) {
+			testHostname(t, []string{AnnotationHostname, bad}, "", []string{fmt.Sprintf(ours, bad) + why})
+			testHostname(t, []string{other, bad}, "", []string{fmt.Sprintf(theirs, bad) + why})
+		})
+	}
+}
+
+func testHostname(t *testing.T, pairs []string, want string, texts []string) {
+	t.Helper()
+	s, problems := Compile(Objects{Services: []*corev1.Service{serviceObject("s", asking(pairs...))}}, served())
+	if got := s.Services[0]; got.Hostname != want || got.Problem != nil {
+		t.Errorf("host name %q, want %q; problem %v", got.Hostname, want, got.Problem)
+	}
+	var got []string
+	for _, p := range problems {
+		got = append(got, p.Message)
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(texts, got); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
 	}
 }
 
@@ -90,6 +142,28 @@ func TestLeaving(t *testing.T) {
 	want := []lb.Leaving{{Key: lb.Key{Namespace: "default", Name: "a"}, UID: "u", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}
 	if diff := cmp.Diff(want, s.Leaving, addrs()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+// A Service that another load balancer may serve gives up what our records name, and only if our finalizer proves them.
+func TestLeavingForAnotherClass(t *testing.T) {
+	recorded := func(o *corev1.Service) { o.Annotations[v1beta1.AnnotationAssigned] = "192.0.2.1=p,192.0.2.9=p" }
+	proven := func(o *corev1.Service) { o.Finalizers = []string{v1beta1.FinalizerAddress} }
+	other := class("example.com/other")
+	s, _ := Compile(Objects{Services: []*corev1.Service{
+		serviceObject("was", other, recorded, proven, having("192.0.2.1", "192.0.2.2")),
+		serviceObject("never", other, recorded, having("192.0.2.9")),
+	}}, served())
+	leaving := []lb.Leaving{{Key: lb.Key{Namespace: "default", Name: "was"}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}
+	if diff := cmp.Diff(leaving, s.Leaving, addrs()); diff != "" {
+		t.Errorf("leaving: -want +got\n%s", diff)
+	}
+	reserved := map[netip.Addr]lb.Key{
+		netip.MustParseAddr("192.0.2.2"): {Namespace: "default", Name: "was"},
+		netip.MustParseAddr("192.0.2.9"): {Namespace: "default", Name: "never"},
+	}
+	if diff := cmp.Diff(reserved, s.Reserved, addrs()); diff != "" {
+		t.Errorf("reserved: -want +got\n%s", diff)
 	}
 }
 

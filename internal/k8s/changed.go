@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -39,14 +40,20 @@ func sameConfig[T object](a, b T) bool {
 		a.GetDeletionTimestamp().Equal(b.GetDeletionTimestamp())
 }
 
-// sameToController ignores the conditions that speakers write, except on a Service of
-// another type, where the controller removes them.
+// sameToController ignores the conditions that speakers write, except on a Service that was
+// released or has another type, where the controller removes them.
 func sameToController(a, b *corev1.Service) bool {
-	if b != nil && b.Spec.Type != corev1.ServiceTypeLoadBalancer && len(withoutSpeakers(b.Status.Conditions)) < len(b.Status.Conditions) {
+	if b != nil && (b.Spec.Type != corev1.ServiceTypeLoadBalancer || Released(b)) && len(withoutSpeakers(b.Status.Conditions)) < len(b.Status.Conditions) {
 		return false
 	}
 	return sameService(a, b) && slices.Equal(a.Finalizers, b.Finalizers) &&
 		reflect.DeepEqual(withoutSpeakers(a.Status.Conditions), withoutSpeakers(b.Status.Conditions))
+}
+
+// Released reports whether a Service that another load balancer may serve gave its addresses back.
+func Released(s *corev1.Service) bool {
+	c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAddressAssigned)
+	return c != nil && c.Reason == string(lb.Released)
 }
 
 // withoutSpeakers returns the conditions that no speaker writes.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -87,6 +88,9 @@ func TestChangedForController(t *testing.T) {
 			return s
 		}
 		left := func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }
+		givenBack := func(s *corev1.Service) {
+			s.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.Released)}}
+		}
 		addressed := func(change ...func(*corev1.Service)) *corev1.Service { return withAddress(service(change...)) }
 		for _, inBurst := range []bool{false, true} {
 			for _, tt := range []struct {
@@ -102,6 +106,7 @@ func TestChangedForController(t *testing.T) {
 				{"what a speaker wrote", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)), 0, 0},
 				{"what it recorded with it", addressed(), addressed(withRecord), 0, 0},
 				{"what a speaker wrote too late", service(left), service(left, withCondition(v1beta1.ConditionAnnouncedBGP, metav1.ConditionTrue)), 1, 1},
+				{"what a speaker wrote on what was released", service(givenBack), service(givenBack, withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)), 1, 1},
 				{"a condition of ours", addressed(), addressed(withCondition(v1beta1.ConditionFiltered, metav1.ConditionTrue)), 1, 0},
 				{"finalizers", addressed(), addressed(func(s *corev1.Service) { s.Finalizers = []string{"a"} }), 1, 0},
 				{"annotations", addressed(), addressed(func(s *corev1.Service) { s.Annotations = map[string]string{"a": "b"} }), 1, 0},

@@ -36,28 +36,40 @@ type ServiceUpdate struct {
 	Annotations map[string]string
 	// Finalizers to add (true) or remove (false); others stay.
 	Finalizers map[string]bool
+	// Refusal is the type of the condition that says what the API server refuses of the update; it stands only
+	// while something is refused. "" is none.
+	Refusal string
 }
 
 // UpdateService writes the difference between the actual and the desired state of a
-// Service. It reports whether anything was written. An Overtaken error means that the
-// Service changed meanwhile: decide again soon, since the watch kicks only for changes
-// that matter to a decision.
-func (k *Cluster) UpdateService(ctx context.Context, u ServiceUpdate) (bool, error) {
+// Service. It returns the Service as it is then, nil if nothing was written. A Refused
+// error means that the API server calls a part invalid; the other parts are written. An
+// Overtaken error means that the Service changed meanwhile: decide again soon, since the
+// watch kicks only for changes that matter to a decision.
+func (k *Cluster) UpdateService(ctx context.Context, u ServiceUpdate) (*corev1.Service, error) {
+	after, err := k.patchService(ctx, u)
+	if apierrors.IsInvalid(err) {
+		return k.writeParts(ctx, u)
+	}
+	return after, err
+}
+
+func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate) (*corev1.Service, error) {
 	patch := u.patch(metav1.Now())
 	if patch == nil {
-		return false, nil
+		return nil, nil
 	}
 	body, err := json.Marshal(patch)
 	if err != nil {
-		return false, fmt.Errorf("encode patch: %w", err)
+		return nil, fmt.Errorf("encode patch: %w", err)
 	}
 	s := u.Service
 	after, err := k.clients.kube.CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 	if err != nil {
-		return false, fmt.Errorf("patch status of service %s: %w", key(s), err)
+		return nil, fmt.Errorf("patch status of service %s: %w", key(s), err)
 	}
 	k.services.wrote(after)
-	return true, nil
+	return after, nil
 }
 
 // Stands reports whether the Service already is as desired.
@@ -133,7 +145,7 @@ func (u ServiceUpdate) conditions(now metav1.Time) []any {
 	for _, c := range Changed(u.Service.Status.Conditions, u.Conditions, u.Service.Generation, now) {
 		out = append(out, c)
 	}
-	for _, t := range u.RemoveConditions {
+	for _, t := range slices.Concat(u.RemoveConditions, []string{u.Refusal}) {
 		if meta.FindStatusCondition(u.Service.Status.Conditions, t) != nil {
 			out = append(out, map[string]any{"$patch": "delete", "type": t})
 		}

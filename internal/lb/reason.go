@@ -71,6 +71,12 @@ const (
 	AnnotationIgnored Reason = "AnnotationIgnored"
 )
 
+// Reasons of the condition holdfast.dev/Written.
+const (
+	// WriteRefused: the API server, or an admission policy, calls a part of the Service's status invalid.
+	WriteRefused Reason = "WriteRefused"
+)
+
 // Reasons of a filter (conditions holdfast.dev/Filtered and holdfast.dev/FilterEnforced).
 const (
 	// Filtered: every range and limit of the Service and its pools is in force.

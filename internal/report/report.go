@@ -144,7 +144,7 @@ func (r *Reporter) reports(last *Outcome, sessions []bgp.Session) []report {
 func (r *Reporter) write(ctx context.Context, u k8s.ServiceUpdate) error {
 	s := u.Service
 	changed := k8s.Changed(s.Status.Conditions, u.Conditions, 0, metav1.Time{})
-	if wrote, err := r.cluster.UpdateService(ctx, u); err != nil || !wrote {
+	if after, err := r.cluster.UpdateService(ctx, u); err != nil || after == nil {
 		return err
 	}
 	for _, c := range changed {

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestWriteRefused: what the API server refuses keeps nothing else from being written. The Service says what it is, once,
+// for as long as it is refused.
+func TestWriteRefused(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		invalid func(*corev1.Service) bool
+		word    string
+		// addressed, annotated and named say what is written all the same.
+		addressed, annotated, named bool
+	}{
+		{"the host name", func(sv *corev1.Service) bool {
+			return slices.ContainsFunc(sv.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool { return in.Hostname != "" })
+		}, "the host name", true, true, false},
+		{"an annotation", func(sv *corev1.Service) bool { return sv.Annotations[openStackAddress] != "" }, "annotation " + openStackAddress, true, false, true},
+		{"a condition", func(sv *corev1.Service) bool {
+			return meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAnnotationsHonoured) != nil
+		}, "condition holdfast.dev/AnnotationsHonoured", true, true, true},
+		{"the address", func(sv *corev1.Service) bool { return len(sv.Status.LoadBalancer.Ingress) > 0 }, "the addresses", false, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			server := &apiServer{objects: map[string]map[string]any{}, invalid: tt.invalid, events: make(chan *corev1.Event, 100)}
+			server.put(t, poolsPath, lan())
+			sv := loadBalancer("web")
+			metav1.SetMetaDataAnnotation(&sv.ObjectMeta, config.AnnotationHostname, "a.example.org")
+			metav1.SetMetaDataAnnotation(&sv.ObjectMeta, "loadbalancer.openstack.org/port-id", "ignored")
+			server.put(t, servicesPath, sv)
+			s := newTestSyncer(t, server)
+			syncOnce(t, s)
+			var got corev1.Service
+			server.get(t, servicesPath+"/web", &got)
+			c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionWritten)
+			if c == nil || c.Status != metav1.ConditionFalse || c.Reason != string(lb.WriteRefused) || !strings.Contains(c.Message, "refuses "+tt.word+":") {
+				t.Errorf("condition is %+v, want one about %s", c, tt.word)
+			}
+			ingress := got.Status.LoadBalancer.Ingress
+			if is := len(ingress) == 1 && len(got.Finalizers) == 2; is != tt.addressed {
+				t.Errorf("status has %v, with finalizers %v", ingress, got.Finalizers)
+			}
+			if is := meta.IsStatusConditionTrue(got.Status.Conditions, v1beta1.ConditionAddressAssigned); is != tt.addressed {
+				t.Errorf("assigned: %v", got.Status.Conditions)
+			}
+			if is := got.Annotations[openStackAddress] != ""; is != tt.annotated {
+				t.Errorf("annotations are %v", got.Annotations)
+			}
+			if is := len(ingress) == 1 && ingress[0].Hostname == "a.example.org"; is != tt.named {
+				t.Errorf("ingress is %v", ingress)
+			}
+			saysRefused(t, server)
+			server.landed()
+			if syncOnce(t, s); hasPatched(server.landed(), servicesPath+"/web") {
+				t.Error("the same was written again")
+			}
+			server.mu.Lock()
+			server.invalid = nil
+			server.mu.Unlock()
+			syncOnce(t, s)
+			got = corev1.Service{}
+			server.get(t, servicesPath+"/web", &got)
+			if in := got.Status.LoadBalancer.Ingress; len(in) != 1 || in[0].Hostname != "a.example.org" || got.Annotations[openStackAddress] == "" ||
+				meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionWritten) != nil {
+				t.Errorf("nothing is refused any more: %v, %v", got.Annotations, got.Status)
+			}
+		})
+	}
+}
+
+// saysRefused waits for the Event.
+func saysRefused(t *testing.T, server *apiServer) {
+	t.Helper()
+	for late := time.After(10 * time.Second); ; {
+		select {
+		case e := <-server.events:
+			if e.Reason == string(lb.WriteRefused) {
+				return
+			}
+		case <-late:
+			t.Fatal("no Event")
+		}
+	}
+}
