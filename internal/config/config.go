@@ -58,6 +58,8 @@ type Options struct {
 	// MaxShared is how many Services may share an address by loadbalancer.openstack.org/load-balancer-id,
 	// including the owner; 0 is OpenStack's default, 2.
 	MaxShared int
+	// AnnotateAll records what a Service has in OpenStack's annotations, also on Services without any of them.
+	AnnotateAll bool
 }
 
 // Compile reads the objects. The caller adds Members and Now to the State.
@@ -78,7 +80,7 @@ func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 		Peers:             peers,
 	}
 	state.FloatingIPs = compileFloatingIPs(&r, o.FloatingIPs)
-	s := services{report: &r, opt: opt, dialect: newOpenStack(opt, pools), reserved: map[netip.Addr]lb.Key{}}
+	s := services{report: &r, opt: opt, dialect: newOpenStack(opt, pools, o.Services), reserved: map[netip.Addr]lb.Key{}}
 	s.compile(o.Services, o.EndpointSlices)
 	state.Services, state.Reserved, state.Leaving = s.ours, s.reserved, s.leaving
 	for _, p := range pools {

@@ -22,7 +22,7 @@ func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP) []lb.FloatingI
 			Delete:       o.Spec.ReclaimPolicy == v1beta1.ReclaimDelete,
 			ServiceName:  o.Spec.ServiceName,
 			Deleting:     o.DeletionTimestamp != nil,
-			AssignedFrom: byAddress(o.Annotations[v1beta1.AnnotationAssigned]),
+			AssignedFrom: assignedFrom(o),
 		}
 		var err error
 		f.Wanted, f.Families, err = readFloating(o.Spec)
@@ -37,6 +37,9 @@ func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP) []lb.FloatingI
 				f.Addresses = append(f.Addresses, a)
 			}
 		}
+		if err == nil {
+			f.Wanted = append(f.Wanted, lostAddresses(f)...)
+		}
 		for _, a := range f.Addresses {
 			// Addresses of a family that is no longer requested go as soon as the request is readable.
 			if err != nil && !slices.Contains(f.Families, lb.FamilyOf(a)) {
@@ -49,6 +52,21 @@ func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP) []lb.FloatingI
 		out = append(out, f)
 	}
 	slices.SortFunc(out, func(a, b lb.FloatingIP) int { return a.Key.Compare(b.Key) })
+	return out
+}
+
+// lostAddresses returns the addresses that a FloatingIP had before its status was lost, as in a restore, in families of
+// which the spec asks for none. It asks for them, and does not take others instead.
+func lostAddresses(f lb.FloatingIP) []netip.Addr {
+	var out []netip.Addr
+	for a, pool := range f.AssignedFrom {
+		same := func(b netip.Addr) bool { return a.BitLen() == b.BitLen() }
+		known := slices.ContainsFunc(slices.Concat(f.Wanted, f.Addresses, out), same)
+		if !known && slices.Contains(f.Families, lb.FamilyOf(a)) && (f.Pool == "" || f.Pool == pool) {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
 	return out
 }
 

@@ -11,7 +11,7 @@ import (
 // Floating is the decision for one FloatingIP: its addresses and the Service that uses them.
 type Floating struct {
 	FloatingIP lb.Key
-	// Addresses are ordered as its families; they are written into spec.addresses too.
+	// Addresses are ordered as its families.
 	Addresses []netip.Addr
 	Pools     []string
 	Origins   []Origin

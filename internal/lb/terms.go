@@ -106,7 +106,7 @@ type FloatingIP struct {
 	Families []Family
 	// Pool to take addresses from; "" is any.
 	Pool string
-	// Wanted addresses, at most one of each family.
+	// Wanted addresses, at most one of each family: those of its spec, and what it had before its status was lost.
 	Wanted []netip.Addr
 	// Delete: goes with the Service it is bound to.
 	Delete bool
