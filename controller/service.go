@@ -106,7 +106,7 @@ func (s *syncer) sayService(sv *corev1.Service, good bool, reason lb.Reason, mes
 func (w serviceWrite) update(options config.Options) k8s.ServiceUpdate {
 	u := k8s.ServiceUpdate{
 		Service:        w.service,
-		SetAddresses:   true,
+		SetAddresses:   w.assignment.Reason != lb.ForeignAddress,
 		Addresses:      w.assignment.Addresses,
 		Hostname:       w.wish.Hostname,
 		FormerHostname: w.service.Annotations[v1beta1.AnnotationHostnameShown],
@@ -118,6 +118,9 @@ func (w serviceWrite) update(options config.Options) k8s.ServiceUpdate {
 		Finalizers: map[string]bool{},
 	}
 	holds := len(w.assignment.Addresses) > 0
+	if w.assignment.Reason == lb.ForeignAddress {
+		holds = slices.ContainsFunc(w.assignment.Pools, func(pool string) bool { return pool != "" })
+	}
 	u.Finalizers[v1beta1.FinalizerAddress], u.Finalizers[k8s.StandardFinalizer] = holds, holds
 	if holds && w.wish.Hostname != "" {
 		u.Annotations[v1beta1.AnnotationHostnameShown] = w.wish.Hostname

@@ -61,7 +61,8 @@ type FloatingIPSpec struct {
 	// +optional
 	ReclaimPolicy ReclaimPolicy `json:"reclaimPolicy,omitempty"`
 
-	// ServiceName associates the FloatingIP with this Service of its namespace and with no other.
+	// ServiceName associates the FloatingIP with this Service of its namespace, and with no other as long as that
+	// Service exists.
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	ServiceName string `json:"serviceName,omitempty"`

@@ -78,20 +78,14 @@ func (x *openStack) read(r *report, object lb.Object, o *corev1.Service, hasInte
 			s.annotations[name] = strings.TrimSpace(value)
 		}
 	}
-	internal, asked := o.Annotations[osInternal]
-	if asked {
-		if is := s.boolean(osInternal, internal); !hasInternal {
-			w.Internal = is
-		} else if is != w.Internal {
-			s.note("%s (%q) is not in force: %s is", osInternal, internal, AnnotationInternal)
-		}
-	}
+	x.readInternal(&s, o, hasInternal)
 	if !x.copiedID(o) {
 		w.LoadBalancerID = s.annotations["load-balancer-id"]
 	}
 	if w.LoadBalancerID != "" {
 		w.MaxShared = cmp.Or(x.opt.MaxShared, osMaxShared)
 	}
+	s.readNodeSelector(x.opt.NodeSelector)
 	if len(s.annotations) > 0 {
 		x.readNamed(&s)
 	}
@@ -124,6 +118,22 @@ func (s *osService) boolean(name, value string) bool {
 	return value == "true"
 }
 
+// readInternal reads whether the Service is internal. As in OCCM no Service is external where all are to be internal.
+func (x *openStack) readInternal(s *osService, o *corev1.Service, hasInternal bool) {
+	w := s.wish
+	value, asked := o.Annotations[osInternal]
+	is := asked && s.boolean(osInternal, value)
+	switch {
+	case hasInternal && asked && is != w.Internal:
+		s.note("%s (%q) is not in force: %s is", osInternal, value, AnnotationInternal)
+	case !hasInternal && asked && !is && x.opt.Internal:
+		s.note("%s (%q) is not in force: Services of this cluster are internal", osInternal, value)
+	}
+	if !hasInternal {
+		w.Internal = is || x.opt.Internal
+	}
+}
+
 func (x *openStack) readNamed(s *osService) {
 	w := s.wish
 	if value, asked := s.annotations["keep-floatingip"]; asked {
@@ -139,7 +149,6 @@ func (x *openStack) readNamed(s *osService) {
 	} else {
 		s.readConnectionLimit()
 	}
-	s.readNodeSelector()
 	x.readPools(s)
 	for _, name := range slices.Sorted(maps.Keys(s.annotations)) {
 		s.noteIgnored(name, s.annotations[name])
@@ -161,14 +170,20 @@ func (s *osService) readConnectionLimit() {
 	}
 }
 
-func (s *osService) readNodeSelector() {
+// readNodeSelector reads which nodes may announce. As in OCCM an empty annotation stands for all nodes.
+func (s *osService) readNodeSelector(byDefault lb.Selector) {
 	const name = "node-selector"
-	value := s.annotations[name]
-	if value == "" {
-		return
-	}
-	if len(s.wish.NodeSelectors) > 0 {
+	value, asked := s.annotations[name]
+	switch {
+	case len(s.wish.NodeSelectors) > 0 && value != "":
 		s.note("%s (%q) is not in force: %s is", name, value, AnnotationNodeSelector)
+		return
+	case len(s.wish.NodeSelectors) > 0 || asked && value == "":
+		return
+	case !asked && byDefault != nil:
+		s.wish.NodeSelectors = []lb.Selector{byDefault}
+		return
+	case !asked:
 		return
 	}
 	selector, err := parseNodeSelector(value)

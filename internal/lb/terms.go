@@ -112,6 +112,8 @@ type FloatingIP struct {
 	Delete bool
 	// ServiceName is the only Service that may use it; "" is any.
 	ServiceName string
+	// ServiceGone: no Service of that name exists, of any type. Then any may use it.
+	ServiceGone bool
 	// Deleting gives its addresses back as soon as no Service uses them.
 	Deleting bool
 	// Problem says why it cannot be read; nil when it can.
