@@ -38,13 +38,13 @@ func (s *syncer) writeFloatingIPs(ctx context.Context, d *decision) error {
 	return errors.Join(each(ctx, d, s.log, writes, s.writeFloatingIP), each(ctx, d, s.log, d.result.Keep, s.keep))
 }
 
-// writeFloatingIP writes spec and finalizer first: addresses in the status are in
-// force, and must survive a restore and a deletion.
+// writeFloatingIP writes the record and the finalizer first: addresses in the status are in
+// force, and must survive a restore and a deletion. The spec is the user's.
 func (s *syncer) writeFloatingIP(ctx context.Context, w floatingWrite) error {
 	if w.owned.Delete && w.object.DeletionTimestamp == nil {
 		return s.cluster.DeleteFloatingIP(ctx, w.object)
 	}
-	if err := s.cluster.UpdateFloatingIPSpec(ctx, w.object, texts(w.owned.Addresses), origins(w.owned.Origins), w.owned.Finalizer); err != nil {
+	if err := s.cluster.RecordFloatingIP(ctx, w.object, record(w.owned.FloatingIP, w.owned.Origins), w.owned.Finalizer); err != nil {
 		return err
 	}
 	want := w.status(metav1.Now().Rfc3339Copy())

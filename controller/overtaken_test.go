@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -94,6 +95,52 @@ func TestLateCondition(t *testing.T) {
 	var web corev1.Service
 	if server.get(t, servicesPath+"/web", &web); len(web.Status.Conditions) != 1 || web.Status.Conditions[0].Reason != "Theirs" {
 		t.Errorf("the conditions are %v", web.Status.Conditions)
+	}
+}
+
+// TestTypeChangeClearsOpenStack: a Service that is of another type keeps nothing that OpenStack's cloud controller
+// manager would take for its own. An id that is not the Service's own is its user's.
+func TestTypeChangeClearsOpenStack(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	for name, id := range map[string]string{"web": "uid-web", "sharer": "uid-web"} {
+		sv := loadBalancer(name)
+		sv.Spec.Type, sv.Finalizers = corev1.ServiceTypeClusterIP, []string{v1beta1.FinalizerAddress}
+		sv.Annotations = map[string]string{config.OpenStackID: id, config.OpenStackAddress: "192.0.2.1", v1beta1.AnnotationAssigned: "for=default/" + name + ",192.0.2.1=lan"}
+		server.put(t, servicesPath, sv)
+	}
+	syncOnce(t, newTestSyncer(t, server))
+	for name, want := range map[string]map[string]string{"web": nil, "sharer": {config.OpenStackID: "uid-web"}} {
+		var sv corev1.Service
+		if server.get(t, servicesPath+"/"+name, &sv); !maps.Equal(sv.Annotations, want) {
+			t.Errorf("%s has %v, want %v", name, sv.Annotations, want)
+		}
+	}
+}
+
+// TestFloatingIPSpecIsTheUsers: what was chosen is recorded in the annotation, in the first write, and survives a restore.
+func TestFloatingIPSpecIsTheUsers(t *testing.T) {
+	const floatingPath = "/apis/holdfast.dev/v1beta1/namespaces/default/floatingips"
+	server := &apiServer{objects: map[string]map[string]any{}}
+	server.put(t, poolsPath, lan())
+	server.put(t, servicesPath, loadBalancer("lower", "192.0.2.0"))
+	server.put(t, floatingPath, &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "mine", UID: "1"}})
+	syncOnce(t, newTestSyncer(t, server))
+	var f v1beta1.FloatingIP
+	server.get(t, floatingPath+"/mine", &f)
+	if got := f.Annotations[v1beta1.AnnotationAssigned]; got != "for=default/mine,192.0.2.1=lan" || len(f.Spec.Addresses) > 0 {
+		t.Errorf("the record is %q, and spec.addresses are %v", got, f.Spec.Addresses)
+	}
+	f.UID, f.Status, f.Finalizers = "2", v1beta1.FloatingIPStatus{}, nil
+	server.mu.Lock()
+	server.objects = map[string]map[string]any{}
+	server.mu.Unlock()
+	server.put(t, poolsPath, lan())
+	server.put(t, floatingPath, &f)
+	restored := newTestSyncer(t, server)
+	syncOnce(t, restored)
+	syncOnce(t, restored) // the write of the finalizer overtook that of the status
+	if server.get(t, floatingPath+"/mine", &f); !slices.Equal(f.Status.Addresses, []string{"192.0.2.1"}) {
+		t.Errorf("restored it has %v", f.Status.Addresses)
 	}
 }
 

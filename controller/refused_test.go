@@ -27,7 +27,7 @@ func TestWriteRefused(t *testing.T) {
 		{"the host name", func(sv *corev1.Service) bool {
 			return slices.ContainsFunc(sv.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool { return in.Hostname != "" })
 		}, "the host name", true, true, false},
-		{"an annotation", func(sv *corev1.Service) bool { return sv.Annotations[openStackAddress] != "" }, "annotation " + openStackAddress, true, false, true},
+		{"an annotation", func(sv *corev1.Service) bool { return sv.Annotations[config.OpenStackAddress] != "" }, "annotation " + config.OpenStackAddress, true, false, true},
 		{"a condition", func(sv *corev1.Service) bool {
 			return meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAnnotationsHonoured) != nil
 		}, "condition holdfast.dev/AnnotationsHonoured", true, true, true},
@@ -55,7 +55,7 @@ func TestWriteRefused(t *testing.T) {
 			if is := meta.IsStatusConditionTrue(got.Status.Conditions, v1beta1.ConditionAddressAssigned); is != tt.addressed {
 				t.Errorf("assigned: %v", got.Status.Conditions)
 			}
-			if is := got.Annotations[openStackAddress] != ""; is != tt.annotated {
+			if is := got.Annotations[config.OpenStackAddress] != ""; is != tt.annotated {
 				t.Errorf("annotations are %v", got.Annotations)
 			}
 			if is := len(ingress) == 1 && ingress[0].Hostname == "a.example.org"; is != tt.named {
@@ -72,7 +72,7 @@ func TestWriteRefused(t *testing.T) {
 			syncOnce(t, s)
 			got = corev1.Service{}
 			server.get(t, servicesPath+"/web", &got)
-			if in := got.Status.LoadBalancer.Ingress; len(in) != 1 || in[0].Hostname != "a.example.org" || got.Annotations[openStackAddress] == "" ||
+			if in := got.Status.LoadBalancer.Ingress; len(in) != 1 || in[0].Hostname != "a.example.org" || got.Annotations[config.OpenStackAddress] == "" ||
 				meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionWritten) != nil {
 				t.Errorf("nothing is refused any more: %v, %v", got.Annotations, got.Status)
 			}

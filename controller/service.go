@@ -22,12 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The annotations in which OpenStack's cloud controller manager records what a Service has.
-const (
-	openStackID      = "loadbalancer.openstack.org/load-balancer-id"
-	openStackAddress = "loadbalancer.openstack.org/load-balancer-address"
-)
-
 // remindInterval is half of the time for which API servers keep Events.
 const remindInterval = 30 * time.Minute
 
@@ -87,7 +81,7 @@ func (s *syncer) remind(now time.Time, writes []serviceWrite) {
 }
 
 func (s *syncer) writeService(ctx context.Context, w serviceWrite) error {
-	update := w.update(!s.options.IgnoreOpenStack)
+	update := w.update(s.options)
 	changed := k8s.Changed(w.service.Status.Conditions, update.Conditions, 0, metav1.Time{})
 	after, err := s.updateService(ctx, update)
 	if err != nil || after == nil {
@@ -129,30 +123,30 @@ func (s *syncer) sayService(sv *corev1.Service, good bool, reason lb.Reason, mes
 }
 
 // update returns the desired state of the Service after the decision.
-func (w serviceWrite) update(openStack bool) k8s.ServiceUpdate {
+func (w serviceWrite) update(options config.Options) k8s.ServiceUpdate {
 	u := k8s.ServiceUpdate{
 		Service:        w.service,
-		SetAddresses:   true,
+		SetAddresses:   w.assignment.Reason != lb.ForeignAddress,
 		Addresses:      w.assignment.Addresses,
 		Hostname:       w.wish.Hostname,
 		FormerHostname: w.service.Annotations[v1beta1.AnnotationHostnameShown],
 		Conditions:     []metav1.Condition{w.assigned()},
 		Annotations: map[string]string{
-			v1beta1.AnnotationAssigned:      origins(w.assignment.Origins),
+			v1beta1.AnnotationAssigned:      record(w.assignment.Service, w.assignment.Origins),
 			v1beta1.AnnotationHostnameShown: "",
 		},
 		Finalizers: map[string]bool{},
 	}
 	holds := len(w.assignment.Addresses) > 0
+	if w.assignment.Reason == lb.ForeignAddress {
+		holds = slices.ContainsFunc(w.assignment.Pools, func(pool string) bool { return pool != "" })
+	}
 	u.Finalizers[v1beta1.FinalizerAddress], u.Finalizers[k8s.StandardFinalizer] = holds, holds
 	if holds && w.wish.Hostname != "" {
 		u.Annotations[v1beta1.AnnotationHostnameShown] = w.wish.Hostname
 	}
-	if openStack && holds {
-		u.Annotations[openStackAddress] = w.assignment.Addresses[0].String()
-		if w.wish.LoadBalancerID == "" {
-			u.Annotations[openStackID] = string(w.service.UID)
-		}
+	if !options.IgnoreOpenStack {
+		w.recordOpenStack(u.Annotations, holds, options.AnnotateAll)
 	}
 	for _, condition := range []func() (metav1.Condition, bool){w.honoured, w.filtered} {
 		if c, stands := condition(); stands {
@@ -162,6 +156,23 @@ func (w serviceWrite) update(openStack bool) k8s.ServiceUpdate {
 		}
 	}
 	return u
+}
+
+// recordOpenStack sets the annotations in which OpenStack's cloud controller manager records what a Service has. They
+// stand on Services that use its annotations themselves, or on all: in a copied manifest the id would ask to share.
+func (w serviceWrite) recordOpenStack(annotations map[string]string, holds, all bool) {
+	annotations[config.OpenStackAddress] = ""
+	if config.OwnsOpenStackID(w.service, w.wish.LoadBalancerID) {
+		annotations[config.OpenStackID] = ""
+	}
+	own := w.wish.LoadBalancerID == "" || w.wish.LoadBalancerID == string(w.service.UID)
+	if !holds || own && !all && !config.AsksOpenStack(w.service) {
+		return
+	}
+	annotations[config.OpenStackAddress] = w.assignment.Addresses[0].String()
+	if own {
+		annotations[config.OpenStackID] = string(w.service.UID)
+	}
 }
 
 // assigned returns the condition on the addresses.
@@ -192,9 +203,12 @@ func (w serviceWrite) honoured() (metav1.Condition, bool) {
 	return c, len(messages) > 0
 }
 
-// origins returns the value of the annotation that records the pools of addresses.
-func origins(list []ipam.Origin) string {
-	var parts []string
+// record returns the value of the annotation that records the pools of an object's addresses.
+func record(of lb.Key, list []ipam.Origin) string {
+	if len(list) == 0 {
+		return ""
+	}
+	parts := []string{config.AssignedFor + "=" + of.String()}
 	for _, o := range list {
 		parts = append(parts, fmt.Sprintf("%s=%s", o.Address, o.Pool))
 	}
@@ -254,8 +268,11 @@ func clearing(sv *corev1.Service, options config.Options) k8s.ServiceUpdate {
 		return u
 	}
 	u.Annotations = map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: "", v1beta1.AnnotationAnnouncedBy: ""}
-	if !options.IgnoreOpenStack && !slices.Contains(texts(others), sv.Annotations[openStackAddress]) {
-		u.Annotations[openStackAddress] = ""
+	if !options.IgnoreOpenStack && !slices.Contains(texts(others), sv.Annotations[config.OpenStackAddress]) {
+		u.Annotations[config.OpenStackAddress] = ""
+		if config.OwnsOpenStackID(sv, string(sv.UID)) {
+			u.Annotations[config.OpenStackID] = ""
+		}
 	}
 	u.Finalizers[v1beta1.FinalizerAddress] = false
 	if wasOurs(sv) && !shared {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -18,10 +19,13 @@ func TestUpdate(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	holding := map[string]bool{v1beta1.FinalizerAddress: true, k8s.StandardFinalizer: true}
 	empty := map[string]bool{v1beta1.FinalizerAddress: false, k8s.StandardFinalizer: false}
+	const openStackKeep = "loadbalancer.openstack.org/keep-floatingip"
+	one := serviceWrite{assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Origins: []ipam.Origin{{Address: v4, Pool: "lan"}}, Reason: lb.Assigned}}
 	for _, tt := range []struct {
 		name        string
 		write       serviceWrite
-		openStack   bool
+		has         map[string]string
+		options     config.Options
 		conditions  []string
 		annotations map[string]string
 		finalizers  map[string]bool
@@ -31,9 +35,10 @@ func TestUpdate(t *testing.T) {
 			serviceWrite{assignment: &ipam.Assignment{
 				Addresses: []netip.Addr{v4, v6}, Origins: []ipam.Origin{{Address: v4, Pool: "lan"}, {Address: v6, Pool: "lan6"}}, Reason: lb.Assigned,
 			}},
-			false,
+			nil,
+			config.Options{IgnoreOpenStack: true},
 			[]string{"AddressAssigned True Assigned"},
-			map[string]string{v1beta1.AnnotationAssigned: "192.0.2.1=lan,2001:db8::1=lan6", v1beta1.AnnotationHostnameShown: ""},
+			map[string]string{v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan,2001:db8::1=lan6", v1beta1.AnnotationHostnameShown: ""},
 			holding,
 		},
 		{
@@ -42,9 +47,10 @@ func TestUpdate(t *testing.T) {
 				assignment: &ipam.Assignment{Reason: lb.PoolExhausted, Message: "full"},
 				problems:   []lb.Problem{{Reason: lb.AnnotationIgnored, Message: "no proxy here", Note: true}},
 			},
-			true,
+			map[string]string{config.OpenStackID: "uid", openStackKeep: "true"},
+			config.Options{},
 			[]string{"AddressAssigned False PoolExhausted", "AnnotationsHonoured False AnnotationIgnored"},
-			map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: ""},
+			map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: "", config.OpenStackAddress: "", config.OpenStackID: ""},
 			empty,
 		},
 		{
@@ -53,7 +59,8 @@ func TestUpdate(t *testing.T) {
 				assignment: &ipam.Assignment{Reason: lb.InvalidRequest, Message: "not an address"},
 				problems:   []lb.Problem{{Reason: lb.InvalidRequest, Message: "not an address"}},
 			},
-			false,
+			nil,
+			config.Options{IgnoreOpenStack: true},
 			[]string{"AddressAssigned False InvalidRequest"},
 			map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: ""},
 			empty,
@@ -64,13 +71,43 @@ func TestUpdate(t *testing.T) {
 				wish:       lb.Wish{Hostname: "a.example.org"},
 				assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Origins: []ipam.Origin{{Address: v4, Pool: "lan"}}, Reason: lb.AddressKept},
 			},
-			true,
+			map[string]string{openStackKeep: "true"},
+			config.Options{},
 			[]string{"AddressAssigned True AddressKept"},
 			map[string]string{
-				v1beta1.AnnotationAssigned: "192.0.2.1=lan", v1beta1.AnnotationHostnameShown: "a.example.org",
-				openStackAddress: "192.0.2.1", openStackID: "uid",
+				v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan", v1beta1.AnnotationHostnameShown: "a.example.org",
+				config.OpenStackAddress: "192.0.2.1", config.OpenStackID: "uid",
 			},
 			holding,
+		},
+		{
+			"no annotation of OpenStack, and an id that we wrote once",
+			one, map[string]string{config.OpenStackID: "uid", config.OpenStackAddress: "192.0.2.1"}, config.Options{},
+			[]string{"AddressAssigned True Assigned"},
+			map[string]string{v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan", v1beta1.AnnotationHostnameShown: "", config.OpenStackAddress: "", config.OpenStackID: ""},
+			holding,
+		},
+		{
+			"no annotation of OpenStack, and all are asked for",
+			one, nil, config.Options{AnnotateAll: true},
+			[]string{"AddressAssigned True Assigned"},
+			map[string]string{v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan", v1beta1.AnnotationHostnameShown: "", config.OpenStackAddress: "192.0.2.1", config.OpenStackID: "uid"},
+			holding,
+		},
+		{
+			"a copied manifest",
+			one, map[string]string{v1beta1.AnnotationAssigned: "for=ns/original,192.0.2.9=lan", config.OpenStackID: "uid-original", config.OpenStackAddress: "192.0.2.9"}, config.Options{},
+			[]string{"AddressAssigned True Assigned"},
+			map[string]string{v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan", v1beta1.AnnotationHostnameShown: "", config.OpenStackAddress: "", config.OpenStackID: ""},
+			holding,
+		},
+		{
+			"an address that another load balancer wrote",
+			serviceWrite{assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Pools: []string{""}, Reason: lb.ForeignAddress}},
+			nil, config.Options{IgnoreOpenStack: true},
+			[]string{"AddressAssigned False ForeignAddress"},
+			map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: ""},
+			empty,
 		},
 		{
 			"the load balancer of another Service keeps its id",
@@ -78,14 +115,16 @@ func TestUpdate(t *testing.T) {
 				wish:       lb.Wish{LoadBalancerID: "other"},
 				assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Reason: lb.Assigned},
 			},
-			true,
+			map[string]string{config.OpenStackID: "other"},
+			config.Options{},
 			[]string{"AddressAssigned True Assigned"},
-			map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: "", openStackAddress: "192.0.2.1"},
+			map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: "", config.OpenStackAddress: "192.0.2.1"},
 			holding,
 		},
 	} {
-		tt.write.service = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid"}}
-		u := tt.write.update(tt.openStack)
+		tt.write.service = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid", Annotations: tt.has}}
+		tt.write.assignment.Service = lb.Key{Namespace: "ns", Name: "web"}
+		u := tt.write.update(tt.options)
 		var got []string
 		for _, c := range u.Conditions {
 			got = append(got, strings.TrimPrefix(c.Type, "holdfast.dev/")+" "+string(c.Status)+" "+c.Reason)
@@ -96,7 +135,7 @@ func TestUpdate(t *testing.T) {
 		if diff := cmp.Diff(tt.annotations, u.Annotations); diff != "" {
 			t.Errorf("%s: annotations (-want +got):\n%s", tt.name, diff)
 		}
-		if diff := cmp.Diff(tt.finalizers, u.Finalizers); diff != "" || !u.SetAddresses {
+		if diff := cmp.Diff(tt.finalizers, u.Finalizers); diff != "" || u.SetAddresses == (tt.write.assignment.Reason == lb.ForeignAddress) {
 			t.Errorf("%s: finalizers (-want +got):\n%s", tt.name, diff)
 		}
 	}

@@ -70,7 +70,7 @@ func (s *server) sync(t *testing.T) {
 }
 
 func (s *server) write(w serviceWrite) *corev1.Service {
-	u, o := w.update(!s.options.IgnoreOpenStack), w.service.DeepCopy()
+	u, o := w.update(s.options), w.service.DeepCopy()
 	o.Status.LoadBalancer.Ingress = nil
 	for _, a := range u.Addresses {
 		o.Status.LoadBalancer.Ingress = append(o.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a.String()})

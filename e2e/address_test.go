@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
@@ -144,8 +145,9 @@ func bound(service string) func(*v1beta1.FloatingIP) error {
 		if f.Status.BoundTo != nil {
 			holder = f.Status.BoundTo.Name
 		}
-		if f.Status.Phase != phase || holder != service || len(f.Status.Addresses) != 1 || len(f.Spec.Addresses) != 1 {
-			return fmt.Errorf("it is %s, used by %q, has %v and %v in its spec", f.Status.Phase, holder, f.Status.Addresses, f.Spec.Addresses)
+		record := f.Annotations[v1beta1.AnnotationAssigned]
+		if f.Status.Phase != phase || holder != service || len(f.Status.Addresses) != 1 || !strings.Contains(record, ","+f.Status.Addresses[0]+"=") {
+			return fmt.Errorf("it is %s, used by %q, has %v and the record %q", f.Status.Phase, holder, f.Status.Addresses, record)
 		}
 		return nil
 	}

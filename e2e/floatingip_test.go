@@ -29,6 +29,9 @@ func testFloatingIP(t *testing.T, e *env) {
 	if f.Status.BoundTo.UID != string(first.UID) || f.Status.BoundSince == nil {
 		t.Errorf("bound to %v since %v, want UID %s and a time", f.Status.BoundTo, f.Status.BoundSince, first.UID)
 	}
+	if len(f.Spec.Addresses) > 0 {
+		t.Errorf("its spec, which the user wrote, was changed: %v", f.Spec)
+	}
 	t.Run("others may not", func(t *testing.T) {
 		second := e.create(t, e.app, "fip-second", claim)
 		e.refused(t, second.Name, "FloatingIPInUse", first.Name)
@@ -74,7 +77,7 @@ func (e *env) deletionWaits(t *testing.T, service string) {
 		return nil
 	})
 	e.describes(t, []string{"Deleting", f.Status.Conditions[0].Message, service}, "floatingip", "-n", e.app.Namespace, "mine")
-	e.has(t, service, netip.MustParseAddr(f.Spec.Addresses[0]))
+	e.has(t, service, netip.MustParseAddr(f.Status.Addresses[0]))
 	e.remove(t, e.app.Namespace, service)
 	e.floatingGone(t, "mine")
 }

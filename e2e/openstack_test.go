@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"maps"
 	"net/netip"
 	"testing"
 
@@ -65,7 +66,7 @@ func (e *env) reportsIgnored(t *testing.T) {
 
 // sharedLoadBalancer creates Services that name the load balancer of another Service. Two may share one.
 func (e *env) sharedLoadBalancer(t *testing.T) {
-	first := e.address(t, "os-lb-first")
+	first := e.address(t, "os-lb-first", openStack("keep-floatingip", "false"))
 	s, err := e.Kube.CoreV1().Services(e.app.Namespace).Get(t.Context(), "os-lb-first", metav1.GetOptions{})
 	must(t, err)
 	id := s.Annotations[openStackPrefix+"load-balancer-id"]
@@ -79,6 +80,11 @@ func (e *env) sharedLoadBalancer(t *testing.T) {
 	e.refused(t, "os-lb-third", "SharingLimit", "a load balancer takes 2, its owner included")
 	e.create(t, e.app, "os-lb-lost", one(83), openStack("load-balancer-id", "nobody"))
 	e.refused(t, "os-lb-lost", "UnknownLoadBalancer", "nobody")
+	// What "kubectl get service os-lb-first -o yaml" shows, applied under another name.
+	copied := e.create(t, e.app, "os-lb-copy", one(84), func(c *corev1.Service) { c.Annotations = maps.Clone(s.Annotations) })
+	if got := e.addressOf(t, copied); got == first {
+		t.Errorf("a copied manifest shares %s", got)
+	}
 }
 
 // keepFloatingIP checks that a kept address outlives its Service.
@@ -86,14 +92,14 @@ func (e *env) keepFloatingIP(t *testing.T) {
 	held := e.address(t, "os-keep", openStack("keep-floatingip", "true"))
 	t.Cleanup(func() { e.deleteFloating(t, "os-keep") })
 	e.waitFloating(t, "os-keep", "a FloatingIP of the Service", bound("os-keep"))
+	// As under OpenStack: the next Service asks for the address, and gets it when the first is gone.
+	e.create(t, e.app, "os-other", one(80), func(s *corev1.Service) { s.Spec.LoadBalancerIP = held.String() })
+	e.refused(t, "os-other", "AddressInUse", "which FloatingIP "+e.app.Namespace+`/os-keep owns for Service "os-keep"`)
 	e.remove(t, e.app.Namespace, "os-keep")
-	f := e.waitFloating(t, "os-keep", "the FloatingIP to be free", bound(""))
-	if f.Status.Addresses[0] != held.String() {
-		t.Errorf("it has %v, want %s", f.Status.Addresses, held)
-	}
-	// As under OpenStack, the next Service requests the address.
-	e.create(t, e.app, "os-other", one(80), annotation(addressesAnnotation, held.String()))
+	e.has(t, "os-other", held)
+	e.waitFloating(t, "os-keep", "it to be the other Service's", bound("os-other"))
+	// The first Service comes back, and does not take the address away.
 	e.create(t, e.app, "os-keep", one(80))
-	e.has(t, "os-keep", held)
-	e.refused(t, "os-other", "AddressInUse", "which FloatingIP "+e.app.Namespace+"/os-keep owns")
+	e.refused(t, "os-keep", "FloatingIPInUse", "os-other")
+	e.has(t, "os-other", held)
 }

@@ -46,7 +46,8 @@ const AnnotationHostnameShown = "holdfast.dev/hostname-shown"
 const FinalizerAddress = "holdfast.dev/address"
 
 // AnnotationAssigned records on a Service or FloatingIP the pool from which each of its
-// addresses was assigned, as "ADDRESS=POOL" joined by commas.
+// addresses was assigned, as "ADDRESS=POOL" joined by commas. The first entry, "for=NAMESPACE/NAME", names the object:
+// in a copied manifest the record means nothing.
 const AnnotationAssigned = "holdfast.dev/assigned"
 
 // AnnotationAnnouncedBy records on a Service the node that announces each of its addresses by layer 2, as

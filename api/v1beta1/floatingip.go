@@ -44,8 +44,8 @@ type FloatingIPSpec struct {
 	// +optional
 	IPFamilies []string `json:"ipFamilies,omitempty"`
 
-	// Addresses requested, at most one of each family. Holdfast also writes the addresses that it chose here,
-	// so that backups contain them.
+	// Addresses requested, at most one of each family. Holdfast records the addresses that it chose in the
+	// annotation holdfast.dev/assigned, so that backups contain them.
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a))",message="each address must be an IPv4 or IPv6 address"
@@ -61,7 +61,8 @@ type FloatingIPSpec struct {
 	// +optional
 	ReclaimPolicy ReclaimPolicy `json:"reclaimPolicy,omitempty"`
 
-	// ServiceName associates the FloatingIP with this Service of its namespace and with no other.
+	// ServiceName associates the FloatingIP with this Service of its namespace, and with no other as long as that
+	// Service exists.
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	ServiceName string `json:"serviceName,omitempty"`

@@ -5,15 +5,35 @@ import (
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// assignedFrom reads the pool that each address came from, as the controller
-// recorded it on the Service. A retained address is still announced as an address
-// of that pool. Unreadable entries are not ours and are ignored.
-func assignedFrom(o *corev1.Service) map[netip.Addr]string {
-	return byAddress(o.Annotations[v1beta1.AnnotationAssigned])
+// AssignedFor is the first word of holdfast.dev/assigned: "for=NAMESPACE/NAME" names the object that the record is of.
+const AssignedFor = "for"
+
+// assignedFrom reads the pool that each address came from, as the controller recorded it on the Service or
+// FloatingIP. A retained address is still announced as an address of that pool. A record that names another object
+// came with a copied manifest and is ignored. One without a name is the object's own; the controller adds the name
+// with its next write. Unreadable entries are not ours and are ignored.
+func assignedFrom(o metav1.Object) map[netip.Addr]string {
+	if _, copied := copyOf(o); copied {
+		return nil
+	}
+	return byAddress(o.GetAnnotations()[v1beta1.AnnotationAssigned])
+}
+
+// copyOf returns the original from whose manifest an object was copied, as "namespace/name". The record names the
+// object and not its UID, because a restored object has another UID.
+func copyOf(o metav1.Object) (original string, copied bool) {
+	for item := range strings.SplitSeq(o.GetAnnotations()[v1beta1.AnnotationAssigned], ",") {
+		if word, value, _ := strings.Cut(item, "="); word == AssignedFor {
+			return value, value != lb.Key{Namespace: o.GetNamespace(), Name: o.GetName()}.String()
+		}
+	}
+	return "", false
 }
 
 // announcedBy reads the node that announced each address, as a speaker recorded it on the Service. Without the

@@ -20,8 +20,12 @@ func TestAssignedFrom(t *testing.T) {
 		{"192.0.2.1=lan,2001:db8::1=lan6", map[string]string{"192.0.2.1": "lan", "2001:db8::1": "lan6"}},
 		{"192.0.2.1", nil},
 		{"garbage=lan,,=,192.0.2.1=lan", map[string]string{"192.0.2.1": "lan"}},
+		{"for=ns/web,192.0.2.1=lan", map[string]string{"192.0.2.1": "lan"}},
+		{"for=ns/original,192.0.2.1=lan", nil},
+		{"for=other/web,192.0.2.1=lan", nil},
+		{"192.0.2.1=lan,for=ns/original", nil},
 	} {
-		o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"holdfast.dev/assigned": tt.annotation}}}
+		o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "restored", Annotations: map[string]string{"holdfast.dev/assigned": tt.annotation}}}
 		want := map[netip.Addr]string{}
 		for a, pool := range tt.want {
 			want[netip.MustParseAddr(a)] = pool
@@ -53,6 +57,43 @@ func TestAnnouncedBy(t *testing.T) {
 		s, _ := Compile(Objects{Services: []*corev1.Service{o}}, served())
 		if diff := cmp.Diff(tt.want, s.Services[0].AnnouncedBy, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// A copied manifest brings the annotations that Holdfast wrote on the original. Neither its address nor its load
+// balancer id are asked for; an id that a user wrote is.
+func TestCopiedManifest(t *testing.T) {
+	original := serviceObject("original", func(o *corev1.Service) { o.UID = "u-original" })
+	for _, tt := range []struct {
+		name, record, id, want string
+		owned                  bool
+	}{
+		{"copied", "for=default/original,192.0.2.1=lan", "u-original", "", true},
+		{"copied, and asks for another", "for=default/original,192.0.2.1=lan", "u-third", "u-third", false},
+		{"a copy of one that shares", "for=default/sharer,192.0.2.1=lan", "u-original", "u-original", false},
+		{"not copied", "", "u-original", "u-original", false},
+		{"its own", "for=default/copy,192.0.2.1=lan", "u-copy", "u-copy", true},
+	} {
+		o := serviceObject("copy", func(o *corev1.Service) {
+			o.UID, o.ResourceVersion = "u-copy", "7"
+			o.Annotations = map[string]string{v1beta1.AnnotationAssigned: tt.record, OpenStackID: tt.id, AnnotationSharingKey: ""}
+		})
+		third := serviceObject("third", func(o *corev1.Service) { o.UID = "u-third" })
+		s, _ := Compile(Objects{Services: []*corev1.Service{o, original, third}}, served())
+		got := s.Services[0]
+		if got.LoadBalancerID != tt.want || got.Revision == "" != (tt.want == "") || OwnsOpenStackID(o, got.LoadBalancerID) != tt.owned {
+			t.Errorf("%s: asks to share %q (revision %q), and the id is ours: %v", tt.name, got.LoadBalancerID, got.Revision, OwnsOpenStackID(o, got.LoadBalancerID))
+		}
+	}
+}
+
+func TestAsksOpenStack(t *testing.T) {
+	for key, want := range map[string]bool{
+		OpenStackID: false, OpenStackAddress: false, osInternal: true, osPrefix + "keep-floatingip": true, AnnotationPool: false,
+	} {
+		if got := AsksOpenStack(serviceObject("s", annotated(key, "x"))); got != want {
+			t.Errorf("%s: %v", key, got)
 		}
 	}
 }

@@ -58,6 +58,14 @@ type Options struct {
 	// MaxShared is how many Services may share an address by loadbalancer.openstack.org/load-balancer-id,
 	// including the owner; 0 is OpenStack's default, 2.
 	MaxShared int
+	// AnnotateAll records what a Service has in OpenStack's annotations, also on Services without any of them.
+	AnnotateAll bool
+	// Internal: all Services are internal but those whose annotation holdfast.dev/internal says otherwise; OCCM's
+	// internal-lb.
+	Internal bool
+	// NodeSelector restricts the nodes that announce Services without a node selector; nil restricts nothing. OCCM's
+	// node-selector.
+	NodeSelector lb.Selector
 }
 
 // Compile reads the objects. The caller adds Members and Now to the State.
@@ -77,8 +85,8 @@ func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 		BGPAdvertisements: compileBGPAdvertisements(&r, o.BGPAdvertisements, pools, o.Peers),
 		Peers:             peers,
 	}
-	state.FloatingIPs = compileFloatingIPs(&r, o.FloatingIPs)
-	s := services{report: &r, opt: opt, dialect: newOpenStack(opt, pools), reserved: map[netip.Addr]lb.Key{}}
+	state.FloatingIPs = compileFloatingIPs(&r, o.FloatingIPs, o.Services)
+	s := services{report: &r, opt: opt, dialect: newOpenStack(opt, pools, o.Services), reserved: map[netip.Addr]lb.Key{}}
 	s.compile(o.Services, o.EndpointSlices)
 	state.Services, state.Reserved, state.Leaving = s.ours, s.reserved, s.leaving
 	for _, p := range pools {

@@ -7,11 +7,13 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // compileFloatingIPs returns the FloatingIPs, ordered by key.
-func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP) []lb.FloatingIP {
+func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP, services []*corev1.Service) []lb.FloatingIP {
 	var out []lb.FloatingIP
+	gone := missingServices(objects, services)
 	for _, o := range objects {
 		f := lb.FloatingIP{
 			Key:          lb.Key{Namespace: o.Namespace, Name: o.Name},
@@ -21,8 +23,9 @@ func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP) []lb.FloatingI
 			Pool:         o.Spec.Pool,
 			Delete:       o.Spec.ReclaimPolicy == v1beta1.ReclaimDelete,
 			ServiceName:  o.Spec.ServiceName,
+			ServiceGone:  gone[lb.Key{Namespace: o.Namespace, Name: o.Spec.ServiceName}],
 			Deleting:     o.DeletionTimestamp != nil,
-			AssignedFrom: byAddress(o.Annotations[v1beta1.AnnotationAssigned]),
+			AssignedFrom: assignedFrom(o),
 		}
 		var err error
 		f.Wanted, f.Families, err = readFloating(o.Spec)
@@ -37,6 +40,9 @@ func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP) []lb.FloatingI
 				f.Addresses = append(f.Addresses, a)
 			}
 		}
+		if err == nil {
+			f.Wanted = append(f.Wanted, lostAddresses(f)...)
+		}
 		for _, a := range f.Addresses {
 			// Addresses of a family that is no longer requested go as soon as the request is readable.
 			if err != nil && !slices.Contains(f.Families, lb.FamilyOf(a)) {
@@ -49,6 +55,35 @@ func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP) []lb.FloatingI
 		out = append(out, f)
 	}
 	slices.SortFunc(out, func(a, b lb.FloatingIP) int { return a.Key.Compare(b.Key) })
+	return out
+}
+
+// missingServices returns which of the Services that FloatingIPs name do not exist.
+func missingServices(objects []*v1beta1.FloatingIP, services []*corev1.Service) map[lb.Key]bool {
+	gone := map[lb.Key]bool{}
+	for _, f := range objects {
+		if f.Spec.ServiceName != "" {
+			gone[lb.Key{Namespace: f.Namespace, Name: f.Spec.ServiceName}] = true
+		}
+	}
+	for _, s := range services {
+		delete(gone, lb.Key{Namespace: s.Namespace, Name: s.Name})
+	}
+	return gone
+}
+
+// lostAddresses returns the addresses that a FloatingIP had before its status was lost, as in a restore, in families of
+// which the spec asks for none. It asks for them, and does not take others instead.
+func lostAddresses(f lb.FloatingIP) []netip.Addr {
+	var out []netip.Addr
+	for a, pool := range f.AssignedFrom {
+		same := func(b netip.Addr) bool { return a.BitLen() == b.BitLen() }
+		known := slices.ContainsFunc(slices.Concat(f.Wanted, f.Addresses, out), same)
+		if !known && slices.Contains(f.Families, lb.FamilyOf(a)) && (f.Pool == "" || f.Pool == pool) {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
 	return out
 }
 

@@ -26,6 +26,14 @@ func readNodeSelector(r *report, object lb.Object, o *corev1.Service) []lb.Selec
 	return []lb.Selector{s}
 }
 
+// ParseNodeSelector reads OCCM's default of node-selector; "" is none.
+func ParseNodeSelector(text string) (lb.Selector, error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, nil
+	}
+	return parseNodeSelector(text)
+}
+
 // parseNodeSelector reads key=value, key!=value, key in (a, b), key notin (a, b),
 // key and !key, separated by commas. OpenStack's cloud controller manager knows
 // key=value and key, which mean the same here.

@@ -15,6 +15,9 @@ import (
 const (
 	// osPrefix begins the annotations of OpenStack's cloud controller manager.
 	osPrefix = "loadbalancer.openstack.org/"
+	// OpenStackID and OpenStackAddress are the annotations in which OCCM records what a Service has.
+	OpenStackID      = osPrefix + "load-balancer-id"
+	OpenStackAddress = osPrefix + "load-balancer-address"
 	// osInternal requests an internal load balancer.
 	osInternal = "service.beta.kubernetes.io/openstack-internal-load-balancer"
 	// osMaxShared is OCCM's default of max-shared-lb, including the owner.
@@ -24,14 +27,42 @@ const (
 // openStack reads the annotations of OpenStack's cloud controller manager (OCCM) as
 // requests for addresses of our pools. It reports annotations without effect.
 type openStack struct {
-	opt   Options
-	pools []pool
+	opt      Options
+	pools    []pool
+	services []*corev1.Service
 	// matches holds the pools for each pattern seen.
 	matches map[string][]string
 }
 
-func newOpenStack(opt Options, pools []pool) *openStack {
-	return &openStack{opt: opt, pools: pools, matches: map[string][]string{}}
+func newOpenStack(opt Options, pools []pool, services []*corev1.Service) *openStack {
+	return &openStack{opt: opt, pools: pools, services: services, matches: map[string][]string{}}
+}
+
+// AsksOpenStack reports whether a Service has an annotation of OCCM beside those in which OCCM records what it has.
+func AsksOpenStack(o *corev1.Service) bool {
+	for key := range o.Annotations {
+		if key == osInternal || strings.HasPrefix(key, osPrefix) && key != OpenStackID && key != OpenStackAddress {
+			return true
+		}
+	}
+	return false
+}
+
+// OwnsOpenStackID reports whether the load balancer id of a Service was written by Holdfast: the id is the Service's
+// own, or it is not in force and came with a copied manifest.
+func OwnsOpenStackID(o *corev1.Service, inForce string) bool {
+	id, has := o.Annotations[OpenStackID]
+	_, copied := copyOf(o)
+	return has && (id == string(o.UID) || copied && inForce == "")
+}
+
+// copiedID reports whether a copied manifest brought the load balancer id that Holdfast had written on its original:
+// nobody asked to share that address.
+func (x *openStack) copiedID(o *corev1.Service) bool {
+	original, copied := copyOf(o)
+	return copied && o.Annotations[OpenStackID] != "" && slices.ContainsFunc(x.services, func(s *corev1.Service) bool {
+		return string(s.UID) == o.Annotations[OpenStackID] && s.Namespace+"/"+s.Name == original
+	})
 }
 
 // read adds the requests of the Service to w, and its limit to access. hasInternal: the Service has
@@ -47,18 +78,14 @@ func (x *openStack) read(r *report, object lb.Object, o *corev1.Service, hasInte
 			s.annotations[name] = strings.TrimSpace(value)
 		}
 	}
-	internal, asked := o.Annotations[osInternal]
-	if asked {
-		if is := s.boolean(osInternal, internal); !hasInternal {
-			w.Internal = is
-		} else if is != w.Internal {
-			s.note("%s (%q) is not in force: %s is", osInternal, internal, AnnotationInternal)
-		}
+	x.readInternal(&s, o, hasInternal)
+	if !x.copiedID(o) {
+		w.LoadBalancerID = s.annotations["load-balancer-id"]
 	}
-	w.LoadBalancerID = s.annotations["load-balancer-id"]
 	if w.LoadBalancerID != "" {
 		w.MaxShared = cmp.Or(x.opt.MaxShared, osMaxShared)
 	}
+	s.readNodeSelector(x.opt.NodeSelector)
 	if len(s.annotations) > 0 {
 		x.readNamed(&s)
 	}
@@ -91,6 +118,22 @@ func (s *osService) boolean(name, value string) bool {
 	return value == "true"
 }
 
+// readInternal reads whether the Service is internal. As in OCCM no Service is external where all are to be internal.
+func (x *openStack) readInternal(s *osService, o *corev1.Service, hasInternal bool) {
+	w := s.wish
+	value, asked := o.Annotations[osInternal]
+	is := asked && s.boolean(osInternal, value)
+	switch {
+	case hasInternal && asked && is != w.Internal:
+		s.note("%s (%q) is not in force: %s is", osInternal, value, AnnotationInternal)
+	case !hasInternal && asked && !is && x.opt.Internal:
+		s.note("%s (%q) is not in force: Services of this cluster are internal", osInternal, value)
+	}
+	if !hasInternal {
+		w.Internal = is || x.opt.Internal
+	}
+}
+
 func (x *openStack) readNamed(s *osService) {
 	w := s.wish
 	if value, asked := s.annotations["keep-floatingip"]; asked {
@@ -102,7 +145,6 @@ func (x *openStack) readNamed(s *osService) {
 	} else {
 		s.readConnectionLimit()
 	}
-	s.readNodeSelector()
 	x.readPools(s)
 	for _, name := range slices.Sorted(maps.Keys(s.annotations)) {
 		s.noteIgnored(name, s.annotations[name])
@@ -138,14 +180,20 @@ func (s *osService) readConnectionLimit() {
 	}
 }
 
-func (s *osService) readNodeSelector() {
+// readNodeSelector reads which nodes may announce. As in OCCM an empty annotation stands for all nodes.
+func (s *osService) readNodeSelector(byDefault lb.Selector) {
 	const name = "node-selector"
-	value := s.annotations[name]
-	if value == "" {
-		return
-	}
-	if len(s.wish.NodeSelectors) > 0 {
+	value, asked := s.annotations[name]
+	switch {
+	case len(s.wish.NodeSelectors) > 0 && value != "":
 		s.note("%s (%q) is not in force: %s is", name, value, AnnotationNodeSelector)
+		return
+	case len(s.wish.NodeSelectors) > 0 || asked && value == "":
+		return
+	case !asked && byDefault != nil:
+		s.wish.NodeSelectors = []lb.Selector{byDefault}
+		return
+	case !asked:
 		return
 	}
 	selector, err := parseNodeSelector(value)

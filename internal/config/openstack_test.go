@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
@@ -129,4 +130,50 @@ func FuzzMatchers(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestOpenStackDefaults: what OCCM reads from its configuration.
+func TestOpenStackDefaults(t *testing.T) {
+	opt := served()
+	opt.Internal, opt.MaxShared = true, 5
+	var err error
+	if opt.NodeSelector, err = ParseNodeSelector("edge=yes"); err != nil {
+		t.Fatal(err)
+	}
+	if none, err := ParseNodeSelector(""); none != nil || err != nil {
+		t.Errorf("no selector is %v, %v", none, err)
+	}
+	edge := []lb.Selector{opt.NodeSelector}
+	for _, tt := range []struct {
+		name     string
+		pairs    []string
+		internal bool
+		nodes    []lb.Selector
+		reported string
+	}{
+		{"nothing", nil, true, edge, ""},
+		{"OpenStack's external", []string{osInternal, "false"}, true, edge, osInternal + ` ("false") is not in force: Services of this cluster are internal`},
+		{"our external", []string{AnnotationInternal, "false"}, false, edge, ""},
+		{"all nodes", []string{osPrefix + "node-selector", ""}, true, nil, ""},
+		{"other nodes", []string{osPrefix + "node-selector", "rack"}, true, []lb.Selector{{{Key: "rack", Operator: lb.Exists}}}, ""},
+		{"other nodes by our annotation", []string{AnnotationNodeSelector, "rack"}, true, []lb.Selector{{{Key: "rack", Operator: lb.Exists}}}, ""},
+	} {
+		s, problems := Compile(Objects{Services: []*corev1.Service{serviceObject("s", asking(tt.pairs...))}}, opt)
+		w := s.Services[0].Wish
+		if diff := cmp.Diff(tt.nodes, w.NodeSelectors, cmpopts.EquateEmpty()); diff != "" || w.Internal != tt.internal {
+			t.Errorf("%s: internal %v, nodes -want +got\n%s", tt.name, w.Internal, diff)
+		}
+		if got := strings.Join(problemTexts(problems), ""); !strings.Contains(got, tt.reported) || tt.reported == "" && got != "" {
+			t.Errorf("%s: reported %q, want %q", tt.name, got, tt.reported)
+		}
+	}
+	s, _ := Compile(Objects{Services: []*corev1.Service{serviceObject("s", asking(OpenStackID, "u"))}}, opt)
+	if got := s.Services[0].MaxShared; got != 5 {
+		t.Errorf("%d may share, want 5", got)
+	}
+	opt.IgnoreOpenStack = true
+	s, _ = Compile(Objects{Services: []*corev1.Service{serviceObject("s")}}, opt)
+	if w := s.Services[0].Wish; w.Internal || w.NodeSelectors != nil {
+		t.Errorf("ignored, and yet %+v", w)
+	}
 }

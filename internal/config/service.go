@@ -142,10 +142,14 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 	if problem == nil {
 		problem = unclear
 	}
+	revision := o.ResourceVersion
+	if dialect.copiedID(o) {
+		revision = "" // this depends on other Services
+	}
 	return lb.Service{
 		Key:                key,
 		UID:                string(o.UID),
-		Revision:           o.ResourceVersion,
+		Revision:           revision,
 		Labels:             o.Labels,
 		Created:            o.CreationTimestamp.Time,
 		Families:           families,

@@ -117,7 +117,7 @@ func TestFloatingIP(t *testing.T) {
 	}
 	want := []lb.FloatingIP{
 		{Key: lb.Key{Namespace: "a", Name: "bare"}, Families: []lb.Family{lb.IPv4}},
-		{Key: lb.Key{Namespace: "a", Name: "full"}, Families: []lb.Family{lb.IPv4, lb.IPv6}, Pool: "p", Delete: true, ServiceName: "web",
+		{Key: lb.Key{Namespace: "a", Name: "full"}, Families: []lb.Family{lb.IPv4, lb.IPv6}, Pool: "p", Delete: true, ServiceName: "web", ServiceGone: true,
 			Wanted: []netip.Addr{one, netip.MustParseAddr("2001:db8::1")}, Addresses: []netip.Addr{one},
 			AssignedFrom: map[netip.Addr]string{one: "p"}, BoundTo: lb.Key{Namespace: "a", Name: "web"}, BoundUID: "u"},
 	}
@@ -126,6 +126,46 @@ func TestFloatingIP(t *testing.T) {
 	}
 	if len(problems) != 2 {
 		t.Errorf("problems: %v", problemTexts(problems))
+	}
+}
+
+// What a FloatingIP had before a restore is asked for, unless its spec asks for something else.
+func TestRestoredFloatingIP(t *testing.T) {
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	for _, tt := range []struct {
+		name   string
+		record string
+		spec   v1beta1.FloatingIPSpec
+		status []string
+		want   []netip.Addr
+	}{
+		{"restored", "for=a/f,192.0.2.1=p", v1beta1.FloatingIPSpec{}, nil, []netip.Addr{a}},
+		{"restored, of one pool", "for=a/f,192.0.2.1=p", v1beta1.FloatingIPSpec{Pool: "p"}, nil, []netip.Addr{a}},
+		{"moves to another pool", "for=a/f,192.0.2.1=p", v1beta1.FloatingIPSpec{Pool: "q"}, nil, nil},
+		{"has it still", "for=a/f,192.0.2.1=p", v1beta1.FloatingIPSpec{}, []string{"192.0.2.1"}, nil},
+		{"asks for another", "for=a/f,192.0.2.9=p", v1beta1.FloatingIPSpec{Addresses: []string{"192.0.2.1"}}, nil, []netip.Addr{a}},
+		{"the other family", "for=a/f,2001:db8::1=p", v1beta1.FloatingIPSpec{IPFamilies: []string{"IPv4", "IPv6"}, Addresses: []string{"192.0.2.1"}}, nil, []netip.Addr{a, b}},
+		{"a family that it does not want", "for=a/f,2001:db8::1=p", v1beta1.FloatingIPSpec{}, nil, nil},
+		{"a copied manifest", "for=a/original,192.0.2.1=p", v1beta1.FloatingIPSpec{}, nil, nil},
+	} {
+		o := &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "f"}, Spec: tt.spec, Status: v1beta1.FloatingIPStatus{Addresses: tt.status}}
+		o.Annotations = map[string]string{v1beta1.AnnotationAssigned: tt.record}
+		s, _ := Compile(Objects{FloatingIPs: []*v1beta1.FloatingIP{o}}, served())
+		if diff := cmp.Diff(tt.want, s.FloatingIPs[0].Wanted, addrs()); diff != "" {
+			t.Errorf("%s: -want +got\n%s", tt.name, diff)
+		}
+	}
+}
+
+// The Service that a FloatingIP names may be of any type, as long as it exists.
+func TestServiceOfFloatingIP(t *testing.T) {
+	for name, gone := range map[string]bool{"": false, "web": false, "plain": false, "away": true} {
+		f := &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "f"}, Spec: v1beta1.FloatingIPSpec{ServiceName: name}}
+		plain := serviceObject("plain", func(o *corev1.Service) { o.Spec.Type = corev1.ServiceTypeClusterIP })
+		s, _ := Compile(Objects{FloatingIPs: []*v1beta1.FloatingIP{f}, Services: []*corev1.Service{serviceObject("web"), plain}}, served())
+		if s.FloatingIPs[0].ServiceGone != gone {
+			t.Errorf("%q: gone %v", name, !gone)
+		}
 	}
 }
 

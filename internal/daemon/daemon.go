@@ -36,6 +36,10 @@ func (s *Settings) Define(f *flag.FlagSet, healthListen string) {
 	f.StringVar(&s.Options.LoadBalancerClass, "load-balancer-class", "holdfast.dev/lb", "serve Services of this loadBalancerClass")
 	f.BoolVar(&s.Options.Default, "default-load-balancer", true, "serve Services without a loadBalancerClass too")
 	f.BoolVar(&s.Options.IgnoreOpenStack, "ignore-openstack-annotations", false, "ignore the annotations of OpenStack's cloud controller manager")
+	f.Func("openstack-node-selector", "`selector` of the nodes that announce Services without one of their own", func(text string) (err error) {
+		s.Options.NodeSelector, err = config.ParseNodeSelector(text)
+		return err
+	})
 	f.BoolVar(&s.Options.NoFilter, "disable-filter", false, "do not filter traffic to Services; Holdfast's source ranges and limits have no effect")
 	f.BoolVar(&s.Options.IgnoreExcludeLabel, "ignore-exclude-label", false, "announce also from nodes with the label node.kubernetes.io/exclude-from-external-load-balancers")
 }

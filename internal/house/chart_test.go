@@ -263,6 +263,8 @@ func TestChartValues(t *testing.T) {
 		{"loadBalancerClass=example.org/edge", []string{"--load-balancer-class=example.org/edge"}, []string{"holdfast.dev/lb"}},
 		{"defaultLoadBalancer=false", []string{"--default-load-balancer=false"}, []string{"--default-load-balancer=true"}},
 		{"ignoreExcludeLabel=true", []string{"--ignore-exclude-label=true"}, []string{"--ignore-exclude-label=false"}},
+		{"openStack.annotateAll=true,openStack.maxShared=5,openStack.internal=true", []string{"--openstack-annotate-all=true", "--openstack-max-shared=5", "--openstack-internal=true"}, nil},
+		{"openStack.nodeSelector=edge in (a\\, b)", []string{`"--openstack-node-selector=edge in (a, b)"`}, []string{`"--openstack-node-selector="`}},
 		{"deadEndpoints.enabled=false", []string{"--withdraw-dead-endpoints=false"}, []string{"pods/status", "kube-node-lease"}},
 		{"deadEndpoints.maxNodes=3", []string{"--dead-endpoints-max-nodes=3"}, []string{"=10%"}},
 		{"logLevel=debug", []string{"--log-level=debug"}, []string{"--log-level=info"}},
@@ -305,7 +307,7 @@ func TestChartValues(t *testing.T) {
 
 func TestChartRefusesValues(t *testing.T) {
 	for _, set := range []string{
-		"unknown=1", "image.digest=x", "image.pullPolicy=Sometimes", "image.tag=a/b", "loadBalancerClass=",
+		"unknown=1", "openStack.maxShared=0", "openStack.maxSharedLB=3", "image.digest=x", "image.pullPolicy=Sometimes", "image.tag=a/b", "loadBalancerClass=",
 		"loadBalancerClass=a b", "defaultLoadBalancer=maybe", "logLevel=trace", "deadEndpoints.maxNodes=101%", "deadEndpoints.maxNodes=-1", "metrics.port=0", "metrics.podMonitor.every=1s",
 		"controller.replicas=0", "controller.limits.cpu=1", "speaker.membersPort=65536", "speaker.replicas=3", "speaker.filter.enabled=maybe", "speaker.filter.mode=open",
 		"speaker.kubeProxyLivez=10256", "speaker.kubeProxyLivez=http://127.0.0.1:10256",

@@ -16,8 +16,11 @@ import (
 func (a *assigner) assignment(s *subject) Assignment {
 	out := a.holding(s)
 	out.Reason, out.Message = a.explainAssignment(s, out)
-	if !s.Renew && out.Reason != lb.Assigned {
-		out.Origins = s.withLost(out.Origins)
+	switch {
+	case out.Reason == lb.ForeignAddress && s.Renew:
+		out.Origins = s.withLost(out.Origins, true)
+	case out.Reason != lb.Assigned && !s.Renew:
+		out.Origins = s.withLost(out.Origins, false)
 	}
 	return out
 }
@@ -44,12 +47,12 @@ func (a *assigner) holding(s *subject) Assignment {
 	return out
 }
 
-// withLost adds the addresses that the Service had before a restore, in families without an
+// withLost adds the addresses that the Service had before its status was lost or overwritten, in families without an
 // address: pools may be restored after the Service.
-func (s *subject) withLost(origins []Origin) []Origin {
+func (s *subject) withLost(origins []Origin, overwritten bool) []Origin {
 	for _, addr := range slices.SortedFunc(maps.Keys(s.AssignedFrom), netip.Addr.Compare) {
 		f := s.family(addr)
-		if f >= 0 && !s.held[f].IsValid() && !slices.Contains(s.Addresses, addr) {
+		if f >= 0 && (overwritten || !s.held[f].IsValid()) && !slices.Contains(s.Addresses, addr) {
 			origins = append(origins, Origin{addr, s.AssignedFrom[addr]})
 		}
 	}
@@ -63,6 +66,8 @@ func (a *assigner) explainAssignment(s *subject, has Assignment) (lb.Reason, str
 	_, r := a.find(s)
 	holds := describe(has)
 	switch {
+	case r != nil && r.reason == lb.ForeignAddress:
+		return r.reason, r.message
 	case r != nil && r.kept:
 		return lb.AddressKept, fmt.Sprintf("keeps %s until another can be had: %s", holds, r.message)
 	case r != nil && len(has.Addresses) == 0:

@@ -50,6 +50,13 @@ func (h *history) change() {
 		h.alien = true
 	case what == 18: // a restore: statuses are gone
 		for i := range s.FloatingIPs {
+			f := &s.FloatingIPs[i]
+			for _, addr := range f.Addresses { // as config reads the record
+				same := func(a netip.Addr) bool { return a.BitLen() == addr.BitLen() }
+				if slices.Contains(f.Families, lb.FamilyOf(addr)) && !slices.ContainsFunc(f.Wanted, same) {
+					f.Wanted = append(slices.Clone(f.Wanted), addr)
+				}
+			}
 			s.FloatingIPs[i].Addresses, s.FloatingIPs[i].BoundTo, s.FloatingIPs[i].BoundUID = nil, lb.Key{}, ""
 		}
 		for i := range s.Services {
@@ -59,6 +66,18 @@ func (h *history) change() {
 		h.editFloating()
 	default:
 		h.editPools()
+	}
+	h.name()
+}
+
+// name finds out which Services that FloatingIPs name exist.
+func (h *history) name() {
+	s := &h.state
+	for i := range s.FloatingIPs {
+		f := &s.FloatingIPs[i]
+		key := lb.Key{Namespace: f.Key.Namespace, Name: f.ServiceName}
+		f.ServiceGone = f.ServiceName != "" && find(s.Services, func(svc lb.Service) bool { return svc.Key == key }) == nil &&
+			!slices.ContainsFunc(s.Leaving, func(l lb.Leaving) bool { return l.Key == key })
 	}
 }
 

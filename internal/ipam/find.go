@@ -14,6 +14,9 @@ func (a *assigner) find(s *subject) ([]netip.Addr, *refusal) {
 	if s.Problem != nil {
 		return nil, &refusal{reason: s.Problem.Reason, message: s.Problem.Message}
 	}
+	if r := a.foreign(s); r != nil {
+		return nil, r
+	}
 	wants, r := a.wants(s)
 	if r != nil {
 		return nil, r
@@ -46,6 +49,25 @@ func (a *assigner) find(s *subject) ([]netip.Addr, *refusal) {
 		}
 	}
 	return got, a.move(s, wants, got)
+}
+
+// foreign returns a refusal while the Service's status has an address that another load balancer wrote: what we write
+// there, it would overwrite. holdfast.dev/renew asks to replace the address. If that was overwritten too, the record of
+// it is what is left.
+func (a *assigner) foreign(s *subject) *refusal {
+	for _, addr := range s.Addresses {
+		if s.floating > 0 || s.AssignedFrom[addr] != "" || a.index.find(addr) != nil || a.holders[addr].floating > 0 {
+			continue
+		}
+		const what = "its status has %s, which no pool ever had: another load balancer wrote it; turn that one off for this Service, then "
+		switch {
+		case !s.Renew:
+			return refuse(lb.ForeignAddress, what+"set holdfast.dev/renew", addr)
+		case s.remembers():
+			return refuse(lb.ForeignAddress, what+"remove holdfast.dev/renew and set it again", addr)
+		}
+	}
+	return nil
 }
 
 func (s *subject) missing(got []netip.Addr) []int {

@@ -63,7 +63,7 @@ func TestChoosePool(t *testing.T) {
 			`s [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "a" until another can be had: no IPv4 address: pool "b" has no IPv4 range`},
 		{"the range went to another pool: stays", []lb.Pool{pool("a", one), pool("b", two)}, service("s", askingPool("b"), holding(one), from(one, "b")),
 			`s [192.0.2.1] Assigned: has 192.0.2.1 from pool "a"`},
-		{"cut from the pool asked for: stays", []lb.Pool{pool("b", two)}, service("s", askingPool("b"), holding(one)),
+		{"cut from the pool asked for: stays", []lb.Pool{pool("b", two)}, service("s", askingPool("b"), holding(one), from(one, "b")),
 			`s [192.0.2.1] Assigned: has 192.0.2.1, which is in no pool any more`},
 
 		{"asked for address", []lb.Pool{pool("a", one), with(pool("b", two), manual)}, service("s", asking(two)),
@@ -80,7 +80,7 @@ func TestChoosePool(t *testing.T) {
 			`s [198.51.100.1] Assigned: has 198.51.100.1 from pool "b"`},
 		{"keeps what it has when that cannot be", []lb.Pool{pool("a", one)}, service("s", asking(two), holding(one)),
 			`s [192.0.2.1] AddressNotInPool: keeps 192.0.2.1 from pool "a"; asks for 198.51.100.1, which is in none of the pools: ask for another address or add it to a pool`},
-		{"holds what it asks for, though no pool has it", nil, service("s", asking(two), holding(two)),
+		{"holds what it asks for, though no pool has it", nil, service("s", asking(two), holding(two), from(two, "b")),
 			`s [198.51.100.1] Assigned: has 198.51.100.1, which is in no pool any more`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 // Floating is the decision for one FloatingIP: its addresses and the Service that uses them.
 type Floating struct {
 	FloatingIP lb.Key
-	// Addresses are ordered as its families; they are written into spec.addresses too.
+	// Addresses are ordered as its families.
 	Addresses []netip.Addr
 	Pools     []string
 	Origins   []Origin
@@ -64,14 +64,36 @@ func (a *assigner) claims(s *subject, n int32) bool {
 	switch {
 	case f.Key.Namespace != s.Key.Namespace:
 		return false
-	case s.joins:
+	case s.joins || f.ServiceName == s.Key.Name:
 		return true
-	case f.ServiceName != "":
-		return f.ServiceName == s.Key.Name
+	case a.dedicated(s, n):
+		return false
 	}
 	return s.FloatingIP == f.Key.Name || slices.ContainsFunc(s.RequestedAddresses, func(addr netip.Addr) bool {
 		return slices.Contains(f.Wanted, addr) || slices.Contains(a.floating[n-1].held, addr)
 	})
+}
+
+// dedicated reports whether the FloatingIP is for another Service, which exists. A Service that came to use it before
+// keeps it: neither a Service that is created again nor an edit takes an address away.
+func (a *assigner) dedicated(s *subject, n int32) bool {
+	f := &a.state.FloatingIPs[n-1]
+	if f.ServiceName == "" || f.ServiceName == s.Key.Name || f.ServiceGone {
+		return false
+	}
+	return !slices.ContainsFunc(s.Addresses, func(addr netip.Addr) bool { return slices.Contains(a.floating[n-1].held, addr) })
+}
+
+// owned says which FloatingIP owns an address that the Service cannot use, and why it cannot.
+func (a *assigner) owned(s *subject, n int32) *refusal {
+	f := &a.state.FloatingIPs[n-1]
+	switch {
+	case f.Key.Namespace != s.Key.Namespace:
+		return refuse(lb.AddressInUse, "which FloatingIP %s owns: only Services of its namespace may use it", f.Key)
+	case a.dedicated(s, n):
+		return refuse(lb.AddressInUse, "which FloatingIP %s owns for Service %q: delete that Service, or take its name out of spec.serviceName", f.Key, f.ServiceName)
+	}
+	return refuse(lb.AddressInUse, "which FloatingIP %s owns: claim it by annotation holdfast.dev/floating-ip", f.Key)
 }
 
 // cedes reports whether the Service leaves an address that it holds to a FloatingIP that requests it:
@@ -81,7 +103,7 @@ func (a *assigner) cedes(s *subject, n int32) bool {
 		return false
 	}
 	f := &a.state.FloatingIPs[n-1]
-	if s.joins || f.ServiceName != "" || s.FloatingIP == f.Key.Name {
+	if s.joins || f.ServiceName == s.Key.Name || s.FloatingIP == f.Key.Name {
 		return true
 	}
 	return slices.ContainsFunc(s.RequestedAddresses, func(addr netip.Addr) bool {
@@ -114,7 +136,7 @@ func (a *assigner) floatingResult(s *subject) Floating {
 	out.Delete = f.Delete && !f.Deleting && f.BoundTo != (lb.Key{}) && out.BoundTo == (lb.Key{}) && a.gone(f)
 	out.Reason, out.Message = a.explainFloating(s, f, out, describe(has))
 	if !s.dissolved {
-		out.Origins = s.withLost(out.Origins)
+		out.Origins = s.withLost(out.Origins, false)
 	}
 	return out
 }
@@ -129,6 +151,8 @@ func (a *assigner) explainFloating(s *subject, f *lb.FloatingIP, out Floating, h
 		return lb.Deleting, "gives back its addresses when their Service has left them"
 	case f.Deleting:
 		return lb.Deleting, fmt.Sprintf("waits for Service %s, which uses %s", out.BoundTo, holds)
+	case r != nil && len(out.Addresses) == 0 && s.remembers():
+		return r.reason, r.message + "; it had that address before: to take another, remove the annotation holdfast.dev/assigned"
 	case r != nil && len(out.Addresses) == 0:
 		return r.reason, r.message
 	case r != nil:

@@ -50,7 +50,7 @@ func TestFloatingIP(t *testing.T) {
 			[]lb.Service{service("s", claiming("f"), holding("10.0.0.2"))}, addrs("10.0.0.2"), lb.Deleting, addrs("10.0.0.2")},
 		{"takes nothing new when deleted", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}, floating("f", owning("10.0.0.2"), wanting("10.0.0.1"), dying),
 			[]lb.Service{service("s", claiming("f"), holding("10.0.0.2"))}, addrs("10.0.0.2"), lb.Deleting, addrs("10.0.0.2")},
-		// Missing families come from the same pool, before and after its address is in spec.addresses.
+		// Missing families come from the same pool.
 		{"is as internal as its address", []lb.Pool{internal}, floating("f", owning("10.0.0.2"), func(f *lb.FloatingIP) { f.Families = []lb.Family{lb.IPv4, lb.IPv6} }),
 			nil, addrs("10.0.0.2"), lb.NoFamily, nil},
 	} {
@@ -77,5 +77,109 @@ func TestJoinKeepsToThePoolAskedFor(t *testing.T) {
 	s := lb.State{Pools: []lb.Pool{pool("p", "10.0.0.0"), pool("q", "10.0.1.0")}, Services: []lb.Service{joiner, owner}}
 	if got := Assign(s).Assignments[0]; len(got.Addresses) != 0 || got.Reason != lb.UnknownLoadBalancer {
 		t.Errorf("%v, %s: %s", got.Addresses, got.Reason, got.Message)
+	}
+}
+
+func dedicatedTo(name string, gone bool) func(*lb.FloatingIP) {
+	return func(f *lb.FloatingIP) { f.ServiceName, f.ServiceGone = name, gone }
+}
+
+// A kept FloatingIP names the Service that it was made for. When that Service is gone, any Service of the namespace gets
+// the address by asking for it, and keeps it.
+func TestKeptFloatingIP(t *testing.T) {
+	elsewhere := func(s *lb.Service) { s.Key.Namespace = "other" }
+	pools := []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}
+	for _, tt := range []struct {
+		name     string
+		floating lb.FloatingIP
+		services []lb.Service
+		want     []string
+	}{
+		{"its Service is gone: free by its address", floating("keep", owning("10.0.0.2"), dedicatedTo("first", true)), []lb.Service{service("next", asking("10.0.0.2"))},
+			[]string{`next [10.0.0.2] Assigned: has 10.0.0.2 from pool "p"`}},
+		{"its Service is gone: free by its name", floating("keep", owning("10.0.0.2"), dedicatedTo("first", true)), []lb.Service{service("next", claiming("keep"))},
+			[]string{`next [10.0.0.2] Assigned: has 10.0.0.2 from pool "p"`}},
+		{"not for another namespace", floating("keep", owning("10.0.0.2"), dedicatedTo("first", true)), []lb.Service{service("next", asking("10.0.0.2"), elsewhere)},
+			[]string{`next [] AddressInUse: asks for 10.0.0.2, which FloatingIP default/keep owns: only Services of its namespace may use it`}},
+		{"its Service exists", floating("keep", owning("10.0.0.2"), dedicatedTo("first", false)), []lb.Service{service("next", asking("10.0.0.2"))},
+			[]string{`next [] AddressInUse: asks for 10.0.0.2, which FloatingIP default/keep owns for Service "first": delete that Service, or take its name out of spec.serviceName`}},
+		{"its Service exists, claimed by name", floating("keep", owning("10.0.0.2"), dedicatedTo("first", false)), []lb.Service{service("next", claiming("keep"))},
+			[]string{`next [] FloatingIPInUse: claims FloatingIP "keep", whose spec.serviceName gives it to Service "first", which exists`}},
+		{"its Service is created again: the user keeps it", floating("keep", owning("10.0.0.2"), dedicatedTo("first", false)),
+			[]lb.Service{service("first"), service("next", asking("10.0.0.2"), holding("10.0.0.2"), from("10.0.0.2", "p"))},
+			[]string{`first [] FloatingIPInUse: claims FloatingIP "keep" with 10.0.0.2, which Service default/next holds`, `next [10.0.0.2] Assigned: has 10.0.0.2 from pool "p"`}},
+		{"this Service has an address: keep it for ever", floating("keep", wanting("10.0.0.3"), dedicatedTo("web", false)), []lb.Service{service("web", holding("10.0.0.3"), from("10.0.0.3", "p"))},
+			[]string{`web [10.0.0.3] Assigned: has 10.0.0.3 from pool "p"`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := Assign(lb.State{Pools: pools, FloatingIPs: []lb.FloatingIP{tt.floating}, Services: tt.services})
+			if diff := cmp.Diff(tt.want, text(got)); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+			if owned := got.FloatingIPs[0].Addresses; len(owned) != 1 {
+				t.Errorf("the FloatingIP owns %v", owned)
+			}
+		})
+	}
+}
+
+// Internal Services do not start to share by load-balancer-id; those that do already keep their address.
+func TestInternalSharesByKeyOnly(t *testing.T) {
+	inner := with(pool("p", "10.0.0.0"), func(p *lb.Pool) { p.Internal = true })
+	one := service("one", holding("10.0.0.0"), from("10.0.0.0", "p"), func(s *lb.Service) { s.UID, s.Internal, s.SharingKey = "u1", true, "" })
+	join := func(changes ...func(*lb.Service)) lb.Service {
+		two := service("two", changes...)
+		two.Internal, two.LoadBalancerID = true, "u1"
+		return two
+	}
+	for name, tt := range map[string]struct {
+		two  lb.Service
+		want string
+	}{
+		"new": {join(), `two [] NotShareable: cannot share 10.0.0.0, which Service default/one holds: internal Services do not share by load-balancer-id, but by holdfast.dev/sharing-key`},
+		"old": {join(holding("10.0.0.0"), from("10.0.0.0", "p")), `two [10.0.0.0] Assigned: has 10.0.0.0 from pool "p"`},
+	} {
+		if diff := cmp.Diff(tt.want, text(Assign(lb.State{Pools: []lb.Pool{inner}, Services: []lb.Service{one, tt.two}}))[1]); diff != "" {
+			t.Errorf("%s: -want +got\n%s", name, diff)
+		}
+	}
+	one.SharingKey = "k"
+	two := service("two", func(s *lb.Service) { s.Internal, s.SharingKey = true, "k" })
+	if got := Assign(lb.State{Pools: []lb.Pool{inner}, Services: []lb.Service{one, two}}).Assignments[1]; got.Reason != lb.Assigned {
+		t.Errorf("by key: %s: %s", got.Reason, got.Message)
+	}
+}
+
+// An address that another load balancer wrote is left to it, on all the Services that show it, until renew is set. If
+// it comes back after that, nobody fights over it.
+func TestForeignAddress(t *testing.T) {
+	const node = "172.18.0.2"
+	const said = "ForeignAddress: its status has 172.18.0.2, which no pool ever had: another load balancer wrote it; turn that one off for this Service, then "
+	renew := func(s *lb.Service) { s.Renew = true }
+	s := lb.State{Pools: []lb.Pool{pool("p", v4)}, Services: []lb.Service{
+		service("a", holding(node)),
+		service("b", holding(node)), // ServiceLB of k3s shows the nodes' addresses on all Services
+		service("c", holding(node), asking("192.0.2.2")),
+	}}
+	want := []string{"a [172.18.0.2] " + said + "set holdfast.dev/renew", "b [] " + said + "set holdfast.dev/renew", "c [] " + said + "set holdfast.dev/renew"}
+	if diff := cmp.Diff(want, text(Assign(s))); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	one := lb.State{Pools: s.Pools, Services: []lb.Service{service("a", holding(node), renew)}}
+	r := Assign(one)
+	if diff := cmp.Diff([]string{`a [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}, text(r)); diff != "" {
+		t.Errorf("renewed: -want +got\n%s", diff)
+	}
+	overwritten := applied(one, r)
+	overwritten.Services[0].Addresses = addrs(node)
+	for range 2 {
+		if diff := cmp.Diff([]string{"a [172.18.0.2] " + said + "remove holdfast.dev/renew and set it again"}, text(Assign(overwritten))); diff != "" {
+			t.Errorf("overwritten: -want +got\n%s", diff)
+		}
+		record := origins(Assign(overwritten).Assignments[0].Origins)
+		if len(record) != 1 {
+			t.Errorf("the record is %v", record)
+		}
+		overwritten.Services[0].AssignedFrom = record
 	}
 }

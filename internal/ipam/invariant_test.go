@@ -139,10 +139,11 @@ func claimedBy(f *lb.FloatingIP, s *lb.Service, owned ...netip.Addr) bool {
 	if joiner(s) || f.ServiceName == s.Key.Name {
 		return true
 	}
+	uses := slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return slices.Contains(f.Addresses, a) || slices.Contains(owned, a) })
 	byValue := slices.ContainsFunc(s.RequestedAddresses, func(a netip.Addr) bool {
 		return slices.Contains(f.Wanted, a) || slices.Contains(f.Addresses, a) || slices.Contains(owned, a)
 	})
-	return f.ServiceName == "" && (f.Key.Name == s.FloatingIP || byValue)
+	return (f.ServiceName == "" || f.ServiceGone || uses) && (f.Key.Name == s.FloatingIP || byValue)
 }
 
 // nothingUnasked: a Service loses an address only if its user asked for that, or if an older object holds it.

@@ -50,7 +50,7 @@ func (a *assigner) beside(s *subject, addr netip.Addr, pool *supply, t holders) 
 			return refuse(lb.AddressInUse, "which Service %s holds: set spec.serviceName to take it over with the Service", o.Key)
 		})
 	case t.floating > 0 && !a.claims(s, t.floating):
-		return refuse(lb.AddressInUse, "which FloatingIP %s owns", a.floating[t.floating-1].Key)
+		return a.owned(s, t.floating)
 	case slices.Contains(s.held, addr):
 		return nil
 	}
@@ -84,6 +84,9 @@ func agree(s, o *subject) *refusal {
 func shareable(s, o *subject, pool *supply) *refusal {
 	if r := agree(s, o); r != nil {
 		return r
+	}
+	if s.Internal && s.SharingKey == "" {
+		return refuse(lb.NotShareable, "which Service %s holds: internal Services do not share by load-balancer-id, but by holdfast.dev/sharing-key", o.Key)
 	}
 	if s.Key.Namespace != o.Key.Namespace && (pool == nil || !pool.ShareAcross) {
 		return refuse(lb.NotShareable, "which Service %s holds: the pool's sharing.scope is Namespace", o.Key)

@@ -69,6 +69,9 @@ func (w *witness) beside(p *lb.Pool, svc *lb.Service, addr netip.Addr) bool {
 	if len(holders) == 0 {
 		return !joiner(svc)
 	}
+	if svc.Internal && svc.SharingKey == "" {
+		return false
+	}
 	for _, key := range holders {
 		o := w.services[key]
 		if disagree(o, svc) != "" || !p.ShareAcross && o.Key.Namespace != svc.Key.Namespace {
@@ -162,6 +165,11 @@ func (w *witness) givenByThePools() error {
 
 // waits reports whether a Service waits for another object because its user asked for that.
 func (w *witness) waits(svc *lb.Service) bool {
+	for _, addr := range svc.Addresses {
+		if svc.AssignedFrom[addr] == "" && w.poolOf(addr) == nil && w.owns[addr] == nil {
+			return true // another load balancer wrote it
+		}
+	}
 	if svc.Problem != nil || svc.FamilyPolicy == lb.RequireDualStack && len(svc.Families) < 2 || svc.FloatingIP != "" {
 		return true
 	}

@@ -60,8 +60,8 @@ func (a *assigner) claim(s *subject, wants []want) *refusal {
 		return refuse(lb.FloatingIPUnknown, "claims FloatingIP %q, which namespace %q does not have", s.FloatingIP, s.Key.Namespace)
 	}
 	f := &a.state.FloatingIPs[n-1]
-	if f.ServiceName != "" && f.ServiceName != s.Key.Name {
-		return refuse(lb.FloatingIPInUse, "claims FloatingIP %q, whose spec.serviceName gives it to Service %q", s.FloatingIP, f.ServiceName)
+	if a.dedicated(s, n) {
+		return refuse(lb.FloatingIPInUse, "claims FloatingIP %q, whose spec.serviceName gives it to Service %q, which exists", s.FloatingIP, f.ServiceName)
 	}
 	any := false
 	for i, addr := range a.ownedFor(s, n) {

@@ -33,7 +33,10 @@ func write(world, seen lb.State, r Result, land func() bool) lb.State {
 			return svc.Key == a.Service && reflect.DeepEqual(svc, seen.Services[i])
 		})
 		if svc != nil && land() {
-			svc.Addresses, svc.AssignedFrom = a.Addresses, origins(a.Origins)
+			svc.AssignedFrom = origins(a.Origins)
+			if a.Reason != lb.ForeignAddress {
+				svc.Addresses = a.Addresses
+			}
 		}
 	}
 	for i, f := range r.FloatingIPs {
@@ -50,9 +53,6 @@ func write(world, seen lb.State, r Result, land func() bool) lb.State {
 		}
 		o.Addresses, o.AssignedFrom, o.BoundTo, o.BoundUID = f.Addresses, origins(f.Origins), f.BoundTo, f.BoundUID
 		o.Deleting = o.Deleting || f.Delete
-		if len(o.Wanted) == 0 && f.Reason != lb.InvalidRequest {
-			o.Wanted = f.Addresses
-		}
 	}
 	for _, k := range r.Keep {
 		exists := slices.ContainsFunc(world.FloatingIPs, func(f lb.FloatingIP) bool { return f.Key == k.Service })

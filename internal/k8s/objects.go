@@ -59,26 +59,23 @@ func (k *Cluster) UpdateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, w
 	return err == nil, err
 }
 
-// UpdateFloatingIPSpec writes what must outlive the status: the finalizer, and the
-// chosen addresses with their origins, so that backups contain them.
-func (k *Cluster) UpdateFloatingIPSpec(ctx context.Context, f *v1beta1.FloatingIP, addresses []string, origins string, inUse bool) error {
-	patch := map[string]any{}
-	if len(addresses) > 0 && !slices.Equal(f.Spec.Addresses, addresses) {
-		patch["spec"] = map[string]any{"addresses": addresses}
-	}
+// RecordFloatingIP writes what must outlive the status: the finalizer, and the record of the
+// addresses, so that backups contain them.
+func (k *Cluster) RecordFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, assigned string, inUse bool) error {
 	metadata := map[string]any{}
 	if finalizers, changed := withFinalizer(f, v1beta1.FinalizerAddress, inUse); changed {
 		metadata["finalizers"] = finalizers
 	}
-	if origins != f.Annotations[v1beta1.AnnotationAssigned] {
-		metadata["annotations"] = map[string]any{v1beta1.AnnotationAssigned: origins}
+	if have, stands := f.Annotations[v1beta1.AnnotationAssigned]; assigned == "" && stands {
+		metadata["annotations"] = map[string]any{v1beta1.AnnotationAssigned: nil}
+	} else if assigned != have {
+		metadata["annotations"] = map[string]any{v1beta1.AnnotationAssigned: assigned}
 	}
-	if len(patch)+len(metadata) == 0 {
+	if len(metadata) == 0 {
 		return nil
 	}
 	metadata["resourceVersion"] = f.ResourceVersion
-	patch["metadata"] = metadata
-	_, err := patchOwn(ctx, k, k.floatingIPs, "floatingips", f, "", patch)
+	_, err := patchOwn(ctx, k, k.floatingIPs, "floatingips", f, "", map[string]any{"metadata": metadata})
 	return err
 }
 

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -83,7 +85,7 @@ func (c Clients) clearOwn(ctx context.Context, resource string) error {
 	var errs []error
 	for i := range list.Items {
 		o := &list.Items[i]
-		patch, err := withoutFinalizers(o)
+		patch, err := withoutFinalizers(o, nil)
 		if patch != nil {
 			err = ignoreNotFound(c.holdfast.Patch(types.MergePatchType).NamespaceIfScoped(o.Namespace, o.Namespace != "").
 				Resource(resource).Name(o.Name).Body(patch).Do(ctx).Error())
@@ -101,7 +103,7 @@ func (c Clients) clearServices(ctx context.Context) error {
 	var errs []error
 	for i := range services.Items {
 		s := &services.Items[i]
-		patch, err := withoutFinalizers(s)
+		patch, err := withoutFinalizers(s, ourAnnotations(s))
 		if patch != nil {
 			_, err = c.kube.CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 			err = ignoreNotFound(err)
@@ -111,8 +113,19 @@ func (c Clients) clearServices(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// withoutFinalizers returns the patch that removes our finalizers, nil if there are none.
-func withoutFinalizers(o metav1.Object) ([]byte, error) {
+// ourAnnotations returns the annotations that another load balancer would read as its own, as null. The record of the
+// addresses stays for a later installation.
+func ourAnnotations(s *corev1.Service) map[string]any {
+	out := map[string]any{config.OpenStackAddress: nil}
+	if config.OwnsOpenStackID(s, string(s.UID)) {
+		out[config.OpenStackID] = nil
+	}
+	return out
+}
+
+// withoutFinalizers returns the patch that removes our finalizers, and annotations along with them; nil if there are no
+// finalizers of ours.
+func withoutFinalizers(o metav1.Object, annotations map[string]any) ([]byte, error) {
 	// Remove the standard one too: we set both together.
 	served := slices.Contains(o.GetFinalizers(), v1beta1.FinalizerAddress)
 	rest := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool {
@@ -121,7 +134,11 @@ func withoutFinalizers(o metav1.Object) ([]byte, error) {
 	if len(rest) == len(o.GetFinalizers()) {
 		return nil, nil
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": rest, "resourceVersion": o.GetResourceVersion()}})
+	metadata := map[string]any{"finalizers": rest, "resourceVersion": o.GetResourceVersion()}
+	if len(annotations) > 0 {
+		metadata["annotations"] = annotations
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return nil, fmt.Errorf("encode patch: %w", err)
 	}

@@ -15,12 +15,15 @@ type FloatingIP struct {
 	Families []Family
 	// Pool to assign from; "" is any.
 	Pool string
-	// Wanted are the requested addresses, at most one of each family.
+	// Wanted are the requested addresses, at most one of each family: those of its spec, and those that it held
+	// before its status was lost.
 	Wanted []netip.Addr
 	// Delete: the FloatingIP is deleted together with the Service that it is bound to.
 	Delete bool
 	// ServiceName is the only Service that may use it; "" is any.
 	ServiceName string
+	// ServiceGone: no Service of that name exists, of any type. Then any may use the FloatingIP.
+	ServiceGone bool
 	// Deleting: its addresses are released as soon as no Service uses them.
 	Deleting bool
 	// Problem says why it cannot be read; nil if it can.

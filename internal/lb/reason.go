@@ -33,6 +33,8 @@ const (
 	// AddressKept: the Service keeps an address that is not of the pool or kind that it asks for: until
 	// holdfast.dev/pool can be met, or until it asks for an address by value or for holdfast.dev/renew.
 	AddressKept Reason = "AddressKept"
+	// ForeignAddress: the status has an address that another load balancer wrote and that no pool ever had.
+	ForeignAddress Reason = "ForeignAddress"
 	// UnknownClass: the Service names a class that no pool has.
 	UnknownClass Reason = "UnknownClass"
 	// UnknownNetwork: the Service names a network or subnet that no pool stands for.

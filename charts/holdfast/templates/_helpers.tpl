@@ -36,6 +36,7 @@ imagePullSecrets:
 - --default-load-balancer={{ .Values.defaultLoadBalancer }}
 - --ignore-exclude-label={{ .Values.ignoreExcludeLabel }}
 - --ignore-openstack-annotations={{ .Values.ignoreOpenStackAnnotations }}
+- {{ printf "--openstack-node-selector=%s" .Values.openStack.nodeSelector | quote }}
 - --disable-filter={{ not .Values.speaker.filter.enabled }}
 - --daemonset={{ include "holdfast.name" . }}-speaker
 - --members-secret={{ include "holdfast.name" . }}-members

@@ -73,8 +73,7 @@ func assigned(services int) (config.Objects, error) {
 		}
 		sv.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: a.Addresses[0].String()}}
 		sv.Annotations = map[string]string{
-			v1beta1.AnnotationAssigned:                    a.Origins[0].Address.String() + "=" + a.Origins[0].Pool,
-			"loadbalancer.openstack.org/load-balancer-id": string(sv.UID),
+			v1beta1.AnnotationAssigned: fmt.Sprintf("%s=%s,%s=%s", config.AssignedFor, a.Service, a.Origins[0].Address, a.Origins[0].Pool),
 		}
 		sv.ResourceVersion = strconv.Itoa(1_000_000 + i)
 	}
