@@ -172,11 +172,15 @@ func (w serviceWrite) honoured() (metav1.Condition, bool) {
 	return c, len(messages) > 0
 }
 
-// origins returns the value of the annotation that records the pools of addresses.
+// origins returns the value of the annotation that records the pools of addresses, and the terms under which
+// the addresses are held.
 func origins(list []ipam.Origin) string {
 	var parts []string
 	for _, o := range list {
 		parts = append(parts, fmt.Sprintf("%s=%s", o.Address, o.Pool))
+		if o.Terms != "" {
+			parts = append(parts, fmt.Sprintf("%s#%s", o.Address, o.Terms))
+		}
 	}
 	return strings.Join(parts, ",")
 }

@@ -143,6 +143,7 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 		Problem:            problem,
 		Addresses:          statusAddresses(o),
 		AssignedFrom:       assignedFrom(o),
+		SharingTerms:       sharingTerms(o),
 		ServingNodes:       e.nodes,
 		Serving:            e.serving,
 		ServingAnywhere:    e.anywhere,

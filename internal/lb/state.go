@@ -108,6 +108,9 @@ type Service struct {
 	// AssignedFrom names the pool each address came from, for addresses that were cut from it since. An
 	// address of it that is not in Addresses is what a restored Service had.
 	AssignedFrom map[netip.Addr]string
+	// SharingTerms has a digest of what decided with whom the Service may share each address, as it was when
+	// the address was last written to its status.
+	SharingTerms map[netip.Addr]string
 	// ServingNodes are the nodes with an endpoint that can serve; endpoints without a node count
 	// in Serving only.
 	ServingNodes map[string]bool
