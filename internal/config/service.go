@@ -25,6 +25,8 @@ type services struct {
 	ours     []lb.Service
 	leaving  []lb.Leaving
 	reserved map[netip.Addr]lb.Key
+	// notServed are the UIDs of existing Services that are not ours to serve; nil if nobody reads them.
+	notServed map[lb.Key]string
 }
 
 func (s *services) compile(objects []*corev1.Service, endpointSlices []*discoveryv1.EndpointSlice) {
@@ -35,6 +37,9 @@ func (s *services) compile(objects []*corev1.Service, endpointSlices []*discover
 	})
 	for _, o := range objects {
 		key := lb.Key{Namespace: o.Namespace, Name: o.Name}
+		if s.notServed != nil && o.DeletionTimestamp == nil && !s.opt.Serves(o) {
+			s.notServed[key] = string(o.UID)
+		}
 		served, going := o.Spec.Type == corev1.ServiceTypeLoadBalancer, o.DeletionTimestamp != nil
 		switch {
 		case served && isOurs(o, s.opt) && !going:

@@ -21,6 +21,9 @@ type State struct {
 	// Leaving are Services that gave up what they held: deleted, or of another type now. Nobody is given
 	// their addresses while they stand here.
 	Leaving []Leaving
+	// NotServed has the UIDs of Services of other types and classes that are not being deleted. It is
+	// read only where there are FloatingIPs.
+	NotServed map[Key]string
 	// FloatingIPs ordered by Key.
 	FloatingIPs []FloatingIP
 	// Pools that are usable, the elder first (then by name): on a conflict the elder keeps the address.
