@@ -229,6 +229,30 @@ func TestRefreshedPools(t *testing.T) {
 	}
 }
 
+// TestRefreshedFloatingIPs: a new leader respects the address that its predecessor just gave to a FloatingIP.
+func TestRefreshedFloatingIPs(t *testing.T) {
+	const floatingPath = "/apis/holdfast.dev/v1beta1/namespaces/default/floatingips"
+	server := &apiServer{objects: map[string]map[string]any{}}
+	pool := lan()
+	pool.Spec.Addresses = []string{"192.0.2.1/32"}
+	server.put(t, poolsPath, pool)
+	server.put(t, servicesPath, loadBalancer("web"))
+	s := newTestSyncer(t, server)
+	server.put(t, floatingPath, &v1beta1.FloatingIP{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "keep", UID: "uid-keep", Finalizers: []string{v1beta1.FinalizerAddress}},
+		Spec:       v1beta1.FloatingIPSpec{Addresses: []string{"192.0.2.1"}},
+		Status:     v1beta1.FloatingIPStatus{Addresses: []string{"192.0.2.1"}},
+	})
+	if err := s.cluster.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	syncOnce(t, s)
+	var web corev1.Service
+	if server.get(t, servicesPath+"/web", &web); len(web.Status.LoadBalancer.Ingress) > 0 {
+		t.Errorf("was given %v, which a FloatingIP owns", web.Status.LoadBalancer.Ingress)
+	}
+}
+
 // TestMoveWaitsForThePool: while a pool cannot be written no Service loses an address whose
 // release it would have to record; other Services get theirs. Afterwards the pool is written first.
 func TestMoveWaitsForThePool(t *testing.T) {

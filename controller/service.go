@@ -203,7 +203,8 @@ func (w serviceWrite) honoured() (metav1.Condition, bool) {
 	return c, len(messages) > 0
 }
 
-// record returns the value of the annotation that records the pools of an object's addresses.
+// record returns the value of the annotation that records the pools of an object's addresses, and the terms under which
+// the addresses are held.
 func record(of lb.Key, list []ipam.Origin) string {
 	if len(list) == 0 {
 		return ""
@@ -211,6 +212,9 @@ func record(of lb.Key, list []ipam.Origin) string {
 	parts := []string{config.AssignedFor + "=" + of.String()}
 	for _, o := range list {
 		parts = append(parts, fmt.Sprintf("%s=%s", o.Address, o.Pool))
+		if o.Terms != "" {
+			parts = append(parts, fmt.Sprintf("%s#%s", o.Address, o.Terms))
+		}
 	}
 	return strings.Join(parts, ",")
 }

@@ -33,12 +33,12 @@ func TestUpdate(t *testing.T) {
 		{
 			"assigned",
 			serviceWrite{assignment: &ipam.Assignment{
-				Addresses: []netip.Addr{v4, v6}, Origins: []ipam.Origin{{Address: v4, Pool: "lan"}, {Address: v6, Pool: "lan6"}}, Reason: lb.Assigned,
+				Addresses: []netip.Addr{v4, v6}, Origins: []ipam.Origin{{Address: v4, Pool: "lan", Terms: "3x"}, {Address: v6, Pool: "lan6"}}, Reason: lb.Assigned,
 			}},
 			nil,
 			config.Options{IgnoreOpenStack: true},
 			[]string{"AddressAssigned True Assigned"},
-			map[string]string{v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan,2001:db8::1=lan6", v1beta1.AnnotationHostnameShown: ""},
+			map[string]string{v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan,192.0.2.1#3x,2001:db8::1=lan6", v1beta1.AnnotationHostnameShown: ""},
 			holding,
 		},
 		{

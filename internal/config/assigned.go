@@ -36,6 +36,15 @@ func copyOf(o metav1.Object) (original string, copied bool) {
 	return "", false
 }
 
+// sharingTerms reads the digest of the terms under which the Service holds each address: the items
+// "ADDRESS#DIGEST" among those of assignedFrom.
+func sharingTerms(o *corev1.Service) map[netip.Addr]string {
+	if _, copied := copyOf(o); copied {
+		return nil
+	}
+	return pairs(o.Annotations[v1beta1.AnnotationAssigned], "#")
+}
+
 // announcedBy reads the node that announced each address, as a speaker recorded it on the Service. Without the
 // condition that is written along with it, the record is that of another life of the Service: of a backup.
 func announcedBy(o *corev1.Service) map[netip.Addr]string {
@@ -46,10 +55,13 @@ func announcedBy(o *corev1.Service) map[netip.Addr]string {
 }
 
 // byAddress reads "ADDRESS=NAME" joined by commas.
-func byAddress(text string) map[netip.Addr]string {
+func byAddress(text string) map[netip.Addr]string { return pairs(text, "=") }
+
+// pairs reads an address and a text joined by the separator, and those joined by commas. It ignores all other items.
+func pairs(text, separator string) map[netip.Addr]string {
 	var out map[netip.Addr]string
 	for item := range strings.SplitSeq(text, ",") {
-		address, name, found := strings.Cut(item, "=")
+		address, name, found := strings.Cut(item, separator)
 		a, err := parseAddr(address)
 		if !found || err != nil {
 			continue

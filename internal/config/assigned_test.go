@@ -37,6 +37,18 @@ func TestAssignedFrom(t *testing.T) {
 	}
 }
 
+// TestSharingTerms: digests are read beside the pools, and neither disturbs the other.
+func TestSharingTerms(t *testing.T) {
+	o := serviceObject("s", annotated(v1beta1.AnnotationAssigned, "192.0.2.1=lan,192.0.2.1#3x,2001:db8::1=lan6,eaten#4y,2001:db8::1#5z"))
+	s, _ := Compile(Objects{Services: []*corev1.Service{o}}, served())
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	want := []map[netip.Addr]string{{a: "lan", b: "lan6"}, {a: "3x", b: "5z"}}
+	got := []map[netip.Addr]string{s.Services[0].AssignedFrom, s.Services[0].SharingTerms}
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // TestAnnouncedBy: the record of who announced is read leniently, and only where the condition stands.
 func TestAnnouncedBy(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")

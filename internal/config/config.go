@@ -87,8 +87,11 @@ func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	}
 	state.FloatingIPs = compileFloatingIPs(&r, o.FloatingIPs, o.Services)
 	s := services{report: &r, opt: opt, dialect: newOpenStack(opt, pools, o.Services), reserved: map[netip.Addr]lb.Key{}}
+	if len(o.FloatingIPs) > 0 {
+		s.notServed = map[lb.Key]string{}
+	}
 	s.compile(o.Services, o.EndpointSlices)
-	state.Services, state.Reserved, state.Leaving = s.ours, s.reserved, s.leaving
+	state.Services, state.Reserved, state.Leaving, state.NotServed = s.ours, s.reserved, s.leaving, s.notServed
 	for _, p := range pools {
 		state.Pools = append(state.Pools, p.Pool)
 	}

@@ -25,6 +25,8 @@ type services struct {
 	ours     []lb.Service
 	leaving  []lb.Leaving
 	reserved map[netip.Addr]lb.Key
+	// notServed are the UIDs of existing Services that are not ours to serve; nil if nobody reads them.
+	notServed map[lb.Key]string
 }
 
 func (s *services) compile(objects []*corev1.Service, endpointSlices []*discoveryv1.EndpointSlice) {
@@ -35,6 +37,9 @@ func (s *services) compile(objects []*corev1.Service, endpointSlices []*discover
 	})
 	for _, o := range objects {
 		key := lb.Key{Namespace: o.Namespace, Name: o.Name}
+		if s.notServed != nil && o.DeletionTimestamp == nil && !s.opt.Serves(o) {
+			s.notServed[key] = string(o.UID)
+		}
 		if s.opt.Serves(o) {
 			s.ours = append(s.ours, compileService(s.report, key, o, endpoints[key], s.dialect))
 			continue
@@ -165,6 +170,7 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 		Problem:            problem,
 		Addresses:          statusAddresses(o),
 		AssignedFrom:       assignedFrom(o),
+		SharingTerms:       sharingTerms(o),
 		ServingNodes:       e.nodes,
 		Serving:            e.serving,
 		ServingAnywhere:    e.anywhere,

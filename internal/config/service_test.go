@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -205,5 +206,24 @@ func TestNode(t *testing.T) {
 		if diff := cmp.Diff(map[string]lb.Node{"n1": want}, s.Nodes, addrs()); diff != "" {
 			t.Errorf("ignore %v: -want +got\n%s", ignore, diff)
 		}
+	}
+}
+
+// TestNotServed: with FloatingIPs, the State knows every existing Service that is not ours to serve.
+func TestNotServed(t *testing.T) {
+	uid := func(o *corev1.Service) { o.UID = types.UID("uid-" + o.Name) }
+	clusterIP := func(o *corev1.Service) { o.Spec.Type = corev1.ServiceTypeClusterIP }
+	objects := Objects{Services: []*corev1.Service{
+		serviceObject("ours", uid), serviceObject("theirs", uid, class("example.com/lb")), serviceObject("internal", uid, clusterIP),
+		serviceObject("leaving", uid, leaving), serviceObject("going", uid, clusterIP, leaving),
+	}}
+	if s, _ := Compile(objects, served()); s.NotServed != nil {
+		t.Errorf("nobody reads %v", s.NotServed)
+	}
+	objects.FloatingIPs = []*v1beta1.FloatingIP{{}}
+	s, _ := Compile(objects, served())
+	want := map[lb.Key]string{{Namespace: "default", Name: "theirs"}: "uid-theirs", {Namespace: "default", Name: "internal"}: "uid-internal"}
+	if diff := cmp.Diff(want, s.NotServed); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -41,19 +41,19 @@ func (a *assigner) holding(s *subject) Assignment {
 		}
 		out.Addresses, out.Pools = append(out.Addresses, addr), append(out.Pools, pool)
 		if origin != "" {
-			out.Origins = append(out.Origins, Origin{addr, origin})
+			out.Origins = append(out.Origins, Origin{addr, origin, s.terms})
 		}
 	}
 	return out
 }
 
 // withLost adds the addresses that the Service had before its status was lost or overwritten, in families without an
-// address: pools may be restored after the Service.
+// address: pools may be restored after the Service. It adds those that the Service gave up in a clash, too.
 func (s *subject) withLost(origins []Origin, overwritten bool) []Origin {
 	for _, addr := range slices.SortedFunc(maps.Keys(s.AssignedFrom), netip.Addr.Compare) {
 		f := s.family(addr)
-		if f >= 0 && (overwritten || !s.held[f].IsValid()) && !slices.Contains(s.Addresses, addr) {
-			origins = append(origins, Origin{addr, s.AssignedFrom[addr]})
+		if f >= 0 && (overwritten || !s.held[f].IsValid()) && s.awaits(addr) {
+			origins = append(origins, Origin{Address: addr, Pool: s.AssignedFrom[addr]})
 		}
 	}
 	return origins

@@ -2,7 +2,6 @@ package ipam
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -93,7 +92,7 @@ func (a *assigner) companion(held, got []netip.Addr) *supply {
 }
 
 // recall gives a Service back the addresses it had before its status was lost,
-// as in a restore. If another Service has the address now, this one waits:
+// as in a restore, or before it gave them up in a clash. If another Service has the address now, this one waits:
 // falling back would change its address for good. Addresses that no pool would
 // assign to it are forgotten.
 func (a *assigner) recall(s *subject, got []netip.Addr) *refusal {
@@ -123,7 +122,7 @@ func (a *assigner) recall(s *subject, got []netip.Addr) *refusal {
 func (a *assigner) lost(s *subject, family lb.Family) (addr netip.Addr, pool *supply) {
 	for last := range s.AssignedFrom {
 		p := a.index.find(last)
-		if lb.FamilyOf(last) != family || slices.Contains(s.Addresses, last) || p == nil || addr.IsValid() && addr.Less(last) {
+		if lb.FamilyOf(last) != family || !s.awaits(last) || p == nil || addr.IsValid() && addr.Less(last) {
 			continue
 		}
 		if p.avoids(last) || a.poolRefusal(s, p, true) != "" || s.RequestedPool != "" && s.RequestedPool != p.Name {

@@ -163,8 +163,12 @@ func (a *assigner) explainFloating(s *subject, f *lb.FloatingIP, out Floating, h
 	return lb.Available, fmt.Sprintf("owns %s, used by no Service", holds)
 }
 
-// gone reports whether the Service that used the FloatingIP no longer exists.
+// gone reports whether the Service that used the FloatingIP no longer exists. One of another type
+// exists: it may be of type LoadBalancer again.
 func (a *assigner) gone(f *lb.FloatingIP) bool {
+	if uid, exists := a.state.NotServed[f.BoundTo]; exists && (f.BoundUID == "" || uid == f.BoundUID) {
+		return false
+	}
 	return !slices.ContainsFunc(a.state.Services, func(svc lb.Service) bool {
 		return svc.Key == f.BoundTo && (f.BoundUID == "" || svc.UID == f.BoundUID)
 	})

@@ -183,3 +183,23 @@ func TestForeignAddress(t *testing.T) {
 		overwritten.Services[0].AssignedFrom = record
 	}
 }
+
+// TestReclaim: a FloatingIP of reclaimPolicy Delete goes with its Service, and stays while that only has another type.
+func TestReclaim(t *testing.T) {
+	key := lb.Key{Namespace: "default", Name: "s"}
+	for _, tt := range []struct {
+		name      string
+		notServed map[lb.Key]string
+		want      bool
+	}{
+		{"the Service is gone", nil, true},
+		{"it has another type", map[lb.Key]string{key: "u"}, false},
+		{"another Service has its name", map[lb.Key]string{key: "v"}, true},
+	} {
+		f := floating("f", owning("10.0.0.2"), func(f *lb.FloatingIP) { f.Delete, f.BoundTo, f.BoundUID = true, key, "u" })
+		s := lb.State{Pools: []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}, FloatingIPs: []lb.FloatingIP{f}, NotServed: tt.notServed}
+		if got := Assign(s).FloatingIPs[0].Delete; got != tt.want {
+			t.Errorf("%s: delete %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}

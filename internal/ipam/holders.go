@@ -19,8 +19,9 @@ type holders struct {
 }
 
 // keep decides who keeps what before anything is assigned. An address in a status
-// stays if it fits. If two objects cannot both hold it, it stays with the older. FloatingIPs
-// come before Services, which hold a FloatingIP's address only if they claim it.
+// stays if it fits. If two Services cannot both hold it, it stays with the one that holds it under
+// the recorded terms, else with the older. FloatingIPs come before Services, which hold a
+// FloatingIP's address only if they claim it.
 func (a *assigner) keep(services, floating []*subject) {
 	for _, s := range floating {
 		for _, addr := range s.Addresses {
@@ -30,15 +31,9 @@ func (a *assigner) keep(services, floating []*subject) {
 			}
 		}
 	}
-	for _, s := range services {
-		if _, _, never := unservable(s.Service); never {
-			continue
-		}
-		for _, addr := range s.Addresses {
-			if f := s.family(addr); f >= 0 && !s.held[f].IsValid() && a.stays(s, addr) {
-				s.held[f] = addr
-				a.hold(s, addr)
-			}
+	for _, loyal := range []bool{true, false} {
+		for _, s := range services {
+			a.keepAddresses(s, loyal)
 		}
 	}
 	a.dissolve(floating)
@@ -54,14 +49,36 @@ func (a *assigner) keep(services, floating []*subject) {
 	}
 }
 
-// stays reports whether a Service keeps an address of its status. The pool's rules
+// keepAddresses lets a Service keep the addresses of its status that fit, of those to which it is
+// loyal, or of the others. An edit that makes it clash with the other holders costs it the address,
+// but does not move it to another one: that would change its address for good.
+func (a *assigner) keepAddresses(s *subject, loyal bool) {
+	if _, _, never := unservable(s.Service); never {
+		return
+	}
+	for _, addr := range s.Addresses {
+		f := s.family(addr)
+		if f < 0 || s.held[f].IsValid() || s.loyal(addr) != loyal {
+			continue
+		}
+		switch r := a.stays(s, addr); {
+		case r == nil:
+			s.held[f] = addr
+			a.hold(s, addr)
+		case s.SharingTerms[addr] != "" && (r.reason == lb.PortClash || r.reason == lb.NotShareable):
+			s.clashing = append(s.clashing, addr)
+		}
+	}
+}
+
+// stays returns why a Service cannot keep an address of its status, or nil. The pool's rules
 // do not matter here: an edit of a pool takes nothing away.
-func (a *assigner) stays(s *subject, addr netip.Addr) bool {
+func (a *assigner) stays(s *subject, addr netip.Addr) *refusal {
 	t := a.holders[addr]
 	if t.floating > 0 && !a.claims(s, t.floating) {
-		return false
+		return refuse(lb.AddressInUse, "which FloatingIP %s owns", a.floating[t.floating-1].Key)
 	}
-	return a.firstRefusal(t, func(o *subject) *refusal { return agree(s, o) }) == nil
+	return a.firstRefusal(t, func(o *subject) *refusal { return agree(s, o) })
 }
 
 // dissolve takes the addresses from FloatingIPs that are being deleted and are unused.

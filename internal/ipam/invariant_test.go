@@ -146,14 +146,15 @@ func claimedBy(f *lb.FloatingIP, s *lb.Service, owned ...netip.Addr) bool {
 	return (f.ServiceName == "" || f.ServiceGone || uses) && (f.Key.Name == s.FloatingIP || byValue)
 }
 
-// nothingUnasked: a Service loses an address only if its user asked for that, or if an older object holds it.
+// nothingUnasked: a Service loses an address only if its user asked for that, or if its user or
+// another writer made it clash with those that hold the address.
 func (w *witness) nothingUnasked() error {
 	for i, svc := range w.Services {
 		has := w.Assignments[i].Addresses
 		seen := map[lb.Family]bool{}
-		for _, addr := range svc.Addresses {
+		for _, addr := range loyalFirst(&svc) {
 			family := lb.FamilyOf(addr)
-			if seen[family] || w.othersClaim(&svc, addr) && !slices.Contains(has, addr) {
+			if seen[family] || !slices.Contains(has, addr) && (w.othersOwn(&svc, addr) || w.deviates(&svc, addr)) {
 				continue
 			}
 			seen[family] = true
@@ -174,20 +175,41 @@ func (w *witness) nothingUnasked() error {
 	return nil
 }
 
-// othersClaim reports whether the Service's status has an address that belongs to a FloatingIP it does
-// not claim, or to an older Service that does not share it.
-func (w *witness) othersClaim(svc *lb.Service, addr netip.Addr) bool {
-	for _, f := range w.State.FloatingIPs {
-		if slices.Contains(f.Addresses, addr) && !claimedBy(&f, svc) {
-			return true
+// othersOwn reports whether the address belongs to a FloatingIP that the Service does not claim.
+func (w *witness) othersOwn(svc *lb.Service, addr netip.Addr) bool {
+	return slices.ContainsFunc(w.State.FloatingIPs, func(f lb.FloatingIP) bool {
+		return slices.Contains(f.Addresses, addr) && !claimedBy(&f, svc)
+	})
+}
+
+// deviates reports whether the Service does not hold the address under the recorded terms, and
+// clashes with a holder that does, or that is older.
+func (w *witness) deviates(svc *lb.Service, addr netip.Addr) bool {
+	return !loyal(svc, addr) && slices.ContainsFunc(w.holds[addr], func(k lb.Key) bool {
+		o := w.services[k]
+		return slices.Contains(o.Addresses, addr) && (loyal(o, addr) || older(o, svc)) && disagree(o, svc) != ""
+	})
+}
+
+// loyal reports whether the Service is as it was when the address was written to its status.
+func loyal(svc *lb.Service, addr netip.Addr) bool {
+	s := newSubject(svc, 0, 0, nil)
+	return s.loyal(addr)
+}
+
+// loyalFirst returns the addresses of the status, in the order in which the Service keeps them.
+func loyalFirst(svc *lb.Service) []netip.Addr {
+	out := slices.Clone(svc.Addresses)
+	slices.SortStableFunc(out, func(a, b netip.Addr) int {
+		switch is := loyal(svc, a); {
+		case is == loyal(svc, b):
+			return 0
+		case is:
+			return -1
 		}
-	}
-	for _, key := range w.stood[addr] {
-		if o := w.services[key]; older(o, svc) && disagree(o, svc) != "" {
-			return true
-		}
-	}
-	return false
+		return 1
+	})
+	return out
 }
 
 func older(a, b *lb.Service) bool {

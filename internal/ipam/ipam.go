@@ -7,6 +7,9 @@
 // address that is in the status of an object that may not share it. If a holder
 // gives an address up in one decision, another Service gets it only in a later
 // one, when the status shows the release: so statuses may be written in any order.
+//
+// Services that share an address keep it whatever the others do. If the edit of one makes it clash with
+// the others, that one gives up the address: it no longer meets the terms recorded with its address.
 package ipam
 
 import (
@@ -51,6 +54,8 @@ type Assignment struct {
 type Origin struct {
 	Address netip.Addr
 	Pool    string
+	// Terms is a digest of what decides with whom the Service may share the address; "" if it does not hold it.
+	Terms string
 }
 
 // Assign decides for all objects. Older ones come first; requests for a

@@ -1,8 +1,11 @@
 package ipam
 
 import (
+	"cmp"
+	"hash/fnv"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -20,6 +23,10 @@ type subject struct {
 	key string
 	// joins: the Service takes only an address that is already held under its key.
 	joins bool
+	// terms is a digest of what decides with whom it may share an address.
+	terms string
+	// clashing are the addresses that it gives up because its terms have changed and now clash with other holders.
+	clashing []netip.Addr
 	// dissolved: a FloatingIP that is being deleted and is not used.
 	dissolved bool
 }
@@ -46,15 +53,24 @@ func (s *subject) family(addr netip.Addr) int {
 	return slices.Index(s.Families, lb.FamilyOf(addr))
 }
 
-// remembers reports whether the Service records an address that is not in its status.
+// remembers reports whether the Service records an address that it waits for.
 func (s *subject) remembers() bool {
 	for addr := range s.AssignedFrom {
-		if !slices.Contains(s.Addresses, addr) {
+		if s.awaits(addr) {
 			return true
 		}
 	}
 	return false
 }
+
+// awaits reports whether the Service waits for an address that it records: the address is not in its
+// status, or will not be in it.
+func (s *subject) awaits(addr netip.Addr) bool {
+	return !slices.Contains(s.Addresses, addr) || slices.Contains(s.clashing, addr)
+}
+
+// loyal reports whether the Service holds the address under the terms on which it was assigned.
+func (s *subject) loyal(addr netip.Addr) bool { return s.SharingTerms[addr] == s.terms }
 
 // subjects makes a subject of every Service to decide for and of every FloatingIP, and finds the keys that matter.
 func (a *assigner) subjects(places []int) {
@@ -91,7 +107,26 @@ func newSubject(svc *lb.Service, number int32, place int, held []netip.Addr) sub
 	case svc.UID != "":
 		s.key = "id " + svc.UID
 	}
+	s.terms = digest(&s)
 	return s
+}
+
+// digest summarizes what agree compares. All Services have one in each decision, hence no fmt.
+func digest(s *subject) string {
+	text := strconv.AppendQuote(make([]byte, 0, 128), s.key)
+	text = strconv.AppendBool(strconv.AppendBool(text, s.Internal), s.Local)
+	if s.Local {
+		text = strconv.AppendQuote(text, s.Backend)
+	}
+	ports := slices.SortedFunc(slices.Values(s.Ports), func(a, b lb.Port) int {
+		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
+	})
+	for _, p := range ports {
+		text = strconv.AppendUint(append(text, p.Protocol...), uint64(p.Port), 10)
+	}
+	h := fnv.New64a()
+	_, _ = h.Write(text)
+	return strconv.FormatUint(h.Sum64(), 36)
 }
 
 // asService returns a FloatingIP as a Service with the same requests. It is internal

@@ -33,7 +33,7 @@ func write(world, seen lb.State, r Result, land func() bool) lb.State {
 			return svc.Key == a.Service && reflect.DeepEqual(svc, seen.Services[i])
 		})
 		if svc != nil && land() {
-			svc.AssignedFrom = origins(a.Origins)
+			svc.AssignedFrom, svc.SharingTerms = origins(a.Origins), terms(a.Origins)
 			if a.Reason != lb.ForeignAddress {
 				svc.Addresses = a.Addresses
 			}
@@ -81,6 +81,20 @@ func origins(from []Origin) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	for _, o := range from {
 		out[o.Address] = o.Pool
+	}
+	return out
+}
+
+func terms(from []Origin) map[netip.Addr]string {
+	var out map[netip.Addr]string
+	for _, o := range from {
+		if o.Terms == "" {
+			continue
+		}
+		if out == nil {
+			out = map[netip.Addr]string{}
+		}
+		out[o.Address] = o.Terms
 	}
 	return out
 }

@@ -247,10 +247,10 @@ func (k *Cluster) PeerUID(name string) types.UID {
 	return ""
 }
 
-// Refresh lists Services and pools from the API server itself, past every cache,
+// Refresh lists Services, FloatingIPs and pools from the API server itself, past every cache,
 // and overlays what the watch does not show yet. A new leader needs it: it must not
-// repeat its predecessor's last decisions, nor assign addresses whose release was
-// just recorded in a pool.
+// repeat its predecessor's last decisions, nor assign addresses that a FloatingIP was just
+// given or whose release was just recorded in a pool.
 func (k *Cluster) Refresh(ctx context.Context) error {
 	list, err := k.clients.kube.CoreV1().Services("").List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -265,6 +265,13 @@ func (k *Cluster) Refresh(ctx context.Context) error {
 	}
 	for i := range pools.Items {
 		k.pools.wrote(&pools.Items[i])
+	}
+	floatingIPs := &v1beta1.FloatingIPList{}
+	if err := k.clients.holdfast.Get().Resource("floatingips").Do(ctx).Into(floatingIPs); err != nil {
+		return fmt.Errorf("list floatingips: %w", err)
+	}
+	for i := range floatingIPs.Items {
+		k.floatingIPs.wrote(&floatingIPs.Items[i])
 	}
 	return nil
 }

@@ -29,10 +29,13 @@ func (k *Cluster) Lead(parent context.Context, identity string, lead func(contex
 	var leading sync.Mutex
 	var result error
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: k.config.Namespace, Name: LeaseName},
-			Client:     k.clients.kube.CoordinationV1(),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+		Lock: &leaseLock{
+			LeaseLock: &resourcelock.LeaseLock{
+				LeaseMeta:  metav1.ObjectMeta{Namespace: k.config.Namespace, Name: LeaseName},
+				Client:     k.clients.kube.CoordinationV1(),
+				LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+			},
+			lost: cancel,
 		},
 		// client-go's usual values. They are not critical, since addresses stay announced
 		// without any controller.
@@ -65,4 +68,33 @@ func (k *Cluster) Lead(parent context.Context, identity string, lead func(contex
 		return ErrLeadershipLost
 	}
 	return result
+}
+
+// leaseLock ends a leader as soon as it reads that another process holds the Lease. The elector by itself
+// goes on trying until RenewDeadline, counted from when a process that was stopped wakes up.
+type leaseLock struct {
+	*resourcelock.LeaseLock
+	// held: this process has written the Lease. Only the elector's goroutine calls a lock.
+	held bool
+	lost func()
+}
+
+func (l *leaseLock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	err := l.LeaseLock.Create(ctx, r)
+	l.held = l.held || err == nil
+	return err
+}
+
+func (l *leaseLock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	err := l.LeaseLock.Update(ctx, r)
+	l.held = l.held || err == nil
+	return err
+}
+
+func (l *leaseLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	r, raw, err := l.LeaseLock.Get(ctx)
+	if err == nil && l.held && r.HolderIdentity != "" && r.HolderIdentity != l.Identity() {
+		l.lost()
+	}
+	return r, raw, err
 }

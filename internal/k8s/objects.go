@@ -93,10 +93,11 @@ func (k *Cluster) CreateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) e
 	return nil
 }
 
-// DeleteFloatingIP deletes exactly this object, not a later one of the same name.
+// DeleteFloatingIP deletes exactly this object, not a later one of the same name, and not if it was
+// edited since it was read: its reclaimPolicy may be another.
 func (k *Cluster) DeleteFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) error {
 	err := k.clients.holdfast.Delete().Namespace(f.Namespace).Resource("floatingips").Name(f.Name).
-		Body(&metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(f.UID))}).Do(ctx).Error()
+		Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &f.UID, ResourceVersion: &f.ResourceVersion}}).Do(ctx).Error()
 	if err = ignoreNotFound(err); err != nil {
 		return fmt.Errorf("delete floatingip %s: %w", key(f), err)
 	}

@@ -51,7 +51,7 @@ func newView[T object](informer cache.SharedIndexInformer, changed func(old, new
 			}
 			t, ok := o.(T)
 			if ok {
-				v.forget(key(t))
+				v.forget(t)
 			}
 			changed(t, none)
 		},
@@ -132,10 +132,15 @@ func (v *View[T]) wrote(t T) {
 	v.own[key(t)] = written[T]{t, time.Now()}
 }
 
-func (v *View[T]) forget(key string) {
+// forget drops our write of an object that is gone. A write of a later object of the same name stays: the
+// watch shows the deletion of the earlier one late.
+func (v *View[T]) forget(gone T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	delete(v.own, key)
+	w, stands := v.own[key(gone)]
+	if stands && (w.object.GetUID() == gone.GetUID() || !newer(w.object, gone)) {
+		delete(v.own, key(gone))
+	}
 }
 
 // newer compares resource versions as numbers, which Kubernetes defines since 1.35

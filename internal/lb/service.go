@@ -37,6 +37,9 @@ type Service struct {
 	// AssignedFrom names the pool that each address came from, even if the address was cut from it later. Its
 	// addresses that are not in Addresses are those that a restored Service had.
 	AssignedFrom map[netip.Addr]string
+	// SharingTerms has a digest of what decided with whom the Service may share each address, when the
+	// address was last written to its status.
+	SharingTerms map[netip.Addr]string
 	// ServingNodes are the nodes that have an endpoint which can serve.
 	ServingNodes map[string]bool
 	// Serving: at least one endpoint can serve, on a node or on none.

@@ -21,6 +21,9 @@ type State struct {
 	// Leaving are Services that are to lose their addresses. These are not assigned to others while they
 	// stand here.
 	Leaving []Leaving
+	// NotServed has the UIDs of Services of other types and classes that are not being deleted. It is
+	// read only where there are FloatingIPs.
+	NotServed map[Key]string
 	// FloatingIPs ordered by Key.
 	FloatingIPs []FloatingIP
 	// Pools that are usable, ordered by age, then by name: if two overlap, the older one keeps the address.

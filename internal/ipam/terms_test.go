@@ -1,0 +1,91 @@
+package ipam
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+func port(n uint16) lb.Port { return lb.Port{Protocol: "TCP", Port: n} }
+
+// TestEditOfOneSharer: three Services share an address and the oldest is edited. Whatever the edit, the others stay.
+func TestEditOfOneSharer(t *testing.T) {
+	sharer := func(name string, n uint16) lb.Service {
+		return service(name, func(s *lb.Service) { s.SharingKey, s.Ports = "k", []lb.Port{port(n)} })
+	}
+	others := []string{"b [192.0.2.1] Assigned: has 192.0.2.1 from pool \"p\"", "c [192.0.2.1] Assigned: has 192.0.2.1 from pool \"p\""}
+	for _, tt := range []struct {
+		name string
+		edit func(*lb.Service)
+		want string
+	}{
+		{
+			"a port of another", func(s *lb.Service) { s.Ports = []lb.Port{port(80), port(443)} },
+			"a [] PortClash: had 192.0.2.1 before, where Service default/b holds port TCP/443: change the port or the sharing key: " +
+				"to take another, remove the annotation holdfast.dev/assigned",
+		},
+		{
+			"another traffic policy", func(s *lb.Service) { s.Local, s.Backend = true, "app=a" },
+			"a [] NotShareable: had 192.0.2.1 before, which Service default/b holds with another externalTrafficPolicy: " +
+				"Services that share have the same: to take another, remove the annotation holdfast.dev/assigned",
+		},
+		{"another key", func(s *lb.Service) { s.SharingKey = "l" }, "a [192.0.2.2] Assigned: has 192.0.2.2 from pool \"p\""},
+		{"a free port", func(s *lb.Service) { s.Ports = []lb.Port{port(80), port(8080)} }, "a [192.0.2.1] Assigned: has 192.0.2.1 from pool \"p\""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.2")}, Services: []lb.Service{sharer("a", 80), sharer("b", 443), sharer("c", 444)}}
+			state = applied(state, Assign(state))
+			before := state.Services[0]
+			tt.edit(&state.Services[0])
+			for _, run := range []string{"at once", "when it is written"} {
+				r := Assign(state)
+				if diff := cmp.Diff(append([]string{tt.want}, others...), text(r)); diff != "" {
+					t.Fatalf("%s (-want +got):\n%s", run, diff)
+				}
+				state = applied(state, r)
+			}
+			if len(state.Services[0].Addresses) > 0 {
+				return
+			}
+			state.Services[0].Ports, state.Services[0].Local = before.Ports, before.Local
+			if got := Assign(state).Assignments[0].Addresses; !cmp.Equal(text(Assign(state))[1:], others) || len(got) != 1 || got[0] != before.Addresses[0] {
+				t.Errorf("the edit was undone, and the Service has %v", got)
+			}
+		})
+	}
+}
+
+// TestDigest: the digest differs where agree may, and nowhere else.
+func TestDigest(t *testing.T) {
+	of := func(changes ...func(*lb.Service)) string {
+		svc := service("a", changes...)
+		s := newSubject(&svc, 1, 0, nil)
+		return s.terms
+	}
+	base := func(s *lb.Service) {
+		s.SharingKey, s.Backend, s.Ports = "k", "app=a", []lb.Port{port(80), {Protocol: "UDP", Port: 80}, port(443)}
+	}
+	local := func(s *lb.Service) { s.Local = true }
+	backend := func(s *lb.Service) { s.Backend = "app=b" }
+	for _, tt := range []struct {
+		name string
+		a, b string
+		same bool
+	}{
+		{"order of ports", of(base), of(base, func(s *lb.Service) { s.Ports = []lb.Port{port(443), {Protocol: "UDP", Port: 80}, port(80)} }), true},
+		{"labels", of(base), of(base, func(s *lb.Service) { s.Labels = map[string]string{"app": "a"} }), true},
+		{"selector of Cluster", of(base), of(base, backend), true},
+		{"selector of Local", of(base, local), of(base, local, backend), false},
+		{"traffic policy", of(base), of(base, local), false},
+		{"internal", of(base), of(base, func(s *lb.Service) { s.Internal = true }), false},
+		{"key", of(base), of(base, func(s *lb.Service) { s.SharingKey = "l" }), false},
+		{"one port less", of(base), of(base, func(s *lb.Service) { s.Ports = s.Ports[:2] }), false},
+		{"protocol", of(base), of(base, func(s *lb.Service) { s.Ports[2].Protocol = "SCTP" }), false},
+	} {
+		if (tt.a == tt.b) != tt.same {
+			t.Errorf("%s: %s and %s", tt.name, tt.a, tt.b)
+		}
+	}
+}
