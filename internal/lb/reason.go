@@ -211,6 +211,8 @@ const (
 	InvalidAggregation Reason = "InvalidAggregation"
 	// InvalidCommunity: a community cannot be read.
 	InvalidCommunity Reason = "InvalidCommunity"
+	// Unreadable: a field cannot be read into the type that it has: a number is too large, or a time is none.
+	Unreadable Reason = "Unreadable"
 	// Deleting: the object waits until the Services that hold its addresses let go.
 	Deleting Reason = "Deleting"
 )

@@ -142,6 +142,8 @@ type Pool struct {
 	Allocation *Allocation
 	// Deleting pools keep what they gave and give nothing new.
 	Deleting bool
+	// Unreadable pools lack fields that could not be read. They keep what they gave and give nothing new too.
+	Unreadable bool
 	PoolTerms
 }
 
