@@ -95,8 +95,16 @@ func (c crd) admits(body []byte) bool {
 	return len(errs) == 0
 }
 
-// decodes returns an error if the Go type cannot hold an object.
+// decodes returns an error if the Go type cannot hold an object as the API server stores it: 1.0 as 1.
 func (c crd) decodes(t testing.TB, body []byte) error {
+	var stored any
+	if err := utiljson.Unmarshal(body, &stored); err != nil {
+		return err
+	}
+	body, err := json.Marshal(stored)
+	if err != nil {
+		return err
+	}
 	scheme := runtime.NewScheme()
 	if err := v1beta1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
@@ -173,7 +181,10 @@ func exampleOf(s *structuralschema.Structural, path string) any {
 
 // extremes returns values at and beyond the bounds of a schema.
 func extremes(s *structuralschema.Structural) []any {
-	out := []any{nil, true, false, map[string]any{}, []any{}}
+	out := []any{nil, true, false, map[string]any{}}
+	if s.ValueValidation == nil || s.ValueValidation.Format == "" {
+		out = append(out, []any{}) // the API server's validation admits lists as strings with a format
+	}
 	for _, n := range []string{
 		"0", "-1", "1.0", "1e3", "127", "128", "255", "256", "65535", "65536", "2147483647", "2147483648", "-2147483648", "-2147483649", "4294967295", "4294967296",
 		"9007199254740992", "4611686018427387904", "4611686018427388416", "9223372036854775807", "9223372036854775808", "-9223372036854775809", "18446744073709551616", "1e21", "1e30", "1.5",
@@ -215,21 +226,16 @@ func TestSchemaAdmitsOnlyWhatDecodes(t *testing.T) {
 			example(c.schema, "", func(v any) { o = v }, func() {}, &leaves)
 			c.check(t, o, "example")
 			for _, l := range leaves[1:] {
-				admitted := 0
+				if l.schema.Type == "object" || l.schema.Type == "array" {
+					continue // their leaves are tried
+				}
 				for _, v := range extremes(l.schema) {
-					example(l.schema, l.path, l.set, l.unset, new([]leaf))
-					if l.schema.Type == "object" || l.schema.Type == "array" {
-						continue // their leaves are tried
-					}
 					l.set(v)
-					admitted += c.check(t, o, fmt.Sprintf("%s = %v", l.path, v))
+					c.check(t, o, fmt.Sprintf("%s = %.60v", l.path, v))
 				}
-				if l.schema.Type != "object" && l.schema.Type != "array" {
-					l.set(exampleOf(l.schema, l.path))
-					admitted += c.check(t, o, l.path)
-				}
-				if leafy := l.schema.Type != "object" && l.schema.Type != "array"; leafy && admitted == 0 {
-					t.Errorf("%s: nothing is admitted, so nothing was tried", l.path)
+				l.set(exampleOf(l.schema, l.path))
+				if c.check(t, o, l.path) == 0 {
+					t.Fatalf("the example is refused after %s", l.path)
 				}
 			}
 			for _, l := range slices.Backward(leaves[1:]) {
