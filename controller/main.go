@@ -112,22 +112,33 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) 
 	}
 	contested := &conflicts{cluster: cluster}
 	assign = newSyncer(cluster, s.Options, contested, log)
-	claims = loop.New(loop.Config{Name: "conflicts", Log: log, MinInterval: conflictsInterval, Sync: func(context.Context) (time.Duration, error) {
+	claims = loop.New(loop.Config{Name: "conflicts", Log: log, MinInterval: conflictsInterval, Sync: func(ctx context.Context) (time.Duration, error) {
 		if contested.refresh() {
 			assign.loop.Kick()
 		}
-		return 0, nil
+		return 0, writeStates(ctx, cluster, log)
 	}})
 	dead = nodelifecycle.New(cluster, s.Options, s.limit, log)
 	work := []func(context.Context) error{
 		assign.loop.Run,
-		func(ctx context.Context) error { defer contested.forget(); return claims.Run(ctx) },
+		afterStates(cluster, func(ctx context.Context) error { defer contested.forget(); return claims.Run(ctx) }),
 		func(ctx context.Context) error { return newMemberKeys(cluster, s.MembersSecret, log).run(ctx) },
 	}
 	if s.withdraw {
-		work = append(work, dead.Run)
+		work = append(work, afterStates(cluster, dead.Run))
 	}
 	return parts{cluster, assign, dead, work}, nil
+}
+
+// afterStates makes work wait until the SpeakerStates were listed: without them there is no doubt about any
+// node, and no conflict.
+func afterStates(cluster *k8s.Cluster, work func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if cluster.WaitForSpeakerStates(ctx) != nil {
+			return nil // cancelled
+		}
+		return work(ctx)
+	}
 }
 
 // errUninstalling ends a leader's work while Holdfast is being uninstalled.

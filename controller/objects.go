@@ -16,6 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// mostCounted is the maximum of counts in the schema. JSON numbers of some readers are float64, which
+// represents 2^62 exactly and 2^63-1 not.
+const mostCounted = 1 << 62
+
 func (s *syncer) writePools(ctx context.Context, d *decision, pools []*v1beta1.IPAddressPool) error {
 	usages, ranges := map[string]ipam.Usage{}, map[string][]lb.Range{}
 	conflicts, known := s.conflicts.all()
@@ -79,7 +83,7 @@ func poolStatus(u ipam.Usage, condition metav1.Condition) v1beta1.IPAddressPoolS
 		AssignedIPv4:      u.AssignedIPv4,
 		AssignedIPv6:      u.AssignedIPv6,
 		AvailableIPv4:     u.AvailableIPv4,
-		AvailableIPv6:     u.AvailableIPv6,
+		AvailableIPv6:     min(u.AvailableIPv6, mostCounted),
 		QuarantinedIPv4:   u.QuarantinedIPv4,
 		QuarantinedIPv6:   u.QuarantinedIPv6,
 		RetainedCount:     u.RetainedCount,

@@ -6,6 +6,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 type AdvertisementScope struct {
 	// IPAddressPools by name. If ipAddressPoolSelectors is empty too, all pools are selected.
 	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=253
 	// +listType=set
 	// +optional
 	IPAddressPools []string `json:"ipAddressPools,omitempty"`
@@ -143,6 +144,7 @@ type BGPAdvertisementSpec struct {
 
 	// Peers by BGPPeer name. None means all.
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=253
 	// +listType=set
 	// +optional
 	Peers []string `json:"peers,omitempty"`

@@ -13,6 +13,8 @@ type Status struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime >= timestamp('0001-01-01T00:00:00Z') && (!has(c.observedGeneration) || c.observedGeneration <= 4611686018427387904))",message="the times and generations of conditions must be such as Kubernetes writes"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 

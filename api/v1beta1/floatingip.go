@@ -95,16 +95,21 @@ type FloatingIPStatus struct {
 	Status `json:",inline"`
 
 	// Addresses it owns.
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=45
 	// +listType=atomic
 	// +optional
 	Addresses []string `json:"addresses,omitempty"`
 	// Phase is Pending, Available or Bound.
+	// +kubebuilder:validation:Enum=Pending;Available;Bound
 	// +optional
 	Phase FloatingIPPhase `json:"phase,omitempty"`
 	// BoundTo is the Service that uses it.
 	// +optional
 	BoundTo *Holder `json:"boundTo,omitempty"`
 	// BoundSince is when that Service began to use it.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z$`
 	// +optional
 	BoundSince *metav1.Time `json:"boundSince,omitempty"`
 	// RecentHolders used it before, latest first.
@@ -116,10 +121,14 @@ type FloatingIPStatus struct {
 
 // Holder is a Service of the FloatingIP's namespace.
 type Holder struct {
+	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
+	// +kubebuilder:validation:MaxLength=128
 	// +optional
 	UID string `json:"uid,omitempty"`
 	// Until when it held the FloatingIP.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z$`
 	// +optional
 	Until *metav1.Time `json:"until,omitempty"`
 }

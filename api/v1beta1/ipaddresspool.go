@@ -101,6 +101,8 @@ type IPAddressPoolSpec struct {
 	// ReuseDelay is how long a released address is not assigned to others. Its last holder may get it again
 	// at once.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="reuseDelay must not be negative: write a duration as 10m or 24h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
 	// +optional
 	ReuseDelay *metav1.Duration `json:"reuseDelay,omitempty"`
 
@@ -153,10 +155,12 @@ type Quota struct {
 type FamilyCount struct {
 	// IPv4 addresses at most.
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	IPv4 *int32 `json:"ipv4,omitempty"`
 	// IPv6 addresses at most.
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	IPv6 *int32 `json:"ipv6,omitempty"`
 }
@@ -170,6 +174,7 @@ type Sharing struct {
 	Scope SharingScope `json:"scope,omitempty"`
 	// MaxServices that may share one address; 0 means no limit.
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	MaxServices int32 `json:"maxServices,omitempty"`
 }
@@ -189,11 +194,13 @@ const (
 type ServiceAllocation struct {
 	// Priority among the pools that may serve a Service: the lowest number is tried first, 0 is last.
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	Priority int `json:"priority,omitempty"`
 
 	// Namespaces by name.
 	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=63
 	// +listType=set
 	// +optional
 	Namespaces []string `json:"namespaces,omitempty"`
@@ -216,21 +223,33 @@ type IPAddressPoolStatus struct {
 	Status `json:",inline"`
 
 	// AssignedIPv4 counts the IPv4 addresses held by Services.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4611686018427387904
 	// +optional
 	AssignedIPv4 int64 `json:"assignedIPv4"`
 	// AssignedIPv6 counts the IPv6 addresses held by Services.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4611686018427387904
 	// +optional
 	AssignedIPv6 int64 `json:"assignedIPv6"`
 	// AvailableIPv4 counts the IPv4 addresses that can still be assigned.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4611686018427387904
 	// +optional
 	AvailableIPv4 int64 `json:"availableIPv4"`
-	// AvailableIPv6 counts the IPv6 addresses that can still be assigned, at most 2^63-1.
+	// AvailableIPv6 counts the IPv6 addresses that can still be assigned, at most 2^62.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4611686018427387904
 	// +optional
 	AvailableIPv6 int64 `json:"availableIPv6"`
 	// QuarantinedIPv4 counts the free IPv4 addresses that wait for reuseDelay.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4611686018427387904
 	// +optional
 	QuarantinedIPv4 int64 `json:"quarantinedIPv4,omitempty"`
 	// QuarantinedIPv6 counts the free IPv6 addresses that wait for reuseDelay.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4611686018427387904
 	// +optional
 	QuarantinedIPv6 int64 `json:"quarantinedIPv6,omitempty"`
 
@@ -241,6 +260,8 @@ type IPAddressPoolStatus struct {
 	// +optional
 	Retained []RetainedAddress `json:"retained,omitempty"`
 	// RetainedCount counts all retained addresses, including those for which the list has no room.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4611686018427387904
 	// +optional
 	RetainedCount int64 `json:"retainedCount,omitempty"`
 
@@ -251,27 +272,38 @@ type IPAddressPoolStatus struct {
 	// +optional
 	Released []ReleasedAddress `json:"released,omitempty"`
 	// ReleasedForgotten counts releases for which the list had no room, since the creation of the pool.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4611686018427387904
 	// +optional
 	ReleasedForgotten int64 `json:"releasedForgotten,omitempty"`
 }
 
 // RetainedAddress is an address that is still held although it was removed from its pool.
 type RetainedAddress struct {
+	// +kubebuilder:validation:MaxLength=45
 	Address string `json:"address"`
 	// Service or FloatingIP that holds it, as NAMESPACE/NAME.
+	// +kubebuilder:validation:MaxLength=317
 	Service string `json:"service"`
 	// Since when it is no longer in the pool.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z$`
 	Since metav1.Time `json:"since"`
 }
 
 // ReleasedAddress is an address that was released.
 type ReleasedAddress struct {
+	// +kubebuilder:validation:MaxLength=45
 	Address string `json:"address"`
 	// Time of the release.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z$`
 	Time metav1.Time `json:"time"`
 	// Service or FloatingIP that held it, as NAMESPACE/NAME.
+	// +kubebuilder:validation:MaxLength=317
 	Service string `json:"service"`
 	// UID of the Service or FloatingIP.
+	// +kubebuilder:validation:MaxLength=128
 	// +optional
 	UID string `json:"uid,omitempty"`
 }

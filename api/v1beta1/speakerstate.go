@@ -32,6 +32,8 @@ type SpeakerState struct {
 // are empty, because a merge patch could not clear them otherwise.
 type SpeakerStateStatus struct {
 	// Observed is when the speaker last wrote, by its own clock.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\.[0-9]{6}Z$`
 	// +optional
 	Observed *metav1.MicroTime `json:"observed"`
 
@@ -57,6 +59,7 @@ type SpeakerStateStatus struct {
 	// Links in use for layer 2, by name.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
+	// +kubebuilder:validation:items:MaxLength=64
 	// +optional
 	Links []string `json:"links"`
 
@@ -72,6 +75,8 @@ type SpeakerStateStatus struct {
 	Conflicts []AddressConflict `json:"conflicts"`
 
 	// ConflictCount counts all conflicts.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	ConflictCount int32 `json:"conflictCount"`
 
@@ -86,23 +91,33 @@ type SpeakerStateStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime >= timestamp('0001-01-01T00:00:00Z') && (!has(c.observedGeneration) || c.observedGeneration <= 4611686018427387904))",message="the times and generations of conditions must be such as Kubernetes writes"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
 // MemberCounts counts speakers.
 type MemberCounts struct {
 	// Expected speakers: those with a pod.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	Expected int32 `json:"expected"`
 	// Alive speakers, including this one.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	Alive int32 `json:"alive"`
 }
 
 // AddressCounts counts addresses by family.
 type AddressCounts struct {
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	IPv4 int32 `json:"ipv4"`
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	IPv6 int32 `json:"ipv6"`
 }
@@ -113,6 +128,8 @@ type SilentNode struct {
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node"`
 	// Since is when it was last heard, by the clock of the reporting node.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\.[0-9]{6}Z$`
 	Since metav1.MicroTime `json:"since"`
 }
 

@@ -27,6 +27,7 @@ const (
 	KindService          = "Service"
 	KindFloatingIP       = "FloatingIP"
 	KindNode             = "Node"
+	KindSpeakerState     = "SpeakerState"
 )
 
 // Objects are all API objects that Holdfast reads.
@@ -77,12 +78,12 @@ func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	if opt.NoFilter {
 		openPools(&r, pools)
 	}
-	peers := compilePeers(&r, o.Peers, nodes)
+	peers := compilePeers(&r, inForce(&r, KindPeer, o.Peers, "spec.holdTime", "spec.keepaliveTime", "spec.connectTime", "spec.enableGracefulRestart"), nodes)
 	state := lb.State{
 		Namespaces:        map[string]map[string]string{},
 		Nodes:             nodes,
-		L2Advertisements:  compileL2Advertisements(&r, o.L2Advertisements, pools),
-		BGPAdvertisements: compileBGPAdvertisements(&r, o.BGPAdvertisements, pools, o.Peers),
+		L2Advertisements:  compileL2Advertisements(&r, inForce(&r, KindL2Advertisement, o.L2Advertisements, "spec.preferredNodeSelectors"), pools),
+		BGPAdvertisements: compileBGPAdvertisements(&r, inForce(&r, KindBGPAdvertisement, o.BGPAdvertisements, "spec.localPref", "spec.aggregationLength", "spec.aggregationLengthV6"), pools, o.Peers),
 		Peers:             peers,
 	}
 	state.FloatingIPs = compileFloatingIPs(&r, o.FloatingIPs, o.Services)

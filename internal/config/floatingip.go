@@ -29,9 +29,12 @@ func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP, services []*co
 		}
 		var err error
 		f.Wanted, f.Families, err = readFloating(o.Spec)
+		object := lb.Object{Kind: KindFloatingIP, Namespace: o.Namespace, Name: o.Name}
+		unread := reportUnreadable(r, object, o, "the FloatingIP keeps its addresses, and gets no new ones")
 		if err != nil {
-			object := lb.Object{Kind: KindFloatingIP, Namespace: o.Namespace, Name: o.Name}
 			r.fault(object, lb.InvalidRequest, "%v", err)
+		}
+		if err != nil || len(unread) > 0 {
 			p := r.problems[len(r.problems)-1]
 			f.Problem = &p
 		}

@@ -35,6 +35,7 @@ func compilePools(r *report, objects []*v1beta1.IPAddressPool, nodes map[string]
 			Deleting:      o.DeletionTimestamp != nil,
 			PoolTerms:     compileTerms(r, object, o),
 		}}
+		freeze(r, object, o, &p.Pool)
 		var lost overlaps
 		for i, entry := range o.Spec.Addresses {
 			e, note, err := parseRange(entry)

@@ -76,7 +76,7 @@ func (a *assigner) usage() []Usage {
 		u, v4, v6 := &out[s.place], placeFamily{s.place, lb.IPv4}, placeFamily{s.place, lb.IPv6}
 		u.Pool, u.AssignedIPv4, u.AssignedIPv6 = s.Name, assigned[v4], assigned[v6]
 		u.QuarantinedIPv4, u.QuarantinedIPv6 = quarantined[v4], quarantined[v6]
-		if !s.Deleting {
+		if !s.Deleting && !s.Unreadable {
 			u.AvailableIPv4 = s.size(lb.IPv4).minus(blocked[v4] + u.QuarantinedIPv4)
 			u.AvailableIPv6 = s.size(lb.IPv6).minus(blocked[v6] + u.QuarantinedIPv6)
 		}

@@ -62,7 +62,7 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 	own := rest.CopyConfig(config)
 	own.GroupVersion = &v1beta1.GroupVersion
 	own.APIPath = "/apis"
-	own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	own.NegotiatedSerializer = tolerant{serializer.NewCodecFactory(scheme).WithoutConversion(), scheme}
 	holdfast, err := rest.RESTClientFor(own)
 	if err != nil {
 		return Clients{}, fmt.Errorf("make client of %s: %w", v1beta1.GroupVersion, err)

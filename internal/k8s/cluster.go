@@ -146,15 +146,25 @@ func (k *Cluster) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Synced reports whether every view shows all that existed at the start.
+// Synced reports whether every view that WaitForSync waits for shows all that existed at the start.
 func (k *Cluster) Synced() bool { return k.synced.Load() }
 
-// WaitForSync blocks until Synced, or returns the error of ctx.
+// WaitForSync blocks until Synced, or returns the error of ctx. It does not wait for SpeakerStates, which
+// every node writes: no assignment may depend on them.
 func (k *Cluster) WaitForSync(ctx context.Context) error {
 	for _, v := range k.views {
-		if !v.waitForSync(ctx) {
+		if v != k.speakerStates && !v.waitForSync(ctx) {
 			return ctx.Err()
 		}
+	}
+	return nil
+}
+
+// WaitForSpeakerStates blocks until the view of the SpeakerStates shows all that existed at the start, or
+// returns the error of ctx.
+func (k *Cluster) WaitForSpeakerStates(ctx context.Context) error {
+	if !k.speakerStates.waitForSync(ctx) {
+		return ctx.Err()
 	}
 	return nil
 }

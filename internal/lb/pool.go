@@ -19,6 +19,8 @@ type Pool struct {
 	Allocation *Allocation
 	// Deleting: addresses stay assigned, but the pool assigns no more.
 	Deleting bool
+	// Unreadable: fields of the pool could not be read. It keeps what it gave and gives nothing new, too.
+	Unreadable bool
 	PoolTerms
 }
 

@@ -1,0 +1,290 @@
+package k8s
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	schemacel "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/version"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"sigs.k8s.io/yaml"
+)
+
+// crd is one of our kinds as the oldest supported API server validates it: that one enforces no format of
+// numbers.
+type crd struct {
+	name      string
+	schema    *structuralschema.Structural
+	validator validation.SchemaValidator
+	rules     *schemacel.Validator
+}
+
+func readCRDs(t testing.TB) []crd {
+	t.Helper()
+	files, err := filepath.Glob("../../config/crd/holdfast.dev_*.yaml")
+	if err != nil || len(files) != 6 {
+		t.Fatal(files, err)
+	}
+	var out []crd
+	for _, file := range files {
+		c, err := readCRD(file)
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+func readCRD(file string) (crd, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return crd{}, err
+	}
+	var v1 apiextensionsv1.CustomResourceDefinition
+	if err := yaml.UnmarshalStrict(text, &v1); err != nil {
+		return crd{}, err
+	}
+	apiextensionsv1.SetDefaults_CustomResourceDefinition(&v1)
+	apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&v1.Spec)
+	v1.Status.StoredVersions = []string{v1beta1.GroupVersion.Version}
+	var whole apiextensions.CustomResourceDefinition
+	var props apiextensions.JSONSchemaProps
+	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(&v1, &whole, nil); err != nil {
+		return crd{}, err
+	}
+	// The rules compile, and cost no more than the API server admits.
+	if errs := crdvalidation.ValidateCustomResourceDefinition(context.Background(), &whole); len(errs) > 0 {
+		return crd{}, errs.ToAggregate()
+	}
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(v1.Spec.Versions[0].Schema.OpenAPIV3Schema, &props, nil); err != nil {
+		return crd{}, err
+	}
+	c := crd{name: v1.Spec.Names.Kind}
+	if c.schema, err = structuralschema.NewStructural(&props); err != nil {
+		return crd{}, err
+	}
+	c.validator, _, err = validation.NewSchemaValidatorForVersion(&props, version.MustParse(Oldest))
+	c.rules = schemacel.NewValidator(c.schema, true, celconfig.PerCallLimit)
+	return c, err
+}
+
+// admits reports whether the API server accepts an object, which it reads from JSON.
+func (c crd) admits(body []byte) bool {
+	var o any
+	if utiljson.Unmarshal(body, &o) != nil || len(validation.ValidateCustomResource(nil, o, c.validator)) > 0 {
+		return false
+	}
+	errs, _ := c.rules.Validate(context.Background(), nil, c.schema, o, nil, celconfig.RuntimeCELCostBudget)
+	return len(errs) == 0
+}
+
+// decodes returns an error if the Go type cannot hold an object as the API server stores it: 1.0 as 1.
+func (c crd) decodes(t testing.TB, body []byte) error {
+	var stored any
+	if err := utiljson.Unmarshal(body, &stored); err != nil {
+		return err
+	}
+	body, err := json.Marshal(stored)
+	if err != nil {
+		return err
+	}
+	scheme := runtime.NewScheme()
+	if err := v1beta1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	o, err := scheme.New(v1beta1.GroupVersion.WithKind(c.name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return utiljson.Unmarshal(body, o)
+}
+
+// examples are values that rules admit, by the name of their field.
+var examples = map[string]any{
+	"addresses": "192.0.2.1", "sourceRanges": "192.0.2.0/24", "peerAddress": "192.0.2.1", "sourceAddress": "192.0.2.2", "routerID": "192.0.2.3",
+	"holdTime": "90s", "keepaliveTime": "30s", "connectTime": "5s", "reuseDelay": "10m", "communities": "65000:1", "address": "192.0.2.4",
+	"observed": micro, "unreachable.since": micro, "silent.since": micro, "since": second, "time": second, "until": second, "boundSince": second,
+	"lastTransitionTime": second, "peerASN": 64513, "aggregationLength": 32, "aggregationLengthV6": 128, "type": "Valid", "reason": "Valid",
+}
+
+const (
+	second = "2026-01-02T03:04:05Z"
+	micro  = "2026-01-02T03:04:05.678901Z"
+)
+
+// leaf is a value in an object, with the way to replace it.
+type leaf struct {
+	path   string
+	schema *structuralschema.Structural
+	set    func(any)
+	unset  func()
+}
+
+// example returns an object with every field that the schema has, and its leaves.
+func example(s *structuralschema.Structural, path string, set func(any), unset func(), leaves *[]leaf) {
+	*leaves = append(*leaves, leaf{path, s, set, unset})
+	switch {
+	case s.Type == "object" && s.AdditionalProperties != nil:
+		set(map[string]any{"a": "b"})
+	case s.Type == "object":
+		o := map[string]any{}
+		set(o)
+		for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
+			p := s.Properties[name]
+			if path != "" || name == "spec" || name == "status" {
+				example(&p, path+"."+name, func(v any) { o[name] = v }, func() { delete(o, name) }, leaves)
+			}
+		}
+	case s.Type == "array":
+		list := []any{nil}
+		set(list)
+		example(s.Items, path, func(v any) { list[0] = v }, func() {}, leaves)
+	default:
+		set(exampleOf(s, path))
+	}
+}
+
+func exampleOf(s *structuralschema.Structural, path string) any {
+	names := strings.Split(path, ".")
+	for _, name := range []string{strings.Join(names[max(0, len(names)-2):], "."), names[len(names)-1]} {
+		if v, known := examples[name]; known {
+			return v
+		}
+	}
+	switch {
+	case s.ValueValidation != nil && len(s.ValueValidation.Enum) > 0:
+		return s.ValueValidation.Enum[0].Object
+	case s.Type == "integer":
+		return 1
+	case s.Type == "boolean":
+		return true
+	}
+	return "ab"
+}
+
+// extremes returns values at and beyond the bounds of a schema.
+func extremes(s *structuralschema.Structural) []any {
+	out := []any{nil, true, false, map[string]any{}}
+	if s.ValueValidation == nil || s.ValueValidation.Format == "" {
+		out = append(out, []any{}) // the API server's validation admits lists as strings with a format
+	}
+	for _, n := range []string{
+		"0", "-1", "1.0", "1e3", "127", "128", "255", "256", "65535", "65536", "2147483647", "2147483648", "-2147483648", "-2147483649", "4294967295", "4294967296",
+		"9007199254740992", "4611686018427387904", "4611686018427388416", "9223372036854775807", "9223372036854775808", "-9223372036854775809", "18446744073709551616", "1e21", "1e30", "1.5",
+	} {
+		out = append(out, json.RawMessage(n))
+	}
+	for _, text := range []string{
+		"", "a", "é", second, micro, "2026-01-02t03:04:05z", "2026-01-02T03:04:05.6Z", "2026-01-02T03:04:05.678901234Z", "2026-01-02T03:04:05+01:00",
+		"2026-01-02T03:04:05.678901+01:00", "2026-01-02T03:04:05+99:99", "2026-02-30T03:04:05Z", "2026-02-30T03:04:05.678901Z", "0000-01-01T00:00:00Z", "9999-12-31T23:59:59Z",
+		"9999-12-31T23:59:59.999999Z", "2026-01-02T24:00:00Z", "2026-01-02T03:04:60Z", "2026-01-02T03:04:05x6Z", "2026-01-02", "2026-01-02 03:04:05Z",
+		"0", "0s", "1ns", "1.5h", "+1h", "-1s", "1h1m1s", "65535s", "2562047h", "2562048h", "9223372036854775807ns", "9223372036854775808ns", "1e3s", "1d", "1",
+	} {
+		out = append(out, text)
+	}
+	v := s.ValueValidation
+	if v == nil {
+		return out
+	}
+	for _, e := range v.Enum {
+		out = append(out, e.Object)
+	}
+	for _, n := range []*float64{v.Minimum, v.Maximum} {
+		if n != nil {
+			out = append(out, *n-1, *n, *n+1)
+		}
+	}
+	if v.MaxLength != nil && *v.MaxLength < 1<<16 {
+		out = append(out, strings.Repeat("a", int(*v.MaxLength)), strings.Repeat("a", int(*v.MaxLength)+1))
+	}
+	return out
+}
+
+// No value that a schema admits fails to decode: one such object would make all of its kind unreadable.
+func TestSchemaAdmitsOnlyWhatDecodes(t *testing.T) {
+	for _, c := range readCRDs(t) {
+		t.Run(c.name, func(t *testing.T) {
+			var o any
+			var leaves []leaf
+			example(c.schema, "", func(v any) { o = v }, func() {}, &leaves)
+			c.check(t, o, "example")
+			for _, l := range leaves[1:] {
+				if l.schema.Type == "object" || l.schema.Type == "array" {
+					continue // their leaves are tried
+				}
+				for _, v := range extremes(l.schema) {
+					l.set(v)
+					c.check(t, o, fmt.Sprintf("%s = %.60v", l.path, v))
+				}
+				l.set(exampleOf(l.schema, l.path))
+				if c.check(t, o, l.path) == 0 {
+					t.Fatalf("the example is refused after %s", l.path)
+				}
+			}
+			for _, l := range slices.Backward(leaves[1:]) {
+				l.unset()
+				c.check(t, o, l.path+" unset")
+			}
+		})
+	}
+}
+
+// check returns 1 if the object is admitted, and fails if it is admitted and cannot be decoded.
+func (c crd) check(t testing.TB, o any, what string) int {
+	t.Helper()
+	body, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.admits(body) {
+		if what == "example" {
+			t.Fatalf("the example is refused: %s", body)
+		}
+		return 0
+	}
+	if err := c.decodes(t, body); err != nil {
+		t.Errorf("%s is admitted: %v", what, err)
+	}
+	return 1
+}
+
+func FuzzSchema(f *testing.F) {
+	crds := readCRDs(f)
+	for seed := range int64(50) {
+		f.Add(seed, "2026-01-02T03:04:05.678901Z", 1e10)
+	}
+	f.Fuzz(func(t *testing.T, seed int64, text string, number float64) {
+		r := rand.New(rand.NewSource(seed))
+		c := crds[r.Intn(len(crds))]
+		var o any
+		var leaves []leaf
+		example(c.schema, "", func(v any) { o = v }, func() {}, &leaves)
+		for range 1 + r.Intn(4) {
+			l := leaves[1+r.Intn(len(leaves)-1)]
+			values := append(extremes(l.schema), text, json.RawMessage(fmt.Sprint(int64(number))), json.RawMessage(fmt.Sprintf("%.0f", number)))
+			if v := values[r.Intn(len(values))]; r.Intn(8) == 0 {
+				l.unset()
+			} else if _, err := json.Marshal(v); err == nil {
+				l.set(v)
+			}
+		}
+		c.check(t, o, fmt.Sprint(o))
+	})
+}
