@@ -11,13 +11,13 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// AnnotationUnreadable is in memory only: package k8s sets it on objects of our group of which it could not
+// MarkUnreadable is in memory only: package k8s sets it on objects of our group of which it could not
 // read every field, with one "FIELD: ERROR" on each line. These fields have their zero values.
-const AnnotationUnreadable = "holdfast.dev/unreadable"
+const MarkUnreadable = "holdfast.dev/unreadable"
 
 // Unreadable returns the fields that could not be read, such as spec.quota, each with the error.
 func Unreadable(o metav1.Object) map[string]string {
-	text := o.GetAnnotations()[AnnotationUnreadable]
+	text := o.GetAnnotations()[MarkUnreadable]
 	if text == "" {
 		return nil
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 func unread(name, fields string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Name: name, Annotations: map[string]string{AnnotationUnreadable: fields}}
+	return metav1.ObjectMeta{Name: name, Annotations: map[string]string{MarkUnreadable: fields}}
 }
 
 // What cannot be read closes: a pool gives nothing new and a lost selector selects nothing. All else is in force.

@@ -150,6 +150,9 @@ func claimedBy(f *lb.FloatingIP, s *lb.Service, owned ...netip.Addr) bool {
 // another writer made it clash with those that hold the address.
 func (w *witness) nothingUnasked() error {
 	for i, svc := range w.Services {
+		if w.Assignments[i].Reason == lb.ForeignAddress {
+			continue // its status is left to the other load balancer
+		}
 		has := w.Assignments[i].Addresses
 		seen := map[lb.Family]bool{}
 		for _, addr := range loyalFirst(&svc) {

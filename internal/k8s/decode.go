@@ -67,7 +67,7 @@ func unmarkAll(o runtime.Object) error {
 
 func unmark(o runtime.Object) error {
 	if m, err := meta.Accessor(o); err == nil {
-		delete(m.GetAnnotations(), config.AnnotationUnreadable)
+		delete(m.GetAnnotations(), config.MarkUnreadable)
 	}
 	return nil
 }
@@ -139,7 +139,7 @@ func salvageObject(data []byte, into runtime.Object) error {
 	}
 	m, err := meta.Accessor(into)
 	if err == nil {
-		metav1.SetMetaDataAnnotation(m.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta), config.AnnotationUnreadable, strings.Join(unread, "\n"))
+		metav1.SetMetaDataAnnotation(m.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta), config.MarkUnreadable, strings.Join(unread, "\n"))
 	}
 	return err
 }
