@@ -58,11 +58,13 @@ lint: bin/helm ## Check format, code, generated files and the chart
 
 .PHONY: generate
 generate: bin/helm ## Write the CRDs, the deep copies and config/ from the API types and the chart
-	mkdir -p $(OUT)/api/v1beta1 $(OUT)/config/crd $(OUT)/config/rbac $(OUT)/config/default $(OUT)/charts/holdfast/crds
+	mkdir -p $(OUT)/api/v1beta1 $(OUT)/config/crd $(OUT)/config/rbac $(OUT)/config/default $(OUT)/config/uninstall $(OUT)/charts/holdfast/crds
 	$(CONTROLLER_GEN) paths=./api/... object output:object:dir=$(OUT)/api/v1beta1 crd output:crd:dir=$(OUT)/config/crd
 	cp $(OUT)/config/crd/holdfast.dev_*.yaml $(OUT)/charts/holdfast/crds/
 	$(RENDER) -s templates/rbac.yaml -s templates/roles.yaml -s templates/admission.yaml > $(OUT)/config/rbac/rbac.yaml
 	$(RENDER) -s templates/controller.yaml -s templates/speaker.yaml > $(OUT)/config/default/holdfast.yaml
+	cp config/default/namespace.yaml $(OUT)/config/uninstall/
+	$(RENDER) -s templates/uninstall.yaml | sed '/annotations:/d; /helm.sh\/hook/d' > $(OUT)/config/uninstall/uninstall.yaml
 
 RENDER = $(HELM) template holdfast charts/holdfast --namespace holdfast-system
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +27,7 @@ const finalizerPrefix = "holdfast.dev/"
 // daemons obey, waits until every speaker has withdrawn its announcements (the speaker
 // then turns unready) or timeout has passed, and removes our finalizers, so that
 // no object waits for a controller that is gone. Addresses stay in the Services'
-// status for a later installation.
+// status for a later installation. Where the DaemonSet is gone already, it says on which nodes the packet filter stays.
 func (c Clients) Uninstall(ctx context.Context, log *slog.Logger, namespace, daemonSet string, timeout time.Duration) error {
 	marked, err := c.mark(ctx, namespace, daemonSet)
 	if err != nil {
@@ -42,7 +43,26 @@ func (c Clients) Uninstall(ctx context.Context, log *slog.Logger, namespace, dae
 			log.Warn("some speakers did not confirm that they have withdrawn; going on", "error", err)
 		}
 	}
-	return errors.Join(c.clearOwn(ctx, "ipaddresspools"), c.clearOwn(ctx, "floatingips"), c.clearServices(ctx), c.deleteStates(ctx))
+	var left error
+	if !marked {
+		left = c.logFilters(ctx, log)
+	}
+	return errors.Join(left, c.clearOwn(ctx, "ipaddresspools"), c.clearOwn(ctx, "floatingips"), c.clearServices(ctx), c.deleteStates(ctx))
+}
+
+// logFilters logs the nodes that had a speaker, whose packet filters no speaker is left to remove.
+func (c Clients) logFilters(ctx context.Context, log *slog.Logger) error {
+	states, err := c.list(ctx, speakerStates)
+	if err != nil || len(states) == 0 {
+		return err
+	}
+	var nodes []string
+	for _, s := range states {
+		nodes = append(nodes, s.Name)
+	}
+	log.Warn("the speakers are gone without removing their packet filter: remove the nftables tables inet holdfast, ip holdfast-relay and ip6 holdfast-relay there",
+		"nodes", nodes)
+	return nil
 }
 
 // deleteStates removes the SpeakerStates: no speaker runs any more.
@@ -69,29 +89,53 @@ func (c Clients) mark(ctx context.Context, namespace, daemonSet string) (bool, e
 	return true, nil
 }
 
-// clearOwn removes our finalizers from the objects of one of our kinds.
-func (c Clients) clearOwn(ctx context.Context, resource string) error {
+// list returns the objects of one of our kinds; none if its CRD is gone.
+func (c Clients) list(ctx context.Context, resource string) ([]metav1.PartialObjectMetadata, error) {
 	var list metav1.PartialObjectMetadataList
 	raw, err := c.holdfast.Get().Resource(resource).Do(ctx).Raw()
 	if apierrors.IsNotFound(err) {
-		return nil // the CRDs are gone already
+		return nil, nil
 	}
 	if err == nil {
 		err = json.Unmarshal(raw, &list)
 	}
 	if err != nil {
-		return fmt.Errorf("list %s: %w", resource, err)
+		return nil, fmt.Errorf("list %s: %w", resource, err)
 	}
-	var errs []error
-	for i := range list.Items {
-		o := &list.Items[i]
-		patch, err := withoutFinalizers(o, nil)
+	return list.Items, nil
+}
+
+// clearOwn removes our finalizers from the objects of one of our kinds.
+func (c Clients) clearOwn(ctx context.Context, resource string) error {
+	objects, err := c.list(ctx, resource)
+	if err != nil {
+		return err
+	}
+	return each(objects, func(o *metav1.PartialObjectMetadata) error {
+		patch, err := withoutFinalizers(o, nil, false)
 		if patch != nil {
 			err = ignoreNotFound(c.holdfast.Patch(types.MergePatchType).NamespaceIfScoped(o.Namespace, o.Namespace != "").
 				Resource(resource).Name(o.Name).Body(patch).Do(ctx).Error())
 		}
-		errs = append(errs, err)
+		return err
+	})
+}
+
+// clearing is how many objects are cleared at the same time: 10,000 in some ten seconds.
+const clearing = 32
+
+// each calls fn with every object, with several at the same time, and returns all errors.
+func each[T any](objects []T, fn func(*T) error) error {
+	errs := make([]error, len(objects))
+	var group errgroup.Group
+	group.SetLimit(clearing)
+	for i := range objects {
+		group.Go(func() error {
+			errs[i] = fn(&objects[i])
+			return nil
+		})
 	}
+	_ = group.Wait()
 	return errors.Join(errs...)
 }
 
@@ -100,17 +144,16 @@ func (c Clients) clearServices(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list services: %w", err)
 	}
-	var errs []error
-	for i := range services.Items {
-		s := &services.Items[i]
-		patch, err := withoutFinalizers(s, ourAnnotations(s))
+	return each(services.Items, func(s *corev1.Service) error {
+		// Of one that was let go the standard finalizer is ours as long as nobody else serves it.
+		alone := Released(s) && len(s.Status.LoadBalancer.Ingress) == 0
+		patch, err := withoutFinalizers(s, ourAnnotations(s), alone)
 		if patch != nil {
 			_, err = c.kube.CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 			err = ignoreNotFound(err)
 		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+		return err
+	})
 }
 
 // ourAnnotations returns the annotations that another load balancer would read as its own, as null. The record of the
@@ -124,12 +167,11 @@ func ourAnnotations(s *corev1.Service) map[string]any {
 }
 
 // withoutFinalizers returns the patch that removes our finalizers, and annotations along with them; nil if there are no
-// finalizers of ours.
-func withoutFinalizers(o metav1.Object, annotations map[string]any) ([]byte, error) {
-	// Remove the standard one too: we set both together.
-	served := slices.Contains(o.GetFinalizers(), v1beta1.FinalizerAddress)
+// finalizers of ours. The standard finalizer is removed where standard is set, and beside ours: we set both together.
+func withoutFinalizers(o metav1.Object, annotations map[string]any, standard bool) ([]byte, error) {
+	standard = standard || slices.Contains(o.GetFinalizers(), v1beta1.FinalizerAddress)
 	rest := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool {
-		return strings.HasPrefix(f, finalizerPrefix) || served && f == StandardFinalizer
+		return strings.HasPrefix(f, finalizerPrefix) || standard && f == StandardFinalizer
 	})
 	if len(rest) == len(o.GetFinalizers()) {
 		return nil, nil
