@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +22,11 @@ func TestLeaderReadsAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kube := fake.NewClientset()
 		k := &Cluster{clients: Clients{kube: kube}, config: Config{Log: slog.New(slog.DiscardHandler), Namespace: "ns"}}
+		// The fake has no resource versions: what the former leader writes must be refused here.
+		var refuse atomic.Bool
+		kube.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return refuse.Load(), nil, apierrors.NewConflict(coordinationv1.Resource("leases"), LeaseName, errors.New("another holder"))
+		})
 		var taken time.Time
 		err := k.Lead(t.Context(), "a", func(ctx context.Context) error {
 			lease, err := kube.CoordinationV1().Leases("ns").Get(ctx, LeaseName, metav1.GetOptions{})
@@ -33,10 +39,7 @@ func TestLeaderReadsAnother(t *testing.T) {
 				return err
 			}
 			taken = time.Now()
-			// The fake has no resource versions: what the former leader writes must be refused here.
-			kube.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
-				return true, nil, apierrors.NewConflict(coordinationv1.Resource("leases"), LeaseName, errors.New("another holder"))
-			})
+			refuse.Store(true)
 			<-ctx.Done()
 			return nil
 		})
