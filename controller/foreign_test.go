@@ -122,6 +122,10 @@ func TestForeignLater(t *testing.T) {
 	if diff := cmp.Diff([]string{k8s.StandardFinalizer}, got.Finalizers); diff != "" {
 		t.Errorf("not ours (-want +got):\n%s", diff)
 	}
+	const message = "the Service gave back 192.0.2.1, since Holdfast does not serve its class"
+	if c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionAddressAssigned); c == nil || c.Message != message {
+		t.Errorf("the condition is %v, want the message %q", c, message)
+	}
 	server.landed()
 	if run(false); len(server.landed()) > 0 {
 		t.Error("a released Service was written again")

@@ -250,7 +250,7 @@ func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 			return meta.IsStatusConditionTrue(sv.Status.Conditions, v1beta1.ConditionAddressAssigned)
 		}
 		if err == nil && after != nil && had(sv) && !had(after) {
-			s.sayService(sv, true, lb.Released, gaveBack(sv))
+			s.sayService(sv, true, lb.Released, gaveBack(sv, s.options))
 		}
 		return err
 	})
@@ -266,7 +266,7 @@ func clearing(sv *corev1.Service, options config.Options) k8s.ServiceUpdate {
 	}
 	shared := sharesFinalizer(sv, options)
 	if shared {
-		u.Conditions, u.RemoveConditions = []metav1.Condition{releasedCondition(sv)}, ourConditions[1:]
+		u.Conditions, u.RemoveConditions = []metav1.Condition{releasedCondition(sv, options)}, ourConditions[1:]
 	}
 	if len(shown) > 0 {
 		return u
@@ -299,19 +299,20 @@ func sharesFinalizer(sv *corev1.Service, options config.Options) bool {
 
 // releasedCondition says that a Service was ours. It stays for as long as the standard finalizer does, and
 // proves that we set that: otherwise nobody would remove it where no other load balancer serves the Service.
-func releasedCondition(sv *corev1.Service) metav1.Condition {
+func releasedCondition(sv *corev1.Service, options config.Options) metav1.Condition {
 	if k8s.Released(sv) {
 		return *meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned)
 	}
 	return metav1.Condition{
 		Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.Released),
-		Message: k8s.Bounded(gaveBack(sv) + ", since Holdfast does not serve its class"),
+		Message: k8s.Bounded(gaveBack(sv, options) + ", since Holdfast does not serve its class"),
 	}
 }
 
 // gaveBack is the sentence about a Service that gave up its addresses.
-func gaveBack(sv *corev1.Service) string {
-	return "the Service gave back " + cmp.Or(sv.Annotations[v1beta1.AnnotationAssigned], "its addresses")
+func gaveBack(sv *corev1.Service, options config.Options) string {
+	shown, _ := options.Shown(sv)
+	return "the Service gave back " + cmp.Or(strings.Join(texts(shown), ", "), "its addresses")
 }
 
 // marked reports whether anything of ours is left to clear on a Service.

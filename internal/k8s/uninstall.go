@@ -121,7 +121,7 @@ func (c Clients) clearOwn(ctx context.Context, resource string) error {
 	})
 }
 
-// clearing is how many objects are cleared at the same time: 10,000 in some ten seconds.
+// clearing is how many objects are cleared at the same time.
 const clearing = 32
 
 // each calls fn with every object, with several at the same time, and returns all errors.
