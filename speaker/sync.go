@@ -48,6 +48,9 @@ type syncer struct {
 	conntrack *conntrack.Sweeper
 	report    *report.Reporter
 
+	// compiled is what the objects of the API server say, as of version.
+	compiled lb.State
+	version  uint64
 	// last is the result of the last run; nil before the first.
 	last atomic.Pointer[planned]
 	// withdrawing: the uninstall mark was seen, and withdrawal has begun; withdrawn: it is complete.
@@ -109,9 +112,14 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 	return again, err
 }
 
-// read compiles the objects of the API server and the links. Their problems are the controller's to report.
+// read compiles the objects of the API server, unless they are as before, and the links: the death of a node changes no
+// object, and its addresses must not wait. Their problems are the controller's to report.
 func (w *syncer) read(links []link.Link) inputs {
-	state, _ := config.Compile(w.cluster.Objects(), w.options)
+	if v := w.cluster.Version(); v != w.version {
+		w.compiled, _ = config.Compile(w.cluster.Objects(), w.options)
+		w.version = v
+	}
+	state := w.compiled
 	state.Here.Addresses = link.Addresses(links)
 	return inputs{links, state, w.cluster.SpeakerAddresses(), w.stopping.Load()}
 }

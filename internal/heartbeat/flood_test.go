@@ -186,9 +186,6 @@ func TestFlood(t *testing.T) {
 			longest := program.pause()
 			t.Logf("%d packets a second; the heartbeat process took %.1f %% of a core; an ordinary program meanwhile: %v",
 				sent, 100*float64(took)/float64(lasts), program)
-			if took > lasts/4 {
-				t.Errorf("the heartbeat process took %v of CPU time in %v", took, lasts)
-			}
 			if longest > time.Second {
 				t.Errorf("an ordinary program did not run for %v", longest)
 			}

@@ -59,6 +59,7 @@ type Cluster struct {
 	views        []interface {
 		run(ctx context.Context)
 		waitForSync(ctx context.Context) bool
+		version() uint64
 	}
 	events *recorder
 	burst  burst
@@ -187,6 +188,15 @@ func (k *Cluster) Objects() config.Objects {
 		o.EndpointSlices = k.endpointSlices.List()
 	}
 	return o
+}
+
+// Version is another number whenever Objects may return something else than before. Read it before Objects.
+func (k *Cluster) Version() uint64 {
+	var sum uint64
+	for _, v := range k.views {
+		sum += v.version()
+	}
+	return sum
 }
 
 // Services returns all Services, in no particular order.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +23,7 @@ type object interface {
 // decide the same thing twice.
 type View[T object] struct {
 	informer cache.SharedIndexInformer
+	changes  atomic.Uint64
 
 	mu  sync.Mutex
 	own map[string]written[T]
@@ -41,6 +43,11 @@ const orphanAge = 10 * time.Second
 // is a missing version.
 func newView[T object](informer cache.SharedIndexInformer, changed func(old, new T)) (*View[T], error) {
 	v := &View[T]{informer: informer, own: map[string]written[T]{}}
+	notify := changed
+	changed = func(old, new T) {
+		v.changes.Add(1)
+		notify(old, new)
+	}
 	var none T
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { changed(none, o.(T)) },
@@ -94,6 +101,17 @@ func (v *View[T]) List() []T {
 	return out
 }
 
+// version is another number whenever List may return something else than before. While the watch does not show all our
+// writes, that is always.
+func (v *View[T]) version() uint64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.own) > 0 {
+		v.changes.Add(1)
+	}
+	return v.changes.Load()
+}
+
 // appendUnseen adds objects that a consistent list returned and the watch does not show yet.
 func (v *View[T]) appendUnseen(out []T) []T {
 	for k, w := range v.own {
@@ -122,6 +140,7 @@ func storeKey(o metav1.Object) string {
 func (v *View[T]) wrote(t T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.changes.Add(1)
 	if t.GetDeletionTimestamp() != nil && len(t.GetFinalizers()) == 0 {
 		delete(v.own, key(t))
 		return

@@ -2,13 +2,62 @@ package k8s
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 )
+
+// The version of a view changes with everything that its list may show, and with nothing else.
+func TestViewVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		services := client.CoreV1().Services("ns")
+		v, err := newView(informers.NewSharedInformerFactory(client, 0).Core().V1().Services().Informer(), func(_, _ *corev1.Service) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go v.run(t.Context())
+		synctest.Wait()
+		last := v.version()
+		expect := func(when string, change bool) {
+			t.Helper()
+			synctest.Wait()
+			before := last
+			if last = v.version(); (last != before) != change {
+				t.Errorf("%s: %d, before %d", when, last, before)
+			}
+		}
+		expect("nothing happened", false)
+		watched := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: "1"}}
+		if _, err := services.Create(t.Context(), watched, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		expect("created", true)
+		expect("nothing happened since", false)
+		own := watched.DeepCopy()
+		own.ResourceVersion = "2"
+		v.wrote(own)
+		expect("our write", true)
+		v.List()
+		expect("the watch does not show it yet", true)
+		if _, err := services.Update(t.Context(), own, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		expect("the watch shows it", true)
+		v.List()
+		expect("and nothing happened since", false)
+		if err := services.Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		expect("deleted", true)
+	})
+}
 
 func TestViewOverlaysOwnWrites(t *testing.T) {
 	informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{})

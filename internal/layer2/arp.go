@@ -114,8 +114,7 @@ func arpQuestion(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, error) {
 	return arpFrame(l, arp.OperationRequest, us, station{ip: addr}, to.HardwareAddr())
 }
 
-// gratuitousARP announces by a request (RFC 5227 section 2.3) and again by a reply,
-// since some stacks learn from only one of them.
+// gratuitousARP announces by a request (RFC 5227 section 2.3) or by a reply: some stacks learn from only one of them.
 func gratuitousARP(l *link.Link, addr netip.Addr) ([][]byte, error) {
 	us := station{l.MAC, addr}
 	request, err := arpFrame(l, arp.OperationRequest, us, station{ip: addr}, ethernet.Broadcast)

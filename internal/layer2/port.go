@@ -143,16 +143,22 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	return answer, answered
 }
 
-// announce announces an address to all neighbours, unless it is no longer ours.
-func (p *port) announce(addr netip.Addr) {
+// everyForm announces by all forms at once.
+const everyForm = -1
+
+// announce announces an address to all neighbours, unless it is no longer ours, by one of the protocol's forms in turn.
+func (p *port) announce(addr netip.Addr, turn int) {
 	l := p.link.Load()
 	e := p.r.table.Load().on(addr, &l.Link, l.usable)
 	if e == nil || e.is() != ours {
 		return
 	}
 	n := number(lb.FamilyOf(addr))
-	frames, err := p.r.protocols[n].announce(&l.Link, addr)
-	p.send(n, &p.r.counts.announcements[n], err, frames...)
+	forms, err := p.r.protocols[n].announce(&l.Link, addr)
+	if err == nil && turn != everyForm {
+		forms = forms[turn%len(forms):][:1]
+	}
+	p.send(n, &p.r.counts.announcements[n], err, forms...)
 }
 
 // probe asks whether any machine has an address.

@@ -48,7 +48,7 @@ type protocol struct {
 	// answer makes the frame that answers a question on the link: mac, mostly the link's
 	// own, has the target.
 	answer func(l *link.Link, mac link.MAC, m message) ([]byte, error)
-	// announce makes the frames of an announcement to all neighbours.
+	// announce makes the frames that announce an address to all neighbours, one for each form.
 	announce func(l *link.Link, addr netip.Addr) ([][]byte, error)
 	// probe makes the frame that asks whether any machine has an address.
 	probe func(l *link.Link, addr netip.Addr) ([]byte, error)

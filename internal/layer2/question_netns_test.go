@@ -40,7 +40,7 @@ func TestAsk(t *testing.T) {
 		l.second.Set(set)
 		owner, far := link.MACFrom(l.other.MAC("eth0")), link.MACFrom(l.far.MAC("eth0"))
 		announced := func(family int) uint64 { return l.second.counts.announcements[family][sent].Load() }
-		nstest.Until(t, within, "all announcements are made", func() bool { return announced(0) >= 24 && announced(1) >= 6 })
+		nstest.Until(t, within, "all announcements are made", func() bool { return announced(0) >= 14 && announced(1) >= 7 })
 		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 0 })
 
 		ctx := t.Context()
@@ -60,7 +60,7 @@ func TestAsk(t *testing.T) {
 			t.Errorf("%d links are in use for having asked", n)
 		}
 		// No question counts as one of a handover, which would cause announcements.
-		if n := announced(0); n != 24 {
+		if n := announced(0); n != 14 {
 			t.Errorf("%d announcements, want those of before", n)
 		}
 		l.node.SetDown("eth0")

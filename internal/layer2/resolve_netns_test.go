@@ -163,7 +163,7 @@ func TestDuplicateAddressDetection(t *testing.T) {
 		r.Set(Desired{Announcements: ourAnnouncements})
 		nstest.Until(t, within, "answer", func() bool { return n.ask(t, v4) != "" && n.ask(t, v6) != "" })
 		// An announcement would reveal the duplicate, too.
-		nstest.Until(t, within, "all announcements are made", func() bool { return r.counts.announcements[1][sent].Load() >= 6 })
+		nstest.Until(t, within, "all announcements are made", func() bool { return r.counts.announcements[1][sent].Load() >= 7 })
 
 		eth := n.far.Link("eth0")
 		if err := n.far.Netlink().AddrAdd(eth, &netlink.Addr{

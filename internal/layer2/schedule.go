@@ -25,6 +25,8 @@ type job struct {
 type task struct {
 	pair
 	job
+	// number of the step, from 0.
+	number int
 	// ends: the end of the phase.
 	ends bool
 }
@@ -33,9 +35,7 @@ type task struct {
 type item struct {
 	task
 	start time.Time
-	// step counts completed steps.
-	step int
-	due  time.Time
+	due   time.Time
 	// lane and pos are its place in the queues, pos -1 for none.
 	lane, pos int
 }
@@ -118,7 +118,7 @@ func (s *schedule) take(now time.Time, n int) []task {
 			it := (*q)[0]
 			due = append(due, it.task)
 			s.unqueue(it)
-			it.step++
+			it.number++
 			s.queue(it, now)
 		}
 	}
@@ -130,18 +130,18 @@ func (s *schedule) queue(it *item, now time.Time) {
 	steps, end := s.timers.times(it.phase)
 	it.ends, it.lane, it.pos = false, ordinary, -1
 	switch {
-	case it.step < len(steps):
-		it.due = it.start.Add(steps[it.step])
+	case it.number < len(steps):
+		it.due = it.start.Add(steps[it.number])
 		switch {
 		case it.phase == probing:
-		case it.step == 0:
+		case it.number == 0:
 			it.lane = urgent
 		case it.phase == ours:
 			it.lane = repeated
 		}
 	case it.phase == ours:
 		it.due = now.Add(s.between(s.timers.RefreshMin, s.timers.RefreshMax))
-	case it.step == len(steps) && end > 0:
+	case it.number == len(steps) && end > 0:
 		it.due, it.ends = it.start.Add(end), true
 	default:
 		return

@@ -8,7 +8,8 @@ type Timers struct {
 	// link. That is more often and sooner than ANNOUNCE_NUM and ANNOUNCE_INTERVAL (RFC
 	// 5227 section 1.1: twice, 2 s apart) and MAX_NEIGHBOR_ADVERTISEMENT and
 	// RetransTimer (RFC 4861 section 10: 3, 1 s apart): a neighbour that misses
-	// them sends to the node that had the address before.
+	// them sends to the node that had the address before. ARP has two forms, which take turns: of a thousand
+	// addresses that a node takes at once, the last one does not wait for the second form of all others.
 	AnnounceTimes []time.Duration
 	// RefreshMin and RefreshMax bound the random time between later announcements, so
 	// that addresses do not stay in step. These repair the tables of a switch that aged
@@ -42,7 +43,7 @@ type Timers struct {
 func (t Timers) withDefaults() Timers {
 	const ms = time.Millisecond
 	for field, value := range map[*[]time.Duration][]time.Duration{
-		&t.AnnounceTimes: {0, 50 * ms, 150 * ms, 500 * ms, time.Second, 2 * time.Second},
+		&t.AnnounceTimes: {0, 10 * ms, 50 * ms, 150 * ms, 500 * ms, time.Second, 2 * time.Second},
 		&t.ProbeTimes:    {0, 70 * ms, 140 * ms},
 		&t.HandoverTimes: {0, 50 * ms, 150 * ms, 350 * ms, 750 * ms, 1500 * ms},
 	} {

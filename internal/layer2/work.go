@@ -46,7 +46,7 @@ func (k *keeper) step(t task) {
 	case t.status.is() != t.phase:
 		// The phase has ended meanwhile.
 	case t.phase == ours:
-		p.announce(t.addr)
+		p.announce(t.addr, t.number)
 	default:
 		p.probe(t.addr)
 	}
