@@ -147,7 +147,7 @@ func ndpAnswers() []bpf.Instruction {
 	}, alone())...)
 }
 
-// arpClaims passes gratuitous requests, without the reply that follows each, and
+// arpClaims passes gratuitous requests, not the replies between them, and
 // ndpClaims unsolicited advertisements: announcements to all neighbours.
 func arpClaims() []bpf.Instruction {
 	return toUs(

@@ -77,6 +77,9 @@ func TestRefresh(t *testing.T) {
 		var last time.Duration
 		gaps := map[time.Duration]bool{}
 		for _, line := range sentFor(lan, 20*time.Minute) {
+			if strings.HasSuffix(line, "ARP 2") {
+				t.Errorf("refreshed by a reply, which no speaker audits: %s", line)
+			}
 			if !strings.HasSuffix(line, "NA") {
 				continue
 			}

@@ -8,8 +8,9 @@ type Timers struct {
 	// link. That is more often and sooner than ANNOUNCE_NUM and ANNOUNCE_INTERVAL (RFC
 	// 5227 section 1.1: twice, 2 s apart) and MAX_NEIGHBOR_ADVERTISEMENT and
 	// RetransTimer (RFC 4861 section 10: 3, 1 s apart): a neighbour that misses
-	// them sends to the node that had the address before. ARP has two forms, which take turns: of a thousand
-	// addresses that a node takes at once, the last one does not wait for the second form of all others.
+	// them sends to the node that had the address before. The two forms of ARP
+	// take turns: of a thousand addresses that a node takes at once, the last one does not wait for the second form of
+	// all others.
 	AnnounceTimes []time.Duration
 	// RefreshMin and RefreshMax bound the random time between later announcements, so
 	// that addresses do not stay in step. These repair the tables of a switch that aged

@@ -46,7 +46,11 @@ func (k *keeper) step(t task) {
 	case t.status.is() != t.phase:
 		// The phase has ended meanwhile.
 	case t.phase == ours:
-		p.announce(t.addr, t.number)
+		turn := t.number
+		if turn >= len(k.r.timers.AnnounceTimes) {
+			turn = 0 // the slow refresh: the form that RFC 5227 section 2.3 names, and that other speakers audit
+		}
+		p.announce(t.addr, turn)
 	default:
 		p.probe(t.addr)
 	}
