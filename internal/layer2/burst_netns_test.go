@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -150,11 +151,15 @@ func TestFilterFitsIntoLittleMemory(t *testing.T) {
 	})
 }
 
-func farWire(t testing.TB, ns *nstest.NS, proto protocol) (w wire) {
+func farWire(t testing.TB, ns *nstest.NS, proto protocol) wire {
+	return wireOn(t, ns, eth0In(ns), proto)
+}
+
+func wireOn(t testing.TB, ns *nstest.NS, l link.Link, proto protocol) (w wire) {
 	t.Helper()
 	ns.Do(func() {
 		var err error
-		if w, err = listen(eth0In(ns), proto, nil); err != nil {
+		if w, err = listen(l, proto, nil); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -109,6 +109,16 @@ const (
 	packetOutgoing  = 4
 )
 
+// receivedBy drops frames that another link received, and continues with the program. A packet socket also gets what the
+// VLANs of its link receive: bond0 sees the ARP of bond0.100, and must neither answer it nor take it for a conflict.
+func receivedBy(index int, program []bpf.Instruction) []bpf.Instruction {
+	return slices.Concat([]bpf.Instruction{
+		bpf.LoadExtension{Num: bpf.ExtInterfaceIndex},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(index), SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+	}, program)
+}
+
 // toUs drops frames that are not for this link, and continues with accept. A promiscuous
 // link sees frames for others. Of frames of a VLAN without a link here the kernel strips
 // the tag, marks them as another host's, and passes them to packet sockets as if they had

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -250,6 +251,49 @@ func TestVLANIsNotOurs(t *testing.T) {
 			}
 			write(tagged4or6(ours, &ethernet.VLAN{Priority: 5}))
 			nstest.Until(t, within, "answer to a frame with a priority", func() bool { return count(answered) == before+1 })
+		}
+	})
+}
+
+// A socket gets what its own link received, and nothing of what the VLANs on it received. This kernel has no VLANs: a
+// socket that is bound to no link gets the frames of all, each with the index of the link that received it.
+func TestReceivedBy(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		n := newRealNetwork(t)
+		nstest.Veth(t, n.node, "eth1", n.far, "eth1")
+		for i, proto := range protocols() {
+			ours := []netip.Addr{v4, v6}[i]
+			index := func(ns *nstest.NS, name string) int { return ns.Link(name).Attrs().Index }
+			e := &tap{proto: proto, fd: -1}
+			var err error
+			if e.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+				t.Fatal(err)
+			}
+			defer e.close()
+			// The program is for eth0, and the socket is bound to no link.
+			program := receivedBy(index(n.node, "eth0"), proto.filter([]netip.Addr{ours}))
+			if err := attach(e.fd, proto, program); err != nil {
+				t.Fatal(err)
+			}
+			if err := bind(e.fd, proto, 0); err != nil {
+				t.Fatal(err)
+			}
+			for sequence, from := range []string{"eth1", "eth0"} {
+				w := wireOn(t, n.far, link.Link{Index: index(n.far, from), Name: from}, proto)
+				frame := tagged4or6(ours, nil)
+				frame[offSource+5] = byte(sequence)
+				if _, err := w.Write(frame); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var got []byte
+			nstest.Until(t, within, "the frame that eth0 received", func() bool {
+				e.receive(func(frame []byte) { got = append(got, frame[offSource+5]) })
+				return slices.Contains(got, 1)
+			})
+			if len(got) != 1 {
+				t.Errorf("%s: frames of the links %v pass the program for link 1", proto.family, got)
+			}
 		}
 	})
 }

@@ -41,6 +41,21 @@ func openTap(l link.Link, p protocol, program []bpf.Instruction) (*tap, error) {
 }
 
 func prepareTap(fd int, l link.Link, p protocol, program []bpf.Instruction) error {
+	if err := attach(fd, p, receivedBy(l.Index, program)); err != nil {
+		return err
+	}
+	// Best effort: more than net.core.rmem_max needs CAP_NET_ADMIN.
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+	}
+	if err := bind(fd, p, l.Index); err != nil {
+		return fmt.Errorf("bind %s socket to %s: %w", p.family, l.Name, err)
+	}
+	return nil
+}
+
+// attach sets the program that selects the frames to receive.
+func attach(fd int, p protocol, program []bpf.Instruction) error {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
 		return fmt.Errorf("assemble %s filter: %w", p.family, err)
@@ -53,15 +68,13 @@ func prepareTap(fd int, l link.Link, p protocol, program []bpf.Instruction) erro
 		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}); err != nil {
 		return fmt.Errorf("filter %s socket: %w", p.family, err)
 	}
-	// Best effort: more than net.core.rmem_max needs CAP_NET_ADMIN.
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
-	}
-	bigEndian := uint16(p.etherType)<<8 | uint16(p.etherType)>>8
-	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian, Ifindex: l.Index}); err != nil {
-		return fmt.Errorf("bind %s socket to %s: %w", p.family, l.Name, err)
-	}
 	return nil
+}
+
+// bind begins to receive the protocol's frames on the link with an index.
+func bind(fd int, p protocol, index int) error {
+	bigEndian := uint16(p.etherType)<<8 | uint16(p.etherType)>>8
+	return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian, Ifindex: index})
 }
 
 // unlessFailed returns nil if the tap has failed.

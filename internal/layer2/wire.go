@@ -26,7 +26,11 @@ type wire interface {
 }
 
 // socket is the wire of a real link.
-type socket struct{ *packet.Conn }
+type socket struct {
+	*packet.Conn
+	// index of the link.
+	index int
+}
 
 // receiveBuffer has room for simultaneous questions of some thousand neighbours.
 const receiveBuffer = 4 << 20
@@ -34,7 +38,7 @@ const receiveBuffer = 4 << 20
 // listen opens a packet socket for one protocol on a link, filtered for these
 // addresses.
 func listen(l link.Link, p protocol, addrs []netip.Addr) (wire, error) {
-	filter, err := bpf.Assemble(p.filter(addrs))
+	filter, err := bpf.Assemble(receivedBy(l.Index, p.filter(addrs)))
 	if err != nil {
 		return nil, fmt.Errorf("assemble %s filter: %w", p.family, err)
 	}
@@ -51,12 +55,12 @@ func listen(l link.Link, p protocol, addrs []netip.Addr) (wire, error) {
 			}
 		})
 	}
-	return socket{conn}, nil
+	return socket{conn, l.Index}, nil
 }
 
 // SetFilter implements wire.
 func (s socket) SetFilter(program []bpf.Instruction) error {
-	filter, err := bpf.Assemble(program)
+	filter, err := bpf.Assemble(receivedBy(s.index, program))
 	if err != nil {
 		return fmt.Errorf("assemble filter: %w", err)
 	}
