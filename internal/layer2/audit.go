@@ -19,7 +19,7 @@ const (
 	// settleTime exceeds the duration of a planned move: nodes plan it within a second of each
 	// other, and the former owner answers for LingerTime at most.
 	settleTime = 5 * time.Second
-	// auditMargin is how much later than RefreshMax a busy node may announce.
+	// auditMargin is how much later than the longest interval a busy node may announce.
 	auditMargin = 10 * time.Second
 )
 
@@ -33,7 +33,7 @@ type auditTotals struct{ doubled, unclaimed [families]atomic.Int64 }
 // Double owner: without a change of plan here, both the owner and another speaker
 // announce the address. The owner may be this node. The time counts from the first
 // announcement of the later one to the last of the earlier one, as long as each repeats
-// its announcement within RefreshMax. Two other nodes must both announce for longer than
+// its announcement within the longest interval. Two other nodes must both announce for longer than
 // settleTime. If this node is the owner, everything counts once settleTime has passed
 // and the address is still here. Announcements within settleTime of a change of plan
 // belong to a move and do not count. So the result is a lower bound: it misses double
@@ -198,8 +198,14 @@ func (a *audit) claim(index int, addr netip.Addr, mac link.MAC, now moment) {
 	a.compare(addr, rec, now)
 }
 
-// gap is the longest time between two announcements of a continuing owner.
-func (a *audit) gap() time.Duration { return a.r.timers.RefreshMax + auditMargin }
+// longest is the longest time between two announcements of a continuing owner, as if it had all addresses.
+func (a *audit) longest() time.Duration {
+	_, longest := a.r.timers.refresh(len(a.records))
+	return longest
+}
+
+// gap is the longest time from one announcement to the arrival of the next one.
+func (a *audit) gap() time.Duration { return a.longest() + auditMargin }
 
 // announced reports whether this node announces an address that it owns.
 func (a *audit) announced(rec *record) bool { return rec.status.is() == ours && a.r.lease.valid() }
@@ -246,7 +252,7 @@ func (a *audit) account(addr netip.Addr, rec *record, now moment) (overdue bool)
 	if heard == 0 {
 		return false // we are the owner, or cannot hear the owner
 	}
-	from := max(rec.since, rec.owner.last, heard) + 2*a.r.timers.RefreshMax + auditMargin
+	from := max(rec.since, rec.owner.last, heard) + 2*a.longest() + auditMargin
 	from = max(from, a.walked)
 	if now <= from {
 		return false

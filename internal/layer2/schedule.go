@@ -55,12 +55,14 @@ type schedule struct {
 	timers Timers
 	items  map[pair]*item
 	queues [lanes]queue
+	// announced is the number of our addresses on each link.
+	announced map[int]int
 	// between chooses a time; a field so that tests can replace it.
 	between func(low, high time.Duration) time.Duration
 }
 
 func newSchedule(timers Timers) *schedule {
-	return &schedule{timers: timers, items: make(map[pair]*item), between: between}
+	return &schedule{timers: timers, items: make(map[pair]*item), announced: make(map[int]int), between: between}
 }
 
 func between(low, high time.Duration) time.Duration {
@@ -99,6 +101,9 @@ func (s *schedule) start(p pair, j job, now time.Time) {
 	s.drop(p)
 	it := &item{task: task{pair: p, job: j}, start: now}
 	s.items[p] = it
+	if j.phase == ours {
+		s.announced[p.index]++
+	}
 	s.queue(it, now)
 }
 
@@ -106,6 +111,9 @@ func (s *schedule) drop(p pair) {
 	if it := s.items[p]; it != nil {
 		s.unqueue(it)
 		delete(s.items, p)
+		if it.phase == ours {
+			s.announced[p.index]--
+		}
 	}
 }
 
@@ -140,7 +148,7 @@ func (s *schedule) queue(it *item, now time.Time) {
 			it.lane = repeated
 		}
 	case it.phase == ours:
-		it.due = now.Add(s.between(s.timers.RefreshMin, s.timers.RefreshMax))
+		it.due = now.Add(s.between(s.timers.refresh(s.announced[it.index])))
 	case it.number == len(steps) && end > 0:
 		it.due, it.ends = it.start.Add(end), true
 	default:

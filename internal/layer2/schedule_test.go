@@ -100,6 +100,42 @@ func TestRefresh(t *testing.T) {
 	})
 }
 
+// In quiet times a link gets 50 announcements a second at most, and every address its turn. Few addresses keep their pace.
+//
+// Trap: 10,000 dual-stack addresses make some hundred broadcasts a second to every host, for ever.
+func TestRefreshOfMany(t *testing.T) {
+	for _, tt := range []struct{ links, addresses, most int }{{1, 20_000, quietRate}, {2, 20_000, quietRate}, {1, 1000, 1000/45 + 1}, {1, 1, 1}} {
+		timers := Timers{}.withDefaults()
+		now := time.Unix(0, 0)
+		s := newSchedule(timers)
+		ours, gone := job{phase: ours, status: newStatus(ours)}, pair{0, netip.MustParseAddr("2001:db8:2::")}
+		for link := range tt.links {
+			addr := netip.MustParseAddr("2001:db8:1::")
+			for range tt.addresses {
+				addr = addr.Next()
+				s.put(pair{link, addr}, ours, now)
+			}
+		}
+		s.put(gone, ours, now)
+		s.drop(gone)
+		now = now.Add(time.Minute)
+		s.take(now, len(s.items)*len(timers.AnnounceTimes))
+		last := map[pair]bool{}
+		_, longest := timers.refresh(tt.addresses)
+		sent := 0
+		for end := now.Add(2 * longest); now.Before(end); now = now.Add(time.Second) {
+			for _, task := range s.take(now, len(s.items)) {
+				sent++
+				last[task.pair] = true
+			}
+		}
+		perSecond := float64(sent) / (2 * longest).Seconds() / float64(tt.links)
+		if perSecond > 1.1*float64(tt.most) || len(last) < tt.links*tt.addresses {
+			t.Errorf("%d addresses on %d links: %.1f a second and link, want %d; %d had their turn", tt.addresses, tt.links, perSecond, tt.most, len(last))
+		}
+	}
+}
+
 // announced starts a Responder for both addresses, and returns after their announcements.
 func announced(t *testing.T, lan *fakeLAN) (*Responder, func()) {
 	r := lan.responder()

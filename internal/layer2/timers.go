@@ -14,7 +14,7 @@ type Timers struct {
 	AnnounceTimes []time.Duration
 	// RefreshMin and RefreshMax bound the random time between later announcements, so
 	// that addresses do not stay in step. These repair the tables of a switch that aged
-	// the MAC out, and of a neighbour that a forged claim deceived.
+	// the MAC out, and of a neighbour that a forged claim deceived. Many addresses are announced less often.
 	RefreshMin, RefreshMax time.Duration
 	// ProbeTimes are when a new address is probed: as often as PROBE_NUM (RFC 5227
 	// section 1.1: 3), but in a fraction of PROBE_MIN and PROBE_MAX (1 to 2 s, meant
@@ -70,6 +70,18 @@ func (t Timers) withDefaults() Timers {
 		t.PaceAddresses = 50
 	}
 	return t
+}
+
+// quietRate is how many later announcements a second one link gets at most. Each goes to every host of the LAN.
+const quietRate = 50
+
+// refresh bounds the time between later announcements of one of so many addresses on a link. It grows with their number
+// where they would exceed quietRate.
+func (t Timers) refresh(addresses int) (shortest, longest time.Duration) {
+	mean := (t.RefreshMin + t.RefreshMax) / 2
+	need := time.Duration(addresses) * time.Second / quietRate
+	factor := max(1, float64(need)/float64(mean))
+	return time.Duration(factor * float64(t.RefreshMin)), time.Duration(factor * float64(t.RefreshMax))
 }
 
 // times returns when the steps of a phase are due, and when the phase ends unless
