@@ -9,20 +9,28 @@ package conntrack
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// synSent is TCP_CONNTRACK_SYN_SENT of linux/netfilter/nf_conntrack_tcp.h: no answer to the SYN yet.
-const synSent = 1
+// Of linux/netfilter/nfnetlink_conntrack.h, nf_conntrack_common.h and nf_conntrack_tcp.h.
+const (
+	ctaStatusMask = 26
+	ipsSeenReply  = 1 << 1
+	ipsDstNAT     = 1 << 5
+	// synSent: no answer to the SYN yet.
+	synSent = 1
+)
 
 // Forget deletes the entries of TCP connections that destination NAT sent to one of the endpoints and that wait for
-// its first answer. It returns their number. Connections with an answer stay. It needs CAP_NET_ADMIN, and takes time in
-// proportion to the size of the conntrack table.
+// its first answer. It returns their number. Connections with an answer stay. It needs CAP_NET_ADMIN. The kernel walks
+// the whole table, and shows only what waits.
 func Forget(endpoints map[netip.Addr]bool) (int, error) {
-	families := map[netlink.InetFamily]bool{}
+	families := map[uint8]bool{}
 	for a := range endpoints {
 		if a.Is4() {
 			families[unix.AF_INET] = true
@@ -33,24 +41,86 @@ func Forget(endpoints map[netip.Addr]bool) (int, error) {
 	forgotten := 0
 	var errs []error
 	for family := range families {
-		n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, unanswered(endpoints))
+		waiting, err := attempts(family, endpoints)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("delete conntrack entries: %w", err))
+			errs = append(errs, fmt.Errorf("list conntrack entries: %w", err))
 		}
-		forgotten += int(n)
+		for _, entry := range waiting {
+			switch err := remove(family, entry); {
+			case err == nil:
+				forgotten++
+			case !errors.Is(err, fs.ErrNotExist):
+				errs = append(errs, fmt.Errorf("delete conntrack entry: %w", err))
+			}
+		}
 	}
 	return forgotten, errors.Join(errs...)
 }
 
-// unanswered matches the entries that Forget deletes.
-type unanswered map[netip.Addr]bool
+// attempts returns the attributes of the entries that wait for one of the endpoints; with an error, of those it read.
+func attempts(family uint8, endpoints map[netip.Addr]bool) (waiting [][]byte, err error) {
+	r := request(family, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
+	// Older kernels ignore the filter, and show everything.
+	r.AddData(nl.NewRtAttr(nl.CTA_STATUS, nl.BEUint32Attr(ipsDstNAT)))
+	r.AddData(nl.NewRtAttr(ctaStatusMask, nl.BEUint32Attr(ipsDstNAT|ipsSeenReply)))
+	err = r.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(message []byte) bool {
+		if entry := message[min(len(message), nl.SizeofNfgenmsg):]; waitsFor(entry, endpoints) {
+			waiting = append(waiting, entry)
+		}
+		return true
+	})
+	return waiting, err
+}
 
-func (u unanswered) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
-	tcp, ok := f.ProtoInfo.(*netlink.ProtoInfoTCP)
-	if !ok || tcp == nil || tcp.State != synSent {
+// waitsFor reports whether an entry's attributes are those of an unanswered attempt to reach one of the endpoints.
+func waitsFor(entry []byte, endpoints map[netip.Addr]bool) bool {
+	state := attribute(entry, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE)
+	if len(state) != 1 || state[0] != synSent {
 		return false
 	}
 	// The endpoint is the source of the reply direction.
-	endpoint, ok := netip.AddrFromSlice(f.Reverse.SrcIP)
-	return ok && u[endpoint.Unmap()] && !f.Forward.DstIP.Equal(f.Reverse.SrcIP)
+	endpoint, ok := address(entry, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC)
+	asked, known := address(entry, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
+	return ok && known && endpoints[endpoint] && endpoint != asked
+}
+
+// address returns an address of one direction; v4 and v6 are its attribute in each family.
+func address(entry []byte, tuple, v4, v6 uint16) (netip.Addr, bool) {
+	for _, a := range []uint16{v4, v6} {
+		if addr, ok := netip.AddrFromSlice(attribute(entry, tuple, nl.CTA_TUPLE_IP, a)); ok {
+			return addr, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// attribute returns the value of a nested attribute, nil if it is not there.
+func attribute(b []byte, path ...uint16) []byte {
+	for _, want := range path {
+		attributes, err := nl.ParseRouteAttr(b)
+		if err != nil {
+			return nil
+		}
+		b = nil
+		for _, a := range attributes {
+			if a.Attr.Type&nl.NLA_TYPE_MASK == want {
+				b = a.Value
+			}
+		}
+	}
+	return b
+}
+
+// remove deletes the entry with these attributes.
+func remove(family uint8, entry []byte) error {
+	r := request(family, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+	r.AddRawData(entry)
+	_, err := r.Execute(unix.NETLINK_NETFILTER, 0)
+	return err
+}
+
+func request(family uint8, operation, flags int) *nl.NetlinkRequest {
+	r := nl.NewNetlinkRequest(int(netlink.ConntrackTable)<<8|operation, flags)
+	r.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
+	return r
 }
