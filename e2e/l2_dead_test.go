@@ -124,11 +124,13 @@ func testDeadEndpoint(t *testing.T, e *env) {
 			t.Errorf("%s: a probe failed %s after the plug was pulled", s.Name, last)
 		}
 	}
-	after, err := e.Metrics(t.Context(), owner)
-	must(t, err)
-	if n := after[forgotten] - before[forgotten]; n < 1 {
-		t.Errorf("%s made its kernel forget %v attempts to connect to the dead pod", owner, n)
-	}
+	must(t, testbed.Until(t.Context(), soon, "attempts that the kernel was made to forget", func(ctx context.Context) error {
+		after, err := e.Metrics(ctx, owner)
+		if err == nil && after[forgotten] == before[forgotten] {
+			err = fmt.Errorf("%s made its kernel forget none", owner)
+		}
+		return err
+	}))
 	e.describes(t, []string{"NodeUnreachable"}, "node", victim)
 	e.describes(t, []string{"EndpointsWithdrawn"}, "service", "-n", app.Namespace, app.Name)
 
