@@ -20,7 +20,7 @@ func testPending(t *testing.T, e *env) {
 		reason, text string
 	}{
 		"exhausted": {pool("e2e-one"), "PoolExhausted", `pool "e2e-one" is full`},
-		"class":     {openStack("class", "silver"), "UnknownClass", `asks for class "silver", which no pool has; known are: e2e-silver-plate`},
+		"class":     {openStack("class", "silver"), "UnknownClass", `asks for class "silver", which no pool has in spec.classes; known are: e2e-silver-plate`},
 		"taken":     {annotation(addressesAnnotation, held.String()), "AddressInUse", held.String() + ", which Service " + ns + "/pending-holder holds"},
 		"clash":     {all(share, annotation(addressesAnnotation, held.String())), "PortClash", "Service " + ns + "/pending-holder holds port TCP/80"},
 		"unknown":   {pool("nowhere"), "UnknownPool", `asks for pool "nowhere", which does not exist`},
