@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"sync"
@@ -286,26 +285,4 @@ func (w *world) end(processes ...*process) {
 	for _, p := range processes {
 		<-p.ended
 	}
-}
-
-// chance is random for a whole world. Its methods may be called by several goroutines.
-type chance struct {
-	mu sync.Mutex
-	*rand.Rand
-}
-
-// upTo returns a time that is mostly short, and at most d.
-func (c *chance) upTo(d time.Duration) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.IntN(8) > 0 {
-		d /= 50
-	}
-	return time.Duration(c.Int64N(int64(d)))
-}
-
-func (c *chance) n(n int) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.IntN(n)
 }

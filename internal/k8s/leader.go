@@ -85,10 +85,13 @@ func (k *Cluster) Lead(ctx context.Context, c Candidate) error {
 	if !lost {
 		e.release(t)
 	}
-	if result == nil && (lost || ctx.Err() == nil) {
+	if result != nil && !errors.Is(result, context.Canceled) {
+		return result
+	}
+	if lost || ctx.Err() == nil {
 		return ErrLeadershipLost
 	}
-	return result
+	return nil
 }
 
 // election is one candidate's part in electing the leader.

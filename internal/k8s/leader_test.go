@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -176,8 +177,32 @@ func TestLeaderHistory(t *testing.T) {
 	}
 }
 
+// chance is random for a whole world. Its methods may be called by several goroutines.
+type chance struct {
+	mu sync.Mutex
+	*rand.Rand
+	// one in so many times is long.
+	long int
+}
+
+// upTo returns a time that is mostly short, and at most d.
+func (c *chance) upTo(d time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.IntN(c.long) > 0 {
+		d /= 50
+	}
+	return time.Duration(c.Int64N(int64(d)))
+}
+
+func (c *chance) n(n int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.IntN(n)
+}
+
 func leaderHistory(t *testing.T, seed uint64) *world {
-	c := &chance{Rand: rand.New(rand.NewPCG(seed, 0))}
+	c := &chance{Rand: rand.New(rand.NewPCG(seed, 0)), long: 2 + int(seed%8)}
 	w := newWorld(t)
 	w.missed = true
 	w.slowness = func() (time.Duration, time.Duration) { return c.upTo(4 * time.Second), c.upTo(2 * time.Second) }
