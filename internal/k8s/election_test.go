@@ -26,7 +26,7 @@ import (
 type world struct {
 	t *testing.T
 	// slowness returns how long a request takes until it lands, and then until its answer arrives.
-	slowness func() (landing, answering time.Duration)
+	slowness func(write bool) (landing, answering time.Duration)
 
 	mu      sync.Mutex
 	lease   *coordinationv1.Lease
@@ -48,7 +48,7 @@ type landed struct {
 }
 
 func newWorld(t *testing.T) *world {
-	return &world{t: t, slowness: func() (time.Duration, time.Duration) { return time.Millisecond, time.Millisecond }}
+	return &world{t: t, slowness: func(bool) (time.Duration, time.Duration) { return time.Millisecond, time.Millisecond }}
 }
 
 func (w *world) set(change func()) {
@@ -179,7 +179,7 @@ func (p *process) unreachable() error {
 // serve lands a request, unless its client gave up or its time was over landTime before.
 func (p *process) serve(r *http.Request, body []byte, answers chan<- *http.Response) {
 	p.world.mu.Lock()
-	landing, answering := p.world.slowness()
+	landing, answering := p.world.slowness(r.Method == http.MethodPatch)
 	p.world.mu.Unlock()
 	over := time.Now().Add(time.Hour)
 	if d, err := time.ParseDuration(r.URL.Query().Get("timeout")); err == nil {
