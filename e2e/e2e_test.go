@@ -35,7 +35,7 @@ type testCase struct {
 // breaking are the cases in which nodes, networks or speakers fail, or another machine claims an address: in these the
 // speakers' audits may report faults.
 var breaking = []string{
-	"Conflict", "L2Loss", "L2Fabric", "L2FewNodes", "L2Partition", "L2Matrix", "DeadEndpoint", "LivingEndpoint", "Unfiltered",
+	"Conflict", "L2Loss", "L2Fabric", "L2FewNodes", "L2Partition", "L2Matrix", "DeadEndpoint", "DeadLeader", "LivingEndpoint", "Unfiltered",
 	"NodeLoss", "Boot", "Chart",
 }
 
@@ -98,6 +98,7 @@ var once = []testCase{
 	{"L2Keys", testL2Keys},
 	{"L2Matrix", testL2Matrix},
 	{"DeadEndpoint", testDeadEndpoint},
+	{"DeadLeader", testDeadLeader},
 	{"LivingEndpoint", testLivingEndpoint},
 	{"Unfiltered", testUnfiltered},
 }

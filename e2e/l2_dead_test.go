@@ -28,6 +28,8 @@ const (
 	// deadEndpointLimit is the latest failure of a new connection after a power-off, on a
 	// busy machine; the benchmark measures the time on an idle one.
 	deadEndpointLimit = 10 * time.Second
+	// leaderDeadLimit is the latest that the next leader gives an address, and marks pods on the dead node.
+	leaderDeadLimit = 5 * time.Second
 )
 
 // spread deploys an application with a pod on every worker, behind a layer 2 Service.
@@ -151,6 +153,48 @@ func testDeadEndpoint(t *testing.T, e *env) {
 	if len(got) > 0 {
 		t.Errorf("pods are still marked: %v", got)
 	}
+}
+
+// testDeadLeader powers off the node of the leading controller, which has an endpoint too but not the address. The next
+// leader marks that endpoint, and gives an address to a Service that is new.
+func testDeadLeader(t *testing.T, e *env) {
+	app, owner := e.spread(t, "dead-leader")
+	must(t, testbed.Until(t.Context(), 3*time.Minute, "a leader on a worker without the address", func(ctx context.Context) error {
+		leader := e.leaderNode(t)
+		if slices.Contains(but(e.workers(), owner), leader) {
+			return nil
+		}
+		e.killLeader(t)
+		e.newLeader(t)
+		return fmt.Errorf("the leader was on %s, the owner is %s", leader, owner)
+	}))
+	victim := e.leaderNode(t)
+	t.Cleanup(func() { e.ensureOn(t, victim) })
+	off := time.Now()
+	must(t, e.Cluster.PowerOff(t.Context(), victim))
+	e.service(t, e.app, "dead-leader-next")
+	if took := time.Since(off); took > leaderDeadLimit {
+		t.Errorf("a new Service has addresses %s after the plug was pulled", took)
+	} else {
+		t.Logf("a new Service has addresses %s after the plug was pulled", took)
+	}
+	must(t, testbed.Until(t.Context(), soon, "a mark on the dead pod", func(ctx context.Context) error {
+		got, err := e.marked(ctx, app)
+		if err == nil && !slices.ContainsFunc(got, func(pod string) bool { return strings.HasSuffix(pod, " on "+victim) }) {
+			err = fmt.Errorf("marked are %v", got)
+		}
+		return err
+	}))
+	if took := time.Since(off); took > leaderDeadLimit {
+		t.Errorf("the pod on %s is marked %s after the plug was pulled", victim, took)
+	} else {
+		t.Logf("the pod on %s is marked %s after the plug was pulled", victim, took)
+	}
+	on := time.Now()
+	must(t, e.Cluster.PowerOn(t.Context(), victim))
+	must(t, e.WaitNode(t.Context(), victim, on))
+	must(t, e.WaitReady(t.Context()))
+	must(t, e.Deploy(t.Context(), app)) // waits until all its pods are ready
 }
 
 // testLivingEndpoint blocks all traffic by which others see that a node lives: most speakers

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
@@ -46,6 +47,7 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 	// The API server's priority and fairness paces us; another limit here would only
 	// make thousands of Services wait for each other.
 	config.QPS = -1
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return fence{next} })
 
 	core := rest.CopyConfig(config)
 	core.ContentType = "application/vnd.kubernetes.protobuf"

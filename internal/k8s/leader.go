@@ -4,97 +4,277 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"log/slog"
+	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// LeaseName is the Lease by which the controllers elect their leader.
-const LeaseName = "holdfast-controller"
+const (
+	// LeaseName is the Lease by which the controllers elect their leader.
+	LeaseName = "holdfast-controller"
+
+	// readInterval is between reads of the Lease by a standby.
+	readInterval = 250 * time.Millisecond
+	// missedTime is how long the Lease of a leader on a node that most speakers miss may stand unrenewed. Its term
+	// is over by then.
+	missedTime = writeTime + landTime
+	// silentTime applies to any other leader: one that merely does not reach the API server shall lead on. Leaders
+	// of older versions, which have no fence, stop before that.
+	silentTime = 15 * time.Second
+)
 
 // ErrLeadershipLost ends a leader: only the new leader may write now.
 var ErrLeadershipLost = errors.New("leadership lost")
 
-// Lead runs lead while this process, known as identity, holds the Lease. It
-// returns nil if ctx is cancelled, ErrLeadershipLost if another process took over,
-// and otherwise the error of lead.
-func (k *Cluster) Lead(parent context.Context, identity string, lead func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(parent)
-	defer cancel()
-	// client-go starts the callback in its own goroutine. The lock makes us wait for
-	// its end, and turns it into a no-op if it starts too late.
-	var leading sync.Mutex
-	var result error
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &leaseLock{
-			LeaseLock: &resourcelock.LeaseLock{
-				LeaseMeta:  metav1.ObjectMeta{Namespace: k.config.Namespace, Name: LeaseName},
-				Client:     k.clients.kube.CoordinationV1(),
-				LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
-			},
-			lost: cancel,
-		},
-		// client-go's usual values. They are not critical, since addresses stay announced
-		// without any controller.
-		LeaseDuration:   15 * time.Second,
-		RenewDeadline:   10 * time.Second,
-		RetryPeriod:     2 * time.Second,
-		ReleaseOnCancel: true,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(ctx context.Context) {
-				leading.Lock()
-				defer leading.Unlock()
-				defer cancel() // give up the Lease when the leader's work ends
-				if ctx.Err() == nil {
-					result = lead(ctx)
-				}
-			},
-			OnStoppedLeading: func() {},
-			OnNewLeader: func(leader string) {
-				k.config.Log.Info("leader elected", "leader", leader)
-			},
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("elect a leader: %w", err)
+// Candidate is a process that wants to lead.
+type Candidate struct {
+	// Identity is unique among all processes.
+	Identity string
+	// Node that the process runs on, "" if unknown.
+	Node string
+	// Missed reports whether most speakers miss a node.
+	Missed func(node string) bool
+	// Lead works as the leader until its context is cancelled. What it writes with that context is fenced.
+	Lead func(context.Context) error
+}
+
+// holder is the candidate's name in the Lease. Its node tells a standby too that this leader has a fence.
+func (c Candidate) holder() string {
+	if c.Node == "" {
+		return c.Identity
 	}
-	elector.Run(ctx)
-	leading.Lock()
-	defer leading.Unlock()
-	if parent.Err() == nil && result == nil {
+	return c.Identity + "_" + c.Node
+}
+
+// holderNode returns the node of a holder, "" if it is unknown. Neither pods' names, which identities begin with,
+// nor nodes' have an underscore.
+func holderNode(holder string) string {
+	if parts := strings.Split(holder, "_"); len(parts) == 3 {
+		return parts[2]
+	}
+	return ""
+}
+
+// Lead lets the candidate lead while it holds the Lease. It returns nil if ctx is cancelled, ErrLeadershipLost if
+// another process took over, and otherwise the error of the candidate's Lead.
+func (k *Cluster) Lead(ctx context.Context, c Candidate) error {
+	e := &election{log: k.config.Log, candidate: c, lock: &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: k.config.Namespace, Name: LeaseName},
+		Client:     k.clients.kube.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: c.holder()},
+	}}
+	t := e.win(ctx)
+	if t == nil {
+		return nil
+	}
+	leading, stop := context.WithCancel(t.context(ctx))
+	defer stop()
+	ended := make(chan struct{})
+	var result error
+	go func() {
+		defer close(ended)
+		result = c.Lead(leading)
+	}()
+	lost := e.hold(t, ended)
+	stop()
+	<-ended
+	if !lost {
+		e.release(t)
+	}
+	if result != nil && !errors.Is(result, context.Canceled) {
+		return result
+	}
+	if lost || ctx.Err() == nil {
 		return ErrLeadershipLost
 	}
-	return result
+	return nil
 }
 
-// leaseLock ends a leader as soon as it reads that another process holds the Lease. The elector by itself
-// goes on trying until RenewDeadline, counted from when a process that was stopped wakes up.
-type leaseLock struct {
-	*resourcelock.LeaseLock
-	// held: this process has written the Lease. Only the elector's goroutine calls a lock.
-	held bool
-	lost func()
+// election is one candidate's part in electing the leader.
+type election struct {
+	log       *slog.Logger
+	candidate Candidate
+	lock      resourcelock.Interface
+	seen      observed
 }
 
-func (l *leaseLock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	err := l.LeaseLock.Create(ctx, r)
-	l.held = l.held || err == nil
-	return err
+// observed is the Lease as this process read it last.
+type observed struct {
+	// record is nil if the Lease does not exist.
+	record *resourcelock.LeaderElectionRecord
+	// since is when it was first read so, by our monotonic clock. No other clock counts.
+	since time.Time
 }
 
-func (l *leaseLock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	err := l.LeaseLock.Update(ctx, r)
-	l.held = l.held || err == nil
-	return err
-}
-
-func (l *leaseLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	r, raw, err := l.LeaseLock.Get(ctx)
-	if err == nil && l.held && r.HolderIdentity != "" && r.HolderIdentity != l.Identity() {
-		l.lost()
+// mayTake decides whether a standby may take the Lease that it just read. missed: most speakers miss the node of the
+// holder. A Lease that does not exist may have been deleted under a leader that does not know it yet.
+func (o observed) mayTake(now time.Time, self string, missed bool) bool {
+	quiet := now.Sub(o.since)
+	switch {
+	case o.record == nil:
+		return quiet >= missedTime
+	case o.record.HolderIdentity == "", o.record.HolderIdentity == self:
+		return true
+	case missed:
+		return quiet >= missedTime
+	default:
+		return quiet >= silentTime
 	}
-	return r, raw, err
+}
+
+// same reports whether this is the record that was read before: nobody renewed it.
+func (o observed) same(r *resourcelock.LeaderElectionRecord) bool {
+	if o.record == nil || r == nil {
+		return o.record == r && !o.since.IsZero()
+	}
+	return o.record.HolderIdentity == r.HolderIdentity && o.record.LeaderTransitions == r.LeaderTransitions && o.record.RenewTime.Equal(&r.RenewTime)
+}
+
+// win blocks until this process has the Lease, and returns its term; nil if ctx is cancelled.
+func (e *election) win(ctx context.Context) *term {
+	for {
+		t, err := e.try(ctx)
+		if err != nil && ctx.Err() == nil {
+			e.log.Debug("cannot take the Lease yet", "error", err)
+		}
+		if t != nil {
+			return t
+		}
+		wait := readInterval
+		if left := missedTime - time.Since(e.seen.since); left > 0 {
+			wait = min(wait, left)
+		}
+		if !sleep(ctx, wait) {
+			return nil
+		}
+	}
+}
+
+// try reads the Lease, and takes it if it may. The write fails if anybody wrote the Lease since it was read, so that
+// a slow read and a standby that stood still do no harm.
+func (e *election) try(ctx context.Context) (*term, error) {
+	ctx, cancel := context.WithTimeout(ctx, renewTime)
+	defer cancel()
+	read, _, err := e.lock.Get(ctx)
+	if apierrors.IsNotFound(err) {
+		read = nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read the Lease: %w", err)
+	}
+	e.observe(read)
+	node, missed := "", false
+	if read != nil {
+		node = holderNode(read.HolderIdentity)
+	}
+	if node != "" {
+		missed = e.candidate.Missed(node)
+	}
+	start := time.Now()
+	if !e.seen.mayTake(start, e.lock.Identity(), missed) {
+		return nil, nil
+	}
+	taken := resourcelock.LeaderElectionRecord{AcquireTime: metav1.NewTime(start)}
+	write := e.lock.Create
+	if read != nil {
+		taken.LeaderTransitions = read.LeaderTransitions + 1
+		write = e.lock.Update
+	}
+	taken = e.renewal(taken, start)
+	if err := write(ctx, taken); err != nil {
+		return nil, fmt.Errorf("take the Lease: %w", err)
+	}
+	e.log.Info("the Lease is taken", "from-node", node, "missed", missed, "unrenewed", start.Sub(e.seen.since).String())
+	e.observe(&taken)
+	return &term{renewed: start}, nil
+}
+
+// observe takes the Lease as it was read, or written, just now.
+func (e *election) observe(r *resourcelock.LeaderElectionRecord) {
+	if e.seen.same(r) {
+		return
+	}
+	before := ""
+	if e.seen.record != nil {
+		before = e.seen.record.HolderIdentity
+	}
+	e.seen = observed{record: r, since: time.Now()}
+	if r != nil && r.HolderIdentity != "" && r.HolderIdentity != before {
+		e.log.Info("leader elected", "leader", r.HolderIdentity)
+	}
+}
+
+// renewal returns the record of this process's Lease as it is renewed now. The duration is for standbys of older
+// versions and for readers.
+func (e *election) renewal(r resourcelock.LeaderElectionRecord, now time.Time) resourcelock.LeaderElectionRecord {
+	r.HolderIdentity, r.LeaseDurationSeconds, r.RenewTime = e.lock.Identity(), int(silentTime.Seconds()), metav1.NewTime(now)
+	return r
+}
+
+// hold renews the Lease until the leader's work has ended, and reports whether the Lease was lost before. A leader
+// that cannot renew it writes nothing, and goes on when it can again: nobody else led meanwhile.
+func (e *election) hold(t *term, ended <-chan struct{}) (lost bool) {
+	tick := time.NewTicker(renewInterval)
+	defer tick.Stop()
+	failing := false
+	for {
+		select {
+		case <-ended:
+			return false
+		case <-tick.C:
+		}
+		err := e.renew(t)
+		switch {
+		case errors.Is(err, ErrLeadershipLost):
+			return true
+		case err != nil && !failing:
+			e.log.Warn("cannot renew the Lease, writing nothing until it is renewed", "error", err)
+		case err == nil && failing:
+			e.log.Info("the Lease is renewed again")
+		}
+		failing = err != nil
+	}
+}
+
+// renew renews the Lease once. If that fails it reads the Lease: another process has it, or an earlier
+// renewal was written without an answer.
+func (e *election) renew(t *term) error {
+	ctx, cancel := context.WithTimeout(context.Background(), renewTime)
+	defer cancel()
+	start := time.Now()
+	err := e.lock.Update(ctx, e.renewal(*e.seen.record, start))
+	if err != nil {
+		var read *resourcelock.LeaderElectionRecord
+		read, _, err = e.lock.Get(ctx)
+		if apierrors.IsNotFound(err) || err == nil && read.HolderIdentity != e.lock.Identity() {
+			e.observe(read)
+			return ErrLeadershipLost
+		}
+		if err == nil {
+			start = time.Now()
+			err = e.lock.Update(ctx, e.renewal(*read, start))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("renew the Lease: %w", err)
+	}
+	t.renew(start)
+	return nil
+}
+
+// release gives the Lease back, so that another process leads at once, as soon as no write of ours can land any more.
+func (e *election) release(t *term) {
+	ctx, cancel := context.WithTimeout(context.Background(), renewTime)
+	defer cancel()
+	if !sleep(ctx, time.Until(t.settled())) {
+		return
+	}
+	free := e.renewal(*e.seen.record, time.Now())
+	free.HolderIdentity, free.LeaseDurationSeconds = "", 1
+	if err := e.lock.Update(ctx, free); err != nil {
+		e.log.Warn("cannot release the Lease, another leader follows late", "error", err)
+	}
 }

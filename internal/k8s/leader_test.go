@@ -1,50 +1,255 @@
 package k8s
 
 import (
-	"context"
 	"errors"
-	"log/slog"
-	"sync/atomic"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
+	"github.com/holdfast-lb/holdfast/internal/clocktest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// TestLeaderReadsAnother: a leader that reads another holder in the Lease ends at once, not after RenewDeadline.
+// TestLeaderDies: the next leader writes within 3 s if most speakers miss the node, and else after 15 s.
+func TestLeaderDies(t *testing.T) {
+	for _, tt := range []struct {
+		missed       bool
+		from, within time.Duration
+	}{
+		{true, 2 * time.Second, 3 * time.Second},
+		{false, 14500 * time.Millisecond, 15500 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			a := w.start("a")
+			sleep(t.Context(), 5*time.Second)
+			b := w.start("b")
+			sleep(t.Context(), 5*time.Second+123*time.Millisecond)
+			died := time.Now()
+			a.powerOff()
+			sleep(t.Context(), 150*time.Millisecond)
+			w.set(func() { w.missed = tt.missed })
+			sleep(t.Context(), 20*time.Second)
+			if took := w.firstWrite("b", died).Sub(died); took < tt.from || took > tt.within {
+				t.Errorf("missed %t: b writes after %v", tt.missed, took)
+			}
+			w.end(a, b)
+		})
+	}
+}
+
+// TestLeaderReleases: in good order the next leader follows at once.
+func TestLeaderReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.start("a")
+		sleep(t.Context(), 5*time.Second)
+		b := w.start("b")
+		sleep(t.Context(), 5*time.Second)
+		stopped := time.Now()
+		w.end(a)
+		sleep(t.Context(), time.Second)
+		if took := w.firstWrite("b", stopped).Sub(stopped); took < 0 || took > readInterval+50*time.Millisecond {
+			t.Errorf("b writes after %v", took)
+		}
+		w.end(b)
+	})
+}
+
+// TestLeaderReadsAnother: a leader that stood still ends as soon as it reads another holder.
 func TestLeaderReadsAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		kube := fake.NewClientset()
-		k := &Cluster{clients: Clients{kube: kube}, config: Config{Log: slog.New(slog.DiscardHandler), Namespace: "ns"}}
-		// The fake has no resource versions: what the former leader writes must be refused here.
-		var refuse atomic.Bool
-		kube.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return refuse.Load(), nil, apierrors.NewConflict(coordinationv1.Resource("leases"), LeaseName, errors.New("another holder"))
-		})
-		var taken time.Time
-		err := k.Lead(t.Context(), "a", func(ctx context.Context) error {
-			lease, err := kube.CoordinationV1().Leases("ns").Get(ctx, LeaseName, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			now := metav1.NowMicro()
-			lease.Spec.HolderIdentity, lease.Spec.RenewTime = new("b"), &now
-			if _, err := kube.CoordinationV1().Leases("ns").Update(ctx, lease, metav1.UpdateOptions{}); err != nil {
-				return err
-			}
-			taken = time.Now()
-			refuse.Store(true)
-			<-ctx.Done()
-			return nil
-		})
-		if after := time.Since(taken); !errors.Is(err, ErrLeadershipLost) || after > 3*time.Second {
-			t.Errorf("ended after %v with %v", after, err)
+		w := newWorld(t)
+		w.missed = true
+		a := w.start("a")
+		sleep(t.Context(), 5*time.Second)
+		b := w.start("b")
+		sleep(t.Context(), 5*time.Second)
+		a.stop(20 * time.Second)
+		moves := time.Now().Add(20 * time.Second)
+		if err := <-a.ended; !errors.Is(err, ErrLeadershipLost) || time.Since(moves) > time.Second {
+			t.Errorf("ended %v after it woke up, with %v", time.Since(moves), err)
 		}
+		w.end(b)
 	})
+}
+
+// TestLeaderAPIServerAway: when the API server is back after ten seconds the same leader writes on at once.
+func TestLeaderAPIServerAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.start("a")
+		sleep(t.Context(), 5*time.Second)
+		b := w.start("b")
+		sleep(t.Context(), 5*time.Second)
+		w.set(func() { w.away = true })
+		sleep(t.Context(), 10*time.Second)
+		back := time.Now()
+		w.set(func() { w.away = false })
+		sleep(t.Context(), 5*time.Second)
+		if took := w.firstWrite("a", back).Sub(back); took < 0 || took > time.Second || len(w.takes) != 1 {
+			t.Errorf("a writes %v after the API server is back, the Lease was taken %v", took, w.takes)
+		}
+		w.end(a, b)
+	})
+}
+
+// TestLeaderLapsed: a leader whose renewals fail, and nothing else, stops writing in time.
+func TestLeaderLapsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.start("a")
+		sleep(t.Context(), 5*time.Second)
+		w.set(func() { w.deaf = true })
+		lapsed := time.Now()
+		sleep(t.Context(), 5*time.Second)
+		if late := w.lastWrite("a").Sub(lapsed); late > writeTime || late < writeTime-renewInterval-writeMargin-50*time.Millisecond {
+			t.Errorf("the last write is %v after the last renewal", late)
+		}
+		w.end(a)
+	})
+}
+
+// TestMayTake: when a standby may take the Lease, by its monotonic clock alone.
+func TestMayTake(t *testing.T) {
+	held := func(by string) *resourcelock.LeaderElectionRecord {
+		return &resourcelock.LeaderElectionRecord{HolderIdentity: by, LeaseDurationSeconds: 15}
+	}
+	for _, tt := range []struct {
+		record *resourcelock.LeaderElectionRecord
+		missed bool
+		after  time.Duration
+	}{
+		{held("other"), false, silentTime},
+		{held("other"), true, missedTime},
+		{held(""), false, 0},
+		{held("self"), false, 0},
+		{nil, false, missedTime},
+	} {
+		start := time.Now()
+		o := observed{tt.record, start}
+		for _, set := range []time.Duration{0, time.Hour, -time.Hour} {
+			now := clocktest.Set(start.Add(tt.after), set)
+			if !o.mayTake(now, "self", tt.missed) || tt.after > 0 && o.mayTake(now.Add(-time.Millisecond), "self", tt.missed) {
+				t.Errorf("%+v, missed %t, clock set by %v: not after exactly %v", tt.record, tt.missed, set, tt.after)
+			}
+		}
+	}
+}
+
+func TestHolderNode(t *testing.T) {
+	for _, node := range []string{"w1", "w1.example.com", ""} {
+		if got := holderNode(Candidate{Identity: "pod-1_123", Node: node}.holder()); got != node {
+			t.Errorf("%q: %q", node, got)
+		}
+	}
+}
+
+// TestLeaderHistory plays random histories: two processes of which each may stand still at any point, lose its power,
+// or be stopped and started; an API server that is slow or away; speakers that miss any node at any time. No
+// write of one ever lands while the Lease is another's. HISTORY_SEED replays one.
+func TestLeaderHistory(t *testing.T) {
+	first, count := uint64(1), uint64(60)
+	if testing.Short() {
+		count = 10
+	}
+	if seed, err := strconv.ParseUint(os.Getenv("HISTORY_SEED"), 10, 64); err == nil {
+		first, count = seed, 1
+	}
+	var takes, writes, refused int
+	for seed := first; seed < first+count && !t.Failed(); seed++ {
+		synctest.Test(t, func(t *testing.T) {
+			w := leaderHistory(t, seed)
+			takes, writes, refused = takes+len(w.takes), writes+len(w.writes), refused+w.refused
+		})
+		if t.Failed() {
+			t.Logf("HISTORY_SEED=%d", seed)
+		}
+	}
+	t.Logf("%d leaders, %d writes, %d writes refused", takes, writes, refused)
+	if count > 1 && (takes < 5*int(count) || refused == 0) {
+		t.Error("too little happened")
+	}
+}
+
+// chance is random for a whole world. Its methods may be called by several goroutines.
+type chance struct {
+	mu sync.Mutex
+	*rand.Rand
+	// one in so many times is long.
+	long int
+}
+
+// upTo returns a time that is mostly short, and at most d.
+func (c *chance) upTo(d time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.IntN(c.long) > 0 {
+		d /= 50
+	}
+	return time.Duration(c.Int64N(int64(d)))
+}
+
+func (c *chance) n(n int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.IntN(n)
+}
+
+func leaderHistory(t *testing.T, seed uint64) *world {
+	c := &chance{Rand: rand.New(rand.NewPCG(seed, 0)), long: 2 + int(seed%8)}
+	w := newWorld(t)
+	w.missed = true
+	w.slowness = func(write bool) (time.Duration, time.Duration) {
+		if !write && seed%3 > 0 {
+			return time.Millisecond, time.Millisecond // the Lease is never slow, so that it is taken as soon as it may
+		}
+		return c.upTo(4 * time.Second), c.upTo(2 * time.Second)
+	}
+	made := 0
+	start := func() *process {
+		made++
+		p := w.start(fmt.Sprintf("p%d", made))
+		p.between = func() (time.Duration, time.Duration) { return c.upTo(4 * time.Second), c.upTo(time.Second) }
+		return p
+	}
+	both := []*process{start(), start()}
+	for range 100 {
+		sleep(t.Context(), c.upTo(10*time.Second)+time.Duration(c.n(3))*time.Second)
+		if c.n(2) == 0 {
+			w.set(func() { w.away = false })
+		}
+		i := c.n(2)
+		switch c.n(8) {
+		case 0:
+			both[i].powerOff()
+			<-both[i].ended
+			both[i] = start()
+		case 1:
+			w.end(both[i])
+			both[i] = start()
+		case 2:
+			w.set(func() { w.away = true })
+		case 3:
+			w.set(func() { w.missed = !w.missed })
+		default:
+			both[i].stop(c.upTo(20 * time.Second))
+		}
+		for i, p := range both {
+			select {
+			case <-p.ended: // lost
+				both[i] = start()
+			default:
+			}
+		}
+	}
+	w.set(func() { w.away = false })
+	w.end(both...)
+	sleep(t.Context(), time.Minute) // whatever is still under way lands
+	return w
 }
