@@ -87,6 +87,7 @@ var once = []testCase{
 	{"Pending", testPending},
 	{"OpenStack", testOpenStack},
 	{"SpeakerPolicy", testSpeakerPolicy},
+	{"ControllerPolicy", testControllerPolicy},
 	{"StatePolicy", testStatePolicy},
 	{"LeaderKilled", testLeaderKilled},
 	{"APIServerKilled", testAPIServerKilled},

@@ -53,3 +53,38 @@ func testSpeakerPolicy(t *testing.T, e *env) {
 	}
 	e.has(t, "policy", held)
 }
+
+// testControllerPolicy makes writes that the controller never makes, and the one with which it reads a pod.
+func testControllerPolicy(t *testing.T, e *env) {
+	held := e.address(t, "policy")
+	controller, err := e.As("system:serviceaccount:" + testbed.Namespace + ":" + testbed.Controller)
+	must(t, err)
+	service := func(patch string) error {
+		_, err := controller.CoreV1().Services(e.app.Namespace).Patch(t.Context(), "policy", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+		return err
+	}
+	pods, err := e.AppPods(t.Context(), e.app)
+	must(t, err)
+	pod := func(patch string) error {
+		_, err := controller.CoreV1().Pods(e.app.Namespace).Patch(t.Context(), pods[0].Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+		return err
+	}
+	must(t, pod(`{}`))
+	for _, tc := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"a label of a Service", service(`{"metadata":{"labels":{"stolen":"yes"}}}`), "its finalizers in the metadata"},
+		{"another's annotation", service(`{"metadata":{"annotations":{"example.org/note":"x"}}}`), "its annotations of a Service only"},
+		{"another's condition", service(`{"status":{"conditions":[{"type":"example.org/Other","status":"True","reason":"Test","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`), "conditions of others"},
+		{"a label of a pod", pod(`{"metadata":{"labels":{"stolen":"yes"}}}`), "metadata of a pod"},
+		{"the address of a pod", pod(`{"status":{"podIP":"192.0.2.1","podIPs":[{"ip":"192.0.2.1"}]}}`), "condition Ready of a pod only"},
+		{"not ready for another reason", pod(`{"status":{"conditions":[{"type":"Ready","status":"False","reason":"Test"}]}}`), "with the reason HoldfastNodeUnreachable"},
+	} {
+		if tc.err == nil || !strings.Contains(tc.err.Error(), tc.want) {
+			t.Errorf("%s: got %v, want %q in it", tc.name, tc.err, tc.want)
+		}
+	}
+	e.has(t, "policy", held)
+}

@@ -1,0 +1,161 @@
+package house
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+)
+
+// newPolicies runs the API server's own admission plugin with the policies of a manifest, their bindings, and the
+// ClusterRoleBindings that they follow.
+func newPolicies(t *testing.T, manifest string) *validating.Plugin {
+	t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}
+	client := fake.NewClientset(append(policyObjects(t, manifest), namespace)...)
+	factory := informers.NewSharedInformerFactory(client, 0)
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"), meta.RESTScopeRoot)
+	plugin, err := validating.NewPlugin(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugin.SetExternalKubeClientSet(client)
+	plugin.SetExternalKubeInformerFactory(factory)
+	plugin.SetRESTMapper(mapper)
+	plugin.SetDynamicClient(dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()))
+	plugin.SetDrainedNotification(t.Context().Done())
+	plugin.SetAuthorizer(authorizerfactory.NewAlwaysDenyAuthorizer())
+	if err := plugin.ValidateInitialization(); err != nil {
+		t.Fatal(err)
+	}
+	factory.Start(t.Context().Done())
+	if !plugin.WaitForReady() {
+		t.Fatal("the plugin is not ready")
+	}
+	return plugin
+}
+
+// policyObjects decodes what the plugin reads of a manifest.
+func policyObjects(t *testing.T, manifest string) []runtime.Object {
+	t.Helper()
+	var out []runtime.Object
+	for part := range strings.SplitSeq("\n"+manifest, "\n---\n") {
+		var m metav1.TypeMeta
+		if err := yaml.Unmarshal([]byte(part), &m); err != nil {
+			t.Fatal(err)
+		}
+		var o runtime.Object
+		switch m.Kind {
+		case "ValidatingAdmissionPolicy":
+			o = &admissionv1.ValidatingAdmissionPolicy{}
+		case "ValidatingAdmissionPolicyBinding":
+			o = &admissionv1.ValidatingAdmissionPolicyBinding{}
+		case "ClusterRoleBinding":
+			o = &rbacv1.ClusterRoleBinding{}
+		default:
+			continue
+		}
+		if err := yaml.UnmarshalStrict([]byte(part), o); err != nil {
+			t.Fatal(err)
+		}
+		if policy, ok := o.(*admissionv1.ValidatingAdmissionPolicy); ok {
+			setDefaults(policy.Spec.MatchConstraints)
+		}
+		o.(metav1.Object).SetNamespace("") // kustomize gives some cluster-scoped objects one, which the API server drops
+		out = append(out, o)
+	}
+	return out
+}
+
+// setDefaults sets what the API server would, when it stores a policy.
+func setDefaults(m *admissionv1.MatchResources) {
+	m.NamespaceSelector, m.ObjectSelector, m.MatchPolicy = &metav1.LabelSelector{}, &metav1.LabelSelector{}, new(admissionv1.Equivalent)
+	for i := range m.ResourceRules {
+		m.ResourceRules[i].Scope = new(admissionv1.AllScopes)
+	}
+}
+
+// write is an attempt to write to the status of an object.
+type write struct {
+	account string // NAMESPACE:NAME
+	node    string // in the token of the account's pod
+	object  runtime.Object
+	// patch is a strategic merge patch; of a SpeakerState a merge patch of its top level.
+	patch string
+}
+
+// admit returns what the plugin says of the write.
+func (w write) admit(t *testing.T, plugin *validating.Plugin) error {
+	t.Helper()
+	after := patched(t, w.object, w.patch)
+	who := &user.DefaultInfo{Name: "system:serviceaccount:" + w.account}
+	if w.node != "" {
+		who.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {w.node}}
+	}
+	o := after.(metav1.Object)
+	kind := after.GetObjectKind().GroupVersionKind()
+	resource, _ := meta.UnsafeGuessKindToResource(kind)
+	return plugin.Validate(t.Context(), admission.NewAttributesRecord(after, w.object, kind, o.GetNamespace(), o.GetName(),
+		resource, "status", admission.Update, &metav1.UpdateOptions{}, false, who), admission.NewObjectInterfacesFromScheme(scheme.Scheme))
+}
+
+// patched returns a patched copy of an object.
+func patched(t *testing.T, o runtime.Object, patch string) runtime.Object {
+	t.Helper()
+	before, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := o.DeepCopyObject()
+	if u, ok := after.(*unstructured.Unstructured); ok {
+		if err := json.Unmarshal([]byte(patch), &u.Object); err != nil {
+			t.Fatal(err)
+		}
+		return u
+	}
+	body, err := strategicpatch.StrategicMergePatch(before, []byte(patch), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return after
+}
+
+// object decodes an object with its kind.
+func object(t *testing.T, text string) runtime.Object {
+	t.Helper()
+	var u unstructured.Unstructured
+	if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
+		t.Fatal(err)
+	}
+	if !scheme.Scheme.IsVersionRegistered(schema.GroupVersion{Group: u.GroupVersionKind().Group, Version: u.GroupVersionKind().Version}) {
+		return &u
+	}
+	o, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(text), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}

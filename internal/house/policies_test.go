@@ -1,0 +1,216 @@
+package house
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+)
+
+const (
+	aService = `
+apiVersion: v1
+kind: Service
+metadata:
+  namespace: default
+  name: web
+  labels: {app: web}
+  annotations: {holdfast.dev/assigned: for=default/web, holdfast.dev/announced-by: 192.0.2.1=w1, example.org/note: mine}
+  finalizers: [holdfast.dev/address, service.kubernetes.io/load-balancer-cleanup, example.org/other]
+spec: {type: LoadBalancer}
+status:
+  loadBalancer: {ingress: [{ip: 192.0.2.1}]}
+  conditions:
+    - {type: holdfast.dev/AddressAssigned, status: "True", reason: Assigned, message: has it, lastTransitionTime: "2026-01-01T00:00:00Z"}
+    - {type: holdfast.dev/AnnouncedL2, status: "True", reason: Announced, message: on w1, lastTransitionTime: "2026-01-01T00:00:00Z"}
+    - {type: example.org/Other, status: "True", reason: Other, message: of others, lastTransitionTime: "2026-01-01T00:00:00Z"}
+`
+	aPod = `
+apiVersion: v1
+kind: Pod
+metadata: {namespace: default, name: web, labels: {app: web}, finalizers: [example.org/other]}
+spec: {nodeName: w1, containers: [{name: web, image: web}]}
+status:
+  phase: Running
+  podIP: 10.0.0.1
+  podIPs: [{ip: 10.0.0.1}]
+  containerStatuses: [{name: web, ready: true, image: web, imageID: web, restartCount: 0}]
+  conditions:
+    - {type: Ready, status: "True", observedGeneration: 3, lastTransitionTime: "2026-01-01T00:00:00Z"}
+    - {type: ContainersReady, status: "True"}
+`
+	withdrawnPod = `
+apiVersion: v1
+kind: Pod
+metadata: {namespace: default, name: web}
+status:
+  conditions:
+    - {type: Ready, status: "False", reason: HoldfastNodeUnreachable, message: no speaker reaches w1}
+`
+	deadPod = `
+apiVersion: v1
+kind: Pod
+metadata: {namespace: default, name: web}
+status:
+  conditions:
+    - {type: Ready, status: "False", reason: ContainersNotReady, message: "containers with unready status: [web]"}
+`
+	aState = `
+apiVersion: holdfast.dev/v1beta1
+kind: SpeakerState
+metadata: {name: w1}
+status: {conditions: [{type: EndpointsWithdrawn, status: "False"}]}
+`
+)
+
+// condition is a patch of the status by one condition.
+func condition(kind, status, reason string) string {
+	return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"message":"test","lastTransitionTime":"2026-02-01T00:00:00Z"}]}}`, kind, status, reason)
+}
+
+// policyTest is a write by one of our accounts, and a part of the refusal, "" if it is admitted.
+type policyTest struct{ name, object, patch, want string }
+
+func (tt policyTest) run(t *testing.T, plugin *validating.Plugin, account, node string) {
+	t.Helper()
+	t.Run(account+"/"+tt.name, func(t *testing.T) {
+		err := write{account, node, object(t, tt.object), tt.patch}.admit(t, plugin)
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("got %v, want %q", err, tt.want)
+		}
+	})
+}
+
+func generatedPolicies(t *testing.T) *validating.Plugin {
+	t.Helper()
+	text, err := os.ReadFile("../../config/rbac/rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newPolicies(t, string(text))
+}
+
+// TestSpeakerPolicies: a speaker writes its conditions and the record of who announces, and its own SpeakerState.
+func TestSpeakerPolicies(t *testing.T) {
+	plugin := generatedPolicies(t)
+	for _, tt := range []policyTest{
+		{"nothing", aService, `{}`, ""},
+		{"own condition", aService, condition("holdfast.dev/AnnouncedL2", "False", "NoNode"), ""},
+		{"own annotation", aService, `{"metadata":{"annotations":{"holdfast.dev/announced-by":"192.0.2.1=w2"}}}`, ""},
+		{"addresses", aService, `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.2"}]}}}`, "may not change the addresses"},
+		{"no addresses", aService, `{"status":{"loadBalancer":null}}`, "may not change the addresses"},
+		{"another's condition", aService, condition("holdfast.dev/AddressAssigned", "False", "Test"), "AnnouncedBGP and FilterEnforced only"},
+		{"another's annotation", aService, `{"metadata":{"annotations":{"holdfast.dev/assigned":null}}}`, "announced-by of a Service only"},
+		{"a finalizer", aService, `{"metadata":{"finalizers":null}}`, "may not change the metadata"},
+		{"a label", aService, `{"metadata":{"labels":{"app":"other"}}}`, "may not change the metadata"},
+		{"spec", aService, `{"spec":{"externalIPs":["192.0.2.2"]}}`, "conditions of a Service only"},
+		{"own state", aState, `{"status":{"conditions":[{"type":"EndpointsWithdrawn","status":"False"}],"unreachable":[]}}`, ""},
+		{"conditions of the own state", aState, `{"status":{}}`, "may not change the conditions"},
+	} {
+		tt.run(t, plugin, "holdfast-system:holdfast-speaker", "w1")
+	}
+	another := policyTest{"another's state", aState, `{}`, "of its own node only"}
+	another.run(t, plugin, "holdfast-system:holdfast-speaker", "w2")
+	another.run(t, plugin, "holdfast-system:holdfast-speaker", "")
+}
+
+// TestControllerServicePolicy: what the controller writes to Services, and what it must not.
+func TestControllerServicePolicy(t *testing.T) {
+	plugin := generatedPolicies(t)
+	const removed = `{"$patch":"delete","type":"holdfast.dev/AnnouncedL2"}`
+	released := strings.Replace(condition("holdfast.dev/AddressAssigned", "False", "Released"), "]", ","+removed+"]", 1)
+	gone := strings.Replace(released, `{"type"`, `{"$patch":"delete","type"`, 1)
+	for _, tt := range []policyTest{
+		{"nothing", aService, `{}`, ""},
+		{"addresses", aService, `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.2"},{"ip":"2001:db8::1"}]}}}`, ""},
+		{"own condition", aService, condition("holdfast.dev/Written", "False", "WriteRefused"), ""},
+		{"own annotations", aService, `{"metadata":{"annotations":{"holdfast.dev/assigned":null,"holdfast.dev/hostname-shown":"x.org","loadbalancer.openstack.org/load-balancer-id":"x"}}}`, ""},
+		{"own finalizers", aService, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["holdfast.dev/address","service.kubernetes.io/load-balancer-cleanup"]}}`, ""},
+		{"the record of who announces goes", aService, `{"metadata":{"annotations":{"holdfast.dev/announced-by":null}}}`, ""},
+		{"the record of who announces is forged", aService, `{"metadata":{"annotations":{"holdfast.dev/announced-by":"192.0.2.1=w2"}}}`, "may change its annotations"},
+		{"released", aService, released, ""},
+		{"released without a trace", aService, gone, ""},
+		{"a speaker's condition of a Service with addresses goes", aService, `{"status":{"conditions":[` + removed + `]}}`, "from a Service without addresses"},
+		{"a speaker's condition", aService, condition("holdfast.dev/AnnouncedL2", "False", "NoNode"), "may remove the speakers' conditions"},
+		{"a new condition of a speaker", aService, condition("holdfast.dev/AnnouncedBGP", "True", "Announced"), "may remove the speakers' conditions"},
+		{"another's condition", aService, condition("example.org/Other", "False", "Other"), "conditions of others"},
+		{"another's annotation", aService, `{"metadata":{"annotations":{"example.org/note":null}}}`, "may change its annotations"},
+		{"another's finalizer", aService, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["example.org/other"]}}`, "may change its finalizers"},
+		{"a label", aService, `{"metadata":{"labels":{"app":"other"}}}`, "may change its finalizers"},
+		{"spec", aService, `{"spec":{"externalIPs":["192.0.2.2"]}}`, "addresses and conditions of a Service only"},
+	} {
+		tt.run(t, plugin, "holdfast-system:holdfast-controller", "")
+	}
+}
+
+// TestControllerPodPolicy: Ready alone changes, to False with our reason, and back.
+func TestControllerPodPolicy(t *testing.T) {
+	plugin := generatedPolicies(t)
+	const again = `{"status":{"conditions":[{"type":"Ready","status":"True","reason":null,"message":null}]}}`
+	withdraw := condition("Ready", "False", "HoldfastNodeUnreachable")
+	beside := func(field string) string { return strings.Replace(withdraw, `{"status":{`, `{"status":{`+field+`,`, 1) }
+	const ready, only = "may mark a ready pod not ready", "condition Ready of a pod only"
+	for _, tt := range []policyTest{
+		{"nothing", aPod, `{}`, ""},
+		{"withdrawn", aPod, withdraw, ""},
+		{"restored", withdrawnPod, again, ""},
+		{"not ready for another reason", aPod, condition("Ready", "False", "Test"), ready},
+		{"unknown", aPod, condition("Ready", "Unknown", "HoldfastNodeUnreachable"), ready},
+		{"ready, although it is not", deadPod, again, ready},
+		{"our reason on one that is not ready", deadPod, withdraw, ready},
+		{"restored with a reason", withdrawnPod, condition("Ready", "True", "Test"), ready},
+		{"without the condition", aPod, `{"status":{"conditions":[{"$patch":"delete","type":"Ready"}]}}`, ready},
+		{"with another field of the condition", aPod, strings.Replace(withdraw, `"type":`, `"observedGeneration":4,"type":`, 1), ready},
+		{"another condition", aPod, condition("ContainersReady", "False", "HoldfastNodeUnreachable"), only},
+		{"with its phase", aPod, beside(`"phase":"Failed"`), only},
+		{"with its address", aPod, beside(`"podIP":"10.0.0.2"`), only},
+		{"with a field that was not there", aPod, beside(`"nominatedNodeName":"w2"`), only},
+		{"without a field", aPod, beside(`"containerStatuses":null`), only},
+		{"with its spec", aPod, `{"spec":{"nodeName":"w2"}}`, only},
+		{"with its labels", aPod, `{"metadata":{"labels":{"app":"other"}}}`, "metadata of a pod"},
+		{"with an annotation", aPod, `{"metadata":{"annotations":{"a":"b"}}}`, "metadata of a pod"},
+		{"with its finalizers", aPod, `{"metadata":{"finalizers":null}}`, "metadata of a pod"},
+	} {
+		tt.run(t, plugin, "holdfast-system:holdfast-controller", "")
+	}
+}
+
+// TestPoliciesFollowOverlay: where kustomize moves the installation the policies hold for the accounts there, and for none that
+// only has such a name.
+func TestPoliciesFollowOverlay(t *testing.T) {
+	kubectl, err := exec.LookPath("kubectl")
+	if err != nil {
+		t.Skip("no kubectl")
+	}
+	reads(t, "../../config")
+	base, err := filepath.Abs("../../config/default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if base, err = filepath.Rel(dir, base); err != nil {
+		t.Fatal(err)
+	}
+	overlay := fmt.Sprintf("namespace: elsewhere\nresources: [%s]\n", base)
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(kubectl, "kustomize", dir)
+	cmd.Stderr = t.Output()
+	text, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugin := newPolicies(t, string(text))
+	addresses := policyTest{"addresses", aService, `{"status":{"loadBalancer":null}}`, "may not change the addresses"}
+	addresses.run(t, plugin, "elsewhere:holdfast-speaker", "w1")
+	policyTest{"a label", aPod, `{"metadata":{"labels":null}}`, "metadata of a pod"}.run(t, plugin, "elsewhere:holdfast-controller", "")
+	for _, account := range []string{"holdfast-system:holdfast-speaker", "default:holdfast-speaker", "elsewhere:other"} {
+		addresses.want = ""
+		addresses.run(t, plugin, account, "w1")
+	}
+}
