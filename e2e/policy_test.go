@@ -79,7 +79,7 @@ func testControllerPolicy(t *testing.T, e *env) {
 		{"another's annotation", service(`{"metadata":{"annotations":{"example.org/note":"x"}}}`), "its annotations of a Service only"},
 		{"another's condition", service(`{"status":{"conditions":[{"type":"example.org/Other","status":"True","reason":"Test","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`), "conditions of others"},
 		{"a label of a pod", pod(`{"metadata":{"labels":{"stolen":"yes"}}}`), "metadata of a pod"},
-		{"the address of a pod", pod(`{"status":{"podIP":"192.0.2.1","podIPs":[{"ip":"192.0.2.1"}]}}`), "condition Ready of a pod only"},
+		{"the phase of a pod", pod(`{"status":{"phase":"Failed"}}`), "condition Ready of a pod only"},
 		{"not ready for another reason", pod(`{"status":{"conditions":[{"type":"Ready","status":"False","reason":"Test"}]}}`), "with the reason HoldfastNodeUnreachable"},
 	} {
 		if tc.err == nil || !strings.Contains(tc.err.Error(), tc.want) {

@@ -2,15 +2,63 @@ package k8s
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 )
+
+const yes, no = corev1.ConditionTrue, corev1.ConditionFalse
+
+func withdraw(k *Cluster, ctx context.Context) (bool, error) {
+	return k.WithdrawPod(ctx, "ns", "web", "uid", "w1", "no speaker reaches w1")
+}
+
+func restore(k *Cluster, ctx context.Context) (bool, error) {
+	return k.RestorePod(ctx, "ns", "web", "uid")
+}
+
+// podOf returns the pod of version 7 on w1.
+func podOf(conditions []corev1.PodCondition) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid", ResourceVersion: "7"}}
+	pod.Spec.NodeName, pod.Status.Conditions = "w1", conditions
+	return pod
+}
+
+// checkVersions has a fake API server check the version that a patch of a pod names, as a real one does. A patch that
+// changes something and names none is an error. Before it comes there, meanwhile happens.
+func checkVersions(t *testing.T, kube *fake.Clientset, meanwhile func()) {
+	kube.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patch := action.(clienttesting.PatchAction).GetPatch()
+		if string(patch) == "{}" {
+			return false, nil, nil
+		}
+		meanwhile()
+		var named metav1.PartialObjectMetadata
+		if err := json.Unmarshal(patch, &named); err != nil {
+			return true, nil, err
+		}
+		stored, err := kube.Tracker().Get(corev1.SchemeGroupVersion.WithResource("pods"), "ns", "web")
+		if err != nil {
+			return true, nil, err
+		}
+		if named.ResourceVersion == "" {
+			t.Errorf("a patch depends on no version: %s", patch)
+		} else if named.ResourceVersion != stored.(*corev1.Pod).ResourceVersion {
+			return true, nil, apierrors.NewConflict(corev1.Resource("pods"), "web", errors.New("the object has been modified"))
+		}
+		return false, nil, nil
+	})
+}
 
 // conditions returns Ready with a reason, and ContainersReady.
 func conditions(ready corev1.ConditionStatus, reason string, containers corev1.ConditionStatus) []corev1.PodCondition {
@@ -20,14 +68,8 @@ func conditions(ready corev1.ConditionStatus, reason string, containers corev1.C
 	}
 }
 
-// TestPodWrites: which pods are written, and what. The API server's part (the
-// preconditions, the kubelet's reaction) is tested in the lab.
+// TestPodWrites: which pods are written, and what. The kubelet's reaction is tested in the lab.
 func TestPodWrites(t *testing.T) {
-	const yes, no = corev1.ConditionTrue, corev1.ConditionFalse
-	withdraw := func(k *Cluster, ctx context.Context) (bool, error) {
-		return k.WithdrawPod(ctx, "ns", "web", "uid", "w1", "no speaker reaches w1")
-	}
-	restore := func(k *Cluster, ctx context.Context) (bool, error) { return k.RestorePod(ctx, "ns", "web", "uid") }
 	deleted := metav1.NewTime(time.Unix(1, 0))
 	for _, tt := range []struct {
 		name string
@@ -52,12 +94,12 @@ func TestPodWrites(t *testing.T) {
 		{"it is ready already", restore, conditions(yes, "", yes), nil, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid", ResourceVersion: "7"}}
-			pod.Spec.NodeName, pod.Status.Conditions = "w1", tt.have
+			pod := podOf(tt.have)
 			if tt.edit != nil {
 				tt.edit(pod)
 			}
 			kube := fake.NewClientset(pod)
+			checkVersions(t, kube, func() {})
 			wrote, err := tt.do(&Cluster{clients: Clients{kube: kube}}, t.Context())
 			if err != nil || wrote != (tt.want != nil) {
 				t.Errorf("wrote %t, error %v", wrote, err)
@@ -74,5 +116,40 @@ func TestPodWrites(t *testing.T) {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestPodWriteOvertaken: a pod that its kubelet wrote after we read it, or that is another one of its name by then, is
+// left as it is.
+func TestPodWriteOvertaken(t *testing.T) {
+	for name, edit := range map[string]func(*corev1.Pod){
+		"by the kubelet":     func(p *corev1.Pod) { p.Status.Conditions = conditions(no, "ContainersNotReady", no) },
+		"by another's birth": func(p *corev1.Pod) { p.UID = "later" },
+	} {
+		for what, do := range map[string]func(*Cluster, context.Context) (bool, error){"withdraw": withdraw, "restore": restore} {
+			t.Run(what+" "+name, func(t *testing.T) {
+				have := conditions(yes, "", yes)
+				if what == "restore" {
+					have = conditions(no, PodWithdrawn, yes)
+				}
+				later := podOf(have)
+				later.ResourceVersion = "8"
+				edit(later)
+				kube := fake.NewClientset(podOf(have))
+				pods := corev1.SchemeGroupVersion.WithResource("pods")
+				checkVersions(t, kube, func() {
+					if err := kube.Tracker().Update(pods, later, "ns"); err != nil {
+						t.Error(err)
+					}
+				})
+				if _, err := do(&Cluster{clients: Clients{kube: kube}}, t.Context()); !Overtaken(err) {
+					t.Errorf("got %v", err)
+				}
+				got, err := kube.Tracker().Get(pods, "ns", "web")
+				if diff := cmp.Diff(later, got.(*corev1.Pod)); diff != "" || err != nil {
+					t.Errorf("error %v, -want +got\n%s", err, diff)
+				}
+			})
+		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,10 +23,6 @@ import (
 const (
 	// minInterval is between runs: the suspicions that make a majority come within some milliseconds.
 	minInterval = 10 * time.Millisecond
-	// leaseInterval is between reads of the Leases of suspected nodes.
-	leaseInterval = 200 * time.Millisecond
-	// leasesAtOnce is how many Leases are read in one interval; more are read more rarely.
-	leasesAtOnce = 16
 	// propagationTime is how long a pod that was written may take to leave the EndpointSlices.
 	propagationTime = 5 * time.Second
 )
@@ -79,6 +77,7 @@ type Controller struct {
 // memory is what a leader knows from its earlier runs.
 type memory struct {
 	tracker tracker
+	pace    pace
 	// pending are the nodes to withdraw endpoints from, with the time that was decided.
 	pending map[string]time.Time
 	// handled are the pods on withdrawn nodes that were written, or needed no write.
@@ -106,7 +105,7 @@ func (c *Controller) Kick() { c.loop.Kick() }
 // Run works as the leader until ctx is cancelled. It begins without a memory: what
 // changed since an earlier time as the leader did not change just now.
 func (c *Controller) Run(ctx context.Context) error {
-	c.memory = memory{handled: map[types.UID]pod{}}
+	c.memory = memory{pace: pace{}, handled: map[types.UID]pod{}}
 	defer c.last.Store(nil)
 	return c.loop.Run(ctx)
 }
@@ -120,7 +119,7 @@ func (c *Controller) sync(ctx context.Context) (again time.Duration, err error) 
 	}
 	s := c.read(time.Now())
 	check := s.toCheck()
-	err = c.readLeases(ctx, check)
+	err = c.readLeases(ctx, s.now, check)
 	s.lastSeen = c.memory.tracker.lastSeen()
 	d := decide(s.state)
 	d.withdraw, c.memory.pending = s.confirm(d.withdraw, c.memory.pending)
@@ -131,8 +130,7 @@ func (c *Controller) sync(ctx context.Context) (again time.Duration, err error) 
 		err = errors.Join(err, c.record(ctx, s, v))
 	}
 	if len(check) > 0 {
-		interval := leaseInterval * time.Duration(1+len(check)/leasesAtOnce)
-		again = max(interval-time.Since(decided), time.Nanosecond)
+		again = max(checkInterval-time.Since(decided), time.Nanosecond)
 	}
 	return again, err
 }
@@ -169,12 +167,13 @@ func reportOf(o *v1beta1.SpeakerState) report {
 	return r
 }
 
-// readLeases reads the Leases of these nodes, and forgets all others. One that cannot
+// readLeases reads the Leases of these nodes at their pace, and forgets those of others. One that cannot
 // be read leaves things as they are.
-func (c *Controller) readLeases(ctx context.Context, nodes []string) error {
-	c.memory.tracker.keepLeases(nodes)
+func (c *Controller) readLeases(ctx context.Context, now time.Time, nodes []string) error {
+	next := c.memory.pace.next(now, nodes)
+	c.memory.tracker.keepLeases(slices.Collect(maps.Keys(c.memory.pace)))
 	var mu sync.Mutex
-	_, err := k8s.Each(ctx, c.log, nodes, func(ctx context.Context, node string) error {
+	_, err := k8s.Each(ctx, c.log, next, func(ctx context.Context, node string) error {
 		renewed, err := c.cluster.NodeRenewed(ctx, node)
 		mu.Lock()
 		defer mu.Unlock()

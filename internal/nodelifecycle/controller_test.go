@@ -2,170 +2,25 @@ package nodelifecycle
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
-	"github.com/holdfast-lb/holdfast/internal/lb"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
-// fakeCluster is one of nodes w1, w2 and so on, with a speaker and a pod of the Service
-// web on each. It writes down what is done to it.
-type fakeCluster struct {
-	mu      sync.Mutex
-	states  []*v1beta1.SpeakerState
-	objects config.Objects
-	pods    map[string]bool // ready, by node
-	renewed map[string]time.Time
-	broken  map[string]bool // nodes whose pods, and states that cannot be written
-	log     []string
-}
-
-func newFakeCluster(nodes int) *fakeCluster {
-	f := &fakeCluster{pods: map[string]bool{}, renewed: map[string]time.Time{}, broken: map[string]bool{}}
-	web := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
-	web.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
-	f.objects.Services = []*corev1.Service{web}
-	for i := range nodes {
-		name := fmt.Sprintf("w%d", i+1)
-		f.states = append(f.states, &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: name}})
-		f.objects.Nodes = append(f.objects.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
-		f.pods[name], f.renewed[name] = true, time.Now()
-	}
-	return f
-}
-
-// suspect has every other speaker write that it cannot reach these nodes.
-func (f *fakeCluster) suspect(nodes ...string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for i, o := range f.states {
-		if slices.Contains(nodes, o.Name) {
-			continue
-		}
-		o = o.DeepCopy()
-		o.Status.Observed, o.Status.Unreachable = &metav1.MicroTime{Time: time.Now()}, nil
-		for _, node := range nodes {
-			o.Status.Unreachable = append(o.Status.Unreachable, v1beta1.SilentNode{Node: node, Since: metav1.MicroTime{Time: time.Now()}})
-		}
-		f.states[i] = o
-	}
-}
-
-func (f *fakeCluster) edit(change func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	change()
-}
-
-func (f *fakeCluster) note(format string, args ...any) {
-	f.log = append(f.log, fmt.Sprintf(format, args...))
-}
-
-// took returns what was done since it was called last.
-func (f *fakeCluster) took() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	out := strings.Join(f.log, "\n")
-	f.log = nil
-	return out
-}
-
-func (f *fakeCluster) Objects() config.Objects { return f.objects }
-func (f *fakeCluster) ExpectedSpeakers() int   { return len(f.objects.Nodes) }
-func (f *fakeCluster) Uninstalling() bool      { return false }
-
-func (f *fakeCluster) SpeakerStates() []*v1beta1.SpeakerState {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.states)
-}
-
-func (f *fakeCluster) EndpointSlices() []*discoveryv1.EndpointSlice {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var pods []string
-	for node, ready := range f.pods {
-		if pod := "on-" + node + "@" + node; ready {
-			pods = append(pods, pod)
-		} else {
-			pods = append(pods, "!"+pod)
-		}
-	}
-	return []*discoveryv1.EndpointSlice{slice("web", strings.Join(pods, " "))}
-}
-
-func (f *fakeCluster) NodeRenewed(_ context.Context, node string) (time.Time, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.renewed[node], nil
-}
-
-func (f *fakeCluster) WithdrawPod(_ context.Context, _, name string, _ types.UID, node, _ string) (bool, error) {
-	return f.set(name, node, false)
-}
-
-func (f *fakeCluster) RestorePod(_ context.Context, _, name string, _ types.UID) (bool, error) {
-	return f.set(name, strings.TrimPrefix(name, "on-"), true)
-}
-
-func (f *fakeCluster) set(name, node string, ready bool) (bool, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.broken[node] {
-		return false, errors.New("broken")
-	}
-	if f.pods[node] == ready {
-		return false, nil
-	}
-	f.pods[node] = ready
-	f.note("pod %s ready %v", name, ready)
-	return true, nil
-}
-
-func (f *fakeCluster) UpdateSpeakerState(_ context.Context, o *v1beta1.SpeakerState, conditions []metav1.Condition) (bool, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.broken["state "+o.Name] {
-		return false, errors.New("broken")
-	}
-	i := slices.IndexFunc(f.states, func(s *v1beta1.SpeakerState) bool { return s.Name == o.Name })
-	after := f.states[i].DeepCopy()
-	if !meta.SetStatusCondition(&after.Status.Conditions, conditions[0]) {
-		return false, nil
-	}
-	f.states[i] = after
-	f.note("state %s %s %s", o.Name, conditions[0].Status, conditions[0].Reason)
-	return true, nil
-}
-
-func (f *fakeCluster) Event(o lb.Object, _ types.UID, good bool, reason lb.Reason, message string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.note("event %s %v %s: %s", o, good, reason, message)
-}
-
-// controllerTest runs a Controller of a fake cluster of so many nodes.
+// controllerTest runs a Controller of a fake cluster of so many nodes, a tenth of which may die at once.
 func controllerTest(t *testing.T, nodes int, test func(t *testing.T, f *fakeCluster, expect func(after time.Duration, want ...string))) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Minute) // all that was written before is old
 		f := newFakeCluster(nodes)
 		time.Sleep(time.Second)
-		c := New(f, config.Options{Default: true}, Limit{Nodes: 1}, slog.New(slog.DiscardHandler))
+		c := New(f, config.Options{Default: true}, Limit{Nodes: max(1, nodes/10)}, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- c.Run(ctx) }()
@@ -209,7 +64,7 @@ func TestWithdrawAndRestore(t *testing.T) {
 		expect(soon)
 		f.suspect("w4")
 		expect(confirmTime - minInterval)
-		expect(2*leaseInterval, w4Died...)
+		expect(2*checkInterval, w4Died...)
 		expect(time.Minute)
 		f.suspect()
 		expect(soon, w4Lives...)
@@ -221,9 +76,9 @@ func TestWithdrawAndRestore(t *testing.T) {
 func TestLeaseRestores(t *testing.T) {
 	controllerTest(t, 4, func(t *testing.T, f *fakeCluster, expect func(time.Duration, ...string)) {
 		f.suspect("w4")
-		expect(2*leaseInterval, w4Died...)
+		expect(2*checkInterval, w4Died...)
 		f.edit(func() { f.renewed["w4"] = time.Now() })
-		expect(2*leaseInterval, w4Lives...)
+		expect(leaseInterval+checkInterval, w4Lives...)
 	})
 }
 
@@ -231,12 +86,12 @@ func TestLeaseRestores(t *testing.T) {
 func TestRestoreIsTriedAgain(t *testing.T) {
 	controllerTest(t, 4, func(t *testing.T, f *fakeCluster, expect func(time.Duration, ...string)) {
 		f.suspect("w4")
-		expect(2*leaseInterval, w4Died...)
+		expect(2*checkInterval, w4Died...)
 		f.suspect()
 		f.edit(func() { f.broken["w4"] = true })
 		expect(time.Second)
 		f.edit(func() { f.broken["w4"] = false })
-		expect(leaseInterval+soon, w4Lives...)
+		expect(checkInterval+soon, w4Lives...)
 	})
 }
 
@@ -247,7 +102,7 @@ func TestRecordedFirst(t *testing.T) {
 		f.edit(func() { f.broken["state w4"] = true })
 		expect(time.Second)
 		f.edit(func() { f.broken["state w4"] = false })
-		expect(leaseInterval+soon, w4Died...)
+		expect(checkInterval+soon, w4Died...)
 	})
 }
 
@@ -268,4 +123,55 @@ func TestTooMany(t *testing.T) {
 			"pod on-w5 ready false",
 			"event Service ns/web false EndpointsWithdrawn: 1 endpoints on nodes that most speakers cannot reach are marked not ready")
 	})
+}
+
+// TestLeasePace: 49 nodes of a hundred fall silent at once, and are said to be too many before all Leases are read.
+func TestLeasePace(t *testing.T) {
+	controllerTest(t, 100, func(t *testing.T, f *fakeCluster, expect func(time.Duration, ...string)) {
+		var nodes, want []string
+		for i := range 49 {
+			nodes = append(nodes, fmt.Sprintf("w%d", i+1))
+		}
+		slices.Sort(nodes)
+		all := strings.Join(nodes, ", ")
+		for _, node := range nodes {
+			want = append(want, "state "+node+" False TooManyUnreachable", "event Node "+node+" false TooManyUnreachable: most speakers cannot reach "+all+
+				", which is more at once than the limit of 10 lets us call dead: their endpoints stay; look at the network between the nodes")
+		}
+		f.suspect(nodes...)
+		expect(soon, want...)
+		for range 40 { // every SpeakerState that changes asks for a run
+			expect(soon)
+		}
+		checkPace(t, f.reads)
+		first := map[string]bool{}
+		for _, r := range f.reads[:len(nodes)] {
+			first[r.node] = true
+		}
+		if len(first) != len(nodes) {
+			t.Errorf("only %d nodes of %d had their turn, others had two", len(first), len(nodes))
+		}
+	})
+}
+
+// checkPace: no Lease is read more than once in a second, and not too many at once.
+func checkPace(t *testing.T, reads []leaseRead) {
+	t.Helper()
+	for i, r := range reads {
+		atOnce := 0
+		for _, before := range reads[:i+1] {
+			since := r.at.Sub(before.at)
+			if before.node == r.node && before != r && since < leaseInterval {
+				t.Errorf("the Lease of %s was read again after %s", r.node, since)
+				return
+			}
+			if since < checkInterval {
+				atOnce++
+			}
+		}
+		if atOnce > leasesAtOnce {
+			t.Errorf("%d Leases were read at once", atOnce)
+			return
+		}
+	}
 }

@@ -76,16 +76,20 @@ func decide(s state) decision {
 			d.restore = append(d.restore, node)
 		}
 	}
-	dead := slices.DeleteFunc(s.suspects(), func(node string) bool {
-		_, checked := s.lastSeen[node]
+	// Those that are not checked yet count too: Leases are read at a pace, and the limit must hold meanwhile.
+	suspects := slices.DeleteFunc(s.suspects(), func(node string) bool {
 		_, withdrawn := s.withdrawn[node]
-		return !checked || withdrawn
+		return withdrawn
 	})
-	if recent+len(dead) > s.limit.Of(s.speakers) {
-		d.spared = dead
+	if recent+len(suspects) > s.limit.Of(s.speakers) {
+		d.spared = suspects
 		return d
 	}
-	d.withdraw = append(d.withdraw, dead...)
+	for _, node := range suspects {
+		if _, checked := s.lastSeen[node]; checked {
+			d.withdraw = append(d.withdraw, node)
+		}
+	}
 	slices.Sort(d.withdraw)
 	return d
 }

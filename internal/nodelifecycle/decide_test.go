@@ -79,6 +79,10 @@ func TestDecide(t *testing.T) {
 		{"a single speaker", state{speakers: 1, limit: one, suspicions: suspicions("a>b"), lastSeen: seen(map[string]float64{"b": 0})}, decision{}},
 		{"turned off", state{speakers: 0, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen(map[string]float64{"c": 0}), withdrawn: dead(0, "c")},
 			decision{restore: []string{"c"}}},
+		{"one of two Leases was not read, and one may die", state{speakers: 5, limit: one, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"), lastSeen: seen(map[string]float64{"d": 0})},
+			decision{spared: []string{"d", "e"}}},
+		{"one of two Leases was not read, and two may die", state{speakers: 5, limit: Limit{Nodes: 2}, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"), lastSeen: seen(map[string]float64{"d": 0})},
+			decision{withdraw: []string{"d"}}},
 		{"its Lease was not read", state{speakers: 3, limit: one, suspicions: suspicions("a>c b>c")}, decision{}},
 		{"a sign of life after one of the suspicions", state{speakers: 3, limit: one, suspicions: suspicions("a>c b>c@2"), lastSeen: seen(map[string]float64{"c": 1})}, decision{}},
 		{"a sign of life before the suspicions", state{speakers: 3, limit: one, suspicions: suspicions("a>c@2 b>c@2"), lastSeen: seen(map[string]float64{"c": 1})},
@@ -172,7 +176,7 @@ func TestOtherVerdicts(t *testing.T) {
 	for _, v := range s.otherVerdicts(d, map[string]time.Time{"g": at(0)}) {
 		got = append(got, fmt.Sprintf("%s %s %v: %s", v.node, v.reason, v.closed(), v.message))
 	}
-	const spared = " TooManyUnreachable false: most speakers cannot reach d, e, which is more at once than the limit of 1 lets us call dead: their endpoints stay; look at the network between the nodes"
+	const spared = " TooManyUnreachable false: most speakers cannot reach the node, and with it more at once than the limit of 1 lets us call dead: their endpoints stay; look at the network between the nodes"
 	want := []string{
 		"a NodeGivenUp true: Kubernetes itself has given the node up: its pods are left to the node lifecycle controller",
 		"d" + spared, "e" + spared,

@@ -10,17 +10,19 @@
 //     declare a node dead: after that time Kubernetes has decided for itself.
 //   - If the nodes of the last minute and the new ones together exceed the limit (10 %
 //     of the expected speakers by default), the new ones are spared: then the network
-//     is the likelier culprit.
+//     is the likelier culprit. Leases are read at a pace, and suspected nodes whose
+//     Lease was not read yet count among the new ones.
 //   - The condition EndpointsWithdrawn of the node's SpeakerState records the decision
 //     first, so that the next leader can undo it. Then the ready pods on the node that
 //     back a Service with an external address are marked not ready, which removes them
-//     from the EndpointSlices. A Service without a ready endpoint on another node
-//     keeps what it has.
+//     from the EndpointSlices. The last ready endpoint of any Service stays: endpoints
+//     on nodes that a majority suspects do not count beside it.
 //   - When the majority is gone, or the node shows life, its pods are restored.
 //   - A node that Kubernetes itself calls not ready is left to Kubernetes.
 //
 // An error here takes healthy endpoints from a Service, so doubt always favours the node.
 //
-// The decisions are pure: decide.go, endpoints.go, limit.go, tracker.go and verdict.go
-// take the time and all that was read as arguments. Controller reads and writes.
+// The decisions are pure: decide.go, endpoints.go, limit.go, pace.go, tracker.go
+// and verdict.go take the time and all that was read as arguments. Controller reads
+// and writes.
 package nodelifecycle

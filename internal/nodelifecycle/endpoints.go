@@ -24,19 +24,30 @@ type pod struct {
 	handled time.Time
 }
 
-// toWithdraw returns the ready pods on dead nodes, of Services that are served. A
-// Service whose ready endpoints are all on dead nodes keeps them: without them nothing
-// would serve it, and if we are wrong about the nodes, they do.
+// toWithdraw returns the ready pods on dead nodes, of Services that are served, but for the last endpoints of any
+// Service, of ours or not: without them nothing would serve it, and if we are wrong about the nodes, they do.
 func toWithdraw(endpoints []*discoveryv1.EndpointSlice, served map[lb.Key]bool, dead map[string]bool) []pod {
+	last := lastPods(endpoints, dead)
+	return podsWhere(endpoints, func(service lb.Key, e *discoveryv1.Endpoint) bool {
+		return served[service] && ready(e) && dead[nodeOf(e)] && !last[e.TargetRef.UID]
+	})
+}
+
+// lastPods returns the ready pods of the Services all of whose ready pods are on dead nodes.
+func lastPods(endpoints []*discoveryv1.EndpointSlice, dead map[string]bool) map[types.UID]bool {
 	left := map[lb.Key]bool{}
 	for service, e := range podEndpoints(endpoints) {
 		if ready(e) && !dead[nodeOf(e)] {
 			left[service] = true
 		}
 	}
-	return podsWhere(endpoints, func(service lb.Key, e *discoveryv1.Endpoint) bool {
-		return served[service] && left[service] && ready(e) && dead[nodeOf(e)]
-	})
+	last := map[types.UID]bool{}
+	for service, e := range podEndpoints(endpoints) {
+		if ready(e) && !left[service] && service.Name != "" {
+			last[e.TargetRef.UID] = true
+		}
+	}
+	return last
 }
 
 // toRestore returns the pods on a node that are not ready, of any Service: which

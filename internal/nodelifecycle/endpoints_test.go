@@ -57,7 +57,10 @@ func TestToWithdraw(t *testing.T) {
 		{"one without a node is left", []*discoveryv1.EndpointSlice{slice("web", "a@w1"), anywhere}, "a@w1 of web"},
 		{"it is not ready anyway", []*discoveryv1.EndpointSlice{slice("web", "!a@w1 b@w2")}, ""},
 		{"not a Service of ours", []*discoveryv1.EndpointSlice{slice("other", "a@w1 b@w2")}, ""},
-		{"one Service would have nobody, another has", []*discoveryv1.EndpointSlice{slice("one", "a@w1"), slice("web", "a@w1 b@w2")}, "a@w1 of web"},
+		{"one Service would have nobody, another has", []*discoveryv1.EndpointSlice{slice("one", "a@w1"), slice("web", "a@w1 b@w2 d@w1")}, "d@w1 of web"},
+		{"a Service that is not ours would have nobody", []*discoveryv1.EndpointSlice{slice("other", "a@w1 !b@w2"), slice("web", "a@w1 b@w2")}, ""},
+		{"a Service of others would have somebody", []*discoveryv1.EndpointSlice{slice("other", "a@w1 b@w2"), slice("web", "a@w1 b@w2")}, "a@w1 of web"},
+		{"endpoints of no Service", []*discoveryv1.EndpointSlice{slice("", "a@w1"), slice("web", "a@w1 b@w2")}, "a@w1 of web"},
 		{"two Services", []*discoveryv1.EndpointSlice{slice("one", "b@w2 a@w1"), slice("web", "a@w1 b@w2 d@w1")}, "a@w1 of one+web, d@w1 of web"},
 		{"not a pod", []*discoveryv1.EndpointSlice{vm}, ""},
 	} {

@@ -27,7 +27,8 @@ func (c *Controller) withdraw(ctx context.Context, s snapshot, d decision) error
 	}
 	var errs []error
 	recorded, dead := map[string]bool{}, maps.Clone(s.notReady)
-	for _, node := range slices.Concat(d.withdraw, d.spared) {
+	// An endpoint on a node that is only suspected does not count as left.
+	for _, node := range slices.Concat(d.withdraw, s.suspects()) {
 		dead[node] = true
 	}
 	for _, node := range d.withdraw {

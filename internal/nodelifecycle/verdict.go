@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"k8s.io/apimachinery/pkg/api/meta"
 )
@@ -32,6 +33,16 @@ func unreachable(node string, votes, speakers int) verdict {
 	}
 }
 
+// tooMany is the verdict on one of the spared nodes.
+func tooMany(node string, spared []string, limit int) verdict {
+	const why = "than the limit of %d lets us call dead: their endpoints stay; look at the network between the nodes"
+	return verdict{
+		node: node, reason: lb.TooManyUnreachable,
+		message: fmt.Sprintf("most speakers cannot reach the node, and with it more at once "+why, limit),
+		event:   k8s.Bounded(fmt.Sprintf("most speakers cannot reach %s, which is more at once "+why, strings.Join(spared, ", "), limit)),
+	}
+}
+
 // otherVerdicts returns the verdicts on nodes whose pods are not written to: those that
 // Kubernetes has given up, those that are spared, and those that were and are neither
 // spared nor pending now.
@@ -41,9 +52,7 @@ func (s snapshot) otherVerdicts(d decision, pending map[string]time.Time) []verd
 		out = append(out, verdict{node: node, reason: lb.NodeGivenUp, message: "Kubernetes itself has given the node up: its pods are left to the node lifecycle controller"})
 	}
 	for _, node := range d.spared {
-		out = append(out, verdict{node: node, reason: lb.TooManyUnreachable, message: fmt.Sprintf(
-			"most speakers cannot reach %s, which is more at once than the limit of %d lets us call dead: their endpoints stay; look at the network between the nodes",
-			strings.Join(d.spared, ", "), s.limit.Of(s.speakers))})
+		out = append(out, tooMany(node, d.spared, s.limit.Of(s.speakers)))
 	}
 	for node, o := range s.speakerStates {
 		c := meta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionEndpointsWithdrawn)
