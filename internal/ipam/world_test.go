@@ -15,28 +15,18 @@ func applied(s lb.State, r Result) lb.State {
 
 // write applies a result, decided on what the controller saw, to the cluster as
 // the API server would: it rejects writes to objects that changed meanwhile, and a write
-// is lost if land returns false. What a pool remembers is an object of its own. A Service is deleted when its
-// releases are recorded.
+// is lost if land returns false. A Service is deleted when its releases are recorded.
 func write(world, seen lb.State, r Result, land func() bool) lb.State {
 	world.Services, world.FloatingIPs = slices.Clone(world.Services), slices.Clone(world.FloatingIPs)
 	world.Pools, world.Leaving = slices.Clone(world.Pools), slices.Clone(world.Leaving)
 	noted := true
 	for i, u := range r.Pools {
-		was := &seen.Pools[i]
-		p := find(world.Pools, func(p lb.Pool) bool { return p.Name == was.Name })
-		if p == nil {
+		p := find(world.Pools, func(p lb.Pool) bool { return reflect.DeepEqual(p, seen.Pools[i]) })
+		if p == nil || !land() {
 			noted = false
 			continue
 		}
-		same := reflect.DeepEqual(*p, *was)
-		if reflect.DeepEqual(p.Released, was.Released) && p.ReleasedForgotten == was.ReleasedForgotten && land() {
-			p.Released, p.ReleasedForgotten = u.Released, u.ReleasedForgotten
-		} else {
-			noted = false
-		}
-		if same && land() {
-			p.Retained = u.Retained
-		}
+		p.Released, p.Retained, p.ReleasedForgotten = u.Released, u.Retained, u.ReleasedForgotten
 	}
 	for i, a := range r.Assignments {
 		svc := find(world.Services, func(svc lb.Service) bool {
