@@ -27,6 +27,7 @@ import (
 
 const (
 	poolsPath    = "/apis/holdfast.dev/v1beta1/ipaddresspools"
+	memoriesPath = "/apis/holdfast.dev/v1beta1/poolmemories"
 	servicesPath = "/api/v1/namespaces/default/services"
 	// own is the namespace of Holdfast.
 	own         = "holdfast-system"
@@ -34,7 +35,7 @@ const (
 )
 
 var kinds = map[string]string{
-	"services": "Service", "secrets": "Secret", "namespaces": "Namespace", "nodes": "Node", "daemonsets": "DaemonSet", "ipaddresspools": "IPAddressPool", "floatingips": "FloatingIP",
+	"services": "Service", "secrets": "Secret", "namespaces": "Namespace", "nodes": "Node", "daemonsets": "DaemonSet", "ipaddresspools": "IPAddressPool", "floatingips": "FloatingIP", "poolmemories": "PoolMemory",
 	"l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "speakerstates": "SpeakerState",
 }
 
@@ -44,9 +45,9 @@ type apiServer struct {
 	mu      sync.Mutex
 	objects map[string]map[string]any
 	version int
-	// patched are the paths of successful patches, in order.
+	// patched are the paths of successful patches, and of memories that were created, in order.
 	patched []string
-	// fail has the paths at which patches fail.
+	// fail has the paths at which patches and creations fail.
 	fail map[string]bool
 	// invalid reports whether a patched Service is refused as invalid; nil refuses none.
 	invalid func(*corev1.Service) bool
@@ -130,6 +131,8 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		decode(w, r, e)
 		s.events <- e
 		_ = json.NewEncoder(w).Encode(e)
+	case r.Method == http.MethodPost && r.URL.Path == memoriesPath:
+		s.createMemory(w, r)
 	case strings.HasPrefix(r.URL.Path, secretsPath) && (r.Method == http.MethodPost || r.Method == http.MethodPut):
 		s.write(w, r)
 	case r.Method == http.MethodPatch:

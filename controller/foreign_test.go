@@ -92,9 +92,8 @@ func TestForeign(t *testing.T) {
 			if reason != tt.assigned || meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionAnnouncedL2) != nil {
 				t.Errorf("conditions are %v, want AddressAssigned %q", got.Status.Conditions, tt.assigned)
 			}
-			var pool v1beta1.IPAddressPool
-			if server.get(t, poolsPath+"/lan", &pool); len(pool.Status.Released) > 0 != tt.remembered {
-				t.Errorf("the pool remembers %v", pool.Status.Released)
+			if got := server.remembered(t); len(got) > 0 != tt.remembered {
+				t.Errorf("the pool remembers %v", got)
 			}
 		})
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/rotation"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 const (
@@ -69,7 +68,7 @@ func (m *memberKeys) sync(ctx context.Context) error {
 			m.log.Info("members' Secret written", "secret", m.secret, "why", why)
 		}
 	}
-	if k8s.Overtaken(err) || apierrors.IsAlreadyExists(err) {
+	if k8s.Overtaken(err) {
 		m.log.Debug("write overtaken by another, deciding again", "error", err)
 		return nil
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -151,84 +150,6 @@ func leaving(name string, addresses ...string) *corev1.Service {
 	return sv
 }
 
-// TestReleaseWaitsForThePool: an edit of the pool overtakes the record of a release. The
-// Service keeps its address until the release is recorded.
-func TestReleaseWaitsForThePool(t *testing.T) {
-	server := &apiServer{objects: map[string]map[string]any{}}
-	pool := lan()
-	pool.Finalizers = []string{v1beta1.FinalizerAddress}
-	server.put(t, poolsPath, pool)
-	server.put(t, servicesPath, leaving("web", "192.0.2.1"))
-	s := newTestSyncer(t, server)
-	server.put(t, poolsPath, pool)
-	again := syncOnce(t, s)
-	if landed := server.landed(); len(landed) > 0 {
-		t.Fatalf("the pool remembers nothing, and these were written: %v", landed)
-	}
-	wantsAgain(t, again)
-}
-
-// released returns a pool with releases of 192.0.2.1, 192.0.2.2 and so on, and a reuseDelay of an hour.
-func released(by ...string) *v1beta1.IPAddressPool {
-	p := lan()
-	p.Spec.ReuseDelay = &metav1.Duration{Duration: time.Hour}
-	for i, name := range by {
-		p.Status.Released = append(p.Status.Released, v1beta1.ReleasedAddress{
-			Address: fmt.Sprintf("192.0.2.%d", i+1), Service: "default/" + name, UID: "uid-" + name, Time: metav1.Now().Rfc3339Copy(),
-		})
-	}
-	return p
-}
-
-// TestMemoryIsNotOverwritten: a new leader with a stale cache does not overwrite releases
-// that its predecessor recorded.
-func TestMemoryIsNotOverwritten(t *testing.T) {
-	server := &apiServer{objects: map[string]map[string]any{}}
-	server.put(t, poolsPath, released("a"))
-	server.put(t, servicesPath, leaving("web", "192.0.2.9"))
-	s := newTestSyncer(t, server)
-	server.put(t, poolsPath, released("a", "b"))
-	again := syncOnce(t, s)
-	var pool v1beta1.IPAddressPool
-	if server.get(t, poolsPath+"/lan", &pool); len(pool.Status.Released) != 2 || pool.Status.Released[1].Address != "192.0.2.2" {
-		t.Errorf("the pool remembers %v", pool.Status.Released)
-	}
-	wantsAgain(t, again)
-	for _, remembers := range []int{3, 3} {
-		if err := s.cluster.Refresh(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		syncOnce(t, s)
-		if server.get(t, poolsPath+"/lan", &pool); len(pool.Status.Released) != remembers {
-			t.Errorf("the pool remembers %v", pool.Status.Released)
-		}
-	}
-	var web corev1.Service
-	if server.get(t, servicesPath+"/web", &web); len(web.Finalizers) > 0 {
-		t.Errorf("all is remembered, and the Service is held up: %v", server.landed())
-	}
-}
-
-// TestRefreshedPools: a new leader respects the latest recorded releases.
-func TestRefreshedPools(t *testing.T) {
-	server := &apiServer{objects: map[string]map[string]any{}}
-	pool := released()
-	pool.Spec.Addresses = []string{"192.0.2.1/32"}
-	server.put(t, poolsPath, pool)
-	server.put(t, servicesPath, loadBalancer("web"))
-	s := newTestSyncer(t, server)
-	pool.Status = released("a").Status
-	server.put(t, poolsPath, pool)
-	if err := s.cluster.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	syncOnce(t, s)
-	var web corev1.Service
-	if server.get(t, servicesPath+"/web", &web); len(web.Status.LoadBalancer.Ingress) > 0 {
-		t.Errorf("was given %v, which waits for reuseDelay", web.Status.LoadBalancer.Ingress)
-	}
-}
-
 // TestRefreshedFloatingIPs: a new leader respects the address that its predecessor just gave to a FloatingIP.
 func TestRefreshedFloatingIPs(t *testing.T) {
 	const floatingPath = "/apis/holdfast.dev/v1beta1/namespaces/default/floatingips"
@@ -250,45 +171,5 @@ func TestRefreshedFloatingIPs(t *testing.T) {
 	var web corev1.Service
 	if server.get(t, servicesPath+"/web", &web); len(web.Status.LoadBalancer.Ingress) > 0 {
 		t.Errorf("was given %v, which a FloatingIP owns", web.Status.LoadBalancer.Ingress)
-	}
-}
-
-// TestMoveWaitsForThePool: while a pool cannot be written no Service loses an address whose
-// release it would have to record; other Services get theirs. Afterwards the pool is written first.
-func TestMoveWaitsForThePool(t *testing.T) {
-	const floatingPath, pool = "/apis/holdfast.dev/v1beta1/namespaces/default/floatingips", poolsPath + "/lan"
-	const moves, arrives, dissolves = servicesPath + "/moves", servicesPath + "/arrives", floatingPath + "/dissolves"
-	server := &apiServer{objects: map[string]map[string]any{}, fail: map[string]bool{pool + "/status": true}}
-	cut := lan()
-	cut.Spec.Addresses = []string{"192.0.2.128/25"}
-	server.put(t, poolsPath, cut)
-	renewed := loadBalancer("moves", "192.0.2.1")
-	metav1.SetMetaDataAnnotation(&renewed.ObjectMeta, config.AnnotationRenew, "true")
-	server.put(t, servicesPath, renewed)
-	server.put(t, servicesPath, loadBalancer("arrives"))
-	server.put(t, floatingPath, &v1beta1.FloatingIP{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: "dissolves", UID: "uid-dissolves", DeletionTimestamp: new(metav1.Now()), Finalizers: []string{v1beta1.FinalizerAddress},
-		},
-		Status: v1beta1.FloatingIPStatus{Addresses: []string{"192.0.2.129"}},
-	})
-	s := newTestSyncer(t, server)
-	if _, err := s.sync(t.Context()); err == nil {
-		t.Fatal("the pool was not written, and that is no error")
-	}
-	landed := server.landed()
-	if !hasPatched(landed, arrives) || hasPatched(landed, moves) || hasPatched(landed, dissolves) {
-		t.Errorf("the pool remembers nothing, and these were written: %v", landed)
-	}
-	server.mu.Lock()
-	server.fail = nil
-	server.mu.Unlock()
-	syncOnce(t, s)
-	landed = server.landed()
-	remembered := slices.Index(landed, pool+"/status")
-	for _, at := range []string{moves, dissolves} {
-		if remembered < 0 || hasPatched(landed[:remembered], at) || !hasPatched(landed[remembered:], at) {
-			t.Errorf("%s was not written after the pool: %v", at, landed)
-		}
 	}
 }

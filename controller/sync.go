@@ -31,6 +31,7 @@ type syncer struct {
 	// reminded is when the last Event of each pending Service was sent.
 	reminded map[types.UID]time.Time
 	ages     ages
+	paced    pace
 }
 
 func newSyncer(cluster *k8s.Cluster, options config.Options, conflicts *conflicts, log *slog.Logger) *syncer {
@@ -45,8 +46,12 @@ type decision struct {
 	state    lb.State
 	problems []lb.Problem
 	result   ipam.Result
-	// remembered: the pools' statuses record all releases.
+	// recorded are the pools whose memory records all releases.
+	recorded map[types.UID]bool
+	// remembered: every pool that had to record a release of this decision did.
 	remembered bool
+	// next is when a pool may be written that may not yet; zero if there is none.
+	next time.Time
 	// overtaken counts the writes that failed because the object was changed or deleted meanwhile.
 	overtaken int
 }
@@ -57,7 +62,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	if s.cluster.Uninstalling() {
 		return 0, nil // the uninstall clears our finalizers; writing would put them back
 	}
-	d := &decision{objects: s.cluster.Objects()}
+	d := &decision{objects: s.cluster.Objects(), recorded: map[types.UID]bool{}}
 	d.state, d.problems = config.Compile(d.objects, s.options)
 	d.state.Now = time.Now()
 	s.ages.read(&d.state)
@@ -65,23 +70,26 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	s.last.Store(&outcome{d.result, d.problems, s.ledger.Carried()})
 
 	// Holders lose an address only after the pools have recorded its release.
-	giving, others := d.pools()
-	err = s.writePools(ctx, d, giving)
-	d.remembered = err == nil && d.overtaken == 0
+	giving, others := d.memories()
+	d.remembered, err = s.writeMemories(ctx, d, giving)
 	// Then new addresses, for which users wait.
-	err = errors.Join(err, s.writeServices(ctx, d), s.writeFloatingIPs(ctx, d), s.writePools(ctx, d, others), s.writeOthers(ctx, d))
+	err = errors.Join(err, s.writeServices(ctx, d), s.writeFloatingIPs(ctx, d))
+	_, late := s.writeMemories(ctx, d, others)
+	err = errors.Join(err, late, s.writePools(ctx, d), s.writeOthers(ctx, d))
 	if d.remembered {
 		err = errors.Join(err, s.releaseServices(ctx, d))
 	}
 	return d.again(), err
 }
 
-// again returns how long the next run may wait, 0 for no limit: a quarantine may end,
+// again returns how long the next run may wait, 0 for no limit: a quarantine may end, a pool be written,
 // and the write that overtook ours may be of a condition for which the watch does not kick.
 func (d *decision) again() time.Duration {
 	var again time.Duration
-	if !d.result.Recheck.IsZero() {
-		again = max(time.Until(d.result.Recheck), time.Nanosecond)
+	for _, at := range []time.Time{d.result.Recheck, d.next} {
+		if wait := max(time.Until(at), time.Nanosecond); !at.IsZero() && (again == 0 || wait < again) {
+			again = wait
+		}
 	}
 	if d.overtaken > 0 && (again == 0 || again > overtakenWait) {
 		again = overtakenWait

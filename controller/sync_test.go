@@ -64,8 +64,11 @@ func (s *server) sync(t *testing.T) {
 	}
 	for i, u := range d.result.Pools {
 		p := s.objects.Pools[i].DeepCopy()
-		p.Status = poolStatus(u, valid(lb.Object{Kind: config.KindPool, Name: p.Name}, d.problems))
+		p.Status = poolStatus(u, []metav1.Condition{valid(lb.Object{Kind: config.KindPool, Name: p.Name}, d.problems)})
 		s.objects.Pools[i] = p
+		s.objects.PoolMemories = []*v1beta1.PoolMemory{{
+			ObjectMeta: metav1.ObjectMeta{Name: p.Name, OwnerReferences: []metav1.OwnerReference{{Controller: new(true)}}}, Status: remembers(u),
+		}}
 	}
 }
 

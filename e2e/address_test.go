@@ -117,6 +117,22 @@ func (e *env) waitPool(t *testing.T, name, what string, check func(*v1beta1.IPAd
 	}))
 }
 
+// waitMemory waits until what a pool remembers passes a check.
+func (e *env) waitMemory(t *testing.T, name string, check func([]v1beta1.ReleasedAddress) error) {
+	t.Helper()
+	must(t, testbed.Until(t.Context(), soon, "what the pool remembers", func(ctx context.Context) error {
+		o, err := e.Resource(testbed.PoolMemories).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		var m v1beta1.PoolMemory
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &m); err != nil {
+			return err
+		}
+		return check(m.Status.Released)
+	}))
+}
+
 // waitFloating waits until a FloatingIP passes a check, and returns it.
 func (e *env) waitFloating(t *testing.T, name, what string, check func(*v1beta1.FloatingIP) error) v1beta1.FloatingIP {
 	t.Helper()

@@ -95,8 +95,14 @@ func testNoController(t *testing.T, e *env) {
 	e.remove(t, e.app.Namespace, "alone-deleted")
 	e.finalizers(t, "alone-changed", false)
 	e.waitPool(t, "e2e-alone", "both addresses to be free", func(p *v1beta1.IPAddressPool) error {
-		if p.Status.AssignedIPv4 != 0 || p.Status.AvailableIPv4 != 8 || len(p.Status.Released) != 2 {
-			return fmt.Errorf("assigned %d, available %d, released %v", p.Status.AssignedIPv4, p.Status.AvailableIPv4, p.Status.Released)
+		if p.Status.AssignedIPv4 != 0 || p.Status.AvailableIPv4 != 8 {
+			return fmt.Errorf("assigned %d, available %d", p.Status.AssignedIPv4, p.Status.AvailableIPv4)
+		}
+		return nil
+	})
+	e.waitMemory(t, "e2e-alone", func(released []v1beta1.ReleasedAddress) error {
+		if len(released) != 2 {
+			return fmt.Errorf("released is %v", released)
 		}
 		return nil
 	})

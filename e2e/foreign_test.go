@@ -68,9 +68,9 @@ func (e *env) foreignUnseen(t *testing.T, ask change) {
 	e.finalizers(t, name, true)
 	e.scaleController(t, *controllers.Spec.Replicas)
 	e.handedOver(t, name, theirs)
-	e.waitPool(t, "e2e-foreign", "its release in the pool", func(p *v1beta1.IPAddressPool) error {
-		if !slices.ContainsFunc(p.Status.Released, func(r v1beta1.ReleasedAddress) bool { return r.Service == e.app.Namespace+"/"+name }) {
-			return fmt.Errorf("it remembers %v", p.Status.Released)
+	e.waitMemory(t, "e2e-foreign", func(released []v1beta1.ReleasedAddress) error {
+		if !slices.ContainsFunc(released, func(r v1beta1.ReleasedAddress) bool { return r.Service == e.app.Namespace+"/"+name }) {
+			return fmt.Errorf("it remembers %v", released)
 		}
 		return nil
 	})

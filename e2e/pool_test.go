@@ -86,7 +86,7 @@ func testPoolEdits(t *testing.T, e *env) {
 	})
 }
 
-// testPoolMemory checks the released addresses, with their last holders, in a pool's status.
+// testPoolMemory checks quotas, and what a pool remembers of released addresses with their last holders.
 func testPoolMemory(t *testing.T, e *env) {
 	t.Run("quota", func(t *testing.T) {
 		e.pool(t, "e2e-quota", `addresses: [10.150.4.0/28], quota: {perNamespace: {ipv4: 2}}`)
@@ -100,8 +100,8 @@ func testPoolMemory(t *testing.T, e *env) {
 		e.addressOf(t, s)
 	})
 	t.Run("reuse delay", func(t *testing.T) {
-		const delay = 3 * time.Second
-		e.pool(t, "e2e-reuse", `addresses: [10.150.4.32], reuseDelay: 3s`)
+		const delay = 6 * time.Second // longer than the counts in the status may be late
+		e.pool(t, "e2e-reuse", `addresses: [10.150.4.32], reuseDelay: 6s`)
 		held := e.address(t, "reuse-first", pool("e2e-reuse"))
 		s, err := e.Kube.CoreV1().Services(e.app.Namespace).Get(t.Context(), "reuse-first", metav1.GetOptions{})
 		must(t, err)
@@ -109,10 +109,15 @@ func testPoolMemory(t *testing.T, e *env) {
 		e.refused(t, next.Name, "PoolExhausted", "e2e-reuse")
 		start := time.Now()
 		e.remove(t, e.app.Namespace, "reuse-first")
-		e.waitPool(t, "e2e-reuse", "the pool to remember", func(p *v1beta1.IPAddressPool) error {
-			r := p.Status.Released
-			if len(r) != 1 || r[0].Address != held.String() || r[0].Service != e.app.Namespace+"/reuse-first" || r[0].UID != string(s.UID) || p.Status.QuarantinedIPv4 != 1 {
-				return fmt.Errorf("released is %v, %d quarantined", r, p.Status.QuarantinedIPv4)
+		e.waitMemory(t, "e2e-reuse", func(r []v1beta1.ReleasedAddress) error {
+			if len(r) != 1 || r[0].Address != held.String() || r[0].Service != e.app.Namespace+"/reuse-first" || r[0].UID != string(s.UID) {
+				return fmt.Errorf("released is %v", r)
+			}
+			return nil
+		})
+		e.waitPool(t, "e2e-reuse", "the quarantine to be counted", func(p *v1beta1.IPAddressPool) error {
+			if p.Status.QuarantinedIPv4 != 1 {
+				return fmt.Errorf("%d quarantined", p.Status.QuarantinedIPv4)
 			}
 			return nil
 		})

@@ -265,13 +265,13 @@ type IPAddressPoolStatus struct {
 	// +optional
 	RetainedCount int64 `json:"retainedCount,omitempty"`
 
-	// Released addresses with their last holders, latest first.
+	// Released is empty: see PoolMemory. What an earlier version of Holdfast wrote here is moved there.
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=map
 	// +listMapKey=address
 	// +optional
 	Released []ReleasedAddress `json:"released,omitempty"`
-	// ReleasedForgotten counts releases for which the list had no room, since the creation of the pool.
+	// ReleasedForgotten is moved like released.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4611686018427387904
 	// +optional
@@ -289,23 +289,6 @@ type RetainedAddress struct {
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z$`
 	Since metav1.Time `json:"since"`
-}
-
-// ReleasedAddress is an address that was released.
-type ReleasedAddress struct {
-	// +kubebuilder:validation:MaxLength=45
-	Address string `json:"address"`
-	// Time of the release.
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z$`
-	Time metav1.Time `json:"time"`
-	// Service or FloatingIP that held it, as NAMESPACE/NAME.
-	// +kubebuilder:validation:MaxLength=317
-	Service string `json:"service"`
-	// UID of the Service or FloatingIP.
-	// +kubebuilder:validation:MaxLength=128
-	// +optional
-	UID string `json:"uid,omitempty"`
 }
 
 // IPAddressPoolList is a list of pools.

@@ -13,6 +13,7 @@ var GroupVersion = schema.GroupVersion{Group: "holdfast.dev", Version: "v1beta1"
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&IPAddressPool{}, &IPAddressPoolList{},
+		&PoolMemory{}, &PoolMemoryList{},
 		&FloatingIP{}, &FloatingIPList{},
 		&L2Advertisement{}, &L2AdvertisementList{},
 		&BGPAdvertisement{}, &BGPAdvertisementList{},

@@ -133,6 +133,7 @@ const (
 	BGPAdvertisements = "bgpadvertisements"
 	Peers             = "bgppeers"
 	FloatingIPs       = "floatingips"
+	PoolMemories      = "poolmemories"
 	SpeakerStates     = "speakerstates"
 )
 

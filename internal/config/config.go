@@ -33,6 +33,7 @@ const (
 // Objects are all API objects that Holdfast reads.
 type Objects struct {
 	Pools             []*v1beta1.IPAddressPool
+	PoolMemories      []*v1beta1.PoolMemory
 	FloatingIPs       []*v1beta1.FloatingIP
 	L2Advertisements  []*v1beta1.L2Advertisement
 	BGPAdvertisements []*v1beta1.BGPAdvertisement
@@ -74,7 +75,7 @@ type Options struct {
 func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	var r report
 	nodes := compileNodes(o.Nodes, opt)
-	pools := compilePools(&r, o.Pools, nodes)
+	pools := compilePools(&r, o.Pools, memories(o.PoolMemories), nodes)
 	if opt.NoFilter {
 		openPools(&r, pools)
 	}

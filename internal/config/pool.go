@@ -21,7 +21,7 @@ type pool struct {
 // compilePools returns the pools, oldest first. A pool that is being deleted
 // owns its ranges until it is gone. A pool without a usable entry is still a pool
 // that Services and advertisements may name.
-func compilePools(r *report, objects []*v1beta1.IPAddressPool, nodes map[string]lb.Node) []pool {
+func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[string]*v1beta1.PoolMemory, nodes map[string]lb.Node) []pool {
 	var pools []pool
 	owners := unusableRanges(nodes)
 	for _, o := range oldestFirst(objects) {
@@ -33,7 +33,7 @@ func compilePools(r *report, objects []*v1beta1.IPAddressPool, nodes map[string]
 			AvoidBuggyIPs: o.Spec.AvoidBuggyIPs,
 			Allocation:    compileAllocation(r, object, o.Spec.ServiceAllocation),
 			Deleting:      o.DeletionTimestamp != nil,
-			PoolTerms:     compileTerms(r, object, o),
+			PoolTerms:     compileTerms(r, object, o, memories[o.Name]),
 		}}
 		freeze(r, object, o, &p.Pool)
 		var lost overlaps

@@ -8,15 +8,14 @@ import (
 )
 
 // compileTerms reads the terms on which a pool assigns addresses, and the records
-// in its status. Unreadable records are not ours and are ignored.
-func compileTerms(r *report, object lb.Object, o *v1beta1.IPAddressPool) lb.PoolTerms {
+// in its status and its memory. Unreadable records are not ours and are ignored.
+func compileTerms(r *report, object lb.Object, o *v1beta1.IPAddressPool, m *v1beta1.PoolMemory) lb.PoolTerms {
 	t := lb.PoolTerms{
-		Internal:          o.Spec.Scope == v1beta1.ScopeInternal,
-		Classes:           o.Spec.Classes,
-		Tags:              o.Spec.Tags,
-		Aliases:           o.Spec.Aliases,
-		ReleasedForgotten: o.Status.ReleasedForgotten,
-		Reset:             o.Spec.UndeclaredPorts == v1beta1.UndeclaredReset,
+		Internal: o.Spec.Scope == v1beta1.ScopeInternal,
+		Classes:  o.Spec.Classes,
+		Tags:     o.Spec.Tags,
+		Aliases:  o.Spec.Aliases,
+		Reset:    o.Spec.UndeclaredPorts == v1beta1.UndeclaredReset,
 	}
 	if len(o.Spec.SourceRanges) > 0 {
 		allowed := readSources(o.Spec.SourceRanges)
@@ -38,11 +37,7 @@ func compileTerms(r *report, object lb.Object, o *v1beta1.IPAddressPool) lb.Pool
 	if d := o.Spec.ReuseDelay; d != nil {
 		t.ReuseDelay = d.Duration
 	}
-	for _, was := range o.Status.Released {
-		if a, err := parseAddr(was.Address); err == nil {
-			t.Released = append(t.Released, lb.Release{Address: a, Time: was.Time.Time, Holder: parseKey(was.Service), UID: was.UID})
-		}
-	}
+	remember(&t, o, m)
 	for _, is := range o.Status.Retained {
 		if a, err := parseAddr(is.Address); err == nil {
 			t.Retained = append(t.Retained, lb.Retention{Address: a, Holder: parseKey(is.Service), Since: is.Since.Time})

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -224,6 +225,39 @@ func TestTerms(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, s.Pools[0].PoolTerms, addrs()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+// A pool remembers what its memory says, and what its status said before there were memories.
+func TestMemory(t *testing.T) {
+	release := func(address string) v1beta1.ReleasedAddress { return v1beta1.ReleasedAddress{Address: address} }
+	memory := func(uid types.UID) *v1beta1.PoolMemory {
+		return &v1beta1.PoolMemory{
+			ObjectMeta: metav1.ObjectMeta{Name: "p", OwnerReferences: []metav1.OwnerReference{{UID: uid, Controller: ptr(true)}}},
+			Status:     v1beta1.PoolMemoryStatus{Released: []v1beta1.ReleasedAddress{release("192.0.2.1")}, Forgotten: 3},
+		}
+	}
+	for _, tt := range []struct {
+		name      string
+		memories  []*v1beta1.PoolMemory
+		want      []string
+		forgotten int64
+	}{
+		{"no memory", nil, []string{"192.0.2.2"}, 2},
+		{"its memory", []*v1beta1.PoolMemory{memory("1")}, []string{"192.0.2.1", "192.0.2.2"}, 3},
+		{"an earlier pool's", []*v1beta1.PoolMemory{memory("2")}, []string{"192.0.2.2"}, 2},
+	} {
+		o := poolObject("p", 1, "192.0.2.0/28")
+		o.UID = "1"
+		o.Status.Released, o.Status.ReleasedForgotten = []v1beta1.ReleasedAddress{release("192.0.2.2")}, 2
+		s, _ := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}, PoolMemories: tt.memories}, served())
+		var got []string
+		for _, r := range s.Pools[0].Released {
+			got = append(got, r.Address.String())
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" || s.Pools[0].ReleasedForgotten != tt.forgotten {
+			t.Errorf("%s: %d forgotten, -want +got\n%s", tt.name, s.Pools[0].ReleasedForgotten, diff)
+		}
 	}
 }
 

@@ -41,8 +41,8 @@ func (l *Ledger) Assign(s lb.State) Result {
 // Carried returns how many Services the last decision carried over.
 func (l *Ledger) Carried() int { return l.carried }
 
-// sameTerms reports whether a pool is the same except for the memory in its
-// status: no unchanged Service depends on that, and we change it all the time.
+// sameTerms reports whether a pool is the same except for what it remembers:
+// no unchanged Service depends on that, and we change it all the time.
 func sameTerms(was, is lb.Pool) bool {
 	for _, p := range []*lb.Pool{&was, &is} {
 		p.Released, p.ReleasedForgotten, p.Retained = nil, 0, nil

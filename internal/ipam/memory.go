@@ -9,10 +9,10 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// mostRemembered bounds the lists in a pool's status: some 30 KiB of an object.
+// mostRemembered bounds the lists in a pool's memory and status: some 30 KiB of an object.
 const mostRemembered = 256
 
-// memory is the releases that the pools' statuses record.
+// memory is the releases that the pools record.
 type memory struct {
 	// last release of an address.
 	last map[netip.Addr]lb.Release

@@ -3,7 +3,6 @@ package k8s
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -68,6 +67,7 @@ type Cluster struct {
 	namespaces        *View[*corev1.Namespace]
 	nodes             *View[*corev1.Node]
 	pools             *View[*v1beta1.IPAddressPool]
+	memories          *View[*v1beta1.PoolMemory]
 	floatingIPs       *View[*v1beta1.FloatingIP]
 	l2Advertisements  *View[*v1beta1.L2Advertisement]
 	bgpAdvertisements *View[*v1beta1.BGPAdvertisement]
@@ -110,6 +110,7 @@ func (k *Cluster) watchAsController(core rest.Interface) []error {
 		watch(k, &k.bgpAdvertisements, own, "bgpadvertisements", "", nil, nil, kick),
 		watch(k, &k.peers, own, "bgppeers", "", nil, nil, kick),
 		watch(k, &k.floatingIPs, own, "floatingips", "", nil, nil, kick),
+		watch(k, &k.memories, own, "poolmemories", "", nil, nil, kick),
 	}
 	errs = append(errs, watch(k, &k.speakerStates, own, "speakerstates", "", nil, nil, k.config.KickStates))
 	if k.config.Endpoints {
@@ -181,11 +182,10 @@ func (k *Cluster) Objects() config.Objects {
 		Nodes:             k.nodes.List(),
 		Namespaces:        k.namespaces.List(),
 	}
-	if k.floatingIPs != nil {
-		o.FloatingIPs = k.floatingIPs.List()
-	}
 	if k.config.Speaker {
 		o.EndpointSlices = k.endpointSlices.List()
+	} else {
+		o.FloatingIPs, o.PoolMemories = k.floatingIPs.List(), k.memories.List()
 	}
 	return o
 }
@@ -265,33 +265,4 @@ func (k *Cluster) PeerUID(name string) types.UID {
 		}
 	}
 	return ""
-}
-
-// Refresh lists Services, FloatingIPs and pools from the API server itself, past every cache,
-// and overlays what the watch does not show yet. A new leader needs it: it must not
-// repeat its predecessor's last decisions, nor assign addresses that a FloatingIP was just
-// given or whose release was just recorded in a pool.
-func (k *Cluster) Refresh(ctx context.Context) error {
-	list, err := k.clients.kube.CoreV1().Services("").List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list services: %w", err)
-	}
-	for i := range list.Items {
-		k.services.wrote(&list.Items[i])
-	}
-	pools := &v1beta1.IPAddressPoolList{}
-	if err := k.clients.holdfast.Get().Resource("ipaddresspools").Do(ctx).Into(pools); err != nil {
-		return fmt.Errorf("list ipaddresspools: %w", err)
-	}
-	for i := range pools.Items {
-		k.pools.wrote(&pools.Items[i])
-	}
-	floatingIPs := &v1beta1.FloatingIPList{}
-	if err := k.clients.holdfast.Get().Resource("floatingips").Do(ctx).Into(floatingIPs); err != nil {
-		return fmt.Errorf("list floatingips: %w", err)
-	}
-	for i := range floatingIPs.Items {
-		k.floatingIPs.wrote(&floatingIPs.Items[i])
-	}
-	return nil
 }

@@ -16,11 +16,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// UpdatePool writes the differences of a pool's status, and removes conditions of these types. The write
-// fails if the pool has changed since it was read: records that others added must not be lost.
-func (k *Cluster) UpdatePool(ctx context.Context, p *v1beta1.IPAddressPool, want v1beta1.IPAddressPoolStatus, remove ...string) (bool, error) {
+// PoolConditions returns the conditions of a pool as they are to be: with these, and without those of the types to remove.
+func PoolConditions(p *v1beta1.IPAddressPool, want []metav1.Condition, remove ...string) []metav1.Condition {
 	have := slices.DeleteFunc(slices.Clone(p.Status.Conditions), func(c metav1.Condition) bool { return slices.Contains(remove, c.Type) })
-	want.Conditions = merged(have, want.Conditions, p.Generation)
+	return merged(have, want, p.Generation)
+}
+
+// UpdatePool writes the differences of a pool's status. The write fails if the pool has changed since it was
+// read: records that others added must not be lost.
+func (k *Cluster) UpdatePool(ctx context.Context, p *v1beta1.IPAddressPool, want v1beta1.IPAddressPoolStatus) (bool, error) {
 	if equality.Semantic.DeepEqual(p.Status, want) {
 		return false, nil
 	}

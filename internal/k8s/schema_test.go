@@ -38,7 +38,7 @@ type crd struct {
 func readCRDs(t testing.TB) []crd {
 	t.Helper()
 	files, err := filepath.Glob("../../config/crd/holdfast.dev_*.yaml")
-	if err != nil || len(files) != 6 {
+	if err != nil || len(files) != 7 {
 		t.Fatal(files, err)
 	}
 	var out []crd

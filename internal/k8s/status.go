@@ -75,9 +75,11 @@ func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate) (*corev1.Se
 // Stands reports whether the Service already is as desired.
 func (u ServiceUpdate) Stands() bool { return u.patch(metav1.Time{}) == nil }
 
-// Overtaken reports whether a write failed only because the object was changed or
+// Overtaken reports whether a write failed only because the object was changed, created or
 // deleted meanwhile.
-func Overtaken(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }
+func Overtaken(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
+}
 
 // patch returns a strategic merge patch of metadata and status, or nil if nothing
 // differs. The resource version makes the API server reject it if another client

@@ -57,11 +57,12 @@ type PoolTerms struct {
 	SourceRanges []netip.Prefix
 	// Reset: a port that no Service declares answers with a reset; otherwise nothing answers.
 	Reset bool
-	// Released and Retained are from its status.
+	// Released is what its memory records.
 	Released []Release
-	// ReleasedForgotten counts releases that did not fit into the status.
+	// ReleasedForgotten counts releases for which the memory had no room.
 	ReleasedForgotten int64
-	Retained          []Retention
+	// Retained is from its status.
+	Retained []Retention
 }
 
 // Release is an address that its holder lost.

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// createMemory creates a PoolMemory that must not exist.
+func (s *apiServer) createMemory(w http.ResponseWriter, r *http.Request) {
+	var o map[string]any
+	if err := json.NewDecoder(r.Body).Decode(&o); err != nil || o["kind"] != "PoolMemory" {
+		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	metadata := o["metadata"].(map[string]any)
+	at := memoriesPath + "/" + metadata["name"].(string)
+	switch {
+	case s.fail[at]:
+		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError)
+	case s.objects[at] != nil:
+		refuse(w, http.StatusConflict, metav1.StatusReasonAlreadyExists)
+	default:
+		s.version++
+		metadata["resourceVersion"] = strconv.Itoa(s.version)
+		s.objects[at] = o
+		s.patched = append(s.patched, at)
+		_ = json.NewEncoder(w).Encode(o)
+	}
+}
+
+// remembered returns what the pool lan remembers; none if it has no memory, or that of an earlier pool.
+func (s *apiServer) remembered(t *testing.T) []v1beta1.ReleasedAddress {
+	t.Helper()
+	var m v1beta1.PoolMemory
+	if s.get(t, memoriesPath+"/lan", &m); !metav1.IsControlledBy(&m, lan()) {
+		return nil
+	}
+	return m.Status.Released
+}
+
+// waits returns a pool with a reuseDelay of an hour.
+func waits() *v1beta1.IPAddressPool {
+	p := lan()
+	p.Spec.ReuseDelay = &metav1.Duration{Duration: time.Hour}
+	return p
+}
+
+// released returns the memory of releases of 192.0.2.1, 192.0.2.2 and so on.
+func released(by ...string) *v1beta1.PoolMemory {
+	m := &v1beta1.PoolMemory{ObjectMeta: metav1.ObjectMeta{
+		Name: "lan", OwnerReferences: []metav1.OwnerReference{{Kind: config.KindPool, Name: "lan", UID: lan().UID, Controller: new(true)}},
+	}}
+	for i, name := range by {
+		m.Status.Released = append(m.Status.Released, v1beta1.ReleasedAddress{
+			Address: fmt.Sprintf("192.0.2.%d", i+1), Service: "default/" + name, UID: "uid-" + name, Time: metav1.Now().Rfc3339Copy(),
+		})
+	}
+	return m
+}
+
+// TestReleaseWaitsForTheMemory: another leader's write overtakes the record of a release. The
+// Service keeps its address until the release is recorded.
+func TestReleaseWaitsForTheMemory(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	pool := lan()
+	pool.Finalizers = []string{v1beta1.FinalizerAddress}
+	server.put(t, poolsPath, pool)
+	server.put(t, memoriesPath, released())
+	server.put(t, servicesPath, leaving("web", "192.0.2.1"))
+	s := newTestSyncer(t, server)
+	server.put(t, memoriesPath, released())
+	again := syncOnce(t, s)
+	if landed := server.landed(); hasPatched(landed, servicesPath+"/web") {
+		t.Fatalf("the pool remembers nothing, and these were written: %v", landed)
+	}
+	wantsAgain(t, again)
+}
+
+// TestMemoryIsNotOverwritten: a new leader with a stale cache does not overwrite releases
+// that its predecessor recorded, in a memory that it knows or does not know.
+func TestMemoryIsNotOverwritten(t *testing.T) {
+	for name, stale := range map[string]*v1beta1.PoolMemory{"older": released("a"), "unknown": nil} {
+		t.Run(name, func(t *testing.T) { testMemoryIsNotOverwritten(t, stale) })
+	}
+}
+
+func testMemoryIsNotOverwritten(t *testing.T, stale *v1beta1.PoolMemory) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	server.put(t, poolsPath, waits())
+	server.put(t, servicesPath, leaving("web", "192.0.2.9"))
+	if stale != nil {
+		server.put(t, memoriesPath, stale)
+	}
+	s := newTestSyncer(t, server)
+	server.put(t, memoriesPath, released("a", "b"))
+	again := syncOnce(t, s)
+	if got := server.remembered(t); len(got) != 2 || got[1].Address != "192.0.2.2" {
+		t.Errorf("the pool remembers %v", got)
+	}
+	wantsAgain(t, again)
+	for _, remembers := range []int{3, 3} {
+		if err := s.cluster.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		syncOnce(t, s)
+		if got := server.remembered(t); len(got) != remembers {
+			t.Errorf("the pool remembers %v", got)
+		}
+	}
+	var web corev1.Service
+	if server.get(t, servicesPath+"/web", &web); len(web.Finalizers) > 0 {
+		t.Errorf("all is remembered, and the Service is held up: %v", server.landed())
+	}
+}
+
+// TestRefreshedMemory: a new leader respects the latest recorded releases.
+func TestRefreshedMemory(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	pool := waits()
+	pool.Spec.Addresses = []string{"192.0.2.1/32"}
+	server.put(t, poolsPath, pool)
+	server.put(t, servicesPath, loadBalancer("web"))
+	s := newTestSyncer(t, server)
+	server.put(t, memoriesPath, released("a"))
+	if err := s.cluster.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	syncOnce(t, s)
+	var web corev1.Service
+	if server.get(t, servicesPath+"/web", &web); len(web.Status.LoadBalancer.Ingress) > 0 {
+		t.Errorf("was given %v, which waits for reuseDelay", web.Status.LoadBalancer.Ingress)
+	}
+}
+
+// TestMoveWaitsForTheMemory: while what a pool remembers cannot be written no Service loses an address whose
+// release it would have to record; other Services get theirs. Afterwards the memory is written first.
+func TestMoveWaitsForTheMemory(t *testing.T) {
+	const floatingPath, memory = "/apis/holdfast.dev/v1beta1/namespaces/default/floatingips", memoriesPath + "/lan"
+	const moves, arrives, dissolves = servicesPath + "/moves", servicesPath + "/arrives", floatingPath + "/dissolves"
+	server := &apiServer{objects: map[string]map[string]any{}, fail: map[string]bool{memory: true}}
+	cut := lan()
+	cut.Spec.Addresses = []string{"192.0.2.128/25"}
+	server.put(t, poolsPath, cut)
+	renewed := loadBalancer("moves", "192.0.2.1")
+	metav1.SetMetaDataAnnotation(&renewed.ObjectMeta, config.AnnotationRenew, "true")
+	server.put(t, servicesPath, renewed)
+	server.put(t, servicesPath, loadBalancer("arrives"))
+	server.put(t, floatingPath, &v1beta1.FloatingIP{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "dissolves", UID: "uid-dissolves", DeletionTimestamp: new(metav1.Now()), Finalizers: []string{v1beta1.FinalizerAddress},
+		},
+		Status: v1beta1.FloatingIPStatus{Addresses: []string{"192.0.2.129"}},
+	})
+	s := newTestSyncer(t, server)
+	if _, err := s.sync(t.Context()); err == nil {
+		t.Fatal("the memory was not written, and that is no error")
+	}
+	landed := server.landed()
+	if !hasPatched(landed, arrives) || hasPatched(landed, moves) || hasPatched(landed, dissolves) {
+		t.Errorf("the pool remembers nothing, and these were written: %v", landed)
+	}
+	server.mu.Lock()
+	server.fail = nil
+	server.mu.Unlock()
+	syncOnce(t, s)
+	landed = server.landed()
+	remembered := slices.Index(landed, memory)
+	for _, at := range []string{moves, dissolves} {
+		if remembered < 0 || hasPatched(landed[:remembered], at) || !hasPatched(landed[remembered:], at) {
+			t.Errorf("%s was not written after the memory: %v", at, landed)
+		}
+	}
+}
+
+// TestMemoryMoves: what an earlier version recorded in the pool's status counts, and is moved once the memory stands.
+func TestMemoryMoves(t *testing.T) {
+	const memory = memoriesPath + "/lan"
+	server := &apiServer{objects: map[string]map[string]any{}, fail: map[string]bool{memory: true}}
+	pool := waits()
+	pool.Spec.Addresses = []string{"192.0.2.1/32"}
+	pool.Status.Released, pool.Status.ReleasedForgotten = released("a").Status.Released, 7
+	server.put(t, poolsPath, pool)
+	server.put(t, servicesPath, loadBalancer("web"))
+	s := newTestSyncer(t, server)
+	if _, err := s.sync(t.Context()); err == nil {
+		t.Error("the memory was not written, and that is no error")
+	}
+	var got v1beta1.IPAddressPool
+	if server.get(t, poolsPath+"/lan", &got); len(got.Status.Released) != 1 || got.Status.ReleasedForgotten != 7 || got.Status.QuarantinedIPv4 != 1 {
+		t.Errorf("nothing was moved, and the pool's status is %+v", got.Status)
+	}
+	server.mu.Lock()
+	server.fail = nil
+	server.mu.Unlock()
+	s.paced = nil
+	syncOnce(t, s)
+	got = v1beta1.IPAddressPool{}
+	if server.get(t, poolsPath+"/lan", &got); got.Status.Released != nil || got.Status.ReleasedForgotten != 0 {
+		t.Errorf("moved, and the pool's status has %v, %d", got.Status.Released, got.Status.ReleasedForgotten)
+	}
+	var m v1beta1.PoolMemory
+	server.get(t, memory, &m)
+	want := v1beta1.PoolMemoryStatus{Released: pool.Status.Released, Forgotten: 7}
+	if diff := cmp.Diff(want, m.Status); diff != "" || !metav1.IsControlledBy(&m, pool) {
+		t.Errorf("moved (-want +got), and the owners are %v:\n%s", m.OwnerReferences, diff)
+	}
+	server.landed()
+	if syncOnce(t, s); len(server.landed()) > 0 {
+		t.Error("all is moved, and something was written again")
+	}
+	var web corev1.Service
+	if server.get(t, servicesPath+"/web", &web); len(web.Status.LoadBalancer.Ingress) > 0 {
+		t.Errorf("was given %v, which waits for reuseDelay", web.Status.LoadBalancer.Ingress)
+	}
+}
+
+// TestMemoryOfAnEarlierPool: a pool does not remember what an earlier one of its name did, and takes the object over.
+func TestMemoryOfAnEarlierPool(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	server.put(t, poolsPath, waits())
+	earlier := released("a")
+	earlier.OwnerReferences[0].UID = "uid-earlier"
+	server.put(t, memoriesPath, earlier)
+	s := newTestSyncer(t, server)
+	if syncOnce(t, s); hasPatched(server.landed(), memoriesPath+"/lan") {
+		t.Error("nothing is to be remembered, and a memory was written")
+	}
+	server.put(t, servicesPath, leaving("web", "192.0.2.9"))
+	if err := s.cluster.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	syncOnce(t, s)
+	want := []v1beta1.ReleasedAddress{{Address: "192.0.2.9", Service: "default/web", UID: "uid-web"}}
+	if diff := cmp.Diff(want, server.remembered(t), cmpopts.IgnoreTypes(metav1.Time{})); diff != "" {
+		t.Errorf("the pool remembers (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/ipam"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// mostCounted is the maximum of counts in the schema. JSON numbers of some readers are float64, which
+// represents 2^62 exactly and 2^63-1 not.
+const mostCounted = 1 << 62
+
+// poolWrite is one pool with its desired status.
+type poolWrite struct {
+	pool   *v1beta1.IPAddressPool
+	inUse  bool
+	status v1beta1.IPAddressPoolStatus
+	// wrote: the write changed something.
+	wrote bool
+}
+
+// writePools writes the pools that are due. It comes after all else that users wait for, since every node receives
+// each pool that changes.
+func (s *syncer) writePools(ctx context.Context, d *decision) error {
+	writes := s.poolWrites(d)
+	due, next := s.paced.due(d.state.Now, writes)
+	d.next = next
+	err := each(ctx, d, s.log, due, s.writePool)
+	s.paced = s.paced.after(d.state.Now, writes)
+	return err
+}
+
+func (s *syncer) poolWrites(d *decision) []*poolWrite {
+	usages, ranges := map[string]ipam.Usage{}, map[string][]lb.Range{}
+	conflicts, known := s.conflicts.all()
+	for _, u := range d.result.Pools {
+		usages[u.Pool] = u
+	}
+	for _, p := range d.state.Pools {
+		ranges[p.Name] = p.Ranges
+	}
+	var writes []*poolWrite
+	for _, p := range d.objects.Pools {
+		u := usages[p.Name]
+		held := u.AssignedIPv4 + u.AssignedIPv6 + u.RetainedCount
+		conditions, over := []metav1.Condition{poolValid(p, u, held, d.problems)}, []string(nil)
+		if contested, stands := free(ranges[p.Name], u, conflicts); stands {
+			conditions = append(conditions, contested)
+		} else if known {
+			over = append(over, contested.Type)
+		}
+		w := &poolWrite{pool: p, inUse: held > 0, status: poolStatus(u, k8s.PoolConditions(p, conditions, over...))}
+		if !d.recorded[p.UID] {
+			w.status.Released, w.status.ReleasedForgotten = p.Status.Released, p.Status.ReleasedForgotten
+		}
+		writes = append(writes, w)
+	}
+	return writes
+}
+
+// differs reports whether there is anything to write.
+func (w *poolWrite) differs() bool {
+	return slices.Contains(w.pool.Finalizers, v1beta1.FinalizerAddress) != w.inUse || !equality.Semantic.DeepEqual(w.pool.Status, w.status)
+}
+
+// urgent reports whether the pool must be held or let go, or has a condition with another status or reason.
+func (w *poolWrite) urgent() bool {
+	held := slices.Contains(w.pool.Finalizers, v1beta1.FinalizerAddress)
+	if w.inUse && !held || held && !w.inUse && w.pool.DeletionTimestamp != nil {
+		return true
+	}
+	return !slices.EqualFunc(w.pool.Status.Conditions, w.status.Conditions, func(a, b metav1.Condition) bool {
+		return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason
+	})
+}
+
+// writePool sets the finalizer before the status shows that the pool is in use.
+func (s *syncer) writePool(ctx context.Context, w *poolWrite) error {
+	p, err := s.cluster.SetPoolFinalizer(ctx, w.pool, w.inUse)
+	if err != nil {
+		return err
+	}
+	wrote, err := s.cluster.UpdatePool(ctx, p, w.status)
+	w.wrote = wrote || p != w.pool
+	object := lb.Object{Kind: config.KindPool, Name: p.Name}
+	for _, c := range w.status.Conditions {
+		s.report(object, p.UID, p.Status.Conditions, c, wrote)
+	}
+	contested := func(list []metav1.Condition) bool {
+		return meta.FindStatusCondition(list, v1beta1.ConditionAddressesFree) != nil
+	}
+	if wrote && contested(p.Status.Conditions) && !contested(w.status.Conditions) {
+		s.cluster.Event(object, p.UID, true, lb.AddressFree, "no other machine claims an address of the pool any more")
+	}
+	return err
+}
+
+// poolValid returns the condition Valid of a pool. One that is being deleted says what its deletion waits for.
+func poolValid(p *v1beta1.IPAddressPool, u ipam.Usage, held int64, problems []lb.Problem) metav1.Condition {
+	if p.DeletionTimestamp == nil || held == 0 {
+		return valid(lb.Object{Kind: config.KindPool, Name: p.Name}, problems)
+	}
+	return metav1.Condition{
+		Type: v1beta1.ConditionValid, Status: metav1.ConditionFalse, Reason: string(lb.Deleting),
+		Message: fmt.Sprintf("the pool goes when its %d addresses are given back, and gives no new ones; they are held by %s", held, strings.Join(texts(u.Holders), ", ")),
+	}
+}
+
+func poolStatus(u ipam.Usage, conditions []metav1.Condition) v1beta1.IPAddressPoolStatus {
+	out := v1beta1.IPAddressPoolStatus{
+		Status:          v1beta1.Status{Conditions: conditions},
+		AssignedIPv4:    u.AssignedIPv4,
+		AssignedIPv6:    u.AssignedIPv6,
+		AvailableIPv4:   u.AvailableIPv4,
+		AvailableIPv6:   min(u.AvailableIPv6, mostCounted),
+		QuarantinedIPv4: u.QuarantinedIPv4,
+		QuarantinedIPv6: u.QuarantinedIPv6,
+		RetainedCount:   u.RetainedCount,
+	}
+	for _, r := range u.Retained {
+		out.Retained = append(out.Retained, v1beta1.RetainedAddress{
+			Address: r.Address.String(), Service: r.Holder.String(), Since: metav1.NewTime(r.Since).Rfc3339Copy(),
+		})
+	}
+	return out
+}
