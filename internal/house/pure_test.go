@@ -15,7 +15,7 @@ import (
 // pureFiles contain the decisions of packages that also have effects. They take the time and all
 // input as arguments.
 var pureFiles = map[string][]string{
-	"internal/nodelifecycle": {"decide.go", "endpoints.go", "limit.go", "tracker.go", "verdict.go"},
+	"internal/nodelifecycle": {"decide.go", "endpoints.go", "limit.go", "pace.go", "tracker.go", "verdict.go"},
 }
 
 // pureImports are what such a file may import.

@@ -120,7 +120,7 @@ func (c *Controller) record(ctx context.Context, s snapshot, v verdict) error {
 	if err != nil || !wrote {
 		return err
 	}
-	event := cmp.Or(v.event, v.message)
+	event := k8s.Bounded(cmp.Or(v.event, v.message))
 	for _, n := range s.objects.Nodes {
 		if n.Name == v.node {
 			c.cluster.Event(lb.Object{Kind: "Node", Name: v.node}, n.UID, v.closed(), v.reason, event)

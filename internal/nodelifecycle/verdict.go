@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"k8s.io/apimachinery/pkg/api/meta"
 )
@@ -39,7 +38,7 @@ func tooMany(node string, spared []string, limit int) verdict {
 	return verdict{
 		node: node, reason: lb.TooManyUnreachable,
 		message: fmt.Sprintf("most speakers cannot reach the node, and with it more at once "+why, limit),
-		event:   k8s.Bounded(fmt.Sprintf("most speakers cannot reach %s, which is more at once "+why, strings.Join(spared, ", "), limit)),
+		event:   fmt.Sprintf("most speakers cannot reach %s, which is more at once "+why, strings.Join(spared, ", "), limit),
 	}
 }
 
