@@ -276,22 +276,24 @@ func (k *Cluster) Refresh(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list services: %w", err)
 	}
-	for i := range list.Items {
-		k.services.wrote(&list.Items[i])
-	}
+	k.services.refreshed(pointers(list.Items), list.ResourceVersion)
 	pools := &v1beta1.IPAddressPoolList{}
 	if err := k.clients.holdfast.Get().Resource("ipaddresspools").Do(ctx).Into(pools); err != nil {
 		return fmt.Errorf("list ipaddresspools: %w", err)
 	}
-	for i := range pools.Items {
-		k.pools.wrote(&pools.Items[i])
-	}
+	k.pools.refreshed(pointers(pools.Items), pools.ResourceVersion)
 	floatingIPs := &v1beta1.FloatingIPList{}
 	if err := k.clients.holdfast.Get().Resource("floatingips").Do(ctx).Into(floatingIPs); err != nil {
 		return fmt.Errorf("list floatingips: %w", err)
 	}
-	for i := range floatingIPs.Items {
-		k.floatingIPs.wrote(&floatingIPs.Items[i])
-	}
+	k.floatingIPs.refreshed(pointers(floatingIPs.Items), floatingIPs.ResourceVersion)
 	return nil
+}
+
+func pointers[T any](items []T) []*T {
+	out := make([]*T, len(items))
+	for i := range items {
+		out[i] = &items[i]
+	}
+	return out
 }
