@@ -10,17 +10,18 @@ import (
 )
 
 // change makes one change such as users, administrators or accidents make.
-func (h *history) change() {
-	s := &h.state
-	s.Services, s.Pools, s.FloatingIPs, s.Leaving = slices.Clone(s.Services), slices.Clone(s.Pools), slices.Clone(s.FloatingIPs), slices.Clone(s.Leaving)
+func (h *history) change() { h.edit(h.happen) }
+
+func (h *history) happen() {
+	s := &h.world
 	if s.Namespaces == nil {
 		s.Namespaces = map[string]map[string]string{"a": {"team": "a"}, "b": {"team": "b"}}
 	}
-	what := h.IntN(30)
+	what := h.IntN(32)
 	if h.mild && len(s.Pools) < 2 {
-		what = 29
+		what = 31
 	} else if h.mild && what > 15 && !h.oneIn(4) {
-		what = pick(h, 0, 8)
+		what = pick(h, 0, 8, 16)
 	}
 	switch {
 	case what < 8 || len(s.Services) == 0:
@@ -40,60 +41,60 @@ func (h *history) change() {
 	case what < 12:
 		h.leave(h.IntN(len(s.Services)))
 	case what < 16:
-		h.want(&s.Services[h.IntN(len(s.Services))])
-	case what == 16:
+		h.want(&s.Services[h.IntN(len(s.Services))].Service)
+	case what < 18:
+		h.flip(&s.Services[h.IntN(len(s.Services))])
+	case what == 18:
+		s.Namespaces = map[string]map[string]string{"a": {"team": pick(h, "a", "b")}, "b": {"team": "b"}}
+	case what == 19 && h.calm:
+		return
+	case what == 19 && h.oneIn(2):
 		// A stale write or another controller.
 		s.Services[h.IntN(len(s.Services))].Addresses = pick(h, nil, s.Services[h.IntN(len(s.Services))].Addresses, []netip.Addr{h.address(), h.address()})
 		h.alien = true
-	case what == 17:
+	case what == 19:
 		s.Reserved = map[netip.Addr]lb.Key{h.address(): {Namespace: "z", Name: "z"}}
 		h.alien = true
-	case what == 18: // a restore: statuses are gone
+	case what == 20: // a restore: statuses are gone, records are not
 		for i := range s.FloatingIPs {
-			f := &s.FloatingIPs[i]
-			for _, addr := range f.Addresses { // as config reads the record
-				same := func(a netip.Addr) bool { return a.BitLen() == addr.BitLen() }
-				if slices.Contains(f.Families, lb.FamilyOf(addr)) && !slices.ContainsFunc(f.Wanted, same) {
-					f.Wanted = append(slices.Clone(f.Wanted), addr)
-				}
-			}
 			s.FloatingIPs[i].Addresses, s.FloatingIPs[i].BoundTo, s.FloatingIPs[i].BoundUID = nil, lb.Key{}, ""
 		}
 		for i := range s.Services {
-			s.Services[i].Addresses = nil
+			s.Services[i].Addresses, s.Services[i].condition = nil, ""
 		}
-	case what < 25:
+	case what < 27:
 		h.editFloating()
 	default:
 		h.editPools()
 	}
-	h.name()
-}
-
-// name finds out which Services that FloatingIPs name exist.
-func (h *history) name() {
-	s := &h.state
-	for i := range s.FloatingIPs {
-		f := &s.FloatingIPs[i]
-		key := lb.Key{Namespace: f.Key.Namespace, Name: f.ServiceName}
-		f.ServiceGone = f.ServiceName != "" && find(s.Services, func(svc lb.Service) bool { return svc.Key == key }) == nil &&
-			!slices.ContainsFunc(s.Leaving, func(l lb.Leaving) bool { return l.Key == key })
-	}
 }
 
 func (h *history) add(svc lb.Service) {
-	h.state.Services = append(h.state.Services, svc)
-	slices.SortFunc(h.state.Services, func(a, b lb.Service) int { return a.Key.Compare(b.Key) })
+	h.Services = append(h.Services, serviceObject{Service: svc, served: true})
+	slices.SortFunc(h.Services, byID)
 }
 
-// leave deletes a Service or changes its type. Some come back.
+// leave deletes a Service. It stays until its finalizer is gone, which somebody else may take.
 func (h *history) leave(i int) {
-	s := &h.state
-	svc := s.Services[i]
-	s.Services = slices.Delete(s.Services, i, i+1)
-	if len(svc.Addresses) > 0 && !h.oneIn(10) {
-		s.Leaving = append(s.Leaving, lb.Leaving{Key: svc.Key, UID: svc.UID, Addresses: svc.Addresses})
+	if svc := &h.Services[i]; svc.finalizer && !h.oneIn(10) {
+		svc.deleting = true
+		return
 	}
+	h.Services = slices.Delete(h.Services, i, i+1)
+}
+
+// flip changes whether a Service is ours to serve. A change of its type empties its status; if we do not serve its
+// class any more, the status stays.
+func (h *history) flip(svc *serviceObject) {
+	if svc.served {
+		svc.foreign = h.oneIn(3)
+		if !svc.foreign || h.oneIn(2) {
+			svc.Addresses = nil
+		}
+	} else if !svc.foreign {
+		svc.Addresses = nil
+	}
+	svc.served = !svc.served
 }
 
 // want changes what a Service requests, in any way the API allows. In mild histories most request just an address.
@@ -138,14 +139,16 @@ func (h *history) want(svc *lb.Service) {
 
 // editFloating makes, edits or deletes a FloatingIP.
 func (h *history) editFloating() {
-	s := &h.state
+	s := &h.world
 	key := lb.Key{Namespace: pick(h, "a", "b"), Name: pick(h, "f0", "f1", "f2")}
-	i := slices.IndexFunc(s.FloatingIPs, func(f lb.FloatingIP) bool { return f.Key == key })
+	i := slices.IndexFunc(s.FloatingIPs, func(f floatingObject) bool { return f.Key == key })
 	if i >= 0 && h.oneIn(2) {
-		s.FloatingIPs[i].Deleting = true
+		if s.FloatingIPs[i].Deleting = true; !s.FloatingIPs[i].finalizer {
+			s.FloatingIPs = slices.Delete(s.FloatingIPs, i, i+1)
+		}
 		return
 	}
-	f := lb.FloatingIP{Key: key, UID: fmt.Sprintf("f%d", h.born), Created: time.Unix(int64(h.born/3), 0)}
+	f := floatingObject{FloatingIP: lb.FloatingIP{Key: key, UID: fmt.Sprintf("f%d", len(h.worlds)), Created: time.Unix(int64(h.born/3), 0)}}
 	if i >= 0 {
 		f = s.FloatingIPs[i]
 	}
@@ -163,19 +166,20 @@ func (h *history) editFloating() {
 		return
 	}
 	s.FloatingIPs = append(s.FloatingIPs, f)
-	slices.SortFunc(s.FloatingIPs, func(a, b lb.FloatingIP) int { return a.Key.Compare(b.Key) })
+	slices.SortFunc(s.FloatingIPs, byID)
 }
 
 // editPools redistributes the addresses of a few blocks among the pools: ranges shrink,
 // grow, vanish and move between pools, and stay disjoint at every step.
 func (h *history) editPools() {
-	pools := make([]lb.Pool, 1+h.IntN(4))
+	pools := make([]poolObject, 1+h.IntN(4))
 	for i := range pools {
-		pools[i] = lb.Pool{
+		pools[i].age = h.IntN(4)
+		pools[i].Pool = lb.Pool{
 			Name: fmt.Sprintf("p%d", i), AutoAssign: !h.oneIn(4), AvoidBuggyIPs: h.oneIn(3), Deleting: h.oneIn(6),
 			Allocation: pick(h, nil, nil, &lb.Allocation{Priority: h.IntN(3)}, h.allocation()),
 		}
-		if old := find(h.state.Pools, func(p lb.Pool) bool { return p.Name == pools[i].Name }); old != nil {
+		if old := get(h.Pools, pools[i].id()); old != nil {
 			pools[i].Released, pools[i].Retained = old.Released, old.Retained
 		}
 		pools[i].Internal, pools[i].ShareAcross, pools[i].MaxServices = h.oneIn(5), h.oneIn(2), pick(h, 0, 0, 2)
@@ -198,8 +202,7 @@ func (h *history) editPools() {
 			pools[i].Ranges = append(pools[i].Ranges, r)
 		}
 	}
-	h.Shuffle(len(pools), func(i, j int) { pools[i], pools[j] = pools[j], pools[i] })
-	h.state.Pools = pools
+	h.Pools = pools
 }
 
 func (h *history) allocation() *lb.Allocation {

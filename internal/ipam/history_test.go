@@ -10,18 +10,19 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 const stepsOfHistory = 150
 
-// TestHistory plays random histories of 10^5 steps in all, fewer under the race
-// detector or -short. HISTORY_SEED replays one of them.
+// TestHistory plays random histories, fewer under the race detector or -short. HISTORIES is their number, 10^5 steps
+// for 680; HISTORY_SEED replays one of them.
 func TestHistory(t *testing.T) {
-	histories := 680
+	histories := 150
 	if testing.Short() || raceEnabled {
 		histories = 10
+	}
+	if n, err := strconv.Atoi(os.Getenv("HISTORIES")); err == nil {
+		histories = n
 	}
 	first, histories := seeds(t, histories)
 	t.Logf("seeds %d to %d, %d steps", first, first+uint64(histories)-1, histories*stepsOfHistory)
@@ -50,9 +51,10 @@ func seeds(t *testing.T, histories int) (first uint64, count int) {
 
 // FuzzHistory drives Assign through a random history: Services, pools and
 // FloatingIPs come, change and go; statuses are lost, duplicated and written by
-// others; the controller sees changes late, dies between two writes or loses
-// leadership. invariant_test.go checks the invariants by brute force over
-// pools of a few addresses. A failing seed is printed; HISTORY_SEED=SEED with
+// others; Services change their type or class and come back. The leader sees Services, pools, FloatingIPs and
+// namespaces late, each by an amount of its own; it dies between two writes, or is paused for any time between decision
+// and write, while another leads. Writes carry the versions that they were decided on. invariant_test.go checks the invariants by brute force over
+// pools of a few addresses, for each decision; writers_test.go checks each write against what the API server has. A failing seed is printed; HISTORY_SEED=SEED with
 // -run TestHistory replays it.
 //
 // The first 200 seeds find each of these planted bugs: an address is assigned that is in
@@ -72,99 +74,181 @@ func FuzzHistory(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64) { play(t, seed) })
 }
 
+// TestHistoryNeedsFence: the histories find what goes wrong if a leader that was paused goes on writing while another one
+// leads. The version of a Service does not protect its address.
+func TestHistoryNeedsFence(t *testing.T) {
+	if testing.Short() || raceEnabled {
+		t.Skip("it takes some histories")
+	}
+	for seed := range uint64(60) {
+		h := newHistory(seed)
+		h.unfenced = true
+		for step := 0; step < stepsOfHistory && h.fault == nil; step++ {
+			h.change()
+			h.lead()
+		}
+		if h.fault != nil {
+			return
+		}
+	}
+	t.Error("two leaders wrote at the same time, and no address was given twice")
+}
+
 func play(t *testing.T, seed uint64) *book {
-	h := &history{Rand: rand.New(rand.NewPCG(seed, 0)), mild: seed%3 == 0, book: newBook(seed)}
+	h := newHistory(seed)
 	for step := range stepsOfHistory {
 		h.change()
-		before, result, err := h.sync()
-		if err != nil {
-			t.Fatalf("HISTORY_SEED=%d, step %d: %v\npools: %s\nservices: %s\nfloating: %s\nleaving: %v\nreserved: %v\nnow: %v\nresult:\n%s", seed, step, err,
-				cmp.Diff(nil, before.Pools), cmp.Diff(nil, before.Services), cmp.Diff(nil, before.FloatingIPs), before.Leaving, before.Reserved, before.Now, cmp.Diff(nil, text(result)))
+		h.lead()
+		if h.fault != nil {
+			t.Fatalf("HISTORY_SEED=%d, step %d: %v", seed, step, h.fault)
 		}
 	}
 	return h.book
 }
 
-// history is a cluster that changes at random, and a controller that reads it.
+// history is a cluster that changes at random, and two controllers, one of which leads.
 type history struct {
 	*rand.Rand
-	state lb.State
-	// seen is what the controller's caches show: the cluster some steps ago, with its own writes.
-	seen lb.State
-	born int
-	// alien: others wrote statuses since the controller last saw everything.
+	world
+	// worlds has every state of the API server; the last is the present.
+	worlds []world
+	born   int
+	clock  time.Duration
+	// calm histories have no writers but users and controllers; in others such a writer is an alien.
+	calm bool
+	// alien: others wrote statuses since a controller last saw everything and wrote everything.
 	alien bool
 	// mild histories change less, so that a Ledger has something to carry over.
-	mild bool
-	book *book
+	mild        bool
+	controllers [2]*controller
+	leads       int
+	// paused: a controller sleeps within a run, and the other one leads.
+	paused bool
+	// unfenced: a controller that wakes goes on writing, though the other one leads.
+	unfenced bool
+	book     *book
+	fault    error
+}
+
+func newHistory(seed uint64) *history {
+	return &history{
+		Rand: rand.New(rand.NewPCG(seed, 0)), mild: seed%3 == 0, calm: seed%4 < 2, book: newBook(seed),
+		worlds: make([]world, 1), controllers: [2]*controller{newController(), newController()},
+	}
 }
 
 func (h *history) oneIn(n int) bool { return h.IntN(n) == 0 }
 
 func pick[T any](h *history, from ...T) T { return from[h.IntN(len(from))] }
 
-// sync is one run of the controller, checked. Most runs see all and write all; some
-// see an older state, some die between two writes.
-func (h *history) sync() (lb.State, Result, error) {
-	h.state.Now = time.Unix(int64(h.born)*30, 0)
-	stale, dies := h.oneIn(6), h.oneIn(6)
-	if !stale {
-		h.seen = h.state
-	}
-	h.seen.Now = h.state.Now
-	seen := h.seen
-	result := Assign(seen)
-	if err := errors.Join(checkAll(seen, result), h.book.compare(seen, result)); err != nil {
-		return seen, result, err
-	}
-	if !dies && !stale {
-		if err := checkAgain(seen, result, Assign(applied(seen, result))); err != nil {
-			return seen, result, err
-		}
-	}
-	after := write(h.state, seen, result, func() bool { return !dies || h.oneIn(2) })
-	if !h.alien {
-		if err := checkWrites(h.state, after); err != nil {
-			return h.state, result, err
-		}
-	}
-	if stale {
-		h.seen = write(seen, seen, result, func() bool { return !dies })
-		h.seen.Now = h.state.Now
-	}
-	h.state = after
-	if dies {
-		h.seen = after // a new leader reads past its caches
-	} else if !stale {
-		h.seen, h.alien = after, false
-	}
-	return seen, result, nil
+// commit makes w the present.
+func (h *history) commit(w world) {
+	w.stamp(&h.world, len(h.worlds))
+	h.world, h.worlds = w, append(h.worlds, w)
 }
 
-// checkWrites: whatever the caches showed, no write assigns an address whose
-// holder does not share it.
-func checkWrites(before, after lb.State) error {
-	had := map[string]map[lb.Key]bool{}
-	for _, svc := range before.Services {
-		for _, addr := range svc.Addresses {
-			if had[addr.String()] == nil {
-				had[addr.String()] = map[lb.Key]bool{}
-			}
-			had[addr.String()][svc.Key] = svc.SharingKey == "" && svc.LoadBalancerID == "" && svc.UID == ""
-		}
+// edit makes the present what change makes of it.
+func (h *history) edit(change func()) {
+	before := h.world
+	h.world = h.clone()
+	change()
+	after := h.world
+	h.world = before
+	h.commit(after)
+}
+
+func (h *history) fail(err error) {
+	if h.fault == nil {
+		h.fault = err
 	}
-	for _, svc := range after.Services {
-		for _, addr := range svc.Addresses {
-			holders := had[addr.String()]
-			if _, before := holders[svc.Key]; before {
-				continue
-			}
-			for key, alone := range holders {
-				if alone {
-					return fmt.Errorf("%s was written to %s, though %s has it", addr, svc.Key, key)
-				}
-			}
-		}
+}
+
+// lead is one run of the leader. If its process dies, the other one takes over.
+func (h *history) lead() {
+	if h.oneIn(20) {
+		h.elect()
 	}
-	return nil
+	at := h.leads
+	r := h.sync(h.controllers[at])
+	if r.dies {
+		h.controllers[at] = newController()
+		h.controllers[at].watch(h.worlds, h.lag)
+		h.elect()
+	}
+}
+
+// elect makes the other controller the leader, or the same again. It reads past its caches.
+func (h *history) elect() {
+	h.leads = h.IntN(2)
+	h.takeOver()
+}
+
+func (h *history) takeOver() {
+	c := h.controllers[h.leads]
+	c.watch(h.worlds, h.lag)
+	c.refresh(h.worlds)
+}
+
+// lag returns up to where a watch comes.
+func (h *history) lag(from, to int) int { return from + h.IntN(to-from+1) }
+
+// sync is one run of a controller, checked. In most runs it sees all and writes all; in some each of its caches
+// lags by an amount of its own, some die between two writes, in some it is paused.
+func (h *history) sync(c *controller) *run {
+	h.clock += time.Duration(1+h.IntN(60)) * time.Second
+	stale := h.oneIn(3)
+	c.watch(h.worlds, func(from, to int) int {
+		if stale && h.oneIn(2) {
+			return h.lag(from, to)
+		}
+		return to
+	})
+	r := &run{controller: c, seen: c.sees(h.worlds), dies: h.oneIn(6)}
+	current := c.current(h.worlds)
+	r.state = r.seen.compile(time.Unix(0, 0).Add(h.clock))
+	r.result = Assign(r.state)
+	err := errors.Join(checkAll(r.state, r.result), h.book.compare(r.state, r.result))
+	if current && !r.dies && err == nil {
+		err = checkAgain(r.state, r.result, Assign(applied(r.state, r.result)))
+	}
+	if err == nil && h.fault == nil {
+		h.carryOut(r)
+		err, h.fault = h.fault, nil
+	}
+	if err != nil {
+		h.fail(r.describe(err))
+	}
+	if current && !r.failed && !r.over {
+		h.alien = false
+	}
+	return r
+}
+
+// pause stops a controller for any time, perhaps, while the cluster changes. If the pause outlasts its Lease the other
+// one leads meanwhile; the first is fenced then, and starts no write any more.
+func (h *history) pause(r *run) {
+	if h.paused || !h.oneIn(4) {
+		return
+	}
+	for range 1 + h.IntN(3) {
+		h.change()
+	}
+	if h.oneIn(2) {
+		return
+	}
+	h.paused = true
+	h.leads = 1 - h.leads
+	h.takeOver()
+	for range 1 + h.IntN(3) {
+		h.lead()
+		h.change()
+	}
+	h.paused = false
+	r.over = !h.unfenced
+}
+
+func (r *run) describe(err error) error {
+	return fmt.Errorf("%w\npools: %s\nservices: %s\nfloating: %s\nleaving: %v\nreserved: %v\nnow: %v\nresult:\n%s", err,
+		cmp.Diff(nil, r.state.Pools), cmp.Diff(nil, r.state.Services), cmp.Diff(nil, r.state.FloatingIPs),
+		r.state.Leaving, r.state.Reserved, r.state.Now, cmp.Diff(nil, text(r.result)))
 }

@@ -135,22 +135,20 @@ func FuzzLedger(f *testing.F) {
 }
 
 func playDays(t *testing.T, seed uint64) *book {
-	h := &history{Rand: rand.New(rand.NewPCG(seed, 0)), book: newBook(seed)}
-	h.found()
+	h := newHistory(seed)
+	h.mild, h.paused, h.alien = false, true, true // no pauses, and only the Ledger is checked
+	h.edit(h.found)
 	for step := range stepsOfHistory {
-		for range 1 + h.IntN(2) {
-			h.day()
-		}
-		if seed%2 == 0 { // a Service that may not keep a FloatingIP asks for it for ever
-			h.state.FloatingIPs = slices.DeleteFunc(h.state.FloatingIPs, func(f lb.FloatingIP) bool { return f.ServiceName == f.Key.Name })
-		}
-		h.state.Now = time.Unix(int64(step)*30, 0)
-		result := Assign(h.state)
-		if err := h.book.compare(h.state, result); err != nil {
+		h.edit(func() { h.days(seed%2 == 0) })
+		c := h.controllers[0]
+		c.watch(h.worlds, func(_, to int) int { return to })
+		r := &run{controller: c, seen: c.sees(h.worlds), dies: h.oneIn(10)}
+		r.state = r.seen.compile(time.Unix(int64(step)*30, 0))
+		r.result = Assign(r.state)
+		if err := h.book.compare(r.state, r.result); err != nil {
 			t.Fatalf("HISTORY_SEED=%d, step %d: %v", seed, step, err)
 		}
-		lossy := h.oneIn(10)
-		h.state = write(h.state, h.state, result, func() bool { return !lossy || h.oneIn(2) })
+		h.carryOut(r)
 	}
 	return h.book
 }
@@ -163,25 +161,33 @@ func (h *history) found() {
 		p.Allocation = &lb.Allocation{Priority: 1, ByNamespace: true, NamespaceSelectors: []lb.Selector{{{Key: "team", Operator: lb.In, Values: []string{"x"}}}}}
 	})
 	inner := with(pool("inner", "10.1.0.0-10.1.0.3"), func(p *lb.Pool) { p.Internal, p.MaxServices = true, 2 })
-	h.state.Pools = []lb.Pool{wide, bounded, inner}
-	h.state.Namespaces = map[string]map[string]string{"a": {"team": "x"}, "b": {"team": "y"}}
+	h.Pools = []poolObject{{Pool: bounded, age: 1}, {Pool: inner, age: 2}, {Pool: wide}}
+	h.Namespaces = map[string]map[string]string{"a": {"team": "x"}, "b": {"team": "y"}}
 	for range 40 {
 		h.arrive()
 	}
 }
 
+func (h *history) days(unkept bool) {
+	for range 1 + h.IntN(2) {
+		h.day()
+	}
+	if unkept { // a Service that may not keep a FloatingIP asks for it for ever
+		h.FloatingIPs = slices.DeleteFunc(h.FloatingIPs, func(f floatingObject) bool { return f.ServiceName == f.Key.Name })
+	}
+}
+
 func (h *history) day() {
-	s := &h.state
-	s.Services, s.FloatingIPs, s.Leaving = slices.Clone(s.Services), slices.Clone(s.FloatingIPs), slices.Clone(s.Leaving)
+	s := &h.world
 	svc := &s.Services[h.IntN(len(s.Services))]
-	someone := s.Services[h.IntN(len(s.Services))]
+	someone := s.Services[h.IntN(len(s.Services))].Service
 	switch what := h.IntN(100); {
 	case what < 40 || len(s.Services) < 20:
 		h.arrive()
 	case what < 70 || len(s.Services) > 90:
 		h.leave(h.IntN(len(s.Services)))
 	case what < 74:
-		h.want(svc) // anything
+		h.want(&svc.Service) // anything
 	case what < 80:
 		svc.Labels, svc.Local = pick(h, nil, map[string]string{"app": "x"}), h.oneIn(2)
 	case what < 84:
@@ -201,11 +207,11 @@ func (h *history) day() {
 	case what < 93:
 		s.Reserved = nil
 	case what < 95:
-		s.Pools = slices.Clone(s.Pools)
-		s.Pools[1].Quota = map[lb.Family]int{lb.IPv4: h.IntN(5)}
+		s.Pools[0].Quota = map[lb.Family]int{lb.IPv4: h.IntN(5)}
 	default:
 		h.editFloating()
-		if f := &s.FloatingIPs[h.IntN(len(s.FloatingIPs))]; h.oneIn(3) {
+		if len(s.FloatingIPs) > 0 && h.oneIn(3) {
+			f := &s.FloatingIPs[h.IntN(len(s.FloatingIPs))]
 			f.Families, f.Wanted = []lb.Family{lb.IPv4}, []netip.Addr{h.anyOf(someone)}
 		}
 	}

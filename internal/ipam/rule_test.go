@@ -146,7 +146,7 @@ func (w *witness) givenByThePools() error {
 			}
 			recalled := svc.AssignedFrom[addr] != ""
 			lent := w.owns[addr] != nil && w.claimed(w.owns[addr], svc) && (p == nil || suits(p, svc))
-			if !lent && (p == nil || !w.allows(p, svc, addr, recalled || joiner(svc)) || len(w.holds[addr]) == 1 && w.quarantined(p, addr, svc.Key)) || w.bars(addr, svc.Key) {
+			if !lent && (p == nil || !w.allows(p, svc, addr, recalled || joiner(svc)) || len(w.holds[addr]) == 1 && w.quarantined(p, addr, svc.Key)) || w.bars(addr, svc.Key) && !w.leaves(addr, svc) {
 				return fmt.Errorf("%s was given %s, which it may not have", svc.Key, addr)
 			}
 			if len(svc.RequestedAddresses) > 0 && lb.FamilyOf(svc.RequestedAddresses[0]) == lb.FamilyOf(addr) && svc.RequestedAddresses[0] != addr {

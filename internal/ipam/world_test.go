@@ -1,70 +1,199 @@
 package ipam
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// applied is the state after the whole result was written.
-func applied(s lb.State, r Result) lb.State {
-	return write(s, s, r, func() bool { return true })
+// world is the objects in the API server. Lists are copied before a change, because caches show old ones.
+type world struct {
+	// Objects are ordered by key.
+	Services    []serviceObject
+	Pools       []poolObject
+	FloatingIPs []floatingObject
+	Namespaces  map[string]map[string]string
+	// Reserved are addresses in the statuses of Services that were never ours.
+	Reserved map[netip.Addr]lb.Key
 }
 
-// write applies a result, decided on what the controller saw, to the cluster as
-// the API server would: it rejects writes to objects that changed meanwhile, and a write
-// is lost if land returns false. A Service is deleted when its releases are recorded.
-func write(world, seen lb.State, r Result, land func() bool) lb.State {
-	world.Services, world.FloatingIPs = slices.Clone(world.Services), slices.Clone(world.FloatingIPs)
-	world.Pools, world.Leaving = slices.Clone(world.Pools), slices.Clone(world.Leaving)
-	noted := true
-	for i, u := range r.Pools {
-		p := find(world.Pools, func(p lb.Pool) bool { return reflect.DeepEqual(p, seen.Pools[i]) })
-		if p == nil || !land() {
-			noted = false
+// serviceObject is a Service of any type. Its resourceVersion is the number of the world in which it became what it is.
+type serviceObject struct {
+	lb.Service
+	version int
+	// served: of type LoadBalancer and of our class. Foreign: of type LoadBalancer and of another class.
+	served, foreign     bool
+	deleting, finalizer bool
+	// condition is the status of the condition on its addresses; "" is none.
+	condition string
+}
+
+type poolObject struct {
+	lb.Pool
+	version int
+	// age orders pools; of two that have an address the older keeps it.
+	age int
+}
+
+// floatingObject is a FloatingIP: its Wanted are those of the spec.
+type floatingObject struct {
+	lb.FloatingIP
+	version   int
+	finalizer bool
+}
+
+type object interface {
+	id() lb.Key
+	uid() string
+	at() int
+}
+
+func (o serviceObject) id() lb.Key  { return o.Key }
+func (o poolObject) id() lb.Key     { return lb.Key{Name: o.Name} }
+func (o floatingObject) id() lb.Key { return o.Key }
+
+func (o serviceObject) uid() string  { return o.Key.String() } // no name comes twice
+func (o poolObject) uid() string     { return o.Name }
+func (o floatingObject) uid() string { return o.UID }
+
+func (o serviceObject) at() int  { return o.version }
+func (o poolObject) at() int     { return o.version }
+func (o floatingObject) at() int { return o.version }
+
+func byID[T object](a, b T) int { return a.id().Compare(b.id()) }
+
+func get[T object](list []T, id lb.Key) *T {
+	if i, found := slices.BinarySearchFunc(list, id, func(o T, id lb.Key) int { return o.id().Compare(id) }); found {
+		return &list[i]
+	}
+	return nil
+}
+
+func (w world) clone() world {
+	w.Services, w.Pools, w.FloatingIPs = slices.Clone(w.Services), slices.Clone(w.Pools), slices.Clone(w.FloatingIPs)
+	return w
+}
+
+// stamp gives the objects that are not as before a new version.
+func (w *world) stamp(before *world, version int) {
+	stamped(w.Services, before.Services, func(o *serviceObject) { o.version = version })
+	stamped(w.Pools, before.Pools, func(o *poolObject) { o.version = version })
+	stamped(w.FloatingIPs, before.FloatingIPs, func(o *floatingObject) { o.version = version })
+}
+
+func stamped[T object](list, before []T, set func(*T)) {
+	for i := range list {
+		if was := get(before, list[i].id()); was == nil || !reflect.DeepEqual(*was, list[i]) {
+			set(&list[i])
+		}
+	}
+}
+
+// compile reads the objects as package config does.
+func (w world) compile(now time.Time) lb.State {
+	s := lb.State{Now: now, Namespaces: w.Namespaces, Reserved: maps.Clone(w.Reserved), NotServed: map[lb.Key]string{}}
+	for _, o := range w.Services {
+		if o.served && !o.deleting {
+			s.Services = append(s.Services, o.Service)
 			continue
 		}
-		p.Released, p.Retained, p.ReleasedForgotten = u.Released, u.Retained, u.ReleasedForgotten
+		if !o.deleting {
+			s.NotServed[o.Key] = o.UID
+		}
+		shown, others := o.shown()
+		for _, addr := range others {
+			if s.Reserved == nil {
+				s.Reserved = map[netip.Addr]lb.Key{}
+			}
+			if _, taken := s.Reserved[addr]; !taken {
+				s.Reserved[addr] = o.Key
+			}
+		}
+		if left := o.leaves(shown); len(left) > 0 {
+			s.Leaving = append(s.Leaving, lb.Leaving{Key: o.Key, UID: o.UID, Addresses: left})
+		}
 	}
-	for i, a := range r.Assignments {
-		svc := find(world.Services, func(svc lb.Service) bool {
-			return svc.Key == a.Service && reflect.DeepEqual(svc, seen.Services[i])
-		})
-		if svc != nil && land() {
-			svc.AssignedFrom, svc.SharingTerms = origins(a.Origins), terms(a.Origins)
-			if a.Reason != lb.ForeignAddress {
-				svc.Addresses = a.Addresses
+	for _, o := range w.FloatingIPs {
+		f := o.FloatingIP
+		f.ServiceGone = f.ServiceName != "" && get(w.Services, lb.Key{Namespace: f.Key.Namespace, Name: f.ServiceName}) == nil
+		f.Wanted = slices.Concat(f.Wanted, lost(f))
+		s.FloatingIPs = append(s.FloatingIPs, f)
+	}
+	s.Pools = disjoint(slices.SortedFunc(slices.Values(w.Pools), func(a, b poolObject) int { return cmp.Or(a.age-b.age, byID(a, b)) }))
+	return s
+}
+
+// shown splits what stands in the status of a Service that we do not serve into ours and others'.
+func (o *serviceObject) shown() (ours, others []netip.Addr) {
+	for _, addr := range o.Addresses {
+		if !o.foreign || o.finalizer && o.AssignedFrom[addr] != "" {
+			ours = append(ours, addr)
+		} else {
+			others = append(others, addr)
+		}
+	}
+	return ours, others
+}
+
+// leaves returns what a Service that we do not serve must lose, with these in its status: the change of a type empties it.
+func (o *serviceObject) leaves(shown []netip.Addr) []netip.Addr {
+	out := slices.Clone(shown)
+	if o.condition == "True" {
+		for _, addr := range slices.SortedFunc(maps.Keys(o.AssignedFrom), netip.Addr.Compare) {
+			if !slices.Contains(out, addr) {
+				out = append(out, addr)
 			}
 		}
 	}
-	for i, f := range r.FloatingIPs {
-		at := slices.IndexFunc(world.FloatingIPs, func(o lb.FloatingIP) bool { return reflect.DeepEqual(o, seen.FloatingIPs[i]) })
-		if at < 0 || !land() {
-			continue
+	return out
+}
+
+// lost returns the addresses of its record that a FloatingIP asks for again.
+func lost(f lb.FloatingIP) []netip.Addr {
+	var out []netip.Addr
+	for _, addr := range slices.SortedFunc(maps.Keys(f.AssignedFrom), netip.Addr.Compare) {
+		same := func(a netip.Addr) bool { return a.BitLen() == addr.BitLen() }
+		known := slices.ContainsFunc(slices.Concat(f.Wanted, f.Addresses, out), same)
+		if !known && slices.Contains(f.Families, lb.FamilyOf(addr)) && (f.Pool == "" || f.Pool == f.AssignedFrom[addr]) {
+			out = append(out, addr)
 		}
-		o := &world.FloatingIPs[at]
-		if o.Deleting && !f.Finalizer {
-			if noted {
-				world.FloatingIPs = slices.Delete(world.FloatingIPs, at, at+1)
+	}
+	return out
+}
+
+// disjoint returns the pools. What two of them have, which a cache may show of an older and a newer
+// pool, is the first one's.
+func disjoint(objects []poolObject) []lb.Pool {
+	taken := map[netip.Addr]bool{}
+	var out []lb.Pool
+	for _, o := range objects {
+		p := o.Pool
+		p.Ranges = nil
+		for _, r := range o.Ranges {
+			var own []netip.Addr
+			n := 0
+			for addr := r.From; r.Contains(addr); addr = addr.Next() {
+				n++
+				if !taken[addr] {
+					taken[addr], own = true, append(own, addr)
+				}
 			}
-			continue
+			if len(own) == n {
+				p.Ranges = append(p.Ranges, r)
+				continue
+			}
+			for _, addr := range own {
+				p.Ranges = append(p.Ranges, lb.Range{From: addr, To: addr})
+			}
 		}
-		o.Addresses, o.AssignedFrom, o.BoundTo, o.BoundUID = f.Addresses, origins(f.Origins), f.BoundTo, f.BoundUID
-		o.Deleting = o.Deleting || f.Delete
+		out = append(out, p)
 	}
-	for _, k := range r.Keep {
-		exists := slices.ContainsFunc(world.FloatingIPs, func(f lb.FloatingIP) bool { return f.Key == k.Service })
-		if !exists && land() {
-			world.FloatingIPs = append(world.FloatingIPs, lb.FloatingIP{Key: k.Service, Families: k.Families, Wanted: k.Addresses, ServiceName: k.Service.Name})
-			slices.SortFunc(world.FloatingIPs, func(a, b lb.FloatingIP) int { return a.Key.Compare(b.Key) })
-		}
-	}
-	world.Leaving = slices.DeleteFunc(world.Leaving, func(l lb.Leaving) bool {
-		return noted && slices.ContainsFunc(seen.Leaving, func(o lb.Leaving) bool { return reflect.DeepEqual(l, o) }) && land()
-	})
-	return world
+	return out
 }
 
 func find[T any](all []T, is func(T) bool) *T {
@@ -72,29 +201,4 @@ func find[T any](all []T, is func(T) bool) *T {
 		return &all[i]
 	}
 	return nil
-}
-
-func origins(from []Origin) map[netip.Addr]string {
-	if len(from) == 0 {
-		return nil
-	}
-	out := map[netip.Addr]string{}
-	for _, o := range from {
-		out[o.Address] = o.Pool
-	}
-	return out
-}
-
-func terms(from []Origin) map[netip.Addr]string {
-	var out map[netip.Addr]string
-	for _, o := range from {
-		if o.Terms == "" {
-			continue
-		}
-		if out == nil {
-			out = map[netip.Addr]string{}
-		}
-		out[o.Address] = o.Terms
-	}
-	return out
 }

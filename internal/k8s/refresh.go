@@ -18,30 +18,22 @@ func (k *Cluster) Refresh(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list services: %w", err)
 	}
-	for i := range list.Items {
-		k.services.wrote(&list.Items[i])
-	}
+	k.services.refreshed(pointers(list.Items), list.ResourceVersion)
 	pools := &v1beta1.IPAddressPoolList{}
 	if err := k.list(ctx, "ipaddresspools", pools); err != nil {
 		return err
 	}
-	for i := range pools.Items {
-		k.pools.wrote(&pools.Items[i])
-	}
+	k.pools.refreshed(pointers(pools.Items), pools.ResourceVersion)
 	memories := &v1beta1.PoolMemoryList{}
 	if err := k.list(ctx, "poolmemories", memories); err != nil {
 		return err
 	}
-	for i := range memories.Items {
-		k.memories.wrote(&memories.Items[i])
-	}
+	k.memories.refreshed(pointers(memories.Items), memories.ResourceVersion)
 	floatingIPs := &v1beta1.FloatingIPList{}
 	if err := k.list(ctx, "floatingips", floatingIPs); err != nil {
 		return err
 	}
-	for i := range floatingIPs.Items {
-		k.floatingIPs.wrote(&floatingIPs.Items[i])
-	}
+	k.floatingIPs.refreshed(pointers(floatingIPs.Items), floatingIPs.ResourceVersion)
 	return nil
 }
 
@@ -51,4 +43,12 @@ func (k *Cluster) list(ctx context.Context, resource string, into runtime.Object
 		return fmt.Errorf("list %s: %w", resource, err)
 	}
 	return nil
+}
+
+func pointers[T any](items []T) []*T {
+	out := make([]*T, len(items))
+	for i := range items {
+		out[i] = &items[i]
+	}
+	return out
 }

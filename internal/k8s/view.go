@@ -9,6 +9,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -27,16 +28,22 @@ type View[T object] struct {
 
 	mu  sync.Mutex
 	own map[string]written[T]
+	// listed is the version of the last list past the watch, and existed has the objects that it returned. What
+	// the watch shows of other objects of that time is hidden: they were gone.
+	listed  uint64
+	existed map[types.UID]bool
 }
 
+// written is an object as a write or a list past the watch returned it. Gone: the write removed it.
 type written[T object] struct {
 	object T
 	at     time.Time
+	gone   bool
 }
 
-// orphanAge is how long we keep a write of an object that the watch does not
-// show: long enough for the watch to catch up, short enough not to keep an object
-// whose deletion overtook the response to the write.
+// orphanAge is how long we keep a write of an object that the watch does not show though it has come to that
+// version: the informer may still have to store what the watch delivered. Then the object's deletion overtook the
+// response to the write.
 const orphanAge = 10 * time.Second
 
 // newView calls changed for each change, with the old and the new version; the zero T
@@ -80,25 +87,34 @@ func (v *View[T]) List() []T {
 	seen := 0
 	for _, item := range items {
 		t := item.(T)
-		if len(v.own) == 0 {
+		w, ours := v.own[key(t)]
+		switch {
+		case v.ghost(t):
+		case !ours:
 			out = append(out, t)
-			continue
-		}
-		if w, ok := v.own[key(t)]; ok {
+		case !newer(w.object, t):
+			delete(v.own, key(t))
+			out = append(out, t)
+		default:
 			seen++
-			if newer(w.object, t) {
-				t = w.object
-			} else {
-				delete(v.own, key(t))
-				seen--
+			if !w.gone {
+				out = append(out, w.object)
 			}
 		}
-		out = append(out, t)
 	}
 	if seen < len(v.own) {
 		out = v.appendUnseen(out)
 	}
 	return out
+}
+
+// ghost reports whether an object that the watch shows was gone when we listed all objects past the watch.
+func (v *View[T]) ghost(t T) bool {
+	if v.existed == nil || v.existed[t.GetUID()] {
+		return false
+	}
+	version, err := strconv.ParseUint(t.GetResourceVersion(), 10, 64)
+	return err == nil && version <= v.listed
 }
 
 // version is another number whenever List may return something else than before. While the watch does not show all our
@@ -112,17 +128,23 @@ func (v *View[T]) version() uint64 {
 	return v.changes.Load()
 }
 
-// appendUnseen adds objects that a consistent list returned and the watch does not show yet.
+// appendUnseen adds objects that a write or a list past the watch returned and the watch does not show yet.
 func (v *View[T]) appendUnseen(out []T) []T {
+	shown, err := strconv.ParseUint(v.informer.LastSyncResourceVersion(), 10, 64)
 	for k, w := range v.own {
-		if _, found, _ := v.informer.GetStore().GetByKey(storeKey(w.object)); found {
+		if item, found, _ := v.informer.GetStore().GetByKey(storeKey(w.object)); found && !v.ghost(item.(T)) {
 			continue
 		}
-		if time.Since(w.at) > orphanAge {
+		// A watch that hangs shows nothing for any time. Only one that is past the object shows that it is gone.
+		version, err2 := strconv.ParseUint(w.object.GetResourceVersion(), 10, 64)
+		past := err != nil || err2 != nil || version <= shown
+		if v.ghost(w.object) || past && time.Since(w.at) > orphanAge {
 			delete(v.own, k)
 			continue
 		}
-		out = append(out, w.object)
+		if !w.gone {
+			out = append(out, w.object)
+		}
 	}
 	return out
 }
@@ -136,19 +158,33 @@ func storeKey(o metav1.Object) string {
 
 // wrote records an object as the API server returned it from a write or a consistent
 // list. The write that removes the last finalizer of an object that is being deleted
-// still returns the object, which is then gone.
+// still returns the object, which is then gone, though the watch may still show how it once was.
 func (v *View[T]) wrote(t T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.changes.Add(1)
-	if t.GetDeletionTimestamp() != nil && len(t.GetFinalizers()) == 0 {
-		delete(v.own, key(t))
-		return
-	}
 	if before, ok := v.own[key(t)]; ok && !newer(t, before.object) {
 		return
 	}
-	v.own[key(t)] = written[T]{t, time.Now()}
+	v.own[key(t)] = written[T]{t, time.Now(), t.GetDeletionTimestamp() != nil && len(t.GetFinalizers()) == 0}
+}
+
+// refreshed records a list of all objects, past the watch, of this version.
+func (v *View[T]) refreshed(all []T, version string) {
+	for _, t := range all {
+		v.wrote(t)
+	}
+	listed, err := strconv.ParseUint(version, 10, 64)
+	if err != nil {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.changes.Add(1)
+	v.listed, v.existed = listed, make(map[types.UID]bool, len(all))
+	for _, t := range all {
+		v.existed[t.GetUID()] = true
+	}
 }
 
 // forget drops our write of an object that is gone. A write of a later object of the same name stays: the

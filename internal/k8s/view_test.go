@@ -1,6 +1,7 @@
 package k8s
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,7 +102,7 @@ func TestViewOverlaysOwnWrites(t *testing.T) {
 	expect("deleted", "")
 	v.wrote(service("12"))
 	expect("known from a list before the watch", "12")
-	v.own["ns/web"] = written[*corev1.Service]{service("12"), time.Now().Add(-2 * orphanAge)}
+	v.own["ns/web"] = written[*corev1.Service]{object: service("12"), at: time.Now().Add(-2 * orphanAge)}
 	expect("a write that the watch never shows is of a deleted object", "")
 
 	v.wrote(service("13"))
@@ -111,6 +112,61 @@ func TestViewOverlaysOwnWrites(t *testing.T) {
 	if list := v.List(); len(list) > 0 {
 		t.Errorf("an object whose last finalizer we took is still there: %v", list)
 	}
+}
+
+// lagging is an informer whose watch has come to a version.
+type lagging struct {
+	cache.SharedIndexInformer
+	version string
+}
+
+func (l *lagging) LastSyncResourceVersion() string { return l.version }
+
+// TestViewGhosts: what the watch still shows of an object that is gone does not count, and an object that it does not
+// show yet exists for as long as it lags.
+func TestViewGhosts(t *testing.T) {
+	informer := &lagging{SharedIndexInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), version: "9"}
+	v, err := newView(informer, func(_, _ *corev1.Service) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := func(name, version string) *corev1.Service {
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: version}}
+	}
+	watched := func(s *corev1.Service) {
+		if err := informer.GetStore().Update(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(when string, want ...string) {
+		t.Helper()
+		var got []string
+		for _, s := range v.List() {
+			got = append(got, s.Name+s.ResourceVersion)
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", when, got, want)
+		}
+	}
+	watched(service("a", "8"))
+	last := service("a", "10")
+	last.DeletionTimestamp = new(metav1.Now())
+	v.wrote(last)
+	expect("its last finalizer was taken, and the watch shows how it was before")
+	watched(service("b", "9"))
+	v.refreshed([]*corev1.Service{service("c", "11"), service("d", "12")}, "20")
+	expect("the list does not have b", "c11", "d12")
+	watched(service("e", "15"))
+	watched(service("f", "21"))
+	expect("e came and went before the list, f came after it", "c11", "d12", "f21")
+	watched(service("d", "13"))
+	expect("d was listed", "c11", "d13", "f21")
+	w := v.own["ns/c"]
+	w.at = time.Now().Add(-2 * orphanAge)
+	v.own["ns/c"], informer.version = w, "10"
+	expect("the watch hangs", "c11", "d13", "f21")
+	informer.version = "11"
+	expect("the watch is past c and does not show it", "d13", "f21")
 }
 
 // TestViewForgets: the deletion of an object takes our writes of that object, not those of a later one of its name.

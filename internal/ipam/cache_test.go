@@ -1,0 +1,159 @@
+package ipam
+
+import (
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// cache is what a controller knows of one kind: what the watch has shown, which lags by any time, overlaid with what it
+// wrote itself or read past the watch. It does what View of package k8s does.
+type cache[T object] struct {
+	list func(*world) *[]T
+	// shows is the number of the world that the watch has come to.
+	shows int
+	own   map[lb.Key]written[T]
+	// listed is the number of the world that a read past the watch showed, with the objects that existed then.
+	listed  int
+	existed map[string]bool
+}
+
+// written is an object as a write or a read past the watch returned it, with the number of the world that it is from.
+// Gone: it was deleted.
+type written[T object] struct {
+	object T
+	at     int
+	gone   bool
+}
+
+// watch shows the changes up to a world. A deletion takes our writes of that object, not those of a later one.
+func (c *cache[T]) watch(worlds []world, to int) {
+	for ; c.shows < to; c.shows++ {
+		for _, was := range deleted(*c.list(&worlds[c.shows]), *c.list(&worlds[c.shows+1])) {
+			if w, stands := c.own[was.id()]; stands && (w.object.uid() == was.uid() || w.at <= was.at()) {
+				delete(c.own, was.id())
+			}
+		}
+	}
+}
+
+// deleted returns the objects that are not in the second list, or are others of the same name there.
+func deleted[T object](before, after []T) []T {
+	if len(before) == len(after) && (len(before) == 0 || &before[0] == &after[0]) {
+		return nil
+	}
+	var out []T
+	for i, j := 0, 0; i < len(before); i++ {
+		for j < len(after) && byID(after[j], before[i]) < 0 {
+			j++
+		}
+		if j == len(after) || after[j].uid() != before[i].uid() {
+			out = append(out, before[i])
+		}
+	}
+	return out
+}
+
+func (c *cache[T]) wrote(o T) { c.overlay(written[T]{o, o.at(), false}) }
+
+// gone records that an object is no more, as of a world.
+func (c *cache[T]) gone(o T, at int) { c.overlay(written[T]{o, at, true}) }
+
+func (c *cache[T]) overlay(w written[T]) {
+	if before, stands := c.own[w.object.id()]; stands && w.at < before.at {
+		return
+	}
+	if c.own == nil {
+		c.own = map[lb.Key]written[T]{}
+	}
+	c.own[w.object.id()] = w
+}
+
+// refresh reads past the watch: all objects of the last world. What the watch shows of objects that were gone by then
+// is hidden.
+func (c *cache[T]) refresh(worlds []world) {
+	c.listed, c.existed = len(worlds)-1, map[string]bool{}
+	for _, o := range *c.list(&worlds[c.listed]) {
+		c.existed[o.uid()] = true
+		c.wrote(o)
+	}
+}
+
+func (c *cache[T]) ghost(o T) bool {
+	return c.existed != nil && o.at() <= c.listed && !c.existed[o.uid()]
+}
+
+// now returns the objects as the controller sees them.
+func (c *cache[T]) now(worlds []world) []T {
+	var out []T
+	shown := *c.list(&worlds[c.shows])
+	for _, o := range shown {
+		switch w, stands := c.own[o.id()]; {
+		case c.ghost(o):
+		case !stands:
+			out = append(out, o)
+		case w.at <= o.at():
+			delete(c.own, o.id())
+			out = append(out, o)
+		case !w.gone:
+			out = append(out, w.object)
+		}
+	}
+	for id, w := range c.own {
+		switch {
+		case get(shown, id) != nil && !c.ghost(*get(shown, id)):
+		case w.at <= c.shows || c.ghost(w.object):
+			delete(c.own, id) // the watch, or the read past it, does not show it
+		case !w.gone:
+			out = append(out, w.object)
+		}
+	}
+	slices.SortFunc(out, byID)
+	return out
+}
+
+// controller is one process. It remembers nothing but its caches and a Ledger.
+type controller struct {
+	services    cache[serviceObject]
+	pools       cache[poolObject]
+	floatingIPs cache[floatingObject]
+	// namespaces is the number of the world that shows them.
+	namespaces int
+}
+
+func newController() *controller {
+	c := &controller{}
+	c.services.list = func(w *world) *[]serviceObject { return &w.Services }
+	c.pools.list = func(w *world) *[]poolObject { return &w.Pools }
+	c.floatingIPs.list = func(w *world) *[]floatingObject { return &w.FloatingIPs }
+	return c
+}
+
+// watch lets each kind come to where lag says, at most to the present.
+func (c *controller) watch(worlds []world, lag func(from, to int) int) {
+	last := len(worlds) - 1
+	c.services.watch(worlds, lag(c.services.shows, last))
+	c.pools.watch(worlds, lag(c.pools.shows, last))
+	c.floatingIPs.watch(worlds, lag(c.floatingIPs.shows, last))
+	c.namespaces = lag(c.namespaces, last)
+}
+
+// refresh reads past the watches, as a new leader does.
+func (c *controller) refresh(worlds []world) {
+	c.services.refresh(worlds)
+	c.pools.refresh(worlds)
+	c.floatingIPs.refresh(worlds)
+}
+
+// current reports whether all caches show the present.
+func (c *controller) current(worlds []world) bool {
+	last := len(worlds) - 1
+	return c.services.shows == last && c.pools.shows == last && c.floatingIPs.shows == last && c.namespaces == last
+}
+
+func (c *controller) sees(worlds []world) world {
+	return world{
+		Services: c.services.now(worlds), Pools: c.pools.now(worlds), FloatingIPs: c.floatingIPs.now(worlds),
+		Namespaces: worlds[c.namespaces].Namespaces, Reserved: worlds[c.services.shows].Reserved,
+	}
+}

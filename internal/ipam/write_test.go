@@ -1,0 +1,220 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// run is one run of a controller: what it saw and decided, and what became of it.
+type run struct {
+	*controller
+	seen   world
+	state  lb.State
+	result Result
+	// dies: the process will die between two writes. Over: it is dead, or was paused until it was fenced.
+	dies, over bool
+	// failed: a write was lost or overtaken.
+	failed bool
+}
+
+// carryOut writes the decision in the order in which the controller does.
+func (h *history) carryOut(r *run) {
+	usages := map[string]Usage{}
+	var giving, others []poolObject
+	for _, u := range r.result.Pools {
+		usages[u.Pool] = u
+	}
+	for _, p := range r.seen.Pools {
+		if u := usages[p.Name]; len(u.Released) > 0 && u.Released[0].Time.Equal(r.state.Now) {
+			giving = append(giving, p)
+		} else {
+			others = append(others, p)
+		}
+	}
+	write := func(p poolObject) { h.writePool(r, p, usages[p.Name]) }
+	h.pause(r)
+	each(h, r, giving, write)
+	remembered := !r.failed
+	loses := func(has, gets []netip.Addr) bool {
+		return !remembered && slices.ContainsFunc(has, func(addr netip.Addr) bool { return !slices.Contains(gets, addr) })
+	}
+	each(h, r, r.result.Assignments, func(a *Assignment) {
+		if svc := get(r.seen.Services, a.Service); !loses(svc.Addresses, a.Addresses) {
+			h.writeService(r, *svc, a)
+		}
+	})
+	each(h, r, r.result.FloatingIPs, func(f Floating) {
+		if o := get(r.seen.FloatingIPs, f.FloatingIP); !loses(o.Addresses, f.Addresses) {
+			h.writeFloatingIP(r, *o, f)
+		}
+	})
+	each(h, r, r.result.Keep, func(k Keep) { h.create(r, k) })
+	each(h, r, others, write)
+	if remembered {
+		each(h, r, r.seen.Services, func(o serviceObject) { h.release(r, o) })
+	}
+}
+
+// each makes some writes, in any order. If the process dies meanwhile, some of those that it had begun land.
+func each[T any](h *history, r *run, items []T, write func(T)) {
+	if r.over {
+		return
+	}
+	for _, i := range h.Perm(len(items)) {
+		if !r.over {
+			h.interrupt(r)
+		}
+		if r.over && (!r.dies || !h.oneIn(4)) || h.oneIn(100) {
+			r.failed = true
+			continue
+		}
+		write(items[i])
+	}
+}
+
+// interrupt lets something happen between two writes.
+func (h *history) interrupt(r *run) {
+	switch {
+	case r.dies && h.oneIn(8):
+		r.over = true
+	case h.oneIn(60):
+		h.pause(r)
+	}
+}
+
+// patch replaces an object as the API server does: only if the writer saw the present version.
+func patch[T object](h *history, r *run, c *cache[T], seen, want T, set func(*T, int)) (T, bool) {
+	if reflect.DeepEqual(seen, want) {
+		return seen, true
+	}
+	if have := get(*c.list(&h.world), seen.id()); have == nil || (*have).at() != seen.at() {
+		r.failed = true
+		return seen, false
+	}
+	list := c.list(&h.world)
+	*list = slices.Clone(*list)
+	set(&want, len(h.worlds))
+	*get(*list, seen.id()) = want
+	h.worlds = append(h.worlds, h.world)
+	c.wrote(want)
+	return want, true
+}
+
+func (h *history) writePool(r *run, seen poolObject, u Usage) {
+	want := seen
+	want.Released, want.Retained, want.ReleasedForgotten = u.Released, u.Retained, u.ReleasedForgotten
+	patch(h, r, &r.pools, seen, want, func(o *poolObject, version int) { o.version = version })
+}
+
+func setServiceVersion(o *serviceObject, version int)   { o.version = version }
+func setFloatingVersion(o *floatingObject, version int) { o.version = version }
+
+func (h *history) writeService(r *run, seen serviceObject, a *Assignment) {
+	want := seen
+	want.AssignedFrom, want.SharingTerms, want.finalizer = origins(a.Origins), terms(a.Origins), len(a.Addresses) > 0
+	if a.Reason != lb.ForeignAddress {
+		want.Addresses = a.Addresses
+	} else {
+		want.finalizer = slices.ContainsFunc(a.Pools, func(pool string) bool { return pool != "" })
+	}
+	want.condition = "False"
+	switch a.Reason {
+	case lb.Assigned, lb.PartlyAssigned, lb.AddressKept:
+		want.condition = "True"
+	}
+	before := h.world
+	if after, landed := patch(h, r, &r.services, seen, want, setServiceVersion); landed {
+		h.checkService(r, before, seen, after)
+	}
+}
+
+// writeFloatingIP writes the record and the finalizer first, and the status only if the record stood.
+func (h *history) writeFloatingIP(r *run, seen floatingObject, f Floating) {
+	want := seen
+	if f.Delete && !seen.Deleting {
+		h.deleteFloatingIP(r, seen)
+		return
+	}
+	want.AssignedFrom = origins(f.Origins)
+	want.finalizer = f.Finalizer && (seen.finalizer || !seen.Deleting)
+	recorded, landed := patch(h, r, &r.floatingIPs, seen, want, setFloatingVersion)
+	if !landed {
+		return
+	}
+	if recorded.Deleting && !recorded.finalizer {
+		h.removeFloatingIP(recorded)
+		r.floatingIPs.gone(recorded, recorded.version)
+	}
+	want = recorded
+	want.Addresses, want.BoundTo, want.BoundUID = f.Addresses, f.BoundTo, f.BoundUID
+	want.version = seen.version
+	before := h.world
+	if after, landed := patch(h, r, &r.floatingIPs, withStatus(recorded, seen), want, setFloatingVersion); landed {
+		h.checkFloatingIP(r, before, seen, after)
+	}
+}
+
+// withStatus returns the object as the writer of the status knows it: with the version that it read first.
+func withStatus(recorded, seen floatingObject) floatingObject {
+	recorded.version = seen.version
+	return recorded
+}
+
+func (h *history) deleteFloatingIP(r *run, seen floatingObject) {
+	have := get(h.FloatingIPs, seen.Key)
+	switch {
+	case have == nil:
+	case have.version != seen.version:
+		r.failed = true
+	case have.finalizer:
+		w := h.clone()
+		get(w.FloatingIPs, seen.Key).Deleting = true
+		h.commit(w)
+	default:
+		h.removeFloatingIP(seen)
+	}
+}
+
+func (h *history) removeFloatingIP(o floatingObject) {
+	w := h.clone()
+	w.FloatingIPs = slices.DeleteFunc(w.FloatingIPs, func(f floatingObject) bool { return f.Key == o.Key })
+	h.commit(w)
+}
+
+// create makes the FloatingIP of a Service that asked to keep its addresses, unless one of its name exists.
+func (h *history) create(r *run, k Keep) {
+	if get(h.FloatingIPs, k.Service) != nil {
+		return
+	}
+	w := h.clone()
+	w.FloatingIPs = append(w.FloatingIPs, floatingObject{FloatingIP: lb.FloatingIP{Key: k.Service, UID: fmt.Sprintf("k%d", len(h.worlds)), Families: k.Families, Wanted: k.Addresses, ServiceName: k.Service.Name}})
+	slices.SortFunc(w.FloatingIPs, byID)
+	h.commit(w)
+	r.floatingIPs.wrote(*get(h.FloatingIPs, k.Service))
+}
+
+// release clears a Service that is not ours to serve: first its status, and in a later run the rest.
+func (h *history) release(r *run, seen serviceObject) {
+	if seen.served && !seen.deleting || !seen.finalizer && seen.condition == "" {
+		return
+	}
+	shown, others := seen.shown()
+	want := seen
+	want.condition = ""
+	if len(shown) > 0 {
+		want.Addresses = others
+	} else {
+		want.AssignedFrom, want.SharingTerms, want.finalizer = nil, nil, false
+	}
+	after, landed := patch(h, r, &r.services, seen, want, setServiceVersion)
+	if landed && after.deleting && !after.finalizer {
+		w := h.clone()
+		w.Services = slices.DeleteFunc(w.Services, func(o serviceObject) bool { return o.Key == seen.Key })
+		h.commit(w)
+		r.services.gone(after, after.version)
+	}
+}
