@@ -61,13 +61,14 @@ func (h *history) checkFloatingIP(r *run, before world, seen, after floatingObje
 	}
 }
 
-// has reports whether clients reach the Service at the address.
+// has reports whether clients reach the Service at the address, or did until its type was changed. A record without
+// terms is of an address that it only waits for.
 func (o *serviceObject) has(addr netip.Addr) bool {
 	if o.served && !o.deleting {
 		return slices.Contains(o.Addresses, addr)
 	}
 	shown, _ := o.shown()
-	return slices.Contains(o.leaves(shown), addr)
+	return slices.Contains(shown, addr) || slices.Contains(o.leaves(shown), addr) && o.SharingTerms[addr] != ""
 }
 
 // shares reports whether the run saw a Service with which this one may share.
