@@ -1,7 +1,9 @@
 package ipam
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -93,8 +95,8 @@ func (a *assigner) companion(held, got []netip.Addr) *supply {
 
 // recall gives a Service back the addresses it had before its status was lost,
 // as in a restore, or before it gave them up in a clash. If another Service has the address now, this one waits:
-// falling back would change its address for good. Addresses that no pool would
-// assign to it are forgotten.
+// falling back would change its address for good. So it does while the address's pool cannot be read. Addresses that
+// no pool would assign to it are forgotten.
 func (a *assigner) recall(s *subject, got []netip.Addr) *refusal {
 	if s.Renew || len(s.AssignedFrom) == 0 {
 		return nil
@@ -105,6 +107,9 @@ func (a *assigner) recall(s *subject, got []netip.Addr) *refusal {
 		}
 		addr, pool := a.lost(s, family)
 		if pool == nil {
+			if r := a.unreadable(s, family); r != nil {
+				return r
+			}
 			continue
 		}
 		switch r := a.admits(s, addr, pool); {
@@ -131,6 +136,40 @@ func (a *assigner) lost(s *subject, family lb.Family) (addr netip.Addr, pool *su
 		addr, pool = last, p
 	}
 	return addr, pool
+}
+
+// unreadable returns a refusal if the subject had an address of the family that a pool would give back to it as far as
+// can be read of that pool.
+func (a *assigner) unreadable(s *subject, family lb.Family) *refusal {
+	for _, last := range slices.SortedFunc(maps.Keys(s.AssignedFrom), netip.Addr.Compare) {
+		if lb.FamilyOf(last) != family || !s.awaits(last) {
+			continue
+		}
+		p := a.unreadablePool(s, last)
+		if p == nil || p.Deleting || s.RequestedPool != "" && s.RequestedPool != p.Name {
+			continue
+		}
+		return refuse(lb.Unreadable, "had %s before, of pool %q, which has fields that cannot be read: it waits for that pool; to take another address, "+
+			"remove the annotation holdfast.dev/assigned", last, p.Name)
+	}
+	return nil
+}
+
+// unreadablePool returns the pool that the address lies in or, since its ranges may be what cannot be read, came from,
+// if it is a pool with fields that cannot be read.
+func (a *assigner) unreadablePool(s *subject, addr netip.Addr) *supply {
+	if p := a.index.find(addr); p != nil {
+		if p.Unreadable {
+			return p
+		}
+		return nil
+	}
+	for _, p := range a.supplies {
+		if p.Unreadable && p.Name == s.AssignedFrom[addr] {
+			return p
+		}
+	}
+	return nil
 }
 
 // isConflict reports whether a refusal means that another Service or FloatingIP has the address.
@@ -166,6 +205,9 @@ func (a *assigner) outdated(s *subject, addr netip.Addr) bool {
 		return false
 	}
 	if s.Renew {
+		if a.unreadablePool(s, addr) != nil {
+			return false // nobody knows what its rules are
+		}
 		return pool == nil || pool.avoids(addr) || a.poolRefusal(s, pool, s.RequestedPool == pool.Name) != "" ||
 			s.RequestedPool != "" && s.RequestedPool != pool.Name
 	}

@@ -31,7 +31,7 @@ func buggyAddress(p *lb.Pool, addr netip.Addr) bool {
 // allows reports whether the pool may give the address to the Service.
 func (w *witness) allows(p *lb.Pool, svc *lb.Service, addr netip.Addr, asked bool) bool {
 	byName := asked || svc.RequestedPool == p.Name || slices.Contains(svc.RequestedAddresses, addr)
-	if p.Deleting || buggyAddress(p, addr) || !p.AutoAssign && !byName || svc.RequestedPool != "" && svc.RequestedPool != p.Name {
+	if p.Deleting || p.Unreadable || buggyAddress(p, addr) || !p.AutoAssign && !byName || svc.RequestedPool != "" && svc.RequestedPool != p.Name {
 		return false
 	}
 	if !suits(p, svc) || len(p.Classes) > 0 && svc.Class == "" && !byName {
@@ -145,6 +145,9 @@ func (w *witness) givenByThePools() error {
 				return fmt.Errorf("%s was given %s alone, which it does not accept", svc.Key, addr)
 			}
 			recalled := svc.AssignedFrom[addr] != ""
+			if before := w.frozen(svc, lb.FamilyOf(addr)); before.IsValid() && !recalled && w.owns[addr] == nil && !slices.Contains(svc.RequestedAddresses, addr) {
+				return fmt.Errorf("%s was given %s, though it had %s of a pool that cannot be read", svc.Key, addr, before)
+			}
 			lent := w.owns[addr] != nil && w.claimed(w.owns[addr], svc) && (p == nil || suits(p, svc))
 			if !lent && (p == nil || !w.allows(p, svc, addr, recalled || joiner(svc)) || len(w.holds[addr]) == 1 && w.quarantined(p, addr, svc.Key)) || w.bars(addr, svc.Key) && !w.leaves(addr, svc) {
 				return fmt.Errorf("%s was given %s, which it may not have", svc.Key, addr)
@@ -233,7 +236,7 @@ func (w *witness) countsAreRight() error {
 				case reserved || buggyAddress(&p, addr):
 				case w.quarantined(&p, addr, lb.Key{}):
 					*quarantined[family]++
-				case !p.Deleting:
+				case !p.Deleting && !p.Unreadable:
 					*available[family]++
 				}
 			}

@@ -61,13 +61,14 @@ func (h *history) checkFloatingIP(r *run, before world, seen, after floatingObje
 	}
 }
 
-// has reports whether clients reach the Service at the address.
+// has reports whether clients reach the Service at the address, or did until its type was changed. A record without
+// terms is of an address that it only waits for.
 func (o *serviceObject) has(addr netip.Addr) bool {
 	if o.served && !o.deleting {
 		return slices.Contains(o.Addresses, addr)
 	}
 	shown, _ := o.shown()
-	return slices.Contains(o.leaves(shown), addr)
+	return slices.Contains(shown, addr) || slices.Contains(o.leaves(shown), addr) && o.SharingTerms[addr] != ""
 }
 
 // shares reports whether the run saw a Service with which this one may share.
@@ -113,4 +114,29 @@ func (w *witness) leaves(addr netip.Addr, svc *lb.Service) bool {
 	return slices.ContainsFunc(w.stood[addr], func(k lb.Key) bool {
 		return k != svc.Key && !slices.Contains(w.holds[addr], k) && disagree(w.services[k], svc) == ""
 	})
+}
+
+// frozen returns the only address of the family that the Service records, if its status shows none and the pool that
+// it came from cannot be read.
+func (w *witness) frozen(svc *lb.Service, family lb.Family) netip.Addr {
+	var had netip.Addr
+	for addr, pool := range svc.AssignedFrom {
+		p := w.poolOf(addr)
+		if p == nil {
+			p = find(w.State.Pools, func(p lb.Pool) bool { return p.Name == pool })
+		}
+		switch {
+		case lb.FamilyOf(addr) != family:
+		case had.IsValid() || svc.Renew || slices.Contains(svc.Addresses, addr):
+			return netip.Addr{}
+		case p == nil || !p.Unreadable || p.Deleting || svc.RequestedPool != "" && svc.RequestedPool != p.Name:
+			return netip.Addr{}
+		default:
+			had = addr
+		}
+	}
+	if slices.ContainsFunc(svc.Addresses, func(a netip.Addr) bool { return lb.FamilyOf(a) == family }) {
+		return netip.Addr{}
+	}
+	return had
 }
