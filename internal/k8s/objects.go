@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,10 +23,11 @@ import (
 func (k *Cluster) UpdatePool(ctx context.Context, p *v1beta1.IPAddressPool, want v1beta1.IPAddressPoolStatus, remove ...string) (bool, error) {
 	have := slices.DeleteFunc(slices.Clone(p.Status.Conditions), func(c metav1.Condition) bool { return slices.Contains(remove, c.Type) })
 	want.Conditions = merged(have, want.Conditions, p.Generation)
-	if equality.Semantic.DeepEqual(p.Status, want) {
+	lost := unreadStatus(p)
+	if len(lost) == 0 && equality.Semantic.DeepEqual(p.Status, want) {
 		return false, nil
 	}
-	patch, err := statusPatch(p.Status, want)
+	patch, err := statusPatch(p.Status, want, lost...)
 	if err != nil {
 		return false, err
 	}
@@ -47,10 +50,11 @@ func (k *Cluster) SetPoolFinalizer(ctx context.Context, p *v1beta1.IPAddressPool
 // UpdateFloatingIP writes the differences of a FloatingIP's status.
 func (k *Cluster) UpdateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, want v1beta1.FloatingIPStatus) (bool, error) {
 	want.Conditions = merged(f.Status.Conditions, want.Conditions, f.Generation)
-	if equality.Semantic.DeepEqual(f.Status, want) {
+	lost := unreadStatus(f)
+	if len(lost) == 0 && equality.Semantic.DeepEqual(f.Status, want) {
 		return false, nil
 	}
-	patch, err := statusPatch(f.Status, want)
+	patch, err := statusPatch(f.Status, want, lost...)
 	if err != nil {
 		return false, err
 	}
@@ -104,9 +108,21 @@ func (k *Cluster) DeleteFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) e
 	return nil
 }
 
+// unreadStatus returns the fields of the object's status that could not be read.
+func unreadStatus(o metav1.Object) []string {
+	var out []string
+	for field := range config.Unreadable(o) {
+		if name, within := strings.CutPrefix(field, "status."); within {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
 // statusPatch returns a JSON merge patch that replaces one status by another. A
-// removed field must be null: what a merge patch leaves out stays (RFC 7396).
-func statusPatch(have, want any) (map[string]any, error) {
+// removed field must be null: what a merge patch leaves out stays (RFC 7396). So must a lost field, which could not be
+// read, if it is to be an object, with which the patch would be merged: the next write, which can read it, writes it.
+func statusPatch(have, want any, lost ...string) (map[string]any, error) {
 	var before, after map[string]any
 	for _, s := range []struct {
 		from any
@@ -121,6 +137,11 @@ func statusPatch(have, want any) (map[string]any, error) {
 		}
 		if err != nil {
 			return nil, fmt.Errorf("encode status: %w", err)
+		}
+	}
+	for _, field := range lost {
+		if _, isMap := after[field].(map[string]any); isMap || after[field] == nil {
+			after[field] = nil
 		}
 	}
 	return map[string]any{"status": withNulls(before, after)}, nil
