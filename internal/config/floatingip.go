@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -42,6 +43,10 @@ func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP, services []*co
 			if a, err := parseAddr(text); err == nil && !slices.Contains(f.Addresses, a) {
 				f.Addresses = append(f.Addresses, a)
 			}
+		}
+		if unread["status"] != "" || unread["status.addresses"] != "" {
+			// The record is written before the status.
+			f.Addresses = slices.SortedFunc(maps.Keys(f.AssignedFrom), netip.Addr.Compare)
 		}
 		if err == nil {
 			f.Wanted = append(f.Wanted, lostAddresses(f)...)

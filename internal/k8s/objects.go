@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,13 +24,18 @@ func PoolConditions(p *v1beta1.IPAddressPool, want []metav1.Condition, remove ..
 	return merged(have, want, p.Generation)
 }
 
+// PoolStands reports whether a pool has this status, and could be read whole.
+func PoolStands(p *v1beta1.IPAddressPool, want v1beta1.IPAddressPoolStatus) bool {
+	return len(unreadStatus(p)) == 0 && equality.Semantic.DeepEqual(p.Status, want)
+}
+
 // UpdatePool writes the differences of a pool's status. The write fails if the pool has changed since it was
 // read: records that others added must not be lost.
 func (k *Cluster) UpdatePool(ctx context.Context, p *v1beta1.IPAddressPool, want v1beta1.IPAddressPoolStatus) (bool, error) {
-	if equality.Semantic.DeepEqual(p.Status, want) {
+	if PoolStands(p, want) {
 		return false, nil
 	}
-	patch, err := statusPatch(p.Status, want)
+	patch, err := statusPatch(p.Status, want, unreadStatus(p)...)
 	if err != nil {
 		return false, err
 	}
@@ -51,10 +58,11 @@ func (k *Cluster) SetPoolFinalizer(ctx context.Context, p *v1beta1.IPAddressPool
 // UpdateFloatingIP writes the differences of a FloatingIP's status.
 func (k *Cluster) UpdateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, want v1beta1.FloatingIPStatus) (bool, error) {
 	want.Conditions = merged(f.Status.Conditions, want.Conditions, f.Generation)
-	if equality.Semantic.DeepEqual(f.Status, want) {
+	lost := unreadStatus(f)
+	if len(lost) == 0 && equality.Semantic.DeepEqual(f.Status, want) {
 		return false, nil
 	}
-	patch, err := statusPatch(f.Status, want)
+	patch, err := statusPatch(f.Status, want, lost...)
 	if err != nil {
 		return false, err
 	}
@@ -108,9 +116,21 @@ func (k *Cluster) DeleteFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) e
 	return nil
 }
 
+// unreadStatus returns the fields of the object's status that could not be read.
+func unreadStatus(o metav1.Object) []string {
+	var out []string
+	for field := range config.Unreadable(o) {
+		if name, within := strings.CutPrefix(field, "status."); within {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
 // statusPatch returns a JSON merge patch that replaces one status by another. A
-// removed field must be null: what a merge patch leaves out stays (RFC 7396).
-func statusPatch(have, want any) (map[string]any, error) {
+// removed field must be null: what a merge patch leaves out stays (RFC 7396). So must a lost field, which could not be
+// read, if it is to be an object, with which the patch would be merged: the next write, which can read it, writes it.
+func statusPatch(have, want any, lost ...string) (map[string]any, error) {
 	var before, after map[string]any
 	for _, s := range []struct {
 		from any
@@ -125,6 +145,11 @@ func statusPatch(have, want any) (map[string]any, error) {
 		}
 		if err != nil {
 			return nil, fmt.Errorf("encode status: %w", err)
+		}
+	}
+	for _, field := range lost {
+		if _, isMap := after[field].(map[string]any); isMap || after[field] == nil {
+			after[field] = nil
 		}
 	}
 	return map[string]any{"status": withNulls(before, after)}, nil
