@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/crdtest"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,6 +52,8 @@ type apiServer struct {
 	fail map[string]bool
 	// invalid reports whether a patched Service is refused as invalid; nil refuses none.
 	invalid func(*corev1.Service) bool
+	// refused are the reasons why patches of objects of our group were called invalid.
+	refused []error
 	// events are the Events that were written.
 	events chan *corev1.Event
 }
@@ -244,7 +247,14 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 		}
 		s.objects[at], o = patched, patched
 	} else {
-		merge(o, patch)
+		patched := runtime.DeepCopyJSON(o)
+		merge(patched, patch)
+		if err := schemas().Check(patched); err != nil {
+			s.refused = append(s.refused, err)
+			refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+			return
+		}
+		s.objects[at], o = patched, patched
 	}
 	s.version++
 	o["metadata"].(map[string]any)["resourceVersion"] = strconv.Itoa(s.version)
@@ -280,12 +290,26 @@ func merge(o, patch map[string]any) {
 	}
 }
 
+// schemas of our group, as the oldest supported API server knows them.
+var schemas = sync.OnceValue(func() crdtest.Objects {
+	s, err := crdtest.ReadObjects(k8s.Oldest)
+	if err != nil {
+		panic(err)
+	}
+	return s
+})
+
 // newTestSyncer returns a syncer whose cluster shows the server's present objects, without
 // address conflicts.
 func newTestSyncer(t *testing.T, server *apiServer) *syncer {
 	t.Helper()
 	h := httptest.NewServer(server)
 	t.Cleanup(h.Close)
+	t.Cleanup(func() {
+		for _, err := range server.refused {
+			t.Errorf("a real API server would refuse a patch: %v", err)
+		}
+	})
 	clients, err := k8s.ClientsFor(&rest.Config{Host: h.URL}, "test")
 	if err != nil {
 		t.Fatal(err)

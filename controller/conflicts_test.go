@@ -127,7 +127,7 @@ func TestFree(t *testing.T) {
 func TestConflictsNotReadYet(t *testing.T) {
 	server := &apiServer{objects: map[string]map[string]any{}}
 	pool := lan()
-	pool.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressesFree, Status: metav1.ConditionFalse, Reason: string(lb.AddressConflict)}}
+	pool.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressesFree, Status: metav1.ConditionFalse, Reason: string(lb.AddressConflict), LastTransitionTime: metav1.Now()}}
 	server.put(t, poolsPath, pool)
 	s := newTestSyncer(t, server)
 	s.conflicts.forget()

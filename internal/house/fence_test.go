@@ -47,6 +47,7 @@ var fence = map[string][]string{
 	"internal/daemon":        {"internal/config"},
 	"internal/httpd":         {"github.com/prometheus/client_golang"},
 	"internal/clocktest":     {},
+	"internal/crdtest":       {"api", "k8s.io", "sigs.k8s.io/yaml"},
 	"internal/nstest":        {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x"},
 	"internal/house":         {},
 	"controller":             {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
@@ -61,7 +62,7 @@ var fence = map[string][]string{
 }
 
 // testOnly are packages that only tests may import.
-var testOnly = []string{"internal/nstest", "internal/clocktest"}
+var testOnly = []string{"internal/nstest", "internal/clocktest", "internal/crdtest"}
 
 // goPackage is a part of the output of go list.
 type goPackage struct {

@@ -1,99 +1,43 @@
 package k8s
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+	"github.com/holdfast-lb/holdfast/internal/crdtest"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
-	schemacel "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/apimachinery/pkg/util/version"
-	celconfig "k8s.io/apiserver/pkg/apis/cel"
-	"sigs.k8s.io/yaml"
 )
 
-// crd is one of our kinds as the oldest supported API server validates it: that one enforces no format of
-// numbers.
+// crd is one of our kinds as the oldest supported API server validates it.
 type crd struct {
-	name      string
-	schema    *structuralschema.Structural
-	validator validation.SchemaValidator
-	rules     *schemacel.Validator
+	name   string
+	schema *structuralschema.Structural
+	crdtest.CRD
 }
 
 func readCRDs(t testing.TB) []crd {
 	t.Helper()
-	files, err := filepath.Glob("../../config/crd/holdfast.dev_*.yaml")
-	if err != nil || len(files) != 7 {
-		t.Fatal(files, err)
+	all, err := crdtest.Read(Oldest)
+	if err != nil || len(all) != 7 {
+		t.Fatal(len(all), err)
 	}
 	var out []crd
-	for _, file := range files {
-		c, err := readCRD(file)
-		if err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
-		out = append(out, c)
+	for _, c := range all {
+		out = append(out, crd{c.Kind, c.Schema, c})
 	}
 	return out
 }
 
-func readCRD(file string) (crd, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return crd{}, err
-	}
-	var v1 apiextensionsv1.CustomResourceDefinition
-	if err := yaml.UnmarshalStrict(text, &v1); err != nil {
-		return crd{}, err
-	}
-	apiextensionsv1.SetDefaults_CustomResourceDefinition(&v1)
-	apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&v1.Spec)
-	v1.Status.StoredVersions = []string{v1beta1.GroupVersion.Version}
-	var whole apiextensions.CustomResourceDefinition
-	var props apiextensions.JSONSchemaProps
-	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(&v1, &whole, nil); err != nil {
-		return crd{}, err
-	}
-	// The rules compile, and cost no more than the API server admits.
-	if errs := crdvalidation.ValidateCustomResourceDefinition(context.Background(), &whole); len(errs) > 0 {
-		return crd{}, errs.ToAggregate()
-	}
-	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(v1.Spec.Versions[0].Schema.OpenAPIV3Schema, &props, nil); err != nil {
-		return crd{}, err
-	}
-	c := crd{name: v1.Spec.Names.Kind}
-	if c.schema, err = structuralschema.NewStructural(&props); err != nil {
-		return crd{}, err
-	}
-	c.validator, _, err = validation.NewSchemaValidatorForVersion(&props, version.MustParse(Oldest))
-	c.rules = schemacel.NewValidator(c.schema, true, celconfig.PerCallLimit)
-	return c, err
-}
-
 // admits reports whether the API server accepts an object, which it reads from JSON.
-func (c crd) admits(body []byte) bool {
-	var o any
-	if utiljson.Unmarshal(body, &o) != nil || len(validation.ValidateCustomResource(nil, o, c.validator)) > 0 {
-		return false
-	}
-	errs, _ := c.rules.Validate(context.Background(), nil, c.schema, o, nil, celconfig.RuntimeCELCostBudget)
-	return len(errs) == 0
-}
+func (c crd) admits(body []byte) bool { return c.Check(body) == nil }
 
 // decodes returns an error if the Go type cannot hold an object as the API server stores it: 1.0 as 1.
 func (c crd) decodes(t testing.TB, body []byte) error {

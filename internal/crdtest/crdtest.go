@@ -1,0 +1,129 @@
+// Package crdtest validates objects of our group as the API server does, by the schemas and rules in config/crd. It is
+// for tests only.
+package crdtest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	schemacel "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/version"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"sigs.k8s.io/yaml"
+)
+
+// CRD is one of our kinds as an API server validates it.
+type CRD struct {
+	Kind      string
+	Schema    *structuralschema.Structural
+	validator validation.SchemaValidator
+	rules     *schemacel.Validator
+}
+
+// Read returns all of our kinds as the API server of this Kubernetes validates them. One before 1.36 enforces no format of
+// numbers.
+func Read(kubernetes string) ([]CRD, error) {
+	_, here, _, _ := runtime.Caller(0)
+	files, err := filepath.Glob(filepath.Join(filepath.Dir(here), "../../config/crd/holdfast.dev_*.yaml"))
+	if err != nil || len(files) == 0 {
+		return nil, fmt.Errorf("no CRDs: %w", err)
+	}
+	var out []CRD
+	for _, file := range files {
+		c, err := read(file, kubernetes)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+func read(file, kubernetes string) (CRD, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return CRD{}, err
+	}
+	var v1 apiextensionsv1.CustomResourceDefinition
+	if err := yaml.UnmarshalStrict(text, &v1); err != nil {
+		return CRD{}, err
+	}
+	apiextensionsv1.SetDefaults_CustomResourceDefinition(&v1)
+	apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&v1.Spec)
+	v1.Status.StoredVersions = []string{v1beta1.GroupVersion.Version}
+	var whole apiextensions.CustomResourceDefinition
+	var props apiextensions.JSONSchemaProps
+	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(&v1, &whole, nil); err != nil {
+		return CRD{}, err
+	}
+	// The rules compile, and cost no more than the API server admits.
+	if errs := crdvalidation.ValidateCustomResourceDefinition(context.Background(), &whole); len(errs) > 0 {
+		return CRD{}, errs.ToAggregate()
+	}
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(v1.Spec.Versions[0].Schema.OpenAPIV3Schema, &props, nil); err != nil {
+		return CRD{}, err
+	}
+	c := CRD{Kind: v1.Spec.Names.Kind}
+	if c.Schema, err = structuralschema.NewStructural(&props); err != nil {
+		return CRD{}, err
+	}
+	c.validator, _, err = validation.NewSchemaValidatorForVersion(&props, version.MustParse(kubernetes))
+	c.rules = schemacel.NewValidator(c.Schema, true, celconfig.PerCallLimit)
+	return c, err
+}
+
+// Check returns why the API server would call an object invalid, which it reads from JSON; nil if it would not.
+func (c CRD) Check(body []byte) error {
+	var o any
+	if err := utiljson.Unmarshal(body, &o); err != nil {
+		return err
+	}
+	if errs := validation.ValidateCustomResource(nil, o, c.validator); len(errs) > 0 {
+		return errs.ToAggregate()
+	}
+	errs, _ := c.rules.Validate(context.Background(), nil, c.Schema, o, nil, celconfig.RuntimeCELCostBudget)
+	return errs.ToAggregate()
+}
+
+// Objects validates objects of all our kinds.
+type Objects map[string]CRD
+
+// ReadObjects returns what Read does, by kind.
+func ReadObjects(kubernetes string) (Objects, error) {
+	crds, err := Read(kubernetes)
+	out := Objects{}
+	for _, c := range crds {
+		out[c.Kind] = c
+	}
+	return out, err
+}
+
+// Check returns why the API server would call the object invalid. Objects of other groups are valid.
+func (s Objects) Check(o map[string]any) error {
+	if apiVersion, _ := o["apiVersion"].(string); !strings.HasPrefix(apiVersion, v1beta1.GroupVersion.Group+"/") {
+		return nil
+	}
+	kind, _ := o["kind"].(string)
+	c, known := s[kind]
+	if !known {
+		return errors.New("unknown kind " + kind)
+	}
+	body, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	return c.Check(body)
+}
