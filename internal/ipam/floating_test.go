@@ -170,6 +170,11 @@ func TestForeignAddress(t *testing.T) {
 	if diff := cmp.Diff([]string{`a [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}, text(r)); diff != "" {
 		t.Errorf("renewed: -want +got\n%s", diff)
 	}
+	// A record of a family that the Service has no more is no sign that its address was overwritten.
+	one.Services[0].AssignedFrom = map[netip.Addr]string{netip.MustParseAddr("2001:db8::1"): "p"}
+	if diff := cmp.Diff([]string{`a [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}, text(Assign(one))); diff != "" {
+		t.Errorf("renewed, with a record of IPv6: -want +got\n%s", diff)
+	}
 	overwritten := applied(one, r)
 	overwritten.Services[0].Addresses = addrs(node)
 	for range 2 {

@@ -53,10 +53,10 @@ func (s *subject) family(addr netip.Addr) int {
 	return slices.Index(s.Families, lb.FamilyOf(addr))
 }
 
-// remembers reports whether the Service records an address that it waits for.
+// remembers reports whether the Service records an address that it waits for, of a family that it has.
 func (s *subject) remembers() bool {
 	for addr := range s.AssignedFrom {
-		if s.awaits(addr) {
+		if s.family(addr) >= 0 && s.awaits(addr) {
 			return true
 		}
 	}
