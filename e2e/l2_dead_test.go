@@ -168,6 +168,7 @@ func testDeadLeader(t *testing.T, e *env) {
 		e.newLeader(t)
 		return fmt.Errorf("the leader was on %s, the owner is %s", leader, owner)
 	}))
+	must(t, e.WaitReady(t.Context())) // a standby is there again, also if the leader had to be killed
 	victim := e.leaderNode(t)
 	t.Cleanup(func() { e.ensureOn(t, victim) })
 	off := time.Now()
