@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/holdfast-lb/holdfast/internal/crdtest"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -48,6 +50,8 @@ type apiServer struct {
 	accept  chan net.Conn
 	closed  chan struct{}
 	close   func()
+	// schemas validate patched objects of our group.
+	schemas *crdtest.Objects
 }
 
 // kinds of the resources that a speaker reads.
@@ -67,7 +71,7 @@ type change struct {
 func newAPIServer(t *testing.T) *apiServer {
 	s := &apiServer{
 		objects: map[string]map[string]json.RawMessage{}, changed: make(chan struct{}),
-		accept: make(chan net.Conn), closed: make(chan struct{}),
+		accept: make(chan net.Conn), closed: make(chan struct{}), schemas: crdtest.New(t, k8s.Oldest),
 	}
 	s.close = sync.OnceFunc(func() { close(s.closed) })
 	server := &http.Server{Handler: s}
@@ -327,8 +331,13 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request, list, key stri
 		have, err = strategicpatch.StrategicMergePatch(have, patch, corev1.Service{})
 	default:
 		var into, from map[string]any
-		err = errors.Join(json.Unmarshal(have, &into), json.Unmarshal(patch, &from))
-		merge(into, from)
+		if err = errors.Join(json.Unmarshal(have, &into), json.Unmarshal(patch, &from)); err != nil {
+			break
+		}
+		if into, err = s.schemas.Patched(into, from); err != nil {
+			s.refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+			return
+		}
 		have, _ = json.Marshal(into)
 	}
 	if err != nil {
@@ -338,20 +347,4 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request, list, key stri
 	s.put(list, key, have)
 	s.get(list, key, &have)
 	_, _ = w.Write(have)
-}
-
-// merge applies a JSON merge patch (RFC 7396).
-func merge(into, from map[string]any) {
-	for name, value := range from {
-		inner, isMap := value.(map[string]any)
-		have, wasMap := into[name].(map[string]any)
-		switch {
-		case value == nil:
-			delete(into, name)
-		case isMap && wasMap:
-			merge(have, inner)
-		default:
-			into[name] = value
-		}
-	}
 }

@@ -4,13 +4,10 @@ package crdtest
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -96,34 +93,4 @@ func (c CRD) Check(body []byte) error {
 	}
 	errs, _ := c.rules.Validate(context.Background(), nil, c.Schema, o, nil, celconfig.RuntimeCELCostBudget)
 	return errs.ToAggregate()
-}
-
-// Objects validates objects of all our kinds.
-type Objects map[string]CRD
-
-// ReadObjects returns what Read does, by kind.
-func ReadObjects(kubernetes string) (Objects, error) {
-	crds, err := Read(kubernetes)
-	out := Objects{}
-	for _, c := range crds {
-		out[c.Kind] = c
-	}
-	return out, err
-}
-
-// Check returns why the API server would call the object invalid. Objects of other groups are valid.
-func (s Objects) Check(o map[string]any) error {
-	if apiVersion, _ := o["apiVersion"].(string); !strings.HasPrefix(apiVersion, v1beta1.GroupVersion.Group+"/") {
-		return nil
-	}
-	kind, _ := o["kind"].(string)
-	c, known := s[kind]
-	if !known {
-		return errors.New("unknown kind " + kind)
-	}
-	body, err := json.Marshal(o)
-	if err != nil {
-		return err
-	}
-	return c.Check(body)
 }

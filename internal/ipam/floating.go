@@ -57,6 +57,11 @@ func (c claimable) by(s *subject) bool {
 	return s.FloatingIP != "" || len(c.forService[s.Key]) > 0
 }
 
+// mayClaim reports whether the Service is named or names a FloatingIP, or asks for an address that one owns.
+func (a *assigner) mayClaim(s *subject) bool {
+	return a.claimable.by(s) || slices.ContainsFunc(s.RequestedAddresses, func(addr netip.Addr) bool { return a.holders[addr].floating > 0 })
+}
+
 // claims reports whether the Service may use the FloatingIP and asks to. A
 // Service that joins a load balancer follows that load balancer.
 func (a *assigner) claims(s *subject, n int32) bool {

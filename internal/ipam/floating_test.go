@@ -50,6 +50,9 @@ func TestFloatingIP(t *testing.T) {
 			[]lb.Service{service("s", claiming("f"), holding("10.0.0.2"))}, addrs("10.0.0.2"), lb.Deleting, addrs("10.0.0.2")},
 		{"takes nothing new when deleted", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}, floating("f", owning("10.0.0.2"), wanting("10.0.0.1"), dying),
 			[]lb.Service{service("s", claiming("f"), holding("10.0.0.2"))}, addrs("10.0.0.2"), lb.Deleting, addrs("10.0.0.2")},
+		{"moves, and leaves no address behind to a Service", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")},
+			floating("f", owning("192.0.2.9"), func(f *lb.FloatingIP) { f.Pool, f.AssignedFrom = "p", map[netip.Addr]string{f.Addresses[0]: "old"} }),
+			[]lb.Service{service("s", asking("192.0.2.9"))}, addrs("10.0.0.0"), lb.Available, nil},
 		// Missing families come from the same pool.
 		{"is as internal as its address", []lb.Pool{internal}, floating("f", owning("10.0.0.2"), func(f *lb.FloatingIP) { f.Families = []lb.Family{lb.IPv4, lb.IPv6} }),
 			nil, addrs("10.0.0.2"), lb.NoFamily, nil},

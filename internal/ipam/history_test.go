@@ -17,7 +17,7 @@ const stepsOfHistory = 150
 // TestHistory plays random histories, fewer under the race detector or -short. HISTORIES is their number, 10^5 steps
 // for 680; HISTORY_SEED replays one of them.
 func TestHistory(t *testing.T) {
-	histories := 150
+	histories := 60
 	if testing.Short() || raceEnabled {
 		histories = 10
 	}

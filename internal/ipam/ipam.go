@@ -112,11 +112,11 @@ func (a *assigner) decide() {
 	services, floating := oldestFirst(a.services), oldestFirst(a.floating)
 	a.keep(services, floating)
 	a.takeAll(floating, func(s *subject) bool { return len(s.RequestedAddresses) > 0 })
-	// Services that claim a FloatingIP wait until it has all it can get.
-	a.takeAll(services, func(s *subject) bool { return s.remembers() && !a.claimable.by(s) })
-	a.takeAll(services, func(s *subject) bool { return !s.joins && len(s.RequestedAddresses) > 0 && !a.claimable.by(s) })
+	// Services that claim a FloatingIP wait until it has all it can get, and has left what it moves from.
+	a.takeAll(services, func(s *subject) bool { return s.remembers() && !a.mayClaim(s) })
+	a.takeAll(services, func(s *subject) bool { return !s.joins && len(s.RequestedAddresses) > 0 && !a.mayClaim(s) })
 	a.takeAll(floating, func(*subject) bool { return true })
-	a.takeAll(services, func(s *subject) bool { return !s.joins && (a.claimable.by(s) || len(s.RequestedAddresses) > 0) })
+	a.takeAll(services, func(s *subject) bool { return !s.joins && (a.mayClaim(s) || len(s.RequestedAddresses) > 0) })
 	a.takeAll(services, func(s *subject) bool { return !s.joins })
 	for a.takeAll(services, func(s *subject) bool { return s.joins }) {
 		continue
