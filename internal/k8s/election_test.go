@@ -27,6 +27,8 @@ type world struct {
 	t *testing.T
 	// slowness returns how long a request takes until it lands, and then until its answer arrives.
 	slowness func(write bool) (landing, answering time.Duration)
+	// between is how long a leader takes from a decision to its write, and from that to the next decision.
+	between func() (writing, pausing time.Duration)
 
 	mu      sync.Mutex
 	lease   *coordinationv1.Lease
@@ -48,7 +50,11 @@ type landed struct {
 }
 
 func newWorld(t *testing.T) *world {
-	return &world{t: t, slowness: func(bool) (time.Duration, time.Duration) { return time.Millisecond, time.Millisecond }}
+	return &world{
+		t:        t,
+		slowness: func(bool) (time.Duration, time.Duration) { return time.Millisecond, time.Millisecond },
+		between:  func() (time.Duration, time.Duration) { return 0, 20 * time.Millisecond },
+	}
 }
 
 func (w *world) set(change func()) {
@@ -59,10 +65,8 @@ func (w *world) set(change func()) {
 
 // process is a controller in the world.
 type process struct {
-	world *world
-	name  string
-	// between is how long it takes from a decision to its write, and from that to the next decision.
-	between func() (time.Duration, time.Duration)
+	world   *world
+	name    string
 	cluster *Cluster
 	cancel  context.CancelFunc
 	ended   chan error
@@ -75,7 +79,7 @@ type process struct {
 
 // start starts a process that wants to lead, and writes all the time while it does.
 func (w *world) start(name string) *process {
-	p := &process{world: w, name: name, ended: make(chan error, 1), between: func() (time.Duration, time.Duration) { return 0, 20 * time.Millisecond }}
+	p := &process{world: w, name: name, ended: make(chan error, 1)}
 	return p.run()
 }
 
@@ -98,7 +102,7 @@ func (p *process) run() *process {
 
 func (p *process) lead(ctx context.Context) error {
 	for ctx.Err() == nil {
-		writing, pausing := p.between()
+		writing, pausing := p.world.between()
 		sleep(context.WithoutCancel(ctx), writing)
 		p.standStill()
 		_, err := p.cluster.clients.kube.CoreV1().Services("default").Patch(ctx, "web", types.MergePatchType, []byte("{}"), metav1.PatchOptions{})

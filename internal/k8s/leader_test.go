@@ -211,12 +211,11 @@ func leaderHistory(t *testing.T, seed uint64) *world {
 		}
 		return c.upTo(4 * time.Second), c.upTo(2 * time.Second)
 	}
+	w.between = func() (time.Duration, time.Duration) { return c.upTo(4 * time.Second), c.upTo(time.Second) }
 	made := 0
 	start := func() *process {
 		made++
-		p := w.start(fmt.Sprintf("p%d", made))
-		p.between = func() (time.Duration, time.Duration) { return c.upTo(4 * time.Second), c.upTo(time.Second) }
-		return p
+		return w.start(fmt.Sprintf("p%d", made))
 	}
 	both := []*process{start(), start()}
 	for range 100 {
