@@ -56,6 +56,9 @@ func deadEndpoint(ctx context.Context, b *testbed.Bed) (map[string]float64, erro
 // deadOnce is one round.
 func deadOnce(ctx context.Context, b *testbed.Bed, addresses []netip.Addr, withLeader bool) (time.Duration, error) {
 	victim, err := deadVictim(ctx, b, addresses, withLeader)
+	if err == nil {
+		err = b.WaitReady(ctx) // a leader that was killed for it must be a standby again
+	}
 	if err != nil {
 		return 0, err
 	}
