@@ -40,7 +40,7 @@ var errLapsed = errors.New("not written: the Lease is not renewed")
 // landTime. Those meet the resource version: Services' addresses, pools and FloatingIPs are patched only as they
 // were read, and what the next leader wrote to an object since refuses the write. That does not guard an object that
 // the next leader had no reason to write, and neither the conditions of SpeakerStates, advertisements and peers,
-// which every leader writes anew.
+// which every leader writes again.
 type term struct {
 	mu sync.Mutex
 	// renewed is the start of the last successful renewal.
