@@ -3,11 +3,14 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -25,6 +28,9 @@ func (w serviceWrite) filtered() (metav1.Condition, bool) {
 		}
 	}
 	messages = append(messages, effect(w.frontends)...)
+	if text := openNodePorts(w.service); text != "" && slices.ContainsFunc(w.frontends, lb.Frontend.HasRanges) {
+		messages = append(messages, text)
+	}
 	c.Message = k8s.Bounded(strings.Join(messages, "; "))
 	return c, len(messages) > 0
 }
@@ -43,6 +49,9 @@ func effect(frontends []lb.Frontend) []string {
 	if len(frontends) == 0 {
 		return nil
 	}
+	if len(out) > 0 {
+		out = append(out, "the cluster's own pods and nodes "+within(frontends))
+	}
 	const each = "for each port of each address on each node"
 	if n := frontends[0].ConnectionLimit; n > 0 {
 		out = append(out, fmt.Sprintf("at most %d connections at once, %s", n, each))
@@ -54,6 +63,33 @@ func effect(frontends []lb.Frontend) []string {
 		out = append(out, "what is refused is logged in samples")
 	}
 	return out
+}
+
+// within says what the source ranges are to the cluster itself.
+func within(frontends []lb.Frontend) string {
+	if slices.ContainsFunc(frontends, func(d lb.Frontend) bool { return d.HasRanges() && !d.ClusterIP.IsValid() }) {
+		return "are sources like any other"
+	}
+	return "may come in too"
+}
+
+// openNodePorts names the node ports of a Service, "" for none. No list of sources applies to them, in Kubernetes itself.
+func openNodePorts(sv *corev1.Service) string {
+	var ports []string
+	for _, p := range sv.Spec.Ports {
+		if p.NodePort != 0 {
+			ports = append(ports, strconv.Itoa(int(p.NodePort)))
+		}
+	}
+	if len(ports) == 0 {
+		return ""
+	}
+	const most = 5
+	list := strings.Join(ports[:min(most, len(ports))], ", ")
+	if more := len(ports) - most; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return "everybody may come in by the node ports (" + list + "): set spec.allocateLoadBalancerNodePorts to false and remove nodePort from spec.ports"
 }
 
 func sources(d lb.Frontend) string {

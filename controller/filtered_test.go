@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	corev1 "k8s.io/api/core/v1"
 )
 
 func TestFiltered(t *testing.T) {
@@ -19,6 +20,13 @@ func TestFiltered(t *testing.T) {
 	bad := lb.Problem{Reason: lb.InvalidSourceRange, Message: "cannot read x"}
 	worse := lb.Problem{Reason: lb.InvalidLimit, Message: "no number"}
 	other := lb.Problem{Reason: lb.AnnotationIgnored, Message: "not of the filter"}
+	sv := &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+	open := sv.DeepCopy()
+	for i := range 7 {
+		open.Spec.Ports = append(open.Spec.Ports, corev1.ServicePort{NodePort: int32(30000 + i)})
+	}
+	cluster := netip.MustParseAddr("10.96.0.1")
+	const alike = "; the cluster's own pods and nodes are sources like any other"
 	const each = ", for each port of each address on each node"
 	for _, tt := range []struct {
 		name  string
@@ -29,14 +37,23 @@ func TestFiltered(t *testing.T) {
 		{"no address yet", serviceWrite{}, ""},
 		{"ranges, once for all ports", serviceWrite{frontends: []lb.Frontend{
 			{Address: v4, Port: 80, Restricted: true, Allow: many, Deny: deny}, {Address: v4, Port: 81, Restricted: true, Allow: many, Deny: deny}, {Address: v6, Port: 80, Restricted: true},
-		}}, "True Filtered: 192.0.2.1: from 10.0.0.0/16, 10.1.0.0/16, 10.2.0.0/16, 10.3.0.0/16, 10.4.0.0/16, 2 more but 10.9.0.0/16; 2001:db8::1: from nobody"},
+		}}, "True Filtered: 192.0.2.1: from 10.0.0.0/16, 10.1.0.0/16, 10.2.0.0/16, 10.3.0.0/16, 10.4.0.0/16, 2 more but 10.9.0.0/16; 2001:db8::1: from nobody" + alike},
 		{"deny, limits and a log", serviceWrite{frontends: []lb.Frontend{{Address: v4, Deny: deny, ConnectionLimit: 5, RateLimit: 2, LogDrops: true}}},
-			"True Filtered: 192.0.2.1: from everybody but 10.9.0.0/16; at most 5 connections at once" + each +
+			"True Filtered: 192.0.2.1: from everybody but 10.9.0.0/16" + alike + "; at most 5 connections at once" + each +
 				"; at most 2 new connections per second of one source" + each + "; what is refused is logged in samples"},
+		{"the cluster comes in too", serviceWrite{frontends: []lb.Frontend{{Address: v4, Restricted: true, ClusterIP: cluster}}},
+			"True Filtered: 192.0.2.1: from nobody; the cluster's own pods and nodes may come in too"},
+		{"node ports", serviceWrite{service: open, frontends: []lb.Frontend{{Address: v4, Restricted: true}}},
+			"True Filtered: 192.0.2.1: from nobody" + alike + "; everybody may come in by the node ports (30000, 30001, 30002, 30003, 30004 and 2 more): " +
+				"set spec.allocateLoadBalancerNodePorts to false and remove nodePort from spec.ports"},
+		{"node ports of an open Service", serviceWrite{service: open, frontends: []lb.Frontend{{Address: v4}}}, ""},
 		{"what cannot be read comes first", serviceWrite{frontends: []lb.Frontend{{Address: v4, Restricted: true}}, problems: []lb.Problem{bad, other, worse}},
-			"False InvalidSourceRange: cannot read x; no number; 192.0.2.1: from nobody"},
+			"False InvalidSourceRange: cannot read x; no number; 192.0.2.1: from nobody" + alike},
 	} {
 		got := ""
+		if tt.write.service == nil {
+			tt.write.service = sv
+		}
 		if c, said := tt.write.filtered(); said {
 			got = fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
 		}

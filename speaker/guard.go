@@ -20,13 +20,13 @@ type guard struct {
 	node  string
 	// on: filtering is turned on. If not, the filter of an earlier run is removed; removed: that is done.
 	on, removed bool
-	// internal: source ranges do not apply to traffic from within the cluster.
-	internal bool
+	// podLinks are prefixes of the names of pods' links, beside those that network plugins use.
+	podLinks []string
 }
 
 // newGuard returns a guard that kicks when the filter fails or works again.
 func newGuard(log *slog.Logger, s settings, kick func()) *guard {
-	return &guard{table: filter.New(filter.Config{Log: log, Changed: kick}), node: s.nodeName, on: !s.Options.NoFilter, internal: !s.filterInternal}
+	return &guard{table: filter.New(filter.Config{Log: log, Changed: kick}), node: s.nodeName, on: !s.Options.NoFilter, podLinks: s.podLinks}
 }
 
 // set makes the kernel enforce the plan's filter; relayed is that of filter.Desired.
@@ -34,26 +34,24 @@ func (g *guard) set(p plan.Plan, relayed []netip.Addr, node lb.Node, links []lin
 	if !g.on {
 		return g.remove()
 	}
-	d := filter.Desired{Filter: p.Filter, Internal: g.internal, PodCIDRs: anywhere, Uplinks: uplinks(links), Addresses: node.Addresses, Relayed: relayed}
+	pods := link.PodLinks(links, node.Addresses, announcing(p.Announcements), g.podLinks)
+	d := filter.Desired{Filter: p.Filter, PodLinks: pods, Addresses: node.Addresses, Relayed: relayed}
 	if err := g.table.Set(d); err != nil {
 		return fmt.Errorf("set filter: %w", err)
 	}
 	return nil
 }
 
-// anywhere are the possible addresses of pods: few network plugins assign these from the ranges in the Node. The filter
-// recognizes pods by the link that they are behind.
-var anywhere = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
-
-// uplinks returns the links behind which there may be anything but pods of this node.
-func uplinks(links []link.Link) []string {
+// announcing returns the names of the links to which announcements are restricted.
+func announcing(announcements []lb.Announcement) []string {
 	var out []string
-	for _, l := range links {
-		if !l.Loopback && !l.FacesPods() {
-			out = append(out, l.Name)
+	for _, a := range announcements {
+		for _, name := range a.Links {
+			if !slices.Contains(out, name) {
+				out = append(out, name)
+			}
 		}
 	}
-	slices.Sort(out)
 	return out
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -14,13 +13,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
-
-func TestUplinks(t *testing.T) {
-	links := []link.Link{{Name: "lo", Loopback: true}, {Name: "veth1"}, {Name: "eth1"}, {Name: "eth0", Up: true}, {Name: "flannel.1"}, {Name: "cni0"}}
-	if got := fmt.Sprint(uplinks(links)); got != "[eth0 eth1 flannel.1]" {
-		t.Errorf("uplinks %s", got)
-	}
-}
 
 func newTestGuard(off bool) *guard {
 	s := settings{nodeName: "w1"}

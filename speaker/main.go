@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"regexp"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/daemon"
@@ -26,6 +27,9 @@ const (
 	mostInterval  = time.Second
 )
 
+// podLink is a value of --pod-link. A whole name has at most 15 octets.
+var podLink = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,14}$`)
+
 // settings are the flags of the process.
 type settings struct {
 	daemon.Settings
@@ -34,7 +38,7 @@ type settings struct {
 	heartbeatInterval          time.Duration
 	realtime                   bool
 	kubeProxyLivez             string
-	filterInternal             bool
+	podLinks                   []string
 }
 
 func (s *settings) parse(args []string) error {
@@ -42,7 +46,13 @@ func (s *settings) parse(args []string) error {
 	s.Define(f, "127.0.0.1:9218")
 	f.StringVar(&s.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node that this speaker runs on; by default the environment variable NODE_NAME")
 	f.UintVar(&s.membersPort, "members-port", 7947, "TCP and UDP `port` of the speakers' membership")
-	f.BoolVar(&s.filterInternal, "filter-internal-traffic", false, "apply source ranges of Services to traffic from within the cluster too")
+	f.Func("pod-link", "`prefix` of the names of links that lead to pods of this node and nowhere else, beside those that network plugins use; may be repeated", func(text string) error {
+		if !podLink.MatchString(text) {
+			return errors.New("not the beginning of a link's name: 1 to 14 letters, digits, '_', '-' and '.'")
+		}
+		s.podLinks = append(s.podLinks, text)
+		return nil
+	})
 	f.UintVar(&s.heartbeatPort, "heartbeat-port", 7948, "UDP `port` of the speakers' heartbeats")
 	f.DurationVar(&s.heartbeatInterval, "heartbeat-interval", 50*time.Millisecond, "`time` between two heartbeats, 10ms to 1s; a node is declared dead after three missed heartbeats")
 	f.BoolVar(&s.realtime, "heartbeat-realtime", true, "give the heartbeat process real-time priority, which needs the capability SYS_NICE; without it a node is declared dead after nine missed heartbeats")

@@ -14,8 +14,8 @@ import (
 
 // readAccess reads who may reach a Service. Unreadable parts become Problems; the
 // rest is in force.
-func readAccess(r *report, object lb.Object, o *corev1.Service) lb.Access {
-	var a lb.Access
+func readAccess(r *report, object lb.Object, o *corev1.Service, opt Options) lb.Access {
+	a := lb.Access{InternalAllowed: readInternal(r, object, o, opt)}
 	a.Allow, a.Restricted = readAllowed(r, object, o)
 	if text, given := o.Annotations[AnnotationSourceRangesDeny]; given && strings.TrimSpace(text) != "" {
 		deny := readSources(splitSources(text))
@@ -38,8 +38,22 @@ func readAccess(r *report, object lb.Object, o *corev1.Service) lb.Access {
 	return a
 }
 
+// readInternal reads whether the cluster's own pods and nodes may connect whatever the lists say.
+func readInternal(r *report, object lb.Object, o *corev1.Service, opt Options) bool {
+	switch value := strings.TrimSpace(o.Annotations[AnnotationInternalTraffic]); value {
+	case InternalAllow:
+		return true
+	case InternalFilter:
+		return false
+	case "":
+	default:
+		r.fault(object, lb.InvalidSourceRange, "annotation %s is %q and changes nothing: write %s or %s", AnnotationInternalTraffic, value, InternalAllow, InternalFilter)
+	}
+	return opt.AllowInternal
+}
+
 // ofFilter are the annotations that have no effect without a filter.
-var ofFilter = []string{AnnotationSourceRanges, AnnotationSourceRangesDeny, AnnotationConnectionLimit, AnnotationRateLimit, AnnotationLogDrops}
+var ofFilter = []string{AnnotationSourceRanges, AnnotationSourceRangesDeny, AnnotationInternalTraffic, AnnotationConnectionLimit, AnnotationRateLimit, AnnotationLogDrops}
 
 // ignoreAccess reports the annotations of a Service that have no effect without a
 // filter. The field of the API is not one of them: kube-proxy enforces it.

@@ -30,6 +30,9 @@ func accessText(a lb.Access) string {
 	if a.ConnectionLimit > 0 || a.RateLimit > 0 {
 		words = append(words, fmt.Sprint(a.ConnectionLimit, " at once, ", a.RateLimit, "/s"))
 	}
+	if a.InternalAllowed {
+		words = append(words, "or inside")
+	}
 	if a.LogDrops {
 		words = append(words, "logged")
 	}
@@ -82,6 +85,10 @@ func TestAccess(t *testing.T) {
 			[]string{`InvalidLimit: annotation holdfast.dev/connection-limit does not limit anything: "0" is not a number from 1 to 2147483647, nor -1 for no limit`,
 				`InvalidLimit: annotation holdfast.dev/log-drops is "yes" and asks for nothing: write "true" or "false"`,
 				`InvalidLimit: annotation holdfast.dev/rate-limit does not limit anything: "4294967296" is not a number from 1 to 2147483647, nor -1 for no limit`}},
+		{"inside too", all(fromSources("10.0.0.0/8"), annotated(AnnotationInternalTraffic, " Allow")), "from [10.0.0.0/8] or inside", nil},
+		{"inside is no exception", all(fromSources("10.0.0.0/8"), annotated(AnnotationInternalTraffic, "Filter")), "from [10.0.0.0/8]", nil},
+		{"unclear about the inside", all(fromSources("10.0.0.0/8"), annotated(AnnotationInternalTraffic, "allow")), "from [10.0.0.0/8]",
+			[]string{`InvalidSourceRange: annotation holdfast.dev/internal-traffic is "allow" and changes nothing: write Allow or Filter`}},
 		{"OpenStack's limit", annotated(osPrefix+"connection-limit", "50"), "50 at once, 0/s", nil},
 		{"ours before OpenStack's", all(annotated(osPrefix+"connection-limit", "50"), annotated(AnnotationConnectionLimit, "50")), "50 at once, 0/s", nil},
 	} {
@@ -104,6 +111,18 @@ func TestAccess(t *testing.T) {
 				t.Error("the Service waits for an address because of its filter")
 			}
 		})
+	}
+}
+
+// TestInternalDefault: a Service may differ from the cluster's default for internal traffic, both ways.
+func TestInternalDefault(t *testing.T) {
+	opt := served()
+	opt.AllowInternal = true
+	for value, want := range map[string]bool{"": true, "Allow": true, "Filter": false, "filter": true} {
+		s, _ := Compile(Objects{Services: []*corev1.Service{serviceObject("s", annotated(AnnotationInternalTraffic, value))}}, opt)
+		if got := s.Services[0].InternalAllowed; got != want {
+			t.Errorf("%q: allowed %v, want %v", value, got, want)
+		}
 	}
 }
 

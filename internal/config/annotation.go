@@ -41,6 +41,12 @@ const (
 	MetalLBSharingKeyOld = "metallb.universe.tf/allow-shared-ip"
 )
 
+// Values of AnnotationInternalTraffic.
+const (
+	InternalAllow  = "Allow"
+	InternalFilter = "Filter"
+)
+
 // Annotations that restrict access to a Service.
 const (
 	// AnnotationSourceRanges lists the allowed sources. Unlike spec.loadBalancerSourceRanges kube-proxy does
@@ -48,6 +54,9 @@ const (
 	AnnotationSourceRanges = "holdfast.dev/source-ranges"
 	// AnnotationSourceRangesDeny lists the denied sources; it overrides all lists of allowed sources.
 	AnnotationSourceRangesDeny = "holdfast.dev/source-ranges-deny"
+	// AnnotationInternalTraffic says whether the lists apply to the cluster's own pods and nodes: InternalAllow or
+	// InternalFilter.
+	AnnotationInternalTraffic = "holdfast.dev/internal-traffic"
 	// AnnotationConnectionLimit limits the concurrent connections to each port, on each node.
 	AnnotationConnectionLimit = "holdfast.dev/connection-limit"
 	// AnnotationRateLimit limits the new connections per second of one source to each port, on each node.

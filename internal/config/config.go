@@ -57,6 +57,8 @@ type Options struct {
 	IgnoreOpenStack bool
 	// NoFilter: only kube-proxy enforces source ranges; limits are not enforced.
 	NoFilter bool
+	// AllowInternal: source ranges do not apply to the cluster's own pods and nodes, unless a Service says otherwise.
+	AllowInternal bool
 	// MaxShared is how many Services may share an address by loadbalancer.openstack.org/load-balancer-id,
 	// including the owner; 0 is OpenStack's default, 2.
 	MaxShared int

@@ -141,7 +141,7 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 	if dialect.opt.NoFilter {
 		ignoreAccess(r, object, o)
 	} else {
-		access = readAccess(r, object, o)
+		access = readAccess(r, object, o, dialect.opt)
 	}
 	wish, unclear := readWish(r, object, o, dialect, &access)
 	if problem == nil {

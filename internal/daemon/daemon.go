@@ -41,6 +41,7 @@ func (s *Settings) Define(f *flag.FlagSet, healthListen string) {
 		return err
 	})
 	f.BoolVar(&s.Options.NoFilter, "disable-filter", false, "do not filter traffic to Services; Holdfast's source ranges and limits have no effect")
+	f.BoolVar(&s.Options.AllowInternal, "allow-internal-traffic", false, "let the cluster's own pods and nodes past source ranges, unless a Service's annotation holdfast.dev/internal-traffic says otherwise")
 	f.BoolVar(&s.Options.IgnoreExcludeLabel, "ignore-exclude-label", false, "announce also from nodes with the label node.kubernetes.io/exclude-from-external-load-balancers")
 }
 

@@ -179,12 +179,11 @@ func compare(b *testing.B, name string, serve func(w *world), load func(w *world
 	}
 	d := crowd()
 	d.Guarded = append(d.Guarded, pools()...)
-	d.Internal, d.PodCIDRs, d.Uplinks = true, prefixes("0.0.0.0/0", "::/0"), []string{"eth0"}
+	d.PodLinks = []string{"pod*"}
 	for _, protocol := range []string{"TCP", "UDP"} {
 		frontend := tcp(vip4)
 		frontend.Protocol, frontend.Restricted = protocol, true
 		frontend.Allow = prefixes("203.0.113.0/24", "203.0.114.7/32", "198.18.0.0/16", client4+"/24", "198.51.101.0/24")
-		frontend.ClusterIP = addr(cluster4)
 		if protocol == "UDP" {
 			frontend.Port = 82
 		}

@@ -54,15 +54,14 @@ const (
 	dropsSet = "drops"
 	// loggedSet holds the frontends whose drops are logged.
 	loggedSet = "logged"
-	// podsSet holds the sources that are this node's pods.
-	podsSet = "pods"
 	// internalSet maps a frontend to its ClusterIP, externalSet a port of the ClusterIP to the address of the frontend.
 	internalSet = "internal"
 	externalSet = "external"
 )
 
-// uplinksSet holds the names of the links that lead out of the node.
-const uplinksSet = "uplinks"
+// insideSet holds the names of the links of this node's pods, and the empty name: packets of the node itself come by
+// no link.
+const insideSet = "inside"
 
 // sourceMemory bounds how many sources are remembered at once, and memoryTimeout for how long.
 const (
@@ -80,7 +79,6 @@ func (f *family) sets() []nft.Set {
 	list := []nft.Set{
 		{Name: guardedSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_INTERVAL},
 		{Name: resetSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_INTERVAL},
-		{Name: podsSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_INTERVAL},
 		{Name: addressesSet, Key: nft.Key{f.Address}},
 		{Name: relayedSet, Key: nft.Key{f.Address}},
 		{Name: pingsSet, Key: nft.Key{f.Address}},

@@ -55,7 +55,9 @@ func TestFlood(t *testing.T) {
 					}
 				}
 			}
-			d.Internal = roll.IntN(10) == 0
+			if len(d.Frontends) > 0 && roll.IntN(10) == 0 {
+				d.Frontends[0].ClusterIP = addr(cluster4)
+			}
 			if roll.IntN(10) == 0 {
 				w.table = New(Config{Log: slog.New(slog.DiscardHandler)})
 			}

@@ -25,7 +25,7 @@ type image struct {
 // newImage makes the image of a desired filter. It refuses an invalid one as a whole: the previous filter
 // is better than half of a new one.
 func newImage(d Desired, log bool) (*image, error) {
-	img := &image{layout: layout{internal: d.Internal, log: log}, frontends: make([]frontend, 0, len(d.Frontends))}
+	img := &image{layout: layout{log: log}, frontends: make([]frontend, 0, len(d.Frontends))}
 	for i, f := range families() {
 		if at := slices.IndexFunc(d.Addresses, f.Has); at >= 0 {
 			img.layout.answering[i] = d.Addresses[at]
@@ -49,9 +49,7 @@ func newImage(d Desired, log bool) (*image, error) {
 			return nil, fmt.Errorf("two frontends at %s port %d of %s", fe.Protocol, fe.Port, fe.Address)
 		}
 	}
-	if d.Internal {
-		img.markInternal()
-	}
+	img.markInternal()
 	img.others = others(d, img.frontends)
 	return img, nil
 }
@@ -69,7 +67,7 @@ func (img *image) markInternal() {
 		d := &img.frontends[i]
 		p := port{d.ClusterIP, d.Protocol, d.Port}
 		if d.ClusterIP.IsValid() && d.ClusterIP.Is4() == d.Address.Is4() && !taken[p] {
-			taken[p], d.internal = true, true
+			taken[p], d.internal, img.layout.internal = true, true, true
 		}
 	}
 }
@@ -82,30 +80,15 @@ func others(d Desired, frontends []frontend) []nft.SetElement {
 			guarded = append(guarded, lb.Range{From: fe.Address, To: fe.Address})
 		}
 	}
-	var pods []lb.Range
-	for _, p := range d.PodCIDRs {
-		if d.Internal && p.IsValid() {
-			pods = append(pods, rangeOf(p))
-		}
-	}
-	if len(d.Uplinks) == 0 {
-		// Without known uplinks a forged source address looks like that of a pod.
-		pods = nil
-	}
-	var list []nft.SetElement
+	list := insideLinks(nil, d.PodLinks)
 	for _, f := range families() {
 		for _, r := range []reason{undeclared, rateLimit} {
 			list = append(list, element(f.named(dropsSet), f.noFrontend(r), ""))
 		}
 		list = f.intervals(list, guardedSet, guarded)
 		list = f.intervals(list, resetSet, d.Reset)
-		list = f.intervals(list, podsSet, pods)
 		list = f.addresses(list, pingsSet, d.Pings)
 		list = f.addresses(list, relayedSet, d.Relayed)
-	}
-	for _, name := range d.Uplinks {
-		const nameSize = 16 // IFNAMSIZ
-		list = append(list, element(uplinksSet, string(append([]byte(name), make([]byte, nameSize)...)[:nameSize]), ""))
 	}
 	slices.SortFunc(list, compareElements)
 	return slices.Compact(list)
@@ -128,16 +111,6 @@ func within(ranges []lb.Range, a netip.Addr) bool {
 		return -1
 	})
 	return behind > 0 && ranges[behind-1].Contains(a)
-}
-
-// rangeOf returns the addresses of a prefix.
-func rangeOf(p netip.Prefix) lb.Range {
-	last := p.Masked().Addr().AsSlice()
-	for i := p.Bits(); i < len(last)*8; i++ {
-		last[i/8] |= 0x80 >> (i % 8)
-	}
-	to, _ := netip.AddrFromSlice(last)
-	return lb.Range{From: p.Masked().Addr(), To: to}
 }
 
 // addresses appends the family's addresses as elements of a set.

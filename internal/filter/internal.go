@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// Traffic from within the cluster to a frontend with a ClusterIP is made traffic to
-// that ClusterIP, on the sender's own node. Kube-proxy would apply
+// Traffic from this node and its pods to a frontend with a ClusterIP is made traffic to
+// that ClusterIP. Kube-proxy would apply
 // spec.loadBalancerSourceRanges to it, whatever its source: so it must not see
 // the external address at all, and the destination is rewritten before conntrack
 // takes it down. A mark carries the packet to where conntrack has made the
@@ -24,36 +24,36 @@ func internalChains() []nft.Chain {
 	pods := nft.Chain{Name: "internal", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: beforeConntrack}
 	// Of kind route, so that the kernel looks for the way again once the destination is another.
 	own := nft.Chain{Name: "internal-output", Kind: "route", Hook: unix.NF_INET_LOCAL_OUT, Priority: beforeConntrack}
-	label := nft.Chain{Name: "internal-label", Kind: "filter", Hook: unix.NF_INET_LOCAL_OUT, Priority: guardPriority, Rules: []nft.Rule{setLabel()}}
 	answers := nft.Chain{Name: "answers"}
 	back := nft.Chain{Name: "external", Kind: "filter", Hook: unix.NF_INET_POST_ROUTING, Priority: afterNAT,
 		Rules: []nft.Rule{slices.Concat(isReply(), hasLabel(), goTo(answers.Name))}}
 	for _, f := range families() {
-		pods.Rules = append(pods.Rules, f.toClusterIP(f.fromPod()))
+		pods.Rules = append(pods.Rules, f.toClusterIP(fromInside()))
 		own.Rules = append(own.Rules, f.toClusterIP(isTracked()))
 		answers.Rules = append(answers.Rules, slices.Concat(f.is(), f.fromExternal()))
 	}
-	return []nft.Chain{pods, own, label, answers, back, back.At("external-input", unix.NF_INET_LOCAL_IN)}
+	return []nft.Chain{pods, own, answers, back, back.At("external-input", unix.NF_INET_LOCAL_IN)}
 }
 
 // spare is a register that no key reaches.
 const spare = reg + 8
 
-// fromPod matches packets of this node's pods. The address alone would not do: a forged one may come in from
-// outside.
-func (f *family) fromPod() nft.Rule {
-	return nft.Expr(
-		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: spare}, &expr.Lookup{SourceRegister: spare, SetName: uplinksSet, Invert: true},
-		f.Load(f.Source, spare), &expr.Lookup{SourceRegister: spare, SetName: f.named(podsSet)},
-	)
+// fromInside matches packets of this node and its pods. A source address would prove nothing: a forged one may come in
+// from outside.
+func fromInside() nft.Rule {
+	return nft.Expr(&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: spare}, &expr.Lookup{SourceRegister: spare, SetName: insideSet})
 }
 
 // isTracked matches what conntrack is to see. What the node only hands on to another
 // owner of the address is none of its own.
-func isTracked() nft.Rule {
+func isTracked() nft.Rule { return untracked(expr.CmpOpEq) }
+
+func isUntracked() nft.Rule { return untracked(expr.CmpOpNeq) }
+
+func untracked(op expr.CmpOp) nft.Rule {
 	return nft.Expr(&expr.Ct{Key: expr.CtKeySTATE, Register: spare},
 		nft.Mask(spare, nft.Native(expr.CtStateBitUNTRACKED)),
-		&expr.Cmp{Register: spare, Data: nft.Native(0)})
+		&expr.Cmp{Op: op, Register: spare, Data: nft.Native(0)})
 }
 
 // toClusterIP rewrites the destination of a packet to a frontend, if it is from where it should be, and marks it.

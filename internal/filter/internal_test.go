@@ -2,6 +2,7 @@ package filter
 
 import (
 	"fmt"
+	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
@@ -100,8 +101,9 @@ func TestInternalWithIPTables(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) { testInternal(t, iptablesProxy) })
 }
 
-// Traffic from a pod and from the node passes source ranges, ours and kube-proxy's, and sees the external
-// address answer; from outside it does not, not with a pod's address either.
+// Traffic from a pod and from the node passes source ranges, ours and kube-proxy's, where the Service asks for it, and
+// sees the external address answer; from outside it does not, not with a pod's address either, and not by a link that
+// came up later. Elsewhere pods and the node are sources like any other.
 func testInternal(t *testing.T, proxy func(*world)) {
 	w := newWorld(t)
 	// A second pod, beside the one that serves, and the serving one itself.
@@ -130,10 +132,15 @@ func testInternal(t *testing.T, proxy func(*world)) {
 		}
 		return frontends
 	}
-	d := desired(append(restricted(vip4, cluster4, client4+"/32"), restricted(vip6, cluster6, client6+"/128")...)...)
-	d.PodCIDRs, d.Uplinks = prefixes("10.244.0.0/24", "fd00::/64"), []string{"eth0"}
+	tunnel := w.tunnel()
 	for _, internal := range []bool{true, false} {
-		d.Internal = internal
+		d := desired(append(restricted(vip4, cluster4, client4+"/32"), restricted(vip6, cluster6, client6+"/128")...)...)
+		d.PodLinks = []string{"pod*"}
+		for i := range d.Frontends {
+			if !internal {
+				d.Frontends[i].ClusterIP = netip.Addr{}
+			}
+		}
 		w.set(d)
 		within := silence
 		if internal {
@@ -147,6 +154,7 @@ func testInternal(t *testing.T, proxy func(*world)) {
 				w.finds(answer, w.client, network, f.client, f.vip, 80)
 				w.finds(silence, w.client, network, f.stranger, f.vip, 80)
 				w.finds(silence, w.client, network, f.forged, f.vip, 80)
+				w.finds(silence, tunnel, network, "", f.vip, 80)
 				w.finds(within, other, network, "", f.vip, 80)
 				w.finds(within, w.node, network, "", f.vip, 80)
 			}
@@ -155,9 +163,94 @@ func testInternal(t *testing.T, proxy func(*world)) {
 			}
 		}
 	}
-	// Which links lead out is unknown: nobody counts as a pod.
-	d.Internal, d.Uplinks = true, nil
-	w.set(d)
-	w.finds(silence, other, "tcp", "", vip4, 80)
-	w.finds(silence, w.client, "tcp", forged4, vip4, 80)
+}
+
+// tunnel adds a stranger behind a link of which the filter is never told.
+func (w *world) tunnel() *nstest.NS {
+	far := nstest.New(w.t)
+	nstest.Veth(w.t, w.node, "wg1", far, "eth0")
+	w.node.AddAddress("wg1", "10.99.0.1/24", "fd99::1/64")
+	far.AddAddress("eth0", "10.99.0.2/24", "fd99::2/64")
+	w.node.Sysctl("ipv4/conf/wg1/rp_filter", "0")
+	far.Output("ip", "route", "add", "default", "via", "10.99.0.1")
+	far.Output("ip", "-6", "route", "add", "default", "via", "fd99::1")
+	return far
+}
+
+// TestClusterSources: sources within the cluster are in the lists like any other, also where only our own lists name
+// them, and the node's own packets too.
+func TestClusterSources(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80)
+		for _, f := range []struct{ vip, pod, node string }{{vip4, pod4, node4}, {vip6, pod6, node6}} {
+			bits := "/" + fmt.Sprint(addr(f.vip).BitLen())
+			for _, tt := range []struct {
+				name        string
+				allow, deny []string
+				pod, node   string
+			}{
+				{"only the pod", []string{f.pod + bits}, nil, answer, silence},
+				{"only the node", []string{f.node + bits}, nil, silence, answer},
+				{"all but the node", nil, []string{f.node + bits}, answer, silence},
+				{"all but the pod", nil, []string{f.pod + bits}, silence, answer},
+			} {
+				fe := tcp(f.vip)
+				fe.Restricted, fe.Allow, fe.Deny = tt.allow != nil, prefixes(tt.allow...), prefixes(tt.deny...)
+				d := desired(fe)
+				d.PodLinks = []string{"pod*"}
+				w.set(d)
+				t.Log(tt.name, f.vip)
+				w.finds(tt.pod, w.pod, "tcp", "", f.vip, 80)
+				w.finds(tt.node, w.node, "tcp", f.node, f.vip, 80)
+			}
+		}
+	})
+}
+
+// TestForeignMachines: pods and the node reach machines whose addresses are in a pool by mistake; from outside, these
+// addresses stay closed.
+func TestForeignMachines(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.serve(w.client, 53)
+		w.client.AddAddress("eth0", "192.0.2.53/32", "2001:db8:f::53/128")
+		w.client.Output("ip", "route", "add", "10.244.0.0/24", "via", node4)
+		w.client.Output("ip", "-6", "route", "add", "fd00::/64", "via", node6)
+		tunnel := w.tunnel()
+		w.client.Output("ip", "route", "add", "10.99.0.0/24", "via", node4)
+		w.client.Output("ip", "-6", "route", "add", "fd99::/64", "via", node6)
+		d := desired(tcp(vip4), tcp(vip6))
+		d.PodLinks = []string{"pod*"}
+		w.set(d)
+		for _, foreign := range []string{"192.0.2.53", "2001:db8:f::53"} {
+			w.finds(answer, w.pod, "tcp", "", foreign, 53)
+			w.finds(answer, w.node, "tcp", "", foreign, 53)
+			w.finds(silence, tunnel, "tcp", "", foreign, 53)
+		}
+		// What a Service has stays closed but for its ports.
+		w.finds(silence, w.pod, "tcp", "", vip4, 53)
+		w.finds(silence, w.pod, "tcp", "", vip6, 53)
+	})
+}
+
+// TestRefusedElsewhere: a node without an endpoint of a Service with externalTrafficPolicy: Local refuses clients, and
+// leaves its pods and itself to kube-proxy, which leads them to the endpoints of other nodes.
+func TestRefusedElsewhere(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80)
+		for _, vip := range []string{vip4, vip6} {
+			fe := tcp(vip)
+			fe.Refuse = true
+			d := desired(fe)
+			d.PodLinks = []string{"pod0"}
+			w.set(d)
+			w.finds(refused, w.client, "tcp", "", vip, 80)
+			w.finds(answer, w.pod, "tcp", "", vip, 80)
+			w.finds(answer, w.node, "tcp", "", vip, 80)
+		}
+	})
 }

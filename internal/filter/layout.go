@@ -82,7 +82,7 @@ func (l layout) table() *nft.Layout {
 			later = append(later, p.chain(name))
 		}
 	}
-	sets := []nft.Set{{Name: uplinksSet, Key: nft.Key{nft.LinkName}}}
+	sets := []nft.Set{{Name: insideSet, Key: nft.Key{nft.LinkName}, Flags: unix.NFT_SET_INTERVAL}}
 	for _, f := range families() {
 		sets = append(sets, f.sets()...)
 	}
@@ -97,8 +97,13 @@ func (l layout) chains() []nft.Chain {
 	// Answers go out: they are the cheaper half of all packets. With a guarded address as their destination they
 	// belong to a connection that was opened from within, by that address.
 	guard.Rules = append(guard.Rules, slices.Concat(isReply(), accept()))
+	// What the node sends itself. What it only hands on to another owner of the address is not tracked, and was
+	// judged when it came in.
+	own := nft.Chain{Name: "guard-output", Kind: "filter", Hook: unix.NF_INET_LOCAL_OUT, Priority: guardPriority,
+		Rules: []nft.Rule{slices.Concat(isReply(), accept()), slices.Concat(isUntracked(), accept())}}
 	if l.internal {
 		guard.Rules = append(guard.Rules, setLabel())
+		own.Rules = append(own.Rules, setLabel())
 	}
 	left.Rules = append(left.Rules, slices.Concat(nft.Status(expr.CmpOpNeq, ipsDstNAT), accept()))
 	var list []nft.Chain
@@ -108,10 +113,11 @@ func (l layout) chains() []nft.Chain {
 		}
 		list = append(list, f.newRefuseChain(l.log), f.newRejectChain(), f.newPingLimitChain(), f.newClosedChain(), f.newICMPChain(), f.newGuardChain(), f.newLeftChain())
 		guard.Rules = append(guard.Rules, f.toFrontendChain(), f.toGuardChain())
+		own.Rules = append(own.Rules, f.toFrontendChain())
 		left.Rules = append(left.Rules, slices.Concat(f.is(), f.destinationIn(addressesSet), goTo(f.named(leftChain))))
 		ping.Rules = append(ping.Rules, f.redirectPing(l.answering[i]))
 	}
-	list = append(list, guard, left, left.At("input", unix.NF_INET_LOCAL_IN), ping, ping.At("ping-output", unix.NF_INET_LOCAL_OUT))
+	list = append(list, guard, own, left, left.At("input", unix.NF_INET_LOCAL_IN), ping, ping.At("ping-output", unix.NF_INET_LOCAL_OUT))
 	if l.internal {
 		list = append(list, internalChains()...)
 	}
@@ -136,9 +142,11 @@ func (f *family) toGuardChain() nft.Rule {
 	return slices.Concat(f.is(), f.destinationIn(guardedSet), goTo(f.named(guardChain)))
 }
 
-// newGuardChain makes the chain for packets to guarded addresses without a frontend.
+// newGuardChain makes the chain for packets to guarded addresses without a frontend. The ranges of a pool may hold
+// addresses of machines that are not ours: pods go on to reach those that no Service has.
 func (f *family) newGuardChain() nft.Chain {
 	return nft.Chain{Name: f.named(guardChain), Rules: []nft.Rule{
+		slices.Concat(nft.Expr(f.Load(f.Destination, reg), &expr.Lookup{SourceRegister: reg, SetName: f.named(addressesSet), Invert: true}), fromInside(), accept()),
 		slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), goTo(f.named(icmpChain))),
 		goTo(f.named(closedChain)),
 	}}

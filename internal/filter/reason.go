@@ -78,8 +78,10 @@ func (f *family) newDropChain(r reason, log bool) nft.Chain {
 }
 
 // newRefuseChain makes the chain that rejects new connections, so that the client tries another node. Existing
-// connections continue, because their endpoint may be draining.
+// connections continue, because their endpoint may be draining. externalTrafficPolicy is not for traffic from within the
+// cluster, which kube-proxy leads to the endpoints of all nodes.
 func (f *family) newRefuseChain(log bool) nft.Chain {
-	rules := append([]nft.Rule{slices.Concat(nft.Status(expr.CmpOpNeq, ipsConfirmed), accept())}, f.countAndLog(noEndpoint, log)...)
+	rules := []nft.Rule{slices.Concat(nft.Status(expr.CmpOpNeq, ipsConfirmed), accept()), slices.Concat(fromInside(), accept())}
+	rules = append(rules, f.countAndLog(noEndpoint, log)...)
 	return nft.Chain{Name: f.named(refuseChain), Rules: append(rules, rejections()...)}
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,7 +42,7 @@ func full() Desired {
 	refuse := tcp(vip4)
 	refuse.Port, refuse.Refuse = 81, true
 	d := desired(restricted, refuse, six)
-	d.Internal, d.PodCIDRs, d.Uplinks = true, prefixes("0.0.0.0/0", "::/0"), []string{"eth0"}
+	d.PodLinks = []string{"pod*"}
 	d.Pings = []netip.Addr{addr(vip4), addr(vip6)}
 	return d
 }
@@ -161,7 +162,8 @@ func TestTakeOver(t *testing.T) {
 		}
 		w.intact(second)
 		other := next
-		other.Internal = false
+		other.Frontends = slices.Clone(next.Frontends)
+		other.Frontends[0].ClusterIP = netip.Addr{}
 		if err := New(Config{Log: testLog(t)}).Set(other); err != nil {
 			t.Fatal(err)
 		}

@@ -17,14 +17,10 @@ import (
 // Desired is what the kernel must enforce: the filter, and facts about the node.
 type Desired struct {
 	lb.Filter
-	// Internal redirects traffic from within the cluster to the ClusterIP of its frontend, regardless of ranges. If it
-	// is off, ranges apply to that traffic too.
-	Internal bool
-	// PodCIDRs are the sources of this node's own pods.
-	PodCIDRs []netip.Prefix
-	// Uplinks are the names of the links that lead out of the node; a packet with a pod's source address that arrives
-	// there is forged. Without uplinks no source counts as a pod.
-	Uplinks []string
+	// PodLinks are the names of the links that lead to pods of this node and nowhere else; one that ends in * stands
+	// for all names that begin so. What comes by any other link comes from outside, also by a link of which nobody
+	// knew when this was set.
+	PodLinks []string
 	// Relayed are the addresses whose older connections another node serves. Limits do not count the packets of these
 	// connections.
 	Relayed []netip.Addr
@@ -35,8 +31,7 @@ type Desired struct {
 
 // equal reports whether both are the same.
 func (d *Desired) equal(o *Desired) bool {
-	return d.Internal == o.Internal && slices.Equal(d.PodCIDRs, o.PodCIDRs) && slices.Equal(d.Uplinks, o.Uplinks) &&
-		slices.Equal(d.Relayed, o.Relayed) && slices.Equal(d.Addresses, o.Addresses) && slices.Equal(d.Guarded, o.Guarded) &&
+	return slices.Equal(d.PodLinks, o.PodLinks) && slices.Equal(d.Relayed, o.Relayed) && slices.Equal(d.Addresses, o.Addresses) && slices.Equal(d.Guarded, o.Guarded) &&
 		slices.Equal(d.Reset, o.Reset) && slices.Equal(d.Pings, o.Pings) && slices.EqualFunc(d.Frontends, o.Frontends, equalFrontends)
 }
 

@@ -8,6 +8,8 @@ type Access struct {
 	Restricted bool
 	// Allow and Deny are masked prefixes of both families, ordered, none within another. Deny wins.
 	Allow, Deny []netip.Prefix
+	// InternalAllowed: the cluster's own pods and nodes may connect whatever Allow and Deny say.
+	InternalAllowed bool
 	// ConnectionLimit bounds the concurrent connections to one port of one address on one node; 0 is no bound.
 	ConnectionLimit int
 	// RateLimit bounds the new connections per second of one client to one port of one address on one node;

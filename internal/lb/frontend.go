@@ -21,8 +21,8 @@ type Frontend struct {
 	ConnectionLimit int
 	// RateLimit bounds the new connections per second of one client on this node; 0 is no bound.
 	RateLimit int
-	// ClusterIP is where this node redirects traffic from within the cluster, so that no source range applies
-	// to it; the zero Addr means no redirection.
+	// ClusterIP is where a node redirects what it and its pods send, so that no source range applies to it; the
+	// zero Addr means no redirection.
 	ClusterIP netip.Addr
 	// LogDrops asks for a sampled log of the packets that the filter refuses.
 	LogDrops bool

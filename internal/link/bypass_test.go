@@ -14,18 +14,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-func TestFacesPods(t *testing.T) {
-	for name, want := range map[string]bool{
-		"veth12ab": true, "cali12ab": true, "cni0": true, "lxc12ab": true, "lxc_health": true, "eni12ab": true, "antrea-gw0": true,
-		"eth0": false, "eno1": false, "bond0.7": false, "lxcbr0": false, "docker0": false, "virbr0": false,
-		"flannel.1": false, "vxlan.calico": false, "cilium_vxlan": false, "tunl0": false, "wg0": false, "kube-ipvs0": false, "lo": false,
-	} {
-		if got := (Link{Name: name}).FacesPods(); got != want {
-			t.Errorf("%s faces pods: %v, want %v", name, got, want)
-		}
-	}
-}
-
 func TestBypass(t *testing.T) {
 	eth := Link{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}
 	run := eth

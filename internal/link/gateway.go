@@ -38,6 +38,17 @@ func Gateways(index int) []Neighbour {
 	return out
 }
 
+// defaultLinks returns the indices of the links that the default routes lead over.
+func defaultLinks() []int {
+	var out []int
+	for _, to := range farAway {
+		if routes, err := netlink.RouteGet(to.AsSlice()); err == nil && len(routes) > 0 {
+			out = append(out, routes[0].LinkIndex)
+		}
+	}
+	return out
+}
+
 // neighbourMAC returns the MAC of an address in the kernel's neighbour table, zero if there is none.
 func neighbourMAC(index int, addr netip.Addr) MAC {
 	family := unix.AF_INET

@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 )
 
 // MAC is an Ethernet address, comparable; the zero MAC means none.
@@ -44,6 +43,8 @@ type Link struct {
 	// Port: the master takes the frames (bridge, bond, team). A VRF does not; its links
 	// speak ARP and NDP themselves.
 	Port bool
+	// Veth: it is one end of a veth pair. Default: the kernel's default route of one family leads over it.
+	Veth, Default bool
 	// Prefixes are the link's addresses with their lengths, sorted, without tentative
 	// and duplicate ones (RFC 4862 section 5.4).
 	Prefixes []netip.Prefix
@@ -56,7 +57,7 @@ type Link struct {
 func (l Link) Equal(o Link) bool {
 	return l.Index == o.Index && l.Name == o.Name && l.MAC == o.MAC && l.Up == o.Up &&
 		l.Broadcast == o.Broadcast && l.NoARP == o.NoARP && l.Loopback == o.Loopback &&
-		l.Master == o.Master && l.Port == o.Port && slices.Equal(l.Prefixes, o.Prefixes) &&
+		l.Master == o.Master && l.Port == o.Port && l.Veth == o.Veth && l.Default == o.Default && slices.Equal(l.Prefixes, o.Prefixes) &&
 		slices.Equal(l.Programs, o.Programs)
 }
 
@@ -85,9 +86,7 @@ var excluded = []string{
 
 // Usable reports whether the link announces addresses that are not restricted to links.
 func (l Link) Usable() bool {
-	return l.CanAnnounce() && !slices.ContainsFunc(excluded, func(prefix string) bool {
-		return strings.HasPrefix(l.Name, prefix)
-	})
+	return l.CanAnnounce() && !hasPrefix(l.Name, excluded)
 }
 
 // Announces reports whether the link announces an address restricted to the links

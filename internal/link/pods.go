@@ -1,20 +1,68 @@
 package link
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 )
 
-// podLinks are name prefixes that network plugins use for the node's ends of pods'
-// links, and for the bridges and gateways in front of them.
+// podLinks are name prefixes that network plugins, and nobody else, use for the node's ends of pods' links, and for the
+// bridges and gateways in front of them.
 var podLinks = []string{
-	"veth", "cali", "cni", "cbr", "lxc", "eni", "azv", "gke", "weave", "kube-bridge", "antrea-gw", "ovn-k8s-mp", "ovn0",
+	"cali", "cni", "cbr", "lxc", "eni", "azv", "gke", "weave", "kube-bridge", "antrea-gw", "ovn-k8s-mp", "ovn0",
 }
 
-// FacesPods reports whether only pods of this node are behind the link. Other links
-// may lead anywhere, as tunnels do.
+// notPods are name prefixes of other programs that begin like a plugin's.
+var notPods = []string{"lxcbr"}
+
+func hasPrefix(name string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+}
+
+// FacesPods reports whether only pods of this node are behind the link, as far as its name shows.
 func (l Link) FacesPods() bool {
-	return !strings.HasPrefix(l.Name, "lxcbr") && slices.ContainsFunc(podLinks, func(prefix string) bool {
-		return strings.HasPrefix(l.Name, prefix)
-	})
+	return hasPrefix(l.Name, append([]string{"veth"}, podLinks...)) && !hasPrefix(l.Name, notPods)
+}
+
+// PodLinks returns which links lead to pods of this node and nowhere else: names, and prefixes of names with a * at the
+// end, so that a pod's link counts from the moment at which it appears. Any other link may lead anywhere, as tunnels do.
+//
+// They are the links that network plugins name, those with one of the prefixes in more, and every veth pair that is a
+// pod's by what it carries. No link counts that has the default route or announces addresses; then the other links with
+// its prefix are named one by one. Announcing are the names of links that announce although their name excludes them.
+func PodLinks(links []Link, node []netip.Addr, announcing, more []string) []string {
+	outside := func(l Link) bool {
+		return l.Loopback || l.Default || hasPrefix(l.Name, notPods) || slices.Contains(announcing, l.Name) || l.carries(node)
+	}
+	var out []string
+	for _, prefix := range slices.Concat(podLinks, more) {
+		named := slices.DeleteFunc(slices.Clone(links), func(l Link) bool { return !strings.HasPrefix(l.Name, prefix) })
+		if !slices.ContainsFunc(named, outside) {
+			out = append(out, prefix+"*")
+			continue
+		}
+		for _, l := range named {
+			if !outside(l) {
+				out = append(out, l.Name)
+			}
+		}
+	}
+	for _, l := range links {
+		if l.Veth && !l.Port && hasPrefix(l.Name, excluded) && !outside(l) && !l.hasNetwork() {
+			out = append(out, l.Name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// carries reports whether one of the addresses is on the link.
+func (l Link) carries(addresses []netip.Addr) bool {
+	return slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return slices.Contains(addresses, p.Addr()) })
+}
+
+// hasNetwork reports whether the link has more than one host beyond it. Plugins that give pods a veth pair and no
+// bridge put the pods' gateway on the node's end, as a single address.
+func (l Link) hasNetwork() bool {
+	return slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return !p.IsSingleIP() && !p.Addr().IsLinkLocalUnicast() })
 }

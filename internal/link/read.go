@@ -27,7 +27,7 @@ func read() ([]Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return convert(devices, addrs), nil
+	return convert(devices, addrs, defaultLinks()), nil
 }
 
 // dump repeats a listing that changed during the dump (NLM_F_DUMP_INTR).
@@ -45,7 +45,7 @@ func dump[T any](what string, list func() ([]T, error)) ([]T, error) {
 	return got, nil
 }
 
-func convert(devices []netlink.Link, addrs []netlink.Addr) []Link {
+func convert(devices []netlink.Link, addrs []netlink.Addr, defaults []int) []Link {
 	kinds := make(map[int]string, len(devices))
 	for _, d := range devices {
 		kinds[d.Attrs().Index] = d.Type()
@@ -71,6 +71,8 @@ func convert(devices []netlink.Link, addrs []netlink.Addr) []Link {
 			Loopback:  a.Flags&net.FlagLoopback != 0,
 			Master:    a.MasterIndex,
 			Port:      a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf",
+			Veth:      d.Type() == "veth",
+			Default:   slices.Contains(defaults, a.Index),
 			Prefixes:  ps,
 			Programs:  programs(d),
 		})

@@ -79,27 +79,27 @@ func TestFilter(t *testing.T) {
 		{"ranges of one family close the other", "w3", func(s *lb.State) {
 			s.BGPAdvertisements = nil
 			s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.9.0.0/16"), ConnectionLimit: 5, RateLimit: 2, LogDrops: true}
-		}, guard + `192.0.2.10 TCP/80 default/web from [10.0.0.0/8] but [10.9.0.0/16] inside by 10.96.0.7 limits 5 2 logged
-2001:db8::10 TCP/80 default/web from [] inside by fd00:96::7 limits 5 2 logged
+		}, guard + `192.0.2.10 TCP/80 default/web from [10.0.0.0/8] but [10.9.0.0/16] limits 5 2 logged
+2001:db8::10 TCP/80 default/web from [] limits 5 2 logged
 `},
 		{"deny alone leaves the others in", "w3", func(s *lb.State) {
 			s.BGPAdvertisements = nil
 			s.Services[0].Access = lb.Access{Deny: prefixes("2001:db8:9::/48")}
 		}, guard + `192.0.2.10 TCP/80 default/web
-2001:db8::10 TCP/80 default/web but [2001:db8:9::/48] inside by fd00:96::7
+2001:db8::10 TCP/80 default/web but [2001:db8:9::/48]
 `},
 		{"a Service narrows its pool's ranges", "w3", func(s *lb.State) {
 			s.BGPAdvertisements = nil
 			s.Pools[0].Restricted, s.Pools[0].SourceRanges = true, prefixes("10.0.0.0/8", "172.16.0.0/12", "2001:db8:1::/48")
 			s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("10.1.0.0/16", "172.0.0.0/8", "192.0.2.0/24", "::/0")}
-		}, guard + `192.0.2.10 TCP/80 default/web from [10.1.0.0/16 172.16.0.0/12] inside by 10.96.0.7
-2001:db8::10 TCP/80 default/web from [2001:db8:1::/48] inside by fd00:96::7
+		}, guard + `192.0.2.10 TCP/80 default/web from [10.1.0.0/16 172.16.0.0/12]
+2001:db8::10 TCP/80 default/web from [2001:db8:1::/48]
 `},
 		{"the pool's ranges are the default", "w3", func(s *lb.State) {
 			s.BGPAdvertisements = nil
 			s.Pools[0].Restricted, s.Pools[0].SourceRanges = true, prefixes("10.0.0.0/8")
-		}, guard + `192.0.2.10 TCP/80 default/web from [10.0.0.0/8] inside by 10.96.0.7
-2001:db8::10 TCP/80 default/web from [] inside by fd00:96::7
+		}, guard + `192.0.2.10 TCP/80 default/web from [10.0.0.0/8]
+2001:db8::10 TCP/80 default/web from []
 `},
 		{"a pool without a readable range closes", "w3", func(s *lb.State) {
 			s.BGPAdvertisements = nil
@@ -113,16 +113,22 @@ func TestFilter(t *testing.T) {
 			s.Services[0].AssignedFrom = map[netip.Addr]string{v4: "lan"}
 		}, `guard [2001:db8::-2001:db8::ffff]
 reset [192.0.2.10 2001:db8::-2001:db8::ffff]
-192.0.2.10 TCP/80 default/web from [10.0.0.0/8] inside by 10.96.0.7
-2001:db8::10 TCP/80 default/web from [] inside by fd00:96::7
+192.0.2.10 TCP/80 default/web from [10.0.0.0/8]
+2001:db8::10 TCP/80 default/web from []
+`},
+		{"the cluster's own traffic is let in where there are ranges", "w3", func(s *lb.State) {
+			s.BGPAdvertisements = nil
+			s.Services[0].Access = lb.Access{InternalAllowed: true, Deny: prefixes("2001:db8:9::/48")}
+		}, guard + `192.0.2.10 TCP/80 default/web
+2001:db8::10 TCP/80 default/web but [2001:db8:9::/48] inside by fd00:96::7
 `},
 		{"internalTrafficPolicy Local", "w3", func(s *lb.State) {
 			s.BGPAdvertisements = nil
 			s.Services[0].InternalLocal = true
-			s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("::/0")}
+			s.Services[0].Access = lb.Access{InternalAllowed: true, Restricted: true, Allow: prefixes("::/0")}
 		}, guard + "192.0.2.10 TCP/80 default/web from []\n2001:db8::10 TCP/80 default/web from [::/0]\n"},
 		{"Local without an endpoint here", "w1", func(s *lb.State) { s.Services[0].Local = true },
-			guard + "192.0.2.10 TCP/80 default/web inside by 10.96.0.7 refused\n2001:db8::10 TCP/80 default/web inside by fd00:96::7 refused\n"},
+			guard + "192.0.2.10 TCP/80 default/web refused\n2001:db8::10 TCP/80 default/web refused\n"},
 		{"Local with an endpoint here", "w2", func(s *lb.State) { s.Services[0].Local = true },
 			guard + "ping [192.0.2.10 2001:db8::10]\n" + open},
 		{"Services that share an address", "w3", func(s *lb.State) {
@@ -133,8 +139,8 @@ reset [192.0.2.10 2001:db8::-2001:db8::ffff]
 			other.Ports = []lb.Port{{Protocol: "SCTP", Port: 80}, {Protocol: "TCP", Port: 25}}
 			other.Access = lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8")}
 			s.Services = append([]lb.Service{other}, s.Services...)
-		}, guard + `192.0.2.10 SCTP/80 default/mail from [10.0.0.0/8] inside by 10.96.0.7
-192.0.2.10 TCP/25 default/mail from [10.0.0.0/8] inside by 10.96.0.7
+		}, guard + `192.0.2.10 SCTP/80 default/mail from [10.0.0.0/8]
+192.0.2.10 TCP/25 default/mail from [10.0.0.0/8]
 192.0.2.10 TCP/80 default/web
 192.0.2.10 UDP/80 default/web
 2001:db8::10 TCP/80 default/web

@@ -29,8 +29,7 @@ func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
 			}
 			f := frontendOf(sv, a, pools.pool(sv, a))
 			f.Refuse = node != "" && sv.Local && !sv.ServingNodes[node]
-			// Neither source ranges nor externalTrafficPolicy apply to traffic from within the cluster.
-			if (f.HasRanges() || f.Refuse) && !sv.InternalLocal {
+			if sv.InternalAllowed && f.HasRanges() && !sv.InternalLocal {
 				f.ClusterIP = clusterIP(sv, a)
 			}
 			for _, p := range sv.Ports {

@@ -35,9 +35,8 @@ func TestFilter(t *testing.T) {
 		}
 		table := filter.New(filter.Config{Log: testLog(t)})
 		if err := table.Set(filter.Desired{
-			Filter: lb.Filter{Frontends: frontends}, Internal: true, Uplinks: []string{"eth0"},
-			PodCIDRs: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")},
-			Relayed:  []netip.Addr{addr(vip4), addr(vip6)},
+			Filter: lb.Filter{Frontends: frontends}, PodLinks: []string{"pod*"},
+			Relayed: []netip.Addr{addr(vip4), addr(vip6)},
 		}); err != nil {
 			t.Fatal(err)
 		}

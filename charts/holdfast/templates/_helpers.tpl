@@ -38,6 +38,7 @@ imagePullSecrets:
 - --ignore-openstack-annotations={{ .Values.ignoreOpenStackAnnotations }}
 - {{ printf "--openstack-node-selector=%s" .Values.openStack.nodeSelector | quote }}
 - --disable-filter={{ not .Values.speaker.filter.enabled }}
+- --allow-internal-traffic={{ .Values.speaker.filter.internalTraffic }}
 - --daemonset={{ include "holdfast.name" . }}-speaker
 - --members-secret={{ include "holdfast.name" . }}-members
 {{- end }}
