@@ -92,6 +92,7 @@ var once = []testCase{
 	{"LeaderKilled", testLeaderKilled},
 	{"APIServerKilled", testAPIServerKilled},
 	{"Conflict", testConflict},
+	{"Covered", testCovered},
 	{"L2Loss", testL2Loss},
 	{"L2Fabric", testL2Fabric},
 	{"L2FewNodes", testL2FewNodes},

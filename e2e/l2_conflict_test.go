@@ -47,6 +47,36 @@ func testConflict(t *testing.T, e *env) {
 	addresses := []netip.Addr{netip.MustParseAddr("172.30.0.212"), netip.MustParseAddr("fd00:30::3:1")}
 	e.pool(t, name, `addresses: [172.30.0.212, "fd00:30::3:1"]`)
 	e.apply(t, object("L2Advertisement", name, `{ipAddressPools: [`+name+`]}`))
+	mac, del := e.clientHas(t, addresses)
+
+	e.create(t, e.app, "conflict", pool(name))
+	c := e.waitCondition(t, e.app.Namespace, "conflict", v1beta1.ConditionAnnouncedL2, metav1.ConditionFalse, "AddressConflict")
+	for _, a := range addresses {
+		if !strings.Contains(c.Message, a.String()+" is in use by "+mac) {
+			t.Errorf("the Service's condition is %q, want the MAC %s that claims %s", c.Message, mac, a)
+		}
+	}
+	e.waitPool(t, name, "the conflicts in the pool's status", contested(mac, addresses))
+	e.describes(t, []string{"AddressConflict", mac}, "ipaddresspool", name)
+	e.describes(t, []string{"Conflicts", mac}, "speakerstates")
+
+	must(t, del())
+	e.announced(t, e.app.Namespace, "conflict")
+	e.waitPool(t, name, "the end of the conflicts in the pool's status", contested("", nil))
+	// Normal Events queue behind those of earlier cases, since Events are paced.
+	must(t, testbed.Until(t.Context(), 5*time.Minute, "the Event about the end of the conflict", func(ctx context.Context) error {
+		out, err := e.Kubectl(ctx, "describe", "ipaddresspool", name)
+		if err == nil && !strings.Contains(out, "AddressFree") {
+			err = fmt.Errorf("there is none:\n%s", out)
+		}
+		return err
+	}))
+	e.served(t, testbed.Client, addresses)
+}
+
+// clientHas adds addresses to the client until del is called or the test ends, and returns the client's MAC.
+func (e *env) clientHas(t *testing.T, addresses []netip.Addr) (mac string, del func() error) {
+	t.Helper()
 	own := func(ctx context.Context, verb string) error {
 		for _, a := range addresses {
 			argv := []string{"ip", "addr", verb, netip.PrefixFrom(a, a.BitLen()).String(), "dev", testbed.LAN}
@@ -60,32 +90,40 @@ func testConflict(t *testing.T, e *env) {
 		return nil
 	}
 	must(t, own(t.Context(), "add"))
-	// The test removes them below; this covers a test that ends before.
 	t.Cleanup(func() { _ = own(context.Background(), "del") })
 	mac, err := e.MAC(t.Context(), testbed.Client)
 	must(t, err)
+	return mac, func() error { return own(t.Context(), "del") }
+}
 
-	e.create(t, e.app, "conflict", pool(name))
-	c := e.waitCondition(t, e.app.Namespace, "conflict", v1beta1.ConditionAnnouncedL2, metav1.ConditionFalse, "AddressConflict")
-	for _, a := range addresses {
-		if !strings.Contains(c.Message, a.String()+" is in use by "+mac) {
-			t.Errorf("the Service's condition is %q, want the MAC %s that claims %s", c.Message, mac, a)
+// testCovered lets a pool cover the addresses of a machine: pods still reach it, and the pool names it.
+func testCovered(t *testing.T, e *env) {
+	const name = "e2e-covered"
+	addresses := []netip.Addr{netip.MustParseAddr("172.30.0.213"), netip.MustParseAddr("fd00:30::3:2")}
+	mac, _ := e.clientHas(t, addresses)
+	e.pool(t, name, `addresses: [172.30.0.213, "fd00:30::3:2"], autoAssign: false`)
+	pods, err := e.AppPods(t.Context(), e.app)
+	must(t, err)
+	seen := testbed.Until(t.Context(), soon, "the pool in force on all nodes", func(ctx context.Context) error {
+		for _, node := range e.workers() {
+			out, err := e.On(ctx, node, "nft", "list", "set", "inet", "holdfast", "guarded4")
+			if err != nil || !strings.Contains(out, addresses[0].String()) {
+				return fmt.Errorf("%s guards %s (%v)", node, out, err)
+			}
 		}
+		return nil
+	})
+	must(t, seen)
+	for i, a := range addresses {
+		way := []string{"ip", "route", "replace", pods[0].Status.PodIPs[i].IP, "via", pods[0].Status.HostIPs[i].IP}
+		_, err := e.On(t.Context(), testbed.Client, way...)
+		must(t, err)
+		t.Cleanup(func() {
+			way[2] = "del"
+			_, _ = e.On(context.Background(), testbed.Client, way...)
+		})
+		_, err = e.In(t.Context(), &pods[0], "ping", "-c", "3", "-W", "2", a.String())
+		must(t, err)
 	}
-	e.waitPool(t, name, "the conflicts in the pool's status", contested(mac, addresses))
-	e.describes(t, []string{"AddressConflict", mac}, "ipaddresspool", name)
-	e.describes(t, []string{"Conflicts", mac}, "speakerstates")
-
-	must(t, own(t.Context(), "del"))
-	e.announced(t, e.app.Namespace, "conflict")
-	e.waitPool(t, name, "the end of the conflicts in the pool's status", contested("", nil))
-	// Normal Events queue behind those of earlier cases, since Events are paced.
-	must(t, testbed.Until(t.Context(), 5*time.Minute, "the Event about the end of the conflict", func(ctx context.Context) error {
-		out, err := e.Kubectl(ctx, "describe", "ipaddresspool", name)
-		if err == nil && !strings.Contains(out, "AddressFree") {
-			err = fmt.Errorf("there is none:\n%s", out)
-		}
-		return err
-	}))
-	e.served(t, testbed.Client, addresses)
+	e.waitPool(t, name, "the machine in the pool's status", contested(mac, addresses))
 }

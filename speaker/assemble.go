@@ -20,6 +20,7 @@ import (
 // assemble constructs all parts and starts none. They kick each other, but not before they run.
 func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error) {
 	var w *syncer
+	var others foreign
 	kick := func() { w.loop.Kick() }
 	// A death is rare, and must not wait for the pause after a run.
 	hurry := func() { w.loop.Hurry() }
@@ -45,7 +46,8 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		boot:   kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
 		filter: newGuard(log, s, kick), relay: relay.New(relay.Config{Log: log, Links: links.Links}),
 		layer2: l2, bgp: peers, conntrack: conntrack.New(log),
-		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live}),
+		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live,
+			Foreign: func() []link.Neighbour { return others.find(w) }}),
 	}
 	w.loop = loop.New(loop.Config{Name: "plan", Log: log, Sync: w.sync})
 	return w, nil

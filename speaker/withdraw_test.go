@@ -53,7 +53,7 @@ func TestMarkRemoved(t *testing.T) {
 			relay:     relay.New(relay.Config{Log: log, Links: noLinks}),
 			liveness:  liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}}),
 			conntrack: conntrack.New(log),
-			report:    report.New(report.Config{Log: log, NodeName: "w1", Cluster: cluster, Layer2: l2, BGP: peers}),
+			report:    report.New(report.Config{Log: log, NodeName: "w1", Cluster: cluster, Layer2: l2, BGP: peers, Foreign: func() []link.Neighbour { return nil }}),
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		var group errgroup.Group

@@ -3,8 +3,8 @@ package v1beta1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // ConditionAddressesFree is False on a pool while foreign machines claim addresses of it that nodes announce
-// or should announce, and lists them. The controller writes it, and removes it when no speaker reports such
-// a conflict any more.
+// or should announce, or have addresses of it that no Service has, and lists them. The controller writes it, and
+// removes it when no speaker reports such a machine any more.
 const ConditionAddressesFree = "AddressesFree"
 
 // IPAddressPool is a supply of addresses for Services of type LoadBalancer.

@@ -67,7 +67,7 @@ type SpeakerStateStatus struct {
 	// +optional
 	Owned AddressCounts `json:"owned"`
 
-	// Conflicts are addresses that a foreign machine on the link claims, the first of them.
+	// Conflicts are addresses of pools that a foreign machine on the link claims or has, the first of them.
 	// +listType=map
 	// +listMapKey=address
 	// +kubebuilder:validation:MaxItems=32

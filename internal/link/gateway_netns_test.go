@@ -2,6 +2,7 @@ package link
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -9,6 +10,68 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
+
+// TestNeighbours: machines that answered lately and whose addresses are wanted, on links that announce.
+func TestNeighbours(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node, far := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, node, "eth0", far, "eth0")
+		nstest.Veth(t, node, "veth1", far, "pod")
+		node.AddAddress("eth0", "192.0.2.1/24", "2001:db8::1/64")
+		node.AddAddress("veth1", "198.51.100.1/24")
+		far.AddAddress("eth0", "192.0.2.9/24", "192.0.2.10/24", "2001:db8::9/64")
+		far.AddAddress("pod", "198.51.100.9/24")
+		links, err := read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		unwanted := netip.MustParseAddr("192.0.2.10")
+		neighbours := func() []Neighbour {
+			list, err := Neighbours(links, func(a netip.Addr) bool { return a != unwanted && !a.IsLinkLocalUnicast() })
+			if err != nil {
+				t.Fatal(err)
+			}
+			return list
+		}
+		silent := netip.MustParseAddr("192.0.2.77")
+		if err := node.Netlink().NeighSet(&netlink.Neigh{LinkIndex: node.Link("eth0").Attrs().Index, IP: silent.AsSlice(), State: netlink.NUD_INCOMPLETE}); err != nil {
+			t.Fatal(err)
+		}
+		if got := neighbours(); len(got) > 0 {
+			t.Errorf("before anybody answered: %v", got)
+		}
+		for _, a := range []string{"192.0.2.9", "192.0.2.10", "2001:db8::9", "198.51.100.9"} {
+			node.Output("ping", "-c", "1", "-W", "5", a)
+		}
+		mac := MACFrom(far.MAC("eth0"))
+		want := []Neighbour{{netip.MustParseAddr("192.0.2.9"), mac}, {netip.MustParseAddr("2001:db8::9"), mac}}
+		if got := neighbours(); !slices.Equal(got, want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+	})
+}
+
+// TestAnswered: an entry of the neighbour table counts for ten minutes after the last answer.
+func TestAnswered(t *testing.T) {
+	minutes := func(n uint32) uint32 { return n * 60 * 100 }
+	for _, tt := range []struct {
+		state     int
+		confirmed uint32
+		want      bool
+	}{
+		{netlink.NUD_REACHABLE, 0, true},
+		{netlink.NUD_STALE, minutes(9), true},
+		{netlink.NUD_STALE, minutes(10), false},
+		{netlink.NUD_FAILED, 0, false},
+		{netlink.NUD_INCOMPLETE, 0, false},
+		{netlink.NUD_PERMANENT, minutes(99), true},
+		{netlink.NUD_NOARP, 0, false},
+	} {
+		if got := answered(netlink.Neigh{State: tt.state, Confirmed: tt.confirmed}); got != tt.want {
+			t.Errorf("state %#x, confirmed %d ticks ago: %v, want %v", tt.state, tt.confirmed, got, tt.want)
+		}
+	}
+}
 
 // TestGateways: the router of each family with its MAC once the kernel knows it, and
 // none where a link has no default route.

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/plan"
@@ -31,6 +32,8 @@ type Config struct {
 	Layer2   *layer2.Responder
 	BGP      *bgp.Speaker
 	Liveness *liveness.Monitor
+	// Foreign returns the machines that are no nodes and have addresses of pools which no Service has.
+	Foreign func() []link.Neighbour
 }
 
 // Outcome is what a report needs of one run of the plan loop.
@@ -64,7 +67,7 @@ type Reporter struct {
 // New returns a Reporter that Run starts.
 func New(c Config) *Reporter {
 	r := &Reporter{node: c.NodeName, cluster: c.Cluster, layer2: c.Layer2, bgp: c.BGP, pace: pace{burst: c.Cluster.InBurst, announcing: c.Layer2.Announcing}}
-	r.state = &stateWriter{node: c.NodeName, log: c.Log, cluster: c.Cluster, liveness: c.Liveness, layer2: c.Layer2, bgp: c.BGP}
+	r.state = &stateWriter{node: c.NodeName, log: c.Log, cluster: c.Cluster, liveness: c.Liveness, layer2: c.Layer2, bgp: c.BGP, foreign: c.Foreign}
 	r.loop = loop.New(loop.Config{Name: "report", Log: c.Log, Sync: r.sync})
 	// That a node is silent must be written at once, whatever else is being written.
 	r.stateLoop = loop.New(loop.Config{Name: "state", Log: c.Log, Sync: r.state.sync})

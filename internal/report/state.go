@@ -3,6 +3,7 @@ package report
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"reflect"
 	"slices"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -39,6 +41,7 @@ type stateWriter struct {
 	liveness *liveness.Monitor
 	layer2   *layer2.Responder
 	bgp      *bgp.Speaker
+	foreign  func() []link.Neighbour
 
 	// silence is the part of the state that liveness wants written.
 	silence liveness.Silence
@@ -128,12 +131,12 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 		default:
 			out.Owned.IPv6++
 		}
-		if a.Conflict == nil {
-			continue
+		if a.Conflict != nil {
+			addConflict(&out, a.Address, a.Conflict.MAC)
 		}
-		if out.ConflictCount++; len(out.Conflicts) < mostConflicts {
-			out.Conflicts = append(out.Conflicts, v1beta1.AddressConflict{Address: a.Address.String(), MAC: a.Conflict.MAC.String()})
-		}
+	}
+	for _, n := range w.foreign() {
+		addConflict(&out, n.Address, n.MAC)
 	}
 	for _, s := range w.bgp.States() {
 		session := v1beta1.SessionState{Peer: s.Peer, State: "down"}
@@ -145,6 +148,18 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 		}
 	}
 	return out
+}
+
+// addConflict adds an address of a pool that a foreign machine has. An address is unassigned or announced, never both, but
+// the two were read at different times.
+func addConflict(s *v1beta1.SpeakerStateStatus, a netip.Addr, mac link.MAC) {
+	c := v1beta1.AddressConflict{Address: a.String(), MAC: mac.String()}
+	if slices.ContainsFunc(s.Conflicts, func(o v1beta1.AddressConflict) bool { return o.Address == c.Address }) {
+		return
+	}
+	if s.ConflictCount++; len(s.Conflicts) < mostConflicts {
+		s.Conflicts = append(s.Conflicts, c)
+	}
 }
 
 func silentNodes(nodes []liveness.SilentNode) (out []v1beta1.SilentNode) {
