@@ -56,6 +56,7 @@ var cases = []testCase{
 	{"Conditions", testConditions},
 	{"PeerDown", testPeerDown},
 	{"SCTP", testSCTP},
+	{"HeadStart", testHeadStart},
 	{"FilterRanges", testFilterRanges},
 	{"FilterClosed", testFilterClosed},
 	{"FilterShared", testFilterShared},

@@ -192,9 +192,8 @@ func testFilterOrder(t *testing.T, e *env) {
 		floods = append(floods, s)
 	}
 	got := e.service(t, e.app, "order", annotation(addressesAnnotation, addresses[0].String()+","+addresses[1].String()), annotation(sourcesAnnotation, strings.Join(unusedRanges, ",")))
-	for _, node := range e.Cluster.Nodes() { // kube-proxy has rules for it
-		_, err := e.WaitFetch(t.Context(), node, probe.TCP, got[0])
-		must(t, err)
+	for _, node := range e.Cluster.Nodes() {
+		e.proxies(t, node, got)
 	}
 	t.Run("flush", func(t *testing.T) { e.flush(t, e.workers()[0]) })
 	t.Run("killed", func(t *testing.T) {
@@ -243,12 +242,24 @@ until nft list table inet holdfast >/dev/null 2>&1; do :; done; echo $(( ($(date
 	}
 	// kube-proxy repairs its rules at the next change.
 	probed := e.service(t, e.app, "flush-"+strconv.FormatInt(time.Now().UnixNano(), 36))
-	e.sendTo(t, probed, node)
-	must(t, testbed.Until(t.Context(), time.Minute, "kube-proxy of "+node, func(ctx context.Context) error {
-		_, err := e.Fetch(ctx, testbed.Client, probe.TCP, probed[0])
-		if err != nil {
-			return fmt.Errorf("it has not restored its rules: %w", err)
+	e.proxies(t, node, probed)
+}
+
+// proxies waits until kube-proxy on a node has rules for both addresses of a Service. Holdfast serves a new address without
+// them.
+func (e *env) proxies(t *testing.T, node string, addresses []netip.Addr) {
+	t.Helper()
+	for _, a := range addresses {
+		lists := "nft list table ip kube-proxy; iptables-save -t nat"
+		if a.Is6() {
+			lists = "nft list table ip6 kube-proxy; ip6tables-save -t nat"
 		}
-		return nil
-	}))
+		must(t, testbed.Until(t.Context(), time.Minute, "rules of kube-proxy on "+node, func(ctx context.Context) error {
+			out, err := e.On(ctx, node, "sh", "-c", "{ "+lists+"; } 2>/dev/null; true")
+			if err == nil && !strings.Contains(out, a.String()+" ") && !strings.Contains(out, a.String()+"/") {
+				err = fmt.Errorf("there are none for %s", a)
+			}
+			return err
+		}))
+	}
 }

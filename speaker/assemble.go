@@ -6,6 +6,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/conntrack"
+	"github.com/holdfast-lb/holdfast/internal/headstart"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
@@ -45,7 +46,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		cluster: cluster, links: links, membership: m, liveness: live,
 		boot:   kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
 		filter: newGuard(log, s, kick), relay: relay.New(relay.Config{Log: log, Links: links.Links}),
-		layer2: l2, bgp: peers, conntrack: conntrack.New(log),
+		layer2: l2, bgp: peers, conntrack: conntrack.New(log), headstart: headstart.New(log),
 		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live,
 			Foreign: func() []link.Neighbour { return others.find(w) }}),
 	}

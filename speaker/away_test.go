@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/headstart"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
@@ -122,7 +123,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 	w = &syncer{
 		node: name, log: log, options: config.Options{Default: true}, cluster: cluster, liveness: live,
 		filter: &guard{node: name, removed: true}, boot: kubeproxy.New(kubeproxy.Config{Log: log}),
-		relay: relay.New(relay.Config{Log: log, Links: noLinks}), layer2: l2, bgp: peers,
+		relay: relay.New(relay.Config{Log: log, Links: noLinks}), layer2: l2, bgp: peers, headstart: headstart.New(log),
 		report: report.New(report.Config{Log: log, NodeName: name, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live, Foreign: func() []link.Neighbour { return nil }}),
 	}
 	w.loop = loop.New(loop.Config{Name: "plan", Log: log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})

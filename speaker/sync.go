@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/conntrack"
+	"github.com/holdfast-lb/holdfast/internal/headstart"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
@@ -47,6 +48,9 @@ type syncer struct {
 	bgp       *bgp.Speaker
 	conntrack *conntrack.Sweeper
 	report    *report.Reporter
+	// headstart serves the addresses of newcomers until kube-proxy does.
+	headstart *headstart.Table
+	newcomers newcomers
 
 	// compiled is what the objects of the API server say, as of version.
 	compiled lb.State
@@ -82,6 +86,9 @@ type inputs struct {
 	speakers map[string]netip.Addr
 	// stopping: this speaker hands its addresses over.
 	stopping bool
+	// fresh are the addresses that are new, the first of them for freshFor.
+	fresh    map[lb.Key][]netip.Addr
+	freshFor time.Duration
 }
 
 // sync is one run: read, participate, run. Until the other speakers are known it filters only.
@@ -121,7 +128,8 @@ func (w *syncer) read(links []link.Link) inputs {
 	}
 	state := w.compiled
 	state.Here.Addresses = link.Addresses(links)
-	return inputs{links, state, w.cluster.SpeakerAddresses(), w.stopping.Load()}
+	fresh, freshFor := w.newcomers.see(state.Services, w.version, time.Now())
+	return inputs{links, state, w.cluster.SpeakerAddresses(), w.stopping.Load(), fresh, freshFor}
 }
 
 // filterOnly sets the filter and nothing else: this node announces nothing yet, and its kernel goes on with the relays
@@ -155,7 +163,7 @@ func (w *syncer) run(in inputs, view members.View, metadata map[string]lb.Member
 	problems := slices.Concat(w.filter.problems(in.links), w.unfitProblems(), live.Problems)
 	w.record(&planned{p, view.Epoch, state.Members, problems})
 	w.report.Set(&report.Outcome{Verdicts: p.Verdicts, Speakers: len(state.Members), Problems: problems})
-	return sooner(live.Again, relaysEnd(p.Relays, state.Now)), err
+	return sooner(sooner(live.Again, in.freshFor), relaysEnd(p.Relays, state.Now)), err
 }
 
 // complete adds to the State what is known from all sources but the API server.
@@ -180,8 +188,8 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State, metadata
 	return s
 }
 
-// apply plans, and sets every sink in this order: withdraw what goes, filter, relay, announce. The filter precedes the
-// announcements because kube-proxy may know an address already, and a client the MAC of any node.
+// apply plans, and sets every sink in this order: withdraw what goes, filter, relay, serve what is new, announce. The filter
+// precedes the announcements because kube-proxy may know an address already, and a client the MAC of any node.
 func (w *syncer) apply(in inputs, state lb.State, macs map[link.MAC]bool) (plan.Plan, error) {
 	last := w.last.Load().plan()
 	p := plan.ForNode(w.node, state)
@@ -199,7 +207,17 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[link.MAC]bool) (plan.
 		p = p.Waiting(last)
 	}
 	w.relay.Set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: macs})
+	w.headstart.Set(w.starts(in.fresh))
 	return p, errors.Join(withdrawErr, filterErr, w.announce(p, macs))
+}
+
+// starts returns where connections to new addresses go.
+func (w *syncer) starts(fresh map[lb.Key][]netip.Addr) []lb.Start {
+	if len(fresh) == 0 {
+		return nil // as mostly: costs nothing
+	}
+	objects := w.cluster.Objects()
+	return config.Starts(fresh, objects.Services, objects.EndpointSlices, w.node)
 }
 
 // announce sets the sinks that attract traffic.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/conntrack"
+	"github.com/holdfast-lb/holdfast/internal/headstart"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/link"
@@ -53,6 +54,7 @@ func TestMarkRemoved(t *testing.T) {
 			relay:     relay.New(relay.Config{Log: log, Links: noLinks}),
 			liveness:  liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}}),
 			conntrack: conntrack.New(log),
+			headstart: headstart.New(log),
 			report:    report.New(report.Config{Log: log, NodeName: "w1", Cluster: cluster, Layer2: l2, BGP: peers, Foreign: func() []link.Neighbour { return nil }}),
 		}
 		ctx, stop := context.WithCancel(t.Context())

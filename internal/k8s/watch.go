@@ -63,7 +63,6 @@ func trim(o any) (any, error) {
 	case *corev1.Pod:
 		o.Spec = corev1.PodSpec{NodeName: o.Spec.NodeName}
 	case *discoveryv1.EndpointSlice:
-		o.Ports = nil
 		for i, e := range o.Endpoints {
 			o.Endpoints[i] = discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: e.Conditions, NodeName: e.NodeName, TargetRef: e.TargetRef}
 		}

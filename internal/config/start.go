@@ -1,0 +1,86 @@
+package config
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// Starts returns where a node leads connections to new addresses of Services, as kube-proxy will. It leaves out Services
+// with session affinity, whose clients kube-proxy remembers.
+func Starts(fresh map[lb.Key][]netip.Addr, services []*corev1.Service, slices []*discoveryv1.EndpointSlice, node string) []lb.Start {
+	var out []lb.Start
+	for _, s := range services {
+		addresses := fresh[lb.Key{Namespace: s.Namespace, Name: s.Name}]
+		if len(addresses) == 0 || s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+			continue
+		}
+		local := ""
+		if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+			local = node
+		}
+		for _, a := range addresses {
+			for _, p := range s.Spec.Ports {
+				to := targets(s, p, a, slices, local)
+				if len(to) > 0 {
+					out = append(out, lb.Start{Address: a, Protocol: string(p.Protocol), Port: uint16(p.Port), Endpoints: to, Masquerade: local == ""})
+				}
+			}
+		}
+	}
+	return out
+}
+
+// targets returns the ready endpoints of one port, or the terminating ones that still serve if none is ready; on one node
+// only, unless that is "".
+func targets(s *corev1.Service, p corev1.ServicePort, of netip.Addr, all []*discoveryv1.EndpointSlice, node string) []netip.AddrPort {
+	family := discoveryv1.AddressTypeIPv4
+	if of.Is6() {
+		family = discoveryv1.AddressTypeIPv6
+	}
+	var ready, serving []netip.AddrPort
+	for _, slice := range all {
+		port := portNamed(slice, p)
+		if slice.Namespace != s.Namespace || slice.Labels[discoveryv1.LabelServiceName] != s.Name || slice.AddressType != family || port == 0 {
+			continue
+		}
+		for _, e := range slice.Endpoints {
+			if !canServe(e.Conditions) || node != "" && (e.NodeName == nil || *e.NodeName != node) {
+				continue
+			}
+			into := &serving
+			if e.Conditions.Ready == nil || *e.Conditions.Ready {
+				into = &ready
+			}
+			// Addresses beyond the first have no meaning (discovery/v1).
+			if len(e.Addresses) > 0 {
+				if a, err := netip.ParseAddr(e.Addresses[0]); err == nil && a.Is4() == of.Is4() {
+					*into = append(*into, netip.AddrPortFrom(a, port))
+				}
+			}
+		}
+	}
+	if len(ready) == 0 {
+		ready = serving
+	}
+	slices.SortFunc(ready, netip.AddrPort.Compare)
+	return slices.Compact(ready)
+}
+
+// portNamed returns the port of the endpoints in a slice that a port of a Service names, 0 for none.
+func portNamed(slice *discoveryv1.EndpointSlice, p corev1.ServicePort) uint16 {
+	for _, q := range slice.Ports {
+		if q.Port == nil || *q.Port < 1 || *q.Port > 65535 {
+			continue
+		}
+		if (q.Name == nil && p.Name == "" || q.Name != nil && *q.Name == p.Name) && (q.Protocol == nil && p.Protocol == corev1.ProtocolTCP || q.Protocol != nil && strings.EqualFold(string(*q.Protocol), string(p.Protocol))) {
+			return uint16(*q.Port)
+		}
+	}
+	return 0
+}

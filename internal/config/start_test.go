@@ -1,0 +1,65 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// TestStarts: connections go where kube-proxy would lead them.
+func TestStarts(t *testing.T) {
+	yes, no := true, false
+	web, other := "web", "other"
+	endpoint := func(address, node string, c discoveryv1.EndpointConditions) discoveryv1.Endpoint {
+		return discoveryv1.Endpoint{Addresses: []string{address}, NodeName: &node, Conditions: c}
+	}
+	slice := func(service string, family discoveryv1.AddressType, port int32, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+		udp := corev1.ProtocolUDP
+		return &discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+			AddressType: family, Endpoints: endpoints,
+			Ports: []discoveryv1.EndpointPort{{Name: &other, Port: ptr(int32(9))}, {Name: &web, Port: ptr(port + 1), Protocol: &udp}, {Name: &web, Port: &port}},
+		}
+	}
+	ready := discoveryv1.EndpointConditions{Ready: &yes}
+	ending := discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}
+	all := []*discoveryv1.EndpointSlice{
+		slice("s", discoveryv1.AddressTypeIPv4, 8080, endpoint("10.0.0.2", "w2", ready), endpoint("10.0.0.1", "w1", ready), endpoint("10.0.0.3", "w3", ending), endpoint("bad", "w1", ready)),
+		slice("s", discoveryv1.AddressTypeIPv4, 8081, endpoint("10.0.0.9", "w2", discoveryv1.EndpointConditions{Ready: &no})),
+		slice("s", discoveryv1.AddressTypeIPv6, 8080, endpoint("fd00::3", "w3", ending)),
+		slice("t", discoveryv1.AddressTypeIPv4, 8080, endpoint("10.0.0.7", "w1", ready)),
+	}
+	for _, tt := range []struct {
+		name, node string
+		change     func(*corev1.Service)
+		want       string
+	}{
+		{"on all nodes", "w1", func(*corev1.Service) {}, "192.0.2.1 TCP/80 at [10.0.0.1:8080 10.0.0.2:8080] true; 2001:db8::1 TCP/80 at [[fd00::3]:8080] true"},
+		{"on this node", "w2", func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }, "192.0.2.1 TCP/80 at [10.0.0.2:8080] false"},
+		{"affinity", "w1", func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }, ""},
+		{"another port", "w1", func(s *corev1.Service) { s.Spec.Ports[0].Name = "none" }, ""},
+		{"another protocol", "w1", func(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolUDP },
+			"192.0.2.1 UDP/80 at [10.0.0.1:8081 10.0.0.2:8081] true; 2001:db8::1 UDP/80 at [[fd00::3]:8081] true"},
+		{"not new", "w1", func(s *corev1.Service) { s.Name = "t" }, ""},
+	} {
+		s := serviceObject("s", func(s *corev1.Service) {
+			s.Spec.Ports = []corev1.ServicePort{{Name: web, Protocol: corev1.ProtocolTCP, Port: 80}}
+		})
+		tt.change(s)
+		fresh := map[lb.Key][]netip.Addr{{Namespace: s.Namespace, Name: "s"}: {netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}
+		var got []string
+		for _, st := range Starts(fresh, []*corev1.Service{s}, all, tt.node) {
+			got = append(got, fmt.Sprintf("%s %s/%d at %v %v", st.Address, st.Protocol, st.Port, st.Endpoints, st.Masquerade))
+		}
+		if text := strings.Join(got, "; "); text != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, text, tt.want)
+		}
+	}
+}

@@ -1,0 +1,123 @@
+// Package headstart leads connections to the endpoints of new addresses until kube-proxy does. kube-proxy programs a new
+// address when it next synchronizes, a second later by default, and clients whose first SYN is lost wait for another
+// second.
+//
+// The table `inet holdfast-headstart` translates the destination of connections that no other program has translated:
+// its chains are behind kube-proxy's (-100), and conntrack translates a connection once. So kube-proxy takes over as soon as it can,
+// and a connection that was begun here stays what it is. Rules choose one of eight slots of a frontend at random.
+//
+// The source is translated as kube-proxy would: its mark (0x4000, the default of its masqueradeBit) has the node's firewall
+// treat the connection as kube-proxy's, and a chain behind kube-proxy's translates where nobody did.
+//
+// The content is short-lived: Set names what is new, and the kernel drops what a dead speaker leaves. Nothing is
+// repaired; without the table a new address waits for kube-proxy. Without new addresses there is no table.
+//
+// The package takes no decisions and touches no other table.
+package headstart
+
+import (
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"sync"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
+)
+
+// Table is the table of this node.
+type Table struct {
+	log *slog.Logger
+
+	mu sync.Mutex
+	// starts are those in the kernel; stands: the table exists, as far as is known.
+	starts []lb.Start
+	stands bool
+	// begun: what an earlier process left was removed; failed: the last change failed, and the log has it.
+	begun, failed bool
+}
+
+// New returns a Table. It does not change the kernel.
+func New(log *slog.Logger) *Table { return &Table{log: log} }
+
+// Set has the kernel lead connections to exactly these frontends. It never fails: without it clients wait for kube-proxy.
+func (t *Table) Set(starts []lb.Start) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.begun && !t.failed && (len(starts)+len(t.starts) == 0 || reflect.DeepEqual(starts, t.starts)) {
+		return
+	}
+	err := t.apply(starts)
+	if err != nil && !t.failed {
+		t.log.Warn("new addresses wait for kube-proxy", "error", err)
+	}
+	t.failed = err != nil
+}
+
+func (t *Table) apply(starts []lb.Start) error {
+	t.begun, t.starts = true, nil
+	l := layout()
+	if len(starts) == 0 {
+		t.stands = false
+		return l.Delete()
+	}
+	list := elements(starts)
+	if t.stands {
+		b := l.Batch()
+		for _, s := range l.Sets {
+			b.FlushSet(s.Name)
+		}
+		b.AddElements(l, list)
+		if b.Commit() == nil {
+			t.starts = starts
+			return nil
+		}
+		// Somebody changed or deleted the table.
+	}
+	b := l.Batch()
+	b.Remove()
+	b.Create()
+	l.Build(b)
+	b.AddElements(l, list)
+	if err := b.Commit(); err != nil {
+		return fmt.Errorf("serve new addresses: %w", err)
+	}
+	t.starts, t.stands = starts, true
+	return nil
+}
+
+// Remove deletes the table.
+func (t *Table) Remove() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.starts, t.stands = nil, false
+	if err := layout().Delete(); err != nil {
+		return fmt.Errorf("remove head start: %w", err)
+	}
+	return nil
+}
+
+// elements are those of the sets.
+func elements(starts []lb.Start) []nft.SetElement {
+	var list []nft.SetElement
+	for _, s := range starts {
+		f, key, ok := keyOf(s)
+		if !ok {
+			continue
+		}
+		put := func(set, key, value string) {
+			list = append(list, nft.SetElement{Set: set + f.suffix, Element: nft.Element{Key: key, Value: value}})
+		}
+		if s.Masquerade {
+			put(masqueradeSet, key, "")
+		}
+		for slot := range uint32(slots) {
+			to := s.Endpoints[int(slot)%len(s.Endpoints)]
+			at := key + string(nft.Native(slot))
+			put(endpointsMap, at, string(to.Addr().Unmap().AsSlice()))
+			put(portsMap, at, string(binary.BigEndian.AppendUint16(nil, to.Port())))
+		}
+	}
+	return list
+}

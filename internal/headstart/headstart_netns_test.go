@@ -1,0 +1,256 @@
+package headstart
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+const (
+	client4, client6 = "198.51.100.2", "2001:db8:c::2"
+	node4, node6     = "198.51.100.1", "2001:db8:c::1"
+	vip4, vip6       = "192.0.2.10", "2001:db8:f::10"
+)
+
+// pods have these addresses; each sees the node as the next lower one.
+var pods = [][2]string{{"10.244.0.2", "fd00::2"}, {"10.244.1.2", "fd00:1::2"}, {"10.244.2.2", "fd00:2::2"}}
+
+// world is a node with three pods behind it and a client before it.
+type world struct {
+	t            *testing.T
+	node, client *nstest.NS
+	table        *Table
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, node: nstest.Self(t), client: nstest.New(t), table: New(slog.New(slog.NewTextHandler(t.Output(), nil)))}
+	w.node.Sysctl("ipv4/ip_forward", "1")
+	w.node.Sysctl("ipv6/conf/all/forwarding", "1")
+	nstest.Veth(t, w.node, "eth0", w.client, "eth0")
+	w.node.AddAddress("eth0", node4+"/24", node6+"/64")
+	w.client.AddAddress("eth0", client4+"/24", client6+"/64")
+	w.client.Output("ip", "route", "add", "default", "via", node4)
+	w.client.Output("ip", "-6", "route", "add", "default", "via", node6)
+	// What nobody translates comes back to the client, which drops it.
+	w.node.Output("ip", "route", "add", "default", "via", client4)
+	w.node.Output("ip", "-6", "route", "add", "default", "via", client6)
+	for i, a := range pods {
+		pod := nstest.New(t)
+		link := fmt.Sprint("pod", i)
+		nstest.Veth(t, w.node, link, pod, "eth0")
+		gateway4, gateway6 := netip.MustParseAddr(a[0]).Prev().String(), netip.MustParseAddr(a[1]).Prev().String()
+		w.node.AddAddress(link, gateway4+"/24", gateway6+"/64")
+		pod.AddAddress("eth0", a[0]+"/24", a[1]+"/64")
+		pod.Output("ip", "route", "add", "default", "via", gateway4)
+		pod.Output("ip", "-6", "route", "add", "default", "via", gateway6)
+		w.serve(pod, fmt.Sprint(i))
+	}
+	return w
+}
+
+// serve answers each line with the name of the pod and the address of its client, by TCP and UDP on port 8080.
+func (w *world) serve(pod *nstest.NS, name string) {
+	var l net.Listener
+	var p net.PacketConn
+	var err, udpErr error
+	pod.Do(func() {
+		l, err = net.Listen("tcp", ":8080")
+		p, udpErr = net.ListenPacket("udp", ":8080")
+	})
+	if err != nil || udpErr != nil {
+		w.t.Fatal(err, udpErr)
+	}
+	w.t.Cleanup(func() { l.Close(); p.Close() })
+	say := func(from net.Addr) []byte {
+		return []byte(name + " " + netip.MustParseAddrPort(from.String()).Addr().Unmap().String())
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				buffer := make([]byte, 64)
+				for {
+					if _, err := c.Read(buffer); err != nil {
+						return
+					}
+					if _, err := c.Write(say(c.RemoteAddr())); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	go func() {
+		buffer := make([]byte, 64)
+		for {
+			_, from, err := p.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			_, _ = p.WriteTo(say(from), from)
+		}
+	}()
+}
+
+func (w *world) dial(from *nstest.NS, network, vip string, wait time.Duration) (c net.Conn, err error) {
+	from.Do(func() { c, err = net.DialTimeout(network, net.JoinHostPort(vip, "80"), wait) })
+	return c, err
+}
+
+// ask sends a line and returns the answer.
+func ask(c net.Conn, wait time.Duration) (string, error) {
+	_ = c.SetDeadline(time.Now().Add(wait))
+	if _, err := c.Write([]byte("who")); err != nil {
+		return "", err
+	}
+	buffer := make([]byte, 64)
+	n, err := c.Read(buffer)
+	return string(buffer[:n]), err
+}
+
+// fetch returns the answer of a new connection, or "nothing".
+func (w *world) fetch(from *nstest.NS, network, vip string, wait time.Duration) string {
+	c, err := w.dial(from, network, vip, wait)
+	if err != nil {
+		return "nothing"
+	}
+	defer c.Close()
+	answer, err := ask(c, wait)
+	if err != nil {
+		return "nothing"
+	}
+	return answer
+}
+
+// starts are TCP and UDP port 80 of both addresses, at the first two pods.
+func starts(masquerade bool) []lb.Start {
+	var out []lb.Start
+	for family, vip := range []string{vip4, vip6} {
+		for _, protocol := range []string{"TCP", "UDP"} {
+			s := lb.Start{Address: netip.MustParseAddr(vip), Protocol: protocol, Port: 80, Masquerade: masquerade}
+			for _, pod := range pods[:2] {
+				s.Endpoints = append(s.Endpoints, netip.AddrPortFrom(netip.MustParseAddr(pod[family]), 8080))
+			}
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+const (
+	brief   = 150 * time.Millisecond
+	patient = 5 * time.Second
+)
+
+// TestLead: new addresses are served by their endpoints, from outside and from the node, as the client or as the node.
+func TestLead(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		if got := w.fetch(w.client, "tcp", vip4, brief); got != "nothing" {
+			t.Fatalf("before anything was set: %s", got)
+		}
+		for _, masquerade := range []bool{true, false} {
+			w.table.Set(starts(masquerade))
+			for family, vip := range []string{vip4, vip6} {
+				for _, network := range []string{"tcp", "udp"} {
+					seen := map[string]bool{}
+					nstest.Until(t, patient, "answers of both pods", func() bool {
+						answer := w.fetch(w.client, network, vip, patient)
+						pod, from, _ := strings.Cut(answer, " ")
+						want := []string{client4, client6}[family]
+						if masquerade && len(pod) == 1 {
+							want = netip.MustParseAddr(pods[pod[0]-'0'][family]).Prev().String()
+						}
+						if from != want {
+							t.Fatalf("%s %s, masqueraded %v: %q, want one from %s", network, vip, masquerade, answer, want)
+						}
+						seen[pod] = true
+						return seen["0"] && seen["1"]
+					})
+					if got := w.fetch(w.node, network, vip, patient); got == "nothing" {
+						t.Errorf("%s %s from the node: nothing", network, vip)
+					}
+				}
+			}
+		}
+		w.table.Set(nil)
+		if got := w.fetch(w.client, "tcp", vip4, brief); got != "nothing" {
+			t.Errorf("after all was taken back: %s", got)
+		}
+		if got := w.node.Output("nft", "list", "tables"); strings.Contains(got, tableName) {
+			t.Errorf("a table is left: %s", got)
+		}
+	})
+}
+
+// TestTakeover: what kube-proxy serves is kube-proxy's from the first connection on, and no open connection breaks, neither
+// then nor when the table goes.
+func TestTakeover(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.table.Set(starts(true))
+		open := map[string]net.Conn{}
+		for _, vip := range []string{vip4, vip6} {
+			c, err := w.dial(w.client, "tcp", vip, patient)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			open[vip] = c
+		}
+		cmd := w.node.Command("nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(fmt.Sprintf(`table inet kube-proxy {
+	chain nat { type nat hook prerouting priority -100
+		ip daddr %s tcp dport 80 dnat ip to %s:8080
+		ip6 daddr %s tcp dport 80 dnat ip6 to [%s]:8080
+	}
+}`, vip4, pods[2][0], vip6, pods[2][1]))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("nft: %v\n%s", err, out)
+		}
+		for _, gone := range []bool{false, true} {
+			if gone {
+				w.table.Set(nil)
+			}
+			for vip, c := range open {
+				if got := w.fetch(w.client, "tcp", vip, patient); !strings.HasPrefix(got, "2 ") {
+					t.Errorf("%s, taken back %v: a new connection got %q, want kube-proxy's pod", vip, gone, got)
+				}
+				if got, err := ask(c, patient); err != nil || strings.HasPrefix(got, "2 ") {
+					t.Errorf("%s, taken back %v: the open connection: %q, %v", vip, gone, got, err)
+				}
+			}
+		}
+	})
+}
+
+// TestDamage: what somebody deletes is there again with the next change, and what a dead process left goes.
+func TestDamage(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.table.Set(starts(true)[:1])
+		w.node.Output("nft", "flush", "ruleset")
+		w.table.Set(starts(true))
+		if got := w.fetch(w.client, "tcp", vip6, patient); got == "nothing" {
+			t.Error("nothing answers after the table was deleted")
+		}
+		New(slog.New(slog.DiscardHandler)).Set(nil)
+		if got := w.node.Output("nft", "list", "tables"); strings.Contains(got, tableName) {
+			t.Errorf("a table is left: %s", got)
+		}
+		if err := w.table.Remove(); err != nil {
+			t.Errorf("remove what is not there: %v", err)
+		}
+	})
+}
