@@ -14,7 +14,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/loop"
-	"github.com/holdfast-lb/holdfast/internal/relay"
 	"github.com/holdfast-lb/holdfast/internal/report"
 )
 
@@ -45,7 +44,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		node: s.nodeName, options: s.Options, log: log, ended: make(chan error, 1),
 		cluster: cluster, links: links, membership: m, liveness: live,
 		boot:   kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
-		filter: newGuard(log, s, kick), relay: relay.New(relay.Config{Log: log, Links: links.Links}),
+		filter: newGuard(log, s, kick), relays: newRelays(log, s, links.Links, kick),
 		layer2: l2, bgp: peers, conntrack: conntrack.New(log), headstart: headstart.New(log),
 		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live,
 			Foreign: func() []link.Neighbour { return others.find(w) }}),

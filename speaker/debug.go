@@ -8,7 +8,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
-	"github.com/holdfast-lb/holdfast/internal/relay"
 )
 
 // maxLogged is how many Services are named when a run changed more: a thousand lines cost the time that a failover
@@ -58,6 +57,6 @@ func (w *syncer) debug() any {
 		Layer2   any
 		Sessions []bgp.Session
 		Filter   any
-		Relay    relay.State
-	}{w.node, w.last.Load(), w.membership.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(), w.filter.state(), w.relay.State()}
+		Relay    any
+	}{w.node, w.last.Load(), w.membership.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(), w.filter.state(), w.relays.state()}
 }

@@ -39,6 +39,7 @@ type settings struct {
 	realtime                   bool
 	kubeProxyLivez             string
 	podLinks                   []string
+	relay                      bool
 }
 
 func (s *settings) parse(args []string) error {
@@ -53,6 +54,7 @@ func (s *settings) parse(args []string) error {
 		s.podLinks = append(s.podLinks, text)
 		return nil
 	})
+	f.BoolVar(&s.relay, "relay", true, "send packets of older TCP connections to the former owner of an address that moves here")
 	f.UintVar(&s.heartbeatPort, "heartbeat-port", 7948, "UDP `port` of the speakers' heartbeats")
 	f.DurationVar(&s.heartbeatInterval, "heartbeat-interval", 50*time.Millisecond, "`time` between two heartbeats, 10ms to 1s; a node is declared dead after three missed heartbeats")
 	f.BoolVar(&s.realtime, "heartbeat-realtime", true, "give the heartbeat process real-time priority, which needs the capability SYS_NICE; without it a node is declared dead after nine missed heartbeats")
@@ -124,7 +126,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		}
 	})
 	for _, run := range []func(context.Context) error{
-		w.links.Run, w.layer2.Run, w.bgp.Run, w.relay.Run, w.filter.run,
+		w.links.Run, w.layer2.Run, w.bgp.Run, w.relays.run, w.filter.run,
 	} {
 		group.Go(func() error { return run(sinks) })
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -43,7 +42,7 @@ type syncer struct {
 	boot       *kubeproxy.Boot
 	// Sinks.
 	filter    *guard
-	relay     *relay.Relayer
+	relays    *relays
 	layer2    *layer2.Responder
 	bgp       *bgp.Speaker
 	conntrack *conntrack.Sweeper
@@ -135,8 +134,7 @@ func (w *syncer) read(links []link.Link) inputs {
 // filterOnly sets the filter and nothing else: this node announces nothing yet, and its kernel goes on with the relays
 // of an earlier run.
 func (w *syncer) filterOnly(in inputs) error {
-	inherited := slices.SortedFunc(maps.Keys(w.relay.Inherited()), netip.Addr.Compare)
-	return w.filter.set(plan.ForNode(w.node, in.state), inherited, in.state.Nodes[w.node], in.links)
+	return w.filter.set(plan.ForNode(w.node, in.state), w.relays.lasting(), in.state.Nodes[w.node], in.links)
 }
 
 // participate sends this node's metadata to the other speakers, and returns what the membership knows.
@@ -182,7 +180,7 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State, metadata
 		s.Here.Announced = last.plan().Announced()
 	}
 	if s.Here.Previous = last.previous(epoch); s.Here.Previous == nil {
-		s.Here.Inherited = w.relay.Inherited()
+		s.Here.Inherited = w.relays.inherited()
 	}
 	s.Here.Unfiltered = w.filter.failed()
 	return s
@@ -192,23 +190,23 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State, metadata
 // precedes the announcements because kube-proxy may know an address already, and a client the MAC of any node.
 func (w *syncer) apply(in inputs, state lb.State, macs map[link.MAC]bool) (plan.Plan, error) {
 	last := w.last.Load().plan()
-	p := plan.ForNode(w.node, state)
+	p := w.relays.plan(w.node, state)
 	var withdrawErr error
 	if rest, less := last.Staying(p); less {
 		withdrawErr = w.announce(rest, macs)
 	}
-	filterErr := w.filter.set(p, relayed(p.Relays), state.Nodes[w.node], in.links)
+	filterErr := w.filter.set(p, w.relays.relayed(p.Relays), state.Nodes[w.node], in.links)
 	if failed := w.filter.failed(); failed != state.Here.Unfiltered {
 		state.Here.Unfiltered = failed
-		p = plan.ForNode(w.node, state)
+		p = w.relays.plan(w.node, state)
 		w.loop.Kick() // the next run sends the new metadata
 	}
 	if filterErr != nil && !state.Here.Unfiltered {
 		p = p.Waiting(last)
 	}
-	w.relay.Set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: macs})
+	relayErr := w.relays.set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: macs})
 	w.headstart.Set(w.starts(in.fresh))
-	return p, errors.Join(withdrawErr, filterErr, w.announce(p, macs))
+	return p, errors.Join(withdrawErr, filterErr, relayErr, w.announce(p, macs))
 }
 
 // starts returns where connections to new addresses go.

@@ -25,7 +25,7 @@ func (w *syncer) withdraw() error {
 	if err := w.bgp.Leave(); err != nil {
 		return fmt.Errorf("withdraw routes: %w", err)
 	}
-	if err := errors.Join(w.relay.Remove(), w.headstart.Remove(), w.filter.remove(), kubeproxy.Forget()); err != nil {
+	if err := errors.Join(w.relays.remove(), w.headstart.Remove(), w.filter.remove(), kubeproxy.Forget()); err != nil {
 		return err
 	}
 	w.last.Store(nil)

@@ -17,7 +17,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
-	"github.com/holdfast-lb/holdfast/internal/relay"
 	"github.com/holdfast-lb/holdfast/internal/report"
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
@@ -51,7 +50,7 @@ func TestMarkRemoved(t *testing.T) {
 		w := &syncer{
 			node: "w1", log: log, filter: newTestGuard(false), ended: make(chan error, 1),
 			cluster: cluster, links: link.New(log, func() {}), layer2: l2, bgp: peers,
-			relay:     relay.New(relay.Config{Log: log, Links: noLinks}),
+			relays:    newRelays(log, settings{relay: true}, noLinks, func() {}),
 			liveness:  liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}}),
 			conntrack: conntrack.New(log),
 			headstart: headstart.New(log),

@@ -271,6 +271,7 @@ func TestChartValues(t *testing.T) {
 		{"speaker.filter.enabled=false", []string{"--disable-filter=true", "add: [NET_ADMIN, NET_RAW, SYS_NICE]"}, []string{"--disable-filter=false"}},
 		{"speaker.filter.internalTraffic=true", []string{"--allow-internal-traffic=true", "--disable-filter=false"}, []string{"--allow-internal-traffic=false"}},
 		{"speaker.filter.podLinks={wep,knet}", []string{"--pod-link=wep\n            - --pod-link=knet\n"}, nil},
+		{"speaker.relay=false", []string{"--relay=false\n"}, []string{"--relay=true"}},
 		{"speaker.tolerations[0].key=dedicated,speaker.tolerations[0].operator=Exists", []string{"key: dedicated\n          operator: Exists"}, nil},
 		{"speaker.nodeSelector.edge=yes,controller.nodeSelector.edge=no", []string{"edge: \"yes\"", "edge: \"no\""}, nil},
 		{"speaker.resources.limits.memory=256Mi", []string{"memory: 256Mi"}, nil},
@@ -300,7 +301,7 @@ func TestChartRefusesValues(t *testing.T) {
 	for _, set := range []string{
 		"unknown=1", "openStack.maxShared=0", "openStack.maxSharedLB=3", "image.digest=x", "image.pullPolicy=Sometimes", "image.tag=a/b", "loadBalancerClass=",
 		"loadBalancerClass=a b", "defaultLoadBalancer=maybe", "logLevel=trace", "deadEndpoints.maxNodes=101%", "deadEndpoints.maxNodes=-1", "metrics.port=0", "metrics.podMonitor.every=1s",
-		"controller.replicas=0", "controller.limits.cpu=1", "speaker.membersPort=65536", "speaker.replicas=3", "speaker.filter.enabled=maybe", "speaker.filter.mode=open",
+		"controller.replicas=0", "controller.limits.cpu=1", "speaker.membersPort=65536", "speaker.replicas=3", "speaker.filter.enabled=maybe", "speaker.filter.mode=open", "speaker.relay=maybe",
 		"speaker.kubeProxyLivez=10256", "speaker.kubeProxyLivez=http://127.0.0.1:10256",
 		"speaker.tolerations[0].effect=Never", "imagePullSecrets[0]=registry",
 	} {

@@ -15,6 +15,9 @@ type Relay struct {
 	Via netip.Addr
 	// Link is the name of a link of this node.
 	Link string
+	// Start is when the address moved here; zero for a relay of an earlier run of this speaker. A relay that ended
+	// begins again only with another Start.
+	Start time.Time `json:",omitzero"`
 	// Until is when the relay ends because another node owns the address; zero while this node owns it.
 	Until time.Time `json:",omitzero"`
 }

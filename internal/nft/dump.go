@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,10 +39,11 @@ func retryChanged(list func() error) (err error) {
 	return err
 }
 
-// CountedElement is an element and the number of packets that matched it.
+// CountedElement is an element, the number of packets that matched it, and the time until it expires, 0 if it never does.
 type CountedElement struct {
 	Element
 	Packets uint64
+	Expires time.Duration
 }
 
 // List returns the elements of a set.
@@ -93,6 +95,7 @@ func decodeElement(e attributes) (c CountedElement) {
 		c.Value = chain.text()
 	}
 	c.Packets = e.find(unix.NFTA_SET_ELEM_EXPR).packets()
+	c.Expires = time.Duration(e.find(unix.NFTA_SET_ELEM_EXPIRATION).number()) * time.Millisecond
 	return c
 }
 

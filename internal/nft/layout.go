@@ -58,9 +58,9 @@ func (l *Layout) Build(b *Batch) {
 // ErrOther means that another program or another version made the table, so that it cannot be adopted.
 var ErrOther = errors.New("the table has other rules")
 
-// Read lists the table as Outline does, and the elements of the sets that packets do not fill. It returns
-// os.ErrNotExist if there is no table, and ErrOther if the table has another layout.
-func (l *Layout) Read(all bool) (*Content, error) {
+// Recognize lists the table as Outline does. It returns os.ErrNotExist if there is no table, and ErrOther if the table has
+// another layout.
+func (l *Layout) Recognize(all bool) (*Content, error) {
 	c, err := l.Outline(all)
 	if err != nil {
 		return nil, err
@@ -69,6 +69,15 @@ func (l *Layout) Read(all bool) (*Content, error) {
 		slices.ContainsFunc(l.Sets, func(want Set) bool { return !slices.Contains(c.Sets, want.Name) })
 	if other {
 		return nil, ErrOther
+	}
+	return c, nil
+}
+
+// Read is Recognize, and lists the elements of the sets that packets do not fill.
+func (l *Layout) Read(all bool) (*Content, error) {
+	c, err := l.Recognize(all)
+	if err != nil {
+		return nil, err
 	}
 	for _, s := range l.Sets {
 		if s.Flags&unix.NFT_SET_EVAL != 0 {

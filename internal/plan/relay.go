@@ -12,12 +12,12 @@ import (
 // relay plans the relay of older connections to an address of this node: to the former owner, as long as that one
 // forwards.
 func (p *planner) relay(s *lb.Service, a netip.Addr, ads []int) {
-	former := p.former(s, a, ads)
+	former, start := p.former(s, a, ads)
 	if former == "" || former == p.node || !p.forwards(former) {
 		return
 	}
 	via, link := p.nextHop(former, a, ads)
-	p.relays[a] = lb.Relay{Address: a, Former: former, Via: via, Link: link}
+	p.relays[a] = lb.Relay{Address: a, Former: former, Via: via, Link: link, Start: start}
 }
 
 // relayGrace is how long a node goes on relaying for an address that it left to another owner: longer than any
@@ -51,38 +51,39 @@ func (c *cluster) forwards(name string) bool {
 	return known && (c.state.Members[name] || c.state.Left[name]) && !c.state.Unfit[name].Has(lb.Booting)
 }
 
-// former returns the former owner of an address of this node; "" for none. Without a previous plan it is, in this
+// former returns the former owner of an address of this node, "" for none, and the Start of the relay. Without a previous plan it is, in this
 // order:
 //   - the node in the Service's record of who announces, if that is another one; the record may be late
 //   - the former owner that an earlier run of this speaker relayed to: it was killed, and nothing moved
 //   - the node that would own the address without this one. If it never did, its kernel resets the connections that
 //     the kernel of this node would have reset.
-func (p *planner) former(s *lb.Service, a netip.Addr, ads []int) string {
+func (p *planner) former(s *lb.Service, a netip.Addr, ads []int) (name string, start time.Time) {
 	if previous := p.state.Here.Previous; previous != nil {
 		if owner := previous.Owners[a]; owner != p.node {
-			return owner
+			return owner, p.state.Now
 		}
-		return formerOf(previous.Relays, a)
+		was := relayOf(previous.Relays, a)
+		return was.Former, was.Start
 	}
 	by := p.announcedBy(s, a)
 	if by == "" || by != p.node && p.forwards(by) {
-		return by
+		return by, p.state.Now
 	}
 	if via, found := p.state.Here.Inherited[a]; found {
 		if name := p.nodeAt(via); p.forwards(name) {
-			return name
+			return name, time.Time{}
 		}
 	}
-	return p.runnerUp(s, a, ads)
+	return p.runnerUp(s, a, ads), p.state.Now
 }
 
-// formerOf returns the former owner of an address by the relays, which are ordered by address; "" for none.
-func formerOf(relays []lb.Relay, a netip.Addr) string {
+// relayOf returns the relay of an address among relays, which are ordered by address; the zero value for none.
+func relayOf(relays []lb.Relay, a netip.Addr) lb.Relay {
 	i, found := slices.BinarySearchFunc(relays, a, func(r lb.Relay, a netip.Addr) int { return r.Address.Compare(a) })
 	if !found {
-		return ""
+		return lb.Relay{}
 	}
-	return relays[i].Former
+	return relays[i]
 }
 
 // announcedBy returns the node that announced an address for the Service, or for one that shares it, by the record in

@@ -185,6 +185,41 @@ func TestOwners(t *testing.T) {
 	}
 }
 
+// TestRelayStart: a relay has one Start until its address moves here again, and none if an earlier run of this speaker
+// began it.
+func TestRelayStart(t *testing.T) {
+	s := relayState()
+	at := func(second int64) time.Time { return time.Unix(1e9+second, 0) }
+	next := func(second int64, want time.Time) {
+		t.Helper()
+		s.Now = at(second)
+		p := ForNode("w1", s)
+		s.Here.Previous, s.Here.Inherited = &lb.Previous{Owners: p.Owners, Relays: p.Relays}, nil
+		if len(p.Relays) != 2 {
+			t.Fatalf("the relays are %+v", p.Relays)
+		}
+		for _, r := range p.Relays {
+			if !r.Start.Equal(want) {
+				t.Errorf("the relay of %s began at %v, want %v", r.Address, r.Start, want)
+			}
+		}
+	}
+	s.Here.Previous = owned("w2")
+	next(0, at(0))
+	next(1, at(0))
+	whole := s.Nodes["w1"]
+	drain(&s, "w1")
+	next(2, at(0)) // it goes on for relayGrace
+	s.Nodes["w1"] = whole
+	next(3, at(3))
+	s.Here.Previous = nil
+	s.Here.Inherited = map[netip.Addr]netip.Addr{v4: netip.MustParseAddr("192.0.2.3"), v6: netip.MustParseAddr("fe80::3")}
+	next(4, time.Time{})
+	next(5, time.Time{})
+	s.Here.Previous = nil
+	next(6, at(6)) // nothing inherited: the runner-up
+}
+
 // TestRelayGrace: a node goes on relaying for a while after an address went back to its former owner, as long as that
 // lives.
 func TestRelayGrace(t *testing.T) {

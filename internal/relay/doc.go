@@ -11,8 +11,8 @@
 //
 //	errors       (prerouting, -150)  ICMP errors about no connection of this node
 //	connections  (prerouting, -148)  TCP without SYN: connection new, or FIN or RST and connection invalid
-//	    to an address in the map relays, from no MAC in the set speakers
-//	        ──► dup to the former owner on its link, drop here
+//	    to an address in the set used and the map relays, from no MAC in the set speakers
+//	        ──► begin its time in used again, unless FIN or RST; dup to the former owner on its link, drop here
 //
 // A SYN opens a connection, and this node serves it with all of its later packets. Conntrack's
 // state invalid covers FIN and RST of unknown connections, and segments outside the window of
@@ -31,12 +31,18 @@
 // the copy (nf_dup_ipv4.c), sets its don't-fragment bit, does not track it, and sends it as a packet
 // of its own: segments that GRO merged are split again.
 //
-// The elements of the map relays have a timeout in the kernel, which Run renews. So the relays of a
-// speaker that restarts or dies keep working, and those of a speaker that never returns expire.
-// The next speaker adopts tables of the same layout.
+// A relay ends when no segment used it for the idle time: its address then expires in the set used. Packets renew that,
+// and not the speaker. So the relays of a speaker that restarts or dies work as long as they are used. FIN, RST and ICMP
+// errors do not renew it, since scans and late packets would keep relays without connections. What ended stays in the map
+// relays. So the next speaker, which adopts tables of the same layout, does not take it for one that is missing. A relay
+// begins again when Set names it with another Start.
 //
-// Limits: TCP only, because UDP does not show whether a packet is the first of a flow. Each address has
-// one former owner: when it moves again, the connections of the owner before that are lost.
+// Nothing reads the tables while nothing happens. The kernel tells of changes by others, though not of addresses that
+// expire: Run lists the tables for that from time to time.
+//
+// Limits: TCP only, because UDP does not show whether a packet is the first of a flow. 65,535 addresses of a family at once,
+// the kernel's limit of a set that packets renew. Each address has one former owner: when it moves again, the connections of
+// the owner before that are lost.
 // Connections through a router that is itself a node of the cluster are not relayed.
 //
 // The package takes no decisions: the former owner and its health are decided before Set. It changes no

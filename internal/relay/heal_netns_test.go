@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -34,6 +33,7 @@ func TestHeal(t *testing.T) {
 			"flush ruleset",
 			"flush map ip holdfast-relay relays",
 			"flush map ip6 holdfast-relay links",
+			"flush set ip holdfast-relay used",
 			"flush chain ip6 holdfast-relay connections",
 			"insert rule ip holdfast-relay connections drop",
 			"add element ip holdfast-relay relays { 198.51.100.1 : 192.0.2.99 }",
@@ -91,7 +91,7 @@ func TestAdopt(t *testing.T) {
 		before, packets := handles(), w.packets()
 
 		next := New(Config{Log: testLog(t), Links: w.links, Timers: w.relayer.timers})
-		want := map[netip.Addr]netip.Addr{addr(vip4): addr(former4), addr(vip6): w.linkLocal(w.former)}
+		want := map[netip.Addr]Inherited{addr(vip4): {Via: addr(former4)}, addr(vip6): {Via: w.linkLocal(w.former)}}
 		if got := next.Inherited(); !maps.Equal(got, want) {
 			t.Errorf("inherited %v, want %v", got, want)
 		}
@@ -131,10 +131,10 @@ func TestSetDuringCheck(t *testing.T) {
 		set(d.Relays[:1])
 		four := w.relayer.tables[0]
 		was := four.generation
-		is, err := four.read()
+		seen := four.read()
 		set(d.Relays[1:]) // while the listing is under way
-		w.relayer.reconcileListed(four, was, listing{is, err})
-		if got := w.relayer.Inherited(); len(got) != 1 || !got[addr(vip6)].IsValid() {
+		w.relayer.reconcileListed(four, was, seen)
+		if got := w.relayer.Inherited(); len(got) != 1 || !got[addr(vip6)].Via.IsValid() {
 			t.Errorf("relayed are %v", got)
 		}
 		w.relayer.check()
@@ -142,41 +142,10 @@ func TestSetDuringCheck(t *testing.T) {
 			t.Errorf("%d repairs of what was set", n)
 		}
 		load(t, w.node, "flush map ip6 holdfast-relay links")
+		w.relayer.tables[1].changed.Store(true) // as watch does
 		w.relayer.check()
 		if n := w.relayer.repairs.Load(); n != 1 {
 			t.Errorf("%d repairs of what was damaged", n)
-		}
-	})
-}
-
-// Members do not outlive their speaker for long, and a living one renews them.
-func TestRenew(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.relayer.timers.RenewInterval = 500 * time.Millisecond
-		w.run(w.relayer)
-		w.relayer.Set(w.desired())
-		table := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName}
-		expires := func(s *nftables.Set) time.Duration {
-			c, err := nftables.New()
-			if err != nil {
-				t.Fatal(err)
-			}
-			list, err := c.GetSetElements(s)
-			if err != nil || len(list) != 1 || list[0].Expires > relayTimeout || list[0].Expires < relayTimeout-healTime {
-				t.Fatalf("%+v, %v", list, err)
-			}
-			return list[0].Expires
-		}
-		for _, name := range []string{relaysMap, linksMap} {
-			s := &nftables.Set{Table: table, Name: name}
-			last := expires(s)
-			nstest.Until(t, patient, name+" are renewed", func() bool {
-				is := expires(s)
-				renewed := is > last
-				last = is
-				return renewed
-			})
 		}
 	})
 }

@@ -2,7 +2,10 @@ package relay
 
 import (
 	"fmt"
-	"maps"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
@@ -11,15 +14,16 @@ import (
 //
 //	relays    relayed address: address of the former owner
 //	links     relayed address: index of the link to the former owner
+//	used      relayed address, unless the relay has ended: no value
 //	speakers  MAC: no value
 type content map[elementKey]string
 
 type elementKey struct{ set, key string }
 
-// relays counts the relayed addresses.
-func (c content) relays() (n int) {
+// relayed counts the addresses whose relays have not ended.
+func (c content) relayed() (n int) {
 	for at := range c {
-		if at.set == relaysMap {
+		if at.set == usedSet {
 			n++
 		}
 	}
@@ -28,8 +32,36 @@ func (c content) relays() (n int) {
 
 // without returns the elements whose keys are not in o.
 func (c content) without(o content) content {
-	out := maps.Clone(c)
-	maps.DeleteFunc(out, func(at elementKey, _ string) bool { _, has := o[at]; return has })
+	if len(o) == 0 {
+		return c
+	}
+	out := content{}
+	for at, value := range c {
+		if _, has := o[at]; !has {
+			out[at] = value
+		}
+	}
+	return out
+}
+
+// listing is the result of listing a table at a time.
+type listing struct {
+	is content
+	// ends is when the kernel ends each relay, by the key of the address, if no packet uses it before.
+	ends map[string]time.Time
+	err  error
+}
+
+// via returns the relays of a listing: relayed address to address of the former owner.
+func (l *listing) via() map[netip.Addr]netip.Addr {
+	out := map[netip.Addr]netip.Addr{}
+	for at, value := range l.is {
+		address, ok := netip.AddrFromSlice([]byte(at.key))
+		via, viaOK := netip.AddrFromSlice([]byte(value))
+		if at.set == relaysMap && ok && viaOK {
+			out[address] = via
+		}
+	}
 	return out
 }
 
@@ -39,39 +71,67 @@ func (t *table) build(want content) error {
 	b.Remove()
 	b.Create()
 	t.Build(b)
-	return t.commit(b, want)
+	b.AddElements(t.Layout, elements(want))
+	return t.commit(b)
 }
 
-// fill replaces the elements of the existing table in one transaction, so that no packet meets an empty map. It renews
-// the timeout of every element.
-func (t *table) fill(want content) error {
-	b := t.Batch()
-	for _, s := range t.Sets {
-		b.FlushSet(s.Name)
+// change makes the elements of the existing table equal to want, given what they are. What is new does not wait for what
+// goes: that takes ten times as long, because the kernel waits until no packet uses it.
+func (t *table) change(is, want content) error {
+	if fresh := want.without(is); len(fresh) > 0 {
+		b := t.Batch()
+		b.AddElements(t.Layout, elements(fresh))
+		if err := t.commit(b); err != nil {
+			return err
+		}
 	}
-	return t.commit(b, want)
+	gone, other := elements(is.without(want)), content{}
+	for at, was := range is {
+		if value, stays := want[at]; stays && (was != value || at.set == usedSet && t.course[at.key].begins) {
+			other[at] = value
+		}
+	}
+	if len(gone)+len(other) == 0 {
+		return nil
+	}
+	b := t.Batch()
+	b.DeleteElements(t.Layout, append(gone, elements(other)...))
+	b.AddElements(t.Layout, elements(other))
+	return t.commit(b)
 }
 
-// commit appends elements to a transaction and sends it.
-func (t *table) commit(b *nft.Batch, elements content) error {
-	t.generation++
-	var list []nft.SetElement
-	for at, value := range elements {
+// elements lists content for a transaction.
+func elements(c content) (list []nft.SetElement) {
+	for at, value := range c {
 		list = append(list, nft.SetElement{Set: at.set, Element: nft.Element{Key: at.key, Value: value}})
 	}
-	b.AddElements(t.Layout, list)
-	return b.Commit()
+	return list
+}
+
+// commit sends a transaction.
+func (t *table) commit(b *nft.Batch) error {
+	t.generation++
+	return t.conn.Commit(b)
 }
 
 // read lists the elements of the table. It needs no lock.
-func (t *table) read() (content, error) {
-	is, err := t.Read(false)
-	if err != nil {
-		return nil, fmt.Errorf("list relays: %w", err)
+func (t *table) read() listing {
+	out := listing{is: content{}, ends: map[string]time.Time{}}
+	if _, err := t.Recognize(false); err != nil {
+		return listing{err: fmt.Errorf("list relays: %w", err)}
 	}
-	out := content{}
-	for _, m := range is.Elements {
-		out[elementKey{m.Set, m.Key}] = m.Value
+	for _, s := range t.Sets {
+		list, err := t.List(s)
+		if err != nil {
+			return listing{err: fmt.Errorf("list relays: %w", err)}
+		}
+		now := time.Now()
+		for _, e := range list {
+			out.is[elementKey{s.Name, e.Key}] = e.Value
+			if s.Flags&unix.NFT_SET_TIMEOUT != 0 {
+				out.ends[e.Key] = now.Add(e.Expires)
+			}
+		}
 	}
-	return out, nil
+	return out
 }

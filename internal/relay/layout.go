@@ -19,9 +19,11 @@ const tableName = "holdfast-relay"
 // What a table holds.
 const (
 	// relaysMap has the address of the former owner, and linksMap the link that leads there. In one map,
-	// the nft command could not show them.
+	// the nft command could not show them. usedSet has the address until the relay was unused for the idle time. It is not
+	// a map either: nft 1.0.6 crashes on a rule that updates one.
 	relaysMap        = "relays"
 	linksMap         = "links"
+	usedSet          = "used"
 	speakersSet      = "speakers"
 	connectionsChain = "connections"
 	errorsChain      = "errors"
@@ -33,9 +35,11 @@ const (
 	connectionsPriority = -148
 )
 
-// relayTimeout is how long the kernel keeps a relay that nobody renews: longer than any outage of a
-// speaker that somebody looks after, and short enough for what is left of one that never returns.
-const relayTimeout = time.Hour
+// idleTime is how long a relay lasts without a segment. Linux's own load balancer forgets an idle TCP connection after
+// 15 minutes too (ip_vs_proto_tcp.c), and most clients and servers close or probe an idle one before. RFC 5382 (REQ-5) and
+// conntrack keep one for hours and days: then relays would pile up with every move. A connection that sleeps for longer
+// while no other one of its address is used is reset when it wakes.
+const idleTime = 15 * time.Minute
 
 // Registers: the former owner's address from first on, its link in spare.
 const (
@@ -75,26 +79,29 @@ func families() []*family {
 	}
 }
 
-// layout makes the table; with strict, conntrack takes up no connection in its middle: see strict.
-func (f *family) layout(strict bool) *nft.Layout {
+// layout makes the table, whose relays end after idle; with strict, conntrack takes up no connection in its middle: see
+// strict.
+func (f *family) layout(strict bool, idle time.Duration) *nft.Layout {
 	sets := []nft.Set{
-		{Name: relaysMap, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: f.Address, Timeout: relayTimeout},
-		{Name: linksMap, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: nft.LinkIndex, Timeout: relayTimeout},
+		{Name: relaysMap, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_MAP, Data: f.Address},
+		{Name: linksMap, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_MAP, Data: nft.LinkIndex},
+		{Name: usedSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_TIMEOUT, Timeout: idle},
 		{Name: speakersSet, Key: nft.Key{nft.MAC}},
 	}
 	errors := chain(errorsChain, errorsPriority)
 	for _, types := range f.errors {
 		errors.Rules = append(errors.Rules, slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), icmpTypes(types),
-			nft.State(expr.CmpOpEq, expr.CtStateBitRELATED|expr.CtStateBitESTABLISHED), f.relayRule()))
+			nft.State(expr.CmpOpEq, expr.CtStateBitRELATED|expr.CtStateBitESTABLISHED), f.relayRule(nil)))
 	}
-	segment := slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP), nft.TCPFlags(expr.CmpOpEq, tcpSYN))
-	ends := nft.TCPFlags(expr.CmpOpNeq, tcpFIN|tcpRST)
+	segment := nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP)
+	goesOn, ends := nft.TCPFlags(expr.CmpOpEq, tcpSYN|tcpFIN|tcpRST), slices.Concat(nft.TCPFlags(expr.CmpOpEq, tcpSYN), nft.TCPFlags(expr.CmpOpNeq, tcpFIN|tcpRST))
+	unknown := nft.State(expr.CmpOpNeq, expr.CtStateBitNEW)
 	if strict {
-		ends = nil
+		unknown = nft.State(expr.CmpOpNeq, expr.CtStateBitINVALID)
 	}
 	connections := chain(connectionsChain, connectionsPriority,
-		slices.Concat(segment, nft.State(expr.CmpOpNeq, expr.CtStateBitNEW), f.relayRule()),
-		slices.Concat(segment, ends, nft.State(expr.CmpOpNeq, expr.CtStateBitINVALID), f.relayRule()))
+		slices.Concat(segment, goesOn, unknown, f.relayRule(use())),
+		slices.Concat(segment, ends, nft.State(expr.CmpOpNeq, expr.CtStateBitINVALID), f.relayRule(nil)))
 	return nft.NewLayout(nft.Table{Family: f.Proto, Name: tableName}, sets, []nft.Chain{errors, connections})
 }
 
@@ -118,19 +125,27 @@ func icmpTypes(types [2]byte) nft.Rule {
 
 // relayRule gives a packet to the former owner of its destination, if there is one and no speaker sent it. Should a
 // speaker's MAC not be known, two nodes may take each other for the former owner: the kernel
-// takes one from the time to live of the copy, but looks at it only when it forwards, so it is looked at here.
-func (f *family) relayRule() nft.Rule {
-	return nft.Expr(
+// takes one from the time to live of the copy, but looks at it only when it forwards, so it is looked at here. What is to
+// be done with the relay's address in first is added to the rule.
+func (f *family) relayRule(with nft.Rule) nft.Rule {
+	return slices.Concat(nft.Expr(
 		&expr.Meta{Key: expr.MetaKeyIIFTYPE, Register: first},
 		&expr.Cmp{Register: first, Data: binary.NativeEndian.AppendUint16(nil, unix.ARPHRD_ETHER)},
 		&expr.Payload{DestRegister: first, Base: expr.PayloadBaseLLHeader, Offset: sourceMACAt, Len: macSize},
 		&expr.Lookup{SourceRegister: first, SetName: speakersSet, Invert: true},
 		&expr.Payload{DestRegister: first, Base: expr.PayloadBaseNetworkHeader, Offset: f.timeToLive, Len: 1},
 		&expr.Cmp{Op: expr.CmpOpGt, Register: first, Data: []byte{1}},
+		f.Load(f.Destination, first), &expr.Lookup{SourceRegister: first, SetName: usedSet},
+	), with, nft.Expr(
 		f.Load(f.Destination, first), &expr.Lookup{SourceRegister: first, SetName: relaysMap, IsDestRegSet: true, DestRegister: first},
 		f.Load(f.Destination, spare), &expr.Lookup{SourceRegister: spare, SetName: linksMap, IsDestRegSet: true, DestRegister: spare},
 		&expr.Dup{RegAddr: first, RegDev: spare, IsRegDevSet: true},
 		&expr.Counter{},
 		&expr.Verdict{Kind: expr.VerdictDrop},
-	)
+	))
+}
+
+// use begins the idle time of the relay again, to which the address in first belongs.
+func use() nft.Rule {
+	return nft.Expr(&expr.Dynset{SrcRegKey: first, SetName: usedSet, Operation: unix.NFT_DYNSET_OP_UPDATE})
 }

@@ -3,9 +3,9 @@ package relay
 import (
 	"context"
 	"errors"
-	"maps"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -18,6 +18,9 @@ import (
 type table struct {
 	family *family
 	*nft.Layout
+	conn nft.Conn
+	// changed: others may have changed the table since the last check.
+	changed atomic.Bool
 	status
 }
 
@@ -25,17 +28,21 @@ type table struct {
 type status struct {
 	// generation increases with every transaction.
 	generation uint64
-	// actual is the known content of the kernel's table; nil while it is unknown.
+	// actual is the known content of the kernel's table, but for what expired since; nil while it is unknown.
 	actual content
+	// course of each desired relay, by the key of its address.
+	course map[string]course
 	// absent: the table does not exist and is not needed yet.
 	absent bool
-	// renewed is when the elements were last written.
-	renewed time.Time
+	// audited is when the table was last compared with desired.
+	audited time.Time
 	// err is the error of the last reconciliation, failed its time, and failures the number of errors in a row.
 	err      error
 	failed   time.Time
 	failures int
 }
+
+func newStatus() status { return status{course: map[string]course{}} }
 
 // Run keeps the relays in force until the context ends. They then stay in force, except for those with an end: the next
 // process would not know it.
@@ -45,8 +52,34 @@ func (r *Relayer) Run(ctx context.Context) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return each(ctx, r.wake, r.apply) })
 	tasks.Go(func() error { return each(ctx, check.C, r.check) })
+	for _, t := range r.tables {
+		tasks.Go(func() error { r.watch(ctx, t); return nil })
+	}
 	err := tasks.Wait()
 	r.removeEnding()
+	return errors.Join(err, r.close())
+}
+
+// watch notes changes of a table by others, until the context ends.
+func (r *Relayer) watch(ctx context.Context, t *table) {
+	for ctx.Err() == nil {
+		if err := t.Watch(ctx, &t.conn, func(nft.Change) { t.changed.Store(true) }); err != nil {
+			r.log.Warn("cannot watch changes of nf_tables", "error", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(r.timers.RetryInterval):
+			}
+		}
+	}
+}
+
+// close closes the connections to the kernel.
+func (r *Relayer) close() (err error) {
+	r.kernel.Lock()
+	defer r.kernel.Unlock()
+	for _, t := range r.tables {
+		err = errors.Join(err, t.conn.Close())
+	}
 	return err
 }
 
@@ -86,8 +119,9 @@ func (r *Relayer) apply() {
 	}
 	indexes := r.indexes()
 	for _, t := range r.tables {
-		r.reconcileAndLog(t, desired.content(t.family, indexes), desired.Expect, nil)
+		r.reconcileAndLog(t, desired, indexes, nil)
 	}
+	r.publishEnded()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tried == tried && tried != nil {
@@ -110,29 +144,33 @@ func (r *Relayer) indexes() map[string]int {
 	return out
 }
 
-// listing is the result of listing a table.
-type listing struct {
-	is  content
-	err error
-}
-
-// check compares the kernel's tables with desired. It lists without the lock, so that Set does not wait.
+// check audits the tables that others changed, those whose last reconciliation failed, and each from time to time: then it
+// learns which relays ended.
 func (r *Relayer) check() {
 	for _, t := range r.tables {
 		r.kernel.Lock()
-		was := t.generation
+		due := t.err != nil || time.Since(t.audited) >= r.timers.AuditInterval
 		rests := t.failures >= refusedAfter && time.Since(t.failed) < r.timers.RetryInterval
 		r.kernel.Unlock()
 		if rests {
 			continue
 		}
-		is, err := t.read()
-		r.reconcileListed(t, was, listing{is, err})
+		if t.changed.Swap(false) || due {
+			r.audit(t)
+		}
 	}
 }
 
-// reconcileListed makes a table equal to desired, given its listing at a generation. It ignores an outdated listing: the
-// next check is soon.
+// audit compares a table with desired. It lists without the lock, so that Set does not wait.
+func (r *Relayer) audit(t *table) {
+	r.kernel.Lock()
+	was := t.generation
+	r.kernel.Unlock()
+	r.reconcileListed(t, was, t.read())
+}
+
+// reconcileListed makes a table equal to desired, given its listing at a generation. The next check makes up for an
+// outdated listing.
 func (r *Relayer) reconcileListed(t *table, was uint64, seen listing) {
 	r.kernel.Lock()
 	defer r.kernel.Unlock()
@@ -140,19 +178,22 @@ func (r *Relayer) reconcileListed(t *table, was uint64, seen listing) {
 	desired := r.desired
 	r.mu.Unlock()
 	if desired == nil || t.generation != was || errors.Is(seen.err, nft.ErrChanged) {
+		t.changed.Store(true)
 		return
 	}
-	r.reconcileAndLog(t, desired.content(t.family, r.indexes()), desired.Expect, &seen)
+	t.audited = time.Now()
+	r.reconcileAndLog(t, desired, r.indexes(), &seen)
+	r.publishEnded()
 }
 
 // refusedAfter is the number of failures in a row after which the kernel counts as unable to relay. Fewer may come from
 // another program that changes the table during a check.
 const refusedAfter = 3
 
-// reconcileAndLog makes a table equal to want, given its listing, or nil to assume actual. It logs lasting failure once.
-func (r *Relayer) reconcileAndLog(t *table, want content, expect bool, seen *listing) {
+// reconcileAndLog makes a table equal to desired, given its listing, or nil to assume actual. It logs lasting failure once.
+func (r *Relayer) reconcileAndLog(t *table, d *Desired, indexes map[string]int, seen *listing) {
 	was := t.failures
-	repaired, err := t.reconcile(want, expect, seen, r.timers.RenewInterval)
+	repaired, err := t.reconcile(d, indexes, seen, r.timers.IdleTime)
 	t.err, t.failures = err, t.failures+1
 	if t.failed = time.Now(); err == nil {
 		t.failures = 0
@@ -169,59 +210,47 @@ func (r *Relayer) reconcileAndLog(t *table, want content, expect bool, seen *lis
 	}
 }
 
-// reconcile makes the kernel's table equal to want, and reports whether others had damaged it.
-func (t *table) reconcile(want content, expect bool, seen *listing, renew time.Duration) (repaired bool, err error) {
-	if t.actual != nil && seen == nil && t.change(want) == nil {
-		return false, nil
+// reconcile makes the kernel's table equal to desired, and reports whether others had damaged it.
+func (t *table) reconcile(d *Desired, indexes map[string]int, seen *listing, idle time.Duration) (repaired bool, err error) {
+	if t.actual != nil && seen == nil {
+		want := t.content(d, indexes, idle)
+		if t.change(t.actual, want) == nil {
+			t.actual = want
+			t.begun()
+			return false, nil
+		}
 	}
-	needed := expect || want.relays() > 0
-	if t.absent && !needed {
+	if t.absent && seen == nil && !d.needs(t.family) {
 		return false, nil
 	}
 	if seen == nil {
-		is, err := t.read()
-		seen = &listing{is, err}
+		now := t.read()
+		seen = &now
 	}
-	is, there := seen.is, seen.err == nil
+	there := seen.err == nil
 	if !there && !errors.Is(seen.err, os.ErrNotExist) && !errors.Is(seen.err, nft.ErrOther) {
 		return false, seen.err
 	}
-	if t.absent = !there && t.actual == nil && !needed; t.absent {
+	if t.absent = !there && t.actual == nil && !d.needs(t.family); t.absent {
 		return false, nil // no relays yet: no table is needed
 	}
-	damaged := t.actual != nil && (!there || !maps.Equal(is, t.actual))
-	switch {
-	case !there:
+	t.learn(seen, time.Now())
+	repaired = t.actual != nil && (!there || t.damaged(seen.is))
+	want := t.content(d, indexes, idle)
+	if there {
+		err = t.change(seen.is, want)
+	} else {
 		err = t.build(want)
-	case !maps.Equal(is, want) || time.Since(t.renewed) >= renew:
-		err = t.fill(want)
-	default:
-		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	t.actual, t.renewed = want, time.Now()
-	return damaged, nil
+	t.actual = want
+	t.begun()
+	return repaired, nil
 }
 
-// change makes a table whose content is actual equal to want. It adds new elements first, which takes a tenth of the time
-// of fill: fill waits until the kernel has freed the elements that an earlier transaction deleted. On an error the
-// content is not actual.
-func (t *table) change(want content) error {
-	if more := want.without(t.actual); len(more) > 0 {
-		if err := t.commit(t.Batch(), more); err != nil {
-			return err
-		}
-		t.actual = maps.Clone(t.actual)
-		maps.Copy(t.actual, more)
-	}
-	if maps.Equal(t.actual, want) {
-		return nil
-	}
-	if err := t.fill(want); err != nil {
-		return err
-	}
-	t.actual, t.renewed = want, time.Now()
-	return nil
+// needs reports whether a family's table is needed.
+func (d *Desired) needs(f *family) bool {
+	return d.Expect || slices.ContainsFunc(d.Relays, func(one lb.Relay) bool { return f.Has(one.Address) && f.Has(one.Via) })
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
-	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // Desired is the whole desired state of a Relayer.
@@ -28,10 +27,13 @@ type Desired struct {
 
 // Timers of a Relayer; a zero field means its default.
 type Timers struct {
-	// CheckInterval is the time between two comparisons of the kernel's tables with the desired ones.
+	// IdleTime is how long a relay lasts without a segment.
+	IdleTime time.Duration
+	// CheckInterval is the time between two checks of whether others changed the tables.
 	CheckInterval time.Duration
-	// RenewInterval is the time between two renewals of the elements' timeouts.
-	RenewInterval time.Duration
+	// AuditInterval is the time between two comparisons of the kernel's tables with the desired ones when nobody changed
+	// them, less than IdleTime.
+	AuditInterval time.Duration
 	// RetryInterval is the wait after repeated refusals by the kernel, unless Set changes the relays.
 	RetryInterval time.Duration
 	// SetTimeout limits how long Set waits for new relays to be in force. A planned move can wait that long, because
@@ -40,9 +42,11 @@ type Timers struct {
 }
 
 func (t Timers) withDefaults() Timers {
+	t.IdleTime = cmp.Or(t.IdleTime, idleTime)
 	return Timers{
+		IdleTime:      t.IdleTime,
 		CheckInterval: cmp.Or(t.CheckInterval, time.Second),
-		RenewInterval: cmp.Or(t.RenewInterval, relayTimeout/3),
+		AuditInterval: cmp.Or(t.AuditInterval, t.IdleTime/3),
 		RetryInterval: cmp.Or(t.RetryInterval, 10*time.Second),
 		SetTimeout:    cmp.Or(t.SetTimeout, 50*time.Millisecond),
 	}
@@ -54,6 +58,8 @@ type Config struct {
 	// Links returns the node's links as they are; it must not block.
 	Links  func() []link.Link
 	Timers Timers
+	// Changed is called when the result of Ended changes; it may be nil.
+	Changed func()
 }
 
 // Relayer keeps the tables of this node.
@@ -61,6 +67,7 @@ type Relayer struct {
 	log     *slog.Logger
 	links   func() []link.Link
 	timers  Timers
+	changed func()
 	wake    chan struct{}
 	repairs atomic.Uint64
 
@@ -69,6 +76,8 @@ type Relayer struct {
 	desired *Desired
 	// tried is closed after the first attempt to apply desired.
 	tried chan struct{}
+	// ended is the result of Ended.
+	ended map[netip.Addr]time.Time
 
 	// kernel guards the tables.
 	kernel sync.Mutex
@@ -77,9 +86,9 @@ type Relayer struct {
 
 // New returns a Relayer. It does not change the kernel.
 func New(c Config) *Relayer {
-	r := &Relayer{log: c.Log, links: c.Links, timers: c.Timers.withDefaults(), wake: make(chan struct{}, 1)}
+	r := &Relayer{log: c.Log, links: c.Links, timers: c.Timers.withDefaults(), changed: c.Changed, wake: make(chan struct{}, 1)}
 	for _, f := range families() {
-		r.tables = append(r.tables, &table{family: f, Layout: f.layout(strict())})
+		r.tables = append(r.tables, &table{family: f, Layout: f.layout(strict(), r.timers.IdleTime), status: newStatus()})
 	}
 	return r
 }
@@ -136,23 +145,55 @@ func (r *Relayer) kick() {
 	}
 }
 
-// Inherited returns the relays that an earlier process left in the kernel: relayed address to address of the former owner.
-func (r *Relayer) Inherited() map[netip.Addr]netip.Addr {
-	out := map[netip.Addr]netip.Addr{}
+// Inherited is a relay that an earlier process left in the kernel.
+type Inherited struct {
+	// Via is the address of the former owner.
+	Via netip.Addr
+	// Ended: no packet used it for the idle time.
+	Ended bool
+}
+
+// Inherited returns the relays that an earlier process left in the kernel, by relayed address.
+func (r *Relayer) Inherited() map[netip.Addr]Inherited {
+	out := map[netip.Addr]Inherited{}
 	for _, t := range r.tables {
-		is, err := t.read()
-		if err != nil {
-			continue // no table, or not one of this layout
-		}
-		for at, value := range is {
-			address, ok := netip.AddrFromSlice([]byte(at.key))
-			via, viaOK := netip.AddrFromSlice([]byte(value))
-			if at.set == relaysMap && ok && viaOK {
-				out[address] = via
-			}
+		seen := t.read() // empty if there is no table, or one of another layout
+		for a, via := range seen.via() {
+			_, lasts := seen.ends[addressKey(a)]
+			out[a] = Inherited{via, !lasts}
 		}
 	}
 	return out
+}
+
+// Ended returns the relays of the last Set that ended because no packet used them: relayed address to Start, which is zero
+// for a relay of an earlier process.
+func (r *Relayer) Ended() map[netip.Addr]time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended
+}
+
+// publishEnded makes the result of Ended from the tables.
+func (r *Relayer) publishEnded() {
+	ended := map[netip.Addr]time.Time{}
+	for _, t := range r.tables {
+		for key, c := range t.course {
+			if a, ok := netip.AddrFromSlice([]byte(key)); ok && c.ended {
+				ended[a] = c.start
+			}
+		}
+	}
+	r.mu.Lock()
+	more, same := len(ended)-len(r.ended), maps.Equal(r.ended, ended)
+	r.ended = ended
+	r.mu.Unlock()
+	if more > 0 {
+		r.log.Info("relays ended", "addresses", more, "unusedFor", r.timers.IdleTime)
+	}
+	if !same && r.changed != nil {
+		r.changed()
+	}
 }
 
 // Remove deletes the tables. A concurrent Run does not restore them.
@@ -166,25 +207,9 @@ func (r *Relayer) Remove() error {
 		if err := t.Delete(); err != nil {
 			return fmt.Errorf("remove relays: %w", err)
 		}
-		t.status = status{generation: t.generation + 1}
+		generation := t.generation + 1
+		t.status = newStatus()
+		t.generation = generation
 	}
 	return nil
-}
-
-// content returns the desired elements of the family's table, given the indexes of links by name.
-func (d *Desired) content(f *family, indexes map[string]int) content {
-	out := content{}
-	for _, one := range d.Relays {
-		index, known := indexes[one.Link]
-		if !f.Has(one.Address) || !f.Has(one.Via) || !known {
-			continue
-		}
-		key := string(one.Address.AsSlice())
-		out[elementKey{relaysMap, key}] = string(one.Via.WithZone("").AsSlice())
-		out[elementKey{linksMap, key}] = string(nft.Native(uint32(index)))
-	}
-	for mac := range d.Speakers {
-		out[elementKey{speakersSet, string(mac[:])}] = ""
-	}
-	return out
 }

@@ -20,7 +20,7 @@ type FamilyState struct {
 	lb.Family
 	// Failure is the error of the last reconciliation; empty if there was none.
 	Failure string `json:",omitempty"`
-	// Relayed addresses, and packets since the table was made.
+	// Relayed addresses but for ended relays, and packets since the table was made.
 	Relayed int
 	Packets uint64
 }
@@ -48,7 +48,7 @@ func (r *Relayer) State() State {
 			f.Failure = t.err.Error()
 		}
 		if t.inForce() {
-			f.Relayed = t.actual.relays()
+			f.Relayed = t.actual.relayed()
 			f.Packets, _ = t.Packets()
 		}
 		s.Families = append(s.Families, f)
@@ -69,11 +69,13 @@ func (r *Relayer) stateOf(one lb.Relay) RelayState {
 	out := RelayState{Relay: one}
 	for _, t := range r.tables {
 		if t.family.Has(one.Address) && t.inForce() && one.Via.IsValid() {
-			_, out.InForce = t.actual[elementKey{relaysMap, string(one.Address.AsSlice())}]
+			_, out.InForce = t.actual[elementKey{usedSet, addressKey(one.Address)}]
 		}
 	}
 	switch {
 	case out.InForce:
+	case r.courseOf(one).ended:
+		out.Why = fmt.Sprintf("it has ended: no packet used it for %v", r.timers.IdleTime)
 	case !one.Via.IsValid():
 		out.Why = fmt.Sprintf("node %s has no %s address that is reachable without a router", one.Former, lb.FamilyOf(one.Address))
 	default:
