@@ -14,7 +14,7 @@ const dormant = 1
 // dormant, and deletes it. If the kernel refuses the layout, Try returns the error and names the first part that it refuses:
 // a kind of sets or of chains, or an expression. The part is empty if the kernel refuses even an empty table.
 func (l *Layout) Try() (part string, err error) {
-	parts := l.parts()
+	parts := l.Parts()
 	if err = l.try(len(parts)); err == nil {
 		return "", nil
 	}
@@ -39,8 +39,8 @@ func (l *Layout) try(parts int) error {
 	return b.Commit()
 }
 
-// parts names the parts of the layout in the order of their making: sets, chains, expressions.
-func (l *Layout) parts() []string {
+// Parts names the parts of the layout in the order of their making: sets, chains, expressions.
+func (l *Layout) Parts() []string {
 	var out []string
 	for _, s := range l.Sets {
 		out = append(out, s.kind())

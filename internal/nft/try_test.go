@@ -69,12 +69,12 @@ func TestTry(t *testing.T) {
 // TestBeginning: a beginning of a layout has the first parts and no others.
 func TestBeginning(t *testing.T) {
 	l := sample()
-	parts := l.parts()
+	parts := l.Parts()
 	if want := "sets|sets of intervals|sets with concatenated keys|sets|chains|chains of type filter|counter|immediate|meta|cmp"; strings.Join(parts, "|") != want {
 		t.Errorf("parts %s, want %s", strings.Join(parts, "|"), want)
 	}
 	for n := range len(parts) + 1 {
-		if got := l.beginning(n).parts(); !slices.Equal(got, parts[:n]) {
+		if got := l.beginning(n).Parts(); !slices.Equal(got, parts[:n]) {
 			t.Errorf("the first %d parts are %q", n, got)
 		}
 	}
