@@ -270,7 +270,9 @@ func TestChartValues(t *testing.T) {
 			[]string{"--members-port=17947", "--health-listen=127.0.0.1:19218", "port: 19218", "--debug-listen=127.0.0.1:19219"}, []string{"port: 9218"}},
 		{"speaker.filter.enabled=false", []string{"--disable-filter=true", "add: [NET_ADMIN, NET_RAW, SYS_NICE]"}, []string{"--disable-filter=false"}},
 		{"speaker.filter.internalTraffic=false", []string{"--filter-internal-traffic=true", "--disable-filter=false"}, []string{"--filter-internal-traffic=false"}},
-		{"speaker.tolerations[0].key=dedicated,speaker.tolerations[0].operator=Exists", []string{"key: dedicated\n          operator: Exists"}, nil},
+		{"speaker.tolerations[0].key=dedicated,speaker.tolerations[0].operator=Exists", []string{"key: dedicated\n          operator: Exists"}, []string{"- operator: Exists"}},
+		{"speaker.tolerations=null", []string{"key: node.kubernetes.io/unschedulable\n          operator: Exists"}, []string{"- operator: Exists"}},
+		{"logLevel=info", []string{"        - operator: Exists\n"}, nil},
 		{"speaker.nodeSelector.edge=yes,controller.nodeSelector.edge=no", []string{"edge: \"yes\"", "edge: \"no\""}, nil},
 		{"speaker.resources.limits.memory=256Mi", []string{"memory: 256Mi"}, nil},
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -26,8 +27,9 @@ const (
 	stateLook = 10 * time.Second
 	// writeTime bounds one write, so that a write to an API server that hangs is repeated.
 	writeTime = 5 * time.Second
-	// mostConflicts and mostListed bound the lists in the state.
+	// mostConflicts, mostProblems and mostListed bound the lists in the state.
 	mostConflicts = 32
+	mostProblems  = 32
 	mostListed    = 128
 )
 
@@ -39,6 +41,8 @@ type stateWriter struct {
 	liveness *liveness.Monitor
 	layer2   *layer2.Responder
 	bgp      *bgp.Speaker
+	// problems returns those of this node.
+	problems func() []lb.Problem
 
 	// silence is the part of the state that liveness wants written.
 	silence liveness.Silence
@@ -135,6 +139,7 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 			out.Conflicts = append(out.Conflicts, v1beta1.AddressConflict{Address: a.Address.String(), MAC: a.Conflict.MAC.String()})
 		}
 	}
+	out.Problems = nodeProblems(w.problems())
 	for _, s := range w.bgp.States() {
 		session := v1beta1.SessionState{Peer: s.Peer, State: "down"}
 		if up(s) {
@@ -143,6 +148,14 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 		if len(out.Sessions) < mostListed {
 			out.Sessions = append(out.Sessions, session)
 		}
+	}
+	return out
+}
+
+// nodeProblems returns the problems as the state has them.
+func nodeProblems(problems []lb.Problem) (out []v1beta1.NodeProblem) {
+	for _, p := range problems[:min(len(problems), mostProblems)] {
+		out = append(out, v1beta1.NodeProblem{Reason: string(p.Reason), Message: k8s.Bounded(p.Message)})
 	}
 	return out
 }
