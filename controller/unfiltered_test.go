@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -196,4 +197,41 @@ func TestAccessStays(t *testing.T) {
 	if c, _ := w.access(); c.Reason != string(lb.Filtered) {
 		t.Errorf("another condition: %+v", c)
 	}
+}
+
+// TestUnfilteredSync: the controller writes the condition, keeps it while a new leader does not know, and mends it.
+func TestUnfilteredSync(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}, events: make(chan *corev1.Event, 100)}
+	server.put(t, poolsPath, lan())
+	sv := loadBalancer("web")
+	sv.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8"}
+	server.put(t, servicesPath, sv)
+	s := newTestSyncer(t, server)
+	f := newFleet("a")
+	f.node("c", true)
+	reason := func() string {
+		syncOnce(t, s)
+		syncOnce(t, s) // the first one assigns the address
+		var got corev1.Service
+		server.get(t, servicesPath+"/web", &got)
+		if c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionFiltered); c != nil {
+			return c.Reason
+		}
+		return ""
+	}
+	step := func(name string, said func() *string, want lb.Reason) {
+		t.Helper()
+		s.unfiltered.said.Store(said())
+		if got := reason(); got != string(want) {
+			t.Errorf("%s: %q, want %s", name, got, want)
+		}
+	}
+	f.pass(2 * unfilteredGrace)
+	named, unknown := f.u.said.Load, func() *string { return nil }
+	step("a new leader", unknown, lb.Filtered)
+	step("a node is open", named, lb.NodesUnfiltered)
+	step("the next leader", unknown, lb.NodesUnfiltered)
+	delete(f.nodes, "c")
+	f.pass(unfilteredLook)
+	step("the node left", named, lb.Filtered)
 }
