@@ -116,15 +116,20 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) 
 	contested := &conflicts{cluster: cluster}
 	assign = newSyncer(cluster, s.Options, contested, log)
 	claims = loop.New(loop.Config{Name: "conflicts", Log: log, MinInterval: conflictsInterval, Sync: func(ctx context.Context) (time.Duration, error) {
-		if contested.refresh() {
+		changed := contested.refresh()
+		if assign.unfiltered.refresh(time.Now(), cluster.Objects().Nodes, cluster.SpeakerStates()) || changed {
 			assign.loop.Kick()
 		}
-		return 0, writeStates(ctx, cluster, log)
+		return unfilteredLook, writeStates(ctx, cluster, log)
 	}})
 	dead = nodelifecycle.New(cluster, s.Options, s.limit, log)
 	work := []func(context.Context) error{
 		assign.loop.Run,
-		afterStates(cluster, func(ctx context.Context) error { defer contested.forget(); return claims.Run(ctx) }),
+		afterStates(cluster, func(ctx context.Context) error {
+			defer contested.forget()
+			defer assign.unfiltered.forget()
+			return claims.Run(ctx)
+		}),
 		func(ctx context.Context) error { return newMemberKeys(cluster, s.MembersSecret, log).run(ctx) },
 	}
 	if s.withdraw {

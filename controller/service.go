@@ -15,7 +15,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/plan"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,6 +32,8 @@ type serviceWrite struct {
 	assignment *ipam.Assignment
 	problems   []lb.Problem
 	frontends  []lb.Frontend
+	// nodesUnknown: it is not known which nodes filter.
+	nodesUnknown bool
 }
 
 func (s *syncer) writeServices(ctx context.Context, d *decision) error {
@@ -45,12 +46,13 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 		}
 	}
 	frontends := map[lb.Key][]lb.Frontend{}
-	for _, frontend := range plan.Frontends(d.state) {
+	for _, frontend := range d.frontends {
 		frontends[frontend.Service] = append(frontends[frontend.Service], frontend)
 	}
+	nodesUnknown := s.unfiltered.said.Load() == nil && !s.options.NoFilter
 	var writes []serviceWrite
 	for i, a := range d.result.Assignments {
-		writes = append(writes, serviceWrite{services[a.Service], d.state.Services[i].Wish, a, problems[a.Service], frontends[a.Service]})
+		writes = append(writes, serviceWrite{services[a.Service], d.state.Services[i].Wish, a, problems[a.Service], frontends[a.Service], nodesUnknown})
 	}
 	s.remind(time.Now(), writes)
 	if !d.remembered {
@@ -148,7 +150,7 @@ func (w serviceWrite) update(options config.Options) k8s.ServiceUpdate {
 	if !options.IgnoreOpenStack {
 		w.recordOpenStack(u.Annotations, holds, options.AnnotateAll)
 	}
-	for _, condition := range []func() (metav1.Condition, bool){w.honoured, w.filtered} {
+	for _, condition := range []func() (metav1.Condition, bool){w.honoured, w.access} {
 		if c, stands := condition(); stands {
 			u.Conditions = append(u.Conditions, c)
 		} else {

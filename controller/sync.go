@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/loop"
+	"github.com/holdfast-lb/holdfast/internal/plan"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -25,7 +26,9 @@ type syncer struct {
 	log     *slog.Logger
 	// conflicts are the addresses of ours that foreign machines claim.
 	conflicts *conflicts
-	loop      *loop.Loop
+	// unfiltered are the nodes that do not enforce source ranges.
+	unfiltered unfiltered
+	loop       *loop.Loop
 	// ledger decides. What it keeps between runs only makes it faster.
 	ledger ipam.Ledger
 	// reminded is when the last Event of each pending Service was sent.
@@ -46,6 +49,8 @@ type decision struct {
 	state    lb.State
 	problems []lb.Problem
 	result   ipam.Result
+	// frontends of all Services.
+	frontends []lb.Frontend
 	// recorded are the pools whose memory records all releases.
 	recorded map[types.UID]bool
 	// remembered: every pool that had to record a release of this decision did.
@@ -67,6 +72,8 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	d.state.Now = time.Now()
 	s.ages.read(&d.state)
 	d.result = s.ledger.Assign(d.state)
+	d.frontends = plan.Frontends(d.state)
+	d.problems = append(d.problems, s.unfiltered.problems(d.frontends, s.options)...)
 	s.last.Store(&outcome{d.result, d.problems, s.ledger.Carried()})
 
 	// Holders lose an address only after the pools have recorded its release.

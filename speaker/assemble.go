@@ -40,11 +40,14 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		MembersPort: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort), Cluster: report.States{Cluster: cluster},
 		Asker: l2, Links: links.Links, Changed: hurry, SilenceChanged: func() { w.report.KickState() },
 	})
+	lacks := newKernel(log, s, kick)
+	guard := newGuard(log, s, kick)
+	guard.kernel = lacks
 	w = &syncer{
 		node: s.nodeName, options: s.Options, log: log, ended: make(chan error, 1),
 		cluster: cluster, links: links, membership: m, liveness: live,
 		boot:   kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
-		filter: newGuard(log, s, kick), relays: newRelays(log, s, links.Links, kick),
+		kernel: lacks, filter: guard, relays: newRelays(log, s, links.Links, kick),
 		layer2: l2, bgp: peers, conntrack: conntrack.New(log), headstart: headstart.New(log),
 		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live,
 			Foreign: func() []link.Neighbour { return others.find(w) }}),

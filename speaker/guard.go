@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/filter"
+	"github.com/holdfast-lb/holdfast/internal/kernel"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/plan"
@@ -22,6 +23,8 @@ type guard struct {
 	on, removed bool
 	// podLinks are prefixes of the names of pods' links, beside those that network plugins use.
 	podLinks []string
+	// kernel knows what the node's kernel lacks for the filter.
+	kernel *kernel.Monitor
 }
 
 // newGuard returns a guard that kicks when the filter fails or works again.
@@ -36,7 +39,7 @@ func (g *guard) set(p plan.Plan, relayed []netip.Addr, node lb.Node, links []lin
 	}
 	pods := link.PodLinks(links, node.Addresses, announcing(p.Announcements), g.podLinks)
 	d := filter.Desired{Filter: p.Filter, PodLinks: pods, Addresses: node.Addresses, Relayed: relayed}
-	if err := g.table.Set(d); err != nil {
+	if err := g.table.Set(possible(d, g.kernel)); err != nil {
 		return fmt.Errorf("set filter: %w", err)
 	}
 	return nil
@@ -86,13 +89,23 @@ func (g *guard) state() any {
 	return g.table.State()
 }
 
+// why says what keeps the filter from being in force.
+func (g *guard) why() string {
+	for _, l := range g.kernel.Missing() {
+		if l.Feature == kernel.PacketFilter {
+			return l.Problem(lb.Object{Kind: config.KindNode, Name: g.node}).Message
+		}
+	}
+	return "see the log of its speaker"
+}
+
 // problems returns why the filter, or the kernel's ARP, does not work as it should on this node.
 func (g *guard) problems(links []link.Link) []lb.Problem {
 	var out []lb.Problem
 	object := lb.Object{Kind: config.KindNode, Name: g.node}
 	if g.failed() {
 		out = append(out, lb.Problem{Object: object, Reason: lb.FilterNotInForce,
-			Message: fmt.Sprintf("node %s cannot keep its packet filter in force and withholds addresses with source ranges: see the log of its speaker", g.node)})
+			Message: fmt.Sprintf("node %s cannot keep its packet filter in force and withholds addresses with source ranges: %s", g.node, g.why())})
 	}
 	if past := link.Bypass(links); past != "" && g.on {
 		out = append(out, lb.Problem{Object: object, Reason: lb.FilterNotEnforceable,

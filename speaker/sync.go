@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/conntrack"
 	"github.com/holdfast-lb/holdfast/internal/headstart"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/kernel"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -40,6 +41,7 @@ type syncer struct {
 	membership *membership
 	liveness   *liveness.Monitor
 	boot       *kubeproxy.Boot
+	kernel     *kernel.Monitor
 	// Sinks.
 	filter    *guard
 	relays    *relays
@@ -92,8 +94,8 @@ type inputs struct {
 
 // sync is one run: read, participate, run. Until the other speakers are known it filters only.
 func (w *syncer) sync(context.Context) (again time.Duration, err error) {
-	if !w.cluster.Synced() || !w.links.Synced() {
-		return 0, nil // both kick when they have synced
+	if !w.cluster.Synced() || !w.links.Synced() || !w.kernel.Checked() {
+		return 0, nil // all kick when they have synced
 	}
 	if w.cluster.Uninstalling() {
 		return 0, w.withdraw()
@@ -158,7 +160,7 @@ func (w *syncer) run(in inputs, view members.View, metadata map[string]lb.Member
 	state := w.complete(in, view.Epoch, live, metadata)
 	p, err := w.apply(in, state, macsOf(metadata))
 	w.liveness.SetOwners(p.Owners)
-	problems := slices.Concat(w.filter.problems(in.links), w.unfitProblems(), live.Problems)
+	problems := slices.Concat(w.filter.problems(in.links), w.unfitProblems(), w.kernelProblems(), live.Problems)
 	w.record(&planned{p, view.Epoch, state.Members, problems})
 	w.report.Set(&report.Outcome{Verdicts: p.Verdicts, Speakers: len(state.Members), Problems: problems})
 	return sooner(sooner(live.Again, in.freshFor), relaysEnd(p.Relays, state.Now)), err

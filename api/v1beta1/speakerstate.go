@@ -17,6 +17,7 @@ const ConditionEndpointsWithdrawn = "EndpointsWithdrawn"
 // +kubebuilder:printcolumn:name="IPv4",type=integer,JSONPath=`.status.owned.ipv4`
 // +kubebuilder:printcolumn:name="IPv6",type=integer,JSONPath=`.status.owned.ipv6`
 // +kubebuilder:printcolumn:name="Conflicts",type=integer,JSONPath=`.status.conflictCount`
+// +kubebuilder:printcolumn:name="Problems",type=string,JSONPath=`.status.problems[*].reason`
 // +kubebuilder:printcolumn:name="Unreachable",type=string,JSONPath=`.status.unreachable[*].node`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type SpeakerState struct {
@@ -87,6 +88,12 @@ type SpeakerStateStatus struct {
 	// +optional
 	Sessions []SessionState `json:"sessions"`
 
+	// Problems of the node that its user must mend, the first of them.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +optional
+	Problems []NodeProblem `json:"problems"`
+
 	// Conditions of the node, written by the controller.
 	// +optional
 	// +listType=map
@@ -150,6 +157,16 @@ type SessionState struct {
 	// State is established or down. The steps of a session that is down would cause a write each second.
 	// +kubebuilder:validation:Enum=established;down
 	State string `json:"state"`
+}
+
+// NodeProblem is something about a node that its user must mend.
+type NodeProblem struct {
+	// Reason is one word, as in the speaker's log and its metric holdfast_problems.
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason"`
+	// Message says what is wrong and what to do.
+	// +kubebuilder:validation:MaxLength=8192
+	Message string `json:"message"`
 }
 
 // SpeakerStateList is a list of the speakers' states.

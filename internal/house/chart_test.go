@@ -272,7 +272,9 @@ func TestChartValues(t *testing.T) {
 		{"speaker.filter.internalTraffic=true", []string{"--allow-internal-traffic=true", "--disable-filter=false"}, []string{"--allow-internal-traffic=false"}},
 		{"speaker.filter.podLinks={wep,knet}", []string{"--pod-link=wep\n            - --pod-link=knet\n"}, nil},
 		{"speaker.relay=false", []string{"--relay=false\n"}, []string{"--relay=true"}},
-		{"speaker.tolerations[0].key=dedicated,speaker.tolerations[0].operator=Exists", []string{"key: dedicated\n          operator: Exists"}, nil},
+		{"speaker.tolerations[0].key=dedicated,speaker.tolerations[0].operator=Exists", []string{"key: dedicated\n          operator: Exists"}, []string{"- operator: Exists"}},
+		{"speaker.tolerations=null", []string{"key: node.kubernetes.io/unschedulable\n          operator: Exists"}, []string{"- operator: Exists"}},
+		{"logLevel=info", []string{"        - operator: Exists\n"}, nil},
 		{"speaker.nodeSelector.edge=yes,controller.nodeSelector.edge=no", []string{"edge: \"yes\"", "edge: \"no\""}, nil},
 		{"speaker.resources.limits.memory=256Mi", []string{"memory: 256Mi"}, nil},
 	}

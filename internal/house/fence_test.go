@@ -36,6 +36,7 @@ var fence = map[string][]string{
 	"internal/relay":         {"internal/lb", "internal/link", "internal/nft", "github.com/google/nftables/expr", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/bgp":           {"internal/lb", "github.com/osrg/gobgp/v4", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/conntrack":     {"internal/loop", "github.com/prometheus/client_golang", "github.com/vishvananda/netlink", "golang.org/x"},
+	"internal/kernel":        {"internal/lb"},
 	"internal/kubeproxy":     {"internal/nft", "golang.org/x"},
 	"internal/link":          {"internal/lb", "github.com/vishvananda/netlink", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/heartbeat":     {"github.com/prometheus/client_golang", "golang.org/x"},

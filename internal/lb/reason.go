@@ -97,6 +97,8 @@ const (
 	FilterNotEnforceable Reason = "FilterNotEnforceable"
 	// FilterNotInForce: the node cannot keep its packet filter in force, and announces nothing that has source ranges.
 	FilterNotInForce Reason = "FilterNotInForce"
+	// NodesUnfiltered: nodes that kube-proxy may serve the Service on do not enforce its source ranges.
+	NodesUnfiltered Reason = "NodesUnfiltered"
 	// StrictARPMissing: kube-proxy in mode IPVS makes the kernel answer ARP for every address of a Service.
 	StrictARPMissing Reason = "StrictARPMissing"
 )
@@ -104,7 +106,7 @@ const (
 // OfFilter reports whether a Reason is about the source ranges and limits of a Service.
 func (r Reason) OfFilter() bool {
 	switch r {
-	case InvalidSourceRange, NoSourceAllowed, ConflictingSourceRanges, InvalidLimit, FilterDisabled:
+	case InvalidSourceRange, NoSourceAllowed, ConflictingSourceRanges, InvalidLimit, FilterDisabled, NodesUnfiltered:
 		return true
 	}
 	return false
@@ -145,6 +147,8 @@ const (
 	HeartbeatsBlocked Reason = "HeartbeatsBlocked"
 	// SocketRefused: the kernel refuses packet sockets on a link, so that the node answers nothing there.
 	SocketRefused Reason = "SocketRefused"
+	// KernelFeatureMissing: the node's kernel lacks what a part of Holdfast needs, or refuses it to the speaker.
+	KernelFeatureMissing Reason = "KernelFeatureMissing"
 	// KubeProxyNotReady: kube-proxy has not served since the node started.
 	KubeProxyNotReady Reason = "KubeProxyNotReady"
 	// Probing: the address is new, and its owner asks whether another machine has it already (RFC 5227).

@@ -68,6 +68,7 @@ type Reporter struct {
 func New(c Config) *Reporter {
 	r := &Reporter{node: c.NodeName, cluster: c.Cluster, layer2: c.Layer2, bgp: c.BGP, pace: pace{burst: c.Cluster.InBurst, announcing: c.Layer2.Announcing}}
 	r.state = &stateWriter{node: c.NodeName, log: c.Log, cluster: c.Cluster, liveness: c.Liveness, layer2: c.Layer2, bgp: c.BGP, foreign: c.Foreign}
+	r.state.problems = r.problems
 	r.loop = loop.New(loop.Config{Name: "report", Log: c.Log, Sync: r.sync})
 	// That a node is silent must be written at once, whatever else is being written.
 	r.stateLoop = loop.New(loop.Config{Name: "state", Log: c.Log, Sync: r.state.sync})
@@ -78,6 +79,14 @@ func New(c Config) *Reporter {
 func (r *Reporter) Set(o *Outcome) {
 	r.last.Store(o)
 	r.Kick()
+}
+
+// problems returns the problems of this node in the last outcome.
+func (r *Reporter) problems() []lb.Problem {
+	if o := r.last.Load(); o != nil {
+		return o.Problems
+	}
+	return nil
 }
 
 // Kick makes both loops run: a session or an announcement has changed.

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,8 +29,9 @@ const (
 	stateLook = 10 * time.Second
 	// writeTime bounds one write, so that a write to an API server that hangs is repeated.
 	writeTime = 5 * time.Second
-	// mostConflicts and mostListed bound the lists in the state.
+	// mostConflicts, mostProblems and mostListed bound the lists in the state.
 	mostConflicts = 32
+	mostProblems  = 32
 	mostListed    = 128
 )
 
@@ -42,6 +44,8 @@ type stateWriter struct {
 	layer2   *layer2.Responder
 	bgp      *bgp.Speaker
 	foreign  func() []link.Neighbour
+	// problems returns those of this node.
+	problems func() []lb.Problem
 
 	// silence is the part of the state that liveness wants written.
 	silence liveness.Silence
@@ -138,6 +142,7 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 	for _, n := range w.foreign() {
 		addConflict(&out, n.Address, n.MAC)
 	}
+	out.Problems = nodeProblems(w.problems())
 	for _, s := range w.bgp.States() {
 		session := v1beta1.SessionState{Peer: s.Peer, State: "down"}
 		if up(s) {
@@ -160,6 +165,14 @@ func addConflict(s *v1beta1.SpeakerStateStatus, a netip.Addr, mac link.MAC) {
 	if s.ConflictCount++; len(s.Conflicts) < mostConflicts {
 		s.Conflicts = append(s.Conflicts, c)
 	}
+}
+
+// nodeProblems returns the problems as the state has them.
+func nodeProblems(problems []lb.Problem) (out []v1beta1.NodeProblem) {
+	for _, p := range problems[:min(len(problems), mostProblems)] {
+		out = append(out, v1beta1.NodeProblem{Reason: string(p.Reason), Message: k8s.Bounded(p.Message)})
+	}
+	return out
 }
 
 func silentNodes(nodes []liveness.SilentNode) (out []v1beta1.SilentNode) {

@@ -3,10 +3,13 @@ package report
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -56,5 +59,25 @@ func TestInterval(t *testing.T) {
 		if got := w.interval(tt.want, tt.alive, false); got != tt.least {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.least)
 		}
+	}
+}
+
+// TestNodeProblems: the state has a bounded part of the problems.
+func TestNodeProblems(t *testing.T) {
+	if got := nodeProblems(nil); got != nil {
+		t.Errorf("no problem: %v", got)
+	}
+	many := slices.Repeat([]lb.Problem{{Reason: lb.KernelFeatureMissing, Message: strings.Repeat("m", 10_000)}}, 2*mostProblems)
+	got := nodeProblems(many)
+	if len(got) != mostProblems || got[0].Reason != "KernelFeatureMissing" || len(got[0].Message) > 8192 {
+		t.Errorf("%d problems, the first has %d bytes", len(got), len(got[0].Message))
+	}
+	r := &Reporter{}
+	if got := r.problems(); got != nil {
+		t.Errorf("before the first run: %v", got)
+	}
+	r.last.Store(&Outcome{Problems: many})
+	if got := r.problems(); len(got) != len(many) {
+		t.Errorf("after a run: %d problems", len(got))
 	}
 }

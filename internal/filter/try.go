@@ -1,0 +1,40 @@
+package filter
+
+import (
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/nft"
+)
+
+// Extras are parts of the table that a node can do without, if its kernel lacks them.
+type Extras struct {
+	// Internal redirects traffic from within the cluster to the ClusterIP.
+	Internal bool
+	// Limits count the connections of a frontend.
+	Limits bool
+	// Log writes refused packets to NFLOG.
+	Log bool
+}
+
+// Try has the kernel check the table with these extras, without an effect. It returns the error of a refusal, and names
+// the part that the kernel refuses, as nft.Layout.Try does.
+func Try(e Extras) (part string, err error) { return e.sample().Try() }
+
+// sample returns the table with a profile of every kind.
+func (e Extras) sample() *nft.Layout {
+	l := *layout{internal: e.Internal, log: e.Log}.table()
+	l.Sets, l.Chains = slices.Clone(l.Sets), slices.Clone(l.Chains)
+	for _, ipv6 := range []bool{false, true} {
+		p := profile{ipv6: ipv6, restricted: true, rate: 1}
+		if e.Limits {
+			p.limit = 1
+		}
+		p.allow.add(1)
+		p.deny.add(1)
+		for _, name := range p.chainNames() {
+			l.Sets = append(l.Sets, p.setsOf(name)...)
+			l.Chains = append(l.Chains, p.chain(name))
+		}
+	}
+	return &l
+}

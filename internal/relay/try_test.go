@@ -1,0 +1,45 @@
+package relay
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// TestTry: this kernel has all that both tables need, and keeps nothing of the attempt.
+func TestTry(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		for _, f := range families() {
+			if part, err := Try(f.Family.Family); err != nil {
+				t.Errorf("%s: the kernel refuses %q: %v", f.Family.Family, part, err)
+			}
+			if !slices.Contains(f.layout(false, time.Minute).Parts(), "dup") {
+				t.Errorf("%s: dup is not tried", f.Family.Family)
+			}
+		}
+		if got := nstest.Self(t).Output("nft", "list", "ruleset"); got != "" {
+			t.Errorf("left behind:\n%s", got)
+		}
+	})
+}
+
+// TestTryOtherTables: a table in use stays as it is.
+func TestTryOtherTables(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		self := nstest.Self(t)
+		table := &table{family: families()[0], Layout: families()[0].layout(false, time.Minute)}
+		if err := table.build(content{}); err != nil {
+			t.Fatal(err)
+		}
+		before := self.Output("nft", "list", "ruleset")
+		if _, err := Try(lb.IPv4); err != nil {
+			t.Error(err)
+		}
+		if after := self.Output("nft", "list", "ruleset"); after != before {
+			t.Errorf("before:\n%s\nafter:\n%s", before, after)
+		}
+	})
+}
