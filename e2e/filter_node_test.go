@@ -126,9 +126,13 @@ func testFilterLocal(t *testing.T, e *env) {
 	}
 	for node, want := range map[string]string{e.workers()[0]: "200", e.workers()[2]: "503"} {
 		for _, a := range e.nodeAddresses(t, node) {
-			if got := status(a); got != want {
-				t.Errorf("health check on %s: %s, want %s", a, got, want)
-			}
+			// The address may be served before kube-proxy knows it.
+			must(t, testbed.Until(t.Context(), soon, "the health check of kube-proxy", func(context.Context) error {
+				if got := status(a); got != want {
+					return fmt.Errorf("on %s: %s, want %s", a, got, want)
+				}
+				return nil
+			}))
 		}
 	}
 	e.waitReply(t, testbed.Client, nothing, tcp(addresses[0], health), tcp(addresses[1], health))

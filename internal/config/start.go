@@ -1,9 +1,9 @@
 package config
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -14,9 +14,17 @@ import (
 // Starts returns where a node leads connections to new addresses of Services, as kube-proxy will. It leaves out Services
 // with session affinity, whose clients kube-proxy remembers.
 func Starts(fresh map[lb.Key][]netip.Addr, services []*corev1.Service, slices []*discoveryv1.EndpointSlice, node string) []lb.Start {
+	of := map[lb.Key][]*discoveryv1.EndpointSlice{}
+	for _, slice := range slices {
+		key := lb.Key{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
+		if _, is := fresh[key]; is {
+			of[key] = append(of[key], slice)
+		}
+	}
 	var out []lb.Start
 	for _, s := range services {
-		addresses := fresh[lb.Key{Namespace: s.Namespace, Name: s.Name}]
+		key := lb.Key{Namespace: s.Namespace, Name: s.Name}
+		addresses := fresh[key]
 		if len(addresses) == 0 || s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 			continue
 		}
@@ -26,7 +34,7 @@ func Starts(fresh map[lb.Key][]netip.Addr, services []*corev1.Service, slices []
 		}
 		for _, a := range addresses {
 			for _, p := range s.Spec.Ports {
-				to := targets(s, p, a, slices, local)
+				to := targets(of[key], p, a, local)
 				if len(to) > 0 {
 					out = append(out, lb.Start{Address: a, Protocol: string(p.Protocol), Port: uint16(p.Port), Endpoints: to, Masquerade: local == ""})
 				}
@@ -38,7 +46,7 @@ func Starts(fresh map[lb.Key][]netip.Addr, services []*corev1.Service, slices []
 
 // targets returns the ready endpoints of one port, or the terminating ones that still serve if none is ready; on one node
 // only, unless that is "".
-func targets(s *corev1.Service, p corev1.ServicePort, of netip.Addr, all []*discoveryv1.EndpointSlice, node string) []netip.AddrPort {
+func targets(all []*discoveryv1.EndpointSlice, p corev1.ServicePort, of netip.Addr, node string) []netip.AddrPort {
 	family := discoveryv1.AddressTypeIPv4
 	if of.Is6() {
 		family = discoveryv1.AddressTypeIPv6
@@ -46,7 +54,7 @@ func targets(s *corev1.Service, p corev1.ServicePort, of netip.Addr, all []*disc
 	var ready, serving []netip.AddrPort
 	for _, slice := range all {
 		port := portNamed(slice, p)
-		if slice.Namespace != s.Namespace || slice.Labels[discoveryv1.LabelServiceName] != s.Name || slice.AddressType != family || port == 0 {
+		if slice.AddressType != family || port == 0 {
 			continue
 		}
 		for _, e := range slice.Endpoints {
@@ -78,7 +86,14 @@ func portNamed(slice *discoveryv1.EndpointSlice, p corev1.ServicePort) uint16 {
 		if q.Port == nil || *q.Port < 1 || *q.Port > 65535 {
 			continue
 		}
-		if (q.Name == nil && p.Name == "" || q.Name != nil && *q.Name == p.Name) && (q.Protocol == nil && p.Protocol == corev1.ProtocolTCP || q.Protocol != nil && strings.EqualFold(string(*q.Protocol), string(p.Protocol))) {
+		name, protocol := "", corev1.ProtocolTCP
+		if q.Name != nil {
+			name = *q.Name
+		}
+		if q.Protocol != nil {
+			protocol = *q.Protocol
+		}
+		if name == p.Name && protocol == cmp.Or(p.Protocol, corev1.ProtocolTCP) {
 			return uint16(*q.Port)
 		}
 	}
