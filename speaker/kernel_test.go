@@ -47,14 +47,14 @@ func missing(tries []kernel.Try) map[kernel.Feature]error {
 func TestTries(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		all := tries(settings{realtime: true, relay: true})
-		if len(all) != 8 {
+		if len(all) != 9 {
 			t.Errorf("%d features are tried, want all of them", len(all))
 		}
 		for f, err := range missing(all) {
 			t.Errorf("feature %d is missing: %v", f, err)
 		}
 		nstest.Without(t, unix.CAP_NET_ADMIN, func() {
-			for _, f := range []kernel.Feature{kernel.PacketFilter, kernel.InternalTraffic, kernel.ConnectionLimits, kernel.DropLogs, kernel.RelaysIPv4, kernel.RelaysIPv6} {
+			for _, f := range []kernel.Feature{kernel.PacketFilter, kernel.InternalTraffic, kernel.ConnectionLimits, kernel.DropLogs, kernel.RelaysIPv4, kernel.RelaysIPv6, kernel.HeadStart} {
 				if err := missing(all)[f]; !errors.Is(err, unix.EPERM) {
 					t.Errorf("feature %d without NET_ADMIN: %v", f, err)
 				}
@@ -62,7 +62,7 @@ func TestTries(t *testing.T) {
 		})
 		few := settings{relay: true}
 		few.Options.NoFilter = true
-		if got := len(tries(few)); got != 3 {
+		if got := len(tries(few)); got != 4 {
 			t.Errorf("without a filter and real-time priority %d features are tried", got)
 		}
 	})

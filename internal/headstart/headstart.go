@@ -41,6 +41,10 @@ type Table struct {
 // New returns a Table. It does not change the kernel.
 func New(log *slog.Logger) *Table { return &Table{log: log} }
 
+// Try has the kernel check the table without an effect. It returns the error of a refusal, and names the part that the
+// kernel refuses, as nft.Layout.Try does.
+func Try() (part string, err error) { return layout().Try() }
+
 // Set has the kernel lead connections to exactly these frontends. It never fails: without it clients wait for kube-proxy.
 func (t *Table) Set(starts []lb.Start) {
 	t.mu.Lock()

@@ -29,6 +29,8 @@ const (
 	// RelaysIPv4 and RelaysIPv6 are what relays need in each family.
 	RelaysIPv4
 	RelaysIPv6
+	// HeadStart is what serves new addresses before kube-proxy.
+	HeadStart
 	// PacketSockets answer ARP and NDP.
 	PacketSockets
 	// Realtime is real-time priority.
@@ -77,6 +79,10 @@ var features = map[Feature]about{
 		without: "open IPv6 connections end when their address moves here",
 		modules: map[string]string{"dup": "the module nft_dup_ipv6"},
 	},
+	HeadStart: {
+		name: "the head start of new addresses", capability: "NET_ADMIN",
+		without: "clients of a new address wait for kube-proxy",
+	},
 	PacketSockets: {
 		name: "packet sockets", capability: "NET_RAW",
 		without: "the node leaves layer 2 to others, and BGP works",
@@ -97,7 +103,9 @@ var modules = map[string]string{
 	"ct":                 "the module nft_ct",
 	"limit":              "the module nft_limit",
 	"log":                "the modules nft_log and nfnetlink_log",
+	"masq":               "the module nft_masq",
 	"nat":                "the module nft_nat",
+	"numgen":             "the module nft_numgen",
 	"redir":              "the module nft_redir",
 	"reject":             "the module nft_reject_inet",
 }
