@@ -70,7 +70,11 @@ func (s oldest) store(ctx context.Context, kind, name string, parts map[string]a
 		return err
 	}
 	plural, namespace := resource(kind)
-	raw, err := s.holdfast.Post().NamespaceIfScoped(namespace, namespace != "").Resource(plural).Body(body).Do(ctx).Raw()
+	result := s.holdfast.Post().NamespaceIfScoped(namespace, namespace != "").Resource(plural).Body(body).Do(ctx)
+	if err := result.Error(); err != nil {
+		return err
+	}
+	raw, err := result.Raw()
 	if err != nil {
 		return err
 	}
