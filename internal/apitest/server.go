@@ -45,7 +45,7 @@ func Start(t testing.TB) *rest.Config {
 		"--token-auth-file="+tokens, "--authorization-mode=RBAC", "--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file="+key, "--service-account-signing-key-file="+key, "--profiling=false")
 
-	config := &rest.Config{Host: "https://127.0.0.1:" + secure, BearerToken: adminToken, QPS: -1,
+	config := &rest.Config{Host: "https://127.0.0.1:" + secure, BearerToken: adminToken, QPS: -1, WarningHandler: rest.NoWarnings{},
 		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(dir, "apiserver.crt")}}
 	waitReady(t, dir, config)
 	return config
