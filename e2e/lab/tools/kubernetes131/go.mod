@@ -127,6 +127,17 @@ require (
 	sigs.k8s.io/yaml v1.4.0 // indirect
 )
 
+// The module proxy did not serve v0.31.14 of these. They decide nothing about our objects: bootstrap tokens, volumes, the
+// aggregator, pod security. Device selectors and resource claims are alpha in 1.31 and not served:
+// dra stands in for them. What validates, converts and admits our objects is that of v1.31.14.
+replace (
+	k8s.io/cluster-bootstrap => k8s.io/cluster-bootstrap v0.30.14
+	k8s.io/csi-translation-lib => k8s.io/csi-translation-lib v0.30.14
+	k8s.io/dynamic-resource-allocation => ./dra
+	k8s.io/kube-aggregator => k8s.io/kube-aggregator v0.31.0
+	k8s.io/pod-security-admission => k8s.io/pod-security-admission v0.30.14
+)
+
 replace (
 	k8s.io/api => k8s.io/api v0.31.14
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.31.14
@@ -135,18 +146,14 @@ replace (
 	k8s.io/cli-runtime => k8s.io/cli-runtime v0.31.14
 	k8s.io/client-go => k8s.io/client-go v0.31.14
 	k8s.io/cloud-provider => k8s.io/cloud-provider v0.31.14
-	k8s.io/cluster-bootstrap => k8s.io/cluster-bootstrap v0.30.14
 	k8s.io/code-generator => k8s.io/code-generator v0.31.14
 	k8s.io/component-base => k8s.io/component-base v0.31.14
 	k8s.io/component-helpers => k8s.io/component-helpers v0.31.14
 	k8s.io/controller-manager => k8s.io/controller-manager v0.31.14
 	k8s.io/cri-api => k8s.io/cri-api v0.31.14
 	k8s.io/cri-client => k8s.io/cri-client v0.31.14
-	k8s.io/csi-translation-lib => k8s.io/csi-translation-lib v0.30.14
-	k8s.io/dynamic-resource-allocation => ./dra
 	k8s.io/endpointslice => k8s.io/endpointslice v0.31.14
 	k8s.io/kms => k8s.io/kms v0.31.14
-	k8s.io/kube-aggregator => k8s.io/kube-aggregator v0.31.0
 	k8s.io/kube-controller-manager => k8s.io/kube-controller-manager v0.31.14
 	k8s.io/kube-proxy => k8s.io/kube-proxy v0.31.14
 	k8s.io/kube-scheduler => k8s.io/kube-scheduler v0.31.14
@@ -154,6 +161,5 @@ replace (
 	k8s.io/kubelet => k8s.io/kubelet v0.31.14
 	k8s.io/metrics => k8s.io/metrics v0.31.14
 	k8s.io/mount-utils => k8s.io/mount-utils v0.31.14
-	k8s.io/pod-security-admission => k8s.io/pod-security-admission v0.30.14
 	k8s.io/sample-apiserver => k8s.io/sample-apiserver v0.31.14
 )
