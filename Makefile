@@ -38,6 +38,10 @@ test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds and network
 test-e2e: image ## Tests on a real cluster in the lab, with both modes of kube-proxy
 	go test -tags e2e -count=1 -timeout 30m ./e2e/...
 
+.PHONY: test-oldest
+test-oldest: bin/oldest/kube-apiserver bin/oldest/etcd ## Tests against the API server of the oldest supported Kubernetes, which is compiled first
+	go test -tags oldest -run Oldest -count=1 -timeout 30m -v -p 1 ./internal/k8s ./internal/house ./controller
+
 .PHONY: soak
 soak: image ## Tests of about an hour: faults on a busy machine
 	go test -tags e2e,soak -count=1 -timeout 2h -run TestSoak -v ./e2e
@@ -49,8 +53,8 @@ bench: image ## Run the benchmarks; ONLY=prefix selects by name
 .PHONY: lint
 lint: bin/helm ## Check format, code, generated files and the chart
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "run gofmt -w on:" $$files; exit 1; }
-	go vet -tags e2e,soak ./...
-	$(STATICCHECK) -tags e2e,soak ./...
+	go vet -tags e2e,soak,oldest ./...
+	$(STATICCHECK) -tags e2e,soak,oldest ./...
 	@out=$$(mktemp -d); trap "rm -rf $$out" EXIT; $(MAKE) -s generate OUT=$$out && \
 	(cd $$out && find * -type f) | while read f; do diff -u $$f $$out/$$f || exit 1; done || \
 	{ echo "generated files are outdated: run make generate and commit the result"; exit 1; }
@@ -96,3 +100,14 @@ bin/lab:
 
 bin/helm: e2e/lab/tools/helm/go.mod
 	CGO_ENABLED=0 go -C $(<D) build -trimpath -ldflags '-s -w' -o $(HELM) helm.sh/helm/v4/cmd/helm
+
+OLDEST := e2e/lab/tools/kubernetes131
+
+# The server reports the version that it was stamped with; the daemons refuse one that is too old.
+bin/oldest/kube-apiserver: $(shell find $(OLDEST) -type f)
+	version=$$(sed -n 's/^require k8s.io\/kubernetes //p' $(OLDEST)/go.mod) && \
+	CGO_ENABLED=0 go -C $(OLDEST) build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version \
+	-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=31" -o $(CURDIR)/$@ k8s.io/kubernetes/cmd/kube-apiserver
+
+bin/oldest/etcd: e2e/lab/tools/etcd/go.mod
+	CGO_ENABLED=0 go -C $(<D) build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ go.etcd.io/etcd/server/v3

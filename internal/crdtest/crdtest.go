@@ -15,6 +15,7 @@ import (
 	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	schemacel "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/version"
@@ -88,6 +89,9 @@ func (c CRD) Check(body []byte) error {
 	if err := utiljson.Unmarshal(body, &o); err != nil {
 		return err
 	}
+	// The API server takes null for a field that is not set, unless the schema says otherwise.
+	defaulting.Default(o, c.Schema)
+	defaulting.PruneNonNullableNullsWithoutDefaults(o, c.Schema)
 	if errs := validation.ValidateCustomResource(nil, o, c.validator); len(errs) > 0 {
 		return errs.ToAggregate()
 	}

@@ -2,6 +2,7 @@ package house
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -25,9 +26,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// errIgnored: the API server takes the write, and changes nothing.
+var errIgnored = errors.New("ignored")
+
+// verdict says why a write is refused, nil if it is admitted.
+type verdict func(*testing.T, write) error
+
 // newPolicies runs the API server's own admission plugin with the policies of a manifest, their bindings, and the
 // ClusterRoleBindings that they follow.
-func newPolicies(t *testing.T, manifest string) *validating.Plugin {
+func newPolicies(t *testing.T, manifest string) verdict {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}
 	client := fake.NewClientset(append(policyObjects(t, manifest), namespace)...)
@@ -51,7 +58,7 @@ func newPolicies(t *testing.T, manifest string) *validating.Plugin {
 	if !plugin.WaitForReady() {
 		t.Fatal("the plugin is not ready")
 	}
-	return plugin
+	return func(t *testing.T, w write) error { return w.admit(t, plugin) }
 }
 
 // policyObjects decodes what the plugin reads of a manifest.

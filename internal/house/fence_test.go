@@ -48,6 +48,7 @@ var fence = map[string][]string{
 	"internal/loop":          {"github.com/prometheus/client_golang"},
 	"internal/daemon":        {"internal/config"},
 	"internal/httpd":         {"github.com/prometheus/client_golang"},
+	"internal/apitest":       {"k8s.io"},
 	"internal/clocktest":     {},
 	"internal/crdtest":       {"api", "k8s.io", "sigs.k8s.io/yaml"},
 	"internal/nstest":        {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x"},
@@ -64,7 +65,7 @@ var fence = map[string][]string{
 }
 
 // testOnly are packages that only tests may import.
-var testOnly = []string{"internal/nstest", "internal/clocktest", "internal/crdtest"}
+var testOnly = []string{"internal/nstest", "internal/clocktest", "internal/crdtest", "internal/apitest"}
 
 // goPackage is a part of the output of go list.
 type goPackage struct {
@@ -139,7 +140,7 @@ func TestFence(t *testing.T) {
 	for _, tree := range []string{"api", "controller", "e2e", "internal", "speaker"} {
 		reads(t, "../../"+tree)
 	}
-	cmd := exec.Command("go", "list", "-e", "-tags", "e2e,soak", "-json=ImportPath,Imports", module+"/...")
+	cmd := exec.Command("go", "list", "-e", "-tags", "e2e,soak,oldest", "-json=ImportPath,Imports", module+"/...")
 	cmd.Stderr = t.Output()
 	list, err := cmd.Output()
 	if err != nil {

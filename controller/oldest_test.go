@@ -1,0 +1,207 @@
+//go:build oldest
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/apitest"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"golang.org/x/sync/errgroup"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// oldest is a server of the oldest supported Kubernetes with an installation, and our program.
+type oldest struct {
+	config  *rest.Config
+	kube    *kubernetes.Clientset
+	program string
+}
+
+// TestOldestController: the controller assigns addresses by the rights that it is given. After uninstall the Service keeps
+// them, and nothing waits for a controller.
+func TestOldestController(t *testing.T) {
+	s := newOldest(t)
+	apitest.Apply(t, s.config, "../config/samples/pool.yaml")
+	stop := s.run(t)
+	s.create(t, "web")
+	s.waitAssigned(t, "web")
+	stop()
+	s.uninstall(t, 1)
+	s.deleteAll(t)
+}
+
+// TestOldestUninstallMany: 10,000 Services are let go within the Job's deadline.
+func TestOldestUninstallMany(t *testing.T) {
+	s := newOldest(t)
+	const many = 10_000
+	var group errgroup.Group
+	group.SetLimit(16)
+	for i := range many {
+		group.Go(func() error {
+			_, err := s.kube.CoreV1().Services(metav1.NamespaceDefault).Create(t.Context(),
+				service(fmt.Sprintf("many-%d", i), v1beta1.FinalizerAddress, k8s.StandardFinalizer), metav1.CreateOptions{})
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	s.uninstall(t, many)
+}
+
+func newOldest(t *testing.T) oldest {
+	t.Helper()
+	s := oldest{config: apitest.Start(t), program: filepath.Join(t.TempDir(), "controller")}
+	apitest.Install(t, s.config)
+	apitest.Apply(t, s.config, "../config/uninstall/uninstall.yaml")
+	if out, err := exec.Command("go", "build", "-o", s.program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var err error
+	if s.kube, err = kubernetes.NewForConfig(s.config); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func service(name string, finalizers ...string) *corev1.Service {
+	policy := corev1.IPFamilyPolicyPreferDualStack
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault, Finalizers: finalizers},
+		// There are fewer node ports than Services.
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, IPFamilyPolicy: &policy, Ports: []corev1.ServicePort{{Port: 80}},
+			AllocateLoadBalancerNodePorts: new(bool)},
+	}
+}
+
+func (s oldest) create(t *testing.T, name string) {
+	t.Helper()
+	if _, err := s.kube.CoreV1().Services(metav1.NamespaceDefault).Create(t.Context(), service(name), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// command returns our program with the rights of an account of the installation.
+func (s oldest) command(t *testing.T, account string, args ...string) *exec.Cmd {
+	t.Helper()
+	access := apitest.Kubeconfig(t, apitest.As(s.config, "holdfast-system:"+account, ""))
+	cmd := exec.Command(s.program, append(args, "--kubeconfig="+access)...)
+	cmd.Stderr = t.Output()
+	return cmd
+}
+
+// run starts the controller. The returned function ends it.
+func (s oldest) run(t *testing.T) (stop func()) {
+	t.Helper()
+	const anyPort = "127.0.0.1:0"
+	cmd := s.command(t, "holdfast-controller", "--namespace=holdfast-system", "--metrics-listen="+anyPort, "--health-listen="+anyPort, "--debug-listen="+anyPort)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop = func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// waitAssigned waits until a Service has an address of each family, the condition that says so, and our finalizers.
+func (s oldest) waitAssigned(t *testing.T, name string) {
+	t.Helper()
+	var last *corev1.Service
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (done bool, err error) {
+		last, err = s.kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
+		return err == nil && len(last.Status.LoadBalancer.Ingress) == 2 && meta.IsStatusConditionTrue(last.Status.Conditions, v1beta1.ConditionAddressAssigned) &&
+			slices.Contains(last.Finalizers, v1beta1.FinalizerAddress), err
+	})
+	if err != nil {
+		t.Fatalf("%v: %+v", err, last)
+	}
+}
+
+// job returns the arguments of the uninstall Job, and how long it may run.
+func (s oldest) job(t *testing.T) (args []string, deadline time.Duration) {
+	t.Helper()
+	var job *batchv1.Job
+	job, err := s.kube.BatchV1().Jobs("holdfast-system").Get(t.Context(), "holdfast-uninstall", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := job.Spec.Template.Spec.Containers[0]
+	for _, a := range append(slices.Clone(c.Command[1:]), c.Args...) {
+		args = append(args, strings.ReplaceAll(a, "$(POD_NAMESPACE)", job.Namespace))
+	}
+	return args, time.Duration(*job.Spec.ActiveDeadlineSeconds) * time.Second
+}
+
+// uninstall does what the Job does. Afterwards so many Services stand, and nothing has a finalizer of ours.
+func (s oldest) uninstall(t *testing.T, services int) {
+	t.Helper()
+	args, deadline := s.job(t)
+	cmd, start := s.command(t, "holdfast-uninstall", args...), time.Now()
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(start)
+	t.Logf("uninstall with %d Services took %v of %v", services, took.Round(time.Millisecond), deadline)
+	// The speakers may need their --timeout before.
+	if took > deadline-time.Minute {
+		t.Errorf("uninstall took %v", took)
+	}
+	list, err := s.kube.CoreV1().Services(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The API server's own is there too.
+	if len(list.Items) != services+1 {
+		t.Errorf("%d Services, want %d", len(list.Items), services+1)
+	}
+	for _, sv := range list.Items {
+		if len(sv.Finalizers) > 0 || sv.Name == "web" && len(sv.Status.LoadBalancer.Ingress) != 2 {
+			t.Fatalf("after uninstall: %+v", sv)
+		}
+	}
+}
+
+// deleteAll deletes the Service that had an address and the CRDs, as a user would after uninstall: nothing waits.
+func (s oldest) deleteAll(t *testing.T) {
+	t.Helper()
+	if err := s.kube.CoreV1().Services(metav1.NamespaceDefault).Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	crd := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}}
+	client, err := apitest.Resource(s.config, crd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	err = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		left, err := client.List(ctx, metav1.ListOptions{})
+		return err == nil && len(left.Items) == 0, err
+	})
+	if err != nil {
+		t.Errorf("CRDs stay: %v", err)
+	}
+	if _, err := s.kube.CoreV1().Services(metav1.NamespaceDefault).Get(t.Context(), "web", metav1.GetOptions{}); err == nil {
+		t.Error("the Service stays")
+	}
+}

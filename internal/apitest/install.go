@@ -1,0 +1,153 @@
+package apitest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	yamlutil "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+)
+
+// Install applies our CRDs and what config/default installs, and waits until the API server serves our kinds. No field may be
+// unknown to the server.
+func Install(t testing.TB, config *rest.Config) {
+	t.Helper()
+	crds, err := filepath.Glob(filepath.Join(root(), "config/crd/holdfast.dev_*.yaml"))
+	if err != nil || len(crds) == 0 {
+		t.Fatalf("no CRDs: %v", err)
+	}
+	for _, file := range crds {
+		Apply(t, config, file)
+	}
+	waitEstablished(t, config, len(crds))
+	for _, file := range []string{"config/default/namespace.yaml", "config/rbac/rbac.yaml", "config/default/holdfast.yaml"} {
+		Apply(t, config, filepath.Join(root(), file))
+	}
+}
+
+// Apply applies the manifests of a file, as kubectl apply --server-side does.
+func Apply(t testing.TB, config *rest.Config, file string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := Decode(text)
+	for _, o := range objects {
+		if err == nil {
+			err = apply(t.Context(), config, o)
+		}
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+}
+
+// Decode returns the objects of a manifest.
+func Decode(manifest []byte) ([]*unstructured.Unstructured, error) {
+	var out []*unstructured.Unstructured
+	for d := yamlutil.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), 4096); ; {
+		o := &unstructured.Unstructured{}
+		err := d.Decode(&o.Object)
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(o.Object) > 0 {
+			out = append(out, o)
+		}
+	}
+}
+
+func apply(ctx context.Context, config *rest.Config, o *unstructured.Unstructured) error {
+	resource, err := Resource(config, o)
+	if err != nil {
+		return err
+	}
+	body, err := o.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	_, err = resource.Patch(ctx, o.GetName(), types.ApplyPatchType, body,
+		metav1.PatchOptions{FieldManager: "apitest", FieldValidation: metav1.FieldValidationStrict})
+	return err
+}
+
+// Resource returns a client for the kind and namespace of an object.
+func Resource(config *rest.Config, o *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
+	discover, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	kind := o.GroupVersionKind()
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discover))
+	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	if err != nil {
+		return nil, err
+	}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	if mapping.Scope.Name() == "namespace" {
+		return client.Resource(mapping.Resource).Namespace(o.GetNamespace()), nil
+	}
+	return client.Resource(mapping.Resource), nil
+}
+
+// waitEstablished waits until so many CRDs are served, none with a complaint of the API server.
+func waitEstablished(t testing.TB, config *rest.Config, want int) {
+	t.Helper()
+	client, err := apiextensions.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var missing error
+	err = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		list, err := client.CustomResourceDefinitions().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err
+		}
+		missing = nil
+		if len(list.Items) != want {
+			missing = fmt.Errorf("%d CRDs of %d", len(list.Items), want)
+		}
+		for _, c := range list.Items {
+			missing = errors.Join(missing, established(&c))
+		}
+		return missing == nil, nil
+	})
+	if err != nil {
+		t.Fatalf("%v: %v", err, missing)
+	}
+}
+
+func established(c *apiextensionsv1.CustomResourceDefinition) error {
+	conditions := map[apiextensionsv1.CustomResourceDefinitionConditionType]apiextensionsv1.ConditionStatus{}
+	for _, condition := range c.Status.Conditions {
+		conditions[condition.Type] = condition.Status
+	}
+	if conditions[apiextensionsv1.Established] != apiextensionsv1.ConditionTrue || conditions[apiextensionsv1.NonStructuralSchema] == apiextensionsv1.ConditionTrue {
+		return fmt.Errorf("%s: %v", c.Name, c.Status.Conditions)
+	}
+	return nil
+}

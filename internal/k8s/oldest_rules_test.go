@@ -1,0 +1,202 @@
+//go:build oldest
+
+package k8s
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/internal/config"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
+)
+
+// breach is parts of an object of a kind that break a rule, with the beginning of the rule's message.
+type breach struct{ kind, message, parts string }
+
+// broken break the rules on spec. The rest of the object is an example.
+var broken = []breach{
+	{"BGPAdvertisement", "serviceSelectors pick single addresses", `{"spec":{"serviceSelectors":[{}],"aggregationLength":24}}`},
+	{"BGPPeer", "ebgpMultiHop is for peers of another AS", `{"spec":{"ebgpMultiHop":true,"myASN":64513}}`},
+	{"BGPPeer", "sourceAddress and peerAddress must be of one", `{"spec":{"sourceAddress":"2001:db8::1"}}`},
+	{"BGPPeer", "keepaliveTime must not be longer", `{"spec":{"keepaliveTime":"91s"}}`},
+	{"BGPPeer", "peerAddress must be an IPv4 or IPv6", `{"spec":{"peerAddress":"192.0.2.256"}}`},
+	{"BGPPeer", "sourceAddress must be an IPv4 or IPv6", `{"spec":{"sourceAddress":"router"}}`},
+	{"BGPPeer", "holdTime must be between 3s", `{"spec":{"holdTime":"2s"}}`},
+	{"BGPPeer", "keepaliveTime must be at least 1s", `{"spec":{"keepaliveTime":"999ms"}}`},
+	{"BGPPeer", "connectTime must be between 1s", `{"spec":{"connectTime":"65536s"}}`},
+	{"BGPPeer", "routerID must have the form", `{"spec":{"routerID":"2001:db8::1"}}`},
+	{"FloatingIP", "each of addresses must be of one of ipFamilies", `{"spec":{"addresses":["2001:db8::1"],"ipFamilies":["IPv4"]}}`},
+	{"FloatingIP", "each address must be an IPv4 or IPv6 address", `{"spec":{"addresses":["192.0.2.0/24"],"ipFamilies":null}}`},
+	{"FloatingIP", "two addresses must be of two families", `{"spec":{"addresses":["192.0.2.1","192.0.2.2"],"ipFamilies":null}}`},
+	{"IPAddressPool", "each address must be a prefix", `{"spec":{"addresses":["192.0.2.1-192.0.2.x"]}}`},
+	{"IPAddressPool", "a pool cannot hold every address", `{"spec":{"addresses":["::/0"]}}`},
+	{"IPAddressPool", "reuseDelay must not be negative", `{"spec":{"reuseDelay":"-1s"}}`},
+	{"IPAddressPool", "each source range must be a prefix", `{"spec":{"sourceRanges":["10.0.0.0/33"]}}`},
+}
+
+const conditionsRule = "the times and generations of conditions"
+
+// outside are values of conditions that the rule on them refuses.
+var outside = []string{`"lastTransitionTime":"0000-01-01T00:00:00Z"`, `"lastTransitionTime":"2026-01-02T03:04:05Z","observedGeneration":4611686018427387905`}
+
+// samples returns what breaks the rules of a kind.
+func samples(c crd) []breach {
+	out := slices.DeleteFunc(slices.Clone(broken), func(b breach) bool { return b.kind != c.name })
+	if _, ok := c.schema.Properties["status"].Properties["conditions"]; ok {
+		for _, field := range outside {
+			out = append(out, breach{c.name, conditionsRule,
+				`{"status":{"conditions":[{"type":"Valid","status":"True","reason":"Valid","message":"",` + field + `}]}}`})
+		}
+	}
+	return out
+}
+
+func exampleParts(c crd) map[string]any {
+	var o any
+	example(c.schema, "", func(v any) { o = v }, func() {}, new([]leaf))
+	return o.(map[string]any)
+}
+
+// testRules: every rule in the CRDs refuses its sample, with its message; and the example stands.
+func (s oldest) testRules(t *testing.T) {
+	for _, c := range readCRDs(t) {
+		rules := map[string]bool{}
+		messages(c.schema, func(m string) { rules[m] = false })
+		for i, b := range samples(c) {
+			parts := exampleParts(c)
+			for part, fields := range unmarshal(t, b.parts) {
+				maps.Copy(parts[part].(map[string]any), fields.(map[string]any))
+			}
+			err := s.store(t.Context(), c.name, fmt.Sprintf("rule-%d", i), parts)
+			if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), b.message) {
+				t.Errorf("%s %s: got %v, want %q", c.name, b.parts, err, b.message)
+			}
+			maps.DeleteFunc(rules, func(rule string, _ bool) bool { return strings.HasPrefix(rule, b.message) })
+		}
+		for rule := range rules {
+			t.Errorf("no sample breaks the rule %q of %s", rule, c.name)
+		}
+		if err := s.store(t.Context(), c.name, "example", exampleParts(c)); err != nil {
+			t.Errorf("%s: the example is refused: %v", c.name, err)
+		}
+	}
+}
+
+// messages calls fn with the message of every rule of a schema.
+func messages(s *structuralschema.Structural, fn func(string)) {
+	for _, x := range s.XValidations {
+		fn(x.Message)
+	}
+	for _, p := range s.Properties {
+		messages(&p, fn)
+	}
+	if s.Items != nil {
+		messages(s.Items, fn)
+	}
+	if s.AdditionalProperties != nil && s.AdditionalProperties.Structural != nil {
+		messages(s.AdditionalProperties.Structural, fn)
+	}
+}
+
+func unmarshal(t *testing.T, text string) map[string]any {
+	t.Helper()
+	var out map[string]any
+	if err := json.Unmarshal([]byte(text), &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+const (
+	tooLarge = `{"spec":{"addresses":["192.0.2.0/24"],"quota":{"perNamespace":{"ipv4":9999999999}}}}`
+	goodSpec = `{"spec":{"addresses":["198.51.100.0/24"]}}`
+)
+
+// testBounds: numbers that int32 cannot hold, and dates of another shape, are refused by our bounds and patterns: this
+// server enforces no format of numbers.
+func (s oldest) testBounds(t *testing.T) {
+	for _, tt := range []struct{ kind, parts, want string }{
+		{"IPAddressPool", tooLarge, "should be less than or equal to 2147483647"},
+		{"SpeakerState", `{"status":{"observed":"2026-01-02T03:04:05Z"}}`, "should match"},
+		{"SpeakerState", `{"status":{"unreachable":[{"node":"w2","since":"2026-01-02T03:04:05.678901+01:00"}]}}`, "should match"},
+	} {
+		err := s.store(t.Context(), tt.kind, "bound", unmarshal(t, tt.parts))
+		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: got %v, want %q", tt.parts, err, tt.want)
+		}
+		plural, _ := resource(tt.kind)
+		if err := s.holdfast.Delete().Resource(plural).Name("bound").Do(t.Context()).Error(); ignoreNotFound(err) != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// testUnreadable: what an older CRD without the bound admitted is a Problem of that field of that object. The watch of
+// the daemons reads on.
+func (s oldest) testUnreadable(t *testing.T) {
+	s.removeBound(t)
+	for name, parts := range map[string]string{"bad": tooLarge, "good": goodSpec} {
+		var refused error
+		err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+			refused = s.store(ctx, "IPAddressPool", name, unmarshal(t, parts))
+			return refused == nil, nil
+		})
+		if err != nil {
+			t.Fatalf("%s: %v", name, refused)
+		}
+	}
+	cluster := s.watch(t)
+	got := map[string]string{}
+	for _, p := range cluster.Objects().Pools {
+		if p.Name == "bad" || p.Name == "good" {
+			got[p.Name] = fmt.Sprint(p.Spec.Addresses, slices.Sorted(maps.Keys(config.Unreadable(p))))
+		}
+	}
+	if diff := cmp.Diff(map[string]string{"bad": "[192.0.2.0/24] [spec.quota]", "good": "[198.51.100.0/24] []"}, got); diff != "" {
+		t.Errorf("pools: -want +got\n%s", diff)
+	}
+}
+
+// removeBound makes the CRD of pools one without maxima.
+func (s oldest) removeBound(t *testing.T) {
+	t.Helper()
+	client, err := dynamic.NewForConfig(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const at = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/quota/properties/perNamespace/properties/ipv4/maximum"
+	crds := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
+	_, err = client.Resource(crds).Patch(t.Context(), "ipaddresspools.holdfast.dev", types.JSONPatchType,
+		[]byte(`[{"op":"remove","path":"`+at+`"}]`), metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// watch returns what a controller sees of the cluster.
+func (s oldest) watch(t *testing.T) *Cluster {
+	t.Helper()
+	k, err := New(s.Clients, Config{Log: slog.New(slog.DiscardHandler), Namespace: "holdfast-system", Kick: func() {}, KickStates: func() {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = k.Run(t.Context()) }()
+	if err := k.WaitForSync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
