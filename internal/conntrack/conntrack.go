@@ -30,42 +30,42 @@ const (
 // its first answer. It returns their number. Connections with an answer stay. It needs CAP_NET_ADMIN. The kernel walks
 // the whole table, and shows only what waits.
 func Forget(endpoints map[netip.Addr]bool) (int, error) {
-	families := map[uint8]bool{}
-	for a := range endpoints {
-		if a.Is4() {
-			families[unix.AF_INET] = true
-		} else {
-			families[unix.AF_INET6] = true
-		}
+	if len(endpoints) == 0 {
+		return 0, nil
 	}
 	forgotten := 0
 	var errs []error
-	for family := range families {
-		waiting, err := attempts(family, endpoints)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("list conntrack entries: %w", err))
-		}
-		for _, entry := range waiting {
-			switch err := remove(family, entry); {
-			case err == nil:
-				forgotten++
-			case !errors.Is(err, fs.ErrNotExist):
-				errs = append(errs, fmt.Errorf("delete conntrack entry: %w", err))
-			}
+	waiting, err := attempts(endpoints)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("list conntrack entries: %w", err))
+	}
+	for _, e := range waiting {
+		switch err := remove(e); {
+		case err == nil:
+			forgotten++
+		case !errors.Is(err, fs.ErrNotExist):
+			errs = append(errs, fmt.Errorf("delete conntrack entry: %w", err))
 		}
 	}
 	return forgotten, errors.Join(errs...)
 }
 
-// attempts returns the attributes of the entries that wait for one of the endpoints; with an error, of those it read.
-func attempts(family uint8, endpoints map[netip.Addr]bool) (waiting [][]byte, err error) {
-	r := request(family, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
+// entry is what the kernel shows of a connection.
+type entry struct {
+	family     uint8
+	attributes []byte
+}
+
+// attempts returns the entries that wait for one of the endpoints; with an error, of those it read. One walk shows both
+// families.
+func attempts(endpoints map[netip.Addr]bool) (waiting []entry, err error) {
+	r := request(unix.AF_UNSPEC, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
 	// Older kernels ignore the filter, and show everything.
 	r.AddData(nl.NewRtAttr(nl.CTA_STATUS, nl.BEUint32Attr(ipsDstNAT)))
 	r.AddData(nl.NewRtAttr(ctaStatusMask, nl.BEUint32Attr(ipsDstNAT|ipsSeenReply)))
 	err = r.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(message []byte) bool {
-		if entry := message[min(len(message), nl.SizeofNfgenmsg):]; waitsFor(entry, endpoints) {
-			waiting = append(waiting, entry)
+		if len(message) >= nl.SizeofNfgenmsg && waitsFor(message[nl.SizeofNfgenmsg:], endpoints) {
+			waiting = append(waiting, entry{message[0], message[nl.SizeofNfgenmsg:]})
 		}
 		return true
 	})
@@ -73,21 +73,21 @@ func attempts(family uint8, endpoints map[netip.Addr]bool) (waiting [][]byte, er
 }
 
 // waitsFor reports whether an entry's attributes are those of an unanswered attempt to reach one of the endpoints.
-func waitsFor(entry []byte, endpoints map[netip.Addr]bool) bool {
-	state := attribute(entry, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE)
+func waitsFor(attributes []byte, endpoints map[netip.Addr]bool) bool {
+	state := attribute(attributes, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE)
 	if len(state) != 1 || state[0] != synSent {
 		return false
 	}
 	// The endpoint is the source of the reply direction.
-	endpoint, ok := address(entry, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC)
-	asked, known := address(entry, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
+	endpoint, ok := address(attributes, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC)
+	asked, known := address(attributes, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
 	return ok && known && endpoints[endpoint] && endpoint != asked
 }
 
 // address returns an address of one direction; v4 and v6 are its attribute in each family.
-func address(entry []byte, tuple, v4, v6 uint16) (netip.Addr, bool) {
+func address(attributes []byte, tuple, v4, v6 uint16) (netip.Addr, bool) {
 	for _, a := range []uint16{v4, v6} {
-		if addr, ok := netip.AddrFromSlice(attribute(entry, tuple, nl.CTA_TUPLE_IP, a)); ok {
+		if addr, ok := netip.AddrFromSlice(attribute(attributes, tuple, nl.CTA_TUPLE_IP, a)); ok {
 			return addr, true
 		}
 	}
@@ -97,12 +97,12 @@ func address(entry []byte, tuple, v4, v6 uint16) (netip.Addr, bool) {
 // attribute returns the value of a nested attribute, nil if it is not there.
 func attribute(b []byte, path ...uint16) []byte {
 	for _, want := range path {
-		attributes, err := nl.ParseRouteAttr(b)
+		list, err := nl.ParseRouteAttr(b)
 		if err != nil {
 			return nil
 		}
 		b = nil
-		for _, a := range attributes {
+		for _, a := range list {
 			if a.Attr.Type&nl.NLA_TYPE_MASK == want {
 				b = a.Value
 			}
@@ -111,10 +111,10 @@ func attribute(b []byte, path ...uint16) []byte {
 	return b
 }
 
-// remove deletes the entry with these attributes.
-func remove(family uint8, entry []byte) error {
-	r := request(family, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
-	r.AddRawData(entry)
+// remove deletes an entry.
+func remove(e entry) error {
+	r := request(e.family, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+	r.AddRawData(e.attributes)
 	_, err := r.Execute(unix.NETLINK_NETFILTER, 0)
 	return err
 }

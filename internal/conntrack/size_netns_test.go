@@ -29,7 +29,8 @@ func fill(tb testing.TB, entries int) int {
 	return entries
 }
 
-var lostOne = map[netip.Addr]bool{netip.MustParseAddr("192.0.2.4"): true}
+// lostOne is a pod of both families.
+var lostOne = map[netip.Addr]bool{netip.MustParseAddr("192.0.2.4"): true, netip.MustParseAddr("2001:db8::4"): true}
 
 func forgetNothing(tb testing.TB) {
 	if n, err := Forget(lostOne); n != 0 || err != nil {
