@@ -171,6 +171,7 @@ const (
 // compare runs load in a world with the full table and in one without, in turns, and reports the median of the
 // ratios of what they get done, and a bound that the true median is above with 95 % confidence.
 func compare(b *testing.B, name string, serve func(w *world), load func(w *world) float64) {
+	before := loadBefore(b)
 	alone(b)
 	filtered, bare := newWorld(b), otherWorld(b)
 	for _, w := range []*world{filtered, bare} {
@@ -208,10 +209,31 @@ func compare(b *testing.B, name string, serve func(w *world), load func(w *world
 		// The 42nd smallest of 101: P(Bin(101, 1/2) <= 41) = 0.037.
 		b.ReportMetric(quantile(ratios, 0.5), name+"_ratio")
 		b.ReportMetric(quantile(ratios, 41.5/pairs), name+"_ratio_low")
+		// The spread: a quarter of the pairs is below, a quarter above.
+		b.ReportMetric(quantile(ratios, 0.25), name+"_ratio_q1")
+		b.ReportMetric(quantile(ratios, 0.75), name+"_ratio_q3")
+		b.ReportMetric(before, "load")
 		b.ReportMetric(quantile(with, 0.5), "with/s")
 		b.ReportMetric(quantile(without, 0.5), "without/s")
 		b.ReportMetric(1e9/quantile(with, 0.5)-1e9/quantile(without, 0.5), "added_ns")
 	}
+}
+
+// loadBefore returns how many processes wanted a processor in the last minute (proc_loadavg(5)). A comparison beside others is void.
+func loadBefore(b *testing.B) float64 {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		b.Fatal(err)
+	}
+	first, _, _ := strings.Cut(string(text), " ")
+	load, err := strconv.ParseFloat(first, 64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if load > 1 {
+		b.Logf("void: the load of the machine was %.2f before, more than 1", load)
+	}
+	return load
 }
 
 func quantile(values []float64, q float64) float64 {

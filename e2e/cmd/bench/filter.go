@@ -24,8 +24,14 @@ var filters = []struct {
 	{"filter_one_ms", "ms", "OneChange", "one_ms"},
 	{"filter_throughput_ratio", "ratio", "Throughput", "throughput_ratio"},
 	{"filter_throughput_ratio_low", "ratio", "Throughput", "throughput_ratio_low"},
+	{"filter_throughput_ratio_q1", "ratio", "Throughput", "throughput_ratio_q1"},
+	{"filter_throughput_ratio_q3", "ratio", "Throughput", "throughput_ratio_q3"},
+	{"filter_throughput_load", "processes", "Throughput", "load"},
 	{"filter_connrate_ratio", "ratio", "ConnectionRate", "connrate_ratio"},
 	{"filter_connrate_ratio_low", "ratio", "ConnectionRate", "connrate_ratio_low"},
+	{"filter_connrate_ratio_q1", "ratio", "ConnectionRate", "connrate_ratio_q1"},
+	{"filter_connrate_ratio_q3", "ratio", "ConnectionRate", "connrate_ratio_q3"},
+	{"filter_connrate_load", "processes", "ConnectionRate", "load"},
 	{"filter_packet_ns", "ns", "Packets", "added_ns"},
 }
 
