@@ -2,8 +2,8 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// BGPPeer is a router to which speakers connect and advertise routes. The session's
-// transport decides the routes' family: IPv4 routes go over IPv4, IPv6 over IPv6.
+// BGPPeer is a router to which speakers connect and advertise routes. A session carries the routes of its own
+// family: IPv4 routes go over IPv4, IPv6 over IPv6; with dualStackAddressFamily it carries both.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -24,7 +24,11 @@ type BGPPeer struct {
 
 // BGPPeerSpec is a session that every selected node has.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || self.myASN != self.peerASN",message="ebgpMultiHop is for peers of another AS: remove it, or correct myASN or peerASN"
+// +kubebuilder:validation:XValidation:rule="has(self.peerASN) != has(self.dynamicASN)",message="write either peerASN, or dynamicASN: internal or external"
+// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || (has(self.dynamicASN) ? self.dynamicASN == 'external' : !has(self.peerASN) || self.myASN != self.peerASN)",message="ebgpMultiHop is for peers of another AS: remove it, or correct myASN or peerASN"
+// +kubebuilder:validation:XValidation:rule="!has(self.localASN) || (has(self.dynamicASN) ? self.dynamicASN == 'external' : !has(self.peerASN) || self.peerASN != self.myASN && self.peerASN != self.localASN)",message="localASN is for peers of another AS, and must not be the peer's own: write myASN alone, or correct peerASN"
+// +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurity) || !has(self.ebgpMultiHop) || !self.ebgpMultiHop",message="ttlSecurity and ebgpMultiHop exclude each other: ttlSecurity is itself the number of hops"
+// +kubebuilder:validation:XValidation:rule="!has(self.password) || !has(self.passwordSecret)",message="write either password or passwordSecret"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress) || ip(self.sourceAddress).family() == ip(self.peerAddress).family()",message="sourceAddress and peerAddress must be of one IP family"
 // +kubebuilder:validation:XValidation:rule="!has(self.holdTime) || !has(self.keepaliveTime) || duration(self.keepaliveTime) <= duration(self.holdTime)",message="keepaliveTime must not be longer than holdTime"
 type BGPPeerSpec struct {
@@ -33,10 +37,23 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:Maximum=4294967295
 	MyASN int64 `json:"myASN"`
 
-	// PeerASN is the AS number the router must have.
+	// PeerASN is the AS number the router must have. Either this or dynamicASN is required.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
-	PeerASN int64 `json:"peerASN"`
+	// +optional
+	PeerASN int64 `json:"peerASN,omitempty"`
+
+	// DynamicASN in place of peerASN: internal is our own AS number, external any other.
+	// +kubebuilder:validation:Enum=internal;external
+	// +optional
+	DynamicASN string `json:"dynamicASN,omitempty"`
+
+	// LocalASN replaces myASN towards this router, in the OPEN and in AS_PATH: for a router that is to see another
+	// AS than the others do. The router must be of another AS.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4294967295
+	// +optional
+	LocalASN int64 `json:"localASN,omitempty"`
 
 	// PeerAddress to dial.
 	// +kubebuilder:validation:MaxLength=64
@@ -94,10 +111,54 @@ type BGPPeerSpec struct {
 	// +optional
 	EBGPMultiHop bool `json:"ebgpMultiHop,omitempty"`
 
+	// TTLSecurity protects the session from packets of machines that are farther away than the router (RFC 5082): it is
+	// how many hops the router may be away, 1 if it is on the node's link. The router needs the same setting.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=254
+	// +optional
+	TTLSecurity int32 `json:"ttlSecurity,omitempty"`
+
+	// Password signs every segment of the connection (TCP MD5, RFC 2385). Everybody who may read BGPPeers can read it:
+	// prefer passwordSecret.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=80
+	// +kubebuilder:validation:Pattern=`^[!-~]+$`
+	// +optional
+	Password string `json:"password,omitempty"`
+
+	// PasswordSecret names a Secret of type kubernetes.io/basic-auth in Holdfast's own namespace, whose entry
+	// "password" is the password. If it changes, this session alone is opened again.
+	// +optional
+	PasswordSecret *SecretReference `json:"passwordSecret,omitempty"`
+
+	// DualStackAddressFamily makes the session carry both IPv4 and IPv6 routes. Otherwise it carries those of its own
+	// family.
+	// +optional
+	DualStackAddressFamily bool `json:"dualStackAddressFamily,omitempty"`
+
+	// VRF is refused: Holdfast has no sessions within a VRF.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == ''",message="Holdfast has no sessions within a VRF: remove vrf, and use a router that the node reaches by its main routing table"
+	// +optional
+	VRF string `json:"vrf,omitempty"`
+
 	// EnableGracefulRestart asks the router to keep the routes while a speaker restarts (RFC 4724).
 	// +kubebuilder:default=true
 	// +optional
 	EnableGracefulRestart *bool `json:"enableGracefulRestart,omitempty"`
+}
+
+// SecretReference names a Secret in Holdfast's own namespace.
+type SecretReference struct {
+	// Name of the Secret.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// Namespace of the Secret; only Holdfast's own is read.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
 }
 
 // BGPPeerList is a list of peers.

@@ -30,15 +30,16 @@ func (s *server) apply(d *Desired) (changes, error) {
 	ctx := context.Background()
 	done := changes{}
 	peers, problem := usable(d.Peers)
-	want := newTable(d.Routes, peers)
 	rules, err1 := s.statements(ctx)
 	paths, err2 := s.paths()
 	have, err3 := s.peers()
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return done, errors.Join(problem, err)
 	}
+	hops, errs := findNextHops(peers, have)
+	want := newTable(d.Routes, peers, hops)
 
-	errs := []error{problem}
+	errs = append(errs, problem)
 	both := maps.Clone(rules)
 	maps.Copy(both, want.rules)
 	if len(both) > len(rules) {

@@ -88,7 +88,7 @@ func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 		}
 		emit(s.metrics.up, prometheus.GaugeValue, up)
 		emit(s.metrics.advertised, prometheus.GaugeValue, float64(counts[session.Address]))
-		emit(s.metrics.ignored, prometheus.GaugeValue, float64(afiSafiState(p.Peer).GetReceived()))
+		emit(s.metrics.ignored, prometheus.GaugeValue, float64(ignored(p.Peer)))
 		emit(s.metrics.updates, prometheus.CounterValue, float64(p.past.updates+p.State.Messages.Sent.Update))
 		emit(s.metrics.sent, prometheus.CounterValue, float64(p.past.sent+p.State.Messages.Sent.Notification))
 		emit(s.metrics.received, prometheus.CounterValue, float64(p.past.received+p.State.Messages.Received.Notification))

@@ -142,6 +142,18 @@ func (f frr) route(prefix string) string {
 	return fmt.Sprintf("via %s path %s communities %s large %s", via, p.AsPath.String, p.Community.String, p.LargeCommunity.String)
 }
 
+// configure enters lines into the console's configuration.
+func (f frr) configure(t *testing.T, lines ...string) {
+	t.Helper()
+	args := []string{"--vty_socket", f.dir, "--config_dir", f.dir, "-c", "configure terminal"}
+	for _, line := range lines {
+		args = append(args, "-c", line)
+	}
+	if out, err := f.ns.Command("vtysh", args...).CombinedOutput(); err != nil {
+		t.Fatalf("configure FRR: %v\n%s", err, out)
+	}
+}
+
 func (f frr) established() int {
 	n := 0
 	for _, family := range []string{"ipv4", "ipv6"} {
@@ -167,16 +179,16 @@ func family(prefix string) string {
 
 // bird is the BIRD Internet Routing Daemon.
 type bird struct {
-	ns     *nstest.NS
-	socket string
+	ns           *nstest.NS
+	socket, conf string
 }
 
 func startBIRD(t *testing.T, ns *nstest.NS, config string) bird {
 	t.Helper()
 	needs(t, "bird", "birdc")
 	dir := t.TempDir()
-	b := bird{ns, filepath.Join(dir, "socket")}
 	conf := filepath.Join(dir, "bird.conf")
+	b := bird{ns, filepath.Join(dir, "socket"), conf}
 	write(t, conf, config)
 	start(t, ns, "bird", "-f", "-c", conf, "-s", b.socket, "-P", filepath.Join(dir, "pid"))
 	nstest.Until(t, patience, "bird listens to its console", func() bool {
@@ -194,7 +206,16 @@ func (b bird) show(command string) string {
 	return string(out)
 }
 
-var birdAttribute = regexp.MustCompile(`BGP\.(as_path|next_hop|local_pref|community|large_community): ?(.*)`)
+// configure replaces the configuration.
+func (b bird) configure(t *testing.T, config string) {
+	t.Helper()
+	write(t, b.conf, config)
+	if out := b.show("configure"); !strings.Contains(out, "Reconfigured") && !strings.Contains(out, "Reconfiguration in progress") {
+		t.Fatalf("configure BIRD: %s", out)
+	}
+}
+
+var birdAttribute = regexp.MustCompile(`BGP\.(as_path|next_hop|local_pref|community|large_community|med): ?(.*)`)
 
 func (b bird) route(prefix string) string {
 	out := b.show("show route all for " + prefix)

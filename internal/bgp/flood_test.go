@@ -58,7 +58,7 @@ func TestFlood(t *testing.T) {
 	received := func() uint64 {
 		for _, p := range s.list() {
 			if nameOf(p.Peer) == "chatty" {
-				return afiSafiState(p.Peer).GetReceived()
+				return ignored(p.Peer)
 			}
 		}
 		return 0

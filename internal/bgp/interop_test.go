@@ -35,12 +35,19 @@ protocol bgp node6 { local 2001:db8:2::2 as 65000; neighbor 2001:db8:2::1 as 650
 
 // lab is a node between two routers: FRR in its own AS, and BIRD in the node's AS.
 type lab struct {
-	frr, bird                daemon
+	frr                      frr
+	bird                     bird
 	frrKernel, birdKernel    *kernel
 	frr4, frr6, bird4, bird6 lb.Peer
 }
 
 func newLab(t *testing.T) *lab {
+	t.Helper()
+	return newLabOf(t, frrConfig, birdConfig)
+}
+
+// newLabOf is a lab whose routers have other configurations.
+func newLabOf(t *testing.T, frrConfig, birdConfig string) *lab {
 	t.Helper()
 	node, frrNS, birdNS := nstest.Self(t), nstest.New(t), nstest.New(t)
 	nstest.Veth(t, node, "frr", frrNS, "eth0")

@@ -46,7 +46,14 @@ type settings struct {
 	// In seconds, as on the wire.
 	holdTime, keepalive, connect uint64
 	multiHop, gracefulRestart    bool
+	// minTTL is the least TTL of the router's packets; 0 for any.
+	minTTL    uint32
+	dualStack bool
+	password  lb.Secret
 }
+
+// carries reports whether the session carries routes of a family.
+func (s settings) carries(f lb.Family) bool { return s.dualStack || lb.FamilyOf(s.address) == f }
 
 // settingsOf returns the settings of a peer, or why it is not usable.
 func settingsOf(p lb.Peer) (settings, error) {
@@ -64,6 +71,7 @@ func settingsOf(p lb.Peer) (settings, error) {
 		localASN: p.LocalASN, peerASN: p.PeerASN,
 		holdTime: seconds(p.HoldTime, defaultHoldTime), connect: seconds(p.ConnectTime, defaultConnectTime),
 		multiHop: p.MultiHop, gracefulRestart: p.GracefulRestart,
+		minTTL: uint32(p.MinTTL), dualStack: p.DualStack, password: p.Password,
 	}
 	if s.port == 0 {
 		s.port = defaultPort
@@ -104,6 +112,10 @@ func readSettings(p *api.Peer) settings {
 		holdTime: p.Timers.Config.HoldTime, keepalive: p.Timers.Config.KeepaliveInterval,
 		connect:  p.Timers.Config.ConnectRetry,
 		multiHop: p.EbgpMultihop.Enabled, gracefulRestart: p.GracefulRestart.Enabled,
+		dualStack: len(p.AfiSafis) > 1, password: lb.Secret(p.Conf.AuthPassword),
+	}
+	if p.TtlSecurity.GetEnabled() {
+		s.minTTL = p.TtlSecurity.TtlMin
 	}
 	// netip wrote both; an invalid one differs from any desired one.
 	s.address, _ = netip.ParseAddr(p.Conf.NeighborAddress)
@@ -113,13 +125,10 @@ func readSettings(p *api.Peer) settings {
 
 // peer returns the settings as GoBGP's type.
 func (s settings) peer() *api.Peer {
-	family := &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}
-	if s.address.Is6() {
-		family.Afi = api.Family_AFI_IP6
-	}
 	p := &api.Peer{
 		Conf: &api.PeerConf{
 			NeighborAddress: s.address.String(), LocalAsn: s.localASN, PeerAsn: s.peerASN, Description: s.description(),
+			AuthPassword: string(s.password),
 		},
 		Transport: &api.Transport{RemotePort: s.port},
 		Timers: &api.Timers{Config: &api.TimersConfig{
@@ -132,16 +141,30 @@ func (s settings) peer() *api.Peer {
 			// (RFC 4724 section 3): the kernel forwards whether or not a session is up.
 			LocalRestarting: s.gracefulRestart,
 		},
-		AfiSafis: []*api.AfiSafi{{
-			Config:            &api.AfiSafiConfig{Family: family, Enabled: true},
-			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: s.gracefulRestart}},
-			PrefixLimits:      &api.PrefixLimit{Family: family, MaxPrefixes: maxPrefixes},
-		}},
+		TtlSecurity: &api.TtlSecurity{Enabled: s.minTTL != 0, TtlMin: s.minTTL},
+	}
+	for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
+		if s.carries(f) {
+			p.AfiSafis = append(p.AfiSafis, s.family(f))
+		}
 	}
 	if s.source.IsValid() {
 		p.Transport.LocalAddress = s.source.String()
 	}
 	return p
+}
+
+// family returns the settings of an address family as GoBGP's type.
+func (s settings) family(f lb.Family) *api.AfiSafi {
+	family := &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}
+	if f == lb.IPv6 {
+		family.Afi = api.Family_AFI_IP6
+	}
+	return &api.AfiSafi{
+		Config:            &api.AfiSafiConfig{Family: family, Enabled: true},
+		MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: s.gracefulRestart}},
+		PrefixLimits:      &api.PrefixLimit{Family: family, MaxPrefixes: maxPrefixes},
+	}
 }
 
 // spent reports whether a peer must be recreated, because its session was up and is

@@ -24,16 +24,37 @@ const (
 
 // rule has the attributes that one peer receives with the routes of the rule's tag.
 type rule struct {
-	peer        netip.Addr
-	localPref   uint32
+	peer netip.Addr
+	// localASN is the AS to prepend, this often beyond the once that GoBGP does itself.
+	localASN  uint32
+	prepend   uint8
+	localPref uint32
+	med       lb.MED
+	// external: no route goes out if the router turns out to be of our own AS.
+	external bool
+	// nextHop replaces the session's own address, if it is valid.
+	nextHop     netip.Addr
 	communities []lb.Community
+}
+
+// newRule returns the rule for a route to a peer. AS_PATH gets our AS for peers of another AS only (RFC 4271 section
+// 5.1.2).
+func newRule(p settings, r lb.Route, nextHop netip.Addr) rule {
+	out := rule{
+		peer: p.address, localASN: p.localASN, localPref: r.LocalPref, med: r.MED,
+		external: p.peerASN == 0, nextHop: nextHop, communities: r.Communities,
+	}
+	if p.localASN != p.peerASN {
+		out.prepend = r.Prepend
+	}
+	return out
 }
 
 // tag derives from the rule's content, so that a tag never changes its meaning
 // and a change of content always changes the path that carries the tag.
 func (r rule) tag() lb.Community {
 	h := fnv.New64a()
-	fmt.Fprint(h, r.peer, " ", r.localPref, " ", r.communities)
+	fmt.Fprintf(h, "%+v", r)
 	sum := h.Sum(nil)
 	return lb.Community{
 		Large: true, A: tagASN,
@@ -61,15 +82,25 @@ func (r rule) statement() *api.Statement {
 	if r.localPref != 0 {
 		actions.LocalPref = &api.LocalPrefAction{Value: r.localPref}
 	}
-	tag := digits(r.tag())
-	return &api.Statement{
-		Name: tag,
-		Conditions: &api.Conditions{
-			NeighborSet:       &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: r.peer.String()},
-			LargeCommunitySet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: tag},
-		},
-		Actions: actions,
+	if r.prepend != 0 {
+		actions.AsPrepend = &api.AsPrependAction{Asn: r.localASN, Repeat: uint32(r.prepend)}
 	}
+	if r.med.Sent {
+		actions.Med = &api.MedAction{Type: api.MedAction_TYPE_REPLACE, Value: int64(r.med.Value)}
+	}
+	if r.nextHop.IsValid() {
+		actions.Nexthop = &api.NexthopAction{Address: r.nextHop.String()}
+	}
+	tag := digits(r.tag())
+	conditions := &api.Conditions{
+		NeighborSet:       &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: r.peer.String()},
+		LargeCommunitySet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: tag},
+	}
+	if r.external {
+		// GoBGP has put our AS into the path by now, unless the router is of our AS.
+		conditions.AsPathLength = &api.AsPathLength{Type: api.Comparison_COMPARISON_GE, Length: 1}
+	}
+	return &api.Statement{Name: tag, Conditions: conditions, Actions: actions}
 }
 
 // digits formats a community as GoBGP parses it, without the word "large".

@@ -20,19 +20,26 @@ type table struct {
 }
 
 // newTable works out the tags and rules of routes for the usable peers, by name.
-func newTable(routes []lb.Route, peers map[string]settings) table {
+func newTable(routes []lb.Route, peers map[string]settings, hops nextHops) table {
 	t := table{map[netip.Prefix][]string{}, map[string]*api.Statement{}}
 	known := map[string]string{} // tags of rules, since most routes have the same attributes
 	for _, r := range routes {
-		attributes := fmt.Sprint(" ", r.LocalPref, r.Communities)
+		family := lb.FamilyOf(r.Prefix.Addr())
+		attributes := fmt.Sprint(" ", family, r.LocalPref, r.Prepend, r.MED, r.Communities)
 		for _, name := range r.Peers {
 			peer, usable := peers[name]
-			if !usable || lb.FamilyOf(peer.address) != lb.FamilyOf(r.Prefix.Addr()) {
+			if !usable || !peer.carries(family) {
 				continue
+			}
+			var hop netip.Addr
+			if family != lb.FamilyOf(peer.address) {
+				if hop = hops[peer.address]; !hop.IsValid() {
+					continue
+				}
 			}
 			tag, found := known[name+attributes]
 			if !found {
-				rule := rule{peer.address, r.LocalPref, r.Communities}
+				rule := newRule(peer, r, hop)
 				tag = digits(rule.tag())
 				known[name+attributes] = tag
 				t.rules[tag] = rule.statement()

@@ -121,8 +121,8 @@ func (s *server) advertised() (map[netip.Addr]int, error) {
 	}
 	counts := map[netip.Addr]int{}
 	for _, p := range peers {
-		if p.State.SessionState == api.PeerState_SESSION_STATE_ESTABLISHED {
-			counts[readSettings(p).address] = byName[p.Conf.NeighborAddress]
+		if s := readSettings(p); p.State.SessionState == api.PeerState_SESSION_STATE_ESTABLISHED && !s.mistaken(p) {
+			counts[s.address] = byName[p.Conf.NeighborAddress]
 		}
 	}
 	return counts, nil

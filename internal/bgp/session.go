@@ -89,12 +89,20 @@ func (s *Speaker) advertised() map[netip.Addr]int {
 	return counts
 }
 
+// mistaken reports whether a router that must be of another AS is of our own.
+func (s settings) mistaken(p *api.Peer) bool { return s.peerASN == 0 && p.State.PeerAsn == s.localASN }
+
 // session returns the state of a peer's session, without the number of routes.
 func (s *Speaker) session(p listed) Session {
 	have := readSettings(p.Peer)
 	out := Session{
 		Peer: have.name, Address: have.address,
 		State: strings.ToLower(strings.TrimPrefix(p.State.SessionState.String(), "SESSION_STATE_")),
+	}
+	if out.State == Established && have.mistaken(p.Peer) {
+		out.State = "idle" // it carries no route: see rule.external
+		out.LastError = fmt.Sprintf("the router is of this node's own AS %d: write dynamicASN: internal", have.localASN)
+		return out
 	}
 	if out.State == Established {
 		out.Since = p.Timers.State.Uptime.AsTime()
@@ -106,13 +114,16 @@ func (s *Speaker) session(p listed) Session {
 	if noted.badAS && noted.text == "" {
 		out.LastError = fmt.Sprintf("peer AS is not the configured %d", have.peerASN)
 	}
+	if have.password != "" && strings.HasSuffix(out.LastError, "timeout") {
+		out.LastError += "; kernels drop what bears a wrong signature: the router may have another password, or none"
+	}
 	return out
 }
 
-// afiSafiState returns the state of the session's only address family.
-func afiSafiState(p *api.Peer) *api.AfiSafiState {
-	if len(p.AfiSafis) == 0 {
-		return nil
+// ignored returns how many routes the router sent, of all address families.
+func ignored(p *api.Peer) (routes uint64) {
+	for _, f := range p.AfiSafis {
+		routes += f.State.GetReceived()
 	}
-	return p.AfiSafis[0].State
+	return routes
 }

@@ -42,7 +42,12 @@ func runWith(t *testing.T, c Config) (*Speaker, func()) {
 			t.Errorf("Run: %v", err)
 		}
 	}
-	t.Cleanup(stop)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("sessions: %+v", s.Sessions())
+		}
+		stop()
+	})
 	return s, stop
 }
 

@@ -42,6 +42,9 @@ type Objects struct {
 	EndpointSlices    []*discoveryv1.EndpointSlice
 	Nodes             []*corev1.Node
 	Namespaces        []*corev1.Namespace
+	// Secrets of Holdfast's own namespace, which is SecretNamespace.
+	Secrets         []*corev1.Secret
+	SecretNamespace string
 }
 
 // Options select the Services that Holdfast serves and how it reads objects.
@@ -81,7 +84,7 @@ func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	if opt.NoFilter {
 		openPools(&r, pools)
 	}
-	peers := compilePeers(&r, inForce(&r, KindPeer, o.Peers, "spec.holdTime", "spec.keepaliveTime", "spec.connectTime", "spec.enableGracefulRestart"), nodes)
+	peers := compilePeers(&r, inForce(&r, KindPeer, o.Peers, "spec.holdTime", "spec.keepaliveTime", "spec.connectTime", "spec.enableGracefulRestart"), newSecrets(o), nodes)
 	state := lb.State{
 		Namespaces:        map[string]map[string]string{},
 		Nodes:             nodes,

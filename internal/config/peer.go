@@ -22,21 +22,26 @@ const (
 	defaultConnectTime = 5 * time.Second
 	// minHoldTime is the minimum of RFC 4271 section 4.2, apart from 0, which would switch detection off.
 	minHoldTime = 3 * time.Second
+	// maxTTL is the greatest TTL of a packet.
+	maxTTL = math.MaxUint8
+	// The values of dynamicASN.
+	internalASN, externalASN = "internal", "external"
 	// maxTimer is what 16 bits of seconds hold.
 	maxTimer = math.MaxUint16 * time.Second
 )
 
 // compilePeer reads one peer by itself. CEL rejects most of these mistakes when
 // the object is written, but not in objects older than the rule.
-func compilePeer(r *report, object lb.Object, s v1beta1.BGPPeerSpec) (lb.Peer, error) {
+func compilePeer(r *report, object lb.Object, s v1beta1.BGPPeerSpec, secrets secrets) (lb.Peer, error) {
 	p := lb.Peer{
 		Name:            object.Name,
 		Port:            bgpPort,
 		MultiHop:        s.EBGPMultiHop,
+		DualStack:       s.DualStackAddressFamily,
 		GracefulRestart: s.EnableGracefulRestart == nil || *s.EnableGracefulRestart,
 		NodeSelectors:   compileSelectors(r, object, "spec.nodeSelectors", s.NodeSelectors),
 	}
-	for _, step := range []func(*lb.Peer, v1beta1.BGPPeerSpec) error{readASNs, readEnds, readRouterID, readTimers} {
+	for _, step := range []func(*lb.Peer, v1beta1.BGPPeerSpec) error{readASNs, readEnds, readHops, readRouterID, readTimers, secrets.readPassword} {
 		if err := step(&p, s); err != nil {
 			return lb.Peer{}, err
 		}
@@ -45,15 +50,48 @@ func compilePeer(r *report, object lb.Object, s v1beta1.BGPPeerSpec) (lb.Peer, e
 }
 
 func readASNs(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
-	for _, asn := range []int64{s.MyASN, s.PeerASN} {
-		if asn < 1 || asn > math.MaxUint32 {
-			return errors.New("myASN and peerASN must be between 1 and 4294967295")
+	peerASN := s.PeerASN
+	switch {
+	case s.PeerASN == 0 && s.DynamicASN == "", s.PeerASN != 0 && s.DynamicASN != "":
+		return errors.New("write either peerASN, or dynamicASN: internal or external")
+	case s.DynamicASN == internalASN:
+		peerASN = s.MyASN
+	case s.DynamicASN != "" && s.DynamicASN != externalASN:
+		return fmt.Errorf("dynamicASN %q must be internal or external", s.DynamicASN)
+	}
+	for field, asn := range map[string]int64{"myASN": s.MyASN, "peerASN": peerASN, "localASN": s.LocalASN} {
+		absent := asn == 0 && (field == "localASN" || s.DynamicASN == externalASN && field == "peerASN")
+		if !absent && (asn < 1 || asn > math.MaxUint32) {
+			return fmt.Errorf("%s must be between 1 and 4294967295", field)
 		}
 	}
-	if s.EBGPMultiHop && s.MyASN == s.PeerASN {
-		return errors.New("ebgpMultiHop is for peers of another AS: remove it, or correct myASN or peerASN")
+	p.LocalASN, p.PeerASN = uint32(s.MyASN), uint32(peerASN)
+	if s.LocalASN != 0 {
+		if peerASN == s.MyASN || peerASN == s.LocalASN {
+			return errors.New("localASN is for peers of another AS, and must not be the peer's own: write myASN alone, or correct peerASN")
+		}
+		p.LocalASN = uint32(s.LocalASN)
 	}
-	p.LocalASN, p.PeerASN = uint32(s.MyASN), uint32(s.PeerASN)
+	return nil
+}
+
+// readHops reads how far away the router may be.
+func readHops(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
+	switch {
+	case s.VRF != "":
+		return errors.New("Holdfast has no sessions within a VRF: remove vrf, and use a router that the node reaches by its main routing table")
+	case s.EBGPMultiHop && p.LocalASN == p.PeerASN:
+		return errors.New("ebgpMultiHop is for peers of another AS: remove it, or correct myASN or peerASN")
+	case s.TTLSecurity == 0:
+		return nil
+	case s.TTLSecurity < 0 || s.TTLSecurity >= maxTTL:
+		return errors.New("ttlSecurity must be between 1 and 254 hops")
+	case s.EBGPMultiHop:
+		return errors.New("ttlSecurity and ebgpMultiHop exclude each other: ttlSecurity is itself the number of hops")
+	}
+	// RFC 5082 section 3: both ends send with the greatest TTL, and each hop takes one; a neighbour is one hop away, and
+	// its packets lose nothing.
+	p.MinTTL = uint8(maxTTL + 1 - s.TTLSecurity)
 	return nil
 }
 

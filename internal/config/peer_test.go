@@ -2,6 +2,7 @@ package config
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,6 +46,13 @@ func TestPeer(t *testing.T) {
 			s.HoldTime, s.KeepaliveTime, s.ConnectTime = seconds(4), seconds(1.5), seconds(65535)
 			s.NodeSelectors = []metav1.LabelSelector{badSelector()}
 		}),
+		peerObject("seen as another", 3, func(s *v1beta1.BGPPeerSpec) {
+			s.PeerASN, s.DynamicASN, s.LocalASN, s.PeerAddress = 0, "external", 65010, "172.31.0.3"
+			s.DualStackAddressFamily, s.TTLSecurity, s.Password = true, 1, "Geheim-7"
+		}),
+		peerObject("within", 4, func(s *v1beta1.BGPPeerSpec) {
+			s.PeerASN, s.DynamicASN, s.PeerAddress, s.TTLSecurity = 0, "internal", "172.31.0.4", 2
+		}),
 	}}, Options{})
 	want := []lb.Peer{{
 		Name: "default", LocalASN: 64600, PeerASN: 64512, Address: netip.MustParseAddr("172.31.0.1"), Port: 179,
@@ -54,6 +62,12 @@ func TestPeer(t *testing.T) {
 		SourceAddress: netip.MustParseAddr("2001:db8::2"), RouterID: netip.MustParseAddr("192.0.2.1"), MultiHop: true,
 		HoldTime: 4 * time.Second, KeepaliveTime: 1500 * time.Millisecond, ConnectTime: 65535 * time.Second,
 		NodeSelectors: []lb.Selector{{{Operator: lb.In}}},
+	}, {
+		Name: "seen as another", LocalASN: 65010, PeerASN: 0, Address: netip.MustParseAddr("172.31.0.3"), Port: 179, DualStack: true, MinTTL: 255,
+		Password: "Geheim-7", HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 5 * time.Second, GracefulRestart: true,
+	}, {
+		Name: "within", LocalASN: 64600, PeerASN: 64600, Address: netip.MustParseAddr("172.31.0.4"), Port: 179, MinTTL: 254,
+		HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 5 * time.Second, GracefulRestart: true,
 	}}
 	if diff := cmp.Diff(want, s.Peers, addrs()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
@@ -64,15 +78,31 @@ func TestPeer(t *testing.T) {
 	}
 }
 
+const notLocalASN = "localASN is for peers of another AS, and must not be the peer's own: write myASN alone, or correct peerASN"
+
 func TestInvalidPeer(t *testing.T) {
 	type spec = v1beta1.BGPPeerSpec
 	for _, tt := range []struct {
 		change func(*spec)
 		want   string
 	}{
-		{func(s *spec) { s.MyASN = 0 }, "myASN and peerASN must be between 1 and 4294967295"},
-		{func(s *spec) { s.PeerASN = 1 << 32 }, "myASN and peerASN must be between 1 and 4294967295"},
+		{func(s *spec) { s.MyASN = 0 }, "myASN must be between 1 and 4294967295"},
+		{func(s *spec) { s.PeerASN = 1 << 32 }, "peerASN must be between 1 and 4294967295"},
 		{func(s *spec) { s.PeerASN, s.EBGPMultiHop = s.MyASN, true }, "ebgpMultiHop is for peers of another AS: remove it, or correct myASN or peerASN"},
+		{func(s *spec) { s.PeerASN = 0 }, "write either peerASN, or dynamicASN: internal or external"},
+		{func(s *spec) { s.DynamicASN = "internal" }, "write either peerASN, or dynamicASN: internal or external"},
+		{func(s *spec) { s.PeerASN, s.DynamicASN = 0, "any" }, `dynamicASN "any" must be internal or external`},
+		{func(s *spec) { s.LocalASN = 1 << 32 }, "localASN must be between 1 and 4294967295"},
+		{func(s *spec) { s.LocalASN = s.PeerASN }, notLocalASN},
+		{func(s *spec) { s.LocalASN, s.PeerASN = 65010, s.MyASN }, notLocalASN},
+		{func(s *spec) { s.LocalASN, s.PeerASN, s.DynamicASN = 65010, 0, "internal" }, notLocalASN},
+		{func(s *spec) { s.PeerASN, s.DynamicASN, s.EBGPMultiHop = 0, "internal", true }, "ebgpMultiHop is for peers of another AS: remove it, or correct myASN or peerASN"},
+		{func(s *spec) { s.TTLSecurity = 255 }, "ttlSecurity must be between 1 and 254 hops"},
+		{func(s *spec) { s.TTLSecurity, s.EBGPMultiHop = 1, true }, "ttlSecurity and ebgpMultiHop exclude each other: ttlSecurity is itself the number of hops"},
+		{func(s *spec) { s.VRF = "red" }, "Holdfast has no sessions within a VRF: remove vrf, and use a router that the node reaches by its main routing table"},
+		{func(s *spec) { s.Password, s.PasswordSecret = "x", &v1beta1.SecretReference{Name: "y"} }, "write either password or passwordSecret"},
+		{func(s *spec) { s.Password = strings.Repeat("x", 81) }, "password must have 1 to 80 characters, and has 81"},
+		{func(s *spec) { s.Password = "a b" }, "password must have printable ASCII characters without spaces only; a line break at its end is a frequent mistake"},
 		{func(s *spec) { s.PeerAddress = "router" }, `peerAddress "router" is not an IPv4 or IPv6 address`},
 		{func(s *spec) { s.PeerAddress = "::ffff:192.0.2.1" }, `peerAddress "::ffff:192.0.2.1" is an IPv4 address in IPv6 form: write 192.0.2.1`},
 		{func(s *spec) { s.PeerAddress = "0.0.0.0" }, "peerAddress 0.0.0.0 is no address of one router or node: write its unicast address"},
@@ -143,7 +173,7 @@ func TestPeerConflicts(t *testing.T) {
 		{"a peer that is not used there bars nobody", []*v1beta1.BGPPeer{
 			peerObject("bad", 1, func(s *v1beta1.BGPPeerSpec) { s.MyASN = 0 }), peerObject("good", 2)},
 			map[string]map[string]lb.Reason{"good": nil},
-			[]string{"BGPPeer bad InvalidPeer: not used: myASN and peerASN must be between 1 and 4294967295"}},
+			[]string{"BGPPeer bad InvalidPeer: not used: myASN must be between 1 and 4294967295"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, problems := Compile(Objects{Peers: tt.peers, Nodes: nodes}, Options{})

@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,15 +14,19 @@ import (
 
 // compilePeers returns the peers by name. Conflicts are found node by node: a
 // peer is unusable on the nodes where it conflicts, and in force on all others.
-func compilePeers(r *report, objects []*v1beta1.BGPPeer, nodes map[string]lb.Node) []lb.Peer {
+func compilePeers(r *report, objects []*v1beta1.BGPPeer, secrets secrets, nodes map[string]lb.Node) []lb.Peer {
 	var peers []lb.Peer
 	names := slices.Sorted(maps.Keys(nodes))
 	older := map[string][]lb.Peer{}
 	for _, o := range oldestFirst(objects) {
 		object := lb.Object{Kind: KindPeer, Name: o.Name}
-		p, err := compilePeer(r, object, o.Spec)
+		p, err := compilePeer(r, object, o.Spec, secrets)
 		if err != nil {
-			r.fault(object, lb.InvalidPeer, "not used: %v", err)
+			reason := lb.InvalidPeer
+			if errors.As(err, &errPassword{}) {
+				reason = lb.PasswordMissing
+			}
+			r.fault(object, reason, "not used: %v", err)
 			continue
 		}
 		where := map[conflict][]string{}

@@ -28,6 +28,10 @@ func sameNamespace(a, b *corev1.Namespace) bool {
 	return a != nil && b != nil && maps.Equal(a.Labels, b.Labels)
 }
 
+func sameSecret(a, b *corev1.Secret) bool {
+	return a != nil && b != nil && a.Type == b.Type && reflect.DeepEqual(a.Data, b.Data)
+}
+
 func samePod(a, b *corev1.Pod) bool {
 	return a != nil && b != nil && a.Status.HostIP == b.Status.HostIP && a.DeletionTimestamp.Equal(b.DeletionTimestamp)
 }

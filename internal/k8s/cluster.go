@@ -76,6 +76,7 @@ type Cluster struct {
 	endpointSlices    *View[*discoveryv1.EndpointSlice]
 	pods              *View[*corev1.Pod]
 	speakerStates     *View[*v1beta1.SpeakerState]
+	secrets           *View[*corev1.Secret]
 }
 
 // New returns a Cluster that Run starts.
@@ -85,9 +86,12 @@ func New(clients Clients, c Config) (*Cluster, error) {
 	core := clients.kube.CoreV1().RESTClient()
 	apps := clients.kube.AppsV1().RESTClient()
 	own := fields.OneTermEqualSelector("metadata.name", c.DaemonSet)
+	// No other Secret of the namespace comes into memory.
+	basicAuth := fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth))
 	errs := []error{
 		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, c.Kick),
 		watch(k, &k.nodes, core, "nodes", "", nil, sameNode, c.Kick),
+		watch(k, &k.secrets, core, "secrets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = basicAuth.String() }, sameSecret, c.Kick),
 		watch(k, &k.daemonSets, apps, "daemonsets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = own.String() }, nil, c.Kick),
 	}
 	if c.Speaker {
@@ -152,15 +156,22 @@ func (k *Cluster) Run(ctx context.Context) error {
 func (k *Cluster) Synced() bool { return k.synced.Load() }
 
 // WaitForSync blocks until Synced, or returns the error of ctx. It does not wait for SpeakerStates, which
-// every node writes: no assignment may depend on them.
+// every node writes: no assignment may depend on them. It waits for Secrets for a short time only.
 func (k *Cluster) WaitForSync(ctx context.Context) error {
 	for _, v := range k.views {
-		if v != k.speakerStates && !v.waitForSync(ctx) {
+		if v != k.speakerStates && v != k.secrets && !v.waitForSync(ctx) {
 			return ctx.Err()
 		}
 	}
-	return nil
+	// Layer 2 must not depend on the right to read Secrets.
+	brief, cancel := context.WithTimeout(ctx, secretsTime)
+	defer cancel()
+	k.secrets.waitForSync(brief)
+	return ctx.Err()
 }
+
+// secretsTime is how long the start waits for the Secrets. Until they are there, peers that name one are not used.
+const secretsTime = 5 * time.Second
 
 // WaitForSpeakerStates blocks until the view of the SpeakerStates shows all that existed at the start, or
 // returns the error of ctx.
@@ -181,6 +192,8 @@ func (k *Cluster) Objects() config.Objects {
 		Services:          k.services.List(),
 		Nodes:             k.nodes.List(),
 		Namespaces:        k.namespaces.List(),
+		Secrets:           k.secrets.List(),
+		SecretNamespace:   k.config.Namespace,
 	}
 	if k.config.Speaker {
 		o.EndpointSlices = k.endpointSlices.List()

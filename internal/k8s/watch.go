@@ -2,6 +2,7 @@ package k8s
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 
@@ -60,6 +61,9 @@ func trim(o any) (any, error) {
 		for i := range o.Status.Conditions {
 			o.Status.Conditions[i].LastHeartbeatTime = metav1.Time{}
 		}
+	case *corev1.Secret:
+		o.Annotations = nil // kubectl apply keeps a copy of the data there
+		maps.DeleteFunc(o.Data, func(entry string, _ []byte) bool { return entry != corev1.BasicAuthPasswordKey })
 	case *corev1.Pod:
 		o.Spec = corev1.PodSpec{NodeName: o.Spec.NodeName}
 	case *discoveryv1.EndpointSlice:

@@ -36,7 +36,10 @@ type BGPAdvertisement struct {
 	// AggregationLengthV6 is the prefix length of IPv6 routes, 1 to 128.
 	AggregationLengthV6 int
 	// LocalPref is sent to peers of the same AS only; 0 is not sent.
-	LocalPref   uint32
+	LocalPref uint32
+	// Prepend is how often our AS is in AS_PATH beyond once.
+	Prepend     uint8
+	MED         MED
 	Communities []Community
 	// Peers by name; none means all.
 	Peers []string

@@ -7,7 +7,8 @@ import (
 
 // Peer is a router to hold a BGP session with.
 type Peer struct {
-	Name              string
+	Name string
+	// LocalASN is the AS of this node as the router sees it. PeerASN is the router's; 0 is any but LocalASN.
 	LocalASN, PeerASN uint32
 	Address           netip.Addr
 	Port              uint16
@@ -23,6 +24,12 @@ type Peer struct {
 	RouterID netip.Addr
 	// MultiHop allows a router more than one hop away.
 	MultiHop bool
+	// MinTTL is the least TTL that packets of the router must arrive with (RFC 5082); 0 is any.
+	MinTTL uint8
+	// Password signs the segments of the connection (TCP MD5, RFC 2385); empty for none.
+	Password Secret
+	// DualStack: the session carries routes of both families, and not of its own only.
+	DualStack bool
 	// GracefulRestart keeps routes in the router while the speaker restarts (RFC 4724).
 	GracefulRestart bool
 	NodeSelectors   []Selector
@@ -30,3 +37,6 @@ type Peer struct {
 	// ConflictingRouterID.
 	Unusable map[string]Reason
 }
+
+// Carries reports whether the session carries routes of a family.
+func (p Peer) Carries(f Family) bool { return p.DualStack || FamilyOf(p.Address) == f }

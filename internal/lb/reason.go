@@ -163,7 +163,7 @@ const (
 	NoPeer Reason = "NoPeer"
 	// NoSession: peers are configured, but none of their sessions is established.
 	NoSession Reason = "NoSession"
-	// ConflictingAdvertisements: two advertisements give one route two local preferences.
+	// ConflictingAdvertisements: two advertisements give one route two values of localPref, med or asPathPrepend.
 	ConflictingAdvertisements Reason = "ConflictingAdvertisements"
 )
 
@@ -210,6 +210,8 @@ const (
 	UnknownReference Reason = "UnknownReference"
 	// InvalidPeer: fields of a BGPPeer contradict each other or cannot be read.
 	InvalidPeer Reason = "InvalidPeer"
+	// PasswordMissing: the Secret with a peer's password does not exist, or has no usable password.
+	PasswordMissing Reason = "PasswordMissing"
 	// DuplicatePeer: another BGPPeer already has this address on the same nodes.
 	DuplicatePeer Reason = "DuplicatePeer"
 	// PeerIsSelf: the peer's address is a node's own address.
@@ -218,6 +220,12 @@ const (
 	ConflictingRouterID Reason = "ConflictingRouterID"
 	// InvalidLocalPref: a local preference does not fit into 32 bits.
 	InvalidLocalPref Reason = "InvalidLocalPref"
+	// InvalidMED: a MULTI_EXIT_DISC does not fit into 32 bits.
+	InvalidMED Reason = "InvalidMED"
+	// InvalidPrepend: asPathPrepend is outside its bounds.
+	InvalidPrepend Reason = "InvalidPrepend"
+	// DuplicateAlias: an older Community, or a standard, gives the alias another meaning.
+	DuplicateAlias Reason = "DuplicateAlias"
 	// InvalidAggregation: an aggregation length is outside its family, or wider than the pool.
 	InvalidAggregation Reason = "InvalidAggregation"
 	// InvalidCommunity: a community cannot be read.

@@ -12,8 +12,17 @@ type Route struct {
 	Peers []string
 	// LocalPref (RFC 4271 section 5.1.5) is sent to peers of the same AS only; 0 is not sent.
 	LocalPref uint32
+	// Prepend is how often our AS is in AS_PATH beyond the once that BGP wants; for peers of another AS only.
+	Prepend uint8
+	MED     MED
 	// Communities are sorted and free of duplicates.
 	Communities []Community
+}
+
+// MED is the MULTI_EXIT_DISC of a route (RFC 4271 section 5.1.4), which a route need not have; 0 is the best.
+type MED struct {
+	Sent  bool
+	Value uint32
 }
 
 // Community is a BGP community (RFC 1997) or, with Large set, a large community (RFC 8092).

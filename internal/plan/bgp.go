@@ -108,7 +108,7 @@ func (p *planner) peersFor(name string, a netip.Addr, ad int) []string {
 	wanted := p.state.BGPAdvertisements[ad].Peers
 	var out []string
 	for _, peer := range p.peers[name] {
-		if lb.FamilyOf(peer.Address) == lb.FamilyOf(a) && (len(wanted) == 0 || slices.Contains(wanted, peer.Name)) {
+		if peer.Carries(lb.FamilyOf(a)) && (len(wanted) == 0 || slices.Contains(wanted, peer.Name)) {
 			out = append(out, peer.Name)
 		}
 	}

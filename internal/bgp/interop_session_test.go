@@ -1,0 +1,181 @@
+package bgp
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// down waits until a peer's session says why it is not up.
+func down(t *testing.T, s *Speaker, peer string) {
+	t.Helper()
+	nstest.Until(t, patience, peer+" is down and says why", func() bool {
+		now := session(s, peer)
+		return now.State != Established && now.LastError != ""
+	})
+	t.Logf("%s is down: %s", peer, session(s, peer).LastError)
+}
+
+// stuck waits until a session has not gone beyond its OPEN for longer than a healthy one needs.
+func stuck(t *testing.T, s *Speaker, peer string) {
+	t.Helper()
+	var first time.Time
+	nstest.Until(t, patience, peer+" is stuck", func() bool {
+		switch session(s, peer).State {
+		case Established:
+			t.Fatalf("%s is up", peer)
+		case "openconfirm":
+			if first.IsZero() {
+				first = time.Now()
+			}
+			return time.Since(first) > 2*time.Second
+		}
+		return false
+	})
+}
+
+// Both ends send with TTL 255 and refuse what passed a hop (RFC 5082). If one end does not, no session comes up.
+func TestInteropTTLSecurity(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		secured := strings.Replace(frrConfig, " address-family ipv4", " neighbor 192.0.2.1 ttl-security hops 1\n neighbor 2001:db8:1::1 ttl-security hops 1\n address-family ipv4", 1)
+		l := newLabOf(t, secured, strings.ReplaceAll(birdConfig, "as 65000; ipv", "as 65000; direct; ttl security on; ipv"))
+		s, _ := run(t)
+		set(t, s, desire(l.peers(), l.routes()...))
+		for _, p := range []lb.Peer{l.bird4, l.bird6} { // FRR 8.4 begins to check when the session is up
+			stuck(t, s, p.Name)
+		}
+		for _, p := range []*lb.Peer{&l.frr4, &l.frr6, &l.bird4, &l.bird6} {
+			p.MinTTL = 255
+		}
+		set(t, s, desire(l.peers(), l.routes()...))
+		l.up(t)
+
+		l.frr.configure(t, "router bgp 65001", "no neighbor 192.0.2.1 ttl-security hops 1", "no neighbor 2001:db8:1::1 ttl-security hops 1")
+		down(t, s, "frr4")
+		down(t, s, "frr6")
+		if n := l.frr.established(); n != 0 {
+			t.Errorf("FRR without TTL security has %d sessions", n)
+		}
+	})
+}
+
+// dynamicASN: external takes a router of any other AS, and sends no route to one of our own. localASN is what the router
+// sees of ours.
+func TestInteropASN(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLabOf(t, strings.Replace(frrConfig, "2001:db8:1::1 remote-as 4200000000", "2001:db8:1::1 remote-as 65010", 1), birdConfig)
+		s, _ := run(t)
+		l.frr4.PeerASN, l.bird4.PeerASN = 0, 0
+		l.frr6.LocalASN, l.frr6.PeerASN = 65010, 0
+		set(t, s, desire(l.peers(), l.routes()...))
+		await(t, "FRR", viaFRR4+frrPlain, func() string { return l.frr.route(both4) })
+		await(t, "FRR", viaFRR6+" path 65010 communities  large ", func() string { return l.frr.route(both6) })
+		await(t, "BIRD by IPv6", viaBIRD6+birdPlain, func() string { return l.bird.route(both6) })
+		await(t, "BIRD by IPv4", "the router is of this node's own AS 65000: write dynamicASN: internal", func() string { return session(s, "bird4").LastError })
+		if got := session(s, "bird4"); got.State == Established || got.Advertised != 0 || l.bird.route(both4) != "" {
+			t.Errorf("BIRD of our own AS: session %+v, route %q", got, l.bird.route(both4))
+		}
+		l.bird4.PeerASN = 65000 // as dynamicASN: internal
+		set(t, s, desire(l.peers(), l.routes()...))
+		await(t, "BIRD by IPv4", viaBIRD4+birdPlain, func() string { return l.bird.route(both4) })
+	})
+}
+
+// dual are the configurations of the lab's routers with both families on every session. The IPv6 sessions take IPv6 next
+// hops for IPv4 routes (RFC 8950).
+func dual() (frr, bird string) {
+	frr = strings.Replace(frrConfig, " address-family ipv4", " neighbor 2001:db8:1::1 capability extended-nexthop\n address-family ipv4", 1)
+	frr = strings.Replace(frr, "192.0.2.1 activate", "192.0.2.1 activate\n  neighbor 2001:db8:1::1 activate", 1)
+	frr = strings.Replace(frr, "ipv6 unicast\n", "ipv6 unicast\n  neighbor 192.0.2.1 activate\n", 1)
+	bird, _, _ = strings.Cut(birdConfig, "protocol bgp")
+	const both = "ipv4 { import all; export all; extended next hop on; }; ipv6 { import all; export all; }; }\n"
+	bird += "protocol bgp node4 { local 192.0.2.6 as 65000; neighbor 192.0.2.5 as 65000; " + strings.Replace(both, " extended next hop on;", "", 1) +
+		"protocol bgp node6 { local 2001:db8:2::2 as 65000; neighbor 2001:db8:2::1 as 65000; " + both
+	return frr, bird
+}
+
+// One session carries both families, over IPv4 and over IPv6. The next hop is this node's address of the route's family on
+// the link, and without one, to a router that takes it, the session's own (RFC 8950).
+func TestInteropDualStack(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLabOf(t, first(dual()), second(dual()))
+		s, _ := run(t)
+		for _, p := range []*lb.Peer{&l.frr4, &l.frr6, &l.bird4, &l.bird6} {
+			p.DualStack = true
+		}
+		// FRR advertises prefixes there, and the kernel would prefer the address that it makes of them.
+		l.frr6.SourceAddress = netip.MustParseAddr("2001:db8:1::1")
+		for _, peers := range [][]lb.Peer{{l.frr4, l.bird4}, {l.frr6, l.bird6}} {
+			names := []string{peers[1].Name, peers[0].Name}
+			set(t, s, desire(peers, route(both4, names...), route(both6, names...)))
+			await(t, "FRR", viaFRR4+frrPlain, func() string { return l.frr.route(both4) })
+			await(t, "FRR", viaFRR6+frrPlain, func() string { return l.frr.route(both6) })
+			await(t, "BIRD", viaBIRD4+birdPlain, func() string { return l.bird.route(both4) })
+			await(t, "BIRD", viaBIRD6+birdPlain, func() string { return l.bird.route(both6) })
+			for _, name := range names {
+				if got := session(s, name); got.Advertised != 2 {
+					t.Errorf("%s: %+v", name, got)
+				}
+			}
+		}
+		before := since(s)
+		node := nstest.Self(t)
+		for _, link := range []string{"frr", "bird"} {
+			for _, a := range addressesOf(t, node, link) {
+				if err := node.Netlink().AddrDel(node.Link(link), &a); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		await(t, "FRR, RFC 8950", viaFRR6+frrPlain, func() string { return l.frr.route(both4) })
+		await(t, "BIRD, RFC 8950", viaBIRD6+birdPlain, func() string { return l.bird.route(both4) })
+		for name, at := range since(s) {
+			if !before[name].Equal(at) {
+				t.Errorf("%s was opened again", name)
+			}
+		}
+	})
+}
+
+// A router that takes no IPv6 next hops for IPv4 routes gets none of them from a node without an IPv4 address there.
+func TestInteropNoNextHop(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		_, bird := dual()
+		l := newLabOf(t, frrConfig, strings.Replace(bird, "extended next hop on;", "", 1))
+		node := nstest.Self(t)
+		for _, a := range addressesOf(t, node, "bird") {
+			if err := node.Netlink().AddrDel(node.Link("bird"), &a); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s, _ := run(t)
+		l.bird6.DualStack = true
+		want := "IPv4 routes are not sent to peer bird6: this node has no IPv4 address on its link, and the router does not take IPv6 next hops for them (RFC 8950)"
+		d := desire([]lb.Peer{l.bird6}, route(both4, "bird6"), route(both6, "bird6"))
+		await(t, "Set", want, func() string { return fmt.Sprint(s.Set(d)) })
+		await(t, "BIRD", viaBIRD6+birdPlain, func() string { return l.bird.route(both6) })
+		if err := s.Set(d); err == nil || err.Error() != want {
+			t.Errorf("Set once the session is up: %v, want %s", err, want)
+		}
+		if got := session(s, "bird6"); l.bird.route(both4) != "" || got.Advertised != 1 || time.Since(got.Since) > patience {
+			t.Errorf("route %q, session %+v", l.bird.route(both4), got)
+		}
+	})
+}
+
+// addressesOf are the IPv4 addresses of a link.
+func addressesOf(t *testing.T, n *nstest.NS, link string) []netlink.Addr {
+	t.Helper()
+	all, err := n.Netlink().AddrList(n.Link(link), netlink.FAMILY_V4)
+	if err != nil || len(all) == 0 {
+		t.Fatalf("addresses of %s: %v, %v", link, all, err)
+	}
+	return all
+}
