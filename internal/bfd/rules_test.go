@@ -25,6 +25,10 @@ func TestDisabled(t *testing.T) {
 		w.until(3*farewellInterval, "end 1 is down", w.is(1, Down))
 		w.want(1, Down, AdminDown, Signaled)
 		w.run(10 * time.Second)
+		w.session(0).receive(w.now, packet{state: Down, multiplier: 3, mine: w.session(0).yours, yours: w.session(0).mine, transmit: time.Second, poll: true})
+		if w.session(0).answer {
+			t.Error("a session that is switched off answers a poll")
+		}
 		w.want(0, AdminDown, Down, SwitchedOff)
 		w.want(1, Down, AdminDown, Signaled)
 		w.set(0)
@@ -60,6 +64,24 @@ func TestLeave(t *testing.T) {
 	}
 	if e.table.unknown == 0 {
 		t.Error("the neighbor's packets were not counted as unknown")
+	}
+}
+
+// A passive session whose neighbor falls silent just then has nobody to say goodbye to, and ends.
+func TestLeaveSilent(t *testing.T) {
+	w := newWorld(t, 15)
+	w.set(0, passive)
+	w.set(1)
+	w.settled()
+	w.ends[1].frozen = true
+	w.until(time.Second, "the neighbor is about to be given up", func() bool {
+		at, _ := w.session(0).expiresAt()
+		return at-w.now <= time.Millisecond
+	})
+	w.ends[0].table.leave(w.now)
+	w.run(time.Second)
+	if n := len(w.ends[0].table.sessions); n > 0 {
+		t.Error("the session never ends")
 	}
 }
 
@@ -111,6 +133,18 @@ func TestPollBeforeChange(t *testing.T) {
 	w.run(time.Second)
 	if s := w.status(0); s.Detection != 60*time.Millisecond {
 		t.Errorf("the neighbor sends each 20 ms: %+v", s)
+	}
+}
+
+// Until the Final the neighbor may send as rarely as before, and after it as often as it may now.
+func TestReceiveInUse(t *testing.T) {
+	x := timers{remoteTransmit: 10 * time.Millisecond, remoteMultiplier: 3}
+	x.apply(time.Second, 100*time.Millisecond, false)
+	x.apply(time.Second, 20*time.Millisecond, true)
+	before := x.detection()
+	x.confirmed()
+	if after := x.detection(); before != 300*time.Millisecond || after != 60*time.Millisecond {
+		t.Errorf("the detection time is %v before the Final, %v after it; want 300ms, 60ms", before, after)
 	}
 }
 

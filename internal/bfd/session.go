@@ -9,13 +9,15 @@ const (
 	farewellInterval = 10 * time.Millisecond
 	// initialRemoteReceive is bfd.RemoteMinRxInterval before the neighbor told its own (RFC 5880 section 6.8.1).
 	initialRemoteReceive = time.Microsecond
+	// noLink is the index of no interface.
+	noLink = -1
 )
 
 // session is the state machine of one session (RFC 5880 section 6.8). It has no clock and sends nothing by itself.
 type session struct {
 	peer   Peer
 	random func() uint64
-	// link is the index of the interface that packets must arrive by; 0 is any.
+	// link is the index of the interface that packets must arrive by; 0 is any, noLink none.
 	link int
 	timers
 	// mine and yours are the discriminators of both sides; yours is 0 while the neighbor is not heard.
@@ -44,6 +46,9 @@ type session struct {
 func newSession(now time.Duration, p Peer, mine uint32, random func() uint64) *session {
 	s := &session{peer: p, random: random, mine: mine, state: Down, remote: Down, changedAt: now, nextAt: now}
 	s.remoteReceive = initialRemoteReceive
+	if p.Interface != "" {
+		s.link = noLink // until its index is known
+	}
 	s.configure(now, p)
 	return s
 }

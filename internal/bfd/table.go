@@ -15,6 +15,8 @@ const (
 	// mostPackets is how many packets all sessions together may send and receive in a second, which bounds the CPU time that
 	// they take of a process with real-time priority.
 	mostPackets = 6000
+	// mostSessions bounds what one change of a timer costs, and the socket filter.
+	mostSessions = 256
 	// longest is the longest interval that a session may have.
 	longest = time.Minute
 )
@@ -63,8 +65,12 @@ func (t *table) set(now time.Duration, peers []Peer) {
 		if err == nil {
 			err = clash(accepted, p)
 		}
-		if more := p.packets(); err == nil && load+more > mostPackets {
-			err = fmt.Errorf("all sessions together would take more than %d packets a second: choose longer intervals", mostPackets)
+		switch {
+		case err != nil:
+		case len(accepted) == mostSessions:
+			err = fmt.Errorf("the node has %d sessions already", mostSessions)
+		case load+p.packets() > mostPackets:
+			err = fmt.Errorf("all sessions of the node would take more than %d packets a second: choose longer intervals", mostPackets)
 		}
 		if err != nil {
 			t.refused = append(t.refused, Status{Name: p.Name, State: AdminDown, Remote: Down, Error: err.Error()})
