@@ -43,6 +43,10 @@ protocol bfd {
 }
 `
 
+// birdTTL is what BIRD's packets have at least after one router: it sends them over several hops with the system's
+// default of 64.
+const birdTTL = 60
+
 // routers are both, in a namespace that is connected to this one.
 var routers = map[string]func(*testing.T, *nstest.NS) daemon{
 	"FRR":  func(t *testing.T, ns *nstest.NS) daemon { return startFRR(t, ns, frrConfig) },
@@ -54,14 +58,21 @@ type lab struct {
 	*node
 	router         daemon
 	self, ns, path *nstest.NS
+	// leastTTL is what the router's packets must have that come over another one.
+	leastTTL uint8
 }
 
 func newLab(t *testing.T, name string) *lab {
 	t.Helper()
-	l := &lab{self: nstest.Self(t), ns: nstest.New(t), path: nstest.New(t)}
+	l := &lab{self: nstest.Self(t), ns: nstest.New(t), path: nstest.New(t), leastTTL: 254}
 	connect(t, l.self, l.ns, l.path)
 	l.router, l.node = routers[name](t, l.ns), startNode(t)
 	return l
+}
+
+// peers are all sessions.
+func (l *lab) peers(change ...func(*Peer)) []Peer {
+	return peersOf(append([]func(*Peer){func(p *Peer) { p.MinimumTTL = l.leastTTL }}, change...)...)
 }
 
 // up waits until both sides say that a session is up.
@@ -87,20 +98,19 @@ func (l *lab) negotiated(name string) {
 }
 
 // Sessions of all kinds come up with a real router, and agree on intervals.
-func testUp(t *testing.T, router string) *lab {
+func testUp(t *testing.T, l *lab) {
 	t.Helper()
-	l := newLab(t, router)
-	l.Set(peersOf())
+	l.Set(l.peers())
 	l.up()
 	for name := range sides {
 		l.negotiated(name)
 	}
-	return l
 }
 
 func TestFRR(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		l := testUp(t, "FRR")
+		l := newLab(t, "FRR")
+		testUp(t, l)
 		f := l.router.(*frr)
 		for name, s := range sides {
 			l.until("FRR knows the intervals of "+name, func() bool {
@@ -115,7 +125,13 @@ func TestFRR(t *testing.T) {
 
 func TestBIRD(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		l := testUp(t, "BIRD")
+		l := newLab(t, "BIRD")
+		l.Set(l.peers())
+		l.until("a session over several hops says why it is down", func() bool {
+			return l.status("far6").Error == "packets of the neighbor arrive with TTL 63, less than the minimum of 254"
+		})
+		l.leastTTL = birdTTL
+		testUp(t, l)
 		b := l.router.(*bird)
 		for name, s := range sides {
 			l.until("BIRD knows the intervals of "+name, func() bool {
@@ -164,22 +180,22 @@ func testFaults(t *testing.T, l *lab) {
 
 	// Switched off by us: the router's session goes down at once, and ours counts no failure.
 	before := l.status("v6")
-	l.Set(peersOf(func(p *Peer) { p.Disabled = p.Name == "v6" }))
+	l.Set(l.peers(func(p *Peer) { p.Disabled = p.Name == "v6" }))
 	l.until("the router sees that v6 is switched off", func() bool { return !l.router.up(sides["v6"].node) })
 	if s := l.status("v6"); s.State != AdminDown || s.Failures != before.Failures {
 		t.Errorf("switched off: %+v, before %+v", s, before)
 	}
-	l.Set(peersOf())
+	l.Set(l.peers())
 	l.up()
 
 	// Passive: the router begins.
-	l.Set(peersOf(passive))
+	l.Set(l.peers(passive))
 	l.router.restart()
 	l.up()
 
 	// Other intervals while the session is up.
 	ups := l.status("v4").Ups
-	l.Set(peersOf(func(p *Peer) { p.Transmit, p.Receive, p.Multiplier = 200*time.Millisecond, 50*time.Millisecond, 5 }))
+	l.Set(l.peers(func(p *Peer) { p.Transmit, p.Receive, p.Multiplier = 200*time.Millisecond, 50*time.Millisecond, 5 }))
 	l.until("new intervals are negotiated", func() bool {
 		s := l.status("v4")
 		return s.Transmit == 200*time.Millisecond && s.Detection == 4*80*time.Millisecond
@@ -187,7 +203,7 @@ func testFaults(t *testing.T, l *lab) {
 	if s := l.status("v4"); s.Ups != ups {
 		t.Errorf("other intervals brought the session down: %+v", s)
 	}
-	l.Set(peersOf())
+	l.Set(l.peers())
 	l.up()
 }
 

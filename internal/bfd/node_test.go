@@ -20,11 +20,17 @@ type node struct {
 
 func startNode(t *testing.T) *node {
 	t.Helper()
+	return startNodeThat(t, func() bool { return false })
+}
+
+// startNodeThat starts one that hangs at times.
+func startNodeThat(t *testing.T, hangs func() bool) *node {
+	t.Helper()
 	n := &node{t: t, orders: make(chan json.RawMessage, 16), ended: make(chan struct{})}
 	n.Monitor = New(Config{Log: slog.New(slog.DiscardHandler), Changed: func() {}})
 	go func() {
 		defer close(n.ended)
-		Serve(n.orders, n.Notice, func() bool { return false })
+		Serve(n.orders, n.Notice, hangs)
 	}()
 	n.Connect(func(raw json.RawMessage) { n.orders <- raw })
 	t.Cleanup(n.stop)

@@ -280,6 +280,9 @@ func TestOrigin(t *testing.T) {
 			var b [packetLen]byte
 			p.marshal(&b)
 			w.ends[0].table.receive(w.now, tt.from, b[:])
+			if far := tt.from.multiHop == tt.peer.MultiHop && tt.from.ttl < s.leastTTL(); far != (s.status(w.now).Error != "") {
+				t.Errorf("%s: %+v", name, s.status(w.now))
+			}
 			if got := s.state != Down; got != tt.want {
 				t.Errorf("%s, by discriminator %v: accepted %v, want %v", name, byDiscriminator, got, tt.want)
 			}

@@ -1,6 +1,9 @@
 package bfd
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 const (
 	// farewells are how many packets tell the neighbor at once that the session is switched off: each may be lost, and the
@@ -37,8 +40,10 @@ type session struct {
 	leaving   bool
 
 	ups, failures, sent, received, rejected uint64
-	// authenticated: the neighbor's last packet had an authentication section.
+	// authenticated: the neighbor's last packet had an authentication section. tooFar is the TTL that it arrived with, if
+	// that was too low, else 0.
 	authenticated bool
+	tooFar        uint8
 	// trouble is why the session cannot send, or empty.
 	trouble string
 }
@@ -110,6 +115,7 @@ func (s *session) change(now time.Duration, to State, why Diagnostic) {
 
 // receive takes a packet that is the session's (RFC 5880 section 6.8.6).
 func (s *session) receive(now time.Duration, p packet) {
+	s.tooFar = 0
 	if s.authenticated = p.authenticated; p.authenticated {
 		s.rejected++
 		return
@@ -221,8 +227,12 @@ func (s *session) status(now time.Duration) Status {
 	if s.yours != 0 {
 		out.Detection = s.detection()
 	}
-	if s.authenticated && out.Error == "" {
+	switch {
+	case out.Error != "" || s.state == Up:
+	case s.authenticated:
 		out.Error = "the neighbor authenticates its packets, which is not supported"
+	case s.tooFar != 0:
+		out.Error = fmt.Sprintf("packets of the neighbor arrive with TTL %d, less than the minimum of %d", s.tooFar, s.leastTTL())
 	}
 	return out
 }

@@ -174,8 +174,9 @@ func (t *table) receive(now time.Duration, o origin, b []byte) {
 		t.unknown++
 		return
 	}
-	if !s.near(o.ttl) {
+	if o.ttl < s.leastTTL() {
 		s.rejected++
+		s.tooFar = o.ttl
 		return
 	}
 	before := s.state
@@ -206,12 +207,12 @@ func (s *session) accepts(o origin) bool {
 	return !s.leaving && s.peer.Address == o.from && s.peer.MultiHop == o.multiHop && (s.link == 0 || s.link == o.link)
 }
 
-// near reports whether a packet with this TTL comes from near enough (RFC 5881 section 5, RFC 5082).
-func (s *session) near(ttl uint8) bool {
+// leastTTL is what a packet must arrive with, which shows that its sender is near enough (RFC 5881 section 5, RFC 5082).
+func (s *session) leastTTL() uint8 {
 	if s.peer.MultiHop {
-		return ttl >= s.peer.MinimumTTL
+		return s.peer.MinimumTTL
 	}
-	return ttl == singleHopTTL
+	return singleHopTTL
 }
 
 // tick does what is due, and passes what is to be sent.
