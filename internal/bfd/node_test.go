@@ -13,7 +13,7 @@ import (
 // node is a Monitor whose sessions run in this process.
 type node struct {
 	*Monitor
-	t      *testing.T
+	t      testing.TB
 	orders chan json.RawMessage
 	ended  chan struct{}
 }

@@ -37,7 +37,7 @@ type speaker struct {
 	lost atomic.Int64
 }
 
-func startSpeaker(t *testing.T, address string) *speaker {
+func startSpeaker(t testing.TB, address string) *speaker {
 	t.Helper()
 	t.Setenv(processEnv, "1")
 	s := &speaker{node: &node{t: t}, ran: make(chan error, 1)}
@@ -46,10 +46,15 @@ func startSpeaker(t *testing.T, address string) *speaker {
 			s.lost.Add(1)
 		}
 	}})
-	var err error
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Without a /proc of its own PID namespace the process does not get real-time priority.
+	command := []string{"unshare", "--mount", "--propagation", "private", "sh", "-c", `mount -t proc proc /proc && exec "$0" "$@"`, exe, "-test.run=^TestServe$"}
 	s.heartbeats, err = heartbeat.New(heartbeat.Config{
 		Log: slog.New(slog.DiscardHandler), NodeName: "node", Address: netip.MustParseAddr(address), Port: 7948,
-		Keys: [][]byte{[]byte("0123456789abcdef0123456789abcdef")}, Command: []string{"/proc/self/exe", "-test.run=^TestServe$"},
+		Keys: [][]byte{[]byte("0123456789abcdef0123456789abcdef")}, Command: command,
 		Changed: func() {}, Guest: s.Notice,
 	})
 	if err != nil {

@@ -75,6 +75,8 @@ func (k kind) port() int {
 type receiver struct {
 	kind
 	fd int
+	// reads counts datagrams since the thread's window began.
+	reads int
 	// Memory that the kernel writes to: x/sys would allocate some for each packet.
 	head unix.Msghdr
 	data unix.Iovec

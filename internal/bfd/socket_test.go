@@ -183,7 +183,7 @@ func loopback(t testing.TB, n int) (step func()) {
 		}
 		th.step()
 		th.wait(0, true)
-		th.refreshAt, th.retryAt, th.reported, th.read = 1<<62, 1<<62, th.table.version, 0
+		th.refreshAt, th.retryAt, th.reported, th.since = 1<<62, 1<<62, th.table.version, 0
 	}
 	step()
 	for range 100 {

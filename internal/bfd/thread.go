@@ -10,9 +10,10 @@ import (
 )
 
 const (
-	// readWindow and mostReads bound what is read: a flood must not keep a thread busy that has priority over all others.
+	// readWindow and mostReads bound what is read of each receiver: a flood must not keep a thread busy that has priority
+	// over all others, nor hide what the other receivers have. Wanted sessions get 150 packets in such a time at most.
 	readWindow = 50 * time.Millisecond
-	mostReads  = 1000
+	mostReads  = 250
 	// reportInterval is how often counters are reported, leastReport the least time between two changes of state.
 	reportInterval = 5 * time.Second
 	leastReport    = 10 * time.Millisecond
@@ -35,8 +36,6 @@ type thread struct {
 	senders  map[*session]*sender
 	ports    map[int]bool
 
-	// read counts datagrams since the window began.
-	read      int
 	since     time.Duration
 	retryAt   time.Duration
 	reportAt  time.Duration
@@ -74,7 +73,7 @@ func (t *thread) run() {
 		if t.stopping.Load() && len(t.table.sessions) == 0 {
 			return
 		}
-		t.wait(t.due()-boottime(), t.read < mostReads)
+		t.wait(t.due()-boottime(), true)
 	}
 }
 
@@ -132,10 +131,6 @@ func (t *thread) open() {
 		if !s.leaving {
 			t.trouble(s, t.openSender(s))
 		}
-	}
-	t.poll = append(t.poll[:0], unix.PollFd{Fd: int32(t.event), Events: unix.POLLIN})
-	for _, r := range t.receivers {
-		t.poll = append(t.poll, unix.PollFd{Fd: int32(r.fd), Events: unix.POLLIN})
 	}
 }
 
@@ -205,16 +200,21 @@ func (t *thread) sweep() {
 
 // receive reads until nothing waits or the window's share is spent.
 func (t *thread) receive() {
-	if now := boottime(); now >= t.since+readWindow {
-		t.since, t.read = now, 0
+	now := boottime()
+	again := now >= t.since+readWindow
+	if again {
+		t.since = now
 	}
 	for _, r := range t.receivers {
-		for t.read < mostReads {
+		if again {
+			r.reads = 0
+		}
+		for r.reads < mostReads {
 			b, from, ok := r.read()
 			if !ok {
 				break
 			}
-			t.read++
+			r.reads++
 			if b != nil {
 				t.table.receive(boottime(), from, b)
 			}
@@ -267,8 +267,10 @@ func (t *thread) due() time.Duration {
 	if earlier(t.refreshAt); t.table.version != t.reported {
 		earlier(t.reportAt)
 	}
-	if t.read >= mostReads {
-		earlier(t.since + readWindow)
+	for _, r := range t.receivers {
+		if r.reads >= mostReads {
+			earlier(t.since + readWindow)
+		}
 	}
 	return next
 }
@@ -282,15 +284,14 @@ func (t *thread) wake() {
 // wait returns when there is something to read or to do, or after a time; where reading is false, only for the latter
 // two. Any error is a reason to look, too.
 func (t *thread) wait(d time.Duration, reading bool) {
-	if len(t.poll) == 0 {
-		t.poll = append(t.poll, unix.PollFd{Fd: int32(t.event), Events: unix.POLLIN})
-	}
-	fds := t.poll
-	if !reading {
-		fds = fds[:1]
+	t.poll = append(t.poll[:0], unix.PollFd{Fd: int32(t.event), Events: unix.POLLIN})
+	for _, r := range t.receivers {
+		if reading && r.reads < mostReads {
+			t.poll = append(t.poll, unix.PollFd{Fd: int32(r.fd), Events: unix.POLLIN})
+		}
 	}
 	timeout := unix.NsecToTimespec(max(d, 0).Nanoseconds())
-	if n, err := unix.Ppoll(fds, &timeout, nil); err == nil && n > 0 && fds[0].Revents != 0 {
+	if n, err := unix.Ppoll(t.poll, &timeout, nil); err == nil && n > 0 && t.poll[0].Revents != 0 {
 		_, _ = unix.Read(t.event, t.junk[:])
 	}
 }
