@@ -84,7 +84,9 @@ func (l *lab) up(names ...string) {
 		}
 	}
 	for _, name := range names {
-		l.until("session "+name+" is up", func() bool { return l.status(name).State == Up && l.status(name).Remote == Up && l.router.up(sides[name].node) })
+		l.until("session "+name+" is up", func() bool {
+			return l.status(name).State == Up && l.status(name).Remote == Up && l.router.up(sides[name].node)
+		})
 	}
 }
 

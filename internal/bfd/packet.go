@@ -12,17 +12,17 @@ const packetLen = 24
 
 // The fields of the first four octets (RFC 5880 section 4.1).
 const (
-	version                                    = 1
-	versionShift, stateShift                   = 5, 6
-	diagnosticMask                             = 0x1f
-	pollBit, finalBit                    uint8 = 0x20, 0x10
-	independentBit, authenticationBit    uint8 = 0x08, 0x04
-	demandBit, multipointBit             uint8 = 0x02, 0x01
-	offFlags, offMultiplier, offLength         = 1, 2, 3
-	offMine, offYours                          = 4, 8
-	offTransmit, offReceive, offEcho           = 12, 16, 20
-	leastAuthenticated                         = packetLen + 2
-	longestInterval              time.Duration = math.MaxUint32 * time.Microsecond
+	version                                          = 1
+	versionShift, stateShift                         = 5, 6
+	diagnosticMask                                   = 0x1f
+	pollBit, finalBit                  uint8         = 0x20, 0x10
+	independentBit, authenticationBit  uint8         = 0x08, 0x04
+	demandBit, multipointBit           uint8         = 0x02, 0x01
+	offFlags, offMultiplier, offLength               = 1, 2, 3
+	offMine, offYours                                = 4, 8
+	offTransmit, offReceive, offEcho                 = 12, 16, 20
+	leastAuthenticated                               = packetLen + 2
+	longestInterval                    time.Duration = math.MaxUint32 * time.Microsecond
 )
 
 // packet is a Control packet.

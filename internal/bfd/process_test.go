@@ -105,7 +105,9 @@ func TestProcess(t *testing.T) {
 			s.until("the session is up", func() bool { return s.status("v4").State == Up && f.up("192.0.2.1") })
 		}
 		up()
-		s.until("the intervals are negotiated", func() bool { return f.peer("192.0.2.1").RemoteTransmit == 100 && s.status("v4").Detection == 400*time.Millisecond })
+		s.until("the intervals are negotiated", func() bool {
+			return f.peer("192.0.2.1").RemoteTransmit == 100 && s.status("v4").Detection == 400*time.Millisecond
+		})
 
 		s.signal(syscall.SIGSTOP)
 		frozen := time.Now()

@@ -158,7 +158,9 @@ func (s *session) expire(now time.Duration) {
 }
 
 // expiresAt is when the neighbor is given up, if it is heard.
-func (s *session) expiresAt() (at time.Duration, heard bool) { return s.heardAt + s.detection(), s.yours != 0 }
+func (s *session) expiresAt() (at time.Duration, heard bool) {
+	return s.heardAt + s.detection(), s.yours != 0
+}
 
 // silent: the neighbor wants no packets, except for a Final (RFC 5880 section 6.8.7).
 func (s *session) silent() bool { return s.yours == 0 && s.peer.Passive || s.remoteReceive == 0 }

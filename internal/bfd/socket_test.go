@@ -115,6 +115,26 @@ func TestSourcePorts(t *testing.T) {
 	})
 }
 
+// Also where the kernel would let two sockets have one port: with two source addresses.
+func TestSourcePortsDiffer(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		taken := map[int]bool{}
+		for _, source := range []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"} {
+			p := good()
+			p.Source = netip.MustParseAddr(source)
+			s, err := openSender(p, taken, lastPort-firstPort-1) // and the search goes on at the first port
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.close()
+			if taken[s.port] || s.port < firstPort || s.port > lastPort {
+				t.Errorf("%s sends from port %d, others from %v", source, s.port, taken)
+			}
+			taken[s.port] = true
+		}
+	})
+}
+
 // A port that another program has, an interface and a source address that are missing are said in a sentence, and the
 // session works as soon as that is mended.
 func TestTroubles(t *testing.T) {
@@ -150,6 +170,12 @@ func TestTroubles(t *testing.T) {
 		}
 		say(t, ns, "192.0.2.2", "192.0.2.1", singleHopPort, 255, down())
 		n.until("v4 hears its neighbor", func() bool { return n.status("v4").State == Init })
+
+		self.Delete("lan2")
+		n.until("its interface is missed", func() bool { return n.status("link").Error != "" })
+		nstest.Veth(t, self, "lan2", ns, "lan")
+		self.AddAddress("lan2", "fe80::1/64")
+		n.until("another interface of the same name serves", func() bool { return n.status("link").Error == "" })
 	})
 }
 

@@ -206,6 +206,8 @@ const (
 	UnknownReference Reason = "UnknownReference"
 	// InvalidPeer: fields of a BGPPeer contradict each other or cannot be read.
 	InvalidPeer Reason = "InvalidPeer"
+	// InvalidProfile: fields of a BFDProfile cannot be served.
+	InvalidProfile Reason = "InvalidProfile"
 	// DuplicatePeer: another BGPPeer already has this address on the same nodes.
 	DuplicatePeer Reason = "DuplicatePeer"
 	// PeerIsSelf: the peer's address is a node's own address.
