@@ -3,7 +3,6 @@ package main
 import (
 	"log/slog"
 
-	"github.com/holdfast-lb/holdfast/internal/bfd"
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/conntrack"
@@ -35,7 +34,6 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	links := link.New(log, func() { w.layer2.Kick(); kick() })
 	l2 := layer2.New(layer2.Config{Log: log, Links: links.Links, Lease: m, Changed: func() { w.report.Kick() }, Refused: kick})
 	peers := bgp.New(bgp.Config{Log: log, Kick: func() { w.pathLoop.Kick(); w.report.Kick() }})
-	monitor := bfd.New(bfd.Config{Log: log, Changed: func() { w.pathLoop.Hurry() }})
 	live := liveness.New(liveness.Config{
 		Log: log, Node: lb.Object{Kind: config.KindNode, Name: s.nodeName},
 		MembersPort: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort), Cluster: report.States{Cluster: cluster},
@@ -46,7 +44,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		cluster: cluster, links: links, membership: m, liveness: live,
 		boot:   kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
 		filter: newGuard(log, s, kick), relay: relay.New(relay.Config{Log: log, Links: links.Links}),
-		layer2: l2, bgp: peers, paths: &paths{bfd: monitor, bgp: peers}, conntrack: conntrack.New(log),
+		layer2: l2, bgp: peers, paths: newPaths(log, peers, func() { w.pathLoop.Hurry() }), conntrack: conntrack.New(log),
 		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live}),
 	}
 	w.pathLoop = loop.New(loop.Config{Name: "paths", Log: log, Sync: w.paths.sync})

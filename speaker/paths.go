@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"sync"
@@ -21,6 +22,11 @@ type paths struct {
 
 	mu    sync.Mutex
 	peers []lb.Peer
+}
+
+// newPaths couples BGP to a Monitor of its own, which calls changed when sync should run.
+func newPaths(log *slog.Logger, b *bgp.Speaker, changed func()) *paths {
+	return &paths{bfd: bfd.New(bfd.Config{Log: log, Changed: changed}), bgp: b}
 }
 
 // set makes these the peers of this node. BGP learns about new ones before it dials.

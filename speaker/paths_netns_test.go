@@ -98,10 +98,10 @@ func TestPathsWithBIRD(t *testing.T) {
 func startPaths(t *testing.T) *paths {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	p := &paths{}
-	coupling := loop.New(loop.Config{Name: "paths", Log: log, Sync: p.sync})
-	p.bfd = bfd.New(bfd.Config{Log: log, Changed: coupling.Hurry})
-	p.bgp = bgp.New(bgp.Config{Log: log, Kick: coupling.Kick, RepairInterval: 100 * time.Millisecond})
+	var coupling *loop.Loop
+	speaker := bgp.New(bgp.Config{Log: log, Kick: func() { coupling.Kick() }, RepairInterval: 100 * time.Millisecond})
+	p := newPaths(log, speaker, func() { coupling.Hurry() })
+	coupling = loop.New(loop.Config{Name: "paths", Log: log, Sync: p.sync})
 	orders := make(chan json.RawMessage, 16)
 	go bfd.Serve(orders, p.bfd.Notice, func() bool { return false })
 	p.bfd.Connect(func(raw json.RawMessage) { orders <- raw })

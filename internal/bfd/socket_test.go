@@ -175,7 +175,11 @@ func TestTroubles(t *testing.T) {
 		n.until("its interface is missed", func() bool { return n.status("link").Error != "" })
 		nstest.Veth(t, self, "lan2", ns, "lan")
 		self.AddAddress("lan2", "fe80::1/64")
-		n.until("another interface of the same name serves", func() bool { return n.status("link").Error == "" })
+		ns.AddAddress("lan", "fe80::2/64")
+		n.until("another interface of the same name serves", func() bool {
+			say(t, ns, "fe80::2%lan", "fe80::1%lan", singleHopPort, 255, down())
+			return n.status("link").Error == "" && n.status("link").State == Init
+		})
 	})
 }
 

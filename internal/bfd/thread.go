@@ -128,8 +128,12 @@ func (t *thread) open() {
 		}
 	}
 	for _, s := range t.table.sessions {
-		if !s.leaving {
-			t.trouble(s, t.openSender(s))
+		if s.leaving {
+			continue
+		}
+		// A new socket after a failure shows nothing yet: see transmit.
+		if err := t.openSender(s); err != nil || !t.senders[s].failing {
+			t.trouble(s, err)
 		}
 	}
 }
@@ -149,8 +153,9 @@ func (t *thread) listen(k kind, sources []netip.Addr) error {
 
 // openSender opens the socket of a session unless it is open and works.
 func (t *thread) openSender(s *session) error {
-	if o := t.senders[s]; o != nil {
-		if !o.failing {
+	before := t.senders[s]
+	if before != nil {
+		if !before.failing {
 			return nil
 		}
 		t.closeSender(s) // its interface may be another one of the same name
@@ -159,6 +164,7 @@ func (t *thread) openSender(s *session) error {
 	if err != nil {
 		return err
 	}
+	o.failing = before != nil
 	t.senders[s], t.ports[o.port], s.link = o, true, o.link
 	return nil
 }
