@@ -185,6 +185,9 @@ func TestTroubles(t *testing.T) {
 
 // Nothing that is sent or read needs memory.
 func TestStepAllocates(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates")
+	}
 	nstest.Run(t, func(t *testing.T) {
 		step := loopback(t, 8)
 		if n := testing.AllocsPerRun(200, step); n > 0 {
