@@ -214,6 +214,18 @@ func openSender(p Peer, taken map[int]bool, start uint64) (*sender, error) {
 }
 
 func bindToLink(fd int, name string) (int, error) {
+	index, err := indexOf(fd, name)
+	if err != nil {
+		return 0, err
+	}
+	if err := unix.BindToDevice(fd, name); err != nil {
+		return 0, fmt.Errorf("use interface %s: %w", name, err)
+	}
+	return index, nil
+}
+
+// indexOf asks the kernel for the index of an interface; any socket will do.
+func indexOf(fd int, name string) (int, error) {
 	request, err := unix.NewIfreq(name)
 	if err != nil {
 		return 0, fmt.Errorf("%q is no name of an interface", name)
@@ -221,10 +233,16 @@ func bindToLink(fd int, name string) (int, error) {
 	if err := unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, request); err != nil {
 		return 0, fmt.Errorf("there is no interface %s: %w", name, err)
 	}
-	if err := unix.BindToDevice(fd, name); err != nil {
-		return 0, fmt.Errorf("use interface %s: %w", name, err)
-	}
 	return int(request.Uint32()), nil
+}
+
+// onLink reports whether the interface is still the one that the socket is bound to: another one may have taken its name.
+func (s *sender) onLink(name string) bool {
+	if name == "" {
+		return true
+	}
+	index, err := indexOf(s.fd, name)
+	return err == nil && index == s.link
 }
 
 // send does not wait.

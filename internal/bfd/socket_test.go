@@ -148,7 +148,7 @@ func TestTroubles(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := startNode(t)
-		link := only("link", func(p *Peer) { p.Interface = "lan2" })[0]
+		link := only("link", passive, func(p *Peer) { p.Interface = "lan2" })[0]
 		source := only("v6", func(p *Peer) { p.Source = netip.MustParseAddr("2001:db8:1::1") })[0]
 		n.Set([]Peer{only("v4")[0], link, source})
 		for name, want := range map[string]string{
@@ -176,7 +176,7 @@ func TestTroubles(t *testing.T) {
 		nstest.Veth(t, self, "lan2", ns, "lan")
 		self.AddAddress("lan2", "fe80::1/64")
 		ns.AddAddress("lan", "fe80::2/64")
-		n.until("another interface of the same name serves", func() bool {
+		n.until("another interface of the same name serves, for a passive session too", func() bool {
 			say(t, ns, "fe80::2%lan", "fe80::1%lan", singleHopPort, 255, down())
 			return n.status("link").Error == "" && n.status("link").State == Init
 		})

@@ -36,7 +36,9 @@ type thread struct {
 	senders  map[*session]*sender
 	ports    map[int]bool
 
-	since     time.Duration
+	since time.Duration
+	// retry: something could not be opened or used, or may change.
+	retry     bool
 	retryAt   time.Duration
 	reportAt  time.Duration
 	reported  uint64
@@ -100,7 +102,7 @@ func (t *thread) load(now time.Duration) {
 	case wanted != t.peers:
 		t.peers = wanted
 		t.table.set(now, *wanted)
-	case now < t.retryAt:
+	case !t.retry || now < t.retryAt:
 		return
 	}
 	t.retryAt = now + retryInterval
@@ -109,6 +111,7 @@ func (t *thread) load(now time.Duration) {
 
 // open has every session send and receive, as far as that is possible.
 func (t *thread) open() {
+	t.retry = false
 	sources := map[kind][]netip.Addr{}
 	for _, s := range t.table.sessions {
 		if !s.leaving {
@@ -125,6 +128,7 @@ func (t *thread) open() {
 		t.troubles[k] = ""
 		if err := t.listen(k, from); err != nil {
 			t.troubles[k] = err.Error()
+			t.retry = true
 		}
 	}
 	for _, s := range t.table.sessions {
@@ -132,9 +136,12 @@ func (t *thread) open() {
 			continue
 		}
 		// A new socket after a failure shows nothing yet: see transmit.
-		if err := t.openSender(s); err != nil || !t.senders[s].failing {
+		err := t.openSender(s)
+		unproven := err == nil && t.senders[s].failing
+		if !unproven {
 			t.trouble(s, err)
 		}
+		t.retry = t.retry || unproven || err != nil || s.peer.Interface != ""
 	}
 }
 
@@ -155,16 +162,16 @@ func (t *thread) listen(k kind, sources []netip.Addr) error {
 func (t *thread) openSender(s *session) error {
 	before := t.senders[s]
 	if before != nil {
-		if !before.failing {
+		if !before.failing && before.onLink(s.peer.Interface) {
 			return nil
 		}
-		t.closeSender(s) // its interface may be another one of the same name
+		t.closeSender(s)
 	}
 	o, err := openSender(s.peer, t.ports, random())
 	if err != nil {
 		return err
 	}
-	o.failing = before != nil
+	o.failing = before != nil && before.failing
 	t.senders[s], t.ports[o.port], s.link = o, true, o.link
 	return nil
 }
@@ -239,6 +246,7 @@ func (t *thread) transmit(s *session, p *packet) {
 	if o.failing = err != nil; o.failing || s.trouble != "" {
 		if err != nil {
 			err = fmt.Errorf("send: %w", err)
+			t.retry = true
 		}
 		t.trouble(s, err)
 	}
@@ -267,7 +275,7 @@ func (t *thread) due() time.Duration {
 			next, is = at, true
 		}
 	}
-	if t.peers != nil {
+	if t.retry && !t.stopping.Load() {
 		earlier(t.retryAt)
 	}
 	if earlier(t.refreshAt); t.table.version != t.reported {
