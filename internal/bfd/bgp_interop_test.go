@@ -15,6 +15,7 @@ bfd
   detect-multiplier 4
 router bgp 65001
  bgp router-id 192.0.2.2
+ no bgp ebgp-requires-policy
  neighbor 192.0.2.1 remote-as 65000
  neighbor 192.0.2.1 bfd profile fast
  neighbor 2001:db8:1::1 remote-as 65000
