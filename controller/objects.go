@@ -38,6 +38,10 @@ func (s *syncer) writeOthers(ctx context.Context, d *decision) error {
 			return s.writeValid(lb.Object{Kind: config.KindPeer, Name: p.Name}, p.UID, p.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdatePeer(ctx, p, c) })
 		}),
+		each(ctx, d, s.log, o.BFDProfiles, func(ctx context.Context, p *v1beta1.BFDProfile) error {
+			return s.writeValid(lb.Object{Kind: config.KindBFDProfile, Name: p.Name}, p.UID, p.Status.Conditions, problems,
+				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdateBFDProfile(ctx, p, c) })
+		}),
 	)
 }
 

@@ -43,6 +43,8 @@ func testRejected(t *testing.T, e *env) {
 		"long keepalive":    {"BGPPeer", `{myASN: 64600, peerASN: 64512, peerAddress: 172.31.0.9, holdTime: 9s, keepaliveTime: 10s}`, "keepaliveTime must not be longer than holdTime"},
 		"two families":      {"BGPPeer", `{myASN: 64600, peerASN: 64512, peerAddress: 172.31.0.9, sourceAddress: "fd00:31::11"}`, "must be of one IP family"},
 		"IPv6 router ID":    {"BGPPeer", `{myASN: 64600, peerASN: 64512, peerAddress: 172.31.0.9, routerID: "fd00::1"}`, "routerID"},
+		"echo mode":         {"BFDProfile", `{echoMode: true}`, "echo mode is not supported"},
+		"microseconds":      {"BFDProfile", `{receiveInterval: 300000}`, "receiveInterval"},
 		"multihop in an AS": {"BGPPeer", `{myASN: 64600, peerASN: 64600, peerAddress: 172.31.0.9, ebgpMultiHop: true}`, "ebgpMultiHop is for peers of another AS"},
 		"aggregate of one":  {"BGPAdvertisement", `{aggregationLength: 24, serviceSelectors: [{matchLabels: {a: b}}]}`, "cannot be aggregated"},
 		"length 33":         {"BGPAdvertisement", `{aggregationLength: 33}`, "aggregationLength"},

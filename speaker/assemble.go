@@ -34,7 +34,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	// layer2 opens its sockets before the links become metadata.
 	links := link.New(log, func() { w.layer2.Kick(); kick() })
 	l2 := layer2.New(layer2.Config{Log: log, Links: links.Links, Lease: m, Changed: func() { w.report.Kick() }, Refused: kick})
-	peers := bgp.New(bgp.Config{Log: log, Kick: func() { w.report.Kick() }})
+	peers := bgp.New(bgp.Config{Log: log, Kick: func() { w.pathLoop.Kick(); w.report.Kick() }})
 	live := liveness.New(liveness.Config{
 		Log: log, Node: lb.Object{Kind: config.KindNode, Name: s.nodeName},
 		MembersPort: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort), Cluster: report.States{Cluster: cluster},
@@ -48,10 +48,11 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		cluster: cluster, links: links, membership: m, liveness: live,
 		boot:   kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
 		kernel: lacks, filter: guard, relays: newRelays(log, s, links.Links, kick),
-		layer2: l2, bgp: peers, conntrack: conntrack.New(log), headstart: headstart.New(log),
+		layer2: l2, bgp: peers, paths: newPaths(log, peers, func() { w.pathLoop.Hurry() }), conntrack: conntrack.New(log), headstart: headstart.New(log),
 		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live,
 			Foreign: func() []link.Neighbour { return others.find(w) }}),
 	}
+	w.pathLoop = loop.New(loop.Config{Name: "paths", Log: log, Sync: w.paths.sync})
 	w.loop = loop.New(loop.Config{Name: "plan", Log: log, Sync: w.sync})
 	return w, nil
 }

@@ -92,8 +92,8 @@ func run() int {
 		})
 }
 
-// serve runs until ctx is cancelled, and then until others have taken over the addresses of this node. Then the
-// membership stops, and the sinks stop last.
+// serve runs until ctx is cancelled, and then until others have taken over the addresses of this node. Then BGP stops,
+// after it the membership, and the other sinks stop last.
 func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	clients, err := k8s.Connect(s.Kubeconfig, "holdfast-speaker")
 	if err != nil {
@@ -126,7 +126,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		}
 	})
 	for _, run := range []func(context.Context) error{
-		w.links.Run, w.layer2.Run, w.bgp.Run, w.relays.run, w.filter.run,
+		w.links.Run, w.layer2.Run, w.pathLoop.Run, w.relays.run, w.filter.run,
 	} {
 		group.Go(func() error { return run(sinks) })
 	}
@@ -136,9 +136,16 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group.Go(func() error { return httpd.Serve(ctx, s.MetricsListen, httpd.Metrics(w.registry())) })
 	group.Go(func() error { return httpd.Serve(ctx, s.HealthListen, httpd.Health(w.ready)) })
 	group.Go(func() error { return httpd.Serve(ctx, s.DebugListen, httpd.Debug(w.debug)) })
+	// BFD ends with the membership. If it ended before BGP, routers would end the sessions of BGP and drop their routes,
+	// which they keep for a speaker that restarts (graceful restart).
+	bgpRuns, bgpEnded := context.WithCancel(context.WithoutCancel(ctx))
+	group.Go(func() error {
+		defer bgpEnded()
+		return w.bgp.Run(ctx)
+	})
 	group.Go(func() error {
 		defer stopSinks()
-		return w.join(ctx, s)
+		return w.join(bgpRuns, s)
 	})
 	return group.Wait()
 }

@@ -59,6 +59,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort),
 		Keys: keys, Heartbeat: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Kick: w.loop.Hurry,
 		HeartbeatCommand: []string{filepath.Join(filepath.Dir(program), "heartbeat")}, Ask: w.liveness.Ask,
+		Guest: w.paths.bfd.Notice,
 	})
 	if err != nil {
 		return fmt.Errorf("start membership: %w", err)
@@ -72,6 +73,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	self.Unfit &^= lb.Unfiltered // the filter may not have been set yet
 	m.SetSelf(self)
 	w.membership.members.Store(m)
+	w.paths.bfd.Connect(m.OrderGuest)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return m.Run(ctx) })
 	group.Go(func() error { return follower.follow(ctx, m, keys) })

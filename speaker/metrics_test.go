@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"testing"
 
+	"github.com/holdfast-lb/holdfast/internal/bfd"
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/filter"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
@@ -21,6 +22,7 @@ func TestMetricsRegister(t *testing.T) {
 		w, w.heartbeatProcess(),
 		layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
 		bgp.New(bgp.Config{Log: log, Kick: func() {}}),
+		bfd.New(bfd.Config{Log: log, Changed: func() {}}),
 		filter.New(filter.Config{Log: log}),
 	} {
 		if err := registry.Register(c); err != nil {

@@ -47,6 +47,8 @@ type syncer struct {
 	relays    *relays
 	layer2    *layer2.Responder
 	bgp       *bgp.Speaker
+	paths     *paths
+	pathLoop  *loop.Loop
 	conntrack *conntrack.Sweeper
 	report    *report.Reporter
 	// headstart serves the addresses of newcomers until kube-proxy does.
@@ -195,7 +197,7 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[link.MAC]bool) (plan.
 	p := w.relays.plan(w.node, state)
 	var withdrawErr error
 	if rest, less := last.Staying(p); less {
-		withdrawErr = w.announce(rest, macs)
+		withdrawErr = w.announce(rest, in.links, macs)
 	}
 	filterErr := w.filter.set(p, w.relays.relayed(p.Relays), state.Nodes[w.node], in.links)
 	if failed := w.filter.failed(); failed != state.Here.Unfiltered {
@@ -208,7 +210,7 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[link.MAC]bool) (plan.
 	}
 	relayErr := w.relays.set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: macs})
 	w.headstart.Set(w.starts(in.fresh))
-	return p, errors.Join(withdrawErr, filterErr, relayErr, w.announce(p, macs))
+	return p, errors.Join(withdrawErr, filterErr, relayErr, w.announce(p, in.links, macs))
 }
 
 // starts returns where connections to new addresses go.
@@ -221,9 +223,10 @@ func (w *syncer) starts(fresh map[lb.Key][]netip.Addr) []lb.Start {
 }
 
 // announce sets the sinks that attract traffic.
-func (w *syncer) announce(p plan.Plan, macs map[link.MAC]bool) error {
+func (w *syncer) announce(p plan.Plan, links []link.Link, macs map[link.MAC]bool) error {
 	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Yield: p.Yield, Speakers: macs, Owners: p.Sources})
-	if err := w.bgp.Set(bgp.Desired{RouterID: p.RouterID, Peers: p.Peers, Routes: p.Routes}); err != nil {
+	err := errors.Join(w.paths.set(p.Peers, links), w.bgp.Set(bgp.Desired{RouterID: p.RouterID, Peers: p.Peers, Routes: p.Routes}))
+	if err != nil {
 		return fmt.Errorf("set BGP: %w", err)
 	}
 	return nil

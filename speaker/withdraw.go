@@ -22,6 +22,7 @@ func (w *syncer) withdraw() error {
 	w.liveness.Set(liveness.Known{})
 	w.conntrack.Set(nil)
 	w.layer2.Set(layer2.Desired{})
+	w.paths.bfd.Set(nil)
 	if err := w.bgp.Leave(); err != nil {
 		return fmt.Errorf("withdraw routes: %w", err)
 	}

@@ -142,6 +142,12 @@ type BGPPeerSpec struct {
 	// +optional
 	VRF string `json:"vrf,omitempty"`
 
+	// BFDProfile is the name of a BFDProfile: with one, the session depends on BFD (RFC 5882). It opens when BFD is up, and
+	// ends at once when BFD fails.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	BFDProfile string `json:"bfdProfile,omitempty"`
+
 	// EnableGracefulRestart asks the router to keep the routes while a speaker restarts (RFC 4724).
 	// +kubebuilder:default=true
 	// +optional

@@ -157,6 +157,10 @@ type SessionState struct {
 	// State is established or down. The steps of a session that is down would cause a write each second.
 	// +kubebuilder:validation:Enum=established;down
 	State string `json:"state"`
+	// BFD is the state of the peer's BFD session; empty without one.
+	// +kubebuilder:validation:Enum=admin-down;down;up
+	// +optional
+	BFD string `json:"bfd,omitempty"`
 }
 
 // NodeProblem is something about a node that its user must mend.

@@ -77,6 +77,7 @@ func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(repaired[kind]))
 	}
 	counts := s.advertised()
+	listed := map[string]bool{}
 	for _, p := range s.list() {
 		session := s.session(p)
 		emit := func(d *prometheus.Desc, t prometheus.ValueType, v float64) {
@@ -92,5 +93,11 @@ func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 		emit(s.metrics.updates, prometheus.CounterValue, float64(p.past.updates+p.State.Messages.Sent.Update))
 		emit(s.metrics.sent, prometheus.CounterValue, float64(p.past.sent+p.State.Messages.Sent.Notification))
 		emit(s.metrics.received, prometheus.CounterValue, float64(p.past.received+p.State.Messages.Received.Notification))
+		listed[session.Peer] = true
+	}
+	for _, w := range s.waitingSessions() {
+		if !listed[w.Peer] {
+			ch <- prometheus.MustNewConstMetric(s.metrics.up, prometheus.GaugeValue, 0, w.Peer)
+		}
 	}
 }

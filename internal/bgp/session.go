@@ -27,6 +27,8 @@ type Session struct {
 	LastError string
 	// Advertised is the number of routes advertised to the peer.
 	Advertised int
+	// BFD is the state of the BFD session; empty without one.
+	BFD string
 }
 
 // Sessions returns the sessions by the peers' names.
@@ -57,7 +59,7 @@ func (s *Speaker) look() []Session {
 	for _, p := range s.list() {
 		out = append(out, s.session(p))
 	}
-	slices.SortFunc(out, func(a, b Session) int { return strings.Compare(a.Peer, b.Peer) })
+	out = s.withPaths(out)
 	seen := slices.Clone(out)
 	s.seen.Store(&seen)
 	return out

@@ -44,10 +44,15 @@ type Speaker struct {
 	// seen are the sessions that States returns; looking serializes their updates.
 	seen    atomic.Pointer[[]Session]
 	looking sync.Mutex
+	// paths are what BFD knows; waiting are the sessions of peers that are held for it. Both are replaced under mu.
+	paths   atomic.Pointer[map[string]Path]
+	waiting atomic.Pointer[[]Session]
 
 	// mu serializes changes.
 	mu      sync.Mutex
 	desired *Desired
+	// held are peers that must have no session.
+	held    map[string]hold
 	running bool
 	left    bool
 	// done: GoBGP was brought to the desired state.
@@ -62,7 +67,9 @@ func New(c Config) *Speaker {
 	if c.Kick == nil {
 		c.Kick = func() {}
 	}
-	return &Speaker{config: c, notes: newNotes(), metrics: newMetrics()}
+	s := &Speaker{config: c, notes: newNotes(), metrics: newMetrics()}
+	s.paths.Store(&map[string]Path{})
+	return s
 }
 
 // Set applies the desired set, at once if Run has been called, otherwise as soon as it
@@ -137,7 +144,7 @@ func (s *Speaker) sync() (done changes, err error) {
 		}
 		s.server.Store(started)
 	}
-	return s.server.Load().apply(s.desired)
+	return s.server.Load().apply(s.allowed())
 }
 
 // stop ends the server, if there is one. mu is held.

@@ -24,6 +24,7 @@ const (
 	KindL2Advertisement  = "L2Advertisement"
 	KindBGPAdvertisement = "BGPAdvertisement"
 	KindPeer             = "BGPPeer"
+	KindBFDProfile       = "BFDProfile"
 	KindService          = "Service"
 	KindFloatingIP       = "FloatingIP"
 	KindNode             = "Node"
@@ -38,6 +39,7 @@ type Objects struct {
 	L2Advertisements  []*v1beta1.L2Advertisement
 	BGPAdvertisements []*v1beta1.BGPAdvertisement
 	Peers             []*v1beta1.BGPPeer
+	BFDProfiles       []*v1beta1.BFDProfile
 	Services          []*corev1.Service
 	EndpointSlices    []*discoveryv1.EndpointSlice
 	Nodes             []*corev1.Node
@@ -85,6 +87,7 @@ func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 		openPools(&r, pools)
 	}
 	peers := compilePeers(&r, inForce(&r, KindPeer, o.Peers, "spec.holdTime", "spec.keepaliveTime", "spec.connectTime", "spec.enableGracefulRestart"), newSecrets(o), nodes)
+	attachBFD(&r, o.BFDProfiles, o.Peers, peers)
 	state := lb.State{
 		Namespaces:        map[string]map[string]string{},
 		Nodes:             nodes,

@@ -31,6 +31,8 @@ type order struct {
 	Keys     [][]byte       `json:",omitempty"`
 	Answer   *wireAnswer    `json:",omitempty"`
 	Leave    bool           `json:",omitempty"`
+	// Guest is for the Guest alone.
+	Guest json.RawMessage `json:",omitempty"`
 }
 
 // childSettings are the part of Config that the heartbeat process needs.
@@ -50,6 +52,8 @@ type notice struct {
 	Ask     *question `json:",omitempty"`
 	Error   string    `json:",omitempty"`
 	Overrun *overrun  `json:",omitempty"`
+	// Guest is the Guest's own.
+	Guest json.RawMessage `json:",omitempty"`
 }
 
 // child is the heartbeat process, as seen from the speaker's.
@@ -121,6 +125,7 @@ func (h *Heartbeat) runProcess(ctx context.Context, cooldown time.Duration) erro
 		defer time.AfterFunc(leaveTime, func() { _ = c.cmd.Process.Kill() }).Stop()
 	}
 	err = <-ended
+	h.noticeGuest(nil)
 	switch why := <-failed; {
 	case why != nil:
 		return why
@@ -178,7 +183,7 @@ func (h *Heartbeat) attach(c *child, cooldown time.Duration) {
 		s := &h.config
 		c.send(order{
 			Settings: &childSettings{s.NodeName, s.Address, s.Port, s.Timers, s.Ordinary, cooldown},
-			Peers:    h.peers.Load(), Keys: s.Keys,
+			Peers:    h.peers.Load(), Keys: s.Keys, Guest: h.guestOrder,
 		})
 	}
 }
@@ -204,6 +209,8 @@ func (h *Heartbeat) readNotices(conn net.Conn) error {
 				"why", n.Overrun.Why, "for", n.Overrun.Cooldown, "user", n.Overrun.User, "system", n.Overrun.System, "stacks", n.Overrun.Stacks)
 		case n.Ask != nil:
 			h.ask(*n.Ask)
+		case n.Guest != nil:
+			h.noticeGuest(n.Guest)
 		}
 	}
 }

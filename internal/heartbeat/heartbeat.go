@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -35,6 +36,8 @@ type Config struct {
 	// Ask asks the wire whether a peer that fell silent still answers for what it announces. It is called on a
 	// goroutine of its own, and its answer counts if it comes within 40 ms. nil asks nobody.
 	Ask func(name string) Answer
+	// Guest, unless nil, is called with what the Guest reports, and with nil when its process ended. It must not block.
+	Guest func(json.RawMessage)
 }
 
 // Peer is another node, as membership knows it.
@@ -88,6 +91,8 @@ type Heartbeat struct {
 	mu     sync.Mutex
 	socket *socket
 	child  *child
+	// guestOrder is what the Guest was ordered last.
+	guestOrder json.RawMessage
 }
 
 // New returns a Heartbeat that Run starts. It returns an error for a Config without a usable key.

@@ -77,7 +77,7 @@ func TestServe(t *testing.T) {
 	if at := os.Getenv(faultEnv); at != "" {
 		go awaitFaults(at)
 	}
-	if Serve() != nil {
+	if Serve(nil) != nil {
 		os.Exit(1) // at once, as the real one
 	}
 }

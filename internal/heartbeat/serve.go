@@ -20,14 +20,14 @@ const (
 	memoryFile
 )
 
-// maxThreads is how many run Go code at once: all have real-time priority.
-const maxThreads = 2
+// maxThreads is how many run Go code at once: all have real-time priority. One is the heartbeats', one the Guest's.
+const maxThreads = 3
 
 // Serve is the heartbeat process of Config.Command: it takes part for the speaker that started it. When that speaker
 // orders it to leave, it says goodbye and returns nil. It returns an error when it cannot listen, or was not started by
 // a speaker, and without a goodbye when the speaker is gone. Heartbeats stop as soon as the caller exits, which should
-// be at once: then the kernel refuses packets, as for any speaker that was killed.
-func Serve() error {
+// be at once: then the kernel refuses packets, as for any speaker that was killed. The Guest may be nil.
+func Serve(run Guest) error {
 	conn, err := net.FileConn(os.NewFile(connFile, "speaker"))
 	if err != nil {
 		return fmt.Errorf("only the speaker starts this: %w", err)
@@ -69,9 +69,15 @@ func Serve() error {
 	h.forward = func(q question) { out.write(notice{Ask: &q}) }
 	h.budget = b
 	h.Set(*first.Peers)
-	ctx, leave := context.WithCancel(context.Background()) // not cancelled by a return: that would say goodbye
+	g := startGuest(run, out, h.speakerHangs)
+	g.order(first.Guest)
+	ctx, stop := context.WithCancel(context.Background()) // not cancelled by a return: that would say goodbye
+	leave := func() {
+		g.leave()
+		stop()
+	}
 	gone, ran := make(chan error, 1), make(chan error, 1)
-	go func() { gone <- h.readOrders(in, leave) }()
+	go func() { gone <- h.readOrders(in, leave, g) }()
 	go func() { ran <- h.Run(ctx) }()
 	select {
 	case err := <-gone:
@@ -79,13 +85,15 @@ func Serve() error {
 	case err := <-ran:
 		if err != nil {
 			out.write(notice{Error: err.Error()})
+			return err
 		}
-		return err
+		g.wait()
+		return nil
 	}
 }
 
 // readOrders obeys orders until the speaker is gone.
-func (h *Heartbeat) readOrders(in *json.Decoder, leave func()) error {
+func (h *Heartbeat) readOrders(in *json.Decoder, leave func(), g *guest) error {
 	for {
 		var o order
 		if err := in.Decode(&o); err != nil {
@@ -94,6 +102,8 @@ func (h *Heartbeat) readOrders(in *json.Decoder, leave func()) error {
 		switch {
 		case o.Leave:
 			leave()
+		case o.Guest != nil:
+			g.order(o.Guest)
 		case o.Answer != nil:
 			h.answered(*o.Answer)
 		case o.Keys != nil:

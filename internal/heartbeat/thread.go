@@ -50,7 +50,7 @@ func (t *thread) run() {
 	t.detector.epoch = t.h.shared.lease.epoch.Load() + 1
 	t.detector.counts = &t.h.shared.counters
 	for !t.h.stopped.Load() {
-		if t.speakerHangs() {
+		if t.h.speakerHangs() {
 			t.socket.wait(t.h.config.Interval, false) // the detector will find that it did not run
 			continue
 		}
@@ -66,9 +66,9 @@ func (t *thread) run() {
 }
 
 // speakerHangs: the speaker's process did not run for so long that it does not serve, and other nodes should.
-func (t *thread) speakerHangs() bool {
-	at := time.Duration(t.h.shared.keepalive.Load())
-	return at != 0 && boottime()-at > t.h.config.SpeakerDownTime
+func (h *Heartbeat) speakerHangs() bool {
+	at := time.Duration(h.shared.keepalive.Load())
+	return at != 0 && boottime()-at > h.config.SpeakerDownTime
 }
 
 // step reads what came, does what is due, and publishes what is known.

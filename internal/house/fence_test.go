@@ -39,6 +39,7 @@ var fence = map[string][]string{
 	"internal/kernel":        {"internal/lb"},
 	"internal/kubeproxy":     {"internal/nft", "golang.org/x"},
 	"internal/link":          {"internal/lb", "github.com/vishvananda/netlink", "github.com/prometheus/client_golang", "golang.org/x"},
+	"internal/bfd":           {"github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/heartbeat":     {"github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/liveness":      {"internal/heartbeat", "internal/layer2", "internal/lb", "internal/link", "internal/loop", "internal/members", "golang.org/x/sync/errgroup"},
 	"internal/members":       {"internal/heartbeat", "internal/lb", "github.com/hashicorp/memberlist", "github.com/prometheus/client_golang", "golang.org/x"},

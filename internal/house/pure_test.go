@@ -15,12 +15,13 @@ import (
 // pureFiles contain the decisions of packages that also have effects. They take the time and all
 // input as arguments.
 var pureFiles = map[string][]string{
+	"internal/bfd":           {"packet.go", "session.go", "status.go", "table.go", "timers.go"},
 	"internal/nodelifecycle": {"decide.go", "endpoints.go", "limit.go", "pace.go", "tracker.go", "verdict.go"},
 }
 
 // pureImports are what such a file may import.
 var pureImports = []string{
-	"cmp", "errors", "fmt", "maps", "slices", "strconv", "strings", "time",
+	"cmp", "encoding/binary", "errors", "fmt", "maps", "math", "net/netip", "slices", "strconv", "strings", "time",
 	"api/v1beta1", "internal/config", "internal/lb", "k8s.io/api", "k8s.io/apimachinery",
 }
 

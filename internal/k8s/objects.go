@@ -199,6 +199,11 @@ func (k *Cluster) UpdatePeer(ctx context.Context, o *v1beta1.BGPPeer, conditions
 	return updateConditions(ctx, k, k.peers, "bgppeers", o, o.Status.Conditions, conditions)
 }
 
+// UpdateBFDProfile writes the differences of the conditions.
+func (k *Cluster) UpdateBFDProfile(ctx context.Context, o *v1beta1.BFDProfile, conditions []metav1.Condition) (bool, error) {
+	return updateConditions(ctx, k, k.bfdProfiles, "bfdprofiles", o, o.Status.Conditions, conditions)
+}
+
 // ownKind is an object of group holdfast.dev.
 type ownKind[S any] interface {
 	*S

@@ -5,6 +5,18 @@ import (
 	"time"
 )
 
+// BFD is how a BFD session runs (RFC 5880).
+type BFD struct {
+	// Transmit and Receive are the shortest intervals at which this node sends and accepts packets.
+	Transmit, Receive time.Duration
+	// Multiplier is how many packets of this node the router may miss.
+	Multiplier uint8
+	// Passive waits for the router to begin.
+	Passive bool
+	// MinimumTTL is what packets must have that come across routers.
+	MinimumTTL uint8
+}
+
 // Peer is a router to hold a BGP session with.
 type Peer struct {
 	Name string
@@ -33,6 +45,8 @@ type Peer struct {
 	// GracefulRestart keeps routes in the router while the speaker restarts (RFC 4724).
 	GracefulRestart bool
 	NodeSelectors   []Selector
+	// BFD, unless nil, is the BFD session that this one depends on (RFC 5882).
+	BFD *BFD
 	// Unusable maps the selected nodes that must not use the peer to the reason: PeerIsSelf, DuplicatePeer or
 	// ConflictingRouterID.
 	Unusable map[string]Reason

@@ -212,6 +212,8 @@ const (
 	InvalidPeer Reason = "InvalidPeer"
 	// PasswordMissing: the Secret with a peer's password does not exist, or has no usable password.
 	PasswordMissing Reason = "PasswordMissing"
+	// InvalidProfile: fields of a BFDProfile cannot be served.
+	InvalidProfile Reason = "InvalidProfile"
 	// DuplicatePeer: another BGPPeer already has this address on the same nodes.
 	DuplicatePeer Reason = "DuplicatePeer"
 	// PeerIsSelf: the peer's address is a node's own address.

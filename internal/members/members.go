@@ -2,6 +2,7 @@ package members
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -39,6 +40,8 @@ type Config struct {
 	HeartbeatCommand []string
 	// Ask asks the wire about a node that fell silent: see heartbeat.Config.
 	Ask func(node string) heartbeat.Answer
+	// Guest gets what the guest of the heartbeat process reports: see heartbeat.Config.
+	Guest func(json.RawMessage)
 	// Kick is called after each change of the membership.
 	Kick func()
 	// JoinInterval between looks at the join list; default 1 s.
@@ -75,7 +78,7 @@ func New(c Config) (*Members, error) {
 	}
 	m.heartbeats, err = heartbeat.New(heartbeat.Config{
 		Log: c.Log, NodeName: c.NodeName, Address: c.Address, Port: c.HeartbeatPort, Keys: c.Keys,
-		Timers: c.Heartbeat, Ordinary: c.Ordinary, Command: c.HeartbeatCommand, Changed: c.Kick, Ask: c.Ask,
+		Timers: c.Heartbeat, Ordinary: c.Ordinary, Command: c.HeartbeatCommand, Changed: c.Kick, Ask: c.Ask, Guest: c.Guest,
 	})
 	return m, err
 }

@@ -148,6 +148,7 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 		if up(s) {
 			session.State = bgp.Established
 		}
+		session.BFD = s.BFD
 		if len(out.Sessions) < mostListed {
 			out.Sessions = append(out.Sessions, session)
 		}

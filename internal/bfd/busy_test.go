@@ -1,0 +1,114 @@
+package bfd
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"os/exec"
+	"runtime"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// With real-time priority our packets stay regular on the wire while all cores are busy: 50 ms apart, never 100. The
+// times are those at which the neighbor's kernel received them.
+func TestBusy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("keeps all cores busy for 10 s")
+	}
+	nstest.Run(t, func(t *testing.T) {
+		self, ns := nstest.Self(t), nstest.New(t)
+		connect(t, self, ns, nstest.New(t))
+		s := startSpeaker(t, "192.0.2.1")
+		nstest.Until(t, patience, "the process runs", func() bool { _, err := s.heartbeats.Process(); return err == nil })
+		settings := func(p *Peer) {
+			// Many may be missed: the other end has no priority.
+			p.Transmit, p.Receive, p.Multiplier = 50*time.Millisecond, 50*time.Millisecond, 50
+		}
+		s.Set(only("v4", settings))
+		mirror := only("v4", settings)
+		mirror[0].Address = netip.MustParseAddr("192.0.2.1")
+		startThread(t, ns, mirror)
+		s.until("the session sends each 50 ms", func() bool { return s.status("v4").State == Up && s.status("v4").Transmit == 50*time.Millisecond })
+		if gauge(t, s.heartbeats, "holdfast_heartbeat_realtime") == 0 {
+			t.Skip("no real-time priority here")
+		}
+		for range 2 * runtime.NumCPU() {
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", "while :; do :; done")
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		}
+		times := capture(t, ns, 10*time.Second)
+		longest := time.Duration(0)
+		for i := range times[1:] {
+			longest = max(longest, times[i+1]-times[i])
+		}
+		t.Logf("%d packets, the longest gap %v", len(times), longest)
+		if len(times) < 190 || longest > 100*time.Millisecond {
+			t.Errorf("%d packets in 10 s, the longest gap %v; want some 230 and 100ms at most", len(times), longest)
+		}
+	})
+}
+
+// startThread holds sessions in another namespace, on a thread of this process.
+func startThread(t *testing.T, ns *nstest.NS, peers []Peer) {
+	t.Helper()
+	th, err := newThread(func() bool { return false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	th.wanted.Store(&peers)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		ns.Do(th.run)
+	}()
+	t.Cleanup(func() {
+		th.stopping.Store(true)
+		th.wake()
+		<-ended
+	})
+}
+
+// capture returns when the packets of 192.0.2.1 arrived in a namespace.
+func capture(t *testing.T, ns *nstest.NS, d time.Duration) (times []time.Duration) {
+	t.Helper()
+	var fd int
+	ns.Do(func() {
+		var err error
+		ipv4 := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_IP))
+		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(ipv4)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	defer unix.Close(fd)
+	second := unix.Timeval{Sec: 1}
+	err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := netip.MustParseAddr("192.0.2.1").As4()
+	var b, oob [256]byte
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		n, size, _, _, err := unix.Recvmsg(fd, b[:], oob[:], 0)
+		messages, failed := unix.ParseSocketControlMessage(oob[:size])
+		const port = 20 + 2 // of the destination, behind an IPv4 header without options
+		if err != nil || failed != nil || n < port+2 || [4]byte(b[12:16]) != source || binary.BigEndian.Uint16(b[port:]) != singleHopPort {
+			continue
+		}
+		for _, m := range messages {
+			if m.Header.Type == unix.SO_TIMESTAMPNS && len(m.Data) >= int(unsafe.Sizeof(unix.Timespec{})) {
+				at := (*unix.Timespec)(unsafe.Pointer(&m.Data[0]))
+				times = append(times, time.Duration(at.Nano()))
+			}
+		}
+	}
+	return times
+}

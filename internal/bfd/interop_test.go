@@ -1,0 +1,229 @@
+package bfd
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+const frrConfig = `
+frr defaults traditional
+bfd
+ profile fast
+  receive-interval 120
+  transmit-interval 80
+  detect-multiplier 4
+ peer 192.0.2.1 local-address 192.0.2.2 interface lan
+  profile fast
+ peer 2001:db8:1::1 local-address 2001:db8:1::2 interface lan
+  profile fast
+ peer fe80::1 local-address fe80::2 interface lan
+  profile fast
+ peer 198.51.100.1 multihop local-address 203.0.113.1
+  profile fast
+ peer 2001:db8:2::1 multihop local-address 2001:db8:3::1
+  profile fast
+`
+
+const birdConfig = `
+log stderr all;
+router id 192.0.2.2;
+protocol device {}
+protocol bfd {
+	interface "lan" { min rx interval 120 ms; min tx interval 80 ms; multiplier 4; };
+	multihop { min rx interval 120 ms; min tx interval 80 ms; multiplier 4; };
+	neighbor 192.0.2.1 dev "lan";
+	neighbor 2001:db8:1::1 dev "lan";
+	neighbor fe80::1 dev "lan";
+	neighbor 198.51.100.1 local 203.0.113.1 multihop on;
+	neighbor 2001:db8:2::1 local 2001:db8:3::1 multihop on;
+}
+`
+
+// birdTTL is what BIRD's packets have at least after one router: it sends them over several hops with the system's
+// default of 64.
+const birdTTL = 60
+
+// routers are both, in a namespace that is connected to this one.
+var routers = map[string]func(*testing.T, *nstest.NS) daemon{
+	"FRR":  func(t *testing.T, ns *nstest.NS) daemon { return startFRR(t, ns, frrConfig) },
+	"BIRD": func(t *testing.T, ns *nstest.NS) daemon { return startBIRD(t, ns, birdConfig) },
+}
+
+// lab is this node, a router, and the one between them on the long path.
+type lab struct {
+	*node
+	router         daemon
+	self, ns, path *nstest.NS
+	// leastTTL is what the router's packets must have that come over another one.
+	leastTTL uint8
+}
+
+func newLab(t *testing.T, name string) *lab {
+	t.Helper()
+	l := &lab{self: nstest.Self(t), ns: nstest.New(t), path: nstest.New(t), leastTTL: 254}
+	connect(t, l.self, l.ns, l.path)
+	l.router, l.node = routers[name](t, l.ns), startNode(t)
+	return l
+}
+
+// peers are all sessions.
+func (l *lab) peers(change ...func(*Peer)) []Peer {
+	return peersOf(append([]func(*Peer){func(p *Peer) { p.MinimumTTL = l.leastTTL }}, change...)...)
+}
+
+// up waits until both sides say that a session is up.
+func (l *lab) up(names ...string) {
+	l.t.Helper()
+	if names == nil {
+		for name := range sides {
+			names = append(names, name)
+		}
+	}
+	for _, name := range names {
+		l.until("session "+name+" is up", func() bool {
+			return l.status(name).State == Up && l.status(name).Remote == Up && l.router.up(sides[name].node)
+		})
+	}
+}
+
+// negotiated waits until a session has agreed on its intervals: ours are 100 ms and 100 ms.
+func (l *lab) negotiated(name string) {
+	l.t.Helper()
+	l.until("intervals of "+name+" are negotiated", func() bool {
+		s := l.status(name)
+		return s.Transmit == 120*time.Millisecond && s.Detection == 4*100*time.Millisecond
+	})
+}
+
+// Sessions of all kinds come up with a real router, and agree on intervals.
+func testUp(t *testing.T, l *lab) {
+	t.Helper()
+	l.Set(l.peers())
+	l.up()
+	for name := range sides {
+		l.negotiated(name)
+	}
+}
+
+func TestFRR(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLab(t, "FRR")
+		testUp(t, l)
+		f := l.router.(*frr)
+		for name, s := range sides {
+			l.until("FRR knows the intervals of "+name, func() bool {
+				p := f.peer(s.node)
+				return p.RemoteReceive == 100 && p.RemoteTransmit == 100 && p.RemoteMultiplier == 3 && p.MultiHop == strings.HasPrefix(name, "far")
+			})
+		}
+		testFaults(t, l)
+		testFRRSwitchesOff(t, l, f)
+	})
+}
+
+func TestBIRD(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLab(t, "BIRD")
+		l.Set(l.peers())
+		l.until("a session over several hops says why it is down", func() bool {
+			return l.status("far6").Error == "packets of the neighbor arrive with TTL 63, less than the minimum of 254"
+		})
+		l.leastTTL = birdTTL
+		testUp(t, l)
+		b := l.router.(*bird)
+		for name, s := range sides {
+			l.until("BIRD knows the intervals of "+name, func() bool {
+				line := b.line(s.node)
+				return line != nil && strings.Join(line[len(line)-2:], " ") == "0.100 0.360"
+			})
+		}
+		testFaults(t, l)
+	})
+}
+
+// testFaults takes a lab with all sessions up through what may happen to them.
+func testFaults(t *testing.T, l *lab) {
+	t.Helper()
+	// A frozen router: every session falls after its detection time, 400 ms less what passed since the last packet.
+	frozen := time.Now()
+	l.router.signal(syscall.SIGSTOP)
+	for name := range sides {
+		took := l.falls(name, frozen)
+		t.Logf("%s fell %v after the router froze", name, took)
+		if took < 250*time.Millisecond || took > 2*time.Second {
+			t.Errorf("%s fell after %v, want some 400ms", name, took)
+		}
+		if s := l.status(name); s.Diagnostic != Expired || s.Failures != 1 {
+			t.Errorf("%+v", s)
+		}
+	}
+	l.router.signal(syscall.SIGCONT)
+	l.up()
+
+	// A router that crashed and starts again.
+	l.router.restart()
+	l.until("the sessions fell", func() bool { return l.status("v4").Ups > 2 || l.status("v4").Failures > 1 })
+	l.up()
+
+	// The path over the other router breaks; the link stays.
+	failures := l.status("v4").Failures
+	l.path.SetDown("far")
+	l.until("the long sessions fall", func() bool { return l.status("far4").State == Down && l.status("far6").State == Down })
+	if s := l.status("v4"); s.State != Up || s.Failures != failures {
+		t.Errorf("a session on a healthy link fell with them: %+v", s)
+	}
+	l.path.SetUp("far")
+	l.path.Output("ip", "-6", "address", "replace", "2001:db8:3::9/64", "dev", "far", "nodad")
+	l.up()
+
+	// Switched off by us: the router's session goes down at once, and ours counts no failure.
+	before := l.status("v6")
+	l.Set(l.peers(func(p *Peer) { p.Disabled = p.Name == "v6" }))
+	l.until("the router sees that v6 is switched off", func() bool { return !l.router.up(sides["v6"].node) })
+	if s := l.status("v6"); s.State != AdminDown || s.Failures != before.Failures {
+		t.Errorf("switched off: %+v, before %+v", s, before)
+	}
+	l.Set(l.peers())
+	l.up()
+
+	// Passive: the router begins.
+	l.Set(l.peers(passive))
+	l.router.restart()
+	l.up()
+
+	// Other intervals while the session is up.
+	ups := l.status("v4").Ups
+	l.Set(l.peers(func(p *Peer) { p.Transmit, p.Receive, p.Multiplier = 200*time.Millisecond, 50*time.Millisecond, 5 }))
+	l.until("new intervals are negotiated", func() bool {
+		s := l.status("v4")
+		return s.Transmit == 200*time.Millisecond && s.Detection == 4*80*time.Millisecond
+	})
+	if s := l.status("v4"); s.Ups != ups {
+		t.Errorf("other intervals brought the session down: %+v", s)
+	}
+	l.Set(l.peers())
+	l.up()
+}
+
+// What the router switches off is no failure (RFC 5882 section 4.2).
+func testFRRSwitchesOff(t *testing.T, l *lab, f *frr) {
+	t.Helper()
+	before := l.status("v4")
+	const peer = "peer 192.0.2.1 local-address 192.0.2.2 interface lan"
+	f.command("configure", "bfd", peer, "shutdown")
+	l.until("v4 is down", func() bool { return l.status("v4").State == Down })
+	if s := l.status("v4"); s.Remote != AdminDown || s.Failures != before.Failures {
+		t.Errorf("switched off by the router: %+v, before %+v", s, before)
+	}
+	f.command("configure", "bfd", peer, "no shutdown")
+	l.up("v4")
+
+	// A router that waits for us.
+	f.command("configure", "bfd", "profile fast", "passive-mode")
+	f.restart()
+	l.up("v4")
+}

@@ -1,0 +1,91 @@
+package bfd
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// The process gets what is wanted when it is reached, and when that changes, and not more often.
+func TestMonitorOrders(t *testing.T) {
+	var orders []string
+	m := New(Config{Log: slog.New(slog.DiscardHandler), Changed: func() {}})
+	m.Set([]Peer{good()})
+	m.Connect(func(raw json.RawMessage) {
+		var o order
+		if err := json.Unmarshal(raw, &o); err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, p := range o.Peers {
+			names = append(names, p.Name)
+			if p != good() && p.Name == "a" {
+				t.Errorf("the order has %+v", p)
+			}
+		}
+		orders = append(orders, strings.Join(names, " "))
+	})
+	m.Set([]Peer{good()})
+	other := good()
+	other.Name, other.Address = "b", netip.MustParseAddr("2001:db8::1")
+	m.Set([]Peer{good(), other})
+	m.Set(nil)
+	if got := strings.Join(orders, ","); got != "a,a b," {
+		t.Errorf("orders were %q", got)
+	}
+}
+
+// Changes are passed on, counters are not; the end of the process is a change, after which nothing is known.
+func TestMonitorNotices(t *testing.T) {
+	changes := 0
+	m := New(Config{Log: slog.New(slog.DiscardHandler), Changed: func() { changes++ }})
+	tell := func(s ...Status) {
+		t.Helper()
+		report(m.Notice, notice{Sessions: s, Unknown: 7})
+	}
+	s := Status{Name: "a", State: Down, Remote: Down}
+	tell(s)
+	for i, step := range []struct {
+		change func()
+		want   int
+	}{
+		{func() { s.State, s.Remote, s.Ups = Up, Up, 1 }, 2},
+		{func() { s.Sent, s.Received = 10, 10 }, 2},
+		{func() { s.Failures, s.Ups = 1, 2 }, 3}, // it fell and came up between two reports
+		{func() { s.Remote = AdminDown }, 4},
+		{func() { s.Error = "trouble" }, 5},
+	} {
+		step.change()
+		if tell(s); changes != step.want {
+			t.Errorf("step %d: %d changes, want %d", i, changes, step.want)
+		}
+	}
+	s.Error = ""
+	tell(s)
+	const want = `
+# HELP holdfast_bfd_failures_total Times that the BFD session fell; not counted if one of both sides was switched off.
+# TYPE holdfast_bfd_failures_total counter
+holdfast_bfd_failures_total{peer="a"} 1
+# HELP holdfast_bfd_session_up 1 if the BFD session is up.
+# TYPE holdfast_bfd_session_up gauge
+holdfast_bfd_session_up{peer="a"} 1
+# HELP holdfast_bfd_unknown_packets_total BFD packets that passed the socket filter and belong to no session.
+# TYPE holdfast_bfd_unknown_packets_total counter
+holdfast_bfd_unknown_packets_total 7
+`
+	if err := testutil.CollectAndCompare(m, strings.NewReader(want), "holdfast_bfd_failures_total", "holdfast_bfd_session_up", "holdfast_bfd_unknown_packets_total"); err != nil {
+		t.Error(err)
+	}
+	before := changes
+	m.Notice(nil)
+	if all, known := m.Statuses(); known || len(all) > 0 || changes != before+1 {
+		t.Errorf("after the end of the process: %+v, known %v, %d changes", all, known, changes-before)
+	}
+	if n := testutil.CollectAndCount(m); n != 0 {
+		t.Errorf("%d metrics of sessions of which nothing is known", n)
+	}
+}

@@ -1,0 +1,127 @@
+package bfd
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// node is a Monitor whose sessions run in this process.
+type node struct {
+	*Monitor
+	t      testing.TB
+	orders chan json.RawMessage
+	ended  chan struct{}
+}
+
+func startNode(t *testing.T) *node {
+	t.Helper()
+	return startNodeThat(t, func() bool { return false })
+}
+
+// startNodeThat starts one that hangs at times.
+func startNodeThat(t *testing.T, hangs func() bool) *node {
+	t.Helper()
+	n := &node{t: t, orders: make(chan json.RawMessage, 16), ended: make(chan struct{})}
+	n.Monitor = New(Config{Log: slog.New(slog.DiscardHandler), Changed: func() {}})
+	go func() {
+		defer close(n.ended)
+		Serve(n.orders, n.Notice, hangs)
+	}()
+	n.Connect(func(raw json.RawMessage) { n.orders <- raw })
+	t.Cleanup(n.stop)
+	return n
+}
+
+// stop has the sessions say goodbye.
+func (n *node) stop() {
+	if n.orders != nil {
+		close(n.orders)
+		<-n.ended
+		n.orders = nil
+	}
+}
+
+func (n *node) status(name string) Status {
+	all, _ := n.Statuses()
+	for _, s := range all {
+		if s.Name == name {
+			return s
+		}
+	}
+	return Status{}
+}
+
+func (n *node) until(what string, ok func() bool) {
+	n.t.Helper()
+	nstest.Until(n.t, patience, what, ok)
+}
+
+// falls waits until the session is not up, and returns how long that took since a time.
+func (n *node) falls(name string, since time.Time) time.Duration {
+	n.t.Helper()
+	n.until(name+" falls", func() bool { return n.status(name).State != Up })
+	return time.Since(since)
+}
+
+// The addresses of both sides, by the name of the session. The far ones are behind a router.
+var sides = map[string]struct{ node, router string }{
+	"v4":   {"192.0.2.1", "192.0.2.2"},
+	"v6":   {"2001:db8:1::1", "2001:db8:1::2"},
+	"link": {"fe80::1", "fe80::2"},
+	"far4": {"198.51.100.1", "203.0.113.1"},
+	"far6": {"2001:db8:2::1", "2001:db8:3::1"},
+}
+
+// connect joins this node and a router by a link, and by a path over another router.
+func connect(t *testing.T, self, router, middle *nstest.NS) {
+	t.Helper()
+	nstest.Veth(t, self, "lan", router, "lan")
+	self.AddAddress("lan", "192.0.2.1/24", "2001:db8:1::1/64", "fe80::1/64")
+	router.AddAddress("lan", "192.0.2.2/24", "2001:db8:1::2/64", "fe80::2/64")
+	nstest.Veth(t, self, "up", middle, "near")
+	nstest.Veth(t, middle, "far", router, "up")
+	self.AddAddress("up", "198.51.100.1/24", "2001:db8:2::1/64")
+	middle.AddAddress("near", "198.51.100.9/24", "2001:db8:2::9/64")
+	middle.AddAddress("far", "203.0.113.9/24", "2001:db8:3::9/64")
+	router.AddAddress("up", "203.0.113.1/24", "2001:db8:3::1/64")
+	middle.Sysctl("ipv4/ip_forward", "1")
+	middle.Sysctl("ipv6/conf/all/forwarding", "1")
+	self.Output("ip", "route", "add", "203.0.113.0/24", "via", "198.51.100.9")
+	self.Output("ip", "-6", "route", "add", "2001:db8:3::/64", "via", "2001:db8:2::9")
+	router.Output("ip", "route", "add", "198.51.100.0/24", "via", "203.0.113.9")
+	router.Output("ip", "-6", "route", "add", "2001:db8:2::/64", "via", "2001:db8:3::9")
+}
+
+// peersOf are the node's sessions with a router: 100 ms, three times.
+func peersOf(change ...func(*Peer)) []Peer {
+	var out []Peer
+	for name, s := range sides {
+		p := Peer{
+			Name: name, Address: netip.MustParseAddr(s.router), Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3,
+			MultiHop: name == "far4" || name == "far6", MinimumTTL: 254,
+		}
+		if name == "link" {
+			p.Interface = "lan"
+		}
+		for _, c := range change {
+			c(&p)
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// only keeps one of the sessions.
+func only(name string, change ...func(*Peer)) []Peer {
+	for _, p := range peersOf(change...) {
+		if p.Name == name {
+			return []Peer{p}
+		}
+	}
+	panic("no session " + name)
+}

@@ -1,0 +1,108 @@
+package bfd
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"time"
+)
+
+// packetLen is the length of a Control packet without authentication (RFC 5880 section 4.1).
+const packetLen = 24
+
+// The fields of the first four octets (RFC 5880 section 4.1).
+const (
+	version                                          = 1
+	versionShift, stateShift                         = 5, 6
+	diagnosticMask                                   = 0x1f
+	pollBit, finalBit                  uint8         = 0x20, 0x10
+	independentBit, authenticationBit  uint8         = 0x08, 0x04
+	demandBit, multipointBit           uint8         = 0x02, 0x01
+	offFlags, offMultiplier, offLength               = 1, 2, 3
+	offMine, offYours                                = 4, 8
+	offTransmit, offReceive, offEcho                 = 12, 16, 20
+	leastAuthenticated                               = packetLen + 2
+	longestInterval                    time.Duration = math.MaxUint32 * time.Microsecond
+)
+
+// packet is a Control packet.
+type packet struct {
+	diagnostic    Diagnostic
+	state         State
+	poll, final   bool
+	independent   bool
+	authenticated bool
+	demand        bool
+	multiplier    uint8
+	// mine is the sender's discriminator, yours the receiver's, 0 if the sender does not know it.
+	mine, yours uint32
+	// transmit and receive are what the sender wishes to send and accepts at most; echo is what it accepts of Echo packets.
+	transmit, receive, echo time.Duration
+}
+
+// What a packet is discarded for before its session is known (RFC 5880 section 6.8.6).
+var (
+	errShort         = errors.New("it is too short")
+	errVersion       = errors.New("its version is not 1")
+	errLength        = errors.New("its length field is wrong")
+	errMultiplier    = errors.New("its Detect Mult is 0")
+	errMultipoint    = errors.New("it is of a multipoint session")
+	errDiscriminator = errors.New("its discriminators do not fit its state")
+)
+
+// parse reads a packet, and makes the checks of RFC 5880 section 6.8.6 that need no session. Octets behind it are
+// ignored, as those of an authentication section.
+func parse(b []byte) (packet, error) {
+	if len(b) < packetLen {
+		return packet{}, errShort
+	}
+	flags, length := b[offFlags], int(b[offLength])
+	p := packet{
+		diagnostic: Diagnostic(b[0] & diagnosticMask), state: State(flags >> stateShift),
+		poll: flags&pollBit != 0, final: flags&finalBit != 0, independent: flags&independentBit != 0,
+		authenticated: flags&authenticationBit != 0, demand: flags&demandBit != 0,
+		multiplier: b[offMultiplier], mine: binary.BigEndian.Uint32(b[offMine:]), yours: binary.BigEndian.Uint32(b[offYours:]),
+		transmit: interval(b[offTransmit:]), receive: interval(b[offReceive:]), echo: interval(b[offEcho:]),
+	}
+	switch {
+	case b[0]>>versionShift != version:
+		return packet{}, errVersion
+	case length < packetLen, p.authenticated && length < leastAuthenticated, length > len(b):
+		return packet{}, errLength
+	case p.multiplier == 0:
+		return packet{}, errMultiplier
+	case flags&multipointBit != 0:
+		return packet{}, errMultipoint
+	case p.mine == 0, p.yours == 0 && p.state > Down:
+		return packet{}, errDiscriminator
+	}
+	return p, nil
+}
+
+// marshal writes the packet into b.
+func (p *packet) marshal(b *[packetLen]byte) {
+	b[0] = version<<versionShift | uint8(p.diagnostic)&diagnosticMask
+	b[offFlags] = uint8(p.state)<<stateShift | flag(pollBit, p.poll) | flag(finalBit, p.final) | flag(independentBit, p.independent) | flag(demandBit, p.demand)
+	b[offMultiplier], b[offLength] = p.multiplier, packetLen
+	binary.BigEndian.PutUint32(b[offMine:], p.mine)
+	binary.BigEndian.PutUint32(b[offYours:], p.yours)
+	putInterval(b[offTransmit:], p.transmit)
+	putInterval(b[offReceive:], p.receive)
+	putInterval(b[offEcho:], p.echo)
+}
+
+func flag(bit uint8, is bool) uint8 {
+	if is {
+		return bit
+	}
+	return 0
+}
+
+// Intervals are in microseconds on the wire.
+func interval(b []byte) time.Duration {
+	return time.Duration(binary.BigEndian.Uint32(b)) * time.Microsecond
+}
+
+func putInterval(b []byte, d time.Duration) {
+	binary.BigEndian.PutUint32(b, uint32(min(max(d, 0), longestInterval)/time.Microsecond))
+}

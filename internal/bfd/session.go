@@ -1,0 +1,240 @@
+package bfd
+
+import (
+	"fmt"
+	"time"
+)
+
+const (
+	// farewells are how many packets tell the neighbor at once that the session is switched off: each may be lost, and the
+	// next regular one is a second away.
+	farewells        = 3
+	farewellInterval = 10 * time.Millisecond
+	// initialRemoteReceive is bfd.RemoteMinRxInterval before the neighbor told its own (RFC 5880 section 6.8.1).
+	initialRemoteReceive = time.Microsecond
+	// noLink is the index of no interface.
+	noLink = -1
+)
+
+// session is the state machine of one session (RFC 5880 section 6.8). It has no clock and sends nothing by itself.
+type session struct {
+	peer   Peer
+	random func() uint64
+	// link is the index of the interface that packets must arrive by; 0 is any, noLink none.
+	link int
+	timers
+	// mine and yours are the discriminators of both sides; yours is 0 while the neighbor is not heard.
+	mine, yours uint32
+	// state is ours, remote the neighbor's.
+	state, remote           State
+	diagnostic, remoteCause Diagnostic
+	remoteDemand            bool
+
+	changedAt, heardAt, sentAt time.Duration
+	// nextAt is when the next periodic packet is due, which was chosen for the interval planned.
+	nextAt, planned time.Duration
+	// urgent: the neighbor should know at once what changed; answer: it polls, and gets a Final.
+	urgent, answer bool
+	// farewells are still to be sent; leaving: the session ends with the last one.
+	farewells int
+	leaving   bool
+
+	ups, failures, sent, received, rejected uint64
+	// authenticated: the neighbor's last packet had an authentication section. tooFar is the TTL that it arrived with, if
+	// that was too low, else 0.
+	authenticated bool
+	tooFar        uint8
+	// trouble is why the session cannot send, or empty.
+	trouble string
+}
+
+func newSession(now time.Duration, p Peer, mine uint32, random func() uint64) *session {
+	s := &session{peer: p, random: random, mine: mine, state: Down, remote: Down, changedAt: now, nextAt: now}
+	s.remoteReceive = initialRemoteReceive
+	if p.Interface != "" {
+		s.link = noLink // until its index is known
+	}
+	s.configure(now, p)
+	return s
+}
+
+// configure takes over what may change while a session runs.
+func (s *session) configure(now time.Duration, p Peer) {
+	s.peer = p
+	switch {
+	case p.Disabled && s.state != AdminDown:
+		s.switchOff(now)
+	case !p.Disabled && s.state == AdminDown:
+		s.change(now, Down, NoDiagnostic)
+		s.farewells = 0
+	default:
+		s.apply(s.wish(), p.Receive, s.state == Up)
+		s.plan(now)
+	}
+}
+
+// wish is bfd.DesiredMinTxInterval: slow until the session is up (RFC 5880 section 6.8.3).
+func (s *session) wish() time.Duration {
+	if s.state != Up {
+		return max(s.peer.Transmit, slowInterval)
+	}
+	return s.peer.Transmit
+}
+
+// switchOff brings the session down without a failure (RFC 5880 section 6.8.16).
+func (s *session) switchOff(now time.Duration) {
+	heard := s.yours != 0
+	s.change(now, AdminDown, SwitchedOff)
+	if s.farewells = 0; heard {
+		s.farewells = farewells
+	}
+}
+
+// leave switches the session off for good.
+func (s *session) leave(now time.Duration) {
+	s.leaving = true
+	if s.state != AdminDown {
+		s.switchOff(now)
+	}
+}
+
+func (s *session) ended() bool { return s.leaving && (s.farewells == 0 || s.silent()) }
+
+// change enters a state, of which the neighbor should know at once.
+func (s *session) change(now time.Duration, to State, why Diagnostic) {
+	switch {
+	case to == Up:
+		s.ups++
+	case s.state == Up && s.remote != AdminDown && to != AdminDown:
+		s.failures++
+	}
+	s.state, s.diagnostic, s.changedAt, s.urgent = to, why, now, true
+	s.apply(s.wish(), s.peer.Receive, to == Up)
+	s.plan(now)
+}
+
+// receive takes a packet that is the session's (RFC 5880 section 6.8.6).
+func (s *session) receive(now time.Duration, p packet) {
+	s.tooFar = 0
+	if s.authenticated = p.authenticated; p.authenticated {
+		s.rejected++
+		return
+	}
+	s.received++
+	s.yours, s.remote, s.remoteCause, s.remoteDemand = p.mine, p.state, p.diagnostic, p.demand
+	s.remoteTransmit, s.remoteReceive, s.remoteMultiplier = p.transmit, p.receive, p.multiplier
+	s.heardAt = now
+	if p.final {
+		s.confirmed()
+	}
+	if s.state == AdminDown {
+		return
+	}
+	s.follow(now, p.state)
+	s.answer = s.answer || p.poll
+	s.plan(now)
+}
+
+// follow is the state machine of RFC 5880 section 6.8.6.
+func (s *session) follow(now time.Duration, remote State) {
+	switch {
+	case s.state == Down && remote == Down:
+		s.change(now, Init, s.diagnostic)
+	case s.state == Down && remote == Init, s.state == Init && remote >= Init:
+		s.change(now, Up, NoDiagnostic)
+	case s.state == Init && remote == AdminDown, s.state == Up && remote <= Down:
+		s.change(now, Down, Signaled)
+	}
+}
+
+// expire: nothing was heard for the detection time (RFC 5880 sections 6.8.1 and 6.8.4).
+func (s *session) expire(now time.Duration) {
+	s.yours, s.remote, s.remoteDemand = 0, Down, false
+	s.remoteReceive, s.remoteTransmit, s.remoteMultiplier = initialRemoteReceive, 0, 0
+	if s.state >= Init {
+		s.change(now, Down, Expired)
+	}
+	s.plan(now)
+}
+
+// expiresAt is when the neighbor is given up, if it is heard.
+func (s *session) expiresAt() (at time.Duration, heard bool) {
+	return s.heardAt + s.detection(), s.yours != 0
+}
+
+// silent: the neighbor wants no packets, except for a Final (RFC 5880 section 6.8.7).
+func (s *session) silent() bool { return s.yours == 0 && s.peer.Passive || s.remoteReceive == 0 }
+
+// periodic reports whether packets go out without a cause. A neighbor in demand mode wants none (RFC 5880 section 6.6).
+func (s *session) periodic() bool {
+	demand := s.remoteDemand && s.state == Up && s.remote == Up && !s.polling
+	return !s.silent() && !demand && !s.ended()
+}
+
+// plan chooses the time of the next periodic packet, if the interval is another one than before.
+func (s *session) plan(now time.Duration) {
+	if in := s.interval(); in != s.planned {
+		s.planned = in
+		s.nextAt = max(now, s.sentAt+jittered(in, s.peer.Multiplier, s.random()))
+	}
+}
+
+// due is when tick has something to do, if anything.
+func (s *session) due(now time.Duration) (at time.Duration, is bool) {
+	if s.answer || s.urgent && !s.silent() {
+		return now, true
+	}
+	at, is = s.expiresAt()
+	if s.periodic() && (!is || s.nextAt < at) {
+		return s.nextAt, true
+	}
+	return at, is
+}
+
+// tick does what is due, and reports whether p is to be sent.
+func (s *session) tick(now time.Duration, p *packet) bool {
+	if at, heard := s.expiresAt(); heard && now >= at {
+		s.expire(now)
+	}
+	if !s.answer && !(s.urgent && !s.silent()) && !(s.periodic() && now >= s.nextAt) {
+		return false
+	}
+	*p = packet{
+		diagnostic: s.diagnostic, state: s.state, multiplier: s.peer.Multiplier, mine: s.mine, yours: s.yours,
+		transmit: s.desiredTransmit, receive: s.requiredReceive,
+		// Never both (RFC 5880 section 6.8.7).
+		final: s.answer, poll: s.polling && !s.answer,
+	}
+	s.sent++
+	if s.answer {
+		s.answer = false // which does not move the periodic packets (RFC 5880 section 6.8.7)
+		return true
+	}
+	s.urgent, s.sentAt = false, now
+	s.nextAt = now + jittered(s.planned, s.peer.Multiplier, s.random())
+	if s.farewells--; s.farewells > 0 {
+		s.nextAt = now + farewellInterval
+	}
+	s.farewells = max(s.farewells, 0)
+	return true
+}
+
+// status is what is known at this moment.
+func (s *session) status(now time.Duration) Status {
+	out := Status{
+		Name: s.peer.Name, State: s.state, Remote: s.remote, Diagnostic: s.diagnostic, RemoteCause: s.remoteCause,
+		Since: now - s.changedAt, Ups: s.ups, Failures: s.failures, Transmit: s.interval(),
+		Sent: s.sent, Received: s.received, Rejected: s.rejected, Error: s.trouble,
+	}
+	if s.yours != 0 {
+		out.Detection = s.detection()
+	}
+	switch {
+	case out.Error != "" || s.state == Up:
+	case s.authenticated:
+		out.Error = "the neighbor authenticates its packets, which is not supported"
+	case s.tooFar != 0:
+		out.Error = fmt.Sprintf("packets of the neighbor arrive with TTL %d, less than the minimum of %d", s.tooFar, s.leastTTL())
+	}
+	return out
+}

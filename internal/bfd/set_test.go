@@ -1,0 +1,90 @@
+package bfd
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+func good() Peer {
+	return Peer{Name: "a", Address: addressB, Transmit: 300 * time.Millisecond, Receive: 300 * time.Millisecond, Multiplier: 3}
+}
+
+// A peer that cannot have a session is refused by a sentence, and the others run.
+func TestSetRefuses(t *testing.T) {
+	link, v6 := netip.MustParseAddr("fe80::1"), netip.MustParseAddr("2001:db8::1")
+	for want, change := range map[string]func(*Peer){
+		"":                                  func(*Peer) {},
+		"invalid IP is no address":          func(p *Peer) { p.Address = netip.Addr{} },
+		"0.0.0.0 is no address":             func(p *Peer) { p.Address = netip.IPv4Unspecified() },
+		"224.0.0.1 is no address":           func(p *Peer) { p.Address = netip.MustParseAddr("224.0.0.1") },
+		"fe80::1%eth0 is no address":        func(p *Peer) { p.Address = link.WithZone("eth0") },
+		"::ffff:192.0.2.2 is no address":    func(p *Peer) { p.Address = netip.AddrFrom16(addressB.As16()) },
+		"of another family":                 func(p *Peer) { p.Source = v6 },
+		"no interface is given":             func(p *Peer) { p.Address = link },
+		"across routers has no interface":   func(p *Peer) { p.MultiHop, p.Interface = true, "eth0" },
+		"the multiplier is 0":               func(p *Peer) { p.Multiplier = 0 },
+		"300µs and 300ms are not between":   func(p *Peer) { p.Transmit = 300 * time.Microsecond },
+		"300ms and 1m0.001s are not":        func(p *Peer) { p.Receive = time.Minute + time.Millisecond },
+		"peer 0 has a session with":         func(p *Peer) { p.Address = addressA },
+		"peer 0 has a session with 192.0.2": func(p *Peer) { p.Address, p.Interface = addressA, "eth0" },
+	} {
+		w := newWorld(t, 1)
+		p := good()
+		change(&p)
+		w.ends[0].table.set(w.now, []Peer{p, {Name: "0", Address: addressA, Transmit: time.Second, Receive: time.Second, Multiplier: 1}})
+		for _, s := range w.ends[0].table.statuses(w.now) {
+			if s.Name == "0" && s.Error != "" || s.Name == "a" && (!strings.Contains(s.Error, want) || (want == "") != (s.Error == "")) {
+				t.Errorf("%s: %q, want %q", s.Name, s.Error, want)
+			}
+		}
+		if n, refused := len(w.ends[0].table.sessions), len(w.ends[0].table.refused); n+refused != 2 {
+			t.Errorf("%d sessions and %d refused", n, refused)
+		}
+	}
+}
+
+// All sessions together have a bounded cost; those beyond it are refused and the others keep running.
+func TestSetBounds(t *testing.T) {
+	for interval, want := range map[time.Duration]int{LeastInterval: mostPackets / 200, time.Second: mostSessions} {
+		w := newWorld(t, 1)
+		var peers []Peer
+		for i := range 300 {
+			p := good()
+			p.Name, p.Address = fmt.Sprintf("%03d", i), netip.AddrFrom4([4]byte{10, 0, byte(i / 256), byte(i)})
+			p.Transmit, p.Receive = interval, interval
+			peers = append(peers, p)
+		}
+		table := w.ends[0].table
+		table.set(w.now, peers)
+		if n := len(table.sessions); n != want || len(table.refused) != len(peers)-want {
+			t.Errorf("%v: %d sessions, want %d", interval, n, want)
+		}
+		mine := table.byName["000"].mine
+		table.set(w.now, peers)
+		if len(table.sessions) != want || table.byName["000"].mine != mine {
+			t.Errorf("%v: the same again changed the sessions", interval)
+		}
+	}
+}
+
+// BenchmarkTick is one round of a table with many sessions of which none is due.
+func BenchmarkTick(b *testing.B) {
+	table := newTable(func() uint64 { return random() })
+	var peers []Peer
+	for i := range mostSessions {
+		p := good()
+		p.Name, p.Address = fmt.Sprint(i), netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})
+		p.Transmit, p.Receive = time.Second, time.Second
+		peers = append(peers, p)
+	}
+	table.set(0, peers)
+	table.tick(0, func(*session, *packet) {})
+	b.ReportAllocs()
+	for b.Loop() {
+		table.tick(1, func(*session, *packet) {})
+		table.due(1)
+	}
+}

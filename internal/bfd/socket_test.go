@@ -1,0 +1,247 @@
+package bfd
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// say sends a datagram to a port of the node, with a TTL.
+func say(t *testing.T, ns *nstest.NS, from, to string, port uint16, ttl int, b []byte) {
+	t.Helper()
+	ns.Do(func() {
+		local, remote := netip.MustParseAddr(from), netip.MustParseAddr(to)
+		c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, 0)), net.UDPAddrFromAddrPort(netip.AddrPortFrom(remote, port)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if remote.Is4() {
+			err = ipv4.NewConn(c).SetTTL(ttl)
+		} else {
+			err = ipv6.NewConn(c).SetHopLimit(ttl)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write(b); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func down() []byte {
+	var b [packetLen]byte
+	p := packet{state: Down, multiplier: 3, mine: 9, transmit: time.Second, receive: time.Second}
+	p.marshal(&b)
+	return b[:]
+}
+
+// The kernel drops what no configured neighbor sends, so that it does not wake the process.
+func TestFilter(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		self, ns := nstest.Self(t), nstest.New(t)
+		connect(t, self, ns, nstest.New(t))
+		ns.AddAddress("lan", "192.0.2.3/24", "2001:db8:1::3/64")
+		n := startNode(t)
+		n.Set(append(only("v4"), only("v6")...))
+		n.until("the sessions are known", func() bool { _, known := n.Statuses(); return known })
+		short, old := down()[:packetLen-1], down()
+		old[0] = 0
+		for _, s := range []struct{ from, stranger, to string }{
+			{"192.0.2.2", "192.0.2.3", "192.0.2.1"}, {"2001:db8:1::2", "2001:db8:1::3", "2001:db8:1::1"},
+		} {
+			say(t, ns, s.stranger, s.to, singleHopPort, 255, down())
+			say(t, ns, s.from, s.to, singleHopPort, 254, down())
+			say(t, ns, s.from, s.to, singleHopPort, 255, short)
+			say(t, ns, s.from, s.to, singleHopPort, 255, old)
+			say(t, ns, s.from, s.to, singleHopPort, 255, down())
+		}
+		n.until("the neighbors are heard", func() bool { return n.status("v4").State == Init && n.status("v6").State == Init })
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.last.Unknown != 0 {
+			t.Errorf("%d packets of others reached the process", n.last.Unknown)
+		}
+		for _, s := range n.last.Sessions {
+			if s.Rejected != 0 || s.Received != 1 {
+				t.Errorf("%+v", s)
+			}
+		}
+	})
+}
+
+// Each session sends from a port of its own, of those that RFC 5881 section 4 allows.
+func TestSourcePorts(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		connect(t, nstest.Self(t), nstest.New(t), nstest.New(t))
+		n := startNode(t)
+		n.Set(peersOf())
+		ports := map[int]int{}
+		n.until("all sockets are open", func() bool {
+			clear(ports)
+			for _, table := range []string{"udp", "udp6"} {
+				b, err := os.ReadFile("/proc/thread-self/net/" + table)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for l := range strings.Lines(string(b)) {
+					var port int
+					f := strings.Fields(l)
+					address := f[1]
+					if _, err := fmt.Sscanf(address[strings.LastIndexByte(address, ':')+1:], "%X", &port); err == nil {
+						ports[port]++
+					}
+				}
+			}
+			return len(ports) == len(sides)+2
+		})
+		for port, sockets := range ports {
+			receives := port == singleHopPort || port == multiHopPort
+			if receives && sockets != 2 || !receives && (sockets != 1 || port < firstPort) {
+				t.Errorf("port %d has %d sockets", port, sockets)
+			}
+		}
+	})
+}
+
+// Also where the kernel would let two sockets have one port: with two source addresses.
+func TestSourcePortsDiffer(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		taken := map[int]bool{}
+		for _, source := range []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"} {
+			p := good()
+			p.Source = netip.MustParseAddr(source)
+			s, err := openSender(p, taken, lastPort-firstPort-1) // and the search goes on at the first port
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.close()
+			if taken[s.port] || s.port < firstPort || s.port > lastPort {
+				t.Errorf("%s sends from port %d, others from %v", source, s.port, taken)
+			}
+			taken[s.port] = true
+		}
+	})
+}
+
+// A port that another program has, an interface and a source address that are missing are said in a sentence, and the
+// session works as soon as that is mended.
+func TestTroubles(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		self, ns := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, self, "lan", ns, "lan")
+		self.AddAddress("lan", "192.0.2.1/24", "fe80::1/64")
+		ns.AddAddress("lan", "192.0.2.2/24", "fe80::2/64")
+		other, err := net.ListenPacket("udp4", ":3784")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := startNode(t)
+		link := only("link", passive, func(p *Peer) { p.Interface = "lan2" })[0]
+		source := only("v6", func(p *Peer) { p.Source = netip.MustParseAddr("2001:db8:1::1") })[0]
+		n.Set([]Peer{only("v4")[0], link, source})
+		for name, want := range map[string]string{
+			"v4":   "another program on the node uses UDP port 3784",
+			"link": "there is no interface lan2: no such device",
+			"v6":   "send from 2001:db8:1::1: cannot assign requested address",
+		} {
+			n.until(name+" says: "+want, func() bool { return n.status(name).Error == want })
+		}
+		if err := other.Close(); err != nil {
+			t.Fatal(err)
+		}
+		self.Output("ip", "link", "set", "lan", "down")
+		self.Output("ip", "link", "set", "lan", "name", "lan2")
+		self.SetUp("lan2")
+		self.AddAddress("lan2", "192.0.2.1/24", "fe80::1/64", "2001:db8:1::1/64")
+		for _, name := range []string{"v4", "link", "v6"} {
+			n.until(name+" works", func() bool { return n.status(name).Error == "" })
+		}
+		say(t, ns, "192.0.2.2", "192.0.2.1", singleHopPort, 255, down())
+		n.until("v4 hears its neighbor", func() bool { return n.status("v4").State == Init })
+
+		self.Delete("lan2")
+		n.until("its interface is missed", func() bool { return n.status("link").Error != "" })
+		nstest.Veth(t, self, "lan2", ns, "lan")
+		self.AddAddress("lan2", "fe80::1/64")
+		ns.AddAddress("lan", "fe80::2/64")
+		n.until("another interface of the same name serves, for a passive session too", func() bool {
+			say(t, ns, "fe80::2%lan", "fe80::1%lan", singleHopPort, 255, down())
+			return n.status("link").Error == "" && n.status("link").State == Init
+		})
+	})
+}
+
+// Nothing that is sent or read needs memory.
+func TestStepAllocates(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates")
+	}
+	nstest.Run(t, func(t *testing.T) {
+		step := loopback(t, 8)
+		if n := testing.AllocsPerRun(200, step); n > 0 {
+			t.Errorf("a step allocates %v times", n)
+		}
+	})
+}
+
+// loopback is a thread whose n sessions send each time that they may, to itself.
+func loopback(t testing.TB, n int) (step func()) {
+	t.Helper()
+	th, err := newThread(func() bool { return false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(th.close)
+	var peers []Peer
+	for i := range n {
+		a := netip.AddrFrom4([4]byte{127, 0, 0, byte(i + 1)})
+		peers = append(peers, Peer{Name: a.String(), Address: a, Source: a, Transmit: LeastInterval, Receive: LeastInterval, Multiplier: 3})
+	}
+	th.wanted.Store(&peers)
+	step = func() {
+		for _, s := range th.table.sessions {
+			s.urgent = true
+		}
+		th.step()
+		th.wait(0, true)
+		th.refreshAt, th.retryAt, th.reported, th.since = 1<<62, 1<<62, th.table.version, 0
+	}
+	step()
+	for range 100 {
+		step()
+	}
+	if s := th.table.sessions[0]; s.sent < 100 || s.received < 50 {
+		t.Fatalf("%d packets sent, %d received", s.sent, s.received)
+	}
+	return step
+}
+
+// BenchmarkStep is the cost of one packet sent and one received, in system calls and all, with eight sessions.
+func BenchmarkStep(b *testing.B) {
+	step := loopback(b, 8)
+	user := func() time.Duration {
+		var u unix.Rusage
+		if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	before := user()
+	b.ReportAllocs()
+	for b.Loop() {
+		step()
+	}
+	b.ReportMetric(float64((user()-before).Nanoseconds())/float64(8*b.N), "cpu-ns/packet")
+}

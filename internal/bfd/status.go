@@ -1,0 +1,99 @@
+package bfd
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// State of a session (RFC 5880 section 4.1, Sta).
+type State uint8
+
+// The states. A session whose administrator switched it off is AdminDown, which says nothing about the path
+// (RFC 5882 section 4.2).
+const (
+	AdminDown State = iota
+	Down
+	Init
+	Up
+)
+
+func (s State) String() string {
+	if int(s) >= len(stateNames) {
+		return fmt.Sprintf("State(%d)", uint8(s))
+	}
+	return stateNames[s]
+}
+
+var stateNames = [...]string{AdminDown: "admin-down", Down: "down", Init: "init", Up: "up"}
+
+// Diagnostic is why a session left the state Up (RFC 5880 section 4.1, Diag).
+type Diagnostic uint8
+
+// The diagnostics that this package sets.
+const (
+	NoDiagnostic Diagnostic = 0
+	// Expired: nothing was heard for the detection time.
+	Expired Diagnostic = 1
+	// Signaled: the neighbor says that the session is down.
+	Signaled Diagnostic = 3
+	// SwitchedOff: the administrator switched the session off.
+	SwitchedOff Diagnostic = 7
+)
+
+var diagnosticTexts = [...]string{
+	"no diagnostic", "detection time expired", "echo function failed", "neighbor signaled session down", "forwarding plane reset",
+	"path down", "concatenated path down", "administratively down", "reverse concatenated path down",
+}
+
+func (d Diagnostic) String() string {
+	if int(d) >= len(diagnosticTexts) {
+		return fmt.Sprintf("diagnostic %d", uint8(d))
+	}
+	return diagnosticTexts[d]
+}
+
+// Peer is a session that is wanted with a neighbor.
+type Peer struct {
+	// Name is the session's identity: the same name with other addresses is another session.
+	Name string
+	// Address of the neighbor, without a zone, and the address that this node sends from; the kernel chooses if it is the
+	// zero Addr.
+	Address, Source netip.Addr
+	// Interface that packets are sent by and accepted from; required for a link-local address.
+	Interface string `json:",omitempty"`
+	// MultiHop is a session across routers (RFC 5883). MinimumTTL is what a packet of it must have when it arrives,
+	// which bounds how far away its sender may be. A session with one hop accepts 255 only (RFC 5881 section 5).
+	MultiHop   bool  `json:",omitempty"`
+	MinimumTTL uint8 `json:",omitempty"`
+	// Transmit and Receive are the intervals that this node wishes to send at and accepts, at least LeastInterval.
+	Transmit, Receive time.Duration
+	// Multiplier is how many of this node's packets the neighbor may miss.
+	Multiplier uint8
+	// Passive: send nothing before the neighbor has been heard (RFC 5880 section 6.1).
+	Passive bool `json:",omitempty"`
+	// Disabled switches the session off; the neighbor is told, and takes it for no failure of the path.
+	Disabled bool `json:",omitempty"`
+}
+
+// LeastInterval is the shortest interval that a session may have.
+const LeastInterval = 10 * time.Millisecond
+
+// Status of a session.
+type Status struct {
+	Name                    string
+	State, Remote           State
+	Diagnostic, RemoteCause Diagnostic
+	// Since is how long the session has been in its state.
+	Since time.Duration
+	// Ups counts how often it came up. Failures counts how often it fell, unless one of both sides was switched off: that
+	// says nothing about the path (RFC 5882 section 4.2).
+	Ups, Failures uint64
+	// Transmit is the interval that packets are sent at, before jitter. Detection is the silence after which the session
+	// falls; 0 if the neighbor was never heard.
+	Transmit, Detection time.Duration
+	// Sent and Received are packets; Rejected are packets of the neighbor's address that the session did not accept.
+	Sent, Received, Rejected uint64
+	// Error is a sentence about why the session cannot come up, or empty.
+	Error string `json:",omitempty"`
+}

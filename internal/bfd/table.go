@@ -1,0 +1,261 @@
+package bfd
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+const (
+	// singleHopTTL is what packets leave with, and arrive with unless a router forwarded them (RFC 5881 section 5).
+	singleHopTTL = 255
+	// mostPackets is how many packets all sessions together may send and receive in a second, which bounds the CPU time that
+	// they take of a process with real-time priority.
+	mostPackets = 6000
+	// mostSessions bounds what one change of a timer costs, and the socket filter.
+	mostSessions = 256
+	// longest is the longest interval that a session may have.
+	longest = time.Minute
+)
+
+// table is the set of all sessions. It has no clock and no sockets.
+type table struct {
+	random func() uint64
+	// sessions in the order of their names, then those that leave.
+	sessions  []*session
+	byName    map[string]*session
+	byMine    map[uint32]*session
+	byAddress map[netip.Addr][]*session
+	// refused are the statuses of peers that have no session.
+	refused []Status
+	// unknown counts packets that were no session's.
+	unknown uint64
+	// version changes with every change of a state.
+	version uint64
+	// out is the packet that is being sent: it needs no memory.
+	out packet
+}
+
+func newTable(random func() uint64) *table {
+	return &table{random: random, byName: map[string]*session{}, byMine: map[uint32]*session{}, byAddress: map[netip.Addr][]*session{}}
+}
+
+// origin says how a packet arrived.
+type origin struct {
+	from netip.Addr
+	// link is the index of the interface.
+	link     int
+	ttl      uint8
+	multiHop bool
+}
+
+// set makes these the wanted sessions. Sessions that are not wanted say so to their neighbors before they end.
+func (t *table) set(now time.Duration, peers []Peer) {
+	t.version++
+	t.refused = nil
+	wanted := map[string]*session{}
+	load := 0.
+	peers = slices.SortedFunc(slices.Values(peers), func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
+	var accepted []Peer
+	for _, p := range peers {
+		err := p.check()
+		if err == nil {
+			err = clash(accepted, p)
+		}
+		switch {
+		case err != nil:
+		case len(accepted) == mostSessions:
+			err = fmt.Errorf("the node has %d sessions already", mostSessions)
+		case load+p.packets() > mostPackets:
+			err = fmt.Errorf("all sessions of the node would take more than %d packets a second: choose longer intervals", mostPackets)
+		}
+		if err != nil {
+			t.refused = append(t.refused, Status{Name: p.Name, State: AdminDown, Remote: Down, Error: err.Error()})
+			continue
+		}
+		load += p.packets()
+		accepted = append(accepted, p)
+	}
+	var rest []*session
+	for _, p := range accepted {
+		s := t.byName[p.Name]
+		if s != nil && s.peer.same(p) {
+			s.configure(now, p)
+		} else {
+			s = newSession(now, p, t.discriminator(), t.random)
+			t.byMine[s.mine] = s
+		}
+		wanted[p.Name] = s
+		rest = append(rest, s)
+	}
+	for _, s := range t.sessions {
+		if wanted[s.peer.Name] != s {
+			s.leave(now)
+			rest = append(rest, s)
+		}
+	}
+	t.sessions, t.byName = rest, wanted
+	t.index()
+}
+
+// index finds wanted sessions by address. Those that leave hear nothing any more: their successor may have the same.
+func (t *table) index() {
+	clear(t.byAddress)
+	for _, s := range t.sessions {
+		if !s.leaving {
+			t.byAddress[s.peer.Address] = append(t.byAddress[s.peer.Address], s)
+		}
+	}
+}
+
+// leave switches all sessions off for good.
+func (t *table) leave(now time.Duration) { t.set(now, nil) }
+
+// same reports whether both are one session, whose settings may differ.
+func (p Peer) same(o Peer) bool {
+	return p.Address == o.Address && p.Source == o.Source && p.Interface == o.Interface && p.MultiHop == o.MultiHop
+}
+
+// packets are how many the session sends and receives in a second at most.
+func (p Peer) packets() float64 { return 1/p.Transmit.Seconds() + 1/p.Receive.Seconds() }
+
+// check returns why the peer cannot have a session.
+func (p Peer) check() error {
+	within := func(d time.Duration) bool { return d >= LeastInterval && d <= longest }
+	switch {
+	case !p.Address.IsValid() || p.Address.IsUnspecified() || p.Address.IsMulticast() || p.Address.Zone() != "" || p.Address.Is4In6():
+		return fmt.Errorf("%s is no address of a neighbor", p.Address)
+	case p.Source.IsValid() && p.Source.Is4() != p.Address.Is4():
+		return fmt.Errorf("source address %s is of another family than %s", p.Source, p.Address)
+	case p.Address.IsLinkLocalUnicast() && p.Address.Is6() && p.Interface == "":
+		return fmt.Errorf("%s is a link-local address and no interface is given", p.Address)
+	case p.MultiHop && (p.Address.IsLinkLocalUnicast() || p.Interface != ""):
+		return errors.New("a session across routers has no interface")
+	case !within(p.Transmit) || !within(p.Receive):
+		return fmt.Errorf("the intervals %v and %v are not between %v and %v", p.Transmit, p.Receive, LeastInterval, longest)
+	case p.Multiplier == 0:
+		return errors.New("the multiplier is 0")
+	}
+	return nil
+}
+
+// clash returns an error if packets of the peer could not be told from those of one before.
+func clash(before []Peer, p Peer) error {
+	for _, o := range before {
+		if o.Name == p.Name || o.Address == p.Address && o.MultiHop == p.MultiHop && (o.Interface == p.Interface || o.Interface == "" || p.Interface == "") {
+			return fmt.Errorf("peer %s has a session with %s already", o.Name, o.Address)
+		}
+	}
+	return nil
+}
+
+// discriminator returns one that no session has and nobody can guess.
+func (t *table) discriminator() uint32 {
+	for {
+		if d := uint32(t.random()); d != 0 && t.byMine[d] == nil {
+			return d
+		}
+	}
+}
+
+// receive gives a datagram to its session: by the discriminator that it names, by its sender if it names none (RFC 5880
+// section 6.3). Hostile input costs a look into a map and changes nothing but a counter.
+func (t *table) receive(now time.Duration, o origin, b []byte) {
+	p, err := parse(b)
+	if err != nil {
+		t.unknown++
+		return
+	}
+	s := t.find(o, p)
+	if s == nil {
+		t.unknown++
+		return
+	}
+	if o.ttl < s.leastTTL() {
+		s.rejected++
+		s.tooFar = o.ttl
+		return
+	}
+	before := s.state
+	s.receive(now, p)
+	if s.state != before {
+		t.version++
+	}
+}
+
+// find returns the session of a packet. Also with a discriminator the sender must be the session's neighbor: one peer
+// must not speak for another.
+func (t *table) find(o origin, p packet) *session {
+	if p.yours != 0 {
+		if s := t.byMine[p.yours]; s != nil && s.accepts(o) {
+			return s
+		}
+		return nil
+	}
+	for _, s := range t.byAddress[o.from] {
+		if s.accepts(o) {
+			return s
+		}
+	}
+	return nil
+}
+
+func (s *session) accepts(o origin) bool {
+	return !s.leaving && s.peer.Address == o.from && s.peer.MultiHop == o.multiHop && (s.link == 0 || s.link == o.link)
+}
+
+// leastTTL is what a packet must arrive with, which shows that its sender is near enough (RFC 5881 section 5, RFC 5082).
+func (s *session) leastTTL() uint8 {
+	if s.peer.MultiHop {
+		return s.peer.MinimumTTL
+	}
+	return singleHopTTL
+}
+
+// tick does what is due, and passes what is to be sent.
+func (t *table) tick(now time.Duration, send func(*session, *packet)) {
+	ended := false
+	for _, s := range t.sessions {
+		before := s.state
+		// An answer and a packet of another cause may be due at once.
+		for s.tick(now, &t.out) {
+			send(s, &t.out)
+		}
+		if s.state != before {
+			t.version++
+		}
+		ended = ended || s.ended()
+	}
+	if ended {
+		t.sessions = slices.DeleteFunc(t.sessions, func(s *session) bool {
+			if s.ended() {
+				delete(t.byMine, s.mine)
+			}
+			return s.ended()
+		})
+	}
+}
+
+// due is when tick has something to do next, if anything.
+func (t *table) due(now time.Duration) (next time.Duration, is bool) {
+	for _, s := range t.sessions {
+		if at, has := s.due(now); has && (!is || at < next) {
+			next, is = at, true
+		}
+	}
+	return next, is
+}
+
+// statuses returns what is known of all wanted sessions.
+func (t *table) statuses(now time.Duration) []Status {
+	out := make([]Status, 0, len(t.byName)+len(t.refused))
+	for _, s := range t.sessions {
+		if !s.leaving {
+			out = append(out, s.status(now))
+		}
+	}
+	return append(out, t.refused...)
+}

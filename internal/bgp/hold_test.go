@@ -1,0 +1,57 @@
+package bgp
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// A peer whose BFD failed loses its session and its routes at once, whatever the hold time is, and no other peer notices.
+// It opens again when BFD is up. A session that must wait for BFD is not dialed.
+func TestHold(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLab(t)
+		s, _ := run(t)
+		const why = "BFD: detection time expired"
+		paths := func(bird4 Path) map[string]Path {
+			return map[string]Path{"bird4": bird4, "bird6": {State: "up"}}
+		}
+		hold := func(p Path) {
+			t.Helper()
+			if err := s.SetPaths(paths(p)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		hold(Path{State: "down", Hold: "BFD has not come up"})
+		set(t, s, desire(l.peers(), l.routes()...))
+		nstest.Until(t, patience, "the others are up", func() bool { return l.frr.established() == 2 && l.bird.established() == 1 })
+		if w := session(s, "bird4"); w.State != "idle" || w.BFD != "down" || w.LastError != "BFD has not come up" {
+			t.Errorf("a session that waits is %+v", w)
+		}
+		hold(Path{State: "up"})
+		l.up(t)
+		if w := session(s, "bird4"); w.State != Established || w.BFD != "up" || session(s, "frr4").BFD != "" {
+			t.Errorf("a session that is not held any more is %+v", w)
+		}
+		since := session(s, "bird6").Since
+
+		began := time.Now()
+		hold(Path{State: "down", Hold: why})
+		nstest.Until(t, patience, "the router has lost the routes", func() bool { return !l.birdKernel.has(both4) && !l.birdKernel.has(forBIRD) })
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("that took %v, and the hold time is 9s", took)
+		}
+		await(t, "the session", why, func() string { return session(s, "bird4").LastError })
+		if len(l.birdKernel.lost(both6)) > 0 || len(l.frrKernel.lost(both4, both6)) > 0 || !session(s, "bird6").Since.Equal(since) {
+			t.Error("another session was disturbed")
+		}
+		if n := testutil.CollectAndCount(s, "holdfast_bgp_session_up"); n != 4 {
+			t.Errorf("holdfast_bgp_session_up shows %d sessions of 4", n)
+		}
+		hold(Path{State: "up"})
+		nstest.Until(t, patience, "the routes are back", func() bool { return l.birdKernel.has(both4) && l.birdKernel.has(forBIRD) })
+	})
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/bfd"
+	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+// paths couples BGP to BFD (RFC 5882): it has the sessions of BFD run that the peers of BGP want, and tells BGP which
+// of its sessions may be up.
+type paths struct {
+	bfd *bfd.Monitor
+	bgp *bgp.Speaker
+
+	mu    sync.Mutex
+	peers []lb.Peer
+}
+
+// newPaths couples BGP to a Monitor of its own, which calls changed when sync should run.
+func newPaths(log *slog.Logger, b *bgp.Speaker, changed func()) *paths {
+	return &paths{bfd: bfd.New(bfd.Config{Log: log, Changed: changed}), bgp: b}
+}
+
+// set makes these the peers of this node. BGP learns about new ones before it dials.
+func (p *paths) set(peers []lb.Peer, links []link.Link) error {
+	p.mu.Lock()
+	p.peers = peers
+	p.mu.Unlock()
+	p.bfd.Set(bfdPeers(peers, links))
+	return p.apply()
+}
+
+// sync tells BGP what changed. It is a loop of its own, since the end of a session must not wait for a plan.
+func (p *paths) sync(context.Context) (again time.Duration, err error) { return 0, p.apply() }
+
+func (p *paths) apply() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	statuses, _ := p.bfd.Statuses()
+	established := map[string]bool{}
+	for _, s := range p.bgp.States() {
+		established[s.Peer] = s.State == bgp.Established
+	}
+	return p.bgp.SetPaths(pathsOf(p.peers, statuses, established))
+}
+
+// bfdPeers returns the sessions of BFD that peers of BGP want. A router of the node's own AS may be behind others: then,
+// and with ebgpMultiHop, the session is one across routers.
+func bfdPeers(peers []lb.Peer, links []link.Link) []bfd.Peer {
+	var out []bfd.Peer
+	for _, p := range peers {
+		if p.BFD == nil {
+			continue
+		}
+		b := *p.BFD
+		out = append(out, bfd.Peer{
+			Name: p.Name, Address: p.Address, Source: p.SourceAddress,
+			MultiHop:   p.MultiHop || p.LocalASN == p.PeerASN && !onLink(p.Address, links),
+			MinimumTTL: b.MinimumTTL, Transmit: b.Transmit, Receive: b.Receive, Multiplier: b.Multiplier, Passive: b.Passive,
+		})
+	}
+	return out
+}
+
+func onLink(a netip.Addr, links []link.Link) bool {
+	return slices.ContainsFunc(links, func(l link.Link) bool {
+		return slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+	})
+}
+
+// pathsOf says which sessions of BGP may be up: those whose BFD is. One that either side switched off says nothing about
+// the path (RFC 5882 section 4.2). Nor does one that was never up yet, for a session of BGP that is up: its profile is
+// new, or the process of BFD was started again.
+func pathsOf(peers []lb.Peer, statuses []bfd.Status, established map[string]bool) map[string]bgp.Path {
+	byName := map[string]bfd.Status{}
+	for _, s := range statuses {
+		byName[s.Name] = s
+	}
+	out := map[string]bgp.Path{}
+	for _, p := range peers {
+		if p.BFD == nil {
+			continue
+		}
+		s, known := byName[p.Name]
+		path := bgp.Path{State: "down"}
+		switch {
+		case !known:
+			path.Hold = "BFD is starting"
+		case s.State == bfd.Up:
+			path.State = "up"
+		case s.State == bfd.AdminDown && s.Error == "" || s.Remote == bfd.AdminDown:
+			path.State = "admin-down"
+		case s.Error != "":
+			path.Hold = "BFD: " + s.Error
+		case s.Ups == 0:
+			path.Hold = "BFD has not come up: the router does not answer"
+		default:
+			path.Hold = "BFD: " + s.Diagnostic.String()
+		}
+		if s.Ups == 0 && established[p.Name] {
+			path.Hold = ""
+		}
+		out[p.Name] = path
+	}
+	return out
+}

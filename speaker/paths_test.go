@@ -1,0 +1,66 @@
+package main
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-lb/holdfast/internal/bfd"
+	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+// When a session of BGP may be up, by what BFD knows and whether it is up.
+func TestPaths(t *testing.T) {
+	up, down, admin := "up", "down", "admin-down"
+	for name, tt := range map[string]struct {
+		status      *bfd.Status
+		established bool
+		want        bgp.Path
+	}{
+		"nothing is known":                  {nil, false, bgp.Path{State: down, Hold: "BFD is starting"}},
+		"nothing is known, BGP is up":       {nil, true, bgp.Path{State: down}},
+		"never up":                          {&bfd.Status{State: bfd.Down, Remote: bfd.Down}, false, bgp.Path{State: down, Hold: "BFD has not come up: the router does not answer"}},
+		"never up, BGP is up":               {&bfd.Status{State: bfd.Init, Remote: bfd.Down}, true, bgp.Path{State: down}},
+		"up":                                {&bfd.Status{State: bfd.Up, Remote: bfd.Up, Ups: 1}, false, bgp.Path{State: up}},
+		"failed, BGP is up":                 {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired}, true, bgp.Path{State: down, Hold: "BFD: detection time expired"}},
+		"failed and coming up, BGP is down": {&bfd.Status{State: bfd.Init, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Signaled}, false, bgp.Path{State: down, Hold: "BFD: neighbor signaled session down"}},
+		"router switched it off":            {&bfd.Status{State: bfd.Down, Remote: bfd.AdminDown, Ups: 1, Diagnostic: bfd.Signaled}, true, bgp.Path{State: admin}},
+		"switched off":                      {&bfd.Status{State: bfd.AdminDown, Remote: bfd.Down, Ups: 1}, true, bgp.Path{State: admin}},
+		"refused":                           {&bfd.Status{State: bfd.AdminDown, Remote: bfd.Down, Error: "too many"}, false, bgp.Path{State: down, Hold: "BFD: too many"}},
+		"trouble":                           {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Error: "no port"}, false, bgp.Path{State: down, Hold: "BFD: no port"}},
+	} {
+		peers := []lb.Peer{{Name: "a", BFD: &lb.BFD{}}, {Name: "b"}}
+		var statuses []bfd.Status
+		if tt.status != nil {
+			tt.status.Name = "a"
+			statuses = append(statuses, *tt.status)
+		}
+		got := pathsOf(peers, statuses, map[string]bool{"a": tt.established})
+		if diff := cmp.Diff(map[string]bgp.Path{"a": tt.want}, got); diff != "" {
+			t.Errorf("%s: -want +got\n%s", name, diff)
+		}
+	}
+}
+
+// A session is one across routers with ebgpMultiHop, and within an AS if the router is on no link of the node.
+func TestBFDPeers(t *testing.T) {
+	links := []link.Link{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}}}
+	for address, want := range map[string][3]bool{
+		// eBGP, eBGP with ebgpMultiHop, iBGP
+		"192.0.2.9":     {false, true, false},
+		"198.51.100.9":  {false, true, true},
+		"2001:db8::9":   {false, true, false},
+		"2001:db8:1::9": {false, true, true},
+	} {
+		peer := lb.Peer{Name: "a", Address: netip.MustParseAddr(address), LocalASN: 1, PeerASN: 2, BFD: &lb.BFD{}}
+		multi, inside := peer, peer
+		multi.MultiHop, inside.PeerASN = true, 1
+		got := bfdPeers([]lb.Peer{peer, multi, inside, {Name: "without"}}, links)
+		if len(got) != 3 || [3]bool{got[0].MultiHop, got[1].MultiHop, got[2].MultiHop} != want {
+			t.Errorf("%s: %+v, want %v", address, got, want)
+		}
+	}
+}
