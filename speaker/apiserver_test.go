@@ -58,7 +58,7 @@ type apiServer struct {
 var kinds = map[string]string{
 	"services": "Service", "secrets": "Secret", "namespaces": "Namespace", "nodes": "Node", "pods": "Pod", "daemonsets": "DaemonSet",
 	"endpointslices": "EndpointSlice", "ipaddresspools": "IPAddressPool", "l2advertisements": "L2Advertisement",
-	"bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "speakerstates": "SpeakerState",
+	"bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "communities": "Community", "speakerstates": "SpeakerState",
 }
 
 // change is one event of the watches.

@@ -18,6 +18,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&L2Advertisement{}, &L2AdvertisementList{},
 		&BGPAdvertisement{}, &BGPAdvertisementList{},
 		&BGPPeer{}, &BGPPeerList{},
+		&Community{}, &CommunityList{},
 		&SpeakerState{}, &SpeakerStateList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)

@@ -33,7 +33,7 @@ var fence = map[string][]string{
 	"internal/nft":           {"internal/lb", "github.com/google/nftables/expr", "github.com/google/nftables/userdata", "github.com/mdlayher/netlink", "golang.org/x"},
 	"internal/filter":        {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "github.com/mdlayher/netlink", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/relay":         {"internal/lb", "internal/link", "internal/nft", "github.com/google/nftables/expr", "github.com/prometheus/client_golang", "golang.org/x"},
-	"internal/bgp":           {"internal/lb", "github.com/osrg/gobgp/v4", "github.com/prometheus/client_golang", "golang.org/x"},
+	"internal/bgp":           {"internal/lb", "github.com/osrg/gobgp/v4", "github.com/prometheus/client_golang", "github.com/vishvananda/netlink", "golang.org/x"},
 	"internal/conntrack":     {"internal/loop", "github.com/prometheus/client_golang", "github.com/vishvananda/netlink", "golang.org/x"},
 	"internal/kubeproxy":     {"internal/nft", "golang.org/x"},
 	"internal/link":          {"internal/lb", "github.com/vishvananda/netlink", "github.com/prometheus/client_golang", "golang.org/x"},

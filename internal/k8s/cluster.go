@@ -72,6 +72,7 @@ type Cluster struct {
 	l2Advertisements  *View[*v1beta1.L2Advertisement]
 	bgpAdvertisements *View[*v1beta1.BGPAdvertisement]
 	peers             *View[*v1beta1.BGPPeer]
+	communities       *View[*v1beta1.Community]
 	daemonSets        *View[*appsv1.DaemonSet]
 	endpointSlices    *View[*discoveryv1.EndpointSlice]
 	pods              *View[*corev1.Pod]
@@ -113,6 +114,7 @@ func (k *Cluster) watchAsController(core rest.Interface) []error {
 		watch(k, &k.l2Advertisements, own, "l2advertisements", "", nil, nil, kick),
 		watch(k, &k.bgpAdvertisements, own, "bgpadvertisements", "", nil, nil, kick),
 		watch(k, &k.peers, own, "bgppeers", "", nil, nil, kick),
+		watch(k, &k.communities, own, "communities", "", nil, nil, kick),
 		watch(k, &k.floatingIPs, own, "floatingips", "", nil, nil, kick),
 		watch(k, &k.memories, own, "poolmemories", "", nil, nil, kick),
 	}
@@ -133,6 +135,7 @@ func (k *Cluster) watchAsSpeaker(core rest.Interface) []error {
 		watch(k, &k.l2Advertisements, own, "l2advertisements", "", nil, sameConfig, kick),
 		watch(k, &k.bgpAdvertisements, own, "bgpadvertisements", "", nil, sameConfig, kick),
 		watch(k, &k.peers, own, "bgppeers", "", nil, sameConfig, kick),
+		watch(k, &k.communities, own, "communities", "", nil, sameConfig, kick),
 		watch(k, &k.endpointSlices, k.clients.kube.DiscoveryV1().RESTClient(), "endpointslices", "", nil, k.sameEndpoints, kick),
 		watch(k, &k.pods, core, "pods", k.config.Namespace, speakers, samePod, kick),
 	}
@@ -189,6 +192,7 @@ func (k *Cluster) Objects() config.Objects {
 		L2Advertisements:  k.l2Advertisements.List(),
 		BGPAdvertisements: k.bgpAdvertisements.List(),
 		Peers:             k.peers.List(),
+		Communities:       k.communities.List(),
 		Services:          k.services.List(),
 		Nodes:             k.nodes.List(),
 		Namespaces:        k.namespaces.List(),

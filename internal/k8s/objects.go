@@ -199,6 +199,11 @@ func (k *Cluster) UpdatePeer(ctx context.Context, o *v1beta1.BGPPeer, conditions
 	return updateConditions(ctx, k, k.peers, "bgppeers", o, o.Status.Conditions, conditions)
 }
 
+// UpdateCommunity writes the differences of the conditions.
+func (k *Cluster) UpdateCommunity(ctx context.Context, o *v1beta1.Community, conditions []metav1.Condition) (bool, error) {
+	return updateConditions(ctx, k, k.communities, "communities", o, o.Status.Conditions, conditions)
+}
+
 // ownKind is an object of group holdfast.dev.
 type ownKind[S any] interface {
 	*S
