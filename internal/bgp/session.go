@@ -114,7 +114,7 @@ func (s *Speaker) session(p listed) Session {
 	if noted.badAS && noted.text == "" {
 		out.LastError = fmt.Sprintf("peer AS is not the configured %d", have.peerASN)
 	}
-	if have.password != "" && strings.HasSuffix(out.LastError, "timeout") {
+	if have.Password != "" && strings.HasSuffix(out.LastError, "timeout") {
 		out.LastError += "; kernels drop what bears a wrong signature: the router may have another password, or none"
 	}
 	return out
