@@ -25,6 +25,8 @@ type Session struct {
 	Since time.Time
 	// LastError is a sentence about why a session is not established.
 	LastError string
+	// Withheld is a sentence about routes that an established session does not carry, though it should.
+	Withheld string
 	// Advertised is the number of routes advertised to the peer.
 	Advertised int
 }
@@ -106,6 +108,7 @@ func (s *Speaker) session(p listed) Session {
 	}
 	if out.State == Established {
 		out.Since = p.Timers.State.Uptime.AsTime()
+		out.Withheld = s.notes.withheldFrom(have.address)
 		return out
 	}
 	out.Since = p.past.lost
