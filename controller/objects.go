@@ -34,6 +34,10 @@ func (s *syncer) writeOthers(ctx context.Context, d *decision) error {
 			return s.writeValid(lb.Object{Kind: config.KindBGPAdvertisement, Name: a.Name}, a.UID, a.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdateBGPAdvertisement(ctx, a, c) })
 		}),
+		each(ctx, d, s.log, o.Communities, func(ctx context.Context, c *v1beta1.Community) error {
+			return s.writeValid(lb.Object{Kind: config.KindCommunity, Name: c.Name}, c.UID, c.Status.Conditions, problems,
+				func(want []metav1.Condition) (bool, error) { return s.cluster.UpdateCommunity(ctx, c, want) })
+		}),
 		each(ctx, d, s.log, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error {
 			return s.writeValid(lb.Object{Kind: config.KindPeer, Name: p.Name}, p.UID, p.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdatePeer(ctx, p, c) })

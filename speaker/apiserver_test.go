@@ -58,7 +58,7 @@ type apiServer struct {
 var kinds = map[string]string{
 	"services": "Service", "secrets": "Secret", "namespaces": "Namespace", "nodes": "Node", "pods": "Pod", "daemonsets": "DaemonSet",
 	"endpointslices": "EndpointSlice", "ipaddresspools": "IPAddressPool", "l2advertisements": "L2Advertisement",
-	"bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "bfdprofiles": "BFDProfile", "speakerstates": "SpeakerState",
+	"bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "bfdprofiles": "BFDProfile", "communities": "Community", "speakerstates": "SpeakerState",
 }
 
 // change is one event of the watches.

@@ -134,10 +134,25 @@ type BGPAdvertisementSpec struct {
 	// +optional
 	LocalPref int64 `json:"localPref,omitempty"`
 
-	// Communities put on the routes: "65000:100" (RFC 1997) or "large:64500:1:2" (RFC 8092).
+	// ASPathPrepend is how often our AS is in AS_PATH beyond once, so that routers prefer other routes; not to peers of
+	// our own AS.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=32
+	// +optional
+	ASPathPrepend int32 `json:"asPathPrepend,omitempty"`
+
+	// MED is the MULTI_EXIT_DISC of the routes (RFC 4271 section 5.1.4); of routes by one neighbouring AS a router
+	// prefers the lowest. By default none is sent.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4294967295
+	// +optional
+	MED *int64 `json:"med,omitempty"`
+
+	// Communities put on the routes: "65000:100" (RFC 1997), "large:64500:1:2" (RFC 8092), a well-known one (no-export,
+	// no-advertise, no-export-subconfed, no-peer, blackhole, graceful-shutdown), or a name from a Community.
 	// +kubebuilder:validation:MaxItems=63
-	// +kubebuilder:validation:items:MaxLength=40
-	// +kubebuilder:validation:items:Pattern=`^([0-9]{1,5}:[0-9]{1,5}|large:[0-9]{1,10}:[0-9]{1,10}:[0-9]{1,10})$`
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^([0-9]{1,5}:[0-9]{1,5}|large:[0-9]{1,10}:[0-9]{1,10}:[0-9]{1,10}|[A-Za-z][A-Za-z0-9_.-]*)$`
 	// +listType=set
 	// +optional
 	Communities []string `json:"communities,omitempty"`

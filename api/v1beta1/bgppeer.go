@@ -136,9 +136,9 @@ type BGPPeerSpec struct {
 	// +optional
 	DualStackAddressFamily bool `json:"dualStackAddressFamily,omitempty"`
 
-	// VRF is refused: Holdfast has no sessions within a VRF.
+	// VRF is refused: sessions within a VRF are not served.
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self == ''",message="Holdfast has no sessions within a VRF: remove vrf, and use a router that the node reaches by its main routing table"
+	// +kubebuilder:validation:XValidation:rule="self == ''",message="sessions within a VRF are not served: remove vrf, and use a router that the node reaches by its main routing table"
 	// +optional
 	VRF string `json:"vrf,omitempty"`
 

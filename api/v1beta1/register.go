@@ -19,6 +19,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&BGPAdvertisement{}, &BGPAdvertisementList{},
 		&BGPPeer{}, &BGPPeerList{},
 		&BFDProfile{}, &BFDProfileList{},
+		&Community{}, &CommunityList{},
 		&SpeakerState{}, &SpeakerStateList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)

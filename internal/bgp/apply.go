@@ -36,10 +36,11 @@ func (s *server) apply(d *Desired) (changes, error) {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return done, errors.Join(problem, err)
 	}
-	hops, errs := findNextHops(peers, have)
-	want := newTable(d.Routes, peers, hops)
+	want := newTable(d.Routes, peers, findNextHops(peers, have))
 
-	errs = append(errs, problem)
+	s.notes.withhold(want.withheld)
+
+	errs := []error{problem}
 	both := maps.Clone(rules)
 	maps.Copy(both, want.rules)
 	if len(both) > len(rules) {

@@ -22,17 +22,13 @@ import (
 // the session's link. GoBGP itself knows the session's address only.
 type nextHops map[netip.Addr]netip.Addr
 
-// errNoNextHop: a session that should carry both families carries its own only.
-type errNoNextHop struct {
-	peer   settings
-	family lb.Family
-}
-
-func (e errNoNextHop) Error() string {
-	if e.family == lb.IPv4 {
-		return fmt.Sprintf("%s routes are not sent to peer %s: this node has no %s address on its link, and the router does not take %s next hops for them (RFC 8950)", e.family, e.peer.name, e.family, lb.IPv6)
+// noNextHop says why a session that should carry both families carries its own only.
+func noNextHop(s settings) string {
+	text := fmt.Sprintf("%s routes are not sent: this node has no %s address on the link", s.other(), s.other())
+	if s.other() == lb.IPv4 {
+		text += fmt.Sprintf(", and the router does not take %s next hops for them (RFC 8950)", lb.IPv6)
 	}
-	return fmt.Sprintf("%s routes are not sent to peer %s: this node has no %s address on its link", e.family, e.peer.name, e.family)
+	return text
 }
 
 // other is the family of a session that carries both which is not its own.
@@ -45,8 +41,7 @@ func (s settings) other() lb.Family {
 
 // findNextHops finds the next hops for sessions with both families. A peer without one gets the routes of its own
 // family.
-func findNextHops(peers map[string]settings, have []*api.Peer) (nextHops, []error) {
-	var errs []error
+func findNextHops(peers map[string]settings, have []*api.Peer) nextHops {
 	out := nextHops{}
 	for _, s := range peers {
 		if !s.dualStack {
@@ -54,16 +49,14 @@ func findNextHops(peers map[string]settings, have []*api.Peer) (nextHops, []erro
 		}
 		local := localAddress(s)
 		hop := onLinkOf(local, s.other())
-		switch {
-		case hop.IsValid():
-		case s.other() == lb.IPv4 && takesIPv6NextHops(have, s.address):
+		if !hop.IsValid() && s.other() == lb.IPv4 && takesIPv6NextHops(have, s.address) {
 			hop = local
-		default:
-			errs = append(errs, errNoNextHop{s, s.other()})
 		}
-		out[s.address] = hop
+		if hop.IsValid() {
+			out[s.address] = hop
+		}
 	}
-	return out, errs
+	return out
 }
 
 // routeTime bounds the look at the routing table, which sends nothing.

@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -18,6 +19,8 @@ type notes struct {
 	mu     sync.Mutex
 	byPeer map[netip.Addr]note
 	past   map[netip.Addr]past
+	// withheld are the peers that do not get all of their routes.
+	withheld map[netip.Addr]string
 }
 
 type note struct {
@@ -123,6 +126,24 @@ func (n *notes) down(peer netip.Addr) {
 	n.past[peer] = before
 	n.mu.Unlock()
 	n.changed()
+}
+
+// withhold notes which peers do not get all of their routes, and why.
+func (n *notes) withhold(why map[netip.Addr]string) {
+	n.mu.Lock()
+	same := maps.Equal(n.withheld, why)
+	n.withheld = why
+	n.mu.Unlock()
+	if !same {
+		n.changed()
+	}
+}
+
+// withheldFrom returns why a peer does not get all of its routes; "" if it does.
+func (n *notes) withheldFrom(peer netip.Addr) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.withheld[peer]
 }
 
 // carry keeps the counters of a peer that is about to be recreated.

@@ -49,7 +49,8 @@ type settings struct {
 	// minTTL is the least TTL of the router's packets; 0 for any.
 	minTTL    uint32
 	dualStack bool
-	password  lb.Secret
+	// Password is exported, because fmt calls no method of an unexported field.
+	Password lb.Secret
 }
 
 // carries reports whether the session carries routes of a family.
@@ -71,7 +72,7 @@ func settingsOf(p lb.Peer) (settings, error) {
 		localASN: p.LocalASN, peerASN: p.PeerASN,
 		holdTime: seconds(p.HoldTime, defaultHoldTime), connect: seconds(p.ConnectTime, defaultConnectTime),
 		multiHop: p.MultiHop, gracefulRestart: p.GracefulRestart,
-		minTTL: uint32(p.MinTTL), dualStack: p.DualStack, password: p.Password,
+		minTTL: uint32(p.MinTTL), dualStack: p.DualStack, Password: p.Password,
 	}
 	if s.port == 0 {
 		s.port = defaultPort
@@ -112,7 +113,7 @@ func readSettings(p *api.Peer) settings {
 		holdTime: p.Timers.Config.HoldTime, keepalive: p.Timers.Config.KeepaliveInterval,
 		connect:  p.Timers.Config.ConnectRetry,
 		multiHop: p.EbgpMultihop.Enabled, gracefulRestart: p.GracefulRestart.Enabled,
-		dualStack: len(p.AfiSafis) > 1, password: lb.Secret(p.Conf.AuthPassword),
+		dualStack: len(p.AfiSafis) > 1, Password: lb.Secret(p.Conf.AuthPassword),
 	}
 	if p.TtlSecurity.GetEnabled() {
 		s.minTTL = p.TtlSecurity.TtlMin
@@ -128,7 +129,7 @@ func (s settings) peer() *api.Peer {
 	p := &api.Peer{
 		Conf: &api.PeerConf{
 			NeighborAddress: s.address.String(), LocalAsn: s.localASN, PeerAsn: s.peerASN, Description: s.description(),
-			AuthPassword: string(s.password),
+			AuthPassword: string(s.Password),
 		},
 		Transport: &api.Transport{RemotePort: s.port},
 		Timers: &api.Timers{Config: &api.TimersConfig{

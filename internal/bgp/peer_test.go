@@ -40,7 +40,7 @@ func TestReadSettings(t *testing.T) {
 			name: "b", address: netip.MustParseAddr("2001:db8::1"), source: netip.MustParseAddr("2001:db8::2"), port: 1179,
 			localASN: 4200000000, peerASN: 4200000001, holdTime: 90, keepalive: 30, connect: 120, multiHop: true, gracefulRestart: true,
 		},
-		{name: "c", address: netip.MustParseAddr("192.0.2.1"), port: 179, localASN: 1, holdTime: 3, keepalive: 1, connect: 5, minTTL: 254, dualStack: true, password: "x"},
+		{name: "c", address: netip.MustParseAddr("192.0.2.1"), port: 179, localASN: 1, holdTime: 3, keepalive: 1, connect: 5, minTTL: 254, dualStack: true, Password: "x"},
 	} {
 		if got := readSettings(s.peer()); got != s {
 			t.Errorf("%+v reads as %+v", s, got)

@@ -17,11 +17,13 @@ type table struct {
 	// tags of each prefix, sorted.
 	tags  map[netip.Prefix][]string
 	rules map[string]*api.Statement
+	// withheld says of each peer that does not get all of its routes why.
+	withheld map[netip.Addr]string
 }
 
 // newTable works out the tags and rules of routes for the usable peers, by name.
 func newTable(routes []lb.Route, peers map[string]settings, hops nextHops) table {
-	t := table{map[netip.Prefix][]string{}, map[string]*api.Statement{}}
+	t := table{map[netip.Prefix][]string{}, map[string]*api.Statement{}, map[netip.Addr]string{}}
 	known := map[string]string{} // tags of rules, since most routes have the same attributes
 	for _, r := range routes {
 		family := lb.FamilyOf(r.Prefix.Addr())
@@ -34,6 +36,7 @@ func newTable(routes []lb.Route, peers map[string]settings, hops nextHops) table
 			var hop netip.Addr
 			if family != lb.FamilyOf(peer.address) {
 				if hop = hops[peer.address]; !hop.IsValid() {
+					t.withheld[peer.address] = noNextHop(peer)
 					continue
 				}
 			}

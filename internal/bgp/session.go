@@ -25,6 +25,8 @@ type Session struct {
 	Since time.Time
 	// LastError is a sentence about why a session is not established.
 	LastError string
+	// Withheld is a sentence about routes that an established session does not carry, though it should.
+	Withheld string
 	// Advertised is the number of routes advertised to the peer.
 	Advertised int
 	// BFD is the state of the BFD session; empty without one.
@@ -108,6 +110,7 @@ func (s *Speaker) session(p listed) Session {
 	}
 	if out.State == Established {
 		out.Since = p.Timers.State.Uptime.AsTime()
+		out.Withheld = s.notes.withheldFrom(have.address)
 		return out
 	}
 	out.Since = p.past.lost
@@ -116,7 +119,7 @@ func (s *Speaker) session(p listed) Session {
 	if noted.badAS && noted.text == "" {
 		out.LastError = fmt.Sprintf("peer AS is not the configured %d", have.peerASN)
 	}
-	if have.password != "" && strings.HasSuffix(out.LastError, "timeout") {
+	if have.Password != "" && strings.HasSuffix(out.LastError, "timeout") {
 		out.LastError += "; kernels drop what bears a wrong signature: the router may have another password, or none"
 	}
 	return out

@@ -42,12 +42,7 @@ func runWith(t *testing.T, c Config) (*Speaker, func()) {
 			t.Errorf("Run: %v", err)
 		}
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("sessions: %+v", s.Sessions())
-		}
-		stop()
-	})
+	t.Cleanup(stop)
 	return s, stop
 }
 

@@ -16,8 +16,8 @@ type watch struct {
 }
 
 type view struct {
-	up   bool
-	text string
+	up             bool
+	text, withheld string
 }
 
 func newWatch(s *Speaker) *watch { return &watch{speaker: s, seen: map[string]view{}} }
@@ -51,7 +51,7 @@ func (w *watch) look(ctx context.Context) {
 	changed := false
 	now := map[string]view{}
 	for _, session := range w.speaker.look() {
-		v := view{session.State == Established, session.LastError}
+		v := view{session.State == Established, session.LastError, session.Withheld}
 		now[session.Peer] = v
 		before, known := w.seen[session.Peer]
 		if known && before == v {
@@ -60,6 +60,8 @@ func (w *watch) look(ctx context.Context) {
 		changed = true
 		log := w.speaker.config.Log.With("peer", session.Peer, "address", session.Address)
 		switch {
+		case v.withheld != "":
+			log.Warn("BGP session is up, with less than it should carry", "reason", v.withheld)
 		case v.up:
 			log.Info("BGP session is up")
 		case before.up:

@@ -21,6 +21,8 @@ func attribute(a gobgp.PathAttributeInterface) string {
 		return text
 	case *gobgp.PathAttributeNextHop:
 		return "via " + a.Value.String()
+	case *gobgp.PathAttributeMultiExitDisc:
+		return fmt.Sprintf("med %d", a.Value)
 	case *gobgp.PathAttributeLocalPref:
 		return fmt.Sprintf("preference %d", a.Value)
 	case *gobgp.PathAttributeCommunities:

@@ -33,9 +33,10 @@ func compilePreferences(r *report, object lb.Object, preferred []v1beta1.Preferr
 	return out
 }
 
-func compileBGPAdvertisements(r *report, objects []*v1beta1.BGPAdvertisement, pools []pool, peers []*v1beta1.BGPPeer) []lb.BGPAdvertisement {
+// compileBGPAdvertisements returns the advertisements, oldest first.
+func compileBGPAdvertisements(r *report, objects []*v1beta1.BGPAdvertisement, pools []pool, peers []*v1beta1.BGPPeer, names aliases) []lb.BGPAdvertisement {
 	var out []lb.BGPAdvertisement
-	for _, o := range byName(objects) {
+	for _, o := range oldestFirst(objects) {
 		object := lb.Object{Kind: KindBGPAdvertisement, Name: o.Name}
 		a := lb.BGPAdvertisement{
 			Name:                o.Name,
@@ -43,7 +44,9 @@ func compileBGPAdvertisements(r *report, objects []*v1beta1.BGPAdvertisement, po
 			AggregationLength:   lengthOr(o.Spec.AggregationLength, 32),
 			AggregationLengthV6: lengthOr(o.Spec.AggregationLengthV6, 128),
 			LocalPref:           compileLocalPref(r, object, o.Spec.LocalPref),
-			Communities:         compileCommunities(r, object, o.Spec.Communities),
+			Communities:         compileCommunities(r, object, o.Spec.Communities, names),
+			Prepend:             compilePrepend(r, object, o.Spec.ASPathPrepend),
+			MED:                 compileMED(r, object, o.Spec.MED),
 			Peers:               slices.Clone(o.Spec.Peers),
 		}
 		for _, name := range a.Peers {
@@ -151,11 +154,33 @@ func compileLocalPref(r *report, object lb.Object, pref int64) uint32 {
 	return uint32(pref)
 }
 
+func compileMED(r *report, object lb.Object, med *int64) lb.MED {
+	switch {
+	case med == nil:
+		return lb.MED{}
+	case *med < 0 || *med > math.MaxUint32:
+		r.fault(object, lb.InvalidMED, "spec.med %d is not sent: it must be between 0 and 4294967295", *med)
+		return lb.MED{}
+	}
+	return lb.MED{Sent: true, Value: uint32(*med)}
+}
+
+// maxPrepend is where a longer path has no further effect: in the Internet hardly any path has more ASes.
+const maxPrepend = 32
+
+func compilePrepend(r *report, object lb.Object, times int32) uint8 {
+	if times < 0 || times > maxPrepend {
+		r.fault(object, lb.InvalidPrepend, "spec.asPathPrepend %d is not in force: it must be between 0 and %d", times, maxPrepend)
+		return 0
+	}
+	return uint8(times)
+}
+
 // compileCommunities returns the communities sorted and without duplicates.
-func compileCommunities(r *report, object lb.Object, texts []string) []lb.Community {
+func compileCommunities(r *report, object lb.Object, texts []string, names aliases) []lb.Community {
 	var out []lb.Community
 	for i, text := range texts {
-		c, err := parseCommunity(text)
+		c, err := names.read(text)
 		switch {
 		case err != nil:
 			r.fault(object, lb.InvalidCommunity, "spec.communities[%d] is not sent: %v", i, err)

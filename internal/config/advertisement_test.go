@@ -97,9 +97,19 @@ func TestBGPAdvertisement(t *testing.T) {
 		}), func(a *lb.BGPAdvertisement) {
 			a.Communities = []lb.Community{{A: 65000, B: 100}, {A: 65000, B: 200}, {Large: true, A: 1, B: 2, C: 3}}
 		}, []string{
-			`BGPAdvertisement a InvalidCommunity: spec.communities[2] is not sent: "junk" is not a community: write two numbers up to 65535 (65000:100), or large: and three up to 4294967295 (large:64500:1:2)`,
+			`BGPAdvertisement a InvalidCommunity: spec.communities[2] is not sent: no Community has the name "junk"; the well-known ones are blackhole, graceful-shutdown, no-advertise, no-export, no-export-subconfed, no-peer`,
 			`note BGPAdvertisement a InvalidCommunity: spec.communities[4] repeats 65000:100: once is enough`,
 		}},
+		{"communities by name", spec(func(s *v1beta1.BGPAdvertisementSpec) { s.Communities = []string{"no-export", "backup", "no-export"} }),
+			func(a *lb.BGPAdvertisement) { a.Communities = []lb.Community{{A: 64512, B: 80}, {A: 65535, B: 65281}} },
+			[]string{"note BGPAdvertisement a InvalidCommunity: spec.communities[2] repeats 65535:65281: once is enough"}},
+		{"path and MED", spec(func(s *v1beta1.BGPAdvertisementSpec) { s.ASPathPrepend, s.MED = 32, ptr(int64(0)) }),
+			func(a *lb.BGPAdvertisement) { a.Prepend, a.MED = 32, lb.MED{Sent: true} }, nil},
+		{"path and MED out of bounds", spec(func(s *v1beta1.BGPAdvertisementSpec) { s.ASPathPrepend, s.MED = 33, ptr(int64(1<<32)) }), func(*lb.BGPAdvertisement) {},
+			[]string{
+				"BGPAdvertisement a InvalidMED: spec.med 4294967296 is not sent: it must be between 0 and 4294967295",
+				"BGPAdvertisement a InvalidPrepend: spec.asPathPrepend 33 is not in force: it must be between 0 and 32",
+			}},
 		{"local preference", spec(func(s *v1beta1.BGPAdvertisementSpec) { s.LocalPref = 1<<32 - 1 }),
 			func(a *lb.BGPAdvertisement) { a.LocalPref = 1<<32 - 1 }, nil},
 		{"local preference out of bounds", spec(func(s *v1beta1.BGPAdvertisementSpec) { s.LocalPref = 1 << 32 }), func(*lb.BGPAdvertisement) {},
@@ -114,6 +124,7 @@ func TestBGPAdvertisement(t *testing.T) {
 			}
 			s, problems := Compile(Objects{
 				Pools:             pools,
+				Communities:       []*v1beta1.Community{communityObject("names", 1, "backup", "64512:80")},
 				BGPAdvertisements: []*v1beta1.BGPAdvertisement{{ObjectMeta: meta("a", 1), Spec: tt.spec}},
 			}, Options{})
 			if diff := cmp.Diff(want, s.BGPAdvertisements); diff != "" {

@@ -25,6 +25,7 @@ const (
 	KindBGPAdvertisement = "BGPAdvertisement"
 	KindPeer             = "BGPPeer"
 	KindBFDProfile       = "BFDProfile"
+	KindCommunity        = "Community"
 	KindService          = "Service"
 	KindFloatingIP       = "FloatingIP"
 	KindNode             = "Node"
@@ -40,6 +41,7 @@ type Objects struct {
 	BGPAdvertisements []*v1beta1.BGPAdvertisement
 	Peers             []*v1beta1.BGPPeer
 	BFDProfiles       []*v1beta1.BFDProfile
+	Communities       []*v1beta1.Community
 	Services          []*corev1.Service
 	EndpointSlices    []*discoveryv1.EndpointSlice
 	Nodes             []*corev1.Node
@@ -89,11 +91,12 @@ func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	peers := compilePeers(&r, inForce(&r, KindPeer, o.Peers, "spec.holdTime", "spec.keepaliveTime", "spec.connectTime", "spec.enableGracefulRestart"), newSecrets(o), nodes)
 	attachBFD(&r, o.BFDProfiles, o.Peers, peers)
 	state := lb.State{
-		Namespaces:        map[string]map[string]string{},
-		Nodes:             nodes,
-		L2Advertisements:  compileL2Advertisements(&r, inForce(&r, KindL2Advertisement, o.L2Advertisements, "spec.preferredNodeSelectors"), pools),
-		BGPAdvertisements: compileBGPAdvertisements(&r, inForce(&r, KindBGPAdvertisement, o.BGPAdvertisements, "spec.localPref", "spec.aggregationLength", "spec.aggregationLengthV6"), pools, o.Peers),
-		Peers:             peers,
+		Namespaces:       map[string]map[string]string{},
+		Nodes:            nodes,
+		L2Advertisements: compileL2Advertisements(&r, inForce(&r, KindL2Advertisement, o.L2Advertisements, "spec.preferredNodeSelectors"), pools),
+		BGPAdvertisements: compileBGPAdvertisements(&r, inForce(&r, KindBGPAdvertisement, o.BGPAdvertisements, "spec.localPref", "spec.med", "spec.asPathPrepend", "spec.aggregationLength", "spec.aggregationLengthV6"), pools, o.Peers,
+			compileAliases(&r, inForce(&r, KindCommunity, o.Communities))),
+		Peers: peers,
 	}
 	state.FloatingIPs = compileFloatingIPs(&r, o.FloatingIPs, o.Services)
 	s := services{report: &r, opt: opt, dialect: newOpenStack(opt, pools, o.Services), reserved: map[netip.Addr]lb.Key{}}
@@ -102,6 +105,7 @@ func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	}
 	s.compile(o.Services, o.EndpointSlices)
 	state.Services, state.Reserved, state.Leaving, state.NotServed = s.ours, s.reserved, s.leaving, s.notServed
+	reportConflicts(&r, state, pools)
 	for _, p := range pools {
 		state.Pools = append(state.Pools, p.Pool)
 	}

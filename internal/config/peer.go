@@ -79,7 +79,7 @@ func readASNs(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
 func readHops(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
 	switch {
 	case s.VRF != "":
-		return errors.New("Holdfast has no sessions within a VRF: remove vrf, and use a router that the node reaches by its main routing table")
+		return errors.New("sessions within a VRF are not served: remove vrf, and use a router that the node reaches by its main routing table")
 	case s.EBGPMultiHop && p.LocalASN == p.PeerASN:
 		return errors.New("ebgpMultiHop is for peers of another AS: remove it, or correct myASN or peerASN")
 	case s.TTLSecurity == 0:

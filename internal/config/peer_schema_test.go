@@ -30,7 +30,7 @@ func TestPeerSchema(t *testing.T) {
 		{plain + ", passwordSecret: {name: x, namespace: holdfast-system}", ""},
 		{"myASN: 64600, dynamicASN: external, peerAddress: 172.31.0.9, ebgpMultiHop: true, localASN: 65010", ""},
 		{"myASN: 64600, dynamicASN: internal, peerAddress: 172.31.0.9", ""},
-		{plain + ", vrf: red", "Holdfast has no sessions within a VRF"},
+		{plain + ", vrf: red", "sessions within a VRF are not served"},
 		{plain + ", dynamicASN: external", "write either peerASN, or dynamicASN"},
 		{"myASN: 64600, peerAddress: 172.31.0.9", "write either peerASN, or dynamicASN"},
 		{"myASN: 64600, dynamicASN: any, peerAddress: 172.31.0.9", "Unsupported value"},

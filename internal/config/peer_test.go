@@ -99,7 +99,7 @@ func TestInvalidPeer(t *testing.T) {
 		{func(s *spec) { s.PeerASN, s.DynamicASN, s.EBGPMultiHop = 0, "internal", true }, "ebgpMultiHop is for peers of another AS: remove it, or correct myASN or peerASN"},
 		{func(s *spec) { s.TTLSecurity = 255 }, "ttlSecurity must be between 1 and 254 hops"},
 		{func(s *spec) { s.TTLSecurity, s.EBGPMultiHop = 1, true }, "ttlSecurity and ebgpMultiHop exclude each other: ttlSecurity is itself the number of hops"},
-		{func(s *spec) { s.VRF = "red" }, "Holdfast has no sessions within a VRF: remove vrf, and use a router that the node reaches by its main routing table"},
+		{func(s *spec) { s.VRF = "red" }, "sessions within a VRF are not served: remove vrf, and use a router that the node reaches by its main routing table"},
 		{func(s *spec) { s.Password, s.PasswordSecret = "x", &v1beta1.SecretReference{Name: "y"} }, "write either password or passwordSecret"},
 		{func(s *spec) { s.Password = strings.Repeat("x", 81) }, "password must have 1 to 80 characters, and has 81"},
 		{func(s *spec) { s.Password = "a b" }, "password must have printable ASCII characters without spaces only; a line break at its end is a frequent mistake"},

@@ -71,6 +71,8 @@ func (o *Objects) add(document []byte) error {
 		return addTo(&o.BGPAdvertisements, document)
 	case "holdfast.dev/v1beta1 " + KindPeer:
 		return addTo(&o.Peers, document)
+	case "holdfast.dev/v1beta1 " + KindCommunity:
+		return addTo(&o.Communities, document)
 	case "v1 " + KindService:
 		return addTo(&o.Services, document)
 	}

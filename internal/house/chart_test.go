@@ -351,7 +351,7 @@ func TestCRDs(t *testing.T) {
 	if err := yaml.Unmarshal(text, &kustomization); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"holdfast.dev_bfdprofiles.yaml", "holdfast.dev_bgpadvertisements.yaml", "holdfast.dev_bgppeers.yaml", "holdfast.dev_floatingips.yaml", "holdfast.dev_ipaddresspools.yaml", "holdfast.dev_l2advertisements.yaml", "holdfast.dev_poolmemories.yaml", "holdfast.dev_speakerstates.yaml"}
+	want := []string{"holdfast.dev_bfdprofiles.yaml", "holdfast.dev_bgpadvertisements.yaml", "holdfast.dev_bgppeers.yaml", "holdfast.dev_communities.yaml", "holdfast.dev_floatingips.yaml", "holdfast.dev_ipaddresspools.yaml", "holdfast.dev_l2advertisements.yaml", "holdfast.dev_poolmemories.yaml", "holdfast.dev_speakerstates.yaml"}
 	for where, got := range map[string][]string{"config/crd": base(inConfig), "the chart": base(inChart), "kustomization.yaml": kustomization.Resources} {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: -want +got\n%s", where, diff)

@@ -34,7 +34,7 @@ var fence = map[string][]string{
 	"internal/filter":        {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "github.com/mdlayher/netlink", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/headstart":     {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "golang.org/x/sys"},
 	"internal/relay":         {"internal/lb", "internal/link", "internal/nft", "github.com/google/nftables/expr", "github.com/prometheus/client_golang", "golang.org/x"},
-	"internal/bgp":           {"internal/lb", "github.com/osrg/gobgp/v4", "github.com/prometheus/client_golang", "golang.org/x"},
+	"internal/bgp":           {"internal/lb", "github.com/osrg/gobgp/v4", "github.com/prometheus/client_golang", "github.com/vishvananda/netlink", "golang.org/x"},
 	"internal/conntrack":     {"internal/loop", "github.com/prometheus/client_golang", "github.com/vishvananda/netlink", "golang.org/x"},
 	"internal/kernel":        {"internal/lb"},
 	"internal/kubeproxy":     {"internal/nft", "golang.org/x"},

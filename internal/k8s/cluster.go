@@ -73,6 +73,7 @@ type Cluster struct {
 	bgpAdvertisements *View[*v1beta1.BGPAdvertisement]
 	peers             *View[*v1beta1.BGPPeer]
 	bfdProfiles       *View[*v1beta1.BFDProfile]
+	communities       *View[*v1beta1.Community]
 	daemonSets        *View[*appsv1.DaemonSet]
 	endpointSlices    *View[*discoveryv1.EndpointSlice]
 	pods              *View[*corev1.Pod]
@@ -115,6 +116,7 @@ func (k *Cluster) watchAsController(core rest.Interface) []error {
 		watch(k, &k.bgpAdvertisements, own, "bgpadvertisements", "", nil, nil, kick),
 		watch(k, &k.peers, own, "bgppeers", "", nil, nil, kick),
 		watch(k, &k.bfdProfiles, own, "bfdprofiles", "", nil, nil, kick),
+		watch(k, &k.communities, own, "communities", "", nil, nil, kick),
 		watch(k, &k.floatingIPs, own, "floatingips", "", nil, nil, kick),
 		watch(k, &k.memories, own, "poolmemories", "", nil, nil, kick),
 	}
@@ -136,6 +138,7 @@ func (k *Cluster) watchAsSpeaker(core rest.Interface) []error {
 		watch(k, &k.bgpAdvertisements, own, "bgpadvertisements", "", nil, sameConfig, kick),
 		watch(k, &k.peers, own, "bgppeers", "", nil, sameConfig, kick),
 		watch(k, &k.bfdProfiles, own, "bfdprofiles", "", nil, sameConfig, kick),
+		watch(k, &k.communities, own, "communities", "", nil, sameConfig, kick),
 		watch(k, &k.endpointSlices, k.clients.kube.DiscoveryV1().RESTClient(), "endpointslices", "", nil, k.sameEndpoints, kick),
 		watch(k, &k.pods, core, "pods", k.config.Namespace, speakers, samePod, kick),
 	}
@@ -193,6 +196,7 @@ func (k *Cluster) Objects() config.Objects {
 		BGPAdvertisements: k.bgpAdvertisements.List(),
 		Peers:             k.peers.List(),
 		BFDProfiles:       k.bfdProfiles.List(),
+		Communities:       k.communities.List(),
 		Services:          k.services.List(),
 		Nodes:             k.nodes.List(),
 		Namespaces:        k.namespaces.List(),

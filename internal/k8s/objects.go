@@ -204,6 +204,11 @@ func (k *Cluster) UpdateBFDProfile(ctx context.Context, o *v1beta1.BFDProfile, c
 	return updateConditions(ctx, k, k.bfdProfiles, "bfdprofiles", o, o.Status.Conditions, conditions)
 }
 
+// UpdateCommunity writes the differences of the conditions.
+func (k *Cluster) UpdateCommunity(ctx context.Context, o *v1beta1.Community, conditions []metav1.Condition) (bool, error) {
+	return updateConditions(ctx, k, k.communities, "communities", o, o.Status.Conditions, conditions)
+}
+
 // ownKind is an object of group holdfast.dev.
 type ownKind[S any] interface {
 	*S

@@ -65,7 +65,7 @@ var examples = map[string]any{
 	"addresses": "192.0.2.1", "sourceRanges": "192.0.2.0/24", "peerAddress": "192.0.2.1", "sourceAddress": "192.0.2.2", "routerID": "192.0.2.3",
 	"holdTime": "90s", "keepaliveTime": "30s", "connectTime": "5s", "reuseDelay": "10m", "communities": "65000:1", "address": "192.0.2.4",
 	"observed": micro, "unreachable.since": micro, "silent.since": micro, "since": second, "time": second, "until": second, "boundSince": second,
-	"lastTransitionTime": second, "vrf": "", "echoMode": false, "bfd": "up", "receiveInterval": 300, "transmitInterval": 300, "echoInterval": 50, "detectMultiplier": 3, "peerASN": 64513, "aggregationLength": 32, "aggregationLengthV6": 128, "type": "Valid", "reason": "Valid",
+	"lastTransitionTime": second, "communities.value": "65000:1", "communities.name": "ab", "vrf": "", "echoMode": false, "bfd": "up", "receiveInterval": 300, "transmitInterval": 300, "echoInterval": 50, "detectMultiplier": 3, "peerASN": 64513, "aggregationLength": 32, "aggregationLengthV6": 128, "type": "Valid", "reason": "Valid",
 }
 
 const (

@@ -6,7 +6,7 @@ import (
 )
 
 // Secret is a text that no log, no debug page and no status shows: whatever formats it gets stars. A conversion to
-// string reveals it.
+// string reveals it, and so does fmt in an unexported field, of which it calls no method.
 type Secret string
 
 // hidden stands for every Secret but the empty one, also for its length.

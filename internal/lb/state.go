@@ -27,8 +27,9 @@ type State struct {
 	// FloatingIPs ordered by Key.
 	FloatingIPs []FloatingIP
 	// Pools that are usable, ordered by age, then by name: if two overlap, the older one keeps the address.
-	Pools             []Pool
-	L2Advertisements  []L2Advertisement
+	Pools            []Pool
+	L2Advertisements []L2Advertisement
+	// BGPAdvertisements, oldest first: if two give a route different attributes, the older one's are used.
 	BGPAdvertisements []BGPAdvertisement
 	Peers             []Peer
 	// Members are the names of the nodes whose speakers are alive, by the verdict of all speakers.

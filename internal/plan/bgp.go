@@ -133,30 +133,35 @@ func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool) {
 		for _, peer := range p.peersFor(p.node, a, i) {
 			p.attracted[a] = true
 			peers[peer] = true
-			p.routes.add(prefix, peer, ad)
+			p.routes.add(prefix, peer, i)
 		}
 	}
 }
 
 // routeTable is the routes that a node advertises.
 type routeTable struct {
+	// ads are all advertisements, oldest first.
+	ads []lb.BGPAdvertisement
 	// routes has the attributes of each prefix for each peer.
 	routes map[netip.Prefix]map[string]*attributes
-	// conflicts has a sentence for each prefix that advertisements give two local preferences. The higher one is
-	// used: without the route the Service would fail.
+	// conflicts has a sentence for each prefix to which advertisements give two values of an attribute. Those of the
+	// oldest one are used: without the route the Service would fail.
 	conflicts map[netip.Prefix]string
 }
 
+// attributes of a route to a peer: those of the oldest advertisement, and the communities of all.
 type attributes struct {
-	localPref   uint32
+	// oldest is the index of the oldest advertisement so far.
+	oldest      int
 	communities []lb.Community
 }
 
-func newRouteTable() routeTable {
-	return routeTable{map[netip.Prefix]map[string]*attributes{}, map[netip.Prefix]string{}}
+func newRouteTable(ads []lb.BGPAdvertisement) routeTable {
+	return routeTable{ads, map[netip.Prefix]map[string]*attributes{}, map[netip.Prefix]string{}}
 }
 
-func (t routeTable) add(prefix netip.Prefix, peer string, ad *lb.BGPAdvertisement) {
+func (t routeTable) add(prefix netip.Prefix, peer string, index int) {
+	ad := &t.ads[index]
 	byPeer := t.routes[prefix]
 	if byPeer == nil {
 		byPeer = map[string]*attributes{}
@@ -164,12 +169,13 @@ func (t routeTable) add(prefix netip.Prefix, peer string, ad *lb.BGPAdvertisemen
 	}
 	r := byPeer[peer]
 	if r == nil {
-		r = &attributes{localPref: ad.LocalPref}
+		r = &attributes{oldest: index}
 		byPeer[peer] = r
 	}
-	if r.localPref != ad.LocalPref {
-		r.localPref = max(r.localPref, ad.LocalPref)
-		t.conflicts[prefix] = fmt.Sprintf("advertisements give %s different localPref: the highest, %d, is used", prefix, r.localPref)
+	before := &t.ads[r.oldest]
+	r.oldest = min(r.oldest, index)
+	if before.LocalPref != ad.LocalPref || before.MED != ad.MED || before.Prepend != ad.Prepend {
+		t.conflicts[prefix] = fmt.Sprintf("advertisements give %s different localPref, med or asPathPrepend: those of the oldest, %s, are used", prefix, t.ads[r.oldest].Name)
 	}
 	for _, c := range ad.Communities {
 		if !slices.Contains(r.communities, c) {
@@ -178,7 +184,7 @@ func (t routeTable) add(prefix netip.Prefix, peer string, ad *lb.BGPAdvertisemen
 	}
 }
 
-// conflict returns a sentence if a route that covers one of the addresses has two local preferences.
+// conflict returns a sentence if a route that covers one of the addresses has two values of an attribute.
 func (t routeTable) conflict(addresses []netip.Addr) string {
 	for _, prefix := range slices.SortedFunc(maps.Keys(t.conflicts), comparePrefix) {
 		if slices.ContainsFunc(addresses, prefix.Contains) {
@@ -196,14 +202,17 @@ func (t routeTable) sorted() []lb.Route {
 		for _, peer := range slices.Sorted(maps.Keys(t.routes[prefix])) {
 			r := t.routes[prefix][peer]
 			slices.SortFunc(r.communities, compareCommunity)
+			ad := &t.ads[r.oldest]
 			same := slices.IndexFunc(out[first:], func(o lb.Route) bool {
-				return o.LocalPref == r.localPref && slices.Equal(o.Communities, r.communities)
+				return o.LocalPref == ad.LocalPref && o.MED == ad.MED && o.Prepend == ad.Prepend && slices.Equal(o.Communities, r.communities)
 			})
 			if same >= 0 {
 				out[first+same].Peers = append(out[first+same].Peers, peer)
 				continue
 			}
-			out = append(out, lb.Route{Prefix: prefix, Peers: []string{peer}, LocalPref: r.localPref, Communities: r.communities})
+			out = append(out, lb.Route{
+				Prefix: prefix, Peers: []string{peer}, LocalPref: ad.LocalPref, MED: ad.MED, Prepend: ad.Prepend, Communities: r.communities,
+			})
 		}
 	}
 	return out

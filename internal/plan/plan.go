@@ -88,7 +88,7 @@ func ForNode(node string, s lb.State) Plan {
 		sources:   map[source][][6]byte{},
 		attracted: map[netip.Addr]bool{},
 		withheld:  c.withheld(),
-		routes:    newRouteTable(),
+		routes:    newRouteTable(s.BGPAdvertisements),
 	}
 	p.plan.Sources = map[netip.Addr][][6]byte{}
 	p.plan.Peers, p.plan.RouterID = c.peers[node], c.routerID(node)

@@ -56,6 +56,9 @@ func text(s lb.State, nodes ...string) string {
 		}
 		for _, r := range p.Routes {
 			fmt.Fprintf(&b, "  route %s to %v localpref %d communities %v\n", r.Prefix, r.Peers, r.LocalPref, r.Communities)
+			if r.Prepend != 0 || r.MED.Sent {
+				fmt.Fprintf(&b, "    prepend %d med %s\n", r.Prepend, r.MED)
+			}
 		}
 		for _, v := range p.Verdicts {
 			fmt.Fprintf(&b, "  l2 %s here %s on %v; bgp %s here %s on %v\n", v.L2.Reason, v.L2.Here, v.L2.Nodes, v.BGP.Reason, v.BGP.Here, v.BGP.Nodes)
@@ -178,14 +181,28 @@ w1:
   route 2001:db8::/64 to [r1v6] localpref 0 communities [65000:1 65000:2]
   l2 NoAdvertisement here NoAdvertisement on []; bgp Announced here Announced on [w1 w2 w3]
 `},
+		{"one session for both families", func(s *lb.State) {
+			s.L2Advertisements = nil
+			for i := range s.Peers {
+				s.Peers[i].DualStack = s.Peers[i].Name == "r1v6"
+			}
+		}, `
+w1:
+  route 192.0.2.10/32 to [r1v4 r1v6] localpref 0 communities []
+  route 2001:db8::10/128 to [r1v6] localpref 0 communities []
+  l2 NoAdvertisement here NoAdvertisement on []; bgp Announced here Announced on [w1 w2 w3]
+`},
 		{"two local preferences for one route", func(s *lb.State) {
 			s.L2Advertisements = nil
 			s.BGPAdvertisements = append(s.BGPAdvertisements, s.BGPAdvertisements[0])
+			s.BGPAdvertisements[0].LocalPref, s.BGPAdvertisements[0].MED, s.BGPAdvertisements[0].Prepend = 40, lb.MED{Sent: true}, 2
 			s.BGPAdvertisements[1].LocalPref = 50
 		}, `
 w1:
-  route 192.0.2.10/32 to [r1v4] localpref 50 communities []
-  route 2001:db8::10/128 to [r1v6] localpref 50 communities []
+  route 192.0.2.10/32 to [r1v4] localpref 40 communities []
+    prepend 2 med 0
+  route 2001:db8::10/128 to [r1v6] localpref 40 communities []
+    prepend 2 med 0
   l2 NoAdvertisement here NoAdvertisement on []; bgp ConflictingAdvertisements here Announced on [w1 w2 w3]
 `},
 		{"an address that was cut from its pool stays announced", func(s *lb.State) {

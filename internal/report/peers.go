@@ -12,10 +12,11 @@ import (
 // maxErrors bounds the Events on one session that stays down.
 const maxErrors = 5
 
-// reported is what Events reported of a session: that it is up, or the errors since it was last up.
+// reported is what Events reported of a session: that it is up and what it does not carry, or the errors since it was last up.
 type reported struct {
-	up     bool
-	errors []string
+	up       bool
+	withheld string
+	errors   []string
 }
 
 // after returns what Events have reported once they report a session as it is now, and whether that takes an Event:
@@ -23,7 +24,7 @@ type reported struct {
 func (r reported) after(s bgp.Session) (now reported, event bool) {
 	switch {
 	case up(s):
-		return reported{up: true}, !r.up
+		return reported{up: true, withheld: s.Withheld}, !r.up || s.Withheld != r.withheld
 	case s.LastError == "": // still connecting
 		return r, false
 	case len(r.errors) == maxErrors || slices.Contains(r.errors, s.LastError):
@@ -48,8 +49,11 @@ func (r *Reporter) reportPeer(s bgp.Session) {
 	reason, message := lb.SessionDown, fmt.Sprintf("node %s: no session with %s: %s", r.node, s.Address, s.LastError)
 	if up(s) {
 		reason, message = lb.SessionEstablished, fmt.Sprintf("node %s: session with %s is established", r.node, s.Address)
+		if s.Withheld != "" {
+			message += "; " + s.Withheld
+		}
 	}
-	r.cluster.Event(lb.Object{Kind: config.KindPeer, Name: s.Peer}, r.cluster.PeerUID(s.Peer), up(s), reason, message)
+	r.cluster.Event(lb.Object{Kind: config.KindPeer, Name: s.Peer}, r.cluster.PeerUID(s.Peer), up(s) && s.Withheld == "", reason, message)
 }
 
 func up(s bgp.Session) bool { return s.State == bgp.Established }

@@ -23,6 +23,8 @@ func TestReported(t *testing.T) {
 	}{
 		{"comes up, stays up", []bgp.Session{down(""), established, established}, []bool{false, true, false}},
 		{"is established again with an old error", []bgp.Session{established, {State: bgp.Established, LastError: "refused"}}, []bool{true, false}},
+		{"carries less than it should, then all", []bgp.Session{established, {State: bgp.Established, Withheld: "no IPv6"}, {State: bgp.Established, Withheld: "no IPv6"}, established},
+			[]bool{true, true, false, true}},
 		{"goes down, and comes up again", []bgp.Session{established, down("refused"), established, down("refused")}, []bool{true, true, true, true}},
 		{"goes down, the error follows", []bgp.Session{established, down(""), down("refused")}, []bool{true, false, true}},
 		{"stays down", []bgp.Session{down("refused"), down("refused"), down(""), down("refused")}, []bool{true, false, false, false}},

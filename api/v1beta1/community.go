@@ -1,0 +1,53 @@
+package v1beta1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// Community gives BGP communities names, which BGPAdvertisements may use in place of the numbers.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,path=communities,categories=holdfast
+// +kubebuilder:printcolumn:name="Names",type=string,JSONPath=`.spec.communities[*].name`
+// +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Community struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec CommunitySpec `json:"spec,omitempty"`
+	// +optional
+	Status Status `json:"status,omitempty"`
+}
+
+// CommunitySpec is a list of names.
+type CommunitySpec struct {
+	// Communities by name. A name has one meaning in the cluster: that of the oldest object.
+	// +kubebuilder:validation:MaxItems=256
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Communities []CommunityAlias `json:"communities,omitempty"`
+}
+
+// CommunityAlias is the name of a community.
+type CommunityAlias struct {
+	// Name for BGPAdvertisements; not that of a well-known community, such as no-export.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[A-Za-z][A-Za-z0-9_.-]*$`
+	Name string `json:"name"`
+
+	// Value: "65000:100" (RFC 1997) or "large:64500:1:2" (RFC 8092).
+	// +kubebuilder:validation:MaxLength=40
+	// +kubebuilder:validation:Pattern=`^([0-9]{1,5}:[0-9]{1,5}|large:[0-9]{1,10}:[0-9]{1,10}:[0-9]{1,10})$`
+	Value string `json:"value"`
+}
+
+// CommunityList is a list of Communities.
+//
+// +kubebuilder:object:root=true
+type CommunityList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Community `json:"items"`
+}

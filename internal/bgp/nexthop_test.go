@@ -1,0 +1,54 @@
+package bgp
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// The next hop of the other family is an address that lasts, on the session's own link, and no other link's.
+func TestOnLinkOf(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node, far := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, node, "eth0", far, "eth0")
+		nstest.Veth(t, node, "eth1", far, "eth1")
+		node.AddAddress("eth1", "198.51.100.1/24", "2001:db8:ffff::1/64")
+		node.AddAddress("eth0", "192.0.2.1/24")
+		local := netip.MustParseAddr("192.0.2.1")
+		check := func(what, want string) {
+			t.Helper()
+			if got := onLinkOf(local, lb.IPv6); got.String() != want {
+				t.Errorf("%s: %s, want %s", what, got, want)
+			}
+		}
+		brief := func(address string, flags int) {
+			t.Helper()
+			a, err := netlink.ParseAddr(address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.ValidLft, a.PreferedLft, a.Flags = 3600, 3600, unix.IFA_F_NODAD|flags
+			if err := node.Netlink().AddrAdd(node.Link("eth0"), a); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check("no address of the family", "invalid IP")
+		brief("2001:db8:1::a/64", 0)
+		check("one that passes", "2001:db8:1::a")
+		node.AddAddress("eth0", "2001:db8:1::b/64")
+		check("one that lasts", "2001:db8:1::b")
+		brief("2001:db8:1::c/64", 0)
+		check("another that passes", "2001:db8:1::b")
+		if got := onLinkOf(netip.MustParseAddr("2001:db8:1::b"), lb.IPv4); got != local {
+			t.Errorf("the other way round: %s", got)
+		}
+		if got := onLinkOf(netip.MustParseAddr("203.0.113.1"), lb.IPv6); got.IsValid() {
+			t.Errorf("of an address of no link: %s", got)
+		}
+	})
+}
