@@ -26,7 +26,7 @@ type crd struct {
 func readCRDs(t testing.TB) []crd {
 	t.Helper()
 	all, err := crdtest.Read(Oldest)
-	if err != nil || len(all) != 8 {
+	if err != nil || len(all) != 9 {
 		t.Fatal(len(all), err)
 	}
 	var out []crd
