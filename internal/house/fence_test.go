@@ -46,7 +46,7 @@ var fence = map[string][]string{
 	"internal/k8s":           {"api", "internal/config", "internal/lb", "k8s.io", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/nodelifecycle": {"api", "internal/config", "internal/k8s", "internal/lb", "internal/loop", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang"},
 	"internal/report":        {"api", "internal/bgp", "internal/config", "internal/k8s", "internal/layer2", "internal/link", "internal/lb", "internal/liveness", "internal/loop", "internal/plan", "k8s.io/api", "k8s.io/apimachinery", "golang.org/x/sync/errgroup"},
-	"internal/loop":          {"github.com/prometheus/client_golang"},
+	"internal/loop":          {"github.com/prometheus/client_golang", "golang.org/x/sys"},
 	"internal/daemon":        {"internal/config"},
 	"internal/httpd":         {"github.com/prometheus/client_golang"},
 	"internal/apitest":       {"k8s.io"},

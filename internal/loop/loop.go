@@ -5,13 +5,16 @@ package loop
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// The pause after a run is costFactor times what the run took, so that a loop takes a tenth of a core at most,
-// within these bounds.
+// The pause after a run is costFactor times what the run took of the processors, so that a loop takes a tenth of a core at
+// most, within these bounds. A run that waits for the API server is no reason to let the next one wait.
 const (
 	costFactor = 10
 	leastPause = 5 * time.Millisecond
@@ -42,6 +45,9 @@ type Loop struct {
 	config       Config
 	kicks, hurry chan struct{}
 	done         atomic.Int64
+	// spent returns the processor time of this process so far. Other goroutines spend it too, so that what a run costs
+	// is at most the difference, and at most the time that it takes.
+	spent func() time.Duration
 }
 
 // New returns a Loop that Run starts.
@@ -59,7 +65,7 @@ func New(c Config) *Loop {
 			*d.field = d.value
 		}
 	}
-	return &Loop{config: c, kicks: make(chan struct{}, 1), hurry: make(chan struct{}, 1)}
+	return &Loop{config: c, kicks: make(chan struct{}, 1), hurry: make(chan struct{}, 1), spent: processorTime}
 }
 
 // Kick asks for a run. It never blocks.
@@ -87,9 +93,10 @@ func (l *Loop) Run(ctx context.Context) error {
 	var logged string
 	retry := l.config.RetryInterval
 	for {
-		started := time.Now()
+		started, spent := time.Now(), l.spent()
 		again, err := l.config.Sync(ctx)
-		cost := time.Since(started)
+		took := time.Since(started)
+		cost := min(took, l.spent()-spent)
 		switch {
 		case err == nil:
 			l.done.Add(1)
@@ -102,7 +109,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			again = soonest(again, retry)
 			retry = min(2*retry, l.config.MaxRetryInterval)
 		}
-		if !l.sleep(ctx, soonest(again, l.config.ResyncInterval), l.pause(cost)) {
+		if !l.sleep(ctx, soonest(again, l.config.ResyncInterval), l.pause(cost, took)) {
 			return nil
 		}
 	}
@@ -116,9 +123,18 @@ func soonest(again, other time.Duration) time.Duration {
 	return min(again, other)
 }
 
-// pause returns the pause after a run.
-func (l *Loop) pause(cost time.Duration) time.Duration {
-	return max(min(max(costFactor*cost, leastPause), mostPause), l.config.MinInterval-cost)
+// pause returns the pause after a run that cost so much of the processors and took so long.
+func (l *Loop) pause(cost, took time.Duration) time.Duration {
+	return max(min(max(costFactor*cost, leastPause), mostPause), l.config.MinInterval-took)
+}
+
+// processorTime returns the processor time of this process (getrusage(2)).
+func processorTime() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		panic(fmt.Sprintf("getrusage: %v", err)) // only a bad argument fails
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // sleep blocks until a kick, or until wait is over, but at least for the pause, unless Hurry cuts that short. It returns

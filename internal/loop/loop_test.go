@@ -21,11 +21,13 @@ type loop struct {
 	runs []time.Duration
 	mu   sync.Mutex
 	acts acts
+	// spent is what all runs cost.
+	spent time.Duration
 }
 
-// acts is what Sync takes, and returns.
+// acts is what Sync costs, for how long it waits besides, and what it returns.
 type acts struct {
-	cost, again time.Duration
+	cost, waits, again time.Duration
 	err         error
 }
 
@@ -41,10 +43,12 @@ func run(t *testing.T, c Config, script func(*loop)) []time.Duration {
 			acts := l.acts
 			l.mu.Unlock()
 			l.runs = append(l.runs, time.Since(l.start))
-			time.Sleep(acts.cost)
+			time.Sleep(acts.cost + acts.waits)
+			l.spent += acts.cost
 			return acts.again, acts.err
 		}
 		l.Loop = New(c)
+		l.Loop.spent = func() time.Duration { return l.spent }
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- l.Run(ctx) }()
@@ -92,6 +96,14 @@ func TestLoop(t *testing.T) {
 			l.Kick()
 			l.at(2000 * ms)
 		}, []time.Duration{0, 1000 * ms, 1220 * ms}},
+		"a run that waits for others costs nothing": {Config{}, func(l *loop) {
+			l.from(acts{cost: 2 * ms, waits: 300 * ms})
+			l.at(1000 * ms)
+			l.Kick()
+			l.at(1100 * ms)
+			l.Kick()
+			l.at(2000 * ms)
+		}, []time.Duration{0, 1000 * ms, 1322 * ms}},
 		"and a second at most": {Config{}, func(l *loop) {
 			l.from(acts{cost: 500 * ms})
 			l.at(10 * ms)
