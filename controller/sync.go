@@ -39,7 +39,8 @@ type syncer struct {
 
 func newSyncer(cluster *k8s.Cluster, options config.Options, conflicts *conflicts, log *slog.Logger) *syncer {
 	s := &syncer{cluster: cluster, options: options, conflicts: conflicts, log: log}
-	s.loop = loop.New(loop.Config{Name: "assign", Log: log, Sync: s.sync})
+	// There is one leader, and users wait for it.
+	s.loop = loop.New(loop.Config{Name: "assign", Log: log, CostFactor: 2, Sync: s.sync})
 	return s
 }
 
