@@ -13,9 +13,11 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
@@ -60,7 +62,11 @@ func TestHandOverBGP(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newTestRouter(t)
 			log := slog.New(slog.DiscardHandler)
-			w := &syncer{node: "w1", log: log, bgp: bgp.New(bgp.Config{Log: log}), layer2: layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }})}
+			w := &syncer{
+				node: "w1", log: log, bgp: bgp.New(bgp.Config{Log: log}), filter: newTestGuard(false),
+				layer2:   layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
+				liveness: liveness.New(liveness.Config{Log: log}), boot: kubeproxy.New(kubeproxy.Config{Log: log}),
+			}
 			ctx, breakDown := context.WithCancel(t.Context())
 			defer breakDown()
 			var withdrawn atomic.Bool
@@ -87,10 +93,10 @@ func TestHandOverBGP(t *testing.T) {
 			if err := w.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: []lb.Peer{r.peer()}}); err != nil {
 				t.Fatal(err)
 			}
-			nstest.Until(t, 20*time.Second, "the session is up", func() bool {
-				s := w.bgp.Sessions()
-				return len(s) == 1 && s[0].State == bgp.Established
-			})
+			if !w.self(nil, false).Unfit.Has(lb.Sessionless) {
+				t.Error("it says that it has a session")
+			}
+			nstest.Until(t, 20*time.Second, "the node says that it has a session", func() bool { return !w.self(nil, false).Unfit.Has(lb.Sessionless) })
 			order := make(chan struct{})
 			close(order)
 			w.handOver(ctx, order)

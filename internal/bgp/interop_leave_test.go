@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,19 @@ func (f frr) lastReset(peer string) string {
 	return answer[peer].Notification + ": " + answer[peer].Text
 }
 
-// A node that leaves its routes, withdraws them and goes down: routers see each step.
+// preference is the LOCAL_PREF that FRR gives the route to a prefix.
+func (f frr) preference(prefix string) string {
+	var answer struct {
+		Paths []struct{ LocPrf *int }
+	}
+	f.show("show bgp "+family(prefix)+" unicast "+prefix, &answer)
+	if len(answer.Paths) != 1 || answer.Paths[0].LocPrf == nil {
+		return "none"
+	}
+	return strconv.Itoa(*answer.Paths[0].LocPrf)
+}
+
+// A node that leaves its routes, withdraws them, goes down and comes back: routers see each step, and take it back at once.
 func TestInteropLeave(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t)
@@ -36,6 +49,9 @@ func TestInteropLeave(t *testing.T) {
 		await(t, "FRR", viaFRR6+frrTold, func() string { return l.frr.route(both6) })
 		await(t, "BIRD", viaBIRD4+birdTold, func() string { return l.bird.route(both4) })
 		await(t, "BIRD", viaBIRD6+birdTold, func() string { return l.bird.route(both6) })
+		// FRR obeys the community of a router of another AS without being told to.
+		await(t, "FRR's preference", "0", func() string { return l.frr.preference(both4) })
+		await(t, "FRR's preference", "0", func() string { return l.frr.preference(both6) })
 		// BIRD itself deletes an IPv6 route before it replaces it.
 		if frr, bird := l.frrKernel.lost(both4, both6), l.birdKernel.lost(both4); frr != nil || bird != nil {
 			t.Errorf("the marks took %v out of FRR's kernel, %v out of BIRD's", frr, bird)
@@ -62,6 +78,10 @@ func TestInteropLeave(t *testing.T) {
 		if l.birdKernel.has(forBIRD) {
 			t.Error("BIRD keeps a route of a node that said goodbye")
 		}
+
+		back, _ := run(t)
+		set(t, back, desire(l.peers(), l.routes()...))
+		l.up(t)
 	})
 }
 

@@ -18,10 +18,9 @@ const (
 	// defaultHoldTime and defaultConnectTime are the RFC's (RFC 4271 section 10).
 	defaultHoldTime    = 90 * time.Second
 	defaultConnectTime = 120 * time.Second
-	// restartTime is how long routers keep the routes of a speaker that restarts (RFC 4724 section 3). A container
-	// whose image is there starts and has its sessions within 5 to 10 s. If an image is pulled for longer, the routes
-	// go, and other nodes serve. Each second more is one more for which a node that went down without a word is sent
-	// traffic.
+	// restartTime is how long routers keep the routes of a speaker that restarts (RFC 4724 section 3). It is enough
+	// for a container whose image is there. If an image is pulled for longer, the routes go, and other nodes serve.
+	// Each second more is one more for which a node that went down without a word is sent traffic.
 	restartTime = 20
 	// deferralTime bounds how long GoBGP waits for the End-of-RIB of all peers
 	// before it sends anything (Selection_Deferral_Timer, RFC 4724 section 4.1).

@@ -55,17 +55,18 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 
 // bgpOutcome completes the outcome of all addresses; left are the nodes that leave them to the others.
 func (p *planner) bgpOutcome(s *lb.Service, out Outcome, left map[string]bool) Outcome {
+	by := "advertised by " + lb.SomeOf(out.Nodes)
+	if len(left) > 0 {
+		by += fmt.Sprintf(" (not %s: %s)", lb.SomeOf(slices.Sorted(maps.Keys(left))), lb.NodeDraining)
+	}
 	switch {
 	case !out.Selected:
 		out = refuse(lb.NoAdvertisement, noAdvertisement("BGPAdvertisement", p.poolsOf(s)))
 	case len(out.Nodes) > 0 && out.Reason == "":
 		out.Reason = lb.Announced
-		out.Message = "advertised by " + lb.SomeOf(out.Nodes)
+		out.Message = by
 	case len(out.Nodes) > 0:
-		out.Message = "advertised by " + lb.SomeOf(out.Nodes) + "; the rest waits: " + out.Message
-	}
-	if len(left) > 0 {
-		out.Message += fmt.Sprintf("; not by %s (%s)", lb.SomeOf(slices.Sorted(maps.Keys(left))), lb.NodeDraining)
+		out.Message = by + "; the rest waits: " + out.Message
 	}
 	if conflict := p.routes.conflict(s.Addresses); conflict != "" {
 		out.Reason, out.Message = lb.ConflictingAdvertisements, conflict
@@ -90,8 +91,8 @@ func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) (stay, leav
 			continue
 		}
 		stay = append(stay, name)
-		// Nobody leaves anything to a node whose own session ends, or has ended.
-		taken = taken || !p.state.Stopping[name] && !p.state.SpeakerDown[name]
+		// Nobody leaves anything to a node whose own sessions end soon, or are down.
+		taken = taken || !p.state.Stopping[name] && !p.state.SpeakerDown[name] && !p.state.Unfit[name].Has(lb.Sessionless)
 	}
 	if !taken {
 		return eligible, nil, why

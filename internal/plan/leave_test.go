@@ -78,6 +78,8 @@ func TestLeave(t *testing.T) {
 		{"the others' speakers are down", with(drained("w1"), func(s *lb.State) { s.SpeakerDown = map[string]bool{"w2": true, "w3": true} }), "stays", lb.Announced, "w1 w2 w3"},
 		{"only its speaker stops", func(s *lb.State) { s.Stopping = map[string]bool{"w1": true} }, "stays", lb.Announced, "w1 w2 w3"},
 		{"the others boot", with(drained("w1"), func(s *lb.State) { s.Unfit = map[string]lb.Unfit{"w2": lb.Booting, "w3": lb.Booting} }), "stays", lb.Announced, "w1"},
+		{"the others have no session", with(drained("w1"), func(s *lb.State) { s.Unfit = map[string]lb.Unfit{"w2": lb.Sessionless, "w3": lb.Sessionless} }), "stays", lb.Announced, "w1 w2 w3"},
+		{"one of them has", with(drained("w1"), func(s *lb.State) { s.Unfit = map[string]lb.Unfit{"w2": lb.Sessionless} }), "3s", lb.NodeDraining, "w2 w3"},
 		{"the others have no peer", with(drained("w1"), func(s *lb.State) {
 			for i := range s.Peers {
 				s.Peers[i].Unusable = map[string]lb.Reason{"w2": lb.PeerIsSelf, "w3": lb.PeerIsSelf}
@@ -106,7 +108,7 @@ func TestLeave(t *testing.T) {
 		if got := left(p, s); got != tt.want || v.Here != tt.here || strings.Join(v.Nodes, " ") != tt.nodes {
 			t.Errorf("%s: withdrawn after %q, want %q; here %s, want %s; nodes %v, want %s", tt.name, got, tt.want, v.Here, tt.here, v.Nodes, tt.nodes)
 		}
-		if says := strings.Contains(v.Message, "not by w1 (NodeDraining)"); says != (tt.here == lb.NodeDraining) {
+		if says := strings.Contains(v.Message, "(not w1: NodeDraining)"); says != (tt.here == lb.NodeDraining) {
 			t.Errorf("%s: message %q", tt.name, v.Message)
 		}
 	}
