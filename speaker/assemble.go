@@ -34,7 +34,8 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	// layer2 opens its sockets before the links become metadata.
 	links := link.New(log, func() { w.layer2.Kick(); kick() })
 	l2 := layer2.New(layer2.Config{Log: log, Links: links.Links, Lease: m, Changed: func() { w.report.Kick() }, Refused: kick})
-	peers := bgp.New(bgp.Config{Log: log, Kick: func() { w.pathLoop.Kick(); w.report.Kick() }})
+	// The other speakers learn whether there is a session.
+	peers := bgp.New(bgp.Config{Log: log, Kick: func() { w.pathLoop.Kick(); w.report.Kick(); kick() }})
 	live := liveness.New(liveness.Config{
 		Log: log, Node: lb.Object{Kind: config.KindNode, Name: s.nodeName},
 		MembersPort: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort), Cluster: report.States{Cluster: cluster},

@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
+	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -19,6 +21,9 @@ func (w *syncer) self(links []link.Link, stopping bool) lb.Member {
 	}
 	if w.filter.failed() {
 		m.Unfit |= lb.Unfiltered
+	}
+	if !slices.ContainsFunc(w.bgp.States(), func(s bgp.Session) bool { return s.State == bgp.Established }) {
+		m.Unfit |= lb.Sessionless
 	}
 	return m
 }

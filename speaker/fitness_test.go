@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/filter"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
@@ -33,6 +34,7 @@ func TestSelf(t *testing.T) {
 			node: "w1", log: log, filter: newTestGuard(false), // nothing is ever set
 			layer2:   layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
 			liveness: liveness.New(liveness.Config{Log: log}),
+			bgp:      bgp.New(bgp.Config{Log: log}),
 			boot:     kubeproxy.New(kubeproxy.Config{Log: log, Livez: proxy.Listener.Addr().String(), Kick: func() { kicked <- struct{}{} }}),
 		}
 		reasons := func() (out []lb.Reason) {
@@ -45,7 +47,7 @@ func TestSelf(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- w.boot.Run(ctx) }()
 		<-w.boot.Looked()
-		if got := w.self(nil, true); got.Unfit != lb.Booting || !got.Stopping {
+		if got := w.self(nil, true); got.Unfit != lb.Booting|lb.Sessionless || !got.Stopping {
 			t.Errorf("at first the metadata is %+v", got)
 		}
 		if diff := cmp.Diff([]lb.Reason{lb.KubeProxyNotReady}, reasons()); diff != "" {
@@ -54,7 +56,7 @@ func TestSelf(t *testing.T) {
 		nstest.Until(t, 10*time.Second, "the filter's grace to end", func() bool { return w.self(nil, false).Unfit.Has(lb.Booting | lb.Unfiltered) })
 		node.Output("nft", "add table ip kube-proxy; add table ip6 kube-proxy")
 		<-kicked
-		if got := w.self(nil, false); got.Unfit != lb.Unfiltered {
+		if got := w.self(nil, false); got.Unfit != lb.Unfiltered|lb.Sessionless {
 			t.Errorf("when kube-proxy has served the metadata is %+v", got)
 		}
 		if got := reasons(); got != nil {
@@ -99,6 +101,7 @@ func TestFilterOwnedByOther(t *testing.T) {
 			node: "w1", log: log, filter: newGuard(log, settings{nodeName: "w1"}, func() { kicked <- struct{}{} }),
 			layer2:   layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
 			liveness: liveness.New(liveness.Config{Log: log}),
+			bgp:      bgp.New(bgp.Config{Log: log}),
 			boot:     kubeproxy.New(kubeproxy.Config{Log: log}),
 		}
 		set := func() error { return w.filter.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, nil) }
@@ -122,7 +125,7 @@ func TestFilterOwnedByOther(t *testing.T) {
 		nstest.Until(t, 5*time.Second, "the table is held", func() bool { return node.Command("nft", "add", "chain", "inet", "holdfast", "x").Run() != nil })
 		held := time.Now()
 		<-kicked
-		if got := w.self(nil, false).Unfit; got != lb.Unfiltered || time.Since(held) < filter.Grace/2 {
+		if got := w.self(nil, false).Unfit; got != lb.Unfiltered|lb.Sessionless || time.Since(held) < filter.Grace/2 {
 			t.Errorf("owned by another program for %v the metadata is %v", time.Since(held), got)
 		}
 		if err := set(); err == nil {
@@ -133,7 +136,7 @@ func TestFilterOwnedByOther(t *testing.T) {
 		}
 		_ = holder.Wait()
 		<-kicked
-		if got := w.self(nil, false).Unfit; got != 0 {
+		if got := w.self(nil, false).Unfit; got != lb.Sessionless {
 			t.Errorf("released, the metadata is %v", got)
 		}
 		stop()

@@ -4,22 +4,25 @@ import (
 	"context"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/plan"
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
 	// handoverTime bounds how long a speaker that stops waits for others to take its addresses over: far less than
-	// the pod's grace period.
+	// the pod's grace period, and more than a node goes on with BGP routes that it leaves.
 	handoverTime = 4 * time.Second
 	// handoverInterval is the time between two checks whether all addresses are handed over.
 	handoverInterval = 20 * time.Millisecond
 )
 
 // handOver waits for the order to stop, and then until others announce the addresses of this node, if any other node
-// can. Until then this speaker goes on with everything. It returns at once when ctx ends.
-func (w *syncer) handOver(ctx context.Context, stop <-chan struct{}) {
+// can, and until the routes that it leaves are withdrawn. Until then this speaker goes on with everything. If the node goes
+// down, the routers hear it. handOver returns at once when whole ends.
+func (w *syncer) handOver(whole context.Context, stop <-chan struct{}) {
 	select {
-	case <-ctx.Done():
+	case <-whole.Done():
 		return
 	case <-stop:
 	}
@@ -28,11 +31,38 @@ func (w *syncer) handOver(ctx context.Context, stop <-chan struct{}) {
 	}
 	w.stopping.Store(true)
 	w.loop.Kick()
-	ctx, cancel := context.WithTimeout(ctx, handoverTime)
+	ctx, cancel := context.WithTimeout(whole, handoverTime)
 	defer cancel()
 	start := time.Now()
 	err := wait.PollUntilContextCancel(ctx, handoverInterval, true, func(context.Context) (bool, error) {
-		return w.saidGoodbye.Load() && w.layer2.Handing() == 0, nil
+		return w.saidGoodbye.Load() && w.layer2.Handing() == 0 && w.last.Load().plan().Withdraws.IsZero(), nil
 	})
+	if last := w.last.Load(); last != nil && last.Goodbye != "" && whole.Err() == nil {
+		w.log.Info("BGP sessions are shut down", "reason", last.Goodbye)
+		if err := w.bgp.Shutdown(last.Goodbye); err != nil {
+			w.log.Error("cannot shut down all BGP sessions", "error", err)
+		}
+	}
 	w.log.Info("stopping", "handedOver", err == nil, "after", time.Since(start).Round(time.Millisecond))
+}
+
+// goodbye returns what routers hear when the speaker of a node is ordered to stop: Cease, Administrative Shutdown, with this
+// text, so that they forget the routes; or nothing (""), so that they keep them for the speaker that is started next
+// (graceful restart). A node that is drained and still advertises does so because no other can: routers would lose the only route.
+func goodbye(n lb.Node, p plan.Plan) string {
+	switch {
+	case n.ShuttingDown:
+		return "node " + n.Name + " goes down"
+	case n.Draining && len(p.Routes) == 0:
+		return "node " + n.Name + " is drained"
+	}
+	return ""
+}
+
+// withdrawn returns the time until the next route is withdrawn that this node leaves; 0 if it leaves none.
+func withdrawn(p plan.Plan, now time.Time) time.Duration {
+	if p.Withdraws.IsZero() {
+		return 0
+	}
+	return max(p.Withdraws.Sub(now), time.Millisecond)
 }

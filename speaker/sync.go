@@ -77,6 +77,8 @@ type planned struct {
 	Epoch    uint64
 	Members  map[string]bool
 	Problems []lb.Problem
+	// Goodbye is what routers hear if the speaker is ordered to stop now; "" if the speaker alone is to stop.
+	Goodbye string
 }
 
 // inputs are what one run reads from everything but the membership.
@@ -163,9 +165,9 @@ func (w *syncer) run(in inputs, view members.View, metadata map[string]lb.Member
 	p, err := w.apply(in, state, macsOf(metadata))
 	w.liveness.SetOwners(p.Owners)
 	problems := slices.Concat(w.filter.problems(in.links), w.unfitProblems(), w.kernelProblems(), live.Problems)
-	w.record(&planned{p, view.Epoch, state.Members, problems})
+	w.record(&planned{p, view.Epoch, state.Members, problems, goodbye(state.Nodes[w.node], p)})
 	w.report.Set(&report.Outcome{Verdicts: p.Verdicts, Speakers: len(state.Members), Problems: problems})
-	return sooner(sooner(live.Again, in.freshFor), relaysEnd(p.Relays, state.Now)), err
+	return sooner(sooner(sooner(live.Again, in.freshFor), relaysEnd(p.Relays, state.Now)), withdrawn(p, state.Now)), err
 }
 
 // complete adds to the State what is known from all sources but the API server.
@@ -180,6 +182,7 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State, metadata
 	}
 	last := w.last.Load()
 	s.Here.HearsBadly, s.Here.CutOffFrom, s.Here.Partition = live.HearsBadly, live.CutOffFrom, live.Partition
+	s.Here.Advertised = last.plan().Advertised
 	if s.Here.CutOffFrom != nil {
 		s.Here.Announced = last.plan().Announced()
 	}

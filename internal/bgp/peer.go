@@ -18,9 +18,10 @@ const (
 	// defaultHoldTime and defaultConnectTime are the RFC's (RFC 4271 section 10).
 	defaultHoldTime    = 90 * time.Second
 	defaultConnectTime = 120 * time.Second
-	// restartTime is how long routers keep the routes of a speaker that restarts
-	// (RFC 4724 section 3): enough to pull an image; the default of FRR and BIRD.
-	restartTime = 120
+	// restartTime is how long routers keep the routes of a speaker that restarts (RFC 4724 section 3). It is enough
+	// for a container whose image is there. If an image is pulled for longer, the routes go, and other nodes serve.
+	// Each second more is one more for which a node that went down without a word is sent traffic.
+	restartTime = 20
 	// deferralTime bounds how long GoBGP waits for the End-of-RIB of all peers
 	// before it sends anything (Selection_Deferral_Timer, RFC 4724 section 4.1).
 	// Nothing here depends on what peers send, so it is as short as possible.

@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -20,14 +21,20 @@ const (
 	// tagASN is the global administrator of tags: the last AS number, which is
 	// reserved (RFC 7300), so no operator's large community looks like a tag.
 	tagASN = 4294967295
+	// defaultLocalPref is what routers take for a route without LOCAL_PREF.
+	defaultLocalPref = 100
 )
+
+// gracefulShutdown is the community GRACEFUL_SHUTDOWN (RFC 8326 section 5).
+var gracefulShutdown = lb.Community{A: 65535, B: 0}
 
 // rule has the attributes that one peer receives with the routes of the rule's tag.
 type rule struct {
 	peer netip.Addr
 	// localASN is the AS to prepend, this often beyond the once that GoBGP does itself.
-	localASN  uint32
-	prepend   uint8
+	localASN uint32
+	prepend  uint8
+	// localPref 0 leaves LOCAL_PREF as newPath sets it, which is 0.
 	localPref uint32
 	med       lb.MED
 	// external: no route goes out if the router turns out to be of our own AS.
@@ -41,8 +48,14 @@ type rule struct {
 // 5.1.2).
 func newRule(p settings, r lb.Route, nextHop netip.Addr) rule {
 	out := rule{
-		peer: p.address, localASN: p.localASN, localPref: r.LocalPref, med: r.MED,
+		peer: p.address, localASN: p.localASN, localPref: cmp.Or(r.LocalPref, defaultLocalPref), med: r.MED,
 		external: p.peerASN == 0, nextHop: nextHop, communities: r.Communities,
+	}
+	if r.Leaving {
+		out.localPref = 0
+		if !slices.Contains(r.Communities, gracefulShutdown) {
+			out.communities = append(slices.Clone(r.Communities), gracefulShutdown)
+		}
 	}
 	if p.localASN != p.peerASN {
 		out.prepend = r.Prepend

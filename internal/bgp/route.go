@@ -27,7 +27,7 @@ func newTable(routes []lb.Route, peers map[string]settings, hops nextHops) table
 	known := map[string]string{} // tags of rules, since most routes have the same attributes
 	for _, r := range routes {
 		family := lb.FamilyOf(r.Prefix.Addr())
-		attributes := fmt.Sprint(" ", family, r.LocalPref, r.Prepend, r.MED, r.Communities)
+		attributes := fmt.Sprint(" ", family, r.LocalPref, r.Prepend, r.MED, r.Leaving, r.Communities)
 		for _, name := range r.Peers {
 			peer, usable := peers[name]
 			if !usable || !peer.carries(family) {
@@ -130,7 +130,8 @@ func newPath(prefix netip.Prefix, tags []string) (*apiutil.Path, error) {
 		}
 	}
 	// ORIGIN IGP: the prefix is interior to this AS (RFC 4271 section 5.1.1).
-	attrs := []gobgp.PathAttributeInterface{gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP), hop}
+	// LOCAL_PREF 0, since no rule can set that: to GoBGP's policies 0 means none. All rules but those of leaving routes set it.
+	attrs := []gobgp.PathAttributeInterface{gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP), hop, gobgp.NewPathAttributeLocalPref(0)}
 	if len(large) > 0 {
 		attrs = append(attrs, gobgp.NewPathAttributeLargeCommunities(large))
 	}

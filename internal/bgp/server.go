@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -69,6 +70,42 @@ func (s *server) stop(graceful bool) error {
 		return fmt.Errorf("stop GoBGP: %w", err)
 	}
 	return nil
+}
+
+const (
+	// shutdownTime bounds the wait for GoBGP to send its NOTIFICATIONs: a router that takes no data must not delay the end.
+	shutdownTime     = time.Second
+	shutdownInterval = 5 * time.Millisecond
+)
+
+// shutDown ends all sessions with Cease, Administrative Shutdown, and a text.
+func (s *server) shutDown(text string) error {
+	peers, err := s.peers()
+	errs := []error{err}
+	for _, p := range peers {
+		errs = append(errs, s.gobgp.DisablePeer(context.Background(), &api.DisablePeerRequest{Address: p.Conf.NeighborAddress, Communication: text}))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("shut peers down: %w", err)
+	}
+	deadline, tick := time.After(shutdownTime), time.NewTicker(shutdownInterval)
+	defer tick.Stop()
+	for s.established() {
+		select {
+		case <-deadline:
+			return errors.New("shut peers down: a session does not end")
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// established reports whether a session is up.
+func (s *server) established() bool {
+	peers, err := s.peers()
+	return err == nil && slices.ContainsFunc(peers, func(p *api.Peer) bool {
+		return p.State.SessionState == api.PeerState_SESSION_STATE_ESTABLISHED
+	})
 }
 
 // peers lists the peers that GoBGP has.

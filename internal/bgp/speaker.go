@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"reflect"
@@ -120,6 +121,19 @@ func (s *Speaker) Leave() error {
 	defer s.mu.Unlock()
 	s.left = true
 	return s.stop(false)
+}
+
+// Shutdown ends all sessions as Leave does, for a node that goes down: with the subcode Administrative Shutdown
+// (RFC 4486 section 4) and a text for the operators of the routers (RFC 9003).
+func (s *Speaker) Shutdown(text string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left = true
+	running := s.server.Load()
+	if running == nil {
+		return nil
+	}
+	return errors.Join(running.shutDown(text), s.stop(false))
 }
 
 // sync brings GoBGP to the desired state. mu is held.

@@ -2,6 +2,7 @@ package config
 
 import (
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -23,6 +24,9 @@ func compileNodes(objects []*corev1.Node, opt Options) map[string]lb.Node {
 			}
 		}
 		for _, c := range o.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue && strings.Contains(c.Message, shutdownMessage) {
+				node.ShuttingDown, node.Draining = true, true
+			}
 			if c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue {
 				node.NetworkUnavailable = true
 			}
@@ -35,6 +39,11 @@ func compileNodes(objects []*corev1.Node, opt Options) map[string]lb.Node {
 // autoscalerTaint marks a node that the cluster autoscaler is about to remove; it
 // is set before the drain.
 const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
+
+// shutdownMessage is in the message of the condition Ready while kubelet ends the pods of a node that goes down. Its reason
+// is that of all other faults
+// (https://github.com/kubernetes/kubernetes/blob/v1.34.0/pkg/kubelet/nodeshutdown/nodeshutdown_manager_linux.go).
+const shutdownMessage = "node is shutting down"
 
 // draining reports whether a node is cordoned, being deleted, or about to be removed.
 func draining(o *corev1.Node) bool {

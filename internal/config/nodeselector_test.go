@@ -68,12 +68,19 @@ func TestDraining(t *testing.T) {
 	tainted := func(key string) corev1.Node {
 		return corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}}}
 	}
+	ready := func(status corev1.ConditionStatus, message string) corev1.Node {
+		return corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, Message: message}}}}
+	}
+	const shutdown = "[container runtime is down, node is shutting down]"
 	for _, tt := range []struct {
 		name string
 		node corev1.Node
 		want bool
 	}{
 		{"well", corev1.Node{}, false},
+		{"goes down", ready(corev1.ConditionFalse, shutdown), true},
+		{"is back", ready(corev1.ConditionTrue, shutdown), false},
+		{"not ready", ready(corev1.ConditionFalse, "container runtime is down"), false},
 		{"cordoned", corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}}, true},
 		{"being deleted", corev1.Node{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}}, true},
 		{"chosen by the autoscaler", tainted("ToBeDeletedByClusterAutoscaler"), true},
@@ -84,6 +91,9 @@ func TestDraining(t *testing.T) {
 		s, _ := Compile(Objects{Nodes: []*corev1.Node{&tt.node}}, served())
 		if got := s.Nodes["n"].Draining; got != tt.want {
 			t.Errorf("%s: draining is %v, want %v", tt.name, got, tt.want)
+		}
+		if got := s.Nodes["n"].ShuttingDown; got != (tt.name == "goes down") {
+			t.Errorf("%s: shutting down is %v", tt.name, got)
 		}
 	}
 }

@@ -1,6 +1,9 @@
 package lb
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // Here is what one node knows of itself that the API server does not.
 type Here struct {
@@ -16,6 +19,9 @@ type Here struct {
 	CutOffFrom map[string]bool
 	// Announced are the addresses that this node announces by ARP and NDP now; set only while it is cut off.
 	Announced map[netip.Addr]bool
+	// Advertised are the addresses that this node advertises by BGP by its last plan, in any epoch; until then, if it leaves
+	// them.
+	Advertised map[netip.Addr]time.Time
 	// Partition is what other sides of a partition wrote, if this node is cut off and reaches the API server.
 	Partition Partition
 	// Previous is this node's last plan. It is nil if the speaker has just started, or was stopped for so long

@@ -12,7 +12,9 @@ type Node struct {
 	Excluded bool
 	// NetworkUnavailable mirrors the node condition of that name.
 	NetworkUnavailable bool
-	// Draining: the node is cordoned, being deleted, or about to be removed by the autoscaler. It announces
+	// Draining: the node is cordoned, being deleted, about to be removed by the autoscaler, or goes down. It announces
 	// only what no other node can announce.
 	Draining bool
+	// ShuttingDown: kubelet says that the node goes down. Such a node is Draining too.
+	ShuttingDown bool
 }

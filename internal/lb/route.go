@@ -15,6 +15,9 @@ type Route struct {
 	// Prepend is how often our AS is in AS_PATH beyond the once that BGP wants; for peers of another AS only.
 	Prepend uint8
 	MED     MED
+	// Leaving: the node is about to withdraw the route, so that routers must prefer all others. It bears the community
+	// GRACEFUL_SHUTDOWN and LOCAL_PREF 0 (RFC 8326 section 4.1).
+	Leaving bool
 	// Communities are sorted and free of duplicates.
 	Communities []Community
 }

@@ -15,10 +15,11 @@ import (
 const (
 	metaVersion = 1
 
-	flagStopping   = 1 << 0
-	flagPartial    = 1 << 1
-	flagBooting    = 1 << 2
-	flagUnfiltered = 1 << 3
+	flagStopping    = 1 << 0
+	flagPartial     = 1 << 1
+	flagBooting     = 1 << 2
+	flagUnfiltered  = 1 << 3
+	flagSessionless = 1 << 4
 
 	linkDefault = 1 << 0
 	linkRefused = 1 << 1
@@ -29,7 +30,7 @@ const (
 var unfitFlags = []struct {
 	unfit lb.Unfit
 	flag  byte
-}{{lb.Booting, flagBooting}, {lb.Unfiltered, flagUnfiltered}}
+}{{lb.Booting, flagBooting}, {lb.Unfiltered, flagUnfiltered}, {lb.Sessionless, flagSessionless}}
 
 // errMeta: the metadata is of another version. It is not forged, since members have the key.
 var errMeta = errors.New("metadata of another version, or cut short")

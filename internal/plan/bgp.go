@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -17,14 +18,14 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 		return p.withWriter(s, refuse(lb.NoAddress, "the Service has no address yet"))
 	}
 	var out Outcome
-	nodes, peers := map[string]bool{}, map[string]bool{}
+	nodes, peers, left := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, a := range s.Addresses {
 		ads := selecting(p.cluster.bgp, s, p.poolOf(s, a))
 		if len(ads) == 0 {
 			continue
 		}
 		out.Selected = true
-		announcers, why := p.announcers(s, a, ads)
+		announcers, leavers, why := p.announcers(s, a, ads)
 		if len(announcers) == 0 {
 			out.Reason, out.Message = why, p.message(s, why, ads, "bgp", p.cluster.bgp)
 			if why == lb.NoPeer {
@@ -35,38 +36,72 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 		for _, n := range announcers {
 			nodes[n] = true
 		}
-		if slices.Contains(announcers, p.node) && !p.withheld[a] {
-			p.route(a, ads, peers)
+		for _, n := range leavers {
+			left[n] = true
+		}
+		switch {
+		case p.withheld[a]:
+		case slices.Contains(announcers, p.node):
+			p.route(a, ads, peers, time.Time{})
+		case p.leaves(s, a, ads):
+			p.leaveRoute(a, ads, peers)
 		}
 	}
 	out.Nodes = slices.Sorted(maps.Keys(nodes))
+	maps.DeleteFunc(left, func(n string, _ bool) bool { return nodes[n] })
 	out.Peers = slices.Sorted(maps.Keys(peers))
-	return p.withWriter(s, p.bgpOutcome(s, out))
+	return p.withWriter(s, p.bgpOutcome(s, out, left))
 }
 
-// bgpOutcome completes the outcome of all addresses.
-func (p *planner) bgpOutcome(s *lb.Service, out Outcome) Outcome {
+// bgpOutcome completes the outcome of all addresses; left are the nodes that leave them to the others.
+func (p *planner) bgpOutcome(s *lb.Service, out Outcome, left map[string]bool) Outcome {
+	by := "advertised by " + lb.SomeOf(out.Nodes)
+	if len(left) > 0 {
+		by += fmt.Sprintf(" (not %s: %s)", lb.SomeOf(slices.Sorted(maps.Keys(left))), lb.NodeDraining)
+	}
 	switch {
 	case !out.Selected:
 		out = refuse(lb.NoAdvertisement, noAdvertisement("BGPAdvertisement", p.poolsOf(s)))
 	case len(out.Nodes) > 0 && out.Reason == "":
 		out.Reason = lb.Announced
-		out.Message = "advertised by " + lb.SomeOf(out.Nodes)
+		out.Message = by
 	case len(out.Nodes) > 0:
-		out.Message = "advertised by " + lb.SomeOf(out.Nodes) + "; the rest waits: " + out.Message
+		out.Message = by + "; the rest waits: " + out.Message
 	}
 	if conflict := p.routes.conflict(s.Addresses); conflict != "" {
 		out.Reason, out.Message = lb.ConflictingAdvertisements, conflict
 	}
 	out.Here = p.reasonHere(s, out)
 	if out.Here == lb.NotOwner || out.Here == lb.NodeDraining {
-		out.Here = lb.NoPeer // every node that may announce does, so that only a peer can be missing
+		out.Here = lb.NoPeer // every other node that may announce does, so that only a peer can be missing
+		if left[p.node] {
+			out.Here = lb.NodeDraining
+		}
 	}
 	return out
 }
 
-// announcers returns the nodes that advertise an address, or why there are none.
-func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) ([]string, lb.Reason) {
+// announcers returns the nodes that advertise an address, and those that leave it to them; or why there are none.
+func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) (stay, leave []string, why lb.Reason) {
+	eligible, why := p.mayAdvertise(s, a, ads)
+	taken := false
+	for _, name := range eligible {
+		if p.state.Nodes[name].Draining {
+			leave = append(leave, name)
+			continue
+		}
+		stay = append(stay, name)
+		// Nobody leaves anything to a node whose own sessions end soon, or are down.
+		taken = taken || !p.state.Stopping[name] && !p.state.SpeakerDown[name] && !p.state.Unfit[name].Has(lb.Sessionless)
+	}
+	if !taken {
+		return eligible, nil, why
+	}
+	return stay, leave, why
+}
+
+// mayAdvertise returns the nodes that can serve an address and have a peer for it, or why there are none.
+func (p *planner) mayAdvertise(s *lb.Service, a netip.Addr, ads []int) ([]string, lb.Reason) {
 	if !s.Serving {
 		return nil, lb.NoServingEndpoint
 	}
@@ -115,8 +150,36 @@ func (p *planner) peersFor(name string, a netip.Addr, ad int) []string {
 	return out
 }
 
-// route adds the routes to an address to what this node advertises.
-func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool) {
+// leaveTime is how long a node goes on with a route that it leaves to others, marked as such, so that all routers choose
+// others before it is withdrawn: the way of one UPDATE and a new decision in each router of the network, with room to spare.
+// It ends within the time that a speaker which stops waits.
+const leaveTime = 3 * time.Second
+
+// leaves reports whether this node could serve an address, if it were not to go: it is drained or excluded.
+func (p *planner) leaves(s *lb.Service, a netip.Addr, ads []int) bool {
+	if p.me < 0 {
+		return false
+	}
+	c := p.candidates("bgp", p.cluster.bgp, ads)[p.me]
+	goes := c.reason == lb.NodeExcluded || c.reason == "" && c.node.Draining
+	return goes && c.node.refuses(s) == "" && p.filters(p.node, a)
+}
+
+// leaveRoute goes on for leaveTime with an address that this node advertised by its last plan. A node that did not, such as
+// one that has booted and is still cordoned, advertises nothing.
+func (p *planner) leaveRoute(a netip.Addr, ads []int, peers map[string]bool) {
+	until, was := p.state.Here.Advertised[a]
+	if until.IsZero() {
+		until = p.state.Now.Add(leaveTime)
+	}
+	if !was || !p.state.Now.Before(until) {
+		return
+	}
+	p.route(a, ads, peers, until)
+}
+
+// route adds the routes to an address to what this node advertises; until then, if it leaves the address.
+func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool, until time.Time) {
 	for _, i := range ads {
 		if !p.cluster.bgp[i].nodes[p.me] {
 			continue
@@ -132,8 +195,11 @@ func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool) {
 		}
 		for _, peer := range p.peersFor(p.node, a, i) {
 			p.attracted[a] = true
+			if have, again := p.plan.Advertised[a]; !again || !have.IsZero() {
+				p.plan.Advertised[a] = until // the address stays if one of its Services does
+			}
 			peers[peer] = true
-			p.routes.add(prefix, peer, i)
+			p.routes.add(prefix, peer, i, !until.IsZero())
 		}
 	}
 }
@@ -154,13 +220,15 @@ type attributes struct {
 	// oldest is the index of the oldest advertisement so far.
 	oldest      int
 	communities []lb.Community
+	// staying: this node does not leave all addresses inside.
+	staying bool
 }
 
 func newRouteTable(ads []lb.BGPAdvertisement) routeTable {
 	return routeTable{ads, map[netip.Prefix]map[string]*attributes{}, map[netip.Prefix]string{}}
 }
 
-func (t routeTable) add(prefix netip.Prefix, peer string, index int) {
+func (t routeTable) add(prefix netip.Prefix, peer string, index int, leaving bool) {
 	ad := &t.ads[index]
 	byPeer := t.routes[prefix]
 	if byPeer == nil {
@@ -172,6 +240,7 @@ func (t routeTable) add(prefix netip.Prefix, peer string, index int) {
 		r = &attributes{oldest: index}
 		byPeer[peer] = r
 	}
+	r.staying = r.staying || !leaving
 	before := &t.ads[r.oldest]
 	r.oldest = min(r.oldest, index)
 	if before.LocalPref != ad.LocalPref || before.MED != ad.MED || before.Prepend != ad.Prepend {
@@ -204,14 +273,14 @@ func (t routeTable) sorted() []lb.Route {
 			slices.SortFunc(r.communities, compareCommunity)
 			ad := &t.ads[r.oldest]
 			same := slices.IndexFunc(out[first:], func(o lb.Route) bool {
-				return o.LocalPref == ad.LocalPref && o.MED == ad.MED && o.Prepend == ad.Prepend && slices.Equal(o.Communities, r.communities)
+				return o.LocalPref == ad.LocalPref && o.MED == ad.MED && o.Prepend == ad.Prepend && o.Leaving == !r.staying && slices.Equal(o.Communities, r.communities)
 			})
 			if same >= 0 {
 				out[first+same].Peers = append(out[first+same].Peers, peer)
 				continue
 			}
 			out = append(out, lb.Route{
-				Prefix: prefix, Peers: []string{peer}, LocalPref: ad.LocalPref, MED: ad.MED, Prepend: ad.Prepend, Communities: r.communities,
+				Prefix: prefix, Peers: []string{peer}, LocalPref: ad.LocalPref, MED: ad.MED, Prepend: ad.Prepend, Leaving: !r.staying, Communities: r.communities,
 			})
 		}
 	}

@@ -164,12 +164,18 @@ func (c *cluster) candidates(kind string, scopes []scope, selected []int) []cand
 
 // reasonFor returns why a candidate may not announce a Service, by its nodeSelectors and endpoints too; "" if it may.
 func (c candidate) reasonFor(s *lb.Service) lb.Reason {
-	switch {
-	case c.reason != "":
+	if c.reason != "" {
 		return c.reason
-	case !selects(s.NodeSelectors, c.node.Labels):
+	}
+	return c.node.refuses(s)
+}
+
+// refuses returns why a Service does not let a node announce it; "" if it does.
+func (n *node) refuses(s *lb.Service) lb.Reason {
+	switch {
+	case !selects(s.NodeSelectors, n.Labels):
 		return lb.NodeNotSelected
-	case s.Local && !s.ServingNodes[c.node.Name]:
+	case s.Local && !s.ServingNodes[n.Name]:
 		return lb.NoLocalEndpoint
 	}
 	return ""

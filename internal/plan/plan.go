@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -31,6 +32,10 @@ type Plan struct {
 	RouterID netip.Addr
 	// Routes that this node advertises.
 	Routes []lb.Route
+	// Advertised are the addresses of Routes, each with the time at which this node withdraws it, or the zero Time.
+	Advertised map[netip.Addr]time.Time `json:"-"`
+	// Withdraws is the first of these times; the zero Time if this node leaves nothing.
+	Withdraws time.Time
 	// Filter of this node.
 	Filter lb.Filter
 	// Verdicts, one for each Service of the State, in its order.
@@ -91,6 +96,7 @@ func ForNode(node string, s lb.State) Plan {
 		routes:    newRouteTable(s.BGPAdvertisements),
 	}
 	p.plan.Sources = map[netip.Addr][][6]byte{}
+	p.plan.Advertised = map[netip.Addr]time.Time{}
 	p.plan.Peers, p.plan.RouterID = c.peers[node], c.routerID(node)
 	for i := range s.Services {
 		p.service(&s.Services[i])
@@ -100,6 +106,7 @@ func ForNode(node string, s lb.State) Plan {
 	p.plan.Owners, p.plan.Relays = p.owners, sorted(p.relays)
 	p.plan.Yield = slices.SortedFunc(maps.Keys(p.yield), netip.Addr.Compare)
 	p.plan.Routes = p.routes.sorted()
+	p.plan.Withdraws = earliest(p.plan.Advertised)
 	p.plan.Filter = p.filter()
 	return p.plan
 }
@@ -142,6 +149,16 @@ func sorted[V any](values map[netip.Addr]V) []V {
 	var out []V
 	for _, a := range slices.SortedFunc(maps.Keys(values), netip.Addr.Compare) {
 		out = append(out, values[a])
+	}
+	return out
+}
+
+// earliest returns the earliest of times that are not zero; the zero Time for none.
+func earliest(times map[netip.Addr]time.Time) (out time.Time) {
+	for _, t := range times {
+		if !t.IsZero() && (out.IsZero() || t.Before(out)) {
+			out = t
+		}
 	}
 	return out
 }
