@@ -28,7 +28,7 @@ type loop struct {
 // acts is what Sync costs, for how long it waits besides, and what it returns.
 type acts struct {
 	cost, waits, again time.Duration
-	err         error
+	err                error
 }
 
 // run has script act on a Loop, and returns the runs.
