@@ -48,7 +48,7 @@ func testRejected(t *testing.T, e *env) {
 		"multihop in an AS": {"BGPPeer", `{myASN: 64600, peerASN: 64600, peerAddress: 172.31.0.9, ebgpMultiHop: true}`, "ebgpMultiHop is for peers of another AS"},
 		"aggregate of one":  {"BGPAdvertisement", `{aggregationLength: 24, serviceSelectors: [{matchLabels: {a: b}}]}`, "cannot be aggregated"},
 		"length 33":         {"BGPAdvertisement", `{aggregationLength: 33}`, "aggregationLength"},
-		"bad community":     {"BGPAdvertisement", `{communities: [banana]}`, "communities"},
+		"bad community":     {"BGPAdvertisement", `{communities: ["1:2:3"]}`, "communities"},
 		"long link name":    {"L2Advertisement", `{interfaces: [averyverylongname]}`, "interfaces"},
 	} {
 		t.Run(name, func(t *testing.T) {

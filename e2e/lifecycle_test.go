@@ -29,7 +29,7 @@ func testSamples(t *testing.T, e *env) {
 	}
 	resources := map[string]string{
 		"IPAddressPool": testbed.Pools, "L2Advertisement": testbed.L2Advertisements,
-		"BGPAdvertisement": testbed.BGPAdvertisements, "BGPPeer": testbed.Peers,
+		"BGPAdvertisement": testbed.BGPAdvertisements, "BGPPeer": testbed.Peers, "Community": "communities",
 	}
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
