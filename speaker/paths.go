@@ -38,10 +38,25 @@ func (p *paths) set(peers []lb.Peer, links []link.Link) error {
 	return p.apply()
 }
 
+// pathWait is how long a session of BGP waits for BFD of a router that is silent. A router may begin BFD only when BGP is up,
+// as FRR does with neighbors that it takes from a range: RFC 5882 section 10.1.
+const pathWait = 5 * time.Second
+
 // sync tells BGP what changed. It is a loop of its own, since the end of a session must not wait for a plan.
-func (p *paths) sync(context.Context) (again time.Duration, err error) { return 0, p.apply() }
+func (p *paths) sync(context.Context) (again time.Duration, err error) {
+	if held, err := p.hold(); err != nil || !held {
+		return 0, err
+	}
+	return time.Second, nil
+}
 
 func (p *paths) apply() error {
+	_, err := p.hold()
+	return err
+}
+
+// hold tells BGP which sessions may be up, and reports whether it holds any.
+func (p *paths) hold() (any bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	statuses, _ := p.bfd.Statuses()
@@ -49,7 +64,11 @@ func (p *paths) apply() error {
 	for _, s := range p.bgp.States() {
 		established[s.Peer] = s.State == bgp.Established
 	}
-	return p.bgp.SetPaths(pathsOf(p.peers, statuses, established))
+	all := pathsOf(p.peers, statuses, established)
+	for _, path := range all {
+		any = any || path.Hold != ""
+	}
+	return any, p.bgp.SetPaths(all)
 }
 
 // bfdPeers returns the sessions of BFD that peers of BGP want. A router of the node's own AS may be behind others: then,
@@ -78,7 +97,7 @@ func onLink(a netip.Addr, links []link.Link) bool {
 
 // pathsOf says which sessions of BGP may be up: those whose BFD is. One that either side switched off says nothing about
 // the path (RFC 5882 section 4.2). Nor does one that was never up yet, for a session of BGP that is up: its profile is
-// new, or the process of BFD was started again.
+// new, or the process of BFD was started again. After pathWait of silence BGP finds out by itself.
 func pathsOf(peers []lb.Peer, statuses []bfd.Status, established map[string]bool) map[string]bgp.Path {
 	byName := map[string]bfd.Status{}
 	for _, s := range statuses {
@@ -105,7 +124,8 @@ func pathsOf(peers []lb.Peer, statuses []bfd.Status, established map[string]bool
 		default:
 			path.Hold = "BFD: " + s.Diagnostic.String()
 		}
-		if s.Ups == 0 && established[p.Name] {
+		silent := known && s.State == bfd.Down && s.Error == "" && s.Since >= pathWait
+		if silent || s.Ups == 0 && established[p.Name] {
 			path.Hold = ""
 		}
 		out[p.Name] = path
