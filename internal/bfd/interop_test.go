@@ -183,8 +183,10 @@ func testFaults(t *testing.T, l *lab) {
 	// Switched off by us: the router's session goes down at once, and ours counts no failure.
 	before := l.status("v6")
 	l.Set(l.peers(func(p *Peer) { p.Disabled = p.Name == "v6" }))
-	l.until("the router sees that v6 is switched off", func() bool { return !l.router.up(sides["v6"].node) })
-	if s := l.status("v6"); s.State != AdminDown || s.Failures != before.Failures {
+	l.until("both sides see that v6 is switched off", func() bool {
+		return l.status("v6").State == AdminDown && !l.router.up(sides["v6"].node)
+	})
+	if s := l.status("v6"); s.Failures != before.Failures {
 		t.Errorf("switched off: %+v, before %+v", s, before)
 	}
 	l.Set(l.peers())
@@ -215,8 +217,8 @@ func testFRRSwitchesOff(t *testing.T, l *lab, f *frr) {
 	before := l.status("v4")
 	const peer = "peer 192.0.2.1 local-address 192.0.2.2 interface lan"
 	f.command("configure", "bfd", peer, "shutdown")
-	l.until("v4 is down", func() bool { return l.status("v4").State == Down })
-	if s := l.status("v4"); s.Remote != AdminDown || s.Failures != before.Failures {
+	l.until("v4 is switched off", func() bool { return l.status("v4").State == Down && l.status("v4").Remote == AdminDown })
+	if s := l.status("v4"); s.Failures != before.Failures {
 		t.Errorf("switched off by the router: %+v, before %+v", s, before)
 	}
 	f.command("configure", "bfd", peer, "no shutdown")
