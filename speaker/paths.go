@@ -22,11 +22,13 @@ type paths struct {
 
 	mu    sync.Mutex
 	peers []lb.Peer
+	// released are the peers whose BFD was silent for pathWait, until it is up.
+	released map[string]bool
 }
 
 // newPaths couples BGP to a Monitor of its own, which calls changed when sync should run.
 func newPaths(log *slog.Logger, b *bgp.Speaker, changed func()) *paths {
-	return &paths{bfd: bfd.New(bfd.Config{Log: log, Changed: changed}), bgp: b}
+	return &paths{released: map[string]bool{}, bfd: bfd.New(bfd.Config{Log: log, Changed: changed}), bgp: b}
 }
 
 // set makes these the peers of this node. BGP learns about new ones before it dials.
@@ -64,11 +66,25 @@ func (p *paths) hold() (any bool, err error) {
 	for _, s := range p.bgp.States() {
 		established[s.Peer] = s.State == bgp.Established
 	}
-	all := pathsOf(p.peers, statuses, established)
+	release(p.released, statuses)
+	all := pathsOf(p.peers, statuses, established, p.released)
 	for _, path := range all {
 		any = any || path.Hold != ""
 	}
 	return any, p.bgp.SetPaths(all)
+}
+
+// release notes whose BFD was silent for so long that BGP goes first. It does until BFD is up: a router that begins BFD with
+// BGP needs a moment for it.
+func release(released map[string]bool, statuses []bfd.Status) {
+	for _, s := range statuses {
+		switch {
+		case s.State == bfd.Up:
+			delete(released, s.Name)
+		case s.State == bfd.Down && s.Error == "" && s.Since >= pathWait:
+			released[s.Name] = true
+		}
+	}
 }
 
 // bfdPeers returns the sessions of BFD that peers of BGP want. A router of the node's own AS may be behind others: then,
@@ -98,7 +114,7 @@ func onLink(a netip.Addr, links []link.Link) bool {
 // pathsOf says which sessions of BGP may be up: those whose BFD is. One that either side switched off says nothing about
 // the path (RFC 5882 section 4.2). Nor does one that was never up yet, for a session of BGP that is up: its profile is
 // new, or the process of BFD was started again. After pathWait of silence BGP finds out by itself.
-func pathsOf(peers []lb.Peer, statuses []bfd.Status, established map[string]bool) map[string]bgp.Path {
+func pathsOf(peers []lb.Peer, statuses []bfd.Status, established, released map[string]bool) map[string]bgp.Path {
 	byName := map[string]bfd.Status{}
 	for _, s := range statuses {
 		byName[s.Name] = s
@@ -124,8 +140,7 @@ func pathsOf(peers []lb.Peer, statuses []bfd.Status, established map[string]bool
 		default:
 			path.Hold = "BFD: " + s.Diagnostic.String()
 		}
-		silent := known && s.State == bfd.Down && s.Error == "" && s.Since >= pathWait
-		if silent || s.Ups == 0 && established[p.Name] {
+		if released[p.Name] || s.Ups == 0 && established[p.Name] {
 			path.Hold = ""
 		}
 		out[p.Name] = path

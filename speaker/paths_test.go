@@ -3,6 +3,7 @@ package main
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -42,9 +43,36 @@ func TestPaths(t *testing.T) {
 			tt.status.Name = "a"
 			statuses = append(statuses, *tt.status)
 		}
-		got := pathsOf(peers, statuses, map[string]bool{"a": tt.established})
+		released := map[string]bool{}
+		release(released, statuses)
+		got := pathsOf(peers, statuses, map[string]bool{"a": tt.established}, released)
 		if diff := cmp.Diff(map[string]bgp.Path{"a": tt.want}, got); diff != "" {
 			t.Errorf("%s: -want +got\n%s", name, diff)
+		}
+	}
+}
+
+// BGP that goes first is not held while BFD comes up, and depends on it from then on.
+func TestReleased(t *testing.T) {
+	peers := []lb.Peer{{Name: "a", BFD: &lb.BFD{}}}
+	released := map[string]bool{}
+	for i, step := range []struct {
+		status      bfd.Status
+		established bool
+		held        bool
+	}{
+		{bfd.Status{State: bfd.Down, Remote: bfd.Down, Since: time.Second}, false, true},
+		{bfd.Status{State: bfd.Down, Remote: bfd.Down, Since: pathWait}, false, false},
+		{bfd.Status{State: bfd.Init, Remote: bfd.Down}, false, false},
+		{bfd.Status{State: bfd.Init, Remote: bfd.Down}, true, false},
+		{bfd.Status{State: bfd.Up, Remote: bfd.Up, Ups: 1}, true, false},
+		{bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Failures: 1, Diagnostic: bfd.Expired}, true, true},
+	} {
+		step.status.Name = "a"
+		release(released, []bfd.Status{step.status})
+		got := pathsOf(peers, []bfd.Status{step.status}, map[string]bool{"a": step.established}, released)
+		if held := got["a"].Hold != ""; held != step.held {
+			t.Errorf("step %d: held %v, want %v", i, held, step.held)
 		}
 	}
 }
