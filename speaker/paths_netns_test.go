@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -81,6 +82,7 @@ func TestPathsWithBIRD(t *testing.T) {
 		signal(t, router, syscall.SIGCONT)
 		nstest.Until(t, 60*time.Second, "both sessions are up again", up)
 
+		peers = slices.Clone(peers)
 		for i := range peers {
 			peers[i].BFD = nil
 		}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -75,8 +76,20 @@ func TestMissing(t *testing.T) {
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel, tries, changes := refusals{RelaysIPv4: {Part: "dup", Err: syscall.ENOENT}}, 0, 0
+		var mu sync.Mutex // of all three
 		all := append(kernel.tries(), Try{Realtime, func() (string, error) { tries++; return "", nil }})
-		m := New(Config{Log: slog.New(slog.DiscardHandler), Tries: all, Changed: func() { changes++ }})
+		for i, one := range all {
+			all[i].Try = func() (string, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				return one.Try()
+			}
+		}
+		m := New(Config{Log: slog.New(slog.DiscardHandler), Tries: all, Changed: func() {
+			mu.Lock()
+			defer mu.Unlock()
+			changes++
+		}})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- m.Run(ctx) }()
@@ -92,12 +105,16 @@ func TestRun(t *testing.T) {
 			{time.Minute, func() { delete(kernel, RelaysIPv4) }, "", 3, 2},
 			{time.Hour, func() { kernel[Realtime] = Lack{Err: syscall.EPERM} }, "", 3, 2},
 		} {
+			mu.Lock()
 			step.change()
+			mu.Unlock()
 			time.Sleep(step.after)
 			synctest.Wait()
+			mu.Lock()
 			if m.words() != step.want || tries != step.wantTries || changes != step.wantChangeCount {
 				t.Errorf("step %d: missing %q after %d attempts and %d changes", i, m.words(), tries, changes)
 			}
+			mu.Unlock()
 		}
 		stop()
 		if err := <-done; err != nil {
