@@ -58,6 +58,15 @@ func announcing(announcements []lb.Announcement) []string {
 	return out
 }
 
+// inForce reports whether the kernel enforces the filter that was set last.
+func (g *guard) inForce() bool {
+	if !g.on {
+		return false
+	}
+	ok, _ := g.table.Enforced()
+	return ok
+}
+
 // failed reports whether the filter has not been in force for longer than a rebuild takes.
 func (g *guard) failed() bool { return g.on && g.table.Failed() }
 

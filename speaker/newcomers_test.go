@@ -45,6 +45,31 @@ func TestNewcomers(t *testing.T) {
 	}
 }
 
+// TestNewcomersThatShare: an address that two Services share is new once.
+func TestNewcomersThatShare(t *testing.T) {
+	now, a := time.Unix(1000, 0), []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	both := []lb.Service{{Key: lb.Key{Name: "a"}, UID: "1", Addresses: a}, {Key: lb.Key{Name: "b"}, UID: "2", Addresses: a}}
+	var n newcomers
+	n.see(both[:1], 1, now)
+	if fresh, _ := n.see(both, 2, now); fmt.Sprint(fresh) != "map[/b:[192.0.2.1]]" {
+		t.Errorf("new is %v, want the second Service's", fresh)
+	}
+	if fresh, _ := n.see(both, 3, now.Add(newcomerTime)); fresh != nil {
+		t.Errorf("still new: %v", fresh)
+	}
+}
+
+// TestStartsBehindTheFilter: without the filter nobody comes in before kube-proxy, which then alone knows source ranges.
+func TestStartsBehindTheFilter(t *testing.T) {
+	fresh := map[lb.Key][]netip.Addr{{Name: "a"}: {netip.MustParseAddr("192.0.2.1")}}
+	for _, off := range []bool{true, false} { // turned off, and not yet in force
+		w := &syncer{filter: newTestGuard(off)}
+		if got := w.starts(fresh); got != nil {
+			t.Errorf("filter off %v: %v", off, got)
+		}
+	}
+}
+
 // TestNewcomersOfABurst: a burst has a bounded number of newcomers.
 func TestNewcomersOfABurst(t *testing.T) {
 	var n newcomers

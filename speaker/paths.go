@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -77,6 +78,9 @@ func (p *paths) hold() (any bool, err error) {
 // release notes whose BFD was silent for so long that BGP goes first. It does until BFD is up: a router that begins BFD with
 // BGP needs a moment for it.
 func release(released map[string]bool, statuses []bfd.Status) {
+	maps.DeleteFunc(released, func(name string, _ bool) bool {
+		return !slices.ContainsFunc(statuses, func(s bfd.Status) bool { return s.Name == name })
+	})
 	for _, s := range statuses {
 		switch {
 		case s.State == bfd.Up:

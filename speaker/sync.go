@@ -216,10 +216,11 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[link.MAC]bool) (plan.
 	return p, errors.Join(withdrawErr, filterErr, relayErr, w.announce(p, in.links, macs))
 }
 
-// starts returns where connections to new addresses go.
+// starts returns where connections to new addresses go. Without the filter only kube-proxy knows source ranges, and nobody
+// may come in before it does.
 func (w *syncer) starts(fresh map[lb.Key][]netip.Addr) []lb.Start {
-	if len(fresh) == 0 {
-		return nil // as mostly: costs nothing
+	if len(fresh) == 0 || !w.filter.inForce() {
+		return nil
 	}
 	objects := w.cluster.Objects()
 	return config.Starts(fresh, objects.Services, objects.EndpointSlices, w.node)

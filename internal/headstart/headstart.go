@@ -105,11 +105,14 @@ func (t *Table) Remove() error {
 // elements are those of the sets.
 func elements(starts []lb.Start) []nft.SetElement {
 	var list []nft.SetElement
+	taken := map[string]bool{}
 	for _, s := range starts {
 		f, key, ok := keyOf(s)
-		if !ok {
+		// Two Services claim one frontend only if another program wrote a status. The kernel would refuse all.
+		if !ok || taken[key] {
 			continue
 		}
+		taken[key] = true
 		put := func(set, key, value string) {
 			list = append(list, nft.SetElement{Set: set + f.suffix, Element: nft.Element{Key: key, Value: value}})
 		}

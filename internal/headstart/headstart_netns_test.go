@@ -241,7 +241,12 @@ func TestDamage(t *testing.T) {
 		w := newWorld(t)
 		w.table.Set(starts(true)[:1])
 		w.node.Output("nft", "flush", "ruleset")
-		w.table.Set(starts(true))
+		claimed := starts(true) // each frontend by two Services
+		for _, other := range starts(true) {
+			other.Endpoints = other.Endpoints[1:]
+			claimed = append(claimed, other)
+		}
+		w.table.Set(claimed)
 		if got := w.fetch(w.client, "tcp", vip6, patient); got == "nothing" {
 			t.Error("nothing answers after the table was deleted")
 		}
