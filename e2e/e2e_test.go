@@ -36,7 +36,7 @@ type testCase struct {
 // speakers' audits may report faults.
 var breaking = []string{
 	"Conflict", "L2Loss", "L2Fabric", "L2FewNodes", "L2Partition", "L2Matrix", "DeadEndpoint", "DeadLeader", "LivingEndpoint", "Unfiltered",
-	"NodeLoss", "Boot", "Chart",
+	"NodeLoss", "Boot", "Chart", "BGPFaults",
 }
 
 // cases run in this order, one at a time: they share a cluster, and some inject faults.
@@ -100,6 +100,9 @@ var once = []testCase{
 	{"L2Partition", testL2Partition},
 	{"L2Keys", testL2Keys},
 	{"L2Matrix", testL2Matrix},
+	{"ECMP", testECMP},
+	{"BGPDrain", testBGPDrain},
+	{"BGPFaults", testBGPFaults},
 	{"DeadEndpoint", testDeadEndpoint},
 	{"DeadLeader", testDeadLeader},
 	{"LivingEndpoint", testLivingEndpoint},
