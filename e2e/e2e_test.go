@@ -41,20 +41,11 @@ var breaking = []string{
 
 // cases run in this order, one at a time: they share a cluster, and some inject faults.
 var cases = []testCase{
-	{"Samples", testSamples},
 	{"Reach", testReach},
 	{"Delete", testDelete},
 	{"TypeChange", testTypeChange},
-	{"Refused", testRefused},
-	{"NoPool", testNoPool},
-	{"PoolExhausted", testPoolExhausted},
-	{"OtherClass", testOtherClass},
-	{"OthersStatus", testOthersStatus},
 	{"NoEndpoint", testNoEndpoint},
 	{"ExcludedNode", testExcludedNode},
-	{"Rejected", testRejected},
-	{"Conditions", testConditions},
-	{"PeerDown", testPeerDown},
 	{"SCTP", testSCTP},
 	{"HeadStart", testHeadStart},
 	{"FilterRanges", testFilterRanges},
@@ -67,7 +58,6 @@ var cases = []testCase{
 	{"FilterLimit", testFilterLimit},
 	{"FilterSpeed", testFilterSpeed},
 	{"FilterOrder", testFilterOrder},
-	{"ControllerRestart", testControllerRestart},
 	{"SpeakerRestart", testSpeakerRestart},
 	{"NodeLoss", testNodeLoss},
 	{"Boot", testBoot},
@@ -77,6 +67,16 @@ var cases = []testCase{
 // once are the cases that do not depend on the mode of kube-proxy. They run in the first
 // mode only.
 var once = []testCase{
+	{"Samples", testSamples},
+	{"Refused", testRefused},
+	{"NoPool", testNoPool},
+	{"PoolExhausted", testPoolExhausted},
+	{"OtherClass", testOtherClass},
+	{"OthersStatus", testOthersStatus},
+	{"Rejected", testRejected},
+	{"Conditions", testConditions},
+	{"PeerDown", testPeerDown},
+	{"ControllerRestart", testControllerRestart},
 	{"FloatingIP", testFloatingIP},
 	{"FloatingIPRestore", testFloatingIPRestore},
 	{"Sharing", testSharing},
