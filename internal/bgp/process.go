@@ -19,10 +19,8 @@ import (
 )
 
 const (
-	// lookInterval is the time between two looks at an engine, each with a question. One that has not answered for
-	// hangLooks hangs. Looks are counted and not time: where this process does not run, an engine may not either.
+	// lookInterval is the time between two looks at an engine, each with a question.
 	lookInterval = time.Second
-	hangLooks    = 10
 	// leaveLooks is how many looks an engine that is to leave is given, to say goodbye to a router that takes no data.
 	leaveLooks = 3
 	// quitTime is how long an engine that hangs has to print its stacks.
@@ -45,22 +43,22 @@ func (s *supervisor) serve(settings wire.Settings) error {
 	}
 	s.begin(p.PID())
 	defer s.end()
-	var looks atomic.Int64 // since the last answer
+	var answered atomic.Bool
 	ended, read := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(read)
-		s.readNotices(p.Conn, settings, &looks)
+		s.readNotices(p.Conn, settings, &answered)
 	}()
 	var sending sync.WaitGroup
 	sending.Go(func() { s.sendOrders(p.Conn, settings, ended) })
-	hangs, err := s.watch(p, settings, &looks)
+	hangs, err := s.watch(p, settings, &answered)
 	close(ended)
 	<-read
 	_ = p.Conn.Close()
 	sending.Wait()
 	switch _, leave := s.goal(settings); {
 	case hangs:
-		err = fmt.Errorf("%w for %v", errHangs, hangLooks*lookInterval)
+		return words.explain(fmt.Errorf("%w for %v", errHangs, hangTime), false)
 	case leave != nil:
 		return nil
 	case err == nil:
@@ -68,29 +66,33 @@ func (s *supervisor) serve(settings wire.Settings) error {
 	default:
 		err = fmt.Errorf("%w: %w", errEnded, err)
 	}
-	return words.explain(err)
+	return words.explain(err, true)
 }
 
 // watch waits for the end of an engine. It ends one that hangs or does not leave.
-func (s *supervisor) watch(p *child.Process, settings wire.Settings, looks *atomic.Int64) (hangs bool, err error) {
+func (s *supervisor) watch(process *child.Process, settings wire.Settings, answered *atomic.Bool) (hangs bool, err error) {
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
+	var p pulse
 	for leaving := 0; ; {
 		select {
-		case err := <-p.Ended():
+		case err := <-process.Ended():
 			return hangs, err
 		case <-tick.C:
 		}
 		if _, leave := s.goal(settings); leave != nil {
 			if leaving++; leaving > leaveLooks {
-				p.Kill()
+				process.Kill()
 			}
 			continue
 		}
-		if looks.Add(1) > hangLooks && !hangs {
+		if answered.Swap(false) {
+			p.answered()
+		}
+		if !hangs && p.look(waited(process.PID())) {
 			hangs = true
-			p.Quit()
-			defer time.AfterFunc(quitTime, p.Kill).Stop()
+			process.Quit()
+			defer time.AfterFunc(quitTime, process.Kill).Stop()
 		}
 	}
 }
@@ -124,7 +126,7 @@ func (s *supervisor) sendOrders(conn io.Writer, settings wire.Settings, ended <-
 }
 
 // readNotices takes what an engine sends until it ends.
-func (s *supervisor) readNotices(conn io.Reader, settings wire.Settings, looks *atomic.Int64) {
+func (s *supervisor) readNotices(conn io.Reader, settings wire.Settings, answered *atomic.Bool) {
 	log := s.speaker.config.Log.With("peer", settings.Name, "address", settings.Address)
 	for in := gob.NewDecoder(conn); ; {
 		var n wire.Notice
@@ -141,7 +143,7 @@ func (s *supervisor) readNotices(conn io.Reader, settings wire.Settings, looks *
 			}
 			log.Log(context.Background(), n.Log.Level, n.Log.Message, attrs...)
 		case n.Pong:
-			looks.Store(0)
+			answered.Store(true)
 		}
 	}
 }
@@ -164,14 +166,14 @@ func (w *lastWords) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// explain adds the first line to an error, and all of it to what a log shows.
-func (w *lastWords) explain(err error) error {
+// explain adds the words to what a log shows of an error, and the first line of a crash to the error itself.
+func (w *lastWords) explain(err error, crash bool) error {
 	text := strings.TrimSpace(w.kept.String())
 	if w.secret != "" {
 		text = strings.ReplaceAll(text, w.secret, "***")
 	}
 	first, _, _ := strings.Cut(text, "\n")
-	if first != "" {
+	if crash && first != "" {
 		err = fmt.Errorf("%w: %s", err, strings.ToValidUTF8(first[:min(len(first), mostReason)], ""))
 	}
 	return &death{err, text}

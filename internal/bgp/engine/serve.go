@@ -24,13 +24,14 @@ func Serve() error {
 	if err != nil {
 		return err
 	}
-	return serve(conn)
+	confined := confine()
+	return serve(conn, confined)
 }
 
 // errGone: the speaker closed the connection, or its process ended.
 var errGone = errors.New("the speaker is gone")
 
-func serve(conn io.ReadWriter) error {
+func serve(conn io.ReadWriter, confined error) error {
 	in, out := gob.NewDecoder(conn), wire.NewWriter[wire.Notice](conn)
 	var first wire.Order
 	if err := in.Decode(&first); err != nil {
@@ -40,6 +41,9 @@ func serve(conn io.ReadWriter) error {
 		return errors.New("the first order has no settings")
 	}
 	log := slog.New(&logRelay{out: out, debug: first.Settings.Debug})
+	if confined != nil {
+		log.Warn("BGP engine is less confined than it should be", "error", confined)
+	}
 	e, err := start(*first.Settings, log)
 	if err != nil {
 		return err

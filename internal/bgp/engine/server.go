@@ -10,6 +10,7 @@ import (
 
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/config/oc"
 	gobgp "github.com/osrg/gobgp/v4/pkg/server"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
@@ -59,6 +60,8 @@ func (e *engine) setUp() error {
 	if err := e.gobgp.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
 		Asn: serverASN, RouterId: e.settings.RouterID.String(),
 		ListenPort: -1,
+		// Otherwise GoBGP makes tables for all families, which take 10 MB.
+		Families: []uint32{uint32(oc.AFI_SAFI_TYPE_IPV4_UNICAST.ToInt()), uint32(oc.AFI_SAFI_TYPE_IPV6_UNICAST.ToInt())},
 	}}); err != nil {
 		return err
 	}
