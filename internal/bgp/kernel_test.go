@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -17,11 +18,13 @@ type kernel struct {
 	ns      *nstest.NS
 	mu      sync.Mutex
 	deleted []string
+	// awaited receive when a prefix appears.
+	awaited map[string]chan time.Time
 }
 
 func watchKernel(t *testing.T, ns *nstest.NS) *kernel {
 	t.Helper()
-	k := &kernel{t: t, ns: ns}
+	k := &kernel{t: t, ns: ns, awaited: map[string]chan time.Time{}}
 	updates, done := make(chan netlink.RouteUpdate), make(chan struct{})
 	t.Cleanup(func() { close(done) })
 	ns.Do(func() {
@@ -31,14 +34,29 @@ func watchKernel(t *testing.T, ns *nstest.NS) *kernel {
 	})
 	go func() {
 		for u := range updates {
-			if u.Type == unix.RTM_DELROUTE && u.Dst != nil {
-				k.mu.Lock()
-				k.deleted = append(k.deleted, u.Dst.String())
-				k.mu.Unlock()
+			if u.Dst == nil {
+				continue
 			}
+			k.mu.Lock()
+			if prefix := u.Dst.String(); u.Type == unix.RTM_DELROUTE {
+				k.deleted = append(k.deleted, prefix)
+			} else if c := k.awaited[prefix]; c != nil {
+				c <- time.Now()
+				delete(k.awaited, prefix)
+			}
+			k.mu.Unlock()
 		}
 	}()
 	return k
+}
+
+// await returns a channel that receives when a prefix appears.
+func (k *kernel) await(prefix string) <-chan time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c := make(chan time.Time, 1)
+	k.awaited[prefix] = c
+	return c
 }
 
 // has reports whether the kernel routes a prefix to a gateway.

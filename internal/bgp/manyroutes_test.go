@@ -1,0 +1,123 @@
+package bgp
+
+import (
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/osrg/gobgp/v4/pkg/server"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// many is how many routes a node may have.
+const many = 10_000
+
+func manyPrefixes() []netip.Prefix {
+	var out []netip.Prefix
+	for i := range many {
+		out = append(out, netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), 32))
+	}
+	return out
+}
+
+// received is how many IPv4 routes FRR has from a peer.
+func (f frr) received(peer string) int {
+	var answer struct {
+		Peers map[string]struct{ PfxRcd int }
+	}
+	f.show("show bgp ipv4 unicast summary", &answer)
+	return answer.Peers[peer].PfxRcd
+}
+
+// A router gets thousands of routes, and of one more only that. The log shows how long that took, and how long GoBGP alone
+// needs for the same.
+func TestInteropManyRoutes(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLab(t)
+		s, _ := runWith(t, Config{})
+		set(t, s, desire([]lb.Peer{l.frr4}))
+		established(t, s, "frr4")
+		var routes []lb.Route
+		for _, p := range manyPrefixes() {
+			routes = append(routes, lb.Route{Prefix: p, Peers: []string{"frr4"}, Communities: []lb.Community{{A: 65000, B: 7}}})
+		}
+		all := func(n int) func() bool { return func() bool { return l.frr.received("192.0.2.1") == n } }
+		began := time.Now()
+		set(t, s, desire([]lb.Peer{l.frr4}, routes...))
+		called := time.Since(began)
+		nstest.Until(t, patience, "FRR has all routes", all(many))
+		ours := time.Since(began)
+		nstest.Until(t, patience, "FRR's kernel has the last one", func() bool { return l.frrKernel.has(routes[many-1].Prefix.String()) })
+
+		var updates uint64
+		nstest.Until(t, patience, "the messages are counted", func() bool {
+			before := updates
+			updates = counted(s, "frr4").Updates
+			return updates > 0 && updates == before && session(s, "frr4").Advertised == many
+		})
+		appeared := l.frrKernel.await(forFRR)
+		began = time.Now()
+		set(t, s, desire([]lb.Peer{l.frr4}, append(routes, lb.Route{Prefix: netip.MustParsePrefix(forFRR), Peers: []string{"frr4"}})...))
+		one := (<-appeared).Sub(began)
+		nstest.Until(t, patience, "the message is counted", func() bool { return counted(s, "frr4").Updates == updates+1 })
+		if err := s.Leave(); err != nil {
+			t.Fatal(err)
+		}
+		nstest.Until(t, patience, "FRR has no routes", all(0))
+
+		alone := bareGoBGP(t, l.frr4)
+		began = time.Now()
+		if _, err := alone.AddPath(apiutil.AddPathRequest{Paths: barePaths(t)}); err != nil {
+			t.Fatal(err)
+		}
+		nstest.Until(t, patience, "FRR has all routes", all(many))
+		bare := time.Since(began)
+		t.Logf("%d routes to FRR took %v, of which Set %v; GoBGP alone %v, ratio %.2f; one more, to FRR's kernel, %v",
+			many, ours, called, bare, float64(ours)/float64(bare), one)
+	})
+}
+
+// bareGoBGP is a GoBGP server with one established session.
+func bareGoBGP(t *testing.T, p lb.Peer) *server.BgpServer {
+	t.Helper()
+	s := server.NewBgpServer(server.LoggerOption(slog.New(slog.DiscardHandler), nil))
+	go s.Serve()
+	t.Cleanup(s.Stop)
+	if err := s.StartBgp(t.Context(), &api.StartBgpRequest{Global: &api.Global{Asn: 65535, RouterId: "192.0.2.1", ListenPort: -1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.AddPeer(t.Context(), &api.AddPeerRequest{Peer: &api.Peer{
+		Conf: &api.PeerConf{NeighborAddress: p.Address.String(), LocalAsn: p.LocalASN, PeerAsn: p.PeerASN},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Until(t, patience, "GoBGP's session is up", func() (up bool) {
+		err := s.ListPeer(t.Context(), &api.ListPeerRequest{}, func(p *api.Peer) {
+			up = p.State.SessionState == api.PeerState_SESSION_STATE_ESTABLISHED
+		})
+		return err == nil && up
+	})
+	return s
+}
+
+func barePaths(t *testing.T) []*apiutil.Path {
+	t.Helper()
+	var out []*apiutil.Path
+	for _, p := range manyPrefixes() {
+		nlri, err1 := gobgp.NewIPAddrPrefix(p)
+		hop, err2 := gobgp.NewPathAttributeNextHop(netip.IPv4Unspecified())
+		if err1 != nil || err2 != nil {
+			t.Fatal(err1, err2)
+		}
+		out = append(out, &apiutil.Path{Family: gobgp.RF_IPv4_UC, Nlri: nlri, Attrs: []gobgp.PathAttributeInterface{
+			gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP), hop, gobgp.NewPathAttributeCommunities([]uint32{65000<<16 | 7}),
+		}})
+	}
+	return out
+}
