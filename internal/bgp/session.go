@@ -29,6 +29,10 @@ type Session struct {
 	Withheld string
 	// Advertised is the number of routes advertised to the peer.
 	Advertised int
+	// Capabilities are what both ends of an established session can do; see negotiated.
+	Capabilities []string
+	// HoldTime and Keepalive are the timers of an established session, in seconds (RFC 4271 section 4.2).
+	HoldTime, Keepalive uint64
 	// BFD is the state of the BFD session; empty without one.
 	BFD string
 }
@@ -111,6 +115,8 @@ func (s *Speaker) session(p listed) Session {
 	if out.State == Established {
 		out.Since = p.Timers.State.Uptime.AsTime()
 		out.Withheld = s.notes.withheldFrom(have.address)
+		out.Capabilities = negotiated(p.State.LocalCap, p.State.RemoteCap)
+		out.HoldTime, out.Keepalive = p.Timers.State.NegotiatedHoldTime, p.Timers.State.KeepaliveInterval
 		return out
 	}
 	out.Since = p.past.lost

@@ -23,6 +23,10 @@ const (
 	// for each living speaker: all together write at most a hundred times a second.
 	stateInterval = time.Second
 	statePace     = 10 * time.Millisecond
+	// detailInterval and detailPace are the same for what changes often and can wait longer, so that a router which flaps
+	// or many new Services cause few writes: all speakers together write at most twenty such changes a second.
+	detailInterval = 10 * time.Second
+	detailPace     = 50 * time.Millisecond
 	// refreshInterval is the most time between two writes: it repairs a state that another client changed or deleted.
 	refreshInterval = 10 * time.Minute
 	// stateLook is the most time between two runs: a silence may have lasted long enough by then.
@@ -53,6 +57,11 @@ type stateWriter struct {
 	written        v1beta1.SpeakerStateStatus
 	writtenSilence liveness.Silence
 	at             time.Time
+	// advertised counts the routes of each peer, as of the time counted, when these sessions were established: a count goes
+	// through all routes.
+	advertised  map[string]int
+	established []string
+	counted     time.Time
 }
 
 // sync writes what changed: silence and its end at once, the rest after its interval.
@@ -62,6 +71,7 @@ func (w *stateWriter) sync(ctx context.Context) (again time.Duration, err error)
 		return 0, nil
 	}
 	now := time.Now()
+	w.count(now, len(alive))
 	repeats := liveness.Repeats(w.node, alive)
 	wasCutOff := w.silence.CutOff
 	w.silence = w.liveness.Silence(repeats)
@@ -107,9 +117,17 @@ func (w *stateWriter) interval(want v1beta1.SpeakerStateStatus, alive int, repea
 	}
 	next := min(w.silence.Interval(w.writtenSilence, repeats), refreshInterval)
 	if !same(want, w.written) {
+		next = min(next, detailsAfter(alive))
+	}
+	if !same(withoutDetails(want), withoutDetails(w.written)) {
 		next = min(next, max(stateInterval, statePace*time.Duration(alive)))
 	}
 	return next
+}
+
+// detailsAfter is the least time between two writes of details, with so many speakers alive.
+func detailsAfter(alive int) time.Duration {
+	return max(detailInterval, detailPace*time.Duration(alive))
 }
 
 // same reports whether two states differ in nothing but the time of their writing.
@@ -143,16 +161,7 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 		addConflict(&out, n.Address, n.MAC)
 	}
 	out.Problems = nodeProblems(w.problems())
-	for _, s := range w.bgp.States() {
-		session := v1beta1.SessionState{Peer: s.Peer, State: "down"}
-		if up(s) {
-			session.State = bgp.Established
-		}
-		session.BFD = s.BFD
-		if len(out.Sessions) < mostListed {
-			out.Sessions = append(out.Sessions, session)
-		}
-	}
+	out.Sessions = sessionStates(w.bgp.States(), w.advertised)
 	return out
 }
 
