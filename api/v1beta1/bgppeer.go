@@ -32,7 +32,7 @@ type BGPPeerStatus struct {
 	Status `json:",inline"`
 
 	// Sessions is how many of its sessions are established, of how many there should be: 3/4. There should be one on every
-	// node that nodeSelectors select and that has a speaker.
+	// node that nodeSelectors select and that has a SpeakerState.
 	// +kubebuilder:validation:MaxLength=32
 	// +optional
 	Sessions string `json:"sessions,omitempty"`

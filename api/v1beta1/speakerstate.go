@@ -149,6 +149,12 @@ type AddressConflict struct {
 	MAC string `json:"mac"`
 }
 
+// The states of a BGP session.
+const (
+	SessionStateEstablished = "established"
+	SessionStateDown        = "down"
+)
+
 // SessionState is the state of one BGP session of the node. It has nothing that changes by itself.
 type SessionState struct {
 	// Peer is the name of the BGPPeer.

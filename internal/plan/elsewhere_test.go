@@ -10,7 +10,9 @@ import (
 
 // TestElsewhere: the node that writes the condition names the peers of nodes that have others than it has.
 func TestElsewhere(t *testing.T) {
-	zone := func(z string) []lb.Selector { return []lb.Selector{{{Key: "zone", Operator: lb.In, Values: []string{z}}}} }
+	zone := func(z string) []lb.Selector {
+		return []lb.Selector{{{Key: "zone", Operator: lb.In, Values: []string{z}}}}
+	}
 	racks := func(s *lb.State) {
 		s.Peers[0].NodeSelectors, s.Peers[1].NodeSelectors = zone("a"), zone("a")
 		s.Peers = append(s.Peers,

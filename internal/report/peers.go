@@ -12,8 +12,6 @@ import (
 )
 
 const (
-	// sessionDown is the state of every session that is not established.
-	sessionDown = "down"
 	// mostSaid bounds a sentence about a session: the router words a part of it.
 	mostSaid = 512
 	// mostCapabilities and mostTime are bounds of the schema.
@@ -26,12 +24,12 @@ func up(s bgp.Session) bool { return s.State == bgp.Established }
 // sessionStates returns the sessions as the SpeakerState has them, with the number of routes of each peer.
 func sessionStates(sessions []bgp.Session, advertised map[string]int) (out []v1beta1.SessionState) {
 	for _, s := range sessions[:min(len(sessions), mostListed)] {
-		is := v1beta1.SessionState{Peer: s.Peer, State: sessionDown, LastError: lb.Line(s.LastError, mostSaid), BFD: s.BFD}
+		is := v1beta1.SessionState{Peer: s.Peer, State: v1beta1.SessionStateDown, LastError: lb.Line(s.LastError, mostSaid), BFD: s.BFD}
 		if !s.Since.IsZero() {
 			is.Since = new(metav1.NewTime(s.Since).Rfc3339Copy())
 		}
 		if up(s) {
-			is.State, is.LastError, is.Withheld = bgp.Established, "", lb.Line(s.Withheld, mostSaid)
+			is.State, is.LastError, is.Withheld = v1beta1.SessionStateEstablished, "", lb.Line(s.Withheld, mostSaid)
 			is.AdvertisedRoutes = int32(min(advertised[s.Peer], math.MaxInt32))
 			is.Capabilities = s.Capabilities[:min(len(s.Capabilities), mostCapabilities)]
 			is.HoldSeconds, is.KeepaliveSeconds = int32(min(s.HoldTime, mostTime)), int32(min(s.Keepalive, mostTime))
