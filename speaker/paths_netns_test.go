@@ -102,7 +102,7 @@ func startPaths(t *testing.T) *paths {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	var coupling *loop.Loop
-	speaker := bgp.New(bgp.Config{Log: log, Kick: func() { coupling.Kick() }, RepairInterval: 100 * time.Millisecond})
+	speaker := bgp.New(bgp.Config{Log: log, Command: testEngine, Kick: func() { coupling.Kick() }, RepairInterval: 100 * time.Millisecond})
 	p := newPaths(log, speaker, func() { coupling.Hurry() })
 	coupling = loop.New(loop.Config{Name: "paths", Log: log, Sync: p.sync})
 	orders := make(chan json.RawMessage, 16)

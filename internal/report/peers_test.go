@@ -20,7 +20,7 @@ func TestSessionStates(t *testing.T) {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC)
 	at := new(metav1.NewTime(since.Truncate(time.Second)))
 	full := bgp.Session{
-		Peer: "r", State: bgp.Established, Since: since, LastError: "old", Withheld: "no IPv6", BFD: "up",
+		Peer: "r", State: bgp.Established, Since: since, LastError: "old", Withheld: "no IPv6", BFD: "up", Advertised: 7,
 		Capabilities: []string{"4-byte AS"}, HoldTime: 90, Keepalive: 30,
 	}
 	down := full
@@ -35,7 +35,7 @@ func TestSessionStates(t *testing.T) {
 		{"down", down, v1beta1.SessionState{Peer: "r", State: "down", Since: at, LastError: "cannot connect: [31m refused", BFD: "up"}},
 		{"never up", bgp.Session{Peer: "r", State: "connect"}, v1beta1.SessionState{Peer: "r", State: "down"}},
 	} {
-		if diff := cmp.Diff([]v1beta1.SessionState{tt.want}, sessionStates([]bgp.Session{tt.is}, map[string]int{"r": 7})); diff != "" {
+		if diff := cmp.Diff([]v1beta1.SessionState{tt.want}, sessionStates([]bgp.Session{tt.is})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}
@@ -45,14 +45,14 @@ func TestSessionStates(t *testing.T) {
 func TestSessionStatesAreAdmitted(t *testing.T) {
 	var sessions []bgp.Session
 	for i := range 2 * mostListed {
-		s := bgp.Session{Peer: fmt.Sprintf("r%d", i), State: bgp.Established, Since: time.Now(), HoldTime: 1 << 40, Keepalive: 1 << 40,
-			Withheld: strings.Repeat("ü\n", 1000), Capabilities: strings.Split(strings.Repeat("x ", 100), " ")}
+		s := bgp.Session{Peer: fmt.Sprintf("r%d", i), State: bgp.Established, Since: time.Now(), HoldTime: 1 << 40, Keepalive: 1 << 40, Advertised: 1 << 40,
+			Withheld: strings.Repeat("ü\n", 1000), Capabilities: strings.Split(strings.Repeat(strings.Repeat("x", 100)+" ", 100), " ")}
 		if i%2 == 0 {
 			s = bgp.Session{Peer: s.Peer, State: "active", LastError: strings.Repeat("\xff", 10_000), BFD: "down"}
 		}
 		sessions = append(sessions, s)
 	}
-	out := sessionStates(sessions, map[string]int{"r1": 1 << 40})
+	out := sessionStates(sessions)
 	if len(out) != mostListed {
 		t.Errorf("%d sessions", len(out))
 	}

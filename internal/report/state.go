@@ -57,11 +57,6 @@ type stateWriter struct {
 	written        v1beta1.SpeakerStateStatus
 	writtenSilence liveness.Silence
 	at             time.Time
-	// advertised counts the routes of each peer, as of the time counted, when these sessions were established: a count goes
-	// through all routes.
-	advertised  map[string]int
-	established []string
-	counted     time.Time
 }
 
 // sync writes what changed: silence and its end at once, the rest after its interval.
@@ -71,7 +66,6 @@ func (w *stateWriter) sync(ctx context.Context) (again time.Duration, err error)
 		return 0, nil
 	}
 	now := time.Now()
-	w.count(now, len(alive))
 	repeats := liveness.Repeats(w.node, alive)
 	wasCutOff := w.silence.CutOff
 	w.silence = w.liveness.Silence(repeats)
@@ -161,7 +155,7 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 		addConflict(&out, n.Address, n.MAC)
 	}
 	out.Problems = nodeProblems(w.problems())
-	out.Sessions = sessionStates(w.bgp.States(), w.advertised)
+	out.Sessions = sessionStates(w.bgp.Sessions())
 	return out
 }
 
