@@ -141,13 +141,29 @@ func (s *supervisor) report(r wire.Report) {
 	s.speaker.mu.Lock()
 	s.total = s.total.Plus(s.reported.Counters, r.Counters)
 	s.speaker.repairs = s.speaker.repairs.Plus(s.reported.Counters, r.Counters)
-	if s.reported = r; r.Session.State == Established {
+	before := s.reported.Session.State
+	s.reported = r
+	s.noteFlap(before == Established, r.Session)
+	if r.Session.State == Established {
 		s.why, s.lost = "", time.Time{}
 	} else if !r.Session.Since.IsZero() {
 		s.lost = r.Session.Since
 	}
 	s.speaker.mu.Unlock()
 	s.speaker.look()
+}
+
+// noteFlap notes whether the session came up or fell, unless it is to end. mu is held.
+func (s *supervisor) noteFlap(was bool, now Session) {
+	is := now.State == Established
+	if s.settings == nil || was == is {
+		return
+	}
+	if f := s.speaker.flaps[s.settings.Name]; is && f != nil {
+		f.ups++
+	} else if was {
+		s.speaker.fell(s.settings.Name, now.LastError)
+	}
 }
 
 // state returns the state of the session. mu is held.
