@@ -57,9 +57,9 @@ func (f *flaps) damped(now time.Time) bool { return now.Before(f.at.Add(f.wait))
 
 // sentence says why the peer has no session.
 func (f *flaps) sentence() string {
-	out := fmt.Sprintf("the session fell %d times, each within %v of the last: the next attempt is %v after the last fall", f.count, flapTime, f.wait)
+	out := fmt.Sprintf("the session fell %d times in a row, so that the next attempt waits for %v", f.count, f.wait)
 	if f.why != "" {
-		out += "; it fell because " + f.why
+		out += "; at last: " + f.why
 	}
 	return out
 }

@@ -141,10 +141,8 @@ func (s *supervisor) report(r wire.Report) {
 	s.speaker.mu.Lock()
 	s.total = s.total.Plus(s.reported.Counters, r.Counters)
 	s.speaker.repairs = s.speaker.repairs.Plus(s.reported.Counters, r.Counters)
-	before := s.reported.Session.State
-	s.reported = r
-	s.noteFlap(before == Established, r.Session)
-	if r.Session.State == Established {
+	s.noteFlaps(s.reported.Counters, r)
+	if s.reported = r; r.Session.State == Established {
 		s.why, s.lost = "", time.Time{}
 	} else if !r.Session.Since.IsZero() {
 		s.lost = r.Session.Since
@@ -153,16 +151,18 @@ func (s *supervisor) report(r wire.Report) {
 	s.speaker.look()
 }
 
-// noteFlap notes whether the session came up or fell, unless it is to end. mu is held.
-func (s *supervisor) noteFlap(was bool, now Session) {
-	is := now.State == Established
-	if s.settings == nil || was == is {
+// noteFlaps notes how often the session came up and fell since the last report, unless it is to end. A session may come up and
+// fall between two reports. mu is held.
+func (s *supervisor) noteFlaps(before wire.Counters, now wire.Report) {
+	if s.settings == nil {
 		return
 	}
-	if f := s.speaker.flaps[s.settings.Name]; is && f != nil {
-		f.ups++
-	} else if was {
-		s.speaker.fell(s.settings.Name, now.LastError)
+	name := s.settings.Name
+	if f := s.speaker.flaps[name]; f != nil {
+		f.ups += now.Counters.Ups - before.Ups
+	}
+	for range min(now.Counters.Falls-before.Falls, freeFalls+1) {
+		s.speaker.fell(name, now.Session.LastError)
 	}
 }
 

@@ -16,6 +16,7 @@ func (e *engine) mistaken(p *api.Peer) bool {
 
 // report reads the state of the session from GoBGP.
 func (e *engine) report() (wire.Report, error) {
+	e.counters.Ups, e.counters.Falls = e.notes.flaps()
 	p, err := e.peer()
 	if err != nil || p == nil {
 		return wire.Report{Session: wire.Session{Peer: e.settings.Name, Address: e.settings.Address, State: "idle"}, Counters: e.counters}, err
