@@ -11,7 +11,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/e2e/lab"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
