@@ -21,9 +21,6 @@ import (
 const (
 	// mostConflicts bounds the addresses that a pool's condition names.
 	mostConflicts = 8
-	// staleTime is when a speaker's report expires: speakers write every ten minutes, and
-	// a speaker that was removed from its node does not withdraw its last report.
-	staleTime = 25 * time.Minute
 	// conflictsInterval is the minimum time between two reads: a machine that constantly
 	// changes its MAC must not cause constant writes.
 	conflictsInterval = 5 * time.Second
@@ -38,15 +35,8 @@ type conflict struct {
 // have their own loop: SpeakerStates change often for reasons that do not concern pools.
 type conflicts struct {
 	cluster *k8s.Cluster
-	// reports of each speaker, as last read.
-	reports map[string]lastReport
+	reports reports
 	last    atomic.Pointer[map[netip.Addr]conflict]
-}
-
-// lastReport is the time of a speaker's last report, by its own clock and by ours.
-type lastReport struct {
-	observed time.Time
-	at       time.Time
 }
 
 // refresh reads the SpeakerStates, and reports whether the conflicts changed.
@@ -70,16 +60,10 @@ func (c *conflicts) all() (map[netip.Addr]conflict, bool) {
 // read returns the conflicts reported by speakers that still write and whose nodes are not
 // NotReady. If two report the same address it takes the first by name.
 func (c *conflicts) read(now time.Time, states []*v1beta1.SpeakerState, notReady map[string]bool) map[netip.Addr]conflict {
-	before := c.reports
-	c.reports = make(map[string]lastReport, len(states))
+	c.reports = c.reports.read(now, states)
 	out := map[netip.Addr]conflict{}
 	for _, s := range states {
-		r, known := before[s.Name]
-		if o := s.Status.Observed; o != nil && (!known || !o.Time.Equal(r.observed)) {
-			r = lastReport{o.Time, now}
-		}
-		c.reports[s.Name] = r
-		if notReady[s.Name] || now.Sub(r.at) >= staleTime {
+		if notReady[s.Name] || c.reports.stale(now, s.Name) {
 			continue
 		}
 		for _, a := range s.Status.Conflicts {

@@ -116,8 +116,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) 
 	contested := &conflicts{cluster: cluster}
 	assign = newSyncer(cluster, s.Options, contested, log)
 	claims = loop.New(loop.Config{Name: "conflicts", Log: log, MinInterval: conflictsInterval, Sync: func(ctx context.Context) (time.Duration, error) {
-		changed := contested.refresh()
-		if assign.unfiltered.refresh(time.Now(), cluster.Objects().Nodes, cluster.SpeakerStates()) || changed {
+		if assign.readStates(time.Now()) {
 			assign.loop.Kick()
 		}
 		return unfilteredLook, writeStates(ctx, cluster, log)
@@ -128,6 +127,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) 
 		afterStates(cluster, func(ctx context.Context) error {
 			defer contested.forget()
 			defer assign.unfiltered.forget()
+			defer assign.sessions.forget()
 			return claims.Run(ctx)
 		}),
 		func(ctx context.Context) error { return newMemberKeys(cluster, s.MembersSecret, log).run(ctx) },

@@ -39,14 +39,23 @@ func (s *syncer) writeOthers(ctx context.Context, d *decision) error {
 				func(want []metav1.Condition) (bool, error) { return s.cluster.UpdateCommunity(ctx, c, want) })
 		}),
 		each(ctx, d, s.log, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error {
-			return s.writeValid(lb.Object{Kind: config.KindPeer, Name: p.Name}, p.UID, p.Status.Conditions, problems,
-				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdatePeer(ctx, p, c) })
+			return s.writePeer(ctx, p, problems)
 		}),
 		each(ctx, d, s.log, o.BFDProfiles, func(ctx context.Context, p *v1beta1.BFDProfile) error {
 			return s.writeValid(lb.Object{Kind: config.KindBFDProfile, Name: p.Name}, p.UID, p.Status.Conditions, problems,
 				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdateBFDProfile(ctx, p, c) })
 		}),
 	)
+}
+
+func (s *syncer) writePeer(ctx context.Context, p *v1beta1.BGPPeer, problems []lb.Problem) error {
+	object := lb.Object{Kind: config.KindPeer, Name: p.Name}
+	count, conditions := s.sessions.status(p, valid(object, problems))
+	wrote, err := s.cluster.UpdatePeer(ctx, p, v1beta1.BGPPeerStatus{Status: v1beta1.Status{Conditions: conditions}, Sessions: count})
+	for _, c := range conditions {
+		s.report(object, p.UID, p.Status.Conditions, c, wrote)
+	}
+	return err
 }
 
 func (s *syncer) writeValid(object lb.Object, uid types.UID, have []metav1.Condition, problems []lb.Problem, write func([]metav1.Condition) (bool, error)) error {
@@ -65,13 +74,14 @@ func (s *syncer) report(object lb.Object, uid types.UID, have []metav1.Condition
 			before = c
 		}
 	}
-	fresh := before.Type == "" && want.Reason == string(lb.Valid)
+	// Nothing happened to a new object that is well, nor to one whose state is not known yet.
+	fresh := before.Type == "" && want.Reason == string(lb.Valid) || want.Status == metav1.ConditionUnknown
 	if !wrote || fresh || before.Reason == want.Reason && before.Message == want.Message {
 		return
 	}
 	good := want.Status == metav1.ConditionTrue
 	s.cluster.Event(object, uid, good, lb.Reason(want.Reason), want.Message)
-	s.log.Info("configuration", "object", object, "valid", good, "reason", want.Reason, "message", want.Message)
+	s.log.Info("configuration", "object", object, "condition", want.Type, "good", good, "reason", want.Reason, "message", want.Message)
 }
 
 // valid returns the condition Valid of an object with these Problems.

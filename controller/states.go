@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nodelifecycle"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -28,4 +30,12 @@ func writeStates(ctx context.Context, cluster *k8s.Cluster, log *slog.Logger) er
 		return err
 	})
 	return err
+}
+
+// readStates reads what the speakers report, and reports whether an object is to say something else than before.
+func (s *syncer) readStates(now time.Time) bool {
+	nodes, states := s.cluster.Objects().Nodes, s.cluster.SpeakerStates()
+	contested := s.conflicts.refresh()
+	unfiltered := s.unfiltered.refresh(now, nodes, states)
+	return s.sessions.refresh(now, states, nodelifecycle.NotReady(nodes)) || unfiltered || contested
 }

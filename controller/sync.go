@@ -28,6 +28,7 @@ type syncer struct {
 	conflicts *conflicts
 	// unfiltered are the nodes that do not enforce source ranges.
 	unfiltered unfiltered
+	sessions   sessions
 	loop       *loop.Loop
 	// ledger decides. What it keeps between runs only makes it faster.
 	ledger ipam.Ledger
@@ -71,6 +72,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	d := &decision{objects: s.cluster.Objects(), recorded: map[types.UID]bool{}}
 	d.state, d.problems = config.Compile(d.objects, s.options)
 	d.state.Now = time.Now()
+	s.sessions.wanted.Store(&wantedSessions{d.state.Peers, d.state.Nodes})
 	s.ages.read(&d.state)
 	d.result = s.ledger.Assign(d.state)
 	d.frontends = plan.Frontends(d.state)

@@ -28,8 +28,7 @@ const (
 
 // unfiltered are the nodes on which nothing enforces source ranges though kube-proxy serves the addresses there.
 type unfiltered struct {
-	// reports of each speaker, as last read.
-	reports map[string]lastReport
+	reports reports
 	// since is from when on each node is without a filter.
 	since map[string]time.Time
 	// began is the time of the first read of this term, changed that of the last change.
@@ -74,14 +73,9 @@ func (u *unfiltered) refresh(now time.Time, nodes []*corev1.Node, states []*v1be
 // read updates since.
 func (u *unfiltered) read(now time.Time, nodes []*corev1.Node, states []*v1beta1.SpeakerState) {
 	filters := map[string]bool{}
-	reports := make(map[string]lastReport, len(states))
+	u.reports = u.reports.read(now, states)
 	for _, s := range states {
-		r, known := u.reports[s.Name]
-		if o := s.Status.Observed; o != nil && (!known || !o.Time.Equal(r.observed)) {
-			r = lastReport{o.Time, now}
-		}
-		reports[s.Name] = r
-		filters[s.Name] = now.Sub(r.at) < staleTime && !slices.ContainsFunc(s.Status.Problems, opens)
+		filters[s.Name] = !u.reports.stale(now, s.Name) && !slices.ContainsFunc(s.Status.Problems, opens)
 	}
 	since, notReady := map[string]time.Time{}, nodelifecycle.NotReady(nodes)
 	for _, n := range nodes {
@@ -92,7 +86,7 @@ func (u *unfiltered) read(now time.Time, nodes []*corev1.Node, states []*v1beta1
 			since[n.Name] = u.since[n.Name]
 		}
 	}
-	u.reports, u.since = reports, since
+	u.since = since
 }
 
 // opens reports whether a node with this problem does not enforce source ranges.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/e2e/lab"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -120,14 +119,14 @@ func testConditions(t *testing.T, e *env) {
 	e.served(t, testbed.Client, served)
 }
 
-// testPeerDown configures peers whose sessions cannot be established. Events report them,
+// testPeerDown configures peers whose sessions cannot be established. Their conditions say why,
 // and the other sessions keep their routes.
 func testPeerDown(t *testing.T, e *env) {
 	bgp := e.service(t, e.app, "peerdown", routed)
 	e.hops(t, bgp, len(e.workers()))
 	t.Run("unreachable", func(t *testing.T) {
 		e.apply(t, object("BGPPeer", "e2e-unreachable", `{myASN: 64600, peerASN: 64512, peerAddress: 172.31.0.77, connectTime: 1s}`))
-		e.sessionDown(t, "e2e-unreachable", "172.31.0.77")
+		e.sessionDown(t, "e2e-unreachable", "cannot connect")
 	})
 	// After an OPEN with a wrong AS a router may refuse connections for minutes (BIRD does), so this peer is FRR.
 	t.Run("wrong AS", func(t *testing.T) {
@@ -151,22 +150,15 @@ func testPeerDown(t *testing.T, e *env) {
 	e.served(t, testbed.Far, bgp)
 }
 
-// sessionDown waits for the Event that reports why there is no session with a peer.
+// sessionDown waits until the condition Established of a peer says why there is no session, and an Event with it.
 func (e *env) sessionDown(t *testing.T, peer, text string) {
 	t.Helper()
-	must(t, testbed.Until(t.Context(), time.Minute, "Event SessionDown of "+peer, func(ctx context.Context) error {
-		events, err := e.Kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=BGPPeer,involvedObject.name=" + peer})
-		if err != nil {
-			return err
+	must(t, testbed.Until(t.Context(), time.Minute, "condition Established of "+peer, func(ctx context.Context) error {
+		out, err := e.Kubectl(ctx, "get", "bgppeer", peer, "-o", `jsonpath={.status.sessions} {.status.conditions[?(@.type=="Established")]}`)
+		if err == nil && !(strings.Contains(out, `"status":"False"`) && strings.Contains(out, `"reason":"SessionDown"`) && strings.Contains(out, text)) {
+			err = fmt.Errorf("it does not say %q: %s", text, out)
 		}
-		var messages []string
-		for i := range events.Items {
-			v := &events.Items[i]
-			messages = append(messages, v.Reason+": "+v.Message)
-			if v.Reason == "SessionDown" && v.Type == corev1.EventTypeWarning && strings.Contains(v.Message, text) {
-				return nil
-			}
-		}
-		return fmt.Errorf("no SessionDown Event contains %q: %s", text, strings.Join(messages, "; "))
+		return err
 	}))
+	e.describes(t, []string{"SessionDown", text}, "bgppeer", peer)
 }

@@ -2,6 +2,10 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+// ConditionEstablished is written by the controller on a BGPPeer: True if every node that should have a session with it
+// has one; otherwise which nodes have none, and why. It is Unknown while nodes only begin to connect.
+const ConditionEstablished = "Established"
+
 // BGPPeer is a router to which speakers connect and advertise routes. A session carries the routes of its own
 // family: IPv4 routes go over IPv4, IPv6 over IPv6; with dualStackAddressFamily it carries both.
 //
@@ -11,6 +15,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Peer",type=string,JSONPath=`.spec.peerAddress`
 // +kubebuilder:printcolumn:name="Peer AS",type=integer,JSONPath=`.spec.peerASN`
 // +kubebuilder:printcolumn:name="My AS",type=integer,JSONPath=`.spec.myASN`
+// +kubebuilder:printcolumn:name="Sessions",type=string,JSONPath=`.status.sessions`
 // +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type BGPPeer struct {
@@ -19,7 +24,18 @@ type BGPPeer struct {
 
 	Spec BGPPeerSpec `json:"spec"`
 	// +optional
-	Status Status `json:"status,omitempty"`
+	Status BGPPeerStatus `json:"status,omitempty"`
+}
+
+// BGPPeerStatus is what the controller reads from the SpeakerStates. It changes at most every 10 seconds.
+type BGPPeerStatus struct {
+	Status `json:",inline"`
+
+	// Sessions is how many of its sessions are established, of how many there should be: 3/4. There should be one on every
+	// node that nodeSelectors select and that has a SpeakerState.
+	// +kubebuilder:validation:MaxLength=32
+	// +optional
+	Sessions string `json:"sessions,omitempty"`
 }
 
 // BGPPeerSpec is a session that every selected node has.

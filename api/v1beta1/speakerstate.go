@@ -149,7 +149,13 @@ type AddressConflict struct {
 	MAC string `json:"mac"`
 }
 
-// SessionState is the state of one BGP session of the node.
+// The states of a BGP session.
+const (
+	SessionStateEstablished = "established"
+	SessionStateDown        = "down"
+)
+
+// SessionState is the state of one BGP session of the node. It has nothing that changes by itself.
 type SessionState struct {
 	// Peer is the name of the BGPPeer.
 	// +kubebuilder:validation:MaxLength=253
@@ -157,6 +163,40 @@ type SessionState struct {
 	// State is established or down. The steps of a session that is down would cause a write each second.
 	// +kubebuilder:validation:Enum=established;down
 	State string `json:"state"`
+	// Since is when the session came up, or went down after it was up; empty if it was never up.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z$`
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+	// LastError says why the session is down; empty while the first attempt lasts.
+	// +kubebuilder:validation:MaxLength=512
+	// +optional
+	LastError string `json:"lastError,omitempty"`
+	// Withheld says which routes an established session does not carry, though it should.
+	// +kubebuilder:validation:MaxLength=512
+	// +optional
+	Withheld string `json:"withheld,omitempty"`
+	// AdvertisedRoutes counts the routes that the peer has of this node. It may be late by some seconds.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
+	// +optional
+	AdvertisedRoutes int32 `json:"advertisedRoutes,omitempty"`
+	// Capabilities that both ends of an established session have.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=64
+	// +optional
+	Capabilities []string `json:"capabilities,omitempty"`
+	// HoldSeconds is the hold time of an established session: the lower one of what both ends proposed.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65535
+	// +optional
+	HoldSeconds int32 `json:"holdSeconds,omitempty"`
+	// KeepaliveSeconds is the time between the KEEPALIVE messages that the node sends.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65535
+	// +optional
+	KeepaliveSeconds int32 `json:"keepaliveSeconds,omitempty"`
 	// BFD is the state of the peer's BFD session; empty without one.
 	// +kubebuilder:validation:Enum=admin-down;down;up
 	// +optional

@@ -1,6 +1,8 @@
 package bgp
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -14,8 +16,8 @@ const (
 type metrics struct {
 	// repairs has a Desc for each kind, with the kind as constant label, so that
 	// collectors of other packages can add their own kinds to the same metric.
-	repairs                                                                 map[string]*prometheus.Desc
-	up, advertised, ignored, updates, sent, received, restarts, quarantined *prometheus.Desc
+	repairs                                                                                        map[string]*prometheus.Desc
+	up, advertised, ignored, updates, sent, received, restarts, quarantined, ups, failures, damped *prometheus.Desc
 }
 
 func newMetrics() metrics {
@@ -34,6 +36,9 @@ func newMetrics() metrics {
 		updates:     byPeer("updates_sent_total", "UPDATE messages sent to a peer."),
 		sent:        byPeer("notifications_sent_total", "NOTIFICATION messages sent to a peer."),
 		received:    byPeer("notifications_received_total", "NOTIFICATION messages received from a peer."),
+		ups:         byPeer("session_ups_total", "Times that the session with a peer came up."),
+		failures:    byPeer("session_failures_total", "Times that the session with a peer fell, unless this node closed it on purpose."),
+		damped:      byPeer("session_damped", "Whether a peer waits to be dialled, because its session fell too often."),
 		restarts:    byPeer("engine_restarts_total", "Deaths of the BGP engine of a peer."),
 		quarantined: byPeer("engine_quarantined", "Whether a peer has no BGP engine, because it died too often."),
 	}
@@ -45,7 +50,7 @@ func (s *Speaker) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range m.repairs {
 		ch <- d
 	}
-	for _, d := range []*prometheus.Desc{m.up, m.advertised, m.ignored, m.updates, m.sent, m.received, m.restarts, m.quarantined} {
+	for _, d := range []*prometheus.Desc{m.up, m.advertised, m.ignored, m.updates, m.sent, m.received, m.restarts, m.quarantined, m.ups, m.failures, m.damped} {
 		ch <- d
 	}
 }
@@ -63,6 +68,10 @@ func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(d, t, v, one.Peer)
 		}
 		emit(m.up, prometheus.GaugeValue, number(one.State == Established))
+		f := s.flaps[one.Peer]
+		emit(m.ups, prometheus.CounterValue, float64(f.ups))
+		emit(m.failures, prometheus.CounterValue, float64(f.failures))
+		emit(m.damped, prometheus.GaugeValue, number(f.damped(time.Now())))
 		running := s.listed[i].supervisor
 		if running == nil {
 			continue

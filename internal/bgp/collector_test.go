@@ -55,10 +55,22 @@ holdfast_bgp_notifications_sent_total{peer="r"} 0
 # TYPE holdfast_bgp_notifications_received_total counter
 holdfast_bgp_notifications_received_total{peer="ending"} 2
 holdfast_bgp_notifications_received_total{peer="r"} 0
+# HELP holdfast_bgp_session_damped Whether a peer waits to be dialled, because its session fell too often.
+# TYPE holdfast_bgp_session_damped gauge
+holdfast_bgp_session_damped{peer="ending"} 0
+holdfast_bgp_session_damped{peer="r"} 0
+# HELP holdfast_bgp_session_failures_total Times that the session with a peer fell, unless this node closed it on purpose.
+# TYPE holdfast_bgp_session_failures_total counter
+holdfast_bgp_session_failures_total{peer="ending"} 2
+holdfast_bgp_session_failures_total{peer="r"} 0
 # HELP holdfast_bgp_session_up Whether the session with a peer is established.
 # TYPE holdfast_bgp_session_up gauge
 holdfast_bgp_session_up{peer="ending"} 0
 holdfast_bgp_session_up{peer="r"} 1
+# HELP holdfast_bgp_session_ups_total Times that the session with a peer came up.
+# TYPE holdfast_bgp_session_ups_total counter
+holdfast_bgp_session_ups_total{peer="ending"} 2
+holdfast_bgp_session_ups_total{peer="r"} 1
 # HELP holdfast_bgp_updates_sent_total UPDATE messages sent to a peer.
 # TYPE holdfast_bgp_updates_sent_total counter
 holdfast_bgp_updates_sent_total{peer="ending"} 0

@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"maps"
+	"slices"
 	"time"
 )
 
@@ -36,11 +37,24 @@ func (s *Speaker) SetPaths(paths map[string]Path) error {
 		}
 	}
 	changed := !maps.Equal(held, s.held)
+	before := s.held
 	s.paths, s.held = maps.Clone(paths), held
+	for name := range held {
+		if _, was := before[name]; !was && s.established(name) {
+			s.fell(name, paths[name].Hold)
+		}
+	}
 	if !changed || s.desired == nil {
 		return nil
 	}
 	return s.sync()
+}
+
+// established reports whether a peer has a session. mu is held.
+func (s *Speaker) established(name string) bool {
+	return slices.ContainsFunc(s.listed, func(l listed) bool {
+		return l.settings.Name == name && l.supervisor != nil && l.supervisor.reported.Session.State == Established
+	})
 }
 
 // withPath adds to a session what BFD knows.

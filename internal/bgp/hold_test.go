@@ -54,5 +54,19 @@ func TestHold(t *testing.T) {
 		}
 		hold(Path{State: "up"})
 		nstest.Until(t, patience, "the routes are back", func() bool { return l.birdKernel.has(both4) && l.birdKernel.has(forBIRD) })
+
+		// A path that fails again and again is a session that falls again and again.
+		for range freeFalls - 1 {
+			established(t, s, "bird4")
+			hold(Path{State: "down", Hold: why})
+			hold(Path{State: "up"})
+		}
+		established(t, s, "bird4")
+		hold(Path{State: "down", Hold: why})
+		hold(Path{State: "up"})
+		await(t, "the session", "the session fell 4 times in a row, so that the next attempt waits for 10s; at last: "+why, func() string { return session(s, "bird4").LastError })
+		if !session(s, "bird6").Since.Equal(since) {
+			t.Error("another session was disturbed")
+		}
 	})
 }

@@ -20,8 +20,11 @@ func (s *Speaker) states() []Session {
 	var out []Session
 	for _, l := range s.listed {
 		one := Session{Peer: l.settings.Name, Address: l.settings.Address, State: "idle", Since: l.held}
-		if l.supervisor != nil {
+		switch f := s.flaps[one.Peer]; {
+		case l.supervisor != nil:
 			one = l.supervisor.state(l.settings)
+		case f.wait > 0:
+			one.LastError = f.sentence()
 		}
 		out = append(out, s.withPath(one))
 	}

@@ -46,8 +46,10 @@ type Speaker struct {
 	// next one must wait for the end of the last.
 	byAddress map[netip.Addr]*supervisor
 	// paths are what BFD knows, held the peers that must have no session.
-	paths   map[string]Path
-	held    map[string]hold
+	paths map[string]Path
+	held  map[string]hold
+	// flaps has how the sessions of peers fell, by name.
+	flaps   map[string]*flaps
 	running bool
 	left    bool
 	// repairs counts routes and peers that were not as they should be.
@@ -71,7 +73,7 @@ func New(c Config) *Speaker {
 	if c.Kick == nil {
 		c.Kick = func() {}
 	}
-	return &Speaker{config: c, metrics: newMetrics(), byAddress: map[netip.Addr]*supervisor{}}
+	return &Speaker{config: c, metrics: newMetrics(), byAddress: map[netip.Addr]*supervisor{}, flaps: map[string]*flaps{}}
 }
 
 // Set makes d the desired state, at once if Run has been called, otherwise as soon as it is. It returns which peers are
@@ -138,9 +140,19 @@ func (s *Speaker) sync() error {
 	routes := routesOf(s.desired.Routes)
 	wanted := map[netip.Addr]bool{}
 	s.listed = nil
+	now, before := time.Now(), s.flaps
+	s.flaps = map[string]*flaps{}
 	for _, settings := range peers {
+		if f := before[settings.Name]; f != nil {
+			s.flaps[settings.Name] = f
+		}
+		f := s.flapsOf(settings)
 		if h, is := s.held[settings.Name]; is {
 			s.listed = append(s.listed, listed{settings: settings, held: h.since})
+			continue
+		}
+		if f.damped(now) {
+			s.listed = append(s.listed, listed{settings: settings, held: f.at})
 			continue
 		}
 		wanted[settings.Address] = true

@@ -141,6 +141,7 @@ func (s *supervisor) report(r wire.Report) {
 	s.speaker.mu.Lock()
 	s.total = s.total.Plus(s.reported.Counters, r.Counters)
 	s.speaker.repairs = s.speaker.repairs.Plus(s.reported.Counters, r.Counters)
+	s.noteFlaps(s.reported.Counters, r)
 	if s.reported = r; r.Session.State == Established {
 		s.why, s.lost = "", time.Time{}
 	} else if !r.Session.Since.IsZero() {
@@ -148,6 +149,21 @@ func (s *supervisor) report(r wire.Report) {
 	}
 	s.speaker.mu.Unlock()
 	s.speaker.look()
+}
+
+// noteFlaps notes how often the session came up and fell since the last report, unless it is to end. A session may come up and
+// fall between two reports. mu is held.
+func (s *supervisor) noteFlaps(before wire.Counters, now wire.Report) {
+	if s.settings == nil {
+		return
+	}
+	name := s.settings.Name
+	if f := s.speaker.flaps[name]; f != nil {
+		f.ups += now.Counters.Ups - before.Ups
+	}
+	for range min(now.Counters.Falls-before.Falls, freeFalls+1) {
+		s.speaker.fell(name, now.Session.LastError)
+	}
 }
 
 // state returns the state of the session. mu is held.

@@ -17,7 +17,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 )
@@ -276,14 +275,4 @@ func (k *Cluster) StoppingSpeakers() map[string]bool {
 	}
 	maps.DeleteFunc(out, func(_ string, stopping bool) bool { return !stopping })
 	return out
-}
-
-// PeerUID returns the UID of a BGPPeer, "" if it is not known.
-func (k *Cluster) PeerUID(name string) types.UID {
-	for _, p := range k.peers.List() {
-		if p.Name == name {
-			return p.UID
-		}
-	}
-	return ""
 }

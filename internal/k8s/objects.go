@@ -194,9 +194,20 @@ func (k *Cluster) UpdateBGPAdvertisement(ctx context.Context, o *v1beta1.BGPAdve
 	return updateConditions(ctx, k, k.bgpAdvertisements, "bgpadvertisements", o, o.Status.Conditions, conditions)
 }
 
-// UpdatePeer writes the differences of the conditions.
-func (k *Cluster) UpdatePeer(ctx context.Context, o *v1beta1.BGPPeer, conditions []metav1.Condition) (bool, error) {
-	return updateConditions(ctx, k, k.peers, "bgppeers", o, o.Status.Conditions, conditions)
+// UpdatePeer writes the differences of a BGPPeer's status.
+func (k *Cluster) UpdatePeer(ctx context.Context, o *v1beta1.BGPPeer, want v1beta1.BGPPeerStatus) (bool, error) {
+	want.Conditions = merged(o.Status.Conditions, want.Conditions, o.Generation)
+	lost := unreadStatus(o)
+	if len(lost) == 0 && equality.Semantic.DeepEqual(o.Status, want) {
+		return false, nil
+	}
+	patch, err := statusPatch(o.Status, want, lost...)
+	if err != nil {
+		return false, err
+	}
+	patch["metadata"] = map[string]any{"resourceVersion": o.ResourceVersion}
+	_, err = patchOwn(ctx, k, k.peers, "bgppeers", o, "status", patch)
+	return err == nil, err
 }
 
 // UpdateBFDProfile writes the differences of the conditions.

@@ -167,12 +167,16 @@ const (
 	ConflictingAdvertisements Reason = "ConflictingAdvertisements"
 )
 
-// Reasons of Events on a BGPPeer.
+// Reasons of a BGPPeer's sessions (condition Established).
 const (
-	// SessionEstablished: a node's session with the peer came up.
+	// SessionEstablished: every node that should have a session has one.
 	SessionEstablished Reason = "SessionEstablished"
-	// SessionDown: a node's session with the peer went down or cannot come up.
+	// SessionConnecting: nodes have no session yet, and none has failed.
+	SessionConnecting Reason = "SessionConnecting"
+	// SessionDown: a node has no session, which was lost or cannot come up.
 	SessionDown Reason = "SessionDown"
+	// NoNodeSelected: the peer selects no node that has a speaker.
+	NoNodeSelected Reason = "NoNodeSelected"
 )
 
 // Reasons about nodes that are dead (Events on Nodes and Services, condition

@@ -57,7 +57,43 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 	if waits {
 		out.Here = lb.KubeProxyNotReady
 	}
-	return p.withWriter(s, out)
+	if out = p.withWriter(s, out); out.Writer {
+		out.Elsewhere = p.elsewhere(s, out)
+	}
+	return out
+}
+
+// elsewhere returns Outcome.Elsewhere. It looks at the nodes that the message names.
+func (p *planner) elsewhere(s *lb.Service, o Outcome) string {
+	nodes := map[string][]string{}
+	for _, name := range o.Nodes[:min(len(o.Nodes), lb.Few)] {
+		peers := p.peersAt(s, name)
+		if !slices.Equal(peers, o.Peers) {
+			to := lb.SomeOf(peers)
+			nodes[to] = append(nodes[to], name)
+		}
+	}
+	var out []string
+	for to, names := range nodes {
+		out = append(out, lb.SomeOf(names)+" to "+to)
+	}
+	slices.Sort(out)
+	return strings.Join(out, "; ")
+}
+
+// peersAt returns the names of a node's peers to which it advertises a Service, sorted.
+func (p *planner) peersAt(s *lb.Service, name string) []string {
+	i := p.cluster.index(name)
+	var out []string
+	for _, a := range s.Addresses {
+		for _, ad := range selecting(p.cluster.bgp, s, p.poolOf(s, a)) {
+			if p.cluster.bgp[ad].nodes[i] {
+				out = append(out, p.peersFor(name, a, ad)...)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // unserved reports whether a route to an address must wait, because this node's kube-proxy would drop what arrives. It never

@@ -122,7 +122,11 @@ func (c *cluster) scope(s lb.Scope) scope {
 
 // index returns the index of the named node; -1 for none.
 func (c *cluster) index(name string) int {
-	return slices.IndexFunc(c.nodes, func(n node) bool { return n.Name == name })
+	i, found := slices.BinarySearchFunc(c.nodes, name, func(n node, name string) int { return strings.Compare(n.Name, name) })
+	if !found {
+		return -1
+	}
+	return i
 }
 
 // poolOf returns the name of the pool of an address; "" for none.

@@ -2,7 +2,6 @@ package report
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/bgp"
@@ -57,11 +56,14 @@ func withSessions(o plan.Outcome, sessions []bgp.Session) (plan.Outcome, bool) {
 	}
 	switch {
 	case len(with) > 0:
-		o.Message += " to " + strings.Join(with, ", ")
+		o.Message += " to " + lb.SomeOf(with)
+		if o.Elsewhere != "" {
+			o.Message += " (" + o.Elsewhere + ")"
+		}
 	case failed:
 		o.Reason = lb.NoSession
-		// The error itself is in the Events of the peers: it may change often, and the router words it.
-		o.Message = "no session is established with " + strings.Join(without, ", ") + ": the Events of each BGPPeer say why"
+		// The error itself is not here: it may change often, and each Service would be written then.
+		o.Message = "no session is established with " + lb.SomeOf(without) + ": the condition " + v1beta1.ConditionEstablished + " of each BGPPeer says why"
 	default:
 		return o, false
 	}

@@ -1,59 +1,55 @@
 package report
 
 import (
-	"fmt"
+	"math"
 	"slices"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/bgp"
-	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxErrors bounds the Events on one session that stays down.
-const maxErrors = 5
-
-// reported is what Events reported of a session: that it is up and what it does not carry, or the errors since it was last up.
-type reported struct {
-	up       bool
-	withheld string
-	errors   []string
-}
-
-// after returns what Events have reported once they report a session as it is now, and whether that takes an Event:
-// the session came up, went down, or stays down with an error that no Event reported yet.
-func (r reported) after(s bgp.Session) (now reported, event bool) {
-	switch {
-	case up(s):
-		return reported{up: true, withheld: s.Withheld}, !r.up || s.Withheld != r.withheld
-	case s.LastError == "": // still connecting
-		return r, false
-	case len(r.errors) == maxErrors || slices.Contains(r.errors, s.LastError):
-		return r, false
-	}
-	return reported{errors: append(slices.Clip(r.errors), s.LastError)}, true
-}
-
-// reportPeers sends the Events that are due on the BGPPeers of this node's sessions.
-func (r *Reporter) reportPeers(sessions []bgp.Session) {
-	now := map[string]reported{}
-	for _, s := range sessions {
-		var event bool
-		if now[s.Peer], event = r.sessions[s.Peer].after(s); event {
-			r.reportPeer(s)
-		}
-	}
-	r.sessions = now
-}
-
-func (r *Reporter) reportPeer(s bgp.Session) {
-	reason, message := lb.SessionDown, fmt.Sprintf("node %s: no session with %s: %s", r.node, s.Address, s.LastError)
-	if up(s) {
-		reason, message = lb.SessionEstablished, fmt.Sprintf("node %s: session with %s is established", r.node, s.Address)
-		if s.Withheld != "" {
-			message += "; " + s.Withheld
-		}
-	}
-	r.cluster.Event(lb.Object{Kind: config.KindPeer, Name: s.Peer}, r.cluster.PeerUID(s.Peer), up(s) && s.Withheld == "", reason, message)
-}
+const (
+	// mostSaid bounds a sentence about a session: the router words a part of it.
+	mostSaid = 512
+	// mostCapabilities of at most mostNamed bytes each, and mostTime, are bounds of the schema.
+	mostCapabilities = 16
+	mostNamed        = 64
+	mostTime         = math.MaxUint16
+)
 
 func up(s bgp.Session) bool { return s.State == bgp.Established }
+
+// sessionStates returns the sessions as the SpeakerState has them.
+func sessionStates(sessions []bgp.Session) (out []v1beta1.SessionState) {
+	for _, s := range sessions[:min(len(sessions), mostListed)] {
+		is := v1beta1.SessionState{Peer: s.Peer, State: v1beta1.SessionStateDown, LastError: lb.Line(s.LastError, mostSaid), BFD: s.BFD}
+		if !s.Since.IsZero() {
+			is.Since = new(metav1.NewTime(s.Since).Rfc3339Copy())
+		}
+		if up(s) {
+			is.State, is.LastError, is.Withheld = v1beta1.SessionStateEstablished, "", lb.Line(s.Withheld, mostSaid)
+			is.AdvertisedRoutes = int32(min(s.Advertised, math.MaxInt32))
+			for _, name := range s.Capabilities[:min(len(s.Capabilities), mostCapabilities)] {
+				is.Capabilities = append(is.Capabilities, lb.Line(name, mostNamed))
+			}
+			is.HoldSeconds, is.KeepaliveSeconds = int32(min(s.HoldTime, mostTime)), int32(min(s.Keepalive, mostTime))
+		}
+		out = append(out, is)
+	}
+	return out
+}
+
+// withoutDetails returns the state without what may wait longer to be written: numbers of routes, and the words of an error,
+// though not that there is one.
+func withoutDetails(s v1beta1.SpeakerStateStatus) v1beta1.SpeakerStateStatus {
+	s.Sessions = slices.Clone(s.Sessions)
+	for i := range s.Sessions {
+		is := &s.Sessions[i]
+		if is.AdvertisedRoutes = 0; is.LastError != "" {
+			is.LastError = "an error"
+		}
+	}
+	return s
+}

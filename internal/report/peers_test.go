@@ -2,44 +2,89 @@ package report
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/crdtest"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/liveness"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestReported: a change of a session takes one Event, and so does each new error while it stays down, up to a bound.
-func TestReported(t *testing.T) {
-	established := bgp.Session{State: bgp.Established}
-	down := func(err string) bgp.Session { return bgp.Session{State: "active", LastError: err} }
-	var many []bgp.Session
-	for i := range maxErrors + 2 {
-		many = append(many, down(fmt.Sprint("error ", i)))
+// TestSessionStates: what the SpeakerState says of a session, and nothing of one that is not up that only holds while it is.
+func TestSessionStates(t *testing.T) {
+	since := time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC)
+	at := new(metav1.NewTime(since.Truncate(time.Second)))
+	full := bgp.Session{
+		Peer: "r", State: bgp.Established, Since: since, LastError: "old", Withheld: "no IPv6", BFD: "up", Advertised: 7,
+		Capabilities: []string{"4-byte AS"}, HoldTime: 90, Keepalive: 30,
 	}
+	down := full
+	down.State, down.LastError = "active", "cannot connect:\x1b[31m refused"
 	for _, tt := range []struct {
-		name     string
-		sessions []bgp.Session
-		events   []bool
+		name string
+		is   bgp.Session
+		want v1beta1.SessionState
 	}{
-		{"comes up, stays up", []bgp.Session{down(""), established, established}, []bool{false, true, false}},
-		{"is established again with an old error", []bgp.Session{established, {State: bgp.Established, LastError: "refused"}}, []bool{true, false}},
-		{"carries less than it should, then all", []bgp.Session{established, {State: bgp.Established, Withheld: "no IPv6"}, {State: bgp.Established, Withheld: "no IPv6"}, established},
-			[]bool{true, true, false, true}},
-		{"goes down, and comes up again", []bgp.Session{established, down("refused"), established, down("refused")}, []bool{true, true, true, true}},
-		{"goes down, the error follows", []bgp.Session{established, down(""), down("refused")}, []bool{true, false, true}},
-		{"stays down", []bgp.Session{down("refused"), down("refused"), down(""), down("refused")}, []bool{true, false, false, false}},
-		{"stays down with another error", []bgp.Session{down("refused"), down("no route"), down("refused")}, []bool{true, true, false}},
-		{"too many errors", many, []bool{true, true, true, true, true, false, false}},
+		{"up", full, v1beta1.SessionState{Peer: "r", State: "established", Since: at, Withheld: "no IPv6", AdvertisedRoutes: 7, BFD: "up",
+			Capabilities: []string{"4-byte AS"}, HoldSeconds: 90, KeepaliveSeconds: 30}},
+		{"down", down, v1beta1.SessionState{Peer: "r", State: "down", Since: at, LastError: "cannot connect: [31m refused", BFD: "up"}},
+		{"never up", bgp.Session{Peer: "r", State: "connect"}, v1beta1.SessionState{Peer: "r", State: "down"}},
 	} {
-		var r reported
-		var got []bool
-		for _, s := range tt.sessions {
-			var event bool
-			r, event = r.after(s)
-			got = append(got, event)
+		if diff := cmp.Diff([]v1beta1.SessionState{tt.want}, sessionStates([]bgp.Session{tt.is})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
-		if diff := cmp.Diff(tt.events, got); diff != "" {
-			t.Errorf("%s: Events (-want +got):\n%s", tt.name, diff)
+	}
+}
+
+// TestSessionStatesAreAdmitted: whatever a session says, the API server takes it.
+func TestSessionStatesAreAdmitted(t *testing.T) {
+	var sessions []bgp.Session
+	for i := range 2 * mostListed {
+		s := bgp.Session{Peer: fmt.Sprintf("r%d", i), State: bgp.Established, Since: time.Now(), HoldTime: 1 << 40, Keepalive: 1 << 40, Advertised: 1 << 40,
+			Withheld: strings.Repeat("ü\n", 1000), Capabilities: strings.Split(strings.Repeat(strings.Repeat("x", 100)+" ", 100), " ")}
+		if i%2 == 0 {
+			s = bgp.Session{Peer: s.Peer, State: "active", LastError: strings.Repeat("\xff", 10_000), BFD: "down"}
+		}
+		sessions = append(sessions, s)
+	}
+	out := sessionStates(sessions)
+	if len(out) != mostListed {
+		t.Errorf("%d sessions", len(out))
+	}
+	state := map[string]any{"apiVersion": v1beta1.GroupVersion.String(), "kind": "SpeakerState", "metadata": map[string]any{"name": "w1"}}
+	if _, err := crdtest.New(t, k8s.Oldest).Patched(state, map[string]any{"status": map[string]any{"sessions": out}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDetailsWait: a state with another number of routes or another error may wait longer than one with another state.
+func TestDetailsWait(t *testing.T) {
+	is := func(s v1beta1.SessionState) v1beta1.SpeakerStateStatus {
+		return v1beta1.SpeakerStateStatus{Sessions: []v1beta1.SessionState{s}}
+	}
+	refused := v1beta1.SessionState{Peer: "r", State: "down", LastError: "refused"}
+	for _, tt := range []struct {
+		name          string
+		written, want v1beta1.SessionState
+		alive         int
+		least         time.Duration
+	}{
+		{"the same", refused, refused, 3, refreshInterval},
+		{"up", refused, v1beta1.SessionState{Peer: "r", State: "established"}, 3, stateInterval},
+		{"another error", refused, v1beta1.SessionState{Peer: "r", State: "down", LastError: "no route"}, 3, detailInterval},
+		{"another error, one of many speakers", refused, v1beta1.SessionState{Peer: "r", State: "down", LastError: "no route"}, 1000, 50 * time.Second},
+		{"the first error", v1beta1.SessionState{Peer: "r", State: "down"}, refused, 3, stateInterval},
+		{"more routes", v1beta1.SessionState{Peer: "r", State: "established", AdvertisedRoutes: 1}, v1beta1.SessionState{Peer: "r", State: "established", AdvertisedRoutes: 2}, 3, detailInterval},
+		{"BFD", v1beta1.SessionState{Peer: "r", State: "established", BFD: "down"}, v1beta1.SessionState{Peer: "r", State: "established", BFD: "up"}, 3, stateInterval},
+	} {
+		w := &stateWriter{written: is(tt.written), silence: liveness.Silence{}, at: time.Unix(1, 0)}
+		if got := w.interval(is(tt.want), tt.alive, false); got != tt.least {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.least)
 		}
 	}
 }

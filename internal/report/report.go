@@ -1,4 +1,4 @@
-// Package report writes a node's results to the API server: conditions and Events of Services and peers, and its
+// Package report writes a node's results to the API server: conditions and Events of Services, and its
 // SpeakerState. Every sentence of these is made here, or in the plan that it completes. It runs in loops of its own, so
 // that an API server that hangs never delays a failover.
 package report
@@ -57,8 +57,6 @@ type Reporter struct {
 	stateLoop *loop.Loop
 	state     *stateWriter
 
-	// sessions has what Events reported of the session with each peer, so that each change is one Event.
-	sessions map[string]reported
 	// conflicts are the sentences on foreign claims that Events reported.
 	conflicts map[string]bool
 	pace      pace
@@ -112,7 +110,6 @@ func (r *Reporter) sync(ctx context.Context) (again time.Duration, err error) {
 		return 0, nil
 	}
 	sessions := r.bgp.Sessions()
-	r.reportPeers(sessions)
 	return r.pace.each(r.reports(last, sessions), last.Speakers, func(u k8s.ServiceUpdate) error { return r.write(ctx, u) })
 }
 

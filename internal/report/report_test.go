@@ -22,11 +22,19 @@ func TestConditions(t *testing.T) {
 	silent := func(o plan.Outcome) plan.Outcome { o.Writer = false; return o }
 	down := bgp.Session{Peer: "r1", State: "active", LastError: "connection refused"}
 	downAgain := bgp.Session{Peer: "r1", State: "active", LastError: `closed by the router: cease, administrative shutdown, "ticket 17"`}
-	noSession := "AnnouncedBGP=False NoSession: no session is established with r1, r2: the Events of each BGPPeer say why"
+	noSession := "AnnouncedBGP=False NoSession: no session is established with r1, r2: the condition Established of each BGPPeer says why"
 	connecting := bgp.Session{Peer: "r1", State: "active"}
 	connectingToo := bgp.Session{Peer: "r2", State: "active"}
 	elsewhere := bgp.Session{Peer: "r3", State: "active", LastError: "no route to host"}
 	established := bgp.Session{Peer: "r2", State: bgp.Established}
+	also := func(o plan.Outcome, elsewhere string) plan.Outcome { o.Elsewhere = elsewhere; return o }
+	many := advertised
+	var manySessions []bgp.Session
+	many.Peers = nil
+	for i := range 20 {
+		many.Peers = append(many.Peers, fmt.Sprintf("p%d", i))
+		manySessions = append(manySessions, bgp.Session{Peer: many.Peers[i], State: bgp.Established})
+	}
 	stale := []metav1.Condition{{Type: v1beta1.ConditionAnnouncedBGP, Status: "True"}}
 
 	for _, tt := range []struct {
@@ -45,6 +53,9 @@ func TestConditions(t *testing.T) {
 			[]string{"AnnouncedL2=True Announced: here", "AnnouncedBGP=False NoAdvertisement: nobody selects it"}},
 		{"one of two sessions", nil, none, advertised, []bgp.Session{down, established}, []string{"AnnouncedBGP=True Announced: advertised by w1 to r2"}},
 		{"one of two is up already", nil, none, advertised, []bgp.Session{connecting, established}, []string{"AnnouncedBGP=True Announced: advertised by w1 to r2"}},
+		{"other nodes have other peers", nil, none, also(advertised, "w2 to r3"), []bgp.Session{down, established},
+			[]string{"AnnouncedBGP=True Announced: advertised by w1 to r2 (w2 to r3)"}},
+		{"many peers", nil, none, many, manySessions, []string{"AnnouncedBGP=True Announced: advertised by w1 to p0, p1, p2, p3, p4 and 15 more"}},
 		{"still connecting", stale, none, advertised, []bgp.Session{connecting, connectingToo, elsewhere}, nil},
 		{"no session was started", stale, none, advertised, nil, nil},
 		{"no session", nil, none, advertised, []bgp.Session{down, connectingToo}, []string{noSession}},

@@ -13,6 +13,8 @@ type notes struct {
 
 	mu  sync.Mutex
 	now note
+	// ups and falls count how often the session came up and was lost.
+	ups, falls uint64
 }
 
 type note struct {
@@ -97,11 +99,18 @@ func (n *notes) answer(text string) {
 
 // up notes that the session is established.
 func (n *notes) up() {
-	n.edit(func(now *note) { *now = note{} })
+	n.edit(func(now *note) { *now, n.ups = note{}, n.ups+1 })
 	n.changed()
 }
 
 // down notes that the session was lost.
 func (n *notes) down() {
-	n.edit(func(now *note) { now.lost = time.Now() })
+	n.edit(func(now *note) { now.lost, n.falls = time.Now(), n.falls+1 })
+}
+
+// flaps returns how often the session came up, and how often it was lost.
+func (n *notes) flaps() (ups, falls uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.ups, n.falls
 }

@@ -16,6 +16,7 @@ func (e *engine) mistaken(p *api.Peer) bool {
 
 // report reads the state of the session from GoBGP.
 func (e *engine) report() (wire.Report, error) {
+	e.counters.Ups, e.counters.Falls = e.notes.flaps()
 	p, err := e.peer()
 	if err != nil || p == nil {
 		return wire.Report{Session: wire.Session{Peer: e.settings.Name, Address: e.settings.Address, State: "idle"}, Counters: e.counters}, err
@@ -39,6 +40,7 @@ func (e *engine) session(p *api.Peer) wire.Session {
 	}
 	if out.State == wire.Established {
 		out.Since = p.Timers.State.Uptime.AsTime()
+		out.Capabilities = negotiated(p.State.LocalCap, p.State.RemoteCap)
 		out.HoldTime, out.Keepalive = p.Timers.State.NegotiatedHoldTime, p.Timers.State.KeepaliveInterval
 		out.Advertised = len(e.placed)
 		out.Withheld = e.withheld()

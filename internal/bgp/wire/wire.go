@@ -95,6 +95,8 @@ type Session struct {
 	Withheld string
 	// Advertised is the number of routes advertised to the peer.
 	Advertised int
+	// Capabilities are what both ends of an established session can do, in words.
+	Capabilities []string
 	// HoldTime and Keepalive are the timers of an established session, in seconds (RFC 4271 section 4.2).
 	HoldTime, Keepalive uint64
 	// BFD is the state of the BFD session; empty without one.
@@ -115,6 +117,8 @@ const RestartTime = 20
 type Counters struct {
 	// UPDATE messages to the router, NOTIFICATION messages to it and from it.
 	Updates, Sent, Received uint64
+	// Ups are how often the session came up, Falls how often it was lost.
+	Ups, Falls uint64
 	// Routes and peers that were not as they should be.
 	RouteRepairs, PeerRepairs uint64
 	// Ignored is how many routes the router sends.
@@ -126,6 +130,8 @@ func (c Counters) Plus(before, after Counters) Counters {
 	c.Updates += after.Updates - before.Updates
 	c.Sent += after.Sent - before.Sent
 	c.Received += after.Received - before.Received
+	c.Ups += after.Ups - before.Ups
+	c.Falls += after.Falls - before.Falls
 	c.RouteRepairs += after.RouteRepairs - before.RouteRepairs
 	c.PeerRepairs += after.PeerRepairs - before.PeerRepairs
 	c.Ignored = after.Ignored

@@ -1,0 +1,57 @@
+package bgp
+
+import (
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
+)
+
+// TestFlaps: how long a peer waits after each fall, given the time from the end of its last wait to the fall.
+func TestFlaps(t *testing.T) {
+	s := time.Second
+	for _, tt := range []struct {
+		name  string
+		after []time.Duration
+		waits []time.Duration
+	}{
+		{"a router that restarts", []time.Duration{time.Hour}, []time.Duration{0}},
+		{"three times", []time.Duration{time.Hour, 20 * s, 20 * s}, []time.Duration{0, 0, 0}},
+		{"again and again", []time.Duration{time.Hour, s, s, s, s, s, s, s, s, s}, []time.Duration{0, 0, 0, 10 * s, 20 * s, 40 * s, 80 * s, 120 * s, 120 * s, 120 * s}},
+		{"each time by the hold time", []time.Duration{time.Hour, 95 * s, 95 * s, 95 * s, 95 * s}, []time.Duration{0, 0, 0, 10 * s, 20 * s}},
+		{"seldom", []time.Duration{time.Hour, 181 * s, 181 * s, 181 * s, 181 * s}, []time.Duration{0, 0, 0, 0, 0}},
+		{"it stayed up in the end", []time.Duration{time.Hour, s, s, s, 181 * s, s}, []time.Duration{0, 0, 0, 10 * s, 0, 0}},
+	} {
+		now := time.Unix(1_000_000, 0)
+		var f flaps
+		f.serve(wire.Settings{Name: "r"})
+		for i, after := range tt.after {
+			now = now.Add(f.wait + after)
+			f.fell(now, "the connection was lost")
+			if f.wait != tt.waits[i] {
+				t.Errorf("%s: %v after fall %d, want %v", tt.name, f.wait, i+1, tt.waits[i])
+			}
+			if f.wait > 0 && !f.damped(now.Add(f.wait-1)) || f.damped(now.Add(f.wait)) {
+				t.Errorf("%s: damped for another time than %v", tt.name, f.wait)
+			}
+		}
+		if f.failures != uint64(len(tt.after)) {
+			t.Errorf("%s: %d failures", tt.name, f.failures)
+		}
+	}
+}
+
+// TestFlapsOfOtherSettings: a peer that was edited is dialled at once.
+func TestFlapsOfOtherSettings(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	f := flaps{of: wire.Settings{Name: "r"}}
+	for range freeFalls + 1 {
+		f.fell(now, "")
+	}
+	if f.serve(wire.Settings{Name: "r"}); !f.damped(now) {
+		t.Error("the same settings: it is not damped")
+	}
+	if f.serve(wire.Settings{Name: "r", HoldTime: 9}); f.damped(now) || f.failures != freeFalls+1 {
+		t.Errorf("other settings: damped %t, %d failures", f.damped(now), f.failures)
+	}
+}
