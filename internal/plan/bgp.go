@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -252,95 +251,4 @@ func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool, until ti
 			p.routes.add(prefix, peer, i, !until.IsZero())
 		}
 	}
-}
-
-// routeTable is the routes that a node advertises.
-type routeTable struct {
-	// ads are all advertisements, oldest first.
-	ads []lb.BGPAdvertisement
-	// routes has the attributes of each prefix for each peer.
-	routes map[netip.Prefix]map[string]*attributes
-	// conflicts has a sentence for each prefix to which advertisements give two values of an attribute. Those of the
-	// oldest one are used: without the route the Service would fail.
-	conflicts map[netip.Prefix]string
-}
-
-// attributes of a route to a peer: those of the oldest advertisement, and the communities of all.
-type attributes struct {
-	// oldest is the index of the oldest advertisement so far.
-	oldest      int
-	communities []lb.Community
-	// staying: this node does not leave all addresses inside.
-	staying bool
-}
-
-func newRouteTable(ads []lb.BGPAdvertisement) routeTable {
-	return routeTable{ads, map[netip.Prefix]map[string]*attributes{}, map[netip.Prefix]string{}}
-}
-
-func (t routeTable) add(prefix netip.Prefix, peer string, index int, leaving bool) {
-	ad := &t.ads[index]
-	byPeer := t.routes[prefix]
-	if byPeer == nil {
-		byPeer = map[string]*attributes{}
-		t.routes[prefix] = byPeer
-	}
-	r := byPeer[peer]
-	if r == nil {
-		r = &attributes{oldest: index}
-		byPeer[peer] = r
-	}
-	r.staying = r.staying || !leaving
-	before := &t.ads[r.oldest]
-	r.oldest = min(r.oldest, index)
-	if before.LocalPref != ad.LocalPref || before.MED != ad.MED || before.Prepend != ad.Prepend {
-		t.conflicts[prefix] = fmt.Sprintf("advertisements give %s different localPref, med or asPathPrepend: those of the oldest, %s, are used", prefix, t.ads[r.oldest].Name)
-	}
-	for _, c := range ad.Communities {
-		if !slices.Contains(r.communities, c) {
-			r.communities = append(r.communities, c)
-		}
-	}
-}
-
-// conflict returns a sentence if a route that covers one of the addresses has two values of an attribute.
-func (t routeTable) conflict(addresses []netip.Addr) string {
-	for _, prefix := range slices.SortedFunc(maps.Keys(t.conflicts), comparePrefix) {
-		if slices.ContainsFunc(addresses, prefix.Contains) {
-			return t.conflicts[prefix]
-		}
-	}
-	return ""
-}
-
-// sorted returns the routes, each with all peers for which its attributes are the same.
-func (t routeTable) sorted() []lb.Route {
-	var out []lb.Route
-	for _, prefix := range slices.SortedFunc(maps.Keys(t.routes), comparePrefix) {
-		first := len(out)
-		for _, peer := range slices.Sorted(maps.Keys(t.routes[prefix])) {
-			r := t.routes[prefix][peer]
-			slices.SortFunc(r.communities, compareCommunity)
-			ad := &t.ads[r.oldest]
-			same := slices.IndexFunc(out[first:], func(o lb.Route) bool {
-				return o.LocalPref == ad.LocalPref && o.MED == ad.MED && o.Prepend == ad.Prepend && o.Leaving == !r.staying && slices.Equal(o.Communities, r.communities)
-			})
-			if same >= 0 {
-				out[first+same].Peers = append(out[first+same].Peers, peer)
-				continue
-			}
-			out = append(out, lb.Route{
-				Prefix: prefix, Peers: []string{peer}, LocalPref: ad.LocalPref, MED: ad.MED, Prepend: ad.Prepend, Leaving: !r.staying, Communities: r.communities,
-			})
-		}
-	}
-	return out
-}
-
-func comparePrefix(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-}
-
-func compareCommunity(a, b lb.Community) int {
-	return strings.Compare(a.String(), b.String())
 }
