@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/unnumbered"
 )
 
 const birdConfig = `
@@ -49,7 +50,7 @@ func TestPathsWithBIRD(t *testing.T) {
 			peers[i].HoldTime, peers[i].ConnectTime = 90*time.Second, time.Second
 			peers[i].BFD = &lb.BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3, MinimumTTL: 254}
 		}
-		if err := p.set(peers, []link.Link{{Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}}}); err != nil {
+		if _, err := p.set(peers, []link.Link{{Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}}}); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers}); err != nil {
@@ -86,7 +87,7 @@ func TestPathsWithBIRD(t *testing.T) {
 		for i := range peers {
 			peers[i].BFD = nil
 		}
-		if err := p.set(peers, nil); err != nil {
+		if _, err := p.set(peers, nil); err != nil {
 			t.Fatal(err)
 		}
 		// BIRD 2.0 takes AdminDown for a failure, and ends the session itself.
@@ -103,7 +104,8 @@ func startPaths(t *testing.T) *paths {
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	var coupling *loop.Loop
 	speaker := bgp.New(bgp.Config{Log: log, Kick: func() { coupling.Kick() }, RepairInterval: 100 * time.Millisecond})
-	p := newPaths(log, speaker, func() { coupling.Hurry() })
+	finder := unnumbered.New(unnumbered.Config{Log: log, Links: func() []link.Link { return nil }})
+	p := newPaths(log, speaker, finder, func() { coupling.Hurry() })
 	coupling = loop.New(loop.Config{Name: "paths", Log: log, Sync: p.sync})
 	orders := make(chan json.RawMessage, 16)
 	go bfd.Serve(orders, p.bfd.Notice, func() bool { return false })

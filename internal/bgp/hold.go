@@ -9,12 +9,15 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Path is what BFD knows of the path to a peer.
+// Path is what is known of the path to a peer.
 type Path struct {
-	// State of the BFD session: up, down or admin-down.
+	// State of the BFD session: up, down or admin-down; empty without one.
 	State string
-	// Hold, unless empty, is why the peer must have no BGP session.
-	Hold string
+	// Hold, unless empty, is why the peer must have no BGP session. Early: that is no error yet.
+	Hold  string
+	Early bool
+	// Note, unless empty, is said of a session that is not established, beside its error.
+	Note string
 }
 
 // hold is a peer that is kept without a session.
@@ -23,8 +26,8 @@ type hold struct {
 	since time.Time
 }
 
-// SetPaths says what BFD knows, by the names of peers. A session that is held ends at once, and opens again when it is
-// not held any more (RFC 5882 section 4.2). Peers that are not named do not use BFD.
+// SetPaths says what is known of paths, by the names of peers. A session that is held ends at once, and opens again when it
+// is not held any more (RFC 5882 section 4.2). Peers that are not named are not held, and do not use BFD.
 func (s *Speaker) SetPaths(paths map[string]Path) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,10 +92,23 @@ func (s *Speaker) withPaths(sessions []Session) []Session {
 	slices.SortStableFunc(sessions, func(a, b Session) int { return strings.Compare(a.Peer, b.Peer) })
 	sessions = slices.CompactFunc(sessions, func(a, b Session) bool { return a.Peer == b.Peer })
 	for i := range sessions {
-		p := paths[sessions[i].Peer]
-		if sessions[i].BFD = p.State; p.Hold != "" && sessions[i].State != Established {
-			sessions[i].LastError = p.Hold
+		sessions[i].BFD = paths[sessions[i].Peer].State
+		if sessions[i].State != Established {
+			sessions[i].LastError = paths[sessions[i].Peer].explain(sessions[i].LastError)
 		}
 	}
 	return sessions
+}
+
+// explain returns why a session is not established, of which BGP itself says something or nothing.
+func (p Path) explain(text string) string {
+	switch {
+	case p.Early:
+		return ""
+	case p.Hold != "":
+		return p.Hold
+	case text != "" && p.Note != "":
+		return text + "; " + p.Note
+	}
+	return text
 }

@@ -35,6 +35,7 @@ var fence = map[string][]string{
 	"internal/headstart":     {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "golang.org/x/sys"},
 	"internal/relay":         {"internal/lb", "internal/link", "internal/nft", "github.com/google/nftables/expr", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/bgp":           {"internal/lb", "github.com/osrg/gobgp/v4", "github.com/prometheus/client_golang", "github.com/vishvananda/netlink", "golang.org/x"},
+	"internal/unnumbered":    {"internal/lb", "internal/link", "github.com/mdlayher/ndp", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/conntrack":     {"internal/loop", "github.com/prometheus/client_golang", "github.com/vishvananda/netlink", "golang.org/x"},
 	"internal/kernel":        {"internal/lb"},
 	"internal/kubeproxy":     {"internal/nft", "golang.org/x"},

@@ -46,9 +46,13 @@ func (r *Reporter) reportPeers(sessions []bgp.Session) {
 }
 
 func (r *Reporter) reportPeer(s bgp.Session) {
-	reason, message := lb.SessionDown, fmt.Sprintf("node %s: no session with %s: %s", r.node, s.Address, s.LastError)
+	router := "a router" // of an unnumbered peer, not found yet
+	if s.Address.IsValid() {
+		router = s.Address.String()
+	}
+	reason, message := lb.SessionDown, fmt.Sprintf("node %s: no session with %s: %s", r.node, router, s.LastError)
 	if up(s) {
-		reason, message = lb.SessionEstablished, fmt.Sprintf("node %s: session with %s is established", r.node, s.Address)
+		reason, message = lb.SessionEstablished, fmt.Sprintf("node %s: session with %s is established", r.node, router)
 		if s.Withheld != "" {
 			message += "; " + s.Withheld
 		}
