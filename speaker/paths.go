@@ -119,7 +119,7 @@ func bfdPeers(peers []lb.Peer, links []link.Link) []bfd.Peer {
 }
 
 // wantsBFD reports whether a peer has a session of BFD: an unnumbered one must have been found.
-func wantsBFD(p lb.Peer) bool { return p.BFD != nil && p.Address.IsValid() }
+func wantsBFD(p lb.Peer) bool { return p.BFD != nil && (p.Interface == "" || p.Address.IsValid()) }
 
 func onLink(a netip.Addr, links []link.Link) bool {
 	return slices.ContainsFunc(links, func(l link.Link) bool {
