@@ -75,12 +75,12 @@ RENDER = $(HELM) template holdfast charts/holdfast --namespace holdfast-system
 
 .PHONY: build
 build: ## Compile the daemons into bin/
-	$(STATIC) -o bin/ ./controller ./speaker ./speaker/heartbeat
+	$(STATIC) -o bin/ ./controller ./speaker ./speaker/bgp ./speaker/heartbeat
 
 .PHONY: image
 image: build ## Pack the daemons into dist/holdfast.tar
 	mkdir -p dist
-	go run ./e2e/lab/cmd/ociimage -o dist/holdfast.tar -name $(IMAGE) -file /controller=bin/controller -file /speaker=bin/speaker -file /heartbeat=bin/heartbeat
+	go run ./e2e/lab/cmd/ociimage -o dist/holdfast.tar -name $(IMAGE) -file /controller=bin/controller -file /speaker=bin/speaker -file /heartbeat=bin/heartbeat -file /bgp=bin/bgp
 
 .PHONY: lab-up
 lab-up: bin/lab ## Bring a cluster up on this machine; ARGS go to bin/lab up

@@ -36,7 +36,11 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	links := link.New(log, func() { w.layer2.Kick(); kick() })
 	l2 := layer2.New(layer2.Config{Log: log, Links: links.Links, Lease: m, Changed: func() { w.report.Kick() }, Refused: kick})
 	// The other speakers learn whether there is a session.
-	peers := bgp.New(bgp.Config{Log: log, Kick: func() { w.pathLoop.Kick(); w.report.Kick(); kick() }})
+	engine, err := beside("bgp")
+	if err != nil {
+		return nil, err
+	}
+	peers := bgp.New(bgp.Config{Log: log, Command: []string{engine}, Kick: func() { w.pathLoop.Kick(); w.report.Kick(); kick() }})
 	routers := unnumbered.New(unnumbered.Config{Log: log, Links: links.Links, Changed: kick})
 	live := liveness.New(liveness.Config{
 		Log: log, Node: lb.Object{Kind: config.KindNode, Name: s.nodeName},

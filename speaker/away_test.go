@@ -115,7 +115,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 		c.t.Fatal(err)
 	}
 	l2 := layer2.New(layer2.Config{Log: log, Links: noLinks, Changed: func() { w.report.Kick() }})
-	peers := bgp.New(bgp.Config{Log: log})
+	peers := bgp.New(bgp.Config{Log: log, Command: testEngine})
 	live := liveness.New(liveness.Config{
 		Log: log, Node: lb.Object{Kind: config.KindNode, Name: name}, MembersPort: 7947, Cluster: report.States{Cluster: cluster},
 		Asker: l2, Links: noLinks, Changed: func() { w.loop.Hurry() }, SilenceChanged: func() { w.report.KickState() },

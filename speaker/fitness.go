@@ -22,7 +22,7 @@ func (w *syncer) self(links []link.Link, stopping bool) lb.Member {
 	if w.filter.failed() {
 		m.Unfit |= lb.Unfiltered
 	}
-	if !slices.ContainsFunc(w.bgp.States(), func(s bgp.Session) bool { return s.State == bgp.Established }) {
+	if !slices.ContainsFunc(w.bgp.Sessions(), func(s bgp.Session) bool { return s.State == bgp.Established }) {
 		m.Unfit |= lb.Sessionless
 	}
 	return m

@@ -34,7 +34,7 @@ func TestSelf(t *testing.T) {
 			node: "w1", log: log, filter: newTestGuard(false), // nothing is ever set
 			layer2:   layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
 			liveness: liveness.New(liveness.Config{Log: log}),
-			bgp:      bgp.New(bgp.Config{Log: log}),
+			bgp:      bgp.New(bgp.Config{Log: log, Command: testEngine}),
 			boot:     kubeproxy.New(kubeproxy.Config{Log: log, Livez: proxy.Listener.Addr().String(), Kick: func() { kicked <- struct{}{} }}),
 		}
 		reasons := func() (out []lb.Reason) {
@@ -101,7 +101,7 @@ func TestFilterOwnedByOther(t *testing.T) {
 			node: "w1", log: log, filter: newGuard(log, settings{nodeName: "w1"}, func() { kicked <- struct{}{} }),
 			layer2:   layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
 			liveness: liveness.New(liveness.Config{Log: log}),
-			bgp:      bgp.New(bgp.Config{Log: log}),
+			bgp:      bgp.New(bgp.Config{Log: log, Command: testEngine}),
 			boot:     kubeproxy.New(kubeproxy.Config{Log: log}),
 		}
 		set := func() error { return w.filter.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, nil) }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"regexp"
 	"time"
 
@@ -90,6 +91,15 @@ func run() int {
 			k8s.LogTo(log)
 			return serve(ctx, s, log)
 		})
+}
+
+// beside returns the path of a program that this one starts: it is in the same directory, in the image as in bin.
+func beside(name string) (string, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find the program %s: %w", name, err)
+	}
+	return filepath.Join(filepath.Dir(program), name), nil
 }
 
 // serve runs until ctx is cancelled, and then until others have taken over the addresses of this node. Then BGP stops,

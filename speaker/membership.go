@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -50,15 +48,14 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	if err != nil {
 		return nil // ctx ended while waiting
 	}
-	// The program of the heartbeat process is in the same directory, in the image as in bin.
-	program, err := os.Executable()
+	program, err := beside("heartbeat")
 	if err != nil {
-		return fmt.Errorf("find the program of the heartbeats: %w", err)
+		return err
 	}
 	m, err := members.New(members.Config{
 		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort),
 		Keys: keys, Heartbeat: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Kick: w.loop.Hurry,
-		HeartbeatCommand: []string{filepath.Join(filepath.Dir(program), "heartbeat")}, Ask: w.liveness.Ask,
+		HeartbeatCommand: []string{program}, Ask: w.liveness.Ask,
 		Guest: w.paths.bfd.Notice,
 	})
 	if err != nil {

@@ -21,7 +21,7 @@ func TestMetricsRegister(t *testing.T) {
 	for _, c := range []prometheus.Collector{
 		w, w.heartbeatProcess(),
 		layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
-		bgp.New(bgp.Config{Log: log, Kick: func() {}}),
+		bgp.New(bgp.Config{Log: log, Command: testEngine, Kick: func() {}}),
 		bfd.New(bfd.Config{Log: log, Changed: func() {}}),
 		filter.New(filter.Config{Log: log}),
 	} {

@@ -71,7 +71,7 @@ func (p *paths) hold() (any bool, err error) {
 	defer p.mu.Unlock()
 	statuses, _ := p.bfd.Statuses()
 	established := map[string]bool{}
-	for _, s := range p.bgp.States() {
+	for _, s := range p.bgp.Sessions() {
 		established[s.Peer] = s.State == bgp.Established
 	}
 	release(p.released, statuses)

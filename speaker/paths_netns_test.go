@@ -103,7 +103,7 @@ func startPaths(t *testing.T) *paths {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	var coupling *loop.Loop
-	speaker := bgp.New(bgp.Config{Log: log, Kick: func() { coupling.Kick() }, RepairInterval: 100 * time.Millisecond})
+	speaker := bgp.New(bgp.Config{Log: log, Command: testEngine, Kick: func() { coupling.Kick() }, RepairInterval: 100 * time.Millisecond})
 	finder := unnumbered.New(unnumbered.Config{Log: log, Links: func() []link.Link { return nil }})
 	p := newPaths(log, speaker, finder, func() { coupling.Hurry() })
 	coupling = loop.New(loop.Config{Name: "paths", Log: log, Sync: p.sync})

@@ -47,7 +47,7 @@ func TestMarkRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		l2 := layer2.New(layer2.Config{Log: log, Links: noLinks})
-		peers := bgp.New(bgp.Config{Log: log})
+		peers := bgp.New(bgp.Config{Log: log, Command: testEngine})
 		w := &syncer{
 			node: "w1", log: log, filter: newTestGuard(false), ended: make(chan error, 1),
 			cluster: cluster, links: link.New(log, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, unnumbered.New(unnumbered.Config{Log: log}), func() {}),

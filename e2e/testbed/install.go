@@ -28,7 +28,7 @@ const helmWait = "3m"
 
 // Build compiles the daemons and the programs of the outside hosts, and packs the image.
 func (b *Bed) Build(ctx context.Context) error {
-	if err := b.compile(ctx, "./controller", "./speaker", "./speaker/heartbeat", "./e2e/cmd/probe", "./e2e/cmd/whohas"); err != nil {
+	if err := b.compile(ctx, "./controller", "./speaker", "./speaker/bgp", "./speaker/heartbeat", "./e2e/cmd/probe", "./e2e/cmd/whohas"); err != nil {
 		return err
 	}
 	name, err := b.imageName()
@@ -46,6 +46,7 @@ func (b *Bed) Build(ctx context.Context) error {
 		"/controller": {Source: b.Path("bin", "controller"), Mode: 0o755},
 		"/speaker":    {Source: b.Path("bin", "speaker"), Mode: 0o755},
 		"/heartbeat":  {Source: b.Path("bin", "heartbeat"), Mode: 0o755},
+		"/bgp":        {Source: b.Path("bin", "bgp"), Mode: 0o755},
 	}})
 	if err := errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("pack image: %w", err)

@@ -1,15 +1,10 @@
-// Package bgp advertises a node's routes to its routers. It runs one GoBGP
-// server, which only dials: nothing listens, so no privilege is needed.
+// Package bgp advertises a node's routes to its routers. Each peer has an engine, a process of its own that speaks BGP with
+// that router alone (package engine): GoBGP had many remote crashes, and a router that crashes an engine disturbs nothing
+// else. This package supervises the engines. It starts one that ended again, later each time, and puts a peer whose engine
+// dies again and again in quarantine.
 //
-// Callers decide which peer receives which routes; this package applies the whole
-// desired set. A path in GoBGP carries one private large community (a tag) for
-// each peer that receives it, and nothing else. An export policy replaces the
-// tag by that peer's attributes: communities, local preference, MULTI_EXIT_DISC and more of AS_PATH.
-// A peer receives no path without a tag. The policy and not the path sets the
-// communities, because GoBGP itself obeys well-known communities on a path,
-// and NO_EXPORT (RFC 1997) is meant for the router.
+// Callers decide which peer receives which routes. An engine is sent what changed, and a new one everything.
 //
-// The package accepts no routes and decides nothing about addresses. It may
-// import the vocabulary, GoBGP, rtnetlink and Prometheus. It knows no Kubernetes,
-// only reads addresses from the kernel and writes no route to it, and leaves the parsing of everything a router sends to GoBGP.
+// The package accepts no routes and decides nothing about addresses. It may import the vocabulary, its own parts,
+// internal/child and Prometheus. It knows no Kubernetes and, so that no router's message is parsed in the speaker's process, no GoBGP.
 package bgp

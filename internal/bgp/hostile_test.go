@@ -128,7 +128,7 @@ func TestSentences(t *testing.T) {
 	set(t, s, desire([]lb.Peer{peer, refusing.peer("refusing", 65000), sameID.peer("same ID", 65000), closed.peer("closed", 65000)}))
 	for name, want := range map[string]string{
 		"wrong AS": "peer AS is 65001, configured 65000",
-		"refusing": refused,
+		"refusing": refusedOpen,
 		"same ID":  "the router uses this node's router ID",
 		"closed":   "cannot connect: connection refused",
 	} {
@@ -162,37 +162,4 @@ func TestUnusablePeers(t *testing.T) {
 		t.Errorf("Set: %v, want %s", err, want)
 	}
 	await(t, "table", "198.51.100.1/32 igp path [65000] via 127.0.0.1", good.table)
-}
-
-// FuzzReadAS: reading a router's AS terminates whatever the router sends.
-func FuzzReadAS(f *testing.F) {
-	f.Add(openWith())
-	f.Add(openWith(2, 6, 65, 4, 0, 1, 0, 0))
-	f.Add(message(5, gobgp.BGP_MSG_OPEN))
-	f.Add(message(19, gobgp.BGP_MSG_KEEPALIVE))
-	f.Add(garbage())
-	f.Fuzz(func(t *testing.T, b []byte) {
-		asn, err := readAS(bytes.NewReader(b))
-		if err != nil && asn != 0 {
-			t.Errorf("AS %d and error %v", asn, err)
-		}
-	})
-}
-
-func TestReadAS(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		b    []byte
-		want uint32
-	}{
-		{"two octets", openWith(), 65001},
-		{"four octets", openWith(2, 6, 65, 4, 0, 1, 0, 0), 65536},
-		{"no OPEN", message(19, gobgp.BGP_MSG_KEEPALIVE), 0},
-		{"length below the header", message(18, gobgp.BGP_MSG_OPEN), 0},
-		{"nothing", nil, 0},
-	} {
-		if got, err := readAS(bytes.NewReader(tt.b)); got != tt.want || (err == nil) != (tt.want != 0) {
-			t.Errorf("%s: AS %d, %v; want %d", tt.name, got, err, tt.want)
-		}
-	}
 }

@@ -73,9 +73,9 @@ func TestInteropMultiHop(t *testing.T) {
 				t.Errorf("FRR's hold time with %s is %d ms", address, told[address].HoldTime)
 			}
 		}
-		for _, p := range s.list() {
-			if got := p.Timers.State; got.NegotiatedHoldTime != 12 || got.KeepaliveInterval != 2 {
-				t.Errorf("%s: hold time %d, keepalive %d", p.Conf.NeighborAddress, got.NegotiatedHoldTime, got.KeepaliveInterval)
+		for _, p := range s.Sessions() {
+			if p.HoldTime != 12 || p.Keepalive != 2 {
+				t.Errorf("%s: hold time %d, keepalive %d", p.Peer, p.HoldTime, p.Keepalive)
 			}
 		}
 

@@ -101,9 +101,7 @@ func TestInteropDualStack(t *testing.T) {
 			await(t, "BIRD", viaBIRD4+birdPlain, func() string { return l.bird.route(both4) })
 			await(t, "BIRD", viaBIRD6+birdPlain, func() string { return l.bird.route(both6) })
 			for _, name := range names {
-				if got := session(s, name); got.Advertised != 2 {
-					t.Errorf("%s: %+v", name, got)
-				}
+				nstest.Until(t, patience, name+" carries both", func() bool { return session(s, name).Advertised == 2 })
 			}
 		}
 		before := since(s)

@@ -196,8 +196,8 @@ func TestInteropMistakes(t *testing.T) {
 			"frr4": "peer AS is 65001, configured 65009",
 			// After a failure BIRD answers no connection for a minute, so it cannot be asked.
 			"bird4": "peer AS is not the configured 65009",
-			"frr6":  refused,
-			"bird6": refused,
+			"frr6":  refusedOpen,
+			"bird6": refusedOpen,
 		} {
 			await(t, name, want, func() string { return session(s, name).LastError })
 		}

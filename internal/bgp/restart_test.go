@@ -127,7 +127,7 @@ func TestLeavingRoute(t *testing.T) {
 	await(t, "leaving, inner", lines(innerPlain, innerLeaving), inner.log)
 	await(t, "leaving, outer", lines(outerPlain, outerLeaving), outer.log)
 
-	r.Communities = []lb.Community{gracefulShutdown}
+	r.Communities = []lb.Community{{A: 65535, B: 0}}
 	set(t, s, desire(peers, r))
 	await(t, "an advertisement has it too", lines(outerPlain, outerLeaving, "+ 198.51.100.1/32 igp path [65000] via 127.0.0.1 communities 65535:0"), outer.log)
 

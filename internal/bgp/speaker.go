@@ -2,14 +2,12 @@ package bgp
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/netip"
-	"reflect"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -18,46 +16,51 @@ type Config struct {
 	Log *slog.Logger
 	// Kick, unless nil, is called after a session changed.
 	Kick func()
-	// RepairInterval is how often GoBGP's state is checked; default 10 s.
+	// RepairInterval is how often an engine checks GoBGP's state; default 10 s.
 	RepairInterval time.Duration
+	// Command starts the program of an engine.
+	Command []string
 }
 
 // Desired is the whole desired state of a Speaker. It must not be changed after Set.
 type Desired struct {
-	// RouterID is the node's BGP identifier (RFC 4271 section 4.2), an IPv4 address in form. All peers share
-	// one server and therefore one identifier: that of each Peer is not read here.
+	// RouterID is the node's BGP identifier (RFC 4271 section 4.2), an IPv4 address in form. That of each Peer is not
+	// read here.
 	RouterID netip.Addr
 	Peers    []lb.Peer
 	Routes   []lb.Route
 }
 
-// settleTime lets GoBGP finish a change of state, which it reports just before it happens.
-const settleTime = 20 * time.Millisecond
-
 // Speaker holds a node's BGP sessions.
 type Speaker struct {
 	config  Config
 	metrics metrics
-	repairs repairs
-	notes   *notes
-	// server is read without mu, so that a scrape does not wait for a long Set.
-	server atomic.Pointer[server]
-	// seen are the sessions that States returns; looking serializes their updates.
-	seen    atomic.Pointer[[]Session]
-	looking sync.Mutex
-	// paths are what BFD knows; waiting are the sessions of peers that are held for it. Both are replaced under mu.
-	paths   atomic.Pointer[map[string]Path]
-	waiting atomic.Pointer[[]Session]
+	ending  sync.WaitGroup
 
-	// mu serializes changes.
+	// mu guards what follows, and the supervisors.
 	mu      sync.Mutex
 	desired *Desired
-	// held are peers that must have no session.
+	// listed are the usable peers, sorted by name.
+	listed []listed
+	// byAddress has their supervisors and those that are ending: a router takes one session from an address, so that the
+	// next one must wait for the end of the last.
+	byAddress map[netip.Addr]*supervisor
+	// paths are what BFD knows, held the peers that must have no session.
+	paths   map[string]Path
 	held    map[string]hold
 	running bool
 	left    bool
-	// done: GoBGP was brought to the desired state.
-	done bool
+	// repairs counts routes and peers that were not as they should be.
+	repairs wire.Counters
+	// seen is the last logged state, by peer.
+	seen map[string]view
+}
+
+// listed is a usable peer with its supervisor, or since when it is held without one.
+type listed struct {
+	settings   wire.Settings
+	supervisor *supervisor
+	held       time.Time
 }
 
 // New returns a Speaker that does nothing until Run is called.
@@ -68,29 +71,18 @@ func New(c Config) *Speaker {
 	if c.Kick == nil {
 		c.Kick = func() {}
 	}
-	s := &Speaker{config: c, notes: newNotes(), metrics: newMetrics()}
-	s.paths.Store(&map[string]Path{})
-	return s
+	return &Speaker{config: c, metrics: newMetrics(), byAddress: map[netip.Addr]*supervisor{}}
 }
 
-// Set applies the desired set, at once if Run has been called, otherwise as soon as it
-// is. It returns the failures; everything else is applied. No session opens before the
-// first Set has placed its routes, so that the End-of-RIB (RFC 4724 section 3) is true.
-// If the desired set is unchanged, Set does not check GoBGP; the watch does that
-// periodically.
+// Set makes d the desired state, at once if Run has been called, otherwise as soon as it is. It returns which peers are
+// unusable and waits for nothing. No session opens before its first routes are placed, so that the End-of-RIB (RFC 4724
+// section 3) is true.
 func (s *Speaker) Set(d Desired) error {
+	defer s.look()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.done && reflect.DeepEqual(*s.desired, d) {
-		return nil
-	}
 	s.desired = &d
-	if !s.running || s.left {
-		_, err := usable(d.Peers)
-		return err
-	}
-	_, err := s.sync()
-	return err
+	return s.sync()
 }
 
 // Run keeps the sessions up until ctx is cancelled. Then it closes the connections of
@@ -99,74 +91,74 @@ func (s *Speaker) Set(d Desired) error {
 func (s *Speaker) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.running = true
-	if s.desired != nil && !s.left {
-		if _, err := s.sync(); err != nil {
+	if s.desired != nil {
+		if err := s.sync(); err != nil {
 			s.config.Log.Error("cannot apply all BGP settings", "error", err)
 		}
 	}
 	s.mu.Unlock()
-	watch := newWatch(s)
-	watch.run(ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.running = false
-	return s.stop(true)
+	<-ctx.Done()
+	s.end(wire.Leave{Graceful: true}, func() { s.running = false })
+	return nil
 }
 
 // Leave withdraws all routes by closing all sessions with a NOTIFICATION, so that
 // routers drop the node's routes at once. It is for a node that leaves BGP for good:
 // no later Set has an effect.
 func (s *Speaker) Leave() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.left = true
-	return s.stop(false)
+	s.end(wire.Leave{}, func() { s.left = true })
+	return nil
 }
 
 // Shutdown ends all sessions as Leave does, for a node that goes down: with the subcode Administrative Shutdown
 // (RFC 4486 section 4) and a text for the operators of the routers (RFC 9003).
 func (s *Speaker) Shutdown(text string) error {
+	s.end(wire.Leave{Text: text}, func() { s.left = true })
+	return nil
+}
+
+// end ends all sessions, and waits for it.
+func (s *Speaker) end(how wire.Leave, mark func()) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.left = true
-	running := s.server.Load()
-	if running == nil {
-		return nil
+	mark()
+	for _, one := range s.byAddress {
+		one.want(nil, nil, how)
 	}
-	return errors.Join(running.shutDown(text), s.stop(false))
+	s.listed = nil
+	s.mu.Unlock()
+	s.ending.Wait()
 }
 
-// sync brings GoBGP to the desired state. mu is held.
-func (s *Speaker) sync() (done changes, err error) {
-	defer func() {
-		if s.done = err == nil; done[kindPeer] > 0 {
-			s.look()
+// sync gives every session what is desired of it. mu is held.
+func (s *Speaker) sync() error {
+	peers, err := usable(*s.desired)
+	if !s.running || s.left {
+		return err
+	}
+	routes := routesOf(s.desired.Routes)
+	wanted := map[netip.Addr]bool{}
+	s.listed = nil
+	for _, settings := range peers {
+		// An unnumbered peer without an address is held, or is about to be.
+		if h, is := s.held[settings.Name]; is || !settings.Address.IsValid() {
+			s.listed = append(s.listed, listed{settings: settings, held: h.since})
+			continue
 		}
-	}()
-	id := s.desired.RouterID
-	if running := s.server.Load(); running != nil && running.routerID != id {
-		// The identifier is part of every OPEN (RFC 4271 section 4.2), so this is a graceful restart.
-		s.config.Log.Info("router ID changes, all sessions restart", "from", running.routerID, "to", id)
-		if err := s.stop(true); err != nil {
-			return nil, err
+		wanted[settings.Address] = true
+		settings.Check, settings.Debug = s.config.RepairInterval, s.config.Log.Enabled(context.Background(), slog.LevelDebug)
+		one := s.byAddress[settings.Address]
+		if one == nil {
+			one = &supervisor{speaker: s, wake: make(chan struct{}, 1)}
+			s.byAddress[settings.Address] = one
+			s.ending.Go(one.run)
+		}
+		one.want(&settings, carriedBy(settings, routes[settings.Name]), wire.Leave{Graceful: true})
+		s.listed = append(s.listed, listed{settings: settings, supervisor: one})
+	}
+	for address, one := range s.byAddress {
+		if !wanted[address] {
+			one.want(nil, nil, wire.Leave{})
 		}
 	}
-	if s.server.Load() == nil {
-		started, err := startServer(id, s.notes, s.config.Log)
-		if err != nil {
-			return nil, err
-		}
-		s.server.Store(started)
-	}
-	return s.server.Load().apply(s.allowed())
-}
-
-// stop ends the server, if there is one. mu is held.
-func (s *Speaker) stop(graceful bool) error {
-	s.done = false
-	running := s.server.Swap(nil)
-	if running == nil {
-		return nil
-	}
-	return running.stop(graceful)
+	return err
 }

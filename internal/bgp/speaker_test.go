@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 // patience allows for GoBGP's delays: it dials 1.5 to 2 s after a peer was added.
@@ -26,7 +26,10 @@ func run(t *testing.T) (*Speaker, func()) {
 
 func runWith(t *testing.T, c Config) (*Speaker, func()) {
 	t.Helper()
-	c.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	if c.Log == nil {
+		c.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	}
+	c.Command = testCommand
 	s := New(c)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -78,6 +81,21 @@ func session(s *Speaker, peer string) Session {
 		}
 	}
 	return Session{}
+}
+
+// refusedOpen is what an engine says of a router that answers its OPEN with a NOTIFICATION.
+const refusedOpen = "the router refused this node's OPEN: check the AS that it expects of this node's address"
+
+// counted returns what was counted of one session.
+func counted(s *Speaker, peer string) wire.Counters {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.listed {
+		if l.settings.Name == peer && l.supervisor != nil {
+			return l.supervisor.total
+		}
+	}
+	return wire.Counters{}
 }
 
 // await waits for the wanted text, and shows the difference if it does not appear.
@@ -172,7 +190,7 @@ func TestChange(t *testing.T) {
 // The first Set may precede or follow Run, and no session opens before it.
 func TestSetBeforeRun(t *testing.T) {
 	r := newRouter(t, "127.0.0.1", 65001)
-	s := New(Config{Log: slog.New(slog.DiscardHandler)})
+	s := New(Config{Log: slog.New(slog.DiscardHandler), Command: testCommand})
 	set(t, s, desire([]lb.Peer{r.peer("r", 65000)}, route("198.51.100.1/32", "r")))
 	if got := s.Sessions(); got != nil {
 		t.Errorf("sessions before Run: %v", got)
@@ -185,32 +203,4 @@ func TestSetBeforeRun(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-}
-
-// State removed from GoBGP is restored, and counted.
-func TestRepair(t *testing.T) {
-	r := newRouter(t, "127.0.0.1", 65001)
-	s, _ := run(t)
-	set(t, s, desire([]lb.Peer{r.peer("r", 65000)}, route("198.51.100.1/32", "r")))
-	await(t, "table", "198.51.100.1/32 igp path [65000] via 127.0.0.1", r.table)
-	if err := s.server.Load().deletePath(netip.MustParsePrefix("198.51.100.1/32")); err != nil {
-		t.Fatal(err)
-	}
-	nstest.Until(t, patience, "the route is repaired", func() bool { return s.repairs.read()[kindRoute] == 1 })
-	const add = "+ 198.51.100.1/32 igp path [65000] via 127.0.0.1"
-	await(t, "heard", lines(add, "- 198.51.100.1/32", add), r.log)
-	if err := s.server.Load().setStatements(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
-	nstest.Until(t, patience, "the policy is repaired", func() bool { return s.repairs.read()[kindPolicy] == 1 })
-	peers, err := s.server.Load().peers()
-	if err != nil || len(peers) != 1 {
-		t.Fatalf("peers %v, %v", peers, err)
-	}
-	if err := s.server.Load().deletePeer(t.Context(), peers[0]); err != nil {
-		t.Fatal(err)
-	}
-	nstest.Until(t, patience, "the peer is repaired", func() bool {
-		return s.repairs.read()[kindPeer] == 1 && session(s, "r").State == Established
-	})
 }

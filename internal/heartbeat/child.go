@@ -8,12 +8,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
-	"runtime"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/holdfast-lb/holdfast/internal/child"
 )
 
 const (
@@ -56,13 +53,10 @@ type notice struct {
 	Guest json.RawMessage `json:",omitempty"`
 }
 
-// child is the heartbeat process, as seen from the speaker's.
-type child struct {
-	cmd  *exec.Cmd
-	conn net.Conn
-	out  *json.Encoder
-	// ended has the error that it ended with, or nil.
-	ended chan error
+// process is the heartbeat process, as seen from the speaker's.
+type process struct {
+	*child.Process
+	out *json.Encoder
 }
 
 // Process returns the id of the heartbeat process. It returns an error while there is none.
@@ -72,7 +66,7 @@ func (h *Heartbeat) Process() (int, error) {
 	if h.child == nil {
 		return 0, errors.New("no heartbeat process runs")
 	}
-	return h.child.cmd.Process.Pid, nil
+	return h.child.PID(), nil
 }
 
 // errEnded: the heartbeat process ended by itself.
@@ -103,18 +97,19 @@ func (h *Heartbeat) runChild(ctx context.Context) error {
 // runProcess has one process drive the detector until ctx is cancelled or the process ends.
 func (h *Heartbeat) runProcess(ctx context.Context, cooldown time.Duration) error {
 	h.shared.keepalive.Store(int64(boottime()))
-	c, err := startChild(h.config.Command, h.memory)
+	started, err := child.Start(h.config.Command, os.Stderr, h.memory) // as Serve expects the file
 	if err != nil {
 		return fmt.Errorf("start the heartbeat process: %w", err)
 	}
-	defer c.conn.Close()
+	defer started.Conn.Close()
+	c := &process{started, json.NewEncoder(started.Conn)}
 	h.attach(c, cooldown)
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	failed, ended := make(chan error, 1), make(chan error, 1)
-	go func() { failed <- h.readNotices(c.conn) }()
+	go func() { failed <- h.readNotices(c.Conn) }()
 	go func() {
-		ended <- <-c.ended
+		ended <- <-c.Ended()
 		stop()
 	}()
 	go h.keepAlive(running, c)
@@ -122,7 +117,7 @@ func (h *Heartbeat) runProcess(ctx context.Context, cooldown time.Duration) erro
 	h.attach(nil, 0)
 	if ctx.Err() != nil {
 		c.send(order{Leave: true})
-		defer time.AfterFunc(leaveTime, func() { _ = c.cmd.Process.Kill() }).Stop()
+		defer time.AfterFunc(leaveTime, c.Kill).Stop()
 	}
 	err = <-ended
 	h.noticeGuest(nil)
@@ -137,46 +132,8 @@ func (h *Heartbeat) runProcess(ctx context.Context, cooldown time.Duration) erro
 	return nil
 }
 
-// startChild starts the process. It ends on an order, or when the other end of conn is gone.
-func startChild(command []string, memory *os.File) (*child, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("create a pair of sockets: %w", err)
-	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "heartbeat"), os.NewFile(uintptr(fds[1]), "speaker")
-	defer ours.Close()
-	defer theirs.Close()
-	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Stderr = os.Stderr
-	cmd.ExtraFiles = []*os.File{theirs, memory} // as Serve expects them
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	conn, err := net.FileConn(ours)
-	if err != nil {
-		return nil, fmt.Errorf("use a socket: %w", err)
-	}
-	c := &child{cmd, conn, json.NewEncoder(conn), make(chan error, 1)}
-	started := make(chan error, 1)
-	go c.run(started)
-	if err := <-started; err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return c, nil
-}
-
-// run runs the process on one thread. When that thread ends, the kernel kills the process
-// (PR_SET_PDEATHSIG(2const)): it may be in no state to notice that the other end of conn is gone.
-func (c *child) run(started chan<- error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	err := c.cmd.Start()
-	started <- err
-	if err == nil {
-		c.ended <- c.cmd.Wait()
-	}
-}
-
 // attach sends the process what is known so far, and from now on what changes; nil sends nothing any more.
-func (h *Heartbeat) attach(c *child, cooldown time.Duration) {
+func (h *Heartbeat) attach(c *process, cooldown time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.child = c; c != nil {
@@ -190,7 +147,7 @@ func (h *Heartbeat) attach(c *child, cooldown time.Duration) {
 
 // send has no deadline: the process reads at once, and a lost order would not be
 // repeated. It fails only when the process has ended, which runProcess notices.
-func (c *child) send(o order) { _ = c.out.Encode(o) }
+func (c *process) send(o order) { _ = c.out.Encode(o) }
 
 // readNotices takes what the process sends until it ends, and returns the error that kept it from running, if it sent one.
 func (h *Heartbeat) readNotices(conn net.Conn) error {
@@ -216,7 +173,7 @@ func (h *Heartbeat) readNotices(conn net.Conn) error {
 }
 
 // keepAlive shows the heartbeat process that this one runs, and kills it when it sends no heartbeats.
-func (h *Heartbeat) keepAlive(ctx context.Context, c *child) {
+func (h *Heartbeat) keepAlive(ctx context.Context, c *process) {
 	tick := time.NewTicker(keepaliveInterval)
 	defer tick.Stop()
 	p := pulse{deadline: h.shared.lease.deadline.Load()}
@@ -229,8 +186,8 @@ func (h *Heartbeat) keepAlive(ctx context.Context, c *child) {
 		}
 		if p.lost(h.shared.lease.deadline.Load()) {
 			h.config.Log.Error("no heartbeats are sent: killing their process")
-			_ = c.cmd.Process.Signal(syscall.SIGQUIT) // it prints its stacks, if it can
-			defer time.AfterFunc(leaveTime, func() { _ = c.cmd.Process.Kill() }).Stop()
+			c.Quit()
+			defer time.AfterFunc(leaveTime, c.Kill).Stop()
 			<-ctx.Done()
 			return
 		}

@@ -90,7 +90,7 @@ type Heartbeat struct {
 	// mu guards socket and child, of which one is set while Run runs; the thread does not take it.
 	mu     sync.Mutex
 	socket *socket
-	child  *child
+	child  *process
 	// guestOrder is what the Guest was ordered last.
 	guestOrder json.RawMessage
 }

@@ -16,7 +16,7 @@ func TestNoPeerIsAnOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.child = &child{conn: ours, out: json.NewEncoder(ours)}
+	h.child = &process{out: json.NewEncoder(ours)}
 	go func() {
 		h.Set([]Peer{{Name: "b", Address: netip.MustParseAddr("2001:db8::2")}})
 		h.Set(nil)

@@ -6,18 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
-	"os/signal"
 	"runtime"
 	"sync"
-	"syscall"
-)
 
-// Files that the heartbeat process is started with, after the standard ones.
-const (
-	connFile = iota + 3
-	memoryFile
+	"github.com/holdfast-lb/holdfast/internal/child"
 )
 
 // maxThreads is how many run Go code at once: all have real-time priority. One is the heartbeats', one the Guest's.
@@ -28,16 +21,14 @@ const maxThreads = 3
 // a speaker, and without a goodbye when the speaker is gone. Heartbeats stop as soon as the caller exits, which should
 // be at once: then the kernel refuses packets, as for any speaker that was killed. The Guest may be nil.
 func Serve(run Guest) error {
-	conn, err := net.FileConn(os.NewFile(connFile, "speaker"))
-	if err != nil {
-		return fmt.Errorf("only the speaker starts this: %w", err)
-	}
-	s, err := mapShared(os.NewFile(memoryFile, "shared memory"))
+	conn, err := child.Parent()
 	if err != nil {
 		return err
 	}
-	// A signal to the whole group is for the speaker, which then orders this process to leave.
-	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	s, err := mapShared(os.NewFile(child.FirstFile, "shared memory"))
+	if err != nil {
+		return err
+	}
 	in, out := json.NewDecoder(conn), &noticeWriter{out: json.NewEncoder(conn)}
 	var first order
 	if err := in.Decode(&first); err != nil {

@@ -111,7 +111,7 @@ func (r *Reporter) sync(ctx context.Context) (again time.Duration, err error) {
 	if last == nil || r.cluster.Uninstalling() {
 		return 0, nil
 	}
-	sessions := r.bgp.States()
+	sessions := r.bgp.Sessions()
 	r.reportPeers(sessions)
 	return r.pace.each(r.reports(last, sessions), last.Speakers, func(u k8s.ServiceUpdate) error { return r.write(ctx, u) })
 }

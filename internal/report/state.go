@@ -143,7 +143,7 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 		addConflict(&out, n.Address, n.MAC)
 	}
 	out.Problems = nodeProblems(w.problems())
-	for _, s := range w.bgp.States() {
+	for _, s := range w.bgp.Sessions() {
 		session := v1beta1.SessionState{Peer: s.Peer, State: "down"}
 		if up(s) {
 			session.State = bgp.Established

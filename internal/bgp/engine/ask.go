@@ -1,4 +1,4 @@
-package bgp
+package engine
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"time"
 
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 )
 
 // askTimeout bounds the attempt to learn a router's AS.
@@ -16,24 +18,24 @@ const askTimeout = 5 * time.Second
 
 // askAS connects to a router, which sends its OPEN at once, and returns a
 // sentence about its AS; empty if that fails. It sends nothing.
-func askAS(ctx context.Context, s settings) string {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+func askAS(s wire.Settings) string {
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	dialer := net.Dialer{}
-	if s.source.IsValid() {
-		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.source, 0))
+	if s.Source.IsValid() {
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.Source, 0))
 	}
-	conn, err := dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(s.address, uint16(s.port)).String())
+	conn, err := dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(s.Address, s.Port).String())
 	if err != nil {
 		return ""
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	asn, err := readAS(conn)
-	if err != nil || asn == s.peerASN {
+	if err != nil || asn == s.PeerASN {
 		return ""
 	}
-	return fmt.Sprintf("peer AS is %d, configured %d", asn, s.peerASN)
+	return fmt.Sprintf("peer AS is %d, configured %d", asn, s.PeerASN)
 }
 
 // readAS reads one message, which must be an OPEN, and returns its AS.

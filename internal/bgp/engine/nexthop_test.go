@@ -1,4 +1,4 @@
-package bgp
+package engine
 
 import (
 	"net/netip"

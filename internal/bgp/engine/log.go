@@ -1,4 +1,4 @@
-package bgp
+package engine
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 type logHandler struct {
 	notes *notes
 	log   *slog.Logger
-	// peer is set on the loggers that GoBGP creates for its peers.
+	// peer is set on the logger that GoBGP creates for its peer.
 	peer netip.Addr
 }
 
@@ -45,35 +45,35 @@ func (h logHandler) Handle(ctx context.Context, r slog.Record) error {
 	}
 	switch r.Message {
 	case "Peer Up":
-		h.notes.up(h.peer)
+		h.notes.up()
 	case "Peer Down":
 		h.down(value(r, "Reason"))
 	case "hold timer expired":
-		h.notes.write(h.peer, "the router was silent for the hold time")
+		h.notes.write("the router was silent for the hold time")
 	case "failed to connect":
-		h.notes.write(h.peer, "cannot connect: "+dialError(value(r, "Error")))
+		h.notes.write("cannot connect: " + dialError(value(r, "Error")))
 	case "outgoing connection IO error":
-		h.notes.suggest(h.peer, "the router closed the connection before its OPEN: it may not know this node as a peer")
+		h.notes.suggest("the router closed the connection before its OPEN: it may not know this node as a peer")
 	case "outgoing connection closing due to hold timer expired in OPEN SENT state":
-		h.notes.write(h.peer, "the router accepts the connection but sends no OPEN")
+		h.notes.write("the router accepts the connection but sends no OPEN")
 	case "sent notification":
 		h.sent(r)
 	case "received notification":
-		h.notes.write(h.peer, received(r))
+		h.notes.write(received(r))
 	case "Session will be reset due to malformed BGP Header",
 		"Session will be reset due to malformed BGP message",
 		"Session will be reset due to malformed BGP update message":
-		h.notes.write(h.peer, "the router sent a malformed message: "+value(r, "Error"))
+		h.notes.write("the router sent a malformed message: " + value(r, "Error"))
 	case "prefix limit reached":
-		h.notes.write(h.peer, fmt.Sprintf("the router sent more than %d routes; it need not send any: filter them there", maxPrefixes))
+		h.notes.write(fmt.Sprintf("the router sent more than %d routes; it need not send any: filter them there", maxPrefixes))
 	case "state changed":
 		// The router answered our OPEN with a NOTIFICATION, which GoBGP counts but does not show.
 		if value(r, "old") == gobgp.BGP_FSM_OPENCONFIRM.String() && value(r, "reason") == "invalid-msg" {
-			h.notes.write(h.peer, refused)
+			h.notes.write(refused)
 		}
 	default:
 		if r.Level >= slog.LevelWarn {
-			h.log.DebugContext(ctx, "GoBGP: "+r.Message, "address", h.peer, "error", value(r, "Error"))
+			h.log.DebugContext(ctx, "GoBGP: "+r.Message, "error", value(r, "Error"))
 		}
 	}
 	return nil
@@ -85,16 +85,16 @@ const refused = "the router refused this node's OPEN: check the AS that it expec
 func (h logHandler) sent(r slog.Record) {
 	switch code := value(r, "Code") + "/" + value(r, "Subcode"); code {
 	case "2/2":
-		h.notes.wrongAS(h.peer)
+		h.notes.wrongAS()
 	case "2/3":
-		h.notes.write(h.peer, "the router uses this node's router ID")
+		h.notes.write("the router uses this node's router ID")
 	case "2/6":
-		h.notes.write(h.peer, "the router's hold time is below 3 s")
+		h.notes.write("the router's hold time is below 3 s")
 	case "5/1":
-		h.notes.write(h.peer, refused)
+		h.notes.write(refused)
 	case "6/3": // peer de-configured: as desired
 	default:
-		h.notes.suggest(h.peer, "closed by this node: "+notification(r))
+		h.notes.suggest("closed by this node: " + notification(r))
 	}
 }
 
@@ -126,11 +126,11 @@ func (h logHandler) down(reason string) {
 	case "unknown", "dying": // as desired
 		return
 	case "read-failed", "write-failed", "graceful-restart":
-		h.notes.suggest(h.peer, "the connection was lost")
+		h.notes.suggest("the connection was lost")
 	default:
-		h.notes.suggest(h.peer, "session lost: "+reason)
+		h.notes.suggest("session lost: " + reason)
 	}
-	h.notes.down(h.peer)
+	h.notes.down()
 }
 
 // dialError returns the operating system's part of a dial error.

@@ -1,0 +1,163 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// nextHop returns the next hop of a route; the zero Addr stands for this node's address on the session. Without one, the
+// route is withheld: GoBGP itself knows the session's address only.
+func (e *engine) nextHop(prefix netip.Prefix) (hop netip.Addr, ok bool) {
+	if lb.FamilyOf(prefix.Addr()) == lb.FamilyOf(e.settings.Address) {
+		return netip.Addr{}, true
+	}
+	return e.hop, e.hop.IsValid()
+}
+
+// withheld says why a session that should carry both families carries its own only; "" if there are no such routes.
+func (e *engine) withheld() string {
+	if e.hop.IsValid() || len(e.placed) == len(e.routes) {
+		return ""
+	}
+	f := other(e.settings)
+	text := fmt.Sprintf("%s routes are not sent: this node has no %s address on the link", f, f)
+	if f == lb.IPv4 {
+		text += fmt.Sprintf(", and the router does not take %s next hops for them (RFC 8950)", lb.IPv6)
+	}
+	return text
+}
+
+// other is the family of a session that carries both which is not its own.
+func other(s wire.Settings) lb.Family {
+	if s.Address.Is4() {
+		return lb.IPv6
+	}
+	return lb.IPv4
+}
+
+// followHop finds the next hop of routes of the other family: this node's address of that family on the session's link. If
+// it changed, they are placed anew.
+func (e *engine) followHop(p *api.Peer) error {
+	before := e.hop
+	if e.hop = e.findHop(p); e.hop == before {
+		return nil
+	}
+	var others []lb.Route
+	for prefix, r := range e.routes {
+		if lb.FamilyOf(prefix.Addr()) == other(e.settings) {
+			others = append(others, r)
+		}
+	}
+	return e.put(others)
+}
+
+func (e *engine) findHop(p *api.Peer) netip.Addr {
+	if !e.settings.DualStack {
+		return netip.Addr{}
+	}
+	local := localAddress(e.settings)
+	ours := local.WithZone("")
+	takes := other(e.settings) == lb.IPv4 && takesIPv6NextHops(p)
+	if takes && ours.IsLinkLocalUnicast() {
+		return ours // the router may have no IPv4 address on the link
+	}
+	hop := onLinkOf(local, other(e.settings))
+	if !hop.IsValid() && takes {
+		return ours
+	}
+	return hop
+}
+
+// routeTime bounds the look at the routing table, which sends nothing.
+const routeTime = time.Second
+
+// localAddress is the address from which this node dials a peer.
+func localAddress(s wire.Settings) netip.Addr {
+	if s.Source.IsValid() {
+		return s.Source
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), routeTime)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "udp", net.JoinHostPort(s.Address.String(), strconv.Itoa(int(s.Port))))
+	if err != nil {
+		return netip.Addr{} // there is no route to it at present
+	}
+	defer conn.Close()
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
+}
+
+// onLinkOf is the first address of a family on the link that has another address, of those that last, if there is one.
+// Link-local ones do not count: a router may pass the route on.
+func onLinkOf(local netip.Addr, family lb.Family) netip.Addr {
+	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return netip.Addr{}
+	}
+	link := 0
+	for _, a := range all {
+		if addressOf(a) == local {
+			link = a.LinkIndex
+		}
+	}
+	if zone := local.Zone(); zone != "" { // other links may have the same address
+		if i, err := net.InterfaceByName(zone); err == nil {
+			link = i.Index
+		}
+	}
+	var lasts, passes netip.Addr
+	for _, a := range all {
+		is := addressOf(a)
+		if a.LinkIndex != link || lb.FamilyOf(is) != family || !is.IsGlobalUnicast() || a.Flags&unusableFlags != 0 {
+			continue
+		}
+		if !passes.IsValid() {
+			passes = is
+		}
+		if !lasts.IsValid() && a.Flags&unix.IFA_F_PERMANENT != 0 {
+			lasts = is
+		}
+	}
+	if lasts.IsValid() {
+		return lasts
+	}
+	return passes
+}
+
+// unusableFlags mark addresses that are not in use yet, or not for long (linux/if_addr.h).
+const unusableFlags = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_DEPRECATED | unix.IFA_F_TEMPORARY
+
+func addressOf(a netlink.Addr) netip.Addr {
+	is, _ := netip.AddrFromSlice(a.IP)
+	return is.Unmap()
+}
+
+// takesIPv6NextHops reports whether a router has said that it takes IPv6 next hops for IPv4 routes (RFC 8950 section 4).
+func takesIPv6NextHops(p *api.Peer) bool {
+	if p == nil {
+		return false
+	}
+	capabilities, err := apiutil.UnmarshalCapabilities(p.State.RemoteCap)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(capabilities, func(c gobgp.ParameterCapabilityInterface) bool {
+		e, ok := c.(*gobgp.CapExtendedNexthop)
+		return ok && slices.ContainsFunc(e.Tuples, func(t *gobgp.CapExtendedNexthopTuple) bool {
+			return t.NLRIAFI == gobgp.AFI_IP && t.NLRISAFI == gobgp.SAFI_UNICAST && t.NexthopAFI == gobgp.AFI_IP6
+		})
+	})
+}

@@ -1,0 +1,107 @@
+package engine
+
+import (
+	"sync"
+	"time"
+)
+
+// notes hold a sentence about why the session is not up, and when it was lost: what GoBGP reports once and cannot be read
+// from it later.
+type notes struct {
+	// wake has one slot: the state of the session should be read.
+	wake chan struct{}
+
+	mu  sync.Mutex
+	now note
+}
+
+type note struct {
+	text string
+	// badAS: the router's AS is not the configured one; asked: we asked for it. The
+	// text is empty until the router answers.
+	badAS, asked bool
+	// lost is when the session went down; zero while it is up and before it was first up.
+	lost time.Time
+}
+
+func newNotes() *notes { return &notes{wake: make(chan struct{}, 1)} }
+
+// changed wakes who reads the state.
+func (n *notes) changed() {
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (n *notes) read() note {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.now
+}
+
+// edit changes the note, and wakes if it did.
+func (n *notes) edit(f func(*note)) {
+	n.mu.Lock()
+	before := n.now
+	f(&n.now)
+	same := before == n.now
+	n.mu.Unlock()
+	if !same {
+		n.changed()
+	}
+}
+
+// write replaces the sentence.
+func (n *notes) write(text string) {
+	n.edit(func(now *note) { *now = note{text: text, lost: now.lost} })
+}
+
+// suggest writes a sentence only if there is none: the first is closest to the cause.
+func (n *notes) suggest(text string) {
+	n.edit(func(now *note) {
+		if now.text == "" && !now.badAS {
+			now.text = text
+		}
+	})
+}
+
+// wrongAS notes a wrong AS, whose number GoBGP does not report, unless that is noted already.
+func (n *notes) wrongAS() {
+	n.edit(func(now *note) {
+		if !now.badAS {
+			*now = note{badAS: true, lost: now.lost}
+		}
+	})
+}
+
+// toAsk reports once for each detected wrong AS that we should ask the router for its AS.
+func (n *notes) toAsk() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.now.badAS || n.now.asked {
+		return false
+	}
+	n.now.asked = true
+	return true
+}
+
+// answer adds the sentence about a wrong AS, if that is still the problem.
+func (n *notes) answer(text string) {
+	n.edit(func(now *note) {
+		if now.badAS {
+			now.text = text
+		}
+	})
+}
+
+// up notes that the session is established.
+func (n *notes) up() {
+	n.edit(func(now *note) { *now = note{} })
+	n.changed()
+}
+
+// down notes that the session was lost.
+func (n *notes) down() {
+	n.edit(func(now *note) { now.lost = time.Now() })
+}

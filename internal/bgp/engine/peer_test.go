@@ -1,0 +1,43 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/config/oc"
+)
+
+func TestSpent(t *testing.T) {
+	const never = time.Duration(-1)
+	const (
+		idle        = api.PeerState_SESSION_STATE_IDLE
+		established = api.PeerState_SESSION_STATE_ESTABLISHED
+		up          = api.PeerState_ADMIN_STATE_UP
+		tripped     = api.PeerState_ADMIN_STATE_PFX_CT
+	)
+	for _, tt := range []struct {
+		name  string
+		state api.PeerState_SessionState
+		admin api.PeerState_AdminState
+		down  time.Duration
+		want  bool
+	}{
+		{"never up", idle, up, never, false},
+		{"up again", established, up, time.Hour, false},
+		{"lost", idle, up, 0, true},
+		{"sent too much", idle, tripped, time.Minute, false},
+		{"sent too much long ago", idle, tripped, prefixLimitRest + time.Second, true},
+	} {
+		p := &api.Peer{
+			State:  &api.PeerState{SessionState: tt.state, AdminState: tt.admin},
+			Timers: &api.Timers{State: &api.TimersState{}},
+		}
+		if tt.down != never {
+			p.Timers.State.Downtime = oc.ProtoTimestamp(time.Now().Add(-tt.down).Unix())
+		}
+		if got := spent(p); got != tt.want {
+			t.Errorf("%s: spent = %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}

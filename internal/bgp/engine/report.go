@@ -1,0 +1,56 @@
+package engine
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/osrg/gobgp/v4/api"
+
+	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
+)
+
+// mistaken reports whether a router that must be of another AS is of our own.
+func (e *engine) mistaken(p *api.Peer) bool {
+	return e.settings.PeerASN == 0 && p.State.PeerAsn == e.settings.LocalASN
+}
+
+// report reads the state of the session from GoBGP.
+func (e *engine) report() (wire.Report, error) {
+	p, err := e.peer()
+	if err != nil || p == nil {
+		return wire.Report{Session: wire.Session{Peer: e.settings.Name, Address: e.settings.Address, State: "idle"}, Counters: e.counters}, err
+	}
+	r := wire.Report{Session: e.session(p), Counters: e.counted(p)}
+	for _, f := range p.AfiSafis {
+		r.Counters.Ignored += f.State.GetReceived()
+	}
+	return r, nil
+}
+
+func (e *engine) session(p *api.Peer) wire.Session {
+	out := wire.Session{
+		Peer: e.settings.Name, Address: e.settings.Address,
+		State: strings.ToLower(strings.TrimPrefix(p.State.SessionState.String(), "SESSION_STATE_")),
+	}
+	if out.State == wire.Established && e.mistaken(p) {
+		out.State = "idle" // it carries no route: see setPolicies
+		out.LastError = fmt.Sprintf("the router is of this node's own AS %d: write dynamicASN: internal", e.settings.LocalASN)
+		return out
+	}
+	if out.State == wire.Established {
+		out.Since = p.Timers.State.Uptime.AsTime()
+		out.HoldTime, out.Keepalive = p.Timers.State.NegotiatedHoldTime, p.Timers.State.KeepaliveInterval
+		out.Advertised = len(e.placed)
+		out.Withheld = e.withheld()
+		return out
+	}
+	noted := e.notes.read()
+	out.Since, out.LastError = noted.lost, noted.text
+	if noted.badAS && noted.text == "" {
+		out.LastError = fmt.Sprintf("peer AS is not the configured %d", e.settings.PeerASN)
+	}
+	if e.settings.Password != "" && strings.HasSuffix(out.LastError, "timeout") {
+		out.LastError += "; kernels drop what bears a wrong signature: the router may have another password, or none"
+	}
+	return out
+}

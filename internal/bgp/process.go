@@ -1,0 +1,192 @@
+package bgp
+
+import (
+	"bytes"
+	"context"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
+	"github.com/holdfast-lb/holdfast/internal/child"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+const (
+	// lookInterval is the time between two looks at an engine, each with a question. One that has not answered for
+	// hangLooks hangs. Looks are counted and not time: where this process does not run, an engine may not either.
+	lookInterval = time.Second
+	hangLooks    = 10
+	// leaveLooks is how many looks an engine that is to leave is given, to say goodbye to a router that takes no data.
+	leaveLooks = 3
+	// quitTime is how long an engine that hangs has to print its stacks.
+	quitTime = time.Second
+)
+
+var (
+	errStart = errors.New("cannot start the BGP engine")
+	errHangs = errors.New("the BGP engine did not answer")
+	errEnded = errors.New("the BGP engine ended")
+)
+
+// serve has one engine serve the peer. It returns nil when the engine left because its settings are not wanted any more,
+// and otherwise how it died.
+func (s *supervisor) serve(settings wire.Settings) error {
+	words := &lastWords{secret: string(settings.Password)}
+	p, err := child.Start(s.speaker.config.Command, words)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errStart, err)
+	}
+	s.begin(p.PID())
+	defer s.speaker.look()
+	defer s.end()
+	var looks atomic.Int64 // since the last answer
+	ended, read := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(read)
+		s.readNotices(p.Conn, settings, &looks)
+	}()
+	var sending sync.WaitGroup
+	sending.Go(func() { s.sendOrders(p.Conn, settings, ended) })
+	hangs, err := s.watch(p, settings, &looks)
+	close(ended)
+	<-read
+	_ = p.Conn.Close()
+	sending.Wait()
+	switch _, leave := s.goal(settings); {
+	case hangs:
+		err = fmt.Errorf("%w for %v", errHangs, hangLooks*lookInterval)
+	case leave != nil:
+		return nil
+	case err == nil:
+		err = errEnded
+	default:
+		err = fmt.Errorf("%w: %w", errEnded, err)
+	}
+	return words.explain(err)
+}
+
+// watch waits for the end of an engine. It ends one that hangs or does not leave.
+func (s *supervisor) watch(p *child.Process, settings wire.Settings, looks *atomic.Int64) (hangs bool, err error) {
+	tick := time.NewTicker(lookInterval)
+	defer tick.Stop()
+	for leaving := 0; ; {
+		select {
+		case err := <-p.Ended():
+			return hangs, err
+		case <-tick.C:
+		}
+		if _, leave := s.goal(settings); leave != nil {
+			if leaving++; leaving > leaveLooks {
+				p.Kill()
+			}
+			continue
+		}
+		if looks.Add(1) > hangLooks && !hangs {
+			hangs = true
+			p.Quit()
+			defer time.AfterFunc(quitTime, p.Kill).Stop()
+		}
+	}
+}
+
+// sendOrders sends an engine its settings, and then the routes as they change, until it is to leave or ended. A write
+// waits for an engine that hangs, until that is ended.
+func (s *supervisor) sendOrders(conn io.Writer, settings wire.Settings, ended <-chan struct{}) {
+	out := wire.NewWriter[wire.Order](conn)
+	tick := time.NewTicker(lookInterval)
+	defer tick.Stop()
+	var sent []lb.Route
+	for next := (wire.Order{Settings: &settings}); ; {
+		routes, leave := s.goal(settings)
+		if leave != nil {
+			_ = out.Write(wire.Order{Leave: leave})
+			return
+		}
+		next.Routes, sent = difference(sent, routes), routes
+		if (next.Settings != nil || next.Ping || !next.Routes.Empty()) && out.Write(next) != nil {
+			return
+		}
+		next = wire.Order{}
+		select {
+		case <-ended:
+			return
+		case <-s.wake:
+		case <-tick.C:
+			next.Ping = true
+		}
+	}
+}
+
+// readNotices takes what an engine sends until it ends.
+func (s *supervisor) readNotices(conn io.Reader, settings wire.Settings, looks *atomic.Int64) {
+	log := s.speaker.config.Log.With("peer", settings.Name, "address", settings.Address)
+	for in := gob.NewDecoder(conn); ; {
+		var n wire.Notice
+		if in.Decode(&n) != nil {
+			return
+		}
+		switch {
+		case n.Report != nil:
+			s.report(*n.Report)
+		case n.Log != nil:
+			attrs := []any{}
+			for _, a := range n.Log.Attrs {
+				attrs = append(attrs, a)
+			}
+			log.Log(context.Background(), n.Log.Level, n.Log.Message, attrs...)
+		case n.Pong:
+			looks.Store(0)
+		}
+	}
+}
+
+// lastWords keeps the beginning of what a process prints: of a panic, the reason and the stack where it happened.
+type lastWords struct {
+	secret string
+	kept   bytes.Buffer
+}
+
+const (
+	mostWords = 4096
+	// mostReason bounds the first line, which the state of the session shows.
+	mostReason = 200
+)
+
+// Write implements io.Writer, and never fails.
+func (w *lastWords) Write(b []byte) (int, error) {
+	w.kept.Write(b[:min(len(b), mostWords-w.kept.Len())])
+	return len(b), nil
+}
+
+// explain adds the first line to an error, and all of it to what a log shows.
+func (w *lastWords) explain(err error) error {
+	text := strings.TrimSpace(w.kept.String())
+	if w.secret != "" {
+		text = strings.ReplaceAll(text, w.secret, "***")
+	}
+	first, _, _ := strings.Cut(text, "\n")
+	if first != "" {
+		err = fmt.Errorf("%w: %s", err, strings.ToValidUTF8(first[:min(len(first), mostReason)], ""))
+	}
+	return &death{err, text}
+}
+
+// death is how an engine died, with all of its last words.
+type death struct {
+	error
+	words string
+}
+
+func (d *death) Unwrap() error { return d.error }
+
+// LogValue shows the last words.
+func (d *death) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("reason", d.Error()), slog.String("words", d.words))
+}
