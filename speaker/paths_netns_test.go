@@ -101,10 +101,16 @@ func TestPathsWithBIRD(t *testing.T) {
 // startPaths runs BGP and BFD of a speaker, the latter in this process.
 func startPaths(t *testing.T) *paths {
 	t.Helper()
+	return startPathsOn(t, func() []link.Link { return nil }, func() {})
+}
+
+// startPathsOn runs them on links; found is called when what is known of routers on links changed.
+func startPathsOn(t *testing.T, links func() []link.Link, found func()) *paths {
+	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	var coupling *loop.Loop
 	speaker := bgp.New(bgp.Config{Log: log, Command: testEngine, Kick: func() { coupling.Kick() }, RepairInterval: 100 * time.Millisecond})
-	finder := unnumbered.New(unnumbered.Config{Log: log, Links: func() []link.Link { return nil }})
+	finder := unnumbered.New(unnumbered.Config{Log: log, Links: links, Changed: found})
 	p := newPaths(log, speaker, finder, func() { coupling.Hurry() })
 	coupling = loop.New(loop.Config{Name: "paths", Log: log, Sync: p.sync})
 	orders := make(chan json.RawMessage, 16)
