@@ -20,10 +20,12 @@ type frr struct {
 	t         *testing.T
 	ns        *nstest.NS
 	dir, conf string
-	running   []*exec.Cmd
+	// bgpd are arguments of bgpd.
+	bgpd    []string
+	running []*exec.Cmd
 }
 
-func newFRR(t *testing.T, ns *nstest.NS, config string) *frr {
+func newFRR(t *testing.T, ns *nstest.NS, config string, bgpd ...string) *frr {
 	t.Helper()
 	account, err := user.Lookup("frr") // to which FRR always switches
 	if _, missing := os.Stat(frrDir + "bgpd"); err != nil || missing != nil {
@@ -39,7 +41,7 @@ func newFRR(t *testing.T, ns *nstest.NS, config string) *frr {
 	if err := errors.Join(err1, err2, os.Chown(dir, uid, gid)); err != nil {
 		t.Skipf("FRR needs a directory of its user's: %v", err)
 	}
-	f := &frr{t: t, ns: ns, dir: dir, conf: filepath.Join(dir, "frr.conf")}
+	f := &frr{t: t, ns: ns, dir: dir, conf: filepath.Join(dir, "frr.conf"), bgpd: bgpd}
 	for name, text := range map[string]string{"frr.conf": config, "vtysh.conf": ""} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -58,8 +60,11 @@ func (f *frr) start() {
 		args := []string{"--mount", "--propagation", "private", "sh", "-c", `mount -t tmpfs tmpfs /var/tmp && exec "$0" "$@"`,
 			frrDir + name, "-f", f.conf, "-z", filepath.Join(f.dir, "zserv"), "--vty_socket", f.dir,
 			"-i", filepath.Join(f.dir, name+".pid"), "-P", "0", "--log", "stdout"}
-		if name == "bfdd" {
+		switch name {
+		case "bfdd":
 			args = append(args, "--bfdctl", filepath.Join(f.dir, "bfdd.sock"))
+		case "bgpd":
+			args = append(args, f.bgpd...)
 		}
 		cmd := f.ns.Command("unshare", args...)
 		cmd.Stdout, cmd.Stderr = f.t.Output(), f.t.Output()

@@ -162,8 +162,9 @@ func TestUnnumberedWithFRR(t *testing.T) {
 		ns.Output("ping", "-c", "1", "-W", "5", "-I", "2001:db8:9::9", "2001:db8:ffff::1")
 
 		peer.PeerASN = 0 // dynamicASN: external
+		before := n.session("r").Since
 		n.set(peer)
-		n.until("r", "the session is up with any AS", up)
+		n.until("r", "the session is up with any AS", func(s bgp.Session) bool { return up(s) && s.Since.After(before) })
 		inKernel(t, ns, node)
 
 		router.kill()
@@ -177,5 +178,79 @@ func TestUnnumberedWithFRR(t *testing.T) {
 		ns.SetUp("eth0")
 		n.until("r", "the session is up after the link was down", up)
 		inKernel(t, ns, node)
+	})
+}
+
+// The other settings of a session work on it, too. An IPv4 address of the node is no next hop for a router that has none.
+func TestUnnumberedSettings(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		self, ns := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, self, "eth0", ns, "eth0")
+		peer := lb.Peer{Name: "r", Interface: "eth0", DualStack: true, LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second}
+		self.AddAddress("eth0", "192.0.2.1/24")
+		n := startUnnumbered(t)
+		node := linkLocal(t, self)
+		plain := strings.Replace(frrUnnumbered, " neighbor eth0 bfd profile fast\n", "", 1)
+		for _, tt := range []struct {
+			name, lines string
+			change      func(*lb.Peer)
+		}{
+			{"password", " neighbor eth0 password Secret-1\n", func(p *lb.Peer) { p.Password = "Secret-1" }},
+			{"TTL security", " neighbor eth0 ttl-security hops 1\n", func(p *lb.Peer) { p.MinTTL = 255 }},
+			{"internal", " neighbor eth0 remote-as internal\n", func(p *lb.Peer) { p.LocalASN = 65001 }},
+			{"another port", "", func(p *lb.Peer) { p.Port = 1179 }},
+		} {
+			t.Log(tt.name)
+			changed := peer
+			tt.change(&changed)
+			n.set(changed)
+			var own []string
+			if changed.Port != 0 {
+				own = []string{"-p", "1179"}
+			}
+			router := newFRR(t, ns, strings.Replace(plain, " address-family ipv4", tt.lines+" address-family ipv4", 1), own...)
+			n.until("r", tt.name+": the session is up", established)
+			inKernel(t, ns, node)
+			router.kill()
+			n.set()
+			ns.Output("ip", "-4", "route", "del", "198.51.100.1")
+			ns.Output("ip", "-6", "route", "del", "2001:db8:ffff::1")
+		}
+		n.set(peer)
+		router := newFRR(t, ns, strings.Replace(plain, " address-family ipv4", " neighbor eth0 password Secret-1\n address-family ipv4", 1))
+		n.until("r", "a wrong password is suspected", func(s bgp.Session) bool { return strings.HasSuffix(s.LastError, "timeout") })
+		router.kill()
+	})
+}
+
+// birdUnnumbered finds no neighbor, and must be told this node's address.
+const birdUnnumbered = `
+log stderr all;
+router id 192.0.2.2;
+protocol device {}
+protocol radv { interface "eth0" { max ra interval 10; default lifetime 0; }; }
+protocol bfd { interface "eth0" { min rx interval 100 ms; min tx interval 100 ms; multiplier 3; }; }
+protocol kernel { ipv4 { export all; }; }
+protocol kernel { ipv6 { export all; }; }
+protocol bgp node { local as 65001; neighbor NODE%eth0 as 65000; bfd on; connect retry time 1; error wait time 1,1;
+  ipv4 { import all; export none; extended next hop on; }; ipv6 { import all; export none; }; }
+`
+
+// BIRD advertises itself by its protocol radv, and has the node's link-local address in its configuration.
+func TestUnnumberedWithBIRD(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		self, ns := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, self, "eth0", ns, "eth0")
+		node, router := linkLocal(t, self), linkLocal(t, ns)
+		n := startUnnumbered(t, lb.Peer{
+			Name: "r", Interface: "eth0", DualStack: true, LocalASN: 65000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
+			BFD: &lb.BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3, MinimumTTL: 254},
+		})
+		startBIRD(t, ns, strings.Replace(birdUnnumbered, "NODE", node.String(), 1))
+		n.until("r", "the session is up", func(s bgp.Session) bool { return established(s) && s.BFD == "up" && s.Withheld == "" })
+		inKernel(t, ns, node)
+		if got := n.session("r").Address; got != router.WithZone("eth0") {
+			t.Errorf("the session is with %s", got)
+		}
 	})
 }
