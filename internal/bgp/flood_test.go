@@ -2,7 +2,6 @@ package bgp
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 
@@ -57,7 +56,5 @@ func TestFlood(t *testing.T) {
 	})
 	nstest.Until(t, patience, "the chatty router is heard", func() bool { return counted(s, "chatty").Ignored == 1000 })
 	await(t, "the good router's log", "+ 198.51.100.1/32 igp path [65000] via 127.0.0.1", good.log)
-	if states := []string{session(s, "good").State, session(s, "chatty").State}; !slices.Equal(states, []string{Established, Established}) {
-		t.Errorf("other sessions are %v", states)
-	}
+	established(t, s, "good", "chatty")
 }

@@ -33,7 +33,8 @@ func TestHold(t *testing.T) {
 		}
 		hold(Path{State: "up"})
 		l.up(t)
-		if w := session(s, "bird4"); w.State != Established || w.BFD != "up" || session(s, "frr4").BFD != "" {
+		established(t, s, "bird4", "bird6")
+		if w := session(s, "bird4"); w.BFD != "up" || session(s, "frr4").BFD != "" {
 			t.Errorf("a session that is not held any more is %+v", w)
 		}
 		since := session(s, "bird6").Since

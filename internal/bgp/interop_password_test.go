@@ -39,6 +39,7 @@ func TestInteropPassword(t *testing.T) {
 		s, _ := run(t)
 		set(t, s, desire(l.peers(), l.routes()...))
 		l.up(t)
+		established(t, s, "frr4", "frr6", "bird4", "bird6")
 		before := since(s)
 
 		for _, tt := range []struct {

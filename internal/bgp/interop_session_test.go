@@ -25,6 +25,7 @@ func TestInteropTTLSecurity(t *testing.T) {
 		set(t, s, desire(l.peers(), l.routes()...))
 		l.up(t)
 		// Both routers take a session from a wrong TTL at first, ignore its packets, and lose it by the hold time.
+		established(t, s, "frr4", "frr6", "bird4", "bird6")
 		before := since(s)
 		nstest.Until(t, patience, "more than the hold time has passed", func() bool { return time.Since(before["frr4"]) > 5*time.Second })
 		if after := since(s); !maps.Equal(before, after) {

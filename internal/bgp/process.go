@@ -44,7 +44,6 @@ func (s *supervisor) serve(settings wire.Settings) error {
 		return fmt.Errorf("%w: %w", errStart, err)
 	}
 	s.begin(p.PID())
-	defer s.speaker.look()
 	defer s.end()
 	var looks atomic.Int64 // since the last answer
 	ended, read := make(chan struct{}), make(chan struct{})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 // patience allows for GoBGP's delays: it dials 1.5 to 2 s after a peer was added.
@@ -83,6 +84,14 @@ func session(s *Speaker, peer string) Session {
 	return Session{}
 }
 
+// established waits until the engines have told that these sessions are up: the routers know it first.
+func established(t *testing.T, s *Speaker, peers ...string) {
+	t.Helper()
+	for _, name := range peers {
+		nstest.Until(t, patience, name+" is up", func() bool { return session(s, name).State == Established })
+	}
+}
+
 // refusedOpen is what an engine says of a router that answers its OPEN with a NOTIFICATION.
 const refusedOpen = "the router refused this node's OPEN: check the AS that it expects of this node's address"
 
@@ -147,7 +156,8 @@ func TestAdvertise(t *testing.T) {
 		"2001:db8:1::/64 igp path [4200000000] communities 65535:65281 via ::1",
 		"2001:db8::1/128 igp path [4200000000] via ::1",
 	), six.table)
-	if got := session(s, "outer"); got.State != Established || got.Advertised != 3 || got.Since.IsZero() || got.LastError != "" {
+	established(t, s, "outer")
+	if got := session(s, "outer"); got.Advertised != 3 || got.Since.IsZero() || got.LastError != "" {
 		t.Errorf("session is %+v", got)
 	}
 }

@@ -75,6 +75,7 @@ func (s *supervisor) run() {
 		if err := s.serve(*settings); err != nil {
 			s.died(&d, *settings, err)
 		}
+		s.speaker.look()
 	}
 }
 
@@ -117,7 +118,6 @@ func (s *supervisor) died(d *deaths, settings wire.Settings, err error) {
 	s.speaker.mu.Unlock()
 	s.speaker.config.Log.Error("BGP engine died", "peer", settings.Name, "address", settings.Address, "error", err,
 		"again in", max(0, time.Until(d.until)).Round(time.Second))
-	s.speaker.look()
 }
 
 // begin notes an engine that runs; end that it ended.

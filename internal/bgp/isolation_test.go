@@ -1,0 +1,333 @@
+package bgp
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// pidOf returns the process of a peer's engine that has reported; 0 if there is none.
+func pidOf(s *Speaker, peer string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.listed {
+		if l.settings.Name == peer && l.supervisor != nil && l.supervisor.reported.Session.State != "" {
+			return l.supervisor.pid
+		}
+	}
+	return 0
+}
+
+// strike sends a signal to a peer's engine, which must be another one than before, and returns its process.
+func strike(t *testing.T, s *Speaker, peer string, with syscall.Signal, before int) int {
+	t.Helper()
+	var pid int
+	nstest.Until(t, patience, "an engine of "+peer+" runs", func() bool {
+		pid = pidOf(s, peer)
+		return pid != 0 && pid != before
+	})
+	if err := syscall.Kill(pid, with); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Until(t, patience, "the engine has died", func() bool { return pidOf(s, peer) != pid })
+	return pid
+}
+
+// An engine that dies is started again, and its routes stay in the router. With one that dies again and again nothing
+// happens to the other sessions. Its peer is quarantined, until it is edited.
+func TestInteropIsolation(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLab(t)
+		var log book
+		s, _ := runWith(t, Config{RepairInterval: 100 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		names := []string{"frr4", "frr6", "bird4", "bird6"}
+		set(t, s, desire(l.peers(), l.routes()...))
+		l.up(t)
+		established(t, s, names...)
+		lost := func() []string {
+			return append(l.frrKernel.lost(both4, both6, forFRR), l.birdKernel.lost(both4, both6, forBIRD)...)
+		}
+		for _, name := range names {
+			strike(t, s, name, syscall.SIGKILL, 0)
+		}
+		for _, name := range names {
+			nstest.Until(t, patience, name+" is down", func() bool { return session(s, name).State != Established })
+			if why := session(s, name).LastError; !strings.Contains(why, "engine ended: signal: killed") {
+				t.Errorf("%s: %q", name, why)
+			}
+		}
+		established(t, s, names...)
+		l.up(t)
+		if gone := lost(); gone != nil {
+			t.Errorf("routers lost %v while engines were started again", gone)
+		}
+
+		before := since(s)
+		pid := strike(t, s, "bird4", syscall.SIGUSR1, 0)
+		strike(t, s, "bird4", syscall.SIGUSR1, pid)
+		nstest.Until(t, patience, "it is quarantined", func() bool { return session(s, "bird4").Quarantined })
+		const why = "the BGP engine died 3 times with this peer within 10 minutes, at last: the BGP engine ended: exit status 2: panic: a message of death; it is tried again after 15 minutes, or when the BGPPeer changes"
+		if got := session(s, "bird4"); got.LastError != why || got.State != "idle" || got.Since.IsZero() {
+			t.Errorf("the session is %+v", got)
+		}
+		log.mu.Lock()
+		text := log.out.String()
+		log.mu.Unlock()
+		if n := strings.Count(text, `error.words="panic: a message of death\n\ngoroutine`); n != 2 {
+			t.Errorf("%d stacks in the log, want 2:\n%s", n, text)
+		}
+		nstest.Until(t, 2*patience, "BIRD gives its routes up", func() bool { return !l.birdKernel.has(forBIRD) && !l.birdKernel.has(both4) })
+		if pidOf(s, "bird4") != 0 {
+			t.Error("an engine runs for a peer in quarantine")
+		}
+		delete(before, "bird4")
+		if after := since(s); !maps.Equal(before, after) {
+			t.Errorf("sessions up since %v, before %v", after, before)
+		}
+		if gone := append(l.frrKernel.lost(both4, both6, forFRR), l.birdKernel.lost(both6)...); gone != nil {
+			t.Errorf("routes %v of other sessions were lost", gone)
+		}
+		// Another route is not another peer.
+		set(t, s, desire(l.peers(), append(l.routes(), route("198.51.100.9/32", "bird4", "frr4"))...))
+		nstest.Until(t, patience, "FRR has another route", func() bool { return l.frrKernel.has("198.51.100.9/32") })
+		if got := session(s, "bird4"); !got.Quarantined || pidOf(s, "bird4") != 0 {
+			t.Errorf("after another route the session is %+v", got)
+		}
+
+		l.bird4.HoldTime = 12 * time.Second
+		set(t, s, desire(l.peers(), l.routes()...))
+		established(t, s, "bird4")
+		l.up(t)
+		if got := session(s, "bird4"); got.Quarantined || got.LastError != "" {
+			t.Errorf("the session is %+v", got)
+		}
+	})
+}
+
+// An engine that hangs is ended, however long its router would wait, and started again.
+func TestEngineHangs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 15 s")
+	}
+	r, other := newRouter(t, "127.0.0.1", 65001), newRouter(t, "127.0.0.2", 65002)
+	s, _ := run(t)
+	set(t, s, desire([]lb.Peer{r.peer("r", 65000), other.peer("other", 65000)}, route("198.51.100.1/32", "other", "r")))
+	established(t, s, "r", "other")
+	pid, spared := pidOf(s, "r"), pidOf(s, "other")
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Until(t, patience, "it is ended", func() bool { return strings.Contains(session(s, "r").LastError, "did not answer for 10s") })
+	established(t, s, "r")
+	if now := pidOf(s, "r"); now == pid || pidOf(s, "other") != spared || r.opened() != 2 || other.opened() != 1 {
+		t.Errorf("engine %d was %d; the routers got %d and %d OPENs", now, pid, r.opened(), other.opened())
+	}
+}
+
+// Engines leave no process, file or thread behind, however they end. A command that does not start is no death.
+func TestEngineLeavesNothing(t *testing.T) {
+	r := newRouter(t, "127.0.0.1", 65001)
+	s, stop := run(t)
+	peers := []lb.Peer{r.peer("r", 65000)}
+	cycle := func() {
+		t.Helper()
+		set(t, s, desire(peers))
+		established(t, s, "r")
+		strike(t, s, "r", syscall.SIGKILL, 0)
+		set(t, s, desire(nil))
+		nstest.Until(t, patience, "the engine ends", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.byAddress) == 0
+		})
+		r.drop()
+	}
+	cycle()
+	before := entries(t, "/proc/self/fd")
+	for range 3 {
+		cycle()
+	}
+	if after := entries(t, "/proc/self/fd"); after > before {
+		t.Errorf("%d open files, %d before", after, before)
+	}
+	set(t, s, desire(peers))
+	established(t, s, "r")
+	stop()
+	if children := childrenOf(t, os.Getpid()); len(children) > 0 {
+		t.Errorf("children %v after the end", children)
+	}
+
+	broken := New(Config{Log: slog.New(slog.DiscardHandler), Command: []string{"/nonexistent"}})
+	go func() { _ = broken.Run(t.Context()) }()
+	set(t, broken, desire(peers))
+	const why = "cannot start the BGP engine: fork/exec /nonexistent: no such file or directory"
+	await(t, "the session", why, func() string { return session(broken, "r").LastError })
+	if session(broken, "r").Quarantined {
+		t.Error("a peer is quarantined that is not at fault")
+	}
+}
+
+func entries(t *testing.T, dir string) int {
+	t.Helper()
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}
+
+// childrenOf returns the processes that a process started and that have not been waited for.
+func childrenOf(t *testing.T, pid int) []string {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, path := range threads {
+		b, err := os.ReadFile(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ESRCH) {
+			t.Fatal(err)
+		}
+		out = append(out, strings.Fields(string(b))...)
+	}
+	return out
+}
+
+// startSpeaker starts a speaker's process.
+func startSpeaker(t *testing.T, d Desired) *exec.Cmd {
+	t.Helper()
+	b, err := json.Marshal(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], speakerArgument)
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(b), t.Output()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return cmd
+}
+
+// A speaker that is killed takes its engines with it, and no router hears a NOTIFICATION.
+func TestSpeakerKilled(t *testing.T) {
+	r := newRouter(t, "127.0.0.1", 65001)
+	cmd := startSpeaker(t, desire([]lb.Peer{r.peer("r", 65000)}))
+	nstest.Until(t, patience, "the session is opened", func() bool { return r.opened() == 1 })
+	engines := childrenOf(t, cmd.Process.Pid)
+	if len(engines) != 1 {
+		t.Fatalf("the speaker has children %v", engines)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Until(t, patience, "the engine is gone", func() bool {
+		state, err := os.ReadFile("/proc/" + engines[0] + "/stat")
+		return err != nil || strings.Contains(string(state), ") Z ")
+	})
+	await(t, "what the router heard", "connection closed", r.log)
+}
+
+// Routers keep the routes of a speaker that was killed, until the next one has them.
+func TestInteropSpeakerKilled(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLab(t)
+		cmd := startSpeaker(t, desire(l.peers(), l.routes()...))
+		l.up(t)
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		nstest.Until(t, patience, "the routers see the sessions end", func() bool {
+			return l.frr.established() == 0 && l.bird.established() == 0
+		})
+		s, _ := run(t)
+		set(t, s, desire(l.peers(), l.routes()...))
+		established(t, s, "frr4", "frr6", "bird4", "bird6")
+		// One more route, to be sure that all earlier ones were processed.
+		set(t, s, desire(l.peers(), append(l.routes(), route("198.51.100.9/32", "bird4", "frr4"))...))
+		nstest.Until(t, patience, "a further route arrives", func() bool {
+			return l.frrKernel.has("198.51.100.9/32") && l.birdKernel.has("198.51.100.9/32")
+		})
+		if frr, bird := l.frrKernel.lost(both4, both6, forFRR), l.birdKernel.lost(both4, both6, forBIRD); frr != nil || bird != nil {
+			t.Errorf("the death of a speaker took %v out of FRR's kernel, %v out of BIRD's", frr, bird)
+		}
+	})
+}
+
+// The first death is nothing, the third within the window is quarantine. A start that failed counts apart.
+func TestDeaths(t *testing.T) {
+	began := time.Unix(1_000_000, 0)
+	for _, tt := range []struct {
+		name   string
+		at     []time.Duration
+		want   time.Duration // the wait after the last death
+		beyond bool
+	}{
+		{"the first", []time.Duration{0}, 0, false},
+		{"the second", []time.Duration{0, 5 * time.Second}, time.Second, false},
+		{"the third", []time.Duration{0, 5 * time.Second, 10 * time.Minute}, time.Second, false},
+		{"the third within the window", []time.Duration{0, 5 * time.Second, 9 * time.Minute}, quarantineTime, true},
+		{"the first after quarantine", []time.Duration{0, 1, 2, quarantineTime + 3}, 0, false},
+		{"rare ones", []time.Duration{0, 11 * time.Minute, 22 * time.Minute, 33 * time.Minute}, 0, false},
+	} {
+		var d deaths
+		var now time.Time
+		for _, at := range tt.at {
+			now = began.Add(at)
+			d.died(now)
+		}
+		if wait := d.until.Sub(now); wait != tt.want || d.quarantined != tt.beyond {
+			t.Errorf("%s: %v, quarantined %t", tt.name, wait, d.quarantined)
+		}
+	}
+	var d deaths
+	for _, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
+		if d.unstarted(began); d.until.Sub(began) != want*time.Second || d.quarantined {
+			t.Errorf("a start that failed is tried again after %v, want %d s", d.until.Sub(began), want)
+		}
+	}
+}
+
+// What an engine is sent is the least that makes one set of routes of another.
+func TestDifference(t *testing.T) {
+	r := func(prefix string, pref uint32) lb.Route {
+		return lb.Route{Prefix: netip.MustParsePrefix(prefix), LocalPref: pref}
+	}
+	a, b, c, b2 := r("192.0.2.1/32", 1), r("192.0.2.2/32", 1), r("2001:db8::1/128", 1), r("192.0.2.2/32", 2)
+	for _, tt := range []struct {
+		from, to []lb.Route
+		want     string
+	}{
+		{nil, nil, "put [] remove []"},
+		{nil, []lb.Route{a, b}, "put [192.0.2.1/32 192.0.2.2/32] remove []"},
+		{[]lb.Route{a, b, c}, []lb.Route{a, b, c}, "put [] remove []"},
+		{[]lb.Route{a, b, c}, []lb.Route{a, b2, c}, "put [192.0.2.2/32] remove []"},
+		{[]lb.Route{a, b, c}, []lb.Route{b}, "put [] remove [192.0.2.1/32 2001:db8::1/128]"},
+		{[]lb.Route{a, c}, []lb.Route{b2}, "put [192.0.2.2/32] remove [192.0.2.1/32 2001:db8::1/128]"},
+	} {
+		change := difference(tt.from, tt.to)
+		var put []netip.Prefix
+		for _, r := range change.Put {
+			put = append(put, r.Prefix)
+		}
+		if got := fmt.Sprintf("put %v remove %v", put, change.Remove); got != tt.want || change.Empty() != (got == "put [] remove []") {
+			t.Errorf("from %v to %v: %s, want %s", tt.from, tt.to, got, tt.want)
+		}
+	}
+}
