@@ -82,7 +82,24 @@ func (b *Bed) WatchRoutes(ctx context.Context, router string) (*RouteWatch, erro
 func (w *RouteWatch) Changes() []RouteChange {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Clone(w.changes)
+	return replaced(w.changes)
+}
+
+// replacing is how long zebra needs between the two steps in which it replaces an IPv6 route.
+const replacing = 5 * time.Millisecond
+
+// replaced returns the changes without deletions that are the first half of a replacement.
+func replaced(changes []RouteChange) []RouteChange {
+	var out []RouteChange
+	for i, c := range changes {
+		again := slices.ContainsFunc(changes[i+1:], func(next RouteChange) bool {
+			return next.Prefix == c.Prefix && len(next.Hops) > 0 && next.At.Sub(c.At) < replacing
+		})
+		if len(c.Hops) > 0 || !again {
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 // Stop ends the watch and returns the changes.
@@ -90,7 +107,7 @@ func (w *RouteWatch) Stop() []RouteChange {
 	w.cancel()
 	<-w.done
 	_ = w.cmd.Wait() // its error is that it was killed
-	return w.Changes()
+	return slices.DeleteFunc(w.Changes(), func(c RouteChange) bool { return c.Prefix == marker })
 }
 
 // Lost returns when a next hop of a prefix went for the last time; the zero time if it did not go, or is back.

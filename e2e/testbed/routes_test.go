@@ -47,3 +47,16 @@ func TestLost(t *testing.T) {
 		t.Errorf("it is back, but lost at %v", got)
 	}
 }
+
+func TestReplaced(t *testing.T) {
+	p, hop := netip.MustParsePrefix("2001:db8::1/128"), []netip.Addr{netip.MustParseAddr("2001:db8::11")}
+	at := time.Unix(1, 0)
+	halves := []RouteChange{{at, p, nil}, {at.Add(time.Millisecond), p, hop}}
+	if got := replaced(halves); len(got) != 1 || len(got[0].Hops) != 1 {
+		t.Errorf("a replacement: %v", got)
+	}
+	gap := []RouteChange{{at, p, nil}, {at.Add(replacing), p, hop}}
+	if got := replaced(gap); len(got) != 2 {
+		t.Errorf("a gap: %v", got)
+	}
+}
