@@ -76,6 +76,6 @@ func (w *syncer) heartbeatProcess() prometheus.Collector {
 func (w *syncer) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		w.layer2, w.bgp, w.paths.bfd, w.filter.table, w.relays.relayer, w.conntrack, w, w.heartbeatProcess())
+		w.layer2, w.bgp, w.paths.bfd, w.paths.finder, w.filter.table, w.relays.relayer, w.conntrack, w, w.heartbeatProcess())
 	return r
 }

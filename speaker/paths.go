@@ -13,32 +13,39 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/unnumbered"
 )
 
 // paths couples BGP to BFD (RFC 5882): it has the sessions of BFD run that the peers of BGP want, and tells BGP which
-// of its sessions may be up.
+// of its sessions may be up. It also finds the routers of unnumbered peers.
 type paths struct {
-	bfd *bfd.Monitor
-	bgp *bgp.Speaker
+	bfd    *bfd.Monitor
+	bgp    *bgp.Speaker
+	finder *unnumbered.Finder
 
 	mu    sync.Mutex
 	peers []lb.Peer
+	// routers are those of unnumbered peers, by the names of the peers.
+	routers map[string]unnumbered.Router
 	// released are the peers whose BFD was silent for pathWait, until it is up.
 	released map[string]bool
 }
 
 // newPaths couples BGP to a Monitor of its own, which calls changed when sync should run.
-func newPaths(log *slog.Logger, b *bgp.Speaker, changed func()) *paths {
-	return &paths{released: map[string]bool{}, bfd: bfd.New(bfd.Config{Log: log, Changed: changed}), bgp: b}
+func newPaths(log *slog.Logger, b *bgp.Speaker, finder *unnumbered.Finder, changed func()) *paths {
+	return &paths{released: map[string]bool{}, bfd: bfd.New(bfd.Config{Log: log, Changed: changed}), bgp: b, finder: finder}
 }
 
-// set makes these the peers of this node. BGP learns about new ones before it dials.
-func (p *paths) set(peers []lb.Peer, links []link.Link) error {
+// set makes these the peers of this node, and returns them with the addresses of the routers that were found. BGP learns
+// about new ones before it dials.
+func (p *paths) set(peers []lb.Peer, links []link.Link) ([]lb.Peer, error) {
+	p.finder.Set(linksOf(peers))
+	peers, routers := resolve(peers, p.finder.Found)
 	p.mu.Lock()
-	p.peers = peers
+	p.peers, p.routers = peers, routers
 	p.mu.Unlock()
 	p.bfd.Set(bfdPeers(peers, links))
-	return p.apply()
+	return peers, p.apply()
 }
 
 // pathWait is how long a session of BGP waits for BFD of a router that is silent. A router may begin BFD only when BGP is up,
@@ -72,6 +79,7 @@ func (p *paths) hold() (any bool, err error) {
 	for _, path := range all {
 		any = any || path.Hold != ""
 	}
+	addRouters(all, p.routers)
 	return any, p.bgp.SetPaths(all)
 }
 
@@ -92,22 +100,26 @@ func release(released map[string]bool, statuses []bfd.Status) {
 }
 
 // bfdPeers returns the sessions of BFD that peers of BGP want. A router of the node's own AS may be behind others: then,
-// and with ebgpMultiHop, the session is one across routers.
+// and with ebgpMultiHop, the session is one across routers. That of an unnumbered peer never is: RFC 5881 section 6 has it
+// between link-local addresses, on one link.
 func bfdPeers(peers []lb.Peer, links []link.Link) []bfd.Peer {
 	var out []bfd.Peer
 	for _, p := range peers {
-		if p.BFD == nil {
+		if !wantsBFD(p) {
 			continue
 		}
 		b := *p.BFD
 		out = append(out, bfd.Peer{
-			Name: p.Name, Address: p.Address, Source: p.SourceAddress,
-			MultiHop:   p.MultiHop || p.LocalASN == p.PeerASN && !onLink(p.Address, links),
+			Name: p.Name, Address: p.Address.WithZone(""), Source: p.SourceAddress.WithZone(""), Interface: p.Interface,
+			MultiHop:   p.MultiHop || p.Interface == "" && p.LocalASN == p.PeerASN && !onLink(p.Address, links),
 			MinimumTTL: b.MinimumTTL, Transmit: b.Transmit, Receive: b.Receive, Multiplier: b.Multiplier, Passive: b.Passive,
 		})
 	}
 	return out
 }
+
+// wantsBFD reports whether a peer has a session of BFD: an unnumbered one must have been found.
+func wantsBFD(p lb.Peer) bool { return p.BFD != nil && (p.Interface == "" || p.Address.IsValid()) }
 
 func onLink(a netip.Addr, links []link.Link) bool {
 	return slices.ContainsFunc(links, func(l link.Link) bool {
@@ -125,7 +137,7 @@ func pathsOf(peers []lb.Peer, statuses []bfd.Status, established, released map[s
 	}
 	out := map[string]bgp.Path{}
 	for _, p := range peers {
-		if p.BFD == nil {
+		if !wantsBFD(p) {
 			continue
 		}
 		s, known := byName[p.Name]

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/unnumbered"
 )
 
 const birdConfig = `
@@ -33,9 +34,6 @@ protocol bgp node6 { local 2001:db8::2 as 65000; neighbor 2001:db8::1 as 65000; 
 // back after BFD did. Without a profile they do not wait for BFD.
 func TestPathsWithBIRD(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		if _, err := exec.LookPath("bird"); err != nil {
-			t.Skip("bird is not installed")
-		}
 		self, ns := nstest.Self(t), nstest.New(t)
 		nstest.Veth(t, self, "eth0", ns, "eth0")
 		self.AddAddress("eth0", "192.0.2.1/24", "2001:db8::1/64")
@@ -49,7 +47,7 @@ func TestPathsWithBIRD(t *testing.T) {
 			peers[i].HoldTime, peers[i].ConnectTime = 90*time.Second, time.Second
 			peers[i].BFD = &lb.BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3, MinimumTTL: 254}
 		}
-		if err := p.set(peers, []link.Link{{Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}}}); err != nil {
+		if _, err := p.set(peers, []link.Link{{Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}}}); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers}); err != nil {
@@ -59,7 +57,7 @@ func TestPathsWithBIRD(t *testing.T) {
 			const waits = "BFD has not come up: the router does not answer"
 			return p.session("v4").LastError == waits && p.session("v6").LastError == waits
 		})
-		router := startBIRD(t, ns)
+		router := startBIRD(t, ns, birdConfig)
 		up := func() bool {
 			return p.session("v4").State == bgp.Established && p.session("v6").State == bgp.Established &&
 				p.session("v4").BFD == "up" && p.session("v6").BFD == "up"
@@ -86,7 +84,7 @@ func TestPathsWithBIRD(t *testing.T) {
 		for i := range peers {
 			peers[i].BFD = nil
 		}
-		if err := p.set(peers, nil); err != nil {
+		if _, err := p.set(peers, nil); err != nil {
 			t.Fatal(err)
 		}
 		// BIRD 2.0 takes AdminDown for a failure, and ends the session itself.
@@ -100,10 +98,17 @@ func TestPathsWithBIRD(t *testing.T) {
 // startPaths runs BGP and BFD of a speaker, the latter in this process.
 func startPaths(t *testing.T) *paths {
 	t.Helper()
+	return startPathsOn(t, func() []link.Link { return nil }, func() {})
+}
+
+// startPathsOn runs them on links; found is called when what is known of routers on links changed.
+func startPathsOn(t *testing.T, links func() []link.Link, found func()) *paths {
+	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	var coupling *loop.Loop
 	speaker := bgp.New(bgp.Config{Log: log, Command: testEngine, Kick: func() { coupling.Kick() }, RepairInterval: 100 * time.Millisecond})
-	p := newPaths(log, speaker, func() { coupling.Hurry() })
+	finder := unnumbered.New(unnumbered.Config{Log: log, Links: links, Changed: found})
+	p := newPaths(log, speaker, finder, func() { coupling.Hurry() })
 	coupling = loop.New(loop.Config{Name: "paths", Log: log, Sync: p.sync})
 	orders := make(chan json.RawMessage, 16)
 	go bfd.Serve(orders, p.bfd.Notice, func() bool { return false })
@@ -122,11 +127,14 @@ func (p *paths) session(name string) bgp.Session {
 	return bgp.Session{}
 }
 
-func startBIRD(t *testing.T, ns *nstest.NS) *exec.Cmd {
+func startBIRD(t *testing.T, ns *nstest.NS, conf string) *exec.Cmd {
 	t.Helper()
+	if _, err := exec.LookPath("bird"); err != nil {
+		t.Skip("bird is not installed")
+	}
 	dir := t.TempDir()
 	config := filepath.Join(dir, "bird.conf")
-	if err := os.WriteFile(config, []byte(birdConfig), 0o644); err != nil {
+	if err := os.WriteFile(config, []byte(conf), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	cmd := ns.Command("bird", "-f", "-c", config, "-s", filepath.Join(dir, "socket"), "-P", filepath.Join(dir, "pid"))

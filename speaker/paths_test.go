@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/unnumbered"
 )
 
 // When a session of BGP may be up, by what BFD knows and whether it is up.
@@ -94,5 +95,35 @@ func TestBFDPeers(t *testing.T) {
 		if len(got) != 3 || [3]bool{got[0].MultiHop, got[1].MultiHop, got[2].MultiHop} != want {
 			t.Errorf("%s: %+v, want %v", address, got, want)
 		}
+	}
+}
+
+// The session of BFD with an unnumbered peer is one over the link, between addresses without a zone; there is none before
+// the router is found.
+func TestBFDPeersUnnumbered(t *testing.T) {
+	peer := lb.Peer{Name: "a", Interface: "eth0", LocalASN: 1, PeerASN: 1, BFD: &lb.BFD{}}
+	lost := peer
+	lost.Name, lost.Interface = "b", "eth1"
+	found := map[string]unnumbered.Router{
+		"eth0": {Address: netip.MustParseAddr("fe80::a%eth0"), Source: netip.MustParseAddr("fe80::1%eth0"), Problem: "two"},
+		"eth1": {Problem: "none"},
+	}
+	peers, routers := resolve([]lb.Peer{peer, lost, {Name: "c", Interface: "eth2"}, {Name: "d"}}, func(link string) unnumbered.Router {
+		if r, known := found[link]; known {
+			return r
+		}
+		return unnumbered.Router{Looking: true}
+	})
+	want := []bfd.Peer{{Name: "a", Address: netip.MustParseAddr("fe80::a"), Source: netip.MustParseAddr("fe80::1"), Interface: "eth0"}}
+	if diff := cmp.Diff(want, bfdPeers(peers, nil), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	paths := pathsOf(peers, []bfd.Status{{Name: "a", State: bfd.Up}}, nil, nil)
+	addRouters(paths, routers)
+	wantPaths := map[string]bgp.Path{
+		"a": {State: "up", Note: "two"}, "b": {Hold: "none"}, "c": {Hold: "looking for a router on the link", Early: true},
+	}
+	if diff := cmp.Diff(wantPaths, paths); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
 	}
 }

@@ -23,6 +23,7 @@ func (w *syncer) withdraw() error {
 	w.conntrack.Set(nil)
 	w.layer2.Set(layer2.Desired{})
 	w.paths.bfd.Set(nil)
+	w.paths.finder.Set(nil)
 	if err := w.bgp.Leave(); err != nil {
 		return fmt.Errorf("withdraw routes: %w", err)
 	}

@@ -7,12 +7,13 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 const ConditionEstablished = "Established"
 
 // BGPPeer is a router to which speakers connect and advertise routes. A session carries the routes of its own
-// family: IPv4 routes go over IPv4, IPv6 over IPv6; with dualStackAddressFamily it carries both.
+// family: IPv4 routes go over IPv4, IPv6 over IPv6; with dualStackAddressFamily, or interface, it carries both.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=bgpp,categories=holdfast
 // +kubebuilder:printcolumn:name="Peer",type=string,JSONPath=`.spec.peerAddress`
+// +kubebuilder:printcolumn:name="Interface",type=string,JSONPath=`.spec.interface`
 // +kubebuilder:printcolumn:name="Peer AS",type=integer,JSONPath=`.spec.peerASN`
 // +kubebuilder:printcolumn:name="My AS",type=integer,JSONPath=`.spec.myASN`
 // +kubebuilder:printcolumn:name="Sessions",type=string,JSONPath=`.status.sessions`
@@ -40,12 +41,15 @@ type BGPPeerStatus struct {
 
 // BGPPeerSpec is a session that every selected node has.
 //
+// +kubebuilder:validation:XValidation:rule="has(self.peerAddress) != has(self.interface)",message="write either peerAddress, or interface for an unnumbered peer"
+// +kubebuilder:validation:XValidation:rule="!has(self.interface) || !has(self.sourceAddress)",message="interface and sourceAddress exclude each other: an unnumbered session is between link-local addresses"
+// +kubebuilder:validation:XValidation:rule="!has(self.interface) || !has(self.ebgpMultiHop) || !self.ebgpMultiHop",message="interface and ebgpMultiHop exclude each other: an unnumbered peer is on the node's link"
 // +kubebuilder:validation:XValidation:rule="has(self.peerASN) != has(self.dynamicASN)",message="write either peerASN, or dynamicASN: internal or external"
 // +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || (has(self.dynamicASN) ? self.dynamicASN == 'external' : !has(self.peerASN) || self.myASN != self.peerASN)",message="ebgpMultiHop is for peers of another AS: remove it, or correct myASN or peerASN"
 // +kubebuilder:validation:XValidation:rule="!has(self.localASN) || (has(self.dynamicASN) ? self.dynamicASN == 'external' : !has(self.peerASN) || self.peerASN != self.myASN && self.peerASN != self.localASN)",message="localASN is for peers of another AS, and must not be the peer's own: write myASN alone, or correct peerASN"
 // +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurity) || !has(self.ebgpMultiHop) || !self.ebgpMultiHop",message="ttlSecurity and ebgpMultiHop exclude each other: ttlSecurity is itself the number of hops"
 // +kubebuilder:validation:XValidation:rule="!has(self.password) || !has(self.passwordSecret)",message="write either password or passwordSecret"
-// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress) || ip(self.sourceAddress).family() == ip(self.peerAddress).family()",message="sourceAddress and peerAddress must be of one IP family"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.peerAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress) || ip(self.sourceAddress).family() == ip(self.peerAddress).family()",message="sourceAddress and peerAddress must be of one IP family"
 // +kubebuilder:validation:XValidation:rule="!has(self.holdTime) || !has(self.keepaliveTime) || duration(self.keepaliveTime) <= duration(self.holdTime)",message="keepaliveTime must not be longer than holdTime"
 type BGPPeerSpec struct {
 	// MyASN is the AS number the speakers use.
@@ -71,10 +75,19 @@ type BGPPeerSpec struct {
 	// +optional
 	LocalASN int64 `json:"localASN,omitempty"`
 
-	// PeerAddress to dial.
+	// PeerAddress to dial. Either this or interface is required.
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="peerAddress must be an IPv4 or IPv6 address"
-	PeerAddress string `json:"peerAddress"`
+	// +optional
+	PeerAddress string `json:"peerAddress,omitempty"`
+
+	// Interface in place of peerAddress, for an unnumbered peer: the name of the nodes' link to the router. The router is
+	// found by its Router Advertisements (RFC 4861), and the session is between link-local addresses. It carries routes of
+	// both families (RFC 8950). The nodes send Router Advertisements there too, with router lifetime 0.
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_.-]+$`
+	// +optional
+	Interface string `json:"interface,omitempty"`
 
 	// PeerPort to dial.
 	// +kubebuilder:default=179

@@ -67,7 +67,8 @@ type frr struct {
 	dir string
 }
 
-func startFRR(t *testing.T, ns *nstest.NS, config string) frr {
+// startFRR starts it, with arguments for bgpd.
+func startFRR(t *testing.T, ns *nstest.NS, config string, bgpd ...string) frr {
 	t.Helper()
 	needs(t, frrDir+"zebra", frrDir+"bgpd", "vtysh")
 	f := frr{ns, frrOwned(t)}
@@ -75,7 +76,7 @@ func startFRR(t *testing.T, ns *nstest.NS, config string) frr {
 	write(t, conf, config) // zebra warns about bgpd's lines and continues
 	write(t, filepath.Join(f.dir, "vtysh.conf"), "")
 	for _, name := range []string{"zebra", "bgpd"} {
-		var own []string
+		own := bgpd
 		if name == "zebra" {
 			// Without this zebra deletes an IPv6 route before it replaces it.
 			own = []string{"--v6-rr-semantics"}

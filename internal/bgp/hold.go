@@ -6,19 +6,22 @@ import (
 	"time"
 )
 
-// Path is what BFD knows of the path to a peer.
+// Path is what is known of the path to a peer.
 type Path struct {
-	// State of the BFD session: up, down or admin-down.
+	// State of the BFD session: up, down or admin-down; empty without one.
 	State string
-	// Hold, unless empty, is why the peer must have no BGP session.
-	Hold string
+	// Hold, unless empty, is why the peer must have no BGP session. Early: that is no error yet.
+	Hold  string
+	Early bool
+	// Note, unless empty, is said of a session that is not established, beside its error.
+	Note string
 }
 
 // hold is a peer that is kept without a session.
 type hold struct{ since time.Time }
 
-// SetPaths says what BFD knows, by the names of peers. A session that is held ends at once, and opens again when it is
-// not held any more (RFC 5882 section 4.2). Peers that are not named do not use BFD.
+// SetPaths says what is known of paths, by the names of peers. A session that is held ends at once, and opens again when it
+// is not held any more (RFC 5882 section 4.2). Peers that are not named are not held, and do not use BFD.
 func (s *Speaker) SetPaths(paths map[string]Path) error {
 	defer s.look()
 	s.mu.Lock()
@@ -57,11 +60,24 @@ func (s *Speaker) established(name string) bool {
 	})
 }
 
-// withPath adds to a session what BFD knows.
+// withPath adds to a session what is known of its path.
 func (s *Speaker) withPath(one Session) Session {
 	p := s.paths[one.Peer]
-	if one.BFD = p.State; p.Hold != "" && one.State != Established {
-		one.LastError = p.Hold
+	if one.BFD = p.State; one.State != Established {
+		one.LastError = p.explain(one.LastError)
 	}
 	return one
+}
+
+// explain returns why a session is not established, of which BGP itself says something or nothing.
+func (p Path) explain(text string) string {
+	switch {
+	case p.Early:
+		return ""
+	case p.Hold != "":
+		return p.Hold
+	case text != "" && p.Note != "":
+		return text + "; " + p.Note
+	}
+	return text
 }

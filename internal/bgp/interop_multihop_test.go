@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,19 +32,7 @@ router bgp 65001
 // configured.
 func TestInteropMultiHop(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		node, between, far := nstest.Self(t), nstest.New(t), nstest.New(t)
-		nstest.Veth(t, node, "eth0", between, "eth0")
-		nstest.Veth(t, between, "eth1", far, "eth0")
-		node.AddAddress("eth0", "192.0.2.1/30", "2001:db8:1::1/64")
-		between.AddAddress("eth0", "192.0.2.2/30", "2001:db8:1::2/64")
-		between.AddAddress("eth1", "192.0.2.9/30", "2001:db8:3::1/64")
-		far.AddAddress("eth0", "192.0.2.10/30", "2001:db8:3::2/64")
-		gateway(t, node, "192.0.2.2", "2001:db8:1::2")
-		gateway(t, far, "192.0.2.9", "2001:db8:3::1")
-		forward := "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding"
-		if out, err := between.Command("sh", "-c", forward).CombinedOutput(); err != nil {
-			t.Fatalf("forward: %v\n%s", err, out)
-		}
+		far := behind(t)
 		router := startFRR(t, far, farConfig)
 		peers := []lb.Peer{
 			{Name: "far4", Address: netip.MustParseAddr("192.0.2.10"), LocalASN: 65000, PeerASN: 65001},
@@ -94,6 +83,94 @@ func TestInteropMultiHop(t *testing.T) {
 		set(t, s, desire(peers, routes...))
 		for _, p := range peers {
 			await(t, p.Name+" beyond its hops", "cannot connect: i/o timeout", func() string { return session(s, p.Name).LastError })
+		}
+	})
+}
+
+// behind returns a namespace behind a router, that of the addresses 192.0.2.10 and 2001:db8:3::2.
+func behind(t *testing.T) *nstest.NS {
+	t.Helper()
+	node, between, far := nstest.Self(t), nstest.New(t), nstest.New(t)
+	nstest.Veth(t, node, "eth0", between, "eth0")
+	nstest.Veth(t, between, "eth1", far, "eth0")
+	node.AddAddress("eth0", "192.0.2.1/30", "2001:db8:1::1/64")
+	between.AddAddress("eth0", "192.0.2.2/30", "2001:db8:1::2/64")
+	between.AddAddress("eth1", "192.0.2.9/30", "2001:db8:3::1/64")
+	far.AddAddress("eth0", "192.0.2.10/30", "2001:db8:3::2/64")
+	gateway(t, node, "192.0.2.2", "2001:db8:1::2")
+	gateway(t, far, "192.0.2.9", "2001:db8:3::1")
+	forward := "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding"
+	if out, err := between.Command("sh", "-c", forward).CombinedOutput(); err != nil {
+		t.Fatalf("forward: %v\n%s", err, out)
+	}
+	return far
+}
+
+// farBIRD has the protocol's options in it; OPTIONS is for those of the distance.
+const farBIRD = `
+log stderr all;
+router id 192.0.2.10;
+protocol device {}
+protocol static { ipv4; route 192.0.2.0/30 via 192.0.2.9; }
+protocol static { ipv6; route 2001:db8:1::/64 via 2001:db8:3::1; }
+protocol bgp far4 { local 192.0.2.10 as 65001; neighbor 192.0.2.1 as 65000; OPTIONS; error wait time 1,1; ipv4 { import all; export none; }; }
+protocol bgp far6 { local 2001:db8:3::2 as 65001; neighbor 2001:db8:1::1 as 65000; OPTIONS; error wait time 1,1; ipv6 { import all; export none; }; }
+`
+
+// The same with BIRD. A BIRD without TTL security sends with TTL 64, which is too few.
+func TestInteropMultiHopBIRD(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		far := behind(t)
+		options := func(text string) string { return strings.ReplaceAll(farBIRD, "OPTIONS", text) }
+		router := startBIRD(t, far, options("multihop"))
+		names := []string{"far4", "far6"}
+		s, _ := run(t)
+		dial := func(multiHop bool, minTTL uint8) {
+			t.Helper()
+			var peers []lb.Peer
+			for i, address := range []string{"192.0.2.10", "2001:db8:3::2"} {
+				peers = append(peers, lb.Peer{
+					Name: names[i], Address: netip.MustParseAddr(address), LocalASN: 65000, PeerASN: 65001, HoldTime: 3 * time.Second, ConnectTime: time.Second,
+					MultiHop: multiHop, MinTTL: minTTL,
+				})
+			}
+			set(t, s, desire(peers, route(both4, "far4"), route(both6, "far6")))
+		}
+		arrive := func(what string) {
+			t.Helper()
+			const told = " path 65000 communities  large  preference 100"
+			await(t, what, viaFRR4+told, func() string { return router.route(both4) })
+			await(t, what, viaFRR6+told, func() string { return router.route(both6) })
+			established(t, s, names...)
+		}
+		dial(false, 0)
+		for _, name := range names {
+			await(t, name+" without multihop", "cannot connect: no route to host", func() string { return session(s, name).LastError })
+		}
+		dial(true, 0)
+		arrive("BIRD")
+
+		router.configure(t, options("multihop 2; ttl security on"))
+		dial(false, 254)
+		arrive("BIRD by TTL security")
+		router.configure(t, options("multihop"))
+		for _, name := range names {
+			nstest.Until(t, patience, name+" ends", func() bool { return session(s, name).State != Established })
+		}
+		changed := time.Now()
+		nstest.Until(t, patience, "twice the time has passed that a session needs to come up", func() bool {
+			for _, name := range names {
+				if session(s, name).State == Established {
+					t.Fatalf("%s is up with a router that sends with TTL 64", name)
+				}
+			}
+			return time.Since(changed) > 6*time.Second
+		})
+
+		router.configure(t, options("multihop 2; ttl security on"))
+		dial(false, 255) // one hop, and it is two away
+		for _, name := range names {
+			await(t, name+" beyond its hops", "cannot connect: i/o timeout", func() string { return session(s, name).LastError })
 		}
 	})
 }

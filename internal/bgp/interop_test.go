@@ -46,8 +46,8 @@ func newLab(t *testing.T) *lab {
 	return newLabOf(t, frrConfig, birdConfig)
 }
 
-// newLabOf is a lab whose routers have other configurations.
-func newLabOf(t *testing.T, frrConfig, birdConfig string) *lab {
+// newLabOf is a lab whose routers have other configurations, and FRR's bgpd other arguments.
+func newLabOf(t *testing.T, frrConfig, birdConfig string, bgpd ...string) *lab {
 	t.Helper()
 	node, frrNS, birdNS := nstest.Self(t), nstest.New(t), nstest.New(t)
 	nstest.Veth(t, node, "frr", frrNS, "eth0")
@@ -63,7 +63,7 @@ func newLabOf(t *testing.T, frrConfig, birdConfig string) *lab {
 		}
 	}
 	return &lab{
-		frr: startFRR(t, frrNS, frrConfig), bird: startBIRD(t, birdNS, birdConfig),
+		frr: startFRR(t, frrNS, frrConfig, bgpd...), bird: startBIRD(t, birdNS, birdConfig),
 		frrKernel: watchKernel(t, frrNS), birdKernel: watchKernel(t, birdNS),
 		frr4: peer("frr4", "192.0.2.2", 4200000000, 65001), frr6: peer("frr6", "2001:db8:1::2", 4200000000, 65001),
 		bird4: peer("bird4", "192.0.2.6", 65000, 65000), bird6: peer("bird6", "2001:db8:2::2", 65000, 65000),

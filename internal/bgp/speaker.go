@@ -147,7 +147,8 @@ func (s *Speaker) sync() error {
 			s.flaps[settings.Name] = f
 		}
 		f := s.flapsOf(settings)
-		if h, is := s.held[settings.Name]; is {
+		// An unnumbered peer without an address is held, or is about to be.
+		if h, is := s.held[settings.Name]; is || !settings.Address.IsValid() {
 			s.listed = append(s.listed, listed{settings: settings, held: h.since})
 			continue
 		}

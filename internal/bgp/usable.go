@@ -27,7 +27,7 @@ func usable(d Desired) ([]wire.Settings, error) {
 	taken := map[netip.Addr]string{}
 	for _, p := range slices.SortedFunc(slices.Values(d.Peers), func(a, b lb.Peer) int { return strings.Compare(a.Name, b.Name) }) {
 		s, err := settingsOf(p)
-		if other, found := taken[p.Address]; found {
+		if other, found := taken[p.Address]; found && p.Address.IsValid() {
 			err = fmt.Errorf("%s is the address of peer %s already", p.Address, other)
 		}
 		if err != nil {
@@ -42,11 +42,12 @@ func usable(d Desired) ([]wire.Settings, error) {
 
 // settingsOf returns the settings of a peer, or why it is not usable.
 func settingsOf(p lb.Peer) (wire.Settings, error) {
-	if !p.Address.IsValid() || p.Address.IsUnspecified() {
+	found := p.Interface == "" || p.Address.IsValid() // the router of an unnumbered peer
+	switch {
+	case found && (!p.Address.IsValid() || p.Address.IsUnspecified()):
 		return wire.Settings{}, errors.New("it has no address")
-	}
-	if p.Address.Zone() != "" || p.Address.IsLinkLocalUnicast() && p.Address.Is6() {
-		return wire.Settings{}, errors.New("a link-local IPv6 address is not supported, use a global one")
+	case p.Address.Is6() && p.Address.IsLinkLocalUnicast() && p.Address.Zone() == "":
+		return wire.Settings{}, fmt.Errorf("%s is link-local, and no link is given", p.Address)
 	}
 	if p.SourceAddress.IsValid() && p.SourceAddress.Is4() != p.Address.Is4() {
 		return wire.Settings{}, fmt.Errorf("source address %s is of another family than %s", p.SourceAddress, p.Address)

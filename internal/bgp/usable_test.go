@@ -29,3 +29,44 @@ func TestSettingsOf(t *testing.T) {
 		}
 	}
 }
+
+// Two unnumbered peers may wait for their routers, and routers on two links may have one address. Else an address is needed,
+// and a link-local one needs a link.
+func TestUsableUnnumbered(t *testing.T) {
+	peer := func(name, link, address string) lb.Peer {
+		p := lb.Peer{Name: name, Interface: link}
+		if address != "" {
+			p.Address = netip.MustParseAddr(address)
+		}
+		return p
+	}
+	got, err := usable(Desired{Peers: []lb.Peer{
+		peer("a", "eth0", ""), peer("b", "eth1", ""), peer("c", "eth2", "fe80::1%eth2"), peer("d", "eth3", "fe80::1%eth3"),
+		peer("e", "", ""), peer("f", "", "fe80::1"),
+	}})
+	if len(got) != 4 || got[0].Address.IsValid() || got[1].Name != "b" || got[2].Address.Zone() != "eth2" || got[3].Address.Zone() != "eth3" {
+		t.Errorf("usable: %+v", got)
+	}
+	const want = "use peer e: it has no address\nuse peer f: fe80::1 is link-local, and no link is given"
+	if err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// What is known of a path comes before what BGP says, or after it.
+func TestExplain(t *testing.T) {
+	for _, tt := range []struct {
+		path       Path
+		said, want string
+	}{
+		{Path{}, "timeout", "timeout"},
+		{Path{Hold: "looking", Early: true}, "timeout", ""},
+		{Path{Hold: "no router"}, "timeout", "no router"},
+		{Path{Note: "two routers"}, "timeout", "timeout; two routers"},
+		{Path{Note: "two routers"}, "", ""},
+	} {
+		if got := tt.path.explain(tt.said); got != tt.want {
+			t.Errorf("%+v after %q: %q", tt.path, tt.said, got)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"regexp"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -96,17 +97,15 @@ func readHops(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
 }
 
 func readEnds(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
-	var err error
-	if p.Address, err = hostAddr("peerAddress", s.PeerAddress); err != nil {
-		return err
+	read := readNumbered
+	switch {
+	case s.PeerAddress == "" && s.Interface == "", s.PeerAddress != "" && s.Interface != "":
+		return errors.New("write either peerAddress, or interface for an unnumbered peer")
+	case s.Interface != "":
+		read = readUnnumbered
 	}
-	if s.SourceAddress != "" {
-		if p.SourceAddress, err = hostAddr("sourceAddress", s.SourceAddress); err != nil {
-			return err
-		}
-		if p.SourceAddress.BitLen() != p.Address.BitLen() {
-			return errors.New("sourceAddress and peerAddress must be of one IP family")
-		}
+	if err := read(p, s); err != nil {
+		return err
 	}
 	if s.PeerPort < 0 || s.PeerPort > math.MaxUint16 {
 		return errors.New("peerPort must be between 1 and 65535")
@@ -114,6 +113,36 @@ func readEnds(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
 	if s.PeerPort != 0 {
 		p.Port = uint16(s.PeerPort)
 	}
+	return nil
+}
+
+func readNumbered(p *lb.Peer, s v1beta1.BGPPeerSpec) (err error) {
+	if p.Address, err = hostAddr("peerAddress", s.PeerAddress); err != nil || s.SourceAddress == "" {
+		return err
+	}
+	if p.SourceAddress, err = hostAddr("sourceAddress", s.SourceAddress); err != nil {
+		return err
+	}
+	if p.SourceAddress.BitLen() != p.Address.BitLen() {
+		return errors.New("sourceAddress and peerAddress must be of one IP family")
+	}
+	return nil
+}
+
+// linkName is what a link of the kernel can be called (dev_valid_name), without what nobody uses.
+var linkName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,15}$`)
+
+// readUnnumbered reads an unnumbered peer. Its session carries both families: it has no address of which only one could follow.
+func readUnnumbered(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
+	switch {
+	case !linkName.MatchString(s.Interface) || s.Interface == "." || s.Interface == "..":
+		return fmt.Errorf("interface %q is no name of a link: 1 to 15 letters, digits, '_', '-' and '.'", s.Interface)
+	case s.SourceAddress != "":
+		return errors.New("interface and sourceAddress exclude each other: an unnumbered session is between link-local addresses")
+	case s.EBGPMultiHop:
+		return errors.New("interface and ebgpMultiHop exclude each other: an unnumbered peer is on the node's link")
+	}
+	p.Interface, p.DualStack = s.Interface, true
 	return nil
 }
 
@@ -126,7 +155,7 @@ func hostAddr(field, s string) (netip.Addr, error) {
 	case a.IsUnspecified(), a.IsLoopback(), a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return netip.Addr{}, fmt.Errorf("%s %s is no address of one router or node: write its unicast address", field, a)
 	case a.Is6() && a.IsLinkLocalUnicast():
-		return netip.Addr{}, fmt.Errorf("%s %s is link-local and needs a link to be dialled on: write a global or unique local address", field, a)
+		return netip.Addr{}, fmt.Errorf("%s %s is link-local and needs a link to be dialled on: write a global or unique local address, or interface", field, a)
 	}
 	return a, nil
 }

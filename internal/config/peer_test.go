@@ -24,6 +24,13 @@ func peerObject(name string, second int64, changes ...func(*v1beta1.BGPPeerSpec)
 	return o
 }
 
+// unnumbered is a peer on a link.
+func unnumbered(name string, second int64, link string, changes ...func(*v1beta1.BGPPeerSpec)) *v1beta1.BGPPeer {
+	o := peerObject(name, second, changes...)
+	o.Spec.PeerAddress, o.Spec.Interface = "", link
+	return o
+}
+
 func nodeObject(name, zone string, addresses ...string) *corev1.Node {
 	o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}}
 	for _, a := range addresses {
@@ -53,6 +60,7 @@ func TestPeer(t *testing.T) {
 		peerObject("within", 4, func(s *v1beta1.BGPPeerSpec) {
 			s.PeerASN, s.DynamicASN, s.PeerAddress, s.TTLSecurity = 0, "internal", "172.31.0.4", 2
 		}),
+		unnumbered("unnumbered", 5, "eth0.7"),
 	}}, Options{})
 	want := []lb.Peer{{
 		Name: "default", LocalASN: 64600, PeerASN: 64512, Address: netip.MustParseAddr("172.31.0.1"), Port: 179,
@@ -65,6 +73,9 @@ func TestPeer(t *testing.T) {
 	}, {
 		Name: "seen as another", LocalASN: 65010, PeerASN: 0, Address: netip.MustParseAddr("172.31.0.3"), Port: 179, DualStack: true, MinTTL: 255,
 		Password: "Geheim-7", HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 2 * time.Second, GracefulRestart: true,
+	}, {
+		Name: "unnumbered", LocalASN: 64600, PeerASN: 64512, Interface: "eth0.7", Port: 179, DualStack: true,
+		HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 5 * time.Second, GracefulRestart: true,
 	}, {
 		Name: "within", LocalASN: 64600, PeerASN: 64600, Address: netip.MustParseAddr("172.31.0.4"), Port: 179, MinTTL: 254,
 		HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 2 * time.Second, GracefulRestart: true,
@@ -109,7 +120,13 @@ func TestInvalidPeer(t *testing.T) {
 		{func(s *spec) { s.PeerAddress = "::1" }, "peerAddress ::1 is no address of one router or node: write its unicast address"},
 		{func(s *spec) { s.PeerAddress = "224.0.0.5" }, "peerAddress 224.0.0.5 is no address of one router or node: write its unicast address"},
 		{func(s *spec) { s.PeerAddress = "255.255.255.255" }, "peerAddress 255.255.255.255 is no address of one router or node: write its unicast address"},
-		{func(s *spec) { s.PeerAddress = "fe80::1" }, "peerAddress fe80::1 is link-local and needs a link to be dialled on: write a global or unique local address"},
+		{func(s *spec) { s.PeerAddress = "fe80::1" }, "peerAddress fe80::1 is link-local and needs a link to be dialled on: write a global or unique local address, or interface"},
+		{func(s *spec) { s.PeerAddress = "" }, "write either peerAddress, or interface for an unnumbered peer"},
+		{func(s *spec) { s.Interface = "eth0" }, "write either peerAddress, or interface for an unnumbered peer"},
+		{func(s *spec) { s.PeerAddress, s.Interface = "", "eth0\n" }, `interface "eth0\n" is no name of a link: 1 to 15 letters, digits, '_', '-' and '.'`},
+		{func(s *spec) { s.PeerAddress, s.Interface = "", ".." }, `interface ".." is no name of a link: 1 to 15 letters, digits, '_', '-' and '.'`},
+		{func(s *spec) { s.PeerAddress, s.Interface, s.SourceAddress = "", "eth0", "fe80::1" }, "interface and sourceAddress exclude each other: an unnumbered session is between link-local addresses"},
+		{func(s *spec) { s.PeerAddress, s.Interface, s.EBGPMultiHop = "", "eth0", true }, "interface and ebgpMultiHop exclude each other: an unnumbered peer is on the node's link"},
 		{func(s *spec) { s.SourceAddress = "ff02::1" }, "sourceAddress ff02::1 is no address of one router or node: write its unicast address"},
 		{func(s *spec) { s.SourceAddress = "2001:db8::1" }, "sourceAddress and peerAddress must be of one IP family"},
 		{func(s *spec) { s.PeerPort = 65536 }, "peerPort must be between 1 and 65535"},
@@ -166,6 +183,9 @@ func TestPeerConflicts(t *testing.T) {
 			[]string{`BGPPeer young DuplicatePeer: not used on n1, n3, n4 and 1 more nodes: BGPPeer "old" is older and has peerAddress 172.31.0.1 there: remove one of the two, or give them disjoint nodeSelectors`}},
 		{"one address twice on disjoint nodes", []*v1beta1.BGPPeer{peerObject("x", 1, zone("a")), peerObject("y", 2, zone("b"))},
 			map[string]map[string]lb.Reason{"x": nil, "y": nil}, nil},
+		{"one link twice, and another link", []*v1beta1.BGPPeer{unnumbered("old", 1, "eth0", zone("a")), unnumbered("young", 2, "eth0"), unnumbered("other", 3, "eth1")},
+			map[string]map[string]lb.Reason{"old": nil, "young": {"n1": lb.DuplicatePeer, "n3": lb.DuplicatePeer, "n4": lb.DuplicatePeer, "n5": lb.DuplicatePeer}, "other": nil},
+			[]string{`BGPPeer young DuplicatePeer: not used on n1, n3, n4 and 1 more nodes: BGPPeer "old" is older and has interface eth0 there: remove one of the two, or give them disjoint nodeSelectors`}},
 		{"two router IDs on one node", []*v1beta1.BGPPeer{
 			peerObject("x", 1, at("172.31.0.1", "192.0.2.1"), zone("b")), peerObject("y", 2, at("172.31.0.2", "")), peerObject("z", 3, at("172.31.0.3", "192.0.2.2"))},
 			map[string]map[string]lb.Reason{"x": nil, "y": nil, "z": {"n2": lb.ConflictingRouterID}},

@@ -64,14 +64,22 @@ func findConflict(p lb.Peer, node lb.Node, older []lb.Peer) (conflict, bool) {
 	}
 	for _, other := range older {
 		switch {
-		case other.Address == p.Address:
+		case other.Address == p.Address && other.Interface == p.Interface:
 			// Even with another port: a speaker identifies sessions by the router's address alone.
-			return conflict{lb.DuplicatePeer, fmt.Sprintf("BGPPeer %q is older and has peerAddress %s there: remove one of the two, or give them disjoint nodeSelectors", other.Name, p.Address)}, true
+			return conflict{lb.DuplicatePeer, fmt.Sprintf("BGPPeer %q is older and has %s there: remove one of the two, or give them disjoint nodeSelectors", other.Name, whereTo(p))}, true
 		case other.RouterID.IsValid() && p.RouterID.IsValid() && other.RouterID != p.RouterID:
 			return conflict{lb.ConflictingRouterID, fmt.Sprintf("BGPPeer %q is older and gives routerID %s there: a node has one, write the same", other.Name, other.RouterID)}, true
 		}
 	}
 	return conflict{}, false
+}
+
+// whereTo names the field that says where the router is.
+func whereTo(p lb.Peer) string {
+	if p.Interface != "" {
+		return "interface " + p.Interface
+	}
+	return "peerAddress " + p.Address.String()
 }
 
 func unusable(where map[conflict][]string) map[string]lb.Reason {

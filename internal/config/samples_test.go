@@ -49,7 +49,7 @@ func TestSamples(t *testing.T) {
 	if diff := cmp.Diff(want, rangesOf(state)); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-	if len(state.L2Advertisements) != 1 || len(state.BGPAdvertisements) != 1 || len(state.Peers) != 4 || len(state.Services) != 3 {
+	if len(state.L2Advertisements) != 1 || len(state.BGPAdvertisements) != 1 || len(state.Peers) != 5 || len(state.Services) != 3 {
 		t.Errorf("a kind is missing: %+v", state)
 	}
 }

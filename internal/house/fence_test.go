@@ -38,6 +38,7 @@ var fence = map[string][]string{
 	"internal/bgp/engine":    {"internal/bgp/wire", "internal/child", "internal/lb", "github.com/osrg/gobgp/v4", "github.com/vishvananda/netlink", "golang.org/x"},
 	"internal/bgp/wire":      {"internal/lb"},
 	"internal/child":         {"golang.org/x/sys"},
+	"internal/unnumbered":    {"internal/lb", "internal/link", "github.com/mdlayher/ndp", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/conntrack":     {"internal/loop", "github.com/prometheus/client_golang", "github.com/vishvananda/netlink", "golang.org/x"},
 	"internal/kernel":        {"internal/lb"},
 	"internal/kubeproxy":     {"internal/lb", "internal/nft", "golang.org/x"},

@@ -74,7 +74,7 @@ const (
 )
 
 // alternatives are fields that exclude one of those in the example, which leaves them out.
-var alternatives = []string{".spec.dynamicASN", ".spec.ebgpMultiHop", ".spec.passwordSecret"}
+var alternatives = []string{".spec.dynamicASN", ".spec.ebgpMultiHop", ".spec.interface", ".spec.passwordSecret"}
 
 // leaf is a value in an object, with the way to replace it.
 type leaf struct {

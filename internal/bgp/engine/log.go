@@ -79,7 +79,7 @@ func (h logHandler) Handle(ctx context.Context, r slog.Record) error {
 	return nil
 }
 
-const refused = "the router refused this node's OPEN: check the AS that it expects of this node's address"
+const refused = "the router refused this node's OPEN: check the AS that it expects of this node's address, and that no other daemon has a session from there"
 
 // sent notes a sentence for a NOTIFICATION that GoBGP sent (codes of RFC 4271 section 4.5).
 func (h logHandler) sent(r slog.Record) {

@@ -70,9 +70,14 @@ func (e *engine) findHop(p *api.Peer) netip.Addr {
 		return netip.Addr{}
 	}
 	local := localAddress(e.settings)
+	ours := local.WithZone("")
+	takes := other(e.settings) == lb.IPv4 && takesIPv6NextHops(p)
+	if takes && ours.IsLinkLocalUnicast() {
+		return ours // the router may have no IPv4 address on the link
+	}
 	hop := onLinkOf(local, other(e.settings))
-	if !hop.IsValid() && other(e.settings) == lb.IPv4 && takesIPv6NextHops(p) {
-		return local
+	if !hop.IsValid() && takes {
+		return ours
 	}
 	return hop
 }
@@ -106,6 +111,11 @@ func onLinkOf(local netip.Addr, family lb.Family) netip.Addr {
 	for _, a := range all {
 		if addressOf(a) == local {
 			link = a.LinkIndex
+		}
+	}
+	if zone := local.Zone(); zone != "" { // other links may have the same address
+		if i, err := net.InterfaceByName(zone); err == nil {
+			link = i.Index
 		}
 	}
 	var lasts, passes netip.Addr

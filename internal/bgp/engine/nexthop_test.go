@@ -47,6 +47,14 @@ func TestOnLinkOf(t *testing.T) {
 		if got := onLinkOf(netip.MustParseAddr("2001:db8:1::b"), lb.IPv4); got != local {
 			t.Errorf("the other way round: %s", got)
 		}
+		for _, link := range []string{"eth0", "eth1"} {
+			node.AddAddress(link, "fe80::1/64")
+		}
+		for link, want := range map[string]string{"eth0": "192.0.2.1", "eth1": "198.51.100.1"} {
+			if got := onLinkOf(netip.MustParseAddr("fe80::1%"+link), lb.IPv4); got.String() != want {
+				t.Errorf("of one link-local address on two links: %s on %s", got, link)
+			}
+		}
 		if got := onLinkOf(netip.MustParseAddr("203.0.113.1"), lb.IPv6); got.IsValid() {
 			t.Errorf("of an address of no link: %s", got)
 		}

@@ -1,0 +1,182 @@
+package unnumbered
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+// retryInterval is the time after which a socket is opened again that failed.
+const retryInterval = time.Second
+
+// Config of a Finder.
+type Config struct {
+	Log *slog.Logger
+	// Links returns the node's links.
+	Links func() []link.Link
+	// Changed is called after a Router changed. It must not block.
+	Changed func()
+}
+
+// Router is what was found on a link.
+type Router struct {
+	// Address of the router, and this node's own address on the link, both with their zone; the zero Addr while no router
+	// is known.
+	Address, Source netip.Addr
+	// Looking: it is too early to say that there is none.
+	Looking bool
+	// Problem is a sentence about why there is no router, or what is wrong beside it.
+	Problem string
+}
+
+// Finder finds the routers on links.
+type Finder struct {
+	config  Config
+	wake    chan struct{}
+	metrics metrics
+
+	mu     sync.Mutex
+	wanted []string
+	found  map[string]Router
+
+	// ports are those of the links on which routers are looked for; only Run uses them.
+	ports map[string]*port
+}
+
+// New returns a Finder that does nothing until Run is called.
+func New(c Config) *Finder {
+	return &Finder{config: c, wake: make(chan struct{}, 1), metrics: newMetrics(), found: map[string]Router{}, ports: map[string]*port{}}
+}
+
+// Set makes these the links, by name, on which this node advertises itself and looks for a router. It does not wait. It is
+// called again after each change of the node's links.
+func (f *Finder) Set(names []string) {
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	f.mu.Lock()
+	for _, old := range f.wanted {
+		if !slices.Contains(names, old) {
+			delete(f.found, old)
+		}
+	}
+	f.wanted = names
+	f.mu.Unlock()
+	f.kick()
+}
+
+// Found returns what was found on a link.
+func (f *Finder) Found(name string) Router {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if r, known := f.found[name]; known {
+		return r
+	}
+	return Router{Looking: true}
+}
+
+func (f *Finder) kick() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run looks for routers until ctx is cancelled. It sends nothing at the end: router lifetime 0 has been said already
+// (RFC 4861 section 6.2.5).
+func (f *Finder) Run(ctx context.Context) error {
+	defer func() {
+		for name := range f.ports {
+			f.close(name)
+		}
+	}()
+	for {
+		var retry <-chan time.Time
+		if !f.reconcile(ctx) {
+			retry = time.After(retryInterval)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-f.wake:
+		case <-retry:
+		}
+	}
+}
+
+// reconcile has a port on each wanted link that can have one, and reports whether all opened that can.
+func (f *Finder) reconcile(ctx context.Context) (ok bool) {
+	f.mu.Lock()
+	wanted := f.wanted
+	f.mu.Unlock()
+	byName := map[string]link.Link{}
+	for _, l := range f.config.Links() {
+		byName[l.Name] = l
+	}
+	ok = true
+	for name, p := range f.ports {
+		l, exists := byName[name]
+		if !slices.Contains(wanted, name) || !exists || !p.serves(l) {
+			f.close(name)
+		}
+	}
+	for _, name := range wanted {
+		l, exists := byName[name]
+		p := f.ports[name]
+		switch {
+		case !exists:
+			f.publish(name, Router{Problem: "this node has no link " + name})
+		case !l.LinkLocal().IsValid():
+			f.publish(name, Router{Problem: "link " + name + " has no IPv6 link-local address: it is down, or IPv6 is off there"})
+		case p != nil && p.ended():
+			f.close(name) // and another one after a pause
+			ok = false
+		case p != nil:
+			p.setUp(l.Up)
+		default:
+			if err := f.open(ctx, l); err != nil {
+				ok = false
+				f.publish(name, Router{Problem: fmt.Sprintf("cannot look for routers on link %s: %v", name, err)})
+			}
+		}
+	}
+	return ok
+}
+
+func (f *Finder) open(ctx context.Context, l link.Link) error {
+	s, err := openSocket(l)
+	if err != nil {
+		return err
+	}
+	f.ports[l.Name] = startPort(ctx, f, l, s)
+	return nil
+}
+
+func (f *Finder) close(name string) {
+	f.ports[name].stop()
+	delete(f.ports, name)
+}
+
+// publish makes a router known, if its link is still wanted and it differs.
+func (f *Finder) publish(name string, r Router) {
+	f.mu.Lock()
+	before := f.found[name]
+	if before == r || !slices.Contains(f.wanted, name) {
+		f.mu.Unlock()
+		return
+	}
+	f.found[name] = r
+	f.mu.Unlock()
+	log := f.config.Log.With("link", name)
+	if r.Address != before.Address {
+		log.Info("router of the link", "address", r.Address, "before", before.Address)
+	}
+	if r.Problem != before.Problem && r.Problem != "" {
+		log.Warn("unnumbered BGP", "reason", r.Problem)
+	}
+	f.config.Changed()
+}

@@ -1,0 +1,226 @@
+package unnumbered
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/ndp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/net/ipv6"
+
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+const patience = 30 * time.Second
+
+// startFinder runs a Finder on this node, whose links are watched.
+func startFinder(t *testing.T, changed func()) *Finder {
+	t.Helper()
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	var f *Finder
+	// As in the speaker, a change of links leads to a Set.
+	var wanted atomic.Pointer[[]string]
+	wanted.Store(&[]string{})
+	links := link.New(log, func() { f.Set(*wanted.Load()) })
+	f = New(Config{Log: log, Links: links.Links, Changed: changed})
+	wanted.Store(&[]string{"eth0", "eth7"})
+	f.Set(*wanted.Load())
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { _ = links.Run(ctx) }()
+	go func() { defer close(ended); _ = f.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	return f
+}
+
+// neighbour is a router on the link that hears and sends what a test wants.
+type neighbour struct {
+	t    *testing.T
+	conn *ndp.Conn
+	// adverts and asks count what was heard; bad is what no advertisement of ours may have.
+	adverts, asks atomic.Int64
+	answers       atomic.Bool
+	bad           atomic.Value
+}
+
+func startNeighbour(t *testing.T, ns *nstest.NS, name, address string) *neighbour {
+	t.Helper()
+	n := &neighbour{t: t}
+	l := ns.Link(name).Attrs()
+	ns.Do(func() {
+		var err error
+		nstest.Until(t, patience, "the router's address is usable", func() bool {
+			n.conn, _, err = ndp.Listen(&net.Interface{Index: l.Index, Name: name, MTU: 1500}, ndp.Addr(address))
+			return err == nil
+		})
+	})
+	for _, group := range []netip.Addr{allNodes, allRouters} {
+		if err := n.conn.JoinGroup(group); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.conn.SetControlMessage(ipv6.FlagHopLimit, true); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.conn.Close() })
+	go func() {
+		for {
+			m, control, from, err := n.conn.ReadFrom()
+			if err != nil {
+				return
+			}
+			switch m := m.(type) {
+			case *ndp.RouterSolicitation:
+				n.asks.Add(1)
+				if n.answers.Load() {
+					n.advertise()
+				}
+			case *ndp.RouterAdvertisement:
+				if control.HopLimit != ndp.HopLimit || !from.IsLinkLocalUnicast() || m.RouterLifetime != 0 || m.ManagedConfiguration || m.OtherConfiguration ||
+					m.CurrentHopLimit != 0 || len(m.Options) != 1 {
+					n.bad.Store(*m)
+				}
+				n.adverts.Add(1)
+			}
+		}
+	}()
+	return n
+}
+
+func (n *neighbour) advertise() {
+	if err := n.conn.WriteTo(&ndp.RouterAdvertisement{}, nil, allNodes); err != nil {
+		n.t.Log(err)
+	}
+}
+
+// A router that answers is found at once, also by a node that forwards, and gets advertisements. The link's router stays
+// while it answers; what is wrong is said.
+func TestFinder(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		self, ns, other := nstest.Self(t), nstest.New(t), nstest.New(t)
+		nstest.Veth(t, ns, "a", self, "eth0")
+		nstest.Veth(t, other, "b", ns, "c")
+		ns.Bridge("lan", "a", "c")
+		self.Sysctl("ipv6/conf/all/forwarding", "1")
+		ns.AddAddress("lan", "fe80::a/64")
+		other.AddAddress("b", "fe80::b/64")
+		f := startFinder(t, func() {})
+		a := startNeighbour(t, ns, "lan", "fe80::a")
+		a.answers.Store(true)
+		nstest.Until(t, patience, "the router is found", func() bool { return f.Found("eth0").Address == routerA.WithZone("eth0") })
+		if got := f.Found("eth0"); got.Source.Zone() != "eth0" || !got.Source.IsLinkLocalUnicast() || got.Looking || got.Problem != "" {
+			t.Errorf("%+v", got)
+		}
+		nstest.Until(t, patience, "the other link is missed", func() bool { return f.Found("eth7") == Router{Problem: "this node has no link eth7"} })
+		nstest.Until(t, patience, "this node advertises itself", func() bool { return a.adverts.Load() >= 2 })
+
+		b := startNeighbour(t, other, "b", "fe80::b")
+		b.advertise()
+		nstest.Until(t, patience, "the second router is said", func() bool {
+			return f.Found("eth0").Problem == "link eth0 has more routers than fe80::a: fe80::b; it should have one"
+		})
+		if got := f.Found("eth0").Address; got != routerA.WithZone("eth0") {
+			t.Errorf("the session moved to %s", got)
+		}
+		if bad := b.bad.Load(); bad != nil {
+			t.Errorf("this node advertises %+v", bad)
+		}
+
+		asked := a.asks.Load()
+		ns.SetDown("a")
+		nstest.Until(t, patience, "the link is down", func() bool { return strings.HasSuffix(f.Found("eth0").Problem, "is down") })
+		a.answers.Store(false)
+		b.answers.Store(true)
+		ns.SetUp("a")
+		nstest.Until(t, patience, "the router behind the cable is another one", func() bool { return f.Found("eth0").Address == routerB.WithZone("eth0") })
+		// The bridge may have opened its port after the first.
+		if a.asks.Load() < asked+mostSolicitations-1 {
+			t.Errorf("the first router was asked %d times", a.asks.Load()-asked)
+		}
+	})
+}
+
+// The link may come later, lose its address, and go.
+func TestFinderLink(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		self, ns := nstest.Self(t), nstest.New(t)
+		changes := make(chan struct{}, 100)
+		f := startFinder(t, func() { changes <- struct{}{} })
+		nstest.Until(t, patience, "there is no link", func() bool { return f.Found("eth0").Problem == "this node has no link eth0" })
+		nstest.Veth(t, self, "eth0", ns, "eth0")
+		ns.AddAddress("eth0", "fe80::a/64")
+		a := startNeighbour(t, ns, "eth0", "fe80::a")
+		a.answers.Store(true)
+		nstest.Until(t, patience, "the router is found", func() bool { return f.Found("eth0").Address == routerA.WithZone("eth0") })
+
+		l := self.Link("eth0")
+		for _, own := range addresses(t, self, l) {
+			if err := self.Netlink().AddrDel(l, &own); err != nil {
+				t.Fatal(err)
+			}
+		}
+		nstest.Until(t, patience, "there is no address", func() bool {
+			return f.Found("eth0") == Router{Problem: "link eth0 has no IPv6 link-local address: it is down, or IPv6 is off there"}
+		})
+		self.AddAddress("eth0", "fe80::99/64")
+		nstest.Until(t, patience, "it is found from the new address", func() bool {
+			return f.Found("eth0") == Router{Address: routerA.WithZone("eth0"), Source: netip.MustParseAddr("fe80::99%eth0")}
+		})
+
+		self.Delete("eth0")
+		nstest.Until(t, patience, "the link is gone", func() bool { return f.Found("eth0") == Router{Problem: "this node has no link eth0"} })
+		if len(changes) == 0 {
+			t.Error("nobody was told")
+		}
+	})
+}
+
+// Who sends from another address, or across a router, is not heard; a flood is read at a bounded rate.
+func TestFinderHostile(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		self, ns := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, self, "eth0", ns, "eth0")
+		ns.AddAddress("eth0", "fe80::a/64", "fe80::b/64", "2001:db8::1/64")
+		self.AddAddress("eth0", "2001:db8::2/64")
+		f := startFinder(t, func() {})
+		far, near := startNeighbour(t, ns, "eth0", "2001:db8::1"), startNeighbour(t, ns, "eth0", "fe80::a")
+		rejected := &f.metrics.count("eth0").rejected
+		nstest.Until(t, patience, "an advertisement from a global address is refused", func() bool { far.advertise(); return rejected.Load() > 0 })
+		before := rejected.Load()
+		crossed := &ipv6.ControlMessage{HopLimit: 64, IfIndex: ns.Link("eth0").Attrs().Index}
+		nstest.Until(t, patience, "one with another hop limit too", func() bool {
+			if err := near.conn.WriteTo(&ndp.RouterAdvertisement{}, crossed, allNodes); err != nil {
+				t.Fatal(err)
+			}
+			return rejected.Load() > before
+		})
+		if got := f.Found("eth0"); got.Address.IsValid() {
+			t.Errorf("%+v", got)
+		}
+		before, began := rejected.Load(), time.Now()
+		for range 5000 {
+			far.advertise()
+		}
+		nstest.Until(t, patience, "the true one is heard in the end", func() bool { near.advertise(); return f.Found("eth0").Address == routerA.WithZone("eth0") })
+		windows := uint64(time.Since(began)/readWindow) + 2
+		if read := rejected.Load() - before; read > windows*mostReads {
+			t.Errorf("%d packets were read in %v", read, time.Since(began))
+		}
+	})
+}
+
+func addresses(t *testing.T, ns *nstest.NS, l netlink.Link) []netlink.Addr {
+	t.Helper()
+	all, err := ns.Netlink().AddrList(l, netlink.FAMILY_V6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}

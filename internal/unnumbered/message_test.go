@@ -1,0 +1,81 @@
+package unnumbered
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/mdlayher/ndp"
+)
+
+func message(t testing.TB, m ndp.Message) []byte {
+	t.Helper()
+	b, err := ndp.MarshalMessage(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// RFC 4861 sections 6.1.1 and 6.1.2.
+func TestParse(t *testing.T) {
+	mac := &ndp.LinkLayerAddress{Direction: ndp.Source, Addr: []byte{2, 0, 0, 0, 0, 1}}
+	advert, ask := message(t, &ndp.RouterAdvertisement{Options: []ndp.Option{mac}}), message(t, &ndp.RouterSolicitation{})
+	with := func(b []byte, more ...byte) []byte { return append(slices.Clone(b), more...) }
+	for _, tt := range []struct {
+		name string
+		b    []byte
+		from string
+		hops int
+		want kind
+	}{
+		{"advertisement", advert, "fe80::1", 255, advertisement},
+		{"with an option that nobody knows", with(advert, 250, 1, 0, 0, 0, 0, 0, 0), "fe80::1", 255, advertisement},
+		{"that crossed a router", advert, "fe80::1", 254, rejected},
+		{"of no link-local address", advert, "2001:db8::1", 255, rejected},
+		{"too short", advert[:15], "fe80::1", 255, rejected},
+		{"without options", advert[:16], "fe80::1", 255, advertisement},
+		{"with a cut option", with(advert, 1, 1), "fe80::1", 255, rejected},
+		{"with an option of no length", with(advert, 1, 0, 0, 0, 0, 0, 0, 0), "fe80::1", 255, rejected},
+		{"with an option that is too long", with(advert, 1, 2, 0, 0, 0, 0, 0, 0), "fe80::1", 255, rejected},
+		{"of another code", with([]byte{134, 1}, advert[2:]...), "fe80::1", 255, rejected},
+		{"solicitation", ask, "fe80::1", 255, solicitation},
+		{"of a host without an address", ask, "::", 255, solicitation},
+		{"of a host without an address that tells its MAC", message(t, &ndp.RouterSolicitation{Options: []ndp.Option{mac}}), "::", 255, rejected},
+		{"of a host that tells its MAC", message(t, &ndp.RouterSolicitation{Options: []ndp.Option{mac}}), "fe80::1", 255, solicitation},
+		{"that crossed a router", ask, "fe80::1", 1, rejected},
+		{"too short", ask[:7], "fe80::1", 255, rejected},
+		{"another message", message(t, &ndp.NeighborSolicitation{TargetAddress: routerA}), "fe80::1", 255, rejected},
+		{"nothing", nil, "fe80::1", 255, rejected},
+	} {
+		if got := parse(tt.b, netip.MustParseAddr(tt.from), tt.hops); got != tt.want {
+			t.Errorf("%s: %d, want %d", tt.name, got, tt.want)
+		}
+	}
+}
+
+// What is taken for an advertisement has whole options, and the library agrees about all but options that it knows better.
+func FuzzParse(f *testing.F) {
+	f.Add(message(f, &ndp.RouterAdvertisement{}))
+	f.Add(message(f, &ndp.RouterSolicitation{}))
+	f.Add(append(message(f, &ndp.RouterAdvertisement{}), 5, 1, 0, 0, 0, 0, 5, 220))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		before := slices.Clone(b)
+		got := parse(b, routerA, ndp.HopLimit)
+		if !slices.Equal(b, before) {
+			t.Error("it writes to its input")
+		}
+		if m, err := ndp.ParseMessage(b); err == nil && b[1] == 0 && got == rejected {
+			switch m.(type) {
+			case *ndp.RouterAdvertisement, *ndp.RouterSolicitation:
+				t.Errorf("refused: %x", b)
+			}
+		}
+		if got != rejected && (len(b)%8 != 0 || b[1] != 0) {
+			t.Errorf("taken: %x", b)
+		}
+		if parse(b, routerA, ndp.HopLimit-1) != rejected {
+			t.Error("taken though it crossed a router")
+		}
+	})
+}

@@ -1,0 +1,218 @@
+package unnumbered
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+const (
+	// mostReads is how many packets are read in a window, so that a flood costs little; the kernel drops the rest.
+	mostReads  = 50
+	readWindow = time.Second
+)
+
+// port looks for the router on one link, and advertises this node there.
+type port struct {
+	finder *Finder
+	link   link.Link
+	socket *socket
+	cancel context.CancelFunc
+	done   chan struct{}
+	// up: packets can be sent; woken: that changed.
+	up    atomic.Bool
+	woken chan struct{}
+
+	// The rest is its goroutine's.
+	routers *routers
+	adverts adverts
+	// trouble is why the last packet could not be sent.
+	trouble error
+}
+
+// event is a message that was heard.
+type event struct {
+	kind kind
+	from netip.Addr
+}
+
+func startPort(ctx context.Context, f *Finder, l link.Link, s *socket) *port {
+	ctx, cancel := context.WithCancel(ctx)
+	p := &port{finder: f, link: l, socket: s, cancel: cancel, done: make(chan struct{}), woken: make(chan struct{}, 1)}
+	p.up.Store(l.Up)
+	go func() {
+		defer close(p.done)
+		p.run(ctx)
+		f.kick()
+	}()
+	return p
+}
+
+// serves reports whether the port is the one for a link: a new one may have its name, and its address may change.
+func (p *port) serves(l link.Link) bool {
+	return p.link.Index == l.Index && p.link.MAC == l.MAC && p.link.LinkLocal() == l.LinkLocal()
+}
+
+func (p *port) setUp(up bool) {
+	if p.up.Swap(up) != up {
+		select {
+		case p.woken <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// ended reports whether the socket failed.
+func (p *port) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *port) stop() {
+	p.cancel()
+	<-p.done
+}
+
+// run ends when ctx does, or the socket fails.
+func (p *port) run(ctx context.Context) {
+	events := make(chan event)
+	ctx, cancel := context.WithCancel(ctx)
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		defer cancel()
+		p.read(ctx, events)
+	})
+	defer reader.Wait()
+	defer p.socket.close()
+	defer cancel()
+	p.routers = newRouters(time.Now())
+	p.adverts.begin(time.Now())
+	up := true
+	for {
+		if is := p.up.Load(); is != up {
+			if up = is; up {
+				// The cable may lead to another router, and the same one may have forgotten this node.
+				p.adverts.begin(time.Now())
+				p.routers.ask(time.Now())
+			}
+		}
+		var timer <-chan time.Time
+		if up {
+			timer = time.After(time.Until(p.step(time.Now())))
+		}
+		p.finder.publish(p.link.Name, p.router(up))
+		select {
+		case <-ctx.Done():
+			return
+		case e := <-events:
+			if e.kind == solicitation {
+				p.adverts.solicited(time.Now())
+				continue
+			}
+			p.routers.hear(time.Now(), e.from)
+		case <-p.woken:
+		case <-timer:
+		}
+	}
+}
+
+// step sends what is due, and returns when something is due again.
+func (p *port) step(now time.Time) time.Time {
+	if p.adverts.tick(now) {
+		p.sent(p.socket.advertise())
+	}
+	if p.routers.tick(now) {
+		p.sent(p.socket.solicit())
+	}
+	next := p.adverts.next
+	if p.routers.asking() && p.routers.next.Before(next) {
+		next = p.routers.next
+	}
+	return next
+}
+
+func (p *port) sent(err error) {
+	p.trouble = err
+	if err == nil {
+		p.finder.metrics.count(p.link.Name).sent.Add(1)
+	}
+}
+
+// router returns what was found.
+func (p *port) router(up bool) Router {
+	r := Router{Looking: up && p.routers.asking()}
+	others := p.routers.others()
+	switch {
+	case !up:
+		r.Problem = "link " + p.link.Name + " is down"
+	case p.trouble != nil:
+		r.Problem = fmt.Sprintf("cannot send on link %s: %v", p.link.Name, p.trouble)
+	case !p.routers.present.IsValid() && !r.Looking:
+		r.Problem = fmt.Sprintf("no router advertises itself on link %s", p.link.Name)
+	case len(others) > 0:
+		var names []string
+		for _, o := range others {
+			names = append(names, o.String())
+		}
+		r.Problem = fmt.Sprintf("link %s has more routers than %s: %s; it should have one", p.link.Name, p.routers.present, lb.SomeOf(names))
+	}
+	if p.routers.present.IsValid() {
+		r.Looking = false
+		r.Address, r.Source = p.routers.present.WithZone(p.link.Name), p.link.LinkLocal().WithZone(p.link.Name)
+	}
+	return r
+}
+
+// read passes what is heard, a limited number in a time, until the socket fails.
+func (p *port) read(ctx context.Context, events chan<- event) {
+	count := p.finder.metrics.count(p.link.Name)
+	since, reads := time.Now(), 0
+	for {
+		if reads++; reads > mostReads {
+			if !pause(ctx, time.Until(since.Add(readWindow))) {
+				return
+			}
+			since, reads = time.Now(), 1
+		}
+		b, from, hops, err := p.socket.read()
+		if err != nil {
+			if ctx.Err() == nil {
+				p.finder.config.Log.Warn("cannot look for routers any more", "link", p.link.Name, "error", err)
+			}
+			return
+		}
+		if from == p.link.LinkLocal() {
+			continue // this node's own
+		}
+		e := event{parse(b, from, hops), from}
+		if e.kind == rejected {
+			count.rejected.Add(1)
+			continue
+		}
+		count.received.Add(1)
+		select {
+		case events <- e:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}

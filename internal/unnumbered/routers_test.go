@@ -1,0 +1,140 @@
+package unnumbered
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+var routerA, routerB, routerC = netip.MustParseAddr("fe80::a"), netip.MustParseAddr("fe80::b"), netip.MustParseAddr("fe80::c")
+
+// play runs a link for a time, in steps of a second. A router is heard in a second in which speaks says so.
+func play(r *routers, from, to int, speaks func(second int, router netip.Addr, asked bool) bool) (log []string) {
+	start := time.Unix(0, 0)
+	present := r.present
+	for s := from; s < to; s++ {
+		now := start.Add(time.Duration(s) * time.Second)
+		asked := r.tick(now)
+		if asked {
+			log = append(log, fmt.Sprintf("%d ask", s))
+		}
+		if r.present != present {
+			present = r.present
+			log = append(log, fmt.Sprintf("%d %s", s, present))
+		}
+		for _, a := range []netip.Addr{routerA, routerB, routerC} {
+			if speaks(s, a, asked) {
+				r.hear(now, a)
+			}
+		}
+		if r.present != present {
+			present = r.present
+			log = append(log, fmt.Sprintf("%d %s", s, present))
+		}
+	}
+	return log
+}
+
+// Which router a link has, second by second.
+func TestRouters(t *testing.T) {
+	every := func(interval int) func(s int) bool { return func(s int) bool { return s%interval == 0 } }
+	for _, tt := range []struct {
+		name   string
+		speaks func(s int, a netip.Addr, asked bool) bool
+		want   string
+	}{
+		{"nobody: three questions, and no more", func(int, netip.Addr, bool) bool { return false }, "0 ask, 4 ask, 8 ask"},
+		{"one that answers", func(s int, a netip.Addr, asked bool) bool { return a == routerB && asked }, "0 ask, 0 fe80::b"},
+		{"one that is silent from then on stays: there is no other", func(s int, a netip.Addr, _ bool) bool { return a == routerB && s == 2 }, "0 ask, 2 fe80::b"},
+		{"one that speaks late", func(s int, a netip.Addr, _ bool) bool { return a == routerB && s > 30 && every(10)(s) }, "0 ask, 4 ask, 8 ask, 40 fe80::b"},
+		{"two that live take no turns", func(s int, a netip.Addr, asked bool) bool {
+			return a == routerA && every(10)(s+3) || a == routerB && every(10)(s)
+		}, "0 ask, 0 fe80::b"},
+		{"nor if one speaks once in ten minutes and answers", func(s int, a netip.Addr, asked bool) bool {
+			return a == routerB && (s == 0 || asked) || a == routerA && s > 0 && every(10)(s)
+		}, "0 ask, 0 fe80::b, 21 ask, 41 ask, 61 ask, 81 ask"},
+		{"the other one takes over when the first is dead", func(s int, a netip.Addr, asked bool) bool {
+			return a == routerA && s < 35 && every(10)(s) || a == routerB && every(10)(s+5)
+		}, "0 ask, 0 fe80::a, 46 ask, 50 ask, 54 ask, 58 fe80::b"},
+		{"and keeps the link when the first is back", func(s int, a netip.Addr, asked bool) bool {
+			return a == routerA && (s < 5 || s > 60) && every(10)(s) || a == routerB && every(10)(s+5)
+		}, "0 ask, 0 fe80::a, 16 ask, 20 ask, 24 ask, 28 fe80::b"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRouters(time.Unix(0, 0))
+			if got := strings.Join(play(r, 0, 90, tt.speaks), ", "); got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// After the link was down the present router is asked for. It stays if it answers, and otherwise the one that does is taken.
+func TestRoutersAfterLinkUp(t *testing.T) {
+	for want, heard := range map[string]netip.Addr{"100 ask": routerA, "100 ask, 104 ask, 108 ask, 112 fe80::b": routerB} {
+		r := newRouters(time.Unix(0, 0))
+		play(r, 0, 2, func(_ int, a netip.Addr, asked bool) bool { return a == routerA && asked })
+		r.ask(time.Unix(100, 0))
+		if got := strings.Join(play(r, 100, 120, func(_ int, a netip.Addr, asked bool) bool { return a == heard && asked }), ", "); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+// A flood of invented routers takes no memory and moves nothing while the present one lives.
+func TestRoutersFlood(t *testing.T) {
+	r := newRouters(time.Unix(0, 0))
+	now := time.Unix(0, 0)
+	r.hear(now, routerA)
+	for i := range 10000 {
+		now = now.Add(10 * time.Millisecond)
+		a := routerB.As16()
+		a[14], a[13] = byte(i), byte(i>>8)
+		r.hear(now, netip.AddrFrom16(a))
+		if r.tick(now) || i%1000 == 0 {
+			r.hear(now, routerA)
+		}
+		if len(r.heard) > mostRouters || r.present != routerA || len(r.others()) >= mostRouters {
+			t.Fatalf("%d routers, present %s", len(r.heard), r.present)
+		}
+	}
+}
+
+// This node advertises itself at once, then at the pace of FRR. A flood of questions makes it no faster than every 3 s.
+func TestAdverts(t *testing.T) {
+	for seed := range uint64(50) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		var a adverts
+		now := time.Unix(0, 0)
+		a.begin(now)
+		var sent []time.Duration
+		var last time.Time
+		for range 6000 {
+			if a.tick(now) {
+				if !last.IsZero() {
+					sent = append(sent, now.Sub(last))
+				}
+				last = now
+			}
+			if now.Sub(time.Unix(0, 0)) > 30*time.Second && now.Sub(time.Unix(0, 0)) < 40*time.Second || random.IntN(5000) == 0 {
+				asked := now
+				a.solicited(now)
+				if limit := max(0, last.Add(leastPause).Sub(asked)) + answerDelay; a.next.Sub(asked) > limit {
+					t.Fatalf("the answer comes after %v", a.next.Sub(asked))
+				}
+			}
+			now = now.Add(10 * time.Millisecond)
+		}
+		if sent[0] != initialInterval || sent[1] != initialInterval {
+			t.Errorf("at first every %v", sent[:2])
+		}
+		for _, d := range sent {
+			if d < leastPause || d > mostInterval+10*time.Millisecond {
+				t.Errorf("%v between two", d)
+			}
+		}
+	}
+}

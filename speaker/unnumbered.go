@@ -1,0 +1,53 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/unnumbered"
+)
+
+// linksOf returns the links of unnumbered peers.
+func linksOf(peers []lb.Peer) []string {
+	var out []string
+	for _, p := range peers {
+		if p.Interface != "" {
+			out = append(out, p.Interface)
+		}
+	}
+	return out
+}
+
+// resolve returns the peers with the addresses of routers that were found, and what was found by the peers' names. The
+// session is between the addresses by which both ends know each other.
+func resolve(peers []lb.Peer, found func(link string) unnumbered.Router) ([]lb.Peer, map[string]unnumbered.Router) {
+	routers := map[string]unnumbered.Router{}
+	peers = slices.Clone(peers)
+	for i, p := range peers {
+		if p.Interface != "" {
+			r := found(p.Interface)
+			peers[i].Address, peers[i].SourceAddress = r.Address, r.Source
+			routers[p.Name] = r
+		}
+	}
+	return peers, routers
+}
+
+// addRouters adds to what is known of paths which routers are missing, and what is wrong about others.
+func addRouters(paths map[string]bgp.Path, routers map[string]unnumbered.Router) {
+	for name, r := range routers {
+		path := paths[name]
+		switch {
+		case !r.Address.IsValid() && r.Looking:
+			path.Hold, path.Early = "looking for a router on the link", true
+		case !r.Address.IsValid():
+			path.Hold = r.Problem
+		case r.Problem == "":
+			continue
+		default:
+			path.Note = r.Problem
+		}
+		paths[name] = path
+	}
+}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+const patience = 30 * time.Second
+
+// frrUnnumbered is the configuration in docs/bgp.md.
+const frrUnnumbered = `
+frr defaults traditional
+bfd
+ profile fast
+  receive-interval 100
+  transmit-interval 100
+router bgp 65001
+ bgp router-id 192.0.2.2
+ no bgp ebgp-requires-policy
+ no bgp default ipv4-unicast
+ neighbor eth0 interface remote-as external
+ neighbor eth0 bfd profile fast
+ address-family ipv4 unicast
+  neighbor eth0 activate
+ address-family ipv6 unicast
+  neighbor eth0 activate
+`
+
+const service4, service6 = "198.51.100.1/32", "2001:db8:ffff::1/128"
+
+// unnumberedNode couples a Finder, BFD and BGP as the loop "plan" does.
+type unnumberedNode struct {
+	*paths
+	t     *testing.T
+	links *link.Monitor
+
+	mu    sync.Mutex
+	peers []lb.Peer
+}
+
+func startUnnumbered(t *testing.T, peers ...lb.Peer) *unnumberedNode {
+	t.Helper()
+	n := &unnumberedNode{t: t, peers: peers}
+	n.links = link.New(slog.New(slog.NewTextHandler(t.Output(), nil)), func() { n.apply() })
+	n.paths = startPathsOn(t, n.links.Links, func() { go n.apply() })
+	go func() { _ = n.paths.finder.Run(t.Context()) }()
+	go func() { _ = n.links.Run(t.Context()) }()
+	n.apply()
+	return n
+}
+
+func (n *unnumberedNode) set(peers ...lb.Peer) {
+	n.mu.Lock()
+	n.peers = peers
+	n.mu.Unlock()
+	n.apply()
+}
+
+func (n *unnumberedNode) apply() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var names []string
+	for _, p := range n.peers {
+		names = append(names, p.Name)
+	}
+	peers, err := n.paths.set(n.peers, n.links.Links())
+	if err != nil {
+		n.t.Error(err)
+	}
+	routes := []lb.Route{{Prefix: netip.MustParsePrefix(service4), Peers: names}, {Prefix: netip.MustParsePrefix(service6), Peers: names}}
+	if err := n.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers, Routes: routes}); err != nil {
+		n.t.Error(err)
+	}
+}
+
+func (n *unnumberedNode) until(name, what string, ok func(bgp.Session) bool) {
+	n.t.Helper()
+	nstest.Until(n.t, patience, what, func() bool { return ok(n.session(name)) })
+}
+
+func established(s bgp.Session) bool { return s.State == bgp.Established }
+
+// inKernel waits until the router's kernel routes both prefixes to the node.
+func inKernel(t *testing.T, ns *nstest.NS, via netip.Addr) {
+	t.Helper()
+	for _, family := range []struct{ flag, prefix string }{{"-4", "198.51.100.1"}, {"-6", "2001:db8:ffff::1"}} {
+		nstest.Until(t, patience, family.prefix+" is in the router's kernel", func() bool {
+			return strings.Contains(ns.Output("ip", family.flag, "route", "show", family.prefix), via.String()+" dev eth0")
+		})
+	}
+}
+
+func linkLocal(t *testing.T, ns *nstest.NS) netip.Addr {
+	t.Helper()
+	var out netip.Addr
+	nstest.Until(t, patience, "a link-local address", func() bool {
+		for _, word := range strings.Fields(ns.Output("ip", "-6", "-o", "addr", "show", "dev", "eth0", "scope", "link", "-tentative")) {
+			if p, err := netip.ParsePrefix(word); err == nil {
+				out = p.Addr()
+			}
+		}
+		return out.IsValid()
+	})
+	return out
+}
+
+// A node and a router without any address on the link but link-local ones find each other. Routes of both families reach
+// the router's kernel and carry packets, BFD runs, and all comes back after the router restarts and after the link was
+// down.
+func TestUnnumberedWithFRR(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		self, ns := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, self, "eth0", ns, "eth0")
+		for _, n := range []*nstest.NS{self, ns} {
+			n.Sysctl("ipv6/conf/all/forwarding", "1") // so that neither kernel takes notice of advertisements
+		}
+		peer := lb.Peer{
+			Name: "r", Interface: "eth0", DualStack: true, LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
+			GracefulRestart: true,
+			BFD:             &lb.BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3, MinimumTTL: 254},
+		}
+		elsewhere := peer
+		elsewhere.Name, elsewhere.Interface = "elsewhere", "eth7"
+		n := startUnnumbered(t, peer, elsewhere)
+		n.until("elsewhere", "the link that this node lacks is said", func(s bgp.Session) bool {
+			return s.LastError == "this node has no link eth7" && s.State == "idle"
+		})
+		router := newFRR(t, ns, frrUnnumbered)
+		up := func(s bgp.Session) bool { return established(s) && s.BFD == "up" && s.Withheld == "" }
+		n.until("r", "the session is up", up)
+		node := linkLocal(t, self)
+		inKernel(t, ns, node)
+		if got := n.session("r").Address; got.Zone() != "eth0" || got.WithZone("") != linkLocal(t, ns) {
+			t.Errorf("the session is with %s", got)
+		}
+		for _, prefix := range []string{"ipv4 unicast " + service4, "ipv6 unicast " + service6} {
+			if got := router.show("show bgp " + prefix); !strings.Contains(got, node.String()) || !strings.Contains(got, "4200000000") || !strings.Contains(got, "best") {
+				t.Errorf("FRR's table: %s", got)
+			}
+		}
+		if got := router.show("show bfd peers brief"); !strings.Contains(got, "up") || !strings.Contains(got, node.String()) {
+			t.Errorf("FRR's BFD: %s", got)
+		}
+
+		// A packet comes and its answer goes, of both families.
+		for n, addresses := range map[*nstest.NS][]string{self: {service4, service6}, ns: {"203.0.113.9/32", "2001:db8:9::9/128"}} {
+			n.SetUp("lo")
+			n.AddAddress("lo", addresses...)
+		}
+		self.Output("ip", "route", "add", "203.0.113.9/32", "via", "inet6", linkLocal(t, ns).String(), "dev", "eth0")
+		self.Output("ip", "-6", "route", "add", "2001:db8:9::9/128", "via", linkLocal(t, ns).String(), "dev", "eth0")
+		ns.Output("ping", "-c", "1", "-W", "5", "-I", "203.0.113.9", "198.51.100.1")
+		ns.Output("ping", "-c", "1", "-W", "5", "-I", "2001:db8:9::9", "2001:db8:ffff::1")
+
+		peer.PeerASN = 0 // dynamicASN: external
+		before := n.session("r").Since
+		n.set(peer)
+		n.until("r", "the session is up with any AS", func(s bgp.Session) bool { return up(s) && s.Since.After(before) })
+		inKernel(t, ns, node)
+
+		router.kill()
+		n.until("r", "the session ends with the router", func(s bgp.Session) bool { return s.LastError == "BFD: detection time expired" })
+		router.start()
+		n.until("r", "the session is up after the router's restart", up)
+		inKernel(t, ns, node)
+
+		ns.SetDown("eth0")
+		n.until("r", "the session ends with the link", func(s bgp.Session) bool { return s.State != bgp.Established })
+		ns.SetUp("eth0")
+		n.until("r", "the session is up after the link was down", up)
+		inKernel(t, ns, node)
+	})
+}
+
+// The other settings of a session work on it, too. An IPv4 address of the node is no next hop for a router that has none.
+func TestUnnumberedSettings(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		self, ns := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, self, "eth0", ns, "eth0")
+		peer := lb.Peer{Name: "r", Interface: "eth0", DualStack: true, LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second}
+		self.AddAddress("eth0", "192.0.2.1/24")
+		n := startUnnumbered(t)
+		node := linkLocal(t, self)
+		plain := strings.Replace(frrUnnumbered, " neighbor eth0 bfd profile fast\n", "", 1)
+		for _, tt := range []struct {
+			name, lines string
+			change      func(*lb.Peer)
+		}{
+			{"password", " neighbor eth0 password Secret-1\n", func(p *lb.Peer) { p.Password = "Secret-1" }},
+			{"TTL security", " neighbor eth0 ttl-security hops 1\n", func(p *lb.Peer) { p.MinTTL = 255 }},
+			{"internal", " neighbor eth0 remote-as internal\n", func(p *lb.Peer) { p.LocalASN = 65001 }},
+			{"another port", "", func(p *lb.Peer) { p.Port = 1179 }},
+		} {
+			t.Log(tt.name)
+			changed := peer
+			tt.change(&changed)
+			n.set(changed)
+			var own []string
+			if changed.Port != 0 {
+				own = []string{"-p", "1179"}
+			}
+			router := newFRR(t, ns, strings.Replace(plain, " address-family ipv4", tt.lines+" address-family ipv4", 1), own...)
+			n.until("r", tt.name+": the session is up", established)
+			inKernel(t, ns, node)
+			router.kill()
+			n.set()
+			ns.Output("ip", "-4", "route", "del", "198.51.100.1")
+			ns.Output("ip", "-6", "route", "del", "2001:db8:ffff::1")
+		}
+		n.set(peer)
+		router := newFRR(t, ns, strings.Replace(plain, " address-family ipv4", " neighbor eth0 password Secret-1\n address-family ipv4", 1))
+		n.until("r", "a wrong password is suspected", func(s bgp.Session) bool { return strings.HasSuffix(s.LastError, "timeout") })
+		router.kill()
+	})
+}
+
+// birdUnnumbered finds no neighbor, and must be told this node's address.
+const birdUnnumbered = `
+log stderr all;
+router id 192.0.2.2;
+protocol device {}
+protocol radv { interface "eth0" { max ra interval 10; default lifetime 0; }; }
+protocol bfd { interface "eth0" { min rx interval 100 ms; min tx interval 100 ms; multiplier 3; }; }
+protocol kernel { ipv4 { export all; }; }
+protocol kernel { ipv6 { export all; }; }
+protocol bgp node { local as 65001; neighbor NODE%eth0 as 65000; bfd on; connect retry time 1; error wait time 1,1;
+  ipv4 { import all; export none; extended next hop on; }; ipv6 { import all; export none; }; }
+`
+
+// BIRD advertises itself by its protocol radv, and has the node's link-local address in its configuration.
+func TestUnnumberedWithBIRD(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		self, ns := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, self, "eth0", ns, "eth0")
+		node, router := linkLocal(t, self), linkLocal(t, ns)
+		n := startUnnumbered(t, lb.Peer{
+			Name: "r", Interface: "eth0", DualStack: true, LocalASN: 65000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
+			BFD: &lb.BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3, MinimumTTL: 254},
+		})
+		startBIRD(t, ns, strings.Replace(birdUnnumbered, "NODE", node.String(), 1))
+		n.until("r", "the session is up", func(s bgp.Session) bool { return established(s) && s.BFD == "up" && s.Withheld == "" })
+		inKernel(t, ns, node)
+		if got := n.session("r").Address; got != router.WithZone("eth0") {
+			t.Errorf("the session is with %s", got)
+		}
+	})
+}
