@@ -96,14 +96,14 @@ func newAssigner(s lb.State, places []int, same *unchanged) *assigner {
 	a := &assigner{
 		state:     s,
 		unchanged: same,
-		holders:   make(map[netip.Addr]holders, 2*len(places)+len(s.Reserved)),
 		shared:    map[string]*ring{},
 		quota:     map[quotaKey]int{},
 	}
 	a.supplies = newSupplies(s.Pools)
 	a.index = newPoolIndex(a.supplies)
 	a.memory = newMemory(s.Pools, a.index)
-	a.subjects(places)
+	addresses := a.subjects(places)
+	a.holders = make(map[netip.Addr]holders, addresses+len(s.Reserved))
 	return a
 }
 

@@ -31,6 +31,9 @@ type subject struct {
 	dissolved bool
 }
 
+// perFamily has addresses by the index of a subject's family, of which there are two at most; the zero Addr is none.
+type perFamily [2]netip.Addr
+
 // party names a subject, or another object.
 type party struct {
 	lb.Key
@@ -72,10 +75,10 @@ func (s *subject) awaits(addr netip.Addr) bool {
 // loyal reports whether the Service holds the address under the terms on which it was assigned.
 func (s *subject) loyal(addr netip.Addr) bool { return s.SharingTerms[addr] == s.terms }
 
-// subjects makes a subject of every Service to decide for and of every FloatingIP, and finds the keys that matter.
-func (a *assigner) subjects(places []int) {
+// subjects makes a subject of every Service to decide for and of every FloatingIP, and finds the keys that
+// matter. It returns how many addresses the Services may hold.
+func (a *assigner) subjects(places []int) (families int) {
 	a.services = make([]subject, len(places))
-	families := 0
 	for _, place := range places {
 		families += len(a.state.Services[place].Families)
 	}
@@ -95,6 +98,7 @@ func (a *assigner) subjects(places []int) {
 		a.floating[i] = subject{Service: svc, floating: int32(i + 1), held: make([]netip.Addr, len(svc.Families))}
 	}
 	a.claimable = newClaimable(a.state.FloatingIPs)
+	return families
 }
 
 func newSubject(svc *lb.Service, number int32, place int, held []netip.Addr) subject {
@@ -111,14 +115,15 @@ func newSubject(svc *lb.Service, number int32, place int, held []netip.Addr) sub
 	return s
 }
 
-// digest summarizes what agree compares. All Services have one in each decision, hence no fmt.
+// digest summarizes what agree compares. All Services have one in each decision, hence the buffers.
 func digest(s *subject) string {
 	text := strconv.AppendQuote(make([]byte, 0, 128), s.key)
 	text = strconv.AppendBool(strconv.AppendBool(text, s.Internal), s.Local)
 	if s.Local {
 		text = strconv.AppendQuote(text, s.Backend)
 	}
-	ports := slices.SortedFunc(slices.Values(s.Ports), func(a, b lb.Port) int {
+	ports := append(make([]lb.Port, 0, 8), s.Ports...)
+	slices.SortFunc(ports, func(a, b lb.Port) int {
 		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
 	})
 	for _, p := range ports {

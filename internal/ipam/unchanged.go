@@ -112,5 +112,5 @@ func (a *assigner) carriable(s *subject, assigned *Assignment) bool {
 
 // only reports whether the Service alone holds or claims the address.
 func (t holders) only(s *subject) bool {
-	return t.first == s.number && len(t.more) == 0 && t.floating == 0 && t.claimant == (party{})
+	return t.first == s.number && len(t.more) == 0 && t.floating == 0 && t.claimant == nil
 }
