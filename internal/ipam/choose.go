@@ -64,7 +64,7 @@ func (a *assigner) known(s *subject, family lb.Family, candidates []*supply) (ne
 	for _, addr := range ring.worthwhile(s, family) {
 		pool := a.index.find(addr)
 		may := slices.Contains(candidates, pool) || s.joins && a.joinable(s, addr, pool)
-		if lb.FamilyOf(addr) != family || !may || slices.Contains(s.held, addr) || pool != nil && pool.avoids(addr) {
+		if !may || slices.Contains(s.held, addr) || pool != nil && pool.avoids(addr) {
 			continue
 		}
 		r := a.admits(s, addr, pool)

@@ -88,7 +88,7 @@ func (a *assigner) subjects(places []int) (families int) {
 		n := len(svc.Families)
 		a.services[i] = newSubject(svc, int32(i+1), place, all[:n:n])
 		all = all[n:]
-		if s := &a.services[i]; s.key != "" && (s.joins || s.SharingKey != "") {
+		if s := &a.services[i]; s.key != "" && (s.joins || s.SharingKey != "") && a.shared[s.key] == nil {
 			a.shared[s.key] = newRing()
 		}
 	}

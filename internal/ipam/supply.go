@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"sort"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -173,7 +174,7 @@ func newPoolIndex(supplies []*supply) poolIndex {
 
 // find returns the pool that the address lies in, or nil.
 func (x poolIndex) find(addr netip.Addr) *supply {
-	i, _ := slices.BinarySearchFunc(x, addr, func(have indexed, a netip.Addr) int { return have.To.Compare(a) })
+	i := sort.Search(len(x), func(i int) bool { return !x[i].To.Less(addr) })
 	if i < len(x) && x[i].Contains(addr) {
 		return x[i].supply
 	}

@@ -117,8 +117,11 @@ func (a *assigner) retain(out []Usage) {
 		for i := range subjects {
 			s := &subjects[i]
 			for _, addr := range s.held {
+				if !addr.IsValid() || a.index.find(addr) != nil {
+					continue
+				}
 				at, known := place[s.AssignedFrom[addr]]
-				if !addr.IsValid() || !known || seen[addr] || a.index.find(addr) != nil {
+				if !known || seen[addr] {
 					continue
 				}
 				seen[addr] = true
