@@ -57,11 +57,10 @@ func (a *assigner) known(s *subject, family lb.Family, candidates []*supply) (ne
 		}
 	}
 	var clash *refusal
-	ring := a.shared[s.key]
-	if ring == nil {
+	if s.ring == nil {
 		return netip.Addr{}, nil
 	}
-	for _, addr := range ring.worthwhile(s, family) {
+	for _, addr := range s.ring.worthwhile(s, family) {
 		pool := a.index.find(addr)
 		may := slices.Contains(candidates, pool) || s.joins && a.joinable(s, addr, pool)
 		if !may || slices.Contains(s.held, addr) || pool != nil && pool.avoids(addr) {

@@ -132,8 +132,8 @@ func (a *assigner) hold(s *subject, addr netip.Addr) {
 		t.claimant = nil
 	}
 	a.holders[addr] = t
-	if ring := a.shared[s.key]; ring != nil {
-		ring.join(s, addr)
+	if s.ring != nil {
+		s.ring.join(s, addr)
 	}
 }
 
@@ -161,14 +161,14 @@ func (a *assigner) vacate(s *subject, addr netip.Addr) {
 	} else if t.services() == 0 && t.floating == 0 && t.claimant == nil {
 		delete(a.holders, addr)
 	}
-	if ring := a.shared[s.key]; ring != nil {
+	if s.ring != nil {
 		others := a.firstRefusal(t, func(o *subject) *refusal {
 			if o.key == s.key {
 				return &refusal{}
 			}
 			return nil
 		})
-		ring.leave(s, addr, others == nil)
+		s.ring.leave(s, addr, others == nil)
 	}
 }
 

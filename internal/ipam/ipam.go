@@ -85,9 +85,7 @@ type assigner struct {
 	// for, and all FloatingIPs.
 	services, floating []subject
 	claimable          claimable
-	// shared has the addresses held under each key that some Service might share.
-	shared map[string]*ring
-	quota  map[quotaKey]int
+	quota              map[quotaKey]int
 }
 
 // newAssigner prepares a decision for all FloatingIPs and for the Services at the places, which
@@ -96,7 +94,6 @@ func newAssigner(s lb.State, places []int, same *unchanged) *assigner {
 	a := &assigner{
 		state:     s,
 		unchanged: same,
-		shared:    map[string]*ring{},
 		quota:     map[quotaKey]int{},
 	}
 	a.supplies = newSupplies(s.Pools)

@@ -21,6 +21,8 @@ type subject struct {
 	held []netip.Addr
 	// key under which it may share an address; "" shares none.
 	key string
+	// ring is what is held under the key; nil if no other Service may share that.
+	ring *ring
 	// joins: the Service takes only an address that is already held under its key.
 	joins bool
 	// terms is a digest of what decides with whom it may share an address.
@@ -83,14 +85,18 @@ func (a *assigner) subjects(places []int) (families int) {
 		families += len(a.state.Services[place].Families)
 	}
 	all := make([]netip.Addr, families)
+	rings := map[string]*ring{}
 	for i, place := range places {
 		svc := &a.state.Services[place]
 		n := len(svc.Families)
 		a.services[i] = newSubject(svc, int32(i+1), place, all[:n:n])
 		all = all[n:]
-		if s := &a.services[i]; s.key != "" && (s.joins || s.SharingKey != "") && a.shared[s.key] == nil {
-			a.shared[s.key] = newRing()
+		if s := &a.services[i]; s.key != "" && (s.joins || s.SharingKey != "") && rings[s.key] == nil {
+			rings[s.key] = newRing()
 		}
+	}
+	for i := range a.services {
+		a.services[i].ring = rings[a.services[i].key]
 	}
 	a.floating = make([]subject, len(a.state.FloatingIPs))
 	for i := range a.floating {
