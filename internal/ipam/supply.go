@@ -175,7 +175,7 @@ func newPoolIndex(supplies []*supply) poolIndex {
 // find returns the pool that the address lies in, or nil.
 func (x poolIndex) find(addr netip.Addr) *supply {
 	i := sort.Search(len(x), func(i int) bool { return !x[i].To.Less(addr) })
-	if i < len(x) && x[i].Contains(addr) {
+	if i < len(x) && !addr.Less(x[i].From) {
 		return x[i].supply
 	}
 	return nil
