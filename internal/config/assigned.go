@@ -19,10 +19,18 @@ const AssignedFor = "for"
 // came with a copied manifest and is ignored. One without a name is the object's own; the controller adds the name
 // with its next write. Unreadable entries are not ours and are ignored.
 func assignedFrom(o metav1.Object) map[netip.Addr]string {
+	from, _ := assigned(o)
+	return from
+}
+
+// assigned reads assignedFrom and, of the same record, the digest of the terms under which the object holds each
+// address: the items "ADDRESS#DIGEST".
+func assigned(o metav1.Object) (from, terms map[netip.Addr]string) {
 	if _, copied := copyOf(o); copied {
-		return nil
+		return nil, nil
 	}
-	return byAddress(o.GetAnnotations()[v1beta1.AnnotationAssigned])
+	text := o.GetAnnotations()[v1beta1.AnnotationAssigned]
+	return pairs(text, "="), pairs(text, "#")
 }
 
 // copyOf returns the original from whose manifest an object was copied, as "namespace/name". The record names the
@@ -36,34 +44,25 @@ func copyOf(o metav1.Object) (original string, copied bool) {
 	return "", false
 }
 
-// sharingTerms reads the digest of the terms under which the Service holds each address: the items
-// "ADDRESS#DIGEST" among those of assignedFrom.
-func sharingTerms(o *corev1.Service) map[netip.Addr]string {
-	if _, copied := copyOf(o); copied {
-		return nil
-	}
-	return pairs(o.Annotations[v1beta1.AnnotationAssigned], "#")
-}
-
 // announcedBy reads the node that announced each address, as a speaker recorded it on the Service. Without the
 // condition that is written along with it, the record is that of another life of the Service: of a backup.
 func announcedBy(o *corev1.Service) map[netip.Addr]string {
 	if apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAnnouncedL2) == nil {
 		return nil
 	}
-	return byAddress(o.Annotations[v1beta1.AnnotationAnnouncedBy])
+	return pairs(o.Annotations[v1beta1.AnnotationAnnouncedBy], "=")
 }
-
-// byAddress reads "ADDRESS=NAME" joined by commas.
-func byAddress(text string) map[netip.Addr]string { return pairs(text, "=") }
 
 // pairs reads an address and a text joined by the separator, and those joined by commas. It ignores all other items.
 func pairs(text, separator string) map[netip.Addr]string {
 	var out map[netip.Addr]string
 	for item := range strings.SplitSeq(text, ",") {
 		address, name, found := strings.Cut(item, separator)
+		if !found || address == AssignedFor {
+			continue // not an address, for which parseAddr would make an error
+		}
 		a, err := parseAddr(address)
-		if !found || err != nil {
+		if err != nil {
 			continue
 		}
 		if out == nil {

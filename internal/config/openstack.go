@@ -59,8 +59,11 @@ func OwnsOpenStackID(o *corev1.Service, inForce string) bool {
 // copiedID reports whether a copied manifest brought the load balancer id that Holdfast had written on its original:
 // nobody asked to share that address.
 func (x *openStack) copiedID(o *corev1.Service) bool {
+	if o.Annotations[OpenStackID] == "" {
+		return false
+	}
 	original, copied := copyOf(o)
-	return copied && o.Annotations[OpenStackID] != "" && slices.ContainsFunc(x.services, func(s *corev1.Service) bool {
+	return copied && slices.ContainsFunc(x.services, func(s *corev1.Service) bool {
 		return string(s.UID) == o.Annotations[OpenStackID] && s.Namespace+"/"+s.Name == original
 	})
 }
@@ -71,10 +74,13 @@ func (x *openStack) read(r *report, object lb.Object, o *corev1.Service, hasInte
 	if x.opt.IgnoreOpenStack {
 		return
 	}
-	s := osService{wish: w, access: access, annotations: map[string]string{}}
+	s := osService{wish: w, access: access}
 	_, s.limited = o.Annotations[AnnotationConnectionLimit]
 	for key, value := range o.Annotations {
 		if name, ours := strings.CutPrefix(key, osPrefix); ours {
+			if s.annotations == nil {
+				s.annotations = map[string]string{} // most Services have none
+			}
 			s.annotations[name] = strings.TrimSpace(value)
 		}
 	}

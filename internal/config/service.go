@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -32,9 +33,17 @@ type services struct {
 func (s *services) compile(objects []*corev1.Service, endpointSlices []*discoveryv1.EndpointSlice) {
 	endpoints := endpointsByService(endpointSlices)
 	// Sorting pointers is faster than sorting the compiled values.
-	objects = slices.SortedFunc(slices.Values(objects), func(a, b *corev1.Service) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	objects = slices.Clone(objects)
+	slices.SortFunc(objects, func(a, b *corev1.Service) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
+	served := 0
+	for _, o := range objects {
+		if s.opt.Serves(o) {
+			served++
+		}
+	}
+	s.ours = slices.Grow(s.ours, served)
 	for _, o := range objects {
 		key := lb.Key{Namespace: o.Namespace, Name: o.Name}
 		if s.notServed != nil && o.DeletionTimestamp == nil && !s.opt.Serves(o) {
@@ -147,6 +156,7 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 	if problem == nil {
 		problem = unclear
 	}
+	from, terms := assigned(o)
 	revision := o.ResourceVersion
 	if dialect.copiedID(o) {
 		revision = "" // this depends on other Services
@@ -170,8 +180,8 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 		Access:             access,
 		Problem:            problem,
 		Addresses:          statusAddresses(o),
-		AssignedFrom:       assignedFrom(o),
-		SharingTerms:       sharingTerms(o),
+		AssignedFrom:       from,
+		SharingTerms:       terms,
 		ServingNodes:       e.nodes,
 		Serving:            e.serving,
 		ServingAnywhere:    e.anywhere,

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
@@ -61,9 +60,16 @@ func hostnameFault(name string) string {
 
 // backend formats the selector of a Service; equal selectors give equal texts.
 func backend(o *corev1.Service) string {
-	var b strings.Builder
-	for _, key := range slices.Sorted(maps.Keys(o.Spec.Selector)) {
-		b.WriteString(key + "=" + o.Spec.Selector[key] + ",")
+	keys, text := make([]string, 0, 8), make([]byte, 0, 128)
+	for key := range o.Spec.Selector {
+		keys = append(keys, key)
 	}
-	return b.String()
+	slices.Sort(keys)
+	for _, key := range keys {
+		text = append(text, key...)
+		text = append(text, '=')
+		text = append(text, o.Spec.Selector[key]...)
+		text = append(text, ',')
+	}
+	return string(text)
 }

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -64,25 +63,24 @@ func (a *assigner) explainAssignment(s *subject, has Assignment) (lb.Reason, str
 		return reason, message
 	}
 	_, r := a.find(s)
-	holds := describe(has)
 	switch {
 	case r != nil && r.reason == lb.ForeignAddress:
 		return r.reason, r.message
 	case r != nil && r.kept:
-		return lb.AddressKept, fmt.Sprintf("keeps %s until another can be had: %s", holds, r.message)
+		return lb.AddressKept, fmt.Sprintf("%s until another can be had: %s", describe("keeps ", has), r.message)
 	case r != nil && len(has.Addresses) == 0:
 		return r.reason, r.message
 	case r != nil && s.FamilyPolicy == lb.PreferDualStack && isShortage(r.reason):
-		return lb.PartlyAssigned, fmt.Sprintf("has %s; %s", holds, r.message)
+		return lb.PartlyAssigned, fmt.Sprintf("%s; %s", describe("has ", has), r.message)
 	case r != nil:
-		return r.reason, fmt.Sprintf("keeps %s; %s", holds, r.message)
+		return r.reason, fmt.Sprintf("%s; %s", describe("keeps ", has), r.message)
 	}
 	for _, addr := range has.Addresses {
 		if why := a.unfit(s, addr); why != "" {
-			return lb.AddressKept, fmt.Sprintf("keeps %s, although %s: to move, set holdfast.dev/renew", holds, why)
+			return lb.AddressKept, fmt.Sprintf("%s, although %s: to move, set holdfast.dev/renew", describe("keeps ", has), why)
 		}
 	}
-	return lb.Assigned, "has " + holds
+	return lb.Assigned, describe("has ", has)
 }
 
 // unfit returns why the pool of a kept address is not of the kind that the Service requests now.
@@ -106,14 +104,19 @@ func isShortage(r lb.Reason) bool {
 	return false
 }
 
-func describe(has Assignment) string {
-	words := make([]string, len(has.Addresses))
+// describe returns the verb, if any, and what a subject has. All Services need it in each decision, hence no fmt.
+func describe(verb string, has Assignment) string {
+	text := append(make([]byte, 0, 128), verb...)
 	for i, addr := range has.Addresses {
+		if i > 0 {
+			text = append(text, " and "...)
+		}
+		text = addr.AppendTo(text)
 		if has.Pools[i] == "" {
-			words[i] = addr.String() + ", which is in no pool any more"
+			text = append(text, ", which is in no pool any more"...)
 			continue
 		}
-		words[i] = addr.String() + " from pool " + strconv.Quote(has.Pools[i])
+		text = strconv.AppendQuote(append(text, " from pool "...), has.Pools[i])
 	}
-	return strings.Join(words, " and ")
+	return string(text)
 }

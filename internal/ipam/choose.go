@@ -12,15 +12,14 @@ import (
 // choose finds addresses for the missing families: first what the subject had
 // last, then what it may share, then free addresses of the pools that may serve
 // it. One pool that has all families is preferred; otherwise each family comes
-// from the first pool that has it.
-func (a *assigner) choose(s *subject, missing []int, first *supply) ([]netip.Addr, *refusal) {
-	candidates, refused := a.candidates(s)
+// from the first pool that has it. It overwrites missing.
+func (a *assigner) choose(s *subject, missing []int, first *supply) (got perFamily, r *refusal) {
+	candidates, refused := a.candidates(s, make([]*supply, 0, 8))
 	if i := slices.Index(candidates, first); i > 0 {
 		candidates = slices.Insert(slices.Delete(candidates, i, i+1), 0, first)
 	}
-	got := make([]netip.Addr, len(s.Families))
 	var clash *refusal
-	missing = slices.DeleteFunc(slices.Clone(missing), func(f int) bool {
+	missing = slices.DeleteFunc(missing, func(f int) bool {
 		var r *refusal
 		got[f], r = a.known(s, s.Families[f], candidates)
 		if clash == nil {
@@ -34,7 +33,7 @@ func (a *assigner) choose(s *subject, missing []int, first *supply) ([]netip.Add
 		}
 		return got, nil
 	}
-	if len(missing) == 0 || a.fresh(s, missing, candidates, got) {
+	if len(missing) == 0 || a.fresh(s, missing, candidates, &got) {
 		return got, nil
 	}
 	for _, f := range missing {
@@ -58,14 +57,13 @@ func (a *assigner) known(s *subject, family lb.Family, candidates []*supply) (ne
 		}
 	}
 	var clash *refusal
-	ring := a.shared[s.key]
-	if ring == nil {
+	if s.ring == nil {
 		return netip.Addr{}, nil
 	}
-	for _, addr := range ring.worthwhile(s, family) {
+	for _, addr := range s.ring.worthwhile(s, family) {
 		pool := a.index.find(addr)
 		may := slices.Contains(candidates, pool) || s.joins && a.joinable(s, addr, pool)
-		if lb.FamilyOf(addr) != family || !may || slices.Contains(s.held, addr) || pool != nil && pool.avoids(addr) {
+		if !may || slices.Contains(s.held, addr) || pool != nil && pool.avoids(addr) {
 			continue
 		}
 		r := a.admits(s, addr, pool)
@@ -91,7 +89,7 @@ func (a *assigner) joinable(s *subject, addr netip.Addr, pool *supply) bool {
 }
 
 // fresh fills got from the candidates and reports whether one pool had all families.
-func (a *assigner) fresh(s *subject, missing []int, candidates []*supply, got []netip.Addr) bool {
+func (a *assigner) fresh(s *subject, missing []int, candidates []*supply, got *perFamily) bool {
 	pick := func(pool *supply, f int) (netip.Addr, bool) {
 		if len(pool.Quota) > 0 && a.overQuota(s, pool, s.Families[f], holders{}) != nil {
 			return netip.Addr{}, false
@@ -99,21 +97,19 @@ func (a *assigner) fresh(s *subject, missing []int, candidates []*supply, got []
 		return a.free(s, pool, s.Families[f])
 	}
 	for _, pool := range candidates {
-		all := true
+		all, here := true, *got
 		for _, f := range missing {
 			addr, ok := pick(pool, f)
 			all = all && ok
+			here[f] = addr
 			if ok && !got[f].IsValid() {
 				got[f] = addr
 			}
 		}
-		if !all {
-			continue
+		if all {
+			*got = here
+			return true
 		}
-		for _, f := range missing {
-			got[f], _ = pick(pool, f)
-		}
-		return true
 	}
 	return false
 }
@@ -123,8 +119,8 @@ type refused struct {
 	pool, why string
 }
 
-// candidates returns the pools that may serve the subject, and the others with their reasons.
-func (a *assigner) candidates(s *subject) (may []*supply, not []refused) {
+// candidates appends the pools that may serve the subject to may, and returns the others with their reasons.
+func (a *assigner) candidates(s *subject, may []*supply) (_ []*supply, not []refused) {
 	for _, pool := range a.supplies {
 		if s.RequestedPool != "" && s.RequestedPool != pool.Name {
 			continue

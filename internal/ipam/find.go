@@ -11,34 +11,33 @@ import (
 // find returns the addresses to add to what the subject holds, indexed by
 // family, and why anything is missing. A request that cannot be met yields
 // nothing at all: find never falls back to another address.
-func (a *assigner) find(s *subject) ([]netip.Addr, *refusal) {
+func (a *assigner) find(s *subject) (got perFamily, r *refusal) {
 	if s.Problem != nil {
-		return nil, &refusal{reason: s.Problem.Reason, message: s.Problem.Message}
+		return got, &refusal{reason: s.Problem.Reason, message: s.Problem.Message}
 	}
 	if r := a.foreign(s); r != nil {
-		return nil, r
+		return got, r
 	}
 	wants, r := a.wants(s)
 	if r != nil {
-		return nil, r
+		return got, r
 	}
-	got := make([]netip.Addr, len(s.Families))
 	for f, want := range wants {
 		if !want.addr.IsValid() || s.held[f] == want.addr {
 			continue
 		}
 		if r := a.grantable(s, want); r != nil {
-			return nil, r
+			return perFamily{}, r
 		}
 		got[f] = want.addr
 	}
-	if r := a.recall(s, got); r != nil {
-		return nil, r
+	if r := a.recall(s, &got); r != nil {
+		return perFamily{}, r
 	}
 	if missing := s.missing(got); len(missing) > 0 {
 		chosen, r := a.choose(s, missing, a.companion(s.held, got))
 		if r != nil && s.FamilyPolicy != lb.PreferDualStack {
-			return nil, r
+			return perFamily{}, r
 		}
 		for f, addr := range chosen {
 			if addr.IsValid() {
@@ -49,7 +48,8 @@ func (a *assigner) find(s *subject) ([]netip.Addr, *refusal) {
 			return got, r
 		}
 	}
-	return got, a.move(s, wants, got)
+	r = a.move(s, wants, &got)
+	return got, r
 }
 
 // foreign returns a refusal while the Service's status has an address that another load balancer wrote: what we write
@@ -71,8 +71,8 @@ func (a *assigner) foreign(s *subject) *refusal {
 	return nil
 }
 
-func (s *subject) missing(got []netip.Addr) []int {
-	var missing []int
+func (s *subject) missing(got perFamily) []int {
+	missing := make([]int, 0, len(got))
 	for f := range s.Families {
 		if !s.held[f].IsValid() && !got[f].IsValid() {
 			missing = append(missing, f)
@@ -82,8 +82,8 @@ func (s *subject) missing(got []netip.Addr) []int {
 }
 
 // companion returns the pool of the subject's other address, if any.
-func (a *assigner) companion(held, got []netip.Addr) *supply {
-	for _, addrs := range [][]netip.Addr{got, held} {
+func (a *assigner) companion(held []netip.Addr, got perFamily) *supply {
+	for _, addrs := range [][]netip.Addr{got[:], held} {
 		for _, addr := range addrs {
 			if s := a.index.find(addr); s != nil {
 				return s
@@ -97,7 +97,7 @@ func (a *assigner) companion(held, got []netip.Addr) *supply {
 // as in a restore, or before it gave them up in a clash. If another Service has the address now, this one waits:
 // falling back would change its address for good. So it does while the address's pool cannot be read. Addresses that
 // no pool would assign to it are forgotten.
-func (a *assigner) recall(s *subject, got []netip.Addr) *refusal {
+func (a *assigner) recall(s *subject, got *perFamily) *refusal {
 	if s.Renew || len(s.AssignedFrom) == 0 {
 		return nil
 	}
@@ -179,7 +179,7 @@ func isConflict(r lb.Reason) bool {
 
 // move replaces an address that the subject holds if it now requests another
 // pool or renewal. It keeps the old address until another is available.
-func (a *assigner) move(s *subject, wants []want, got []netip.Addr) *refusal {
+func (a *assigner) move(s *subject, wants [2]want, got *perFamily) *refusal {
 	if s.joins || s.RequestedPool == "" && !s.Renew {
 		return nil
 	}

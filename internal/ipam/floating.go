@@ -139,7 +139,7 @@ func (a *assigner) floatingResult(s *subject) Floating {
 		out.BoundTo, out.BoundUID = user.Key, user.UID
 	}
 	out.Delete = f.Delete && !f.Deleting && f.BoundTo != (lb.Key{}) && out.BoundTo == (lb.Key{}) && a.gone(f)
-	out.Reason, out.Message = a.explainFloating(s, f, out, describe(has))
+	out.Reason, out.Message = a.explainFloating(s, f, out, describe("", has))
 	if !s.dissolved {
 		out.Origins = s.withLost(out.Origins, false)
 	}

@@ -14,8 +14,8 @@ type holders struct {
 	// first is the number of the first Service that holds it, or 0; more share it.
 	first int32
 	more  []int32
-	// claimant has it in its status but does not hold it, or no longer.
-	claimant party
+	// claimant has it in its status but does not hold it, or no longer; mostly there is none.
+	claimant *party
 }
 
 // keep decides who keeps what before anything is assigned. An address in a status
@@ -107,8 +107,8 @@ func (a *assigner) block(subjects []*subject) {
 }
 
 func (a *assigner) bar(addr netip.Addr, p party) {
-	if t := a.holders[addr]; t.claimant == (party{}) {
-		t.claimant = p
+	if t := a.holders[addr]; t.claimant == nil {
+		t.claimant = &p
 		a.holders[addr] = t
 	}
 }
@@ -128,12 +128,12 @@ func (a *assigner) hold(s *subject, addr netip.Addr) {
 		slices.SortFunc(all, func(x, y int32) int { return byAge(&a.services[x-1], &a.services[y-1]) })
 		t.first, t.more = all[0], all[1:]
 	}
-	if t.claimant == s.party() {
-		t.claimant = party{}
+	if t.claimedBy(s) {
+		t.claimant = nil
 	}
 	a.holders[addr] = t
-	if ring := a.shared[s.key]; ring != nil {
-		ring.join(s, addr)
+	if s.ring != nil {
+		s.ring.join(s, addr)
 	}
 }
 
@@ -158,17 +158,17 @@ func (a *assigner) vacate(s *subject, addr netip.Addr) {
 	a.holders[addr] = t
 	if slices.Contains(s.Addresses, addr) {
 		a.bar(addr, s.party())
-	} else if t.services() == 0 && t.floating == 0 && t.claimant == (party{}) {
+	} else if t.services() == 0 && t.floating == 0 && t.claimant == nil {
 		delete(a.holders, addr)
 	}
-	if ring := a.shared[s.key]; ring != nil {
+	if s.ring != nil {
 		others := a.firstRefusal(t, func(o *subject) *refusal {
 			if o.key == s.key {
 				return &refusal{}
 			}
 			return nil
 		})
-		ring.leave(s, addr, others == nil)
+		s.ring.leave(s, addr, others == nil)
 	}
 }
 
@@ -187,6 +187,9 @@ func (a *assigner) firstRefusal(t holders, check func(*subject) *refusal) *refus
 	}
 	return nil
 }
+
+// claimedBy reports whether the subject is the claimant.
+func (t holders) claimedBy(s *subject) bool { return t.claimant != nil && *t.claimant == s.party() }
 
 func (t holders) services() int {
 	if t.first == 0 {

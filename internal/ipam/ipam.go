@@ -85,9 +85,7 @@ type assigner struct {
 	// for, and all FloatingIPs.
 	services, floating []subject
 	claimable          claimable
-	// shared has the addresses held under each key that some Service might share.
-	shared map[string]*ring
-	quota  map[quotaKey]int
+	quota              map[quotaKey]int
 }
 
 // newAssigner prepares a decision for all FloatingIPs and for the Services at the places, which
@@ -96,14 +94,13 @@ func newAssigner(s lb.State, places []int, same *unchanged) *assigner {
 	a := &assigner{
 		state:     s,
 		unchanged: same,
-		holders:   make(map[netip.Addr]holders, 2*len(places)+len(s.Reserved)),
-		shared:    map[string]*ring{},
 		quota:     map[quotaKey]int{},
 	}
 	a.supplies = newSupplies(s.Pools)
 	a.index = newPoolIndex(a.supplies)
 	a.memory = newMemory(s.Pools, a.index)
-	a.subjects(places)
+	addresses := a.subjects(places)
+	a.holders = make(map[netip.Addr]holders, addresses+len(s.Reserved))
 	return a
 }
 

@@ -38,7 +38,7 @@ func (a *assigner) admits(s *subject, addr netip.Addr, pool *supply) *refusal {
 
 func (a *assigner) beside(s *subject, addr netip.Addr, pool *supply, t holders) *refusal {
 	switch {
-	case t.claimant != (party{}) && t.claimant != s.party():
+	case t.claimant != nil && !t.claimedBy(s):
 		return refuse(lb.AddressInUse, "which %s holds", t.claimant)
 	case s.floating > 0 && t.floating > 0 && t.floating != s.floating:
 		return refuse(lb.AddressInUse, "which FloatingIP %s owns", a.floating[t.floating-1].Key)

@@ -3,6 +3,7 @@ package ipam
 import (
 	"net/netip"
 	"slices"
+	"sort"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -11,9 +12,8 @@ import (
 type ring struct {
 	// addrs are ordered.
 	addrs []netip.Addr
-	// of counts the addresses of a family, used those on which a port is taken: a Service whose port is
-	// taken on all of them need not try each.
-	of   map[lb.Family]int
+	// used counts the addresses of a family on which a port is taken: a Service whose port is taken on all
+	// of them need not try each.
 	used map[familyPort]int
 }
 
@@ -23,14 +23,13 @@ type familyPort struct {
 }
 
 func newRing() *ring {
-	return &ring{of: map[lb.Family]int{}, used: map[familyPort]int{}}
+	return &ring{used: map[familyPort]int{}}
 }
 
 // join records that the subject now holds the address.
 func (r *ring) join(s *subject, addr netip.Addr) {
 	if i, found := slices.BinarySearchFunc(r.addrs, addr, netip.Addr.Compare); !found {
 		r.addrs = slices.Insert(r.addrs, i, addr)
-		r.of[lb.FamilyOf(addr)]++
 	}
 	for _, p := range s.Ports {
 		r.used[familyPort{lb.FamilyOf(addr), p}]++
@@ -42,19 +41,27 @@ func (r *ring) leave(s *subject, addr netip.Addr, last bool) {
 	i, found := slices.BinarySearchFunc(r.addrs, addr, netip.Addr.Compare)
 	if found && last {
 		r.addrs = slices.Delete(slices.Clone(r.addrs), i, i+1)
-		r.of[lb.FamilyOf(addr)]--
 	}
 	for _, p := range s.Ports {
 		r.used[familyPort{lb.FamilyOf(addr), p}]--
 	}
 }
 
-// worthwhile returns the addresses that the subject may try to share. If one of its
+// worthwhile returns the addresses of the family that the subject may try to share. If one of its
 // ports is taken on all, that is a single address, to explain the refusal.
 func (r *ring) worthwhile(s *subject, family lb.Family) []netip.Addr {
-	full := slices.ContainsFunc(s.Ports, func(p lb.Port) bool { return r.used[familyPort{family, p}] >= r.of[family] })
-	if i := slices.IndexFunc(r.addrs, func(a netip.Addr) bool { return lb.FamilyOf(a) == family }); full && i >= 0 {
-		return r.addrs[i : i+1]
+	addrs := r.of(family)
+	if slices.ContainsFunc(s.Ports, func(p lb.Port) bool { return r.used[familyPort{family, p}] >= len(addrs) }) {
+		return addrs[:min(1, len(addrs))]
 	}
-	return r.addrs
+	return addrs
+}
+
+// of returns the addresses of the family: IPv4 addresses come before IPv6 addresses.
+func (r *ring) of(family lb.Family) []netip.Addr {
+	v6 := sort.Search(len(r.addrs), func(i int) bool { return lb.FamilyOf(r.addrs[i]) == lb.IPv6 })
+	if family == lb.IPv4 {
+		return r.addrs[:v6]
+	}
+	return r.addrs[v6:]
 }

@@ -21,6 +21,8 @@ type subject struct {
 	held []netip.Addr
 	// key under which it may share an address; "" shares none.
 	key string
+	// ring is what is held under the key; nil if no other Service may share that.
+	ring *ring
 	// joins: the Service takes only an address that is already held under its key.
 	joins bool
 	// terms is a digest of what decides with whom it may share an address.
@@ -30,6 +32,9 @@ type subject struct {
 	// dissolved: a FloatingIP that is being deleted and is not used.
 	dissolved bool
 }
+
+// perFamily has addresses by the index of a subject's family, of which there are two at most; the zero Addr is none.
+type perFamily [2]netip.Addr
 
 // party names a subject, or another object.
 type party struct {
@@ -72,22 +77,26 @@ func (s *subject) awaits(addr netip.Addr) bool {
 // loyal reports whether the Service holds the address under the terms on which it was assigned.
 func (s *subject) loyal(addr netip.Addr) bool { return s.SharingTerms[addr] == s.terms }
 
-// subjects makes a subject of every Service to decide for and of every FloatingIP, and finds the keys that matter.
-func (a *assigner) subjects(places []int) {
+// subjects makes a subject of every Service to decide for and of every FloatingIP, and finds the keys that
+// matter. It returns how many addresses the Services may hold.
+func (a *assigner) subjects(places []int) (families int) {
 	a.services = make([]subject, len(places))
-	families := 0
 	for _, place := range places {
 		families += len(a.state.Services[place].Families)
 	}
 	all := make([]netip.Addr, families)
+	rings := map[string]*ring{}
 	for i, place := range places {
 		svc := &a.state.Services[place]
 		n := len(svc.Families)
 		a.services[i] = newSubject(svc, int32(i+1), place, all[:n:n])
 		all = all[n:]
-		if s := &a.services[i]; s.key != "" && (s.joins || s.SharingKey != "") {
-			a.shared[s.key] = newRing()
+		if s := &a.services[i]; s.key != "" && (s.joins || s.SharingKey != "") && rings[s.key] == nil {
+			rings[s.key] = newRing()
 		}
+	}
+	for i := range a.services {
+		a.services[i].ring = rings[a.services[i].key]
 	}
 	a.floating = make([]subject, len(a.state.FloatingIPs))
 	for i := range a.floating {
@@ -95,6 +104,7 @@ func (a *assigner) subjects(places []int) {
 		a.floating[i] = subject{Service: svc, floating: int32(i + 1), held: make([]netip.Addr, len(svc.Families))}
 	}
 	a.claimable = newClaimable(a.state.FloatingIPs)
+	return families
 }
 
 func newSubject(svc *lb.Service, number int32, place int, held []netip.Addr) subject {
@@ -111,14 +121,15 @@ func newSubject(svc *lb.Service, number int32, place int, held []netip.Addr) sub
 	return s
 }
 
-// digest summarizes what agree compares. All Services have one in each decision, hence no fmt.
+// digest summarizes what agree compares. All Services have one in each decision, hence the buffers.
 func digest(s *subject) string {
 	text := strconv.AppendQuote(make([]byte, 0, 128), s.key)
 	text = strconv.AppendBool(strconv.AppendBool(text, s.Internal), s.Local)
 	if s.Local {
 		text = strconv.AppendQuote(text, s.Backend)
 	}
-	ports := slices.SortedFunc(slices.Values(s.Ports), func(a, b lb.Port) int {
+	ports := append(make([]lb.Port, 0, 8), s.Ports...)
+	slices.SortFunc(ports, func(a, b lb.Port) int {
 		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
 	})
 	for _, p := range ports {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"sort"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -173,8 +174,8 @@ func newPoolIndex(supplies []*supply) poolIndex {
 
 // find returns the pool that the address lies in, or nil.
 func (x poolIndex) find(addr netip.Addr) *supply {
-	i, _ := slices.BinarySearchFunc(x, addr, func(have indexed, a netip.Addr) int { return have.To.Compare(a) })
-	if i < len(x) && x[i].Contains(addr) {
+	i := sort.Search(len(x), func(i int) bool { return !x[i].To.Less(addr) })
+	if i < len(x) && !addr.Less(x[i].From) {
 		return x[i].supply
 	}
 	return nil

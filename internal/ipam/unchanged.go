@@ -36,7 +36,7 @@ func newUnchanged(pools []lb.Pool) *unchanged {
 	return &unchanged{
 		index:     newPoolIndex(newSupplies(pools)),
 		byAddress: map[netip.Addr]*entry{}, byID: map[string]*entry{},
-		quota: map[quotaKey]int{}, assigned: tally{}, blocked: tally{},
+		quota: map[quotaKey]int{}, assigned: make(tally, len(pools)), blocked: make(tally, len(pools)),
 	}
 }
 
@@ -68,14 +68,14 @@ func (x *unchanged) remove(h *entry) {
 }
 
 func (x *unchanged) count(h *entry, addr netip.Addr, n int) {
-	pool, family := x.index.find(addr), lb.FamilyOf(addr)
-	of := quotaKey{pool.Name, h.Service.Namespace, family}
+	pool := x.index.find(addr)
+	of := quotaKey{pool.Name, h.Service.Namespace, lb.FamilyOf(addr)}
 	if x.quota[of] += n; x.quota[of] == 0 {
 		delete(x.quota, of) // namespaces come and go
 	}
-	x.assigned[placeFamily{pool.place, family}] += int64(n)
+	x.assigned.add(pool, addr, n)
 	if !pool.avoids(addr) {
-		x.blocked[placeFamily{pool.place, family}] += int64(n)
+		x.blocked.add(pool, addr, n)
 	}
 }
 
@@ -112,5 +112,5 @@ func (a *assigner) carriable(s *subject, assigned *Assignment) bool {
 
 // only reports whether the Service alone holds or claims the address.
 func (t holders) only(s *subject) bool {
-	return t.first == s.number && len(t.more) == 0 && t.floating == 0 && t.claimant == (party{})
+	return t.first == s.number && len(t.more) == 0 && t.floating == 0 && t.claimant == nil
 }

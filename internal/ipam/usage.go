@@ -1,7 +1,6 @@
 package ipam
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -26,18 +25,24 @@ type Usage struct {
 	Holders []lb.Key
 }
 
-// tally counts addresses by the place of their pool, and by family.
-type tally map[placeFamily]int64
+// tally counts addresses by the place of their pool.
+type tally []struct{ v4, v6 int64 }
 
-type placeFamily struct {
-	place int
-	lb.Family
+func (t tally) add(pool *supply, addr netip.Addr, n int) {
+	if addr.Is4() {
+		t[pool.place].v4 += int64(n)
+	} else {
+		t[pool.place].v6 += int64(n)
+	}
 }
 
 // usage counts what is finally held. An address that its holder gives up
 // already counts as available; a reserved address does not.
 func (a *assigner) usage() []Usage {
-	assigned, blocked, quarantined := maps.Clone(a.unchanged.assigned), maps.Clone(a.unchanged.blocked), tally{}
+	n := len(a.state.Pools)
+	assigned, blocked, quarantined := make(tally, n), make(tally, n), make(tally, n)
+	copy(assigned, a.unchanged.assigned)
+	copy(blocked, a.unchanged.blocked)
 	reserved := map[netip.Addr]bool{}
 	for addr := range a.state.Reserved {
 		reserved[addr] = true
@@ -47,38 +52,37 @@ func (a *assigner) usage() []Usage {
 			reserved[addr] = true
 		}
 	}
-	out := make([]Usage, len(a.state.Pools))
+	out := make([]Usage, n)
 	for addr, t := range a.holders {
 		s, held := a.index.find(addr), t.floating > 0 || t.first > 0
 		if s == nil {
 			continue
 		}
-		of := placeFamily{s.place, lb.FamilyOf(addr)}
 		if held {
-			assigned[of]++
+			assigned.add(s, addr, 1)
 			if s.Deleting {
 				out[s.place].hold(a.holder(t))
 			}
 		}
 		if (held || reserved[addr]) && !s.avoids(addr) {
-			blocked[of]++
+			blocked.add(s, addr, 1)
 		}
 	}
 	for s, releases := range a.memory.old {
 		for _, r := range releases {
 			t := a.holders[r.Address]
 			if t.floating == 0 && t.first == 0 && !reserved[r.Address] && !s.avoids(r.Address) && a.state.Now.Before(a.memory.until(r.Address, s)) {
-				quarantined[placeFamily{s.place, lb.FamilyOf(r.Address)}]++
+				quarantined.add(s, r.Address, 1)
 			}
 		}
 	}
 	for _, s := range a.supplies {
-		u, v4, v6 := &out[s.place], placeFamily{s.place, lb.IPv4}, placeFamily{s.place, lb.IPv6}
-		u.Pool, u.AssignedIPv4, u.AssignedIPv6 = s.Name, assigned[v4], assigned[v6]
-		u.QuarantinedIPv4, u.QuarantinedIPv6 = quarantined[v4], quarantined[v6]
+		u := &out[s.place]
+		u.Pool, u.AssignedIPv4, u.AssignedIPv6 = s.Name, assigned[s.place].v4, assigned[s.place].v6
+		u.QuarantinedIPv4, u.QuarantinedIPv6 = quarantined[s.place].v4, quarantined[s.place].v6
 		if !s.Deleting && !s.Unreadable {
-			u.AvailableIPv4 = s.size(lb.IPv4).minus(blocked[v4] + u.QuarantinedIPv4)
-			u.AvailableIPv6 = s.size(lb.IPv6).minus(blocked[v6] + u.QuarantinedIPv6)
+			u.AvailableIPv4 = s.size(lb.IPv4).minus(blocked[s.place].v4 + u.QuarantinedIPv4)
+			u.AvailableIPv6 = s.size(lb.IPv6).minus(blocked[s.place].v6 + u.QuarantinedIPv6)
 		}
 	}
 	a.retain(out)
@@ -117,8 +121,11 @@ func (a *assigner) retain(out []Usage) {
 		for i := range subjects {
 			s := &subjects[i]
 			for _, addr := range s.held {
+				if !addr.IsValid() || a.index.find(addr) != nil {
+					continue
+				}
 				at, known := place[s.AssignedFrom[addr]]
-				if !addr.IsValid() || !known || seen[addr] || a.index.find(addr) != nil {
+				if !known || seen[addr] {
 					continue
 				}
 				seen[addr] = true

@@ -14,12 +14,11 @@ type want struct {
 }
 
 // wants returns what the subject requests, by the index of the family.
-func (a *assigner) wants(s *subject) ([]want, *refusal) {
-	wants := make([]want, len(s.Families))
+func (a *assigner) wants(s *subject) (wants [2]want, r *refusal) {
 	for _, addr := range s.RequestedAddresses {
 		f := s.family(addr)
 		if f < 0 {
-			return nil, refuse(lb.InvalidRequest, "asks for %s, a family of which the Service has no cluster IP", addr)
+			return wants, refuse(lb.InvalidRequest, "asks for %s, a family of which the Service has no cluster IP", addr)
 		}
 		wants[f].addr = addr
 	}
@@ -27,8 +26,8 @@ func (a *assigner) wants(s *subject) ([]want, *refusal) {
 		return wants, nil
 	}
 	if s.FloatingIP != "" {
-		if r := a.claim(s, wants); r != nil {
-			return nil, r
+		if r := a.claim(s, &wants); r != nil {
+			return wants, r
 		}
 	}
 	for _, n := range a.claimable.forService[s.Key] {
@@ -54,7 +53,7 @@ func (a *assigner) ownedFor(s *subject, n int32) []netip.Addr {
 }
 
 // claim adds the addresses of the FloatingIP that the Service names.
-func (a *assigner) claim(s *subject, wants []want) *refusal {
+func (a *assigner) claim(s *subject, wants *[2]want) *refusal {
 	n := a.claimable.named[lb.Key{Namespace: s.Key.Namespace, Name: s.FloatingIP}]
 	if n == 0 {
 		return refuse(lb.FloatingIPUnknown, "claims FloatingIP %q, which namespace %q does not have", s.FloatingIP, s.Key.Namespace)

@@ -12,7 +12,9 @@ type Service struct {
 	// Revision identifies a version of the Service: two values with the same UID and Revision differ only in
 	// their endpoints and, if the pools differ, in PoolWishes. "" is unknown.
 	Revision string
-	Labels   map[string]string
+	// Addresses that it holds, by its status.
+	Addresses []netip.Addr
+	Labels    map[string]string
 	// Created orders Services that ask for the same address.
 	Created time.Time
 	// Families of its cluster IPs, the primary first; empty for a headless Service.
@@ -34,8 +36,6 @@ type Service struct {
 	Access
 	// Problem says why the request cannot be read; nil if it can.
 	Problem *Problem
-	// Addresses that it holds, by its status.
-	Addresses []netip.Addr
 	// AssignedFrom names the pool that each address came from, even if the address was cut from it later. Its
 	// addresses that are not in Addresses are those that a restored Service had.
 	AssignedFrom map[netip.Addr]string
