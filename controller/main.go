@@ -11,6 +11,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/build"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/httpd"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
@@ -79,7 +80,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		return err
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), p.assign, p.dead)
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), build.Collector(), p.assign, p.dead)
 	state := func() any { return p.assign.last.Load() }
 
 	group, ctx := errgroup.WithContext(ctx)

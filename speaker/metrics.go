@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/holdfast-lb/holdfast/internal/build"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -75,7 +76,7 @@ func (w *syncer) heartbeatProcess() prometheus.Collector {
 // registry returns a registry with the metrics of all parts.
 func (w *syncer) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), build.Collector(),
 		w.layer2, w.bgp, w.paths.bfd, w.filter.table, w.relays.relayer, w.conntrack, w, w.heartbeatProcess())
 	return r
 }
