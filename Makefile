@@ -45,6 +45,19 @@ test-e2e: image chart ## Tests on a real cluster in the lab, with both modes of 
 test-oldest: bin/oldest/kube-apiserver bin/oldest/etcd ## Tests against the API server of the oldest supported Kubernetes, which is compiled first
 	go test -tags oldest -run Oldest -count=1 -timeout 30m -v -p 1 ./internal/k8s ./internal/house ./controller
 
+# The release before the commit or, while there is none, the commit before.
+FROM = $(shell git describe --tags --match 'v*' --abbrev=0 HEAD^ 2>/dev/null || git rev-parse HEAD^)
+
+.PHONY: test-upgrade
+test-upgrade: image chart ## Upgrade in the lab from what make release makes of an earlier commit, FROM=COMMIT: no request may fail
+	from=$$(git rev-parse '$(FROM)^{commit}') && cache="$${XDG_CACHE_HOME:-$$HOME/.cache}/holdfast-release" && mkdir -p "$$cache" && \
+	if [ ! -d "$$cache/$$from" ]; then \
+		tree=$$(mktemp -d) && trap "git worktree remove --force $$tree" EXIT && git worktree add --detach $$tree $$from && \
+		$(MAKE) -C $$tree release ARCHS=$$(go env GOARCH) && rm -rf "$$cache/partial" && \
+		cp -r $$tree/dist "$$cache/partial" && mv "$$cache/partial" "$$cache/$$from"; \
+	fi && \
+	go test -tags e2e,upgrade -count=1 -timeout 30m -run TestUpgrade -v ./e2e -from "$$cache/$$from"
+
 .PHONY: soak
 soak: image chart ## Tests of about an hour: faults on a busy machine
 	go test -tags e2e,soak -count=1 -timeout 2h -run TestSoak -v ./e2e
