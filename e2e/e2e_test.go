@@ -36,25 +36,16 @@ type testCase struct {
 // speakers' audits may report faults.
 var breaking = []string{
 	"Conflict", "L2Loss", "L2Fabric", "L2FewNodes", "L2Partition", "L2Matrix", "DeadEndpoint", "DeadLeader", "LivingEndpoint", "Unfiltered",
-	"NodeLoss", "Boot", "Chart",
+	"NodeLoss", "Boot", "Chart", "BGPFaults",
 }
 
 // cases run in this order, one at a time: they share a cluster, and some inject faults.
 var cases = []testCase{
-	{"Samples", testSamples},
 	{"Reach", testReach},
 	{"Delete", testDelete},
 	{"TypeChange", testTypeChange},
-	{"Refused", testRefused},
-	{"NoPool", testNoPool},
-	{"PoolExhausted", testPoolExhausted},
-	{"OtherClass", testOtherClass},
-	{"OthersStatus", testOthersStatus},
 	{"NoEndpoint", testNoEndpoint},
 	{"ExcludedNode", testExcludedNode},
-	{"Rejected", testRejected},
-	{"Conditions", testConditions},
-	{"PeerDown", testPeerDown},
 	{"SCTP", testSCTP},
 	{"HeadStart", testHeadStart},
 	{"FilterRanges", testFilterRanges},
@@ -67,7 +58,6 @@ var cases = []testCase{
 	{"FilterLimit", testFilterLimit},
 	{"FilterSpeed", testFilterSpeed},
 	{"FilterOrder", testFilterOrder},
-	{"ControllerRestart", testControllerRestart},
 	{"SpeakerRestart", testSpeakerRestart},
 	{"NodeLoss", testNodeLoss},
 	{"Boot", testBoot},
@@ -77,6 +67,16 @@ var cases = []testCase{
 // once are the cases that do not depend on the mode of kube-proxy. They run in the first
 // mode only.
 var once = []testCase{
+	{"Samples", testSamples},
+	{"Refused", testRefused},
+	{"NoPool", testNoPool},
+	{"PoolExhausted", testPoolExhausted},
+	{"OtherClass", testOtherClass},
+	{"OthersStatus", testOthersStatus},
+	{"Rejected", testRejected},
+	{"Conditions", testConditions},
+	{"PeerDown", testPeerDown},
+	{"ControllerRestart", testControllerRestart},
 	{"FloatingIP", testFloatingIP},
 	{"FloatingIPRestore", testFloatingIPRestore},
 	{"Sharing", testSharing},
@@ -100,6 +100,9 @@ var once = []testCase{
 	{"L2Partition", testL2Partition},
 	{"L2Keys", testL2Keys},
 	{"L2Matrix", testL2Matrix},
+	{"ECMP", testECMP},
+	{"BGPDrain", testBGPDrain},
+	{"BGPFaults", testBGPFaults},
 	{"DeadEndpoint", testDeadEndpoint},
 	{"DeadLeader", testDeadLeader},
 	{"LivingEndpoint", testLivingEndpoint},
