@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/release/oci"
@@ -17,12 +16,10 @@ import (
 
 // compile builds the programs for an architecture: static, without paths of this machine, and stamped.
 func (r release) compile(ctx context.Context, architecture, dir string) error {
-	var stamps strings.Builder
-	stamps.WriteString("-s -w")
-	for name, value := range map[string]string{"version": r.version, "commit": r.commit, "date": r.date.Format(time.RFC3339)} {
-		stamps.WriteString(" -X " + module + "/internal/build." + name + "=" + value)
-	}
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", stamps.String(), "-o", dir + "/"}
+	// In one order: the arguments of the linker are part of a program's identity.
+	const stamp = " -X " + module + "/internal/build."
+	arguments := "-s -w" + stamp + "version=" + r.version + stamp + "commit=" + r.commit + stamp + "date=" + r.date.Format(time.RFC3339)
+	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", arguments, "-o", dir + "/"}
 	cmd := exec.CommandContext(ctx, "go", append(args, slices.Sorted(maps.Values(programs))...)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS=linux", "GOARCH="+architecture)
 	_, err := outputOf(cmd)
