@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -76,6 +77,12 @@ func (r release) program(architecture, name string) (cyclonedx.Component, []cycl
 	content, err := os.ReadFile(file)
 	if err != nil {
 		return cyclonedx.Component{}, nil, err
+	}
+	// The linker says nothing when there is no variable to stamp.
+	for _, stamp := range []string{r.version, r.commit, r.date.Format(time.RFC3339)} {
+		if !bytes.Contains(content, []byte(stamp)) {
+			return cyclonedx.Component{}, nil, fmt.Errorf("%s does not have %s in it", file, stamp)
+		}
 	}
 	sum := sha256.Sum256(content)
 	part := cyclonedx.Component{
