@@ -88,6 +88,13 @@ func testBGPDrain(t *testing.T, e *env) {
 	must(t, cordon(t.Context(), "uncordon"))
 	e.hops(t, addresses, len(e.workers()))
 	recovered(t, streams)
+	unharmed(t, streams, routes, addresses)
+}
+
+// unharmed checks that no request failed but those under way when next hops changed, at most two for each change: routers
+// then move flows of healthy nodes too.
+func unharmed(t *testing.T, streams []watched, routes []*testbed.RouteWatch, addresses []netip.Addr) {
+	t.Helper()
 	var changes []testbed.RouteChange
 	for _, w := range routes {
 		changes = append(changes, w.Stop()...)
@@ -101,7 +108,6 @@ func testBGPDrain(t *testing.T, e *env) {
 				here = append(here, c)
 			}
 		}
-		// Routers move flows of healthy nodes too when their next hops change.
 		underWay, failed := testbed.Seen{Results: results}.FailedApart(here)
 		t.Logf("%s: of %d requests %d failed, and %d under way at one of %d changes of next hops", w.name, len(results), failed, underWay, len(here))
 		if failed > 0 || underWay > 2*len(here) {

@@ -48,6 +48,7 @@ var cases = []testCase{
 	{"ExcludedNode", testExcludedNode},
 	{"SCTP", testSCTP},
 	{"HeadStart", testHeadStart},
+	{"LocalArrives", testLocalArrives},
 	{"FilterRanges", testFilterRanges},
 	{"FilterClosed", testFilterClosed},
 	{"FilterShared", testFilterShared},

@@ -47,8 +47,9 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	w = &syncer{
 		node: s.nodeName, options: s.Options, log: log, ended: make(chan error, 1),
 		cluster: cluster, links: links, membership: m, liveness: live,
-		boot:   kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
-		kernel: lacks, filter: guard, relays: newRelays(log, s, links.Links, kick),
+		boot:      kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
+		endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log, Kick: kick}),
+		kernel:    lacks, filter: guard, relays: newRelays(log, s, links.Links, kick),
 		layer2: l2, bgp: peers, paths: newPaths(log, peers, func() { w.pathLoop.Hurry(); w.report.KickState() }), conntrack: conntrack.New(log), headstart: headstart.New(log),
 		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live,
 			Foreign: func() []link.Neighbour { return others.find(w) }}),

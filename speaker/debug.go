@@ -58,5 +58,6 @@ func (w *syncer) debug() any {
 		Sessions []bgp.Session
 		Filter   any
 		Relay    any
-	}{w.node, w.last.Load(), w.membership.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(), w.filter.state(), w.relays.state()}
+		Unserved []lb.Key
+	}{w.node, w.last.Load(), w.membership.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(), w.filter.state(), w.relays.state(), w.endpoints.Waiting()}
 }

@@ -32,10 +32,11 @@ func TestSelf(t *testing.T) {
 		kicked := make(chan struct{}, 1)
 		w := &syncer{
 			node: "w1", log: log, filter: newTestGuard(false), // nothing is ever set
-			layer2:   layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
-			liveness: liveness.New(liveness.Config{Log: log}),
-			bgp:      bgp.New(bgp.Config{Log: log}),
-			boot:     kubeproxy.New(kubeproxy.Config{Log: log, Livez: proxy.Listener.Addr().String(), Kick: func() { kicked <- struct{}{} }}),
+			layer2:    layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
+			liveness:  liveness.New(liveness.Config{Log: log}),
+			bgp:       bgp.New(bgp.Config{Log: log}),
+			boot:      kubeproxy.New(kubeproxy.Config{Log: log, Livez: proxy.Listener.Addr().String(), Kick: func() { kicked <- struct{}{} }}),
+			endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log}),
 		}
 		reasons := func() (out []lb.Reason) {
 			for _, p := range w.unfitProblems() {
@@ -99,10 +100,11 @@ func TestFilterOwnedByOther(t *testing.T) {
 		kicked := make(chan struct{}, 9)
 		w := &syncer{
 			node: "w1", log: log, filter: newGuard(log, settings{nodeName: "w1"}, func() { kicked <- struct{}{} }),
-			layer2:   layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
-			liveness: liveness.New(liveness.Config{Log: log}),
-			bgp:      bgp.New(bgp.Config{Log: log}),
-			boot:     kubeproxy.New(kubeproxy.Config{Log: log}),
+			layer2:    layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
+			liveness:  liveness.New(liveness.Config{Log: log}),
+			bgp:       bgp.New(bgp.Config{Log: log}),
+			boot:      kubeproxy.New(kubeproxy.Config{Log: log}),
+			endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log}),
 		}
 		set := func() error { return w.filter.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, nil) }
 		if err := set(); err != nil {

@@ -66,6 +66,7 @@ func TestHandOverBGP(t *testing.T) {
 				node: "w1", log: log, bgp: bgp.New(bgp.Config{Log: log}), filter: newTestGuard(false),
 				layer2:   layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
 				liveness: liveness.New(liveness.Config{Log: log}), boot: kubeproxy.New(kubeproxy.Config{Log: log}),
+				endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log}),
 			}
 			ctx, breakDown := context.WithCancel(t.Context())
 			defer breakDown()

@@ -41,6 +41,7 @@ type syncer struct {
 	membership *membership
 	liveness   *liveness.Monitor
 	boot       *kubeproxy.Boot
+	endpoints  *kubeproxy.Endpoints
 	kernel     *kernel.Monitor
 	// Sinks.
 	filter    *guard
@@ -190,6 +191,7 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State, metadata
 		s.Here.Inherited = w.relays.inherited()
 	}
 	s.Here.Unfiltered = w.filter.failed()
+	s.Here.Unserved = w.unserved(in)
 	return s
 }
 

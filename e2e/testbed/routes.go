@@ -107,7 +107,7 @@ func (w *RouteWatch) Stop() []RouteChange {
 	w.cancel()
 	<-w.done
 	_ = w.cmd.Wait() // its error is that it was killed
-	return w.Changes()
+	return slices.DeleteFunc(w.Changes(), func(c RouteChange) bool { return c.Prefix == marker })
 }
 
 // Lost returns when a next hop of a prefix went for the last time; the zero time if it did not go, or is back.

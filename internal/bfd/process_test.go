@@ -37,7 +37,8 @@ type speaker struct {
 	lost atomic.Int64
 }
 
-func startSpeaker(t testing.TB, address string) *speaker {
+// startSpeaker starts a speaker's process of heartbeats and BFD; behind a command, if there is one.
+func startSpeaker(t testing.TB, address string, behind ...string) *speaker {
 	t.Helper()
 	t.Setenv(processEnv, "1")
 	s := &speaker{node: &node{t: t}, ran: make(chan error, 1)}
@@ -51,7 +52,8 @@ func startSpeaker(t testing.TB, address string) *speaker {
 		t.Fatal(err)
 	}
 	// Without a /proc of its own PID namespace the process does not get real-time priority.
-	command := []string{"unshare", "--mount", "--propagation", "private", "sh", "-c", `mount -t proc proc /proc && exec "$0" "$@"`, exe, "-test.run=^TestServe$"}
+	command := []string{"unshare", "--mount", "--propagation", "private", "sh", "-c", `mount -t proc proc /proc && exec "$0" "$@"`}
+	command = append(append(command, behind...), exe, "-test.run=^TestServe$")
 	s.heartbeats, err = heartbeat.New(heartbeat.Config{
 		Log: slog.New(slog.DiscardHandler), NodeName: "node", Address: netip.MustParseAddr(address), Port: 7948,
 		Keys: [][]byte{[]byte("0123456789abcdef0123456789abcdef")}, Command: command,

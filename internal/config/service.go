@@ -163,6 +163,7 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 		Ports:              portsOf(o),
 		Local:              o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		InternalLocal:      o.Spec.InternalTrafficPolicy != nil && *o.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
+		HealthPort:         uint16(o.Spec.HealthCheckNodePort),
 		RequestedAddresses: asked.addresses,
 		RequestedPool:      asked.pool,
 		Wish:               wish,

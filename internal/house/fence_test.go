@@ -37,7 +37,7 @@ var fence = map[string][]string{
 	"internal/bgp":           {"internal/lb", "github.com/osrg/gobgp/v4", "github.com/prometheus/client_golang", "github.com/vishvananda/netlink", "golang.org/x"},
 	"internal/conntrack":     {"internal/loop", "github.com/prometheus/client_golang", "github.com/vishvananda/netlink", "golang.org/x"},
 	"internal/kernel":        {"internal/lb"},
-	"internal/kubeproxy":     {"internal/nft", "golang.org/x"},
+	"internal/kubeproxy":     {"internal/lb", "internal/nft", "golang.org/x"},
 	"internal/link":          {"internal/lb", "github.com/vishvananda/netlink", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/bfd":           {"github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/heartbeat":     {"github.com/prometheus/client_golang", "golang.org/x"},

@@ -17,12 +17,16 @@ type livez struct {
 }
 
 func newLivez(address string) livez {
-	return livez{address: address, client: &http.Client{
-		Timeout: requestTimeout,
-		// Ignore the proxy settings of the environment.
+	return livez{address: address, client: newClient(requestTimeout)}
+}
+
+// newClient returns a client that talks to kube-proxy itself: it ignores redirects and the environment's proxy settings.
+func newClient(timeout time.Duration) *http.Client {
+	return &http.Client{
+		Timeout:       timeout,
 		Transport:     &http.Transport{DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	}
 }
 
 // ask requests the health of kube-proxy. A server without either path is not kube-proxy; before

@@ -12,6 +12,8 @@ type Here struct {
 	// Unfiltered: the node's packet filter is not in force, so that the node must not attract traffic for
 	// addresses with source ranges.
 	Unfiltered bool
+	// Unserved are Services with externalTrafficPolicy Local whose endpoints on this node kube-proxy does not serve yet.
+	Unserved map[Key]bool
 	// HearsBadly: few heartbeats of others arrive, and the fault is this node's own.
 	HearsBadly bool
 	// CutOffFrom are the nodes that this one does not hear, if they are half of the others or more. The value

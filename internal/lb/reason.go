@@ -149,7 +149,7 @@ const (
 	SocketRefused Reason = "SocketRefused"
 	// KernelFeatureMissing: the node's kernel lacks what a part of Holdfast needs, or refuses it to the speaker.
 	KernelFeatureMissing Reason = "KernelFeatureMissing"
-	// KubeProxyNotReady: kube-proxy has not served since the node started.
+	// KubeProxyNotReady: kube-proxy has not served since the node started, or does not serve the Service's endpoints there yet.
 	KubeProxyNotReady Reason = "KubeProxyNotReady"
 	// Probing: the address is new, and its owner asks whether another machine has it already (RFC 5227).
 	Probing Reason = "Probing"

@@ -24,6 +24,8 @@ type Service struct {
 	Ports []Port
 	// Local is externalTrafficPolicy: Local, and InternalLocal is internalTrafficPolicy: Local.
 	Local, InternalLocal bool
+	// HealthPort is where kube-proxy says how many endpoints of the Service it serves on its node; 0 if the Service has none.
+	HealthPort uint16
 	// RequestedAddresses, by spec.loadBalancerIP or holdfast.dev/addresses.
 	RequestedAddresses []netip.Addr
 	// RequestedPool, by holdfast.dev/pool.

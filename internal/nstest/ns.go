@@ -1,6 +1,7 @@
 package nstest
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -102,6 +103,9 @@ func (n *NS) Command(name string, args ...string) *exec.Cmd {
 	cmd.ExtraFiles = []*os.File{n.fd}
 	return cmd
 }
+
+// Path names the namespace for programs, while the test runs.
+func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.fd.Fd()) }
 
 // Output runs a command in the namespace and returns what it printed; a failure ends the test.
 func (n *NS) Output(name string, args ...string) string {

@@ -19,6 +19,7 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 	}
 	var out Outcome
 	nodes, peers, left := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	waits := false
 	for _, a := range s.Addresses {
 		ads := selecting(p.cluster.bgp, s, p.poolOf(s, a))
 		if len(ads) == 0 {
@@ -41,6 +42,8 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 		}
 		switch {
 		case p.withheld[a]:
+		case slices.Contains(announcers, p.node) && p.unserved(s, a):
+			waits = true
 		case slices.Contains(announcers, p.node):
 			p.route(a, ads, peers, time.Time{})
 		case p.leaves(s, a, ads):
@@ -50,7 +53,18 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 	out.Nodes = slices.Sorted(maps.Keys(nodes))
 	maps.DeleteFunc(left, func(n string, _ bool) bool { return nodes[n] })
 	out.Peers = slices.Sorted(maps.Keys(peers))
-	return p.withWriter(s, p.bgpOutcome(s, out, left))
+	out = p.bgpOutcome(s, out, left)
+	if waits {
+		out.Here = lb.KubeProxyNotReady
+	}
+	return p.withWriter(s, out)
+}
+
+// unserved reports whether a route to an address must wait, because this node's kube-proxy would drop what arrives. It never
+// ends a route that is there.
+func (p *planner) unserved(s *lb.Service, a netip.Addr) bool {
+	_, advertised := p.state.Here.Advertised[a]
+	return p.state.Here.Unserved[s.Key] && !advertised
 }
 
 // bgpOutcome completes the outcome of all addresses; left are the nodes that leave them to the others.

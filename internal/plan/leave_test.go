@@ -36,9 +36,10 @@ func left(p Plan, s lb.State) string {
 }
 
 // TestLeave: a node that is drained or excluded goes on with its routes for a while, marked as such, if another node serves;
-// it goes on for good if none does.
+// it goes on for good if none does. It begins no route before its kube-proxy serves what arrives.
 //
-// Trap: a drained node attracts traffic until it is off, or withdraws before routers have chosen others.
+// Traps: a drained node attracts traffic until it is off, or withdraws before routers have chosen others; a route is
+// advertised before the local endpoint is programmed.
 func TestLeave(t *testing.T) {
 	local := func(nodes ...string) func(*lb.State) {
 		return func(s *lb.State) {
@@ -56,6 +57,7 @@ func TestLeave(t *testing.T) {
 			}
 		}
 	}
+	unserved := func(s *lb.State) { s.Here.Unserved = map[lb.Key]bool{s.Services[0].Key: true} }
 	since := func(ago time.Duration) func(*lb.State) {
 		return func(s *lb.State) { s.Here.Advertised[v4] = s.Now.Add(leaveTime - ago) }
 	}
@@ -92,6 +94,8 @@ func TestLeave(t *testing.T) {
 		{"excluded for three seconds", with(func(s *lb.State) { exclude(s, "w1") }, since(3*time.Second)), "", lb.NodeExcluded, "w2 w3"},
 		{"excluded, and no other has an endpoint", with(func(s *lb.State) { exclude(s, "w1") }, local("w1")), "", lb.NoEligibleNode, ""},
 		{"excluded, and only another has an endpoint", with(func(s *lb.State) { exclude(s, "w1") }, local("w2")), "", lb.NodeExcluded, "w2"},
+		{"kube-proxy does not serve its endpoint yet", with(local("w1", "w2"), unserved, func(s *lb.State) { s.Here.Advertised = nil }), "", lb.KubeProxyNotReady, "w1 w2"},
+		{"the same of a route that is there", with(local("w1", "w2"), unserved), "stays", lb.Announced, "w1 w2"},
 		{"has no peer", with(drained("w1"), func(s *lb.State) {
 			for i := range s.Peers {
 				s.Peers[i].Unusable = map[string]lb.Reason{"w1": lb.PeerIsSelf}
