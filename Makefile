@@ -1,11 +1,12 @@
 # Every target needs Go, make and root on Debian; bin/lab installs all other missing packages.
 
-VERSION        := $(shell sed -n 's/^appVersion: //p' charts/holdfast/Chart.yaml)
-IMAGE          := docker.io/holdfastlb/holdfast:$(VERSION)
 CONTROLLER_GEN := go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
 STATICCHECK    := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+ACTIONLINT     := go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 HELM           := $(CURDIR)/bin/helm
-STATIC         := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w'
+RELEASE        := go run ./release -helm $(HELM)
+# The architectures of a release.
+ARCHS          := amd64,arm64
 # The output directory of generate; lint generates into another one and compares.
 OUT            := .
 
@@ -14,7 +15,7 @@ help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 .PHONY: demo
-demo: image bin/lab ## Show Holdfast on this machine: lab, installation, traffic, a node that loses power
+demo: image chart bin/lab ## Show Holdfast on this machine: lab, installation, traffic, a node that loses power
 	go run ./e2e/cmd/demo $(ARGS)
 
 .PHONY: demo-down
@@ -30,32 +31,48 @@ test: ## Everything: lint, unit tests, end-to-end tests
 .PHONY: test-unit
 test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds and network namespaces; slow ones without the detector
 	go test -race ./...
+	go -C api/v1beta1 test ./...
 	go test -run History ./internal/ipam
 	go test -run APIServerAway ./speaker
 	go test -run StepAllocates ./internal/bfd
 	go test -run 'EveryNetwork|Loss(At|Of|Among)' ./internal/heartbeat
 
 .PHONY: test-e2e
-test-e2e: image ## Tests on a real cluster in the lab, with both modes of kube-proxy
+test-e2e: image chart ## Tests on a real cluster in the lab, with both modes of kube-proxy
 	go test -tags e2e -count=1 -timeout 30m ./e2e/...
 
 .PHONY: test-oldest
 test-oldest: bin/oldest/kube-apiserver bin/oldest/etcd ## Tests against the API server of the oldest supported Kubernetes, which is compiled first
 	go test -tags oldest -run Oldest -count=1 -timeout 30m -v -p 1 ./internal/k8s ./internal/house ./controller
 
+# The release before the commit or, while there is none, the commit before.
+FROM = $(shell git describe --tags --match 'v*' --abbrev=0 HEAD^ 2>/dev/null || git rev-parse HEAD^)
+
+.PHONY: test-upgrade
+test-upgrade: image chart ## Upgrade in the lab from what make release makes of an earlier commit, FROM=COMMIT: no request may fail
+	from=$$(git rev-parse '$(FROM)^{commit}') && cache="$${XDG_CACHE_HOME:-$$HOME/.cache}/holdfast-release" && mkdir -p "$$cache" && \
+	if [ ! -d "$$cache/$$from" ]; then \
+		tree=$$(mktemp -d) && trap "git worktree remove --force $$tree" EXIT && git worktree add --detach $$tree $$from && \
+		$(MAKE) -C $$tree release ARCHS=$$(go env GOARCH) && rm -rf "$$cache/partial" && \
+		cp -r $$tree/dist "$$cache/partial" && mv "$$cache/partial" "$$cache/$$from"; \
+	fi && \
+	go test -tags e2e,upgrade -count=1 -timeout 30m -run TestUpgrade -v ./e2e -from "$$cache/$$from"
+
 .PHONY: soak
-soak: image ## Tests of about an hour: faults on a busy machine
+soak: image chart ## Tests of about an hour: faults on a busy machine
 	go test -tags e2e,soak -count=1 -timeout 2h -run TestSoak -v ./e2e
 
 .PHONY: bench
-bench: image ## Run the benchmarks; ONLY=prefix selects by name
+bench: image chart ## Run the benchmarks; ONLY=prefix selects by name
 	go run ./e2e/cmd/bench -only '$(ONLY)' $(ARGS)
 
 .PHONY: lint
 lint: bin/helm ## Check format, code, generated files and the chart
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "run gofmt -w on:" $$files; exit 1; }
-	go vet -tags e2e,soak,oldest ./...
-	$(STATICCHECK) -tags e2e,soak,oldest ./...
+	go vet -tags e2e,soak,oldest,upgrade ./...
+	go -C api/v1beta1 vet ./...
+	$(STATICCHECK) -tags e2e,soak,oldest,upgrade ./... ./api/v1beta1
+	$(ACTIONLINT)
 	@out=$$(mktemp -d); trap "rm -rf $$out" EXIT; $(MAKE) -s generate OUT=$$out && \
 	(cd $$out && find * -type f) | while read f; do diff -u $$f $$out/$$f || exit 1; done || \
 	{ echo "generated files are outdated: run make generate and commit the result"; exit 1; }
@@ -75,12 +92,19 @@ RENDER = $(HELM) template holdfast charts/holdfast --namespace holdfast-system
 
 .PHONY: build
 build: ## Compile the daemons into bin/
-	$(STATIC) -o bin/ ./controller ./speaker ./speaker/bgp ./speaker/heartbeat
+	$(RELEASE) binaries
 
 .PHONY: image
-image: build ## Pack the daemons into dist/holdfast.tar
-	mkdir -p dist
-	go run ./e2e/lab/cmd/ociimage -o dist/holdfast.tar -name $(IMAGE) -file /controller=bin/controller -file /speaker=bin/speaker -file /heartbeat=bin/heartbeat -file /bgp=bin/bgp
+image: ## Compile the daemons and pack them into dist/holdfast.tar, for this machine's architecture
+	$(RELEASE) image
+
+.PHONY: chart
+chart: bin/helm ## Pack the chart into dist/, with the version of the image
+	$(RELEASE) chart
+
+.PHONY: release
+release: bin/helm ## Make all of a release in dist/, from a commit; ARCHS=amd64,arm64
+	$(RELEASE) -arch $(ARCHS) all
 
 .PHONY: lab-up
 lab-up: bin/lab ## Bring a cluster up on this machine; ARGS go to bin/lab up

@@ -79,7 +79,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		return err
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), p.assign, p.dead)
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), daemon.BuildInfo(), p.assign, p.dead)
 	state := func() any { return p.assign.last.Load() }
 
 	group, ctx := errgroup.WithContext(ctx)

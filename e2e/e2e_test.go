@@ -132,12 +132,17 @@ func TestE2E(t *testing.T) {
 
 // setUp brings up a lab with Holdfast installed, for one mode of kube-proxy.
 func setUp(t *testing.T, mode string) *env {
-	start := time.Now()
 	b, err := testbed.New(openLab(t, mode))
 	must(t, err)
+	return install(t, b)
+}
+
+// install installs Holdfast with the samples in a cluster.
+func install(t *testing.T, b *testbed.Bed) *env {
+	start := time.Now()
 	must(t, b.Build(t.Context()))
 	must(t, b.LoadImage(t.Context()))
-	t.Logf("lab with the image: %s", since(start))
+	t.Logf("image on all nodes: %s", since(start))
 	start = time.Now()
 	must(t, b.Install(t.Context()))
 	must(t, b.WaitReady(t.Context()))

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -75,7 +76,7 @@ func (w *syncer) heartbeatProcess() prometheus.Collector {
 // registry returns a registry with the metrics of all parts.
 func (w *syncer) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), daemon.BuildInfo(),
 		w.layer2, w.bgp, w.paths.bfd, w.paths.finder, w.filter.table, w.relays.relayer, w.conntrack, w, w.heartbeatProcess())
 	return r
 }

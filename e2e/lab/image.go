@@ -8,11 +8,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/holdfast-lb/holdfast/e2e/lab/oci"
+	"github.com/holdfast-lb/holdfast/release/oci"
 )
 
 // helpers are the lab's own programs.
@@ -38,18 +39,15 @@ func writeImages() error {
 		return err
 	}
 	for i, program := range []string{"pause", "echo"} {
-		f, err := os.Create(imageTar(i))
-		if err != nil {
-			return err
-		}
 		path := "/" + program
-		err = oci.Write(f, oci.Image{
+		files := map[string]string{path: filepath.Join(runDir, "bin", program)}
+		err := oci.Write(imageTar(i), oci.Image{
 			Name:       "docker.io/lab/" + program + ":v1",
 			Entrypoint: []string{path},
-			Files:      map[string]oci.File{path: {Source: filepath.Join(runDir, "bin", program), Mode: 0o755}},
 			User:       "65532:65532",
+			Platforms:  []oci.Platform{{Architecture: runtime.GOARCH, Files: files}},
 		})
-		if err := errors.Join(err, f.Close()); err != nil {
+		if err != nil {
 			return err
 		}
 	}

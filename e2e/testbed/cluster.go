@@ -77,6 +77,8 @@ type Bed struct {
 	mapper  meta.ResettableRESTMapper
 	root    string // of the repository
 	macs    map[string]string
+	// artifacts is the directory with the image and the chart.
+	artifacts string
 }
 
 // New connects to a cluster.
@@ -89,7 +91,7 @@ func New(cluster Cluster) (*Bed, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Bed{Cluster: cluster, root: root, macs: map[string]string{}}
+	b := &Bed{Cluster: cluster, root: root, macs: map[string]string{}, artifacts: filepath.Join(root, "dist")}
 	if b.Kube, err = kubernetes.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}

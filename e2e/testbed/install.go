@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/e2e/lab/oci"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 )
 
 // Where the chart is installed, under the names it gives by default.
@@ -26,73 +25,70 @@ const (
 // helmWait is how long helm waits for what it installs, or removes.
 const helmWait = "3m"
 
-// Build compiles the daemons and the programs of the outside hosts, and packs the image.
+// Build compiles the programs of the outside hosts.
 func (b *Bed) Build(ctx context.Context) error {
-	if err := b.compile(ctx, "./controller", "./speaker", "./speaker/bgp", "./speaker/heartbeat", "./e2e/cmd/probe", "./e2e/cmd/whohas"); err != nil {
-		return err
-	}
-	name, err := b.imageName()
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(b.Path("dist"), 0o755); err != nil {
-		return err
-	}
-	f, err := os.Create(b.imageTar())
-	if err != nil {
-		return err
-	}
-	err = oci.Write(f, oci.Image{Name: name, Files: map[string]oci.File{
-		"/controller": {Source: b.Path("bin", "controller"), Mode: 0o755},
-		"/speaker":    {Source: b.Path("bin", "speaker"), Mode: 0o755},
-		"/heartbeat":  {Source: b.Path("bin", "heartbeat"), Mode: 0o755},
-		"/bgp":        {Source: b.Path("bin", "bgp"), Mode: 0o755},
-	}})
-	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("pack image: %w", err)
-	}
-	return nil
-}
-
-func (b *Bed) imageTar() string { return b.Path("dist", "holdfast.tar") }
-
-func (b *Bed) compile(ctx context.Context, packages ...string) error {
-	args := append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", b.Path("bin") + "/"}, packages...)
-	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", b.Path("bin")+"/", "./e2e/cmd/probe", "./e2e/cmd/whohas")
 	cmd.Dir = b.root
-	// Static: the image holds nothing else.
+	// Static: they run on hosts that may have other libraries.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if _, err := output(cmd); err != nil {
-		return fmt.Errorf("compile %s: %w", strings.Join(packages, ", "), err)
+		return fmt.Errorf("compile the programs of the outside hosts: %w", err)
 	}
 	return nil
 }
 
-// imageName is the image's name in the chart.
-func (b *Bed) imageName() (string, error) {
-	var chart struct{ AppVersion string }
-	var values struct{ Image struct{ Repository string } }
-	for file, into := range map[string]any{"Chart.yaml": &chart, "values.yaml": &values} {
-		text, err := os.ReadFile(b.Path("charts", "holdfast", file))
-		if err != nil {
-			return "", err
-		}
-		if err := yaml.Unmarshal(text, into); err != nil {
-			return "", fmt.Errorf("read chart: %w", err)
-		}
-	}
-	return values.Image.Repository + ":" + chart.AppVersion, nil
-}
+// UseArtifacts selects the directory with the image and the chart of what is loaded and installed from then on. At first
+// it is dist, which make image chart and make release fill.
+func (b *Bed) UseArtifacts(dir string) { b.artifacts = dir }
 
 // LoadImage loads the image on all nodes.
 func (b *Bed) LoadImage(ctx context.Context) error {
-	return b.Cluster.LoadImage(ctx, b.imageTar())
+	file := filepath.Join(b.artifacts, "holdfast.tar")
+	if _, err := os.Stat(file); err != nil {
+		return fmt.Errorf("find the image, which make image makes: %w", err)
+	}
+	return b.Cluster.LoadImage(ctx, file)
+}
+
+// chart returns the packed chart.
+func (b *Bed) chart() (string, error) {
+	charts, err := filepath.Glob(filepath.Join(b.artifacts, "holdfast-*.tgz"))
+	if err == nil && len(charts) != 1 {
+		err = fmt.Errorf("%s has %d charts, want the one that make chart makes", b.artifacts, len(charts))
+	}
+	if err != nil {
+		return "", err
+	}
+	return charts[0], nil
+}
+
+// Version returns the version of the chart, which names its image too.
+func (b *Bed) Version() (string, error) {
+	chart, err := b.chart()
+	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(chart), "holdfast-"), ".tgz"), err
+}
+
+// ApplyCRDs applies the chart's custom resource definitions, which Helm leaves alone in an upgrade.
+func (b *Bed) ApplyCRDs(ctx context.Context) error {
+	chart, err := b.chart()
+	if err != nil {
+		return err
+	}
+	text, err := b.Helm(ctx, "show", "crds", chart)
+	if err != nil {
+		return err
+	}
+	return b.Apply(ctx, "", []byte(text))
 }
 
 // Install installs or upgrades the chart, with further arguments for helm, and waits until
 // it is ready. It resets all other values to the chart's defaults.
 func (b *Bed) Install(ctx context.Context, args ...string) error {
-	_, err := b.Helm(ctx, append([]string{"upgrade", "--install", Release, b.Path("charts", "holdfast"),
+	chart, err := b.chart()
+	if err != nil {
+		return err
+	}
+	_, err = b.Helm(ctx, append([]string{"upgrade", "--install", Release, chart,
 		"--namespace", Namespace, "--create-namespace", "--reset-values", "--wait", "--timeout", helmWait}, args...)...)
 	if err != nil {
 		return errors.Join(err, b.podsNotReady(ctx))

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/holdfast-lb/holdfast/internal/build"
 	"github.com/holdfast-lb/holdfast/internal/config"
 )
 
@@ -21,10 +22,12 @@ type Settings struct {
 	MetricsListen, HealthListen, DebugListen        string
 	LogLevel                                        slog.Level
 	Options                                         config.Options
+	version                                         bool
 }
 
 // Define adds the flags to f, with healthListen as the default of --health-listen.
 func (s *Settings) Define(f *flag.FlagSet, healthListen string) {
+	f.BoolVar(&s.version, "version", false, "say which build this is, and exit")
 	f.StringVar(&s.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; by default the cluster the process runs in")
 	f.StringVar(&s.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "`namespace` Holdfast runs in")
 	f.StringVar(&s.DaemonSet, "daemonset", "holdfast-speaker", "`name` of the speakers' DaemonSet")
@@ -45,6 +48,9 @@ func (s *Settings) Define(f *flag.FlagSet, healthListen string) {
 	f.BoolVar(&s.Options.IgnoreExcludeLabel, "ignore-exclude-label", false, "announce also from nodes with the label node.kubernetes.io/exclude-from-external-load-balancers")
 }
 
+// errVersion: the process was asked for its version only.
+var errVersion = errors.New("--version is given")
+
 // Parse reads args and checks the settings that every daemon needs.
 func (s *Settings) Parse(f *flag.FlagSet, args []string) error {
 	if err := f.Parse(args); err != nil {
@@ -52,6 +58,9 @@ func (s *Settings) Parse(f *flag.FlagSet, args []string) error {
 	}
 	if f.NArg() > 0 {
 		return fmt.Errorf("unknown argument %q", f.Arg(0))
+	}
+	if s.version {
+		return errVersion
 	}
 	if s.Namespace == "" {
 		return errors.New("--namespace is not given and POD_NAMESPACE is not set")
@@ -64,11 +73,15 @@ func (s *Settings) Parse(f *flag.FlagSet, args []string) error {
 func Main(name string, s *Settings, parse func() error, serve func(context.Context, *slog.Logger) error) int {
 	if err := parse(); errors.Is(err, flag.ErrHelp) {
 		return 0
+	} else if errors.Is(err, errVersion) {
+		fmt.Println(build.String(name))
+		return 0
 	} else if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		return 2
 	}
 	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: s.LogLevel}))
+	log.Info("starting", "version", build.Version())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := serve(ctx, log); err != nil {

@@ -30,6 +30,9 @@ func TestParse(t *testing.T) {
 			t.Errorf("%q: no error", args)
 		}
 	}
+	if _, err := parse(t, "--version"); !errors.Is(err, errVersion) {
+		t.Errorf("--version: %v", err)
+	}
 	s, err := parse(t, "--namespace=ns", "--log-level=debug", "--default-load-balancer=false")
 	if err != nil || s.Namespace != "ns" || s.LogLevel != slog.LevelDebug || s.Options.Default || s.HealthListen != ":1" {
 		t.Errorf("%+v, %v", s, err)
@@ -43,6 +46,7 @@ func TestMainCodes(t *testing.T) {
 	}{
 		{nil, nil, 0},
 		{flag.ErrHelp, nil, 0},
+		{errVersion, errors.New("served"), 0},
 		{errors.New("bad flag"), nil, 2},
 		{nil, errors.New("broken"), 1},
 	} {

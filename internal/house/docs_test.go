@@ -24,7 +24,7 @@ func documents(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	out := map[string]string{}
-	for _, p := range append(paths, "../../README.md", "../../CHANGELOG.md") {
+	for _, p := range append(paths, "../../README.md", "../../CHANGELOG.md", "../../CONTRIBUTING.md") {
 		text, err := os.ReadFile(p)
 		if err != nil {
 			t.Fatal(err)

@@ -51,7 +51,8 @@ var fence = map[string][]string{
 	"internal/nodelifecycle": {"api", "internal/config", "internal/k8s", "internal/lb", "internal/loop", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang"},
 	"internal/report":        {"api", "internal/bgp", "internal/config", "internal/k8s", "internal/layer2", "internal/link", "internal/lb", "internal/liveness", "internal/loop", "internal/plan", "k8s.io/api", "k8s.io/apimachinery", "golang.org/x/sync/errgroup"},
 	"internal/loop":          {"github.com/prometheus/client_golang", "golang.org/x/sys"},
-	"internal/daemon":        {"internal/config"},
+	"internal/build":         {},
+	"internal/daemon":        {"internal/build", "internal/config", "github.com/prometheus/client_golang"},
 	"internal/httpd":         {"github.com/prometheus/client_golang"},
 	"internal/apitest":       {"k8s.io"},
 	"internal/clocktest":     {},
@@ -59,16 +60,17 @@ var fence = map[string][]string{
 	"internal/nstest":        {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x"},
 	"internal/house":         {},
 	"controller":             {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
-	"speaker/bgp":            {"internal/bgp/engine"},
-	"speaker/heartbeat":      {"internal/bfd", "internal/heartbeat"},
+	"speaker/bgp":            {"internal/bgp/engine", "internal/build"},
+	"speaker/heartbeat":      {"internal/bfd", "internal/build", "internal/heartbeat"},
 	"speaker":                {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
 	"e2e":                    {"api", "e2e", "internal/k8s", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x", "github.com/vishvananda"},
 	"e2e/cmd/bench":          {"api", "e2e", "internal/config", "internal/ipam", "internal/k8s", "internal/lb", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x"},
 	"e2e/whohas":             {"golang.org/x"},
-	"e2e/lab":                {"e2e/lab", "golang.org/x", "github.com/vishvananda"},
+	"e2e/lab":                {"e2e/lab", "release/oci", "golang.org/x", "github.com/vishvananda"},
 	"e2e/lab/hostinit":       {"golang.org/x"},
-	"e2e/lab/oci":            {},
 	"e2e/lab/cmd/pause":      {},
+	"release":                {"release/oci", "github.com/CycloneDX/cyclonedx-go", "sigs.k8s.io/yaml"},
+	"release/oci":            {"github.com/google/go-containerregistry"},
 }
 
 // testOnly are packages that only tests may import.
@@ -151,7 +153,7 @@ func reads(t *testing.T, root string) {
 }
 
 func TestFence(t *testing.T) {
-	for _, tree := range []string{"api", "controller", "e2e", "internal", "speaker"} {
+	for _, tree := range []string{"api", "controller", "e2e", "internal", "release", "speaker"} {
 		reads(t, "../../"+tree)
 	}
 	cmd := exec.Command("go", "list", "-e", "-tags", "e2e,soak,oldest", "-json=ImportPath,Imports", module+"/...")
@@ -189,7 +191,7 @@ func TestFenceCanFail(t *testing.T) {
 		{ImportPath: ours("internal/layer2/inner"), Imports: []string{"github.com/vishvananda/netlink"}},
 		{ImportPath: ours("internal/k8s"), Imports: []string{"k8s.io/client-go/rest", ours("internal/plan")}},
 		{ImportPath: ours("speaker"), Imports: []string{ours("internal/bgp"), ours("internal/nstest"), ours("internal/clocktest"), "k8s.io/client-go/rest", "github.com/osrg/gobgp/v4/api", "github.com/hashicorp/memberlist"}},
-		{ImportPath: ours("e2e/lab"), Imports: []string{ours("e2e/lab/oci"), ours("internal/lb")}},
+		{ImportPath: ours("e2e/lab"), Imports: []string{ours("release/oci"), ours("internal/lb")}},
 		{ImportPath: ours("internal/novel"), Imports: []string{"fmt"}},
 		{ImportPath: ours("internal/bgp"), Imports: []string{ours("internal/bgp/engine"), ours("internal/bgp/wire"), "github.com/osrg/gobgp/v4/api"}},
 		{ImportPath: ours("speaker/bgp"), Imports: []string{ours("internal/bgp/engine"), ours("internal/bgp")}},

@@ -6,9 +6,14 @@ import (
 	"os"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp/engine"
+	"github.com/holdfast-lb/holdfast/internal/build"
 )
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == "--version" {
+		fmt.Println(build.String("bgp"))
+		return
+	}
 	if err := engine.Serve(); err != nil {
 		fmt.Fprintln(os.Stderr, "bgp:", err)
 		os.Exit(1)

@@ -37,8 +37,8 @@ func (d *demo) steps() []step {
 	return []step{
 		{"lab", "Bring up a cluster on this machine: a control plane, three workers, two routers, a client and a far host.",
 			"bin/lab status", d.bringUp},
-		{"image", "Compile Holdfast and give its image to all nodes.", "", d.load},
-		{"install", "Install the chart: helm upgrade --install holdfast charts/holdfast --namespace holdfast-system --create-namespace --wait",
+		{"image", "Give the image that make packed to all nodes.", "", d.load},
+		{"install", "Install the chart: helm upgrade --install holdfast dist/holdfast-VERSION.tgz --namespace holdfast-system --create-namespace --wait",
 			"bin/lab kubectl -n holdfast-system get pods -o wide", d.install},
 		{"configure", "Apply two pools, an L2Advertisement, a BGPAdvertisement and the routers as BGPPeers, from config/samples.",
 			"bin/lab kubectl get ipaddresspools,l2advertisements,bgpadvertisements,bgppeers", d.configure},

@@ -1,0 +1,102 @@
+//go:build e2e && upgrade
+
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+)
+
+var upgradeFrom = flag.String("from", "", "`directory` with the artifacts to upgrade from, as make release makes them")
+
+// TestUpgrade upgrades from earlier artifacts to those in dist, as docs/install.md says, while clients send 200 requests a
+// second to each address. None may fail.
+func TestUpgrade(t *testing.T) {
+	if *upgradeFrom == "" {
+		t.Fatal("-from is not given: use make test-upgrade")
+	}
+	b, err := testbed.New(openLab(t, lab.ProxyNFTables))
+	must(t, err)
+	next, err := b.Version()
+	must(t, err)
+	b.UseArtifacts(*upgradeFrom)
+	former, err := b.Version()
+	must(t, err)
+	if former == next {
+		t.Fatalf("both are version %s", next)
+	}
+	e := install(t, b)
+	e.runs(t, former)
+
+	l2 := e.service(t, e.app, "upgrade-l2")
+	// One next hop only, so that no other node's route hides a gap.
+	single := e.app
+	single.Name, single.Replicas = "single", 1
+	bgp := e.service(t, single, "upgrade-bgp", routed, local)
+	must(t, e.Deploy(t.Context(), single))
+	e.served(t, testbed.Client, l2)
+	e.served(t, testbed.Far, bgp)
+	e.hops(t, bgp, 1)
+	b.UseArtifacts(b.Path("dist"))
+	must(t, e.LoadImage(t.Context()))
+
+	streams := append(e.watch(t, testbed.Client, l2), e.watch(t, testbed.Far, bgp)...)
+	start := time.Now()
+	must(t, e.ApplyCRDs(t.Context()))
+	must(t, e.Install(t.Context()))
+	must(t, e.WaitReady(t.Context()))
+	e.runs(t, next)
+	t.Logf("upgraded from %s to %s within %s", former, next, since(start))
+	recovered(t, streams)
+	if failed := finish(t, streams, "upgrade"); failed > 0 {
+		t.Errorf("%d requests failed", failed)
+	}
+	e.hops(t, bgp, 1)
+	e.sameAddresses(t, e.app.Namespace, "upgrade-l2", l2)
+	e.sameAddresses(t, e.app.Namespace, "upgrade-bgp", bgp)
+}
+
+// runs waits until every pod of Holdfast says that it is a version.
+func (e *env) runs(t *testing.T, version string) {
+	t.Helper()
+	is := func(who string, metrics map[string]float64) error {
+		for name := range metrics {
+			if strings.HasPrefix(name, "holdfast_build_info{") && strings.Contains(name, fmt.Sprintf(",version=%q", version)) {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s is another version", who)
+	}
+	must(t, testbed.Until(t.Context(), time.Minute, "version "+version+" on all nodes", func(ctx context.Context) error {
+		for _, node := range e.Cluster.Nodes() {
+			metrics, err := e.Metrics(ctx, node)
+			if err != nil {
+				return err
+			}
+			if err := is("the speaker of "+node, metrics); err != nil {
+				return err
+			}
+		}
+		pods, err := e.Pods(ctx, testbed.Controller)
+		if err != nil {
+			return err
+		}
+		for i := range pods {
+			metrics, err := e.ControllerMetrics(ctx, pods[i].Name)
+			if err != nil {
+				return err
+			}
+			if err := is(pods[i].Name, metrics); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}

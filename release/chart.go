@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// namespace is where install.yaml installs, as docs/install.md does with Helm.
+const namespace = "holdfast-system"
+
+// chart packs the chart with the release's version. It removes those of others, so that dist/ has one.
+func (r release) chart(ctx context.Context) (err error) {
+	others, err := filepath.Glob(filepath.Join(r.out, "holdfast-*.tgz"))
+	if err != nil {
+		return err
+	}
+	for _, o := range others {
+		if err := os.Remove(o); err != nil {
+			return err
+		}
+	}
+	dir, err := os.MkdirTemp("", "chart-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	copied := filepath.Join(dir, "holdfast")
+	if err := os.CopyFS(copied, os.DirFS(chartDir)); err != nil {
+		return err
+	}
+	// Helm puts the times of the files into the archive.
+	err = filepath.WalkDir(copied, func(path string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Chtimes(path, r.date, r.date))
+	})
+	if err != nil {
+		return err
+	}
+	_, err = output(ctx, r.helm, "package", copied, "--version", r.version, "--app-version", r.version, "--destination", r.out)
+	return err
+}
+
+// manifests writes install.yaml, and uninstall.yaml, whose Job takes down what the speakers have in kernels and routers.
+func (r release) manifests(ctx context.Context) error {
+	text, err := os.ReadFile(filepath.Join("config", "default", "namespace.yaml"))
+	if err != nil {
+		return err
+	}
+	home := "---\n" + string(text)
+	install, err := r.template(ctx, "--include-crds", "--no-hooks")
+	if err != nil {
+		return err
+	}
+	uninstall, err := r.template(ctx, "--show-only", "templates/uninstall.yaml")
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(r.out, "install.yaml"), []byte(home+install), 0o644),
+		os.WriteFile(filepath.Join(r.out, "uninstall.yaml"), []byte(home+withoutHooks(uninstall)), 0o644),
+	)
+}
+
+// template renders the packed chart.
+func (r release) template(ctx context.Context, args ...string) (string, error) {
+	out, err := output(ctx, append([]string{r.helm, "template", "holdfast", r.packed(), "--namespace", namespace}, args...)...)
+	return out + "\n", err
+}
+
+// withoutHooks removes the annotations by which Helm knows hooks; without Helm they mean nothing.
+func withoutHooks(text string) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		if !strings.Contains(line, "helm.sh/hook") && strings.TrimSpace(line) != "annotations:" {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}

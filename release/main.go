@@ -1,0 +1,114 @@
+// Command release makes what users install, from the commit that is checked out. The same commit gives the same bytes,
+// in whatever directory. Version, commit and date come from git.
+//
+//	release binaries   the daemons for this machine, into bin/
+//	release image      the image for this machine's architecture: dist/holdfast.tar
+//	release chart      the packed chart: dist/holdfast-VERSION.tgz
+//	release all        a release, for all architectures, in place of what is in dist/
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+// release is one run of the command, in the root of the repository.
+type release struct {
+	source
+	out           string // directory
+	helm          string // program
+	architectures []string
+}
+
+func run(ctx context.Context) error {
+	var r release
+	flag.StringVar(&r.out, "out", "dist", "`directory` to write into")
+	flag.StringVar(&r.helm, "helm", filepath.Join("bin", "helm"), "`program` that packs the chart")
+	architectures := flag.String("arch", "amd64,arm64", "architectures of a release, separated by commas")
+	flag.Parse()
+	var err error
+	if r.source, err = readSource(ctx); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(r.out, 0o755); err != nil {
+		return err
+	}
+	native := []string{runtime.GOARCH}
+	switch what := strings.Join(flag.Args(), " "); what {
+	case "binaries":
+		return r.compile(ctx, runtime.GOARCH, "bin")
+	case "image":
+		r.architectures = native
+		return r.image(ctx)
+	case "chart":
+		return r.chart(ctx)
+	case "all":
+		r.architectures = strings.Split(*architectures, ",")
+		return r.all(ctx)
+	default:
+		return fmt.Errorf("got %q, want binaries, image, chart or all", what)
+	}
+}
+
+// all makes the whole release.
+func (r release) all(ctx context.Context) error {
+	if r.modified {
+		return errors.New("there are uncommitted changes: a release is made from a commit")
+	}
+	log, err := os.ReadFile("CHANGELOG.md")
+	if err != nil {
+		return err
+	}
+	if err := released(string(log), r.version); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(r.out); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(r.out, 0o755); err != nil {
+		return err
+	}
+	for _, step := range []func(context.Context) error{r.image, r.chart, r.manifests, r.bom, r.airGap} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return sums(r.out)
+}
+
+// binDir is where the programs for an architecture are.
+func (r release) binDir(architecture string) string {
+	return filepath.Join("bin", "linux-"+architecture)
+}
+
+// programs are the packages of the programs, by their names.
+var programs = map[string]string{
+	"controller": "./controller", "speaker": "./speaker", "heartbeat": "./speaker/heartbeat", "bgp": "./speaker/bgp",
+}
+
+// archive is the file of the image.
+func (r release) archive() string { return filepath.Join(r.out, "holdfast.tar") }
+
+// packed is the file of the chart.
+func (r release) packed() string { return filepath.Join(r.out, "holdfast-"+r.version+".tgz") }
+
+// sorted keeps the order of architectures from mattering.
+func (r release) sorted() []string { return slices.Sorted(slices.Values(r.architectures)) }

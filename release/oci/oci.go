@@ -1,0 +1,159 @@
+// Package oci writes container images without a registry and without a builder: static files in one layer for each
+// architecture, as an OCI archive that any tool can load or push. The same input gives the same bytes.
+package oci
+
+import (
+	"cmp"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// Annotations of an image in an archive: containerd takes its name from the first, other tools its tag from the second.
+const (
+	nameAnnotation = "io.containerd.image.name"
+	tagAnnotation  = "org.opencontainers.image.ref.name"
+)
+
+// Image describes an image from scratch.
+type Image struct {
+	Name       string // full reference: docker.io/lab/echo:v1
+	Entrypoint []string
+	User       string
+	Created    time.Time
+	Labels     map[string]string
+	Platforms  []Platform
+}
+
+// Platform is the image for one architecture of Linux.
+type Platform struct {
+	Architecture string            // as Go names it
+	Files        map[string]string // executables: absolute path in the image -> path on this machine
+}
+
+// dockerImage is an entry of manifest.json, which "docker load" without containerd's image store reads, and kind.
+type dockerImage struct {
+	Config   string
+	RepoTags []string
+	Layers   []string
+}
+
+// Write writes the image as an archive. An image for several architectures is one index, of which each tool takes
+// what it needs. Docker's own image store knows no indexes: there each architecture has a tag of its own, NAME-ARCHITECTURE.
+func Write(file string, img Image) error {
+	if err := write(file, img); err != nil {
+		return fmt.Errorf("write image %q: %w", img.Name, err)
+	}
+	return nil
+}
+
+func write(file string, img Image) (err error) {
+	tag := img.Name[strings.LastIndexByte(img.Name, ':')+1:]
+	if img.Name == "" || tag == img.Name || len(img.Platforms) == 0 {
+		return errors.New("want a name, a tag and a platform")
+	}
+	dir, err := os.MkdirTemp("", "oci-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	top, docker, err := img.index()
+	if err != nil {
+		return err
+	}
+	names := map[string]string{nameAnnotation: img.Name, tagAnnotation: tag}
+	path, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return err
+	}
+	if manifest, err := top.IndexManifest(); err != nil {
+		return err
+	} else if only := manifest.Manifests[0]; len(manifest.Manifests) > 1 {
+		err = path.AppendIndex(top, layout.WithAnnotations(names))
+		if err != nil {
+			return err
+		}
+	} else if image, err := top.Image(only.Digest); err != nil {
+		return err
+	} else if err := path.AppendImage(image, layout.WithAnnotations(names), layout.WithPlatform(*only.Platform)); err != nil {
+		return err
+	}
+	text, err := json.Marshal(docker)
+	if err != nil {
+		return err
+	}
+	if err := path.WriteFile("manifest.json", text, 0o644); err != nil {
+		return err
+	}
+	return Archive(file, dir, "", img.Created)
+}
+
+// index returns the images of all platforms.
+func (i Image) index() (v1.ImageIndex, []dockerImage, error) {
+	var index v1.ImageIndex = empty.Index
+	var docker []dockerImage
+	for _, p := range slices.SortedFunc(slices.Values(i.Platforms), func(a, b Platform) int { return cmp.Compare(a.Architecture, b.Architecture) }) {
+		image, err := i.on(p)
+		if err != nil {
+			return nil, nil, err
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: p.Architecture}},
+		})
+		manifest, err := image.Manifest()
+		if err != nil {
+			return nil, nil, err
+		}
+		name := i.Name
+		if len(i.Platforms) > 1 {
+			name += "-" + p.Architecture
+		}
+		d := dockerImage{Config: blob(manifest.Config.Digest), RepoTags: []string{name}}
+		for _, l := range manifest.Layers {
+			d.Layers = append(d.Layers, blob(l.Digest))
+		}
+		docker = append(docker, d)
+	}
+	// Registries show what the index itself says.
+	return mutate.Annotations(index, i.Labels).(v1.ImageIndex), docker, nil
+}
+
+// blob is the path of a blob in an OCI layout.
+func blob(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
+
+// on returns the image of one platform.
+func (i Image) on(p Platform) (v1.Image, error) {
+	opener, err := files(p.Files, i.Created)
+	if err != nil {
+		return nil, err
+	}
+	layer, err := tarball.LayerFromOpener(opener, tarball.WithMediaType(types.OCILayer),
+		tarball.WithCompressionLevel(gzip.DefaultCompression), tarball.WithCompressedCaching)
+	if err != nil {
+		return nil, err
+	}
+	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	image, err = mutate.ConfigFile(image, &v1.ConfigFile{
+		OS: "linux", Architecture: p.Architecture, Created: v1.Time{Time: i.Created},
+		Config: v1.Config{Entrypoint: i.Entrypoint, User: i.User, Labels: i.Labels},
+		RootFS: v1.RootFS{Type: "layers"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return mutate.Append(image, mutate.Addendum{Layer: layer, History: v1.History{
+		Created: v1.Time{Time: i.Created}, CreatedBy: "static executables",
+	}})
+}

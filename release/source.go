@@ -1,0 +1,102 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// module is the path of the repository.
+const module = "github.com/holdfast-lb/holdfast"
+
+// source is the commit that a release is made from.
+type source struct {
+	version, commit string
+	date            time.Time // of the commit
+	modified        bool      // the tree differs from the commit
+}
+
+// readSource asks git.
+func readSource(ctx context.Context) (source, error) {
+	commit, err := output(ctx, "git", "rev-parse", "HEAD")
+	if err != nil {
+		return source{}, err
+	}
+	seconds, err := output(ctx, "git", "log", "-1", "--format=%ct")
+	if err != nil {
+		return source{}, err
+	}
+	unix, err := strconv.ParseInt(seconds, 10, 64)
+	if err != nil {
+		return source{}, fmt.Errorf("read the commit's date: %w", err)
+	}
+	tags, err := output(ctx, "git", "tag", "--points-at", "HEAD")
+	if err != nil {
+		return source{}, err
+	}
+	changes, err := output(ctx, "git", "status", "--porcelain")
+	if err != nil {
+		return source{}, err
+	}
+	s := source{commit: commit, date: time.Unix(unix, 0).UTC(), modified: changes != ""}
+	s.version, err = s.name(strings.Fields(tags))
+	return s, err
+}
+
+// versionTag is a tag of a release: v and a semantic version, without build metadata, which tags of images cannot have.
+var versionTag = regexp.MustCompile(`^v((?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[0-9A-Za-z.-]+)?)$`)
+
+// name returns the version that the commit's tags give, or one that the commit itself gives.
+func (s source) name(tags []string) (string, error) {
+	var versions []string
+	for _, t := range tags {
+		if m := versionTag.FindStringSubmatch(t); m != nil {
+			versions = append(versions, m[1])
+		}
+	}
+	switch {
+	case len(versions) > 1:
+		return "", fmt.Errorf("the commit has the tags of several releases: %s", strings.Join(versions, ", "))
+	case len(versions) == 1 && !s.modified:
+		return versions[0], nil
+	}
+	// Git's own abbreviations grow with what else a clone has.
+	version := "0.0.0-" + s.date.Format("20060102") + "-" + s.commit[:7]
+	if s.modified {
+		version += "-modified"
+	}
+	return version, nil
+}
+
+// released checks that the changelog has a heading for a version that is named by a tag.
+func released(changelog, version string) error {
+	if strings.HasPrefix(version, "0.0.0-") {
+		return nil
+	}
+	heading := regexp.MustCompile(`(?m)^## ` + regexp.QuoteMeta(version) + `(?: \(\d{4}-\d\d-\d\d\))?$`)
+	if !heading.MatchString(changelog) {
+		return fmt.Errorf("CHANGELOG.md has no heading %q, with or without a date", "## "+version)
+	}
+	return nil
+}
+
+// output runs a program and returns what it printed, without the space around it.
+func output(ctx context.Context, argv ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	return outputOf(cmd)
+}
+
+func outputOf(cmd *exec.Cmd) (string, error) {
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("run %s: %w: %s", strings.Join(cmd.Args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return string(bytes.TrimSpace(out)), nil
+}
