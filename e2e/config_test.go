@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/lab/router"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -138,7 +138,7 @@ func testPeerDown(t *testing.T, e *env) {
 		}
 		must(t, as(t.Context(), 64999))
 		t.Cleanup(func() {
-			if err := as(context.Background(), lab.ASRouter1); err != nil {
+			if err := as(context.Background(), router.AS1); err != nil {
 				t.Error(err)
 			}
 		})

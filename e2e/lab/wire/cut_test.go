@@ -1,4 +1,4 @@
-package lab
+package wire
 
 import (
 	"fmt"
@@ -30,8 +30,8 @@ func TestParseCut(t *testing.T) {
 }
 
 func TestCutRules(t *testing.T) {
-	l := &Lab{Plan: plan(Config{Workers: 2})}
-	hosts, err := l.find([]string{"w1", "client"})
+	p := NewPlan("cp", "w1", "w2")
+	hosts, err := p.find([]string{"w1", "client"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestCutRules(t *testing.T) {
 }
 
 func TestCutRefuses(t *testing.T) {
-	l := &Lab{Plan: plan(Config{Workers: 1})}
+	p := NewPlan("cp", "w1")
 	for _, tc := range []struct {
 		link     string
 		from, to []string
@@ -59,7 +59,7 @@ func TestCutRefuses(t *testing.T) {
 		{"eth7", []string{"w1"}, []string{"cp"}, `unknown link "eth7" of host w1`},
 		{"", []string{"w1"}, nil, "cut: no host on one side"},
 	} {
-		if err := l.Cut(t.Context(), tc.link, tc.from, tc.to); err == nil || err.Error() != tc.want {
+		if _, err := p.Cut(tc.link, tc.from, tc.to); err == nil || err.Error() != tc.want {
 			t.Errorf("%+v: got %v", tc, err)
 		}
 	}

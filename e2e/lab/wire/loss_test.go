@@ -1,4 +1,4 @@
-package lab
+package wire
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 )
 
 func TestLossRules(t *testing.T) {
-	h, err := findHost(plan(Config{Workers: 2}), "w1")
+	h, err := NewPlan("cp", "w1", "w2").Find("w1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -16,7 +16,7 @@ func TestLossRules(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name  string
-		h     host
+		h     Host
 		loss  Loss
 		rules string
 	}{
@@ -82,7 +82,7 @@ func TestLossValidate(t *testing.T) {
 }
 
 func TestLossRefuses(t *testing.T) {
-	l := &Lab{Plan: plan(Config{Workers: 1})}
+	p := NewPlan("cp", "w1")
 	for _, tc := range []struct {
 		host string
 		loss Loss
@@ -92,7 +92,7 @@ func TestLossRefuses(t *testing.T) {
 		{"w1", Loss{In: 90, Link: "eth7"}, `unknown link "eth7" of host w1`},
 		{"w1", Loss{}, "loss in neither direction"},
 	} {
-		if err := l.Loss(t.Context(), tc.host, tc.loss); err == nil || err.Error() != tc.want {
+		if _, err := p.Lose(tc.host, tc.loss); err == nil || err.Error() != tc.want {
 			t.Errorf("%s, %+v: got %v, want %s", tc.host, tc.loss, err, tc.want)
 		}
 	}

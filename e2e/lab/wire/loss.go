@@ -1,18 +1,11 @@
-package lab
+package wire
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 )
-
-// lossTable is the switch's table of frames to lose.
-const lossTable = "lab_loss"
-
-// noLoss deletes the table, as noRules does.
-const noLoss = "table bridge " + lossTable + " {\n}\ndelete table bridge " + lossTable + "\n"
 
 // Loss selects the frames of a host that the switch drops, ARP and NDP included.
 type Loss struct {
@@ -53,42 +46,34 @@ func (l Loss) validate() error {
 	return nil
 }
 
-// Loss drops frames of a host at random; carrier stays. It replaces an earlier loss.
-func (l *Lab) Loss(ctx context.Context, hostName string, loss Loss) error {
-	h, err := findHost(l.Plan, hostName)
+// Lose returns the rules that drop frames of a host at random; carrier stays. They replace an earlier loss.
+func (p Plan) Lose(hostName string, loss Loss) (string, error) {
+	h, err := p.Find(hostName)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if h, err = h.only(loss.Link); err != nil {
-		return err
+		return "", err
 	}
 	if err := loss.validate(); err != nil {
-		return err
+		return "", err
 	}
-	unlock, err := lock(ctx)
-	if err != nil {
-		return err
-	}
-	return errors.Join(applyRules(ctx, noLoss+lossRules(h, loss)), unlock())
+	return none(lossTable) + lossRules(h, loss), nil
 }
 
 // lossRules renders the drops of what passes the legs of a host.
-func lossRules(h host, loss Loss) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "table bridge %s {\n", lossTable)
-	if loss.Burst > 0 {
-		b.WriteString("\tset period { type mark; size 16; flags dynamic, timeout; }\n")
-		b.WriteString("\tset burst { type mark; size 16; flags dynamic, timeout; }\n")
-	}
-	b.WriteString("\tchain forward {\n\t\ttype filter hook forward priority 0; policy accept;\n")
+func lossRules(h Host, loss Loss) string {
+	var sets, rules strings.Builder
 	match := ""
 	if loss.UDP {
 		match = "meta l4proto udp "
 	}
 	if loss.Burst > 0 {
+		sets.WriteString("\tset period { type mark; size 16; flags dynamic, timeout; }\n")
+		sets.WriteString("\tset burst { type mark; size 16; flags dynamic, timeout; }\n")
 		// The first frame after a period, whosever it is, begins the next one. Frames come to
 		// the switch without a mark, so that each set has one element at most.
-		fmt.Fprintf(&b, "\t\tmeta mark != @period add @period { meta mark timeout %dms } add @burst { meta mark timeout %dms }\n",
+		fmt.Fprintf(&rules, "\t\tmeta mark != @period add @period { meta mark timeout %dms } add @burst { meta mark timeout %dms }\n",
 			(loss.Burst + loss.Pause).Milliseconds(), loss.Burst.Milliseconds())
 		match += "meta mark @burst "
 	}
@@ -99,11 +84,10 @@ func lossRules(h host, loss Loss) string {
 		switch of := direction.of; of {
 		case 0:
 		case 100:
-			fmt.Fprintf(&b, "\t\t%s { %s } %scounter drop\n", direction.name, ports([]host{h}), match)
+			fmt.Fprintf(&rules, "\t\t%s { %s } %scounter drop\n", direction.name, ports(Plan{h}), match)
 		default:
-			fmt.Fprintf(&b, "\t\t%s { %s } %snumgen random mod 100 < %d counter drop\n", direction.name, ports([]host{h}), match, of)
+			fmt.Fprintf(&rules, "\t\t%s { %s } %snumgen random mod 100 < %d counter drop\n", direction.name, ports(Plan{h}), match, of)
 		}
 	}
-	b.WriteString("\t}\n}\n")
-	return b.String()
+	return table(lossTable, sets.String(), rules.String())
 }

@@ -1,4 +1,4 @@
-package lab
+package wire
 
 import (
 	"fmt"
@@ -31,7 +31,7 @@ func TestParsePartition(t *testing.T) {
 }
 
 func TestPartitionSides(t *testing.T) {
-	l := &Lab{Plan: plan(Config{Workers: 2})}
+	p := NewPlan("cp", "w1", "w2")
 	for _, tc := range []struct {
 		groups [][]string
 		want   string
@@ -41,12 +41,12 @@ func TestPartitionSides(t *testing.T) {
 		{[][]string{{"w1"}, {"w1"}}, `host "w1" is named twice`},
 		{[][]string{{"w9"}, {"w1"}}, `unknown host "w9"`},
 		{nil, "no group"},
-		{[][]string{l.Hosts()}, "the only group has all hosts"},
+		{[][]string{p.Names()}, "the only group has all hosts"},
 	} {
-		sides, err := l.sides(tc.groups)
+		sides, err := p.sides(tc.groups)
 		var parts []string
 		for _, s := range sides {
-			parts = append(parts, strings.Join(names(s), ","))
+			parts = append(parts, strings.Join(s.Names(), ","))
 		}
 		got := strings.Join(parts, "|")
 		if err != nil {
@@ -59,8 +59,8 @@ func TestPartitionSides(t *testing.T) {
 }
 
 func TestPartitionRules(t *testing.T) {
-	l := &Lab{Plan: plan(Config{Workers: 2})}
-	sides, err := l.sides([][]string{{"w1"}, {"client", "r1"}})
+	p := NewPlan("cp", "w1", "w2")
+	sides, err := p.sides([][]string{{"w1"}, {"client", "r1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestPartitionRules(t *testing.T) {
 }
 
 func TestBlockRules(t *testing.T) {
-	h, err := findHost(plan(Config{Workers: 2}), "w1")
+	h, err := NewPlan("cp", "w1", "w2").Find("w1")
 	if err != nil {
 		t.Fatal(err)
 	}
