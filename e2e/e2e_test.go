@@ -3,19 +3,18 @@
 package e2e
 
 import (
-	"context"
-	"errors"
 	"flag"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 )
 
 var (
+	on     = flag.String("on", "lab", "the `provider` of the cluster: lab or kind")
 	keep   = flag.Bool("keep", false, "use a lab that is up already, and leave it up")
 	matrix = flag.Bool("matrix", false, "show every failure of layer 2, and hold it to what is promised")
 )
@@ -28,8 +27,9 @@ type env struct {
 }
 
 type testCase struct {
-	name string
-	run  func(*testing.T, *env)
+	name  string
+	run   func(*testing.T, *env)
+	needs []wire.Ability
 }
 
 // breaking are the cases in which nodes, networks or speakers fail, or another machine claims an address: in these the
@@ -41,81 +41,91 @@ var breaking = []string{
 
 // cases run in this order, one at a time: they share a cluster, and some inject faults.
 var cases = []testCase{
-	{"Samples", testSamples},
-	{"Reach", testReach},
-	{"Delete", testDelete},
-	{"TypeChange", testTypeChange},
-	{"Refused", testRefused},
-	{"NoPool", testNoPool},
-	{"PoolExhausted", testPoolExhausted},
-	{"OtherClass", testOtherClass},
-	{"OthersStatus", testOthersStatus},
-	{"NoEndpoint", testNoEndpoint},
-	{"ExcludedNode", testExcludedNode},
-	{"Rejected", testRejected},
-	{"Conditions", testConditions},
-	{"PeerDown", testPeerDown},
-	{"SCTP", testSCTP},
-	{"HeadStart", testHeadStart},
-	{"FilterRanges", testFilterRanges},
-	{"FilterClosed", testFilterClosed},
-	{"FilterShared", testFilterShared},
-	{"FilterInside", testFilterInside},
-	{"FilterPorts", testFilterPorts},
-	{"FilterPMTU", testFilterPMTU},
-	{"FilterLocal", testFilterLocal},
-	{"FilterLimit", testFilterLimit},
-	{"FilterSpeed", testFilterSpeed},
-	{"FilterOrder", testFilterOrder},
-	{"ControllerRestart", testControllerRestart},
-	{"SpeakerRestart", testSpeakerRestart},
-	{"NodeLoss", testNodeLoss},
-	{"Boot", testBoot},
-	{"Chart", testChart},
+	{"Samples", testSamples, nil},
+	{"Reach", testReach, nil},
+	{"Delete", testDelete, nil},
+	{"TypeChange", testTypeChange, nil},
+	{"Refused", testRefused, nil},
+	{"NoPool", testNoPool, nil},
+	{"PoolExhausted", testPoolExhausted, nil},
+	{"OtherClass", testOtherClass, nil},
+	{"OthersStatus", testOthersStatus, nil},
+	{"NoEndpoint", testNoEndpoint, nil},
+	{"ExcludedNode", testExcludedNode, nil},
+	{"Rejected", testRejected, nil},
+	{"Conditions", testConditions, nil},
+	{"PeerDown", testPeerDown, nil},
+	{"SCTP", testSCTP, nil},
+	{"HeadStart", testHeadStart, nil},
+	{"FilterRanges", testFilterRanges, nil},
+	{"FilterClosed", testFilterClosed, nil},
+	{"FilterShared", testFilterShared, nil},
+	{"FilterInside", testFilterInside, nil},
+	{"FilterPorts", testFilterPorts, nil},
+	{"FilterPMTU", testFilterPMTU, nil},
+	{"FilterLocal", testFilterLocal, nil},
+	{"FilterLimit", testFilterLimit, nil},
+	{"FilterSpeed", testFilterSpeed, nil},
+	{"FilterOrder", testFilterOrder, nil},
+	{"ControllerRestart", testControllerRestart, nil},
+	{"SpeakerRestart", testSpeakerRestart, nil},
+	{"NodeLoss", testNodeLoss, nil},
+	{"Boot", testBoot, []wire.Ability{wire.StopsProxy}},
+	{"Chart", testChart, nil},
 }
 
 // once are the cases that do not depend on the mode of kube-proxy. They run in the first
 // mode only.
 var once = []testCase{
-	{"FloatingIP", testFloatingIP},
-	{"FloatingIPRestore", testFloatingIPRestore},
-	{"Sharing", testSharing},
-	{"Finalizers", testFinalizers},
-	{"NoController", testNoController},
-	{"Foreign", testForeign},
-	{"PoolEdits", testPoolEdits},
-	{"PoolMemory", testPoolMemory},
-	{"Pending", testPending},
-	{"OpenStack", testOpenStack},
-	{"SpeakerPolicy", testSpeakerPolicy},
-	{"ControllerPolicy", testControllerPolicy},
-	{"StatePolicy", testStatePolicy},
-	{"LeaderKilled", testLeaderKilled},
-	{"APIServerKilled", testAPIServerKilled},
-	{"Conflict", testConflict},
-	{"Covered", testCovered},
-	{"L2Loss", testL2Loss},
-	{"L2Fabric", testL2Fabric},
-	{"L2FewNodes", testL2FewNodes},
-	{"L2Partition", testL2Partition},
-	{"L2Keys", testL2Keys},
-	{"L2Matrix", testL2Matrix},
-	{"DeadEndpoint", testDeadEndpoint},
-	{"DeadLeader", testDeadLeader},
-	{"LivingEndpoint", testLivingEndpoint},
-	{"Unfiltered", testUnfiltered},
+	{"FloatingIP", testFloatingIP, nil},
+	{"FloatingIPRestore", testFloatingIPRestore, nil},
+	{"Sharing", testSharing, nil},
+	{"Finalizers", testFinalizers, nil},
+	{"NoController", testNoController, nil},
+	{"Foreign", testForeign, nil},
+	{"PoolEdits", testPoolEdits, nil},
+	{"PoolMemory", testPoolMemory, nil},
+	{"Pending", testPending, nil},
+	{"OpenStack", testOpenStack, nil},
+	{"SpeakerPolicy", testSpeakerPolicy, nil},
+	{"ControllerPolicy", testControllerPolicy, nil},
+	{"StatePolicy", testStatePolicy, nil},
+	{"LeaderKilled", testLeaderKilled, nil},
+	{"APIServerKilled", testAPIServerKilled, nil},
+	{"Conflict", testConflict, nil},
+	{"Covered", testCovered, nil},
+	{"L2Loss", testL2Loss, []wire.Ability{wire.DropsFrames}},
+	{"L2Fabric", testL2Fabric, []wire.Ability{wire.DropsFrames}},
+	{"L2FewNodes", testL2FewNodes, []wire.Ability{wire.DropsFrames}},
+	{"L2Partition", testL2Partition, []wire.Ability{wire.DropsFrames}},
+	{"L2Keys", testL2Keys, nil},
+	{"L2Matrix", testL2Matrix, []wire.Ability{wire.DropsFrames}},
+	{"DeadEndpoint", testDeadEndpoint, nil},
+	{"DeadLeader", testDeadLeader, nil},
+	{"LivingEndpoint", testLivingEndpoint, []wire.Ability{wire.DropsFrames}},
+	{"Unfiltered", testUnfiltered, nil},
 }
 
 func TestE2E(t *testing.T) {
-	for i, mode := range []string{lab.ProxyNFTables, lab.ProxyIPTables} {
+	p, known := providers[*on]
+	if !known {
+		t.Fatalf("unknown provider %q", *on)
+	}
+	modes, err := p.modes()
+	must(t, err)
+	for i, mode := range modes {
 		t.Run(mode, func(t *testing.T) {
-			e := setUp(t, mode)
+			e := setUp(t, p, mode)
 			run := cases
 			if i == 0 {
 				run = slices.Concat(once, cases)
 			}
+			t.Cleanup(func() { t.Log("not run on this cluster:\n" + notRun(e.Cluster.Lacks())) })
 			for _, c := range run {
 				t.Run(c.name, func(t *testing.T) {
+					if l := wire.FirstLack(e.Cluster.Lacks(), c.needs); l != nil {
+						t.Skip(l)
+					}
 					if !slices.Contains(breaking, c.name) {
 						e.audited(t)
 					}
@@ -126,14 +136,16 @@ func TestE2E(t *testing.T) {
 	}
 }
 
-// setUp brings up a lab with Holdfast installed, for one mode of kube-proxy.
-func setUp(t *testing.T, mode string) *env {
+// setUp opens a cluster and installs Holdfast there, for one mode of kube-proxy.
+func setUp(t *testing.T, p provider, mode string) *env {
 	start := time.Now()
-	b, err := testbed.New(openLab(t, mode))
+	b, err := testbed.New(p.open(t, mode))
 	must(t, err)
-	must(t, b.Build(t.Context()))
+	if p.built {
+		must(t, b.Build(t.Context()))
+	}
 	must(t, b.LoadImage(t.Context()))
-	t.Logf("lab with the image: %s", since(start))
+	t.Logf("cluster with the image: %s", since(start))
 	start = time.Now()
 	must(t, b.Install(t.Context()))
 	must(t, b.WaitReady(t.Context()))
@@ -146,28 +158,6 @@ func setUp(t *testing.T, mode string) *env {
 	e.app = testbed.App{Namespace: e.namespace(t), Name: "echo", Replicas: 2, Nodes: e.workers()[:2]}
 	must(t, b.Deploy(t.Context(), e.app))
 	return e
-}
-
-func openLab(t *testing.T, mode string) *lab.Lab {
-	l, err := lab.Open()
-	switch {
-	case err == nil && !*keep:
-		t.Fatal("a lab is up already: take it down (make lab-down), or use it with -keep")
-	case err == nil && l.Config.ProxyMode != mode:
-		t.Skipf("the lab that is up runs kube-proxy in mode %s", l.Config.ProxyMode)
-	case errors.Is(err, lab.ErrNotUp):
-		l, err = lab.Up(t.Context(), lab.Config{ProxyMode: mode}, t.Output())
-	}
-	must(t, err)
-	if !*keep {
-		t.Cleanup(func() {
-			// t.Context() is cancelled during cleanup.
-			if err := lab.Down(context.Background()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	return l
 }
 
 // workers are all nodes but the first, which is the control plane.

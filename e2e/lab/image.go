@@ -44,13 +44,7 @@ func writeImages() error {
 		if err != nil {
 			return err
 		}
-		path := "/" + program
-		err = oci.Write(f, oci.Image{
-			Name:       "docker.io/lab/" + program + ":v1",
-			Entrypoint: []string{path},
-			Files:      map[string]oci.File{path: {Source: filepath.Join(runDir, "bin", program), Mode: 0o755}},
-			User:       "65532:65532",
-		})
+		err = oci.Write(f, oci.Program("docker.io/lab/"+program+":v1", filepath.Join(runDir, "bin", program)))
 		if err := errors.Join(err, f.Close()); err != nil {
 			return err
 		}

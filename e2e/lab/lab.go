@@ -36,6 +36,9 @@ func (l *Lab) Nodes() []string { return l.Plan.Nodes().Names() }
 // Hosts returns the names of all hosts.
 func (l *Lab) Hosts() []string { return l.Plan.Names() }
 
+// Lacks returns nothing: the lab can do all that tests need.
+func (l *Lab) Lacks() []wire.Lack { return nil }
+
 // Tool returns the path of a program that the lab compiled, or the bare name
 // if it did not compile such a program.
 func (l *Lab) Tool(name string) string {

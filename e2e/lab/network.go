@@ -30,36 +30,8 @@ func plan(c Config) wire.Plan {
 }
 
 // sysctls of the switch: its ports are bridge ports and need no address.
-var switchSysctls = []sysctl{{"net/ipv6/conf/all/disable_ipv6", "1"}, {"net/ipv6/conf/default/disable_ipv6", "1"}}
-
-// hostSysctls returns what is set in a host's namespace before its links are
-// made, so that links inherit it.
-func hostSysctls(h wire.Host) []sysctl {
-	forward := "1"
-	if h.Role == wire.Client {
-		forward = "0"
-	}
-	s := []sysctl{
-		{"net/ipv4/ip_forward", forward},
-		{"net/ipv6/conf/all/forwarding", forward},
-		{"net/ipv6/conf/default/forwarding", forward},
-		// Answers leave by other links than requests came in by.
-		{"net/ipv4/conf/all/rp_filter", "0"},
-		{"net/ipv4/conf/default/rp_filter", "0"},
-		// Duplicate address detection would hold IPv6 back for seconds.
-		{"net/ipv6/conf/all/accept_dad", "0"},
-		{"net/ipv6/conf/default/accept_dad", "0"},
-		{"net/ipv6/conf/default/accept_ra", "0"},
-	}
-	if h.Role != wire.Client {
-		s = append(s,
-			// Flows, not pairs of addresses, spread over next hops ...
-			sysctl{"net/ipv4/fib_multipath_hash_policy", "1"},
-			sysctl{"net/ipv6/fib_multipath_hash_policy", "1"},
-			// ... and next hops that do not resolve are left out.
-			sysctl{"net/ipv4/fib_multipath_use_neigh", "1"})
-	}
-	return s
+var switchSysctls = []wire.Sysctl{
+	{Path: "net/ipv6/conf/all/disable_ipv6", Value: "1"}, {Path: "net/ipv6/conf/default/disable_ipv6", Value: "1"},
 }
 
 // switchBatch renders the bridges and the management port, as input of ip -batch.
@@ -168,7 +140,7 @@ func makeSwitch(ctx context.Context) error {
 
 // plugIn creates the host's network namespace, cables it and addresses it.
 func plugIn(ctx context.Context, h wire.Host, all wire.Plan) error {
-	if err := newNetns(ctx, netnsName(h), hostSysctls(h)); err != nil {
+	if err := newNetns(ctx, netnsName(h), wire.Sysctls(h)); err != nil {
 		return err
 	}
 	if err := ipBatch(ctx, switchNetns, cableBatch(h)); err != nil {

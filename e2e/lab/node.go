@@ -42,17 +42,15 @@ type nodeConfig struct {
 	ControlPlane            bool
 	Limits                  bool // the node's cgroup has controllers
 	PauseImage, Runtime     string
-	Pods4, Pods6            string
 	ProxyMode, ProxyMinSync string
 	LeaseSeconds            int
 }
 
 func newNodeConfig(h wire.Host, c Config, limits bool, runc string) nodeConfig {
-	v4, v6 := h.Pods()
 	n := nodeConfig{
 		Name: h.Name, ControlPlane: h.Role == wire.ControlPlane, Limits: limits,
 		PauseImage: PauseImage, Runtime: binDir + "/runcwrap",
-		Pods4: v4.String(), Pods6: v6.String(), ProxyMode: c.ProxyMode,
+		ProxyMode: c.ProxyMode,
 		// A kubelet renews its lease every quarter of this.
 		LeaseSeconds: int(c.NodeMonitorGracePeriod / time.Second),
 	}
@@ -68,7 +66,7 @@ func newNodeConfig(h wire.Host, c Config, limits bool, runc string) nodeConfig {
 // files renders the node's configuration, by path below confDir.
 func (n nodeConfig) files() (map[string][]byte, error) {
 	out := make(map[string][]byte)
-	for _, f := range []string{"containerd.toml", "kubelet.yaml", "kube-proxy.yaml", "10-lab.conflist"} {
+	for _, f := range []string{"containerd.toml", "kubelet.yaml", "kube-proxy.yaml"} {
 		b, err := render(f, n)
 		if err != nil {
 			return nil, err
@@ -100,7 +98,7 @@ func (l *Lab) prepareNode(h wire.Host, keys *pki) (*hostinit.Spec, error) {
 		hostinit.Bind{Source: l.ToolDirs["cni"], Target: "/opt/cni/bin"},
 		hostinit.Bind{Source: filepath.Join(runDir, "bin"), Target: binDir},
 	)
-	spec.Files["/etc/cni/net.d/10-lab.conflist"] = string(files["10-lab.conflist"])
+	spec.Files[wire.ConflistFile] = wire.Conflist(h.Pods())
 	for name, value := range kernelDefaults {
 		file := filepath.Join("sysctl", name)
 		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(file)), 0o755); err != nil {

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -54,24 +53,5 @@ func TestNodeFiles(t *testing.T) {
 				t.Errorf("%s: %s has %q:\n%s", tc.name, tc.file, s, got)
 			}
 		}
-	}
-}
-
-func TestConflist(t *testing.T) {
-	b, err := render("10-lab.conflist", newNodeConfig(plan(Config{Workers: 1})[1], Config{}, false, ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list struct {
-		Plugins []struct {
-			IPAM struct{ Ranges [][]struct{ Subnet string } }
-		}
-	}
-	if err := json.Unmarshal(b, &list); err != nil {
-		t.Fatal(err)
-	}
-	ranges := list.Plugins[0].IPAM.Ranges
-	if len(ranges) != 2 || ranges[0][0].Subnet != "10.244.11.0/24" || ranges[1][0].Subnet != "fd00:244:0:11::/64" {
-		t.Errorf("ranges %v, want the pods of w1", ranges)
 	}
 }

@@ -65,6 +65,8 @@ type Cluster interface {
 	Cut(ctx context.Context, link string, from, to []string) error
 	// Loss drops frames of a host at random.
 	Loss(ctx context.Context, host string, loss wire.Loss) error
+	// Lacks returns what the cluster cannot do.
+	Lacks() []wire.Lack
 	// Heal ends partitions, cuts, losses and blocks, and mends cables.
 	Heal(ctx context.Context) error
 }

@@ -1,5 +1,5 @@
 // Package oci writes container images without a registry and without a
-// builder: an OCI image layout in a tar, one layer of static files, the same
+// builder: an OCI image layout in a tar, which docker load takes too, one layer of static files, the same
 // bytes for the same input.
 package oci
 
@@ -44,6 +44,12 @@ type Image struct {
 	Env        []string
 }
 
+// Program returns the image of one static program, which runs as nobody.
+func Program(name, source string) Image {
+	path := "/" + path.Base(source)
+	return Image{Name: name, Entrypoint: []string{path}, Files: map[string]File{path: {Source: source, Mode: 0o755}}, User: "65532:65532"}
+}
+
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`
@@ -79,6 +85,13 @@ type manifest struct {
 	MediaType     string       `json:"mediaType"`
 	Config        descriptor   `json:"config"`
 	Layers        []descriptor `json:"layers"`
+}
+
+// archived is an image in manifest.json, which docker load and kind load read in place of the layout.
+type archived struct {
+	Config   string
+	RepoTags []string
+	Layers   []string
 }
 
 type index struct {
@@ -124,12 +137,17 @@ func Write(w io.Writer, img Image) error {
 	if err != nil {
 		return err
 	}
+	legacy, err := json.Marshal([]archived{{Config: blobPath(cfg), RepoTags: []string{img.Name}, Layers: []string{blobPath(layerGz)}}})
+	if err != nil {
+		return err
+	}
 	entries := map[string][]byte{
-		"oci-layout": []byte(`{"imageLayoutVersion":"1.0.0"}`),
-		"index.json": idx,
+		"oci-layout":    []byte(`{"imageLayoutVersion":"1.0.0"}`),
+		"index.json":    idx,
+		"manifest.json": legacy,
 	}
 	for _, blob := range [][]byte{cfg, layerGz, man} {
-		entries["blobs/sha256/"+hash(blob)] = blob
+		entries[blobPath(blob)] = blob
 	}
 	return writeTar(w, entries)
 }
@@ -203,6 +221,8 @@ func describe(mediaType string, b []byte) descriptor {
 }
 
 func digest(b []byte) string { return "sha256:" + hash(b) }
+
+func blobPath(b []byte) string { return "blobs/sha256/" + hash(b) }
 
 func hash(b []byte) string {
 	sum := sha256.Sum256(b)
