@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -91,4 +92,24 @@ func notRun(lacks []wire.Lack) string {
 		}
 	}
 	return b.String()
+}
+
+var update = flag.Bool("update", false, "write the table of docs/kind.md")
+
+// The page says which tests kind cannot serve, and why.
+func TestKindTable(t *testing.T) {
+	const page, begin, end = "../docs/kind.md", "-run TestKindTable -update -->\n", "<!-- end -->"
+	b, err := os.ReadFile(page)
+	must(t, err)
+	before, rest, found := strings.Cut(string(b), begin)
+	_, after, closed := strings.Cut(rest, end)
+	if !found || !closed {
+		t.Fatalf("%s has no place for the table", page)
+	}
+	want := before + begin + notRun(kind.Lacks()) + end + after
+	if *update {
+		must(t, os.WriteFile(page, []byte(want), 0o644))
+	} else if string(b) != want {
+		t.Errorf("%s is outdated: run go test -tags e2e ./e2e -run TestKindTable -update", page)
+	}
 }

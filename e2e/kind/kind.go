@@ -53,6 +53,8 @@ type Config struct {
 	NodeImage string
 	// OutsideImage is the image of the hosts beside the nodes.
 	OutsideImage string
+	// Echo is the program of the application, for its image.
+	Echo string
 }
 
 // process is the first one of a container.

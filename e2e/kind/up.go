@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/e2e/lab/oci"
-	"github.com/holdfast-lb/holdfast/e2e/lab/toolset"
 	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
@@ -188,18 +187,12 @@ func (c *Cluster) readPods(ctx context.Context) error {
 
 // loadEcho loads the image of the application.
 func (c *Cluster) loadEcho(ctx context.Context) error {
-	program, archive := filepath.Join(c.Config.Dir, "echo"), filepath.Join(c.Config.Dir, "echo.tar")
-	compiler := toolset.Builder{Repo: c.Config.Repo}
-	if _, err := os.Stat(program); err != nil {
-		if err := compiler.Compile(ctx, c.Config.Repo, filepath.Join(c.Config.Dir, "tmp"), false, "-trimpath", "-ldflags", "-s -w", "-o", program, "./e2e/lab/cmd/echo"); err != nil {
-			return fmt.Errorf("compile echo: %w", err)
-		}
-	}
+	archive := filepath.Join(c.Config.Dir, "echo.tar")
 	f, err := os.Create(archive)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(oci.Write(f, oci.Program("docker.io/lab/echo:v1", program)), f.Close()); err != nil {
+	if err := errors.Join(oci.Write(f, oci.Program("docker.io/lab/echo:v1", c.Config.Echo)), f.Close()); err != nil {
 		return err
 	}
 	return c.LoadImage(ctx, archive)

@@ -24,17 +24,17 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/lab/debian"
 )
 
-// Repository is what the names of the images begin with.
+// repository is what the names of the images begin with.
 const repository = "holdfast-e2e/"
 
-// Packages of the nodes. Those that kind needs for storage are left out: no test mounts a volume.
+// nodePackages are Debian's packages of the nodes. Those that kind needs for storage are left out: no test mounts a volume.
 var nodePackages = []string{
 	"systemd", "systemd-sysv", "dbus", "iproute2", "iptables", "nftables", "conntrack", "ethtool", "kmod", "util-linux", "mount",
 	"procps", "libseccomp2", "ca-certificates", "curl", "bash", "jq", "hostname", "tar", "gzip", "pigz", "tcpdump", "iputils-ping", "socat",
 }
 
-// OutsidePackages are Debian's packages of the hosts beside the nodes: routers, client and far host.
-var OutsidePackages = []string{
+// outsidePackages are Debian's packages of the hosts beside the nodes: routers, client and far host.
+var outsidePackages = []string{
 	"frr", "bird2", "iproute2", "nftables", "conntrack", "procps", "util-linux", "tcpdump", "iputils-ping", "curl", "bash", "ethtool", "socat",
 }
 
@@ -42,7 +42,7 @@ var OutsidePackages = []string{
 type Builder struct {
 	// Cache is where root file systems are made, which do not stay, and where Debian's packages are kept.
 	Cache string
-	// Debootstrap is the directory below which debootstrap was unpacked.
+	// Debootstrap is the directory below which debootstrap was unpacked, empty if it was not.
 	Debootstrap string
 	// KindFiles is the directory images/base/files of kind's sources.
 	KindFiles string
@@ -62,9 +62,17 @@ func (b Builder) Node(ctx context.Context) (string, error) {
 	return b.image(ctx, "node", parts, nodePackages, b.node)
 }
 
-// Outside makes sure that the image of the hosts beside the nodes is there and returns its name.
+// Outside makes sure that the image of the hosts beside the nodes is there and returns its name. Without a debootstrap
+// it is built on an image of Debian that Docker pulls.
 func (b Builder) Outside(ctx context.Context) (string, error) {
-	return b.image(ctx, "outside", OutsidePackages, OutsidePackages, func(ctx context.Context, root, name string) error {
+	if b.Debootstrap == "" {
+		name := repository + "outside:" + debian.Release
+		text := fmt.Sprintf("FROM debian:%s-slim\nRUN apt-get update && apt-get install --yes --no-install-recommends %s && rm -rf /var/lib/apt/lists/*\n",
+			debian.Release, strings.Join(outsidePackages, " "))
+		_, err := b.docker(ctx, strings.NewReader(text), "build", "--tag", name, "-")
+		return name, err
+	}
+	return b.image(ctx, "outside", outsidePackages, outsidePackages, func(ctx context.Context, root, name string) error {
 		return b.importRoot(ctx, root, name)
 	})
 }

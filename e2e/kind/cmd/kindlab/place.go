@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/e2e/kind/engine"
@@ -16,7 +17,13 @@ import (
 type place struct {
 	repo, cache string
 	engine      *engine.Engine // nil means the machine's
-	tools       []string       // directories of compiled programs
+	kept
+}
+
+// kept is what other commands need to know of the cluster that is up.
+type kept struct {
+	Tools   []string // directories of compiled programs
+	Outside string   // image of the hosts beside the nodes
 }
 
 func newPlace() (*place, error) {
@@ -44,9 +51,9 @@ func open() (*place, error) {
 	if p.engine == nil && !dockerAnswers() {
 		return nil, errNoDocker
 	}
-	b, err := os.ReadFile(p.toolsFile())
+	b, err := os.ReadFile(p.keptFile())
 	if err == nil {
-		err = json.Unmarshal(b, &p.tools)
+		err = json.Unmarshal(b, &p.kept)
 	}
 	if os.IsNotExist(err) {
 		err = nil
@@ -57,15 +64,15 @@ func open() (*place, error) {
 // runDir holds the files of a cluster that is up.
 func (p *place) runDir() string { return filepath.Join(p.cache, "run") }
 
-func (p *place) toolsFile() string { return filepath.Join(p.cache, "tools.json") }
+func (p *place) keptFile() string { return filepath.Join(p.cache, "place.json") }
 
-// save keeps for other commands where programs are.
+// save keeps for other commands what they need to know.
 func (p *place) save() error {
-	b, err := json.Marshal(p.tools)
+	b, err := json.Marshal(p.kept)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(p.toolsFile(), b, 0o644)
+	return os.WriteFile(p.keptFile(), b, 0o644)
 }
 
 func (p *place) env() []string {
@@ -74,15 +81,19 @@ func (p *place) env() []string {
 	if p.engine != nil {
 		env, path = p.engine.Env(), p.engine.Path()+":"+path
 	}
-	if len(p.tools) > 0 {
-		path = strings.Join(p.tools, ":") + ":" + path
+	if len(p.Tools) > 0 {
+		path = strings.Join(p.Tools, ":") + ":" + path
 	}
 	return append(env, "PATH="+path, "KUBECONFIG="+filepath.Join(p.runDir(), "kubeconfig"))
 }
 
 // check reports what a cluster needs and is not there.
 func (p *place) check() error {
-	for _, program := range []string{"docker", "kind", "kubectl", "helm", "nsenter", "nft", "ip"} {
+	needed := slices.Clone(clients)
+	if !p.contained() {
+		needed = append(needed, "nsenter", "nft", "ip")
+	}
+	for _, program := range needed {
 		cmd := exec.Command("sh", "-c", "command -v "+program)
 		cmd.Env = p.env()
 		if cmd.Run() != nil {
@@ -95,9 +106,12 @@ func (p *place) check() error {
 // command returns a command in the place.
 func (p *place) command(ctx context.Context, argv ...string) *exec.Cmd {
 	var cmd *exec.Cmd
-	if p.engine != nil {
+	switch {
+	case p.engine != nil:
 		cmd = p.engine.Command(ctx, argv...)
-	} else {
+	case p.contained():
+		cmd = exec.CommandContext(ctx, "docker", p.contain(argv)...)
+	default:
 		cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
 	}
 	cmd.Env = p.env()

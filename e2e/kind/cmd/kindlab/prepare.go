@@ -40,12 +40,17 @@ func prepare(ctx context.Context, o options) (*place, kind.Config, error) {
 	}
 	for _, set := range []string{"kind", "kubernetes", "helm"} {
 		if dir := tools[set]; dir != "" {
-			p.tools = append(p.tools, dir)
+			p.Tools = append(p.Tools, dir)
 		}
 	}
 	if err := p.check(); err != nil {
 		return nil, config, err
 	}
+	programs, err := compileOwn(ctx, compiler, p.cache)
+	if err != nil {
+		return nil, config, err
+	}
+	config.Echo = filepath.Join(programs, "echo")
 	images := nodeimage.Builder{Cache: filepath.Join(p.cache, "build"), Tools: tools, Env: p.env(), Progress: os.Stdout}
 	if own {
 		images.Debootstrap = p.engine.Root
@@ -54,9 +59,7 @@ func prepare(ctx context.Context, o options) (*place, kind.Config, error) {
 		if images.KindFiles, err = kindFiles(ctx, p.repo); err != nil {
 			return nil, config, err
 		}
-		if images.Tools["pause"], err = compilePause(ctx, compiler, p.cache); err != nil {
-			return nil, config, err
-		}
+		images.Tools["pause"] = programs
 		if config.NodeImage, err = images.Node(ctx); err != nil {
 			return nil, config, err
 		}
@@ -66,6 +69,7 @@ func prepare(ctx context.Context, o options) (*place, kind.Config, error) {
 			return nil, config, err
 		}
 	}
+	p.Outside = config.OutsideImage
 	return p, config, p.save()
 }
 
@@ -95,10 +99,11 @@ func kindFiles(ctx context.Context, repo string) (string, error) {
 	return filepath.Join(strings.TrimSpace(string(out)), "images/base/files"), nil
 }
 
-// compilePause compiles what keeps the namespaces of a pod.
-func compilePause(ctx context.Context, compiler toolset.Builder, cache string) (dir string, err error) {
-	dir = filepath.Join(cache, "pause")
-	err = compiler.Compile(ctx, compiler.Repo, filepath.Join(cache, "tmp"), false, "-trimpath", "-ldflags", "-s -w", "-o", dir+"/", "./e2e/lab/cmd/pause")
+// compileOwn compiles what keeps the namespaces of a pod, and the application of the tests.
+func compileOwn(ctx context.Context, compiler toolset.Builder, cache string) (dir string, err error) {
+	dir = filepath.Join(cache, "programs")
+	err = compiler.Compile(ctx, compiler.Repo, filepath.Join(cache, "tmp"), false,
+		"-trimpath", "-ldflags", "-s -w", "-o", dir+"/", "./e2e/lab/cmd/pause", "./e2e/lab/cmd/echo")
 	return dir, err
 }
 
