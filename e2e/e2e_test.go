@@ -27,83 +27,97 @@ type env struct {
 }
 
 type testCase struct {
-	name  string
-	run   func(*testing.T, *env)
-	needs []wire.Ability
+	name string
+	run  func(*testing.T, *env)
 }
 
 // breaking are the cases in which nodes, networks or speakers fail, or another machine claims an address: in these the
 // speakers' audits may report faults.
 var breaking = []string{
 	"Conflict", "L2Loss", "L2Fabric", "L2FewNodes", "L2Partition", "L2Matrix", "DeadEndpoint", "DeadLeader", "LivingEndpoint", "Unfiltered",
-	"NodeLoss", "Boot", "Chart",
+	"NodeLoss", "Boot", "Chart", "BGPFaults",
+}
+
+// needs are what cases ask of the cluster that not every one can do. Where it cannot they are skipped, and listed.
+var needs = map[string][]wire.Ability{
+	"Boot":           {wire.StopsProxy},
+	"L2Loss":         {wire.DropsFrames},
+	"L2Fabric":       {wire.DropsFrames},
+	"L2FewNodes":     {wire.DropsFrames},
+	"L2Partition":    {wire.DropsFrames},
+	"L2Matrix":       {wire.DropsFrames},
+	"LivingEndpoint": {wire.DropsFrames},
+	"BGPFaults":      {wire.DropsFrames},
 }
 
 // cases run in this order, one at a time: they share a cluster, and some inject faults.
 var cases = []testCase{
-	{"Samples", testSamples, nil},
-	{"Reach", testReach, nil},
-	{"Delete", testDelete, nil},
-	{"TypeChange", testTypeChange, nil},
-	{"Refused", testRefused, nil},
-	{"NoPool", testNoPool, nil},
-	{"PoolExhausted", testPoolExhausted, nil},
-	{"OtherClass", testOtherClass, nil},
-	{"OthersStatus", testOthersStatus, nil},
-	{"NoEndpoint", testNoEndpoint, nil},
-	{"ExcludedNode", testExcludedNode, nil},
-	{"Rejected", testRejected, nil},
-	{"Conditions", testConditions, nil},
-	{"PeerDown", testPeerDown, nil},
-	{"SCTP", testSCTP, nil},
-	{"HeadStart", testHeadStart, nil},
-	{"FilterRanges", testFilterRanges, nil},
-	{"FilterClosed", testFilterClosed, nil},
-	{"FilterShared", testFilterShared, nil},
-	{"FilterInside", testFilterInside, nil},
-	{"FilterPorts", testFilterPorts, nil},
-	{"FilterPMTU", testFilterPMTU, nil},
-	{"FilterLocal", testFilterLocal, nil},
-	{"FilterLimit", testFilterLimit, nil},
-	{"FilterSpeed", testFilterSpeed, nil},
-	{"FilterOrder", testFilterOrder, nil},
-	{"ControllerRestart", testControllerRestart, nil},
-	{"SpeakerRestart", testSpeakerRestart, nil},
-	{"NodeLoss", testNodeLoss, nil},
-	{"Boot", testBoot, []wire.Ability{wire.StopsProxy}},
-	{"Chart", testChart, nil},
+	{"Reach", testReach},
+	{"Delete", testDelete},
+	{"TypeChange", testTypeChange},
+	{"NoEndpoint", testNoEndpoint},
+	{"ExcludedNode", testExcludedNode},
+	{"SCTP", testSCTP},
+	{"HeadStart", testHeadStart},
+	{"FilterRanges", testFilterRanges},
+	{"FilterClosed", testFilterClosed},
+	{"FilterShared", testFilterShared},
+	{"FilterInside", testFilterInside},
+	{"FilterPorts", testFilterPorts},
+	{"FilterPMTU", testFilterPMTU},
+	{"FilterLocal", testFilterLocal},
+	{"FilterLimit", testFilterLimit},
+	{"FilterSpeed", testFilterSpeed},
+	{"FilterOrder", testFilterOrder},
+	{"SpeakerRestart", testSpeakerRestart},
+	{"NodeLoss", testNodeLoss},
+	{"Boot", testBoot},
+	{"Chart", testChart},
 }
 
 // once are the cases that do not depend on the mode of kube-proxy. They run in the first
 // mode only.
 var once = []testCase{
-	{"FloatingIP", testFloatingIP, nil},
-	{"FloatingIPRestore", testFloatingIPRestore, nil},
-	{"Sharing", testSharing, nil},
-	{"Finalizers", testFinalizers, nil},
-	{"NoController", testNoController, nil},
-	{"Foreign", testForeign, nil},
-	{"PoolEdits", testPoolEdits, nil},
-	{"PoolMemory", testPoolMemory, nil},
-	{"Pending", testPending, nil},
-	{"OpenStack", testOpenStack, nil},
-	{"SpeakerPolicy", testSpeakerPolicy, nil},
-	{"ControllerPolicy", testControllerPolicy, nil},
-	{"StatePolicy", testStatePolicy, nil},
-	{"LeaderKilled", testLeaderKilled, nil},
-	{"APIServerKilled", testAPIServerKilled, nil},
-	{"Conflict", testConflict, nil},
-	{"Covered", testCovered, nil},
-	{"L2Loss", testL2Loss, []wire.Ability{wire.DropsFrames}},
-	{"L2Fabric", testL2Fabric, []wire.Ability{wire.DropsFrames}},
-	{"L2FewNodes", testL2FewNodes, []wire.Ability{wire.DropsFrames}},
-	{"L2Partition", testL2Partition, []wire.Ability{wire.DropsFrames}},
-	{"L2Keys", testL2Keys, nil},
-	{"L2Matrix", testL2Matrix, []wire.Ability{wire.DropsFrames}},
-	{"DeadEndpoint", testDeadEndpoint, nil},
-	{"DeadLeader", testDeadLeader, nil},
-	{"LivingEndpoint", testLivingEndpoint, []wire.Ability{wire.DropsFrames}},
-	{"Unfiltered", testUnfiltered, nil},
+	{"Samples", testSamples},
+	{"Refused", testRefused},
+	{"NoPool", testNoPool},
+	{"PoolExhausted", testPoolExhausted},
+	{"OtherClass", testOtherClass},
+	{"OthersStatus", testOthersStatus},
+	{"Rejected", testRejected},
+	{"Conditions", testConditions},
+	{"PeerDown", testPeerDown},
+	{"ControllerRestart", testControllerRestart},
+	{"FloatingIP", testFloatingIP},
+	{"FloatingIPRestore", testFloatingIPRestore},
+	{"Sharing", testSharing},
+	{"Finalizers", testFinalizers},
+	{"NoController", testNoController},
+	{"Foreign", testForeign},
+	{"PoolEdits", testPoolEdits},
+	{"PoolMemory", testPoolMemory},
+	{"Pending", testPending},
+	{"OpenStack", testOpenStack},
+	{"SpeakerPolicy", testSpeakerPolicy},
+	{"ControllerPolicy", testControllerPolicy},
+	{"StatePolicy", testStatePolicy},
+	{"LeaderKilled", testLeaderKilled},
+	{"APIServerKilled", testAPIServerKilled},
+	{"Conflict", testConflict},
+	{"Covered", testCovered},
+	{"L2Loss", testL2Loss},
+	{"L2Fabric", testL2Fabric},
+	{"L2FewNodes", testL2FewNodes},
+	{"L2Partition", testL2Partition},
+	{"L2Keys", testL2Keys},
+	{"L2Matrix", testL2Matrix},
+	{"ECMP", testECMP},
+	{"BGPDrain", testBGPDrain},
+	{"BGPFaults", testBGPFaults},
+	{"DeadEndpoint", testDeadEndpoint},
+	{"DeadLeader", testDeadLeader},
+	{"LivingEndpoint", testLivingEndpoint},
+	{"Unfiltered", testUnfiltered},
 }
 
 func TestE2E(t *testing.T) {
@@ -123,7 +137,7 @@ func TestE2E(t *testing.T) {
 			t.Cleanup(func() { t.Log("not run on this cluster:\n" + notRun(e.Cluster.Lacks())) })
 			for _, c := range run {
 				t.Run(c.name, func(t *testing.T) {
-					if l := wire.FirstLack(e.Cluster.Lacks(), c.needs); l != nil {
+					if l := wire.FirstLack(e.Cluster.Lacks(), needs[c.name]); l != nil {
 						t.Skip(l)
 					}
 					if !slices.Contains(breaking, c.name) {

@@ -177,7 +177,7 @@ func (e *env) silent(t *testing.T, addresses []netip.Addr) {
 // hops waits until both routers have n next hops for each address.
 func (e *env) hops(t *testing.T, addresses []netip.Addr, n int) {
 	t.Helper()
-	for _, router := range []string{testbed.Router1, testbed.Router2} {
+	for _, router := range bothRouters {
 		for _, a := range addresses {
 			must(t, e.WaitHops(t.Context(), 40*time.Second, router, a, n))
 		}

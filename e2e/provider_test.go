@@ -87,7 +87,7 @@ func notRun(lacks []wire.Lack) string {
 	var b strings.Builder
 	b.WriteString("| test | reason |\n|---|---|\n")
 	for _, c := range slices.Concat(once, cases) {
-		if l := wire.FirstLack(lacks, c.needs); l != nil {
+		if l := wire.FirstLack(lacks, needs[c.name]); l != nil {
 			fmt.Fprintf(&b, "| %s | %s |\n", c.name, l)
 		}
 	}

@@ -87,7 +87,7 @@ type BGPPeerSpec struct {
 	// +optional
 	KeepaliveTime *metav1.Duration `json:"keepaliveTime,omitempty"`
 
-	// ConnectTime between attempts to connect (RFC 4271 ConnectRetryTimer). Default 5s.
+	// ConnectTime between attempts to connect (RFC 4271 ConnectRetryTimer). Default 2s; 1s is taken as 2s.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('65535s')",message="connectTime must be between 1s and 65535s"

@@ -32,11 +32,11 @@ func (c *Cluster) PowerOn(ctx context.Context, hostName string) error {
 	if _, err := c.pid(ctx, h); err == nil {
 		return fmt.Errorf("host %s is powered on", h.Name)
 	}
-	if !h.IsNode() {
-		return fmt.Errorf("host %s is no node, and cannot be powered on", h.Name)
-	}
 	if _, err := docker(ctx, nil, "start", container(h)); err != nil {
 		return err
+	}
+	if !h.IsNode() {
+		return c.plugOutside(ctx, h)
 	}
 	return c.plugNode(ctx, h)
 }

@@ -26,6 +26,11 @@ func (c *Cluster) startOutside(ctx context.Context, h wire.Host) error {
 	if _, err := docker(ctx, nil, append(append(args, c.Config.OutsideImage), command...)...); err != nil {
 		return err
 	}
+	return c.plugOutside(ctx, h)
+}
+
+// plugOutside cables a host that runs, and addresses it.
+func (c *Cluster) plugOutside(ctx context.Context, h wire.Host) error {
 	pid, err := c.pid(ctx, h)
 	if err != nil {
 		return err
@@ -77,7 +82,7 @@ func (c *Cluster) router(h wire.Host) (mount, script string, err error) {
 		fmt.Fprintf(&b, "mkdir -p /run/bird; exec bird -f -c %s/bird.conf -s /run/bird/bird.ctl\n", home)
 		return dir + ":" + home, b.String(), nil
 	}
-	b.WriteString("install -d -o frr -g frr /run/frr; chown -R frr:frr /etc/frr\n")
+	b.WriteString("rm -rf /run/frr; install -d -o frr -g frr /run/frr; chown -R frr:frr /etc/frr\n")
 	for _, d := range router.Daemons() {
 		b.WriteString(strings.Join(d.Argv, " ") + " &\n")
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/e2e/probe"
@@ -86,6 +87,26 @@ func (s Seen) Failed() int {
 		n += o.Failed
 	}
 	return n
+}
+
+// inFlight is how long before a change of next hops a request may have begun that the change broke.
+const inFlight = 50 * time.Millisecond
+
+// FailedApart counts the probes that got no answer: those that were under way when a next hop changed, since routers then
+// lead flows to nodes that do not know them, and the rest.
+func (s Seen) FailedApart(changes []RouteChange) (underWay, rest int) {
+	for _, r := range s.Results {
+		switch {
+		case r.OK:
+		case slices.ContainsFunc(changes, func(c RouteChange) bool {
+			return !c.At.Before(r.Start) && !c.At.After(r.End()) && c.At.Sub(r.Start) < inFlight
+		}):
+			underWay++
+		default:
+			rest++
+		}
+	}
+	return underWay, rest
 }
 
 // Gap is the longest time without an answer, 0 if no probe failed.

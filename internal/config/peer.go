@@ -18,8 +18,8 @@ const (
 	bgpPort = 179
 	// defaultHoldTime is the suggestion of RFC 4271 section 10.
 	defaultHoldTime = 90 * time.Second
-	// defaultConnectTime is far below RFC 4271's 120 s: a rebooted router must get its routes at once.
-	defaultConnectTime = 5 * time.Second
+	// defaultConnectTime is far below the 120 s of RFC 4271: a router that is back must get its routes within 3 s. GoBGP has no less.
+	defaultConnectTime = 2 * time.Second
 	// minHoldTime is the minimum of RFC 4271 section 4.2, apart from 0, which would switch detection off.
 	minHoldTime = 3 * time.Second
 	// maxTTL is the greatest TTL of a packet.

@@ -56,7 +56,7 @@ func TestPeer(t *testing.T) {
 	}}, Options{})
 	want := []lb.Peer{{
 		Name: "default", LocalASN: 64600, PeerASN: 64512, Address: netip.MustParseAddr("172.31.0.1"), Port: 179,
-		HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 5 * time.Second, GracefulRestart: true,
+		HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 2 * time.Second, GracefulRestart: true,
 	}, {
 		Name: "full", LocalASN: 4200000000, PeerASN: 4294967295, Address: netip.MustParseAddr("2001:db8::1"), Port: 1179,
 		SourceAddress: netip.MustParseAddr("2001:db8::2"), RouterID: netip.MustParseAddr("192.0.2.1"), MultiHop: true,
@@ -64,10 +64,10 @@ func TestPeer(t *testing.T) {
 		NodeSelectors: []lb.Selector{{{Operator: lb.In}}},
 	}, {
 		Name: "seen as another", LocalASN: 65010, PeerASN: 0, Address: netip.MustParseAddr("172.31.0.3"), Port: 179, DualStack: true, MinTTL: 255,
-		Password: "Geheim-7", HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 5 * time.Second, GracefulRestart: true,
+		Password: "Geheim-7", HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 2 * time.Second, GracefulRestart: true,
 	}, {
 		Name: "within", LocalASN: 64600, PeerASN: 64600, Address: netip.MustParseAddr("172.31.0.4"), Port: 179, MinTTL: 254,
-		HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 5 * time.Second, GracefulRestart: true,
+		HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 2 * time.Second, GracefulRestart: true,
 	}}
 	if diff := cmp.Diff(want, s.Peers, addrs()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)

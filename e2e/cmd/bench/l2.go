@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,8 +44,8 @@ func (m measurement) wants(prefix string) bool {
 	return false
 }
 
-// measureLayer2 prints the figures that have the prefix, and reports whether there are such.
-func measureLayer2(ctx context.Context, only string) (found bool, err error) {
+// measureLab prints the figures that have the prefix, and reports whether there are such.
+func measureLab(ctx context.Context, only string) (found bool, err error) {
 	if strings.HasPrefix(lookupName, only) {
 		found = true
 		if err := measureLookup(ctx); err != nil {
@@ -52,7 +53,7 @@ func measureLayer2(ctx context.Context, only string) (found bool, err error) {
 		}
 	}
 	var wanted []measurement
-	for _, m := range layer2 {
+	for _, m := range slices.Concat(layer2, bgp) {
 		if m.wants(only) {
 			wanted = append(wanted, m)
 		}

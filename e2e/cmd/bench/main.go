@@ -96,11 +96,11 @@ func run(ctx context.Context, only string) error {
 			return fmt.Errorf("measure %s: %w", r.name, err)
 		}
 	}
-	lan, err := measureLayer2(ctx, only)
+	inLab, err := measureLab(ctx, only)
 	if err != nil {
-		return fmt.Errorf("measure layer 2: %w", err)
+		return err
 	}
-	if !found && !lan {
+	if !found && !inLab {
 		return fmt.Errorf("nothing begins with %q", only)
 	}
 	return nil
