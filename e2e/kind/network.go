@@ -91,9 +91,27 @@ func (c *Cluster) addressNodes(ctx context.Context) error {
 		if _, err := docker(ctx, nil, "network", "connect", "--ip", end.IPAddress, "--ip6", end.GlobalIPv6Address, network(wire.LAN), container(h)); err != nil {
 			return err
 		}
+		// A link that is connected anew has a new name until the next start.
+		gateway := wire.NewLeg("", wire.LAN, "", 254)
+		if _, err := c.on(ctx, h, rename, "sh", "-se", leg.Link, leg.V4.Addr().String(), leg.V6.String(), gateway.V4.Addr().String(), gateway.V6.Addr().String()); err != nil {
+			return fmt.Errorf("name the link of %s: %w", h.Name, err)
+		}
 	}
 	return nil
 }
+
+// rename names the link with an IPv4 address. Linux before 6.2 does that to a link that is down only, which costs the link its
+// IPv6 addresses and its routes.
+const rename = `link=$(ip -o -4 addr show to "$2" | awk '{print $2}')
+[ "$link" != "$1" ] || exit 0
+ip link set "$link" name "$1" 2>/dev/null && exit 0
+ip link set "$link" down
+ip link set "$link" name "$1"
+ip link set "$1" up
+ip addr replace "$3" dev "$1" nodad
+ip route replace default via "$4"
+ip -6 route replace default via "$5"
+`
 
 // plugNode names the port that Docker made for a node, cables the node's other link and sets its routes: all that a
 // node lacks after kind or docker start have started it.

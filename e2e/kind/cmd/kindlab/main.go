@@ -33,10 +33,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil {
-		var exit *exec.ExitError
-		if !errors.As(err, &exit) {
-			fmt.Fprintln(os.Stderr, "kindlab:", err)
-		}
+		fmt.Fprintln(os.Stderr, "kindlab:", err)
 		os.Exit(1)
 	}
 }
