@@ -33,5 +33,5 @@ func FirstLack(lacks []Lack, needs []Ability) *Lack {
 
 // String returns the lack as a sentence without its end.
 func (l Lack) String() string {
-	return fmt.Sprintf("the cluster is none that %s: %s", l.Ability, l.Reason)
+	return fmt.Sprintf("it needs a cluster that %s; %s", l.Ability, l.Reason)
 }
