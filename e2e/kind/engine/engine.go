@@ -45,6 +45,8 @@ type Engine struct {
 // Socket is the address of the engine.
 func (e *Engine) Socket() string { return "unix://" + filepath.Join(runDir, "docker.sock") }
 
+func (e *Engine) docker() string { return filepath.Join(e.Root, "usr/bin/docker") }
+
 // Path returns the directories of the engine's programs, as in PATH.
 func (e *Engine) Path() string {
 	return filepath.Join(e.Root, "usr/bin") + ":" + filepath.Join(e.Root, "usr/sbin")
@@ -75,7 +77,7 @@ func Open() (*Engine, error) {
 	if err := json.Unmarshal(b, e); err != nil {
 		return nil, fmt.Errorf("read %s: %w", stateFile(), err)
 	}
-	if exec.Command("docker", "--host", e.Socket(), "version").Run() != nil {
+	if exec.Command(e.docker(), "--host", e.Socket(), "version").Run() != nil {
 		return nil, nil // what a machine that was started anew, or a kill, left
 	}
 	return e, nil
@@ -154,7 +156,7 @@ func (e *Engine) start(ctx context.Context, storage string) error {
 		return err
 	}
 	return waitFor(ctx, startWait, func() error {
-		cmd := exec.CommandContext(ctx, filepath.Join(e.Root, "usr/bin/docker"), "version")
+		cmd := exec.CommandContext(ctx, e.docker(), "version")
 		cmd.Env = e.Env()
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%w: %s; see %s", err, out, logFile("dockerd"))
