@@ -41,6 +41,13 @@ test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds and network
 test-e2e: image chart ## Tests on a real cluster in the lab, with both modes of kube-proxy
 	go test -tags e2e -count=1 -timeout 30m ./e2e/...
 
+.PHONY: e2e-kind
+e2e-kind: image ## The same tests on kind; Docker, kind and images that are not there are made of packages
+	go build -o bin/ ./e2e/kind/cmd/kindlab
+	$(STATIC) -o bin/ ./e2e/cmd/probe ./e2e/cmd/whohas
+	go test -tags e2e -c -o bin/e2e.test ./e2e
+	bin/kindlab $(KINDLAB) run bin/e2e.test -on kind -test.run '^TestE2E$$' -test.timeout 60m -test.v $(ARGS)
+
 .PHONY: test-oldest
 test-oldest: bin/oldest/kube-apiserver bin/oldest/etcd ## Tests against the API server of the oldest supported Kubernetes, which is compiled first
 	go test -tags oldest -run Oldest -count=1 -timeout 30m -v -p 1 ./internal/k8s ./internal/house ./controller

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/lab/router"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -137,7 +137,7 @@ func testPeerDown(t *testing.T, e *env) {
 		}
 		must(t, as(t.Context(), 64999))
 		t.Cleanup(func() {
-			if err := as(context.Background(), lab.ASRouter1); err != nil {
+			if err := as(context.Background(), router.AS1); err != nil {
 				t.Error(err)
 			}
 		})

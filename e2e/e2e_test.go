@@ -3,19 +3,18 @@
 package e2e
 
 import (
-	"context"
-	"errors"
 	"flag"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 )
 
 var (
+	on     = flag.String("on", "lab", "the `provider` of the cluster: lab or kind")
 	keep   = flag.Bool("keep", false, "use a lab that is up already, and leave it up")
 	matrix = flag.Bool("matrix", false, "show every failure of layer 2, and hold it to what is promised")
 )
@@ -37,6 +36,18 @@ type testCase struct {
 var breaking = []string{
 	"Conflict", "L2Loss", "L2Fabric", "L2FewNodes", "L2Partition", "L2Matrix", "DeadEndpoint", "DeadLeader", "LivingEndpoint", "Unfiltered",
 	"NodeLoss", "Boot", "Chart", "BGPFaults",
+}
+
+// needs are what cases ask of the cluster that not every one can do. Where it cannot they are skipped, and listed.
+var needs = map[string][]wire.Ability{
+	"Boot":           {wire.StopsProxy},
+	"L2Loss":         {wire.DropsFrames},
+	"L2Fabric":       {wire.DropsFrames},
+	"L2FewNodes":     {wire.DropsFrames},
+	"L2Partition":    {wire.DropsFrames},
+	"L2Matrix":       {wire.DropsFrames},
+	"LivingEndpoint": {wire.DropsFrames},
+	"BGPFaults":      {wire.DropsFrames},
 }
 
 // cases run in this order, one at a time: they share a cluster, and some inject faults.
@@ -111,15 +122,25 @@ var once = []testCase{
 }
 
 func TestE2E(t *testing.T) {
-	for i, mode := range []string{lab.ProxyNFTables, lab.ProxyIPTables} {
+	p, known := providers[*on]
+	if !known {
+		t.Fatalf("unknown provider %q", *on)
+	}
+	modes, err := p.modes()
+	must(t, err)
+	for i, mode := range modes {
 		t.Run(mode, func(t *testing.T) {
-			e := setUp(t, mode)
+			e := setUp(t, p, mode)
 			run := cases
 			if i == 0 {
 				run = slices.Concat(once, cases)
 			}
+			t.Cleanup(func() { t.Log("not run on this cluster:\n" + notRun(e.Cluster.Lacks())) })
 			for _, c := range run {
 				t.Run(c.name, func(t *testing.T) {
+					if l := wire.FirstLack(e.Cluster.Lacks(), needs[c.name]); l != nil {
+						t.Skip(l)
+					}
 					if !slices.Contains(breaking, c.name) {
 						e.audited(t)
 					}
@@ -130,17 +151,19 @@ func TestE2E(t *testing.T) {
 	}
 }
 
-// setUp brings up a lab with Holdfast installed, for one mode of kube-proxy.
-func setUp(t *testing.T, mode string) *env {
-	b, err := testbed.New(openLab(t, mode))
+// setUp opens a cluster and installs Holdfast there, for one mode of kube-proxy.
+func setUp(t *testing.T, p provider, mode string) *env {
+	b, err := testbed.New(p.open(t, mode))
 	must(t, err)
-	return install(t, b)
+	return install(t, b, p.built)
 }
 
-// install installs Holdfast with the samples in a cluster.
-func install(t *testing.T, b *testbed.Bed) *env {
+// install installs Holdfast with the samples in a cluster, after it has built what hosts outside run.
+func install(t *testing.T, b *testbed.Bed, build bool) *env {
 	start := time.Now()
-	must(t, b.Build(t.Context()))
+	if build {
+		must(t, b.Build(t.Context()))
+	}
 	must(t, b.LoadImage(t.Context()))
 	t.Logf("image on all nodes: %s", since(start))
 	start = time.Now()
@@ -155,28 +178,6 @@ func install(t *testing.T, b *testbed.Bed) *env {
 	e.app = testbed.App{Namespace: e.namespace(t), Name: "echo", Replicas: 2, Nodes: e.workers()[:2]}
 	must(t, b.Deploy(t.Context(), e.app))
 	return e
-}
-
-func openLab(t *testing.T, mode string) *lab.Lab {
-	l, err := lab.Open()
-	switch {
-	case err == nil && !*keep:
-		t.Fatal("a lab is up already: take it down (make lab-down), or use it with -keep")
-	case err == nil && l.Config.ProxyMode != mode:
-		t.Skipf("the lab that is up runs kube-proxy in mode %s", l.Config.ProxyMode)
-	case errors.Is(err, lab.ErrNotUp):
-		l, err = lab.Up(t.Context(), lab.Config{ProxyMode: mode}, t.Output())
-	}
-	must(t, err)
-	if !*keep {
-		t.Cleanup(func() {
-			// t.Context() is cancelled during cleanup.
-			if err := lab.Down(context.Background()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	return l
 }
 
 // workers are all nodes but the first, which is the control plane.

@@ -5,15 +5,15 @@ package e2e
 import (
 	"testing"
 
-	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 )
 
 // In all of them the nodes' own network works, and the links keep their carrier.
 var fabricTroubles = []trouble{
-	{name: "port dead", hit: lose(lab.Loss{In: 100, Out: 100, Link: testbed.Fabric}), leaves: true},
-	{name: "port deaf", hit: lose(lab.Loss{In: 100, Link: testbed.Fabric}), leaves: true},
-	{name: "port mute", hit: lose(lab.Loss{Out: 100, Link: testbed.Fabric}), leaves: true},
+	{name: "port dead", hit: lose(wire.Loss{In: 100, Out: 100, Link: testbed.Fabric}), leaves: true},
+	{name: "port deaf", hit: lose(wire.Loss{In: 100, Link: testbed.Fabric}), leaves: true},
+	{name: "port mute", hit: lose(wire.Loss{Out: 100, Link: testbed.Fabric}), leaves: true},
 	// The switch isolates the nodes from each other, as some switches isolate all ports but the routers'.
 	{name: "isolated nodes", hit: isolate, stays: true},
 }

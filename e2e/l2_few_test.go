@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 )
 
@@ -18,9 +18,9 @@ import (
 var fewTroubles = []trouble{
 	{name: "power-off", hit: plugPulled, mend: plugBack, leaves: true, settles: 6 * time.Minute},
 	// Of two nodes neither can find out which is faulty, unless the one that loses nearly all frames knows a foreign machine.
-	{name: "inbound 90", hit: lose(lab.Loss{In: 90})},
-	{name: "outbound 100", hit: lose(lab.Loss{Out: 100}), leaves: true},
-	{name: "both 100", hit: lose(lab.Loss{In: 100, Out: 100}), leaves: true},
+	{name: "inbound 90", hit: lose(wire.Loss{In: 90})},
+	{name: "outbound 100", hit: lose(wire.Loss{Out: 100}), leaves: true},
+	{name: "both 100", hit: lose(wire.Loss{In: 100, Out: 100}), leaves: true},
 }
 
 // testL2FewNodes restricts the speakers to two nodes, then to three, with -matrix only.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
 var (
@@ -26,13 +26,13 @@ const serving = 80
 
 // losses are the rows with frame loss at one node.
 func losses() []trouble {
-	both := func(of int) lab.Loss { return lab.Loss{In: of, Out: of} }
-	in := func(of int) lab.Loss { return lab.Loss{In: of} }
-	out := func(of int) lab.Loss { return lab.Loss{Out: of} }
+	both := func(of int) wire.Loss { return wire.Loss{In: of, Out: of} }
+	in := func(of int) wire.Loss { return wire.Loss{In: of} }
+	out := func(of int) wire.Loss { return wire.Loss{Out: of} }
 	var rows []trouble
 	for _, way := range []struct {
 		name   string
-		loss   func(int) lab.Loss
+		loss   func(int) wire.Loss
 		always int
 	}{{"inbound", in, 90}, {"outbound", out, 100}, {"both", both, 0}} {
 		for _, of := range []int{50, 80, 90, 99, 100} {
@@ -45,7 +45,7 @@ func losses() []trouble {
 	bursts.Burst, bursts.Pause = 500*time.Millisecond, 500*time.Millisecond
 	return append(rows,
 		trouble{name: "bursts", hit: lose(bursts)},
-		trouble{name: "UDP inbound", hit: lose(lab.Loss{In: 100, UDP: true}), united: true},
+		trouble{name: "UDP inbound", hit: lose(wire.Loss{In: 100, UDP: true}), united: true},
 		trouble{name: "inbound 90, ten minutes", hit: lose(in(90)), leaves: true, lasts: longLoss},
 		trouble{name: "inbound 100, ten minutes", hit: lose(in(100)), leaves: true, lasts: longLoss},
 		trouble{name: "outbound 100, ten minutes", hit: lose(out(100)), leaves: true, lasts: longLoss},
@@ -53,7 +53,7 @@ func losses() []trouble {
 }
 
 // lose returns a fault in which a node loses frames.
-func lose(l lab.Loss) func(*testing.T, *spread) {
+func lose(l wire.Loss) func(*testing.T, *spread) {
 	return func(t *testing.T, s *spread) { must(t, s.Cluster.Loss(t.Context(), s.hit, l)) }
 }
 

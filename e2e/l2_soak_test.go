@@ -30,7 +30,7 @@ const (
 
 // TestSoak injects layer 2 faults for about an hour while the machine is busy.
 func TestSoak(t *testing.T) {
-	e := setUp(t, lab.ProxyNFTables)
+	e := setUp(t, providers["lab"], lab.ProxyNFTables)
 	s := newStage(t, e)
 	must(t, s.Restrict(t.Context()))
 	ungrouped(t)

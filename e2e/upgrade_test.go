@@ -32,7 +32,7 @@ func TestUpgrade(t *testing.T) {
 	if former == next {
 		t.Fatalf("both are version %s", next)
 	}
-	e := install(t, b)
+	e := install(t, b, true)
 	e.runs(t, former)
 
 	l2 := e.service(t, e.app, "upgrade-l2")

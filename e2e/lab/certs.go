@@ -15,6 +15,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
 // First addresses of the Service ranges: the API server's own Service.
@@ -37,7 +39,7 @@ type identity struct {
 }
 
 // apiServer is the serving identity of the API server.
-func apiServer(cp host) identity {
+func apiServer(cp wire.Host) identity {
 	id := identity{
 		commonName: "kube-apiserver",
 		names: []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc",
@@ -49,14 +51,14 @@ func apiServer(cp host) identity {
 }
 
 // kubeletIdentity is what the Node authorizer expects, and serves as well.
-func kubeletIdentity(h host) identity {
+func kubeletIdentity(h wire.Host) identity {
 	return identity{
 		commonName: "system:node:" + h.Name, organization: []string{"system:nodes"},
 		names: []string{h.Name}, addrs: legAddrs(h),
 	}
 }
 
-func legAddrs(h host) []netip.Addr {
+func legAddrs(h wire.Host) []netip.Addr {
 	var out []netip.Addr
 	for _, l := range h.Legs {
 		out = append(out, l.V4.Addr(), l.V6.Addr())
@@ -180,7 +182,7 @@ func writeFiles(dir string, files map[string][]byte) error {
 }
 
 // controlPlane writes what the daemons of the control plane need.
-func (p *pki) controlPlane(dir string, cp host) error {
+func (p *pki) controlPlane(dir string, cp wire.Host) error {
 	files := map[string][]byte{
 		"front-proxy-ca.crt": certPEM(p.front.cert), "sa.pub": p.sPub,
 	}
@@ -213,7 +215,7 @@ func (p *pki) controlPlane(dir string, cp host) error {
 }
 
 // node writes what kubelet and kube-proxy need.
-func (p *pki) node(dir string, h host) error {
+func (p *pki) node(dir string, h wire.Host) error {
 	files := map[string][]byte{"ca.crt": p.clusterPEM}
 	cert, key, err := p.cluster.issue(kubeletIdentity(h))
 	if err != nil {

@@ -84,6 +84,10 @@ func readControllers(dir string) ([]string, error) {
 	return strings.Fields(string(b)), err
 }
 
+// buildCgroup, beside those of the hosts, holds compilers: Down ends them with
+// the rest, or they would write into what it has removed.
+const buildCgroup = "build"
+
 // hostCgroup returns the cgroup of a host.
 func hostCgroup(name string) (string, error) {
 	root, err := cgroupRoot()

@@ -6,21 +6,22 @@ import (
 	"net/netip"
 
 	"github.com/holdfast-lb/holdfast/e2e/lab/hostinit"
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
 const apiPort = "6443"
 
 // server returns the URL of the API server.
-func server(cp host) string {
+func server(cp wire.Host) string {
 	return "https://" + net.JoinHostPort(cp.Legs[0].V4.Addr().String(), apiPort)
 }
 
 // readyz answers 200 once the bootstrap RBAC is written, among other things:
 // a controller-manager that starts before it ends for good.
-func readyz(cp host) string { return server(cp) + "/readyz" }
+func readyz(cp wire.Host) string { return server(cp) + "/readyz" }
 
 // controlPlane returns the services of the control plane, beside those of a node.
-func (l *Lab) controlPlane(cp host) []hostinit.Service {
+func (l *Lab) controlPlane(cp wire.Host) []hostinit.Service {
 	return []hostinit.Service{
 		l.service("etcd", "", "etcd", etcdArgs()...),
 		l.service("kube-apiserver", "", "kube-apiserver", apiServerArgs(cp.Legs[0].V4.Addr())...),

@@ -7,12 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
 // PowerOff cuts a host's power: its cables first, then all its processes at
 // once. Its files on disk stay.
 func (l *Lab) PowerOff(ctx context.Context, hostName string) error {
-	return l.locked(ctx, hostName, func(h host) error {
+	return l.locked(ctx, hostName, func(h wire.Host) error {
 		if _, err := l.pid(h); err != nil {
 			return err
 		}
@@ -23,14 +25,14 @@ func (l *Lab) PowerOff(ctx context.Context, hostName string) error {
 // PowerOn starts a host again and returns when its services are being
 // started. A node then has every image that was loaded while it was off.
 func (l *Lab) PowerOn(ctx context.Context, hostName string) error {
-	return l.locked(ctx, hostName, func(h host) error {
+	return l.locked(ctx, hostName, func(h wire.Host) error {
 		if _, err := l.pid(h); err == nil {
 			return fmt.Errorf("host %s is powered on", h.Name)
 		}
 		if err := l.start(ctx, h); err != nil {
 			return err
 		}
-		if !h.isNode() {
+		if !h.IsNode() {
 			return nil
 		}
 		return l.importImages(ctx, h)
@@ -49,7 +51,7 @@ func (l *Lab) Thaw(ctx context.Context, hostName string) error {
 }
 
 func (l *Lab) setFrozen(ctx context.Context, hostName, value string) error {
-	return l.locked(ctx, hostName, func(h host) error {
+	return l.locked(ctx, hostName, func(h wire.Host) error {
 		if _, err := l.pid(h); err != nil {
 			return err
 		}
@@ -72,11 +74,11 @@ func frozen(cgroup string) bool {
 // SetLink cuts or mends the cable of a host's link. Both ends lose carrier, as
 // with a pulled plug; addresses and routes stay.
 func (l *Lab) SetLink(ctx context.Context, hostName, link string, up bool) error {
-	return l.locked(ctx, hostName, func(h host) error {
+	return l.locked(ctx, hostName, func(h wire.Host) error {
 		if _, err := l.pid(h); err != nil {
 			return err
 		}
-		leg, err := h.leg(link)
+		leg, err := h.Leg(link)
 		if err != nil {
 			return err
 		}
@@ -91,6 +93,47 @@ func (l *Lab) SetLink(ctx context.Context, hostName, link string, up bool) error
 	})
 }
 
+// Partition drops every frame between hosts of different groups: see the rules of wire.Plan.
+func (l *Lab) Partition(ctx context.Context, groups ...[]string) error {
+	return l.drop(ctx)(l.Plan.Partition(groups...))
+}
+
+// Cut drops every frame from some hosts to others.
+func (l *Lab) Cut(ctx context.Context, link string, from, to []string) error {
+	return l.drop(ctx)(l.Plan.Cut(link, from, to))
+}
+
+// Loss drops frames of a host at random.
+func (l *Lab) Loss(ctx context.Context, hostName string, loss wire.Loss) error {
+	return l.drop(ctx)(l.Plan.Lose(hostName, loss))
+}
+
+// Block drops packets to UDP and TCP ports of a host, and from it to these ports of others.
+func (l *Lab) Block(ctx context.Context, hostName string, ports ...uint16) error {
+	return l.drop(ctx)(l.Plan.Block(hostName, ports...))
+}
+
+// drop returns a function that applies rules under the lab's lock.
+func (l *Lab) drop(ctx context.Context) func(rules string, err error) error {
+	return func(rules string, err error) error {
+		if err != nil {
+			return err
+		}
+		unlock, err := lock(ctx)
+		if err != nil {
+			return err
+		}
+		return errors.Join(applyRules(ctx, rules), unlock())
+	}
+}
+
+func applyRules(ctx context.Context, rules string) error {
+	if _, err := output(ctx, rules, "nsenter", "--net="+netnsDir+"/"+switchNetns, "nft", "-f", "-"); err != nil {
+		return fmt.Errorf("set rules of the switch: %w", err)
+	}
+	return nil
+}
+
 // Heal ends partition, cut, loss and block of ports, and mends all cables. Hosts that are off stay off,
 // frozen ones stay frozen.
 func (l *Lab) Heal(ctx context.Context) error {
@@ -102,7 +145,7 @@ func (l *Lab) Heal(ctx context.Context) error {
 }
 
 func (l *Lab) heal(ctx context.Context) error {
-	if err := applyRules(ctx, noRules+noCut+noLoss+noBlock); err != nil {
+	if err := applyRules(ctx, wire.Healed()); err != nil {
 		return err
 	}
 	var b strings.Builder
@@ -118,8 +161,8 @@ func (l *Lab) heal(ctx context.Context) error {
 }
 
 // locked runs a change of one host under the lab's lock.
-func (l *Lab) locked(ctx context.Context, hostName string, change func(host) error) error {
-	h, err := findHost(l.Plan, hostName)
+func (l *Lab) locked(ctx context.Context, hostName string, change func(wire.Host) error) error {
+	h, err := l.Plan.Find(hostName)
 	if err != nil {
 		return err
 	}

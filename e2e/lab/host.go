@@ -13,13 +13,14 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/e2e/lab/hostinit"
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
 // bootWait is how long a PID 1 may take to furnish its host.
 const bootWait = 15 * time.Second
 
 // writeSpec prepares a host's directory; start may then be called again and again.
-func (l *Lab) writeSpec(h host, keys *pki) error {
+func (l *Lab) writeSpec(h wire.Host, keys *pki) error {
 	dir := l.hostDir(h)
 	if err := os.MkdirAll(filepath.Join(dir, hostinit.LogDir), 0o755); err != nil {
 		return err
@@ -27,9 +28,9 @@ func (l *Lab) writeSpec(h host, keys *pki) error {
 	var spec *hostinit.Spec
 	var err error
 	switch {
-	case h.isNode():
+	case h.IsNode():
 		spec, err = l.prepareNode(h, keys)
-	case h.Role == roleRouter:
+	case h.Role == wire.Router:
 		spec, err = l.prepareRouter(h)
 	default:
 		spec = l.baseSpec(h)
@@ -45,7 +46,7 @@ func (l *Lab) writeSpec(h host, keys *pki) error {
 }
 
 // start powers a host on: network, cgroup, PID 1.
-func (l *Lab) start(ctx context.Context, h host) error {
+func (l *Lab) start(ctx context.Context, h wire.Host) error {
 	if err := plugIn(ctx, h, l.Plan); err != nil {
 		return err
 	}
@@ -79,7 +80,7 @@ func (l *Lab) start(ctx context.Context, h host) error {
 
 // spawn starts PID 1 inside its cgroup from its first instruction on, so that
 // there is no moment in which Down could miss it.
-func (l *Lab) spawn(h host, cgroup string) (pid int, ended <-chan struct{}, err error) {
+func (l *Lab) spawn(h wire.Host, cgroup string) (pid int, ended <-chan struct{}, err error) {
 	group, err := os.Open(cgroup)
 	if err != nil {
 		return 0, nil, err
@@ -113,7 +114,7 @@ func (l *Lab) spawn(h host, cgroup string) (pid int, ended <-chan struct{}, err 
 
 // stop powers a host off. Its cables go first: a process that dies while it
 // can still send makes a crash look like a clean stop.
-func (l *Lab) stop(ctx context.Context, h host) error {
+func (l *Lab) stop(ctx context.Context, h wire.Host) error {
 	var b strings.Builder
 	for _, leg := range h.Legs {
 		fmt.Fprintf(&b, "link set %s down\n", leg.Port)
@@ -136,7 +137,7 @@ func (l *Lab) stop(ctx context.Context, h host) error {
 
 // LogFile returns the path of a component's log on a host.
 func (l *Lab) LogFile(hostName, component string) (string, error) {
-	h, err := findHost(l.Plan, hostName)
+	h, err := l.Plan.Find(hostName)
 	if err != nil {
 		return "", err
 	}
@@ -155,11 +156,11 @@ func (l *Lab) LogFile(hostName, component string) (string, error) {
 	return "", fmt.Errorf("unknown component %q of host %s: there are %s", component, hostName, strings.Join(known, ", "))
 }
 
-func (l *Lab) logPath(h host, component string) string {
+func (l *Lab) logPath(h wire.Host, component string) string {
 	return filepath.Join(l.hostDir(h), hostinit.LogDir, component+".log")
 }
 
-func (l *Lab) lastLine(h host, component string) string {
+func (l *Lab) lastLine(h wire.Host, component string) string {
 	b, err := os.ReadFile(l.logPath(h, component))
 	if err != nil {
 		return err.Error()

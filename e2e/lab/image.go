@@ -8,11 +8,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/holdfast-lb/holdfast/e2e/lab/toolset"
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 	"github.com/holdfast-lb/holdfast/release/oci"
 )
 
@@ -20,12 +21,12 @@ import (
 var helpers = []string{"labinit", "runcwrap", "pause", "echo"}
 
 // buildHelpers compiles them into the lab's directory.
-func buildHelpers(ctx context.Context, repo string) error {
+func buildHelpers(ctx context.Context, compiler toolset.Builder) error {
 	args := []string{"-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", filepath.Join(runDir, "bin") + "/"}
 	for _, h := range helpers {
 		args = append(args, "./e2e/lab/cmd/"+h)
 	}
-	if err := goBuild(ctx, repo, filepath.Join(runDir, "tmp"), false, args...); err != nil {
+	if err := compiler.Compile(ctx, compiler.Repo, filepath.Join(runDir, "tmp"), false, args...); err != nil {
 		return fmt.Errorf("compile the lab's own programs: %w", err)
 	}
 	return nil
@@ -39,14 +40,7 @@ func writeImages() error {
 		return err
 	}
 	for i, program := range []string{"pause", "echo"} {
-		path := "/" + program
-		files := map[string]string{path: filepath.Join(runDir, "bin", program)}
-		err := oci.Write(imageTar(i), oci.Image{
-			Name:       "docker.io/lab/" + program + ":v1",
-			Entrypoint: []string{path},
-			User:       "65532:65532",
-			Platforms:  []oci.Platform{{Architecture: runtime.GOARCH, Files: files}},
-		})
+		err := oci.Write(imageTar(i), oci.Program("docker.io/lab/"+program+":v1", filepath.Join(runDir, "bin", program)))
 		if err != nil {
 			return err
 		}
@@ -79,7 +73,7 @@ func (l *Lab) loadImage(ctx context.Context, tar string) error {
 		return fmt.Errorf("load image: %w", err)
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
-	for _, h := range nodes(l.Plan) {
+	for _, h := range l.Plan.Nodes() {
 		if _, err := l.pid(h); err != nil {
 			continue
 		}
@@ -93,7 +87,7 @@ func (l *Lab) loadImage(ctx context.Context, tar string) error {
 }
 
 // importImages imports what the node does not have yet.
-func (l *Lab) importImages(ctx context.Context, h host) error {
+func (l *Lab) importImages(ctx context.Context, h wire.Host) error {
 	kept, err := os.ReadDir(imageDir())
 	if err != nil {
 		return err
@@ -120,7 +114,7 @@ func (l *Lab) importImages(ctx context.Context, h host) error {
 	return nil
 }
 
-func (l *Lab) importImage(ctx context.Context, h host, tar string) error {
+func (l *Lab) importImage(ctx context.Context, h wire.Host, tar string) error {
 	f, err := os.Open(tar)
 	if err != nil {
 		return err
@@ -135,7 +129,7 @@ func (l *Lab) importImage(ctx context.Context, h host, tar string) error {
 }
 
 // waitContainerd waits until the node's containerd accepts connections.
-func (l *Lab) waitContainerd(ctx context.Context, h host) error {
+func (l *Lab) waitContainerd(ctx context.Context, h wire.Host) error {
 	pid, err := l.pid(h)
 	if err != nil {
 		return err

@@ -9,19 +9,20 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/e2e/lab/hostinit"
+	"github.com/holdfast-lb/holdfast/e2e/lab/toolset"
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
 // Lab is a running lab. Its exported fields are its state as kept on disk.
 type Lab struct {
 	Config   Config
-	Plan     []host
+	Plan     wire.Plan
 	ToolDirs map[string]string // by name of the tool set
 	Limits   bool              // cgroup controllers are ours, so limits work
 }
@@ -30,25 +31,20 @@ type Lab struct {
 func (l *Lab) Kubeconfig() string { return filepath.Join(runDir, "kubeconfig") }
 
 // Nodes returns the names of the hosts that run a kubelet, control plane first.
-func (l *Lab) Nodes() []string { return names(nodes(l.Plan)) }
+func (l *Lab) Nodes() []string { return l.Plan.Nodes().Names() }
 
 // Hosts returns the names of all hosts.
-func (l *Lab) Hosts() []string { return names(l.Plan) }
+func (l *Lab) Hosts() []string { return l.Plan.Names() }
 
-func names(hosts []host) []string {
-	var out []string
-	for _, h := range hosts {
-		out = append(out, h.Name)
-	}
-	return out
-}
+// Lacks returns nothing: the lab can do all that tests need.
+func (l *Lab) Lacks() []wire.Lack { return nil }
 
 // Tool returns the path of a program that the lab compiled, or the bare name
 // if it did not compile such a program.
 func (l *Lab) Tool(name string) string {
-	for _, t := range toolSets {
-		if _, ok := t.programs[name]; ok {
-			return filepath.Join(l.ToolDirs[t.name], name)
+	for _, t := range toolset.Cluster {
+		if _, ok := t.Programs[name]; ok {
+			return filepath.Join(l.ToolDirs[t.Name], name)
 		}
 	}
 	return name
@@ -67,8 +63,8 @@ func (l *Lab) ToolEnv() []string {
 // path returns PATH for the lab's processes: the tools, then the machine's.
 func (l *Lab) path() string {
 	var dirs []string
-	for _, t := range toolSets {
-		dirs = append(dirs, l.ToolDirs[t.name])
+	for _, t := range toolset.Cluster {
+		dirs = append(dirs, l.ToolDirs[t.Name])
 	}
 	return strings.Join(append(dirs, systemPath), ":")
 }
@@ -87,11 +83,11 @@ func systemProgram(name string) (string, error) {
 	return "", fmt.Errorf("find program %s: not in %s", name, systemPath)
 }
 
-func (l *Lab) hostDir(h host) string { return filepath.Join(runDir, "hosts", h.Name) }
+func (l *Lab) hostDir(h wire.Host) string { return filepath.Join(runDir, "hosts", h.Name) }
 
-func (l *Lab) specFile(h host) string { return filepath.Join(l.hostDir(h), "spec.json") }
+func (l *Lab) specFile(h wire.Host) string { return filepath.Join(l.hostDir(h), "spec.json") }
 
-func machineID(h host) string {
+func machineID(h wire.Host) string {
 	sum := sha256.Sum256([]byte("holdfast-lab " + h.Name))
 	return hex.EncodeToString(sum[:16])
 }
@@ -100,7 +96,7 @@ func machineID(h host) string {
 var errOff = errors.New("is powered off")
 
 // pid returns the pid of the host's PID 1, as the machine sees it.
-func (l *Lab) pid(h host) (int, error) {
+func (l *Lab) pid(h wire.Host) (int, error) {
 	b, err := os.ReadFile(filepath.Join(l.hostDir(h), "pid"))
 	if err != nil {
 		return 0, fmt.Errorf("host %s %w", h.Name, errOff)
@@ -137,7 +133,7 @@ func (l *Lab) Command(ctx context.Context, hostName string, argv ...string) *exe
 }
 
 func (l *Lab) enter(hostName string, argv []string) ([]string, error) {
-	h, err := findHost(l.Plan, hostName)
+	h, err := l.Plan.Find(hostName)
 	if err != nil {
 		return nil, err
 	}
@@ -172,20 +168,4 @@ func ownGroup(cmd *exec.Cmd, signal syscall.Signal) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, signal) }
 	cmd.WaitDelay = 5 * time.Second
-}
-
-// find returns hosts by name.
-func (l *Lab) find(hostNames []string) ([]host, error) {
-	var out []host
-	for _, name := range hostNames {
-		h, err := findHost(l.Plan, name)
-		if err != nil {
-			return nil, err
-		}
-		if slices.ContainsFunc(out, func(o host) bool { return o.Name == name }) {
-			return nil, fmt.Errorf("host %q is named twice", name)
-		}
-		out = append(out, h)
-	}
-	return out, nil
 }

@@ -12,19 +12,18 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
 // netnsDir is where iproute2 looks for named namespaces. They are made here
 // without its help, for "ip netns add" also leaves a mount of the directory.
 const netnsDir = "/run/netns"
 
-// sysctl is one file below /proc/sys.
-type sysctl struct{ path, value string }
-
 // newNetns creates a named network namespace. A program of its own does it: a
 // thread of ours that enters a namespace may be the first thread, and then the
 // whole process looks to others as if it were in there.
-func newNetns(ctx context.Context, name string, sysctls []sysctl) error {
+func newNetns(ctx context.Context, name string, sysctls []wire.Sysctl) error {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
 		return err
 	}
@@ -42,11 +41,11 @@ func newNetns(ctx context.Context, name string, sysctls []sysctl) error {
 	return nil
 }
 
-func sysctlScript(sysctls []sysctl) string {
+func sysctlScript(sysctls []wire.Sysctl) string {
 	var b strings.Builder
 	b.WriteString("set -e\n")
 	for _, s := range sysctls {
-		fmt.Fprintf(&b, "echo %s >/proc/sys/%s\n", s.value, s.path)
+		fmt.Fprintf(&b, "echo %s >/proc/sys/%s\n", s.Value, s.Path)
 	}
 	return b.String()
 }

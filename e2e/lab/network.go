@@ -6,109 +6,102 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
-// sysctls of the switch: its ports are bridge ports and need no address.
-var switchSysctls = []sysctl{{"net/ipv6/conf/all/disable_ipv6", "1"}, {"net/ipv6/conf/default/disable_ipv6", "1"}}
+// Names that are visible on the machine. Down removes what carries them.
+const (
+	netnsPrefix = "hflab-"
+	switchNetns = netnsPrefix + "switch"
+	mgmtLink    = "lab-mgmt"
+	mgmtNumber  = 254
+)
 
-// hostSysctls returns what is set in a host's namespace before its links are
-// made, so that links inherit it.
-func hostSysctls(h host) []sysctl {
-	forward := "1"
-	if h.Role == roleClient {
-		forward = "0"
+func netnsName(h wire.Host) string { return netnsPrefix + h.Name }
+
+// plan returns all hosts of a lab.
+func plan(c Config) wire.Plan {
+	nodes := []string{"cp"}
+	for i := 1; i <= c.Workers; i++ {
+		nodes = append(nodes, fmt.Sprintf("w%d", i))
 	}
-	s := []sysctl{
-		{"net/ipv4/ip_forward", forward},
-		{"net/ipv6/conf/all/forwarding", forward},
-		{"net/ipv6/conf/default/forwarding", forward},
-		// Answers leave by other links than requests came in by.
-		{"net/ipv4/conf/all/rp_filter", "0"},
-		{"net/ipv4/conf/default/rp_filter", "0"},
-		// Duplicate address detection would hold IPv6 back for seconds.
-		{"net/ipv6/conf/all/accept_dad", "0"},
-		{"net/ipv6/conf/default/accept_dad", "0"},
-		{"net/ipv6/conf/default/accept_ra", "0"},
-	}
-	if h.Role != roleClient {
-		s = append(s,
-			// Flows, not pairs of addresses, spread over next hops ...
-			sysctl{"net/ipv4/fib_multipath_hash_policy", "1"},
-			sysctl{"net/ipv6/fib_multipath_hash_policy", "1"},
-			// ... and next hops that do not resolve are left out.
-			sysctl{"net/ipv4/fib_multipath_use_neigh", "1"})
-	}
-	return s
+	return wire.NewPlan(nodes...)
+}
+
+// sysctls of the switch: its ports are bridge ports and need no address.
+var switchSysctls = []wire.Sysctl{
+	{Path: "net/ipv6/conf/all/disable_ipv6", Value: "1"}, {Path: "net/ipv6/conf/default/disable_ipv6", Value: "1"},
 }
 
 // switchBatch renders the bridges and the management port, as input of ip -batch.
 func switchBatch(mgmtPID int) string {
 	var b strings.Builder
-	for _, s := range segments {
+	for _, s := range wire.Segments {
 		// Snooping without a querier forgets silent IPv6 neighbours.
-		fmt.Fprintf(&b, "link add %s type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n", s.bridge)
-		fmt.Fprintf(&b, "link set %s up\n", s.bridge)
+		fmt.Fprintf(&b, "link add %s type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n", s.Bridge)
+		fmt.Fprintf(&b, "link set %s up\n", s.Bridge)
 	}
-	port := newLeg(mgmtLink, segmentLAN, "mgmt", mgmtNumber).Port
+	port := wire.NewLeg(mgmtLink, wire.LAN, "mgmt", mgmtNumber).Port
 	fmt.Fprintf(&b, "link add %s type veth peer name %s netns %d\n", port, mgmtLink, mgmtPID)
-	fmt.Fprintf(&b, "link set %s master %s up\n", port, segmentLAN)
+	fmt.Fprintf(&b, "link set %s master %s up\n", port, wire.LAN)
 	return b.String()
 }
 
 // mgmtBatch renders the addresses of the machine's own leg.
 func mgmtBatch() string {
-	l := newLeg(mgmtLink, segmentLAN, "mgmt", mgmtNumber)
+	l := wire.NewLeg(mgmtLink, wire.LAN, "mgmt", mgmtNumber)
 	return linkBatch(l)
 }
 
 // cableBatch renders, for the switch, the cables of one host. The MAC is fixed
 // so that a host that was powered off comes back as the same neighbour.
-func cableBatch(h host) string {
+func cableBatch(h wire.Host) string {
 	var b strings.Builder
 	for _, l := range h.Legs {
-		fmt.Fprintf(&b, "link add %s type veth peer name %s address %s netns %s\n", l.Port, l.Link, l.MAC, h.netns())
+		fmt.Fprintf(&b, "link add %s type veth peer name %s address %s netns %s\n", l.Port, l.Link, l.MAC, netnsName(h))
 		fmt.Fprintf(&b, "link set %s master %s up\n", l.Port, l.Bridge)
 	}
 	return b.String()
 }
 
-func linkBatch(l leg) string {
+func linkBatch(l wire.Leg) string {
 	return fmt.Sprintf("link set %[1]s up\naddress add %[2]s dev %[1]s\naddress add %[3]s dev %[1]s nodad\n", l.Link, l.V4, l.V6)
 }
 
 // hostBatch renders addresses and routes inside one host.
-func hostBatch(h host, all []host) string {
+func hostBatch(h wire.Host, all wire.Plan) string {
 	var b strings.Builder
 	b.WriteString("link set lo up\n")
 	for _, l := range h.Legs {
 		b.WriteString(linkBatch(l))
 	}
 	switch {
-	case h.isNode():
-		for _, other := range nodes(all) {
+	case h.IsNode():
+		for _, other := range all.Nodes() {
 			if other.Name == h.Name {
 				continue
 			}
-			v4, v6 := other.pods()
+			v4, v6 := other.Pods()
 			fmt.Fprintf(&b, "route add %s via %s\n", v4, other.Legs[0].V4.Addr())
 			fmt.Fprintf(&b, "route add %s via %s\n", v6, other.Legs[0].V6.Addr())
 		}
 		// Both routers, so that answers find their way back to the far side
 		// whichever router brought the request.
-		b.WriteString(defaultRoute(h.Legs[1].Link, fabricRouters(all, func(l leg) netip.Addr { return l.V4.Addr() })))
-		b.WriteString(defaultRoute(h.Legs[1].Link, fabricRouters(all, func(l leg) netip.Addr { return l.V6.Addr() })))
-	case h.Role == roleClient && h.Legs[0].Bridge == segmentOuter:
-		r1 := newLeg("", segmentOuter, "", 1)
+		b.WriteString(defaultRoute(h.Legs[1].Link, fabricRouters(all, func(l wire.Leg) netip.Addr { return l.V4.Addr() })))
+		b.WriteString(defaultRoute(h.Legs[1].Link, fabricRouters(all, func(l wire.Leg) netip.Addr { return l.V6.Addr() })))
+	case h.Role == wire.Client && h.Legs[0].Bridge == wire.Outer:
+		r1 := wire.NewLeg("", wire.Outer, "", 1)
 		b.WriteString(defaultRoute(h.Legs[0].Link, []netip.Addr{r1.V4.Addr()}))
 		b.WriteString(defaultRoute(h.Legs[0].Link, []netip.Addr{r1.V6.Addr()}))
 	}
 	return b.String()
 }
 
-func fabricRouters(all []host, addr func(leg) netip.Addr) []netip.Addr {
+func fabricRouters(all wire.Plan, addr func(wire.Leg) netip.Addr) []netip.Addr {
 	var out []netip.Addr
 	for _, h := range all {
-		if h.Role == roleRouter {
+		if h.Role == wire.Router {
 			out = append(out, addr(h.Legs[0]))
 		}
 	}
@@ -146,21 +139,21 @@ func makeSwitch(ctx context.Context) error {
 }
 
 // plugIn creates the host's network namespace, cables it and addresses it.
-func plugIn(ctx context.Context, h host, all []host) error {
-	if err := newNetns(ctx, h.netns(), hostSysctls(h)); err != nil {
+func plugIn(ctx context.Context, h wire.Host, all wire.Plan) error {
+	if err := newNetns(ctx, netnsName(h), wire.Sysctls(h)); err != nil {
 		return err
 	}
 	if err := ipBatch(ctx, switchNetns, cableBatch(h)); err != nil {
 		return fmt.Errorf("cable host %s: %w", h.Name, err)
 	}
-	if err := ipBatch(ctx, h.netns(), hostBatch(h, all)); err != nil {
+	if err := ipBatch(ctx, netnsName(h), hostBatch(h, all)); err != nil {
 		return fmt.Errorf("address host %s: %w", h.Name, err)
 	}
 	return nil
 }
 
 // unplug removes the host's cables and its network namespace.
-func unplug(ctx context.Context, h host) error {
+func unplug(ctx context.Context, h wire.Host) error {
 	var b strings.Builder
 	for _, l := range h.Legs {
 		fmt.Fprintf(&b, "link delete %s\n", l.Port)
@@ -168,5 +161,5 @@ func unplug(ctx context.Context, h host) error {
 	if err := ipBatch(ctx, switchNetns, b.String()); err != nil {
 		return fmt.Errorf("unplug host %s: %w", h.Name, err)
 	}
-	return deleteNetns(h.netns())
+	return deleteNetns(netnsName(h))
 }

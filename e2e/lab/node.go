@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/e2e/lab/hostinit"
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
 // Images that every node has.
@@ -41,17 +42,15 @@ type nodeConfig struct {
 	ControlPlane            bool
 	Limits                  bool // the node's cgroup has controllers
 	PauseImage, Runtime     string
-	Pods4, Pods6            string
 	ProxyMode, ProxyMinSync string
 	LeaseSeconds            int
 }
 
-func newNodeConfig(h host, c Config, limits bool, runc string) nodeConfig {
-	v4, v6 := h.pods()
+func newNodeConfig(h wire.Host, c Config, limits bool, runc string) nodeConfig {
 	n := nodeConfig{
-		Name: h.Name, ControlPlane: h.Role == roleControlPlane, Limits: limits,
+		Name: h.Name, ControlPlane: h.Role == wire.ControlPlane, Limits: limits,
 		PauseImage: PauseImage, Runtime: binDir + "/runcwrap",
-		Pods4: v4.String(), Pods6: v6.String(), ProxyMode: c.ProxyMode,
+		ProxyMode: c.ProxyMode,
 		// A kubelet renews its lease every quarter of this.
 		LeaseSeconds: int(c.NodeMonitorGracePeriod / time.Second),
 	}
@@ -67,7 +66,7 @@ func newNodeConfig(h host, c Config, limits bool, runc string) nodeConfig {
 // files renders the node's configuration, by path below confDir.
 func (n nodeConfig) files() (map[string][]byte, error) {
 	out := make(map[string][]byte)
-	for _, f := range []string{"containerd.toml", "kubelet.yaml", "kube-proxy.yaml", "10-lab.conflist"} {
+	for _, f := range []string{"containerd.toml", "kubelet.yaml", "kube-proxy.yaml"} {
 		b, err := render(f, n)
 		if err != nil {
 			return nil, err
@@ -78,7 +77,7 @@ func (n nodeConfig) files() (map[string][]byte, error) {
 }
 
 // prepareNode writes the node's files and returns its specification.
-func (l *Lab) prepareNode(h host, keys *pki) (*hostinit.Spec, error) {
+func (l *Lab) prepareNode(h wire.Host, keys *pki) (*hostinit.Spec, error) {
 	dir := l.hostDir(h)
 	if err := keys.node(filepath.Join(dir, "pki"), h); err != nil {
 		return nil, err
@@ -99,7 +98,7 @@ func (l *Lab) prepareNode(h host, keys *pki) (*hostinit.Spec, error) {
 		hostinit.Bind{Source: l.ToolDirs["cni"], Target: "/opt/cni/bin"},
 		hostinit.Bind{Source: filepath.Join(runDir, "bin"), Target: binDir},
 	)
-	spec.Files["/etc/cni/net.d/10-lab.conflist"] = string(files["10-lab.conflist"])
+	spec.Files[wire.ConflistFile] = wire.Conflist(h.Pods())
 	for name, value := range kernelDefaults {
 		file := filepath.Join("sysctl", name)
 		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(file)), 0o755); err != nil {
@@ -111,7 +110,7 @@ func (l *Lab) prepareNode(h host, keys *pki) (*hostinit.Spec, error) {
 		spec.Binds = append(spec.Binds, hostinit.Bind{Source: file, Target: path.Join("/proc/sys", name)})
 	}
 	gate := ""
-	if h.Role == roleControlPlane {
+	if h.Role == wire.ControlPlane {
 		gate = readyz(h)
 		spec.Binds = append(spec.Binds, hostinit.Bind{Source: "etcd", Target: "/var/lib/etcd"})
 		if err := keys.controlPlane(filepath.Join(dir, "pki"), h); err != nil {
@@ -129,7 +128,7 @@ func (l *Lab) prepareNode(h host, keys *pki) (*hostinit.Spec, error) {
 }
 
 // baseSpec is what all hosts have in common.
-func (l *Lab) baseSpec(h host) *hostinit.Spec {
+func (l *Lab) baseSpec(h wire.Host) *hostinit.Spec {
 	var names strings.Builder
 	names.WriteString("127.0.0.1 localhost\n::1 localhost\n")
 	for _, other := range l.Plan {
@@ -139,7 +138,7 @@ func (l *Lab) baseSpec(h host) *hostinit.Spec {
 	}
 	return &hostinit.Spec{
 		Hostname: h.Name,
-		Netns:    filepath.Join(netnsDir, h.netns()),
+		Netns:    filepath.Join(netnsDir, netnsName(h)),
 		Dir:      l.hostDir(h),
 		// Own copies, so that nothing done in a host is done to the machine.
 		Overlays: []string{"/etc", "/opt", "/var"},

@@ -1,17 +1,18 @@
 package lab
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
 func TestNodeFiles(t *testing.T) {
 	hosts := plan(Config{Workers: 1})
 	for _, tc := range []struct {
 		name   string
-		h      host
+		h      wire.Host
 		c      Config
 		limits bool
 		file   string
@@ -50,51 +51,6 @@ func TestNodeFiles(t *testing.T) {
 		for _, s := range tc.hasNot {
 			if strings.Contains(got, s) {
 				t.Errorf("%s: %s has %q:\n%s", tc.name, tc.file, s, got)
-			}
-		}
-	}
-}
-
-func TestConflist(t *testing.T) {
-	b, err := render("10-lab.conflist", newNodeConfig(plan(Config{Workers: 1})[1], Config{}, false, ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list struct {
-		Plugins []struct {
-			IPAM struct{ Ranges [][]struct{ Subnet string } }
-		}
-	}
-	if err := json.Unmarshal(b, &list); err != nil {
-		t.Fatal(err)
-	}
-	ranges := list.Plugins[0].IPAM.Ranges
-	if len(ranges) != 2 || ranges[0][0].Subnet != "10.244.11.0/24" || ranges[1][0].Subnet != "fd00:244:0:11::/64" {
-		t.Errorf("ranges %v, want the pods of w1", ranges)
-	}
-}
-
-func TestRouterFiles(t *testing.T) {
-	hosts := plan(Config{Workers: 1})
-	for _, tc := range []struct {
-		router, file string
-		has          []string
-	}{
-		{"r1", "frr.conf", []string{"router bgp 64512", "router-id 172.31.0.1", "no bgp ebgp-requires-policy",
-			"bgp listen range 172.31.0.0/24 peer-group NODES\n", "bgp listen range fd00:31::/64 peer-group NODES6\n"}},
-		{"r2", "bird.conf", []string{"local as 64513", "router id 172.31.0.2", "neighbor range 172.31.0.0/24 external", "neighbor range fd00:31::/64 external", "merge paths on"}},
-	} {
-		h, err := findHost(hosts, tc.router)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := render(tc.file, newRouterConfig(h))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, s := range tc.has {
-			if !strings.Contains(string(b), s) {
-				t.Errorf("%s has no %q:\n%s", tc.file, s, b)
 			}
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
 // Status writes the state of every host.
@@ -36,10 +38,7 @@ func (l *Lab) Status(ctx context.Context, w io.Writer) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	for table, what := range map[string]string{
-		rulesTable: "The network is partitioned.", cutTable: "The network is cut one way.",
-		lossTable: "A host loses frames.", blockTable: "Ports of a host are blocked.",
-	} {
+	for table, what := range wire.Faults {
 		if _, err := output(ctx, "", "nsenter", "--net="+netnsDir+"/"+switchNetns, "nft", "list", "table", "bridge", table); err == nil {
 			fmt.Fprintln(w, what)
 		}
@@ -48,7 +47,7 @@ func (l *Lab) Status(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-func (l *Lab) hostState(h host) (string, error) {
+func (l *Lab) hostState(h wire.Host) (string, error) {
 	if _, err := l.pid(h); err != nil {
 		return "off", nil
 	}

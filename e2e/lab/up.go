@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-lb/holdfast/e2e/lab/hostinit"
+	"github.com/holdfast-lb/holdfast/e2e/lab/toolset"
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
 // Up brings a lab up and returns when all nodes are Ready. What is not there
@@ -64,15 +66,19 @@ func (l *Lab) build(ctx context.Context, repo string, progress io.Writer) error 
 	if err := makeCgroup(); err != nil {
 		return err
 	}
-	var err error
-	if l.ToolDirs, err = buildTools(ctx, repo, progress); err != nil {
+	group, err := hostCgroup(buildCgroup)
+	if err != nil {
 		return err
 	}
-	return l.boot(ctx, repo, progress)
+	compiler := toolset.Builder{Repo: repo, Cgroup: group, Progress: progress}
+	if l.ToolDirs, err = compiler.Build(ctx, toolset.Cluster); err != nil {
+		return err
+	}
+	return l.boot(ctx, compiler, progress)
 }
 
 // boot makes a cluster of what is compiled.
-func (l *Lab) boot(ctx context.Context, repo string, progress io.Writer) error {
+func (l *Lab) boot(ctx context.Context, compiler toolset.Builder, progress io.Writer) error {
 	start := time.Now()
 	report := func(format string, args ...any) {
 		fmt.Fprintf(progress, "%6s  %s\n", seconds(time.Since(start)), fmt.Sprintf(format, args...))
@@ -80,7 +86,7 @@ func (l *Lab) boot(ctx context.Context, repo string, progress io.Writer) error {
 	if err := os.MkdirAll(runDir, 0o755); err != nil {
 		return err
 	}
-	if err := buildHelpers(ctx, repo); err != nil {
+	if err := buildHelpers(ctx, compiler); err != nil {
 		return err
 	}
 	if err := writeImages(); err != nil {
@@ -124,13 +130,13 @@ func (l *Lab) prepare(keys *pki) error {
 
 // bootCluster starts the control plane first: everything else waits for it,
 // and on few cores would only be in its way.
-func (l *Lab) bootCluster(ctx context.Context, cp host, keys *pki, report func(string, ...any)) error {
+func (l *Lab) bootCluster(ctx context.Context, cp wire.Host, keys *pki, report func(string, ...any)) error {
 	client, err := newAPI(keys)
 	if err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	startNode := func(h host) error {
+	startNode := func(h wire.Host) error {
 		if err := l.start(ctx, h); err != nil {
 			return err
 		}
@@ -139,7 +145,7 @@ func (l *Lab) bootCluster(ctx context.Context, cp host, keys *pki, report func(s
 	group.Go(func() error { return startNode(cp) })
 	group.Go(func() error {
 		for _, h := range l.Plan {
-			if h.isNode() {
+			if h.IsNode() {
 				continue
 			}
 			if err := l.start(ctx, h); err != nil {
@@ -154,8 +160,8 @@ func (l *Lab) bootCluster(ctx context.Context, cp host, keys *pki, report func(s
 			return fmt.Errorf("wait for the API server: %w: %s", err, l.lastLine(cp, "kube-apiserver"))
 		}
 		report("API server is ready")
-		for _, h := range nodes(l.Plan) {
-			if h.Role == roleWorker {
+		for _, h := range l.Plan.Nodes() {
+			if h.Role == wire.Worker {
 				group.Go(func() error { return startNode(h) })
 			}
 		}

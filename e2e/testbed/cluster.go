@@ -10,7 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
@@ -64,7 +64,9 @@ type Cluster interface {
 	// it drops only the frames that leave by that link.
 	Cut(ctx context.Context, link string, from, to []string) error
 	// Loss drops frames of a host at random.
-	Loss(ctx context.Context, host string, loss lab.Loss) error
+	Loss(ctx context.Context, host string, loss wire.Loss) error
+	// Lacks returns what the cluster cannot do.
+	Lacks() []wire.Lack
 	// Heal ends partitions, cuts, losses and blocks, and mends cables.
 	Heal(ctx context.Context) error
 }

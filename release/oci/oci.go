@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -32,6 +34,7 @@ type Image struct {
 	Name       string // full reference: docker.io/lab/echo:v1
 	Entrypoint []string
 	User       string
+	Env        []string
 	Created    time.Time
 	Labels     map[string]string
 	Platforms  []Platform
@@ -41,6 +44,15 @@ type Image struct {
 type Platform struct {
 	Architecture string            // as Go names it
 	Files        map[string]string // executables: absolute path in the image -> path on this machine
+}
+
+// Program returns the image of one static program for this machine, which runs as nobody.
+func Program(name, source string) Image {
+	path := "/" + filepath.Base(source)
+	return Image{
+		Name: name, Entrypoint: []string{path}, User: "65532:65532",
+		Platforms: []Platform{{Architecture: runtime.GOARCH, Files: map[string]string{path: source}}},
+	}
 }
 
 // dockerImage is an entry of manifest.json, which "docker load" without containerd's image store reads, and kind.
@@ -147,7 +159,7 @@ func (i Image) on(p Platform) (v1.Image, error) {
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	image, err = mutate.ConfigFile(image, &v1.ConfigFile{
 		OS: "linux", Architecture: p.Architecture, Created: v1.Time{Time: i.Created},
-		Config: v1.Config{Entrypoint: i.Entrypoint, User: i.User, Labels: i.Labels},
+		Config: v1.Config{Entrypoint: i.Entrypoint, User: i.User, Env: i.Env, Labels: i.Labels},
 		RootFS: v1.RootFS{Type: "layers"},
 	})
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
 // command is one subcommand. It gets its arguments unparsed, for many hand
@@ -174,7 +175,7 @@ func link(ctx context.Context, args []string) error {
 }
 
 func partition(ctx context.Context, args []string) error {
-	groups, err := lab.ParsePartition(args)
+	groups, err := wire.ParsePartition(args)
 	if err != nil {
 		return usageError{err.Error()}
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
 const cutHelp = `Drop every frame from some hosts to others, and none of those back:
@@ -21,7 +22,7 @@ func cut(ctx context.Context, args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return usageError{"cut: " + err.Error()}
 	}
-	from, to, err := lab.ParseCut(flags.Args())
+	from, to, err := wire.ParseCut(flags.Args())
 	if err != nil {
 		return usageError{err.Error()}
 	}

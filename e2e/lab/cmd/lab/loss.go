@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
 const lossHelp = `Lose frames of a host at random, ARP and NDP like all others: lab loss w1 --in 90.
@@ -19,7 +20,7 @@ The loss replaces the one before. Carrier stays up. lab heal ends it.
   --burst ON/OFF     lose for a time, pass all for a time, and so on: 500ms/500ms`
 
 func loss(ctx context.Context, args []string) error {
-	var of lab.Loss
+	var of wire.Loss
 	flags := flag.NewFlagSet("loss", flag.ContinueOnError)
 	flags.Usage = func() {}
 	flags.SetOutput(io.Discard)
@@ -28,7 +29,7 @@ func loss(ctx context.Context, args []string) error {
 	flags.StringVar(&of.Link, "link", "", "")
 	flags.BoolVar(&of.UDP, "udp", false, "")
 	flags.Func("burst", "", func(text string) (err error) {
-		of.Burst, of.Pause, err = lab.ParseBurst(text)
+		of.Burst, of.Pause, err = wire.ParseBurst(text)
 		return err
 	})
 	if err := flags.Parse(args[1:]); err != nil {

@@ -1,0 +1,60 @@
+package kind
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// docker runs docker and returns what it printed.
+func docker(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "docker", args...)
+	cmd.Stdin = stdin
+	return output(cmd)
+}
+
+// local runs a program in Docker's network namespace, which is that of this process.
+func local(ctx context.Context, stdin string, argv ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Stdin = strings.NewReader(stdin)
+	return output(cmd)
+}
+
+// output runs a command; its standard error becomes part of the error.
+func output(cmd *exec.Cmd) (string, error) {
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	if cmd.SysProcAttr == nil {
+		// Ctrl-C must reach this process only: an interrupted tool leaves its work half done.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	}
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("run %s: %w: %s", strings.Join(cmd.Args[:min(3, len(cmd.Args))], " "), err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return strings.TrimSpace(out.String()), nil
+}
+
+// until checks until there is no error, or the time is over.
+func until(ctx context.Context, limit time.Duration, check func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,76 @@
+// Package router writes the configuration of the routers beside a test cluster: r1 is FRR and r2 is
+// BIRD, so that no test depends on one implementation.
+package router
+
+import (
+	"bytes"
+	"embed"
+	"fmt"
+	"text/template"
+
+	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
+)
+
+// Autonomous systems of the routers.
+const (
+	AS1 = 64512
+	AS2 = 64513
+)
+
+// config is what a router's configuration is rendered from.
+type config struct {
+	Name           string
+	AS             int
+	RouterID       string
+	Range4, Range6 string // where nodes may peer from
+}
+
+//go:embed files
+var files embed.FS
+
+// FRR returns the configuration of FRR's daemons on a host.
+func FRR(h wire.Host) ([]byte, error) { return render("frr.conf", h, AS1) }
+
+// BIRD returns the configuration of BIRD on a host.
+func BIRD(h wire.Host) ([]byte, error) { return render("bird.conf", h, AS2) }
+
+// Daemon is one process of FRR.
+type Daemon struct {
+	Name string
+	Argv []string
+}
+
+// Daemons are the processes of FRR, which read /etc/frr/frr.conf.
+func Daemons() []Daemon {
+	var out []Daemon
+	for _, d := range []struct {
+		name string
+		args []string
+	}{
+		{"zebra", []string{"-A", "127.0.0.1"}},
+		{"staticd", []string{"-A", "127.0.0.1"}},
+		{"bfdd", []string{"-A", "127.0.0.1"}},
+		{"bgpd", []string{"-A", "127.0.0.1", "-p", "179"}},
+	} {
+		out = append(out, Daemon{d.name, append([]string{"/usr/lib/frr/" + d.name, "-f", "/etc/frr/frr.conf", "--log", "stdout"}, d.args...)})
+	}
+	return out
+}
+
+// render fills in one of the embedded files. Nodes peer from the network of the host's first link.
+func render(name string, h wire.Host, as int) ([]byte, error) {
+	l := h.Legs[0]
+	t, err := template.New(name).Option("missingkey=error").ParseFS(files, "files/"+name)
+	if err != nil {
+		return nil, fmt.Errorf("parse %s: %w", name, err)
+	}
+	var b bytes.Buffer
+	err = t.Execute(&b, config{
+		Name: h.Name, AS: as, RouterID: l.V4.Addr().String(),
+		Range4: l.V4.Masked().String(), Range6: l.V6.Masked().String(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("render %s: %w", name, err)
+	}
+	return b.Bytes(), nil
+}
