@@ -42,9 +42,9 @@ test-e2e: image chart ## Tests on a real cluster in the lab, with both modes of 
 	go test -tags e2e -count=1 -timeout 30m ./e2e/...
 
 .PHONY: e2e-kind
-e2e-kind: image ## The same tests on kind; Docker, kind and images that are not there are made of packages
+e2e-kind: image chart ## The same tests on kind; Docker, kind and images that are not there are made of packages
 	go build -o bin/ ./e2e/kind/cmd/kindlab
-	$(STATIC) -o bin/ ./e2e/cmd/probe ./e2e/cmd/whohas
+	CGO_ENABLED=0 go build -trimpath -o bin/ ./e2e/cmd/probe ./e2e/cmd/whohas
 	go test -tags e2e -c -o bin/e2e.test ./e2e
 	bin/kindlab $(KINDLAB) run bin/e2e.test -on kind -test.run '^TestE2E$$' -test.timeout 60m -test.v $(ARGS)
 
