@@ -13,24 +13,26 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// bfdProfile is the profile that BFD gives to the peers: the fastest that the routers agree to.
-const bfdProfile = `
+// bfdProfile returns the profile that BFD gives to the peers. Routers agree to 50 ms and more.
+func bfdProfile(interval time.Duration) []byte {
+	return fmt.Appendf(nil, `
 apiVersion: holdfast.dev/v1beta1
 kind: BFDProfile
 metadata: {name: testbed}
-spec: {receiveInterval: 50, transmitInterval: 50, detectMultiplier: 3}
-`
+spec: {receiveInterval: %[1]d, transmitInterval: %[1]d, detectMultiplier: 3}
+`, interval.Milliseconds())
+}
 
 // samplePeers are the BGPPeers of config/samples: two sessions with each router.
 var samplePeers = []string{"r1v4", "r1v6", "r2v4", "r2v6"}
 
-// BFD gives all sample peers a profile of 50 ms and three packets, and waits until their sessions are up on the nodes.
-// The function that it returns takes it away again.
-func (b *Bed) BFD(ctx context.Context, nodes []string) (undo func(context.Context) error, err error) {
+// BFD gives all sample peers a profile with an interval and three packets, and waits until their sessions are up on the
+// nodes. The function that it returns takes it away again.
+func (b *Bed) BFD(ctx context.Context, interval time.Duration, nodes []string) (undo func(context.Context) error, err error) {
 	undo = func(ctx context.Context) error {
-		return errors.Join(b.profile(ctx, "null"), b.Delete(ctx, "", []byte(bfdProfile)))
+		return errors.Join(b.profile(ctx, "null"), b.Delete(ctx, "", bfdProfile(interval)))
 	}
-	err = b.Apply(ctx, "", []byte(bfdProfile))
+	err = b.Apply(ctx, "", bfdProfile(interval))
 	if err == nil {
 		err = b.profile(ctx, `"testbed"`)
 	}

@@ -27,9 +27,10 @@ const (
 	flapTime = 3 * time.Minute
 	// As many falls are free: a router that restarts, and restarts again, has our routes back at once.
 	freeFalls = 3
-	// flapWait is the first wait, which doubles up to maxFlapWait.
-	flapWait    = 10 * time.Second
-	maxFlapWait = 2 * time.Minute
+	// flapWait is the first wait, which doubles up to maxFlapWait: a router that troubles all nodes, and is well again, must not
+	// be without their routes for long.
+	flapWait    = 5 * time.Second
+	maxFlapWait = 30 * time.Second
 )
 
 // fell notes a fall, and why. Then wait is for how long the peer is not dialled.

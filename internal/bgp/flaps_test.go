@@ -17,10 +17,10 @@ func TestFlaps(t *testing.T) {
 	}{
 		{"a router that restarts", []time.Duration{time.Hour}, []time.Duration{0}},
 		{"three times", []time.Duration{time.Hour, 20 * s, 20 * s}, []time.Duration{0, 0, 0}},
-		{"again and again", []time.Duration{time.Hour, s, s, s, s, s, s, s, s, s}, []time.Duration{0, 0, 0, 10 * s, 20 * s, 40 * s, 80 * s, 120 * s, 120 * s, 120 * s}},
-		{"each time by the hold time", []time.Duration{time.Hour, 95 * s, 95 * s, 95 * s, 95 * s}, []time.Duration{0, 0, 0, 10 * s, 20 * s}},
+		{"again and again", []time.Duration{time.Hour, s, s, s, s, s, s, s, s, s}, []time.Duration{0, 0, 0, 5 * s, 10 * s, 20 * s, 30 * s, 30 * s, 30 * s, 30 * s}},
+		{"each time by the hold time", []time.Duration{time.Hour, 95 * s, 95 * s, 95 * s, 95 * s}, []time.Duration{0, 0, 0, 5 * s, 10 * s}},
 		{"seldom", []time.Duration{time.Hour, 181 * s, 181 * s, 181 * s, 181 * s}, []time.Duration{0, 0, 0, 0, 0}},
-		{"it stayed up in the end", []time.Duration{time.Hour, s, s, s, 181 * s, s}, []time.Duration{0, 0, 0, 10 * s, 0, 0}},
+		{"it stayed up in the end", []time.Duration{time.Hour, s, s, s, 181 * s, s}, []time.Duration{0, 0, 0, 5 * s, 0, 0}},
 	} {
 		now := time.Unix(1_000_000, 0)
 		var f flaps

@@ -24,6 +24,8 @@ var bgp = []measurement{
 
 const (
 	routedName = "routed"
+	// bfdInterval is the shortest that the lab's routers agree to.
+	bfdInterval = 50 * time.Millisecond
 	// normalRounds is how often a node is lost while the routers' daemons have no real-time priority.
 	normalRounds = 5
 	// drainRounds alternate between sessions with BFD and without.
@@ -127,7 +129,7 @@ func (s *routedStage) during(ctx context.Context, happen func() error) (got seen
 func withdraw(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	got := map[string]float64{}
 	err := onRoutes(ctx, b, func(s *routedStage) (err error) {
-		undo, err := b.BFD(ctx, b.Cluster.Nodes()[1:])
+		undo, err := b.BFD(ctx, bfdInterval, b.Cluster.Nodes()[1:])
 		if err != nil {
 			return err
 		}
@@ -240,7 +242,7 @@ func bgpDrain(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 
 func (s *routedStage) drain(ctx context.Context, node string, bfd bool) (underWay, failed int, err error) {
 	if bfd {
-		undo, err := s.BFD(ctx, s.Cluster.Nodes()[1:])
+		undo, err := s.BFD(ctx, bfdInterval, s.Cluster.Nodes()[1:])
 		if err != nil {
 			return 0, 0, err
 		}
