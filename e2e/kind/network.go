@@ -184,6 +184,7 @@ func (c *Cluster) namePort(ctx context.Context, h wire.Host) error {
 		case l.Name == port:
 			return nil
 		default:
+			removePort(ctx, port)
 			_, err := local(ctx, fmt.Sprintf("link set %[1]s down\nlink set %[1]s name %[2]s\nlink set %[2]s up\n", l.Name, port), "ip", "-batch", "-")
 			return err
 		}
@@ -191,10 +192,14 @@ func (c *Cluster) namePort(ctx context.Context, h wire.Host) error {
 	return fmt.Errorf("find the port of %s: no link %s", h.Name, index)
 }
 
+// removePort removes what may be left of a host that was powered off: the kernel takes its time to remove a namespace.
+func removePort(ctx context.Context, port string) {
+	_, _ = local(ctx, "", "ip", "link", "delete", port)
+}
+
 // cable makes a link of a host and its port, in the network namespace of a process.
 func cable(ctx context.Context, l wire.Leg, pid int) error {
-	// A port may be left of a namespace that the kernel has not removed yet.
-	_, _ = local(ctx, "", "ip", "link", "delete", l.Port)
+	removePort(ctx, l.Port)
 	batch := fmt.Sprintf("link add %s type veth peer name %s address %s netns %d\nlink set %s master %s up\n", l.Port, l.Link, l.MAC, pid, l.Port, bridge(l.Bridge))
 	if _, err := local(ctx, batch, "ip", "-batch", "-"); err != nil {
 		return fmt.Errorf("cable %s: %w", l.Port, err)
