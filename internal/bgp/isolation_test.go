@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -228,12 +229,24 @@ func startSpeaker(t *testing.T, d Desired) *exec.Cmd {
 
 // A speaker that is killed takes its engines with it, and no router hears a NOTIFICATION.
 func TestSpeakerKilled(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the engine hangs %t", hangs), func(t *testing.T) { killSpeaker(t, hangs) })
+	}
+}
+
+func killSpeaker(t *testing.T, hangs bool) {
 	r := newRouter(t, "127.0.0.1", 65001)
 	cmd := startSpeaker(t, desire([]lb.Peer{r.peer("r", 65000)}))
 	nstest.Until(t, patience, "the session is opened", func() bool { return r.opened() == 1 })
 	engines := childrenOf(t, cmd.Process.Pid)
 	if len(engines) != 1 {
 		t.Fatalf("the speaker has children %v", engines)
+	}
+	if hangs {
+		pid, err := strconv.Atoi(engines[0])
+		if err := errors.Join(err, syscall.Kill(pid, syscall.SIGSTOP)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)

@@ -28,7 +28,8 @@ func watchKernel(t *testing.T, ns *nstest.NS) *kernel {
 	updates, done := make(chan netlink.RouteUpdate), make(chan struct{})
 	t.Cleanup(func() { close(done) })
 	ns.Do(func() {
-		if err := netlink.RouteSubscribe(updates, done); err != nil {
+		options := netlink.RouteSubscribeOptions{ReceiveBufferSize: 16 << 20, ReceiveBufferForceSize: true} // for thousands at once
+		if err := netlink.RouteSubscribeWithOptions(updates, done, options); err != nil {
 			t.Fatalf("subscribe to routes: %v", err)
 		}
 	})
