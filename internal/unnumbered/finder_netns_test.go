@@ -44,6 +44,8 @@ func startFinder(t *testing.T, changed func()) *Finder {
 type neighbour struct {
 	t    *testing.T
 	conn *ndp.Conn
+	// other is this node's address, the only one whose questions count.
+	other atomic.Value
 	// adverts and asks count what was heard; bad is what no advertisement of ours may have.
 	adverts, asks atomic.Int64
 	answers       atomic.Bool
@@ -53,6 +55,15 @@ type neighbour struct {
 func startNeighbour(t *testing.T, ns *nstest.NS, name, address string) *neighbour {
 	t.Helper()
 	n := &neighbour{t: t}
+	self := nstest.Self(t)
+	nstest.Until(t, patience, "this node's address", func() bool {
+		for _, a := range addresses(t, self, self.Link("eth0")) {
+			if is, _ := netip.AddrFromSlice(a.IP); is.IsLinkLocalUnicast() {
+				n.other.Store(is)
+			}
+		}
+		return n.other.Load() != nil
+	})
 	l := ns.Link(name).Attrs()
 	ns.Do(func() {
 		var err error
@@ -78,6 +89,9 @@ func startNeighbour(t *testing.T, ns *nstest.NS, name, address string) *neighbou
 			}
 			switch m := m.(type) {
 			case *ndp.RouterSolicitation:
+				if from.WithZone("") != n.other.Load() {
+					continue // a kernel's
+				}
 				n.asks.Add(1)
 				if n.answers.Load() {
 					n.advertise()
@@ -160,6 +174,16 @@ func TestFinderLink(t *testing.T) {
 		a.answers.Store(true)
 		nstest.Until(t, patience, "the router is found", func() bool { return f.Found("eth0").Address == routerA.WithZone("eth0") })
 
+		// More than two in 20 s are answers.
+		nstest.Until(t, patience, "the first advertisements", func() bool { return a.adverts.Load() >= initialAdverts })
+		before := a.adverts.Load()
+		nstest.Until(t, 20*time.Second, "solicitations are answered", func() bool {
+			if err := a.conn.WriteTo(&ndp.RouterSolicitation{}, nil, allRouters); err != nil {
+				t.Fatal(err)
+			}
+			return a.adverts.Load() >= before+4
+		})
+
 		l := self.Link("eth0")
 		for _, own := range addresses(t, self, l) {
 			if err := self.Netlink().AddrDel(l, &own); err != nil {
@@ -169,6 +193,7 @@ func TestFinderLink(t *testing.T) {
 		nstest.Until(t, patience, "there is no address", func() bool {
 			return f.Found("eth0") == Router{Problem: "link eth0 has no IPv6 link-local address: it is down, or IPv6 is off there"}
 		})
+		a.other.Store(netip.MustParseAddr("fe80::99"))
 		self.AddAddress("eth0", "fe80::99/64")
 		nstest.Until(t, patience, "it is found from the new address", func() bool {
 			return f.Found("eth0") == Router{Address: routerA.WithZone("eth0"), Source: netip.MustParseAddr("fe80::99%eth0")}
