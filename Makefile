@@ -1,7 +1,7 @@
 # Every target needs Go, make and root on Debian; bin/lab installs all other missing packages.
 
 CONTROLLER_GEN := go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
-STATICCHECK    := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+STATICCHECK    := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 ACTIONLINT     := go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 HELM           := $(CURDIR)/bin/helm
 RELEASE        := go run ./release -helm $(HELM)
@@ -78,7 +78,8 @@ lint: bin/helm ## Check format, code, generated files and the chart
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "run gofmt -w on:" $$files; exit 1; }
 	go vet -tags e2e,soak,oldest,upgrade ./...
 	go -C api/v1beta1 vet ./...
-	$(STATICCHECK) -tags e2e,soak,oldest,upgrade ./... ./api/v1beta1
+	go run $(STATICCHECK) -tags e2e,soak,oldest,upgrade ./...
+	go -C api/v1beta1 run $(STATICCHECK) ./...
 	$(ACTIONLINT)
 	@out=$$(mktemp -d); trap "rm -rf $$out" EXIT; $(MAKE) -s generate OUT=$$out && \
 	(cd $$out && find * -type f) | while read f; do diff -u $$f $$out/$$f || exit 1; done || \

@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -355,20 +356,15 @@ func TestWaited(t *testing.T) {
 		t.Skip("this kernel does not")
 	}
 	before := waited(os.Getpid())
-	done := make(chan struct{})
+	var done atomic.Bool
 	for range 4 * runtime.NumCPU() {
 		go func() {
 			runtime.LockOSThread() // many threads, more than cores
-			for {
-				select {
-				case <-done:
-					return
-				default:
-				}
+			for !done.Load() {
 			}
 		}()
 	}
-	defer close(done)
+	defer done.Store(true)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4 * runtime.NumCPU()))
 	nstest.Until(t, patience, "threads have waited", func() bool { return waited(os.Getpid()) > before+10*time.Millisecond })
 }
