@@ -70,7 +70,11 @@ func run(ctx context.Context, only string) error {
 	if err != nil {
 		return err
 	}
-	found = found || filterFound
+	routesFound, err := measureRoutes(ctx, only)
+	if err != nil {
+		return err
+	}
+	found = found || filterFound || routesFound
 	for _, s := range all {
 		if !slices.ContainsFunc(s.names, func(name string) bool { return len(selected(name, only)) > 0 }) {
 			continue
