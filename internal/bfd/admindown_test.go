@@ -5,10 +5,12 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/bgp/engine"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
@@ -39,10 +41,23 @@ func TestFRRKeepsRoutes(t *testing.T) {
 	})
 }
 
+const engineEnv = "HOLDFAST_BFD_ENGINE"
+
+// TestEngine is the engine of a session of BGP, not a test.
+func TestEngine(t *testing.T) {
+	if os.Getenv(engineEnv) == "" {
+		t.Skip("started by speakers only")
+	}
+	if engine.Serve() != nil {
+		os.Exit(1)
+	}
+}
+
 // advertise holds a session of BGP with FRR until it is stopped gracefully.
 func advertise(t *testing.T, n *node, f *frr) (stop func()) {
 	t.Helper()
-	s := bgp.New(bgp.Config{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	t.Setenv(engineEnv, "1")
+	s := bgp.New(bgp.Config{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Command: []string{os.Args[0], "-test.run=^TestEngine$"}})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
