@@ -153,7 +153,7 @@ func TestUnusablePeers(t *testing.T) {
 		{Name: "mixed", Address: netip.MustParseAddr("192.0.2.7"), SourceAddress: netip.MustParseAddr("2001:db8::7")},
 	}, route("198.51.100.1/32", "good", "link-local")))
 	want := lines(
-		"use peer link-local: a link-local IPv6 address is not supported, use a global one",
+		"use peer link-local: fe80::1 is link-local, and no link is given",
 		"use peer mixed: source address 2001:db8::7 is of another family than 192.0.2.7",
 		"use peer nowhere: it has no address",
 		"use peer twin: 127.0.0.1 is the address of peer good already",

@@ -43,24 +43,24 @@ func (s *supervisor) serve(settings wire.Settings) error {
 	}
 	s.begin(p.PID())
 	defer s.end()
-	var answered atomic.Bool
+	var answered, leaving atomic.Bool
 	ended, read := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(read)
 		s.readNotices(p.Conn, settings, &answered)
 	}()
 	var sending sync.WaitGroup
-	sending.Go(func() { s.sendOrders(p.Conn, settings, ended) })
-	hangs, err := s.watch(p, settings, &answered)
+	sending.Go(func() { s.sendOrders(p.Conn, settings, &leaving, ended) })
+	hangs, err := s.watch(p, settings, &leaving, &answered)
 	close(ended)
 	<-read
 	_ = p.Conn.Close()
 	sending.Wait()
-	switch _, leave := s.goal(settings); {
+	switch {
 	case hangs:
 		return words.explain(fmt.Errorf("%w for %v", errHangs, hangTime), false)
-	case leave != nil:
-		return nil
+	case leaving.Load():
+		return nil // also if the peer is wanted again: the next engine serves it
 	case err == nil:
 		err = errEnded
 	default:
@@ -70,18 +70,18 @@ func (s *supervisor) serve(settings wire.Settings) error {
 }
 
 // watch waits for the end of an engine. It ends one that hangs or does not leave.
-func (s *supervisor) watch(process *child.Process, settings wire.Settings, answered *atomic.Bool) (hangs bool, err error) {
+func (s *supervisor) watch(process *child.Process, settings wire.Settings, leaving, answered *atomic.Bool) (hangs bool, err error) {
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
 	var p pulse
-	for leaving := 0; ; {
+	for looks := 0; ; {
 		select {
 		case err := <-process.Ended():
 			return hangs, err
 		case <-tick.C:
 		}
-		if _, leave := s.goal(settings); leave != nil {
-			if leaving++; leaving > leaveLooks {
+		if _, leave := s.goal(settings); leave != nil || leaving.Load() {
+			if looks++; looks > leaveLooks {
 				process.Kill()
 			}
 			continue
@@ -99,7 +99,7 @@ func (s *supervisor) watch(process *child.Process, settings wire.Settings, answe
 
 // sendOrders sends an engine its settings, and then the routes as they change, until it is to leave or ended. A write
 // waits for an engine that hangs, until that is ended.
-func (s *supervisor) sendOrders(conn io.Writer, settings wire.Settings, ended <-chan struct{}) {
+func (s *supervisor) sendOrders(conn io.Writer, settings wire.Settings, leaving *atomic.Bool, ended <-chan struct{}) {
 	out := wire.NewWriter[wire.Order](conn)
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
@@ -107,6 +107,7 @@ func (s *supervisor) sendOrders(conn io.Writer, settings wire.Settings, ended <-
 	for next := (wire.Order{Settings: &settings}); ; {
 		routes, leave := s.goal(settings)
 		if leave != nil {
+			leaving.Store(true)
 			_ = out.Write(wire.Order{Leave: leave})
 			return
 		}

@@ -35,7 +35,7 @@ func TestPeerSchema(t *testing.T) {
 		{"myASN: 64600, peerASN: 64512", "write either peerAddress, or interface"},
 		{"myASN: 64600, peerASN: 64512, interface: eth0, sourceAddress: 172.31.0.1", "interface and sourceAddress exclude each other"},
 		{"myASN: 64600, peerASN: 64512, interface: eth0, ebgpMultiHop: true", "interface and ebgpMultiHop exclude each other"},
-		{"myASN: 64600, peerASN: 64512, interface: 'eth0 remote-as 1'", "should match"},
+		{"myASN: 64600, peerASN: 64512, interface: 'eth0 remote-as'", "should match"},
 		{"myASN: 64600, peerASN: 64512, interface: abcdefghijklmnop", "may not be more than 15"},
 		{"myASN: 64600, peerASN: 64512, interface: ''", "should match"},
 		{plain + ", vrf: red", "sessions within a VRF are not served"},

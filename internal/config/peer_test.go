@@ -75,7 +75,7 @@ func TestPeer(t *testing.T) {
 		Password: "Geheim-7", HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 2 * time.Second, GracefulRestart: true,
 	}, {
 		Name: "unnumbered", LocalASN: 64600, PeerASN: 64512, Interface: "eth0.7", Port: 179, DualStack: true,
-		HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 5 * time.Second, GracefulRestart: true,
+		HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 2 * time.Second, GracefulRestart: true,
 	}, {
 		Name: "within", LocalASN: 64600, PeerASN: 64600, Address: netip.MustParseAddr("172.31.0.4"), Port: 179, MinTTL: 254,
 		HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 2 * time.Second, GracefulRestart: true,
