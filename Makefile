@@ -35,6 +35,7 @@ test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds and network
 	go test -run History ./internal/ipam
 	go test -run APIServerAway ./speaker
 	go test -run StepAllocates ./internal/bfd
+	go test -run ManyRoutes ./internal/bgp
 	go test -run 'EveryNetwork|Loss(At|Of|Among)' ./internal/heartbeat
 
 .PHONY: test-e2e

@@ -38,6 +38,9 @@ func (f frr) received(peer string) int {
 // A router gets thousands of routes, and of one more only that. The log shows how long that took, and how long GoBGP alone
 // needs for the same.
 func TestInteropManyRoutes(t *testing.T) {
+	if raceDetector {
+		t.Skip("the figures would be of the race detector, which takes a minute")
+	}
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t)
 		s, _ := runWith(t, Config{})
