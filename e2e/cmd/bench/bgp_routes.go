@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// manyRoutes are the figures of 10,000 routes to FRR, in network namespaces, without a cluster. A test of internal/bgp logs
+// manyRoutes are the figures of 10,000 routes to FRR, and of one more to BIRD and FRR, in network namespaces, without a cluster. A test of internal/bgp logs
 // them.
-var manyRoutes = map[string]string{"bgp_routes_10k_ratio": "ratio", "bgp_routes_10k_ms": "ms", "bgp_one_route_ms": "ms"}
+var manyRoutes = map[string]string{"bgp_routes_10k_ratio": "ratio", "bgp_routes_10k_ms": "ms", "bgp_one_route_ms": "ms", "bgp_one_route_frr_ms": "ms"}
 
 var loggedFigure = regexp.MustCompile(`figure (bgp_[a-z0-9_]+) ([0-9.]+)`)
 
