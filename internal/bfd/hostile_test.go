@@ -2,6 +2,7 @@ package bfd
 
 import (
 	"math/rand/v2"
+	"net/netip"
 	"testing"
 	"time"
 )
@@ -97,4 +98,35 @@ func FuzzTable(f *testing.F) {
 			t.Errorf("something is due at once for ever")
 		}
 	})
+}
+
+// Routers on two links may have one link-local address. Each packet is its own link's session's, by its discriminator or
+// without one (RFC 5881 section 6).
+func TestOneAddressOnTwoLinks(t *testing.T) {
+	w := newWorld(t, 3)
+	router := netip.MustParseAddr("fe80::a")
+	table := w.ends[0].table
+	var peers []Peer
+	for _, name := range []string{"eth0", "eth1"} {
+		peers = append(peers, Peer{Name: name, Address: router, Interface: name, Transmit: time.Second, Receive: time.Second, Multiplier: 3})
+	}
+	table.set(w.now, peers)
+	for i, name := range []string{"eth0", "eth1"} {
+		table.byName[name].link = i + 1
+	}
+	send := func(link int, yours uint32) {
+		p := packet{state: Down, multiplier: 3, mine: 9, yours: yours, transmit: time.Second, receive: time.Second}
+		var b [packetLen]byte
+		p.marshal(&b)
+		table.receive(w.now, origin{from: router, ttl: 255, link: link}, b[:])
+	}
+	send(2, 0)
+	if a, b := table.byName["eth0"], table.byName["eth1"]; a.received != 0 || b.received != 1 || b.state != Init {
+		t.Errorf("eth0 received %d, eth1 %d and is %v", a.received, b.received, b.state)
+	}
+	send(2, table.byName["eth0"].mine)
+	send(3, 0)
+	if a := table.byName["eth0"]; a.received != 0 || table.unknown != 2 {
+		t.Errorf("eth0 received %d, and %d are unknown", a.received, table.unknown)
+	}
 }
