@@ -40,7 +40,7 @@ test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds and network
 
 .PHONY: test-e2e
 test-e2e: image chart ## Tests on a real cluster in the lab, with both modes of kube-proxy
-	go test -tags e2e -count=1 -timeout 30m ./e2e/...
+	go test -tags e2e -count=1 -timeout 45m ./e2e/...
 
 .PHONY: e2e-kind
 e2e-kind: image chart ## The same tests on kind; Docker, kind and images that are not there are made of packages
