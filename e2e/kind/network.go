@@ -91,7 +91,7 @@ func (c *Cluster) addressNodes(ctx context.Context) error {
 		if _, err := docker(ctx, nil, "network", "connect", "--ip", end.IPAddress, "--ip6", end.GlobalIPv6Address, network(wire.LAN), container(h)); err != nil {
 			return err
 		}
-		// A link that is connected anew has a new name until the next start.
+		// A link that is connected again has a new name until the next start.
 		gateway := wire.NewLeg("", wire.LAN, "", 254)
 		if _, err := c.on(ctx, h, rename, "sh", "-se", leg.Link, leg.V4.Addr().String(), leg.V6.String(), gateway.V4.Addr().String(), gateway.V6.Addr().String()); err != nil {
 			return fmt.Errorf("name the link of %s: %w", h.Name, err)

@@ -3,13 +3,11 @@ package kind
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os/exec"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // docker runs docker and returns what it printed.
@@ -38,23 +36,4 @@ func output(cmd *exec.Cmd) (string, error) {
 		return out.String(), fmt.Errorf("run %s: %w: %s", strings.Join(cmd.Args[:min(3, len(cmd.Args))], " "), err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return strings.TrimSpace(out.String()), nil
-}
-
-// until checks until there is no error, or the time is over.
-func until(ctx context.Context, limit time.Duration, check func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(ctx.Err(), err)
-		case <-tick.C:
-		}
-	}
 }

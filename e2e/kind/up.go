@@ -17,6 +17,7 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/e2e/kind/engine"
 	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 	"github.com/holdfast-lb/holdfast/release/oci"
 )
@@ -158,7 +159,7 @@ func (c *Cluster) kubectl(ctx context.Context, args ...string) (string, error) {
 
 // readPods reads the pod networks that the nodes were given.
 func (c *Cluster) readPods(ctx context.Context) error {
-	return until(ctx, readyWait, func() error {
+	return engine.WaitFor(ctx, readyWait, func() error {
 		out, err := c.kubectl(ctx, "get", "nodes", "-o", "json")
 		if err != nil {
 			return err

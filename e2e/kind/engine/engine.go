@@ -78,7 +78,7 @@ func Open() (*Engine, error) {
 		return nil, fmt.Errorf("read %s: %w", stateFile(), err)
 	}
 	if exec.Command(e.docker(), "--host", e.Socket(), "version").Run() != nil {
-		return nil, nil // what a machine that was started anew, or a kill, left
+		return nil, nil // what a machine that was started again, or a kill, left
 	}
 	return e, nil
 }
@@ -155,7 +155,7 @@ func (e *Engine) start(ctx context.Context, storage string) error {
 	if err != nil {
 		return err
 	}
-	return waitFor(ctx, startWait, func() error {
+	return WaitFor(ctx, startWait, func() error {
 		cmd := exec.CommandContext(ctx, e.docker(), "version")
 		cmd.Env = e.Env()
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -179,7 +179,7 @@ func (e *Engine) waitNamespaces(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return waitFor(ctx, startWait, func() error {
+	return WaitFor(ctx, startWait, func() error {
 		got, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", e.Holder))
 		if err == nil && got == own {
 			err = errors.New("the holder of the namespaces has none")
@@ -214,8 +214,8 @@ func (e *Engine) spawn(name string, attr *syscall.SysProcAttr, argv ...string) (
 	return cmd.Process.Pid, joinCgroup(cmd.Process.Pid)
 }
 
-// waitFor polls until the check succeeds, the context ends or the time is over; then the last failure is the error.
-func waitFor(ctx context.Context, limit time.Duration, check func() error) error {
+// WaitFor polls until the check succeeds, the context ends or the time is over; then the last failure is the error.
+func WaitFor(ctx context.Context, limit time.Duration, check func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)

@@ -126,7 +126,7 @@ func joinCgroup(pid int) error {
 
 // killAll ends every process in the engine's cgroups, paused ones too, and removes the cgroups.
 func killAll(ctx context.Context) error {
-	return waitFor(ctx, stopWait, func() error {
+	return WaitFor(ctx, stopWait, func() error {
 		dirs, err := cgroups()
 		if err != nil {
 			return err

@@ -44,7 +44,7 @@ func TestKillBelow(t *testing.T) {
 		go func() { ended <- cmd.Wait() }()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		if err := waitFor(ctx, 20*time.Second, func() error { return killBelow(top) }); err != nil {
+		if err := WaitFor(ctx, 20*time.Second, func() error { return killBelow(top) }); err != nil {
 			t.Errorf("%s: %v", m, err)
 			_ = cmd.Process.Kill()
 		}

@@ -50,7 +50,7 @@ func other(s wire.Settings) lb.Family {
 }
 
 // followHop finds the next hop of routes of the other family: this node's address of that family on the session's link. If
-// it changed, they are placed anew.
+// it changed, they are placed again.
 func (e *engine) followHop(p *api.Peer) error {
 	before := e.hop
 	if e.hop = e.findHop(p); e.hop == before {

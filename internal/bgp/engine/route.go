@@ -32,7 +32,7 @@ func (e *engine) changeRoutes(c wire.Change) error {
 	return errors.Join(e.put(c.Put), e.remove(c.Remove))
 }
 
-// put places routes that are wanted, or places them anew.
+// put places routes that are wanted, or places them again.
 func (e *engine) put(routes []lb.Route) error {
 	var paths []*apiutil.Path
 	var without []netip.Prefix
@@ -86,7 +86,7 @@ func (e *engine) remove(prefixes []netip.Prefix) error {
 	return nil
 }
 
-// mendRoutes compares the routes that GoBGP has with those that it should have. After a failure all are placed anew.
+// mendRoutes compares the routes that GoBGP has with those that it should have. After a failure all are placed again.
 func (e *engine) mendRoutes() error {
 	have, err := e.paths()
 	if err != nil {
