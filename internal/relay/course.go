@@ -12,13 +12,17 @@ import (
 type course struct {
 	// start is the relay's Start; zero for one of an earlier run.
 	start time.Time
-	// ends is before the kernel ends the relay: the time as of the last listing, which packets since then put off.
+	// ends is no more than a tick after the kernel ends the relay: the time as of the last listing, which packets since
+	// then put off.
 	ends time.Time
 	// ended: no packet used the relay for the idle time, and the kernel has ended it.
 	ended bool
 	// begins: the kernel does not have it yet with the whole idle time ahead.
 	begins bool
 }
+
+// tick is the kernel's coarsest one, in which it counts the time to the end of an element (CONFIG_HZ of 100).
+const tick = 10 * time.Millisecond
 
 // learn notes what a listing shows of the relays. An address that is missing in used before its time was
 // deleted by somebody else; one that is missing later, or of an earlier run, has expired. If there is no table, the listing is empty.
@@ -34,7 +38,7 @@ func (t *table) learn(seen *listing, now time.Time) {
 		case c.ended, c.begins:
 		case there:
 			c.ends = ends
-		case !now.Before(c.ends):
+		case !now.Add(tick).Before(c.ends):
 			c.ended = true
 		}
 		t.course[key] = c

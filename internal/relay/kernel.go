@@ -121,15 +121,15 @@ func (t *table) read() listing {
 		return listing{err: fmt.Errorf("list relays: %w", err)}
 	}
 	for _, s := range t.Sets {
+		before := time.Now()
 		list, err := t.List(s)
 		if err != nil {
 			return listing{err: fmt.Errorf("list relays: %w", err)}
 		}
-		now := time.Now()
 		for _, e := range list {
 			out.is[elementKey{s.Name, e.Key}] = e.Value
 			if s.Flags&unix.NFT_SET_TIMEOUT != 0 {
-				out.ends[e.Key] = now.Add(e.Expires)
+				out.ends[e.Key] = before.Add(e.Expires)
 			}
 		}
 	}
