@@ -12,6 +12,7 @@ import (
 // A peer whose BFD failed loses its session and its routes at once, whatever the hold time is, and no other peer notices.
 // It opens again when BFD is up. A session that must wait for BFD is not dialed.
 func TestHold(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t)
 		s, _ := run(t)

@@ -12,6 +12,7 @@ import (
 // A router that resets a session three times has it back at once each time. The fourth time its peer waits, and says so. The
 // other sessions, one of them with the same router, stay as they are.
 func TestInteropFlaps(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t)
 		s, _ := run(t)

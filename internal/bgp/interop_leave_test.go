@@ -34,6 +34,7 @@ func (f frr) preference(prefix string) string {
 
 // A node that leaves its routes, withdraws them, goes down and comes back: routers see each step, and take it back at once.
 func TestInteropLeave(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t)
 		s, _ := run(t)
@@ -91,6 +92,7 @@ func TestInteropRestartTime(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 20 s")
 	}
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t)
 		s, stop := run(t)

@@ -31,6 +31,7 @@ router bgp 65001
 // A router behind another one is reached by multihop only, or by TTL security for so many hops. The timers are as
 // configured.
 func TestInteropMultiHop(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		far := behind(t)
 		router := startFRR(t, far, farConfig)
@@ -119,6 +120,7 @@ protocol bgp far6 { local 2001:db8:3::2 as 65001; neighbor 2001:db8:1::1 as 6500
 
 // The same with BIRD. A BIRD without TTL security sends with TTL 64, which is too few.
 func TestInteropMultiHopBIRD(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		far := behind(t)
 		options := func(text string) string { return strings.ReplaceAll(farBIRD, "OPTIONS", text) }

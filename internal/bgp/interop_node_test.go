@@ -15,6 +15,7 @@ import (
 // Routers on another port are dialed there. Port 179 of the node may be another daemon's, which does not know these routers:
 // nothing here listens, and what they dial disturbs nothing.
 func TestInteropPort(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		taken, err := net.Listen("tcp", ":179")
 		if err != nil {
@@ -69,6 +70,7 @@ const viaNodeBIRD = "via 192.0.2.1 path 4200000000 communities  large "
 // A router takes one session from an address, and keeps the first: whoever comes second is refused (RFC 4271 section 6.8),
 // and the first is not disturbed. From another address of the node both work (metallb#114).
 func TestInteropLocalDaemon(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		node, ns := nstest.Self(t), nstest.New(t)
 		nstest.Veth(t, node, "frr", ns, "eth0")
@@ -100,6 +102,7 @@ func TestInteropLocalDaemon(t *testing.T) {
 // The same with this node's session first. Only a router that knows graceful restart gives it up for another: it takes the
 // other one for this node, restarted (RFC 4724 section 4.2).
 func TestInteropLocalDaemonSecond(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		node, ns := nstest.Self(t), nstest.New(t)
 		nstest.Veth(t, node, "frr", ns, "eth0")

@@ -31,6 +31,7 @@ func since(s *Speaker) map[string]time.Time {
 // Sessions are signed (RFC 2385). A wrong password keeps its session down and is suspected in words; a new one opens its
 // session again and disturbs no other.
 func TestInteropPassword(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		l := newLabOf(t, first(signed("First-1")), second(signed("First-1")))
 		for _, p := range []*lb.Peer{&l.frr4, &l.frr6, &l.bird4, &l.bird6} {

@@ -54,6 +54,7 @@ const (
 // A router has exactly the routes that are meant for it, with the attributes that its kind of session allows. Nothing
 // that a router sends is used or passed on.
 func TestInteropRoutes(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		l := newLabOf(t, strings.Replace(frrConfig, " address-family ipv4 unicast\n", " no bgp network import-check\n"+frrSends, 1), birdConfig+birdSends)
 		s, _ := run(t)

@@ -10,6 +10,7 @@ import (
 // A route that comes and goes a thousand times, as with an endpoint that is restarted again and again, ends as it should in both
 // routers. No session falls, and the other routes never leave a router's kernel.
 func TestInteropRouteFlaps(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t)
 		s, _ := run(t)

@@ -13,6 +13,7 @@ import (
 
 // What a session says of itself, with routers that negotiate each something else.
 func TestInteropSeen(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		frr, bird := dual()
 		l := newLabOf(t, strings.Replace(frr, "router bgp 65001", "router bgp 65001\n timers bgp 2 6", 1), bird)

@@ -15,6 +15,7 @@ import (
 
 // Both ends send with TTL 255 and refuse what passed a hop (RFC 5082). With a router that sends as usual no session comes up.
 func TestInteropTTLSecurity(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		secured := strings.Replace(frrConfig, " address-family ipv4", " neighbor 192.0.2.1 ttl-security hops 1\n neighbor 2001:db8:1::1 ttl-security hops 1\n address-family ipv4", 1)
 		l := newLabOf(t, secured, strings.ReplaceAll(birdConfig, "as 65000; ipv", "as 65000; direct; ttl security on; ipv"))
@@ -51,6 +52,7 @@ func TestInteropTTLSecurity(t *testing.T) {
 // dynamicASN: external takes a router of any other AS, and sends no route to one of our own. localASN is what the router
 // sees of ours.
 func TestInteropASN(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		l := newLabOf(t, strings.Replace(frrConfig, "2001:db8:1::1 remote-as 4200000000", "2001:db8:1::1 remote-as 65010", 1), birdConfig)
 		s, _ := run(t)
@@ -86,6 +88,7 @@ func dual() (frr, bird string) {
 // One session carries both families, over IPv4 and over IPv6. The next hop is this node's address of the route's family on
 // the link, and without one, to a router that takes it, the session's own (RFC 8950).
 func TestInteropDualStack(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		l := newLabOf(t, first(dual()), second(dual()))
 		s, _ := run(t)
@@ -126,6 +129,7 @@ func TestInteropDualStack(t *testing.T) {
 
 // A router that takes no IPv6 next hops for IPv4 routes gets none of them from a node without an IPv4 address there.
 func TestInteropNoNextHop(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		_, bird := dual()
 		l := newLabOf(t, frrConfig, strings.Replace(bird, "extended next hop on;", "", 1))

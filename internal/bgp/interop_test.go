@@ -114,6 +114,7 @@ func (l *lab) up(t *testing.T) {
 
 // Routes and their attributes arrive at real routers, change without a gap, and are withdrawn.
 func TestInterop(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t)
 		s, _ := run(t)
@@ -149,6 +150,7 @@ func TestInterop(t *testing.T) {
 // While one speaker process replaces another, no route leaves a router's kernel.
 // When the node leaves BGP all do, at once.
 func TestInteropRestart(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t)
 		for range 2 {
@@ -186,6 +188,7 @@ func TestInteropRestart(t *testing.T) {
 
 // Real routers' refusals become sentences.
 func TestInteropMistakes(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t)
 		s, _ := run(t)

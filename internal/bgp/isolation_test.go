@@ -54,6 +54,7 @@ func strike(t *testing.T, s *Speaker, peer string, with syscall.Signal, before i
 // An engine that dies is started again, and its routes stay in the router. With one that dies again and again nothing
 // happens to the other sessions. Its peer is quarantined, until it is edited.
 func TestInteropIsolation(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t)
 		var log book
@@ -261,6 +262,7 @@ func killSpeaker(t *testing.T, hangs bool) {
 
 // Routers keep the routes of a speaker that was killed, until the next one has them.
 func TestInteropSpeakerKilled(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t)
 		cmd := startSpeaker(t, desire(l.peers(), l.routes()...))

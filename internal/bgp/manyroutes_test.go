@@ -41,6 +41,7 @@ func TestInteropManyRoutes(t *testing.T) {
 	if raceDetector {
 		t.Skip("the figures would be of the race detector, which takes a minute")
 	}
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t)
 		s, _ := runWith(t, Config{})
