@@ -6,6 +6,9 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,28 +20,66 @@ import (
 
 const restartedRoute = "198.51.100.77/32"
 
-// The order in which a speaker that restarts must end: routers keep its routes if BGP is closed first, for its graceful
-// restart, and BFD says AdminDown then. FRR 8.4 takes AdminDown for a failure, against RFC 5882 section 4.2: the other
-// way round it ends the session and drops the routes.
-func TestFRRKeepsRoutes(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		self, ns := nstest.Self(t), nstest.New(t)
-		connect(t, self, ns, nstest.New(t))
-		n := startNode(t)
-		n.Set(only("v4"))
-		f := startFRR(t, ns, frrBGPConfig)
-		f.start(t, "bgpd")
-		n.until("BFD is up", func() bool { return n.status("v4").State == Up })
-		stop := advertise(t, n, f)
-		stop()
-		n.stop()
-		n.until("FRR sees BFD down", func() bool { return !f.up("192.0.2.1") })
-		for end := time.Now().Add(3 * time.Second); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
-			if !f.has(restartedRoute) {
-				t.Fatal("FRR dropped the route of a speaker that restarts")
-			}
+// keeper is a router with a session of BGP and one of BFD with this node.
+type keeper interface {
+	up(address string) bool
+	// has reports whether its BGP has a route.
+	has(prefix string) bool
+}
+
+// Routers keep the routes of a speaker that restarts, although its BFD ends too (RFC 5882 section 4.3), but for BIRD, unless
+// BFD is graceful there. If the speaker is ordered to stop, BGP is closed first, for its graceful restart, and BFD says AdminDown
+// then: FRR 8.4 and BIRD 2.0 take AdminDown for a failure, against RFC 5882 section 4.2, and the other way round FRR ends the session
+// and drops the routes too. If it crashes, the kernel closes BGP, and BFD falls silent.
+func TestRoutersKeepRoutes(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		keeps bool
+		start func(*testing.T, *nstest.NS) keeper
+	}{
+		{"FRR", true, func(t *testing.T, ns *nstest.NS) keeper {
+			f := startFRR(t, ns, frrBGPConfig)
+			f.start(t, "bgpd")
+			return f
+		}},
+		{"BIRD", false, func(t *testing.T, ns *nstest.NS) keeper { return startBIRD(t, ns, birdBGPConfig) }},
+		{"graceful BIRD", true, func(t *testing.T, ns *nstest.NS) keeper {
+			return startBIRD(t, ns, strings.ReplaceAll(birdBGPConfig, "bfd on;", "bfd graceful;"))
+		}},
+	} {
+		for end, crash := range map[string]bool{"ordered": false, "crash": true} {
+			t.Run(tt.name+", "+end, func(t *testing.T) {
+				nstest.Run(t, func(t *testing.T) { testKeepsRoutes(t, tt.start, crash, tt.keeps) })
+			})
 		}
-	})
+	}
+}
+
+func testKeepsRoutes(t *testing.T, start func(*testing.T, *nstest.NS) keeper, crash, keeps bool) {
+	t.Helper()
+	self, ns := nstest.Self(t), nstest.New(t)
+	connect(t, self, ns, nstest.New(t))
+	var crashed atomic.Bool
+	n := startNodeThat(t, crashed.Load)
+	n.Set(only("v4"))
+	router := start(t, ns)
+	n.until("BFD is up", func() bool { return n.status("v4").State == Up })
+	stop := advertise(t, n, router)
+	crashed.Store(crash)
+	stop()
+	if !crash {
+		n.stop()
+	}
+	n.until("the router sees BFD down", func() bool { return !router.up("192.0.2.1") })
+	if !keeps {
+		n.until("the router drops the route", func() bool { return !router.has(restartedRoute) })
+		return
+	}
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
+		if !router.has(restartedRoute) {
+			t.Fatal("the router dropped the route of a speaker that restarts")
+		}
+	}
 }
 
 const engineEnv = "HOLDFAST_BFD_ENGINE"
@@ -53,8 +94,8 @@ func TestEngine(t *testing.T) {
 	}
 }
 
-// advertise holds a session of BGP with FRR until it is stopped gracefully.
-func advertise(t *testing.T, n *node, f *frr) (stop func()) {
+// advertise holds a session of BGP with a router until it is stopped gracefully.
+func advertise(t *testing.T, n *node, router keeper) (stop func()) {
 	t.Helper()
 	t.Setenv(engineEnv, "1")
 	s := bgp.New(bgp.Config{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Command: []string{os.Args[0], "-test.run=^TestEngine$"}})
@@ -69,7 +110,7 @@ func advertise(t *testing.T, n *node, f *frr) (stop func()) {
 	if err := s.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: []lb.Peer{peer}, Routes: []lb.Route{route}}); err != nil {
 		t.Fatal(err)
 	}
-	n.until("FRR has the route", func() bool { return f.has(restartedRoute) && f.up("192.0.2.1") })
+	n.until("the router has the route", func() bool { return router.has(restartedRoute) && router.up("192.0.2.1") })
 	return func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -78,7 +119,11 @@ func advertise(t *testing.T, n *node, f *frr) (stop func()) {
 	}
 }
 
-// has reports whether FRR's BGP has a route.
 func (f *frr) has(prefix string) bool {
 	return bytes.Contains(f.command("show bgp ipv4 unicast "+prefix), []byte("available, best"))
+}
+
+func (b *bird) has(prefix string) bool {
+	out, _ := b.ns.Command("birdc", "-s", filepath.Join(b.dir, "socket"), "show route "+prefix).Output()
+	return bytes.Contains(out, []byte(prefix))
 }
