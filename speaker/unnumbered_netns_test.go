@@ -89,14 +89,22 @@ func (n *unnumberedNode) until(name, what string, ok func(bgp.Session) bool) {
 
 func established(s bgp.Session) bool { return s.State == bgp.Established }
 
-// inKernel waits until the router's kernel routes both prefixes to the node.
-func inKernel(t *testing.T, ns *nstest.NS, via netip.Addr) {
+// bothInKernel waits until the router's kernel routes both prefixes to the node.
+func bothInKernel(t *testing.T, ns *nstest.NS, via netip.Addr) {
 	t.Helper()
-	for _, family := range []struct{ flag, prefix string }{{"-4", "198.51.100.1"}, {"-6", "2001:db8:ffff::1"}} {
-		nstest.Until(t, patience, family.prefix+" is in the router's kernel", func() bool {
-			return strings.Contains(ns.Output("ip", family.flag, "route", "show", family.prefix), via.String()+" dev eth0")
-		})
+	inKernel(t, ns, service4, via)
+	inKernel(t, ns, service6, via)
+}
+
+func inKernel(t *testing.T, ns *nstest.NS, prefix string, via netip.Addr) {
+	t.Helper()
+	family := "-4"
+	if strings.Contains(prefix, ":") {
+		family = "-6"
 	}
+	nstest.Until(t, patience, prefix+" is in the router's kernel", func() bool {
+		return strings.Contains(ns.Output("ip", family, "route", "show", prefix), via.String()+" dev eth0")
+	})
 }
 
 func linkLocal(t *testing.T, ns *nstest.NS) netip.Addr {
@@ -138,7 +146,7 @@ func TestUnnumberedWithFRR(t *testing.T) {
 		up := func(s bgp.Session) bool { return established(s) && s.BFD == "up" && s.Withheld == "" }
 		n.until("r", "the session is up", up)
 		node := linkLocal(t, self)
-		inKernel(t, ns, node)
+		bothInKernel(t, ns, node)
 		if got := n.session("r").Address; got.Zone() != "eth0" || got.WithZone("") != linkLocal(t, ns) {
 			t.Errorf("the session is with %s", got)
 		}
@@ -165,19 +173,19 @@ func TestUnnumberedWithFRR(t *testing.T) {
 		before := n.session("r").Since
 		n.set(peer)
 		n.until("r", "the session is up with any AS", func(s bgp.Session) bool { return up(s) && s.Since.After(before) })
-		inKernel(t, ns, node)
+		bothInKernel(t, ns, node)
 
 		router.kill()
 		n.until("r", "the session ends with the router", func(s bgp.Session) bool { return s.LastError == "BFD: detection time expired" })
 		router.start()
 		n.until("r", "the session is up after the router's restart", up)
-		inKernel(t, ns, node)
+		bothInKernel(t, ns, node)
 
 		ns.SetDown("eth0")
 		n.until("r", "the session ends with the link", func(s bgp.Session) bool { return s.State != bgp.Established })
 		ns.SetUp("eth0")
 		n.until("r", "the session is up after the link was down", up)
-		inKernel(t, ns, node)
+		bothInKernel(t, ns, node)
 	})
 }
 
@@ -210,7 +218,7 @@ func TestUnnumberedSettings(t *testing.T) {
 			}
 			router := newFRR(t, ns, strings.Replace(plain, " address-family ipv4", tt.lines+" address-family ipv4", 1), own...)
 			n.until("r", tt.name+": the session is up", established)
-			inKernel(t, ns, node)
+			bothInKernel(t, ns, node)
 			router.kill()
 			n.set()
 			ns.Output("ip", "-4", "route", "del", "198.51.100.1")
@@ -248,9 +256,38 @@ func TestUnnumberedWithBIRD(t *testing.T) {
 		})
 		startBIRD(t, ns, strings.Replace(birdUnnumbered, "NODE", node.String(), 1))
 		n.until("r", "the session is up", func(s bgp.Session) bool { return established(s) && s.BFD == "up" && s.Withheld == "" })
-		inKernel(t, ns, node)
+		bothInKernel(t, ns, node)
 		if got := n.session("r").Address; got != router.WithZone("eth0") {
 			t.Errorf("the session is with %s", got)
+		}
+	})
+}
+
+// A router on such a link that takes no IPv6 next hop for IPv4 routes (RFC 8950) gets the IPv6 ones only, and all as soon as the
+// link has IPv4 addresses.
+func TestUnnumberedNoNextHop(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		self, ns := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, self, "eth0", ns, "eth0")
+		node := linkLocal(t, self)
+		n := startUnnumbered(t, lb.Peer{
+			Name: "r", Interface: "eth0", DualStack: true, LocalASN: 65000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
+		})
+		config := strings.NewReplacer("NODE", node.String(), " bfd on;", "", " extended next hop on;", "").Replace(birdUnnumbered)
+		startBIRD(t, ns, config)
+		n.until("r", "IPv4 routes are withheld", func(s bgp.Session) bool {
+			return established(s) && s.Advertised == 1 && strings.HasPrefix(s.Withheld, "IPv4 routes are not sent: this node has no IPv4 address on the link")
+		})
+		inKernel(t, ns, service6, node)
+		if got := ns.Output("ip", "-4", "route", "show", service4); got != "" {
+			t.Errorf("the router has a route to %s: %s", service4, got)
+		}
+		since := n.session("r").Since
+		ns.AddAddress("eth0", "192.0.2.2/24")
+		self.AddAddress("eth0", "192.0.2.1/24")
+		inKernel(t, ns, service4, netip.MustParseAddr("192.0.2.1"))
+		if s := n.session("r"); s.Withheld != "" || !s.Since.Equal(since) {
+			t.Errorf("%+v, before up since %v", s, since)
 		}
 	})
 }

@@ -99,6 +99,50 @@ func TestInteropLocalDaemon(t *testing.T) {
 	})
 }
 
+// routerBIRD is a router for which any number of daemons on a node dial from one address.
+const routerBIRD = `
+log stderr all;
+router id 192.0.2.2;
+protocol device {}
+protocol kernel { ipv4 { export all; }; }
+protocol bgp node { local 192.0.2.2 as 65001; neighbor 192.0.2.1 as 4200000000; passive; ipv4 { import all; export none; }; }
+protocol bgp second { local 192.0.2.2 as 65001; neighbor 192.0.2.9 as 4200000000; passive; ipv4 { import all; export none; }; }
+`
+
+// closedConnection is what an engine says of a router that ends a connection without a word.
+const closedConnection = "the router closed the connection before its OPEN: it may not know this node as a peer, or another daemon has a session from there"
+
+// The same with BIRD as the router, which closes the second connection without a word.
+func TestInteropLocalDaemonBIRD(t *testing.T) {
+	t.Parallel()
+	nstest.Run(t, func(t *testing.T) {
+		node, ns := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, node, "bird", ns, "eth0")
+		node.AddAddress("bird", "192.0.2.1/24", "192.0.2.9/24")
+		ns.AddAddress("eth0", "192.0.2.2/24")
+		router := startBIRD(t, ns, routerBIRD)
+		local := startBIRD(t, node, nodeBIRD)
+		viaNode := viaNodeBIRD + " preference 100"
+		await(t, "the route of the node's BIRD", viaNode, func() string { return router.route("203.0.113.0/24") })
+		kernel := watchKernel(t, ns)
+		nstest.Until(t, patience, "it is in the router's kernel", func() bool { return kernel.has("203.0.113.0/24") })
+		peer := lb.Peer{
+			Name: "bird", Address: netip.MustParseAddr("192.0.2.2"), LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second,
+			ConnectTime: time.Second, GracefulRestart: true,
+		}
+		s, _ := run(t)
+		set(t, s, desire([]lb.Peer{peer}, route(both4, "bird")))
+		await(t, "the second session from one address", closedConnection, func() string { return session(s, "bird").LastError })
+
+		peer.SourceAddress = netip.MustParseAddr("192.0.2.9")
+		set(t, s, desire([]lb.Peer{peer}, route(both4, "bird")))
+		await(t, "our route from another address", "via 192.0.2.9 path 4200000000 communities  large  preference 100", func() string { return router.route(both4) })
+		if got := router.route("203.0.113.0/24"); got != viaNode || local.established() != 1 || kernel.lost("203.0.113.0/24") != nil {
+			t.Errorf("the node's BIRD lost its session: %q, lost %v", got, kernel.lost("203.0.113.0/24"))
+		}
+	})
+}
+
 // The same with this node's session first. Only a router that knows graceful restart gives it up for another: it takes the
 // other one for this node, restarted (RFC 4724 section 4.2).
 func TestInteropLocalDaemonSecond(t *testing.T) {

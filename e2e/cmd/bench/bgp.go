@@ -293,34 +293,50 @@ func (s *routedStage) drain(ctx context.Context, node string, bfd bool) (underWa
 	return underWay, failed, nil
 }
 
-// bgpUpgrade restarts all speakers, as an upgrade of the DaemonSet does, and counts the requests without an answer.
+// bgpUpgrade restarts all speakers, as an upgrade of the DaemonSet does, with and without BFD, and counts the requests without an
+// answer.
 func bgpUpgrade(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	failed := 0
 	err := onRoutes(ctx, b, func(s *routedStage) error {
 		for i := range plannedRounds {
-			if err := s.whole(ctx, false); err != nil {
-				return err
-			}
-			got, err := s.during(ctx, func() error {
-				speakers := "daemonset/" + testbed.Speaker
-				_, err := b.Kubectl(ctx, "-n", testbed.Namespace, "rollout", "restart", speakers)
-				if err == nil {
-					_, err = b.Kubectl(ctx, "-n", testbed.Namespace, "rollout", "status", speakers, "--timeout=3m")
-				}
-				return err
-			})
+			n, err := s.upgrade(ctx, i%2 == 1)
 			if err != nil {
 				return err
 			}
-			n, probes := 0, 0
-			for _, of := range got.clients {
-				n, probes = n+of.Failed(), probes+len(of.Results)
-			}
 			failed += n
-			progress("%d of %d: all speakers restarted, %d of %d requests failed, routes changed %d times", i+1, plannedRounds, n, probes,
-				len(got.changes[testbed.Router1])+len(got.changes[testbed.Router2]))
 		}
 		return nil
 	})
 	return map[string]float64{"bgp_upgrade_failed": float64(failed)}, err
+}
+
+func (s *routedStage) upgrade(ctx context.Context, bfd bool) (failed int, err error) {
+	if bfd {
+		undo, err := s.BFD(ctx, bfdInterval, s.Cluster.Nodes()[1:])
+		if err != nil {
+			return 0, err
+		}
+		defer func() { err = errors.Join(err, undo(context.WithoutCancel(ctx))) }()
+	}
+	if err := s.whole(ctx, bfd); err != nil {
+		return 0, err
+	}
+	got, err := s.during(ctx, func() error {
+		speakers := "daemonset/" + testbed.Speaker
+		_, err := s.Kubectl(ctx, "-n", testbed.Namespace, "rollout", "restart", speakers)
+		if err == nil {
+			_, err = s.Kubectl(ctx, "-n", testbed.Namespace, "rollout", "status", speakers, "--timeout=3m")
+		}
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	probes := 0
+	for _, of := range got.clients {
+		failed, probes = failed+of.Failed(), probes+len(of.Results)
+	}
+	progress("all speakers restarted (BFD %v), %d of %d requests failed, routes changed %d times in FRR, %d in BIRD", bfd, failed, probes,
+		len(got.changes[testbed.Router1]), len(got.changes[testbed.Router2]))
+	return failed, nil
 }

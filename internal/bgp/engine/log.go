@@ -53,7 +53,7 @@ func (h logHandler) Handle(ctx context.Context, r slog.Record) error {
 	case "failed to connect":
 		h.notes.write("cannot connect: " + dialError(value(r, "Error")))
 	case "outgoing connection IO error":
-		h.notes.suggest("the router closed the connection before its OPEN: it may not know this node as a peer")
+		h.notes.suggest(closed)
 	case "outgoing connection closing due to hold timer expired in OPEN SENT state":
 		h.notes.write("the router accepts the connection but sends no OPEN")
 	case "sent notification":
@@ -80,6 +80,8 @@ func (h logHandler) Handle(ctx context.Context, r slog.Record) error {
 }
 
 const refused = "the router refused this node's OPEN: check the AS that it expects of this node's address, and that no other daemon has a session from there"
+
+const closed = "the router closed the connection before its OPEN: it may not know this node as a peer, or another daemon has a session from there"
 
 // sent notes a sentence for a NOTIFICATION that GoBGP sent (codes of RFC 4271 section 4.5).
 func (h logHandler) sent(r slog.Record) {
