@@ -84,6 +84,9 @@ func (c *Cluster) router(h wire.Host) (mount, script string, err error) {
 	}
 	b.WriteString("rm -rf /run/frr; install -d -o frr -g frr /run/frr; chown -R frr:frr /etc/frr\n")
 	for _, d := range router.Daemons() {
+		if d.Needs != "" {
+			fmt.Fprintf(&b, "until [ -e %s ]; do sleep 0.05; done\n", d.Needs)
+		}
 		b.WriteString(strings.Join(d.Argv, " ") + " &\n")
 	}
 	b.WriteString("wait\n")

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A gate opens at 200 and not before, whichever CA has signed the server's certificate.
@@ -23,6 +24,24 @@ func TestWaitGate(t *testing.T) {
 		t.Errorf("gate opened after %d answers, want %d", asked, len(answers))
 	}
 	waitGate("")
+}
+
+func TestWaitGateFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "socket")
+	open := make(chan struct{})
+	go func() {
+		waitGate(path)
+		close(open)
+	}()
+	select {
+	case <-open:
+		t.Fatal("the gate is open without its file")
+	case <-time.After(3 * gatePoll):
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	<-open
 }
 
 func TestLoad(t *testing.T) {

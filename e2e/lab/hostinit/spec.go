@@ -47,7 +47,7 @@ type Service struct {
 	Name string
 	Argv []string
 	Env  []string
-	// Gate is a URL that must answer 200 before the first start.
+	// Gate is a URL that must answer 200, or the path of a file that must exist, before the first start.
 	Gate string
 }
 

@@ -38,6 +38,8 @@ func BIRD(h wire.Host) ([]byte, error) { return render("bird.conf", h, AS2) }
 type Daemon struct {
 	Name string
 	Argv []string
+	// Needs is a file that must exist before it starts; empty for none.
+	Needs string
 }
 
 // Daemons are the processes of FRR, which read /etc/frr/frr.conf.
@@ -52,7 +54,11 @@ func Daemons() []Daemon {
 		{"bfdd", []string{"-A", "127.0.0.1"}},
 		{"bgpd", []string{"-A", "127.0.0.1", "-p", "179"}},
 	} {
-		out = append(out, Daemon{d.name, append([]string{"/usr/lib/frr/" + d.name, "-f", "/etc/frr/frr.conf", "--log", "stdout"}, d.args...)})
+		needs := "/run/frr/zserv.api" // of zebra: bgpd looks for it again after 10 s only, and loses sessions of BFD meanwhile
+		if d.name == "zebra" {
+			needs = ""
+		}
+		out = append(out, Daemon{d.name, append([]string{"/usr/lib/frr/" + d.name, "-f", "/etc/frr/frr.conf", "--log", "stdout"}, d.args...), needs})
 	}
 	return out
 }
