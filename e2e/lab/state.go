@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,8 +14,9 @@ import (
 	"time"
 )
 
-// runDir holds everything the lab keeps; Down removes it.
-const runDir = "/run/holdfast-lab"
+// runDir holds everything the lab keeps, programs included; Down removes it. It is not below /run: Debian allows no
+// programs there, and little space.
+const runDir = "/var/lib/holdfast-lab"
 
 // ErrNotUp and ErrUp mean that the lab is not in the state that a command needs.
 var (
@@ -58,7 +60,7 @@ func (l *Lab) save() error {
 	return os.Rename(tmp, stateFile())
 }
 
-// Open returns the running lab.
+// Open returns the running lab. None outlives a boot of the machine.
 func Open() (*Lab, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("open lab: must be root")
@@ -74,5 +76,15 @@ func Open() (*Lab, error) {
 	if err := json.Unmarshal(b, &l); err != nil {
 		return nil, fmt.Errorf("open lab: %w", err)
 	}
-	return &l, nil
+	boot, err := bootID()
+	if err == nil && boot != l.Boot {
+		err = ErrNotUp
+	}
+	return &l, err
+}
+
+// bootID tells one boot of the machine from another (random(4)).
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return string(bytes.TrimSpace(b)), err
 }

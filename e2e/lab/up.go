@@ -36,7 +36,7 @@ func Up(ctx context.Context, c Config, progress io.Writer) (*Lab, error) {
 }
 
 func up(ctx context.Context, c Config, progress io.Writer) (*Lab, error) {
-	if _, err := os.Stat(stateFile()); err == nil {
+	if _, err := Open(); err == nil {
 		return nil, ErrUp
 	}
 	if left, err := remains(); err != nil {
@@ -93,6 +93,9 @@ func (l *Lab) boot(ctx context.Context, compiler toolset.Builder, progress io.Wr
 		return err
 	}
 	var err error
+	if l.Boot, err = bootID(); err != nil {
+		return err
+	}
 	if l.Limits, err = cgroupLimits(); err != nil {
 		return err
 	}

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// runDir holds what lives as long as the engine.
-	runDir = "/run/holdfast-kind"
+	// runDir holds what lives as long as the engine, programs included: Debian allows none below /run.
+	runDir = "/var/lib/holdfast-kind"
 	// group is the name of the cgroup, in every hierarchy, of the engine and its containers.
 	group = "holdfast-kind"
 
@@ -91,6 +91,9 @@ func Start(ctx context.Context, cache string, compiler toolset.Builder) (*Engine
 	if os.Geteuid() != 0 {
 		return nil, errors.New("start a Docker Engine: must be root")
 	}
+	if _, err := exec.LookPath("iptables"); err != nil {
+		return nil, fmt.Errorf("start a Docker Engine: %w", err)
+	}
 	if err := Stop(ctx); err != nil {
 		return nil, err
 	}
@@ -151,7 +154,7 @@ func (e *Engine) start(ctx context.Context, storage string) error {
 	}
 	_, err = e.spawn("dockerd", &syscall.SysProcAttr{Setsid: true}, "nsenter", "--target", strconv.Itoa(holder), "--net", "--mount", "--",
 		"dockerd", "--data-root", storage, "--exec-root", filepath.Join(runDir, "exec"), "--pidfile", filepath.Join(runDir, "docker.pid"),
-		"--host", e.Socket(), "--cgroup-parent", "/"+group, "--add-runtime", "fit="+runtime(), "--default-runtime", "fit")
+		"--host", e.Socket(), "--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", "/"+group, "--add-runtime", "fit="+runtime(), "--default-runtime", "fit")
 	if err != nil {
 		return err
 	}
