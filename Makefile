@@ -43,11 +43,14 @@ test-e2e: image chart ## Tests on a real cluster in the lab, with both modes of 
 	go test -tags e2e -count=1 -timeout 45m ./e2e/...
 
 .PHONY: e2e-kind
-e2e-kind: image chart ## The same tests on kind; Docker, kind and images that are not there are made of packages
+e2e-kind: kind-tools ## The same tests on kind; Docker, kind and images that are not there are made of packages
+	bin/kindlab $(KINDLAB) run bin/e2e.test -on kind -test.run '^TestE2E$$' -test.timeout 60m -test.v $(ARGS)
+
+.PHONY: kind-tools
+kind-tools: image chart
 	go build -o bin/ ./e2e/kind/cmd/kindlab
 	CGO_ENABLED=0 go build -trimpath -o bin/ ./e2e/cmd/probe ./e2e/cmd/whohas
 	go test -tags e2e -c -o bin/e2e.test ./e2e
-	bin/kindlab $(KINDLAB) run bin/e2e.test -on kind -test.run '^TestE2E$$' -test.timeout 60m -test.v $(ARGS)
 
 .PHONY: test-oldest
 test-oldest: bin/oldest/kube-apiserver bin/oldest/etcd ## Tests against the API server of the oldest supported Kubernetes, which is compiled first
@@ -60,7 +63,7 @@ FROM = $(shell git describe --tags --match 'v*' --abbrev=0 HEAD^ 2>/dev/null || 
 test-upgrade: image chart ## Upgrade in the lab from what make release makes of an earlier commit, FROM=COMMIT: no request may fail
 	from=$$(git rev-parse '$(FROM)^{commit}') && cache="$${XDG_CACHE_HOME:-$$HOME/.cache}/holdfast-release" && mkdir -p "$$cache" && \
 	if [ ! -d "$$cache/$$from" ]; then \
-		tree=$$(mktemp -d) && trap "git worktree remove --force $$tree" EXIT && git worktree add --detach $$tree $$from && \
+		tree=$$(mktemp -d) && trap "git worktree remove --force $$tree || rm -rf $$tree" EXIT && trap 'exit 130' INT TERM HUP && git worktree add --detach $$tree $$from && \
 		$(MAKE) -C $$tree release ARCHS=$$(go env GOARCH) && rm -rf "$$cache/partial" && \
 		cp -r $$tree/dist "$$cache/partial" && mv "$$cache/partial" "$$cache/$$from"; \
 	fi && \
@@ -82,7 +85,7 @@ lint: bin/helm ## Check format, code, generated files and the chart
 	go run $(STATICCHECK) -tags e2e,soak,oldest,upgrade ./...
 	go -C api/v1beta1 run $(STATICCHECK) ./...
 	$(ACTIONLINT)
-	@out=$$(mktemp -d); trap "rm -rf $$out" EXIT; $(MAKE) -s generate OUT=$$out && \
+	@out=$$(mktemp -d); trap "rm -rf $$out" EXIT; trap 'exit 130' INT TERM HUP; $(MAKE) -s generate OUT=$$out && \
 	(cd $$out && find * -type f) | while read f; do diff -u $$f $$out/$$f || exit 1; done || \
 	{ echo "generated files are outdated: run make generate and commit the result"; exit 1; }
 	$(HELM) lint --strict --quiet charts/holdfast

@@ -3,7 +3,7 @@
 // the build tag e2e, need root, and bring up a lab of their own (package lab) for
 // each mode of kube-proxy in turn:
 //
-//	go test -tags e2e ./e2e/...
+//	go test -tags e2e -timeout 45m ./e2e/...
 //
 // To run one test and keep the lab afterwards:
 //

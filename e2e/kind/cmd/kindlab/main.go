@@ -67,6 +67,9 @@ func run(ctx context.Context, args []string) error {
 // runBeside runs a command beside a cluster that lives as long.
 func runBeside(ctx context.Context, o options, argv []string) error {
 	err := up(ctx, o)
+	if errors.Is(err, errUp) {
+		return err // it is another's
+	}
 	if err == nil {
 		err = beside(ctx, argv)
 	}
@@ -83,6 +86,10 @@ func up(ctx context.Context, o options) error {
 	}
 	text, err := json.Marshal(config)
 	if err != nil {
+		return err
+	}
+	// What one left that was killed, or that a boot ended.
+	if err := p.self(ctx, clusterCommand, "down", string(text)); err != nil {
 		return err
 	}
 	return p.self(ctx, clusterCommand, "up", string(text))

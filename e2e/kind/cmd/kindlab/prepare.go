@@ -27,8 +27,11 @@ func prepare(ctx context.Context, o options) (*place, kind.Config, error) {
 	}
 	config := kind.Config{ProxyMode: o.proxy, Repo: p.repo, Dir: p.runDir(), NodeImage: o.image, OutsideImage: o.outside}
 	compiler := toolset.Builder{Repo: p.repo, Progress: os.Stdout}
-	own := p.engine != nil
-	if !own && !dockerAnswers() {
+	own, answers := p.engine != nil, dockerAnswers()
+	if _, err := kind.Open(p.runDir()); err == nil && (own || answers) {
+		return nil, config, errUp
+	}
+	if !own && !answers {
 		if p.engine, err = engine.Start(ctx, p.cache, compiler); err != nil {
 			return nil, config, err
 		}
@@ -114,5 +117,7 @@ func stopEngine(ctx context.Context) error {
 	}
 	return engine.Stop(ctx)
 }
+
+var errUp = errors.New("a kind cluster is up already: kindlab down takes it down")
 
 var errNoDocker = errors.New("no Docker Engine answers, and none of ours is up")
