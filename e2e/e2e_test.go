@@ -38,16 +38,26 @@ var breaking = []string{
 	"NodeLoss", "Boot", "Chart", "BGPFaults",
 }
 
-// needs are what cases ask of the cluster that not every one can do. Where it cannot they are skipped, and listed.
+// needs are what cases, or parts of them, ask of the cluster that not every one can do. Where it cannot they are skipped,
+// and listed.
 var needs = map[string][]wire.Ability{
-	"Boot":           {wire.StopsProxy},
-	"L2Loss":         {wire.DropsFrames},
-	"L2Fabric":       {wire.DropsFrames},
-	"L2FewNodes":     {wire.DropsFrames},
-	"L2Partition":    {wire.DropsFrames},
-	"L2Matrix":       {wire.DropsFrames},
-	"LivingEndpoint": {wire.DropsFrames},
-	"BGPFaults":      {wire.DropsFrames},
+	"Boot":              {wire.StopsProxy},
+	"L2Loss":            {wire.DropsFrames},
+	"L2Loss/inbound 90": {wire.NodesOnLAN},
+	"L2Fabric":          {wire.DropsFrames},
+	"L2FewNodes":        {wire.DropsFrames},
+	"L2Partition":       {wire.DropsFrames},
+	"L2Matrix":          {wire.DropsFrames},
+	"LivingEndpoint":    {wire.DropsFrames},
+	"BGPFaults":         {wire.DropsFrames},
+}
+
+// needs skips a case, or a part of one, that the cluster cannot serve.
+func (e *env) needs(t *testing.T, name string) {
+	t.Helper()
+	if l := wire.FirstLack(e.Cluster.Lacks(), needs[name]); l != nil {
+		t.Skip(l)
+	}
 }
 
 // cases run in this order, one at a time: they share a cluster, and some inject faults.
@@ -138,9 +148,7 @@ func TestE2E(t *testing.T) {
 			t.Cleanup(func() { t.Log("not run on this cluster:\n" + notRun(e.Cluster.Lacks())) })
 			for _, c := range run {
 				t.Run(c.name, func(t *testing.T) {
-					if l := wire.FirstLack(e.Cluster.Lacks(), needs[c.name]); l != nil {
-						t.Skip(l)
-					}
+					e.needs(t, c.name)
 					if !slices.Contains(breaking, c.name) {
 						e.audited(t)
 					}

@@ -62,7 +62,10 @@ func testL2Loss(t *testing.T, e *env) {
 	s := newSpread(t, e, onLAN)
 	for _, tr := range losses() {
 		if tr.shown() {
-			t.Run(tr.name, func(t *testing.T) { s.run(t, tr) })
+			t.Run(tr.name, func(t *testing.T) {
+				e.needs(t, "L2Loss/"+tr.name)
+				s.run(t, tr)
+			})
 		}
 	}
 }

@@ -81,6 +81,7 @@ func (c *Cluster) Lacks() []wire.Lack {
 func Lacks() []wire.Lack {
 	return []wire.Lack{
 		{Ability: wire.StopsProxy, Reason: "in kind kube-proxy is a pod of a DaemonSet, whose configuration all nodes share"},
+		{Ability: wire.NodesOnLAN, Reason: "in kind they are on a network of Docker's, over which heartbeats arrive whatever is lost on the other one"},
 	}
 }
 

@@ -11,6 +11,8 @@ const (
 	StopsProxy Ability = "keeps kube-proxy of one node from starting"
 	// DropsFrames cuts, blocks and loses chosen frames between hosts.
 	DropsFrames Ability = "drops chosen frames between hosts"
+	// NodesOnLAN has the nodes' own addresses, and so their heartbeats, on the clients' network.
+	NodesOnLAN Ability = "has its nodes' own addresses on the clients' network"
 )
 
 // Lack is something that a cluster cannot do, and why.
