@@ -21,7 +21,9 @@ func (r release) compile(ctx context.Context, architecture, dir string) error {
 	arguments := "-s -w" + stamp + "version=" + r.version + stamp + "commit=" + r.commit + stamp + "date=" + r.date.Format(time.RFC3339)
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", arguments, "-o", dir + "/"}
 	cmd := exec.CommandContext(ctx, "go", append(args, slices.Sorted(maps.Values(programs))...)...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS=linux", "GOARCH="+architecture)
+	// What the builder has set for himself changes no program.
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly", "GOFIPS140=off",
+		"GOOS=linux", "GOARCH="+architecture, "GOAMD64=v1", "GOARM64=v8.0")
 	_, err := outputOf(cmd)
 	return err
 }

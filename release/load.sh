@@ -1,12 +1,14 @@
 #!/bin/sh
-# Gives Holdfast's image to this node: run it on every node. The first of ctr, nerdctl and docker that is there does it,
-# or the one that is named: ./load.sh docker
+# Gives Holdfast's image to this node: run it on every node. The first of ctr, nerdctl, docker and skopeo (for CRI-O) that
+# is there does it, or the one that is named: ./load.sh docker
 set -eu
 cd "$(dirname "$0")"
 sha256sum --check --quiet SHA256SUMS
 image=@IMAGE@
 tool=${1:-}
-for t in ctr nerdctl docker; do
+# Docker brings a ctr, but looks elsewhere for images.
+if [ -z "$tool" ] && [ -S /run/cri-dockerd.sock ]; then tool=docker; fi
+for t in ctr nerdctl docker skopeo; do
 	if [ -z "$tool" ] && command -v "$t" >/dev/null; then tool=$t; fi
 done
 case $tool in
@@ -23,7 +25,8 @@ docker)
 		esac
 	fi
 	;;
-"") echo "load.sh: there is no ctr, no nerdctl and no docker" >&2 && exit 1 ;;
-*) echo "load.sh: $tool: want ctr, nerdctl or docker" >&2 && exit 1 ;;
+skopeo) skopeo copy oci-archive:holdfast.tar "containers-storage:$image" ;;
+"") echo "load.sh: there is no ctr, no nerdctl, no docker and no skopeo" >&2 && exit 1 ;;
+*) echo "load.sh: $tool: want ctr, nerdctl, docker or skopeo" >&2 && exit 1 ;;
 esac
 echo "loaded $image with $tool"
