@@ -128,7 +128,7 @@ func onLink(a netip.Addr, links []link.Link) bool {
 }
 
 // pathsOf says which sessions of BGP may be up: those whose BFD is. One that either side switched off says nothing about
-// the path (RFC 5882 section 4.2). Nor does one that was never up yet, for a session of BGP that is up: its profile is
+// the path until it is up again (RFC 5882 section 4.2). Nor does one that was never up yet, for a session of BGP that is up: its profile is
 // new, or the process of BFD was started again. After pathWait of silence BGP finds out by itself.
 func pathsOf(peers []lb.Peer, statuses []bfd.Status, established, released map[string]bool) map[string]bgp.Path {
 	byName := map[string]bfd.Status{}
@@ -147,7 +147,7 @@ func pathsOf(peers []lb.Peer, statuses []bfd.Status, established, released map[s
 			path.Hold = "BFD is starting"
 		case s.State == bfd.Up:
 			path.State = "up"
-		case s.State == bfd.AdminDown && s.Error == "" || s.Remote == bfd.AdminDown:
+		case s.SwitchedOff:
 			path.State = "admin-down"
 		case s.Error != "":
 			path.Hold = "BFD: " + s.Error

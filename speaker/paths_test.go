@@ -33,8 +33,9 @@ func TestPaths(t *testing.T) {
 		"up":                                {&bfd.Status{State: bfd.Up, Remote: bfd.Up, Ups: 1}, false, bgp.Path{State: up}},
 		"failed, BGP is up":                 {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired}, true, bgp.Path{State: down, Hold: "BFD: detection time expired"}},
 		"failed and coming up, BGP is down": {&bfd.Status{State: bfd.Init, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Signaled}, false, bgp.Path{State: down, Hold: "BFD: neighbor signaled session down"}},
-		"router switched it off":            {&bfd.Status{State: bfd.Down, Remote: bfd.AdminDown, Ups: 1, Diagnostic: bfd.Signaled}, true, bgp.Path{State: admin}},
-		"switched off":                      {&bfd.Status{State: bfd.AdminDown, Remote: bfd.Down, Ups: 1}, true, bgp.Path{State: admin}},
+		"router switched it off":            {&bfd.Status{State: bfd.Down, Remote: bfd.AdminDown, Ups: 1, Diagnostic: bfd.Signaled, SwitchedOff: true}, true, bgp.Path{State: admin}},
+		"router switches it on":             {&bfd.Status{State: bfd.Init, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Signaled, SwitchedOff: true}, false, bgp.Path{State: admin}},
+		"switched off":                      {&bfd.Status{State: bfd.AdminDown, Remote: bfd.Down, Ups: 1, SwitchedOff: true}, true, bgp.Path{State: admin}},
 		"refused":                           {&bfd.Status{State: bfd.AdminDown, Remote: bfd.Down, Error: "too many"}, false, bgp.Path{State: down, Hold: "BFD: too many"}},
 		"trouble":                           {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Error: "no port"}, false, bgp.Path{State: down, Hold: "BFD: no port"}},
 	} {

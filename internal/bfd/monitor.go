@@ -96,7 +96,7 @@ func (m *Monitor) logChanges(before, now []Status) bool {
 	changed := len(before) != len(now)
 	for _, s := range now {
 		o, known := was[s.Name]
-		if known && o.State == s.State && o.Remote == s.Remote && o.Ups == s.Ups && o.Failures == s.Failures && o.Error == s.Error {
+		if known && o.State == s.State && o.Remote == s.Remote && o.SwitchedOff == s.SwitchedOff && o.Ups == s.Ups && o.Failures == s.Failures && o.Error == s.Error {
 			continue
 		}
 		changed = true

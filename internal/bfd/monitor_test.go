@@ -57,7 +57,8 @@ func TestMonitorNotices(t *testing.T) {
 		{func() { s.Sent, s.Received = 10, 10 }, 2},
 		{func() { s.Failures, s.Ups = 1, 2 }, 3}, // it fell and came up between two reports
 		{func() { s.Remote = AdminDown }, 4},
-		{func() { s.Error = "trouble" }, 5},
+		{func() { s.SwitchedOff = true }, 5}, // in between
+		{func() { s.Error = "trouble" }, 6},
 	} {
 		step.change()
 		if tell(s); changes != step.want {

@@ -29,6 +29,8 @@ type session struct {
 	state, remote           State
 	diagnostic, remoteCause Diagnostic
 	remoteDemand            bool
+	// switchedOff: one of both sides switched the session off since it was up last.
+	switchedOff bool
 
 	changedAt, heardAt, sentAt time.Duration
 	// nextAt is when the next periodic packet is due, which was chosen for the interval planned.
@@ -84,6 +86,7 @@ func (s *session) wish() time.Duration {
 // switchOff brings the session down without a failure (RFC 5880 section 6.8.16).
 func (s *session) switchOff(now time.Duration) {
 	heard := s.yours != 0
+	s.switchedOff = true
 	s.change(now, AdminDown, SwitchedOff)
 	if s.farewells = 0; heard {
 		s.farewells = farewells
@@ -105,6 +108,7 @@ func (s *session) change(now time.Duration, to State, why Diagnostic) {
 	switch {
 	case to == Up:
 		s.ups++
+		s.switchedOff = false
 	case s.state == Up && s.remote != AdminDown && to != AdminDown:
 		s.failures++
 	}
@@ -124,6 +128,7 @@ func (s *session) receive(now time.Duration, p packet) {
 	s.yours, s.remote, s.remoteCause, s.remoteDemand = p.mine, p.state, p.diagnostic, p.demand
 	s.remoteTransmit, s.remoteReceive, s.remoteMultiplier = p.transmit, p.receive, p.multiplier
 	s.heardAt = now
+	s.switchedOff = s.switchedOff || p.state == AdminDown
 	if p.final {
 		s.confirmed()
 	}
@@ -223,7 +228,7 @@ func (s *session) tick(now time.Duration, p *packet) bool {
 func (s *session) status(now time.Duration) Status {
 	out := Status{
 		Name: s.peer.Name, State: s.state, Remote: s.remote, Diagnostic: s.diagnostic, RemoteCause: s.remoteCause,
-		Since: now - s.changedAt, Ups: s.ups, Failures: s.failures, Transmit: s.interval(),
+		SwitchedOff: s.switchedOff, Since: now - s.changedAt, Ups: s.ups, Failures: s.failures, Transmit: s.interval(),
 		Sent: s.sent, Received: s.received, Rejected: s.rejected, Error: s.trouble,
 	}
 	if s.yours != 0 {

@@ -84,6 +84,9 @@ type Status struct {
 	Name                    string
 	State, Remote           State
 	Diagnostic, RemoteCause Diagnostic
+	// SwitchedOff: one of both sides switched the session off, and it has not been up since. That it is down says nothing about
+	// the path (RFC 5882 section 4.2), also when the neighbor says no more, or switches it on again.
+	SwitchedOff bool `json:",omitempty"`
 	// Since is how long the session has been in its state.
 	Since time.Duration
 	// Ups counts how often it came up. Failures counts how often it fell, unless one of both sides was switched off: that
