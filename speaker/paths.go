@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -99,9 +100,7 @@ func release(released map[string]bool, statuses []bfd.Status) {
 	}
 }
 
-// bfdPeers returns the sessions of BFD that peers of BGP want. A router of the node's own AS may be behind others: then,
-// and with ebgpMultiHop, the session is one across routers. That of an unnumbered peer never is: RFC 5881 section 6 has it
-// between link-local addresses, on one link.
+// bfdPeers returns the sessions of BFD that peers of BGP want.
 func bfdPeers(peers []lb.Peer, links []link.Link) []bfd.Peer {
 	var out []bfd.Peer
 	for _, p := range peers {
@@ -111,11 +110,32 @@ func bfdPeers(peers []lb.Peer, links []link.Link) []bfd.Peer {
 		b := *p.BFD
 		out = append(out, bfd.Peer{
 			Name: p.Name, Address: p.Address.WithZone(""), Source: p.SourceAddress.WithZone(""), Interface: p.Interface,
-			MultiHop:   p.MultiHop || p.Interface == "" && p.LocalASN == p.PeerASN && !onLink(p.Address, links),
-			MinimumTTL: b.MinimumTTL, Transmit: b.Transmit, Receive: b.Receive, Multiplier: b.Multiplier, Passive: b.Passive,
+			MultiHop: acrossRouters(p, links), MinimumTTL: minimumTTL(p), Transmit: b.Transmit, Receive: b.Receive, Multiplier: b.Multiplier, Passive: b.Passive,
 		})
 	}
 	return out
+}
+
+// acrossRouters reports whether the session of BFD is one across routers (RFC 5883), which the router must take it for, too. It is
+// where that of BGP may be: as FRR does, by what is configured for a router of another AS, and by where one of the own AS is. That
+// of an unnumbered peer never is: RFC 5881 section 6 has it between link-local addresses, on one link.
+func acrossRouters(p lb.Peer, links []link.Link) bool {
+	switch {
+	case p.Interface != "":
+		return false
+	case p.LocalASN == p.PeerASN:
+		return !onLink(p.Address, links)
+	}
+	return p.MultiHop || p.MinTTL != 0 && p.MinTTL < math.MaxUint8
+}
+
+// minimumTTL is that of a session across routers: the profile's, unless the peer's TTL security allows more hops. A router may
+// send BFD with a lower TTL than BGP, as BIRD does, so that the profile may allow more than TTL security.
+func minimumTTL(p lb.Peer) uint8 {
+	if p.MinTTL == 0 {
+		return p.BFD.MinimumTTL
+	}
+	return min(p.BFD.MinimumTTL, p.MinTTL)
 }
 
 // wantsBFD reports whether a peer has a session of BFD: an unnumbered one must have been found.

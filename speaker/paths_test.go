@@ -99,6 +99,42 @@ func TestBFDPeers(t *testing.T) {
 	}
 }
 
+// TTL security of more than one hop makes the session of a router of another AS one across routers, and so many hops may be
+// between. The profile may allow more.
+func TestBFDPeersTTLSecurity(t *testing.T) {
+	links := []link.Link{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}}
+	type session struct {
+		multiHop   bool
+		minimumTTL uint8
+	}
+	for _, tt := range []struct {
+		address           string
+		peerASN           uint32
+		minTTL, ofProfile uint8
+		want              session
+	}{
+		{"192.0.2.9", 2, 0, 254, session{false, 254}},
+		{"192.0.2.9", 2, 255, 254, session{false, 254}},
+		{"192.0.2.9", 2, 254, 254, session{true, 254}},
+		{"198.51.100.9", 2, 254, 254, session{true, 254}},
+		{"198.51.100.9", 2, 250, 254, session{true, 250}},
+		{"198.51.100.9", 2, 254, 63, session{true, 63}},
+		{"198.51.100.9", 0, 254, 254, session{true, 254}},
+		{"192.0.2.9", 1, 254, 254, session{false, 254}},
+		{"198.51.100.9", 1, 250, 254, session{true, 250}},
+	} {
+		peer := lb.Peer{Name: "a", Address: netip.MustParseAddr(tt.address), LocalASN: 1, PeerASN: tt.peerASN, MinTTL: tt.minTTL, BFD: &lb.BFD{MinimumTTL: tt.ofProfile}}
+		got := bfdPeers([]lb.Peer{peer}, links)[0]
+		if (session{got.MultiHop, got.MinimumTTL}) != tt.want {
+			t.Errorf("%+v: multihop %v, minimum TTL %d", tt, got.MultiHop, got.MinimumTTL)
+		}
+		peer.Address, peer.Interface = netip.MustParseAddr("fe80::9%eth0"), "eth0"
+		if bfdPeers([]lb.Peer{peer}, links)[0].MultiHop {
+			t.Errorf("%+v: unnumbered, and across routers", tt)
+		}
+	}
+}
+
 // The session of BFD with an unnumbered peer is one over the link, between addresses without a zone; there is none before
 // the router is found.
 func TestBFDPeersUnnumbered(t *testing.T) {

@@ -57,8 +57,9 @@ type BFDProfileSpec struct {
 	// +optional
 	PassiveMode bool `json:"passiveMode,omitempty"`
 
-	// MinimumTTL that packets must have when they arrive in sessions across routers (ebgpMultiHop). Default 254: one
-	// router in between. Without ebgpMultiHop packets must arrive with 255, and this field is not read.
+	// MinimumTTL that packets must have when they arrive in sessions across routers: with ebgpMultiHop, with a ttlSecurity of
+	// more than one hop, which may allow more, or with a router of the own AS on no link of the node. Default 254: one router in
+	// between. In other sessions packets must arrive with 255, and this field is not read.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=254
 	// +optional
