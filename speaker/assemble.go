@@ -15,7 +15,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/report"
-	"github.com/holdfast-lb/holdfast/internal/unnumbered"
 )
 
 // assemble constructs all parts and starts none. They kick each other, but not before they run.
@@ -41,7 +40,6 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		return nil, err
 	}
 	peers := bgp.New(bgp.Config{Log: log, Command: []string{engine}, Kick: func() { w.pathLoop.Kick(); w.report.Kick(); kick() }})
-	routers := unnumbered.New(unnumbered.Config{Log: log, Links: links.Links, Changed: kick})
 	live := liveness.New(liveness.Config{
 		Log: log, Node: lb.Object{Kind: config.KindNode, Name: s.nodeName},
 		MembersPort: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort), Cluster: report.States{Cluster: cluster},
@@ -56,7 +54,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		boot:      kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
 		endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log, Kick: kick}),
 		kernel:    lacks, filter: guard, relays: newRelays(log, s, links.Links, kick),
-		layer2: l2, bgp: peers, paths: newPaths(log, peers, routers, func() { w.pathLoop.Hurry(); w.report.KickState() }),
+		layer2: l2, bgp: peers, paths: newPaths(log, peers, links.Links, func() { w.pathLoop.Hurry(); w.report.KickState() }, kick),
 		conntrack: conntrack.New(log), headstart: headstart.New(log),
 		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live,
 			Foreign: func() []link.Neighbour { return others.find(w) }}),

@@ -30,7 +30,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/report"
-	"github.com/holdfast-lb/holdfast/internal/unnumbered"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -124,7 +123,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 		node: name, log: log, options: config.Options{Default: true}, cluster: cluster, liveness: live,
 		filter: &guard{node: name, removed: true}, boot: kubeproxy.New(kubeproxy.Config{Log: log}),
 		endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log}),
-		relays:    newRelays(log, settings{relay: true}, noLinks, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, unnumbered.New(unnumbered.Config{Log: log, Links: noLinks, Changed: func() {}}), func() {}), headstart: headstart.New(log),
+		relays:    newRelays(log, settings{relay: true}, noLinks, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, noLinks, func() {}, func() {}), headstart: headstart.New(log),
 		report: report.New(report.Config{Log: log, NodeName: name, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live, Foreign: func() []link.Neighbour { return nil }}),
 	}
 	w.loop = loop.New(loop.Config{Name: "plan", Log: log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})

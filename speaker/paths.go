@@ -32,9 +32,13 @@ type paths struct {
 	released map[string]bool
 }
 
-// newPaths couples BGP to a Monitor of its own, which calls changed when sync should run.
-func newPaths(log *slog.Logger, b *bgp.Speaker, finder *unnumbered.Finder, changed func()) *paths {
-	return &paths{released: map[string]bool{}, bfd: bfd.New(bfd.Config{Log: log, Changed: changed}), bgp: b, finder: finder}
+// newPaths couples BGP to a Monitor of its own, which calls changed when sync should run, and to a Finder on links, which calls
+// found when what is known of routers changed.
+func newPaths(log *slog.Logger, b *bgp.Speaker, links func() []link.Link, changed, found func()) *paths {
+	return &paths{
+		bfd: bfd.New(bfd.Config{Log: log, Changed: changed}), bgp: b, released: map[string]bool{},
+		finder: unnumbered.New(unnumbered.Config{Log: log, Links: links, Established: establishedWith(b), Changed: found}),
+	}
 }
 
 // set makes these the peers of this node, and returns them with the addresses of the routers that were found. BGP learns

@@ -49,6 +49,7 @@ protocol bgp far6 { local 2001:db8:3::2 as 65001; neighbor 2001:db8:1::1 as 6500
 
 // With TTL security of two hops BFD runs across a router, too. FRR sends its packets with TTL 255.
 func TestTTLSecurityWithFRR(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		far := behindRouter(t)
 		router := newFRR(t, far, frrFar)
@@ -62,6 +63,7 @@ func TestTTLSecurityWithFRR(t *testing.T) {
 
 // BIRD sends them with TTL 64, which the profile must allow.
 func TestTTLSecurityWithBIRD(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		router := startBIRD(t, behindRouter(t), birdFar)
 		testFar(t, 63, func(s syscall.Signal) { signal(t, router, s) })

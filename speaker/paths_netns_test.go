@@ -18,7 +18,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
-	"github.com/holdfast-lb/holdfast/internal/unnumbered"
 )
 
 const birdConfig = `
@@ -107,8 +106,7 @@ func startPathsOn(t *testing.T, links func() []link.Link, found func()) *paths {
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	var coupling *loop.Loop
 	speaker := bgp.New(bgp.Config{Log: log, Command: testEngine, Kick: func() { coupling.Kick() }, RepairInterval: 100 * time.Millisecond})
-	finder := unnumbered.New(unnumbered.Config{Log: log, Links: links, Changed: found})
-	p := newPaths(log, speaker, finder, func() { coupling.Hurry() })
+	p := newPaths(log, speaker, links, func() { coupling.Hurry() }, found)
 	coupling = loop.New(loop.Config{Name: "paths", Log: log, Sync: p.sync})
 	orders := make(chan json.RawMessage, 16)
 	go bfd.Serve(orders, p.bfd.Notice, func() bool { return false })

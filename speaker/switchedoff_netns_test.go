@@ -28,6 +28,7 @@ router bgp 65001
 // FRR that switches BFD off says so in one packet, and falls silent. Neither that, nor BFD that comes back, ends the session of
 // BGP (RFC 5882 section 4.2), whatever else is reported meanwhile. A failure after that does.
 func TestPathsSwitchedOff(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		self, ns := nstest.Self(t), nstest.New(t)
 		nstest.Veth(t, self, "eth0", ns, "eth0")

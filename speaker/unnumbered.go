@@ -1,12 +1,20 @@
 package main
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/unnumbered"
 )
+
+// establishedWith reports whether BGP has a session with an address.
+func establishedWith(b *bgp.Speaker) func(netip.Addr) bool {
+	return func(a netip.Addr) bool {
+		return slices.ContainsFunc(b.Sessions(), func(s bgp.Session) bool { return s.Address == a && s.State == bgp.Established })
+	}
+}
 
 // linksOf returns the links of unnumbered peers.
 func linksOf(peers []lb.Peer) []string {

@@ -18,7 +18,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/report"
-	"github.com/holdfast-lb/holdfast/internal/unnumbered"
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,7 +49,7 @@ func TestMarkRemoved(t *testing.T) {
 		peers := bgp.New(bgp.Config{Log: log, Command: testEngine})
 		w := &syncer{
 			node: "w1", log: log, filter: newTestGuard(false), ended: make(chan error, 1),
-			cluster: cluster, links: link.New(log, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, unnumbered.New(unnumbered.Config{Log: log}), func() {}),
+			cluster: cluster, links: link.New(log, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, nil, func() {}, func() {}),
 			relays:    newRelays(log, settings{relay: true}, noLinks, func() {}),
 			liveness:  liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}}),
 			conntrack: conntrack.New(log),

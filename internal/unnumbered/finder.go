@@ -20,6 +20,8 @@ type Config struct {
 	Log *slog.Logger
 	// Links returns the node's links.
 	Links func() []link.Link
+	// Established reports whether BGP has a session with a router, by its address with the zone.
+	Established func(router netip.Addr) bool
 	// Changed is called after a Router changed. It must not block.
 	Changed func()
 }

@@ -2,6 +2,7 @@ package unnumbered
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -29,7 +30,7 @@ func startFinder(t *testing.T, changed func()) *Finder {
 	var wanted atomic.Pointer[[]string]
 	wanted.Store(&[]string{})
 	links := link.New(log, func() { f.Set(*wanted.Load()) })
-	f = New(Config{Log: log, Links: links.Links, Changed: changed})
+	f = New(Config{Log: log, Links: links.Links, Established: func(netip.Addr) bool { return false }, Changed: changed})
 	wanted.Store(&[]string{"eth0", "eth7"})
 	f.Set(*wanted.Load())
 	ctx, cancel := context.WithCancel(context.Background())
@@ -237,6 +238,40 @@ func TestFinderHostile(t *testing.T) {
 		windows := uint64(time.Since(began)/readWindow) + 2
 		if read := rejected.Load() - before; read > windows*mostReads {
 			t.Errorf("%d packets were read in %v", read, time.Since(began))
+		}
+	})
+}
+
+// A flood of invented routers is told now and then, and not at each advertisement.
+func TestFinderFlood(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		self, ns := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, self, "eth0", ns, "eth0")
+		ns.AddAddress("eth0", "fe80::a/64")
+		var changes atomic.Int64
+		f := startFinder(t, func() { changes.Add(1) })
+		a := startNeighbour(t, ns, "eth0", "fe80::a")
+		a.answers.Store(true)
+		nstest.Until(t, patience, "the router is found", func() bool { return f.Found("eth0").Address == routerA.WithZone("eth0") })
+		var invented []*neighbour
+		for i := range 2 * mostRouters {
+			address := fmt.Sprintf("fe80::%x", 0x100+i)
+			ns.AddAddress("eth0", address+"/64")
+			invented = append(invented, startNeighbour(t, ns, "eth0", address))
+		}
+		received := &f.metrics.count("eth0").received
+		heard, before, began := received.Load(), changes.Load(), time.Now()
+		nstest.Until(t, patience, "many are heard", func() bool {
+			for _, n := range invented {
+				n.advertise()
+			}
+			return received.Load() > heard+4*mostReads
+		})
+		if told, most := changes.Load()-before, int64(time.Since(began)/tellInterval)+1; told == 0 || told > most {
+			t.Errorf("%d changes in %v", told, time.Since(began))
+		}
+		if got := f.Found("eth0").Address; got != routerA.WithZone("eth0") {
+			t.Errorf("the session moved to %s", got)
 		}
 	})
 }

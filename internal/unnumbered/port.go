@@ -131,7 +131,7 @@ func (p *port) step(now time.Time) time.Time {
 	if p.adverts.tick(now) {
 		p.sent(p.socket.advertise())
 	}
-	if p.routers.tick(now) {
+	if p.routers.tick(now, p.established()) {
 		p.sent(p.socket.solicit())
 	}
 	next := p.adverts.next
@@ -148,10 +148,16 @@ func (p *port) sent(err error) {
 	}
 }
 
+// established reports whether BGP has a session with the present router.
+func (p *port) established() bool {
+	present := p.routers.present
+	return present.IsValid() && p.finder.config.Established(present.WithZone(p.link.Name))
+}
+
 // router returns what was found.
 func (p *port) router(up bool) Router {
 	r := Router{Looking: up && p.routers.asking()}
-	others := p.routers.others()
+	others := p.routers.told
 	switch {
 	case !up:
 		r.Problem = "link " + p.link.Name + " is down"

@@ -15,6 +15,9 @@ const (
 	silence = 12 * time.Second
 	// remembered is how long a router that is not the link's is remembered: three of its advertisements.
 	remembered = 36 * time.Second
+	// tellInterval is the least time between two changes of the list of other routers that is told: a flood of invented ones must
+	// not become one of log lines and plans. An advertisement of this node is due as often, so that the last change is told.
+	tellInterval = 10 * time.Second
 	// MAX_RTR_SOLICITATIONS and RTR_SOLICITATION_INTERVAL of RFC 4861 section 10.
 	mostSolicitations = 3
 	solicitInterval   = 4 * time.Second
@@ -22,7 +25,8 @@ const (
 
 // routers is what is known of the routers on one link. The first one that is heard is the link's. It stays that for as long
 // as it answers: two routers must not take turns. It is replaced when another one is heard, and it answers no
-// solicitation.
+// solicitation. That may also be because a flood drowned its answers: so it is not while BGP has a session with it, which ends
+// by itself when the router is gone.
 type routers struct {
 	// heard is when each router was heard last.
 	heard map[netip.Addr]time.Time
@@ -32,6 +36,9 @@ type routers struct {
 	// one's time; the zero Time if no answer is awaited.
 	asked int
 	next  time.Time
+	// told are the routers beside the present one as they were told last, at toldAt.
+	told   []netip.Addr
+	toldAt time.Time
 }
 
 // newRouters knows no router, and asks for one at once.
@@ -59,9 +66,16 @@ func (r *routers) ask(now time.Time) { r.asked, r.next = 0, now }
 // asking reports whether an answer may still come.
 func (r *routers) asking() bool { return !r.next.IsZero() }
 
-// tick reports whether a solicitation is due, and replaces a router that answered none.
-func (r *routers) tick(now time.Time) (solicit bool) {
+// tick reports whether a solicitation is due, and replaces a router that answered none, unless established: BGP has a session
+// with it.
+func (r *routers) tick(now time.Time, established bool) (solicit bool) {
 	maps.DeleteFunc(r.heard, func(a netip.Addr, at time.Time) bool { return a != r.present && now.Sub(at) > remembered })
+	solicit = r.step(now, established)
+	r.tell(now)
+	return solicit
+}
+
+func (r *routers) step(now time.Time, established bool) (solicit bool) {
 	if !r.asking() || now.Before(r.next) {
 		return false
 	}
@@ -70,12 +84,21 @@ func (r *routers) tick(now time.Time) (solicit bool) {
 		r.next = now.Add(solicitInterval)
 		return true
 	}
-	if other := r.latest(); other != r.present {
+	if other := r.latest(); other != r.present && !established {
 		delete(r.heard, r.present)
 		r.present = other
 	}
 	r.next = time.Time{}
 	return false
+}
+
+// tell brings the list that is told up to date, but not too often, unless the present router is in it.
+func (r *routers) tell(now time.Time) {
+	others := r.others()
+	if slices.Equal(others, r.told) || now.Sub(r.toldAt) < tellInterval && !slices.Contains(r.told, r.present) {
+		return
+	}
+	r.told, r.toldAt = others, now
 }
 
 // others are the routers beside the present one, sorted.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ func play(r *routers, from, to int, speaks func(second int, router netip.Addr, a
 	present := r.present
 	for s := from; s < to; s++ {
 		now := start.Add(time.Duration(s) * time.Second)
-		asked := r.tick(now)
+		asked := r.tick(now, false)
 		if asked {
 			log = append(log, fmt.Sprintf("%d ask", s))
 		}
@@ -94,11 +95,81 @@ func TestRoutersFlood(t *testing.T) {
 		a := routerB.As16()
 		a[14], a[13] = byte(i), byte(i>>8)
 		r.hear(now, netip.AddrFrom16(a))
-		if r.tick(now) || i%1000 == 0 {
+		if r.tick(now, false) || i%1000 == 0 {
 			r.hear(now, routerA)
 		}
 		if len(r.heard) > mostRouters || r.present != routerA || len(r.others()) >= mostRouters {
 			t.Fatalf("%d routers, present %s", len(r.heard), r.present)
+		}
+	}
+}
+
+// A flood that drowns what the present router sends does not replace it while BGP has a session with it. When that has ended the
+// router is asked, and replaced.
+func TestRoutersFloodEstablished(t *testing.T) {
+	r := newRouters(time.Unix(0, 0))
+	now := time.Unix(0, 0)
+	r.hear(now, routerA)
+	a := routerB.As16()
+	flood := func(d time.Duration, established bool) (asked, told int) {
+		for end := now.Add(d); now.Before(end); now = now.Add(20 * time.Millisecond) {
+			a[14]++
+			r.hear(now, netip.AddrFrom16(a))
+			before := slices.Clone(r.told)
+			if r.tick(now, established) {
+				asked++
+			}
+			if !slices.Equal(before, r.told) {
+				told++
+			}
+		}
+		return asked, told
+	}
+	const long = 10 * time.Minute
+	asked, told := flood(long, true)
+	if r.present != routerA || asked == 0 {
+		t.Errorf("the router is %s, it was asked %d times", r.present, asked)
+	}
+	if most := int(long/tellInterval) + 1; told > most || told < most/2 {
+		t.Errorf("the other routers changed %d times in %v", told, long)
+	}
+	if flood(silence+(mostSolicitations+1)*solicitInterval, false); r.present == routerA {
+		t.Error("a router that is gone keeps the link")
+	}
+}
+
+// A router that becomes the link's is not told as another one any more, however short ago that was.
+func TestRoutersToldReplaced(t *testing.T) {
+	r := newRouters(time.Unix(0, 0))
+	r.hear(time.Unix(0, 0), routerA)
+	play(r, 20, 34, func(s int, a netip.Addr, _ bool) bool { return a == routerC && s == 20 || a == routerB && s > 28 })
+	if r.present != routerB || !slices.Equal(r.told, []netip.Addr{routerC}) {
+		t.Errorf("the router is %s, and %v are told", r.present, r.told)
+	}
+}
+
+// The second router of a link is told at once, and the last change in the end.
+func TestRoutersTold(t *testing.T) {
+	r := newRouters(time.Unix(0, 0))
+	for _, step := range []struct {
+		at   time.Duration
+		from netip.Addr
+		want []netip.Addr
+	}{
+		{0, routerA, nil},
+		{time.Second, routerB, []netip.Addr{routerB}},
+		{2 * time.Second, routerC, []netip.Addr{routerB}},
+		{3 * time.Second, routerA, []netip.Addr{routerB}},
+		{time.Second + tellInterval, routerA, []netip.Addr{routerB, routerC}},
+		{time.Second + remembered + time.Second, routerA, []netip.Addr{routerC}},
+		{time.Second + remembered + 2*time.Second, routerA, []netip.Addr{routerC}},
+		{time.Second + remembered + time.Second + tellInterval, routerA, nil},
+	} {
+		now := time.Unix(0, 0).Add(step.at)
+		r.hear(now, step.from)
+		r.tick(now, true)
+		if !slices.Equal(r.told, step.want) {
+			t.Errorf("after %v: %v, want %v", step.at, r.told, step.want)
 		}
 	}
 }
