@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -50,12 +51,13 @@ func other(s wire.Settings) lb.Family {
 }
 
 // followHop finds the next hop of routes of the other family: this node's address of that family on the session's link. If
-// it changed, they are placed again.
+// it changed, they are placed again. While it cannot be found out, it stays.
 func (e *engine) followHop(p *api.Peer) error {
-	before := e.hop
-	if e.hop = e.findHop(p); e.hop == before {
-		return nil
+	hop, err := e.findHop(p)
+	if err != nil || hop == e.hop {
+		return err
 	}
+	e.hop = hop
 	var others []lb.Route
 	for prefix, r := range e.routes {
 		if lb.FamilyOf(prefix.Addr()) == other(e.settings) {
@@ -65,48 +67,66 @@ func (e *engine) followHop(p *api.Peer) error {
 	return e.put(others)
 }
 
-func (e *engine) findHop(p *api.Peer) netip.Addr {
+func (e *engine) findHop(p *api.Peer) (netip.Addr, error) {
 	if !e.settings.DualStack {
-		return netip.Addr{}
+		return netip.Addr{}, nil
 	}
-	local := localAddress(e.settings)
+	local, ok := localAddress(e.settings)
+	if !ok {
+		return e.hop, nil
+	}
 	ours := local.WithZone("")
 	takes := other(e.settings) == lb.IPv4 && takesIPv6NextHops(p)
 	if takes && ours.IsLinkLocalUnicast() {
-		return ours // the router may have no IPv4 address on the link
+		return ours, nil // the router may have no IPv4 address on the link
 	}
-	hop := onLinkOf(local, other(e.settings))
+	all, err := e.readAddresses()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	hop := onLinkOf(all, local, other(e.settings))
 	if !hop.IsValid() && takes {
-		return ours
+		return ours, nil
 	}
-	return hop
+	return hop, nil
+}
+
+// readAttempts is how often addresses are read that change meanwhile: such a dump (NLM_F_DUMP_INTR) may lack some.
+const readAttempts = 3
+
+func (e *engine) readAddresses() (all []netlink.Addr, err error) {
+	for range readAttempts {
+		if all, err = e.addresses(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read this node's addresses: %w", err)
+	}
+	return all, nil
 }
 
 // routeTime bounds the look at the routing table, which sends nothing.
 const routeTime = time.Second
 
-// localAddress is the address from which this node dials a peer.
-func localAddress(s wire.Settings) netip.Addr {
+// localAddress is the address from which this node dials a peer, unless there is no route to it at present.
+func localAddress(s wire.Settings) (local netip.Addr, ok bool) {
 	if s.Source.IsValid() {
-		return s.Source
+		return s.Source, true
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), routeTime)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "udp", net.JoinHostPort(s.Address.String(), strconv.Itoa(int(s.Port))))
 	if err != nil {
-		return netip.Addr{} // there is no route to it at present
+		return netip.Addr{}, false
 	}
 	defer conn.Close()
-	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), true
 }
 
 // onLinkOf is the first address of a family on the link that has another address, of those that last, if there is one.
 // Link-local ones do not count: a router may pass the route on.
-func onLinkOf(local netip.Addr, family lb.Family) netip.Addr {
-	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil {
-		return netip.Addr{}
-	}
+func onLinkOf(all []netlink.Addr, local netip.Addr, family lb.Family) netip.Addr {
 	link := 0
 	for _, a := range all {
 		if addressOf(a) == local {

@@ -1,12 +1,15 @@
 package engine
 
 import (
+	"errors"
+	"log/slog"
 	"net/netip"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
@@ -20,6 +23,13 @@ func TestOnLinkOf(t *testing.T) {
 		node.AddAddress("eth1", "198.51.100.1/24", "2001:db8:ffff::1/64")
 		node.AddAddress("eth0", "192.0.2.1/24")
 		local := netip.MustParseAddr("192.0.2.1")
+		onLinkOf := func(local netip.Addr, family lb.Family) netip.Addr {
+			all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return onLinkOf(all, local, family)
+		}
 		check := func(what, want string) {
 			t.Helper()
 			if got := onLinkOf(local, lb.IPv6); got.String() != want {
@@ -58,5 +68,55 @@ func TestOnLinkOf(t *testing.T) {
 		if got := onLinkOf(netip.MustParseAddr("203.0.113.1"), lb.IPv6); got.IsValid() {
 			t.Errorf("of an address of no link: %s", got)
 		}
+	})
+}
+
+// While nobody can say what this node's addresses are, routes of the other family keep their next hop. When it is gone they go.
+func TestFollowHop(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node, far := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, node, "eth0", far, "eth0")
+		node.AddAddress("eth0", "192.0.2.1/24", "2001:db8:1::1/64")
+		e, err := start(wire.Settings{
+			Name: "r", Address: netip.MustParseAddr("192.0.2.2"), Port: 179, RouterID: netip.MustParseAddr("192.0.2.1"),
+			LocalASN: 65000, PeerASN: 65001, HoldTime: 90, Keepalive: 30, Connect: 1, DualStack: true,
+		}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		six := netip.MustParsePrefix("2001:db8:ffff::1/128")
+		if err := e.change(wire.Change{Put: []lb.Route{{Prefix: first}, {Prefix: six}}}); err != nil {
+			t.Fatal(err)
+		}
+		e.holds(t, "at first", wire.Counters{}, first, six)
+
+		list, looks := e.addresses, 0
+		e.addresses = func() ([]netlink.Addr, error) {
+			if looks++; looks%readAttempts == 0 {
+				return list()
+			}
+			return nil, netlink.ErrDumpInterrupted
+		}
+		if err := e.mend(); err != nil {
+			t.Error(err)
+		}
+		e.holds(t, "addresses change while they are read", wire.Counters{}, first, six)
+		e.addresses = func() ([]netlink.Addr, error) { return nil, netlink.ErrDumpInterrupted }
+		if err := e.mend(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			t.Errorf("addresses that cannot be read: %v", err)
+		}
+		e.holds(t, "addresses cannot be read", wire.Counters{}, first, six)
+		e.addresses = list
+
+		node.SetDown("eth0") // which takes the IPv6 address away
+		if err := e.mend(); err != nil {
+			t.Error(err)
+		}
+		e.holds(t, "no route to the router", wire.Counters{}, first, six)
+		node.SetUp("eth0")
+		if err := e.mend(); err != nil {
+			t.Error(err)
+		}
+		e.holds(t, "the address is gone", wire.Counters{}, first)
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"github.com/osrg/gobgp/v4/pkg/config/oc"
 	gobgp "github.com/osrg/gobgp/v4/pkg/server"
+	"github.com/vishvananda/netlink"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -30,8 +31,9 @@ type engine struct {
 	// routes are those that the router should have, placed the ones of them that GoBGP took.
 	routes map[netip.Prefix]lb.Route
 	placed map[netip.Prefix]bool
-	// hop is the next hop of routes whose family is not the session's, if there is one.
-	hop netip.Addr
+	// hop is the next hop of routes whose family is not the session's, if there is one; addresses lists this node's.
+	hop       netip.Addr
+	addresses func() ([]netlink.Addr, error)
 	// opened: the first routes are placed, and the peer may be there.
 	opened bool
 	// failed: GoBGP may not have what it should.
@@ -45,7 +47,8 @@ func start(settings wire.Settings, log *slog.Logger) (*engine, error) {
 	n := newNotes()
 	e := &engine{
 		settings: settings, notes: n, routes: map[netip.Prefix]lb.Route{}, placed: map[netip.Prefix]bool{},
-		gobgp: gobgp.NewBgpServer(gobgp.LoggerOption(slog.New(logHandler{notes: n, log: log}), nil)),
+		gobgp:     gobgp.NewBgpServer(gobgp.LoggerOption(slog.New(logHandler{notes: n, log: log}), nil)),
+		addresses: func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) },
 	}
 	go e.gobgp.Serve()
 	if err := e.setUp(); err != nil {
