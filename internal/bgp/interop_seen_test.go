@@ -38,3 +38,43 @@ func TestInteropSeen(t *testing.T) {
 		}
 	})
 }
+
+// A router that did not activate one family for this node gets no route of it, and the session says so. It does until the
+// router activates it.
+func TestInteropOneFamily(t *testing.T) {
+	t.Parallel()
+	nstest.Run(t, func(t *testing.T) {
+		frr, bird := dual()
+		const six = " ipv6 { import all; export all; }; }\nprotocol bgp node6"
+		l := newLabOf(t, strings.Replace(frr, "  neighbor 192.0.2.1 activate\n  neighbor 2001:db8:1::1 activate\n address-family ipv6", " address-family ipv6", 1),
+			strings.Replace(bird, six, " }\nprotocol bgp node6", 1))
+		l.frr6.DualStack, l.bird4.DualStack = true, true
+		l.frr6.SourceAddress = netip.MustParseAddr("2001:db8:1::1") // see TestInteropDualStack
+		peers := []lb.Peer{l.frr6, l.bird4}
+		s, _ := run(t)
+		set(t, s, desire(peers, route(both4, "frr6", "bird4"), route(both6, "frr6", "bird4")))
+		says := func() string {
+			var out []string
+			for _, is := range s.Sessions() {
+				out = append(out, fmt.Sprintf("%s %s %d %s", is.Peer, is.State, is.Advertised, is.Withheld))
+			}
+			return lines(out...)
+		}
+		await(t, "the sessions", lines(
+			"bird4 established 1 IPv6 routes are not sent: the router has not activated IPv6 unicast for this node",
+			"frr6 established 1 IPv4 routes are not sent: the router has not activated IPv4 unicast for this node",
+		), says)
+		await(t, "FRR", viaFRR6+frrPlain, func() string { return l.frr.route(both6) })
+		await(t, "BIRD", viaBIRD4+birdPlain, func() string { return l.bird.route(both4) })
+
+		set(t, s, desire(peers, route(both6, "frr6"), route(both4, "bird4")))
+		await(t, "the sessions without such routes", lines("bird4 established 1 ", "frr6 established 1 "), says)
+
+		set(t, s, desire(peers, route(both4, "frr6", "bird4"), route(both6, "frr6", "bird4")))
+		l.frr.configure(t, "router bgp 65001", "address-family ipv4 unicast", "neighbor 2001:db8:1::1 activate")
+		l.bird.configure(t, bird)
+		await(t, "the sessions after the routers were corrected", lines("bird4 established 2 ", "frr6 established 2 "), says)
+		await(t, "FRR", viaFRR4+frrPlain, func() string { return l.frr.route(both4) })
+		await(t, "BIRD", viaBIRD6+birdPlain, func() string { return l.bird.route(both6) })
+	})
+}

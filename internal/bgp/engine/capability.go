@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/osrg/gobgp/v4/api"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // abilities are the capabilities of one end that matter to an operator (RFC 5492).
@@ -41,6 +43,14 @@ func abilitiesOf(list []*api.Capability) abilities {
 		out.ipv4 = true // RFC 4760 section 8: an end that names no family takes IPv4 unicast
 	}
 	return out
+}
+
+// takes reports whether the end takes unicast routes of a family.
+func (a abilities) takes(f lb.Family) bool {
+	if f == lb.IPv4 {
+		return a.ipv4
+	}
+	return a.ipv6
 }
 
 func isUnicast(f *api.Family, afi api.Family_Afi) bool {

@@ -29,17 +29,42 @@ func (e *engine) nextHop(prefix netip.Prefix) (hop netip.Addr, ok bool) {
 	return e.hop, e.hop.IsValid()
 }
 
-// withheld says why a session that should carry both families carries its own only; "" if there are no such routes.
-func (e *engine) withheld() string {
-	if e.hop.IsValid() || len(e.placed) == len(e.routes) {
-		return ""
+// sent is how many of the routes go to a router.
+func (e *engine) sent(router abilities) (n int) {
+	for prefix := range e.placed {
+		if router.takes(lb.FamilyOf(prefix.Addr())) {
+			n++
+		}
+	}
+	return n
+}
+
+// withheld says why an established session carries less than all routes; "" if it does not.
+func (e *engine) withheld(router abilities) string {
+	for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
+		if e.wants(f) && !router.takes(f) {
+			return fmt.Sprintf("%s routes are not sent: the router has not activated %s unicast for this node", f, f)
+		}
 	}
 	f := other(e.settings)
+	if e.hop.IsValid() || !e.wants(f) {
+		return ""
+	}
 	text := fmt.Sprintf("%s routes are not sent: this node has no %s address on the link", f, f)
 	if f == lb.IPv4 {
 		text += fmt.Sprintf(", and the router does not take %s next hops for them (RFC 8950)", lb.IPv6)
 	}
 	return text
+}
+
+// wants reports whether the router should have routes of a family.
+func (e *engine) wants(f lb.Family) bool {
+	for prefix := range e.routes {
+		if lb.FamilyOf(prefix.Addr()) == f {
+			return true
+		}
+	}
+	return false
 }
 
 // other is the family of a session that carries both which is not its own.

@@ -42,8 +42,8 @@ func (e *engine) session(p *api.Peer) wire.Session {
 		out.Since = p.Timers.State.Uptime.AsTime()
 		out.Capabilities = negotiated(p.State.LocalCap, p.State.RemoteCap)
 		out.HoldTime, out.Keepalive = p.Timers.State.NegotiatedHoldTime, p.Timers.State.KeepaliveInterval
-		out.Advertised = len(e.placed)
-		out.Withheld = e.withheld()
+		router := abilitiesOf(p.State.RemoteCap)
+		out.Advertised, out.Withheld = e.sent(router), e.withheld(router)
 		return out
 	}
 	noted := e.notes.read()
