@@ -63,26 +63,22 @@ func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 	for kind, n := range map[string]uint64{kindRoute: s.repairs.RouteRepairs, kindPeer: s.repairs.PeerRepairs} {
 		ch <- prometheus.MustNewConstMetric(m.repairs[kind], prometheus.CounterValue, float64(n))
 	}
-	for i, one := range s.states() {
+	for _, one := range s.states() {
 		emit := func(d *prometheus.Desc, t prometheus.ValueType, v float64) {
 			ch <- prometheus.MustNewConstMetric(d, t, v, one.Peer)
 		}
 		emit(m.up, prometheus.GaugeValue, number(one.State == Established))
-		f := s.flaps[one.Peer]
-		emit(m.ups, prometheus.CounterValue, float64(f.ups))
-		emit(m.failures, prometheus.CounterValue, float64(f.failures))
-		emit(m.damped, prometheus.GaugeValue, number(f.damped(time.Now())))
-		running := s.listed[i].supervisor
-		if running == nil {
-			continue
-		}
+		r := s.record(one.Peer)
+		emit(m.ups, prometheus.CounterValue, float64(r.total.Ups))
+		emit(m.failures, prometheus.CounterValue, float64(r.failures))
+		emit(m.damped, prometheus.GaugeValue, number(r.flaps.damped(time.Now())))
 		emit(m.advertised, prometheus.GaugeValue, float64(one.Advertised))
-		emit(m.ignored, prometheus.GaugeValue, float64(running.reported.Counters.Ignored))
-		emit(m.updates, prometheus.CounterValue, float64(running.total.Updates))
-		emit(m.sent, prometheus.CounterValue, float64(running.total.Sent))
-		emit(m.received, prometheus.CounterValue, float64(running.total.Received))
-		emit(m.restarts, prometheus.CounterValue, float64(running.restarts))
-		emit(m.quarantined, prometheus.GaugeValue, number(running.quarantined))
+		emit(m.ignored, prometheus.GaugeValue, float64(r.total.Ignored))
+		emit(m.updates, prometheus.CounterValue, float64(r.total.Updates))
+		emit(m.sent, prometheus.CounterValue, float64(r.total.Sent))
+		emit(m.received, prometheus.CounterValue, float64(r.total.Received))
+		emit(m.restarts, prometheus.CounterValue, float64(r.restarts))
+		emit(m.quarantined, prometheus.GaugeValue, number(one.Quarantined))
 	}
 }
 

@@ -3,20 +3,16 @@ package bgp
 import (
 	"fmt"
 	"time"
-
-	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 )
 
 // deaths decide when an engine that died is started again.
 type deaths struct {
-	// of are the settings that it died with: others are another matter.
-	of wire.Settings
 	at []time.Time
 	// failed counts starts that failed.
 	failed int
 	until  time.Time
-	// quarantined: it died too often.
-	quarantined bool
+	// tooOften: until then the peer is in quarantine.
+	tooOften bool
 }
 
 const (
@@ -36,10 +32,10 @@ func (d *deaths) died(now time.Time) {
 			recent = append(recent, at)
 		}
 	}
-	d.at, d.failed, d.until, d.quarantined = recent, 0, now, false
+	d.at, d.failed, d.until, d.tooOften = recent, 0, now, false
 	switch n := len(recent); {
 	case n >= deathLimit:
-		d.at, d.until, d.quarantined = nil, now.Add(quarantineTime), true
+		d.at, d.until, d.tooOften = nil, now.Add(quarantineTime), true
 	case n > 1:
 		d.until = now.Add(time.Second)
 	}
@@ -48,12 +44,15 @@ func (d *deaths) died(now time.Time) {
 // unstarted: that is not the peer's fault.
 func (d *deaths) unstarted(now time.Time) {
 	d.failed++
-	d.until, d.quarantined = now.Add(min(time.Second<<min(d.failed-1, 5), maxPause)), false
+	d.until, d.tooOften = now.Add(min(time.Second<<min(d.failed-1, 5), maxPause)), false
 }
+
+// quarantined reports whether the peer has no engine at a time, because it died too often.
+func (d *deaths) quarantined(now time.Time) bool { return d.tooOften && now.Before(d.until) }
 
 // sentence says what happened to an engine.
 func (d *deaths) sentence(err error) string {
-	if !d.quarantined {
+	if !d.tooOften {
 		return err.Error()
 	}
 	return fmt.Sprintf("the BGP engine died %d times with this peer within %v, at last: %v; it is tried again after %v, or when the BGPPeer changes",

@@ -3,22 +3,16 @@ package bgp
 import (
 	"fmt"
 	"time"
-
-	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 )
 
 // flaps decide how long a peer whose session falls again and again waits before it is dialled. Each time routers move flows to
 // it and away again, which breaks connections; without the session they stay on other nodes.
 type flaps struct {
-	// of are the settings that it fell with: others are another matter.
-	of wire.Settings
 	// count is how many falls followed one another closely; at is the time of the last one, why its reason.
 	count int
 	at    time.Time
 	why   string
 	wait  time.Duration
-	// ups and failures count all sessions, whatever their settings. A session that is closed on purpose is no failure.
-	ups, failures uint64
 }
 
 const (
@@ -35,7 +29,6 @@ const (
 
 // fell notes a fall, and why. Then wait is for how long the peer is not dialled.
 func (f *flaps) fell(now time.Time, why string) {
-	f.failures++
 	if now.Sub(f.at) > flapTime+f.wait {
 		f.count = 0
 	}
@@ -43,13 +36,6 @@ func (f *flaps) fell(now time.Time, why string) {
 	f.at, f.why, f.wait = now, why, 0
 	if over := f.count - freeFalls; over > 0 {
 		f.wait = min(flapWait<<min(over-1, 10), maxFlapWait)
-	}
-}
-
-// serve makes it about these settings.
-func (f *flaps) serve(settings wire.Settings) {
-	if f.of != settings {
-		*f = flaps{of: settings, ups: f.ups, failures: f.failures}
 	}
 }
 
@@ -65,25 +51,13 @@ func (f *flaps) sentence() string {
 	return out
 }
 
-// flapsOf returns the falls of the peer with these settings. mu is held.
-func (s *Speaker) flapsOf(settings wire.Settings) *flaps {
-	f := s.flaps[settings.Name]
-	if f == nil {
-		f = &flaps{}
-		s.flaps[settings.Name] = f
-	}
-	f.serve(settings)
-	return f
-}
-
 // fell notes that the session of a peer fell, and has the peer wait if it did so too often. mu is held.
 func (s *Speaker) fell(name, why string) {
-	f := s.flaps[name]
-	if f == nil {
-		return
-	}
-	if f.fell(time.Now(), why); f.wait > 0 {
-		time.AfterFunc(f.wait, s.resume)
+	r := s.record(name)
+	r.failures++
+	r.lost = time.Now()
+	if r.flaps.fell(r.lost, why); r.flaps.wait > 0 {
+		time.AfterFunc(r.flaps.wait, s.resume)
 		_ = s.sync() // Set returned which peers are unusable
 	}
 }

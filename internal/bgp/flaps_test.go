@@ -3,8 +3,6 @@ package bgp
 import (
 	"testing"
 	"time"
-
-	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 )
 
 // TestFlaps: how long a peer waits after each fall, given the time from the end of its last wait to the fall.
@@ -24,7 +22,6 @@ func TestFlaps(t *testing.T) {
 	} {
 		now := time.Unix(1_000_000, 0)
 		var f flaps
-		f.serve(wire.Settings{Name: "r"})
 		for i, after := range tt.after {
 			now = now.Add(f.wait + after)
 			f.fell(now, "the connection was lost")
@@ -35,23 +32,5 @@ func TestFlaps(t *testing.T) {
 				t.Errorf("%s: damped for another time than %v", tt.name, f.wait)
 			}
 		}
-		if f.failures != uint64(len(tt.after)) {
-			t.Errorf("%s: %d failures", tt.name, f.failures)
-		}
-	}
-}
-
-// TestFlapsOfOtherSettings: a peer that was edited is dialled at once.
-func TestFlapsOfOtherSettings(t *testing.T) {
-	now := time.Unix(1_000_000, 0)
-	f := flaps{of: wire.Settings{Name: "r"}}
-	for range freeFalls + 1 {
-		f.fell(now, "")
-	}
-	if f.serve(wire.Settings{Name: "r"}); !f.damped(now) {
-		t.Error("the same settings: it is not damped")
-	}
-	if f.serve(wire.Settings{Name: "r", HoldTime: 9}); f.damped(now) || f.failures != freeFalls+1 {
-		t.Errorf("other settings: damped %t, %d failures", f.damped(now), f.failures)
 	}
 }

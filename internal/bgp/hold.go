@@ -3,7 +3,6 @@ package bgp
 import (
 	"maps"
 	"slices"
-	"time"
 )
 
 // Path is what is known of the path to a peer.
@@ -17,9 +16,6 @@ type Path struct {
 	Note string
 }
 
-// hold is a peer that is kept without a session.
-type hold struct{ since time.Time }
-
 // SetPaths says what is known of paths, by the names of peers. A session that is held ends at once, and opens again when it
 // is not held any more (RFC 5882 section 4.2). Peers that are not named are not held, and do not use BFD.
 func (s *Speaker) SetPaths(paths map[string]Path) error {
@@ -29,25 +25,17 @@ func (s *Speaker) SetPaths(paths map[string]Path) error {
 	if maps.Equal(paths, s.paths) {
 		return nil
 	}
-	held := map[string]hold{}
+	var falls []string
 	for name, p := range paths {
-		if p.Hold == "" {
-			continue
-		}
-		before, was := s.held[name]
-		if held[name] = before; !was {
-			held[name] = hold{time.Now()}
+		if p.Hold != "" && s.paths[name].Hold == "" && s.established(name) {
+			falls = append(falls, name)
 		}
 	}
-	changed := !maps.Equal(held, s.held)
-	before := s.held
-	s.paths, s.held = maps.Clone(paths), held
-	for name := range held {
-		if _, was := before[name]; !was && s.established(name) {
-			s.fell(name, paths[name].Hold)
-		}
+	s.paths = maps.Clone(paths)
+	for _, name := range falls {
+		s.fell(name, paths[name].Hold)
 	}
-	if !changed || s.desired == nil {
+	if s.desired == nil {
 		return nil
 	}
 	return s.sync()

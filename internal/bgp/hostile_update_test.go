@@ -90,9 +90,9 @@ func TestHostileUpdates(t *testing.T) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, l := range s.listed {
-		if l.supervisor != nil && l.supervisor.restarts > 0 {
-			t.Logf("the engine of %s died %d times", l.settings.Name, l.supervisor.restarts)
+	for name, r := range s.records {
+		if r.restarts > 0 {
+			t.Logf("the engine of %s died %d times", name, r.restarts)
 		}
 	}
 }

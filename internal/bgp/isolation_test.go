@@ -309,13 +309,13 @@ func TestDeaths(t *testing.T) {
 			now = began.Add(at)
 			d.died(now)
 		}
-		if wait := d.until.Sub(now); wait != tt.want || d.quarantined != tt.beyond {
-			t.Errorf("%s: %v, quarantined %t", tt.name, wait, d.quarantined)
+		if wait := d.until.Sub(now); wait != tt.want || d.quarantined(now) != tt.beyond {
+			t.Errorf("%s: %v, quarantined %t", tt.name, wait, d.quarantined(now))
 		}
 	}
 	var d deaths
 	for _, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
-		if d.unstarted(began); d.until.Sub(began) != want*time.Second || d.quarantined {
+		if d.unstarted(began); d.until.Sub(began) != want*time.Second || d.quarantined(began) {
 			t.Errorf("a start that failed is tried again after %v, want %d s", d.until.Sub(began), want)
 		}
 	}

@@ -42,7 +42,6 @@ func (s *supervisor) serve(settings wire.Settings) error {
 		return fmt.Errorf("%w: %w", errStart, err)
 	}
 	s.begin(p.PID())
-	defer s.end()
 	var answered, leaving atomic.Bool
 	ended, read := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -136,7 +135,7 @@ func (s *supervisor) readNotices(conn io.Reader, settings wire.Settings, answere
 		}
 		switch {
 		case n.Report != nil:
-			s.report(*n.Report)
+			s.report(settings, *n.Report)
 		case n.Log != nil:
 			attrs := []any{}
 			for _, a := range n.Log.Attrs {

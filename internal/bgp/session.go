@@ -1,6 +1,11 @@
 package bgp
 
-import "github.com/holdfast-lb/holdfast/internal/bgp/wire"
+import (
+	"cmp"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
+)
 
 // Established is the state of a session that carries routes.
 const Established = wire.Established
@@ -19,12 +24,17 @@ func (s *Speaker) Sessions() []Session {
 func (s *Speaker) states() []Session {
 	var out []Session
 	for _, l := range s.listed {
-		one := Session{Peer: l.settings.Name, Address: l.settings.Address, State: "idle", Since: l.held}
-		switch f := s.flaps[one.Peer]; {
-		case l.supervisor != nil:
-			one = l.supervisor.state(l.settings)
-		case f.wait > 0:
-			one.LastError = f.sentence()
+		r, one := s.record(l.settings.Name), Session{State: "idle"}
+		if l.supervisor != nil && l.supervisor.reported.Session.State != "" {
+			one = l.supervisor.reported.Session
+		}
+		one.Peer, one.Address, one.Quarantined = l.settings.Name, l.settings.Address, r.deaths.quarantined(time.Now())
+		if one.State != Established {
+			one.Since = r.lost
+			one.LastError = cmp.Or(one.LastError, r.why)
+		}
+		if l.supervisor == nil && r.flaps.wait > 0 {
+			one.LastError = r.flaps.sentence()
 		}
 		out = append(out, s.withPath(one))
 	}

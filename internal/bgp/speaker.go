@@ -45,11 +45,10 @@ type Speaker struct {
 	// byAddress has their supervisors and those that are ending: a router takes one session from an address, so that the
 	// next one must wait for the end of the last.
 	byAddress map[netip.Addr]*supervisor
-	// paths are what BFD knows, held the peers that must have no session.
+	// paths are what BFD knows, by the names of peers.
 	paths map[string]Path
-	held  map[string]hold
-	// flaps has how the sessions of peers fell, by name.
-	flaps   map[string]*flaps
+	// records are those of usable peers, by name.
+	records map[string]*record
 	running bool
 	left    bool
 	// repairs counts routes and peers that were not as they should be.
@@ -58,11 +57,10 @@ type Speaker struct {
 	seen map[string]view
 }
 
-// listed is a usable peer with its supervisor, or since when it is held without one.
+// listed is a usable peer with its supervisor, if it may have a session.
 type listed struct {
 	settings   wire.Settings
 	supervisor *supervisor
-	held       time.Time
 }
 
 // New returns a Speaker that does nothing until Run is called.
@@ -73,7 +71,7 @@ func New(c Config) *Speaker {
 	if c.Kick == nil {
 		c.Kick = func() {}
 	}
-	return &Speaker{config: c, metrics: newMetrics(), byAddress: map[netip.Addr]*supervisor{}, flaps: map[string]*flaps{}}
+	return &Speaker{config: c, metrics: newMetrics(), byAddress: map[netip.Addr]*supervisor{}}
 }
 
 // Set makes d the desired state, at once if Run has been called, otherwise as soon as it is. It returns which peers are
@@ -140,20 +138,14 @@ func (s *Speaker) sync() error {
 	routes := routesOf(s.desired.Routes)
 	wanted := map[netip.Addr]bool{}
 	s.listed = nil
-	now, before := time.Now(), s.flaps
-	s.flaps = map[string]*flaps{}
+	records := map[string]*record{}
 	for _, settings := range peers {
-		if f := before[settings.Name]; f != nil {
-			s.flaps[settings.Name] = f
-		}
-		f := s.flapsOf(settings)
+		r := s.record(settings.Name)
+		r.serve(settings)
+		records[settings.Name] = r
 		// An unnumbered peer without an address is held, or is about to be.
-		if h, is := s.held[settings.Name]; is || !settings.Address.IsValid() {
-			s.listed = append(s.listed, listed{settings: settings, held: h.since})
-			continue
-		}
-		if f.damped(now) {
-			s.listed = append(s.listed, listed{settings: settings, held: f.at})
+		if s.paths[settings.Name].Hold != "" || !settings.Address.IsValid() || r.flaps.damped(time.Now()) {
+			s.listed = append(s.listed, listed{settings: settings})
 			continue
 		}
 		wanted[settings.Address] = true
@@ -167,6 +159,7 @@ func (s *Speaker) sync() error {
 		one.want(&settings, carriedBy(settings, routes[settings.Name]), wire.Leave{Graceful: true})
 		s.listed = append(s.listed, listed{settings: settings, supervisor: one})
 	}
+	s.records = records
 	for address, one := range s.byAddress {
 		if !wanted[address] {
 			one.want(nil, nil, wire.Leave{})

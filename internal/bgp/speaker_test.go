@@ -99,12 +99,7 @@ const refusedOpen = "the router refused this node's OPEN: check the AS that it e
 func counted(s *Speaker, peer string) wire.Counters {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, l := range s.listed {
-		if l.settings.Name == peer && l.supervisor != nil {
-			return l.supervisor.total
-		}
-	}
-	return wire.Counters{}
+	return s.record(peer).total
 }
 
 // await waits for the wanted text, and shows the difference if it does not appear.

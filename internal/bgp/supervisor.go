@@ -24,13 +24,6 @@ type supervisor struct {
 	pid int
 	// reported is its last report.
 	reported wire.Report
-	// why there is no session, where the engine cannot tell; lost is when there was one.
-	why  string
-	lost time.Time
-	// total is what all engines counted.
-	total       wire.Counters
-	restarts    uint64
-	quarantined bool
 }
 
 // want says what is wanted. Without settings, the session ends. mu is held.
@@ -59,9 +52,8 @@ func (s *supervisor) goal(settings wire.Settings) ([]lb.Route, *wire.Leave) {
 
 // run has engines serve the peer until it is not wanted.
 func (s *supervisor) run() {
-	var d deaths
 	for {
-		settings, wait := s.next(&d)
+		settings, wait := s.next()
 		switch {
 		case settings == nil:
 			return
@@ -72,15 +64,13 @@ func (s *supervisor) run() {
 			}
 			continue
 		}
-		if err := s.serve(*settings); err != nil {
-			s.died(&d, *settings, err)
-		}
+		s.ended(*settings, s.serve(*settings))
 		s.speaker.look()
 	}
 }
 
 // next returns the settings to serve with, and how long to wait before that; nil at the end.
-func (s *supervisor) next(d *deaths) (*wire.Settings, time.Duration) {
+func (s *supervisor) next() (*wire.Settings, time.Duration) {
 	s.speaker.mu.Lock()
 	defer s.speaker.mu.Unlock()
 	if s.settings == nil {
@@ -91,93 +81,59 @@ func (s *supervisor) next(d *deaths) (*wire.Settings, time.Duration) {
 		}
 		return nil, 0
 	}
-	if d.of != *s.settings {
-		*d = deaths{of: *s.settings}
-		s.why, s.quarantined = "", false
-	}
-	wait := time.Until(d.until)
-	if wait <= 0 {
-		s.quarantined = false
-	}
-	return s.settings, wait
+	return s.settings, time.Until(s.speaker.record(s.settings.Name).deaths.until)
 }
 
-// died notes that an engine died, and decides when there is another one.
-func (s *supervisor) died(d *deaths, settings wire.Settings, err error) {
-	if errors.Is(err, errStart) {
-		d.unstarted(time.Now())
-	} else {
-		d.died(time.Now())
-	}
-	s.speaker.mu.Lock()
-	s.why = d.sentence(err)
-	s.quarantined = d.quarantined
-	if !errors.Is(err, errStart) {
-		s.restarts++
-	}
-	s.speaker.mu.Unlock()
-	s.speaker.config.Log.Error("BGP engine died", "peer", settings.Name, "address", settings.Address, "error", err,
-		"again in", max(0, time.Until(d.until)).Round(time.Second))
-}
-
-// begin notes an engine that runs; end that it ended.
+// begin notes an engine that runs.
 func (s *supervisor) begin(pid int) {
 	s.speaker.mu.Lock()
 	defer s.speaker.mu.Unlock()
 	s.pid = pid
 }
 
-func (s *supervisor) end() {
+// ended notes that an engine ended. That it died, by err, decides when there is another one.
+func (s *supervisor) ended(settings wire.Settings, err error) {
 	s.speaker.mu.Lock()
-	defer s.speaker.mu.Unlock()
-	if s.reported.Session.State == Established {
-		s.lost = time.Now()
+	now, r, was := time.Now(), s.speaker.record(settings.Name), s.reported.Session.State == Established
+	s.pid, s.reported, r.total.Ignored = 0, wire.Report{}, 0
+	if was {
+		r.lost = now
 	}
-	s.pid, s.reported = 0, wire.Report{}
+	switch {
+	case errors.Is(err, errStart):
+		r.deaths.unstarted(now)
+	case err != nil:
+		r.deaths.died(now)
+		r.restarts++
+	}
+	if err != nil {
+		r.why = r.deaths.sentence(err)
+	}
+	if err != nil && was && s.settings != nil {
+		s.speaker.fell(settings.Name, err.Error())
+	}
+	again := r.deaths.until.Sub(now).Round(time.Second)
+	s.speaker.mu.Unlock()
+	if err != nil {
+		s.speaker.config.Log.Error("BGP engine died", "peer", settings.Name, "address", settings.Address, "error", err, "again in", again)
+	}
 }
 
-// report takes a report of the engine.
-func (s *supervisor) report(r wire.Report) {
+// report takes a report of an engine that serves with these settings.
+func (s *supervisor) report(settings wire.Settings, now wire.Report) {
 	s.speaker.mu.Lock()
-	s.total = s.total.Plus(s.reported.Counters, r.Counters)
-	s.speaker.repairs = s.speaker.repairs.Plus(s.reported.Counters, r.Counters)
-	s.noteFlaps(s.reported.Counters, r)
-	if s.reported = r; r.Session.State == Established {
-		s.why, s.lost = "", time.Time{}
-	} else if !r.Session.Since.IsZero() {
-		s.lost = r.Session.Since
+	r, before := s.speaker.record(settings.Name), s.reported.Counters
+	r.total = r.total.Plus(before, now.Counters)
+	s.speaker.repairs = s.speaker.repairs.Plus(before, now.Counters)
+	if s.settings != nil { // it is not to end
+		// A session may come up and fall between two reports.
+		for range min(now.Counters.Falls-before.Falls, freeFalls+1) {
+			s.speaker.fell(settings.Name, now.Session.LastError)
+		}
+	}
+	if s.reported = now; now.Session.State == Established {
+		r.why = ""
 	}
 	s.speaker.mu.Unlock()
 	s.speaker.look()
-}
-
-// noteFlaps notes how often the session came up and fell since the last report, unless it is to end. A session may come up and
-// fall between two reports. mu is held.
-func (s *supervisor) noteFlaps(before wire.Counters, now wire.Report) {
-	if s.settings == nil {
-		return
-	}
-	name := s.settings.Name
-	if f := s.speaker.flaps[name]; f != nil {
-		f.ups += now.Counters.Ups - before.Ups
-	}
-	for range min(now.Counters.Falls-before.Falls, freeFalls+1) {
-		s.speaker.fell(name, now.Session.LastError)
-	}
-}
-
-// state returns the state of the session. mu is held.
-func (s *supervisor) state(settings wire.Settings) Session {
-	out := s.reported.Session
-	if out.State == "" {
-		out = Session{State: "idle"}
-	}
-	out.Peer, out.Address, out.Quarantined = settings.Name, settings.Address, s.quarantined
-	if out.State != Established {
-		out.Since = s.lost
-		if out.LastError == "" {
-			out.LastError = s.why
-		}
-	}
-	return out
 }

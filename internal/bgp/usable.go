@@ -53,7 +53,7 @@ func settingsOf(p lb.Peer) (wire.Settings, error) {
 		return wire.Settings{}, fmt.Errorf("source address %s is of another family than %s", p.SourceAddress, p.Address)
 	}
 	s := wire.Settings{
-		Name: p.Name, Address: p.Address, Port: p.Port, Source: p.SourceAddress,
+		Name: p.Name, Interface: p.Interface, Address: p.Address, Port: p.Port, Source: p.SourceAddress,
 		LocalASN: p.LocalASN, PeerASN: p.PeerASN,
 		HoldTime: seconds(p.HoldTime, defaultHoldTime), Connect: seconds(p.ConnectTime, defaultConnectTime),
 		MultiHop: p.MultiHop, GracefulRestart: p.GracefulRestart,

@@ -47,7 +47,7 @@ func (e *engine) session(p *api.Peer) wire.Session {
 		return out
 	}
 	noted := e.notes.read()
-	out.Since, out.LastError = noted.lost, noted.text
+	out.LastError = noted.text
 	if noted.badAS && noted.text == "" {
 		out.LastError = fmt.Sprintf("peer AS is not the configured %d", e.settings.PeerASN)
 	}

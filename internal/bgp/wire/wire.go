@@ -26,10 +26,12 @@ type Order struct {
 
 // Settings are those of one session. They are comparable, and never change during the life of an engine.
 type Settings struct {
-	Name    string
-	Address netip.Addr
-	Port    uint16
-	Source  netip.Addr
+	Name string
+	// Interface is the link of an unnumbered peer; empty for others.
+	Interface string
+	Address   netip.Addr
+	Port      uint16
+	Source    netip.Addr
 	// RouterID is this node's BGP identifier (RFC 4271 section 4.2), an IPv4 address in form.
 	RouterID          netip.Addr
 	LocalASN, PeerASN uint32
