@@ -6,13 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 	"time"
 
-	"github.com/osrg/gobgp/v4/api"
-	"github.com/osrg/gobgp/v4/pkg/apiutil"
-	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -76,9 +72,16 @@ func other(s wire.Settings) lb.Family {
 }
 
 // followHop finds the next hop of routes of the other family: this node's address of that family on the session's link. If
-// it changed, they are placed again. While it cannot be found out, it stays.
-func (e *engine) followHop(p *api.Peer) error {
-	hop, err := e.findHop(p)
+// it changed, they are placed again. While it cannot be found out, it stays. There is none as long as it depends on what the
+// router did not say yet.
+func (e *engine) followHop() error {
+	hop, err := e.findHop(e.router.extendedNextHop)
+	if err == nil && !e.heard {
+		var otherwise netip.Addr
+		if otherwise, err = e.findHop(true); otherwise != hop {
+			hop = netip.Addr{}
+		}
+	}
 	if err != nil || hop == e.hop {
 		return err
 	}
@@ -92,7 +95,8 @@ func (e *engine) followHop(p *api.Peer) error {
 	return e.put(others)
 }
 
-func (e *engine) findHop(p *api.Peer) (netip.Addr, error) {
+// findHop finds it for a router that takes IPv6 next hops for IPv4 routes (RFC 8950), or does not.
+func (e *engine) findHop(takes bool) (netip.Addr, error) {
 	if !e.settings.DualStack {
 		return netip.Addr{}, nil
 	}
@@ -101,7 +105,7 @@ func (e *engine) findHop(p *api.Peer) (netip.Addr, error) {
 		return e.hop, nil
 	}
 	ours := local.WithZone("")
-	takes := other(e.settings) == lb.IPv4 && takesIPv6NextHops(p)
+	takes = takes && other(e.settings) == lb.IPv4
 	if takes && ours.IsLinkLocalUnicast() {
 		return ours, nil // the router may have no IPv4 address on the link
 	}
@@ -188,21 +192,4 @@ const unusableFlags = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_D
 func addressOf(a netlink.Addr) netip.Addr {
 	is, _ := netip.AddrFromSlice(a.IP)
 	return is.Unmap()
-}
-
-// takesIPv6NextHops reports whether a router has said that it takes IPv6 next hops for IPv4 routes (RFC 8950 section 4).
-func takesIPv6NextHops(p *api.Peer) bool {
-	if p == nil {
-		return false
-	}
-	capabilities, err := apiutil.UnmarshalCapabilities(p.State.RemoteCap)
-	if err != nil {
-		return false
-	}
-	return slices.ContainsFunc(capabilities, func(c gobgp.ParameterCapabilityInterface) bool {
-		e, ok := c.(*gobgp.CapExtendedNexthop)
-		return ok && slices.ContainsFunc(e.Tuples, func(t *gobgp.CapExtendedNexthopTuple) bool {
-			return t.NLRIAFI == gobgp.AFI_IP && t.NLRISAFI == gobgp.SAFI_UNICAST && t.NexthopAFI == gobgp.AFI_IP6
-		})
-	})
 }

@@ -77,17 +77,7 @@ func TestFollowHop(t *testing.T) {
 		node, far := nstest.Self(t), nstest.New(t)
 		nstest.Veth(t, node, "eth0", far, "eth0")
 		node.AddAddress("eth0", "192.0.2.1/24", "2001:db8:1::1/64")
-		e, err := start(wire.Settings{
-			Name: "r", Address: netip.MustParseAddr("192.0.2.2"), Port: 179, RouterID: netip.MustParseAddr("192.0.2.1"),
-			LocalASN: 65000, PeerASN: 65001, HoldTime: 90, Keepalive: 30, Connect: 1, DualStack: true,
-		}, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		six := netip.MustParsePrefix("2001:db8:ffff::1/128")
-		if err := e.change(wire.Change{Put: []lb.Route{{Prefix: first}, {Prefix: six}}}); err != nil {
-			t.Fatal(err)
-		}
+		e := dualEngine(t, "192.0.2.2")
 		e.holds(t, "at first", wire.Counters{}, first, six)
 
 		list, looks := e.addresses, 0
@@ -118,5 +108,61 @@ func TestFollowHop(t *testing.T) {
 			t.Error(err)
 		}
 		e.holds(t, "the address is gone", wire.Counters{}, first)
+	})
+}
+
+// six is a route of the other family than first.
+var six = netip.MustParsePrefix("2001:db8:ffff::1/128")
+
+// dualEngine has a session with graceful restart that carries both families, and a route of each.
+func dualEngine(t *testing.T, router string) *engine {
+	t.Helper()
+	e, err := start(wire.Settings{
+		Name: "r", Address: netip.MustParseAddr(router), Port: 179, RouterID: netip.MustParseAddr("192.0.2.1"),
+		LocalASN: 65000, PeerASN: 65001, HoldTime: 90, Keepalive: 30, Connect: 1, DualStack: true, GracefulRestart: true,
+	}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.change(wire.Change{Put: []lb.Route{{Prefix: first}, {Prefix: six}}}); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// The next hop that depends on what the router says is unknown until it did, and GoBGP defers what it sends. What the router
+// said stays known when the session is lost and its peer is made again.
+func TestHopOfRouter(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node, far := nstest.Self(t), nstest.New(t)
+		nstest.Veth(t, node, "eth0", far, "eth0")
+		node.AddAddress("eth0", "192.0.2.1/24", "2001:db8:1::1/64", "fe80::1/64")
+		mend := func(e *engine) {
+			t.Helper()
+			if err := e.mend(); err != nil {
+				t.Error(err)
+			}
+		}
+		for router, want := range map[string]string{"2001:db8:1::2": "192.0.2.1", "fe80::2%eth0": "fe80::1"} {
+			e := dualEngine(t, router)
+			if known := e.hop.IsValid(); known != (want == "192.0.2.1") || e.defers == known {
+				t.Errorf("%s: at first the next hop is %s, deferred %t", router, e.hop, e.defers)
+			}
+			e.router, e.heard = abilities{extendedNextHop: true}, true
+			mend(e)
+			e.holds(t, router+" takes IPv6 next hops", wire.Counters{}, first, six)
+			p, err := e.peer()
+			if err := errors.Join(err, e.recreate(p)); err != nil {
+				t.Fatal(err)
+			}
+			mend(e)
+			e.holds(t, router+" is dialled again", wire.Counters{}, first, six)
+			if e.hop.String() != want || e.defers {
+				t.Errorf("%s: the next hop is %s, deferred %t", router, e.hop, e.defers)
+			}
+			e.router = abilities{}
+			mend(e)
+			e.holds(t, router+" does not", wire.Counters{}, first, six) // by IPv4
+		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 const (
 	// deferralTime bounds how long GoBGP waits for the router's End-of-RIB
 	// before it sends anything (Selection_Deferral_Timer, RFC 4724 section 4.1).
-	// Nothing here depends on what the router sends, so it is as short as possible.
+	// Nothing here depends on the routes that it sends, so it is as short as possible.
 	deferralTime = 1
 	// multiHopTTL lets a session cross any number of hops.
 	multiHopTTL = 255

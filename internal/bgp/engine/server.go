@@ -34,6 +34,11 @@ type engine struct {
 	// hop is the next hop of routes whose family is not the session's, if there is one; addresses lists this node's.
 	hop       netip.Addr
 	addresses func() ([]netlink.Addr, error)
+	// router is what the router said of itself when it last had a session, and heard whether it ever had one with this engine.
+	router abilities
+	heard  bool
+	// defers: GoBGP has the peer that makes it defer, see defer.go.
+	defers bool
 	// opened: the first routes are placed, and the peer may be there.
 	opened bool
 	// failed: GoBGP may not have what it should.
@@ -83,7 +88,7 @@ func (e *engine) change(c wire.Change) error {
 		return e.changeRoutes(c)
 	}
 	e.opened = true
-	return errors.Join(e.followHop(nil), e.changeRoutes(c), e.addPeer())
+	return errors.Join(e.followHop(), e.changeRoutes(c), e.startDeferral(), e.addPeer())
 }
 
 // mend compares GoBGP's peer and routes with those that it should have.
@@ -101,12 +106,19 @@ func (e *engine) mendPeer() error {
 	case spent(p):
 		err = e.recreate(p)
 	}
-	return errors.Join(err, e.followHop(p))
+	if p != nil && len(p.State.RemoteCap) > 0 { // a peer that was made again has none
+		e.router, e.heard = abilitiesOf(p.State.RemoteCap), true
+	}
+	return errors.Join(err, e.followHop(), e.endDeferral())
 }
 
 // peer returns the peer as GoBGP has it; nil if it has none.
 func (e *engine) peer() (found *api.Peer, err error) {
-	err = e.gobgp.ListPeer(context.Background(), &api.ListPeerRequest{}, func(p *api.Peer) { found = p })
+	err = e.gobgp.ListPeer(context.Background(), &api.ListPeerRequest{}, func(p *api.Peer) {
+		if p.Conf.NeighborAddress != absent {
+			found = p
+		}
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list peers: %w", err)
 	}
