@@ -22,7 +22,7 @@ type note struct {
 	// badAS: the router's AS is not the configured one; asked: we asked for it. The
 	// text is empty until the router answers.
 	badAS, asked bool
-	// lost is when the session went down; zero while it is up and before it was first up.
+	// lost is when the session went down, by a clock that nobody sets; zero while it is up and before it was first up.
 	lost time.Time
 }
 

@@ -73,16 +73,16 @@ func apiFamily(f lb.Family, gracefulRestart bool) *api.AfiSafi {
 }
 
 // spent reports whether a peer must be recreated, because its session was up and is
-// down now. GoBGP would wait 5 s before it dials again, but only 2 s for a new peer.
+// down now, since lost. GoBGP would wait 5 s before it dials again, but only 2 s for a new peer.
 // Also, GoBGP sets the forwarding bit only on a peer's first session, and without it
 // a router drops the routes it kept as soon as it gets our next OPEN (RFC 4724
 // section 4.2).
-func spent(p *api.Peer) bool {
+func spent(p *api.Peer, lost time.Time) bool {
 	if p.State.SessionState != api.PeerState_SESSION_STATE_IDLE || p.Timers.State.Downtime == nil {
 		return false
 	}
 	return p.State.AdminState != api.PeerState_ADMIN_STATE_PFX_CT ||
-		time.Since(p.Timers.State.Downtime.AsTime()) > prefixLimitRest
+		time.Since(lost) > prefixLimitRest // GoBGP's Downtime moves with the clock of the day
 }
 
 func (e *engine) addPeer() error {

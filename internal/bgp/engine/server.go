@@ -103,7 +103,7 @@ func (e *engine) mendPeer() error {
 	case p == nil:
 		e.counters.PeerRepairs++
 		err = e.addPeer()
-	case spent(p):
+	case spent(p, e.notes.read().lost):
 		err = e.recreate(p)
 	}
 	if p != nil && len(p.State.RemoteCap) > 0 { // a peer that was made again has none
