@@ -286,7 +286,8 @@ func TestUnnumberedNoNextHop(t *testing.T) {
 		ns.AddAddress("eth0", "192.0.2.2/24")
 		self.AddAddress("eth0", "192.0.2.1/24")
 		inKernel(t, ns, service4, netip.MustParseAddr("192.0.2.1"))
-		if s := n.session("r"); s.Withheld != "" || !s.Since.Equal(since) {
+		n.until("r", "nothing is withheld", func(s bgp.Session) bool { return s.Withheld == "" && s.Advertised == 2 })
+		if s := n.session("r"); !s.Since.Equal(since) {
 			t.Errorf("%+v, before up since %v", s, since)
 		}
 	})
