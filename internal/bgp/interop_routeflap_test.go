@@ -24,6 +24,7 @@ func TestInteropRouteFlaps(t *testing.T) {
 		nstest.Until(t, patience, "the routes arrive", func() bool {
 			return there() && l.frrKernel.has(both4) && l.frrKernel.has(both6) && l.birdKernel.has(both4) && l.birdKernel.has(both6)
 		})
+		established(t, s, "frr4", "frr6", "bird4", "bird6")
 		before := s.Sessions()
 		for range 1000 {
 			set(t, s, desire(l.peers(), stable...))
