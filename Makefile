@@ -32,11 +32,8 @@ test: ## Everything: lint, unit tests, end-to-end tests
 test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds and network namespaces; slow ones without the detector
 	go test -race ./...
 	go -C api/v1beta1 test ./...
-	go test -run History ./internal/ipam
-	go test -run APIServerAway ./speaker
-	go test -run StepAllocates ./internal/bfd
-	go test -run ManyRoutes ./internal/bgp
-	go test -run 'EveryNetwork|Loss(At|Of|Among)' ./internal/heartbeat
+	go test -run 'History|APIServerAway|StepAllocates|ManyRoutes|EveryNetwork|Loss(At|Of|Among)' \
+		./internal/ipam ./speaker ./internal/bfd ./internal/bgp ./internal/heartbeat
 
 .PHONY: test-e2e
 test-e2e: image chart ## Tests on a real cluster in the lab, with both modes of kube-proxy
