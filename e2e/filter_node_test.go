@@ -119,19 +119,18 @@ func testFilterLocal(t *testing.T, e *env) {
 	s, err := e.Kube.CoreV1().Services(app.Namespace).Get(t.Context(), "refuse", metav1.GetOptions{})
 	must(t, err)
 	health := uint16(s.Spec.HealthCheckNodePort)
-	status := func(a netip.Addr) string {
-		out, err := e.On(t.Context(), testbed.Client, "curl", "-s", "--noproxy", "*", "-m", "2", "-o", "/dev/null", "-w", "%{http_code}", "http://"+netip.AddrPortFrom(a, health).String())
-		must(t, err)
-		return out
+	status := func(a netip.Addr) (string, error) {
+		return e.On(t.Context(), testbed.Client, "curl", "-s", "--noproxy", "*", "-m", "2", "-o", "/dev/null", "-w", "%{http_code}", "http://"+netip.AddrPortFrom(a, health).String())
 	}
 	for node, want := range map[string]string{e.workers()[0]: "200", e.workers()[2]: "503"} {
 		for _, a := range e.nodeAddresses(t, node) {
 			// The address may be served before kube-proxy knows it.
 			must(t, testbed.Until(t.Context(), soon, "the health check of kube-proxy", func(context.Context) error {
-				if got := status(a); got != want {
-					return fmt.Errorf("on %s: %s, want %s", a, got, want)
+				got, err := status(a)
+				if err == nil && got != want {
+					err = fmt.Errorf("on %s: %s, want %s", a, got, want)
 				}
-				return nil
+				return err
 			}))
 		}
 	}
