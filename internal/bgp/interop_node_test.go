@@ -67,38 +67,6 @@ protocol bgp frr { local 192.0.2.1 as 4200000000; neighbor 192.0.2.2 as 65001; c
 
 const viaNodeBIRD = "via 192.0.2.1 path 4200000000 communities  large "
 
-// A router takes one session from an address, and keeps the first: whoever comes second is refused (RFC 4271 section 6.8),
-// and the first is not disturbed. From another address of the node both work (metallb#114).
-func TestInteropLocalDaemon(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		node, ns := nstest.Self(t), nstest.New(t)
-		nstest.Veth(t, node, "frr", ns, "eth0")
-		node.AddAddress("frr", "192.0.2.1/24", "192.0.2.9/24")
-		ns.AddAddress("eth0", "192.0.2.2/24")
-		router := startFRR(t, ns, frrConfig)
-		local := startBIRD(t, node, nodeBIRD)
-		await(t, "the route of the node's BIRD", viaNodeBIRD, func() string { return router.route("203.0.113.0/24") })
-		kernel := watchKernel(t, ns)
-		nstest.Until(t, patience, "it is in the router's kernel", func() bool { return kernel.has("203.0.113.0/24") })
-		peer := lb.Peer{
-			Name: "frr", Address: netip.MustParseAddr("192.0.2.2"), LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second,
-			ConnectTime: time.Second, GracefulRestart: true,
-		}
-		s, _ := run(t)
-		set(t, s, desire([]lb.Peer{peer}, route(both4, "frr")))
-		await(t, "the second session from one address", refusedOpen, func() string { return session(s, "frr").LastError })
-
-		router.configure(t, "router bgp 65001", "neighbor 192.0.2.9 remote-as 4200000000", "address-family ipv4 unicast", "neighbor 192.0.2.9 activate")
-		peer.SourceAddress = netip.MustParseAddr("192.0.2.9")
-		set(t, s, desire([]lb.Peer{peer}, route(both4, "frr")))
-		await(t, "our route from another address", "via 192.0.2.9 path 4200000000 communities  large ", func() string { return router.route(both4) })
-		if got := router.route("203.0.113.0/24"); got != viaNodeBIRD || local.established() != 1 || kernel.lost("203.0.113.0/24") != nil {
-			t.Errorf("the node's BIRD lost its session: %q, lost %v", got, kernel.lost("203.0.113.0/24"))
-		}
-	})
-}
-
 // routerBIRD is a router for which any number of daemons on a node dial from one address.
 const routerBIRD = `
 log stderr all;
@@ -112,35 +80,50 @@ protocol bgp second { local 192.0.2.2 as 65001; neighbor 192.0.2.9 as 4200000000
 // closedConnection is what an engine says of a router that ends a connection without a word.
 const closedConnection = "the router closed the connection before its OPEN: it may not know this node as a peer, or another daemon has a session from there"
 
-// The same with BIRD as the router, which closes the second connection without a word.
-func TestInteropLocalDaemonBIRD(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		node, ns := nstest.Self(t), nstest.New(t)
-		nstest.Veth(t, node, "bird", ns, "eth0")
-		node.AddAddress("bird", "192.0.2.1/24", "192.0.2.9/24")
-		ns.AddAddress("eth0", "192.0.2.2/24")
-		router := startBIRD(t, ns, routerBIRD)
-		local := startBIRD(t, node, nodeBIRD)
-		viaNode := viaNodeBIRD + " preference 100"
-		await(t, "the route of the node's BIRD", viaNode, func() string { return router.route("203.0.113.0/24") })
-		kernel := watchKernel(t, ns)
-		nstest.Until(t, patience, "it is in the router's kernel", func() bool { return kernel.has("203.0.113.0/24") })
-		peer := lb.Peer{
-			Name: "bird", Address: netip.MustParseAddr("192.0.2.2"), LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second,
-			ConnectTime: time.Second, GracefulRestart: true,
-		}
-		s, _ := run(t)
-		set(t, s, desire([]lb.Peer{peer}, route(both4, "bird")))
-		await(t, "the second session from one address", closedConnection, func() string { return session(s, "bird").LastError })
+// A router takes one session from an address, and keeps the first: whoever comes second is refused (RFC 4271 section 6.8), by
+// BIRD without a word, and the first is not disturbed. From another address of the node both work (metallb#114).
+func TestInteropLocalDaemon(t *testing.T) {
+	for _, tt := range []struct {
+		name, refused, suffix string
+		start                 func(*testing.T, *nstest.NS) daemon
+	}{
+		{"FRR", refusedOpen, "", func(t *testing.T, ns *nstest.NS) daemon {
+			f := startFRR(t, ns, frrConfig)
+			f.configure(t, "router bgp 65001", "neighbor 192.0.2.9 remote-as 4200000000", "address-family ipv4 unicast", "neighbor 192.0.2.9 activate")
+			return f
+		}},
+		{"BIRD", closedConnection, " preference 100", func(t *testing.T, ns *nstest.NS) daemon { return startBIRD(t, ns, routerBIRD) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			nstest.Run(t, func(t *testing.T) {
+				node, ns := nstest.Self(t), nstest.New(t)
+				nstest.Veth(t, node, "eth0", ns, "eth0")
+				node.AddAddress("eth0", "192.0.2.1/24", "192.0.2.9/24")
+				ns.AddAddress("eth0", "192.0.2.2/24")
+				router := tt.start(t, ns)
+				local := startBIRD(t, node, nodeBIRD)
+				viaNode := viaNodeBIRD + tt.suffix
+				await(t, "the route of the node's BIRD", viaNode, func() string { return router.route("203.0.113.0/24") })
+				kernel := watchKernel(t, ns)
+				nstest.Until(t, patience, "it is in the router's kernel", func() bool { return kernel.has("203.0.113.0/24") })
+				peer := lb.Peer{
+					Name: "router", Address: netip.MustParseAddr("192.0.2.2"), LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second,
+					ConnectTime: time.Second, GracefulRestart: true,
+				}
+				s, _ := run(t)
+				set(t, s, desire([]lb.Peer{peer}, route(both4, "router")))
+				await(t, "the second session from one address", tt.refused, func() string { return session(s, "router").LastError })
 
-		peer.SourceAddress = netip.MustParseAddr("192.0.2.9")
-		set(t, s, desire([]lb.Peer{peer}, route(both4, "bird")))
-		await(t, "our route from another address", "via 192.0.2.9 path 4200000000 communities  large  preference 100", func() string { return router.route(both4) })
-		if got := router.route("203.0.113.0/24"); got != viaNode || local.established() != 1 || kernel.lost("203.0.113.0/24") != nil {
-			t.Errorf("the node's BIRD lost its session: %q, lost %v", got, kernel.lost("203.0.113.0/24"))
-		}
-	})
+				peer.SourceAddress = netip.MustParseAddr("192.0.2.9")
+				set(t, s, desire([]lb.Peer{peer}, route(both4, "router")))
+				await(t, "our route from another address", strings.Replace(viaNode, "192.0.2.1", "192.0.2.9", 1), func() string { return router.route(both4) })
+				if got := router.route("203.0.113.0/24"); got != viaNode || local.established() != 1 || kernel.lost("203.0.113.0/24") != nil {
+					t.Errorf("the node's BIRD lost its session: %q, lost %v", got, kernel.lost("203.0.113.0/24"))
+				}
+			})
+		})
+	}
 }
 
 // The same with this node's session first. Only a router that knows graceful restart gives it up for another: it takes the
