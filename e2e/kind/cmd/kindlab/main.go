@@ -8,10 +8,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -48,7 +50,15 @@ func run(ctx context.Context, args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	switch command, rest := flags.Arg(0), flags.Args(); {
+	command, rest := flags.Arg(0), flags.Args()
+	if slices.Contains([]string{"run", "up", "down"}, command) {
+		unlock, err := lock()
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
+	switch {
 	case command == "run" && len(rest) > 1:
 		return runBeside(ctx, o, rest[1:])
 	case command == "up" && len(rest) == 1:
@@ -62,6 +72,16 @@ func run(ctx context.Context, args []string) error {
 	}
 	flags.Usage()
 	return errors.New("unknown command")
+}
+
+// lock keeps other processes from bringing the cluster up or down. It is an abstract socket: the kernel frees it when its
+// holder ends, in whatever way.
+func lock() (unlock func() error, err error) {
+	l, err := net.Listen("unix", "@holdfast-kindlab")
+	if err != nil {
+		return nil, fmt.Errorf("another kindlab is at work: %w", err)
+	}
+	return l.Close, nil
 }
 
 // runBeside runs a command beside a cluster that lives as long.
