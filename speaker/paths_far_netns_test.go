@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/routertest"
 )
 
 // frrFar is behind a router.
@@ -52,12 +53,7 @@ func TestTTLSecurityWithFRR(t *testing.T) {
 	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		far := behindRouter(t)
-		router := newFRR(t, far, frrFar)
-		testFar(t, 254, func(s syscall.Signal) {
-			for _, cmd := range router.running {
-				signal(t, cmd, s)
-			}
-		})
+		testFar(t, 254, startFRR(t, far, frrFar).Router)
 	})
 }
 
@@ -65,13 +61,12 @@ func TestTTLSecurityWithFRR(t *testing.T) {
 func TestTTLSecurityWithBIRD(t *testing.T) {
 	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
-		router := startBIRD(t, behindRouter(t), birdFar)
-		testFar(t, 63, func(s syscall.Signal) { signal(t, router, s) })
+		testFar(t, 63, routertest.StartBIRD(t, behindRouter(t), birdFar).Router)
 	})
 }
 
 // testFar has both sessions with a router come up, fall by BFD when it freezes, and come back.
-func testFar(t *testing.T, minimumTTL uint8, router func(syscall.Signal)) {
+func testFar(t *testing.T, minimumTTL uint8, router *routertest.Router) {
 	t.Helper()
 	p := startPaths(t)
 	var peers []lb.Peer
@@ -93,9 +88,9 @@ func testFar(t *testing.T, minimumTTL uint8, router func(syscall.Signal)) {
 	}
 	up := func(s bgp.Session) bool { return s.State == bgp.Established && s.BFD == "up" }
 	each("both sessions are up", up)
-	router(syscall.SIGSTOP)
+	router.Signal(syscall.SIGSTOP)
 	each("both fall by BFD", func(s bgp.Session) bool { return strings.HasPrefix(s.LastError, "BFD: ") })
-	router(syscall.SIGCONT)
+	router.Signal(syscall.SIGCONT)
 	each("both are up again", up)
 }
 

@@ -4,9 +4,6 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/netip"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"syscall"
 	"testing"
@@ -18,6 +15,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/routertest"
 )
 
 const birdConfig = `
@@ -56,7 +54,7 @@ func TestPathsWithBIRD(t *testing.T) {
 			const waits = "BFD has not come up: the router does not answer"
 			return p.session("v4").LastError == waits && p.session("v6").LastError == waits
 		})
-		router := startBIRD(t, ns, birdConfig)
+		router := routertest.StartBIRD(t, ns, birdConfig)
 		up := func() bool {
 			return p.session("v4").State == bgp.Established && p.session("v6").State == bgp.Established &&
 				p.session("v4").BFD == "up" && p.session("v6").BFD == "up"
@@ -64,7 +62,7 @@ func TestPathsWithBIRD(t *testing.T) {
 		nstest.Until(t, 30*time.Second, "both sessions are up", up)
 
 		began := time.Now()
-		signal(t, router, syscall.SIGSTOP)
+		router.Signal(syscall.SIGSTOP)
 		nstest.Until(t, 30*time.Second, "both sessions ended", func() bool {
 			return p.session("v4").State != bgp.Established && p.session("v6").State != bgp.Established
 		})
@@ -76,7 +74,7 @@ func TestPathsWithBIRD(t *testing.T) {
 		if why := p.session("v4").LastError; why != "BFD: detection time expired" {
 			t.Errorf("the session is down because of %q", why)
 		}
-		signal(t, router, syscall.SIGCONT)
+		router.Signal(syscall.SIGCONT)
 		nstest.Until(t, 60*time.Second, "both sessions are up again", up)
 
 		peers = slices.Clone(peers)
@@ -125,28 +123,8 @@ func (p *paths) session(name string) bgp.Session {
 	return bgp.Session{}
 }
 
-func startBIRD(t *testing.T, ns *nstest.NS, conf string) *exec.Cmd {
+// startFRR starts zebra, bfdd, and bgpd with arguments.
+func startFRR(t *testing.T, ns *nstest.NS, config string, bgpd ...string) *routertest.FRR {
 	t.Helper()
-	if _, err := exec.LookPath("bird"); err != nil {
-		t.Skip("bird is not installed")
-	}
-	dir := t.TempDir()
-	config := filepath.Join(dir, "bird.conf")
-	if err := os.WriteFile(config, []byte(conf), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	cmd := ns.Command("bird", "-f", "-c", config, "-s", filepath.Join(dir, "socket"), "-P", filepath.Join(dir, "pid"))
-	cmd.Stderr = t.Output()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	return cmd
-}
-
-func signal(t *testing.T, cmd *exec.Cmd, s syscall.Signal) {
-	t.Helper()
-	if err := cmd.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
+	return routertest.StartFRR(t, ns, config, []string{"bfdd"}, append([]string{"bgpd"}, bgpd...))
 }

@@ -46,7 +46,7 @@ func TestPathsSwitchedOff(t *testing.T) {
 		if err := p.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers}); err != nil {
 			t.Fatal(err)
 		}
-		frr := newFRR(t, ns, frrPaths)
+		frr := startFRR(t, ns, frrPaths)
 		status := func() bfd.Status {
 			all, _ := p.bfd.Statuses()
 			for _, s := range all {
@@ -66,12 +66,12 @@ func TestPathsSwitchedOff(t *testing.T) {
 		since, failures := p.session("r").Since, status().Failures
 		const peer = "peer 192.0.2.1 local-address 192.0.2.2 interface eth0"
 
-		frr.show("configure", "bfd", peer, "shutdown")
+		frr.Configure("bfd", peer, "shutdown")
 		bfdIs("the router switched BFD off", "admin-down")
-		frr.show("configure", "bfd", peer, "no shutdown")
+		frr.Configure("bfd", peer, "no shutdown")
 		bfdIs("BFD is up again", "up")
 
-		frr.show("configure", "bfd", peer, "shutdown")
+		frr.Configure("bfd", peer, "shutdown")
 		bfdIs("the router switched BFD off again", "admin-down")
 		other := router
 		other.Name, other.Address = "other", netip.MustParseAddr("192.0.2.3")
@@ -83,7 +83,7 @@ func TestPathsSwitchedOff(t *testing.T) {
 		if s := status(); s.Since >= pathWait {
 			t.Fatalf("it took too long for this test: %+v", s)
 		}
-		frr.show("configure", "bfd", peer, "no shutdown")
+		frr.Configure("bfd", peer, "no shutdown")
 		bfdIs("BFD is up once more", "up")
 		if now := p.session("r").Since; !now.Equal(since) {
 			t.Errorf("the session of BGP ended: up since %v, before since %v", now, since)

@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/routertest"
 )
 
 // birdAdvertises itself, and speaks no BGP.
@@ -29,12 +30,12 @@ func TestUnnumberedKeepsRouter(t *testing.T) {
 		n := startUnnumbered(t, lb.Peer{
 			Name: "r", Interface: "eth0", DualStack: true, LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
 		})
-		router := newFRR(t, ns, strings.Replace(frrUnnumbered, " neighbor eth0 bfd profile fast\n", "", 1))
+		router := startFRR(t, ns, strings.Replace(frrUnnumbered, " neighbor eth0 bfd profile fast\n", "", 1))
 		n.until("r", "the session is up", established)
 		since := n.session("r").Since
 
 		ns.Output("nft", "add table ip6 drowned; add chain ip6 drowned out { type filter hook output priority 0; }; add rule ip6 drowned out icmpv6 type nd-router-advert drop")
-		startBIRD(t, other, birdAdvertises)
+		routertest.StartBIRD(t, other, birdAdvertises)
 		nstest.Until(t, patience, "the other router is said", func() bool {
 			return strings.HasSuffix(n.finder.Found("eth0").Problem, linkLocal(t, other).String()+"; it should have one")
 		})
@@ -46,7 +47,7 @@ func TestUnnumberedKeepsRouter(t *testing.T) {
 			return time.Since(began) > 35*time.Second
 		})
 
-		router.kill()
+		router.Kill()
 		n.until("r", "the session ends with the router", func(s bgp.Session) bool { return !established(s) })
 		nstest.Until(t, 2*patience, "the other router is the link's", func() bool {
 			return n.finder.Found("eth0").Address == linkLocal(t, other).WithZone("eth0")

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/routertest"
 )
 
 const patience = 30 * time.Second
@@ -142,7 +143,7 @@ func TestUnnumberedWithFRR(t *testing.T) {
 		n.until("elsewhere", "the link that this node lacks is said", func(s bgp.Session) bool {
 			return s.LastError == "this node has no link eth7" && s.State == "idle"
 		})
-		router := newFRR(t, ns, frrUnnumbered)
+		router := startFRR(t, ns, frrUnnumbered)
 		up := func(s bgp.Session) bool { return established(s) && s.BFD == "up" && s.Withheld == "" }
 		n.until("r", "the session is up", up)
 		node := linkLocal(t, self)
@@ -151,11 +152,11 @@ func TestUnnumberedWithFRR(t *testing.T) {
 			t.Errorf("the session is with %s", got)
 		}
 		for _, prefix := range []string{"ipv4 unicast " + service4, "ipv6 unicast " + service6} {
-			if got := router.show("show bgp " + prefix); !strings.Contains(got, node.String()) || !strings.Contains(got, "4200000000") || !strings.Contains(got, "best") {
+			if got := router.Show("show bgp " + prefix); !strings.Contains(got, node.String()) || !strings.Contains(got, "4200000000") || !strings.Contains(got, "best") {
 				t.Errorf("FRR's table: %s", got)
 			}
 		}
-		if got := router.show("show bfd peers brief"); !strings.Contains(got, "up") || !strings.Contains(got, node.String()) {
+		if got := router.Show("show bfd peers brief"); !strings.Contains(got, "up") || !strings.Contains(got, node.String()) {
 			t.Errorf("FRR's BFD: %s", got)
 		}
 
@@ -175,9 +176,9 @@ func TestUnnumberedWithFRR(t *testing.T) {
 		n.until("r", "the session is up with any AS", func(s bgp.Session) bool { return up(s) && s.Since.After(before) })
 		bothInKernel(t, ns, node)
 
-		router.kill()
+		router.Kill()
 		n.until("r", "the session ends with the router", func(s bgp.Session) bool { return s.LastError == "BFD: detection time expired" })
-		router.start()
+		router.Start()
 		n.until("r", "the session is up after the router's restart", up)
 		bothInKernel(t, ns, node)
 
@@ -216,18 +217,18 @@ func TestUnnumberedSettings(t *testing.T) {
 			if changed.Port != 0 {
 				own = []string{"-p", "1179"}
 			}
-			router := newFRR(t, ns, strings.Replace(plain, " address-family ipv4", tt.lines+" address-family ipv4", 1), own...)
+			router := startFRR(t, ns, strings.Replace(plain, " address-family ipv4", tt.lines+" address-family ipv4", 1), own...)
 			n.until("r", tt.name+": the session is up", established)
 			bothInKernel(t, ns, node)
-			router.kill()
+			router.Kill()
 			n.set()
 			ns.Output("ip", "-4", "route", "del", "198.51.100.1")
 			ns.Output("ip", "-6", "route", "del", "2001:db8:ffff::1")
 		}
 		n.set(peer)
-		router := newFRR(t, ns, strings.Replace(plain, " address-family ipv4", " neighbor eth0 password Secret-1\n address-family ipv4", 1))
+		router := startFRR(t, ns, strings.Replace(plain, " address-family ipv4", " neighbor eth0 password Secret-1\n address-family ipv4", 1))
 		n.until("r", "a wrong password is suspected", func(s bgp.Session) bool { return strings.HasSuffix(s.LastError, "timeout") })
-		router.kill()
+		router.Kill()
 	})
 }
 
@@ -254,7 +255,7 @@ func TestUnnumberedWithBIRD(t *testing.T) {
 			Name: "r", Interface: "eth0", DualStack: true, LocalASN: 65000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
 			BFD: &lb.BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3, MinimumTTL: 254},
 		})
-		startBIRD(t, ns, strings.Replace(birdUnnumbered, "NODE", node.String(), 1))
+		routertest.StartBIRD(t, ns, strings.Replace(birdUnnumbered, "NODE", node.String(), 1))
 		n.until("r", "the session is up", func(s bgp.Session) bool { return established(s) && s.BFD == "up" && s.Withheld == "" })
 		bothInKernel(t, ns, node)
 		if got := n.session("r").Address; got != router.WithZone("eth0") {
@@ -274,7 +275,7 @@ func TestUnnumberedNoNextHop(t *testing.T) {
 			Name: "r", Interface: "eth0", DualStack: true, LocalASN: 65000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
 		})
 		config := strings.NewReplacer("NODE", node.String(), " bfd on;", "", " extended next hop on;", "").Replace(birdUnnumbered)
-		startBIRD(t, ns, config)
+		routertest.StartBIRD(t, ns, config)
 		n.until("r", "IPv4 routes are withheld", func(s bgp.Session) bool {
 			return established(s) && s.Advertised == 1 && strings.HasPrefix(s.Withheld, "IPv4 routes are not sent: this node has no IPv4 address on the link")
 		})

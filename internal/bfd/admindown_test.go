@@ -1,12 +1,10 @@
 package bfd
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -38,9 +36,7 @@ func TestRoutersKeepRoutes(t *testing.T) {
 		start func(*testing.T, *nstest.NS) keeper
 	}{
 		{"FRR", true, func(t *testing.T, ns *nstest.NS) keeper {
-			f := startFRR(t, ns, frrBGPConfig)
-			f.start(t, "bgpd")
-			return f
+			return startFRR(t, ns, frrBGPConfig, "bgpd")
 		}},
 		{"BIRD", false, func(t *testing.T, ns *nstest.NS) keeper { return startBIRD(t, ns, birdBGPConfig) }},
 		{"graceful BIRD", true, func(t *testing.T, ns *nstest.NS) keeper {
@@ -119,11 +115,10 @@ func advertise(t *testing.T, n *node, router keeper) (stop func()) {
 	}
 }
 
-func (f *frr) has(prefix string) bool {
-	return bytes.Contains(f.command("show bgp ipv4 unicast "+prefix), []byte("available, best"))
+func (f frr) has(prefix string) bool {
+	return strings.Contains(f.Show("show bgp ipv4 unicast "+prefix), "available, best")
 }
 
-func (b *bird) has(prefix string) bool {
-	out, _ := b.ns.Command("birdc", "-s", filepath.Join(b.dir, "socket"), "show route "+prefix).Output()
-	return bytes.Contains(out, []byte(prefix))
+func (b bird) has(prefix string) bool {
+	return strings.Contains(b.Show("show route "+prefix), prefix)
 }

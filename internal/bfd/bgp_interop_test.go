@@ -38,8 +38,7 @@ func TestFRRBeginsWithoutBGP(t *testing.T) {
 		connect(t, self, ns, nstest.New(t))
 		n := startNode(t)
 		n.Set(append(only("v4"), only("v6")...))
-		f := startFRR(t, ns, frrBGPConfig)
-		f.start(t, "bgpd")
+		startFRR(t, ns, frrBGPConfig, "bgpd")
 		n.until("sessions that FRR's BGP asked for are up", func() bool { return n.status("v4").State == Up && n.status("v6").State == Up })
 	})
 }

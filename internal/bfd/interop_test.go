@@ -113,7 +113,7 @@ func TestFRR(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t, "FRR")
 		testUp(t, l)
-		f := l.router.(*frr)
+		f := l.router.(frr)
 		for name, s := range sides {
 			l.until("FRR knows the intervals of "+name, func() bool {
 				p := f.peer(s.node)
@@ -134,7 +134,7 @@ func TestBIRD(t *testing.T) {
 		})
 		l.leastTTL = birdTTL
 		testUp(t, l)
-		b := l.router.(*bird)
+		b := l.router.(bird)
 		for name, s := range sides {
 			l.until("BIRD knows the intervals of "+name, func() bool {
 				line := b.line(s.node)
@@ -150,7 +150,7 @@ func testFaults(t *testing.T, l *lab) {
 	t.Helper()
 	// A frozen router: every session falls after its detection time, 400 ms less what passed since the last packet.
 	frozen := time.Now()
-	l.router.signal(syscall.SIGSTOP)
+	l.router.Signal(syscall.SIGSTOP)
 	for name := range sides {
 		took := l.falls(name, frozen)
 		t.Logf("%s fell %v after the router froze", name, took)
@@ -161,11 +161,11 @@ func testFaults(t *testing.T, l *lab) {
 			t.Errorf("%+v", s)
 		}
 	}
-	l.router.signal(syscall.SIGCONT)
+	l.router.Signal(syscall.SIGCONT)
 	l.up()
 
 	// A router that crashed and starts again.
-	l.router.restart()
+	l.router.Restart()
 	l.until("the sessions fell", func() bool { return l.status("v4").Ups > 2 || l.status("v4").Failures > 1 })
 	l.up()
 
@@ -194,7 +194,7 @@ func testFaults(t *testing.T, l *lab) {
 
 	// Passive: the router begins.
 	l.Set(l.peers(passive))
-	l.router.restart()
+	l.router.Restart()
 	l.up()
 
 	// Other intervals while the session is up.
@@ -212,20 +212,21 @@ func testFaults(t *testing.T, l *lab) {
 }
 
 // What the router switches off is no failure (RFC 5882 section 4.2).
-func testFRRSwitchesOff(t *testing.T, l *lab, f *frr) {
+func testFRRSwitchesOff(t *testing.T, l *lab, f frr) {
 	t.Helper()
 	before := l.status("v4")
 	const peer = "peer 192.0.2.1 local-address 192.0.2.2 interface lan"
-	f.command("configure", "bfd", peer, "shutdown")
+	f.Configure("bfd", peer, "shutdown")
 	l.until("v4 is switched off", func() bool { return l.status("v4").State == Down && l.status("v4").Remote == AdminDown })
 	if s := l.status("v4"); s.Failures != before.Failures {
 		t.Errorf("switched off by the router: %+v, before %+v", s, before)
 	}
-	f.command("configure", "bfd", peer, "no shutdown")
+	f.Configure("bfd", peer, "no shutdown")
 	l.up("v4")
 
 	// A router that waits for us.
-	f.command("configure", "bfd", "profile fast", "passive-mode")
-	f.restart()
-	l.up("v4")
+	f.SetConfig(strings.Replace(frrConfig, "detect-multiplier 4", "detect-multiplier 4\n  passive-mode", 1))
+	f.Restart()
+	l.until("FRR waits", func() bool { return f.peer("192.0.2.1").Passive })
+	l.up()
 }

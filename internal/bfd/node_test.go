@@ -10,6 +10,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
+// patience is for how long tests wait on a machine that has much else to do.
+const patience = 30 * time.Second
+
 // node is a Monitor whose sessions run in this process.
 type node struct {
 	*Monitor

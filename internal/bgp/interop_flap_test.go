@@ -25,7 +25,7 @@ func TestInteropFlaps(t *testing.T) {
 		}
 		before := others()
 		reset := func() {
-			l.frr.configure(t, "do clear bgp 192.0.2.1")
+			l.frr.Configure("do clear bgp 192.0.2.1")
 			nstest.Until(t, patience, "the session falls", func() bool { return session(s, "frr4").State != Established })
 		}
 		for n := range freeFalls {

@@ -16,7 +16,7 @@ func (f frr) lastReset(peer string) string {
 		Notification string `json:"lastNotificationReason"`
 		Text         string `json:"lastShutdownDescription"`
 	}
-	f.show("show bgp neighbors "+peer, &answer)
+	f.ShowJSON("show bgp neighbors "+peer, &answer)
 	return answer[peer].Notification + ": " + answer[peer].Text
 }
 
@@ -25,7 +25,7 @@ func (f frr) preference(prefix string) string {
 	var answer struct {
 		Paths []struct{ LocPrf *int }
 	}
-	f.show("show bgp "+family(prefix)+" unicast "+prefix, &answer)
+	f.ShowJSON("show bgp "+family(prefix)+" unicast "+prefix, &answer)
 	if len(answer.Paths) != 1 || answer.Paths[0].LocPrf == nil {
 		return "none"
 	}
@@ -74,7 +74,7 @@ func TestInteropLeave(t *testing.T) {
 		}
 		for _, protocol := range []string{"node4", "node6"} {
 			nstest.Until(t, patience, "BIRD has the reason for "+protocol, func() bool {
-				return strings.Contains(l.bird.show("show protocols all "+protocol), `Received: Administrative shutdown`)
+				return strings.Contains(l.bird.Show("show protocols all "+protocol), `Received: Administrative shutdown`)
 			})
 		}
 		if l.birdKernel.has(forBIRD) {

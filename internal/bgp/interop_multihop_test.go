@@ -59,7 +59,7 @@ func TestInteropMultiHop(t *testing.T) {
 			var told map[string]struct {
 				HoldTime int `json:"bgpTimerHoldTimeMsecs"`
 			}
-			if router.show("show bgp neighbors "+address, &told); told[address].HoldTime != 12000 {
+			if router.ShowJSON("show bgp neighbors "+address, &told); told[address].HoldTime != 12000 {
 				t.Errorf("FRR's hold time with %s is %d ms", address, told[address].HoldTime)
 			}
 		}
@@ -69,7 +69,7 @@ func TestInteropMultiHop(t *testing.T) {
 			}
 		}
 
-		router.configure(t, "router bgp 65001", "no neighbor 192.0.2.1 ebgp-multihop", "no neighbor 2001:db8:1::1 ebgp-multihop",
+		router.Configure("router bgp 65001", "no neighbor 192.0.2.1 ebgp-multihop", "no neighbor 2001:db8:1::1 ebgp-multihop",
 			"neighbor 192.0.2.1 ttl-security hops 2", "neighbor 2001:db8:1::1 ttl-security hops 2")
 		for i := range peers {
 			peers[i].MultiHop, peers[i].MinTTL = false, 254
@@ -152,10 +152,10 @@ func TestInteropMultiHopBIRD(t *testing.T) {
 		dial(true, 0)
 		arrive("BIRD")
 
-		router.configure(t, options("multihop 2; ttl security on"))
+		router.Configure(options("multihop 2; ttl security on"))
 		dial(false, 254)
 		arrive("BIRD by TTL security")
-		router.configure(t, options("multihop"))
+		router.Configure(options("multihop"))
 		for _, name := range names {
 			nstest.Until(t, patience, name+" ends", func() bool { return session(s, name).State != Established })
 		}
@@ -169,7 +169,7 @@ func TestInteropMultiHopBIRD(t *testing.T) {
 			return time.Since(changed) > 6*time.Second
 		})
 
-		router.configure(t, options("multihop 2; ttl security on"))
+		router.Configure(options("multihop 2; ttl security on"))
 		dial(false, 255) // one hop, and it is two away
 		for _, name := range names {
 			await(t, name+" beyond its hops", "cannot connect: i/o timeout", func() string { return session(s, name).LastError })

@@ -37,8 +37,8 @@ func TestInteropRestartLinkLocal(t *testing.T) {
 			nstest.Self(t).AddAddress(link, "fe80::1/64")
 			p.Address, p.SourceAddress = netip.MustParseAddr("fe80::2%"+link), netip.MustParseAddr("fe80::1%"+link)
 		}
-		l.frr.ns.AddAddress("eth0", "fe80::2/64")
-		l.bird.ns.AddAddress("eth0", "fe80::2/64")
+		l.frr.NS.AddAddress("eth0", "fe80::2/64")
+		l.bird.NS.AddAddress("eth0", "fe80::2/64")
 		l.restartNextHop(t)
 	})
 }

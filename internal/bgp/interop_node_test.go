@@ -89,7 +89,7 @@ func TestInteropLocalDaemon(t *testing.T) {
 	}{
 		{"FRR", refusedOpen, "", func(t *testing.T, ns *nstest.NS) daemon {
 			f := startFRR(t, ns, frrConfig)
-			f.configure(t, "router bgp 65001", "neighbor 192.0.2.9 remote-as 4200000000", "address-family ipv4 unicast", "neighbor 192.0.2.9 activate")
+			f.Configure("router bgp 65001", "neighbor 192.0.2.9 remote-as 4200000000", "address-family ipv4 unicast", "neighbor 192.0.2.9 activate")
 			return f
 		}},
 		{"BIRD", closedConnection, " preference 100", func(t *testing.T, ns *nstest.NS) daemon { return startBIRD(t, ns, routerBIRD) }},
@@ -146,16 +146,16 @@ func TestInteropLocalDaemonSecond(t *testing.T) {
 			await(t, "our route", viaNodeBIRD, func() string { return router.route(both4) })
 			established(t, s, "frr")
 			before := since(s)
-			local.show("enable frr")
+			local.Show("enable frr")
 			nstest.Until(t, patience, "BIRD is refused", func() bool {
-				return strings.Contains(local.show("show protocols all frr"), "Connection collision resolution")
+				return strings.Contains(local.Show("show protocols all frr"), "Connection collision resolution")
 			})
 			if graceful {
 				nstest.Until(t, patience, "our session ends", func() bool { return !maps.Equal(before, since(s)) })
 			} else if after := since(s); !maps.Equal(before, after) {
 				t.Errorf("up since %v, before %v", after, before)
 			}
-			local.show("disable frr")
+			local.Show("disable frr")
 		}
 	})
 }

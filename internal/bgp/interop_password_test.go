@@ -47,12 +47,12 @@ func TestInteropPassword(t *testing.T) {
 			peer   *lb.Peer
 			change func()
 		}{
-			{&l.frr4, func() { l.frr.configure(t, "router bgp 65001", "neighbor 192.0.2.1 password Second-2") }},
-			{&l.frr6, func() { l.frr.configure(t, "router bgp 65001", "neighbor 2001:db8:1::1 password Second-2") }},
+			{&l.frr4, func() { l.frr.Configure("router bgp 65001", "neighbor 192.0.2.1 password Second-2") }},
+			{&l.frr6, func() { l.frr.Configure("router bgp 65001", "neighbor 2001:db8:1::1 password Second-2") }},
 			{&l.bird4, func() {
-				l.bird.configure(t, strings.Replace(second(signed("First-1")), "First-1", "Second-2", 1))
+				l.bird.Configure(strings.Replace(second(signed("First-1")), "First-1", "Second-2", 1))
 			}},
-			{&l.bird6, func() { l.bird.configure(t, second(signed("Second-2"))) }},
+			{&l.bird6, func() { l.bird.Configure(second(signed("Second-2"))) }},
 		} {
 			name := tt.peer.Name
 			tt.peer.Password = "Second-2"

@@ -20,7 +20,7 @@ func (f frr) table() string {
 				Path, PeerID string
 			}
 		}
-		f.show("show bgp "+family+" unicast", &answer)
+		f.ShowJSON("show bgp "+family+" unicast", &answer)
 		for prefix, paths := range answer.Routes {
 			for _, p := range paths {
 				if p.PeerID != "(unspec)" {
@@ -36,7 +36,7 @@ func (f frr) table() string {
 // table is the routes that BIRD has by BGP.
 func (b bird) table() string {
 	var lines []string
-	for _, line := range strings.Split(b.show("show route where source = RTS_BGP"), "\n") {
+	for _, line := range strings.Split(b.Show("show route where source = RTS_BGP"), "\n") {
 		if prefix, rest, ok := strings.Cut(line, " "); ok && strings.Contains(rest, "[node") {
 			lines = append(lines, prefix)
 		}
@@ -70,13 +70,13 @@ func TestInteropRoutes(t *testing.T) {
 		await(t, "BIRD's table", lines("198.51.100.1/32", "198.51.100.3/32", "2001:db8:ffff::1/128"), l.bird.table)
 		const birdTold = "via 192.0.2.5 path  communities  large  preference 250"
 		await(t, "BIRD", birdTold, func() string { return l.bird.route(both4) })
-		if med := l.bird.show("show route all for " + both4); !strings.Contains(med, "BGP.med: 77") {
+		if med := l.bird.Show("show route all for " + both4); !strings.Contains(med, "BGP.med: 77") {
 			t.Errorf("BIRD has no MED 77:\n%s", med)
 		}
 		var frrTold struct {
 			Paths []struct{ Metric uint32 }
 		}
-		l.frr.show("show bgp ipv4 unicast "+both4, &frrTold)
+		l.frr.ShowJSON("show bgp ipv4 unicast "+both4, &frrTold)
 		if len(frrTold.Paths) != 1 || frrTold.Paths[0].Metric != 77 {
 			t.Errorf("FRR has %+v, want one path with MED 77", frrTold.Paths)
 		}

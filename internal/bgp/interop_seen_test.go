@@ -71,8 +71,8 @@ func TestInteropOneFamily(t *testing.T) {
 		await(t, "the sessions without such routes", lines("bird4 established 1 ", "frr6 established 1 "), says)
 
 		set(t, s, desire(peers, route(both4, "frr6", "bird4"), route(both6, "frr6", "bird4")))
-		l.frr.configure(t, "router bgp 65001", "address-family ipv4 unicast", "neighbor 2001:db8:1::1 activate")
-		l.bird.configure(t, bird)
+		l.frr.Configure("router bgp 65001", "address-family ipv4 unicast", "neighbor 2001:db8:1::1 activate")
+		l.bird.Configure(bird)
 		await(t, "the sessions after the routers were corrected", lines("bird4 established 2 ", "frr6 established 2 "), says)
 		await(t, "FRR", viaFRR4+frrPlain, func() string { return l.frr.route(both4) })
 		await(t, "BIRD", viaBIRD6+birdPlain, func() string { return l.bird.route(both6) })

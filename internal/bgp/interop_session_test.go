@@ -33,7 +33,7 @@ func TestInteropTTLSecurity(t *testing.T) {
 			t.Errorf("sessions up since %v, before %v", after, before)
 		}
 
-		l.frr.configure(t, "router bgp 65001", "no neighbor 192.0.2.1 ttl-security hops 1", "no neighbor 2001:db8:1::1 ttl-security hops 1")
+		l.frr.Configure("router bgp 65001", "no neighbor 192.0.2.1 ttl-security hops 1", "no neighbor 2001:db8:1::1 ttl-security hops 1")
 		changed := time.Now()
 		nstest.Until(t, patience, "twice the time has passed that a session needs to come up", func() bool {
 			for _, name := range []string{"frr4", "frr6"} {

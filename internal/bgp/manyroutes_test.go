@@ -31,7 +31,7 @@ func (f frr) received(peer string) int {
 	var answer struct {
 		Peers map[string]struct{ PfxRcd int }
 	}
-	f.show("show bgp ipv4 unicast summary", &answer)
+	f.ShowJSON("show bgp ipv4 unicast summary", &answer)
 	return answer.Peers[peer].PfxRcd
 }
 
