@@ -23,8 +23,9 @@ const (
 	bfdInterval = 200 * time.Millisecond
 	// routerOff is how long a router is off: for as long speakers wait for BFD of a silent router, and then they dial.
 	routerOff = 8 * time.Second
-	// reconnectLimit is for a router that is back to have all routes, with its own start: well below BIRD's and FRR's timers.
-	reconnectLimit = 5 * time.Second
+	// reconnectLimit is for a router that is back to have all routes, with its own start, in which FRR opens each session of BFD
+	// twice: well below FRR's timer of 120 s.
+	reconnectLimit = 10 * time.Second
 	// flows are enough for each of three nodes to get some: fewer than one in 10^17 runs leaves a node out.
 	flows = 100
 )

@@ -81,9 +81,7 @@ var cases = []testCase{
 	{"FilterSpeed", testFilterSpeed},
 	{"FilterOrder", testFilterOrder},
 	{"SpeakerRestart", testSpeakerRestart},
-	{"NodeLoss", testNodeLoss},
 	{"Boot", testBoot},
-	{"Chart", testChart},
 }
 
 // once are the cases that do not depend on the mode of kube-proxy. They run in the first
@@ -129,6 +127,8 @@ var once = []testCase{
 	{"DeadLeader", testDeadLeader},
 	{"LivingEndpoint", testLivingEndpoint},
 	{"Unfiltered", testUnfiltered},
+	{"NodeLoss", testNodeLoss},
+	{"Chart", testChart},
 }
 
 func TestE2E(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -206,9 +207,35 @@ func logOutages(t *testing.T, what string, results []probe.Result) (failed int) 
 		failed += o.Failed
 	}
 	longest, some := probe.Longest(outages)
-	t.Logf("%s: %d of %d probes failed, longest time without an answer %d ms", what, failed, len(results), longest.Length().Milliseconds())
+	t.Logf("%s: %d of %d probes failed, longest time without an answer %d ms%s", what, failed, len(results), longest.Length().Milliseconds(), failures(results))
 	if some && !outages[len(outages)-1].Over {
 		t.Errorf("%s: the last outage has not ended", what)
 	}
 	return failed
 }
+
+// failures says when probes failed, and why.
+func failures(results []probe.Result) string {
+	causes := map[string]int{}
+	var first, last time.Time
+	for _, r := range results {
+		if r.OK {
+			continue
+		}
+		if first.IsZero() {
+			first = r.Start
+		}
+		last = r.Start
+		causes[ports.ReplaceAllString(r.Error, "")]++
+	}
+	if len(causes) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", from %s to %s: %v", first.Format(clock), last.Format(clock), causes)
+}
+
+// clock is the form of a time of day in logs.
+const clock = "15:04:05.000"
+
+// ports are those of clients in the errors of package net. No group of an IPv6 address has five digits.
+var ports = regexp.MustCompile(`:\d{5}\b`)

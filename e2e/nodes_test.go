@@ -91,14 +91,18 @@ type watched struct {
 	stream *testbed.Stream
 }
 
+// pace is that of the probes of an event: several streams at a faster one are most of what two cores can do, and nodes on the same
+// cores then miss each other's heartbeats.
+const pace = 10 * time.Millisecond
+
 // watch probes addresses from a host, and waits until all of them answer.
 func (e *env) watch(t *testing.T, host string, addresses []netip.Addr) []watched {
 	t.Helper()
 	var out []watched
 	for _, a := range addresses {
-		s, err := e.Probe(t.Context(), host, probe.TCP, a)
+		s, err := e.Probe(t.Context(), host, probe.TCP, a, "-every", pace.String())
 		must(t, err)
-		must(t, s.WaitGood(t.Context(), soon, time.Now(), 100))
+		must(t, s.WaitGood(t.Context(), soon, time.Now(), 50))
 		out = append(out, watched{fmt.Sprintf("%s from %s", family(a), host), s})
 	}
 	return out
@@ -108,7 +112,7 @@ func (e *env) watch(t *testing.T, host string, addresses []netip.Addr) []watched
 func recovered(t *testing.T, streams []watched) {
 	t.Helper()
 	for _, w := range streams {
-		must(t, w.stream.WaitGood(t.Context(), time.Minute, time.Now(), 200))
+		must(t, w.stream.WaitGood(t.Context(), time.Minute, time.Now(), 100))
 	}
 }
 

@@ -63,7 +63,7 @@ func (c *Cluster) router(h wire.Host) (mount, script string, err error) {
 		render, name, home = router.BIRD, "bird.conf", "/etc/bird"
 	}
 	dir := filepath.Join(c.Config.Dir, h.Name)
-	text, err := render(h)
+	text, err := render(h, c.Plan)
 	if err != nil {
 		return "", "", err
 	}

@@ -29,7 +29,9 @@ const workers = 3
 const readyWait = 5 * time.Minute
 
 // clusterConfig is kind's configuration. Pods and Services have the lab's addresses. kindnetd is left out: it
-// is of no use to the tests, and its source is in no module.
+// is of no use to the tests, and its source is in no module. With cgroup v1 the nodes do without systemd's cgroup driver: for
+// it runc freezes each new container, which such a kernel cannot do at all times, and the kubelet tries again after a quarter
+// of a minute.
 var clusterConfig = template.Must(template.New("").Parse(`kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
 name: {{.Name}}
@@ -51,6 +53,13 @@ kubeadmConfigPatches:
   apiVersion: kubelet.config.k8s.io/v1beta1
   failCgroupV1: false
   serializeImagePulls: false
+{{- if .CgroupV1}}
+  cgroupDriver: cgroupfs
+containerdConfigPatches:
+- |
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+    SystemdCgroup = false
+{{- end}}
 `))
 
 // Up makes a cluster and returns when all nodes are Ready. If it fails or ctx ends, nothing stays behind.
@@ -121,9 +130,15 @@ func (c *Cluster) up(ctx context.Context, progress io.Writer) error {
 
 // create runs kind.
 func (c *Cluster) create(ctx context.Context) error {
+	cgroups, err := docker(ctx, nil, "info", "--format", "{{.CgroupVersion}}")
+	if err != nil {
+		return err
+	}
 	var text bytes.Buffer
 	roles := append([]string{"control-plane"}, slices.Repeat([]string{"worker"}, workers)...)
-	err := clusterConfig.Execute(&text, map[string]any{"Name": prefix, "ProxyMode": c.Config.ProxyMode, "Repo": c.Config.Repo, "Roles": roles})
+	err = clusterConfig.Execute(&text, map[string]any{
+		"Name": prefix, "ProxyMode": c.Config.ProxyMode, "Repo": c.Config.Repo, "Roles": roles, "CgroupV1": cgroups == "1",
+	})
 	if err != nil {
 		return err
 	}

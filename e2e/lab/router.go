@@ -13,7 +13,7 @@ func (l *Lab) prepareRouter(h wire.Host) (*hostinit.Spec, error) {
 	if h.Number == 1 {
 		return l.prepareFRR(h)
 	}
-	conf, err := router.BIRD(h)
+	conf, err := router.BIRD(h, l.Plan)
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +32,7 @@ func (l *Lab) prepareRouter(h wire.Host) (*hostinit.Spec, error) {
 }
 
 func (l *Lab) prepareFRR(h wire.Host) (*hostinit.Spec, error) {
-	conf, err := router.FRR(h)
+	conf, err := router.FRR(h, l.Plan)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -117,6 +118,8 @@ func (a App) echo() corev1.Container {
 			{Name: "http", ContainerPort: 8080},
 			{Name: "udp", ContainerPort: 8081, Protocol: corev1.ProtocolUDP},
 		},
+		// Without a request the kernel gives a pod no time while others on a busy machine want it, and a late answer is a lost one.
+		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}},
 		ReadinessProbe: &corev1.Probe{
 			ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(8080)}},
 			PeriodSeconds: 1, FailureThreshold: a.Patience,

@@ -23,16 +23,18 @@ type config struct {
 	AS             int
 	RouterID       string
 	Range4, Range6 string // where nodes may peer from
+	Nodes          wire.Plan
 }
 
 //go:embed files
 var files embed.FS
 
-// FRR returns the configuration of FRR's daemons on a host.
-func FRR(h wire.Host) ([]byte, error) { return render("frr.conf", h, AS1) }
+// FRR returns the configuration of FRR's daemons on a host. It names the nodes: with neighbors from a range FRR 8.4.4 reads
+// memory that it has freed, and dies at times, when a node does not come back within its restart time.
+func FRR(h wire.Host, plan wire.Plan) ([]byte, error) { return render("frr.conf", h, plan, AS1) }
 
-// BIRD returns the configuration of BIRD on a host.
-func BIRD(h wire.Host) ([]byte, error) { return render("bird.conf", h, AS2) }
+// BIRD returns the configuration of BIRD on a host. It takes the nodes from a range.
+func BIRD(h wire.Host, plan wire.Plan) ([]byte, error) { return render("bird.conf", h, plan, AS2) }
 
 // Daemon is one process of FRR.
 type Daemon struct {
@@ -64,7 +66,7 @@ func Daemons() []Daemon {
 }
 
 // render fills in one of the embedded files. Nodes peer from the network of the host's first link.
-func render(name string, h wire.Host, as int) ([]byte, error) {
+func render(name string, h wire.Host, plan wire.Plan, as int) ([]byte, error) {
 	l := h.Legs[0]
 	t, err := template.New(name).Option("missingkey=error").ParseFS(files, "files/"+name)
 	if err != nil {
@@ -74,6 +76,7 @@ func render(name string, h wire.Host, as int) ([]byte, error) {
 	err = t.Execute(&b, config{
 		Name: h.Name, AS: as, RouterID: l.V4.Addr().String(),
 		Range4: l.V4.Masked().String(), Range6: l.V6.Masked().String(),
+		Nodes: plan.Nodes(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("render %s: %w", name, err)
