@@ -23,10 +23,8 @@ demo-down: lab-down ## Remove everything that the demo created
 
 .PHONY: test
 test: ## Everything: lint, unit tests, end-to-end tests
-	$(MAKE) install
-	$(MAKE) lint
-	$(MAKE) test-unit
-	$(MAKE) test-e2e
+	@start=$$(date +%s); for stage in install lint test-unit test-e2e; do \
+		echo "$$stage begins after $$(( ($$(date +%s) - start) / 60 )) minutes"; $(MAKE) $$stage || exit 1; done
 
 .PHONY: test-unit
 test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds and network namespaces; slow ones without the detector
