@@ -42,7 +42,8 @@ func openLab(t *testing.T, mode string) testbed.Cluster {
 	case err == nil && l.Config.ProxyMode != mode:
 		t.Skipf("the lab that is up runs kube-proxy in mode %s", l.Config.ProxyMode)
 	case errors.Is(err, lab.ErrNotUp):
-		l, err = lab.Up(t.Context(), lab.Config{ProxyMode: mode}, t.Output())
+		ours.Store(!*keep)
+		l, err = lab.Up(interrupted, lab.Config{ProxyMode: mode}, t.Output())
 	}
 	must(t, err)
 	if !*keep {
