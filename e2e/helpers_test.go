@@ -222,10 +222,13 @@ func failures(results []probe.Result) string {
 		if r.OK {
 			continue
 		}
-		if first.IsZero() {
+		// Results are in the order in which probes ended.
+		if first.IsZero() || r.Start.Before(first) {
 			first = r.Start
 		}
-		last = r.Start
+		if r.Start.After(last) {
+			last = r.Start
+		}
 		causes[ports.ReplaceAllString(r.Error, "")]++
 	}
 	if len(causes) == 0 {
