@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 )
 
 const (
@@ -91,6 +92,23 @@ func (e *env) withdrawn(ctx context.Context, node string) (*metav1.Condition, er
 	return meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionEndpointsWithdrawn), nil
 }
 
+// renewed waits until a node's kubelet renews its Lease.
+func (e *env) renewed(ctx context.Context, node string) error {
+	ctx, cancel := context.WithTimeout(ctx, soon)
+	defer cancel()
+	w, err := e.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + node})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	for event := range w.ResultChan() {
+		if event.Type == watch.Modified {
+			return nil
+		}
+	}
+	return fmt.Errorf("wait %s for the next renewal of the Lease of %s: none came", soon, node)
+}
+
 // testDeadEndpoint powers off a node that has one of three endpoints, but not the address.
 func testDeadEndpoint(t *testing.T, e *env) {
 	app, owner := e.spread(t, "dead-endpoint")
@@ -106,6 +124,8 @@ func testDeadEndpoint(t *testing.T, e *env) {
 	const forgotten = "holdfast_stranded_attempts_forgotten_total"
 	before, err := e.Metrics(t.Context(), owner)
 	must(t, err)
+	// The worst moment: the node has just said that it lives.
+	must(t, e.renewed(t.Context(), victim))
 	off := time.Now()
 	must(t, e.Cluster.PowerOff(t.Context(), victim))
 	must(t, testbed.Until(t.Context(), soon, "a mark on the dead pod", func(ctx context.Context) error {

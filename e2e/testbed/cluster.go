@@ -114,7 +114,7 @@ func connection(cluster Cluster) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
-	config.QPS, config.Burst = 500, 1000
+	config.QPS = -1 // no limit
 	// The cluster is never behind the machine's proxy.
 	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
 	return config, nil

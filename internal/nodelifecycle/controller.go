@@ -157,7 +157,8 @@ func (c *Controller) read(now time.Time) snapshot {
 }
 
 func reportOf(o *v1beta1.SpeakerState) report {
-	r := report{node: o.Name, unreachable: map[string]time.Time{}}
+	m := o.Status.Members
+	r := report{node: o.Name, cutOff: 2*m.Alive <= m.Expected, unreachable: map[string]time.Time{}}
 	if o.Status.Observed != nil {
 		r.observed = o.Status.Observed.Time
 	}

@@ -5,7 +5,9 @@
 //
 //   - A node is dead when more than half of all expected speakers suspect it; of two
 //     speakers, when the other one does. A renewed Lease of the node, or a write of
-//     its own speaker, refutes every suspicion that is older.
+//     its own speaker, refutes every suspicion that is older by half a second, so that
+//     what it wrote just before its death does not. A speaker that writes that it is cut
+//     off refutes at once.
 //   - The majority must stand for 200 ms, and only suspicions of the last minute
 //     declare a node dead: after that time Kubernetes has decided for itself.
 //   - If the nodes of the last minute and the new ones together exceed the limit (10 %

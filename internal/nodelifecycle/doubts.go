@@ -22,7 +22,7 @@ func (d *Doubts) Missed(now time.Time, states []*v1beta1.SpeakerState, speakers 
 	d.tracker.observeReports(now, reports)
 	s := state{
 		now: now, speakers: speakers, suspicions: d.tracker.suspicions(),
-		lastSeen: map[string]time.Time{node: d.tracker.speakers[node].observed.at},
+		lastSeen: map[string]time.Time{node: d.tracker.wrote(node)},
 	}
 	return slices.Contains(s.suspects(), node)
 }

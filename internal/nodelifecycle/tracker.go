@@ -6,12 +6,18 @@ import (
 	"time"
 )
 
+// lastWords is how much later than others last heard it a dead node may seem to have written: they put the beginning of
+// its silence 0.3 s before they notice it, and no two watches are equally fast.
+const lastWords = 500 * time.Millisecond
+
 // report is what one speaker wrote. All of its times are by that speaker's clock.
 type report struct {
 	// node of the speaker.
 	node string
 	// observed is when it wrote.
 	observed time.Time
+	// cutOff: it hears half of the speakers or fewer.
+	cutOff bool
 	// unreachable nodes, with the time each was last heard.
 	unreachable map[string]time.Time
 }
@@ -30,6 +36,7 @@ type tracker struct {
 // speaker is what is known of one speaker.
 type speaker struct {
 	observed timestamp
+	cutOff   bool
 	// written are the times of its report, since the same by our clock.
 	written, since map[string]time.Time
 }
@@ -37,6 +44,8 @@ type speaker struct {
 // timestamp is a time that somebody writes again and again: as written, and by our clock.
 type timestamp struct {
 	written, at time.Time
+	// watched: it was written while we looked, so that the two clocks can be compared.
+	watched bool
 }
 
 // observe takes the timestamp as it reads now, and reports whether it changed.
@@ -49,7 +58,7 @@ func (s *timestamp) observe(now, written time.Time, first bool) bool {
 	case written.Equal(s.written):
 		return false
 	default:
-		*s = timestamp{written: written, at: now}
+		*s = timestamp{written: written, at: now, watched: true}
 	}
 	return true
 }
@@ -70,7 +79,7 @@ func (t *tracker) observeReports(now time.Time, reports []report) {
 	for _, r := range reports {
 		s, known := before[r.node]
 		if s.observed.observe(now, r.observed, !known) {
-			s.written, s.since = r.unreachable, translate(now, r, s, !known)
+			s.written, s.since, s.cutOff = r.unreachable, translate(now, r, s, !known), r.cutOff
 		}
 		t.speakers[r.node] = s
 	}
@@ -96,10 +105,16 @@ func translate(now time.Time, r report, before speaker, first bool) map[string]t
 	return out
 }
 
-// observeLease takes the time a node's kubelet last renewed its Lease, as it reads now.
+// observeLease takes the time a node's kubelet last renewed its Lease, as it reads now. The node's speaker has the same
+// clock: if that wrote while we looked, the first renewal that we see has its time by our clock too.
 func (t *tracker) observeLease(now time.Time, node string, renewed time.Time) {
 	s, known := t.leases[node]
-	s.observe(now, renewed, !known)
+	own := t.speakers[node].observed
+	if known || !own.watched {
+		s.observe(now, renewed, !known)
+	} else {
+		s = timestamp{written: renewed, at: own.at.Add(renewed.Sub(own.written))}
+	}
 	if t.leases == nil {
 		t.leases = map[string]timestamp{}
 	}
@@ -137,15 +152,25 @@ func (t *tracker) suspicions() []suspicion {
 	return out
 }
 
-// lastSeen returns the last sign of life of each node whose Lease is known: a renewal
-// of it, or a write of its own speaker. It is the zero time where there was none.
+// lastSeen returns the last sign of life of each node whose Lease is known: a renewal of it, or a write of its own speaker.
+// It is the zero time where there was none.
 func (t *tracker) lastSeen() map[string]time.Time {
 	out := make(map[string]time.Time, len(t.leases))
 	for node, lease := range t.leases {
-		out[node] = lease.at
-		if own := t.speakers[node].observed.at; own.After(lease.at) {
-			out[node] = own
+		out[node] = t.wrote(node)
+		if at := lease.at.Add(-lastWords); at.After(out[node]) {
+			out[node] = at
 		}
 	}
 	return out
+}
+
+// wrote returns when a node's own speaker last wrote, as a sign of life. A speaker that writes that it is cut off
+// was not dead when it wrote that.
+func (t *tracker) wrote(node string) time.Time {
+	s := t.speakers[node]
+	if s.cutOff || s.observed.at.IsZero() {
+		return s.observed.at
+	}
+	return s.observed.at.Add(-lastWords)
 }

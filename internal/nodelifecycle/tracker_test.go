@@ -36,11 +36,11 @@ func TestTrackerClocks(t *testing.T) {
 			t.Errorf("clock off by %s, written again: -want +got\n%s", off, diff)
 		}
 		tr.observeLease(at(20), "a", at(15).Add(off))
-		if got := tr.lastSeen()["a"]; !got.Equal(at(20)) {
+		if got := tr.lastSeen()["a"]; !got.Equal(at(20).Add(-lastWords)) {
 			t.Errorf("clock off by %s: it wrote at second 20, its last sign of life is %s", off, got)
 		}
 		tr.observeLease(at(21), "a", at(20.9).Add(off))
-		if got := tr.lastSeen()["a"]; !got.Equal(at(21)) {
+		if got := tr.lastSeen()["a"]; !got.Equal(at(21).Add(-lastWords)) {
 			t.Errorf("clock off by %s: its Lease was renewed at second 21, its last sign of life is %s", off, got)
 		}
 		says(22, 21.9)
@@ -68,12 +68,40 @@ func TestTrackerFirstLook(t *testing.T) {
 	tr.observeLease(at(10), "a", at(5))
 	tr.observeLease(at(10), "b", at(3605))
 	tr.observeLease(at(10), "d", at(5))
-	if diff := cmp.Diff(map[string]time.Time{"a": at(9), "b": {}, "d": at(5)}, tr.lastSeen()); diff != "" {
+	if diff := cmp.Diff(map[string]time.Time{"a": at(9).Add(-lastWords), "b": {}, "d": at(5).Add(-lastWords)}, tr.lastSeen()); diff != "" {
 		t.Errorf("life: -want +got\n%s", diff)
 	}
 	tr.keepLeases([]string{"d"})
-	if diff := cmp.Diff(map[string]time.Time{"d": at(5)}, tr.lastSeen()); diff != "" {
+	if diff := cmp.Diff(map[string]time.Time{"d": at(5).Add(-lastWords)}, tr.lastSeen()); diff != "" {
 		t.Errorf("kept: -want +got\n%s", diff)
+	}
+}
+
+// TestTrackerLease: the first renewal that we see has its time by our clock if we saw the node's speaker write before.
+func TestTrackerLease(t *testing.T) {
+	for _, off := range skews {
+		var tr tracker
+		for _, second := range []float64{1, 2} {
+			tr.observeReports(at(second), []report{{node: "a", observed: at(second).Add(off)}})
+		}
+		tr.observeLease(at(9), "a", at(7).Add(off))
+		if got := tr.lastSeen()["a"]; !got.Equal(at(7).Add(-lastWords)) {
+			t.Errorf("clock off by %s: its Lease was renewed at second 7, its last sign of life is %s", off, got)
+		}
+	}
+}
+
+// TestTrackerLastWords: what a node wrote at the moment of its death is no sign of life, unless it wrote that it is cut off.
+func TestTrackerLastWords(t *testing.T) {
+	for _, cutOff := range []bool{false, true} {
+		var tr tracker
+		tr.observeReports(at(1), []report{{node: "c", observed: at(1)}})
+		tr.observeReports(at(10), []report{{node: "c", observed: at(10), cutOff: cutOff}})
+		tr.observeLease(at(10.4), "c", at(10.1))
+		s := state{now: at(10.4), speakers: 3, limit: Limit{Nodes: 1}, suspicions: suspicions("a>c@9.8 b>c@9.7"), lastSeen: tr.lastSeen()}
+		if got := len(decide(s).withdraw) > 0; got == cutOff {
+			t.Errorf("cut off %t: withdrawn %t", cutOff, got)
+		}
 	}
 }
 
