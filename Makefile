@@ -5,6 +5,9 @@ STATICCHECK    := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 ACTIONLINT     := go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 HELM           := $(CURDIR)/bin/helm
 RELEASE        := go run ./release -helm $(HELM)
+# All compile in one way, as the release does, so that nothing is compiled twice. Only the race detector needs cgo.
+export CGO_ENABLED := 0
+export GOFLAGS     += -trimpath
 # The architectures of a release.
 ARCHS          := amd64,arm64
 # The output directory of generate; lint generates into another one and compares.
@@ -28,7 +31,7 @@ test: ## Everything: lint, unit tests, end-to-end tests
 
 .PHONY: test-unit
 test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds and network namespaces; slow ones without the detector
-	go test -race ./...
+	CGO_ENABLED=1 go test -race ./...
 	go -C api/v1beta1 test ./...
 	go test -run 'History|APIServerAway|StepAllocates|ManyRoutes|EveryNetwork|Loss(At|Of|Among)' \
 		./internal/ipam ./speaker ./internal/bfd ./internal/bgp ./internal/heartbeat
@@ -44,7 +47,7 @@ e2e-kind: kind-tools ## The same tests on kind; Docker, kind and images that are
 .PHONY: kind-tools
 kind-tools: image chart
 	go build -o bin/ ./e2e/kind/cmd/kindlab
-	CGO_ENABLED=0 go build -trimpath -o bin/ ./e2e/cmd/probe ./e2e/cmd/whohas
+	go build -o bin/ ./e2e/cmd/probe ./e2e/cmd/whohas
 	go test -tags e2e -c -o bin/e2e.test ./e2e
 
 .PHONY: test-oldest
@@ -131,15 +134,15 @@ bin/lab:
 	go build -o bin/lab ./e2e/lab/cmd/lab
 
 bin/helm: e2e/lab/tools/helm/go.mod
-	CGO_ENABLED=0 go -C $(<D) build -trimpath -ldflags '-s -w' -o $(HELM) helm.sh/helm/v4/cmd/helm
+	go -C $(<D) build -ldflags '-s -w' -o $(HELM) helm.sh/helm/v4/cmd/helm
 
 OLDEST := e2e/lab/tools/kubernetes131
 
 # The server reports the version that it was stamped with; the daemons refuse one that is too old.
 bin/oldest/kube-apiserver: $(shell find $(OLDEST) -type f)
 	version=$$(sed -n 's/^require k8s.io\/kubernetes //p' $(OLDEST)/go.mod) && \
-	CGO_ENABLED=0 go -C $(OLDEST) build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version \
+	go -C $(OLDEST) build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version \
 	-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=31" -o $(CURDIR)/$@ k8s.io/kubernetes/cmd/kube-apiserver
 
 bin/oldest/etcd: e2e/lab/tools/etcd/go.mod
-	CGO_ENABLED=0 go -C $(<D) build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ go.etcd.io/etcd/server/v3
+	go -C $(<D) build -ldflags '-s -w' -o $(CURDIR)/$@ go.etcd.io/etcd/server/v3

@@ -63,10 +63,7 @@ func (e *env) needs(t *testing.T, name string) {
 // cases run in this order, one at a time: they share a cluster, and some inject faults.
 var cases = []testCase{
 	{"Reach", testReach},
-	{"Delete", testDelete},
-	{"TypeChange", testTypeChange},
 	{"NoEndpoint", testNoEndpoint},
-	{"ExcludedNode", testExcludedNode},
 	{"SCTP", testSCTP},
 	{"HeadStart", testHeadStart},
 	{"LocalArrives", testLocalArrives},
@@ -78,9 +75,7 @@ var cases = []testCase{
 	{"FilterPMTU", testFilterPMTU},
 	{"FilterLocal", testFilterLocal},
 	{"FilterLimit", testFilterLimit},
-	{"FilterSpeed", testFilterSpeed},
 	{"FilterOrder", testFilterOrder},
-	{"SpeakerRestart", testSpeakerRestart},
 	{"Boot", testBoot},
 }
 
@@ -94,9 +89,14 @@ var once = []testCase{
 	{"OtherClass", testOtherClass},
 	{"OthersStatus", testOthersStatus},
 	{"Rejected", testRejected},
+	{"Delete", testDelete},
+	{"TypeChange", testTypeChange},
+	{"ExcludedNode", testExcludedNode},
 	{"Conditions", testConditions},
 	{"PeerDown", testPeerDown},
+	{"FilterSpeed", testFilterSpeed},
 	{"ControllerRestart", testControllerRestart},
+	{"SpeakerRestart", testSpeakerRestart},
 	{"FloatingIP", testFloatingIP},
 	{"FloatingIPRestore", testFloatingIPRestore},
 	{"Sharing", testSharing},

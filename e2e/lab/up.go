@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -44,7 +43,7 @@ func up(ctx context.Context, c Config, progress io.Writer) (*Lab, error) {
 	} else if len(left) > 0 {
 		return nil, fmt.Errorf("bring lab up: remains of another lab (%s ...): take it down first", left[0])
 	}
-	repo, err := findRepo()
+	repo, err := toolset.FindRepo()
 	if err != nil {
 		return nil, err
 	}
@@ -187,27 +186,4 @@ func cgroupLimits() (bool, error) {
 	}
 	controllers, err := readControllers(root)
 	return hostinit.HasControllers(controllers), err
-}
-
-// findRepo finds the source tree: above the working directory, or above the
-// running program.
-func findRepo() (string, error) {
-	var starts []string
-	if dir, err := os.Getwd(); err == nil {
-		starts = append(starts, dir)
-	}
-	if exe, err := os.Executable(); err == nil {
-		starts = append(starts, filepath.Dir(exe))
-	}
-	for _, dir := range starts {
-		for ; ; dir = filepath.Dir(dir) {
-			if _, err := os.Stat(filepath.Join(dir, "e2e/lab/tools/kubernetes/go.mod")); err == nil {
-				return dir, nil
-			}
-			if dir == filepath.Dir(dir) {
-				break
-			}
-		}
-	}
-	return "", errors.New("find sources of the lab: neither the working directory nor the program is inside the repository")
 }

@@ -10,11 +10,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/crdtest"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -54,7 +54,7 @@ func Start(t testing.TB) *rest.Config {
 // start runs one of the compiled programs until the test, or the test process, ends. Its log is in dir.
 func start(t testing.TB, dir, name string, args ...string) {
 	t.Helper()
-	program := filepath.Join(root(), "bin/oldest", name)
+	program := filepath.Join(crdtest.Repository(), "bin/oldest", name)
 	if _, err := os.Stat(program); err != nil {
 		t.Fatalf("%v: run make test-oldest", err)
 	}
@@ -121,10 +121,4 @@ func write(t testing.TB, path string, content []byte) {
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// root returns the directory of the repository.
-func root() string {
-	_, here, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(here), "../..")
 }

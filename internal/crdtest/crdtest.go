@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -31,11 +30,24 @@ type CRD struct {
 	rules     *schemacel.Validator
 }
 
+// crds is where the CRDs are in the repository.
+const crds = "config/crd/holdfast.dev_*.yaml"
+
+// Repository returns the repository's directory. Tests run in the directory of their package, which is inside; it is "."
+// where the CRDs are not found.
+func Repository() string {
+	for dir := "."; len(dir) < 64; dir = filepath.Join("..", dir) {
+		if files, err := filepath.Glob(filepath.Join(dir, crds)); err == nil && len(files) > 0 {
+			return dir
+		}
+	}
+	return "."
+}
+
 // Read returns all of our kinds as the API server of this Kubernetes validates them. One before 1.36 enforces no format of
 // numbers.
 func Read(kubernetes string) ([]CRD, error) {
-	_, here, _, _ := runtime.Caller(0)
-	files, err := filepath.Glob(filepath.Join(filepath.Dir(here), "../../config/crd/holdfast.dev_*.yaml"))
+	files, err := filepath.Glob(filepath.Join(Repository(), crds))
 	if err != nil || len(files) == 0 {
 		return nil, fmt.Errorf("no CRDs: %w", err)
 	}

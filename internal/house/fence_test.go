@@ -54,7 +54,7 @@ var fence = map[string][]string{
 	"internal/build":         {},
 	"internal/daemon":        {"internal/build", "internal/config", "github.com/prometheus/client_golang"},
 	"internal/httpd":         {"github.com/prometheus/client_golang"},
-	"internal/apitest":       {"k8s.io"},
+	"internal/apitest":       {"k8s.io", "internal/crdtest"},
 	"internal/clocktest":     {},
 	"internal/crdtest":       {"api", "k8s.io", "sigs.k8s.io/yaml"},
 	"internal/nstest":        {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x"},

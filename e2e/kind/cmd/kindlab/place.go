@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/e2e/kind/engine"
+	"github.com/holdfast-lb/holdfast/e2e/lab/toolset"
 )
 
 // place is where commands run: the network namespace of the Docker Engine, with the programs of a cluster in PATH.
@@ -27,7 +28,7 @@ type kept struct {
 }
 
 func newPlace() (*place, error) {
-	repo, err := findRepo()
+	repo, err := toolset.FindRepo()
 	if err != nil {
 		return nil, err
 	}
