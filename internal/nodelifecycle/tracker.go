@@ -6,9 +6,15 @@ import (
 	"time"
 )
 
-// lastWords is how much later than others last heard it a dead node may seem to have written: they put the beginning of
-// its silence 0.3 s before they notice it, and no two watches are equally fast.
-const lastWords = 500 * time.Millisecond
+const (
+	// lastWords is how much later than others last heard it a dead node may seem to have written: they put the beginning of
+	// its silence 0.3 s before they notice it, and no two watches are equally fast.
+	lastWords = 500 * time.Millisecond
+	// mostDelay is how long what is written may take to be seen here. If it seems to take longer, a clock was set.
+	mostDelay = 5 * time.Second
+	// driftRate is how much faster than another one a clock may run: one part of so many, which is 0.02 %.
+	driftRate = 5000
+)
 
 // report is what one speaker wrote. All of its times are by that speaker's clock.
 type report struct {
@@ -23,9 +29,9 @@ type report struct {
 }
 
 // tracker translates what speakers and kubelets wrote, each by its own clock, to the
-// clock of its caller: what changes between two looks happened just now, whatever time
-// is written in it. Only what it finds at the first look keeps the time written in it,
-// and counts for nothing where that lies in the future. All times that it returns have
+// clock of its caller: it compares both whenever a speaker writes. Until a speaker has
+// written while we looked, what it and the kubelet of its node wrote keeps the time
+// written in it, and counts for nothing where that lies in the future. All times that it returns have
 // the monotonic reading of the caller's, so that setting the clock later changes nothing.
 type tracker struct {
 	speakers  map[string]speaker
@@ -37,28 +43,57 @@ type tracker struct {
 type speaker struct {
 	observed timestamp
 	cutOff   bool
+	clock    clock
 	// written are the times of its report, since the same by our clock.
 	written, since map[string]time.Time
+}
+
+// clock is that of a node, as far as it is known: it read written at the time at of ours. What a node writes is seen
+// late by as much as the API server takes, so that the earliest such time is the best one.
+type clock struct {
+	written, at time.Time
+}
+
+func (c clock) known() bool { return !c.at.IsZero() }
+
+// compare takes into account that what was written by this clock was seen now for the first time.
+func (c *clock) compare(now, written time.Time) {
+	at := now
+	if c.known() {
+		earliest := c.at.Add(written.Sub(c.written) + now.Sub(c.at)/driftRate)
+		if late := now.Sub(earliest); late >= 0 && late <= mostDelay {
+			at = earliest
+		}
+	}
+	*c = clock{written, at}
+}
+
+// ours returns a time by this clock as it is by our clock; it is not in the future.
+func (c clock) ours(now, written time.Time) time.Time {
+	if at := c.at.Add(written.Sub(c.written)); at.Before(now) {
+		return at
+	}
+	return now
 }
 
 // timestamp is a time that somebody writes again and again: as written, and by our clock.
 type timestamp struct {
 	written, at time.Time
-	// watched: it was written while we looked, so that the two clocks can be compared.
-	watched bool
 }
 
-// observe takes the timestamp as it reads now, and reports whether it changed.
-func (s *timestamp) observe(now, written time.Time, first bool) bool {
+// observe takes the timestamp as it reads now, and reports whether it changed. The clock is that of its writer.
+func (s *timestamp) observe(now, written time.Time, first bool, by clock) bool {
 	switch {
+	case !first && written.Equal(s.written):
+		return false
+	case by.known():
+		*s = timestamp{written: written, at: by.ours(now, written)}
 	case first && written.After(now):
 		*s = timestamp{written: written}
 	case first:
 		*s = timestamp{written: written, at: monotonic(now, written)}
-	case written.Equal(s.written):
-		return false
 	default:
-		*s = timestamp{written: written, at: now, watched: true}
+		*s = timestamp{written: written, at: now}
 	}
 	return true
 }
@@ -78,43 +113,42 @@ func (t *tracker) observeReports(now time.Time, reports []report) {
 	t.speakers = make(map[string]speaker, len(reports))
 	for _, r := range reports {
 		s, known := before[r.node]
-		if s.observed.observe(now, r.observed, !known) {
-			s.written, s.since, s.cutOff = r.unreachable, translate(now, r, s, !known), r.cutOff
+		compared := s.clock.known()
+		if known && !r.observed.Equal(s.observed.written) {
+			s.clock.compare(now, r.observed)
+		}
+		if s.observed.observe(now, r.observed, !known, s.clock) {
+			s.written, s.since, s.cutOff = r.unreachable, translate(now, r, s, compared), r.cutOff
 		}
 		t.speakers[r.node] = s
 	}
 }
 
-// translate brings the times of a report to our clock. It was written just now, so
-// that a silence has lasted as long as it had lasted then.
-func translate(now time.Time, r report, before speaker, first bool) map[string]time.Time {
+// translate brings the times of a report to our clock, those too that stood in the one before if that clock was
+// not known then.
+func translate(now time.Time, r report, s speaker, before bool) map[string]time.Time {
 	out := make(map[string]time.Time, len(r.unreachable))
 	for node, since := range r.unreachable {
-		was, stood := before.written[node]
+		was, stood := s.written[node]
 		switch {
-		case stood && was.Equal(since):
-			out[node] = before.since[node]
-		case first && since.After(now):
+		case stood && was.Equal(since) && before:
+			out[node] = s.since[node]
+		case s.clock.known():
+			out[node] = s.clock.ours(now, since)
+		case since.After(now):
 			out[node] = now.Add(-fresh)
-		case first:
-			out[node] = monotonic(now, since)
 		default:
-			out[node] = now.Add(-max(0, r.observed.Sub(since)))
+			out[node] = monotonic(now, since)
 		}
 	}
 	return out
 }
 
 // observeLease takes the time a node's kubelet last renewed its Lease, as it reads now. The node's speaker has the same
-// clock: if that wrote while we looked, the first renewal that we see has its time by our clock too.
+// clock.
 func (t *tracker) observeLease(now time.Time, node string, renewed time.Time) {
 	s, known := t.leases[node]
-	own := t.speakers[node].observed
-	if known || !own.watched {
-		s.observe(now, renewed, !known)
-	} else {
-		s = timestamp{written: renewed, at: own.at.Add(renewed.Sub(own.written))}
-	}
+	s.observe(now, renewed, !known, t.speakers[node].clock)
 	if t.leases == nil {
 		t.leases = map[string]timestamp{}
 	}
@@ -130,7 +164,7 @@ func (t *tracker) observeWithdrawn(now time.Time, decided map[string]time.Time) 
 	out := make(map[string]time.Time, len(decided))
 	for node, written := range decided {
 		s, known := before[node]
-		s.observe(now, written, !known && !written.After(now))
+		s.observe(now, written, !known && !written.After(now), clock{})
 		t.withdrawn[node], out[node] = s, s.at
 	}
 	return out
