@@ -48,11 +48,17 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 	// make thousands of Services wait for each other.
 	config.QPS = -1
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return fence{next} })
+	config.Dial = dial
+	// Both clients share its connections.
+	transport, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return Clients{}, fmt.Errorf("make transport: %w", err)
+	}
 
 	core := rest.CopyConfig(config)
 	core.ContentType = "application/vnd.kubernetes.protobuf"
 	core.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	kube, err := kubernetes.NewForConfig(core)
+	kube, err := kubernetes.NewForConfigAndClient(core, transport)
 	if err != nil {
 		return Clients{}, fmt.Errorf("make client: %w", err)
 	}
@@ -65,7 +71,7 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 	own.GroupVersion = &v1beta1.GroupVersion
 	own.APIPath = "/apis"
 	own.NegotiatedSerializer = tolerant{serializer.NewCodecFactory(scheme).WithoutConversion(), scheme}
-	holdfast, err := rest.RESTClientFor(own)
+	holdfast, err := rest.RESTClientForConfigAndClient(own, transport)
 	if err != nil {
 		return Clients{}, fmt.Errorf("make client of %s: %w", v1beta1.GroupVersion, err)
 	}

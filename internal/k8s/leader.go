@@ -157,9 +157,7 @@ func (e *election) win(ctx context.Context) *term {
 // try reads the Lease, and takes it if it may. The write fails if anybody wrote the Lease since it was read, so that
 // a slow read and a standby that stood still do no harm.
 func (e *election) try(ctx context.Context) (*term, error) {
-	ctx, cancel := context.WithTimeout(ctx, renewTime)
-	defer cancel()
-	read, _, err := e.lock.Get(ctx)
+	read, err := e.read(ctx)
 	if apierrors.IsNotFound(err) {
 		read = nil
 	} else if err != nil {
@@ -184,12 +182,27 @@ func (e *election) try(ctx context.Context) (*term, error) {
 		write = e.lock.Update
 	}
 	taken = e.renewal(taken, start)
-	if err := write(ctx, taken); err != nil {
+	if err := e.write(ctx, write, taken); err != nil {
 		return nil, fmt.Errorf("take the Lease: %w", err)
 	}
 	e.log.Info("the Lease is taken", "from-node", node, "missed", missed, "unrenewed", start.Sub(e.seen.since).String())
 	e.observe(&taken)
 	return &term{renewed: start}, nil
+}
+
+// read reads the Lease. Each call to the API server has renewTime for itself, or a server that is nearly as slow as a
+// leader may bear would let nobody lead.
+func (e *election) read(ctx context.Context) (*resourcelock.LeaderElectionRecord, error) {
+	ctx, cancel := context.WithTimeout(ctx, renewTime)
+	defer cancel()
+	r, _, err := e.lock.Get(ctx)
+	return r, err
+}
+
+func (e *election) write(ctx context.Context, write func(context.Context, resourcelock.LeaderElectionRecord) error, r resourcelock.LeaderElectionRecord) error {
+	ctx, cancel := context.WithTimeout(ctx, renewTime)
+	defer cancel()
+	return write(ctx, r)
 }
 
 // observe takes the Lease as it was read, or written, just now.
@@ -242,20 +255,19 @@ func (e *election) hold(t *term, ended <-chan struct{}) (lost bool) {
 // renew renews the Lease once. If that fails it reads the Lease: another process has it, or an earlier
 // renewal was written without an answer.
 func (e *election) renew(t *term) error {
-	ctx, cancel := context.WithTimeout(context.Background(), renewTime)
-	defer cancel()
+	ctx := context.Background()
 	start := time.Now()
-	err := e.lock.Update(ctx, e.renewal(*e.seen.record, start))
+	err := e.write(ctx, e.lock.Update, e.renewal(*e.seen.record, start))
 	if err != nil {
 		var read *resourcelock.LeaderElectionRecord
-		read, _, err = e.lock.Get(ctx)
+		read, err = e.read(ctx)
 		if apierrors.IsNotFound(err) || err == nil && read.HolderIdentity != e.lock.Identity() {
 			e.observe(read)
 			return ErrLeadershipLost
 		}
 		if err == nil {
 			start = time.Now()
-			err = e.lock.Update(ctx, e.renewal(*read, start))
+			err = e.write(ctx, e.lock.Update, e.renewal(*read, start))
 		}
 	}
 	if err != nil {

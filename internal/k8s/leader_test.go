@@ -99,6 +99,26 @@ func TestLeaderAPIServerAway(t *testing.T) {
 	})
 }
 
+// TestLeaderSlowServer: somebody leads on an API server that takes 0.8 s for everything, also the next one after a death.
+func TestLeaderSlowServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.slowness = func(bool) (time.Duration, time.Duration) { return 400 * time.Millisecond, 400 * time.Millisecond }
+		a := w.start("a")
+		sleep(t.Context(), 5*time.Second)
+		b := w.start("b")
+		sleep(t.Context(), 5*time.Second)
+		died := time.Now()
+		a.powerOff()
+		w.set(func() { w.missed = true })
+		sleep(t.Context(), 20*time.Second)
+		if took := w.firstWrite("b", died).Sub(died); took < 0 || took > 8*time.Second {
+			t.Errorf("b writes after %v", took)
+		}
+		w.end(a, b)
+	})
+}
+
 // TestLeaderLapsed: a leader whose renewals fail, and nothing else, stops writing in time.
 func TestLeaderLapsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
