@@ -112,7 +112,9 @@ func TestTrackerLastWords(t *testing.T) {
 func TestTrackerSlowServer(t *testing.T) {
 	for _, off := range skews {
 		var tr tracker
-		wrote := func(now, observed float64) { tr.observeReports(at(now), []report{{node: "c", observed: at(observed).Add(off)}}) }
+		wrote := func(now, observed float64) {
+			tr.observeReports(at(now), []report{{node: "c", observed: at(observed).Add(off)}})
+		}
 		dead := func(what string) {
 			t.Helper()
 			s := state{now: at(13), speakers: 3, limit: Limit{Nodes: 1}, suspicions: suspicions("a>c@9.8 b>c@9.7"), lastSeen: tr.lastSeen()}
