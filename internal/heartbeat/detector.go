@@ -24,7 +24,7 @@ type peer struct {
 	session     session
 
 	// lastHeard is when this node last heard it, 0 for never; lastAlive is when anybody did, this node, another
-	// one, or the wire.
+	// one, or the wire, or when its kernel last refused a packet while its speaker is down.
 	lastHeard, lastAlive time.Duration
 	// watched: it sends heartbeats to this node. listed: it is in detector.watching.
 	watched, listed bool

@@ -204,6 +204,10 @@ func TestSpeakerDown(t *testing.T) {
 		w.must(t, time.Second, w.all(second, SpeakerDown), "SpeakerDown to all")
 		second.stop()
 		w.must(t, 5*time.Second, w.all(second, Dead), "dead with its node")
+		w.after(3 * time.Second)
+		second.start()
+		w.must(t, 3*time.Second, w.all(second, HoldDown), "back after its node was dead")
+		w.must(t, 15*time.Second, w.all(second, Alive), "without restrictions again")
 	}
 }
 

@@ -95,8 +95,13 @@ func (d *detector) inSession(now time.Duration, from *peer, p packet) bool {
 	return true
 }
 
-// refused: the kernel of the peer's node refused a packet, since no speaker listens there.
+// refused: the kernel of the peer's node refused a packet, since no speaker listens there. Once that is known it is the
+// sign of life of the node.
 func (d *detector) refused(now time.Duration, p *peer) {
 	p.refusedAt = now
 	d.counts.refused.Add(1)
+	if p.status == SpeakerDown {
+		p.lastAlive = now
+		d.clear(now, p)
+	}
 }

@@ -3,10 +3,12 @@ package heartbeat
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv4"
@@ -138,5 +140,41 @@ func TestForgedRefusals(t *testing.T) {
 				counts("the rest waited for the next heartbeat", 2, 85)
 			})
 		})
+	}
+}
+
+// Where a speaker is down and its node forwards nothing moves, though a watcher hears badly, packets are lost, or a watcher
+// stands still and loses what waited.
+func TestRefusalsLost(t *testing.T) {
+	faults := map[string]func(a *announcers){
+		"half of what comes to one": func(a *announcers) { a.lose(a.nodes[1], lossy{in: 50}) },
+		"bursts at one":             func(a *announcers) { a.lose(a.nodes[1], lossy{in: 100, burst: time.Second / 2}) },
+		"5% at all":                 func(a *announcers) { a.loss = 0.05 },
+		"one stands still": func(a *announcers) {
+			a.after(time.Second)
+			a.nodes[1].pausedUntil = a.now + 2500*ms
+			a.cut = func(_, to *node) bool { return a.now < to.pausedUntil }
+		},
+	}
+	for _, n := range []int{2, 3, 8} {
+		for fault, begin := range faults {
+			t.Run(fmt.Sprintf("%d nodes, %s", n, fault), func(t *testing.T) {
+				for seed := range uint64(10) {
+					a := newAnnouncers(seed, n, 1)
+					down := a.nodes[0]
+					down.kill()
+					hit := a.now
+					a.must(t, time.Second, a.all(down, SpeakerDown), "SpeakerDown to all")
+					begin(a)
+					a.run(hit+9*time.Second-a.now, func() {
+						for j, home := range a.home {
+							if home == "0 " && a.owners[j] != "" {
+								t.Fatalf("seed %d: an address of the node is with %safter %v", seed, a.owners[j], a.now-hit)
+							}
+						}
+					})
+				}
+			})
+		}
 	}
 }

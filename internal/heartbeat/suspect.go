@@ -19,8 +19,8 @@ const (
 	maxAsked = 4
 	// slackTime is how long a peer is given more time than it asked for.
 	slackTime = time.Minute
-	// refusalTime is how long one refusal shows that the node is up: kernels send one a
-	// second (Linux, icmp_ratelimit).
+	// refusalTime is how long a refusal shows that the node is up. Kernels send one a second (Linux, icmp_ratelimit):
+	// one may be lost.
 	refusalTime = 2500 * time.Millisecond
 	// pingInterval is the time between packets that a node whose speaker is down may refuse.
 	pingInterval = 250 * time.Millisecond
@@ -45,9 +45,12 @@ func (s *suspicion) count(answer Status) (n int) {
 	return n
 }
 
-// patience is how long a peer may be silent.
+// patience is how long there may be no sign of life of a peer.
 func (p *peer) patience() time.Duration {
-	if p.answersOnWire() {
+	switch {
+	case p.status == SpeakerDown:
+		return refusalTime
+	case p.answersOnWire():
 		return wirePatience
 	}
 	return p.hold + p.slack
@@ -56,12 +59,12 @@ func (p *peer) patience() time.Duration {
 // checkAt returns when check has something to do for p; 0 is never.
 func (d *detector) checkAt(p *peer) time.Duration {
 	switch s := p.suspicion; {
-	case p.status == SpeakerDown && p.watched:
-		return p.pingedAt + pingInterval
 	case p.accused:
 		return p.wire.askedAt + slowWireInterval
-	case !p.watched || p.status > HoldDown:
+	case !p.watched || p.status > SpeakerDown:
 		return 0
+	case p.status == SpeakerDown && s == nil:
+		return min(p.pingedAt+pingInterval, d.wireAt(p))
 	case s == nil:
 		return min(p.lastAlive+p.patience(), d.wireAt(p))
 	default:
@@ -93,17 +96,20 @@ func (d *detector) check(now time.Duration, p *peer) {
 	if now > p.slackUntil {
 		p.slack = 0
 	}
-	if p.status == SpeakerDown {
-		d.checkSpeakerDown(now, p)
-		return
-	}
 	if p.accused && now >= p.wire.askedAt+slowWireInterval {
 		d.askWire(now, p)
 	}
-	if !p.watched || p.status > HoldDown || now < d.grace.until {
+	if !p.watched || p.status > SpeakerDown || now < d.grace.until {
 		return
 	}
-	if p.refusedAt > p.lastHeard && now-p.lastHeard > d.Interval+d.Interval/2 {
+	switch {
+	case p.status == SpeakerDown && now-p.claimedAt > d.SpeakerDownTime:
+		d.declare(now, p, Dead, false)
+		return
+	case p.status == SpeakerDown && now >= p.pingedAt+pingInterval:
+		p.pingedAt = now
+		d.send(p, packet{ping: true})
+	case p.status != SpeakerDown && p.refusedAt > p.lastHeard && now-p.lastHeard > d.Interval+d.Interval/2:
 		d.declare(now, p, SpeakerDown, false)
 		return
 	}
@@ -180,8 +186,8 @@ func (s *suspicion) shared(now time.Duration) bool {
 // answerAbout answers a watcher that does not hear a peer.
 func (d *detector) answerAbout(now time.Duration, to, about *peer) {
 	age := now - about.lastAlive
-	// What this node knows from others, or from the wire, holds until it doubts that itself: a node that is heard
-	// here or there in turns is not dead.
+	// What this node knows from others, from the wire, or from refusals, holds until it doubts that itself: a node
+	// that is heard here or there in turns is not dead.
 	fresh := about.lastAlive != 0 && age <= about.hold*3/4 ||
 		about.lastAlive > about.lastHeard && about.suspicion == nil && age <= about.patience()
 	c := claim{about: about.id, status: heard, incarnation: uint32(age.Milliseconds())}
@@ -237,23 +243,11 @@ func (d *detector) declare(now time.Duration, p *peer, status Status, private bo
 	p.watched, p.accused = status == SpeakerDown, status == Dead
 	p.former = p.claim
 	p.set(now, c, private)
+	if status == SpeakerDown {
+		p.lastAlive = p.refusedAt
+	}
 	d.version++
 	if !private {
 		d.broadcast(p.id)
-	}
-}
-
-// checkSpeakerDown gives a node without its speaker up when its kernel refuses no more, or for too long.
-func (d *detector) checkSpeakerDown(now time.Duration, p *peer) {
-	if !p.watched {
-		return
-	}
-	if now-p.refusedAt > refusalTime || now-p.claimedAt > d.SpeakerDownTime {
-		d.declare(now, p, Dead, false)
-		return
-	}
-	if now >= p.pingedAt+pingInterval {
-		p.pingedAt = now
-		d.send(p, packet{ping: true})
 	}
 }

@@ -176,6 +176,9 @@ func (d *detector) decidesAlone(now time.Duration, p *peer) bool {
 	lossy := p.reception.clean < cleanRun
 	switch answer.Foreign {
 	case Answered:
+		if p.status == SpeakerDown && now < p.suspicion.at+noForeignTime {
+			return false // refusals are so rare that nothing else shows whether some are lost
+		}
 		// If heartbeats of it, or foreign answers, were lost before, this may be more of the same.
 		return !(lossy && now-p.lastHeard < noForeignTime) && (d.link.failsAt == 0 || now-d.link.failsAt > noForeignTime)
 	case Silent:

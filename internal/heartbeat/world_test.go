@@ -53,10 +53,21 @@ type node struct {
 	sent int
 	// askedAt is when it asked the wire last, foreignAt when a foreign machine answered last.
 	askedAt, foreignAt time.Duration
+	// refusals are those of its kernel to each other node.
+	refusals map[*node]refusals
 	// wakes is when the next tick is planned, hasty how often in a row it was due already.
 	wakes time.Duration
 	hasty int
 }
+
+// refusalInterval is between the refusals that a kernel sends to one destination, after so many at once.
+const (
+	refusalInterval = time.Second
+	refusalBurst    = 6
+)
+
+// refusals are what the kernel has left of the time that each of them costs.
+type refusals struct{ left, at time.Duration }
 
 type event struct {
 	at    time.Duration
@@ -88,7 +99,7 @@ func newWorldOf(seed uint64, n int, timers Timers, skews ...time.Duration) *worl
 		random: rand.New(rand.NewPCG(seed, 1)), now: time.Second, late: ms / 2, gossips: true, byID: map[id]*node{}, timers: timers,
 	}
 	for i := range n {
-		one := &node{world: w, name: fmt.Sprintf("node-%03d", i)}
+		one := &node{world: w, name: fmt.Sprintf("node-%03d", i), refusals: map[*node]refusals{}}
 		if i < len(skews) {
 			one.skew = skews[i]
 		}
@@ -268,15 +279,32 @@ func (w *world) carry(from *node, o outgoing) {
 		case !to.up:
 		case to.killed:
 			// Its kernel says so.
-			if p := from.d.peers[to.id]; p != nil {
-				from.d.refused(from.now(), p)
-				from.plan(w.now)
+			if d := from.d; to.refuses(from) && w.passes(to, from) {
+				w.at(max(w.now, from.pausedUntil), func() {
+					if p := d.peers[to.id]; p != nil && from.d == d {
+						d.refused(from.now(), p)
+						from.plan(w.now)
+					}
+				})
 			}
 		default:
 			to.waiting = append(to.waiting, o.packet)
 			to.plan(max(w.now, to.pausedUntil))
 		}
 	})
+}
+
+// refuses reports whether the kernel sends another refusal, as Linux counts (inet_peer_xrlim_allow).
+func (n *node) refuses(to *node) bool {
+	l := n.refusals[to]
+	l.left = min(l.left+n.world.now-l.at, refusalBurst*refusalInterval)
+	l.at = n.world.now
+	is := l.left >= refusalInterval
+	if is {
+		l.left -= refusalInterval
+	}
+	n.refusals[to] = l
+	return is
 }
 
 // until runs the world to a time.
