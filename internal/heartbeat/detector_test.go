@@ -410,6 +410,32 @@ func TestGossipBlocked(t *testing.T) {
 	}
 }
 
+// Nor is it where a node hears those that it does not watch more seldom than once in orphanTime.
+func TestGossipBlockedAmongMany(t *testing.T) {
+	const interval = time.Second
+	w := newWorldOf(10, 15, Timers{Interval: interval})
+	w.loss = 0.01
+	w.after(time.Minute)
+	w.gossips = false
+	w.gossip()
+	for range 600 {
+		w.after(500 * ms)
+		for _, n := range w.nodes {
+			if !w.all(n, Alive)() {
+				t.Fatalf("%s is not alive to all after %v", n.name, w.now-time.Minute)
+			}
+		}
+	}
+	// They are given up all the same when nobody is left to watch them.
+	last := w.nodes[0]
+	for _, n := range w.nodes[1:] {
+		n.stop()
+	}
+	w.must(t, 3*time.Minute, func() bool {
+		return !slices.ContainsFunc(w.nodes[1:], func(n *node) bool { return last.sees(n) != Dead })
+	}, "the last one takes all others for dead")
+}
+
 // A node that loses all others at once knows so: it does not take one for dead while it counts on the rest.
 func TestCutOffAtOnce(t *testing.T) {
 	for _, n := range []int{3, 4, 7, 30} {

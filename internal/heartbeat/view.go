@@ -8,8 +8,10 @@ import (
 const (
 	// heardTime is how long what was heard directly counts for a peer that does not send heartbeats to this node.
 	heardTime = 3 * time.Second
-	// orphanTime is how long gossip must have given up a peer that nobody watches.
-	orphanTime = 10 * time.Second
+	// orphanTime is how long at least gossip must have given up a peer that nobody watches, and nothing been heard of it.
+	// orphanProbes of its probes must have been missed too.
+	orphanTime   = 10 * time.Second
+	orphanProbes = 3
 	// blockedTime is after what time heartbeats are blocked where gossip gets through.
 	blockedTime = 10 * time.Second
 	// verdictTime is longer than a verdict takes. A silence is published earlier only beside a verdict: those who
@@ -54,8 +56,14 @@ func (d *detector) status(now time.Duration, p *peer) Status {
 // orphaned: gossip gave up a peer whose watchers may have died with it, and this node hears well enough
 // to believe that.
 func (d *detector) orphaned(now time.Duration, p *peer) bool {
-	unwatched := !p.watched || p.suspicion != nil && now-p.suspicion.at > orphanTime
-	return unwatched && !p.gossip && now-max(p.gossipSince, p.lastHeard, d.badUntil) > orphanTime
+	patience := orphanTime
+	if !p.watched {
+		// It sends this node nothing but probes, one in as many intervals as it has peers.
+		patience = max(patience, orphanProbes*time.Duration(len(d.ring)+1)*d.Interval)
+	} else if p.suspicion == nil || now-p.suspicion.at <= orphanTime {
+		return false
+	}
+	return !p.gossip && now-max(p.gossipSince, p.lastHeard, d.badUntil) > patience
 }
 
 // members returns what is known of every node, this one included, ordered by id.
