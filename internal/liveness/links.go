@@ -20,8 +20,10 @@ const (
 	linkInterval = 400 * time.Millisecond
 	linkMisses   = 2
 	linkReturns  = 25
-	// maxNeighbours bounds the machines that are asked when the usual one does not answer.
+	// maxNeighbours bounds the foreign machines among those that are asked when the usual one does not answer, window
+	// bounds them all.
 	maxNeighbours = 3
+	window        = 2 * maxNeighbours
 )
 
 // links watches the links that heartbeats do not use. If a port is dead with its carrier up, its own node notices:
@@ -37,6 +39,7 @@ type links struct {
 	mu      sync.Mutex
 	own     netip.Addr
 	members map[string]lb.Member
+	alive   map[string]bool
 	silent  map[string]bool
 
 	// watched is what is known of each link by name; Run alone uses it.
@@ -58,12 +61,12 @@ func newLinks(log *slog.Logger, asker Asker, all func() []link.Link, changed fun
 	return &links{log: log, asker: asker, all: all, changed: changed, watched: map[string]*watchedLink{}}
 }
 
-// set takes over the speakers' metadata, which shows which of them share a link, and the address of
+// set takes over the speakers' metadata, which shows which of them share a link, which nodes are alive, and the address of
 // this node that heartbeats use: its link is not watched.
-func (l *links) set(members map[string]lb.Member, own netip.Addr) {
+func (l *links) set(members map[string]lb.Member, alive map[string]bool, own netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.members, l.own = members, own
+	l.members, l.alive, l.own = members, alive, own
 }
 
 // Silent returns the names of links on which this node heard somebody before, and hears nobody now.
@@ -90,7 +93,7 @@ func (l *links) Run(ctx context.Context) error {
 // round asks once on each link that is there.
 func (l *links) round(ctx context.Context) {
 	l.mu.Lock()
-	members, address := l.members, l.own
+	members, alive, address := l.members, l.alive, l.own
 	l.mu.Unlock()
 	here := map[string]*watchedLink{}
 	for _, own := range l.all() {
@@ -102,7 +105,7 @@ func (l *links) round(ctx context.Context) {
 			w = &watchedLink{}
 		}
 		here[own.Name] = w
-		if neighbours := l.neighbours(own, members); len(neighbours) > 0 {
+		if neighbours := l.neighbours(own, members, alive); len(neighbours) > 0 {
 			l.ask(ctx, w, neighbours)
 		} else {
 			*w = watchedLink{} // nobody could take anything over
@@ -112,31 +115,41 @@ func (l *links) round(ctx context.Context) {
 	l.publish()
 }
 
-// neighbours returns the machines to ask on a link: speakers that share it, then foreign ones. There are none if
-// no speaker shares it.
-func (l *links) neighbours(own link.Link, members map[string]lb.Member) []layer2.Question {
-	var out []layer2.Question
+// neighbours returns the machines to ask on a link: speakers that share it, living ones first, and after the first of
+// these some foreign machines. There are none if no speaker shares it.
+func (l *links) neighbours(own link.Link, members map[string]lb.Member, alive map[string]bool) []layer2.Question {
+	var out, silent []layer2.Question
 	for _, name := range slices.Sorted(maps.Keys(members)) {
 		for _, t := range members[name].Links {
-			if len(t.Addresses) > 0 && link.MAC(t.MAC) != own.MAC && shared(own, t) {
-				out = append(out, layer2.Question{Link: own.Name, MAC: link.MAC(t.MAC), Address: t.Addresses[0]})
+			if len(t.Addresses) == 0 || link.MAC(t.MAC) == own.MAC || !shared(own, t) {
+				continue
+			}
+			q := layer2.Question{Link: own.Name, MAC: link.MAC(t.MAC), Address: t.Addresses[0]}
+			if alive[name] {
+				out = append(out, q)
+			} else {
+				silent = append(silent, q)
 			}
 		}
 	}
-	if len(out) == 0 {
+	if len(out)+len(silent) == 0 {
 		return nil
 	}
-	return append(out, l.asker.Foreign(own.Name, maxNeighbours)...)
+	out = slices.Insert(out, min(len(out), maxNeighbours), l.asker.Foreign(own.Name, maxNeighbours)...)
+	return append(out, silent...)
 }
 
 // ask asks the machine that answered last, and if it does not, as many as are asked at most.
 func (l *links) ask(ctx context.Context, w *watchedLink, neighbours []layer2.Question) {
 	usual := []layer2.Question{w.usual}
 	if w.usual == (layer2.Question{}) || !l.anyAnswers(ctx, usual, w) {
-		// Others each time: the first by name may be dead.
-		at := w.rounds % len(neighbours)
+		// None of them twice before all were asked: many may have died at once.
+		at := 0
+		if !w.answered {
+			at = w.rounds * window % len(neighbours)
+		}
 		neighbours = slices.Concat(neighbours[at:], neighbours[:at])
-		if !l.anyAnswers(ctx, neighbours[:min(len(neighbours), 2*maxNeighbours)], w) {
+		if !l.anyAnswers(ctx, neighbours[:min(len(neighbours), window)], w) {
 			w.count(false)
 			return
 		}

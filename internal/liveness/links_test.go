@@ -1,6 +1,7 @@
 package liveness
 
 import (
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -18,7 +19,7 @@ func TestLinks(t *testing.T) {
 	l := &lan{answers: map[link.MAC]int{mac(2): 3, mac(12): 3}}
 	kicks := 0
 	w := newLinks(slog.New(slog.DiscardHandler), l, own, func() { kicks++ })
-	w.set(neighbours(), netip.MustParseAddr("192.0.2.1"))
+	w.set(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1"))
 	rounds := func(n int, want ...string) {
 		t.Helper()
 		for range n {
@@ -51,7 +52,7 @@ func TestLinkOthersAnswer(t *testing.T) {
 	gateway := layer2.Question{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}
 	l := &lan{answers: map[link.MAC]int{mac(12): 3, mac(99): 3}, foreign: []layer2.Question{gateway}}
 	w := newLinks(slog.New(slog.DiscardHandler), l, own, func() {})
-	w.set(neighbours(), netip.MustParseAddr("192.0.2.1"))
+	w.set(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1"))
 	w.round(t.Context())
 	for _, gone := range []link.MAC{mac(12), mac(99)} {
 		l.answers = map[link.MAC]int{mac(12): 3, mac(99): 3, gone: 0}
@@ -63,11 +64,61 @@ func TestLinkOthersAnswer(t *testing.T) {
 	}
 }
 
+// living has all of them.
+func living(members map[string]lb.Member) map[string]bool {
+	out := map[string]bool{}
+	for name := range members {
+		out[name] = true
+	}
+	return out
+}
+
+// Many machines that die at once are not the link, the usual one among them: the next round asks others, and those that
+// live, and foreign ones, are asked first.
+func TestLinkManyDie(t *testing.T) {
+	for name, tt := range map[string]struct {
+		die     int
+		known   bool
+		foreign []layer2.Question
+	}{
+		"more than are asked at once":          {die: window + 1},
+		"more than are asked twice, and known": {die: 2*window + 1, known: true},
+		"all but a foreign machine":            {die: 30, foreign: []layer2.Question{{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}}},
+	} {
+		for rounds := range 30 {
+			members, l := map[string]lb.Member{}, &lan{answers: map[link.MAC]int{mac(99): 3}, foreign: tt.foreign}
+			for i := range byte(30) {
+				members[fmt.Sprintf("w%02d", i)] = lb.Member{Links: []lb.Link{{
+					Name: "eth1", MAC: mac(100 + i), Prefixes: prefixes("198.51.100.0/24"), Addresses: []netip.Addr{netip.AddrFrom4([4]byte{198, 51, 100, 100 + i})},
+				}}}
+				l.answers[mac(100+i)] = 3
+			}
+			alive := living(members)
+			w := newLinks(slog.New(slog.DiscardHandler), l, own, func() {})
+			w.set(members, alive, netip.MustParseAddr("192.0.2.1"))
+			for range 1 + rounds {
+				w.round(t.Context())
+			}
+			for i := range tt.die {
+				l.answers[mac(byte(100+i))] = 0
+				if tt.known {
+					delete(alive, fmt.Sprintf("w%02d", i))
+				}
+			}
+			for range 10 {
+				if w.round(t.Context()); len(w.Silent()) > 0 {
+					t.Fatalf("%s: silent after %d rounds", name, rounds)
+				}
+			}
+		}
+	}
+}
+
 // Where nobody ever answered, or nobody else is, a link is not silent.
 func TestLinkOfNobody(t *testing.T) {
 	for name, members := range map[string]map[string]lb.Member{"others": neighbours(), "nobody": {"w1": neighbours()["w1"]}} {
 		w := newLinks(slog.New(slog.DiscardHandler), &lan{answers: map[link.MAC]int{mac(12): 0}}, own, func() {})
-		w.set(members, netip.MustParseAddr("192.0.2.1"))
+		w.set(members, living(members), netip.MustParseAddr("192.0.2.1"))
 		for range 10 {
 			if w.round(t.Context()); len(w.Silent()) > 0 {
 				t.Fatalf("%s: silent", name)

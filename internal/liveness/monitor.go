@@ -95,7 +95,7 @@ func (m *Monitor) Set(k Known) {
 	m.mu.Lock()
 	m.known = k
 	m.mu.Unlock()
-	m.links.set(k.Members, k.Address)
+	m.links.set(k.Members, k.View.Alive, k.Address)
 	m.prober.set(time.Now(), k)
 	m.votes.set(m.prober.heard(), k.Speakers)
 	m.config.SilenceChanged()
