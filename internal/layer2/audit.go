@@ -17,7 +17,7 @@ const (
 	// walkInterval is how often the audit checks all addresses.
 	walkInterval = 5 * time.Second
 	// settleTime exceeds the duration of a planned move: nodes plan it within a second of each
-	// other, and the former owner answers for LingerTime at most.
+	// other, and a former owner that still answers announces nothing.
 	settleTime = 5 * time.Second
 	// auditMargin is how much later than the longest interval a busy node may announce.
 	auditMargin = 10 * time.Second

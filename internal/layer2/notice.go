@@ -29,11 +29,12 @@ type notice struct {
 
 // claimed handles a machine that claims one of our addresses.
 func (r *Responder) claimed(t *table, e *entry, l *attached, m message) outcome {
-	if t.speakers[m.mac] {
-		if e.become(handing, gone) {
-			r.counts.handovers[heard].Add(1)
-			r.Kick()
-		}
+	speaker := t.speakers[m.mac]
+	if (speaker || e.overdue.Load()) && e.become(handing, gone) {
+		r.counts.handovers[heard].Add(1)
+		r.Kick()
+	}
+	if speaker {
 		return bySpeaker
 	}
 	switch e.is() {

@@ -22,7 +22,7 @@ const (
 	standing
 	// handing: another node owns it now; we answer until we hear that node.
 	handing
-	// gone: we heard the new owner.
+	// gone: we heard the new owner, or waited for it for too long.
 	gone
 
 	phases
@@ -44,6 +44,8 @@ func (p phase) answers() bool { return p == ours || p == standing || p == handin
 type status struct {
 	phase    atomic.Uint32
 	conflict atomic.Pointer[Conflict]
+	// overdue: the new owner was not heard for heirTime, so that any machine that claims the address is taken for it.
+	overdue atomic.Bool
 }
 
 // Conflict is a foreign machine that claims one of our addresses. It represents all

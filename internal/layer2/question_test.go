@@ -138,8 +138,7 @@ func TestAskedAlone(t *testing.T) {
 		if got := p.put(question()); got == "" {
 			t.Error("no answer while it is handed over")
 		}
-		time.Sleep(3 * time.Second)
-		sentFor(p.lan, 0)
+		sentFor(p.lan, lingerTime)
 		if got := p.put(question()); got != "" {
 			t.Errorf("after the handover: %s", got)
 		}

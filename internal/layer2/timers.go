@@ -29,8 +29,9 @@ type Timers struct {
 	// RateLimitInterval is the wait before an address in conflict is probed again
 	// (RFC 5227 section 1.1: RATE_LIMIT_INTERVAL, 60 s there).
 	RateLimitInterval time.Duration
-	// HandoverTimes are when this node asks the new owner whether it announces the address,
-	// and LingerTime is when this node stops answering in any case.
+	// HandoverTimes are when this node asks the new owner whether it announces the address, and LingerTime is when this
+	// node stops answering in any case: a speaker whose API server lost power, and which does not know yet that it is the
+	// new owner, notices that after 45 s (ReadIdleTimeout and PingTimeout of client-go).
 	HandoverTimes []time.Duration
 	LingerTime    time.Duration
 	// PaceInterval and PaceAddresses spread simultaneous work: so many addresses, then
@@ -46,7 +47,7 @@ func (t Timers) withDefaults() Timers {
 	for field, value := range map[*[]time.Duration][]time.Duration{
 		&t.AnnounceTimes: {0, 10 * ms, 50 * ms, 150 * ms, 500 * ms, time.Second, 2 * time.Second},
 		&t.ProbeTimes:    {0, 70 * ms, 140 * ms},
-		&t.HandoverTimes: {0, 50 * ms, 150 * ms, 350 * ms, 750 * ms, 1500 * ms},
+		&t.HandoverTimes: handoverTimes(),
 	} {
 		if *field == nil {
 			*field = value
@@ -58,7 +59,7 @@ func (t Timers) withDefaults() Timers {
 		&t.AnnounceWait:      200 * ms,
 		&t.DefendInterval:    10 * time.Second,
 		&t.RateLimitInterval: 10 * time.Second,
-		&t.LingerTime:        2 * time.Second,
+		&t.LingerTime:        lingerTime,
 		&t.PaceInterval:      ms,
 		&t.CheckInterval:     time.Second,
 	} {
@@ -70,6 +71,22 @@ func (t Timers) withDefaults() Timers {
 		t.PaceAddresses = 50
 	}
 	return t
+}
+
+const (
+	lingerTime = time.Minute
+	// heirTime is in how much time a new owner that knows of it is heard, if this node knows its MAC.
+	heirTime = 2 * time.Second
+)
+
+// handoverTimes are often at first, then as often as a second owner may go unnoticed.
+func handoverTimes() []time.Duration {
+	const ms = time.Millisecond
+	times := []time.Duration{0, 50 * ms, 150 * ms, 350 * ms, 750 * ms}
+	for at := 1500 * ms; at < lingerTime; at += 1500 * ms {
+		times = append(times, at)
+	}
+	return times
 }
 
 // quietRate is how many later announcements a second one link gets at most. Each goes to every host of the LAN.

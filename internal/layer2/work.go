@@ -52,6 +52,9 @@ func (k *keeper) step(t task) {
 		}
 		p.announce(t.addr, turn)
 	default:
+		if t.phase == handing && k.r.timers.HandoverTimes[t.number] > heirTime {
+			t.status.overdue.Store(true)
+		}
 		p.probe(t.addr)
 	}
 }
