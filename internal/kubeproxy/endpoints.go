@@ -195,7 +195,7 @@ func (e *Endpoints) learn(key lb.Key, was asked, n int, why error) {
 		return
 	}
 	if why != nil && !was.at.HeadStart {
-		e.log.Warn("kube-proxy does not say whether it serves the endpoints here; the routes are advertised without its word",
+		e.log.Warn("kube-proxy does not say whether it serves the endpoints here; the Service is announced without its word",
 			"service", key, "port", was.at.Port, "error", why)
 	}
 	e.kick()

@@ -15,6 +15,7 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 		return p.withWriter(s, refuse(lb.NoAddress, "the Service has no address yet"))
 	}
 	var out Outcome
+	waits := false
 	for _, a := range s.Addresses {
 		ads := selecting(p.cluster.l2, s, p.poolOf(s, a))
 		if len(ads) == 0 {
@@ -33,14 +34,21 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 		if owner != p.node || !p.withheld[a] {
 			out.Announcers = append(out.Announcers, Announcer{a, owner, won.rank.remark()})
 		}
-		p.owners[a] = owner
-		if owner == p.node {
+		if former := p.waitsFor(s, a, ads, won); former != nil {
+			waits, won = true, result{owner: former}
+		}
+		p.owners[a] = won.owner.Name
+		if won.owner.Name == p.node {
 			p.own(s, a, ads)
 		} else {
 			p.leave(s, a, ads, won)
 		}
 	}
-	return p.withWriter(s, p.layer2Outcome(s, out))
+	out = p.layer2Outcome(s, out)
+	if waits {
+		out.Here = lb.KubeProxyNotReady
+	}
+	return p.withWriter(s, out)
 }
 
 // layer2Outcome completes the outcome of all addresses. If one family is announced and the other is not, the reason
@@ -55,6 +63,27 @@ func (p *planner) layer2Outcome(s *lb.Service, out Outcome) Outcome {
 	slices.Sort(out.Nodes)
 	out.Here = p.reasonHere(s, out)
 	return out
+}
+
+// waitsFor returns the former owner of an address of this node, which stays its owner until this node's kube-proxy serves
+// what arrives; nil if this node need not wait, or must not: the former owner does not go on, or is worse off.
+func (p *planner) waitsFor(s *lb.Service, a netip.Addr, ads []int, won result) *node {
+	previous := p.state.Here.Previous
+	if won.owner.Name != p.node || len(p.state.Here.Unserved) == 0 || previous == nil {
+		return nil
+	}
+	was, e := previous.Owners[a], p.election(s, a, ads)
+	unserved := slices.ContainsFunc(e.services, func(s *lb.Service) bool { return p.state.Here.Unserved[s.Key] })
+	serves := !slices.ContainsFunc(e.services, func(s *lb.Service) bool { return s.Local && !s.ServingNodes[was] })
+	answers := p.state.Members[was] && !p.state.SpeakerDown[was] && !p.state.HeldDown[was]
+	if was == p.node || !unserved || !serves || !answers || !p.forwards(was) {
+		return nil
+	}
+	i := p.index(was)
+	if p.ranking(e).ranks[i]>>rankReach < won.rank>>rankReach {
+		return nil // its links or its filter are at fault
+	}
+	return &p.nodes[i]
 }
 
 // own plans what this node does with an address that it owns.
