@@ -18,6 +18,6 @@ type Relay struct {
 	// Start is when the address moved here; zero for a relay of an earlier run of this speaker. A relay that ended
 	// begins again only with another Start.
 	Start time.Time `json:",omitzero"`
-	// Until is when the relay ends because another node owns the address; zero while this node owns it.
+	// Until is when the relay ends because another node owns the address; zero as long as none does.
 	Until time.Time `json:",omitzero"`
 }

@@ -25,6 +25,7 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 		won, why := p.elect(s, a, ads)
 		if why != "" {
 			out.Reason, out.Message = why, p.message(s, why, ads, "l2", p.cluster.l2)
+			p.keepRelay(s, a, ads)
 			continue
 		}
 		owner := won.owner.Name

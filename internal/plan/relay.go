@@ -45,6 +45,18 @@ func (p *planner) relayPrevious() {
 	}
 }
 
+// keepRelay keeps the relay of an address that no node may announce now: mostly its endpoints are not ready for a moment,
+// and its older connections are as before.
+func (p *planner) keepRelay(s *lb.Service, a netip.Addr, ads []int) {
+	previous := p.state.Here.Previous
+	if previous == nil {
+		return
+	}
+	if was := relayOf(previous.Relays, a); was.Former != "" && was.Until.IsZero() {
+		p.relay(s, a, ads)
+	}
+}
+
 // forwards reports whether the kernel of a node forwards packets to endpoints, as far as this node knows.
 func (c *cluster) forwards(name string) bool {
 	_, known := c.state.Nodes[name]
@@ -59,7 +71,7 @@ func (c *cluster) forwards(name string) bool {
 //     the kernel of this node would have reset.
 func (p *planner) former(s *lb.Service, a netip.Addr, ads []int) (name string, start time.Time) {
 	if previous := p.state.Here.Previous; previous != nil {
-		if owner := previous.Owners[a]; owner != p.node {
+		if owner := previous.Owners[a]; owner != "" && owner != p.node {
 			return owner, p.state.Now
 		}
 		was := relayOf(previous.Relays, a)

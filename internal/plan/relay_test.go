@@ -69,7 +69,14 @@ func TestFormer(t *testing.T) {
 		{"until the former owner dies", relayed("w2"), func(s *lb.State) { delete(s.Members, "w2") }, ""},
 		{"or its Node is gone", relayed("w2"), func(s *lb.State) { delete(s.Nodes, "w2") }, ""},
 		{"though its speaker stops", relayed("w2"), func(s *lb.State) { delete(s.Members, "w2"); s.Left = map[string]bool{"w2": true} }, toW2},
-		{"an address that no node may announce any more", relayed("w2"), func(s *lb.State) { s.Services[0].Serving = false }, ""},
+		{"though no node may announce it now", relayed("w2"), func(s *lb.State) { s.Services[0].Serving = false }, toW2},
+		{"unless the former owner dies then", relayed("w2"), func(s *lb.State) { s.Services[0].Serving = false; delete(s.Members, "w2") }, ""},
+		{"or its Service is deleted", relayed("w2"), func(s *lb.State) { s.Services = nil }, ""},
+		{"or no advertisement selects it", relayed("w2"), func(s *lb.State) { s.L2Advertisements = nil }, ""},
+		{"one that moved from another node to none", owned("w2"), func(s *lb.State) { s.Services[0].Serving = false }, ""},
+		{"one that moved on, and then to none", &lb.Previous{
+			Owners: owned("w2").Owners, Relays: []lb.Relay{{Address: v4, Former: "w2", Until: time.Unix(1e9, 0)}},
+		}, func(s *lb.State) { s.Services[0].Serving = false }, ""},
 		{"one that waits for its filter", relayed("w2"), func(s *lb.State) {
 			s.Here.Unfiltered = true
 			s.Services[0].Access = lb.Access{Restricted: true}
@@ -212,12 +219,16 @@ func TestRelayStart(t *testing.T) {
 	next(2, at(0)) // it goes on for relayGrace
 	s.Nodes["w1"] = whole
 	next(3, at(3))
+	s.Services[0].Serving = false
+	next(4, at(3)) // no endpoint is ready for a moment
+	s.Services[0].Serving = true
+	next(5, at(3))
 	s.Here.Previous = nil
 	s.Here.Inherited = map[netip.Addr]netip.Addr{v4: netip.MustParseAddr("192.0.2.3"), v6: netip.MustParseAddr("fe80::3")}
-	next(4, time.Time{})
-	next(5, time.Time{})
+	next(6, time.Time{})
+	next(7, time.Time{})
 	s.Here.Previous = nil
-	next(6, at(6)) // nothing inherited: the runner-up
+	next(8, at(8)) // nothing inherited: the runner-up
 }
 
 // TestRelayGrace: a node goes on relaying for a while after an address went back to its former owner, as long as that
