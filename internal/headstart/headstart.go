@@ -69,6 +69,10 @@ func (t *Table) apply(starts []lb.Start) error {
 	list := elements(starts)
 	if t.stands {
 		b := l.Batch()
+		b.Create()
+		for _, c := range l.Chains {
+			b.AddChain(c)
+		}
 		for _, s := range l.Sets {
 			b.FlushSet(s.Name)
 		}

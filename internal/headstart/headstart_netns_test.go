@@ -250,6 +250,21 @@ func TestDamage(t *testing.T) {
 		if got := w.fetch(w.client, "tcp", vip6, patient); got == "nothing" {
 			t.Error("nothing answers after the table was deleted")
 		}
+		for i, damage := range []string{
+			"add table inet holdfast-headstart { flags dormant; }",
+			"add chain inet holdfast-headstart lead { policy drop; }",
+		} {
+			w.node.Output("nft", damage)
+			w.table.Set(starts(i == 0))
+			for _, vip := range []string{vip4, vip6} {
+				if got := w.fetch(w.client, "tcp", vip, patient); got == "nothing" {
+					t.Errorf("%s: nothing answers after %s", vip, damage)
+				}
+			}
+			if got := w.node.Output("nft", "list", "chains"); strings.Contains(got, "dormant") || strings.Contains(got, "policy drop") {
+				t.Errorf("after %s: %s", damage, got)
+			}
+		}
 		New(slog.New(slog.DiscardHandler)).Set(nil)
 		if got := w.node.Output("nft", "list", "tables"); strings.Contains(got, tableName) {
 			t.Errorf("a table is left: %s", got)

@@ -37,16 +37,22 @@ func (b *Batch) add(typ int, flags uint16, fill func(*attributes)) {
 	b.last = b.data.tableMessage(b.table, typ, flags, fill)
 }
 
-// Create adds the table if it does not exist.
-func (b *Batch) Create() { b.add(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, nil) }
+// Create adds the table if it does not exist, and wakes one that is dormant.
+func (b *Batch) Create() { b.create(0) }
+
+// create adds the table, or changes its flags.
+func (b *Batch) create(flags uint32) {
+	b.add(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, func(a *attributes) { a.putNumber(unix.NFTA_TABLE_FLAGS, flags) })
+}
 
 // Remove deletes the table with its content, if it exists.
 func (b *Batch) Remove() {
-	b.Create()
+	b.add(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, nil)
 	b.add(unix.NFT_MSG_DELTABLE, 0, nil)
 }
 
-// AddChain adds a chain without its rules, so that rules of other chains may refer to it.
+// AddChain adds a chain without its rules, so that rules of other chains may refer to it. A base chain that exists gets
+// the policy accept.
 func (b *Batch) AddChain(c Chain) {
 	b.add(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, func(a *attributes) {
 		a.putText(unix.NFTA_CHAIN_NAME, c.Name)
@@ -58,6 +64,7 @@ func (b *Batch) AddChain(c Chain) {
 			a.putNumber(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority))
 		})
 		a.putText(unix.NFTA_CHAIN_TYPE, c.Kind)
+		a.putNumber(unix.NFTA_CHAIN_POLICY, nfAccept)
 	})
 }
 

@@ -55,11 +55,11 @@ func (l *Layout) Build(b *Batch) {
 	}
 }
 
-// ErrOther means that another program or another version made the table, so that it cannot be adopted.
+// ErrOther means that another program or another version made or changed the table, so that it cannot be adopted.
 var ErrOther = errors.New("the table has other rules")
 
 // Recognize lists the table as Outline does. It returns os.ErrNotExist if there is no table, and ErrOther if the table has
-// another layout.
+// another layout or is not in force.
 func (l *Layout) Recognize(all bool) (*Content, error) {
 	c, err := l.Outline(all)
 	if err != nil {
@@ -70,7 +70,24 @@ func (l *Layout) Recognize(all bool) (*Content, error) {
 	if other {
 		return nil, ErrOther
 	}
-	return c, nil
+	return c, l.inForce()
+}
+
+// inForce returns ErrOther if the table is dormant or a base chain has another policy than accept. Rules show neither.
+func (l *Layout) inForce() error {
+	inForce := true
+	err := l.dump(unix.NFT_MSG_GETTABLE, 0, nil, func(a attributes) { inForce = a.find(unix.NFTA_TABLE_FLAGS).number()&dormant == 0 })
+	for _, c := range l.Chains {
+		if c.Kind == "" || err != nil {
+			continue
+		}
+		err = l.dump(unix.NFT_MSG_GETCHAIN, 0, func(a *attributes) { a.putText(unix.NFTA_CHAIN_NAME, c.Name) },
+			func(a attributes) { inForce = inForce && a.find(unix.NFTA_CHAIN_POLICY).number() == nfAccept })
+	}
+	if err == nil && !inForce {
+		return ErrOther
+	}
+	return err
 }
 
 // Read is Recognize, and lists the elements of the sets that packets do not fill.

@@ -88,7 +88,7 @@ func TestRead(t *testing.T) {
 		}
 		for _, damage := range []string{
 			"flush chain ip sample end", "add rule ip sample end drop", "flush chain ip sample end; add rule ip sample end drop",
-			"delete set ip sample plain",
+			"delete set ip sample plain", "add table ip sample { flags dormant; }", "add chain ip sample base { policy drop; }",
 		} {
 			l.make(t)
 			node.Output("nft", damage)

@@ -33,7 +33,7 @@ func (l *Layout) Try() (part string, err error) {
 func (l *Layout) try(parts int) error {
 	table := Table{Family: l.Family, Name: l.Name + "-try", signature: l.signature}
 	b := table.Batch()
-	b.add(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, func(a *attributes) { a.putNumber(unix.NFTA_TABLE_FLAGS, dormant) })
+	b.create(dormant)
 	l.beginning(parts).Build(b)
 	b.add(unix.NFT_MSG_DELTABLE, 0, nil)
 	return b.Commit()

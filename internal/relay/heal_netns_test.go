@@ -38,6 +38,8 @@ func TestHeal(t *testing.T) {
 			"insert rule ip holdfast-relay connections drop",
 			"add element ip holdfast-relay relays { 198.51.100.1 : 192.0.2.99 }",
 			"flush set ip6 holdfast-relay speakers",
+			"add table ip holdfast-relay { flags dormant; }",
+			"add chain ip6 holdfast-relay connections { policy drop; }",
 		} {
 			before := w.relayer.repairs.Load()
 			load(t, w.node, damage)
