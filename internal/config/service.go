@@ -54,7 +54,7 @@ func (s *services) compile(objects []*corev1.Service, endpointSlices []*discover
 			continue
 		}
 		ours, others := s.opt.Shown(o)
-		s.leave(key, o, ours)
+		s.leave(key, o, ours, endpoints[key])
 		s.reserve(key, others)
 	}
 	forgetRestored(s.ours)
@@ -86,9 +86,15 @@ func (s *services) reserve(key lb.Key, addresses []netip.Addr) {
 
 // leave adds a Service that had addresses of ours, with those that its status shows. The write
 // that changes a Service's type empties its status, so the recorded addresses count too. They count
-// only while a condition, which users do not write, confirms that it had addresses.
-func (s *services) leave(key lb.Key, o *corev1.Service, shown []netip.Addr) {
-	l := lb.Leaving{Key: key, UID: string(o.UID), Addresses: shown}
+// only while a condition, which users do not write, confirms that it had addresses. Its source ranges hold for what its
+// status shows; with another type it has lost them.
+func (s *services) leave(key lb.Key, o *corev1.Service, shown []netip.Addr, e endpoints) {
+	l := lb.Leaving{Key: key, UID: string(o.UID), Addresses: slices.Clone(shown)}
+	if len(shown) > 0 && o.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		// Nobody has to mend a Service that leaves.
+		l.Served = compileService(&report{}, key, o, e, s.dialect)
+		l.Served.Addresses = shown
+	}
 	if apimeta.IsStatusConditionTrue(o.Status.Conditions, v1beta1.ConditionAddressAssigned) {
 		for a := range assignedFrom(o) {
 			if !slices.Contains(l.Addresses, a) {

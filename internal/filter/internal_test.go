@@ -209,6 +209,24 @@ func TestClusterSources(t *testing.T) {
 	})
 }
 
+// TestClusterIPsInPool: a pool that covers ClusterIPs by mistake takes none from pods and the node; the API server's is one
+// of them.
+func TestClusterIPsInPool(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80)
+		d := desired(tcp(vip4), tcp(vip6))
+		d.Guarded = append(d.Guarded, between("10.0.0.0", "10.255.255.255"), between("fd00::", "fdff::"))
+		d.PodLinks = []string{"pod*"}
+		w.set(d)
+		for _, cluster := range []string{cluster4, cluster6} {
+			w.finds(answer, w.pod, "tcp", "", cluster, 80)
+			w.finds(answer, w.node, "tcp", "", cluster, 80)
+		}
+	})
+}
+
 // TestForeignMachines: pods and the node reach machines whose addresses are in a pool by mistake; from outside, these
 // addresses stay closed.
 func TestForeignMachines(t *testing.T) {

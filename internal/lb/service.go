@@ -116,4 +116,7 @@ type Leaving struct {
 	Key       Key
 	UID       string
 	Addresses []netip.Addr
+	// Served is the Service with the addresses in its status, which kube-proxy goes on to serve; without addresses if there
+	// are none.
+	Served Service
 }

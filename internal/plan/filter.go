@@ -20,7 +20,7 @@ func (p *planner) filter() lb.Filter {
 }
 
 // guarded returns all ranges that Holdfast may serve: the pools, and the addresses of Services that leave, since
-// kube-proxy serves these until the Service is gone. It leaves out the addresses of nodes, and those that another
+// kube-proxy serves these until they are gone from the status. It leaves out the addresses of nodes, and those that another
 // load balancer serves.
 func (p *planner) guarded() []lb.Range {
 	var all []lb.Range

@@ -164,6 +164,12 @@ reset [192.0.2.10 2001:db8::-2001:db8::ffff]
 			s.BGPAdvertisements = nil
 			s.Nodes["w9"] = lb.Node{Name: "w9", Addresses: []netip.Addr{v4}}
 		}, "guard [192.0.2.0-192.0.2.9 192.0.2.11-192.0.2.255 2001:db8::-2001:db8::ffff]\n2001:db8::10 TCP/80 default/web\n"},
+		{"who goes is filtered for as long as its status shows an address", "w3", func(s *lb.State) {
+			gone := s.Services[0]
+			gone.Addresses, gone.Access = gone.Addresses[:1], lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.9.0.0/16")}
+			s.Services = nil
+			s.Leaving = []lb.Leaving{{Addresses: []netip.Addr{v4, v6}, Served: gone}}
+		}, guard + "192.0.2.10 TCP/80 default/web from [10.0.0.0/8] but [10.9.0.0/16]\n"},
 		{"who goes is closed", "w3", func(s *lb.State) {
 			s.Services = nil
 			s.Leaving = []lb.Leaving{{Addresses: []netip.Addr{v4, netip.MustParseAddr("198.51.100.1")}}}

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Frontends returns the frontends of all Services, ordered by address, protocol and port, without what differs
+// Frontends returns the frontends of all Services that stay, ordered by address, protocol and port, without what differs
 // between nodes.
 func Frontends(s lb.State) []lb.Frontend { return frontends(s, newPoolIndex(s.Pools), "") }
 
@@ -21,8 +21,7 @@ func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
 		}
 	}
 	var out []lb.Frontend
-	for i := range s.Services {
-		sv := &s.Services[i]
+	add := func(sv *lb.Service) {
 		for _, a := range sv.Addresses {
 			if taken[a] {
 				continue // a filter on a node's own address would cut the node off
@@ -36,6 +35,14 @@ func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
 				f.Protocol, f.Port = p.Protocol, p.Port
 				out = append(out, f)
 			}
+		}
+	}
+	for i := range s.Services {
+		add(&s.Services[i])
+	}
+	for i := range s.Leaving {
+		if node != "" {
+			add(&s.Leaving[i].Served)
 		}
 	}
 	slices.SortStableFunc(out, compareFrontends)
