@@ -12,7 +12,8 @@ import (
 )
 
 // Starts returns where a node leads connections to new addresses of Services, as kube-proxy will. It leaves out Services
-// with session affinity, whose clients kube-proxy remembers.
+// with session affinity, whose clients kube-proxy remembers, and those with ranges that kube-proxy alone applies: in mode
+// iptables it looks for the address after the destination was translated.
 func Starts(fresh map[lb.Key][]netip.Addr, services []*corev1.Service, slices []*discoveryv1.EndpointSlice, node string) []lb.Start {
 	of := map[lb.Key][]*discoveryv1.EndpointSlice{}
 	for _, slice := range slices {
@@ -25,7 +26,8 @@ func Starts(fresh map[lb.Key][]netip.Addr, services []*corev1.Service, slices []
 	for _, s := range services {
 		key := lb.Key{Namespace: s.Namespace, Name: s.Name}
 		addresses := fresh[key]
-		if len(addresses) == 0 || s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		_, overridden := s.Annotations[AnnotationSourceRanges]
+		if len(addresses) == 0 || s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP || overridden && len(s.Spec.LoadBalancerSourceRanges) > 0 {
 			continue
 		}
 		local := ""

@@ -44,6 +44,16 @@ func TestStarts(t *testing.T) {
 		{"on all nodes", "w1", func(*corev1.Service) {}, "192.0.2.1 TCP/80 at [10.0.0.1:8080 10.0.0.2:8080] true; 2001:db8::1 TCP/80 at [[fd00::3]:8080] true"},
 		{"on this node", "w2", func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }, "192.0.2.1 TCP/80 at [10.0.0.2:8080] false"},
 		{"affinity", "w1", func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }, ""},
+		{"ranges that only kube-proxy applies", "w1", func(s *corev1.Service) {
+			s.Annotations[AnnotationSourceRanges], s.Spec.LoadBalancerSourceRanges = "10.0.0.0/8", []string{"10.0.0.0/9"}
+		}, ""},
+		{"ranges that the filter applies", "w2", func(s *corev1.Service) {
+			s.Annotations[AnnotationSourceRangesDeny], s.Annotations[KubernetesSourceRanges] = "10.1.0.0/16", "10.0.0.0/7"
+			s.Spec.LoadBalancerSourceRanges, s.Spec.ExternalTrafficPolicy = []string{"10.0.0.0/9"}, corev1.ServiceExternalTrafficPolicyLocal
+		}, "192.0.2.1 TCP/80 at [10.0.0.2:8080] false"},
+		{"ranges that kube-proxy does not know", "w2", func(s *corev1.Service) {
+			s.Annotations[AnnotationSourceRanges], s.Spec.ExternalTrafficPolicy = "10.0.0.0/8", corev1.ServiceExternalTrafficPolicyLocal
+		}, "192.0.2.1 TCP/80 at [10.0.0.2:8080] false"},
 		{"another port", "w1", func(s *corev1.Service) { s.Spec.Ports[0].Name = "none" }, ""},
 		{"another protocol", "w1", func(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolUDP },
 			"192.0.2.1 UDP/80 at [10.0.0.1:8081 10.0.0.2:8081] true; 2001:db8::1 UDP/80 at [[fd00::3]:8081] true"},
