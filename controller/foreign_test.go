@@ -143,3 +143,51 @@ func TestForeignLater(t *testing.T) {
 		t.Errorf("is being deleted, and has finalizers %v", got.Finalizers)
 	}
 }
+
+// TestOthersFinalizer: on a Service that is ours and holds nothing of ours, the standard finalizer stays unless we set it,
+// or another load balancer that has set it would never clean up. When the Service is deleted, what we set goes.
+func TestOthersFinalizer(t *testing.T) {
+	const other, ours, standard = "198.51.100.1", v1beta1.FinalizerAddress, k8s.StandardFinalizer
+	released := func(sv *corev1.Service) {
+		sv.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.Released)}}
+	}
+	for _, tt := range []struct {
+		name       string
+		changes    []func(*corev1.Service)
+		reason     lb.Reason
+		finalizers []string
+		deleted    []string
+	}{
+		{"pending", []func(*corev1.Service){shows(), marksOnly(standard)}, lb.NoPool, []string{standard}, []string{standard}},
+		{"pending, and had an address", []func(*corev1.Service){shows()}, lb.NoPool, nil, nil},
+		{"pending, and was let go before", []func(*corev1.Service){shows(), marksOnly(standard), released}, lb.NoPool, nil, nil},
+		{"another's address", []func(*corev1.Service){shows(other), marksOnly(standard)}, lb.ForeignAddress, []string{standard}, []string{standard}},
+		{"another's address over ours", []func(*corev1.Service){shows(other)}, lb.ForeignAddress, []string{ours, standard}, nil},
+		{"another's address, and was let go before", []func(*corev1.Service){shows(other), marksOnly(standard), released}, lb.ForeignAddress, []string{ours, standard}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			server := &apiServer{objects: map[string]map[string]any{}}
+			sv := foreign(append(tt.changes, func(sv *corev1.Service) { sv.Spec.LoadBalancerClass = nil })...)
+			server.put(t, servicesPath, sv)
+			s := newTestSyncer(t, server)
+			var got corev1.Service
+			run := func(want []string) {
+				t.Helper()
+				for range 3 {
+					runFresh(t, s)
+				}
+				server.get(t, servicesPath+"/web", &got)
+				if diff := cmp.Diff(want, got.Finalizers, cmpopts.EquateEmpty()); diff != "" {
+					t.Errorf("finalizers (-want +got):\n%s", diff)
+				}
+			}
+			run(tt.finalizers)
+			if c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionAddressAssigned); c == nil || c.Reason != string(tt.reason) {
+				t.Errorf("conditions are %v, want AddressAssigned %q", got.Status.Conditions, tt.reason)
+			}
+			deleted(&got)
+			server.put(t, servicesPath, got.DeepCopy())
+			run(tt.deleted)
+		})
+	}
+}

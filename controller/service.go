@@ -137,13 +137,12 @@ func (w serviceWrite) update(options config.Options) k8s.ServiceUpdate {
 			v1beta1.AnnotationAssigned:      record(w.assignment.Service, w.assignment.Origins),
 			v1beta1.AnnotationHostnameShown: "",
 		},
-		Finalizers: map[string]bool{},
 	}
 	holds := len(w.assignment.Addresses) > 0
 	if w.assignment.Reason == lb.ForeignAddress {
 		holds = slices.ContainsFunc(w.assignment.Pools, func(pool string) bool { return pool != "" })
 	}
-	u.Finalizers[v1beta1.FinalizerAddress], u.Finalizers[k8s.StandardFinalizer] = holds, holds
+	u.Finalizers = w.finalizers(holds)
 	if holds && w.wish.Hostname != "" {
 		u.Annotations[v1beta1.AnnotationHostnameShown] = w.wish.Hostname
 	}
@@ -158,6 +157,21 @@ func (w serviceWrite) update(options config.Options) k8s.ServiceUpdate {
 		}
 	}
 	return u
+}
+
+// finalizers returns which finalizers to add and to remove. Other load balancers set the standard one too, and clean up
+// only what has it when it is deleted: so it goes only if we set it, and stays beside an address that another load
+// balancer wrote. Ours stays with it there, as the proof that we set it: otherwise nobody may ever remove it.
+func (w serviceWrite) finalizers(holds bool) map[string]bool {
+	switch ours := wasOurs(w.service); {
+	case holds:
+		return map[string]bool{v1beta1.FinalizerAddress: true, k8s.StandardFinalizer: true}
+	case ours && w.assignment.Reason == lb.ForeignAddress:
+		return map[string]bool{v1beta1.FinalizerAddress: true}
+	case ours:
+		return map[string]bool{v1beta1.FinalizerAddress: false, k8s.StandardFinalizer: false}
+	}
+	return nil
 }
 
 // recordOpenStack sets the annotations in which OpenStack's cloud controller manager records what a Service has. They

@@ -18,7 +18,6 @@ import (
 func TestUpdate(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	holding := map[string]bool{v1beta1.FinalizerAddress: true, k8s.StandardFinalizer: true}
-	empty := map[string]bool{v1beta1.FinalizerAddress: false, k8s.StandardFinalizer: false}
 	const openStackKeep = "loadbalancer.openstack.org/keep-floatingip"
 	one := serviceWrite{assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Origins: []ipam.Origin{{Address: v4, Pool: "lan"}}, Reason: lb.Assigned}}
 	for _, tt := range []struct {
@@ -51,7 +50,7 @@ func TestUpdate(t *testing.T) {
 			config.Options{},
 			[]string{"AddressAssigned False PoolExhausted", "AnnotationsHonoured False AnnotationIgnored"},
 			map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: "", config.OpenStackAddress: "", config.OpenStackID: ""},
-			empty,
+			nil,
 		},
 		{
 			"a request that cannot be read is reported once",
@@ -63,7 +62,7 @@ func TestUpdate(t *testing.T) {
 			config.Options{IgnoreOpenStack: true},
 			[]string{"AddressAssigned False InvalidRequest"},
 			map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: ""},
-			empty,
+			nil,
 		},
 		{
 			"as OpenStack says it, with a host name",
@@ -107,7 +106,7 @@ func TestUpdate(t *testing.T) {
 			nil, config.Options{IgnoreOpenStack: true},
 			[]string{"AddressAssigned False ForeignAddress"},
 			map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: ""},
-			empty,
+			nil,
 		},
 		{
 			"the load balancer of another Service keeps its id",
