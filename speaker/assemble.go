@@ -39,7 +39,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	if err != nil {
 		return nil, err
 	}
-	peers := bgp.New(bgp.Config{Log: log, Command: []string{engine}, Kick: func() { w.pathLoop.Kick(); w.report.Kick(); kick() }})
+	peers := bgp.New(bgp.Config{Log: log, Command: []string{engine}, Kick: func() { w.pathLoop.Kick(); w.report.KickState(); kick() }})
 	live := liveness.New(liveness.Config{
 		Log: log, Node: lb.Object{Kind: config.KindNode, Name: s.nodeName},
 		MembersPort: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort), Cluster: report.States{Cluster: cluster},

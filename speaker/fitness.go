@@ -13,7 +13,7 @@ import (
 
 // self returns this node's metadata: its links, and what it cannot do. This speaker plans by what it has sent, like all
 // others, and not by newer knowledge.
-func (w *syncer) self(links []link.Link, stopping bool) lb.Member {
+func (w *syncer) self(links []link.Link, sessions []bgp.Session, stopping bool) lb.Member {
 	m := localMember(links, w.layer2.Refused(), w.liveness.SilentLinks())
 	m.Stopping = stopping
 	if !w.boot.Served() {
@@ -22,7 +22,7 @@ func (w *syncer) self(links []link.Link, stopping bool) lb.Member {
 	if w.filter.failed() {
 		m.Unfit |= lb.Unfiltered
 	}
-	if !slices.ContainsFunc(w.bgp.Sessions(), func(s bgp.Session) bool { return s.State == bgp.Established }) {
+	if !slices.ContainsFunc(sessions, func(s bgp.Session) bool { return s.State == bgp.Established }) {
 		m.Unfit |= lb.Sessionless
 	}
 	return m

@@ -66,7 +66,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	case <-ctx.Done():
 		return nil
 	}
-	self := w.self(w.links.Links(), false)
+	self := w.self(w.links.Links(), w.bgp.Sessions(), false)
 	self.Unfit &^= lb.Unfiltered // the filter may not have been set yet
 	m.SetSelf(self)
 	w.membership.members.Store(m)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
@@ -62,7 +63,10 @@ func TestFilterOnlyRelayed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := &syncer{node: "w1", log: log, filter: newTestGuard(false), relays: newRelays(log, settings{relay: true}, links, func() {})}
+		w := &syncer{
+			node: "w1", log: log, bgp: bgp.New(bgp.Config{Log: log, Command: testEngine}), filter: newTestGuard(false),
+			relays: newRelays(log, settings{relay: true}, links, func() {}),
+		}
 		if w.cluster, err = k8s.New(clients, k8s.Config{Log: log, Component: "test", Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() {}}); err != nil {
 			t.Fatal(err)
 		}

@@ -90,6 +90,8 @@ type inputs struct {
 	state lb.State
 	// speakers maps the nodes that have a speaker to an address of each.
 	speakers map[string]netip.Addr
+	// sessions with routers: what this node tells the others of them and what it reports are of one moment.
+	sessions []bgp.Session
 	// stopping: this speaker hands its addresses over.
 	stopping bool
 	// fresh are the addresses that are new, the first of them for freshFor.
@@ -135,7 +137,7 @@ func (w *syncer) read(links []link.Link) inputs {
 	state := w.compiled
 	state.Here.Addresses = link.Addresses(links)
 	fresh, freshFor := w.newcomers.see(state.Services, w.version, time.Now())
-	return inputs{links, state, w.cluster.SpeakerAddresses(), w.stopping.Load(), fresh, freshFor}
+	return inputs{links, state, w.cluster.SpeakerAddresses(), w.bgp.Sessions(), w.stopping.Load(), fresh, freshFor}
 }
 
 // filterOnly sets the filter and nothing else: this node announces nothing yet, and its kernel goes on with the relays
@@ -152,7 +154,7 @@ func (w *syncer) participate(m *members.Members, in inputs) (members.View, map[s
 		return members.View{}, nil
 	}
 	if view.Settled {
-		m.SetSelf(w.self(in.links, in.stopping))
+		m.SetSelf(w.self(in.links, in.sessions, in.stopping))
 	}
 	metadata := m.Metadata()
 	w.liveness.Set(liveness.Known{View: view, Members: metadata, Speakers: in.speakers, Address: m.Address(), Services: in.state.Services})
@@ -167,7 +169,7 @@ func (w *syncer) run(in inputs, view members.View, metadata map[string]lb.Member
 	w.liveness.SetOwners(p.Owners)
 	problems := slices.Concat(w.filter.problems(in.links), w.unfitProblems(), w.kernelProblems(), live.Problems)
 	w.record(&planned{p, view.Epoch, state.Members, problems, goodbye(state.Nodes[w.node], p)})
-	w.report.Set(&report.Outcome{Verdicts: p.Verdicts, Speakers: len(state.Members), Problems: problems})
+	w.report.Set(&report.Outcome{Verdicts: p.Verdicts, Sessions: in.sessions, Speakers: len(state.Members), Problems: problems})
 	return sooner(sooner(sooner(live.Again, in.freshFor), relaysEnd(p.Relays, state.Now)), withdrawn(p, state.Now)), err
 }
 

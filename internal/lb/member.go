@@ -20,7 +20,8 @@ const (
 	Booting Unfit = 1 << iota
 	// Unfiltered: the packet filter is not in force, so that the node announces nothing that has source ranges.
 	Unfiltered
-	// Sessionless: none of its BGP sessions is established, so that nobody leaves routes to the node.
+	// Sessionless: none of its BGP sessions is established, so that nobody leaves routes to the node, and another one tells
+	// who advertises.
 	Sessionless
 )
 

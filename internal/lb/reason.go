@@ -161,7 +161,7 @@ const (
 	NotOwner Reason = "NotOwner"
 	// NoPeer: no BGPPeer is usable on this node for the advertisement.
 	NoPeer Reason = "NoPeer"
-	// NoSession: peers are configured, but none of their sessions is established.
+	// NoSession: peers are configured, but none of their sessions is established, on no node that advertises.
 	NoSession Reason = "NoSession"
 	// ConflictingAdvertisements: two advertisements give one route two values of localPref, med or asPathPrepend.
 	ConflictingAdvertisements Reason = "ConflictingAdvertisements"

@@ -14,7 +14,7 @@ import (
 // bgp advertises a Service's addresses from every node that may announce them, to the peers of each node.
 func (p *planner) bgp(s *lb.Service) Outcome {
 	if len(s.Addresses) == 0 {
-		return p.withWriter(s, refuse(lb.NoAddress, "the Service has no address yet"))
+		return p.withWriter(s, refuse(lb.NoAddress, "the Service has no address yet"), nil)
 	}
 	var out Outcome
 	nodes, peers, left := map[string]bool{}, map[string]bool{}, map[string]bool{}
@@ -56,8 +56,18 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 	if waits {
 		out.Here = lb.KubeProxyNotReady
 	}
-	if out = p.withWriter(s, out); out.Writer {
+	if out = p.withWriter(s, out, p.withSession(out.Nodes)); out.Writer {
 		out.Elsewhere = p.elsewhere(s, out)
+	}
+	return out
+}
+
+// withSession returns those of the nodes that have a BGP session, all if none has one. Only such a node can say to whom the
+// Service is advertised. The others still plan its routes, which routers get as soon as there is a session.
+func (p *planner) withSession(nodes []string) []string {
+	out := slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return p.state.Unfit[name].Has(lb.Sessionless) })
+	if len(out) == 0 {
+		return nodes
 	}
 	return out
 }

@@ -12,7 +12,7 @@ import (
 // layer2 elects one owner for each address of a Service.
 func (p *planner) layer2(s *lb.Service) Outcome {
 	if len(s.Addresses) == 0 {
-		return p.withWriter(s, refuse(lb.NoAddress, "the Service has no address yet"))
+		return p.withWriter(s, refuse(lb.NoAddress, "the Service has no address yet"), nil)
 	}
 	var out Outcome
 	waits := false
@@ -46,10 +46,11 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 		}
 	}
 	out = p.layer2Outcome(s, out)
+	out = p.layer2Outcome(s, out)
 	if waits {
 		out.Here = lb.KubeProxyNotReady
 	}
-	return p.withWriter(s, out)
+	return p.withWriter(s, out, out.Nodes)
 }
 
 // layer2Outcome completes the outcome of all addresses. If one family is announced and the other is not, the reason
@@ -176,13 +177,13 @@ func (p *planner) reasonHere(s *lb.Service, out Outcome) lb.Reason {
 	return lb.NotOwner
 }
 
-// withWriter decides whether this node writes the condition. The writer is the first node that announces; if none
-// does, the node that would win an election among all living ones. So each condition has exactly one writer. If
+// withWriter decides whether this node writes the condition. The writer is the first of the nodes that announce; if there
+// are none, the node that would win an election among all living ones. So each condition has exactly one writer. If
 // only this side of a partition does not announce the Service, the side that does writes.
-func (p *planner) withWriter(s *lb.Service, out Outcome) Outcome {
+func (p *planner) withWriter(s *lb.Service, out Outcome, announcers []string) Outcome {
 	writer := ""
-	if len(out.Nodes) > 0 {
-		writer = out.Nodes[0]
+	if len(announcers) > 0 {
+		writer = announcers[0]
 	} else {
 		key := hashString(s.Key.String())
 		var best uint64

@@ -203,3 +203,34 @@ func texts(owners map[netip.Addr]string) map[string]string {
 	}
 	return out
 }
+
+// TestSessionless: of the nodes that advertise a Service the first one with a session writes the condition of BGP, or it
+// would say that nobody advertises. A node without a session plans its routes all the same.
+func TestSessionless(t *testing.T) {
+	for without, want := range map[string]string{"": "w1", "w1": "w2", "w2": "w1", "w1 w2": "w3", "w1 w2 w3": "w1"} {
+		s := testState()
+		s.Unfit = map[string]lb.Unfit{}
+		for _, name := range strings.Fields(without) {
+			s.Unfit[name] = lb.Sessionless
+		}
+		var writers, ofLayer2 []string
+		for _, name := range slices.Sorted(maps.Keys(s.Nodes)) {
+			v := ForNode(name, s).Verdicts[0]
+			if v.BGP.Writer {
+				writers = append(writers, name)
+			}
+			if v.L2.Writer {
+				ofLayer2 = append(ofLayer2, name)
+			}
+		}
+		if diff := cmp.Diff([]string{want}, writers); diff != "" {
+			t.Errorf("without a session %q: writers -want +got\n%s", without, diff)
+		}
+		if diff := cmp.Diff([]string{"w1"}, ofLayer2); diff != "" {
+			t.Errorf("without a session %q: writers of layer 2 -want +got\n%s", without, diff)
+		}
+		if got := routed(s, v4); got != "w1 w2 w3" {
+			t.Errorf("without a session %q: advertised by %q", without, got)
+		}
+	}
+}

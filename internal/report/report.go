@@ -39,6 +39,8 @@ type Config struct {
 // Outcome is what a report needs of one run of the plan loop.
 type Outcome struct {
 	Verdicts []plan.Verdict
+	// Sessions with routers, as the plan knew them.
+	Sessions []bgp.Session
 	// Speakers is how many speakers are alive.
 	Speakers int
 	// Problems of this node.
@@ -50,7 +52,6 @@ type Reporter struct {
 	node    string
 	cluster *k8s.Cluster
 	layer2  *layer2.Responder
-	bgp     *bgp.Speaker
 	last    atomic.Pointer[Outcome]
 	loop    *loop.Loop
 	// stateLoop runs state.
@@ -64,7 +65,7 @@ type Reporter struct {
 
 // New returns a Reporter that Run starts.
 func New(c Config) *Reporter {
-	r := &Reporter{node: c.NodeName, cluster: c.Cluster, layer2: c.Layer2, bgp: c.BGP, pace: pace{burst: c.Cluster.InBurst, announcing: c.Layer2.Announcing}}
+	r := &Reporter{node: c.NodeName, cluster: c.Cluster, layer2: c.Layer2, pace: pace{burst: c.Cluster.InBurst, announcing: c.Layer2.Announcing}}
 	r.state = &stateWriter{node: c.NodeName, log: c.Log, cluster: c.Cluster, liveness: c.Liveness, layer2: c.Layer2, bgp: c.BGP, foreign: c.Foreign}
 	r.state.problems = r.problems
 	r.loop = loop.New(loop.Config{Name: "report", Log: c.Log, Sync: r.sync})
@@ -87,13 +88,14 @@ func (r *Reporter) problems() []lb.Problem {
 	return nil
 }
 
-// Kick makes both loops run: a session or an announcement has changed.
+// Kick makes both loops run: an announcement has changed.
 func (r *Reporter) Kick() {
 	r.loop.Kick()
 	r.stateLoop.Kick()
 }
 
-// KickState makes the loop of the SpeakerState run: a node fell silent, or its kernel had time to answer.
+// KickState makes the loop of the SpeakerState run: a session has changed, a node fell silent, or its kernel had time to
+// answer.
 func (r *Reporter) KickState() { r.stateLoop.Kick() }
 
 // Run writes until ctx ends.
@@ -109,12 +111,11 @@ func (r *Reporter) sync(ctx context.Context) (again time.Duration, err error) {
 	if last == nil || r.cluster.Uninstalling() {
 		return 0, nil
 	}
-	sessions := r.bgp.Sessions()
-	return r.pace.each(r.reports(last, sessions), last.Speakers, func(u k8s.ServiceUpdate) error { return r.write(ctx, u) })
+	return r.pace.each(r.reports(last), last.Speakers, func(u k8s.ServiceUpdate) error { return r.write(ctx, u) })
 }
 
 // reports returns the updates of Services that are due, and sends Events on foreign claims of their addresses.
-func (r *Reporter) reports(last *Outcome, sessions []bgp.Session) []report {
+func (r *Reporter) reports(last *Outcome) []report {
 	services := map[lb.Key]*corev1.Service{}
 	for _, s := range r.cluster.Services() {
 		services[keyOf(s)] = s
@@ -141,7 +142,7 @@ func (r *Reporter) reports(last *Outcome, sessions []bgp.Session) []report {
 		if v.L2.Writer = v.L2.Writer && known; v.L2.Writer {
 			u.Annotations = map[string]string{v1beta1.AnnotationAnnouncedBy: record}
 		}
-		u.Conditions = append(conditions(s, v, sessions), filter...)
+		u.Conditions = append(conditions(s, v, last.Sessions), filter...)
 		if !u.Stands() {
 			out = append(out, report{u, priorityOf(u)})
 		}
