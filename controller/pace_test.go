@@ -137,3 +137,47 @@ func TestPaceForgets(t *testing.T) {
 		t.Errorf("after the writes it is %v", got)
 	}
 }
+
+// TestGeneration: a condition that stays as it is when its object is edited is written for the new generation, once: kubectl
+// wait waits for that. A pool's waits for its pace.
+func TestGeneration(t *testing.T) {
+	const advertisementsPath = "/apis/holdfast.dev/v1beta1/l2advertisements"
+	server := &apiServer{objects: map[string]map[string]any{}}
+	pool, ad := lan(), &v1beta1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "lan", UID: "uid-ad"}}
+	pool.Generation, ad.Generation = 1, 1
+	server.put(t, poolsPath, pool)
+	server.put(t, advertisementsPath, ad)
+	s := newTestSyncer(t, server)
+	observed := func(ofPool, ofAd int64) {
+		t.Helper()
+		server.get(t, poolsPath+"/lan", pool)
+		server.get(t, advertisementsPath+"/lan", ad)
+		for _, c := range []struct {
+			name string
+			have []metav1.Condition
+			want int64
+		}{{"pool", pool.Status.Conditions, ofPool}, {"L2Advertisement", ad.Status.Conditions, ofAd}} {
+			if len(c.have) != 1 || c.have[0].Type != v1beta1.ConditionValid || c.have[0].ObservedGeneration != c.want {
+				t.Errorf("the conditions of the %s are %v, want one of generation %d", c.name, c.have, c.want)
+			}
+		}
+	}
+	refreshed(t, s)
+	observed(1, 1)
+	pool.Generation, ad.Generation = 2, 2
+	server.put(t, poolsPath, pool)
+	server.put(t, advertisementsPath, ad)
+	s = newTestSyncer(t, server)
+	s.paced = pace{pool.UID: time.Now()}
+	if again := syncOnce(t, s); again <= 0 || again > poolPace {
+		t.Errorf("the next run is due in %v: the pool must follow", again)
+	}
+	observed(1, 2)
+	s.paced[pool.UID] = time.Now().Add(-poolPace)
+	refreshed(t, s)
+	observed(2, 2)
+	server.landed()
+	if again := refreshed(t, s); again != 0 || len(server.landed()) > 0 {
+		t.Errorf("all is written, and the next run is due in %v", again)
+	}
+}

@@ -155,14 +155,16 @@ func (u ServiceUpdate) conditions(now metav1.Time) []any {
 	return out
 }
 
-// Changed returns the wanted conditions that differ from the present ones. It keeps
-// lastTransitionTime while the status word is the same.
+// Changed returns the wanted conditions that differ from the present ones, or were decided for another generation: kubectl
+// wait takes no condition of an earlier one. With generation 0 that does not count. Changed keeps lastTransitionTime while
+// the status word is the same.
 func Changed(have, want []metav1.Condition, generation int64, now metav1.Time) []metav1.Condition {
 	var out []metav1.Condition
 	for _, c := range want {
 		c.LastTransitionTime, c.ObservedGeneration = now, generation
 		if before := meta.FindStatusCondition(have, c.Type); before != nil {
-			if before.Status == c.Status && before.Reason == c.Reason && before.Message == c.Message {
+			same := before.Status == c.Status && before.Reason == c.Reason && before.Message == c.Message
+			if same && (generation == 0 || before.ObservedGeneration == generation) {
 				continue
 			}
 			if before.Status == c.Status {
