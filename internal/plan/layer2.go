@@ -46,7 +46,6 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 		}
 	}
 	out = p.layer2Outcome(s, out)
-	out = p.layer2Outcome(s, out)
 	if waits {
 		out.Here = lb.KubeProxyNotReady
 	}
