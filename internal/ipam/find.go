@@ -94,9 +94,9 @@ func (a *assigner) companion(held []netip.Addr, got perFamily) *supply {
 }
 
 // recall gives a Service back the addresses it had before its status was lost,
-// as in a restore, or before it gave them up in a clash. If another Service has the address now, this one waits:
-// falling back would change its address for good. So it does while the address's pool cannot be read. Addresses that
-// no pool would assign to it are forgotten.
+// as in a restore, or before it gave them up in a clash. If another Service has the address now, or had it last and
+// reuseDelay keeps it, this one waits: falling back would change its address for good. So it does while the address's
+// pool cannot be read. Addresses that no pool would assign to it are forgotten.
 func (a *assigner) recall(s *subject, got *perFamily) *refusal {
 	if s.Renew || len(s.AssignedFrom) == 0 {
 		return nil
@@ -115,7 +115,7 @@ func (a *assigner) recall(s *subject, got *perFamily) *refusal {
 		switch r := a.admits(s, addr, pool); {
 		case r == nil:
 			got[f] = addr
-		case isConflict(r.reason):
+		case isConflict(r.reason) || r.reason == lb.Quarantined:
 			return refuse(r.reason, "had %s before, %s: to take another, remove the annotation holdfast.dev/assigned", addr, r.message)
 		}
 	}

@@ -146,7 +146,7 @@ func (w *witness) givenByThePools() error {
 			}
 			recalled := svc.AssignedFrom[addr] != ""
 			if before := w.frozen(svc, lb.FamilyOf(addr)); before.IsValid() && !recalled && w.owns[addr] == nil && !slices.Contains(svc.RequestedAddresses, addr) {
-				return fmt.Errorf("%s was given %s, though it had %s of a pool that cannot be read", svc.Key, addr, before)
+				return fmt.Errorf("%s was given %s, though it waits for %s", svc.Key, addr, before)
 			}
 			lent := w.owns[addr] != nil && w.claimed(w.owns[addr], svc) && (p == nil || suits(p, svc))
 			if !lent && (p == nil || !w.allows(p, svc, addr, recalled || joiner(svc)) || len(w.holds[addr]) == 1 && w.quarantined(p, addr, svc.Key)) || w.bars(addr, svc.Key) && !w.leaves(addr, svc) {

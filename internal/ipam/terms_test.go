@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -54,6 +55,39 @@ func TestEditOfOneSharer(t *testing.T) {
 				t.Errorf("the edit was undone, and the Service has %v", got)
 			}
 		})
+	}
+}
+
+// TestReuseDelayOfTheClashing: a Service that gave up its address in a clash waits until reuseDelay is over when the
+// one with which it clashed goes. So does a restored Service whose address another one gave back.
+func TestReuseDelayOfTheClashing(t *testing.T) {
+	sharer := func(name string, n uint16) lb.Service {
+		return service(name, func(s *lb.Service) { s.SharingKey, s.Ports = "k", []lb.Port{port(n)} })
+	}
+	p := with(pool("p", v4), func(p *lb.Pool) { p.ReuseDelay = 10 * time.Minute })
+	state := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{p}, Services: []lb.Service{sharer("a", 80), sharer("b", 443)}}
+	state = applied(state, Assign(state))
+	state.Services[0].Ports = []lb.Port{port(443)}
+	state = applied(state, Assign(state))
+
+	state.Now = state.Now.Add(time.Minute)
+	b := state.Services[1]
+	state.Services, state.Leaving = state.Services[:1], []lb.Leaving{{Key: b.Key, Addresses: b.Addresses}}
+	state = applied(state, Assign(state))
+	restored := service("restored", from("192.0.2.1", "p"))
+	const waits = " [] Quarantined: had 192.0.2.1 before, which default/b gave back and which the pool's reuseDelay keeps until 1970-01-01T00:11:00Z: " +
+		"to take another, remove the annotation holdfast.dev/assigned"
+	for _, svc := range []lb.Service{state.Services[0], restored} {
+		state.Services = []lb.Service{svc}
+		r := Assign(state)
+		if diff := cmp.Diff([]string{svc.Key.Name + waits}, text(r)); diff != "" {
+			t.Errorf("-want +got\n%s", diff)
+		}
+		after := applied(state, r)
+		after.Now = r.Recheck
+		if diff := cmp.Diff([]string{svc.Key.Name + ` [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}, text(Assign(after))); diff != "" {
+			t.Errorf("when reuseDelay is over: -want +got\n%s", diff)
+		}
 	}
 }
 

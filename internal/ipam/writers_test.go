@@ -116,12 +116,13 @@ func (w *witness) leaves(addr netip.Addr, svc *lb.Service) bool {
 	})
 }
 
-// frozen returns the only address of the family that the Service records, if its status shows none and the pool that
-// it came from cannot be read.
+// frozen returns the only address of the family that the Service records, if its status shows none and the address must
+// be waited for: the pool that it came from cannot be read, or would give it when reuseDelay is over.
 func (w *witness) frozen(svc *lb.Service, family lb.Family) netip.Addr {
 	var had netip.Addr
 	for addr, pool := range svc.AssignedFrom {
 		p := w.poolOf(addr)
+		late := p != nil && w.allows(p, svc, addr, true) && w.quarantined(p, addr, svc.Key)
 		if p == nil {
 			p = find(w.State.Pools, func(p lb.Pool) bool { return p.Name == pool })
 		}
@@ -129,6 +130,8 @@ func (w *witness) frozen(svc *lb.Service, family lb.Family) netip.Addr {
 		case lb.FamilyOf(addr) != family:
 		case had.IsValid() || svc.Renew || slices.Contains(svc.Addresses, addr):
 			return netip.Addr{}
+		case late:
+			had = addr
 		case p == nil || !p.Unreadable || p.Deleting || svc.RequestedPool != "" && svc.RequestedPool != p.Name:
 			return netip.Addr{}
 		default:

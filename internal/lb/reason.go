@@ -49,7 +49,7 @@ const (
 	SharingLimit Reason = "SharingLimit"
 	// QuotaExceeded: the namespace holds as many addresses of the pool as it may.
 	QuotaExceeded Reason = "QuotaExceeded"
-	// Quarantined: the last free addresses of the pools wait for reuseDelay.
+	// Quarantined: the last free addresses of the pools, or the address that the Service waits for, wait for reuseDelay.
 	Quarantined Reason = "Quarantined"
 	// FloatingIPUnknown: the Service claims a FloatingIP that its namespace does not have.
 	FloatingIPUnknown Reason = "FloatingIPUnknown"
