@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -72,5 +73,28 @@ func testCarried(t *testing.T, options config.Options) {
 	runFresh(t, s)
 	if got := s.ledger.Carried(); got != 0 {
 		t.Errorf("the pool was edited, and the run carried %d Services", got)
+	}
+}
+
+// TestNamespaceSeenLate: a Service that is seen before its namespace waits for it, and gets an address of the pool that
+// selects the namespace.
+func TestNamespaceSeenLate(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	tenants, open := lan(), lan()
+	tenants.Name, open.Name, open.UID = "tenants", "open", "uid-open"
+	tenants.Spec.ServiceAllocation = &v1beta1.ServiceAllocation{NamespaceSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"team": "a"}}}}
+	open.Spec.Addresses = []string{"198.51.100.0/24"}
+	server.put(t, poolsPath, tenants)
+	server.put(t, poolsPath, open)
+	s := newTestSyncer(t, server)
+	server.create(t, "web")
+	var web corev1.Service
+	for _, want := range []string{"", "192.0.2.0"} {
+		runFresh(t, s)
+		server.get(t, servicesPath+"/web", &web)
+		if in := web.Status.LoadBalancer.Ingress; len(in) > 1 || len(in) == 0 != (want == "") || len(in) == 1 && in[0].IP != want {
+			t.Errorf("web has %v, want %q", in, want)
+		}
+		server.put(t, "/api/v1/namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "default", Labels: map[string]string{"team": "a"}}})
 	}
 }

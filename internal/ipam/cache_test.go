@@ -143,6 +143,7 @@ func (c *controller) refresh(worlds []world) {
 	c.services.refresh(worlds)
 	c.pools.refresh(worlds)
 	c.floatingIPs.refresh(worlds)
+	c.namespaces = len(worlds) - 1
 }
 
 // current reports whether all caches show the present.

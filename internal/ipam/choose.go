@@ -14,6 +14,9 @@ import (
 // it. One pool that has all families is preferred; otherwise each family comes
 // from the first pool that has it. It overwrites missing.
 func (a *assigner) choose(s *subject, missing []int, first *supply) (got perFamily, r *refusal) {
+	if r := a.unseen(s); r != nil {
+		return got, r
+	}
 	candidates, refused := a.candidates(s, make([]*supply, 0, 8))
 	if i := slices.Index(candidates, first); i > 0 {
 		candidates = slices.Insert(slices.Delete(candidates, i, i+1), 0, first)

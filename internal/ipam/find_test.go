@@ -14,7 +14,9 @@ func TestChoosePool(t *testing.T) {
 	nothing := lb.Selector{{Operator: lb.In}}
 	labelled := func(s *lb.Service) { s.Labels = map[string]string{"colour": "red"} }
 	elsewhere := func(s *lb.Service) { s.Key.Namespace = "elsewhere" }
+	renewing := func(s *lb.Service) { s.Renew = true }
 	one, two, three := "192.0.2.1", "198.51.100.1", "203.0.113.1"
+	selecting := with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, NamespaceSelectors: []lb.Selector{red}}))
 	for _, tt := range []struct {
 		name    string
 		pools   []lb.Pool
@@ -35,7 +37,17 @@ func TestChoosePool(t *testing.T) {
 		{"namespace by selector", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, NamespaceSelectors: []lb.Selector{red}}))}, service("s"),
 			`s [192.0.2.1] Assigned: has 192.0.2.1 from pool "a"`},
 		{"namespace unknown as yet: no NotIn matches it", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, NamespaceSelectors: []lb.Selector{notRed}}))}, service("s", elsewhere),
-			`s [] NoPool: no IPv4 address: pool "a" does not serve the Service's namespace`},
+			`s [] NoPool: namespace "elsewhere" is not known yet, and pools select namespaces by their labels`},
+		{"and no other pool gives it an address for good", []lb.Pool{selecting, pool("b", two)}, service("s", elsewhere),
+			`s [] NoPool: namespace "elsewhere" is not known yet, and pools select namespaces by their labels`},
+		{"nor in place of the one it had", []lb.Pool{selecting, pool("b", two)}, service("s", elsewhere, from(one, "a")),
+			`s [] NoPool: namespace "elsewhere" is not known yet, and pools select namespaces by their labels`},
+		{"what it has it keeps, with renew too", []lb.Pool{selecting, pool("b", two)}, service("s", elsewhere, holding(one), renewing),
+			`s [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "a" until another can be had: namespace "elsewhere" is not known yet, and pools select namespaces by their labels`},
+		{"what it asks for by value, no other pool could give", []lb.Pool{selecting, pool("b", two)}, service("s", elsewhere, asking(two)),
+			`s [198.51.100.1] Assigned: has 198.51.100.1 from pool "b"`},
+		{"without selectors the name is enough", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, Namespaces: []string{"elsewhere"}})), pool("b", two)}, service("s", elsewhere),
+			`s [192.0.2.1] Assigned: has 192.0.2.1 from pool "a"`},
 		{"a selector that matches nothing restricts to nothing", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, NamespaceSelectors: []lb.Selector{nothing}}))}, service("s"),
 			`s [] NoPool: no IPv4 address: pool "a" does not serve the Service's namespace`},
 		{"nor may it be asked for", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true}))}, service("s", asking(one)),

@@ -148,6 +148,9 @@ func (w *witness) givenByThePools() error {
 			if before := w.frozen(svc, lb.FamilyOf(addr)); before.IsValid() && !recalled && w.owns[addr] == nil && !slices.Contains(svc.RequestedAddresses, addr) {
 				return fmt.Errorf("%s was given %s, though it waits for %s", svc.Key, addr, before)
 			}
+			if w.unseen(svc) && !recalled && w.owns[addr] == nil && !slices.Contains(svc.RequestedAddresses, addr) {
+				return fmt.Errorf("%s was given %s before its namespace was known", svc.Key, addr)
+			}
 			lent := w.owns[addr] != nil && w.claimed(w.owns[addr], svc) && (p == nil || suits(p, svc))
 			if !lent && (p == nil || !w.allows(p, svc, addr, recalled || joiner(svc)) || len(w.holds[addr]) == 1 && w.quarantined(p, addr, svc.Key)) || w.bars(addr, svc.Key) && !w.leaves(addr, svc) {
 				return fmt.Errorf("%s was given %s, which it may not have", svc.Key, addr)
@@ -166,6 +169,12 @@ func (w *witness) givenByThePools() error {
 	return nil
 }
 
+// unseen reports whether the Service's namespace is not known, and that matters.
+func (w *witness) unseen(svc *lb.Service) bool {
+	_, known := w.Namespaces[svc.Key.Namespace]
+	return !known && slices.ContainsFunc(w.State.Pools, func(p lb.Pool) bool { return p.Allocation != nil && p.Allocation.NamespaceSelectors != nil })
+}
+
 // waits reports whether a Service waits for another object because its user asked for that.
 func (w *witness) waits(svc *lb.Service) bool {
 	for _, addr := range svc.Addresses {
@@ -180,6 +189,9 @@ func (w *witness) waits(svc *lb.Service) bool {
 		if !svc.Renew && !slices.Contains(svc.Addresses, addr) {
 			return true
 		}
+	}
+	if w.unseen(svc) {
+		return true
 	}
 	return slices.ContainsFunc(w.State.FloatingIPs, func(f lb.FloatingIP) bool { return claimedBy(&f, svc) && !joiner(svc) })
 }

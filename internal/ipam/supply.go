@@ -110,6 +110,16 @@ func allowsNamespace(al *lb.Allocation, name string, namespaces map[string]map[s
 	return known && lb.MatchesAny(al.NamespaceSelectors, labels)
 }
 
+// unseen returns a refusal if the subject's namespace is not known yet while pools select namespaces by their labels. A
+// Service may be seen before its namespace, and would keep for good the address of a pool that is not meant for it.
+func (a *assigner) unseen(s *subject) *refusal {
+	selective := func(p *supply) bool { return p.Allocation != nil && len(p.Allocation.NamespaceSelectors) > 0 }
+	if _, known := a.state.Namespaces[s.Key.Namespace]; known || !slices.ContainsFunc(a.supplies, selective) {
+		return nil
+	}
+	return refuse(lb.NoPool, "namespace %q is not known yet, and pools select namespaces by their labels", s.Key.Namespace)
+}
+
 // has reports whether the pool has a range of the family.
 func (s *supply) has(family lb.Family) bool {
 	return slices.ContainsFunc(s.Ranges, func(r lb.Range) bool { return lb.FamilyOf(r.From) == family })

@@ -9,16 +9,21 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Refresh lists Services, FloatingIPs, pools and their memories from the API server itself, past every
+// Refresh lists Services, their namespaces, FloatingIPs, pools and their memories from the API server itself, past every
 // cache, and overlays what the watch does not show yet. A new leader needs it: it must not
 // repeat its predecessor's last decisions, nor assign addresses that a FloatingIP was just
-// given or whose release was just recorded.
+// given or whose release was just recorded, nor of pools that a Service's namespace does not have.
 func (k *Cluster) Refresh(ctx context.Context) error {
 	list, err := k.clients.kube.CoreV1().Services("").List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list services: %w", err)
 	}
 	k.services.refreshed(pointers(list.Items), list.ResourceVersion)
+	namespaces, err := k.clients.kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list namespaces: %w", err)
+	}
+	k.namespaces.refreshed(pointers(namespaces.Items), namespaces.ResourceVersion)
 	pools := &v1beta1.IPAddressPoolList{}
 	if err := k.list(ctx, "ipaddresspools", pools); err != nil {
 		return err
