@@ -30,7 +30,7 @@ type Timers struct {
 	// (RFC 5227 section 1.1: RATE_LIMIT_INTERVAL, 60 s there).
 	RateLimitInterval time.Duration
 	// HandoverTimes are when this node asks the new owner whether it announces the address, and LingerTime is when this
-	// node stops answering in any case: a speaker whose API server lost power, and which does not know yet that it is the
+	// node stops answering in any case: a speaker whose API server hangs, and which does not know yet that it is the
 	// new owner, notices that after 45 s (ReadIdleTimeout and PingTimeout of client-go).
 	HandoverTimes []time.Duration
 	LingerTime    time.Duration
