@@ -62,8 +62,8 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 	return out
 }
 
-// withSession returns those of the nodes that have a BGP session, all if none has one. Only such a node can say to whom the
-// Service is advertised. The others still plan its routes, which routers get as soon as there is a session.
+// withSession returns those of the nodes that have a BGP session, all if none has one: the message names them, and one of
+// them writes it. The others still plan the routes, which routers get as soon as there is a session.
 func (p *planner) withSession(nodes []string) []string {
 	out := slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return p.state.Unfit[name].Has(lb.Sessionless) })
 	if len(out) == 0 {
@@ -74,8 +74,8 @@ func (p *planner) withSession(nodes []string) []string {
 
 // elsewhere returns Outcome.Elsewhere. It looks at the nodes that the message names.
 func (p *planner) elsewhere(s *lb.Service, o Outcome) string {
-	nodes := map[string][]string{}
-	for _, name := range o.Nodes[:min(len(o.Nodes), lb.Few)] {
+	nodes, named := map[string][]string{}, p.withSession(o.Nodes)
+	for _, name := range named[:min(len(named), lb.Few)] {
 		peers := p.peersAt(s, name)
 		if !slices.Equal(peers, o.Peers) {
 			to := lb.SomeOf(peers)
@@ -114,7 +114,7 @@ func (p *planner) unserved(s *lb.Service, a netip.Addr) bool {
 
 // bgpOutcome completes the outcome of all addresses; left are the nodes that leave them to the others.
 func (p *planner) bgpOutcome(s *lb.Service, out Outcome, left map[string]bool) Outcome {
-	by := "advertised by " + lb.SomeOf(out.Nodes)
+	by := "advertised by " + lb.SomeOf(p.withSession(out.Nodes))
 	if len(left) > 0 {
 		by += fmt.Sprintf(" (not %s: %s)", lb.SomeOf(slices.Sorted(maps.Keys(left))), lb.NodeDraining)
 	}

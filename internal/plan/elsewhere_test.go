@@ -26,6 +26,7 @@ func TestElsewhere(t *testing.T) {
 	}{
 		{"all have the same peers", func(*lb.State) {}, ""},
 		{"each rack has its own router", racks, "w3 to r2v4, r2v6"},
+		{"a rack without a session is not named", func(s *lb.State) { racks(s); s.Unfit = map[string]lb.Unfit{"w3": lb.Sessionless} }, ""},
 		{"an advertisement for one rack only", func(s *lb.State) { racks(s); s.BGPAdvertisements[0].NodeSelectors = zone("a") }, ""},
 		{"an advertisement to one of the peers", func(s *lb.State) { racks(s); s.BGPAdvertisements[0].Peers = []string{"r1v4", "r2v6"} }, "w3 to r2v6"},
 		{"many racks", func(s *lb.State) {

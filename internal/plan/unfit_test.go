@@ -205,9 +205,9 @@ func texts(owners map[netip.Addr]string) map[string]string {
 }
 
 // TestSessionless: of the nodes that advertise a Service the first one with a session writes the condition of BGP, or it
-// would say that nobody advertises. A node without a session plans its routes all the same.
+// would say that nobody advertises; it names those with a session. A node without one plans its routes all the same.
 func TestSessionless(t *testing.T) {
-	for without, want := range map[string]string{"": "w1", "w1": "w2", "w2": "w1", "w1 w2": "w3", "w1 w2 w3": "w1"} {
+	for without, named := range map[string]string{"": "w1, w2, w3", "w1": "w2, w3", "w2": "w1, w3", "w1 w2": "w3", "w1 w2 w3": "w1, w2, w3"} {
 		s := testState()
 		s.Unfit = map[string]lb.Unfit{}
 		for _, name := range strings.Fields(without) {
@@ -219,11 +219,14 @@ func TestSessionless(t *testing.T) {
 			if v.BGP.Writer {
 				writers = append(writers, name)
 			}
+			if want := "advertised by " + named; v.BGP.Message != want {
+				t.Errorf("without a session %q: %s says %q, want %q", without, name, v.BGP.Message, want)
+			}
 			if v.L2.Writer {
 				ofLayer2 = append(ofLayer2, name)
 			}
 		}
-		if diff := cmp.Diff([]string{want}, writers); diff != "" {
+		if diff := cmp.Diff([]string{named[:2]}, writers); diff != "" {
 			t.Errorf("without a session %q: writers -want +got\n%s", without, diff)
 		}
 		if diff := cmp.Diff([]string{"w1"}, ofLayer2); diff != "" {
