@@ -151,6 +151,7 @@ func TestRefreshedMemory(t *testing.T) {
 func TestMoveWaitsForTheMemory(t *testing.T) {
 	const floatingPath, memory = "/apis/holdfast.dev/v1beta1/namespaces/default/floatingips", memoriesPath + "/lan"
 	const moves, arrives, dissolves = servicesPath + "/moves", servicesPath + "/arrives", floatingPath + "/dissolves"
+	const overwritten = servicesPath + "/overwritten"
 	server := &apiServer{objects: map[string]map[string]any{}, fail: map[string]bool{memory: true}}
 	cut := lan()
 	cut.Spec.Addresses = []string{"192.0.2.128/25"}
@@ -159,6 +160,9 @@ func TestMoveWaitsForTheMemory(t *testing.T) {
 	metav1.SetMetaDataAnnotation(&renewed.ObjectMeta, config.AnnotationRenew, "true")
 	server.put(t, servicesPath, renewed)
 	server.put(t, servicesPath, loadBalancer("arrives"))
+	lost := loadBalancer("overwritten", "198.51.100.9")
+	lost.Annotations[v1beta1.AnnotationAssigned] = "192.0.2.200=lan,192.0.2.200#digest"
+	server.put(t, servicesPath, lost)
 	server.put(t, floatingPath, &v1beta1.FloatingIP{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: "dissolves", UID: "uid-dissolves", DeletionTimestamp: new(metav1.Now()), Finalizers: []string{v1beta1.FinalizerAddress},
@@ -170,7 +174,7 @@ func TestMoveWaitsForTheMemory(t *testing.T) {
 		t.Fatal("the memory was not written, and that is no error")
 	}
 	landed := server.landed()
-	if !hasPatched(landed, arrives) || hasPatched(landed, moves) || hasPatched(landed, dissolves) {
+	if !hasPatched(landed, arrives) || hasPatched(landed, moves) || hasPatched(landed, dissolves) || hasPatched(landed, overwritten) {
 		t.Errorf("the pool remembers nothing, and these were written: %v", landed)
 	}
 	server.mu.Lock()
@@ -179,7 +183,7 @@ func TestMoveWaitsForTheMemory(t *testing.T) {
 	syncOnce(t, s)
 	landed = server.landed()
 	remembered := slices.Index(landed, memory)
-	for _, at := range []string{moves, dissolves} {
+	for _, at := range []string{moves, dissolves, overwritten} {
 		if remembered < 0 || hasPatched(landed[:remembered], at) || !hasPatched(landed[remembered:], at) {
 			t.Errorf("%s was not written after the memory: %v", at, landed)
 		}

@@ -68,8 +68,13 @@ func (s *syncer) writeMemories(ctx context.Context, d *decision, memories []*mem
 	return all, err
 }
 
-// loses reports whether the status shows an address that the Service must give up.
+// loses reports whether the status or the record shows an address that the Service must give up.
 func (w serviceWrite) loses() bool {
+	for a := range w.recorded {
+		if !slices.Contains(w.assignment.Addresses, a) {
+			return true
+		}
+	}
 	return slices.ContainsFunc(w.service.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool {
 		a, err := netip.ParseAddr(in.IP)
 		return err == nil && !slices.Contains(w.assignment.Addresses, a)

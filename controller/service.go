@@ -30,8 +30,10 @@ type serviceWrite struct {
 	service    *corev1.Service
 	wish       lb.Wish
 	assignment *ipam.Assignment
-	problems   []lb.Problem
-	frontends  []lb.Frontend
+	// recorded are the addresses that the Service holds by its record.
+	recorded  map[netip.Addr]string
+	problems  []lb.Problem
+	frontends []lb.Frontend
 	// nodesUnknown: it is not known which nodes filter.
 	nodesUnknown bool
 }
@@ -52,7 +54,8 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 	nodesUnknown := s.unfiltered.said.Load() == nil && !s.options.NoFilter
 	var writes []serviceWrite
 	for i, a := range d.result.Assignments {
-		writes = append(writes, serviceWrite{services[a.Service], d.state.Services[i].Wish, a, problems[a.Service], frontends[a.Service], nodesUnknown})
+		svc := &d.state.Services[i]
+		writes = append(writes, serviceWrite{services[a.Service], svc.Wish, a, svc.SharingTerms, problems[a.Service], frontends[a.Service], nodesUnknown})
 	}
 	s.remind(time.Now(), writes)
 	if !d.remembered {

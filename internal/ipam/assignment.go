@@ -16,7 +16,7 @@ func (a *assigner) assignment(s *subject) Assignment {
 	out := a.holding(s)
 	out.Reason, out.Message = a.explainAssignment(s, out)
 	switch {
-	case out.Reason == lb.ForeignAddress && s.Renew:
+	case out.Reason == lb.ForeignAddress:
 		out.Origins = s.withLost(out.Origins, true)
 	case out.Reason != lb.Assigned && !s.Renew:
 		out.Origins = s.withLost(out.Origins, false)
@@ -46,13 +46,18 @@ func (a *assigner) holding(s *subject) Assignment {
 	return out
 }
 
-// withLost adds the addresses that the Service had before its status was lost or overwritten, in families without an
-// address: pools may be restored after the Service. It adds those that the Service gave up in a clash, too.
+// withLost adds the addresses that the Service had before its status was lost, in families without an
+// address: pools may be restored after the Service. It adds those that the Service gave up in a clash, too. Those that
+// another load balancer overwrote it adds in all families, with a sign that they were if holdfast.dev/renew stands.
 func (s *subject) withLost(origins []Origin, overwritten bool) []Origin {
 	for _, addr := range slices.SortedFunc(maps.Keys(s.AssignedFrom), netip.Addr.Compare) {
 		f := s.family(addr)
 		if f >= 0 && (overwritten || !s.held[f].IsValid()) && s.awaits(addr) {
-			origins = append(origins, Origin{Address: addr, Pool: s.AssignedFrom[addr]})
+			lost := Origin{Address: addr, Pool: s.AssignedFrom[addr]}
+			if overwritten && s.Renew && s.SharingTerms[addr] != "" {
+				lost.Terms = released
+			}
+			origins = append(origins, lost)
 		}
 	}
 	return origins

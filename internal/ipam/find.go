@@ -53,22 +53,27 @@ func (a *assigner) find(s *subject) (got perFamily, r *refusal) {
 }
 
 // foreign returns a refusal while the Service's status has an address that another load balancer wrote: what we write
-// there, it would overwrite. holdfast.dev/renew asks to replace the address. If that was overwritten too, the record of
-// it is what is left.
+// there, it would overwrite. holdfast.dev/renew asks to replace the address. If that was overwritten too, the terms in
+// the record of it are what is left.
 func (a *assigner) foreign(s *subject) *refusal {
 	for _, addr := range s.Addresses {
-		if s.floating > 0 || s.AssignedFrom[addr] != "" || a.index.find(addr) != nil || a.holders[addr].floating > 0 {
+		if !a.isForeign(s, addr) {
 			continue
 		}
 		const what = "its status has %s, which no pool ever had: another load balancer wrote it; turn that one off for this Service, then "
 		switch {
 		case !s.Renew:
 			return refuse(lb.ForeignAddress, what+"set holdfast.dev/renew", addr)
-		case s.remembers():
+		case s.overwritten():
 			return refuse(lb.ForeignAddress, what+"remove holdfast.dev/renew and set it again", addr)
 		}
 	}
 	return nil
+}
+
+// isForeign reports whether another load balancer wrote the address: no pool has it or had it.
+func (a *assigner) isForeign(s *subject, addr netip.Addr) bool {
+	return s.floating == 0 && s.AssignedFrom[addr] == "" && a.index.find(addr) == nil && a.holders[addr].floating == 0
 }
 
 func (s *subject) missing(got perFamily) []int {

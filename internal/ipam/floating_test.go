@@ -164,7 +164,7 @@ func TestForeignAddress(t *testing.T) {
 		service("b", holding(node)), // ServiceLB of k3s shows the nodes' addresses on all Services
 		service("c", holding(node), asking("192.0.2.2")),
 	}}
-	want := []string{"a [172.18.0.2] " + said + "set holdfast.dev/renew", "b [] " + said + "set holdfast.dev/renew", "c [] " + said + "set holdfast.dev/renew"}
+	want := []string{"a [172.18.0.2] " + said + "set holdfast.dev/renew", "b [172.18.0.2] " + said + "set holdfast.dev/renew", "c [172.18.0.2] " + said + "set holdfast.dev/renew"}
 	if diff := cmp.Diff(want, text(Assign(s))); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
@@ -175,6 +175,7 @@ func TestForeignAddress(t *testing.T) {
 	}
 	// A record of a family that the Service has no more is no sign that its address was overwritten.
 	one.Services[0].AssignedFrom = map[netip.Addr]string{netip.MustParseAddr("2001:db8::1"): "p"}
+	one.Services[0].SharingTerms = map[netip.Addr]string{netip.MustParseAddr("2001:db8::1"): "digest"}
 	if diff := cmp.Diff([]string{`a [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}, text(Assign(one))); diff != "" {
 		t.Errorf("renewed, with a record of IPv6: -want +got\n%s", diff)
 	}

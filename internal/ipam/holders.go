@@ -72,13 +72,18 @@ func (a *assigner) keepAddresses(s *subject, loyal bool) {
 }
 
 // stays returns why a Service cannot keep an address of its status, or nil. The pool's rules
-// do not matter here: an edit of a pool takes nothing away.
+// do not matter here: an edit of a pool takes nothing away. Another load balancer may show its address on many Services.
 func (a *assigner) stays(s *subject, addr netip.Addr) *refusal {
 	t := a.holders[addr]
 	if t.floating > 0 && !a.claims(s, t.floating) {
 		return refuse(lb.AddressInUse, "which FloatingIP %s owns", a.floating[t.floating-1].Key)
 	}
-	return a.firstRefusal(t, func(o *subject) *refusal { return agree(s, o) })
+	return a.firstRefusal(t, func(o *subject) *refusal {
+		if a.isForeign(s, addr) && a.isForeign(o, addr) {
+			return nil
+		}
+		return agree(s, o)
+	})
 }
 
 // dissolve takes the addresses from FloatingIPs that are being deleted and are unused.
@@ -95,9 +100,13 @@ func (a *assigner) dissolve(floating []*subject) {
 	}
 }
 
-// block bars others from every address that is in a subject's status but not held by it.
+// block bars others from every address that is in a subject's status, or was until another writer took it out, but not
+// held by it.
 func (a *assigner) block(subjects []*subject) {
 	for _, s := range subjects {
+		for addr := range s.replaced {
+			a.bar(addr, s.party())
+		}
 		for _, addr := range s.Addresses {
 			if !slices.Contains(s.held, addr) {
 				a.bar(addr, s.party())

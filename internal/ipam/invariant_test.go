@@ -3,6 +3,7 @@ package ipam
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -22,19 +23,23 @@ type witness struct {
 	lb.State
 	Result
 	services map[lb.Key]*lb.Service
-	// stood are the objects with the address in their status, holds those that get it, owns the FloatingIP.
-	stood, holds map[netip.Addr][]lb.Key
-	owns, owned  map[netip.Addr]*lb.FloatingIP
-	last         map[netip.Addr]lb.Release
+	// stood are the objects with the address in their status, replaced the Services in whose status somebody put others in its place,
+	// holds those that get it, owns the FloatingIP.
+	stood, replaced, holds map[netip.Addr][]lb.Key
+	owns, owned            map[netip.Addr]*lb.FloatingIP
+	last                   map[netip.Addr]lb.Release
 }
 
 func newWitness(s lb.State, r Result) *witness {
-	w := &witness{s, r, map[lb.Key]*lb.Service{}, map[netip.Addr][]lb.Key{}, map[netip.Addr][]lb.Key{}, map[netip.Addr]*lb.FloatingIP{}, map[netip.Addr]*lb.FloatingIP{}, map[netip.Addr]lb.Release{}}
+	w := &witness{s, r, map[lb.Key]*lb.Service{}, map[netip.Addr][]lb.Key{}, map[netip.Addr][]lb.Key{}, map[netip.Addr][]lb.Key{}, map[netip.Addr]*lb.FloatingIP{}, map[netip.Addr]*lb.FloatingIP{}, map[netip.Addr]lb.Release{}}
 	for i := range s.Services {
 		svc := &s.Services[i]
 		w.services[svc.Key] = svc
 		for _, addr := range svc.Addresses {
 			w.stood[addr] = append(w.stood[addr], svc.Key)
+		}
+		for _, addr := range replaced(svc) {
+			w.replaced[addr] = append(w.replaced[addr], svc.Key)
 		}
 		for _, addr := range r.Assignments[i].Addresses {
 			w.holds[addr] = append(w.holds[addr], svc.Key)
@@ -58,6 +63,13 @@ func newWitness(s lb.State, r Result) *witness {
 	return w
 }
 
+// replaced returns the addresses that a Service had when its record was written, and in whose place its status shows others.
+func replaced(svc *lb.Service) []netip.Addr {
+	return slices.DeleteFunc(slices.Collect(maps.Keys(svc.SharingTerms)), func(addr netip.Addr) bool {
+		return svc.SharingTerms[addr] == released || len(svc.Addresses) == 0 || slices.Contains(svc.Addresses, addr)
+	})
+}
+
 // noneTwice: holders of one address share it by the rules and claim the FloatingIP
 // that owns it, and no object gets an address that is in another's status.
 func (w *witness) noneTwice() error {
@@ -73,7 +85,7 @@ func (w *witness) noneTwice() error {
 	for addr, by := range w.holds {
 		for i, a := range by {
 			for _, b := range by[i+1:] {
-				if why := disagree(w.services[a], w.services[b]); why != "" {
+				if why := disagree(w.services[a], w.services[b]); why != "" && !w.foreign(addr, a, b) {
 					return fmt.Errorf("%s is held by %s and %s, of %s", addr, a, b, why)
 				}
 			}
@@ -91,6 +103,13 @@ func (w *witness) noneTwice() error {
 		}
 	}
 	return nil
+}
+
+// foreign reports whether both Services show an address that is of no pool and that no controller recorded.
+func (w *witness) foreign(addr netip.Addr, by ...lb.Key) bool {
+	return w.poolOf(addr) == nil && !slices.ContainsFunc(by, func(k lb.Key) bool {
+		return w.services[k].AssignedFrom[addr] != "" || !slices.Contains(w.services[k].Addresses, addr)
+	})
 }
 
 // disagree returns why two Services may not share, "" if they may.
@@ -250,6 +269,9 @@ func checkAgain(s lb.State, first, second Result) error {
 	left := len(s.Leaving) > 0 || len(first.Keep) > 0
 	for i, svc := range s.Services {
 		for _, addr := range svc.Addresses {
+			left = left || !slices.Contains(first.Assignments[i].Addresses, addr)
+		}
+		for _, addr := range replaced(&svc) {
 			left = left || !slices.Contains(first.Assignments[i].Addresses, addr)
 		}
 	}

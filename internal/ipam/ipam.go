@@ -54,7 +54,7 @@ type Assignment struct {
 type Origin struct {
 	Address netip.Addr
 	Pool    string
-	// Terms is a digest of what decides with whom the Service may share the address; "" if it does not hold it.
+	// Terms is a digest of what decides with whom the Service may share the address; "" or released if it does not hold it.
 	Terms string
 }
 

@@ -146,13 +146,19 @@ func (a *assigner) home(addr netip.Addr, origin string) string {
 	return origin
 }
 
-// departures notes every address that is in a status but no longer held by that subject.
+// departures notes every address that is in a status but no longer held by that subject. It notes an address that
+// another writer took out of a status too, unless a release is recorded: that may be a later one, by others.
 func (a *assigner) departures(note func(addr netip.Addr, origin string, by lb.Key, uid string)) {
 	for _, subjects := range [][]subject{a.floating, a.services} {
 		for i := range subjects {
 			s := &subjects[i]
 			for _, addr := range s.Addresses {
 				if !slices.Contains(s.held, addr) {
+					note(addr, s.AssignedFrom[addr], s.Key, s.UID)
+				}
+			}
+			for addr := range s.replaced {
+				if _, known := a.memory.last[addr]; !known {
 					note(addr, s.AssignedFrom[addr], s.Key, s.UID)
 				}
 			}

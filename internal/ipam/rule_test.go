@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -60,7 +61,7 @@ func (w *witness) bars(addr netip.Addr, by lb.Key) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(w.stood[addr], func(k lb.Key) bool { return k != by && !slices.Contains(w.holds[addr], k) })
+	return slices.ContainsFunc(slices.Concat(w.stood[addr], w.replaced[addr]), func(k lb.Key) bool { return k != by && !slices.Contains(w.holds[addr], k) })
 }
 
 // beside reports whether the Service may hold the address together with its holders.
@@ -300,7 +301,7 @@ func (w *witness) releasesAreNoted() error {
 			noted[r.Address] = true
 		}
 	}
-	for addr := range w.stood {
+	for _, addr := range slices.Concat(slices.Collect(maps.Keys(w.stood)), slices.Collect(maps.Keys(w.replaced))) {
 		if w.holds[addr] == nil && w.owns[addr] == nil && w.poolOf(addr) != nil && !noted[addr] {
 			return fmt.Errorf("%s was given back, and no pool notes it", addr)
 		}

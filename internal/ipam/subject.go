@@ -74,6 +74,31 @@ func (s *subject) awaits(addr netip.Addr) bool {
 	return !slices.Contains(s.Addresses, addr) || slices.Contains(s.clashing, addr)
 }
 
+// released stands for the terms of an address that another load balancer overwrote while holdfast.dev/renew stood: its
+// release is recorded, and Holdfast does not write it again.
+const released = "released"
+
+// replaced yields the addresses that the Service holds by the terms in its record, and neither by its status nor in
+// this decision: another writer put others into the status. A Service whose status is empty gets its addresses back.
+func (s *subject) replaced(yield func(netip.Addr) bool) {
+	for addr, terms := range s.SharingTerms {
+		if terms != released && len(s.Addresses) > 0 && !slices.Contains(s.Addresses, addr) && !slices.Contains(s.held, addr) && !yield(addr) {
+			return
+		}
+	}
+}
+
+// overwritten reports whether the record has the terms of an address that is not in the status, of a family that the
+// Service has.
+func (s *subject) overwritten() bool {
+	for addr := range s.SharingTerms {
+		if s.family(addr) >= 0 && s.awaits(addr) {
+			return true
+		}
+	}
+	return false
+}
+
 // loyal reports whether the Service holds the address under the terms on which it was assigned.
 func (s *subject) loyal(addr netip.Addr) bool { return s.SharingTerms[addr] == s.terms }
 

@@ -43,7 +43,7 @@ func (h *history) carryOut(r *run) {
 		return !remembered && slices.ContainsFunc(has, func(addr netip.Addr) bool { return !slices.Contains(gets, addr) })
 	}
 	each(h, r, r.result.Assignments, func(a *Assignment) {
-		if svc := get(r.seen.Services, a.Service); !loses(svc.Addresses, a.Addresses) {
+		if svc := get(r.seen.Services, a.Service); !loses(svc.Addresses, a.Addresses) && !loses(replaced(&svc.Service), a.Addresses) {
 			h.writeService(r, *svc, a)
 		}
 	})

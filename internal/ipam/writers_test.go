@@ -68,7 +68,7 @@ func (o *serviceObject) has(addr netip.Addr) bool {
 		return slices.Contains(o.Addresses, addr)
 	}
 	shown, _ := o.shown()
-	return slices.Contains(shown, addr) || slices.Contains(o.leaves(shown), addr) && o.SharingTerms[addr] != ""
+	return slices.Contains(shown, addr) || slices.Contains(o.leaves(shown), addr) && o.SharingTerms[addr] != "" && o.SharingTerms[addr] != released
 }
 
 // shares reports whether the run saw a Service with which this one may share.
@@ -109,9 +109,10 @@ func (w *world) others(svc *serviceObject, addr netip.Addr) bool {
 		})
 }
 
-// leaves reports whether a Service that gives up the address may share it with this one as long as its status shows it.
+// leaves reports whether a Service that gives up the address may share it with this one as long as its status, or its
+// record, shows it.
 func (w *witness) leaves(addr netip.Addr, svc *lb.Service) bool {
-	return slices.ContainsFunc(w.stood[addr], func(k lb.Key) bool {
+	return slices.ContainsFunc(slices.Concat(w.stood[addr], w.replaced[addr]), func(k lb.Key) bool {
 		return k != svc.Key && !slices.Contains(w.holds[addr], k) && disagree(w.services[k], svc) == ""
 	})
 }

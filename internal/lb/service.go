@@ -40,7 +40,7 @@ type Service struct {
 	// addresses that are not in Addresses are those that a restored Service had.
 	AssignedFrom map[netip.Addr]string
 	// SharingTerms has a digest of what decided with whom the Service may share each address, when the
-	// address was last written to its status.
+	// address was last written to its status. It has none for an address that the Service only waits for.
 	SharingTerms map[netip.Addr]string
 	// ServingNodes are the nodes that have an endpoint which can serve.
 	ServingNodes map[string]bool
