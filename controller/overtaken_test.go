@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -94,6 +95,30 @@ func TestLateCondition(t *testing.T) {
 	var web corev1.Service
 	if server.get(t, servicesPath+"/web", &web); len(web.Status.Conditions) != 1 || web.Status.Conditions[0].Reason != "Theirs" {
 		t.Errorf("the conditions are %v", web.Status.Conditions)
+	}
+}
+
+// TestTypeChangeOfOneThatLacks: a Service that keeps an address and lacks what it asks for gives the address back in good
+// order when it is of another type: the pool remembers it, and an Event says so.
+func TestTypeChangeOfOneThatLacks(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}, events: make(chan *corev1.Event, 100)}
+	server.put(t, poolsPath, lan())
+	sv := loadBalancer("web", "192.0.2.1")
+	sv.Spec.Type, sv.Status.LoadBalancer = corev1.ServiceTypeClusterIP, corev1.LoadBalancerStatus{}
+	sv.Annotations[v1beta1.AnnotationAssigned] += ",192.0.2.1#digest"
+	sv.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.AddressNotInPool)}}
+	server.put(t, servicesPath, sv)
+	syncOnce(t, newTestSyncer(t, server))
+	if got := server.remembered(t); len(got) != 1 || got[0].Address != "192.0.2.1" {
+		t.Errorf("the pool remembers %v", got)
+	}
+	select {
+	case e := <-server.events:
+		if e.Reason != string(lb.Released) {
+			t.Errorf("the Event is %s: %s", e.Reason, e.Message)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("no Event")
 	}
 }
 

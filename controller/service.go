@@ -265,8 +265,9 @@ func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 	}
 	return each(ctx, d, s.log, leaving, func(ctx context.Context, sv *corev1.Service) error {
 		after, err := s.updateService(ctx, clearing(sv, s.options))
-		had := func(sv *corev1.Service) bool {
-			return meta.IsStatusConditionTrue(sv.Status.Conditions, v1beta1.ConditionAddressAssigned)
+		had := func(sv *corev1.Service) bool { // one that lacks something may hold an address
+			c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned)
+			return c != nil && (c.Status == metav1.ConditionTrue || slices.Contains(sv.Finalizers, v1beta1.FinalizerAddress) && !k8s.Released(sv))
 		}
 		if err == nil && after != nil && had(sv) && !had(after) {
 			s.sayService(sv, true, lb.Released, gaveBack(sv, s.options))

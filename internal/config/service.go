@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -86,8 +87,9 @@ func (s *services) reserve(key lb.Key, addresses []netip.Addr) {
 
 // leave adds a Service that had addresses of ours, with those that its status shows. The write
 // that changes a Service's type empties its status, so the recorded addresses count too. They count
-// only while a condition, which users do not write, confirms that it had addresses. Its source ranges hold for what its
-// status shows; with another type it has lost them.
+// only while a condition, which users do not write, confirms that it had addresses. If the condition says that the Service
+// lacks something, those count that are recorded with terms beside our finalizer, as every held one is. Its source ranges
+// hold for what its status shows; with another type it has lost them.
 func (s *services) leave(key lb.Key, o *corev1.Service, shown []netip.Addr, e endpoints) {
 	l := lb.Leaving{Key: key, UID: string(o.UID), Addresses: slices.Clone(shown)}
 	if len(shown) > 0 && o.Spec.Type == corev1.ServiceTypeLoadBalancer {
@@ -95,9 +97,12 @@ func (s *services) leave(key lb.Key, o *corev1.Service, shown []netip.Addr, e en
 		l.Served = compileService(&report{}, key, o, e, s.dialect)
 		l.Served.Addresses = shown
 	}
-	if apimeta.IsStatusConditionTrue(o.Status.Conditions, v1beta1.ConditionAddressAssigned) {
-		for a := range assignedFrom(o) {
-			if !slices.Contains(l.Addresses, a) {
+	c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAddressAssigned)
+	if c != nil {
+		marked := slices.Contains(o.Finalizers, v1beta1.FinalizerAddress)
+		from, terms := assigned(o)
+		for a := range from {
+			if (c.Status == metav1.ConditionTrue || marked && terms[a] != "") && !slices.Contains(l.Addresses, a) {
 				l.Addresses = append(l.Addresses, a)
 			}
 		}

@@ -171,7 +171,8 @@ func TestServiceOfFloatingIP(t *testing.T) {
 	}
 }
 
-// A Service of another type gives up its recorded addresses, but only those that a status confirms.
+// A Service of another type gives up its recorded addresses, but only those that a status confirms, or that are
+// recorded as held beside our finalizer.
 func TestLeaving(t *testing.T) {
 	turned := func(o *corev1.Service) {
 		o.UID, o.Spec.Type = "u", corev1.ServiceTypeClusterIP
@@ -180,8 +181,19 @@ func TestLeaving(t *testing.T) {
 	vouched := func(o *corev1.Service) {
 		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionTrue}}
 	}
-	s, _ := Compile(Objects{Services: []*corev1.Service{serviceObject("a", turned, vouched), serviceObject("forged", turned)}}, served())
-	want := []lb.Leaving{{Key: lb.Key{Namespace: "default", Name: "a"}, UID: "u", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}
+	lacking := func(o *corev1.Service) {
+		o.Annotations[v1beta1.AnnotationAssigned] = "192.0.2.1=p,192.0.2.1#digest,2001:db8::1=p"
+		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.PortClash)}}
+	}
+	marked := func(o *corev1.Service) { o.Finalizers = []string{v1beta1.FinalizerAddress} }
+	s, _ := Compile(Objects{Services: []*corev1.Service{
+		serviceObject("a", turned, vouched), serviceObject("b", turned, lacking, marked),
+		serviceObject("forged", turned), serviceObject("forged-too", turned, lacking), serviceObject("never", turned, lacking, marked, func(o *corev1.Service) { o.Status.Conditions = nil }),
+	}}, served())
+	held := []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	want := []lb.Leaving{
+		{Key: lb.Key{Namespace: "default", Name: "a"}, UID: "u", Addresses: held}, {Key: lb.Key{Namespace: "default", Name: "b"}, UID: "u", Addresses: held},
+	}
 	if diff := cmp.Diff(want, s.Leaving, addrs()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}

@@ -143,11 +143,10 @@ func (o *serviceObject) shown() (ours, others []netip.Addr) {
 // leaves returns what a Service that we do not serve must lose, with these in its status: the change of a type empties it.
 func (o *serviceObject) leaves(shown []netip.Addr) []netip.Addr {
 	out := slices.Clone(shown)
-	if o.condition == "True" {
-		for _, addr := range slices.SortedFunc(maps.Keys(o.AssignedFrom), netip.Addr.Compare) {
-			if !slices.Contains(out, addr) {
-				out = append(out, addr)
-			}
+	for _, addr := range slices.SortedFunc(maps.Keys(o.AssignedFrom), netip.Addr.Compare) {
+		had := o.condition == "True" || o.condition != "" && o.finalizer && o.SharingTerms[addr] != ""
+		if had && !slices.Contains(out, addr) {
+			out = append(out, addr)
 		}
 	}
 	return out
