@@ -3,6 +3,7 @@ package main
 import (
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,6 +96,29 @@ func TestLateCondition(t *testing.T) {
 	var web corev1.Service
 	if server.get(t, servicesPath+"/web", &web); len(web.Status.Conditions) != 1 || web.Status.Conditions[0].Reason != "Theirs" {
 		t.Errorf("the conditions are %v", web.Status.Conditions)
+	}
+}
+
+// TestReplacedService: whoever replaces a Service takes its annotations and finalizers away. It keeps an address that was
+// cut from its pool, and gets its record back.
+func TestReplacedService(t *testing.T) {
+	server := &apiServer{objects: map[string]map[string]any{}}
+	pool := lan()
+	pool.Status.Retained = []v1beta1.RetainedAddress{{Address: "198.51.100.1", Service: "default/web", Since: metav1.Now()}}
+	server.put(t, poolsPath, pool)
+	sv := loadBalancer("web", "198.51.100.1")
+	sv.Annotations, sv.Finalizers = nil, nil
+	server.put(t, servicesPath, sv)
+	syncOnce(t, newTestSyncer(t, server))
+	var web corev1.Service
+	server.get(t, servicesPath+"/web", &web)
+	const record = "for=default/web,198.51.100.1=lan,198.51.100.1#"
+	if c := web.Status.Conditions; len(c) == 0 || c[0].Reason != string(lb.Assigned) || len(web.Finalizers) != 2 || !strings.HasPrefix(web.Annotations[v1beta1.AnnotationAssigned], record) {
+		t.Errorf("it has %v, %v, %v", c, web.Finalizers, web.Annotations)
+	}
+	var after v1beta1.IPAddressPool
+	if server.get(t, poolsPath+"/lan", &after); len(after.Status.Retained) != 1 {
+		t.Errorf("the pool retains %v", after.Status.Retained)
 	}
 }
 

@@ -33,6 +33,33 @@ func assigned(o metav1.Object) (from, terms map[netip.Addr]string) {
 	return pairs(text, "="), pairs(text, "#")
 }
 
+// recordRetained completes the records of the Services from what the pools list as retained. Whoever replaces a Service
+// takes its annotations away and leaves its status, and nothing else says what pool a retained address came from.
+func recordRetained(services []lb.Service, pools []pool) {
+	from := map[lb.Retention]string{}
+	for _, p := range pools {
+		for _, r := range p.Retained {
+			from[lb.Retention{Address: r.Address, Holder: r.Holder}] = p.Name
+		}
+	}
+	if len(from) == 0 {
+		return
+	}
+	for i := range services {
+		s := &services[i]
+		for _, a := range s.Addresses {
+			pool, retained := from[lb.Retention{Address: a, Holder: s.Key}]
+			if _, recorded := s.AssignedFrom[a]; recorded || !retained {
+				continue
+			}
+			if s.AssignedFrom == nil {
+				s.AssignedFrom = map[netip.Addr]string{}
+			}
+			s.AssignedFrom[a] = pool
+		}
+	}
+}
+
 // copyOf returns the original from whose manifest an object was copied, as "namespace/name". The record names the
 // object and not its UID, because a restored object has another UID.
 func copyOf(o metav1.Object) (original string, copied bool) {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -44,6 +45,30 @@ func TestSharingTerms(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	want := []map[netip.Addr]string{{a: "lan", b: "lan6"}, {a: "3x", b: "5z"}}
 	got := []map[netip.Addr]string{s.Services[0].AssignedFrom, s.Services[0].SharingTerms}
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestRetainedRecord: of a Service that was replaced, with its annotations, the pool's status knows where an address came
+// from; the Service's own record counts first.
+func TestRetainedRecord(t *testing.T) {
+	p := poolObject("p", 1, "192.0.2.0/24")
+	for _, is := range []string{"203.0.113.1 default/replaced", "203.0.113.2 default/replaced", "203.0.113.3 default/recorded"} {
+		address, service, _ := strings.Cut(is, " ")
+		p.Status.Retained = append(p.Status.Retained, v1beta1.RetainedAddress{Address: address, Service: service})
+	}
+	s, _ := Compile(Objects{Pools: []*v1beta1.IPAddressPool{p}, Services: []*corev1.Service{
+		serviceObject("other", having("203.0.113.1")), serviceObject("recorded", having("203.0.113.3"), annotated(v1beta1.AnnotationAssigned, "203.0.113.3=q")),
+		serviceObject("replaced", having("203.0.113.1", "203.0.113.9")),
+	}}, served())
+	got := map[string]map[netip.Addr]string{}
+	for _, svc := range s.Services {
+		got[svc.Key.Name] = svc.AssignedFrom
+	}
+	want := map[string]map[netip.Addr]string{
+		"other": nil, "recorded": {netip.MustParseAddr("203.0.113.3"): "q"}, "replaced": {netip.MustParseAddr("203.0.113.1"): "p"},
+	}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

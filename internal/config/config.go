@@ -104,6 +104,7 @@ func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 		s.notServed = map[lb.Key]string{}
 	}
 	s.compile(o.Services, o.EndpointSlices)
+	recordRetained(s.ours, pools)
 	state.Services, state.Reserved, state.Leaving, state.NotServed = s.ours, s.reserved, s.leaving, s.notServed
 	reportConflicts(&r, state, pools)
 	for _, p := range pools {

@@ -36,7 +36,8 @@ func samePod(a, b *corev1.Pod) bool {
 	return a != nil && b != nil && a.Status.HostIP == b.Status.HostIP && a.DeletionTimestamp.Equal(b.DeletionTimestamp)
 }
 
-// sameConfig ignores the status, which the controller writes and a speaker does not read.
+// sameConfig ignores the status, which the controller writes: of that a speaker reads only what a pool retains, where the
+// record on a Service, whose loss kicks, is gone.
 func sameConfig[T object](a, b T) bool {
 	var none T
 	return a != none && b != none && a.GetUID() == b.GetUID() && a.GetGeneration() == b.GetGeneration() &&
