@@ -48,7 +48,9 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 	// make thousands of Services wait for each other.
 	config.QPS = -1
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return fence{next} })
-	config.Dial = dial
+	if config.Dial == nil { // tests dial an API server of their own
+		config.Dial = dial
+	}
 	// Both clients share its connections.
 	transport, err := rest.HTTPClientFor(config)
 	if err != nil {
