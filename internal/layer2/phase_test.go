@@ -323,7 +323,7 @@ func TestHandoverAsks(t *testing.T) {
 		sentFor(p.lan, 3*time.Second)
 		p.Set(Desired{Yield: []netip.Addr{v4}, Speakers: speakers})
 		want := []string{"0s ARP 1", "50ms ARP 1", "150ms ARP 1", "350ms ARP 1", "750ms ARP 1", "1.5s ARP 1"}
-		for at := 3 * time.Second; at < lingerTime; at += 1500 * time.Millisecond {
+		for at := 3 * time.Second; at < lingerTime; at *= 2 {
 			want = append(want, at.String()+" ARP 1")
 		}
 		if diff := cmp.Diff(want, sentFor(p.lan, 2*lingerTime)); diff != "" {

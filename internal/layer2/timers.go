@@ -79,11 +79,12 @@ const (
 	heirTime = 2 * time.Second
 )
 
-// handoverTimes are often at first, then as often as a second owner may go unnoticed.
+// handoverTimes are often at first, then ever less often: a new owner announces itself too, and the one of thousands of
+// addresses may be silent.
 func handoverTimes() []time.Duration {
 	const ms = time.Millisecond
 	times := []time.Duration{0, 50 * ms, 150 * ms, 350 * ms, 750 * ms}
-	for at := 1500 * ms; at < lingerTime; at += 1500 * ms {
+	for at := 1500 * ms; at < lingerTime; at *= 2 {
 		times = append(times, at)
 	}
 	return times
