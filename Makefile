@@ -5,7 +5,8 @@ STATICCHECK    := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 ACTIONLINT     := go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 HELM           := $(CURDIR)/bin/helm
 RELEASE        := go run ./release -helm $(HELM)
-# All compile in one way, as the release does, so that nothing is compiled twice. Only the race detector needs cgo.
+# All compile in one way, as the release does, so that nothing is compiled twice. Only the race detector has its own, and
+# needs cgo.
 export CGO_ENABLED := 0
 export GOFLAGS     += -trimpath
 # The architectures of a release.
@@ -31,7 +32,7 @@ test: ## Everything: lint, unit tests, end-to-end tests
 
 .PHONY: test-unit
 test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds and network namespaces; slow ones without the detector
-	CGO_ENABLED=1 go test -race ./...
+	CGO_ENABLED=1 GOFLAGS='$(filter-out -trimpath,$(GOFLAGS))' go test -race ./...
 	go -C api/v1beta1 test ./...
 	go test -run 'History|APIServerAway|StepAllocates|ManyRoutes|EveryNetwork|Loss(At|Of|Among)' \
 		./internal/ipam ./speaker ./internal/bfd ./internal/bgp ./internal/heartbeat
