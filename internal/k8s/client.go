@@ -48,7 +48,7 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 	// make thousands of Services wait for each other.
 	config.QPS = -1
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return fence{next} })
-	if config.Dial == nil { // tests dial an API server of their own
+	if config.Dial == nil { // a caller that dials on its own goes on to
 		config.Dial = dial
 	}
 	// Both clients share its connections.

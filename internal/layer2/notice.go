@@ -30,7 +30,7 @@ type notice struct {
 // claimed handles a machine that claims one of our addresses.
 func (r *Responder) claimed(t *table, e *entry, l *attached, m message) outcome {
 	speaker := t.speakers[m.mac]
-	if (speaker || e.overdue.Load()) && e.become(handing, gone) {
+	if (speaker || e.unheard.Load()) && e.become(handing, gone) {
 		r.counts.handovers[heard].Add(1)
 		r.Kick()
 	}

@@ -44,8 +44,8 @@ func (p phase) answers() bool { return p == ours || p == standing || p == handin
 type status struct {
 	phase    atomic.Uint32
 	conflict atomic.Pointer[Conflict]
-	// overdue: the new owner was not heard for heirTime, so that any machine that claims the address is taken for it.
-	overdue atomic.Bool
+	// unheard: the new owner was not heard for unheardTime, so that any machine that claims the address is taken for it.
+	unheard atomic.Bool
 }
 
 // Conflict is a foreign machine that claims one of our addresses. It represents all

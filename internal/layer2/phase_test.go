@@ -297,7 +297,7 @@ func TestHandover(t *testing.T) {
 		{"the other speaker announces late", func(p *play) { wait(50 * time.Second)(p); p.put(claim4(askerMAC)) }, "v6"},
 		{"the other speaker announces", func(p *play) { p.put(claim4(askerMAC)); p.put(claim6(askerMAC)) }, ""},
 		{"one family is announced", func(p *play) { p.put(claim6(askerMAC)) }, "v4"},
-		{"a machine that is not ours claims", func(p *play) { wait(heirTime)(p); p.put(claim4(otherMAC)); p.put(claim6(otherMAC)) }, "v4 v6"},
+		{"a machine that is not ours claims", func(p *play) { wait(unheardTime)(p); p.put(claim4(otherMAC)); p.put(claim6(otherMAC)) }, "v4 v6"},
 		{"maybe the new owner, whose MAC is not known", func(p *play) { wait(4 * time.Second)(p); p.put(claim4(otherMAC)) }, "v6"},
 		{"set again", func(p *play) { p.Set(gone); p.Kick() }, "v4 v6"},
 		{"comes back", func(p *play) { p.put(claim4(askerMAC)); p.Set(ours) }, "v4 v6"},

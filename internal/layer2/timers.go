@@ -75,8 +75,8 @@ func (t Timers) withDefaults() Timers {
 
 const (
 	lingerTime = time.Minute
-	// heirTime is in how much time a new owner that knows of it is heard, if this node knows its MAC.
-	heirTime = 2 * time.Second
+	// unheardTime is in how much time a new owner that knows of it is heard, if this node knows its MAC.
+	unheardTime = 2 * time.Second
 )
 
 // handoverTimes are often at first, then ever less often: a new owner announces itself too, and the one of thousands of

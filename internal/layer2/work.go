@@ -52,8 +52,8 @@ func (k *keeper) step(t task) {
 		}
 		p.announce(t.addr, turn)
 	default:
-		if t.phase == handing && k.r.timers.HandoverTimes[t.number] > heirTime {
-			t.status.overdue.Store(true)
+		if t.phase == handing && k.r.timers.HandoverTimes[t.number] > unheardTime {
+			t.status.unheard.Store(true)
 		}
 		p.probe(t.addr)
 	}

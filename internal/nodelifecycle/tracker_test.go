@@ -134,7 +134,7 @@ func TestTrackerSlowServer(t *testing.T) {
 	}
 }
 
-// TestTrackerRepeated: a report that stood at the first look is dated anew when it is repeated.
+// TestTrackerRepeated: a report that stood at the first look gets another date when it is repeated.
 func TestTrackerRepeated(t *testing.T) {
 	for _, off := range skews {
 		var tr tracker
