@@ -12,6 +12,9 @@ type Here struct {
 	// Unfiltered: the node's packet filter is not in force, so that the node must not attract traffic for
 	// addresses with source ranges.
 	Unfiltered bool
+	// Refused are the Services whose source ranges the node's kernel refuses. Their addresses are closed here, so that the
+	// node must not attract traffic for them; the filter of all others is in force.
+	Refused map[Key]bool
 	// Unserved are Services with externalTrafficPolicy Local whose endpoints on this node kube-proxy does not serve yet.
 	Unserved map[Key]bool
 	// HearsBadly: few heartbeats of others arrive, and the fault is this node's own.
