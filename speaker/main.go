@@ -77,6 +77,9 @@ func (s *settings) parse(args []string) error {
 	if s.heartbeatPort == s.membersPort {
 		return fmt.Errorf("--heartbeat-port and --members-port are both %d", s.membersPort)
 	}
+	if err := s.Apart(daemon.Listener{Flag: "members-port", Address: fmt.Sprintf(":%d", s.membersPort)}); err != nil {
+		return err
+	}
 	if s.heartbeatInterval < leastInterval || s.heartbeatInterval > mostInterval {
 		return fmt.Errorf("--heartbeat-interval %v is not between %v and %v", s.heartbeatInterval, leastInterval, mostInterval)
 	}

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"syscall"
@@ -64,6 +65,27 @@ func (s *Settings) Parse(f *flag.FlagSet, args []string) error {
 	}
 	if s.Namespace == "" {
 		return errors.New("--namespace is not given and POD_NAMESPACE is not set")
+	}
+	return s.Apart()
+}
+
+// Listener is an address that a flag has the process listen on by TCP.
+type Listener struct{ Flag, Address string }
+
+// Apart returns an error if an address on which the process listens cannot be read, or has the port of another one: the
+// process would end at each start.
+func (s *Settings) Apart(more ...Listener) error {
+	all := append([]Listener{{"metrics-listen", s.MetricsListen}, {"health-listen", s.HealthListen}, {"debug-listen", s.DebugListen}}, more...)
+	for i, a := range all {
+		_, port, err := net.SplitHostPort(a.Address)
+		if err != nil {
+			return fmt.Errorf("--%s: %w", a.Flag, err)
+		}
+		for _, b := range all[:i] {
+			if _, taken, _ := net.SplitHostPort(b.Address); port == taken && port != "0" {
+				return fmt.Errorf("--%s and --%s both have the port %s", b.Flag, a.Flag, port)
+			}
+		}
 	}
 	return nil
 }

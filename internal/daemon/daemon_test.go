@@ -25,6 +25,10 @@ func TestParse(t *testing.T) {
 		{"--namespace=ns", "surplus"},
 		{"--namespace=ns", "--no-such-flag"},
 		{"--namespace=ns", "--log-level=loud"},
+		{"--namespace=ns", "--metrics-listen=9217"},
+		{"--namespace=ns", "--metrics-listen=127.0.0.1:9219"},
+		{"--namespace=ns", "--metrics-listen=:9219"},
+		{"--namespace=ns", "--health-listen=[::]:9219"},
 	} {
 		if _, err := parse(t, args...); err == nil {
 			t.Errorf("%q: no error", args)

@@ -317,6 +317,25 @@ func TestChartRefusesValues(t *testing.T) {
 	}
 }
 
+// TestChartRefusesOnePortTwice: a listener whose port is another's would end its process, again and again.
+func TestChartRefusesOnePortTwice(t *testing.T) {
+	for set, want := range map[string]string{
+		"metrics.port=9218":                          "metrics.port and the controller's /healthz are both 9218",
+		"metrics.port=9219":                          "metrics.port and the controller's /debug are both 9219",
+		"metrics.port=7947":                          "metrics.port and speaker.membersPort are both 7947",
+		"metrics.port=9300,speaker.healthPort=9300":  "metrics.port and speaker.healthPort are both 9300",
+		"speaker.debugPort=9218":                     "speaker.healthPort and speaker.debugPort are both 9218",
+		"speaker.heartbeatPort=7947":                 "speaker.membersPort and speaker.heartbeatPort are both 7947",
+		"speaker.heartbeatPort=9217":                 "", // UDP and TCP
+		"metrics.port=9300,speaker.healthPort=19218": "",
+	} {
+		_, err := template(t, "--set", set)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: got %v, want %q", set, err, want)
+		}
+	}
+}
+
 // TestChartKubeVersion: the oldest Kubernetes served is refused by the version before it.
 func TestChartKubeVersion(t *testing.T) {
 	for version, want := range map[string]bool{"v1.30.14": false, "v1.31.0": true, "v1.31.0-eks-1": true, "v1.36.3": true} {

@@ -27,8 +27,27 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
+{{/* A listener whose port is another's would end its process at each start. */}}
+{{- define "holdfast.portsApart" -}}
+{{- $metrics := list "metrics.port" .Values.metrics.port -}}
+{{- $members := list "speaker.membersPort" .Values.speaker.membersPort -}}
+{{- $health := list "speaker.healthPort" .Values.speaker.healthPort -}}
+{{- $debug := list "speaker.debugPort" .Values.speaker.debugPort -}}
+{{- $controller := list $metrics (list "the controller's /healthz" 9218) (list "the controller's /debug" 9219) -}}
+{{- $udp := list $members (list "speaker.heartbeatPort" .Values.speaker.heartbeatPort) -}}
+{{- range $together := list $controller (list $metrics $health $debug $members) $udp }}
+{{- $taken := dict }}
+{{- range $listener := $together }}
+{{- $port := last $listener | int | toString }}
+{{- with get $taken $port }}{{ fail (printf "%s and %s are both %s" . (first $listener) $port) }}{{ end }}
+{{- $_ := set $taken $port (first $listener) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Arguments of both daemons. */}}
 {{- define "holdfast.args" -}}
+{{- include "holdfast.portsApart" . -}}
 - --namespace=$(POD_NAMESPACE)
 - --metrics-listen=:{{ .Values.metrics.port }}
 - --log-level={{ .Values.logLevel }}
