@@ -52,8 +52,7 @@ func takeDown(ctx context.Context) error {
 	for _, name := range namespaces {
 		failed(deleteNetns(name))
 	}
-	// Other programs may use the directory; it is removed only if it is empty.
-	_ = os.Remove(netnsDir)
+	leaveNetnsDir()
 	mounts, err := labMounts()
 	failed(err)
 	for _, m := range mounts {

@@ -16,17 +16,39 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
-// netnsDir is where iproute2 looks for named namespaces. They are made here
-// without its help, for "ip netns add" also leaves a mount of the directory.
+// netnsDir is where iproute2 looks for named namespaces.
 const netnsDir = "/run/netns"
+
+// enterNetnsDir makes the directory a shared mount, as the first "ip netns add" does. If that came later, its mount would hide
+// the lab's, which then nobody could remove.
+func enterNetnsDir() error {
+	err := os.MkdirAll(netnsDir, 0o755)
+	if err == nil {
+		err = unix.Mount("", netnsDir, "", unix.MS_SHARED|unix.MS_REC, "")
+	}
+	if errors.Is(err, unix.EINVAL) { // no mount
+		if err = unix.Mount(netnsDir, netnsDir, "", unix.MS_BIND|unix.MS_REC, ""); err == nil {
+			err = unix.Mount("", netnsDir, "", unix.MS_SHARED|unix.MS_REC, "")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("share %s: %w", netnsDir, err)
+	}
+	return nil
+}
+
+// leaveNetnsDir removes the directory, unless it has names of others.
+func leaveNetnsDir() {
+	if entries, err := os.ReadDir(netnsDir); err == nil && len(entries) == 0 {
+		_ = unix.Unmount(netnsDir, 0)
+		_ = os.Remove(netnsDir)
+	}
+}
 
 // newNetns creates a named network namespace. A program of its own does it: a
 // thread of ours that enters a namespace may be the first thread, and then the
 // whole process looks to others as if it were in there.
 func newNetns(ctx context.Context, name string, sysctls []wire.Sysctl) error {
-	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
-		return err
-	}
 	path := filepath.Join(netnsDir, name)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
 	if err != nil {

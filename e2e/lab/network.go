@@ -126,6 +126,9 @@ func defaultRoute(link string, via []netip.Addr) string {
 
 // makeSwitch creates the bridges and the machine's leg.
 func makeSwitch(ctx context.Context) error {
+	if err := enterNetnsDir(); err != nil {
+		return err
+	}
 	if err := newNetns(ctx, switchNetns, switchSysctls); err != nil {
 		return err
 	}
