@@ -23,8 +23,8 @@ type pool struct {
 // that Services and advertisements may name.
 func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[string]*v1beta1.PoolMemory, nodes map[string]lb.Node) []pool {
 	var pools []pool
-	owners := unusableRanges(nodes)
-	for _, o := range oldestFirst(objects) {
+	owners, lost := unusableRanges(), make([]overlaps, len(objects))
+	for n, o := range oldestFirst(objects) {
 		object := lb.Object{Kind: KindPool, Name: o.Name}
 		p := pool{Pool: lb.Pool{
 			Name:          o.Name,
@@ -36,7 +36,6 @@ func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[stri
 			PoolTerms:     compileTerms(r, object, o, memories[o.Name]),
 		}}
 		freeze(r, object, o, &p.Pool)
-		var lost overlaps
 		for i, entry := range o.Spec.Addresses {
 			e, note, err := parseRange(entry)
 			if err != nil {
@@ -47,10 +46,18 @@ func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[stri
 				r.note(object, lb.HostBitsIgnored, "spec.addresses[%d]: %s", i, note)
 			}
 			p.entries = append(p.entries, e)
-			p.Ranges = append(p.Ranges, owners.claim(owner{pool: o.Name}, e, &lost)...)
+			p.Ranges = append(p.Ranges, owners.claim(owner{pool: o.Name}, e, &lost[n])...)
 		}
-		lost.report(r, object)
 		pools = append(pools, p)
+	}
+	ofNodes := owners.nodeAddresses(nodes)
+	for i := range pools {
+		p := &pools[i]
+		p.NodeAddresses = ofNodes[p.Name]
+		for a, node := range p.NodeAddresses {
+			lost[i].add(owner{unusable: fmt.Sprintf("node %q", node)}, lb.Range{From: a, To: a})
+		}
+		lost[i].report(r, lb.Object{Kind: KindPool, Name: p.Name})
 	}
 	return pools
 }
@@ -84,9 +91,15 @@ type owner struct {
 // overlaps maps the owner of ranges to the parts that another pool claimed too.
 type overlaps map[owner][]lb.Range
 
+// at returns the index of the first range that does not end before the address.
+func (c claims) at(a netip.Addr) int {
+	i, _ := slices.BinarySearchFunc(c, a, func(have claimed, a netip.Addr) int { return have.To.Compare(a) })
+	return i
+}
+
 // claim gives the owner the unclaimed parts of the range, and records the rest in lost.
 func (c *claims) claim(by owner, want lb.Range, lost *overlaps) []lb.Range {
-	i, _ := slices.BinarySearchFunc(*c, want.From, func(have claimed, a netip.Addr) int { return have.To.Compare(a) })
+	i := c.at(want.From)
 	var got []lb.Range
 	first, from := i, want.From
 	for ; i < len(*c) && from.IsValid() && (*c)[i].Overlaps(want); i++ {

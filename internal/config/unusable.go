@@ -27,27 +27,34 @@ var neverHosts = []struct{ prefix, what string }{
 	{"ff00::/8", "multicast"},
 }
 
-// unusableRanges are ranges that no pool can have. Assigning a node's own address
-// to a Service would cut the node off.
-func unusableRanges(nodes map[string]lb.Node) claims {
+// unusableRanges are ranges that no pool can have.
+func unusableRanges() claims {
 	var out claims
 	for _, n := range neverHosts {
 		p := netip.MustParsePrefix(n.prefix)
 		out = append(out, claimed{lb.Range{From: p.Addr(), To: lastOf(p)}, owner{unusable: n.what}})
 	}
-	taken := map[netip.Addr]bool{}
-	never := len(out)
+	slices.SortFunc(out, func(a, b claimed) int { return a.From.Compare(b.From) })
+	return out
+}
+
+// nodeAddresses returns the addresses in ranges of each pool that Nodes list as their own, with the name of a Node: a Service
+// that got one would cut the node off. The ranges keep them. What a Service has already stays as it is, since nobody can tell
+// whether the Node tells the truth.
+func (c claims) nodeAddresses(nodes map[string]lb.Node) map[string]map[netip.Addr]string {
+	out := map[string]map[netip.Addr]string{}
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		for _, a := range nodes[name].Addresses {
-			inside := slices.ContainsFunc(out[:never], func(c claimed) bool { return c.Contains(a) })
-			if taken[a] || inside {
+			i := c.at(a)
+			if i == len(c) || !c[i].Contains(a) || c[i].owner.pool == "" || out[c[i].owner.pool][a] != "" {
 				continue
 			}
-			taken[a] = true
-			out = append(out, claimed{lb.Range{From: a, To: a}, owner{unusable: fmt.Sprintf("node %q", name)}})
+			if out[c[i].owner.pool] == nil {
+				out[c[i].owner.pool] = map[netip.Addr]string{}
+			}
+			out[c[i].owner.pool][a] = name
 		}
 	}
-	slices.SortFunc(out, func(a, b claimed) int { return a.From.Compare(b.From) })
 	return out
 }
 

@@ -1,6 +1,9 @@
 package config
 
 import (
+	"maps"
+	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,11 +19,11 @@ func TestUnusableAddresses(t *testing.T) {
 		want      string
 		problems  []string
 	}{
-		{"a node's own", []string{"172.30.0.10-172.30.0.13"}, "[172.30.0.10 172.30.0.13]",
+		{"a node's own", []string{"172.30.0.10-172.30.0.13"}, "[172.30.0.10-172.30.0.13] but 172.30.0.11 172.30.0.12",
 			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 172.30.0.11 (node "n1"), 172.30.0.12 (node "n2"): take that out`}},
-		{"of both families", []string{"fd00:30::10/127"}, "[fd00:30::10]",
+		{"of both families", []string{"fd00:30::10/127"}, "[fd00:30::10-fd00:30::11] but fd00:30::11",
 			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: fd00:30::11 (node "n1"): take that out`}},
-		{"nothing else left", []string{"172.30.0.11"}, "[]",
+		{"nothing else left", []string{"172.30.0.11"}, "[172.30.0.11] but 172.30.0.11",
 			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 172.30.0.11 (node "n1"): take that out`}},
 		{"network and broadcast are given, as MetalLB does", []string{"192.0.2.0/30"}, "[192.0.2.0-192.0.2.3]", nil},
 		{"never a host's", []string{"126.255.255.255-128.0.0.0", "169.254.0.0/15", "fe80::1", "223.255.255.255-224.0.0.3"}, "[126.255.255.255 128.0.0.0 169.255.0.0-169.255.255.255 223.255.255.255]",
@@ -35,13 +38,39 @@ func TestUnusableAddresses(t *testing.T) {
 				Nodes: []*corev1.Node{nodeObject("n1", "a", "172.30.0.11", "fd00:30::11", "fe80::11"), nodeObject("n2", "a", "172.30.0.12", "172.30.0.11"), nodeObject("n3", "a")},
 			}
 			s, problems := Compile(o, Options{})
-			if diff := cmp.Diff(map[string]string{"p": tt.want}, rangesOf(s)); diff != "" {
+			got := rangesOf(s)["p"]
+			for i, a := range slices.SortedFunc(maps.Keys(s.Pools[0].NodeAddresses), netip.Addr.Compare) {
+				if i == 0 {
+					got += " but"
+				}
+				got += " " + a.String()
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 			if diff := cmp.Diff(tt.problems, problemTexts(problems)); diff != "" {
 				t.Errorf("problems: -want +got\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestNodeAddressOfYounger: an address that a Node lists is that of the pool that has it; the younger one lost it already.
+func TestNodeAddressOfYounger(t *testing.T) {
+	s, problems := Compile(Objects{
+		Pools: []*v1beta1.IPAddressPool{poolObject("old", 1, "172.30.0.8/30"), poolObject("young", 2, "172.30.0.8/29")},
+		Nodes: []*corev1.Node{nodeObject("n1", "a", "172.30.0.11", "172.30.0.13")},
+	}, Options{})
+	want := []string{
+		`IPAddressPool old AddressNotUsable: spec.addresses holds what is not given to Services: 172.30.0.11 (node "n1"): take that out`,
+		`IPAddressPool young AddressNotUsable: spec.addresses holds what is not given to Services: 172.30.0.13 (node "n1"): take that out`,
+		`IPAddressPool young OverlappingAddresses: IPAddressPool "old" is older and keeps 172.30.0.8-172.30.0.11: take that out of one of the two pools`,
+	}
+	if diff := cmp.Diff(want, problemTexts(problems)); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	if len(s.Pools[0].NodeAddresses) != 1 || len(s.Pools[1].NodeAddresses) != 1 {
+		t.Errorf("%v and %v are not given anew", s.Pools[0].NodeAddresses, s.Pools[1].NodeAddresses)
 	}
 }
 

@@ -88,11 +88,15 @@ func (a *assigner) explainAssignment(s *subject, has Assignment) (lb.Reason, str
 	return lb.Assigned, describe("has ", has)
 }
 
-// unfit returns why the pool of a kept address is not of the kind that the Service requests now.
+// unfit returns why a kept address would not be assigned to the Service now: by the kind of its pool, or because a Node
+// lists it.
 func (a *assigner) unfit(s *subject, addr netip.Addr) string {
 	pool := a.index.find(addr)
 	if pool == nil || s.Renew || slices.Contains(s.RequestedAddresses, addr) {
 		return ""
+	}
+	if node := pool.NodeAddresses[addr]; node != "" {
+		return fmt.Sprintf("Node %q lists %s as its own address", node, addr)
 	}
 	if why := pool.mismatch(s); why != "" {
 		return fmt.Sprintf("pool %q %s", pool.Name, why)

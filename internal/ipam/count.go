@@ -21,6 +21,11 @@ func (s *supply) size(family lb.Family) count {
 			n = n.plus(count{lo: buggy(r)}.negative())
 		}
 	}
+	for addr := range s.NodeAddresses {
+		if lb.FamilyOf(addr) == family && !s.isBuggy(addr) {
+			n = n.plus(count{lo: 1}.negative())
+		}
+	}
 	return n
 }
 

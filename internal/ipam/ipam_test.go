@@ -84,6 +84,9 @@ func allocation(a lb.Allocation) func(*lb.Pool) {
 
 func manual(p *lb.Pool)   { p.AutoAssign = false }
 func deleting(p *lb.Pool) { p.Deleting = true }
+func listed(address string) func(*lb.Pool) {
+	return func(p *lb.Pool) { p.NodeAddresses = map[netip.Addr]string{netip.MustParseAddr(address): "w1"} }
+}
 func avoiding(p *lb.Pool) { p.AvoidBuggyIPs = true }
 
 // text writes assignments for a human reader.
@@ -123,6 +126,17 @@ func TestAssign(t *testing.T) {
 		{"cut from its pool: kept", []lb.Pool{pool("p", v4)},
 			[]lb.Service{service("a", holding("198.51.100.7"), from("198.51.100.7", "p"))},
 			[]string{`a [198.51.100.7] Assigned: has 198.51.100.7, which is in no pool any more`}},
+		{"what a Node lists is not given", []lb.Pool{with(pool("p", v4), listed("192.0.2.1"))},
+			[]lb.Service{service("a"), service("b", asking("192.0.2.1")), service("c", from("192.0.2.1", "p"))},
+			[]string{`a [] PoolExhausted: no IPv4 address: pool "p" is full`,
+				`b [] PoolNotAllowed: asks for 192.0.2.1, which Node "w1" lists as its own address`,
+				`c [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`}},
+		{"what a Node lists is kept", []lb.Pool{with(pool("p", v4), listed("192.0.2.1"))},
+			[]lb.Service{service("a", holding("192.0.2.1"))},
+			[]string{`a [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "p", although Node "w1" lists 192.0.2.1 as its own address: to move, set holdfast.dev/renew`}},
+		{"and left when asked to", []lb.Pool{with(pool("p", v4), listed("192.0.2.1"))},
+			[]lb.Service{service("a", holding("192.0.2.1"), func(s *lb.Service) { s.Renew = true })},
+			[]string{`a [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`}},
 		{"no pools at all: kept", nil,
 			[]lb.Service{service("a", holding("198.51.100.7"), from("198.51.100.7", "p")), service("b")},
 			[]string{`a [198.51.100.7] Assigned: has 198.51.100.7, which is in no pool any more`,

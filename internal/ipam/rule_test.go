@@ -24,15 +24,16 @@ func suits(p *lb.Pool, svc *lb.Service) bool {
 	return p.Internal == svc.Internal && wished && (svc.Class == "" || slices.Contains(p.Classes, svc.Class))
 }
 
-func buggyAddress(p *lb.Pool, addr netip.Addr) bool {
+// avoided reports whether the pool does not give the address to anybody anew.
+func avoided(p *lb.Pool, addr netip.Addr) bool {
 	last := addr.As16()[15]
-	return p.AvoidBuggyIPs && addr.Is4() && (last == 0 || last == 255)
+	return p.NodeAddresses[addr] != "" || p.AvoidBuggyIPs && addr.Is4() && (last == 0 || last == 255)
 }
 
 // allows reports whether the pool may give the address to the Service.
 func (w *witness) allows(p *lb.Pool, svc *lb.Service, addr netip.Addr, asked bool) bool {
 	byName := asked || svc.RequestedPool == p.Name || slices.Contains(svc.RequestedAddresses, addr)
-	if p.Deleting || p.Unreadable || buggyAddress(p, addr) || !p.AutoAssign && !byName || svc.RequestedPool != "" && svc.RequestedPool != p.Name {
+	if p.Deleting || p.Unreadable || avoided(p, addr) || !p.AutoAssign && !byName || svc.RequestedPool != "" && svc.RequestedPool != p.Name {
 		return false
 	}
 	if !suits(p, svc) || len(p.Classes) > 0 && svc.Class == "" && !byName {
@@ -246,7 +247,7 @@ func (w *witness) countsAreRight() error {
 				switch family := lb.FamilyOf(addr); {
 				case w.holds[addr] != nil || w.owns[addr] != nil:
 					*assigned[family]++
-				case reserved || buggyAddress(&p, addr):
+				case reserved || avoided(&p, addr):
 				case w.quarantined(&p, addr, lb.Key{}):
 					*quarantined[family]++
 				case !p.Deleting && !p.Unreadable:

@@ -153,9 +153,11 @@ func (s *supply) free(family lb.Family, taken map[netip.Addr]holders, unchanged 
 	return netip.Addr{}, false
 }
 
-// avoids reports whether the pool leaves out the address because old routers
-// take it for a network or broadcast address.
-func (s *supply) avoids(addr netip.Addr) bool {
+// avoids reports whether the pool leaves out the address: a Node lists it, or old routers take it for a network or
+// broadcast address.
+func (s *supply) avoids(addr netip.Addr) bool { return s.NodeAddresses[addr] != "" || s.isBuggy(addr) }
+
+func (s *supply) isBuggy(addr netip.Addr) bool {
 	if !s.AvoidBuggyIPs || !addr.Is4() {
 		return false
 	}

@@ -105,6 +105,9 @@ func (a *assigner) grantable(s *subject, w want) *refusal {
 	if why := a.poolRefusal(s, pool, true); why != "" {
 		return refuse(lb.PoolNotAllowed, "asks for %s, but pool %q %s", w.addr, pool.Name, why)
 	}
+	if node := pool.NodeAddresses[w.addr]; node != "" {
+		return refuse(lb.PoolNotAllowed, "asks for %s, which Node %q lists as its own address", w.addr, node)
+	}
 	if pool.avoids(w.addr) {
 		return refuse(lb.PoolNotAllowed, "asks for %s, but pool %q has avoidBuggyIPs on", w.addr, pool.Name)
 	}

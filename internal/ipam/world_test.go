@@ -190,6 +190,10 @@ func disjoint(objects []poolObject) []lb.Pool {
 				p.Ranges = append(p.Ranges, lb.Range{From: addr, To: addr})
 			}
 		}
+		p.NodeAddresses = maps.Clone(p.NodeAddresses)
+		maps.DeleteFunc(p.NodeAddresses, func(addr netip.Addr, _ string) bool {
+			return !slices.ContainsFunc(p.Ranges, func(r lb.Range) bool { return r.Contains(addr) })
+		})
 		out = append(out, p)
 	}
 	return out

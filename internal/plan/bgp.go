@@ -253,7 +253,6 @@ func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool, until ti
 			panic(fmt.Sprintf("plan: aggregation length %d of %s passed config: %v", bits, ad.Name, err))
 		}
 		for _, peer := range p.peersFor(p.node, a, i) {
-			p.attracted[a] = true
 			if have, again := p.plan.Advertised[a]; !again || !have.IsZero() {
 				p.plan.Advertised[a] = until // the address stays if one of its Services does
 			}

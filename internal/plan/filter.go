@@ -11,17 +11,35 @@ import (
 // filter returns which packets this node lets through. Every node filters all frontends: packets for an address may
 // arrive at a node that does not announce it.
 func (p *planner) filter() lb.Filter {
-	return lb.Filter{
-		Guarded:   p.guarded(),
-		Frontends: frontends(p.state, p.pools, p.node),
-		Reset:     p.reset(),
-		Pings:     slices.SortedFunc(maps.Keys(p.attracted), netip.Addr.Compare),
+	all := frontends(p.state, p.pools, p.node)
+	return lb.Filter{Guarded: p.guarded(), Frontends: all, Reset: p.reset(), Pings: p.pings(all)}
+}
+
+// pings returns the addresses of the frontends that can be served from this node, which are ordered by address. The node
+// answers pings to them whether it announces them or not, as kube-proxy serves them: so no ping is lost while an address
+// moves, or while a speaker starts and does not know the others yet.
+func (p *planner) pings(frontends []lb.Frontend) []netip.Addr {
+	silent := map[lb.Key]bool{}
+	for i := range p.state.Services {
+		if s := &p.state.Services[i]; !s.Serving || s.Local && !s.ServingNodes[p.node] {
+			silent[s.Key] = true
+		}
 	}
+	for i := range p.state.Leaving {
+		silent[p.state.Leaving[i].Served.Key] = true
+	}
+	var out []netip.Addr
+	for _, f := range frontends {
+		if !silent[f.Service] && (len(out) == 0 || out[len(out)-1] != f.Address) {
+			out = append(out, f.Address)
+		}
+	}
+	return out
 }
 
 // guarded returns all ranges that Holdfast may serve: the pools, and the addresses of Services that leave, since
-// kube-proxy serves these until they are gone from the status. It leaves out the addresses of nodes, and those that another
-// load balancer serves.
+// kube-proxy serves these until they are gone from the status. It leaves out the addresses on this node's links, and those
+// that another load balancer serves. What a Node lists as its own does not count: who writes one Node would open all others.
 func (p *planner) guarded() []lb.Range {
 	var all []lb.Range
 	for _, r := range p.pools.ranges {
@@ -32,12 +50,7 @@ func (p *planner) guarded() []lb.Range {
 			all = append(all, lb.Range{From: a, To: a})
 		}
 	}
-	others := slices.Collect(maps.Keys(p.state.Reserved))
-	others = append(others, p.state.Here.Addresses...)
-	for _, n := range p.state.Nodes {
-		others = append(others, n.Addresses...)
-	}
-	return without(disjoint(all), others)
+	return without(disjoint(all), slices.AppendSeq(slices.Clone(p.state.Here.Addresses), maps.Keys(p.state.Reserved)))
 }
 
 // reset returns the ranges in which a closed port answers: the pools that ask for it, and addresses cut from them.

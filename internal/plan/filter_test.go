@@ -65,47 +65,48 @@ func filterState() lb.State {
 
 func TestFilter(t *testing.T) {
 	const guard = "guard [192.0.2.0-192.0.2.255 2001:db8::-2001:db8::ffff]\n"
+	const ping = "ping [192.0.2.10 2001:db8::10]\n"
 	open := "192.0.2.10 TCP/80 default/web\n2001:db8::10 TCP/80 default/web\n"
 	for _, tt := range []struct {
 		name, node string
 		change     func(*lb.State)
 		want       string
 	}{
-		{"open Service on its owner", "w1", func(*lb.State) {}, guard + "ping [192.0.2.10 2001:db8::10]\n" + open},
-		{"frontends are on every node", "w2", func(s *lb.State) { s.BGPAdvertisements = nil }, guard + open},
-		{"every BGP node answers pings", "w2", func(s *lb.State) { s.L2Advertisements = nil }, guard + "ping [192.0.2.10 2001:db8::10]\n" + open},
+		{"open Service on its owner", "w1", func(*lb.State) {}, guard + ping + open},
+		{"frontends are on every node", "w2", func(s *lb.State) { s.BGPAdvertisements = nil }, guard + ping + open},
+		{"pings are answered while a speaker starts and knows no other", "w1", func(s *lb.State) { s.Members = nil }, guard + ping + open},
 		{"no pings without an endpoint", "w1", func(s *lb.State) { s.Services[0].Serving = false }, guard + open},
-		{"unknown node", "w9", func(*lb.State) {}, guard + open},
+		{"unknown node", "w9", func(*lb.State) {}, guard + ping + open},
 		{"ranges of one family close the other", "w3", func(s *lb.State) {
 			s.BGPAdvertisements = nil
 			s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.9.0.0/16"), ConnectionLimit: 5, RateLimit: 2, LogDrops: true}
-		}, guard + `192.0.2.10 TCP/80 default/web from [10.0.0.0/8] but [10.9.0.0/16] limits 5 2 logged
+		}, guard + ping + `192.0.2.10 TCP/80 default/web from [10.0.0.0/8] but [10.9.0.0/16] limits 5 2 logged
 2001:db8::10 TCP/80 default/web from [] limits 5 2 logged
 `},
 		{"deny alone leaves the others in", "w3", func(s *lb.State) {
 			s.BGPAdvertisements = nil
 			s.Services[0].Access = lb.Access{Deny: prefixes("2001:db8:9::/48")}
-		}, guard + `192.0.2.10 TCP/80 default/web
+		}, guard + ping + `192.0.2.10 TCP/80 default/web
 2001:db8::10 TCP/80 default/web but [2001:db8:9::/48]
 `},
 		{"a Service narrows its pool's ranges", "w3", func(s *lb.State) {
 			s.BGPAdvertisements = nil
 			s.Pools[0].Restricted, s.Pools[0].SourceRanges = true, prefixes("10.0.0.0/8", "172.16.0.0/12", "2001:db8:1::/48")
 			s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("10.1.0.0/16", "172.0.0.0/8", "192.0.2.0/24", "::/0")}
-		}, guard + `192.0.2.10 TCP/80 default/web from [10.1.0.0/16 172.16.0.0/12]
+		}, guard + ping + `192.0.2.10 TCP/80 default/web from [10.1.0.0/16 172.16.0.0/12]
 2001:db8::10 TCP/80 default/web from [2001:db8:1::/48]
 `},
 		{"the pool's ranges are the default", "w3", func(s *lb.State) {
 			s.BGPAdvertisements = nil
 			s.Pools[0].Restricted, s.Pools[0].SourceRanges = true, prefixes("10.0.0.0/8")
-		}, guard + `192.0.2.10 TCP/80 default/web from [10.0.0.0/8]
+		}, guard + ping + `192.0.2.10 TCP/80 default/web from [10.0.0.0/8]
 2001:db8::10 TCP/80 default/web from []
 `},
 		{"a pool without a readable range closes", "w3", func(s *lb.State) {
 			s.BGPAdvertisements = nil
 			s.Pools[0].Restricted = true
 			s.Services[0].ClusterIPs = nil
-		}, guard + "192.0.2.10 TCP/80 default/web from []\n2001:db8::10 TCP/80 default/web from []\n"},
+		}, guard + ping + "192.0.2.10 TCP/80 default/web from []\n2001:db8::10 TCP/80 default/web from []\n"},
 		{"the pool's ranges go with an address that was cut from it", "w3", func(s *lb.State) {
 			s.BGPAdvertisements = nil
 			s.Pools[0].Restricted, s.Pools[0].SourceRanges, s.Pools[0].Reset = true, prefixes("10.0.0.0/8"), true
@@ -113,24 +114,25 @@ func TestFilter(t *testing.T) {
 			s.Services[0].AssignedFrom = map[netip.Addr]string{v4: "lan"}
 		}, `guard [2001:db8::-2001:db8::ffff]
 reset [192.0.2.10 2001:db8::-2001:db8::ffff]
+ping [192.0.2.10 2001:db8::10]
 192.0.2.10 TCP/80 default/web from [10.0.0.0/8]
 2001:db8::10 TCP/80 default/web from []
 `},
 		{"the cluster's own traffic is let in where there are ranges", "w3", func(s *lb.State) {
 			s.BGPAdvertisements = nil
 			s.Services[0].Access = lb.Access{InternalAllowed: true, Deny: prefixes("2001:db8:9::/48")}
-		}, guard + `192.0.2.10 TCP/80 default/web
+		}, guard + ping + `192.0.2.10 TCP/80 default/web
 2001:db8::10 TCP/80 default/web but [2001:db8:9::/48] inside by fd00:96::7
 `},
 		{"internalTrafficPolicy Local", "w3", func(s *lb.State) {
 			s.BGPAdvertisements = nil
 			s.Services[0].InternalLocal = true
 			s.Services[0].Access = lb.Access{InternalAllowed: true, Restricted: true, Allow: prefixes("::/0")}
-		}, guard + "192.0.2.10 TCP/80 default/web from []\n2001:db8::10 TCP/80 default/web from [::/0]\n"},
+		}, guard + ping + "192.0.2.10 TCP/80 default/web from []\n2001:db8::10 TCP/80 default/web from [::/0]\n"},
 		{"Local without an endpoint here", "w1", func(s *lb.State) { s.Services[0].Local = true },
 			guard + "192.0.2.10 TCP/80 default/web refused\n2001:db8::10 TCP/80 default/web refused\n"},
 		{"Local with an endpoint here", "w2", func(s *lb.State) { s.Services[0].Local = true },
-			guard + "ping [192.0.2.10 2001:db8::10]\n" + open},
+			guard + ping + open},
 		{"Services that share an address", "w3", func(s *lb.State) {
 			s.BGPAdvertisements = nil
 			s.Services[0].Ports = append(s.Services[0].Ports, lb.Port{Protocol: "UDP", Port: 80})
@@ -139,7 +141,7 @@ reset [192.0.2.10 2001:db8::-2001:db8::ffff]
 			other.Ports = []lb.Port{{Protocol: "SCTP", Port: 80}, {Protocol: "TCP", Port: 25}}
 			other.Access = lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8")}
 			s.Services = append([]lb.Service{other}, s.Services...)
-		}, guard + `192.0.2.10 SCTP/80 default/mail from [10.0.0.0/8]
+		}, guard + ping + `192.0.2.10 SCTP/80 default/mail from [10.0.0.0/8]
 192.0.2.10 TCP/25 default/mail from [10.0.0.0/8]
 192.0.2.10 TCP/80 default/web
 192.0.2.10 UDP/80 default/web
@@ -153,17 +155,21 @@ reset [192.0.2.10 2001:db8::-2001:db8::ffff]
 			thief := s.Services[0]
 			thief.Key.Name, thief.Access = "z", lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/9", "192.0.2.0/24"), Deny: prefixes("10.2.3.0/24", "10.9.0.0/16"), RateLimit: 3}
 			s.Services = append(s.Services, thief)
-		}, guard + "192.0.2.10 TCP/80 default/web from [10.0.0.0/9] but [10.2.0.0/16 10.9.0.0/16] limits 7 3\n"},
+		}, guard + "ping [192.0.2.10]\n192.0.2.10 TCP/80 default/web from [10.0.0.0/9] but [10.2.0.0/16 10.9.0.0/16] limits 7 3\n"},
 		{"what others have is theirs", "w3", func(s *lb.State) {
 			s.Services, s.BGPAdvertisements = nil, nil
 			s.Reserved = map[netip.Addr]lb.Key{netip.MustParseAddr("192.0.2.0"): {}, netip.MustParseAddr("192.0.2.255"): {}}
 			s.Here.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::ffff")}
 			s.Nodes["w1"] = lb.Node{Name: "w1", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.8")}}
-		}, "guard [192.0.2.1-192.0.2.6 192.0.2.9-192.0.2.254 2001:db8::-2001:db8::fffe]\n"},
-		{"a node's own address is never closed", "w3", func(s *lb.State) {
+		}, "guard [192.0.2.1-192.0.2.6 192.0.2.8-192.0.2.254 2001:db8::-2001:db8::fffe]\n"},
+		{"an address on the node's own link is never closed", "w3", func(s *lb.State) {
 			s.BGPAdvertisements = nil
+			s.Here.Addresses = []netip.Addr{v4}
+		}, "guard [192.0.2.0-192.0.2.9 192.0.2.11-192.0.2.255 2001:db8::-2001:db8::ffff]\nping [2001:db8::10]\n2001:db8::10 TCP/80 default/web\n"},
+		{"an address that a Node lists is closed like any other", "w3", func(s *lb.State) {
 			s.Nodes["w9"] = lb.Node{Name: "w9", Addresses: []netip.Addr{v4}}
-		}, "guard [192.0.2.0-192.0.2.9 192.0.2.11-192.0.2.255 2001:db8::-2001:db8::ffff]\n2001:db8::10 TCP/80 default/web\n"},
+			s.Nodes["w3"] = lb.Node{Name: "w3", Addresses: []netip.Addr{v6}}
+		}, guard + ping + open},
 		{"who goes is filtered for as long as its status shows an address", "w3", func(s *lb.State) {
 			gone := s.Services[0]
 			gone.Addresses, gone.Access = gone.Addresses[:1], lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.9.0.0/16")}

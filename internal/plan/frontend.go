@@ -14,17 +14,15 @@ func Frontends(s lb.State) []lb.Frontend { return frontends(s, newPoolIndex(s.Po
 
 // frontends returns the frontends as one node sees them; node is "" for none.
 func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
-	taken := map[netip.Addr]bool{}
-	for _, n := range s.Nodes {
-		for _, a := range n.Addresses {
-			taken[a] = true
-		}
+	own := map[netip.Addr]bool{}
+	for _, a := range s.Here.Addresses {
+		own[a] = true
 	}
 	var out []lb.Frontend
 	add := func(sv *lb.Service) {
 		for _, a := range sv.Addresses {
-			if taken[a] {
-				continue // a filter on a node's own address would cut the node off
+			if own[a] {
+				continue // a filter on an address of this node's links would cut the node off
 			}
 			f := frontendOf(sv, a, pools.pool(sv, a))
 			f.Refuse = node != "" && sv.Local && !sv.ServingNodes[node]

@@ -94,7 +94,6 @@ func (p *planner) own(s *lb.Service, a netip.Addr, ads []int) {
 		return // the other nodes do not know that yet, and announce nothing instead
 	}
 	p.announce(s, a, ads)
-	p.attracted[a] = true
 }
 
 // leave plans what this node does with an address that another node owns.

@@ -94,7 +94,6 @@ func ForNode(node string, s lb.State) Plan {
 		owners:    map[netip.Addr]string{},
 		relays:    map[netip.Addr]lb.Relay{},
 		sources:   map[source][][6]byte{},
-		attracted: map[netip.Addr]bool{},
 		withheld:  c.withheld(),
 		routes:    newRouteTable(s.BGPAdvertisements),
 	}
@@ -129,8 +128,6 @@ type planner struct {
 	relays map[netip.Addr]lb.Relay
 	// sources caches the result of macsOf.
 	sources map[source][][6]byte
-	// attracted are the addresses for which this node attracts traffic: it announces or advertises them.
-	attracted map[netip.Addr]bool
 	// withheld are the addresses that it does not announce or advertise because its filter is not in force.
 	withheld map[netip.Addr]bool
 	routes   routeTable
