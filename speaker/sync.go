@@ -217,6 +217,7 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[link.MAC]bool) (plan.
 	}
 	relayErr := w.relays.set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: macs})
 	w.headstart.Set(w.starts(in.fresh))
+	w.endpoints.Ask()
 	return p, errors.Join(withdrawErr, filterErr, relayErr, w.announce(p, in.links, macs))
 }
 

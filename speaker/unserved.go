@@ -6,17 +6,19 @@ import (
 )
 
 // unserved returns the Services with externalTrafficPolicy Local whose endpoints on this node kube-proxy does not serve yet.
-// Connections to a new address have a head start, unless kube-proxy knows the Service already, and drops them.
-func (w *syncer) unserved(in inputs) map[lb.Key]bool {
+func (w *syncer) unserved(in inputs) map[lb.Key]bool { return w.endpoints.Set(w.healthPorts(in)) }
+
+// healthPorts returns where kube-proxy says what it serves here. Connections to addresses with a head start are served before, unless
+// kube-proxy knows the Service already, and drops them.
+func (w *syncer) healthPorts(in inputs) map[lb.Key]kubeproxy.HealthPort {
 	here := map[lb.Key]kubeproxy.HealthPort{}
-	filtered := w.filter.inForce()
 	for i := range in.state.Services {
 		s := &in.state.Services[i]
 		if s.Local && s.ServingNodes[w.node] && s.HealthPort != 0 {
 			here[s.Key] = kubeproxy.HealthPort{
-				Addresses: in.state.Nodes[w.node].Addresses, Port: s.HealthPort, HeadStart: filtered && len(in.fresh[s.Key]) > 0,
+				Addresses: in.state.Nodes[w.node].Addresses, Port: s.HealthPort, HeadStart: func() bool { return w.headstart.Leads(s.Key, s.Addresses) },
 			}
 		}
 	}
-	return w.endpoints.Set(here)
+	return here
 }

@@ -38,7 +38,7 @@ func Starts(fresh map[lb.Key][]netip.Addr, services []*corev1.Service, slices []
 			for _, p := range s.Spec.Ports {
 				to := targets(of[key], p, a, local)
 				if len(to) > 0 {
-					out = append(out, lb.Start{Address: a, Protocol: string(p.Protocol), Port: uint16(p.Port), Endpoints: to, Masquerade: local == ""})
+					out = append(out, lb.Start{Service: key, Address: a, Protocol: string(p.Protocol), Port: uint16(p.Port), Endpoints: to, Masquerade: local == ""})
 				}
 			}
 		}

@@ -19,6 +19,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"reflect"
 	"sync"
 
@@ -34,8 +35,16 @@ type Table struct {
 	// starts are those in the kernel; stands: the table exists, as far as is known.
 	starts []lb.Start
 	stands bool
+	// leads has the addresses of starts, by Service.
+	leads map[lead]bool
 	// begun: what an earlier process left was removed; failed: the last change failed, and the log has it.
 	begun, failed bool
+}
+
+// lead is an address of a Service to which connections are led.
+type lead struct {
+	service lb.Key
+	address netip.Addr
 }
 
 // New returns a Table. It does not change the kernel.
@@ -59,8 +68,20 @@ func (t *Table) Set(starts []lb.Start) {
 	t.failed = err != nil
 }
 
+// Leads reports whether the kernel leads connections to each of these addresses of a Service to endpoints.
+func (t *Table) Leads(service lb.Key, addresses []netip.Addr) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, a := range addresses {
+		if !t.leads[lead{service, a}] {
+			return false
+		}
+	}
+	return len(addresses) > 0
+}
+
 func (t *Table) apply(starts []lb.Start) error {
-	t.begun, t.starts = true, nil
+	t.begun, t.starts, t.leads = true, nil, nil
 	l := layout()
 	if len(starts) == 0 {
 		t.stands = false
@@ -78,7 +99,7 @@ func (t *Table) apply(starts []lb.Start) error {
 		}
 		b.AddElements(l, list)
 		if b.Commit() == nil {
-			t.starts = starts
+			t.lead(starts)
 			return nil
 		}
 		// Somebody changed or deleted the table.
@@ -91,15 +112,23 @@ func (t *Table) apply(starts []lb.Start) error {
 	if err := b.Commit(); err != nil {
 		return fmt.Errorf("serve new addresses: %w", err)
 	}
-	t.starts, t.stands = starts, true
+	t.lead(starts)
 	return nil
+}
+
+// lead notes what the kernel has taken.
+func (t *Table) lead(starts []lb.Start) {
+	t.starts, t.stands, t.leads = starts, true, map[lead]bool{}
+	for _, s := range starts {
+		t.leads[lead{s.Service, s.Address}] = true
+	}
 }
 
 // Remove deletes the table.
 func (t *Table) Remove() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.starts, t.stands = nil, false
+	t.starts, t.stands, t.leads = nil, false, nil
 	if err := layout().Delete(); err != nil {
 		return fmt.Errorf("remove head start: %w", err)
 	}

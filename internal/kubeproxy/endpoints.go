@@ -35,8 +35,8 @@ const (
 type HealthPort struct {
 	Addresses []netip.Addr
 	Port      uint16
-	// HeadStart: what arrives is served as long as kube-proxy does not know the Service, and the port is closed.
-	HeadStart bool
+	// HeadStart reports whether what arrives is served as long as kube-proxy does not know the Service, and the port is closed.
+	HeadStart func() bool
 }
 
 // EndpointsConfig is what an Endpoints needs.
@@ -54,7 +54,7 @@ type Endpoints struct {
 	kick func()
 	// ask returns how many endpoints kube-proxy serves. Tests replace it.
 	ask func(context.Context, netip.AddrPort) (int, error)
-	// more is signalled when there are new Services to ask about.
+	// more is signalled when there may be Services to ask about.
 	more chan struct{}
 
 	mu sync.Mutex
@@ -108,13 +108,15 @@ func (e *Endpoints) Set(services map[lb.Key]HealthPort) (waiting map[lb.Key]bool
 			waiting[key] = true
 		}
 	}
-	if waiting != nil {
-		select {
-		case e.more <- struct{}{}:
-		default:
-		}
-	}
 	return waiting
+}
+
+// Ask has Run ask about what waits: when the head starts of a plan are in force.
+func (e *Endpoints) Ask() {
+	select {
+	case e.more <- struct{}{}:
+	default:
+	}
 }
 
 // Run asks until ctx ends, while there is something to ask.
@@ -180,10 +182,11 @@ func (e *Endpoints) askAll(ctx context.Context, at HealthPort) (n int, why error
 // learn notes an answer. Where nobody answers for askPatience something other than kube-proxy may serve, without a health
 // port; where kube-proxy says that it serves no endpoint it drops what arrives, and that is waited out.
 func (e *Endpoints) learn(key lb.Key, was asked, n int, why error) {
+	led := why != nil && was.at.HeadStart != nil && was.at.HeadStart()
 	e.mu.Lock()
 	a := e.services[key]
 	known := a != nil && a.since.Equal(was.since) && a.at.Port == was.at.Port
-	done := known && (n > 0 || why != nil && (was.at.HeadStart || time.Since(a.since) > askPatience))
+	done := known && (n > 0 || led || why != nil && time.Since(a.since) > askPatience)
 	switch {
 	case done:
 		a.since = time.Time{}
@@ -194,7 +197,7 @@ func (e *Endpoints) learn(key lb.Key, was asked, n int, why error) {
 	if !done {
 		return
 	}
-	if why != nil && !was.at.HeadStart {
+	if why != nil && !led {
 		e.log.Warn("kube-proxy does not say whether it serves the endpoints here; the Service is announced without its word",
 			"service", key, "port", was.at.Port, "error", why)
 	}

@@ -45,6 +45,12 @@ func (a *asking) says(n int, err error) {
 	a.answer.Store(&f)
 }
 
+// set sets the Services, and has them asked about.
+func (a *asking) set(services map[lb.Key]HealthPort) map[lb.Key]bool {
+	defer a.Ask()
+	return a.Set(services)
+}
+
 func health(names ...string) map[lb.Key]HealthPort {
 	out := map[lb.Key]HealthPort{}
 	for _, name := range names {
@@ -60,7 +66,7 @@ func TestEndpoints(t *testing.T) {
 		a := newAsking(t)
 		want := func(when string, waiting int, services ...string) {
 			t.Helper()
-			if got := a.Set(health(services...)); len(got) != waiting || len(a.Waiting()) != waiting {
+			if got := a.set(health(services...)); len(got) != waiting || len(a.Waiting()) != waiting {
 				t.Errorf("%s: waiting %v, %v", when, got, a.Waiting())
 			}
 		}
@@ -95,9 +101,9 @@ func TestEndpoints(t *testing.T) {
 func TestNobodyAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsking(t)
-		a.Set(nil)
+		a.set(nil)
 		a.says(0, errors.New("connection refused"))
-		a.Set(health("new"))
+		a.set(health("new"))
 		time.Sleep(askPatience - time.Second)
 		a.says(0, nil) // it was started again
 		time.Sleep(2 * askPatience)
@@ -114,9 +120,15 @@ func TestNobodyAnswers(t *testing.T) {
 		if len(a.Waiting()) != 0 || a.kicks.Load() != 1 {
 			t.Errorf("waiting for %v, kicked %d times", a.Waiting(), a.kicks.Load())
 		}
-		a.Set(map[lb.Key]HealthPort{{Namespace: "default", Name: "started"}: {
-			Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.11")}, Port: 31001, HeadStart: true,
+		var led atomic.Bool
+		a.set(map[lb.Key]HealthPort{{Namespace: "default", Name: "started"}: {
+			Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.11")}, Port: 31001, HeadStart: led.Load,
 		}})
+		time.Sleep(2 * askInterval)
+		if len(a.Waiting()) != 1 {
+			t.Error("it does not wait for a Service whose head start is not in force")
+		}
+		led.Store(true)
 		time.Sleep(2 * askInterval)
 		if len(a.Waiting()) != 0 {
 			t.Error("it waits for a Service that has a head start, and that kube-proxy does not know")
@@ -128,15 +140,15 @@ func TestNobodyAnswers(t *testing.T) {
 func TestEndpointsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsking(t)
-		a.Set(nil)
+		a.set(nil)
 		var names []string
 		for i := range mostAsked + 10 {
 			names = append(names, fmt.Sprint(i))
 		}
-		if got := len(a.Set(health(names...))); got != mostAsked {
+		if got := len(a.set(health(names...))); got != mostAsked {
 			t.Errorf("%d wait", got)
 		}
-		if got := a.Set(map[lb.Key]HealthPort{{Namespace: "default", Name: "portless"}: {}}); len(got) != 0 {
+		if got := a.set(map[lb.Key]HealthPort{{Namespace: "default", Name: "portless"}: {}}); len(got) != 0 {
 			t.Errorf("waiting for %v", got)
 		}
 	})

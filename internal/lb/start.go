@@ -4,6 +4,7 @@ import "net/netip"
 
 // Start is a frontend that is new, with the endpoints to which this node leads connections until kube-proxy does.
 type Start struct {
+	Service Key
 	Address netip.Addr
 	// Protocol is TCP, UDP or SCTP.
 	Protocol string
