@@ -32,9 +32,15 @@ var errIgnored = errors.New("ignored")
 // verdict says why a write is refused, nil if it is admitted.
 type verdict func(*testing.T, write) error
 
-// newPolicies runs the API server's own admission plugin with the policies of a manifest, their bindings, and the
-// ClusterRoleBindings that they follow.
+// newPolicies returns what the policies of a manifest say of writes.
 func newPolicies(t *testing.T, manifest string) verdict {
+	plugin := newPlugin(t, manifest)
+	return func(t *testing.T, w write) error { return w.admit(t, plugin) }
+}
+
+// newPlugin runs the API server's own admission plugin with the policies of a manifest, their bindings, and the
+// ClusterRoleBindings that they follow.
+func newPlugin(t *testing.T, manifest string) *validating.Plugin {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}
 	client := fake.NewClientset(append(policyObjects(t, manifest), namespace)...)
@@ -58,7 +64,7 @@ func newPolicies(t *testing.T, manifest string) verdict {
 	if !plugin.WaitForReady() {
 		t.Fatal("the plugin is not ready")
 	}
-	return func(t *testing.T, w write) error { return w.admit(t, plugin) }
+	return plugin
 }
 
 // policyObjects decodes what the plugin reads of a manifest.
@@ -95,7 +101,10 @@ func policyObjects(t *testing.T, manifest string) []runtime.Object {
 
 // setDefaults sets what the API server would, when it stores a policy.
 func setDefaults(m *admissionv1.MatchResources) {
-	m.NamespaceSelector, m.ObjectSelector, m.MatchPolicy = &metav1.LabelSelector{}, &metav1.LabelSelector{}, new(admissionv1.Equivalent)
+	m.NamespaceSelector, m.MatchPolicy = &metav1.LabelSelector{}, new(admissionv1.Equivalent)
+	if m.ObjectSelector == nil {
+		m.ObjectSelector = &metav1.LabelSelector{}
+	}
 	for i := range m.ResourceRules {
 		m.ResourceRules[i].Scope = new(admissionv1.AllScopes)
 	}
@@ -108,6 +117,20 @@ type write struct {
 	object  runtime.Object
 	// patch is a strategic merge patch; of a SpeakerState a merge patch of its top level.
 	patch string
+}
+
+// create returns what the plugin says of an administrator who creates an object, or who applies it over before.
+func create(t *testing.T, plugin *validating.Plugin, before, after runtime.Object) error {
+	t.Helper()
+	operation, options := admission.Create, runtime.Object(&metav1.CreateOptions{})
+	if before != nil {
+		operation, options = admission.Update, &metav1.UpdateOptions{}
+	}
+	kind := after.GetObjectKind().GroupVersionKind()
+	resource, _ := meta.UnsafeGuessKindToResource(kind)
+	return plugin.Validate(t.Context(), admission.NewAttributesRecord(after, before, kind, "", after.(metav1.Object).GetName(),
+		resource, "", operation, options, false, &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}),
+		admission.NewObjectInterfacesFromScheme(scheme.Scheme))
 }
 
 // admit returns what the plugin says of the write.

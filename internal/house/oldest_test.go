@@ -34,6 +34,32 @@ func TestOldestPolicies(t *testing.T) {
 	controllerServicePolicy(t, s.decide)
 	controllerPodPolicy(t, s.decide)
 	t.Run("rights", s.testRights)
+	t.Run("one release", s.testOneRelease)
+}
+
+// testOneRelease: an administrator cannot install a second release, and can upgrade the first.
+func (s oldest) testOneRelease(t *testing.T) {
+	another := binding(t, "edge-holdfast-speaker", "edge", "edge")
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(another)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &unstructured.Unstructured{Object: fields}
+	client, err := apitest.Resource(s.config, u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refusal error
+	err = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		if _, refusal = client.Create(ctx, u, metav1.CreateOptions{}); refusal == nil {
+			return false, client.Delete(ctx, u.GetName(), metav1.DeleteOptions{}) // the server has yet to compile the policy
+		}
+		return true, nil
+	})
+	if err != nil || !strings.Contains(refusal.Error(), fromElsewhere) {
+		t.Errorf("a second release: got %v, %v, want %q", refusal, err, fromElsewhere)
+	}
+	apitest.Apply(t, s.config, "../../config/rbac/rbac.yaml")
 }
 
 // addAccount creates the account of pods, which no controller does here.
