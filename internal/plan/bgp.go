@@ -18,13 +18,14 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 	}
 	var out Outcome
 	nodes, peers, left := map[string]bool{}, map[string]bool{}, map[string]bool{}
-	waits := false
+	waits, closed := false, false
 	for _, a := range s.Addresses {
 		ads := selecting(p.cluster.bgp, s, p.poolOf(s, a))
 		if len(ads) == 0 {
 			continue
 		}
 		out.Selected = true
+		closed = closed || slices.ContainsFunc(ads, func(ad int) bool { return p.withholds(p.prefix(ad, a)) })
 		announcers, leavers, why := p.announcers(s, a, ads)
 		if len(announcers) == 0 {
 			out.Reason, out.Message = why, p.message(s, why, ads, "bgp", p.cluster.bgp)
@@ -40,7 +41,6 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 			left[n] = true
 		}
 		switch {
-		case p.withheld[a]:
 		case slices.Contains(announcers, p.node) && p.unserved(s, a):
 			waits = true
 		case slices.Contains(announcers, p.node):
@@ -52,7 +52,7 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 	out.Nodes = slices.Sorted(maps.Keys(nodes))
 	maps.DeleteFunc(left, func(n string, _ bool) bool { return nodes[n] })
 	out.Peers = slices.Sorted(maps.Keys(peers))
-	out = p.bgpOutcome(s, out, left)
+	out = p.bgpOutcome(s, out, left, closed)
 	if waits {
 		out.Here = lb.KubeProxyNotReady
 	}
@@ -96,7 +96,7 @@ func (p *planner) peersAt(s *lb.Service, name string) []string {
 	var out []string
 	for _, a := range s.Addresses {
 		for _, ad := range selecting(p.cluster.bgp, s, p.poolOf(s, a)) {
-			if p.cluster.bgp[ad].nodes[i] {
+			if prefix := p.prefix(ad, a); p.cluster.bgp[ad].nodes[i] && p.filters(name, prefix) && !(name == p.node && p.closes(prefix)) {
 				out = append(out, p.peersFor(name, a, ad)...)
 			}
 		}
@@ -112,8 +112,9 @@ func (p *planner) unserved(s *lb.Service, a netip.Addr) bool {
 	return p.state.Here.Unserved[s.Key] && !advertised
 }
 
-// bgpOutcome completes the outcome of all addresses; left are the nodes that leave them to the others.
-func (p *planner) bgpOutcome(s *lb.Service, out Outcome, left map[string]bool) Outcome {
+// bgpOutcome completes the outcome of all addresses; left are the nodes that leave them to the others. Closed: this node would
+// withhold a route.
+func (p *planner) bgpOutcome(s *lb.Service, out Outcome, left map[string]bool, closed bool) Outcome {
 	by := "advertised by " + lb.SomeOf(p.withSession(out.Nodes))
 	if len(left) > 0 {
 		by += fmt.Sprintf(" (not %s: %s)", lb.SomeOf(slices.Sorted(maps.Keys(left))), lb.NodeDraining)
@@ -130,7 +131,7 @@ func (p *planner) bgpOutcome(s *lb.Service, out Outcome, left map[string]bool) O
 	if conflict := p.routes.conflict(s.Addresses); conflict != "" {
 		out.Reason, out.Message = lb.ConflictingAdvertisements, conflict
 	}
-	out.Here = p.reasonHere(s, out)
+	out.Here = p.reasonHere(s, out, closed)
 	if out.Here == lb.NotOwner || out.Here == lb.NodeDraining {
 		out.Here = lb.NoPeer // every other node that may announce does, so that only a peer can be missing
 		if left[p.node] {
@@ -179,12 +180,12 @@ func (p *planner) mayAdvertise(s *lb.Service, a netip.Addr, ads []int) ([]string
 			continue
 		}
 		why = lb.NoPeer
-		reachable := slices.ContainsFunc(ads, func(ad int) bool {
-			return p.cluster.bgp[ad].nodes[i] && len(p.peersFor(c.node.Name, a, ad)) > 0
+		reachable := slices.DeleteFunc(slices.Clone(ads), func(ad int) bool {
+			return !p.cluster.bgp[ad].nodes[i] || len(p.peersFor(c.node.Name, a, ad)) == 0
 		})
 		switch {
-		case !reachable:
-		case p.filters(c.node.Name, a):
+		case len(reachable) == 0:
+		case slices.ContainsFunc(reachable, func(ad int) bool { return p.filters(c.node.Name, p.prefix(ad, a)) }):
 			out = append(out, c.node.Name)
 		default:
 			unfiltered = true
@@ -221,7 +222,7 @@ func (p *planner) leaves(s *lb.Service, a netip.Addr, ads []int) bool {
 	}
 	c := p.candidates("bgp", p.cluster.bgp, ads)[p.me]
 	goes := c.reason == lb.NodeExcluded || c.reason == "" && c.node.Draining
-	return goes && c.node.refuses(s) == "" && p.filters(p.node, a)
+	return goes && c.node.refuses(s) == ""
 }
 
 // leaveRoute goes on for leaveTime with an address that this node advertised by its last plan. A node that did not, such as
@@ -243,15 +244,7 @@ func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool, until ti
 		if !p.cluster.bgp[i].nodes[p.me] {
 			continue
 		}
-		ad := &p.state.BGPAdvertisements[i]
-		bits := ad.AggregationLength
-		if a.Is6() {
-			bits = ad.AggregationLengthV6
-		}
-		prefix, err := a.Prefix(bits)
-		if err != nil {
-			panic(fmt.Sprintf("plan: aggregation length %d of %s passed config: %v", bits, ad.Name, err))
-		}
+		prefix := p.prefix(i, a)
 		for _, peer := range p.peersFor(p.node, a, i) {
 			if have, again := p.plan.Advertised[a]; !again || !have.IsZero() {
 				p.plan.Advertised[a] = until // the address stays if one of its Services does
@@ -260,4 +253,18 @@ func (p *planner) route(a netip.Addr, ads []int, peers map[string]bool, until ti
 			p.routes.add(prefix, peer, i, !until.IsZero())
 		}
 	}
+}
+
+// prefix returns the route by which an advertisement carries an address.
+func (c *cluster) prefix(ad int, a netip.Addr) netip.Prefix {
+	by := &c.state.BGPAdvertisements[ad]
+	bits := by.AggregationLength
+	if a.Is6() {
+		bits = by.AggregationLengthV6
+	}
+	prefix, err := a.Prefix(bits)
+	if err != nil {
+		panic(fmt.Sprintf("plan: aggregation length %d of %s passed config: %v", bits, by.Name, err))
+	}
+	return prefix
 }

@@ -21,7 +21,8 @@ type cluster struct {
 	pools poolIndex
 	l2    []scope
 	bgp   []scope
-	// sharers are the Services of each address that has more than one.
+	// holders are the Services of each address, the first one only; sharers those of each that has more than one.
+	holders map[netip.Addr]*lb.Service
 	sharers map[netip.Addr][]*lb.Service
 	// eligible caches candidates by the set of advertisements that select a Service.
 	eligible map[string][]candidate
@@ -29,8 +30,8 @@ type cluster struct {
 	subnets []netip.Prefix
 	// rankings caches the result of ranking.
 	rankings map[string]*ranking
-	// ranged are the addresses with source ranges; nil if every node can filter, since then no decision depends on them.
-	ranged map[netip.Addr]bool
+	// ranged is the result of rangedAddresses.
+	ranged addresses
 }
 
 // node is an lb.Node with what an election needs to know of it.
@@ -74,7 +75,7 @@ func newCluster(s lb.State) *cluster {
 		}
 	}
 	c.pools = newPoolIndex(s.Pools)
-	c.sharers = sharers(s.Services)
+	c.holders, c.sharers = sharers(s.Services)
 	c.ranged = c.rangedAddresses()
 	for _, a := range s.L2Advertisements {
 		c.l2 = append(c.l2, c.scope(a.Scope))

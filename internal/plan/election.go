@@ -92,7 +92,7 @@ func (p *planner) elect(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reas
 	if !p.cutOffFrom(out.owner.Name) && p.cutOff(e.services, a) {
 		return result{}, lb.CutOff
 	}
-	if !p.filters(out.owner.Name, a) {
+	if !p.filters(out.owner.Name, single(a)) {
 		return result{}, lb.FilterNotInForce
 	}
 	if p.state.SpeakerDown[out.owner.Name] {

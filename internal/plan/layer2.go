@@ -32,15 +32,14 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 		if !slices.Contains(out.Nodes, owner) {
 			out.Nodes = append(out.Nodes, owner)
 		}
-		if owner != p.node || !p.withheld[a] {
-			out.Announcers = append(out.Announcers, Announcer{a, owner, won.rank.remark()})
-		}
+		out.Announcers = append(out.Announcers, Announcer{a, owner, won.rank.remark()})
 		if former := p.waitsFor(s, a, ads, won); former != nil {
 			waits, won = true, result{owner: former}
 		}
 		p.owners[a] = won.owner.Name
 		if won.owner.Name == p.node {
-			p.own(s, a, ads)
+			p.relay(s, a, ads)
+			p.announce(s, a, ads)
 		} else {
 			p.leave(s, a, ads, won)
 		}
@@ -62,7 +61,7 @@ func (p *planner) layer2Outcome(s *lb.Service, out Outcome) Outcome {
 		out.Reason = lb.Announced
 	}
 	slices.Sort(out.Nodes)
-	out.Here = p.reasonHere(s, out)
+	out.Here = p.reasonHere(s, out, slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.withholds(single(a)) }))
 	return out
 }
 
@@ -87,23 +86,12 @@ func (p *planner) waitsFor(s *lb.Service, a netip.Addr, ads []int, won result) *
 	return &p.nodes[i]
 }
 
-// own plans what this node does with an address that it owns.
-func (p *planner) own(s *lb.Service, a netip.Addr, ads []int) {
-	p.relay(s, a, ads)
-	if p.withheld[a] {
-		return // the other nodes do not know that yet, and announce nothing instead
-	}
-	p.announce(s, a, ads)
-}
-
 // leave plans what this node does with an address that another node owns.
 func (p *planner) leave(s *lb.Service, a netip.Addr, ads []int, won result) {
 	p.addSources(a, won.owner, ads)
 	switch {
 	case won.standIn != nil && won.standIn.Name == p.node:
 		p.standIn(s, a, ads, won.owner)
-	case p.withheld[a]:
-		// This node must not announce it until the owner does: it would let every client in.
 	case p.state.Here.HearsBadly, p.yieldsTo(won.owner.Name):
 		// This node would not hear the owner announce it, and would answer too long.
 	default:
@@ -156,8 +144,9 @@ func (p *planner) wasAnnounced(s *lb.Service, a netip.Addr) bool {
 	return p.announcedBy(s, a) != ""
 }
 
-// reasonHere returns lb.Announced, or why this node does not announce the Service.
-func (p *planner) reasonHere(s *lb.Service, out Outcome) lb.Reason {
+// reasonHere returns lb.Announced, or why this node does not announce the Service. Closed: it would withhold an
+// address of it.
+func (p *planner) reasonHere(s *lb.Service, out Outcome, closed bool) lb.Reason {
 	switch {
 	case slices.Contains(out.Nodes, p.node):
 		return lb.Announced
@@ -167,7 +156,7 @@ func (p *planner) reasonHere(s *lb.Service, out Outcome) lb.Reason {
 		return p.nodes[p.me].barred
 	case s.Local && !s.ServingNodes[p.node]:
 		return lb.NoLocalEndpoint
-	case p.withholds(s):
+	case closed:
 		return lb.FilterNotInForce
 	case p.state.Nodes[p.node].Draining || p.state.Stopping[p.node]:
 		return lb.NodeDraining

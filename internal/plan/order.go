@@ -10,36 +10,29 @@ import (
 // Staying returns the part of p that a node announces until the filter of next is in force, and whether that is less
 // than p: what next leaves out is withdrawn before its ports close.
 func (p Plan) Staying(next Plan) (rest Plan, less bool) {
-	before := len(p.Announcements) + len(p.Routes)
-	p.Announcements = slices.DeleteFunc(slices.Clone(p.Announcements), func(a lb.Announcement) bool { return !next.announces(a.Address) })
-	p.Yield = next.Yield // an address that moves is handed over, and its ports stay open here
-	p.Routes = slices.DeleteFunc(slices.Clone(p.Routes), func(r lb.Route) bool { return !next.advertises(r.Prefix) })
-	return p, len(p.Announcements)+len(p.Routes) < before
+	rest = p.only(func(a lb.Announcement) bool { return next.announces(a.Address) }, func(r lb.Route) bool { return next.advertises(r.Prefix) })
+	rest.Yield = next.Yield // an address that moves is handed over, and its ports stay open here
+	return rest, len(rest.Announcements)+len(rest.Routes) < len(p.Announcements)+len(p.Routes)
 }
 
 // Waiting returns the part of p that a node announces while the filter of the previous plan is still in force:
 // addresses with source ranges wait if the previous plan did not attract traffic for them.
 func (p Plan) Waiting(previous Plan) Plan {
-	ranged := map[netip.Addr]bool{}
-	for _, f := range p.Filter.Frontends {
+	var ranged addresses
+	for _, f := range p.Filter.Frontends { // ordered by address
 		if f.HasRanges() {
-			ranged[f.Address] = true
+			ranged = append(ranged, f.Address)
 		}
 	}
-	p.Announcements = slices.DeleteFunc(slices.Clone(p.Announcements), func(a lb.Announcement) bool {
-		return ranged[a.Address] && !previous.announces(a.Address)
-	})
-	p.Routes = slices.DeleteFunc(slices.Clone(p.Routes), func(r lb.Route) bool {
-		if previous.advertises(r.Prefix) {
-			return false
-		}
-		for a := range ranged {
-			if r.Prefix.Contains(a) {
-				return true
-			}
-		}
-		return false
-	})
+	return p.only(
+		func(a lb.Announcement) bool { return previous.announces(a.Address) || !ranged.in(single(a.Address)) },
+		func(r lb.Route) bool { return previous.advertises(r.Prefix) || !ranged.in(r.Prefix) })
+}
+
+// only returns the part of p that has some of its announcements and routes.
+func (p Plan) only(announcement func(lb.Announcement) bool, route func(lb.Route) bool) Plan {
+	p.Announcements = slices.DeleteFunc(slices.Clone(p.Announcements), func(a lb.Announcement) bool { return !announcement(a) })
+	p.Routes = slices.DeleteFunc(slices.Clone(p.Routes), func(r lb.Route) bool { return !route(r) })
 	return p
 }
 

@@ -94,7 +94,7 @@ func ForNode(node string, s lb.State) Plan {
 		owners:    map[netip.Addr]string{},
 		relays:    map[netip.Addr]lb.Relay{},
 		sources:   map[source][][6]byte{},
-		withheld:  c.withheld(),
+		closed:    c.closedHere(),
 		routes:    newRouteTable(s.BGPAdvertisements),
 	}
 	p.plan.Sources = map[netip.Addr][][6]byte{}
@@ -108,6 +108,7 @@ func ForNode(node string, s lb.State) Plan {
 	p.plan.Owners, p.plan.Relays = p.owners, sorted(p.relays)
 	p.plan.Yield = slices.SortedFunc(maps.Keys(p.yield), netip.Addr.Compare)
 	p.plan.Routes = p.routes.sorted()
+	p.withhold()
 	p.plan.Withdraws = earliest(p.plan.Advertised)
 	p.plan.Filter = p.filter()
 	return p.plan
@@ -128,19 +129,14 @@ type planner struct {
 	relays map[netip.Addr]lb.Relay
 	// sources caches the result of macsOf.
 	sources map[source][][6]byte
-	// withheld are the addresses that it does not announce or advertise because its filter is not in force.
-	withheld map[netip.Addr]bool
-	routes   routeTable
+	// closed is the result of closedHere.
+	closed addresses
+	routes routeTable
 }
 
 func (p *planner) service(s *lb.Service) {
 	v := Verdict{Service: s.Key, L2: p.layer2(s), BGP: p.bgp(s)}
 	v.Ranges = slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.hasRanges(s, a) })
-	for _, o := range []*Outcome{&v.L2, &v.BGP} {
-		if o.Here == lb.Announced && slices.ContainsFunc(s.Addresses, p.expectedHere) {
-			p.withhold(o)
-		}
-	}
 	p.plan.Verdicts = append(p.plan.Verdicts, v)
 }
 
@@ -161,30 +157,6 @@ func earliest(times map[netip.Addr]time.Time) (out time.Time) {
 		}
 	}
 	return out
-}
-
-// withheld returns the addresses that this node must not announce or advertise because its filter is not in force.
-func (c *cluster) withheld() map[netip.Addr]bool {
-	if !c.state.Here.Unfiltered {
-		return nil
-	}
-	return c.ranged
-}
-
-// hasRanges reports whether a Service or its pool has source ranges for an address.
-func (c *cluster) hasRanges(s *lb.Service, a netip.Addr) bool {
-	return frontendOf(s, a, c.pools.pool(s, a)).HasRanges()
-}
-
-// withhold records that this node does not announce a Service. It stays the writer if it was: the other nodes do not
-// know yet that it announces nothing.
-func (p *planner) withhold(o *Outcome) {
-	o.Here = lb.FilterNotInForce
-	o.Nodes = slices.DeleteFunc(o.Nodes, func(n string) bool { return n == p.node })
-	if len(o.Nodes) == 0 {
-		o.Reason = lb.FilterNotInForce
-		o.Message = "node " + p.node + " withholds the addresses, for it cannot keep the filter of their source ranges in force"
-	}
 }
 
 // refuse returns the outcome of a Service that no node announces.

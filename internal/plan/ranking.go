@@ -87,15 +87,15 @@ func (c *cluster) ranking(e election) *ranking {
 	for i, a := range e.addresses {
 		subnets[i] = c.subnetsWith(a)
 	}
-	ranged := c.ranged[e.addresses[0]]
-	key := fmt.Sprint(e.ads, subnets, ranged)
+	first := single(e.addresses[0])
+	key := fmt.Sprint(e.ads, subnets, c.ranged.in(first))
 	if r, ok := c.rankings[key]; ok {
 		return r
 	}
 	r := &ranking{candidates: c.candidates("l2", c.l2, e.ads), ranks: make([]rank, len(c.nodes))}
 	for i := range c.nodes {
 		r.ranks[i] = c.rank(i, e.ads, subnets)
-		if c.filters(c.nodes[i].Name, e.addresses[0]) {
+		if c.filters(c.nodes[i].Name, first) {
 			r.ranks[i] |= 1 << rankFilters
 		}
 	}

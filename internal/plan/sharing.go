@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// sharers returns the Services of each address that has more than one.
-func sharers(services []lb.Service) map[netip.Addr][]*lb.Service {
+// sharers returns the first Service of each address, and the Services of each address that has more than one.
+func sharers(services []lb.Service) (first map[netip.Addr]*lb.Service, all map[netip.Addr][]*lb.Service) {
 	holder := make(map[netip.Addr]*lb.Service, len(services))
 	out := map[netip.Addr][]*lb.Service{}
 	for i := range services {
@@ -25,7 +25,18 @@ func sharers(services []lb.Service) map[netip.Addr][]*lb.Service {
 			}
 		}
 	}
-	return out
+	return holder, out
+}
+
+// servicesOf returns the Services of an address.
+func (c *cluster) servicesOf(a netip.Addr) []*lb.Service {
+	if all := c.sharers[a]; len(all) > 0 {
+		return all
+	}
+	if one := c.holders[a]; one != nil {
+		return []*lb.Service{one}
+	}
+	return nil
 }
 
 // electionKey returns the hash for which nodes get scores: that of the Service's lowest address, so that all its
