@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
@@ -111,7 +112,7 @@ func TestForeignLater(t *testing.T) {
 	var got corev1.Service
 	run := func(serves bool) {
 		t.Helper()
-		s.options.Default = serves
+		s.options.Default, s.compiler = serves, config.Compiler{} // as another process with these options
 		for range 3 {
 			syncOnce(t, s)
 		}

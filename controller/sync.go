@@ -30,8 +30,9 @@ type syncer struct {
 	unfiltered unfiltered
 	sessions   sessions
 	loop       *loop.Loop
-	// ledger decides. What it keeps between runs only makes it faster.
-	ledger ipam.Ledger
+	// compiler reads and ledger decides. What they keep between runs only makes them faster.
+	compiler config.Compiler
+	ledger   ipam.Ledger
 	// reminded is when the last Event of each pending Service was sent.
 	reminded map[types.UID]time.Time
 	ages     ages
@@ -70,7 +71,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 		return 0, nil // the uninstall clears our finalizers; writing would put them back
 	}
 	d := &decision{objects: s.cluster.Objects(), recorded: map[types.UID]bool{}}
-	d.state, d.problems = config.Compile(d.objects, s.options)
+	d.state, d.problems = s.compiler.Compile(d.objects, s.options)
 	d.state.Now = time.Now()
 	s.sessions.wanted.Store(&wantedSessions{d.state.Peers, d.state.Nodes})
 	s.ages.read(&d.state)

@@ -56,7 +56,8 @@ type syncer struct {
 	headstart *headstart.Table
 	newcomers newcomers
 
-	// compiled is what the objects of the API server say, as of version.
+	// compiler reads the objects of the API server; compiled is what they say, as of version.
+	compiler config.Compiler
 	compiled lb.State
 	version  uint64
 	// last is the result of the last run; nil before the first.
@@ -131,7 +132,7 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 // object, and its addresses must not wait. Their problems are the controller's to report.
 func (w *syncer) read(links []link.Link) inputs {
 	if v := w.cluster.Version(); v != w.version {
-		w.compiled, _ = config.Compile(w.cluster.Objects(), w.options)
+		w.compiled, _ = w.compiler.Compile(w.cluster.Objects(), w.options)
 		w.version = v
 	}
 	state := w.compiled

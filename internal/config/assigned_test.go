@@ -119,8 +119,8 @@ func TestCopiedManifest(t *testing.T) {
 		third := serviceObject("third", func(o *corev1.Service) { o.UID = "u-third" })
 		s, _ := Compile(Objects{Services: []*corev1.Service{o, original, third}}, served())
 		got := s.Services[0]
-		if got.LoadBalancerID != tt.want || got.Revision == "" != (tt.want == "") || OwnsOpenStackID(o, got.LoadBalancerID) != tt.owned {
-			t.Errorf("%s: asks to share %q (revision %q), and the id is ours: %v", tt.name, got.LoadBalancerID, got.Revision, OwnsOpenStackID(o, got.LoadBalancerID))
+		if got.LoadBalancerID != tt.want || got.MaxShared > 0 != (tt.want != "") || OwnsOpenStackID(o, got.LoadBalancerID) != tt.owned {
+			t.Errorf("%s: asks to share %q with %d, and the id is ours: %v", tt.name, got.LoadBalancerID, got.MaxShared, OwnsOpenStackID(o, got.LoadBalancerID))
 		}
 	}
 }

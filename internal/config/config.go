@@ -7,7 +7,6 @@ package config
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -77,43 +76,6 @@ type Options struct {
 	// NodeSelector restricts the nodes that announce Services without a node selector; nil restricts nothing. OCCM's
 	// node-selector.
 	NodeSelector lb.Selector
-}
-
-// Compile reads the objects. The caller adds Members and Now to the State.
-// Problems are ordered by object, then by message.
-func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
-	var r report
-	nodes := compileNodes(o.Nodes, opt)
-	pools := compilePools(&r, o.Pools, memories(o.PoolMemories), nodes)
-	if opt.NoFilter {
-		openPools(&r, pools)
-	}
-	peers := compilePeers(&r, inForce(&r, KindPeer, o.Peers, "spec.holdTime", "spec.keepaliveTime", "spec.connectTime", "spec.enableGracefulRestart"), newSecrets(o), nodes)
-	attachBFD(&r, o.BFDProfiles, o.Peers, peers)
-	state := lb.State{
-		Namespaces:       map[string]map[string]string{},
-		Nodes:            nodes,
-		L2Advertisements: compileL2Advertisements(&r, inForce(&r, KindL2Advertisement, o.L2Advertisements, "spec.preferredNodeSelectors"), pools),
-		BGPAdvertisements: compileBGPAdvertisements(&r, inForce(&r, KindBGPAdvertisement, o.BGPAdvertisements, "spec.localPref", "spec.med", "spec.asPathPrepend", "spec.aggregationLength", "spec.aggregationLengthV6"), pools, o.Peers,
-			compileAliases(&r, inForce(&r, KindCommunity, o.Communities))),
-		Peers: peers,
-	}
-	state.FloatingIPs = compileFloatingIPs(&r, o.FloatingIPs, o.Services)
-	s := services{report: &r, opt: opt, dialect: newOpenStack(opt, pools, o.Services), reserved: map[netip.Addr]lb.Key{}}
-	if len(o.FloatingIPs) > 0 {
-		s.notServed = map[lb.Key]string{}
-	}
-	s.compile(o.Services, o.EndpointSlices)
-	recordRetained(s.ours, pools)
-	state.Services, state.Reserved, state.Leaving, state.NotServed = s.ours, s.reserved, s.leaving, s.notServed
-	reportConflicts(&r, state, pools)
-	for _, p := range pools {
-		state.Pools = append(state.Pools, p.Pool)
-	}
-	for _, ns := range o.Namespaces {
-		state.Namespaces[ns.Name] = ns.Labels
-	}
-	return state, r.sorted()
 }
 
 // report collects Problems.

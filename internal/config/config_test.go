@@ -102,7 +102,16 @@ func BenchmarkCompile10k(b *testing.B) {
 		o.EndpointSlices = append(o.EndpointSlices, slice)
 		address = address.Next()
 	}
-	for b.Loop() {
-		Compile(o, served())
-	}
+	b.Run("new", func(b *testing.B) {
+		for b.Loop() {
+			Compile(o, served())
+		}
+	})
+	b.Run("one-more", func(b *testing.B) {
+		var c Compiler
+		for b.Loop() {
+			o.Services[7] = o.Services[7].DeepCopy()
+			c.Compile(o, served())
+		}
+	})
 }

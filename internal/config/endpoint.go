@@ -16,23 +16,37 @@ type endpoints struct {
 	serving, anywhere bool
 }
 
-func endpointsByService(objects []*discoveryv1.EndpointSlice) map[lb.Key]endpoints {
-	out := map[lb.Key]endpoints{}
-	for _, slice := range objects {
-		service := slice.Labels[discoveryv1.LabelServiceName]
-		if service == "" {
-			continue
+// compileEndpoints returns what serves of one slice, and the Service that it is of.
+func compileEndpoints(slice *discoveryv1.EndpointSlice) (lb.Key, endpoints) {
+	var e endpoints
+	for _, endpoint := range slice.Endpoints {
+		if canServe(endpoint.Conditions) {
+			e.add(endpoint.NodeName)
 		}
-		key := lb.Key{Namespace: slice.Namespace, Name: service}
-		e := out[key]
-		for _, endpoint := range slice.Endpoints {
-			if canServe(endpoint.Conditions) {
-				e.add(endpoint.NodeName)
-			}
-		}
-		out[key] = e
 	}
-	return out
+	return lb.Key{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}, e
+}
+
+// endpointsOf returns the endpoints of a Service, and the slices of Services behind it.
+func endpointsOf(key lb.Key, slices []*part[discoveryv1.EndpointSlice, endpoints]) (endpoints, []*part[discoveryv1.EndpointSlice, endpoints]) {
+	for len(slices) > 0 && slices[0].key.Compare(key) < 0 {
+		slices = slices[1:]
+	}
+	n := 0
+	for n < len(slices) && slices[n].key == key {
+		n++
+	}
+	if n == 1 {
+		return slices[0].made, slices[1:]
+	}
+	var all endpoints
+	for _, p := range slices[:n] {
+		all.serving, all.anywhere = all.serving || p.made.serving, all.anywhere || p.made.anywhere
+		for node := range p.made.nodes {
+			all.add(&node)
+		}
+	}
+	return all, slices[n:]
 }
 
 func (e *endpoints) add(node *string) {

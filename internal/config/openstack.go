@@ -27,15 +27,14 @@ const (
 // openStack reads the annotations of OpenStack's cloud controller manager (OCCM) as
 // requests for addresses of our pools. It reports annotations without effect.
 type openStack struct {
-	opt      Options
-	pools    []pool
-	services []*corev1.Service
+	opt   Options
+	pools []pool
 	// matches holds the pools for each pattern seen.
 	matches map[string][]string
 }
 
-func newOpenStack(opt Options, pools []pool, services []*corev1.Service) *openStack {
-	return &openStack{opt: opt, pools: pools, services: services, matches: map[string][]string{}}
+func newOpenStack(opt Options, pools []pool) *openStack {
+	return &openStack{opt: opt, pools: pools, matches: map[string][]string{}}
 }
 
 // AsksOpenStack reports whether a Service has an annotation of OCCM beside those in which OCCM records what it has.
@@ -56,16 +55,46 @@ func OwnsOpenStackID(o *corev1.Service, inForce string) bool {
 	return has && (id == string(o.UID) || copied && inForce == "")
 }
 
-// copiedID reports whether a copied manifest brought the load balancer id that Holdfast had written on its original:
-// nobody asked to share that address.
-func (x *openStack) copiedID(o *corev1.Service) bool {
-	if o.Annotations[OpenStackID] == "" {
-		return false
+// namedByID returns the Services that others name by their ids.
+func namedByID(services []*part[corev1.Service, servicePart]) map[string]*servicePart {
+	named := map[string]*servicePart{}
+	for _, p := range services {
+		if id := p.made.LoadBalancerID; p.made.serves && id != "" {
+			named[id] = nil
+		}
 	}
-	original, copied := copyOf(o)
-	return copied && slices.ContainsFunc(x.services, func(s *corev1.Service) bool {
-		return string(s.UID) == o.Annotations[OpenStackID] && s.Namespace+"/"+s.Name == original
-	})
+	if len(named) == 0 {
+		return nil // as mostly
+	}
+	for _, p := range services {
+		if _, is := named[p.made.UID]; is {
+			named[p.made.UID] = &p.made
+		}
+	}
+	return named
+}
+
+// joinID drops a load balancer id that nobody asked for: a copied manifest brought what Holdfast had written on its
+// original, or a restore brought back the UID of a Service that has another one now. What a restored Service had is in its
+// recorded addresses; without such a record an unknown id is the user's mistake.
+func (j *joined) joinID(s *lb.Service, original string, named map[string]*servicePart) {
+	if s.LoadBalancerID == "" {
+		return
+	}
+	of := named[s.LoadBalancerID]
+	copied := of != nil && original == of.Key.String() && original != s.Key.String()
+	if copied || len(s.AssignedFrom) > 0 && (of == nil || !of.serves) {
+		s.LoadBalancerID, s.MaxShared = "", 0
+		return
+	}
+	if s.SharingKey != "" && s.LoadBalancerID != s.UID {
+		object := lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}
+		j.report.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s: remove one of the two", AnnotationSharingKey, OpenStackID)
+		if s.Problem == nil {
+			p := j.report.problems[len(j.report.problems)-1]
+			s.Problem = &p
+		}
+	}
 }
 
 // read adds the requests of the Service to w, and its limit to access. hasInternal: the Service has
@@ -85,10 +114,7 @@ func (x *openStack) read(r *report, object lb.Object, o *corev1.Service, hasInte
 		}
 	}
 	x.readInternal(&s, o, hasInternal)
-	if !x.copiedID(o) {
-		w.LoadBalancerID = s.annotations["load-balancer-id"]
-	}
-	if w.LoadBalancerID != "" {
+	if w.LoadBalancerID = s.annotations["load-balancer-id"]; w.LoadBalancerID != "" {
 		w.MaxShared = cmp.Or(x.opt.MaxShared, osMaxShared)
 	}
 	s.readNodeSelector(x.opt.NodeSelector)

@@ -1,10 +1,8 @@
 package config
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -15,87 +13,47 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// services sorts the Services into ours, ordered by key, those that are leaving, and
-// the addresses in the status of others. A Service that is being deleted is no longer
-// served, but kube-proxy delivers its addresses until the object is gone, so until
-// then they are not assigned. The same is true of Services of another load balancer,
-// whose addresses may lie in our pools during a migration, and which may have been ours.
-type services struct {
-	report   *report
-	opt      Options
-	dialect  *openStack
-	ours     []lb.Service
-	leaving  []lb.Leaving
-	reserved map[netip.Addr]lb.Key
-	// notServed are the UIDs of existing Services that are not ours to serve; nil if nobody reads them.
-	notServed map[lb.Key]string
+// servicePart is what one Service says by itself.
+type servicePart struct {
+	lb.Service
+	// serves: it is ours to serve.
+	serves bool
+	// deleting: it is being deleted.
+	deleting bool
+	// original is the Service from whose manifest it was copied, as "namespace/name"; "" if it was not.
+	original string
+	problems []lb.Problem
+	// leaving is what it has to give up, and others are addresses that another load balancer serves, if it is not ours.
+	leaving lb.Leaving
+	others  []netip.Addr
 }
 
-func (s *services) compile(objects []*corev1.Service, endpointSlices []*discoveryv1.EndpointSlice) {
-	endpoints := endpointsByService(endpointSlices)
-	// Sorting pointers is faster than sorting the compiled values.
-	objects = slices.Clone(objects)
-	slices.SortFunc(objects, func(a, b *corev1.Service) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
-	served := 0
-	for _, o := range objects {
-		if s.opt.Serves(o) {
-			served++
-		}
+func compileService(o *corev1.Service, dialect *openStack) (lb.Key, servicePart) {
+	key := lb.Key{Namespace: o.Namespace, Name: o.Name}
+	p := servicePart{Service: lb.Service{Key: key, UID: string(o.UID)}, serves: dialect.opt.Serves(o), deleting: o.DeletionTimestamp != nil}
+	if p.serves {
+		var r report
+		p.original, _ = copyOf(o)
+		p.Service = readService(&r, key, o, dialect)
+		p.problems = r.problems
+		return key, p
 	}
-	s.ours = slices.Grow(s.ours, served)
-	for _, o := range objects {
-		key := lb.Key{Namespace: o.Namespace, Name: o.Name}
-		if s.notServed != nil && o.DeletionTimestamp == nil && !s.opt.Serves(o) {
-			s.notServed[key] = string(o.UID)
-		}
-		if s.opt.Serves(o) {
-			s.ours = append(s.ours, compileService(s.report, key, o, endpoints[key], s.dialect))
-			continue
-		}
-		ours, others := s.opt.Shown(o)
-		s.leave(key, o, ours, endpoints[key])
-		s.reserve(key, others)
-	}
-	forgetRestored(s.ours)
+	shown, others := dialect.opt.Shown(o)
+	p.leaving, p.others = compileLeaving(key, o, shown, dialect), others
+	return key, p
 }
 
-// forgetRestored drops load balancer ids that a restore brought back: the Services
-// that they named have other UIDs now. What a restored Service had is in its recorded
-// addresses. Without such a record an unknown id is the user's mistake.
-func forgetRestored(services []lb.Service) {
-	known := map[string]bool{}
-	for _, s := range services {
-		known[s.UID] = true
-	}
-	for i := range services {
-		if s := &services[i]; s.LoadBalancerID != "" && len(s.AssignedFrom) > 0 && !known[s.LoadBalancerID] {
-			s.LoadBalancerID, s.MaxShared = "", 0
-			s.Revision = "" // this depends on other Services
-		}
-	}
-}
-
-func (s *services) reserve(key lb.Key, addresses []netip.Addr) {
-	for _, a := range addresses {
-		if other, taken := s.reserved[a]; !taken || key.Compare(other) < 0 {
-			s.reserved[a] = key
-		}
-	}
-}
-
-// leave adds a Service that had addresses of ours, with those that its status shows. The write
+// compileLeaving returns what a Service has to give up that had addresses of ours, with those that its status shows. The write
 // that changes a Service's type empties its status, so the recorded addresses count too. They count
 // only while a condition, which users do not write, confirms that it had addresses. If the condition says that the Service
 // lacks something, those count that are recorded with terms beside our finalizer, as every held one is. Its source ranges
 // hold for what its status shows; with another type it has lost them.
-func (s *services) leave(key lb.Key, o *corev1.Service, shown []netip.Addr, e endpoints) {
+func compileLeaving(key lb.Key, o *corev1.Service, shown []netip.Addr, dialect *openStack) lb.Leaving {
 	l := lb.Leaving{Key: key, UID: string(o.UID), Addresses: slices.Clone(shown)}
 	if len(shown) > 0 && o.Spec.Type == corev1.ServiceTypeLoadBalancer {
 		// Nobody has to mend a Service that leaves.
-		l.Served = compileService(&report{}, key, o, e, s.dialect)
-		l.Served.Addresses = shown
+		l.Served = readService(&report{}, key, o, dialect)
+		l.Served.Addresses, l.Served.Wish = shown, lb.Wish{}
 	}
 	c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAddressAssigned)
 	if c != nil {
@@ -108,8 +66,56 @@ func (s *services) leave(key lb.Key, o *corev1.Service, shown []netip.Addr, e en
 		}
 		slices.SortFunc(l.Addresses, netip.Addr.Compare)
 	}
-	if len(l.Addresses) > 0 {
-		s.leaving = append(s.leaving, l)
+	return l
+}
+
+// joined are the Services with what depends on other objects: ours, ordered by key, those that are leaving, and
+// the addresses in the status of others. A Service that is being deleted is no longer
+// served, but kube-proxy delivers its addresses until the object is gone, so until
+// then they are not assigned. The same is true of Services of another load balancer,
+// whose addresses may lie in our pools during a migration, and which may have been ours.
+type joined struct {
+	report   *report
+	ours     []lb.Service
+	leaving  []lb.Leaving
+	reserved map[netip.Addr]lb.Key
+	// notServed are the UIDs of existing Services that are not ours to serve; nil if nobody reads them.
+	notServed map[lb.Key]string
+}
+
+// join takes Services and their endpoints, both ordered by key.
+func (j *joined) join(services []*part[corev1.Service, servicePart], slices []*part[discoveryv1.EndpointSlice, endpoints]) {
+	named := namedByID(services)
+	j.ours = make([]lb.Service, 0, len(services))
+	for _, p := range services {
+		var e endpoints
+		e, slices = endpointsOf(p.key, slices)
+		switch {
+		case p.made.serves:
+			s := p.made.Service
+			s.ServingNodes, s.Serving, s.ServingAnywhere = e.nodes, e.serving, e.anywhere
+			j.report.problems = append(j.report.problems, p.made.problems...)
+			j.joinID(&s, p.made.original, named)
+			j.ours = append(j.ours, s)
+			continue
+		case j.notServed != nil && !p.made.deleting:
+			j.notServed[p.key] = p.made.UID
+		}
+		if l := p.made.leaving; len(l.Addresses) > 0 {
+			if len(l.Served.Addresses) > 0 {
+				l.Served.ServingNodes, l.Served.Serving, l.Served.ServingAnywhere = e.nodes, e.serving, e.anywhere
+			}
+			j.leaving = append(j.leaving, l)
+		}
+		j.reserve(p.key, p.made.others)
+	}
+}
+
+func (j *joined) reserve(key lb.Key, addresses []netip.Addr) {
+	for _, a := range addresses {
+		if other, taken := j.reserved[a]; !taken || key.Compare(other) < 0 {
+			j.reserved[a] = key
+		}
 	}
 }
 
@@ -152,7 +158,7 @@ func isOurs(o *corev1.Service, opt Options) bool {
 	return *o.Spec.LoadBalancerClass == opt.LoadBalancerClass
 }
 
-func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, dialect *openStack) lb.Service {
+func readService(r *report, key lb.Key, o *corev1.Service, dialect *openStack) lb.Service {
 	object := lb.Object{Kind: KindService, Namespace: key.Namespace, Name: key.Name}
 	ips := clusterIPs(o)
 	families := familiesOf(ips)
@@ -168,14 +174,10 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 		problem = unclear
 	}
 	from, terms := assigned(o)
-	revision := o.ResourceVersion
-	if dialect.copiedID(o) {
-		revision = "" // this depends on other Services
-	}
 	return lb.Service{
 		Key:                key,
 		UID:                string(o.UID),
-		Revision:           revision,
+		Revision:           o,
 		Labels:             o.Labels,
 		Created:            o.CreationTimestamp.Time,
 		Families:           families,
@@ -193,9 +195,6 @@ func compileService(r *report, key lb.Key, o *corev1.Service, e endpoints, diale
 		Addresses:          statusAddresses(o),
 		AssignedFrom:       from,
 		SharingTerms:       terms,
-		ServingNodes:       e.nodes,
-		Serving:            e.serving,
-		ServingAnywhere:    e.anywhere,
 		AnnouncedBy:        announcedBy(o),
 	}
 }

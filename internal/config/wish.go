@@ -38,11 +38,6 @@ func readWish(r *report, object lb.Object, o *corev1.Service, dialect *openStack
 		return w, &p
 	}
 	dialect.read(r, object, o, set && internal != "", &w, access)
-	if w.SharingKey != "" && w.LoadBalancerID != "" && w.LoadBalancerID != string(o.UID) {
-		r.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s: remove one of the two", AnnotationSharingKey, OpenStackID)
-		p := r.problems[len(r.problems)-1]
-		return w, &p
-	}
 	return w, nil
 }
 

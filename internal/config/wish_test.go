@@ -307,20 +307,27 @@ func TestMemory(t *testing.T) {
 
 // A restored Service has a new UID, so the id written on it names no Service.
 func TestRestoredLoadBalancerID(t *testing.T) {
-	services := []lb.Service{
-		{Key: lb.Key{Name: "restored"}, UID: "new", Revision: "7", Wish: lb.Wish{LoadBalancerID: "old"}, AssignedFrom: map[netip.Addr]string{netip.MustParseAddr("192.0.2.1"): "lan"}},
-		{Key: lb.Key{Name: "sharer"}, UID: "s", Revision: "7", Wish: lb.Wish{LoadBalancerID: "new"}, AssignedFrom: map[netip.Addr]string{netip.MustParseAddr("192.0.2.1"): "lan"}},
-		{Key: lb.Key{Name: "mistaken"}, UID: "m", Revision: "7", Wish: lb.Wish{LoadBalancerID: "typo"}},
+	object := func(uid, id, record string) *corev1.Service {
+		return serviceObject(uid, asking(osPrefix+"load-balancer-id", id, v1beta1.AnnotationAssigned, record), func(o *corev1.Service) { o.UID = types.UID(uid) })
 	}
-	forgetRestored(services)
-	for i, want := range []string{"", "new", "typo"} {
-		s := services[i]
-		if s.LoadBalancerID != want {
-			t.Errorf("%s: load balancer %q, want %q", s.Key.Name, s.LoadBalancerID, want)
-		}
+	restored, sharer := object("new", "old", "192.0.2.1=lan"), object("sharer", "new", "192.0.2.1=lan")
+	typo := object("typo", "none", "")
+	again := serviceObject("again", func(o *corev1.Service) { o.UID = "old" })
+	for _, tt := range []struct {
+		services []*corev1.Service
+		want     string
+	}{
+		{[]*corev1.Service{restored, sharer, typo}, "[new: sharer:new typo:none]"},
 		// A forgotten id counts again when the Service that it names returns, although this Service is never written.
-		if known := s.Revision != ""; known != (want != "") {
-			t.Errorf("%s: revision %q", s.Key.Name, s.Revision)
+		{[]*corev1.Service{restored, again}, "[again: new:old]"},
+	} {
+		s, _ := Compile(Objects{Services: tt.services}, served())
+		var got []string
+		for _, svc := range s.Services {
+			got = append(got, svc.Key.Name+":"+svc.LoadBalancerID)
+		}
+		if fmt.Sprint(got) != tt.want {
+			t.Errorf("load balancers %v, want %v", got, tt.want)
 		}
 	}
 }

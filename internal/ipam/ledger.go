@@ -159,7 +159,7 @@ func (l *Ledger) carryOver(a *assigner, r Result) {
 	for i := range a.services {
 		s := &a.services[i]
 		if assigned := r.Assignments[s.place]; a.carriable(s, assigned) {
-			h := &entry{assigned, s.UID, s.Revision}
+			h := &entry{assigned, s.UID, s.LoadBalancerID, s.Revision}
 			l.unchanged.add(h)
 			l.entries[s.place] = h
 		}

@@ -26,10 +26,11 @@ type unchanged struct {
 	assigned, blocked tally
 }
 
-// entry is the assignment of a Service, with the version of the Service that it was made for.
+// entry is the assignment of a Service, with what the Service was read from.
 type entry struct {
 	*Assignment
-	uid, revision string
+	uid, joins string
+	revision   any
 }
 
 func newUnchanged(pools []lb.Pool) *unchanged {
@@ -40,11 +41,9 @@ func newUnchanged(pools []lb.Pool) *unchanged {
 	}
 }
 
-// is reports whether a Service is still the version of this entry. After etcd is
-// restored from a backup a Revision may repeat. No address may be lost even then, so
-// the addresses are compared as well.
+// is reports whether a Service is still the one that this entry was made for.
 func (h *entry) is(svc *lb.Service) bool {
-	return h.revision == svc.Revision && h.uid == svc.UID && slices.Equal(h.Addresses, svc.Addresses)
+	return h.revision == svc.Revision && h.joins == svc.LoadBalancerID
 }
 
 func (x *unchanged) add(h *entry) {
@@ -91,7 +90,7 @@ func (x *unchanged) mustNotHold(s *subject) {
 // carriable reports whether later decisions may leave this Service out.
 func (a *assigner) carriable(s *subject, assigned *Assignment) bool {
 	switch {
-	case s.Revision == "" || assigned.Reason != lb.Assigned || !slices.Equal(s.Addresses, s.held):
+	case s.Revision == nil || assigned.Reason != lb.Assigned || !slices.Equal(s.Addresses, s.held):
 		return false
 	case s.SharingKey != "" || s.joins:
 		return false

@@ -9,9 +9,9 @@ import (
 type Service struct {
 	Key Key
 	UID string
-	// Revision identifies a version of the Service: two values with the same UID and Revision differ only in
-	// their endpoints and, if the pools differ, in PoolWishes. "" is unknown.
-	Revision string
+	// Revision identifies what the Service was read from: two values with the same Revision differ only in their endpoints,
+	// in LoadBalancerID with MaxShared and Problem and, if the pools differ, in PoolWishes. nil is unknown.
+	Revision any `json:"-"`
 	// Addresses that it holds, by its status.
 	Addresses []netip.Addr
 	Labels    map[string]string

@@ -1,0 +1,133 @@
+package config
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+)
+
+// village is a small cluster, of which each step replaces an object as an informer does.
+type village struct {
+	*rand.Rand
+	Objects
+}
+
+func (v *village) name() string { return fmt.Sprintf("s%d", v.IntN(8)) }
+
+// service returns a Service that may depend on every other object.
+func (v *village) service(name string) *corev1.Service {
+	o := serviceObject(name, func(o *corev1.Service) { o.UID = types.UID(fmt.Sprint(name, v.IntN(2))) })
+	for _, pair := range [][2]string{
+		{AnnotationSharingKey, "k"}, {OpenStackID, fmt.Sprint(v.name(), v.IntN(2))}, {osPrefix + "floating-subnet", "~p[01]"}, {osPrefix + "floating-subnet-tags", "t1,t2"},
+		{v1beta1.AnnotationAssigned, "for=default/" + v.name() + ",192.0.2.1=p0"}, {AnnotationAddresses, "?"}, {AnnotationSourceRanges, "10.0.0.0/8,x"},
+	} {
+		if v.IntN(3) == 0 {
+			o.Annotations[pair[0]] = pair[1]
+		}
+	}
+	if v.IntN(2) == 0 {
+		having(fmt.Sprint("192.0.2.", 1+v.IntN(5)))(o)
+	}
+	switch v.IntN(8) {
+	case 0:
+		leaving(o)
+	case 1:
+		class("example.com/lb")(o)
+	case 2:
+		o.Spec.Type = corev1.ServiceTypeClusterIP
+	}
+	return o
+}
+
+func (v *village) step() {
+	switch v.IntN(5) {
+	case 0:
+		p := poolObject(fmt.Sprint("p", v.IntN(3)), 1, "192.0.2.0/28")
+		p.Spec.Tags, p.Spec.Aliases = []string{fmt.Sprint("t", v.IntN(4))}, []string{fmt.Sprint("p", v.IntN(3))}
+		p.Status.Retained = []v1beta1.RetainedAddress{{Address: "192.0.2.2", Service: "default/" + v.name()}}
+		v.Pools = put(v.Rand, v.Pools, p)
+	case 1:
+		e := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint(v.IntN(12)), Labels: map[string]string{discoveryv1.LabelServiceName: v.name()}}}
+		for range v.IntN(3) {
+			e.Endpoints = append(e.Endpoints, discoveryv1.Endpoint{NodeName: ptr(fmt.Sprint("n", v.IntN(3)))})
+		}
+		v.EndpointSlices = put(v.Rand, v.EndpointSlices, e)
+	case 2:
+		f := &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: v.name()}, Spec: v1beta1.FloatingIPSpec{ServiceName: v.name(), Addresses: []string{"192.0.2.3", "y"}[:1+v.IntN(2)]}}
+		v.FloatingIPs = put(v.Rand, v.FloatingIPs, f)
+	default:
+		v.Services = put(v.Rand, v.Services, v.service(v.name()))
+	}
+}
+
+// put returns the objects in some order, with another in place of that of its name, or without it.
+func put[T metav1.Object](r *rand.Rand, objects []T, o T) []T {
+	var out []T
+	for _, have := range objects {
+		if have.GetName() != o.GetName() {
+			out = append(out, have)
+		}
+	}
+	if r.IntN(4) > 0 {
+		out = append(out, o)
+	}
+	return shuffled(r, out)
+}
+
+// A Compiler returns what Compile returns, whatever it read before; and what it returned before stays as it was.
+func TestCompilerHistory(t *testing.T) {
+	for seed := range uint64(8) {
+		v := village{Rand: rand.New(rand.NewPCG(seed, 0))}
+		v.Nodes = []*corev1.Node{nodeObject("n1", "a", "172.30.0.11")}
+		var c Compiler
+		for step := range 100 {
+			before, _ := c.Compile(v.Objects, served())
+			want, _ := Compile(v.Objects, served())
+			v.step()
+			state, problems := c.Compile(v.Objects, served())
+			fresh, freshProblems := Compile(v.Objects, served())
+			if diff := cmp.Diff(fresh, state, addrs()); diff != "" {
+				t.Fatalf("seed %d, step %d: -Compile +Compiler\n%s", seed, step, diff)
+			}
+			if diff := cmp.Diff(freshProblems, problems); diff != "" {
+				t.Fatalf("seed %d, step %d: problems: -Compile +Compiler\n%s", seed, step, diff)
+			}
+			if diff := cmp.Diff(want, before, addrs()); diff != "" {
+				t.Fatalf("seed %d, step %d changed an earlier result: -before +after\n%s", seed, step, diff)
+			}
+		}
+		if len(c.services.parts) != len(v.Services) || len(c.slices.parts) != len(v.EndpointSlices) {
+			t.Errorf("seed %d: it remembers %d and %d objects of %d and %d", seed, len(c.services.parts), len(c.slices.parts), len(v.Services), len(v.EndpointSlices))
+		}
+	}
+}
+
+// What one tenant makes long is read once, not once for each change of another object.
+func TestObjectIsReadOnce(t *testing.T) {
+	var o Objects
+	o.Pools = poolsOfCloud()
+	for i := range 50 {
+		o.Services = append(o.Services, serviceObject(fmt.Sprintf("s%02d", i), asking(
+			osPrefix+"floating-subnet", fmt.Sprintf("~(%s|public-%d)", strings.Repeat("x?", 40), i),
+			AnnotationSourceRanges, strings.Repeat("192.0.2.1/32,garbage,", 500),
+		)))
+	}
+	var c Compiler
+	change := func() {
+		o.Services[7] = o.Services[7].DeepCopy()
+		c.Compile(o, served())
+	}
+	first := testing.AllocsPerRun(1, func() { Compile(o, served()) })
+	if again := testing.AllocsPerRun(5, change); again > first/10 {
+		t.Errorf("a change of one of 50 Services costs %.0f allocations, and all cost %.0f", again, first)
+	}
+}
