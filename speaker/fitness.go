@@ -8,22 +8,23 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // self returns this node's metadata: its links, and what it cannot do. This speaker plans by what it has sent, like all
 // others, and not by newer knowledge.
-func (w *syncer) self(links []link.Link, sessions []bgp.Session, stopping bool) lb.Member {
-	m := localMember(links, w.layer2.Refused(), w.liveness.SilentLinks())
-	m.Stopping = stopping
+func (w *syncer) self(in inputs) lb.Member {
+	m := localMember(in.links, w.layer2.Refused(), w.liveness.SilentLinks())
+	m.Stopping = in.stopping
 	if !w.boot.Served() {
 		m.Unfit |= lb.Booting
 	}
 	if w.filter.failed() {
 		m.Unfit |= lb.Unfiltered
 	}
-	if !slices.ContainsFunc(sessions, func(s bgp.Session) bool { return s.State == bgp.Established }) {
-		m.Unfit |= lb.Sessionless
+	for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
+		if !slices.ContainsFunc(in.sessions, func(s bgp.Session) bool { return s.State == bgp.Established && slices.Contains(s.Families, f) }) {
+			m.Unfit |= lb.SessionlessOf(f)
+		}
 	}
 	return m
 }

@@ -48,16 +48,16 @@ func TestSelf(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- w.boot.Run(ctx) }()
 		<-w.boot.Looked()
-		if got := w.self(nil, nil, true); got.Unfit != lb.Booting|lb.Sessionless || !got.Stopping {
+		if got := w.self(inputs{stopping: true}); got.Unfit != lb.Booting|lb.Sessionless || !got.Stopping {
 			t.Errorf("at first the metadata is %+v", got)
 		}
 		if diff := cmp.Diff([]lb.Reason{lb.KubeProxyNotReady}, reasons()); diff != "" {
 			t.Errorf("-want +got\n%s", diff)
 		}
-		nstest.Until(t, 10*time.Second, "the filter's grace to end", func() bool { return w.self(nil, nil, false).Unfit.Has(lb.Booting | lb.Unfiltered) })
+		nstest.Until(t, 10*time.Second, "the filter's grace to end", func() bool { return w.self(inputs{}).Unfit.Has(lb.Booting | lb.Unfiltered) })
 		node.Output("nft", "add table ip kube-proxy; add table ip6 kube-proxy")
 		<-kicked
-		if got := w.self(nil, nil, false); got.Unfit != lb.Unfiltered|lb.Sessionless {
+		if got := w.self(inputs{}); got.Unfit != lb.Unfiltered|lb.Sessionless {
 			t.Errorf("when kube-proxy has served the metadata is %+v", got)
 		}
 		if got := reasons(); got != nil {
@@ -127,7 +127,7 @@ func TestFilterOwnedByOther(t *testing.T) {
 		nstest.Until(t, 5*time.Second, "the table is held", func() bool { return node.Command("nft", "add", "chain", "inet", "holdfast", "x").Run() != nil })
 		held := time.Now()
 		<-kicked
-		if got := w.self(nil, nil, false).Unfit; got != lb.Unfiltered|lb.Sessionless || time.Since(held) < filter.Grace/2 {
+		if got := w.self(inputs{}).Unfit; got != lb.Unfiltered|lb.Sessionless || time.Since(held) < filter.Grace/2 {
 			t.Errorf("owned by another program for %v the metadata is %v", time.Since(held), got)
 		}
 		if err := set(); err == nil {
@@ -138,7 +138,7 @@ func TestFilterOwnedByOther(t *testing.T) {
 		}
 		_ = holder.Wait()
 		<-kicked
-		if got := w.self(nil, nil, false).Unfit; got != lb.Sessionless {
+		if got := w.self(inputs{}).Unfit; got != lb.Sessionless {
 			t.Errorf("released, the metadata is %v", got)
 		}
 		stop()

@@ -94,10 +94,12 @@ func TestHandOverBGP(t *testing.T) {
 			if err := w.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: []lb.Peer{r.peer()}}); err != nil {
 				t.Fatal(err)
 			}
-			if !w.self(nil, w.bgp.Sessions(), false).Unfit.Has(lb.Sessionless) {
+			if !w.self(inputs{sessions: w.bgp.Sessions()}).Unfit.Has(lb.Sessionless) {
 				t.Error("it says that it has a session")
 			}
-			nstest.Until(t, 20*time.Second, "the node says that it has a session", func() bool { return !w.self(nil, w.bgp.Sessions(), false).Unfit.Has(lb.Sessionless) })
+			nstest.Until(t, 20*time.Second, "the node says that it has a session for one family", func() bool {
+				return w.self(inputs{sessions: w.bgp.Sessions()}).Unfit&lb.Sessionless == lb.Sessionless&^lb.SessionlessOf(lb.FamilyOf(r.address.Addr()))
+			})
 			order := make(chan struct{})
 			close(order)
 			w.handOver(ctx, order)

@@ -37,8 +37,9 @@ func (g *guard) set(p plan.Plan, relayed []netip.Addr, node lb.Node, links []lin
 	if !g.on {
 		return g.remove()
 	}
-	pods := link.PodLinks(links, node.Addresses, announcing(p.Announcements), g.podLinks)
-	d := filter.Desired{Filter: p.Filter, PodLinks: pods, Addresses: node.Addresses, Relayed: relayed}
+	own := node.Own(link.Addresses(links))
+	pods := link.PodLinks(links, own, announcing(p.Announcements), g.podLinks)
+	d := filter.Desired{Filter: p.Filter, PodLinks: pods, Addresses: own, Relayed: relayed}
 	if err := g.table.Set(possible(d, g.kernel)); err != nil {
 		return fmt.Errorf("set filter: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -66,7 +67,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	case <-ctx.Done():
 		return nil
 	}
-	self := w.self(w.links.Links(), w.bgp.Sessions(), false)
+	self := w.self(inputs{links: w.links.Links(), sessions: w.bgp.Sessions()})
 	self.Unfit &^= lb.Unfiltered // the filter may not have been set yet
 	m.SetSelf(self)
 	w.membership.members.Store(m)
@@ -82,13 +83,16 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 func (w *syncer) awaitMembership(ctx context.Context, from *memberKeys) (keys [][]byte, address netip.Addr, err error) {
 	logged := ""
 	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+		if !w.links.Synced() {
+			return false, nil
+		}
 		state, _ := config.Compile(w.cluster.Objects(), w.options)
 		var why error
-		if addresses := state.Nodes[w.node].Addresses; len(addresses) > 0 {
-			address = addresses[0]
+		if own := state.Nodes[w.node].Own(link.Addresses(w.links.Links())); len(own) > 0 {
+			address = own[0]
 			keys, _, why = from.look(ctx)
 		} else {
-			why = fmt.Errorf("node %s has no address in its status", w.node)
+			why = fmt.Errorf("no link of node %s has an address that is in its status: %v", w.node, state.Nodes[w.node].Addresses)
 		}
 		if why != nil && why.Error() != logged {
 			logged = why.Error()

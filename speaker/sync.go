@@ -155,7 +155,7 @@ func (w *syncer) participate(m *members.Members, in inputs) (members.View, map[s
 		return members.View{}, nil
 	}
 	if view.Settled {
-		m.SetSelf(w.self(in.links, in.sessions, in.stopping))
+		m.SetSelf(w.self(in))
 	}
 	metadata := m.Metadata()
 	w.liveness.Set(liveness.Known{View: view, Members: metadata, Speakers: in.speakers, Address: m.Address(), Services: in.state.Services})

@@ -56,24 +56,24 @@ func TestInteropOneFamily(t *testing.T) {
 		says := func() string {
 			var out []string
 			for _, is := range s.Sessions() {
-				out = append(out, fmt.Sprintf("%s %s %d %s", is.Peer, is.State, is.Advertised, is.Withheld))
+				out = append(out, fmt.Sprintf("%s %s %d %v %s", is.Peer, is.State, is.Advertised, is.Families, is.Withheld))
 			}
 			return lines(out...)
 		}
 		await(t, "the sessions", lines(
-			"bird4 established 1 IPv6 routes are not sent: the router has not activated IPv6 unicast for this node",
-			"frr6 established 1 IPv4 routes are not sent: the router has not activated IPv4 unicast for this node",
+			"bird4 established 1 [IPv4] IPv6 routes are not sent: the router has not activated IPv6 unicast for this node",
+			"frr6 established 1 [IPv6] IPv4 routes are not sent: the router has not activated IPv4 unicast for this node",
 		), says)
 		await(t, "FRR", viaFRR6+frrPlain, func() string { return l.frr.route(both6) })
 		await(t, "BIRD", viaBIRD4+birdPlain, func() string { return l.bird.route(both4) })
 
 		set(t, s, desire(peers, route(both6, "frr6"), route(both4, "bird4")))
-		await(t, "the sessions without such routes", lines("bird4 established 1 ", "frr6 established 1 "), says)
+		await(t, "the sessions without such routes", lines("bird4 established 1 [IPv4] ", "frr6 established 1 [IPv6] "), says)
 
 		set(t, s, desire(peers, route(both4, "frr6", "bird4"), route(both6, "frr6", "bird4")))
 		l.frr.Configure("router bgp 65001", "address-family ipv4 unicast", "neighbor 2001:db8:1::1 activate")
 		l.bird.Configure(bird)
-		await(t, "the sessions after the routers were corrected", lines("bird4 established 2 ", "frr6 established 2 "), says)
+		await(t, "the sessions after the routers were corrected", lines("bird4 established 2 [IPv4 IPv6] ", "frr6 established 2 [IPv4 IPv6] "), says)
 		await(t, "FRR", viaFRR4+frrPlain, func() string { return l.frr.route(both4) })
 		await(t, "BIRD", viaBIRD6+birdPlain, func() string { return l.bird.route(both6) })
 	})

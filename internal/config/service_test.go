@@ -193,11 +193,13 @@ func TestService(t *testing.T) {
 
 func TestNode(t *testing.T) {
 	n := nodeObject("n1", "a", "192.0.2.1", "n1.example", "2001:db8::1")
+	external := corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "203.0.113.9"}
+	n.Status.Addresses = append([]corev1.NodeAddress{external}, n.Status.Addresses...)
 	n.Labels[corev1.LabelNodeExcludeBalancers] = "false"
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}, {Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue}}
 	want := lb.Node{
 		Name: "n1", Labels: n.Labels, Excluded: true, NetworkUnavailable: true,
-		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
+		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("203.0.113.9")},
 	}
 	for _, ignore := range []bool{false, true} {
 		want.Excluded = !ignore

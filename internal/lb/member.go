@@ -20,10 +20,22 @@ const (
 	Booting Unfit = 1 << iota
 	// Unfiltered: the packet filter is not in force, so that the node announces nothing that has source ranges.
 	Unfiltered
-	// Sessionless: none of its BGP sessions is established, so that nobody leaves routes to the node, and another one tells
-	// who advertises.
-	Sessionless
+	// SessionlessIPv4, SessionlessIPv6: none of its established BGP sessions carries routes of this family, so that nobody
+	// leaves such routes to the node, and another one tells who advertises.
+	SessionlessIPv4
+	SessionlessIPv6
+
+	// Sessionless: it advertises nothing at all.
+	Sessionless = SessionlessIPv4 | SessionlessIPv6
 )
+
+// SessionlessOf returns the bit of a family.
+func SessionlessOf(f Family) Unfit {
+	if f == IPv6 {
+		return SessionlessIPv6
+	}
+	return SessionlessIPv4
+}
 
 // Has reports whether the set has all bits of v.
 func (u Unfit) Has(v Unfit) bool { return u&v == v }

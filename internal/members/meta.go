@@ -15,11 +15,14 @@ import (
 const (
 	metaVersion = 1
 
-	flagStopping    = 1 << 0
-	flagPartial     = 1 << 1
-	flagBooting     = 1 << 2
-	flagUnfiltered  = 1 << 3
-	flagSessionless = 1 << 4
+	flagStopping   = 1 << 0
+	flagPartial    = 1 << 1
+	flagBooting    = 1 << 2
+	flagUnfiltered = 1 << 3
+	// flagSessionless is of both families: older speakers know no other.
+	flagSessionless     = 1 << 4
+	flagSessionlessIPv4 = 1 << 5
+	flagSessionlessIPv6 = 1 << 6
 
 	linkDefault = 1 << 0
 	linkRefused = 1 << 1
@@ -30,7 +33,8 @@ const (
 var unfitFlags = []struct {
 	unfit lb.Unfit
 	flag  byte
-}{{lb.Booting, flagBooting}, {lb.Unfiltered, flagUnfiltered}, {lb.Sessionless, flagSessionless}}
+}{{lb.Booting, flagBooting}, {lb.Unfiltered, flagUnfiltered}, {lb.Sessionless, flagSessionless},
+	{lb.SessionlessIPv4, flagSessionlessIPv4}, {lb.SessionlessIPv6, flagSessionlessIPv6}}
 
 // errMeta: the metadata is of another version. It is not forged, since members have the key.
 var errMeta = errors.New("metadata of another version, or cut short")

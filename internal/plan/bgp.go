@@ -56,25 +56,32 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 	if waits {
 		out.Here = lb.KubeProxyNotReady
 	}
-	if out = p.withWriter(s, out, p.withSession(out.Nodes)); out.Writer {
+	if out = p.withWriter(s, out, p.withSession(s, out.Nodes)); out.Writer {
 		out.Elsewhere = p.elsewhere(s, out)
 	}
 	return out
 }
 
-// withSession returns those of the nodes that have a BGP session, all if none has one: the message names them, and one of
-// them writes it. The others still plan the routes, which routers get as soon as there is a session.
-func (p *planner) withSession(nodes []string) []string {
-	out := slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return p.state.Unfit[name].Has(lb.Sessionless) })
+// withSession returns those of the nodes that have a BGP session for an address of the Service, all if none has one: the message
+// names them, and one of them writes it. The others still plan the routes, which routers get as soon as there is a session.
+func (p *planner) withSession(s *lb.Service, nodes []string) []string {
+	out := slices.DeleteFunc(slices.Clone(nodes), func(name string) bool {
+		return !slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return !p.sessionless(name, a) })
+	})
 	if len(out) == 0 {
 		return nodes
 	}
 	return out
 }
 
+// sessionless reports whether no established BGP session of a node carries a route to an address.
+func (c *cluster) sessionless(name string, a netip.Addr) bool {
+	return c.state.Unfit[name].Has(lb.SessionlessOf(lb.FamilyOf(a)))
+}
+
 // elsewhere returns Outcome.Elsewhere. It looks at the nodes that the message names.
 func (p *planner) elsewhere(s *lb.Service, o Outcome) string {
-	nodes, named := map[string][]string{}, p.withSession(o.Nodes)
+	nodes, named := map[string][]string{}, p.withSession(s, o.Nodes)
 	for _, name := range named[:min(len(named), lb.Few)] {
 		peers := p.peersAt(s, name)
 		if !slices.Equal(peers, o.Peers) {
@@ -115,7 +122,7 @@ func (p *planner) unserved(s *lb.Service, a netip.Addr) bool {
 // bgpOutcome completes the outcome of all addresses; left are the nodes that leave them to the others. Closed: this node would
 // withhold a route.
 func (p *planner) bgpOutcome(s *lb.Service, out Outcome, left map[string]bool, closed bool) Outcome {
-	by := "advertised by " + lb.SomeOf(p.withSession(out.Nodes))
+	by := "advertised by " + lb.SomeOf(p.withSession(s, out.Nodes))
 	if len(left) > 0 {
 		by += fmt.Sprintf(" (not %s: %s)", lb.SomeOf(slices.Sorted(maps.Keys(left))), lb.NodeDraining)
 	}
@@ -152,7 +159,7 @@ func (p *planner) announcers(s *lb.Service, a netip.Addr, ads []int) (stay, leav
 		}
 		stay = append(stay, name)
 		// Nobody leaves anything to a node whose own sessions end soon, or are down.
-		taken = taken || !p.state.Stopping[name] && !p.state.SpeakerDown[name] && !p.state.Unfit[name].Has(lb.Sessionless)
+		taken = taken || !p.state.Stopping[name] && !p.state.SpeakerDown[name] && !p.sessionless(name, a)
 	}
 	if !taken {
 		return eligible, nil, why

@@ -81,6 +81,8 @@ func TestLeave(t *testing.T) {
 		{"only its speaker stops", func(s *lb.State) { s.Stopping = map[string]bool{"w1": true} }, "stays", lb.Announced, "w1 w2 w3"},
 		{"the others boot", with(drained("w1"), func(s *lb.State) { s.Unfit = map[string]lb.Unfit{"w2": lb.Booting, "w3": lb.Booting} }), "stays", lb.Announced, "w1"},
 		{"the others have no session", with(drained("w1"), func(s *lb.State) { s.Unfit = map[string]lb.Unfit{"w2": lb.Sessionless, "w3": lb.Sessionless} }), "stays", lb.Announced, "w1 w2 w3"},
+		{"the others have one for the other family only", with(drained("w1"), func(s *lb.State) { s.Unfit = map[string]lb.Unfit{"w2": lb.SessionlessIPv4, "w3": lb.SessionlessIPv4} }), "stays", lb.Announced, "w1 w2 w3"},
+		{"the others have one for this family only", with(drained("w1"), func(s *lb.State) { s.Unfit = map[string]lb.Unfit{"w2": lb.SessionlessIPv6, "w3": lb.SessionlessIPv6} }), "3s", lb.NodeDraining, "w2 w3"},
 		{"one of them has", with(drained("w1"), func(s *lb.State) { s.Unfit = map[string]lb.Unfit{"w2": lb.Sessionless} }), "3s", lb.NodeDraining, "w2 w3"},
 		{"the others have no peer", with(drained("w1"), func(s *lb.State) {
 			for i := range s.Peers {

@@ -120,16 +120,18 @@ func (p *planner) runnerUp(s *lb.Service, a netip.Addr, ads []int) string {
 	return ""
 }
 
-// nodeAt returns the node that has an address; "" for none.
-func (c *cluster) nodeAt(a netip.Addr) string {
+// nodeAt returns the node that has an address; "" for none. What a speaker says of its links counts more than what Nodes list.
+func (c *cluster) nodeAt(a netip.Addr) (listed string) {
 	for i := range c.nodes {
 		n := &c.nodes[i]
-		onLink := slices.ContainsFunc(c.state.Links[n.Name], func(l lb.Link) bool { return slices.Contains(l.Addresses, a) })
-		if onLink || slices.Contains(n.Addresses, a) {
+		if slices.ContainsFunc(c.state.Links[n.Name], func(l lb.Link) bool { return slices.Contains(l.Addresses, a) }) {
 			return n.Name
 		}
+		if listed == "" && slices.Contains(n.Addresses, a) {
+			listed = n.Name
+		}
 	}
-	return ""
+	return listed
 }
 
 // nextHop returns an address of another node, of the family of a, and this node's link on which it is reached without

@@ -92,6 +92,10 @@ func TestFormer(t *testing.T) {
 		{"a speaker that was killed continues its relays", nil, func(s *lb.State) {
 			s.Here.Inherited = map[netip.Addr]netip.Addr{v4: netip.MustParseAddr("192.0.2.3"), v6: netip.MustParseAddr("fe80::3")}
 		}, toW3},
+		{"whatever Nodes list their next hops", nil, func(s *lb.State) {
+			s.Here.Inherited = map[netip.Addr]netip.Addr{v4: netip.MustParseAddr("192.0.2.3"), v6: netip.MustParseAddr("fe80::3")}
+			s.Nodes["w2"] = lb.Node{Name: "w2", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.3"), netip.MustParseAddr("fe80::3")}}
+		}, toW3},
 		{"but not to a dead node", nil, func(s *lb.State) {
 			s.Here.Inherited = map[netip.Addr]netip.Addr{v4: netip.MustParseAddr("192.0.2.3"), v6: netip.MustParseAddr("fe80::3")}
 			delete(s.Members, "w3")

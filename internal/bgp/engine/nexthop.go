@@ -35,6 +35,16 @@ func (e *engine) sent(router abilities) (n int) {
 	return n
 }
 
+// families returns those whose routes a router gets.
+func (e *engine) families(router abilities) (out []lb.Family) {
+	for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
+		if router.takes(f) && (f == lb.FamilyOf(e.settings.Address) || e.hop.IsValid()) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
 // withheld says why an established session carries less than all routes; "" if it does not.
 func (e *engine) withheld(router abilities) string {
 	for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {

@@ -43,7 +43,7 @@ func (e *engine) session(p *api.Peer) wire.Session {
 		out.Capabilities = negotiated(p.State.LocalCap, p.State.RemoteCap)
 		out.HoldTime, out.Keepalive = p.Timers.State.NegotiatedHoldTime, p.Timers.State.KeepaliveInterval
 		router := abilitiesOf(p.State.RemoteCap)
-		out.Advertised, out.Withheld = e.sent(router), e.withheld(router)
+		out.Advertised, out.Families, out.Withheld = e.sent(router), e.families(router), e.withheld(router)
 		return out
 	}
 	noted := e.notes.read()

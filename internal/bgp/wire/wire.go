@@ -93,6 +93,8 @@ type Session struct {
 	Since time.Time
 	// LastError is a sentence about why a session is not established.
 	LastError string
+	// Families are those whose routes an established session carries.
+	Families []lb.Family
 	// Withheld is a sentence about routes that an established session does not carry, though it should.
 	Withheld string
 	// Advertised is the number of routes advertised to the peer.
