@@ -48,8 +48,14 @@ type apiServer struct {
 	version int
 	// patched are the paths of successful patches, and of memories that were created, in order.
 	patched []string
-	// fail has the paths at which patches and creations fail.
+	// fail has the paths, and the collections, at which patches and creations fail.
 	fail map[string]bool
+	// lost has the paths at which a patch or a creation is answered by 504, after it landed (true) or instead.
+	lost map[string]bool
+	// requests counts what was asked for, by method and path, and watches and lists by these words and the path; overtaken
+	// counts the refusals of writes of another version.
+	requests  map[string]int
+	overtaken int
 	// invalid reports whether a patched Service is refused as invalid; nil refuses none.
 	invalid func(*corev1.Service) bool
 	// schemas validate patched objects of our group.
@@ -118,6 +124,7 @@ func groupVersion(at string) string {
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	query := r.URL.Query()
+	s.count(r)
 	switch {
 	case query.Get("sendInitialEvents") != "":
 		refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
@@ -125,7 +132,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
-	case r.Method == http.MethodGet && path.Dir(r.URL.Path) == secretsPath:
+	case r.Method == http.MethodGet && (path.Dir(r.URL.Path) == secretsPath || kinds[path.Base(r.URL.Path)] == ""):
 		s.read(w, r)
 	case r.Method == http.MethodGet:
 		s.list(w, r)
@@ -150,6 +157,36 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 	_ = json.NewEncoder(w).Encode(metav1.Status{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: reason, Code: int32(code),
 	})
+}
+
+// count counts a request.
+func (s *apiServer) count(r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.requests == nil {
+		s.requests = map[string]int{}
+	}
+	what := r.Method
+	switch {
+	case r.URL.Query().Get("watch") != "":
+		what = "watch"
+	case r.Method == http.MethodGet && kinds[path.Base(r.URL.Path)] != "":
+		what = "list"
+	}
+	s.requests[what+" "+r.URL.Path]++
+}
+
+// asked returns how often this was asked for at paths that begin so.
+func (s *apiServer) asked(what, prefix string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for request, times := range s.requests {
+		if strings.HasPrefix(request, what+" "+prefix) {
+			n += times
+		}
+	}
+	return n
 }
 
 func (s *apiServer) list(w http.ResponseWriter, r *http.Request) {
@@ -223,15 +260,21 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
 		return
-	case s.fail[r.URL.Path]:
+	case s.fail[r.URL.Path], s.fail[path.Dir(at)]:
 		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError)
 		return
 	case !stands:
 		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound)
 		return
 	}
+	lands, lost := s.lost[r.URL.Path]
+	if lost && !lands {
+		refuse(w, http.StatusGatewayTimeout, metav1.StatusReasonTimeout)
+		return
+	}
 	have := o["metadata"].(map[string]any)
 	if m, _ := patch["metadata"].(map[string]any); m["resourceVersion"] != nil && m["resourceVersion"] != have["resourceVersion"] {
+		s.overtaken++
 		refuse(w, http.StatusConflict, metav1.StatusReasonConflict)
 		return
 	}
@@ -257,6 +300,10 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 	s.version++
 	o["metadata"].(map[string]any)["resourceVersion"] = strconv.Itoa(s.version)
 	s.patched = append(s.patched, r.URL.Path)
+	if lost {
+		refuse(w, http.StatusGatewayTimeout, metav1.StatusReasonTimeout)
+		return
+	}
 	_ = json.NewEncoder(w).Encode(o)
 }
 
@@ -280,7 +327,12 @@ func newTestSyncer(t *testing.T, server *apiServer) *syncer {
 	server.schemas = crdtest.New(t, k8s.Oldest)
 	h := httptest.NewServer(server)
 	t.Cleanup(h.Close)
-	clients, err := k8s.ClientsFor(&rest.Config{Host: h.URL}, "test")
+	return newSyncerFor(t, &rest.Config{Host: h.URL})
+}
+
+func newSyncerFor(t *testing.T, api *rest.Config) *syncer {
+	t.Helper()
+	clients, err := k8s.ClientsFor(api, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,11 +360,34 @@ func syncOnce(t *testing.T, s *syncer) time.Duration {
 	return again
 }
 
+// overtakenWait is how long the next run may wait after another client overtook a write.
+const overtakenWait = 200 * time.Millisecond
+
 // wantsAgain checks that an overtaken run asks for another one soon.
 func wantsAgain(t *testing.T, again time.Duration) {
 	t.Helper()
 	if again <= 0 || again > overtakenWait {
 		t.Errorf("the next run is due in %v, want at most %v", again, overtakenWait)
+	}
+}
+
+// syncUntil runs until the condition holds, as often as a loop would.
+func syncUntil(t *testing.T, s *syncer, what string, done func() bool) {
+	t.Helper()
+	late := time.After(20 * time.Second)
+	for {
+		again, err := s.sync(t.Context())
+		if done() {
+			return
+		}
+		if err != nil || again == 0 {
+			again = time.Second // as the loop retries
+		}
+		select {
+		case <-time.After(again):
+		case <-late:
+			t.Fatalf("it does not come to this: %s", what)
+		}
 	}
 }
 

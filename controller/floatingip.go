@@ -30,25 +30,23 @@ func (s *syncer) writeFloatingIPs(ctx context.Context, d *decision) error {
 	var writes []floatingWrite
 	for i := range d.result.FloatingIPs {
 		owned := &d.result.FloatingIPs[i]
+		if d.waits(slices.Values(d.state.FloatingIPs[i].Addresses)) {
+			continue
+		}
 		writes = append(writes, floatingWrite{objects[owned.FloatingIP], owned})
-	}
-	if !d.remembered {
-		writes = slices.DeleteFunc(writes, floatingWrite.loses)
 	}
 	return errors.Join(each(ctx, d, s.log, writes, s.writeFloatingIP), each(ctx, d, s.log, d.result.Keep, s.keep))
 }
 
-// writeFloatingIP writes the record and the finalizer first: addresses in the status are in
-// force, and must survive a restore and a deletion. The spec is the user's.
+// writeFloatingIP writes what is decided. The spec is the user's.
 func (s *syncer) writeFloatingIP(ctx context.Context, w floatingWrite) error {
 	if w.owned.Delete && w.object.DeletionTimestamp == nil {
 		return s.cluster.DeleteFloatingIP(ctx, w.object)
 	}
-	if err := s.cluster.RecordFloatingIP(ctx, w.object, record(w.owned.FloatingIP, w.owned.Origins), w.owned.Finalizer); err != nil {
-		return err
-	}
 	want := w.status(metav1.Now().Rfc3339Copy())
-	wrote, err := s.cluster.UpdateFloatingIP(ctx, w.object, want)
+	wrote, err := s.cluster.UpdateFloatingIP(ctx, w.object, k8s.FloatingIPUpdate{
+		Record: record(w.owned.FloatingIP, w.owned.Origins), InUse: w.owned.Finalizer, Status: want,
+	})
 	object := lb.Object{Kind: config.KindFloatingIP, Namespace: w.object.Namespace, Name: w.object.Name}
 	s.report(object, w.object.UID, w.object.Status.Conditions, want.Conditions[0], wrote)
 	return err

@@ -180,8 +180,11 @@ func TestMoveWaitsForTheMemory(t *testing.T) {
 	server.mu.Lock()
 	server.fail = nil
 	server.mu.Unlock()
-	syncOnce(t, s)
-	landed = server.landed()
+	landed = nil
+	syncUntil(t, s, "all is written", func() bool {
+		landed = append(landed, server.landed()...)
+		return hasPatched(landed, moves) && hasPatched(landed, dissolves) && hasPatched(landed, overwritten)
+	})
 	remembered := slices.Index(landed, memory)
 	for _, at := range []string{moves, dissolves, overwritten} {
 		if remembered < 0 || hasPatched(landed[:remembered], at) || !hasPatched(landed[remembered:], at) {
@@ -210,12 +213,11 @@ func TestMemoryMoves(t *testing.T) {
 	server.mu.Lock()
 	server.fail = nil
 	server.mu.Unlock()
-	s.paced = nil
-	syncOnce(t, s)
-	got = v1beta1.IPAddressPool{}
-	if server.get(t, poolsPath+"/lan", &got); got.Status.Released != nil || got.Status.ReleasedForgotten != 0 {
-		t.Errorf("moved, and the pool's status has %v, %d", got.Status.Released, got.Status.ReleasedForgotten)
-	}
+	syncUntil(t, s, "what the pool's status had is moved", func() bool {
+		got = v1beta1.IPAddressPool{}
+		server.get(t, poolsPath+"/lan", &got)
+		return got.Status.Released == nil && got.Status.ReleasedForgotten == 0
+	})
 	var m v1beta1.PoolMemory
 	server.get(t, memory, &m)
 	want := v1beta1.PoolMemoryStatus{Released: pool.Status.Released, Forgotten: 7}

@@ -33,7 +33,7 @@ type poolWrite struct {
 func (s *syncer) writePools(ctx context.Context, d *decision) error {
 	writes := s.poolWrites(d)
 	due, next := s.paced.due(d.state.Now, writes)
-	d.next = next
+	d.next = k8s.Sooner(d.next, next)
 	err := each(ctx, d, s.log, due, s.writePool)
 	s.paced = s.paced.after(d.state.Now, writes)
 	return err

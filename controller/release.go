@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
+	"iter"
 	"net/netip"
-	"slices"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
-	corev1 "k8s.io/api/core/v1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -17,12 +17,14 @@ type memory struct {
 	// have is the memory as read, nil if there is none.
 	have *v1beta1.PoolMemory
 	want v1beta1.PoolMemoryStatus
+	// released are the releases of this decision.
+	released []lb.Release
 	// stands: it was written, or nothing was to be written.
 	stands bool
 }
 
 // memories returns what pools must remember before the holders of this decision lose their addresses, and
-// the others. Such a release has the time of the decision and comes first.
+// the others. Such a release has the time of the decision.
 func (d *decision) memories() (giving, others []*memory) {
 	usages, have := map[string]ipam.Usage{}, map[string]*v1beta1.PoolMemory{}
 	for _, u := range d.result.Pools {
@@ -34,7 +36,12 @@ func (d *decision) memories() (giving, others []*memory) {
 	for _, p := range d.objects.Pools {
 		u := usages[p.Name]
 		m := &memory{pool: p, have: have[p.Name], want: remembers(u)}
-		if len(u.Released) > 0 && u.Released[0].Time.Equal(d.state.Now) {
+		for _, r := range u.Released {
+			if r.Time.Equal(d.state.Now) {
+				m.released = append(m.released, r)
+			}
+		}
+		if len(m.released) > 0 {
 			giving = append(giving, m)
 		} else {
 			others = append(others, m)
@@ -53,36 +60,28 @@ func remembers(u ipam.Usage) v1beta1.PoolMemoryStatus {
 	return out
 }
 
-// writeMemories writes what pools remember, and reports whether all of it stands.
-func (s *syncer) writeMemories(ctx context.Context, d *decision, memories []*memory) (all bool, err error) {
-	err = each(ctx, d, s.log, memories, func(ctx context.Context, m *memory) error {
+// writeMemories writes what pools remember, and notes in d which stand and which releases are not recorded.
+func (s *syncer) writeMemories(ctx context.Context, d *decision, memories []*memory) error {
+	err := each(ctx, d, s.log, memories, func(ctx context.Context, m *memory) error {
 		err := s.cluster.UpdateMemory(ctx, m.pool, m.have, m.want)
 		m.stands = err == nil
 		return err
 	})
-	all = true
 	for _, m := range memories {
 		d.recorded[m.pool.UID] = m.stands
-		all = all && m.stands
+		for _, r := range m.released {
+			d.unrecorded[r.Address] = !m.stands
+		}
 	}
-	return all, err
+	return err
 }
 
-// loses reports whether the status or the record shows an address that the Service must give up.
-func (w serviceWrite) loses() bool {
-	for a := range w.recorded {
-		if !slices.Contains(w.assignment.Addresses, a) {
+// waits reports whether an object that has one of these addresses waits to give it up.
+func (d *decision) waits(addresses iter.Seq[netip.Addr]) bool {
+	for a := range addresses {
+		if d.unrecorded[a] {
 			return true
 		}
 	}
-	return slices.ContainsFunc(w.service.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool {
-		a, err := netip.ParseAddr(in.IP)
-		return err == nil && !slices.Contains(w.assignment.Addresses, a)
-	})
-}
-
-// loses reports whether the status shows an address that the FloatingIP must give up.
-func (w floatingWrite) loses() bool {
-	held := texts(w.owned.Addresses)
-	return slices.ContainsFunc(w.object.Status.Addresses, func(a string) bool { return !slices.Contains(held, a) })
+	return false
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -30,10 +31,8 @@ type serviceWrite struct {
 	service    *corev1.Service
 	wish       lb.Wish
 	assignment *ipam.Assignment
-	// recorded are the addresses that the Service holds by its record.
-	recorded  map[netip.Addr]string
-	problems  []lb.Problem
-	frontends []lb.Frontend
+	problems   []lb.Problem
+	frontends  []lb.Frontend
 	// nodesUnknown: it is not known which nodes filter.
 	nodesUnknown bool
 }
@@ -55,12 +54,12 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 	var writes []serviceWrite
 	for i, a := range d.result.Assignments {
 		svc := &d.state.Services[i]
-		writes = append(writes, serviceWrite{services[a.Service], svc.Wish, a, svc.SharingTerms, problems[a.Service], frontends[a.Service], nodesUnknown})
+		if d.waits(slices.Values(svc.Addresses)) || d.waits(maps.Keys(svc.SharingTerms)) {
+			continue
+		}
+		writes = append(writes, serviceWrite{services[a.Service], svc.Wish, a, problems[a.Service], frontends[a.Service], nodesUnknown})
 	}
 	s.remind(time.Now(), writes)
-	if !d.remembered {
-		writes = slices.DeleteFunc(writes, serviceWrite.loses)
-	}
 	return each(ctx, d, s.log, writes, s.writeService)
 }
 
@@ -255,11 +254,16 @@ var ourConditions = []string{
 }
 
 // releaseServices clears Services that we do not serve and that have something of ours: they are being
-// deleted, or have another type or class. The pools have recorded their addresses by then.
+// deleted, or have another type or class. Those whose pools have not recorded their addresses wait.
 func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
+	waits := map[lb.Key]bool{}
+	for i := range d.state.Leaving {
+		l := &d.state.Leaving[i]
+		waits[l.Key] = d.waits(slices.Values(l.Addresses))
+	}
 	var leaving []*corev1.Service
 	for _, sv := range d.objects.Services {
-		if !s.options.Serves(sv) && marked(sv) {
+		if !s.options.Serves(sv) && marked(sv) && !waits[lb.Key{Namespace: sv.Namespace, Name: sv.Name}] {
 			leaving = append(leaving, sv)
 		}
 	}

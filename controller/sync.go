@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -14,9 +15,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"k8s.io/apimachinery/pkg/types"
 )
-
-// overtakenWait is how long the watch may take to show the write that overtook ours.
-const overtakenWait = 200 * time.Millisecond
 
 // syncer assigns addresses: each run reads, decides and writes.
 type syncer struct {
@@ -56,12 +54,10 @@ type decision struct {
 	frontends []lb.Frontend
 	// recorded are the pools whose memory records all releases.
 	recorded map[types.UID]bool
-	// remembered: every pool that had to record a release of this decision did.
-	remembered bool
-	// next is when a pool may be written that may not yet; zero if there is none.
+	// unrecorded are the addresses that this decision releases and whose pool has not recorded that.
+	unrecorded map[netip.Addr]bool
+	// next is when something is to be written that may not be yet; zero if there is nothing.
 	next time.Time
-	// overtaken counts the writes that failed because the object was changed or deleted meanwhile.
-	overtaken int
 }
 
 // sync assigns addresses, writes changes, and returns when it wants to run again. Its decisions and
@@ -70,9 +66,9 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	if s.cluster.Uninstalling() {
 		return 0, nil // the uninstall clears our finalizers; writing would put them back
 	}
-	d := &decision{objects: s.cluster.Objects(), recorded: map[types.UID]bool{}}
+	d := &decision{objects: s.cluster.Objects(), recorded: map[types.UID]bool{}, unrecorded: map[netip.Addr]bool{}}
 	d.state, d.problems = s.compiler.Compile(d.objects, s.options)
-	d.state.Now = time.Now()
+	d.state.Now, d.state.Claims = time.Now(), s.cluster.Claims()
 	s.sessions.wanted.Store(&wantedSessions{d.state.Peers, d.state.Nodes})
 	s.ages.read(&d.state)
 	d.result = s.ledger.Assign(d.state)
@@ -80,32 +76,25 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	d.problems = append(d.problems, s.unfiltered.problems(d.frontends, s.options)...)
 	s.last.Store(&outcome{d.result, d.problems, s.ledger.Carried()})
 
-	// Holders lose an address only after the pools have recorded its release.
+	// Holders lose an address only after its pool has recorded the release.
 	giving, others := d.memories()
-	d.remembered, err = s.writeMemories(ctx, d, giving)
+	err = s.writeMemories(ctx, d, giving)
 	// Then new addresses, for which users wait.
-	err = errors.Join(err, s.writeServices(ctx, d), s.writeFloatingIPs(ctx, d))
-	_, late := s.writeMemories(ctx, d, others)
-	err = errors.Join(err, late, s.writePools(ctx, d), s.writeOthers(ctx, d))
-	if d.remembered {
-		err = errors.Join(err, s.releaseServices(ctx, d))
-	}
-	return d.again(), err
+	err = errors.Join(err, s.writeServices(ctx, d), s.writeFloatingIPs(ctx, d), s.writeMemories(ctx, d, others),
+		s.writePools(ctx, d), s.writeOthers(ctx, d), s.releaseServices(ctx, d))
+	settled, unread := s.cluster.Settle(ctx)
+	d.next = k8s.Sooner(d.next, settled)
+	return d.again(), errors.Join(err, unread)
 }
 
-// again returns how long the next run may wait, 0 for no limit: a quarantine may end, a pool be written,
+// again returns how long the next run may wait, 0 for no limit: a quarantine may end, something be written,
 // and the write that overtook ours may be of a condition for which the watch does not kick.
 func (d *decision) again() time.Duration {
-	var again time.Duration
-	for _, at := range []time.Time{d.result.Recheck, d.next} {
-		if wait := max(time.Until(at), time.Nanosecond); !at.IsZero() && (again == 0 || wait < again) {
-			again = wait
-		}
+	at := k8s.Sooner(d.result.Recheck, d.next)
+	if at.IsZero() {
+		return 0
 	}
-	if d.overtaken > 0 && (again == 0 || again > overtakenWait) {
-		again = overtakenWait
-	}
-	return again
+	return max(time.Until(at), time.Nanosecond)
 }
 
 func (s *syncer) ready() error {
@@ -115,9 +104,9 @@ func (s *syncer) ready() error {
 	return nil
 }
 
-// each writes all items, and counts overtaken writes in d.
+// each writes all items, and notes in d when to write again.
 func each[T any](ctx context.Context, d *decision, log *slog.Logger, items []T, write func(context.Context, T) error) error {
-	overtaken, err := k8s.Each(ctx, log, items, write)
-	d.overtaken += overtaken
+	again, err := k8s.Each(ctx, log, items, write)
+	d.next = k8s.Sooner(d.next, again)
 	return err
 }

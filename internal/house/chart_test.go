@@ -153,6 +153,17 @@ func TestChartRBAC(t *testing.T) {
 	golden(t, "testdata/rbac.txt", strings.Join(lines, "\n")+"\n")
 }
 
+// TestChartRBACWithoutDeadEndpoints: the controller says which fields of a SpeakerState cannot be read, whether it withdraws
+// endpoints or not.
+func TestChartRBACWithoutDeadEndpoints(t *testing.T) {
+	role := render(t, "--set", "deadEndpoints.enabled=false")["ClusterRole holdfast-controller"].(*rbacv1.ClusterRole)
+	if !slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
+		return slices.Contains(r.Resources, "speakerstates/status") && slices.Contains(r.Verbs, "patch")
+	}) {
+		t.Errorf("the controller may not patch speakerstates/status: %v", role.Rules)
+	}
+}
+
 func golden(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {

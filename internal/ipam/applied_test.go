@@ -10,6 +10,7 @@ import (
 // applied is the state after the whole result was written.
 func applied(s lb.State, r Result) lb.State {
 	s.Services, s.FloatingIPs, s.Pools, s.Leaving = slices.Clone(s.Services), slices.Clone(s.FloatingIPs), slices.Clone(s.Pools), nil
+	s.Claims = nil
 	for i, u := range r.Pools {
 		p := &s.Pools[i]
 		p.Released, p.Retained, p.ReleasedForgotten = u.Released, u.Retained, u.ReleasedForgotten

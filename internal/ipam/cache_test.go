@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -112,8 +113,15 @@ func (c *cache[T]) now(worlds []world) []T {
 	return out
 }
 
-// controller is one process. It remembers nothing but its caches and a Ledger.
+// openWrite is a write without an answer, to the version of an object at a world.
+type openWrite struct {
+	at        int
+	addresses []netip.Addr
+}
+
+// controller is one process. It remembers nothing but its caches, its writes without an answer, and a Ledger.
 type controller struct {
+	open        map[party]openWrite
 	services    cache[serviceObject]
 	pools       cache[poolObject]
 	floatingIPs cache[floatingObject]
@@ -122,7 +130,7 @@ type controller struct {
 }
 
 func newController() *controller {
-	c := &controller{}
+	c := &controller{open: map[party]openWrite{}}
 	c.services.list = func(w *world) *[]serviceObject { return &w.Services }
 	c.pools.list = func(w *world) *[]poolObject { return &w.Pools }
 	c.floatingIPs.list = func(w *world) *[]floatingObject { return &w.FloatingIPs }
@@ -153,8 +161,63 @@ func (c *controller) current(worlds []world) bool {
 }
 
 func (c *controller) sees(worlds []world) world {
-	return world{
+	w := world{
 		Services: c.services.now(worlds), Pools: c.pools.now(worlds), FloatingIPs: c.floatingIPs.now(worlds),
 		Namespaces: worlds[c.namespaces].Namespaces, Reserved: worlds[c.services.shows].Reserved,
 	}
+	for by, o := range c.open {
+		if at := w.version(by); at < 0 || at > o.at {
+			delete(c.open, by) // what landed shows
+			continue
+		}
+		w.Claims = append(w.Claims, lb.Claim{Key: by.Key, FloatingIP: by.floating, Addresses: o.addresses})
+	}
+	slices.SortFunc(w.Claims, func(a, b lb.Claim) int {
+		if a.FloatingIP != b.FloatingIP {
+			return map[bool]int{true: -1, false: 1}[a.FloatingIP]
+		}
+		return a.Key.Compare(b.Key)
+	})
+	return w
+}
+
+// version returns the version of an object, less than 0 if there is none.
+func (w *world) version(of party) int {
+	if f := get(w.FloatingIPs, of.Key); of.floating && f != nil {
+		return f.version
+	}
+	if s := get(w.Services, of.Key); !of.floating && s != nil {
+		return s.version
+	}
+	return -1
+}
+
+// unanswered records a write without an answer that gives an object these addresses, which it has besides the others.
+func (c *controller) unanswered(by party, at int, has, gets []netip.Addr) {
+	o := openWrite{at: at}
+	if before := c.open[by]; before.at == at {
+		o.addresses = before.addresses
+	}
+	for _, addr := range gets {
+		if !slices.Contains(has, addr) && !slices.Contains(o.addresses, addr) {
+			o.addresses = append(slices.Clip(o.addresses), addr)
+		}
+	}
+	if len(o.addresses) > 0 {
+		c.open[by] = o
+	}
+}
+
+// settle reads the objects of writes without an answer past the watches.
+func (c *controller) settle(worlds []world) {
+	last := &worlds[len(worlds)-1]
+	for by := range c.open {
+		if s := get(last.Services, by.Key); !by.floating && s != nil {
+			c.services.wrote(*s)
+		}
+		if f := get(last.FloatingIPs, by.Key); by.floating && f != nil {
+			c.floatingIPs.wrote(*f)
+		}
+	}
+	clear(c.open)
 }

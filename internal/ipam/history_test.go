@@ -201,7 +201,11 @@ func (h *history) lag(from, to int) int { return from + h.IntN(to-from+1) }
 func (h *history) sync(c *controller) *run {
 	h.clock += time.Duration(1+h.IntN(60)) * time.Second
 	stale := h.oneIn(3)
+	hangs := len(c.open) > 0 && !h.oneIn(4) // or the watch shows at once what landed
 	c.watch(h.worlds, func(from, to int) int {
+		if hangs {
+			return from
+		}
 		if stale && h.oneIn(2) {
 			return h.lag(from, to)
 		}

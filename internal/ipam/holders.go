@@ -47,6 +47,11 @@ func (a *assigner) keep(services, floating []*subject) {
 	for addr, key := range a.state.Reserved {
 		a.bar(addr, party{Key: key})
 	}
+	for _, c := range a.state.Claims {
+		for _, addr := range c.Addresses {
+			a.bar(addr, party{c.Key, c.FloatingIP})
+		}
+	}
 }
 
 // keepAddresses lets a Service keep the addresses of its status that fit, of those to which it is

@@ -266,7 +266,7 @@ func (w *witness) floatingIPsStay() error {
 // checkAgain checks the decision that follows when nothing happened except that
 // the first was written: it is the same, except that released addresses may be assigned now.
 func checkAgain(s lb.State, first, second Result) error {
-	left := len(s.Leaving) > 0 || len(first.Keep) > 0
+	left := len(s.Leaving)+len(s.Claims) > 0 || len(first.Keep) > 0
 	for i, svc := range s.Services {
 		for _, addr := range svc.Addresses {
 			left = left || !slices.Contains(first.Assignments[i].Addresses, addr)

@@ -81,6 +81,8 @@ type assigner struct {
 	unchanged *unchanged
 	// holders has every address that is not free: held, about to be released, or reserved.
 	holders map[netip.Addr]holders
+	// unanswered are the addresses of State.Claims.
+	unanswered map[party][]netip.Addr
 	// services and floating are the subjects, in the order of the State: the Services to decide
 	// for, and all FloatingIPs.
 	services, floating []subject
@@ -92,9 +94,13 @@ type assigner struct {
 // ascend. All other Services are unchanged.
 func newAssigner(s lb.State, places []int, same *unchanged) *assigner {
 	a := &assigner{
-		state:     s,
-		unchanged: same,
-		quota:     map[quotaKey]int{},
+		state:      s,
+		unchanged:  same,
+		quota:      map[quotaKey]int{},
+		unanswered: make(map[party][]netip.Addr, len(s.Claims)),
+	}
+	for _, c := range s.Claims {
+		a.unanswered[party{c.Key, c.FloatingIP}] = c.Addresses
 	}
 	a.supplies = newSupplies(s.Pools)
 	a.index = newPoolIndex(a.supplies)

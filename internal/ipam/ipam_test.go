@@ -189,6 +189,48 @@ func TestAssignReserved(t *testing.T) {
 	}
 }
 
+// TestAssignClaims: an address that an object may have got goes to no other one, and to this one again. If two may have
+// it, both keep it if they may share it.
+func TestAssignClaims(t *testing.T) {
+	claim := func(name string, floating bool, addresses ...string) lb.Claim {
+		c := lb.Claim{Key: lb.Key{Namespace: "default", Name: name}, FloatingIP: floating}
+		for _, a := range addresses {
+			c.Addresses = append(c.Addresses, netip.MustParseAddr(a))
+		}
+		return c
+	}
+	s := lb.State{
+		Pools:       []lb.Pool{pool("p", "192.0.2.1-192.0.2.4")},
+		Services:    []lb.Service{service("a"), service("b"), service("c", asking("192.0.2.2")), service("f")},
+		Claims:      []lb.Claim{claim("f", true, "192.0.2.3"), claim("b", false, "192.0.2.2", "192.0.2.4"), claim("gone", false, "192.0.2.1")},
+		FloatingIPs: []lb.FloatingIP{{Key: lb.Key{Namespace: "default", Name: "f"}, Families: []lb.Family{lb.IPv4}}},
+	}
+	want := []string{
+		`a [] PoolExhausted: no IPv4 address: pool "p" is full`,
+		`b [192.0.2.2] Assigned: has 192.0.2.2 from pool "p"`,
+		`c [] AddressInUse: asks for 192.0.2.2, which Service default/b holds`,
+		`f [] PoolExhausted: no IPv4 address: pool "p" is full`,
+	}
+	r := Assign(s)
+	if diff := cmp.Diff(want, text(r)); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	if got := r.FloatingIPs[0].Addresses; len(got) != 1 || got[0].String() != "192.0.2.3" {
+		t.Errorf("the FloatingIP has %v", got)
+	}
+	if u := r.Pools[0]; u.AssignedIPv4 != 2 || u.AvailableIPv4 != 0 {
+		t.Errorf("%+v", u)
+	}
+	shares := func(port uint16) func(*lb.Service) {
+		return func(s *lb.Service) { s.SharingKey, s.Ports = "k", []lb.Port{{Protocol: "TCP", Port: port}} }
+	}
+	s.Services = []lb.Service{service("a", shares(80)), service("b", shares(443))}
+	s.Claims = []lb.Claim{claim("a", false, "192.0.2.2"), claim("b", false, "192.0.2.2")}
+	if got := Assign(s).Assignments; got[0].Addresses[0].String() != "192.0.2.2" || got[1].Addresses[0].String() != "192.0.2.2" {
+		t.Errorf("two that share have %v and %v", got[0].Addresses, got[1].Addresses)
+	}
+}
+
 func TestUsage(t *testing.T) {
 	for _, tt := range []struct {
 		name     string

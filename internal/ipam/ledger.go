@@ -116,6 +116,9 @@ func (l *Ledger) references(s lb.State) []netip.Addr {
 		out = append(append(out, f.Addresses...), f.Wanted...)
 		out = slices.AppendSeq(out, maps.Keys(f.AssignedFrom))
 	}
+	for _, c := range s.Claims {
+		out = append(out, c.Addresses...)
+	}
 	for _, left := range s.Leaving {
 		out = append(out, left.Addresses...)
 	}

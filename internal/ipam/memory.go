@@ -62,9 +62,14 @@ func (m *memory) until(addr netip.Addr, pool *supply) time.Time {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// free returns the pool's next free address: the lowest without a recorded
-// release, else the one released least recently.
+// free returns the pool's next free address: one that the subject may have got already, else the lowest without a
+// recorded release, else the one released least recently.
 func (a *assigner) free(s *subject, pool *supply, family lb.Family) (netip.Addr, bool) {
+	for _, addr := range a.unanswered[s.party()] {
+		if lb.FamilyOf(addr) == family && a.index.find(addr) == pool && !pool.avoids(addr) && a.admits(s, addr, pool) == nil {
+			return addr, true
+		}
+	}
 	if addr, ok := pool.free(family, a.holders, a.unchanged.taken, a.memory.last); ok {
 		return addr, true
 	}

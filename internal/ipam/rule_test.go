@@ -57,6 +57,9 @@ func (w *witness) bars(addr netip.Addr, by lb.Key) bool {
 	if slices.ContainsFunc(w.Leaving, func(l lb.Leaving) bool { return l.Key != by && slices.Contains(l.Addresses, addr) }) {
 		return true
 	}
+	if i := slices.IndexFunc(w.Claims, func(c lb.Claim) bool { return slices.Contains(c.Addresses, addr) }); i >= 0 && w.Claims[i].Key != by {
+		return true
+	}
 	for _, f := range w.State.FloatingIPs {
 		if slices.Contains(f.Addresses, addr) && w.owns[addr] == nil && !claimedBy(&f, w.services[by]) {
 			return true
@@ -243,7 +246,8 @@ func (w *witness) countsAreRight() error {
 		for _, r := range p.Ranges {
 			for addr := r.From; r.Contains(addr); addr = addr.Next() {
 				_, reserved := w.Reserved[addr]
-				reserved = reserved || slices.ContainsFunc(w.Leaving, func(l lb.Leaving) bool { return slices.Contains(l.Addresses, addr) })
+				reserved = reserved || slices.ContainsFunc(w.Leaving, func(l lb.Leaving) bool { return slices.Contains(l.Addresses, addr) }) ||
+					slices.ContainsFunc(w.Claims, func(c lb.Claim) bool { return slices.Contains(c.Addresses, addr) })
 				switch family := lb.FamilyOf(addr); {
 				case w.holds[addr] != nil || w.owns[addr] != nil:
 					*assigned[family]++

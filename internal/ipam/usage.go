@@ -52,6 +52,11 @@ func (a *assigner) usage() []Usage {
 			reserved[addr] = true
 		}
 	}
+	for _, addresses := range a.unanswered {
+		for _, addr := range addresses {
+			reserved[addr] = true
+		}
+	}
 	out := make([]Usage, n)
 	for addr, t := range a.holders {
 		s, held := a.index.find(addr), t.floating > 0 || t.first > 0

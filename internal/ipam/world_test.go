@@ -20,6 +20,8 @@ type world struct {
 	Namespaces  map[string]map[string]string
 	// Reserved are addresses in the statuses of Services that were never ours.
 	Reserved map[netip.Addr]lb.Key
+	// Claims are what a controller knows of its writes without an answer.
+	Claims []lb.Claim
 }
 
 // serviceObject is a Service of any type. Its resourceVersion is the number of the world in which it became what it is.
@@ -96,7 +98,7 @@ func stamped[T object](list, before []T, set func(*T)) {
 
 // compile reads the objects as package config does.
 func (w world) compile(now time.Time) lb.State {
-	s := lb.State{Now: now, Namespaces: w.Namespaces, Reserved: maps.Clone(w.Reserved), NotServed: map[lb.Key]string{}}
+	s := lb.State{Now: now, Namespaces: w.Namespaces, Reserved: maps.Clone(w.Reserved), Claims: w.Claims, NotServed: map[lb.Key]string{}}
 	for _, o := range w.Services {
 		if o.served && !o.deleting {
 			s.Services = append(s.Services, o.Service)

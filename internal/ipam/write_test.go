@@ -19,6 +19,8 @@ type run struct {
 	dies, over bool
 	// failed: a write was lost or overtaken.
 	failed bool
+	// silent: the last write got no answer.
+	silent bool
 }
 
 // carryOut writes the decision in the order in which the controller does.
@@ -57,6 +59,9 @@ func (h *history) carryOut(r *run) {
 	if remembered {
 		each(h, r, r.seen.Services, func(o serviceObject) { h.release(r, o) })
 	}
+	if !r.over && h.oneIn(3) {
+		r.settle(h.worlds)
+	}
 }
 
 // each makes some writes, in any order. If the process dies meanwhile, some of those that it had begun land.
@@ -86,10 +91,17 @@ func (h *history) interrupt(r *run) {
 	}
 }
 
-// patch replaces an object as the API server does: only if the writer saw the present version.
+// patch replaces an object as the API server does: only if the writer saw the present version. Some writes get no answer,
+// and land or not.
 func patch[T object](h *history, r *run, c *cache[T], seen, want T, set func(*T, int)) (T, bool) {
-	if reflect.DeepEqual(seen, want) {
+	if r.silent = false; reflect.DeepEqual(seen, want) {
 		return seen, true
+	}
+	if r.silent = h.oneIn(40); r.silent {
+		r.failed = true
+	}
+	if r.silent && h.oneIn(2) {
+		return seen, false
 	}
 	if have := get(*c.list(&h.world), seen.id()); have == nil || (*have).at() != seen.at() {
 		r.failed = true
@@ -100,7 +112,9 @@ func patch[T object](h *history, r *run, c *cache[T], seen, want T, set func(*T,
 	set(&want, len(h.worlds))
 	*get(*list, seen.id()) = want
 	h.worlds = append(h.worlds, h.world)
-	c.wrote(want)
+	if !r.silent {
+		c.wrote(want)
+	}
 	return want, true
 }
 
@@ -130,6 +144,9 @@ func (h *history) writeService(r *run, seen serviceObject, a *Assignment) {
 	if after, landed := patch(h, r, &r.services, seen, want, setServiceVersion); landed {
 		h.checkService(r, before, seen, after)
 	}
+	if r.silent {
+		r.unanswered(party{seen.Key, false}, seen.version, seen.Addresses, want.Addresses)
+	}
 }
 
 // writeFloatingIP writes the record and the finalizer first, and the status only if the record stood.
@@ -142,26 +159,27 @@ func (h *history) writeFloatingIP(r *run, seen floatingObject, f Floating) {
 	want.AssignedFrom = origins(f.Origins)
 	want.finalizer = f.Finalizer && (seen.finalizer || !seen.Deleting)
 	recorded, landed := patch(h, r, &r.floatingIPs, seen, want, setFloatingVersion)
+	if r.silent {
+		r.unanswered(party{seen.Key, true}, seen.version, seen.Addresses, f.Addresses)
+		return
+	}
 	if !landed {
 		return
 	}
 	if recorded.Deleting && !recorded.finalizer {
 		h.removeFloatingIP(recorded)
 		r.floatingIPs.gone(recorded, recorded.version)
+		return
 	}
 	want = recorded
 	want.Addresses, want.BoundTo, want.BoundUID = f.Addresses, f.BoundTo, f.BoundUID
-	want.version = seen.version
 	before := h.world
-	if after, landed := patch(h, r, &r.floatingIPs, withStatus(recorded, seen), want, setFloatingVersion); landed {
+	if after, landed := patch(h, r, &r.floatingIPs, recorded, want, setFloatingVersion); landed {
 		h.checkFloatingIP(r, before, seen, after)
 	}
-}
-
-// withStatus returns the object as the writer of the status knows it: with the version that it read first.
-func withStatus(recorded, seen floatingObject) floatingObject {
-	recorded.version = seen.version
-	return recorded
+	if r.silent {
+		r.unanswered(party{seen.Key, true}, recorded.version, seen.Addresses, f.Addresses)
+	}
 }
 
 func (h *history) deleteFloatingIP(r *run, seen floatingObject) {
@@ -211,7 +229,11 @@ func (h *history) release(r *run, seen serviceObject) {
 		want.AssignedFrom, want.SharingTerms, want.finalizer = nil, nil, false
 	}
 	after, landed := patch(h, r, &r.services, seen, want, setServiceVersion)
-	if landed && after.deleting && !after.finalizer {
+	if landed && r.silent && after.deleting && !after.finalizer {
+		w := h.clone()
+		w.Services = slices.DeleteFunc(w.Services, func(o serviceObject) bool { return o.Key == seen.Key })
+		h.commit(w)
+	} else if landed && after.deleting && !after.finalizer {
 		w := h.clone()
 		w.Services = slices.DeleteFunc(w.Services, func(o serviceObject) bool { return o.Key == seen.Key })
 		h.commit(w)

@@ -59,8 +59,9 @@ type Cluster struct {
 		waitForSync(ctx context.Context) bool
 		version() uint64
 	}
-	events *recorder
-	burst  burst
+	events   *recorder
+	burst    burst
+	attempts attempts
 
 	services          *View[*corev1.Service]
 	namespaces        *View[*corev1.Namespace]

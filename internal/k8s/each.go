@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -14,8 +15,9 @@ import (
 const writers = 16
 
 // Each runs write for every item, some concurrently, and joins the errors, of which a Lease that is not renewed is one
-// for all items. Overtaken counts the writes whose object changed or was deleted meanwhile; those are no errors.
-func Each[T any](ctx context.Context, log *slog.Logger, items []T, write func(context.Context, T) error) (overtaken int, err error) {
+// for all items. It returns when to write again what another client overtook or what has just failed, zero for nothing;
+// those are no errors.
+func Each[T any](ctx context.Context, log *slog.Logger, items []T, write func(context.Context, T) error) (again time.Time, err error) {
 	var group errgroup.Group
 	group.SetLimit(writers)
 	errs := make([]error, len(items))
@@ -28,16 +30,14 @@ func Each[T any](ctx context.Context, log *slog.Logger, items []T, write func(co
 	_ = group.Wait() // every error is in errs
 	var lapsed error
 	for i, err := range errs {
-		switch {
-		case Overtaken(err):
-			log.Debug("write overtaken by another, deciding again", "error", err)
-			errs[i] = nil
-			overtaken++
-		case errors.Is(err, errLapsed):
+		if wait := Wait(err); wait > 0 {
+			log.Debug("to be written later", "error", err)
+			errs[i], again = nil, Sooner(again, time.Now().Add(wait))
+		} else if errors.Is(err, errLapsed) {
 			errs[i], lapsed = nil, errLapsed
 		}
 	}
-	return overtaken, errors.Join(append(errs, lapsed)...)
+	return again, errors.Join(append(errs, lapsed)...)
 }
 
 // Bounded cuts a message to the API's limit for a condition (32768 bytes), with room to spare.

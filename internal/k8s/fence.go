@@ -123,6 +123,10 @@ func (t *term) write(r *http.Request, next http.RoundTripper, deadline time.Time
 	if err != nil {
 		return nil, err
 	}
+	if answer.StatusCode >= http.StatusInternalServerError {
+		// The client would send it again by itself, and the refusal of the second write would hide that the first landed.
+		answer.Header.Del("Retry-After")
+	}
 	return answer, nil
 }
 

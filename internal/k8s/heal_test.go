@@ -26,7 +26,7 @@ func TestUnreadableStatusIsOverwritten(t *testing.T) {
 	}
 	f := &v1beta1.FloatingIP{ObjectMeta: meta("spec.addresses: no list\nstatus.boundTo: no name\nstatus.addresses: no list")}
 	want := v1beta1.FloatingIPStatus{Addresses: []string{"192.0.2.1"}, BoundTo: &v1beta1.Holder{Name: "web", UID: "1"}}
-	if wrote, err := k.UpdateFloatingIP(t.Context(), f, want); err != nil || !wrote {
+	if wrote, err := k.UpdateFloatingIP(t.Context(), f, FloatingIPUpdate{Status: want}); err != nil || !wrote {
 		t.Fatal(wrote, err)
 	}
 	var got []any

@@ -2,7 +2,6 @@ package k8s
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -25,7 +24,7 @@ func (k *Cluster) UpdateMemory(ctx context.Context, p *v1beta1.IPAddressPool, ha
 		APIVersion: v1beta1.GroupVersion.String(), Kind: "IPAddressPool", Name: p.Name, UID: p.UID, Controller: new(true),
 	}}
 	if have == nil {
-		return k.createMemory(ctx, &v1beta1.PoolMemory{
+		return createOwn(ctx, k, k.memories, "poolmemories", &v1beta1.PoolMemory{
 			TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "PoolMemory"},
 			ObjectMeta: metav1.ObjectMeta{Name: p.Name, OwnerReferences: owners},
 			Status:     want,
@@ -35,16 +34,7 @@ func (k *Cluster) UpdateMemory(ctx context.Context, p *v1beta1.IPAddressPool, ha
 	if err != nil {
 		return err
 	}
-	patch["metadata"] = map[string]any{"resourceVersion": have.ResourceVersion, "ownerReferences": owners}
+	patch["metadata"] = map[string]any{"ownerReferences": owners}
 	_, err = patchOwn(ctx, k, k.memories, "poolmemories", have, "", patch)
 	return err
-}
-
-func (k *Cluster) createMemory(ctx context.Context, m *v1beta1.PoolMemory) error {
-	after := &v1beta1.PoolMemory{}
-	if err := k.clients.holdfast.Post().Resource("poolmemories").Body(m).Do(ctx).Into(after); err != nil {
-		return fmt.Errorf("create poolmemory %s: %w", m.Name, err)
-	}
-	k.memories.wrote(after)
-	return nil
 }

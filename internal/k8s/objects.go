@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
+	"path"
 	"reflect"
 	"slices"
 	"strings"
@@ -16,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 )
 
 // PoolConditions returns the conditions of a pool as they are to be: with these, and without those of the types to remove.
@@ -32,16 +35,7 @@ func PoolStands(p *v1beta1.IPAddressPool, want v1beta1.IPAddressPoolStatus) bool
 // UpdatePool writes the differences of a pool's status. The write fails if the pool has changed since it was
 // read: records that others added must not be lost.
 func (k *Cluster) UpdatePool(ctx context.Context, p *v1beta1.IPAddressPool, want v1beta1.IPAddressPoolStatus) (bool, error) {
-	if PoolStands(p, want) {
-		return false, nil
-	}
-	patch, err := statusPatch(p.Status, want, unreadStatus(p)...)
-	if err != nil {
-		return false, err
-	}
-	patch["metadata"] = map[string]any{"resourceVersion": p.ResourceVersion}
-	_, err = patchOwn(ctx, k, k.pools, "ipaddresspools", p, "status", patch)
-	return err == nil, err
+	return updateStatus(ctx, k, k.pools, "ipaddresspools", p, p.Status, want)
 }
 
 // SetPoolFinalizer adds our finalizer to a pool or removes it. It returns the resulting pool.
@@ -50,67 +44,80 @@ func (k *Cluster) SetPoolFinalizer(ctx context.Context, p *v1beta1.IPAddressPool
 	if !changed {
 		return p, nil
 	}
-	return patchOwn(ctx, k, k.pools, "ipaddresspools", p, "", map[string]any{
-		"metadata": map[string]any{"resourceVersion": p.ResourceVersion, "finalizers": finalizers},
-	})
+	return patchOwn(ctx, k, k.pools, "ipaddresspools", p, "", map[string]any{"metadata": map[string]any{"finalizers": finalizers}})
 }
 
-// UpdateFloatingIP writes the differences of a FloatingIP's status.
-func (k *Cluster) UpdateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, want v1beta1.FloatingIPStatus) (bool, error) {
-	want.Conditions = merged(f.Status.Conditions, want.Conditions, f.Generation)
-	lost := unreadStatus(f)
-	if len(lost) == 0 && equality.Semantic.DeepEqual(f.Status, want) {
-		return false, nil
-	}
-	patch, err := statusPatch(f.Status, want, lost...)
-	if err != nil {
-		return false, err
-	}
-	patch["metadata"] = map[string]any{"resourceVersion": f.ResourceVersion}
-	_, err = patchOwn(ctx, k, k.floatingIPs, "floatingips", f, "status", patch)
-	return err == nil, err
+// FloatingIPUpdate is the desired state of a FloatingIP.
+type FloatingIPUpdate struct {
+	// Record of the addresses, so that backups contain them.
+	Record string
+	// InUse: it has our finalizer.
+	InUse  bool
+	Status v1beta1.FloatingIPStatus
 }
 
-// RecordFloatingIP writes what must outlive the status: the finalizer, and the record of the
-// addresses, so that backups contain them.
-func (k *Cluster) RecordFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, assigned string, inUse bool) error {
+// UpdateFloatingIP writes the record and the finalizer first: addresses in the status are in force, and must survive a
+// restore and a deletion. It reports whether it wrote the status.
+func (k *Cluster) UpdateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, u FloatingIPUpdate) (wrote bool, err error) {
+	f, err = k.recordFloatingIP(ctx, f, u)
+	if err == nil && !gone(f) {
+		u.Status.Conditions = merged(f.Status.Conditions, u.Status.Conditions, f.Generation)
+		wrote, err = updateStatus(ctx, k, k.floatingIPs, "floatingips", f, f.Status, u.Status)
+	}
+	gains := slices.DeleteFunc(addressesOf(u.Status.Addresses), func(a netip.Addr) bool { return slices.Contains(f.Status.Addresses, a.String()) })
+	k.floatingIPs.unanswered(f, gains, err)
+	return wrote, err
+}
+
+// recordFloatingIP returns the FloatingIP as it is then, also after an error.
+func (k *Cluster) recordFloatingIP(ctx context.Context, f *v1beta1.FloatingIP, u FloatingIPUpdate) (*v1beta1.FloatingIP, error) {
 	metadata := map[string]any{}
-	if finalizers, changed := withFinalizer(f, v1beta1.FinalizerAddress, inUse); changed {
+	if finalizers, changed := withFinalizer(f, v1beta1.FinalizerAddress, u.InUse); changed {
 		metadata["finalizers"] = finalizers
 	}
-	if have, stands := f.Annotations[v1beta1.AnnotationAssigned]; assigned == "" && stands {
+	if have, stands := f.Annotations[v1beta1.AnnotationAssigned]; u.Record == "" && stands {
 		metadata["annotations"] = map[string]any{v1beta1.AnnotationAssigned: nil}
-	} else if assigned != have {
-		metadata["annotations"] = map[string]any{v1beta1.AnnotationAssigned: assigned}
+	} else if u.Record != have {
+		metadata["annotations"] = map[string]any{v1beta1.AnnotationAssigned: u.Record}
 	}
 	if len(metadata) == 0 {
-		return nil
+		return f, nil
 	}
-	metadata["resourceVersion"] = f.ResourceVersion
-	_, err := patchOwn(ctx, k, k.floatingIPs, "floatingips", f, "", map[string]any{"metadata": metadata})
-	return err
+	after, err := patchOwn(ctx, k, k.floatingIPs, "floatingips", f, "", map[string]any{"metadata": metadata})
+	if err != nil {
+		return f, err
+	}
+	return after, nil
+}
+
+func addressesOf(texts []string) []netip.Addr {
+	var out []netip.Addr
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // CreateFloatingIP creates a FloatingIP; it is no error if one of that name exists.
 func (k *Cluster) CreateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) error {
-	after := &v1beta1.FloatingIP{}
-	err := k.clients.holdfast.Post().Namespace(f.Namespace).Resource("floatingips").Body(f).Do(ctx).Into(after)
+	err := createOwn(ctx, k, k.floatingIPs, "floatingips", f)
+	k.floatingIPs.unanswered(f, addressesOf(f.Spec.Addresses), err)
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("create floatingip %s: %w", key(f), err)
-	}
-	k.floatingIPs.wrote(after)
-	return nil
+	return err
 }
 
 // DeleteFloatingIP deletes exactly this object, not a later one of the same name, and not if it was
 // edited since it was read: its reclaimPolicy may be another.
 func (k *Cluster) DeleteFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) error {
-	err := k.clients.holdfast.Delete().Namespace(f.Namespace).Resource("floatingips").Name(f.Name).
-		Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &f.UID, ResourceVersion: &f.ResourceVersion}}).Do(ctx).Error()
-	if err = ignoreNotFound(err); err != nil {
+	err := k.attempts.do(ctx, "delete floatingips "+key(f), []byte(f.ResourceVersion), func() error {
+		return ignoreNotFound(k.clients.holdfast.Delete().Namespace(f.Namespace).Resource("floatingips").Name(f.Name).
+			Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &f.UID, ResourceVersion: &f.ResourceVersion}}).Do(ctx).Error())
+	})
+	if err != nil {
 		return fmt.Errorf("delete floatingip %s: %w", key(f), err)
 	}
 	return nil
@@ -197,17 +204,7 @@ func (k *Cluster) UpdateBGPAdvertisement(ctx context.Context, o *v1beta1.BGPAdve
 // UpdatePeer writes the differences of a BGPPeer's status.
 func (k *Cluster) UpdatePeer(ctx context.Context, o *v1beta1.BGPPeer, want v1beta1.BGPPeerStatus) (bool, error) {
 	want.Conditions = merged(o.Status.Conditions, want.Conditions, o.Generation)
-	lost := unreadStatus(o)
-	if len(lost) == 0 && equality.Semantic.DeepEqual(o.Status, want) {
-		return false, nil
-	}
-	patch, err := statusPatch(o.Status, want, lost...)
-	if err != nil {
-		return false, err
-	}
-	patch["metadata"] = map[string]any{"resourceVersion": o.ResourceVersion}
-	_, err = patchOwn(ctx, k, k.peers, "bgppeers", o, "status", patch)
-	return err == nil, err
+	return updateStatus(ctx, k, k.peers, "bgppeers", o, o.Status, want)
 }
 
 // UpdateBFDProfile writes the differences of the conditions.
@@ -236,6 +233,19 @@ func updateConditions[S any, T ownKind[S]](ctx context.Context, k *Cluster, view
 	return err == nil, err
 }
 
+// updateStatus writes the differences of a status, and what of it could not be read.
+func updateStatus[S any, T ownKind[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T, have, want any) (bool, error) {
+	lost := unreadStatus(o)
+	if len(lost) == 0 && equality.Semantic.DeepEqual(have, want) {
+		return false, nil
+	}
+	patch, err := statusPatch(have, want, lost...)
+	if err == nil {
+		_, err = patchOwn(ctx, k, view, resource, o, "status", patch)
+	}
+	return err == nil, err
+}
+
 // merged returns have with the wanted conditions replacing those of the same type.
 func merged(have, want []metav1.Condition, generation int64) []metav1.Condition {
 	out := slices.Clone(have)
@@ -249,19 +259,37 @@ func merged(have, want []metav1.Condition, generation int64) []metav1.Condition 
 	return out
 }
 
-// patchOwn sends a JSON merge patch for an object of our group; it overlays and returns the result.
-func patchOwn[S any, T ownKind[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T, subresource string, patch any) (T, error) {
-	body, err := json.Marshal(patch)
-	if err != nil {
-		return nil, fmt.Errorf("encode patch: %w", err)
+// patchOwn sends a JSON merge patch for an object of our group; it overlays and returns the result. The write fails if the
+// object has changed since it was read: lists, and so conditions, are written whole (RFC 7396).
+func patchOwn[S any, T ownKind[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T, subresource string, patch map[string]any) (T, error) {
+	metadata, _ := patch["metadata"].(map[string]any)
+	if metadata == nil {
+		metadata = map[string]any{}
+		patch["metadata"] = metadata
 	}
-	after := T(new(S))
-	request := k.clients.holdfast.Patch(types.MergePatchType).NamespaceIfScoped(o.GetNamespace(), o.GetNamespace() != "").Resource(resource).Name(o.GetName()).Body(body)
+	metadata["resourceVersion"] = o.GetResourceVersion()
+	request := k.clients.holdfast.Patch(types.MergePatchType).NamespaceIfScoped(o.GetNamespace(), o.GetNamespace() != "").Resource(resource).Name(o.GetName())
 	if subresource != "" {
 		request = request.SubResource(subresource)
 	}
-	if err := request.Do(ctx).Into(after); err != nil {
-		return nil, fmt.Errorf("patch %s %s: %w", resource, o.GetName(), err)
+	return writeOwn(ctx, k, view, "patch "+path.Join(resource, subresource)+" "+key(o), patch, request)
+}
+
+// createOwn creates an object of our group, and overlays it.
+func createOwn[S any, T ownKind[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T) error {
+	request := k.clients.holdfast.Post().NamespaceIfScoped(o.GetNamespace(), o.GetNamespace() != "").Resource(resource)
+	_, err := writeOwn(ctx, k, view, "create "+resource+" "+key(o), o, request)
+	return err
+}
+
+func writeOwn[S any, T ownKind[S]](ctx context.Context, k *Cluster, view *View[T], what string, content any, request *rest.Request) (T, error) {
+	body, err := json.Marshal(content)
+	if err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	after := T(new(S))
+	if err := k.attempts.do(ctx, what, body, func() error { return request.Body(body).Do(ctx).Into(after) }); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	view.wrote(after)
 	return after, nil

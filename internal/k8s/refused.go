@@ -63,7 +63,11 @@ func (k *Cluster) writeParts(ctx context.Context, u ServiceUpdate) (last *corev1
 	var refusals []string
 	write := func(p ServiceUpdate) error {
 		p.Service = u.Service
-		after, err := k.patchService(ctx, p)
+		body, err := p.encode()
+		if body == nil {
+			return err
+		}
+		after, err := k.patchService(ctx, p, body)
 		if after != nil {
 			u.Service, last = after, after
 		}

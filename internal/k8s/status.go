@@ -46,15 +46,33 @@ type ServiceUpdate struct {
 // error means that the API server calls a part invalid; the other parts are written. An
 // Overtaken error means that the Service changed meanwhile: decide again soon, since the
 // watch kicks only for changes that matter to a decision.
-func (k *Cluster) UpdateService(ctx context.Context, u ServiceUpdate) (*corev1.Service, error) {
-	after, err := k.patchService(ctx, u)
-	if apierrors.IsInvalid(err) {
-		return k.writeParts(ctx, u)
+func (k *Cluster) UpdateService(ctx context.Context, u ServiceUpdate) (after *corev1.Service, err error) {
+	body, err := u.encode()
+	if body == nil {
+		return nil, err
 	}
+	err = k.attempts.do(ctx, "service "+key(u.Service), body, func() (err error) {
+		if after, err = k.patchService(ctx, u, body); apierrors.IsInvalid(err) {
+			after, err = k.writeParts(ctx, u)
+		}
+		return err
+	})
 	return after, err
 }
 
-func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate) (*corev1.Service, error) {
+func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate, body []byte) (*corev1.Service, error) {
+	s := u.Service
+	after, err := k.clients.kube.CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	if err != nil {
+		k.services.unanswered(s, u.gains(), err)
+		return nil, fmt.Errorf("patch status of service %s: %w", key(s), err)
+	}
+	k.services.wrote(after)
+	return after, nil
+}
+
+// encode returns the patch, or nil if nothing differs.
+func (u ServiceUpdate) encode() ([]byte, error) {
 	patch := u.patch(metav1.Now())
 	if patch == nil {
 		return nil, nil
@@ -63,13 +81,17 @@ func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate) (*corev1.Se
 	if err != nil {
 		return nil, fmt.Errorf("encode patch: %w", err)
 	}
-	s := u.Service
-	after, err := k.clients.kube.CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
-	if err != nil {
-		return nil, fmt.Errorf("patch status of service %s: %w", key(s), err)
+	return body, nil
+}
+
+// gains returns the addresses that the update adds to the status.
+func (u ServiceUpdate) gains() []netip.Addr {
+	if !u.SetAddresses {
+		return nil
 	}
-	k.services.wrote(after)
-	return after, nil
+	return slices.DeleteFunc(slices.Clone(u.Addresses), func(a netip.Addr) bool {
+		return slices.ContainsFunc(u.Service.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool { return in.IP == a.String() })
+	})
 }
 
 // Stands reports whether the Service already is as desired.

@@ -3,6 +3,7 @@ package k8s
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -27,29 +28,35 @@ type View[T object] struct {
 	changes  atomic.Uint64
 
 	mu  sync.Mutex
-	own map[string]written[T]
+	own map[string]*written[T]
+	// open are the writes that may have landed without an answer, by the keys of their objects.
+	open map[string]openWrite[T]
 	// listed is the version of the last list past the watch, and existed has the objects that it returned. What
-	// the watch shows of other objects of that time is hidden: they were gone.
-	listed  uint64
-	existed map[types.UID]bool
+	// the watch shows of other objects of that time is hidden: they were gone. listedPast is as in written.
+	listed     uint64
+	listedPast time.Time
+	existed    map[types.UID]bool
+	// shown is the version that the watch had come to when last seen.
+	shown uint64
 }
 
 // written is an object as a write or a list past the watch returned it. Gone: the write removed it.
 type written[T object] struct {
 	object T
-	at     time.Time
 	gone   bool
+	// past is since when the watch is known to be past that version; zero if it is not.
+	past time.Time
 }
 
-// orphanAge is how long we keep a write of an object that the watch does not show though it has come to that
-// version: the informer may still have to store what the watch delivered. Then the object's deletion overtook the
-// response to the write.
+// orphanAge is how long we keep a write that the watch does not show though it has come to that version: the informer may
+// still have to store what the watch delivered. Then the object's deletion overtook the response to the write, or etcd
+// was restored from a backup that does not have it.
 const orphanAge = 10 * time.Second
 
 // newView calls changed for each change, with the old and the new version; the zero T
 // is a missing version.
 func newView[T object](informer cache.SharedIndexInformer, changed func(old, new T)) (*View[T], error) {
-	v := &View[T]{informer: informer, own: map[string]written[T]{}}
+	v := &View[T]{informer: informer, own: map[string]*written[T]{}, open: map[string]openWrite[T]{}}
 	notify := changed
 	changed = func(old, new T) {
 		v.changes.Add(1)
@@ -84,37 +91,64 @@ func (v *View[T]) List() []T {
 	out := make([]T, 0, len(items))
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	now := time.Now()
+	v.look(now)
 	seen := 0
 	for _, item := range items {
 		t := item.(T)
 		w, ours := v.own[key(t)]
 		switch {
 		case v.ghost(t):
-		case !ours:
-			out = append(out, t)
-		case !newer(w.object, t):
-			delete(v.own, key(t))
-			out = append(out, t)
-		default:
-			seen++
-			if !w.gone {
-				out = append(out, w.object)
+			continue
+		case ours && newer(w.object, t) && !v.orphaned(now, versionOf(w.object), &w.past):
+			if seen++; w.gone {
+				continue
 			}
+			t = w.object
+		case ours:
+			delete(v.own, key(t))
 		}
+		v.settle(t)
+		out = append(out, t)
 	}
 	if seen < len(v.own) {
-		out = v.appendUnseen(out)
+		out = v.appendUnseen(now, out)
 	}
 	return out
 }
 
+// look takes notice of how far the watch has come. A watch falls back only when etcd was restored from a backup: what was
+// written or listed beyond that point is no more.
+func (v *View[T]) look(now time.Time) {
+	shown, err := strconv.ParseUint(v.informer.LastSyncResourceVersion(), 10, 64)
+	if err != nil {
+		return
+	}
+	if shown < v.shown {
+		before := v.shown
+		maps.DeleteFunc(v.own, func(_ string, w *written[T]) bool { return versionOf(w.object) > before })
+		v.listed, v.existed = 0, nil
+	}
+	v.shown = shown
+	if v.existed != nil && v.orphaned(now, v.listed, &v.listedPast) {
+		v.existed = nil
+	}
+}
+
+// orphaned reports whether the watch has been past a version for long enough, and notes since when it is.
+func (v *View[T]) orphaned(now time.Time, version uint64, past *time.Time) bool {
+	switch {
+	case version > v.shown:
+		*past = time.Time{} // a watch that hangs shows nothing for any time
+	case past.IsZero():
+		*past = now
+	}
+	return !past.IsZero() && now.Sub(*past) > orphanAge
+}
+
 // ghost reports whether an object that the watch shows was gone when we listed all objects past the watch.
 func (v *View[T]) ghost(t T) bool {
-	if v.existed == nil || v.existed[t.GetUID()] {
-		return false
-	}
-	version, err := strconv.ParseUint(t.GetResourceVersion(), 10, 64)
-	return err == nil && version <= v.listed
+	return v.existed != nil && !v.existed[t.GetUID()] && versionOf(t) <= v.listed
 }
 
 // version is another number whenever List may return something else than before. While the watch does not show all our
@@ -129,20 +163,16 @@ func (v *View[T]) version() uint64 {
 }
 
 // appendUnseen adds objects that a write or a list past the watch returned and the watch does not show yet.
-func (v *View[T]) appendUnseen(out []T) []T {
-	shown, err := strconv.ParseUint(v.informer.LastSyncResourceVersion(), 10, 64)
+func (v *View[T]) appendUnseen(now time.Time, out []T) []T {
 	for k, w := range v.own {
 		if item, found, _ := v.informer.GetStore().GetByKey(storeKey(w.object)); found && !v.ghost(item.(T)) {
 			continue
 		}
-		// A watch that hangs shows nothing for any time. Only one that is past the object shows that it is gone.
-		version, err2 := strconv.ParseUint(w.object.GetResourceVersion(), 10, 64)
-		past := err != nil || err2 != nil || version <= shown
-		if v.ghost(w.object) || past && time.Since(w.at) > orphanAge {
+		if v.ghost(w.object) || v.orphaned(now, versionOf(w.object), &w.past) {
 			delete(v.own, k)
 			continue
 		}
-		if !w.gone {
+		if v.settle(w.object); !w.gone {
 			out = append(out, w.object)
 		}
 	}
@@ -166,7 +196,7 @@ func (v *View[T]) wrote(t T) {
 	if before, ok := v.own[key(t)]; ok && !newer(t, before.object) {
 		return
 	}
-	v.own[key(t)] = written[T]{t, time.Now(), t.GetDeletionTimestamp() != nil && len(t.GetFinalizers()) == 0}
+	v.own[key(t)] = &written[T]{object: t, gone: gone(t)}
 }
 
 // refreshed records a list of all objects, past the watch, of this version.
@@ -181,7 +211,7 @@ func (v *View[T]) refreshed(all []T, version string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.changes.Add(1)
-	v.listed, v.existed = listed, make(map[types.UID]bool, len(all))
+	v.listed, v.listedPast, v.existed = listed, time.Time{}, make(map[types.UID]bool, len(all))
 	for _, t := range all {
 		v.existed[t.GetUID()] = true
 	}
@@ -196,15 +226,28 @@ func (v *View[T]) forget(gone T) {
 	if stands && (w.object.GetUID() == gone.GetUID() || !newer(w.object, gone)) {
 		delete(v.own, key(gone))
 	}
+	if w, stands := v.open[key(gone)]; stands && w.object.GetUID() == gone.GetUID() {
+		delete(v.open, key(gone))
+	}
 }
 
 // newer compares resource versions as numbers, which Kubernetes defines since 1.35
 // and which etcd-backed servers have always used. This orders different objects of the
 // same name too. If a version is not a number, the watch wins.
-func newer(a, b metav1.Object) bool {
-	x, errX := strconv.ParseUint(a.GetResourceVersion(), 10, 64)
-	y, errY := strconv.ParseUint(b.GetResourceVersion(), 10, 64)
-	return errX == nil && errY == nil && x > y
+func newer(a, b metav1.Object) bool { return versionOf(b) > 0 && versionOf(a) > versionOf(b) }
+
+// versionOf returns the resource version, 0 if it is not a number.
+func versionOf(o metav1.Object) uint64 {
+	v, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return v
+}
+
+// gone reports whether a write that returned the object removed it: it took the last finalizer.
+func gone(o metav1.Object) bool {
+	return o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0
 }
 
 // waitForSync blocks until the view shows everything that existed when it

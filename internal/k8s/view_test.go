@@ -61,7 +61,7 @@ func TestViewVersion(t *testing.T) {
 }
 
 func TestViewOverlaysOwnWrites(t *testing.T) {
-	informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{})
+	informer := &lagging{SharedIndexInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), version: "12"}
 	v, err := newView(informer, func(_, _ *corev1.Service) {})
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestViewOverlaysOwnWrites(t *testing.T) {
 	expect("deleted", "")
 	v.wrote(service("12"))
 	expect("known from a list before the watch", "12")
-	v.own["ns/web"] = written[*corev1.Service]{object: service("12"), at: time.Now().Add(-2 * orphanAge)}
+	v.own["ns/web"].past = time.Now().Add(-2 * orphanAge)
 	expect("a write that the watch never shows is of a deleted object", "")
 
 	v.wrote(service("13"))
@@ -161,11 +161,12 @@ func TestViewGhosts(t *testing.T) {
 	expect("e came and went before the list, f came after it", "c11", "d12", "f21")
 	watched(service("d", "13"))
 	expect("d was listed", "c11", "d13", "f21")
-	w := v.own["ns/c"]
-	w.at = time.Now().Add(-2 * orphanAge)
-	v.own["ns/c"], informer.version = w, "10"
+	v.own["ns/c"].past = time.Now().Add(-2 * orphanAge)
+	informer.version = "10"
 	expect("the watch hangs", "c11", "d13", "f21")
 	informer.version = "11"
+	expect("the watch has just come to c, which the informer may still have to store", "c11", "d13", "f21")
+	v.own["ns/c"].past = time.Now().Add(-2 * orphanAge)
 	expect("the watch is past c and does not show it", "d13", "f21")
 }
 
@@ -196,4 +197,55 @@ func TestViewForgets(t *testing.T) {
 			t.Errorf("%s: %v are left, want %d", tt.name, got, tt.kept)
 		}
 	}
+}
+
+// TestViewRestored: when etcd is restored from a backup, what was written or listed after that is no more. The restored
+// etcd counts on from the backup, or jumps far ahead.
+func TestViewRestored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, jumps := range []bool{false, true} {
+			informer := &lagging{SharedIndexInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), version: "1000"}
+			v, err := newView(informer, func(_, _ *corev1.Service) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			service := func(name, version string) *corev1.Service {
+				return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: version}}
+			}
+			watched := func(s *corev1.Service) {
+				if err := informer.GetStore().Update(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			expect := func(when string, want ...string) {
+				t.Helper()
+				var got []string
+				for _, s := range v.List() {
+					got = append(got, s.Name+s.ResourceVersion)
+				}
+				if slices.Sort(got); !slices.Equal(got, want) {
+					t.Errorf("%s, versions jump: %t: %v, want %v", when, jumps, got, want)
+				}
+			}
+			watched(service("web", "800"))
+			v.refreshed([]*corev1.Service{service("web", "800")}, "1000")
+			v.wrote(service("web", "1001"))
+			v.wrote(service("new", "1002"))
+			expect("before", "new1002", "web1001")
+			watched(service("back", "700")) // was deleted after the backup
+			informer.version = "900"
+			if jumps {
+				informer.version = "1000000900"
+				expect("the informer may still have to store what we wrote", "new1002", "web1001")
+				time.Sleep(2 * orphanAge)
+			}
+			expect("restored", "back700", "web800")
+			again := service("web", "901")
+			if jumps {
+				again.ResourceVersion = "1000000901"
+			}
+			v.wrote(again)
+			expect("written again", "back700", "web"+again.ResourceVersion)
+		}
+	})
 }

@@ -120,3 +120,11 @@ type Leaving struct {
 	// are none.
 	Served Service
 }
+
+// Claim is addresses that a Service or FloatingIP may have got: nothing answered the write that gives them. No other object
+// gets them until that is known, and this one prefers them, so that the same is written again.
+type Claim struct {
+	Key        Key
+	FloatingIP bool
+	Addresses  []netip.Addr
+}

@@ -18,6 +18,8 @@ type State struct {
 	// Reserved are addresses in the status of Services that Holdfast does not serve: of another class, or on
 	// their way out. They are not assigned while they stand there.
 	Reserved map[netip.Addr]Key
+	// Claims are addresses that objects may have got by writes without an answer. If two objects have one, the first claims it.
+	Claims []Claim
 	// Leaving are Services that are to lose their addresses. These are not assigned to others while they
 	// stand here.
 	Leaving []Leaving

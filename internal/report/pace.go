@@ -19,8 +19,6 @@ const (
 	fewReports = 10
 	// slowWait is the time between two runs in the slow pace.
 	slowWait = time.Second
-	// conflictWait is how long the watch may take to show the write that a report conflicted with.
-	conflictWait = 200 * time.Millisecond
 )
 
 // report is an update of one Service.
@@ -90,11 +88,13 @@ func (p *pace) each(reports []report, speakers int, write func(k8s.ServiceUpdate
 			break
 		}
 		room--
-		switch err := write(one.ServiceUpdate); {
-		case k8s.Overtaken(err):
-			again = conflictWait
-		case err != nil:
+		err := write(one.ServiceUpdate)
+		if wait := k8s.Wait(err); wait > 0 && (again == 0 || wait < again) {
+			again = wait
+		} else if wait == 0 && err != nil {
 			errs = append(errs, err)
+		}
+		if err != nil && !k8s.Overtaken(err) {
 			one.priority = retry
 			p.remember([]report{one})
 		}

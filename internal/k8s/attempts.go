@@ -1,0 +1,97 @@
+package k8s
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"regexp"
+	"sync"
+	"time"
+)
+
+const (
+	// retryWait is the wait after a write that failed, and how long the watch may take to show the write that overtook
+	// it. It doubles up to maxRetryWait.
+	retryWait    = 200 * time.Millisecond
+	maxRetryWait = time.Minute
+)
+
+// attempts are the last writes that failed, by what they write. The same write waits ever longer: what the API server
+// refuses, or an admission webhook that is broken, costs little and delays no other object. A write to another
+// version of the object, or of something else, goes at once.
+type attempts struct {
+	mu     sync.Mutex
+	failed map[string]attempt
+	swept  time.Time
+}
+
+type attempt struct {
+	// content is a digest of what was written, with the version of the object.
+	content uint64
+	wait    time.Duration
+	until   time.Time
+}
+
+// heldError is the error of a write that was not sent, because the same one has just failed.
+type heldError struct{ until time.Time }
+
+func (h *heldError) Error() string {
+	return "not written before " + h.until.Format(time.RFC3339) + ", since it has just failed"
+}
+
+// Wait returns after which time a write that ended with this error is tried again, if the error is nothing to report: the
+// object was changed, created or deleted meanwhile, or the same write has just failed. Otherwise it returns 0.
+func Wait(err error) time.Duration {
+	var held *heldError
+	switch {
+	case errors.As(err, &held):
+		return max(time.Until(held.until), time.Nanosecond)
+	case Overtaken(err):
+		return retryWait
+	}
+	return 0
+}
+
+// digestSeed is of this process only.
+var digestSeed = maphash.MakeSeed()
+
+// dates are the strings of an encoded object that are times. They tell when something was decided, not what.
+var dates = regexp.MustCompile(`"\d{4}-\d\d-\d\dT[0-9:.]+Z"`)
+
+// do sends a write of this object, unless the same one has just failed.
+func (a *attempts) do(ctx context.Context, object string, body []byte, send func() error) error {
+	content := maphash.Bytes(digestSeed, dates.ReplaceAllLiteral(body, nil))
+	a.mu.Lock()
+	last, failed := a.failed[object]
+	a.mu.Unlock()
+	failed = failed && last.content == content
+	if failed && time.Now().Before(last.until) {
+		return fmt.Errorf("%s: %w", object, &heldError{last.until})
+	}
+	err := send()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case err == nil:
+		delete(a.failed, object)
+		return nil
+	case errors.Is(err, errLapsed) || ctx.Err() != nil:
+		return err // it was not sent
+	}
+	wait := retryWait
+	if failed {
+		wait = min(2*last.wait, maxRetryWait)
+	}
+	now := time.Now()
+	if now.Sub(a.swept) > maxRetryWait { // objects that are gone
+		maps.DeleteFunc(a.failed, func(_ string, t attempt) bool { return now.Sub(t.until) > maxRetryWait })
+		a.swept = now
+	}
+	if a.failed == nil {
+		a.failed = map[string]attempt{}
+	}
+	a.failed[object] = attempt{content, wait, now.Add(wait)}
+	return err
+}

@@ -1,0 +1,166 @@
+package k8s
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+)
+
+// TestMayHaveLanded: only an answer of the API server's that refuses a write proves that it was not carried out.
+func TestMayHaveLanded(t *testing.T) {
+	services := schema.GroupResource{Resource: "services"}
+	for name, tt := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"none":              {nil, false},
+		"conflict":          {apierrors.NewConflict(services, "web", nil), false},
+		"invalid":           {apierrors.NewInvalid(schema.GroupKind{}, "web", nil), false},
+		"forbidden":         {apierrors.NewForbidden(services, "web", nil), false},
+		"too many requests": {apierrors.NewTooManyRequests("", 1), false},
+		"internal":          {apierrors.NewInternalError(errors.New("webhook")), true},
+		"time-out":          {apierrors.NewTimeoutError("", 0), true},
+		"a proxy's":         {apierrors.NewGenericServerResponse(http.StatusBadGateway, "patch", services, "web", "", 0, true), true},
+		"the deadline":      {context.DeadlineExceeded, true},
+		"a reset":           {errors.New("connection reset by peer"), true},
+		"the Lease lapsed":  {errLapsed, false},
+		"held back":         {&heldError{}, false},
+	} {
+		err := tt.err
+		if err != nil {
+			err = fmt.Errorf("patch: %w", err)
+		}
+		if got := mayHaveLanded(err); got != tt.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+// TestSettle: a write without an answer is settled by a later version of its object or by its deletion, and by a read only
+// when it can land no more.
+func TestSettle(t *testing.T) {
+	object := func(name, version string) *v1beta1.FloatingIP {
+		return &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "1", ResourceVersion: version}}
+	}
+	notFound := apierrors.NewNotFound(schema.GroupResource{}, "web")
+	for name, tt := range map[string]struct {
+		shown   string
+		deleted bool
+		wait    time.Duration
+		read    string
+		err     error
+		open    bool
+		creates bool
+	}{
+		"nothing is known":              {shown: "5", open: true, read: "5"},
+		"the watch shows it":            {shown: "6"},
+		"the watch is far behind":       {shown: "4", open: true, read: "6"},
+		"deleted":                       {deleted: true},
+		"read as it was":                {shown: "5", wait: missedTime, read: "5"},
+		"read as it is":                 {shown: "5", wait: missedTime, read: "6"},
+		"read and gone":                 {shown: "5", wait: missedTime, err: notFound},
+		"the read fails":                {shown: "5", wait: missedTime, err: context.DeadlineExceeded, open: true},
+		"created, the watch shows it":   {creates: true, shown: "6"},
+		"created, read":                 {creates: true, wait: missedTime, read: "6"},
+		"not created":                   {creates: true, wait: missedTime, err: notFound},
+		"not created, not settled yet":  {creates: true, err: notFound, open: true},
+		"an earlier restored, and read": {shown: "5", wait: missedTime, read: "3"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &v1beta1.FloatingIP{}, 0, cache.Indexers{})
+			v, err := newView(informer, func(_, _ *v1beta1.FloatingIP) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			wrote := object("web", "5")
+			if tt.creates {
+				wrote.ResourceVersion = ""
+			}
+			address := netip.MustParseAddr("192.0.2.1")
+			v.unanswered(wrote, []netip.Addr{address}, context.DeadlineExceeded)
+			if tt.shown != "" {
+				if err := informer.GetStore().Update(object("web", tt.shown)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tt.deleted {
+				v.forget(object("web", "6"))
+			}
+			time.Sleep(tt.wait)
+			v.List()
+			again, err := v.read(func(string, string) (*v1beta1.FloatingIP, error) { return object("web", tt.read), tt.err })
+			if fails := tt.open && tt.wait > 0; (err != nil) != fails || tt.wait == 0 && tt.open && again.IsZero() {
+				t.Errorf("%s: again %v, error %v", name, again, err)
+			}
+			if claims := v.claims(nil, true); (len(claims) == 1 && claims[0].Addresses[0] == address) != tt.open {
+				t.Errorf("%s: %v", name, claims)
+			}
+		})
+	}
+}
+
+// TestClaimsAdd: as long as it is not known what became of the first write, the addresses of all later ones count too.
+func TestClaimsAdd(t *testing.T) {
+	v, err := newView(cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{}), func(_, _ *corev1.Service) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: "5"}}
+	for _, a := range []string{"192.0.2.2", "192.0.2.1", "192.0.2.2"} {
+		v.unanswered(web, []netip.Addr{netip.MustParseAddr(a)}, context.DeadlineExceeded)
+	}
+	claims := v.claims(nil, false)
+	if len(claims) != 1 || !slices.Equal(claims[0].Addresses, []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}) {
+		t.Errorf("%v", claims)
+	}
+}
+
+// TestAttempts: the same write waits ever longer, another one of the object goes at once.
+func TestAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a attempts
+		tries := 0
+		do := func(body string, err error) error {
+			return a.do(t.Context(), "service ns/web", []byte(body), func() error { tries++; return err })
+		}
+		failed, start := errors.New("no"), time.Now()
+		for time.Since(start) < time.Hour {
+			at := fmt.Sprintf(`{"v":"1","at":"%s"}`, time.Now().UTC().Format(time.RFC3339))
+			if wait := Wait(do(at, failed)); wait > 0 {
+				time.Sleep(wait)
+			}
+		}
+		if tries < 60 || tries > 75 {
+			t.Errorf("%d tries in an hour", tries)
+		}
+		if err := do(`{"v":"2"}`, failed); !errors.Is(err, failed) {
+			t.Errorf("another version: %v", err)
+		}
+		if wait := Wait(do(`{"v":"2"}`, failed)); wait != retryWait {
+			t.Errorf("another version failed, and waits %v", wait)
+		}
+		time.Sleep(retryWait)
+		if err := do(`{"v":"2"}`, nil); err != nil {
+			t.Error(err)
+		}
+		if err := do(`{"v":"2"}`, errLapsed); !errors.Is(err, errLapsed) {
+			t.Error(err)
+		}
+		if err := do(`{"v":"2"}`, nil); err != nil {
+			t.Errorf("what was not sent is held back: %v", err)
+		}
+	})
+}
