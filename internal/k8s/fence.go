@@ -37,10 +37,8 @@ var errLapsed = errors.New("not written: the Lease is not renewed")
 // or goes on after writeTime by our clock, and the API server ends those of a client that is gone at the same time
 // by its own. What can still come too late is a write of a process that stood still between its last look at the
 // clock and its system call, of a virtual machine whose clock stood still with it, and one that etcd holds longer than
-// landTime. Those meet the resource version: Services' addresses, pools and FloatingIPs are patched only as they
-// were read, and what the next leader wrote to an object since refuses the write. That does not guard an object that
-// the next leader had no reason to write, and neither the conditions of SpeakerStates, advertisements and peers,
-// which every leader writes again.
+// landTime. Those meet the resource version: every object is patched only as it was read, and what the next leader wrote
+// to an object since refuses the write. That does not guard an object that the next leader had no reason to write.
 type term struct {
 	mu sync.Mutex
 	// renewed is the start of the last successful renewal.

@@ -17,6 +17,34 @@ func (s *sent) RoundTrip(r *http.Request) (*http.Response, error) {
 	return failure(http.StatusOK, ""), nil
 }
 
+// busy answers with its code, and asks to be asked again.
+type busy int
+
+func (b busy) RoundTrip(*http.Request) (*http.Response, error) {
+	answer := failure(int(b), "")
+	answer.Header.Set("Retry-After", "1")
+	return answer, nil
+}
+
+// TestFenceHidesRetryAfter: the client sends nothing again by itself after an answer that proves nothing. The refusal of
+// the second write would hide that the first has landed.
+func TestFenceHidesRetryAfter(t *testing.T) {
+	for code, want := range map[int]string{http.StatusTooManyRequests: "1", http.StatusServiceUnavailable: "", http.StatusGatewayTimeout: ""} {
+		term := &term{renewed: time.Now()}
+		r, err := http.NewRequestWithContext(term.context(t.Context()), http.MethodPatch, "http://api/x", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := fence{busy(code)}.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := answer.Header.Get("Retry-After"); got != want {
+			t.Errorf("%d: %q", code, got)
+		}
+	}
+}
+
 // TestFence: which requests of a leader pass, and how long they may take.
 func TestFence(t *testing.T) {
 	for name, tt := range map[string]struct {
