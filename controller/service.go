@@ -250,7 +250,7 @@ func given(sv *corev1.Service, addresses []netip.Addr) int {
 var ourConditions = []string{
 	v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnotationsHonoured,
 	v1beta1.ConditionFiltered, v1beta1.ConditionFilterEnforced,
-	v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP,
+	v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncers, v1beta1.ConditionAnnouncedBGP,
 }
 
 // releaseServices clears Services that we do not serve and that have something of ours: they are being
@@ -295,7 +295,7 @@ func clearing(sv *corev1.Service, options config.Options) k8s.ServiceUpdate {
 	if len(shown) > 0 {
 		return u
 	}
-	u.Annotations = map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: "", v1beta1.AnnotationAnnouncedBy: ""}
+	u.Annotations = map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: ""}
 	if !options.IgnoreOpenStack && !slices.Contains(texts(others), sv.Annotations[config.OpenStackAddress]) {
 		u.Annotations[config.OpenStackAddress] = ""
 		if config.OwnsOpenStackID(sv, string(sv.UID)) {

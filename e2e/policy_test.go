@@ -27,11 +27,10 @@ func testSpeakerPolicy(t *testing.T, e *env) {
 	}{
 		"addresses":        {`{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.1"}]}}}`, "status", "may not change the addresses"},
 		"no addresses":     {`{"status":{"loadBalancer":null}}`, "status", "may not change the addresses"},
-		"annotation":       {`{"metadata":{"annotations":{"holdfast.dev/pool":"routed"}}}`, "status", "announced-by of a Service only"},
-		"its removal":      {`{"metadata":{"annotations":{"holdfast.dev/assigned":null}}}`, "status", "announced-by of a Service only"},
-		"own annotation":   {`{"metadata":{"annotations":{"holdfast.dev/announced-by":"192.0.2.1=w1"}}}`, "status", ""},
+		"annotation":       {`{"metadata":{"annotations":{"holdfast.dev/pool":"routed"}}}`, "status", "may not change the metadata"},
+		"its removal":      {`{"metadata":{"annotations":{"holdfast.dev/assigned":null}}}`, "status", "may not change the metadata"},
 		"finalizers":       {`{"metadata":{"finalizers":null}}`, "status", "may not change the metadata"},
-		"others condition": {condition("holdfast.dev/AddressAssigned"), "status", "conditions AnnouncedL2, AnnouncedBGP and FilterEnforced only"},
+		"others condition": {condition("holdfast.dev/AddressAssigned"), "status", "conditions AnnouncedL2, Announcers, AnnouncedBGP and FilterEnforced only"},
 		"spec":             {`{"spec":{"type":"ClusterIP"}}`, "", `cannot patch resource "services"`},
 		"own condition":    {condition("holdfast.dev/AnnouncedBGP"), "status", ""},
 	} {

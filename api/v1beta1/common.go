@@ -24,6 +24,9 @@ const (
 	ConditionAddressAssigned = "holdfast.dev/AddressAssigned"
 	// ConditionAnnouncedL2 is written by the speaker that owns the Service's address.
 	ConditionAnnouncedL2 = "holdfast.dev/AnnouncedL2"
+	// ConditionAnnouncers is written along with ConditionAnnouncedL2 while a node announces. Its message, which speakers read,
+	// names the node that announces each address, as "ADDRESS=NODE" joined by commas.
+	ConditionAnnouncers = "holdfast.dev/Announcers"
 	// ConditionAnnouncedBGP is written by the lowest-named speaker that advertises the Service.
 	ConditionAnnouncedBGP = "holdfast.dev/AnnouncedBGP"
 	// ConditionFiltered is written by the controller: who may reach the Service; False if some of its ranges or
@@ -51,7 +54,3 @@ const FinalizerAddress = "holdfast.dev/address"
 // addresses was assigned, as "ADDRESS=POOL" joined by commas. The first entry, "for=NAMESPACE/NAME", names the object:
 // in a copied manifest the record means nothing.
 const AnnotationAssigned = "holdfast.dev/assigned"
-
-// AnnotationAnnouncedBy records on a Service the node that announces each of its addresses by layer 2, as
-// "ADDRESS=NODE" joined by commas. It is written along with ConditionAnnouncedL2 and means nothing without it.
-const AnnotationAnnouncedBy = "holdfast.dev/announced-by"

@@ -71,13 +71,14 @@ func copyOf(o metav1.Object) (original string, copied bool) {
 	return "", false
 }
 
-// announcedBy reads the node that announced each address, as a speaker recorded it on the Service. Without the
-// condition that is written along with it, the record is that of another life of the Service: of a backup.
+// announcedBy reads the node that announced each address, as a speaker recorded it in the status of the Service, where no user
+// writes.
 func announcedBy(o *corev1.Service) map[netip.Addr]string {
-	if apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAnnouncedL2) == nil {
+	c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAnnouncers)
+	if c == nil {
 		return nil
 	}
-	return pairs(o.Annotations[v1beta1.AnnotationAnnouncedBy], "=")
+	return pairs(c.Message, "=")
 }
 
 // pairs reads an address and a text joined by the separator, and those joined by commas. It ignores all other items.

@@ -74,23 +74,26 @@ func TestRetainedRecord(t *testing.T) {
 	}
 }
 
-// TestAnnouncedBy: the record of who announced is read leniently, and only where the condition stands.
+// TestAnnouncedBy: the record of who announced is read leniently, and from the status only: an annotation that a user writes
+// makes no speaker skip a probe or relay to a node.
 func TestAnnouncedBy(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
-	stands := []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionFalse}}
 	for _, tt := range []struct {
-		name, record string
-		conditions   []metav1.Condition
-		want         map[netip.Addr]string
+		name, record, annotation string
+		want                     map[netip.Addr]string
 	}{
-		{"one of each family", "192.0.2.1=w1.example,2001:db8::1=w2", stands, map[netip.Addr]string{a: "w1.example", b: "w2"}},
-		{"garbage", "eaten,=,192.0.2.1=w1,300.0.0.1=w2,,w3=192.0.2.9", stands, map[netip.Addr]string{a: "w1"}},
-		{"none", "", stands, nil},
-		{"of a backup", "192.0.2.1=w1", nil, nil},
+		{"one of each family", "192.0.2.1=w1.example,2001:db8::1=w2", "", map[netip.Addr]string{a: "w1.example", b: "w2"}},
+		{"garbage", "eaten,=,192.0.2.1=w1,300.0.0.1=w2,,w3=192.0.2.9", "", map[netip.Addr]string{a: "w1"}},
+		{"none", "", "", nil},
+		{"forged", "192.0.2.1=w1", "192.0.2.1=w3,2001:db8::1=w3", map[netip.Addr]string{a: "w1"}},
+		{"forged on a new Service", "", "192.0.2.1=w3", nil},
 	} {
 		o := serviceObject("s")
-		o.Annotations = map[string]string{v1beta1.AnnotationAnnouncedBy: tt.record}
-		o.Status.Conditions = tt.conditions
+		o.Annotations = map[string]string{"holdfast.dev/announced-by": tt.annotation}
+		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue, Message: "192.0.2.1 by node w4"}}
+		if tt.record != "" {
+			o.Status.Conditions = append(o.Status.Conditions, metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: tt.record})
+		}
 		s, _ := Compile(Objects{Services: []*corev1.Service{o}}, served())
 		if diff := cmp.Diff(tt.want, s.Services[0].AnnouncedBy, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)

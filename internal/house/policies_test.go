@@ -18,7 +18,7 @@ metadata:
   namespace: default
   name: web
   labels: {app: web}
-  annotations: {holdfast.dev/assigned: for=default/web, holdfast.dev/announced-by: 192.0.2.1=w1, example.org/note: mine}
+  annotations: {holdfast.dev/assigned: for=default/web, example.org/note: mine}
   finalizers: [holdfast.dev/address, service.kubernetes.io/load-balancer-cleanup, example.org/other]
 spec: {type: LoadBalancer}
 status:
@@ -96,18 +96,18 @@ func generatedPolicies(t *testing.T) verdict {
 	return newPolicies(t, string(text))
 }
 
-// TestSpeakerPolicies: a speaker writes its conditions and the record of who announces, and its own SpeakerState.
+// TestSpeakerPolicies: a speaker writes its conditions and its own SpeakerState.
 func TestSpeakerPolicies(t *testing.T) { speakerPolicies(t, generatedPolicies(t)) }
 
 func speakerPolicies(t *testing.T, decide verdict) {
 	for _, tt := range []policyTest{
 		{"nothing", aService, `{}`, ""},
 		{"own condition", aService, condition("holdfast.dev/AnnouncedL2", "False", "NoNode"), ""},
-		{"own annotation", aService, `{"metadata":{"annotations":{"holdfast.dev/announced-by":"192.0.2.1=w2"}}}`, ""},
+		{"own record", aService, condition("holdfast.dev/Announcers", "True", "Announced"), ""},
 		{"addresses", aService, `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.2"}]}}}`, "may not change the addresses"},
 		{"no addresses", aService, `{"status":{"loadBalancer":null}}`, "may not change the addresses"},
 		{"another's condition", aService, condition("holdfast.dev/AddressAssigned", "False", "Test"), "AnnouncedBGP and FilterEnforced only"},
-		{"another's annotation", aService, `{"metadata":{"annotations":{"holdfast.dev/assigned":null}}}`, "announced-by of a Service only"},
+		{"an annotation", aService, `{"metadata":{"annotations":{"holdfast.dev/assigned":null}}}`, "may not change the metadata"},
 		{"a finalizer", aService, `{"metadata":{"finalizers":null}}`, "may not change the metadata"},
 		{"a label", aService, `{"metadata":{"labels":{"app":"other"}}}`, "may not change the metadata"},
 		{"spec", aService, `{"spec":{"externalIPs":["192.0.2.2"]}}`, "conditions of a Service only"},
@@ -134,8 +134,7 @@ func controllerServicePolicy(t *testing.T, decide verdict) {
 		{"own condition", aService, condition("holdfast.dev/Written", "False", "WriteRefused"), ""},
 		{"own annotations", aService, `{"metadata":{"annotations":{"holdfast.dev/assigned":null,"holdfast.dev/hostname-shown":"x.org","loadbalancer.openstack.org/load-balancer-id":"x"}}}`, ""},
 		{"own finalizers", aService, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["holdfast.dev/address","service.kubernetes.io/load-balancer-cleanup"]}}`, ""},
-		{"the record of who announces goes", aService, `{"metadata":{"annotations":{"holdfast.dev/announced-by":null}}}`, ""},
-		{"the record of who announces is forged", aService, `{"metadata":{"annotations":{"holdfast.dev/announced-by":"192.0.2.1=w2"}}}`, "may change its annotations"},
+		{"the record of who announces is forged", aService, condition("holdfast.dev/Announcers", "True", "Announced"), "may remove the speakers' conditions"},
 		{"released", aService, released, ""},
 		{"released without a trace", aService, gone, ""},
 		{"a speaker's condition of a Service with addresses goes", aService, `{"status":{"conditions":[` + removed + `]}}`, "from a Service without addresses"},

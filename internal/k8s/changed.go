@@ -66,7 +66,7 @@ func withoutSpeakers(conditions []metav1.Condition) []metav1.Condition {
 	var out []metav1.Condition
 	for _, c := range conditions {
 		switch c.Type {
-		case v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP, v1beta1.ConditionFilterEnforced:
+		case v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncers, v1beta1.ConditionAnnouncedBGP, v1beta1.ConditionFilterEnforced:
 		default:
 			out = append(out, c)
 		}
@@ -74,18 +74,9 @@ func withoutSpeakers(conditions []metav1.Condition) []metav1.Condition {
 	return out
 }
 
-// sameService ignores conditions and finalizers, and what speakers write along with conditions.
+// sameService ignores conditions and finalizers.
 func sameService(a, b *corev1.Service) bool {
-	return sameRequest(a, b) && maps.Equal(withoutRecord(a.Annotations), withoutRecord(b.Annotations)) && reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer)
-}
-
-// withoutRecord leaves out the annotation that speakers write.
-func withoutRecord(annotations map[string]string) map[string]string {
-	if _, stands := annotations[v1beta1.AnnotationAnnouncedBy]; stands {
-		annotations = maps.Clone(annotations)
-		delete(annotations, v1beta1.AnnotationAnnouncedBy)
-	}
-	return annotations
+	return sameRequest(a, b) && maps.Equal(a.Annotations, b.Annotations) && reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer)
 }
 
 // sameRequest ignores the status and annotations: the controller writes some of both.

@@ -1,7 +1,6 @@
 package k8s
 
 import (
-	"maps"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -24,14 +23,6 @@ func withCondition(kind string, status metav1.ConditionStatus) func(*corev1.Serv
 	return func(s *corev1.Service) {
 		s.Status.Conditions = append(s.Status.Conditions, metav1.Condition{Type: kind, Status: status})
 	}
-}
-
-func withRecord(s *corev1.Service) {
-	s.Annotations = maps.Clone(s.Annotations)
-	if s.Annotations == nil {
-		s.Annotations = map[string]string{}
-	}
-	s.Annotations[v1beta1.AnnotationAnnouncedBy] = "192.0.2.1=w1"
 }
 
 // Every change that can change a speaker's plan kicks it, and no other.
@@ -60,7 +51,7 @@ func TestSameToSpeaker(t *testing.T) {
 		{"is another of the name", addressed(), addressed(func(s *corev1.Service) { s.UID = "2" }), false},
 		{"another version of the same", addressed(), addressed(func(s *corev1.Service) { s.ResourceVersion = "2" }), true},
 		{"what a speaker wrote", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)), true},
-		{"what it recorded with it", addressed(), addressed(withRecord), true},
+		{"what it recorded with it", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncers, metav1.ConditionTrue)), true},
 		{"gave back what it had as another type", service(withCondition(v1beta1.ConditionAddressAssigned, metav1.ConditionTrue)), service(), false},
 		{"labels", addressed(), addressed(func(s *corev1.Service) { s.Labels = map[string]string{"a": "b"} }), false},
 		{"annotations", addressed(), addressed(func(s *corev1.Service) { s.Annotations = map[string]string{"a": "b"} }), false},
@@ -104,7 +95,7 @@ func TestChangedForController(t *testing.T) {
 				{"loses its address", addressed(), service(), 1, 1},
 				{"another version of the same", addressed(), addressed(func(s *corev1.Service) { s.ResourceVersion = "2" }), 0, 0},
 				{"what a speaker wrote", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)), 0, 0},
-				{"what it recorded with it", addressed(), addressed(withRecord), 0, 0},
+				{"what it recorded with it", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncers, metav1.ConditionTrue)), 0, 0},
 				{"what a speaker wrote too late", service(left), service(left, withCondition(v1beta1.ConditionAnnouncedBGP, metav1.ConditionTrue)), 1, 1},
 				{"what a speaker wrote on what was released", service(givenBack), service(givenBack, withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)), 1, 1},
 				{"a condition of ours", addressed(), addressed(withCondition(v1beta1.ConditionFiltered, metav1.ConditionTrue)), 1, 0},
@@ -163,7 +154,7 @@ func TestChangedForSpeaker(t *testing.T) {
 			{"loses its address", old, service(), 1, 0},
 			{"gets another", old, addressed(func(s *corev1.Service) { s.Status.LoadBalancer.Ingress[0].IP = "192.0.2.2" }), 1, 0},
 			{"what a speaker wrote", old, addressed(withCondition(v1beta1.ConditionAnnouncedL2, metav1.ConditionTrue)), 0, 0},
-			{"what it recorded with it", old, addressed(withRecord), 0, 0},
+			{"what it recorded with it", old, addressed(withCondition(v1beta1.ConditionAnnouncers, metav1.ConditionTrue)), 0, 0},
 			{"source ranges", old, addressed(func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"} }), 1, 1},
 			{"source ranges, and gets another", old, addressed(func(s *corev1.Service) {
 				s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"}

@@ -48,8 +48,8 @@ type Service struct {
 	Serving bool
 	// ServingAnywhere: an endpoint that can serve names no node in its EndpointSlice.
 	ServingAnywhere bool
-	// AnnouncedBy maps each address to the node that announced it by ARP or NDP when the annotation
-	// holdfast.dev/announced-by was last written. A node that takes over such an address announces it without
+	// AnnouncedBy maps each address to the node that announced it by ARP or NDP when the condition
+	// holdfast.dev/Announcers was last written. A node that takes over such an address announces it without
 	// probing, even if it has just started; and it relays older connections to that node.
 	AnnouncedBy map[netip.Addr]string
 }

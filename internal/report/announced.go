@@ -22,7 +22,7 @@ func announcedOf(s layer2.State) announced {
 }
 
 // complete adds to an outcome of layer 2 what only the links know, as a sentence: on which links this node announces
-// an address, or why it does not. record is the value of AnnotationAnnouncedBy. known is false while this node still
+// an address, or why it does not. record is the message of ConditionAnnouncers. known is false while this node still
 // probes for an address: there is nothing to write yet.
 func (is announced) complete(o plan.Outcome, node string) (out plan.Outcome, record string, known bool) {
 	var sentences, entries []string

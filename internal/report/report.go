@@ -139,10 +139,16 @@ func (r *Reporter) reports(last *Outcome) []report {
 		}
 		l2, record, known := is.complete(v.L2, r.node)
 		v.L2 = l2
-		if v.L2.Writer = v.L2.Writer && known; v.L2.Writer {
-			u.Annotations = map[string]string{v1beta1.AnnotationAnnouncedBy: record}
-		}
+		v.L2.Writer = v.L2.Writer && known
 		u.Conditions = append(conditions(s, v, last.Sessions), filter...)
+		switch {
+		case v.L2.Writer && record != "":
+			u.Conditions = append(u.Conditions, metav1.Condition{
+				Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Reason: string(lb.Announced), Message: record,
+			})
+		case v.L2.Writer:
+			u.RemoveConditions = append(u.RemoveConditions, v1beta1.ConditionAnnouncers)
+		}
 		if !u.Stands() {
 			out = append(out, report{u, priorityOf(u)})
 		}
@@ -158,6 +164,9 @@ func (r *Reporter) write(ctx context.Context, u k8s.ServiceUpdate) error {
 		return err
 	}
 	for _, c := range changed {
+		if c.Type == v1beta1.ConditionAnnouncers {
+			continue // AnnouncedL2 says it in words
+		}
 		r.cluster.Event(objectOf(s), s.UID, c.Status == metav1.ConditionTrue, lb.Reason(c.Reason), c.Message)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/whohas"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -179,7 +180,7 @@ func waitAnnounced(ctx context.Context, b *testbed.Bed, node string) error {
 		}
 		n := 0
 		for _, s := range services.Items {
-			if strings.Contains(s.Annotations[v1beta1.AnnotationAnnouncedBy], "="+node) {
+			if c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAnnouncers); c != nil && strings.Contains(c.Message, "="+node) {
 				n++
 			}
 		}
