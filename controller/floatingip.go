@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -45,7 +46,7 @@ func (s *syncer) writeFloatingIP(ctx context.Context, w floatingWrite) error {
 	}
 	want := w.status(metav1.Now().Rfc3339Copy())
 	wrote, err := s.cluster.UpdateFloatingIP(ctx, w.object, k8s.FloatingIPUpdate{
-		Record: record(w.owned.FloatingIP, w.owned.Origins), InUse: w.owned.Finalizer, Status: want,
+		Record: config.Assigned(w.owned.FloatingIP, slices.Concat(w.owned.Record, w.owned.Awaits)), InUse: w.owned.Finalizer, Status: want,
 	})
 	object := lb.Object{Kind: config.KindFloatingIP, Namespace: w.object.Namespace, Name: w.object.Name}
 	s.report(object, w.object.UID, w.object.Status.Conditions, want.Conditions[0], wrote)
@@ -70,6 +71,10 @@ func (w floatingWrite) status(now metav1.Time) v1beta1.FloatingIPStatus {
 		out.Phase, condition.Status = v1beta1.FloatingIPAvailable, metav1.ConditionTrue
 	}
 	out.Conditions = []metav1.Condition{condition}
+	record, stands := config.Record(w.object.UID, w.owned.Record)
+	if stands || meta.FindStatusCondition(before.Conditions, record.Type) != nil {
+		out.Conditions = append(out.Conditions, record)
+	}
 	if w.owned.BoundTo != (lb.Key{}) {
 		out.BoundTo = &v1beta1.Holder{Name: w.owned.BoundTo.Name, UID: w.owned.BoundUID}
 		out.BoundSince = &now

@@ -22,6 +22,7 @@ func foreign(changes ...func(*corev1.Service)) *corev1.Service {
 	sv.Status.Conditions = []metav1.Condition{
 		{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionTrue, Reason: string(lb.Assigned)},
 		{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue, Reason: string(lb.Announced)},
+		recorded(sv, "192.0.2.1", "lan"),
 	}
 	for _, change := range changes {
 		change(sv)

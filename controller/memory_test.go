@@ -158,10 +158,11 @@ func TestMoveWaitsForTheMemory(t *testing.T) {
 	server.put(t, poolsPath, cut)
 	renewed := loadBalancer("moves", "192.0.2.1")
 	metav1.SetMetaDataAnnotation(&renewed.ObjectMeta, config.AnnotationRenew, "true")
+	renewed.Status.Conditions = []metav1.Condition{recorded(renewed, "192.0.2.1", "lan")}
 	server.put(t, servicesPath, renewed)
 	server.put(t, servicesPath, loadBalancer("arrives"))
 	lost := loadBalancer("overwritten", "198.51.100.9")
-	lost.Annotations[v1beta1.AnnotationAssigned] = "192.0.2.200=lan,192.0.2.200#digest"
+	lost.Status.Conditions = []metav1.Condition{recorded(lost, "192.0.2.200", "lan")}
 	server.put(t, servicesPath, lost)
 	server.put(t, floatingPath, &v1beta1.FloatingIP{
 		ObjectMeta: metav1.ObjectMeta{

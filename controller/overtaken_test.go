@@ -2,6 +2,7 @@ package main
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -37,6 +38,12 @@ func loadBalancer(name string, addresses ...string) *corev1.Service {
 		sv.Status.LoadBalancer.Ingress = append(sv.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a})
 	}
 	return sv
+}
+
+// recorded returns the record that the Service had the address from the pool, under terms that it has no more.
+func recorded(sv *corev1.Service, address, pool string) metav1.Condition {
+	c, _ := config.Record(sv.UID, lb.Origins{{Address: netip.MustParseAddr(address), Pool: pool, Terms: "digest"}})
+	return c
 }
 
 // TestOvertaken: a speaker's write of a condition overtakes the write of a Service's
@@ -129,8 +136,9 @@ func TestTypeChangeOfOneThatLacks(t *testing.T) {
 	server.put(t, poolsPath, lan())
 	sv := loadBalancer("web", "192.0.2.1")
 	sv.Spec.Type, sv.Status.LoadBalancer = corev1.ServiceTypeClusterIP, corev1.LoadBalancerStatus{}
-	sv.Annotations[v1beta1.AnnotationAssigned] += ",192.0.2.1#digest"
-	sv.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.AddressNotInPool)}}
+	sv.Status.Conditions = []metav1.Condition{
+		{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.AddressNotInPool)}, recorded(sv, "192.0.2.1", "lan"),
+	}
 	server.put(t, servicesPath, sv)
 	syncOnce(t, newTestSyncer(t, server))
 	if got := server.remembered(t); len(got) != 1 || got[0].Address != "192.0.2.1" {

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -54,7 +52,7 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 	var writes []serviceWrite
 	for i, a := range d.result.Assignments {
 		svc := &d.state.Services[i]
-		if d.waits(slices.Values(svc.Addresses)) || d.waits(maps.Keys(svc.SharingTerms)) {
+		if d.waits(slices.Values(svc.Addresses)) || d.waits(svc.Record.Addresses()) {
 			continue
 		}
 		writes = append(writes, serviceWrite{services[a.Service], svc.Wish, a, problems[a.Service], frontends[a.Service], nodesUnknown})
@@ -92,8 +90,8 @@ func (s *syncer) writeService(ctx context.Context, w serviceWrite) error {
 		return err
 	}
 	for _, c := range changed {
-		if len(k8s.Changed(after.Status.Conditions, []metav1.Condition{c}, 0, metav1.Time{})) > 0 {
-			continue // refused
+		if c.Type == v1beta1.ConditionAddressRecord || len(k8s.Changed(after.Status.Conditions, []metav1.Condition{c}, 0, metav1.Time{})) > 0 {
+			continue // it says nothing to users, or was refused
 		}
 		good := c.Status == metav1.ConditionTrue && c.Reason != string(lb.AddressKept)
 		s.sayService(w.service, good, lb.Reason(c.Reason), c.Message)
@@ -136,7 +134,7 @@ func (w serviceWrite) update(options config.Options) k8s.ServiceUpdate {
 		FormerHostname: w.service.Annotations[v1beta1.AnnotationHostnameShown],
 		Conditions:     []metav1.Condition{w.assigned()},
 		Annotations: map[string]string{
-			v1beta1.AnnotationAssigned:      record(w.assignment.Service, w.assignment.Origins),
+			v1beta1.AnnotationAssigned:      config.Assigned(w.assignment.Service, slices.Concat(w.assignment.Record, w.assignment.Awaits)),
 			v1beta1.AnnotationHostnameShown: "",
 		},
 	}
@@ -151,7 +149,8 @@ func (w serviceWrite) update(options config.Options) k8s.ServiceUpdate {
 	if !options.IgnoreOpenStack {
 		w.recordOpenStack(u.Annotations, holds, options.AnnotateAll)
 	}
-	for _, condition := range []func() (metav1.Condition, bool){w.honoured, w.access} {
+	record := func() (metav1.Condition, bool) { return config.Record(w.service.UID, w.assignment.Record) }
+	for _, condition := range []func() (metav1.Condition, bool){record, w.honoured, w.access} {
 		if c, stands := condition(); stands {
 			u.Conditions = append(u.Conditions, c)
 		} else {
@@ -221,22 +220,6 @@ func (w serviceWrite) honoured() (metav1.Condition, bool) {
 	return c, len(messages) > 0
 }
 
-// record returns the value of the annotation that records the pools of an object's addresses, and the terms under which
-// the addresses are held.
-func record(of lb.Key, list []ipam.Origin) string {
-	if len(list) == 0 {
-		return ""
-	}
-	parts := []string{config.AssignedFor + "=" + of.String()}
-	for _, o := range list {
-		parts = append(parts, fmt.Sprintf("%s=%s", o.Address, o.Pool))
-		if o.Terms != "" {
-			parts = append(parts, fmt.Sprintf("%s#%s", o.Address, o.Terms))
-		}
-	}
-	return strings.Join(parts, ",")
-}
-
 // given counts the newly assigned addresses.
 func given(sv *corev1.Service, addresses []netip.Addr) int {
 	held := map[string]bool{}
@@ -250,7 +233,7 @@ func given(sv *corev1.Service, addresses []netip.Addr) int {
 var ourConditions = []string{
 	v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnotationsHonoured,
 	v1beta1.ConditionFiltered, v1beta1.ConditionFilterEnforced,
-	v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncers, v1beta1.ConditionAnnouncedBGP,
+	v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncers, v1beta1.ConditionAnnouncedBGP, v1beta1.ConditionAddressRecord,
 }
 
 // releaseServices clears Services that we do not serve and that have something of ours: they are being

@@ -19,7 +19,7 @@ func TestUpdate(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	holding := map[string]bool{v1beta1.FinalizerAddress: true, k8s.StandardFinalizer: true}
 	const openStackKeep = "loadbalancer.openstack.org/keep-floatingip"
-	one := serviceWrite{assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Origins: []ipam.Origin{{Address: v4, Pool: "lan"}}, Reason: lb.Assigned}}
+	one := serviceWrite{assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Record: lb.Origins{{Address: v4, Pool: "lan"}}, Reason: lb.Assigned}}
 	for _, tt := range []struct {
 		name        string
 		write       serviceWrite
@@ -32,11 +32,11 @@ func TestUpdate(t *testing.T) {
 		{
 			"assigned",
 			serviceWrite{assignment: &ipam.Assignment{
-				Addresses: []netip.Addr{v4, v6}, Origins: []ipam.Origin{{Address: v4, Pool: "lan", Terms: "3x"}, {Address: v6, Pool: "lan6"}}, Reason: lb.Assigned,
+				Addresses: []netip.Addr{v4, v6}, Record: lb.Origins{{Address: v4, Pool: "lan", Terms: "3x"}, {Address: v6, Pool: "lan6"}}, Reason: lb.Assigned,
 			}},
 			nil,
 			config.Options{IgnoreOpenStack: true},
-			[]string{"AddressAssigned True Assigned"},
+			[]string{"AddressAssigned True Assigned", "AddressRecord True Recorded"},
 			map[string]string{v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan,192.0.2.1#3x,2001:db8::1=lan6", v1beta1.AnnotationHostnameShown: ""},
 			holding,
 		},
@@ -68,11 +68,11 @@ func TestUpdate(t *testing.T) {
 			"as OpenStack says it, with a host name",
 			serviceWrite{
 				wish:       lb.Wish{Hostname: "a.example.org"},
-				assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Origins: []ipam.Origin{{Address: v4, Pool: "lan"}}, Reason: lb.AddressKept},
+				assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Record: lb.Origins{{Address: v4, Pool: "lan"}}, Reason: lb.AddressKept},
 			},
 			map[string]string{openStackKeep: "true"},
 			config.Options{},
-			[]string{"AddressAssigned True AddressKept"},
+			[]string{"AddressAssigned True AddressKept", "AddressRecord True Recorded"},
 			map[string]string{
 				v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan", v1beta1.AnnotationHostnameShown: "a.example.org",
 				config.OpenStackAddress: "192.0.2.1", config.OpenStackID: "uid",
@@ -82,21 +82,21 @@ func TestUpdate(t *testing.T) {
 		{
 			"no annotation of OpenStack, and an id that we wrote once",
 			one, map[string]string{config.OpenStackID: "uid", config.OpenStackAddress: "192.0.2.1"}, config.Options{},
-			[]string{"AddressAssigned True Assigned"},
+			[]string{"AddressAssigned True Assigned", "AddressRecord True Recorded"},
 			map[string]string{v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan", v1beta1.AnnotationHostnameShown: "", config.OpenStackAddress: "", config.OpenStackID: ""},
 			holding,
 		},
 		{
 			"no annotation of OpenStack, and all are asked for",
 			one, nil, config.Options{AnnotateAll: true},
-			[]string{"AddressAssigned True Assigned"},
+			[]string{"AddressAssigned True Assigned", "AddressRecord True Recorded"},
 			map[string]string{v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan", v1beta1.AnnotationHostnameShown: "", config.OpenStackAddress: "192.0.2.1", config.OpenStackID: "uid"},
 			holding,
 		},
 		{
 			"a copied manifest",
 			one, map[string]string{v1beta1.AnnotationAssigned: "for=ns/original,192.0.2.9=lan", config.OpenStackID: "uid-original", config.OpenStackAddress: "192.0.2.9"}, config.Options{},
-			[]string{"AddressAssigned True Assigned"},
+			[]string{"AddressAssigned True Assigned", "AddressRecord True Recorded"},
 			map[string]string{v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan", v1beta1.AnnotationHostnameShown: "", config.OpenStackAddress: "", config.OpenStackID: ""},
 			holding,
 		},

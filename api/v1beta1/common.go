@@ -40,6 +40,10 @@ const (
 	// ConditionWritten is written by the controller: False while the API server refuses a part of what the controller
 	// writes to the Service, with that part and the API server's words.
 	ConditionWritten = "holdfast.dev/Written"
+	// ConditionAddressRecord is written by the controller, along with the addresses, on Services and FloatingIPs: the object's
+	// UID, and of each address that it holds the pool from which it was assigned and a digest of the terms under which it may
+	// be shared. Users have no right to write a status: so this is proof. For an object with another UID it means nothing.
+	ConditionAddressRecord = "holdfast.dev/AddressRecord"
 )
 
 // AnnotationHostnameShown records on a Service the host name that Holdfast wrote into its
@@ -50,7 +54,7 @@ const AnnotationHostnameShown = "holdfast.dev/hostname-shown"
 // pool while one of its addresses is held.
 const FinalizerAddress = "holdfast.dev/address"
 
-// AnnotationAssigned records on a Service or FloatingIP the pool from which each of its
-// addresses was assigned, as "ADDRESS=POOL" joined by commas. The first entry, "for=NAMESPACE/NAME", names the object:
-// in a copied manifest the record means nothing.
+// AnnotationAssigned carries the addresses of a Service or FloatingIP through a backup, as "ADDRESS=POOL" joined by commas. A
+// restored object asks for one of each family, like for an address in its spec. The first entry, "for=NAMESPACE/NAME", names
+// the object: in a copied manifest the annotation means nothing. Users can write it: it proves nothing.
 const AnnotationAssigned = "holdfast.dev/assigned"

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -8,69 +9,80 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestAssignedFrom(t *testing.T) {
-	for _, tt := range []struct {
-		annotation string
-		want       map[string]string
-	}{
-		{"", nil},
-		{"192.0.2.1=lan,2001:db8::1=lan6", map[string]string{"192.0.2.1": "lan", "2001:db8::1": "lan6"}},
-		{"192.0.2.1", nil},
-		{"garbage=lan,,=,192.0.2.1=lan", map[string]string{"192.0.2.1": "lan"}},
-		{"for=ns/web,192.0.2.1=lan", map[string]string{"192.0.2.1": "lan"}},
-		{"for=ns/original,192.0.2.1=lan", nil},
-		{"for=other/web,192.0.2.1=lan", nil},
-		{"192.0.2.1=lan,for=ns/original", nil},
+func origins(items ...string) lb.Origins {
+	var out lb.Origins
+	for _, item := range items {
+		address, from, _ := strings.Cut(item, "=")
+		pool, terms, _ := strings.Cut(from, "#")
+		out = append(out, lb.Origin{Address: netip.MustParseAddr(address), Pool: pool, Terms: terms})
+	}
+	return out
+}
+
+// recorded gives a Service the record that the controller writes.
+func recorded(items ...string) func(*corev1.Service) {
+	return func(o *corev1.Service) {
+		c, _ := Record(o.UID, origins(items...))
+		o.Status.Conditions = append(o.Status.Conditions, c)
+	}
+}
+
+// TestRecall: an annotation asks back one address of each family, and nothing else that anybody writes into it counts.
+func TestRecall(t *testing.T) {
+	many := "for=ns/web"
+	for i := range 200 {
+		many += fmt.Sprintf(",198.51.100.%d=lan,198.51.100.%d#3x", i, i)
+	}
+	for annotation, want := range map[string]lb.Origins{
+		"":                               nil,
+		"192.0.2.1=lan,2001:db8::1=lan6": origins("192.0.2.1=lan", "2001:db8::1=lan6"),
+		"192.0.2.1":                      nil,
+		"garbage=lan,,=,192.0.2.1=lan":   origins("192.0.2.1=lan"),
+		"for=ns/web,192.0.2.1=lan":       origins("192.0.2.1=lan"),
+		"for=ns/original,192.0.2.1=lan":  nil,
+		"for=other/web,192.0.2.1=lan":    nil,
+		"192.0.2.1=lan,for=ns/original":  nil,
+		"192.0.2.1#3x,2001:db8::1#3x":    nil,
+		"192.0.2.1=a,192.0.2.2=b,192.0.2.3#3x,2001:db8::1=a,2001:db8::2=a": origins("192.0.2.1=a", "2001:db8::1=a"),
+		many[:maxAssigned]: origins("198.51.100.0=lan"),
+		many:               nil,
 	} {
-		o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "restored", Annotations: map[string]string{"holdfast.dev/assigned": tt.annotation}}}
-		want := map[netip.Addr]string{}
-		for a, pool := range tt.want {
-			want[netip.MustParseAddr(a)] = pool
-		}
-		got := assignedFrom(o)
-		if len(got)+len(want) > 0 && !cmp.Equal(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })) {
-			t.Errorf("%q: got %v, want %v", tt.annotation, got, want)
+		o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "restored", Annotations: map[string]string{"holdfast.dev/assigned": annotation}}}
+		if diff := cmp.Diff(want, recall(o), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			t.Errorf("%q: -want +got\n%s", annotation, diff)
 		}
 	}
 }
 
-// TestSharingTerms: digests are read beside the pools, and neither disturbs the other.
-func TestSharingTerms(t *testing.T) {
-	o := serviceObject("s", annotated(v1beta1.AnnotationAssigned, "192.0.2.1=lan,192.0.2.1#3x,2001:db8::1=lan6,eaten#4y,2001:db8::1#5z"))
-	s, _ := Compile(Objects{Services: []*corev1.Service{o}}, served())
-	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
-	want := []map[netip.Addr]string{{a: "lan", b: "lan6"}, {a: "3x", b: "5z"}}
-	got := []map[netip.Addr]string{s.Services[0].AssignedFrom, s.Services[0].SharingTerms}
-	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// TestRetainedRecord: of a Service that was replaced, with its annotations, the pool's status knows where an address came
-// from; the Service's own record counts first.
-func TestRetainedRecord(t *testing.T) {
-	p := poolObject("p", 1, "192.0.2.0/24")
-	for _, is := range []string{"203.0.113.1 default/replaced", "203.0.113.2 default/replaced", "203.0.113.3 default/recorded"} {
+// TestCutWithoutRecord: an earlier version kept no record in the status. Where an address came from that was cut from its pool
+// is known from the pools, and of the annotation only what a pool's full list leaves out is believed.
+func TestCutWithoutRecord(t *testing.T) {
+	p, full := poolObject("p", 1, "192.0.2.0/24"), poolObject("full", 2, "198.51.100.0/24")
+	for _, is := range []string{"203.0.113.1 default/listed", "203.0.113.2 default/listed", "203.0.113.3 default/recorded"} {
 		address, service, _ := strings.Cut(is, " ")
 		p.Status.Retained = append(p.Status.Retained, v1beta1.RetainedAddress{Address: address, Service: service})
 	}
-	s, _ := Compile(Objects{Pools: []*v1beta1.IPAddressPool{p}, Services: []*corev1.Service{
-		serviceObject("other", having("203.0.113.1")), serviceObject("recorded", having("203.0.113.3"), annotated(v1beta1.AnnotationAssigned, "203.0.113.3=q")),
-		serviceObject("replaced", having("203.0.113.1", "203.0.113.9")),
+	p.Status.RetainedCount, full.Status.RetainedCount = 3, 257
+	claims := func(text string) func(*corev1.Service) { return annotated(v1beta1.AnnotationAssigned, text) }
+	want := map[string]lb.Origins{
+		"other": nil, "recorded": origins("203.0.113.3=q"), "listed": origins("203.0.113.1=p"),
+		"forged": nil, "forged-listed": nil, "left-out": origins("203.0.113.7=full"), "within": nil,
+	}
+	s, _ := Compile(Objects{Pools: []*v1beta1.IPAddressPool{p, full}, Services: []*corev1.Service{
+		serviceObject("other", having("203.0.113.1")), serviceObject("recorded", having("203.0.113.3"), recorded("203.0.113.3=q")),
+		serviceObject("listed", having("203.0.113.1", "203.0.113.9"), claims("203.0.113.1=full")),
+		serviceObject("forged", having("203.0.113.5"), claims("203.0.113.5=p")), serviceObject("forged-listed", having("203.0.113.2"), claims("203.0.113.2=p")),
+		serviceObject("left-out", having("203.0.113.7"), claims("203.0.113.7=full")), serviceObject("within", having("192.0.2.1"), claims("192.0.2.1=full")),
 	}}, served())
-	got := map[string]map[netip.Addr]string{}
 	for _, svc := range s.Services {
-		got[svc.Key.Name] = svc.AssignedFrom
-	}
-	want := map[string]map[netip.Addr]string{
-		"other": nil, "recorded": {netip.MustParseAddr("203.0.113.3"): "q"}, "replaced": {netip.MustParseAddr("203.0.113.1"): "p"},
-	}
-	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		if diff := cmp.Diff(want[svc.Key.Name], svc.Record, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", svc.Key.Name, diff)
+		}
 	}
 }
 

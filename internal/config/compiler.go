@@ -57,8 +57,8 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 		s.notServed = map[lb.Key]string{}
 	}
 	s.join(services, c.slices.update(o.EndpointSlices, compileEndpoints))
-	recordRetained(s.ours, pools)
 	state.Services, state.Reserved, state.Leaving, state.NotServed = s.ours, s.reserved, s.leaving, s.notServed
+	completeRecords(&state, pools, o.Pools)
 	reportConflicts(&r, state, pools)
 	for _, p := range pools {
 		state.Pools = append(state.Pools, p.Pool)

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -17,16 +16,17 @@ func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP, services []*co
 	gone := missingServices(objects, services)
 	for _, o := range objects {
 		f := lb.FloatingIP{
-			Key:          lb.Key{Namespace: o.Namespace, Name: o.Name},
-			UID:          string(o.UID),
-			Labels:       o.Labels,
-			Created:      o.CreationTimestamp.Time,
-			Pool:         o.Spec.Pool,
-			Delete:       o.Spec.ReclaimPolicy == v1beta1.ReclaimDelete,
-			ServiceName:  o.Spec.ServiceName,
-			ServiceGone:  gone[lb.Key{Namespace: o.Namespace, Name: o.Spec.ServiceName}],
-			Deleting:     o.DeletionTimestamp != nil,
-			AssignedFrom: assignedFrom(o),
+			Key:         lb.Key{Namespace: o.Namespace, Name: o.Name},
+			UID:         string(o.UID),
+			Labels:      o.Labels,
+			Created:     o.CreationTimestamp.Time,
+			Pool:        o.Spec.Pool,
+			Delete:      o.Spec.ReclaimPolicy == v1beta1.ReclaimDelete,
+			ServiceName: o.Spec.ServiceName,
+			ServiceGone: gone[lb.Key{Namespace: o.Namespace, Name: o.Spec.ServiceName}],
+			Deleting:    o.DeletionTimestamp != nil,
+			Record:      readRecord(o.UID, o.Status.Conditions),
+			Recall:      recall(o),
 		}
 		var err error
 		f.Wanted, f.Families, err = readFloating(o.Spec)
@@ -45,8 +45,9 @@ func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP, services []*co
 			}
 		}
 		if unread["status"] != "" || unread["status.addresses"] != "" {
-			// The record is written before the status.
-			f.Addresses = slices.SortedFunc(maps.Keys(f.AssignedFrom), netip.Addr.Compare)
+			for _, origin := range f.Record {
+				f.Addresses = append(f.Addresses, origin.Address)
+			}
 		}
 		if err == nil {
 			f.Wanted = append(f.Wanted, lostAddresses(f)...)
@@ -84,14 +85,14 @@ func missingServices(objects []*v1beta1.FloatingIP, services []*corev1.Service) 
 // which the spec asks for none. It asks for them, and does not take others instead.
 func lostAddresses(f lb.FloatingIP) []netip.Addr {
 	var out []netip.Addr
-	for a, pool := range f.AssignedFrom {
+	for _, had := range f.Recall {
+		a := had.Address
 		same := func(b netip.Addr) bool { return a.BitLen() == b.BitLen() }
-		known := slices.ContainsFunc(slices.Concat(f.Wanted, f.Addresses, out), same)
-		if !known && slices.Contains(f.Families, lb.FamilyOf(a)) && (f.Pool == "" || f.Pool == pool) {
+		known := slices.ContainsFunc(slices.Concat(f.Wanted, f.Addresses), same)
+		if !known && slices.Contains(f.Families, lb.FamilyOf(a)) && (f.Pool == "" || f.Pool == had.Pool) {
 			out = append(out, a)
 		}
 	}
-	slices.SortFunc(out, netip.Addr.Compare)
 	return out
 }
 

@@ -76,14 +76,14 @@ func namedByID(services []*part[corev1.Service, servicePart]) map[string]*servic
 
 // joinID drops a load balancer id that nobody asked for: a copied manifest brought what Holdfast had written on its
 // original, or a restore brought back the UID of a Service that has another one now. What a restored Service had is in its
-// recorded addresses; without such a record an unknown id is the user's mistake.
+// annotation holdfast.dev/assigned; without that an unknown id is the user's mistake.
 func (j *joined) joinID(s *lb.Service, original string, named map[string]*servicePart) {
 	if s.LoadBalancerID == "" {
 		return
 	}
 	of := named[s.LoadBalancerID]
 	copied := of != nil && original == of.Key.String() && original != s.Key.String()
-	if copied || len(s.AssignedFrom) > 0 && (of == nil || !of.serves) {
+	if copied || len(s.Recall) > 0 && (of == nil || !of.serves) {
 		s.LoadBalancerID, s.MaxShared = "", 0
 		return
 	}

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -44,10 +43,8 @@ func compileService(o *corev1.Service, dialect *openStack) (lb.Key, servicePart)
 }
 
 // compileLeaving returns what a Service has to give up that had addresses of ours, with those that its status shows. The write
-// that changes a Service's type empties its status, so the recorded addresses count too. They count
-// only while a condition, which users do not write, confirms that it had addresses. If the condition says that the Service
-// lacks something, those count that are recorded with terms beside our finalizer, as every held one is. Its source ranges
-// hold for what its status shows; with another type it has lost them.
+// that changes a Service's type empties its status but for the conditions, so the recorded addresses count too. Its source
+// ranges hold for what its status shows; with another type it has lost them.
 func compileLeaving(key lb.Key, o *corev1.Service, shown []netip.Addr, dialect *openStack) lb.Leaving {
 	l := lb.Leaving{Key: key, UID: string(o.UID), Addresses: slices.Clone(shown)}
 	if len(shown) > 0 && o.Spec.Type == corev1.ServiceTypeLoadBalancer {
@@ -55,17 +52,12 @@ func compileLeaving(key lb.Key, o *corev1.Service, shown []netip.Addr, dialect *
 		l.Served = readService(&report{}, key, o, dialect)
 		l.Served.Addresses, l.Served.Wish = shown, lb.Wish{}
 	}
-	c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAddressAssigned)
-	if c != nil {
-		marked := slices.Contains(o.Finalizers, v1beta1.FinalizerAddress)
-		from, terms := assigned(o)
-		for a := range from {
-			if (c.Status == metav1.ConditionTrue || marked && terms[a] != "") && !slices.Contains(l.Addresses, a) {
-				l.Addresses = append(l.Addresses, a)
-			}
+	for _, origin := range readRecord(o.UID, o.Status.Conditions) {
+		if origin.Terms != lb.TermsReleased && !slices.Contains(l.Addresses, origin.Address) {
+			l.Addresses = append(l.Addresses, origin.Address)
 		}
-		slices.SortFunc(l.Addresses, netip.Addr.Compare)
 	}
+	slices.SortFunc(l.Addresses, netip.Addr.Compare)
 	return l
 }
 
@@ -135,9 +127,12 @@ func (opt Options) Shown(o *corev1.Service) (ours, others []netip.Addr) {
 	case !slices.Contains(o.Finalizers, v1beta1.FinalizerAddress):
 		return nil, addresses
 	}
-	recorded := assignedFrom(o)
+	record := readRecord(o.UID, o.Status.Conditions)
+	if record == nil && apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAddressAssigned) != nil {
+		record = recall(o) // an earlier version served it
+	}
 	for _, a := range addresses {
-		if _, is := recorded[a]; is {
+		if record.Of(a).Pool != "" {
 			ours = append(ours, a)
 		} else {
 			others = append(others, a)
@@ -173,7 +168,6 @@ func readService(r *report, key lb.Key, o *corev1.Service, dialect *openStack) l
 	if problem == nil {
 		problem = unclear
 	}
-	from, terms := assigned(o)
 	return lb.Service{
 		Key:                key,
 		UID:                string(o.UID),
@@ -193,8 +187,8 @@ func readService(r *report, key lb.Key, o *corev1.Service, dialect *openStack) l
 		Access:             access,
 		Problem:            problem,
 		Addresses:          statusAddresses(o),
-		AssignedFrom:       from,
-		SharingTerms:       terms,
+		Record:             readRecord(o.UID, o.Status.Conditions),
+		Recall:             recall(o),
 		AnnouncedBy:        announcedBy(o),
 	}
 }

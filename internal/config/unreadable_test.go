@@ -64,8 +64,11 @@ func TestUnreadable(t *testing.T) {
 // A FloatingIP whose addresses cannot be read holds those of its record: nobody else may get them.
 func TestUnreadableFloatingIP(t *testing.T) {
 	meta := unread("f", "status.addresses: no list")
-	meta.Namespace, meta.Annotations[v1beta1.AnnotationAssigned] = "n", "for=n/f,192.0.2.9=a"
-	state, _ := Compile(Objects{FloatingIPs: []*v1beta1.FloatingIP{{ObjectMeta: meta}}}, served())
+	meta.Namespace, meta.Annotations[v1beta1.AnnotationAssigned] = "n", "for=n/f,192.0.2.8=a"
+	f := &v1beta1.FloatingIP{ObjectMeta: meta}
+	c, _ := Record(f.UID, origins("192.0.2.9=a"))
+	f.Status.Conditions = []metav1.Condition{c}
+	state, _ := Compile(Objects{FloatingIPs: []*v1beta1.FloatingIP{f}}, served())
 	if got := state.FloatingIPs[0].Addresses; len(got) != 1 || got[0].String() != "192.0.2.9" {
 		t.Errorf("it holds %v", got)
 	}

@@ -121,7 +121,7 @@ func TestFloatingIP(t *testing.T) {
 		{Key: lb.Key{Namespace: "a", Name: "bare"}, Families: []lb.Family{lb.IPv4}},
 		{Key: lb.Key{Namespace: "a", Name: "full"}, Families: []lb.Family{lb.IPv4, lb.IPv6}, Pool: "p", Delete: true, ServiceName: "web", ServiceGone: true,
 			Wanted: []netip.Addr{one, netip.MustParseAddr("2001:db8::1")}, Addresses: []netip.Addr{one},
-			AssignedFrom: map[netip.Addr]string{one: "p"}, BoundTo: lb.Key{Namespace: "a", Name: "web"}, BoundUID: "u"},
+			Recall: origins("192.0.2.1=p"), BoundTo: lb.Key{Namespace: "a", Name: "web"}, BoundUID: "u"},
 	}
 	if diff := cmp.Diff(want, s.FloatingIPs[2:], addrs()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
@@ -171,24 +171,24 @@ func TestServiceOfFloatingIP(t *testing.T) {
 	}
 }
 
-// A Service of another type gives up its recorded addresses, but only those that a status confirms, or that are
-// recorded as held beside our finalizer.
+// A Service of another type gives up the addresses of its record, which is in its status, and nothing that anybody can write
+// into an annotation.
 func TestLeaving(t *testing.T) {
 	turned := func(o *corev1.Service) {
-		o.UID, o.Spec.Type = "u", corev1.ServiceTypeClusterIP
-		o.Annotations = map[string]string{v1beta1.AnnotationAssigned: "192.0.2.1=p"}
+		o.UID, o.Spec.Type, o.Finalizers = "u", corev1.ServiceTypeClusterIP, []string{v1beta1.FinalizerAddress}
+		o.Annotations = map[string]string{v1beta1.AnnotationAssigned: "192.0.2.9=p,192.0.2.9#digest,192.0.2.8=p,192.0.2.8#digest"}
 	}
-	vouched := func(o *corev1.Service) {
-		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionTrue}}
+	is := func(status metav1.ConditionStatus) func(*corev1.Service) {
+		return func(o *corev1.Service) {
+			o.Status.Conditions = append(o.Status.Conditions, metav1.Condition{Type: v1beta1.ConditionAddressAssigned, Status: status})
+		}
 	}
-	lacking := func(o *corev1.Service) {
-		o.Annotations[v1beta1.AnnotationAssigned] = "192.0.2.1=p,192.0.2.1#digest,2001:db8::1=p"
-		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.PortClash)}}
-	}
-	marked := func(o *corev1.Service) { o.Finalizers = []string{v1beta1.FinalizerAddress} }
+	other := func(o *corev1.Service) { o.UID = "v" }
 	s, _ := Compile(Objects{Services: []*corev1.Service{
-		serviceObject("a", turned, vouched), serviceObject("b", turned, lacking, marked),
-		serviceObject("forged", turned), serviceObject("forged-too", turned, lacking), serviceObject("never", turned, lacking, marked, func(o *corev1.Service) { o.Status.Conditions = nil }),
+		serviceObject("a", turned, is(metav1.ConditionTrue), recorded("192.0.2.1=p#digest")),
+		serviceObject("b", turned, is(metav1.ConditionFalse), recorded("192.0.2.1=p#digest", "192.0.2.2=p#released")),
+		serviceObject("forged", turned, is(metav1.ConditionTrue)), serviceObject("never", turned),
+		serviceObject("copied", turned, recorded("192.0.2.1=p#digest"), other),
 	}}, served())
 	held := []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	want := []lb.Leaving{
@@ -204,14 +204,11 @@ func TestLeaving(t *testing.T) {
 func TestLeavingServed(t *testing.T) {
 	port := func(o *corev1.Service) { o.Spec.Ports = []corev1.ServicePort{{Port: 80}} }
 	turned := func(o *corev1.Service) { o.Spec.Type = corev1.ServiceTypeClusterIP }
-	recorded := annotated(v1beta1.AnnotationAssigned, "192.0.2.1=p,2001:db8::1=p")
-	vouched := func(o *corev1.Service) {
-		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionTrue}}
-	}
+	held := recorded("192.0.2.1=p#digest", "2001:db8::1=p#digest")
 	s, problems := Compile(Objects{Services: []*corev1.Service{
-		serviceObject("a", leaving, port, recorded, vouched, having("2001:db8::1"), annotated(AnnotationSourceRanges, "10.0.0.0/8, bad")),
+		serviceObject("a", leaving, port, held, having("2001:db8::1"), annotated(AnnotationSourceRanges, "10.0.0.0/8, bad")),
 		serviceObject("b", turned, port, having("192.0.2.2")),
-		serviceObject("c", leaving, port, recorded, vouched),
+		serviceObject("c", leaving, port, held),
 	}}, served())
 	var got []string
 	for _, l := range s.Leaving {
@@ -232,12 +229,13 @@ func TestLeavingServed(t *testing.T) {
 
 // A Service that another load balancer may serve gives up what our records name, and only if our finalizer proves them.
 func TestLeavingForAnotherClass(t *testing.T) {
-	recorded := func(o *corev1.Service) { o.Annotations[v1beta1.AnnotationAssigned] = "192.0.2.1=p,192.0.2.9=p" }
+	held := recorded("192.0.2.1=p#digest")
+	claims := annotated(v1beta1.AnnotationAssigned, "192.0.2.1=p,192.0.2.2=p,192.0.2.9=p")
 	proven := func(o *corev1.Service) { o.Finalizers = []string{v1beta1.FinalizerAddress} }
 	other := class("example.com/other")
 	s, _ := Compile(Objects{Services: []*corev1.Service{
-		serviceObject("was", other, recorded, proven, having("192.0.2.1", "192.0.2.2")),
-		serviceObject("never", other, recorded, having("192.0.2.9")),
+		serviceObject("was", other, held, claims, proven, having("192.0.2.1", "192.0.2.2")),
+		serviceObject("never", other, claims, having("192.0.2.9")),
 	}}, served())
 	leaving := []lb.Leaving{{Key: lb.Key{Namespace: "default", Name: "was"}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}
 	if diff := cmp.Diff(leaving, s.Leaving, addrs(), cmpopts.IgnoreFields(lb.Leaving{}, "Served")); diff != "" {

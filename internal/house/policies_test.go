@@ -132,6 +132,7 @@ func controllerServicePolicy(t *testing.T, decide verdict) {
 		{"nothing", aService, `{}`, ""},
 		{"addresses", aService, `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.2"},{"ip":"2001:db8::1"}]}}}`, ""},
 		{"own condition", aService, condition("holdfast.dev/Written", "False", "WriteRefused"), ""},
+		{"the record of the addresses", aService, condition("holdfast.dev/AddressRecord", "True", "Recorded"), ""},
 		{"own annotations", aService, `{"metadata":{"annotations":{"holdfast.dev/assigned":null,"holdfast.dev/hostname-shown":"x.org","loadbalancer.openstack.org/load-balancer-id":"x"}}}`, ""},
 		{"own finalizers", aService, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["holdfast.dev/address","service.kubernetes.io/load-balancer-cleanup"]}}`, ""},
 		{"the record of who announces is forged", aService, condition("holdfast.dev/Announcers", "True", "Announced"), "may remove the speakers' conditions"},
@@ -148,6 +149,28 @@ func controllerServicePolicy(t *testing.T, decide verdict) {
 	} {
 		tt.run(t, decide, "holdfast-system:holdfast-controller", "")
 	}
+}
+
+// TestAddressRecordPolicy: only the controller writes the record. Others may write the rest of the status, and remove it.
+func TestAddressRecordPolicy(t *testing.T) {
+	const conditions = "  conditions:\n"
+	recorded := strings.Replace(aService, conditions, conditions+`    - {type: holdfast.dev/AddressRecord, status: "True", reason: Recorded, message: uid=u, lastTransitionTime: "2026-01-01T00:00:00Z"}`+"\n", 1)
+	floating := strings.Replace(recorded, "v1\nkind: Service", "holdfast.dev/v1beta1\nkind: FloatingIP", 1)
+	forged := `{"status":{"conditions":[{"type":"holdfast.dev/AddressRecord","status":"True","reason":"Recorded","message":"uid=v"}]}}`
+	decide := generatedPolicies(t)
+	for _, tt := range []policyTest{
+		{"nothing", recorded, `{}`, ""},
+		{"a new one", aService, condition("holdfast.dev/AddressRecord", "True", "Recorded"), "only the controller"},
+		{"another one", recorded, condition("holdfast.dev/AddressRecord", "True", "Recorded"), "only the controller"},
+		{"its removal", recorded, `{"status":{"conditions":[{"$patch":"delete","type":"holdfast.dev/AddressRecord"}]}}`, ""},
+		{"addresses", recorded, `{"status":{"loadBalancer":null}}`, ""},
+		{"another condition", recorded, condition("example.org/Other", "False", "Other"), ""},
+		{"that of a FloatingIP", floating, forged, "only the controller"},
+		{"the removal of that of a FloatingIP", floating, `{"status":{}}`, ""},
+	} {
+		tt.run(t, decide, "kube-system:another-load-balancer", "")
+	}
+	policyTest{"that of a FloatingIP", floating, forged, ""}.run(t, decide, "holdfast-system:holdfast-controller", "")
 }
 
 // TestControllerPodPolicy: Ready alone changes, to False with our reason, and back.

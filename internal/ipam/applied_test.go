@@ -1,7 +1,6 @@
 package ipam
 
 import (
-	"net/netip"
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -17,14 +16,14 @@ func applied(s lb.State, r Result) lb.State {
 	}
 	for i, a := range r.Assignments {
 		svc := &s.Services[i]
-		svc.AssignedFrom, svc.SharingTerms = origins(a.Origins), terms(a.Origins)
+		svc.Record, svc.Recall = a.Record, wish(a.Record, a.Awaits)
 		if a.Reason != lb.ForeignAddress {
 			svc.Addresses = a.Addresses
 		}
 	}
 	for i, f := range r.FloatingIPs {
 		o := &s.FloatingIPs[i]
-		o.Addresses, o.AssignedFrom, o.BoundTo, o.BoundUID = f.Addresses, origins(f.Origins), f.BoundTo, f.BoundUID
+		o.Addresses, o.BoundTo, o.BoundUID, o.Record, o.Recall = f.Addresses, f.BoundTo, f.BoundUID, f.Record, wish(f.Record, f.Awaits)
 		o.Deleting = o.Deleting || f.Delete
 	}
 	for _, k := range r.Keep {
@@ -37,27 +36,13 @@ func applied(s lb.State, r Result) lb.State {
 	return s
 }
 
-func origins(from []Origin) map[netip.Addr]string {
-	if len(from) == 0 {
-		return nil
-	}
-	out := map[netip.Addr]string{}
-	for _, o := range from {
-		out[o.Address] = o.Pool
-	}
-	return out
-}
-
-func terms(from []Origin) map[netip.Addr]string {
-	var out map[netip.Addr]string
-	for _, o := range from {
-		if o.Terms == "" {
-			continue
+// wish is what package config reads of the annotation that has these: the first address of each family.
+func wish(record, awaits lb.Origins) lb.Origins {
+	var out lb.Origins
+	for _, o := range slices.Concat(record, awaits) {
+		if !slices.ContainsFunc(out, func(b lb.Origin) bool { return b.Address.BitLen() == o.Address.BitLen() }) {
+			out = append(out, lb.Origin{Address: o.Address, Pool: o.Pool})
 		}
-		if out == nil {
-			out = map[netip.Addr]string{}
-		}
-		out[o.Address] = o.Terms
 	}
 	return out
 }

@@ -2,7 +2,6 @@ package ipam
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -17,9 +16,16 @@ func (a *assigner) assignment(s *subject) Assignment {
 	out.Reason, out.Message = a.explainAssignment(s, out)
 	switch {
 	case out.Reason == lb.ForeignAddress:
-		out.Origins = s.withLost(out.Origins, true)
+		if s.Renew {
+			out.Record = append(out.Record, s.overwritten()...)
+		}
+		for had := range s.lost {
+			if out.Record.Of(had.Address) == (lb.Origin{}) {
+				out.Awaits = append(out.Awaits, had)
+			}
+		}
 	case out.Reason != lb.Assigned && !s.Renew:
-		out.Origins = s.withLost(out.Origins, false)
+		out.Awaits = s.lacks()
 	}
 	return out
 }
@@ -31,7 +37,7 @@ func (a *assigner) holding(s *subject) Assignment {
 		if !addr.IsValid() {
 			continue
 		}
-		pool, origin := "", s.AssignedFrom[addr]
+		pool, origin := "", s.Record.Of(addr).Pool
 		if p := a.index.find(addr); p != nil {
 			pool = p.Name
 		}
@@ -40,27 +46,10 @@ func (a *assigner) holding(s *subject) Assignment {
 		}
 		out.Addresses, out.Pools = append(out.Addresses, addr), append(out.Pools, pool)
 		if origin != "" {
-			out.Origins = append(out.Origins, Origin{addr, origin, s.terms})
+			out.Record = append(out.Record, lb.Origin{Address: addr, Pool: origin, Terms: s.terms})
 		}
 	}
 	return out
-}
-
-// withLost adds the addresses that the Service had before its status was lost, in families without an
-// address: pools may be restored after the Service. It adds those that the Service gave up in a clash, too. Those that
-// another load balancer overwrote it adds in all families, with a sign that they were if holdfast.dev/renew stands.
-func (s *subject) withLost(origins []Origin, overwritten bool) []Origin {
-	for _, addr := range slices.SortedFunc(maps.Keys(s.AssignedFrom), netip.Addr.Compare) {
-		f := s.family(addr)
-		if f >= 0 && (overwritten || !s.held[f].IsValid()) && s.awaits(addr) {
-			lost := Origin{Address: addr, Pool: s.AssignedFrom[addr]}
-			if overwritten && s.Renew && s.SharingTerms[addr] != "" {
-				lost.Terms = released
-			}
-			origins = append(origins, lost)
-		}
-	}
-	return origins
 }
 
 func (a *assigner) explainAssignment(s *subject, has Assignment) (lb.Reason, string) {

@@ -27,7 +27,7 @@ func benchmarkAssign(b *testing.B, n int, family lb.Family, pools ...lb.Pool) {
 	})
 	for i, a := range Assign(s).Assignments[:n-1] {
 		svc := &s.Services[i]
-		svc.UID, svc.Revision, svc.Addresses, svc.AssignedFrom = fmt.Sprint(i), "written", a.Addresses, origins(a.Origins)
+		svc.UID, svc.Revision, svc.Addresses, svc.Record = fmt.Sprint(i), "written", a.Addresses, a.Record
 	}
 	held := s
 	held.Services = s.Services[:n-1]

@@ -17,6 +17,9 @@ func (h *history) happen() {
 	if s.Namespaces == nil {
 		s.Namespaces = map[string]map[string]string{"a": {"team": "a"}, "b": {"team": "b"}}
 	}
+	if h.hostile && len(s.Services) > 0 {
+		s.Services[h.IntN(len(s.Services))].Recall = h.forged()
+	}
 	what := h.IntN(32)
 	if h.mild && len(s.Pools) < 2 {
 		what = 31
@@ -34,7 +37,7 @@ func (h *history) happen() {
 			svc.UID = fmt.Sprintf("u%03d", h.born)
 		}
 		if h.oneIn(8) { // restored, with what it had
-			svc.AssignedFrom = map[netip.Addr]string{h.address(): "p0"}
+			svc.Recall = h.forged()
 		}
 		h.want(&svc)
 		h.add(svc)
@@ -62,16 +65,22 @@ func (h *history) happen() {
 		h.alien = true
 	case what == 20: // a restore: statuses are gone, records are not
 		for i := range s.FloatingIPs {
-			s.FloatingIPs[i].Addresses, s.FloatingIPs[i].BoundTo, s.FloatingIPs[i].BoundUID = nil, lb.Key{}, ""
+			s.FloatingIPs[i].Addresses, s.FloatingIPs[i].Record, s.FloatingIPs[i].BoundTo, s.FloatingIPs[i].BoundUID = nil, nil, lb.Key{}, ""
 		}
 		for i := range s.Services {
-			s.Services[i].Addresses, s.Services[i].condition = nil, ""
+			s.Services[i].Addresses, s.Services[i].Record, s.Services[i].condition = nil, nil, ""
 		}
 	case what < 27:
 		h.editFloating()
 	default:
 		h.editPools()
 	}
+}
+
+// forged returns what anybody can write into an annotation: addresses of any pool and of any object.
+func (h *history) forged() lb.Origins {
+	out := wish(nil, lb.Origins{{Address: h.address(), Pool: pick(h, "p0", "p1", "elsewhere")}, {Address: h.address(), Pool: "p0"}})
+	return out[:h.IntN(1+len(out))]
 }
 
 func (h *history) add(svc lb.Service) {

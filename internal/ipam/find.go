@@ -1,9 +1,7 @@
 package ipam
 
 import (
-	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -64,7 +62,7 @@ func (a *assigner) foreign(s *subject) *refusal {
 		switch {
 		case !s.Renew:
 			return refuse(lb.ForeignAddress, what+"set holdfast.dev/renew", addr)
-		case s.overwritten():
+		case len(s.overwritten()) > 0:
 			return refuse(lb.ForeignAddress, what+"remove holdfast.dev/renew and set it again", addr)
 		}
 	}
@@ -73,7 +71,7 @@ func (a *assigner) foreign(s *subject) *refusal {
 
 // isForeign reports whether another load balancer wrote the address: no pool has it or had it.
 func (a *assigner) isForeign(s *subject, addr netip.Addr) bool {
-	return s.floating == 0 && s.AssignedFrom[addr] == "" && a.index.find(addr) == nil && a.holders[addr].floating == 0
+	return s.floating == 0 && s.Record.Of(addr).Pool == "" && a.index.find(addr) == nil && a.holders[addr].floating == 0
 }
 
 func (s *subject) missing(got perFamily) []int {
@@ -103,74 +101,58 @@ func (a *assigner) companion(held []netip.Addr, got perFamily) *supply {
 // reuseDelay keeps it, this one waits: falling back would change its address for good. So it does while the address's
 // pool cannot be read. Addresses that no pool would assign to it are forgotten.
 func (a *assigner) recall(s *subject, got *perFamily) *refusal {
-	if s.Renew || len(s.AssignedFrom) == 0 {
+	if s.Renew {
 		return nil
 	}
-	for f, family := range s.Families {
+	for had := range s.lost {
+		f, pool := s.family(had.Address), a.index.find(had.Address)
 		if s.held[f].IsValid() || got[f].IsValid() {
 			continue
 		}
-		addr, pool := a.lost(s, family)
-		if pool == nil {
-			if r := a.unreadable(s, family); r != nil {
-				return r
-			}
+		if p := a.unreadablePool(had); p != nil && !p.Deleting && (s.RequestedPool == "" || s.RequestedPool == p.Name) {
+			return refuse(lb.Unreadable, "had %s before, of pool %q, which has fields that cannot be read: it waits for that pool; to take another address, "+
+				"remove the annotation holdfast.dev/assigned", had.Address, p.Name)
+		}
+		if !a.returnable(s, had) {
 			continue
 		}
-		switch r := a.admits(s, addr, pool); {
+		switch r := a.admits(s, had.Address, pool); {
 		case r == nil:
-			got[f] = addr
+			got[f] = had.Address
 		case isConflict(r.reason) || r.reason == lb.Quarantined:
-			return refuse(r.reason, "had %s before, %s: to take another, remove the annotation holdfast.dev/assigned", addr, r.message)
+			return refuse(r.reason, "had %s before, %s: to take another, remove the annotation holdfast.dev/assigned", had.Address, r.message)
 		}
 	}
 	return nil
 }
 
-// lost returns the address of the family that the Service had before its status was lost, and the address's
-// pool, if that pool would assign it.
-func (a *assigner) lost(s *subject, family lb.Family) (addr netip.Addr, pool *supply) {
-	for last := range s.AssignedFrom {
-		p := a.index.find(last)
-		if lb.FamilyOf(last) != family || !s.awaits(last) || p == nil || addr.IsValid() && addr.Less(last) {
-			continue
-		}
-		if p.avoids(last) || a.poolRefusal(s, p, true) != "" || s.RequestedPool != "" && s.RequestedPool != p.Name {
-			continue
-		}
-		addr, pool = last, p
-	}
-	return addr, pool
+// returnable reports whether the pool of an address that the subject asks back may give it to the subject.
+func (a *assigner) returnable(s *subject, had lb.Origin) bool {
+	pool := a.index.find(had.Address)
+	return pool != nil && !pool.avoids(had.Address) && a.poolRefusal(s, pool, true) == "" && (s.RequestedPool == "" || s.RequestedPool == pool.Name)
 }
 
-// unreadable returns a refusal if the subject had an address of the family that a pool would give back to it as far as
-// can be read of that pool.
-func (a *assigner) unreadable(s *subject, family lb.Family) *refusal {
-	for _, last := range slices.SortedFunc(maps.Keys(s.AssignedFrom), netip.Addr.Compare) {
-		if lb.FamilyOf(last) != family || !s.awaits(last) {
-			continue
+// remembers reports whether the subject asks an address back that its pool may give to it.
+func (a *assigner) remembers(s *subject) bool {
+	for had := range s.lost {
+		if a.returnable(s, had) {
+			return true
 		}
-		p := a.unreadablePool(s, last)
-		if p == nil || p.Deleting || s.RequestedPool != "" && s.RequestedPool != p.Name {
-			continue
-		}
-		return refuse(lb.Unreadable, "had %s before, of pool %q, which has fields that cannot be read: it waits for that pool; to take another address, "+
-			"remove the annotation holdfast.dev/assigned", last, p.Name)
 	}
-	return nil
+	return false
 }
 
 // unreadablePool returns the pool that the address lies in or, since its ranges may be what cannot be read, came from,
 // if it is a pool with fields that cannot be read.
-func (a *assigner) unreadablePool(s *subject, addr netip.Addr) *supply {
-	if p := a.index.find(addr); p != nil {
+func (a *assigner) unreadablePool(had lb.Origin) *supply {
+	if p := a.index.find(had.Address); p != nil {
 		if p.Unreadable {
 			return p
 		}
 		return nil
 	}
 	for _, p := range a.supplies {
-		if p.Unreadable && p.Name == s.AssignedFrom[addr] {
+		if p.Unreadable && p.Name == had.Pool {
 			return p
 		}
 	}
@@ -210,13 +192,13 @@ func (a *assigner) outdated(s *subject, addr netip.Addr) bool {
 		return false
 	}
 	if s.Renew {
-		if a.unreadablePool(s, addr) != nil {
+		if a.unreadablePool(lb.Origin{Address: addr, Pool: s.Record.Of(addr).Pool}) != nil {
 			return false // nobody knows what its rules are
 		}
 		return pool == nil || pool.avoids(addr) || a.poolRefusal(s, pool, s.RequestedPool == pool.Name) != "" ||
 			s.RequestedPool != "" && s.RequestedPool != pool.Name
 	}
-	origin := s.AssignedFrom[addr]
+	origin := s.Record.Of(addr).Pool
 	if origin == "" && pool != nil {
 		origin = pool.Name
 	}

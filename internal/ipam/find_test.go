@@ -40,7 +40,7 @@ func TestChoosePool(t *testing.T) {
 			`s [] NoPool: namespace "elsewhere" is not known yet, and pools select namespaces by their labels`},
 		{"and no other pool gives it an address for good", []lb.Pool{selecting, pool("b", two)}, service("s", elsewhere),
 			`s [] NoPool: namespace "elsewhere" is not known yet, and pools select namespaces by their labels`},
-		{"nor in place of the one it had", []lb.Pool{selecting, pool("b", two)}, service("s", elsewhere, from(one, "a")),
+		{"nor in place of the one it had", []lb.Pool{selecting, pool("b", two)}, service("s", elsewhere, recalling(one, "a")),
 			`s [] NoPool: namespace "elsewhere" is not known yet, and pools select namespaces by their labels`},
 		{"what it has it keeps, with renew too", []lb.Pool{selecting, pool("b", two)}, service("s", elsewhere, holding(one), renewing),
 			`s [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "a" until another can be had: namespace "elsewhere" is not known yet, and pools select namespaces by their labels`},

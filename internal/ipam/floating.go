@@ -14,7 +14,8 @@ type Floating struct {
 	// Addresses are ordered as its families.
 	Addresses []netip.Addr
 	Pools     []string
-	Origins   []Origin
+	// Record and Awaits are as those of an Assignment.
+	Record, Awaits lb.Origins
 	// BoundTo is the Service that uses it, the zero Key for none.
 	BoundTo  lb.Key
 	BoundUID string
@@ -94,7 +95,7 @@ func (a *assigner) owned(s *subject, n int32) *refusal {
 	f := &a.state.FloatingIPs[n-1]
 	switch {
 	case f.Key.Namespace != s.Key.Namespace:
-		return refuse(lb.AddressInUse, "which FloatingIP %s owns: only Services of its namespace may use it", f.Key)
+		return refuse(lb.AddressInUse, "which %s owns: only Services of its namespace may use it", s.named(a.floating[n-1].party()))
 	case a.dedicated(s, n):
 		return refuse(lb.AddressInUse, "which FloatingIP %s owns for Service %q: delete that Service, or take its name out of spec.serviceName", f.Key, f.ServiceName)
 	}
@@ -134,14 +135,14 @@ func (a *assigner) boundTo(s *subject) *subject {
 func (a *assigner) floatingResult(s *subject) Floating {
 	f := &a.state.FloatingIPs[s.floating-1]
 	has := a.holding(s)
-	out := Floating{FloatingIP: f.Key, Addresses: has.Addresses, Pools: has.Pools, Origins: has.Origins, Finalizer: len(has.Addresses) > 0}
+	out := Floating{FloatingIP: f.Key, Addresses: has.Addresses, Pools: has.Pools, Record: has.Record, Finalizer: len(has.Addresses) > 0}
 	if user := a.boundTo(s); user != nil {
 		out.BoundTo, out.BoundUID = user.Key, user.UID
 	}
 	out.Delete = f.Delete && !f.Deleting && f.BoundTo != (lb.Key{}) && out.BoundTo == (lb.Key{}) && a.gone(f)
 	out.Reason, out.Message = a.explainFloating(s, f, out, describe("", has))
 	if !s.dissolved {
-		out.Origins = s.withLost(out.Origins, false)
+		out.Awaits = s.lacks()
 	}
 	return out
 }
@@ -156,7 +157,7 @@ func (a *assigner) explainFloating(s *subject, f *lb.FloatingIP, out Floating, h
 		return lb.Deleting, "gives back its addresses when their Service has left them"
 	case f.Deleting:
 		return lb.Deleting, fmt.Sprintf("waits for Service %s, which uses %s", out.BoundTo, holds)
-	case r != nil && len(out.Addresses) == 0 && s.remembers():
+	case r != nil && len(out.Addresses) == 0 && len(s.lacks()) > 0:
 		return r.reason, r.message + "; it had that address before: to take another, remove the annotation holdfast.dev/assigned"
 	case r != nil && len(out.Addresses) == 0:
 		return r.reason, r.message

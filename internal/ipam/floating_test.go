@@ -51,7 +51,7 @@ func TestFloatingIP(t *testing.T) {
 		{"takes nothing new when deleted", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}, floating("f", owning("10.0.0.2"), wanting("10.0.0.1"), dying),
 			[]lb.Service{service("s", claiming("f"), holding("10.0.0.2"))}, addrs("10.0.0.2"), lb.Deleting, addrs("10.0.0.2")},
 		{"moves, and leaves no address behind to a Service", []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")},
-			floating("f", owning("192.0.2.9"), func(f *lb.FloatingIP) { f.Pool, f.AssignedFrom = "p", map[netip.Addr]string{f.Addresses[0]: "old"} }),
+			floating("f", owning("192.0.2.9"), func(f *lb.FloatingIP) { f.Pool, f.Record = "p", lb.Origins{{Address: f.Addresses[0], Pool: "old"}} }),
 			[]lb.Service{service("s", asking("192.0.2.9"))}, addrs("10.0.0.0"), lb.Available, nil},
 		// Missing families come from the same pool.
 		{"is as internal as its address", []lb.Pool{internal}, floating("f", owning("10.0.0.2"), func(f *lb.FloatingIP) { f.Families = []lb.Family{lb.IPv4, lb.IPv6} }),
@@ -103,7 +103,7 @@ func TestKeptFloatingIP(t *testing.T) {
 		{"its Service is gone: free by its name", floating("keep", owning("10.0.0.2"), dedicatedTo("first", true)), []lb.Service{service("next", claiming("keep"))},
 			[]string{`next [10.0.0.2] Assigned: has 10.0.0.2 from pool "p"`}},
 		{"not for another namespace", floating("keep", owning("10.0.0.2"), dedicatedTo("first", true)), []lb.Service{service("next", asking("10.0.0.2"), elsewhere)},
-			[]string{`next [] AddressInUse: asks for 10.0.0.2, which FloatingIP default/keep owns: only Services of its namespace may use it`}},
+			[]string{`next [] AddressInUse: asks for 10.0.0.2, which a FloatingIP of another namespace owns: only Services of its namespace may use it`}},
 		{"its Service exists", floating("keep", owning("10.0.0.2"), dedicatedTo("first", false)), []lb.Service{service("next", asking("10.0.0.2"))},
 			[]string{`next [] AddressInUse: asks for 10.0.0.2, which FloatingIP default/keep owns for Service "first": delete that Service, or take its name out of spec.serviceName`}},
 		{"its Service exists, claimed by name", floating("keep", owning("10.0.0.2"), dedicatedTo("first", false)), []lb.Service{service("next", claiming("keep"))},
@@ -174,8 +174,7 @@ func TestForeignAddress(t *testing.T) {
 		t.Errorf("renewed: -want +got\n%s", diff)
 	}
 	// A record of a family that the Service has no more is no sign that its address was overwritten.
-	one.Services[0].AssignedFrom = map[netip.Addr]string{netip.MustParseAddr("2001:db8::1"): "p"}
-	one.Services[0].SharingTerms = map[netip.Addr]string{netip.MustParseAddr("2001:db8::1"): "digest"}
+	one.Services[0].Record = lb.Origins{{Address: netip.MustParseAddr("2001:db8::1"), Pool: "p", Terms: "digest"}}
 	if diff := cmp.Diff([]string{`a [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}, text(Assign(one))); diff != "" {
 		t.Errorf("renewed, with a record of IPv6: -want +got\n%s", diff)
 	}
@@ -185,11 +184,11 @@ func TestForeignAddress(t *testing.T) {
 		if diff := cmp.Diff([]string{"a [172.18.0.2] " + said + "remove holdfast.dev/renew and set it again"}, text(Assign(overwritten))); diff != "" {
 			t.Errorf("overwritten: -want +got\n%s", diff)
 		}
-		record := origins(Assign(overwritten).Assignments[0].Origins)
+		record := Assign(overwritten).Assignments[0].Record
 		if len(record) != 1 {
 			t.Errorf("the record is %v", record)
 		}
-		overwritten.Services[0].AssignedFrom = record
+		overwritten.Services[0].Record = record
 	}
 }
 

@@ -122,6 +122,8 @@ type history struct {
 	calm bool
 	// alien: others wrote statuses since a controller last saw everything and wrote everything.
 	alien bool
+	// hostile histories have annotations that users forge all the time.
+	hostile bool
 	// mild histories change less, so that a Ledger has something to carry over.
 	mild        bool
 	controllers [2]*controller
@@ -136,7 +138,7 @@ type history struct {
 
 func newHistory(seed uint64) *history {
 	return &history{
-		Rand: rand.New(rand.NewPCG(seed, 0)), mild: seed%3 == 0, calm: seed%4 < 2, book: newBook(seed),
+		Rand: rand.New(rand.NewPCG(seed, 0)), mild: seed%3 == 0, hostile: seed%5 == 0, calm: seed%4 < 2, book: newBook(seed),
 		worlds: make([]world, 1), controllers: [2]*controller{newController(), newController()},
 	}
 }

@@ -70,7 +70,7 @@ func (a *assigner) keepAddresses(s *subject, loyal bool) {
 		case r == nil:
 			s.held[f] = addr
 			a.hold(s, addr)
-		case s.SharingTerms[addr] != "" && (r.reason == lb.PortClash || r.reason == lb.NotShareable):
+		case s.Record.Of(addr).Terms != "" && (r.reason == lb.PortClash || r.reason == lb.NotShareable):
 			s.clashing = append(s.clashing, addr)
 		}
 	}
@@ -81,7 +81,7 @@ func (a *assigner) keepAddresses(s *subject, loyal bool) {
 func (a *assigner) stays(s *subject, addr netip.Addr) *refusal {
 	t := a.holders[addr]
 	if t.floating > 0 && !a.claims(s, t.floating) {
-		return refuse(lb.AddressInUse, "which FloatingIP %s owns", a.floating[t.floating-1].Key)
+		return refuse(lb.AddressInUse, "which %s owns", s.named(a.floating[t.floating-1].party()))
 	}
 	return a.firstRefusal(t, func(o *subject) *refusal {
 		if a.isForeign(s, addr) && a.isForeign(o, addr) {
@@ -109,11 +109,8 @@ func (a *assigner) dissolve(floating []*subject) {
 // held by it.
 func (a *assigner) block(subjects []*subject) {
 	for _, s := range subjects {
-		for addr := range s.replaced {
-			a.bar(addr, s.party())
-		}
-		for _, addr := range s.Addresses {
-			if !slices.Contains(s.held, addr) {
+		for addr, why := range references(s.Service) {
+			if why != requested && !slices.Contains(s.held, addr) {
 				a.bar(addr, s.party())
 			}
 		}

@@ -3,7 +3,6 @@ package ipam
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -65,9 +64,13 @@ func newWitness(s lb.State, r Result) *witness {
 
 // replaced returns the addresses that a Service had when its record was written, and in whose place its status shows others.
 func replaced(svc *lb.Service) []netip.Addr {
-	return slices.DeleteFunc(slices.Collect(maps.Keys(svc.SharingTerms)), func(addr netip.Addr) bool {
-		return svc.SharingTerms[addr] == released || len(svc.Addresses) == 0 || slices.Contains(svc.Addresses, addr)
-	})
+	var out []netip.Addr
+	for _, o := range svc.Record {
+		if o.Terms != lb.TermsReleased && len(svc.Addresses) > 0 && !slices.Contains(svc.Addresses, o.Address) {
+			out = append(out, o.Address)
+		}
+	}
+	return out
 }
 
 // noneTwice: holders of one address share it by the rules and claim the FloatingIP
@@ -108,7 +111,7 @@ func (w *witness) noneTwice() error {
 // foreign reports whether both Services show an address that is of no pool and that no controller recorded.
 func (w *witness) foreign(addr netip.Addr, by ...lb.Key) bool {
 	return w.poolOf(addr) == nil && !slices.ContainsFunc(by, func(k lb.Key) bool {
-		return w.services[k].AssignedFrom[addr] != "" || !slices.Contains(w.services[k].Addresses, addr)
+		return w.services[k].Record.Of(addr).Pool != "" || !slices.Contains(w.services[k].Addresses, addr)
 	})
 }
 

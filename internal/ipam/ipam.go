@@ -41,21 +41,15 @@ type Assignment struct {
 	Addresses []netip.Addr
 	// Pools holds the name of each address's pool, or "" if the address is retained.
 	Pools []string
-	// Origins are written on the Service: the pools that its addresses came from, also for addresses
-	// that it had before a restore and still waits for.
-	Origins []Origin
+	// Record is written into the status of the Service: the pools that its addresses came from, and its terms.
+	Record lb.Origins
+	// Awaits are the addresses that it waits for, because it had them before a restore or before it gave them up in a clash.
+	// They are asked for again by the annotation that also carries the record through a backup.
+	Awaits lb.Origins
 	// Reason is Assigned if the Service has all it requests, PartlyAssigned if it prefers two
 	// families and has one. Any other is why it waits, or why it holds something else than it requests.
 	Reason  lb.Reason
 	Message string
-}
-
-// Origin is the pool that an address came from.
-type Origin struct {
-	Address netip.Addr
-	Pool    string
-	// Terms is a digest of what decides with whom the Service may share the address; "" or released if it does not hold it.
-	Terms string
 }
 
 // Assign decides for all objects. Older ones come first; requests for a
@@ -115,9 +109,11 @@ func (a *assigner) decide() {
 	services, floating := oldestFirst(a.services), oldestFirst(a.floating)
 	a.keep(services, floating)
 	a.takeAll(floating, func(s *subject) bool { return len(s.RequestedAddresses) > 0 })
-	// Services that claim a FloatingIP wait until it has all it can get, and has left what it moves from.
-	a.takeAll(services, func(s *subject) bool { return s.remembers() && !a.mayClaim(s) })
-	a.takeAll(services, func(s *subject) bool { return !s.joins && len(s.RequestedAddresses) > 0 && !a.mayClaim(s) })
+	// Services that claim a FloatingIP wait until it has all it can get, and has left what it moves from. What an annotation
+	// asks back is a request like any other.
+	a.takeAll(services, func(s *subject) bool {
+		return (!s.joins && len(s.RequestedAddresses) > 0 || a.remembers(s)) && !a.mayClaim(s)
+	})
 	a.takeAll(floating, func(*subject) bool { return true })
 	a.takeAll(services, func(s *subject) bool { return !s.joins && (a.mayClaim(s) || len(s.RequestedAddresses) > 0) })
 	a.takeAll(services, func(s *subject) bool { return !s.joins })

@@ -59,7 +59,12 @@ func asking(texts ...string) func(*lb.Service) {
 }
 
 func from(address, pool string) func(*lb.Service) {
-	return func(s *lb.Service) { s.AssignedFrom = map[netip.Addr]string{netip.MustParseAddr(address): pool} }
+	return func(s *lb.Service) { s.Record = lb.Origins{{Address: netip.MustParseAddr(address), Pool: pool}} }
+}
+
+// recalling is what an annotation asks back.
+func recalling(address, pool string) func(*lb.Service) {
+	return func(s *lb.Service) { s.Recall = lb.Origins{{Address: netip.MustParseAddr(address), Pool: pool}} }
 }
 
 func askingPool(name string) func(*lb.Service) {

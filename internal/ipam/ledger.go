@@ -105,16 +105,18 @@ func (l *Ledger) invalidate(s lb.State) {
 // references returns every address that objects other than unchanged Services refer to.
 func (l *Ledger) references(s lb.State) []netip.Addr {
 	out := slices.Collect(maps.Keys(s.Reserved))
-	for i := range s.Services {
-		if l.entries[i] == nil {
-			svc := &s.Services[i]
-			out = append(append(out, svc.Addresses...), svc.RequestedAddresses...)
-			out = slices.AppendSeq(out, maps.Keys(svc.AssignedFrom))
+	refer := func(svc *lb.Service) {
+		for addr := range references(svc) {
+			out = append(out, addr)
 		}
 	}
-	for _, f := range s.FloatingIPs {
-		out = append(append(out, f.Addresses...), f.Wanted...)
-		out = slices.AppendSeq(out, maps.Keys(f.AssignedFrom))
+	for i := range s.Services {
+		if l.entries[i] == nil {
+			refer(&s.Services[i])
+		}
+	}
+	for i := range s.FloatingIPs {
+		refer(requestsOf(&s.FloatingIPs[i]))
 	}
 	for _, c := range s.Claims {
 		out = append(out, c.Addresses...)

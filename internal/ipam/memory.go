@@ -157,14 +157,10 @@ func (a *assigner) departures(note func(addr netip.Addr, origin string, by lb.Ke
 	for _, subjects := range [][]subject{a.floating, a.services} {
 		for i := range subjects {
 			s := &subjects[i]
-			for _, addr := range s.Addresses {
-				if !slices.Contains(s.held, addr) {
-					note(addr, s.AssignedFrom[addr], s.Key, s.UID)
-				}
-			}
-			for addr := range s.replaced {
-				if _, known := a.memory.last[addr]; !known {
-					note(addr, s.AssignedFrom[addr], s.Key, s.UID)
+			for addr, why := range references(s.Service) {
+				_, known := a.memory.last[addr]
+				if !slices.Contains(s.held, addr) && (why == inStatus || why == inRecord && !known) {
+					note(addr, s.Record.Of(addr).Pool, s.Key, s.UID)
 				}
 			}
 		}

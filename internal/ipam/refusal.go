@@ -39,15 +39,15 @@ func (a *assigner) admits(s *subject, addr netip.Addr, pool *supply) *refusal {
 func (a *assigner) beside(s *subject, addr netip.Addr, pool *supply, t holders) *refusal {
 	switch {
 	case t.claimant != nil && !t.claimedBy(s):
-		return refuse(lb.AddressInUse, "which %s holds", t.claimant)
+		return refuse(lb.AddressInUse, "which %s holds", s.named(*t.claimant))
 	case s.floating > 0 && t.floating > 0 && t.floating != s.floating:
-		return refuse(lb.AddressInUse, "which FloatingIP %s owns", a.floating[t.floating-1].Key)
+		return refuse(lb.AddressInUse, "which %s owns", s.named(a.floating[t.floating-1].party()))
 	case s.floating > 0:
 		return a.firstRefusal(t, func(o *subject) *refusal {
 			if a.cedes(o, s.floating) {
 				return nil
 			}
-			return refuse(lb.AddressInUse, "which Service %s holds: set spec.serviceName to take it over with the Service", o.Key)
+			return refuse(lb.AddressInUse, "which %s holds: set spec.serviceName to take it over with the Service", s.named(o.party()))
 		})
 	case t.floating > 0 && !a.claims(s, t.floating):
 		return a.owned(s, t.floating)
@@ -64,17 +64,21 @@ func (a *assigner) beside(s *subject, addr netip.Addr, pool *supply, t holders) 
 func agree(s, o *subject) *refusal {
 	switch {
 	case s.key == "" || s.key != o.key:
-		return refuse(lb.AddressInUse, "which Service %s holds", o.Key)
+		return refuse(lb.AddressInUse, "which %s holds", s.named(o.party()))
 	case s.Internal != o.Internal:
-		return refuse(lb.NotShareable, "which Service %s holds: an internal Service and an external one never share", o.Key)
+		return refuse(lb.NotShareable, "which %s holds: an internal Service and an external one never share", s.named(o.party()))
 	case s.Local != o.Local:
-		return refuse(lb.NotShareable, "which Service %s holds with another externalTrafficPolicy: Services that share have the same", o.Key)
+		return refuse(lb.NotShareable, "which %s holds with another externalTrafficPolicy: Services that share have the same", s.named(o.party()))
 	case s.Local && (s.Backend == "" || s.Backend != o.Backend):
-		return refuse(lb.NotShareable, "which Service %s holds: under externalTrafficPolicy Local, Services that share have the same selector", o.Key)
+		return refuse(lb.NotShareable, "which %s holds: under externalTrafficPolicy Local, Services that share have the same selector", s.named(o.party()))
 	}
 	for _, p := range s.Ports {
-		if slices.Contains(o.Ports, p) {
-			return refuse(lb.PortClash, "where Service %s holds port %s/%d: change the port or the sharing key", o.Key, p.Protocol, p.Port)
+		switch {
+		case !slices.Contains(o.Ports, p):
+		case s.Key.Namespace != o.Key.Namespace:
+			return refuse(lb.PortClash, "where %s holds one of its ports: change the ports or the sharing key", s.named(o.party()))
+		default:
+			return refuse(lb.PortClash, "where %s holds port %s/%d: change the port or the sharing key", s.named(o.party()), p.Protocol, p.Port)
 		}
 	}
 	return nil
@@ -86,10 +90,10 @@ func shareable(s, o *subject, pool *supply) *refusal {
 		return r
 	}
 	if s.Internal && s.SharingKey == "" {
-		return refuse(lb.NotShareable, "which Service %s holds: internal Services do not share by load-balancer-id, but by holdfast.dev/sharing-key", o.Key)
+		return refuse(lb.NotShareable, "which %s holds: internal Services do not share by load-balancer-id, but by holdfast.dev/sharing-key", s.named(o.party()))
 	}
 	if s.Key.Namespace != o.Key.Namespace && (pool == nil || !pool.ShareAcross) {
-		return refuse(lb.NotShareable, "which Service %s holds: the pool's sharing.scope is Namespace", o.Key)
+		return refuse(lb.NotShareable, "which %s holds: the pool's sharing.scope is Namespace", s.named(o.party()))
 	}
 	return nil
 }
@@ -110,11 +114,15 @@ func (a *assigner) shareLimit(s *subject, pool *supply, t holders) *refusal {
 
 // quarantined returns a refusal during the address's reuseDelay. Its last holder need not wait.
 func (a *assigner) quarantined(s *subject, addr netip.Addr, pool *supply) *refusal {
-	until := a.memory.until(addr, pool)
-	if !a.state.Now.Before(until) || a.memory.last[addr].Holder == s.Key {
+	until, by := a.memory.until(addr, pool), a.memory.last[addr].Holder
+	if !a.state.Now.Before(until) || by == s.Key {
 		return nil
 	}
-	return refuse(lb.Quarantined, "which %s gave back and which the pool's reuseDelay keeps until %s", a.memory.last[addr].Holder, until.UTC().Format(time.RFC3339))
+	holder := "another namespace"
+	if by.Namespace == s.Key.Namespace {
+		holder = by.String()
+	}
+	return refuse(lb.Quarantined, "which %s gave back and which the pool's reuseDelay keeps until %s", holder, until.UTC().Format(time.RFC3339))
 }
 
 // overQuota says that the subject's namespace may not hold one address more.

@@ -149,7 +149,7 @@ func (w *witness) givenByThePools() error {
 			if svc.FamilyPolicy != lb.PreferDualStack && len(w.Assignments[i].Addresses) < len(svc.Families) {
 				return fmt.Errorf("%s was given %s alone, which it does not accept", svc.Key, addr)
 			}
-			recalled := svc.AssignedFrom[addr] != ""
+			recalled := lostOf(svc).Of(addr) != (lb.Origin{})
 			if before := w.frozen(svc, lb.FamilyOf(addr)); before.IsValid() && !recalled && w.owns[addr] == nil && !slices.Contains(svc.RequestedAddresses, addr) {
 				return fmt.Errorf("%s was given %s, though it waits for %s", svc.Key, addr, before)
 			}
@@ -183,19 +183,14 @@ func (w *witness) unseen(svc *lb.Service) bool {
 // waits reports whether a Service waits for another object because its user asked for that.
 func (w *witness) waits(svc *lb.Service) bool {
 	for _, addr := range svc.Addresses {
-		if svc.AssignedFrom[addr] == "" && w.poolOf(addr) == nil && w.owns[addr] == nil {
+		if svc.Record.Of(addr).Pool == "" && w.poolOf(addr) == nil && w.owns[addr] == nil {
 			return true // another load balancer wrote it
 		}
 	}
 	if svc.Problem != nil || svc.FamilyPolicy == lb.RequireDualStack && len(svc.Families) < 2 || svc.FloatingIP != "" {
 		return true
 	}
-	for addr := range svc.AssignedFrom {
-		if !svc.Renew && !slices.Contains(svc.Addresses, addr) {
-			return true
-		}
-	}
-	if w.unseen(svc) {
+	if !svc.Renew && len(lostOf(svc)) > 0 || w.unseen(svc) {
 		return true
 	}
 	return slices.ContainsFunc(w.State.FloatingIPs, func(f lb.FloatingIP) bool { return claimedBy(&f, svc) && !joiner(svc) })

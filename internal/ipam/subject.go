@@ -3,6 +3,7 @@ package ipam
 import (
 	"cmp"
 	"hash/fnv"
+	"iter"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -42,11 +43,21 @@ type party struct {
 	floating bool
 }
 
-func (p party) String() string {
+func (p party) String() string { return p.kind() + " " + p.Key.String() }
+
+func (p party) kind() string {
 	if p.floating {
-		return "FloatingIP " + p.Key.String()
+		return "FloatingIP"
 	}
-	return "Service " + p.Key.String()
+	return "Service"
+}
+
+// named names another party in a message to the subject's user, who must not learn what other namespaces have.
+func (s *subject) named(p party) string {
+	if p.Namespace != s.Key.Namespace {
+		return "a " + p.kind() + " of another namespace"
+	}
+	return p.String()
 }
 
 func (s *subject) party() party { return party{s.Key, s.floating > 0} }
@@ -58,49 +69,96 @@ func (s *subject) family(addr netip.Addr) int {
 	return slices.Index(s.Families, lb.FamilyOf(addr))
 }
 
-// remembers reports whether the Service records an address that it waits for, of a family that it has.
-func (s *subject) remembers() bool {
-	for addr := range s.AssignedFrom {
-		if s.family(addr) >= 0 && s.awaits(addr) {
-			return true
+// reference is why a subject refers to an address.
+type reference int
+
+const (
+	// requested: it requests the address, or asks it back.
+	requested reference = iota
+	// inStatus: its status has the address.
+	inStatus
+	// inRecord: it held the address by its record, and another writer put others into the status.
+	inRecord
+)
+
+// references yields every address to which a Service, or a FloatingIP seen as one, refers. A Service whose status is empty
+// gets its addresses back.
+func references(s *lb.Service) iter.Seq2[netip.Addr, reference] {
+	return func(yield func(netip.Addr, reference) bool) {
+		for _, addr := range s.Addresses {
+			if !yield(addr, inStatus) {
+				return
+			}
+		}
+		for _, origin := range s.Record {
+			why := inRecord
+			if origin.Terms == lb.TermsReleased || len(s.Addresses) == 0 {
+				why = requested
+			}
+			if !slices.Contains(s.Addresses, origin.Address) && !yield(origin.Address, why) {
+				return
+			}
+		}
+		for _, addr := range s.RequestedAddresses {
+			if !yield(addr, requested) {
+				return
+			}
+		}
+		for _, origin := range s.Recall {
+			if !yield(origin.Address, requested) {
+				return
+			}
 		}
 	}
-	return false
 }
 
-// awaits reports whether the Service waits for an address that it records: the address is not in its
-// status, or will not be in it.
+// lost yields the address of each family that the Service held or asks back, and that is not in its status or will not be:
+// first what its record proves.
+func (s *subject) lost(yield func(lb.Origin) bool) {
+	var seen perFamily
+	for _, list := range []lb.Origins{s.Record, s.Recall} {
+		for _, had := range list {
+			f := s.family(had.Address)
+			if f < 0 || seen[f].IsValid() || had.Terms == lb.TermsReleased || !s.awaits(had.Address) {
+				continue
+			}
+			seen[f] = had.Address
+			if !yield(lb.Origin{Address: had.Address, Pool: had.Pool}) {
+				return
+			}
+		}
+	}
+}
+
+// lacks returns what is lost of the families without an address: pools may be restored after the Service.
+func (s *subject) lacks() (out lb.Origins) {
+	for had := range s.lost {
+		if !s.held[s.family(had.Address)].IsValid() {
+			out = append(out, had)
+		}
+	}
+	return out
+}
+
+// awaits reports whether an address is not in the status of the Service, or will not be in it.
 func (s *subject) awaits(addr netip.Addr) bool {
 	return !slices.Contains(s.Addresses, addr) || slices.Contains(s.clashing, addr)
 }
 
-// released stands for the terms of an address that another load balancer overwrote while holdfast.dev/renew stood: its
-// release is recorded, and Holdfast does not write it again.
-const released = "released"
-
-// replaced yields the addresses that the Service holds by the terms in its record, and neither by its status nor in
-// this decision: another writer put others into the status. A Service whose status is empty gets its addresses back.
-func (s *subject) replaced(yield func(netip.Addr) bool) {
-	for addr, terms := range s.SharingTerms {
-		if terms != released && len(s.Addresses) > 0 && !slices.Contains(s.Addresses, addr) && !slices.Contains(s.held, addr) && !yield(addr) {
-			return
+// overwritten returns what the Service held when another load balancer overwrote its status, as the record keeps it while
+// holdfast.dev/renew stands.
+func (s *subject) overwritten() lb.Origins {
+	var out lb.Origins
+	for _, had := range s.Record {
+		if s.family(had.Address) >= 0 && s.awaits(had.Address) {
+			out = append(out, lb.Origin{Address: had.Address, Pool: had.Pool, Terms: lb.TermsReleased})
 		}
 	}
-}
-
-// overwritten reports whether the record has the terms of an address that is not in the status, of a family that the
-// Service has.
-func (s *subject) overwritten() bool {
-	for addr := range s.SharingTerms {
-		if s.family(addr) >= 0 && s.awaits(addr) {
-			return true
-		}
-	}
-	return false
+	return out
 }
 
 // loyal reports whether the Service holds the address under the terms on which it was assigned.
-func (s *subject) loyal(addr netip.Addr) bool { return s.SharingTerms[addr] == s.terms }
+func (s *subject) loyal(addr netip.Addr) bool { return s.Record.Of(addr).Terms == s.terms }
 
 // subjects makes a subject of every Service to decide for and of every FloatingIP, and finds the keys that
 // matter. It returns how many addresses the Services may hold.
@@ -168,12 +226,7 @@ func digest(s *subject) string {
 // asService returns a FloatingIP as a Service with the same requests. It is internal
 // if the pool that it requests, or that its addresses lie in, is internal.
 func (a *assigner) asService(f *lb.FloatingIP) *lb.Service {
-	svc := &lb.Service{
-		Key: f.Key, UID: f.UID, Labels: f.Labels, Created: f.Created,
-		Families: f.Families, FamilyPolicy: lb.SingleStack,
-		RequestedAddresses: f.Wanted, RequestedPool: f.Pool, Problem: f.Problem,
-		Addresses: f.Addresses, AssignedFrom: f.AssignedFrom,
-	}
+	svc := requestsOf(f)
 	for _, p := range a.state.Pools {
 		svc.Internal = svc.Internal || p.Name == f.Pool && p.Internal
 	}
@@ -185,4 +238,14 @@ func (a *assigner) asService(f *lb.FloatingIP) *lb.Service {
 		}
 	}
 	return svc
+}
+
+// requestsOf returns a FloatingIP as a Service, whatever the pools.
+func requestsOf(f *lb.FloatingIP) *lb.Service {
+	return &lb.Service{
+		Key: f.Key, UID: f.UID, Labels: f.Labels, Created: f.Created,
+		Families: f.Families, FamilyPolicy: lb.SingleStack,
+		RequestedAddresses: f.Wanted, RequestedPool: f.Pool, Problem: f.Problem,
+		Addresses: f.Addresses, Record: f.Record, Recall: f.Recall,
+	}
 }

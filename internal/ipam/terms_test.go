@@ -74,7 +74,7 @@ func TestReuseDelayOfTheClashing(t *testing.T) {
 	b := state.Services[1]
 	state.Services, state.Leaving = state.Services[:1], []lb.Leaving{{Key: b.Key, Addresses: b.Addresses}}
 	state = applied(state, Assign(state))
-	restored := service("restored", from("192.0.2.1", "p"))
+	restored := service("restored", recalling("192.0.2.1", "p"))
 	const waits = " [] Quarantined: had 192.0.2.1 before, which default/b gave back and which the pool's reuseDelay keeps until 1970-01-01T00:11:00Z: " +
 		"to take another, remove the annotation holdfast.dev/assigned"
 	for _, svc := range []lb.Service{state.Services[0], restored} {

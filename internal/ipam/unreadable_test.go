@@ -47,11 +47,11 @@ func TestUnreadablePoolIsWaitedFor(t *testing.T) {
 		service lb.Service
 		want    string
 	}{
-		{"a field", field, service("s", from(had, "p")), waits},
-		{"its ranges", ranges, service("s", from(had, "p")), waits},
-		{"nothing", whole, service("s", from(had, "p")), `s [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`},
-		{"a record of another pool", ranges, service("s", from(had, "gone")), `s [198.51.100.1] Assigned: has 198.51.100.1 from pool "other"`},
-		{"it renews", field, service("s", from(had, "p"), renew), `s [198.51.100.1] Assigned: has 198.51.100.1 from pool "other"`},
+		{"a field", field, service("s", recalling(had, "p")), waits},
+		{"its ranges", ranges, service("s", recalling(had, "p")), waits},
+		{"nothing", whole, service("s", recalling(had, "p")), `s [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`},
+		{"a record of another pool", ranges, service("s", recalling(had, "gone")), `s [198.51.100.1] Assigned: has 198.51.100.1 from pool "other"`},
+		{"it renews", field, service("s", recalling(had, "p"), renew), `s [198.51.100.1] Assigned: has 198.51.100.1 from pool "other"`},
 		{"it holds the address and renews", field, service("s", holding(had), from(had, "p"), renew), `s [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`},
 		{"the same of a pool without ranges", ranges, service("s", holding(had), from(had, "p"), renew), `s [192.0.2.1] Assigned: has 192.0.2.1, which is in no pool any more`},
 	} {
@@ -59,8 +59,8 @@ func TestUnreadablePoolIsWaitedFor(t *testing.T) {
 		if diff := cmp.Diff([]string{tt.want}, text(r)); diff != "" {
 			t.Errorf("%s: -want +got\n%s", tt.name, diff)
 		}
-		if len(r.Assignments[0].Origins) != 1 {
-			t.Errorf("%s: the record is %v", tt.name, r.Assignments[0].Origins)
+		if a := r.Assignments[0]; len(a.Record)+len(a.Awaits) != 1 {
+			t.Errorf("%s: the record is %v, and it awaits %v", tt.name, a.Record, a.Awaits)
 		}
 	}
 }

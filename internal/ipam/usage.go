@@ -129,7 +129,7 @@ func (a *assigner) retain(out []Usage) {
 				if !addr.IsValid() || a.index.find(addr) != nil {
 					continue
 				}
-				at, known := place[s.AssignedFrom[addr]]
+				at, known := place[s.Record.Of(addr).Pool]
 				if !known || seen[addr] {
 					continue
 				}

@@ -133,7 +133,7 @@ func (w world) compile(now time.Time) lb.State {
 // shown splits what stands in the status of a Service that we do not serve into ours and others'.
 func (o *serviceObject) shown() (ours, others []netip.Addr) {
 	for _, addr := range o.Addresses {
-		if !o.foreign || o.finalizer && o.AssignedFrom[addr] != "" {
+		if !o.foreign || o.finalizer && o.Record.Of(addr).Pool != "" {
 			ours = append(ours, addr)
 		} else {
 			others = append(others, addr)
@@ -145,23 +145,22 @@ func (o *serviceObject) shown() (ours, others []netip.Addr) {
 // leaves returns what a Service that we do not serve must lose, with these in its status: the change of a type empties it.
 func (o *serviceObject) leaves(shown []netip.Addr) []netip.Addr {
 	out := slices.Clone(shown)
-	for _, addr := range slices.SortedFunc(maps.Keys(o.AssignedFrom), netip.Addr.Compare) {
-		had := o.condition == "True" || o.condition != "" && o.finalizer && o.SharingTerms[addr] != ""
-		if had && !slices.Contains(out, addr) {
-			out = append(out, addr)
+	for _, origin := range o.Record {
+		if origin.Terms != lb.TermsReleased && !slices.Contains(out, origin.Address) {
+			out = append(out, origin.Address)
 		}
 	}
 	return out
 }
 
-// lost returns the addresses of its record that a FloatingIP asks for again.
+// lost returns the addresses that the annotation of a FloatingIP asks back.
 func lost(f lb.FloatingIP) []netip.Addr {
 	var out []netip.Addr
-	for _, addr := range slices.SortedFunc(maps.Keys(f.AssignedFrom), netip.Addr.Compare) {
-		same := func(a netip.Addr) bool { return a.BitLen() == addr.BitLen() }
-		known := slices.ContainsFunc(slices.Concat(f.Wanted, f.Addresses, out), same)
-		if !known && slices.Contains(f.Families, lb.FamilyOf(addr)) && (f.Pool == "" || f.Pool == f.AssignedFrom[addr]) {
-			out = append(out, addr)
+	for _, had := range f.Recall {
+		same := func(a netip.Addr) bool { return a.BitLen() == had.Address.BitLen() }
+		known := slices.ContainsFunc(slices.Concat(f.Wanted, f.Addresses), same)
+		if !known && slices.Contains(f.Families, lb.FamilyOf(had.Address)) && (f.Pool == "" || f.Pool == had.Pool) {
+			out = append(out, had.Address)
 		}
 	}
 	return out

@@ -129,7 +129,7 @@ func setFloatingVersion(o *floatingObject, version int) { o.version = version }
 
 func (h *history) writeService(r *run, seen serviceObject, a *Assignment) {
 	want := seen
-	want.AssignedFrom, want.SharingTerms, want.finalizer = origins(a.Origins), terms(a.Origins), len(a.Addresses) > 0
+	want.Record, want.Recall, want.finalizer = a.Record, wish(a.Record, a.Awaits), len(a.Addresses) > 0
 	if a.Reason != lb.ForeignAddress {
 		want.Addresses = a.Addresses
 	} else {
@@ -156,7 +156,7 @@ func (h *history) writeFloatingIP(r *run, seen floatingObject, f Floating) {
 		h.deleteFloatingIP(r, seen)
 		return
 	}
-	want.AssignedFrom = origins(f.Origins)
+	want.Recall = wish(f.Record, f.Awaits)
 	want.finalizer = f.Finalizer && (seen.finalizer || !seen.Deleting)
 	recorded, landed := patch(h, r, &r.floatingIPs, seen, want, setFloatingVersion)
 	if r.silent {
@@ -172,7 +172,7 @@ func (h *history) writeFloatingIP(r *run, seen floatingObject, f Floating) {
 		return
 	}
 	want = recorded
-	want.Addresses, want.BoundTo, want.BoundUID = f.Addresses, f.BoundTo, f.BoundUID
+	want.Addresses, want.Record, want.BoundTo, want.BoundUID = f.Addresses, f.Record, f.BoundTo, f.BoundUID
 	before := h.world
 	if after, landed := patch(h, r, &r.floatingIPs, recorded, want, setFloatingVersion); landed {
 		h.checkFloatingIP(r, before, seen, after)
@@ -217,16 +217,16 @@ func (h *history) create(r *run, k Keep) {
 
 // release clears a Service that is not ours to serve: first its status, and in a later run the rest.
 func (h *history) release(r *run, seen serviceObject) {
-	if seen.served && !seen.deleting || !seen.finalizer && seen.condition == "" {
+	if seen.served && !seen.deleting || !seen.finalizer && seen.condition == "" && seen.Record == nil {
 		return
 	}
 	shown, others := seen.shown()
 	want := seen
-	want.condition = ""
+	want.condition, want.Record = "", nil
 	if len(shown) > 0 {
 		want.Addresses = others
 	} else {
-		want.AssignedFrom, want.SharingTerms, want.finalizer = nil, nil, false
+		want.Recall, want.finalizer = nil, false
 	}
 	after, landed := patch(h, r, &r.services, seen, want, setServiceVersion)
 	if landed && r.silent && after.deleting && !after.finalizer {

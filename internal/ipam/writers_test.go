@@ -68,7 +68,7 @@ func (o *serviceObject) has(addr netip.Addr) bool {
 		return slices.Contains(o.Addresses, addr)
 	}
 	shown, _ := o.shown()
-	return slices.Contains(shown, addr) || slices.Contains(o.leaves(shown), addr) && o.SharingTerms[addr] != "" && o.SharingTerms[addr] != released
+	return slices.Contains(o.leaves(shown), addr)
 }
 
 // shares reports whether the run saw a Service with which this one may share.
@@ -104,7 +104,7 @@ func modest(s *lb.Service, addr netip.Addr) bool {
 func (w *world) others(svc *serviceObject, addr netip.Addr) bool {
 	return slices.ContainsFunc(w.Services, func(o serviceObject) bool { return o.Key != svc.Key && o.has(addr) }) ||
 		slices.ContainsFunc(w.FloatingIPs, func(f floatingObject) bool {
-			return slices.Contains(f.Addresses, addr) || slices.Contains(f.Wanted, addr) || f.AssignedFrom[addr] != "" ||
+			return slices.Contains(f.Addresses, addr) || slices.Contains(f.Wanted, addr) || slices.Contains(lost(f.FloatingIP), addr) ||
 				f.ServiceName == svc.Key.Name && f.Key.Namespace == svc.Key.Namespace
 		})
 }
@@ -117,30 +117,34 @@ func (w *witness) leaves(addr netip.Addr, svc *lb.Service) bool {
 	})
 }
 
-// frozen returns the only address of the family that the Service records, if its status shows none and the address must
+// frozen returns the address of the family that the Service held or asks back, if its status shows none and the address must
 // be waited for: the pool that it came from cannot be read, or would give it when reuseDelay is over.
 func (w *witness) frozen(svc *lb.Service, family lb.Family) netip.Addr {
-	var had netip.Addr
-	for addr, pool := range svc.AssignedFrom {
-		p := w.poolOf(addr)
-		late := p != nil && w.allows(p, svc, addr, true) && w.quarantined(p, addr, svc.Key)
-		if p == nil {
-			p = find(w.State.Pools, func(p lb.Pool) bool { return p.Name == pool })
-		}
-		switch {
-		case lb.FamilyOf(addr) != family:
-		case had.IsValid() || svc.Renew || slices.Contains(svc.Addresses, addr):
-			return netip.Addr{}
-		case late:
-			had = addr
-		case p == nil || !p.Unreadable || p.Deleting || svc.RequestedPool != "" && svc.RequestedPool != p.Name:
-			return netip.Addr{}
-		default:
-			had = addr
-		}
-	}
-	if slices.ContainsFunc(svc.Addresses, func(a netip.Addr) bool { return lb.FamilyOf(a) == family }) {
+	if svc.Renew || slices.ContainsFunc(svc.Addresses, func(a netip.Addr) bool { return lb.FamilyOf(a) == family }) {
 		return netip.Addr{}
 	}
-	return had
+	for _, had := range lostOf(svc) {
+		if lb.FamilyOf(had.Address) != family {
+			continue
+		}
+		p := w.poolOf(had.Address)
+		if p != nil && w.allows(p, svc, had.Address, true) && w.quarantined(p, had.Address, svc.Key) {
+			return had.Address
+		}
+		if p == nil {
+			p = find(w.State.Pools, func(p lb.Pool) bool { return p.Name == had.Pool })
+		}
+		if p != nil && p.Unreadable && !p.Deleting && (svc.RequestedPool == "" || svc.RequestedPool == p.Name) {
+			return had.Address
+		}
+		return netip.Addr{}
+	}
+	return netip.Addr{}
+}
+
+// lostOf returns what the Service held by its record, or asks back by its annotation, and does not show.
+func lostOf(svc *lb.Service) lb.Origins {
+	return slices.DeleteFunc(slices.Concat(svc.Record, svc.Recall), func(o lb.Origin) bool {
+		return o.Terms == lb.TermsReleased || slices.Contains(svc.Addresses, o.Address)
+	})
 }

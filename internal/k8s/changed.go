@@ -36,8 +36,8 @@ func samePod(a, b *corev1.Pod) bool {
 	return a != nil && b != nil && a.Status.HostIP == b.Status.HostIP && a.DeletionTimestamp.Equal(b.DeletionTimestamp)
 }
 
-// sameConfig ignores the status, which the controller writes: of that a speaker reads only what a pool retains, where the
-// record on a Service, whose loss kicks, is gone.
+// sameConfig ignores the status, which the controller writes: of that a speaker reads only what a pool retains, where an
+// earlier version left no record on a Service.
 func sameConfig[T object](a, b T) bool {
 	var none T
 	return a != none && b != none && a.GetUID() == b.GetUID() && a.GetGeneration() == b.GetGeneration() &&
@@ -74,9 +74,18 @@ func withoutSpeakers(conditions []metav1.Condition) []metav1.Condition {
 	return out
 }
 
-// sameService ignores conditions and finalizers.
+// sameService ignores finalizers, and conditions but the record of the addresses.
 func sameService(a, b *corev1.Service) bool {
-	return sameRequest(a, b) && maps.Equal(a.Annotations, b.Annotations) && reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer)
+	return sameRequest(a, b) && maps.Equal(a.Annotations, b.Annotations) && reflect.DeepEqual(a.Status.LoadBalancer, b.Status.LoadBalancer) &&
+		addressRecord(a) == addressRecord(b)
+}
+
+// addressRecord returns the record of a Service's addresses.
+func addressRecord(s *corev1.Service) string {
+	if c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAddressRecord); c != nil {
+		return c.Message
+	}
+	return ""
 }
 
 // sameRequest ignores the status and annotations: the controller writes some of both.

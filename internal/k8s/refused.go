@@ -30,10 +30,13 @@ type part struct {
 // parts splits the update. The addresses come first, with what records them and with the host names that
 // stand beside them already.
 func (u ServiceUpdate) parts() []part {
+	isRecord := func(c metav1.Condition) bool { return c.Type == v1beta1.ConditionAddressRecord }
+	rest := slices.DeleteFunc(slices.Clone(u.Conditions), isRecord)
 	out := []part{{"the addresses", ServiceUpdate{
 		SetAddresses: u.SetAddresses, Addresses: u.Addresses, Finalizers: u.Finalizers, Annotations: u.only(v1beta1.AnnotationAssigned),
+		Conditions: slices.DeleteFunc(slices.Clone(u.Conditions), func(c metav1.Condition) bool { return !isRecord(c) }),
 	}}}
-	for _, c := range u.Conditions {
+	for _, c := range rest {
 		out = append(out, part{"condition " + c.Type, ServiceUpdate{Conditions: []metav1.Condition{c}}})
 	}
 	out = append(out, part{"the removal of conditions", ServiceUpdate{RemoveConditions: u.RemoveConditions}})

@@ -30,8 +30,8 @@ type FloatingIP struct {
 	Problem *Problem
 	// Addresses that it holds, by its status.
 	Addresses []netip.Addr
-	// AssignedFrom names the pool that each address came from.
-	AssignedFrom map[netip.Addr]string
+	// Record and Recall are as those of a Service.
+	Record, Recall Origins
 	// BoundTo and BoundUID are the Service that used it when its status was last written; the zero Key is none.
 	BoundTo  Key
 	BoundUID string

@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"iter"
 	"net/netip"
 	"time"
 )
@@ -36,12 +37,11 @@ type Service struct {
 	Access
 	// Problem says why the request cannot be read; nil if it can.
 	Problem *Problem
-	// AssignedFrom names the pool that each address came from, even if the address was cut from it later. Its
-	// addresses that are not in Addresses are those that a restored Service had.
-	AssignedFrom map[netip.Addr]string
-	// SharingTerms has a digest of what decided with whom the Service may share each address, when the
-	// address was last written to its status. It has none for an address that the Service only waits for.
-	SharingTerms map[netip.Addr]string
+	// Record is what its status proves of the addresses that it holds, or held until another writer replaced them there.
+	Record Origins
+	// Recall are the addresses that it asks back after a restore, at most one of each family. A user can write them: they
+	// are a request, and prove nothing.
+	Recall Origins
 	// ServingNodes are the nodes that have an endpoint which can serve.
 	ServingNodes map[string]bool
 	// Serving: at least one endpoint can serve, on a node or on none.
@@ -52,6 +52,43 @@ type Service struct {
 	// holdfast.dev/Announcers was last written. A node that takes over such an address announces it without
 	// probing, even if it has just started; and it relays older connections to that node.
 	AnnouncedBy map[netip.Addr]string
+}
+
+// Origin is the pool that an address was assigned from, even if the address was cut from the pool later.
+type Origin struct {
+	Address netip.Addr
+	Pool    string
+	// Terms is a digest of what decided with whom the Service may share the address when the address was written to its
+	// status; "" is unknown.
+	Terms string
+}
+
+// TermsReleased stands for the terms of an address that another load balancer overwrote while holdfast.dev/renew stood: its
+// release is recorded, and Holdfast does not write it again.
+const TermsReleased = "released"
+
+// Origins are at most a few addresses.
+type Origins []Origin
+
+// Of returns the origin of the address; the zero Origin if there is none.
+func (o Origins) Of(a netip.Addr) Origin {
+	for _, origin := range o {
+		if origin.Address == a {
+			return origin
+		}
+	}
+	return Origin{}
+}
+
+// Addresses yields the addresses.
+func (o Origins) Addresses() iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for _, origin := range o {
+			if !yield(origin.Address) {
+				return
+			}
+		}
+	}
 }
 
 // Port is one declared port of a Service.

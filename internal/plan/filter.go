@@ -63,9 +63,9 @@ func (p *planner) reset() []lb.Range {
 	}
 	for i := range p.state.Services {
 		s := &p.state.Services[i]
-		for a := range s.AssignedFrom {
-			if pool := p.pools.pool(s, a); pool != nil && pool.Reset {
-				all = append(all, lb.Range{From: a, To: a})
+		for _, origin := range s.Record {
+			if pool := p.pools.pool(s, origin.Address); pool != nil && pool.Reset {
+				all = append(all, lb.Range{From: origin.Address, To: origin.Address})
 			}
 		}
 	}

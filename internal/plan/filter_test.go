@@ -111,7 +111,7 @@ func TestFilter(t *testing.T) {
 			s.BGPAdvertisements = nil
 			s.Pools[0].Restricted, s.Pools[0].SourceRanges, s.Pools[0].Reset = true, prefixes("10.0.0.0/8"), true
 			s.Pools[0].Ranges = s.Pools[0].Ranges[1:]
-			s.Services[0].AssignedFrom = map[netip.Addr]string{v4: "lan"}
+			s.Services[0].Record = lb.Origins{{Address: v4, Pool: "lan"}}
 		}, `guard [2001:db8::-2001:db8::ffff]
 reset [192.0.2.10 2001:db8::-2001:db8::ffff]
 ping [192.0.2.10 2001:db8::10]

@@ -209,7 +209,7 @@ w1:
 			s.BGPAdvertisements = nil
 			s.L2Advertisements[0].Pools = []string{"lan"}
 			s.Pools[0].Ranges = s.Pools[0].Ranges[1:]
-			s.Services[0].AssignedFrom = map[netip.Addr]string{v4: "lan"}
+			s.Services[0].Record = lb.Origins{{Address: v4, Pool: "lan"}}
 		}, `
 w1:
   announce 192.0.2.10 links []

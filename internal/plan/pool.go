@@ -41,7 +41,7 @@ func (x poolIndex) nameOf(s *lb.Service, a netip.Addr) string {
 	if i >= 0 && x.ranges[i].Contains(a) {
 		return x.ranges[i].pool.Name
 	}
-	return s.AssignedFrom[a]
+	return s.Record.Of(a).Pool
 }
 
 // pool returns the pool of an address; nil for none.

@@ -68,13 +68,13 @@ func assigned(services int) (config.Objects, error) {
 	}
 	for i, sv := range o.Services {
 		a := given[lb.Key{Namespace: sv.Namespace, Name: sv.Name}]
-		if len(a.Origins) != 1 {
+		if len(a.Record) != 1 {
 			return o, errors.New("a Service got no address")
 		}
 		sv.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: a.Addresses[0].String()}}
-		sv.Annotations = map[string]string{
-			v1beta1.AnnotationAssigned: fmt.Sprintf("%s=%s,%s=%s", config.AssignedFor, a.Service, a.Origins[0].Address, a.Origins[0].Pool),
-		}
+		sv.Annotations = map[string]string{v1beta1.AnnotationAssigned: config.Assigned(a.Service, a.Record)}
+		recorded, _ := config.Record(sv.UID, a.Record)
+		sv.Status.Conditions = append(sv.Status.Conditions, recorded)
 		sv.ResourceVersion = strconv.Itoa(1_000_000 + i)
 	}
 	return o, nil
