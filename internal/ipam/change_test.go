@@ -17,7 +17,7 @@ func (h *history) happen() {
 	if s.Namespaces == nil {
 		s.Namespaces = map[string]map[string]string{"a": {"team": "a"}, "b": {"team": "b"}}
 	}
-	if h.hostile && len(s.Services) > 0 {
+	if h.hostile && len(s.Services) > 0 && h.oneIn(3) {
 		s.Services[h.IntN(len(s.Services))].Recall = h.forged()
 	}
 	what := h.IntN(32)
