@@ -138,7 +138,7 @@ type history struct {
 
 func newHistory(seed uint64) *history {
 	return &history{
-		Rand: rand.New(rand.NewPCG(seed, 0)), mild: seed%3 == 0, hostile: seed%5 == 0, calm: seed%4 < 2, book: newBook(seed),
+		Rand: rand.New(rand.NewPCG(seed, 0)), mild: seed%3 == 0, hostile: seed%3 == 1, calm: seed%4 < 2, book: newBook(seed),
 		worlds: make([]world, 1), controllers: [2]*controller{newController(), newController()},
 	}
 }

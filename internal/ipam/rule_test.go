@@ -57,7 +57,9 @@ func (w *witness) bars(addr netip.Addr, by lb.Key) bool {
 	if slices.ContainsFunc(w.Leaving, func(l lb.Leaving) bool { return l.Key != by && slices.Contains(l.Addresses, addr) }) {
 		return true
 	}
-	if i := slices.IndexFunc(w.Claims, func(c lb.Claim) bool { return slices.Contains(c.Addresses, addr) }); i >= 0 && w.Claims[i].Key != by {
+	// A Service may claim what the FloatingIP that it uses may have got.
+	owner := func(c lb.Claim) bool { return c.FloatingIP && w.owns[addr] != nil && w.owns[addr].Key == c.Key }
+	if i := slices.IndexFunc(w.Claims, func(c lb.Claim) bool { return slices.Contains(c.Addresses, addr) && !owner(c) }); i >= 0 && w.Claims[i].Key != by {
 		return true
 	}
 	for _, f := range w.State.FloatingIPs {
