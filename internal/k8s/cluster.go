@@ -91,7 +91,6 @@ func New(clients Clients, c Config) (*Cluster, error) {
 	// No other Secret of the namespace comes into memory.
 	basicAuth := fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth))
 	errs := []error{
-		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, c.Kick),
 		watch(k, &k.nodes, core, "nodes", "", nil, sameNode, c.Kick),
 		watch(k, &k.secrets, core, "secrets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = basicAuth.String() }, sameSecret, c.Kick),
 		watch(k, &k.daemonSets, apps, "daemonsets", c.Namespace, func(o *metav1.ListOptions) { o.FieldSelector = own.String() }, nil, c.Kick),
@@ -111,6 +110,7 @@ func (k *Cluster) watchAsController(core rest.Interface) []error {
 	own, kick := k.clients.holdfast, k.config.Kick
 	errs := []error{
 		watchChanges(k, &k.services, core, "services", "", nil, k.changedForController),
+		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, kick),
 		watch(k, &k.pools, own, "ipaddresspools", "", nil, nil, kick),
 		watch(k, &k.l2Advertisements, own, "l2advertisements", "", nil, nil, kick),
 		watch(k, &k.bgpAdvertisements, own, "bgpadvertisements", "", nil, nil, kick),
@@ -199,14 +199,13 @@ func (k *Cluster) Objects() config.Objects {
 		Communities:       k.communities.List(),
 		Services:          k.services.List(),
 		Nodes:             k.nodes.List(),
-		Namespaces:        k.namespaces.List(),
 		Secrets:           k.secrets.List(),
 		SecretNamespace:   k.config.Namespace,
 	}
 	if k.config.Speaker {
 		o.EndpointSlices = k.endpointSlices.List()
 	} else {
-		o.FloatingIPs, o.PoolMemories = k.floatingIPs.List(), k.memories.List()
+		o.Namespaces, o.FloatingIPs, o.PoolMemories = k.namespaces.List(), k.floatingIPs.List(), k.memories.List()
 	}
 	return o
 }

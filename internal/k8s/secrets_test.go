@@ -16,11 +16,12 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// secretServer is an API server with these Secrets and nothing else; with nil it refuses to show Secrets.
+// secretServer is an API server with these Secrets and nothing else, for a speaker; with nil it refuses to show Secrets. A speaker
+// asks for no other kind: its account, which every node has, gives no right to.
 func secretServer(t *testing.T, secrets []corev1.Secret) *Cluster {
 	t.Helper()
 	kinds := map[string]string{
-		"namespaces": "Namespace", "nodes": "Node", "daemonsets": "DaemonSet", "services": "Service", "pods": "Pod", "endpointslices": "EndpointSlice",
+		"nodes": "Node", "daemonsets": "DaemonSet", "services": "Service", "pods": "Pod", "endpointslices": "EndpointSlice",
 		"ipaddresspools": "IPAddressPool", "l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "bfdprofiles": "BFDProfile", "communities": "Community",
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -30,6 +31,9 @@ func secretServer(t *testing.T, secrets []corev1.Secret) *Cluster {
 			_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: reason, Code: code})
 		}
 		resource := path.Base(r.URL.Path)
+		if kinds[resource] == "" && resource != "secrets" {
+			t.Errorf("a speaker asks for %s", resource)
+		}
 		list := map[string]any{"kind": kinds[resource] + "List", "apiVersion": strings.TrimPrefix(strings.TrimPrefix(path.Dir(r.URL.Path), "/apis/"), "/api/"), "metadata": map[string]any{"resourceVersion": "1"}, "items": []any{}}
 		switch {
 		case resource == "secrets" && secrets == nil:
