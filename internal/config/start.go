@@ -11,9 +11,12 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
+// maxStartPorts bounds the ports of a Service whose new addresses have a head start: the kernel has 17 elements for each.
+const maxStartPorts = 32
+
 // Starts returns where a node leads connections to new addresses of Services, as kube-proxy will. It leaves out Services
 // with session affinity, whose clients kube-proxy remembers, and those with ranges that kube-proxy alone applies: in mode
-// iptables it looks for the address after the destination was translated.
+// iptables it looks for the address after the destination was translated. So it does those with very many ports.
 func Starts(fresh map[lb.Key][]netip.Addr, services []*corev1.Service, slices []*discoveryv1.EndpointSlice, node string) []lb.Start {
 	of := map[lb.Key][]*discoveryv1.EndpointSlice{}
 	for _, slice := range slices {
@@ -27,7 +30,7 @@ func Starts(fresh map[lb.Key][]netip.Addr, services []*corev1.Service, slices []
 		key := lb.Key{Namespace: s.Namespace, Name: s.Name}
 		addresses := fresh[key]
 		_, overridden := s.Annotations[AnnotationSourceRanges]
-		if len(addresses) == 0 || s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP || overridden && len(s.Spec.LoadBalancerSourceRanges) > 0 {
+		if len(addresses) == 0 || len(s.Spec.Ports) > maxStartPorts || s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP || overridden && len(s.Spec.LoadBalancerSourceRanges) > 0 {
 			continue
 		}
 		local := ""

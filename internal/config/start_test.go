@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -57,6 +58,7 @@ func TestStarts(t *testing.T) {
 		{"another port", "w1", func(s *corev1.Service) { s.Spec.Ports[0].Name = "none" }, ""},
 		{"another protocol", "w1", func(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolUDP },
 			"192.0.2.1 UDP/80 at [10.0.0.1:8081 10.0.0.2:8081] true; 2001:db8::1 UDP/80 at [[fd00::3]:8081] true"},
+		{"very many ports", "w1", func(s *corev1.Service) { s.Spec.Ports = slices.Repeat(s.Spec.Ports, maxStartPorts+1) }, ""},
 		{"not new", "w1", func(s *corev1.Service) { s.Name = "t" }, ""},
 	} {
 		s := serviceObject("s", func(s *corev1.Service) {

@@ -92,3 +92,31 @@ func BenchmarkAssign2kClashes(b *testing.B) {
 		Assign(s)
 	}
 }
+
+// One key, and each Service has very many ports.
+func BenchmarkAssign12SharersWithManyPorts(b *testing.B) {
+	s := sharersWithPorts(12, 5_000)
+	for b.Loop() {
+		if got := Assign(s).Pools[0].AssignedIPv4; got != 1 {
+			b.Fatal(got)
+		}
+	}
+}
+
+// Very many Services wait for addresses that were released a short while ago.
+func BenchmarkAssign5kQuarantined(b *testing.B) {
+	s := waitingForReleased(5_000, 20)
+	for b.Loop() {
+		if got := Assign(s).Pools[0].AssignedIPv4; got != 0 {
+			b.Fatal(got)
+		}
+	}
+}
+
+// Very many Services of one key have the same two ports.
+func BenchmarkAssignKeyOnManyAddresses(b *testing.B) {
+	s := sharersOnManyAddresses(500, 2_000)
+	for b.Loop() {
+		Assign(s)
+	}
+}

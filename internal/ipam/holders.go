@@ -83,12 +83,17 @@ func (a *assigner) stays(s *subject, addr netip.Addr) *refusal {
 	if t.floating > 0 && !a.claims(s, t.floating) {
 		return refuse(lb.AddressInUse, "which %s owns", s.named(a.floating[t.floating-1].party()))
 	}
-	return a.firstRefusal(t, func(o *subject) *refusal {
-		if a.isForeign(s, addr) && a.isForeign(o, addr) {
+	foreign := func(o *subject) bool { return a.isForeign(s, addr) && a.isForeign(o, addr) }
+	r := a.firstRefusal(t, func(o *subject) *refusal {
+		if foreign(o) {
 			return nil
 		}
 		return agree(s, o)
 	})
+	if r != nil {
+		return r
+	}
+	return a.clash(s, addr, foreign)
 }
 
 // dissolve takes the addresses from FloatingIPs that are being deleted and are unused.
@@ -135,8 +140,9 @@ func (a *assigner) hold(s *subject, addr netip.Addr) {
 		t.first = s.number
 	default:
 		// By age, so that messages do not depend on the order of calls.
-		all := append([]int32{t.first, s.number}, t.more...)
-		slices.SortFunc(all, func(x, y int32) int { return byAge(&a.services[x-1], &a.services[y-1]) })
+		all := append([]int32{t.first}, t.more...)
+		i, _ := slices.BinarySearchFunc(all, s, func(n int32, s *subject) int { return byAge(&a.services[n-1], s) })
+		all = slices.Insert(all, i, s.number)
 		t.first, t.more = all[0], all[1:]
 	}
 	if t.claimedBy(s) {

@@ -73,26 +73,32 @@ func (a *assigner) free(s *subject, pool *supply, family lb.Family) (netip.Addr,
 	if addr, ok := pool.free(family, a.holders, a.unchanged.taken, a.memory.last); ok {
 		return addr, true
 	}
-	for _, r := range a.memory.old[pool] {
-		if _, taken := a.holders[r.Address]; taken || lb.FamilyOf(r.Address) != family || pool.avoids(r.Address) {
-			continue
-		}
-		if a.quarantined(s, r.Address, pool) == nil {
-			return r.Address, true
-		}
-	}
-	return netip.Addr{}, false
+	r, found := a.earliest(pool, family)
+	return r.Address, found && !a.state.Now.Before(a.memory.until(r.Address, pool))
 }
 
 // nextFree returns when the pool's first quarantine ends; zero if no address is quarantined.
 func (a *assigner) nextFree(pool *supply, family lb.Family) time.Time {
-	for _, r := range a.memory.old[pool] {
-		_, taken := a.holders[r.Address]
-		if until := a.memory.until(r.Address, pool); !taken && lb.FamilyOf(r.Address) == family && !pool.avoids(r.Address) && a.state.Now.Before(until) {
-			return until
-		}
+	r, _ := a.earliest(pool, family)
+	if until := a.memory.until(r.Address, pool); a.state.Now.Before(until) {
+		return until
 	}
 	return time.Time{}
+}
+
+// earliest returns the first release of an address of the family that is free. Within one decision addresses are only ever
+// taken, so that a release that was passed over is never looked at again.
+func (a *assigner) earliest(pool *supply, family lb.Family) (lb.Release, bool) {
+	old := a.memory.old[pool]
+	for i := pool.passed[family]; i < len(old); i++ {
+		r := old[i]
+		if _, taken := a.holders[r.Address]; !taken && lb.FamilyOf(r.Address) == family && !pool.avoids(r.Address) {
+			pool.passed[family] = i
+			return r, true
+		}
+	}
+	pool.passed[family] = len(old)
+	return lb.Release{}, false
 }
 
 // remember writes the releases into the usages and returns when the next

@@ -54,13 +54,19 @@ func (a *assigner) beside(s *subject, addr netip.Addr, pool *supply, t holders) 
 	case slices.Contains(s.held, addr):
 		return nil
 	}
+	if n := t.services(); n >= maxSharers {
+		return refuse(lb.SharingLimit, "which %d Services share: no more than %d may", n, maxSharers)
+	}
 	if r := a.firstRefusal(t, func(o *subject) *refusal { return shareable(s, o, pool) }); r != nil {
+		return r
+	}
+	if r := a.clash(s, addr, func(*subject) bool { return false }); r != nil {
 		return r
 	}
 	return a.shareLimit(s, pool, t)
 }
 
-// agree returns why two Services cannot hold the same address, whatever its pool allows.
+// agree returns why two Services cannot hold the same address, whatever its pool allows and their ports are.
 func agree(s, o *subject) *refusal {
 	switch {
 	case s.key == "" || s.key != o.key:
@@ -72,14 +78,24 @@ func agree(s, o *subject) *refusal {
 	case s.Local && (s.Backend == "" || s.Backend != o.Backend):
 		return refuse(lb.NotShareable, "which %s holds: under externalTrafficPolicy Local, Services that share have the same selector", s.named(o.party()))
 	}
+	return nil
+}
+
+// clash returns a refusal if another Service of the same key that is not excused holds a port of the subject on the address.
+func (a *assigner) clash(s *subject, addr netip.Addr, excused func(*subject) bool) *refusal {
+	if s.ring == nil {
+		return nil
+	}
 	for _, p := range s.Ports {
-		switch {
-		case !slices.Contains(o.Ports, p):
-		case s.Key.Namespace != o.Key.Namespace:
-			return refuse(lb.PortClash, "where %s holds one of its ports: change the ports or the sharing key", s.named(o.party()))
-		default:
-			return refuse(lb.PortClash, "where %s holds port %s/%d: change the port or the sharing key", s.named(o.party()), p.Protocol, p.Port)
+		n := s.ring.by[addressPort{addr, p}]
+		if n == 0 || n == s.number || excused(&a.services[n-1]) {
+			continue
 		}
+		o := &a.services[n-1]
+		if s.Key.Namespace != o.Key.Namespace {
+			return refuse(lb.PortClash, "where %s holds one of its ports: change the ports or the sharing key", s.named(o.party()))
+		}
+		return refuse(lb.PortClash, "where %s holds port %s/%d: change the port or the sharing key", s.named(o.party()), p.Protocol, p.Port)
 	}
 	return nil
 }
@@ -97,6 +113,9 @@ func shareable(s, o *subject, pool *supply) *refusal {
 	}
 	return nil
 }
+
+// maxSharers bounds the Services on one address, whatever its pool allows: each is compared with all.
+const maxSharers = 256
 
 // shareLimit returns a refusal if no more Services may share the address.
 func (a *assigner) shareLimit(s *subject, pool *supply, t holders) *refusal {

@@ -15,6 +15,13 @@ type ring struct {
 	// used counts the addresses of a family on which a port is taken: a Service whose port is taken on all
 	// of them need not try each.
 	used map[familyPort]int
+	// by has the number of the subject that holds a port of an address.
+	by map[addressPort]int32
+}
+
+type addressPort struct {
+	netip.Addr
+	lb.Port
 }
 
 type familyPort struct {
@@ -23,7 +30,7 @@ type familyPort struct {
 }
 
 func newRing() *ring {
-	return &ring{used: map[familyPort]int{}}
+	return &ring{used: map[familyPort]int{}, by: map[addressPort]int32{}}
 }
 
 // join records that the subject now holds the address.
@@ -33,6 +40,9 @@ func (r *ring) join(s *subject, addr netip.Addr) {
 	}
 	for _, p := range s.Ports {
 		r.used[familyPort{lb.FamilyOf(addr), p}]++
+		if at := (addressPort{addr, p}); r.by[at] == 0 {
+			r.by[at] = s.number
+		}
 	}
 }
 
@@ -44,8 +54,14 @@ func (r *ring) leave(s *subject, addr netip.Addr, last bool) {
 	}
 	for _, p := range s.Ports {
 		r.used[familyPort{lb.FamilyOf(addr), p}]--
+		if at := (addressPort{addr, p}); r.by[at] == s.number {
+			delete(r.by, at)
+		}
 	}
 }
+
+// maxTried bounds the addresses of one key that a Service tries to share before it takes one of its own.
+const maxTried = 64
 
 // worthwhile returns the addresses of the family that the subject may try to share. If one of its
 // ports is taken on all, that is a single address, to explain the refusal.
@@ -54,7 +70,7 @@ func (r *ring) worthwhile(s *subject, family lb.Family) []netip.Addr {
 	if slices.ContainsFunc(s.Ports, func(p lb.Port) bool { return r.used[familyPort{family, p}] >= len(addrs) }) {
 		return addrs[:min(1, len(addrs))]
 	}
-	return addrs
+	return addrs[:min(maxTried, len(addrs))]
 }
 
 // of returns the addresses of the family: IPv4 addresses come before IPv6 addresses.

@@ -17,6 +17,8 @@ type supply struct {
 	place int
 	// next is the lowest address of each range that may be free; the zero Addr if there is none.
 	next []netip.Addr
+	// passed are the releases of each family that are known to be held again.
+	passed map[lb.Family]int
 }
 
 // newSupplies returns the pools in the order in which they are tried: by
@@ -26,7 +28,7 @@ type supply struct {
 func newSupplies(pools []lb.Pool) []*supply {
 	supplies := make([]*supply, len(pools))
 	for i := range pools {
-		s := &supply{Pool: &pools[i], place: i, next: make([]netip.Addr, len(pools[i].Ranges))}
+		s := &supply{Pool: &pools[i], place: i, next: make([]netip.Addr, len(pools[i].Ranges)), passed: map[lb.Family]int{}}
 		for j, r := range pools[i].Ranges {
 			s.next[j] = r.From
 		}
