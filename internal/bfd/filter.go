@@ -3,59 +3,82 @@ package bfd
 import (
 	"encoding/binary"
 	"fmt"
-	"net/netip"
+	"slices"
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
 const (
-	// A socket filter sees a datagram from the UDP header on; what lies at netOffset and beyond is the IP header
-	// (linux/filter.h, SKF_NET_OFF).
+	// A socket filter sees a datagram from the UDP header on, and a choice of a socket from behind it; what lies at
+	// netOffset and beyond is the IP header (linux/filter.h, SKF_NET_OFF).
 	udpHeaderLen = 8
 	netOffset    = 0xfff00000
-	// Where the IP header has the TTL, and the source address: all of IPv4's, the last 32 bits of IPv6's.
+	// Where the IP header has the TTL, and the source address.
 	ttl4, source4 = netOffset + 8, netOffset + 12
-	ttl6, source6 = netOffset + 7, netOffset + 8 + 12
+	ttl6, source6 = netOffset + 7, netOffset + 8
 	whole         = 1 << 16
 )
 
-// filter lets pass what is long enough, is of this version, came over one hop if it must, and is from one of the sources.
-// Nothing else wakes the thread.
-func filter(is6, multiHop bool, sources []netip.Addr) []bpf.Instruction {
-	ttl, source := uint32(ttl4), uint32(source4)
-	if is6 {
-		ttl, source = ttl6, source6
-	}
-	drop := bpf.RetConstant{Val: 0}
-	program := []bpf.Instruction{
-		// A load beyond the end drops the datagram.
-		bpf.LoadAbsolute{Off: udpHeaderLen + packetLen - 1, Size: 1},
-		bpf.LoadAbsolute{Off: udpHeaderLen, Size: 1},
-		bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: versionShift},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: version, SkipTrue: 1},
-		drop,
-	}
-	if !multiHop {
-		program = append(program,
-			bpf.LoadAbsolute{Off: ttl, Size: 1},
-			bpf.JumpIf{Cond: bpf.JumpEqual, Val: singleHopTTL, SkipTrue: 1},
-			drop,
-		)
-	}
-	program = append(program, bpf.LoadAbsolute{Off: source, Size: 4})
-	for _, a := range sources {
-		b := a.AsSlice()
-		program = append(program,
-			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(b[len(b)-4:]), SkipTrue: 1},
-			bpf.RetConstant{Val: whole},
-		)
-	}
-	return append(program, drop)
+var dropAll = []bpf.Instruction{bpf.RetConstant{Val: 0}}
+
+// wellFormed lets pass what is long enough and of this version.
+var wellFormed = []bpf.Instruction{
+	// A load beyond the end drops the datagram.
+	bpf.LoadAbsolute{Off: udpHeaderLen + packetLen - 1, Size: 1},
+	bpf.LoadAbsolute{Off: udpHeaderLen, Size: 1},
+	bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: versionShift},
+	bpf.JumpIf{Cond: bpf.JumpEqual, Val: version, SkipTrue: 1},
+	bpf.RetConstant{Val: 0},
+	bpf.RetConstant{Val: whole},
 }
 
-// attach makes the kernel drop what the program does not let pass.
-func attach(fd int, program []bpf.Instruction) error {
+// choice finds the session of a datagram by the link that it came by, its source and its TTL, and returns the session's
+// index and 1; 0 if it is no session's. Sessions with the same links share the test of these.
+func choice(sessions []*session) (program []bpf.Instruction) {
+	done := make([]bool, len(sessions))
+	for i, first := range sessions {
+		if first == nil || done[i] {
+			continue
+		}
+		var body []bpf.Instruction
+		for j, s := range sessions[i:] {
+			if s != nil && slices.Equal(s.peer.Links, first.peer.Links) {
+				done[i+j] = true
+				body = append(body, s.origin(uint32(i+j+1))...)
+			}
+		}
+		program = append(program, bpf.LoadExtension{Num: bpf.ExtInterfaceIndex})
+		links := first.peer.Links
+		for j, l := range links {
+			rest := 2 * (len(links) - j - 1)
+			program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(l), SkipTrue: 1}, bpf.Jump{Skip: uint32(rest + 1)})
+		}
+		program = append(append(program, bpf.Jump{Skip: uint32(len(body))}), body...)
+	}
+	return append(program, bpf.RetConstant{Val: 0})
+}
+
+// origin returns a value for what the session's neighbor sent from near enough, and goes on behind it for the rest.
+func (s *session) origin(value uint32) (program []bpf.Instruction) {
+	ttl, source, b := uint32(ttl4), uint32(source4), s.peer.Address.AsSlice()
+	if s.peer.Address.Is6() {
+		ttl, source = ttl6, source6
+	}
+	const word, end = 4, 3
+	for i := 0; i < len(b); i += word {
+		program = append(program, bpf.LoadAbsolute{Off: source + uint32(i), Size: word},
+			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(b[i:]), SkipTrue: uint8((len(b)-i-word)/2 + end)})
+	}
+	return append(program,
+		bpf.LoadAbsolute{Off: ttl, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpLessThan, Val: uint32(s.minTTL()), SkipTrue: 1},
+		bpf.RetConstant{Val: value},
+	)
+}
+
+// attach gives a socket a program, by one of the options SO_ATTACH_FILTER and SO_ATTACH_REUSEPORT_CBPF (socket(7)).
+func attach(fd, option int, program []bpf.Instruction) error {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
 		return fmt.Errorf("assemble filter: %w", err)
@@ -64,9 +87,7 @@ func attach(fd int, program []bpf.Instruction) error {
 	for i, r := range raw {
 		instructions[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
 	}
-	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{
-		Len: uint16(len(instructions)), Filter: &instructions[0],
-	})
+	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, option, &unix.SockFprog{Len: uint16(len(instructions)), Filter: &instructions[0]})
 	if err != nil {
 		return fmt.Errorf("attach filter: %w", err)
 	}

@@ -2,7 +2,6 @@ package bfd
 
 import (
 	"math/rand/v2"
-	"net/netip"
 	"testing"
 	"time"
 )
@@ -17,28 +16,48 @@ func TestAuthenticationRefused(t *testing.T) {
 	with := append(b[:], 1, 4, 0, 'x')
 	with[1] |= authenticationBit
 	with[3] = byte(len(with))
-	w.ends[0].table.receive(w.now, origin{from: addressB, ttl: 255}, with)
-	if s := w.status(0); s.State != Down || s.Received != 0 || s.Rejected != 1 || s.Error == "" {
+	w.ends[0].table.receive(w.now, w.session(0), with)
+	if s := w.status(0); s.State != Down || s.Received != 0 || s.Rejected != 1 || s.Cause != Authenticates {
 		t.Errorf("%+v", s)
 	}
-	w.ends[0].table.receive(w.now, origin{from: addressB, ttl: 255}, b[:])
-	if s := w.status(0); s.State != Init || s.Error != "" {
+	w.ends[0].table.receive(w.now, w.session(0), b[:])
+	if s := w.status(0); s.State != Init || s.Cause != NoCause {
 		t.Errorf("without authentication: %+v", s)
 	}
 }
 
-// One peer cannot speak for another, even if it knows the discriminator.
+// A packet that was refused says nothing of the neighbor for long: one may be forged, and BGP waits meanwhile.
+func TestAuthenticationForgotten(t *testing.T) {
+	w := newWorld(t, 1)
+	w.set(0)
+	var b [packetLen]byte
+	p := packet{state: Down, multiplier: 3, mine: 9}
+	p.marshal(&b)
+	with := append(b[:], 1, 4, 0, 'x')
+	with[offFlags] |= authenticationBit
+	with[offLength] = byte(len(with))
+	w.ends[0].table.receive(w.now, w.session(0), with)
+	if s := w.status(0); s.Cause != Authenticates {
+		t.Errorf("%+v", s)
+	}
+	w.run(authenticatedTime)
+	if s := w.status(0); s.Cause != NoCause || s.Error != "" {
+		t.Errorf("%+v", s)
+	}
+}
+
+// One peer cannot speak for another: what comes for one session with the discriminator of another is nobody's.
 func TestNobodySpeaksForAnother(t *testing.T) {
 	w := newWorld(t, 2)
 	w.both()
 	w.settled()
 	s := w.session(0)
-	p := packet{state: Down, multiplier: 3, mine: 9, yours: s.mine}
+	p := packet{state: Down, multiplier: 3, mine: 9, yours: s.mine + 1}
 	var b [packetLen]byte
 	p.marshal(&b)
-	w.ends[0].table.receive(w.now, origin{from: addressA, ttl: 255}, b[:])
-	if s.state != Up || w.ends[0].table.unknown != 1 {
-		t.Errorf("the state is %v", s.state)
+	w.ends[0].table.receive(w.now, s, b[:])
+	if s.state != Up || s.rejected != 1 {
+		t.Errorf("the state is %v, %d were rejected", s.state, s.rejected)
 	}
 }
 
@@ -60,8 +79,8 @@ func TestHostileNeighbor(t *testing.T) {
 			var b [packetLen]byte
 			p.marshal(&b)
 			before := len(w.ends[0].sent)
-			w.ends[0].table.receive(w.now, origin{from: addressB, ttl: 255}, b[:r.Uint64N(packetLen+1)])
-			w.ends[0].table.receive(w.now, origin{from: addressB, ttl: 255}, b[:])
+			w.ends[0].table.receive(w.now, s, b[:r.Uint64N(packetLen+1)])
+			w.ends[0].table.receive(w.now, s, b[:])
 			w.tick(0)
 			if n := len(w.ends[0].sent) - before; n > 3 {
 				t.Fatalf("one packet caused %d", n)
@@ -82,8 +101,8 @@ func FuzzTable(f *testing.F) {
 	var b [packetLen]byte
 	p := sample()
 	p.marshal(&b)
-	f.Add(b[:], uint8(255), true)
-	f.Fuzz(func(t *testing.T, in []byte, ttl uint8, known bool) {
+	f.Add(b[:], true)
+	f.Fuzz(func(t *testing.T, in []byte, known bool) {
 		w := newWorld(t, 1)
 		w.both()
 		w.settled()
@@ -92,41 +111,10 @@ func FuzzTable(f *testing.F) {
 			p.yours = s.mine
 			p.marshal((*[packetLen]byte)(in[:packetLen]))
 		}
-		w.ends[0].table.receive(w.now, origin{from: addressB, ttl: ttl}, in)
+		w.ends[0].table.receive(w.now, w.session(0), in)
 		w.run(time.Second)
 		if at, is := w.ends[0].table.due(w.now); is && at <= w.now {
 			t.Errorf("something is due at once for ever")
 		}
 	})
-}
-
-// Routers on two links may have one link-local address. Each packet is its own link's session's, by its discriminator or
-// without one (RFC 5881 section 6).
-func TestOneAddressOnTwoLinks(t *testing.T) {
-	w := newWorld(t, 3)
-	router := netip.MustParseAddr("fe80::a")
-	table := w.ends[0].table
-	var peers []Peer
-	for _, name := range []string{"eth0", "eth1"} {
-		peers = append(peers, Peer{Name: name, Address: router, Interface: name, Transmit: time.Second, Receive: time.Second, Multiplier: 3})
-	}
-	table.set(w.now, peers)
-	for i, name := range []string{"eth0", "eth1"} {
-		table.byName[name].link = i + 1
-	}
-	send := func(link int, yours uint32) {
-		p := packet{state: Down, multiplier: 3, mine: 9, yours: yours, transmit: time.Second, receive: time.Second}
-		var b [packetLen]byte
-		p.marshal(&b)
-		table.receive(w.now, origin{from: router, ttl: 255, link: link}, b[:])
-	}
-	send(2, 0)
-	if a, b := table.byName["eth0"], table.byName["eth1"]; a.received != 0 || b.received != 1 || b.state != Init {
-		t.Errorf("eth0 received %d, eth1 %d and is %v", a.received, b.received, b.state)
-	}
-	send(2, table.byName["eth0"].mine)
-	send(3, 0)
-	if a := table.byName["eth0"]; a.received != 0 || table.unknown != 2 {
-		t.Errorf("eth0 received %d, and %d are unknown", a.received, table.unknown)
-	}
 }

@@ -128,10 +128,6 @@ func TestFRR(t *testing.T) {
 func TestBIRD(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t, "BIRD")
-		l.Set(l.peers())
-		l.until("a session over several hops says why it is down", func() bool {
-			return l.status("far6").Error == "packets of the neighbor arrive with TTL 63, less than the minimum of 254"
-		})
 		l.leastTTL = birdTTL
 		testUp(t, l)
 		b := l.router.(bird)

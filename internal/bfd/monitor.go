@@ -3,6 +3,7 @@ package bfd
 import (
 	"encoding/json"
 	"log/slog"
+	"reflect"
 	"slices"
 	"sync"
 
@@ -36,7 +37,7 @@ func New(c Config) *Monitor { return &Monitor{config: c} }
 func (m *Monitor) Set(peers []Peer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if slices.Equal(peers, m.peers) {
+	if reflect.DeepEqual(peers, m.peers) {
 		return
 	}
 	m.peers = slices.Clone(peers)
@@ -101,7 +102,7 @@ func (m *Monitor) logChanges(before, now []Status) bool {
 		}
 		changed = true
 		switch {
-		case s.Error != "":
+		case s.Cause != NoCause:
 			m.config.Log.Warn("BFD session cannot come up", "peer", s.Name, "error", s.Error)
 		case known || s.State != Down:
 			m.config.Log.Info("BFD session", "peer", s.Name, "state", s.State.String(), "why", s.Diagnostic.String(),
@@ -117,16 +118,14 @@ var (
 	failuresDesc = prometheus.NewDesc("holdfast_bfd_failures_total",
 		"Times that the BFD session fell; not counted if one of both sides was switched off.", []string{"peer"}, nil)
 	packetsDesc = prometheus.NewDesc("holdfast_bfd_packets_total",
-		"BFD packets by direction: sent, received, or rejected: of the peer's address and not acceptable.", []string{"peer", "direction"}, nil)
+		"BFD packets by direction: sent, received, or rejected: from the peer and not acceptable.", []string{"peer", "direction"}, nil)
 	detectionDesc = prometheus.NewDesc("holdfast_bfd_detection_seconds",
 		"Silence of the peer after which the BFD session falls.", []string{"peer"}, nil)
-	unknownDesc = prometheus.NewDesc("holdfast_bfd_unknown_packets_total",
-		"BFD packets that passed the socket filter and belong to no session.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (m *Monitor) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, upsDesc, failuresDesc, packetsDesc, detectionDesc, unknownDesc} {
+	for _, d := range []*prometheus.Desc{upDesc, upsDesc, failuresDesc, packetsDesc, detectionDesc} {
 		ch <- d
 	}
 }
@@ -142,7 +141,6 @@ func (m *Monitor) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
-	counter(unknownDesc, n.Unknown)
 	for _, s := range n.Sessions {
 		up := 0.
 		if s.State == Up {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -111,10 +113,23 @@ func peersOf(change ...func(*Peer)) []Peer {
 		if name == "link" {
 			p.Interface = "lan"
 		}
+		if p.Links = linksOf("lan"); p.MultiHop {
+			p.Links = linksOf("lan", "up")
+		}
 		for _, c := range change {
 			c(&p)
 		}
 		out = append(out, p)
+	}
+	return out
+}
+
+// linksOf returns the indices of those of the links that exist.
+func linksOf(names ...string) (out []int) {
+	for _, name := range names {
+		if l, err := netlink.LinkByName(name); err == nil {
+			out = append(out, l.Attrs().Index)
+		}
 	}
 	return out
 }

@@ -15,11 +15,7 @@ import (
 type order struct{ Peers []Peer }
 
 // notice is what that process reports: all sessions.
-type notice struct {
-	Sessions []Status
-	// Unknown counts packets that were no session's, over all time.
-	Unknown uint64
-}
+type notice struct{ Sessions []Status }
 
 // Serve holds the sessions of the last order, until orders is closed. Then the neighbors are told that the sessions are
 // switched off. While hangs returns true, the speaker does not serve and no packet is sent. Serve never waits for

@@ -1,27 +1,23 @@
 package bfd
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 const (
 	// farewells are how many packets tell the neighbor at once that the session is switched off: each may be lost, and the
 	// next regular one is a second away.
 	farewells        = 3
 	farewellInterval = 10 * time.Millisecond
+	// authenticatedTime is how long a packet with an authentication section is held against the neighbor: a neighbor sends one
+	// each second at least.
+	authenticatedTime = 5 * slowInterval
 	// initialRemoteReceive is bfd.RemoteMinRxInterval before the neighbor told its own (RFC 5880 section 6.8.1).
 	initialRemoteReceive = time.Microsecond
-	// noLink is the index of no interface.
-	noLink = -1
 )
 
 // session is the state machine of one session (RFC 5880 section 6.8). It has no clock and sends nothing by itself.
 type session struct {
 	peer   Peer
 	random func() uint64
-	// link is the index of the interface that packets must arrive by; 0 is any, noLink none.
-	link int
 	timers
 	// mine and yours are the discriminators of both sides; yours is 0 while the neighbor is not heard.
 	mine, yours uint32
@@ -42,20 +38,15 @@ type session struct {
 	leaving   bool
 
 	ups, failures, sent, received, rejected uint64
-	// authenticated: the neighbor's last packet had an authentication section. tooFar is the TTL that it arrived with, if
-	// that was too low, else 0.
-	authenticated bool
-	tooFar        uint8
-	// trouble is why the session cannot send, or empty.
-	trouble string
+	// authenticatedAt is when the last packet with an authentication section came, zero for none since an acceptable one.
+	authenticatedAt time.Duration
+	// trouble is why the session cannot send or hear.
+	trouble trouble
 }
 
 func newSession(now time.Duration, p Peer, mine uint32, random func() uint64) *session {
 	s := &session{peer: p, random: random, mine: mine, state: Down, remote: Down, changedAt: now, nextAt: now}
 	s.remoteReceive = initialRemoteReceive
-	if p.Interface != "" {
-		s.link = noLink // until its index is known
-	}
 	s.configure(now, p)
 	return s
 }
@@ -119,11 +110,12 @@ func (s *session) change(now time.Duration, to State, why Diagnostic) {
 
 // receive takes a packet that is the session's (RFC 5880 section 6.8.6).
 func (s *session) receive(now time.Duration, p packet) {
-	s.tooFar = 0
-	if s.authenticated = p.authenticated; p.authenticated {
+	if p.authenticated {
+		s.authenticatedAt = now
 		s.rejected++
 		return
 	}
+	s.authenticatedAt = 0
 	s.received++
 	s.yours, s.remote, s.remoteCause, s.remoteDemand = p.mine, p.state, p.diagnostic, p.demand
 	s.remoteTransmit, s.remoteReceive, s.remoteMultiplier = p.transmit, p.receive, p.multiplier
@@ -229,17 +221,14 @@ func (s *session) status(now time.Duration) Status {
 	out := Status{
 		Name: s.peer.Name, State: s.state, Remote: s.remote, Diagnostic: s.diagnostic, RemoteCause: s.remoteCause,
 		SwitchedOff: s.switchedOff, Since: now - s.changedAt, Ups: s.ups, Failures: s.failures, Transmit: s.interval(),
-		Sent: s.sent, Received: s.received, Rejected: s.rejected, Error: s.trouble,
+		Sent: s.sent, Received: s.received, Rejected: s.rejected, Cause: s.trouble.cause, Error: s.trouble.text,
 	}
 	if s.yours != 0 {
 		out.Detection = s.detection()
 	}
-	switch {
-	case out.Error != "" || s.state == Up:
-	case s.authenticated:
-		out.Error = "the neighbor authenticates its packets, which is not supported"
-	case s.tooFar != 0:
-		out.Error = fmt.Sprintf("packets of the neighbor arrive with TTL %d, less than the minimum of %d", s.tooFar, s.leastTTL())
+	// What one packet said is forgotten when a neighbor would have said it again.
+	if s.authenticatedAt != 0 && now < s.authenticatedAt+authenticatedTime && s.state != Up && out.Cause == NoCause {
+		out.Cause, out.Error = Authenticates, "the neighbor authenticates its packets, which is not supported"
 	}
 	return out
 }

@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"unsafe"
 
-	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -19,8 +17,6 @@ const (
 	// capability (socket(7), SO_PRIORITY).
 	classSelector6 = 48 << 2
 	socketPriority = 6
-	// receiveBuffer holds what arrives while the thread does not run.
-	receiveBuffer = 1 << 18
 )
 
 type option struct{ level, name, value int }
@@ -46,7 +42,7 @@ func openUDP(is6 bool, options ...option) (fd int, err error) {
 		return -1, fmt.Errorf("open socket: %w", err)
 	}
 	// Nothing arrives before it is known who may send.
-	if err := attach(fd, []bpf.Instruction{bpf.RetConstant{Val: 0}}); err != nil {
+	if err := attach(fd, unix.SO_ATTACH_FILTER, dropAll); err != nil {
 		_ = unix.Close(fd)
 		return -1, err
 	}
@@ -59,115 +55,12 @@ func openUDP(is6 bool, options ...option) (fd int, err error) {
 	return fd, nil
 }
 
-// kind of a socket that receives: there is one for all sessions of a family and a port.
-type kind struct{ is6, multiHop bool }
-
-func kindOf(p Peer) kind { return kind{p.Address.Is6(), p.MultiHop} }
-
-func (k kind) port() int {
-	if k.multiHop {
-		return multiHopPort
-	}
-	return singleHopPort
-}
-
-// receiver is such a socket.
-type receiver struct {
-	kind
-	fd int
-	// reads counts datagrams since the thread's window began.
-	reads int
-	// Memory that the kernel writes to: x/sys would allocate some for each packet.
-	head unix.Msghdr
-	data unix.Iovec
-	from unix.RawSockaddrAny
-	oob  [256]byte
-	in   [packetLen + 64]byte
-}
-
-// openReceiver listens at all addresses of the node.
-func openReceiver(k kind) (*receiver, error) {
-	options := []option{
-		{unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer},
-		{unix.IPPROTO_IP, unix.IP_RECVTTL, 1}, {unix.IPPROTO_IP, unix.IP_PKTINFO, 1},
-	}
-	if k.is6 {
-		options = append(options[:1], option{unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1}, option{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1})
-	}
-	fd, err := openUDP(k.is6, options...)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Bind(fd, sockaddr(unspecified(k.is6), k.port(), 0)); err != nil {
-		_ = unix.Close(fd)
-		if errors.Is(err, unix.EADDRINUSE) {
-			return nil, fmt.Errorf("another program on the node uses UDP port %d", k.port())
-		}
-		return nil, fmt.Errorf("bind UDP port %d: %w", k.port(), err)
-	}
-	return &receiver{kind: k, fd: fd}, nil
-}
-
-// read takes what waits next, and reports whether there was anything. The octets are valid until the next call; there
-// are none for the error of an earlier packet.
-func (r *receiver) read() (b []byte, o origin, ok bool) {
-	r.data.Base = &r.in[0]
-	r.data.SetLen(len(r.in))
-	r.head = unix.Msghdr{Name: (*byte)(unsafe.Pointer(&r.from)), Namelen: unix.SizeofSockaddrAny, Iov: &r.data, Control: &r.oob[0]}
-	r.head.SetIovlen(1)
-	r.head.SetControllen(len(r.oob))
-	n, _, errno := unix.Syscall(unix.SYS_RECVMSG, uintptr(r.fd), uintptr(unsafe.Pointer(&r.head)), unix.MSG_DONTWAIT)
-	switch {
-	case errno == unix.EAGAIN:
-		return nil, origin{}, false
-	case errno != 0:
-		return nil, origin{}, true
-	}
-	o = origin{from: r.sender(), multiHop: r.multiHop}
-	r.control(r.oob[:min(uint64(r.head.Controllen), uint64(len(r.oob)))], &o)
-	return r.in[:n], o, true
-}
-
-// sender is the address that the kernel wrote to from.
-func (r *receiver) sender() netip.Addr {
-	switch r.from.Addr.Family {
-	case unix.AF_INET:
-		return netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(&r.from)).Addr)
-	case unix.AF_INET6:
-		return netip.AddrFrom16((*unix.RawSockaddrInet6)(unsafe.Pointer(&r.from)).Addr)
-	}
-	return netip.Addr{}
-}
-
-// control reads the TTL and the link from control messages (cmsg(3)), without allocating memory.
-func (r *receiver) control(b []byte, o *origin) {
-	const headLen = unix.SizeofCmsghdr
-	for len(b) >= headLen {
-		h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
-		size := int(h.Len)
-		if size < headLen || size > len(b) {
-			return
-		}
-		data := b[headLen:size]
-		switch {
-		case len(data) < 4:
-		case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_TTL, h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_HOPLIMIT:
-			o.ttl = uint8(*(*int32)(unsafe.Pointer(&data[0])))
-		case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_PKTINFO:
-			o.link = int(*(*int32)(unsafe.Pointer(&data[0])))
-		case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
-			o.link = int((*unix.Inet6Pktinfo)(unsafe.Pointer(&data[0])).Ifindex)
-		}
-		b = b[min(unix.CmsgSpace(size-headLen), len(b)):]
-	}
-}
-
 // sender is the socket that one session sends from.
 type sender struct {
 	fd   int
 	port int
 	to   unix.Sockaddr
-	// link is the index of the session's interface, or 0.
+	// link is the index of the interface that the socket is bound to, or 0.
 	link int
 	// failing: the last packet could not be sent.
 	failing bool
@@ -181,9 +74,10 @@ func openSender(p Peer, taken map[int]bool, start uint64) (*sender, error) {
 	}
 	s := &sender{fd: fd}
 	if p.Interface != "" {
-		if s.link, err = bindToLink(fd, p.Interface); err != nil {
+		s.link = p.Links[0]
+		if err := unix.BindToDevice(fd, p.Interface); err != nil {
 			s.close()
-			return nil, err
+			return nil, fmt.Errorf("use interface %s: %w", p.Interface, err)
 		}
 	}
 	local := p.Source
@@ -211,38 +105,6 @@ func openSender(p Peer, taken map[int]bool, start uint64) (*sender, error) {
 	}
 	s.to = sockaddr(p.Address, kindOf(p).port(), s.link)
 	return s, nil
-}
-
-func bindToLink(fd int, name string) (int, error) {
-	index, err := indexOf(fd, name)
-	if err != nil {
-		return 0, err
-	}
-	if err := unix.BindToDevice(fd, name); err != nil {
-		return 0, fmt.Errorf("use interface %s: %w", name, err)
-	}
-	return index, nil
-}
-
-// indexOf asks the kernel for the index of an interface; any socket will do.
-func indexOf(fd int, name string) (int, error) {
-	request, err := unix.NewIfreq(name)
-	if err != nil {
-		return 0, fmt.Errorf("%q is no name of an interface", name)
-	}
-	if err := unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, request); err != nil {
-		return 0, fmt.Errorf("there is no interface %s: %w", name, err)
-	}
-	return int(request.Uint32()), nil
-}
-
-// onLink reports whether the interface is still the one that the socket is bound to: another one may have taken its name.
-func (s *sender) onLink(name string) bool {
-	if name == "" {
-		return true
-	}
-	index, err := indexOf(s.fd, name)
-	return err == nil && index == s.link
 }
 
 // send does not wait.

@@ -60,8 +60,10 @@ type Peer struct {
 	// Address of the neighbor, without a zone, and the address that this node sends from; the kernel chooses if it is the
 	// zero Addr.
 	Address, Source netip.Addr
-	// Interface that packets are sent by and accepted from; required for a link-local address.
+	// Interface that packets are sent by; required for a link-local address.
 	Interface string `json:",omitempty"`
+	// Links are the indices of the links that the neighbor's packets may arrive by. Without any the session is down.
+	Links []int
 	// MultiHop is a session across routers (RFC 5883). MinimumTTL is what a packet of it must have when it arrives,
 	// which bounds how far away its sender may be. A session with one hop accepts 255 only (RFC 5881 section 5).
 	MultiHop   bool  `json:",omitempty"`
@@ -97,6 +99,29 @@ type Status struct {
 	Transmit, Detection time.Duration
 	// Sent and Received are packets; Rejected are packets of the neighbor's address that the session did not accept.
 	Sent, Received, Rejected uint64
-	// Error is a sentence about why the session cannot come up, or empty.
+	// Cause is why the session cannot come up, and Error a sentence about it.
+	Cause Cause  `json:",omitempty"`
 	Error string `json:",omitempty"`
+}
+
+// Cause is why a session cannot come up, beside what its neighbor and the path do. Each ends.
+type Cause uint8
+
+// The causes.
+const (
+	NoCause Cause = iota
+	// Refused: the settings cannot be served; others may be.
+	Refused
+	// NoLink: no link of the node leads to the neighbor; one may come.
+	NoLink
+	// NoSocket: the kernel refuses what the session needs. It is tried again each second.
+	NoSocket
+	// Authenticates: the neighbor authenticates its packets. It counts for some seconds after such a packet.
+	Authenticates
+)
+
+// trouble is a cause on this node's side, in words.
+type trouble struct {
+	cause Cause
+	text  string
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"time"
 )
@@ -25,14 +24,11 @@ const (
 type table struct {
 	random func() uint64
 	// sessions in the order of their names, then those that leave.
-	sessions  []*session
-	byName    map[string]*session
-	byMine    map[uint32]*session
-	byAddress map[netip.Addr][]*session
+	sessions []*session
+	byName   map[string]*session
+	byMine   map[uint32]*session
 	// refused are the statuses of peers that have no session.
 	refused []Status
-	// unknown counts packets that were no session's.
-	unknown uint64
 	// version changes with every change of a state.
 	version uint64
 	// out is the packet that is being sent: it needs no memory.
@@ -40,16 +36,7 @@ type table struct {
 }
 
 func newTable(random func() uint64) *table {
-	return &table{random: random, byName: map[string]*session{}, byMine: map[uint32]*session{}, byAddress: map[netip.Addr][]*session{}}
-}
-
-// origin says how a packet arrived.
-type origin struct {
-	from netip.Addr
-	// link is the index of the interface.
-	link     int
-	ttl      uint8
-	multiHop bool
+	return &table{random: random, byName: map[string]*session{}, byMine: map[uint32]*session{}}
 }
 
 // set makes these the wanted sessions. Sessions that are not wanted say so to their neighbors before they end.
@@ -73,7 +60,7 @@ func (t *table) set(now time.Duration, peers []Peer) {
 			err = fmt.Errorf("all sessions of the node would take more than %d packets a second: choose longer intervals", mostPackets)
 		}
 		if err != nil {
-			t.refused = append(t.refused, Status{Name: p.Name, State: AdminDown, Remote: Down, Error: err.Error()})
+			t.refused = append(t.refused, Status{Name: p.Name, State: AdminDown, Remote: Down, Cause: Refused, Error: err.Error()})
 			continue
 		}
 		load += p.packets()
@@ -98,17 +85,6 @@ func (t *table) set(now time.Duration, peers []Peer) {
 		}
 	}
 	t.sessions, t.byName = rest, wanted
-	t.index()
-}
-
-// index finds wanted sessions by address. Those that leave hear nothing any more: their successor may have the same.
-func (t *table) index() {
-	clear(t.byAddress)
-	for _, s := range t.sessions {
-		if !s.leaving {
-			t.byAddress[s.peer.Address] = append(t.byAddress[s.peer.Address], s)
-		}
-	}
 }
 
 // leave switches all sessions off for good.
@@ -161,22 +137,13 @@ func (t *table) discriminator() uint32 {
 	}
 }
 
-// receive gives a datagram to its session: by the discriminator that it names, by its sender if it names none (RFC 5880
-// section 6.3). Hostile input costs a look into a map and changes nothing but a counter.
-func (t *table) receive(now time.Duration, o origin, b []byte) {
+// receive takes a datagram that the session's neighbor sent, as far as the socket knows: by its address and by how it came.
+// One that names no discriminator of ours is the session's by that, and one that names another session's is nobody's (RFC
+// 5880 section 6.3, RFC 5881 section 3).
+func (t *table) receive(now time.Duration, s *session, b []byte) {
 	p, err := parse(b)
-	if err != nil {
-		t.unknown++
-		return
-	}
-	s := t.find(o, p)
-	if s == nil {
-		t.unknown++
-		return
-	}
-	if o.ttl < s.leastTTL() {
+	if err != nil || s.leaving || p.yours != 0 && p.yours != s.mine {
 		s.rejected++
-		s.tooFar = o.ttl
 		return
 	}
 	before := s.state
@@ -186,29 +153,8 @@ func (t *table) receive(now time.Duration, o origin, b []byte) {
 	}
 }
 
-// find returns the session of a packet. Also with a discriminator the sender must be the session's neighbor: one peer
-// must not speak for another.
-func (t *table) find(o origin, p packet) *session {
-	if p.yours != 0 {
-		if s := t.byMine[p.yours]; s != nil && s.accepts(o) {
-			return s
-		}
-		return nil
-	}
-	for _, s := range t.byAddress[o.from] {
-		if s.accepts(o) {
-			return s
-		}
-	}
-	return nil
-}
-
-func (s *session) accepts(o origin) bool {
-	return !s.leaving && s.peer.Address == o.from && s.peer.MultiHop == o.multiHop && (s.link == 0 || s.link == o.link)
-}
-
-// leastTTL is what a packet must arrive with, which shows that its sender is near enough (RFC 5881 section 5, RFC 5082).
-func (s *session) leastTTL() uint8 {
+// minTTL is what a packet must arrive with, which shows that its sender is near enough (RFC 5881 section 5, RFC 5082).
+func (s *session) minTTL() uint8 {
 	if s.peer.MultiHop {
 		return s.peer.MinimumTTL
 	}

@@ -1,19 +1,18 @@
 package bfd
 
 import (
+	"cmp"
 	"fmt"
-	"net/netip"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 const (
-	// readWindow and mostReads bound what is read of each receiver: a flood must not keep a thread busy that has priority
-	// over all others, nor hide what the other receivers have. Wanted sessions get 150 packets in such a time at most.
+	// readWindow is a time in which a session is read no more than its allowance.
 	readWindow = 50 * time.Millisecond
-	mostReads  = 250
 	// reportInterval is how often counters are reported, leastReport the least time between two changes of state.
 	reportInterval = 5 * time.Second
 	leastReport    = 10 * time.Millisecond
@@ -30,14 +29,16 @@ type thread struct {
 	event int
 
 	peers     *[]Peer
-	receivers map[kind]*receiver
-	// troubles are why a receiver cannot be opened.
-	troubles map[kind]string
+	listeners map[kind]*listener
+	// troubles are why a listener does not work.
+	troubles map[kind]error
 	senders  map[*session]*sender
 	ports    map[int]bool
 
 	since time.Duration
-	// retry: something could not be opened or used, or may change.
+	// spent: a session has used its allowance of this window.
+	spent bool
+	// retry: something could not be opened or used.
 	retry     bool
 	retryAt   time.Duration
 	reportAt  time.Duration
@@ -46,8 +47,11 @@ type thread struct {
 
 	send func(*session, *packet)
 	out  [packetLen]byte
+	in   [packetLen]byte
 	poll []unix.PollFd
-	junk [8]byte
+	// polled are the slots of poll, which begins with the event.
+	polled []*slot
+	junk   [8]byte
 }
 
 func newThread(hangs func() bool) (*thread, error) {
@@ -57,7 +61,7 @@ func newThread(hangs func() bool) (*thread, error) {
 	}
 	t := &thread{
 		mailbox: mailbox{notices: make(chan notice, 1)}, hangs: hangs, table: newTable(random), event: event,
-		receivers: map[kind]*receiver{}, troubles: map[kind]string{}, senders: map[*session]*sender{}, ports: map[int]bool{},
+		listeners: map[kind]*listener{}, troubles: map[kind]error{}, senders: map[*session]*sender{}, ports: map[int]bool{},
 	}
 	t.send = t.transmit
 	return t, nil
@@ -111,25 +115,22 @@ func (t *thread) load(now time.Duration) {
 
 // open has every session send and receive, as far as that is possible.
 func (t *thread) open() {
-	t.retry = false
-	sources := map[kind][]netip.Addr{}
+	t.retry, t.polled = false, t.polled[:0]
+	sessions := map[kind][]*session{}
 	for _, s := range t.table.sessions {
-		if !s.leaving {
-			sources[kindOf(s.peer)] = append(sources[kindOf(s.peer)], s.peer.Address)
+		if k := kindOf(s.peer); !s.leaving {
+			sessions[k] = append(sessions[k], s)
 		}
 	}
-	for k, r := range t.receivers {
-		if sources[k] == nil {
-			_ = unix.Close(r.fd)
-			delete(t.receivers, k)
+	for k, l := range t.listeners {
+		if sessions[k] == nil {
+			l.close()
+			delete(t.listeners, k)
 		}
 	}
-	for k, from := range sources {
-		t.troubles[k] = ""
-		if err := t.listen(k, from); err != nil {
-			t.troubles[k] = err.Error()
-			t.retry = true
-		}
+	for k, all := range sessions {
+		t.troubles[k] = t.listen(k, all)
+		t.retry = t.retry || t.troubles[k] != nil
 	}
 	for _, s := range t.table.sessions {
 		if s.leaving {
@@ -137,53 +138,61 @@ func (t *thread) open() {
 		}
 		// A new socket after a failure shows nothing yet: see transmit.
 		err := t.openSender(s)
-		unproven := err == nil && t.senders[s].failing
+		unproven := err == nil && t.senders[s] != nil && t.senders[s].failing
 		if !unproven {
 			t.trouble(s, err)
 		}
-		t.retry = t.retry || unproven || err != nil || s.peer.Interface != ""
+		t.retry = t.retry || unproven || err != nil
 	}
 }
 
-// listen opens the receiver of a kind unless it is open, and lets pass what the sources send.
-func (t *thread) listen(k kind, sources []netip.Addr) error {
-	r := t.receivers[k]
-	if r == nil {
-		var err error
-		if r, err = openReceiver(k); err != nil {
+// listen opens the listener of a kind unless it is open, and has it serve the sessions.
+func (t *thread) listen(k kind, sessions []*session) (err error) {
+	l := t.listeners[k]
+	if l == nil {
+		if l, err = listen(k); err != nil {
 			return err
 		}
-		t.receivers[k] = r
+		t.listeners[k] = l
 	}
-	return attach(r.fd, filter(k.is6, k.multiHop, sources))
+	return l.serve(sessions)
 }
 
-// openSender opens the socket of a session unless it is open and works.
+// openSender opens the socket of a session unless it is open and works. A session with an interface has one while there is
+// that link: another one may take its name.
 func (t *thread) openSender(s *session) error {
 	before := t.senders[s]
 	if before != nil {
-		if !before.failing && before.onLink(s.peer.Interface) {
+		if !before.failing && (before.link == 0 || slices.Equal(s.peer.Links, []int{before.link})) {
 			return nil
 		}
 		t.closeSender(s)
+	}
+	if s.peer.Interface != "" && len(s.peer.Links) == 0 {
+		return nil // see trouble
 	}
 	o, err := openSender(s.peer, t.ports, random())
 	if err != nil {
 		return err
 	}
 	o.failing = before != nil && before.failing
-	t.senders[s], t.ports[o.port], s.link = o, true, o.link
+	t.senders[s], t.ports[o.port] = o, true
 	return nil
 }
 
 // trouble notes why the session cannot work, or that it can.
 func (t *thread) trouble(s *session, err error) {
-	text := t.troubles[kindOf(s.peer)]
-	if err != nil {
-		text = err.Error()
+	var now trouble
+	switch err = cmp.Or(err, t.troubles[kindOf(s.peer)]); {
+	case len(s.peer.Links) == 0 && s.peer.Interface != "":
+		now = trouble{NoLink, "there is no interface " + s.peer.Interface}
+	case len(s.peer.Links) == 0:
+		now = trouble{NoLink, fmt.Sprintf("%s is on no link of the node", s.peer.Address)}
+	case err != nil:
+		now = trouble{NoSocket, err.Error()}
 	}
-	if text != s.trouble {
-		s.trouble = text
+	if now != s.trouble {
+		s.trouble = now
 		t.table.version++
 	}
 }
@@ -193,9 +202,6 @@ func (t *thread) closeSender(s *session) {
 		o.close()
 		delete(t.ports, o.port)
 		delete(t.senders, s)
-		if s.peer.Interface != "" {
-			s.link = noLink
-		}
 	}
 }
 
@@ -211,28 +217,31 @@ func (t *thread) sweep() {
 	}
 }
 
-// receive reads until nothing waits or the window's share is spent.
+// receive reads what wait found, as far as the sessions' allowances reach.
 func (t *thread) receive() {
-	now := boottime()
-	again := now >= t.since+readWindow
-	if again {
-		t.since = now
-	}
-	for _, r := range t.receivers {
-		if again {
-			r.reads = 0
+	if now := boottime(); now >= t.since+readWindow {
+		t.since, t.spent = now, false
+		for _, l := range t.listeners {
+			for _, s := range l.slots {
+				s.reads = 0
+			}
 		}
-		for r.reads < mostReads {
-			b, from, ok := r.read()
+	}
+	for i, s := range t.polled {
+		for t.poll[i+1].Revents != 0 {
+			if s.reads >= s.session.allowance() {
+				t.spent = true
+				break
+			}
+			n, ok := s.read(t.in[:])
 			if !ok {
 				break
 			}
-			r.reads++
-			if b != nil {
-				t.table.receive(boottime(), from, b)
-			}
+			s.reads++
+			t.table.receive(boottime(), s.session, t.in[:n])
 		}
 	}
+	t.polled = t.polled[:0]
 }
 
 // transmit sends a packet of a session.
@@ -243,7 +252,7 @@ func (t *thread) transmit(s *session, p *packet) {
 	}
 	p.marshal(&t.out)
 	err := o.send(t.out[:])
-	if o.failing = err != nil; o.failing || s.trouble != "" {
+	if o.failing = err != nil; o.failing || s.trouble.cause == NoSocket {
 		if err != nil {
 			err = fmt.Errorf("send: %w", err)
 			t.retry = true
@@ -263,7 +272,7 @@ func (t *thread) report(now time.Duration) {
 	case <-t.notices:
 	default:
 	}
-	t.notices <- notice{t.table.statuses(now), t.table.unknown} // nobody else sends
+	t.notices <- notice{t.table.statuses(now)} // nobody else sends
 }
 
 // due is when step has something to do next.
@@ -281,10 +290,8 @@ func (t *thread) due() time.Duration {
 	if earlier(t.refreshAt); t.table.version != t.reported {
 		earlier(t.reportAt)
 	}
-	for _, r := range t.receivers {
-		if r.reads >= mostReads {
-			earlier(t.since + readWindow)
-		}
+	if t.spent {
+		earlier(t.since + readWindow)
 	}
 	return next
 }
@@ -298,10 +305,12 @@ func (t *thread) wake() {
 // wait returns when there is something to read or to do, or after a time; where reading is false, only for the latter
 // two. Any error is a reason to look, too.
 func (t *thread) wait(d time.Duration, reading bool) {
-	t.poll = append(t.poll[:0], unix.PollFd{Fd: int32(t.event), Events: unix.POLLIN})
-	for _, r := range t.receivers {
-		if reading && r.reads < mostReads {
-			t.poll = append(t.poll, unix.PollFd{Fd: int32(r.fd), Events: unix.POLLIN})
+	t.poll, t.polled = append(t.poll[:0], unix.PollFd{Fd: int32(t.event), Events: unix.POLLIN}), t.polled[:0]
+	for _, l := range t.listeners {
+		for _, s := range l.slots {
+			if reading && s.session != nil && s.reads < s.session.allowance() {
+				t.poll, t.polled = append(t.poll, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN}), append(t.polled, s)
+			}
 		}
 	}
 	timeout := unix.NsecToTimespec(max(d, 0).Nanoseconds())
@@ -314,7 +323,7 @@ func (t *thread) close() {
 	for s := range t.senders {
 		t.closeSender(s)
 	}
-	for _, r := range t.receivers {
-		_ = unix.Close(r.fd)
+	for _, l := range t.listeners {
+		l.close()
 	}
 }
