@@ -32,7 +32,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	}
 	m := &membership{node: s.nodeName, log: log}
 	// layer2 opens its sockets before the links become metadata.
-	links := link.New(log, func() { w.layer2.Kick(); kick() })
+	links := link.New(log, func() { w.layer2.Kick(); w.pathLoop.Hurry(); kick() })
 	l2 := layer2.New(layer2.Config{Log: log, Links: links.Links, Lease: m, Changed: func() { w.report.Kick() }, Refused: kick})
 	// The other speakers learn whether there is a session.
 	engine, err := beside("bgp")
@@ -59,6 +59,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live,
 			Foreign: func() []link.Neighbour { return others.find(w) }}),
 	}
+	w.paths.podLinks = s.podLinks
 	w.pathLoop = loop.New(loop.Config{Name: "paths", Log: log, Sync: w.paths.sync})
 	w.loop = loop.New(loop.Config{Name: "plan", Log: log, Sync: w.sync})
 	return w, nil

@@ -44,7 +44,7 @@ func TestPathsWithBIRD(t *testing.T) {
 			peers[i].HoldTime, peers[i].ConnectTime = 90*time.Second, time.Second
 			peers[i].BFD = &lb.BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3, MinimumTTL: 254}
 		}
-		if _, err := p.set(peers, []link.Link{{Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}}}); err != nil {
+		if _, err := p.set(peers, nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers}); err != nil {
@@ -95,7 +95,7 @@ func TestPathsWithBIRD(t *testing.T) {
 // startPaths runs BGP and BFD of a speaker, the latter in this process.
 func startPaths(t *testing.T) *paths {
 	t.Helper()
-	return startPathsOn(t, func() []link.Link { return nil }, func() {})
+	return startPathsOn(t, func() []link.Link { return readLinks(t) }, func() {})
 }
 
 // startPathsOn runs them on links; found is called when what is known of routers on links changed.

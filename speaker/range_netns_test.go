@@ -7,7 +7,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -50,8 +49,7 @@ func TestPathsFromRange(t *testing.T) {
 				BFD: &lb.BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3, MinimumTTL: 254},
 			})
 		}
-		links := []link.Link{{Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}}}
-		if _, err := p.set(peers, links); err != nil {
+		if _, err := p.set(peers, nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers}); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bfd"
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -76,8 +77,9 @@ func TestPathsSwitchedOff(t *testing.T) {
 		other := router
 		other.Name, other.Address = "other", netip.MustParseAddr("192.0.2.3")
 		nstest.Until(t, patience, "a change of another session has it reported that the router is silent", func() bool {
-			p.bfd.Set(bfdPeers([]lb.Peer{router, other}, nil))
-			p.bfd.Set(bfdPeers(peers, nil))
+			both := bfdPeers([]lb.Peer{router, other}, readLinks(t), nil, link.Direct)
+			p.bfd.Set(both)
+			p.bfd.Set(both[:1])
 			return status().Remote == bfd.Down
 		})
 		if s := status(); s.Since >= pathWait {

@@ -235,7 +235,7 @@ func (w *syncer) starts(fresh map[lb.Key][]netip.Addr) []lb.Start {
 // announce sets the sinks that attract traffic.
 func (w *syncer) announce(p plan.Plan, links []link.Link, macs map[link.MAC]bool) error {
 	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Yield: p.Yield, Speakers: macs, Owners: p.Sources})
-	peers, err := w.paths.set(p.Peers, links)
+	peers, err := w.paths.set(p.Peers, w.compiled.Nodes[w.node].Addresses)
 	if err := errors.Join(err, w.bgp.Set(bgp.Desired{RouterID: p.RouterID, Peers: peers, Routes: p.Routes})); err != nil {
 		return fmt.Errorf("set BGP: %w", err)
 	}

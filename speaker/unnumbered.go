@@ -48,9 +48,9 @@ func addRouters(paths map[string]bgp.Path, routers map[string]unnumbered.Router)
 		path := paths[name]
 		switch {
 		case !r.Address.IsValid() && r.Looking:
-			path.Hold, path.Early = "looking for a router on the link", true
+			path.Hold, path.Why = bgp.RouterSought, "looking for a router on the link"
 		case !r.Address.IsValid():
-			path.Hold = r.Problem
+			path.Hold, path.Why = bgp.RouterMissing, r.Problem
 		case r.Problem == "":
 			continue
 		default:

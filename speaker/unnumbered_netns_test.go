@@ -73,7 +73,7 @@ func (n *unnumberedNode) apply() {
 	for _, p := range n.peers {
 		names = append(names, p.Name)
 	}
-	peers, err := n.paths.set(n.peers, n.links.Links())
+	peers, err := n.paths.set(n.peers, nil)
 	if err != nil {
 		n.t.Error(err)
 	}

@@ -22,11 +22,10 @@ func (w *syncer) withdraw() error {
 	w.liveness.Set(liveness.Known{})
 	w.conntrack.Set(nil)
 	w.layer2.Set(layer2.Desired{})
-	w.paths.bfd.Set(nil)
-	w.paths.finder.Set(nil)
 	if err := w.bgp.Leave(); err != nil {
 		return fmt.Errorf("withdraw routes: %w", err)
 	}
+	_, _ = w.paths.set(nil, nil) // which peers are unusable does not matter any more
 	if err := errors.Join(w.relays.remove(), w.headstart.Remove(), w.filter.remove(), kubeproxy.Forget()); err != nil {
 		return err
 	}

@@ -14,12 +14,13 @@
 //   - A session that is not wanted any more, and all of them at the end of the speaker, are switched off in good order.
 //   - The process ends with the speaker, so the control-plane-independent bit is never set: a router that knows graceful
 //     restart must not take the end of such a session for a failure of the path (RFC 5882 section 4.3).
-//   - A session that cannot run says why in Status.Error. The others run.
+//   - A session that cannot run says why in Status.Cause and Status.Error. The others run.
 //
-// Input is hostile. The kernel drops what is not of a configured neighbor's address, did not come over one hop (TTL 255,
-// RFC 5881 section 5), or is too short. Sessions across routers check a minimum TTL. A discriminator is random, and also
-// with the right one a packet must come from the session's neighbor. What is read of each socket in a time is limited,
-// nothing that is read or sent needs memory, and all sessions of a node together have a bounded rate.
+// Input is hostile. A session's neighbor is known by the source address of its packets, the links that they may come by,
+// and their TTL: 255 over one hop (RFC 5881 section 5), a minimum across routers. The kernel gives what fits to the
+// session's own socket, and drops the rest; so nobody can speak for a neighbor from elsewhere, nor crowd out another
+// neighbor. A discriminator is random. What is read of each socket in a time is limited, nothing that is read or sent needs
+// memory, and all sessions of a node together have a bounded rate.
 //
 // Authentication, Echo packets and demand mode of our own are not implemented. A neighbor in demand mode is served
 // (RFC 5880 section 6.6), one that authenticates is refused, and none may send Echo packets: Required Min Echo RX is 0.

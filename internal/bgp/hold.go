@@ -9,12 +9,30 @@ import (
 type Path struct {
 	// State of the BFD session: up, down or admin-down; empty without one.
 	State string
-	// Hold, unless empty, is why the peer must have no BGP session. Early: that is no error yet.
-	Hold  string
-	Early bool
+	// Hold says whether the peer must have no BGP session, and Why is a sentence about it.
+	Hold Hold
+	Why  string
 	// Note, unless empty, is said of a session that is not established, beside its error.
 	Note string
 }
+
+// Hold is what keeps a peer without a session.
+type Hold uint8
+
+// The holds, and what ends each.
+const (
+	// Free is none.
+	Free Hold = iota
+	// PathUnknown: BFD has not reported. It ends when it reports, or after a time.
+	PathUnknown
+	// PathDown: BFD is not up. It ends when it is, or after a time of silence.
+	PathDown
+	// PathUnwatched: BFD is refused by this node. It ends with other settings, or when the kernel does not refuse any more.
+	PathUnwatched
+	// RouterSought and RouterMissing: no router is known on the link, which is no error yet, or is one. They end when one is.
+	RouterSought
+	RouterMissing
+)
 
 // SetPaths says what is known of paths, by the names of peers. A session that is held ends at once, and opens again when it
 // is not held any more (RFC 5882 section 4.2). Peers that are not named are not held, and do not use BFD.
@@ -27,13 +45,13 @@ func (s *Speaker) SetPaths(paths map[string]Path) error {
 	}
 	var falls []string
 	for name, p := range paths {
-		if p.Hold != "" && s.paths[name].Hold == "" && s.established(name) {
+		if p.Hold != Free && s.paths[name].Hold == Free && s.established(name) {
 			falls = append(falls, name)
 		}
 	}
 	s.paths = maps.Clone(paths)
 	for _, name := range falls {
-		s.fell(name, paths[name].Hold)
+		s.fell(name, paths[name].Why)
 	}
 	if s.desired == nil {
 		return nil
@@ -60,10 +78,10 @@ func (s *Speaker) withPath(one Session) Session {
 // explain returns why a session is not established, of which BGP itself says something or nothing.
 func (p Path) explain(text string) string {
 	switch {
-	case p.Early:
+	case p.Hold == RouterSought:
 		return ""
-	case p.Hold != "":
-		return p.Hold
+	case p.Hold != Free:
+		return p.Why
 	case text != "" && p.Note != "":
 		return text + "; " + p.Note
 	}

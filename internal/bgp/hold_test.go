@@ -26,7 +26,7 @@ func TestHold(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		hold(Path{State: "down", Hold: "BFD has not come up"})
+		hold(Path{State: "down", Hold: PathDown, Why: "BFD has not come up"})
 		set(t, s, desire(l.peers(), l.routes()...))
 		nstest.Until(t, patience, "the others are up", func() bool { return l.frr.established() == 2 && l.bird.established() == 1 })
 		if w := session(s, "bird4"); w.State != "idle" || w.BFD != "down" || w.LastError != "BFD has not come up" {
@@ -41,7 +41,7 @@ func TestHold(t *testing.T) {
 		since := session(s, "bird6").Since
 
 		began := time.Now()
-		hold(Path{State: "down", Hold: why})
+		hold(Path{State: "down", Hold: PathDown, Why: why})
 		nstest.Until(t, patience, "the router has lost the routes", func() bool { return !l.birdKernel.has(both4) && !l.birdKernel.has(forBIRD) })
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("that took %v, and the hold time is 9s", took)
@@ -59,11 +59,11 @@ func TestHold(t *testing.T) {
 		// A path that fails again and again is a session that falls again and again.
 		for range freeFalls - 1 {
 			established(t, s, "bird4")
-			hold(Path{State: "down", Hold: why})
+			hold(Path{State: "down", Hold: PathDown, Why: why})
 			hold(Path{State: "up"})
 		}
 		established(t, s, "bird4")
-		hold(Path{State: "down", Hold: why})
+		hold(Path{State: "down", Hold: PathDown, Why: why})
 		hold(Path{State: "up"})
 		await(t, "the session", "the session fell 4 times in a row, so that the next attempt waits for 5s; at last: "+why, func() string { return session(s, "bird4").LastError })
 		if !session(s, "bird6").Since.Equal(since) {

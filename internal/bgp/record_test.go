@@ -52,7 +52,7 @@ func TestHeld(t *testing.T) {
 		t.Helper()
 		paths := map[string]Path{}
 		for _, name := range append(names, "never") {
-			paths[name] = Path{State: "down", Hold: "BFD: detection time expired"}
+			paths[name] = Path{State: "down", Hold: PathDown, Why: "BFD: detection time expired"}
 		}
 		if err := s.SetPaths(paths); err != nil {
 			t.Fatal(err)
@@ -61,7 +61,7 @@ func TestHeld(t *testing.T) {
 			await(t, name, "idle BFD: detection time expired", func() string { return session(s, name).State + " " + session(s, name).LastError })
 		}
 	}
-	if err := s.SetPaths(map[string]Path{"never": {Hold: "BFD is starting"}}); err != nil {
+	if err := s.SetPaths(map[string]Path{"never": {Hold: PathUnknown, Why: "BFD is starting"}}); err != nil {
 		t.Fatal(err)
 	}
 	set(t, s, desire([]lb.Peer{never.peer("never", 65000), good.peer("good", 65000)}, route("198.51.100.1/32", "good")))

@@ -60,8 +60,8 @@ func TestExplain(t *testing.T) {
 		said, want string
 	}{
 		{Path{}, "timeout", "timeout"},
-		{Path{Hold: "looking", Early: true}, "timeout", ""},
-		{Path{Hold: "no router"}, "timeout", "no router"},
+		{Path{Hold: RouterSought, Why: "looking"}, "timeout", ""},
+		{Path{Hold: RouterMissing, Why: "no router"}, "timeout", "no router"},
 		{Path{Note: "two routers"}, "timeout", "timeout; two routers"},
 		{Path{Note: "two routers"}, "", ""},
 	} {
