@@ -14,9 +14,13 @@ import (
 // replaced.
 func (t *Table) adopt(want *image) {
 	t.layout = want.layout.table()
-	c, err := want.changeFromKernel(t.layout)
+	is, err := t.layout.Read(true)
 	if err == nil {
-		err = t.takeOver(want, &c)
+		t.library.renumber(is)
+		var c change
+		if c, err = want.changeFromContent(is, t.layout); err == nil {
+			err = t.takeOver(want, &c)
+		}
 	}
 	t.logNotAdopted(err)
 }
@@ -45,35 +49,23 @@ func (t *Table) logNotAdopted(err error) {
 	}
 }
 
-// changeFromKernel lists the existing table and returns the change from it to img; nft.ErrOther if its rules differ.
-func (img *image) changeFromKernel(l *nft.Layout) (c change, err error) {
-	is, err := l.Read(true)
-	if err != nil {
-		return c, err
-	}
-	img.setParityFromContent(is)
-	return img.changeFromContent(is, l)
-}
-
-// setParityFromContent is setParity for an existing table, whose verdicts show which lists are odd.
+// setParityFromContent sets the parities by those of an existing table, whose verdicts show which lists are odd.
 func (img *image) setParityFromContent(is *nft.Content) {
-	verdicts, lists := make(map[string]string), make(map[string][]nft.SetElement)
-	for _, f := range families() {
-		size := int(f.Size) + 8
-		for _, m := range is.Elements {
-			switch m.Set {
-			case f.named(frontendsSet):
-				verdicts[m.Key] = m.Value
-			case f.named(allowSet), f.named(denySet):
-				lists[m.Key[:size]] = append(lists[m.Key[:size]], m)
-			}
+	verdicts, ids := make(map[string]string), make(map[nft.SetElement]bool)
+	for _, m := range is.Elements {
+		switch {
+		case strings.HasPrefix(m.Set, frontendsSet):
+			verdicts[m.Key] = m.Value
+		case leads(m):
+			ids[m] = true
 		}
 	}
 	for i := range img.frontends {
 		d := &img.frontends[i]
-		key := d.key()
-		d.profile.odd = strings.Contains(verdicts[key], oddSuffix)
-		if remove, add := difference(lists[key], d.lists(nil)); len(remove)+len(add) > 0 && verdicts[key] != nft.Accepted {
+		verdict := verdicts[d.key()]
+		d.profile.odd = strings.Contains(verdict, oddSuffix)
+		other := func(m nft.SetElement) bool { return !ids[m] }
+		if verdict != nft.Accepted && slices.ContainsFunc(d.roles(nil), other) {
 			d.profile.odd = !d.profile.odd
 		}
 	}
@@ -81,6 +73,7 @@ func (img *image) setParityFromContent(is *nft.Content) {
 
 // changeFromContent returns the change from the content of an existing table to img; nft.ErrOther if its rules differ.
 func (img *image) changeFromContent(is *nft.Content, l *nft.Layout) (c change, err error) {
+	img.setParityFromContent(is)
 	c = img.changeFrom(nil)
 	expected := make(map[string]bool)
 	for _, c := range l.Chains {
@@ -106,16 +99,33 @@ func (img *image) changeFromContent(is *nft.Content, l *nft.Layout) (c change, e
 			}
 		}
 	}
-	var gone []nft.SetElement
-	gone, c.add = difference(is.Elements, c.add)
+	gone, add := difference(is.Elements, c.add)
+	c.add = add
+	// What packets may still look up stays for a while, unless it is in the way of what is wanted.
+	wanted, used := make(map[nft.SetElement]bool), lists{}
+	for _, m := range add {
+		wanted[element(m.Set, m.Key, "")] = true
+	}
+	for i := range img.frontends {
+		used.add(&img.frontends[i])
+	}
+	numbers := make(map[string]bool)
+	for l := range used {
+		numbers[string(nft.Native(l.number))] = true
+	}
 	for _, m := range gone {
-		if strings.HasPrefix(m.Set, allowSet) || strings.HasPrefix(m.Set, denySet) {
+		if leads(m) && !wanted[element(m.Set, m.Key, "")] || strings.HasPrefix(m.Set, sourcesSet) && !numbers[m.Key[len(m.Key)-numberSize:]] {
 			c.removeLater = append(c.removeLater, m)
 		} else {
 			c.remove = append(c.remove, m)
 		}
 	}
 	return c, nil
+}
+
+// leads reports whether an element leads from a frontend to one of its lists.
+func leads(m nft.SetElement) bool {
+	return strings.HasPrefix(m.Set, allowSet) || strings.HasPrefix(m.Set, denySet)
 }
 
 // clearTable deletes the content of the existing table. It keeps the wanted base chains and the interval sets, but not

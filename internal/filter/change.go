@@ -23,7 +23,7 @@ func (c *change) empty() bool {
 }
 
 // changeFrom returns the change from old, nil for an empty table, to img. It compares every frontend, but makes elements
-// only of those that differ. The elements of replaced lists go to removeLater.
+// only of those that differ. What leads to replaced lists goes to removeLater, and so do lists without a frontend.
 func (img *image) changeFrom(old *image) change {
 	if old == nil {
 		old = &image{}
@@ -31,19 +31,27 @@ func (img *image) changeFrom(old *image) change {
 	var c change
 	var was []nft.SetElement
 	var want []nft.SetElement
+	gone, come := lists{}, lists{}
 	eachPair(old.frontends, img.frontends, func(a, b *frontend) {
 		switch {
 		case b == nil:
-			was, c.removeLater = a.settings(was), a.lists(c.removeLater)
+			was, c.removeLater = a.settings(was), a.roles(c.removeLater)
+			gone.add(a)
 		case a == nil:
 			want = b.elements(want)
+			come.add(b)
 		case a.equal(b):
 		case a.profile.odd != b.profile.odd:
-			was, c.removeLater, want = a.settings(was), a.lists(c.removeLater), b.elements(want)
+			was, c.removeLater, want = a.settings(was), a.roles(c.removeLater), b.elements(want)
+			gone.add(a)
+			come.add(b)
 		default:
 			was, want = a.elements(was), b.elements(want)
 		}
 	})
+	gone.without(img)
+	come.without(old)
+	c.removeLater, want = gone.elements(c.removeLater), come.elements(want)
 	if !slices.Equal(old.others, img.others) {
 		was, want = append(was, old.others...), append(want, img.others...)
 	}
@@ -58,15 +66,6 @@ func (img *image) changeFrom(old *image) change {
 		}
 	}
 	return c
-}
-
-// setParity flips the parity of the frontends whose lists differ from old, and keeps it for all others.
-func (img *image) setParity(old *image) {
-	eachPair(old.frontends, img.frontends, func(a, b *frontend) {
-		if a != nil && b != nil {
-			b.profile.odd = a.profile.odd == a.sameLists(b)
-		}
-	})
 }
 
 // eachPair calls fn for the frontends of two ordered lists: in pairs of equal keys, and with nil for a frontend that is

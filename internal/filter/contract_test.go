@@ -8,9 +8,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// What no plan may ask for is refused as a whole: what was in force stays, and it is said that it is not what
-// is desired.
-func TestRefused(t *testing.T) {
+// A frontend that no plan may ask for is closed, and so are two of which one may not exist; all others are in force.
+func TestInvalid(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.proxy()
@@ -22,25 +21,25 @@ func TestRefused(t *testing.T) {
 		if ok, _ := w.table.Enforced(); !ok {
 			t.Error("not enforced")
 		}
+		bad := lb.Key{Namespace: "ns", Name: "bad"}
 		for _, frontends := range [][]lb.Frontend{
-			{tcp(vip4), tcp(vip4)},
-			{{Address: addr(vip4), Protocol: "ICMP", Port: 80}},
-			{{Protocol: "TCP", Port: 80}},
-			{{Address: netip.MustParseAddr("fe80::1%eth0"), Protocol: "TCP", Port: 80}},
+			{{Address: addr(closedVIP4), Protocol: "ICMP", Port: 80, Service: bad}},
+			{{Protocol: "TCP", Port: 80, Service: bad}},
+			{{Address: netip.MustParseAddr("fe80::1%eth0"), Protocol: "TCP", Port: 80, Service: bad}},
 		} {
-			if err := w.table.Set(desired(frontends...)); err == nil {
-				t.Errorf("%+v: no error", frontends)
-			}
-			if ok, _ := w.table.Enforced(); ok {
-				t.Errorf("%+v: enforced", frontends)
+			w.set(desired(append(frontends, tcp(vip4))...))
+			if refused := w.table.Refused(); len(refused) != 1 || refused[bad] == nil {
+				t.Errorf("%+v: refused are %v", frontends, refused)
 			}
 			w.finds(answer, w.client, "tcp", client4, vip4, 80)
 		}
-		w.set(desired())
-		if ok, _ := w.table.Enforced(); !ok {
-			t.Error("not enforced again")
-		}
+		w.set(desired(tcp(vip4), tcp(vip4), tcp(vip6)))
 		w.finds(silence, w.client, "tcp", client4, vip4, 80)
+		w.finds(answer, w.client, "tcp", client6, vip6, 80)
+		w.set(desired())
+		if refused := w.table.Refused(); len(refused) != 0 {
+			t.Errorf("refused are %v", refused)
+		}
 	})
 }
 

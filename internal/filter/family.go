@@ -28,6 +28,14 @@ func families() [2]*family {
 	}
 }
 
+// familyOf returns one of the families.
+func familyOf(ipv6 bool) *family {
+	if ipv6 {
+		return families()[1]
+	}
+	return families()[0]
+}
+
 // words is how many 32-bit registers an address fills.
 func (f *family) words() uint32 { return f.Size / 4 }
 
@@ -46,9 +54,11 @@ const (
 	addressesSet = "addresses"
 	// frontendsSet maps a frontend to its verdict and counts its packets.
 	frontendsSet = "frontends"
-	// allowSet and denySet hold a frontend and a prefix of sources.
-	allowSet = "allow"
-	denySet  = "deny"
+	// allowSet and denySet map a frontend to the number of a list, those that end in oddSuffix for lists of odd parity.
+	// sourcesSet holds the prefixes of the lists.
+	allowSet   = "allow"
+	denySet    = "deny"
+	sourcesSet = "sources"
 	// dropsSet counts the packets that a frontend refuses, by reason; a key of zeros with the reason counts packets to
 	// no frontend.
 	dropsSet = "drops"
@@ -74,8 +84,7 @@ func (f *family) named(base string) string { return base + f.suffix }
 
 // sets returns the sets of the family that are always there.
 func (f *family) sets() []nft.Set {
-	frontend, prefix := f.frontendKey(), f.prefixKey()
-	reason := nft.Key{f.Address, nft.Protocol, nft.Port, nft.Mark}
+	frontend := f.frontendKey()
 	list := []nft.Set{
 		{Name: guardedSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_INTERVAL},
 		{Name: resetSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_INTERVAL},
@@ -84,12 +93,17 @@ func (f *family) sets() []nft.Set {
 		{Name: pingsSet, Key: nft.Key{f.Address}},
 		{Name: pingersSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT, Size: sourceMemory, Timeout: memoryTimeout},
 		{Name: frontendsSet, Key: frontend, Flags: unix.NFT_SET_MAP, Data: nft.Verdict, Counter: true},
-		{Name: allowSet, Key: prefix},
-		{Name: denySet, Key: prefix},
-		{Name: dropsSet, Key: reason, Counter: true},
+		// Without the length, 10.0.0.0/9 would be found for a source in the other half of 10.0.0.0/8.
+		{Name: sourcesSet, Key: nft.Key{f.Address, nft.Mark, nft.Mark}},
+		{Name: dropsSet, Key: append(f.frontendKey(), nft.Mark), Counter: true},
 		{Name: loggedSet, Key: frontend},
 		{Name: internalSet, Key: frontend, Flags: unix.NFT_SET_MAP, Data: f.Address},
 		{Name: externalSet, Key: frontend, Flags: unix.NFT_SET_MAP, Data: f.Address},
+	}
+	for _, name := range []string{allowSet, denySet} {
+		for _, parity := range []string{"", oddSuffix} {
+			list = append(list, nft.Set{Name: name + parity, Key: frontend, Flags: unix.NFT_SET_MAP, Data: nft.Mark})
+		}
 	}
 	for i := range list {
 		list[i].Name = f.named(list[i].Name)
@@ -100,12 +114,6 @@ func (f *family) sets() []nft.Set {
 // frontendKey is the type of a frontend: address, protocol and port.
 func (f *family) frontendKey() nft.Key {
 	return nft.Key{f.Address, nft.Protocol, nft.Port}
-}
-
-// prefixKey is the type of a frontend and a prefix: its length and its address. Without the length, 10.0.0.0/9 would
-// be found for a source in the other half of 10.0.0.0/8.
-func (f *family) prefixKey() nft.Key {
-	return nft.Key{f.Address, nft.Protocol, nft.Port, nft.Mark, f.Address}
 }
 
 // sourceKey is the type of a frontend and a source.

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -19,6 +18,9 @@ type frontend struct {
 	profile profile
 	// first: no frontend of the same address is ahead of it. The first holds the element of their address.
 	first bool
+	// allow and deny are its lists; nil if they are empty. refused says why the frontend is closed.
+	allow, deny *list
+	refused     error
 	// internal: internal traffic is redirected to its ClusterIP.
 	internal bool
 }
@@ -58,44 +60,46 @@ func (d *frontend) compare(o *frontend) int {
 // equal reports whether both have the same elements.
 func (d *frontend) equal(o *frontend) bool {
 	return d.profile == o.profile && d.first == o.first && d.internal == o.internal && d.LogDrops == o.LogDrops && d.ClusterIP == o.ClusterIP &&
-		slices.Equal(d.Allow, o.Allow) && slices.Equal(d.Deny, o.Deny)
+		d.sameLists(o)
 }
 
-// newFrontend validates and normalizes a frontend.
+// newFrontend validates a frontend.
 func newFrontend(d lb.Frontend) (frontend, error) {
 	d.Address, d.ClusterIP = d.Address.Unmap(), d.ClusterIP.Unmap()
 	if _, ok := protocolNumber(d.Protocol); !ok || !d.Address.IsValid() || d.Address.Zone() != "" {
 		return frontend{}, fmt.Errorf("invalid frontend: %s port %d of %s", d.Protocol, d.Port, d.Address)
 	}
-	d.Allow, d.Deny = sources(d.Address, d.Allow), sources(d.Address, d.Deny)
-	return frontend{Frontend: d, profile: profileOf(&d)}, nil
+	return frontend{Frontend: d}, nil
 }
 
-// sources returns the masked prefixes of the address's family; the same slice if all of them already are.
-func sources(of netip.Addr, list []netip.Prefix) []netip.Prefix {
-	fits := func(p netip.Prefix) bool {
-		return p.IsValid() && p.Addr().Is4() == of.Is4() && !p.Addr().Is4In6() && p == p.Masked()
+// resolve finds the lists and the profile of a frontend. Its lists are likely those of a neighbour, or of the same
+// frontend in another image. A frontend with a refused list is closed.
+func (d *frontend) resolve(y *library, refused map[*list]error, neighbour, before *frontend) {
+	ipv6 := d.Address.Is6()
+	if d.Restricted {
+		d.allow = y.list(ipv6, d.Allow, neighbour.allow, before.allow)
 	}
-	if !slices.ContainsFunc(list, func(p netip.Prefix) bool { return !fits(p) }) {
-		return list
-	}
-	var out []netip.Prefix
-	for _, p := range list {
-		const mapped = 96 // ::ffff:0:0/96 (RFC 4291 section 2.5.5.2)
-		if p.Addr().Is4In6() && p.Bits() >= mapped {
-			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped)
-		}
-		if p = p.Masked(); fits(p) {
-			out = append(out, p)
+	d.deny = y.list(ipv6, d.Deny, neighbour.deny, before.deny)
+	for _, l := range d.lists() {
+		if l != nil {
+			d.refused = cmp.Or(d.refused, refused[l])
 		}
 	}
-	return out
+	d.profile = profileOf(d)
+}
+
+// lists returns the lists that the frontend uses, or nil.
+func (d *frontend) lists() [2]*list {
+	if d.refused != nil {
+		return [2]*list{}
+	}
+	return [2]*list{d.allow, d.deny}
 }
 
 // elements appends all elements of a frontend.
-func (d *frontend) elements(list []nft.SetElement) []nft.SetElement { return d.lists(d.settings(list)) }
+func (d *frontend) elements(list []nft.SetElement) []nft.SetElement { return d.roles(d.settings(list)) }
 
-// settings appends the elements of a frontend except its lists.
+// settings appends the elements of a frontend but those that lead to its lists.
 func (d *frontend) settings(list []nft.SetElement) []nft.SetElement {
 	f, key := d.profile.family(), d.key()
 	put := func(base, key, value string) {
@@ -119,27 +123,20 @@ func (d *frontend) settings(list []nft.SetElement) []nft.SetElement {
 	return list
 }
 
-// lists appends the elements of a frontend's allow and deny lists.
-func (d *frontend) lists(list []nft.SetElement) []nft.SetElement {
-	f, key := d.profile.family(), d.key()
-	put := func(base string, p netip.Prefix) {
-		k := key + string(d.profile.lengthKey(p.Bits())) + string(p.Addr().AsSlice())
-		list = append(list, element(f.named(base), k, ""))
-	}
-	if d.Restricted {
-		for _, p := range d.Allow {
-			put(allowSet, p)
+// roles appends the elements that lead to the frontend's lists.
+func (d *frontend) roles(to []nft.SetElement) []nft.SetElement {
+	for i, l := range d.lists() {
+		if l != nil {
+			to = append(to, element(d.profile.listsIn([...]string{allowSet, denySet}[i]), d.key(), string(nft.Native(l.number))))
 		}
 	}
-	for _, p := range d.Deny {
-		put(denySet, p)
-	}
-	return list
+	return to
 }
 
 // sameLists reports whether both admit the same sources.
 func (d *frontend) sameLists(o *frontend) bool {
-	return d.Restricted == o.Restricted && slices.Equal(d.Allow, o.Allow) && slices.Equal(d.Deny, o.Deny)
+	mine, others := d.lists(), o.lists()
+	return d.profile.restricted == o.profile.restricted && mine == others
 }
 
 // reasons returns the reasons for which a frontend of the profile may drop packets.

@@ -16,16 +16,18 @@ type image struct {
 	layout layout
 	// frontends in order.
 	frontends []frontend
+	// refused are the Services whose frontends are closed, and why.
+	refused map[lb.Key]error
 	// chainProfiles are the chains that the frontends need; changeFrom sets them.
 	chainProfiles map[string]profile
 	// others are the elements that belong to no frontend, ordered.
 	others []nft.SetElement
 }
 
-// newImage makes the image of a desired filter. It refuses an invalid one as a whole: the previous filter
-// is better than half of a new one.
-func newImage(d Desired, log bool) (*image, error) {
-	img := &image{layout: layout{log: log}, frontends: make([]frontend, 0, len(d.Frontends))}
+// newImage makes the image of a desired filter, in which frontends with refused lists are closed. It takes lists and
+// parities from an older image, nil for none.
+func newImage(y *library, d *Desired, refused map[*list]error, old *image) *image {
+	img := &image{layout: layout{log: !d.NoLog}, frontends: make([]frontend, 0, len(d.Frontends)), refused: make(map[lb.Key]error)}
 	for i, f := range families() {
 		if at := slices.IndexFunc(d.Addresses, f.Has); at >= 0 {
 			img.layout.answering[i] = d.Addresses[at]
@@ -34,24 +36,69 @@ func newImage(d Desired, log bool) (*image, error) {
 	for _, from := range d.Frontends {
 		to, err := newFrontend(from)
 		if err != nil {
-			return nil, err
+			img.refused[from.Service] = err // nobody can send packets there
+			continue
 		}
 		img.frontends = append(img.frontends, to)
 	}
-	compare := func(a, b frontend) int { return a.compare(&b) }
-	if !slices.IsSortedFunc(img.frontends, compare) {
-		slices.SortFunc(img.frontends, compare)
-	}
-	for i := range img.frontends {
-		fe := &img.frontends[i]
-		fe.first = i == 0 || img.frontends[i-1].Address != fe.Address
-		if i > 0 && img.frontends[i-1].compare(fe) == 0 {
-			return nil, fmt.Errorf("two frontends at %s port %d of %s", fe.Protocol, fe.Port, fe.Address)
-		}
+	img.order()
+	if n := img.resolve(y, refused, old); n > maxPrefixes {
+		img.resolve(y, img.beyond(refused), old)
 	}
 	img.markInternal()
 	img.others = others(d, img.frontends)
-	return img, nil
+	return img
+}
+
+// order orders the frontends. If two have all in common that a packet shows, nobody knows whose lists hold, and the first
+// stays to be closed.
+func (img *image) order() {
+	compare := func(a, b frontend) int { return a.compare(&b) }
+	if !slices.IsSortedFunc(img.frontends, compare) {
+		slices.SortStableFunc(img.frontends, compare)
+	}
+	distinct := img.frontends[:0]
+	for _, fe := range img.frontends {
+		n := len(distinct)
+		if n > 0 && distinct[n-1].compare(&fe) == 0 {
+			err := fmt.Errorf("two frontends at %s port %d of %s", fe.Protocol, fe.Port, fe.Address)
+			distinct[n-1].refused, img.refused[fe.Service] = err, err
+			continue
+		}
+		fe.first = n == 0 || distinct[n-1].Address != fe.Address
+		distinct = append(distinct, fe)
+	}
+	img.frontends = distinct
+}
+
+// resolve finds the lists, profiles and parities of the frontends. It returns a bound of the number of their prefixes.
+func (img *image) resolve(y *library, refused map[*list]error, old *image) (prefixes int) {
+	if old == nil {
+		old = &image{}
+	}
+	none := &frontend{}
+	neighbour := none
+	eachPair(old.frontends, img.frontends, func(a, b *frontend) {
+		switch {
+		case b == nil:
+			return
+		case a == nil:
+			b.resolve(y, refused, neighbour, none)
+		default:
+			b.resolve(y, refused, neighbour, a)
+			b.profile.odd = a.profile.odd == a.sameLists(b)
+		}
+		if b.allow != nil && b.allow != neighbour.allow {
+			prefixes += b.allow.size
+		}
+		if b.deny != nil && b.deny != neighbour.deny {
+			prefixes += b.deny.size
+		}
+		if neighbour = b; b.refused != nil {
+			img.refused[b.Service] = b.refused
+		}
+	})
+	return prefixes
 }
 
 // markInternal marks the frontends whose internal traffic is redirected to the ClusterIP. Replies of a port of a ClusterIP
@@ -66,14 +113,14 @@ func (img *image) markInternal() {
 	for i := range img.frontends {
 		d := &img.frontends[i]
 		p := port{d.ClusterIP, d.Protocol, d.Port}
-		if d.ClusterIP.IsValid() && d.ClusterIP.Is4() == d.Address.Is4() && !taken[p] {
+		if d.refused == nil && d.ClusterIP.IsValid() && d.ClusterIP.Is4() == d.Address.Is4() && !taken[p] {
 			taken[p], d.internal, img.layout.internal = true, true, true
 		}
 	}
 }
 
 // others returns the elements that belong to no frontend.
-func others(d Desired, frontends []frontend) []nft.SetElement {
+func others(d *Desired, frontends []frontend) []nft.SetElement {
 	guarded := slices.Clone(d.Guarded)
 	for i := range frontends {
 		if fe := &frontends[i]; fe.first && !within(d.Guarded, fe.Address) {

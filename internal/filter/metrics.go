@@ -44,9 +44,7 @@ func (y *packetTotals) read(img *image, l *nft.Layout) error {
 	for i := range img.frontends {
 		owners[img.frontends[i].key()] = img.frontends[i].Service
 	}
-	if y.totals == nil {
-		y.totals, y.accepted, y.named = make(map[series]uint64), make(map[lb.Key]uint64), make(map[lb.Key]bool)
-	}
+	y.forget(owners)
 	last := make(map[nft.SetElement]uint64, len(y.last))
 	for _, f := range families() {
 		seen, dropped := f.counting()
@@ -74,6 +72,23 @@ func (y *packetTotals) read(img *image, l *nft.Layout) error {
 	}
 	y.last = last
 	return nil
+}
+
+// forget frees the names of Services that have no frontend any more, with their totals.
+func (y *packetTotals) forget(owners map[string]lb.Key) {
+	if y.totals == nil {
+		y.totals, y.accepted = make(map[series]uint64), make(map[lb.Key]uint64)
+	}
+	named := make(map[lb.Key]bool)
+	for _, k := range owners {
+		if y.named[k] {
+			named[k] = true
+		}
+	}
+	y.named = named
+	gone := func(k lb.Key) bool { return k != lb.Key{} && !named[k] }
+	maps.DeleteFunc(y.totals, func(s series, _ uint64) bool { return gone(s.service) })
+	maps.DeleteFunc(y.accepted, func(k lb.Key, _ uint64) bool { return gone(k) })
 }
 
 // name returns the Service, or none where too many have a name already.

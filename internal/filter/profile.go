@@ -9,11 +9,10 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// profile holds what the rules for a frontend depend on; the sources are in the sets.
+// profile holds what the rules for a frontend depend on; the lists of sources are in the sets.
 // Frontends of one profile share its chain. The chain looks up masked sources, once for
 // each prefix length in the frontend's own lists, so that the lists of others do not
 // add lookups.
@@ -25,8 +24,8 @@ type profile struct {
 	allow, deny lengths
 	refuse      bool
 	limit, rate int
-	// odd is the parity of a frontend's lists: it changes when they do, and is in the keys of their elements. So a
-	// packet that sees an old verdict and new sets during a commit does not match a mixture of both lists.
+	// odd is the parity of a frontend's lists: it changes when they do, and says in which sets they are. So a packet
+	// that sees an old verdict and new sets during a commit does not match a mixture of both lists.
 	odd bool
 }
 
@@ -46,28 +45,24 @@ func (l lengths) list() []int {
 	return out
 }
 
-func profileOf(d *lb.Frontend) profile {
+func profileOf(d *frontend) profile {
 	p := profile{ipv6: d.Address.Is6(), restricted: d.Restricted, refuse: d.Refuse}
+	if d.refused != nil {
+		return profile{ipv6: p.ipv6, restricted: true}
+	}
 	if !d.Refuse {
 		p.limit, p.rate = max(d.ConnectionLimit, 0), max(d.RateLimit, 0)
 	}
-	if d.Restricted {
-		for _, a := range d.Allow {
-			p.allow.add(a.Bits())
-		}
+	if d.allow != nil {
+		p.allow = d.allow.lengths
 	}
-	for _, a := range d.Deny {
-		p.deny.add(a.Bits())
+	if d.deny != nil {
+		p.deny = d.deny.lengths
 	}
 	return p
 }
 
-func (p profile) family() *family {
-	if p.ipv6 {
-		return families()[1]
-	}
-	return families()[0]
-}
+func (p profile) family() *family { return familyOf(p.ipv6) }
 
 // firstChain is the first chain of the profile; nft.Accepted if it needs none.
 func (p profile) firstChain() string {
@@ -130,14 +125,12 @@ func (p profile) rangesChain() string {
 // oddSuffix ends the name of an odd profile's chain, before the suffix of the family.
 const oddSuffix = "-odd"
 
-// lengthKey encodes a prefix length and the parity for a key.
-func (p profile) lengthKey(bits int) []byte {
-	const odd = 1 << 8
-	n := uint32(bits)
+// listsIn returns the name of allowSet or denySet for the parity of the profile.
+func (p profile) listsIn(base string) string {
 	if p.odd {
-		n |= odd
+		base += oddSuffix
 	}
-	return nft.Native(n)
+	return p.family().named(base)
 }
 
 func dashed(what string, l lengths) string {
@@ -171,12 +164,27 @@ func (p profile) chain(name string) nft.Chain {
 	return nft.Chain{Name: name, Rules: p.limitRules()}
 }
 
+// wide is a register behind the key of a frontend.
+const wide = reg + 8
+
+// wholeKey fills the registers of a key of sourcesSet with the source and what follows it, to be overwritten. So the nft
+// command takes the key for a part of the packet: where a part of a key is a map's value, it ends with a failed assertion, and with
+// it every listing.
+func (f *family) wholeKey() *expr.Payload {
+	load := f.Load(f.Source, wide)
+	load.Len += 2 * numberSize
+	return load
+}
+
 func (p profile) rangeRules() []nft.Rule {
 	f := p.family()
-	key, next := f.loadFrontend()
-	sourceIn := func(set string, bits int) nft.Rule {
-		length := nft.Expr(&expr.Immediate{Register: next, Data: p.lengthKey(bits)})
-		return slices.Concat(key, length, f.sourceMasked(next+1, bits), f.in(set))
+	key, _ := f.loadFrontend()
+	// A list that is missing matches no source.
+	source, length, number := uint32(wide), wide+f.words(), wide+f.words()+1
+	sourceIn := func(lists string, bits int) nft.Rule {
+		return slices.Concat(f.masked(f.wholeKey(), source, bits), nft.Expr(&expr.Immediate{Register: length, Data: nft.Native(uint32(bits))}),
+			key, nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: p.listsIn(lists), IsDestRegSet: true, DestRegister: number},
+				&expr.Lookup{SourceRegister: source, SetName: f.named(sourcesSet)}))
 	}
 	refused := goTo(f.named(dropChain + sourceRange.String()))
 	var rules []nft.Rule

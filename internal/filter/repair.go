@@ -19,7 +19,7 @@ type Timers struct {
 	CheckInterval time.Duration
 	// AuditInterval is the time between two comparisons of the table's whole content with the desired one.
 	AuditInterval time.Duration
-	// RetryInterval is the wait after the kernel has refused a transaction.
+	// RetryInterval is the first wait after the kernel has refused a transaction, and the shortest between two repairs.
 	RetryInterval time.Duration
 }
 
@@ -61,13 +61,17 @@ func (t *Table) watchFailed(ctx context.Context) {
 	}
 }
 
-// repairLoop repairs after a kick, and checks and audits periodically.
+// repairLoop repairs after a kick, checks and audits periodically, and asks again for what the kernel refused.
 func (t *Table) repairLoop(ctx context.Context) {
 	check, audit := time.NewTicker(t.timers.CheckInterval), time.NewTicker(t.timers.AuditInterval)
 	defer check.Stop()
 	defer audit.Stop()
 	for {
 		var done outcome
+		var retry <-chan time.Time
+		if wait, wanted := t.untilRetry(); wanted {
+			retry = time.After(wait)
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -77,15 +81,51 @@ func (t *Table) repairLoop(ctx context.Context) {
 			done = t.repair(nft.Missed)
 		case <-audit.C:
 			done = t.repair(nft.Elements)
+		case <-retry:
+			done = t.retry()
 		}
 		if done != unchanged {
 			// Another program may undo each repair at once: limit the rate.
 			sleep(ctx, t.timers.RetryInterval)
 		}
-		if done == failed {
-			t.kick()
+	}
+}
+
+// maxWait is the longest time until the kernel is asked again for what it refused. Each attempt may take as long as the
+// whole table.
+const maxWait = 5 * time.Minute
+
+// postpone sets the time of the next attempt, each time further away.
+func (t *Table) postpone() {
+	t.wait = min(max(2*t.wait, t.timers.RetryInterval), maxWait)
+	t.retryAt = time.Now().Add(t.wait)
+}
+
+// untilRetry returns the time until the next attempt; false if there is nothing to ask for.
+func (t *Table) untilRetry() (time.Duration, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.failure == nil && len(t.refused) == 0 {
+		t.retryAt, t.wait = time.Time{}, 0
+	}
+	return time.Until(t.retryAt), !t.retryAt.IsZero()
+}
+
+// retry asks the kernel again for what it refused, if it is time.
+func (t *Table) retry() outcome {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch was := t.generation; {
+	case t.desired == nil || time.Now().Before(t.retryAt):
+	case t.failure != nil:
+		return t.finishRepair(was, t.apply())
+	case len(t.refused) > 0:
+		t.postpone()
+		if t.readmit() != nil {
+			return failed
 		}
 	}
+	return unchanged
 }
 
 // watch passes changes of the table by others to noteDamage, until the context ends.
@@ -149,6 +189,8 @@ func (t *Table) repair(d nft.Change) outcome {
 	}
 	was := t.generation
 	switch {
+	case !t.enforced && d <= nft.Missed:
+		return unchanged // until it is time to retry
 	case !t.enforced:
 	case d == nft.Rules:
 		t.distrust()
@@ -165,12 +207,14 @@ func (t *Table) repair(d nft.Change) outcome {
 // lists and compares, so that Set does not wait. If a Set or a transaction happens meanwhile, the listing is useless, and
 // another audit follows.
 func (t *Table) audit() outcome {
-	was, desired, log := t.generation, *t.desired, !t.noLog
+	was := t.generation
+	want := newImage(&t.library, t.desired, t.refused, t.actual)
 	t.mu.Unlock()
-	want, err := newImage(desired, log)
 	var c change
+	layout := want.layout.table()
+	is, err := layout.Read(true)
 	if err == nil {
-		c, err = want.changeFromKernel(want.layout.table())
+		c, err = want.changeFromContent(is, layout)
 	}
 	t.mu.Lock()
 	if t.generation != was || errors.Is(err, nft.ErrChanged) {
@@ -220,11 +264,8 @@ func (t *Table) closeRestricted() {
 			closed.Guarded = append(closed.Guarded, lb.Range{From: a, To: a})
 		}
 	}
-	img, err := newImage(closed, !t.noLog)
-	if err == nil {
-		err = t.replace(img)
-	}
-	if err != nil {
+	closed.NoLog = t.desired.NoLog
+	if err := t.replace(newImage(&t.library, &closed, nil, nil)); err != nil {
 		t.log.Warn("cannot close the addresses with ranges", "error", err)
 	}
 	t.distrust()

@@ -2,6 +2,7 @@ package filter
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -53,14 +54,17 @@ func TestRepair(t *testing.T) {
 		w := newWorld(t)
 		w.set(full())
 		w.run(w.table)
+		number := fmt.Sprint(w.table.actual.frontends[0].allow.number)
 		for _, damage := range [][]string{
 			{"flush", "ruleset"},
 			{"delete", "table", "inet", tableName},
 			{"flush", "table", "inet", tableName},
 			{"flush", "chain", "inet", tableName, "guard4"},
 			{"flush", "set", "inet", tableName, "guarded4"},
-			{"delete", "element", "inet", tableName, "allow4", "{ " + vip4 + " . tcp . 80 . 32 . " + client4 + " }"},
-			{"add", "element", "inet", tableName, "allow4", "{ " + vip4 + " . tcp . 80 . 8 . 10.0.0.0 }"},
+			{"delete", "element", "inet", tableName, "sources4", "{ " + client4 + " . 32 . " + number + " }"},
+			{"add", "element", "inet", tableName, "sources4", "{ 10.0.0.0 . 8 . " + number + " }"},
+			{"delete", "element", "inet", tableName, "allow4", "{ " + vip4 + " . tcp . 80 }"},
+			{"add", "element", "inet", tableName, "allow4", "{ " + closedVIP4 + " . tcp . 80 : " + number + " }"},
 			{"add", "rule", "inet", tableName, "guard4", "accept"},
 			{"add", "chain", "inet", tableName, "strange"},
 		} {

@@ -42,14 +42,19 @@ func (f *family) destinationIn(base string) nft.Rule {
 
 // sourceMasked loads the leading bits of the source to a register.
 func (f *family) sourceMasked(to uint32, bits int) nft.Rule {
+	return f.masked(f.Load(f.Source, to), to, bits)
+}
+
+// masked loads an address to a register, and leaves its leading bits.
+func (f *family) masked(load *expr.Payload, to uint32, bits int) nft.Rule {
 	if bits == int(f.Size)*8 {
-		return nft.Expr(f.Load(f.Source, to))
+		return nft.Expr(load)
 	}
 	m := make([]byte, f.Size)
 	for i := range bits {
 		m[i/8] |= 0x80 >> (i % 8)
 	}
-	return nft.Expr(f.Load(f.Source, to), nft.Mask(to, m))
+	return nft.Expr(load, nft.Mask(to, m))
 }
 
 func goTo(chain string) nft.Rule {

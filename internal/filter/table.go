@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -27,11 +28,13 @@ type Desired struct {
 	// Addresses are the node's own. The first of a family answers echo requests; without one, the address of the
 	// receiving link does.
 	Addresses []netip.Addr
+	// NoLog: the kernel cannot log to a group.
+	NoLog bool
 }
 
 // equal reports whether both are the same.
 func (d *Desired) equal(o *Desired) bool {
-	return slices.Equal(d.PodLinks, o.PodLinks) && slices.Equal(d.Relayed, o.Relayed) && slices.Equal(d.Addresses, o.Addresses) && slices.Equal(d.Guarded, o.Guarded) &&
+	return d.NoLog == o.NoLog && slices.Equal(d.PodLinks, o.PodLinks) && slices.Equal(d.Relayed, o.Relayed) && slices.Equal(d.Addresses, o.Addresses) && slices.Equal(d.Guarded, o.Guarded) &&
 		slices.Equal(d.Reset, o.Reset) && slices.Equal(d.Pings, o.Pings) && slices.EqualFunc(d.Frontends, o.Frontends, equalFrontends)
 }
 
@@ -39,7 +42,7 @@ func (d *Desired) equal(o *Desired) bool {
 func equalFrontends(a, b lb.Frontend) bool {
 	return a.Address == b.Address && a.Protocol == b.Protocol && a.Port == b.Port && a.Service == b.Service &&
 		a.Restricted == b.Restricted && a.Refuse == b.Refuse && a.ConnectionLimit == b.ConnectionLimit && a.RateLimit == b.RateLimit &&
-		a.ClusterIP == b.ClusterIP && a.LogDrops == b.LogDrops && slices.Equal(a.Allow, b.Allow) && slices.Equal(a.Deny, b.Deny)
+		a.ClusterIP == b.ClusterIP && a.LogDrops == b.LogDrops && samePrefixes(a.Allow, b.Allow) && samePrefixes(a.Deny, b.Deny)
 }
 
 // Config is what a Table needs.
@@ -80,30 +83,47 @@ type Table struct {
 	generation uint64
 	// failureLogged: the failure of the last repair is in the log.
 	failureLogged bool
-	// noLog: the kernel cannot log to a group.
-	noLog bool
-	// enforced and since are the results of Enforced.
+	// enforced and since are the results of Enforced; failure is why the table is not in force, of the last attempt.
 	enforced bool
 	since    time.Time
+	failure  error
+	// lacking: the kernel refused even the table without frontends.
+	lacking bool
+	// refused are the lists that the kernel refused, and closed is the result of Refused.
+	refused map[*list]error
+	closed  map[lb.Key]error
+	library library
+	// retryAt is when the kernel is asked again for what it refused, zero if it refused nothing; wait is the time between
+	// the last two attempts.
+	retryAt time.Time
+	wait    time.Duration
+	// transact sends a transaction to the kernel.
+	transact func(*nft.Batch) error
 }
 
 // New returns a Table. It does not access the kernel.
 func New(c Config) *Table {
-	return &Table{log: c.Log, timers: c.Timers.withDefaults(), changed: c.Changed, wake: make(chan struct{}, 1), since: time.Now()}
+	t := &Table{log: c.Log, timers: c.Timers.withDefaults(), changed: c.Changed, wake: make(chan struct{}, 1), since: time.Now()}
+	t.transact = t.conn.Commit
+	return t
 }
 
-// Set makes the kernel enforce desired. It returns nil once that is in force. On an error the previous filter stays in
-// force, and Run retries. The caller must not modify what desired refers to.
+// Set makes the kernel enforce desired. It returns nil once that is in force, but for the Services of Refused. On an error
+// the previous filter stays in force, and Run retries. The caller must not modify what desired refers to.
 func (t *Table) Set(desired Desired) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.enforced && t.actual != nil && t.desired.equal(&desired) {
-		return nil
+	if (t.failure != nil || t.enforced && t.actual != nil) && t.desired.equal(&desired) {
+		return t.failure
 	}
 	t.desired = &desired
 	t.generation++
+	if t.failure != nil {
+		t.wait = 0 // the kernel may take this one
+	}
+	due := t.retryAt
 	err := t.apply()
-	if err != nil {
+	if t.retryAt != due {
 		t.kick()
 	}
 	return err
@@ -111,23 +131,47 @@ func (t *Table) Set(desired Desired) error {
 
 // apply makes the kernel's table equal to desired.
 func (t *Table) apply() error {
-	want, err := newImage(*t.desired, !t.noLog)
-	if err == nil {
-		err = t.reconcile(want)
-	}
-	if err != nil && !t.noLog {
-		// A kernel without NFLOG refuses the table because of a few of its rules.
-		if want, buildErr := newImage(*t.desired, false); buildErr == nil && t.replace(want) == nil {
-			t.log.Warn("cannot log dropped packets: the kernel lacks NFLOG", "error", err)
-			t.noLog, err = true, nil
-		}
-	}
-	if ok := err == nil; ok != t.enforced {
+	t.failure = t.put()
+	if ok := t.failure == nil; ok != t.enforced {
 		t.enforced, t.since = ok, time.Now()
 	}
-	if err != nil {
-		return fmt.Errorf("set filter: %w", err)
+	if t.failure != nil {
+		t.failure = fmt.Errorf("set filter: %w", t.failure)
+		t.postpone()
 	}
+	return t.failure
+}
+
+// put is apply without its bookkeeping. A kernel that refused even an empty table is asked for that first.
+func (t *Table) put() error {
+	if t.lacking {
+		if err := t.tryEmpty(); err != nil {
+			return err
+		}
+		t.lacking = false
+	}
+	had := t.actual
+	want := newImage(&t.library, t.desired, t.refused, had)
+	err := t.reconcile(want)
+	if err != nil {
+		refused := t.findRefused(want, had, err)
+		if len(refused) <= len(t.refused) {
+			return err
+		}
+		t.refused = refused
+		t.postpone()
+		want = newImage(&t.library, t.desired, refused, nil)
+		if err = t.reconcile(want); err != nil {
+			return err
+		}
+	}
+	for _, service := range slices.SortedFunc(maps.Keys(want.refused), lb.Key.Compare) {
+		if t.closed[service] == nil {
+			t.log.Error("filter closes a Service because of its ranges", "service", service, "error", want.refused[service])
+		}
+	}
+	t.closed = want.refused
+	t.library.clean(want)
 	return nil
 }
 
@@ -141,7 +185,6 @@ func (t *Table) reconcile(want *image) error {
 	if t.actual == nil || t.actual.layout != want.layout {
 		return t.replace(want)
 	}
-	want.setParity(t.actual)
 	c := want.changeFrom(t.actual)
 	if c.empty() {
 		t.actual = want
@@ -184,7 +227,7 @@ func (t *Table) sweep() {
 // send sends a transaction.
 func (t *Table) send(b *nft.Batch) error {
 	t.generation++
-	return t.conn.Commit(b)
+	return t.transact(b)
 }
 
 // distrust makes the next apply replace the table, whatever its content.
@@ -247,7 +290,8 @@ func (t *Table) Failed() bool {
 func (t *Table) Remove() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.desired, t.actual = nil, nil
+	t.desired, t.actual, t.refused, t.closed = nil, nil, nil, nil
+	t.failure, t.lacking, t.retryAt = nil, false, time.Time{}
 	t.enforced, t.since = false, time.Now()
 	b := ours().Batch()
 	b.Remove()

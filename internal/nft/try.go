@@ -31,12 +31,18 @@ func (l *Layout) Try() (part string, err error) {
 
 // try commits the first parts of the layout, and their deletion.
 func (l *Layout) try(parts int) error {
+	return l.Trial(func(b *Batch, l *Layout) { l.beginning(parts).Build(b) }).Commit()
+}
+
+// Trial returns a transaction that makes a table of another name, which no packet meets, with what build adds to it, and
+// deletes it.
+func (l *Layout) Trial(build func(*Batch, *Layout)) *Batch {
 	table := Table{Family: l.Family, Name: l.Name + "-try", signature: l.signature}
 	b := table.Batch()
 	b.create(dormant)
-	l.beginning(parts).Build(b)
+	build(b, &Layout{Table: table, Sets: l.Sets, Chains: l.Chains})
 	b.add(unix.NFT_MSG_DELTABLE, 0, nil)
-	return b.Commit()
+	return b
 }
 
 // Parts names the parts of the layout in the order of their making: sets, chains, expressions.

@@ -1,0 +1,176 @@
+package filter
+
+import (
+	"encoding/binary"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/internal/nft"
+)
+
+// list is a list of source prefixes of one family, not empty. Its content does not change, and it has a number in the
+// table, so that it enters the kernel once for all frontends that have the same list.
+type list struct {
+	ipv6   bool
+	number uint32
+	// given are the prefixes as they were passed.
+	given []netip.Prefix
+	// keys are the beginnings of its elements' keys, ordered; size is their number.
+	keys    string
+	size    int
+	lengths lengths
+}
+
+// library has the lists by family and content. Equal lists are one list.
+type library struct {
+	lists map[string]*list
+	// last is the last number given, and kept how many lists there were after the last cleaning.
+	last uint32
+	kept int
+}
+
+// list returns the list of some prefixes; nil if it is empty. A list that is likely to be of the same prefixes is looked
+// at first: it may be long, and belong to hundreds of frontends.
+func (y *library) list(ipv6 bool, given []netip.Prefix, likely ...*list) *list {
+	if len(given) == 0 {
+		return nil
+	}
+	for _, l := range likely {
+		if l != nil && l.ipv6 == ipv6 && samePrefixes(l.given, given) {
+			return l
+		}
+	}
+	l := &list{ipv6: ipv6, given: given}
+	var keys []string
+	for _, p := range familyOf(ipv6).normal(given) {
+		l.lengths.add(p.Bits())
+		keys = append(keys, string(p.Addr().AsSlice())+string(nft.Native(uint32(p.Bits()))))
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	l.keys, l.size = strings.Join(keys, ""), len(keys)
+	if known := y.lists[l.content()]; known != nil {
+		return known
+	}
+	if y.lists == nil {
+		y.lists = make(map[string]*list)
+	}
+	y.last++
+	l.number = y.last
+	y.lists[l.content()] = l
+	return l
+}
+
+// content tells a list from all others.
+func (l *list) content() string { return familyOf(l.ipv6).suffix + l.keys }
+
+// clean forgets the lists that an image does not have, now and then.
+func (y *library) clean(img *image) {
+	const some = 1000
+	if len(y.lists) <= 2*y.kept+some {
+		return
+	}
+	used := make(map[*list]bool)
+	for i := range img.frontends {
+		used[img.frontends[i].allow], used[img.frontends[i].deny] = true, true
+	}
+	maps.DeleteFunc(y.lists, func(_ string, l *list) bool { return !used[l] })
+	y.kept = len(y.lists)
+}
+
+// renumber gives the lists the numbers that they have in an existing table, and to all others numbers that it does not
+// have. No table of this process may be in force.
+func (y *library) renumber(is *nft.Content) {
+	keys := make(map[string][]string)
+	for _, m := range is.Elements {
+		for _, f := range families() {
+			if m.Set == f.named(sourcesSet) {
+				at := len(m.Key) - numberSize
+				keys[f.suffix+m.Key[at:]] = append(keys[f.suffix+m.Key[at:]], m.Key[:at])
+			}
+		}
+	}
+	numbers := make(map[string]uint32)
+	for name, some := range keys {
+		slices.Sort(some)
+		number := binary.NativeEndian.Uint32([]byte(name[1:]))
+		numbers[name[:1]+strings.Join(some, "")] = number
+		y.last = max(y.last, number)
+	}
+	for content, l := range y.lists {
+		if number, known := numbers[content]; known {
+			l.number = number
+		} else {
+			y.last++
+			l.number = y.last
+		}
+	}
+}
+
+// numberSize is the size of a list's number in a key.
+const numberSize = 4
+
+// samePrefixes is slices.Equal, and fast for slices of the same array.
+func samePrefixes(a, b []netip.Prefix) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
+}
+
+// normal returns the masked prefixes of the family.
+func (f *family) normal(list []netip.Prefix) (out []netip.Prefix) {
+	for _, p := range list {
+		const mapped = 96 // ::ffff:0:0/96 (RFC 4291 section 2.5.5.2)
+		if p.Addr().Is4In6() && p.Bits() >= mapped {
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped)
+		}
+		if p = p.Masked(); p.IsValid() && f.Has(p.Addr()) && !p.Addr().Is4In6() {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// elements appends the elements of the list.
+func (l *list) elements(to []nft.SetElement) []nft.SetElement {
+	set, number := familyOf(l.ipv6).named(sourcesSet), string(nft.Native(l.number))
+	for i, end := 0, len(l.keys)/l.size; i < len(l.keys); i += end {
+		to = append(to, element(set, l.keys[i:i+end]+number, ""))
+	}
+	return to
+}
+
+// lists is a set of lists.
+type lists map[*list]bool
+
+// add adds the lists that a frontend uses.
+func (s lists) add(d *frontend) {
+	for _, l := range d.lists() {
+		if l != nil {
+			s[l] = true
+		}
+	}
+}
+
+// without removes the lists that an image uses.
+func (s lists) without(img *image) {
+	for i := range img.frontends {
+		if len(s) == 0 {
+			return
+		}
+		for _, l := range img.frontends[i].lists() {
+			delete(s, l)
+		}
+	}
+}
+
+// elements appends the elements of all lists.
+func (s lists) elements(to []nft.SetElement) []nft.SetElement {
+	for l := range s {
+		to = l.elements(to)
+	}
+	return to
+}

@@ -1,0 +1,282 @@
+package filter
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// refuse makes the kernel refuse every transaction with the elements of a list, and returns the number of refusals.
+func (t *Table) refuse(lists ...*list) (refusals *int) {
+	refusals = new(int)
+	t.transact = func(b *nft.Batch) error {
+		for _, l := range lists {
+			if contains(b, l.keys[:len(l.keys)/l.size]) {
+				*refusals++
+				return unix.ENOMEM
+			}
+		}
+		return t.conn.Commit(b)
+	}
+	return refusals
+}
+
+// contains reports whether some octets are in a transaction.
+func contains(b *nft.Batch, octets string) bool {
+	return bytes.Contains(reflect.ValueOf(b).Elem().FieldByName("data").Bytes(), []byte(octets))
+}
+
+// elements counts the elements of the table by set, without the families.
+func (w *world) elements() map[string]int {
+	w.t.Helper()
+	is, err := w.table.layout.Read(true)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	count := map[string]int{}
+	for _, m := range is.Elements {
+		count[strings.TrimRight(m.Set, "46")]++
+	}
+	return count
+}
+
+// sourceList returns different prefixes of one host each.
+func sourceList(n int) (out []netip.Prefix) {
+	a := addr("100.64.0.0")
+	for range n {
+		out = append(out, netip.PrefixFrom(a, 32))
+		a = a.Next()
+	}
+	return out
+}
+
+// TestListOnce: a list enters the kernel once for all ports, addresses and Services that have it, and a Service that gets
+// another leaves it to them.
+func TestListOnce(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		const ports, sources, services = 200, 5000, 3
+		w := newWorld(t)
+		var frontends []lb.Frontend
+		for s := range services {
+			list := sourceList(sources)
+			for port := range ports {
+				fe := tcp(fmt.Sprintf("192.0.2.%d", s+1))
+				fe.Port, fe.Service.Name, fe.Restricted, fe.Allow = uint16(1000+port), fmt.Sprint("s", s), true, list
+				frontends = append(frontends, fe)
+			}
+		}
+		w.set(desired(frontends...))
+		got := w.elements()
+		if got["sources"] != sources || got["allow"] != services*ports {
+			t.Errorf("%d prefixes and %d frontends with lists, want %d and %d", got["sources"], got["allow"], sources, services*ports)
+		}
+		all := 0
+		for _, n := range got {
+			all += n
+		}
+		if limit := sources + services*ports*5; all > limit {
+			t.Errorf("%d elements, want at most %d: %v", all, limit, got)
+		}
+		frontends = slices.Clone(frontends)
+		for i := range ports {
+			frontends[i].Allow = prefixes("203.0.113.0/24")
+		}
+		w.set(desired(frontends...))
+		w.table.sweep()
+		if got := w.elements(); got["sources"] != sources+1 || got["allow"] != (services-1)*ports || got["allow-odd"] != ports {
+			t.Errorf("after a change of one Service: %v", got)
+		}
+		w.intact(w.table)
+		w.set(desired(frontends[:ports]...))
+		w.table.sweep()
+		if got := w.elements(); got["sources"] != 1 {
+			t.Errorf("with one Service left: %v", got)
+		}
+		w.intact(w.table)
+	})
+}
+
+// TestOneRefused: the kernel refuses the list of one Service beside a thousand. That one is closed, and all others are in
+// force, also those that change later; once the kernel takes the list, it is in force too.
+func TestOneRefused(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		const others = 1000
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80)
+		bad := tcp(vip6)
+		bad.Service, bad.Restricted, bad.Allow = lb.Key{Namespace: "evil", Name: "bad"}, true, prefixes(client6+"/128")
+		good := tcp(vip4)
+		good.Restricted, good.Allow = true, prefixes(client4+"/32")
+		d := desired(append(crowd().Frontends[:others], good, bad)...)
+		var y library
+		refused := y.list(true, bad.Allow)
+		check := func(want string) {
+			t.Helper()
+			if ok, _ := w.table.Enforced(); !ok {
+				t.Error("not in force")
+			}
+			closed := w.table.Refused()
+			if (want == silence) != (closed[bad.Service] != nil) || len(closed) > 1 {
+				t.Errorf("refused are %v", closed)
+			}
+			w.finds(answer, w.client, "tcp", client4, vip4, 80)
+			w.finds(silence, w.client, "tcp", stranger4, vip4, 80)
+			w.finds(want, w.client, "tcp", client6, vip6, 80)
+			w.finds(silence, w.client, "tcp", stranger6, vip6, 80)
+			w.intact(w.table)
+		}
+		asks := w.table.refuse(refused)
+		w.set(d)
+		check(silence)
+		t.Logf("%d refusals", *asks)
+		if *asks > 30 {
+			t.Errorf("%d refusals to find one list of %d", *asks, others)
+		}
+		// Others change while it is refused, and ask for nothing that is refused.
+		before := *asks
+		d.Frontends = slices.Clone(d.Frontends)
+		d.Frontends[1].Allow = prefixes("203.0.113.0/24")
+		w.set(d)
+		check(silence)
+		if *asks != before {
+			t.Errorf("a change of another Service asked %d times for the refused list", *asks-before)
+		}
+		// Another speaker finds the same.
+		w.table = New(Config{Log: testLog(t)})
+		w.table.refuse(refused)
+		w.set(d)
+		check(silence)
+		w.table.transact = w.table.conn.Commit
+		w.table.mu.Lock()
+		err := w.table.readmit()
+		w.table.mu.Unlock()
+		if err != nil {
+			t.Error(err)
+		}
+		check(answer)
+	})
+}
+
+// TestRefusedLater: a list that the kernel refuses where another was in force closes its Service, and the clients of others
+// notice nothing.
+func TestRefusedLater(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.proxy()
+		w.serve(w.pod, 80)
+		bad, good := tcp(vip6), tcp(vip4)
+		bad.Service.Name, bad.Restricted, bad.Allow = "bad", true, prefixes(client6+"/128")
+		good.Restricted, good.Allow = true, prefixes(client4+"/32")
+		w.set(desired(good, bad))
+		w.finds(answer, w.client, "tcp", client6, vip6, 80)
+		bad.Allow = prefixes("2001:db8:c::/64")
+		var y library
+		w.table.refuse(y.list(true, bad.Allow))
+		w.set(desired(good, bad))
+		if w.table.Refused()[bad.Service] == nil {
+			t.Error("not refused")
+		}
+		w.finds(silence, w.client, "tcp", client6, vip6, 80)
+		w.finds(answer, w.client, "tcp", client4, vip4, 80)
+		w.intact(w.table)
+		// A list that the kernel takes is in force at once.
+		bad.Allow = prefixes(client6 + "/128")
+		w.set(desired(good, bad))
+		w.finds(answer, w.client, "tcp", client6, vip6, 80)
+		if refused := w.table.Refused(); len(refused) != 0 {
+			t.Errorf("refused are %v", refused)
+		}
+	})
+}
+
+// TestBound: lists beyond the bound of all are closed, those of the namespace first that has most, and no others.
+func TestBound(t *testing.T) {
+	const lists, size = 30, 10_000
+	var d Desired
+	for i := range lists {
+		fe := tcp(fmt.Sprintf("192.0.2.%d", i+2))
+		fe.Service = lb.Key{Namespace: "evil", Name: fmt.Sprint("s", i)}
+		fe.Restricted, fe.Allow = true, append(sourceList(size-1), netip.MustParsePrefix(fmt.Sprintf("10.0.%d.0/24", i)))
+		d.Frontends = append(d.Frontends, fe)
+	}
+	honest := tcp(vip4)
+	honest.Restricted, honest.Allow = true, sourceList(2*size)
+	d.Frontends = append(d.Frontends, honest)
+	var y library
+	img := newImage(&y, &d, nil, nil)
+	if img.refused[honest.Service] != nil || len(img.refused) != lists-(maxPrefixes-2*size)/size {
+		t.Errorf("%d are refused: %v", len(img.refused), img.refused)
+	}
+	d.Frontends = d.Frontends[:20]
+	if img := newImage(&y, &d, nil, img); len(img.refused) != 0 {
+		t.Errorf("below the bound %d are refused", len(img.refused))
+	}
+}
+
+// TestBackOff: a kernel that refuses the table is asked ever less often, and at once if another filter is wanted.
+func TestBackOff(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			table := quietTable()
+			asks, elements, refuses := 0, 0, true
+			table.transact = func(b *nft.Batch) error {
+				if asks++; contains(b, string(addr(vip4).AsSlice())) {
+					elements++
+				}
+				if refuses {
+					return unix.ENOENT
+				}
+				return nil
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() { table.repairLoop(ctx); close(done) }()
+			if err := table.Set(desired(tcp(vip4))); err == nil {
+				t.Fatal("a refused table is in force")
+			}
+			count := func(d time.Duration) int {
+				before := asks
+				time.Sleep(d)
+				synctest.Wait()
+				return asks - before
+			}
+			whole := elements
+			if n := count(5 * time.Second); n == 0 || n > 10 {
+				t.Errorf("the kernel is asked %d times in 5 s", n)
+			}
+			if n := count(time.Hour); n == 0 || n > 20 {
+				t.Errorf("the kernel is asked %d times in an hour", n)
+			}
+			if elements != whole {
+				t.Errorf("a kernel that refuses an empty table is asked %d times for the whole", elements-whole)
+			}
+			before := asks
+			for range 3 {
+				_ = table.Set(desired(tcp(vip4)))
+			}
+			if asks != before {
+				t.Errorf("the same filter is asked for %d times", asks-before)
+			}
+			refuses = false
+			if err := table.Set(desired(tcp(vip4), tcp(vip6))); err != nil {
+				t.Errorf("another filter is not asked for at once: %v", err)
+			}
+			stop()
+			<-done
+		})
+	})
+}
