@@ -179,12 +179,13 @@ func (f *family) wholeKey() *expr.Payload {
 func (p profile) rangeRules() []nft.Rule {
 	f := p.family()
 	key, _ := f.loadFrontend()
-	// A list that is missing matches no source.
 	source, length, number := uint32(wide), wide+f.words(), wide+f.words()+1
+	numberIn := func(lists string) nft.Rule {
+		return slices.Concat(key, nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: p.listsIn(lists), IsDestRegSet: true, DestRegister: number}))
+	}
 	sourceIn := func(lists string, bits int) nft.Rule {
 		return slices.Concat(f.masked(f.wholeKey(), source, bits), nft.Expr(&expr.Immediate{Register: length, Data: nft.Native(uint32(bits))}),
-			key, nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: p.listsIn(lists), IsDestRegSet: true, DestRegister: number},
-				&expr.Lookup{SourceRegister: source, SetName: f.named(sourcesSet)}))
+			numberIn(lists), nft.Expr(&expr.Lookup{SourceRegister: source, SetName: f.named(sourcesSet)}))
 	}
 	refused := goTo(f.named(dropChain + sourceRange.String()))
 	var rules []nft.Rule
@@ -194,10 +195,11 @@ func (p profile) rangeRules() []nft.Rule {
 	for _, bits := range p.allow.list() {
 		rules = append(rules, slices.Concat(sourceIn(allowSet, bits), acceptOrGoTo(p.afterRanges())))
 	}
-	if p.restricted {
-		return append(rules, refused)
+	// During a commit a list may be gone already, and matches no source then. Nobody may come in without it.
+	if !p.restricted {
+		rules = append(rules, slices.Concat(numberIn(denySet), acceptOrGoTo(p.afterRanges())))
 	}
-	return append(rules, acceptOrGoTo(p.afterRanges()))
+	return append(rules, refused)
 }
 
 // limitRules limit new connections. The rate comes first, so that the packets it refuses do not count as connections.
