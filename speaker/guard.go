@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -27,9 +28,16 @@ type guard struct {
 	kernel *kernel.Monitor
 }
 
-// newGuard returns a guard that kicks when the filter fails or works again.
+// newGuard returns a guard that kicks when the filter fails or works again, and when it refuses other Services.
 func newGuard(log *slog.Logger, s settings, kick func()) *guard {
-	return &guard{table: filter.New(filter.Config{Log: log, Changed: kick}), node: s.nodeName, on: !s.Options.NoFilter, podLinks: s.podLinks}
+	g := &guard{node: s.nodeName, on: !s.Options.NoFilter, podLinks: s.podLinks}
+	g.table = filter.New(filter.Config{Log: log, Changed: func() {
+		if g.failed() {
+			g.kernel.Recheck()
+		}
+		kick()
+	}})
+	return g
 }
 
 // set makes the kernel enforce the plan's filter; relayed is that of filter.Desired.
@@ -70,6 +78,18 @@ func (g *guard) inForce() bool {
 
 // failed reports whether the filter has not been in force for longer than a rebuild takes.
 func (g *guard) failed() bool { return g.on && g.table.Failed() }
+
+// refused returns the Services that the filter closes because of their source ranges; nil for none.
+func (g *guard) refused() map[lb.Key]bool {
+	var out map[lb.Key]bool
+	for k := range g.table.Refused() {
+		if out == nil {
+			out = make(map[lb.Key]bool)
+		}
+		out[k] = true
+	}
+	return out
+}
 
 // run repairs the filter until ctx ends.
 func (g *guard) run(ctx context.Context) error {
@@ -116,6 +136,15 @@ func (g *guard) problems(links []link.Link) []lb.Problem {
 	if g.failed() {
 		out = append(out, lb.Problem{Object: object, Reason: lb.FilterNotInForce,
 			Message: fmt.Sprintf("node %s cannot keep its packet filter in force and withholds addresses with source ranges: %s", g.node, g.why())})
+	}
+	if refused := g.table.Refused(); len(refused) > 0 {
+		services := slices.SortedFunc(maps.Keys(refused), lb.Key.Compare)
+		var names []string
+		for _, k := range services {
+			names = append(names, k.String())
+		}
+		out = append(out, lb.Problem{Object: object, Reason: lb.RangesRefused,
+			Message: fmt.Sprintf("node %s cannot enforce the source ranges of %s, and closes these Services: %s", g.node, lb.SomeOf(names), refused[services[0]])})
 	}
 	if past := link.Bypass(links); past != "" && g.on {
 		out = append(out, lb.Problem{Object: object, Reason: lb.FilterNotEnforceable,

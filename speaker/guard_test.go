@@ -76,3 +76,32 @@ func TestGuardProblems(t *testing.T) {
 		t.Errorf("turned off: %v", got)
 	}
 }
+
+// TestGuardRefused: a Service that the filter closes is named, and costs no other one the filter.
+func TestGuardRefused(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		bad, good := lb.Key{Namespace: "ns", Name: "bad"}, lb.Key{Namespace: "ns", Name: "good"}
+		var p plan.Plan
+		for _, s := range []struct {
+			address string
+			service lb.Key
+		}{{"192.0.2.10", bad}, {"192.0.2.10", bad}, {"192.0.2.11", good}} {
+			p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{Address: netip.MustParseAddr(s.address), Protocol: "TCP", Port: 80, Service: s.service, Restricted: true})
+		}
+		g := newTestGuard(false)
+		if err := g.set(p, nil, lb.Node{Name: "w1"}, nil); err != nil || !g.inForce() || g.failed() {
+			t.Fatalf("not in force: %v", err)
+		}
+		if diff := cmp.Diff(map[lb.Key]bool{bad: true}, g.refused()); diff != "" {
+			t.Errorf("-want +got\n%s", diff)
+		}
+		problems := g.problems(nil)
+		if len(problems) != 1 || problems[0].Reason != lb.RangesRefused || !strings.Contains(problems[0].Message, "ns/bad") || strings.Contains(problems[0].Message, "ns/good") {
+			t.Errorf("problems %v", problems)
+		}
+		p.Filter.Frontends = p.Filter.Frontends[1:]
+		if err := g.set(p, nil, lb.Node{Name: "w1"}, nil); err != nil || g.refused() != nil || g.problems(nil) != nil {
+			t.Errorf("afterwards: %v, refused %v", err, g.refused())
+		}
+	})
+}

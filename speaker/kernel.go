@@ -69,6 +69,7 @@ func (w *syncer) kernelProblems() []lb.Problem {
 // possible returns the filter without what the kernel lacks, since it would refuse the whole of it.
 func possible(d filter.Desired, k *kernel.Monitor) filter.Desired {
 	noLimits, noInternal := k.Lacks(kernel.ConnectionLimits), k.Lacks(kernel.InternalTraffic)
+	d.NoLog = k.Lacks(kernel.DropLogs)
 	if !noLimits && !noInternal {
 		return d
 	}

@@ -124,3 +124,22 @@ func TestKernelProblems(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestLogComesBack: what the kernel lacks for a time costs the log of refused packets, and for that time only.
+func TestLogComesBack(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		g := newTestGuard(false)
+		p := plan.Plan{Filter: lb.Filter{Frontends: []lb.Frontend{{Address: netip.MustParseAddr("192.0.2.10"), Protocol: "TCP", Port: 80, Restricted: true, LogDrops: true}}}}
+		for _, lacks := range []bool{false, true, false} {
+			if g.kernel = nil; lacks {
+				g.kernel = without(t, kernel.DropLogs)
+			}
+			if err := g.set(p, nil, lb.Node{}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Contains(nstest.Self(t).Output("nft", "list", "ruleset"), "log prefix"); got == lacks {
+				t.Errorf("without NFLOG %v: logs %v", lacks, got)
+			}
+		}
+	})
+}

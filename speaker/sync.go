@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -193,7 +194,7 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State, metadata
 	if s.Here.Previous = last.previous(epoch); s.Here.Previous == nil {
 		s.Here.Inherited = w.relays.inherited()
 	}
-	s.Here.Unfiltered = w.filter.failed()
+	s.Here.Unfiltered, s.Here.Refused = w.filter.failed(), w.filter.refused()
 	s.Here.Unserved = w.unserved(in)
 	return s
 }
@@ -208,8 +209,8 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[link.MAC]bool) (plan.
 		withdrawErr = w.announce(rest, in.links, macs)
 	}
 	filterErr := w.filter.set(p, w.relays.relayed(p.Relays), state.Nodes[w.node], in.links)
-	if failed := w.filter.failed(); failed != state.Here.Unfiltered {
-		state.Here.Unfiltered = failed
+	if failed, refused := w.filter.failed(), w.filter.refused(); failed != state.Here.Unfiltered || !maps.Equal(refused, state.Here.Refused) {
+		state.Here.Unfiltered, state.Here.Refused = failed, refused
 		p = w.relays.plan(w.node, state)
 		w.loop.Kick() // the next run sends the new metadata
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"time"
 
@@ -44,17 +45,20 @@ func (t *Table) Run(ctx context.Context) error {
 // failedInterval is the time between two checks of Failed.
 const failedInterval = 100 * time.Millisecond
 
-// watchFailed calls changed when the result of Failed changes.
+// watchFailed calls changed when the result of Failed or of Refused changes.
 func (t *Table) watchFailed(ctx context.Context) {
 	tick := time.NewTicker(failedInterval)
 	defer tick.Stop()
+	var refused map[lb.Key]error
 	for failed := false; t.changed != nil; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if now := t.Failed(); now != failed {
-				failed = now
+			now, closed := t.Failed(), t.Refused()
+			same := maps.EqualFunc(closed, refused, func(error, error) bool { return true })
+			if now != failed || !same {
+				failed, refused = now, closed
 				t.changed()
 			}
 		}
@@ -189,7 +193,7 @@ func (t *Table) repair(d nft.Change) outcome {
 	}
 	was := t.generation
 	switch {
-	case !t.enforced && d <= nft.Missed:
+	case !t.enforced && d < nft.Rules:
 		return unchanged // until it is time to retry
 	case !t.enforced:
 	case d == nft.Rules:

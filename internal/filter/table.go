@@ -49,7 +49,7 @@ func equalFrontends(a, b lb.Frontend) bool {
 type Config struct {
 	Log    *slog.Logger
 	Timers Timers
-	// Changed is called when the result of Failed changes; it may be nil.
+	// Changed is called when the result of Failed or of Refused changes; it may be nil.
 	Changed func()
 }
 

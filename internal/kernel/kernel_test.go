@@ -153,3 +153,37 @@ func TestProblem(t *testing.T) {
 		}
 	}
 }
+
+// TestRecheck: a kernel that had everything is asked again when somebody was refused a feature, and then until it has it.
+func TestRecheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := refusals{}
+		changes := 0
+		m := New(Config{Log: slog.New(slog.DiscardHandler), Tries: r.tries(), Changed: func() { changes++ }})
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- m.Run(ctx) }()
+		synctest.Wait()
+		r[DropLogs] = Lack{Err: syscall.ENOENT}
+		time.Sleep(time.Hour)
+		if m.Lacks(DropLogs) {
+			t.Error("asked without a reason")
+		}
+		m.Recheck()
+		synctest.Wait()
+		if !m.Lacks(DropLogs) || changes != 2 {
+			t.Errorf("lacks %q, %d changes", m.words(), changes)
+		}
+		delete(r, DropLogs)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if m.Lacks(DropLogs) || changes != 3 {
+			t.Errorf("lacks %q, %d changes", m.words(), changes)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	(*Monitor)(nil).Recheck()
+}

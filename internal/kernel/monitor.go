@@ -32,26 +32,41 @@ type Monitor struct {
 	config Config
 	// lacks is nil before the first attempt.
 	lacks atomic.Pointer[[]Lack]
+	again chan struct{}
 }
 
 // New returns a Monitor that Run starts.
 func New(c Config) *Monitor {
 	c.Interval = cmp.Or(c.Interval, time.Minute)
-	return &Monitor{config: c}
+	return &Monitor{config: c, again: make(chan struct{}, 1)}
 }
 
-// Run tries all features, and again for as long as one is missing: somebody may load its module. It returns nil when ctx
-// ends.
+// Run tries all features, and again for as long as one is missing, since somebody may load its module. It returns nil
+// when ctx ends.
 func (m *Monitor) Run(ctx context.Context) error {
-	for m.try() {
+	for {
+		var next <-chan time.Time
+		if m.try() {
+			next = time.After(m.config.Interval)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(m.config.Interval):
+		case <-next:
+		case <-m.again:
 		}
 	}
-	<-ctx.Done()
-	return nil
+}
+
+// Recheck tries all features again, for somebody who was refused one.
+func (m *Monitor) Recheck() {
+	if m == nil {
+		return
+	}
+	select {
+	case m.again <- struct{}{}:
+	default:
+	}
 }
 
 // try tries all features, and reports whether one is missing.

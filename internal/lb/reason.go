@@ -97,6 +97,8 @@ const (
 	FilterNotEnforceable Reason = "FilterNotEnforceable"
 	// FilterNotInForce: the node cannot keep its packet filter in force, and announces nothing that has source ranges.
 	FilterNotInForce Reason = "FilterNotInForce"
+	// RangesRefused: the node's kernel refuses the source ranges of some Services, which are closed there.
+	RangesRefused Reason = "RangesRefused"
 	// NodesUnfiltered: nodes that kube-proxy may serve the Service on do not enforce its source ranges.
 	NodesUnfiltered Reason = "NodesUnfiltered"
 	// StrictARPMissing: kube-proxy in mode IPVS makes the kernel answer ARP for every address of a Service.
