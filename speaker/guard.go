@@ -81,6 +81,9 @@ func (g *guard) failed() bool { return g.on && g.table.Failed() }
 
 // refused returns the Services that the filter closes because of their source ranges; nil for none.
 func (g *guard) refused() map[lb.Key]bool {
+	if !g.on {
+		return nil
+	}
 	var out map[lb.Key]bool
 	for k := range g.table.Refused() {
 		if out == nil {
@@ -137,14 +140,14 @@ func (g *guard) problems(links []link.Link) []lb.Problem {
 		out = append(out, lb.Problem{Object: object, Reason: lb.FilterNotInForce,
 			Message: fmt.Sprintf("node %s cannot keep its packet filter in force and withholds addresses with source ranges: %s", g.node, g.why())})
 	}
-	if refused := g.table.Refused(); len(refused) > 0 {
-		services := slices.SortedFunc(maps.Keys(refused), lb.Key.Compare)
+	if closed := g.refused(); closed != nil {
+		services, why := slices.SortedFunc(maps.Keys(closed), lb.Key.Compare), g.table.Refused()
 		var names []string
 		for _, k := range services {
 			names = append(names, k.String())
 		}
 		out = append(out, lb.Problem{Object: object, Reason: lb.RangesRefused,
-			Message: fmt.Sprintf("node %s cannot enforce the source ranges of %s, and closes these Services: %s", g.node, lb.SomeOf(names), refused[services[0]])})
+			Message: fmt.Sprintf("node %s cannot enforce the source ranges of %s, and closes these Services: %s", g.node, lb.SomeOf(names), why[services[0]])})
 	}
 	if past := link.Bypass(links); past != "" && g.on {
 		out = append(out, lb.Problem{Object: object, Reason: lb.FilterNotEnforceable,
