@@ -16,15 +16,11 @@ import (
 // rest is in force.
 func readAccess(r *report, object lb.Object, o *corev1.Service, opt Options) lb.Access {
 	a := lb.Access{InternalAllowed: readInternal(r, object, o, opt)}
-	a.Allow, a.Restricted = readAllowed(r, object, o)
-	if text, given := o.Annotations[AnnotationSourceRangesDeny]; given && strings.TrimSpace(text) != "" {
-		deny := readSources(splitSources(text))
-		deny.report(r, object, "annotation "+AnnotationSourceRangesDeny)
-		a.Deny = deny.prefixes
-		// If no entry can be read, the list may mean any source.
-		if len(deny.prefixes) == 0 {
-			a.Allow, a.Restricted = nil, true
-		}
+	if n := countSources(o); n > maxSources {
+		r.fault(object, lb.NoSourceAllowed, "has %d source ranges, so that nobody may come in: write at most %d in all lists together", n, maxSources)
+		a.Restricted = true
+	} else {
+		readLists(r, object, o, &a)
 	}
 	a.ConnectionLimit = readLimit(r, object, o, AnnotationConnectionLimit)
 	a.RateLimit = readLimit(r, object, o, AnnotationRateLimit)
@@ -36,6 +32,20 @@ func readAccess(r *report, object lb.Object, o *corev1.Service, opt Options) lb.
 		r.fault(object, lb.InvalidLimit, `annotation %s is %q and asks for nothing: write "true" or "false"`, AnnotationLogDrops, value)
 	}
 	return a
+}
+
+// readLists reads who may come in and who may not.
+func readLists(r *report, object lb.Object, o *corev1.Service, a *lb.Access) {
+	a.Allow, a.Restricted = readAllowed(r, object, o)
+	if text, given := o.Annotations[AnnotationSourceRangesDeny]; given && strings.TrimSpace(text) != "" {
+		deny := readSources(splitSources(text))
+		deny.report(r, object, "annotation "+AnnotationSourceRangesDeny)
+		a.Deny = deny.prefixes
+		// If no entry can be read, the list may mean any source.
+		if len(deny.prefixes) == 0 {
+			a.Allow, a.Restricted = nil, true
+		}
+	}
 }
 
 // readInternal reads whether the cluster's own pods and nodes may connect whatever the lists say.

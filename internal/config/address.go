@@ -15,11 +15,11 @@ func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(strings.TrimSpace(s))
 	switch {
 	case err != nil:
-		return netip.Addr{}, fmt.Errorf("%q is not an IPv4 or IPv6 address", s)
+		return netip.Addr{}, fmt.Errorf("%.60q is not an IPv4 or IPv6 address", s)
 	case a.Zone() != "":
-		return netip.Addr{}, fmt.Errorf("%q has a zone: write %s", s, a.WithZone(""))
+		return netip.Addr{}, fmt.Errorf("%.60q has a zone: write %s", s, a.WithZone(""))
 	case a.Is4In6():
-		return netip.Addr{}, fmt.Errorf("%q is an IPv4 address in IPv6 form: write %s", s, a.Unmap())
+		return netip.Addr{}, fmt.Errorf("%.60q is an IPv4 address in IPv6 form: write %s", s, a.Unmap())
 	}
 	return a, nil
 }

@@ -50,7 +50,7 @@ func parseNodeSelector(text string) (lb.Selector, error) {
 		}
 		out = append(out, lb.Requirement{Key: r.Key(), Operator: operator, Values: r.Values().List()})
 	}
-	return out, nil
+	return out, selectorFault(out)
 }
 
 var operators = map[selection.Operator]lb.Operator{

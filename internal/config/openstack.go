@@ -179,6 +179,10 @@ func (x *openStack) readNamed(s *osService) {
 	}
 	x.readPools(s)
 	for _, name := range slices.Sorted(maps.Keys(s.annotations)) {
+		if len(s.notes) == maxNotes {
+			s.note("the annotations of OpenStack are too many (%d) to name more", len(s.annotations))
+			break
+		}
 		s.noteIgnored(name, s.annotations[name])
 	}
 }

@@ -31,10 +31,11 @@ func nameMatcher(pattern string) (func(lb.Pool) bool, error) {
 	if !plain {
 		expression = globExpression(pattern)
 	}
-	if len(expression) > 1000 {
-		return nil, errors.New("the pattern is longer than 1000 letters")
+	expression = "^(?:" + expression + ")$"
+	if err := patternFault(expression); err != nil {
+		return nil, err
 	}
-	re, err := regexp.Compile("^(?:" + expression + ")$")
+	re, err := regexp.Compile(expression)
 	if err != nil {
 		return nil, err
 	}

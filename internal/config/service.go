@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -157,17 +158,15 @@ func readService(r *report, key lb.Key, o *corev1.Service, dialect *openStack) l
 	object := lb.Object{Kind: KindService, Namespace: key.Namespace, Name: key.Name}
 	ips := clusterIPs(o)
 	families := familiesOf(ips)
-	asked, problem := readRequest(r, object, o, families)
+	read, long := bounded(r, object, o)
+	asked, problem := readRequest(r, object, read, families)
 	var access lb.Access
 	if dialect.opt.NoFilter {
 		ignoreAccess(r, object, o)
 	} else {
-		access = readAccess(r, object, o, dialect.opt)
+		access = readAccess(r, object, read, dialect.opt)
 	}
-	wish, unclear := readWish(r, object, o, dialect, &access)
-	if problem == nil {
-		problem = unclear
-	}
+	wish, unclear := readWish(r, object, read, dialect, &access)
 	return lb.Service{
 		Key:                key,
 		UID:                string(o.UID),
@@ -185,7 +184,7 @@ func readService(r *report, key lb.Key, o *corev1.Service, dialect *openStack) l
 		RequestedPool:      asked.pool,
 		Wish:               wish,
 		Access:             access,
-		Problem:            problem,
+		Problem:            cmp.Or(problem, unclear, long),
 		Addresses:          statusAddresses(o),
 		Record:             readRecord(o.UID, o.Status.Conditions),
 		Recall:             recall(o),
