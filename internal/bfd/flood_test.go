@@ -43,7 +43,7 @@ func TestFlood(t *testing.T) {
 		s.until("the sessions are up", func() bool { return s.status("v6").State == Up && f.up("192.0.2.1") })
 		realtime := gauge(t, s.heartbeats, "holdfast_heartbeat_realtime")
 		failures := s.status("v6").Failures
-		flood(t, ns, "192.0.2.2", "192.0.2.1:3784", 3*time.Second)
+		flood(t, ns, "192.0.2.2", "192.0.2.1:3784", 0, 3*time.Second)
 		s.until("counters are reported", func() bool { return s.status("v4").Received > 100 })
 		if now := gauge(t, s.heartbeats, "holdfast_heartbeat_realtime"); now != realtime {
 			t.Errorf("real-time priority was %v and is %v", realtime, now)
@@ -63,8 +63,8 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// flood sends as fast as two threads can.
-func flood(t *testing.T, ns *nstest.NS, from, to string, d time.Duration) {
+// flood sends as fast as two threads can, or as many packets each 10 ms as each may.
+func flood(t *testing.T, ns *nstest.NS, from, to string, each int, d time.Duration) {
 	t.Helper()
 	packet := down()
 	packet[offFlags] |= pollBit
@@ -84,8 +84,13 @@ func flood(t *testing.T, ns *nstest.NS, from, to string, d time.Duration) {
 		})
 		senders.Go(func() {
 			defer c.Close()
+			pace := time.NewTicker(10 * time.Millisecond)
+			defer pace.Stop()
 			for end := time.Now().Add(d); time.Now().Before(end); sent[i]++ {
 				_, _ = c.Write(packet)
+				if each > 0 && sent[i]%each == 0 {
+					<-pace.C
+				}
 			}
 		})
 	}
