@@ -32,11 +32,13 @@ func TestBFDFollowsLinks(t *testing.T) {
 		var mu sync.Mutex
 		var last struct{ Peers []bfd.Peer }
 		p.bfd.Connect(func(raw json.RawMessage) {
-			mu.Lock()
-			defer mu.Unlock()
-			if err := json.Unmarshal(raw, &last); err != nil {
+			var order struct{ Peers []bfd.Peer }
+			if err := json.Unmarshal(raw, &order); err != nil {
 				t.Error(err)
 			}
+			mu.Lock()
+			defer mu.Unlock()
+			last = order
 		})
 		ordered := func(name string) []int {
 			mu.Lock()
