@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
@@ -36,7 +35,7 @@ func (s *syncer) writeFloatingIPs(ctx context.Context, d *decision) error {
 		}
 		writes = append(writes, floatingWrite{objects[owned.FloatingIP], owned})
 	}
-	return errors.Join(each(ctx, d, s.log, writes, s.writeFloatingIP), each(ctx, d, s.log, d.result.Keep, s.keep))
+	return each(ctx, d, s.log, writes, s.writeFloatingIP)
 }
 
 // writeFloatingIP writes what is decided. The spec is the user's.
@@ -94,7 +93,10 @@ func (w floatingWrite) status(now metav1.Time) v1beta1.FloatingIPStatus {
 
 // keep creates the FloatingIP that a Service requests by keep-floatingip. It names
 // the Service, so that no other Service takes it over meanwhile.
-func (s *syncer) keep(ctx context.Context, k ipam.Keep) error {
+func (s *syncer) keep(ctx context.Context, k ipam.Keep) (refusal string, err error) {
+	if k.Refusal != "" {
+		return k.Refusal, nil
+	}
 	f := &v1beta1.FloatingIP{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: config.KindFloatingIP},
 		ObjectMeta: metav1.ObjectMeta{Namespace: k.Service.Namespace, Name: k.Service.Name},
@@ -103,5 +105,7 @@ func (s *syncer) keep(ctx context.Context, k ipam.Keep) error {
 	for _, family := range k.Families {
 		f.Spec.IPFamilies = append(f.Spec.IPFamilies, string(family))
 	}
-	return s.cluster.CreateFloatingIP(ctx, f)
+	err = s.cluster.CreateFloatingIP(ctx, f)
+	refusal, _ = k8s.Denied(err)
+	return refusal, err
 }

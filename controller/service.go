@@ -33,6 +33,8 @@ type serviceWrite struct {
 	frontends  []lb.Frontend
 	// nodesUnknown: it is not known which nodes filter.
 	nodesUnknown bool
+	// keep is the FloatingIP to make of its addresses, nil for none.
+	keep *ipam.Keep
 }
 
 func (s *syncer) writeServices(ctx context.Context, d *decision) error {
@@ -49,13 +51,17 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 		frontends[frontend.Service] = append(frontends[frontend.Service], frontend)
 	}
 	nodesUnknown := s.unfiltered.said.Load() == nil && !s.options.NoFilter
+	keeps := map[lb.Key]*ipam.Keep{}
+	for i := range d.result.Keep {
+		keeps[d.result.Keep[i].Service] = &d.result.Keep[i]
+	}
 	var writes []serviceWrite
 	for i, a := range d.result.Assignments {
 		svc := &d.state.Services[i]
 		if d.waits(slices.Values(svc.Addresses)) || d.waits(svc.Record.Addresses()) {
 			continue
 		}
-		writes = append(writes, serviceWrite{services[a.Service], svc.Wish, a, problems[a.Service], frontends[a.Service], nodesUnknown})
+		writes = append(writes, serviceWrite{services[a.Service], svc.Wish, a, problems[a.Service], frontends[a.Service], nodesUnknown, keeps[a.Service]})
 	}
 	s.remind(time.Now(), writes)
 	return each(ctx, d, s.log, writes, s.writeService)
@@ -82,7 +88,21 @@ func (s *syncer) remind(now time.Time, writes []serviceWrite) {
 	}
 }
 
-func (s *syncer) writeService(ctx context.Context, w serviceWrite) error {
+// writeService writes a Service, and before it the FloatingIP that keeps its addresses: the Service says whether that was refused.
+func (s *syncer) writeService(ctx context.Context, w serviceWrite) (err error) {
+	if w.keep != nil {
+		var refusal string
+		if refusal, err = s.keep(ctx, *w.keep); refusal != "" {
+			w.problems = append(w.problems, lb.Problem{Reason: lb.NotKept, Message: "the address will not be kept: " + refusal})
+		}
+	}
+	if failed := s.writeDecided(ctx, w); failed != nil {
+		return failed // it is tried again, and so is the FloatingIP
+	}
+	return err
+}
+
+func (s *syncer) writeDecided(ctx context.Context, w serviceWrite) error {
 	update := w.update(s.options)
 	changed := k8s.Changed(w.service.Status.Conditions, update.Conditions, 0, metav1.Time{})
 	after, err := s.updateService(ctx, update)

@@ -27,6 +27,9 @@ func applied(s lb.State, r Result) lb.State {
 		o.Deleting = o.Deleting || f.Delete
 	}
 	for _, k := range r.Keep {
+		if k.Refusal != "" {
+			continue
+		}
 		s.FloatingIPs = append(s.FloatingIPs, lb.FloatingIP{Key: k.Service, Families: k.Families, Wanted: k.Addresses, ServiceName: k.Service.Name})
 	}
 	s.FloatingIPs = slices.DeleteFunc(s.FloatingIPs, func(f lb.FloatingIP) bool {

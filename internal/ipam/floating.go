@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -33,7 +34,12 @@ type Keep struct {
 	Service   lb.Key
 	Addresses []netip.Addr
 	Families  []lb.Family
+	// Refusal says why it is not created; empty if it is.
+	Refusal string
 }
+
+// maxOwned bounds the addresses of a pool that FloatingIPs of a namespace own when it keeps one more, where the pool has no quota.
+const maxOwned = 64
 
 // claimable maps names to the numbers of FloatingIPs.
 type claimable struct {
@@ -180,9 +186,18 @@ func (a *assigner) gone(f *lb.FloatingIP) bool {
 	})
 }
 
-// keeps lists the Services whose addresses must become a FloatingIP.
+// keeps lists the Services whose addresses must become a FloatingIP, with those that may not keep so many: addresses
+// that outlive Services would pile up.
 func (a *assigner) keeps() []Keep {
 	var out []Keep
+	owned := map[quotaKey]int{}
+	for i := range a.floating {
+		for _, addr := range a.floating[i].held {
+			if pool := a.index.find(addr); pool != nil {
+				owned[quotaKey{pool.Name, a.floating[i].Key.Namespace, lb.FamilyOf(addr)}]++
+			}
+		}
+	}
 	for i := range a.services {
 		s := &a.services[i]
 		if !s.KeepFloatingIP || a.claimable.named[s.Key] != 0 {
@@ -193,6 +208,7 @@ func (a *assigner) keeps() []Keep {
 			// Exclude addresses that a FloatingIP owns or that other Services share.
 			if t := a.holders[addr]; addr.IsValid() && t.floating == 0 && t.services() == 1 {
 				k.Addresses, k.Families = append(k.Addresses, addr), append(k.Families, s.Families[f])
+				k.Refusal = cmp.Or(k.Refusal, a.keepable(s, addr, owned))
 			}
 		}
 		if len(k.Addresses) > 0 {
@@ -200,4 +216,23 @@ func (a *assigner) keeps() []Keep {
 		}
 	}
 	return out
+}
+
+// keepable returns why a FloatingIP may not own the address too that the Service holds, and otherwise counts it.
+func (a *assigner) keepable(s *subject, addr netip.Addr, owned map[quotaKey]int) string {
+	pool, family := a.index.find(addr), lb.FamilyOf(addr)
+	if pool == nil {
+		return ""
+	}
+	most, bounded := pool.Quota[family]
+	if !bounded {
+		most = maxOwned
+	}
+	key := quotaKey{pool.Name, s.Key.Namespace, family}
+	if owned[key] < most {
+		owned[key]++
+		return ""
+	}
+	return fmt.Sprintf("FloatingIPs of namespace %q own %d %s addresses of pool %q, of which it may keep %d: delete a FloatingIP",
+		s.Key.Namespace, owned[key], family, pool.Name, most)
 }

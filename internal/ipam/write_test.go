@@ -54,7 +54,11 @@ func (h *history) carryOut(r *run) {
 			h.writeFloatingIP(r, *o, f)
 		}
 	})
-	each(h, r, r.result.Keep, func(k Keep) { h.create(r, k) })
+	each(h, r, r.result.Keep, func(k Keep) {
+		if k.Refusal == "" {
+			h.create(r, k)
+		}
+	})
 	each(h, r, others, write)
 	if remembered {
 		each(h, r, r.seen.Services, func(o serviceObject) { h.release(r, o) })

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"sync"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 const (
@@ -32,10 +34,15 @@ type attempt struct {
 	content uint64
 	wait    time.Duration
 	until   time.Time
+	err     error
 }
 
 // heldError is the error of a write that was not sent, because the same one has just failed.
-type heldError struct{ until time.Time }
+type heldError struct {
+	until time.Time
+	// last is how it failed. It is not wrapped: this time nothing was asked.
+	last error
+}
 
 func (h *heldError) Error() string {
 	return "not written before " + h.until.Format(time.RFC3339) + ", since it has just failed"
@@ -54,6 +61,21 @@ func Wait(err error) time.Duration {
 	return 0
 }
 
+// Denied returns why the API server, or an admission policy, does not let a write through that waits.
+func Denied(err error) (why string, denied bool) {
+	var held *heldError
+	var status apierrors.APIStatus
+	if !errors.As(err, &held) || !denies(held.last) || !errors.As(held.last, &status) {
+		return "", false
+	}
+	return status.Status().Message, true
+}
+
+// denies reports whether an error is a decision about the object that was sent.
+func denies(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
+}
+
 // digestSeed is of this process only.
 var digestSeed = maphash.MakeSeed()
 
@@ -68,7 +90,7 @@ func (a *attempts) do(ctx context.Context, object string, body []byte, send func
 	a.mu.Unlock()
 	failed = failed && last.content == content
 	if failed && time.Now().Before(last.until) {
-		return fmt.Errorf("%s: %w", object, &heldError{last.until})
+		return fmt.Errorf("%s: %w", object, &heldError{last.until, last.err})
 	}
 	err := send()
 	a.mu.Lock()
@@ -92,6 +114,6 @@ func (a *attempts) do(ctx context.Context, object string, body []byte, send func
 	if a.failed == nil {
 		a.failed = map[string]attempt{}
 	}
-	a.failed[object] = attempt{content, wait, now.Add(wait)}
+	a.failed[object] = attempt{content, wait, now.Add(wait), err}
 	return err
 }

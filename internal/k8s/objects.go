@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -100,12 +101,15 @@ func addressesOf(texts []string) []netip.Addr {
 	return out
 }
 
-// CreateFloatingIP creates a FloatingIP; it is no error if one of that name exists.
+// CreateFloatingIP creates a FloatingIP; it is no error if one of that name exists. One that is denied waits.
 func (k *Cluster) CreateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) error {
 	err := createOwn(ctx, k, k.floatingIPs, "floatingips", f)
 	k.floatingIPs.unanswered(f, addressesOf(f.Spec.Addresses), err)
 	if apierrors.IsAlreadyExists(err) {
 		return nil
+	}
+	if denies(err) {
+		return &heldError{time.Now().Add(retryWait), err}
 	}
 	return err
 }

@@ -71,6 +71,8 @@ const (
 const (
 	// AnnotationIgnored: the Service has annotations that have no effect.
 	AnnotationIgnored Reason = "AnnotationIgnored"
+	// NotKept: no FloatingIP is made of the Service's addresses.
+	NotKept Reason = "NotKept"
 )
 
 // Reasons of the condition holdfast.dev/Written.
