@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 )
 
@@ -177,6 +178,10 @@ func (p pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 func TestBrokenWebhook(t *testing.T) {
 	const broken, many = "/api/v1/namespaces/broken/services", 20
 	schemas := crdtest.New(t, k8s.Oldest)
+	// One error handler sleeps until some time after the last error of the process, by the real clock: for decades here.
+	handlers := utilruntime.ErrorHandlers
+	utilruntime.ErrorHandlers = nil
+	t.Cleanup(func() { utilruntime.ErrorHandlers = handlers })
 	synctest.Test(t, func(t *testing.T) {
 		server := &apiServer{objects: map[string]map[string]any{}, fail: map[string]bool{broken: true}, schemas: schemas}
 		server.put(t, poolsPath, lan())

@@ -71,7 +71,7 @@ func testFloatingIP(t *testing.T, e *env) {
 func (e *env) deletionWaits(t *testing.T, service string) {
 	must(t, e.Resource(testbed.FloatingIPs).Namespace(e.app.Namespace).Delete(t.Context(), "mine", metav1.DeleteOptions{}))
 	f := e.waitFloating(t, "mine", "the FloatingIP to report what it waits for", func(f *v1beta1.FloatingIP) error {
-		if len(f.Status.Conditions) != 1 || f.Status.Conditions[0].Reason != "Deleting" {
+		if len(f.Status.Conditions) == 0 || f.Status.Conditions[0].Reason != "Deleting" {
 			return fmt.Errorf("conditions are %v", f.Status.Conditions)
 		}
 		return nil

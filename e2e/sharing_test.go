@@ -28,7 +28,7 @@ func testSharing(t *testing.T, e *env) {
 	t.Run("other namespace", func(t *testing.T) {
 		ns := e.namespace(t)
 		s := e.create(t, e.in(ns), "share-other", one(83), share, at)
-		e.refusedIn(t, ns, s.Name, "NotShareable", e.app.Namespace+"/share-", "sharing.scope is Namespace")
+		e.refusedIn(t, ns, s.Name, "NotShareable", "which a Service of another namespace holds: the pool's sharing.scope is Namespace")
 		e.patchPool(t, "e2e-share", `{"spec":{"sharing":{"scope":"Cluster"}}}`)
 		if got := e.addressOf(t, s); got != first {
 			t.Errorf("share-other got %s, want %s", got, first)
