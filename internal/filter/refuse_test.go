@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -232,15 +233,16 @@ func TestBackOff(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			table := quietTable()
-			asks, elements, refuses := 0, 0, true
+			var asks, elements atomic.Int64
+			var takes atomic.Bool
 			table.transact = func(b *nft.Batch) error {
-				if asks++; contains(b, string(addr(vip4).AsSlice())) {
-					elements++
+				if asks.Add(1); contains(b, string(addr(vip4).AsSlice())) {
+					elements.Add(1)
 				}
-				if refuses {
-					return unix.ENOENT
+				if takes.Load() {
+					return nil
 				}
-				return nil
+				return unix.ENOENT
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			done := make(chan struct{})
@@ -248,30 +250,30 @@ func TestBackOff(t *testing.T) {
 			if err := table.Set(desired(tcp(vip4))); err == nil {
 				t.Fatal("a refused table is in force")
 			}
-			count := func(d time.Duration) int {
-				before := asks
+			count := func(d time.Duration) int64 {
+				before := asks.Load()
 				time.Sleep(d)
 				synctest.Wait()
-				return asks - before
+				return asks.Load() - before
 			}
-			whole := elements
+			whole := elements.Load()
 			if n := count(5 * time.Second); n == 0 || n > 10 {
 				t.Errorf("the kernel is asked %d times in 5 s", n)
 			}
 			if n := count(time.Hour); n == 0 || n > 20 {
 				t.Errorf("the kernel is asked %d times in an hour", n)
 			}
-			if elements != whole {
-				t.Errorf("a kernel that refuses an empty table is asked %d times for the whole", elements-whole)
+			if n := elements.Load() - whole; n != 0 {
+				t.Errorf("a kernel that refuses an empty table is asked %d times for the whole", n)
 			}
-			before := asks
+			before := asks.Load()
 			for range 3 {
 				_ = table.Set(desired(tcp(vip4)))
 			}
-			if asks != before {
-				t.Errorf("the same filter is asked for %d times", asks-before)
+			if n := asks.Load() - before; n != 0 {
+				t.Errorf("the same filter is asked for %d times", n)
 			}
-			refuses = false
+			takes.Store(true)
 			if err := table.Set(desired(tcp(vip4), tcp(vip6))); err != nil {
 				t.Errorf("another filter is not asked for at once: %v", err)
 			}

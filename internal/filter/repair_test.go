@@ -53,8 +53,8 @@ func TestRepair(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.set(full())
-		w.run(w.table)
 		number := fmt.Sprint(w.table.actual.frontends[0].allow.number)
+		w.run(w.table)
 		for _, damage := range [][]string{
 			{"flush", "ruleset"},
 			{"delete", "table", "inet", tableName},

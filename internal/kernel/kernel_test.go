@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -157,28 +158,39 @@ func TestProblem(t *testing.T) {
 // TestRecheck: a kernel that had everything is asked again when somebody was refused a feature, and then until it has it.
 func TestRecheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := refusals{}
-		changes := 0
-		m := New(Config{Log: slog.New(slog.DiscardHandler), Tries: r.tries(), Changed: func() { changes++ }})
+		var refuses atomic.Bool
+		var changes atomic.Int32
+		tries := refusals{}.tries()
+		for i := range tries {
+			if tries[i].Feature == DropLogs {
+				tries[i].Try = func() (string, error) {
+					if refuses.Load() {
+						return "", syscall.ENOENT
+					}
+					return "", nil
+				}
+			}
+		}
+		m := New(Config{Log: slog.New(slog.DiscardHandler), Tries: tries, Changed: func() { changes.Add(1) }})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- m.Run(ctx) }()
 		synctest.Wait()
-		r[DropLogs] = Lack{Err: syscall.ENOENT}
+		refuses.Store(true)
 		time.Sleep(time.Hour)
 		if m.Lacks(DropLogs) {
 			t.Error("asked without a reason")
 		}
 		m.Recheck()
 		synctest.Wait()
-		if !m.Lacks(DropLogs) || changes != 2 {
-			t.Errorf("lacks %q, %d changes", m.words(), changes)
+		if !m.Lacks(DropLogs) || changes.Load() != 2 {
+			t.Errorf("lacks %q, %d changes", m.words(), changes.Load())
 		}
-		delete(r, DropLogs)
+		refuses.Store(false)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if m.Lacks(DropLogs) || changes != 3 {
-			t.Errorf("lacks %q, %d changes", m.words(), changes)
+		if m.Lacks(DropLogs) || changes.Load() != 3 {
+			t.Errorf("lacks %q, %d changes", m.words(), changes.Load())
 		}
 		stop()
 		if err := <-done; err != nil {
