@@ -174,7 +174,7 @@ func (p pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 }
 
 // TestBrokenWebhook: for ten minutes the API server answers 500 to every write in one namespace. It is asked ever less
-// often, nothing is listed anew, and no other namespace waits for it.
+// often, nothing is listed again, and no other namespace waits for it.
 func TestBrokenWebhook(t *testing.T) {
 	const broken, many = "/api/v1/namespaces/broken/services", 20
 	schemas := crdtest.New(t, k8s.Oldest)

@@ -57,8 +57,8 @@ func servedBy(i int) []string {
 }
 
 // TestNodeWord: a Node that lists 200 served addresses of both families as its own changes no announcement, no route and no
-// filter of any other node, nor what the controller says of the filters. No address that it lists is given to a Service
-// anew.
+// filter of any other node, nor what the controller says of the filters. No Service gets an address that it lists and
+// that the Service lacks.
 func TestNodeWord(t *testing.T) {
 	var listed []string
 	for i := range 200 {
@@ -84,7 +84,7 @@ func TestNodeWord(t *testing.T) {
 		t.Errorf("what the controller says of filters changes: -before +after\n%.2000s", diff)
 	}
 	if avoided := forged.Pools[0].NodeAddresses; len(avoided) != len(listed) || avoided[netip.MustParseAddr("192.0.2.1")] != "w3" {
-		t.Errorf("%d addresses are not given anew, want %d", len(avoided), len(listed))
+		t.Errorf("%d addresses are kept from new Services, want %d", len(avoided), len(listed))
 	}
 	// The links of the node itself are what counts there.
 	own := honest

@@ -49,7 +49,7 @@ func (m *memo[T, P]) update(objects []*T, create func(*T) (lb.Key, P)) []*part[T
 	return m.ordered
 }
 
-// drop forgets some parts, which the next update makes anew.
+// drop forgets some parts, which the next update makes again.
 func (m *memo[T, P]) drop(chosen func(*part[T, P]) bool) {
 	m.ordered = slices.DeleteFunc(m.ordered, func(p *part[T, P]) bool {
 		if chosen(p) {

@@ -70,7 +70,7 @@ func TestNodeAddressOfYounger(t *testing.T) {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	if len(s.Pools[0].NodeAddresses) != 1 || len(s.Pools[1].NodeAddresses) != 1 {
-		t.Errorf("%v and %v are not given anew", s.Pools[0].NodeAddresses, s.Pools[1].NodeAddresses)
+		t.Errorf("%v and %v are not kept from new Services", s.Pools[0].NodeAddresses, s.Pools[1].NodeAddresses)
 	}
 }
 

@@ -24,7 +24,7 @@ func suits(p *lb.Pool, svc *lb.Service) bool {
 	return p.Internal == svc.Internal && wished && (svc.Class == "" || slices.Contains(p.Classes, svc.Class))
 }
 
-// avoided reports whether the pool does not give the address to anybody anew.
+// avoided reports whether the pool gives the address to no Service that lacks it.
 func avoided(p *lb.Pool, addr netip.Addr) bool {
 	last := addr.As16()[15]
 	return p.NodeAddresses[addr] != "" || p.AvoidBuggyIPs && addr.Is4() && (last == 0 || last == 255)

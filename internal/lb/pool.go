@@ -11,8 +11,8 @@ type Pool struct {
 	Labels map[string]string
 	// Ranges are disjoint, within the pool and between pools, in the order written.
 	Ranges []Range
-	// NodeAddresses are the addresses in Ranges that a Node lists as its own, with the name of that Node: the pool does not
-	// assign them anew. That is all a Node can do to them.
+	// NodeAddresses are the addresses in Ranges that a Node lists as its own, with the name of that Node: the pool gives
+	// them to no Service that lacks them. That is all a Node can do to them.
 	NodeAddresses map[netip.Addr]string
 	// AutoAssign: the pool may serve a Service that did not ask for it.
 	AutoAssign bool
