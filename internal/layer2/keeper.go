@@ -11,12 +11,11 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// keeper keeps ports, schedule and groups consistent with the table and the links.
+// keeper keeps ports with their schedules, and groups, consistent with the table and the links.
 // It belongs to the goroutine of Run.
 type keeper struct {
-	r        *Responder
-	ports    map[int]*port
-	schedule *schedule
+	r     *Responder
+	ports map[int]*port
 	// broken are links whose port failed, with the earliest time to reopen it.
 	broken map[int]time.Time
 	// complaints are the errors of opening sockets, by link index, until that works; tried are the links
@@ -25,10 +24,7 @@ type keeper struct {
 	tried      map[int]bool
 	// known are the names of links that have answered, to tell a returning link from a new one.
 	known map[string]bool
-	epoch uint64
-	// paced is when the next announcements may be sent.
-	paced time.Time
-	// synced is the table that schedule and groups reflect; nil after a change of ports.
+	// synced is the table that schedules and groups reflect; nil after a change of ports.
 	synced *table
 	// addrs are the addresses of the table addrsOf by family, in order.
 	addrs   [families][]netip.Addr
@@ -39,7 +35,7 @@ type keeper struct {
 
 func newKeeper(r *Responder) *keeper {
 	return &keeper{
-		r: r, ports: make(map[int]*port), schedule: newSchedule(r.timers),
+		r: r, ports: make(map[int]*port),
 		broken: make(map[int]time.Time), complaints: make(map[int]string), tried: make(map[int]bool), known: make(map[string]bool),
 		conflicts: make(map[netip.Addr]*status),
 	}
@@ -139,8 +135,7 @@ func (k *keeper) refresh(p *port, l link.Link) {
 	if old.MAC != l.MAC {
 		k.r.log.Info("link has a new MAC", "link", l.Name, "mac", l.MAC, "was", old.MAC)
 		k.r.counts.repairs[repairMAC].Add(1)
-		k.epoch++
-		p.epoch = k.epoch
+		p.schedule = newSchedule(k.r.timers)
 	}
 	k.synced = nil
 }
@@ -162,8 +157,6 @@ func (k *keeper) open(l link.Link, addrs [families][]netip.Addr) {
 		k.r.counts.repairs[repairLink].Add(1)
 	}
 	k.known[l.Name] = true
-	k.epoch++
-	p.epoch = k.epoch
 	k.ports[l.Index] = p
 	k.synced = nil
 	k.r.log.Info("link answers", "link", l.Name, "mac", l.MAC)
@@ -185,10 +178,13 @@ func (k *keeper) filter(addrs [families][]netip.Addr) {
 	}
 }
 
-// follow updates schedule and groups from the table, and reports whether every
+// follow updates schedules and groups from the table, and reports whether every
 // address has a link.
 func (k *keeper) follow(t *table) bool {
-	jobs := make(map[pair]job, len(t.entries)*len(k.ports))
+	jobs := make(map[*port]map[netip.Addr]job, len(k.ports))
+	for _, p := range k.ports {
+		jobs[p] = make(map[netip.Addr]job, len(t.entries))
+	}
 	groups := make(map[membership]bool)
 	everywhere := true
 	for addr := range t.entries {
@@ -200,27 +196,29 @@ func (k *keeper) follow(t *table) bool {
 				continue
 			}
 			linked = true
-			jobs[pair{index, addr}] = job{e.is(), e.status, p.epoch}
+			jobs[p][addr] = job{e.is(), e.status}
 			if group, ok := solicitedNode(addr); ok {
 				groups[membership{index, group}] = true
 			}
 		}
 		everywhere = everywhere && linked
 	}
-	k.schedule.set(jobs, k.r.now())
+	for p, want := range jobs {
+		p.schedule.set(want, k.r.now())
+	}
 	k.r.groups.set(groups)
 	return everywhere
 }
 
-// reschedule updates the schedule for one address.
+// reschedule updates the schedules for one address.
 func (k *keeper) reschedule(addr netip.Addr, now time.Time) {
 	t := k.r.table.Load()
-	for index, p := range k.ports {
+	for _, p := range k.ports {
 		l := p.link.Load()
 		if e := t.on(addr, &l.Link, l.usable); e != nil {
-			k.schedule.put(pair{index, addr}, job{e.is(), e.status, p.epoch}, now)
+			p.schedule.put(addr, job{e.is(), e.status}, now)
 		} else {
-			k.schedule.drop(pair{index, addr})
+			p.schedule.drop(addr)
 		}
 	}
 }

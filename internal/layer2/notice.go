@@ -83,8 +83,8 @@ func (k *keeper) handle(n notice) {
 	now := k.r.now()
 	if n.handover {
 		// The asker answered until now, so neighbours must replace what they learned from it.
-		for index := range k.ports {
-			k.schedule.restart(pair{index, n.addr}, now)
+		for _, p := range k.ports {
+			p.schedule.restart(n.addr, now)
 		}
 		return
 	}
@@ -131,7 +131,8 @@ func (k *keeper) conflict(e *entry, n notice, now time.Time) Conflict {
 // defend announces the address again (RFC 5227 section 2.4).
 func (k *keeper) defend(addr netip.Addr) {
 	for _, p := range k.ports {
-		p.announce(addr, everyForm)
+		p.announce(addr, 0)
+		p.announce(addr, 1)
 	}
 	k.r.counts.repairs[repairConflict].Add(1)
 }

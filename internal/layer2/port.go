@@ -28,8 +28,9 @@ type port struct {
 	link   atomic.Pointer[attached]
 	wires  [families]wire
 	opened time.Time
-	// epoch changes with each opening and each MAC, so that addresses are announced again.
-	epoch uint64
+	// schedule is what to send, and resume when the link may take more.
+	schedule *schedule
+	resume   time.Time
 	// failed: a reader has stopped.
 	failed atomic.Bool
 	done   sync.WaitGroup
@@ -38,7 +39,7 @@ type port struct {
 // openPort opens both wires of a link, filtered for these addresses, and reads them
 // until close.
 func (r *Responder) openPort(l link.Link, addrs [families][]netip.Addr) (*port, error) {
-	p := &port{r: r, opened: r.now()}
+	p := &port{r: r, opened: r.now(), schedule: newSchedule(r.timers)}
 	p.setLink(l)
 	for i, proto := range r.protocols {
 		w, err := r.listen(l, proto, addrs[i])
@@ -143,41 +144,47 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	return answer, answered
 }
 
-// everyForm announces by all forms at once.
-const everyForm = -1
+// next returns the time until the next task may be done; false if there is none.
+func (p *port) next(now time.Time) (wait time.Duration, any bool) {
+	wait, any = p.schedule.next(now)
+	return max(wait, p.resume.Sub(now)), any
+}
 
 // announce announces an address to all neighbours, unless it is no longer ours, by one of the protocol's forms in turn.
-func (p *port) announce(addr netip.Addr, turn int) {
+// It reports whether that is done: false means that the link takes nothing at present.
+func (p *port) announce(addr netip.Addr, turn int) (done bool) {
 	l := p.link.Load()
 	e := p.r.table.Load().on(addr, &l.Link, l.usable)
 	if e == nil || e.is() != ours {
-		return
+		return true
 	}
 	n := number(lb.FamilyOf(addr))
+	var frame []byte
 	forms, err := p.r.protocols[n].announce(&l.Link, addr)
-	if err == nil && turn != everyForm {
-		forms = forms[turn%len(forms):][:1]
+	if err == nil {
+		frame = forms[turn%len(forms)]
 	}
-	p.send(n, &p.r.counts.announcements[n], err, forms...)
+	return p.send(n, &p.r.counts.announcements[n], frame, err)
 }
 
-// probe asks whether any machine has an address.
-func (p *port) probe(addr netip.Addr) {
+// probe asks whether any machine has an address, and reports the same.
+func (p *port) probe(addr netip.Addr) (done bool) {
 	n := number(lb.FamilyOf(addr))
 	frame, err := p.r.protocols[n].probe(&p.link.Load().Link, addr)
-	p.send(n, &p.r.counts.probes[n], err, frame)
+	return p.send(n, &p.r.counts.probes[n], frame, err)
 }
 
-func (p *port) send(family int, count *[results]atomic.Uint64, err error, frames ...[]byte) {
-	if err != nil {
-		count[failed].Add(1)
-		return
-	}
-	for _, frame := range frames {
-		result := sent
-		if _, err := p.wires[family].Write(frame); err != nil {
-			result = failed
+func (p *port) send(family int, count *[results]atomic.Uint64, frame []byte, err error) (done bool) {
+	if err == nil {
+		var taken bool
+		if taken, err = p.wires[family].Offer(frame); !taken && err == nil {
+			return false
 		}
-		count[result].Add(1)
 	}
+	result := sent
+	if err != nil {
+		result = failed
+	}
+	count[result].Add(1)
+	return true
 }

@@ -56,7 +56,7 @@ type Responder struct {
 	table atomic.Pointer[table]
 	// owners are those of the last Set.
 	owners atomic.Pointer[map[netip.Addr][][6]byte]
-	// announcing mirrors the schedule's.
+	// announcing mirrors the keeper's.
 	announcing atomic.Bool
 	ports      atomic.Pointer[map[int]*port]
 	// refusals are the links whose sockets cannot be opened.
@@ -154,7 +154,7 @@ func (r *Responder) Run(ctx context.Context) error {
 	return tasks.Wait()
 }
 
-// loop owns the ports and the schedule.
+// loop owns the ports and their schedules.
 func (r *Responder) loop(ctx context.Context) {
 	k := newKeeper(r)
 	defer k.close()
@@ -177,6 +177,6 @@ func (r *Responder) loop(ctx context.Context) {
 		if wait, ok := k.work(); ok {
 			due.Reset(wait)
 		}
-		r.announcing.Store(k.schedule.announcing())
+		r.announcing.Store(k.announcing())
 	}
 }

@@ -7,23 +7,15 @@ import (
 	"time"
 )
 
-// pair is an address on a link, by the link's index.
-type pair struct {
-	index int
-	addr  netip.Addr
-}
-
-// job is the work for a pair. It restarts with another status, port or phase.
+// job is the work for an address. It restarts with another status or phase.
 type job struct {
 	phase  phase
 	status *status
-	// epoch of the port.
-	epoch uint64
 }
 
 // task is one step of a job.
 type task struct {
-	pair
+	addr netip.Addr
 	job
 	// number of the step, from 0.
 	number int
@@ -50,19 +42,19 @@ const (
 	lanes
 )
 
-// schedule knows which work is due when; it sends nothing.
+// schedule knows which work is due when on one link; it sends nothing.
 type schedule struct {
 	timers Timers
-	items  map[pair]*item
+	items  map[netip.Addr]*item
 	queues [lanes]queue
-	// announced is the number of our addresses on each link.
-	announced map[int]int
+	// announced is the number of our addresses.
+	announced int
 	// between chooses a time; a field so that tests can replace it.
 	between func(low, high time.Duration) time.Duration
 }
 
 func newSchedule(timers Timers) *schedule {
-	return &schedule{timers: timers, items: make(map[pair]*item), announced: make(map[int]int), between: between}
+	return &schedule{timers: timers, items: make(map[netip.Addr]*item), between: between}
 }
 
 func between(low, high time.Duration) time.Duration {
@@ -71,66 +63,67 @@ func between(low, high time.Duration) time.Duration {
 
 // set takes the whole desired set. New and changed jobs start from the beginning; the
 // rest continue.
-func (s *schedule) set(want map[pair]job, now time.Time) {
-	for p := range s.items {
-		if _, ok := want[p]; !ok {
-			s.drop(p)
+func (s *schedule) set(want map[netip.Addr]job, now time.Time) {
+	for addr := range s.items {
+		if _, ok := want[addr]; !ok {
+			s.drop(addr)
 		}
 	}
-	for p, j := range want {
-		s.put(p, j, now)
+	for addr, j := range want {
+		s.put(addr, j, now)
 	}
 }
 
-// put sets one pair's job.
-func (s *schedule) put(p pair, j job, now time.Time) {
-	if it := s.items[p]; it == nil || it.job != j {
-		s.start(p, j, now)
+// put sets one address's job.
+func (s *schedule) put(addr netip.Addr, j job, now time.Time) {
+	if it := s.items[addr]; it == nil || it.job != j {
+		s.start(addr, j, now)
 	}
 }
 
-// restart starts a pair's job again, unless it has only just started.
-func (s *schedule) restart(p pair, now time.Time) {
+// restart starts an address's job again, unless it has only just started.
+func (s *schedule) restart(addr netip.Addr, now time.Time) {
 	const just = 20 * time.Millisecond
-	if it := s.items[p]; it != nil && now.Sub(it.start) > just {
-		s.start(p, it.job, now)
+	if it := s.items[addr]; it != nil && now.Sub(it.start) > just {
+		s.start(addr, it.job, now)
 	}
 }
 
-func (s *schedule) start(p pair, j job, now time.Time) {
-	s.drop(p)
-	it := &item{task: task{pair: p, job: j}, start: now}
-	s.items[p] = it
+func (s *schedule) start(addr netip.Addr, j job, now time.Time) {
+	s.drop(addr)
+	it := &item{task: task{addr: addr, job: j}, start: now}
+	s.items[addr] = it
 	if j.phase == ours {
-		s.announced[p.index]++
+		s.announced++
 	}
 	s.queue(it, now)
 }
 
-func (s *schedule) drop(p pair) {
-	if it := s.items[p]; it != nil {
+func (s *schedule) drop(addr netip.Addr) {
+	if it := s.items[addr]; it != nil {
 		s.unqueue(it)
-		delete(s.items, p)
+		delete(s.items, addr)
 		if it.phase == ours {
-			s.announced[p.index]--
+			s.announced--
 		}
 	}
 }
 
-// take returns at most n due tasks, and schedules the following steps.
-func (s *schedule) take(now time.Time, n int) []task {
-	var due []task
-	for lane := range s.queues {
-		q := &s.queues[lane]
-		for len(due) < n && len(*q) > 0 && !(*q)[0].due.After(now) {
-			it := (*q)[0]
-			due = append(due, it.task)
-			s.unqueue(it)
-			it.number++
-			s.queue(it, now)
+// due returns the item whose step is next, nil if none is due.
+func (s *schedule) due(now time.Time) *item {
+	for _, q := range s.queues {
+		if len(q) > 0 && !q[0].due.After(now) {
+			return q[0]
 		}
 	}
-	return due
+	return nil
+}
+
+// done schedules the following step of an item.
+func (s *schedule) done(it *item, now time.Time) {
+	s.unqueue(it)
+	it.number++
+	s.queue(it, now)
 }
 
 // queue finds when the next step of an item is due, and queues it for that time.
@@ -148,7 +141,7 @@ func (s *schedule) queue(it *item, now time.Time) {
 			it.lane = repeated
 		}
 	case it.phase == ours:
-		it.due = now.Add(s.between(s.timers.refresh(s.announced[it.index])))
+		it.due = now.Add(s.between(s.timers.refresh(s.announced)))
 	case it.number == len(steps) && end > 0:
 		it.due, it.ends = it.start.Add(end), true
 	default:

@@ -87,18 +87,9 @@ func (e *tap) unlessFailed() *tap {
 
 // send sends one frame without waiting for a blocked link. It reports whether the frame was sent.
 func (e *tap) send(frame []byte) bool {
-	for {
-		switch _, err := unix.Write(e.fd, frame); err {
-		case nil:
-			return true
-		case unix.EINTR:
-		case unix.EAGAIN, unix.ENOBUFS:
-			return false
-		default:
-			e.failed = true
-			return false
-		}
-	}
+	taken, err := offer(e.fd, frame)
+	e.failed = e.failed || err != nil
+	return taken
 }
 
 // receive calls handle with each frame that has arrived. The frame is valid only during the call.

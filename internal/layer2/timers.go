@@ -34,10 +34,10 @@ type Timers struct {
 	// new owner, notices that after 45 s (ReadIdleTimeout and PingTimeout of client-go).
 	HandoverTimes []time.Duration
 	LingerTime    time.Duration
-	// PaceInterval and PaceAddresses spread simultaneous work: so many addresses, then
-	// a pause.
-	PaceInterval  time.Duration
-	PaceAddresses int
+	// PaceInterval and PaceFrames spread simultaneous work: so many frames on a link, then a pause. A link that does not
+	// take a frame is tried again after the same pause.
+	PaceInterval time.Duration
+	PaceFrames   int
 	// CheckInterval is how often links, sockets and groups are checked without a kick.
 	CheckInterval time.Duration
 }
@@ -67,8 +67,8 @@ func (t Timers) withDefaults() Timers {
 			*field = value
 		}
 	}
-	if t.PaceAddresses == 0 {
-		t.PaceAddresses = 50
+	if t.PaceFrames == 0 {
+		t.PaceFrames = 50
 	}
 	return t
 }

@@ -1,6 +1,7 @@
 package layer2
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -13,13 +14,15 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// writeTimeout bounds how long a blocked link delays the others.
+// writeTimeout bounds how long an answer waits for a blocked link. It delays only other answers there.
 const writeTimeout = 50 * time.Millisecond
 
 // wire reads and writes whole Ethernet frames of one protocol on a link, one per call.
 type wire interface {
 	Read(frame []byte) (int, error)
 	Write(frame []byte) (int, error)
+	// Offer writes a frame if the link takes it at once, and reports whether it did.
+	Offer(frame []byte) (taken bool, err error)
 	// SetFilter replaces the program that selects the frames to read.
 	SetFilter(program []bpf.Instruction) error
 	Close() error
@@ -79,4 +82,30 @@ func (s socket) Write(frame []byte) (int, error) {
 		return 0, err
 	}
 	return s.WriteTo(frame, &packet.Addr{HardwareAddr: frame[offDestination:offSource]})
+}
+
+// Offer sends one frame without waiting for a blocked link.
+func (s socket) Offer(frame []byte) (taken bool, err error) {
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	// Not raw.Write: the deadline of the last answer ends that too.
+	closed := raw.Control(func(fd uintptr) { taken, err = offer(int(fd), frame) })
+	return taken, errors.Join(closed, err)
+}
+
+// offer writes a frame to a packet socket if the link takes it at once.
+func offer(fd int, frame []byte) (taken bool, err error) {
+	for {
+		switch _, err := unix.Write(fd, frame); err {
+		case nil:
+			return true, nil
+		case unix.EINTR:
+		case unix.EAGAIN, unix.ENOBUFS:
+			return false, nil
+		default:
+			return false, err
+		}
+	}
 }

@@ -5,9 +5,12 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/net/bpf"
 
@@ -19,6 +22,8 @@ type fakeWire struct {
 	in, out chan []byte
 	closed  chan struct{}
 	once    sync.Once
+	// stuck: the link takes no frames.
+	stuck *atomic.Bool
 }
 
 // Read implements wire.
@@ -33,12 +38,25 @@ func (w *fakeWire) Read(b []byte) (int, error) {
 
 // Write implements wire.
 func (w *fakeWire) Write(b []byte) (int, error) {
+	if w.stuck.Load() {
+		time.Sleep(writeTimeout)
+		return 0, os.ErrDeadlineExceeded
+	}
 	select {
 	case w.out <- slices.Clone(b):
 		return len(b), nil
 	case <-w.closed:
 		return 0, io.ErrClosedPipe
 	}
+}
+
+// Offer implements wire.
+func (w *fakeWire) Offer(b []byte) (bool, error) {
+	if w.stuck.Load() {
+		return false, nil
+	}
+	n, err := w.Write(b)
+	return n > 0, err
 }
 
 // SetFilter implements wire: everything passes, and the reader drops the rest.
@@ -65,6 +83,8 @@ type fakeLAN struct {
 	dead bool
 	// opened counts wires.
 	opened int
+	// stuck makes eth0 take no frames.
+	stuck atomic.Bool
 }
 
 func newFakeLAN(links ...link.Link) *fakeLAN {
@@ -91,6 +111,9 @@ func (l *fakeLAN) listen(on link.Link, p protocol, _ []netip.Addr) (wire, error)
 		return nil, err
 	}
 	w := &fakeWire{in: make(chan []byte), out: l.out, closed: make(chan struct{})}
+	if w.stuck = new(atomic.Bool); on.Name == "eth0" {
+		w.stuck = &l.stuck
+	}
 	if l.dead {
 		w.Close()
 	}

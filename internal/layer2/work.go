@@ -9,54 +9,69 @@ import (
 // lapseInterval is how often a lapsed lease is checked.
 const lapseInterval = 5 * time.Millisecond
 
-// work does the due tasks, a few addresses at a time, and returns how long to pause;
+// work does the due tasks, a few on each link at a time, and returns how long to pause;
 // false if nothing is scheduled.
 func (k *keeper) work() (time.Duration, bool) {
 	now := k.r.now()
-	if now.Before(k.paced) {
-		return k.paced.Sub(now), true
-	}
 	if !k.r.lease.valid() {
-		return lapseInterval, len(k.schedule.items) > 0
+		return lapseInterval, len(k.ports) > 0
 	}
-	due := k.schedule.take(now, k.r.timers.PaceAddresses)
 	changed := false
-	for _, t := range due {
-		if t.ends {
-			changed = k.end(t, now) || changed
-		} else {
-			k.step(t)
-		}
+	for _, p := range k.ports {
+		changed = k.drain(p, now) || changed
 	}
 	if changed {
 		k.r.changed()
 	}
-	if len(due) == k.r.timers.PaceAddresses {
-		k.paced = now.Add(k.r.timers.PaceInterval)
-		return k.r.timers.PaceInterval, true
+	wait, any := time.Duration(0), false
+	for _, p := range k.ports {
+		if until, ok := p.next(now); ok && (!any || until < wait) {
+			wait, any = until, true
+		}
 	}
-	wait, ok := k.schedule.next(now)
-	return max(wait, 0), ok
+	return max(wait, 0), any
 }
 
-// step does one step of a job.
-func (k *keeper) step(t task) {
-	p := k.ports[t.index]
+// drain does due tasks of a link, and reports whether an address became ours. A task that the link does not take keeps
+// its place; no other link waits for it.
+func (k *keeper) drain(p *port, now time.Time) (changed bool) {
+	if now.Before(p.resume) {
+		return false
+	}
+	for range k.r.timers.PaceFrames {
+		it := p.schedule.due(now)
+		if it == nil {
+			return changed
+		}
+		t := it.task
+		if !t.ends && !k.step(p, t) {
+			break
+		}
+		p.schedule.done(it, now)
+		if t.ends {
+			changed = k.end(t, now) || changed
+		}
+	}
+	p.resume = now.Add(k.r.timers.PaceInterval)
+	return changed
+}
+
+// step does one step of a job, and reports whether the link took it.
+func (k *keeper) step(p *port, t task) bool {
 	switch {
 	case t.status.is() != t.phase:
-		// The phase has ended meanwhile.
+		return true // the phase has ended meanwhile
 	case t.phase == ours:
 		turn := t.number
 		if turn >= len(k.r.timers.AnnounceTimes) {
 			turn = 0 // the slow refresh: the form that RFC 5227 section 2.3 names, and that other speakers audit
 		}
-		p.announce(t.addr, turn)
-	default:
-		if t.phase == handing && k.r.timers.HandoverTimes[t.number] > unheardTime {
-			t.status.unheard.Store(true)
-		}
-		p.probe(t.addr)
+		return p.announce(t.addr, turn)
 	}
+	if t.phase == handing && k.r.timers.HandoverTimes[t.number] > unheardTime {
+		t.status.unheard.Store(true)
+	}
+	return p.probe(t.addr)
 }
 
 // end ends a phase, and reports whether the address is ours now.
@@ -80,4 +95,14 @@ func (k *keeper) end(t task, now time.Time) bool {
 	}
 	k.reschedule(t.addr, now)
 	return became
+}
+
+// announcing reports whether addresses that just became ours are still being announced.
+func (k *keeper) announcing() bool {
+	for _, p := range k.ports {
+		if p.schedule.announcing() {
+			return true
+		}
+	}
+	return false
 }
