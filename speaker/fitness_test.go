@@ -91,6 +91,17 @@ func TestKubeProxyLivez(t *testing.T) {
 	}
 }
 
+// TestAnnounceRate: the flag has bounds.
+func TestAnnounceRate(t *testing.T) {
+	t.Setenv("POD_NAMESPACE", "holdfast-system")
+	for value, ok := range map[string]bool{"100": true, "100000": true, "99": false, "100001": false, "-1": false} {
+		var s settings
+		if err := s.parse([]string{"--node-name=w1", "--announce-rate=" + value}); (err == nil) != ok {
+			t.Errorf("%q: %v", value, err)
+		}
+	}
+}
+
 // TestFilterOwnedByOther: another program owns the filter's table (NFT_TABLE_F_OWNER), so that it cannot be written.
 // The metadata says so after the grace, and says when the filter is in force again.
 func TestFilterOwnedByOther(t *testing.T) {

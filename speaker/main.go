@@ -28,6 +28,12 @@ const (
 	mostInterval  = time.Second
 )
 
+// Bounds of --announce-rate: a lower rate has no room for the periodic announcements of many addresses.
+const (
+	minRate = 100
+	maxRate = 100_000
+)
+
 // podLink is a value of --pod-link. A whole name has at most 15 octets.
 var podLink = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,14}$`)
 
@@ -41,6 +47,7 @@ type settings struct {
 	kubeProxyLivez             string
 	podLinks                   []string
 	relay                      bool
+	announceRate               int
 }
 
 func (s *settings) parse(args []string) error {
@@ -56,6 +63,7 @@ func (s *settings) parse(args []string) error {
 		return nil
 	})
 	f.BoolVar(&s.relay, "relay", true, "send packets of older TCP connections to the former owner of an address that moves here")
+	f.IntVar(&s.announceRate, "announce-rate", 500, "`frames` a second that announce addresses on one link, 100 to 100000, beyond a burst of 1000")
 	f.UintVar(&s.heartbeatPort, "heartbeat-port", 7948, "UDP `port` of the speakers' heartbeats")
 	f.DurationVar(&s.heartbeatInterval, "heartbeat-interval", 50*time.Millisecond, "`time` between two heartbeats, 10ms to 1s; a node is declared dead after three missed heartbeats")
 	f.BoolVar(&s.realtime, "heartbeat-realtime", true, "give the heartbeat process real-time priority, which needs the capability SYS_NICE; without it a node is declared dead after nine missed heartbeats")
@@ -82,6 +90,9 @@ func (s *settings) parse(args []string) error {
 	}
 	if s.heartbeatInterval < leastInterval || s.heartbeatInterval > mostInterval {
 		return fmt.Errorf("--heartbeat-interval %v is not between %v and %v", s.heartbeatInterval, leastInterval, mostInterval)
+	}
+	if s.announceRate < minRate || s.announceRate > maxRate {
+		return fmt.Errorf("--announce-rate %d is not between %d and %d", s.announceRate, minRate, maxRate)
 	}
 	return nil
 }

@@ -15,33 +15,32 @@ import (
 // neighborAdvertisement answers a solicitation. An asker without an address gets an
 // unsolicited answer to all nodes (RFC 4861 section 7.2.4).
 func neighborAdvertisement(l *link.Link, mac link.MAC, m message) ([]byte, error) {
-	to, dst := m.sender, m.mac
 	if m.sender.IsUnspecified() {
-		to = netip.IPv6LinkLocalAllNodes()
-		dst = groupMAC(to)
+		return advertisement(l, m.target, mac, allNodes, false)
 	}
-	return advertisement(l, m.target, mac, to, dst)
+	return advertisement(l, m.target, mac, machine{addr: m.sender, mac: m.mac}, true)
 }
 
-// unsolicitedNA makes an announcement to all nodes on the link (RFC 4861 section 7.2.6).
-func unsolicitedNA(l *link.Link, addr netip.Addr) ([][]byte, error) {
-	all := netip.IPv6LinkLocalAllNodes()
-	frame, err := advertisement(l, addr, l.MAC, all, groupMAC(all))
-	if err != nil {
-		return nil, err
+// unsolicitedNA makes an announcement to all nodes on the link (RFC 4861 section 7.2.6) or to one.
+func unsolicitedNA(l *link.Link, addr netip.Addr, _ int, to *machine) ([]byte, error) {
+	if to == nil {
+		to = &allNodes
 	}
-	return [][]byte{frame}, nil
+	return advertisement(l, addr, l.MAC, *to, false)
 }
+
+// allNodes is the group of all nodes on a link.
+var allNodes = machine{addr: netip.IPv6LinkLocalAllNodes(), mac: groupMAC(netip.IPv6LinkLocalAllNodes())}
 
 // advertisement maps the target to the MAC. Only an answer to one node has the
 // Solicited flag (RFC 4861 section 4.4).
-func advertisement(l *link.Link, target netip.Addr, mac link.MAC, to netip.Addr, dst link.MAC) ([]byte, error) {
+func advertisement(l *link.Link, target netip.Addr, mac link.MAC, to machine, solicited bool) ([]byte, error) {
 	source := l.LinkLocal()
 	if !source.IsValid() {
 		source = target
 	}
-	return icmpFrame(l, dst, source, to, &ndp.NeighborAdvertisement{
-		Solicited: !to.IsMulticast(),
+	return icmpFrame(l, to.mac, source, to.addr, &ndp.NeighborAdvertisement{
+		Solicited: solicited,
 		// The address moves between nodes: neighbours must replace their cache entries.
 		Override:      true,
 		TargetAddress: target,

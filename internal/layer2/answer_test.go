@@ -126,18 +126,20 @@ func TestAnswerInStead(t *testing.T) {
 func TestAnnouncementFrames(t *testing.T) {
 	var got []string
 	for i, addr := range []netip.Addr{v4, v6} {
-		frames, err := protocols()[i].announce(&eth0, addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range frames {
-			got = append(got, describe(f))
+		asker := machine{addr: []netip.Addr{asker4, asker6}[i], mac: askerMAC}
+		for turn, to := range []*machine{nil, nil, nil, &asker} {
+			frame, err := protocols()[i].announce(&eth0, addr, turn, to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, describe(frame))
 		}
 	}
+	request, reply := "us>all ARP 1 192.0.2.100 us > 192.0.2.100 00:00:00:00:00:00", "us>all ARP 2 192.0.2.100 us > 192.0.2.100 us"
+	na := "us>33:33:00:00:00:01 fe80::1 > ff02::1 hop limit 255 NA 2001:db8::100 R=false S=false O=true lla us"
 	want := []string{
-		"us>all ARP 1 192.0.2.100 us > 192.0.2.100 00:00:00:00:00:00",
-		"us>all ARP 2 192.0.2.100 us > 192.0.2.100 us",
-		"us>33:33:00:00:00:01 fe80::1 > ff02::1 hop limit 255 NA 2001:db8::100 R=false S=false O=true lla us",
+		request, reply, request, "us>asker ARP 2 192.0.2.100 us > 192.0.2.100 us",
+		na, na, na, "us>asker fe80::1 > 2001:db8::2 hop limit 255 NA 2001:db8::100 R=false S=false O=true lla us",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

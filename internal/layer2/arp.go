@@ -114,19 +114,18 @@ func arpQuestion(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, error) {
 	return arpFrame(l, arp.OperationRequest, us, station{ip: addr}, to.HardwareAddr())
 }
 
-// gratuitousARP announces by a request (RFC 5227 section 2.3) or by a reply: some stacks learn from only one of them.
-func gratuitousARP(l *link.Link, addr netip.Addr) ([][]byte, error) {
+// gratuitousARP announces by a request (RFC 5227 section 2.3) or by a reply: some stacks learn from only one of them. One
+// machine gets a reply.
+func gratuitousARP(l *link.Link, addr netip.Addr, turn int, to *machine) ([]byte, error) {
 	us := station{l.MAC, addr}
-	request, err := arpFrame(l, arp.OperationRequest, us, station{ip: addr}, ethernet.Broadcast)
-	if err != nil {
-		return nil, err
+	switch {
+	case to != nil:
+		return arpFrame(l, arp.OperationReply, us, us, to.mac.HardwareAddr())
+	case turn%2 == 0:
+		return arpFrame(l, arp.OperationRequest, us, station{ip: addr}, ethernet.Broadcast)
 	}
 	// In a gratuitous reply the target's MAC is the sender's (RFC 5944 section 4.6).
-	reply, err := arpFrame(l, arp.OperationReply, us, us, ethernet.Broadcast)
-	if err != nil {
-		return nil, err
-	}
-	return [][]byte{request, reply}, nil
+	return arpFrame(l, arp.OperationReply, us, us, ethernet.Broadcast)
 }
 
 func arpFrame(l *link.Link, op arp.Operation, sender, target station, dst net.HardwareAddr) ([]byte, error) {

@@ -25,7 +25,7 @@ func TestAuditHears(t *testing.T) {
 		for _, addr := range []netip.Addr{v4, v6} {
 			nstest.Until(t, within, addr.String()+" is heard", func() bool { a.turn(); return a.records[addr].owner.last > 0 })
 		}
-		nstest.Until(t, within, "all announcements", func() bool { return l.second.counts.announcements[1][sent].Load() >= 6 })
+		nstest.Until(t, within, "a repetition", func() bool { return l.second.counts.announcements[1][sent].Load() >= 2 })
 		a.turn()
 		for addr, rec := range a.records {
 			if rec.other.last != 0 {

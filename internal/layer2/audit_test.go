@@ -32,13 +32,8 @@ func repeat(by link.MAC, of netip.Addr, from, to, every float64) (out []event) {
 	return out
 }
 
-// burst returns the announcements of a node that takes an address over.
-func burst(by link.MAC, at float64) (out []event) {
-	for _, after := range (Timers{}).withDefaults().AnnounceTimes {
-		out = append(out, event{at: at + after.Seconds(), by: by, of: v4})
-	}
-	return out
-}
+// burst returns the announcements of a node that takes an address over, and has it for two seconds.
+func burst(by link.MAC, at float64) []event { return repeat(by, v4, at, at+2, 1) }
 
 func planned(by ...link.MAC) *Desired {
 	d := &Desired{Speakers: three, Owners: map[netip.Addr][][6]byte{}}

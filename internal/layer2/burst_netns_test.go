@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -34,7 +35,7 @@ func manyHere(n int) []lb.Announcement {
 func TestThousandTakeovers(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)
-		r := realResponder(t)
+		r := timedResponder(t, Timers{AnnounceTimes: []time.Duration{0, time.Second, 2 * time.Second}})
 		set := manyHere(1000)
 		var mu sync.Mutex
 		seen := make(map[netip.Addr]int)
@@ -94,6 +95,52 @@ func TestThousandTakeovers(t *testing.T) {
 		for _, a := range []netip.Addr{set[99].Address, set[999].Address} {
 			nstest.Until(t, within, "answer", func() bool { return n.ask(t, a) == n.mac() })
 		}
+	})
+}
+
+// TestRealPolicer: a host whose kernel takes 1,000 packets of ARP and Neighbor Discovery a second, with a burst of 500, learns a thousand
+// addresses of two new owners without asking.
+func TestRealPolicer(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLAN(t)
+		rules := l.far.Command("nft", "-f", "-")
+		rules.Stdin = strings.NewReader(`table netdev police {
+			chain ingress {
+				type filter hook ingress device "eth0" priority 0;
+				meta protocol { arp, ip6 } limit rate over 1000/second burst 500 packets drop
+			}
+		}
+		`)
+		if out, err := rules.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		set := manyHere(1000)
+		var mu sync.Mutex
+		seen := make(map[netip.Addr]bool)
+		for _, proto := range protocols() {
+			// The kernel passes frames to such a socket after the policer.
+			watch(t, l.far, proto, func(frame []byte) {
+				if m, out := proto.parse(frame, askerMAC); out == answered && m.claimed.IsValid() {
+					mu.Lock()
+					defer mu.Unlock()
+					seen[m.claimed] = true
+				}
+			})
+		}
+		start := time.Now()
+		l.first.Set(Desired{Announcements: set[:500], Speakers: l.speakers()})
+		l.second.Set(Desired{Announcements: set[500:], Speakers: l.speakers()})
+		nstest.Until(t, within, "all addresses", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, a := range set {
+				if !seen[a.Address] {
+					return false
+				}
+			}
+			return true
+		})
+		t.Logf("the policed host knows %d addresses after %v", len(set), time.Since(start).Round(time.Millisecond))
 	})
 }
 

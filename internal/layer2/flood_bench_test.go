@@ -45,7 +45,7 @@ func BenchmarkFlood(b *testing.B) {
 
 // announcing runs a Responder on a node; the program, if any, replaces its filter.
 func announcing(b *testing.B, node *nstest.NS, d Desired, program []bpf.Instruction) {
-	r := responderIn(b, node)
+	r := responderIn(b, node, Timers{AnnounceTimes: []time.Duration{0, time.Millisecond}, Rate: 100_000})
 	r.Set(d)
 	nstest.Until(b, within, "first announcements", func() bool { return r.counts.announcements[1][sent].Load() >= 1000 })
 	// The rest of the burst would be counted too.

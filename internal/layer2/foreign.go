@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
@@ -29,11 +30,13 @@ type machine struct {
 	addr netip.Addr
 	mac  link.MAC
 	seen time.Time
+	// answered: it answered a question of ours, so it is more than a sender address.
+	answered bool
 }
 
 // foreignMachines has the foreign machines that were heard on a link.
 type foreignMachines struct {
-	// heard by family. Only the reader of that family writes, so it needs no lock.
+	// heard by family. The reader of that family writes, and whoever asks: of two writes at once one may be lost.
 	heard [families][mostMachines]atomic.Pointer[machine]
 	// gateways as last read from the kernel.
 	gateways atomic.Pointer[[]link.Neighbour]
@@ -50,29 +53,42 @@ func (c *foreignByLink) on(name string) *foreignMachines {
 	return known.(*foreignMachines)
 }
 
-// meet records a machine that asked for one of our addresses.
-func (c *foreignMachines) record(family int, m message, now time.Time) {
-	if !m.sender.IsGlobalUnicast() && !m.sender.IsLinkLocalUnicast() {
+// record records a machine that asked for one of our addresses, or that answered. The former displace only each other.
+func (c *foreignMachines) record(family int, m machine) {
+	if !m.addr.IsGlobalUnicast() && !m.addr.IsLinkLocalUnicast() {
 		return
 	}
 	heard := &c.heard[family]
-	place := &heard[0]
+	var place *atomic.Pointer[machine]
 	for i := range heard {
 		known := heard[i].Load()
-		if known == nil {
+		if known == nil || known.mac == m.mac && known.addr == m.addr {
 			place = &heard[i]
 			break
 		}
-		if known.mac == m.mac && known.addr == m.sender {
-			place = &heard[i]
-			break
-		}
-		if known.seen.Before(place.Load().seen) {
+		if safe := known.answered && m.seen.Sub(known.seen) < machineAge; !safe && (place == nil || known.seen.Before(place.Load().seen)) {
 			place = &heard[i]
 		}
 	}
-	if known := place.Load(); known == nil || now.Sub(known.seen) >= machineInterval {
-		place.Store(&machine{addr: m.sender, mac: m.mac, seen: now})
+	if place == nil {
+		return
+	}
+	known := place.Load()
+	if known != nil && known.mac == m.mac && known.addr == m.addr {
+		m.answered = m.answered || known.answered
+	}
+	if known == nil || m.seen.Sub(known.seen) >= machineInterval || m.answered && !known.answered {
+		place.Store(&m)
+	}
+}
+
+// answered records a machine that answered for an address of its own, if it asked before.
+func (r *Responder) answered(e *tap, m message) {
+	c, family := r.foreignByLink.on(e.link.Name), number(e.proto.family)
+	for i := range c.heard[family] {
+		if known := c.heard[family][i].Load(); known != nil && known.mac == m.mac && known.addr == m.claimed {
+			c.record(family, machine{addr: m.claimed, mac: m.mac, seen: r.now(), answered: true})
+		}
 	}
 }
 
@@ -120,35 +136,48 @@ func (r *Responder) learnGateways(ctx context.Context) {
 // machine come last. On a link where this node announces nothing it hears no questions
 // and knows only the gateways.
 func (r *Responder) Foreign(linkName string, n int) []Question {
-	t, c := r.table.Load(), r.foreignByLink.on(linkName)
-	var out, again []Question
+	machines, again := r.near(r.foreignByLink.on(linkName), 0, 1)
+	var out []Question
+	for _, m := range append(machines, again...) {
+		out = append(out, Question{Link: linkName, MAC: m.mac, Address: m.addr})
+	}
+	return out[:min(n, len(out))]
+}
+
+// near returns the foreign machines of some families on a link in that order, and apart from them the second addresses of
+// the same machines.
+func (r *Responder) near(c *foreignMachines, ofFamilies ...int) (machines, again []machine) {
+	t := r.table.Load()
 	known := make(map[link.MAC]bool)
-	add := func(addr netip.Addr, mac link.MAC) {
-		q := Question{Link: linkName, MAC: mac, Address: addr}
+	add := func(m machine) {
 		switch {
-		case !mac.IsUnicast() || t.speakers[mac] || t.entries[addr] != nil:
-		case known[mac]:
-			again = append(again, q)
+		case !m.mac.IsUnicast() || t.speakers[m.mac] || t.entries[m.addr] != nil:
+		case known[m.mac]:
+			again = append(again, m)
 		default:
-			known[mac] = true
-			out = append(out, q)
+			known[m.mac] = true
+			machines = append(machines, m)
 		}
 	}
 	if gateways := c.gateways.Load(); gateways != nil {
 		for _, g := range *gateways {
-			add(g.Address, g.MAC)
-		}
-	}
-	heard := [families][]*machine{c.latest(0, r.now()), c.latest(1, r.now())}
-	for i := range mostMachines {
-		for _, machines := range heard {
-			if i < len(machines) {
-				add(machines[i].addr, machines[i].mac)
+			if slices.Contains(ofFamilies, number(lb.FamilyOf(g.Address))) {
+				add(machine{addr: g.Address, mac: g.MAC})
 			}
 		}
 	}
-	out = append(out, again...)
-	return out[:min(n, len(out))]
+	var heard [families][]*machine
+	for _, family := range ofFamilies {
+		heard[family] = c.latest(family, r.now())
+	}
+	for i := range mostMachines {
+		for _, machines := range heard {
+			if i < len(machines) {
+				add(*machines[i])
+			}
+		}
+	}
+	return machines, again
 }
 
 // latest returns the recently heard machines of a family, latest first.

@@ -22,8 +22,8 @@ type keeper struct {
 	// on which it was tried at all.
 	complaints map[int]string
 	tried      map[int]bool
-	// known are the names of links that have answered, to tell a returning link from a new one.
-	known map[string]bool
+	// known are the links that have answered, by name, to tell a returning link from a new one.
+	known map[string]*pace
 	// synced is the table that schedules and groups reflect; nil after a change of ports.
 	synced *table
 	// addrs are the addresses of the table addrsOf by family, in order.
@@ -36,7 +36,7 @@ type keeper struct {
 func newKeeper(r *Responder) *keeper {
 	return &keeper{
 		r: r, ports: make(map[int]*port),
-		broken: make(map[int]time.Time), complaints: make(map[int]string), tried: make(map[int]bool), known: make(map[string]bool),
+		broken: make(map[int]time.Time), complaints: make(map[int]string), tried: make(map[int]bool), known: make(map[string]*pace),
 		conflicts: make(map[netip.Addr]*status),
 	}
 }
@@ -129,13 +129,13 @@ func (k *keeper) refresh(p *port, l link.Link) {
 	if old.Name != l.Name {
 		k.r.log.Info("link has a new name", "link", l.Name, "was", old.Name)
 		k.r.counts.repairs[repairLink].Add(1)
+		k.known[l.Name] = k.known[old.Name]
 		delete(k.known, old.Name)
-		k.known[l.Name] = true
 	}
 	if old.MAC != l.MAC {
 		k.r.log.Info("link has a new MAC", "link", l.Name, "mac", l.MAC, "was", old.MAC)
 		k.r.counts.repairs[repairMAC].Add(1)
-		p.schedule = newSchedule(k.r.timers)
+		p.schedule = newSchedule(k.r.timers, p.schedule.pace, k.r.between)
 	}
 	k.synced = nil
 }
@@ -145,7 +145,11 @@ func (k *keeper) open(l link.Link, addrs [families][]netip.Addr) {
 	if broken && k.r.now().Before(retryAt) {
 		return
 	}
-	p, err := k.r.openPort(l, addrs)
+	known := k.known[l.Name]
+	if known == nil {
+		known = &pace{}
+	}
+	p, err := k.r.openPort(l, known, addrs)
 	if k.opened(l, err); err != nil {
 		return
 	}
@@ -153,10 +157,10 @@ func (k *keeper) open(l link.Link, addrs [families][]netip.Addr) {
 	switch {
 	case broken:
 		k.r.counts.repairs[repairSocket].Add(1)
-	case k.known[l.Name]:
+	case k.known[l.Name] != nil:
 		k.r.counts.repairs[repairLink].Add(1)
 	}
-	k.known[l.Name] = true
+	k.known[l.Name] = known
 	k.ports[l.Index] = p
 	k.synced = nil
 	k.r.log.Info("link answers", "link", l.Name, "mac", l.MAC)

@@ -31,7 +31,7 @@ func newLAN(t *testing.T) *lan {
 	l.node.AddAddress("eth0", "192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")
 	l.other.AddAddress("eth0", "192.0.2.3/24", "2001:db8::3/64", "fe80::3/64")
 	l.far.AddAddress("eth0", asker4.String()+"/24", asker6.String()+"/64", "fe80::2/64")
-	l.first, l.second = realResponder(t), responderIn(t, l.other)
+	l.first, l.second = realResponder(t), responderIn(t, l.other, Timers{})
 	return l
 }
 
@@ -48,9 +48,9 @@ func (l *lan) elsewhere() Desired {
 func (l *lan) here() Desired { return Desired{Announcements: ourAnnouncements, Speakers: l.speakers()} }
 
 // responderIn runs a Responder on eth0 of another namespace.
-func responderIn(t testing.TB, ns *nstest.NS) *Responder {
+func responderIn(t testing.TB, ns *nstest.NS, timers Timers) *Responder {
 	t.Helper()
-	r := New(Config{Log: slog.New(slog.DiscardHandler), Links: func() []link.Link { return []link.Link{eth0In(ns)} }})
+	r := New(Config{Log: slog.New(slog.DiscardHandler), Timers: timers, Links: func() []link.Link { return []link.Link{eth0In(ns)} }})
 	r.listen = func(l link.Link, p protocol, addrs []netip.Addr) (w wire, err error) {
 		ns.Do(func() { w, err = listen(l, p, addrs) })
 		return w, err

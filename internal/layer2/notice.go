@@ -131,8 +131,7 @@ func (k *keeper) conflict(e *entry, n notice, now time.Time) Conflict {
 // defend announces the address again (RFC 5227 section 2.4).
 func (k *keeper) defend(addr netip.Addr) {
 	for _, p := range k.ports {
-		p.announce(addr, 0)
-		p.announce(addr, 1)
+		p.announce(addr, 0, nil)
 	}
 	k.r.counts.repairs[repairConflict].Add(1)
 }

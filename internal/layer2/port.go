@@ -38,8 +38,8 @@ type port struct {
 
 // openPort opens both wires of a link, filtered for these addresses, and reads them
 // until close.
-func (r *Responder) openPort(l link.Link, addrs [families][]netip.Addr) (*port, error) {
-	p := &port{r: r, opened: r.now(), schedule: newSchedule(r.timers)}
+func (r *Responder) openPort(l link.Link, pace *pace, addrs [families][]netip.Addr) (*port, error) {
+	p := &port{r: r, opened: r.now(), schedule: newSchedule(r.timers, pace, r.between)}
 	p.setLink(l)
 	for i, proto := range r.protocols {
 		w, err := r.listen(l, proto, addrs[i])
@@ -131,7 +131,7 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 		return nil, out
 	}
 	if !t.speakers[m.mac] && m.mac == link.MAC(frame[offSource:offEtherType]) {
-		l.foreignMachines.record(number(proto.family), m, p.r.now())
+		l.foreignMachines.record(number(proto.family), machine{addr: m.sender, mac: m.mac, seen: p.r.now()})
 	}
 	mac := l.MAC
 	if e.mac != (link.MAC{}) {
@@ -150,21 +150,23 @@ func (p *port) next(now time.Time) (wait time.Duration, any bool) {
 	return max(wait, p.resume.Sub(now)), any
 }
 
-// announce announces an address to all neighbours, unless it is no longer ours, by one of the protocol's forms in turn.
+// announce announces an address by one of the protocol's forms in turn, unless it is no longer ours, to one machine or to all.
 // It reports whether that is done: false means that the link takes nothing at present.
-func (p *port) announce(addr netip.Addr, turn int) (done bool) {
+func (p *port) announce(addr netip.Addr, turn int, to *machine) (done bool) {
 	l := p.link.Load()
 	e := p.r.table.Load().on(addr, &l.Link, l.usable)
 	if e == nil || e.is() != ours {
 		return true
 	}
 	n := number(lb.FamilyOf(addr))
-	var frame []byte
-	forms, err := p.r.protocols[n].announce(&l.Link, addr)
-	if err == nil {
-		frame = forms[turn%len(forms)]
-	}
+	frame, err := p.r.protocols[n].announce(&l.Link, addr, turn, to)
 	return p.send(n, &p.r.counts.announcements[n], frame, err)
+}
+
+// near returns the machines that hear of an address by themselves: gateways, and those that asked lately.
+func (p *port) near(addr netip.Addr) []machine {
+	machines, _ := p.r.near(p.link.Load().foreignMachines, number(lb.FamilyOf(addr)))
+	return machines
 }
 
 // probe asks whether any machine has an address, and reports the same.

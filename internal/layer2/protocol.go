@@ -48,8 +48,9 @@ type protocol struct {
 	// answer makes the frame that answers a question on the link: mac, mostly the link's
 	// own, has the target.
 	answer func(l *link.Link, mac link.MAC, m message) ([]byte, error)
-	// announce makes the frames that announce an address to all neighbours, one for each form.
-	announce func(l *link.Link, addr netip.Addr) ([][]byte, error)
+	// announce makes the frame that announces an address to one machine or, if that is nil, to all neighbours by one of the
+	// protocol's forms in turn.
+	announce func(l *link.Link, addr netip.Addr, turn int, to *machine) ([]byte, error)
 	// probe makes the frame that asks whether any machine has an address.
 	probe func(l *link.Link, addr netip.Addr) ([]byte, error)
 	// question makes the frame that asks one machine only whether it has an address, and

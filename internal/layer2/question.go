@@ -201,6 +201,7 @@ func (in *inquiry) heard(e *tap, frame []byte) {
 	}
 	if a := in.asked[Question{Link: e.link.Name, MAC: m.mac, Address: m.claimed}]; a != nil {
 		a.answers++
+		in.r.answered(e, m)
 	}
 }
 

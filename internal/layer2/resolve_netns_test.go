@@ -147,8 +147,12 @@ func TestReachabilityProbe(t *testing.T) {
 			for range 3 {
 				state := func() int { s, _ := n.far.Neighbor("eth0", addr); return s }
 				nstest.Until(t, within, addr.String()+" stale", func() bool { return state() == netlink.NUD_STALE })
-				n.far.Send(addr)
-				nstest.Until(t, within, addr.String()+" reachable again", func() bool { return state() == netlink.NUD_REACHABLE })
+				nstest.Until(t, within, addr.String()+" reachable again", func() bool {
+					if state() == netlink.NUD_STALE { // also if a repeated announcement came between
+						n.far.Send(addr)
+					}
+					return state() == netlink.NUD_REACHABLE
+				})
 			}
 		}
 	})
@@ -160,11 +164,11 @@ func TestReachabilityProbe(t *testing.T) {
 func TestDuplicateAddressDetection(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newRealNetwork(t)
-		r := realResponder(t)
+		r := timedResponder(t, Timers{AnnounceTimes: []time.Duration{0, 100 * time.Millisecond}})
 		r.Set(Desired{Announcements: ourAnnouncements})
 		nstest.Until(t, within, "answer", func() bool { return n.ask(t, v4) != "" && n.ask(t, v6) != "" })
 		// An announcement would reveal the duplicate, too.
-		nstest.Until(t, within, "all announcements are made", func() bool { return r.counts.announcements[1][sent].Load() >= 7 })
+		nstest.Until(t, within, "all announcements are made", func() bool { return r.counts.announcements[1][sent].Load() >= 2 })
 
 		eth := n.far.Link("eth0")
 		if err := n.far.Netlink().AddrAdd(eth, &netlink.Addr{

@@ -48,6 +48,8 @@ type Responder struct {
 	listen func(link.Link, protocol, []netip.Addr) (wire, error)
 	groups memberships
 	now    func() time.Time
+	// between chooses a time; a field for tests too.
+	between func(low, high time.Duration) time.Duration
 	// gateways returns the kernel's gateways of a link, by its index; a field for tests too.
 	gateways func(index int) []link.Neighbour
 	// openTap opens the taps of the audit; a field for tests too.
@@ -83,6 +85,7 @@ func New(c Config) *Responder {
 		protocols: protocols(),
 		listen:    listen,
 		now:       time.Now,
+		between:   between,
 		gateways:  link.Gateways,
 		openTap:   openTap,
 		wake:      make(chan struct{}, 1),
@@ -132,8 +135,8 @@ func (r *Responder) countTakeovers(want, old *table) {
 // was not heard yet.
 func (r *Responder) Handing() int { return r.table.Load().count(handing) }
 
-// Announcing reports whether addresses that just became ours are still being announced,
-// for as long as AnnounceTimes: work that can wait should not compete with that.
+// Announcing reports whether addresses that just became ours are still to be announced
+// for the first time: work that can wait should not compete with that.
 func (r *Responder) Announcing() bool { return r.announcing.Load() }
 
 // Kick makes Run read the links again. It never blocks.

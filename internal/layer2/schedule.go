@@ -17,8 +17,8 @@ type job struct {
 type task struct {
 	addr netip.Addr
 	job
-	// number of the step, from 0.
-	number int
+	// number of the step, from 0, and how many machines heard of it by themselves already.
+	number, told int
 	// ends: the end of the phase.
 	ends bool
 }
@@ -32,29 +32,40 @@ type item struct {
 	lane, pos int
 }
 
-// Lanes. The first announcement of an address, for which others wait, overtakes the
-// rest. Repetitions come after everything else.
+// Lanes, in the order in which they are served: others wait for first announcements, and Services for probes. The end of a
+// phase sends nothing.
 const (
-	urgent = iota
-	ordinary
+	ending = iota
+	first
+	asking
 	repeated
 
 	lanes
 )
 
-// schedule knows which work is due when on one link; it sends nothing.
+// pace is how far one link is ahead of the steady rate. It outlives the link's port.
+type pace struct {
+	// free is when all frames so far would have left at that rate.
+	free time.Time
+}
+
+// paceSlack is how much a link that is late may catch up.
+const paceSlack = 10 * time.Millisecond
+
+// schedule knows which work is due when on one link, and how fast; it sends nothing.
 type schedule struct {
 	timers Timers
+	pace   *pace
 	items  map[netip.Addr]*item
 	queues [lanes]queue
 	// announced is the number of our addresses.
 	announced int
-	// between chooses a time; a field so that tests can replace it.
+	// between chooses a time.
 	between func(low, high time.Duration) time.Duration
 }
 
-func newSchedule(timers Timers) *schedule {
-	return &schedule{timers: timers, items: make(map[netip.Addr]*item), between: between}
+func newSchedule(timers Timers, p *pace, between func(low, high time.Duration) time.Duration) *schedule {
+	return &schedule{timers: timers, pace: p, items: make(map[netip.Addr]*item), between: between}
 }
 
 func between(low, high time.Duration) time.Duration {
@@ -81,11 +92,12 @@ func (s *schedule) put(addr netip.Addr, j job, now time.Time) {
 	}
 }
 
-// restart starts an address's job again, unless it has only just started.
+// restart starts the repetitions of an announcement again, at once, but not sooner than after the first one.
 func (s *schedule) restart(addr netip.Addr, now time.Time) {
-	const just = 20 * time.Millisecond
-	if it := s.items[addr]; it != nil && now.Sub(it.start) > just {
-		s.start(addr, it.job, now)
+	if it := s.items[addr]; it != nil && it.phase == ours && it.number > 0 && now.Sub(it.start) >= s.timers.AnnounceTimes[1] {
+		s.unqueue(it)
+		it.start, it.number, it.due, it.lane = now, 1, now, repeated
+		heap.Push(&s.queues[it.lane], it)
 	}
 }
 
@@ -111,41 +123,78 @@ func (s *schedule) drop(addr netip.Addr) {
 
 // due returns the item whose step is next, nil if none is due.
 func (s *schedule) due(now time.Time) *item {
-	for _, q := range s.queues {
-		if len(q) > 0 && !q[0].due.After(now) {
+	for lane, q := range s.queues {
+		if len(q) > 0 && !s.opens(lane).After(now) {
 			return q[0]
 		}
 	}
 	return nil
 }
 
+// opens returns when the first item of a lane may go: when it is due, and the pace admits it.
+func (s *schedule) opens(lane int) time.Time {
+	due := s.queues[lane][0].due
+	switch lane {
+	case ending:
+		return due
+	case first, asking:
+		return later(due, s.pace.free.Add(-s.timers.frames(s.timers.Burst)))
+	}
+	return later(due, s.pace.free)
+}
+
+// roomy reports whether half of the burst holds all that waits for its first announcement, and more.
+func (s *schedule) roomy(now time.Time) bool {
+	return s.pace.free.Sub(now) < s.timers.frames(s.timers.Burst/2-len(s.queues[first]))
+}
+
+// spend accounts for frames on the link.
+func (s *schedule) spend(frames int, now time.Time) {
+	s.pace.free = later(s.pace.free, now.Add(-paceSlack)).Add(s.timers.frames(frames))
+}
+
 // done schedules the following step of an item.
 func (s *schedule) done(it *item, now time.Time) {
 	s.unqueue(it)
 	it.number++
+	it.told = 0
 	s.queue(it, now)
 }
 
-// queue finds when the next step of an item is due, and queues it for that time.
+// queue finds when the next step of an item is due, and queues it for that time. Steps keep their distance if the pace
+// delays one of them. Repetitions change their order, so that a router that takes some of them does not lose the same
+// ones each time.
 func (s *schedule) queue(it *item, now time.Time) {
 	steps, end := s.timers.times(it.phase)
-	it.ends, it.lane, it.pos = false, ordinary, -1
+	it.ends, it.lane, it.pos = false, repeated, -1
+	var before time.Duration
+	if it.number > 0 && it.number <= len(steps) {
+		before = steps[it.number-1]
+	}
 	switch {
 	case it.number < len(steps):
-		it.due = it.start.Add(steps[it.number])
+		wait := steps[it.number] - before
 		switch {
-		case it.phase == probing:
-		case it.number == 0:
-			it.lane = urgent
+		case it.phase == ours && it.number == 0:
+			it.lane = first
 		case it.phase == ours:
-			it.lane = repeated
+			wait = s.between(wait, wait+wait/4)
+		case it.phase == probing || it.number == 0:
+			it.lane = asking
 		}
+		it.due = now.Add(wait)
 	case it.phase == ours:
 		it.due = now.Add(s.between(s.timers.refresh(s.announced)))
 	case it.number == len(steps) && end > 0:
-		it.due, it.ends = it.start.Add(end), true
+		it.due, it.ends = now.Add(end-before), true
 	default:
 		return
+	}
+	if last := it.start.Add(end); it.phase == handing && it.due.After(last) {
+		it.due, it.ends = last, true
+	}
+	if it.ends {
+		it.lane = ending
 	}
 	heap.Push(&s.queues[it.lane], it)
 }
@@ -157,21 +206,25 @@ func (s *schedule) unqueue(it *item) {
 	}
 }
 
-// next returns the time until the next task is due; false if there is none.
+// next returns the time until the next task may go; false if there is none.
 func (s *schedule) next(now time.Time) (wait time.Duration, any bool) {
-	for _, q := range s.queues {
+	for lane, q := range s.queues {
 		if len(q) == 0 {
 			continue
 		}
-		if until := q[0].due.Sub(now); !any || until < wait {
+		if until := s.opens(lane).Sub(now); !any || until < wait {
 			wait, any = until, true
 		}
 	}
 	return wait, any
 }
 
-// announcing reports whether addresses that just became ours are still being announced.
-func (s *schedule) announcing() bool { return len(s.queues[urgent])+len(s.queues[repeated]) > 0 }
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
 
 // queue is a heap of items, ordered by due time.
 type queue []*item

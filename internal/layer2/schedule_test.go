@@ -54,10 +54,10 @@ func TestAnnounceTimes(t *testing.T) {
 			defer run(t, r)()
 			r.Set(Desired{Announcements: []lb.Announcement{{Address: tt.addr}}})
 			var want []string
-			for i, at := range []string{"0s", "10ms", "50ms", "150ms", "500ms", "1s", "2s"} {
+			for i, at := range []string{"0s", "1s", "2s", "4s", "8s", "16s", "32s"} {
 				want = append(want, at+" "+tt.frames[i%len(tt.frames)])
 			}
-			if diff := cmp.Diff(want, sentFor(lan, 29*time.Second)); diff != "" {
+			if diff := cmp.Diff(want, sentFor(lan, 61*time.Second)); diff != "" {
 				t.Errorf("%v (-want +got):\n%s", tt.addr, diff)
 			}
 		})
@@ -72,8 +72,11 @@ func TestAnnounceTimes(t *testing.T) {
 func TestRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newFakeLAN(eth0)
-		r, stop := announced(t, lan)
-		defer stop()
+		r := lan.responder()
+		r.between = between
+		defer run(t, r)()
+		r.Set(Desired{Announcements: ourAnnouncements})
+		sentFor(lan, 45*time.Second)
 		var last time.Duration
 		gaps := map[time.Duration]bool{}
 		for _, line := range sentFor(lan, 20*time.Minute) {
@@ -107,7 +110,8 @@ func TestRefreshOfMany(t *testing.T) {
 	for _, tt := range []struct{ addresses, most int }{{20_000, quietRate}, {1000, 1000/45 + 1}, {1, 1}} {
 		timers := Timers{}.withDefaults()
 		now := time.Unix(0, 0)
-		s := newSchedule(timers)
+		timers.Rate = 1_000_000 // not what is tested
+		s := newSchedule(timers, &pace{}, between)
 		ours, gone := job{phase: ours, status: newStatus(ours)}, netip.MustParseAddr("2001:db8:2::")
 		addr := netip.MustParseAddr("2001:db8:1::")
 		for range tt.addresses {
@@ -125,8 +129,10 @@ func TestRefreshOfMany(t *testing.T) {
 				s.done(it, now)
 			}
 		}
-		now = now.Add(time.Minute)
-		do()
+		for range 60 {
+			now = now.Add(time.Second)
+			do()
+		}
 		sent = 0
 		clear(last)
 		_, longest := timers.refresh(tt.addresses)
@@ -145,7 +151,7 @@ func announced(t *testing.T, lan *fakeLAN) (*Responder, func()) {
 	r := lan.responder()
 	stop := run(t, r)
 	r.Set(Desired{Announcements: ourAnnouncements})
-	sentFor(lan, 3*time.Second)
+	sentFor(lan, 33*time.Second)
 	return r, stop
 }
 
@@ -253,24 +259,25 @@ func TestRemovedWhileAnnounced(t *testing.T) {
 	})
 }
 
-// Announcing is true from the first announcement to the end of the burst.
+// Announcing is true until each address was announced once.
 func TestAnnouncing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newFakeLAN(eth0)
+		lan.stuck.Store(true)
 		r := lan.responder()
 		defer run(t, r)()
 		if r.Announcing() {
 			t.Error("announcing without an address")
 		}
 		r.Set(Desired{Announcements: ourAnnouncements})
-		times := r.timers.AnnounceTimes
-		sentFor(lan, times[len(times)-1]-time.Millisecond)
+		sentFor(lan, time.Second)
 		if !r.Announcing() {
-			t.Error("not announcing before the last announcement")
+			t.Error("not announcing before the first announcement")
 		}
-		sentFor(lan, 2*time.Millisecond)
+		lan.stuck.Store(false)
+		sentFor(lan, 5*time.Millisecond)
 		if r.Announcing() {
-			t.Error("announcing after the last announcement")
+			t.Error("announcing after the first announcement")
 		}
 	})
 }

@@ -4,13 +4,12 @@ import "time"
 
 // Timers of a Responder; a zero field means the default.
 type Timers struct {
-	// AnnounceTimes are when an address is announced after it became ours on a
-	// link. That is more often and sooner than ANNOUNCE_NUM and ANNOUNCE_INTERVAL (RFC
+	// AnnounceTimes are when an address is announced, at the earliest, after it was first announced on a
+	// link. That is more often than ANNOUNCE_NUM and ANNOUNCE_INTERVAL (RFC
 	// 5227 section 1.1: twice, 2 s apart) and MAX_NEIGHBOR_ADVERTISEMENT and
 	// RetransTimer (RFC 4861 section 10: 3, 1 s apart): a neighbour that misses
 	// them sends to the node that had the address before. The two forms of ARP
-	// take turns: of a thousand addresses that a node takes at once, the last one does not wait for the second form of
-	// all others.
+	// take turns.
 	AnnounceTimes []time.Duration
 	// RefreshMin and RefreshMax bound the random time between later announcements, so
 	// that addresses do not stay in step. These repair the tables of a switch that aged
@@ -34,7 +33,10 @@ type Timers struct {
 	// new owner, notices that after 45 s (ReadIdleTimeout and PingTimeout of client-go).
 	HandoverTimes []time.Duration
 	LingerTime    time.Duration
-	// PaceInterval and PaceFrames spread simultaneous work: so many frames on a link, then a pause. A link that does not
+	// Rate is how many frames a second one link gets, whatever they are for. First announcements and probes may be ahead
+	// of it by Burst frames: a router that takes fewer loses the rest, and storm control may shut the port.
+	Rate, Burst int
+	// PaceInterval and PaceFrames spread a burst: so many frames on a link, then a pause. A link that does not
 	// take a frame is tried again after the same pause.
 	PaceInterval time.Duration
 	PaceFrames   int
@@ -45,7 +47,7 @@ type Timers struct {
 func (t Timers) withDefaults() Timers {
 	const ms = time.Millisecond
 	for field, value := range map[*[]time.Duration][]time.Duration{
-		&t.AnnounceTimes: {0, 10 * ms, 50 * ms, 150 * ms, 500 * ms, time.Second, 2 * time.Second},
+		&t.AnnounceTimes: {0, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second},
 		&t.ProbeTimes:    {0, 70 * ms, 140 * ms},
 		&t.HandoverTimes: handoverTimes(),
 	} {
@@ -67,8 +69,10 @@ func (t Timers) withDefaults() Timers {
 			*field = value
 		}
 	}
-	if t.PaceFrames == 0 {
-		t.PaceFrames = 50
+	for field, value := range map[*int]int{&t.Rate: 500, &t.Burst: 1000, &t.PaceFrames: 50} {
+		if *field == 0 {
+			*field = value
+		}
 	}
 	return t
 }
@@ -100,6 +104,11 @@ func (t Timers) refresh(addresses int) (shortest, longest time.Duration) {
 	need := time.Duration(addresses) * time.Second / quietRate
 	factor := max(1, float64(need)/float64(mean))
 	return time.Duration(factor * float64(t.RefreshMin)), time.Duration(factor * float64(t.RefreshMax))
+}
+
+// frames returns how long so many frames take at the steady rate.
+func (t Timers) frames(n int) time.Duration {
+	return time.Duration(n) * time.Second / time.Duration(t.Rate)
 }
 
 // times returns when the steps of a phase are due, and when the phase ends unless

@@ -166,6 +166,7 @@ func (l *fakeLAN) responder() *Responder {
 func (l *fakeLAN) attach(r *Responder) {
 	r.listen, r.groups = l.listen, &fakeGroups{}
 	r.gateways = func(int) []link.Neighbour { return nil }
+	r.between = func(low, _ time.Duration) time.Duration { return low }
 	r.openTap = func(on link.Link, p protocol, _ []bpf.Instruction) (*tap, error) {
 		return &tap{link: on, proto: p, fd: -1, failed: true}, nil
 	}

@@ -38,26 +38,50 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 	if now.Before(p.resume) {
 		return false
 	}
+	s := p.schedule
 	for range k.r.timers.PaceFrames {
-		it := p.schedule.due(now)
+		it := s.due(now)
 		if it == nil {
 			return changed
 		}
-		t := it.task
-		if !t.ends && !k.step(p, t) {
+		if t := it.task; t.ends {
+			s.done(it, now)
+			changed = k.end(t, now) || changed
+			continue
+		}
+		to, frames := p.direct(it, now)
+		if !k.step(p, it.task, to) {
 			break
 		}
-		p.schedule.done(it, now)
-		if t.ends {
-			changed = k.end(t, now) || changed
+		s.spend(frames, now)
+		if to != nil {
+			it.told++
+		} else {
+			s.done(it, now)
 		}
 	}
 	p.resume = now.Add(k.r.timers.PaceInterval)
 	return changed
 }
 
+// direct returns the machine that hears of an address next, before all do, and for how many frames that counts. It is nil
+// for all neighbours. A machine that is the only one gets half of the pace at most.
+func (p *port) direct(it *item, now time.Time) (to *machine, frames int) {
+	if it.lane != first || !p.schedule.roomy(now) {
+		return nil, 1
+	}
+	machines := p.near(it.addr)
+	switch {
+	case it.told >= len(machines):
+		return nil, 1
+	case len(machines) == 1:
+		return &machines[0], 2
+	}
+	return &machines[it.told], 1
+}
+
 // step does one step of a job, and reports whether the link took it.
-func (k *keeper) step(p *port, t task) bool {
+func (k *keeper) step(p *port, t task, to *machine) bool {
 	switch {
 	case t.status.is() != t.phase:
 		return true // the phase has ended meanwhile
@@ -66,7 +90,7 @@ func (k *keeper) step(p *port, t task) bool {
 		if turn >= len(k.r.timers.AnnounceTimes) {
 			turn = 0 // the slow refresh: the form that RFC 5227 section 2.3 names, and that other speakers audit
 		}
-		return p.announce(t.addr, turn)
+		return p.announce(t.addr, turn, to)
 	}
 	if t.phase == handing && k.r.timers.HandoverTimes[t.number] > unheardTime {
 		t.status.unheard.Store(true)
@@ -97,10 +121,10 @@ func (k *keeper) end(t task, now time.Time) bool {
 	return became
 }
 
-// announcing reports whether addresses that just became ours are still being announced.
+// announcing reports whether addresses that just became ours are still to be announced for the first time.
 func (k *keeper) announcing() bool {
 	for _, p := range k.ports {
-		if p.schedule.announcing() {
+		if len(p.schedule.queues[first]) > 0 {
 			return true
 		}
 	}

@@ -1,0 +1,199 @@
+package layer2
+
+import (
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+// policer is a router that takes 1,000 packets a second with a burst of 500, and drops the rest.
+type policer struct {
+	sync.Mutex
+	room  float64
+	last  time.Time
+	knows map[netip.Addr]time.Duration
+	start time.Time
+}
+
+func newPolicer() *policer {
+	return &policer{room: 500, last: time.Now(), start: time.Now(), knows: make(map[netip.Addr]time.Duration)}
+}
+
+func (p *policer) put(frame []byte) {
+	p.Lock()
+	defer p.Unlock()
+	now := time.Now()
+	p.room, p.last = min(p.room+1000*now.Sub(p.last).Seconds(), 500), now
+	if p.room < 1 {
+		return
+	}
+	p.room--
+	addr := announcedBy(frame)
+	if _, known := p.knows[addr]; addr.IsValid() && !known {
+		p.knows[addr] = now.Sub(p.start)
+	}
+}
+
+// announcedBy returns the address that a frame of ours announces, the zero Addr for none.
+func announcedBy(frame []byte) netip.Addr {
+	for _, proto := range protocols() {
+		if m, out := proto.parse(frame, link.MAC(frame[offDestination:offSource])); out == answered {
+			return m.claimed
+		}
+	}
+	return netip.Addr{}
+}
+
+// TestPolicedNeighbour: a router that polices ARP and Neighbor Discovery knows all addresses after some seconds, however many nodes
+// have taken them, and a thousand addresses of one node are not announced for longer than that.
+//
+// Trap: all is announced and repeated within two seconds in the same order, so that it knows the last one after the refresh, a minute later.
+func TestPolicedNeighbour(t *testing.T) {
+	for _, tt := range []struct {
+		owners, addresses int
+		most              time.Duration
+	}{
+		{1, 1000, 5 * time.Second}, {2, 1000, 5 * time.Second}, {8, 1000, 5 * time.Second}, {1, 10_000, 25 * time.Second}, {2, 10_000, 25 * time.Second}, {8, 10_000, 3 * time.Minute},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			router := newPolicer()
+			set := manyAddresses(tt.addresses)
+			for owner := range tt.owners {
+				lan := newFakeLAN(eth0)
+				r := lan.responder()
+				r.between = between
+				stop := run(t, r)
+				ends := make(chan struct{})
+				defer func() { close(ends); stop() }()
+				go func() {
+					for {
+						select {
+						case f := <-lan.out:
+							router.put(f)
+						case <-ends:
+							return
+						}
+					}
+				}()
+				var own []lb.Announcement
+				for i := owner; i < len(set); i += tt.owners {
+					own = append(own, set[i])
+				}
+				r.Set(Desired{Announcements: own})
+			}
+			time.Sleep(tt.most)
+			router.Lock()
+			defer router.Unlock()
+			var last time.Duration
+			for _, at := range router.knows {
+				last = max(last, at)
+			}
+			t.Logf("%d owners, %d addresses: %d known, the last one after %v", tt.owners, tt.addresses, len(router.knows), last)
+			if len(router.knows) != tt.addresses {
+				t.Errorf("%d owners: the router knows %d of %d addresses after %v", tt.owners, len(router.knows), tt.addresses, tt.most)
+			}
+		})
+	}
+}
+
+// TestRateOfALink: beyond the burst a link gets 500 frames a second, first announcements before repetitions, and each repetition has
+// its time. A flapping link gets no new burst.
+func TestRateOfALink(t *testing.T) {
+	const addresses = 3000
+	synctest.Test(t, func(t *testing.T) {
+		lan := newFakeLAN(eth0)
+		r := lan.responder()
+		r.between = between
+		defer run(t, r)()
+		r.Set(Desired{Announcements: manyAddresses(addresses)})
+		times := make(map[netip.Addr][]time.Duration)
+		start := time.Now()
+		collect := func(d time.Duration) (frames int) {
+			for end := time.After(d); ; {
+				select {
+				case f := <-lan.out:
+					frames++
+					addr := announcedBy(f)
+					times[addr] = append(times[addr], time.Since(start))
+				case <-end:
+					return frames
+				}
+			}
+		}
+		if n := collect(100 * time.Millisecond); n < 1000 || n > 1100 {
+			t.Errorf("%d frames at once", n)
+		}
+		for second := range 30 {
+			if n := collect(time.Second); n > 510 {
+				t.Errorf("%d frames in second %d", n, second)
+			}
+			if second == 4 && len(times) < addresses {
+				t.Errorf("%d addresses announced after five seconds", len(times))
+			}
+		}
+		for addr, at := range times {
+			if len(at) > 1 && at[1]-at[0] < time.Second {
+				t.Errorf("%v is repeated after %v", addr, at[1]-at[0])
+			}
+		}
+		flaps := 0
+		for range 10 {
+			lan.wire("eth0", r.protocols[0]).Close()
+			flaps += collect(time.Second)
+		}
+		if flaps > 1000+10*510 {
+			t.Errorf("%d frames in ten seconds in which the link flaps", flaps)
+		}
+	})
+}
+
+// TestNearMachinesFirst: a gateway and a machine that asked hear of a new address by themselves before all others do, but not of so
+// many addresses that others would wait for that.
+func TestNearMachinesFirst(t *testing.T) {
+	gateway := link.Neighbour{Address: netip.MustParseAddr("192.0.2.254"), MAC: otherMAC}
+	heard := func(lan *fakeLAN, d time.Duration) (got []string) {
+		for end := time.After(d); ; {
+			select {
+			case f := <-lan.out:
+				got = append(got, describe(f))
+			case <-end:
+				return got
+			}
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		lan := newFakeLAN(eth0)
+		r := lan.responder()
+		r.gateways = func(int) []link.Neighbour { return []link.Neighbour{gateway} }
+		defer run(t, r)()
+		r.Set(Desired{Announcements: ourAnnouncements[:1]})
+		heard(lan, time.Minute)
+		lan.wire("eth0", r.protocols[0]).in <- arpRequest(v4, nil)
+		heard(lan, time.Second)
+		second := lb.Announcement{Address: netip.MustParseAddr("192.0.2.101")}
+		r.Set(Desired{Announcements: []lb.Announcement{ourAnnouncements[0], second}})
+		got := heard(lan, 500*time.Millisecond)
+		for i, to := range []string{"us>" + otherMAC.String(), "us>asker", "us>all"} {
+			if len(got) != 3 || !strings.HasPrefix(got[i], to) || !strings.Contains(got[i], "192.0.2.101 us") {
+				t.Fatalf("sent %q", got)
+			}
+		}
+		heard(lan, time.Minute)
+		r.Set(Desired{Announcements: manyAddresses(1000)})
+		toAll := 0
+		for _, line := range heard(lan, 25*time.Millisecond) {
+			if strings.HasPrefix(line, "us>all") || strings.HasPrefix(line, "us>33:33") {
+				toAll++
+			}
+		}
+		if toAll < 990 {
+			t.Errorf("%d of 1000 addresses are announced to all", toAll)
+		}
+	})
+}
