@@ -442,3 +442,19 @@ func TestLapse(t *testing.T) {
 		})
 	}
 }
+
+// TestNoDefenceWithoutLease: while the lease has lapsed, a foreign claim causes no frame.
+func TestNoDefenceWithoutLease(t *testing.T) {
+	lease := &testLease{}
+	runPlay(t, lease, func(p *play) {
+		p.Set(Desired{Announcements: ourAnnouncements})
+		sentFor(p.lan, 33*time.Second)
+		lease.lapsed.Store(true)
+		for i, claim := range [][]byte{claim4(otherMAC), claim6(otherMAC)} {
+			p.lan.wire("eth0", p.protocols[i]).in <- claim
+		}
+		if got := sentFor(p.lan, time.Minute); got != nil {
+			t.Errorf("lapsed, and sent %v", got)
+		}
+	})
+}

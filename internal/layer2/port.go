@@ -150,12 +150,12 @@ func (p *port) next(now time.Time) (wait time.Duration, any bool) {
 	return max(wait, p.resume.Sub(now)), any
 }
 
-// announce announces an address by one of the protocol's forms in turn, unless it is no longer ours, to one machine or to all.
+// announce announces an address by one of the protocol's forms in turn, unless it is no longer ours or the lease has lapsed, to one machine or to all.
 // It reports whether that is done: false means that the link takes nothing at present.
 func (p *port) announce(addr netip.Addr, turn int, to *machine) (done bool) {
 	l := p.link.Load()
 	e := p.r.table.Load().on(addr, &l.Link, l.usable)
-	if e == nil || e.is() != ours {
+	if e == nil || e.is() != ours || !p.r.lease.valid() {
 		return true
 	}
 	n := number(lb.FamilyOf(addr))
