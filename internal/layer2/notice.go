@@ -98,17 +98,18 @@ func (k *keeper) handle(n notice) {
 	case conflicting:
 		k.conflict(e, n, now)
 	case ours:
-		if c := k.conflict(e, n, now); now.Sub(c.Defended) >= k.r.timers.DefendInterval {
-			c.Defended = now
-			e.conflict.Store(&c)
-			k.defend(n.addr)
+		k.conflict(e, n, now)
+		for _, p := range k.ports {
+			if p.link.Load().Name == n.link {
+				p.schedule.defend(n.addr, now)
+			}
 		}
 	}
 }
 
 // conflict records which machine claims an address, and logs a new one. Machines that
 // take turns, or one that changes its MAC with each frame, do not count as new each time.
-func (k *keeper) conflict(e *entry, n notice, now time.Time) Conflict {
+func (k *keeper) conflict(e *entry, n notice, now time.Time) {
 	c := Conflict{Since: now}
 	before := e.conflict.Load()
 	if before != nil {
@@ -125,15 +126,6 @@ func (k *keeper) conflict(e *entry, n notice, now time.Time) Conflict {
 		k.r.log.Warn("another machine claims an address of this node", "address", n.addr, "mac", n.mac, "link", n.link, "is", e.is())
 		k.r.changed()
 	}
-	return c
-}
-
-// defend announces the address again (RFC 5227 section 2.4).
-func (k *keeper) defend(addr netip.Addr) {
-	for _, p := range k.ports {
-		p.announce(addr, 0, nil)
-	}
-	k.r.counts.repairs[repairConflict].Add(1)
 }
 
 // forgetConflicts drops conflicts that are over.

@@ -56,8 +56,8 @@ type Conflict struct {
 	Link string
 	// Seen is when this machine was last seen.
 	Seen time.Time
-	// Since and Last are when any claimant was first and last seen, Defended is when we last defended.
-	Since, Last, Defended time.Time
+	// Since and Last are when any claimant was first and last seen.
+	Since, Last time.Time
 }
 
 func newStatus(p phase) *status {

@@ -236,7 +236,7 @@ func TestDefence(t *testing.T) {
 			p.lan.wire("eth0", p.protocols[0]).in <- claim4(otherMAC)
 			synctest.Wait()
 			for len(p.lan.out) > 0 {
-				if strings.Contains(describe(<-p.lan.out), "ARP 1") {
+				if strings.Contains(describe(<-p.lan.out), "us>all ARP 2") {
 					defences++
 				}
 			}

@@ -13,11 +13,28 @@ type job struct {
 	status *status
 }
 
-// task is one step of a job.
-type task struct {
+// use is what an item of an address is for.
+type use uint8
+
+const (
+	// steps of the job.
+	steps use = iota
+	// nearDefence and defence answer a foreign claim: to the machines that we know, and to all neighbours.
+	nearDefence
+	defence
+)
+
+// key names an item.
+type key struct {
 	addr netip.Addr
+	use  use
+}
+
+// task is one step of a job, or a defence meanwhile.
+type task struct {
+	key
 	job
-	// number of the step, from 0, and how many machines heard of it by themselves already.
+	// number of the step or defence, from 0, and how many machines heard of it by themselves already.
 	number, told int
 	// ends: the end of the phase.
 	ends bool
@@ -26,6 +43,7 @@ type task struct {
 // item is a job with its next step.
 type item struct {
 	task
+	// start of the job, or the last defence.
 	start time.Time
 	due   time.Time
 	// lane and pos are its place in the queues, pos -1 for none.
@@ -38,6 +56,7 @@ const (
 	ending = iota
 	first
 	asking
+	defending
 	repeated
 
 	lanes
@@ -47,6 +66,9 @@ const (
 type pace struct {
 	// free is when all frames so far would have left at that rate.
 	free time.Time
+	// defended is the same at half of the rate for defences to single machines: who claims without end must not stop
+	// the repetitions.
+	defended time.Time
 }
 
 // paceSlack is how much a link that is late may catch up.
@@ -56,7 +78,7 @@ const paceSlack = 10 * time.Millisecond
 type schedule struct {
 	timers Timers
 	pace   *pace
-	items  map[netip.Addr]*item
+	items  map[key]*item
 	queues [lanes]queue
 	// announced is the number of our addresses.
 	announced int
@@ -65,7 +87,7 @@ type schedule struct {
 }
 
 func newSchedule(timers Timers, p *pace, between func(low, high time.Duration) time.Duration) *schedule {
-	return &schedule{timers: timers, pace: p, items: make(map[netip.Addr]*item), between: between}
+	return &schedule{timers: timers, pace: p, items: make(map[key]*item), between: between}
 }
 
 func between(low, high time.Duration) time.Duration {
@@ -75,9 +97,9 @@ func between(low, high time.Duration) time.Duration {
 // set takes the whole desired set. New and changed jobs start from the beginning; the
 // rest continue.
 func (s *schedule) set(want map[netip.Addr]job, now time.Time) {
-	for addr := range s.items {
-		if _, ok := want[addr]; !ok {
-			s.drop(addr)
+	for k := range s.items {
+		if _, ok := want[k.addr]; !ok {
+			s.drop(k.addr)
 		}
 	}
 	for addr, j := range want {
@@ -87,24 +109,52 @@ func (s *schedule) set(want map[netip.Addr]job, now time.Time) {
 
 // put sets one address's job.
 func (s *schedule) put(addr netip.Addr, j job, now time.Time) {
-	if it := s.items[addr]; it == nil || it.job != j {
+	if it := s.items[key{addr, steps}]; it == nil || it.job != j {
 		s.start(addr, j, now)
 	}
 }
 
 // restart starts the repetitions of an announcement again, at once, but not sooner than after the first one.
 func (s *schedule) restart(addr netip.Addr, now time.Time) {
-	if it := s.items[addr]; it != nil && it.phase == ours && it.number > 0 && now.Sub(it.start) >= s.timers.AnnounceTimes[1] {
+	if it := s.items[key{addr, steps}]; it != nil && it.phase == ours && it.number > 0 && now.Sub(it.start) >= s.timers.AnnounceTimes[1] {
 		s.unqueue(it)
 		it.start, it.number, it.due, it.lane = now, 1, now, repeated
 		heap.Push(&s.queues[it.lane], it)
 	}
 }
 
+// defend schedules the defence of an announced address that another machine claimed: shortly for the machines that we know,
+// and for all neighbours, not within DEFEND_INTERVAL of the last such defence (RFC 5227 section 2.4). A claim that comes
+// sooner is answered when that is over, and claims that come meanwhile count as one.
+func (s *schedule) defend(addr netip.Addr, now time.Time) {
+	own := s.items[key{addr, steps}]
+	if own == nil || own.phase != ours {
+		return
+	}
+	for u, d := range map[use]struct {
+		lane           int
+		wait, interval time.Duration
+	}{
+		nearDefence: {defending, s.timers.NearDefendWait, s.timers.NearDefendInterval},
+		defence:     {repeated, 0, s.timers.DefendInterval},
+	} {
+		k := key{addr, u}
+		it := s.items[k]
+		if it == nil {
+			it = &item{task: task{key: k, job: own.job}, start: now.Add(-d.interval), lane: d.lane, pos: -1}
+			s.items[k] = it
+		}
+		if it.pos < 0 {
+			it.due = later(now.Add(d.wait), it.start.Add(d.interval))
+			heap.Push(&s.queues[it.lane], it)
+		}
+	}
+}
+
 func (s *schedule) start(addr netip.Addr, j job, now time.Time) {
 	s.drop(addr)
-	it := &item{task: task{addr: addr, job: j}, start: now}
-	s.items[addr] = it
+	it := &item{task: task{key: key{addr, steps}, job: j}, start: now}
+	s.items[it.key] = it
 	if j.phase == ours {
 		s.announced++
 	}
@@ -112,10 +162,14 @@ func (s *schedule) start(addr netip.Addr, j job, now time.Time) {
 }
 
 func (s *schedule) drop(addr netip.Addr) {
-	if it := s.items[addr]; it != nil {
+	for _, u := range [...]use{steps, nearDefence, defence} {
+		it := s.items[key{addr, u}]
+		if it == nil {
+			continue
+		}
 		s.unqueue(it)
-		delete(s.items, addr)
-		if it.phase == ours {
+		delete(s.items, it.key)
+		if u == steps && it.phase == ours {
 			s.announced--
 		}
 	}
@@ -139,6 +193,9 @@ func (s *schedule) opens(lane int) time.Time {
 		return due
 	case first, asking:
 		return later(due, s.pace.free.Add(-s.timers.frames(s.timers.Burst)))
+	case defending:
+		half := -s.timers.frames(s.timers.Burst / 2)
+		return later(due, later(s.pace.free, s.pace.defended).Add(half))
 	}
 	return later(due, s.pace.free)
 }
@@ -149,15 +206,22 @@ func (s *schedule) roomy(now time.Time) bool {
 }
 
 // spend accounts for frames on the link.
-func (s *schedule) spend(frames int, now time.Time) {
+func (s *schedule) spend(frames int, lane int, now time.Time) {
 	s.pace.free = later(s.pace.free, now.Add(-paceSlack)).Add(s.timers.frames(frames))
+	if lane == defending {
+		s.pace.defended = later(s.pace.defended, now.Add(-paceSlack)).Add(2 * s.timers.frames(frames))
+	}
 }
 
-// done schedules the following step of an item.
+// done schedules the following step of an item. A defence waits for another claim.
 func (s *schedule) done(it *item, now time.Time) {
 	s.unqueue(it)
 	it.number++
 	it.told = 0
+	if it.use != steps {
+		it.start = now
+		return
+	}
 	s.queue(it, now)
 }
 
@@ -165,15 +229,15 @@ func (s *schedule) done(it *item, now time.Time) {
 // delays one of them. Repetitions change their order, so that a router that takes some of them does not lose the same
 // ones each time.
 func (s *schedule) queue(it *item, now time.Time) {
-	steps, end := s.timers.times(it.phase)
+	times, end := s.timers.times(it.phase)
 	it.ends, it.lane, it.pos = false, repeated, -1
 	var before time.Duration
-	if it.number > 0 && it.number <= len(steps) {
-		before = steps[it.number-1]
+	if it.number > 0 && it.number <= len(times) {
+		before = times[it.number-1]
 	}
 	switch {
-	case it.number < len(steps):
-		wait := steps[it.number] - before
+	case it.number < len(times):
+		wait := times[it.number] - before
 		switch {
 		case it.phase == ours && it.number == 0:
 			it.lane = first
@@ -185,7 +249,7 @@ func (s *schedule) queue(it *item, now time.Time) {
 		it.due = now.Add(wait)
 	case it.phase == ours:
 		it.due = now.Add(s.between(s.timers.refresh(s.announced)))
-	case it.number == len(steps) && end > 0:
+	case it.number == len(times) && end > 0:
 		it.due, it.ends = now.Add(end-before), true
 	default:
 		return

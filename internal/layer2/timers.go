@@ -22,9 +22,10 @@ type Timers struct {
 	// AnnounceWait is when the address counts as free (RFC 5227: ANNOUNCE_WAIT, but
 	// counted from the first probe).
 	AnnounceWait time.Duration
-	// DefendInterval is the minimum time between two defences of an address (RFC
-	// 5227 section 1.1: DEFEND_INTERVAL).
-	DefendInterval time.Duration
+	// DefendInterval is the minimum time between two defences of an address to all neighbours (RFC
+	// 5227 section 1.1: DEFEND_INTERVAL). The machines that we know hear each of theirs by itself, NearDefendWait after
+	// a claim, so that it follows the last one of a burst, and not more often than every NearDefendInterval.
+	DefendInterval, NearDefendWait, NearDefendInterval time.Duration
 	// RateLimitInterval is the wait before an address in conflict is probed again
 	// (RFC 5227 section 1.1: RATE_LIMIT_INTERVAL, 60 s there).
 	RateLimitInterval time.Duration
@@ -56,14 +57,16 @@ func (t Timers) withDefaults() Timers {
 		}
 	}
 	for field, value := range map[*time.Duration]time.Duration{
-		&t.RefreshMin:        30 * time.Second,
-		&t.RefreshMax:        time.Minute,
-		&t.AnnounceWait:      200 * ms,
-		&t.DefendInterval:    10 * time.Second,
-		&t.RateLimitInterval: 10 * time.Second,
-		&t.LingerTime:        lingerTime,
-		&t.PaceInterval:      ms,
-		&t.CheckInterval:     time.Second,
+		&t.RefreshMin:         30 * time.Second,
+		&t.RefreshMax:         time.Minute,
+		&t.AnnounceWait:       200 * ms,
+		&t.DefendInterval:     10 * time.Second,
+		&t.NearDefendWait:     50 * ms,
+		&t.NearDefendInterval: time.Second,
+		&t.RateLimitInterval:  10 * time.Second,
+		&t.LingerTime:         lingerTime,
+		&t.PaceInterval:       ms,
+		&t.CheckInterval:      time.Second,
 	} {
 		if *field == 0 {
 			*field = value

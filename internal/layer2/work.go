@@ -53,11 +53,14 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 		if !k.step(p, it.task, to) {
 			break
 		}
-		s.spend(frames, now)
+		s.spend(frames, it.lane, now)
 		if to != nil {
 			it.told++
 		} else {
 			s.done(it, now)
+			if it.use == defence {
+				k.r.counts.repairs[repairConflict].Add(1)
+			}
 		}
 	}
 	p.resume = now.Add(k.r.timers.PaceInterval)
@@ -67,11 +70,13 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 // direct returns the machine that hears of an address next, before all do, and for how many frames that counts. It is nil
 // for all neighbours. A machine that is the only one gets half of the pace at most.
 func (p *port) direct(it *item, now time.Time) (to *machine, frames int) {
-	if it.lane != first || !p.schedule.roomy(now) {
+	if it.use == defence || it.use == steps && (it.lane != first || !p.schedule.roomy(now)) {
 		return nil, 1
 	}
 	machines := p.near(it.addr)
 	switch {
+	case it.told >= len(machines) && it.use == nearDefence:
+		return nil, 0
 	case it.told >= len(machines):
 		return nil, 1
 	case len(machines) == 1:
@@ -85,6 +90,8 @@ func (k *keeper) step(p *port, t task, to *machine) bool {
 	switch {
 	case t.status.is() != t.phase:
 		return true // the phase has ended meanwhile
+	case t.use == nearDefence && to == nil:
+		return true // all have heard
 	case t.phase == ours:
 		turn := t.number
 		if turn >= len(k.r.timers.AnnounceTimes) {
