@@ -29,8 +29,14 @@ type breach struct{ kind, message, parts string }
 
 // broken break the rules on spec. The rest of the object is an example.
 var broken = []breach{
+	{"BFDProfile", "echo mode is not supported", `{"spec":{"echoMode":true}}`},
 	{"BGPAdvertisement", "serviceSelectors pick single addresses", `{"spec":{"serviceSelectors":[{}],"aggregationLength":24}}`},
 	{"BGPPeer", "ebgpMultiHop is for peers of another AS", `{"spec":{"ebgpMultiHop":true,"myASN":64513}}`},
+	{"BGPPeer", "write either peerASN, or dynamicASN", `{"spec":{"dynamicASN":"external"}}`},
+	{"BGPPeer", "localASN is for peers of another AS", `{"spec":{"localASN":64513,"peerASN":64513}}`},
+	{"BGPPeer", "ttlSecurity and ebgpMultiHop exclude each other", `{"spec":{"ttlSecurity":2,"ebgpMultiHop":true}}`},
+	{"BGPPeer", "write either password or passwordSecret", `{"spec":{"password":"secret","passwordSecret":{"name":"router"}}}`},
+	{"BGPPeer", "sessions within a VRF are not served", `{"spec":{"vrf":"red"}}`},
 	{"BGPPeer", "sourceAddress and peerAddress must be of one", `{"spec":{"sourceAddress":"2001:db8::1"}}`},
 	{"BGPPeer", "write either peerAddress, or interface", `{"spec":{"interface":"eth0"}}`},
 	{"BGPPeer", "interface and sourceAddress exclude each other", `{"spec":{"interface":"eth0","peerAddress":null}}`},
