@@ -32,6 +32,17 @@ func localMember(links []link.Link, refused []layer2.Refusal, silent map[string]
 	return m
 }
 
+// surroundings returns what the State says about the networks of a node's links.
+func surroundings(s lb.State, node string) link.Surroundings {
+	out := link.Surroundings{Outside: s.Nodes[node].Own(s.Here.Addresses), Pods: s.Nodes[node].Pods}
+	for _, p := range s.Pools {
+		for _, r := range p.Ranges {
+			out.Outside = append(out.Outside, r.From, r.To)
+		}
+	}
+	return out
+}
+
 // ownAddresses returns the addresses by which others on a link reach this node, one of each family. For IPv6 it is the
 // link-local address, which does not depend on subnets.
 func ownAddresses(l link.Link) []netip.Addr {

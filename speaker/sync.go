@@ -114,6 +114,7 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 		return 0, nil
 	}
 	in := w.read(w.links.Links())
+	w.links.SetSurroundings(surroundings(in.state, w.node))
 	m := w.membership.members.Load()
 	if m == nil {
 		return 0, w.filterOnly(in)

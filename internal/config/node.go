@@ -1,6 +1,7 @@
 package config
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -21,6 +22,11 @@ func compileNodes(objects []*corev1.Node, opt Options) map[string]lb.Node {
 			// The same list contains host names.
 			if ip, err := parseAddr(a.Address); err == nil {
 				node.Addresses = append(node.Addresses, ip)
+			}
+		}
+		for _, cidr := range o.Spec.PodCIDRs {
+			if p, err := netip.ParsePrefix(cidr); err == nil {
+				node.Pods = append(node.Pods, p)
 			}
 		}
 		for _, c := range o.Status.Conditions {

@@ -21,7 +21,7 @@ import (
 func sameNode(a, b *corev1.Node) bool {
 	return a != nil && b != nil && reflect.DeepEqual(a.Labels, b.Labels) && reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses) &&
 		reflect.DeepEqual(a.Status.Conditions, b.Status.Conditions) && a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
-		a.Spec.Unschedulable == b.Spec.Unschedulable && reflect.DeepEqual(a.Spec.Taints, b.Spec.Taints)
+		a.Spec.Unschedulable == b.Spec.Unschedulable && slices.Equal(a.Spec.PodCIDRs, b.Spec.PodCIDRs) && reflect.DeepEqual(a.Spec.Taints, b.Spec.Taints)
 }
 
 func sameNamespace(a, b *corev1.Namespace) bool {

@@ -12,6 +12,8 @@ type Node struct {
 	// Addresses of the node, from its status: those of type InternalIP first, as kubelet chooses the address of pods on the
 	// host's network. They are its word: see Own.
 	Addresses []netip.Addr
+	// Pods are the ranges of the node's pods, where Kubernetes hands them out.
+	Pods []netip.Prefix
 	// Excluded: the label node.kubernetes.io/exclude-from-external-load-balancers is set and obeyed.
 	Excluded bool
 	// NetworkUnavailable mirrors the node condition of that name.

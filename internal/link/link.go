@@ -45,6 +45,9 @@ type Link struct {
 	Port bool
 	// Veth: it is one end of a veth pair. Default: the kernel's default route of one family leads over it.
 	Veth, Default bool
+	// VethBridge: it is a bridge whose ports are all ends of veth pairs. Inside: only pods and containers of this node are
+	// behind it (Surroundings).
+	VethBridge, Inside bool
 	// Prefixes are the link's addresses with their lengths, sorted, without tentative
 	// and duplicate ones (RFC 4862 section 5.4).
 	Prefixes []netip.Prefix
@@ -57,7 +60,7 @@ type Link struct {
 func (l Link) Equal(o Link) bool {
 	return l.Index == o.Index && l.Name == o.Name && l.MAC == o.MAC && l.Up == o.Up &&
 		l.Broadcast == o.Broadcast && l.NoARP == o.NoARP && l.Loopback == o.Loopback &&
-		l.Master == o.Master && l.Port == o.Port && l.Veth == o.Veth && l.Default == o.Default && slices.Equal(l.Prefixes, o.Prefixes) &&
+		l.Master == o.Master && l.Port == o.Port && l.Veth == o.Veth && l.Default == o.Default && l.VethBridge == o.VethBridge && l.Inside == o.Inside && slices.Equal(l.Prefixes, o.Prefixes) &&
 		slices.Equal(l.Programs, o.Programs)
 }
 
@@ -78,7 +81,7 @@ func (l Link) CanAnnounce() bool {
 }
 
 // excluded are name prefixes of links of container networks, hypervisors and tunnels,
-// which have no clients; the same set as in MetalLB.
+// which have no clients, whatever else speaks for them; the same set as in MetalLB.
 var excluded = []string{
 	"docker", "cbr", "dummy", "virbr", "lxcbr", "veth", "cali", "tunl",
 	"flannel", "kube-ipvs", "cni", "nodelocaldns", "lxc",
@@ -86,7 +89,7 @@ var excluded = []string{
 
 // Usable reports whether the link announces addresses that are not restricted to links.
 func (l Link) Usable() bool {
-	return l.CanAnnounce() && !hasPrefix(l.Name, excluded)
+	return l.CanAnnounce() && !hasPrefix(l.Name, excluded) && !l.Inside
 }
 
 // Announces reports whether the link announces an address restricted to the links

@@ -28,13 +28,16 @@ type Monitor struct {
 	// retryInterval is the wait after a failed read.
 	retryInterval time.Duration
 
-	links atomic.Pointer[[]Link]
+	links        atomic.Pointer[[]Link]
+	surroundings atomic.Pointer[Surroundings]
+	// wake makes Run read again.
+	wake chan struct{}
 }
 
 // New returns a Monitor that calls kick, which must not block, after each change.
 func New(log *slog.Logger, kick func()) *Monitor {
 	return &Monitor{
-		log: log, kick: kick, read: read, subscribe: subscribe,
+		log: log, kick: kick, read: read, subscribe: subscribe, wake: make(chan struct{}, 1),
 		rereadInterval: 1500 * time.Millisecond,
 		settleInterval: 20 * time.Millisecond,
 		retryInterval:  time.Second,
@@ -52,9 +55,16 @@ func (m *Monitor) Links() []Link {
 // Synced reports whether the links were read at least once.
 func (m *Monitor) Synced() bool { return m.links.Load() != nil }
 
+// SetSurroundings says what the cluster knows; without it, names and ports alone decide which links are inside.
+func (m *Monitor) SetSurroundings(s Surroundings) {
+	if old := m.surroundings.Swap(&s); old == nil || !slices.Equal(old.Outside, s.Outside) || !slices.Equal(old.Pods, s.Pods) {
+		nudge(m.wake)
+	}
+}
+
 // Run keeps the snapshot current until the context ends.
 func (m *Monitor) Run(ctx context.Context) error {
-	wake := make(chan struct{}, 1)
+	wake := m.wake
 	failed := make(chan error, 1)
 	var sub *subscription
 	defer func() { sub.close() }()
@@ -98,6 +108,13 @@ func (m *Monitor) update() error {
 	links, err := m.read()
 	if err != nil {
 		return err
+	}
+	var s Surroundings
+	if known := m.surroundings.Load(); known != nil {
+		s = *known
+	}
+	for i := range links {
+		links[i].Inside = s.inside(links[i])
 	}
 	old := m.links.Load()
 	if old != nil && slices.EqualFunc(*old, links, Link.Equal) {

@@ -2,6 +2,7 @@ package link
 
 import (
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -14,6 +15,28 @@ var podLinks = []string{
 
 // notPods are name prefixes of other programs that begin like a plugin's.
 var notPods = []string{"lxcbr"}
+
+// dockerBridge is the name of the bridge of a network that a user of Docker made.
+var dockerBridge = regexp.MustCompile("^br-[0-9a-f]{12}$")
+
+// Surroundings are what the cluster says about the networks of this node's links.
+type Surroundings struct {
+	// Outside are addresses that others than pods reach: the node's, and the first and last ones of pools.
+	Outside []netip.Addr
+	// Pods are the ranges of this node's pods.
+	Pods []netip.Prefix
+}
+
+// inside reports whether a link leads to pods and containers of this node only: nobody there needs an announcement, and
+// whoever claims an address there claims it from nobody. The links with the default route and with an address of Outside
+// in their subnets are none.
+func (s Surroundings) inside(l Link) bool {
+	if l.Default || slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return slices.ContainsFunc(s.Outside, p.Contains) }) {
+		return false
+	}
+	return l.VethBridge || dockerBridge.MatchString(l.Name) || hasPrefix(l.Name, podLinks) && !hasPrefix(l.Name, notPods) ||
+		slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return slices.ContainsFunc(s.Pods, p.Overlaps) })
+}
 
 func hasPrefix(name string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })

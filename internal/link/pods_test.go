@@ -2,6 +2,7 @@ package link
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,6 +17,45 @@ func TestFacesPods(t *testing.T) {
 	} {
 		if got := (Link{Name: name}).FacesPods(); got != want {
 			t.Errorf("%s faces pods: %v, want %v", name, got, want)
+		}
+	}
+}
+
+// TestInside: links to pods and containers are not usable, by what the cluster says, by their ports or by name; the node's own link is,
+// whatever speaks against it.
+func TestInside(t *testing.T) {
+	subnet := []netip.Prefix{netip.MustParsePrefix("10.244.1.1/24"), netip.MustParsePrefix("2001:db8:244::1/64")}
+	addr := netip.MustParseAddr
+	for _, tt := range []struct {
+		name string
+		link Link
+		s    Surroundings
+		want bool
+	}{
+		{"a NIC", Link{Name: "eth0", Prefixes: subnet}, Surroundings{}, false},
+		{"IPv4 range of pods", Link{Name: "br0", Prefixes: subnet[:1]}, Surroundings{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}, true},
+		{"IPv6 range of pods", Link{Name: "br0", Prefixes: subnet[1:]}, Surroundings{Pods: []netip.Prefix{netip.MustParsePrefix("2001:db8:244::/56")}}, true},
+		{"a bridge of veth pairs", Link{Name: "br0", VethBridge: true}, Surroundings{}, true},
+		{"kube-router", Link{Name: "kube-bridge"}, Surroundings{}, true},
+		{"Weave", Link{Name: "weave"}, Surroundings{}, true},
+		{"Antrea", Link{Name: "antrea-gw0"}, Surroundings{}, true},
+		{"OVN-Kubernetes", Link{Name: "ovn-k8s-mp0"}, Surroundings{}, true},
+		{"a network of Docker", Link{Name: "br-0123456789ab"}, Surroundings{}, true},
+		{"a bridge of Open vSwitch", Link{Name: "br-ex"}, Surroundings{}, false},
+		{"the default route", Link{Name: "kube-bridge", VethBridge: true, Default: true}, Surroundings{Pods: subnet}, false},
+		{"the node's address", Link{Name: "weave", VethBridge: true, Prefixes: subnet}, Surroundings{Outside: []netip.Addr{addr("10.244.1.1")}}, false},
+		{"the subnet of a pool", Link{Name: "weave", VethBridge: true, Prefixes: subnet}, Surroundings{Outside: []netip.Addr{addr("2001:db8:244::100")}}, false},
+	} {
+		links := []Link{tt.link}
+		links[0].MAC, links[0].Up = MAC{2}, true
+		m := New(slog.New(slog.DiscardHandler), func() {})
+		m.read = func() ([]Link, error) { return slices.Clone(links), nil }
+		m.SetSurroundings(tt.s)
+		if err := m.update(); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.Links()[0]; got.Inside != tt.want || got.Usable() == tt.want || !got.Announces([]string{got.Name}) {
+			t.Errorf("%s: inside %v, usable %v", tt.name, got.Inside, got.Usable())
 		}
 	}
 }

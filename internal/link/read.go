@@ -56,29 +56,49 @@ func convert(devices []netlink.Link, addrs []netlink.Addr, defaults []int) []Lin
 			prefixes[a.LinkIndex] = append(prefixes[a.LinkIndex], p)
 		}
 	}
+	bridges := vethBridges(devices)
 	links := make([]Link, 0, len(devices))
 	for _, d := range devices {
 		a := d.Attrs()
 		ps := prefixes[a.Index]
 		slices.SortFunc(ps, netip.Prefix.Compare)
 		links = append(links, Link{
-			Index:     a.Index,
-			Name:      a.Name,
-			MAC:       MACFrom(a.HardwareAddr),
-			Up:        a.Flags&net.FlagUp != 0 && (a.OperState == netlink.OperUp || a.OperState == netlink.OperUnknown),
-			Broadcast: a.Flags&net.FlagBroadcast != 0,
-			NoARP:     a.RawFlags&unix.IFF_NOARP != 0,
-			Loopback:  a.Flags&net.FlagLoopback != 0,
-			Master:    a.MasterIndex,
-			Port:      a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf",
-			Veth:      d.Type() == "veth",
-			Default:   slices.Contains(defaults, a.Index),
-			Prefixes:  ps,
-			Programs:  programs(d),
+			Index:      a.Index,
+			Name:       a.Name,
+			VethBridge: bridges[a.Index],
+			MAC:        MACFrom(a.HardwareAddr),
+			Up:         a.Flags&net.FlagUp != 0 && (a.OperState == netlink.OperUp || a.OperState == netlink.OperUnknown),
+			Broadcast:  a.Flags&net.FlagBroadcast != 0,
+			NoARP:      a.RawFlags&unix.IFF_NOARP != 0,
+			Loopback:   a.Flags&net.FlagLoopback != 0,
+			Master:     a.MasterIndex,
+			Port:       a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf",
+			Veth:       d.Type() == "veth",
+			Default:    slices.Contains(defaults, a.Index),
+			Prefixes:   ps,
+			Programs:   programs(d),
 		})
 	}
 	slices.SortFunc(links, func(a, b Link) int { return cmp.Compare(a.Index, b.Index) })
 	return links
+}
+
+// vethBridges returns the bridges, by index, whose ports are all ends of veth pairs.
+func vethBridges(devices []netlink.Link) map[int]bool {
+	others, veths := map[int]bool{}, map[int]bool{}
+	for _, d := range devices {
+		if master := d.Attrs().MasterIndex; d.Type() == "veth" {
+			veths[master] = true
+		} else {
+			others[master] = true
+		}
+	}
+	out := map[int]bool{}
+	for _, d := range devices {
+		index := d.Attrs().Index
+		out[index] = d.Type() == "bridge" && veths[index] && !others[index]
+	}
+	return out
 }
 
 func prefix(a netlink.Addr) (netip.Prefix, bool) {
