@@ -97,6 +97,7 @@ var once = []testCase{
 	{"FilterSpeed", testFilterSpeed},
 	{"ControllerRestart", testControllerRestart},
 	{"SpeakerRestart", testSpeakerRestart},
+	{"SpeakerReady", testSpeakerReady},
 	{"FloatingIP", testFloatingIP},
 	{"FloatingIPRestore", testFloatingIPRestore},
 	{"Sharing", testSharing},

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,6 +35,57 @@ func testControllerRestart(t *testing.T, e *env) {
 	e.served(t, testbed.Client, held)
 	must(t, e.WaitReady(t.Context()))
 	e.sameAddresses(t, e.app.Namespace, "leader-held", held)
+}
+
+// testSpeakerReady replaces a speaker whose node can open no BGP session any more: it is not ready, says why, and serves all the same. An
+// annotation makes it ready.
+//
+// Trap: speakers are ready before their sessions are, so that an update takes the routes of one node after the other.
+func testSpeakerReady(t *testing.T, e *env) {
+	node := e.workers()[0]
+	bgp := e.service(t, e.app, "speaker-ready", routed)
+	e.hops(t, bgp, len(e.workers()))
+	_, err := e.On(t.Context(), node, "nft", `add table inet e2e-no-sessions
+		add chain inet e2e-no-sessions in { type filter hook input priority -300; }
+		add chain inet e2e-no-sessions out { type filter hook output priority -300; }
+		add rule inet e2e-no-sessions in tcp dport 179 tcp flags & (syn | ack) == syn drop
+		add rule inet e2e-no-sessions out tcp dport 179 tcp flags & (syn | ack) == syn drop`)
+	must(t, err)
+	annotate := func(ctx context.Context, value string) error {
+		_, err := e.Kubectl(ctx, "annotate", "node", node, "holdfast.dev/ready-without-sessions"+value)
+		return err
+	}
+	t.Cleanup(func() {
+		_, err := e.On(context.Background(), node, "nft", "add table inet e2e-no-sessions; delete table inet e2e-no-sessions")
+		if err := errors.Join(err, annotate(context.Background(), "-")); err != nil {
+			t.Error(err)
+		}
+	})
+	replaced := make(chan error, 1)
+	go func() { replaced <- e.ReplaceSpeaker(t.Context(), node) }()
+	must(t, testbed.Until(t.Context(), time.Minute, "awaited sessions", func(ctx context.Context) error {
+		out, err := e.Kubectl(ctx, "get", "speakerstate", node, "-o", `jsonpath={.status.sessions[?(@.awaited)].peer}`)
+		if err == nil && len(strings.Fields(out)) < 2 {
+			err = fmt.Errorf("only %q", out)
+		}
+		return err
+	}))
+	out, err := e.On(t.Context(), node, "curl", "-s", "http://127.0.0.1:9218/readyz")
+	must(t, err)
+	if want := "which the speaker before this one had"; !strings.Contains(out, want) {
+		t.Errorf("/readyz says %q, not %q", out, want)
+	}
+	e.served(t, testbed.Far, bgp)
+	select {
+	case err := <-replaced:
+		t.Fatalf("ready without its sessions: %v", err)
+	default:
+	}
+	must(t, annotate(t.Context(), "=true"))
+	must(t, <-replaced)
+	_, err = e.On(t.Context(), node, "nft", "add table inet e2e-no-sessions; delete table inet e2e-no-sessions")
+	must(t, err)
+	e.hops(t, bgp, len(e.workers()))
 }
 
 // leader returns the name of the leading controller's pod.

@@ -51,7 +51,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	guard := newGuard(log, s, kick)
 	guard.kernel = lacks
 	w = &syncer{
-		node: s.nodeName, options: s.Options, log: log, ended: make(chan error, 1),
+		node: s.nodeName, options: s.Options, log: log, ended: make(chan error, 1), sessions: sessionGate{log: log},
 		cluster: cluster, links: links, membership: m, liveness: live,
 		boot:      kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
 		endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log, Kick: kick}),

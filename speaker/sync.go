@@ -63,6 +63,8 @@ type syncer struct {
 	version  uint64
 	// last is the result of the last run; nil before the first.
 	last atomic.Pointer[planned]
+	// sessions holds readiness.
+	sessions sessionGate
 	// withdrawing: the uninstall mark was seen, and withdrawal has begun; withdrawn: it is complete.
 	withdrawing bool
 	withdrawn   atomic.Bool
@@ -82,6 +84,8 @@ type planned struct {
 	Problems []lb.Problem
 	// Goodbye is what routers hear if the speaker is ordered to stop now; "" if the speaker alone is to stop.
 	Goodbye string
+	// ReadyWithoutSessions is the Node's annotation of that name.
+	ReadyWithoutSessions bool
 }
 
 // inputs are what one run reads from everything but the membership.
@@ -171,7 +175,7 @@ func (w *syncer) run(in inputs, view members.View, metadata map[string]lb.Member
 	p, err := w.apply(in, state, macsOf(metadata))
 	w.liveness.SetOwners(p.Owners)
 	problems := slices.Concat(w.filter.problems(in.links), w.unfitProblems(), w.kernelProblems(), live.Problems)
-	w.record(&planned{p, view.Epoch, state.Members, problems, goodbye(state.Nodes[w.node], p)})
+	w.record(&planned{p, view.Epoch, state.Members, problems, goodbye(state.Nodes[w.node], p), state.Nodes[w.node].ReadyWithoutSessions})
 	w.report.Set(&report.Outcome{Verdicts: p.Verdicts, Sessions: in.sessions, Speakers: len(state.Members), Problems: problems})
 	return sooner(sooner(sooner(live.Again, in.freshFor), relaysEnd(p.Relays, state.Now)), withdrawn(p, state.Now)), err
 }
@@ -281,7 +285,7 @@ func (p *planned) previous(epoch uint64) *lb.Previous {
 	return &lb.Previous{Owners: p.Plan.Owners, Relays: p.Plan.Relays}
 }
 
-// ready returns nil if all informers have synced and the first plan is applied.
+// ready returns nil if all informers have synced, the first plan is applied, and BGP sessions are up or not waited for.
 func (w *syncer) ready() error {
 	switch {
 	case w.withdrawn.Load():
@@ -293,5 +297,6 @@ func (w *syncer) ready() error {
 	case w.last.Load() == nil || w.loop.Done() == 0:
 		return errors.New("the first plan is not applied")
 	}
-	return nil
+	former, known := w.report.Awaited()
+	return w.sessions.check(time.Now(), w.bgp.Sessions(), former, known, w.last.Load().ReadyWithoutSessions)
 }

@@ -54,6 +54,10 @@ const AnnotationHostnameShown = "holdfast.dev/hostname-shown"
 // pool while one of its addresses is held.
 const FinalizerAddress = "holdfast.dev/address"
 
+// AnnotationReadyWithoutSessions on a Node, with the value true, makes a starting speaker ready although sessions that the speaker
+// before it had are down: an update then goes on past a node whose router is away.
+const AnnotationReadyWithoutSessions = "holdfast.dev/ready-without-sessions"
+
 // AnnotationAssigned carries the addresses of a Service or FloatingIP through a backup, as "ADDRESS=POOL" joined by commas. A
 // restored object asks for one of each family, like for an address in its spec. The first entry, "for=NAMESPACE/NAME", names
 // the object: in a copied manifest the annotation means nothing. Users can write it: it proves nothing.

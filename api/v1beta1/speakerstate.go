@@ -163,6 +163,9 @@ type SessionState struct {
 	// State is established or down. The steps of a session that is down would cause a write each second.
 	// +kubebuilder:validation:Enum=established;down
 	State string `json:"state"`
+	// Awaited: the speaker before this one had the session, and this one has not had it yet. Until then its pod is not ready.
+	// +optional
+	Awaited bool `json:"awaited,omitempty"`
 	// Since is when the session came up, or went down after it was up; empty if it was never up.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z$`

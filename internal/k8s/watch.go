@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -54,7 +55,7 @@ func trim(o any) (any, error) {
 	switch o := o.(type) {
 	case *corev1.Node:
 		o.Status.Images = nil
-		o.Annotations = nil
+		maps.DeleteFunc(o.Annotations, func(name, _ string) bool { return name != v1beta1.AnnotationReadyWithoutSessions })
 		o.Status.Conditions = slices.DeleteFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
 			return c.Type != corev1.NodeNetworkUnavailable && c.Type != corev1.NodeReady
 		})

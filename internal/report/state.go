@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
@@ -48,8 +49,11 @@ type stateWriter struct {
 	layer2   *layer2.Responder
 	bgp      *bgp.Speaker
 	foreign  func() []link.Neighbour
-	// problems returns those of this node.
+	// problems returns those of this node, and planned reports whether there was a plan.
 	problems func() []lb.Problem
+	planned  func() bool
+	// awaited are the peers of Reporter.Awaited; nil until they were read.
+	awaited atomic.Pointer[map[string]bool]
 
 	// silence is the part of the state that liveness wants written.
 	silence liveness.Silence
@@ -61,8 +65,16 @@ type stateWriter struct {
 
 // sync writes what changed: silence and its end at once, the rest after its interval.
 func (w *stateWriter) sync(ctx context.Context) (again time.Duration, err error) {
+	if !w.cluster.Synced() || w.cluster.Uninstalling() {
+		return 0, nil
+	}
+	if w.awaited.Load() == nil {
+		if err := w.readFormer(ctx); err != nil {
+			return 0, err
+		}
+	}
 	alive := w.liveness.Heard()
-	if alive == nil || !w.cluster.Synced() || w.cluster.Uninstalling() {
+	if alive == nil {
 		return 0, nil
 	}
 	now := time.Now()
@@ -155,7 +167,8 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 		addConflict(&out, n.Address, n.MAC)
 	}
 	out.Problems = nodeProblems(w.problems())
-	out.Sessions = sessionStates(w.bgp.Sessions())
+	sessions := w.bgp.Sessions()
+	out.Sessions = w.mark(sessionStates(sessions), sessions)
 	return out
 }
 
