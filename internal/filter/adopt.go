@@ -12,7 +12,7 @@ import (
 // adopt takes over the existing table if it has the rules that this process would make, and corrects its elements in one
 // transaction. So a restart opens nothing and keeps the counters. adopt leaves t.actual nil if the table must be
 // replaced.
-func (t *Table) adopt(want *image) {
+func (t *Table) adopt(want *image) error {
 	t.layout = want.layout.table()
 	is, err := t.layout.Read(true)
 	if err == nil {
@@ -23,6 +23,7 @@ func (t *Table) adopt(want *image) {
 		}
 	}
 	t.logNotAdopted(err)
+	return err
 }
 
 // takeOver applies a change that makes the existing table equal to want, and records it as actual.

@@ -51,7 +51,12 @@ func (img *image) changeFrom(old *image) change {
 	})
 	gone.without(img)
 	come.without(old)
-	c.removeLater, want = gone.elements(c.removeLater), come.elements(want)
+	for l := range gone {
+		c.removeLater = l.elements(c.removeLater)
+	}
+	for _, l := range img.fair(come) {
+		want = l.elements(want)
+	}
 	if !slices.Equal(old.others, img.others) {
 		was, want = append(was, old.others...), append(want, img.others...)
 	}

@@ -166,11 +166,3 @@ func (s lists) without(img *image) {
 		}
 	}
 }
-
-// elements appends the elements of all lists.
-func (s lists) elements(to []nft.SetElement) []nft.SetElement {
-	for l := range s {
-		to = l.elements(to)
-	}
-	return to
-}

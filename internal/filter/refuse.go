@@ -2,6 +2,7 @@ package filter
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,7 +13,8 @@ import (
 )
 
 // The kernel applies a transaction as a whole, so that one list which it refuses would keep all others from being in
-// force. After a refusal a table beside the real one, which exists for no packet, shows which lists it was.
+// force. It names what it refuses, and takes the transaction without that. Lists are written last and in fair order, so that
+// those are refused for which memory does not suffice.
 
 // maxPrefixes bounds the prefixes in the table, each list counted once: 250,000 take the kernel some 25 MiB, and half a
 // second of one core for the whole table.
@@ -25,98 +27,33 @@ func (t *Table) Refused() map[lb.Key]error {
 	return t.closed
 }
 
-// try has the kernel check an image without an effect.
-func (t *Table) try(img *image) error {
-	l := img.layout.table()
-	return t.send(l.Trial(func(b *nft.Batch, l *nft.Layout) { img.build(b, l) }))
-}
+// maxRefusals bounds how often one filter is asked for, each time without the lists that were refused.
+const maxRefusals = 3
 
-// tryEmpty has the kernel check the table without frontends, which costs little.
-func (t *Table) tryEmpty() error {
-	return t.try(newImage(&t.library, &Desired{NoLog: t.desired.NoLog}, nil, nil))
-}
-
-// maxTries bounds the attempts of one search: each takes as long as the whole table. Lists that it does not reach are
-// closed until the next one.
-const maxTries = 64
-
-// search finds the lists that the kernel refuses.
-type search struct {
-	table *Table
-	// like has the lists of desired.
-	like *image
-	// refused are the lists that were not admitted yet, and why.
-	refused map[*list]error
-	tries   int
-}
-
-// try returns the kernel's answer to the table without the refused lists.
-func (s *search) try() error {
-	s.tries++
-	return s.table.try(newImage(&s.table.library, s.table.desired, s.refused, s.like))
-}
-
-// admit admits those of the lists that the kernel does not refuse together with those that are admitted.
-func (s *search) admit(list []*list) {
-	if len(list) == 0 || s.tries == maxTries {
-		return
-	}
-	before := maps.Clone(s.refused)
-	for _, l := range list {
-		delete(s.refused, l)
-	}
-	err := s.try()
-	if err == nil {
-		return
-	}
-	s.refused = before
-	if half := len(list) / 2; half > 0 {
-		s.admit(list[:half])
-		s.admit(list[half:])
-	} else {
-		s.refused[list[0]] = err
-	}
-}
-
-// findRefused returns the lists because of which the kernel refuses an image; nil if the lists are not the reason. It
-// begins with the lists of another image, which the kernel had.
-func (t *Table) findRefused(img, had *image, because error) map[*list]error {
-	if t.lacking = t.tryEmpty() != nil; t.lacking || t.try(img) == nil {
+// refusedBy returns the lists of an image that the kernel refused, by its error; nil if it refused anything else.
+func (img *image) refusedBy(err error) map[*list]error {
+	var r *nft.Refusal
+	if !errors.As(err, &r) || len(r.Elements) == 0 {
 		return nil
 	}
-	s := search{table: t, like: img, refused: maps.Clone(t.refused)}
-	if s.refused == nil {
-		s.refused = make(map[*list]error)
+	named := make(map[string]error)
+	for _, some := range r.Elements {
+		key := some.Elements[0].Key
+		named[some.Set+key[max(0, len(key)-numberSize):]] = r.Err
 	}
-	fresh, old := lists{}, lists{}
+	used, out := lists{}, make(map[*list]error)
 	for i := range img.frontends {
-		fresh.add(&img.frontends[i])
-		old.add(&img.frontends[i])
+		used.add(&img.frontends[i])
 	}
-	if had != nil {
-		fresh.without(had)
+	for l := range used {
+		if name := familyOf(l.ipv6).named(sourcesSet) + string(nft.Native(l.number)); named[name] != nil {
+			out[l] = named[name]
+		}
 	}
-	for l := range old {
-		s.refused[l] = because
-	}
-	maps.DeleteFunc(old, func(l *list, _ bool) bool { return fresh[l] })
-	if s.try() != nil {
+	if len(out) < len(named) {
 		return nil
 	}
-	s.admit(img.fair(old))
-	s.admit(img.fair(fresh))
-	return s.refused
-}
-
-// readmit asks the kernel again for the refused lists.
-func (t *Table) readmit() error {
-	s := search{table: t, like: t.actual, refused: maps.Clone(t.refused)}
-	s.admit(slices.Collect(maps.Keys(t.refused)))
-	if len(s.refused) < len(t.refused) {
-		t.refused = s.refused
-		return t.apply()
-	}
-	return nil
+	return out
 }
 
 // beyond returns the refused lists, and those that would be beyond maxPrefixes.
@@ -139,6 +76,9 @@ func (img *image) beyond(refused map[*list]error) map[*list]error {
 // fair returns lists in the order in which they are admitted: those of namespaces with few prefixes first, so that no
 // tenant has the lists of another closed.
 func (img *image) fair(of lists) []*list {
+	if len(of) < 2 {
+		return slices.Collect(maps.Keys(of)) // as mostly: costs nothing
+	}
 	type use struct {
 		namespace string
 		list      *list

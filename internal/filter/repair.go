@@ -124,8 +124,8 @@ func (t *Table) retry() outcome {
 	case t.failure != nil:
 		return t.finishRepair(was, t.apply())
 	case len(t.refused) > 0:
-		t.postpone()
-		if t.readmit() != nil {
+		t.refused = nil
+		if t.apply() != nil {
 			return failed
 		}
 	}

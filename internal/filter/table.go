@@ -87,8 +87,6 @@ type Table struct {
 	enforced bool
 	since    time.Time
 	failure  error
-	// lacking: the kernel refused even the table without frontends.
-	lacking bool
 	// refused are the lists that the kernel refused, and closed is the result of Refused.
 	refused map[*list]error
 	closed  map[lb.Key]error
@@ -142,28 +140,23 @@ func (t *Table) apply() error {
 	return t.failure
 }
 
-// put is apply without its bookkeeping. A kernel that refused even an empty table is asked for that first.
+// put is apply without its bookkeeping, and without the lists that the kernel refuses.
 func (t *Table) put() error {
-	if t.lacking {
-		if err := t.tryEmpty(); err != nil {
-			return err
-		}
-		t.lacking = false
-	}
-	had := t.actual
-	want := newImage(&t.library, t.desired, t.refused, had)
+	want := newImage(&t.library, t.desired, t.refused, t.actual)
 	err := t.reconcile(want)
-	if err != nil {
-		refused := t.findRefused(want, had, err)
-		if len(refused) <= len(t.refused) {
-			return err
+	for range maxRefusals {
+		refused := want.refusedBy(err)
+		if len(refused) == 0 {
+			break
 		}
+		maps.Copy(refused, t.refused)
 		t.refused = refused
 		t.postpone()
-		want = newImage(&t.library, t.desired, refused, nil)
-		if err = t.reconcile(want); err != nil {
-			return err
-		}
+		want = newImage(&t.library, t.desired, t.refused, t.actual)
+		err = t.reconcile(want)
+	}
+	if err != nil {
+		return err
 	}
 	for _, service := range slices.SortedFunc(maps.Keys(want.refused), lb.Key.Compare) {
 		if t.closed[service] == nil {
@@ -178,8 +171,8 @@ func (t *Table) put() error {
 // reconcile makes the kernel's table equal to want.
 func (t *Table) reconcile(want *image) error {
 	if t.actual == nil && !t.distrusted {
-		if t.adopt(want); t.actual != nil {
-			return nil
+		if err := t.adopt(want); t.actual != nil || want.refusedBy(err) != nil {
+			return err
 		}
 	}
 	if t.actual == nil || t.actual.layout != want.layout {
@@ -191,6 +184,9 @@ func (t *Table) reconcile(want *image) error {
 		return nil
 	}
 	if err := t.commit(&c); err != nil {
+		if want.refusedBy(err) != nil {
+			return err
+		}
 		// The content of the table differs from actual.
 		t.log.Warn("filter cannot be changed and is replaced", "error", err)
 		return t.replace(want)
@@ -247,6 +243,9 @@ func (t *Table) replace(want *image) error {
 	if inPlace {
 		want.build(b, t.layout)
 		if err = t.send(b); err != nil {
+			if want.refusedBy(err) != nil {
+				return err
+			}
 			t.log.Warn("existing filter cannot be changed in place", "error", err)
 		}
 	}
@@ -291,7 +290,7 @@ func (t *Table) Remove() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.desired, t.actual, t.refused, t.closed = nil, nil, nil, nil
-	t.failure, t.lacking, t.retryAt = nil, false, time.Time{}
+	t.failure, t.retryAt = nil, time.Time{}
 	t.enforced, t.since = false, time.Now()
 	b := ours().Batch()
 	b.Remove()

@@ -16,8 +16,16 @@ type Batch struct {
 	// data holds the messages; the last one begins at offset last.
 	data attributes
 	last int
+	// messages about the table; the kernel answers with their numbers, from 1 on.
+	messages []message
 	// sets counts the added sets: NFTA_SET_ID must be unique within a batch.
 	sets uint32
+}
+
+// message begins at an offset of the data, and may be about elements.
+type message struct {
+	at int
+	SetElements
 }
 
 // Batch begins a transaction.
@@ -35,6 +43,8 @@ func (b *Batch) boundary(typ int) {
 // add appends a message about the table.
 func (b *Batch) add(typ int, flags uint16, fill func(*attributes)) {
 	b.last = b.data.tableMessage(b.table, typ, flags, fill)
+	b.messages = append(b.messages, message{at: b.last})
+	binary.NativeEndian.PutUint32(b.data[b.last+8:], uint32(len(b.messages)))
 }
 
 // Create adds the table if it does not exist, and wakes one that is dormant.
@@ -139,6 +149,12 @@ func (b *Batch) AddSet(s Set) {
 // elementsPerMessage keeps the element list of a message below the 64 KiB limit of an attribute.
 const elementsPerMessage = 300
 
+// SetElements are elements of one set.
+type SetElements struct {
+	Set      string
+	Elements []Element
+}
+
 // FlushSet deletes all elements of a set.
 func (b *Batch) FlushSet(name string) {
 	b.add(unix.NFT_MSG_DELSETELEM, 0, func(a *attributes) { a.putText(unix.NFTA_SET_ELEM_LIST_SET, name) })
@@ -170,7 +186,9 @@ func bySet(list []SetElement, fn func(set string, elements []Element)) {
 }
 
 func (b *Batch) elements(typ int, flags uint16, s Set, elements []Element) {
-	for some := range slices.Chunk(elements, elementsPerMessage) {
+	for len(elements) > 0 {
+		some := elements[:s.together(elements)]
+		elements = elements[len(some):]
 		b.add(typ, flags, func(a *attributes) {
 			a.putText(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
 			a.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() {
@@ -185,7 +203,21 @@ func (b *Batch) elements(typ int, flags uint16, s Set, elements []Element) {
 				}
 			})
 		})
+		b.messages[len(b.messages)-1].SetElements = SetElements{s.Name, some}
 	}
+}
+
+// together returns how many of the elements go into one message.
+func (s Set) together(elements []Element) int {
+	n := min(len(elements), elementsPerMessage)
+	if s.Apart == 0 {
+		return n
+	}
+	tail := func(e Element) string { return e.Key[len(e.Key)-s.Apart:] }
+	if other := slices.IndexFunc(elements[:n], func(e Element) bool { return tail(e) != tail(elements[0]) }); other > 0 {
+		return other
+	}
+	return n
 }
 
 // encode appends the attributes of an element.

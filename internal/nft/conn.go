@@ -29,7 +29,8 @@ type Conn struct {
 	fd   int
 }
 
-// Commit sends a transaction and returns when the kernel has applied all of it. On an error the kernel applied nothing.
+// Commit sends a transaction and returns when the kernel has applied all of it. On an error the kernel applied nothing; it is
+// a Refusal if the kernel did not take some of the messages.
 func (c *Conn) Commit(b *Batch) error {
 	if b.last == 0 {
 		return nil
@@ -42,11 +43,58 @@ func (c *Conn) Commit(b *Batch) error {
 	b.data[b.last+6] |= unix.NLM_F_ACK
 	b.boundary(unix.NFNL_MSG_BATCH_END)
 	err := c.exchange(b.data, false, func(attributes) {})
+	var r *Refusal
+	if errors.As(err, &r) {
+		c.readRefused(r)
+		r.Elements = b.refusedElements(r)
+	}
 	if err != nil {
-		// The socket may still receive errors of other messages or an acknowledgement.
+		// The socket may still receive an acknowledgement.
 		err = errors.Join(fmt.Errorf("commit to nf_tables: %w", err), c.Close())
 	}
 	return err
+}
+
+// Refusal is why the kernel did not take a transaction.
+type Refusal struct {
+	// Err is about the first message that it refused.
+	Err error
+	// Elements are those of all refused messages; nil if the kernel refused anything else.
+	Elements []SetElements
+	// messages are the numbers of the refused messages. Of the first, the kernel may say where in it the reason lies: at this
+	// offset, 0 for nowhere.
+	messages []int
+	at       int
+}
+
+func (r *Refusal) Error() string { return os.NewSyscallError("nf_tables", r.Err).Error() }
+
+// Unwrap returns the kernel's error.
+func (r *Refusal) Unwrap() error { return r.Err }
+
+func (b *Batch) refusedElements(r *Refusal) (out []SetElements) {
+	for _, n := range r.messages {
+		if n < 1 || n > len(b.messages) || b.messages[n-1].Elements == nil {
+			return nil
+		}
+		out = append(out, b.messages[n-1].SetElements)
+	}
+	return out
+}
+
+// readRefused adds the other messages that the kernel refused: it tries all, and has answered before the transaction is sent.
+func (c *Conn) readRefused(r *Refusal) {
+	buffer := make([]byte, dumpBuffer)
+	for {
+		n, _, err := unix.Recvfrom(c.fd, buffer, unix.MSG_DONTWAIT)
+		if err != nil {
+			return
+		}
+		var also *Refusal
+		if _, err := parseReplies(buffer[:n], false, func(attributes) {}); errors.As(err, &also) {
+			r.messages = append(r.messages, also.messages...)
+		}
+	}
 }
 
 // Commit sends a single transaction over a connection of its own.
@@ -63,6 +111,8 @@ func (c *Conn) open() error {
 	if err != nil {
 		return fmt.Errorf("open nf_tables: %w", os.NewSyscallError("socket", err))
 	}
+	// Without the message itself, and with what the kernel has to say about it, if it knows the option.
+	_ = errors.Join(unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1), unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1))
 	err = errors.Join(unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
 		setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, sendBuffer), setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, receiveBuffer))
 	name, nameErr := unix.Getsockname(fd)
@@ -124,10 +174,7 @@ func parseReplies(data []byte, single bool, fn func(attributes)) (done bool, err
 		case len(m.Data) < HeaderSize:
 			return true, errors.New("nf_tables sent a message without a header")
 		case m.Header.Type == unix.NLMSG_ERROR:
-			if errno := int32(binary.NativeEndian.Uint32(m.Data)); errno != 0 {
-				return true, os.NewSyscallError("nf_tables", unix.Errno(-errno))
-			}
-			return true, nil
+			return true, refusalOf(m)
 		case m.Header.Flags&unix.NLM_F_DUMP_INTR != 0:
 			return true, ErrChanged
 		}
@@ -137,4 +184,23 @@ func parseReplies(data []byte, single bool, fn func(attributes)) (done bool, err
 		}
 	}
 	return false, nil
+}
+
+// refusalOf reads an answer (struct nlmsgerr of linux/netlink.h, and attributes); nil if it refuses nothing.
+func refusalOf(m syscall.NetlinkMessage) error {
+	errno := int32(binary.NativeEndian.Uint32(m.Data))
+	if errno == 0 {
+		return nil
+	}
+	r := &Refusal{Err: unix.Errno(-errno)}
+	const errorSize, seqAt = 4, 8
+	if size := errorSize + unix.NLMSG_HDRLEN; len(m.Data) >= size {
+		r.messages = []int{int(binary.NativeEndian.Uint32(m.Data[errorSize+seqAt:]))}
+		if m.Header.Flags&unix.NLM_F_CAPPED != 0 {
+			if at := attributes(m.Data[size:]).find(unix.NLMSGERR_ATTR_OFFS); len(at) == 4 {
+				r.at = int(binary.NativeEndian.Uint32(at))
+			}
+		}
+	}
+	return r
 }

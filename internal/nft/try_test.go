@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"encoding/binary"
 	"errors"
 	"slices"
 	"strings"
@@ -66,16 +67,39 @@ func TestTry(t *testing.T) {
 	})
 }
 
-// TestBeginning: a beginning of a layout has the first parts and no others.
-func TestBeginning(t *testing.T) {
-	l := sample()
-	parts := l.Parts()
-	if want := "sets|sets of intervals|sets with concatenated keys|sets|chains|chains of type filter|counter|immediate|meta|cmp"; strings.Join(parts, "|") != want {
-		t.Errorf("parts %s, want %s", strings.Join(parts, "|"), want)
-	}
-	for n := range len(parts) + 1 {
-		if got := l.beginning(n).Parts(); !slices.Equal(got, parts[:n]) {
-			t.Errorf("the first %d parts are %q", n, got)
+// TestRefused: the kernel names the elements of each list that it refuses, and of no other.
+func TestRefused(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := with(func(l *Layout) { l.Sets[0].Apart = 1 })
+		l.make(t)
+		b := l.Batch()
+		const each = elementsPerMessage + 100
+		var list []SetElement
+		for tail := range byte(4) {
+			for i := range uint16(each) {
+				key := string(binary.BigEndian.AppendUint16([]byte{2, 0, 0}, i)) + string(tail)
+				if tail == 1 || tail == 3 {
+					key = "longer" + key
+				}
+				list = append(list, SetElement{l.Sets[0].Name, Element{Key: key}})
+			}
 		}
-	}
+		b.AddElements(l, list)
+		var r *Refusal
+		if err := b.Commit(); !errors.As(err, &r) {
+			t.Fatalf("%v is no refusal", err)
+		}
+		got := map[byte]int{}
+		for _, s := range r.Elements {
+			for _, e := range s.Elements {
+				got[e.Key[len(e.Key)-1]]++
+			}
+		}
+		if len(got) != 2 || got[1] != each || got[3] != each {
+			t.Errorf("refused are %v, want the elements that end in 1 and 3", got)
+		}
+		if is, err := l.List(l.Sets[0]); err != nil || len(is) != 1 {
+			t.Errorf("%d elements are in force after a refused transaction (%v), want the one before", len(is), err)
+		}
+	})
 }
