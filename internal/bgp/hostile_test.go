@@ -127,7 +127,7 @@ func TestSentences(t *testing.T) {
 	peer.PeerASN = 65000
 	set(t, s, desire([]lb.Peer{peer, refusing.peer("refusing", 65000), sameID.peer("same ID", 65000), closed.peer("closed", 65000)}))
 	for name, want := range map[string]string{
-		"wrong AS": "peer AS is 65001, configured 65000",
+		"wrong AS": "peer AS is not the configured 65000",
 		"refusing": refusedOpen,
 		"same ID":  "the router uses this node's router ID",
 		"closed":   "cannot connect: connection refused",

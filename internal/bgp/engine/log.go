@@ -16,6 +16,8 @@ import (
 type logHandler struct {
 	notes *notes
 	log   *slog.Logger
+	// asn is the configured AS of the router.
+	asn uint32
 	// peer is set on the logger that GoBGP creates for its peer.
 	peer netip.Addr
 }
@@ -87,7 +89,7 @@ const closed = "the router closed the connection before its OPEN: it may not kno
 func (h logHandler) sent(r slog.Record) {
 	switch code := value(r, "Code") + "/" + value(r, "Subcode"); code {
 	case "2/2":
-		h.notes.wrongAS()
+		h.notes.write(fmt.Sprintf("peer AS is not the configured %d", h.asn))
 	case "2/3":
 		h.notes.write("the router uses this node's router ID")
 	case "2/6":

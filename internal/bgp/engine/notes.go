@@ -19,9 +19,6 @@ type notes struct {
 
 type note struct {
 	text string
-	// badAS: the router's AS is not the configured one; asked: we asked for it. The
-	// text is empty until the router answers.
-	badAS, asked bool
 	// lost is when the session went down, by a clock that nobody sets; zero while it is up and before it was first up.
 	lost time.Time
 }
@@ -62,36 +59,7 @@ func (n *notes) write(text string) {
 // suggest writes a sentence only if there is none: the first is closest to the cause.
 func (n *notes) suggest(text string) {
 	n.edit(func(now *note) {
-		if now.text == "" && !now.badAS {
-			now.text = text
-		}
-	})
-}
-
-// wrongAS notes a wrong AS, whose number GoBGP does not report, unless that is noted already.
-func (n *notes) wrongAS() {
-	n.edit(func(now *note) {
-		if !now.badAS {
-			*now = note{badAS: true, lost: now.lost}
-		}
-	})
-}
-
-// toAsk reports once for each detected wrong AS that we should ask the router for its AS.
-func (n *notes) toAsk() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if !n.now.badAS || n.now.asked {
-		return false
-	}
-	n.now.asked = true
-	return true
-}
-
-// answer adds the sentence about a wrong AS, if that is still the problem.
-func (n *notes) answer(text string) {
-	n.edit(func(now *note) {
-		if now.badAS {
+		if now.text == "" {
 			now.text = text
 		}
 	})

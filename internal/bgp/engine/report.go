@@ -46,11 +46,7 @@ func (e *engine) session(p *api.Peer) wire.Session {
 		out.Advertised, out.Families, out.Withheld = e.sent(router), e.families(router), e.withheld(router)
 		return out
 	}
-	noted := e.notes.read()
-	out.LastError = noted.text
-	if noted.badAS && noted.text == "" {
-		out.LastError = fmt.Sprintf("peer AS is not the configured %d", e.settings.PeerASN)
-	}
+	out.LastError = e.notes.read().text
 	if e.settings.Password != "" && strings.HasSuffix(out.LastError, "timeout") {
 		out.LastError += "; kernels drop what bears a wrong signature: the router may have another password, or none"
 	}

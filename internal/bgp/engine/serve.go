@@ -120,13 +120,6 @@ func (s *service) report() {
 		s.fail(err)
 		return
 	}
-	if s.engine.notes.toAsk() {
-		go func() { // for askTimeout at most
-			if text := askAS(s.engine.settings); text != "" {
-				s.engine.notes.answer(text)
-			}
-		}()
-	}
 	if !reflect.DeepEqual(r, s.reported) {
 		s.reported = r
 		_ = s.out.Write(wire.Notice{Report: &r})

@@ -52,7 +52,7 @@ func start(settings wire.Settings, log *slog.Logger) (*engine, error) {
 	n := newNotes()
 	e := &engine{
 		settings: settings, notes: n, routes: map[netip.Prefix]lb.Route{}, placed: map[netip.Prefix]bool{},
-		gobgp:     gobgp.NewBgpServer(gobgp.LoggerOption(slog.New(logHandler{notes: n, log: log}), nil)),
+		gobgp:     gobgp.NewBgpServer(gobgp.LoggerOption(slog.New(logHandler{notes: n, log: log, asn: settings.PeerASN}), nil)),
 		addresses: func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) },
 	}
 	go e.gobgp.Serve()
