@@ -26,6 +26,8 @@ const (
 	AddressNotInPool Reason = "AddressNotInPool"
 	// InvalidRequest: what the Service asks for cannot be read or contradicts itself.
 	InvalidRequest Reason = "InvalidRequest"
+	// TooManyPorts: the Services of the namespace have more ports than it may have.
+	TooManyPorts Reason = "TooManyPorts"
 	// NoClusterIP: a headless Service of type LoadBalancer cannot be served.
 	NoClusterIP Reason = "NoClusterIP"
 	// DualStackUnmet: RequireDualStack, but the Service has one family only.
@@ -110,7 +112,7 @@ const (
 // OfFilter reports whether a Reason is about the source ranges and limits of a Service.
 func (r Reason) OfFilter() bool {
 	switch r {
-	case InvalidSourceRange, NoSourceAllowed, ConflictingSourceRanges, InvalidLimit, FilterDisabled, NodesUnfiltered:
+	case InvalidSourceRange, NoSourceAllowed, ConflictingSourceRanges, InvalidLimit, FilterDisabled, NodesUnfiltered, TooManyPorts:
 		return true
 	}
 	return false

@@ -58,6 +58,7 @@ imagePullSecrets:
 - {{ printf "--openstack-node-selector=%s" .Values.openStack.nodeSelector | quote }}
 - --disable-filter={{ not .Values.speaker.filter.enabled }}
 - --allow-internal-traffic={{ .Values.speaker.filter.internalTraffic }}
+- --max-ports={{ .Values.maxPortsPerNamespace | int }}
 - --daemonset={{ include "holdfast.name" . }}-speaker
 - --members-secret={{ include "holdfast.name" . }}-members
 {{- end }}

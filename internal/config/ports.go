@@ -1,0 +1,50 @@
+package config
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// DefaultMaxPorts is how many ports the Services of a namespace have together, unless the operator says otherwise. Each costs
+// every node as much as a Service with one port.
+const DefaultMaxPorts = 5_000
+
+// boundPorts leaves the Services of each namespace so many ports together, those of the older Services first, so that a new
+// Service takes none from another. Services are ordered by key. One that has more ports than are left gets no address, and
+// keeps the addresses that it has, with the first ports of its spec.
+func boundPorts(r *report, services []lb.Service, most int) {
+	for len(services) > 0 {
+		n, ports := 0, 0
+		for ; n < len(services) && services[n].Key.Namespace == services[0].Key.Namespace; n++ {
+			ports += len(services[n].Ports)
+		}
+		if ports > most {
+			boundTogether(r, services[:n], ports, most)
+		}
+		services = services[n:]
+	}
+}
+
+// boundTogether is boundPorts for the Services of one namespace, which have too many.
+func boundTogether(r *report, services []lb.Service, ports, most int) {
+	byAge := make([]*lb.Service, len(services))
+	for i := range services {
+		byAge[i] = &services[i]
+	}
+	slices.SortFunc(byAge, func(a, b *lb.Service) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID)) })
+	left := most
+	for _, s := range byAge {
+		served := min(len(s.Ports), left)
+		left -= served
+		if served == len(s.Ports) {
+			continue
+		}
+		r.fault(lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}, lb.TooManyPorts,
+			"%d of its %d ports are served: the Services of the namespace have %d ports together, and %d are served, older Services' first",
+			served, len(s.Ports), ports, most)
+		problem := r.problems[len(r.problems)-1]
+		s.Ports, s.Problem = s.Ports[:served:served], cmp.Or(s.Problem, &problem)
+	}
+}
