@@ -58,7 +58,7 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 		s.notServed = map[lb.Key]string{}
 	}
 	s.join(services, c.slices.update(o.EndpointSlices, compileEndpoints))
-	boundPorts(&r, s.ours, cmp.Or(opt.MaxPorts, DefaultMaxPorts))
+	boundPorts(&r, s.ours, cmp.Or(opt.MorePorts, DefaultMorePorts))
 	state.Services, state.Reserved, state.Leaving, state.NotServed = s.ours, s.reserved, s.leaving, s.notServed
 	completeRecords(&state, pools, o.Pools)
 	reportConflicts(&r, state, pools)

@@ -76,8 +76,8 @@ type Options struct {
 	// NodeSelector restricts the nodes that announce Services without a node selector; nil restricts nothing. OCCM's
 	// node-selector.
 	NodeSelector lb.Selector
-	// MaxPorts bounds the ports of all Services of a namespace together; 0 is DefaultMaxPorts.
-	MaxPorts int
+	// MorePorts bounds the ports of all Services of a namespace together, beyond the first of each; 0 is DefaultMorePorts.
+	MorePorts int
 }
 
 // report collects Problems.

@@ -7,28 +7,30 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// DefaultMaxPorts is how many ports the Services of a namespace have together, unless the operator says otherwise. Each costs
-// every node as much as a Service with one port.
-const DefaultMaxPorts = 5_000
+// DefaultMorePorts is how many ports beyond the first of each the Services of a namespace have together, unless the operator
+// says otherwise. Each costs every node as much as a Service with one port.
+const DefaultMorePorts = 5_000
 
-// boundPorts leaves the Services of each namespace so many ports together, those of the older Services first, so that a new
-// Service takes none from another. Services are ordered by key. One that has more ports than are left gets no address, and
-// keeps the addresses that it has, with the first ports of its spec.
+// boundPorts leaves the Services of each namespace so many ports together beyond the first of each, those of the older
+// Services first, so that a new Service takes none from another. Services are ordered by key. One that has more ports than
+// are left gets no address, and keeps the addresses that it has, with the first ports of its spec.
 func boundPorts(r *report, services []lb.Service, most int) {
 	for len(services) > 0 {
-		n, ports := 0, 0
+		n, more := 0, 0
 		for ; n < len(services) && services[n].Key.Namespace == services[0].Key.Namespace; n++ {
-			ports += len(services[n].Ports)
+			more += morePorts(&services[n])
 		}
-		if ports > most {
-			boundTogether(r, services[:n], ports, most)
+		if more > most {
+			boundTogether(r, services[:n], more, most)
 		}
 		services = services[n:]
 	}
 }
 
+func morePorts(s *lb.Service) int { return max(0, len(s.Ports)-1) }
+
 // boundTogether is boundPorts for the Services of one namespace, which have too many.
-func boundTogether(r *report, services []lb.Service, ports, most int) {
+func boundTogether(r *report, services []lb.Service, more, most int) {
 	byAge := make([]*lb.Service, len(services))
 	for i := range services {
 		byAge[i] = &services[i]
@@ -36,14 +38,15 @@ func boundTogether(r *report, services []lb.Service, ports, most int) {
 	slices.SortFunc(byAge, func(a, b *lb.Service) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID)) })
 	left := most
 	for _, s := range byAge {
-		served := min(len(s.Ports), left)
-		left -= served
-		if served == len(s.Ports) {
+		excess := max(0, morePorts(s)-left)
+		left -= morePorts(s) - excess
+		if excess == 0 {
 			continue
 		}
+		served := len(s.Ports) - excess
 		r.fault(lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}, lb.TooManyPorts,
-			"%d of its %d ports are served: the Services of the namespace have %d ports together, and %d are served, older Services' first",
-			served, len(s.Ports), ports, most)
+			"%d of its %d ports are served: beyond the first port of each the Services of the namespace have %d ports together, and %d are served, older Services' first",
+			served, len(s.Ports), more, most)
 		problem := r.problems[len(r.problems)-1]
 		s.Ports, s.Problem = s.Ports[:served:served], cmp.Or(s.Problem, &problem)
 	}

@@ -46,7 +46,7 @@ func (s *Settings) Define(f *flag.FlagSet, healthListen string) {
 	})
 	f.BoolVar(&s.Options.NoFilter, "disable-filter", false, "do not filter traffic to Services; Holdfast's source ranges and limits have no effect")
 	f.BoolVar(&s.Options.AllowInternal, "allow-internal-traffic", false, "let the cluster's own pods and nodes past source ranges, unless a Service's annotation holdfast.dev/internal-traffic says otherwise")
-	f.IntVar(&s.Options.MaxPorts, "max-ports", config.DefaultMaxPorts, "most `ports` of all Services of a namespace together")
+	f.IntVar(&s.Options.MorePorts, "max-ports", config.DefaultMorePorts, "most `ports` of all Services of a namespace together, beyond the first port of each")
 	f.BoolVar(&s.Options.IgnoreExcludeLabel, "ignore-exclude-label", false, "announce also from nodes with the label node.kubernetes.io/exclude-from-external-load-balancers")
 }
 
@@ -64,8 +64,8 @@ func (s *Settings) Parse(f *flag.FlagSet, args []string) error {
 	if s.version {
 		return errVersion
 	}
-	if s.Options.MaxPorts < 1 {
-		return fmt.Errorf("--max-ports %d is not positive", s.Options.MaxPorts)
+	if s.Options.MorePorts < 1 {
+		return fmt.Errorf("--max-ports %d is not positive", s.Options.MorePorts)
 	}
 	if s.Namespace == "" {
 		return errors.New("--namespace is not given and POD_NAMESPACE is not set")

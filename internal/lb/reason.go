@@ -26,7 +26,7 @@ const (
 	AddressNotInPool Reason = "AddressNotInPool"
 	// InvalidRequest: what the Service asks for cannot be read or contradicts itself.
 	InvalidRequest Reason = "InvalidRequest"
-	// TooManyPorts: the Services of the namespace have more ports than it may have.
+	// TooManyPorts: the Services of the namespace have more ports together than are served.
 	TooManyPorts Reason = "TooManyPorts"
 	// NoClusterIP: a headless Service of type LoadBalancer cannot be served.
 	NoClusterIP Reason = "NoClusterIP"
