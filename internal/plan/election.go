@@ -23,6 +23,9 @@ func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) election {
 	if len(shared) == 0 {
 		return election{services: []*lb.Service{s}, ads: ads, adsOf: [][]int{ads}, addresses: p.together(s, a)}
 	}
+	if e, known := p.elections[a]; known {
+		return e
+	}
 	e := election{addresses: []netip.Addr{a}}
 	same := true
 	for _, other := range shared {
@@ -39,6 +42,7 @@ func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) election {
 	if same && len(e.services) > 0 {
 		e.addresses = p.together(e.services[0], a)
 	}
+	p.elections[a] = e
 	return e
 }
 
@@ -77,11 +81,30 @@ type result struct {
 	standIn *node
 }
 
+// outcome is a result, or why there is none.
+type outcome struct {
+	result
+	why lb.Reason
+}
+
 // elect returns the owner of an address, or why there is none.
 func (p *planner) elect(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reason) {
 	if !s.Serving {
 		return result{}, lb.NoServingEndpoint
 	}
+	if len(p.sharers[a]) == 0 {
+		return p.hold(s, a, ads)
+	}
+	o, known := p.outcomes[a]
+	if !known {
+		o.result, o.why = p.hold(s, a, ads)
+		p.outcomes[a] = o
+	}
+	return o.result, o.why
+}
+
+// hold holds the election.
+func (p *planner) hold(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reason) {
 	e := p.election(s, a, ads)
 	r, key := p.ranking(e), p.electionKey(s, a)
 	winner := p.highestScore(p.topRanked(e, r, a), key)

@@ -299,7 +299,7 @@ func checkFilter(t *testing.T, r *rand.Rand, s lb.State, f lb.Filter) {
 			t.Errorf("%s is guarded: %v, want %v", a, !want, want)
 		}
 	}
-	if !slices.IsSortedFunc(f.Frontends, compareFrontends) || len(f.Frontends) != len(merged(slices.Clone(f.Frontends))) {
+	if !slices.IsSortedFunc(f.Frontends, func(a, b lb.Frontend) int { return compareFrontends(&a, &b) }) || len(f.Frontends) != len(merged(slices.Clone(f.Frontends))) {
 		t.Errorf("frontends %v are not ordered and unique", f.Frontends)
 	}
 	index := newPoolIndex(s.Pools)

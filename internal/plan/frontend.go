@@ -43,11 +43,10 @@ func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
 			add(&s.Leaving[i].Served)
 		}
 	}
-	slices.SortStableFunc(out, compareFrontends)
 	return merged(out)
 }
 
-func compareFrontends(a, b lb.Frontend) int {
+func compareFrontends(a, b *lb.Frontend) int {
 	return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 }
 
@@ -113,15 +112,21 @@ func intersection(a, b []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// merged joins frontends that two Services have in common, which happens only if another program wrote their
-// statuses. kube-proxy may choose the pods of either, so that the terms of both apply.
+// merged orders frontends, and joins those that two Services have in common, which happens only if another program wrote
+// their statuses. kube-proxy may choose the pods of either, so that the terms of both apply.
 func merged(frontends []lb.Frontend) []lb.Frontend {
-	var out []lb.Frontend
-	for _, f := range frontends {
-		if n := len(out); n == 0 || compareFrontends(out[n-1], f) != 0 {
-			out = append(out, f)
+	// Frontends are large, and many Services that share an address are far from in order.
+	order := make([]int, len(frontends))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return compareFrontends(&frontends[i], &frontends[j]) })
+	out := make([]lb.Frontend, 0, len(frontends))
+	for _, i := range order {
+		if n := len(out); n == 0 || compareFrontends(&out[n-1], &frontends[i]) != 0 {
+			out = append(out, frontends[i])
 		} else {
-			out[n-1] = both(out[n-1], f)
+			out[n-1] = both(out[n-1], frontends[i])
 		}
 	}
 	return out

@@ -93,6 +93,8 @@ func ForNode(node string, s lb.State) Plan {
 		yield:     map[netip.Addr]bool{},
 		owners:    map[netip.Addr]string{},
 		relays:    map[netip.Addr]lb.Relay{},
+		elections: map[netip.Addr]election{},
+		outcomes:  map[netip.Addr]outcome{},
 		sources:   map[source][][6]byte{},
 		closed:    c.closedHere(),
 		routes:    newRouteTable(s.BGPAdvertisements),
@@ -127,6 +129,9 @@ type planner struct {
 	// owners and relays of the plan.
 	owners map[netip.Addr]string
 	relays map[netip.Addr]lb.Relay
+	// elections and their outcomes are those of shared addresses, which each of the Services asks for.
+	elections map[netip.Addr]election
+	outcomes  map[netip.Addr]outcome
 	// sources caches the result of macsOf.
 	sources map[source][][6]byte
 	// closed is the result of closedHere.
