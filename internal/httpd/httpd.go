@@ -14,12 +14,38 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/holdfast-lb/holdfast/internal/crowd"
 )
 
-// Metrics serves /metrics from g.
+const (
+	// paused is how many times longer than it took to make the metrics nobody gets them again.
+	paused = 9
+	// metricsTimeout is how long one who asks waits for that.
+	metricsTimeout = 30 * time.Second
+	// mostConnections may be open, mostOfOne of them from one address.
+	mostConnections, mostOfOne = 128, 8
+	// readTimeout is for a request, and for the next one; writeTimeout also for what takes long, as a profile does.
+	readTimeout, writeTimeout = 5 * time.Second, time.Minute
+)
+
+// Metrics serves /metrics from g, to all who ask together a tenth of the time: whoever reaches the port may ask.
 func Metrics(g prometheus.Gatherer) http.Handler {
+	inner := promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
+	turn := make(chan struct{}, 1)
+	paced := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case turn <- struct{}{}:
+		case <-r.Context().Done():
+			return
+		}
+		start := time.Now()
+		inner.ServeHTTP(w, r)
+		time.AfterFunc(paused*time.Since(start), func() { <-turn })
+	})
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
+	// It buffers the answer, so that a slow reader keeps nobody waiting.
+	mux.Handle("GET /metrics", http.TimeoutHandler(paced, metricsTimeout, "too many ask"))
 	return mux
 }
 
@@ -66,11 +92,16 @@ func Serve(ctx context.Context, address string, h http.Handler) error {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", address, err)
 	}
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
+	listener = (&crowd.Limit{All: mostConnections, OfOne: mostOfOne}).Listener(listener)
+	server := server(ctx, h)
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve on %s: %w", address, err)
 	}
 	return nil
+}
+
+func server(ctx context.Context, h http.Handler) *http.Server {
+	return &http.Server{Handler: h, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, BaseContext: func(net.Listener) context.Context { return ctx }}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log"
 	"log/slog"
 	"maps"
 	"net"
@@ -110,7 +111,13 @@ func (m *Members) Run(ctx context.Context) error {
 }
 
 func (m *Members) gossip(ctx context.Context) error {
-	list, err := memberlist.Create(m.memberlistConfig())
+	c := m.memberlistConfig()
+	streams, err := newTransport(c.BindAddr, c.BindPort, c.Logger)
+	if err != nil {
+		return fmt.Errorf("listen for members on port %d: %w", m.config.Port, err)
+	}
+	c.Transport = streams
+	list, err := memberlist.Create(c)
 	if err != nil {
 		return fmt.Errorf("start membership on port %d: %w", m.config.Port, err)
 	}
@@ -197,7 +204,7 @@ func (m *Members) memberlistConfig() *memberlist.Config {
 	c.DeadNodeReclaimTime = time.Second
 	c.Events = events{m}
 	c.Delegate = delegate{m}
-	c.LogOutput = logWriter{m.config.Log}
+	c.Logger = log.New(&logWriter{log: m.config.Log}, "", 0)
 	return c
 }
 

@@ -1,0 +1,182 @@
+package httpd
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+)
+
+// dial opens a connection from an address, and reports whether a request on it was answered. It stays open.
+func dial(t *testing.T, to, from string) (answered bool) {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	c, err := d.DialContext(t.Context(), "tcp", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	fmt.Fprint(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+	line, err := bufio.NewReader(c).ReadString('\n')
+	return err == nil && strings.Contains(line, "200")
+}
+
+// TestCrowd: connections that one address keeps open leave others room, and the process descriptors.
+func TestCrowd(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := free.Addr().String()
+	free.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(ctx, at, Health(func() error { return nil })) }()
+	for {
+		if c, err := net.Dial("tcp", at); err == nil {
+			c.Close()
+			break
+		}
+	}
+	const one = 200
+	kept := 0
+	for range one {
+		if dial(t, at, "127.0.0.2") {
+			kept++
+		}
+	}
+	if kept == 0 || kept > 20 {
+		t.Errorf("of %d connections of one address %d are kept, want a few", one, kept)
+	}
+	if !dial(t, at, "127.0.0.3") {
+		t.Error("another address is not served")
+	}
+	for i := range 250 {
+		for range 20 {
+			if dial(t, at, fmt.Sprint("127.0.1.", i+1)) {
+				kept++
+			}
+		}
+	}
+	if kept > 200 {
+		t.Errorf("%d connections of all addresses are kept", kept)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// pipes is a listener that accepts what is sent to it.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, errors.New("closed")
+}
+func (p pipes) Close() error   { return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// TestIdler: a client that sends nothing more, or reads nothing, is left.
+func TestIdler(t *testing.T) {
+	for name, request := range map[string]string{
+		"silent":         "",
+		"half a request": "GET / HT",
+		"half a body":    "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n",
+		"reads nothing":  "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ours, theirs := net.Pipe()
+				l := make(pipes, 1)
+				l <- ours
+				closed := make(chan struct{})
+				s := server(t.Context(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					_, _ = io.Copy(io.Discard, r.Body)
+					_, _ = w.Write(make([]byte, 1<<20))
+				}))
+				s.ConnState = func(_ net.Conn, state http.ConnState) {
+					if state == http.StateClosed {
+						close(closed)
+					}
+				}
+				go func() { _ = s.Serve(l) }()
+				go func() { fmt.Fprint(theirs, request) }()
+				if name != "reads nothing" {
+					go func() { _, _ = io.Copy(io.Discard, theirs) }()
+				}
+				start := time.Now()
+				select {
+				case <-closed:
+				case <-time.After(time.Hour):
+					t.Error("still there after an hour")
+				}
+				if took := time.Since(start); took > 2*time.Minute {
+					t.Errorf("left after %v", took)
+				}
+				theirs.Close()
+				close(l)
+			})
+		})
+	}
+}
+
+// slow is a gatherer that takes a while.
+type slow struct{ times atomic.Int64 }
+
+const gathering = 100 * time.Millisecond
+
+func (s *slow) Gather() ([]*dto.MetricFamily, error) {
+	s.times.Add(1)
+	time.Sleep(gathering)
+	return nil, nil
+}
+
+// TestScrapers: however many ask, metrics take a tenth of the time, and each is answered.
+func TestScrapers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slow{}
+		h := Metrics(s)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var answers atomic.Int64
+		ask := func() {
+			if code, _ := get(t, h, "/metrics"); code == http.StatusOK {
+				answers.Add(1)
+			}
+		}
+		for range 8 {
+			go func() {
+				for ctx.Err() == nil {
+					ask()
+				}
+			}()
+		}
+		<-ctx.Done()
+		if busy := time.Duration(s.times.Load()) * gathering; busy > time.Minute/9 {
+			t.Errorf("gathered for %v of a minute", busy)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if answers.Load() != s.times.Load() {
+			t.Errorf("%d answers of %d", answers.Load(), s.times.Load())
+		}
+		start := time.Now()
+		if ask(); time.Since(start) > 2*gathering {
+			t.Errorf("a single one waits for %v", time.Since(start))
+		}
+		time.Sleep(time.Minute) // what paces ends in the bubble
+	})
+}

@@ -1,0 +1,70 @@
+package members
+
+import (
+	"io"
+	"log"
+	"net"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/holdfast-lb/holdfast/internal/crowd"
+)
+
+// Bounds on what is read before it is known to be a member's: memberlist reads a message of up to 20 MiB to its end before
+// it tries the keys. A member describes itself in less than 1 KiB, so these last for some thousand members.
+const (
+	mostStreams, mostOfOne = 64, 4
+	mostOctets             = 4 << 20
+)
+
+// transport is memberlist's with these bounds on incoming streams.
+type transport struct {
+	*memberlist.NetTransport
+	limit   crowd.Limit
+	streams chan net.Conn
+	stopped chan struct{}
+}
+
+func newTransport(address string, port int, log *log.Logger) (*transport, error) {
+	inner, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{BindAddrs: []string{address}, BindPort: port, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	t := &transport{
+		NetTransport: inner, limit: crowd.Limit{All: mostStreams, OfOne: mostOfOne},
+		streams: make(chan net.Conn), stopped: make(chan struct{}),
+	}
+	go t.admit()
+	return t, nil
+}
+
+// admit passes incoming streams on until Shutdown.
+func (t *transport) admit() {
+	for {
+		select {
+		case c := <-t.NetTransport.StreamCh():
+			if c, ok := t.limit.Admit(c); ok {
+				t.streams <- stream{c, io.LimitReader(c, mostOctets)}
+			}
+		case <-t.stopped:
+			return
+		}
+	}
+}
+
+// StreamCh implements memberlist.Transport.
+func (t *transport) StreamCh() <-chan net.Conn { return t.streams }
+
+// Shutdown implements memberlist.Transport. memberlist takes streams until it has returned.
+func (t *transport) Shutdown() error {
+	defer close(t.stopped)
+	return t.NetTransport.Shutdown()
+}
+
+// stream ends after mostOctets.
+type stream struct {
+	net.Conn
+	bounded io.Reader
+}
+
+func (s stream) Read(b []byte) (int, error) { return s.bounded.Read(b) }
