@@ -71,7 +71,7 @@ func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 		r := s.record(one.Peer)
 		emit(m.ups, prometheus.CounterValue, float64(r.total.Ups))
 		emit(m.failures, prometheus.CounterValue, float64(r.failures))
-		emit(m.damped, prometheus.GaugeValue, number(r.flaps.damped(time.Now())))
+		emit(m.damped, prometheus.GaugeValue, number(r.falls.rests(time.Now())))
 		emit(m.advertised, prometheus.GaugeValue, float64(one.Advertised))
 		emit(m.ignored, prometheus.GaugeValue, float64(r.total.Ignored))
 		emit(m.updates, prometheus.CounterValue, float64(r.total.Updates))

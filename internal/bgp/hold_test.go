@@ -57,7 +57,7 @@ func TestHold(t *testing.T) {
 		nstest.Until(t, patience, "the routes are back", func() bool { return l.birdKernel.has(both4) && l.birdKernel.has(forBIRD) })
 
 		// A path that fails again and again is a session that falls again and again.
-		for range freeFalls - 1 {
+		for range falls.free() - 1 {
 			established(t, s, "bird4")
 			hold(Path{State: "down", Hold: PathDown, Why: why})
 			hold(Path{State: "up"})

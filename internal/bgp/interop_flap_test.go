@@ -28,7 +28,7 @@ func TestInteropFlaps(t *testing.T) {
 			l.frr.Configure("do clear bgp 192.0.2.1")
 			nstest.Until(t, patience, "the session falls", func() bool { return session(s, "frr4").State != Established })
 		}
-		for n := range freeFalls {
+		for n := range falls.free() {
 			reset()
 			fell := time.Now()
 			nstest.Until(t, patience, "the session is back", func() bool {
@@ -47,7 +47,7 @@ func TestInteropFlaps(t *testing.T) {
 			t.Errorf("it is %+v", got)
 		}
 		nstest.Until(t, 2*patience, "the session is back in the end", func() bool { return session(s, "frr4").State == Established })
-		if took := time.Since(fell); took < flapWait-time.Second {
+		if took := time.Since(fell); took < falls.waits[falls.free()]-time.Second {
 			t.Errorf("it was back after %v", took)
 		} else {
 			t.Logf("after fall 4 the session was back in %v", took.Round(10*time.Millisecond))

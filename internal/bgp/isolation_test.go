@@ -85,7 +85,7 @@ func TestInteropIsolation(t *testing.T) {
 		pid := strike(t, s, "bird4", syscall.SIGUSR1, 0)
 		strike(t, s, "bird4", syscall.SIGUSR1, pid)
 		nstest.Until(t, patience, "it is quarantined", func() bool { return session(s, "bird4").Quarantined })
-		const why = "the BGP engine died 3 times with this peer within 10 minutes, at last: the BGP engine ended: exit status 2: panic: a message of death; it is tried again after 15 minutes, or when the BGPPeer changes"
+		const why = "the BGP engine died 3 times in a row with this peer, at last: the BGP engine ended: exit status 2: panic: a message of death; it is tried again after 15 minutes, or when the BGPPeer changes"
 		if got := session(s, "bird4"); got.LastError != why || got.State != "idle" || got.Since.IsZero() {
 			t.Errorf("the session is %+v", got)
 		}
@@ -285,40 +285,6 @@ func TestInteropSpeakerKilled(t *testing.T) {
 			t.Errorf("the death of a speaker took %v out of FRR's kernel, %v out of BIRD's", frr, bird)
 		}
 	})
-}
-
-// The first death is nothing, the third within the window is quarantine. A start that failed counts apart.
-func TestDeaths(t *testing.T) {
-	began := time.Unix(1_000_000, 0)
-	for _, tt := range []struct {
-		name   string
-		at     []time.Duration
-		want   time.Duration // the wait after the last death
-		beyond bool
-	}{
-		{"the first", []time.Duration{0}, 0, false},
-		{"the second", []time.Duration{0, 5 * time.Second}, time.Second, false},
-		{"the third", []time.Duration{0, 5 * time.Second, 10 * time.Minute}, time.Second, false},
-		{"the third within the window", []time.Duration{0, 5 * time.Second, 9 * time.Minute}, quarantineTime, true},
-		{"the first after quarantine", []time.Duration{0, 1, 2, quarantineTime + 3}, 0, false},
-		{"rare ones", []time.Duration{0, 11 * time.Minute, 22 * time.Minute, 33 * time.Minute}, 0, false},
-	} {
-		var d deaths
-		var now time.Time
-		for _, at := range tt.at {
-			now = began.Add(at)
-			d.died(now)
-		}
-		if wait := d.until.Sub(now); wait != tt.want || d.quarantined(now) != tt.beyond {
-			t.Errorf("%s: %v, quarantined %t", tt.name, wait, d.quarantined(now))
-		}
-	}
-	var d deaths
-	for _, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
-		if d.unstarted(began); d.until.Sub(began) != want*time.Second || d.quarantined(began) {
-			t.Errorf("a start that failed is tried again after %v, want %d s", d.until.Sub(began), want)
-		}
-	}
 }
 
 // An engine hangs when it had ten seconds for an answer, however long that took.

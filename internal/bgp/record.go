@@ -9,10 +9,11 @@ import (
 
 // record is what is remembered of a peer, whatever became of its supervisors: a peer that is held, or waits, has none.
 type record struct {
-	// of are the settings that flaps, deaths and why are about: others are another matter.
-	of     wire.Settings
-	flaps  flaps
-	deaths deaths
+	// of are the settings that the rests and their reasons are about: others are another matter.
+	of                    wire.Settings
+	falls, deaths, starts backoff
+	// fallWhy is why the session fell last.
+	fallWhy string
 	// why there is no session, where the engine cannot tell.
 	why string
 	// lost is when there was a session last; zero before the first one came up.
@@ -29,7 +30,7 @@ func (r *record) serve(settings wire.Settings) {
 		settings.Address, settings.Source = netip.Addr{}, netip.Addr{}
 	}
 	if r.of != settings {
-		r.of, r.flaps, r.deaths, r.why = settings, flaps{}, deaths{}, ""
+		*r = record{of: settings, lost: r.lost, total: r.total, restarts: r.restarts, failures: r.failures}
 	}
 }
 

@@ -19,15 +19,15 @@ func TestRecordOfOtherSettings(t *testing.T) {
 	var r record
 	r.serve(settings)
 	r.failures, r.why = 7, "it died"
-	for range freeFalls + 1 {
-		r.flaps.fell(now, "")
+	for range falls.free() + 1 {
+		r.falls.again(now, falls)
 	}
-	for range deathLimit {
-		r.deaths.died(now)
+	for range len(deaths.waits) {
+		r.deaths.again(now, deaths)
 	}
 	check := func(what string, want bool) {
 		t.Helper()
-		if d, q, w := r.flaps.damped(now), r.deaths.quarantined(now), r.why != ""; d != want || q != want || w != want || r.failures != 7 {
+		if d, q, w := r.falls.rests(now), r.quarantined(now), r.why != ""; d != want || q != want || w != want || r.failures != 7 {
 			t.Errorf("%s: damped %t, quarantined %t, why %q, %d failures", what, d, q, r.why, r.failures)
 		}
 	}
@@ -67,7 +67,7 @@ func TestHeld(t *testing.T) {
 	set(t, s, desire([]lb.Peer{never.peer("never", 65000), good.peer("good", 65000)}, route("198.51.100.1/32", "good")))
 	pid := 0
 	hold()
-	for n := range deathLimit {
+	for n := range len(deaths.waits) {
 		if n < 2 {
 			established(t, s, "good")
 		}
@@ -94,7 +94,7 @@ func TestHeld(t *testing.T) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r := s.record("good"); r.restarts != deathLimit || r.failures != 2 || r.total.Ups != 2 {
+	if r := s.record("good"); r.restarts != uint64(len(deaths.waits)) || r.failures != 2 || r.total.Ups != 2 {
 		t.Errorf("%d deaths, %d failures, %d times up", r.restarts, r.failures, r.total.Ups)
 	}
 }

@@ -28,13 +28,13 @@ func (s *Speaker) states() []Session {
 		if l.supervisor != nil && l.supervisor.reported.Session.State != "" {
 			one = l.supervisor.reported.Session
 		}
-		one.Peer, one.Address, one.Quarantined = l.settings.Name, l.settings.Address, r.deaths.quarantined(time.Now())
+		one.Peer, one.Address, one.Quarantined = l.settings.Name, l.settings.Address, r.quarantined(time.Now())
 		if one.State != Established {
 			one.Since = r.lost
 			one.LastError = cmp.Or(one.LastError, r.why)
 		}
-		if l.supervisor == nil && r.flaps.wait > 0 {
-			one.LastError = r.flaps.sentence()
+		if l.supervisor == nil && r.falls.wait > 0 {
+			one.LastError = r.damped()
 		}
 		out = append(out, s.withPath(one))
 	}

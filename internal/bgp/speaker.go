@@ -144,7 +144,7 @@ func (s *Speaker) sync() error {
 		r.serve(settings)
 		records[settings.Name] = r
 		// An unnumbered peer without an address is held, or is about to be.
-		if s.paths[settings.Name].Hold != Free || !settings.Address.IsValid() || r.flaps.damped(time.Now()) {
+		if s.paths[settings.Name].Hold != Free || !settings.Address.IsValid() || r.falls.rests(time.Now()) {
 			s.listed = append(s.listed, listed{settings: settings})
 			continue
 		}

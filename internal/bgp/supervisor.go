@@ -81,7 +81,7 @@ func (s *supervisor) next() (*wire.Settings, time.Duration) {
 		}
 		return nil, 0
 	}
-	return s.settings, time.Until(s.speaker.record(s.settings.Name).deaths.until)
+	return s.settings, s.speaker.record(s.settings.Name).rest(time.Now())
 }
 
 // begin notes an engine that runs.
@@ -101,18 +101,17 @@ func (s *supervisor) ended(settings wire.Settings, err error) {
 	}
 	switch {
 	case errors.Is(err, errStart):
-		r.deaths.unstarted(now)
+		r.starts.again(now, failedStarts)
+		r.why = err.Error()
 	case err != nil:
-		r.deaths.died(now)
+		r.deaths.again(now, deaths)
 		r.restarts++
-	}
-	if err != nil {
-		r.why = r.deaths.sentence(err)
+		r.why = r.died(err)
 	}
 	if err != nil && was && s.settings != nil {
 		s.speaker.fell(settings.Name, err.Error())
 	}
-	again := r.deaths.until.Sub(now).Round(time.Second)
+	again := r.rest(now).Round(time.Second)
 	s.speaker.mu.Unlock()
 	if err != nil {
 		s.speaker.config.Log.Error("BGP engine died", "peer", settings.Name, "address", settings.Address, "error", err, "again in", again)
@@ -127,7 +126,7 @@ func (s *supervisor) report(settings wire.Settings, now wire.Report) {
 	s.speaker.repairs = s.speaker.repairs.Plus(before, now.Counters)
 	if s.settings != nil { // it is not to end
 		// A session may come up and fall between two reports.
-		for range min(now.Counters.Falls-before.Falls, freeFalls+1) {
+		for range min(now.Counters.Falls-before.Falls, uint64(len(falls.waits))) {
 			s.speaker.fell(settings.Name, now.Session.LastError)
 		}
 	}
