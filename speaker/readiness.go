@@ -28,45 +28,34 @@ type sessionGate struct {
 	logged string
 }
 
-// check returns what the speaker still waits for, and logs what is new.
-func (g *sessionGate) check(now time.Time, sessions []bgp.Session, former map[string]bool, known, overridden bool) error {
+// check returns what the speaker still waits for, and logs what is new. The former speaker's sessions are awaited without limit,
+// unless the operator overrides it; where they are not known, the API server is away, and they count like new ones.
+func (g *sessionGate) check(now time.Time, sessions []bgp.Session, awaited []string, known, overridden bool) (err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	err := g.closed(now, sessions, former, known, overridden)
-	if err != nil && err.Error() != g.logged {
-		g.logged = err.Error()
-		g.log.Warn("not ready", "error", err)
-	}
-	return err
-}
-
-// closed is check without the log. The former speaker's sessions are waited for without limit, unless the
-// operator says otherwise; where they are unknown, the API server is away, and they count like new ones.
-func (g *sessionGate) closed(now time.Time, sessions []bgp.Session, former map[string]bool, known, overridden bool) error {
 	if g.began.IsZero() {
 		g.began = now
 	}
-	var lost, missing []string
+	var missing []string
 	for _, s := range sessions {
-		switch {
-		case s.State == bgp.Established:
-		case former[s.Peer]:
-			lost = append(lost, s.Peer)
-		default:
+		if s.State != bgp.Established {
 			missing = append(missing, s.Peer)
 		}
 	}
 	young := now.Sub(g.began) < sessionWait
 	switch {
 	case g.open || overridden:
-	case len(lost) > 0:
-		return fmt.Errorf("no BGP session with %s, which the speaker before this one had; annotate the Node with %s=true to go on without",
-			lb.SomeOf(lost), v1beta1.AnnotationReadyWithoutSessions)
+	case len(awaited) > 0:
+		err = fmt.Errorf("no BGP session with %s, which the speaker before this one had; annotate the Node with %s=true to go on without",
+			lb.SomeOf(awaited), v1beta1.AnnotationReadyWithoutSessions)
 	case young && !known:
-		return errors.New("the BGP sessions of the speaker before this one are not read")
+		err = errors.New("the BGP sessions of the speaker before this one are not read")
 	case young && len(missing) > 0:
-		return fmt.Errorf("no BGP session with %s yet; ready after %v all the same", lb.SomeOf(missing), sessionWait)
+		err = fmt.Errorf("no BGP session with %s yet; ready after %v all the same", lb.SomeOf(missing), sessionWait)
 	}
-	g.open = true
-	return nil
+	if g.open = err == nil; !g.open && err.Error() != g.logged {
+		g.logged = err.Error()
+		g.log.Warn("not ready", "error", err)
+	}
+	return err
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 )
 
-// TestSessionGate: sessions that the former speaker had hold readiness until they are up, the peer is gone or the operator says so;
-// others for 30 s. What happens later does not close the gate.
+// TestSessionGate: sessions that are awaited hold readiness until they are up or the operator says so, others for 30 s.
+// What happens later does not close the gate.
 //
 // Trap: a build that breaks BGP is ready, and rolls over the cluster.
 func TestSessionGate(t *testing.T) {
@@ -19,48 +19,46 @@ func TestSessionGate(t *testing.T) {
 	type look struct {
 		after            time.Duration
 		sessions         []bgp.Session
+		awaited          []string
 		known, overrides bool
 		want             string
 	}
+	a := []string{"a"}
 	for _, tt := range []struct {
-		name   string
-		former []string
-		looks  []look
+		name  string
+		looks []look
 	}{
-		{"no peer", nil, []look{{known: true}}},
-		{"all are up", []string{"a"}, []look{{sessions: []bgp.Session{up("a"), up("b")}, known: true}}},
-		{"the former speaker had it", []string{"a"}, []look{
-			{sessions: []bgp.Session{down("a")}, known: true, want: "with a, which"},
-			{after: time.Hour, sessions: []bgp.Session{down("a")}, known: true, want: "with a, which"},
+		{"no peer", []look{{known: true}}},
+		{"all are up", []look{{sessions: []bgp.Session{up("a"), up("b")}, known: true}}},
+		{"the former speaker had it", []look{
+			{sessions: []bgp.Session{down("a")}, awaited: a, known: true, want: "with a, which"},
+			{after: time.Hour, sessions: []bgp.Session{down("a")}, awaited: a, known: true, want: "with a, which"},
 			{after: time.Hour, sessions: []bgp.Session{up("a")}, known: true},
 			{after: 2 * time.Hour, sessions: []bgp.Session{down("a")}, known: true},
 		}},
-		{"the operator goes on", []string{"a"}, []look{
-			{sessions: []bgp.Session{down("a")}, known: true, want: "with a, which"},
-			{sessions: []bgp.Session{down("a")}, known: true, overrides: true},
-			{sessions: []bgp.Session{down("a")}, known: true},
+		{"it was up once", []look{
+			{sessions: []bgp.Session{down("a")}, known: true, want: "with a yet"},
+			{after: sessionWait, sessions: []bgp.Session{down("a")}, known: true},
 		}},
-		{"the peer is deleted", []string{"a"}, []look{
-			{sessions: []bgp.Session{down("a"), up("b")}, known: true, want: "with a, which"},
-			{sessions: []bgp.Session{up("b")}, known: true},
+		{"it cannot be used", []look{{after: time.Hour, awaited: a, known: true, want: "with a, which"}}},
+		{"the operator goes on", []look{
+			{sessions: []bgp.Session{down("a")}, awaited: a, known: true, want: "with a, which"},
+			{sessions: []bgp.Session{down("a")}, awaited: a, known: true, overrides: true},
+			{sessions: []bgp.Session{down("a")}, awaited: a, known: true},
 		}},
-		{"a new peer", []string{"a"}, []look{
+		{"a new peer", []look{
 			{sessions: []bgp.Session{up("a"), down("b")}, known: true, want: "with b yet"},
 			{after: sessionWait - time.Second, sessions: []bgp.Session{up("a"), down("b")}, known: true, want: "with b yet"},
 			{after: sessionWait, sessions: []bgp.Session{up("a"), down("b")}, known: true},
 		}},
-		{"the API server is away", nil, []look{
+		{"the API server is away", []look{
 			{sessions: []bgp.Session{up("a")}, want: "not read"},
 			{after: sessionWait, sessions: []bgp.Session{down("a")}},
 		}},
 	} {
 		g, start := sessionGate{log: slog.New(slog.DiscardHandler)}, time.Now()
-		former := map[string]bool{}
-		for _, peer := range tt.former {
-			former[peer] = true
-		}
 		for i, l := range tt.looks {
-			err := g.check(start.Add(l.after), l.sessions, former, l.known, l.overrides)
+			err := g.check(start.Add(l.after), l.sessions, l.awaited, l.known, l.overrides)
 			if (err != nil) != (l.want != "") || err != nil && !strings.Contains(err.Error(), l.want) {
 				t.Errorf("%s, look %d: %v, want %q", tt.name, i, err, l.want)
 			}

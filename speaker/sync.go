@@ -84,8 +84,6 @@ type planned struct {
 	Problems []lb.Problem
 	// Goodbye is what routers hear if the speaker is ordered to stop now; "" if the speaker alone is to stop.
 	Goodbye string
-	// ReadyWithoutSessions is the Node's annotation of that name.
-	ReadyWithoutSessions bool
 }
 
 // inputs are what one run reads from everything but the membership.
@@ -175,7 +173,7 @@ func (w *syncer) run(in inputs, view members.View, metadata map[string]lb.Member
 	p, err := w.apply(in, state, macsOf(metadata))
 	w.liveness.SetOwners(p.Owners)
 	problems := slices.Concat(w.filter.problems(in.links), w.unfitProblems(), w.kernelProblems(), live.Problems)
-	w.record(&planned{p, view.Epoch, state.Members, problems, goodbye(state.Nodes[w.node], p), state.Nodes[w.node].ReadyWithoutSessions})
+	w.record(&planned{p, view.Epoch, state.Members, problems, goodbye(state.Nodes[w.node], p)})
 	w.report.Set(&report.Outcome{Verdicts: p.Verdicts, Sessions: in.sessions, Speakers: len(state.Members), Problems: problems})
 	return sooner(sooner(sooner(live.Again, in.freshFor), relaysEnd(p.Relays, state.Now)), withdrawn(p, state.Now)), err
 }
@@ -297,6 +295,12 @@ func (w *syncer) ready() error {
 	case w.last.Load() == nil || w.loop.Done() == 0:
 		return errors.New("the first plan is not applied")
 	}
-	former, known := w.report.Awaited()
-	return w.sessions.check(time.Now(), w.bgp.Sessions(), former, known, w.last.Load().ReadyWithoutSessions)
+	return w.awaitSessions()
+}
+
+// awaitSessions returns for which BGP sessions a starting speaker still waits; nil if for none.
+func (w *syncer) awaitSessions() error {
+	sessions := w.bgp.Sessions()
+	awaited, known := w.report.Awaited(sessions)
+	return w.sessions.check(time.Now(), sessions, awaited, known, w.cluster.ReadyWithoutSessions(w.node))
 }

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -18,7 +17,6 @@ func compileNodes(objects []*corev1.Node, opt Options) map[string]lb.Node {
 		_, excluded := o.Labels[corev1.LabelNodeExcludeBalancers]
 		node := lb.Node{
 			Name: o.Name, Labels: o.Labels, Excluded: excluded && !opt.IgnoreExcludeLabel, Draining: draining(o),
-			ReadyWithoutSessions: o.Annotations[v1beta1.AnnotationReadyWithoutSessions] == "true",
 		}
 		for _, a := range slices.SortedStableFunc(slices.Values(o.Status.Addresses), func(a, b corev1.NodeAddress) int { return rankOf(a) - rankOf(b) }) {
 			// The same list contains host names.

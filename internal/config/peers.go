@@ -51,6 +51,12 @@ func compilePeers(r *report, objects []*v1beta1.BGPPeer, secrets secrets, nodes 
 	return peers
 }
 
+// Selects reports whether a peer is to have a session with a node of these labels, whatever else is wrong with it.
+func Selects(p *v1beta1.BGPPeer, labels map[string]string) bool {
+	selectors := compileSelectors(&report{}, lb.Object{}, "", p.Spec.NodeSelectors)
+	return len(selectors) == 0 || lb.MatchesAny(selectors, labels)
+}
+
 // conflict is why a peer cannot be used on a node.
 type conflict struct {
 	reason lb.Reason

@@ -19,7 +19,7 @@ import (
 
 // sameNode ignores heartbeats: a thousand kubelets must not keep every loop busy.
 func sameNode(a, b *corev1.Node) bool {
-	return a != nil && b != nil && reflect.DeepEqual(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses) &&
+	return a != nil && b != nil && reflect.DeepEqual(a.Labels, b.Labels) && reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses) &&
 		reflect.DeepEqual(a.Status.Conditions, b.Status.Conditions) && a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
 		a.Spec.Unschedulable == b.Spec.Unschedulable && slices.Equal(a.Spec.PodCIDRs, b.Spec.PodCIDRs) && reflect.DeepEqual(a.Spec.Taints, b.Spec.Taints)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,10 +76,8 @@ func (k *Cluster) WriteSpeakerState(ctx context.Context, node string, status v1b
 // createSpeakerState makes the Node own the object, so that both are deleted together.
 func (k *Cluster) createSpeakerState(ctx context.Context, node string) error {
 	metadata := metav1.ObjectMeta{Name: node}
-	for _, n := range k.nodes.List() {
-		if n.Name == node {
-			metadata.OwnerReferences = []metav1.OwnerReference{{APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: node, UID: n.UID}}
-		}
+	if n := k.nodeOf(node); n.UID != "" {
+		metadata.OwnerReferences = []metav1.OwnerReference{{APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: node, UID: n.UID}}
 	}
 	// Without a status: its empty fields would be encoded as null, which only a patch accepts.
 	body, err := json.Marshal(metav1.PartialObjectMetadata{
@@ -93,6 +92,32 @@ func (k *Cluster) createSpeakerState(ctx context.Context, node string) error {
 		return nil
 	}
 	return err
+}
+
+// nodeOf returns a node; an empty one if it is not there.
+func (k *Cluster) nodeOf(name string) *corev1.Node {
+	for _, n := range k.nodes.List() {
+		if n.Name == name {
+			return n
+		}
+	}
+	return &corev1.Node{}
+}
+
+// PeersOf returns the names of the BGPPeers that select a node, also of those that cannot be used there.
+func (k *Cluster) PeersOf(node string) map[string]bool {
+	out, labels := map[string]bool{}, k.nodeOf(node).Labels
+	for _, p := range k.peers.List() {
+		if config.Selects(p, labels) {
+			out[p.Name] = true
+		}
+	}
+	return out
+}
+
+// ReadyWithoutSessions reports whether a node has the annotation of that name.
+func (k *Cluster) ReadyWithoutSessions(node string) bool {
+	return k.nodeOf(node).Annotations[v1beta1.AnnotationReadyWithoutSessions] == "true"
 }
 
 // Kernels returns, by node, ports of its speaker and its kubelet: the node's kernel

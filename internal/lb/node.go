@@ -21,8 +21,6 @@ type Node struct {
 	// Draining: the node is cordoned, being deleted, about to be removed by the autoscaler, or goes down. It announces
 	// only what no other node can announce.
 	Draining bool
-	// ReadyWithoutSessions is the annotation of that name.
-	ReadyWithoutSessions bool
 	// ShuttingDown: kubelet says that the node goes down. Such a node is Draining too.
 	ShuttingDown bool
 }

@@ -2,69 +2,84 @@ package report
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Awaited returns the peers with which the speaker before this one had a session and this one has had none yet; false
-// until they were read.
-func (r *Reporter) Awaited() (peers map[string]bool, known bool) {
-	if p := r.state.awaited.Load(); p != nil {
-		return *p, true
-	}
-	return nil, false
+// awaited are the peers with which the speaker before this one had a session, and this one has had none yet.
+type awaited struct {
+	// selecting returns the peers that select this node, also those that cannot be used.
+	selecting func() map[string]bool
+
+	mu sync.Mutex
+	// peers is nil until they were read.
+	peers map[string]bool
 }
 
-// readFormer reads from the SpeakerState which sessions the speaker before this one had, before this one writes there. One
-// that ended before it had them all handed its own list on.
+// Awaited returns the peers, sorted, with which the speaker before this one had a session and this one, with these sessions, has had
+// none yet; false until they were read. A peer that does not select this node any more is not awaited.
+func (r *Reporter) Awaited(sessions []bgp.Session) (peers []string, known bool) {
+	return r.state.awaited.left(sessions)
+}
+
+func (a *awaited) left(sessions []bgp.Session) (peers []string, known bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.peers) > 0 {
+		selecting := a.selecting()
+		maps.DeleteFunc(a.peers, func(peer string, _ bool) bool { return !selecting[peer] })
+	}
+	for _, s := range sessions {
+		if up(s) {
+			delete(a.peers, s.Peer)
+		}
+	}
+	return slices.Sorted(maps.Keys(a.peers)), a.peers != nil
+}
+
+// read takes them from what the speaker before this one wrote last. One that ended before it had all handed on the rest.
+func (a *awaited) read(former []v1beta1.SessionState) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.peers = map[string]bool{}
+	for _, s := range former {
+		if s.Awaited || s.State == v1beta1.SessionStateEstablished {
+			a.peers[s.Peer] = true
+		}
+	}
+}
+
+// readFormer reads the SpeakerState once, before this speaker writes it.
 func (w *stateWriter) readFormer(ctx context.Context) error {
+	if _, known := w.awaited.left(nil); known {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
 	state, err := w.cluster.SpeakerState(ctx, w.node)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("read the sessions of the former speaker: %w", err)
+	if apierrors.IsNotFound(err) {
+		state, err = &v1beta1.SpeakerState{}, nil
 	}
-	peers := map[string]bool{}
 	if err == nil {
-		peers = formerPeers(state.Status.Sessions)
+		w.awaited.read(state.Status.Sessions)
 	}
-	w.awaited.Store(&peers)
-	return nil
+	return err
 }
 
-// formerPeers returns the peers of the sessions that a speaker had or waited for when it wrote its state last.
-func formerPeers(states []v1beta1.SessionState) map[string]bool {
-	peers := map[string]bool{}
-	for _, s := range states {
-		if s.Awaited || s.State == v1beta1.SessionStateEstablished {
-			peers[s.Peer] = true
+// mark returns the states with those of the awaited peers marked. A peer that this speaker cannot use, or not before its first plan,
+// has no other state.
+func mark(states []v1beta1.SessionState, awaited []string) []v1beta1.SessionState {
+	for _, peer := range awaited {
+		i := slices.IndexFunc(states, func(s v1beta1.SessionState) bool { return s.Peer == peer })
+		if i < 0 {
+			i, states = len(states), append(states, v1beta1.SessionState{Peer: peer, State: v1beta1.SessionStateDown})
 		}
+		states[i].Awaited = true
 	}
-	return peers
-}
-
-// mark removes from the awaited peers those with a session, and marks the states of the others. Before the first plan no
-// session is listed, and all peers are still awaited.
-func (w *stateWriter) mark(states []v1beta1.SessionState, sessions []bgp.Session) []v1beta1.SessionState {
-	peers := maps.Clone(*w.awaited.Load())
-	for _, s := range sessions {
-		if up(s) {
-			delete(peers, s.Peer)
-		}
-	}
-	w.awaited.Store(&peers)
-	if len(sessions) == 0 && !w.planned() {
-		for _, peer := range slices.Sorted(maps.Keys(peers)) {
-			states = append(states, v1beta1.SessionState{Peer: peer, State: v1beta1.SessionStateDown})
-		}
-	}
-	for i := range states {
-		states[i].Awaited = peers[states[i].Peer]
-	}
-	return states
+	return states[:min(len(states), mostListed)]
 }

@@ -1,8 +1,6 @@
 package report
 
 import (
-	"maps"
-	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,25 +14,25 @@ import (
 func TestAwaited(t *testing.T) {
 	up := func(peer string) bgp.Session { return bgp.Session{Peer: peer, State: bgp.Established} }
 	down := func(peer string) bgp.Session { return bgp.Session{Peer: peer, State: "idle"} }
-	var states = sessionStates([]bgp.Session{up("a"), up("b"), down("c")})
-	planned := false
-	start := func() *stateWriter {
-		w := &stateWriter{planned: func() bool { return planned }}
-		w.awaited.Store(new(formerPeers(states)))
+	selecting := map[string]bool{"a": true, "b": true, "c": true}
+	var states = sessionStates([]bgp.Session{up("a"), up("b"), down("c"), up("gone")})
+	start := func() *awaited {
+		w := &awaited{selecting: func() map[string]bool { return selecting }}
+		w.read(states)
 		return w
 	}
-	expect := func(when string, w *stateWriter, sessions []bgp.Session, want ...string) {
+	expect := func(when string, w *awaited, sessions []bgp.Session, want ...string) {
 		t.Helper()
-		states = w.mark(sessionStates(sessions), sessions)
+		got, _ := w.left(sessions)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", when, diff)
+		}
+		states = mark(sessionStates(sessions), got)
 		var marked []string
 		for _, s := range states {
 			if s.Awaited {
 				marked = append(marked, s.Peer)
 			}
-		}
-		got, _ := (&Reporter{state: w}).Awaited()
-		if diff := cmp.Diff(want, slices.Sorted(maps.Keys(got))); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", when, diff)
 		}
 		if diff := cmp.Diff(want, marked); diff != "" {
 			t.Errorf("%s, in the state (-want +got):\n%s", when, diff)
@@ -42,14 +40,24 @@ func TestAwaited(t *testing.T) {
 	}
 	expect("before the plan", start(), nil, "a", "b")
 	expect("it crashed", start(), nil, "a", "b")
-	planned = true
 	w := start()
 	expect("all are down", w, []bgp.Session{down("a"), down("b"), down("c")}, "a", "b")
 	expect("one is up", w, []bgp.Session{up("a"), down("b"), down("c")}, "b")
-	expect("it goes down", w, []bgp.Session{down("a"), down("b"), up("c")}, "b")
+	expect("it goes down, and another cannot be used", w, []bgp.Session{down("a"), up("c")}, "b")
 	expect("it crashed again", start(), []bgp.Session{down("a"), down("b"), down("c")}, "b", "c")
-	expect("all are up", start(), []bgp.Session{up("b"), up("c")})
-	if _, known := (&Reporter{state: &stateWriter{}}).Awaited(); known {
+	delete(selecting, "b")
+	expect("one selects other nodes", start(), []bgp.Session{down("a"), down("c")}, "c")
+	selecting["b"] = true
+	expect("all are up", start(), []bgp.Session{up("c")})
+	if _, known := (&awaited{}).left(nil); known {
 		t.Error("known before the state was read")
+	}
+}
+
+// TestMarkBound: no SpeakerState becomes longer than its schema allows.
+func TestMarkBound(t *testing.T) {
+	sessions := make([]bgp.Session, mostListed)
+	if got := mark(sessionStates(sessions), []string{"r"}); len(got) != mostListed {
+		t.Errorf("%d states, want %d", len(got), mostListed)
 	}
 }

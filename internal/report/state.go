@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
@@ -49,11 +48,9 @@ type stateWriter struct {
 	layer2   *layer2.Responder
 	bgp      *bgp.Speaker
 	foreign  func() []link.Neighbour
-	// problems returns those of this node, and planned reports whether there was a plan.
+	// problems returns those of this node.
 	problems func() []lb.Problem
-	planned  func() bool
-	// awaited are the peers of Reporter.Awaited; nil until they were read.
-	awaited atomic.Pointer[map[string]bool]
+	awaited  awaited
 
 	// silence is the part of the state that liveness wants written.
 	silence liveness.Silence
@@ -68,10 +65,8 @@ func (w *stateWriter) sync(ctx context.Context) (again time.Duration, err error)
 	if !w.cluster.Synced() || w.cluster.Uninstalling() {
 		return 0, nil
 	}
-	if w.awaited.Load() == nil {
-		if err := w.readFormer(ctx); err != nil {
-			return 0, err
-		}
+	if err := w.readFormer(ctx); err != nil {
+		return 0, err
 	}
 	alive := w.liveness.Heard()
 	if alive == nil {
@@ -168,7 +163,8 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 	}
 	out.Problems = nodeProblems(w.problems())
 	sessions := w.bgp.Sessions()
-	out.Sessions = w.mark(sessionStates(sessions), sessions)
+	awaited, _ := w.awaited.left(sessions)
+	out.Sessions = mark(sessionStates(sessions), awaited)
 	return out
 }
 
