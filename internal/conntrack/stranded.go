@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -14,67 +13,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// sweepTimes are the delays, after the loss of an endpoint, at which its connection attempts are forgotten. There are
-// several because kube-proxy sends clients to the endpoint until it has read the new EndpointSlices: a second, in a large
-// cluster several.
+// sweepTimes are the delays, after the loss of endpoints, at which the connection attempts to all lost ones are forgotten.
+// There are several because kube-proxy sends clients to an endpoint until it has read the new EndpointSlices: a second, in a
+// large cluster several.
 var sweepTimes = []time.Duration{0, time.Second, 2 * time.Second, 5 * time.Second, 15 * time.Second}
-
-// stranded are the lost endpoints, by address. It is pure: the time is an argument.
-type stranded map[netip.Addr]loss
-
-// loss is the time since which an endpoint is lost, and its number of sweeps.
-type loss struct {
-	since time.Time
-	swept int
-}
-
-// update removes the endpoints that are not in lost, and adds new ones.
-func (s stranded) update(now time.Time, lost map[netip.Addr]bool) {
-	for a := range s {
-		if !lost[a] {
-			delete(s, a)
-		}
-	}
-	for a := range lost {
-		if _, known := s[a]; !known {
-			s[a] = loss{since: now}
-		}
-	}
-}
-
-// dueSweeps returns the number of sweeps of an endpoint that were due until now.
-func (l loss) dueSweeps(now time.Time) int {
-	n := 0
-	for n < len(sweepTimes) && sweepTimes[n] <= now.Sub(l.since) {
-		n++
-	}
-	return n
-}
-
-// due returns the endpoints that need a sweep. next is the time until the next sweep is due, 0 for never.
-func (s stranded) due(now time.Time) (due map[netip.Addr]bool, next time.Duration) {
-	due = map[netip.Addr]bool{}
-	for a, l := range s {
-		n := l.dueSweeps(now)
-		if n > l.swept {
-			due[a] = true
-		}
-		if n < len(sweepTimes) {
-			if wait := sweepTimes[n] - now.Sub(l.since); next == 0 || wait < next {
-				next = wait
-			}
-		}
-	}
-	return due, next
-}
-
-// markSwept counts the sweeps that were due then as done.
-func (s stranded) markSwept(then time.Time) {
-	for a, l := range s {
-		l.swept = l.dueSweeps(then)
-		s[a] = l
-	}
-}
 
 // Sweeper forgets the connection attempts to lost endpoints. Without lost endpoints it does nothing: a sweep reads the
 // whole conntrack table, and a rollout of an application must not cost that.
@@ -84,16 +26,18 @@ type Sweeper struct {
 	forgotten atomic.Int64
 	loop      *loop.Loop
 
-	mu       sync.Mutex
-	lost     map[netip.Addr]bool
-	stranded stranded
+	mu   sync.Mutex
+	lost map[netip.Addr]bool
+	// since is when the last of them was lost; swept is how many of the sweeps since then are done.
+	since time.Time
+	swept int
 }
 
 // New returns a Sweeper that Run starts.
 func New(log *slog.Logger) *Sweeper { return newSweeper(log, Forget) }
 
 func newSweeper(log *slog.Logger, forget func(map[netip.Addr]bool) (int, error)) *Sweeper {
-	s := &Sweeper{log: log, forget: forget, stranded: stranded{}}
+	s := &Sweeper{log: log, forget: forget}
 	s.loop = loop.New(loop.Config{Name: "conntrack", Log: log, Sync: func(context.Context) (time.Duration, error) { return s.sweep() }})
 	return s
 }
@@ -101,10 +45,16 @@ func newSweeper(log *slog.Logger, forget func(map[netip.Addr]bool) (int, error))
 // Set replaces the set of endpoints on dead nodes.
 func (s *Sweeper) Set(lost map[netip.Addr]bool) {
 	s.mu.Lock()
-	changed := !maps.Equal(s.lost, lost)
+	more := false
+	for a := range lost {
+		more = more || !s.lost[a]
+	}
 	s.lost = lost
+	if more {
+		s.since, s.swept = time.Now(), 0
+	}
 	s.mu.Unlock()
-	if changed {
+	if more {
 		s.loop.Kick()
 	}
 }
@@ -112,25 +62,36 @@ func (s *Sweeper) Set(lost map[netip.Addr]bool) {
 // Run sweeps until ctx ends.
 func (s *Sweeper) Run(ctx context.Context) error { return s.loop.Run(ctx) }
 
-// sweep runs the sweeps that are due, including those that failed before. It returns the time until the next one.
+// sweep runs a sweep if one is due, or failed before. It returns the time until the next one, 0 for never.
 func (s *Sweeper) sweep() (next time.Duration, err error) {
-	now := time.Now()
 	s.mu.Lock()
-	s.stranded.update(now, s.lost)
+	lost, since, due := s.lost, s.since, 0
+	for passed := time.Since(since); due < len(sweepTimes) && sweepTimes[due] <= passed; due++ {
+	}
+	done := s.swept >= due
 	s.mu.Unlock()
-	due, next := s.stranded.due(now)
-	if len(due) == 0 {
+	if due < len(sweepTimes) {
+		next = time.Until(since.Add(sweepTimes[due]))
+	}
+	if len(lost) == 0 {
+		return 0, nil
+	}
+	if done {
 		return next, nil
 	}
-	n, err := s.forget(due)
+	n, err := s.forget(lost)
 	s.forgotten.Add(int64(n))
 	if n > 0 {
-		s.log.Info("forgot connection attempts to endpoints on dead nodes", "attempts", n, "endpoints", len(due))
+		s.log.Info("forgot connection attempts to endpoints on dead nodes", "attempts", n, "endpoints", len(lost))
 	}
 	if err != nil {
-		return next, fmt.Errorf("forget connection attempts to %d endpoints on dead nodes: %w", len(due), err)
+		return next, fmt.Errorf("forget connection attempts to %d endpoints on dead nodes: %w", len(lost), err)
 	}
-	s.stranded.markSwept(now)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.since.Equal(since) {
+		s.swept = due
+	}
 	return next, nil
 }
 
