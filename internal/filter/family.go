@@ -11,8 +11,6 @@ import (
 // family holds the differences between IPv4 and IPv6 in the table.
 type family struct {
 	nft.Family
-	// suffix of the names of sets and chains.
-	suffix string
 	// echo is the ICMP type of an echo request (RFC 792, RFC 4443 section 4.1).
 	echo byte
 	// host is how many leading bits of a source are one source to a rate limit: an IPv6 host has all of a
@@ -23,8 +21,8 @@ type family struct {
 // families in the order of their rules.
 func families() [2]*family {
 	return [2]*family{
-		{Family: nft.IPv4(), suffix: "4", echo: 8, host: 32},
-		{Family: nft.IPv6(), suffix: "6", echo: 128, host: 64},
+		{Family: nft.IPv4(), echo: 8, host: 32},
+		{Family: nft.IPv6(), echo: 128, host: 64},
 	}
 }
 
@@ -35,9 +33,6 @@ func familyOf(ipv6 bool) *family {
 	}
 	return families()[0]
 }
-
-// words is how many 32-bit registers an address fills.
-func (f *family) words() uint32 { return f.Size / 4 }
 
 // The sets of each family; the family's suffix is added to each name.
 const (
@@ -80,11 +75,11 @@ const (
 )
 
 // named returns the name of a set or chain of the family.
-func (f *family) named(base string) string { return base + f.suffix }
+func (f *family) named(base string) string { return base + f.Suffix }
 
 // sets returns the sets of the family that are always there.
 func (f *family) sets() []nft.Set {
-	frontend := f.frontendKey()
+	frontend := f.PortType()
 	list := []nft.Set{
 		{Name: guardedSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_INTERVAL},
 		{Name: resetSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_INTERVAL},
@@ -95,7 +90,7 @@ func (f *family) sets() []nft.Set {
 		{Name: frontendsSet, Key: frontend, Flags: unix.NFT_SET_MAP, Data: nft.Verdict, Counter: true},
 		// Without the length, 10.0.0.0/9 would be found for a source in the other half of 10.0.0.0/8.
 		{Name: sourcesSet, Key: nft.Key{f.Address, nft.Mark, nft.Mark}, Apart: numberSize},
-		{Name: dropsSet, Key: append(f.frontendKey(), nft.Mark), Counter: true},
+		{Name: dropsSet, Key: append(f.PortType(), nft.Mark), Counter: true},
 		{Name: loggedSet, Key: frontend},
 		{Name: internalSet, Key: frontend, Flags: unix.NFT_SET_MAP, Data: f.Address},
 		{Name: externalSet, Key: frontend, Flags: unix.NFT_SET_MAP, Data: f.Address},
@@ -109,14 +104,4 @@ func (f *family) sets() []nft.Set {
 		list[i].Name = f.named(list[i].Name)
 	}
 	return list
-}
-
-// frontendKey is the type of a frontend: address, protocol and port.
-func (f *family) frontendKey() nft.Key {
-	return nft.Key{f.Address, nft.Protocol, nft.Port}
-}
-
-// sourceKey is the type of a frontend and a source.
-func (f *family) sourceKey() nft.Key {
-	return nft.Key{f.Address, nft.Protocol, nft.Port, f.Address}
 }

@@ -2,11 +2,7 @@ package filter
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
-	"net/netip"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
@@ -25,31 +21,9 @@ type frontend struct {
 	internal bool
 }
 
-// protocolNumber is the protocol number in the IP header.
-func protocolNumber(name string) (byte, bool) {
-	switch name {
-	case "TCP":
-		return unix.IPPROTO_TCP, true
-	case "UDP":
-		return unix.IPPROTO_UDP, true
-	case "SCTP":
-		return unix.IPPROTO_SCTP, true
-	}
-	return 0, false
-}
-
-// padded pads data to whole registers.
-func padded(data ...byte) []byte { return append(data, make([]byte, (4-len(data)%4)%4)...) }
-
-// portKey is a port of an address as a key.
-func portKey(a netip.Addr, protocol byte, port uint16) string {
-	key := append(a.AsSlice(), padded(protocol)...)
-	return string(append(key, padded(binary.BigEndian.AppendUint16(nil, port)...)...))
-}
-
 func (d *frontend) key() string {
-	protocol, _ := protocolNumber(d.Protocol)
-	return portKey(d.Address, protocol, d.Port)
+	protocol, _ := nft.ProtocolNumber(d.Protocol)
+	return nft.PortKey(d.Address, protocol, d.Port)
 }
 
 // compare orders frontends as Filter has them.
@@ -66,7 +40,7 @@ func (d *frontend) equal(o *frontend) bool {
 // newFrontend validates a frontend.
 func newFrontend(d lb.Frontend) (frontend, error) {
 	d.Address, d.ClusterIP = d.Address.Unmap(), d.ClusterIP.Unmap()
-	if _, ok := protocolNumber(d.Protocol); !ok || !d.Address.IsValid() || d.Address.Zone() != "" {
+	if _, ok := nft.ProtocolNumber(d.Protocol); !ok || !d.Address.IsValid() || d.Address.Zone() != "" {
 		return frontend{}, fmt.Errorf("invalid frontend: %s port %d of %s", d.Protocol, d.Port, d.Address)
 	}
 	return frontend{Frontend: d}, nil
@@ -116,9 +90,9 @@ func (d *frontend) settings(list []nft.SetElement) []nft.SetElement {
 		put(loggedSet, key, "")
 	}
 	if d.internal {
-		protocol, _ := protocolNumber(d.Protocol)
+		protocol, _ := nft.ProtocolNumber(d.Protocol)
 		put(internalSet, key, string(d.ClusterIP.AsSlice()))
-		put(externalSet, portKey(d.ClusterIP, protocol, d.Port), string(d.Address.AsSlice()))
+		put(externalSet, nft.PortKey(d.ClusterIP, protocol, d.Port), string(d.Address.AsSlice()))
 	}
 	return list
 }

@@ -30,7 +30,7 @@ func internalChains() []nft.Chain {
 	for _, f := range families() {
 		pods.Rules = append(pods.Rules, f.toClusterIP(fromInside()))
 		own.Rules = append(own.Rules, f.toClusterIP(isTracked()))
-		answers.Rules = append(answers.Rules, slices.Concat(f.is(), f.fromExternal()))
+		answers.Rules = append(answers.Rules, slices.Concat(f.Is(), f.fromExternal()))
 	}
 	return []nft.Chain{pods, own, answers, back, back.At("external-input", unix.NF_INET_LOCAL_IN)}
 }
@@ -59,13 +59,13 @@ func untracked(op expr.CmpOp) nft.Rule {
 // toClusterIP rewrites the destination of a packet to a frontend, if it is from where it should be, and marks it.
 // Who is not on the way to such a frontend is let go by the first look.
 func (f *family) toClusterIP(from nft.Rule) nft.Rule {
-	key, _ := f.loadFrontend()
-	return slices.Concat(f.is(), key, f.lookUp(internalSet), from, f.Write(f.Destination), setMark(math.MaxUint32, internalMark))
+	key, _ := f.LoadFrontend()
+	return slices.Concat(f.Is(), key, f.lookUp(internalSet), from, f.Write(f.Destination), setMark(math.MaxUint32, internalMark))
 }
 
 // fromExternal rewrites the source of an answer.
 func (f *family) fromExternal() nft.Rule {
-	key, _ := f.loadKey(f.Source, sourcePort)
+	key, _ := f.LoadPort(f.Source, nft.SourcePort)
 	return slices.Concat(key, f.lookUp(externalSet), f.Write(f.Source))
 }
 

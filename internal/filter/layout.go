@@ -114,7 +114,7 @@ func (l layout) chains() []nft.Chain {
 		list = append(list, f.newRefuseChain(l.log), f.newRejectChain(), f.newPingLimitChain(), f.newClosedChain(), f.newICMPChain(), f.newGuardChain(), f.newLeftChain())
 		guard.Rules = append(guard.Rules, f.toFrontendChain(), f.toGuardChain())
 		own.Rules = append(own.Rules, f.toFrontendChain())
-		left.Rules = append(left.Rules, slices.Concat(f.is(), f.destinationIn(addressesSet), goTo(f.named(leftChain))))
+		left.Rules = append(left.Rules, slices.Concat(f.Is(), f.destinationIn(addressesSet), goTo(f.named(leftChain))))
 		ping.Rules = append(ping.Rules, f.redirectPing(l.answering[i]))
 	}
 	list = append(list, guard, own, left, left.At("input", unix.NF_INET_LOCAL_IN), ping, ping.At("ping-output", unix.NF_INET_LOCAL_OUT))
@@ -132,14 +132,14 @@ func acceptLoopback() nft.Rule {
 // toFrontendChain applies the verdict of a packet's frontend. During a commit a packet may jump to a new chain whose rules
 // are not yet visible: it returns without a verdict and is treated as a packet to no frontend.
 func (f *family) toFrontendChain() nft.Rule {
-	key, _ := f.loadFrontend()
-	return slices.Concat(f.is(), key, nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(frontendsSet), IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT}))
+	key, _ := f.LoadFrontend()
+	return slices.Concat(f.Is(), key, nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(frontendsSet), IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT}))
 }
 
 // toGuardChain sends all other packets to guarded addresses to the guard chain. It is after toFrontendChain because an
 // interval lookup costs more than a hash lookup.
 func (f *family) toGuardChain() nft.Rule {
-	return slices.Concat(f.is(), f.destinationIn(guardedSet), goTo(f.named(guardChain)))
+	return slices.Concat(f.Is(), f.destinationIn(guardedSet), goTo(f.named(guardChain)))
 }
 
 // newGuardChain makes the chain for packets to guarded addresses without a frontend. The ranges of a pool may hold
@@ -204,7 +204,7 @@ func (f *family) newLeftChain() nft.Chain {
 
 // redirectPing sends echo requests to the node itself, which answers them from the address that was asked.
 func (f *family) redirectPing(own netip.Addr) nft.Rule {
-	asked := slices.Concat(f.is(), nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), icmpType(f.echo), f.destinationIn(pingsSet))
+	asked := slices.Concat(f.Is(), nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), icmpType(f.echo), f.destinationIn(pingsSet))
 	if !own.IsValid() {
 		return slices.Concat(asked, nft.Expr(&expr.Redir{}))
 	}

@@ -67,7 +67,7 @@ func (y *library) list(ipv6 bool, given []netip.Prefix, likely ...*list) *list {
 }
 
 // content tells a list from all others.
-func (l *list) content() string { return familyOf(l.ipv6).suffix + l.keys }
+func (l *list) content() string { return familyOf(l.ipv6).Suffix + l.keys }
 
 // clean forgets the lists that an image does not have, now and then.
 func (y *library) clean(img *image) {
@@ -91,7 +91,7 @@ func (y *library) renumber(is *nft.Content) {
 		for _, f := range families() {
 			if m.Set == f.named(sourcesSet) {
 				at := len(m.Key) - numberSize
-				keys[f.suffix+m.Key[at:]] = append(keys[f.suffix+m.Key[at:]], m.Key[:at])
+				keys[f.Suffix+m.Key[at:]] = append(keys[f.Suffix+m.Key[at:]], m.Key[:at])
 			}
 		}
 	}

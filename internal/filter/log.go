@@ -58,7 +58,7 @@ func (t *Table) serviceOf(h header) (lb.Key, string) {
 	t.mu.Unlock()
 	var name string
 	for _, p := range []string{"TCP", "UDP", "SCTP"} {
-		if n, _ := protocolNumber(p); n == h.protocol {
+		if n, _ := nft.ProtocolNumber(p); n == h.protocol {
 			name = p
 		}
 	}

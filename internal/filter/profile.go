@@ -178,8 +178,8 @@ func (f *family) wholeKey() *expr.Payload {
 
 func (p profile) rangeRules() []nft.Rule {
 	f := p.family()
-	key, _ := f.loadFrontend()
-	source, length, number := uint32(wide), wide+f.words(), wide+f.words()+1
+	key, _ := f.LoadFrontend()
+	source, length, number := uint32(wide), wide+f.Words(), wide+f.Words()+1
 	numberIn := func(lists string) nft.Rule {
 		return slices.Concat(key, nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: p.listsIn(lists), IsDestRegSet: true, DestRegister: number}))
 	}
@@ -205,7 +205,7 @@ func (p profile) rangeRules() []nft.Rule {
 // limitRules limit new connections. The rate comes first, so that the packets it refuses do not count as connections.
 func (p profile) limitRules() []nft.Rule {
 	f := p.family()
-	key, next := f.loadFrontend()
+	key, next := f.LoadFrontend()
 	rules := []nft.Rule{slices.Concat(opensConnection(), withoutSYN(), f.destinationIn(relayedSet), accept())}
 	if p.rate > 0 {
 		rules = append(rules, slices.Concat(opensConnection(), key, f.sourceMasked(next, f.host),
@@ -232,11 +232,11 @@ func (p profile) setsOf(name string) []nft.Set {
 		return nil
 	}
 	if p.limit > 0 {
-		list = append(list, nft.Set{Name: p.limitSet(), Key: f.frontendKey(), Flags: unix.NFT_SET_EVAL, Size: sourceMemory})
+		list = append(list, nft.Set{Name: p.limitSet(), Key: f.PortType(), Flags: unix.NFT_SET_EVAL, Size: sourceMemory})
 	}
 	if p.rate > 0 {
 		list = append(list, nft.Set{
-			Name: p.rateSet(), Key: f.sourceKey(), Flags: unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT,
+			Name: p.rateSet(), Key: append(f.PortType(), f.Address), Flags: unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT,
 			Size: sourceMemory, Timeout: memoryTimeout,
 		})
 	}

@@ -50,7 +50,7 @@ func (f *family) countClosed(r reason) nft.Rule {
 
 // noFrontend is the key of countClosed.
 func (f *family) noFrontend(r reason) string {
-	return string(append(make([]byte, 4*(f.words()+2)), nft.Native(uint32(r))...))
+	return string(append(make([]byte, 4*(f.Words()+2)), nft.Native(uint32(r))...))
 }
 
 // logGroup is the group of NFLOG that drops are logged to, and logPerSecond how many at most.
@@ -62,7 +62,7 @@ const (
 
 // countAndLog counts a packet that a frontend refuses, and logs it if the frontend has LogDrops.
 func (f *family) countAndLog(r reason, log bool) []nft.Rule {
-	key, next := f.loadFrontend()
+	key, next := f.LoadFrontend()
 	rules := []nft.Rule{slices.Concat(key, nft.Expr(&expr.Immediate{Register: next, Data: nft.Native(uint32(r))}), f.in(dropsSet))}
 	if log {
 		rules = append(rules, slices.Concat(key, f.in(loggedSet), nft.Expr(perSecond(logPerSecond, false), &expr.Log{

@@ -9,27 +9,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// is matches packets of the family.
-func (f *family) is() nft.Rule { return nft.Meta(expr.MetaKeyNFPROTO, f.Proto) }
-
-// Where the ports lie in the headers of TCP (RFC 9293), UDP (RFC 768) and SCTP (RFC 9260).
-const (
-	sourcePort      = 0
-	destinationPort = 2
-)
-
-// loadKey loads the key of a frontend (address, protocol and port), and returns the next free register.
-func (f *family) loadKey(address, port uint32) (nft.Rule, uint32) {
-	return nft.Expr(
-		f.Load(address, reg),
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg + f.words()},
-		&expr.Payload{DestRegister: reg + f.words() + 1, Base: expr.PayloadBaseTransportHeader, Offset: port, Len: 2},
-	), reg + f.words() + 2
-}
-
-// loadFrontend loads the key of the frontend that a packet is addressed to.
-func (f *family) loadFrontend() (nft.Rule, uint32) { return f.loadKey(f.Destination, destinationPort) }
-
 // in matches if the key in the registers is in a set of the family.
 func (f *family) in(base string) nft.Rule { return in(f.named(base)) }
 

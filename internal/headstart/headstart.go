@@ -32,9 +32,8 @@ type Table struct {
 	log *slog.Logger
 
 	mu sync.Mutex
-	// starts are those in the kernel; stands: the table exists, as far as is known.
+	// starts are those in the kernel.
 	starts []lb.Start
-	stands bool
 	// leads has the addresses of starts, by Service.
 	leads map[lead]bool
 	// begun: what an earlier process left was removed; failed: the last change failed, and the log has it.
@@ -81,54 +80,46 @@ func (t *Table) Leads(service lb.Key, addresses []netip.Addr) bool {
 }
 
 func (t *Table) apply(starts []lb.Start) error {
-	t.begun, t.starts, t.leads = true, nil, nil
-	l := layout()
+	begun := t.begun
+	t.begun, t.starts, t.leads = true, nil, map[lead]bool{}
 	if len(starts) == 0 {
-		t.stands = false
-		return l.Delete()
+		return layout().Delete()
 	}
-	list := elements(starts)
-	if t.stands {
-		b := l.Batch()
-		b.Create()
-		for _, c := range l.Chains {
-			b.AddChain(c)
+	// Another program, or another version, may have made what is there.
+	if !begun || commit(starts, false) != nil {
+		if err := commit(starts, true); err != nil {
+			return fmt.Errorf("serve new addresses: %w", err)
 		}
-		for _, s := range l.Sets {
-			b.FlushSet(s.Name)
-		}
-		b.AddElements(l, list)
-		if b.Commit() == nil {
-			t.lead(starts)
-			return nil
-		}
-		// Somebody changed or deleted the table.
 	}
-	b := l.Batch()
-	b.Remove()
-	b.Create()
-	l.Build(b)
-	b.AddElements(l, list)
-	if err := b.Commit(); err != nil {
-		return fmt.Errorf("serve new addresses: %w", err)
-	}
-	t.lead(starts)
-	return nil
-}
-
-// lead notes what the kernel has taken.
-func (t *Table) lead(starts []lb.Start) {
-	t.starts, t.stands, t.leads = starts, true, map[lead]bool{}
+	t.starts = starts
 	for _, s := range starts {
 		t.leads[lead{s.Service, s.Address}] = true
 	}
+	return nil
+}
+
+// commit makes the table lead to these, whatever its content; anew: without what is there.
+func commit(starts []lb.Start, anew bool) error {
+	l := layout()
+	b := l.Batch()
+	if anew {
+		b.Remove()
+	}
+	b.Create()
+	b.Flush()
+	l.Build(b)
+	for _, s := range l.Sets {
+		b.FlushSet(s.Name)
+	}
+	b.AddElements(l, elements(starts))
+	return b.Commit()
 }
 
 // Remove deletes the table.
 func (t *Table) Remove() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.starts, t.stands, t.leads = nil, false, nil
+	t.starts, t.leads = nil, nil
 	if err := layout().Delete(); err != nil {
 		return fmt.Errorf("remove head start: %w", err)
 	}
@@ -147,7 +138,7 @@ func elements(starts []lb.Start) []nft.SetElement {
 		}
 		taken[key] = true
 		put := func(set, key, value string) {
-			list = append(list, nft.SetElement{Set: set + f.suffix, Element: nft.Element{Key: key, Value: value}})
+			list = append(list, nft.SetElement{Set: set + f.Suffix, Element: nft.Element{Key: key, Value: value}})
 		}
 		if s.Masquerade {
 			put(masqueradeSet, key, "")

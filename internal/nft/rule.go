@@ -83,6 +83,8 @@ func Native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 // Family holds the differences between IPv4 and IPv6 in rules and sets.
 type Family struct {
 	lb.Family
+	// Suffix is for names of sets and chains of the family.
+	Suffix string
 	// Proto is the NFPROTO number.
 	Proto byte
 	// Size of an address, and the offsets of source and destination in the header (RFC 791 section 3.1, RFC
@@ -99,7 +101,7 @@ type Family struct {
 // IPv4 returns the family of IPv4.
 func IPv4() Family {
 	return Family{
-		Family: lb.IPv4, Proto: unix.NFPROTO_IPV4, Size: 4, Source: 12, Destination: 16,
+		Family: lb.IPv4, Suffix: "4", Proto: unix.NFPROTO_IPV4, Size: 4, Source: 12, Destination: 16,
 		Address: IPv4Address, ICMP: unix.IPPROTO_ICMP, checksumAt: 10,
 	}
 }
@@ -107,10 +109,13 @@ func IPv4() Family {
 // IPv6 returns the family of IPv6.
 func IPv6() Family {
 	return Family{
-		Family: lb.IPv6, Proto: unix.NFPROTO_IPV6, Size: 16, Source: 8, Destination: 24,
+		Family: lb.IPv6, Suffix: "6", Proto: unix.NFPROTO_IPV6, Size: 16, Source: 8, Destination: 24,
 		Address: IPv6Address, ICMP: unix.IPPROTO_ICMPV6,
 	}
 }
+
+// Families returns both.
+func Families() []Family { return []Family{IPv4(), IPv6()} }
 
 // Has reports whether an address is of this family.
 func (f *Family) Has(a netip.Addr) bool { return a.IsValid() && lb.FamilyOf(a) == f.Family }

@@ -1,0 +1,52 @@
+package nft
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// Where the ports lie in the headers of TCP (RFC 9293), UDP (RFC 768) and SCTP (RFC 9260).
+const (
+	SourcePort      = 0
+	DestinationPort = 2
+)
+
+// Words is how many 32-bit registers an address fills.
+func (f *Family) Words() uint32 { return f.Size / 4 }
+
+// Is matches packets of the family.
+func (f *Family) Is() Rule { return Meta(expr.MetaKeyNFPROTO, f.Proto) }
+
+// PortType is the type of a port: address, protocol and number.
+func (f *Family) PortType() Key { return Key{f.Address, Protocol, Port} }
+
+// LoadPort loads a port of a packet as a key, and returns the next free register.
+func (f *Family) LoadPort(address, port uint32) (Rule, uint32) {
+	return Expr(
+		f.Load(address, Reg),
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: Reg + f.Words()},
+		&expr.Payload{DestRegister: Reg + f.Words() + 1, Base: expr.PayloadBaseTransportHeader, Offset: port, Len: 2},
+	), Reg + f.Words() + 2
+}
+
+// LoadFrontend loads the port that a packet is addressed to.
+func (f *Family) LoadFrontend() (Rule, uint32) { return f.LoadPort(f.Destination, DestinationPort) }
+
+// PortKey is a port of an address as a key.
+func PortKey(a netip.Addr, protocol byte, port uint16) string {
+	return string(append(a.AsSlice(), protocol, 0, 0, 0)) + PortValue(port)
+}
+
+// PortValue is a number of a port as a key or a value, padded to a register.
+func PortValue(port uint16) string {
+	return string(append(binary.BigEndian.AppendUint16(nil, port), 0, 0))
+}
+
+// ProtocolNumber is the protocol number in the IP header.
+func ProtocolNumber(name string) (n byte, ok bool) {
+	n, ok = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}[name]
+	return n, ok
+}
