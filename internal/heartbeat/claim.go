@@ -64,7 +64,17 @@ type claim struct {
 // isVerdict is false for questions and answers.
 func (c claim) isVerdict() bool { return c.status >= Alive && c.status <= Left }
 
-// over reports whether c replaces old.
+// over reports whether c replaces old. Incarnations are serial numbers (RFC 1982): none is the last one, so that their subject can
+// refute whatever a thief of the key said. 0 is that of a run that knows nothing yet.
 func (c claim) over(old claim) bool {
-	return c.incarnation > old.incarnation || c.incarnation == old.incarnation && c.status > old.status
+	switch {
+	case c.incarnation == old.incarnation:
+		return c.status > old.status
+	case c.incarnation == 0 || old.incarnation == 0:
+		return old.incarnation == 0
+	}
+	return int32(c.incarnation-old.incarnation) > 0
 }
+
+// next returns the incarnation after i.
+func next(i uint32) uint32 { return max(i+1, 1) }

@@ -90,7 +90,7 @@ func (d *detector) refute(now time.Duration, c claim) {
 		// The network lost this node, which was there: it takes nothing until it is heard again, and for a while.
 		d.counts.refuted.Add(1)
 		d.own.holdDown(now, d.HoldDown)
-		d.claimSelf(now, c.incarnation+1)
+		d.claimSelf(now, c.incarnation)
 		return
 	}
 	d.own.deaths = max(d.own.deaths, c.deaths)
@@ -106,20 +106,20 @@ func (d *detector) refute(now time.Duration, c claim) {
 		}
 		d.own.holdDown(now, hold)
 	}
-	d.claimSelf(now, c.incarnation+1)
+	d.claimSelf(now, c.incarnation)
 }
 
 // stepBack has this node take nothing for a while, by its own claim.
 func (d *detector) stepBack(now time.Duration) {
 	d.own.holdDown(now, d.HoldDown)
 	if d.own.status == Alive {
-		d.claimSelf(now, d.own.incarnation+1)
+		d.claimSelf(now, d.own.incarnation)
 	}
 }
 
-// claimSelf broadcasts what this node is.
-func (d *detector) claimSelf(now time.Duration, incarnation uint32) {
-	d.own.incarnation, d.own.status = incarnation, Alive
+// claimSelf broadcasts what this node is, after a claim of that incarnation.
+func (d *detector) claimSelf(now time.Duration, after uint32) {
+	d.own.incarnation, d.own.status = next(after), Alive
 	if now < d.own.holdDownUntil {
 		d.own.status = HoldDown
 	}
@@ -140,7 +140,7 @@ func (d *detector) ageSelf(now time.Duration) {
 		d.own.deaths = 0
 	}
 	if over || forgiven {
-		d.claimSelf(now, d.own.incarnation+1)
+		d.claimSelf(now, d.own.incarnation)
 	}
 }
 

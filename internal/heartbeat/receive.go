@@ -70,17 +70,17 @@ func (d *detector) receive(now time.Duration, p packet) {
 }
 
 // inSession reports whether the packet belongs to the sender's present run and
-// is new. Otherwise the sender is challenged to show that it is running now.
+// is new. Otherwise the sender is challenged to show that it is running now, also one of whom only old packets come: a thief of
+// the key may have forged the latest number.
 func (d *detector) inSession(now time.Duration, from *peer, p packet) bool {
 	s := &from.session
 	switch {
-	case s.boot == p.boot:
-		if p.seq <= s.seq {
-			return false
-		}
+	case s.boot == p.boot && p.seq > s.seq:
 	case p.answer != 0 && p.answer == s.challenge:
 		s.boot, s.challenge = p.boot, 0
 		from.suspicion = nil
+	case s.boot == p.boot && now-from.lastHeard <= from.hold:
+		return false
 	default:
 		if s.challenge == 0 || now-s.challengedAt >= challengeInterval {
 			if s.challenge == 0 {

@@ -127,7 +127,7 @@ func (d *detector) acquit(now time.Duration, p *peer) {
 		return
 	}
 	p.status, p.claimedAt = Alive, now
-	p.incarnation++
+	p.incarnation = next(p.incarnation)
 	p.deaths -= min(p.deaths, 1) // that of this verdict
 	d.version++
 	d.broadcast(p.id)

@@ -1,0 +1,62 @@
+package heartbeat
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// forge has the victim's packet to each other node arrive as somebody with the key writes it: the others' packets tell him
+// the victim's boot.
+func (w *world) forge(victim *node, seq uint64, claims ...claim) {
+	for _, n := range w.nodes {
+		if n != victim {
+			n.d.receive(n.now(), packet{from: victim.id, to: n.id, boot: victim.d.boot, seq: seq, hold: 160 * ms, watch: true, claims: claims})
+			n.run()
+		}
+	}
+}
+
+// What a thief of the key said must not outlast his departure and the change of the key: here the last possible number of a
+// packet.
+func TestForgedSequenceHeals(t *testing.T) {
+	for _, n := range []int{2, 4, 7} {
+		w := newWorld(1, n)
+		settle(t, w)
+		victim := w.nodes[0]
+		w.forge(victim, math.MaxUint64)
+		w.after(300 * ms)
+		w.must(t, 2*time.Second, func() bool { return w.heardByAll(victim) }, "heard by all")
+		w.stays(t, 10*time.Second, func() bool { return w.heardByAll(victim) && w.all(victim, Alive)() }, "heard by all, and alive")
+	}
+}
+
+// heardByAll reports whether all others heard the node within the last heartbeats.
+func (w *world) heardByAll(victim *node) bool {
+	for _, n := range w.nodes {
+		if p := n.d.peers[victim.id]; n != victim && n.now()-p.lastHeard > 150*ms {
+			return false
+		}
+	}
+	return true
+}
+
+// The last possible incarnations end with a refutation as any other does, also where nobody restarts.
+func TestForgedIncarnationHeals(t *testing.T) {
+	for _, status := range []Status{Dead, Left, SpeakerDown, HoldDown} {
+		for _, incarnation := range []uint32{math.MaxUint32, math.MaxUint32 - 1, math.MaxInt32, math.MaxInt32 + 1, math.MaxInt32 + 2} {
+			w := newWorld(1, 4)
+			settle(t, w)
+			victim, forger := w.nodes[0], w.nodes[3]
+			w.forge(forger, forger.d.seq+1, claim{about: victim.id, status: status, deaths: 255, incarnation: incarnation})
+			forger.d.seq += 10
+			w.after(time.Second)
+			w.must(t, 6*time.Minute, w.all(victim, Alive), "alive to all")
+			w.stays(t, 5*time.Second, w.all(victim, Alive), "alive to all")
+			victim.kill()
+			w.must(t, time.Second, w.all(victim, SpeakerDown), "SpeakerDown to all")
+			victim.start()
+			w.must(t, 10*time.Minute, w.all(victim, Alive), "alive to all after a restart")
+		}
+	}
+}
