@@ -105,8 +105,12 @@ func (s *sessions) view(now time.Time, states []*v1beta1.SpeakerState, notReady 
 		for _, session := range state.Status.Sessions {
 			byPeer[session.Peer] = session
 		}
+		once := map[string]bool{state.Name: true} // each has one voice, and none of itself
 		for _, n := range slices.Concat(state.Status.Unreachable, state.Status.Silent) {
-			missed[n.Node]++
+			if !once[n.Node] {
+				once[n.Node] = true
+				missed[n.Node]++
+			}
 		}
 	}
 	for node := range v.byNode {

@@ -113,6 +113,10 @@ func TestSessions(t *testing.T) {
 			"1/2 Established=False SessionDown: established on 1 of 2 nodes; not on w2: PeerIsSelf: see the condition Valid"},
 		{"a node that most others miss", 4, func(p *peering) { p.miss("w4", 1, 2, 3) },
 			"3/4 Established=False SessionDown: established on 3 of 4 nodes; not on w4: its speaker is not heard"},
+		{"a node that one names twice, and itself", 3, func(p *peering) {
+			p.miss("w3", 1, 3)
+			p.states[0].Status.Unreachable = p.states[0].Status.Silent
+		}, "3/3 Established=True SessionEstablished: established on 3 of 3 nodes"},
 		{"a node that misses most others", 4, func(p *peering) { p.miss("w1", 4); p.miss("w2", 4); p.miss("w3", 4) },
 			"4/4 Established=True SessionEstablished: established on 4 of 4 nodes"},
 		{"one of two is dead", 2, func(p *peering) { p.miss("w2", 1); p.notReady["w2"] = true },
