@@ -119,8 +119,11 @@ type write struct {
 	patch string
 }
 
-// create returns what the plugin says of an administrator who creates an object, or who applies it over before.
-func create(t *testing.T, plugin *validating.Plugin, before, after runtime.Object) error {
+// administrator may do everything.
+var administrator = &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}
+
+// create returns what the plugin says of somebody who creates an object, or who applies it over before.
+func create(t *testing.T, plugin *validating.Plugin, before, after runtime.Object, who user.Info) error {
 	t.Helper()
 	operation, options := admission.Create, runtime.Object(&metav1.CreateOptions{})
 	if before != nil {
@@ -129,7 +132,7 @@ func create(t *testing.T, plugin *validating.Plugin, before, after runtime.Objec
 	kind := after.GetObjectKind().GroupVersionKind()
 	resource, _ := meta.UnsafeGuessKindToResource(kind)
 	return plugin.Validate(t.Context(), admission.NewAttributesRecord(after, before, kind, "", after.(metav1.Object).GetName(),
-		resource, "", operation, options, false, &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}),
+		resource, "", operation, options, false, who),
 		admission.NewObjectInterfacesFromScheme(scheme.Scheme))
 }
 

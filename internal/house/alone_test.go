@@ -55,7 +55,7 @@ func TestOneRelease(t *testing.T) {
 		{"with a prefix in another namespace", nil, binding(t, "edge-holdfast-speaker", "holdfast", "edge"), true},
 		{"a user", own, user, true},
 	} {
-		err := create(t, plugin, tt.before, tt.after)
+		err := create(t, plugin, tt.before, tt.after, administrator)
 		if tt.refused != (err != nil) || err != nil && !strings.Contains(err.Error(), fromElsewhere) {
 			t.Errorf("%s: got %v, want a refusal: %v", tt.name, err, tt.refused)
 		}

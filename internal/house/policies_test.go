@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"k8s.io/apiserver/pkg/authentication/user"
 )
 
 const (
@@ -111,6 +113,7 @@ func speakerPolicies(t *testing.T, decide verdict) {
 		{"a finalizer", aService, `{"metadata":{"finalizers":null}}`, "may not change the metadata"},
 		{"a label", aService, `{"metadata":{"labels":{"app":"other"}}}`, "may not change the metadata"},
 		{"spec", aService, `{"spec":{"externalIPs":["192.0.2.2"]}}`, "conditions of a Service only"},
+		{"a long text that every node reads", aService, strings.Replace(condition("holdfast.dev/Announcers", "True", "Announced"), `"test"`, `"`+strings.Repeat("x", 32000)+`"`, 1), "may have 8192 letters"},
 		{"own state", aState, `{"status":{"conditions":[{"type":"EndpointsWithdrawn","status":"False","reason":"Reachable","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}],"unreachable":[]}}`, ""},
 		{"conditions of the own state", aState, `{"status":{}}`, "may not change the conditions"},
 	} {
@@ -119,6 +122,29 @@ func speakerPolicies(t *testing.T, decide verdict) {
 	another := policyTest{"another's state", aState, `{}`, "of its own node only"}
 	another.run(t, decide, "holdfast-system:holdfast-speaker", "w2")
 	another.run(t, decide, "holdfast-system:holdfast-speaker", "")
+}
+
+// TestSpeakerMakesItsState: nobody could remove a finalizer with the Node, and another's Node waits for nothing.
+func TestSpeakerMakesItsState(t *testing.T) {
+	text, err := os.ReadFile("../../config/rbac/rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugin := newPlugin(t, string(text))
+	for metadata, want := range map[string]string{
+		`{name: w1}`: "",
+		`{name: w2}`: "of its own node only",
+		`{name: w1, ownerReferences: [{apiVersion: v1, kind: Node, name: w1, uid: a}]}`:                           "",
+		`{name: w1, ownerReferences: [{apiVersion: v1, kind: Node, name: w2, uid: b, blockOwnerDeletion: true}]}`: "for its own Node only",
+		`{name: w1, finalizers: [example.org/stays]}`:                                                             "without finalizers",
+	} {
+		after := object(t, "{apiVersion: holdfast.dev/v1beta1, kind: SpeakerState, metadata: "+metadata+"}")
+		err := create(t, plugin, nil, after, &user.DefaultInfo{Name: "system:serviceaccount:holdfast-system:holdfast-speaker",
+			Extra: map[string][]string{"authentication.kubernetes.io/node-name": {"w1"}}})
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: got %v, want %q", metadata, err, want)
+		}
+	}
 }
 
 // TestControllerServicePolicy: what the controller writes to Services, and what it must not.

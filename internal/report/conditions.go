@@ -5,6 +5,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	corev1 "k8s.io/api/core/v1"
@@ -29,7 +30,7 @@ func conditions(s *corev1.Service, v plan.Verdict, sessions []bgp.Session) []met
 }
 
 func condition(kind string, o plan.Outcome) metav1.Condition {
-	c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: string(o.Reason), Message: o.Message}
+	c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: string(o.Reason), Message: k8s.Bounded(o.Message)}
 	if o.Reason == lb.Announced {
 		c.Status = metav1.ConditionTrue
 	}

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	corev1 "k8s.io/api/core/v1"
@@ -35,7 +36,7 @@ func enforced(s *corev1.Service, v plan.Verdict, problems []lb.Problem) (c []met
 	}
 	switch {
 	case len(messages) > 0:
-		out.Message = strings.Join(messages, "; ")
+		out.Message = k8s.Bounded(strings.Join(messages, "; "))
 	case exists:
 		out.Status, out.Reason, out.Message = metav1.ConditionTrue, string(lb.Filtered), "the node that announces has its packet filter in force"
 	default:
