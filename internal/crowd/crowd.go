@@ -1,57 +1,76 @@
-// Package crowd bounds the connections that anybody who reaches a port may keep open to this process, so that one
-// machine or pod takes neither its memory and file descriptors nor the place of all others.
+// Package crowd bounds the connections that anybody who reaches a port may keep open to this process, so that no
+// machine or pod takes its memory and file descriptors, or the place of all others.
 package crowd
 
 import (
+	"container/list"
 	"net"
 	"net/netip"
 	"sync"
 )
 
-// Limit bounds open connections. The zero fields of a Limit admit none.
+// Limit bounds open connections.
 type Limit struct {
-	// All is how many may be open, OfOne how many of them from one address.
+	// All is how many may be open: one more ends the oldest, since those who use a connection as they should need it for a
+	// moment. OfOne is how many may be open from one address: it gets no more.
 	All, OfOne int
 
-	mu     sync.Mutex
-	open   int
-	opened map[netip.Addr]int
+	mu sync.Mutex
+	// open has the connections, the oldest in front.
+	open list.List
+	of   map[netip.Addr]int
 }
 
-// Admit returns a connection that counts until it is closed; false, and it is closed, if it is one too many.
+// Admit returns a connection that counts until it is closed; false, and it is closed, if it is one too many of its
+// address.
 func (l *Limit) Admit(c net.Conn) (net.Conn, bool) {
-	var from netip.Addr
+	admitted := &conn{Conn: c, limit: l}
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
-		from = a.AddrPort().Addr().Unmap()
+		admitted.from = a.AddrPort().Addr().Unmap()
 	}
-	l.mu.Lock()
-	admitted := l.open < l.All && l.opened[from] < l.OfOne
-	if admitted {
-		l.count(from, 1)
-	}
-	l.mu.Unlock()
-	if !admitted {
+	oldest, ok := l.enter(admitted)
+	if !ok {
 		_ = c.Close()
 		return nil, false
 	}
-	return &conn{Conn: c, leave: sync.OnceFunc(func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.count(from, -1)
-	})}, true
+	if oldest != nil {
+		_ = oldest.Close()
+	}
+	return admitted, true
 }
 
-func (l *Limit) count(from netip.Addr, n int) {
-	if l.opened == nil {
-		l.opened = map[netip.Addr]int{}
+// enter counts a connection, and returns the one that has to go for it, if any.
+func (l *Limit) enter(c *conn) (oldest *conn, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.of[c.from] >= l.OfOne {
+		return nil, false
 	}
-	l.open += n
-	if l.opened[from] += n; l.opened[from] == 0 {
-		delete(l.opened, from)
+	if l.of == nil {
+		l.of = map[netip.Addr]int{}
+	}
+	l.of[c.from]++
+	c.place = l.open.PushBack(c)
+	if l.open.Len() > l.All {
+		oldest = l.open.Front().Value.(*conn)
+	}
+	return oldest, true
+}
+
+func (l *Limit) leave(c *conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.place == nil {
+		return
+	}
+	l.open.Remove(c.place)
+	c.place = nil
+	if l.of[c.from]--; l.of[c.from] == 0 {
+		delete(l.of, c.from)
 	}
 }
 
-// Listener returns a listener that admits what l accepts.
+// Listener returns a listener that admits what the inner one accepts.
 func (l *Limit) Listener(inner net.Listener) net.Listener { return listener{inner, l} }
 
 type listener struct {
@@ -73,10 +92,13 @@ func (l listener) Accept() (net.Conn, error) {
 
 type conn struct {
 	net.Conn
-	leave func()
+	limit *Limit
+	from  netip.Addr
+	// place in the list of open ones; nil once it left.
+	place *list.Element
 }
 
 func (c *conn) Close() error {
-	c.leave()
+	c.limit.leave(c)
 	return c.Conn.Close()
 }
