@@ -2,6 +2,55 @@ package lb
 
 import "net/netip"
 
+// Access is which clients may reach a Service, and how much of it they may use.
+type Access struct {
+	// Restricted: only clients in Allow may connect. With an empty Allow no client may.
+	Restricted bool
+	// Allow and Deny are masked prefixes of both families, ordered, none within another. Deny wins.
+	Allow, Deny []netip.Prefix
+	// InternalAllowed: the cluster's own pods and nodes may connect whatever Allow and Deny say.
+	InternalAllowed bool
+	// ConnectionLimit bounds the concurrent connections to one port of one address on one node; 0 is no bound.
+	ConnectionLimit int
+	// RateLimit bounds the new connections per second of one client to one port of one address on one node;
+	// 0 is no bound.
+	RateLimit int
+	// LogDrops asks for a sampled log of the packets that the filter refuses.
+	LogDrops bool
+}
+
+// HasRanges reports whether the filter looks at the source of a packet.
+func (a Access) HasRanges() bool { return a.Restricted || len(a.Deny) > 0 }
+
+// Frontend is an address, protocol and port that a Service declares: the only way in.
+type Frontend struct {
+	Address netip.Addr
+	// Protocol is TCP, UDP or SCTP.
+	Protocol string
+	Port     uint16
+	// Service that declares it.
+	Service Key
+	// Restricted: only clients in Allow may connect. With an empty Allow no client may.
+	Restricted bool
+	// Allow and Deny are masked prefixes of the address's family, ordered. Deny wins.
+	Allow, Deny []netip.Prefix
+	// Refuse: this node has no serving endpoint for the Service (externalTrafficPolicy: Local), so that it
+	// refuses connections at once.
+	Refuse bool
+	// ConnectionLimit bounds the concurrent connections on this node; 0 is no bound.
+	ConnectionLimit int
+	// RateLimit bounds the new connections per second of one client on this node; 0 is no bound.
+	RateLimit int
+	// ClusterIP is where a node redirects what it and its pods send, so that no source range applies to it; the
+	// zero Addr means no redirection.
+	ClusterIP netip.Addr
+	// LogDrops asks for a sampled log of the packets that the filter refuses.
+	LogDrops bool
+}
+
+// HasRanges reports whether the filter looks at the source of a packet.
+func (f Frontend) HasRanges() bool { return f.Restricted || len(f.Deny) > 0 }
+
 // Filter is which packets one node lets through to the addresses that Holdfast serves.
 type Filter struct {
 	// Guarded are the ranges that are closed except for their frontends; disjoint and ordered. The address of
@@ -14,4 +63,17 @@ type Filter struct {
 	Reset []Range
 	// Pings are the addresses whose echo requests this node answers, ordered.
 	Pings []netip.Addr
+}
+
+// Start is a frontend that is new, with the endpoints to which this node leads connections until kube-proxy does.
+type Start struct {
+	Service Key
+	Address netip.Addr
+	// Protocol is TCP, UDP or SCTP.
+	Protocol string
+	Port     uint16
+	// Endpoints that can serve, ordered; never empty.
+	Endpoints []netip.AddrPort
+	// Masquerade: endpoints see the node as the client (externalTrafficPolicy: Cluster), so that their answers come back by it.
+	Masquerade bool
 }

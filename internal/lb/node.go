@@ -30,3 +30,61 @@ type Node struct {
 func (n Node) Own(links []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(n.Addresses), func(a netip.Addr) bool { return !slices.Contains(links, a) })
 }
+
+// Member is what a speaker sends to the other speakers about its own node, as metadata of the membership.
+type Member struct {
+	// Stopping: the speaker is about to leave, and others should take over what it announces.
+	Stopping bool
+	// Unfit is what the node cannot do now.
+	Unfit Unfit
+	// Links on which the node can announce.
+	Links []Link
+	// Partial: Links is incomplete, because metadata has no room for more.
+	Partial bool
+}
+
+// Unfit is a set of bits: what a node cannot do although its speaker lives. All nodes plan by it.
+type Unfit uint8
+
+const (
+	// Booting: kube-proxy has not served since the node started, so that the node announces nothing.
+	Booting Unfit = 1 << iota
+	// Unfiltered: the packet filter is not in force, so that the node announces nothing that has source ranges.
+	Unfiltered
+	// SessionlessIPv4, SessionlessIPv6: none of its established BGP sessions carries routes of this family, so that nobody
+	// leaves such routes to the node, and another one tells who advertises.
+	SessionlessIPv4
+	SessionlessIPv6
+
+	// Sessionless: it advertises nothing at all.
+	Sessionless = SessionlessIPv4 | SessionlessIPv6
+)
+
+// SessionlessOf returns the bit of a family.
+func SessionlessOf(f Family) Unfit {
+	if f == IPv6 {
+		return SessionlessIPv6
+	}
+	return SessionlessIPv4
+}
+
+// Has reports whether the set has all bits of v.
+func (u Unfit) Has(v Unfit) bool { return u&v == v }
+
+// Link is a network interface on which a node can answer ARP and NDP.
+type Link struct {
+	Name string
+	// MAC is the link's Ethernet address.
+	MAC [6]byte
+	// Default: the link also announces addresses whose L2Advertisement names no links.
+	Default bool
+	// Refused: the kernel refuses packet sockets on the link, so that the node answers nothing there.
+	Refused bool
+	// Silent: the node hears no other machine on the link, though it did before.
+	Silent bool
+	// Prefixes are the subnets in which the link has an address, masked.
+	Prefixes []netip.Prefix
+	// Addresses by which others on the link reach the node, at most one of each family; empty if the speaker
+	// sent none.
+	Addresses []netip.Addr
+}

@@ -1,5 +1,30 @@
 package lb
 
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Key names a namespaced object.
+type Key struct {
+	Namespace, Name string
+}
+
+// String returns "namespace/name".
+func (k Key) String() string { return k.Namespace + "/" + k.Name }
+
+// MarshalText makes logs and debug pages show a key as "namespace/name".
+func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// Compare orders keys by namespace, then by name.
+func (k Key) Compare(o Key) int {
+	return cmp.Or(strings.Compare(k.Namespace, o.Namespace), strings.Compare(k.Name, o.Name))
+}
+
 // Object names a configuration object a Problem is about.
 type Object struct {
 	// Kind is the API kind, for example IPAddressPool or Service.
@@ -29,3 +54,49 @@ type Problem struct {
 	// Note: the whole object is in force, but the user should know how it is read.
 	Note bool
 }
+
+// Few is how many names a message has.
+const Few = 5
+
+// SomeOf lists the first five names and counts the rest, which keeps messages short.
+func SomeOf(names []string) string {
+	if len(names) <= Few {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:Few], ", "), len(names)-Few)
+}
+
+// Line makes one line of at most so many bytes of a text that others worded: what cannot be printed becomes a space.
+func Line(text string, most int) string {
+	text = strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)
+	if len(text) <= most {
+		return text
+	}
+	const cut = " …"
+	return strings.ToValidUTF8(text[:most-len(cut)], "") + cut
+}
+
+// Secret is a text that no log, no debug page and no status shows: whatever formats it gets stars. A conversion to
+// string reveals it, and so does fmt in an unexported field, of which it calls no method.
+type Secret string
+
+// hidden stands for every Secret but the empty one, also for its length.
+const hidden = "***"
+
+func (s Secret) shown() string {
+	if s == "" {
+		return ""
+	}
+	return hidden
+}
+
+// Format implements fmt.Formatter for all verbs: a method String would not hide the text from %x.
+func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.shown()) }
+
+// MarshalText hides the text from JSON and from logs.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.shown()), nil }
