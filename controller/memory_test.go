@@ -194,47 +194,6 @@ func TestMoveWaitsForTheMemory(t *testing.T) {
 	}
 }
 
-// TestMemoryMoves: what an earlier version recorded in the pool's status counts, and is moved once the memory stands.
-func TestMemoryMoves(t *testing.T) {
-	const memory = memoriesPath + "/lan"
-	server := &apiServer{objects: map[string]map[string]any{}, fail: map[string]bool{memory: true}}
-	pool := waits()
-	pool.Spec.Addresses = []string{"192.0.2.1/32"}
-	pool.Status.Released, pool.Status.ReleasedForgotten = released("a").Status.Released, 7
-	server.put(t, poolsPath, pool)
-	server.put(t, servicesPath, loadBalancer("web"))
-	s := newTestSyncer(t, server)
-	if _, err := s.sync(t.Context()); err == nil {
-		t.Error("the memory was not written, and that is no error")
-	}
-	var got v1beta1.IPAddressPool
-	if server.get(t, poolsPath+"/lan", &got); len(got.Status.Released) != 1 || got.Status.ReleasedForgotten != 7 || got.Status.QuarantinedIPv4 != 1 {
-		t.Errorf("nothing was moved, and the pool's status is %+v", got.Status)
-	}
-	server.mu.Lock()
-	server.fail = nil
-	server.mu.Unlock()
-	syncUntil(t, s, "what the pool's status had is moved", func() bool {
-		got = v1beta1.IPAddressPool{}
-		server.get(t, poolsPath+"/lan", &got)
-		return got.Status.Released == nil && got.Status.ReleasedForgotten == 0
-	})
-	var m v1beta1.PoolMemory
-	server.get(t, memory, &m)
-	want := v1beta1.PoolMemoryStatus{Released: pool.Status.Released, Forgotten: 7}
-	if diff := cmp.Diff(want, m.Status); diff != "" || !metav1.IsControlledBy(&m, pool) {
-		t.Errorf("moved (-want +got), and the owners are %v:\n%s", m.OwnerReferences, diff)
-	}
-	server.landed()
-	if syncOnce(t, s); len(server.landed()) > 0 {
-		t.Error("all is moved, and something was written again")
-	}
-	var web corev1.Service
-	if server.get(t, servicesPath+"/web", &web); len(web.Status.LoadBalancer.Ingress) > 0 {
-		t.Errorf("was given %v, which waits for reuseDelay", web.Status.LoadBalancer.Ingress)
-	}
-}
-
 // TestMemoryOfAnEarlierPool: a pool does not remember what an earlier one of its name did, and takes the object over.
 func TestMemoryOfAnEarlierPool(t *testing.T) {
 	server := &apiServer{objects: map[string]map[string]any{}}

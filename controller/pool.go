@@ -58,11 +58,7 @@ func (s *syncer) poolWrites(d *decision) []*poolWrite {
 		} else if known {
 			over = append(over, contested.Type)
 		}
-		w := &poolWrite{pool: p, inUse: held > 0, status: poolStatus(u, k8s.PoolConditions(p, conditions, over...))}
-		if !d.recorded[p.UID] {
-			w.status.Released, w.status.ReleasedForgotten = p.Status.Released, p.Status.ReleasedForgotten
-		}
-		writes = append(writes, w)
+		writes = append(writes, &poolWrite{pool: p, inUse: held > 0, status: poolStatus(u, k8s.PoolConditions(p, conditions, over...))})
 	}
 	return writes
 }

@@ -60,7 +60,7 @@ func remembers(u ipam.Usage) v1beta1.PoolMemoryStatus {
 	return out
 }
 
-// writeMemories writes what pools remember, and notes in d which stand and which releases are not recorded.
+// writeMemories writes what pools remember, and notes in d which releases are not recorded.
 func (s *syncer) writeMemories(ctx context.Context, d *decision, memories []*memory) error {
 	err := each(ctx, d, s.log, memories, func(ctx context.Context, m *memory) error {
 		err := s.cluster.UpdateMemory(ctx, m.pool, m.have, m.want)
@@ -68,7 +68,6 @@ func (s *syncer) writeMemories(ctx context.Context, d *decision, memories []*mem
 		return err
 	})
 	for _, m := range memories {
-		d.recorded[m.pool.UID] = m.stands
 		for _, r := range m.released {
 			d.unrecorded[r.Address] = !m.stands
 		}

@@ -52,8 +52,6 @@ type decision struct {
 	result   ipam.Result
 	// frontends of all Services.
 	frontends []lb.Frontend
-	// recorded are the pools whose memory records all releases.
-	recorded map[types.UID]bool
 	// unrecorded are the addresses that this decision releases and whose pool has not recorded that.
 	unrecorded map[netip.Addr]bool
 	// next is when something is to be written that may not be yet; zero if there is nothing.
@@ -66,7 +64,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	if s.cluster.Uninstalling() {
 		return 0, nil // the uninstall clears our finalizers; writing would put them back
 	}
-	d := &decision{objects: s.cluster.Objects(), recorded: map[types.UID]bool{}, unrecorded: map[netip.Addr]bool{}}
+	d := &decision{objects: s.cluster.Objects(), unrecorded: map[netip.Addr]bool{}}
 	d.state, d.problems = s.compiler.Compile(d.objects, s.options)
 	d.state.Now, d.state.Claims = time.Now(), s.cluster.Claims()
 	s.sessions.wanted.Store(&wantedSessions{d.state.Peers, d.state.Nodes})

@@ -264,18 +264,6 @@ type IPAddressPoolStatus struct {
 	// +kubebuilder:validation:Maximum=4611686018427387904
 	// +optional
 	RetainedCount int64 `json:"retainedCount,omitempty"`
-
-	// Released is empty: see PoolMemory. What an earlier version of Holdfast wrote here is moved there.
-	// +kubebuilder:validation:MaxItems=256
-	// +listType=map
-	// +listMapKey=address
-	// +optional
-	Released []ReleasedAddress `json:"released,omitempty"`
-	// ReleasedForgotten is moved like released.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=4611686018427387904
-	// +optional
-	ReleasedForgotten int64 `json:"releasedForgotten,omitempty"`
 }
 
 // RetainedAddress is an address that is still held although it was removed from its pool.

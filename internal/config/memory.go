@@ -16,23 +16,15 @@ func memories(objects []*v1beta1.PoolMemory) map[string]*v1beta1.PoolMemory {
 	return out
 }
 
-// remember reads the releases that a pool records. The memory of an earlier pool of the same name does not count. What
-// an earlier version of Holdfast recorded in the pool's status counts too, until the controller has moved it.
+// remember reads the releases that a pool records. The memory of an earlier pool of the same name does not count.
 func remember(t *lb.PoolTerms, o *v1beta1.IPAddressPool, m *v1beta1.PoolMemory) {
-	t.ReleasedForgotten = o.Status.ReleasedForgotten
-	if m != nil && metav1.IsControlledBy(m, o) {
-		t.Released = releases(m.Status.Released)
-		t.ReleasedForgotten = max(t.ReleasedForgotten, m.Status.Forgotten)
+	if m == nil || !metav1.IsControlledBy(m, o) {
+		return
 	}
-	t.Released = append(t.Released, releases(o.Status.Released)...)
-}
-
-func releases(list []v1beta1.ReleasedAddress) []lb.Release {
-	var out []lb.Release
-	for _, was := range list {
+	t.ReleasedForgotten = m.Status.Forgotten
+	for _, was := range m.Status.Released {
 		if a, err := parseAddr(was.Address); err == nil {
-			out = append(out, lb.Release{Address: a, Time: was.Time.Time, Holder: parseKey(was.Service), UID: was.UID})
+			t.Released = append(t.Released, lb.Release{Address: a, Time: was.Time.Time, Holder: parseKey(was.Service), UID: was.UID})
 		}
 	}
-	return out
 }

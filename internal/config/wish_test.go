@@ -257,9 +257,11 @@ func TestTerms(t *testing.T) {
 	o.Spec.Quota = &v1beta1.Quota{PerNamespace: &v1beta1.FamilyCount{IPv4: ptr(int32(0))}}
 	o.Spec.ReuseDelay = &metav1.Duration{Duration: time.Hour}
 	at := metav1.Unix(7, 0)
-	o.Status.Released = []v1beta1.ReleasedAddress{{Address: "192.0.2.1", Time: at, Service: "a/b", UID: "u"}, {Address: "garbage"}}
+	o.UID = "1"
+	memory := &v1beta1.PoolMemory{ObjectMeta: metav1.ObjectMeta{Name: "p", OwnerReferences: []metav1.OwnerReference{{UID: "1", Controller: ptr(true)}}}}
+	memory.Status.Released = []v1beta1.ReleasedAddress{{Address: "192.0.2.1", Time: at, Service: "a/b", UID: "u"}, {Address: "garbage"}}
 	o.Status.Retained = []v1beta1.RetainedAddress{{Address: "192.0.2.99", Service: "a/c", Since: at}}
-	s, _ := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}}, served())
+	s, _ := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}, PoolMemories: []*v1beta1.PoolMemory{memory}}, served())
 	want := lb.PoolTerms{
 		Internal: true, ShareAcross: true, MaxServices: 3, ReuseDelay: time.Hour, Quota: map[lb.Family]int{lb.IPv4: 0},
 		Released: []lb.Release{{Address: netip.MustParseAddr("192.0.2.1"), Time: at.Time, Holder: lb.Key{Namespace: "a", Name: "b"}, UID: "u"}},
@@ -270,7 +272,7 @@ func TestTerms(t *testing.T) {
 	}
 }
 
-// A pool remembers what its memory says, and what its status said before there were memories.
+// A pool remembers what its own memory says.
 func TestMemory(t *testing.T) {
 	release := func(address string) v1beta1.ReleasedAddress { return v1beta1.ReleasedAddress{Address: address} }
 	memory := func(uid types.UID) *v1beta1.PoolMemory {
@@ -285,13 +287,12 @@ func TestMemory(t *testing.T) {
 		want      []string
 		forgotten int64
 	}{
-		{"no memory", nil, []string{"192.0.2.2"}, 2},
-		{"its memory", []*v1beta1.PoolMemory{memory("1")}, []string{"192.0.2.1", "192.0.2.2"}, 3},
-		{"an earlier pool's", []*v1beta1.PoolMemory{memory("2")}, []string{"192.0.2.2"}, 2},
+		{"no memory", nil, nil, 0},
+		{"its memory", []*v1beta1.PoolMemory{memory("1")}, []string{"192.0.2.1"}, 3},
+		{"an earlier pool's", []*v1beta1.PoolMemory{memory("2")}, nil, 0},
 	} {
 		o := poolObject("p", 1, "192.0.2.0/28")
 		o.UID = "1"
-		o.Status.Released, o.Status.ReleasedForgotten = []v1beta1.ReleasedAddress{release("192.0.2.2")}, 2
 		s, _ := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}, PoolMemories: tt.memories}, served())
 		var got []string
 		for _, r := range s.Pools[0].Released {

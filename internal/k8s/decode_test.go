@@ -26,7 +26,7 @@ const (
 	goodPool = `{"apiVersion":"holdfast.dev/v1beta1","kind":"IPAddressPool","metadata":{"name":"good","annotations":{"holdfast.dev/unreadable":"spec: a user wrote this"}},"spec":{"addresses":["192.0.2.0/24"]}}`
 	badPool  = `{"apiVersion":"holdfast.dev/v1beta1","kind":"IPAddressPool","metadata":{"name":"bad","resourceVersion":"7"},
 		"spec":{"addresses":["198.51.100.0/24"],"quota":{"perNamespace":{"ipv4":1,"ipv6":9999999999}},"sourceRanges":["10.0.0.0/8"]},
-		"status":{"assignedIPv4":3,"released":[{"address":"198.51.100.1","service":"a/b","time":"yesterday"}]}}`
+		"status":{"assignedIPv4":3,"retained":[{"address":"198.51.100.1","service":"a/b","since":"yesterday"}]}}`
 )
 
 // One object that cannot be read is one: the others of the list are as they are, and of itself all fields but those.
@@ -63,11 +63,11 @@ func TestDecodeUnreadable(t *testing.T) {
 func checkBadPool(t *testing.T, p *v1beta1.IPAddressPool) {
 	t.Helper()
 	fields := slices.Sorted(maps.Keys(config.Unreadable(p)))
-	if diff := cmp.Diff([]string{"spec.quota", "status.released"}, fields); diff != "" {
+	if diff := cmp.Diff([]string{"spec.quota", "status.retained"}, fields); diff != "" {
 		t.Errorf("unreadable: -want +got\n%s", diff)
 	}
 	if p.Name != "bad" || p.ResourceVersion != "7" || p.Kind != "IPAddressPool" || p.Spec.Quota != nil || len(p.Spec.Addresses) != 1 ||
-		len(p.Spec.SourceRanges) != 1 || p.Status.AssignedIPv4 != 3 || p.Status.Released != nil {
+		len(p.Spec.SourceRanges) != 1 || p.Status.AssignedIPv4 != 3 || p.Status.Retained != nil {
 		t.Errorf("pool = %+v", p)
 	}
 }

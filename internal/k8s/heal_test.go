@@ -16,7 +16,7 @@ func TestUnreadableStatusIsOverwritten(t *testing.T) {
 		return metav1.ObjectMeta{Name: "p", Namespace: "n", ResourceVersion: "7", Annotations: map[string]string{config.MarkUnreadable: fields}}
 	}
 	k, sent := writingTo(t, "IPAddressPool")
-	pool := &v1beta1.IPAddressPool{ObjectMeta: meta("status.released: no time\nstatus.assignedIPv4: too large"), Status: v1beta1.IPAddressPoolStatus{AssignedIPv6: 1}}
+	pool := &v1beta1.IPAddressPool{ObjectMeta: meta("status.retained: no time\nstatus.assignedIPv4: too large"), Status: v1beta1.IPAddressPoolStatus{AssignedIPv6: 1}}
 	if wrote, err := k.UpdatePool(t.Context(), pool, v1beta1.IPAddressPoolStatus{AssignedIPv6: 1, AssignedIPv4: 2}); err != nil || !wrote {
 		t.Fatal(wrote, err)
 	}
@@ -38,7 +38,7 @@ func TestUnreadableStatusIsOverwritten(t *testing.T) {
 		got = append(got, patch["status"])
 	}
 	if diff := cmp.Diff([]any{
-		map[string]any{"assignedIPv4": 2.0, "assignedIPv6": 1.0, "released": nil},
+		map[string]any{"assignedIPv4": 2.0, "assignedIPv6": 1.0, "retained": nil},
 		map[string]any{"addresses": []any{"192.0.2.1"}, "boundTo": nil},
 	}, got, cmp.FilterPath(func(p cmp.Path) bool {
 		key, is := p.Last().(cmp.MapIndex)
@@ -46,7 +46,7 @@ func TestUnreadableStatusIsOverwritten(t *testing.T) {
 		if is {
 			name = key.Key().String()
 		}
-		return name != "" && name != "assignedIPv4" && name != "assignedIPv6" && name != "released" && name != "addresses" && name != "boundTo"
+		return name != "" && name != "assignedIPv4" && name != "assignedIPv6" && name != "retained" && name != "addresses" && name != "boundTo"
 	}, cmp.Ignore())); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
