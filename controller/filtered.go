@@ -1,10 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
@@ -75,43 +75,25 @@ func within(frontends []lb.Frontend) string {
 
 // openNodePorts names the node ports of a Service, "" for none. No list of sources applies to them, in Kubernetes itself.
 func openNodePorts(sv *corev1.Service) string {
-	var ports []string
+	var ports []int32
 	for _, p := range sv.Spec.Ports {
 		if p.NodePort != 0 {
-			ports = append(ports, strconv.Itoa(int(p.NodePort)))
+			ports = append(ports, p.NodePort)
 		}
 	}
 	if len(ports) == 0 {
 		return ""
 	}
-	const most = 5
-	list := strings.Join(ports[:min(most, len(ports))], ", ")
-	if more := len(ports) - most; more > 0 {
-		list += fmt.Sprintf(" and %d more", more)
-	}
-	return "everybody may come in by the node ports (" + list + "): set spec.allocateLoadBalancerNodePorts to false and remove nodePort from spec.ports"
+	return "everybody may come in by the node ports (" + lb.SomeOf(ports) + "): set spec.allocateLoadBalancerNodePorts to false and remove nodePort from spec.ports"
 }
 
 func sources(d lb.Frontend) string {
 	text := "everybody"
 	if d.Restricted {
-		text = listPrefixes(d.Allow, "nobody")
+		text = cmp.Or(lb.SomeOf(d.Allow), "nobody")
 	}
 	if len(d.Deny) > 0 {
-		text += " but " + listPrefixes(d.Deny, "")
+		text += " but " + lb.SomeOf(d.Deny)
 	}
 	return text
-}
-
-// listPrefixes lists prefixes for a message. The message must not grow with the list.
-func listPrefixes(prefixes []netip.Prefix, none string) string {
-	const most = 5
-	if len(prefixes) == 0 {
-		return none
-	}
-	words := texts(prefixes[:min(most, len(prefixes))])
-	if more := len(prefixes) - len(words); more > 0 {
-		words = append(words, fmt.Sprintf("%d more", more))
-	}
-	return strings.Join(words, ", ")
 }

@@ -168,6 +168,8 @@ func (p pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	select {
 	case p.conns <- server:
 		return client, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

@@ -127,9 +127,9 @@ func (s sources) report(r *report, object lb.Object, name string) {
 	case len(s.prefixes) == 0 && len(s.unread) == 0:
 		r.fault(object, lb.NoSourceAllowed, "%s is empty, so that nobody may come in: %s, or remove it", name, write)
 	case len(s.prefixes) == 0:
-		r.fault(object, lb.NoSourceAllowed, "%s holds nothing that can be read, so that nobody may come in (%s): %s", name, listSome(s.unread), write)
+		r.fault(object, lb.NoSourceAllowed, "%s holds nothing that can be read, so that nobody may come in (%s): %s", name, lb.SomeOf(s.unread), write)
 	case len(s.unread) > 0:
-		r.fault(object, lb.InvalidSourceRange, "%s is in force but for what cannot be read (%s): %s", name, listSome(s.unread), write)
+		r.fault(object, lb.InvalidSourceRange, "%s is in force but for what cannot be read (%s): %s", name, lb.SomeOf(s.unread), write)
 	}
 }
 

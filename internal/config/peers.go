@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -43,7 +42,7 @@ func compilePeers(r *report, objects []*v1beta1.BGPPeer, secrets secrets, nodes 
 		}
 		p.Unusable = unusable(where)
 		for c, on := range where {
-			r.fault(object, c.reason, "not used on %s: %s", listNodes(on), c.why)
+			r.fault(object, c.reason, "not used on %s: %s", lb.SomeOf(on), c.why)
 		}
 		peers = append(peers, p)
 	}
@@ -99,13 +98,4 @@ func unusable(where map[conflict][]string) map[string]lb.Reason {
 		}
 	}
 	return out
-}
-
-// listNodes lists sorted names for a message. The message must not grow with the cluster.
-func listNodes(names []string) string {
-	const most = 3
-	if more := len(names) - most; more > 0 {
-		return fmt.Sprintf("%s and %d more nodes", strings.Join(names[:most], ", "), more)
-	}
-	return strings.Join(names, ", ")
 }

@@ -1,11 +1,9 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -83,6 +81,9 @@ type claimed struct {
 	owner owner
 }
 
+// String says why no pool can have the range.
+func (c claimed) String() string { return fmt.Sprintf("%s (%s)", c.Range, c.owner.unusable) }
+
 // owner is the pool that has a range, or why no pool can have it.
 type owner struct {
 	pool, unusable string
@@ -145,33 +146,21 @@ func (o *overlaps) add(by owner, part lb.Range) {
 func (o overlaps) report(r *report, object lb.Object) {
 	var unusable []claimed
 	for by, parts := range o {
+		slices.SortFunc(parts, lb.Range.Compare)
 		switch {
 		case by.unusable != "":
 			for _, part := range parts {
 				unusable = append(unusable, claimed{part, by})
 			}
 		case by.pool == object.Name:
-			r.note(object, lb.OverlappingAddresses, "spec.addresses holds %s more than once: once is enough", listRanges(parts))
+			r.note(object, lb.OverlappingAddresses, "spec.addresses holds %s more than once: once is enough", lb.SomeOf(parts))
 		default:
 			r.fault(object, lb.OverlappingAddresses, "IPAddressPool %q is older and keeps %s: take that out of one of the two pools",
-				by.pool, listRanges(parts))
+				by.pool, lb.SomeOf(parts))
 		}
 	}
 	if len(unusable) > 0 {
-		r.fault(object, lb.AddressNotUsable, "spec.addresses holds what is not given to Services: %s: take that out", listUnusable(unusable))
+		slices.SortFunc(unusable, func(a, b claimed) int { return a.Compare(b.Range) })
+		r.fault(object, lb.AddressNotUsable, "spec.addresses holds what is not given to Services: %s: take that out", lb.SomeOf(unusable))
 	}
-}
-
-// listRanges lists ranges for a message. The message must not grow with the pool.
-func listRanges(ranges []lb.Range) string {
-	const most = 5
-	slices.SortFunc(ranges, func(a, b lb.Range) int { return cmp.Or(a.From.Compare(b.From), a.To.Compare(b.To)) })
-	var words []string
-	for _, r := range ranges[:min(most, len(ranges))] {
-		words = append(words, r.String())
-	}
-	if more := len(ranges) - len(words); more > 0 {
-		words = append(words, fmt.Sprintf("%d more", more))
-	}
-	return strings.Join(words, ", ")
 }

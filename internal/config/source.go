@@ -78,12 +78,3 @@ func outermost(prefixes []netip.Prefix) []netip.Prefix {
 	}
 	return out
 }
-
-// listSome joins texts for a message. The message must not grow with the list.
-func listSome(all []string) string {
-	const most = 5
-	if more := len(all) - most; more > 0 {
-		return fmt.Sprintf("%s, and %d more", strings.Join(all[:most], ", "), more)
-	}
-	return strings.Join(all, ", ")
-}

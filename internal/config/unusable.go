@@ -1,12 +1,9 @@
 package config
 
 import (
-	"cmp"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -56,18 +53,4 @@ func (c claims) nodeAddresses(nodes map[string]lb.Node) map[string]map[netip.Add
 		}
 	}
 	return out
-}
-
-// listUnusable lists ranges and their meaning for a message. The message must not grow with the cluster.
-func listUnusable(all []claimed) string {
-	const most = 5
-	slices.SortFunc(all, func(a, b claimed) int { return cmp.Or(a.From.Compare(b.From), a.To.Compare(b.To)) })
-	var words []string
-	for _, c := range all[:min(most, len(all))] {
-		words = append(words, fmt.Sprintf("%s (%s)", c.Range, c.owner.unusable))
-	}
-	if more := len(all) - len(words); more > 0 {
-		words = append(words, fmt.Sprintf("%d more", more))
-	}
-	return strings.Join(words, ", ")
 }

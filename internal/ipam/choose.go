@@ -205,8 +205,7 @@ func (a *assigner) unknown(s *subject) *refusal {
 	if len(known) == 0 {
 		return refuse(lb.UnknownClass, "asks for class %q, but no pool has spec.classes", s.Class)
 	}
-	const most = 8
-	return refuse(lb.UnknownClass, "asks for class %q, which no pool has in spec.classes; known are: %s", s.Class, strings.Join(known[:min(most, len(known))], ", "))
+	return refuse(lb.UnknownClass, "asks for class %q, which no pool has in spec.classes; known are: %s", s.Class, lb.SomeOf(known))
 }
 
 // explainJoin returns why the Service cannot join the load balancer that it names.

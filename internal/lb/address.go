@@ -1,6 +1,9 @@
 package lb
 
-import "net/netip"
+import (
+	"cmp"
+	"net/netip"
+)
 
 // Family is an IP version, written as in the Kubernetes API.
 type Family string
@@ -33,6 +36,9 @@ func (r Range) Contains(a netip.Addr) bool {
 func (r Range) Overlaps(s Range) bool {
 	return r.From.BitLen() == s.From.BitLen() && !r.To.Less(s.From) && !s.To.Less(r.From)
 }
+
+// Compare orders ranges by their first addresses, then by their last.
+func (r Range) Compare(s Range) int { return cmp.Or(r.From.Compare(s.From), r.To.Compare(s.To)) }
 
 // String returns "from-to", or the address alone if both are the same.
 func (r Range) String() string {

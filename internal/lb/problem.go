@@ -58,12 +58,17 @@ type Problem struct {
 // Few is how many names a message has.
 const Few = 5
 
-// SomeOf lists the first five names and counts the rest, which keeps messages short.
-func SomeOf(names []string) string {
-	if len(names) <= Few {
-		return strings.Join(names, ", ")
+// SomeOf lists the first five names, or other items, and counts the rest: a message must not grow with the cluster.
+func SomeOf[T any](items []T) string {
+	words := make([]string, 0, Few)
+	for _, item := range items[:min(Few, len(items))] {
+		words = append(words, fmt.Sprint(item))
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:Few], ", "), len(names)-Few)
+	out := strings.Join(words, ", ")
+	if more := len(items) - Few; more > 0 {
+		out += fmt.Sprintf(" and %d more", more)
+	}
+	return out
 }
 
 // Line makes one line of at most so many bytes of a text that others worded: what cannot be printed becomes a space.
