@@ -22,7 +22,7 @@ const (
 	// sense are node selectors that name some dozen nodes.
 	maxAnnotation = 2048
 	// maxSelectorTerms bounds the requirements and values of a node selector: each is compared with each node whenever a
-	// node dies.
+	// node dies. It bounds the labels in a selector of pods too, which decides who shares an address.
 	maxSelectorTerms = 64
 	// maxPattern bounds the states of a pattern, with all its repetitions: it is tried on each name of each pool.
 	maxPattern = 256

@@ -129,7 +129,7 @@ func (opt Options) Shown(o *corev1.Service) (ours, others []netip.Addr) {
 		return nil, addresses
 	}
 	record := readRecord(o.UID, o.Status.Conditions)
-	if record == nil && apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAddressAssigned) != nil {
+	if c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAddressAssigned); record == nil && c != nil && c.Reason != string(lb.Released) {
 		record = recall(o) // an earlier version served it
 	}
 	for _, a := range addresses {

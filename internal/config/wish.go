@@ -53,8 +53,11 @@ func hostnameFault(name string) string {
 	return ""
 }
 
-// backend formats the selector of a Service; equal selectors give equal texts.
+// backend formats the selector of a Service; equal selectors give equal texts. One beyond the bound equals no other.
 func backend(o *corev1.Service) string {
+	if len(o.Spec.Selector) > maxSelectorTerms {
+		return string(o.UID)
+	}
 	keys, text := make([]string, 0, 8), make([]byte, 0, 128)
 	for key := range o.Spec.Selector {
 		keys = append(keys, key)

@@ -18,12 +18,14 @@ type memory struct {
 	last map[netip.Addr]lb.Release
 	// own lists the releases of each subject, latest first.
 	own map[lb.Key][]lb.Release
-	// old lists the releases within a pool's ranges, earliest first.
+	// old lists the releases within a pool's ranges: those that are over first, then earliest first.
 	old map[*supply][]lb.Release
+	// over are released addresses for which reuseDelay is over early: their namespace gave back more than its quota allows it to hold.
+	over map[netip.Addr]bool
 }
 
 func newMemory(pools []lb.Pool, index poolIndex) memory {
-	m := memory{map[netip.Addr]lb.Release{}, map[lb.Key][]lb.Release{}, map[*supply][]lb.Release{}}
+	m := memory{map[netip.Addr]lb.Release{}, map[lb.Key][]lb.Release{}, map[*supply][]lb.Release{}, map[netip.Addr]bool{}}
 	for _, p := range pools {
 		for _, r := range p.Released {
 			if have, twice := m.last[r.Address]; !twice || have.Time.Before(r.Time) {
@@ -40,11 +42,27 @@ func newMemory(pools []lb.Pool, index poolIndex) memory {
 	for _, releases := range m.own {
 		slices.SortFunc(releases, latestFirst)
 	}
-	for _, releases := range m.old {
+	gave := map[quotaKey]int{}
+	for s, releases := range m.old {
 		slices.SortFunc(releases, latestFirst)
+		for _, r := range releases {
+			key := quotaKey{s.Name, r.Holder.Namespace, lb.FamilyOf(r.Address)}
+			gave[key]++
+			most, bounded := s.Quota[key.family]
+			m.over[r.Address] = bounded && gave[key] > most
+		}
 		slices.Reverse(releases)
+		slices.SortStableFunc(releases, func(a, b lb.Release) int { return cmp.Compare(m.rank(a), m.rank(b)) })
 	}
 	return m
+}
+
+// rank orders releases by whether reuseDelay is over early.
+func (m *memory) rank(r lb.Release) int {
+	if m.over[r.Address] {
+		return 0
+	}
+	return 1
 }
 
 func latestFirst(a, b lb.Release) int {
@@ -54,7 +72,7 @@ func latestFirst(a, b lb.Release) int {
 // until returns when the address may be assigned to others than its last holder; zero means at any time.
 func (m *memory) until(addr netip.Addr, pool *supply) time.Time {
 	r, known := m.last[addr]
-	if !known || pool == nil || pool.ReuseDelay <= 0 {
+	if !known || pool == nil || pool.ReuseDelay <= 0 || m.over[addr] {
 		return time.Time{}
 	}
 	return r.Time.Add(pool.ReuseDelay)
@@ -137,9 +155,8 @@ func (a *assigner) remember(usages []Usage) time.Time {
 	for i := range usages {
 		u, p := &usages[i], &a.state.Pools[i]
 		releases := byPool[p.Name]
-		slices.SortFunc(releases, latestFirst)
 		u.ReleasedForgotten = p.ReleasedForgotten + int64(max(0, len(releases)-mostRemembered))
-		u.Released = releases[:min(mostRemembered, len(releases))]
+		u.Released = remembered(releases)
 		for _, r := range u.Released {
 			if until := r.Time.Add(p.ReuseDelay); a.state.Now.Before(until) && (next.IsZero() || until.Before(next)) {
 				next = until
@@ -147,6 +164,21 @@ func (a *assigner) remember(usages []Usage) time.Time {
 		}
 	}
 	return next
+}
+
+// remembered returns the releases that a pool records, latest first. Of each namespace it takes the latest ones, so that none has
+// those of another forgotten.
+func remembered(releases []lb.Release) []lb.Release {
+	slices.SortFunc(releases, latestFirst)
+	later, before := map[string]int{}, make(map[netip.Addr]int, len(releases))
+	for _, r := range releases {
+		before[r.Address] = later[r.Holder.Namespace]
+		later[r.Holder.Namespace]++
+	}
+	slices.SortStableFunc(releases, func(a, b lb.Release) int { return cmp.Compare(before[a.Address], before[b.Address]) })
+	releases = releases[:min(mostRemembered, len(releases))]
+	slices.SortFunc(releases, latestFirst)
+	return releases
 }
 
 // home is the pool that records releases of the address: the one it lies in, else the one it came from.

@@ -108,8 +108,11 @@ func shareable(s, o *subject, pool *supply) *refusal {
 	if s.Internal && s.SharingKey == "" {
 		return refuse(lb.NotShareable, "which %s holds: internal Services do not share by load-balancer-id, but by holdfast.dev/sharing-key", s.named(o.party()))
 	}
-	if s.Key.Namespace != o.Key.Namespace && (pool == nil || !pool.ShareAcross) {
+	switch across := s.Key.Namespace != o.Key.Namespace; {
+	case across && (pool == nil || !pool.ShareAcross):
 		return refuse(lb.NotShareable, "which %s holds: the pool's sharing.scope is Namespace", s.named(o.party()))
+	case across && s.Local:
+		return refuse(lb.NotShareable, "which %s holds: under externalTrafficPolicy Local, Services that share have the same pods", s.named(o.party()))
 	}
 	return nil
 }

@@ -81,7 +81,7 @@ func (w *witness) beside(p *lb.Pool, svc *lb.Service, addr netip.Addr) bool {
 	}
 	for _, key := range holders {
 		o := w.services[key]
-		if disagree(o, svc) != "" || !p.ShareAcross && o.Key.Namespace != svc.Key.Namespace {
+		if disagree(o, svc) != "" || (!p.ShareAcross || svc.Local) && o.Key.Namespace != svc.Key.Namespace {
 			return false
 		}
 	}
@@ -134,7 +134,16 @@ func (w *witness) available(svc *lb.Service, family lb.Family) bool {
 
 func (w *witness) quarantined(p *lb.Pool, addr netip.Addr, by lb.Key) bool {
 	r, known := w.last[addr]
-	return known && r.Holder != by && w.Now.Before(r.Time.Add(p.ReuseDelay))
+	most, bounded := p.Quota[lb.FamilyOf(addr)]
+	if bounded {
+		for other, later := range w.last {
+			after := later.Time.After(r.Time) || later.Time.Equal(r.Time) && r.Address.Less(later.Address)
+			if q := w.poolOf(other); after && q != nil && q.Name == p.Name && lb.FamilyOf(other) == lb.FamilyOf(addr) && later.Holder.Namespace == r.Holder.Namespace {
+				most--
+			}
+		}
+	}
+	return known && r.Holder != by && w.Now.Before(r.Time.Add(p.ReuseDelay)) && (!bounded || most > 0)
 }
 
 func (w *witness) givenByThePools() error {

@@ -2,7 +2,8 @@ package ipam
 
 import (
 	"cmp"
-	"hash/fnv"
+	"crypto/sha256"
+	"encoding/base64"
 	"iter"
 	"net/netip"
 	"slices"
@@ -204,7 +205,8 @@ func newSubject(svc *lb.Service, number int32, place int, held []netip.Addr) sub
 	return s
 }
 
-// digest summarizes what agree compares. All Services have one in each decision, hence the buffers.
+// digest summarizes what agree compares. No two texts may have the same: whoever edits a Service would find another text, and
+// would hold the address under terms that nobody admitted. All Services have one in each decision, hence the buffers.
 func digest(s *subject) string {
 	text := strconv.AppendQuote(make([]byte, 0, 128), s.key)
 	text = strconv.AppendBool(strconv.AppendBool(text, s.Internal), s.Local)
@@ -218,9 +220,8 @@ func digest(s *subject) string {
 	for _, p := range ports {
 		text = strconv.AppendUint(append(text, p.Protocol...), uint64(p.Port), 10)
 	}
-	h := fnv.New64a()
-	_, _ = h.Write(text)
-	return strconv.FormatUint(h.Sum64(), 36)
+	sum := sha256.Sum256(text)
+	return base64.RawURLEncoding.EncodeToString(sum[:16])
 }
 
 // asService returns a FloatingIP as a Service with the same requests. It is internal

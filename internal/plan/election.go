@@ -8,9 +8,12 @@ import (
 )
 
 // election chooses the owner of one address, for all Services that share it; mostly that is one. The outcome is
-// the same for each of these Services.
+// the same for each of these Services. If they are of several namespaces, only those of the oldest one's count, and the others are
+// announced where the owner may announce them too.
 type election struct {
 	services []*lb.Service
+	// first is the oldest of the Services.
+	first *lb.Service
 	// ads are the advertisements that select any of the Services; adsOf has those of each Service.
 	ads   []int
 	adsOf [][]int
@@ -21,17 +24,23 @@ type election struct {
 func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) election {
 	shared := p.sharers[a]
 	if len(shared) == 0 {
-		return election{services: []*lb.Service{s}, ads: ads, adsOf: [][]int{ads}, addresses: p.together(s, a)}
+		return election{services: []*lb.Service{s}, first: s, ads: ads, adsOf: [][]int{ads}, addresses: p.together(s, a)}
 	}
 	if e, known := p.elections[a]; known {
 		return e
 	}
-	e := election{addresses: []netip.Addr{a}}
+	e := election{first: s, addresses: []netip.Addr{a}}
 	same := true
-	for _, other := range shared {
+	for _, other := range oldestFirst(shared) {
 		selected := selecting(p.cluster.l2, other, p.poolOf(other, a))
 		if !other.Serving || len(selected) == 0 {
 			continue // a Service that is not announced does not count
+		}
+		switch {
+		case len(e.services) == 0:
+			e.first = other
+		case other.Key.Namespace != e.first.Key.Namespace:
+			continue // a tenant does not move the address of another, or keep it from being announced
 		}
 		e.services, e.adsOf = append(e.services, other), append(e.adsOf, selected)
 		e.ads = append(e.ads, selected...)
@@ -44,6 +53,11 @@ func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) election {
 	}
 	p.elections[a] = e
 	return e
+}
+
+// oldestFirst returns Services by age, then by key.
+func oldestFirst(services []*lb.Service) []*lb.Service {
+	return slices.SortedStableFunc(slices.Values(services), func(a, b *lb.Service) int { return a.Created.Compare(b.Created) })
 }
 
 // together returns a, then the Service's other addresses that are announced by layer 2.
@@ -100,13 +114,16 @@ func (p *planner) elect(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reas
 		o.result, o.why = p.hold(s, a, ads)
 		p.outcomes[a] = o
 	}
+	if o.why == "" && !p.may(election{services: []*lb.Service{s}, adsOf: [][]int{ads}}, p.index(o.owner.Name)) {
+		return result{}, lb.NoEligibleNode
+	}
 	return o.result, o.why
 }
 
 // hold holds the election.
 func (p *planner) hold(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reason) {
 	e := p.election(s, a, ads)
-	r, key := p.ranking(e), p.electionKey(s, a)
+	r, key := p.ranking(e), p.electionKey(e.first, a)
 	winner := p.highestScore(p.topRanked(e, r, a), key)
 	if winner < 0 {
 		return result{}, lb.NoEligibleNode

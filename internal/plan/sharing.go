@@ -40,12 +40,12 @@ func (c *cluster) servicesOf(a netip.Addr) []*lb.Service {
 }
 
 // electionKey returns the hash for which nodes get scores: that of the Service's lowest address, so that all its
-// families have one owner. If Services that share the address have different lowest addresses, it is the hash of
-// the shared address, so that this has one owner.
+// families have one owner. If Services of its namespace that share the address have different lowest addresses, it is the
+// hash of the shared address, so that this has one owner.
 func (c *cluster) electionKey(s *lb.Service, a netip.Addr) uint64 {
 	lowest := lowestAddress(s)
 	for _, other := range c.sharers[a] {
-		if lowestAddress(other) != lowest {
+		if other.Key.Namespace == s.Key.Namespace && lowestAddress(other) != lowest {
 			return hashAddress(a)
 		}
 	}

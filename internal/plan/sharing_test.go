@@ -2,7 +2,9 @@ package plan
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -78,4 +80,37 @@ func ownersOf(s lb.State, a netip.Addr) (owners []string) {
 		}
 	}
 	return owners
+}
+
+// TestSharerOfAnotherNamespace: whatever a tenant writes on a Service that shares another's address, the owner of the address
+// stays, and the other Service stays announced. His own is announced where that node suits it.
+func TestSharerOfAnotherNamespace(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		edit func(*lb.Service)
+		own  lb.Reason
+	}{
+		{"nothing", func(*lb.Service) {}, lb.Announced},
+		{"no node", func(s *lb.Service) { s.NodeSelectors = []lb.Selector{{{Operator: lb.In}}} }, lb.NoEligibleNode},
+		{"a lower address", func(s *lb.Service) { s.Addresses = append(s.Addresses, netip.MustParseAddr("192.0.2.1")) }, lb.Announced},
+		{"no endpoint", func(s *lb.Service) { s.Serving = false }, lb.NoServingEndpoint},
+	} {
+		for i := range 16 { // many addresses, so that the hash cannot hide a fault
+			a := netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i)})
+			s := testState()
+			s.Services[0].Addresses = []netip.Addr{a}
+			want := ownersOf(s, a)
+			evil := s.Services[0]
+			evil.Key, evil.Created = lb.Key{Namespace: "a", Name: "evil"}, evil.Created.Add(time.Second)
+			tt.edit(&evil)
+			s.Services = append(s.Services, evil)
+			if got := ownersOf(s, a); !slices.Equal(got, want) {
+				t.Errorf("%s: %s is owned by %v, without the other tenant by %v", tt.name, a, got, want)
+			}
+			verdicts := ForNode("w1", s).Verdicts
+			if verdicts[0].L2.Reason != lb.Announced || verdicts[1].L2.Reason != tt.own {
+				t.Errorf("%s: the Services are %s and %s", tt.name, verdicts[0].L2.Reason, verdicts[1].L2.Reason)
+			}
+		}
+	}
 }
