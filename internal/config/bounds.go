@@ -26,6 +26,9 @@ const (
 	maxSelectorTerms = 64
 	// maxPattern bounds the states of a pattern, with all its repetitions: it is tried on each name of each pool.
 	maxPattern = 256
+	// maxNodeAddresses bounds the addresses of a Node that count, those of type InternalIP first: a kubelet may list some ten
+	// thousand, and no pool gives one of them to anybody.
+	maxNodeAddresses = 32
 	// maxNotes bounds the remarks on the annotations of OpenStack, of which there are 31.
 	maxNotes = 32
 )

@@ -20,7 +20,7 @@ func compileNodes(objects []*corev1.Node, opt Options) map[string]lb.Node {
 		}
 		for _, a := range slices.SortedStableFunc(slices.Values(o.Status.Addresses), func(a, b corev1.NodeAddress) int { return rankOf(a) - rankOf(b) }) {
 			// The same list contains host names.
-			if ip, err := parseAddr(a.Address); err == nil {
+			if ip, err := parseAddr(a.Address); err == nil && len(node.Addresses) < maxNodeAddresses {
 				node.Addresses = append(node.Addresses, ip)
 			}
 		}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -71,6 +72,21 @@ func TestNodeAddressOfYounger(t *testing.T) {
 	}
 	if len(s.Pools[0].NodeAddresses) != 1 || len(s.Pools[1].NodeAddresses) != 1 {
 		t.Errorf("%v and %v are not kept from new Services", s.Pools[0].NodeAddresses, s.Pools[1].NodeAddresses)
+	}
+}
+
+// TestManyNodeAddresses: a kubelet cannot bar a whole pool, nor make each plan long.
+func TestManyNodeAddresses(t *testing.T) {
+	n := nodeObject("n1", "a", "192.0.2.1")
+	for i := range 20_000 {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: fmt.Sprintf("10.0.%d.%d", i/256, i%256)})
+	}
+	s, _ := Compile(Objects{Pools: []*v1beta1.IPAddressPool{poolObject("p", 1, "10.0.0.0/16")}, Nodes: []*corev1.Node{n}}, Options{})
+	if got := s.Nodes["n1"].Addresses; len(got) != maxNodeAddresses || got[0] != netip.MustParseAddr("192.0.2.1") {
+		t.Errorf("%d addresses count, %v first", len(got), got[0])
+	}
+	if got := len(s.Pools[0].NodeAddresses); got != maxNodeAddresses-1 {
+		t.Errorf("%d addresses are kept from all Services", got)
 	}
 }
 

@@ -123,12 +123,19 @@ func (k *Cluster) ReadyWithoutSessions(node string) bool {
 // Kernels returns, by node, ports of its speaker and its kubelet: the node's kernel
 // answers there even if these processes died.
 func (k *Cluster) Kernels(membersPort uint16) map[string][]netip.AddrPort {
+	return kernels(k.SpeakerAddresses(), k.nodes.List(), membersPort)
+}
+
+// maxKernelAddresses bounds the addresses at which a node's kernel is asked: every speaker asks all at once, whatever the Node
+// lists.
+const maxKernelAddresses = 4
+
+func kernels(speakers map[string]netip.Addr, nodes []*corev1.Node, membersPort uint16) map[string][]netip.AddrPort {
 	out := map[string][]netip.AddrPort{}
-	speakers := k.SpeakerAddresses()
 	for node, a := range speakers {
 		out[node] = append(out[node], netip.AddrPortFrom(a, membersPort))
 	}
-	for _, n := range k.nodes.List() {
+	for _, n := range nodes {
 		port := uint16(n.Status.DaemonEndpoints.KubeletEndpoint.Port)
 		if port == 0 {
 			continue
@@ -139,7 +146,7 @@ func (k *Cluster) Kernels(membersPort uint16) map[string][]netip.AddrPort {
 		}
 		for _, address := range n.Status.Addresses {
 			a, err := netip.ParseAddr(address.Address)
-			if err == nil && address.Type == corev1.NodeInternalIP && !slices.Contains(addresses, a) {
+			if err == nil && address.Type == corev1.NodeInternalIP && len(addresses) < maxKernelAddresses && !slices.Contains(addresses, a) {
 				addresses = append(addresses, a)
 			}
 		}

@@ -138,20 +138,25 @@ func (c *Controller) sync(ctx context.Context) (again time.Duration, err error) 
 // read takes a snapshot, in which nothing was seen of any node yet.
 func (c *Controller) read(now time.Time) snapshot {
 	s := snapshot{objects: c.cluster.Objects(), endpoints: c.cluster.EndpointSlices(), speakerStates: map[string]*v1beta1.SpeakerState{}}
-	decided := map[string]time.Time{}
+	decided, restored := map[string]time.Time{}, map[string]time.Time{}
 	var reports []report
 	for _, o := range c.cluster.SpeakerStates() {
 		s.speakerStates[o.Name] = o
 		reports = append(reports, reportOf(o))
-		if m := meta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionEndpointsWithdrawn); m != nil && m.Status == metav1.ConditionTrue {
+		m := meta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionEndpointsWithdrawn)
+		switch {
+		case m == nil:
+		case m.Status == metav1.ConditionTrue:
 			decided[o.Name] = m.LastTransitionTime.Time
+		case m.Reason == string(lb.NodeReachable):
+			restored[o.Name] = m.LastTransitionTime.Time
 		}
 	}
 	t := &c.memory.tracker
 	t.observeReports(now, reports)
 	s.state = state{
 		now: now, speakers: c.cluster.ExpectedSpeakers(), limit: c.limit, suspicions: t.suspicions(),
-		withdrawn: t.observeWithdrawn(now, decided), notReady: NotReady(s.objects.Nodes),
+		withdrawn: t.observeWithdrawn(now, decided), restored: restored, notReady: NotReady(s.objects.Nodes),
 	}
 	return s
 }

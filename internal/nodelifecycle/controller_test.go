@@ -22,6 +22,7 @@ func controllerTest(t *testing.T, nodes int, test func(t *testing.T, f *fakeClus
 		time.Sleep(time.Second)
 		c := New(f, config.Options{Default: true}, Limit{Nodes: max(1, nodes/10)}, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
+		f.kick = c.Kick
 		ended := make(chan error)
 		go func() { ended <- c.Run(ctx) }()
 		test(t, f, func(after time.Duration, want ...string) {
@@ -80,6 +81,36 @@ func TestLeaseRestores(t *testing.T) {
 		f.edit(func() { f.renewed["w4"] = time.Now() })
 		expect(leaseInterval+checkInterval, w4Lives...)
 	})
+}
+
+// TestLyingSpeaker: of two speakers one voice decides. One that lies, and dates its lie after every sign of life or takes it
+// back now and then, keeps the endpoints of the other node away until that node's next Lease, and not again for ten minutes.
+func TestLyingSpeaker(t *testing.T) {
+	for _, flips := range []bool{false, true} {
+		controllerTest(t, 2, func(t *testing.T, f *fakeCluster, _ func(time.Duration, ...string)) {
+			away := 0
+			for i := range 5 * 60 * 10 { // five minutes
+				if flips && i%15 == 0 {
+					f.suspect()
+				} else {
+					f.suspect("w2")
+				}
+				f.edit(func() {
+					if i%100 == 0 {
+						f.renewed["w2"] = time.Now()
+					}
+					if !f.pods["w2"] {
+						away++
+					}
+				})
+				f.kick()
+				time.Sleep(100 * time.Millisecond)
+			}
+			if away > 115 {
+				t.Errorf("flips %v: the endpoints of the node that lives were away for %d s of 300", flips, away/10)
+			}
+		})
+	}
 }
 
 // TestRestoreIsTriedAgain: the case of a node is not closed while a pod of it cannot be restored.

@@ -14,6 +14,9 @@ const (
 	// confirmTime is how long the majority must stand: a node that is merely not heard
 	// may be about to show that it lives.
 	confirmTime = 200 * time.Millisecond
+	// Of two speakers one voice decides. Within wrongTime after it was wrong about a node it counts only if nothing was seen of
+	// that node for patience, in which a kubelet renews its Lease.
+	wrongTime, patience = 10 * time.Minute, 15 * time.Second
 )
 
 // suspicion is what one speaker says: that it cannot reach a node.
@@ -38,6 +41,8 @@ type state struct {
 	lastSeen map[string]time.Time
 	// withdrawn are the nodes whose endpoints are withdrawn, with the time of the decision.
 	withdrawn map[string]time.Time
+	// restored are the nodes whose endpoints were restored because they live, with the time of that.
+	restored map[string]time.Time
 	// notReady are the nodes that Kubernetes itself has given up: it looks after their pods.
 	notReady map[string]bool
 	// limit on nodes whose endpoints are withdrawn at once.
@@ -86,7 +91,7 @@ func decide(s state) decision {
 		return d
 	}
 	for _, node := range suspects {
-		if _, checked := s.lastSeen[node]; checked {
+		if seen, checked := s.lastSeen[node]; checked && (s.speakers > 2 || s.now.Sub(s.restored[node]) >= wrongTime || s.now.Sub(seen) >= patience) {
 			d.withdraw = append(d.withdraw, node)
 		}
 	}

@@ -8,6 +8,8 @@
 //     its own speaker, refutes every suspicion that is older by half a second, so that
 //     what it wrote just before its death does not. A speaker that writes that it is cut
 //     off refutes at once.
+//   - Of two speakers, one that was wrong about a node within the last ten minutes is believed again only when nothing was
+//     seen of that node for 15 s: more than a kubelet takes to renew its Lease. It may lie.
 //   - The majority must stand for 200 ms, and only suspicions of the last minute
 //     declare a node dead: after that time Kubernetes has decided for itself.
 //   - If the nodes of the last minute and the new ones together exceed the limit (10 %

@@ -49,6 +49,10 @@ func TestDoubts(t *testing.T) {
 	step(10.3, true, "three of four miss it")
 	write("leader", 11)
 	step(11.1, false, "its own speaker has written since")
+	for _, speaker := range []string{"a", "b", "c"} {
+		write(speaker, 12)
+	}
+	step(12.1, false, "they hear it again")
 	write("a", 20, "leader")
 	write("b", 20, "leader")
 	write("c", 20, "leader")

@@ -33,6 +33,7 @@ type fakeCluster struct {
 	stale   []*discoveryv1.EndpointSlice // what is shown instead of the truth
 	reads   []leaseRead
 	log     []string
+	kick    func()
 }
 
 type leaseRead struct {

@@ -125,13 +125,14 @@ func (t *tracker) observeReports(now time.Time, reports []report) {
 }
 
 // translate brings the times of a report to our clock, those too that stood in the one before if that clock was
-// not known then.
+// not known then. A node that stays in the report was not heard in between, so that its time does not move: a speaker that lies
+// would date it after every sign of life.
 func translate(now time.Time, r report, s speaker, before bool) map[string]time.Time {
 	out := make(map[string]time.Time, len(r.unreachable))
 	for node, since := range r.unreachable {
 		was, stood := s.written[node]
 		switch {
-		case stood && was.Equal(since) && before:
+		case stood && !since.Before(was) && before:
 			out[node] = s.since[node]
 		case s.clock.known():
 			out[node] = s.clock.ours(now, since)
