@@ -50,9 +50,10 @@ type peer struct {
 // session is with the run of a peer that answered this node's challenge.
 type session struct {
 	// boot names the run, and seq is its last packet.
-	boot, seq    uint64
-	challenge    uint64
-	challengedAt time.Duration
+	boot, seq uint64
+	challenge uint64
+	// challengedAt and answeredAt are when the peer was challenged, and answered, before it had a session.
+	challengedAt, answeredAt time.Duration
 }
 
 // allowance is how long a peer may be silent.

@@ -82,17 +82,29 @@ func (d *detector) inSession(now time.Duration, from *peer, p packet) bool {
 	case s.boot == p.boot && now-from.lastHeard <= from.hold:
 		return false
 	default:
-		if s.challenge == 0 || now-s.challengedAt >= challengeInterval {
-			if s.challenge == 0 {
-				s.challenge = d.random()
-			}
-			s.challengedAt = now
-			d.send(from, packet{challenge: s.challenge, answer: p.challenge})
-		}
+		d.challenge(now, from, p)
 		return false
 	}
 	s.seq = p.seq
 	return true
+}
+
+// challenge challenges the sender of a packet that shows no run of it, and answers its challenge. Each has a throttle of its
+// own: of two nodes that beat in step, each has just challenged the other when the other's challenge arrives.
+func (d *detector) challenge(now time.Duration, from *peer, p packet) {
+	s, out := &from.session, packet{}
+	if s.challenge == 0 || now-s.challengedAt >= challengeInterval {
+		if s.challenge == 0 {
+			s.challenge = d.random()
+		}
+		s.challengedAt, out.challenge = now, s.challenge
+	}
+	if p.challenge != 0 && (s.answeredAt == 0 || now-s.answeredAt >= challengeInterval) {
+		s.answeredAt, out.answer = now, p.challenge
+	}
+	if out.challenge != 0 || out.answer != 0 {
+		d.send(from, out)
+	}
 }
 
 // refused: the kernel of the peer's node refused a packet, since no speaker listens there. Once that is known it is the

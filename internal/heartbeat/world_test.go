@@ -22,6 +22,9 @@ type world struct {
 	// loss is the share of packets lost, late the most a packet is under way.
 	loss float64
 	late time.Duration
+	// wakes is how late a thread wakes at most. inStep: all beat at the same moment.
+	wakes  time.Duration
+	inStep bool
 	// cut says which packets do not arrive; nil cuts none.
 	cut func(from, to *node) bool
 	// blocked says which heartbeats do not arrive, though questions on the wire do.
@@ -95,9 +98,15 @@ func newWorld(seed uint64, n int) *world { return newWorldOf(seed, n, Timers{}) 
 
 // newWorldOf starts them with these timers, and with clocks that are ahead as said.
 func newWorldOf(seed uint64, n int, timers Timers, skews ...time.Duration) *world {
+	return newWorldWith(seed, n, func(w *world) { w.timers = timers }, skews...)
+}
+
+// newWorldWith starts them in a world that was changed before.
+func newWorldWith(seed uint64, n int, change func(w *world), skews ...time.Duration) *world {
 	w := &world{
-		random: rand.New(rand.NewPCG(seed, 1)), now: time.Second, late: ms / 2, gossips: true, byID: map[id]*node{}, timers: timers,
+		random: rand.New(rand.NewPCG(seed, 1)), now: time.Second, late: ms / 2, wakes: ms, gossips: true, byID: map[id]*node{},
 	}
+	change(w)
 	for i := range n {
 		one := &node{world: w, name: fmt.Sprintf("node-%03d", i), refusals: map[*node]refusals{}}
 		if i < len(skews) {
@@ -126,6 +135,10 @@ func (n *node) boot() {
 	n.up, n.killed, n.waiting, n.pausedUntil = true, false, nil, 0
 	realtime := w.timers.withDefaults().settings(true, func() uint64 { return w.random.Uint64() | 1 })
 	n.d = newDetector(realtime, n.name, n.now())
+	if w.inStep {
+		n.plan(w.now)
+		return
+	}
 	n.plan(w.now + time.Duration(w.random.Int64N(int64(50*ms))))
 }
 
@@ -201,7 +214,7 @@ func (n *node) run() {
 		panic(n.name + " has work that is always due: its thread would never wait")
 	}
 	// A thread wakes a little late.
-	n.plan(max(n.d.due()-n.skew, w.now) + time.Duration(w.random.Int64N(int64(ms))))
+	n.plan(max(n.d.due()-n.skew, w.now) + time.Duration(w.random.Int64N(int64(w.wakes))))
 }
 
 // ask puts three questions to a node and to a foreign machine, over the links that heartbeats use.
