@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -133,20 +134,23 @@ func TestIdler(t *testing.T) {
 }
 
 // slow is a gatherer that takes a while.
-type slow struct{ times atomic.Int64 }
+type slow struct {
+	times atomic.Int64
+	takes time.Duration
+}
 
 const gathering = 100 * time.Millisecond
 
 func (s *slow) Gather() ([]*dto.MetricFamily, error) {
 	s.times.Add(1)
-	time.Sleep(gathering)
+	time.Sleep(s.takes)
 	return nil, nil
 }
 
 // TestScrapers: however many ask, metrics take a tenth of the time, and each is answered.
 func TestScrapers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &slow{}
+		s := &slow{takes: gathering}
 		h := Metrics(s)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -175,6 +179,22 @@ func TestScrapers(t *testing.T) {
 		start := time.Now()
 		if ask(); time.Since(start) > 2*gathering {
 			t.Errorf("a single one waits for %v", time.Since(start))
+		}
+		time.Sleep(time.Minute) // what paces ends in the bubble
+	})
+}
+
+// TestTwoScrapers: on a machine so busy that metrics take seconds, two who ask at once have them within ten.
+func TestTwoScrapers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := Metrics(&slow{takes: 3 * time.Second})
+		start := time.Now()
+		var both sync.WaitGroup
+		for range 2 {
+			both.Go(func() { get(t, h, "/metrics") })
+		}
+		if both.Wait(); time.Since(start) > 10*time.Second {
+			t.Errorf("the second waited for %v", time.Since(start))
 		}
 		time.Sleep(time.Minute) // what paces ends in the bubble
 	})

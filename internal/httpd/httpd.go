@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	// paused is how many times longer than it took to make the metrics nobody gets them again.
-	paused = 9
+	// paused is how many times longer than it took to make the metrics nobody gets them again, but longestPause at most: on a
+	// busy machine it takes long, and two who ask at once are both to get an answer in time.
+	paused, longestPause = 9, time.Second
 	// metricsTimeout is how long one who asks waits for that.
 	metricsTimeout = 30 * time.Second
 	// mostConnections may be open, mostOfOne of them from one address.
@@ -29,7 +30,7 @@ const (
 	readTimeout, writeTimeout = 5 * time.Second, time.Minute
 )
 
-// Metrics serves /metrics from g, to all who ask together a tenth of the time: whoever reaches the port may ask.
+// Metrics serves /metrics from g, to all who ask together a part of the time only: whoever reaches the port may ask.
 func Metrics(g prometheus.Gatherer) http.Handler {
 	inner := promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 	turn := make(chan struct{}, 1)
@@ -41,7 +42,7 @@ func Metrics(g prometheus.Gatherer) http.Handler {
 		}
 		start := time.Now()
 		inner.ServeHTTP(w, r)
-		time.AfterFunc(paused*time.Since(start), func() { <-turn })
+		time.AfterFunc(min(paused*time.Since(start), longestPause), func() { <-turn })
 	})
 	mux := http.NewServeMux()
 	// It buffers the answer, so that a slow reader keeps nobody waiting.
