@@ -47,8 +47,8 @@ func newFrontend(d lb.Frontend) (frontend, error) {
 }
 
 // resolve finds the lists and the profile of a frontend. Its lists are likely those of a neighbour, or of the same
-// frontend in another image. A frontend with a refused list is closed.
-func (d *frontend) resolve(y *library, refused map[*list]error, neighbour, before *frontend) {
+// frontend in another image. A frontend with a refused list or a steep profile is closed.
+func (d *frontend) resolve(y *library, refused map[*list]error, steep map[profile]error, neighbour, before *frontend) {
 	ipv6 := d.Address.Is6()
 	if d.Restricted {
 		d.allow = y.list(ipv6, d.Allow, neighbour.allow, before.allow)
@@ -59,7 +59,10 @@ func (d *frontend) resolve(y *library, refused map[*list]error, neighbour, befor
 			d.refused = cmp.Or(d.refused, refused[l])
 		}
 	}
-	d.profile = profileOf(d)
+	if d.profile = profileOf(d); steep[d.profile] != nil {
+		d.refused = steep[d.profile]
+		d.profile = profileOf(d)
+	}
 }
 
 // lists returns the lists that the frontend uses, or nil.

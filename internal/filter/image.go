@@ -18,6 +18,8 @@ type image struct {
 	frontends []frontend
 	// refused are the Services whose frontends are closed, and why.
 	refused map[lb.Key]error
+	// steep are the profiles whose frontends are closed, and why.
+	steep map[profile]error
 	// chainProfiles are the chains that the frontends need; changeFrom sets them.
 	chainProfiles map[string]profile
 	// others are the elements that belong to no frontend, ordered.
@@ -43,7 +45,12 @@ func newImage(y *library, d *Desired, refused map[*list]error, old *image) *imag
 	}
 	img.order()
 	if n := img.resolve(y, refused, old); n > maxPrefixes {
-		img.resolve(y, img.beyond(refused), old)
+		refused = img.beyond(refused)
+		img.resolve(y, refused, old)
+	}
+	if img.rules() > maxRules {
+		img.steep = img.beyondRules()
+		img.resolve(y, refused, old)
 	}
 	img.markInternal()
 	img.others = others(d, img.frontends)
@@ -83,9 +90,9 @@ func (img *image) resolve(y *library, refused map[*list]error, old *image) (pref
 		case b == nil:
 			return
 		case a == nil:
-			b.resolve(y, refused, neighbour, none)
+			b.resolve(y, refused, img.steep, neighbour, none)
 		default:
-			b.resolve(y, refused, neighbour, a)
+			b.resolve(y, refused, img.steep, neighbour, a)
 			b.profile.odd = a.profile.odd == a.sameLists(b)
 		}
 		if b.allow != nil && b.allow != neighbour.allow {

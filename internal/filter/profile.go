@@ -3,6 +3,7 @@ package filter
 import (
 	"crypto/sha256"
 	"fmt"
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -43,6 +44,20 @@ func (l lengths) list() []int {
 		}
 	}
 	return out
+}
+
+// rules returns how many rules look up sources.
+func (p profile) rules() (n int) {
+	for i := range p.allow {
+		n += bits.OnesCount64(p.allow[i]) + bits.OnesCount64(p.deny[i])
+	}
+	return n
+}
+
+// even returns the profile that stands for both parities.
+func (p profile) even() profile {
+	p.odd = false
+	return p
 }
 
 func profileOf(d *frontend) profile {

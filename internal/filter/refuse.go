@@ -20,6 +20,10 @@ import (
 // second of one core for the whole table.
 const maxPrefixes = 250_000
 
+// maxRules bounds the rules that look up sources: a profile has one for each length of a prefix in its lists. For the kernel the
+// work is quadratic in rules, and these take it less than a second.
+const maxRules = 10_000
+
 // Refused returns the Services that are closed because of their lists, and why. All others are in force.
 func (t *Table) Refused() map[lb.Key]error {
 	t.mu.Lock()
@@ -101,4 +105,51 @@ func (img *image) fair(of lists) []*list {
 	return slices.SortedFunc(maps.Keys(of), func(a, b *list) int {
 		return cmp.Or(cmp.Compare(rank[a], rank[b]), cmp.Compare(a.size, b.size), strings.Compare(a.keys, b.keys))
 	})
+}
+
+// rules counts the rules of the profiles that the frontends need.
+func (img *image) rules() (n int) {
+	counted, before := make(map[profile]bool), profile{}
+	for i := range img.frontends {
+		if p := img.frontends[i].profile.even(); p != before && !counted[p] {
+			counted[p] = true
+			n += p.rules()
+		}
+		before = img.frontends[i].profile.even()
+	}
+	return n
+}
+
+// beyondRules returns the profiles that would be beyond maxRules. Those of namespaces with few rules are admitted first, so that
+// no tenant has the Services of another closed.
+func (img *image) beyondRules() map[profile]error {
+	type use struct {
+		namespace string
+		profile   profile
+	}
+	uses, total, rank := make(map[use]bool), make(map[string]int), make(map[profile]int)
+	for i := range img.frontends {
+		fe := &img.frontends[i]
+		if u := (use{fe.Service.Namespace, fe.profile.even()}); !uses[u] {
+			uses[u] = true
+			total[u.namespace] += u.profile.rules()
+		}
+	}
+	for u := range uses {
+		if n, known := rank[u.profile]; !known || total[u.namespace] < n {
+			rank[u.profile] = total[u.namespace]
+		}
+	}
+	ordered := slices.SortedFunc(maps.Keys(rank), func(a, b profile) int {
+		return cmp.Or(cmp.Compare(rank[a], rank[b]), cmp.Compare(a.rules(), b.rules()), strings.Compare(a.rangesChain(), b.rangesChain()))
+	})
+	out, n := make(map[profile]error), 0
+	for _, p := range ordered {
+		if n+p.rules() > maxRules {
+			out[p] = fmt.Errorf("its lists have prefixes of %d lengths, and the bound is %d for all combinations of lengths and limits on a node", p.rules(), maxRules)
+		} else {
+			n += p.rules()
+		}
+	}
+	return out
 }
