@@ -144,8 +144,22 @@ func (s *syncer) sayService(sv *corev1.Service, good bool, reason lb.Reason, mes
 	s.log.Info("service", "service", lb.Key{Namespace: sv.Namespace, Name: sv.Name}, "reason", reason, "message", message)
 }
 
-// update returns the desired state of the Service after the decision.
+// update returns the next step to the desired state of the Service after the decision. A Service first loses what it must not have,
+// by a write that makes it smaller: with annotations, finalizers and labels a user could fill it so that all else is refused.
 func (w serviceWrite) update(options config.Options) k8s.ServiceUpdate {
+	u := w.complete(options)
+	if !u.Loses() {
+		return u
+	}
+	isRecord := func(c metav1.Condition) bool { return c.Type == v1beta1.ConditionAddressRecord }
+	u.Annotations, u.Finalizers = nil, nil
+	u.Conditions = slices.DeleteFunc(u.Conditions, func(c metav1.Condition) bool { return !isRecord(c) })
+	u.RemoveConditions = slices.DeleteFunc(u.RemoveConditions, func(t string) bool { return t != v1beta1.ConditionAddressRecord })
+	return u
+}
+
+// complete returns the desired state of the Service after the decision.
+func (w serviceWrite) complete(options config.Options) k8s.ServiceUpdate {
 	u := k8s.ServiceUpdate{
 		Service:        w.service,
 		SetAddresses:   w.assignment.Reason != lb.ForeignAddress,

@@ -3,7 +3,7 @@ package ipam
 import (
 	"cmp"
 	"crypto/sha256"
-	"encoding/base64"
+	"encoding/hex"
 	"iter"
 	"net/netip"
 	"slices"
@@ -221,7 +221,7 @@ func digest(s *subject) string {
 		text = strconv.AppendUint(append(text, p.Protocol...), uint64(p.Port), 10)
 	}
 	sum := sha256.Sum256(text)
-	return base64.RawURLEncoding.EncodeToString(sum[:16])
+	return hex.EncodeToString(sum[:16])
 }
 
 // asService returns a FloatingIP as a Service with the same requests. It is internal

@@ -94,6 +94,14 @@ func (u ServiceUpdate) gains() []netip.Addr {
 	})
 }
 
+// Loses reports whether the update takes an address from the status and adds none.
+func (u ServiceUpdate) Loses() bool {
+	return u.SetAddresses && len(u.gains()) == 0 && slices.ContainsFunc(u.Service.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool {
+		a, err := netip.ParseAddr(in.IP)
+		return err == nil && !slices.Contains(u.Addresses, a)
+	})
+}
+
 // Stands reports whether the Service already is as desired.
 func (u ServiceUpdate) Stands() bool { return u.patch(metav1.Time{}) == nil }
 
