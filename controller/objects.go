@@ -24,27 +24,13 @@ func texts[T fmt.Stringer](list []T) []string {
 
 // writeOthers writes the condition Valid of all other configuration objects.
 func (s *syncer) writeOthers(ctx context.Context, d *decision) error {
-	o, problems := d.objects, d.problems
+	o := d.objects
 	return errors.Join(
-		each(ctx, d, s.log, o.L2Advertisements, func(ctx context.Context, a *v1beta1.L2Advertisement) error {
-			return s.writeValid(lb.Object{Kind: config.KindL2Advertisement, Name: a.Name}, a.UID, a.Status.Conditions, problems,
-				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdateL2Advertisement(ctx, a, c) })
-		}),
-		each(ctx, d, s.log, o.BGPAdvertisements, func(ctx context.Context, a *v1beta1.BGPAdvertisement) error {
-			return s.writeValid(lb.Object{Kind: config.KindBGPAdvertisement, Name: a.Name}, a.UID, a.Status.Conditions, problems,
-				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdateBGPAdvertisement(ctx, a, c) })
-		}),
-		each(ctx, d, s.log, o.Communities, func(ctx context.Context, c *v1beta1.Community) error {
-			return s.writeValid(lb.Object{Kind: config.KindCommunity, Name: c.Name}, c.UID, c.Status.Conditions, problems,
-				func(want []metav1.Condition) (bool, error) { return s.cluster.UpdateCommunity(ctx, c, want) })
-		}),
-		each(ctx, d, s.log, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error {
-			return s.writePeer(ctx, p, problems)
-		}),
-		each(ctx, d, s.log, o.BFDProfiles, func(ctx context.Context, p *v1beta1.BFDProfile) error {
-			return s.writeValid(lb.Object{Kind: config.KindBFDProfile, Name: p.Name}, p.UID, p.Status.Conditions, problems,
-				func(c []metav1.Condition) (bool, error) { return s.cluster.UpdateBFDProfile(ctx, p, c) })
-		}),
+		writeValid(ctx, s, d, config.KindL2Advertisement, o.L2Advertisements, func(a *v1beta1.L2Advertisement) v1beta1.Status { return a.Status }),
+		writeValid(ctx, s, d, config.KindBGPAdvertisement, o.BGPAdvertisements, func(a *v1beta1.BGPAdvertisement) v1beta1.Status { return a.Status }),
+		writeValid(ctx, s, d, config.KindCommunity, o.Communities, func(c *v1beta1.Community) v1beta1.Status { return c.Status }),
+		writeValid(ctx, s, d, config.KindBFDProfile, o.BFDProfiles, func(p *v1beta1.BFDProfile) v1beta1.Status { return p.Status }),
+		each(ctx, d, s.log, o.Peers, func(ctx context.Context, p *v1beta1.BGPPeer) error { return s.writePeer(ctx, p, d.problems) }),
 	)
 }
 
@@ -58,11 +44,14 @@ func (s *syncer) writePeer(ctx context.Context, p *v1beta1.BGPPeer, problems []l
 	return err
 }
 
-func (s *syncer) writeValid(object lb.Object, uid types.UID, have []metav1.Condition, problems []lb.Problem, write func([]metav1.Condition) (bool, error)) error {
-	condition := valid(object, problems)
-	wrote, err := write([]metav1.Condition{condition})
-	s.report(object, uid, have, condition, wrote)
-	return err
+func writeValid[T metav1.Object](ctx context.Context, s *syncer, d *decision, kind string, objects []T, status func(T) v1beta1.Status) error {
+	return each(ctx, d, s.log, objects, func(ctx context.Context, o T) error {
+		object := lb.Object{Kind: kind, Name: o.GetName()}
+		condition := valid(object, d.problems)
+		wrote, err := s.cluster.UpdateConditions(ctx, o, []metav1.Condition{condition})
+		s.report(object, o.GetUID(), status(o).Conditions, condition, wrote)
+		return err
+	})
 }
 
 // report sends an Event if a written condition has a new reason or message. A new

@@ -85,8 +85,11 @@ type report struct {
 	problems []lb.Problem
 }
 
-func (r *report) fault(o lb.Object, reason lb.Reason, format string, args ...any) {
-	r.problems = append(r.problems, lb.Problem{Object: o, Reason: reason, Message: fmt.Sprintf(format, args...)})
+// fault returns a copy of the Problem, for an object that waits because of it.
+func (r *report) fault(o lb.Object, reason lb.Reason, format string, args ...any) *lb.Problem {
+	p := lb.Problem{Object: o, Reason: reason, Message: fmt.Sprintf(format, args...)}
+	r.problems = append(r.problems, p)
+	return &p
 }
 
 func (r *report) note(o lb.Object, reason lb.Reason, format string, args ...any) {

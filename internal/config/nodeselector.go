@@ -42,6 +42,15 @@ func parseNodeSelector(text string) (lb.Selector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("it cannot be read: %w", err)
 	}
+	out, err := selectorOf(parsed)
+	if err != nil {
+		return nil, err
+	}
+	return out, selectorFault(out)
+}
+
+// selectorOf returns requirements, which are ordered by key, as ours.
+func selectorOf(parsed labels.Requirements) (lb.Selector, error) {
 	out := lb.Selector{}
 	for _, r := range parsed {
 		operator, known := operators[r.Operator()]
@@ -50,7 +59,7 @@ func parseNodeSelector(text string) (lb.Selector, error) {
 		}
 		out = append(out, lb.Requirement{Key: r.Key(), Operator: operator, Values: r.Values().List()})
 	}
-	return out, selectorFault(out)
+	return out, nil
 }
 
 var operators = map[selection.Operator]lb.Operator{

@@ -89,11 +89,7 @@ func (j *joined) joinID(s *lb.Service, original string, named map[string]*servic
 	}
 	if s.SharingKey != "" && s.LoadBalancerID != s.UID {
 		object := lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}
-		j.report.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s: remove one of the two", AnnotationSharingKey, OpenStackID)
-		if s.Problem == nil {
-			p := j.report.problems[len(j.report.problems)-1]
-			s.Problem = &p
-		}
+		s.Problem = cmp.Or(s.Problem, j.report.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s: remove one of the two", AnnotationSharingKey, OpenStackID))
 	}
 }
 

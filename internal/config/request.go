@@ -23,9 +23,7 @@ func readRequest(r *report, object lb.Object, o *corev1.Service, families []lb.F
 	pool, _ := firstAnnotation(r, object, o, AnnotationPool, MetalLBPool, MetalLBPoolOld)
 	addresses, err := readAddresses(r, object, o, families)
 	if err != nil {
-		r.fault(object, lb.InvalidRequest, "%v", err)
-		p := r.problems[len(r.problems)-1]
-		return request{}, &p
+		return request{}, r.fault(object, lb.InvalidRequest, "%v", err)
 	}
 	return request{addresses: addresses, pool: pool}, nil
 }

@@ -1,8 +1,8 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,26 +34,15 @@ func selectorOrNothing(r *report, object lb.Object, field string, s metav1.Label
 func matchesNothing() lb.Selector { return lb.Selector{{Operator: lb.In}} }
 
 func compileSelector(s metav1.LabelSelector) (lb.Selector, error) {
+	// In one order, so that with two mistakes the message always names the same one.
 	expressions := slices.Clone(s.MatchExpressions)
-	for key, value := range s.MatchLabels {
-		expressions = append(expressions, metav1.LabelSelectorRequirement{
-			Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{value},
-		})
+	for _, key := range slices.Sorted(maps.Keys(s.MatchLabels)) {
+		expressions = append(expressions, metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{s.MatchLabels[key]}})
 	}
-	slices.SortFunc(expressions, func(a, b metav1.LabelSelectorRequirement) int {
-		return cmp.Or(
-			cmp.Compare(a.Key, b.Key),
-			cmp.Compare(a.Operator, b.Operator),
-			slices.Compare(a.Values, b.Values),
-		)
-	})
-	out := lb.Selector{}
-	for _, e := range expressions {
-		// One at a time, so that with two mistakes the message always names the same one.
-		if _, err := metav1.LabelSelectorAsSelector(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{e}}); err != nil {
-			return nil, err
-		}
-		out = append(out, lb.Requirement{Key: e.Key, Operator: lb.Operator(e.Operator), Values: slices.Clone(e.Values)})
+	parsed, err := metav1.LabelSelectorAsSelector(&metav1.LabelSelector{MatchExpressions: expressions})
+	if err != nil {
+		return nil, err
 	}
-	return out, nil
+	requirements, _ := parsed.Requirements()
+	return selectorOf(requirements)
 }

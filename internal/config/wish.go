@@ -33,9 +33,7 @@ func readWish(r *report, object lb.Object, o *corev1.Service, dialect *openStack
 		w.Internal = true
 	case "", "false":
 	default:
-		r.fault(object, lb.InvalidRequest, `annotation %s is %q: write "true" or "false"`, AnnotationInternal, internal)
-		p := r.problems[len(r.problems)-1]
-		return w, &p
+		return w, r.fault(object, lb.InvalidRequest, `annotation %s is %q: write "true" or "false"`, AnnotationInternal, internal)
 	}
 	dialect.read(r, object, o, set && internal != "", &w, access)
 	return w, nil

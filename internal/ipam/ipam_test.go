@@ -280,7 +280,7 @@ func TestBuggyCount(t *testing.T) {
 	}
 	for i := 0; i < len(all); i += 7 {
 		for j := i; j < len(all); j += 3 {
-			var want uint64
+			var want int64
 			for _, addr := range all[i : j+1] {
 				if s.avoids(addr) {
 					want++

@@ -195,30 +195,25 @@ func withFinalizer(o metav1.Object, finalizer string, stands bool) ([]string, bo
 	return out, true
 }
 
-// UpdateL2Advertisement writes the differences of the conditions.
-func (k *Cluster) UpdateL2Advertisement(ctx context.Context, o *v1beta1.L2Advertisement, conditions []metav1.Condition) (bool, error) {
-	return updateConditions(ctx, k, k.l2Advertisements, "l2advertisements", o, o.Status.Conditions, conditions)
-}
-
-// UpdateBGPAdvertisement writes the differences of the conditions.
-func (k *Cluster) UpdateBGPAdvertisement(ctx context.Context, o *v1beta1.BGPAdvertisement, conditions []metav1.Condition) (bool, error) {
-	return updateConditions(ctx, k, k.bgpAdvertisements, "bgpadvertisements", o, o.Status.Conditions, conditions)
+// UpdateConditions writes the differences of the conditions of an object whose status has nothing else.
+func (k *Cluster) UpdateConditions(ctx context.Context, o metav1.Object, want []metav1.Condition) (bool, error) {
+	switch o := o.(type) {
+	case *v1beta1.L2Advertisement:
+		return updateConditions(ctx, k, k.l2Advertisements, "l2advertisements", o, o.Status.Conditions, want)
+	case *v1beta1.BGPAdvertisement:
+		return updateConditions(ctx, k, k.bgpAdvertisements, "bgpadvertisements", o, o.Status.Conditions, want)
+	case *v1beta1.BFDProfile:
+		return updateConditions(ctx, k, k.bfdProfiles, "bfdprofiles", o, o.Status.Conditions, want)
+	case *v1beta1.Community:
+		return updateConditions(ctx, k, k.communities, "communities", o, o.Status.Conditions, want)
+	}
+	panic(fmt.Sprintf("k8s: %T has more than conditions", o))
 }
 
 // UpdatePeer writes the differences of a BGPPeer's status.
 func (k *Cluster) UpdatePeer(ctx context.Context, o *v1beta1.BGPPeer, want v1beta1.BGPPeerStatus) (bool, error) {
 	want.Conditions = merged(o.Status.Conditions, want.Conditions, o.Generation)
 	return updateStatus(ctx, k, k.peers, "bgppeers", o, o.Status, want)
-}
-
-// UpdateBFDProfile writes the differences of the conditions.
-func (k *Cluster) UpdateBFDProfile(ctx context.Context, o *v1beta1.BFDProfile, conditions []metav1.Condition) (bool, error) {
-	return updateConditions(ctx, k, k.bfdProfiles, "bfdprofiles", o, o.Status.Conditions, conditions)
-}
-
-// UpdateCommunity writes the differences of the conditions.
-func (k *Cluster) UpdateCommunity(ctx context.Context, o *v1beta1.Community, conditions []metav1.Condition) (bool, error) {
-	return updateConditions(ctx, k, k.communities, "communities", o, o.Status.Conditions, conditions)
 }
 
 // ownKind is an object of group holdfast.dev.

@@ -5,8 +5,9 @@ import (
 	"fmt"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 )
 
 // Refresh lists Services, their namespaces, FloatingIPs, pools and their memories from the API server itself, past every
@@ -14,38 +15,25 @@ import (
 // repeat its predecessor's last decisions, nor assign addresses that a FloatingIP was just
 // given or whose release was just recorded, nor of pools that a Service's namespace does not have.
 func (k *Cluster) Refresh(ctx context.Context) error {
-	list, err := k.clients.kube.CoreV1().Services("").List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list services: %w", err)
-	}
-	k.services.refreshed(pointers(list.Items), list.ResourceVersion)
-	namespaces, err := k.clients.kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list namespaces: %w", err)
-	}
-	k.namespaces.refreshed(pointers(namespaces.Items), namespaces.ResourceVersion)
-	pools := &v1beta1.IPAddressPoolList{}
-	if err := k.list(ctx, "ipaddresspools", pools); err != nil {
-		return err
-	}
-	k.pools.refreshed(pointers(pools.Items), pools.ResourceVersion)
-	memories := &v1beta1.PoolMemoryList{}
-	if err := k.list(ctx, "poolmemories", memories); err != nil {
-		return err
-	}
-	k.memories.refreshed(pointers(memories.Items), memories.ResourceVersion)
-	floatingIPs := &v1beta1.FloatingIPList{}
-	if err := k.list(ctx, "floatingips", floatingIPs); err != nil {
-		return err
-	}
-	k.floatingIPs.refreshed(pointers(floatingIPs.Items), floatingIPs.ResourceVersion)
-	return nil
-}
-
-// list lists objects of our group, past every cache.
-func (k *Cluster) list(ctx context.Context, resource string, into runtime.Object) error {
-	if err := k.clients.holdfast.Get().Resource(resource).Do(ctx).Into(into); err != nil {
-		return fmt.Errorf("list %s: %w", resource, err)
+	core, own := k.clients.kube.CoreV1().RESTClient(), k.clients.holdfast
+	services, namespaces, pools := &corev1.ServiceList{}, &corev1.NamespaceList{}, &v1beta1.IPAddressPoolList{}
+	memories, floatingIPs := &v1beta1.PoolMemoryList{}, &v1beta1.FloatingIPList{}
+	for _, kind := range []struct {
+		client   rest.Interface
+		resource string
+		list     runtime.Object
+		listed   func()
+	}{
+		{core, "services", services, func() { k.services.refreshed(pointers(services.Items), services.ResourceVersion) }},
+		{core, "namespaces", namespaces, func() { k.namespaces.refreshed(pointers(namespaces.Items), namespaces.ResourceVersion) }},
+		{own, "ipaddresspools", pools, func() { k.pools.refreshed(pointers(pools.Items), pools.ResourceVersion) }},
+		{own, "poolmemories", memories, func() { k.memories.refreshed(pointers(memories.Items), memories.ResourceVersion) }},
+		{own, "floatingips", floatingIPs, func() { k.floatingIPs.refreshed(pointers(floatingIPs.Items), floatingIPs.ResourceVersion) }},
+	} {
+		if err := kind.client.Get().Resource(kind.resource).Do(ctx).Into(kind.list); err != nil {
+			return fmt.Errorf("list %s: %w", kind.resource, err)
+		}
+		kind.listed()
 	}
 	return nil
 }
