@@ -1,10 +1,14 @@
 package config
 
 import (
+	"iter"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -61,6 +65,134 @@ func readRecord(uid types.UID, conditions []metav1.Condition) lb.Origins {
 	}
 	if recordText(uid, out) != c.Message {
 		return nil
+	}
+	return out
+}
+
+// assignedFor is the first word of holdfast.dev/assigned: "for=NAMESPACE/NAME" names the object that the annotation is of.
+const assignedFor = "for"
+
+// maxAssigned bounds the annotation that is read: two addresses with their pools are shorter by half.
+const maxAssigned = 4096
+
+// Assigned returns the annotation holdfast.dev/assigned, which carries the addresses that an object holds, or waits for,
+// through a backup; "" if there are none. Only earlier versions read the terms.
+func Assigned(of lb.Key, origins lb.Origins) string {
+	if len(origins) == 0 {
+		return ""
+	}
+	parts := []string{assignedFor + "=" + of.String()}
+	for _, o := range origins {
+		parts = append(parts, o.Address.String()+"="+o.Pool)
+		if o.Terms != "" {
+			parts = append(parts, o.Address.String()+"#"+o.Terms)
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+// assignedItems yields the items of the annotation.
+func assignedItems(o metav1.Object) iter.Seq[string] {
+	text := o.GetAnnotations()[v1beta1.AnnotationAssigned]
+	if len(text) > maxAssigned {
+		text = ""
+	}
+	return strings.SplitSeq(text, ",")
+}
+
+// recall reads from the annotation the first address of each family, which the object asks back. An annotation that names
+// another object came with a copied manifest. Unreadable items are not ours and are ignored.
+func recall(o metav1.Object) lb.Origins {
+	if _, copied := copyOf(o); copied {
+		return nil
+	}
+	var out lb.Origins
+	for item := range assignedItems(o) {
+		address, pool, found := strings.Cut(item, "=")
+		if !found || address == assignedFor {
+			continue // not an address, for which parseAddr would make an error
+		}
+		a, err := parseAddr(address)
+		same := func(b lb.Origin) bool { return b.Address.BitLen() == a.BitLen() }
+		if err == nil && !slices.ContainsFunc(out, same) {
+			out = append(out, lb.Origin{Address: a, Pool: pool})
+		}
+	}
+	return out
+}
+
+// completeRecords adds to objects the origin of addresses that were cut from their pool before the status had a record: an
+// earlier version kept it in the annotation. The pools list such addresses. What a full list leaves out is believed of the
+// annotation.
+func completeRecords(state *lb.State, pools []pool, objects []*v1beta1.IPAddressPool) {
+	from, full := map[lb.Retention]string{}, map[string]bool{}
+	for _, p := range objects {
+		full[p.Name] = p.Status.RetainedCount > int64(len(p.Status.Retained))
+	}
+	for _, p := range pools {
+		for _, r := range p.Retained {
+			from[lb.Retention{Address: r.Address, Holder: r.Holder}] = p.Name
+		}
+	}
+	if len(from) == 0 {
+		return
+	}
+	complete := func(record *lb.Origins, holder lb.Key, addresses []netip.Addr, hints lb.Origins) {
+		if len(*record) > 0 {
+			return
+		}
+		for _, a := range addresses {
+			origin, hint := from[lb.Retention{Address: a, Holder: holder}], hints.Of(a).Pool
+			within := func(p pool) bool {
+				return slices.ContainsFunc(p.Ranges, func(r lb.Range) bool { return r.Contains(a) })
+			}
+			if origin == "" && full[hint] && !slices.ContainsFunc(pools, within) {
+				origin = hint
+			}
+			if origin != "" {
+				*record = append(*record, lb.Origin{Address: a, Pool: origin})
+			}
+		}
+	}
+	for i := range state.Services {
+		s := &state.Services[i]
+		complete(&s.Record, s.Key, s.Addresses, s.Recall)
+	}
+	for i := range state.FloatingIPs {
+		f := &state.FloatingIPs[i]
+		complete(&f.Record, f.Key, f.Addresses, f.Recall)
+	}
+}
+
+// copyOf returns the original from whose manifest an object was copied, as "namespace/name". The annotation names the
+// object and not its UID, because a restored object has another UID.
+func copyOf(o metav1.Object) (original string, copied bool) {
+	for item := range assignedItems(o) {
+		if word, value, _ := strings.Cut(item, "="); word == assignedFor {
+			return value, value != lb.Key{Namespace: o.GetNamespace(), Name: o.GetName()}.String()
+		}
+	}
+	return "", false
+}
+
+// announcedBy reads the node that announced each address, as a speaker recorded it in the status of the Service, where no user
+// writes.
+func announcedBy(o *corev1.Service) map[netip.Addr]string {
+	c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAnnouncers)
+	if c == nil {
+		return nil
+	}
+	var out map[netip.Addr]string
+	for item := range strings.SplitSeq(c.Message, ",") {
+		address, node, found := strings.Cut(item, "=")
+		a, err := parseAddr(address)
+		if !found || err != nil {
+			continue
+		}
+		if out == nil {
+			out = map[netip.Addr]string{}
+		}
+		out[a] = node
 	}
 	return out
 }
