@@ -54,3 +54,25 @@ func TestLosesWhateverIsRefused(t *testing.T) {
 		})
 	}
 }
+
+// TestReleasesWhateverIsRefused: a tenant changes the type of a Service on which our finalizers cannot be removed. Its address is free
+// for others all the same.
+func TestReleasesWhateverIsRefused(t *testing.T) {
+	c := newTenancy(t, lan())
+	c.create(loadBalancer("evil"))
+	c.want("evil", "[192.0.2.0] Assigned")
+	c.server.invalid = func(sv *corev1.Service) bool {
+		return sv.Name == "evil" && !slices.Contains(sv.Finalizers, v1beta1.FinalizerAddress)
+	}
+	sv := c.service("evil")
+	sv.Spec.Type, sv.Status.LoadBalancer = corev1.ServiceTypeClusterIP, corev1.LoadBalancerStatus{}
+	c.server.put(t, servicesPath, sv)
+	web := loadBalancer("web")
+	metav1.SetMetaDataAnnotation(&web.ObjectMeta, config.AnnotationAddresses, "192.0.2.0")
+	c.server.put(t, servicesPath, web)
+	s := newTestSyncer(t, c.server)
+	for range 3 {
+		runFresh(t, s)
+	}
+	c.want("web", "[192.0.2.0] Assigned")
+}

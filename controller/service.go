@@ -297,8 +297,9 @@ func (s *syncer) releaseServices(ctx context.Context, d *decision) error {
 	})
 }
 
-// clearing returns the next step of clearing a Service. A Service with an address of ours in its status loses it
-// first, and its finalizers in a later run, when speakers and kube-proxies have seen the change.
+// clearing returns the next step of clearing a Service. A Service with an address of ours in its status or its record loses it
+// first, and its finalizers in a later run, when speakers and kube-proxies have seen the change. So it is free, whatever finalizers a
+// user wrote beside ours.
 func clearing(sv *corev1.Service, options config.Options) k8s.ServiceUpdate {
 	shown, others := options.Shown(sv)
 	u := k8s.ServiceUpdate{
@@ -309,7 +310,7 @@ func clearing(sv *corev1.Service, options config.Options) k8s.ServiceUpdate {
 	if shared {
 		u.Conditions, u.RemoveConditions = []metav1.Condition{releasedCondition(sv, options)}, ourConditions[1:]
 	}
-	if len(shown) > 0 {
+	if len(shown) > 0 || meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressRecord) != nil {
 		return u
 	}
 	u.Annotations = map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: ""}
