@@ -39,9 +39,7 @@ func (w *syncer) handOver(whole context.Context, stop <-chan struct{}) {
 	})
 	if last := w.last.Load(); last != nil && last.Goodbye != "" && whole.Err() == nil {
 		w.log.Info("BGP sessions are shut down", "reason", last.Goodbye)
-		if err := w.bgp.Shutdown(last.Goodbye); err != nil {
-			w.log.Error("cannot shut down all BGP sessions", "error", err)
-		}
+		w.bgp.Shutdown(last.Goodbye)
 	}
 	w.log.Info("stopping", "handedOver", err == nil, "after", time.Since(start).Round(time.Millisecond))
 }

@@ -56,14 +56,14 @@ func newPaths(log *slog.Logger, b *bgp.Speaker, links func() []link.Link, change
 
 // set makes these the peers of this node, which has its own addresses, and returns the peers with the addresses of the routers
 // that were found. BGP learns about new ones before it dials.
-func (p *paths) set(peers []lb.Peer, own []netip.Addr) ([]lb.Peer, error) {
+func (p *paths) set(peers []lb.Peer, own []netip.Addr) []lb.Peer {
 	p.finder.Set(linksOf(peers))
 	peers, routers := resolve(peers, p.finder.Found)
 	p.mu.Lock()
 	p.peers, p.own, p.routers = peers, own, routers
 	p.mu.Unlock()
-	_, err := p.follow()
-	return peers, err
+	p.follow()
+	return peers
 }
 
 // pathWait is how long a session of BGP waits for BFD of a router that is silent. A router may begin BFD only when BGP is up,
@@ -73,14 +73,14 @@ const pathWait = 5 * time.Second
 // sync tells BFD and BGP what changed. It is a loop of its own, since the end of a session, or of a link, must not wait for a
 // plan.
 func (p *paths) sync(context.Context) (again time.Duration, err error) {
-	if held, err := p.follow(); err != nil || !held {
-		return 0, err
+	if p.follow() {
+		again = time.Second
 	}
-	return time.Second, nil
+	return again, nil
 }
 
 // follow tells BFD which links lead to the peers and BGP which sessions may be up, and reports whether any is held.
-func (p *paths) follow() (held bool, err error) {
+func (p *paths) follow() (held bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	links := p.links()
@@ -101,7 +101,8 @@ func (p *paths) follow() (held bool, err error) {
 	for _, path := range paths {
 		held = held || path.Hold != bgp.Free
 	}
-	return held, p.bgp.SetPaths(paths)
+	p.bgp.SetPaths(paths)
+	return held
 }
 
 // waitsOf returns the waits for the wanted sessions after those before.

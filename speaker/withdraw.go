@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
@@ -22,10 +21,8 @@ func (w *syncer) withdraw() error {
 	w.liveness.Set(liveness.Known{})
 	w.conntrack.Set(nil)
 	w.layer2.Set(layer2.Desired{})
-	if err := w.bgp.Leave(); err != nil {
-		return fmt.Errorf("withdraw routes: %w", err)
-	}
-	_, _ = w.paths.set(nil, nil) // which peers are unusable does not matter any more
+	w.bgp.Leave()
+	w.paths.set(nil, nil)
 	if err := errors.Join(w.relays.remove(), w.headstart.Remove(), w.filter.remove(), kubeproxy.Forget()); err != nil {
 		return err
 	}

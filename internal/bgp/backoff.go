@@ -82,19 +82,14 @@ func (s *Speaker) fell(name, why string) {
 	r.lost, r.fallWhy = time.Now(), why
 	if r.falls.again(r.lost, falls); r.falls.wait > 0 {
 		time.AfterFunc(r.falls.wait, s.resume)
-		_ = s.sync() // Set returned which peers are unusable
+		s.sync()
 	}
 }
 
 // resume has peers dialled whose wait is over.
 func (s *Speaker) resume() {
 	s.mu.Lock()
-	serves := s.running && !s.left
-	if serves {
-		_ = s.sync() // Set returned which peers are unusable
-	}
+	s.sync()
 	s.mu.Unlock()
-	if serves {
-		s.look()
-	}
+	s.look()
 }

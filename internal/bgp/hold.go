@@ -36,12 +36,12 @@ const (
 
 // SetPaths says what is known of paths, by the names of peers. A session that is held ends at once, and opens again when it
 // is not held any more (RFC 5882 section 4.2). Peers that are not named are not held, and do not use BFD.
-func (s *Speaker) SetPaths(paths map[string]Path) error {
+func (s *Speaker) SetPaths(paths map[string]Path) {
 	defer s.look()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if maps.Equal(paths, s.paths) {
-		return nil
+		return
 	}
 	var falls []string
 	for name, p := range paths {
@@ -53,10 +53,7 @@ func (s *Speaker) SetPaths(paths map[string]Path) error {
 	for _, name := range falls {
 		s.fell(name, paths[name].Why)
 	}
-	if s.desired == nil {
-		return nil
-	}
-	return s.sync()
+	s.sync()
 }
 
 // established reports whether a peer has a session. mu is held.

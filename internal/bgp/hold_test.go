@@ -22,9 +22,7 @@ func TestHold(t *testing.T) {
 		}
 		hold := func(p Path) {
 			t.Helper()
-			if err := s.SetPaths(paths(p)); err != nil {
-				t.Fatal(err)
-			}
+			s.SetPaths(paths(p))
 		}
 		hold(Path{State: "down", Hold: PathDown, Why: "BFD has not come up"})
 		set(t, s, desire(l.peers(), l.routes()...))

@@ -140,26 +140,3 @@ func TestSentences(t *testing.T) {
 		}
 	}
 }
-
-// An unusable peer is an error, and does not affect other peers.
-func TestUnusablePeers(t *testing.T) {
-	good := newRouter(t, "127.0.0.1", 65001)
-	s, _ := run(t)
-	twin := good.peer("twin", 65000)
-	err := s.Set(desire([]lb.Peer{
-		twin, good.peer("good", 65000),
-		{Name: "nowhere"},
-		{Name: "link-local", Address: netip.MustParseAddr("fe80::1")},
-		{Name: "mixed", Address: netip.MustParseAddr("192.0.2.7"), SourceAddress: netip.MustParseAddr("2001:db8::7")},
-	}, route("198.51.100.1/32", "good", "link-local")))
-	want := lines(
-		"use peer link-local: fe80::1 is link-local, and no link is given",
-		"use peer mixed: source address 2001:db8::7 is of another family than 192.0.2.7",
-		"use peer nowhere: it has no address",
-		"use peer twin: 127.0.0.1 is the address of peer good already",
-	)
-	if err == nil || err.Error() != want {
-		t.Errorf("Set: %v, want %s", err, want)
-	}
-	await(t, "table", "198.51.100.1/32 igp path [65000] via 127.0.0.1", good.table)
-}

@@ -58,8 +58,6 @@ func serveSpeaker() error {
 	if err := json.NewDecoder(os.Stdin).Decode(&d); err != nil {
 		return err
 	}
-	if err := s.Set(d); err != nil {
-		return err
-	}
+	s.Set(d)
 	return s.Run(context.Background())
 }

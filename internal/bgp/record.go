@@ -34,7 +34,7 @@ func (r *record) serve(settings wire.Settings) {
 	}
 }
 
-// record returns that of a peer; an empty one of a peer that is not usable any more. mu is held.
+// record returns that of a peer; an empty one of a peer that is gone. mu is held.
 func (s *Speaker) record(name string) *record {
 	if r := s.records[name]; r != nil {
 		return r

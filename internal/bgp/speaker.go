@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +24,8 @@ type Config struct {
 	Command []string
 }
 
-// Desired is the whole desired state of a Speaker. It must not be changed after Set.
+// Desired is the whole desired state of a Speaker. It must not be changed after Set. The configuration was checked: each Peer
+// has a name, an address (unless it is unnumbered) and timers, and no two of them have one router.
 type Desired struct {
 	// RouterID is the node's BGP identifier (RFC 4271 section 4.2), an IPv4 address in form. That of each Peer is not
 	// read here.
@@ -40,14 +43,14 @@ type Speaker struct {
 	// mu guards what follows, and the supervisors.
 	mu      sync.Mutex
 	desired *Desired
-	// listed are the usable peers, sorted by name.
+	// listed are the peers, sorted by name.
 	listed []listed
 	// byAddress has their supervisors and those that are ending: a router takes one session from an address, so that the
 	// next one must wait for the end of the last.
 	byAddress map[netip.Addr]*supervisor
 	// paths are what BFD knows, by the names of peers.
 	paths map[string]Path
-	// records are those of usable peers, by name.
+	// records are those of peers, by name.
 	records map[string]*record
 	running bool
 	left    bool
@@ -57,7 +60,7 @@ type Speaker struct {
 	seen map[string]view
 }
 
-// listed is a usable peer with its supervisor, if it may have a session.
+// listed is a peer with its supervisor, if it may have a session.
 type listed struct {
 	settings   wire.Settings
 	supervisor *supervisor
@@ -74,15 +77,15 @@ func New(c Config) *Speaker {
 	return &Speaker{config: c, metrics: newMetrics(), byAddress: map[netip.Addr]*supervisor{}}
 }
 
-// Set makes d the desired state, at once if Run has been called, otherwise as soon as it is. It returns which peers are
-// unusable and waits for nothing. No session opens before its first routes are placed, so that the End-of-RIB (RFC 4724
+// Set makes d the desired state, at once if Run has been called, otherwise as soon as it is. It waits for nothing. No session opens before its first routes are placed, so that the End-of-RIB (RFC 4724
 // section 3) is true.
-func (s *Speaker) Set(d Desired) error {
+func (s *Speaker) Set(d Desired) {
 	defer s.look()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	d.Peers = slices.SortedFunc(slices.Values(d.Peers), func(a, b lb.Peer) int { return strings.Compare(a.Name, b.Name) })
 	s.desired = &d
-	return s.sync()
+	s.sync()
 }
 
 // Run keeps the sessions up until ctx is cancelled. Then it closes the connections of
@@ -91,11 +94,7 @@ func (s *Speaker) Set(d Desired) error {
 func (s *Speaker) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.running = true
-	if s.desired != nil {
-		if err := s.sync(); err != nil {
-			s.config.Log.Error("cannot apply all BGP settings", "error", err)
-		}
-	}
+	s.sync()
 	s.mu.Unlock()
 	<-ctx.Done()
 	s.end(wire.Leave{Graceful: true}, func() { s.running = false })
@@ -105,17 +104,11 @@ func (s *Speaker) Run(ctx context.Context) error {
 // Leave withdraws all routes by closing all sessions with a NOTIFICATION, so that
 // routers drop the node's routes at once. It is for a node that leaves BGP for good:
 // no later Set has an effect.
-func (s *Speaker) Leave() error {
-	s.end(wire.Leave{}, func() { s.left = true })
-	return nil
-}
+func (s *Speaker) Leave() { s.end(wire.Leave{}, func() { s.left = true }) }
 
 // Shutdown ends all sessions as Leave does, for a node that goes down: with the subcode Administrative Shutdown
 // (RFC 4486 section 4) and a text for the operators of the routers (RFC 9003).
-func (s *Speaker) Shutdown(text string) error {
-	s.end(wire.Leave{Text: text}, func() { s.left = true })
-	return nil
-}
+func (s *Speaker) Shutdown(text string) { s.end(wire.Leave{Text: text}, func() { s.left = true }) }
 
 // end ends all sessions, and waits for it.
 func (s *Speaker) end(how wire.Leave, mark func()) {
@@ -130,16 +123,16 @@ func (s *Speaker) end(how wire.Leave, mark func()) {
 }
 
 // sync gives every session what is desired of it. mu is held.
-func (s *Speaker) sync() error {
-	peers, err := usable(*s.desired)
-	if !s.running || s.left {
-		return err
+func (s *Speaker) sync() {
+	if s.desired == nil || !s.running || s.left {
+		return
 	}
 	routes := routesOf(s.desired.Routes)
 	wanted := map[netip.Addr]bool{}
 	s.listed = nil
 	records := map[string]*record{}
-	for _, settings := range peers {
+	for _, p := range s.desired.Peers {
+		settings := settingsOf(p, s.desired.RouterID)
 		r := s.record(settings.Name)
 		r.serve(settings)
 		records[settings.Name] = r
@@ -165,5 +158,4 @@ func (s *Speaker) sync() error {
 			one.want(nil, nil, wire.Leave{})
 		}
 	}
-	return err
 }
