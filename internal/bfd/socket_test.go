@@ -243,7 +243,7 @@ func loopback(t testing.TB, n int) (step func()) {
 	var peers []Peer
 	for i := range n {
 		a := netip.AddrFrom4([4]byte{127, 0, 0, byte(i + 1)})
-		peers = append(peers, Peer{Name: a.String(), Address: a, Source: a, Links: linksOf("lo"), Transmit: LeastInterval, Receive: LeastInterval, Multiplier: 3})
+		peers = append(peers, Peer{Name: a.String(), Address: a, Source: a, Links: linksOf("lo"), Transmit: leastInterval, Receive: leastInterval, Multiplier: 3})
 	}
 	th.wanted.Store(&peers)
 	step = func() {

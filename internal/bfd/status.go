@@ -68,7 +68,7 @@ type Peer struct {
 	// which bounds how far away its sender may be. A session with one hop accepts 255 only (RFC 5881 section 5).
 	MultiHop   bool  `json:",omitempty"`
 	MinimumTTL uint8 `json:",omitempty"`
-	// Transmit and Receive are the intervals that this node wishes to send at and accepts, at least LeastInterval.
+	// Transmit and Receive are the intervals that this node wishes to send at and accepts.
 	Transmit, Receive time.Duration
 	// Multiplier is how many of this node's packets the neighbor may miss.
 	Multiplier uint8
@@ -77,9 +77,6 @@ type Peer struct {
 	// Disabled switches the session off; the neighbor is told, and takes it for no failure of the path.
 	Disabled bool `json:",omitempty"`
 }
-
-// LeastInterval is the shortest interval that a session may have.
-const LeastInterval = 10 * time.Millisecond
 
 // Status of a session.
 type Status struct {

@@ -2,7 +2,6 @@ package bfd
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -16,8 +15,6 @@ const (
 	mostPackets = 6000
 	// mostSessions bounds what one change of a timer costs, and the socket filter.
 	mostSessions = 256
-	// longest is the longest interval that a session may have.
-	longest = time.Minute
 )
 
 // table is the set of all sessions. It has no clock and no sockets.
@@ -48,10 +45,7 @@ func (t *table) set(now time.Duration, peers []Peer) {
 	peers = slices.SortedFunc(slices.Values(peers), func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
 	var accepted []Peer
 	for _, p := range peers {
-		err := p.check()
-		if err == nil {
-			err = clash(accepted, p)
-		}
+		err := clash(accepted, p)
 		switch {
 		case err != nil:
 		case len(accepted) == mostSessions:
@@ -97,26 +91,6 @@ func (p Peer) same(o Peer) bool {
 
 // packets are how many the session sends and receives in a second at most.
 func (p Peer) packets() float64 { return 1/p.Transmit.Seconds() + 1/p.Receive.Seconds() }
-
-// check returns why the peer cannot have a session.
-func (p Peer) check() error {
-	within := func(d time.Duration) bool { return d >= LeastInterval && d <= longest }
-	switch {
-	case !p.Address.IsValid() || p.Address.IsUnspecified() || p.Address.IsMulticast() || p.Address.Zone() != "" || p.Address.Is4In6():
-		return fmt.Errorf("%s is no address of a neighbor", p.Address)
-	case p.Source.IsValid() && p.Source.Is4() != p.Address.Is4():
-		return fmt.Errorf("source address %s is of another family than %s", p.Source, p.Address)
-	case p.Address.IsLinkLocalUnicast() && p.Address.Is6() && p.Interface == "":
-		return fmt.Errorf("%s is a link-local address and no interface is given", p.Address)
-	case p.MultiHop && (p.Address.IsLinkLocalUnicast() || p.Interface != ""):
-		return errors.New("a session across routers has no interface")
-	case !within(p.Transmit) || !within(p.Receive):
-		return fmt.Errorf("the intervals %v and %v are not between %v and %v", p.Transmit, p.Receive, LeastInterval, longest)
-	case p.Multiplier == 0:
-		return errors.New("the multiplier is 0")
-	}
-	return nil
-}
 
 // clash returns an error if packets of the peer could not be told from those of one before.
 func clash(before []Peer, p Peer) error {

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/loop"
@@ -23,7 +22,7 @@ var sweepTimes = []time.Duration{0, time.Second, 2 * time.Second, 5 * time.Secon
 type Sweeper struct {
 	log       *slog.Logger
 	forget    func(endpoints map[netip.Addr]bool) (int, error)
-	forgotten atomic.Int64
+	forgotten prometheus.Counter
 	loop      *loop.Loop
 
 	mu   sync.Mutex
@@ -37,7 +36,9 @@ type Sweeper struct {
 func New(log *slog.Logger) *Sweeper { return newSweeper(log, Forget) }
 
 func newSweeper(log *slog.Logger, forget func(map[netip.Addr]bool) (int, error)) *Sweeper {
-	s := &Sweeper{log: log, forget: forget}
+	s := &Sweeper{log: log, forget: forget, forgotten: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "holdfast_stranded_attempts_forgotten_total", Help: "Connection attempts to endpoints on dead nodes that were deleted from conntrack.",
+	})}
 	s.loop = loop.New(loop.Config{Name: "conntrack", Log: log, Sync: func(context.Context) (time.Duration, error) { return s.sweep() }})
 	return s
 }
@@ -80,7 +81,7 @@ func (s *Sweeper) sweep() (next time.Duration, err error) {
 		return next, nil
 	}
 	n, err := s.forget(lost)
-	s.forgotten.Add(int64(n))
+	s.forgotten.Add(float64(n))
 	if n > 0 {
 		s.log.Info("forgot connection attempts to endpoints on dead nodes", "attempts", n, "endpoints", len(lost))
 	}
@@ -95,13 +96,8 @@ func (s *Sweeper) sweep() (next time.Duration, err error) {
 	return next, nil
 }
 
-var forgottenDesc = prometheus.NewDesc("holdfast_stranded_attempts_forgotten_total",
-	"Connection attempts to endpoints on dead nodes that were deleted from conntrack.", nil, nil)
-
 // Describe implements prometheus.Collector.
-func (s *Sweeper) Describe(ch chan<- *prometheus.Desc) { ch <- forgottenDesc }
+func (s *Sweeper) Describe(ch chan<- *prometheus.Desc) { s.forgotten.Describe(ch) }
 
 // Collect implements prometheus.Collector.
-func (s *Sweeper) Collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(forgottenDesc, prometheus.CounterValue, float64(s.forgotten.Load()))
-}
+func (s *Sweeper) Collect(ch chan<- prometheus.Metric) { s.forgotten.Collect(ch) }

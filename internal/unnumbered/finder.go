@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
@@ -39,9 +41,9 @@ type Router struct {
 
 // Finder finds the routers on links.
 type Finder struct {
-	config  Config
-	wake    chan struct{}
-	metrics metrics
+	config   Config
+	wake     chan struct{}
+	messages *prometheus.CounterVec
 
 	mu     sync.Mutex
 	wanted []string
@@ -53,7 +55,7 @@ type Finder struct {
 
 // New returns a Finder that does nothing until Run is called.
 func New(c Config) *Finder {
-	return &Finder{config: c, wake: make(chan struct{}, 1), metrics: newMetrics(), found: map[string]Router{}, ports: map[string]*port{}}
+	return &Finder{config: c, wake: make(chan struct{}, 1), messages: newMessages(), found: map[string]Router{}, ports: map[string]*port{}}
 }
 
 // Set makes these the links, by name, on which this node advertises itself and looks for a router. It does not wait. It is

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mdlayher/ndp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/net/ipv6"
 
@@ -217,26 +218,26 @@ func TestFinderHostile(t *testing.T) {
 		self.AddAddress("eth0", "2001:db8::2/64")
 		f := startFinder(t, func() {})
 		far, near := startNeighbour(t, ns, "eth0", "2001:db8::1"), startNeighbour(t, ns, "eth0", "fe80::a")
-		rejected := &f.metrics.count("eth0").rejected
-		nstest.Until(t, patience, "an advertisement from a global address is refused", func() bool { far.advertise(); return rejected.Load() > 0 })
-		before := rejected.Load()
+		rejected := func() int { return f.count(rejectedMessages) }
+		nstest.Until(t, patience, "an advertisement from a global address is refused", func() bool { far.advertise(); return rejected() > 0 })
+		before := rejected()
 		crossed := &ipv6.ControlMessage{HopLimit: 64, IfIndex: ns.Link("eth0").Attrs().Index}
 		nstest.Until(t, patience, "one with another hop limit too", func() bool {
 			if err := near.conn.WriteTo(&ndp.RouterAdvertisement{}, crossed, allNodes); err != nil {
 				t.Fatal(err)
 			}
-			return rejected.Load() > before
+			return rejected() > before
 		})
 		if got := f.Found("eth0"); got.Address.IsValid() {
 			t.Errorf("%+v", got)
 		}
-		before, began := rejected.Load(), time.Now()
+		before, began := rejected(), time.Now()
 		for range 5000 {
 			far.advertise()
 		}
 		nstest.Until(t, patience, "the true one is heard in the end", func() bool { near.advertise(); return f.Found("eth0").Address == routerA.WithZone("eth0") })
 		windows := uint64(time.Since(began)/readWindow) + 2
-		if read := rejected.Load() - before; read > windows*mostReads {
+		if read := rejected() - before; read > int(windows*mostReads) {
 			t.Errorf("%d packets were read in %v", read, time.Since(began))
 		}
 	})
@@ -259,13 +260,13 @@ func TestFinderFlood(t *testing.T) {
 			ns.AddAddress("eth0", address+"/64")
 			invented = append(invented, startNeighbour(t, ns, "eth0", address))
 		}
-		received := &f.metrics.count("eth0").received
-		heard, before, began := received.Load(), changes.Load(), time.Now()
+		received := func() int { return f.count(receivedMessages) }
+		heard, before, began := received(), changes.Load(), time.Now()
 		nstest.Until(t, patience, "many are heard", func() bool {
 			for _, n := range invented {
 				n.advertise()
 			}
-			return received.Load() > heard+4*mostReads
+			return received() > heard+4*mostReads
 		})
 		if told, most := changes.Load()-before, int64(time.Since(began)/tellInterval)+1; told == 0 || told > most {
 			t.Errorf("%d changes in %v", told, time.Since(began))
@@ -283,4 +284,9 @@ func addresses(t *testing.T, ns *nstest.NS, l netlink.Link) []netlink.Addr {
 		t.Fatal(err)
 	}
 	return all
+}
+
+// count is how many messages on eth0 are counted.
+func (f *Finder) count(direction string) int {
+	return int(testutil.ToFloat64(f.messages.WithLabelValues("eth0", direction)))
 }

@@ -144,7 +144,7 @@ func (p *port) step(now time.Time) time.Time {
 func (p *port) sent(err error) {
 	p.trouble = err
 	if err == nil {
-		p.finder.metrics.count(p.link.Name).sent.Add(1)
+		p.finder.messages.WithLabelValues(p.link.Name, sentMessages).Inc()
 	}
 }
 
@@ -181,7 +181,7 @@ func (p *port) router(up bool) Router {
 
 // read passes what is heard, a limited number in a time, until the socket fails.
 func (p *port) read(ctx context.Context, events chan<- event) {
-	count := p.finder.metrics.count(p.link.Name)
+	messages := p.finder.messages
 	since, reads := time.Now(), 0
 	for {
 		if reads++; reads > mostReads {
@@ -202,10 +202,10 @@ func (p *port) read(ctx context.Context, events chan<- event) {
 		}
 		e := event{parse(b, from, hops), from}
 		if e.kind == rejected {
-			count.rejected.Add(1)
+			messages.WithLabelValues(p.link.Name, rejectedMessages).Inc()
 			continue
 		}
-		count.received.Add(1)
+		messages.WithLabelValues(p.link.Name, receivedMessages).Inc()
 		select {
 		case events <- e:
 		case <-ctx.Done():
