@@ -36,9 +36,8 @@ type Desired struct {
 
 // Speaker holds a node's BGP sessions.
 type Speaker struct {
-	config  Config
-	metrics metrics
-	ending  sync.WaitGroup
+	config Config
+	ending sync.WaitGroup
 
 	// mu guards what follows, and the supervisors.
 	mu      sync.Mutex
@@ -74,7 +73,7 @@ func New(c Config) *Speaker {
 	if c.Kick == nil {
 		c.Kick = func() {}
 	}
-	return &Speaker{config: c, metrics: newMetrics(), byAddress: map[netip.Addr]*supervisor{}}
+	return &Speaker{config: c, byAddress: map[netip.Addr]*supervisor{}}
 }
 
 // Set makes d the desired state, at once if Run has been called, otherwise as soon as it is. It waits for nothing. No session opens before its first routes are placed, so that the End-of-RIB (RFC 4724
