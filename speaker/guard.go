@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -18,10 +17,9 @@ import (
 
 // guard is the packet filter of this node, or keeps it removed if filtering is off.
 type guard struct {
+	kept
 	table *filter.Table
 	node  string
-	// on: filtering is turned on. If not, the filter of an earlier run is removed; removed: that is done.
-	on, removed bool
 	// podLinks are prefixes of the names of pods' links, beside those that network plugins use.
 	podLinks []string
 	// kernel knows what the node's kernel lacks for the filter.
@@ -30,13 +28,14 @@ type guard struct {
 
 // newGuard returns a guard that kicks when the filter fails or works again, and when it refuses other Services.
 func newGuard(log *slog.Logger, s settings, kick func()) *guard {
-	g := &guard{node: s.nodeName, on: !s.Options.NoFilter, podLinks: s.podLinks}
+	g := &guard{node: s.nodeName, podLinks: s.podLinks}
 	g.table = filter.New(filter.Config{Log: log, Changed: func() {
 		if g.failed() {
 			g.kernel.Recheck()
 		}
 		kick()
 	}})
+	g.kept = kept{table: g.table, on: !s.Options.NoFilter}
 	return g
 }
 
@@ -92,27 +91,6 @@ func (g *guard) refused() map[lb.Key]bool {
 		out[k] = true
 	}
 	return out
-}
-
-// run repairs the filter until ctx ends.
-func (g *guard) run(ctx context.Context) error {
-	if !g.on {
-		<-ctx.Done()
-		return nil
-	}
-	return g.table.Run(ctx)
-}
-
-// remove removes the filter from the kernel.
-func (g *guard) remove() error {
-	if g.removed {
-		return nil
-	}
-	if err := g.table.Remove(); err != nil {
-		return fmt.Errorf("remove filter: %w", err)
-	}
-	g.removed = !g.on
-	return nil
 }
 
 func (g *guard) state() any {

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -16,14 +14,14 @@ import (
 
 // relays are the relays of this node, or keep them removed if relaying is off.
 type relays struct {
+	kept
 	relayer *relay.Relayer
-	// on: relaying is turned on. If not, the relays of an earlier run are removed; removed: that is done.
-	on, removed bool
 }
 
 // newRelays returns relays that kick when some of them end.
 func newRelays(log *slog.Logger, s settings, links func() []link.Link, kick func()) *relays {
-	return &relays{relayer: relay.New(relay.Config{Log: log, Links: links, Changed: kick}), on: s.relay}
+	r := relay.New(relay.Config{Log: log, Links: links, Changed: kick})
+	return &relays{kept{table: r, on: s.relay}, r}
 }
 
 // plan is plan.ForNode, without relays if relaying is off.
@@ -42,27 +40,6 @@ func (r *relays) set(d relay.Desired) error {
 	}
 	r.relayer.Set(d)
 	return nil
-}
-
-// remove removes all relays from the kernel.
-func (r *relays) remove() error {
-	if r.removed {
-		return nil
-	}
-	if err := r.relayer.Remove(); err != nil {
-		return fmt.Errorf("remove relays: %w", err)
-	}
-	r.removed = !r.on
-	return nil
-}
-
-// run repairs the relays until ctx ends.
-func (r *relays) run(ctx context.Context) error {
-	if !r.on {
-		<-ctx.Done()
-		return nil
-	}
-	return r.relayer.Run(ctx)
 }
 
 // inherited returns the relays of an earlier run: relayed address to an address of the former owner.

@@ -135,10 +135,11 @@ func moved() lb.State {
 func TestRelayedEnds(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		kicked := make(chan struct{}, 1)
-		r := &relays{on: true, relayer: relay.New(relay.Config{
+		relayer := relay.New(relay.Config{
 			Log: slog.New(slog.DiscardHandler), Links: oneLink(t, nstest.Self(t)), Changed: func() { kicked <- struct{}{} },
 			Timers: relay.Timers{IdleTime: time.Second, CheckInterval: 20 * time.Millisecond, AuditInterval: 20 * time.Millisecond, SetTimeout: 10 * time.Second},
-		})}
+		})
+		r := &relays{kept{table: relayer, on: true}, relayer}
 		ctx, stop := context.WithCancel(t.Context())
 		ran := make(chan error, 1)
 		go func() { ran <- r.run(ctx) }()
