@@ -91,12 +91,3 @@ var excluded = []string{
 func (l Link) Usable() bool {
 	return l.CanAnnounce() && !hasPrefix(l.Name, excluded) && !l.Inside
 }
-
-// Announces reports whether the link announces an address restricted to the links
-// of these names. A given name overrides the excluded names, but nothing else.
-func (l Link) Announces(names []string) bool {
-	if len(names) == 0 {
-		return l.Usable()
-	}
-	return l.CanAnnounce() && slices.Contains(names, l.Name)
-}

@@ -38,14 +38,11 @@ func TestAnnounces(t *testing.T) {
 		{"ipvs", named("kube-ipvs0"), false, true},
 		{"lxc", named("lxc12ab"), false, true},
 	} {
-		if got := tt.link.Announces(nil); got != tt.usable {
+		if got := tt.link.Usable(); got != tt.usable {
 			t.Errorf("%s: announces by default = %v, want %v", tt.name, got, tt.usable)
 		}
-		if got := tt.link.Announces([]string{"other", tt.link.Name}); got != tt.byName {
+		if got := tt.link.CanAnnounce(); got != tt.byName {
 			t.Errorf("%s: announces when named = %v, want %v", tt.name, got, tt.byName)
-		}
-		if tt.link.Announces([]string{"other"}) {
-			t.Errorf("%s: announces though others are named", tt.name)
 		}
 	}
 }

@@ -54,7 +54,7 @@ func TestInside(t *testing.T) {
 		if err := m.update(); err != nil {
 			t.Fatal(err)
 		}
-		if got := m.Links()[0]; got.Inside != tt.want || got.Usable() == tt.want || !got.Announces([]string{got.Name}) {
+		if got := m.Links()[0]; got.Inside != tt.want || got.Usable() == tt.want || !got.CanAnnounce() {
 			t.Errorf("%s: inside %v, usable %v", tt.name, got.Inside, got.Usable())
 		}
 	}

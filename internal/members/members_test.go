@@ -105,7 +105,7 @@ func (m member) hears(t *testing.T, other member) {
 }
 
 func (m member) sees(names ...string) func() bool {
-	return func() bool { return slices.Equal(slices.Sorted(maps.Keys(m.Alive())), names) }
+	return func() bool { return slices.Equal(slices.Sorted(maps.Keys(m.View().Alive)), names) }
 }
 
 // Trap: a key of which not all counts, so that another one opens too (MetalLB #3102).
@@ -156,7 +156,7 @@ func TestRotation(t *testing.T) {
 			a.hears(t, b)
 			b.hears(t, a)
 			if !seen() {
-				t.Errorf("no more seen while keys are rotated: %v, %v", a.Alive(), b.Alive())
+				t.Errorf("no more seen while keys are rotated: %v, %v", a.View().Alive, b.View().Alive)
 			}
 		}
 	}
@@ -168,6 +168,6 @@ func TestRotation(t *testing.T) {
 	a.hears(t, b)
 	b.hears(t, a)
 	if !seen() || !outsider.sees("s")() {
-		t.Errorf("the old key still opens doors: %v, %v, %v", a.Alive(), b.Alive(), outsider.Alive())
+		t.Errorf("the old key still opens doors: %v, %v, %v", a.View().Alive, b.View().Alive, outsider.View().Alive)
 	}
 }

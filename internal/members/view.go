@@ -46,9 +46,6 @@ func (m *Members) View() View {
 	return v
 }
 
-// Alive returns the names of the living members, this node included once Run has started.
-func (m *Members) Alive() map[string]bool { return m.View().Alive }
-
 // Address returns the address by which the other members know this one.
 func (m *Members) Address() netip.Addr { return m.config.Address }
 
