@@ -21,26 +21,26 @@ type metric struct {
 	value func(Session, *record) float64
 }
 
-func byPeer(kind prometheus.ValueType, name, help string, value func(Session, *record) float64) metric {
+func byPeer(name, help string, kind prometheus.ValueType, value func(Session, *record) float64) metric {
 	return metric{prometheus.NewDesc("holdfast_bgp_"+name, help, []string{"peer"}, nil), kind, value}
 }
 
 const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
 
 var metrics = []metric{
-	byPeer(gauge, "session_up", "Whether the session with a peer is established.", func(s Session, _ *record) float64 { return number(s.State == Established) }),
-	byPeer(gauge, "advertised_routes", "Routes advertised to a peer.", func(s Session, _ *record) float64 { return float64(s.Advertised) }),
-	byPeer(gauge, "ignored_routes", "Routes that a peer sent; none is used.", func(_ Session, r *record) float64 { return float64(r.total.Ignored) }),
-	byPeer(counter, "updates_sent_total", "UPDATE messages sent to a peer.", func(_ Session, r *record) float64 { return float64(r.total.Updates) }),
-	byPeer(counter, "notifications_sent_total", "NOTIFICATION messages sent to a peer.", func(_ Session, r *record) float64 { return float64(r.total.Sent) }),
-	byPeer(counter, "notifications_received_total", "NOTIFICATION messages received from a peer.", func(_ Session, r *record) float64 { return float64(r.total.Received) }),
-	byPeer(counter, "session_ups_total", "Times that the session with a peer came up.", func(_ Session, r *record) float64 { return float64(r.total.Ups) }),
-	byPeer(counter, "session_failures_total", "Times that the session with a peer fell, unless this node closed it on purpose.",
+	byPeer("session_up", "Whether the session with a peer is established.", gauge, func(s Session, _ *record) float64 { return number(s.State == Established) }),
+	byPeer("advertised_routes", "Routes advertised to a peer.", gauge, func(s Session, _ *record) float64 { return float64(s.Advertised) }),
+	byPeer("ignored_routes", "Routes that a peer sent; none is used.", gauge, func(_ Session, r *record) float64 { return float64(r.total.Ignored) }),
+	byPeer("updates_sent_total", "UPDATE messages sent to a peer.", counter, func(_ Session, r *record) float64 { return float64(r.total.Updates) }),
+	byPeer("notifications_sent_total", "NOTIFICATION messages sent to a peer.", counter, func(_ Session, r *record) float64 { return float64(r.total.Sent) }),
+	byPeer("notifications_received_total", "NOTIFICATION messages received from a peer.", counter, func(_ Session, r *record) float64 { return float64(r.total.Received) }),
+	byPeer("session_ups_total", "Times that the session with a peer came up.", counter, func(_ Session, r *record) float64 { return float64(r.total.Ups) }),
+	byPeer("session_failures_total", "Times that the session with a peer fell, unless this node closed it on purpose.", counter,
 		func(_ Session, r *record) float64 { return float64(r.failures) }),
-	byPeer(gauge, "session_damped", "Whether a peer waits to be dialled, because its session fell too often.",
+	byPeer("session_damped", "Whether a peer waits to be dialled, because its session fell too often.", gauge,
 		func(_ Session, r *record) float64 { return number(r.falls.rests(time.Now())) }),
-	byPeer(counter, "engine_restarts_total", "Deaths of the BGP engine of a peer.", func(_ Session, r *record) float64 { return float64(r.restarts) }),
-	byPeer(gauge, "engine_quarantined", "Whether a peer has no BGP engine, because it died too often.", func(s Session, _ *record) float64 { return number(s.Quarantined) }),
+	byPeer("engine_restarts_total", "Deaths of the BGP engine of a peer.", counter, func(_ Session, r *record) float64 { return float64(r.restarts) }),
+	byPeer("engine_quarantined", "Whether a peer has no BGP engine, because it died too often.", gauge, func(s Session, _ *record) float64 { return number(s.Quarantined) }),
 }
 
 // Describe implements prometheus.Collector.

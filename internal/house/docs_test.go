@@ -97,7 +97,7 @@ func sources(t *testing.T) map[string]string {
 }
 
 var (
-	wholeMetric  = regexp.MustCompile(`NewDesc\("(holdfast_[a-z0-9_]+)",`)
+	wholeMetric  = regexp.MustCompile(`(?:NewDesc\(|Name: )"(holdfast_[a-z0-9_]+)",`)
 	metricPrefix = regexp.MustCompile(`NewDesc\("(holdfast_[a-z0-9]+_)"\s*\+`)
 	// A helper takes the rest of the name and the description of the metric.
 	restOfMetric = regexp.MustCompile(`\b[a-z]\w*\("([a-z0-9_]+)",\s*"[A-Z0-9]`)
