@@ -48,6 +48,6 @@ func boundTogether(r *report, services []lb.Service, more, most int) {
 			"%d of its %d ports are served: beyond the first port of each the Services of the namespace have %d ports together, and %d are served, older Services' first",
 			served, len(s.Ports), more, most)
 		problem := r.problems[len(r.problems)-1]
-		s.Ports, s.Problem = s.Ports[:served:served], cmp.Or(s.Problem, &problem)
+		s.Ports, s.Unserved, s.Problem = s.Ports[:served:served], s.Ports[served:], cmp.Or(s.Problem, &problem)
 	}
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +49,9 @@ func TestPortsOfNamespace(t *testing.T) {
 		var got []string
 		for _, sv := range s.Services {
 			text := fmt.Sprintf("%s %d", sv.Key.Name, len(sv.Ports))
+			if i := slices.IndexFunc(tt.services, func(o *corev1.Service) bool { return o.UID == types.UID(sv.UID) }); len(sv.Ports)+len(sv.Unserved) != len(tt.services[i].Spec.Ports) {
+				t.Errorf("%s: %d ports of %s are served and %d are not", tt.name, len(sv.Ports), sv.Key.Name, len(sv.Unserved))
+			}
 			if sv.Problem != nil {
 				text += " refused"
 			}

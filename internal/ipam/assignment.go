@@ -46,10 +46,19 @@ func (a *assigner) holding(s *subject) Assignment {
 		}
 		out.Addresses, out.Pools = append(out.Addresses, addr), append(out.Pools, pool)
 		if origin != "" {
-			out.Record = append(out.Record, lb.Origin{Address: addr, Pool: origin, Terms: s.terms})
+			out.Record = append(out.Record, lb.Origin{Address: addr, Pool: origin, Terms: a.provenTerms(s, addr)})
 		}
 	}
 	return out
+}
+
+// provenTerms returns the terms that the subject has proven not to clash on an address which it holds: the former ones while a
+// holder declares ports that are not served, since nobody was compared with these.
+func (a *assigner) provenTerms(s *subject, addr netip.Addr) string {
+	if s.loyal(addr) || len(s.Unserved) == 0 && a.firstRefusal(a.holders[addr], func(o *subject) *refusal { return unserved(s, o) }) == nil {
+		return s.digest()
+	}
+	return s.Record.Of(addr).Terms
 }
 
 func (a *assigner) explainAssignment(s *subject, has Assignment) (lb.Reason, string) {

@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -102,7 +103,7 @@ func (a *assigner) clash(s *subject, addr netip.Addr, excused func(*subject) boo
 
 // shareable returns why two Services cannot start to share an address of the pool.
 func shareable(s, o *subject, pool *supply) *refusal {
-	if r := agree(s, o); r != nil {
+	if r := cmp.Or(agree(s, o), unserved(s, o)); r != nil {
 		return r
 	}
 	if s.Internal && s.SharingKey == "" {
@@ -113,6 +114,14 @@ func shareable(s, o *subject, pool *supply) *refusal {
 		return refuse(lb.NotShareable, "which %s holds: the pool's sharing.scope is Namespace", s.named(o.party()))
 	case across && s.Local:
 		return refuse(lb.NotShareable, "which %s holds: under externalTrafficPolicy Local, Services that share have the same pods", s.named(o.party()))
+	}
+	return nil
+}
+
+// unserved returns a refusal if a holder of an address declares ports that are not served: nobody may take them meanwhile.
+func unserved(s, o *subject) *refusal {
+	if len(o.Unserved) > 0 {
+		return refuse(lb.NotShareable, "which %s holds, beyond the bound of its namespace's ports", s.named(o.party()))
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ type subject struct {
 	ring *ring
 	// joins: the Service takes only an address that is already held under its key.
 	joins bool
-	// terms is a digest of what decides with whom it may share an address.
+	// terms is the result of digest, once that was called.
 	terms string
 	// clashing are the addresses that it gives up because its terms have changed and now clash with other holders.
 	clashing []netip.Addr
@@ -159,7 +159,7 @@ func (s *subject) overwritten() lb.Origins {
 }
 
 // loyal reports whether the Service holds the address under the terms on which it was assigned.
-func (s *subject) loyal(addr netip.Addr) bool { return s.Record.Of(addr).Terms == s.terms }
+func (s *subject) loyal(addr netip.Addr) bool { return s.Record.Of(addr).Terms == s.digest() }
 
 // subjects makes a subject of every Service to decide for and of every FloatingIP, and finds the keys that
 // matter. It returns how many addresses the Services may hold.
@@ -201,19 +201,22 @@ func newSubject(svc *lb.Service, number int32, place int, held []netip.Addr) sub
 	case svc.UID != "":
 		s.key = "id " + svc.UID
 	}
-	s.terms = digest(&s)
 	return s
 }
 
-// digest summarizes what agree compares. No two texts may have the same: whoever edits a Service would find another text, and
-// would hold the address under terms that nobody admitted. All Services have one in each decision, hence the buffers.
-func digest(s *subject) string {
+// digest summarizes what decides with whom a Service may share an address: what agree compares, and the ports that it
+// declares. No two texts may have the same: whoever edits a Service would find another text, and would hold the address under
+// terms that nobody admitted. All Services with an address have one in each decision, hence the buffers.
+func (s *subject) digest() string {
+	if s.terms != "" || s.floating > 0 {
+		return s.terms
+	}
 	text := strconv.AppendQuote(make([]byte, 0, 128), s.key)
 	text = strconv.AppendBool(strconv.AppendBool(text, s.Internal), s.Local)
 	if s.Local {
 		text = strconv.AppendQuote(text, s.Backend)
 	}
-	ports := append(make([]lb.Port, 0, 8), s.Ports...)
+	ports := append(append(make([]lb.Port, 0, 8), s.Ports...), s.Unserved...)
 	slices.SortFunc(ports, func(a, b lb.Port) int {
 		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
 	})
@@ -221,7 +224,8 @@ func digest(s *subject) string {
 		text = strconv.AppendUint(append(text, p.Protocol...), uint64(p.Port), 10)
 	}
 	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:16])
+	s.terms = hex.EncodeToString(sum[:16])
+	return s.terms
 }
 
 // asService returns a FloatingIP as a Service with the same requests. It is internal

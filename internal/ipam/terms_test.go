@@ -96,7 +96,7 @@ func TestDigest(t *testing.T) {
 	of := func(changes ...func(*lb.Service)) string {
 		svc := service("a", changes...)
 		s := newSubject(&svc, 1, 0, nil)
-		return s.terms
+		return s.digest()
 	}
 	base := func(s *lb.Service) {
 		s.SharingKey, s.Backend, s.Ports = "k", "app=a", []lb.Port{port(80), {Protocol: "UDP", Port: 80}, port(443)}

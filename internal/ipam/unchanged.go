@@ -41,9 +41,9 @@ func newUnchanged(pools []lb.Pool) *unchanged {
 	}
 }
 
-// is reports whether a Service is still the one that this entry was made for.
+// is reports whether a Service is still the one that this entry was made for, without a Problem, which others may have made.
 func (h *entry) is(svc *lb.Service) bool {
-	return h.revision == svc.Revision && h.joins == svc.LoadBalancerID
+	return h.revision == svc.Revision && h.joins == svc.LoadBalancerID && svc.Problem == nil
 }
 
 func (x *unchanged) add(h *entry) {

@@ -23,8 +23,10 @@ type Service struct {
 	FamilyPolicy FamilyPolicy
 	// ClusterIPs of the Service, at most one of each family.
 	ClusterIPs []netip.Addr
-	// Ports the Service declares.
+	// Ports the Service declares and that are served.
 	Ports []Port
+	// Unserved are the other ports it declares, which are beyond the bound of its namespace: they are closed.
+	Unserved []Port
 	// Local is externalTrafficPolicy: Local, and InternalLocal is internalTrafficPolicy: Local.
 	Local, InternalLocal bool
 	// HealthPort is where kube-proxy says how many endpoints of the Service it serves on its node; 0 if the Service has none.
