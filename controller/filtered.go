@@ -28,8 +28,10 @@ func (w serviceWrite) filtered() (metav1.Condition, bool) {
 		}
 	}
 	messages = append(messages, effect(w.frontends)...)
-	if text := openNodePorts(w.service); text != "" && slices.ContainsFunc(w.frontends, lb.Frontend.HasRanges) {
-		messages = append(messages, text)
+	if slices.ContainsFunc(w.frontends, lb.Frontend.HasRanges) {
+		if text := openNodePorts(w.service); text != "" {
+			messages = append(messages, text)
+		}
 	}
 	c.Message = k8s.Bounded(strings.Join(messages, "; "))
 	return c, len(messages) > 0

@@ -217,7 +217,7 @@ func (w serviceWrite) recordOpenStack(annotations map[string]string, holds, all 
 		annotations[config.OpenStackID] = ""
 	}
 	own := w.wish.LoadBalancerID == "" || w.wish.LoadBalancerID == string(w.service.UID)
-	if !holds || own && !all && !config.AsksOpenStack(w.service) {
+	if !holds || own && !all && !w.wish.OpenStack {
 		return
 	}
 	annotations[config.OpenStackAddress] = w.assignment.Addresses[0].String()

@@ -67,7 +67,7 @@ func TestUpdate(t *testing.T) {
 		{
 			"as OpenStack says it, with a host name",
 			serviceWrite{
-				wish:       lb.Wish{Hostname: "a.example.org"},
+				wish:       lb.Wish{Hostname: "a.example.org", OpenStack: true},
 				assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Record: lb.Origins{{Address: v4, Pool: "lan"}}, Reason: lb.AddressKept},
 			},
 			map[string]string{openStackKeep: "true"},

@@ -144,7 +144,7 @@ func TestAsksOpenStack(t *testing.T) {
 	for key, want := range map[string]bool{
 		OpenStackID: false, OpenStackAddress: false, osInternal: true, osPrefix + "keep-floatingip": true, AnnotationPool: false,
 	} {
-		if got := AsksOpenStack(serviceObject("s", annotated(key, "x"))); got != want {
+		if got := asksOpenStack(serviceObject("s", annotated(key, "x"))); got != want {
 			t.Errorf("%s: %v", key, got)
 		}
 	}

@@ -37,8 +37,8 @@ func newOpenStack(opt Options, pools []pool) *openStack {
 	return &openStack{opt: opt, pools: pools, matches: map[string][]string{}}
 }
 
-// AsksOpenStack reports whether a Service has an annotation of OCCM beside those in which OCCM records what it has.
-func AsksOpenStack(o *corev1.Service) bool {
+// asksOpenStack reports whether a Service has an annotation of OCCM beside those in which OCCM records what it has.
+func asksOpenStack(o *corev1.Service) bool {
 	for key := range o.Annotations {
 		if key == osInternal || strings.HasPrefix(key, osPrefix) && key != OpenStackID && key != OpenStackAddress {
 			return true

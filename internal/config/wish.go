@@ -103,7 +103,7 @@ func readWish(r *report, object lb.Object, o *corev1.Service, dialect *openStack
 	}
 	renew, asked := o.Annotations[AnnotationRenew]
 	w.Renew = asked && renew != "false"
-	w.Backend = backend(o)
+	w.Backend, w.OpenStack = backend(o), asksOpenStack(o)
 	w.NodeSelectors = readNodeSelector(r, object, o)
 	internal, set := o.Annotations[AnnotationInternal]
 	switch internal {

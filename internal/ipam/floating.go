@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sort"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -181,9 +182,8 @@ func (a *assigner) gone(f *lb.FloatingIP) bool {
 	if uid, exists := a.state.NotServed[f.BoundTo]; exists && (f.BoundUID == "" || uid == f.BoundUID) {
 		return false
 	}
-	return !slices.ContainsFunc(a.state.Services, func(svc lb.Service) bool {
-		return svc.Key == f.BoundTo && (f.BoundUID == "" || svc.UID == f.BoundUID)
-	})
+	i, found := sort.Find(len(a.state.Services), func(i int) int { return f.BoundTo.Compare(a.state.Services[i].Key) })
+	return !found || f.BoundUID != "" && a.state.Services[i].UID != f.BoundUID
 }
 
 // keeps lists the Services whose addresses must become a FloatingIP, with those that may not keep so many: addresses
