@@ -31,7 +31,7 @@ func TestHistory(t *testing.T) {
 		all.add(play(t, seed))
 	}
 	if histories > 1 {
-		all.check(t, 20, 3)
+		all.check(t, 15, 2)
 	}
 }
 
