@@ -131,6 +131,7 @@ func (a *assigner) bar(addr netip.Addr, p party) {
 
 // hold records the subject as a holder of the address.
 func (a *assigner) hold(s *subject, addr netip.Addr) {
+	a.moves++
 	t := a.holders[addr]
 	a.count(s, addr, t, 1)
 	switch {
@@ -159,6 +160,7 @@ func (a *assigner) vacate(s *subject, addr netip.Addr) {
 	if !addr.IsValid() {
 		return
 	}
+	a.moves++
 	t := a.holders[addr]
 	switch {
 	case s.floating > 0:

@@ -75,6 +75,8 @@ type assigner struct {
 	unchanged *unchanged
 	// holders has every address that is not free: held, about to be released, or reserved.
 	holders map[netip.Addr]holders
+	// moves counts the addresses that were held or vacated, from 1.
+	moves int
 	// unanswered are the addresses of State.Claims.
 	unanswered map[party][]netip.Addr
 	// services and floating are the subjects, in the order of the State: the Services to decide
@@ -88,6 +90,7 @@ type assigner struct {
 // ascend. All other Services are unchanged.
 func newAssigner(s lb.State, places []int, same *unchanged) *assigner {
 	a := &assigner{
+		moves:      1,
 		state:      s,
 		unchanged:  same,
 		quota:      map[quotaKey]int{},
