@@ -18,7 +18,7 @@ import (
 )
 
 // A link that goes, and comes back as another one, is followed without a plan, by events and not by the next look: BFD hears the
-// router by that link and by no other, be it numbered or not. A pod's link is none of them, also of those from across routers.
+// router by that link and by no other, numbered or not. A pod's link is none of them, also of those from across routers.
 func TestBFDFollowsLinks(t *testing.T) {
 	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {

@@ -98,11 +98,11 @@ func (t *Table) apply(starts []lb.Start) error {
 	return nil
 }
 
-// commit makes the table lead to these, whatever its content; anew: without what is there.
-func commit(starts []lb.Start, anew bool) error {
+// commit makes the table lead to these, whatever its content; fresh: without what is there.
+func commit(starts []lb.Start, fresh bool) error {
 	l := layout()
 	b := l.Batch()
-	if anew {
+	if fresh {
 		b.Remove()
 	}
 	b.Create()

@@ -21,7 +21,7 @@ func within(s *lb.Service) {
 }
 
 // TestLedgerBoundsPorts: other Services of a namespace decide how many ports of a Service are served. So the Ledger decides
-// anew for one whose object is the same.
+// again for one whose object is the same.
 func TestLedgerBoundsPorts(t *testing.T) {
 	var l Ledger
 	state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.2")}, Services: []lb.Service{

@@ -131,24 +131,23 @@ func (s *schedule) defend(addr netip.Addr, now time.Time) {
 	if own == nil || own.phase != ours {
 		return
 	}
-	for u, d := range map[use]struct {
-		lane           int
-		wait, interval time.Duration
-	}{
-		nearDefence: {defending, s.timers.NearDefendWait, s.timers.NearDefendInterval},
-		defence:     {repeated, 0, s.timers.DefendInterval},
-	} {
-		k := key{addr, u}
-		it := s.items[k]
-		if it == nil {
-			it = &item{task: task{key: k, job: own.job}, start: now.Add(-d.interval), lane: d.lane, pos: -1}
-			s.items[k] = it
-		}
-		if it.pos < 0 {
-			it.due = later(now.Add(d.wait), it.start.Add(d.interval))
-			heap.Push(&s.queues[it.lane], it)
-		}
+	s.defendBy(key{addr, nearDefence}, own.job, defending, now.Add(s.timers.NearDefendWait), s.timers.NearDefendInterval)
+	s.defendBy(key{addr, defence}, own.job, repeated, now, s.timers.DefendInterval)
+}
+
+// defendBy queues one of the two defences, for due at the earliest and so long after the last one, unless it is queued.
+func (s *schedule) defendBy(k key, j job, lane int, due time.Time, interval time.Duration) {
+	it := s.items[k]
+	switch {
+	case it == nil:
+		it = &item{task: task{key: k, job: j}, due: due, lane: lane, pos: -1}
+		s.items[k] = it
+	case it.pos >= 0:
+		return
+	default:
+		it.due = later(due, it.start.Add(interval))
 	}
+	heap.Push(&s.queues[it.lane], it)
 }
 
 func (s *schedule) start(addr netip.Addr, j job, now time.Time) {

@@ -79,7 +79,7 @@ func (p *port) direct(it *item, now time.Time) (to *machine, frames int) {
 		return nil, 0
 	case it.told >= len(machines):
 		return nil, 1
-	case len(machines) == 1:
+	case len(machines) == 1 && it.use == steps: // defences have half of the pace in any case
 		return &machines[0], 2
 	}
 	return &machines[it.told], 1
