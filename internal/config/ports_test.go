@@ -60,7 +60,7 @@ func TestPortsOfNamespace(t *testing.T) {
 		if text := strings.Join(got, ", "); text != tt.want && !(tt.want == "" && !strings.Contains(text, "refused")) {
 			t.Errorf("%s: %s, want %s", tt.name, text, tt.want)
 		}
-		if refused := strings.Count(tt.want, "refused"); len(problems) != refused || refused > 0 && !strings.Contains(problems[0].Message, "and 10 are served") {
+		if refused := strings.Count(tt.want, "refused"); len(problems) != refused || refused > 0 && !strings.Contains(problems[0].Message, "and only 10 are served") {
 			t.Errorf("%s: %v", tt.name, problems)
 		}
 	}
