@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -111,8 +113,13 @@ func testSpeakerRestart(t *testing.T, e *env) {
 	must(t, e.Deploy(t.Context(), single))
 	e.served(t, testbed.Client, l2)
 	e.served(t, testbed.Far, bgp)
+	// No other node may own its addresses: one stands in for it.
+	alone := e.service(t, single, "speaker-alone", local)
+	e.served(t, testbed.Client, alone)
 	e.hops(t, bgp, 1)
 	streams := append(e.watch(t, testbed.Client, l2), e.watch(t, testbed.Far, bgp)...)
+	lonely := e.watch(t, testbed.Client, alone)
+	warm := e.forget(t, alone)
 	routes := e.watchRoutes(t)
 	start := time.Now()
 	for _, node := range e.Cluster.Nodes() {
@@ -121,8 +128,12 @@ func testSpeakerRestart(t *testing.T, e *env) {
 	must(t, e.WaitReady(t.Context()))
 	e.owned(t, l2, func(string) bool { return true })
 	t.Logf("all speakers restarted within %s", since(start))
-	recovered(t, streams)
+	warm()
+	recovered(t, slices.Concat(streams, lonely))
 	finish(t, streams[:2], "speaker restarts")
+	if failed := finish(t, lonely, "speaker restarts, the only endpoint's node"); failed > 0 {
+		t.Errorf("%d requests of clients that have to ask for the address failed", failed)
+	}
 	if failed := finish(t, streams[2:], "speaker restarts"); failed > 0 {
 		t.Errorf("%d requests over BGP failed although every route should have stayed", failed)
 	}
@@ -136,6 +147,24 @@ func testSpeakerRestart(t *testing.T, e *env) {
 	e.hops(t, bgp, 1)
 	e.sameAddresses(t, e.app.Namespace, "speaker-l2", l2)
 	e.sameAddresses(t, e.app.Namespace, "speaker-bgp", bgp)
+}
+
+// forget deletes the client's neighbour entries for addresses again and again, until the function is called.
+func (e *env) forget(t *testing.T, addresses []netip.Addr) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	done.Go(func() {
+		for ctx.Err() == nil {
+			for _, a := range addresses {
+				// There is none while nobody answers.
+				_, _ = e.On(ctx, testbed.Client, "ip", "neigh", "del", a.String(), "dev", testbed.LAN)
+			}
+			_ = testbed.Holds(ctx, 200*time.Millisecond, func(context.Context) error { return nil })
+		}
+	})
+	stop = sync.OnceFunc(func() { cancel(); done.Wait() })
+	t.Cleanup(stop)
+	return stop
 }
 
 // restartSpeaker deletes a node's speaker and waits for the next one.

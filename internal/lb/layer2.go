@@ -13,7 +13,7 @@ type Announcement struct {
 	// Probe: nobody announced the address before, so that another machine may have it. The node probes for it
 	// first (RFC 5227 section 2.1.1).
 	Probe bool
-	// MAC replaces the link's own MAC in answers: the node stands in for an owner whose speaker is down, and
+	// MAC replaces the link's own MAC in answers: the node stands in for an owner whose speaker is away, and
 	// whose kernel forwards all the same. A stand-in sends no gratuitous ARP. The zero MAC is the link's own.
 	MAC [6]byte
 }

@@ -49,7 +49,7 @@ type State struct {
 	// Unfit is what nodes cannot do now, from their speakers' metadata; this node's own included.
 	Unfit map[string]Unfit
 	// Left are the nodes whose speakers said goodbye a short while ago: they announce nothing, but their
-	// kernels still forward older connections.
+	// kernels still forward. What no other node may announce is answered for them.
 	Left map[string]bool
 	// HeldDown are the nodes that were away and may soon be away again: they take nothing back that another
 	// node can announce.

@@ -17,18 +17,22 @@ func TestGoodbyes(t *testing.T) {
 		after time.Duration
 		a     lb.Member
 		alive string
+		said  string
 		left  bool
 		again time.Duration
 	}{
-		{"a is stopping", 0, stopping, "a b", false, 0},
-		{"a has left, b is dead", time.Second, stopping, "", true, leftTime},
-		{"shortly before time is up", leftTime - time.Second, stopping, "", true, time.Second},
-		{"time is up", time.Second, stopping, "", false, 0},
-		{"a is back", time.Second, fresh, "a", false, 0},
-		{"a has left again", time.Second, stopping, "", true, leftTime},
+		{"a is stopping", 0, stopping, "a b", "", false, 0},
+		{"a has left, b is dead", time.Second, stopping, "", "", true, leftTime},
+		{"shortly before time is up", leftTime - time.Second, stopping, "", "", true, time.Second},
+		{"time is up", time.Second, stopping, "", "", false, 0},
+		{"a is back", time.Second, fresh, "a", "", false, 0},
+		{"a has left again", time.Second, stopping, "", "", true, leftTime},
+		{"a is back again", time.Second, fresh, "a", "", false, 0},
+		{"a has left, and its last metadata was lost", time.Second, fresh, "", "a", true, leftTime},
+		{"time is up again", leftTime, fresh, "", "a", false, 0},
 	} {
 		now = now.Add(tt.after)
-		left, again := g.left(now, map[string]lb.Member{"a": tt.a, "b": {}}, nodes(tt.alive))
+		left, again := g.left(now, map[string]lb.Member{"a": tt.a, "b": {}}, nodes(tt.alive), nodes(tt.said))
 		if left["a"] != tt.left || left["b"] || again != tt.again {
 			t.Errorf("%s: left are %v, again after %v; want a: %t, %v", tt.when, left, again, tt.left, tt.again)
 		}

@@ -115,7 +115,7 @@ func (m *Monitor) State() State {
 	defer m.mu.Unlock()
 	view := m.known.View
 	s := State{Alive: view.Alive, HeldDown: view.HeldDown, SpeakerDown: view.SpeakerDown, HearsBadly: view.HearsBadly, Partition: m.votes.partition()}
-	s.Left, s.Again = m.goodbyes.left(time.Now(), m.known.Members, view.Alive)
+	s.Left, s.Again = m.goodbyes.left(time.Now(), m.known.Members, view.Alive, view.Left)
 	s.yield()
 	var cutOff []lb.Problem
 	s.CutOffFrom, cutOff = m.prober.cutOffFrom()

@@ -38,9 +38,9 @@ type cluster struct {
 type node struct {
 	lb.Node
 	hash uint64
-	// barred is why the node may not announce anything; "" if it may.
-	barred lb.Reason
-	alive  bool
+	// barred is why the node may not announce anything, obstacle the same if its speaker were alive; "" if it may.
+	barred, obstacle lb.Reason
+	alive            bool
 }
 
 // scope is an lb.Scope with its selectors resolved to pools and nodes.
@@ -91,18 +91,19 @@ func newNode(name string, s lb.State) node {
 	out := node{Node: n, hash: hashString(name), alive: s.Members[name]}
 	out.Name = name
 	switch {
-	case !s.Members[name]:
-		out.barred = lb.NotMember
 	case !known:
-		// Its speaker is alive, but its Node object is not here yet: no advertisement can select it.
-		out.barred = lb.NodeNotSelected
+		// Its Node object is not here yet, or gone: no advertisement can select it.
+		out.obstacle = lb.NodeNotSelected
 	case n.Excluded:
-		out.barred = lb.NodeExcluded
+		out.obstacle = lb.NodeExcluded
 	case n.NetworkUnavailable:
-		out.barred = lb.NetworkUnavailable
+		out.obstacle = lb.NetworkUnavailable
 	case s.Unfit[name].Has(lb.Booting):
 		// It would attract traffic that it cannot forward to any endpoint yet, even on another node.
-		out.barred = lb.KubeProxyNotReady
+		out.obstacle = lb.KubeProxyNotReady
+	}
+	if out.barred = out.obstacle; !out.alive {
+		out.barred = lb.NotMember
 	}
 	return out
 }

@@ -87,11 +87,37 @@ func (p *planner) may(e election, i int) bool {
 	return true
 }
 
+// mayReturn reports whether the node said goodbye a short while ago, stays, and may announce the address as soon as it has a
+// speaker again: meanwhile its kernel forwards.
+func (p *planner) mayReturn(e election, i int) bool {
+	n := &p.nodes[i]
+	return p.state.Left[n.Name] && !n.ShuttingDown && n.obstacle == "" && p.selected(e, i) &&
+		!slices.ContainsFunc(e.services, func(s *lb.Service) bool { return n.refuses(s) != "" })
+}
+
+// mayStandIn reports whether the node may answer for the owner. It answers with the owner's MAC, so that no packet passes
+// it: it needs neither endpoint nor kube-proxy, nor a filter.
+func (p *planner) mayStandIn(e election, i int) bool {
+	n := &p.nodes[i]
+	answers := n.alive && !p.state.SpeakerDown[n.Name]
+	return answers && (n.obstacle == "" || n.obstacle == lb.KubeProxyNotReady) && p.selected(e, i)
+}
+
+// selected reports whether advertisements and the Services themselves let the node announce, if it serves.
+func (p *planner) selected(e election, i int) bool {
+	for j, s := range e.services {
+		if !selects(s.NodeSelectors, p.nodes[i].Labels) || !slices.ContainsFunc(e.adsOf[j], func(ad int) bool { return p.l2[ad].nodes[i] }) {
+			return false
+		}
+	}
+	return true
+}
+
 // result is the outcome of an election.
 type result struct {
 	owner *node
 	rank  rank
-	// standIn answers with the owner's MAC while the owner's speaker is down; nil for none.
+	// standIn answers with the owner's MAC while the owner's speaker is away; nil for none.
 	standIn *node
 }
 
@@ -114,8 +140,11 @@ func (p *planner) elect(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reas
 		o.result, o.why = p.hold(s, a, ads)
 		p.outcomes[a] = o
 	}
-	if o.why == "" && !p.may(election{services: []*lb.Service{s}, adsOf: [][]int{ads}}, p.index(o.owner.Name)) {
-		return result{}, lb.NoEligibleNode
+	if o.why == "" {
+		own, i := election{services: []*lb.Service{s}, adsOf: [][]int{ads}}, p.index(o.owner.Name)
+		if !p.may(own, i) && !p.mayReturn(own, i) {
+			return result{}, lb.NoEligibleNode
+		}
 	}
 	return o.result, o.why
 }
@@ -126,6 +155,9 @@ func (p *planner) hold(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reaso
 	r, key := p.ranking(e), p.electionKey(e.first, a)
 	winner := p.highestScore(p.topRanked(e, r, a), key)
 	if winner < 0 {
+		winner = p.highestScore(r.first(anyRank, func(i int) bool { return p.mayReturn(e, i) }), key)
+	}
+	if winner < 0 {
 		return result{}, lb.NoEligibleNode
 	}
 	out := result{owner: &p.nodes[winner], rank: r.ranks[winner]}
@@ -135,10 +167,13 @@ func (p *planner) hold(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reaso
 	if !p.filters(out.owner.Name, single(a)) {
 		return result{}, lb.FilterNotInForce
 	}
-	if p.state.SpeakerDown[out.owner.Name] {
-		next := p.highestScore(r.first(func(i int) bool { return !p.state.SpeakerDown[p.nodes[i].Name] && p.may(e, i) }), key)
-		if next >= 0 {
+	if away := !out.owner.alive; away || p.state.SpeakerDown[out.owner.Name] {
+		next := p.highestScore(r.first(regardlessOfFilter, func(i int) bool { return p.mayStandIn(e, i) }), key)
+		switch {
+		case next >= 0:
 			out.standIn = &p.nodes[next]
+		case away:
+			return result{}, lb.NoEligibleNode
 		}
 	}
 	return out, ""
@@ -148,13 +183,13 @@ func (p *planner) hold(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reaso
 // is none of them if that side cannot serve the address, and a node of this side can.
 func (p *planner) topRanked(e election, r *ranking, a netip.Addr) []int {
 	if p.refusedByPreceding(e.services) && !p.cutOff(e.services, a) {
-		ours := r.first(func(i int) bool { return !p.yieldsTo(p.nodes[i].Name) && p.may(e, i) })
+		ours := r.first(anyRank, func(i int) bool { return !p.yieldsTo(p.nodes[i].Name) && p.may(e, i) })
 		if len(ours) > 0 {
 			return ours
 		}
 	}
 	if s := e.services; len(s) > 1 || len(s) == 1 && (s[0].Local || len(s[0].NodeSelectors) > 0) {
-		return r.first(func(i int) bool { return p.may(e, i) })
+		return r.first(anyRank, func(i int) bool { return p.may(e, i) })
 	}
 	return r.topRanked
 }

@@ -122,7 +122,7 @@ func (p *planner) announce(s *lb.Service, a netip.Addr, ads []int) {
 }
 
 // standIn adds an address that this node answers with the owner's MAC: the owner's kernel still forwards, but its
-// speaker is down and cannot answer.
+// speaker is away and cannot answer.
 func (p *planner) standIn(s *lb.Service, a netip.Addr, ads []int, owner *node) {
 	l, known := p.linkFor(p.index(owner.Name), ads, a)
 	if !known {
@@ -164,13 +164,13 @@ func (p *planner) reasonHere(s *lb.Service, out Outcome, closed bool) lb.Reason 
 	return lb.NotOwner
 }
 
-// withWriter decides whether this node writes the condition. The writer is the first of the nodes that announce; if there
-// are none, the node that would win an election among all living ones. So each condition has exactly one writer. If
+// withWriter decides whether this node writes the condition. The writer is the first of the living nodes that announce; if
+// there are none, the node that would win an election among all living ones. So each condition has exactly one writer. If
 // only this side of a partition does not announce the Service, the side that does writes.
 func (p *planner) withWriter(s *lb.Service, out Outcome, announcers []string) Outcome {
 	writer := ""
-	if len(announcers) > 0 {
-		writer = announcers[0]
+	if i := slices.IndexFunc(announcers, func(name string) bool { return p.state.Members[name] }); i >= 0 {
+		writer = announcers[i]
 	} else {
 		key := hashString(s.Key.String())
 		var best uint64

@@ -18,6 +18,10 @@ const (
 	rankStay         = 34
 	rankReach        = 36
 	rankFilters      = 38
+
+	// anyRank has all parts, regardlessOfFilter all but rankFilters.
+	anyRank            = ^rank(0)
+	regardlessOfFilter = anyRank &^ (1 << rankFilters)
 )
 
 // What a node's links are to an address.
@@ -65,11 +69,12 @@ func (r rank) remark() string {
 	return ""
 }
 
-// first returns the indexes of the highest in rank among the nodes that may announce.
-func (r *ranking) first(may func(i int) bool) []int {
+// first returns the indexes of the highest in rank among some nodes, by these parts of their ranks.
+func (r *ranking) first(parts rank, may func(i int) bool) []int {
 	var out []int
 	var best rank
 	for i, rank := range r.ranks {
+		rank &= parts
 		if len(out) > 0 && rank < best || !may(i) {
 			continue
 		}
@@ -99,7 +104,7 @@ func (c *cluster) ranking(e election) *ranking {
 			r.ranks[i] |= 1 << rankFilters
 		}
 	}
-	r.topRanked = r.first(func(i int) bool { return r.candidates[i].reason == "" })
+	r.topRanked = r.first(anyRank, func(i int) bool { return r.candidates[i].reason == "" })
 	c.rankings[key] = r
 	return r
 }
