@@ -16,6 +16,8 @@ type daemon interface {
 	route(prefix string) string
 	// established is the number of sessions that are up.
 	established() int
+	// keeps reports whether the router keeps routes of a session that fell and that no End-of-RIB followed yet.
+	keeps() bool
 }
 
 // frr is FRRouting: zebra and bgpd.
@@ -66,6 +68,15 @@ func (f frr) established() int {
 	return n
 }
 
+func (f frr) keeps() bool {
+	for _, family := range []string{"ipv4", "ipv6"} {
+		if strings.Contains(f.Show("show bgp "+family+" unicast json"), `"stale":true`) {
+			return true
+		}
+	}
+	return false
+}
+
 func family(prefix string) string {
 	if strings.Contains(prefix, ":") {
 		return "ipv6"
@@ -98,3 +109,7 @@ func (b bird) route(prefix string) string {
 }
 
 func (b bird) established() int { return strings.Count(b.Show("show protocols"), "Established") }
+
+func (b bird) keeps() bool {
+	return strings.Contains(b.Show("show protocols all"), "Neighbor graceful restart active")
+}

@@ -1,9 +1,7 @@
 package bgp
 
 import (
-	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -43,7 +41,8 @@ func TestInteropRestartLinkLocal(t *testing.T) {
 	})
 }
 
-func (l *lab) restartNextHop(t *testing.T) {
+// nextHopIPv6 takes the node's IPv4 addresses away, and returns peers whose IPv4 routes have an IPv6 next hop.
+func (l *lab) nextHopIPv6(t *testing.T) (peers []lb.Peer, names []string) {
 	t.Helper()
 	node := nstest.Self(t)
 	for _, link := range []string{"frr", "bird"} {
@@ -54,59 +53,80 @@ func (l *lab) restartNextHop(t *testing.T) {
 		}
 	}
 	l.frr6.DualStack, l.bird6.DualStack = true, true
-	peers, names := []lb.Peer{l.bird6, l.frr6}, []string{"bird6", "frr6"}
-	var routes []lb.Route
-	// one more route, to be sure that all earlier ones were processed
-	more := func(n int) {
-		t.Helper()
-		prefix := fmt.Sprintf("198.51.100.%d/32", 10+n)
-		routes = append(routes, route(prefix, names...))
-	}
-	arrived := func(what string) {
-		t.Helper()
-		last := routes[len(routes)-1].Prefix.String()
-		nstest.Until(t, patience, what+": a further route arrives", func() bool { return l.frrKernel.has(last) && l.birdKernel.has(last) })
-		if frr, bird := l.frrKernel.lost(both4, both6), l.birdKernel.lost(both4, both6); frr != nil || bird != nil {
-			t.Fatalf("%s: FRR's kernel lost %v, BIRD's %v", what, frr, bird)
-		}
-	}
-	routes = append(routes, route(both4, names...), route(both6, names...))
-	more(0)
+	return []lb.Peer{l.bird6, l.frr6}, []string{"bird6", "frr6"}
+}
+
+func (l *lab) restartNextHop(t *testing.T) {
+	t.Helper()
+	peers, names := l.nextHopIPv6(t)
+	routes := []lb.Route{route(both4, names...), route(both6, names...)}
 	cmd := startSpeaker(t, desire(peers, routes...))
-	arrived("the start")
+	for _, prefix := range []string{both4, both6} {
+		nstest.Until(t, patience, prefix+" arrives", func() bool { return l.frrKernel.has(prefix) && l.birdKernel.has(prefix) })
+	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	nstest.Until(t, patience, "the routers see the sessions end", func() bool { return l.frr.established() == 0 && l.bird.established() == 0 })
 
 	s, _ := run(t)
-	set(t, s, desire(peers, routes...))
+	d := desire(peers, routes...)
+	set(t, s, d)
 	established(t, s, names...)
-	more(1)
-	set(t, s, desire(peers, routes...))
-	arrived("another speaker")
+	l.kept(t, s, d, "another speaker")
 
 	for _, name := range names {
 		strike(t, s, name, syscall.SIGKILL, 0)
 	}
 	established(t, s, names...)
-	more(2)
-	set(t, s, desire(peers, routes...))
-	arrived("other engines")
+	l.kept(t, s, d, "other engines")
 
 	before := since(s)
-	peers = slices.Clone(peers)
 	for i := range peers {
 		peers[i].HoldTime = 12 * time.Second
 	}
-	set(t, s, desire(peers, routes...))
+	d = desire(peers, routes...)
+	set(t, s, d)
 	for _, name := range names {
 		nstest.Until(t, patience, name+" is opened again", func() bool {
 			is := session(s, name)
 			return is.State == Established && is.Since.After(before[name])
 		})
 	}
-	more(3)
-	set(t, s, desire(peers, routes...))
-	arrived("edited peers")
+	l.kept(t, s, d, "edited peers")
+}
+
+// A router drops what it kept if the session falls again before the End-of-RIB (RFC 4724 section 4.2), and has it again then.
+func TestInteropFallsTwice(t *testing.T) {
+	t.Parallel()
+	nstest.Run(t, func(t *testing.T) {
+		l := newLabOf(t, first(dual()), second(dual()))
+		l.frr6.SourceAddress = netip.MustParseAddr("2001:db8:1::1") // see TestInteropDualStack
+		peers, names := l.nextHopIPv6(t)
+		routes := []lb.Route{route(both4, names...), route(both6, names...)}
+		s, _ := run(t)
+		arrive := func() {
+			for _, prefix := range []string{both4, both6} {
+				nstest.Until(t, patience, prefix+" arrives", func() bool { return l.frrKernel.has(prefix) && l.birdKernel.has(prefix) })
+			}
+		}
+		set(t, s, desire(peers, routes...))
+		arrive()
+		for edits := 0; l.birdKernel.lost(both4) == nil || l.birdKernel.lost(both6) == nil; edits++ { // twice, if this machine is not slow
+			if edits == 10 {
+				t.Fatal("BIRD keeps the routes of a session that falls again and again")
+			}
+			before := session(s, "bird6").Since
+			peers[0].HoldTime += time.Second
+			set(t, s, desire(peers, routes...))
+			nstest.Until(t, patience, "the session is opened again", func() bool {
+				is := session(s, "bird6")
+				return is.State == Established && is.Since.After(before)
+			})
+		}
+		arrive()
+		if frr := l.frrKernel.lost(both4, both6); frr != nil {
+			t.Errorf("FRR, whose session stayed, lost %v", frr)
+		}
+	})
 }
