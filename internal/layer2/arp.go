@@ -31,7 +31,7 @@ func arpProtocol() protocol {
 		probe:     arpProbe,
 		question:  arpQuestion,
 		answers:   arpAnswers(),
-		claims:    arpClaims(),
+		heard:     arpHeard,
 	}
 }
 

@@ -28,7 +28,8 @@ type auditTotals struct{ doubled, unclaimed [families]atomic.Int64 }
 
 // audit compares the announcements of speakers with the plan. It only listens, to what
 // they send to all neighbours anyway: gratuitous ARP requests and unsolicited NAs. It
-// does not see answers to single machines, so stand-ins do not concern it.
+// does not see answers to single machines, so stand-ins do not concern it. Of others it
+// hears who asks for the addresses of other nodes.
 //
 // Double owner: without a change of plan here, both the owner and another speaker
 // announce the address. The owner may be this node. The time counts from the first
@@ -60,6 +61,9 @@ type audit struct {
 	taps map[int][families]*tap
 	// turned, linked and walked are when each was last done.
 	turned, linked, walked moment
+	// asked are the addresses of other nodes, for which questions are heard. stale: they are others by now.
+	asked [families][]netip.Addr
+	stale bool
 	// refused are the links on which listening failed.
 	refused map[string]bool
 	// overdue: at the last walk an address was unclaimed.
@@ -151,14 +155,18 @@ func (a *audit) follow(t *table, owners *map[netip.Addr][][6]byte, now moment) {
 			planned++
 		}
 	}
-	if len(a.records) == planned {
-		return
-	}
-	for addr, rec := range a.records {
-		if _, elsewhere := (*owners)[addr]; !elsewhere && t.entries[addr] == nil {
-			a.account(addr, rec, now)
-			delete(a.records, addr)
+	if len(a.records) > planned {
+		for addr, rec := range a.records {
+			if _, elsewhere := (*owners)[addr]; !elsewhere && t.entries[addr] == nil {
+				a.account(addr, rec, now)
+				delete(a.records, addr)
+				a.stale = true
+			}
 		}
+	}
+	if a.stale {
+		a.listenFor()
+		a.stale = false
 	}
 }
 
@@ -170,6 +178,7 @@ func (a *audit) plan(addr netip.Addr, macs [][6]byte, s *status, now moment) {
 	if rec != nil {
 		a.account(addr, rec, now)
 	}
+	a.stale = a.stale || rec == nil || (rec.status == nil) != (s == nil)
 	a.records[addr] = &record{macs: macs, status: s, since: now}
 }
 

@@ -2,6 +2,7 @@ package layer2
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/holdfast-lb/holdfast/internal/link"
@@ -34,6 +35,30 @@ func TestAuditHears(t *testing.T) {
 		}
 		if links := l.first.State().Links; links != nil {
 			t.Errorf("it answers on %v for that", links)
+		}
+	})
+}
+
+// TestAskersOfOthersAddresses: a node that announces nothing learns from a host's question for an address of another node,
+// which is dead, that the host is there; not from one for an address that is nobody's.
+func TestAskersOfOthersAddresses(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLAN(t)
+		d := l.elsewhere()
+		owner := [][6]byte{link.MACFrom(l.other.MAC("eth0"))}
+		d.Owners = map[netip.Addr][][6]byte{v4: owner, v6: owner}
+		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 1 })
+		l.first.Set(d)
+		far := link.MACFrom(l.far.MAC("eth0"))
+		for _, tt := range []struct{ nobodys, dead, asker netip.Addr }{{foreign4, v4, asker4}, {foreign6, v6, asker6}} {
+			knows := func() bool { return slices.Contains(l.first.Foreign("eth0", 8), Question{"eth0", far, tt.asker}) }
+			for range 3 {
+				l.far.Send(tt.nobodys)
+			}
+			if knows() {
+				t.Errorf("%s is known before it asked for an address of ours", tt.asker)
+			}
+			nstest.Until(t, within, tt.asker.String()+" is known", func() bool { l.far.Send(tt.dead); return knows() })
 		}
 	})
 }

@@ -144,8 +144,8 @@ func TestAudit(t *testing.T) {
 // foreignMAC belongs to a foreign machine.
 var foreignMAC = link.MAC{0x02, 0x54, 0, 0, 0, 0x01}
 
-// TestClaimsFilter: only unsolicited announcements to all neighbours pass.
-func TestClaimsFilter(t *testing.T) {
+// TestHeardFilter: only unsolicited announcements to all neighbours pass, and questions for the addresses of others.
+func TestHeardFilter(t *testing.T) {
 	gratuitous := claims()[0]
 	for _, tt := range []struct {
 		name  string
@@ -155,13 +155,15 @@ func TestClaimsFilter(t *testing.T) {
 	}{
 		{"gratuitous request", protocols()[0], gratuitous, true},
 		{"question", protocols()[0], arpRequest(v4, nil), false},
+		{"question for another's", protocols()[0], arpRequest(foreign4, nil), true},
 		{"probe", protocols()[0], arpProbeBy(askerMAC), false},
 		{"reply", protocols()[0], claim4(askerMAC), false},
 		{"unsolicited advertisement", protocols()[1], claim6(askerMAC), true},
 		{"answer", protocols()[1], solicitedNA(t, ourMAC, askerMAC, askerMAC, true), false},
 		{"solicitation", protocols()[1], ns(v6, nil), false},
+		{"solicitation of another's", protocols()[1], ns(foreign6, nil), true},
 	} {
-		if got := runs(t, tt.proto.claims, tt.frame); got != tt.want {
+		if got := runs(t, tt.proto.heard([][]netip.Addr{{foreign4}, {foreign6}}[number(tt.proto.family)]), tt.frame); got != tt.want {
 			t.Errorf("%s passes: %v", tt.name, got)
 		}
 	}

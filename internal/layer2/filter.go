@@ -90,16 +90,21 @@ func passIn(spans []span) []bpf.Instruction {
 
 // arpFilter passes packets that ask for one of the addresses or claim one.
 func arpFilter(addrs []netip.Addr) []bpf.Instruction {
+	spans := passAny(addrs)
+	return toUs(slices.Concat(
+		[]bpf.Instruction{bpf.LoadAbsolute{Off: ethernetLen + offTargetIP, Size: 4}}, spans,
+		[]bpf.Instruction{bpf.LoadAbsolute{Off: ethernetLen + offSenderIP, Size: 4}}, spans,
+	)...)
+}
+
+// passAny passes the frame if the loaded word is one of the IPv4 addresses.
+func passAny(addrs []netip.Addr) []bpf.Instruction {
 	values := make([]uint32, len(addrs))
 	for i, a := range addrs {
 		b := a.As4()
 		values[i] = binary.BigEndian.Uint32(b[:])
 	}
-	spans := passIn(cover(values, mostRanges))
-	return toUs(slices.Concat(
-		[]bpf.Instruction{bpf.LoadAbsolute{Off: ethernetLen + offTargetIP, Size: 4}}, spans,
-		[]bpf.Instruction{bpf.LoadAbsolute{Off: ethernetLen + offSenderIP, Size: 4}}, spans,
-	)...)
+	return passIn(cover(values, mostRanges))
 }
 
 // ndpFilter passes Neighbor Solicitations and Advertisements for the addresses.
@@ -147,24 +152,29 @@ func ndpAnswers() []bpf.Instruction {
 	}, alone())...)
 }
 
-// arpClaims passes gratuitous requests, not the replies between them, and
-// ndpClaims unsolicited advertisements: announcements to all neighbours.
-func arpClaims() []bpf.Instruction {
-	return toUs(
+// arpHeard passes gratuitous requests, not the replies between them, and ndpHeard unsolicited advertisements:
+// announcements to all neighbours. Both pass questions for the addresses, too.
+func arpHeard(addrs []netip.Addr) []bpf.Instruction {
+	return toUs(slices.Concat([]bpf.Instruction{
 		bpf.LoadAbsolute{Off: ethernetLen + offOperation, Size: 2},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(arp.OperationRequest), SkipFalse: 4},
-		bpf.LoadAbsolute{Off: ethernetLen + offSenderIP, Size: 4},
-		bpf.TAX{},
-		bpf.LoadAbsolute{Off: ethernetLen + offTargetIP, Size: 4},
-		bpf.JumpIfX{Cond: bpf.JumpEqual, SkipTrue: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(arp.OperationRequest), SkipTrue: 1},
 		bpf.RetConstant{Val: 0},
+		bpf.LoadAbsolute{Off: ethernetLen + offTargetIP, Size: 4},
+	}, passAny(addrs), []bpf.Instruction{
+		bpf.TAX{},
+		bpf.LoadAbsolute{Off: ethernetLen + offSenderIP, Size: 4},
+		bpf.JumpIfX{Cond: bpf.JumpEqual, SkipFalse: 1},
 		pass,
-	)
+	})...)
 }
 
-func ndpClaims() []bpf.Instruction {
+func ndpHeard(addrs []netip.Addr) []bpf.Instruction {
+	questions := append(targets(addrs, offICMP+offTarget), bpf.RetConstant{Val: 0})
 	return toUs(slices.Concat(icmpv6(), []bpf.Instruction{
 		bpf.LoadAbsolute{Off: offICMP, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborSolicitation), SkipTrue: 1},
+		bpf.Jump{Skip: uint32(len(questions))},
+	}, questions, []bpf.Instruction{
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborAdvertisement), SkipTrue: 1},
 		bpf.RetConstant{Val: 0},
 		bpf.LoadAbsolute{Off: offICMP + offFlags, Size: 1},

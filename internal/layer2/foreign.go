@@ -36,7 +36,7 @@ type machine struct {
 
 // foreignMachines has the foreign machines that were heard on a link.
 type foreignMachines struct {
-	// heard by family. The reader of that family writes, and whoever asks: of two writes at once one may be lost.
+	// heard by family. The reader of that family writes, the audit, and whoever asks: of two writes at once one may be lost.
 	heard [families][mostMachines]atomic.Pointer[machine]
 	// gateways as last read from the kernel.
 	gateways atomic.Pointer[[]link.Neighbour]
@@ -53,7 +53,14 @@ func (c *foreignByLink) on(name string) *foreignMachines {
 	return known.(*foreignMachines)
 }
 
-// record records a machine that asked for one of our addresses, or that answered. The former displace only each other.
+// asker records who asks for a planned address, if it is no speaker, and asks for itself.
+func (r *Responder) asker(t *table, c *foreignMachines, m message, frame []byte) {
+	if !t.speakers[m.mac] && m.mac == link.MAC(frame[offSource:offEtherType]) {
+		c.record(number(lb.FamilyOf(m.target)), machine{addr: m.sender, mac: m.mac, seen: r.now()})
+	}
+}
+
+// record records a machine that asked for a planned address, or that answered. The former displace only each other.
 func (c *foreignMachines) record(family int, m machine) {
 	if !m.addr.IsGlobalUnicast() && !m.addr.IsLinkLocalUnicast() {
 		return
@@ -131,10 +138,9 @@ func (r *Responder) learnGateways(ctx context.Context) {
 // Foreign returns at most n foreign machines on a link, each with an address of its own,
 // for Ask: an answer of any of them shows that the link works.
 //
-// The default gateways come first, then machines that asked for one of our addresses in
-// the last ten minutes, latest first, IPv4 and IPv6 by turns. Second addresses of the same
-// machine come last. On a link where this node announces nothing it hears no questions
-// and knows only the gateways.
+// The default gateways come first, then machines that asked for a planned address, of any speaker, in the last ten
+// minutes: those that answered a question of ours, and then the others, each latest first, IPv4 and IPv6 by turns.
+// Second addresses of the same machine come last.
 func (r *Responder) Foreign(linkName string, n int) []Question {
 	machines, again := r.near(r.foreignByLink.on(linkName), 0, 1)
 	var out []Question
@@ -180,7 +186,7 @@ func (r *Responder) near(c *foreignMachines, ofFamilies ...int) (machines, again
 	return machines, again
 }
 
-// latest returns the recently heard machines of a family, latest first.
+// latest returns the recently heard machines of a family, those that answered and then the others, each latest first.
 func (c *foreignMachines) latest(family int, now time.Time) []*machine {
 	var out []*machine
 	for i := range c.heard[family] {
@@ -188,6 +194,14 @@ func (c *foreignMachines) latest(family int, now time.Time) []*machine {
 			out = append(out, m)
 		}
 	}
-	slices.SortFunc(out, func(a, b *machine) int { return b.seen.Compare(a.seen) })
+	slices.SortFunc(out, func(a, b *machine) int {
+		switch {
+		case a.answered == b.answered:
+			return b.seen.Compare(a.seen)
+		case a.answered:
+			return -1
+		}
+		return 1
+	})
 	return out
 }

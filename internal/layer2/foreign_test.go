@@ -69,6 +69,26 @@ func TestForeign(t *testing.T) {
 	})
 }
 
+// TestForgedAskers: of many machines that ask without end, and never answer, none displaces one that answered, which comes
+// before them.
+func TestForgedAskers(t *testing.T) {
+	runPlay(t, nil, func(p *play) {
+		p.Set(Desired{Announcements: ourAnnouncements})
+		p.put(arpRequest(v4, nil))
+		p.answered(&tap{link: eth0, proto: p.protocols[0]}, message{mac: askerMAC, claimed: asker4})
+		for range 3 {
+			for n := range byte(200) {
+				p.put(askedBy(n + 1))
+				time.Sleep(machineInterval / 10)
+			}
+		}
+		got := p.Foreign("eth0", 20)
+		if len(got) != mostMachines || got[0] != (Question{"eth0", askerMAC, asker4}) {
+			t.Errorf("%d machines: %v", len(got), got)
+		}
+	})
+}
+
 // TestGatewayIsRemembered: the kernel forgets the MAC of a router that it cannot reach,
 // and just then we need to ask it.
 func TestGatewayIsRemembered(t *testing.T) {

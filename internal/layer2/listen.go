@@ -1,6 +1,10 @@
 package layer2
 
 import (
+	"net/netip"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
@@ -38,7 +42,7 @@ func (a *audit) open(l link.Link) {
 	var taps [families]*tap
 	for i, proto := range a.r.protocols {
 		var err error
-		if taps[i], err = a.r.openTap(l, proto, proto.claims); err != nil && !a.refused[l.Name] {
+		if taps[i], err = a.r.openTap(l, proto, proto.heard(a.asked[i])); err != nil && !a.refused[l.Name] {
 			a.refused[l.Name] = true
 			a.r.log.Warn("cannot listen to other speakers", "link", l.Name, "error", err)
 		}
@@ -61,19 +65,46 @@ func (a *audit) detach(index int) {
 
 // listen handles the frames that have arrived, and reports whether any were lost.
 func (a *audit) listen(now moment) (lost bool) {
-	for index, taps := range a.taps {
+	for _, taps := range a.taps {
 		for _, e := range taps {
-			e.receive(func(frame []byte) {
-				m, out := e.proto.parse(frame, e.link.MAC)
-				// A stand-in answers for the owner, but must not announce.
-				if out == answered && m.claimed.IsValid() && m.mac == link.MAC(frame[offSource:offEtherType]) {
-					a.claim(index, m.claimed, m.mac, now)
-				}
-			})
+			e.receive(func(frame []byte) { a.heard(e, frame, now) })
 			lost = e.lost() || lost
 		}
 	}
 	return lost
+}
+
+// heard handles a frame. Who asks for an address of another node is a foreign machine; ports hear who asks for our own.
+func (a *audit) heard(e *tap, frame []byte, now moment) {
+	m, out := e.proto.parse(frame, e.link.MAC)
+	switch {
+	case out != answered:
+	case m.isQuestion():
+		if rec := a.records[m.target]; rec != nil && rec.status == nil {
+			a.r.asker(a.table, a.r.foreignByLink.on(e.link.Name), m, frame)
+		}
+	// A stand-in answers for the owner, but must not announce.
+	case m.claimed.IsValid() && m.mac == link.MAC(frame[offSource:offEtherType]):
+		a.claim(e.link.Index, m.claimed, m.mac, now)
+	}
+}
+
+// listenFor has the taps pass questions for the addresses of other nodes.
+func (a *audit) listenFor() {
+	a.asked = [families][]netip.Addr{}
+	for addr, rec := range a.records {
+		if n := number(lb.FamilyOf(addr)); rec.status == nil {
+			a.asked[n] = append(a.asked[n], addr)
+		}
+	}
+	for n, addrs := range a.asked {
+		slices.SortFunc(addrs, netip.Addr.Compare)
+		for _, taps := range a.taps {
+			if e := taps[n]; !e.failed {
+				e.failed = attach(e.fd, e.proto, receivedBy(e.link.Index, e.proto.heard(addrs))) != nil
+			}
+		}
+	}
 }
 
 func (a *audit) close() {

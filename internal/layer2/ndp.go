@@ -40,7 +40,7 @@ func ndpProtocol() protocol {
 		probe:     detectDuplicate,
 		question:  unicastSolicitation,
 		answers:   ndpAnswers(),
-		claims:    ndpClaims(),
+		heard:     ndpHeard,
 	}
 }
 

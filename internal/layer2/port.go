@@ -116,7 +116,7 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	if e := t.on(m.claimed, &l.Link, l.usable); e != nil {
 		out = p.r.claimed(t, e, l, m)
 		// Announcements and answers have the address as sender address: not a question.
-		if !m.target.IsValid() || m.target == m.claimed {
+		if !m.isQuestion() {
 			return nil, out
 		}
 	}
@@ -130,9 +130,7 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	if out := p.r.asked(t, e, l, m); out != answered {
 		return nil, out
 	}
-	if !t.speakers[m.mac] && m.mac == link.MAC(frame[offSource:offEtherType]) {
-		l.foreignMachines.record(number(proto.family), machine{addr: m.sender, mac: m.mac, seen: p.r.now()})
-	}
+	p.r.asker(t, l.foreignMachines, m, frame)
 	mac := l.MAC
 	if e.mac != (link.MAC{}) {
 		mac = e.mac

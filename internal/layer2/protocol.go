@@ -35,6 +35,9 @@ func (m message) isProbe() bool {
 	return m.target.IsValid() && m.sender.IsUnspecified() && !m.direct
 }
 
+// isQuestion reports whether the message asks which machine has the target, and is no announcement of it.
+func (m message) isQuestion() bool { return m.target.IsValid() && m.target != m.claimed }
+
 // protocol has the differences between ARP and Neighbor Discovery.
 type protocol struct {
 	family    lb.Family
@@ -57,8 +60,8 @@ type protocol struct {
 	// answers passes the replies to such frames.
 	question func(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, error)
 	answers  []bpf.Instruction
-	// claims passes announcements.
-	claims []bpf.Instruction
+	// heard passes announcements, and questions for these addresses, which are of its family and sorted.
+	heard func(addrs []netip.Addr) []bpf.Instruction
 }
 
 // protocols are both, in the order of family numbers.

@@ -17,9 +17,10 @@ import (
 const (
 	// wireTime is how long answers on the wire may take.
 	wireTime = 30 * time.Millisecond
-	// maxAsked bounds the addresses that a node is asked for on each link, and the foreign machines that
-	// are asked beside it.
-	maxAsked = 2
+	// maxAsked bounds the addresses that a node is asked for on each link, and maxForeign the foreign machines that
+	// are asked beside it: some of them only claim to be there.
+	maxAsked   = 2
+	maxForeign = 8
 )
 
 // Asker puts questions to machines on a link: layer2.Responder.
@@ -43,8 +44,8 @@ type wire struct {
 	// when it announced anything.
 	members   map[string]lb.Member
 	announced map[string][]netip.Addr
-	// foreignAt is when a foreign machine answered last.
-	foreignAt time.Time
+	// answeredAt is when the foreign machines that answered lately did so last.
+	answeredAt map[layer2.Question]time.Time
 }
 
 const (
@@ -57,7 +58,9 @@ const (
 
 // newWire returns a wire that knows of no node yet.
 func newWire(asker Asker, links func() []link.Link) *wire {
-	return &wire{asker: asker, links: links, now: time.Now, announced: map[string][]netip.Addr{}}
+	return &wire{
+		asker: asker, links: links, now: time.Now, announced: map[string][]netip.Addr{}, answeredAt: map[layer2.Question]time.Time{},
+	}
 }
 
 // set takes over the speakers' metadata, which node announces each address by layer 2, and the address
@@ -81,7 +84,8 @@ func (w *wire) run(ctx context.Context) error {
 	for {
 		for _, l := range w.links() {
 			if w.carriesHeartbeats(l) && w.due() {
-				w.foreign(w.asker.Ask(ctx, w.asker.Foreign(l.Name, maxAsked), wireTime))
+				asked := w.asker.Foreign(l.Name, maxForeign)
+				w.foreign(asked, w.asker.Ask(ctx, asked, wireTime))
 			}
 		}
 		select {
@@ -95,25 +99,36 @@ func (w *wire) run(ctx context.Context) error {
 func (w *wire) due() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.foreignAt.IsZero() || w.now().Sub(w.foreignAt) >= foreignInterval
+	for _, at := range w.answeredAt {
+		if w.now().Sub(at) < foreignInterval {
+			return false
+		}
+	}
+	return true
 }
 
 // ask asks about one node.
 func (w *wire) ask(node string) heartbeat.Answer {
 	own, foreign := w.questions(node)
 	counts := w.asker.Ask(context.Background(), append(slices.Clone(own), foreign...), wireTime)
-	return heartbeat.Answer{Node: anyOf(counts[:len(own)]), Foreign: w.foreign(counts[len(own):])}
+	return heartbeat.Answer{Node: anyOf(counts[:len(own)]), Foreign: w.foreign(foreign, counts[len(own):])}
 }
 
-// foreign returns what the answers of foreign machines show.
-func (w *wire) foreign(counts []int) heartbeat.Reply {
+// foreign returns what the answers of foreign machines show. The silence of one that did not answer lately shows nothing.
+func (w *wire) foreign(asked []layer2.Question, counts []int) heartbeat.Reply {
 	out := allOf(counts)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if slices.ContainsFunc(counts, func(n int) bool { return n > 0 }) {
-		w.foreignAt = w.now()
+	maps.DeleteFunc(w.answeredAt, func(_ layer2.Question, at time.Time) bool { return w.now().Sub(at) > foreignTime })
+	answered := false
+	for i, q := range asked {
+		if counts[i] > 0 {
+			w.answeredAt[q] = w.now()
+		}
+		_, lately := w.answeredAt[q]
+		answered = answered || lately
 	}
-	if out == heartbeat.Silent && (w.foreignAt.IsZero() || w.now().Sub(w.foreignAt) > foreignTime) {
+	if out == heartbeat.Silent && !answered {
 		return heartbeat.NotAsked
 	}
 	return out
@@ -139,7 +154,7 @@ func (w *wire) questions(node string) (own, foreign []layer2.Question) {
 				here = append(here, layer2.Question{Link: l.Name, MAC: link.MAC(t.MAC), Address: a})
 			}
 			if w.carriesHeartbeats(l) {
-				return here, w.asker.Foreign(l.Name, maxAsked)
+				return here, w.asker.Foreign(l.Name, maxForeign)
 			}
 			own = append(own, here...)
 			break

@@ -97,7 +97,9 @@ func TestWire(t *testing.T) {
 		w.set(neighbours(), map[netip.Addr]string{
 			netip.MustParseAddr("192.0.2.100"): "w2", netip.MustParseAddr("198.51.100.100"): "w2", netip.MustParseAddr("192.0.2.101"): "w1",
 		}, netip.MustParseAddr("192.0.2.1"))
-		w.foreignAt = time.Now()
+		for _, q := range tt.foreign {
+			w.answeredAt[q] = time.Now()
+		}
 		if got := w.ask(tt.node); got != tt.want {
 			t.Errorf("%s: %+v, want %+v; asked %v", name, got, tt.want, l.asked)
 		}
@@ -157,4 +159,32 @@ func TestWireForeignMachines(t *testing.T) {
 			t.Errorf("%v later: %v, want %v", tt.after, got, tt.want)
 		}
 	}
+}
+
+// Machines that ask and never answer change nothing: neither does their silence show that this node's link fails, nor do
+// they hide one that answers.
+func TestWireForgedAskers(t *testing.T) {
+	asker := func(n byte) layer2.Question { return layer2.Question{Link: "eth0", MAC: mac(n)} }
+	l := &lan{answers: map[link.MAC]int{mac(2): 0, mac(98): 3}, foreign: []layer2.Question{asker(98)}}
+	w := newWire(l, own)
+	w.set(neighbours(), nil, netip.MustParseAddr("192.0.2.1"))
+	expect := func(what string, want heartbeat.Reply) {
+		t.Helper()
+		if got := w.ask("w2").Foreign; got != want {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	expect("the router", heartbeat.Answered)
+	l.answers[mac(98)] = 0
+	expect("the router has no power", heartbeat.Silent)
+	l.foreign = nil
+	for n := range byte(maxForeign) {
+		l.answers[mac(100+n)] = 0
+		l.foreign = append(l.foreign, asker(100+n))
+	}
+	expect("only forged askers", heartbeat.NotAsked)
+	l.foreign[maxForeign-1] = asker(90)
+	expect("a client that is not there", heartbeat.NotAsked)
+	l.answers[mac(90)] = 3
+	expect("a client", heartbeat.Answered)
 }
