@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/loop"
+	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/report"
 )
 
@@ -56,7 +57,8 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		boot:      kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
 		endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log, Kick: kick}),
 		kernel:    lacks, filter: guard, relays: newRelays(log, s, links.Links, kick),
-		layer2: l2, bgp: peers, paths: newPaths(log, peers, links.Links, func() { w.pathLoop.Hurry(); w.report.KickState() }, kick),
+		layer2: l2, owners: &owners{layer2: l2, ask: m.ask, plan: func() plan.Plan { return w.last.Load().plan() }},
+		bgp: peers, paths: newPaths(log, peers, links.Links, func() { w.pathLoop.Hurry(); w.report.KickState() }, kick),
 		conntrack: conntrack.New(log), headstart: headstart.New(log),
 		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live,
 			Foreign: func() []link.Neighbour { return others.find(w) }}),

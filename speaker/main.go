@@ -154,7 +154,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	} {
 		group.Go(func() error { return run(sinks) })
 	}
-	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.kernel.Run, w.liveness.Run, w.loop.Run, w.report.Run, w.conntrack.Run} {
+	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.kernel.Run, w.liveness.Run, w.owners.run, w.loop.Run, w.report.Run, w.conntrack.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error { return httpd.Serve(ctx, s.MetricsListen, httpd.Metrics(w.registry())) })

@@ -33,6 +33,13 @@ func (m *membership) view() members.View {
 	return members.View{}
 }
 
+// ask asks another speaker about addresses, if the membership has started.
+func (m *membership) ask(member string, addrs []netip.Addr, leaves bool) {
+	if members := m.members.Load(); members != nil {
+		members.Ask(member, addrs, leaves)
+	}
+}
+
 // Valid implements layer2.Lease: it reports whether the node may act on its last plan.
 func (m *membership) Valid() bool {
 	members := m.members.Load()
@@ -56,7 +63,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	m, err := members.New(members.Config{
 		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort),
 		Keys: keys, Heartbeat: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Kick: w.loop.Hurry,
-		HeartbeatCommand: []string{program}, Ask: w.liveness.Ask,
+		HeartbeatCommand: []string{program}, Ask: w.liveness.Ask, Owner: w.owners,
 		Guest: w.paths.bfd.Notice,
 	})
 	if err != nil {

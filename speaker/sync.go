@@ -47,6 +47,7 @@ type syncer struct {
 	filter    *guard
 	relays    *relays
 	layer2    *layer2.Responder
+	owners    *owners
 	bgp       *bgp.Speaker
 	paths     *paths
 	pathLoop  *loop.Loop

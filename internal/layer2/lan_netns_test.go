@@ -16,7 +16,7 @@ import (
 // host's kernel asks.
 type lan struct {
 	*realNetwork
-	other *nstest.NS
+	other, bridge *nstest.NS
 	// first runs on node, second on other.
 	first, second *Responder
 }
@@ -24,6 +24,7 @@ type lan struct {
 func newLAN(t *testing.T) *lan {
 	l := &lan{realNetwork: &realNetwork{t: t, node: nstest.Self(t), far: nstest.New(t)}, other: nstest.New(t)}
 	bridge := nstest.New(t)
+	l.bridge = bridge
 	nstest.Veth(t, l.node, "eth0", bridge, "port0")
 	nstest.Veth(t, l.far, "eth0", bridge, "port1")
 	nstest.Veth(t, l.other, "eth0", bridge, "port2")

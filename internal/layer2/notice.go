@@ -22,19 +22,18 @@ type notice struct {
 	mac  link.MAC
 	// link on which the frame arrived.
 	link string
-	// handover: a speaker that announced the address asks for its successor. Otherwise
+	// handover: a speaker that answered for the address leaves it to this node. Otherwise
 	// a foreign machine claims the address.
 	handover bool
 }
 
 // claimed handles a machine that claims one of our addresses.
 func (r *Responder) claimed(t *table, e *entry, l *attached, m message) outcome {
-	speaker := t.speakers[m.mac]
-	if (speaker || e.unheard.Load()) && e.become(handing, gone) {
-		r.counts.handovers[heard].Add(1)
-		r.Kick()
-	}
-	if speaker {
+	switch {
+	case r.own(m.mac):
+		return ownFrame // whoever sent it
+	case t.speakers[m.mac]:
+		r.heard(e)
 		return bySpeaker
 	}
 	switch e.is() {
@@ -42,6 +41,16 @@ func (r *Responder) claimed(t *table, e *entry, l *attached, m message) outcome 
 		r.notify(notice{addr: m.claimed, mac: m.mac, link: l.Name})
 	}
 	return claimed
+}
+
+// own reports whether one of the links in use has the MAC.
+func (r *Responder) own(mac link.MAC) bool {
+	for _, p := range *r.ports.Load() {
+		if p.link.Load().MAC == mac {
+			return true
+		}
+	}
+	return false
 }
 
 // asked decides whether to answer a question for one of our addresses.
@@ -59,9 +68,6 @@ func (r *Responder) asked(t *table, e *entry, l *attached, m message) outcome {
 		return notOurs // it looks for the new owner, as we do
 	case !r.lease.valid():
 		return lapsed
-	}
-	if is == ours && m.isProbe() && speaker {
-		r.notify(notice{addr: m.target, link: l.Name, handover: true})
 	}
 	return answered
 }
@@ -82,7 +88,7 @@ func (k *keeper) handle(n notice) {
 	}
 	now := k.r.now()
 	if n.handover {
-		// The asker answered until now, so neighbours must replace what they learned from it.
+		// Neighbours must replace what they learned from that speaker.
 		for _, p := range k.ports {
 			p.schedule.restart(n.addr, now)
 		}

@@ -19,7 +19,7 @@ const (
 	bySpeaker
 	// lapsed: the lease has run out, so another node may own the address by now.
 	lapsed
-	// ownFrame: the sender is this link's own MAC.
+	// ownFrame: the sender is this link's own MAC, or claims an address for a MAC of this node.
 	ownFrame
 	// notToUs: sent to another station, seen for example on a promiscuous link.
 	notToUs

@@ -40,12 +40,12 @@ func (p phase) String() string {
 func (p phase) answers() bool { return p == ours || p == standing || p == handing }
 
 // status is the changing state of an address while it is set. Set and the goroutine
-// of Run change it; readers of ports end handing.
+// of Run change it; readers of ports and Owned end handing.
 type status struct {
 	phase    atomic.Uint32
 	conflict atomic.Pointer[Conflict]
-	// unheard: the new owner was not heard for unheardTime, so that any machine that claims the address is taken for it.
-	unheard atomic.Bool
+	// announced: the first announcement to all neighbours has left, on every link.
+	announced atomic.Bool
 }
 
 // Conflict is a foreign machine that claims one of our addresses. It represents all

@@ -280,6 +280,12 @@ func TestManyClaim(t *testing.T) {
 	}
 }
 
+// sentBy changes the station that sends a frame.
+func sentBy(mac link.MAC, frame []byte) []byte {
+	copy(frame[offSource:], mac[:])
+	return frame
+}
+
 // TestHandover: an address that moves to another node is answered until that node is
 // heard, or until LingerTime; a removed address is not answered.
 //
@@ -298,8 +304,10 @@ func TestHandover(t *testing.T) {
 		{"the other speaker announces late", func(p *play) { wait(50 * time.Second)(p); p.put(claim4(askerMAC)) }, "v6"},
 		{"the other speaker announces", func(p *play) { p.put(claim4(askerMAC)); p.put(claim6(askerMAC)) }, ""},
 		{"one family is announced", func(p *play) { p.put(claim6(askerMAC)) }, "v4"},
-		{"a machine that is not ours claims", func(p *play) { wait(unheardTime)(p); p.put(claim4(otherMAC)); p.put(claim6(otherMAC)) }, "v4 v6"},
-		{"maybe the new owner, whose MAC is not known", func(p *play) { wait(4 * time.Second)(p); p.put(claim4(otherMAC)) }, "v6"},
+		{"a machine that is not ours claims", func(p *play) { wait(4 * time.Second)(p); p.put(claim4(otherMAC)); p.put(claim6(otherMAC)) }, "v4 v6"},
+		{"a machine claims for this node's MAC", func(p *play) { p.put(sentBy(otherMAC, claim4(ourMAC))); p.put(sentBy(otherMAC, claim6(ourMAC))) }, "v4 v6"},
+		{"the other speaker says that it has one", func(p *play) { p.Owned([]netip.Addr{v4, foreign4}) }, "v6"},
+		{"the other speaker says that it has both", func(p *play) { p.Owned([]netip.Addr{v4, v6}) }, ""},
 		{"set again", func(p *play) { p.Set(gone); p.Kick() }, "v4 v6"},
 		{"comes back", func(p *play) { p.put(claim4(askerMAC)); p.Set(ours) }, "v4 v6"},
 		{"is withdrawn", func(p *play) { p.Set(Desired{}); p.Set(ours); p.Set(Desired{Announcements: ourAnnouncements[:1]}) }, "v4"},
@@ -316,13 +324,15 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// TestHandoverAsks: the former owner asks for the new one, which announces again. Two
-// former owners do not take each other for the new one.
+// TestHandoverAsks: the former owner asks for the new one. Two former owners do not take each other for the new one.
 func TestHandoverAsks(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: ourAnnouncements[:1], Speakers: speakers})
 		sentFor(p.lan, 3*time.Second)
 		p.Set(Desired{Yield: []netip.Addr{v4}, Speakers: speakers})
+		if got := p.Handing(); !slices.Equal(got, []netip.Addr{v4}) {
+			t.Errorf("handed over: %v", got)
+		}
 		want := []string{"0s ARP 1", "50ms ARP 1", "150ms ARP 1", "350ms ARP 1", "750ms ARP 1", "1.5s ARP 1"}
 		for at := 3 * time.Second; at < lingerTime; at *= 2 {
 			want = append(want, at.String()+" ARP 1")
@@ -330,37 +340,85 @@ func TestHandoverAsks(t *testing.T) {
 		if diff := cmp.Diff(want, sentFor(p.lan, 2*lingerTime)); diff != "" {
 			t.Errorf("questions (-want +got):\n%s", diff)
 		}
+		if got := p.Handing(); got != nil {
+			t.Errorf("handed over in the end: %v", got)
+		}
 	})
 	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: ourAnnouncements, Speakers: speakers})
-		sentFor(p.lan, 40*time.Second)
-		probe := func() {
-			p.lan.wire("eth0", p.protocols[0]).in <- arpProbeBy(askerMAC)
-			p.lan.wire("eth0", p.protocols[1]).in <- dadBy(askerMAC)
-			synctest.Wait()
-		}
-		probe()
-		got := sentFor(p.lan, 1500*time.Millisecond)
-		slices.Sort(got) // the answer to duplicate address detection goes to all, too
-		if got := strings.Join(got, ", "); got != "0s ARP 2, 0s ARP 2, 0s NA, 0s NA, 1s ARP 1, 1s NA" {
-			t.Errorf("after a speaker's probes: %s", got)
-		}
-		for range 90 { // the next repetition is due after a second
-			probe()
-			sentFor(p.lan, 10*time.Millisecond)
-		}
-		if n := p.counts.announcements[0][sent].Load(); n != 10 {
-			t.Errorf("%d announcements after ninety probes within a second", n)
-		}
-		sentFor(p.lan, 10*time.Second)
-		p.put(arpProbeBy(otherMAC))
-		if got := sentFor(p.lan, 100*time.Millisecond); got != nil {
-			t.Errorf("after a foreign probe: %v", got)
-		}
+		sentFor(p.lan, 3*time.Second)
 		p.Set(Desired{Yield: []netip.Addr{v4, v6}, Speakers: speakers})
 		if got := p.put(arpProbeBy(askerMAC)); got != "" {
 			t.Errorf("who lingers answers another who lingers: %s", got)
 		}
+	})
+}
+
+// TestLeftToUs: when a former owner leaves an address to this node by key, all neighbours hear it again. Whoever sends a frame
+// with a speaker's MAC causes nothing but an answer.
+//
+// Trap: a host of the LAN that forges a speaker's probes makes the owner announce without end.
+func TestLeftToUs(t *testing.T) {
+	runPlay(t, nil, func(p *play) {
+		p.Set(Desired{Announcements: ourAnnouncements, Speakers: speakers})
+		sentFor(p.lan, 40*time.Second)
+		for range 90 {
+			p.lan.wire("eth0", p.protocols[0]).in <- arpProbeBy(askerMAC)
+			p.lan.wire("eth0", p.protocols[1]).in <- dadBy(askerMAC)
+			sentFor(p.lan, 10*time.Millisecond)
+		}
+		if n := p.counts.announcements[0][sent].Load(); n != 7 {
+			t.Errorf("%d announcements after ninety probes with a speaker's MAC, want those of before", n)
+		}
+		both := []netip.Addr{v4, v6}
+		leave := func() string {
+			if got := p.Owns(both, true); !slices.Equal(got, []bool{true, true}) {
+				t.Errorf("owns %v", got)
+			}
+			got := sentFor(p.lan, 500*time.Millisecond)
+			slices.Sort(got)
+			return strings.Join(got, ", ")
+		}
+		p.Owns(both, false)
+		if got := sentFor(p.lan, 500*time.Millisecond); got != nil {
+			t.Errorf("after a question of a speaker that leaves nothing: %v", got)
+		}
+		if got := leave(); got != "0s ARP 2, 0s NA" {
+			t.Errorf("after the former owner left: %s", got)
+		}
+		if got := leave(); got != "" {
+			t.Errorf("after it left again within a second: %s", got)
+		}
+	})
+}
+
+// TestOwns: who says that it owns an address answers for it now, and has announced it to all.
+func TestOwns(t *testing.T) {
+	lease := &testLease{}
+	owns := func(p *play, when string, want bool) {
+		p.t.Helper()
+		if got := p.Owns([]netip.Addr{v4, foreign4}, false); got[0] != want || got[1] {
+			p.t.Errorf("%s: owns %v", when, got)
+		}
+	}
+	runPlay(t, lease, func(p *play) {
+		p.Set(Desired{Announcements: bothFamilies(probed)[:1], Speakers: speakers})
+		synctest.Wait()
+		owns(p, "while it probes", false)
+		sentFor(p.lan, time.Second)
+		owns(p, "once announced", true)
+		lease.lapsed.Store(true)
+		owns(p, "without a lease", false)
+		p.Set(Desired{Announcements: ourAnnouncements[:1], Speakers: speakers})
+		lease.lapsed.Store(false)
+		owns(p, "with a new lease, before the announcement", false)
+		sentFor(p.lan, time.Second)
+		owns(p, "with a new lease", true)
+		p.Set(Desired{Yield: []netip.Addr{v4}, Speakers: speakers})
+		owns(p, "while it is handed over", false)
+		p.Set(Desired{Announcements: bothFamilies(func(a *lb.Announcement) { a.MAC = askerMAC })[:1], Speakers: speakers})
+		sentFor(p.lan, time.Second)
+		owns(p, "as a stand-in", false)
 	})
 }
 

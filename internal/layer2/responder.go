@@ -131,10 +131,6 @@ func (r *Responder) countTakeovers(want, old *table) {
 	}
 }
 
-// Handing returns how many addresses are answered here only because their new owner
-// was not heard yet.
-func (r *Responder) Handing() int { return r.table.Load().count(handing) }
-
 // Announcing reports whether addresses that just became ours are still to be announced
 // for the first time: work that can wait should not compete with that.
 func (r *Responder) Announcing() bool { return r.announcing.Load() }

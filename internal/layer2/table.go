@@ -32,6 +32,8 @@ type table struct {
 	anyLink bool
 	// named are the links that some address names.
 	named map[string]bool
+	// handing are the addresses that were handed over when the table was made.
+	handing []netip.Addr
 }
 
 // entry is one address.
@@ -123,7 +125,10 @@ func (t *table) handOver(old *table, elsewhere []netip.Addr) {
 			t.entries[addr] = &entry{links: e.links, mac: e.mac, status: newStatus(handing)}
 		case handing:
 			t.entries[addr] = e
+		default:
+			continue
 		}
+		t.handing = append(t.handing, addr)
 	}
 }
 
@@ -166,17 +171,6 @@ func (t *table) changes(old *table) (added, removed int) {
 		}
 	}
 	return added, len(old.entries) - (len(t.entries) - added)
-}
-
-// count returns how many addresses are in a phase.
-func (t *table) count(p phase) int {
-	n := 0
-	for _, e := range t.entries {
-		if e.is() == p {
-			n++
-		}
-	}
-	return n
 }
 
 // sorted returns the addresses by family, in order.

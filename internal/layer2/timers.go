@@ -80,11 +80,7 @@ func (t Timers) withDefaults() Timers {
 	return t
 }
 
-const (
-	lingerTime = time.Minute
-	// unheardTime is in how much time a new owner that knows of it is heard, if this node knows its MAC.
-	unheardTime = 2 * time.Second
-)
+const lingerTime = time.Minute
 
 // handoverTimes are often at first, then ever less often: a new owner announces itself too, and the one of thousands of
 // addresses may be silent.

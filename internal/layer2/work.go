@@ -58,6 +58,7 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 			it.told++
 		} else {
 			s.done(it, now)
+			k.told(it)
 			if it.use == defence {
 				k.r.counts.repairs[repairConflict].Add(1)
 			}
@@ -65,6 +66,19 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 	}
 	p.resume = now.Add(k.r.timers.PaceInterval)
 	return changed
+}
+
+// told notes that all neighbours on every link have heard the first announcement of an address.
+func (k *keeper) told(it *item) {
+	if it.use != steps || it.phase != ours || it.status.announced.Load() {
+		return
+	}
+	for _, p := range k.ports {
+		if other := p.schedule.items[it.key]; other != nil && other.number == 0 {
+			return
+		}
+	}
+	it.status.announced.Store(true)
 }
 
 // direct returns the machine that hears of an address next, before all do, and for how many frames that counts. It is nil
@@ -98,9 +112,6 @@ func (k *keeper) step(p *port, t task, to *machine) bool {
 			turn = 0 // the slow refresh: the form that RFC 5227 section 2.3 names, and that other speakers audit
 		}
 		return p.announce(t.addr, turn, to)
-	}
-	if t.phase == handing && k.r.timers.HandoverTimes[t.number] > unheardTime {
-		t.status.unheard.Store(true)
 	}
 	return p.probe(t.addr)
 }

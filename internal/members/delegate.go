@@ -90,7 +90,7 @@ func (m *Members) update(n *memberlist.Node) {
 	m.metadata[n.Name] = member
 }
 
-// delegate gives memberlist our metadata, and has no messages of its own.
+// delegate gives memberlist our metadata, and takes messages of other members.
 type delegate struct{ m *Members }
 
 // NodeMeta implements memberlist.Delegate.
@@ -101,7 +101,7 @@ func (d delegate) NodeMeta(int) []byte {
 }
 
 // NotifyMsg implements memberlist.Delegate.
-func (delegate) NotifyMsg([]byte) {}
+func (d delegate) NotifyMsg(message []byte) { d.m.hear(message) }
 
 // GetBroadcasts implements memberlist.Delegate.
 func (delegate) GetBroadcasts(int, int) [][]byte { return nil }

@@ -43,6 +43,8 @@ type Config struct {
 	Ask func(node string) heartbeat.Answer
 	// Guest gets what the guest of the heartbeat process reports: see heartbeat.Config.
 	Guest func(json.RawMessage)
+	// Owner answers questions about addresses; nil leaves them unanswered.
+	Owner Owner
 	// Kick is called after each change of the membership.
 	Kick func()
 	// JoinInterval between looks at the join list; default 1 s.
@@ -65,6 +67,7 @@ type Members struct {
 	goneSince map[string]time.Time
 	// addresses of the living members, copied from events: memberlist changes its nodes while others read them.
 	addresses map[string]netip.Addr
+	questions questions
 }
 
 // New returns Members that Run starts. It returns an error if a key has a wrong length.
@@ -72,7 +75,10 @@ func New(c Config) (*Members, error) {
 	if c.JoinInterval == 0 {
 		c.JoinInterval = time.Second
 	}
-	m := &Members{config: c, metadata: map[string]lb.Member{}, goneSince: map[string]time.Time{}, addresses: map[string]netip.Addr{}}
+	m := &Members{
+		config: c, metadata: map[string]lb.Member{}, goneSince: map[string]time.Time{}, addresses: map[string]netip.Addr{},
+		questions: questions{asked: map[uint64]asked{}},
+	}
 	var err error
 	if m.keys, err = newKeyring(c.Keys); err != nil {
 		return nil, err

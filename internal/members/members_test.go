@@ -28,8 +28,14 @@ type member struct {
 
 func start(t *testing.T, port uint16, address, name string, key []byte, join ...string) member {
 	t.Helper()
+	return startOwner(t, nil, port, address, name, key, join...)
+}
+
+func startOwner(t *testing.T, owner Owner, port uint16, address, name string, key []byte, join ...string) member {
+	t.Helper()
 	m, err := New(Config{
-		Log: slog.New(slog.DiscardHandler), NodeName: name, Address: netip.MustParseAddr(address),
+		Owner: owner,
+		Log:   slog.New(slog.DiscardHandler), NodeName: name, Address: netip.MustParseAddr(address),
 		Port: port, HeartbeatPort: port + 1, Keys: [][]byte{key}, Kick: func() {}, JoinInterval: 20 * time.Millisecond,
 		// On a busy machine a process may not run for a while, and is not dead.
 		Heartbeat: heartbeat.Timers{Multiplier: 200},

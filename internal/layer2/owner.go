@@ -1,0 +1,50 @@
+package layer2
+
+import "net/netip"
+
+// Handing returns the addresses that are answered here only because their new owner was not heard yet.
+func (r *Responder) Handing() (out []netip.Addr) {
+	t := r.table.Load()
+	for _, addr := range t.handing {
+		if t.entries[addr].is() == handing {
+			out = append(out, addr)
+		}
+	}
+	return out
+}
+
+// Owns reports which of the addresses this node owns: it answers for them with a valid lease, and has announced them to all
+// neighbours. Of an asker that leaves them to this node neighbours may have learned until now, so they are announced again.
+func (r *Responder) Owns(addrs []netip.Addr, leaves bool) []bool {
+	out := make([]bool, len(addrs))
+	if !r.lease.valid() {
+		return out
+	}
+	t := r.table.Load()
+	for i, addr := range addrs {
+		e := t.entries[addr]
+		out[i] = e != nil && e.is() == ours && e.announced.Load()
+		if out[i] && leaves {
+			r.notify(notice{addr: addr, handover: true})
+		}
+	}
+	return out
+}
+
+// Owned ends the handover of addresses that another speaker says it owns.
+func (r *Responder) Owned(addrs []netip.Addr) {
+	t := r.table.Load()
+	for _, addr := range addrs {
+		if e := t.entries[addr]; e != nil {
+			r.heard(e)
+		}
+	}
+}
+
+// heard ends the handover of an address whose new owner was heard.
+func (r *Responder) heard(e *entry) {
+	if e.become(handing, gone) {
+		r.counts.handovers[heard].Add(1)
+		r.Kick()
+	}
+}

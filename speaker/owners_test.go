@@ -1,0 +1,73 @@
+package main
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/holdfast-lb/holdfast/internal/members"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+)
+
+// fakeResponder hands some addresses over, and owns others.
+type fakeResponder struct{ handing, owns []netip.Addr }
+
+func (f *fakeResponder) Handing() []netip.Addr { return slices.Clone(f.handing) }
+
+func (f *fakeResponder) Owns(addrs []netip.Addr, _ bool) (out []bool) {
+	for _, a := range addrs {
+		out = append(out, slices.Contains(f.owns, a))
+	}
+	return out
+}
+
+func (f *fakeResponder) Owned(addrs []netip.Addr) {
+	owned := map[netip.Addr]bool{}
+	for _, a := range addrs {
+		owned[a] = true
+	}
+	f.handing = slices.DeleteFunc(f.handing, func(a netip.Addr) bool { return owned[a] })
+}
+
+// addressNumber returns one of many addresses.
+func addressNumber(n int) netip.Addr {
+	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 0x0a000000|uint32(n))))
+}
+
+// TestLeavesToOwner: each address that is handed over stays until its new owner says that it has it, and thousands have
+// their turn though their owner does not have the others.
+func TestLeavesToOwner(t *testing.T) {
+	const count = 5*maxAsked + 7
+	to := map[netip.Addr]string{}
+	from := &fakeResponder{}
+	for i := range count {
+		a := addressNumber(i)
+		from.handing, to[a] = append(from.handing, a), "b"
+	}
+	to[addressNumber(0)] = "c"
+	asked := map[string][]netip.Addr{}
+	o := &owners{layer2: from, plan: func() plan.Plan { return plan.Plan{Owners: to} }}
+	o.ask = func(member string, addrs []netip.Addr, leaves bool) {
+		if len(addrs) > maxAsked || !leaves {
+			t.Errorf("%s is asked about %d addresses, leaves: %v", member, len(addrs), leaves)
+		}
+		asked[member] = append(asked[member], addrs...)
+		owns := make([]bool, len(addrs))
+		for i, a := range addrs {
+			owns[i] = a == addressNumber(count-1)
+		}
+		o.Answered(members.Answer{From: member, Addresses: addrs, Owns: owns})
+	}
+	for range 14 {
+		o.leave()
+	}
+	if c := asked["c"]; len(c) != 14 || c[0] != addressNumber(0) {
+		t.Errorf("c is asked about %v", c)
+	}
+	b := asked["b"]
+	slices.SortFunc(b, netip.Addr.Compare)
+	if all := slices.Compact(b); len(all) != count-1 || len(from.handing) != count-1 || slices.Contains(from.handing, addressNumber(count-1)) {
+		t.Errorf("of %d addresses b was asked about %d, and %d are still handed over", count, len(all), len(from.handing))
+	}
+}
