@@ -75,7 +75,7 @@ func (d *detector) adopt(now time.Duration, about *peer, c claim) {
 	}
 	about.accused = about.accused && c.status == Dead
 	if c.status == SpeakerDown && about.watched {
-		about.lastAlive = now // that of its kernel
+		about.accused, about.lastAlive = true, now // that of its kernel
 	}
 	about.set(now, c, false)
 	d.disseminate(about.id)

@@ -81,7 +81,7 @@ type statement struct {
 type standing struct {
 	statement
 	claimedAt time.Duration
-	// accused: this node declared the peer dead.
+	// accused: this node declared the peer dead, or watches one whose speaker is down, and asks the wire whether that is so.
 	accused bool
 	// former is the claim before a private verdict, backAt is when the peer was heard again after one.
 	former claim

@@ -33,9 +33,10 @@
 // What else could be mistaken for a death:
 //
 //   - A watcher that did not run itself: it waits for a full time-out more.
-//   - A speaker that was killed: its node's kernel refuses the packet. The claim is SpeakerDown, for SpeakerDownTime at
-//     most, and nothing moves. Each refusal is then the sign of life of the node, as a heartbeat is otherwise: what ends
-//     them is suspected, asked about and shared before it is a death.
+//   - A speaker that was killed: its node's kernel refuses the packet, and the wire does not answer, which it does where
+//     a firewall refuses. The claim is SpeakerDown, for SpeakerDownTime at most, and nothing moves. Each refusal is then
+//     the sign of life of the node, as a heartbeat is otherwise: what ends them is suspected, asked about and shared
+//     before it is a death.
 //
 // A node that was dead, or stepped back, and is well again is held down for Timers.HoldDown: it ranks behind the
 // others. That time grows for a node whose speaker is started again and again, each time after a death.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -178,6 +179,48 @@ func TestLossOfRefusals(t *testing.T) {
 						}
 					})
 				}
+			})
+		}
+	}
+}
+
+// A firewall that refuses heartbeats in the name of a node whose speaker answers on the wire ends no life and moves nothing.
+// One that is dead all the same is given up.
+func TestRejectedHeartbeats(t *testing.T) {
+	for fault, is := range map[string]func(from, to, rejecting *node) bool{
+		"inbound":   func(_, to, rejecting *node) bool { return to == rejecting },
+		"both ways": func(from, to, rejecting *node) bool { return from == rejecting || to == rejecting },
+		"all nodes": func(_, _, _ *node) bool { return true },
+	} {
+		for _, n := range []int{2, 4, 8} {
+			t.Run(fmt.Sprintf("%d nodes, %s", n, fault), func(t *testing.T) {
+				a := newAnnouncers(uint64(n), n, 1)
+				first := a.nodes[0]
+				a.rejected = func(from, to *node) bool { return is(from, to, first) }
+				began := a.now
+				a.run(25*time.Second, func() {
+					for _, o := range a.nodes {
+						if s := o.sees(first); !s.Living() {
+							t.Fatalf("%v to %s after %v", s, o.name, a.now-began)
+						}
+					}
+					for j, home := range a.home {
+						if a.owners[j] != home {
+							t.Fatalf("an address of %sis with %q after %v", home, a.owners[j], a.now-began)
+						}
+					}
+				})
+				reports := func(n *node) bool {
+					return slices.ContainsFunc(n.d.members(n.now(), n.name), func(m Member) bool { return m.Blocked })
+				}
+				if !slices.ContainsFunc(a.nodes, reports) {
+					t.Error("nobody reports the block")
+				}
+				first.stop()
+				known := func() bool {
+					return !slices.ContainsFunc(a.nodes, func(o *node) bool { return o != first && o.d.peers[first.id].listed && o.sees(first) != Dead })
+				}
+				a.must(t, time.Second, known, "dead to all that watch it")
 			})
 		}
 	}

@@ -46,12 +46,14 @@ func (s *suspicion) count(answer Status) (n int) {
 }
 
 // patience is how long there may be no sign of life of a peer.
-func (p *peer) patience() time.Duration {
+func (d *detector) patience(p *peer) time.Duration {
 	switch {
 	case p.status == SpeakerDown:
 		return refusalTime
 	case p.answersOnWire():
 		return wirePatience
+	case p.refuses():
+		return d.Interval + d.Interval/2
 	}
 	return p.hold + p.slack
 }
@@ -59,14 +61,14 @@ func (p *peer) patience() time.Duration {
 // checkAt returns when check has something to do for p; 0 is never.
 func (d *detector) checkAt(p *peer) time.Duration {
 	switch s := p.suspicion; {
-	case p.accused:
+	case p.accused && p.status == Dead:
 		return p.wire.askedAt + slowWireInterval
 	case !p.watched || p.status > SpeakerDown:
 		return 0
 	case p.status == SpeakerDown && s == nil:
 		return min(p.pingedAt+pingInterval, d.wireAt(p))
 	case s == nil:
-		return min(p.lastAlive+p.patience(), d.wireAt(p))
+		return min(p.lastAlive+d.patience(p), d.wireAt(p))
 	default:
 		return min(s.next(p.wire.askedAt), d.wireAt(p))
 	}
@@ -103,17 +105,14 @@ func (d *detector) check(now time.Duration, p *peer) {
 		return
 	}
 	switch {
-	case p.status == SpeakerDown && now-p.claimedAt > d.SpeakerDownTime:
+	case p.status == SpeakerDown && now-p.claimedAt > d.SpeakerDownTime && !p.wire.pending(now):
 		d.declare(now, p, Dead, false)
 		return
 	case p.status == SpeakerDown && now >= p.pingedAt+pingInterval:
 		p.pingedAt = now
 		d.send(p, packet{ping: true})
-	case p.status != SpeakerDown && p.refusedAt > p.lastHeard && now-p.lastHeard > d.Interval+d.Interval/2:
-		d.declare(now, p, SpeakerDown, false)
-		return
 	}
-	if now >= p.lastAlive+p.patience() {
+	if now >= p.lastAlive+d.patience(p) {
 		if p.suspicion == nil {
 			d.counts.suspected.Add(1)
 			d.version++
@@ -136,6 +135,10 @@ func (d *detector) pursue(now time.Duration, p *peer) {
 	}
 	switch {
 	case p.wire.pending(now) || now < s.at+minConfirmTime:
+	case p.refuses() && p.status != SpeakerDown:
+		if p.wire.askedAt > p.lastAlive {
+			d.declare(now, p, SpeakerDown, false)
+		}
 	case d.alone(now):
 		if d.decidesAlone(now, p) {
 			d.declare(now, p, Dead, true)
@@ -189,7 +192,7 @@ func (d *detector) answerAbout(now time.Duration, to, about *peer) {
 	// What this node knows from others, from the wire, or from refusals, holds until it doubts that itself: a node
 	// that is heard here or there in turns is not dead.
 	fresh := about.lastAlive != 0 && age <= about.hold*3/4 ||
-		about.lastAlive > about.lastHeard && about.suspicion == nil && age <= about.patience()
+		about.lastAlive > about.lastHeard && about.suspicion == nil && age <= d.patience(about)
 	c := claim{about: about.id, status: heard, incarnation: uint32(age.Milliseconds())}
 	if !fresh {
 		if !d.hearsWell(now) {
@@ -240,7 +243,7 @@ func (d *detector) declare(now time.Duration, p *peer, status Status, private bo
 		c.deaths = uint8(min(int(c.deaths)+1, 255))
 	}
 	p.suspicion = nil
-	p.watched, p.accused = status == SpeakerDown, status == Dead
+	p.watched, p.accused = status == SpeakerDown, true
 	p.former = p.claim
 	p.set(now, c, private)
 	if status == SpeakerDown {

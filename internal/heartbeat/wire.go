@@ -68,6 +68,9 @@ func (w *wire) pending(now time.Duration) bool {
 	return w.askedAt > w.answeredAt && now < w.askedAt+wireTime
 }
 
+// refuses: the last sign of it is a refusal, by its kernel or by a firewall.
+func (p *peer) refuses() bool { return p.refusedAt > max(p.lastHeard, p.wire.nodeAnsweredAt) }
+
 // answersOnWire: its heartbeats are lost, and it answers on the wire.
 func (p *peer) answersOnWire() bool { return p.wire.nodeAnsweredAt > p.lastHeard }
 
@@ -80,7 +83,7 @@ func (d *detector) wireAt(p *peer) time.Duration {
 	if s := p.suspicion; s != nil && p.wire.askedAt-s.at > soonTime {
 		interval = slowAskInterval
 	}
-	return max(p.lastAlive+p.patience()-wireTime, p.wire.askedAt+interval)
+	return max(p.lastAlive+d.patience(p)-wireTime, p.wire.askedAt+interval)
 }
 
 // askWire has the wire asked about a peer.
@@ -113,7 +116,7 @@ func (d *detector) answeredOnWire(now time.Duration, q question, a Answer) {
 	}
 	p.wire.nodeAnsweredAt, p.lastAlive = now, now
 	d.clear(now, p)
-	if p.accused && p.status == Dead {
+	if p.accused {
 		d.acquit(now, p)
 	}
 }
@@ -126,9 +129,11 @@ func (d *detector) acquit(now time.Duration, p *peer) {
 		d.withdrawVerdict(now, p)
 		return
 	}
+	if p.status == Dead {
+		p.deaths -= min(p.deaths, 1) // that of this verdict
+	}
 	p.status, p.claimedAt = Alive, now
 	p.incarnation = next(p.incarnation)
-	p.deaths -= min(p.deaths, 1) // that of this verdict
 	d.version++
 	d.broadcast(p.id)
 }

@@ -29,6 +29,8 @@ type world struct {
 	cut func(from, to *node) bool
 	// blocked says which heartbeats do not arrive, though questions on the wire do.
 	blocked func(from, to *node) bool
+	// rejected says which heartbeats a firewall refuses at their destination, in its name.
+	rejected func(from, to *node) bool
 	// noWire: no link is shared on which a node could be asked.
 	noWire bool
 	// tap sees every packet sent.
@@ -290,19 +292,25 @@ func (w *world) carry(from *node, o outgoing) {
 	w.at(arrives, func() {
 		switch {
 		case !to.up:
-		case to.killed:
-			// Its kernel says so.
-			if d := from.d; to.refuses(from) && w.passes(to, from) {
-				w.at(max(w.now, from.pausedUntil), func() {
-					if p := d.peers[to.id]; p != nil && from.d == d {
-						d.refused(from.now(), p)
-						from.plan(w.now)
-					}
-				})
-			}
+		case to.killed, w.rejected != nil && w.rejected(from, to):
+			to.refuse(from)
 		default:
 			to.waiting = append(to.waiting, o.packet)
 			to.plan(max(w.now, to.pausedUntil))
+		}
+	})
+}
+
+// refuse has the kernel say that nobody listens.
+func (n *node) refuse(to *node) {
+	w, d := n.world, to.d
+	if !n.refuses(to) || !w.passes(n, to) {
+		return
+	}
+	w.at(max(w.now, to.pausedUntil), func() {
+		if p := d.peers[n.id]; p != nil && to.d == d {
+			d.refused(to.now(), p)
+			to.plan(w.now)
 		}
 	})
 }
