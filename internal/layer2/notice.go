@@ -16,29 +16,37 @@ const maxNotices = 4096
 // the machine it names must be silent before it names another.
 const conflictAge = time.Minute
 
+// doubtInterval is how often a machine that answers for an address of ours too is asked again, so that some answers may be
+// lost before the conflict counts as over.
+const doubtInterval = conflictAge / 4
+
 // notice reports what another machine's frame means for one of our addresses.
 type notice struct {
 	addr netip.Addr
 	mac  link.MAC
 	// link on which the frame arrived.
 	link string
-	// handover: a speaker that answered for the address leaves it to this node. Otherwise
-	// a foreign machine claims the address.
-	handover bool
+	// handover: a speaker that answered for the address leaves it to this node. Otherwise a machine claims the address.
+	// speaker: it is one, or pretends to be. answer: it answers a question of ours, which is proof in both cases; what a
+	// speaker tells all may belong to a move.
+	handover, speaker, answer bool
 }
 
 // claimed handles a machine that claims one of our addresses.
 func (r *Responder) claimed(t *table, e *entry, l *attached, m message) outcome {
+	speaker := t.speakers[m.mac]
 	switch {
 	case r.own(m.mac):
 		return ownFrame // whoever sent it
-	case t.speakers[m.mac]:
+	case speaker:
 		r.heard(e)
-		return bySpeaker
 	}
-	switch e.is() {
-	case probing, conflicting, ours:
-		r.notify(notice{addr: m.claimed, mac: m.mac, link: l.Name})
+	switch is := e.is(); {
+	case is == ours, (is == probing || is == conflicting) && !speaker:
+		r.notify(notice{addr: m.claimed, mac: m.mac, link: l.Name, speaker: speaker, answer: m.reply && m.direct})
+	}
+	if speaker {
+		return bySpeaker
 	}
 	return claimed
 }
@@ -94,6 +102,12 @@ func (k *keeper) handle(n notice) {
 		}
 		return
 	}
+	if n.speaker && !n.answer {
+		for _, p := range k.on(n.link) {
+			p.schedule.doubt(n.addr, now.Add(settleTime))
+		}
+		return
+	}
 	k.r.counts.conflicts[number(lb.FamilyOf(n.addr))].Add(1)
 	switch e.is() {
 	case probing:
@@ -105,12 +119,21 @@ func (k *keeper) handle(n notice) {
 		k.conflict(e, n, now)
 	case ours:
 		k.conflict(e, n, now)
-		for _, p := range k.ports {
-			if p.link.Load().Name == n.link {
-				p.schedule.defend(n.addr, now)
-			}
+		for _, p := range k.on(n.link) {
+			p.schedule.defend(n.addr, now)
+			p.schedule.doubt(n.addr, now.Add(doubtInterval))
 		}
 	}
+}
+
+// on returns the port of a link, if there is one.
+func (k *keeper) on(linkName string) (out []*port) {
+	for _, p := range k.ports {
+		if p.link.Load().Name == linkName {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // conflict records which machine claims an address, and logs a new one. Machines that

@@ -48,7 +48,7 @@ type status struct {
 	announced atomic.Bool
 }
 
-// Conflict is a foreign machine that claims one of our addresses. It represents all
+// Conflict is a machine that has one of our addresses too: a foreign one that claims it, or any that answered for it. It represents all
 // that claim the same address, until it has been silent for conflictAge.
 type Conflict struct {
 	MAC link.MAC

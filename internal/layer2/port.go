@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mdlayher/ethernet"
 	"golang.org/x/net/bpf"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -171,6 +172,17 @@ func (p *port) near(addr netip.Addr) []machine {
 func (p *port) probe(addr netip.Addr) (done bool) {
 	n := number(lb.FamilyOf(addr))
 	frame, err := p.r.protocols[n].probe(&p.link.Load().Link, addr)
+	return p.send(n, &p.r.counts.probes[n], frame, err)
+}
+
+// doubt asks whether another machine answers for an address, and reports the same. Unlike a probe's, the answer goes to this
+// link only: a claim to all may belong to a move.
+func (p *port) doubt(addr netip.Addr) (done bool) {
+	n, all := number(lb.FamilyOf(addr)), link.MACFrom(ethernet.Broadcast)
+	if group, ok := solicitedNode(addr); ok {
+		all = groupMAC(group)
+	}
+	frame, err := p.r.protocols[n].question(&p.link.Load().Link, all, addr)
 	return p.send(n, &p.r.counts.probes[n], frame, err)
 }
 

@@ -124,7 +124,7 @@ func TestAskedAlone(t *testing.T) {
 		if got := p.put(question()); got != "" {
 			t.Errorf("before it is ours: %s", got)
 		}
-		time.Sleep(5 * time.Second)
+		time.Sleep(6 * time.Second)
 		sentFor(p.lan, 0)
 		if got := p.put(question()); got == "" {
 			t.Error("no answer for what is ours")

@@ -131,6 +131,8 @@ holdfast_l2_announced_addresses{family="IPv6"} 1
 holdfast_l2_announcements_total{family="IPv4",result="sent"} 7
 holdfast_l2_announcements_total{family="IPv6",result="sent"} 7
 holdfast_l2_answers_total{family="IPv4",result="sent"} 1
+holdfast_l2_probes_total{family="IPv4",result="sent"} 1
+holdfast_l2_probes_total{family="IPv6",result="sent"} 1
 holdfast_l2_requests_total{family="IPv4",result="answered"} 1
 holdfast_l2_requests_total{family="IPv4",result="notOurs"} 1
 holdfast_l2_requests_total{family="IPv6",result="badHopLimit"} 1

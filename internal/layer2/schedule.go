@@ -19,9 +19,11 @@ type use uint8
 const (
 	// steps of the job.
 	steps use = iota
-	// nearDefence and defence answer a foreign claim: to the machines that we know, and to all neighbours.
+	// nearDefence and defence answer another's claim: to the machines that we know, and to all neighbours.
 	nearDefence
 	defence
+	// doubt asks all neighbours who else has it.
+	doubt
 )
 
 // key names an item.
@@ -30,7 +32,7 @@ type key struct {
 	use  use
 }
 
-// task is one step of a job, or a defence meanwhile.
+// task is one step of a job, or a defence or a question meanwhile.
 type task struct {
 	key
 	job
@@ -43,7 +45,7 @@ type task struct {
 // item is a job with its next step.
 type item struct {
 	task
-	// start of the job, or the last defence.
+	// start of the job, or the last defence or question.
 	start time.Time
 	due   time.Time
 	// lane and pos are its place in the queues, pos -1 for none.
@@ -58,6 +60,7 @@ const (
 	asking
 	defending
 	repeated
+	doubting
 
 	lanes
 )
@@ -67,8 +70,8 @@ type pace struct {
 	// free is when all frames so far would have left at that rate.
 	free time.Time
 	// defended is the same at half of the rate for defences to single machines: who claims without end must not stop
-	// the repetitions.
-	defended time.Time
+	// the repetitions. doubted is when the next question may leave who else has an address.
+	defended, doubted time.Time
 }
 
 // paceSlack is how much a link that is late may catch up.
@@ -131,12 +134,19 @@ func (s *schedule) defend(addr netip.Addr, now time.Time) {
 	if own == nil || own.phase != ours {
 		return
 	}
-	s.defendBy(key{addr, nearDefence}, own.job, defending, now.Add(s.timers.NearDefendWait), s.timers.NearDefendInterval)
-	s.defendBy(key{addr, defence}, own.job, repeated, now, s.timers.DefendInterval)
+	s.extra(key{addr, nearDefence}, own.job, defending, now.Add(s.timers.NearDefendWait), s.timers.NearDefendInterval)
+	s.extra(key{addr, defence}, own.job, repeated, now, s.timers.DefendInterval)
 }
 
-// defendBy queues one of the two defences, for due at the earliest and so long after the last one, unless it is queued.
-func (s *schedule) defendBy(k key, j job, lane int, due time.Time, interval time.Duration) {
+// doubt asks who else has an announced address, at a time at the earliest.
+func (s *schedule) doubt(addr netip.Addr, due time.Time) {
+	if own := s.items[key{addr, steps}]; own != nil && own.phase == ours {
+		s.extra(key{addr, doubt}, own.job, doubting, due, 0)
+	}
+}
+
+// extra queues a defence or a question, for due at the earliest and so long after the last one, unless it is queued.
+func (s *schedule) extra(k key, j job, lane int, due time.Time, interval time.Duration) {
 	it := s.items[k]
 	switch {
 	case it == nil:
@@ -156,12 +166,13 @@ func (s *schedule) start(addr netip.Addr, j job, now time.Time) {
 	s.items[it.key] = it
 	if j.phase == ours {
 		s.announced++
+		s.doubt(addr, now.Add(settleTime))
 	}
 	s.queue(it, now)
 }
 
 func (s *schedule) drop(addr netip.Addr) {
-	for _, u := range [...]use{steps, nearDefence, defence} {
+	for _, u := range [...]use{steps, nearDefence, defence, doubt} {
 		it := s.items[key{addr, u}]
 		if it == nil {
 			continue
@@ -192,6 +203,8 @@ func (s *schedule) opens(lane int) time.Time {
 		return due
 	case first, asking:
 		return later(due, s.pace.free.Add(-s.timers.frames(s.timers.Burst)))
+	case doubting:
+		return later(due, later(s.pace.free, s.pace.doubted))
 	case defending:
 		half := -s.timers.frames(s.timers.Burst / 2)
 		return later(due, later(s.pace.free, s.pace.defended).Add(half))
@@ -207,12 +220,15 @@ func (s *schedule) roomy(now time.Time) bool {
 // spend accounts for frames on the link.
 func (s *schedule) spend(frames int, lane int, now time.Time) {
 	s.pace.free = later(s.pace.free, now.Add(-paceSlack)).Add(s.timers.frames(frames))
-	if lane == defending {
+	switch lane {
+	case defending:
 		s.pace.defended = later(s.pace.defended, now.Add(-paceSlack)).Add(2 * s.timers.frames(frames))
+	case doubting:
+		s.pace.doubted = now.Add(time.Second / quietRate)
 	}
 }
 
-// done schedules the following step of an item. A defence waits for another claim.
+// done schedules the following step of an item. A defence or a question waits for another claim.
 func (s *schedule) done(it *item, now time.Time) {
 	s.unqueue(it)
 	it.number++

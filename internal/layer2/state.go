@@ -26,7 +26,7 @@ type AddressState struct {
 	Opening bool
 	// Is is the phase: probing, conflicting, announced, standing in or handing over.
 	Is string
-	// Conflict is the foreign machine that last claimed it, nil for none.
+	// Conflict is the machine that has it too, nil for none.
 	Conflict *Conflict
 }
 

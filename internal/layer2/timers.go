@@ -93,7 +93,8 @@ func handoverTimes() []time.Duration {
 	return times
 }
 
-// quietRate is how many later announcements a second one link gets at most. Each goes to every host of the LAN.
+// quietRate is how many later announcements a second one link gets at most, and how many questions who else has an address.
+// Each goes to every host of the LAN.
 const quietRate = 50
 
 // refresh bounds the time between later announcements of one of so many addresses on a link. It grows with their number

@@ -59,8 +59,11 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 		} else {
 			s.done(it, now)
 			k.told(it)
-			if it.use == defence {
+			switch {
+			case it.use == defence:
 				k.r.counts.repairs[repairConflict].Add(1)
+			case it.use == doubt && it.status.conflict.Load() != nil:
+				s.doubt(it.addr, now.Add(doubtInterval))
 			}
 		}
 	}
@@ -84,7 +87,7 @@ func (k *keeper) told(it *item) {
 // direct returns the machine that hears of an address next, before all do, and for how many frames that counts. It is nil
 // for all neighbours. A machine that is the only one gets half of the pace at most.
 func (p *port) direct(it *item, now time.Time) (to *machine, frames int) {
-	if it.use == defence || it.use == steps && (it.lane != first || !p.schedule.roomy(now)) {
+	if it.use != nearDefence && (it.lane != first || !p.schedule.roomy(now)) {
 		return nil, 1
 	}
 	machines := p.near(it.addr)
@@ -106,6 +109,8 @@ func (k *keeper) step(p *port, t task, to *machine) bool {
 		return true // the phase has ended meanwhile
 	case t.use == nearDefence && to == nil:
 		return true // all have heard
+	case t.use == doubt:
+		return p.doubt(t.addr)
 	case t.phase == ours:
 		turn := t.number
 		if turn >= len(k.r.timers.AnnounceTimes) {

@@ -74,10 +74,14 @@ func announcedHere(a plan.Announcer, is layer2.AddressState) (lb.Reason, string)
 		return lb.NoLink, fmt.Sprintf("%s is to be announced from node %s, which has no link to do so: check that one is up, and the interfaces of the L2Advertisement",
 			a.Address, a.Node)
 	}
-	return lb.Announced, announcedBy(a, " on "+strings.Join(is.Links, " and "))
+	links := " on " + strings.Join(is.Links, " and ")
+	if c := is.Conflict; c != nil {
+		links += fmt.Sprintf(" (%s on %s says that it has it too)", c.MAC, c.Link)
+	}
+	return lb.Announced, announcedBy(a, links)
 }
 
-// conflicts returns a sentence for each address that this node announces although a foreign machine claims it.
+// conflicts returns a sentence for each address that this node announces although another machine claims it.
 func (is announced) conflicts(o plan.Outcome, node string) []string {
 	var out []string
 	for _, a := range o.Announcers {

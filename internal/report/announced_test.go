@@ -37,7 +37,7 @@ func TestComplete(t *testing.T) {
 		{"a foreign machine has it, and the node probes again", state("probing", theirs, "eth0"), well, true, lb.AddressConflict,
 			"192.0.2.10 is in use by 02:00:00:00:00:09 on eth0, seen by node w1: free it there, or ask for another address, 2001:db8::10 by node w1 on eth0", nil},
 		{"a foreign machine claims it later", state("announced", theirs, "eth0"), well, true, lb.Announced,
-			"192.0.2.10 by node w1 on eth0, 2001:db8::10 by node w1 on eth0",
+			"192.0.2.10 by node w1 on eth0 (02:00:00:00:00:09 on eth0 says that it has it too), 2001:db8::10 by node w1 on eth0",
 			[]string{"02:00:00:00:00:09 on eth0 says that it has 192.0.2.10, which node w1 announces: take it from that machine"}},
 		{"sockets are still being opened", well, layer2.AddressState{Is: "announced", Opening: true}, false, lb.Announced, "", nil},
 		{"no link", well, state("announced", nil), true, lb.NoLink,
