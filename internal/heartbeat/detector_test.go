@@ -180,7 +180,7 @@ func TestBroadcastAmongMuch(t *testing.T) {
 // A speaker that is killed leaves a node that forwards: it is SpeakerDown to all, and is
 // dead only when it does not come back, or when its node goes too.
 func TestSpeakerDown(t *testing.T) {
-	for _, n := range []int{2, 3, 30} {
+	for _, n := range []int{2, 3, 7, 30} {
 		w := newWorld(4, n)
 		settle(t, w)
 		first := w.nodes[0]

@@ -49,7 +49,7 @@
 // nothing. A socket filter drops what does not begin with a prefix that depends on the key.
 //
 // The detector is a state machine without clock, sockets or goroutines. It runs on one locked thread with SCHED_RR and
-// a socket of its own that the runtime's poller does not know: ordinary threads are delayed for 300 ms on a busy node.
+// sockets of its own that the runtime's poller does not know: ordinary threads are delayed for 300 ms on a busy node.
 // Time is CLOCK_BOOTTIME, which counts suspension and which nobody sets.
 //
 // That thread is in a process of its own (Config.Command, Serve). All of that process has SCHED_RR, and it does little

@@ -56,7 +56,7 @@ func filter(prefixes []uint64, sources []netip.Addr) []bpf.Instruction {
 
 // accept makes the kernel drop, without waking the thread, what cannot be a peer's. After
 // an error nothing is dropped.
-func (s *socket) accept(prefixes []uint64, sources []netip.Addr) error {
+func accept(fd int, prefixes []uint64, sources []netip.Addr) error {
 	raw, err := bpf.Assemble(filter(prefixes, sources))
 	if err != nil {
 		return fmt.Errorf("assemble filter: %w", err)
@@ -65,12 +65,12 @@ func (s *socket) accept(prefixes []uint64, sources []netip.Addr) error {
 	for i, r := range raw {
 		instructions[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
 	}
-	err = unix.SetsockoptSockFprog(s.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{
+	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{
 		Len: uint16(len(instructions)), Filter: &instructions[0],
 	})
 	if err != nil {
 		// The one before does not know all peers.
-		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0) // fails if there is none
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0) // fails if there is none
 		return fmt.Errorf("attach filter: %w", err)
 	}
 	return nil

@@ -100,15 +100,20 @@ func TestHostilePackets(t *testing.T) {
 
 // spoofed is a UDP datagram with whatever source.
 func spoofed(from, to netip.Addr, payload []byte) []byte {
-	b := make([]byte, ipv4.HeaderLen+udpHeaderLen)
-	b[0], b[8], b[9] = 4<<4|ipv4.HeaderLen/4, 64, unix.IPPROTO_UDP
-	copy(b[12:], from.AsSlice())
-	copy(b[16:], to.AsSlice())
-	udp := b[ipv4.HeaderLen:]
+	udp := make([]byte, udpHeaderLen)
 	binary.BigEndian.PutUint16(udp, testPort)
 	binary.BigEndian.PutUint16(udp[2:], testPort)
 	binary.BigEndian.PutUint16(udp[4:], uint16(udpHeaderLen+len(payload)))
-	return append(b, payload...) // a checksum of 0 is none (RFC 768)
+	return spoofedIP(from, to, unix.IPPROTO_UDP, append(udp, payload...)) // a checksum of 0 is none (RFC 768)
+}
+
+// spoofedIP is an IPv4 packet with whatever source.
+func spoofedIP(from, to netip.Addr, protocol byte, payload []byte) []byte {
+	b := make([]byte, ipv4.HeaderLen)
+	b[0], b[8], b[9] = 4<<4|ipv4.HeaderLen/4, 64, protocol
+	copy(b[12:], from.AsSlice())
+	copy(b[16:], to.AsSlice())
+	return append(b, payload...)
 }
 
 // flood sends a datagram at a rate for a while, and returns how many a second went.
@@ -155,7 +160,7 @@ func cpuOf(t *testing.T, process int) time.Duration {
 }
 
 // 100,000 forged packets a second at the port of a node take nothing from its ordinary programs that
-// matters, whether their sender knows nothing or saw a packet and poses as a peer; and heartbeats go on.
+// matters, whether their sender knows nothing or saw a packet and poses as a peer, or sends errors about it; and heartbeats go on.
 func TestFlood(t *testing.T) {
 	needRealtime(t)
 	const rate, lasts = 100_000, 3 * time.Second
@@ -168,8 +173,9 @@ func TestFlood(t *testing.T) {
 	seen[len(seen)-1] ^= 1
 	to, peer, nobody := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.250")
 	for name, datagram := range map[string][]byte{
-		"of nobody":                   spoofed(nobody, to, mustSeal(t, 1).close(nil, &p)),
-		"of a sender that saw others": spoofed(peer, to, seen),
+		"of nobody":                          spoofed(nobody, to, mustSeal(t, 1).close(nil, &p)),
+		"of a sender that saw others":        spoofed(peer, to, seen),
+		"errors of a sender that saw others": spoofedIP(peer, to, unix.IPPROTO_ICMP, unreachable(t, netip.AddrPortFrom(to, testPort), peer, seen)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := cluster(t, 3, "192.0.2.%d")

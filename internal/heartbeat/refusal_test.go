@@ -45,33 +45,42 @@ func newRefusing(t *testing.T, local, peer string) *refusing {
 	return r
 }
 
-// forge sends port unreachable with the peer's address, quoting a packet to it that begins so.
-func (r *refusing) forge(t *testing.T, packet []byte, times int) {
+// unreachable is a message of port unreachable that quotes a packet of ours to a peer.
+func unreachable(t *testing.T, local netip.AddrPort, peer netip.Addr, packet []byte) []byte {
 	t.Helper()
 	datagram := make([]byte, udpHeaderLen, udpHeaderLen+len(packet))
-	binary.BigEndian.PutUint16(datagram, testPort)
+	binary.BigEndian.PutUint16(datagram, local.Port())
 	binary.BigEndian.PutUint16(datagram[2:], testPort)
 	binary.BigEndian.PutUint16(datagram[4:], uint16(udpHeaderLen+len(packet)))
 	datagram = append(datagram, packet...)
-
-	network, message := "ip4:icmp", icmp.Message{Type: ipv4.ICMPTypeDestinationUnreachable, Code: icmpPort}
+	message := icmp.Message{Type: ipv4.ICMPTypeDestinationUnreachable, Code: icmpPort}
 	header := make([]byte, ipv4.HeaderLen)
 	header[0], header[8], header[9] = 4<<4|ipv4.HeaderLen/4, 64, unix.IPPROTO_UDP
 	binary.BigEndian.PutUint16(header[2:], uint16(len(header)+len(datagram)))
-	copy(header[12:], r.local.AsSlice())
-	copy(header[16:], r.peer.AsSlice())
-	if r.peer.Is6() {
-		network, message = "ip6:ipv6-icmp", icmp.Message{Type: ipv6.ICMPTypeDestinationUnreachable, Code: icmp6Port}
+	copy(header[12:], local.Addr().AsSlice())
+	copy(header[16:], peer.AsSlice())
+	if peer.Is6() {
+		message = icmp.Message{Type: ipv6.ICMPTypeDestinationUnreachable, Code: icmp6Port}
 		header = make([]byte, ipv6.HeaderLen)
 		header[0], header[6], header[7] = 6<<4, unix.IPPROTO_UDP, 64
 		binary.BigEndian.PutUint16(header[4:], uint16(len(datagram)))
-		copy(header[8:], r.local.AsSlice())
-		copy(header[24:], r.peer.AsSlice())
+		copy(header[8:], local.Addr().AsSlice())
+		copy(header[24:], peer.AsSlice())
 	}
 	message.Body = &icmp.DstUnreach{Data: append(header, datagram...)}
 	b, err := message.Marshal(nil)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return b
+}
+
+// forge sends port unreachable with the peer's address, quoting a packet to it from a port of this node that begins so.
+func (r *refusing) forge(t *testing.T, port uint16, packet []byte, times int) {
+	t.Helper()
+	b, network := unreachable(t, netip.AddrPortFrom(r.local, port), r.peer, packet), "ip4:icmp"
+	if r.peer.Is6() {
+		network = "ip6:ipv6-icmp"
 	}
 	conn, err := net.DialIP(network, &net.IPAddr{IP: r.peer.AsSlice()}, &net.IPAddr{IP: r.local.AsSlice()})
 	if err != nil {
@@ -85,9 +94,35 @@ func (r *refusing) forge(t *testing.T, packet []byte, times int) {
 	}
 }
 
+// datagram sends one in the peer's name.
+func (r *refusing) datagram(t *testing.T, payload []byte) {
+	t.Helper()
+	conn, err := net.DialUDP("udp", &net.UDPAddr{IP: r.peer.AsSlice()}, net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.local, testPort)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write(payload); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// portOf returns the port that a socket is bound to.
+func portOf(t *testing.T, fd int) uint16 {
+	t.Helper()
+	a, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a6, is := a.(*unix.SockaddrInet6); is {
+		return uint16(a6.Port)
+	}
+	return uint16(a.(*unix.SockaddrInet4).Port)
+}
+
 // A refusal counts where it quotes what only this node can have sent, and not where
 // somebody made it up. However many errors come, the thread takes no more of them
-// between two heartbeats than it may.
+// between two heartbeats than it may, and those that come to the port of heartbeats keep none of these away.
 func TestForgedRefusals(t *testing.T) {
 	for family, addresses := range map[string][2]string{
 		"IPv4": {"127.0.0.1", "127.0.0.2"}, "IPv6": {"2001:db8::1", "2001:db8::2"},
@@ -109,11 +144,11 @@ func TestForgedRefusals(t *testing.T) {
 					_, err = conn.Write([]byte{0}) // returns the error of the one before
 					return errors.Is(err, unix.ECONNREFUSED)
 				})
-				counts := func(what string, refused uint64, read int) {
+				counts := func(what string, refused uint64, errors int) {
 					t.Helper()
 					nstest.Until(t, within, what, func() bool {
 						r.receive()
-						return r.detector.counts.refused.Load() >= refused && r.read >= read
+						return r.detector.counts.refused.Load() >= refused && r.refusals >= errors
 					})
 					if got := r.detector.counts.refused.Load(); got != refused {
 						t.Errorf("%s: %d refusals count, want %d", what, got, refused)
@@ -123,22 +158,31 @@ func TestForgedRefusals(t *testing.T) {
 				r.send()
 				counts("the kernel refuses a packet", 1, 1)
 
-				r.read = 0
-				r.forge(t, nil, 50)
-				r.forge(t, make([]byte, headLen), 50)
+				r.refusals = 0
+				port := portOf(t, r.socket.out)
+				r.forge(t, port, nil, 50)
+				r.forge(t, port, make([]byte, headLen), 50)
 				counts("refusals of what was never sent", 1, 100)
 				prefix := binary.BigEndian.AppendUint64(nil, (*r.seals)[0].prefix)
-				r.forge(t, prefix, 1)
+				r.forge(t, port, prefix, 1)
 				counts("one that quotes the prefix", 2, 0)
 
-				r.read, r.budget = 0, 10
-				r.forge(t, nil, 100)
-				counts("as many as it may take", 2, 10)
-				if r.receive(); r.read > 10 {
-					t.Errorf("it took %d errors, want 10", r.read)
+				r.refusals = 0
+				r.forge(t, port, nil, maxRefusals+100)
+				counts("as many as it may take", 2, maxRefusals)
+				if r.receive(); r.refusals > maxRefusals {
+					t.Errorf("it took %d errors, want %d", r.refusals, maxRefusals)
 				}
-				r.read, r.budget = 0, 1000
+				r.refusals = 0
 				counts("the rest waited for the next heartbeat", 2, 85)
+
+				r.forge(t, testPort, prefix, 20_000)
+				r.datagram(t, prefix)
+				nstest.Until(t, within, "a datagram arrives behind many errors", func() bool {
+					r.read, r.refusals = 0, 0
+					r.receive()
+					return r.h.shared.rejected.Load() > 0
+				})
 			})
 		})
 	}

@@ -20,11 +20,13 @@ const (
 	receiveBuffer = 1 << 20
 )
 
-// socket is one UDP socket that the runtime's poller does not know, and an
-// eventfd that ends a wait for it.
+// socket is a pair of UDP sockets that the runtime's poller does not know, and an
+// eventfd that ends a wait for them.
 type socket struct {
-	fd, event int
-	is6       bool
+	// fd takes datagrams. out sends them and takes what is refused, so that errors, which anybody can forge, do not fill the
+	// memory of fd. All packets go by out: a kernel sends one refusal a second, whatever ports it refuses to.
+	fd, out, event int
+	is6            bool
 	// Memory that the kernel writes to: x/sys would allocate some for each packet.
 	from unix.RawSockaddrAny
 	oob  [512]byte
@@ -33,50 +35,65 @@ type socket struct {
 
 // openSocket binds to this node's own address, so that others see packets come from it.
 func openSocket(local netip.AddrPort) (s *socket, err error) {
-	s = &socket{is6: local.Addr().Is6(), event: -1}
-	family := unix.AF_INET
-	if s.is6 {
-		family = unix.AF_INET6
-	}
-	if s.fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP); err != nil {
-		return nil, fmt.Errorf("open socket: %w", err)
-	}
+	s = &socket{is6: local.Addr().Is6(), fd: -1, out: -1, event: -1}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
 	if s.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		s.close()
 		return nil, fmt.Errorf("open eventfd: %w", err)
 	}
-	options := []struct{ level, name, value int }{
-		{unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer},
-		{unix.SOL_SOCKET, unix.SO_PRIORITY, socketPriority},
-		{unix.IPPROTO_IP, unix.IP_TOS, classSelector6},
-		{unix.IPPROTO_IP, unix.IP_RECVERR, 1},
+	if s.fd, err = bound(local, false); err != nil {
+		return nil, err
 	}
-	if s.is6 {
-		options = append(options[:2], []struct{ level, name, value int }{
-			{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1},
-			{unix.IPPROTO_IPV6, unix.IPV6_TCLASS, classSelector6},
-			{unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1},
-		}...)
+	if s.out, err = bound(netip.AddrPortFrom(local.Addr(), 0), true); err != nil {
+		return nil, err
 	}
-	for _, o := range options {
-		if err := unix.SetsockoptInt(s.fd, o.level, o.name, o.value); err != nil {
-			s.close()
-			return nil, fmt.Errorf("set socket option %d of level %d: %w", o.name, o.level, err)
-		}
-	}
-	// Drop everything until peers and keys are known: see thread.filter.
-	_ = s.accept(nil, nil)
 	// With NET_ADMIN it may be larger than the system's limit.
 	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
-	if err := unix.Bind(s.fd, sockaddr(local)); err != nil {
-		s.close()
-		return nil, fmt.Errorf("bind UDP %s: %w", local, err)
-	}
 	return s, nil
 }
 
+// bound returns a UDP socket that drops all datagrams: see thread.filter. It reports ICMP errors if wanted.
+func bound(local netip.AddrPort, reports bool) (fd int, err error) {
+	family, level, class, report := unix.AF_INET, unix.IPPROTO_IP, unix.IP_TOS, unix.IP_RECVERR
+	if local.Addr().Is6() {
+		family, level, class, report = unix.AF_INET6, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, unix.IPV6_RECVERR
+	}
+	if fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP); err != nil {
+		return -1, fmt.Errorf("open socket: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = unix.Close(fd)
+		}
+	}()
+	options := []struct{ level, name, value int }{
+		{unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer},
+		{unix.SOL_SOCKET, unix.SO_PRIORITY, socketPriority},
+		{level, class, classSelector6},
+	}
+	if family == unix.AF_INET6 {
+		options = append(options, struct{ level, name, value int }{level, unix.IPV6_V6ONLY, 1})
+	}
+	if reports {
+		options = append(options, struct{ level, name, value int }{level, report, 1})
+	}
+	for _, o := range options {
+		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
+			return -1, fmt.Errorf("set socket option %d of level %d: %w", o.name, o.level, err)
+		}
+	}
+	_ = accept(fd, nil, nil)
+	if err := unix.Bind(fd, sockaddr(local)); err != nil {
+		return -1, fmt.Errorf("bind UDP %s: %w", local, err)
+	}
+	return fd, nil
+}
+
 func (s *socket) close() {
-	for _, fd := range []int{s.fd, s.event} {
+	for _, fd := range []int{s.fd, s.out, s.event} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
@@ -89,12 +106,15 @@ func (s *socket) wake() {
 	_, _ = unix.Write(s.event, one[:]) // fails only if it is full of wake-ups
 }
 
-// wait returns when there is something to read or to do, or after a time; where
-// reading is false, only for the latter two. Any error is a reason to look, too.
-func (s *socket) wait(d time.Duration, reading bool) {
-	fds := []unix.PollFd{{Fd: int32(s.event), Events: unix.POLLIN}, {Fd: int32(s.fd), Events: unix.POLLIN}}
-	if !reading {
-		fds = fds[:1]
+// wait returns when there is something to do or, if wanted, to read: datagrams or refusals; or after a time.
+func (s *socket) wait(d time.Duration, datagrams, refusals bool) {
+	// poll(2) ignores what is negative, and reports errors unasked.
+	fds := []unix.PollFd{{Fd: int32(s.event), Events: unix.POLLIN}, {Fd: -1, Events: unix.POLLIN}, {Fd: -1}}
+	if datagrams {
+		fds[1].Fd = int32(s.fd)
+	}
+	if refusals {
+		fds[2].Fd = int32(s.out)
 	}
 	t := unix.NsecToTimespec(max(d, 0).Nanoseconds())
 	if n, err := unix.Ppoll(fds, &t, nil); err == nil && n > 0 && fds[0].Revents != 0 {
@@ -103,8 +123,7 @@ func (s *socket) wait(d time.Duration, reading bool) {
 }
 
 // read takes what waits next, and reports whether there was anything. n is 0 for
-// a datagram that is too long, or for the error of an earlier packet, which the error
-// queue explains.
+// a datagram that is too long.
 func (s *socket) read(b []byte) (n int, from netip.Addr, ok bool) {
 	size := uint32(unix.SizeofSockaddrAny)
 	r, _, err := unix.Syscall6(unix.SYS_RECVFROM, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
@@ -131,10 +150,10 @@ func (s *socket) sender() netip.Addr {
 
 // send does not wait, and does not report whether the packet arrived.
 func (s *socket) send(b []byte, to unix.Sockaddr) {
-	err := unix.Sendto(s.fd, b, unix.MSG_DONTWAIT, to)
+	err := unix.Sendto(s.out, b, unix.MSG_DONTWAIT, to)
 	if err != nil && !errors.Is(err, unix.EAGAIN) {
 		// It may be the error of an earlier packet, to somebody else.
-		_ = unix.Sendto(s.fd, b, unix.MSG_DONTWAIT, to)
+		_ = unix.Sendto(s.out, b, unix.MSG_DONTWAIT, to)
 	}
 }
 
@@ -154,7 +173,7 @@ func (s *socket) refusal() (from netip.Addr, packet []byte, ok bool) {
 	head := unix.Msghdr{Name: (*byte)(unsafe.Pointer(&s.from)), Namelen: unix.SizeofSockaddrAny, Iov: &data, Control: &s.oob[0]}
 	head.SetIovlen(1)
 	head.SetControllen(len(s.oob))
-	n, _, errno := unix.Syscall(unix.SYS_RECVMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&head)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+	n, _, errno := unix.Syscall(unix.SYS_RECVMSG, uintptr(s.out), uintptr(unsafe.Pointer(&head)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
 	if errno != 0 {
 		return netip.Addr{}, nil, errno != unix.EAGAIN
 	}

@@ -41,7 +41,7 @@ func steady(t testing.TB, n int) (step func()) {
 		for _, th := range threads {
 			th.step()
 			th.account()
-			th.socket.wait(0, true)
+			th.socket.wait(0, true, true)
 		}
 	}
 	for range 1000 {

@@ -14,6 +14,8 @@ const (
 	// goodbyes are sent several times, since each may be lost.
 	goodbyes        = 3
 	goodbyeInterval = 5 * time.Millisecond
+	// maxRefusals is more than peers send in an interval: each at most one a second, after a few.
+	maxRefusals = 200
 )
 
 // thread drives the detector with a real clock and a real socket. It calls
@@ -30,10 +32,10 @@ type thread struct {
 	seals  *[]*seal
 	byAddr map[netip.Addr]*peer
 	addrs  map[id]unix.Sockaddr
-	// read counts datagrams and errors since the interval began, up to budget: a flood of
-	// either must not keep a thread busy that has priority over all others.
-	read, budget int
-	since        time.Duration
+	// read counts datagrams since the interval began, up to budget, and refusals counts errors, up to maxRefusals: a flood of
+	// either must not keep a thread busy that has priority over all others, nor displace the other.
+	read, budget, refusals int
+	since                  time.Duration
 
 	in, out [maxDatagram]byte
 	claims  []claim
@@ -51,17 +53,17 @@ func (t *thread) run() {
 	t.detector.counts = &t.h.shared.counters
 	for !t.h.stopped.Load() {
 		if t.h.speakerHangs() {
-			t.socket.wait(t.h.config.Interval, false) // the detector will find that it did not run
+			t.socket.wait(t.h.config.Interval, false, false) // the detector will find that it did not run
 			continue
 		}
 		t.step()
 		t.account()
-		t.socket.wait(t.detector.due()-boottime(), t.read < t.budget)
+		t.socket.wait(t.detector.due()-boottime(), t.read < t.budget, t.refusals < maxRefusals)
 	}
 	for range goodbyes {
 		t.detector.leave(boottime())
 		t.send()
-		t.socket.wait(goodbyeInterval, false)
+		t.socket.wait(goodbyeInterval, false, false)
 	}
 }
 
@@ -79,7 +81,7 @@ func (t *thread) step() {
 	leased := monotonic()
 	now := boottime()
 	if now >= t.since+t.h.config.Interval {
-		t.since, t.read = now, 0
+		t.since, t.read, t.refusals = now, 0, 0
 	}
 	before := t.detector.lastTick
 	t.detector.tick(now)
@@ -125,7 +127,7 @@ func (t *thread) filter() {
 	for _, s := range *t.seals {
 		prefixes = append(prefixes, s.prefix)
 	}
-	t.h.shared.filtered.Store(t.socket.accept(prefixes, slices.Collect(maps.Keys(t.byAddr))) == nil)
+	t.h.shared.filtered.Store(accept(t.socket.fd, prefixes, slices.Collect(maps.Keys(t.byAddr))) == nil)
 }
 
 func (t *thread) set(peers []Peer) {
@@ -172,12 +174,12 @@ func (t *thread) receive() {
 			t.h.shared.gaps.observe(now - last)
 		}
 	}
-	for t.read < t.budget {
+	for t.refusals < maxRefusals {
 		from, packet, ok := t.socket.refusal()
 		if !ok {
 			break
 		}
-		t.read++
+		t.refusals++
 		if p := t.byAddr[from]; p != nil && t.sentByUs(packet) {
 			t.detector.refused(boottime(), p)
 		}
