@@ -12,7 +12,7 @@ bfd
  profile fast
   receive-interval 120
   transmit-interval 80
-  detect-multiplier 4
+  detect-multiplier 20
 router bgp 65001
  bgp router-id 192.0.2.2
  no bgp ebgp-requires-policy
@@ -26,7 +26,7 @@ const birdBGPConfig = `
 log stderr all;
 router id 192.0.2.2;
 protocol device {}
-protocol bfd { interface "lan" { min rx interval 120 ms; min tx interval 80 ms; multiplier 4; }; }
+protocol bfd { interface "lan" { min rx interval 120 ms; min tx interval 80 ms; multiplier 20; }; }
 protocol bgp node4 { local 192.0.2.2 as 65001; neighbor 192.0.2.1 as 65000; bfd on; ipv4 { import all; export none; }; }
 protocol bgp node6 { local 2001:db8:1::2 as 65001; neighbor 2001:db8:1::1 as 65000; bfd on; ipv6 { import all; export none; }; }
 `

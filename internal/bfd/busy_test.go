@@ -38,7 +38,7 @@ func TestBusy(t *testing.T) {
 		self, ns := nstest.Self(t), nstest.New(t)
 		connect(t, self, ns, nstest.New(t))
 		ours, theirs := startSpeaker(t, "192.0.2.1"), startSpeaker(t, "192.0.2.2", "nsenter", "--net="+ns.Path(), "--")
-		settings := func(p *Peer) { p.Transmit, p.Receive = 50*time.Millisecond, 50*time.Millisecond }
+		settings := func(p *Peer) { p.Transmit, p.Receive, p.Multiplier = 50*time.Millisecond, 50*time.Millisecond, 3 }
 		mirror := only("v4", settings)
 		mirror[0].Address = netip.MustParseAddr("192.0.2.1")
 		for s, peers := range map[*speaker][]Peer{ours: only("v4", settings), theirs: mirror} {

@@ -94,11 +94,9 @@ func TestFloodBeside(t *testing.T) {
 		for name, other := range map[string]struct{ from, to string }{
 			"v4": {"192.0.2.3", "192.0.2.1:3784"}, "far4": {"203.0.113.3", "198.51.100.1:4784"},
 		} {
-			// Detection takes longer than FRR may be kept waiting for a core.
-			calm := func(p *Peer) { p.Transmit, p.Receive = 300*time.Millisecond, 300*time.Millisecond }
-			second := only(name, calm)[0]
+			second := only(name)[0]
 			second.Name, second.Address = "flooded", netip.MustParseAddr(other.from)
-			s.Set(append(only(name, calm), second))
+			s.Set(append(only(name), second))
 			s.until(name+" is up", func() bool { return s.status(name).Remote == Up && f.up(sides[name].node) })
 			before := s.status(name)
 			flood(t, ns, other.from, other.to, 200, 3*time.Second)

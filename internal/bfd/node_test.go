@@ -102,12 +102,12 @@ func connect(t *testing.T, self, router, middle *nstest.NS) {
 	router.Output("ip", "-6", "route", "add", "2001:db8:2::/64", "via", "2001:db8:3::9")
 }
 
-// peersOf are the node's sessions with a router: 100 ms, three times.
+// peersOf are the node's sessions with a router: 100 ms, fifteen times, longer than a process waits for a core.
 func peersOf(change ...func(*Peer)) []Peer {
 	var out []Peer
 	for name, s := range sides {
 		p := Peer{
-			Name: name, Address: netip.MustParseAddr(s.router), Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3,
+			Name: name, Address: netip.MustParseAddr(s.router), Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 15,
 			MultiHop: name == "far4" || name == "far6", MinimumTTL: 254,
 		}
 		if name == "link" {

@@ -108,7 +108,7 @@ func TestProcess(t *testing.T) {
 		}
 		up()
 		s.until("the intervals are negotiated", func() bool {
-			return f.peer("192.0.2.1").RemoteTransmit == 100 && s.status("v4").Detection == 400*time.Millisecond
+			return f.peer("192.0.2.1").RemoteTransmit == 100 && s.status("v4").Detection == routerDetects
 		})
 
 		s.signal(syscall.SIGSTOP)
