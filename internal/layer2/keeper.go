@@ -137,6 +137,10 @@ func (k *keeper) refresh(p *port, l link.Link) {
 		k.r.counts.repairs[repairMAC].Add(1)
 		p.schedule = newSchedule(k.r.timers, p.schedule.pace, k.r.between)
 	}
+	if old.Member != l.Member && l.Member != 0 {
+		// The switch learns the port of our MAC from any frame.
+		p.schedule.restartOne(k.r.now())
+	}
 	k.synced = nil
 }
 

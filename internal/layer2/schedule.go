@@ -126,6 +126,16 @@ func (s *schedule) restart(addr netip.Addr, now time.Time) {
 	}
 }
 
+// restartOne does so for one of the addresses.
+func (s *schedule) restartOne(now time.Time) {
+	for _, it := range s.items {
+		if it.use == steps && it.phase == ours {
+			s.restart(it.addr, now)
+			return
+		}
+	}
+}
+
 // defend schedules the defence of an announced address that another machine claimed: shortly for the machines that we know,
 // and for all neighbours, not within DEFEND_INTERVAL of the last such defence (RFC 5227 section 2.4). A claim that comes
 // sooner is answered when that is over, and claims that come meanwhile count as one.

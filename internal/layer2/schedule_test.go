@@ -392,3 +392,28 @@ func TestRemovedBeforeSync(t *testing.T) {
 		t.Errorf("%d frames sent", n)
 	}
 }
+
+// TestBondFailsOver: when another member of a bond becomes active, which has the bond's MAC, one address is announced, so
+// that the switch sends to its port.
+func TestBondFailsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bond := eth0
+		bond.Member = 7
+		lan := newFakeLAN(bond)
+		r := lan.responder()
+		defer run(t, r)()
+		r.Set(Desired{Announcements: manyAddresses(100)})
+		sentFor(lan, 100*time.Second)
+		bond.Member = 0 // for a moment there is none
+		lan.set(bond)
+		r.Kick()
+		synctest.Wait()
+		bond.Member = 8
+		lan.set(bond)
+		r.Kick()
+		synctest.Wait()
+		if n := len(lan.out); n != 1 {
+			t.Errorf("%d frames after the failover", n)
+		}
+	})
+}

@@ -43,6 +43,8 @@ type Link struct {
 	// Port: the master takes the frames (bridge, bond, team). A VRF does not; its links
 	// speak ARP and NDP themselves.
 	Port bool
+	// Member is the index of the active member of the bond that it is, or is on; 0 for none.
+	Member int
 	// Veth: it is one end of a veth pair. Default: the kernel's default route of one family leads over it.
 	Veth, Default bool
 	// VethBridge: it is a bridge whose ports are all ends of veth pairs. Inside: only pods and containers of this node are
@@ -60,7 +62,7 @@ type Link struct {
 func (l Link) Equal(o Link) bool {
 	return l.Index == o.Index && l.Name == o.Name && l.MAC == o.MAC && l.Up == o.Up &&
 		l.Broadcast == o.Broadcast && l.NoARP == o.NoARP && l.Loopback == o.Loopback &&
-		l.Master == o.Master && l.Port == o.Port && l.Veth == o.Veth && l.Default == o.Default && l.VethBridge == o.VethBridge && l.Inside == o.Inside && slices.Equal(l.Prefixes, o.Prefixes) &&
+		l.Master == o.Master && l.Port == o.Port && l.Member == o.Member && l.Veth == o.Veth && l.Default == o.Default && l.VethBridge == o.VethBridge && l.Inside == o.Inside && slices.Equal(l.Prefixes, o.Prefixes) &&
 		slices.Equal(l.Programs, o.Programs)
 }
 

@@ -56,7 +56,7 @@ func convert(devices []netlink.Link, addrs []netlink.Addr, defaults []int) []Lin
 			prefixes[a.LinkIndex] = append(prefixes[a.LinkIndex], p)
 		}
 	}
-	bridges := vethBridges(devices)
+	bridges, members := vethBridges(devices), activeMembers(devices)
 	links := make([]Link, 0, len(devices))
 	for _, d := range devices {
 		a := d.Attrs()
@@ -73,6 +73,7 @@ func convert(devices []netlink.Link, addrs []netlink.Addr, defaults []int) []Lin
 			Loopback:   a.Flags&net.FlagLoopback != 0,
 			Master:     a.MasterIndex,
 			Port:       a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf",
+			Member:     members[a.Index],
 			Veth:       d.Type() == "veth",
 			Default:    slices.Contains(defaults, a.Index),
 			Prefixes:   ps,
@@ -81,6 +82,26 @@ func convert(devices []netlink.Link, addrs []netlink.Addr, defaults []int) []Lin
 	}
 	slices.SortFunc(links, func(a, b Link) int { return cmp.Compare(a.Index, b.Index) })
 	return links
+}
+
+// activeMembers returns the active members of bonds by their index, and by those of their bridges and VLANs.
+func activeMembers(devices []netlink.Link) map[int]int {
+	out := map[int]int{}
+	for range 3 { // a VLAN of the bridge of a bond
+		for _, d := range devices {
+			a := d.Attrs()
+			if bond, ok := d.(*netlink.Bond); ok && bond.ActiveSlave > 0 {
+				out[a.Index] = bond.ActiveSlave
+			}
+			if d.Type() == "vlan" && out[a.ParentIndex] != 0 {
+				out[a.Index] = out[a.ParentIndex]
+			}
+			if a.MasterIndex != 0 && out[a.Index] != 0 {
+				out[a.MasterIndex] = out[a.Index]
+			}
+		}
+	}
+	return out
 }
 
 // vethBridges returns the bridges, by index, whose ports are all ends of veth pairs.
