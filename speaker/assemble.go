@@ -2,6 +2,7 @@ package main
 
 import (
 	"log/slog"
+	"net/netip"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -57,7 +58,10 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		boot:      kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
 		endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log, Kick: kick}),
 		kernel:    lacks, filter: guard, relays: newRelays(log, s, links.Links, kick),
-		layer2: l2, owners: &owners{layer2: l2, ask: m.ask, plan: func() plan.Plan { return w.last.Load().plan() }},
+		layer2: l2, owners: &owners{
+			node: s.nodeName, log: log, layer2: l2, ask: m.ask, members: m.alive, age: cluster.APIAge, kick: kick, newer: map[netip.Addr]newer{},
+			plan: func() plan.Plan { return w.last.Load().plan() },
+		},
 		bgp: peers, paths: newPaths(log, peers, links.Links, func() { w.pathLoop.Hurry(); w.report.KickState() }, kick),
 		conntrack: conntrack.New(log), headstart: headstart.New(log),
 		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live,

@@ -120,7 +120,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 		Asker: l2, Links: noLinks, Changed: func() { w.loop.Hurry() }, SilenceChanged: func() { w.report.KickState() },
 	})
 	w = &syncer{
-		node: name, log: log, sessions: sessionGate{log: log}, options: config.Options{Default: true}, cluster: cluster, liveness: live,
+		node: name, log: log, owners: &owners{}, sessions: sessionGate{log: log}, options: config.Options{Default: true}, cluster: cluster, liveness: live,
 		filter: &guard{node: name, kept: kept{removed: true}}, boot: kubeproxy.New(kubeproxy.Config{Log: log}),
 		endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log}),
 		relays:    newRelays(log, settings{relay: true}, noLinks, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, noLinks, func() {}, func() {}), headstart: headstart.New(log),

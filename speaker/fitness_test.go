@@ -31,7 +31,7 @@ func TestSelf(t *testing.T) {
 		defer proxy.Close()
 		kicked := make(chan struct{}, 1)
 		w := &syncer{
-			node: "w1", log: log, filter: newTestGuard(false), // nothing is ever set
+			node: "w1", log: log, owners: &owners{}, filter: newTestGuard(false), // nothing is ever set
 			layer2:    layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
 			liveness:  liveness.New(liveness.Config{Log: log}),
 			bgp:       bgp.New(bgp.Config{Log: log, Command: testEngine}),
@@ -110,7 +110,7 @@ func TestFilterOwnedByOther(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		kicked := make(chan struct{}, 9)
 		w := &syncer{
-			node: "w1", log: log, filter: newGuard(log, settings{nodeName: "w1"}, func() { kicked <- struct{}{} }),
+			node: "w1", log: log, owners: &owners{}, filter: newGuard(log, settings{nodeName: "w1"}, func() { kicked <- struct{}{} }),
 			layer2:    layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
 			liveness:  liveness.New(liveness.Config{Log: log}),
 			bgp:       bgp.New(bgp.Config{Log: log, Command: testEngine}),

@@ -63,7 +63,8 @@ func TestHandOverBGP(t *testing.T) {
 			r := newTestRouter(t)
 			log := slog.New(slog.DiscardHandler)
 			w := &syncer{
-				node: "w1", log: log, bgp: bgp.New(bgp.Config{Log: log, Command: testEngine}), filter: newTestGuard(false),
+				owners: &owners{},
+				node:   "w1", log: log, bgp: bgp.New(bgp.Config{Log: log, Command: testEngine}), filter: newTestGuard(false),
 				layer2:   layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
 				liveness: liveness.New(liveness.Config{Log: log}), boot: kubeproxy.New(kubeproxy.Config{Log: log}),
 				endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log}),

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -62,8 +63,11 @@ func ownAddresses(l link.Link) []netip.Addr {
 // applyMembers adds the metadata of all speakers to a State.
 func applyMembers(s *lb.State, metadata map[string]lb.Member) {
 	s.Links, s.Unfit = map[string][]lb.Link{}, map[string]lb.Unfit{}
-	if s.Stopping == nil {
-		s.Stopping = map[string]bool{}
+	s.HeldDown = maps.Clone(s.HeldDown)
+	for _, of := range []*map[string]bool{&s.Stopping, &s.HeldDown} {
+		if *of == nil {
+			*of = map[string]bool{}
+		}
 	}
 	for name, m := range metadata {
 		if !m.Partial {
@@ -73,6 +77,9 @@ func applyMembers(s *lb.State, metadata map[string]lb.Member) {
 			s.Stopping[name] = true
 		}
 		s.Unfit[name] = m.Unfit
+		if m.API == lb.APIBehind {
+			s.HeldDown[name] = true
+		}
 	}
 }
 

@@ -40,6 +40,18 @@ func (m *membership) ask(member string, addrs []netip.Addr, leaves bool) {
 	}
 }
 
+// alive returns the metadata of all members that live.
+func (m *membership) alive() map[string]lb.Member {
+	out := map[string]lb.Member{}
+	if members := m.members.Load(); members != nil {
+		metadata := members.Metadata()
+		for name := range members.View().Alive {
+			out[name] = metadata[name]
+		}
+	}
+	return out
+}
+
 // Valid implements layer2.Lease: it reports whether the node may act on its last plan.
 func (m *membership) Valid() bool {
 	members := m.members.Load()

@@ -16,6 +16,8 @@ var (
 	membersDesc = prometheus.NewDesc("holdfast_members",
 		"Speakers by state as this one knows it, itself included: alive, holdDown, speakerDown, dead, left or unknown.",
 		[]string{"state"}, nil)
+	apiAgeDesc = prometheus.NewDesc("holdfast_api_age_seconds",
+		"Time since the API server was last heard.", nil, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Problems of this node that a user must mend.", []string{"kind", "reason"}, nil)
 )
@@ -26,6 +28,7 @@ var nodeReasons = []lb.Reason{lb.FilterNotEnforceable, lb.FilterNotInForce, lb.R
 // Describe implements prometheus.Collector.
 func (w *syncer) Describe(ch chan<- *prometheus.Desc) {
 	ch <- membersDesc
+	ch <- apiAgeDesc
 	ch <- problemsDesc
 	heartbeat.Describe(ch)
 }
@@ -44,6 +47,7 @@ func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	for s := heartbeat.Unknown; s <= heartbeat.Left; s++ {
 		ch <- prometheus.MustNewConstMetric(membersDesc, prometheus.GaugeValue, float64(count[s]), s.String())
 	}
+	ch <- prometheus.MustNewConstMetric(apiAgeDesc, prometheus.GaugeValue, w.owners.age().Seconds())
 	m.Collect(ch)
 }
 

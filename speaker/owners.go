@@ -2,34 +2,61 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
+	"sync"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
 const (
-	// askInterval is how often a node asks the new owners of the addresses that it hands over.
-	askInterval = 200 * time.Millisecond
+	// askInterval is how often a node asks the new owners of the addresses that it hands over, and inquiryTurns of these how
+	// often an owner that is away from the API server asks all others.
+	askInterval  = 200 * time.Millisecond
+	inquiryTurns = 5
 	// maxAsked is how many addresses one member is asked about at a time; all others have their turn.
 	maxAsked = 2048
+	// awayTime is how long the API server was not heard by a node that may have an old spec, and by how much another one must
+	// have heard it later.
+	awayTime = 5 * time.Second
+	// newerTime is how long a newer owner counts that does not say again that it is.
+	newerTime = 10 * time.Second
 )
 
 // owners asks other speakers which addresses they own, with the key of the membership, and answers them: on private VLANs, and
-// where a switch filters, no speaker hears the ARP or NDP of another.
+// where a switch filters, no speaker hears the ARP or NDP of another, and who does not hear the API server may own what another
+// node owns by a newer spec.
 type owners struct {
+	node   string
+	log    *slog.Logger
 	layer2 interface {
 		Handing() []netip.Addr
 		Owns(addrs []netip.Addr, leaves bool) []bool
 		Owned(addrs []netip.Addr)
 	}
-	// ask asks a member: see members.Ask.
-	ask func(member string, addrs []netip.Addr, leaves bool)
-	// plan returns the last plan.
+	// ask asks a member: see members.Ask. members returns the metadata of those that live, this one included.
+	ask     func(member string, addrs []netip.Addr, leaves bool)
+	members func() map[string]lb.Member
+	// plan returns the last plan, age how long ago the API server was heard; kick makes a new plan.
 	plan func() plan.Plan
+	age  func() time.Duration
+	kick func()
 	// turns counts the questions, so that addresses take turns.
-	turns int
+	turns   int
+	contact contact
+
+	mu    sync.Mutex
+	newer map[netip.Addr]newer
+}
+
+// newer is another node that has an address of this one, and heard the API server later.
+type newer struct {
+	node string
+	// said is when it said so last.
+	said time.Time
 }
 
 // run asks until ctx ends.
@@ -41,7 +68,25 @@ func (o *owners) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-again.C:
-			o.leave()
+			o.turn()
+		}
+	}
+}
+
+func (o *owners) turn() {
+	o.turns++
+	o.leave()
+	if o.turns%inquiryTurns != 0 {
+		return
+	}
+	all, age := o.members(), o.age()
+	if o.contact.follow(time.Now(), age, o.node, all) {
+		o.kick()
+	}
+	own, others := o.doubtful(age)
+	for name, m := range all {
+		if len(own) > 0 && name != o.node && (m.API == lb.APIHeard || others[name]) {
+			o.ask(name, share(own, o.turns/inquiryTurns), false)
 		}
 	}
 }
@@ -56,25 +101,56 @@ func (o *owners) leave() {
 	for _, a := range handing {
 		byOwner[to[a]] = append(byOwner[to[a]], a)
 	}
-	o.turns++
 	for owner, addrs := range byOwner {
-		o.ask(owner, turn(addrs, o.turns), true)
+		o.ask(owner, share(addrs, o.turns), true)
 	}
 }
 
-// turn returns maxAsked of the addresses, other ones in each turn.
-func turn(addrs []netip.Addr, n int) []netip.Addr {
+// share returns maxAsked of the addresses, other ones in each turn.
+func share(addrs []netip.Addr, turn int) []netip.Addr {
 	if len(addrs) <= maxAsked {
 		return addrs
 	}
-	start := n * maxAsked % len(addrs)
+	start := turn * maxAsked % len(addrs)
 	out := addrs[start:min(start+maxAsked, len(addrs))]
 	return append(out[:len(out):len(out)], addrs[:maxAsked-len(out)]...)
 }
 
+// doubtful returns the addresses that other nodes may have by a newer spec, or have, and these.
+func (o *owners) doubtful(age time.Duration) (own []netip.Addr, others map[string]bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if age <= awayTime && len(o.newer) == 0 {
+		return nil, nil
+	}
+	for _, a := range o.plan().Announcements {
+		own = append(own, a.Address)
+	}
+	others = map[string]bool{}
+	for a, by := range o.newer {
+		if time.Since(by.said) > newerTime {
+			delete(o.newer, a)
+			o.kick()
+		}
+		own, others[by.node] = append(own, a), true
+	}
+	return own, others
+}
+
+// newerOwners returns which other nodes have addresses of this one by a newer spec.
+func (o *owners) newerOwners() map[netip.Addr]string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := make(map[netip.Addr]string, len(o.newer))
+	for a, by := range o.newer {
+		out[a] = by.node
+	}
+	return out
+}
+
 // Owns implements members.Owner.
 func (o *owners) Owns(addrs []netip.Addr, leaves bool) ([]bool, time.Duration) {
-	return o.layer2.Owns(addrs, leaves), 0
+	return o.layer2.Owns(addrs, leaves), o.age()
 }
 
 // Answered implements members.Owner.
@@ -86,4 +162,35 @@ func (o *owners) Answered(a members.Answer) {
 		}
 	}
 	o.layer2.Owned(owned)
+	if !a.Leaves && o.compare(a) {
+		o.kick()
+	}
+}
+
+// compare notes which addresses of this node another one has that heard the API server clearly later, and forgets those that it
+// does not have any more, or that this node heard of later. It reports whether anything changed.
+func (o *owners) compare(a members.Answer) (changed bool) {
+	own, now := o.age(), time.Now()
+	var left []netip.Addr
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i, addr := range a.Addresses {
+		known := o.newer[addr].node == a.From
+		switch {
+		case known && (!a.Owns[i] || a.Age > own+awayTime):
+			delete(o.newer, addr)
+			changed = true
+		case !a.Owns[i]:
+		case known:
+			o.newer[addr] = newer{a.From, now}
+		case own > a.Age+awayTime:
+			o.newer[addr] = newer{a.From, now}
+			left = append(left, addr)
+		}
+	}
+	if len(left) > 0 {
+		o.log.Warn("addresses handed over to a node that heard the API server later", "to", a.From, "addresses", len(left), "first", left[0],
+			"heardBefore", own.Round(time.Second), "thereBefore", a.Age.Round(time.Second))
+	}
+	return changed || len(left) > 0
 }

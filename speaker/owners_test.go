@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
@@ -47,7 +48,7 @@ func TestLeavesToOwner(t *testing.T) {
 	}
 	to[addressNumber(0)] = "c"
 	asked := map[string][]netip.Addr{}
-	o := &owners{layer2: from, plan: func() plan.Plan { return plan.Plan{Owners: to} }}
+	o := &owners{layer2: from, plan: func() plan.Plan { return plan.Plan{Owners: to} }, age: func() time.Duration { return 0 }}
 	o.ask = func(member string, addrs []netip.Addr, leaves bool) {
 		if len(addrs) > maxAsked || !leaves {
 			t.Errorf("%s is asked about %d addresses, leaves: %v", member, len(addrs), leaves)
@@ -57,9 +58,10 @@ func TestLeavesToOwner(t *testing.T) {
 		for i, a := range addrs {
 			owns[i] = a == addressNumber(count-1)
 		}
-		o.Answered(members.Answer{From: member, Addresses: addrs, Owns: owns})
+		o.Answered(members.Answer{From: member, Addresses: addrs, Leaves: leaves, Owns: owns})
 	}
 	for range 14 {
+		o.turns++
 		o.leave()
 	}
 	if c := asked["c"]; len(c) != 14 || c[0] != addressNumber(0) {

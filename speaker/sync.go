@@ -190,7 +190,7 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State, metadata
 	}
 	last := w.last.Load()
 	s.Here.HearsBadly, s.Here.CutOffFrom, s.Here.Partition = live.HearsBadly, live.CutOffFrom, live.Partition
-	s.Here.Advertised = last.plan().Advertised
+	s.Here.Advertised, s.Here.Newer = last.plan().Advertised, w.owners.newerOwners()
 	if s.Here.CutOffFrom != nil {
 		s.Here.Announced = last.plan().Announced()
 	}

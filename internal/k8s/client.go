@@ -31,6 +31,7 @@ type Clients struct {
 	kube kubernetes.Interface
 	// holdfast serves the kinds of group holdfast.dev.
 	holdfast rest.Interface
+	hearing  *hearing
 }
 
 // Connect returns clients for the cluster that the process runs in, or for the
@@ -55,6 +56,8 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 	if config.Dial == nil { // a caller that dials on its own goes on to
 		config.Dial = dial
 	}
+	hearing := newHearing()
+	config.Dial = hearing.over(config.Dial)
 	// Both clients share its connections.
 	transport, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -81,7 +84,7 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 	if err != nil {
 		return Clients{}, fmt.Errorf("make client of %s: %w", v1beta1.GroupVersion, err)
 	}
-	return Clients{kube: kube, holdfast: holdfast}, nil
+	return Clients{kube: kube, holdfast: holdfast, hearing: hearing}, nil
 }
 
 func restConfig(kubeconfig string) (*rest.Config, error) {

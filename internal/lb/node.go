@@ -37,11 +37,26 @@ type Member struct {
 	Stopping bool
 	// Unfit is what the node cannot do now.
 	Unfit Unfit
+	// API says whether the speaker hears the API server.
+	API API
 	// Links on which the node can announce.
 	Links []Link
 	// Partial: Links is incomplete, because metadata has no room for more.
 	Partial bool
 }
+
+// API is what a speaker says of the API server.
+type API uint8
+
+const (
+	// APIUnknown: it says nothing; it is an older one, or has just started.
+	APIUnknown API = iota
+	// APIHeard, APIAway: it heard the API server in the last seconds, or did not.
+	APIHeard
+	APIAway
+	// APIBehind: it was away for long while at least half of the speakers were not, and leaves what others can announce to them.
+	APIBehind
+)
 
 // Unfit is a set of bits: what a node cannot do although its speaker lives. All nodes plan by it.
 type Unfit uint8

@@ -51,8 +51,8 @@ type State struct {
 	// Left are the nodes whose speakers said goodbye a short while ago: they announce nothing, but their
 	// kernels still forward. What no other node may announce is answered for them.
 	Left map[string]bool
-	// HeldDown are the nodes that were away and may soon be away again: they take nothing back that another
-	// node can announce.
+	// HeldDown are the nodes that were away and may soon be away again, and those that say lb.APIBehind: they take nothing
+	// that another node can announce.
 	HeldDown map[string]bool
 	// SpeakerDown are members whose node is up while its speaker is not: its process was killed and will be
 	// started again. They stay in Members for a while, since their kernels still forward, but they do not
@@ -84,6 +84,8 @@ type Here struct {
 	Advertised map[netip.Addr]time.Time
 	// Partition is what other sides of a partition wrote, if this node is cut off and reaches the API server.
 	Partition Partition
+	// Newer maps addresses that this node may own by its spec to those nodes that own them and heard the API server clearly later.
+	Newer map[netip.Addr]string
 	// Previous is this node's last plan. It is nil if the speaker has just started, or was stopped for so long
 	// that others may have decided without it.
 	Previous *Previous

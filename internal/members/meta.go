@@ -10,8 +10,8 @@ import (
 // A member's description of itself travels as memberlist's metadata with every
 // sign of life, and has little room: octets, no field names. A link is flags,
 // MAC, name and prefixes; of a prefix only the octets that its length covers. Behind all
-// links follow their addresses, in the same order, as far as there is room. An older reader
-// stops before them. A reader ignores flags that it does not know.
+// links follow their addresses, in the same order, as far as there is room, and behind these what the speaker says of the API
+// server, if anything. Older readers stop before either. A reader ignores flags that it does not know.
 const (
 	metaVersion = 1
 
@@ -50,10 +50,15 @@ func encodeMember(m lb.Member, limit int) []byte {
 			head[1] |= f.flag
 		}
 	}
+	tail := 0 // of each link at least the number of its addresses, and an octet behind them
+	if m.API != lb.APIUnknown {
+		tail = 1
+		limit--
+	}
 	body := head
 	for i, l := range m.Links {
 		longer := appendLink(body, l)
-		if len(longer) > limit || i == 255 {
+		if len(longer)+tail*(i+1) > limit || i == 255 {
 			m.Partial = true
 			break
 		}
@@ -63,25 +68,32 @@ func encodeMember(m lb.Member, limit int) []byte {
 	if m.Partial {
 		body[1] |= flagPartial
 	}
-	return appendAddresses(body, m.Links[:body[2]], limit)
+	whole, short := appendAddresses(body, m.Links[:body[2]], limit)
+	if m.API == lb.APIUnknown {
+		return short
+	}
+	return append(whole, byte(m.API))
 }
 
-func appendAddresses(b []byte, links []lb.Link, limit int) []byte {
-	fits := b
-	for _, l := range links {
-		b = append(b, byte(len(l.Addresses)))
+// appendAddresses appends the addresses of all links, without those that do not fit; short ends with the last one.
+func appendAddresses(b []byte, links []lb.Link, limit int) (whole, short []byte) {
+	whole, short = b, b
+	for i, l := range links {
+		longer := append(whole, byte(len(l.Addresses)))
 		for _, a := range l.Addresses {
-			b = append(b, byte(a.BitLen()/8))
-			b = append(b, a.AsSlice()...)
+			longer = append(longer, byte(a.BitLen()/8))
+			longer = append(longer, a.AsSlice()...)
 		}
-		if len(b) > limit {
-			break
-		}
-		if len(l.Addresses) > 0 {
-			fits = b
+		switch {
+		case len(longer)+len(links)-i-1 > limit:
+			whole = append(whole, 0)
+		case len(l.Addresses) > 0:
+			whole, short = longer, longer
+		default:
+			whole = longer
 		}
 	}
-	return fits
+	return whole, short
 }
 
 func appendLink(b []byte, l lb.Link) []byte {
@@ -126,6 +138,11 @@ func decodeMember(b []byte) (lb.Member, error) {
 	}
 	for i := 0; i < len(m.Links) && len(r.b) > 0; i++ {
 		m.Links[i].Addresses = r.addresses()
+	}
+	if len(r.b) > 0 {
+		if api := lb.API(r.octet()); api <= lb.APIBehind {
+			m.API = api
+		}
 	}
 	if version != metaVersion || r.bad {
 		return lb.Member{}, errMeta

@@ -74,6 +74,31 @@ func TestMetaAddresses(t *testing.T) {
 	}
 }
 
+// What a speaker says of the API server stands behind the addresses of all links, where readers of before stop, and always has room.
+func TestMetaAPI(t *testing.T) {
+	addressed := testMember(3)
+	addressed.Links[1].Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.65"), netip.MustParseAddr("fe80::1")}
+	for _, m := range []lb.Member{{}, testMember(1), addressed, testMember(300)} {
+		for _, api := range []lb.API{lb.APIHeard, lb.APIAway, lb.APIBehind} {
+			m.API = api
+			for _, limit := range []int{memberlist.MetaMaxSize, memberlist.MetaMaxSize - 1, 200, 100, 4} {
+				b := encodeMember(m, limit)
+				got, err := decodeMember(b)
+				if err != nil || len(b) > limit || got.API != api || len(m.Links) <= 3 && limit > 200 && !reflect.DeepEqual(got, m) {
+					t.Errorf("%d octets of %d became %+v, %v", len(b), limit, got, err)
+				}
+				before, err := decodeMember(b[:len(b)-1])
+				if got.API = lb.APIUnknown; err != nil || !reflect.DeepEqual(before, got) {
+					t.Errorf("a reader of before reads %+v, %v; want %+v", before, err, got)
+				}
+			}
+		}
+	}
+	if got, err := decodeMember([]byte{metaVersion, 0, 0, 99}); err != nil || got.API != lb.APIUnknown {
+		t.Errorf("what a later speaker says is read as %+v, %v", got, err)
+	}
+}
+
 // Flags that a reader of before does not know are nothing to it, and the rest stands where it stood.
 func TestMetaFlags(t *testing.T) {
 	m := testMember(2)
@@ -95,7 +120,7 @@ func FuzzMeta(f *testing.F) {
 	addressed := testMember(3)
 	addressed.Links[1].Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.65"), netip.MustParseAddr("fe80::1")}
 	f.Add(encodeMember(addressed, memberlist.MetaMaxSize))
-	addressed.Unfit, addressed.Links[2].Refused = lb.Booting|lb.Unfiltered, true
+	addressed.Unfit, addressed.Links[2].Refused, addressed.API = lb.Booting|lb.Unfiltered, true, lb.APIAway
 	f.Add(encodeMember(addressed, memberlist.MetaMaxSize))
 	f.Add([]byte{metaVersion, 0, 1, 0, 2, 0, 0, 0, 0, 1, 1, 'e', 1, 16, 129})
 	f.Fuzz(func(t *testing.T, b []byte) {

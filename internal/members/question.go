@@ -26,7 +26,9 @@ type Owner interface {
 type Answer struct {
 	From      string
 	Addresses []netip.Addr
-	Owns      []bool
+	// Leaves: this node asked because it leaves them to that member.
+	Leaves bool
+	Owns   []bool
 	// Age is how long before the answer the member last heard the API server.
 	Age time.Duration
 }
@@ -76,7 +78,7 @@ func (m *Members) Ask(member string, addrs []netip.Addr, leaves bool) {
 		_, _ = rand.Read(head[2:]) // never fails
 		head = append(append(head, byte(len(m.config.NodeName))), m.config.NodeName...)
 		body, n := encodeAddresses(addrs, maxQuestion)
-		m.questions.expect(binary.BigEndian.Uint64(head[2:]), asked{Answer{From: member, Addresses: addrs[:n]}, now})
+		m.questions.expect(binary.BigEndian.Uint64(head[2:]), asked{Answer{From: member, Addresses: addrs[:n], Leaves: leaves}, now})
 		m.tell(member, append(head, body...))
 		addrs = addrs[n:]
 	}

@@ -59,7 +59,7 @@ func TestQuestion(t *testing.T) {
 	for _, m := range []member{a, b, c} {
 		eventually(t, "members see each other", m.sees("a", "b", "c"))
 	}
-	want := Answer{From: "b", Addresses: []netip.Addr{owned4, other4, owned6}, Owns: []bool{true, false, true}, Age: 7 * time.Second}
+	want := Answer{From: "b", Addresses: []netip.Addr{owned4, other4, owned6}, Leaves: true, Owns: []bool{true, false, true}, Age: 7 * time.Second}
 	eventually(t, "the answer", func() bool {
 		a.Ask("c", want.Addresses, false)
 		a.Ask("nobody", want.Addresses, false)

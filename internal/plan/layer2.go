@@ -36,6 +36,9 @@ func (p *planner) layer2(s *lb.Service) Outcome {
 		if former := p.waitsFor(s, a, ads, won); former != nil {
 			waits, won = true, result{owner: former}
 		}
+		if newer := p.newer(a, won); newer != nil {
+			won = result{owner: newer}
+		}
 		p.owners[a] = won.owner.Name
 		if won.owner.Name == p.node {
 			p.relay(s, a, ads)
@@ -82,6 +85,15 @@ func (p *planner) waitsFor(s *lb.Service, a netip.Addr, ads []int, won result) *
 	i := p.index(was)
 	if p.ranking(e).ranks[i]>>rankReach < won.rank>>rankReach {
 		return nil // its links or its filter are at fault
+	}
+	return &p.nodes[i]
+}
+
+// newer returns the living node that owns an address of this node by a spec that it read later; nil for none.
+func (p *planner) newer(a netip.Addr, won result) *node {
+	i := p.index(p.state.Here.Newer[a])
+	if won.owner.Name != p.node || i < 0 || !p.nodes[i].alive || p.state.SpeakerDown[p.nodes[i].Name] {
+		return nil
 	}
 	return &p.nodes[i]
 }
