@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/k8s"
-	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/rotation"
 )
 
@@ -53,8 +52,8 @@ func (m *memberKeys) look(ctx context.Context) (keys [][]byte, again time.Durati
 	return nil, again, fmt.Errorf("secret %s has no entry %s: the controller makes it; without it this speaker starts when all others know the key", m.secret, rotation.InUse)
 }
 
-// follow gives the membership the keys of the Secret whenever these change, until ctx ends.
-func (m *memberKeys) follow(ctx context.Context, to *members.Members, keys [][]byte) error {
+// follow sets the keys of the Secret whenever these change, until ctx ends.
+func (m *memberKeys) follow(ctx context.Context, keys [][]byte, set func([][]byte) error) error {
 	next := time.NewTimer(rotation.Look)
 	defer next.Stop()
 	for {
@@ -68,7 +67,7 @@ func (m *memberKeys) follow(ctx context.Context, to *members.Members, keys [][]b
 		if err != nil || slices.EqualFunc(now, keys, bytes.Equal) {
 			continue // the present keys still work, and the API server may be away
 		}
-		if err := to.SetKeys(now); err != nil {
+		if err := set(now); err != nil {
 			m.log.Error("set the members' keys", "secret", m.secret, "error", err)
 			continue
 		}

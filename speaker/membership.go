@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -72,6 +73,9 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
+	if err := w.layer2.SetKeys(keys); err != nil {
+		return err
+	}
 	m, err := members.New(members.Config{
 		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort),
 		Keys: keys, Heartbeat: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Kick: w.loop.Hurry,
@@ -93,7 +97,9 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	w.paths.bfd.Connect(m.OrderGuest)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return m.Run(ctx) })
-	group.Go(func() error { return follower.follow(ctx, m, keys) })
+	group.Go(func() error {
+		return follower.follow(ctx, keys, func(keys [][]byte) error { return errors.Join(m.SetKeys(keys), w.layer2.SetKeys(keys)) })
+	})
 	return group.Wait()
 }
 

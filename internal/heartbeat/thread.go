@@ -125,7 +125,7 @@ func (t *thread) load() {
 func (t *thread) filter() {
 	prefixes := make([]uint64, 0, len(*t.seals))
 	for _, s := range *t.seals {
-		prefixes = append(prefixes, s.prefix)
+		prefixes = append(prefixes, s.Prefix)
 	}
 	t.h.shared.filtered.Store(accept(t.socket.fd, prefixes, slices.Collect(maps.Keys(t.byAddr))) == nil)
 }

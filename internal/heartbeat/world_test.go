@@ -33,6 +33,8 @@ type world struct {
 	rejected func(from, to *node) bool
 	// noWire: no link is shared on which a node could be asked.
 	noWire bool
+	// answersARP: the switch next to each node answers ARP for all machines. It has no echo.
+	answersARP bool
 	// tap sees every packet sent.
 	tap func(from, to *node, p packet)
 	// gossips: gossip reaches every node that is up.
@@ -234,7 +236,7 @@ func (w *world) ask(from *node, q question) {
 		if about.announces() && w.passes(from, about) && w.passes(about, from) {
 			node++
 		}
-		if w.passes(from, outside) && w.passes(outside, from) {
+		if w.answersARP || w.passes(from, outside) && w.passes(outside, from) {
 			foreign++
 		}
 	}

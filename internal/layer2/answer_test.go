@@ -33,6 +33,9 @@ func describe(frame []byte) string {
 		return head + fmt.Sprintf("ARP %d %s %s > %s %s", p.Operation,
 			p.SenderIP, mac(p.SenderHardwareAddr), p.TargetIP, mac(p.TargetHardwareAddr))
 	}
+	if f.EtherType == etherTypeEcho {
+		return head + fmt.Sprintf("echo %d %x %s", frame[offKind], nonceOf(frame), netip.AddrFrom16([16]byte(frame[offAddress:offTag])).Unmap())
+	}
 	from, _ := netip.AddrFromSlice(f.Payload[8:24])
 	to, _ := netip.AddrFromSlice(f.Payload[24:40])
 	m, err := ndp.ParseMessage(f.Payload[ipv6Len:])

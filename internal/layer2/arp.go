@@ -22,7 +22,8 @@ const maxFrame = 1600
 
 func arpProtocol() protocol {
 	return protocol{
-		family:    lb.IPv4,
+		number:    number(lb.IPv4),
+		name:      string(lb.IPv4),
 		etherType: ethernet.EtherTypeARP,
 		filter:    arpFilter,
 		parse:     parseARP,

@@ -51,7 +51,9 @@ func TestAskersOfOthersAddresses(t *testing.T) {
 		l.first.Set(d)
 		far := link.MACFrom(l.far.MAC("eth0"))
 		for _, tt := range []struct{ nobodys, dead, asker netip.Addr }{{foreign4, v4, asker4}, {foreign6, v6, asker6}} {
-			knows := func() bool { return slices.Contains(l.first.Foreign("eth0", 8), Question{"eth0", far, tt.asker}) }
+			knows := func() bool {
+				return slices.Contains(l.first.Foreign("eth0", 8), Question{Link: "eth0", MAC: far, Address: tt.asker})
+			}
 			for range 3 {
 				l.far.Send(tt.nobodys)
 			}

@@ -163,7 +163,7 @@ func TestHeardFilter(t *testing.T) {
 		{"solicitation", protocols()[1], ns(v6, nil), false},
 		{"solicitation of another's", protocols()[1], ns(foreign6, nil), true},
 	} {
-		if got := runs(t, tt.proto.heard([][]netip.Addr{{foreign4}, {foreign6}}[number(tt.proto.family)]), tt.frame); got != tt.want {
+		if got := runs(t, tt.proto.heard([][]netip.Addr{{foreign4}, {foreign6}}[tt.proto.number]), tt.frame); got != tt.want {
 			t.Errorf("%s passes: %v", tt.name, got)
 		}
 	}

@@ -2,7 +2,7 @@
 // by ARP (RFC 826, RFC 5227) for IPv4 and Neighbor Discovery (RFC 4861) for IPv6.
 //
 // Set gives a Responder the addresses to answer for and their links. For each
-// link in use the Responder has a port: one packet socket for each family. Neighbor
+// link in use the Responder has a port: one packet socket for each family and one for the echo. Neighbor
 // Discovery needs a packet socket too, because a solicitation to the announced
 // address itself (the unicast probe by which a neighbour checks that we are still
 // there, RFC 4861 section 7.3) belongs to no interface and reaches no other kind
@@ -12,10 +12,10 @@
 //	  └kick► Run: ports, schedule of announcements, multicast groups
 //	  └plan► audit ◄── taps: announcements of other speakers
 //
-// Readers take no lock: the table and each port's link are snapshots behind
+// Readers of ARP and Neighbor Discovery take no lock: the table and each port's link are snapshots behind
 // atomic pointers. The audit has a goroutine of its own; everything else belongs to that of Run.
 //
-// Ask asks single machines by unicast whether they answer for an address, on its own
+// Ask asks single machines by unicast whether they answer for an address, or speakers by their echo, on its own
 // sockets, which live no longer than the question. Foreign lists foreign machines that
 // can be asked to find out whether a link works at all.
 //

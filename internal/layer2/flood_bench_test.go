@@ -58,7 +58,7 @@ func announcing(b *testing.B, node *nstest.NS, d Desired, program []bpf.Instruct
 		return
 	}
 	for _, p := range *r.ports.Load() {
-		if err := p.setFilters([families][]bpf.Instruction{program, program}); err != nil {
+		if err := p.setFilters([kinds][]bpf.Instruction{program, program}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -91,7 +91,7 @@ func (c *foreignMachines) record(family int, m machine) {
 
 // answered records a machine that answered for an address of its own, if it asked before.
 func (r *Responder) answered(e *tap, m message) {
-	c, family := r.foreignByLink.on(e.link.Name), number(e.proto.family)
+	c, family := r.foreignByLink.on(e.link.Name), e.proto.number
 	for i := range c.heard[family] {
 		if known := c.heard[family][i].Load(); known != nil && known.mac == m.mac && known.addr == m.claimed {
 			c.record(family, machine{addr: m.claimed, mac: m.mac, seen: r.now(), answered: true})

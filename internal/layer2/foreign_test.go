@@ -44,12 +44,12 @@ func TestForeign(t *testing.T) {
 		expect("nobody else", 8)
 		p.put(arpRequest(v4, nil))
 		p.put(ns(v6, nil))
-		asker := []Question{{"eth0", askerMAC, asker4}, {"eth0", askerMAC, asker6}}
+		asker := []Question{{Link: "eth0", MAC: askerMAC, Address: asker4}, {Link: "eth0", MAC: askerMAC, Address: asker6}}
 		expect("who asked", 8, asker...)
 		expect("one of them", 1, asker[0])
 		mac, addr := host(9)
 		p.put(askedBy(9))
-		expect("the machines first", 8, Question{"eth0", askerMAC, asker4}, Question{"eth0", mac, addr}, Question{"eth0", askerMAC, asker6})
+		expect("the machines first", 8, Question{Link: "eth0", MAC: askerMAC, Address: asker4}, Question{Link: "eth0", MAC: mac, Address: addr}, Question{Link: "eth0", MAC: askerMAC, Address: asker6})
 		for n := range byte(20) {
 			time.Sleep(2 * machineInterval)
 			p.put(askedBy(n + 20))
@@ -58,7 +58,7 @@ func TestForeign(t *testing.T) {
 		var want []Question
 		for n := byte(39); n > 31; n-- {
 			mac, addr := host(n)
-			want = append(want, Question{"eth0", mac, addr})
+			want = append(want, Question{Link: "eth0", MAC: mac, Address: addr})
 		}
 		want = slices.Insert(want, 1, asker[1])
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
@@ -83,7 +83,7 @@ func TestForgedAskers(t *testing.T) {
 			}
 		}
 		got := p.Foreign("eth0", 20)
-		if len(got) != mostMachines || got[0] != (Question{"eth0", askerMAC, asker4}) {
+		if len(got) != mostMachines || got[0] != (Question{Link: "eth0", MAC: askerMAC, Address: asker4}) {
 			t.Errorf("%d machines: %v", len(got), got)
 		}
 	})
@@ -109,7 +109,7 @@ func TestGatewayIsRemembered(t *testing.T) {
 	} {
 		c.learn(tt.read)
 		got := r.Foreign("eth0", 8)
-		if len(got) != tt.want || len(got) == 1 && got[0] != (Question{"eth0", askerMAC, asker4}) {
+		if len(got) != tt.want || len(got) == 1 && got[0] != (Question{Link: "eth0", MAC: askerMAC, Address: asker4}) {
 			t.Errorf("%s: %v", tt.name, got)
 		}
 	}

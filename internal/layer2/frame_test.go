@@ -29,6 +29,9 @@ var (
 	ourAnnouncements = []lb.Announcement{{Address: v4}, {Address: v6}}
 )
 
+// protocols are those of both families.
+func protocols() [families]protocol { return [families]protocol{arpProtocol(), ndpProtocol()} }
+
 // arpRequest is a broadcast request by the asker, changed as the test says.
 func arpRequest(target netip.Addr, change func(*arp.Packet, *ethernet.Frame)) []byte {
 	p, err := arp.NewPacket(arp.OperationRequest, askerMAC.HardwareAddr(), asker4, make([]byte, 6), target)
@@ -126,6 +129,8 @@ func (s *solicitation) marshal() []byte {
 func testPort() *port {
 	r := New(Config{Log: slog.New(slog.DiscardHandler)})
 	r.table.Store(newTable(Desired{Announcements: ourAnnouncements}, &table{}, false))
+	r.echo = keyedBy(1)
+	r.protocols[echo] = r.echo.protocol()
 	p := &port{r: r}
 	p.setLink(eth0)
 	return p
@@ -253,22 +258,23 @@ func ndpTests() []frameTest {
 // detection, get no answer (MetalLB #2920).
 func TestOutcome(t *testing.T) {
 	p := testPort()
-	for i, tests := range [][]frameTest{arpTests(), ndpTests()} {
+	for i, tests := range [][]frameTest{arpTests(), ndpTests(), echoTests()} {
 		proto := p.r.protocols[i]
 		for _, tt := range tests {
 			answer, got := p.handle(proto, tt.frame)
 			if got != tt.want {
-				t.Errorf("%s, %s: %v, want %v", proto.family, tt.name, got, tt.want)
+				t.Errorf("%s, %s: %v, want %v", proto.name, tt.name, got, tt.want)
 			}
 			if (answer != nil) != (got == answered) {
-				t.Errorf("%s, %s: %v with an answer of %d octets", proto.family, tt.name, got, len(answer))
+				t.Errorf("%s, %s: %v with an answer of %d octets", proto.name, tt.name, got, len(answer))
 			}
 		}
 	}
 }
 
-func FuzzParseARP(f *testing.F) { fuzz(f, arpTests(), 0) }
-func FuzzParseNS(f *testing.F)  { fuzz(f, ndpTests(), 1) }
+func FuzzParseARP(f *testing.F)  { fuzz(f, arpTests(), 0) }
+func FuzzParseNS(f *testing.F)   { fuzz(f, ndpTests(), 1) }
+func FuzzParseEcho(f *testing.F) { fuzz(f, echoTests(), echo) }
 
 // fuzz checks that no frame causes a panic, that the answer goes to one station or to
 // all, and that the answer is not itself a question.

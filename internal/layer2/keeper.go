@@ -26,8 +26,8 @@ type keeper struct {
 	known map[string]*pace
 	// synced is the table that schedules and groups reflect; nil after a change of ports.
 	synced *table
-	// addrs are the addresses of the table addrsOf by family, in order.
-	addrs   [families][]netip.Addr
+	// addrs are the addresses of the table addrsOf by protocol, in order; none for the echo, whose filter needs none.
+	addrs   [kinds][]netip.Addr
 	addrsOf *table
 	// conflicts are the statuses of addresses that foreign machines claimed.
 	conflicts map[netip.Addr]*status
@@ -84,8 +84,8 @@ func (k *keeper) sync() {
 	}
 }
 
-// sorted returns the addresses of a table by family, in order.
-func (k *keeper) sorted(t *table) [families][]netip.Addr {
+// sorted returns the addresses of a table by protocol, in order.
+func (k *keeper) sorted(t *table) [kinds][]netip.Addr {
 	if k.addrsOf != t {
 		k.addrs, k.addrsOf = t.sorted(), t
 	}
@@ -144,7 +144,7 @@ func (k *keeper) refresh(p *port, l link.Link) {
 	k.synced = nil
 }
 
-func (k *keeper) open(l link.Link, addrs [families][]netip.Addr) {
+func (k *keeper) open(l link.Link, addrs [kinds][]netip.Addr) {
 	retryAt, broken := k.broken[l.Index]
 	if broken && k.r.now().Before(retryAt) {
 		return
@@ -171,8 +171,8 @@ func (k *keeper) open(l link.Link, addrs [families][]netip.Addr) {
 }
 
 // filter sets the kernel's filters for these addresses, before any of them is announced.
-func (k *keeper) filter(addrs [families][]netip.Addr) {
-	var programs [families][]bpf.Instruction
+func (k *keeper) filter(addrs [kinds][]netip.Addr) {
+	var programs [kinds][]bpf.Instruction
 	for i, proto := range k.r.protocols {
 		programs[i] = proto.filter(addrs[i])
 	}

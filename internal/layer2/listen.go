@@ -40,7 +40,7 @@ func (a *audit) attach(now moment) {
 
 func (a *audit) open(l link.Link) {
 	var taps [families]*tap
-	for i, proto := range a.r.protocols {
+	for i, proto := range a.r.protocols[:families] {
 		var err error
 		if taps[i], err = a.r.openTap(l, proto, proto.heard(a.asked[i])); err != nil && !a.refused[l.Name] {
 			a.refused[l.Name] = true

@@ -41,10 +41,10 @@ const (
 
 // counts count events that the state does not show.
 type counts struct {
-	requests      [families][outcomes]atomic.Uint64
-	answers       [families][results]atomic.Uint64
+	requests      [kinds][outcomes]atomic.Uint64
+	answers       [kinds][results]atomic.Uint64
 	announcements [families][results]atomic.Uint64
-	probes        [families][results]atomic.Uint64
+	probes        [kinds][results]atomic.Uint64
 	takeovers     [families]atomic.Uint64
 	conflicts     [families]atomic.Uint64
 	handovers     [handovers]atomic.Uint64
@@ -120,21 +120,26 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), family)
 	}
 	for i, proto := range r.protocols {
-		family := string(proto.family)
+		family := proto.name
 		for o := range outcomes {
 			counter(d.requests, &r.counts.requests[i][o], family, o.String())
 		}
 		for result, label := range [results]string{sent: "sent", failed: "failed"} {
 			counter(d.answers, &r.counts.answers[i][result], family, label)
-			counter(d.announcements, &r.counts.announcements[i][result], family, label)
 			counter(d.probes, &r.counts.probes[i][result], family, label)
+		}
+	}
+	for i, proto := range r.protocols[:families] {
+		family := proto.name
+		for result, label := range [results]string{sent: "sent", failed: "failed"} {
+			counter(d.announcements, &r.counts.announcements[i][result], family, label)
 		}
 		counter(d.takeovers, &r.counts.takeovers[i], family)
 		counter(d.conflicts, &r.counts.conflicts[i], family)
 		seconds(d.doubled, &r.counts.audit.doubled[i], family)
 		seconds(d.unclaimed, &r.counts.audit.unclaimed[i], family)
-		gauge(d.addresses, addresses[proto.family], family)
-		gauge(d.conflicting, conflicting[proto.family], family)
+		gauge(d.addresses, addresses[lb.Family(family)], family)
+		gauge(d.conflicting, conflicting[lb.Family(family)], family)
 	}
 	counter(d.handovers, &r.counts.handovers[heard], "heard")
 	counter(d.handovers, &r.counts.handovers[unheard], "unheard")

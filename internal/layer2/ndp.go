@@ -31,7 +31,8 @@ const (
 
 func ndpProtocol() protocol {
 	return protocol{
-		family:    lb.IPv6,
+		number:    number(lb.IPv6),
+		name:      string(lb.IPv6),
 		etherType: ethernet.EtherTypeIPv6,
 		filter:    ndpFilter,
 		parse:     parseND,

@@ -74,6 +74,8 @@ func (r *Responder) asked(t *table, e *entry, l *attached, m message) outcome {
 		return notOurs
 	case is == handing && m.isProbe() && speaker:
 		return notOurs // it looks for the new owner, as we do
+	case is == standing && m.nonce != 0:
+		return notOurs // it asks whether the owner itself lives
 	case !r.lease.valid():
 		return lapsed
 	}

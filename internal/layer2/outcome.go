@@ -39,6 +39,8 @@ const (
 	badChecksum
 	// badOption: an option of length 0, cut short, or forbidden (RFC 4861 section 7.1.1).
 	badOption
+	// badKey: an echo that no speaker with a key of ours sent.
+	badKey
 
 	outcomes
 )
@@ -49,6 +51,6 @@ func (o outcome) String() string {
 		answered: "answered", sendFailed: "sendFailed", notOurs: "notOurs", notRequest: "notRequest",
 		claimed: "claimed", bySpeaker: "bySpeaker", lapsed: "lapsed", ownFrame: "ownFrame", notToUs: "notToUs", tagged: "tagged",
 		badLength: "badLength", badFormat: "badFormat", badSender: "badSender", badTarget: "badTarget",
-		badHopLimit: "badHopLimit", badChecksum: "badChecksum", badOption: "badOption",
+		badHopLimit: "badHopLimit", badChecksum: "badChecksum", badOption: "badOption", badKey: "badKey",
 	}[o]
 }

@@ -56,10 +56,7 @@ func runPlay(t *testing.T, lease Lease, act func(p *play)) {
 // put writes a frame to our link, and returns our answer to the asker, "" for none.
 func (p *play) put(frame []byte) string {
 	p.t.Helper()
-	family := 0
-	if frame[offEtherType] == 0x86 {
-		family = 1
-	}
+	family := map[byte]int{0x86: 1, 0x88: echo}[frame[offEtherType]]
 	synctest.Wait()
 	w := p.lan.wire("eth0", p.protocols[family])
 	if w == nil {

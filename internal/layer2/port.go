@@ -23,11 +23,11 @@ type attached struct {
 	foreignMachines *foreignMachines
 }
 
-// port is a link in use: a wire for each family, each with a reader.
+// port is a link in use: a wire for each protocol, each with a reader.
 type port struct {
 	r      *Responder
 	link   atomic.Pointer[attached]
-	wires  [families]wire
+	wires  [kinds]wire
 	opened time.Time
 	// schedule is what to send, and resume when the link may take more.
 	schedule *schedule
@@ -37,9 +37,9 @@ type port struct {
 	done   sync.WaitGroup
 }
 
-// openPort opens both wires of a link, filtered for these addresses, and reads them
+// openPort opens the wires of a link, filtered for these addresses, and reads them
 // until close.
-func (r *Responder) openPort(l link.Link, pace *pace, addrs [families][]netip.Addr) (*port, error) {
+func (r *Responder) openPort(l link.Link, pace *pace, addrs [kinds][]netip.Addr) (*port, error) {
 	p := &port{r: r, opened: r.now(), schedule: newSchedule(r.timers, pace, r.between)}
 	p.setLink(l)
 	for i, proto := range r.protocols {
@@ -54,7 +54,7 @@ func (r *Responder) openPort(l link.Link, pace *pace, addrs [families][]netip.Ad
 }
 
 // setFilters sets the kernel's filters.
-func (p *port) setFilters(programs [families][]bpf.Instruction) error {
+func (p *port) setFilters(programs [kinds][]bpf.Instruction) error {
 	var errs []error
 	for i, w := range p.wires {
 		errs = append(errs, w.SetFilter(programs[i]))
@@ -93,16 +93,16 @@ func (p *port) read(proto protocol, w wire) {
 		if out == answered {
 			out = p.reply(proto, w, answer)
 		}
-		p.r.counts.requests[number(proto.family)][out].Add(1)
+		p.r.counts.requests[proto.number][out].Add(1)
 	}
 }
 
 func (p *port) reply(proto protocol, w wire, answer []byte) outcome {
 	if _, err := w.Write(answer); err != nil {
-		p.r.counts.answers[number(proto.family)][failed].Add(1)
+		p.r.counts.answers[proto.number][failed].Add(1)
 		return sendFailed
 	}
-	p.r.counts.answers[number(proto.family)][sent].Add(1)
+	p.r.counts.answers[proto.number][sent].Add(1)
 	return answered
 }
 

@@ -11,8 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
-// message is the content of an ARP packet or a Neighbor Discovery message, alike for
-// both families.
+// message is the content of an ARP packet, a Neighbor Discovery message or an echo, alike for all.
 type message struct {
 	// target is the address in question; the zero Addr if the message asks nothing.
 	target netip.Addr
@@ -27,6 +26,8 @@ type message struct {
 	direct bool
 	// reply: it answers a question.
 	reply bool
+	// nonce of an echo, which its answer repeats; 0 for all else.
+	nonce uint64
 }
 
 // isProbe reports whether the message only asks which machine has the target. A message to
@@ -38,12 +39,14 @@ func (m message) isProbe() bool {
 // isQuestion reports whether the message asks which machine has the target, and is no announcement of it.
 func (m message) isQuestion() bool { return m.target.IsValid() && m.target != m.claimed }
 
-// protocol has the differences between ARP and Neighbor Discovery.
+// protocol has the differences between ARP, Neighbor Discovery and the echo.
 type protocol struct {
-	family    lb.Family
+	// number indexes arrays by protocol, and name is its metric label.
+	number    int
+	name      string
 	etherType ethernet.EtherType
 	// filter drops frames of other protocols, and frames about none of the addresses,
-	// which are of its family and sorted.
+	// which are of its family and sorted. An echo may be about any.
 	filter func(addrs []netip.Addr) []bpf.Instruction
 	// parse reads a whole frame that arrived at the link with this MAC. The outcome
 	// of every valid frame is answered.
@@ -52,7 +55,7 @@ type protocol struct {
 	// own, has the target.
 	answer func(l *link.Link, mac link.MAC, m message) ([]byte, error)
 	// announce makes the frame that announces an address to one machine or, if that is nil, to all neighbours by one of the
-	// protocol's forms in turn.
+	// protocol's forms in turn. The echo has neither this, probe nor claims.
 	announce func(l *link.Link, addr netip.Addr, turn int, to *machine) ([]byte, error)
 	// probe makes the frame that asks whether any machine has an address.
 	probe func(l *link.Link, addr netip.Addr) ([]byte, error)
@@ -64,11 +67,12 @@ type protocol struct {
 	heard func(addrs []netip.Addr) []bpf.Instruction
 }
 
-// protocols are both, in the order of family numbers.
-func protocols() [families]protocol { return [families]protocol{arpProtocol(), ndpProtocol()} }
-
-// families is their number.
-const families = 2
+// families have one protocol each; the echo of speakers has the number after them.
+const (
+	families = 2
+	echo     = families
+	kinds    = families + 1
+)
 
 // number indexes arrays by family.
 func number(f lb.Family) int {

@@ -17,6 +17,9 @@ type Question struct {
 	MAC link.MAC
 	// Address in question: one that the machine announces, or its own.
 	Address netip.Addr
+	// Echo asks the speaker there whether it would answer others for the address. Nobody without the key can answer,
+	// while a switch may answer ARP and Neighbor Discovery for a machine that is dead.
+	Echo bool
 }
 
 // Unasked replaces the number of answers if a question could not be sent: the link is
@@ -109,6 +112,9 @@ func (r *Responder) inquire(questions []Question) *inquiry {
 			continue
 		}
 		proto := r.protocols[number(lb.FamilyOf(q.Address))]
+		if q.Echo {
+			proto = r.protocols[echo]
+		}
 		frame, err := proto.question(&l, q.MAC, q.Address)
 		if err != nil {
 			r.log.Debug("cannot ask", "question", q, "error", err)
@@ -119,10 +125,10 @@ func (r *Responder) inquire(questions []Question) *inquiry {
 	return in
 }
 
-// tapOn returns the tap of a link and family, which it opens at the first call; nil if that fails.
+// tapOn returns the tap of a link and protocol, which it opens at the first call; nil if that fails.
 func (in *inquiry) tapOn(l link.Link, proto protocol) *tap {
 	for _, e := range in.taps {
-		if e.link.Index == l.Index && e.proto.family == proto.family {
+		if e.link.Index == l.Index && e.proto.number == proto.number {
 			return e.unlessFailed()
 		}
 	}
@@ -176,7 +182,7 @@ func (in *inquiry) put() {
 		if a.tap.send(a.frame) {
 			result, a.sent = sent, true
 		}
-		in.r.counts.probes[number(a.tap.proto.family)][result].Add(1)
+		in.r.counts.probes[a.tap.proto.number][result].Add(1)
 	}
 }
 
@@ -199,7 +205,12 @@ func (in *inquiry) heard(e *tap, frame []byte) {
 	if in.speakers[m.mac] && link.MAC(frame[offSource:offEtherType]) != m.mac {
 		return
 	}
-	if a := in.asked[Question{Link: e.link.Name, MAC: m.mac, Address: m.claimed}]; a != nil {
+	a := in.asked[Question{Link: e.link.Name, MAC: m.mac, Address: m.claimed, Echo: m.nonce != 0}]
+	switch {
+	case a == nil, m.nonce != 0 && m.nonce != nonceOf(a.frame):
+	case m.nonce != 0:
+		a.answers++
+	default:
 		a.answers++
 		in.r.answered(e, m)
 	}

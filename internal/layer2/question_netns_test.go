@@ -20,7 +20,7 @@ const patience = 5 * time.Second
 
 // both asks one machine for an address of each family.
 func both(mac link.MAC, a, b netip.Addr) []Question {
-	return []Question{{"eth0", mac, a}, {"eth0", mac, b}}
+	return []Question{{Link: "eth0", MAC: mac, Address: a}, {Link: "eth0", MAC: mac, Address: b}}
 }
 
 func expectAnswers(t *testing.T, what string, got []int, want ...int) {
@@ -49,16 +49,30 @@ func TestAsk(t *testing.T) {
 
 		ctx := t.Context()
 		expectAnswers(t, "a Responder", l.first.Ask(ctx, both(owner, v4, v6), patience), 3, 3)
-		expectAnswers(t, "a Responder, without an address of the subnet", l.first.Ask(ctx, []Question{{"eth0", owner, outside}}, patience), 3)
+		expectAnswers(t, "a Responder, without an address of the subnet", l.first.Ask(ctx, []Question{{Link: "eth0", MAC: owner, Address: outside}}, patience), 3)
 		expectAnswers(t, "a kernel", l.first.Ask(ctx, both(far, asker4, asker6), patience), 3, 3)
-		expectAnswers(t, "a kernel, at its link-local address", l.first.Ask(ctx, []Question{{"eth0", far, netip.MustParseAddr("fe80::2")}}, patience), 3)
+		expectAnswers(t, "a kernel, at its link-local address", l.first.Ask(ctx, []Question{{Link: "eth0", MAC: far, Address: netip.MustParseAddr("fe80::2")}}, patience), 3)
+
+		echoes := both(owner, v4, v6)
+		echoes[0].Echo, echoes[1].Echo = true, true
+		expectAnswers(t, "an echo without a key", l.first.Ask(ctx, echoes, patience), Unasked, Unasked)
+		for _, r := range []*Responder{l.first, l.second} {
+			if err := r.SetKeys([][]byte{keyOf(1)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expectAnswers(t, "an echo", l.first.Ask(ctx, append(echoes, both(owner, v4, v6)...), patience), 3, 3, 3, 3)
 
 		const short = 100 * time.Millisecond
+		for i := range echoes {
+			echoes[i].MAC = far
+		}
+		expectAnswers(t, "a kernel has no echo", l.first.Ask(ctx, echoes, short), 0, 0)
 		expectAnswers(t, "a MAC that nobody has", l.first.Ask(ctx, both(askerMAC, v4, v6), short), 0, 0)
 		expectAnswers(t, "a machine that does not have the address", l.first.Ask(ctx, both(far, v4, v6), short), 0, 0)
 		expectAnswers(t, "an address that nobody has", l.first.Ask(ctx, both(owner, foreign4, foreign6), short), 0, 0)
 		expectAnswers(t, "ourselves, and a link that is not there", l.first.Ask(ctx, []Question{
-			{"eth0", link.MACFrom(l.node.MAC("eth0")), v4}, {"eth9", owner, v4},
+			{Link: "eth0", MAC: link.MACFrom(l.node.MAC("eth0")), Address: v4}, {Link: "eth9", MAC: owner, Address: v4},
 		}, short), Unasked, Unasked)
 		if n := len(l.first.State().Links); n != 0 {
 			t.Errorf("%d links are in use for having asked", n)
@@ -87,7 +101,7 @@ func TestAskBesideAPort(t *testing.T) {
 		expectAnswers(t, "beside a port", l.first.Ask(t.Context(), both(owner, v4, v6), patience), 3, 3)
 		far := link.MACFrom(l.far.MAC("eth0"))
 		foreign := l.first.Foreign("eth0", 8)
-		if len(foreign) != 2 || foreign[0] != (Question{"eth0", far, asker4}) || foreign[1].MAC != far || !foreign[1].Address.Is6() {
+		if len(foreign) != 2 || foreign[0] != (Question{Link: "eth0", MAC: far, Address: asker4}) || foreign[1].MAC != far || !foreign[1].Address.Is6() {
 			t.Errorf("the far host, which asked, is known as %v", foreign)
 		}
 		expectAnswers(t, "who asked", l.first.Ask(t.Context(), foreign, patience), 3, 3)
@@ -95,7 +109,7 @@ func TestAskBesideAPort(t *testing.T) {
 		w := farWire(t, l.far, l.first.protocols[0])
 		known := func(n byte) bool {
 			mac, addr := host(n)
-			return slices.Contains(l.first.Foreign("eth0", 20), Question{"eth0", mac, addr})
+			return slices.Contains(l.first.Foreign("eth0", 20), Question{Link: "eth0", MAC: mac, Address: addr})
 		}
 		forged := byte(100)
 		nstest.Until(t, within, "one of more machines than there is room for", func() bool {
@@ -129,7 +143,7 @@ func TestAskManyAtOnce(t *testing.T) {
 		owner := link.MACFrom(l.other.MAC("eth0"))
 		var questions []Question
 		for _, a := range set {
-			questions = append(questions, Question{"eth0", owner, a.Address})
+			questions = append(questions, Question{Link: "eth0", MAC: owner, Address: a.Address})
 		}
 		for _, addr := range []netip.Addr{set[9].Address, set[99].Address} {
 			nstest.Until(t, within, "answer", func() bool { return l.ask(t, addr) != "" })

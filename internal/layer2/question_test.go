@@ -97,7 +97,7 @@ func TestWhatCountsAsAnswer(t *testing.T) {
 			proto, addr = protocols()[1], v6
 		}
 		a := &asked{}
-		in := &inquiry{r: newFakeLAN().responder(), speakers: speakers, asked: map[Question]*asked{{"eth0", tt.asked, addr}: a}}
+		in := &inquiry{r: newFakeLAN().responder(), speakers: speakers, asked: map[Question]*asked{{Link: "eth0", MAC: tt.asked, Address: addr}: a}}
 		in.heard(&tap{link: eth0, proto: proto}, tt.frame)
 		if counted := a.answers == 1; counted != tt.count {
 			t.Errorf("%s counts: %v", tt.name, counted)

@@ -104,7 +104,7 @@ func TestTried(t *testing.T) {
 			}
 			return n
 		}
-		if lan.opened != 2*families || open(eth0) != families || open(second) != 0 {
+		if lan.opened != 2*kinds || open(eth0) != kinds || open(second) != 0 {
 			t.Errorf("%d opened, open are %d of eth0, %d of eth1", lan.opened, open(eth0), open(second))
 		}
 		if diff := cmp.Diff([]string{"eth0"}, r.State().Links); diff != "" {

@@ -228,7 +228,7 @@ func TestVLANIsNotOurs(t *testing.T) {
 		r.Set(Desired{Announcements: ourAnnouncements})
 		nstest.Until(t, within, "answer", func() bool { return n.ask(t, v4) != "" && n.ask(t, v6) != "" })
 
-		for i, proto := range r.protocols {
+		for i, proto := range r.protocols[:families] {
 			var w wire
 			n.far.Do(func() {
 				var err error
@@ -296,7 +296,7 @@ func TestReceivedBy(t *testing.T) {
 				return slices.Contains(got, 1)
 			})
 			if len(got) != 1 {
-				t.Errorf("%s: frames of the links %v pass the program for link 1", proto.family, got)
+				t.Errorf("%s: frames of the links %v pass the program for link 1", proto.name, got)
 			}
 		}
 	})

@@ -34,7 +34,7 @@ type memberships interface {
 	run(ctx context.Context) error
 }
 
-// Responder answers ARP and Neighbor Discovery for the addresses of the last Set.
+// Responder answers ARP, Neighbor Discovery and the echo of other speakers for the addresses of the last Set.
 type Responder struct {
 	log       *slog.Logger
 	links     func() []link.Link
@@ -42,7 +42,8 @@ type Responder struct {
 	lease     leased
 	changed   func()
 	refused   func()
-	protocols [families]protocol
+	protocols [kinds]protocol
+	echo      *echoes
 	// listen opens a wire, groups joins and now tells the time; fields so that tests can
 	// replace them.
 	listen func(link.Link, protocol, []netip.Addr) (wire, error)
@@ -76,21 +77,22 @@ type Responder struct {
 // New returns a Responder that announces nothing yet.
 func New(c Config) *Responder {
 	r := &Responder{
-		log:       c.Log,
-		links:     c.Links,
-		timers:    c.Timers.withDefaults(),
-		lease:     leased{lease: c.Lease},
-		changed:   c.Changed,
-		refused:   c.Refused,
-		protocols: protocols(),
-		listen:    listen,
-		now:       time.Now,
-		between:   between,
-		gateways:  link.Gateways,
-		openTap:   openTap,
-		wake:      make(chan struct{}, 1),
-		notices:   make(chan notice, maxNotices),
+		log:      c.Log,
+		links:    c.Links,
+		timers:   c.Timers.withDefaults(),
+		lease:    leased{lease: c.Lease},
+		changed:  c.Changed,
+		refused:  c.Refused,
+		echo:     &echoes{},
+		listen:   listen,
+		now:      time.Now,
+		between:  between,
+		gateways: link.Gateways,
+		openTap:  openTap,
+		wake:     make(chan struct{}, 1),
+		notices:  make(chan notice, maxNotices),
 	}
+	r.protocols = [kinds]protocol{arpProtocol(), ndpProtocol(), r.echo.protocol()}
 	for _, f := range []*func(){&r.changed, &r.refused} {
 		if *f == nil {
 			*f = func() {}
@@ -130,6 +132,9 @@ func (r *Responder) countTakeovers(want, old *table) {
 		}
 	}
 }
+
+// SetKeys replaces the keys of the echo. All are accepted, and frames are sent with the first.
+func (r *Responder) SetKeys(keys [][]byte) error { return r.echo.setKeys(keys) }
 
 // Announcing reports whether addresses that just became ours are still to be announced
 // for the first time: work that can wait should not compete with that.

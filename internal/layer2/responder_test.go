@@ -202,7 +202,7 @@ func BenchmarkLookup(b *testing.B) {
 	})
 	for i, frame := range [][]byte{arpRequest(foreign4, nil), ns(foreign6, nil)} {
 		proto := p.r.protocols[i]
-		b.Run("foreign"+string(proto.family), func(b *testing.B) {
+		b.Run("foreign"+proto.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, out := p.handle(proto, frame); out != notOurs {
@@ -213,7 +213,7 @@ func BenchmarkLookup(b *testing.B) {
 	}
 	for i, frame := range [][]byte{arpRequest(v4, nil), ns(v6, nil)} {
 		proto := p.r.protocols[i]
-		b.Run("ours"+string(proto.family), func(b *testing.B) {
+		b.Run("ours"+proto.name, func(b *testing.B) {
 			for b.Loop() {
 				if _, out := p.handle(proto, frame); out != answered {
 					b.Fatal(out)

@@ -166,7 +166,7 @@ func TestSetTwiceIsSilent(t *testing.T) {
 		slices.Reverse(again)
 		r.Set(Desired{Announcements: again})
 		r.Kick()
-		if got := sentFor(lan, 28*time.Second); got != nil || lan.opened != families {
+		if got := sentFor(lan, 28*time.Second); got != nil || lan.opened != kinds {
 			t.Errorf("sent %v, opened %d wires", got, lan.opened)
 		}
 	})

@@ -173,8 +173,8 @@ func (t *table) changes(old *table) (added, removed int) {
 	return added, len(old.entries) - (len(t.entries) - added)
 }
 
-// sorted returns the addresses by family, in order.
-func (t *table) sorted() (out [families][]netip.Addr) {
+// sorted returns the addresses by protocol, in order.
+func (t *table) sorted() (out [kinds][]netip.Addr) {
 	for addr := range t.entries {
 		n := number(lb.FamilyOf(addr))
 		out[n] = append(out[n], addr)

@@ -31,7 +31,7 @@ func openTap(l link.Link, p protocol, program []bpf.Instruction) (*tap, error) {
 	// Protocol 0 receives nothing (packet(7)) until the filter is set.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return e, fmt.Errorf("open %s socket: %w", p.family, err)
+		return e, fmt.Errorf("open %s socket: %w", p.name, err)
 	}
 	if err := prepareTap(fd, l, p, program); err != nil {
 		return e, errors.Join(err, unix.Close(fd))
@@ -49,7 +49,7 @@ func prepareTap(fd int, l link.Link, p protocol, program []bpf.Instruction) erro
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 	}
 	if err := bind(fd, p, l.Index); err != nil {
-		return fmt.Errorf("bind %s socket to %s: %w", p.family, l.Name, err)
+		return fmt.Errorf("bind %s socket to %s: %w", p.name, l.Name, err)
 	}
 	return nil
 }
@@ -58,7 +58,7 @@ func prepareTap(fd int, l link.Link, p protocol, program []bpf.Instruction) erro
 func attach(fd int, p protocol, program []bpf.Instruction) error {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
-		return fmt.Errorf("assemble %s filter: %w", p.family, err)
+		return fmt.Errorf("assemble %s filter: %w", p.name, err)
 	}
 	filter := make([]unix.SockFilter, len(raw))
 	for i, in := range raw {
@@ -66,7 +66,7 @@ func attach(fd int, p protocol, program []bpf.Instruction) error {
 	}
 	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
 		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}); err != nil {
-		return fmt.Errorf("filter %s socket: %w", p.family, err)
+		return fmt.Errorf("filter %s socket: %w", p.name, err)
 	}
 	return nil
 }
@@ -128,7 +128,7 @@ func (e *tap) close() {
 
 // await waits until a frame or an error arrives at one of the taps, at most this long.
 func await(taps []*tap, longest time.Duration) {
-	var fds [2 * families]unix.PollFd // no allocation for one or two links
+	var fds [2 * kinds]unix.PollFd // no allocation for one or two links
 	waiting := fds[:0]
 	for _, e := range taps {
 		if !e.failed {

@@ -43,12 +43,12 @@ const receiveBuffer = 4 << 20
 func listen(l link.Link, p protocol, addrs []netip.Addr) (wire, error) {
 	filter, err := bpf.Assemble(receivedBy(l.Index, p.filter(addrs)))
 	if err != nil {
-		return nil, fmt.Errorf("assemble %s filter: %w", p.family, err)
+		return nil, fmt.Errorf("assemble %s filter: %w", p.name, err)
 	}
 	ifi := &net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC.HardwareAddr()}
 	conn, err := packet.Listen(ifi, packet.Raw, int(p.etherType), &packet.Config{Filter: filter})
 	if err != nil {
-		return nil, fmt.Errorf("open %s socket on %s: %w", p.family, l.Name, err)
+		return nil, fmt.Errorf("open %s socket on %s: %w", p.name, l.Name, err)
 	}
 	if raw, err := conn.SyscallConn(); err == nil {
 		// Best effort: more than net.core.rmem_max needs CAP_NET_ADMIN.

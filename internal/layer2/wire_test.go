@@ -117,7 +117,7 @@ func (l *fakeLAN) listen(on link.Link, p protocol, _ []netip.Addr) (wire, error)
 	if l.dead {
 		w.Close()
 	}
-	l.wires[on.Name+" "+string(p.family)] = w
+	l.wires[on.Name+" "+p.name] = w
 	l.opened++
 	return w, nil
 }
@@ -126,7 +126,7 @@ func (l *fakeLAN) listen(on link.Link, p protocol, _ []netip.Addr) (wire, error)
 func (l *fakeLAN) wire(name string, p protocol) *fakeWire {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w := l.wires[name+" "+string(p.family)]
+	w := l.wires[name+" "+p.name]
 	if w == nil {
 		return nil
 	}

@@ -151,6 +151,8 @@ const (
 	LinkSilent Reason = "LinkSilent"
 	// HeartbeatsBlocked: other speakers answer by gossip, but their heartbeats do not arrive.
 	HeartbeatsBlocked Reason = "HeartbeatsBlocked"
+	// EchoBlocked: other speakers' heartbeats arrive, but not their answers in frames of Holdfast's own EtherType.
+	EchoBlocked Reason = "EchoBlocked"
 	// SocketRefused: the kernel refuses packet sockets on a link, so that the node answers nothing there.
 	SocketRefused Reason = "SocketRefused"
 	// KernelFeatureMissing: the node's kernel lacks what a part of Holdfast needs, or refuses it to the speaker.

@@ -2,9 +2,10 @@
 // unheard, and which links work. It decides nothing about addresses. The detector's own rules are in
 // internal/heartbeat. These are the others:
 //
-//   - The wire: a node that falls silent is asked at its own MAC whether it answers for what it announces, together
-//     with foreign machines on the link of the heartbeats. That separates a blocked port from a death: a dead or frozen
-//     node is silent there, too, and one that answers keeps what it has.
+//   - The wire: the speaker of a node that falls silent is asked at its own MAC whether it answers for what it announces,
+//     together with foreign machines on the link of the heartbeats. That separates a blocked port from a death: a dead or
+//     frozen node is silent there, too, and one that answers keeps what it has. It answers by key (the echo): what a switch
+//     answers for it by ARP counts only if its echo did not get through while it was heard.
 //   - A link without heartbeats: a node that hears nobody there, neither speakers nor foreign machines, reports that to
 //     the others, and ranks behind those that do. If nobody on a link hears anybody, nothing moves.
 //   - What cannot be served: a node that hears half of the speakers or fewer is cut off. It asks the kernels of the

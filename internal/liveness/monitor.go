@@ -84,6 +84,7 @@ type Monitor struct {
 // New returns a Monitor that Run starts.
 func New(c Config) *Monitor {
 	m := &Monitor{config: c, wire: newWire(c.Asker, c.Links), goodbyes: goodbyes{}}
+	m.wire.changed = c.Changed
 	m.links = newLinks(c.Log, c.Asker, c.Links, c.Changed)
 	m.votes = newVoteReader(c)
 	m.prober = newProber(c, m.votes.apiAnswers)
@@ -106,7 +107,7 @@ func (m *Monitor) SetOwners(owners map[netip.Addr]string) {
 	m.mu.Lock()
 	k := m.known
 	m.mu.Unlock()
-	m.wire.set(k.Members, owners, k.Address)
+	m.wire.set(k.Members, audible(k.View, m.config.Node.Name), owners, k.Address)
 }
 
 // State returns which nodes live now, by what was set last.
@@ -119,7 +120,7 @@ func (m *Monitor) State() State {
 	s.yield()
 	var cutOff []lb.Problem
 	s.CutOffFrom, cutOff = m.prober.cutOffFrom()
-	s.Problems = append(problems(m.config.Node, view.Members, m.config.HeartbeatPort, m.links.Silent()), cutOff...)
+	s.Problems = append(problems(m.config.Node, view.Members, m.config.HeartbeatPort, m.wire.withoutEcho(), m.links.Silent()), cutOff...)
 	return s
 }
 

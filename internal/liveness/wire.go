@@ -29,13 +29,15 @@ type Asker interface {
 	Foreign(linkName string, n int) []layer2.Question
 }
 
-// wire asks a node that fell silent whether it still answers for what it announces, by ARP and
-// Neighbor Discovery at its own MAC (RFC 1122 section 2.3.2.1, RFC 4861 section 7.3), and machines
-// that are no speakers whether this node's link works at all.
+// wire asks the speaker of a node that fell silent whether it still answers for what it announces (layer2.Question), and
+// machines that are no speakers whether this node's link works at all: these by ARP and Neighbor Discovery at their
+// own MACs (RFC 1122 section 2.3.2.1, RFC 4861 section 7.3). So is a node whose echo did not get through before.
 type wire struct {
 	asker Asker
 	links func() []link.Link
 	now   func() time.Time
+	// changed is called when withoutEcho returns something else.
+	changed func()
 
 	mu sync.Mutex
 	// own is this node's address that heartbeats use: the link that carries it is the one that matters.
@@ -44,6 +46,9 @@ type wire struct {
 	// when it announced anything.
 	members   map[string]lb.Member
 	announced map[string][]netip.Addr
+	// announces has those that announce something now, heard those whose heartbeats arrive.
+	announces, heard map[string]bool
+	trials           map[string]*trial
 	// answeredAt is when the foreign machines that answered lately did so last.
 	answeredAt map[layer2.Question]time.Time
 }
@@ -59,35 +64,45 @@ const (
 // newWire returns a wire that knows of no node yet.
 func newWire(asker Asker, links func() []link.Link) *wire {
 	return &wire{
-		asker: asker, links: links, now: time.Now, announced: map[string][]netip.Addr{}, answeredAt: map[layer2.Question]time.Time{},
+		asker: asker, links: links, now: time.Now, changed: func() {},
+		announced: map[string][]netip.Addr{}, trials: map[string]*trial{}, answeredAt: map[layer2.Question]time.Time{},
 	}
 }
 
-// set takes over the speakers' metadata, which node announces each address by layer 2, and the address
-// of this node that heartbeats use.
-func (w *wire) set(members map[string]lb.Member, owners map[netip.Addr]string, own netip.Addr) {
-	announced := map[string][]netip.Addr{}
+// set takes over the speakers' metadata, which of them are heard, which node announces each address by layer 2, and the
+// address of this node that heartbeats use.
+func (w *wire) set(members map[string]lb.Member, heard map[string]bool, owners map[netip.Addr]string, own netip.Addr) {
+	announced, announces := map[string][]netip.Addr{}, map[string]bool{}
 	for a, node := range owners {
 		announced[node] = append(announced[node], a)
+		announces[node] = true
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.members, w.own = members, own
+	for node := range heard {
+		if t := w.trials[node]; t != nil && !w.heard[node] {
+			t.next, t.silent = time.Time{}, 0 // it may be another run
+		}
+	}
+	w.members, w.heard, w.announces, w.own = members, heard, announces, own
 	maps.DeleteFunc(w.announced, func(node string, _ []netip.Addr) bool { _, known := members[node]; return !known })
+	maps.DeleteFunc(w.trials, func(node string, _ *trial) bool { _, known := members[node]; return !known })
 	maps.Copy(w.announced, announced)
 }
 
-// run asks foreign machines from time to time until ctx ends, so that it is known whether there are any when it matters.
+// run asks foreign machines and speakers from time to time until ctx ends, so that it is known which of them answer when it
+// matters.
 func (w *wire) run(ctx context.Context) error {
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
 	for {
 		for _, l := range w.links() {
-			if w.carriesHeartbeats(l) && w.due() {
+			if w.carriesHeartbeats(l) && w.foreignDue() {
 				asked := w.asker.Foreign(l.Name, maxForeign)
 				w.foreign(asked, w.asker.Ask(ctx, asked, wireTime))
 			}
 		}
+		w.tryEchoes(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -96,7 +111,7 @@ func (w *wire) run(ctx context.Context) error {
 	}
 }
 
-func (w *wire) due() bool {
+func (w *wire) foreignDue() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, at := range w.answeredAt {
@@ -110,8 +125,12 @@ func (w *wire) due() bool {
 // ask asks about one node.
 func (w *wire) ask(node string) heartbeat.Answer {
 	own, foreign := w.questions(node)
-	counts := w.asker.Ask(context.Background(), append(slices.Clone(own), foreign...), wireTime)
-	return heartbeat.Answer{Node: anyOf(counts[:len(own)]), Foreign: w.foreign(foreign, counts[len(own):])}
+	asked := echoes(own)
+	if !w.echoesOf(node) {
+		asked = append(asked, own...)
+	}
+	counts := w.asker.Ask(context.Background(), slices.Concat(asked, foreign), wireTime)
+	return heartbeat.Answer{Node: anyOf(counts[:len(asked)]), Foreign: w.foreign(foreign, counts[len(asked):])}
 }
 
 // foreign returns what the answers of foreign machines show. The silence of one that did not answer lately shows nothing.

@@ -15,6 +15,8 @@ import (
 // lan answers questions as set: so many times of three by MAC, Unasked for those that are not there.
 type lan struct {
 	answers map[link.MAC]int
+	// echoes are the answers to echoes; nil is those of above.
+	echoes  map[link.MAC]int
 	foreign []layer2.Question
 	asked   []layer2.Question
 }
@@ -24,7 +26,11 @@ func (l *lan) Ask(_ context.Context, questions []layer2.Question, _ time.Duratio
 	out := make([]int, len(questions))
 	for i, q := range questions {
 		out[i] = layer2.Unasked
-		if n, known := l.answers[q.MAC]; known {
+		answers := l.answers
+		if q.Echo && l.echoes != nil {
+			answers = l.echoes
+		}
+		if n, known := answers[q.MAC]; known {
 			out[i] = n
 		}
 	}
@@ -94,7 +100,7 @@ func TestWire(t *testing.T) {
 	} {
 		l := &lan{answers: tt.answers, foreign: tt.foreign}
 		w := newWire(l, own)
-		w.set(neighbours(), map[netip.Addr]string{
+		w.set(neighbours(), nil, map[netip.Addr]string{
 			netip.MustParseAddr("192.0.2.100"): "w2", netip.MustParseAddr("198.51.100.100"): "w2", netip.MustParseAddr("192.0.2.101"): "w1",
 		}, netip.MustParseAddr("192.0.2.1"))
 		for _, q := range tt.foreign {
@@ -116,12 +122,12 @@ func TestWireRemembers(t *testing.T) {
 	l := &lan{answers: map[link.MAC]int{mac(2): 3}}
 	w := newWire(l, own)
 	a := netip.MustParseAddr("192.0.2.100")
-	w.set(neighbours(), map[netip.Addr]string{a: "w2"}, netip.MustParseAddr("192.0.2.1"))
-	w.set(neighbours(), map[netip.Addr]string{a: "w1"}, netip.MustParseAddr("192.0.2.1"))
+	w.set(neighbours(), nil, map[netip.Addr]string{a: "w2"}, netip.MustParseAddr("192.0.2.1"))
+	w.set(neighbours(), nil, map[netip.Addr]string{a: "w1"}, netip.MustParseAddr("192.0.2.1"))
 	if got := w.ask("w2"); got.Node != heartbeat.Answered || l.asked[0].Address != a {
 		t.Errorf("%+v, asked %v", got, l.asked)
 	}
-	w.set(map[string]lb.Member{}, nil, netip.Addr{})
+	w.set(map[string]lb.Member{}, nil, nil, netip.Addr{})
 	if got := w.ask("w2"); got.Node != heartbeat.NotAsked {
 		t.Errorf("a node that is gone is asked: %+v", got)
 	}
@@ -131,7 +137,7 @@ func TestWireRemembers(t *testing.T) {
 func TestWireOfAnotherLink(t *testing.T) {
 	l := &lan{answers: map[link.MAC]int{mac(12): 3, mac(99): 3}, foreign: []layer2.Question{{Link: "eth1", MAC: mac(99)}}}
 	w := newWire(l, own)
-	w.set(neighbours(), map[netip.Addr]string{netip.MustParseAddr("198.51.100.100"): "w2"}, netip.MustParseAddr("203.0.113.1"))
+	w.set(neighbours(), nil, map[netip.Addr]string{netip.MustParseAddr("198.51.100.100"): "w2"}, netip.MustParseAddr("203.0.113.1"))
 	if got, want := w.ask("w2"), (heartbeat.Answer{Node: heartbeat.Answered}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
@@ -143,7 +149,7 @@ func TestWireForeignMachines(t *testing.T) {
 	l := &lan{answers: map[link.MAC]int{mac(2): 0, mac(99): 1}, foreign: []layer2.Question{{Link: "eth0", MAC: mac(99)}}}
 	w := newWire(l, own)
 	w.now = func() time.Time { return now }
-	w.set(neighbours(), nil, netip.MustParseAddr("192.0.2.1"))
+	w.set(neighbours(), nil, nil, netip.MustParseAddr("192.0.2.1"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := w.run(ctx); err != nil {
@@ -167,7 +173,7 @@ func TestWireForgedAskers(t *testing.T) {
 	asker := func(n byte) layer2.Question { return layer2.Question{Link: "eth0", MAC: mac(n)} }
 	l := &lan{answers: map[link.MAC]int{mac(2): 0, mac(98): 3}, foreign: []layer2.Question{asker(98)}}
 	w := newWire(l, own)
-	w.set(neighbours(), nil, netip.MustParseAddr("192.0.2.1"))
+	w.set(neighbours(), nil, nil, netip.MustParseAddr("192.0.2.1"))
 	expect := func(what string, want heartbeat.Reply) {
 		t.Helper()
 		if got := w.ask("w2").Foreign; got != want {

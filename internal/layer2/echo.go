@@ -1,0 +1,149 @@
+package layer2
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/mdlayher/ethernet"
+	"golang.org/x/net/bpf"
+
+	"github.com/holdfast-lb/holdfast/internal/keyed"
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+// An echo is a question to the speaker behind a MAC, and its answer. It exists because a switch may answer ARP and
+// Neighbor Discovery for a machine that is dead: EVPN's ARP suppression (RFC 7432 section 10), access points. The answer
+// shows that the speaker runs, may act, and would answer others for the address on this link at this moment.
+const (
+	// etherTypeEcho is the first Local Experimental EtherType (IEEE 802).
+	etherTypeEcho ethernet.EtherType = 0x88b5
+
+	echoVersion  = 1
+	echoQuestion = 1
+	echoAnswer   = 2
+)
+
+// Offsets in a frame. The tag authenticates all before it, both MACs too: what another machine forwards is worth nothing.
+const (
+	offPrefix  = ethernetLen
+	offVersion = offPrefix + keyed.PrefixLen
+	offKind    = offVersion + 1
+	offNonce   = offKind + 1
+	offAddress = offNonce + 8
+	offTag     = offAddress + 16
+	echoLen    = offTag + keyed.TagLen
+)
+
+// echoes makes and reads echoes.
+type echoes struct {
+	mu sync.Mutex
+	// seals of the keys; the first one closes.
+	seals []*keyed.Seal
+}
+
+var errNoKey = errors.New("no key is known yet")
+
+func (e *echoes) protocol() protocol {
+	return protocol{
+		number:    echo,
+		name:      "echo",
+		etherType: etherTypeEcho,
+		filter:    func([]netip.Addr) []bpf.Instruction { return echoesOf(echoQuestion) },
+		parse:     e.parse,
+		answer: func(l *link.Link, _ link.MAC, m message) ([]byte, error) {
+			return e.frame(l, m.mac, echoAnswer, m.nonce, m.target)
+		},
+		question: func(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, error) {
+			var nonce [8]byte
+			rand.Read(nonce[:]) // never fails
+			return e.frame(l, to, echoQuestion, max(1, binary.BigEndian.Uint64(nonce[:])), addr)
+		},
+		answers: echoesOf(echoAnswer),
+	}
+}
+
+// echoesOf passes echoes of one kind to this machine only.
+func echoesOf(kind uint32) []bpf.Instruction {
+	return toUs(slices.Concat([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: offVersion, Size: 2},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: echoVersion<<8 | kind, SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+	}, alone())...)
+}
+
+func (e *echoes) setKeys(keys [][]byte) error {
+	var seals []*keyed.Seal
+	for _, k := range keys {
+		s, err := keyed.New(k, "echo")
+		if err != nil {
+			return fmt.Errorf("set keys of the echo: %w", err)
+		}
+		seals = append(seals, s)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.seals = seals
+	return nil
+}
+
+func (e *echoes) frame(l *link.Link, to link.MAC, kind byte, nonce uint64, addr netip.Addr) ([]byte, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.seals) == 0 {
+		return nil, errNoKey
+	}
+	address := addr.As16()
+	b := slices.Concat(to[:], l.MAC[:], []byte{byte(etherTypeEcho >> 8), byte(etherTypeEcho & 0xff)})
+	b = binary.BigEndian.AppendUint64(b, e.seals[0].Prefix)
+	b = binary.BigEndian.AppendUint64(append(b, echoVersion, kind), nonce)
+	return e.seals[0].Close(append(b, address[:]...)), nil
+}
+
+// nonceOf returns the nonce of an echo.
+func nonceOf(frame []byte) uint64 { return binary.BigEndian.Uint64(frame[offNonce:]) }
+
+// parse reads an echo. What does not begin like one of ours costs a comparison.
+func (e *echoes) parse(frame []byte, own link.MAC) (message, outcome) {
+	_, out := header(frame, etherTypeEcho, own)
+	switch {
+	case out != answered:
+		return message{}, out
+	case link.MAC(frame[offDestination:offSource]) != own:
+		return message{}, notToUs
+	case len(frame) < echoLen:
+		return message{}, badLength
+	case frame[offVersion] != echoVersion || frame[offKind] != echoQuestion && frame[offKind] != echoAnswer || nonceOf(frame) == 0:
+		return message{}, badFormat
+	case !e.opens(frame[:echoLen]):
+		return message{}, badKey
+	}
+	m := message{mac: link.MAC(frame[offSource:offEtherType]), nonce: nonceOf(frame), direct: true}
+	addr := netip.AddrFrom16([16]byte(frame[offAddress:offTag])).Unmap()
+	if frame[offKind] == echoQuestion {
+		m.target = addr
+	} else {
+		m.claimed, m.reply = addr, true
+	}
+	return m, answered
+}
+
+// opens reports whether the frame was closed with one of our keys.
+func (e *echoes) opens(frame []byte) bool {
+	prefix := binary.BigEndian.Uint64(frame[offPrefix:])
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.seals {
+		if s.Prefix != prefix {
+			continue
+		}
+		if _, ok := s.Open(frame); ok {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,177 @@
+package layer2
+
+import (
+	"bytes"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
+)
+
+// keyOf makes keys that differ by an octet.
+func keyOf(n byte) []byte { return bytes.Repeat([]byte{n}, 32) }
+
+func keyedBy(keys ...byte) *echoes {
+	var all [][]byte
+	for _, n := range keys {
+		all = append(all, keyOf(n))
+	}
+	e := &echoes{}
+	if err := e.setKeys(all); err != nil {
+		panic(err)
+	}
+	return e
+}
+
+// echoed is an echo from the asker to us, sealed by a key.
+func echoed(key, kind byte, nonce uint64, addr netip.Addr) []byte {
+	frame, err := keyedBy(key).frame(&link.Link{MAC: askerMAC}, ourMAC, kind, nonce, addr)
+	if err != nil {
+		panic(err)
+	}
+	return frame
+}
+
+func echoTests() []frameTest {
+	question := func(change func(frame []byte)) []byte {
+		frame := echoed(1, echoQuestion, 7, v4)
+		change(frame)
+		return frame
+	}
+	return []frameTest{
+		{"question", question(func([]byte) {}), answered},
+		{"IPv6", echoed(1, echoQuestion, 7, v6), answered},
+		{"padded", append(echoed(1, echoQuestion, 7, v4), 0, 0, 0), answered},
+		{"about an address of another", echoed(1, echoQuestion, 7, foreign4), notOurs},
+		{"answer", echoed(1, echoAnswer, 7, foreign4), notRequest},
+		{"another key", echoed(2, echoQuestion, 7, v4), badKey},
+		{"its prefix alone", question(func(f []byte) { f[offTag]++ }), badKey},
+		{"about another address", question(func(f []byte) { f[offAddress+15]++ }), badKey},
+		{"another nonce", question(func(f []byte) { f[offNonce]++ }), badKey},
+		{"forwarded by another machine", question(func(f []byte) { copy(f[offSource:], otherMAC[:]) }), badKey},
+		{"question as answer", question(func(f []byte) { f[offKind] = echoAnswer }), badKey},
+		{"no nonce", echoed(1, echoQuestion, 0, v4), badFormat},
+		{"another kind", echoed(1, 3, 7, v4), badFormat},
+		{"another version", question(func(f []byte) { f[offVersion]++ }), badFormat},
+		{"short", echoed(1, echoQuestion, 7, v4)[:echoLen-1], badLength},
+		{"to all", question(func(f []byte) { copy(f, allNodes.mac[:]) }), notToUs},
+		{"to another", question(func(f []byte) { copy(f, otherMAC[:]) }), notToUs},
+		{"ours", question(func(f []byte) { copy(f[offSource:], ourMAC[:]) }), ownFrame},
+		{"of another protocol", arpRequest(v4, nil), notRequest},
+	}
+}
+
+// The kernel passes to ports the questions, to those who ask the answers, and nothing else.
+func TestEchoFilter(t *testing.T) {
+	proto := keyedBy(1).protocol()
+	for _, tt := range []struct {
+		name             string
+		frame            []byte
+		question, answer bool
+	}{
+		{"question", echoed(1, echoQuestion, 7, v4), true, false},
+		{"answer", echoed(1, echoAnswer, 7, v6), false, true},
+		{"another version", slices.Concat(echoed(1, echoQuestion, 7, v4)[:offVersion], []byte{9, echoQuestion}, make([]byte, 40)), false, false},
+		{"to all", slices.Concat(allNodes.mac[:], echoed(1, echoQuestion, 7, v4)[offSource:]), false, false},
+		{"short", echoed(1, echoQuestion, 7, v4)[:offVersion], false, false},
+	} {
+		if got := runs(t, proto.filter(nil), tt.frame); got != tt.question {
+			t.Errorf("%s passes to a port: %v", tt.name, got)
+		}
+		if got := runs(t, proto.answers, tt.frame); got != tt.answer {
+			t.Errorf("%s passes to who asks: %v", tt.name, got)
+		}
+	}
+}
+
+// An echo is answered when a neighbour's question would be, by the owner or who was it until now, and by nobody in its
+// stead.
+func TestEchoPhases(t *testing.T) {
+	lease := &testLease{}
+	runPlay(t, lease, func(p *play) {
+		if err := p.SetKeys([][]byte{keyOf(1)}); err != nil {
+			t.Fatal(err)
+		}
+		expect := func(when string, answered bool) {
+			t.Helper()
+			for _, addr := range []netip.Addr{v4, v6} {
+				want := ""
+				if answered {
+					want = "us>asker echo 2 7 " + addr.String()
+				}
+				if got := p.put(echoed(1, echoQuestion, 7, addr)); got != want {
+					t.Errorf("%s: %q, want %q", when, got, want)
+				}
+			}
+			sentFor(p.lan, 0)
+		}
+		p.Set(Desired{Announcements: bothFamilies(probed), Speakers: speakers})
+		expect("before it is ours", false)
+		time.Sleep(5 * time.Second)
+		sentFor(p.lan, 0)
+		expect("ours", true)
+		lease.lapsed.Store(true)
+		expect("without the lease", false)
+		lease.lapsed.Store(false)
+		p.Set(Desired{Announcements: ourAnnouncements, Speakers: speakers})
+		expect("with it again", true)
+		if err := p.SetKeys([][]byte{keyOf(2), keyOf(1)}); err != nil {
+			t.Fatal(err)
+		}
+		expect("by an older key, which is still accepted", true)
+		if err := p.SetKeys([][]byte{keyOf(2)}); err != nil {
+			t.Fatal(err)
+		}
+		expect("by one that is not", false)
+		if err := p.SetKeys([][]byte{keyOf(1)}); err != nil {
+			t.Fatal(err)
+		}
+		p.Set(Desired{Yield: []netip.Addr{v4, v6}, Speakers: speakers})
+		synctest.Wait()
+		sentFor(p.lan, 0)
+		expect("while it is handed over", true)
+		p.Set(Desired{Announcements: bothFamilies(func(a *lb.Announcement) { a.MAC = otherMAC }), Speakers: speakers})
+		synctest.Wait()
+		expect("in another's stead", false)
+	})
+}
+
+// What answers a question is the asked speaker's answer with its nonce, about its address.
+func TestWhatCountsAsEcho(t *testing.T) {
+	r := newFakeLAN().responder()
+	r.echo = keyedBy(1)
+	proto := r.echo.protocol()
+	asks, err := proto.question(&eth0, askerMAC, v4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&echoes{}).protocol().question(&eth0, askerMAC, v4); err == nil {
+		t.Error("asks without a key")
+	}
+	nonce := nonceOf(asks)
+	for _, tt := range []struct {
+		name  string
+		frame []byte
+		count bool
+	}{
+		{"its answer", echoed(1, echoAnswer, nonce, v4), true},
+		{"an answer to another question", echoed(1, echoAnswer, nonce+1, v4), false},
+		{"about another address", echoed(1, echoAnswer, nonce, foreign4), false},
+		{"a question", echoed(1, echoQuestion, nonce, v4), false},
+		{"with another key", echoed(2, echoAnswer, nonce, v4), false},
+		{"by ARP", replyTo(ourMAC, askerMAC, askerMAC, v4), false},
+	} {
+		a := &asked{frame: asks}
+		in := &inquiry{r: r, speakers: speakers, asked: map[Question]*asked{{Link: "eth0", MAC: askerMAC, Address: v4, Echo: true}: a}}
+		for _, p := range []protocol{proto, arpProtocol()} {
+			in.heard(&tap{link: eth0, proto: p}, tt.frame)
+		}
+		if counted := a.answers == 1; counted != tt.count {
+			t.Errorf("%s counts: %v", tt.name, counted)
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package liveness
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/members"
+)
+
+const (
+	// trialInterval is the mean time between trials of one speaker's echo. A trial without an answer is repeated after
+	// retrialInterval, and counts only then: its node may have died in that moment.
+	trialInterval   = time.Minute
+	retrialInterval = 5 * time.Second
+	minSilentTrials = 2
+	// maxTrials bounds the speakers that are tried at once.
+	maxTrials = 32
+)
+
+// trial is what is known of whether a speaker's echo gets through, from trials while it is heard. A fabric may drop
+// echoes, and an older speaker has none.
+type trial struct {
+	next time.Time
+	// echoes: an answer came, and never so many trials in a row without one since; silent counts these.
+	echoes bool
+	silent int
+}
+
+// record takes the number of answers, or Unasked. heard: the speaker is still heard.
+func (t *trial) record(now time.Time, answers int, heard bool) {
+	t.next = now.Add(trialInterval/2 + rand.N(trialInterval))
+	switch {
+	case answers > 0:
+		t.echoes, t.silent = true, 0
+	case answers == layer2.Unasked || !heard:
+	case t.silent+1 < minSilentTrials:
+		t.silent, t.next = t.silent+1, now.Add(retrialInterval)
+	default:
+		t.echoes, t.silent = false, minSilentTrials
+	}
+}
+
+// audible returns the other nodes whose speakers are heard at this moment.
+func audible(v members.View, self string) map[string]bool {
+	out := maps.Clone(v.Alive)
+	maps.DeleteFunc(out, func(node string, _ bool) bool {
+		return node == self || v.Alone || v.Silent[node] || v.SpeakerDown[node]
+	})
+	return out
+}
+
+// tryEchoes asks speakers that are due for an echo.
+func (w *wire) tryEchoes(ctx context.Context) {
+	var of []string
+	var questions []layer2.Question
+	answers := map[string]int{}
+	for _, node := range w.due() {
+		answers[node] = layer2.Unasked
+		own, _ := w.questions(node)
+		for _, q := range echoes(own) {
+			of, questions = append(of, node), append(questions, q)
+		}
+	}
+	if len(answers) == 0 {
+		return
+	}
+	for i, n := range w.asker.Ask(ctx, questions, wireTime) {
+		answers[of[i]] = max(n, answers[of[i]])
+	}
+	before := w.withoutEcho()
+	w.mu.Lock()
+	for node, n := range answers {
+		if t := w.trials[node]; t != nil {
+			t.record(w.now(), n, w.heard[node])
+		}
+	}
+	w.mu.Unlock()
+	if !slices.Equal(w.withoutEcho(), before) {
+		w.changed()
+	}
+}
+
+// due returns the speakers to try: those that are heard and announce something.
+func (w *wire) due() (nodes []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.now()
+	for node := range w.heard {
+		if !w.announces[node] || len(nodes) == maxTrials {
+			continue
+		}
+		if w.trials[node] == nil {
+			w.trials[node] = &trial{}
+		}
+		if !w.trials[node].next.After(now) {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
+}
+
+// echoesOf reports whether a node's echo got through in its last trials.
+func (w *wire) echoesOf(node string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.trials[node] != nil && w.trials[node].echoes
+}
+
+// withoutEcho returns the nodes whose heartbeats arrive and whose echo does not.
+func (w *wire) withoutEcho() (nodes []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for node, t := range w.trials {
+		if t.silent >= minSilentTrials && w.heard[node] {
+			nodes = append(nodes, node)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes
+}
+
+// echoes turns questions by ARP and Neighbor Discovery into those to the speaker itself.
+func echoes(questions []layer2.Question) []layer2.Question {
+	out := slices.Clone(questions)
+	for i := range out {
+		out[i].Echo = true
+	}
+	return out
+}

@@ -1,0 +1,134 @@
+package liveness
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/members"
+)
+
+// echoTest is a watcher of w2, for which a switch answers ARP.
+type echoTest struct {
+	*wire
+	*lan
+	t       *testing.T
+	time    time.Time
+	changes int
+}
+
+func newEchoTest(t *testing.T, echoes int) *echoTest {
+	l := &lan{answers: map[link.MAC]int{mac(2): 3}, echoes: map[link.MAC]int{mac(2): echoes}}
+	e := &echoTest{wire: newWire(l, own), lan: l, t: t, time: time.Now()}
+	e.wire.now = func() time.Time { return e.time }
+	e.wire.changed = func() { e.changes++ }
+	e.hears("w2")
+	return e
+}
+
+// hears sets the nodes that are heard, of which w2 announces an address.
+func (e *echoTest) hears(heard ...string) {
+	is := map[string]bool{}
+	for _, node := range heard {
+		is[node] = true
+	}
+	e.set(neighbours(), is, map[netip.Addr]string{netip.MustParseAddr("192.0.2.100"): "w2", netip.MustParseAddr("192.0.2.101"): "w1"},
+		netip.MustParseAddr("192.0.2.1"))
+}
+
+// tries lets so much time pass, looks for speakers that are due, and returns of how many addresses it asked.
+func (e *echoTest) tries(after time.Duration, echoes int) int {
+	e.time, e.asked, e.echoes[mac(2)] = e.time.Add(after), nil, echoes
+	e.tryEchoes(e.t.Context())
+	return len(e.asked)
+}
+
+func (e *echoTest) want(what string, echoes int, want heartbeat.Reply, without ...string) {
+	e.t.Helper()
+	e.echoes[mac(2)] = echoes
+	if got := e.ask("w2").Node; got != want {
+		e.t.Errorf("%s: %v, want %v", what, got, want)
+	}
+	if got := e.withoutEcho(); !slices.Equal(got, without) {
+		e.t.Errorf("%s: without echo are %v, want %v", what, got, without)
+	}
+}
+
+// What a switch answers for a node counts for nothing once the node's echo got through, and otherwise as before.
+func TestEcho(t *testing.T) {
+	const late = 2 * trialInterval
+	e := newEchoTest(t, 0)
+	e.want("not tried yet", 0, heartbeat.Answered)
+	if e.tries(0, 1) != 1 || e.tries(trialInterval/3, 1) != 0 {
+		t.Error("it is tried at once, and then for a while no more")
+	}
+	e.want("one answer shows that it gets through", 0, heartbeat.Silent)
+	e.want("it answers", minAnswers, heartbeat.Answered)
+	if e.tries(late, 0) != 1 || e.tries(retrialInterval-time.Millisecond, 0) != 0 {
+		t.Error("it is tried again, and soon after once more")
+	}
+	e.want("it may have died when it was tried", 0, heartbeat.Silent)
+	e.hears()
+	if e.tries(late, 0) != 0 {
+		t.Error("it is tried while it is not heard")
+	}
+	e.hears("w2")
+	if e.tries(0, 0) != 1 {
+		t.Error("another run is not tried at once")
+	}
+	e.want("another run, tried once", 0, heartbeat.Silent)
+	e.tries(retrialInterval, 0)
+	e.want("it is heard, and its echo is not", 0, heartbeat.Answered, "w2")
+	e.tries(late, 3)
+	e.want("it gets through again", 0, heartbeat.Silent)
+	if e.changes != 2 {
+		t.Errorf("%d changes, want 2", e.changes)
+	}
+}
+
+// A speaker that does not live to the end of a trial, or cannot be asked, shows nothing.
+func TestEchoOfTheDying(t *testing.T) {
+	e := newEchoTest(t, 0)
+	e.tries(0, 3)
+	for range 5 {
+		e.trials["w2"].record(e.time, 0, false)
+	}
+	delete(e.echoes, mac(2))
+	for range 5 {
+		e.time = e.time.Add(2 * trialInterval)
+		e.tryEchoes(t.Context())
+	}
+	e.want("its echo got through", 0, heartbeat.Silent)
+}
+
+// Speakers are tried that are heard, and not too many at once.
+func TestEchoesDue(t *testing.T) {
+	nodes := func(names ...string) map[string]bool {
+		out := map[string]bool{}
+		for _, name := range names {
+			out[name] = true
+		}
+		return out
+	}
+	v := members.View{Alive: nodes("self", "heard", "silent", "down"), Silent: nodes("silent"), SpeakerDown: nodes("down")}
+	if got := audible(v, "self"); len(got) != 1 || !got["heard"] {
+		t.Errorf("%v are heard", got)
+	}
+	v.Alone = true
+	if got := audible(v, "self"); len(got) != 0 {
+		t.Errorf("%v are heard by a node that hears nobody", got)
+	}
+	e := newEchoTest(t, 0)
+	for i := range 3 * maxTrials {
+		name := string(rune('A' + i))
+		e.heard[name], e.announces[name] = true, true
+	}
+	for range 5 {
+		if n := len(e.due()); n != maxTrials {
+			t.Errorf("%d are tried at once", n)
+		}
+	}
+}
