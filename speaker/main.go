@@ -48,6 +48,7 @@ type settings struct {
 	podLinks                   []string
 	relay                      bool
 	announceRate               int
+	announceByRequest          bool
 }
 
 func (s *settings) parse(args []string) error {
@@ -64,6 +65,7 @@ func (s *settings) parse(args []string) error {
 	})
 	f.BoolVar(&s.relay, "relay", true, "send packets of older TCP connections to the former owner of an address that moves here")
 	f.IntVar(&s.announceRate, "announce-rate", 500, "`frames` a second that announce addresses on one link, 100 to 100000, beyond a burst of 1000")
+	f.BoolVar(&s.announceByRequest, "announce-by-request", false, "ask the default gateways for their own addresses from each announced one: some learn from nothing else")
 	f.UintVar(&s.heartbeatPort, "heartbeat-port", 7948, "UDP `port` of the speakers' heartbeats")
 	f.DurationVar(&s.heartbeatInterval, "heartbeat-interval", 50*time.Millisecond, "`time` between two heartbeats, 10ms to 1s; a node is declared dead after three missed heartbeats")
 	f.BoolVar(&s.realtime, "heartbeat-realtime", true, "give the heartbeat process real-time priority, which needs the capability SYS_NICE; without it a node is declared dead after nine missed heartbeats")

@@ -75,7 +75,12 @@ func unicastSolicitation(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, er
 	if !source.IsValid() {
 		return nil, errNoSource
 	}
-	return icmpFrame(l, to, source, addr, &ndp.NeighborSolicitation{TargetAddress: addr, Options: []ndp.Option{
+	return solicitationFrom(l, source, machine{addr: addr, mac: to})
+}
+
+// solicitationFrom asks a machine for its own address; it learns the source from that (RFC 4861 section 7.2.3).
+func solicitationFrom(l *link.Link, source netip.Addr, to machine) ([]byte, error) {
+	return icmpFrame(l, to.mac, source, to.addr, &ndp.NeighborSolicitation{TargetAddress: to.addr, Options: []ndp.Option{
 		&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: l.MAC.HardwareAddr()},
 	}})
 }

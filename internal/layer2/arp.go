@@ -29,6 +29,7 @@ func arpProtocol() protocol {
 		parse:     parseARP,
 		answer:    arpReply,
 		announce:  gratuitousARP,
+		request:   arpRequestFrom,
 		probe:     arpProbe,
 		question:  arpQuestion,
 		answers:   arpAnswers(),
@@ -127,6 +128,11 @@ func gratuitousARP(l *link.Link, addr netip.Addr, turn int, to *machine) ([]byte
 	}
 	// In a gratuitous reply the target's MAC is the sender's (RFC 5944 section 4.6).
 	return arpFrame(l, arp.OperationReply, us, us, ethernet.Broadcast)
+}
+
+// arpRequestFrom asks a machine for its own address, which every stack learns the sender from (RFC 826).
+func arpRequestFrom(l *link.Link, addr netip.Addr, to machine) ([]byte, error) {
+	return arpFrame(l, arp.OperationRequest, station{l.MAC, addr}, station{ip: to.addr}, to.mac.HardwareAddr())
 }
 
 func arpFrame(l *link.Link, op arp.Operation, sender, target station, dst net.HardwareAddr) ([]byte, error) {

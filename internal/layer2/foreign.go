@@ -34,6 +34,9 @@ type machine struct {
 	answered bool
 }
 
+// isGateway reports whether it is a default gateway of the kernel's.
+func (m *machine) isGateway() bool { return m.seen.IsZero() }
+
 // foreignMachines has the foreign machines that were heard on a link.
 type foreignMachines struct {
 	// heard by family. The reader of that family writes, the audit, and whoever asks: of two writes at once one may be lost.

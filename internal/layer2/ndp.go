@@ -38,6 +38,7 @@ func ndpProtocol() protocol {
 		parse:     parseND,
 		answer:    neighborAdvertisement,
 		announce:  unsolicitedNA,
+		request:   solicitationFrom,
 		probe:     detectDuplicate,
 		question:  unicastSolicitation,
 		answers:   ndpAnswers(),

@@ -19,10 +19,12 @@ type policer struct {
 	last  time.Time
 	knows map[netip.Addr]time.Duration
 	start time.Time
+	// learns returns the address that it learns from a frame, the zero Addr for none.
+	learns func(frame []byte) netip.Addr
 }
 
-func newPolicer() *policer {
-	return &policer{room: 500, last: time.Now(), start: time.Now(), knows: make(map[netip.Addr]time.Duration)}
+func newPolicer(learns func(frame []byte) netip.Addr) *policer {
+	return &policer{learns: learns, room: 500, last: time.Now(), start: time.Now(), knows: make(map[netip.Addr]time.Duration)}
 }
 
 func (p *policer) put(frame []byte) {
@@ -34,7 +36,7 @@ func (p *policer) put(frame []byte) {
 		return
 	}
 	p.room--
-	addr := announcedBy(frame)
+	addr := p.learns(frame)
 	if _, known := p.knows[addr]; addr.IsValid() && !known {
 		p.knows[addr] = now.Sub(p.start)
 	}
@@ -50,6 +52,21 @@ func announcedBy(frame []byte) netip.Addr {
 	return netip.Addr{}
 }
 
+// gateways are those of a link that ignore gratuitous ARP and unsolicited advertisements.
+var gateways = []link.Neighbour{
+	{Address: netip.MustParseAddr("192.0.2.254"), MAC: otherMAC}, {Address: netip.MustParseAddr("fe80::254"), MAC: otherMAC},
+}
+
+// requestedBy returns the address from which a frame asks one of these gateways, which is what they learn from.
+func requestedBy(frame []byte) netip.Addr {
+	for i, proto := range protocols() {
+		if m, out := proto.parse(frame, otherMAC); out == answered && m.direct && m.isQuestion() && m.target == gateways[i].Address {
+			return m.sender
+		}
+	}
+	return netip.Addr{}
+}
+
 // TestPolicedNeighbour: a router that polices ARP and Neighbor Discovery knows all addresses after some seconds, however many nodes
 // have taken them, and a thousand addresses of one node are not announced for longer than that.
 //
@@ -58,16 +75,24 @@ func TestPolicedNeighbour(t *testing.T) {
 	for _, tt := range []struct {
 		owners, addresses int
 		most              time.Duration
+		// requests: routers learn from requests only.
+		requests bool
 	}{
-		{1, 1000, 5 * time.Second}, {2, 1000, 5 * time.Second}, {8, 1000, 5 * time.Second}, {1, 10_000, 25 * time.Second}, {2, 10_000, 25 * time.Second}, {8, 10_000, 3 * time.Minute},
+		{1, 1000, 5 * time.Second, false}, {2, 1000, 5 * time.Second, false}, {8, 1000, 5 * time.Second, false},
+		{1, 10_000, 25 * time.Second, false}, {2, 10_000, 25 * time.Second, false}, {8, 10_000, 3 * time.Minute, false},
+		{1, 1000, 10 * time.Second, true}, {2, 1000, 10 * time.Second, true}, {8, 1000, time.Minute, true}, {8, 10_000, 10 * time.Minute, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			router := newPolicer()
+			router := newPolicer(announcedBy)
+			if tt.requests {
+				router.learns = requestedBy
+			}
 			set := manyAddresses(tt.addresses)
 			for owner := range tt.owners {
 				lan := newFakeLAN(eth0)
 				r := lan.responder()
-				r.between = between
+				r.between, r.requests = between, tt.requests
+				r.gateways = func(int) []link.Neighbour { return gateways }
 				stop := run(t, r)
 				ends := make(chan struct{})
 				defer func() { close(ends); stop() }()
@@ -94,7 +119,7 @@ func TestPolicedNeighbour(t *testing.T) {
 			for _, at := range router.knows {
 				last = max(last, at)
 			}
-			t.Logf("%d owners, %d addresses: %d known, the last one after %v", tt.owners, tt.addresses, len(router.knows), last)
+			t.Logf("%d owners, %d addresses, by requests %v: %d known, the last one after %v", tt.owners, tt.addresses, tt.requests, len(router.knows), last)
 			if len(router.knows) != tt.addresses {
 				t.Errorf("%d owners: the router knows %d of %d addresses after %v", tt.owners, len(router.knows), tt.addresses, tt.most)
 			}

@@ -159,6 +159,9 @@ func (p *port) announce(addr netip.Addr, turn int, to *machine) (done bool) {
 	}
 	n := number(lb.FamilyOf(addr))
 	frame, err := p.r.protocols[n].announce(&l.Link, addr, turn, to)
+	if to != nil && to.isGateway() && p.r.requests {
+		frame, err = p.r.protocols[n].request(&l.Link, addr, *to)
+	}
 	return p.send(n, &p.r.counts.announcements[n], frame, err)
 }
 

@@ -57,6 +57,8 @@ type protocol struct {
 	// announce makes the frame that announces an address to one machine or, if that is nil, to all neighbours by one of the
 	// protocol's forms in turn. The echo has neither this, probe nor claims.
 	announce func(l *link.Link, addr netip.Addr, turn int, to *machine) ([]byte, error)
+	// request makes the frame that asks a gateway for its own address, from this address.
+	request func(l *link.Link, addr netip.Addr, to machine) ([]byte, error)
 	// probe makes the frame that asks whether any machine has an address.
 	probe func(l *link.Link, addr netip.Addr) ([]byte, error)
 	// question makes the frame that asks one machine only whether it has an address, and

@@ -21,6 +21,8 @@ type Config struct {
 	// Links returns the node's present links; it must not block.
 	Links  func() []link.Link
 	Timers Timers
+	// Requests: gateways learn addresses from requests only.
+	Requests bool
 	// Lease says whether the last Set is still valid; nil means always.
 	Lease Lease
 	// Changed is called after a change of State, and Refused after a change of the result of
@@ -39,6 +41,7 @@ type Responder struct {
 	log       *slog.Logger
 	links     func() []link.Link
 	timers    Timers
+	requests  bool
 	lease     leased
 	changed   func()
 	refused   func()
@@ -80,6 +83,7 @@ func New(c Config) *Responder {
 		log:      c.Log,
 		links:    c.Links,
 		timers:   c.Timers.withDefaults(),
+		requests: c.Requests,
 		lease:    leased{lease: c.Lease},
 		changed:  c.Changed,
 		refused:  c.Refused,

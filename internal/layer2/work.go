@@ -1,6 +1,7 @@
 package layer2
 
 import (
+	"slices"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -85,12 +86,15 @@ func (k *keeper) told(it *item) {
 }
 
 // direct returns the machine that hears of an address next, before all do, and for how many frames that counts. It is nil
-// for all neighbours. A machine that is the only one gets half of the pace at most.
+// for all neighbours. Gateways that learn from requests only get one before each repetition. A machine that is the only one gets half of the pace at most.
 func (p *port) direct(it *item, now time.Time) (to *machine, frames int) {
-	if it.use != nearDefence && (it.lane != first || !p.schedule.roomy(now)) {
-		return nil, 1
+	var machines []machine
+	switch {
+	case it.use == nearDefence, it.lane == first && p.schedule.roomy(now):
+		machines = p.near(it.addr)
+	case p.r.requests && it.phase == ours && it.use == steps && it.lane == repeated:
+		machines = slices.DeleteFunc(p.near(it.addr), func(m machine) bool { return !m.isGateway() })
 	}
-	machines := p.near(it.addr)
 	switch {
 	case it.told >= len(machines) && it.use == nearDefence:
 		return nil, 0
