@@ -30,8 +30,8 @@ type trial struct {
 	silent int
 }
 
-// record takes the number of answers, or Unasked. heard: the speaker is still heard.
-func (t *trial) record(now time.Time, answers int, heard bool) {
+// after returns what is known after a trial with so many answers, or Unasked. heard: the speaker is still heard.
+func (t trial) after(now time.Time, answers int, heard bool) trial {
 	t.next = now.Add(trialInterval/2 + rand.N(trialInterval))
 	switch {
 	case answers > 0:
@@ -42,6 +42,7 @@ func (t *trial) record(now time.Time, answers int, heard bool) {
 	default:
 		t.echoes, t.silent = false, minSilentTrials
 	}
+	return t
 }
 
 // audible returns the other nodes whose speakers are heard at this moment.
@@ -74,9 +75,7 @@ func (w *wire) tryEchoes(ctx context.Context) {
 	before := w.withoutEcho()
 	w.mu.Lock()
 	for node, n := range answers {
-		if t := w.trials[node]; t != nil {
-			t.record(w.now(), n, w.heard[node])
-		}
+		w.trials[node] = w.trials[node].after(w.now(), n, w.heard[node])
 	}
 	w.mu.Unlock()
 	if !slices.Equal(w.withoutEcho(), before) {
@@ -90,13 +89,7 @@ func (w *wire) due() (nodes []string) {
 	defer w.mu.Unlock()
 	now := w.now()
 	for node := range w.heard {
-		if !w.announces[node] || len(nodes) == maxTrials {
-			continue
-		}
-		if w.trials[node] == nil {
-			w.trials[node] = &trial{}
-		}
-		if !w.trials[node].next.After(now) {
+		if w.announces[node] && !w.trials[node].next.After(now) && len(nodes) < maxTrials {
 			nodes = append(nodes, node)
 		}
 	}
@@ -107,7 +100,7 @@ func (w *wire) due() (nodes []string) {
 func (w *wire) echoesOf(node string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.trials[node] != nil && w.trials[node].echoes
+	return w.trials[node].echoes
 }
 
 // withoutEcho returns the nodes whose heartbeats arrive and whose echo does not.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/members"
 )
@@ -94,7 +95,7 @@ func TestEchoOfTheDying(t *testing.T) {
 	e := newEchoTest(t, 0)
 	e.tries(0, 3)
 	for range 5 {
-		e.trials["w2"].record(e.time, 0, false)
+		e.trials["w2"] = e.trials["w2"].after(e.time, 0, false)
 	}
 	delete(e.echoes, mac(2))
 	for range 5 {
@@ -104,16 +105,34 @@ func TestEchoOfTheDying(t *testing.T) {
 	e.want("its echo got through", 0, heartbeat.Silent)
 }
 
+// A speaker that is heard and whose echo is not is a Problem of this node, until its echo gets through.
+func TestEchoBlocked(t *testing.T) {
+	l := &lan{answers: map[link.MAC]int{mac(2): 3}, echoes: map[link.MAC]int{mac(2): 0}}
+	changes := 0
+	m := New(Config{
+		Log: quiet, Node: node("w1"), Cluster: twoNodes{}, Asker: l, Links: own, Changed: func() { changes++ }, SilenceChanged: func() {},
+	})
+	m.Set(Known{View: members.View{Alive: nodes("w1 w2")}, Members: neighbours(), Address: netip.MustParseAddr("192.0.2.1")})
+	m.SetOwners(map[netip.Addr]string{netip.MustParseAddr("192.0.2.100"): "w2"})
+	now := time.Now()
+	m.wire.now = func() time.Time { return now }
+	for range minSilentTrials {
+		m.wire.tryEchoes(t.Context())
+		now = now.Add(retrialInterval)
+	}
+	if p := m.State().Problems; len(p) != 1 || p[0].Reason != lb.EchoBlocked || p[0].Object != node("w1") {
+		t.Errorf("problems: %v", p)
+	}
+	l.echoes[mac(2)], now = 1, now.Add(2*trialInterval)
+	m.wire.tryEchoes(t.Context())
+	if p := m.State().Problems; len(p) != 0 || changes != 2 {
+		t.Errorf("problems: %v after %d changes", p, changes)
+	}
+}
+
 // Speakers are tried that are heard, and not too many at once.
 func TestEchoesDue(t *testing.T) {
-	nodes := func(names ...string) map[string]bool {
-		out := map[string]bool{}
-		for _, name := range names {
-			out[name] = true
-		}
-		return out
-	}
-	v := members.View{Alive: nodes("self", "heard", "silent", "down"), Silent: nodes("silent"), SpeakerDown: nodes("down")}
+	v := members.View{Alive: nodes("self heard silent down"), Silent: nodes("silent"), SpeakerDown: nodes("down")}
 	if got := audible(v, "self"); len(got) != 1 || !got["heard"] {
 		t.Errorf("%v are heard", got)
 	}

@@ -48,7 +48,7 @@ type wire struct {
 	announced map[string][]netip.Addr
 	// announces has those that announce something now, heard those whose heartbeats arrive.
 	announces, heard map[string]bool
-	trials           map[string]*trial
+	trials           map[string]trial
 	// answeredAt is when the foreign machines that answered lately did so last.
 	answeredAt map[layer2.Question]time.Time
 }
@@ -65,7 +65,7 @@ const (
 func newWire(asker Asker, links func() []link.Link) *wire {
 	return &wire{
 		asker: asker, links: links, now: time.Now, changed: func() {},
-		announced: map[string][]netip.Addr{}, trials: map[string]*trial{}, answeredAt: map[layer2.Question]time.Time{},
+		announced: map[string][]netip.Addr{}, trials: map[string]trial{}, answeredAt: map[layer2.Question]time.Time{},
 	}
 }
 
@@ -80,13 +80,13 @@ func (w *wire) set(members map[string]lb.Member, heard map[string]bool, owners m
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for node := range heard {
-		if t := w.trials[node]; t != nil && !w.heard[node] {
-			t.next, t.silent = time.Time{}, 0 // it may be another run
+		if !w.heard[node] {
+			w.trials[node] = trial{echoes: w.trials[node].echoes} // it may be another run
 		}
 	}
 	w.members, w.heard, w.announces, w.own = members, heard, announces, own
 	maps.DeleteFunc(w.announced, func(node string, _ []netip.Addr) bool { _, known := members[node]; return !known })
-	maps.DeleteFunc(w.trials, func(node string, _ *trial) bool { _, known := members[node]; return !known })
+	maps.DeleteFunc(w.trials, func(node string, _ trial) bool { _, known := members[node]; return !known })
 	maps.Copy(w.announced, announced)
 }
 
