@@ -32,7 +32,11 @@ const overlap = 100 * ms
 
 // newAnnouncers starts n nodes and settles them, with as many addresses of each.
 func newAnnouncers(seed uint64, n, each int) *announcers {
-	a := &announcers{world: newWorldOf(seed, n, Timers{MaxHoldDown: 10 * time.Second}), plans: map[string][]bool{}}
+	return newAnnouncersOf(seed, n, each, Timers{MaxHoldDown: 10 * time.Second})
+}
+
+func newAnnouncersOf(seed uint64, n, each int, timers Timers) *announcers {
+	a := &announcers{world: newWorldOf(seed, n, timers), plans: map[string][]bool{}}
 	a.after(4 * time.Second)
 	count := map[string]int{}
 	for i := 1; len(a.addresses) < n*each && i < 1<<16; i++ {

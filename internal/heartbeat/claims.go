@@ -31,10 +31,13 @@ type spread struct {
 func (d *detector) handle(now time.Duration, from *peer, c claim) {
 	if c.about == d.self {
 		if c.isVerdict() {
-			d.refute(now, c)
+			d.refute(now, from, c)
 		}
 		if c.status == givenUp {
 			if from.gaveUpAt = now; d.complained(now, gaveUpAt) {
+				if d.parted(now, from) {
+					d.own.diedAt = now // which does not count
+				}
 				d.stepBack(now)
 			}
 		}
@@ -82,36 +85,45 @@ func (d *detector) adopt(now time.Duration, about *peer, c claim) {
 }
 
 // refute answers a claim about this node itself that is not its own.
-func (d *detector) refute(now time.Duration, c claim) {
+func (d *detector) refute(now time.Duration, from *peer, c claim) {
 	if !c.over(d.own.claim) {
 		return
 	}
 	if c.status == Dead && now > d.born+newTime {
-		// The network lost this node, which was there: it takes nothing until it is heard again, and for a while.
-		d.counts.refuted.Add(1)
-		d.own.holdDown(now, d.HoldDown)
-		d.claimSelf(now, c.incarnation)
-		return
+		d.counts.refuted.Add(1) // the network lost this node, which was there
 	}
-	d.own.deaths = max(d.own.deaths, c.deaths)
-	if d.own.deaths > 0 && d.own.diedAt == 0 {
+	if c.status != Dead || !d.parted(now, from) {
+		d.own.deaths = max(d.own.deaths, c.deaths)
+	}
+	if c.status == Dead || d.own.deaths > 0 && d.own.diedAt == 0 {
 		d.own.diedAt = now
 	}
 	if c.status == Dead {
-		// An earlier run died. If not for the first time, this one may soon die, too.
-		d.own.diedAt = now
-		hold := d.MaxHoldDown
-		if d.own.deaths <= 16 {
-			hold = min(hold, d.HoldDown<<(max(d.own.deaths, 2)-2))
-		}
-		d.own.holdDown(now, hold)
+		d.own.holdDown(now, d.holdTime())
 	}
 	d.claimSelf(now, c.incarnation)
 }
 
-// stepBack has this node take nothing for a while, by its own claim.
+// parted: each of two sides lost the other, not this node alone the others. The peer is of the other one, which this side gave up.
+func (d *detector) parted(now time.Duration, from *peer) bool {
+	return from.status == Dead || from.status == HoldDown && now-from.claimedAt < togetherTime
+}
+
+// holdTime is how long this node is held down: it doubles with each further death.
+func (d *detector) holdTime() time.Duration {
+	if d.own.deaths > 16 {
+		return d.MaxHoldDown
+	}
+	return min(d.HoldDown<<(max(d.own.deaths, 2)-2), d.MaxHoldDown)
+}
+
+// stepBack has this node take nothing for a while, by its own claim. That counts as a death: others gave it up, too.
 func (d *detector) stepBack(now time.Duration) {
-	d.own.holdDown(now, d.HoldDown)
+	if d.own.diedAt == 0 || now-d.own.diedAt > togetherTime {
+		d.own.deaths = uint8(min(int(d.own.deaths)+1, 255))
+	}
+	d.own.diedAt = now
+	d.own.holdDown(now, d.holdTime())
 	if d.own.status == Alive {
 		d.claimSelf(now, d.own.incarnation)
 	}

@@ -39,7 +39,8 @@
 //     before it is a death.
 //
 // A node that was dead, or stepped back, and is well again is held down for Timers.HoldDown: it ranks behind the
-// others. That time grows for a node whose speaker is started again and again, each time after a death.
+// others. That time doubles each time, until ForgiveTime has passed since the last one. A side of a partition falls out
+// together: for its nodes it stays as it is.
 //
 // The Lease is the other direction: whether this node may still act on the last verdicts. It lapses when this node has
 // not sent heartbeats for so long that others may have declared it dead. A plan made after that confirms it again.
