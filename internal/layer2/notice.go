@@ -73,7 +73,7 @@ func (r *Responder) asked(t *table, e *entry, l *attached, m message) outcome {
 	case !is.answers():
 		return notOurs
 	case is == handing && m.isProbe() && speaker:
-		return notOurs // it looks for the new owner, as we do
+		return notOurs // an older speaker looks for the new owner
 	case is == standing && m.nonce != 0:
 		return notOurs // it asks whether the owner itself lives
 	case !r.lease.valid():

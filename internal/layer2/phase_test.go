@@ -321,8 +321,9 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// TestHandoverAsks: the former owner asks for the new one. Two former owners do not take each other for the new one.
-func TestHandoverAsks(t *testing.T) {
+// TestHandoverIsQuiet: a handover sends nothing to all neighbours, and ends. A former owner does not answer another, older one that
+// asks for its new owner.
+func TestHandoverIsQuiet(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: ourAnnouncements[:1], Speakers: speakers})
 		sentFor(p.lan, 3*time.Second)
@@ -330,12 +331,8 @@ func TestHandoverAsks(t *testing.T) {
 		if got := p.Handing(); !slices.Equal(got, []netip.Addr{v4}) {
 			t.Errorf("handed over: %v", got)
 		}
-		want := []string{"0s ARP 1", "50ms ARP 1", "150ms ARP 1", "350ms ARP 1", "750ms ARP 1", "1.5s ARP 1"}
-		for at := 3 * time.Second; at < lingerTime; at *= 2 {
-			want = append(want, at.String()+" ARP 1")
-		}
-		if diff := cmp.Diff(want, sentFor(p.lan, 2*lingerTime)); diff != "" {
-			t.Errorf("questions (-want +got):\n%s", diff)
+		if got := sentFor(p.lan, 2*lingerTime); got != nil {
+			t.Errorf("meanwhile all neighbours get %v", got)
 		}
 		if got := p.Handing(); got != nil {
 			t.Errorf("handed over in the end: %v", got)

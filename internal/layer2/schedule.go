@@ -268,7 +268,7 @@ func (s *schedule) queue(it *item, now time.Time) {
 			it.lane = first
 		case it.phase == ours:
 			wait = s.between(wait, wait+wait/4)
-		case it.phase == probing || it.number == 0:
+		default:
 			it.lane = asking
 		}
 		it.due = now.Add(wait)
@@ -278,9 +278,6 @@ func (s *schedule) queue(it *item, now time.Time) {
 		it.due, it.ends = now.Add(end-before), true
 	default:
 		return
-	}
-	if last := it.start.Add(end); it.phase == handing && it.due.After(last) {
-		it.due, it.ends = last, true
 	}
 	if it.ends {
 		it.lane = ending

@@ -29,11 +29,10 @@ type Timers struct {
 	// RateLimitInterval is the wait before an address in conflict is probed again
 	// (RFC 5227 section 1.1: RATE_LIMIT_INTERVAL, 60 s there).
 	RateLimitInterval time.Duration
-	// HandoverTimes are when this node asks the new owner whether it announces the address, and LingerTime is when this
-	// node stops answering in any case: a speaker whose API server hangs, and which does not know yet that it is the
-	// new owner, notices that after 45 s (ReadIdleTimeout and PingTimeout of client-go).
-	HandoverTimes []time.Duration
-	LingerTime    time.Duration
+	// LingerTime is when this node stops to answer for an address that another one owns, heard or not: a speaker whose API
+	// server hangs, and which does not know yet that it is the new owner, notices that after 45 s (ReadIdleTimeout and
+	// PingTimeout of client-go).
+	LingerTime time.Duration
 	// Rate is how many frames a second one link gets, whatever they are for. First announcements and probes may be ahead
 	// of it by Burst frames: a router that takes fewer loses the rest, and storm control may shut the port.
 	Rate, Burst int
@@ -50,7 +49,6 @@ func (t Timers) withDefaults() Timers {
 	for field, value := range map[*[]time.Duration][]time.Duration{
 		&t.AnnounceTimes: {0, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second},
 		&t.ProbeTimes:    {0, 70 * ms, 140 * ms},
-		&t.HandoverTimes: handoverTimes(),
 	} {
 		if *field == nil {
 			*field = value
@@ -82,17 +80,6 @@ func (t Timers) withDefaults() Timers {
 
 const lingerTime = time.Minute
 
-// handoverTimes are often at first, then ever less often: a new owner announces itself too, and the one of thousands of
-// addresses may be silent.
-func handoverTimes() []time.Duration {
-	const ms = time.Millisecond
-	times := []time.Duration{0, 50 * ms, 150 * ms, 350 * ms, 750 * ms}
-	for at := 1500 * ms; at < lingerTime; at *= 2 {
-		times = append(times, at)
-	}
-	return times
-}
-
 // quietRate is how many later announcements a second one link gets at most, and how many questions who else has an address.
 // Each goes to every host of the LAN.
 const quietRate = 50
@@ -122,7 +109,7 @@ func (t Timers) times(p phase) (steps []time.Duration, end time.Duration) {
 	case ours:
 		return t.AnnounceTimes, 0
 	case handing:
-		return t.HandoverTimes, t.LingerTime
+		return nil, t.LingerTime
 	}
 	return nil, 0
 }
