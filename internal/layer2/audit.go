@@ -61,9 +61,11 @@ type audit struct {
 	taps map[int][families]*tap
 	// turned, linked and walked are when each was last done.
 	turned, linked, walked moment
-	// asked are the addresses of other nodes, for which questions are heard. stale: they are others by now.
-	asked [families][]netip.Addr
-	stale bool
+	// asked are the addresses of other nodes, for which questions are heard. stale: they are others by now. joined are
+	// the groups of some of them.
+	asked  [families][]netip.Addr
+	stale  bool
+	joined map[membership]bool
 	// refused are the links on which listening failed.
 	refused map[string]bool
 	// overdue: at the last walk an address was unclaimed.

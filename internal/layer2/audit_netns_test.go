@@ -62,5 +62,14 @@ func TestAskersOfOthersAddresses(t *testing.T) {
 			}
 			nstest.Until(t, within, tt.asker.String()+" is known", func() bool { l.far.Send(tt.dead); return knows() })
 		}
+		// A card or a switch that knows groups passes IPv6 questions to those who joined.
+		group, _ := solicitedNode(v6)
+		member := func() bool {
+			groups, err := readIGMP6()
+			return err == nil && groups[membership{l.node.Link("eth0").Attrs().Index, group}]
+		}
+		nstest.Until(t, within, "in the group of the dead node's address", member)
+		l.first.Set(l.elsewhere())
+		nstest.Until(t, within, "not in it any more, once the address is gone", func() bool { return !member() })
 	})
 }

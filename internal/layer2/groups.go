@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -32,7 +34,10 @@ type groups struct {
 	kernel kernel
 	actual func() (map[membership]bool, error)
 
+	// desired are those for our addresses and for others' together; parts has them apart.
 	desired atomic.Pointer[map[membership]bool]
+	mu      sync.Mutex
+	parts   [2]map[membership]bool
 	wake    chan struct{}
 	// received and reported are the memberships of packet and of ordinary sockets.
 	received, reported map[membership]bool
@@ -60,9 +65,22 @@ func newGroups(log *slog.Logger, checkInterval time.Duration, repairs *atomic.Ui
 	return g
 }
 
-// set sets the groups to be joined. It never blocks. The caller must not change the map afterwards.
-func (g *groups) set(desired map[membership]bool) {
-	g.desired.Store(&desired)
+// Groups of our addresses, and of some of others.
+const (
+	ofOurs = iota
+	ofOthers
+)
+
+// set sets a part of the groups to be joined. The caller must not change the map afterwards.
+func (g *groups) set(part int, desired map[membership]bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.parts[part] = desired
+	all := make(map[membership]bool)
+	for _, some := range g.parts {
+		maps.Copy(all, some)
+	}
+	g.desired.Store(&all)
 	select {
 	case g.wake <- struct{}{}:
 	default:

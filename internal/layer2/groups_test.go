@@ -81,7 +81,7 @@ func TestGroups(t *testing.T) {
 	} {
 		k.calls = 0
 		tt.before()
-		g.set(tt.desired)
+		g.set(ofOurs, tt.desired)
 		g.sync()
 		for _, held := range []struct {
 			name      string

@@ -214,7 +214,7 @@ func (k *keeper) follow(t *table) bool {
 	for p, want := range jobs {
 		p.schedule.set(want, k.r.now())
 	}
-	k.r.groups.set(groups)
+	k.r.groups.set(ofOurs, groups)
 	return everywhere
 }
 

@@ -1,6 +1,7 @@
 package layer2
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -35,6 +36,26 @@ func (a *audit) attach(now moment) {
 		if _, attached := a.taps[index]; !attached {
 			a.open(l)
 		}
+	}
+	a.join()
+}
+
+// maxOthers bounds the groups that a link joins to hear who asks for others' addresses.
+const maxOthers = 64
+
+// join joins the groups of addresses of other nodes, without which a card or a switch passes no question for them.
+func (a *audit) join() {
+	groups, addrs := make(map[membership]bool), a.asked[number(lb.IPv6)]
+	for index := range a.taps {
+		for _, addr := range addrs[:min(len(addrs), maxOthers)] {
+			if group, ok := solicitedNode(addr); ok {
+				groups[membership{index, group}] = true
+			}
+		}
+	}
+	if !maps.Equal(groups, a.joined) {
+		a.joined = groups
+		a.r.groups.set(ofOthers, groups)
 	}
 }
 

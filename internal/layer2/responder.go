@@ -32,7 +32,7 @@ type Config struct {
 
 // memberships holds multicast groups on links, by index.
 type memberships interface {
-	set(desired map[membership]bool)
+	set(part int, desired map[membership]bool)
 	run(ctx context.Context) error
 }
 

@@ -138,16 +138,18 @@ func (l *fakeLAN) wire(name string, p protocol) *fakeWire {
 	}
 }
 
-// fakeGroups records the last set.
+// fakeGroups records the last groups of our addresses.
 type fakeGroups struct {
 	mu      sync.Mutex
 	desired map[membership]bool
 }
 
-func (g *fakeGroups) set(desired map[membership]bool) {
+func (g *fakeGroups) set(part int, desired map[membership]bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.desired = desired
+	if part == ofOurs {
+		g.desired = desired
+	}
 }
 
 func (g *fakeGroups) run(ctx context.Context) error {
