@@ -85,7 +85,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.cluster.Run(ctx) })
 	group.Go(func() error { return httpd.Serve(ctx, s.MetricsListen, httpd.Metrics(registry)) })
-	group.Go(func() error { return httpd.Serve(ctx, s.HealthListen, httpd.Health(p.assign.ready)) })
+	group.Go(func() error { return httpd.Serve(ctx, s.HealthListen, httpd.Health(httpd.Runs, p.assign.ready)) })
 	group.Go(func() error { return httpd.Serve(ctx, s.DebugListen, httpd.Debug(state)) })
 	group.Go(func() error { return campaign(ctx, log, p.cluster, s.nodeName, p.work) })
 	return group.Wait()

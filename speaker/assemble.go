@@ -70,5 +70,6 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	w.paths.podLinks = s.podLinks
 	w.pathLoop = loop.New(loop.Config{Name: "paths", Log: log, Sync: w.paths.sync})
 	w.loop = loop.New(loop.Config{Name: "plan", Log: log, Sync: w.sync})
+	w.hang = newHang(w)
 	return w, nil
 }

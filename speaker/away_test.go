@@ -54,6 +54,8 @@ type fleet struct {
 	mu       sync.Mutex
 	alive    map[string]bool
 	speakers map[string]*node
+	// hangs is called in each run, and may take its time.
+	hangs func(*syncer)
 }
 
 // node is one speaker.
@@ -81,11 +83,11 @@ func newFleet(t *testing.T, names ...string) *fleet {
 }
 
 // serve makes a Service with an address and an endpoint.
-func (c *fleet) serve(address string) {
+func (c *fleet) serve(address string, conditions ...metav1.Condition) {
 	m := metav1.ObjectMeta{Namespace: "default", Name: "s" + strings.ReplaceAll(address, ".", "-"), UID: "1"}
 	c.api.put(servicesPath, m.Namespace+"/"+m.Name, &corev1.Service{
 		ObjectMeta: m, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.0.0.1", ClusterIPs: []string{"10.0.0.1"}},
-		Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: address}}}},
+		Status: corev1.ServiceStatus{Conditions: conditions, LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: address}}}},
 	})
 	m.Labels = map[string]string{discoveryv1.LabelServiceName: m.Name}
 	c.api.put("/apis/discovery.k8s.io/v1/endpointslices", m.Namespace+"/"+m.Name, &discoveryv1.EndpointSlice{
@@ -120,19 +122,21 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 		Asker: l2, Links: noLinks, Changed: func() { w.loop.Hurry() }, SilenceChanged: func() { w.report.KickState() },
 	})
 	w = &syncer{
-		node: name, log: log, owners: &owners{}, sessions: sessionGate{log: log}, options: config.Options{Default: true}, cluster: cluster, liveness: live,
+		node: name, log: log, membership: &membership{}, owners: &owners{}, sessions: sessionGate{log: log}, options: config.Options{Default: true}, cluster: cluster, liveness: live,
 		filter: &guard{node: name, kept: kept{removed: true}}, boot: kubeproxy.New(kubeproxy.Config{Log: log}),
 		endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log}),
 		relays:    newRelays(log, settings{relay: true}, noLinks, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, noLinks, func() {}, func() {}), headstart: headstart.New(log),
 		report: report.New(report.Config{Log: log, NodeName: name, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live, Foreign: func() []link.Neighbour { return nil }}),
 	}
 	w.loop = loop.New(loop.Config{Name: "plan", Log: log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})
+	w.hang = newHang(w)
+	w.hang.waited = func() time.Duration { return 0 } // the machine that runs the test may be busy
 	n := &node{stop: stop, syncer: w}
 	c.speakers[name] = n
 	group.Go(func() error { return w.cluster.Run(ctx) })
 	group.Go(func() error { return w.layer2.Run(ctx) })
 	group.Go(func() error { return w.liveness.Run(ctx) })
-	group.Go(func() error { return w.loop.Run(ctx) })
+	group.Go(func() error { return w.hang.Run(ctx) })
 	group.Go(func() error { return w.report.Run(ctx) })
 }
 
@@ -142,8 +146,22 @@ func (c *fleet) plan(w *syncer) (again time.Duration, err error) {
 		return 0, nil
 	}
 	in, view := w.read(nil), c.view()
+	if c.hangs != nil {
+		c.hangs(w)
+	}
 	w.liveness.Set(liveness.Known{View: view, Speakers: in.speakers, Services: in.state.Services})
-	return w.run(in, view, nil)
+	return w.run(in, view, c.stopping())
+}
+
+// stopping is the metadata of the speakers whose plan loops hang.
+func (c *fleet) stopping() map[string]lb.Member {
+	out := map[string]lb.Member{}
+	for name, n := range c.speakers {
+		if n.hung.Load() {
+			out[name] = lb.Member{Stopping: true, Partial: true}
+		}
+	}
+	return out
 }
 
 // die ends the speakers of nodes, and removes these from the fleet's view.

@@ -14,7 +14,7 @@ import (
 // others, and not by newer knowledge.
 func (w *syncer) self(in inputs) lb.Member {
 	m := localMember(in.links, w.layer2.Refused(), w.liveness.SilentLinks())
-	m.Stopping, m.API = in.stopping, w.owners.contact.API()
+	m.Stopping, m.API = in.stopping || w.hung.Load(), w.owners.contact.API()
 	if !w.boot.Served() {
 		m.Unfit |= lb.Booting
 	}

@@ -35,7 +35,7 @@ func (w *syncer) handOver(whole context.Context, stop <-chan struct{}) {
 	defer cancel()
 	start := time.Now()
 	err := wait.PollUntilContextCancel(ctx, handoverInterval, true, func(context.Context) (bool, error) {
-		return w.saidGoodbye.Load() && len(w.layer2.Handing()) == 0 && w.last.Load().plan().Withdraws.IsZero(), nil
+		return (w.saidGoodbye.Load() || w.hung.Load()) && len(w.layer2.Offered()) == 0 && len(w.layer2.Handing()) == 0 && w.last.Load().plan().Withdraws.IsZero(), nil
 	})
 	if last := w.last.Load(); last != nil && last.Goodbye != "" && whole.Err() == nil {
 		w.log.Info("BGP sessions are shut down", "reason", last.Goodbye)

@@ -156,11 +156,11 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	} {
 		group.Go(func() error { return run(sinks) })
 	}
-	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.kernel.Run, w.liveness.Run, w.owners.run, w.loop.Run, w.report.Run, w.conntrack.Run} {
+	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.kernel.Run, w.liveness.Run, w.owners.run, w.hang.Run, w.report.Run, w.conntrack.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error { return httpd.Serve(ctx, s.MetricsListen, httpd.Metrics(w.registry())) })
-	group.Go(func() error { return httpd.Serve(ctx, s.HealthListen, httpd.Health(w.ready)) })
+	group.Go(func() error { return httpd.Serve(ctx, s.HealthListen, httpd.Health(w.hang.alive, w.ready)) })
 	group.Go(func() error { return httpd.Serve(ctx, s.DebugListen, httpd.Debug(w.debug)) })
 	// BFD ends with the membership. If it ended before BGP, routers would end the sessions of BGP and drop their routes,
 	// which they keep for a speaker that restarts (graceful restart).

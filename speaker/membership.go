@@ -92,7 +92,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	}
 	self := w.self(inputs{links: w.links.Links(), sessions: w.bgp.Sessions()})
 	self.Unfit &^= lb.Unfiltered // the filter may not have been set yet
-	m.SetSelf(self)
+	w.tell(m, self)
 	w.membership.members.Store(m)
 	w.paths.bfd.Connect(m.OrderGuest)
 	group, ctx := errgroup.WithContext(ctx)

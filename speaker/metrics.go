@@ -20,6 +20,7 @@ var (
 		"Time since the API server was last heard.", nil, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Problems of this node that a user must mend.", []string{"kind", "reason"}, nil)
+	hangsDesc = prometheus.NewDesc("holdfast_plan_hangs", "1 while a run of the plan loop hangs.", nil, nil)
 )
 
 // nodeReasons are the reasons of all problems that a node can have.
@@ -30,12 +31,14 @@ func (w *syncer) Describe(ch chan<- *prometheus.Desc) {
 	ch <- membersDesc
 	ch <- apiAgeDesc
 	ch <- problemsDesc
+	ch <- hangsDesc
 	heartbeat.Describe(ch)
 }
 
 // Collect implements prometheus.Collector: it reads the membership at scrape time, and the result of the last run.
 func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	w.collectProblems(ch)
+	ch <- prometheus.MustNewConstMetric(hangsDesc, prometheus.GaugeValue, w.hang.hangs())
 	m := w.membership.members.Load()
 	if m == nil {
 		return

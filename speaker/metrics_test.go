@@ -17,7 +17,7 @@ import (
 func TestMetricsRegister(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	registry := prometheus.NewPedanticRegistry()
-	w := &syncer{membership: &membership{}}
+	w := &syncer{membership: &membership{}, hang: &hang{}}
 	for _, c := range []prometheus.Collector{
 		w, w.heartbeatProcess(),
 		layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),

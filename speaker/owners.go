@@ -34,6 +34,7 @@ type owners struct {
 	log    *slog.Logger
 	layer2 interface {
 		Handing() []netip.Addr
+		Offered() []netip.Addr
 		Owns(addrs []netip.Addr, leaves bool) []bool
 		Owned(addrs []netip.Addr)
 	}
@@ -116,11 +117,11 @@ func share(addrs []netip.Addr, turn int) []netip.Addr {
 	return append(out[:len(out):len(out)], addrs[:maxAsked-len(out)]...)
 }
 
-// doubtful returns the addresses that other nodes may have by a newer spec, or have, and these.
+// doubtful returns the addresses that other nodes may have by a newer spec, or because this node offered them, or have, and these.
 func (o *owners) doubtful(age time.Duration) (own []netip.Addr, others map[string]bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if age <= awayTime && len(o.newer) == 0 {
+	if age <= awayTime && len(o.newer) == 0 && len(o.layer2.Offered()) == 0 {
 		return nil, nil
 	}
 	for _, a := range o.plan().Announcements {

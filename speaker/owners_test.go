@@ -7,14 +7,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
-// fakeResponder hands some addresses over, and owns others.
-type fakeResponder struct{ handing, owns []netip.Addr }
+// fakeResponder hands some addresses over, offers some, and owns others.
+type fakeResponder struct{ handing, offered, owns []netip.Addr }
 
 func (f *fakeResponder) Handing() []netip.Addr { return slices.Clone(f.handing) }
+
+func (f *fakeResponder) Offered() []netip.Addr { return slices.Clone(f.offered) }
 
 func (f *fakeResponder) Owns(addrs []netip.Addr, _ bool) (out []bool) {
 	for _, a := range addrs {
@@ -29,6 +32,7 @@ func (f *fakeResponder) Owned(addrs []netip.Addr) {
 		owned[a] = true
 	}
 	f.handing = slices.DeleteFunc(f.handing, func(a netip.Addr) bool { return owned[a] })
+	f.offered = slices.DeleteFunc(f.offered, func(a netip.Addr) bool { return owned[a] })
 }
 
 // addressNumber returns one of many addresses.
@@ -71,5 +75,28 @@ func TestLeavesToOwner(t *testing.T) {
 	slices.SortFunc(b, netip.Addr.Compare)
 	if all := slices.Compact(b); len(all) != count-1 || len(from.handing) != count-1 || slices.Contains(from.handing, addressNumber(count-1)) {
 		t.Errorf("of %d addresses b was asked about %d, and %d are still handed over", count, len(all), len(from.handing))
+	}
+}
+
+// TestOfferedToAll: a node whose plan loop hangs knows by the membership too who took over what it offered.
+func TestOfferedToAll(t *testing.T) {
+	a, b := addressNumber(1), addressNumber(2)
+	from := &fakeResponder{offered: []netip.Addr{a, b}}
+	announced := plan.Plan{Announcements: []lb.Announcement{{Address: a}, {Address: b}}, Owners: map[netip.Addr]string{a: "w1", b: "w1"}}
+	o := &owners{node: "w1", layer2: from, plan: func() plan.Plan { return announced }, age: func() time.Duration { return 0 }, kick: func() {}}
+	o.members = func() map[string]lb.Member {
+		return map[string]lb.Member{"w1": {API: lb.APIHeard}, "w2": {API: lb.APIHeard}, "w3": {API: lb.APIHeard}}
+	}
+	var asked []string
+	o.ask = func(member string, addrs []netip.Addr, leaves bool) {
+		asked = append(asked, member)
+		o.Answered(members.Answer{From: member, Addresses: addrs, Leaves: leaves, Owns: []bool{member == "w3", false}})
+	}
+	for range inquiryTurns {
+		o.turn()
+	}
+	slices.Sort(asked)
+	if !slices.Equal(asked, []string{"w2", "w3"}) || !slices.Equal(from.offered, []netip.Addr{b}) || len(o.newer) > 0 {
+		t.Errorf("asked are %v, still offered are %v, newer owners are %v", asked, from.offered, o.newer)
 	}
 }

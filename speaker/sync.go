@@ -73,6 +73,11 @@ type syncer struct {
 	// stopping: this speaker was ordered to stop, and hands its addresses over; saidGoodbye: a plan was made since,
 	// and the other speakers know.
 	stopping, saidGoodbye atomic.Bool
+	hang                  *hang
+	// hung: a run hung, and no plan was carried out since then that hands the addresses over; told is what the other speakers
+	// were told last.
+	hung atomic.Bool
+	told atomic.Pointer[lb.Member]
 }
 
 // planned is the result of one run.
@@ -142,7 +147,7 @@ func (w *syncer) read(links []link.Link) inputs {
 	state := w.compiled
 	state.Here.Addresses = link.Addresses(links)
 	fresh, freshFor := w.newcomers.see(state.Services, w.version, time.Now())
-	return inputs{links, state, w.cluster.SpeakerAddresses(), w.bgp.Sessions(), w.stopping.Load(), fresh, freshFor}
+	return inputs{links, state, w.cluster.SpeakerAddresses(), w.bgp.Sessions(), w.stopping.Load() || w.hung.Load(), fresh, freshFor}
 }
 
 // filterOnly sets the filter and nothing else: this node announces nothing yet, and its kernel goes on with the relays
@@ -159,11 +164,17 @@ func (w *syncer) participate(m *members.Members, in inputs) (members.View, map[s
 		return members.View{}, nil
 	}
 	if view.Settled {
-		m.SetSelf(w.self(in))
+		w.tell(m, w.self(in))
 	}
 	metadata := m.Metadata()
 	w.liveness.Set(liveness.Known{View: view, Members: metadata, Speakers: in.speakers, Address: m.Address(), Services: in.state.Services})
 	return view, metadata
+}
+
+// tell sends this node's metadata.
+func (w *syncer) tell(m *members.Members, self lb.Member) {
+	w.told.Store(&self)
+	m.SetSelf(self)
 }
 
 // run completes the State, plans by it, and gives the plan to all sinks. It returns when the next plan is due.
@@ -174,6 +185,9 @@ func (w *syncer) run(in inputs, view members.View, metadata map[string]lb.Member
 	w.liveness.SetOwners(p.Owners)
 	problems := slices.Concat(w.filter.problems(in.links), w.unfitProblems(), w.kernelProblems(), live.Problems)
 	w.record(&planned{p, view.Epoch, state.Members, problems, goodbye(state.Nodes[w.node], p)})
+	if in.stopping && w.hung.Swap(false) {
+		w.loop.Kick()
+	}
 	w.report.Set(&report.Outcome{Verdicts: p.Verdicts, Sessions: in.sessions, Speakers: len(state.Members), Problems: problems})
 	return sooner(sooner(sooner(live.Again, in.freshFor), relaysEnd(p.Relays, state.Now)), withdrawn(p, state.Now)), err
 }
@@ -208,7 +222,7 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[link.MAC]bool) (plan.
 	last := w.last.Load().plan()
 	p := w.relays.plan(w.node, state)
 	if rest, less := last.Staying(p); less {
-		w.announce(rest, in.links, macs)
+		w.announce(in, rest, macs)
 	}
 	filterErr := w.filter.set(p, w.relays.relayed(p.Relays), state.Nodes[w.node], in.links)
 	if failed, refused := w.filter.failed(), w.filter.refused(); failed != state.Here.Unfiltered || !maps.Equal(refused, state.Here.Refused) {
@@ -222,7 +236,7 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[link.MAC]bool) (plan.
 	relayErr := w.relays.set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: macs})
 	w.headstart.Set(w.starts(in.fresh))
 	w.endpoints.Ask()
-	w.announce(p, in.links, macs)
+	w.announce(in, p, macs)
 	return p, errors.Join(filterErr, relayErr)
 }
 
@@ -236,8 +250,12 @@ func (w *syncer) starts(fresh map[lb.Key][]netip.Addr) []lb.Start {
 	return config.Starts(fresh, objects.Services, objects.EndpointSlices, w.node)
 }
 
-// announce sets the sinks that attract traffic.
-func (w *syncer) announce(p plan.Plan, links []link.Link, macs map[link.MAC]bool) {
+// announce sets the sinks that attract traffic. If this run was found to hang, others take over by now, and the next plan is
+// the first one to tell which addresses are this node's.
+func (w *syncer) announce(in inputs, p plan.Plan, macs map[link.MAC]bool) {
+	if w.hung.Load() && !in.stopping {
+		return
+	}
 	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Yield: p.Yield, Speakers: macs, Owners: p.Sources})
 	peers := w.paths.set(p.Peers, w.compiled.Nodes[w.node].Addresses)
 	w.bgp.Set(bgp.Desired{RouterID: p.RouterID, Peers: peers, Routes: p.Routes})

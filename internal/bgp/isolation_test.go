@@ -12,10 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -273,56 +271,6 @@ func TestInteropSpeakerKilled(t *testing.T) {
 		established(t, s, "frr4", "frr6", "bird4", "bird6")
 		l.kept(t, s, desire(l.peers(), l.routes()...), "another speaker")
 	})
-}
-
-// An engine hangs when it had ten seconds for an answer, however long that took.
-func TestPulse(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		delay time.Duration // its wait for a core in each second
-		want  int           // looks; 0 for never
-	}{
-		{"it sleeps", 0, 10},
-		{"it waits for a core half of the time", 500 * time.Millisecond, 20},
-		{"it gets none", time.Second, 0},
-		{"several threads wait", 3 * time.Second, 0},
-	} {
-		var p pulse
-		hung := 0
-		for look := 1; look <= 1000 && hung == 0; look++ {
-			if p.look(time.Duration(look) * tt.delay) {
-				hung = look
-			}
-		}
-		if hung != tt.want {
-			t.Errorf("%s: after %d looks, want %d", tt.name, hung, tt.want)
-		}
-	}
-	var p pulse
-	for range 1000 {
-		if p.answered(); p.look(0) {
-			t.Fatal("it answers")
-		}
-	}
-}
-
-// The kernel counts for how long threads wait for a core.
-func TestWaited(t *testing.T) {
-	if _, err := os.Stat("/proc/self/schedstat"); err != nil {
-		t.Skip("this kernel does not")
-	}
-	before := waited(os.Getpid())
-	var done atomic.Bool
-	for range 4 * runtime.NumCPU() {
-		go func() {
-			runtime.LockOSThread() // many threads, more than cores
-			for !done.Load() {
-			}
-		}()
-	}
-	defer done.Store(true)
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4 * runtime.NumCPU()))
-	nstest.Until(t, patience, "threads have waited", func() bool { return waited(os.Getpid()) > before+10*time.Millisecond })
 }
 
 // What an engine is sent is the least that makes one set of routes of another.

@@ -21,6 +21,8 @@ import (
 const (
 	// lookInterval is the time between two looks at an engine, each with a question.
 	lookInterval = time.Second
+	// hangTime is how long an engine may need for an answer.
+	hangTime = 10 * time.Second
 	// leaveLooks is how many looks an engine that is to leave is given, to say goodbye to a router that takes no data.
 	leaveLooks = 3
 	// quitTime is how long an engine that hangs has to print its stacks.
@@ -72,7 +74,7 @@ func (s *supervisor) serve(settings wire.Settings) error {
 func (s *supervisor) watch(process *child.Process, settings wire.Settings, leaving, answered *atomic.Bool) (hangs bool, err error) {
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
-	var p pulse
+	var p child.Pulse
 	for looks := 0; ; {
 		select {
 		case err := <-process.Ended():
@@ -86,9 +88,9 @@ func (s *supervisor) watch(process *child.Process, settings wire.Settings, leavi
 			continue
 		}
 		if answered.Swap(false) {
-			p.answered()
+			p.Answered()
 		}
-		if !hangs && p.look(waited(process.PID())) {
+		if !hangs && p.Look(lookInterval, child.Waited(process.PID())) >= hangTime {
 			hangs = true
 			process.Quit()
 			defer time.AfterFunc(quitTime, process.Kill).Stop()

@@ -42,7 +42,7 @@ func TestCrowd(t *testing.T) {
 	free.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(ctx, at, Health(func() error { return nil })) }()
+	go func() { ended <- Serve(ctx, at, Health(Runs, func() error { return nil })) }()
 	for {
 		if c, err := net.Dial("tcp", at); err == nil {
 			c.Close()

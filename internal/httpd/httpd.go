@@ -50,22 +50,23 @@ func Metrics(g prometheus.Gatherer) http.Handler {
 	return mux
 }
 
-// Health serves /healthz, which answers while the process runs, and /readyz,
-// which answers 200 only while ready returns nil, else 503 and the error's text.
-func Health(ready func() error) http.Handler {
+// Health serves /healthz and /readyz, which answer 200 while alive, or ready, returns nil, else 503 and the error's text.
+func Health(alive, ready func() error) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintln(w, "ok")
-	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if err := ready(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
+	for path, check := range map[string]func() error{"/healthz": alive, "/readyz": ready} {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			if err := check(); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			fmt.Fprintln(w, "ok")
+		})
+	}
 	return mux
 }
+
+// Runs is for a process of which nothing more is known than that it runs.
+func Runs() error { return nil }
 
 // Debug serves /debug/state, the value of state as JSON, and /debug/pprof.
 func Debug(state func() any) http.Handler {

@@ -19,7 +19,8 @@ func get(t *testing.T, h http.Handler, path string) (int, string) {
 
 func TestHandlers(t *testing.T) {
 	var notReady error
-	health := Health(func() error { return notReady })
+	var hangs error
+	health := Health(func() error { return hangs }, func() error { return notReady })
 	if code, _ := get(t, health, "/readyz"); code != http.StatusOK {
 		t.Errorf("ready: %d", code)
 	}
@@ -29,6 +30,10 @@ func TestHandlers(t *testing.T) {
 	}
 	if code, _ := get(t, health, "/healthz"); code != http.StatusOK {
 		t.Errorf("healthy while not ready: %d", code)
+	}
+	hangs = errors.New("the plan loop hangs")
+	if code, body := get(t, health, "/healthz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "the plan loop hangs") {
+		t.Errorf("hanging: %d %q", code, body)
 	}
 
 	registry := prometheus.NewRegistry()

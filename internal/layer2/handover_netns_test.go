@@ -161,6 +161,32 @@ func TestTwoOwnersBecomeOne(t *testing.T) {
 	})
 }
 
+// TestHungOwner: the next owner takes over from one whose plan does not come, without a question going unanswered; then the
+// former one answers no more.
+func TestHungOwner(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLAN(t)
+		l.second.Set(l.elsewhere())
+		l.first.Set(l.here())
+		all := func() bool { return l.ask(t, v4) != "" && l.ask(t, v6) != "" }
+		nstest.Until(t, within, "first answers", all)
+		l.first.Offer()
+		if !all() || len(l.first.Offered()) != 2 {
+			t.Fatalf("nobody answers for an address while no other owner is there; %d are left", len(l.first.Offered()))
+		}
+		l.second.Set(l.here())
+		if !all() {
+			t.Error("nobody answers for an address during the takeover")
+		}
+		nstest.Until(t, within, "the former owner has heard the new one", func() bool { return len(l.first.Offered()) == 0 })
+		nstest.Until(t, within, "the far host knows the new owner", func() bool {
+			_, mac4 := l.far.Neighbor("eth0", v4)
+			_, mac6 := l.far.Neighbor("eth0", v6)
+			return link.MACFrom(mac4) == l.macOf(l.second) && link.MACFrom(mac6) == l.macOf(l.second)
+		})
+	})
+}
+
 // TestStandingIn: the stand-in answers questions that the owner's dead speaker cannot
 // answer, and traffic reaches the owner.
 func TestStandingIn(t *testing.T) {

@@ -74,7 +74,7 @@ func (r *Responder) asked(t *table, e *entry, l *attached, m message) outcome {
 		return notOurs
 	case is == handing && m.isProbe() && speaker:
 		return notOurs // an older speaker looks for the new owner
-	case is == standing && m.nonce != 0:
+	case e.mac != (link.MAC{}) && m.nonce != 0:
 		return notOurs // it asks whether the owner itself lives
 	case !r.lease.valid():
 		return lapsed

@@ -13,6 +13,26 @@ func (r *Responder) Handing() (out []netip.Addr) {
 	return out
 }
 
+// Offer has this node answer for what it has only until another speaker is heard to have it. It is for a caller whose Set does not
+// come, may overlap with that and be repeated, and holds until the next Set.
+func (r *Responder) Offer() {
+	for _, e := range r.table.Load().entries {
+		if e.become(ours, offered) || e.become(standing, offered) {
+			r.changed()
+		}
+	}
+}
+
+// Offered returns the addresses that are answered here only because no other speaker was heard to have them.
+func (r *Responder) Offered() (out []netip.Addr) {
+	for addr, e := range r.table.Load().entries {
+		if e.is() == offered {
+			out = append(out, addr)
+		}
+	}
+	return out
+}
+
 // Owns reports which of the addresses this node owns: it answers for them with a valid lease, and has announced them to all
 // neighbours. Of an asker that leaves them to this node neighbours may have learned until now, so they are announced again.
 func (r *Responder) Owns(addrs []netip.Addr, leaves bool) []bool {
@@ -41,9 +61,9 @@ func (r *Responder) Owned(addrs []netip.Addr) {
 	}
 }
 
-// heard ends the handover of an address whose new owner was heard.
+// heard ends the handover, or the offer, of an address whose new owner was heard.
 func (r *Responder) heard(e *entry) {
-	if e.become(handing, gone) {
+	if e.become(handing, gone) || e.become(offered, gone) {
 		r.counts.handovers[heard].Add(1)
 		r.Kick()
 	}

@@ -22,6 +22,8 @@ const (
 	standing
 	// handing: another node owns it now; we answer until we hear that node.
 	handing
+	// offered: our plan does not come, so another node should own it; we answer until we hear one.
+	offered
 	// gone: we heard the new owner, or waited for it for too long.
 	gone
 
@@ -32,15 +34,15 @@ const (
 func (p phase) String() string {
 	return [phases]string{
 		probing: "probing", conflicting: "conflicting", ours: "announced",
-		standing: "standing in", handing: "handing over", gone: "gone",
+		standing: "standing in", handing: "handing over", offered: "offered to others", gone: "gone",
 	}[p]
 }
 
 // answers reports whether a question is answered in this phase.
-func (p phase) answers() bool { return p == ours || p == standing || p == handing }
+func (p phase) answers() bool { return p == ours || p == standing || p == handing || p == offered }
 
-// status is the changing state of an address while it is set. Set and the goroutine
-// of Run change it; readers of ports and Owned end handing.
+// status is the changing state of an address while it is set. Set, Offer and the goroutine
+// of Run change it; readers of ports and Owned end handing and offered.
 type status struct {
 	phase    atomic.Uint32
 	conflict atomic.Pointer[Conflict]

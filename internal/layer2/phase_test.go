@@ -440,6 +440,45 @@ func TestStanding(t *testing.T) {
 	})
 }
 
+// TestOffered: a node whose plan does not come answers for its addresses for as long as no other speaker announces them, and says
+// nothing of its own accord. A foreign machine takes none of them. Its next plan is obeyed as ever.
+func TestOffered(t *testing.T) {
+	desired := Desired{Announcements: ourAnnouncements, Speakers: speakers}
+	runPlay(t, nil, func(p *play) {
+		p.Set(desired)
+		sentFor(p.lan, 3*time.Second)
+		p.Offer()
+		if got := sentFor(p.lan, 20*time.Minute); got != nil {
+			t.Errorf("sent %v", got)
+		}
+		p.put(claim4(otherMAC))
+		p.expect("after a foreign claim", "v4 v6")
+		if n := len(p.Offered()); n != 2 {
+			t.Errorf("%d addresses are left, want 2", n)
+		}
+		p.put(claim4(askerMAC))
+		p.expect("when another speaker announces one", "v6")
+		if p.Offer(); len(p.Offered()) != 1 {
+			t.Errorf("%d addresses are left, want 1", len(p.Offered()))
+		}
+		p.Set(Desired{Yield: []netip.Addr{v4, v6}, Speakers: speakers})
+		p.expect("by a plan that gives both away", "v6")
+		p.Set(desired)
+		if got := sentFor(p.lan, 8*time.Millisecond); len(got) != 2 {
+			t.Errorf("by a plan that takes both, it sends %v", got)
+		}
+		p.expect("by that plan", "v4 v6")
+	})
+	runPlay(t, nil, func(p *play) {
+		p.Set(Desired{Announcements: bothFamilies(func(a *lb.Announcement) { a.MAC = otherMAC }), Speakers: speakers})
+		sentFor(p.lan, time.Second)
+		p.Offer()
+		p.expect("as stand-in", "v4 v6")
+		p.put(claim4(askerMAC))
+		p.expect("as stand-in, when an owner announces one", "v6")
+	})
+}
+
 // testLease is valid unless invalid is set.
 type testLease struct{ lapsed atomic.Bool }
 

@@ -24,7 +24,7 @@ type AddressState struct {
 	Refused []string
 	// Opening: there is none because the links were not read yet.
 	Opening bool
-	// Is is the phase: probing, conflicting, announced, standing in or handing over.
+	// Is is the phase: probing, conflicting, announced, standing in, handing over or offered to others.
 	Is string
 	// Conflict is the machine that has it too, nil for none.
 	Conflict *Conflict

@@ -100,7 +100,7 @@ func (t *table) next(addr netip.Addr, a lb.Announcement, lapsed bool) *status {
 	case (is == standing) != (first == standing):
 	case is == ours && lapsed:
 		first = ours
-	case is == handing || is == gone:
+	case is == handing || is == offered || is == gone:
 		// It was announced, and comes back.
 		if first == probing {
 			first = ours
@@ -121,7 +121,7 @@ func (t *table) handOver(old *table, elsewhere []netip.Addr) {
 			continue
 		}
 		switch e.is() {
-		case ours, standing:
+		case ours, standing, offered:
 			t.entries[addr] = &entry{links: e.links, mac: e.mac, status: newStatus(handing)}
 		case handing:
 			t.entries[addr] = e

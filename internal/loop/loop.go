@@ -46,6 +46,8 @@ type Loop struct {
 	config       Config
 	kicks, hurry chan struct{}
 	done         atomic.Int64
+	// began is when the present run began; nil while there is none.
+	began atomic.Pointer[time.Time]
 	// spent returns the processor time of this process so far. Other goroutines spend it too, so that what a run costs
 	// is at most the difference, and at most the time that it takes.
 	spent func() time.Duration
@@ -92,13 +94,23 @@ func wake(signal chan<- struct{}) {
 // Done counts the runs that ended without an error.
 func (l *Loop) Done() int64 { return l.done.Load() }
 
+// Began returns when the present run began; the zero Time while there is none.
+func (l *Loop) Began() time.Time {
+	if began := l.began.Load(); began != nil {
+		return *began
+	}
+	return time.Time{}
+}
+
 // Run runs the function once, then for every burst of kicks, until ctx is cancelled. It returns nil.
 func (l *Loop) Run(ctx context.Context) error {
 	var logged string
 	retry := l.config.RetryInterval
 	for {
 		started, spent := time.Now(), l.spent()
+		l.began.Store(&started)
 		again, err := l.config.Sync(ctx)
+		l.began.Store(nil)
 		took := time.Since(started)
 		cost := min(took, l.spent()-spent)
 		switch {

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/loop"
+	"github.com/holdfast-lb/holdfast/internal/plan"
+)
+
+// hangers are nodes that plan by the real rules and learn at once which of them stop. A node keeps an address until another one
+// announces it.
+type hangers struct {
+	mu       sync.Mutex
+	state    lb.State
+	owners   map[netip.Addr]string
+	nodes    map[string]*hanger
+	stopping map[string]bool
+	// moves counts changes of owners.
+	moves int
+}
+
+type hanger struct {
+	*hang
+	loop *loop.Loop
+	// stuck is how long the next run takes, waits how long the process waits for a core meanwhile, in each second.
+	stuck, waits time.Duration
+	start        time.Time
+	// freezes is how long the process does not run once.
+	freezes time.Duration
+}
+
+func newHangers(names ...string) *hangers {
+	h := &hangers{owners: map[netip.Addr]string{}, nodes: map[string]*hanger{}, stopping: map[string]bool{}}
+	h.state = lb.State{
+		Nodes: map[string]lb.Node{}, Members: map[string]bool{}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
+		Pools: []lb.Pool{{Name: "lan", Ranges: []lb.Range{{From: netip.MustParseAddr("192.0.2.0"), To: netip.MustParseAddr("192.0.2.255")}}}},
+	}
+	for _, name := range names {
+		h.state.Nodes[name], h.state.Members[name] = lb.Node{Name: name}, true
+	}
+	s := lb.Service{Key: lb.Key{Namespace: "default", Name: "web"}, Serving: true, ServingAnywhere: true}
+	for a := netip.MustParseAddr("192.0.2.1"); len(s.Addresses) < 12; a = a.Next() {
+		one := s
+		one.Key.Name, one.Addresses = a.String(), []netip.Addr{a}
+		h.state.Services = append(h.state.Services, one)
+		s.Addresses = append(s.Addresses, a)
+	}
+	for _, name := range names {
+		n := &hanger{start: time.Now()}
+		n.loop = loop.New(loop.Config{Log: slog.New(slog.DiscardHandler), Sync: func(ctx context.Context) (time.Duration, error) {
+			h.mu.Lock()
+			stuck := n.stuck
+			n.stuck = 0
+			h.mu.Unlock()
+			select {
+			case <-time.After(stuck):
+				h.plan(name)
+			case <-ctx.Done():
+			}
+			return 0, nil
+		}})
+		n.hang = &hang{
+			loop: n.loop, lonely: minLonely,
+			waited: func() time.Duration {
+				h.mu.Lock()
+				freezes, waits := n.freezes, n.waits
+				n.freezes = 0
+				h.mu.Unlock()
+				time.Sleep(freezes)
+				return time.Duration(time.Since(n.start).Seconds() * float64(waits))
+			},
+			offer: func() { h.stop(name, true) },
+			left: func() int {
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				return strings.Count(strings.Join(slices.Collect(maps.Values(h.owners)), " "), name)
+			},
+		}
+		h.nodes[name] = n
+	}
+	return h
+}
+
+func (h *hangers) stop(name string, stops bool) {
+	h.mu.Lock()
+	changed := h.stopping[name] != stops
+	h.stopping[name] = stops
+	h.mu.Unlock()
+	if changed {
+		for _, n := range h.nodes {
+			n.loop.Kick()
+		}
+	}
+}
+
+// plan is the end of a run.
+func (h *hangers) plan(name string) {
+	h.stop(name, false)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.state
+	s.Stopping = maps.Clone(h.stopping)
+	for _, a := range plan.ForNode(name, s).Announcements {
+		if h.owners[a.Address] != name {
+			h.owners[a.Address] = name
+			h.moves++
+		}
+	}
+}
+
+// TestHang: a node whose plan loop hangs is relieved within 12 s, and started again when others have all that it had. Where
+// nobody takes that it keeps it, and is started again after ten minutes. Who is slow for want of a core, or was frozen, does not hang.
+//
+// Trap: the process answers its probes while nothing is planned, so that its addresses stay where they are for ever.
+func TestHang(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		nodes string
+		hang  string
+		stuck time.Duration
+		// waits is how long the processes wait for a core in each second, freezes how long they stand still once.
+		waits, freezes time.Duration
+		// moves: others have the addresses of w1 after 12 s. dies is when /healthz of w1 fails, counted from the beginning; 0 for never.
+		moves bool
+		dies  time.Duration
+	}{
+		{"one of three", "w1 w2 w3", "w1", time.Hour, 0, 0, true, 12 * time.Second},
+		{"two of three", "w1 w2 w3", "w1 w2", time.Hour, 0, 0, true, 12 * time.Second},
+		{"all", "w1 w2 w3", "w1 w2 w3", time.Hour, 0, 0, false, minLonely + 10*time.Second},
+		{"the only one", "w1", "w1", time.Hour, 0, 0, false, minLonely + 10*time.Second},
+		{"for nine seconds", "w1 w2 w3", "w1", 9 * time.Second, 0, 0, false, 0},
+		{"it waits for a core", "w1 w2 w3", "w1", time.Hour, 5 * time.Second, 0, false, 0},
+		{"it was frozen for a minute", "w1 w2 w3", "w1", 65 * time.Second, 0, time.Minute, false, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				h := newHangers(strings.Fields(tt.nodes)...)
+				var all sync.WaitGroup
+				for _, n := range h.nodes {
+					all.Go(func() {
+						if err := n.Run(ctx); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				defer all.Wait()
+				defer cancel()
+				time.Sleep(time.Minute + 100*time.Millisecond)
+				before := h.nodes["w1"].left()
+				if before == 0 {
+					t.Fatal("w1 has nothing, so nothing is tested")
+				}
+				h.mu.Lock()
+				for _, name := range strings.Fields(tt.hang) {
+					h.nodes[name].stuck, h.nodes[name].waits, h.nodes[name].freezes = tt.stuck, tt.waits, tt.freezes
+				}
+				moves := h.moves
+				h.mu.Unlock()
+				for _, name := range strings.Fields(tt.hang) {
+					h.nodes[name].loop.Kick()
+				}
+				start := time.Now()
+				time.Sleep(12 * time.Second)
+				if moved := h.nodes["w1"].left() == 0; moved != tt.moves {
+					t.Errorf("after 12 s w1 has %d of %d addresses", h.nodes["w1"].left(), before)
+				}
+				var died time.Duration
+				for died == 0 && time.Since(start) < 20*time.Minute {
+					if err := h.nodes["w1"].alive(); err != nil {
+						died = time.Since(start)
+					}
+					time.Sleep(time.Second)
+				}
+				if died < tt.dies || died > tt.dies+4*time.Second {
+					t.Errorf("/healthz fails after %v, want %v", died, tt.dies)
+				}
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				if len(h.owners) != 12 || !tt.moves && h.moves != moves {
+					t.Errorf("%d addresses have owners, and %d moved", len(h.owners), h.moves-moves)
+				}
+			})
+		})
+	}
+}
+
+// TestHangEnds: a run that ends after all is no reason to start the node again, and it has its addresses back. If the process is
+// to end meanwhile, it does.
+func TestHangEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		h := newHangers("w1", "w2")
+		ended := make(chan error, 2)
+		for _, n := range h.nodes {
+			go func() { ended <- n.Run(ctx) }()
+		}
+		time.Sleep(time.Minute + 100*time.Millisecond)
+		w1 := h.nodes["w1"]
+		before := w1.left()
+		h.mu.Lock()
+		w1.stuck = 30 * time.Second
+		h.mu.Unlock()
+		w1.loop.Kick()
+		time.Sleep(20 * time.Second)
+		if w1.left() != 0 || w1.alive() == nil {
+			t.Errorf("while it hangs it has %d addresses; %v", w1.left(), w1.alive())
+		}
+		time.Sleep(20 * time.Second)
+		if w1.left() != before || w1.alive() != nil {
+			t.Errorf("afterwards it has %d of %d addresses; %v", w1.left(), before, w1.alive())
+		}
+		cancel()
+		for range h.nodes {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+		stuck := loop.New(loop.Config{Log: slog.New(slog.DiscardHandler), Sync: func(context.Context) (time.Duration, error) {
+			time.Sleep(time.Minute)
+			return 0, nil
+		}})
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		if err := (&hang{loop: stuck, waited: func() time.Duration { return 0 }}).Run(ctx); !errors.Is(err, errHangs) || time.Since(start) > time.Second+endTime {
+			t.Errorf("it ends after %v: %v", time.Since(start), err)
+		}
+		time.Sleep(time.Minute)
+	})
+}
