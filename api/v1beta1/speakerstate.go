@@ -57,6 +57,10 @@ type SpeakerStateStatus struct {
 	// +optional
 	Silent []SilentNode `json:"silent"`
 
+	// LinkFails: this node misses speakers, and machines that are no speakers fell silent too.
+	// +optional
+	LinkFails bool `json:"linkFails"`
+
 	// Links in use for layer 2, by name.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128

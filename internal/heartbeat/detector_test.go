@@ -496,3 +496,19 @@ func TestHalvesAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// A half of a cluster that hears no foreign machine any more knows that its link fails, though its nodes hear each other; the other
+// half, and a whole cluster, do not say so.
+func TestHalfKnowsThatItsLinkFails(t *testing.T) {
+	w := newWorld(1, 4)
+	settle(t, w)
+	near := func(n *node) bool { return n == w.nodes[0] || n == w.nodes[1] }
+	fails := func(n *node) bool { return n.d.link.fails() }
+	if slices.ContainsFunc(w.nodes, fails) {
+		t.Fatal("a link fails before")
+	}
+	w.cut = func(from, to *node) bool { return near(from) != near(to) } // foreign machines are with the other half
+	errs := func(n *node) bool { return fails(n) != near(n) }
+	w.must(t, time.Second, func() bool { return !slices.ContainsFunc(w.nodes, errs) }, "the half without foreign machines knows")
+	w.stays(t, time.Minute, func() bool { return !slices.ContainsFunc(w.nodes, errs) }, "it knows")
+}

@@ -61,11 +61,13 @@ type View struct {
 	// Alone: this node hears no other speaker, even if some still count as alive. HearsBadly: it hears them badly,
 	// and is itself at fault.
 	Alone, HearsBadly bool
+	// LinkFails: when the wire was asked last, this node's own link did not work.
+	LinkFails bool
 }
 
 func (v *View) equal(o *View) bool {
 	return v.Epoch == o.Epoch && v.Settled == o.Settled && v.Realtime == o.Realtime &&
-		v.Alone == o.Alone && v.HearsBadly == o.HearsBadly && slices.Equal(v.Members, o.Members)
+		v.Alone == o.Alone && v.HearsBadly == o.HearsBadly && v.LinkFails == o.LinkFails && slices.Equal(v.Members, o.Members)
 }
 
 // Heartbeat sends heartbeats, listens to those of others, and judges.

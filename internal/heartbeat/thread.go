@@ -222,6 +222,7 @@ func (t *thread) publish(now time.Duration) {
 	v := &View{
 		Members: t.detector.members(now, t.h.config.NodeName), Epoch: t.detector.epoch,
 		Settled: t.detector.settled(now), Realtime: t.realtime, Alone: t.detector.hearsNobody(now), HearsBadly: t.detector.hearsBadly,
+		LinkFails: t.detector.link.fails(),
 	}
 	if !v.equal(t.h.view.Load()) {
 		t.h.publish(v)

@@ -53,6 +53,9 @@ type wire struct {
 // link is when the wire showed last that this node's own link works, and that it does not.
 type link struct{ worksAt, failsAt time.Duration }
 
+// fails: the last that the wire showed is that the link does not work. Speakers may be heard all the same: those of the same half.
+func (l link) fails() bool { return l.failsAt > l.worksAt }
+
 // linkFails reports whether the wire showed that this node's own link does not work, and nothing since that it does:
 // foreign machines that are silent for long are forgotten, and that they were there is not.
 func (d *detector) linkFails() bool {

@@ -98,7 +98,7 @@ func (m *Monitor) Set(k Known) {
 	m.mu.Unlock()
 	m.links.set(k.Members, k.View.Alive, k.Address)
 	m.prober.set(time.Now(), k)
-	m.votes.set(m.prober.heard(), k.Speakers)
+	m.votes.set(m.prober.heard(), k.Speakers, k.View.LinkFails)
 	m.config.SilenceChanged()
 }
 
@@ -147,7 +147,14 @@ func (m *Monitor) SilentLinks() map[string]bool { return m.links.Silent() }
 
 // Silence returns what to write about the speakers that are not heard, with atOnce also about nodes of which only the
 // speaker fell silent.
-func (m *Monitor) Silence(atOnce bool) Silence { return m.prober.silence(time.Now(), atOnce) }
+func (m *Monitor) Silence(atOnce bool) Silence {
+	m.mu.Lock()
+	fails := m.known.View.LinkFails
+	m.mu.Unlock()
+	s := m.prober.silence(time.Now(), atOnce)
+	s.LinkFails = fails && s.missed > 0
+	return s
+}
 
 // Run runs all parts until ctx ends.
 func (m *Monitor) Run(ctx context.Context) error {

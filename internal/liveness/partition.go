@@ -17,6 +17,8 @@ type Vote struct {
 	Written string
 	// Alive and Expected are numbers of speakers, as it counts them.
 	Alive, Expected int
+	// LinkFails: the wire showed that its link does not work.
+	LinkFails bool
 	// Unreachable and Quiet are the nodes that it misses, as Silence has them.
 	Unreachable, Quiet []string
 }
@@ -66,7 +68,8 @@ func (v votes) retain(missed []string) {
 
 // partition returns the result of the votes of other sides.
 //
-// This side yields to sides that are larger, and to those as large with a lower lowest name. It yields to nobody
+// This side yields to sides that are larger, and to those as large whose link works where its own does not, by the word of
+// the lowest name of each, or with a lower lowest name. It yields to nobody
 // in all cases where the others may be dead. YieldsTo are the voters of these sides, which miss the node self, and
 // those missed here that these voters do not miss: few repeat their votes, and another node may be the only one
 // that can announce an address.
@@ -78,7 +81,8 @@ func (v votes) partition(now time.Time, self string, alive map[string]bool, miss
 	against := v.against(now, self)
 	var preceding []Vote
 	for _, vote := range against {
-		precedes := cmp.Or(cmp.Compare(vote.Alive, len(alive)), cmp.Compare(lowest, vote.lowest(missed, against))) > 0
+		theirs := vote.lowest(missed, against)
+		precedes := cmp.Or(cmp.Compare(vote.Alive, len(alive)), v.fails(lowest)-v.fails(theirs), cmp.Compare(lowest, theirs)) > 0
 		if precedes {
 			preceding = append(preceding, vote)
 		}
@@ -95,6 +99,14 @@ func (v votes) partition(now time.Time, self string, alive map[string]bool, miss
 	}
 	slices.Sort(out.YieldsTo)
 	return out
+}
+
+// fails is 1 if a node says that its link does not work.
+func (v votes) fails(node string) int {
+	if v[node].LinkFails {
+		return 1
+	}
+	return 0
 }
 
 // against returns the votes of speakers that are running and miss the node self, by name.

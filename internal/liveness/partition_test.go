@@ -176,3 +176,34 @@ func TestOneSideYields(t *testing.T) {
 		}
 	}
 }
+
+// Of two halves the one whose link works serves, whatever its name; if the links of both fail, or of neither, as ever. A vote of a
+// speaker that does not know of links says that its link works.
+func TestHalfWithADeadLink(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for _, halves := range [][2]string{{"a", "b"}, {"a b", "c d"}, {"a c", "b d"}} {
+		for _, tt := range []struct {
+			fails  [2]bool
+			serves int
+		}{
+			{[2]bool{false, false}, 0}, {[2]bool{true, false}, 1}, {[2]bool{false, true}, 0}, {[2]bool{true, true}, 0},
+		} {
+			for side := range 2 {
+				ours, theirs := strings.Fields(halves[side]), strings.Fields(halves[1-side])
+				for _, self := range ours {
+					w := votes{}
+					w.add(now, Vote{Node: ours[0], LinkFails: tt.fails[side]})
+					for _, written := range []string{"1", "2"} {
+						for _, node := range theirs {
+							w.add(now, Vote{Node: node, Written: written, Alive: len(theirs), Quiet: ours, LinkFails: tt.fails[1-side]})
+						}
+					}
+					yields := w.partition(now, self, names(ours...), theirs).YieldsTo != nil
+					if yields != (side != tt.serves) {
+						t.Errorf("halves %q, links fail %v: %s yields: %v", halves, tt.fails, self, yields)
+					}
+				}
+			}
+		}
+	}
+}

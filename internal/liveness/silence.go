@@ -22,6 +22,8 @@ type Silence struct {
 	Unreachable, Quiet []SilentNode
 	// Complete: all that are missed have been asked. CutOff: this node hears half of the speakers or fewer.
 	Complete, CutOff bool
+	// LinkFails: the wire shows that this node's own link does not work.
+	LinkFails bool
 	// missed is how many there are; recent: one fell silent just now without a reason.
 	missed int
 	recent bool
@@ -37,7 +39,7 @@ type SilentNode struct {
 // s does not need to be written.
 func (s Silence) Interval(written Silence, repeats bool) time.Duration {
 	switch {
-	case !slices.Equal(s.Unreachable, written.Unreachable), repeats && !slices.Equal(s.Quiet, written.Quiet):
+	case !slices.Equal(s.Unreachable, written.Unreachable), repeats && s.LinkFails != written.LinkFails, repeats && !slices.Equal(s.Quiet, written.Quiet):
 		return 0
 	case repeats && s.recent:
 		return recentInterval

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -47,9 +48,10 @@ type voteReader struct {
 	// api: the API server answered the last read.
 	api atomic.Bool
 
-	mu       sync.Mutex
-	heard    map[string]bool
-	expected map[string]netip.Addr
+	mu        sync.Mutex
+	heard     map[string]bool
+	expected  map[string]netip.Addr
+	linkFails bool
 
 	votes votes
 	// since when each of the missing nodes is missed.
@@ -62,10 +64,10 @@ func newVoteReader(c Config) *voteReader {
 	return r
 }
 
-// set takes over which nodes are heard, and which have a speaker.
-func (r *voteReader) set(heard map[string]bool, expected map[string]netip.Addr) {
+// set takes over which nodes are heard, which have a speaker, and whether this node's link fails.
+func (r *voteReader) set(heard map[string]bool, expected map[string]netip.Addr, linkFails bool) {
 	r.mu.Lock()
-	r.heard, r.expected = heard, expected
+	r.heard, r.expected, r.linkFails = heard, expected, linkFails
 	r.mu.Unlock()
 	r.loop.Kick()
 }
@@ -73,7 +75,7 @@ func (r *voteReader) set(heard map[string]bool, expected map[string]netip.Addr) 
 // sync reads the votes of speakers that are missed.
 func (r *voteReader) sync(ctx context.Context) (time.Duration, error) {
 	r.mu.Lock()
-	heard, expected := r.heard, r.expected
+	heard, expected, linkFails := r.heard, r.expected, r.linkFails
 	r.mu.Unlock()
 	missed, most := r.missed(heard, expected)
 	latest := r.note(time.Now(), missed)
@@ -82,7 +84,8 @@ func (r *voteReader) sync(ctx context.Context) (time.Duration, error) {
 	}
 	voters := r.inOrder(missed, latest)
 	voters = voters[:min(len(voters), maxVotesRead)]
-	r.votes.retain(voters)
+	ours := slices.Min(append(slices.Collect(maps.Keys(heard)), r.node))
+	r.votes.retain(append(voters, ours))
 	if len(missed) == 0 {
 		r.api.Store(false)
 		r.publish(lb.Partition{})
@@ -90,6 +93,11 @@ func (r *voteReader) sync(ctx context.Context) (time.Duration, error) {
 	}
 	for _, node := range voters {
 		r.read(ctx, node, heard)
+	}
+	if ours == r.node {
+		r.votes.add(time.Now(), Vote{Node: ours, LinkFails: linkFails})
+	} else {
+		r.read(ctx, ours, heard)
 	}
 	r.publish(r.votes.partition(time.Now(), r.node, heard, missed))
 	if time.Since(latest) > soon {
@@ -147,6 +155,9 @@ func (r *voteReader) read(ctx context.Context, node string, heard map[string]boo
 	}
 	if err == nil && vote.Written != "" {
 		vote.Node = node
+		if heard[node] { // one of this side votes on nothing but its link
+			vote = Vote{Node: node, Written: vote.Written, LinkFails: vote.LinkFails}
+		}
 		r.votes.add(time.Now(), vote.untruncated(r.node, heard))
 	}
 }

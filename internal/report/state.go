@@ -143,6 +143,7 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 		Members:     v1beta1.MemberCounts{Expected: int32(expected), Alive: int32(alive)},
 		Unreachable: silentNodes(w.silence.Unreachable),
 		Silent:      silentNodes(w.silence.Quiet),
+		LinkFails:   w.silence.LinkFails,
 	}
 	state := w.layer2.State()
 	out.Links = state.Links[:min(len(state.Links), mostListed)]

@@ -24,7 +24,7 @@ func (s States) Vote(ctx context.Context, node string) (liveness.Vote, error) {
 		return liveness.Vote{}, err
 	}
 	is := state.Status
-	vote := liveness.Vote{Alive: int(is.Members.Alive), Expected: int(is.Members.Expected)}
+	vote := liveness.Vote{Alive: int(is.Members.Alive), Expected: int(is.Members.Expected), LinkFails: is.LinkFails}
 	if is.Observed != nil {
 		vote.Written = is.Observed.String()
 	}
