@@ -120,8 +120,9 @@ func (h *Heartbeat) runProcess(ctx context.Context, cooldown time.Duration) erro
 		defer time.AfterFunc(leaveTime, c.Kill).Stop()
 	}
 	err = <-ended
-	h.noticeGuest(nil)
-	switch why := <-failed; {
+	why := <-failed
+	h.noticeGuest(nil) // after all that it reported
+	switch {
 	case why != nil:
 		return why
 	case err != nil:

@@ -2,9 +2,12 @@ package heartbeat
 
 import (
 	"encoding/json"
+	"errors"
+	"log/slog"
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // A guest that is busy gets the last of the orders that it missed, and nothing after it was told to leave.
@@ -52,4 +55,34 @@ func TestGuestStays(t *testing.T) {
 		none.leave()
 		none.wait()
 	})
+}
+
+// That the process ended comes after all that its guest reported.
+func TestGuestGone(t *testing.T) {
+	gone, last := make(chan struct{}), ""
+	h, err := New(Config{
+		Log: slog.New(slog.DiscardHandler), NodeName: "node", Keys: [][]byte{make([]byte, 32)},
+		Command: []string{"sh", "-c", `printf '{"Guest":"last words"}' >&3`},
+		Guest: func(n json.RawMessage) {
+			if n == nil {
+				close(gone)
+				return
+			}
+			select { // a reader that gets no core
+			case <-gone:
+				t.Error("the process was gone before its guest was heard")
+			case <-time.After(100 * time.Millisecond):
+			}
+			last = string(n)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.runProcess(t.Context(), 0); !errors.Is(err, errEnded) {
+		t.Fatal(err)
+	}
+	if <-gone; last != `"last words"` {
+		t.Errorf("the guest's last words were %s", last)
+	}
 }
