@@ -53,7 +53,8 @@ func TestManyAssignmentsFewPoolWrites(t *testing.T) {
 	if got, atMost := poolTraffic(server.landed()), 3+int(time.Since(start)/poolPace); got > atMost {
 		t.Errorf("%d writes of the pool for %d Services, want at most %d", got, services, atMost)
 	}
-	if again <= 0 || again > poolPace {
+	// On a slow machine the last counts are written by now, and nothing is due.
+	if again > poolPace {
 		t.Errorf("the next run is due in %v: the last counts must follow", again)
 	}
 	s.paced[lan().UID] = time.Now().Add(-poolPace)

@@ -67,7 +67,10 @@ func (s *spread) run(t *testing.T, tr trouble) {
 	} else {
 		must(t, s.Cluster.Heal(t.Context()))
 	}
-	limit := settled
+	limit := settledLater
+	if s.ran++; s.ran == 1 {
+		limit = settled
+	}
 	if tr.settles > 0 {
 		limit = tr.settles
 	}

@@ -69,8 +69,11 @@ func TestQuestion(t *testing.T) {
 	if got := asks.told()[0]; !reflect.DeepEqual(got, want) {
 		t.Errorf("told %+v, want %+v", got, want)
 	}
-	if has.asked[0] != "3 true" {
-		t.Errorf("asked %q", has.asked[0])
+	has.mu.Lock()
+	asked := has.asked[0]
+	has.mu.Unlock()
+	if asked != "3 true" {
+		t.Errorf("asked %q", asked)
 	}
 	before := len(asks.told())
 	many := slices.Repeat([]netip.Addr{owned6}, 1000)
