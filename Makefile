@@ -34,7 +34,7 @@ test: ## Everything: lint, unit tests, end-to-end tests
 test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds and network namespaces; slow ones without the detector
 	CGO_ENABLED=1 GOFLAGS='$(filter-out -trimpath,$(GOFLAGS))' go test -race ./...
 	go -C api/v1beta1 test ./...
-	go test -run 'History|APIServerAway|StepAllocates|ManyRoutes|EveryNetwork|Loss(At|Of|Among)' \
+	go test -run 'History|APIServerAway|StepAllocates|ManyRoutes|EveryNetwork|FlappingLink|Loss(At|Of|Among)' \
 		./internal/ipam ./speaker ./internal/bfd ./internal/bgp ./internal/heartbeat
 
 .PHONY: test-e2e
