@@ -61,18 +61,48 @@ func TestUpgrade(t *testing.T) {
 	e.hops(t, bgp, 1)
 	e.sameAddresses(t, e.app.Namespace, "upgrade-l2", l2)
 	e.sameAddresses(t, e.app.Namespace, "upgrade-bgp", bgp)
+
+	s := newSpread(t, e, onLAN)
+	b.UseArtifacts(*upgradeFrom)
+	t.Run("half way back", func(t *testing.T) { s.halfWay(t) })
+	b.UseArtifacts(b.Path("dist"))
+	t.Run("half way forth", func(t *testing.T) { s.halfWay(t) })
+}
+
+// halfWay replaces the speakers of the faulty worker and of some others. While the others are of the former version, the worker's
+// power is cut: others take over, and no healthy node loses an address. Then it replaces the rest.
+func (s *spread) halfWay(t *testing.T) {
+	next, err := s.Version()
+	must(t, err)
+	must(t, s.LoadImage(t.Context()))
+	// Nobody is available for as long as that, so that no second speaker is replaced by itself.
+	must(t, s.Install(t.Context(), "--set", "speaker.minReadySeconds=3600", "--wait=false"))
+	must(t, testbed.Until(t.Context(), time.Minute, "the first speaker to be replaced", func(ctx context.Context) error {
+		for _, node := range s.Cluster.Nodes() {
+			if metrics, err := s.Metrics(ctx, node); err == nil && isVersion(metrics, next) {
+				return nil
+			}
+		}
+		return fmt.Errorf("no speaker is version %s", next)
+	}))
+	must(t, s.WaitReady(t.Context()))
+	for _, node := range []string{s.workers()[0], s.hit} {
+		must(t, s.ReplaceSpeaker(t.Context(), node))
+	}
+	s.run(t, trouble{name: "power-off", hit: plugPulled, mend: plugBack, leaves: true, settles: settledLater})
+	must(t, s.Install(t.Context()))
+	must(t, s.WaitReady(t.Context()))
+	s.runs(t, next)
 }
 
 // runs waits until every pod of Holdfast says that it is a version.
 func (e *env) runs(t *testing.T, version string) {
 	t.Helper()
 	is := func(who string, metrics map[string]float64) error {
-		for name := range metrics {
-			if strings.HasPrefix(name, "holdfast_build_info{") && strings.Contains(name, fmt.Sprintf(",version=%q", version)) {
-				return nil
-			}
+		if !isVersion(metrics, version) {
+			return fmt.Errorf("%s is another version", who)
 		}
-		return fmt.Errorf("%s is another version", who)
+		return nil
 	}
 	must(t, testbed.Until(t.Context(), time.Minute, "version "+version+" on all nodes", func(ctx context.Context) error {
 		for _, node := range e.Cluster.Nodes() {
@@ -99,4 +129,13 @@ func (e *env) runs(t *testing.T, version string) {
 		}
 		return nil
 	}))
+}
+
+func isVersion(metrics map[string]float64, version string) bool {
+	for name := range metrics {
+		if strings.HasPrefix(name, "holdfast_build_info{") && strings.Contains(name, fmt.Sprintf(",version=%q", version)) {
+			return true
+		}
+	}
+	return false
 }
