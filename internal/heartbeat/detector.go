@@ -202,7 +202,7 @@ func (d *detector) heartbeat(now time.Duration) {
 	}
 	for i, p := range d.ring {
 		out := packet{heartbeat: p.watcher, complains: d.hearsBadlyOf(now, p)}
-		out.lost = out.complains && p.reception.share < badReception && !p.answersOnWire()
+		out.lost = out.complains && p.reception.share < badReception && !p.answeredLately(now)
 		if i == d.spread.probed {
 			// A probe goes to one peer in each interval by turns: sessions are there before they are needed,
 			// lost claims get through, and a peer beyond a healed partition is found.

@@ -391,6 +391,29 @@ func TestHeartbeatBlocked(t *testing.T) {
 	}
 }
 
+// Nor does the end of a block move anything: heartbeats that were lost while the wire answered show no lossy link.
+func TestHeartbeatUnblocked(t *testing.T) {
+	for name, is := range map[string]func(from, to, blocked *node) bool{
+		"both ways": func(from, to, blocked *node) bool { return from == blocked || to == blocked },
+		"inbound":   func(_, to, blocked *node) bool { return to == blocked },
+		"outbound":  func(from, _, blocked *node) bool { return from == blocked },
+		"all nodes": func(_, _, _ *node) bool { return true },
+	} {
+		for _, n := range []int{2, 3, 4, 8} {
+			w := newWorld(9, n)
+			settle(t, w)
+			first := w.nodes[0]
+			alive := func() bool {
+				return !slices.ContainsFunc(w.nodes, func(n *node) bool { return !w.all(n, Alive)() || n.d.own.status != Alive })
+			}
+			w.blocked = func(from, to *node) bool { return is(from, to, first) }
+			w.stays(t, 12*time.Second, alive, fmt.Sprintf("%s, %d nodes: alive to all", name, n))
+			w.blocked = nil
+			w.stays(t, 12*time.Second, alive, fmt.Sprintf("%s, %d nodes: alive to all afterwards", name, n))
+		}
+	}
+}
+
 // A blocked gossip port is no death as long as heartbeats get through.
 func TestGossipBlocked(t *testing.T) {
 	for _, n := range []int{3, 30} {

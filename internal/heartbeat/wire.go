@@ -77,6 +77,11 @@ func (p *peer) refuses() bool { return p.refusedAt > max(p.lastHeard, p.wire.nod
 // answersOnWire: its heartbeats are lost, and it answers on the wire.
 func (p *peer) answersOnWire() bool { return p.wire.nodeAnsweredAt > p.lastHeard }
 
+// answeredLately: whatever keeps its heartbeats away, or did until now, frames of it arrive.
+func (p *peer) answeredLately(now time.Duration) bool {
+	return p.wire.nodeAnsweredAt != 0 && now-p.wire.nodeAnsweredAt < complaintTime
+}
+
 // wireAt is when the wire is to be asked about p next, so that the answer is there when it is wanted.
 func (d *detector) wireAt(p *peer) time.Duration {
 	if p.answersOnWire() {
