@@ -50,15 +50,7 @@ func TestNoQuestionIsLostInAMove(t *testing.T) {
 			answered("once both know")
 			nstest.Until(t, within, "end of the handover", func() bool { return len(from.Handing()) == 0 })
 			answered("after the handover")
-			for _, addr := range []netip.Addr{v4, v6} {
-				nstest.Until(t, within, "the far host knows the new owner of "+addr.String(), func() bool {
-					_, mac := l.far.Neighbor("eth0", addr)
-					return link.MACFrom(mac) == l.macOf(to)
-				})
-			}
-			if n := from.counts.handovers[unheard].Load(); n != 0 {
-				t.Errorf("move %d: %d handovers ended without having heard the new owner", move, n)
-			}
+			l.moved(t, from, to)
 			from, to = to, from
 		}
 	})
@@ -116,18 +108,24 @@ func TestMoveOnPrivateVLAN(t *testing.T) {
 				}
 				return len(from.Handing()) == 0
 			})
-			for _, addr := range []netip.Addr{v4, v6} {
-				nstest.Until(t, within, "the far host knows the new owner of "+addr.String(), func() bool {
-					_, mac := l.far.Neighbor("eth0", addr)
-					return link.MACFrom(mac) == l.macOf(to)
-				})
-			}
-			if n := from.counts.handovers[unheard].Load(); n != 0 {
-				t.Errorf("move %d: %d handovers ended without having heard the new owner", move, n)
-			}
+			l.moved(t, from, to)
 			from, to = to, from
 		}
 	})
+}
+
+// moved waits until the far host knows the new owner of both addresses. The former one must have heard it.
+func (l *lan) moved(t *testing.T, from, to *Responder) {
+	t.Helper()
+	for _, addr := range []netip.Addr{v4, v6} {
+		nstest.Until(t, within, "the far host knows the new owner of "+addr.String(), func() bool {
+			_, mac := l.far.Neighbor("eth0", addr)
+			return link.MACFrom(mac) == l.macOf(to)
+		})
+	}
+	if n := from.counts.handovers[unheard].Load(); n != 0 {
+		t.Errorf("%d handovers ended without having heard the new owner", n)
+	}
 }
 
 func (l *lan) macOf(r *Responder) link.MAC {
