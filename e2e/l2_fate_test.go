@@ -108,9 +108,8 @@ const (
 	handover = 200 * time.Millisecond
 	// takeover is the limit for other nodes to serve what the faulty node cannot, and for double claims.
 	takeover = 2 * time.Second
-	// settled is the limit from the end of a node's first fault until every address has its first owner again, settledLater the
-	// limit after further ones: each death doubles the hold-down, up to five minutes.
-	settled, settledLater = 15 * time.Second, 5*time.Minute + 15*time.Second
+	// settled is the limit from the end of a partition until every address has one owner.
+	settled = 15 * time.Second
 	// movesOfOne are the moves of an address of the faulty node: away, and back.
 	movesOfOne = 2
 )

@@ -16,7 +16,7 @@ import (
 // fewTroubles run with two or three speakers, where the claim of one node may contradict
 // that of another.
 var fewTroubles = []trouble{
-	{name: "power-off", hit: plugPulled, mend: plugBack, leaves: true, settles: 6 * time.Minute},
+	{name: "power-off", hit: plugPulled, mend: plugBack, leaves: true},
 	// Of two nodes neither can find out which is faulty, unless the one that loses nearly all frames knows a foreign machine.
 	{name: "inbound 90", hit: lose(wire.Loss{In: 90})},
 	{name: "outbound 100", hit: lose(wire.Loss{Out: 100}), leaves: true},

@@ -42,8 +42,8 @@ type spread struct {
 	nodes     map[string]string // workers by the MACs of their links
 	// hit is the faulty worker.
 	hit string
-	// speakers is the number of nodes with a speaker, ran the number of faults that hit has had.
-	speakers, ran int
+	// speakers is the number of nodes with a speaker.
+	speakers int
 }
 
 const spreadServices = 6

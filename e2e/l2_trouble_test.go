@@ -28,8 +28,6 @@ type trouble struct {
 	always bool
 	// lasts is the time from hit to mend; 0 means the value of the flag.
 	lasts time.Duration
-	// settles is the limit until every address has its first owner again; 0 means the promised limit.
-	settles time.Duration
 }
 
 func (tr trouble) shown() bool {
@@ -67,14 +65,7 @@ func (s *spread) run(t *testing.T, tr trouble) {
 	} else {
 		must(t, s.Cluster.Heal(t.Context()))
 	}
-	limit := settledLater
-	if s.ran++; s.ran == 1 {
-		limit = settled
-	}
-	if tr.settles > 0 {
-		limit = tr.settles
-	}
-	err = testbed.Until(t.Context(), limit, "the owners to be as before", func(context.Context) error {
+	err = testbed.Until(t.Context(), testbed.HoldDownLimit, "the owners to be as before", func(context.Context) error {
 		now, err := s.owners(claims)
 		if err == nil && !maps.Equal(now, before) {
 			err = fmt.Errorf("they are %v, and were %v", now, before)

@@ -162,6 +162,7 @@ func testNodeLoss(t *testing.T, e *env) {
 	e.hops(t, bgp, len(e.workers()))
 	t.Logf("routers have the node's routes again after %s", since(on))
 	must(t, e.WaitReady(t.Context()))
+	must(t, e.Calm(t.Context()))
 	e.owned(t, l2, func(node string) bool { return node == owner })
 	t.Logf("the node owns its addresses again after %s", since(on))
 	recovered(t, streams)

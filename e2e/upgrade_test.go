@@ -89,7 +89,7 @@ func (s *spread) halfWay(t *testing.T) {
 	for _, node := range []string{s.workers()[0], s.hit} {
 		must(t, s.ReplaceSpeaker(t.Context(), node))
 	}
-	s.run(t, trouble{name: "power-off", hit: plugPulled, mend: plugBack, leaves: true, settles: settledLater})
+	s.run(t, trouble{name: "power-off", hit: plugPulled, mend: plugBack, leaves: true})
 	must(t, s.Install(t.Context()))
 	must(t, s.WaitReady(t.Context()))
 	s.runs(t, next)

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// holdDownLimit is above the longest hold-down.
-const holdDownLimit = 6 * time.Minute
+// HoldDownLimit is above the longest hold-down, which each further death of a node doubles up to five minutes.
+const HoldDownLimit = 6 * time.Minute
 
 // Calm waits until every speaker sees all others as alive, and none as held down: from then
 // on no address moves without a new cause.
 func (b *Bed) Calm(ctx context.Context) error {
-	return Until(ctx, holdDownLimit, "an end of all hold-downs", func(ctx context.Context) error {
+	return Until(ctx, HoldDownLimit, "an end of all hold-downs", func(ctx context.Context) error {
 		pods, err := b.Pods(ctx, Speaker)
 		if err != nil {
 			return err

@@ -102,7 +102,7 @@ func (s *Stage) Clear(ctx context.Context) error {
 // that returns takes addresses back only after its hold-down of at most 5 minutes.
 func (s *Stage) Owner(ctx context.Context) (string, error) {
 	var owner string
-	err := Until(ctx, holdDownLimit, "one of "+strings.Join(s.Announcers, ", ")+" to own the addresses", func(ctx context.Context) error {
+	err := Until(ctx, HoldDownLimit, "one of "+strings.Join(s.Announcers, ", ")+" to own the addresses", func(ctx context.Context) error {
 		var owners []string
 		for _, a := range s.Addresses {
 			o, err := s.WaitOwner(ctx, Client, a)
