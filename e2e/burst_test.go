@@ -19,7 +19,7 @@ import (
 
 // burstSize is the number of Services that writers create in parallel during a fault.
 const (
-	burstSize = 500
+	burstSize = 200
 	writers   = 8
 )
 
