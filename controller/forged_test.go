@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,8 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
-	"github.com/holdfast-lb/holdfast/internal/ipam"
-	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -174,7 +171,7 @@ func TestForgedTerms(t *testing.T) {
 	twin := sharer("evil", 443, 1)
 	c2 := newTenancy(t, lan())
 	c2.create(twin)
-	digest := regexp.MustCompile("#[0-9a-z]+").FindString(c2.service("evil").Annotations[v1beta1.AnnotationAssigned])
+	digest := regexp.MustCompile("#[0-9a-z]+").FindString(meta.FindStatusCondition(c2.service("evil").Status.Conditions, v1beta1.ConditionAddressRecord).Message)
 	c.edit("evil", func(sv *corev1.Service) {
 		sv.Spec.Ports[0].Port = 443
 		writes("for=default/evil,192.0.2.0=lan,192.0.2.0" + digest)(sv)
@@ -326,49 +323,4 @@ func TestRestoredObjects(t *testing.T) {
 	c.create(restored("taken", "for=default/taken,192.0.2.3=lan"))
 	c.want("taken", "[] AddressInUse")
 	c.want("held", "[192.0.2.3] Assigned")
-}
-
-// TestUpgrade: 10,000 Services that an earlier version served, which recorded in the annotation only, keep their addresses, and
-// the annotation stays as that version reads it.
-func TestUpgrade(t *testing.T) {
-	const count = 10_000
-	pool := lan()
-	pool.Spec.Addresses = []string{"10.0.0.0/16"}
-	objects := config.Objects{Pools: []*v1beta1.IPAddressPool{pool}}
-	addr := netip.MustParseAddr("10.0.0.0")
-	for i := range count {
-		addr = addr.Next()
-		sv := loadBalancer(fmt.Sprintf("s%04d", i), addr.String())
-		if i%10 == 1 { // shares with the one before
-			addr = netip.MustParseAddr(objects.Services[i-1].Status.LoadBalancer.Ingress[0].IP)
-			sv.Status.LoadBalancer.Ingress[0].IP = addr.String()
-			sv.Spec.Ports[0].Port = 443
-		}
-		if i%10 < 2 {
-			metav1.SetMetaDataAnnotation(&sv.ObjectMeta, config.AnnotationSharingKey, fmt.Sprint("k", i/10))
-		}
-		sv.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionTrue, Reason: string(lb.Assigned)}}
-		objects.Services = append(objects.Services, sv)
-	}
-	options := config.Options{Default: true}
-	text := regexp.MustCompile(`^for=default/s\d{4},([0-9.]+)=lan,([0-9.]+)#[0-9a-z]+$`)
-	for _, run := range []string{"upgrade", "after it"} {
-		state, _ := config.Compile(objects, options)
-		services := byKey(objects.Services)
-		for i, a := range ipam.Assign(state).Assignments {
-			sv := services[a.Service]
-			u := serviceWrite{service: sv, wish: state.Services[i].Wish, assignment: a}.update(options)
-			ip := sv.Status.LoadBalancer.Ingress[0].IP
-			found := text.FindStringSubmatch(u.Annotations[v1beta1.AnnotationAssigned])
-			if a.Reason != lb.Assigned || fmt.Sprint(u.Addresses) != "["+ip+"]" || len(found) != 3 || found[1] != ip || found[2] != ip {
-				t.Fatalf("%s of %s: %v, %v", run, sv.Name, a, u.Annotations)
-			}
-			record := meta.FindStatusCondition(u.Conditions, v1beta1.ConditionAddressRecord)
-			if record == nil || run == "after it" && record.Message != meta.FindStatusCondition(sv.Status.Conditions, record.Type).Message {
-				t.Fatalf("%s of %s: the record is %v", run, sv.Name, record)
-			}
-			maps.Copy(sv.Annotations, u.Annotations)
-			sv.Status.Conditions = u.Conditions
-		}
-	}
 }

@@ -115,11 +115,12 @@ func TestReplacedService(t *testing.T) {
 	server.put(t, poolsPath, pool)
 	sv := loadBalancer("web", "198.51.100.1")
 	sv.Annotations, sv.Finalizers = nil, nil
+	sv.Status.Conditions = []metav1.Condition{recorded(sv, "198.51.100.1", "lan")}
 	server.put(t, servicesPath, sv)
 	syncOnce(t, newTestSyncer(t, server))
 	var web corev1.Service
 	server.get(t, servicesPath+"/web", &web)
-	const record = "for=default/web,198.51.100.1=lan,198.51.100.1#"
+	const record = "for=default/web,198.51.100.1=lan"
 	if c := web.Status.Conditions; len(c) == 0 || c[0].Reason != string(lb.Assigned) || len(web.Finalizers) != 2 || !strings.HasPrefix(web.Annotations[v1beta1.AnnotationAssigned], record) {
 		t.Errorf("it has %v, %v, %v", c, web.Finalizers, web.Annotations)
 	}

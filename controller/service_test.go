@@ -37,7 +37,7 @@ func TestUpdate(t *testing.T) {
 			nil,
 			config.Options{IgnoreOpenStack: true},
 			[]string{"AddressAssigned True Assigned", "AddressRecord True Recorded"},
-			map[string]string{v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan,192.0.2.1#3x,2001:db8::1=lan6", v1beta1.AnnotationHostnameShown: ""},
+			map[string]string{v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan,2001:db8::1=lan6", v1beta1.AnnotationHostnameShown: ""},
 			holding,
 		},
 		{

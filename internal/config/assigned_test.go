@@ -59,33 +59,6 @@ func TestRecall(t *testing.T) {
 	}
 }
 
-// TestCutWithoutRecord: an earlier version kept no record in the status. Where an address came from that was cut from its pool
-// is known from the pools, and of the annotation only what a pool's full list leaves out is believed.
-func TestCutWithoutRecord(t *testing.T) {
-	p, full := poolObject("p", 1, "192.0.2.0/24"), poolObject("full", 2, "198.51.100.0/24")
-	for _, is := range []string{"203.0.113.1 default/listed", "203.0.113.2 default/listed", "203.0.113.3 default/recorded"} {
-		address, service, _ := strings.Cut(is, " ")
-		p.Status.Retained = append(p.Status.Retained, v1beta1.RetainedAddress{Address: address, Service: service})
-	}
-	p.Status.RetainedCount, full.Status.RetainedCount = 3, 257
-	claims := func(text string) func(*corev1.Service) { return annotated(v1beta1.AnnotationAssigned, text) }
-	want := map[string]lb.Origins{
-		"other": nil, "recorded": origins("203.0.113.3=q"), "listed": origins("203.0.113.1=p"),
-		"forged": nil, "forged-listed": nil, "left-out": origins("203.0.113.7=full"), "within": nil,
-	}
-	s, _ := Compile(Objects{Pools: []*v1beta1.IPAddressPool{p, full}, Services: []*corev1.Service{
-		serviceObject("other", having("203.0.113.1")), serviceObject("recorded", having("203.0.113.3"), recorded("203.0.113.3=q")),
-		serviceObject("listed", having("203.0.113.1", "203.0.113.9"), claims("203.0.113.1=full")),
-		serviceObject("forged", having("203.0.113.5"), claims("203.0.113.5=p")), serviceObject("forged-listed", having("203.0.113.2"), claims("203.0.113.2=p")),
-		serviceObject("left-out", having("203.0.113.7"), claims("203.0.113.7=full")), serviceObject("within", having("192.0.2.1"), claims("192.0.2.1=full")),
-	}}, served())
-	for _, svc := range s.Services {
-		if diff := cmp.Diff(want[svc.Key.Name], svc.Record, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", svc.Key.Name, diff)
-		}
-	}
-}
-
 // TestAnnouncedBy: the record of who announced is read leniently, and from the status only: an annotation that a user writes
 // makes no speaker skip a probe or relay to a node.
 func TestAnnouncedBy(t *testing.T) {

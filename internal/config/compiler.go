@@ -60,7 +60,6 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	s.join(services, c.slices.update(o.EndpointSlices, compileEndpoints))
 	boundPorts(&r, s.ours, cmp.Or(opt.MorePorts, DefaultMorePorts))
 	state.Services, state.Reserved, state.Leaving, state.NotServed = s.ours, s.reserved, s.leaving, s.notServed
-	completeRecords(&state, pools, o.Pools)
 	reportConflicts(&r, state, pools)
 	for _, p := range pools {
 		state.Pools = append(state.Pools, p.Pool)

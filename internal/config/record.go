@@ -76,7 +76,7 @@ const assignedFor = "for"
 const maxAssigned = 4096
 
 // Assigned returns the annotation holdfast.dev/assigned, which carries the addresses that an object holds, or waits for,
-// through a backup; "" if there are none. Only earlier versions read the terms.
+// through a backup; "" if there are none.
 func Assigned(of lb.Key, origins lb.Origins) string {
 	if len(origins) == 0 {
 		return ""
@@ -84,9 +84,6 @@ func Assigned(of lb.Key, origins lb.Origins) string {
 	parts := []string{assignedFor + "=" + of.String()}
 	for _, o := range origins {
 		parts = append(parts, o.Address.String()+"="+o.Pool)
-		if o.Terms != "" {
-			parts = append(parts, o.Address.String()+"#"+o.Terms)
-		}
 	}
 	return strings.Join(parts, ",")
 }
@@ -119,49 +116,6 @@ func recall(o metav1.Object) lb.Origins {
 		}
 	}
 	return out
-}
-
-// completeRecords adds to objects the origin of addresses that were cut from their pool before the status had a record: an
-// earlier version kept it in the annotation. The pools list such addresses. What a full list leaves out is believed of the
-// annotation.
-func completeRecords(state *lb.State, pools []pool, objects []*v1beta1.IPAddressPool) {
-	from, full := map[lb.Retention]string{}, map[string]bool{}
-	for _, p := range objects {
-		full[p.Name] = p.Status.RetainedCount > int64(len(p.Status.Retained))
-	}
-	for _, p := range pools {
-		for _, r := range p.Retained {
-			from[lb.Retention{Address: r.Address, Holder: r.Holder}] = p.Name
-		}
-	}
-	if len(from) == 0 {
-		return
-	}
-	complete := func(record *lb.Origins, holder lb.Key, addresses []netip.Addr, hints lb.Origins) {
-		if len(*record) > 0 {
-			return
-		}
-		for _, a := range addresses {
-			origin, hint := from[lb.Retention{Address: a, Holder: holder}], hints.Of(a).Pool
-			within := func(p pool) bool {
-				return slices.ContainsFunc(p.Ranges, func(r lb.Range) bool { return r.Contains(a) })
-			}
-			if origin == "" && full[hint] && !slices.ContainsFunc(pools, within) {
-				origin = hint
-			}
-			if origin != "" {
-				*record = append(*record, lb.Origin{Address: a, Pool: origin})
-			}
-		}
-	}
-	for i := range state.Services {
-		s := &state.Services[i]
-		complete(&s.Record, s.Key, s.Addresses, s.Recall)
-	}
-	for i := range state.FloatingIPs {
-		f := &state.FloatingIPs[i]
-		complete(&f.Record, f.Key, f.Addresses, f.Recall)
-	}
 }
 
 // copyOf returns the original from whose manifest an object was copied, as "namespace/name". The annotation names the

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -129,9 +128,6 @@ func (opt Options) Shown(o *corev1.Service) (ours, others []netip.Addr) {
 		return nil, addresses
 	}
 	record := readRecord(o.UID, o.Status.Conditions)
-	if c := apimeta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionAddressAssigned); record == nil && c != nil && c.Reason != string(lb.Released) {
-		record = recall(o) // an earlier version served it
-	}
 	for _, a := range addresses {
 		if record.Of(a).Pool != "" {
 			ours = append(ours, a)

@@ -36,8 +36,7 @@ func samePod(a, b *corev1.Pod) bool {
 	return a != nil && b != nil && a.Status.HostIP == b.Status.HostIP && a.DeletionTimestamp.Equal(b.DeletionTimestamp)
 }
 
-// sameConfig ignores the status, which the controller writes: of that a speaker reads only what a pool retains, where an
-// earlier version left no record on a Service.
+// sameConfig ignores the status, which the controller writes.
 func sameConfig[T object](a, b T) bool {
 	var none T
 	return a != none && b != none && a.GetUID() == b.GetUID() && a.GetGeneration() == b.GetGeneration() &&
