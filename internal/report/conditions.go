@@ -1,6 +1,7 @@
 package report
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
@@ -13,9 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// conditions returns the conditions of a Service's announcement of which this node is the writer.
-func conditions(s *corev1.Service, v plan.Verdict, sessions []bgp.Session) []metav1.Condition {
-	var out []metav1.Condition
+// conditions returns the conditions of a Service's announcement of which this node is the writer: those that it is to have, and
+// the types of those that it is not to have.
+func conditions(s *corev1.Service, v plan.Verdict, sessions []bgp.Session, problems []lb.Problem) (out []metav1.Condition, remove []string) {
 	exists := func(kind string) bool { return meta.FindStatusCondition(s.Status.Conditions, kind) != nil }
 	// That no advertisement selects a Service stands in one condition only, that of layer 2. A Service without an
 	// address gets no condition: the controller says why, and a write here would conflict with its own.
@@ -26,7 +27,18 @@ func conditions(s *corev1.Service, v plan.Verdict, sessions []bgp.Session) []met
 	if o, known := withSessions(v.BGP, sessions); known && o.Writer && (o.Selected || exists(v1beta1.ConditionAnnouncedBGP)) {
 		out = append(out, condition(v1beta1.ConditionAnnouncedBGP, o))
 	}
-	return out
+	if writer := v.L2.Selected && v.L2.Writer || !v.L2.Selected && v.BGP.Writer; !writer {
+		return out, nil
+	}
+	i := slices.IndexFunc(problems, func(p lb.Problem) bool { return p.Reason == lb.FilterNotEnforceable || p.Reason == lb.FilterNotInForce })
+	if i < 0 || !v.Ranges {
+		return out, []string{v1beta1.ConditionFilterEnforced}
+	}
+	return append(out, metav1.Condition{
+		Type: v1beta1.ConditionFilterEnforced, Status: metav1.ConditionFalse, Reason: string(problems[i].Reason),
+		// What is wrong with the node is not here: its SpeakerState has it once, and each Service would be written when it changes.
+		Message: fmt.Sprintf("node %s does not enforce the source ranges: status.problems of its SpeakerState says why", problems[i].Object.Name),
+	}), nil
 }
 
 func condition(kind string, o plan.Outcome) metav1.Condition {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/k8s"
-	"github.com/holdfast-lb/holdfast/internal/lb"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -21,31 +20,22 @@ const (
 	slowWait = time.Second
 )
 
-// report is an update of one Service.
-type report struct {
-	k8s.ServiceUpdate
-	priority priority
-}
-
-// priority orders reports: the lowest is written first.
-type priority int
-
+// The order in which reports are written.
 const (
 	// correction: the Service has a condition that is wrong.
-	correction priority = iota
+	correction = iota
 	// success: the Service is announced, and has no condition about that.
 	success
 	// failure: the Service is not announced, and has no condition about that.
 	failure
-	// retry: the API server refused the report last time. Reports that it refuses each time must not use up the
-	// room of all others.
-	retry
 )
 
-func priorityOf(u k8s.ServiceUpdate) priority {
+func priorityOf(u k8s.ServiceUpdate) int {
 	out := failure
-	if len(u.RemoveConditions) > 0 {
-		out = correction
+	for _, kind := range u.RemoveConditions {
+		if meta.FindStatusCondition(u.Service.Status.Conditions, kind) != nil {
+			out = correction
+		}
 	}
 	for _, c := range k8s.Changed(u.Service.Status.Conditions, u.Conditions, 0, metav1.Time{}) {
 		switch {
@@ -67,57 +57,37 @@ type pace struct {
 	announcing func() bool
 	// at is when the last report was written in the slow pace.
 	at time.Time
-	// refused are the Services whose last report the API server refused.
-	refused map[lb.Key]bool
 }
 
-// each writes reports by priority; in the slow pace only as many as there is room for with so many speakers. It
-// returns when to call it again: 0 means not before something changes.
-func (p *pace) each(reports []report, speakers int, write func(k8s.ServiceUpdate) error) (again time.Duration, err error) {
-	p.prioritize(reports)
-	p.refused = map[lb.Key]bool{}
+// each writes reports by priority; in the slow pace only as many as there is room for with so many speakers. A report that
+// waits, because the API server refused it, takes no room. It returns when to call it again: 0 means not before something changes.
+func (p *pace) each(reports []k8s.ServiceUpdate, speakers int, write func(k8s.ServiceUpdate) error) (again time.Duration, err error) {
+	var byPriority [failure + 1][]k8s.ServiceUpdate
+	for _, one := range reports {
+		priority := priorityOf(one)
+		byPriority[priority] = append(byPriority[priority], one)
+	}
 	var errs []error
 	room, slow := 0, false
-	for i, one := range reports {
+	for i, one := range slices.Concat(byPriority[:]...) {
 		if !slow && (p.burst() || len(reports)-i > fewReports && p.announcing()) {
 			slow, room = true, p.room(time.Now(), speakers)
 		}
 		if slow && room == 0 {
 			again = slowWait
-			p.remember(reports[i:])
 			break
 		}
+		err := write(one)
+		if wait := k8s.Wait(err); wait > 0 {
+			if again == 0 || wait < again {
+				again = wait
+			}
+			continue
+		}
 		room--
-		err := write(one.ServiceUpdate)
-		if wait := k8s.Wait(err); wait > 0 && (again == 0 || wait < again) {
-			again = wait
-		} else if wait == 0 && err != nil {
-			errs = append(errs, err)
-		}
-		if err != nil && !k8s.Overtaken(err) {
-			one.priority = retry
-			p.remember([]report{one})
-		}
+		errs = append(errs, err)
 	}
 	return again, errors.Join(errs...)
-}
-
-func (p *pace) prioritize(reports []report) {
-	for i, one := range reports {
-		if p.refused[keyOf(one.Service)] {
-			reports[i].priority = retry
-		}
-	}
-	slices.SortStableFunc(reports, func(a, b report) int { return int(a.priority - b.priority) })
-}
-
-// remember keeps which of the reports were refused.
-func (p *pace) remember(reports []report) {
-	for _, one := range reports {
-		if one.priority == retry {
-			p.refused[keyOf(one.Service)] = true
-		}
-	}
 }
 
 // room returns how many reports may be written at this time in the slow pace.

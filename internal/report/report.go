@@ -115,13 +115,13 @@ func (r *Reporter) sync(ctx context.Context) (again time.Duration, err error) {
 }
 
 // reports returns the updates of Services that are due, and sends Events on foreign claims of their addresses.
-func (r *Reporter) reports(last *Outcome) []report {
+func (r *Reporter) reports(last *Outcome) []k8s.ServiceUpdate {
 	services := map[lb.Key]*corev1.Service{}
 	for _, s := range r.cluster.Services() {
 		services[keyOf(s)] = s
 	}
 	is, conflicts := announcedOf(r.layer2.State()), map[string]bool{}
-	var out []report
+	var out []k8s.ServiceUpdate
 	for _, v := range last.Verdicts {
 		s := services[v.Service]
 		if s == nil || s.DeletionTimestamp != nil || s.Spec.Type != corev1.ServiceTypeLoadBalancer {
@@ -132,15 +132,11 @@ func (r *Reporter) reports(last *Outcome) []report {
 				r.cluster.Event(objectOf(s), s.UID, false, lb.AddressConflict, sentence)
 			}
 		}
-		u := k8s.ServiceUpdate{Service: s}
-		filter, remove := enforced(s, v, last.Problems)
-		if remove {
-			u.RemoveConditions = []string{v1beta1.ConditionFilterEnforced}
-		}
 		l2, record, known := is.complete(v.L2, r.node)
 		v.L2 = l2
 		v.L2.Writer = v.L2.Writer && known
-		u.Conditions = append(conditions(s, v, last.Sessions), filter...)
+		u := k8s.ServiceUpdate{Service: s}
+		u.Conditions, u.RemoveConditions = conditions(s, v, last.Sessions, last.Problems)
 		switch {
 		case v.L2.Writer && record != "":
 			u.Conditions = append(u.Conditions, metav1.Condition{
@@ -150,7 +146,7 @@ func (r *Reporter) reports(last *Outcome) []report {
 			u.RemoveConditions = append(u.RemoveConditions, v1beta1.ConditionAnnouncers)
 		}
 		if !u.Stands() {
-			out = append(out, report{u, priorityOf(u)})
+			out = append(out, u)
 		}
 	}
 	r.conflicts = conflicts

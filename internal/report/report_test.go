@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -63,11 +65,43 @@ func TestConditions(t *testing.T) {
 	} {
 		s := &corev1.Service{Status: corev1.ServiceStatus{Conditions: tt.have}}
 		var got []string
-		for _, c := range conditions(s, plan.Verdict{L2: tt.l2, BGP: tt.bgp}, tt.sessions) {
+		conditions, _ := conditions(s, plan.Verdict{L2: tt.l2, BGP: tt.bgp}, tt.sessions, nil)
+		for _, c := range conditions {
 			got = append(got, fmt.Sprintf("%s=%s %s: %s", strings.TrimPrefix(c.Type, "holdfast.dev/"), c.Status, c.Reason, c.Message))
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// TestEnforced: a Service with source ranges names the node that announces it and does not enforce them, by one reason, and
+// nothing if all is well.
+func TestEnforced(t *testing.T) {
+	l2, l3 := plan.Outcome{Selected: true, Writer: true}, plan.Outcome{Selected: true}
+	for name, tt := range map[string]struct {
+		verdict  plan.Verdict
+		reasons  []lb.Reason
+		want     lb.Reason
+		removing bool
+	}{
+		"all is well":          {plan.Verdict{L2: l2, BGP: l3, Ranges: true}, []lb.Reason{lb.StrictARPMissing}, "", true},
+		"bypassed":             {plan.Verdict{L2: l2, BGP: l3, Ranges: true}, []lb.Reason{lb.FilterNotEnforceable, lb.StrictARPMissing}, lb.FilterNotEnforceable, false},
+		"two problems, by BGP": {plan.Verdict{L2: plan.Outcome{Writer: true}, BGP: l2, Ranges: true}, []lb.Reason{lb.FilterNotInForce, lb.FilterNotEnforceable}, lb.FilterNotInForce, false},
+		"another node writes":  {plan.Verdict{L2: l3, BGP: l2, Ranges: true}, []lb.Reason{lb.FilterNotEnforceable}, "", false},
+		"no ranges any more":   {plan.Verdict{L2: l2, BGP: l3}, []lb.Reason{lb.FilterNotEnforceable}, "", true},
+	} {
+		var problems []lb.Problem
+		for _, r := range tt.reasons {
+			problems = append(problems, lb.Problem{Object: lb.Object{Kind: "Node", Name: "w1"}, Reason: r, Message: "long story"})
+		}
+		got, remove := conditions(&corev1.Service{}, tt.verdict, nil, problems)
+		c := meta.FindStatusCondition(got, v1beta1.ConditionFilterEnforced)
+		if (c != nil) != (tt.want != "") || slices.Contains(remove, v1beta1.ConditionFilterEnforced) != tt.removing {
+			t.Errorf("%s: %v, removes %v", name, c, remove)
+		}
+		if c != nil && (c.Status != "False" || c.Reason != string(tt.want) || !strings.Contains(c.Message, "w1") || strings.Contains(c.Message, "long")) {
+			t.Errorf("%s: %v", name, c)
 		}
 	}
 }
