@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"strings"
 	"testing"
@@ -64,5 +65,8 @@ func TestKeysRead(t *testing.T) {
 			}
 		}
 		api.set(refuses) // and no connection is left
+		stopped, stop := context.WithCancel(t.Context())
+		stop()
+		_ = cluster.Run(stopped) // ends what New began
 	})
 }

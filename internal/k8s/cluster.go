@@ -87,7 +87,7 @@ type Cluster struct {
 // New returns a Cluster that Run starts.
 func New(clients Clients, c Config) (*Cluster, error) {
 	k := &Cluster{clients: clients, config: c}
-	k.events = newRecorder(c.Log, clients.kube.CoreV1().Events(""), k.InBurst)
+	k.events = newRecorder(clients.kube.CoreV1().Events(""), c.Component, k.InBurst)
 	core := clients.kube.CoreV1().RESTClient()
 	apps := clients.kube.AppsV1().RESTClient()
 	own := fields.OneTermEqualSelector("metadata.name", c.DaemonSet)
