@@ -34,7 +34,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	}
 	m := &membership{node: s.nodeName, log: log}
 	// layer2 opens its sockets before the links become metadata.
-	links := link.New(log, func() { w.layer2.Kick(); w.pathLoop.Hurry(); kick() })
+	links := link.New(log, func() { w.layer2.Kick(); w.paths.loop.Hurry(); kick() })
 	l2 := layer2.New(layer2.Config{
 		Log: log, Links: links.Links, Timers: layer2.Timers{Rate: s.announceRate}, Requests: s.announceByRequest, Lease: m, Changed: func() { w.report.Kick() }, Refused: kick,
 	})
@@ -43,7 +43,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	if err != nil {
 		return nil, err
 	}
-	peers := bgp.New(bgp.Config{Log: log, Command: []string{engine}, Kick: func() { w.pathLoop.Kick(); w.report.KickState(); kick() }})
+	peers := bgp.New(bgp.Config{Log: log, Command: []string{engine}, Kick: func() { w.paths.loop.Kick(); w.report.KickState(); kick() }})
 	live := liveness.New(liveness.Config{
 		Log: log, Node: lb.Object{Kind: config.KindNode, Name: s.nodeName},
 		MembersPort: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort), Cluster: report.States{Cluster: cluster},
@@ -62,13 +62,11 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 			node: s.nodeName, log: log, layer2: l2, ask: m.ask, members: m.alive, age: cluster.APIAge, kick: kick, newer: map[netip.Addr]newer{},
 			plan: func() plan.Plan { return w.last.Load().plan() },
 		},
-		bgp: peers, paths: newPaths(log, peers, links.Links, func() { w.pathLoop.Hurry(); w.report.KickState() }, kick),
+		bgp: peers, paths: newPaths(log, peers, links.Links, s.podLinks, func() { w.report.KickState() }),
 		conntrack: conntrack.New(log), headstart: headstart.New(log),
 		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live,
 			Foreign: func() []link.Neighbour { return others.find(w) }}),
 	}
-	w.paths.podLinks = s.podLinks
-	w.pathLoop = loop.New(loop.Config{Name: "paths", Log: log, Sync: w.paths.sync})
 	w.loop = loop.New(loop.Config{Name: "plan", Log: log, Sync: w.sync})
 	w.hang = newHang(w)
 	return w, nil

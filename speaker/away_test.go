@@ -125,7 +125,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 		node: name, log: log, membership: &membership{}, owners: &owners{}, sessions: sessionGate{log: log}, options: config.Options{Default: true}, cluster: cluster, liveness: live,
 		filter: &guard{node: name, kept: kept{removed: true}}, boot: kubeproxy.New(kubeproxy.Config{Log: log}),
 		endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log}),
-		relays:    newRelays(log, settings{relay: true}, noLinks, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, noLinks, func() {}, func() {}), headstart: headstart.New(log),
+		relays:    newRelays(log, settings{relay: true}, noLinks, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, noLinks, nil, func() {}), headstart: headstart.New(log),
 		report: report.New(report.Config{Log: log, NodeName: name, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live, Foreign: func() []link.Neighbour { return nil }}),
 	}
 	w.loop = loop.New(loop.Config{Name: "plan", Log: log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})

@@ -13,7 +13,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
-	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -24,11 +23,10 @@ func TestBFDFollowsLinks(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self, ns := nstest.Self(t), nstest.New(t)
 		nstest.Veth(t, self, "cali1", nstest.New(t), "eth0")
-		var coupling *loop.Loop
+		var p *paths
 		log := slog.New(slog.NewTextHandler(t.Output(), nil))
-		links := link.New(log, func() { coupling.Hurry() })
-		p := newPaths(log, bgp.New(bgp.Config{Log: log, Command: testEngine}), links.Links, func() {}, func() {})
-		coupling = loop.New(loop.Config{Name: "paths", Log: log, Sync: p.sync})
+		links := link.New(log, func() { p.loop.Hurry() })
+		p = newPaths(log, bgp.New(bgp.Config{Log: log, Command: testEngine}), links.Links, nil, func() {})
 		var mu sync.Mutex
 		var last struct{ Peers []bfd.Peer }
 		p.bfd.Connect(func(raw json.RawMessage) {
@@ -51,7 +49,7 @@ func TestBFDFollowsLinks(t *testing.T) {
 			return nil
 		}
 		go func() { _ = links.Run(t.Context()) }()
-		go func() { _ = coupling.Run(t.Context()) }()
+		go func() { _ = p.loop.Run(t.Context()) }()
 		nstest.Until(t, patience, "the links are known", links.Synced)
 		profile := &lb.BFD{Transmit: time.Second, Receive: time.Second, Multiplier: 3, MinimumTTL: 254}
 		peers := []lb.Peer{
@@ -59,7 +57,7 @@ func TestBFDFollowsLinks(t *testing.T) {
 			{Name: "v6", Address: netip.MustParseAddr("2001:db8::2"), LocalASN: 1, PeerASN: 2, BFD: profile},
 			{Name: "far", Address: netip.MustParseAddr("203.0.113.2"), LocalASN: 1, PeerASN: 2, MultiHop: true, BFD: profile},
 		}
-		p.set(peers, nil)
+		p.set(bgp.Desired{Peers: peers}, nil)
 		worst := time.Duration(0)
 		follows := func(what string, index ...int) {
 			t.Helper()

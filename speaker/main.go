@@ -152,7 +152,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		}
 	})
 	for _, run := range []func(context.Context) error{
-		w.links.Run, w.layer2.Run, w.pathLoop.Run, w.paths.finder.Run, w.relays.run, w.filter.run,
+		w.links.Run, w.layer2.Run, w.paths.loop.Run, w.paths.finder.Run, w.relays.run, w.filter.run,
 	} {
 		group.Go(func() error { return run(sinks) })
 	}

@@ -5,39 +5,41 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/bfd"
 	"github.com/holdfast-lb/holdfast/internal/bgp"
-	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/unnumbered"
 )
 
-// paths couples BGP to BFD (RFC 5882): it has the sessions of BFD run that the peers of BGP want, and tells BGP which
-// of its sessions may be up. It also finds the routers of unnumbered peers.
+// paths couples BGP to BFD (RFC 5882): its loop alone decides which sessions of BGP may be up. It has the sessions of BFD run that
+// the peers of BGP want, and finds the routers of unnumbered peers.
 type paths struct {
 	bfd    *bfd.Monitor
 	bgp    *bgp.Speaker
 	finder *unnumbered.Finder
+	loop   *loop.Loop
 
 	links func() []link.Link
 	// podLinks are prefixes of the names of pods' links, beside those that network plugins use.
 	podLinks []string
-
-	mu    sync.Mutex
-	peers []lb.Peer
-	// own are this node's addresses.
-	own []netip.Addr
-	// wanted are the sessions of BFD of these peers.
-	wanted []bfd.Peer
-	// routers are those of unnumbered peers, by the names of the peers.
-	routers map[string]unnumbered.Router
-	waits   map[string]waiting
+	// wanted is what the last plan wants; nil before the first. applied: BGP knows its peers.
+	wanted  atomic.Pointer[wish]
+	applied atomic.Bool
+	// waits are for the loop only.
+	waits map[string]waiting
 }
 
-// waiting is that of BGP for BFD with one peer.
+// wish is what a plan wants of BGP: the peers as they are configured, and this node's own addresses.
+type wish struct {
+	bgp.Desired
+	own []netip.Addr
+}
+
+// waiting is how BGP waits for BFD with one peer.
 type waiting struct {
 	// since is when BFD should have reported.
 	since time.Time
@@ -45,64 +47,56 @@ type waiting struct {
 	over bool
 }
 
-// newPaths couples BGP to a Monitor of its own, which calls changed when sync should run, and to a Finder on links, which calls
-// found when what is known of routers changed.
-func newPaths(log *slog.Logger, b *bgp.Speaker, links func() []link.Link, changed, found func()) *paths {
-	return &paths{
-		bfd: bfd.New(bfd.Config{Log: log, Changed: changed}), bgp: b, links: links,
-		finder: unnumbered.New(unnumbered.Config{Log: log, Links: links, Established: establishedWith(b), Changed: found}),
-	}
+// newPaths couples BGP to a Monitor of its own, which calls changed when the state of a session changed, and to a Finder on links.
+func newPaths(log *slog.Logger, b *bgp.Speaker, links func() []link.Link, podLinks []string, changed func()) *paths {
+	p := &paths{bgp: b, links: links, podLinks: podLinks}
+	p.loop = loop.New(loop.Config{Name: "paths", Log: log, Sync: p.sync})
+	p.bfd = bfd.New(bfd.Config{Log: log, Changed: func() { p.loop.Hurry(); changed() }})
+	p.finder = unnumbered.New(unnumbered.Config{Log: log, Links: links, Established: establishedWith(b), Changed: p.loop.Hurry})
+	return p
 }
 
-// set makes these the peers of this node, which has its own addresses, and returns the peers with the addresses of the routers
-// that were found. BGP learns about new ones before it dials.
-func (p *paths) set(peers []lb.Peer, own []netip.Addr) []lb.Peer {
-	p.finder.Set(linksOf(peers))
-	peers, routers := resolve(peers, p.finder.Found)
-	p.mu.Lock()
-	p.peers, p.own, p.routers = peers, own, routers
-	p.mu.Unlock()
-	p.follow()
-	return peers
+// set makes this what BGP is to do, in a node with its own addresses. It waits for nothing.
+func (p *paths) set(d bgp.Desired, own []netip.Addr) {
+	p.wanted.Store(&wish{d, own})
+	p.loop.Hurry()
 }
 
 // pathWait is how long a session of BGP waits for BFD of a router that is silent. A router may begin BFD only when BGP is up,
 // as FRR does with neighbors that it takes from a range: RFC 5882 section 10.1.
 const pathWait = 5 * time.Second
 
-// sync tells BFD and BGP what changed. It is a loop of its own, since the end of a session, or of a link, must not wait for a
-// plan.
+// sync tells BFD which links lead to the peers, and BGP which sessions may be up. It is a loop of its own, since the end of a
+// session, or of a link, must not wait for a plan.
 func (p *paths) sync(context.Context) (again time.Duration, err error) {
-	if p.follow() {
-		again = time.Second
+	w := p.wanted.Load()
+	if w == nil {
+		return 0, nil
 	}
-	return again, nil
-}
-
-// follow tells BFD which links lead to the peers and BGP which sessions may be up, and reports whether any is held.
-func (p *paths) follow() (held bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	d := w.Desired
+	p.finder.Set(linksOf(d.Peers))
+	peers, routers := resolve(d.Peers, p.finder.Found)
 	links := p.links()
-	p.wanted = bfdPeers(p.peers, links, link.Outside(links, link.PodLinks(links, p.own, nil, p.podLinks)), link.Direct)
-	p.bfd.Set(p.wanted)
-	statuses := map[string]bfd.Status{}
-	all, _ := p.bfd.Statuses()
-	for _, s := range all {
+	wanted := bfdPeers(peers, links, link.Outside(links, link.PodLinks(links, w.own, nil, p.podLinks)), link.Direct)
+	p.bfd.Set(wanted)
+	statuses, established := map[string]bfd.Status{}, map[string]bool{}
+	for _, s := range p.bfd.Statuses() {
 		statuses[s.Name] = s
 	}
-	established := map[string]bool{}
 	for _, s := range p.bgp.Sessions() {
 		established[s.Peer] = s.State == bgp.Established
 	}
-	p.waits = waitsOf(p.waits, p.wanted, statuses, time.Now())
-	paths := pathsOf(p.wanted, statuses, established, p.waits)
-	addRouters(paths, p.routers)
-	for _, path := range paths {
-		held = held || path.Hold != bgp.Free
+	p.waits = waitsOf(p.waits, wanted, statuses, time.Now())
+	d.Peers, d.Paths = peers, pathsOf(wanted, statuses, established, p.waits)
+	addRouters(d.Paths, routers)
+	for _, path := range d.Paths {
+		if path.Hold != bgp.Free {
+			again = time.Second
+		}
 	}
-	p.bgp.SetPaths(paths)
-	return held
+	p.bgp.Set(d)
+	p.applied.Store(true)
+	return again, nil
 }
 
 // waitsOf returns the waits for the wanted sessions after those before.

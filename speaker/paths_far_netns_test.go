@@ -76,8 +76,7 @@ func testFar(t *testing.T, minimumTTL uint8, router *routertest.Router) {
 			BFD: &lb.BFD{Transmit: 500 * time.Millisecond, Receive: 500 * time.Millisecond, Multiplier: 4, MinimumTTL: minimumTTL},
 		})
 	}
-	p.set(peers, nil)
-	p.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers})
+	p.set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers}, nil)
 	each := func(what string, ok func(bgp.Session) bool) {
 		t.Helper()
 		nstest.Until(t, 2*patience, what, func() bool { return ok(p.session("far4")) && ok(p.session("far6")) })

@@ -13,7 +13,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
-	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/routertest"
 )
@@ -44,8 +43,7 @@ func TestPathsWithBIRD(t *testing.T) {
 			peers[i].HoldTime, peers[i].ConnectTime = 90*time.Second, time.Second
 			peers[i].BFD = &lb.BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3, MinimumTTL: 254}
 		}
-		p.set(peers, nil)
-		p.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers})
+		p.set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers}, nil)
 		nstest.Until(t, 30*time.Second, "both wait for BFD", func() bool {
 			const waits = "BFD has not come up: the router does not answer"
 			return p.session("v4").LastError == waits && p.session("v6").LastError == waits
@@ -77,7 +75,7 @@ func TestPathsWithBIRD(t *testing.T) {
 		for i := range peers {
 			peers[i].BFD = nil
 		}
-		p.set(peers, nil)
+		p.set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers}, nil)
 		// BIRD 2.0 takes AdminDown for a failure, and ends the session itself.
 		nstest.Until(t, 60*time.Second, "BFD has ended, and BGP does without", func() bool {
 			s := p.session("v4")
@@ -89,21 +87,19 @@ func TestPathsWithBIRD(t *testing.T) {
 // startPaths runs BGP and BFD of a speaker, the latter in this process.
 func startPaths(t *testing.T) *paths {
 	t.Helper()
-	return startPathsOn(t, func() []link.Link { return readLinks(t) }, func() {})
+	return startPathsOn(t, func() []link.Link { return readLinks(t) })
 }
 
-// startPathsOn runs them on links; found is called when what is known of routers on links changed.
-func startPathsOn(t *testing.T, links func() []link.Link, found func()) *paths {
+// startPathsOn runs them on links.
+func startPathsOn(t *testing.T, links func() []link.Link) *paths {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	var coupling *loop.Loop
-	speaker := bgp.New(bgp.Config{Log: log, Command: testEngine, Kick: func() { coupling.Kick() }, RepairInterval: 100 * time.Millisecond})
-	p := newPaths(log, speaker, links, func() { coupling.Hurry() }, found)
-	coupling = loop.New(loop.Config{Name: "paths", Log: log, Sync: p.sync})
+	var p *paths
+	p = newPaths(log, bgp.New(bgp.Config{Log: log, Command: testEngine, Kick: func() { p.loop.Kick() }, RepairInterval: 100 * time.Millisecond}), links, nil, func() {})
 	orders := make(chan json.RawMessage, 16)
 	go bfd.Serve(orders, p.bfd.Notice, func() bool { return false })
 	p.bfd.Connect(func(raw json.RawMessage) { orders <- raw })
-	go func() { _ = coupling.Run(t.Context()) }()
+	go func() { _ = p.loop.Run(t.Context()) }()
 	go func() { _ = p.bgp.Run(t.Context()) }()
 	return p
 }

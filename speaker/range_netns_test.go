@@ -49,8 +49,7 @@ func TestPathsFromRange(t *testing.T) {
 				BFD: &lb.BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3, MinimumTTL: 254},
 			})
 		}
-		p.set(peers, nil)
-		p.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers})
+		p.set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers}, nil)
 		both := func(what string, ok func(bgp.Session) bool) {
 			t.Helper()
 			nstest.Until(t, 2*patience, what, func() bool { return ok(p.session("v4")) && ok(p.session("v6")) })

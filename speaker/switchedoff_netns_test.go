@@ -41,12 +41,10 @@ func TestPathsSwitchedOff(t *testing.T) {
 			BFD: &lb.BFD{Transmit: 500 * time.Millisecond, Receive: 500 * time.Millisecond, Multiplier: 4, MinimumTTL: 254},
 		}
 		peers := []lb.Peer{router}
-		p.set(peers, nil)
-		p.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers})
+		p.set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers}, nil)
 		frr := startFRR(t, ns, frrPaths)
 		status := func() bfd.Status {
-			all, _ := p.bfd.Statuses()
-			for _, s := range all {
+			for _, s := range p.bfd.Statuses() {
 				if s.Name == "r" {
 					return s
 				}

@@ -50,7 +50,6 @@ type syncer struct {
 	owners    *owners
 	bgp       *bgp.Speaker
 	paths     *paths
-	pathLoop  *loop.Loop
 	conntrack *conntrack.Sweeper
 	report    *report.Reporter
 	// headstart serves the addresses of newcomers until kube-proxy does.
@@ -257,8 +256,7 @@ func (w *syncer) announce(in inputs, p plan.Plan, macs map[link.MAC]bool) {
 		return
 	}
 	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Yield: p.Yield, Speakers: macs, Owners: p.Sources})
-	peers := w.paths.set(p.Peers, w.compiled.Nodes[w.node].Addresses)
-	w.bgp.Set(bgp.Desired{RouterID: p.RouterID, Peers: peers, Routes: p.Routes})
+	w.paths.set(bgp.Desired{RouterID: p.RouterID, Peers: p.Peers, Routes: p.Routes}, w.compiled.Nodes[w.node].Addresses)
 }
 
 // record logs what a run changed, and makes it the last one.
@@ -307,7 +305,7 @@ func (w *syncer) ready() error {
 		return errors.New("informers are not synced")
 	case w.membership.members.Load() == nil:
 		return errors.New("the membership has not started")
-	case w.last.Load() == nil || w.loop.Done() == 0:
+	case w.last.Load() == nil || w.loop.Done() == 0 || !w.paths.applied.Load():
 		return errors.New("the first plan is not applied")
 	}
 	return w.awaitSessions()

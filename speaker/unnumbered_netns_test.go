@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -38,44 +37,30 @@ router bgp 65001
 
 const service4, service6 = "198.51.100.1/32", "2001:db8:ffff::1/128"
 
-// unnumberedNode couples a Finder, BFD and BGP as the loop "plan" does.
+// unnumberedNode runs a Finder beside BFD and BGP.
 type unnumberedNode struct {
 	*paths
-	t     *testing.T
-	links *link.Monitor
-
-	mu    sync.Mutex
-	peers []lb.Peer
+	t *testing.T
 }
 
 func startUnnumbered(t *testing.T, peers ...lb.Peer) *unnumberedNode {
 	t.Helper()
-	n := &unnumberedNode{t: t, peers: peers}
-	n.links = link.New(slog.New(slog.NewTextHandler(t.Output(), nil)), func() { n.apply() })
-	n.paths = startPathsOn(t, n.links.Links, func() { go n.apply() })
-	go func() { _ = n.paths.finder.Run(t.Context()) }()
-	go func() { _ = n.links.Run(t.Context()) }()
-	n.apply()
+	n := &unnumberedNode{t: t}
+	links := link.New(slog.New(slog.NewTextHandler(t.Output(), nil)), func() { n.loop.Hurry() })
+	n.paths = startPathsOn(t, links.Links)
+	go func() { _ = n.finder.Run(t.Context()) }()
+	go func() { _ = links.Run(t.Context()) }()
+	n.set(peers...)
 	return n
 }
 
 func (n *unnumberedNode) set(peers ...lb.Peer) {
-	n.mu.Lock()
-	n.peers = peers
-	n.mu.Unlock()
-	n.apply()
-}
-
-func (n *unnumberedNode) apply() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	var names []string
-	for _, p := range n.peers {
+	for _, p := range peers {
 		names = append(names, p.Name)
 	}
-	peers := n.paths.set(n.peers, nil)
 	routes := []lb.Route{{Prefix: netip.MustParsePrefix(service4), Peers: names}, {Prefix: netip.MustParsePrefix(service6), Peers: names}}
-	n.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers, Routes: routes})
+	n.paths.set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: peers, Routes: routes}, nil)
 }
 
 func (n *unnumberedNode) until(name, what string, ok func(bgp.Session) bool) {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 
+	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
@@ -22,7 +23,7 @@ func (w *syncer) withdraw() error {
 	w.conntrack.Set(nil)
 	w.layer2.Set(layer2.Desired{})
 	w.bgp.Leave()
-	w.paths.set(nil, nil)
+	w.paths.set(bgp.Desired{}, nil)
 	if err := errors.Join(w.relays.remove(), w.headstart.Remove(), w.filter.remove(), kubeproxy.Forget()); err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func TestMarkRemoved(t *testing.T) {
 		peers := bgp.New(bgp.Config{Log: log, Command: testEngine})
 		w := &syncer{
 			node: "w1", log: log, filter: newTestGuard(false), ended: make(chan error, 1),
-			cluster: cluster, links: link.New(log, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, noLinks, func() {}, func() {}),
+			cluster: cluster, links: link.New(log, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, noLinks, nil, func() {}),
 			relays:    newRelays(log, settings{relay: true}, noLinks, func() {}),
 			liveness:  liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}}),
 			conntrack: conntrack.New(log),

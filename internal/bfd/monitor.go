@@ -81,11 +81,11 @@ func (m *Monitor) Notice(raw json.RawMessage) {
 	}
 }
 
-// Statuses returns what is known of the wanted sessions; ok is false while the process has not reported.
-func (m *Monitor) Statuses() (all []Status, ok bool) {
+// Statuses returns what is known of the wanted sessions; none while the process has not reported.
+func (m *Monitor) Statuses() []Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Clone(m.last.Sessions), m.known
+	return slices.Clone(m.last.Sessions)
 }
 
 // logChanges logs each change once, and reports whether there was any.

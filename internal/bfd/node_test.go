@@ -52,7 +52,7 @@ func (n *node) stop() {
 }
 
 func (n *node) status(name string) Status {
-	all, _ := n.Statuses()
+	all := n.Statuses()
 	for _, s := range all {
 		if s.Name == name {
 			return s

@@ -56,7 +56,7 @@ func TestFilter(t *testing.T) {
 		ns.AddAddress("lan", "192.0.2.3/24", "2001:db8:1::3/64")
 		n := startNode(t)
 		n.Set(slices.Concat(only("v4"), only("v6"), only("far4"), only("far6")))
-		n.until("the sessions are known", func() bool { all, _ := n.Statuses(); return len(all) == 4 && n.status("far6").Error == "" })
+		n.until("the sessions are known", func() bool { all := n.Statuses(); return len(all) == 4 && n.status("far6").Error == "" })
 		short, old := down()[:packetLen-1], down()
 		old[0] = 0
 		for _, s := range []struct{ from, stranger, to string }{

@@ -1,43 +1,40 @@
 package bgp
 
 import (
+	"net/netip"
+	"slices"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// free is how often it may happen without a rest.
-func (p pattern) free() (n int) {
-	for p.waits[n] == 0 {
-		n++
-	}
-	return n
-}
+// free is how often there may be trouble without a rest.
+var free = slices.IndexFunc(rests, func(d time.Duration) bool { return d > 0 })
 
-// TestBackoff: how long a peer rests after each time, given the time from the end of the last rest.
+// TestBackoff: how long a peer rests after each trouble, given the time from the end of the last rest.
 func TestBackoff(t *testing.T) {
-	s, m := time.Second, time.Minute
+	const s = time.Second
 	for _, tt := range []struct {
-		name    string
-		pattern pattern
-		after   []time.Duration
-		waits   []time.Duration
+		name  string
+		after []time.Duration
+		waits []time.Duration
 	}{
-		{"a router that restarts", falls, []time.Duration{0}, []time.Duration{0}},
-		{"three falls", falls, []time.Duration{0, 20 * s, 20 * s}, []time.Duration{0, 0, 0}},
-		{"falls again and again", falls, []time.Duration{0, s, s, s, s, s, s, s, s, s}, []time.Duration{0, 0, 0, 5 * s, 10 * s, 20 * s, 30 * s, 30 * s, 30 * s, 30 * s}},
-		{"each time by the hold time", falls, []time.Duration{0, 95 * s, 95 * s, 95 * s, 95 * s}, []time.Duration{0, 0, 0, 5 * s, 10 * s}},
-		{"seldom", falls, []time.Duration{0, 181 * s, 181 * s, 181 * s, 181 * s}, []time.Duration{0, 0, 0, 0, 0}},
-		{"it stayed up in the end", falls, []time.Duration{0, s, s, s, 181 * s, s}, []time.Duration{0, 0, 0, 5 * s, 0, 0}},
-		{"three deaths within ten minutes", deaths, []time.Duration{0, 5 * s, 9 * m}, []time.Duration{0, s, quarantineTime}},
-		{"a death after quarantine", deaths, []time.Duration{0, s, s, s, 11 * m}, []time.Duration{0, s, quarantineTime, quarantineTime, 0}},
-		{"rare deaths", deaths, []time.Duration{0, 11 * m, 11 * m, 11 * m}, []time.Duration{0, 0, 0, 0}},
-		{"starts that fail", failedStarts, []time.Duration{0, 0, 0, 0, 0, 0, 0}, []time.Duration{s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s}},
+		{"a router that restarts", []time.Duration{0}, []time.Duration{0}},
+		{"three falls", []time.Duration{0, 20 * s, 20 * s}, []time.Duration{0, 0, 0}},
+		{"falls again and again", []time.Duration{0, s, s, s, s, s, s, s, s, s}, []time.Duration{0, 0, 0, 5 * s, 10 * s, 20 * s, 30 * s, 30 * s, 30 * s, 30 * s}},
+		{"each time by the hold time", []time.Duration{0, 95 * s, 95 * s, 95 * s, 95 * s}, []time.Duration{0, 0, 0, 5 * s, 10 * s}},
+		{"seldom", []time.Duration{0, 181 * s, 181 * s, 181 * s, 181 * s}, []time.Duration{0, 0, 0, 0, 0}},
+		{"it stayed up in the end", []time.Duration{0, s, s, s, 181 * s, s}, []time.Duration{0, 0, 0, 5 * s, 0, 0}},
 	} {
 		now := time.Unix(1_000_000, 0)
 		var b backoff
 		for i, after := range tt.after {
 			now = now.Add(b.wait + after)
-			b.again(now, tt.pattern)
+			b.again(now, "")
 			if b.wait != tt.waits[i] {
 				t.Errorf("%s: %v after time %d, want %v", tt.name, b.wait, i+1, tt.waits[i])
 			}
@@ -45,5 +42,79 @@ func TestBackoff(t *testing.T) {
 				t.Errorf("%s: a rest of another time than %v", tt.name, b.wait)
 			}
 		}
+	}
+}
+
+// A peer that was edited is dialled at once, and its totals stay. An unnumbered one whose router has another address, or none, is
+// the same one.
+func TestRecordOfOtherSettings(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	settings := wire.Settings{Name: "r", Interface: "eth0", Address: netip.MustParseAddr("fe80::1%eth0"), Source: netip.MustParseAddr("fe80::9%eth0")}
+	var r record
+	r.serve(settings)
+	r.failures = 7
+	for range free + 1 {
+		r.trouble.again(now, "it died")
+	}
+	check := func(what string, want bool) {
+		t.Helper()
+		if d, w := r.trouble.rests(now), r.trouble.why != ""; d != want || w != want || r.failures != 7 {
+			t.Errorf("%s: rests %t, why %q, %d failures", what, d, r.trouble.why, r.failures)
+		}
+	}
+	r.serve(settings)
+	check("the same settings", true)
+	for _, address := range []netip.Addr{{}, netip.MustParseAddr("fe80::2%eth0")} {
+		settings.Address = address
+		r.serve(settings)
+		check("another router", true)
+	}
+	settings.HoldTime = 9
+	r.serve(settings)
+	check("other settings", false)
+}
+
+// What is known of a peer does not end with a session that is held: deaths add up, and so the time stays when there was a session
+// last. One that was never up never had one. Each death of an engine with a session is a fall.
+func TestHeld(t *testing.T) {
+	good, never := newRouter(t, "127.0.0.1", 65001), newRouter(t, "127.0.0.2", 65002)
+	s, _ := run(t)
+	const why = "BFD: detection time expired"
+	d := desire([]lb.Peer{never.peer("never", 65000), good.peer("good", 65000)}, route("198.51.100.1/32", "good"))
+	hold := func(names ...string) {
+		t.Helper()
+		d.Paths = map[string]Path{"never": {Hold: PathUnknown, Why: "BFD is starting"}}
+		for _, name := range names {
+			d.Paths[name] = Path{State: "down", Hold: PathDown, Why: why}
+		}
+		s.Set(d)
+		for _, name := range names {
+			await(t, name, "idle "+why, func() string { return session(s, name).State + " " + session(s, name).LastError })
+		}
+	}
+	pid := 0
+	hold()
+	for n := range free + 1 {
+		established(t, s, "good")
+		pid = strike(t, s, "good", syscall.SIGKILL, pid)
+		hold("good")
+		if since := session(s, "good").Since; since.IsZero() {
+			t.Errorf("after death %d it does not show when there was a session", n+1)
+		}
+		hold()
+	}
+	nstest.Until(t, patience, "it rests", func() bool {
+		return session(s, "good").LastError == "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: the BGP engine ended: signal: killed"
+	})
+	if pidOf(s, "good") != 0 {
+		t.Error("an engine runs for a peer that rests")
+	}
+	if is := session(s, "never"); !is.Since.IsZero() || never.opened() != 0 {
+		t.Errorf("a session that was never up is %+v", is)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r, n := s.record("good"), uint64(free+1); r.restarts != n || r.failures != n || r.total.Ups != n {
+		t.Errorf("%d deaths, %d failures, %d times up", r.restarts, r.failures, r.total.Ups)
 	}
 }

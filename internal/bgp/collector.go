@@ -37,10 +37,9 @@ var metrics = []metric{
 	byPeer("session_ups_total", "Times that the session with a peer came up.", counter, func(_ Session, r *record) float64 { return float64(r.total.Ups) }),
 	byPeer("session_failures_total", "Times that the session with a peer fell, unless this node closed it on purpose.", counter,
 		func(_ Session, r *record) float64 { return float64(r.failures) }),
-	byPeer("session_damped", "Whether a peer waits to be dialled, because its session fell too often.", gauge,
-		func(_ Session, r *record) float64 { return number(r.falls.rests(time.Now())) }),
+	byPeer("session_damped", "Whether a peer waits to be dialled, because its session fell or its engine died too often.", gauge,
+		func(_ Session, r *record) float64 { return number(r.trouble.rests(time.Now())) }),
 	byPeer("engine_restarts_total", "Deaths of the BGP engine of a peer.", counter, func(_ Session, r *record) float64 { return float64(r.restarts) }),
-	byPeer("engine_quarantined", "Whether a peer has no BGP engine, because it died too often.", gauge, func(s Session, _ *record) float64 { return number(s.Quarantined) }),
 }
 
 // Describe implements prometheus.Collector.

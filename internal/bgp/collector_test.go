@@ -35,10 +35,6 @@ func TestCollect(t *testing.T) {
 # TYPE holdfast_bgp_advertised_routes gauge
 holdfast_bgp_advertised_routes{peer="ending"} 0
 holdfast_bgp_advertised_routes{peer="r"} 2
-# HELP holdfast_bgp_engine_quarantined Whether a peer has no BGP engine, because it died too often.
-# TYPE holdfast_bgp_engine_quarantined gauge
-holdfast_bgp_engine_quarantined{peer="ending"} 0
-holdfast_bgp_engine_quarantined{peer="r"} 0
 # HELP holdfast_bgp_engine_restarts_total Deaths of the BGP engine of a peer.
 # TYPE holdfast_bgp_engine_restarts_total counter
 holdfast_bgp_engine_restarts_total{peer="ending"} 0
@@ -55,7 +51,7 @@ holdfast_bgp_notifications_sent_total{peer="r"} 0
 # TYPE holdfast_bgp_notifications_received_total counter
 holdfast_bgp_notifications_received_total{peer="ending"} 2
 holdfast_bgp_notifications_received_total{peer="r"} 0
-# HELP holdfast_bgp_session_damped Whether a peer waits to be dialled, because its session fell too often.
+# HELP holdfast_bgp_session_damped Whether a peer waits to be dialled, because its session fell or its engine died too often.
 # TYPE holdfast_bgp_session_damped gauge
 holdfast_bgp_session_damped{peer="ending"} 0
 holdfast_bgp_session_damped{peer="r"} 0

@@ -1,7 +1,6 @@
 // Package bgp advertises a node's routes to its routers. Each peer has an engine, a process of its own that speaks BGP with
 // that router alone (package engine): GoBGP had many remote crashes, and a router that crashes an engine disturbs nothing
-// else. This package supervises the engines. It starts one that ended again, later each time, and puts a peer whose engine
-// dies again and again in quarantine.
+// else. This package supervises the engines. A peer whose session falls, or whose engine dies, again and again rests ever longer.
 //
 // Callers decide which peer receives which routes. An engine is sent what changed, and a new one everything.
 //

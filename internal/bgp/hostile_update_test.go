@@ -98,7 +98,7 @@ func TestHostileUpdates(t *testing.T) {
 	defer s.mu.Unlock()
 	for name, r := range s.records {
 		if r.restarts > 0 {
-			t.Errorf("the engine of %s died %d times: %s", name, r.restarts, r.why)
+			t.Errorf("the engine of %s died %d times: %s", name, r.restarts, r.trouble.why)
 		}
 	}
 	if s.repairs.RouteRepairs > 0 {

@@ -28,11 +28,11 @@ func TestInteropFlaps(t *testing.T) {
 			l.frr.Configure("do clear bgp 192.0.2.1")
 			nstest.Until(t, patience, "the session falls", func() bool { return session(s, "frr4").State != Established })
 		}
-		for n := range falls.free() {
+		for n := range free {
 			reset()
 			fell := time.Now()
 			nstest.Until(t, patience, "the session is back", func() bool {
-				if is := session(s, "frr4"); strings.Contains(is.LastError, "the session fell") {
+				if is := session(s, "frr4"); strings.Contains(is.LastError, "the session failed") {
 					t.Fatalf("after fall %d: %s", n+1, is.LastError)
 				}
 				return session(s, "frr4").State == Established
@@ -41,13 +41,13 @@ func TestInteropFlaps(t *testing.T) {
 		}
 		reset()
 		fell := time.Now()
-		const why = "the session fell 4 times in a row, so that the next attempt waits for 5s; at last: closed by the router: cease, administrative reset"
+		const why = "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: closed by the router: cease, administrative reset"
 		await(t, "what the peer says", why, func() string { return session(s, "frr4").LastError })
 		if got := session(s, "frr4"); got.Since.IsZero() || got.State != "idle" {
 			t.Errorf("it is %+v", got)
 		}
 		nstest.Until(t, 2*patience, "the session is back in the end", func() bool { return session(s, "frr4").State == Established })
-		if took := time.Since(fell); took < falls.waits[falls.free()]-time.Second {
+		if took := time.Since(fell); took < rests[free]-time.Second {
 			t.Errorf("it was back after %v", took)
 		} else {
 			t.Logf("after fall 4 the session was back in %v", took.Round(10*time.Millisecond))

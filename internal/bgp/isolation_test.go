@@ -50,7 +50,7 @@ func strike(t *testing.T, s *Speaker, peer string, with syscall.Signal, before i
 }
 
 // An engine that dies is started again, and its routes stay in the router. With one that dies again and again nothing
-// happens to the other sessions. Its peer is quarantined, until it is edited.
+// happens to the other sessions. Its peer rests, until it is edited.
 func TestInteropIsolation(t *testing.T) {
 	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
@@ -74,43 +74,36 @@ func TestInteropIsolation(t *testing.T) {
 		l.kept(t, s, desire(l.peers(), l.routes()...), "other engines")
 		l.up(t)
 
-		before := since(s)
-		pid := strike(t, s, "bird4", syscall.SIGUSR1, 0)
-		strike(t, s, "bird4", syscall.SIGUSR1, pid)
-		nstest.Until(t, patience, "it is quarantined", func() bool { return session(s, "bird4").Quarantined })
-		const why = "the BGP engine died 3 times in a row with this peer, at last: the BGP engine ended: exit status 2: panic: a message of death; it is tried again after 15 minutes, or when the BGPPeer changes"
-		if got := session(s, "bird4"); got.LastError != why || got.State != "idle" || got.Since.IsZero() {
+		// The first death was above.
+		before, pid := since(s), 0
+		for range free {
+			established(t, s, "bird4")
+			pid = strike(t, s, "bird4", syscall.SIGUSR1, pid)
+		}
+		const why = "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: the BGP engine ended: exit status 2: panic: a message of death"
+		await(t, "the session", why, func() string { return session(s, "bird4").LastError })
+		if got := session(s, "bird4"); got.State != "idle" || got.Since.IsZero() || pidOf(s, "bird4") != 0 {
 			t.Errorf("the session is %+v", got)
 		}
 		log.mu.Lock()
 		text := log.out.String()
 		log.mu.Unlock()
-		if n := strings.Count(text, `error.words="panic: a message of death\n\ngoroutine`); n != 2 {
-			t.Errorf("%d stacks in the log, want 2:\n%s", n, text)
-		}
-		nstest.Until(t, 2*patience, "BIRD gives its routes up", func() bool { return !l.birdKernel.has(forBIRD) && !l.birdKernel.has(both4) })
-		if pidOf(s, "bird4") != 0 {
-			t.Error("an engine runs for a peer in quarantine")
+		if n := strings.Count(text, `error.words="panic: a message of death\n\ngoroutine`); n != free {
+			t.Errorf("%d stacks in the log, want %d:\n%s", n, free, text)
 		}
 		delete(before, "bird4")
-		if after := since(s); !maps.Equal(before, after) {
+		after := since(s)
+		if delete(after, "bird4"); !maps.Equal(before, after) {
 			t.Errorf("sessions up since %v, before %v", after, before)
 		}
 		if gone := append(l.frrKernel.lost(both4, both6, forFRR), l.birdKernel.lost(both6)...); gone != nil {
 			t.Errorf("routes %v of other sessions were lost", gone)
 		}
-		// Another route is not another peer.
-		set(t, s, desire(l.peers(), append(l.routes(), route("198.51.100.9/32", "bird4", "frr4"))...))
-		nstest.Until(t, patience, "FRR has another route", func() bool { return l.frrKernel.has("198.51.100.9/32") })
-		if got := session(s, "bird4"); !got.Quarantined || pidOf(s, "bird4") != 0 {
-			t.Errorf("after another route the session is %+v", got)
-		}
-
 		l.bird4.HoldTime = 12 * time.Second
 		set(t, s, desire(l.peers(), l.routes()...))
 		established(t, s, "bird4")
 		l.up(t)
-		if got := session(s, "bird4"); got.Quarantined || got.LastError != "" {
+		if got := session(s, "bird4"); got.LastError != "" {
 			t.Errorf("the session is %+v", got)
 		}
 	})
@@ -172,11 +165,8 @@ func TestEngineLeavesNothing(t *testing.T) {
 	broken := New(Config{Log: slog.New(slog.DiscardHandler), Command: []string{"/nonexistent"}})
 	go func() { _ = broken.Run(t.Context()) }()
 	set(t, broken, desire(peers))
-	const why = "cannot start the BGP engine: fork/exec /nonexistent: no such file or directory"
+	const why = "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: cannot start the BGP engine: fork/exec /nonexistent: no such file or directory"
 	await(t, "the session", why, func() string { return session(broken, "r").LastError })
-	if session(broken, "r").Quarantined {
-		t.Error("a peer is quarantined that is not at fault")
-	}
 }
 
 func entries(t *testing.T, dir string) int {

@@ -43,7 +43,9 @@ func (s *supervisor) serve(settings wire.Settings) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errStart, err)
 	}
-	s.begin(p.PID())
+	s.speaker.mu.Lock()
+	s.pid = p.PID()
+	s.speaker.mu.Unlock()
 	var answered, leaving atomic.Bool
 	ended, read := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -24,19 +24,15 @@ func (s *Speaker) Sessions() []Session {
 func (s *Speaker) states() []Session {
 	var out []Session
 	for _, l := range s.listed {
-		r, one := s.record(l.settings.Name), Session{State: "idle"}
+		r, one, path := s.record(l.settings.Name), Session{State: "idle"}, s.desired.Paths[l.settings.Name]
 		if l.supervisor != nil && l.supervisor.reported.Session.State != "" {
 			one = l.supervisor.reported.Session
 		}
-		one.Peer, one.Address, one.Quarantined = l.settings.Name, l.settings.Address, r.quarantined(time.Now())
+		one.Peer, one.Address, one.BFD = l.settings.Name, l.settings.Address, path.State
 		if one.State != Established {
-			one.Since = r.lost
-			one.LastError = cmp.Or(one.LastError, r.why)
+			one.Since, one.LastError = r.lost, path.explain(cmp.Or(one.LastError, r.trouble.explain(time.Now())))
 		}
-		if l.supervisor == nil && r.falls.wait > 0 {
-			one.LastError = r.damped()
-		}
-		out = append(out, s.withPath(one))
+		out = append(out, one)
 	}
 	return out
 }

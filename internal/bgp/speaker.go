@@ -32,6 +32,9 @@ type Desired struct {
 	RouterID netip.Addr
 	Peers    []lb.Peer
 	Routes   []lb.Route
+	// Paths are what is known of the way to peers, by their names. A session that is held ends at once, and opens again when it
+	// is not held any more (RFC 5882 section 4.2). Peers that are not named are not held, and do not use BFD.
+	Paths map[string]Path
 }
 
 // Speaker holds a node's BGP sessions.
@@ -41,15 +44,15 @@ type Speaker struct {
 
 	// mu guards what follows, and the supervisors.
 	mu      sync.Mutex
-	desired *Desired
+	desired Desired
+	// known: Set has been called.
+	known bool
 	// listed are the peers, sorted by name.
 	listed []listed
 	// byAddress has their supervisors and those that are ending: a router takes one session from an address, so that the
 	// next one must wait for the end of the last.
 	byAddress map[netip.Addr]*supervisor
-	// paths are what BFD knows, by the names of peers.
-	paths map[string]Path
-	// records are those of peers, by name.
+	// records are what is remembered of peers, by name.
 	records map[string]*record
 	running bool
 	left    bool
@@ -76,14 +79,21 @@ func New(c Config) *Speaker {
 	return &Speaker{config: c, byAddress: map[netip.Addr]*supervisor{}}
 }
 
-// Set makes d the desired state, at once if Run has been called, otherwise as soon as it is. It waits for nothing. No session opens before its first routes are placed, so that the End-of-RIB (RFC 4724
-// section 3) is true.
+// Set makes d the desired state, at once if Run has been called, otherwise as soon as it is. It waits for nothing. No session
+// opens before its first routes are placed, so that the End-of-RIB (RFC 4724 section 3) is true.
 func (s *Speaker) Set(d Desired) {
 	defer s.look()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d.Peers = slices.SortedFunc(slices.Values(d.Peers), func(a, b lb.Peer) int { return strings.Compare(a.Name, b.Name) })
-	s.desired = &d
+	before := s.desired.Paths
+	s.desired, s.known = d, true
+	for _, l := range s.listed {
+		name := l.settings.Name
+		if p := d.Paths[name]; p.Hold != Free && before[name].Hold == Free && l.supervisor.established() {
+			s.failed(name, p.Why, true)
+		}
+	}
 	s.sync()
 }
 
@@ -123,7 +133,7 @@ func (s *Speaker) end(how wire.Leave, mark func()) {
 
 // sync gives every session what is desired of it. mu is held.
 func (s *Speaker) sync() {
-	if s.desired == nil || !s.running || s.left {
+	if !s.known || !s.running || s.left {
 		return
 	}
 	routes := routesOf(s.desired.Routes)
@@ -136,7 +146,7 @@ func (s *Speaker) sync() {
 		r.serve(settings)
 		records[settings.Name] = r
 		// An unnumbered peer without an address is held, or is about to be.
-		if s.paths[settings.Name].Hold != Free || !settings.Address.IsValid() || r.falls.rests(time.Now()) {
+		if s.desired.Paths[settings.Name].Hold != Free || !settings.Address.IsValid() || r.trouble.rests(time.Now()) {
 			s.listed = append(s.listed, listed{settings: settings})
 			continue
 		}

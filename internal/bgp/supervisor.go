@@ -2,11 +2,43 @@ package bgp
 
 import (
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
+
+// record is what is remembered of a peer, whatever became of its supervisors: a peer that is held, or rests, has none.
+type record struct {
+	// trouble is about these settings: others are another matter.
+	of      wire.Settings
+	trouble backoff
+	// lost is when there was a session last; zero before the first one came up.
+	lost time.Time
+	// total is what all engines counted, restarts how many of them died. A session that is closed on purpose is no failure.
+	total              wire.Counters
+	restarts, failures uint64
+}
+
+// record returns the record of a peer; an empty one of a peer that is gone. mu is held.
+func (s *Speaker) record(name string) *record {
+	if r := s.records[name]; r != nil {
+		return r
+	}
+	return &record{}
+}
+
+// serve makes the record about these settings. An unnumbered peer is the same one whatever the address of its router is, and
+// without one: so a router that vanishes for a moment forgets nothing here.
+func (r *record) serve(settings wire.Settings) {
+	if settings.Interface != "" {
+		settings.Address, settings.Source = netip.Addr{}, netip.Addr{}
+	}
+	if r.of != settings {
+		r.of, r.trouble = settings, backoff{}
+	}
+}
 
 // supervisor keeps an engine running for one peer. The speaker's mu guards all but the constants.
 type supervisor struct {
@@ -25,6 +57,9 @@ type supervisor struct {
 	// reported is its last report.
 	reported wire.Report
 }
+
+// established reports whether the peer has a session; nil has none.
+func (s *supervisor) established() bool { return s != nil && s.reported.Session.State == Established }
 
 // want says what is wanted. Without settings, the session ends. mu is held.
 func (s *supervisor) want(settings *wire.Settings, routes []lb.Route, how wire.Leave) {
@@ -52,25 +87,14 @@ func (s *supervisor) goal(settings wire.Settings) ([]lb.Route, *wire.Leave) {
 
 // run has engines serve the peer until it is not wanted.
 func (s *supervisor) run() {
-	for {
-		settings, wait := s.next()
-		switch {
-		case settings == nil:
-			return
-		case wait > 0:
-			select {
-			case <-s.wake:
-			case <-time.After(wait):
-			}
-			continue
-		}
+	for settings := s.next(); settings != nil; settings = s.next() {
 		s.ended(*settings, s.serve(*settings))
 		s.speaker.look()
 	}
 }
 
-// next returns the settings to serve with, and how long to wait before that; nil at the end.
-func (s *supervisor) next() (*wire.Settings, time.Duration) {
+// next returns the settings to serve with; nil at the end.
+func (s *supervisor) next() *wire.Settings {
 	s.speaker.mu.Lock()
 	defer s.speaker.mu.Unlock()
 	if s.settings == nil {
@@ -79,39 +103,25 @@ func (s *supervisor) next() (*wire.Settings, time.Duration) {
 				delete(s.speaker.byAddress, address)
 			}
 		}
-		return nil, 0
 	}
-	return s.settings, s.speaker.record(s.settings.Name).rest(time.Now())
-}
-
-// begin notes an engine that runs.
-func (s *supervisor) begin(pid int) {
-	s.speaker.mu.Lock()
-	defer s.speaker.mu.Unlock()
-	s.pid = pid
+	return s.settings
 }
 
 // ended notes that an engine ended. That it died, by err, decides when there is another one.
 func (s *supervisor) ended(settings wire.Settings, err error) {
 	s.speaker.mu.Lock()
-	now, r, was := time.Now(), s.speaker.record(settings.Name), s.reported.Session.State == Established
+	r, established := s.speaker.record(settings.Name), s.established()
 	s.pid, s.reported, r.total.Ignored = 0, wire.Report{}, 0
-	if was {
-		r.lost = now
+	if established {
+		r.lost = time.Now()
 	}
-	switch {
-	case errors.Is(err, errStart):
-		r.starts.again(now, failedStarts)
-		r.why = err.Error()
-	case err != nil:
-		r.deaths.again(now, deaths)
-		r.restarts++
-		r.why = r.died(err)
+	if err != nil {
+		if !errors.Is(err, errStart) {
+			r.restarts++
+		}
+		s.speaker.failed(settings.Name, err.Error(), established && s.settings != nil)
 	}
-	if err != nil && was && s.settings != nil {
-		s.speaker.fell(settings.Name, err.Error())
-	}
-	again := r.rest(now).Round(time.Second)
+	again := r.trouble.wait
 	s.speaker.mu.Unlock()
 	if err != nil {
 		s.speaker.config.Log.Error("BGP engine died", "peer", settings.Name, "address", settings.Address, "error", err, "again in", again)
@@ -123,16 +133,37 @@ func (s *supervisor) report(settings wire.Settings, now wire.Report) {
 	s.speaker.mu.Lock()
 	r, before := s.speaker.record(settings.Name), s.reported.Counters
 	r.total = r.total.Plus(before, now.Counters)
-	s.speaker.repairs = s.speaker.repairs.Plus(before, now.Counters)
+	s.reported = now
 	if s.settings != nil { // it is not to end
 		// A session may come up and fall between two reports.
-		for range min(now.Counters.Falls-before.Falls, uint64(len(falls.waits))) {
-			s.speaker.fell(settings.Name, now.Session.LastError)
+		for range min(now.Counters.Falls-before.Falls, uint64(len(rests))) {
+			s.speaker.failed(settings.Name, now.Session.LastError, true)
 		}
 	}
-	if s.reported = now; now.Session.State == Established {
-		r.why = ""
+	if now.Session.State == Established {
+		r.trouble.why = ""
 	}
 	s.speaker.mu.Unlock()
 	s.speaker.look()
+}
+
+// failed notes that a peer had trouble, which was the fall of a session or not, and has the peer rest if it had too much. mu is held.
+func (s *Speaker) failed(name, why string, fell bool) {
+	r := s.record(name)
+	if fell {
+		r.failures++
+		r.lost = time.Now()
+	}
+	if r.trouble.again(time.Now(), why); r.trouble.wait > 0 {
+		time.AfterFunc(r.trouble.wait, s.resume)
+		s.sync()
+	}
+}
+
+// resume has peers dialled whose rest is over.
+func (s *Speaker) resume() {
+	s.mu.Lock()
+	s.sync()
+	s.mu.Unlock()
+	s.look()
 }

@@ -105,8 +105,6 @@ type Session struct {
 	HoldTime, Keepalive uint64
 	// BFD is the state of the BFD session; empty without one.
 	BFD string
-	// Quarantined: the engine died too often with this peer, and does not run.
-	Quarantined bool
 }
 
 // Established is the state of a session that carries routes.

@@ -17,15 +17,13 @@ func TestHold(t *testing.T) {
 		l := newLab(t)
 		s, _ := run(t)
 		const why = "BFD: detection time expired"
-		paths := func(bird4 Path) map[string]Path {
-			return map[string]Path{"bird4": bird4, "bird6": {State: "up"}}
-		}
-		hold := func(p Path) {
+		hold := func(bird4 Path) {
 			t.Helper()
-			s.SetPaths(paths(p))
+			d := desire(l.peers(), l.routes()...)
+			d.Paths = map[string]Path{"bird4": bird4, "bird6": {State: "up"}}
+			s.Set(d)
 		}
 		hold(Path{State: "down", Hold: PathDown, Why: "BFD has not come up"})
-		set(t, s, desire(l.peers(), l.routes()...))
 		nstest.Until(t, patience, "the others are up", func() bool { return l.frr.established() == 2 && l.bird.established() == 1 })
 		if w := session(s, "bird4"); w.State != "idle" || w.BFD != "down" || w.LastError != "BFD has not come up" {
 			t.Errorf("a session that waits is %+v", w)
@@ -55,7 +53,7 @@ func TestHold(t *testing.T) {
 		nstest.Until(t, patience, "the routes are back", func() bool { return l.birdKernel.has(both4) && l.birdKernel.has(forBIRD) })
 
 		// A path that fails again and again is a session that falls again and again.
-		for range falls.free() - 1 {
+		for range free - 1 {
 			established(t, s, "bird4")
 			hold(Path{State: "down", Hold: PathDown, Why: why})
 			hold(Path{State: "up"})
@@ -63,7 +61,7 @@ func TestHold(t *testing.T) {
 		established(t, s, "bird4")
 		hold(Path{State: "down", Hold: PathDown, Why: why})
 		hold(Path{State: "up"})
-		await(t, "the session", "the session fell 4 times in a row, so that the next attempt waits for 5s; at last: "+why, func() string { return session(s, "bird4").LastError })
+		await(t, "the session", "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: "+why, func() string { return session(s, "bird4").LastError })
 		if !session(s, "bird6").Since.Equal(since) {
 			t.Error("another session was disturbed")
 		}
