@@ -25,6 +25,30 @@ var pureImports = []string{
 	"api/v1beta1", "internal/config", "internal/lb", "k8s.io/api", "k8s.io/apimachinery",
 }
 
+// single are the packages that start no goroutine. make test-unit runs them without the race detector.
+var single = []string{"internal/config", "internal/ipam", "internal/lb", "internal/plan"}
+
+func TestSingle(t *testing.T) {
+	for _, dir := range single {
+		files, err := filepath.Glob(filepath.Join("..", "..", dir, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatal(dir, err)
+		}
+		for _, name := range files {
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				if _, is := n.(*ast.GoStmt); is {
+					t.Errorf("%s starts a goroutine: remove its package from PURE in the Makefile", name)
+				}
+				return true
+			})
+		}
+	}
+}
+
 // impure reports a file's imports beyond pureImports, and its reads of the clock.
 func impure(file *ast.File) []string {
 	var out []string

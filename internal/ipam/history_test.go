@@ -14,11 +14,11 @@ import (
 
 const stepsOfHistory = 150
 
-// TestHistory plays random histories, fewer under the race detector or -short. HISTORIES is their number, 10^5 steps
+// TestHistory plays random histories, fewer with -short. HISTORIES is their number, 10^5 steps
 // for 680; HISTORY_SEED replays one of them.
 func TestHistory(t *testing.T) {
 	histories := 60
-	if testing.Short() || raceEnabled {
+	if testing.Short() {
 		histories = 10
 	}
 	if n, err := strconv.Atoi(os.Getenv("HISTORIES")); err == nil {
@@ -68,11 +68,7 @@ func seeds(t *testing.T, histories int) (first uint64, count int) {
 // only; a restored Service takes what others have; releases are not recorded. Two more,
 // found by histories 20950 and 21001 only, have tests in floating_test.go.
 func FuzzHistory(f *testing.F) {
-	count := uint64(40)
-	if raceEnabled {
-		count = 4
-	}
-	for seed := range count {
+	for seed := range uint64(4) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) { play(t, seed) })
@@ -81,7 +77,7 @@ func FuzzHistory(f *testing.F) {
 // TestHistoryNeedsFence: the histories find what goes wrong if a leader that was paused goes on writing while another one
 // leads. The version of a Service does not protect its address.
 func TestHistoryNeedsFence(t *testing.T) {
-	if testing.Short() || raceEnabled {
+	if testing.Short() {
 		t.Skip("it takes some histories")
 	}
 	for seed := range uint64(60) {

@@ -69,7 +69,7 @@ func (b *book) check(t *testing.T, decisions, services int) {
 // Services come, are annotated and go, one or two at a time.
 func TestLedgerHistory(t *testing.T) {
 	histories := 20
-	if testing.Short() || raceEnabled {
+	if testing.Short() {
 		histories = 4
 	}
 	first, histories := seeds(t, histories)
@@ -94,7 +94,7 @@ func TestLedgerHistory(t *testing.T) {
 // the pool avoids it, or stays counted after invalidation. The next free address is missed;
 // assignments go to the neighbouring Service. The test also fails if nothing is carried over.
 func FuzzLedger(f *testing.F) {
-	for seed := range uint64(10) {
+	for seed := range uint64(2) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) { playDays(t, seed) })

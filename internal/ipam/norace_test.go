@@ -1,5 +1,0 @@
-//go:build !race
-
-package ipam
-
-const raceEnabled = false
