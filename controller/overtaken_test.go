@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -162,11 +163,11 @@ func TestTypeChangeClearsOpenStack(t *testing.T) {
 	for name, id := range map[string]string{"web": "uid-web", "sharer": "uid-web"} {
 		sv := loadBalancer(name)
 		sv.Spec.Type, sv.Finalizers = corev1.ServiceTypeClusterIP, []string{v1beta1.FinalizerAddress}
-		sv.Annotations = map[string]string{config.OpenStackID: id, config.OpenStackAddress: "192.0.2.1", v1beta1.AnnotationAssigned: "for=default/" + name + ",192.0.2.1=lan"}
+		sv.Annotations = map[string]string{openstack.ID: id, openstack.Address: "192.0.2.1", v1beta1.AnnotationAssigned: "for=default/" + name + ",192.0.2.1=lan"}
 		server.put(t, servicesPath, sv)
 	}
 	syncOnce(t, newTestSyncer(t, server))
-	for name, want := range map[string]map[string]string{"web": nil, "sharer": {config.OpenStackID: "uid-web"}} {
+	for name, want := range map[string]map[string]string{"web": nil, "sharer": {openstack.ID: "uid-web"}} {
 		var sv corev1.Service
 		if server.get(t, servicesPath+"/"+name, &sv); !maps.Equal(sv.Annotations, want) {
 			t.Errorf("%s has %v, want %v", name, sv.Annotations, want)

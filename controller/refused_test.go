@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,7 +28,7 @@ func TestWriteRefused(t *testing.T) {
 		{"the host name", func(sv *corev1.Service) bool {
 			return slices.ContainsFunc(sv.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool { return in.Hostname != "" })
 		}, "the host name", true, true, false},
-		{"an annotation", func(sv *corev1.Service) bool { return sv.Annotations[config.OpenStackAddress] != "" }, "annotation " + config.OpenStackAddress, true, false, true},
+		{"an annotation", func(sv *corev1.Service) bool { return sv.Annotations[openstack.Address] != "" }, "annotation " + openstack.Address, true, false, true},
 		{"a condition", func(sv *corev1.Service) bool {
 			return meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAnnotationsHonoured) != nil
 		}, "condition holdfast.dev/AnnotationsHonoured", true, true, true},
@@ -55,7 +56,7 @@ func TestWriteRefused(t *testing.T) {
 			if is := meta.IsStatusConditionTrue(got.Status.Conditions, v1beta1.ConditionAddressAssigned); is != tt.addressed {
 				t.Errorf("assigned: %v", got.Status.Conditions)
 			}
-			if is := got.Annotations[config.OpenStackAddress] != ""; is != tt.annotated {
+			if is := got.Annotations[openstack.Address] != ""; is != tt.annotated {
 				t.Errorf("annotations are %v", got.Annotations)
 			}
 			if is := len(ingress) == 1 && ingress[0].Hostname == "a.example.org"; is != tt.named {
@@ -73,7 +74,7 @@ func TestWriteRefused(t *testing.T) {
 				got = corev1.Service{}
 				server.get(t, servicesPath+"/web", &got)
 				in := got.Status.LoadBalancer.Ingress
-				return len(in) == 1 && in[0].Hostname == "a.example.org" && got.Annotations[config.OpenStackAddress] != "" &&
+				return len(in) == 1 && in[0].Hostname == "a.example.org" && got.Annotations[openstack.Address] != "" &&
 					meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionWritten) == nil
 			})
 		})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -180,9 +181,11 @@ func (w serviceWrite) complete(options config.Options) k8s.ServiceUpdate {
 	if holds && w.wish.Hostname != "" {
 		u.Annotations[v1beta1.AnnotationHostnameShown] = w.wish.Hostname
 	}
-	if !options.IgnoreOpenStack {
-		w.recordOpenStack(u.Annotations, holds, options.AnnotateAll)
+	shown := w.assignment.Addresses
+	if !holds {
+		shown = nil
 	}
+	maps.Copy(u.Annotations, options.Records(w.service, w.wish, shown))
 	record := func() (metav1.Condition, bool) { return config.Record(w.service.UID, w.assignment.Record) }
 	for _, condition := range []func() (metav1.Condition, bool){record, w.honoured, w.access} {
 		if c, stands := condition(); stands {
@@ -207,23 +210,6 @@ func (w serviceWrite) finalizers(holds bool) map[string]bool {
 		return map[string]bool{v1beta1.FinalizerAddress: false, k8s.StandardFinalizer: false}
 	}
 	return nil
-}
-
-// recordOpenStack sets the annotations in which OpenStack's cloud controller manager records what a Service has. They
-// stand on Services that use its annotations themselves, or on all: in a copied manifest the id would ask to share.
-func (w serviceWrite) recordOpenStack(annotations map[string]string, holds, all bool) {
-	annotations[config.OpenStackAddress] = ""
-	if config.OwnsOpenStackID(w.service, w.wish.LoadBalancerID) {
-		annotations[config.OpenStackID] = ""
-	}
-	own := w.wish.LoadBalancerID == "" || w.wish.LoadBalancerID == string(w.service.UID)
-	if !holds || own && !all && !w.wish.OpenStack {
-		return
-	}
-	annotations[config.OpenStackAddress] = w.assignment.Addresses[0].String()
-	if own {
-		annotations[config.OpenStackID] = string(w.service.UID)
-	}
 }
 
 // assigned returns the condition on the addresses.
@@ -314,12 +300,7 @@ func clearing(sv *corev1.Service, options config.Options) k8s.ServiceUpdate {
 		return u
 	}
 	u.Annotations = map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: ""}
-	if !options.IgnoreOpenStack && !slices.Contains(texts(others), sv.Annotations[config.OpenStackAddress]) {
-		u.Annotations[config.OpenStackAddress] = ""
-		if config.OwnsOpenStackID(sv, string(sv.UID)) {
-			u.Annotations[config.OpenStackID] = ""
-		}
-	}
+	maps.Copy(u.Annotations, options.Cleared(sv, others))
 	u.Finalizers[v1beta1.FinalizerAddress] = false
 	if wasOurs(sv) && !shared {
 		u.Finalizers[k8s.StandardFinalizer] = false

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -35,7 +36,7 @@ func TestUpdate(t *testing.T) {
 				Addresses: []netip.Addr{v4, v6}, Record: lb.Origins{{Address: v4, Pool: "lan", Terms: "3x"}, {Address: v6, Pool: "lan6"}}, Reason: lb.Assigned,
 			}},
 			nil,
-			config.Options{IgnoreOpenStack: true},
+			config.Options{OpenStack: openstack.Options{Ignore: true}},
 			[]string{"AddressAssigned True Assigned", "AddressRecord True Recorded"},
 			map[string]string{v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan,2001:db8::1=lan6", v1beta1.AnnotationHostnameShown: ""},
 			holding,
@@ -46,10 +47,10 @@ func TestUpdate(t *testing.T) {
 				assignment: &ipam.Assignment{Reason: lb.PoolExhausted, Message: "full"},
 				problems:   []lb.Problem{{Reason: lb.AnnotationIgnored, Message: "no proxy here", Note: true}},
 			},
-			map[string]string{config.OpenStackID: "uid", openStackKeep: "true"},
+			map[string]string{openstack.ID: "uid", openStackKeep: "true"},
 			config.Options{},
 			[]string{"AddressAssigned False PoolExhausted", "AnnotationsHonoured False AnnotationIgnored"},
-			map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: "", config.OpenStackAddress: "", config.OpenStackID: ""},
+			map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: "", openstack.Address: "", openstack.ID: ""},
 			nil,
 		},
 		{
@@ -59,7 +60,7 @@ func TestUpdate(t *testing.T) {
 				problems:   []lb.Problem{{Reason: lb.InvalidRequest, Message: "not an address"}},
 			},
 			nil,
-			config.Options{IgnoreOpenStack: true},
+			config.Options{OpenStack: openstack.Options{Ignore: true}},
 			[]string{"AddressAssigned False InvalidRequest"},
 			map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: ""},
 			nil,
@@ -67,7 +68,7 @@ func TestUpdate(t *testing.T) {
 		{
 			"as OpenStack says it, with a host name",
 			serviceWrite{
-				wish:       lb.Wish{Hostname: "a.example.org", OpenStack: true},
+				wish:       lb.Wish{Hostname: "a.example.org"},
 				assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Record: lb.Origins{{Address: v4, Pool: "lan"}}, Reason: lb.AddressKept},
 			},
 			map[string]string{openStackKeep: "true"},
@@ -75,50 +76,24 @@ func TestUpdate(t *testing.T) {
 			[]string{"AddressAssigned True AddressKept", "AddressRecord True Recorded"},
 			map[string]string{
 				v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan", v1beta1.AnnotationHostnameShown: "a.example.org",
-				config.OpenStackAddress: "192.0.2.1", config.OpenStackID: "uid",
+				openstack.Address: "192.0.2.1", openstack.ID: "uid",
 			},
 			holding,
 		},
 		{
-			"no annotation of OpenStack, and an id that we wrote once",
-			one, map[string]string{config.OpenStackID: "uid", config.OpenStackAddress: "192.0.2.1"}, config.Options{},
-			[]string{"AddressAssigned True Assigned", "AddressRecord True Recorded"},
-			map[string]string{v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan", v1beta1.AnnotationHostnameShown: "", config.OpenStackAddress: "", config.OpenStackID: ""},
-			holding,
-		},
-		{
-			"no annotation of OpenStack, and all are asked for",
-			one, nil, config.Options{AnnotateAll: true},
-			[]string{"AddressAssigned True Assigned", "AddressRecord True Recorded"},
-			map[string]string{v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan", v1beta1.AnnotationHostnameShown: "", config.OpenStackAddress: "192.0.2.1", config.OpenStackID: "uid"},
-			holding,
-		},
-		{
 			"a copied manifest",
-			one, map[string]string{v1beta1.AnnotationAssigned: "for=ns/original,192.0.2.9=lan", config.OpenStackID: "uid-original", config.OpenStackAddress: "192.0.2.9"}, config.Options{},
+			one, map[string]string{v1beta1.AnnotationAssigned: "for=ns/original,192.0.2.9=lan", openstack.ID: "uid-original", openstack.Address: "192.0.2.9"}, config.Options{},
 			[]string{"AddressAssigned True Assigned", "AddressRecord True Recorded"},
-			map[string]string{v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan", v1beta1.AnnotationHostnameShown: "", config.OpenStackAddress: "", config.OpenStackID: ""},
+			map[string]string{v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan", v1beta1.AnnotationHostnameShown: "", openstack.Address: "", openstack.ID: ""},
 			holding,
 		},
 		{
 			"an address that another load balancer wrote",
 			serviceWrite{assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Pools: []string{""}, Reason: lb.ForeignAddress}},
-			nil, config.Options{IgnoreOpenStack: true},
+			nil, config.Options{OpenStack: openstack.Options{Ignore: true}},
 			[]string{"AddressAssigned False ForeignAddress"},
 			map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: ""},
 			nil,
-		},
-		{
-			"the load balancer of another Service keeps its id",
-			serviceWrite{
-				wish:       lb.Wish{LoadBalancerID: "other"},
-				assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Reason: lb.Assigned},
-			},
-			map[string]string{config.OpenStackID: "other"},
-			config.Options{},
-			[]string{"AddressAssigned True Assigned"},
-			map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: "", config.OpenStackAddress: "192.0.2.1"},
-			holding,
 		},
 	} {
 		tt.write.service = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid", Annotations: tt.has}}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -31,7 +32,9 @@ func runFresh(t *testing.T, s *syncer) {
 // decides only for these, whatever it wrote to the others and to the pool before.
 func TestCarried(t *testing.T) {
 	for _, ignore := range []bool{false, true} {
-		t.Run(fmt.Sprintf("IgnoreOpenStack=%v", ignore), func(t *testing.T) { testCarried(t, config.Options{Default: true, IgnoreOpenStack: ignore}) })
+		t.Run(fmt.Sprintf("IgnoreOpenStack=%v", ignore), func(t *testing.T) {
+			testCarried(t, config.Options{Default: true, OpenStack: openstack.Options{Ignore: ignore}})
+		})
 	}
 }
 

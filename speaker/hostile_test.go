@@ -24,6 +24,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
@@ -87,7 +88,7 @@ var hostile = []struct {
 		})
 	}, nil},
 	{"100 copies of a load balancer's id", func() []*corev1.Service {
-		return tenants(100, func(_ int, s *corev1.Service) { s.Annotations[config.OpenStackID] = "honest-0" })
+		return tenants(100, func(_ int, s *corev1.Service) { s.Annotations[openstack.ID] = "honest-0" })
 	}, nil},
 	{"12 sharers with 5,000 ports", func() []*corev1.Service {
 		return tenants(12, func(i int, s *corev1.Service) {

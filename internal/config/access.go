@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -22,7 +23,7 @@ func readAccess(r *report, object lb.Object, o *corev1.Service, opt Options) lb.
 	} else {
 		readLists(r, object, o, &a)
 	}
-	a.ConnectionLimit = readLimit(r, object, o, AnnotationConnectionLimit)
+	a.ConnectionLimit = readLimit(r, object, o, AnnotationConnectionLimit, openstack.ConnectionLimit)
 	a.RateLimit = readLimit(r, object, o, AnnotationRateLimit)
 	switch value := strings.TrimSpace(o.Annotations[AnnotationLogDrops]); value {
 	case "true":
@@ -63,7 +64,7 @@ func readInternal(r *report, object lb.Object, o *corev1.Service, opt Options) b
 }
 
 // ofFilter are the annotations that have no effect without a filter.
-var ofFilter = []string{AnnotationSourceRanges, AnnotationSourceRangesDeny, AnnotationInternalTraffic, AnnotationConnectionLimit, AnnotationRateLimit, AnnotationLogDrops}
+var ofFilter = []string{AnnotationSourceRanges, AnnotationSourceRangesDeny, AnnotationInternalTraffic, AnnotationConnectionLimit, openstack.ConnectionLimit, AnnotationRateLimit, AnnotationLogDrops}
 
 // ignoreAccess reports the annotations of a Service that have no effect without a
 // filter. The field of the API is not one of them: kube-proxy enforces it.
@@ -134,8 +135,8 @@ func (s sources) report(r *report, object lb.Object, name string) {
 }
 
 // readLimit reads a limit; -1 is none, as in OpenStack.
-func readLimit(r *report, object lb.Object, o *corev1.Service, key string) int {
-	value := strings.TrimSpace(o.Annotations[key])
+func readLimit(r *report, object lb.Object, o *corev1.Service, keys ...string) int {
+	value, key := firstAnnotation(r, object, o, keys...)
 	n, err := parseLimit(value)
 	if err != nil {
 		r.fault(object, lb.InvalidLimit, "annotation %s does not limit anything: %v", key, err)

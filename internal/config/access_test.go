@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 )
 
 func fromSources(sources ...string) func(*corev1.Service) {
@@ -89,8 +90,8 @@ func TestAccess(t *testing.T) {
 		{"inside is no exception", all(fromSources("10.0.0.0/8"), annotated(AnnotationInternalTraffic, "Filter")), "from [10.0.0.0/8]", nil},
 		{"unclear about the inside", all(fromSources("10.0.0.0/8"), annotated(AnnotationInternalTraffic, "allow")), "from [10.0.0.0/8]",
 			[]string{`InvalidSourceRange: annotation holdfast.dev/internal-traffic is "allow" and changes nothing: write Allow or Filter`}},
-		{"OpenStack's limit", annotated(osPrefix+"connection-limit", "50"), "50 at once, 0/s", nil},
-		{"ours before OpenStack's", all(annotated(osPrefix+"connection-limit", "50"), annotated(AnnotationConnectionLimit, "50")), "50 at once, 0/s", nil},
+		{"OpenStack's limit", annotated(openstack.Prefix+"connection-limit", "50"), "50 at once, 0/s", nil},
+		{"ours before OpenStack's", all(annotated(openstack.Prefix+"connection-limit", "50"), annotated(AnnotationConnectionLimit, "50")), "50 at once, 0/s", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, problems := Compile(Objects{Services: []*corev1.Service{serviceObject("s", tt.change)}}, served())
@@ -169,7 +170,7 @@ func TestNoFilter(t *testing.T) {
 	s, problems := Compile(Objects{
 		Pools: []*v1beta1.IPAddressPool{closed},
 		Services: []*corev1.Service{
-			serviceObject("a", all(annotated(AnnotationSourceRanges, "x"), annotated(AnnotationLogDrops, "true"), annotated(osPrefix+"connection-limit", "5"))),
+			serviceObject("a", all(annotated(AnnotationSourceRanges, "x"), annotated(AnnotationLogDrops, "true"), annotated(openstack.Prefix+"connection-limit", "5"))),
 			serviceObject("b", fromSources("10.0.0.0/8")),
 		},
 	}, off)
@@ -183,8 +184,7 @@ func TestNoFilter(t *testing.T) {
 	}
 	want := []string{
 		"IPAddressPool closed FilterDisabled: filtering is turned off, which leaves without effect: spec.sourceRanges",
-		"note Service default/a AnnotationIgnored: connection-limit does nothing: filtering is turned off",
-		"Service default/a FilterDisabled: filtering is turned off, which leaves without effect: holdfast.dev/source-ranges, holdfast.dev/log-drops",
+		"Service default/a FilterDisabled: filtering is turned off, which leaves without effect: holdfast.dev/source-ranges, loadbalancer.openstack.org/connection-limit, holdfast.dev/log-drops",
 	}
 	if diff := cmp.Diff(want, problemTexts(problems)); diff != "" {
 		t.Errorf("-want +got\n%s", diff)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -92,33 +93,22 @@ func TestCopiedManifest(t *testing.T) {
 	original := serviceObject("original", func(o *corev1.Service) { o.UID = "u-original" })
 	for _, tt := range []struct {
 		name, record, id, want string
-		owned                  bool
 	}{
-		{"copied", "for=default/original,192.0.2.1=lan", "u-original", "", true},
-		{"copied, and asks for another", "for=default/original,192.0.2.1=lan", "u-third", "u-third", false},
-		{"a copy of one that shares", "for=default/sharer,192.0.2.1=lan", "u-original", "u-original", false},
-		{"not copied", "", "u-original", "u-original", false},
-		{"its own", "for=default/copy,192.0.2.1=lan", "u-copy", "u-copy", true},
+		{"copied", "for=default/original,192.0.2.1=lan", "u-original", ""},
+		{"copied, and asks for another", "for=default/original,192.0.2.1=lan", "u-third", "u-third"},
+		{"a copy of one that shares", "for=default/sharer,192.0.2.1=lan", "u-original", "u-original"},
+		{"not copied", "", "u-original", "u-original"},
+		{"its own", "for=default/copy,192.0.2.1=lan", "u-copy", "u-copy"},
 	} {
 		o := serviceObject("copy", func(o *corev1.Service) {
 			o.UID, o.ResourceVersion = "u-copy", "7"
-			o.Annotations = map[string]string{v1beta1.AnnotationAssigned: tt.record, OpenStackID: tt.id, AnnotationSharingKey: ""}
+			o.Annotations = map[string]string{v1beta1.AnnotationAssigned: tt.record, openstack.ID: tt.id, AnnotationSharingKey: ""}
 		})
 		third := serviceObject("third", func(o *corev1.Service) { o.UID = "u-third" })
 		s, _ := Compile(Objects{Services: []*corev1.Service{o, original, third}}, served())
 		got := s.Services[0]
-		if got.LoadBalancerID != tt.want || got.MaxShared > 0 != (tt.want != "") || OwnsOpenStackID(o, got.LoadBalancerID) != tt.owned {
-			t.Errorf("%s: asks to share %q with %d, and the id is ours: %v", tt.name, got.LoadBalancerID, got.MaxShared, OwnsOpenStackID(o, got.LoadBalancerID))
-		}
-	}
-}
-
-func TestAsksOpenStack(t *testing.T) {
-	for key, want := range map[string]bool{
-		OpenStackID: false, OpenStackAddress: false, osInternal: true, osPrefix + "keep-floatingip": true, AnnotationPool: false,
-	} {
-		if got := asksOpenStack(serviceObject("s", annotated(key, "x"))); got != want {
-			t.Errorf("%s: %v", key, got)
+		if got.LoadBalancerID != tt.want || got.MaxShared > 0 != (tt.want != "") {
+			t.Errorf("%s: asks to share %q with %d", tt.name, got.LoadBalancerID, got.MaxShared)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 )
 
 // Compiler reads objects again and again. What depends on one object alone it reads once, for as long as the object is the
@@ -50,8 +51,11 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 		c.services.drop(func(p *part[corev1.Service, servicePart]) bool { return len(p.made.PoolWishes) > 0 })
 	}
 	c.named = pools
-	dialect := newOpenStack(opt, pools)
-	services := c.services.update(o.Services, func(o *corev1.Service) (lb.Key, servicePart) { return compileService(o, dialect) })
+	for _, p := range pools {
+		state.Pools = append(state.Pools, p.Pool)
+	}
+	x := reader{opt, openstack.New(opt.OpenStack, state.Pools)}
+	services := c.services.update(o.Services, x.compileService)
 	state.FloatingIPs = compileFloatingIPs(&r, o.FloatingIPs, o.Services)
 	s := joined{report: &r, reserved: map[netip.Addr]lb.Key{}}
 	if len(o.FloatingIPs) > 0 {
@@ -61,9 +65,6 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	boundPorts(&r, s.ours, cmp.Or(opt.MorePorts, DefaultMorePorts))
 	state.Services, state.Reserved, state.Leaving, state.NotServed = s.ours, s.reserved, s.leaving, s.notServed
 	reportConflicts(&r, state, pools)
-	for _, p := range pools {
-		state.Pools = append(state.Pools, p.Pool)
-	}
 	for _, ns := range o.Namespaces {
 		state.Namespaces[ns.Name] = ns.Labels
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 )
 
 // village is a small cluster, of which each step replaces an object as an informer does.
@@ -27,7 +28,7 @@ func (v *village) name() string { return fmt.Sprintf("s%d", v.IntN(8)) }
 func (v *village) service(name string) *corev1.Service {
 	o := serviceObject(name, func(o *corev1.Service) { o.UID = types.UID(fmt.Sprint(name, v.IntN(2))) })
 	for _, pair := range [][2]string{
-		{AnnotationSharingKey, "k"}, {OpenStackID, fmt.Sprint(v.name(), v.IntN(2))}, {osPrefix + "floating-subnet", "~p[01]"}, {osPrefix + "floating-subnet-tags", "t1,t2"},
+		{AnnotationSharingKey, "k"}, {openstack.ID, fmt.Sprint(v.name(), v.IntN(2))}, {openstack.Prefix + "floating-subnet", "~p[01]"}, {openstack.Prefix + "floating-subnet-tags", "t1,t2"},
 		{v1beta1.AnnotationAssigned, "for=default/" + v.name() + ",192.0.2.1=p0"}, {AnnotationAddresses, "?"}, {AnnotationSourceRanges, "10.0.0.0/8,x"},
 	} {
 		if v.IntN(3) == 0 {
@@ -117,7 +118,7 @@ func TestObjectIsReadOnce(t *testing.T) {
 	o.Pools = poolsOfCloud()
 	for i := range 50 {
 		o.Services = append(o.Services, serviceObject(fmt.Sprintf("s%02d", i), asking(
-			osPrefix+"floating-subnet", fmt.Sprintf("~(%s|public-%d)", strings.Repeat("x?", 40), i),
+			openstack.Prefix+"floating-subnet", fmt.Sprintf("~(%s|public-%d)", strings.Repeat("x?", 40), i),
 			AnnotationSourceRanges, strings.Repeat("192.0.2.1/32,garbage,", 500),
 		)))
 	}

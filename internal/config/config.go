@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 )
 
 // Kinds of the objects that Problems name.
@@ -59,22 +60,13 @@ type Options struct {
 	// IgnoreExcludeLabel lets nodes announce despite the label
 	// node.kubernetes.io/exclude-from-external-load-balancers.
 	IgnoreExcludeLabel bool
-	// IgnoreOpenStack ignores annotations of OpenStack's cloud controller manager without a Problem.
-	IgnoreOpenStack bool
+	OpenStack          openstack.Options
 	// NoFilter: only kube-proxy enforces source ranges; limits are not enforced.
 	NoFilter bool
 	// AllowInternal: source ranges do not apply to the cluster's own pods and nodes, unless a Service says otherwise.
 	AllowInternal bool
-	// MaxShared is how many Services may share an address by loadbalancer.openstack.org/load-balancer-id,
-	// including the owner; 0 is OpenStack's default, 2.
-	MaxShared int
-	// AnnotateAll records what a Service has in OpenStack's annotations, also on Services without any of them.
-	AnnotateAll bool
-	// Internal: all Services are internal but those whose annotation holdfast.dev/internal says otherwise; OCCM's
-	// internal-lb.
-	Internal bool
-	// NodeSelector restricts the nodes that announce Services without a node selector; nil restricts nothing. OCCM's
-	// node-selector.
+	// NodeSelector restricts the nodes that announce Services without a node selector; nil restricts nothing. It is OCCM's
+	// node-selector, and ignored with the rest of OpenStack.
 	NodeSelector lb.Selector
 	// MorePorts bounds the ports of all Services of a namespace together, beyond the first of each; 0 is DefaultMorePorts.
 	MorePorts int

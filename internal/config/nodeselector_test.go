@@ -10,10 +10,11 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 )
 
 func TestNodeSelector(t *testing.T) {
-	const openStack = osPrefix + "node-selector"
+	const openStack = openstack.NodeSelector
 	nodes := map[string]map[string]string{
 		"a": {"zone": "a", "ssd": ""}, "b": {"zone": "b"}, "c": {"zone": "c", "ssd": "", "spare": "yes"},
 	}
@@ -33,7 +34,7 @@ func TestNodeSelector(t *testing.T) {
 		{"OpenStack's", []string{openStack, "zone=c,ssd"}, "c", ""},
 		{"OpenStack's key alone", []string{openStack, "ssd"}, "ac", ""},
 		{"OpenStack's, unreadable", []string{openStack, "=="}, "", "selects no node"},
-		{"own word wins", []string{AnnotationNodeSelector, "zone=a", openStack, "zone=b"}, "a", "is not in force: holdfast.dev/node-selector is"},
+		{"own word wins", []string{AnnotationNodeSelector, "zone=a", openStack, "zone=b"}, "a", "overrides"},
 	} {
 		s, problems := Compile(Objects{Services: []*corev1.Service{serviceObject("s", asking(tt.pairs...))}}, served())
 		got := ""

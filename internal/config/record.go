@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -127,6 +128,24 @@ func copyOf(o metav1.Object) (original string, copied bool) {
 		}
 	}
 	return "", false
+}
+
+// Records returns the annotations by which other programs read what a Service holds; "" removes one.
+func (opt Options) Records(s *corev1.Service, w lb.Wish, holds []netip.Addr) map[string]string {
+	if opt.OpenStack.Ignore {
+		return nil
+	}
+	_, copied := copyOf(s)
+	return opt.OpenStack.Records(s.Annotations, string(s.UID), copied, w.LoadBalancerID, holds)
+}
+
+// Cleared returns those to remove from a Service that has none of our addresses, but maybe others.
+func (opt Options) Cleared(s *corev1.Service, others []netip.Addr) map[string]string {
+	shown, _ := netip.ParseAddr(s.Annotations[openstack.Address])
+	if opt.OpenStack.Ignore || slices.Contains(others, shown) {
+		return nil
+	}
+	return openstack.Cleared(s.Annotations, string(s.UID), false, "")
 }
 
 // announcedBy reads the node that announced each address, as a speaker recorded it in the status of the Service, where no user

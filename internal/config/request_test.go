@@ -33,7 +33,7 @@ func TestRequest(t *testing.T) {
 		{"all agree", serviceObject("s", annotated(AnnotationPool, "p"), annotated(MetalLBPool, "p"), annotated(MetalLBPoolOld, " p")), `[] "p"`, false, nil},
 		{"spec is among the annotation's", serviceObject("s", loadBalancerIP("2001:DB8::1"), annotated(AnnotationAddresses, "192.0.2.1,2001:db8::1")), `[192.0.2.1 2001:db8::1] ""`, false, nil},
 		{"ours wins over MetalLB's", serviceObject("s", annotated(AnnotationPool, "p"), annotated(MetalLBPool, "q")), `[] "p"`, false,
-			[]string{`Service default/s InvalidRequest: annotation holdfast.dev/pool ("p") is in force, metallb.io/address-pool ("q") is not: remove it`}},
+			[]string{`Service default/s InvalidRequest: annotation holdfast.dev/pool ("p") overrides metallb.io/address-pool ("q"): remove that one`}},
 		{"headless has no family to disagree with", serviceObject("s", headless, loadBalancerIP("2001:db8::1")), `[2001:db8::1] ""`, false, nil},
 
 		{"spec and annotation disagree", serviceObject("s", loadBalancerIP("192.0.2.2"), annotated(AnnotationAddresses, "192.0.2.1")), `[] ""`, true,

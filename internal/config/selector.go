@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -52,14 +53,17 @@ func compileSelector(s metav1.LabelSelector) (lb.Selector, error) {
 
 // readNodeSelector reads which nodes may announce a Service. An unreadable selector
 // matches no node: it was meant as a restriction.
-func readNodeSelector(r *report, object lb.Object, o *corev1.Service) []lb.Selector {
-	text := strings.TrimSpace(o.Annotations[AnnotationNodeSelector])
+func readNodeSelector(r *report, object lb.Object, o *corev1.Service, opt Options) []lb.Selector {
+	text, key := firstAnnotation(r, object, o, AnnotationNodeSelector, openstack.NodeSelector)
 	if text == "" {
-		return nil
+		if _, all := o.Annotations[openstack.NodeSelector]; all || opt.OpenStack.Ignore || opt.NodeSelector == nil {
+			return nil
+		}
+		return []lb.Selector{opt.NodeSelector}
 	}
 	s, err := parseNodeSelector(text)
 	if err != nil {
-		r.fault(object, lb.InvalidRequest, "annotation %s (%q) selects no node: %v", AnnotationNodeSelector, text, err)
+		r.fault(object, lb.InvalidRequest, "annotation %s (%q) selects no node: %v", key, text, err)
 		s = matchesNothing()
 	}
 	return []lb.Selector{s}

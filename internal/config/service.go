@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 )
 
 // servicePart is what one Service says by itself.
@@ -27,29 +28,35 @@ type servicePart struct {
 	others  []netip.Addr
 }
 
-func compileService(o *corev1.Service, dialect *openStack) (lb.Key, servicePart) {
+// reader reads Services one by one.
+type reader struct {
+	Options
+	dialect *openstack.Translator
+}
+
+func (x reader) compileService(o *corev1.Service) (lb.Key, servicePart) {
 	key := lb.Key{Namespace: o.Namespace, Name: o.Name}
-	p := servicePart{Service: lb.Service{Key: key, UID: string(o.UID)}, serves: dialect.opt.Serves(o), deleting: o.DeletionTimestamp != nil}
+	p := servicePart{Service: lb.Service{Key: key, UID: string(o.UID)}, serves: x.Serves(o), deleting: o.DeletionTimestamp != nil}
 	if p.serves {
 		var r report
 		p.original, _ = copyOf(o)
-		p.Service = readService(&r, key, o, dialect)
+		p.Service = x.readService(&r, key, o)
 		p.problems = r.problems
 		return key, p
 	}
-	shown, others := dialect.opt.Shown(o)
-	p.leaving, p.others = compileLeaving(key, o, shown, dialect), others
+	shown, others := x.Shown(o)
+	p.leaving, p.others = x.compileLeaving(key, o, shown), others
 	return key, p
 }
 
 // compileLeaving returns what a Service has to give up that had addresses of ours, with those that its status shows. The write
 // that changes a Service's type empties its status but for the conditions, so the recorded addresses count too. Its source
 // ranges hold for what its status shows; with another type it has lost them.
-func compileLeaving(key lb.Key, o *corev1.Service, shown []netip.Addr, dialect *openStack) lb.Leaving {
+func (x reader) compileLeaving(key lb.Key, o *corev1.Service, shown []netip.Addr) lb.Leaving {
 	l := lb.Leaving{Key: key, UID: string(o.UID), Addresses: slices.Clone(shown)}
 	if len(shown) > 0 && o.Spec.Type == corev1.ServiceTypeLoadBalancer {
 		// Nobody has to mend a Service that leaves.
-		l.Served = readService(&report{}, key, o, dialect)
+		l.Served = x.readService(&report{}, key, o)
 		l.Served.Addresses, l.Served.Wish = shown, lb.Wish{}
 	}
 	for _, origin := range readRecord(o.UID, o.Status.Conditions) {
@@ -103,6 +110,44 @@ func (j *joined) join(services []*part[corev1.Service, servicePart], slices []*p
 	}
 }
 
+// namedByID returns the Services that others name by their ids.
+func namedByID(services []*part[corev1.Service, servicePart]) map[string]*servicePart {
+	named := map[string]*servicePart{}
+	for _, p := range services {
+		if id := p.made.LoadBalancerID; p.made.serves && id != "" {
+			named[id] = nil
+		}
+	}
+	if len(named) == 0 {
+		return nil // as mostly
+	}
+	for _, p := range services {
+		if _, is := named[p.made.UID]; is {
+			named[p.made.UID] = &p.made
+		}
+	}
+	return named
+}
+
+// joinID drops a load balancer id that nobody asked for: a copied manifest brought what Holdfast had written on its
+// original, or a restore brought back the UID of a Service that has another one now. What a restored Service had is in its
+// annotation holdfast.dev/assigned; without that an unknown id is the user's mistake.
+func (j *joined) joinID(s *lb.Service, original string, named map[string]*servicePart) {
+	if s.LoadBalancerID == "" {
+		return
+	}
+	of := named[s.LoadBalancerID]
+	copied := of != nil && original == of.Key.String() && original != s.Key.String()
+	if copied || len(s.Recall) > 0 && (of == nil || !of.serves) {
+		s.LoadBalancerID, s.MaxShared = "", 0
+		return
+	}
+	if s.SharingKey != "" && s.LoadBalancerID != s.UID {
+		object := lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}
+		s.Problem = cmp.Or(s.Problem, j.report.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s: remove one of the two", AnnotationSharingKey, openstack.ID))
+	}
+}
+
 func (j *joined) reserve(key lb.Key, addresses []netip.Addr) {
 	for _, a := range addresses {
 		if other, taken := j.reserved[a]; !taken || key.Compare(other) < 0 {
@@ -150,19 +195,19 @@ func isOurs(o *corev1.Service, opt Options) bool {
 	return *o.Spec.LoadBalancerClass == opt.LoadBalancerClass
 }
 
-func readService(r *report, key lb.Key, o *corev1.Service, dialect *openStack) lb.Service {
+func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service {
 	object := lb.Object{Kind: KindService, Namespace: key.Namespace, Name: key.Name}
 	ips := clusterIPs(o)
 	families := familiesOf(ips)
-	read, long := bounded(r, object, o)
+	read, long := bounded(r, object, o, x.Options)
 	asked, problem := readRequest(r, object, read, families)
 	var access lb.Access
-	if dialect.opt.NoFilter {
-		ignoreAccess(r, object, o)
+	if x.NoFilter {
+		ignoreAccess(r, object, read)
 	} else {
-		access = readAccess(r, object, read, dialect.opt)
+		access = readAccess(r, object, read, x.Options)
 	}
-	wish, unclear := readWish(r, object, read, dialect, &access)
+	wish, unclear := x.readWish(r, object, read)
 	return lb.Service{
 		Key:                key,
 		UID:                string(o.UID),

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -101,8 +102,8 @@ func TestRevision(t *testing.T) {
 	web := serviceObject("web", having("192.0.2.1"), func(o *corev1.Service) {
 		o.UID, o.ResourceVersion = "web", "7"
 		o.Annotations = map[string]string{
-			AnnotationSharingKey: "k", AnnotationSourceRanges: "192.0.2.0/24", osPrefix + "floating-subnet": "lan*",
-			osPrefix + "load-balancer-id": "other", v1beta1.AnnotationAssigned: "192.0.2.1=lan",
+			AnnotationSharingKey: "k", AnnotationSourceRanges: "192.0.2.0/24", openstack.Prefix + "floating-subnet": "lan*",
+			openstack.Prefix + "load-balancer-id": "other", v1beta1.AnnotationAssigned: "192.0.2.1=lan",
 		}
 	})
 	other := serviceObject("other", func(o *corev1.Service) { o.UID, o.ResourceVersion = "other", "8" })

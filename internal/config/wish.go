@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -82,30 +83,30 @@ func firstAnnotation(r *report, object lb.Object, o *corev1.Service, keys ...str
 		case key == "":
 			value, key = v, k
 		case v != value:
-			r.fault(object, lb.InvalidRequest, "annotation %s (%q) is in force, %s (%q) is not: remove it", key, value, k, v)
+			r.fault(object, lb.InvalidRequest, "annotation %s (%q) overrides %s (%q): remove that one", key, value, k, v)
 		}
 	}
 	return value, key
 }
 
-// readWish reads the requests of a Service other than addresses and a pool, and what
-// OpenStack's annotations add to its access. It returns a Problem for contradictions, which it does not resolve by a guess.
-func readWish(r *report, object lb.Object, o *corev1.Service, dialect *openStack, access *lb.Access) (lb.Wish, *lb.Problem) {
+// readWish reads the requests of a Service other than addresses and a pool. It returns a Problem for contradictions, which it
+// does not resolve by a guess.
+func (x reader) readWish(r *report, object lb.Object, o *corev1.Service) (lb.Wish, *lb.Problem) {
 	var w lb.Wish
 	w.SharingKey, _ = firstAnnotation(r, object, o, AnnotationSharingKey, MetalLBSharingKey, MetalLBSharingKeyOld)
 	w.FloatingIP = strings.TrimSpace(o.Annotations[AnnotationFloatingIP])
-	if name := strings.TrimSpace(o.Annotations[AnnotationHostname]); name != "" {
+	if name, key := firstAnnotation(r, object, o, AnnotationHostname, openstack.Hostname); name != "" {
 		if fault := hostnameFault(name); fault == "" {
 			w.Hostname = name
 		} else {
-			r.fault(object, lb.InvalidRequest, "annotation %s (%q) is not in force: %s", AnnotationHostname, name, fault)
+			r.fault(object, lb.InvalidRequest, "annotation %s (%q) is not in force: %s", key, name, fault)
 		}
 	}
 	renew, asked := o.Annotations[AnnotationRenew]
 	w.Renew = asked && renew != "false"
-	w.Backend, w.OpenStack = backend(o), asksOpenStack(o)
-	w.NodeSelectors = readNodeSelector(r, object, o)
-	internal, set := o.Annotations[AnnotationInternal]
+	w.Backend = backend(o)
+	w.NodeSelectors = readNodeSelector(r, object, o, x.Options)
+	internal := o.Annotations[AnnotationInternal]
 	switch internal {
 	case "true":
 		w.Internal = true
@@ -113,7 +114,9 @@ func readWish(r *report, object lb.Object, o *corev1.Service, dialect *openStack
 	default:
 		return w, r.fault(object, lb.InvalidRequest, `annotation %s is %q: write "true" or "false"`, AnnotationInternal, internal)
 	}
-	dialect.read(r, object, o, set && internal != "", &w, access)
+	if notes := x.dialect.Translate(o.Annotations, internal != "", &w); len(notes) > 0 {
+		r.note(object, lb.AnnotationIgnored, "%s", strings.Join(notes, "; "))
+	}
 	return w, nil
 }
 

@@ -39,7 +39,7 @@ func (s *Settings) Define(f *flag.FlagSet, healthListen string) {
 	f.TextVar(&s.LogLevel, "log-level", slog.LevelInfo, "least `level` logged: debug, info, warn or error")
 	f.StringVar(&s.Options.LoadBalancerClass, "load-balancer-class", "holdfast.dev/lb", "serve Services of this loadBalancerClass")
 	f.BoolVar(&s.Options.Default, "default-load-balancer", true, "serve Services without a loadBalancerClass too")
-	f.BoolVar(&s.Options.IgnoreOpenStack, "ignore-openstack-annotations", false, "ignore the annotations of OpenStack's cloud controller manager")
+	f.BoolVar(&s.Options.OpenStack.Ignore, "ignore-openstack-annotations", false, "ignore the annotations of OpenStack's cloud controller manager")
 	f.Func("openstack-node-selector", "`selector` of the nodes that announce Services without one of their own", func(text string) (err error) {
 		s.Options.NodeSelector, err = config.ParseNodeSelector(text)
 		return err

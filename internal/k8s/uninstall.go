@@ -145,9 +145,10 @@ func (c Clients) clearServices(ctx context.Context) error {
 		return fmt.Errorf("list services: %w", err)
 	}
 	return each(services.Items, func(s *corev1.Service) error {
+		// The annotation with the addresses stays for a later installation, and what another load balancer would read as its own goes.
 		// Of one that was let go the standard finalizer is ours as long as nobody else serves it.
 		alone := Released(s) && len(s.Status.LoadBalancer.Ingress) == 0
-		patch, err := withoutFinalizers(s, ourAnnotations(s), alone)
+		patch, err := withoutFinalizers(s, config.Options{}.Cleared(s, nil), alone)
 		if patch != nil {
 			_, err = c.kube.CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 			err = ignoreNotFound(err)
@@ -156,19 +157,9 @@ func (c Clients) clearServices(ctx context.Context) error {
 	})
 }
 
-// ourAnnotations returns the annotations that another load balancer would read as its own, as null. The record of the
-// addresses stays for a later installation.
-func ourAnnotations(s *corev1.Service) map[string]any {
-	out := map[string]any{config.OpenStackAddress: nil}
-	if config.OwnsOpenStackID(s, string(s.UID)) {
-		out[config.OpenStackID] = nil
-	}
-	return out
-}
-
 // withoutFinalizers returns the patch that removes our finalizers, and annotations along with them; nil if there are no
 // finalizers of ours. The standard finalizer is removed where standard is set, and beside ours: we set both together.
-func withoutFinalizers(o metav1.Object, annotations map[string]any, standard bool) ([]byte, error) {
+func withoutFinalizers(o metav1.Object, cleared map[string]string, standard bool) ([]byte, error) {
 	standard = standard || slices.Contains(o.GetFinalizers(), v1beta1.FinalizerAddress)
 	rest := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool {
 		return strings.HasPrefix(f, finalizerPrefix) || standard && f == StandardFinalizer
@@ -177,7 +168,11 @@ func withoutFinalizers(o metav1.Object, annotations map[string]any, standard boo
 		return nil, nil
 	}
 	metadata := map[string]any{"finalizers": rest, "resourceVersion": o.GetResourceVersion()}
-	if len(annotations) > 0 {
+	if len(cleared) > 0 {
+		annotations := map[string]any{}
+		for name := range cleared {
+			annotations[name] = nil
+		}
 		metadata["annotations"] = annotations
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": metadata})

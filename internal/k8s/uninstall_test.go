@@ -14,8 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,7 +28,7 @@ func TestUninstallServices(t *testing.T) {
 	service := func(name, id string, finalizers ...string) corev1.Service {
 		return corev1.Service{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: name, UID: types.UID("uid-" + name), ResourceVersion: "7", Finalizers: finalizers,
-			Annotations: map[string]string{config.OpenStackID: id, config.OpenStackAddress: "192.0.2.1", v1beta1.AnnotationAssigned: "for=ns/" + name + ",192.0.2.1=lan"},
+			Annotations: map[string]string{openstack.ID: id, openstack.Address: "192.0.2.1", v1beta1.AnnotationAssigned: "for=ns/" + name + ",192.0.2.1=lan"},
 		}}
 	}
 	list := corev1.ServiceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceList"}, Items: []corev1.Service{

@@ -131,8 +131,6 @@ type Wish struct {
 	LoadBalancerID string
 	// MaxShared bounds the Services on an address that is shared by LoadBalancerID; 0 is no bound.
 	MaxShared int
-	// OpenStack: it has annotations of OpenStack's cloud controller manager beside what that records.
-	OpenStack bool
 	// Backend is the Service's selector as text: Services with externalTrafficPolicy Local share an address
 	// only if they have the same one. "" is none.
 	Backend string

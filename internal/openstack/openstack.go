@@ -1,0 +1,273 @@
+// Package openstack translates the annotations of OpenStack's cloud controller manager (OCCM) on a Service into our own wishes,
+// and returns those in which OCCM records what a Service has. It is pure. No package behind package config knows these
+// annotations.
+package openstack
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+const (
+	// Prefix begins the annotations of OCCM.
+	Prefix = "loadbalancer.openstack.org/"
+	// ID and Address are the annotations in which OCCM records what a Service has.
+	ID      = Prefix + "load-balancer-id"
+	Address = Prefix + "load-balancer-address"
+	// Hostname, ConnectionLimit and NodeSelector mean the same as ours. The limit is one of concurrent connections: this is how
+	// OCCM passes it on, although its documentation says per second. An empty node selector stands for all nodes.
+	Hostname        = Prefix + "hostname"
+	ConnectionLimit = Prefix + "connection-limit"
+	NodeSelector    = Prefix + "node-selector"
+	// Internal requests an internal load balancer.
+	Internal = "service.beta.kubernetes.io/openstack-internal-load-balancer"
+)
+
+const (
+	// defaultShared is OCCM's default of max-shared-lb, including the owner.
+	defaultShared = 2
+	// maxNotes bounds the remarks on annotations, of which OCCM has 31.
+	maxNotes = 32
+)
+
+// Options are what OCCM reads from its configuration.
+type Options struct {
+	// Ignore the annotations without a remark, and all other Options.
+	Ignore bool
+	// Internal: all Services are internal but those whose annotation holdfast.dev/internal says otherwise; OCCM's internal-lb.
+	Internal bool
+	// MaxShared is how many Services may share an address by ID, including the owner; 0 is OCCM's default, 2.
+	MaxShared int
+	// AnnotateAll records what a Service has also on Services without any of OCCM's annotations.
+	AnnotateAll bool
+}
+
+// Is reports whether an annotation is one of OCCM's.
+func Is(key string) bool { return key == Internal || strings.HasPrefix(key, Prefix) }
+
+// asks reports whether a Service has an annotation of OCCM beside those in which OCCM records what it has.
+func asks(annotations map[string]string) bool {
+	for key := range annotations {
+		if Is(key) && key != ID && key != Address {
+			return true
+		}
+	}
+	return false
+}
+
+// Records returns the annotations in which OCCM records what a Service has, "" to remove one. They stand on Services that use
+// its annotations themselves, or on all: in a copied manifest the id would ask to share. copied and joins are as for Cleared.
+func (o Options) Records(have map[string]string, uid string, copied bool, joins string, holds []netip.Addr) map[string]string {
+	out, own := Cleared(have, uid, copied, joins), joins == "" || joins == uid
+	if len(holds) == 0 || own && !o.AnnotateAll && !asks(have) {
+		return out
+	}
+	out[Address] = holds[0].String()
+	if own {
+		out[ID] = uid
+	}
+	return out
+}
+
+// Cleared removes what Records returned for a Service. The id is ours if it is the Service's own, or if it came with a copied
+// manifest and is not in force; joins is the id in force.
+func Cleared(have map[string]string, uid string, copied bool, joins string) map[string]string {
+	out := map[string]string{Address: ""}
+	if id, has := have[ID]; has && (id == uid || copied && joins == "") {
+		out[ID] = ""
+	}
+	return out
+}
+
+// Translator translates annotations of Services, which choose among pools.
+type Translator struct {
+	opt   Options
+	pools []lb.Pool
+	// matches holds the pools for each pattern seen.
+	matches map[string][]string
+}
+
+// New returns a Translator.
+func New(opt Options, pools []lb.Pool) *Translator {
+	return &Translator{opt: opt, pools: pools, matches: map[string][]string{}}
+}
+
+// Translate adds to the wishes of a Service what its annotations ask for, but for those that mean the same as ours. It returns
+// what they do not do. hasInternal: our own annotation says whether the Service is internal, which wins and has been read.
+func (t *Translator) Translate(annotations map[string]string, hasInternal bool, w *lb.Wish) (notes []string) {
+	if t.opt.Ignore {
+		return nil
+	}
+	s := service{wish: w}
+	for key, value := range annotations {
+		if name, ours := strings.CutPrefix(key, Prefix); ours {
+			if s.annotations == nil {
+				s.annotations = map[string]string{} // most Services have none
+			}
+			s.annotations[name] = strings.TrimSpace(value)
+		}
+	}
+	value, asked := annotations[Internal]
+	t.readInternal(&s, value, asked, hasInternal)
+	if len(s.annotations) > 0 {
+		t.readNamed(&s)
+	}
+	slices.Sort(s.notes)
+	return s.notes
+}
+
+// service is one Service being read.
+type service struct {
+	wish *lb.Wish
+	// annotations by their names without the prefix.
+	annotations map[string]string
+	notes       []string
+}
+
+func (s *service) note(format string, args ...any) {
+	s.notes = append(s.notes, fmt.Sprintf(format, args...))
+}
+
+// boolean reads as OCCM does: anything but "true" is the default, false. It reports such values.
+func (s *service) boolean(name, value string) bool {
+	if value != "true" && value != "false" {
+		s.note(`%s (%q) is read as "false": write "true" or "false"`, name, value)
+	}
+	return value == "true"
+}
+
+// readInternal reads whether the Service is internal. As in OCCM no Service is external where all are to be internal.
+func (t *Translator) readInternal(s *service, value string, asked, hasInternal bool) {
+	internal := asked && s.boolean(Internal, value)
+	switch {
+	case !hasInternal && asked && !internal && t.opt.Internal:
+		s.note("%s (%q) is not in force: Services of this cluster are internal", Internal, value)
+	case hasInternal && asked && internal != s.wish.Internal:
+		s.note("%s (%q) is not in force: holdfast.dev/internal is", Internal, value)
+	}
+	if !hasInternal {
+		s.wish.Internal = internal || t.opt.Internal
+	}
+}
+
+func (t *Translator) readNamed(s *service) {
+	if s.wish.LoadBalancerID = s.annotations["load-balancer-id"]; s.wish.LoadBalancerID != "" {
+		s.wish.MaxShared = cmp.Or(t.opt.MaxShared, defaultShared)
+	}
+	if value, asked := s.annotations["keep-floatingip"]; asked {
+		s.wish.KeepFloatingIP = s.boolean("keep-floatingip", value)
+	}
+	t.readPools(s)
+	for _, name := range slices.Sorted(maps.Keys(s.annotations)) {
+		if len(s.notes) == maxNotes {
+			s.note("the annotations of OpenStack are too many (%d) to name more", len(s.annotations))
+			break
+		}
+		s.noteIgnored(name, s.annotations[name])
+	}
+}
+
+// poolChoices are the annotations that choose pools, those for internal Services last.
+var poolChoices = []string{"floating-network-id", "floating-subnet-id", "floating-subnet", "floating-subnet-tags", "network-id", "subnet-id"}
+
+// readPools reads the annotations that choose pools. As in OCCM the class overrides all
+// others, and the id of a subnet overrides its name and tags.
+func (t *Translator) readPools(s *service) {
+	w := s.wish
+	w.Class = s.annotations["class"]
+	for i, name := range poolChoices {
+		value := s.annotations[name]
+		isInternal := i >= 4
+		switch {
+		case value == "":
+		case w.Class != "":
+			s.note("%s does nothing beside class, which wins", name)
+		case isInternal && !w.Internal:
+			s.note("%s does nothing: it chooses the internal address, which an external Service does not have", name)
+		case !isInternal && w.Internal:
+			s.note("%s does nothing for an internal Service", name)
+		case i > 1 && !isInternal && s.annotations["floating-subnet-id"] != "":
+			s.note("%s does nothing beside floating-subnet-id, which wins", name)
+		default:
+			t.choose(s, name, value)
+		}
+	}
+}
+
+func (t *Translator) choose(s *service, name, value string) {
+	text := fmt.Sprintf("%s %q", name, value)
+	names, seen := t.matches[text]
+	if !seen {
+		match, err := matcherFor(name, value)
+		if err != nil {
+			s.note("%s (%q) cannot be read: %v", name, value, err)
+		} else {
+			for _, p := range t.pools {
+				if match(p) {
+					names = append(names, p.Name)
+				}
+			}
+		}
+		t.matches[text] = names
+	}
+	s.wish.PoolWishes = append(s.wish.PoolWishes, lb.PoolWish{Text: text, Pools: names, Reason: lb.UnknownNetwork})
+}
+
+// known is an annotation of OCCM, with why it has no effect here; "" if it has one.
+type known struct {
+	why string
+	// number: OCCM reads an integer, and uses its default for any other value.
+	number bool
+}
+
+const (
+	needsProxy    = "nothing stands between the client and the pods here that could do it"
+	byReadiness   = "readiness of the pods decides here, at once"
+	onlyAppliance = "there is no appliance here to choose"
+)
+
+// osKnown lists the annotations of OCCM by their names without the prefix.
+var osKnown = map[string]known{
+	"floating-network-id": {}, "floating-subnet": {}, "floating-subnet-id": {}, "floating-subnet-tags": {},
+	"class": {}, "network-id": {}, "subnet-id": {}, "load-balancer-id": {}, "load-balancer-address": {},
+	"hostname": {}, "keep-floatingip": {}, "connection-limit": {}, "node-selector": {},
+
+	"member-subnet-id":                {why: "nodes are reached by their own addresses"},
+	"port-id":                         {why: "there are no ports to name: a FloatingIP holds an address in advance"},
+	"proxy-protocol":                  {why: needsProxy},
+	"x-forwarded-for":                 {why: needsProxy + "; the client's address is kept under externalTrafficPolicy Local"},
+	"lb-method":                       {why: "kube-proxy chooses the pod"},
+	"timeout-client-data":             {why: needsProxy, number: true},
+	"timeout-member-connect":          {why: needsProxy, number: true},
+	"timeout-member-data":             {why: needsProxy, number: true},
+	"timeout-tcp-inspect":             {why: needsProxy, number: true},
+	"enable-health-monitor":           {why: byReadiness},
+	"health-monitor-delay":            {why: byReadiness, number: true},
+	"health-monitor-timeout":          {why: byReadiness, number: true},
+	"health-monitor-max-retries":      {why: byReadiness, number: true},
+	"health-monitor-max-retries-down": {why: byReadiness, number: true},
+	"flavor-id":                       {why: onlyAppliance},
+	"availability-zone":               {why: onlyAppliance + ": nodeSelectors of an advertisement choose where an address is announced"},
+	"default-tls-container-ref":       {why: needsProxy},
+}
+
+// noteIgnored remarks what an annotation does not do.
+func (s *service) noteIgnored(name, value string) {
+	k, exists := osKnown[name]
+	_, err := strconv.Atoi(value)
+	switch {
+	case !exists:
+		s.note("%s%s is unknown", Prefix, name)
+	case k.number && err != nil:
+		s.note("%s (%q, which is not a number and would mean the default) does nothing: %s", name, value, k.why)
+	case k.why != "":
+		s.note("%s does nothing: %s", name, k.why)
+	}
+}
