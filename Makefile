@@ -109,7 +109,7 @@ lines: ## Count the code, the tests, packages, imports among them, the longest l
 	echo "$$(files '*.md' ':!docs/evidence' ':!docs/reference' | wc -w) words of documents"
 
 .PHONY: generate
-generate: bin/helm ## Write the CRDs, the deep copies and config/ from the API types and the chart
+generate: bin/helm ## Write the CRDs, the deep copies, config/ and docs/reference from the API types, the chart and the code
 	mkdir -p $(OUT)/api/v1beta1 $(OUT)/config/crd $(OUT)/config/rbac $(OUT)/config/default $(OUT)/config/uninstall $(OUT)/charts/holdfast/crds
 	$(CONTROLLER_GEN) paths=./api/... object output:object:dir=$(OUT)/api/v1beta1 crd output:crd:dir=$(OUT)/config/crd
 	cp $(OUT)/config/crd/holdfast.dev_*.yaml $(OUT)/charts/holdfast/crds/
@@ -117,6 +117,7 @@ generate: bin/helm ## Write the CRDs, the deep copies and config/ from the API t
 	$(RENDER) -s templates/controller.yaml -s templates/speaker.yaml > $(OUT)/config/default/holdfast.yaml
 	cp config/default/namespace.yaml $(OUT)/config/uninstall/
 	$(RENDER) -s templates/uninstall.yaml | sed '/annotations:/d; /helm.sh\/hook/d' > $(OUT)/config/uninstall/uninstall.yaml
+	[ $(OUT) != . ] || go test -count=1 -run TestReference ./internal/house -update
 
 RENDER = $(HELM) template holdfast charts/holdfast --namespace holdfast-system
 

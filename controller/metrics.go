@@ -24,7 +24,7 @@ var (
 	carriedDesc = prometheus.NewDesc("holdfast_services_carried",
 		"Services whose assignment the last run took over without a new decision.", nil, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
-		"Configuration objects' problems that a user must mend.", []string{"kind", "reason"}, nil)
+		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).", []string{"kind", "reason"}, nil)
 	assignmentsDesc = prometheus.NewDesc("holdfast_assignments_total",
 		"Addresses assigned to Services since the controller started.", nil, nil)
 )

@@ -17,10 +17,10 @@ var (
 		"Speakers by state as this one knows it, itself included: alive, holdDown, speakerDown, dead, left or unknown.",
 		[]string{"state"}, nil)
 	apiAgeDesc = prometheus.NewDesc("holdfast_api_age_seconds",
-		"Time since the API server was last heard.", nil, nil)
+		"Time since this speaker last heard the API server, of which it asks nothing: 0 to 3 as a rule.", nil, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
-		"Problems of this node that a user must mend.", []string{"kind", "reason"}, nil)
-	hangsDesc = prometheus.NewDesc("holdfast_plan_hangs", "1 while a run of the plan loop hangs.", nil, nil)
+		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).", []string{"kind", "reason"}, nil)
+	hangsDesc = prometheus.NewDesc("holdfast_plan_hangs", "1 while a run of the plan loop hangs: others take its addresses over, and the kubelet restarts it.", nil, nil)
 )
 
 // nodeReasons are the reasons of all problems that a node can have.

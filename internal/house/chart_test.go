@@ -176,7 +176,7 @@ func golden(t *testing.T, file, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s: -want +got\n%s", file, diff)
+		t.Errorf("%s is outdated: run make generate, or go test ./internal/house -update\n-want +got\n%s", file, diff)
 	}
 }
 

@@ -1,0 +1,311 @@
+package house
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// TestReference: docs/reference is made of the code that it is about, so that it lacks nothing and is never wrong. `make generate`
+// writes it.
+func TestReference(t *testing.T) {
+	for page, text := range map[string]string{
+		"api.md": apiReference(t), "metrics.md": metricsReference(t), "reasons.md": reasonsReference(t), "values.md": valuesReference(t),
+	} {
+		golden(t, "../../docs/reference/"+page, "<!-- Written by make generate. -->\n\n"+text)
+	}
+}
+
+// cell is a text as a cell of a table has it: on one line.
+func cell(text string) string {
+	return strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "|", `\|`)
+}
+
+// apiReference has the fields of the custom resources.
+func apiReference(t *testing.T) string {
+	out := "# Custom resources\n\nThe fields of group `holdfast.dev`, version `v1beta1`. `kubectl explain KIND.spec` shows the same.\n"
+	files, err := filepath.Glob("../../config/crd/holdfast.dev_*.yaml")
+	if err != nil || len(files) < 8 {
+		t.Fatalf("%d definitions: %v", len(files), err)
+	}
+	for _, file := range files {
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.Unmarshal([]byte(read(t, file)), &crd); err != nil {
+			t.Fatal(err)
+		}
+		schema := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
+		out += fmt.Sprintf("\n## %s\n\n%s\n\n| field | type | default | meaning |\n|---|---|---|---|\n", crd.Spec.Names.Kind, cell(schema.Description))
+		out += fields("spec", schema.Properties["spec"]) + fields("status", schema.Properties["status"])
+	}
+	return out
+}
+
+// fields are the rows of all fields below a path.
+func fields(path string, schema apiextensionsv1.JSONSchemaProps) string {
+	out := ""
+	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
+		field, below := schema.Properties[name], path+"."+name
+		if name == "conditions" || name == "matchLabels" || name == "matchExpressions" {
+			continue
+		}
+		kind, inner := field.Type, field
+		if field.Items != nil && field.Items.Schema != nil {
+			inner = *field.Items.Schema
+			kind, below = "list of "+inner.Type, below+"[]"
+		} else if field.AdditionalProperties != nil {
+			kind = "map"
+		}
+		for _, v := range field.Enum {
+			kind += " " + string(v.Raw)
+		}
+		if field.Minimum != nil && field.Maximum != nil {
+			kind += fmt.Sprintf(", %.0f to %.0f", *field.Minimum, *field.Maximum)
+		}
+		initial := ""
+		if field.Default != nil {
+			initial = "`" + string(field.Default.Raw) + "`"
+		}
+		out += fmt.Sprintf("| `%s.%s` | %s | %s | %s |\n", path, name, cell(kind), initial, cell(field.Description)) + fields(below, inner)
+	}
+	return out
+}
+
+// valuesReference has the values of the chart with their comments.
+func valuesReference(t *testing.T) string {
+	text := read(t, chart+"/values.yaml")
+	var values map[string]any
+	if err := yaml.Unmarshal([]byte(text), &values); err != nil {
+		t.Fatal(err)
+	}
+	initial := map[string]any{}
+	leaves("", values, initial)
+	out := "# Values of the chart\n\nUnknown values are refused by `values.schema.json`. Custom resources set everything else.\n\n| value | default | meaning |\n|---|---|---|\n"
+	var path []string
+	comment, shown := "", 0
+	for line := range strings.Lines(text) {
+		name, _, isKey := strings.Cut(strings.TrimSpace(line), ":")
+		switch depth := (len(line) - len(strings.TrimLeft(line, " "))) / 2; {
+		case strings.HasPrefix(name, "#"):
+			comment += strings.TrimPrefix(strings.TrimSpace(line), "#")
+		case !isKey || strings.HasPrefix(name, "-"):
+			comment = ""
+		default:
+			path = append(path[:min(depth, len(path))], name)
+			key := strings.Join(path, ".")
+			value, isLeaf := initial[key]
+			if !isLeaf && comment == "" {
+				continue
+			}
+			shownValue := ""
+			if isLeaf {
+				raw, err := json.Marshal(value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				shownValue = "`" + string(raw) + "`"
+				shown++
+			}
+			out += fmt.Sprintf("| `%s` | %s | %s |\n", key, cell(shownValue), cell(comment))
+			comment = ""
+		}
+	}
+	if shown != len(initial) {
+		t.Errorf("the page shows %d values of %d: is values.yaml indented by two spaces?", shown, len(initial))
+	}
+	return out
+}
+
+// leaves adds all values that are not maps of values to out, by their paths.
+func leaves(prefix string, values, out map[string]any) {
+	for key, v := range values {
+		if m, ok := v.(map[string]any); ok && len(m) > 0 && key != "resources" {
+			leaves(prefix+key+".", m, out)
+		} else {
+			out[prefix+key] = v
+		}
+	}
+}
+
+// reasonsReference has every Reason with its comment.
+func reasonsReference(t *testing.T) string {
+	file, err := parser.ParseFile(token.NewFileSet(), "../../internal/lb/reason.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := "# Reasons\n\nOne word, the same in condition, Event, log line and metric label. The message beside it names the object and what to do.\n"
+	found := 0
+	for _, d := range file.Decls {
+		group, ok := d.(*ast.GenDecl)
+		if !ok || group.Tok != token.CONST {
+			continue
+		}
+		out += "\n## " + strings.TrimSuffix(cell(group.Doc.Text()), ".") + "\n\n| reason | meaning |\n|---|---|\n"
+		for _, s := range group.Specs {
+			reason := s.(*ast.ValueSpec)
+			name, meaning, ok := strings.Cut(cell(reason.Doc.Text()), ": ")
+			if !ok || name != reason.Names[0].Name {
+				t.Errorf("the comment of Reason %s does not begin with its name and a colon", reason.Names[0].Name)
+			}
+			out += fmt.Sprintf("| `%s` | %s |\n", name, meaning)
+			found++
+		}
+	}
+	if found < 80 {
+		t.Errorf("found %d Reasons", found)
+	}
+	return out
+}
+
+// metric is a metric as the code describes it.
+type metric struct {
+	name, help string
+	labels     []string
+}
+
+// metricsReference has all metrics of both daemons.
+func metricsReference(t *testing.T) string {
+	out := "# Metrics\n\nBoth daemons serve them on port 9217 at `/metrics`.\n\n| metric | labels | meaning |\n|---|---|---|\n"
+	for _, m := range metrics(t) {
+		out += fmt.Sprintf("| `%s` | %s | %s |\n", m.name, strings.Join(m.labels, ", "), cell(m.help))
+	}
+	return out
+}
+
+var wholeName, restOfName = regexp.MustCompile(`^holdfast_[a-z0-9_]+$`), regexp.MustCompile(`^[a-z0-9_]+$`)
+
+// metrics returns all metrics that the code describes, by name.
+func metrics(t *testing.T) []metric {
+	t.Helper()
+	found := map[string]metric{}
+	files := sources(t)
+	for _, p := range slices.Sorted(maps.Keys(files)) {
+		text := files[p]
+		if !strings.Contains(text, "client_golang/prometheus") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), p, text, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range described(file) {
+			m.labels = slices.Compact(slices.Sorted(slices.Values(append(m.labels, found[m.name].labels...))))
+			found[m.name] = m
+		}
+	}
+	return slices.SortedFunc(maps.Values(found), func(a, b metric) int { return cmp.Compare(a.name, b.name) })
+}
+
+// described returns the metrics of a file: of NewDesc with a whole name, of Opts, and of the calls to a function of the file that
+// puts "holdfast_…_" before the name.
+func described(file *ast.File) []metric {
+	var prefix string
+	var fixed []string
+	for call := range nodes[*ast.CallExpr](file) {
+		if sum, ok := argument(call, 0).(*ast.BinaryExpr); ok {
+			if p, _ := literal(sum.X); strings.HasPrefix(p, "holdfast_") && strings.HasSuffix(p, "_") {
+				prefix, fixed = p, labels(call)
+			}
+		}
+	}
+	var out []metric
+	for call := range nodes[*ast.CallExpr](file) {
+		name, named := literal(argument(call, 0))
+		help, _ := literal(argument(call, 1))
+		if opts, ok := argument(call, 0).(*ast.CompositeLit); ok {
+			for _, e := range opts.Elts {
+				kv, ok := e.(*ast.KeyValueExpr)
+				if !ok {
+					break
+				}
+				switch fmt.Sprint(kv.Key) {
+				case "Name":
+					name, named = literal(kv.Value)
+				case "Help":
+					help, _ = literal(kv.Value)
+				}
+			}
+		}
+		switch {
+		case named && wholeName.MatchString(name) && help != "":
+			out = append(out, metric{name, help, labels(call)})
+		case named && prefix != "" && restOfName.MatchString(name) && help != "" && strings.ToUpper(help[:1]) == help[:1]:
+			out = append(out, metric{prefix + name, help, append(slices.Clone(fixed), labels(call)...)})
+		}
+	}
+	return out
+}
+
+// nodes yields the nodes of a type.
+func nodes[N ast.Node](file *ast.File) func(func(N) bool) {
+	return func(yield func(N) bool) {
+		for n := range ast.Preorder(file) {
+			if n, ok := n.(N); ok && !yield(n) {
+				return
+			}
+		}
+	}
+}
+
+func argument(call *ast.CallExpr, i int) ast.Expr {
+	if i >= len(call.Args) {
+		return nil
+	}
+	return call.Args[i]
+}
+
+// literal returns the value of a string, also of one that is added of parts.
+func literal(e ast.Expr) (string, bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		s, err := strconv.Unquote(e.Value)
+		return s, err == nil && e.Kind == token.STRING
+	case *ast.BinaryExpr:
+		x, ok := literal(e.X)
+		y, also := literal(e.Y)
+		return x + y, ok && also
+	}
+	return "", false
+}
+
+// labels are the strings behind name and help, alone, in lists and as keys.
+func labels(call *ast.CallExpr) []string {
+	var out []string
+	for i, arg := range call.Args {
+		if list, ok := arg.(*ast.CompositeLit); ok && i > 0 {
+			for _, e := range list.Elts {
+				if kv, ok := e.(*ast.KeyValueExpr); ok {
+					e = kv.Key
+				}
+				if s, ok := literal(e); ok {
+					out = append(out, s)
+				}
+			}
+		} else if s, ok := literal(arg); ok && i > 1 {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
