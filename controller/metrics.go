@@ -21,8 +21,6 @@ var (
 		"FloatingIPs, by the reason of their state.", []string{"reason"}, nil)
 	servicesDesc = prometheus.NewDesc("holdfast_services",
 		"Services served, by the reason of their assignment.", []string{"reason"}, nil)
-	carriedDesc = prometheus.NewDesc("holdfast_services_carried",
-		"Services whose assignment the last run took over without a new decision.", nil, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).", []string{"kind", "reason"}, nil)
 	assignmentsDesc = prometheus.NewDesc("holdfast_assignments_total",
@@ -41,13 +39,11 @@ type metrics struct {
 type outcome struct {
 	Result   ipam.Result
 	Problems []lb.Problem
-	// Carried is how many Services kept the assignment of an earlier run.
-	Carried int
 }
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{assignedDesc, availableDesc, quarantinedDesc, retainedDesc, floatingIPsDesc, servicesDesc, carriedDesc, problemsDesc, assignmentsDesc} {
+	for _, d := range []*prometheus.Desc{assignedDesc, availableDesc, quarantinedDesc, retainedDesc, floatingIPsDesc, servicesDesc, problemsDesc, assignmentsDesc} {
 		ch <- d
 	}
 }
@@ -85,7 +81,6 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for reason, n := range services {
 		gauge(servicesDesc, n, string(reason))
 	}
-	gauge(carriedDesc, int64(last.Carried))
 	problems := map[[2]string]int64{}
 	for _, p := range last.Problems {
 		if !p.Note {

@@ -28,9 +28,8 @@ type syncer struct {
 	unfiltered unfiltered
 	sessions   sessions
 	loop       *loop.Loop
-	// compiler reads and ledger decides. What they keep between runs only makes them faster.
+	// compiler reads. What it keeps between runs only makes it faster.
 	compiler config.Compiler
-	ledger   ipam.Ledger
 	// reminded is when the last Event of each pending Service was sent.
 	reminded map[types.UID]time.Time
 	ages     ages
@@ -69,10 +68,10 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 	d.state.Now, d.state.Claims = time.Now(), s.cluster.Claims()
 	s.sessions.wanted.Store(&wantedSessions{d.state.Peers, d.state.Nodes})
 	s.ages.read(&d.state)
-	d.result = s.ledger.Assign(d.state)
+	d.result = ipam.Assign(d.state)
 	d.frontends = plan.Frontends(d.state)
 	d.problems = append(d.problems, s.unfiltered.problems(d.frontends, s.options)...)
-	s.last.Store(&outcome{d.result, d.problems, s.ledger.Carried()})
+	s.last.Store(&outcome{d.result, d.problems})
 
 	// Holders lose an address only after its pool has recorded the release.
 	giving, others := d.memories()

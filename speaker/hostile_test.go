@@ -218,7 +218,6 @@ func hostileObjects(tenant []*corev1.Service) config.Objects {
 type world struct {
 	objects             config.Objects
 	controller, speaker config.Compiler
-	ledger              ipam.Ledger
 	plan                plan.Plan
 	table               *filter.Table
 	// memory of the objects and of what each daemon makes of them, in MiB.
@@ -231,7 +230,7 @@ var hostileOptions = config.Options{LoadBalancerClass: "holdfast.dev/lb", Defaul
 func (w *world) decide() (lb.State, ipam.Result) {
 	state, _ := w.controller.Compile(w.objects, hostileOptions)
 	state.Now = time.Now()
-	result := w.ledger.Assign(state)
+	result := ipam.Assign(state)
 	plan.Frontends(state)
 	return state, result
 }
@@ -256,7 +255,7 @@ func newWorld(t *testing.T, ns *nstest.NS, tenant func() []*corev1.Service, grow
 		w.objects.Services[i] = o
 	}
 	w.assign()
-	w.controller, w.ledger = config.Compiler{}, ipam.Ledger{}
+	w.controller = config.Compiler{}
 	objects := heap() - before
 	w.decide()
 	w.memory[0] = heap() - before

@@ -211,7 +211,6 @@ func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service
 	return lb.Service{
 		Key:                key,
 		UID:                string(o.UID),
-		Revision:           o,
 		Labels:             o.Labels,
 		Created:            o.CreationTimestamp.Time,
 		Families:           families,

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/openstack"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -97,45 +95,6 @@ func TestWhichServicesAreOurs(t *testing.T) {
 	}
 }
 
-// Package lb lists what a Service's Revision does not cover.
-func TestRevision(t *testing.T) {
-	web := serviceObject("web", having("192.0.2.1"), func(o *corev1.Service) {
-		o.UID, o.ResourceVersion = "web", "7"
-		o.Annotations = map[string]string{
-			AnnotationSharingKey: "k", AnnotationSourceRanges: "192.0.2.0/24", openstack.Prefix + "floating-subnet": "lan*",
-			openstack.Prefix + "load-balancer-id": "other", v1beta1.AnnotationAssigned: "192.0.2.1=lan",
-		}
-	})
-	other := serviceObject("other", func(o *corev1.Service) { o.UID, o.ResourceVersion = "other", "8" })
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
-		Endpoints:  []discoveryv1.Endpoint{{NodeName: ptr("n"), Addresses: []string{"10.0.0.1"}}},
-	}
-	compiled := func(o Objects) lb.Service {
-		o.Services = append(o.Services, web)
-		s, _ := Compile(o, served())
-		return s.Services[len(s.Services)-1]
-	}
-	beside := compiled(Objects{Services: []*corev1.Service{other}})
-	if beside.Revision != web {
-		t.Errorf("revision %v, want the object", beside.Revision)
-	}
-	among := compiled(Objects{
-		Services: []*corev1.Service{serviceObject("third")}, EndpointSlices: []*discoveryv1.EndpointSlice{slice},
-		Nodes:      []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n"}}},
-		Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default"}}},
-		Pools:      []*v1beta1.IPAddressPool{{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1beta1.IPAddressPoolSpec{Addresses: []string{"192.0.2.0/24"}}}},
-	})
-	if !among.Serving || len(among.PoolWishes[0].Pools) != 1 {
-		t.Error("neither endpoints nor pools were read")
-	}
-	among.Serving, among.ServingNodes, among.PoolWishes = beside.Serving, beside.ServingNodes, beside.PoolWishes
-	among.LoadBalancerID, among.MaxShared, among.Problem = beside.LoadBalancerID, beside.MaxShared, beside.Problem
-	if diff := cmp.Diff(beside, among, addrs()); diff != "" {
-		t.Errorf("of one revision, but -beside +among\n%s", diff)
-	}
-}
-
 func TestService(t *testing.T) {
 	o := serviceObject("web", having("192.0.2.1", "", "host.example", "::ffff:192.0.2.9", "192.0.2.1", "2001:db8::1"))
 	o.UID, o.Labels, o.CreationTimestamp = "u", map[string]string{"app": "web"}, metav1.Unix(7, 0)
@@ -184,7 +143,7 @@ func TestService(t *testing.T) {
 		Addresses:    []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 		ServingNodes: map[string]bool{"ready": true, "unknown": true, "draining": true}, Serving: true,
 	}}
-	if diff := cmp.Diff(want, s.Services, addrs(), cmpopts.IgnoreFields(lb.Service{}, "Revision")); diff != "" {
+	if diff := cmp.Diff(want, s.Services, addrs()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	if problems != nil {

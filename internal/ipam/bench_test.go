@@ -18,30 +18,11 @@ func manyServices(n int, family lb.Family) []lb.Service {
 
 func benchmarkAssign(b *testing.B, n int, family lb.Family, pools ...lb.Pool) {
 	s := lb.State{Services: manyServices(n, family), Pools: pools}
-	b.Run("new", func(b *testing.B) {
-		for b.Loop() {
-			if got := Assign(s).Assignments[n-1].Reason; got != lb.Assigned {
-				b.Fatal(got)
-			}
+	for b.Loop() {
+		if got := Assign(s).Assignments[n-1].Reason; got != lb.Assigned {
+			b.Fatal(got)
 		}
-	})
-	for i, a := range Assign(s).Assignments[:n-1] {
-		svc := &s.Services[i]
-		svc.UID, svc.Revision, svc.Addresses, svc.Record = fmt.Sprint(i), "written", a.Addresses, a.Record
 	}
-	held := s
-	held.Services = s.Services[:n-1]
-	b.Run("one-more", func(b *testing.B) {
-		for b.Loop() {
-			b.StopTimer()
-			var l Ledger
-			l.Assign(held)
-			b.StartTimer()
-			if l.Assign(s); l.Carried() != n-1 {
-				b.Fatal(l.Carried())
-			}
-		}
-	})
 }
 
 func BenchmarkAssign10k(b *testing.B) {

@@ -119,7 +119,7 @@ type openWrite struct {
 	addresses []netip.Addr
 }
 
-// controller is one process. It remembers nothing but its caches, its writes without an answer, and a Ledger.
+// controller is one process. It remembers nothing but its caches and its writes without an answer.
 type controller struct {
 	open        map[party]openWrite
 	services    cache[serviceObject]

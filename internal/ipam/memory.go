@@ -88,7 +88,7 @@ func (a *assigner) free(s *subject, pool *supply, family lb.Family) (netip.Addr,
 			return addr, true
 		}
 	}
-	if addr, ok := pool.free(family, a.holders, a.unchanged.taken, a.memory.last); ok {
+	if addr, ok := pool.free(family, a.holders, a.memory.last); ok {
 		return addr, true
 	}
 	r, found := a.earliest(pool, family)

@@ -166,7 +166,7 @@ func (a *assigner) overQuota(s *subject, pool *supply, family lb.Family, t holde
 		return nil
 	}
 	key := quotaKey{pool.Name, s.Key.Namespace, family}
-	have := a.quota[key] + a.unchanged.quota[key]
+	have := a.quota[key]
 	if f := slices.Index(s.Families, family); f >= 0 && s.held[f].IsValid() && a.index.find(s.held[f]) == pool {
 		// The address that it would give up for this one, unless another Service keeps it.
 		if left := a.holders[s.held[f]]; left.services() <= 1 && (left.floating == 0) == (s.floating == 0) && left.services() == min(1, int(s.number)) {

@@ -17,8 +17,6 @@ type subject struct {
 	*lb.Service
 	// number counts Services from 1, floating counts FloatingIPs from 1; the other is 0.
 	number, floating int32
-	// place is the Service's index in State.Services.
-	place int
 	// held are its addresses so far, by the index of the family; the zero Addr is none.
 	held []netip.Addr
 	// key under which it may share an address; "" shares none.
@@ -163,19 +161,19 @@ func (s *subject) overwritten() lb.Origins {
 // loyal reports whether the Service holds the address under the terms on which it was assigned.
 func (s *subject) loyal(addr netip.Addr) bool { return s.Record.Of(addr).Terms == s.digest() }
 
-// subjects makes a subject of every Service to decide for and of every FloatingIP, and finds the keys that
+// subjects makes a subject of every Service and of every FloatingIP, and finds the keys that
 // matter. It returns how many addresses the Services may hold.
-func (a *assigner) subjects(places []int) (families int) {
-	a.services = make([]subject, len(places))
-	for _, place := range places {
-		families += len(a.state.Services[place].Families)
+func (a *assigner) subjects() (families int) {
+	a.services = make([]subject, len(a.state.Services))
+	for i := range a.state.Services {
+		families += len(a.state.Services[i].Families)
 	}
 	all := make([]netip.Addr, families)
 	rings := map[string]*ring{}
-	for i, place := range places {
-		svc := &a.state.Services[place]
+	for i := range a.services {
+		svc := &a.state.Services[i]
 		n := len(svc.Families)
-		a.services[i] = newSubject(svc, int32(i+1), place, all[:n:n])
+		a.services[i] = newSubject(svc, int32(i+1), all[:n:n])
 		all = all[n:]
 		if s := &a.services[i]; s.key != "" && (s.joins || s.SharingKey != "") && rings[s.key] == nil {
 			rings[s.key] = newRing()
@@ -193,8 +191,8 @@ func (a *assigner) subjects(places []int) (families int) {
 	return families
 }
 
-func newSubject(svc *lb.Service, number int32, place int, held []netip.Addr) subject {
-	s := subject{Service: svc, number: number, place: place, held: held}
+func newSubject(svc *lb.Service, number int32, held []netip.Addr) subject {
+	s := subject{Service: svc, number: number, held: held}
 	switch {
 	case svc.SharingKey != "":
 		s.key = "key " + svc.SharingKey

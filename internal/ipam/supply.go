@@ -131,23 +131,16 @@ func (s *supply) has(family lb.Family) bool {
 // free returns the lowest free address of the family in the first range that has
 // one. Within one decision addresses are only ever taken, so an address that was passed
 // over is never looked at again: all calls together cost one step for each taken
-// address, however large the ranges are. Addresses of unchanged Services are skipped
-// in whole runs. Released addresses are left for last.
-func (s *supply) free(family lb.Family, taken map[netip.Addr]holders, unchanged spans, released map[netip.Addr]lb.Release) (netip.Addr, bool) {
+// address, however large the ranges are. Released addresses are left for last.
+func (s *supply) free(family lb.Family, taken map[netip.Addr]holders, released map[netip.Addr]lb.Release) (netip.Addr, bool) {
 	for i, r := range s.Ranges {
 		if lb.FamilyOf(r.From) != family {
 			continue
 		}
-		for s.next[i].IsValid() {
-			addr := unchanged.past(s.next[i])
-			if !addr.IsValid() || r.To.Less(addr) {
-				s.next[i] = netip.Addr{}
-				break
-			}
+		for addr := s.next[i]; addr.IsValid() && !r.To.Less(addr); addr = s.next[i] {
 			_, held := taken[addr]
 			_, late := released[addr]
 			if !held && !late && !s.avoids(addr) {
-				s.next[i] = addr
 				return addr, true
 			}
 			s.next[i] = addr.Next()

@@ -13,8 +13,7 @@ import (
 func TestUnreadablePool(t *testing.T) {
 	p := pool("p", "192.0.2.1-192.0.2.9")
 	p.Unreadable = true
-	var ledger Ledger
-	r := ledger.Assign(lb.State{Pools: []lb.Pool{p}, Services: []lb.Service{service("has", holding("192.0.2.1")), service("wants")}})
+	r := Assign(lb.State{Pools: []lb.Pool{p}, Services: []lb.Service{service("has", holding("192.0.2.1")), service("wants")}})
 	got := map[string]*Assignment{}
 	for _, a := range r.Assignments {
 		got[a.Service.Name] = a

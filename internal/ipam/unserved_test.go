@@ -20,31 +20,6 @@ func within(s *lb.Service) {
 	s.Ports, s.Unserved, s.Problem = slices.Concat(s.Ports, s.Unserved), nil, nil
 }
 
-// TestLedgerBoundsPorts: other Services of a namespace decide how many ports of a Service are served. So the Ledger decides
-// again for one whose object is the same.
-func TestLedgerBoundsPorts(t *testing.T) {
-	var l Ledger
-	state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.2")}, Services: []lb.Service{
-		service("a", func(s *lb.Service) { s.UID, s.Ports, s.Revision = "a", []lb.Port{port(80), port(443)}, "a" }),
-	}}
-	for _, step := range []struct {
-		change func(*lb.Service)
-		want   string
-	}{
-		{func(*lb.Service) {}, `a [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`},
-		{func(*lb.Service) {}, `a [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`},
-		{beyond, `a [192.0.2.1] TooManyPorts: keeps 192.0.2.1 from pool "p"; too many`},
-		{within, `a [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`},
-	} {
-		step.change(&state.Services[0])
-		r := l.Assign(state)
-		if diff := cmp.Diff([]string{step.want}, text(r)); diff != "" {
-			t.Errorf("-want +got\n%s", diff)
-		}
-		state = applied(state, r)
-	}
-}
-
 // TestUnservedPorts: a Service loses no address because some of its ports are not served for a while: those who share it
 // and take these ports meanwhile give it up, and no other joins.
 func TestUnservedPorts(t *testing.T) {

@@ -28,11 +28,11 @@ type Usage struct {
 // tally counts addresses by the place of their pool.
 type tally []struct{ v4, v6 int64 }
 
-func (t tally) add(pool *supply, addr netip.Addr, n int) {
+func (t tally) add(pool *supply, addr netip.Addr) {
 	if addr.Is4() {
-		t[pool.place].v4 += int64(n)
+		t[pool.place].v4++
 	} else {
-		t[pool.place].v6 += int64(n)
+		t[pool.place].v6++
 	}
 }
 
@@ -41,8 +41,6 @@ func (t tally) add(pool *supply, addr netip.Addr, n int) {
 func (a *assigner) usage() []Usage {
 	n := len(a.state.Pools)
 	assigned, blocked, quarantined := make(tally, n), make(tally, n), make(tally, n)
-	copy(assigned, a.unchanged.assigned)
-	copy(blocked, a.unchanged.blocked)
 	reserved := map[netip.Addr]bool{}
 	for addr := range a.state.Reserved {
 		reserved[addr] = true
@@ -64,20 +62,20 @@ func (a *assigner) usage() []Usage {
 			continue
 		}
 		if held {
-			assigned.add(s, addr, 1)
+			assigned.add(s, addr)
 			if s.Deleting {
 				out[s.place].hold(a.holder(t))
 			}
 		}
 		if (held || reserved[addr]) && !s.avoids(addr) {
-			blocked.add(s, addr, 1)
+			blocked.add(s, addr)
 		}
 	}
 	for s, releases := range a.memory.old {
 		for _, r := range releases {
 			t := a.holders[r.Address]
 			if t.floating == 0 && t.first == 0 && !reserved[r.Address] && !s.avoids(r.Address) && a.state.Now.Before(a.memory.until(r.Address, s)) {
-				quarantined.add(s, r.Address, 1)
+				quarantined.add(s, r.Address)
 			}
 		}
 	}

@@ -10,9 +10,6 @@ import (
 type Service struct {
 	Key Key
 	UID string
-	// Revision identifies what the Service was read from: two values with the same Revision differ only in their endpoints,
-	// in LoadBalancerID with MaxShared and Problem and, if the pools differ, in PoolWishes. nil is unknown.
-	Revision any `json:"-"`
 	// Addresses that it holds, by its status.
 	Addresses []netip.Addr
 	Labels    map[string]string

@@ -22,7 +22,6 @@ type assignment struct {
 var assignments = []assignment{
 	{"ipam_assign_10k_ms", time.Millisecond, assignAll(10_000, lb.IPv4, nil)},
 	{"ipam_assign_50k_ms", time.Millisecond, assignAll(50_000, lb.IPv4, nil)},
-	{"ipam_one_more_10k_us", time.Microsecond, oneMore(10_000)},
 	{"ipam_assign_64_10k_ms", time.Millisecond, assignAll(10_000, lb.IPv6, nil)},
 	{"ipam_assign_sharing_10k_ms", time.Millisecond, assignAll(20_000, lb.IPv4, pairs)},
 }
