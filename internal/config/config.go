@@ -7,15 +7,17 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
-
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/openstack"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Kinds of the objects that Problems name.
@@ -115,4 +117,189 @@ func oldestFirst[T metav1.Object](objects []T) []T {
 // byName orders cluster-scoped objects by name.
 func byName[T metav1.Object](objects []T) []T {
 	return slices.SortedFunc(slices.Values(objects), func(a, b T) int { return cmp.Compare(a.GetName(), b.GetName()) })
+}
+
+// Compiler reads objects again and again. What depends on one object alone it reads once, for as long as the object is the
+// same pointer; so objects must not be changed. Its results are those of Compile: they are shared and must not be changed.
+// The zero Compiler is ready to use, always with the same Options. It is not safe for concurrent use.
+type Compiler struct {
+	services memo[corev1.Service, servicePart]
+	slices   memo[discoveryv1.EndpointSlice, endpoints]
+	// named are the pools of the last run. What Services ask of pools by name was read for these.
+	named []pool
+}
+
+// Compile reads the objects. The caller adds Members and Now to the State.
+// Problems are ordered by object, then by message.
+func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
+	var c Compiler
+	return c.Compile(o, opt)
+}
+
+// Compile reads the objects, as the function of that name does.
+func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
+	var r report
+	nodes := compileNodes(o.Nodes, opt)
+	pools := compilePools(&r, o.Pools, memories(o.PoolMemories), nodes)
+	if opt.NoFilter {
+		openPools(&r, pools)
+	}
+	peers := compilePeers(&r, inForce(&r, KindPeer, o.Peers, "spec.holdTime", "spec.keepaliveTime", "spec.connectTime", "spec.enableGracefulRestart"), newSecrets(o), nodes)
+	attachBFD(&r, o.BFDProfiles, o.Peers, peers)
+	state := lb.State{
+		Namespaces:       map[string]map[string]string{},
+		Nodes:            nodes,
+		L2Advertisements: compileL2Advertisements(&r, inForce(&r, KindL2Advertisement, o.L2Advertisements, "spec.preferredNodeSelectors"), pools),
+		BGPAdvertisements: compileBGPAdvertisements(&r, inForce(&r, KindBGPAdvertisement, o.BGPAdvertisements, "spec.localPref", "spec.med", "spec.asPathPrepend", "spec.aggregationLength", "spec.aggregationLengthV6"), pools, o.Peers,
+			compileAliases(&r, inForce(&r, KindCommunity, o.Communities))),
+		Peers: peers,
+	}
+	if !slices.EqualFunc(c.named, pools, sameNames) {
+		c.services.drop(func(p *part[corev1.Service, servicePart]) bool { return len(p.made.PoolWishes) > 0 })
+	}
+	c.named = pools
+	for _, p := range pools {
+		state.Pools = append(state.Pools, p.Pool)
+	}
+	x := reader{opt, openstack.New(opt.OpenStack, state.Pools)}
+	services := c.services.update(o.Services, x.compileService)
+	state.FloatingIPs = compileFloatingIPs(&r, o.FloatingIPs, o.Services)
+	s := joined{report: &r, reserved: map[netip.Addr]lb.Key{}}
+	if len(o.FloatingIPs) > 0 {
+		s.notServed = map[lb.Key]string{}
+	}
+	s.join(services, c.slices.update(o.EndpointSlices, compileEndpoints))
+	boundPorts(&r, s.ours, cmp.Or(opt.MorePorts, DefaultMorePorts))
+	state.Services, state.Reserved, state.Leaving, state.NotServed = s.ours, s.reserved, s.leaving, s.notServed
+	reportConflicts(&r, state, pools)
+	for _, ns := range o.Namespaces {
+		state.Namespaces[ns.Name] = ns.Labels
+	}
+	return state, r.sorted()
+}
+
+// sameNames reports whether Services find the same pool by its names and tags.
+func sameNames(a, b pool) bool {
+	return a.Name == b.Name && slices.Equal(a.Aliases, b.Aliases) && slices.Equal(a.Tags, b.Tags)
+}
+
+// memo keeps what was made of each object, by its pointer: an informer replaces an object and never changes it. Its version
+// would not do, which etcd repeats after it was restored.
+type memo[T, P any] struct {
+	parts map[*T]*part[T, P]
+	// ordered are the same, by key.
+	ordered []*part[T, P]
+	run     int
+}
+
+// part is what was made of one object.
+type part[T, P any] struct {
+	made   P
+	key    lb.Key
+	object *T
+	// run is the last one that had the object.
+	run int
+}
+
+// update makes parts of the objects that are new and forgets those that are gone. It returns all, ordered by key.
+func (m *memo[T, P]) update(objects []*T, create func(*T) (lb.Key, P)) []*part[T, P] {
+	if m.parts == nil {
+		m.parts = make(map[*T]*part[T, P], len(objects))
+	}
+	m.run++
+	all := len(m.ordered)
+	for _, o := range objects {
+		p := m.parts[o]
+		if p == nil {
+			key, made := create(o)
+			p = &part[T, P]{made: made, key: key, object: o}
+			m.parts[o] = p
+			m.ordered = append(m.ordered, p)
+		}
+		p.run = m.run
+	}
+	created := len(m.ordered) > all
+	m.drop(func(p *part[T, P]) bool { return p.run != m.run })
+	if created {
+		slices.SortFunc(m.ordered, func(a, b *part[T, P]) int { return a.key.Compare(b.key) })
+	}
+	return m.ordered
+}
+
+// drop forgets some parts, which the next update makes again.
+func (m *memo[T, P]) drop(chosen func(*part[T, P]) bool) {
+	m.ordered = slices.DeleteFunc(m.ordered, func(p *part[T, P]) bool {
+		if chosen(p) {
+			delete(m.parts, p.object)
+			return true
+		}
+		return false
+	})
+}
+
+// MarkUnreadable is in memory only: package k8s sets it on objects of our group of which it could not
+// read every field, with one "FIELD: ERROR" on each line. These fields have their zero values.
+const MarkUnreadable = "holdfast.dev/unreadable"
+
+// Unreadable returns the fields that could not be read, such as spec.quota, each with the error.
+func Unreadable(o metav1.Object) map[string]string {
+	text := o.GetAnnotations()[MarkUnreadable]
+	if text == "" {
+		return nil
+	}
+	out := map[string]string{}
+	for _, line := range strings.Split(text, "\n") {
+		field, err, _ := strings.Cut(line, ": ")
+		out[field] = err
+	}
+	return out
+}
+
+// reportUnreadable reports the fields that could not be read, with what follows from that, and returns them.
+func reportUnreadable(r *report, object lb.Object, o metav1.Object, effect string) map[string]string {
+	fields := Unreadable(o)
+	for _, field := range slices.Sorted(maps.Keys(fields)) {
+		r.fault(object, lb.Unreadable, "%s cannot be read (%s): %s; write it again, or remove it", field, fields[field], effect)
+	}
+	return fields
+}
+
+// inForce returns the objects to be compiled. One with an unreadable field is left out, unless the field is
+// named here or in the status: without a selector it would do more than its author meant. All nodes decide
+// that alike, whatever they read before.
+func inForce[T metav1.Object](r *report, kind string, objects []T, harmless ...string) []T {
+	stays := func(field string) bool {
+		return slices.Contains(harmless, field) || strings.HasPrefix(field, "status")
+	}
+	var out []T
+	for _, o := range objects {
+		whole, effect := true, "the default stands"
+		for field := range Unreadable(o) {
+			if !stays(field) {
+				whole, effect = false, "the object is not in force"
+			}
+		}
+		reportUnreadable(r, lb.Object{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName()}, o, effect)
+		if whole {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// freeze makes a pool with unreadable fields keep what it gave and give nothing new. If its source ranges are
+// among these fields, nobody reaches its addresses.
+func freeze(r *report, object lb.Object, o *v1beta1.IPAddressPool, p *lb.Pool) {
+	fields := reportUnreadable(r, object, o, "the pool keeps what it gave, and gives no new addresses")
+	p.Unreadable = len(fields) > 0
+	_, spec := fields["spec"]
+	_, ranges := fields["spec.sourceRanges"]
+	p.Restricted = p.Restricted || spec || ranges
+}
+
+// CheckSpeakerState returns the Problems of a SpeakerState.
+func CheckSpeakerState(o *v1beta1.SpeakerState) []lb.Problem {
+	var r report
+	reportUnreadable(&r, lb.Object{Kind: KindSpeakerState, Name: o.Name}, o, "it does not count; the node's speaker writes it")
+	return r.problems
 }

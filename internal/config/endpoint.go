@@ -1,12 +1,13 @@
 package config
 
 import (
+	"cmp"
 	"net/netip"
-
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
+	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
 // endpoints are the nodes that can serve a Service.
@@ -98,4 +99,98 @@ func (opt Options) LostEndpoints(services []*corev1.Service, slices []*discovery
 		delete(lost, a)
 	}
 	return lost
+}
+
+// maxStartPorts bounds the ports of a Service whose new addresses have a head start: the kernel has 17 elements for each.
+const maxStartPorts = 32
+
+// Starts returns where a node leads connections to new addresses of Services, as kube-proxy will. It leaves out Services
+// with session affinity, whose clients kube-proxy remembers, and those with ranges that kube-proxy alone applies: in mode
+// iptables it looks for the address after the destination was translated. So it does those with very many ports.
+func Starts(fresh map[lb.Key][]netip.Addr, services []*corev1.Service, slices []*discoveryv1.EndpointSlice, node string) []lb.Start {
+	of := map[lb.Key][]*discoveryv1.EndpointSlice{}
+	for _, slice := range slices {
+		key := lb.Key{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
+		if _, is := fresh[key]; is {
+			of[key] = append(of[key], slice)
+		}
+	}
+	var out []lb.Start
+	for _, s := range services {
+		key := lb.Key{Namespace: s.Namespace, Name: s.Name}
+		addresses := fresh[key]
+		_, overridden := s.Annotations[AnnotationSourceRanges]
+		if len(addresses) == 0 || len(s.Spec.Ports) > maxStartPorts || s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP || overridden && len(s.Spec.LoadBalancerSourceRanges) > 0 {
+			continue
+		}
+		local := ""
+		if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+			local = node
+		}
+		for _, a := range addresses {
+			for _, p := range s.Spec.Ports {
+				to := targets(of[key], p, a, local)
+				if len(to) > 0 {
+					out = append(out, lb.Start{Service: key, Address: a, Protocol: string(p.Protocol), Port: uint16(p.Port), Endpoints: to, Masquerade: local == ""})
+				}
+			}
+		}
+	}
+	return out
+}
+
+// targets returns the ready endpoints of one port, or the terminating ones that still serve if none is ready; on one node
+// only, unless that is "".
+func targets(all []*discoveryv1.EndpointSlice, p corev1.ServicePort, of netip.Addr, node string) []netip.AddrPort {
+	family := discoveryv1.AddressTypeIPv4
+	if of.Is6() {
+		family = discoveryv1.AddressTypeIPv6
+	}
+	var ready, serving []netip.AddrPort
+	for _, slice := range all {
+		port := portNamed(slice, p)
+		if slice.AddressType != family || port == 0 {
+			continue
+		}
+		for _, e := range slice.Endpoints {
+			if !canServe(e.Conditions) || node != "" && (e.NodeName == nil || *e.NodeName != node) {
+				continue
+			}
+			into := &serving
+			if e.Conditions.Ready == nil || *e.Conditions.Ready {
+				into = &ready
+			}
+			// Addresses beyond the first have no meaning (discovery/v1).
+			if len(e.Addresses) > 0 {
+				if a, err := netip.ParseAddr(e.Addresses[0]); err == nil && a.Is4() == of.Is4() {
+					*into = append(*into, netip.AddrPortFrom(a, port))
+				}
+			}
+		}
+	}
+	if len(ready) == 0 {
+		ready = serving
+	}
+	slices.SortFunc(ready, netip.AddrPort.Compare)
+	return slices.Compact(ready)
+}
+
+// portNamed returns the port of the endpoints in a slice that a port of a Service names, 0 for none.
+func portNamed(slice *discoveryv1.EndpointSlice, p corev1.ServicePort) uint16 {
+	for _, q := range slice.Ports {
+		if q.Port == nil || *q.Port < 1 || *q.Port > 65535 {
+			continue
+		}
+		name, protocol := "", corev1.ProtocolTCP
+		if q.Name != nil {
+			name = *q.Name
+		}
+		if q.Protocol != nil {
+			protocol = *q.Protocol
+		}
+		if name == p.Name && protocol == cmp.Or(p.Protocol, corev1.ProtocolTCP) {
+			return uint16(*q.Port)
+		}
+	}
+	return 0
 }

@@ -2,11 +2,14 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // pool is an lb.Pool with what the advertisements need to know about it.
@@ -163,4 +166,117 @@ func (o overlaps) report(r *report, object lb.Object) {
 		slices.SortFunc(unusable, func(a, b claimed) int { return a.Compare(b.Range) })
 		r.fault(object, lb.AddressNotUsable, "spec.addresses holds what is not given to Services: %s: take that out", lb.SomeOf(unusable))
 	}
+}
+
+// compileTerms reads the terms on which a pool assigns addresses, and the records
+// in its status and its memory. Unreadable records are not ours and are ignored.
+func compileTerms(r *report, object lb.Object, o *v1beta1.IPAddressPool, m *v1beta1.PoolMemory) lb.PoolTerms {
+	t := lb.PoolTerms{
+		Internal: o.Spec.Scope == v1beta1.ScopeInternal,
+		Classes:  o.Spec.Classes,
+		Tags:     o.Spec.Tags,
+		Aliases:  o.Spec.Aliases,
+		Reset:    o.Spec.UndeclaredPorts == v1beta1.UndeclaredReset,
+	}
+	if len(o.Spec.SourceRanges) > 0 {
+		allowed := readSources(o.Spec.SourceRanges)
+		allowed.report(r, object, "spec.sourceRanges")
+		t.Restricted, t.SourceRanges = true, allowed.prefixes
+	}
+	if q := o.Spec.Quota; q != nil && q.PerNamespace != nil {
+		t.Quota = map[lb.Family]int{}
+		if n := q.PerNamespace.IPv4; n != nil {
+			t.Quota[lb.IPv4] = int(*n)
+		}
+		if n := q.PerNamespace.IPv6; n != nil {
+			t.Quota[lb.IPv6] = int(*n)
+		}
+	}
+	if s := o.Spec.Sharing; s != nil {
+		t.ShareAcross, t.MaxServices = s.Scope == v1beta1.ShareCluster, int(s.MaxServices)
+	}
+	if d := o.Spec.ReuseDelay; d != nil {
+		t.ReuseDelay = d.Duration
+	}
+	remember(&t, o, m)
+	for _, is := range o.Status.Retained {
+		if a, err := parseAddr(is.Address); err == nil {
+			t.Retained = append(t.Retained, lb.Retention{Address: a, Holder: parseKey(is.Service), Since: is.Since.Time})
+		}
+	}
+	return t
+}
+
+func parseKey(text string) lb.Key {
+	namespace, name, _ := strings.Cut(text, "/")
+	return lb.Key{Namespace: namespace, Name: name}
+}
+
+// memories returns the memories by the names of their pools.
+func memories(objects []*v1beta1.PoolMemory) map[string]*v1beta1.PoolMemory {
+	out := make(map[string]*v1beta1.PoolMemory, len(objects))
+	for _, m := range objects {
+		out[m.Name] = m
+	}
+	return out
+}
+
+// remember reads the releases that a pool records. The memory of an earlier pool of the same name does not count.
+func remember(t *lb.PoolTerms, o *v1beta1.IPAddressPool, m *v1beta1.PoolMemory) {
+	if m == nil || !metav1.IsControlledBy(m, o) {
+		return
+	}
+	t.ReleasedForgotten = m.Status.Forgotten
+	for _, was := range m.Status.Released {
+		if a, err := parseAddr(was.Address); err == nil {
+			t.Released = append(t.Released, lb.Release{Address: a, Time: was.Time.Time, Holder: parseKey(was.Service), UID: was.UID})
+		}
+	}
+}
+
+// neverHosts are addresses that no router delivers to a Service. The network and
+// broadcast addresses of a prefix are not included: behind a route they are
+// ordinary addresses, and avoidBuggyIPs excludes them where they are not.
+var neverHosts = []struct{ prefix, what string }{
+	{"0.0.0.0/32", "unspecified"},
+	{"127.0.0.0/8", "loopback"},
+	{"169.254.0.0/16", "link-local"},
+	{"224.0.0.0/4", "multicast"},
+	{"255.255.255.255/32", "broadcast"},
+	{"::/128", "unspecified"},
+	{"::1/128", "loopback"},
+	{"::ffff:0:0/96", "IPv4 in IPv6 form"},
+	{"fe80::/10", "link-local"},
+	{"ff00::/8", "multicast"},
+}
+
+// unusableRanges are ranges that no pool can have.
+func unusableRanges() claims {
+	var out claims
+	for _, n := range neverHosts {
+		p := netip.MustParsePrefix(n.prefix)
+		out = append(out, claimed{lb.Range{From: p.Addr(), To: lastOf(p)}, owner{unusable: n.what}})
+	}
+	slices.SortFunc(out, func(a, b claimed) int { return a.From.Compare(b.From) })
+	return out
+}
+
+// nodeAddresses returns the addresses in ranges of each pool that Nodes list as their own, with the name of a Node: a Service
+// that got one would cut the node off. The ranges keep them. What a Service has already stays as it is, since nobody can tell
+// whether the Node tells the truth.
+func (c claims) nodeAddresses(nodes map[string]lb.Node) map[string]map[netip.Addr]string {
+	out := map[string]map[netip.Addr]string{}
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		for _, a := range nodes[name].Addresses {
+			i := c.at(a)
+			if i == len(c) || !c[i].Contains(a) || c[i].owner.pool == "" || out[c[i].owner.pool][a] != "" {
+				continue
+			}
+			if out[c[i].owner.pool] == nil {
+				out[c[i].owner.pool] = map[netip.Addr]string{}
+			}
+			out[c[i].owner.pool][a] = name
+		}
+	}
+	return out
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -9,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -78,4 +81,102 @@ func FuzzRecord(f *testing.F) {
 			t.Errorf("read %v of %q, which is written %q", got, text, c.Message)
 		}
 	})
+}
+
+func origins(items ...string) lb.Origins {
+	var out lb.Origins
+	for _, item := range items {
+		address, from, _ := strings.Cut(item, "=")
+		pool, terms, _ := strings.Cut(from, "#")
+		out = append(out, lb.Origin{Address: netip.MustParseAddr(address), Pool: pool, Terms: terms})
+	}
+	return out
+}
+
+// recorded gives a Service the record that the controller writes.
+func recorded(items ...string) func(*corev1.Service) {
+	return func(o *corev1.Service) {
+		c, _ := Record(o.UID, origins(items...))
+		o.Status.Conditions = append(o.Status.Conditions, c)
+	}
+}
+
+// TestRecall: an annotation asks back one address of each family, and nothing else that anybody writes into it counts.
+func TestRecall(t *testing.T) {
+	many := "for=ns/web"
+	for i := range 200 {
+		many += fmt.Sprintf(",198.51.100.%d=lan,198.51.100.%d#3x", i, i)
+	}
+	for annotation, want := range map[string]lb.Origins{
+		"":                               nil,
+		"192.0.2.1=lan,2001:db8::1=lan6": origins("192.0.2.1=lan", "2001:db8::1=lan6"),
+		"192.0.2.1":                      nil,
+		"garbage=lan,,=,192.0.2.1=lan":   origins("192.0.2.1=lan"),
+		"for=ns/web,192.0.2.1=lan":       origins("192.0.2.1=lan"),
+		"for=ns/original,192.0.2.1=lan":  nil,
+		"for=other/web,192.0.2.1=lan":    nil,
+		"192.0.2.1=lan,for=ns/original":  nil,
+		"192.0.2.1#3x,2001:db8::1#3x":    nil,
+		"192.0.2.1=a,192.0.2.2=b,192.0.2.3#3x,2001:db8::1=a,2001:db8::2=a": origins("192.0.2.1=a", "2001:db8::1=a"),
+		many[:maxAssigned]: origins("198.51.100.0=lan"),
+		many:               nil,
+	} {
+		o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "restored", Annotations: map[string]string{"holdfast.dev/assigned": annotation}}}
+		if diff := cmp.Diff(want, recall(o), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			t.Errorf("%q: -want +got\n%s", annotation, diff)
+		}
+	}
+}
+
+// TestAnnouncedBy: the record of who announced is read leniently, and from the status only: an annotation that a user writes
+// makes no speaker skip a probe or relay to a node.
+func TestAnnouncedBy(t *testing.T) {
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	for _, tt := range []struct {
+		name, record, annotation string
+		want                     map[netip.Addr]string
+	}{
+		{"one of each family", "192.0.2.1=w1.example,2001:db8::1=w2", "", map[netip.Addr]string{a: "w1.example", b: "w2"}},
+		{"garbage", "eaten,=,192.0.2.1=w1,300.0.0.1=w2,,w3=192.0.2.9", "", map[netip.Addr]string{a: "w1"}},
+		{"none", "", "", nil},
+		{"forged", "192.0.2.1=w1", "192.0.2.1=w3,2001:db8::1=w3", map[netip.Addr]string{a: "w1"}},
+		{"forged on a new Service", "", "192.0.2.1=w3", nil},
+	} {
+		o := serviceObject("s")
+		o.Annotations = map[string]string{"holdfast.dev/announced-by": tt.annotation}
+		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue, Message: "192.0.2.1 by node w4"}}
+		if tt.record != "" {
+			o.Status.Conditions = append(o.Status.Conditions, metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: tt.record})
+		}
+		s, _ := Compile(Objects{Services: []*corev1.Service{o}}, served())
+		if diff := cmp.Diff(tt.want, s.Services[0].AnnouncedBy, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// A copied manifest brings the annotations that Holdfast wrote on the original. Neither its address nor its load
+// balancer id are asked for; an id that a user wrote is.
+func TestCopiedManifest(t *testing.T) {
+	original := serviceObject("original", func(o *corev1.Service) { o.UID = "u-original" })
+	for _, tt := range []struct {
+		name, record, id, want string
+	}{
+		{"copied", "for=default/original,192.0.2.1=lan", "u-original", ""},
+		{"copied, and asks for another", "for=default/original,192.0.2.1=lan", "u-third", "u-third"},
+		{"a copy of one that shares", "for=default/sharer,192.0.2.1=lan", "u-original", "u-original"},
+		{"not copied", "", "u-original", "u-original"},
+		{"its own", "for=default/copy,192.0.2.1=lan", "u-copy", "u-copy"},
+	} {
+		o := serviceObject("copy", func(o *corev1.Service) {
+			o.UID, o.ResourceVersion = "u-copy", "7"
+			o.Annotations = map[string]string{v1beta1.AnnotationAssigned: tt.record, openstack.ID: tt.id, AnnotationSharingKey: ""}
+		})
+		third := serviceObject("third", func(o *corev1.Service) { o.UID = "u-third" })
+		s, _ := Compile(Objects{Services: []*corev1.Service{o, original, third}}, served())
+		got := s.Services[0]
+		if got.LoadBalancerID != tt.want || got.MaxShared > 0 != (tt.want != "") {
+			t.Errorf("%s: asks to share %q with %d", tt.name, got.LoadBalancerID, got.MaxShared)
+		}
+	}
 }
