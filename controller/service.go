@@ -231,7 +231,7 @@ func (w serviceWrite) honoured() (metav1.Condition, bool) {
 	c := metav1.Condition{Type: v1beta1.ConditionAnnotationsHonoured, Status: metav1.ConditionFalse}
 	var messages []string
 	for _, p := range w.problems {
-		if p.Message != w.assignment.Message && !p.Reason.OfFilter() {
+		if !p.Waits && !p.Reason.OfFilter() {
 			messages = append(messages, p.Message)
 			c.Reason = string(p.Reason)
 		}

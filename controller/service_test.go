@@ -57,7 +57,7 @@ func TestUpdate(t *testing.T) {
 			"a request that cannot be read is reported once",
 			serviceWrite{
 				assignment: &ipam.Assignment{Reason: lb.InvalidRequest, Message: "not an address"},
-				problems:   []lb.Problem{{Reason: lb.InvalidRequest, Message: "not an address"}},
+				problems:   []lb.Problem{{Reason: lb.InvalidRequest, Message: "not an address", Waits: true}},
 			},
 			nil,
 			config.Options{OpenStack: openstack.Options{Ignore: true}},

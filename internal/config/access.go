@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -186,7 +185,7 @@ func readSources(entries []string) sources {
 		}
 		s.prefixes = append(s.prefixes, p)
 	}
-	s.prefixes = outermost(s.prefixes)
+	s.prefixes = lb.Outermost(s.prefixes)
 	return s
 }
 
@@ -210,19 +209,4 @@ func parseSource(entry string) (netip.Prefix, error) {
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
 	}
 	return p.Masked(), nil
-}
-
-// outermost sorts prefixes and drops those that lie within another.
-func outermost(prefixes []netip.Prefix) []netip.Prefix {
-	slices.SortFunc(prefixes, func(a, b netip.Prefix) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	})
-	var out []netip.Prefix
-	for _, p := range prefixes {
-		// If two prefixes overlap, one contains the other, and here the wider comes first.
-		if n := len(out); n == 0 || !out[n-1].Overlaps(p) {
-			out = append(out, p)
-		}
-	}
-	return out
 }

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -42,8 +41,8 @@ func compileBGPAdvertisements(r *report, objects []*v1beta1.BGPAdvertisement, po
 		a := lb.BGPAdvertisement{
 			Name:                o.Name,
 			Scope:               compileScope(r, object, o.Spec.AdvertisementScope, pools),
-			AggregationLength:   lengthOr(o.Spec.AggregationLength, 32),
-			AggregationLengthV6: lengthOr(o.Spec.AggregationLengthV6, 128),
+			AggregationLength:   int(valueOr(o.Spec.AggregationLength, 32)),
+			AggregationLengthV6: int(valueOr(o.Spec.AggregationLengthV6, 128)),
 			LocalPref:           compileLocalPref(r, object, o.Spec.LocalPref),
 			Communities:         compileCommunities(r, object, o.Spec.Communities, names),
 			Prepend:             compilePrepend(r, object, o.Spec.ASPathPrepend),
@@ -76,13 +75,6 @@ func compileScope(r *report, object lb.Object, s v1beta1.AdvertisementScope, poo
 		NodeSelectors:    compileSelectors(r, object, "spec.nodeSelectors", s.NodeSelectors),
 		ServiceSelectors: compileSelectors(r, object, "spec.serviceSelectors", s.ServiceSelectors),
 	}
-}
-
-func lengthOr(length *int32, otherwise int) int {
-	if length == nil {
-		return otherwise
-	}
-	return int(*length)
 }
 
 // checkAggregation reports whether the advertisement can be used at all. It removes
@@ -191,15 +183,7 @@ func compileCommunities(r *report, object lb.Object, texts []string, names alias
 			out = append(out, c)
 		}
 	}
-	slices.SortFunc(out, func(a, b lb.Community) int {
-		if a.Large != b.Large {
-			if b.Large {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Or(cmp.Compare(a.A, b.A), cmp.Compare(a.B, b.B), cmp.Compare(a.C, b.C))
-	})
+	slices.SortFunc(out, lb.Community.Compare)
 	return out
 }
 

@@ -136,10 +136,9 @@ func boundTogether(r *report, services []lb.Service, more, most int) {
 			continue
 		}
 		served := len(s.Ports) - excess
-		r.fault(lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}, lb.TooManyPorts,
+		problem := r.fault(lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}, lb.TooManyPorts,
 			"%d of its %d ports are too many: beyond the first port of each, the Services of the namespace have %d ports together, and only %d are served, older Services' first",
 			excess, len(s.Ports), more, most)
-		problem := r.problems[len(r.problems)-1]
-		s.Ports, s.Unserved, s.Problem = s.Ports[:served:served], s.Ports[served:], cmp.Or(s.Problem, &problem)
+		s.Ports, s.Unserved, s.Problem = s.Ports[:served:served], s.Ports[served:], waits(s.Problem, problem)
 	}
 }

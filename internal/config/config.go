@@ -76,23 +76,39 @@ type Options struct {
 
 // report collects Problems.
 type report struct {
-	problems []lb.Problem
+	problems []*lb.Problem
 }
 
-// fault returns a copy of the Problem, for an object that waits because of it.
+// fault returns the Problem, for an object that waits because of it.
 func (r *report) fault(o lb.Object, reason lb.Reason, format string, args ...any) *lb.Problem {
-	p := lb.Problem{Object: o, Reason: reason, Message: fmt.Sprintf(format, args...)}
+	p := &lb.Problem{Object: o, Reason: reason, Message: fmt.Sprintf(format, args...)}
 	r.problems = append(r.problems, p)
-	return &p
+	return p
 }
 
 func (r *report) note(o lb.Object, reason lb.Reason, format string, args ...any) {
-	r.fault(o, reason, format, args...)
-	r.problems[len(r.problems)-1].Note = true
+	r.fault(o, reason, format, args...).Note = true
 }
 
-func (r *report) sorted() []lb.Problem {
-	slices.SortFunc(r.problems, func(a, b lb.Problem) int {
+// waits marks the first of the Problems, if there is any, as the one because of which an object waits.
+func waits(problems ...*lb.Problem) *lb.Problem {
+	first := cmp.Or(problems...)
+	if first != nil {
+		first.Waits = true
+	}
+	return first
+}
+
+// valueOr returns what an optional field has, or the default.
+func valueOr[T any](field *T, otherwise T) T {
+	if field == nil {
+		return otherwise
+	}
+	return *field
+}
+
+func (r *report) sorted() (out []lb.Problem) {
+	slices.SortFunc(r.problems, func(a, b *lb.Problem) int {
 		return cmp.Or(
 			cmp.Compare(a.Object.Kind, b.Object.Kind),
 			cmp.Compare(a.Object.Namespace, b.Object.Namespace),
@@ -101,7 +117,10 @@ func (r *report) sorted() []lb.Problem {
 			cmp.Compare(a.Message, b.Message),
 		)
 	})
-	return r.problems
+	for _, p := range r.problems {
+		out = append(out, *p)
+	}
+	return out
 }
 
 // oldestFirst orders objects by creation, then by name: the older one wins a conflict.
@@ -301,5 +320,5 @@ func freeze(r *report, object lb.Object, o *v1beta1.IPAddressPool, p *lb.Pool) {
 func CheckSpeakerState(o *v1beta1.SpeakerState) []lb.Problem {
 	var r report
 	reportUnreadable(&r, lb.Object{Kind: KindSpeakerState, Name: o.Name}, o, "it does not count; the node's speaker writes it")
-	return r.problems
+	return r.sorted()
 }

@@ -22,7 +22,7 @@ func compileEndpoints(slice *discoveryv1.EndpointSlice) (lb.Key, endpoints) {
 	var e endpoints
 	for _, endpoint := range slice.Endpoints {
 		if canServe(endpoint.Conditions) {
-			e.add(endpoint.NodeName)
+			e.add(valueOr(endpoint.NodeName, ""))
 		}
 	}
 	return lb.Key{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}, e
@@ -44,28 +44,28 @@ func endpointsOf(key lb.Key, slices []*part[discoveryv1.EndpointSlice, endpoints
 	for _, p := range slices[:n] {
 		all.serving, all.anywhere = all.serving || p.made.serving, all.anywhere || p.made.anywhere
 		for node := range p.made.nodes {
-			all.add(&node)
+			all.add(node)
 		}
 	}
 	return all, slices[n:]
 }
 
-func (e *endpoints) add(node *string) {
+func (e *endpoints) add(node string) {
 	e.serving = true
-	if node == nil || *node == "" {
+	if node == "" {
 		e.anywhere = true
 		return
 	}
 	if e.nodes == nil {
 		e.nodes = map[string]bool{}
 	}
-	e.nodes[*node] = true
+	e.nodes[node] = true
 }
 
 // canServe follows the API: unknown readiness counts as ready, and a terminating
 // pod may continue to serve. Ready already includes publishNotReadyAddresses.
 func canServe(c discoveryv1.EndpointConditions) bool {
-	return c.Ready == nil || *c.Ready || c.Serving != nil && *c.Serving
+	return valueOr(c.Ready, true) || valueOr(c.Serving, false)
 }
 
 // LostEndpoints returns the addresses of endpoints on the given nodes that cannot serve and
@@ -82,7 +82,7 @@ func (opt Options) LostEndpoints(services []*corev1.Service, slices []*discovery
 	for _, slice := range slices {
 		ours := served[lb.Key{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}]
 		for _, e := range slice.Endpoints {
-			missed := e.NodeName != nil && nodes[*e.NodeName]
+			missed := nodes[valueOr(e.NodeName, "")]
 			for _, text := range e.Addresses {
 				a, err := netip.ParseAddr(text)
 				switch {
@@ -153,11 +153,11 @@ func targets(all []*discoveryv1.EndpointSlice, p corev1.ServicePort, of netip.Ad
 			continue
 		}
 		for _, e := range slice.Endpoints {
-			if !canServe(e.Conditions) || node != "" && (e.NodeName == nil || *e.NodeName != node) {
+			if !canServe(e.Conditions) || node != "" && valueOr(e.NodeName, "") != node {
 				continue
 			}
 			into := &serving
-			if e.Conditions.Ready == nil || *e.Conditions.Ready {
+			if valueOr(e.Conditions.Ready, true) {
 				into = &ready
 			}
 			// Addresses beyond the first have no meaning (discovery/v1).
@@ -181,14 +181,7 @@ func portNamed(slice *discoveryv1.EndpointSlice, p corev1.ServicePort) uint16 {
 		if q.Port == nil || *q.Port < 1 || *q.Port > 65535 {
 			continue
 		}
-		name, protocol := "", corev1.ProtocolTCP
-		if q.Name != nil {
-			name = *q.Name
-		}
-		if q.Protocol != nil {
-			protocol = *q.Protocol
-		}
-		if name == p.Name && protocol == cmp.Or(p.Protocol, corev1.ProtocolTCP) {
+		if valueOr(q.Name, "") == p.Name && valueOr(q.Protocol, corev1.ProtocolTCP) == cmp.Or(p.Protocol, corev1.ProtocolTCP) {
 			return uint16(*q.Port)
 		}
 	}

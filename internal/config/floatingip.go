@@ -36,8 +36,7 @@ func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP, services []*co
 			r.fault(object, lb.InvalidRequest, "%v", err)
 		}
 		if err != nil || len(unread) > 0 {
-			p := r.problems[len(r.problems)-1]
-			f.Problem = &p
+			f.Problem = waits(r.problems[len(r.problems)-1])
 		}
 		for _, text := range o.Status.Addresses {
 			if a, err := parseAddr(text); err == nil && !slices.Contains(f.Addresses, a) {

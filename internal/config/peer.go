@@ -34,6 +34,7 @@ func compilePeers(r *report, objects []*v1beta1.BGPPeer, secrets secrets, nodes 
 			continue
 		}
 		where := map[conflict][]string{}
+		p.Unusable = map[string]lb.Reason{}
 		for _, name := range names {
 			node := nodes[name]
 			if len(p.NodeSelectors) > 0 && !lb.MatchesAny(p.NodeSelectors, node.Labels) {
@@ -45,8 +46,10 @@ func compilePeers(r *report, objects []*v1beta1.BGPPeer, secrets secrets, nodes 
 			}
 			older[name] = append(older[name], p)
 		}
-		p.Unusable = unusable(where)
 		for c, on := range where {
+			for _, node := range on {
+				p.Unusable[node] = c.reason
+			}
 			r.fault(object, c.reason, "not used on %s: %s", lb.SomeOf(on), c.why)
 		}
 		peers = append(peers, p)
@@ -92,19 +95,6 @@ func whereTo(p lb.Peer) string {
 	return "peerAddress " + p.Address.String()
 }
 
-func unusable(where map[conflict][]string) map[string]lb.Reason {
-	var out map[string]lb.Reason
-	for c, nodes := range where {
-		for _, node := range nodes {
-			if out == nil {
-				out = map[string]lb.Reason{}
-			}
-			out[node] = c.reason
-		}
-	}
-	return out
-}
-
 const (
 	// bgpPort is where routers listen (RFC 4271 section 8).
 	bgpPort = 179
@@ -130,7 +120,7 @@ func compilePeer(r *report, object lb.Object, s v1beta1.BGPPeerSpec, secrets sec
 		Port:            bgpPort,
 		MultiHop:        s.EBGPMultiHop,
 		DualStack:       s.DualStackAddressFamily,
-		GracefulRestart: s.EnableGracefulRestart == nil || *s.EnableGracefulRestart,
+		GracefulRestart: valueOr(s.EnableGracefulRestart, true),
 		NodeSelectors:   compileSelectors(r, object, "spec.nodeSelectors", s.NodeSelectors),
 	}
 	for _, step := range []func(*lb.Peer, v1beta1.BGPPeerSpec) error{readASNs, readEnds, readHops, readRouterID, readTimers, secrets.readPassword} {
@@ -265,30 +255,23 @@ func readRouterID(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
 }
 
 func readTimers(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
-	p.HoldTime = durationOr(s.HoldTime, defaultHoldTime)
+	p.HoldTime = valueOr(s.HoldTime, metav1.Duration{Duration: defaultHoldTime}).Duration
 	switch {
 	case p.HoldTime < minHoldTime || p.HoldTime > maxTimer:
 		return errors.New("holdTime must be between 3s and 65535s")
 	case p.HoldTime%time.Second != 0:
 		return fmt.Errorf("holdTime must be whole seconds: write %s", p.HoldTime.Round(time.Second))
 	}
-	p.KeepaliveTime = durationOr(s.KeepaliveTime, (p.HoldTime / 3).Truncate(time.Second))
+	p.KeepaliveTime = valueOr(s.KeepaliveTime, metav1.Duration{Duration: (p.HoldTime / 3).Truncate(time.Second)}).Duration
 	switch {
 	case p.KeepaliveTime < time.Second:
 		return errors.New("keepaliveTime must be at least 1s")
 	case p.KeepaliveTime > p.HoldTime:
 		return fmt.Errorf("keepaliveTime must not be longer than holdTime, which is %s", p.HoldTime)
 	}
-	p.ConnectTime = durationOr(s.ConnectTime, defaultConnectTime)
+	p.ConnectTime = valueOr(s.ConnectTime, metav1.Duration{Duration: defaultConnectTime}).Duration
 	if p.ConnectTime < time.Second || p.ConnectTime > maxTimer {
 		return errors.New("connectTime must be between 1s and 65535s")
 	}
 	return nil
-}
-
-func durationOr(d *metav1.Duration, otherwise time.Duration) time.Duration {
-	if d == nil {
-		return otherwise
-	}
-	return d.Duration
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/crdtest"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -82,7 +83,7 @@ func TestPeer(t *testing.T) {
 		Name: "within", LocalASN: 64600, PeerASN: 64600, Address: netip.MustParseAddr("172.31.0.4"), Port: 179, MinTTL: 254,
 		HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: 2 * time.Second, GracefulRestart: true,
 	}}
-	if diff := cmp.Diff(want, s.Peers, addrs()); diff != "" {
+	if diff := cmp.Diff(want, s.Peers, addrs(), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	wantProblems := []string{`BGPPeer full InvalidSelector: spec.nodeSelectors[0] matches nothing: "Near" is not a valid label selector operator`}
@@ -203,7 +204,7 @@ func TestPeerConflicts(t *testing.T) {
 			for _, p := range s.Peers {
 				got[p.Name] = p.Unusable
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
+			if diff := cmp.Diff(tt.want, got, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 			if diff := cmp.Diff(tt.problems, problemTexts(problems)); diff != "" {

@@ -30,7 +30,7 @@ func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[stri
 		p := pool{Pool: lb.Pool{
 			Name:          o.Name,
 			Labels:        o.Labels,
-			AutoAssign:    o.Spec.AutoAssign == nil || *o.Spec.AutoAssign,
+			AutoAssign:    valueOr(o.Spec.AutoAssign, true),
 			AvoidBuggyIPs: o.Spec.AvoidBuggyIPs,
 			Allocation:    compileAllocation(r, object, o.Spec.ServiceAllocation),
 			Deleting:      o.DeletionTimestamp != nil,
@@ -195,9 +195,7 @@ func compileTerms(r *report, object lb.Object, o *v1beta1.IPAddressPool, m *v1be
 	if s := o.Spec.Sharing; s != nil {
 		t.ShareAcross, t.MaxServices = s.Scope == v1beta1.ShareCluster, int(s.MaxServices)
 	}
-	if d := o.Spec.ReuseDelay; d != nil {
-		t.ReuseDelay = d.Duration
-	}
+	t.ReuseDelay = valueOr(o.Spec.ReuseDelay, metav1.Duration{}).Duration
 	remember(&t, o, m)
 	for _, is := range o.Status.Retained {
 		if a, err := parseAddr(is.Address); err == nil {

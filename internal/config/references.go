@@ -141,14 +141,8 @@ func compileBFDProfiles(r *report, objects []*v1beta1.BFDProfile) map[string]lb.
 }
 
 func compileBFD(s v1beta1.BFDProfileSpec) (lb.BFD, error) {
-	value := func(p *int32, otherwise int32) int32 {
-		if p == nil {
-			return otherwise
-		}
-		return *p
-	}
-	receive, transmit := value(s.ReceiveInterval, defaultBFDInterval), value(s.TransmitInterval, defaultBFDInterval)
-	multiplier, ttl := value(s.DetectMultiplier, defaultBFDMultiplier), value(s.MinimumTTL, defaultMinimumTTL)
+	receive, transmit := valueOr(s.ReceiveInterval, defaultBFDInterval), valueOr(s.TransmitInterval, defaultBFDInterval)
+	multiplier, ttl := valueOr(s.DetectMultiplier, defaultBFDMultiplier), valueOr(s.MinimumTTL, defaultMinimumTTL)
 	for _, field := range []struct {
 		name               string
 		value, least, most int32

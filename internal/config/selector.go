@@ -61,7 +61,7 @@ func readNodeSelector(r *report, object lb.Object, o *corev1.Service, opt Option
 		}
 		return []lb.Selector{opt.NodeSelector}
 	}
-	s, err := parseNodeSelector(text)
+	s, err := ParseNodeSelector(text)
 	if err != nil {
 		r.fault(object, lb.InvalidRequest, "annotation %s (%q) selects no node: %v", key, text, err)
 		s = matchesNothing()
@@ -69,18 +69,13 @@ func readNodeSelector(r *report, object lb.Object, o *corev1.Service, opt Option
 	return []lb.Selector{s}
 }
 
-// ParseNodeSelector reads OCCM's default of node-selector; "" is none.
+// ParseNodeSelector reads key=value, key!=value, key in (a, b), key notin (a, b),
+// key and !key, separated by commas; "" is none. OpenStack's cloud controller manager knows
+// key=value and key, which mean the same here.
 func ParseNodeSelector(text string) (lb.Selector, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, nil
 	}
-	return parseNodeSelector(text)
-}
-
-// parseNodeSelector reads key=value, key!=value, key in (a, b), key notin (a, b),
-// key and !key, separated by commas. OpenStack's cloud controller manager knows
-// key=value and key, which mean the same here.
-func parseNodeSelector(text string) (lb.Selector, error) {
 	parsed, err := labels.ParseToRequirements(text)
 	if err != nil {
 		return nil, fmt.Errorf("it cannot be read: %w", err)

@@ -59,7 +59,7 @@ func FuzzNodeSelector(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(_ *testing.T, text string) {
-		if s, err := parseNodeSelector(text); err == nil {
+		if s, err := ParseNodeSelector(text); err == nil {
 			s.Matches(map[string]string{"a": "b"})
 		}
 	})

@@ -22,7 +22,7 @@ type servicePart struct {
 	deleting bool
 	// original is the Service from whose manifest it was copied, as "namespace/name"; "" if it was not.
 	original string
-	problems []lb.Problem
+	problems []*lb.Problem
 	// leaving is what it has to give up, and others are addresses that another load balancer serves, if it is not ours.
 	leaving lb.Leaving
 	others  []netip.Addr
@@ -144,7 +144,7 @@ func (j *joined) joinID(s *lb.Service, original string, named map[string]*servic
 	}
 	if s.SharingKey != "" && s.LoadBalancerID != s.UID {
 		object := lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}
-		s.Problem = cmp.Or(s.Problem, j.report.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s: remove one of the two", AnnotationSharingKey, openstack.ID))
+		s.Problem = waits(s.Problem, j.report.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s: remove one of the two", AnnotationSharingKey, openstack.ID))
 	}
 }
 
@@ -198,7 +198,11 @@ func isOurs(o *corev1.Service, opt Options) bool {
 func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service {
 	object := lb.Object{Kind: KindService, Namespace: key.Namespace, Name: key.Name}
 	ips := clusterIPs(o)
-	families := familiesOf(ips)
+	// kube-proxy translates to the cluster IPs; until they are allocated spec.ipFamilies is only a request.
+	var families []lb.Family
+	for _, a := range ips {
+		families = append(families, lb.FamilyOf(a))
+	}
 	read, long := bounded(r, object, o, x.Options)
 	asked, problem := readRequest(r, object, read, families)
 	var access lb.Access
@@ -214,32 +218,22 @@ func (x reader) readService(r *report, key lb.Key, o *corev1.Service) lb.Service
 		Labels:             o.Labels,
 		Created:            o.CreationTimestamp.Time,
 		Families:           families,
-		FamilyPolicy:       policyOf(o),
+		FamilyPolicy:       lb.FamilyPolicy(valueOr(o.Spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack)),
 		ClusterIPs:         ips,
 		Ports:              portsOf(o),
 		Local:              o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
-		InternalLocal:      o.Spec.InternalTrafficPolicy != nil && *o.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
+		InternalLocal:      valueOr(o.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal,
 		HealthPort:         uint16(o.Spec.HealthCheckNodePort),
 		RequestedAddresses: asked.addresses,
 		RequestedPool:      asked.pool,
 		Wish:               wish,
 		Access:             access,
-		Problem:            cmp.Or(problem, unclear, long),
+		Problem:            waits(problem, unclear, long),
 		Addresses:          statusAddresses(o),
 		Record:             readRecord(o.UID, o.Status.Conditions),
 		Recall:             recall(o),
 		AnnouncedBy:        announcedBy(o),
 	}
-}
-
-// familiesOf reads the families from the cluster IPs, which kube-proxy translates
-// to; until they are allocated spec.ipFamilies is only a request.
-func familiesOf(ips []netip.Addr) []lb.Family {
-	var out []lb.Family
-	for _, a := range ips {
-		out = append(out, lb.FamilyOf(a))
-	}
-	return out
 }
 
 func clusterIPs(o *corev1.Service) []netip.Addr {
@@ -258,21 +252,10 @@ func clusterIPs(o *corev1.Service) []netip.Addr {
 	return out
 }
 
-func policyOf(o *corev1.Service) lb.FamilyPolicy {
-	if o.Spec.IPFamilyPolicy == nil {
-		return lb.SingleStack
-	}
-	return lb.FamilyPolicy(*o.Spec.IPFamilyPolicy)
-}
-
 func portsOf(o *corev1.Service) []lb.Port {
 	var out []lb.Port
 	for _, p := range o.Spec.Ports {
-		protocol := string(p.Protocol)
-		if protocol == "" {
-			protocol = string(corev1.ProtocolTCP)
-		}
-		out = append(out, lb.Port{Protocol: protocol, Port: uint16(p.Port)})
+		out = append(out, lb.Port{Protocol: string(cmp.Or(p.Protocol, corev1.ProtocolTCP)), Port: uint16(p.Port)})
 	}
 	return out
 }

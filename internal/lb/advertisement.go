@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -196,6 +197,17 @@ type Community struct {
 	B uint32
 	// C is the second local part of a large community (32 bits).
 	C uint32
+}
+
+// Compare orders plain communities before large ones, then by their parts.
+func (c Community) Compare(o Community) int {
+	switch {
+	case c.Large == o.Large:
+		return cmp.Or(cmp.Compare(c.A, o.A), cmp.Compare(c.B, o.B), cmp.Compare(c.C, o.C))
+	case o.Large:
+		return -1
+	}
+	return 1
 }
 
 // String returns "a:b" or "large:a:b:c".

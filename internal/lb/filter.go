@@ -2,6 +2,7 @@ package lb
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -20,6 +21,19 @@ type Access struct {
 	RateLimit int
 	// LogDrops asks for a sampled log of the packets that the filter refuses.
 	LogDrops bool
+}
+
+// Outermost sorts prefixes, which are masked, and drops those that lie within another.
+func Outermost(prefixes []netip.Prefix) []netip.Prefix {
+	slices.SortFunc(prefixes, netip.Prefix.Compare)
+	var out []netip.Prefix
+	for _, p := range prefixes {
+		// If two prefixes overlap, one contains the other, and here the wider comes first.
+		if n := len(out); n == 0 || !out[n-1].Overlaps(p) {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // HasRanges reports whether the filter looks at the source of a packet.

@@ -53,6 +53,8 @@ type Problem struct {
 	Message string
 	// Note: the whole object is in force, but the user should know how it is read.
 	Note bool
+	// Waits: the object gets nothing new because of it.
+	Waits bool
 }
 
 // Few is how many names a message has.

@@ -240,7 +240,7 @@ func both(a, b lb.Frontend) lb.Frontend {
 	case b.Restricted:
 		a.Allow, a.Restricted = b.Allow, true
 	}
-	a.Deny = union(a.Deny, b.Deny)
+	a.Deny = lb.Outermost(slices.Concat(a.Deny, b.Deny))
 	a.ConnectionLimit = lower(a.ConnectionLimit, b.ConnectionLimit)
 	a.RateLimit = lower(a.RateLimit, b.RateLimit)
 	a.Refuse, a.LogDrops = a.Refuse && b.Refuse, a.LogDrops || b.LogDrops
@@ -254,18 +254,6 @@ func lower(a, b int) int {
 		return max(a, b)
 	}
 	return min(a, b)
-}
-
-// union returns the union of two ordered lists of disjoint prefixes, in the same form.
-func union(a, b []netip.Prefix) []netip.Prefix {
-	all := slices.SortedFunc(slices.Values(slices.Concat(a, b)), comparePrefix)
-	var out []netip.Prefix
-	for _, p := range all {
-		if n := len(out); n == 0 || !out[n-1].Overlaps(p) {
-			out = append(out, p)
-		}
-	}
-	return out
 }
 
 // poolIndex finds the pool of an address.

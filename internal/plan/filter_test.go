@@ -242,7 +242,7 @@ func randomPrefixes(r *rand.Rand, n int) []netip.Prefix {
 	for range r.IntN(n + 1) {
 		all = append(all, netip.PrefixFrom(randomAddr(r), 24+r.IntN(9)).Masked())
 	}
-	return union(all, nil)
+	return lb.Outermost(all)
 }
 
 // randomAddr returns one of few addresses, so that some are equal.

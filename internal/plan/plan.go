@@ -242,6 +242,6 @@ func (p Plan) announces(a netip.Addr) bool {
 }
 
 func (p Plan) advertises(prefix netip.Prefix) bool {
-	_, found := slices.BinarySearchFunc(p.Routes, prefix, func(have lb.Route, p netip.Prefix) int { return comparePrefix(have.Prefix, p) })
+	_, found := slices.BinarySearchFunc(p.Routes, prefix, func(have lb.Route, p netip.Prefix) int { return have.Prefix.Compare(p) })
 	return found
 }

@@ -1,12 +1,10 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -62,7 +60,7 @@ func (t routeTable) add(prefix netip.Prefix, peer string, index int, leaving boo
 
 // conflict returns a sentence if a route that covers one of the addresses has two values of an attribute.
 func (t routeTable) conflict(addresses []netip.Addr) string {
-	for _, prefix := range slices.SortedFunc(maps.Keys(t.conflicts), comparePrefix) {
+	for _, prefix := range slices.SortedFunc(maps.Keys(t.conflicts), netip.Prefix.Compare) {
 		if slices.ContainsFunc(addresses, prefix.Contains) {
 			return t.conflicts[prefix]
 		}
@@ -73,11 +71,11 @@ func (t routeTable) conflict(addresses []netip.Addr) string {
 // sorted returns the routes, each with all peers for which its attributes are the same.
 func (t routeTable) sorted() []lb.Route {
 	var out []lb.Route
-	for _, prefix := range slices.SortedFunc(maps.Keys(t.routes), comparePrefix) {
+	for _, prefix := range slices.SortedFunc(maps.Keys(t.routes), netip.Prefix.Compare) {
 		first := len(out)
 		for _, peer := range slices.Sorted(maps.Keys(t.routes[prefix])) {
 			r := t.routes[prefix][peer]
-			slices.SortFunc(r.communities, compareCommunity)
+			slices.SortFunc(r.communities, lb.Community.Compare)
 			ad := &t.ads[r.oldest]
 			same := slices.IndexFunc(out[first:], func(o lb.Route) bool {
 				return o.LocalPref == ad.LocalPref && o.MED == ad.MED && o.Prepend == ad.Prepend && o.Leaving == !r.staying && slices.Equal(o.Communities, r.communities)
@@ -92,12 +90,4 @@ func (t routeTable) sorted() []lb.Route {
 		}
 	}
 	return out
-}
-
-func comparePrefix(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-}
-
-func compareCommunity(a, b lb.Community) int {
-	return strings.Compare(a.String(), b.String())
 }
