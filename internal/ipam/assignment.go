@@ -55,7 +55,7 @@ func (a *assigner) holding(s *subject) Assignment {
 // provenTerms returns the terms that the subject has proven not to clash on an address which it holds: the former ones while a
 // holder declares ports that are not served, since nobody was compared with these.
 func (a *assigner) provenTerms(s *subject, addr netip.Addr) string {
-	if s.loyal(addr) || len(s.Unserved) == 0 && a.firstRefusal(a.holders[addr], func(o *subject) *refusal { return unserved(s, o) }) == nil {
+	if s.loyal(addr) || len(s.Unserved) == 0 && a.holders[addr].firstRefusal(func(o *subject) *refusal { return unserved(s, o) }) == nil {
 		return s.digest()
 	}
 	return s.Record.Of(addr).Terms

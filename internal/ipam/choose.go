@@ -52,7 +52,7 @@ func (a *assigner) choose(s *subject, missing []int, first *supply) (got perFami
 func (a *assigner) known(s *subject, family lb.Family, candidates []*supply) (netip.Addr, *refusal) {
 	for _, last := range a.memory.own[s.Key] {
 		pool := a.index.find(last.Address)
-		if lb.FamilyOf(last.Address) != family || !slices.Contains(candidates, pool) || pool.avoids(last.Address) || s.joins && a.holders[last.Address].first == 0 {
+		if lb.FamilyOf(last.Address) != family || !slices.Contains(candidates, pool) || pool.avoids(last.Address) || s.joins && len(a.holders[last.Address].services) == 0 {
 			continue
 		}
 		if a.admits(s, last.Address, pool) == nil {
@@ -66,7 +66,7 @@ func (a *assigner) known(s *subject, family lb.Family, candidates []*supply) (ne
 	for _, addr := range s.ring.worthwhile(s, family) {
 		pool := a.index.find(addr)
 		may := slices.Contains(candidates, pool) || s.joins && a.joinable(s, addr, pool)
-		if !may || slices.Contains(s.held, addr) || pool != nil && pool.avoids(addr) {
+		if !may || s.holds(addr) || pool != nil && pool.avoids(addr) {
 			continue
 		}
 		r := a.admits(s, addr, pool)

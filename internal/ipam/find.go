@@ -101,8 +101,8 @@ func (s *subject) missing(got perFamily) []int {
 }
 
 // companion returns the pool of the subject's other address, if any.
-func (a *assigner) companion(held []netip.Addr, got perFamily) *supply {
-	for _, addrs := range [][]netip.Addr{got[:], held} {
+func (a *assigner) companion(held, got perFamily) *supply {
+	for _, addrs := range []perFamily{got, held} {
 		for _, addr := range addrs {
 			if s := a.index.find(addr); s != nil {
 				return s

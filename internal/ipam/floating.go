@@ -83,7 +83,7 @@ func (a *assigner) claims(s *subject, n int32) bool {
 		return false
 	}
 	return s.FloatingIP == f.Key.Name || slices.ContainsFunc(s.RequestedAddresses, func(addr netip.Addr) bool {
-		return slices.Contains(f.Wanted, addr) || slices.Contains(a.floating[n-1].held, addr)
+		return slices.Contains(f.Wanted, addr) || a.floating[n-1].holds(addr)
 	})
 }
 
@@ -94,7 +94,7 @@ func (a *assigner) dedicated(s *subject, n int32) bool {
 	if f.ServiceName == "" || f.ServiceName == s.Key.Name || f.ServiceGone {
 		return false
 	}
-	return !slices.ContainsFunc(s.Addresses, func(addr netip.Addr) bool { return slices.Contains(a.floating[n-1].held, addr) })
+	return !slices.ContainsFunc(s.Addresses, func(addr netip.Addr) bool { return a.floating[n-1].holds(addr) })
 }
 
 // owned says which FloatingIP owns an address that the Service cannot use, and why it cannot.
@@ -129,7 +129,7 @@ func (a *assigner) cedes(s *subject, n int32) bool {
 func (a *assigner) boundTo(s *subject) *subject {
 	var oldest *subject
 	for _, addr := range s.held {
-		a.firstRefusal(a.holders[addr], func(o *subject) *refusal {
+		a.holders[addr].firstRefusal(func(o *subject) *refusal {
 			if oldest == nil || byAge(o, oldest) < 0 {
 				oldest = o
 			}
@@ -206,7 +206,7 @@ func (a *assigner) keeps() []Keep {
 		k := Keep{Service: s.Key}
 		for f, addr := range s.held {
 			// Exclude addresses that a FloatingIP owns or that other Services share.
-			if t := a.holders[addr]; addr.IsValid() && t.floating == 0 && t.services() == 1 {
+			if t := a.holders[addr]; addr.IsValid() && t.floating == 0 && len(t.services) == 1 {
 				k.Addresses, k.Families = append(k.Addresses, addr), append(k.Families, s.Families[f])
 				k.Refusal = cmp.Or(k.Refusal, a.keepable(s, addr, owned))
 			}

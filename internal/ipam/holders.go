@@ -11,9 +11,8 @@ import (
 type holders struct {
 	// floating is the number of the FloatingIP that owns it, or 0.
 	floating int32
-	// first is the number of the first Service that holds it, or 0; more share it.
-	first int32
-	more  []int32
+	// services share it, by age.
+	services []*subject
 	// claimant has it in its status but does not hold it, or no longer; mostly there is none.
 	claimant *party
 }
@@ -84,7 +83,7 @@ func (a *assigner) stays(s *subject, addr netip.Addr) *refusal {
 		return refuse(lb.AddressInUse, "which %s owns", s.named(a.floating[t.floating-1].party()))
 	}
 	foreign := func(o *subject) bool { return a.isForeign(s, addr) && a.isForeign(o, addr) }
-	r := a.firstRefusal(t, func(o *subject) *refusal {
+	r := t.firstRefusal(func(o *subject) *refusal {
 		if foreign(o) {
 			return nil
 		}
@@ -93,7 +92,7 @@ func (a *assigner) stays(s *subject, addr netip.Addr) *refusal {
 	if r != nil {
 		return r
 	}
-	return a.clash(s, addr, foreign)
+	return s.clash(addr, foreign)
 }
 
 // dissolve takes the addresses from FloatingIPs that are being deleted and are unused.
@@ -115,7 +114,7 @@ func (a *assigner) dissolve(floating []*subject) {
 func (a *assigner) block(subjects []*subject) {
 	for _, s := range subjects {
 		for addr, why := range references(s.Service) {
-			if why != requested && !slices.Contains(s.held, addr) {
+			if why != requested && !s.holds(addr) {
 				a.bar(addr, s.party())
 			}
 		}
@@ -134,17 +133,12 @@ func (a *assigner) hold(s *subject, addr netip.Addr) {
 	a.moves++
 	t := a.holders[addr]
 	a.count(s, addr, t, 1)
-	switch {
-	case s.floating > 0:
+	if s.floating > 0 {
 		t.floating = s.floating
-	case t.first == 0:
-		t.first = s.number
-	default:
+	} else {
 		// By age, so that messages do not depend on the order of calls.
-		all := append([]int32{t.first}, t.more...)
-		i, _ := slices.BinarySearchFunc(all, s, func(n int32, s *subject) int { return byAge(&a.services[n-1], s) })
-		all = slices.Insert(all, i, s.number)
-		t.first, t.more = all[0], all[1:]
+		i, _ := slices.BinarySearchFunc(t.services, s, byAge)
+		t.services = slices.Insert(slices.Clip(t.services), i, s)
 	}
 	if t.claimedBy(s) {
 		t.claimant = nil
@@ -162,60 +156,38 @@ func (a *assigner) vacate(s *subject, addr netip.Addr) {
 	}
 	a.moves++
 	t := a.holders[addr]
-	switch {
-	case s.floating > 0:
+	if s.floating > 0 {
 		t.floating = 0
-	case t.first == s.number:
-		t.first = 0
-		if len(t.more) > 0 {
-			t.first, t.more = t.more[0], slices.Clone(t.more[1:])
-		}
-	default:
-		t.more = slices.DeleteFunc(slices.Clone(t.more), func(n int32) bool { return n == s.number })
+	} else {
+		t.services = slices.DeleteFunc(slices.Clone(t.services), func(o *subject) bool { return o == s })
 	}
 	a.count(s, addr, t, -1)
 	a.holders[addr] = t
 	if slices.Contains(s.Addresses, addr) {
 		a.bar(addr, s.party())
-	} else if t.services() == 0 && t.floating == 0 && t.claimant == nil {
+	} else if !t.held() && t.claimant == nil {
 		delete(a.holders, addr)
 	}
 	if s.ring != nil {
-		others := a.firstRefusal(t, func(o *subject) *refusal {
-			if o.key == s.key {
-				return &refusal{}
-			}
-			return nil
-		})
-		s.ring.leave(s, addr, others == nil)
+		s.ring.leave(s, addr, !slices.ContainsFunc(t.services, func(o *subject) bool { return o.key == s.key }))
 	}
 }
 
 // firstRefusal returns the first refusal of the check among the Services that hold the address.
-func (a *assigner) firstRefusal(t holders, check func(*subject) *refusal) *refusal {
-	if t.first == 0 {
-		return nil
-	}
-	if r := check(&a.services[t.first-1]); r != nil {
-		return r
-	}
-	for _, n := range t.more {
-		if r := check(&a.services[n-1]); r != nil {
+func (t holders) firstRefusal(check func(*subject) *refusal) *refusal {
+	for _, s := range t.services {
+		if r := check(s); r != nil {
 			return r
 		}
 	}
 	return nil
 }
 
+// held reports whether any object holds the address.
+func (t holders) held() bool { return t.floating > 0 || len(t.services) > 0 }
+
 // claimedBy reports whether the subject is the claimant.
 func (t holders) claimedBy(s *subject) bool { return t.claimant != nil && *t.claimant == s.party() }
-
-func (t holders) services() int {
-	if t.first == 0 {
-		return 0
-	}
-	return 1 + len(t.more)
-}
 
 // quotaKey identifies one quota.
 type quotaKey struct {
@@ -237,10 +209,5 @@ func (a *assigner) counted(s *subject, t holders) bool {
 	if t.floating > 0 && a.floating[t.floating-1].Key.Namespace == s.Key.Namespace {
 		return true
 	}
-	return a.firstRefusal(t, func(o *subject) *refusal {
-		if o.Key.Namespace == s.Key.Namespace {
-			return &refusal{}
-		}
-		return nil
-	}) != nil
+	return slices.ContainsFunc(t.services, func(o *subject) bool { return o.Key.Namespace == s.Key.Namespace })
 }

@@ -218,7 +218,7 @@ func (w *witness) deviates(svc *lb.Service, addr netip.Addr) bool {
 
 // loyal reports whether the Service is as it was when the address was written to its status.
 func loyal(svc *lb.Service, addr netip.Addr) bool {
-	s := newSubject(svc, 0, nil)
+	s := newSubject(svc)
 	return s.loyal(addr)
 }
 

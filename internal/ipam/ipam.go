@@ -83,6 +83,7 @@ func newAssigner(s lb.State) *assigner {
 		moves:      1,
 		state:      s,
 		quota:      map[quotaKey]int{},
+		holders:    make(map[netip.Addr]holders, len(s.Services)+len(s.Reserved)),
 		unanswered: make(map[party][]netip.Addr, len(s.Claims)),
 	}
 	for _, c := range s.Claims {
@@ -91,8 +92,7 @@ func newAssigner(s lb.State) *assigner {
 	a.supplies = newSupplies(s.Pools)
 	a.index = newPoolIndex(a.supplies)
 	a.memory = newMemory(s.Pools, a.index)
-	addresses := a.subjects()
-	a.holders = make(map[netip.Addr]holders, addresses+len(s.Reserved))
+	a.subjects()
 	return a
 }
 

@@ -129,7 +129,7 @@ func (a *assigner) remember(usages []Usage) time.Time {
 		for _, r := range p.Released {
 			t := a.holders[r.Address]
 			home := a.home(r.Address, p.Name)
-			if t.floating == 0 && t.first == 0 && a.memory.last[r.Address] == r && !seen[r.Address] {
+			if !t.held() && a.memory.last[r.Address] == r && !seen[r.Address] {
 				seen[r.Address] = true
 				byPool[home] = append(byPool[home], r)
 			}
@@ -138,7 +138,7 @@ func (a *assigner) remember(usages []Usage) time.Time {
 	noted := map[netip.Addr]bool{}
 	note := func(addr netip.Addr, origin string, by lb.Key, uid string) {
 		t, known := a.holders[addr], a.memory.last[addr]
-		if t.floating != 0 || t.first != 0 || noted[addr] || known.Address == addr && known.Holder == by && known.UID == uid {
+		if t.held() || noted[addr] || known.Address == addr && known.Holder == by && known.UID == uid {
 			return
 		}
 		noted[addr] = true
@@ -197,7 +197,7 @@ func (a *assigner) departures(note func(addr netip.Addr, origin string, by lb.Ke
 			s := &subjects[i]
 			for addr, why := range references(s.Service) {
 				_, known := a.memory.last[addr]
-				if !slices.Contains(s.held, addr) && (why == inStatus || why == inRecord && !known) {
+				if !s.holds(addr) && (why == inStatus || why == inRecord && !known) {
 					note(addr, s.Record.Of(addr).Pool, s.Key, s.UID)
 				}
 			}

@@ -32,7 +32,7 @@ func (a *assigner) admits(s *subject, addr netip.Addr, pool *supply) *refusal {
 			return r
 		}
 	}
-	if r := a.quarantined(s, addr, pool); r != nil && t.services() == 0 && t.floating == 0 {
+	if r := a.quarantined(s, addr, pool); r != nil && !t.held() {
 		return r
 	}
 	return a.overQuota(s, pool, lb.FamilyOf(addr), t)
@@ -45,7 +45,7 @@ func (a *assigner) beside(s *subject, addr netip.Addr, pool *supply, t holders) 
 	case s.floating > 0 && t.floating > 0 && t.floating != s.floating:
 		return refuse(lb.AddressInUse, "which %s owns", s.named(a.floating[t.floating-1].party()))
 	case s.floating > 0:
-		return a.firstRefusal(t, func(o *subject) *refusal {
+		return t.firstRefusal(func(o *subject) *refusal {
 			if a.cedes(o, s.floating) {
 				return nil
 			}
@@ -53,16 +53,16 @@ func (a *assigner) beside(s *subject, addr netip.Addr, pool *supply, t holders) 
 		})
 	case t.floating > 0 && !a.claims(s, t.floating):
 		return a.owned(s, t.floating)
-	case slices.Contains(s.held, addr):
+	case s.holds(addr):
 		return nil
 	}
-	if n := t.services(); n >= maxSharers {
+	if n := len(t.services); n >= maxSharers {
 		return refuse(lb.SharingLimit, "which %d Services share: no more than %d may", n, maxSharers)
 	}
-	if r := a.firstRefusal(t, func(o *subject) *refusal { return shareable(s, o, pool) }); r != nil {
+	if r := t.firstRefusal(func(o *subject) *refusal { return shareable(s, o, pool) }); r != nil {
 		return r
 	}
-	if r := a.clash(s, addr, func(*subject) bool { return false }); r != nil {
+	if r := s.clash(addr, func(*subject) bool { return false }); r != nil {
 		return r
 	}
 	return a.shareLimit(s, pool, t)
@@ -84,16 +84,15 @@ func agree(s, o *subject) *refusal {
 }
 
 // clash returns a refusal if another Service of the same key that is not excused holds a port of the subject on the address.
-func (a *assigner) clash(s *subject, addr netip.Addr, excused func(*subject) bool) *refusal {
+func (s *subject) clash(addr netip.Addr, excused func(*subject) bool) *refusal {
 	if s.ring == nil {
 		return nil
 	}
 	for _, p := range s.Ports {
-		n := s.ring.by[addressPort{addr, p}]
-		if n == 0 || n == s.number || excused(&a.services[n-1]) {
+		o := s.ring.by[addressPort{addr, p}]
+		if o == nil || o == s || excused(o) {
 			continue
 		}
-		o := &a.services[n-1]
 		if s.Key.Namespace != o.Key.Namespace {
 			return refuse(lb.PortClash, "where %s holds one of its ports: change the ports or the sharing key", s.named(o.party()))
 		}
@@ -132,7 +131,7 @@ const maxSharers = 256
 
 // shareLimit returns a refusal if no more Services may share the address.
 func (a *assigner) shareLimit(s *subject, pool *supply, t holders) *refusal {
-	n := t.services()
+	n := len(t.services)
 	switch {
 	case n == 0:
 		return nil
@@ -170,7 +169,8 @@ func (a *assigner) overQuota(s *subject, pool *supply, family lb.Family, t holde
 	have := a.quota[key]
 	if f := slices.Index(s.Families, family); f >= 0 && s.held[f].IsValid() && a.index.find(s.held[f]) == pool {
 		// The address that it would give up for this one, unless another Service keeps it.
-		if left := a.holders[s.held[f]]; left.services() <= 1 && (left.floating == 0) == (s.floating == 0) && left.services() == min(1, int(s.number)) {
+		left := a.holders[s.held[f]]
+		if (left.floating > 0) == (s.floating > 0) && !slices.ContainsFunc(left.services, func(o *subject) bool { return o != s }) {
 			have--
 		}
 	}
@@ -187,8 +187,8 @@ type ring struct {
 	// used counts the addresses of a family on which a port is taken: a Service whose port is taken on all
 	// of them need not try each.
 	used map[familyPort]int
-	// by has the number of the subject that holds a port of an address.
-	by map[addressPort]int32
+	// by has the subject that holds a port of an address.
+	by map[addressPort]*subject
 }
 
 type addressPort struct {
@@ -202,7 +202,7 @@ type familyPort struct {
 }
 
 func newRing() *ring {
-	return &ring{used: map[familyPort]int{}, by: map[addressPort]int32{}}
+	return &ring{used: map[familyPort]int{}, by: map[addressPort]*subject{}}
 }
 
 // join records that the subject now holds the address.
@@ -212,8 +212,8 @@ func (r *ring) join(s *subject, addr netip.Addr) {
 	}
 	for _, p := range s.Ports {
 		r.used[familyPort{lb.FamilyOf(addr), p}]++
-		if at := (addressPort{addr, p}); r.by[at] == 0 {
-			r.by[at] = s.number
+		if at := (addressPort{addr, p}); r.by[at] == nil {
+			r.by[at] = s
 		}
 	}
 }
@@ -226,7 +226,7 @@ func (r *ring) leave(s *subject, addr netip.Addr, last bool) {
 	}
 	for _, p := range s.Ports {
 		r.used[familyPort{lb.FamilyOf(addr), p}]--
-		if at := (addressPort{addr, p}); r.by[at] == s.number {
+		if at := (addressPort{addr, p}); r.by[at] == s {
 			delete(r.by, at)
 		}
 	}

@@ -15,10 +15,10 @@ import (
 // subject is a Service in this decision, or a FloatingIP seen as one.
 type subject struct {
 	*lb.Service
-	// number counts Services from 1, floating counts FloatingIPs from 1; the other is 0.
-	number, floating int32
-	// held are its addresses so far, by the index of the family; the zero Addr is none.
-	held []netip.Addr
+	// floating counts FloatingIPs from 1; 0 is a Service.
+	floating int32
+	// held are its addresses so far.
+	held perFamily
 	// key under which it may share an address; "" shares none.
 	key string
 	// ring is what is held under the key; nil if no other Service may share that.
@@ -60,6 +60,8 @@ func (s *subject) named(p party) string {
 	}
 	return p.String()
 }
+
+func (s *subject) holds(addr netip.Addr) bool { return slices.Contains(s.held[:], addr) }
 
 func (s *subject) party() party { return party{s.Key, s.floating > 0} }
 
@@ -161,20 +163,12 @@ func (s *subject) overwritten() lb.Origins {
 // loyal reports whether the Service holds the address under the terms on which it was assigned.
 func (s *subject) loyal(addr netip.Addr) bool { return s.Record.Of(addr).Terms == s.digest() }
 
-// subjects makes a subject of every Service and of every FloatingIP, and finds the keys that
-// matter. It returns how many addresses the Services may hold.
-func (a *assigner) subjects() (families int) {
+// subjects makes a subject of every Service and of every FloatingIP, and finds the keys that matter.
+func (a *assigner) subjects() {
 	a.services = make([]subject, len(a.state.Services))
-	for i := range a.state.Services {
-		families += len(a.state.Services[i].Families)
-	}
-	all := make([]netip.Addr, families)
 	rings := map[string]*ring{}
 	for i := range a.services {
-		svc := &a.state.Services[i]
-		n := len(svc.Families)
-		a.services[i] = newSubject(svc, int32(i+1), all[:n:n])
-		all = all[n:]
+		a.services[i] = newSubject(&a.state.Services[i])
 		if s := &a.services[i]; s.key != "" && (s.joins || s.SharingKey != "") && rings[s.key] == nil {
 			rings[s.key] = newRing()
 		}
@@ -184,15 +178,13 @@ func (a *assigner) subjects() (families int) {
 	}
 	a.floating = make([]subject, len(a.state.FloatingIPs))
 	for i := range a.floating {
-		svc := a.asService(&a.state.FloatingIPs[i])
-		a.floating[i] = subject{Service: svc, floating: int32(i + 1), held: make([]netip.Addr, len(svc.Families))}
+		a.floating[i] = subject{Service: a.asService(&a.state.FloatingIPs[i]), floating: int32(i + 1)}
 	}
 	a.claimable = newClaimable(a.state.FloatingIPs)
-	return families
 }
 
-func newSubject(svc *lb.Service, number int32, held []netip.Addr) subject {
-	s := subject{Service: svc, number: number, held: held}
+func newSubject(svc *lb.Service) subject {
+	s := subject{Service: svc}
 	switch {
 	case svc.SharingKey != "":
 		s.key = "key " + svc.SharingKey

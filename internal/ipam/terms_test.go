@@ -95,7 +95,7 @@ func TestReuseDelayOfTheClashing(t *testing.T) {
 func TestDigest(t *testing.T) {
 	of := func(changes ...func(*lb.Service)) string {
 		svc := service("a", changes...)
-		s := newSubject(&svc, 1, nil)
+		s := newSubject(&svc)
 		return s.digest()
 	}
 	base := func(s *lb.Service) {

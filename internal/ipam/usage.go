@@ -57,7 +57,7 @@ func (a *assigner) usage() []Usage {
 	}
 	out := make([]Usage, n)
 	for addr, t := range a.holders {
-		s, held := a.index.find(addr), t.floating > 0 || t.first > 0
+		s, held := a.index.find(addr), t.held()
 		if s == nil {
 			continue
 		}
@@ -74,7 +74,7 @@ func (a *assigner) usage() []Usage {
 	for s, releases := range a.memory.old {
 		for _, r := range releases {
 			t := a.holders[r.Address]
-			if t.floating == 0 && t.first == 0 && !reserved[r.Address] && !s.avoids(r.Address) && a.state.Now.Before(a.memory.until(r.Address, s)) {
+			if !t.held() && !reserved[r.Address] && !s.avoids(r.Address) && a.state.Now.Before(a.memory.until(r.Address, s)) {
 				quarantined.add(s, r.Address)
 			}
 		}
@@ -103,8 +103,8 @@ func (u *Usage) hold(by lb.Key) {
 }
 
 func (a *assigner) holder(t holders) lb.Key {
-	if t.first > 0 {
-		return a.services[t.first-1].Key
+	if len(t.services) > 0 {
+		return t.services[0].Key
 	}
 	return a.floating[t.floating-1].Key
 }

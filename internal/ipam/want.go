@@ -32,7 +32,7 @@ func (a *assigner) wants(s *subject) (wants [2]want, r *refusal) {
 	}
 	for _, n := range a.claimable.forService[s.Key] {
 		for f, addr := range a.ownedFor(s, n) {
-			deleting := a.state.FloatingIPs[n-1].Deleting && !slices.Contains(s.held, addr)
+			deleting := a.state.FloatingIPs[n-1].Deleting && !s.holds(addr)
 			if addr.IsValid() && !wants[f].addr.IsValid() && !deleting {
 				wants[f] = want{addr, n}
 			}
@@ -42,8 +42,7 @@ func (a *assigner) wants(s *subject) (wants [2]want, r *refusal) {
 }
 
 // ownedFor returns what the FloatingIP owns, by the index of the Service's families.
-func (a *assigner) ownedFor(s *subject, n int32) []netip.Addr {
-	out := make([]netip.Addr, len(s.Families))
+func (a *assigner) ownedFor(s *subject, n int32) (out perFamily) {
 	for _, addr := range a.floating[n-1].held {
 		if f := s.family(addr); f >= 0 {
 			out[f] = addr
@@ -63,16 +62,18 @@ func (a *assigner) claim(s *subject, wants *[2]want) *refusal {
 		return refuse(lb.FloatingIPInUse, "claims FloatingIP %q, whose spec.serviceName gives it to Service %q, which exists", s.FloatingIP, f.ServiceName)
 	}
 	any := false
-	for i, addr := range a.ownedFor(s, n) {
-		if !slices.Contains(f.Families, s.Families[i]) {
+	owned := a.ownedFor(s, n)
+	for i, family := range s.Families {
+		if !slices.Contains(f.Families, family) {
 			continue
 		}
 		any = true
+		addr := owned[i]
 		switch {
-		case f.Deleting && !slices.Contains(s.held, addr):
+		case f.Deleting && !s.holds(addr):
 			return refuse(lb.FloatingIPDeleting, "claims FloatingIP %q, which is being deleted", s.FloatingIP)
 		case !addr.IsValid():
-			return refuse(lb.FloatingIPPending, "claims FloatingIP %q, which has no %s address yet: see its conditions", s.FloatingIP, s.Families[i])
+			return refuse(lb.FloatingIPPending, "claims FloatingIP %q, which has no %s address yet: see its conditions", s.FloatingIP, family)
 		case wants[i].addr.IsValid() && wants[i].addr != addr:
 			return refuse(lb.InvalidRequest, "asks for %s and claims FloatingIP %q, which owns %s: do one of the two", wants[i].addr, s.FloatingIP, addr)
 		}
