@@ -95,7 +95,7 @@ func startPathsOn(t *testing.T, links func() []link.Link) *paths {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	var p *paths
-	p = newPaths(log, bgp.New(bgp.Config{Log: log, Command: testEngine, Kick: func() { p.loop.Kick() }, RepairInterval: 100 * time.Millisecond}), links, nil, func() {})
+	p = newPaths(log, bgp.New(bgp.Config{Log: log, Command: testEngine, Kick: func() { p.loop.Kick() }, CheckInterval: 100 * time.Millisecond}), links, nil, func() {})
 	orders := make(chan json.RawMessage, 16)
 	go bfd.Serve(orders, p.bfd.Notice, func() bool { return false })
 	p.bfd.Connect(func(raw json.RawMessage) { orders <- raw })

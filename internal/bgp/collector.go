@@ -6,14 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// repairs has a Desc for each kind, with the kind as constant label, so that collectors of other packages can add their own
-// kinds to the same metric.
-func repairs(kind string) *prometheus.Desc {
-	return prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": kind})
-}
-
-var routeRepairs, peerRepairs = repairs("bgp_route"), repairs("bgp_peer")
-
 // metric is a value of each peer.
 type metric struct {
 	desc  *prometheus.Desc
@@ -44,8 +36,6 @@ var metrics = []metric{
 
 // Describe implements prometheus.Collector.
 func (s *Speaker) Describe(ch chan<- *prometheus.Desc) {
-	ch <- routeRepairs
-	ch <- peerRepairs
 	for _, m := range metrics {
 		ch <- m.desc
 	}
@@ -55,8 +45,6 @@ func (s *Speaker) Describe(ch chan<- *prometheus.Desc) {
 func (s *Speaker) Collect(ch chan<- prometheus.Metric) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ch <- prometheus.MustNewConstMetric(routeRepairs, counter, float64(s.repairs.RouteRepairs))
-	ch <- prometheus.MustNewConstMetric(peerRepairs, counter, float64(s.repairs.PeerRepairs))
 	for _, one := range s.states() {
 		for _, m := range metrics {
 			ch <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(one, s.record(one.Peer)), one.Peer)

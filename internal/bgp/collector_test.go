@@ -71,10 +71,6 @@ holdfast_bgp_session_ups_total{peer="r"} 1
 # TYPE holdfast_bgp_updates_sent_total counter
 holdfast_bgp_updates_sent_total{peer="ending"} 0
 holdfast_bgp_updates_sent_total{peer="r"} 1
-# HELP holdfast_repairs_total Repairs of drift, by kind.
-# TYPE holdfast_repairs_total counter
-holdfast_repairs_total{kind="bgp_peer"} 0
-holdfast_repairs_total{kind="bgp_route"} 0
 `
 	started := time.Now()
 	await(t, "metrics", "", func() string {

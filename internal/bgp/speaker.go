@@ -18,8 +18,9 @@ type Config struct {
 	Log *slog.Logger
 	// Kick, unless nil, is called after a session changed.
 	Kick func()
-	// RepairInterval is how often an engine checks GoBGP's state; default 10 s.
-	RepairInterval time.Duration
+	// CheckInterval is how often an engine looks at the session and at this node's addresses, beside each change of the session;
+	// default 10 s.
+	CheckInterval time.Duration
 	// Command starts the program of an engine.
 	Command []string
 }
@@ -56,8 +57,6 @@ type Speaker struct {
 	records map[string]*record
 	running bool
 	left    bool
-	// repairs counts routes and peers that were not as they should be.
-	repairs wire.Counters
 	// seen is the last logged state, by peer.
 	seen map[string]view
 }
@@ -70,8 +69,8 @@ type listed struct {
 
 // New returns a Speaker that does nothing until Run is called.
 func New(c Config) *Speaker {
-	if c.RepairInterval == 0 {
-		c.RepairInterval = 10 * time.Second
+	if c.CheckInterval == 0 {
+		c.CheckInterval = 10 * time.Second
 	}
 	if c.Kick == nil {
 		c.Kick = func() {}
@@ -151,7 +150,7 @@ func (s *Speaker) sync() {
 			continue
 		}
 		wanted[settings.Address] = true
-		settings.Check, settings.Debug = s.config.RepairInterval, s.config.Log.Enabled(context.Background(), slog.LevelDebug)
+		settings.Check = s.config.CheckInterval
 		one := s.byAddress[settings.Address]
 		if one == nil {
 			one = &supervisor{speaker: s, wake: make(chan struct{}, 1)}

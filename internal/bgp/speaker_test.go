@@ -23,7 +23,7 @@ const patience = 60 * time.Second
 // run starts a Speaker and returns it with a function that stops it as the end of the process does.
 func run(t *testing.T) (*Speaker, func()) {
 	t.Helper()
-	return runWith(t, Config{RepairInterval: 100 * time.Millisecond})
+	return runWith(t, Config{CheckInterval: 100 * time.Millisecond})
 }
 
 func runWith(t *testing.T, c Config) (*Speaker, func()) {

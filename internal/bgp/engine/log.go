@@ -6,18 +6,71 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
+	"sync"
+	"time"
 
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// logHandler reads GoBGP's log, the only place where GoBGP says why a session
-// does not come up, and turns it into sentences. It passes on hardly any of it,
-// since the watch logs changes.
+// notes hold what GoBGP tells once, by its log, and what cannot be read from it later.
+type notes struct {
+	// wake has one slot: the state of the session should be read.
+	wake chan struct{}
+
+	mu  sync.Mutex
+	now note
+}
+
+type note struct {
+	// text is a sentence about why the session is not up.
+	text string
+	// lost is when the session went down, by a clock that nobody sets; zero while it is up and before it was first up.
+	lost time.Time
+	// ups and falls count how often the session came up and was lost.
+	ups, falls uint64
+}
+
+func newNotes() *notes { return &notes{wake: make(chan struct{}, 1)} }
+
+// changed wakes who reads the state.
+func (n *notes) changed() {
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (n *notes) read() note {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.now
+}
+
+func (n *notes) edit(f func(*note)) {
+	n.mu.Lock()
+	f(&n.now)
+	n.mu.Unlock()
+	n.changed()
+}
+
+// write replaces the sentence.
+func (n *notes) write(text string) { n.edit(func(now *note) { now.text = text }) }
+
+// suggest writes a sentence only if there is none: the first is closest to the cause.
+func (n *notes) suggest(text string) {
+	n.edit(func(now *note) {
+		if now.text == "" {
+			now.text = text
+		}
+	})
+}
+
+// logHandler reads GoBGP's log, the only place where GoBGP says why a session does not come up, and notes it in sentences.
 type logHandler struct {
 	notes *notes
-	log   *slog.Logger
-	// asn is the configured AS of the router.
-	asn uint32
+	// asn is the configured AS of the router. signed: the peer has a password.
+	asn    uint32
+	signed bool
 	// peer is set on the logger that GoBGP creates for its peer.
 	peer netip.Addr
 }
@@ -40,20 +93,19 @@ func (h logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 }
 
 // Handle never fails.
-func (h logHandler) Handle(ctx context.Context, r slog.Record) error {
+func (h logHandler) Handle(_ context.Context, r slog.Record) error {
 	if !h.peer.IsValid() {
-		h.log.LogAttrs(ctx, slog.LevelDebug, "GoBGP: "+r.Message)
 		return nil
 	}
 	switch r.Message {
 	case "Peer Up":
-		h.notes.up()
+		h.notes.edit(func(n *note) { *n = note{ups: n.ups + 1, falls: n.falls} })
 	case "Peer Down":
-		h.down(value(r, "Reason"))
+		h.down(value(r, "Reason").String())
 	case "hold timer expired":
 		h.notes.write("the router was silent for the hold time")
 	case "failed to connect":
-		h.notes.write("cannot connect: " + dialError(value(r, "Error")))
+		h.notes.write(h.dialError(value(r, "Error").String()))
 	case "outgoing connection IO error":
 		h.notes.suggest(closed)
 	case "outgoing connection closing due to hold timer expired in OPEN SENT state":
@@ -61,21 +113,21 @@ func (h logHandler) Handle(ctx context.Context, r slog.Record) error {
 	case "sent notification":
 		h.sent(r)
 	case "received notification":
-		h.notes.write(received(r))
+		text := "closed by the router: " + notification(r)
+		if reason := value(r, "Communicated-Reason").String(); reason != "" {
+			text += fmt.Sprintf(", %q", reason) // RFC 9003
+		}
+		h.notes.write(text)
 	case "Session will be reset due to malformed BGP Header",
 		"Session will be reset due to malformed BGP message",
 		"Session will be reset due to malformed BGP update message":
-		h.notes.write("the router sent a malformed message: " + value(r, "Error"))
+		h.notes.write("the router sent a malformed message: " + value(r, "Error").String())
 	case "prefix limit reached":
 		h.notes.write(fmt.Sprintf("the router sent more than %d routes; it need not send any: filter them there", maxPrefixes))
 	case "state changed":
 		// The router answered our OPEN with a NOTIFICATION, which GoBGP counts but does not show.
-		if value(r, "old") == gobgp.BGP_FSM_OPENCONFIRM.String() && value(r, "reason") == "invalid-msg" {
+		if value(r, "old").String() == gobgp.BGP_FSM_OPENCONFIRM.String() && value(r, "reason").String() == "invalid-msg" {
 			h.notes.write(refused)
-		}
-	default:
-		if r.Level >= slog.LevelWarn {
-			h.log.DebugContext(ctx, "GoBGP: "+r.Message, "error", value(r, "Error"))
 		}
 	}
 	return nil
@@ -87,7 +139,7 @@ const closed = "the router closed the connection before its OPEN: it may not kno
 
 // sent notes a sentence for a NOTIFICATION that GoBGP sent (codes of RFC 4271 section 4.5).
 func (h logHandler) sent(r slog.Record) {
-	switch code := value(r, "Code") + "/" + value(r, "Subcode"); code {
+	switch code := value(r, "Code").String() + "/" + value(r, "Subcode").String(); code {
 	case "2/2":
 		h.notes.write(fmt.Sprintf("peer AS is not the configured %d", h.asn))
 	case "2/3":
@@ -102,21 +154,9 @@ func (h logHandler) sent(r slog.Record) {
 	}
 }
 
-// received returns a sentence for a NOTIFICATION from the router.
-func received(r slog.Record) string {
-	text := "closed by the router: " + notification(r)
-	if reason := value(r, "Communicated-Reason"); reason != "" {
-		text += ", " + fmt.Sprintf("%q", reason) // RFC 9003
-	}
-	return text
-}
-
 // notification returns GoBGP's text for a code without the brackets: "cease, administrative shutdown".
 func notification(r slog.Record) string {
-	var code, subcode uint8
-	if _, err := fmt.Sscan(value(r, "Code")+" "+value(r, "Subcode"), &code, &subcode); err != nil {
-		return "an unknown error"
-	}
+	code, subcode := uint8(value(r, "Code").Int64()), uint8(value(r, "Subcode").Int64())
 	words := strings.FieldsFunc(gobgp.NewNotificationErrorCode(code, subcode).String(), func(c rune) bool { return c == '(' || c == ')' })
 	if len(words) < 4 || words[3] == "undefined" {
 		return fmt.Sprintf("%s (code %d, subcode %d)", words[1], code, subcode)
@@ -134,23 +174,24 @@ func (h logHandler) down(reason string) {
 	default:
 		h.notes.suggest("session lost: " + reason)
 	}
-	h.notes.down()
+	h.notes.edit(func(n *note) { n.lost, n.falls = time.Now(), n.falls+1 })
 }
 
-// dialError returns the operating system's part of a dial error.
-func dialError(text string) string {
-	if i := strings.LastIndex(text, ": "); i >= 0 {
-		return text[i+2:]
+// dialError returns a sentence with the operating system's part of an error.
+func (h logHandler) dialError(text string) string {
+	text = "cannot connect: " + text[strings.LastIndex(": "+text, ": "):]
+	if h.signed && strings.HasSuffix(text, "timeout") {
+		text += "; kernels drop what bears a wrong signature: the router may have another password, or none"
 	}
 	return text
 }
 
-func value(r slog.Record, key string) (text string) {
+func value(r slog.Record, key string) (out slog.Value) {
 	r.Attrs(func(a slog.Attr) bool {
 		if a.Key == key {
-			text = a.Value.String()
+			out = a.Value
 		}
 		return a.Key != key
 	})
-	return text
+	return out
 }

@@ -27,8 +27,8 @@ func (e *engine) nextHop(prefix netip.Prefix) (hop netip.Addr, ok bool) {
 
 // sent is how many of the routes go to a router.
 func (e *engine) sent(router abilities) (n int) {
-	for prefix := range e.placed {
-		if router.takes(lb.FamilyOf(prefix.Addr())) {
+	for prefix := range e.routes {
+		if _, ok := e.nextHop(prefix); ok && router.takes(lb.FamilyOf(prefix.Addr())) {
 			n++
 		}
 	}
@@ -92,8 +92,12 @@ func (e *engine) followHop() error {
 			hop = netip.Addr{}
 		}
 	}
-	if err != nil || hop == e.hop {
-		return err
+	if err != nil {
+		e.warn("the next hop stays: " + err.Error())
+		return nil
+	}
+	if hop == e.hop {
+		return nil
 	}
 	e.hop = hop
 	var others []lb.Route

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
@@ -36,7 +35,6 @@ func (e *engine) changeRoutes(c wire.Change) error {
 func (e *engine) put(routes []lb.Route) error {
 	var paths []*apiutil.Path
 	var without []netip.Prefix
-	var errs []error
 	var last attributes
 	for _, r := range routes {
 		hop, ok := e.nextHop(r.Prefix)
@@ -49,82 +47,35 @@ func (e *engine) put(routes []lb.Route) error {
 		}
 		p, err := last.path(r.Prefix, hop)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("route %s: %w", r.Prefix, err))
-			continue
+			return fmt.Errorf("route %s: %w", r.Prefix, err)
 		}
 		paths = append(paths, p)
-		e.placed[r.Prefix] = true
 	}
 	if len(paths) > 0 {
-		_, err := e.gobgp.AddPath(apiutil.AddPathRequest{Paths: paths})
-		errs = append(errs, err)
+		if _, err := e.gobgp.AddPath(apiutil.AddPathRequest{Paths: paths}); err != nil {
+			return fmt.Errorf("place routes: %w", err)
+		}
 	}
-	err := errors.Join(errs...)
-	e.failed = e.failed || err != nil
-	return errors.Join(err, e.remove(without))
+	return e.remove(without)
 }
 
 // remove removes routes, of which GoBGP need not have all.
 func (e *engine) remove(prefixes []netip.Prefix) error {
-	var paths []*apiutil.Path
-	for _, prefix := range prefixes {
-		if !e.placed[prefix] {
-			continue
-		}
-		delete(e.placed, prefix)
-		if p, err := e.attributes(lb.Route{}).path(prefix, netip.Addr{}); err == nil { // as it was when it was placed
-			paths = append(paths, p)
-		}
-	}
-	if len(paths) == 0 {
+	if len(prefixes) == 0 {
 		return nil
 	}
+	var paths []*apiutil.Path
+	for _, prefix := range prefixes {
+		p, err := e.attributes(lb.Route{}).path(prefix, netip.Addr{})
+		if err != nil {
+			return fmt.Errorf("route %s: %w", prefix, err)
+		}
+		paths = append(paths, p)
+	}
 	if err := e.gobgp.DeletePath(apiutil.DeletePathRequest{Paths: paths}); err != nil {
-		e.failed = true
 		return fmt.Errorf("remove routes: %w", err)
 	}
 	return nil
-}
-
-// mendRoutes compares the routes that GoBGP has with those that it should have. After a failure all are placed again.
-func (e *engine) mendRoutes() error {
-	have, err := e.paths()
-	if err != nil {
-		return err
-	}
-	var missing []lb.Route
-	var surplus []netip.Prefix
-	for prefix, r := range e.routes {
-		if _, ok := e.nextHop(prefix); ok && (!have[prefix] || e.failed) {
-			missing = append(missing, r)
-		}
-	}
-	for prefix := range have {
-		if _, wanted := e.routes[prefix]; !wanted {
-			surplus = append(surplus, prefix)
-		}
-	}
-	e.failed = false
-	e.placed = have
-	e.counters.RouteRepairs += uint64(len(missing) + len(surplus))
-	return errors.Join(e.put(missing), e.remove(surplus))
-}
-
-// paths reads the prefixes that GoBGP has.
-func (e *engine) paths() (map[netip.Prefix]bool, error) {
-	have := make(map[netip.Prefix]bool, len(e.placed))
-	for _, family := range []gobgp.Family{gobgp.RF_IPv4_UC, gobgp.RF_IPv6_UC} {
-		err := e.gobgp.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family},
-			func(nlri gobgp.NLRI, paths []*apiutil.Path) {
-				if ip, ok := nlri.(*gobgp.IPAddrPrefix); ok && len(paths) > 0 {
-					have[ip.Prefix] = true
-				}
-			})
-		if err != nil {
-			return nil, fmt.Errorf("list paths: %w", err)
-		}
-	}
-	return have, nil
 }
 
 // attributes are those of a route, but for NEXT_HOP. Paths share them: GoBGP changes none.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"reflect"
 	"time"
 
@@ -40,16 +39,18 @@ func serve(conn io.ReadWriter, confined error) error {
 	if first.Settings == nil {
 		return errors.New("the first order has no settings")
 	}
-	log := slog.New(&logRelay{out: out, debug: first.Settings.Debug})
+	warn := func(text string) { _ = out.Write(wire.Notice{Warning: text}) }
 	if confined != nil {
-		log.Warn("BGP engine is less confined than it should be", "error", confined)
+		warn("it is less confined than it should be: " + confined.Error())
 	}
-	e, err := start(*first.Settings, log)
+	e, err := start(*first.Settings, warn)
 	if err != nil {
 		return err
 	}
-	s := &service{engine: e, out: out, log: log, orders: make(chan wire.Order), gone: make(chan struct{})}
-	s.apply(first)
+	s := &service{engine: e, out: out, orders: make(chan wire.Order), gone: make(chan struct{})}
+	if err := s.apply(first); err != nil {
+		return err
+	}
 	go s.read(in)
 	return s.run()
 }
@@ -58,7 +59,6 @@ func serve(conn io.ReadWriter, confined error) error {
 type service struct {
 	engine *engine
 	out    *wire.Writer[wire.Notice]
-	log    *slog.Logger
 	orders chan wire.Order
 	gone   chan struct{}
 	// reported is the last report.
@@ -76,11 +76,13 @@ func (s *service) read(in *gob.Decoder) {
 	}
 }
 
+// run ends with an error if GoBGP refuses what it should take: the next engine is given everything again.
 func (s *service) run() error {
 	tick := time.NewTicker(s.engine.settings.Check)
 	defer tick.Stop()
 	var settled <-chan time.Time
 	for {
+		var err error
 		select {
 		case <-s.gone:
 			return errGone
@@ -88,47 +90,40 @@ func (s *service) run() error {
 			if o.Leave != nil {
 				return s.engine.leave(*o.Leave)
 			}
-			s.apply(o)
+			err = s.apply(o)
 		case <-s.engine.notes.wake:
 			if settled == nil {
 				settled = time.After(settleTime)
 			}
 		case <-settled:
 			settled = nil
-			s.fail(s.engine.mendPeer())
-			s.report()
+			err = s.report(s.engine.check())
 		case <-tick.C:
-			s.fail(s.engine.mend())
-			s.report()
+			err = s.report(s.engine.check())
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
 
 // apply does what an order says. A Pong follows when GoBGP has answered.
-func (s *service) apply(o wire.Order) {
-	s.fail(s.engine.change(o.Routes))
-	s.report()
+func (s *service) apply(o wire.Order) error {
+	if err := s.engine.change(o.Routes); err != nil {
+		return err
+	}
+	err := s.report(s.engine.report())
 	if o.Ping {
 		_ = s.out.Write(wire.Notice{Pong: true})
 	}
+	return err
 }
 
 // report reports the state, if it changed. That the speaker is gone shows elsewhere.
-func (s *service) report() {
-	r, err := s.engine.report()
-	if err != nil {
-		s.fail(err)
-		return
-	}
-	if !reflect.DeepEqual(r, s.reported) {
+func (s *service) report(r wire.Report, err error) error {
+	if err == nil && !reflect.DeepEqual(r, s.reported) {
 		s.reported = r
 		_ = s.out.Write(wire.Notice{Report: &r})
 	}
-}
-
-// fail logs an error. What failed is tried again by the next mend.
-func (s *service) fail(err error) {
-	if err != nil {
-		s.log.Error("cannot apply all BGP settings", "error", err)
-	}
+	return err
 }

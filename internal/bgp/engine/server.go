@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
@@ -25,12 +26,13 @@ const serverASN = 65535
 // engine is a running GoBGP server. One goroutine uses it.
 type engine struct {
 	settings wire.Settings
-	gobgp    *gobgp.BgpServer
-	notes    *notes
-	unwatch  context.CancelFunc
-	// routes are those that the router should have, placed the ones of them that GoBGP took.
+	// warn takes a sentence for the speaker's log.
+	warn    func(string)
+	gobgp   *gobgp.BgpServer
+	notes   *notes
+	unwatch context.CancelFunc
+	// routes are those that the router should have.
 	routes map[netip.Prefix]lb.Route
-	placed map[netip.Prefix]bool
 	// hop is the next hop of routes whose family is not the session's, if there is one; addresses lists this node's.
 	hop       netip.Addr
 	addresses func() ([]netlink.Addr, error)
@@ -39,20 +41,18 @@ type engine struct {
 	heard  bool
 	// defers: GoBGP has the peer that makes it defer, see defer.go.
 	defers bool
-	// opened: the first routes are placed, and the peer may be there.
+	// opened: the first routes are placed, and the peer is there.
 	opened bool
-	// failed: GoBGP may not have what it should.
-	failed bool
 	// counters hold what was counted before the peer was made again.
 	counters wire.Counters
 }
 
 // start starts GoBGP without peer and routes.
-func start(settings wire.Settings, log *slog.Logger) (*engine, error) {
+func start(settings wire.Settings, warn func(string)) (*engine, error) {
 	n := newNotes()
 	e := &engine{
-		settings: settings, notes: n, routes: map[netip.Prefix]lb.Route{}, placed: map[netip.Prefix]bool{},
-		gobgp:     gobgp.NewBgpServer(gobgp.LoggerOption(slog.New(logHandler{notes: n, log: log, asn: settings.PeerASN}), nil)),
+		settings: settings, warn: warn, notes: n, routes: map[netip.Prefix]lb.Route{},
+		gobgp:     gobgp.NewBgpServer(gobgp.LoggerOption(slog.New(logHandler{notes: n, asn: settings.PeerASN, signed: settings.Password != ""}), nil)),
 		addresses: func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) },
 	}
 	go e.gobgp.Serve()
@@ -91,36 +91,67 @@ func (e *engine) change(c wire.Change) error {
 	return errors.Join(e.followHop(), e.changeRoutes(c), e.startDeferral(), e.addPeer())
 }
 
-// mend compares GoBGP's peer and routes with those that it should have.
-func (e *engine) mend() error { return errors.Join(e.mendPeer(), e.mendRoutes()) }
-
-// mendPeer adds a missing peer, makes a spent one again, and follows the next hop.
-func (e *engine) mendPeer() error {
+// check makes a spent peer again, follows the next hop, and returns the state of the session.
+func (e *engine) check() (wire.Report, error) {
 	p, err := e.peer()
-	switch {
-	case err != nil:
-		return err
-	case p == nil:
-		e.counters.PeerRepairs++
-		err = e.addPeer()
-	case spent(p, e.notes.read().lost):
+	if err == nil && spent(p, e.notes.read().lost) {
 		err = e.recreate(p)
 	}
-	if p != nil && len(p.State.RemoteCap) > 0 { // a peer that was made again has none
+	if err != nil {
+		return wire.Report{}, err
+	}
+	if len(p.State.RemoteCap) > 0 { // a peer that was made again has none
 		e.router, e.heard = abilitiesOf(p.State.RemoteCap), true
 	}
-	return errors.Join(err, e.followHop(), e.endDeferral())
+	if err := errors.Join(e.followHop(), e.endDeferral()); err != nil {
+		return wire.Report{}, err
+	}
+	return e.report()
 }
 
-// peer returns the peer as GoBGP has it; nil if it has none.
+// report reads the state of the session from GoBGP.
+func (e *engine) report() (wire.Report, error) {
+	p, err := e.peer()
+	if err != nil {
+		return wire.Report{}, err
+	}
+	r := wire.Report{Session: e.session(p), Counters: e.counted(p)}
+	r.Counters.Ups, r.Counters.Falls = e.notes.read().ups, e.notes.read().falls
+	for _, f := range p.AfiSafis {
+		r.Counters.Ignored += f.State.GetReceived()
+	}
+	return r, nil
+}
+
+func (e *engine) session(p *api.Peer) wire.Session {
+	out := wire.Session{State: strings.ToLower(strings.TrimPrefix(p.State.SessionState.String(), "SESSION_STATE_"))}
+	switch {
+	case out.State != wire.Established:
+		out.LastError = e.notes.read().text
+	case e.settings.PeerASN == 0 && p.State.PeerAsn == e.settings.LocalASN: // it carries no route: see setPolicies
+		out.State, out.LastError = "idle", fmt.Sprintf("the router is of this node's own AS %d: write dynamicASN: internal", e.settings.LocalASN)
+	default:
+		out.Since = p.Timers.State.Uptime.AsTime()
+		out.Capabilities = negotiated(p.State.LocalCap, p.State.RemoteCap)
+		out.HoldTime, out.Keepalive = p.Timers.State.NegotiatedHoldTime, p.Timers.State.KeepaliveInterval
+		router := abilitiesOf(p.State.RemoteCap)
+		out.Advertised, out.Families, out.Withheld = e.sent(router), e.families(router), e.withheld(router)
+	}
+	return out
+}
+
+// peer returns the peer as GoBGP has it.
 func (e *engine) peer() (found *api.Peer, err error) {
 	err = e.gobgp.ListPeer(context.Background(), &api.ListPeerRequest{}, func(p *api.Peer) {
 		if p.Conf.NeighborAddress != absent {
 			found = p
 		}
 	})
+	if err == nil && found == nil {
+		err = errors.New("GoBGP has lost it")
+	}
 	if err != nil {
-		return nil, fmt.Errorf("list peers: %w", err)
+		return nil, fmt.Errorf("read the peer: %w", err)
 	}
 	return found, nil
 }
@@ -153,7 +184,7 @@ func (e *engine) shutDown(text string) error {
 	defer tick.Stop()
 	for {
 		p, err := e.peer()
-		if err != nil || p == nil || p.State.SessionState != api.PeerState_SESSION_STATE_ESTABLISHED {
+		if err != nil || p.State.SessionState != api.PeerState_SESSION_STATE_ESTABLISHED {
 			return err
 		}
 		select {

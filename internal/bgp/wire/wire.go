@@ -6,7 +6,6 @@ package wire
 import (
 	"encoding/gob"
 	"io"
-	"log/slog"
 	"net/netip"
 	"sync"
 	"time"
@@ -42,10 +41,8 @@ type Settings struct {
 	MinTTL    uint8
 	DualStack bool
 	Password  lb.Secret
-	// Check is how often the engine compares what GoBGP has with what it should have.
+	// Check is how often the engine looks at the session and at this node's addresses, beside each change of the session.
 	Check time.Duration
-	// Debug: messages of level debug are logged.
-	Debug bool
 }
 
 // Change is a change of the routes. The Peers of routes are not sent.
@@ -70,7 +67,8 @@ type Leave struct {
 // Notice is one message from an engine.
 type Notice struct {
 	Report *Report
-	Log    *Line
+	// Warning, unless empty, is a sentence for the speaker's log.
+	Warning string
 	// Pong answers a Ping.
 	Pong bool
 }
@@ -83,7 +81,7 @@ type Report struct {
 
 // Session is the state of the connection to one peer.
 type Session struct {
-	// Peer is the peer's name.
+	// Peer is the peer's name. The speaker fills it in, and the Address and BFD.
 	Peer    string
 	Address netip.Addr
 	// State is idle, connect, active, opensent, openconfirm or established (RFC 4271
@@ -121,8 +119,6 @@ type Counters struct {
 	Updates, Sent, Received uint64
 	// Ups are how often the session came up, Falls how often it was lost.
 	Ups, Falls uint64
-	// Routes and peers that were not as they should be.
-	RouteRepairs, PeerRepairs uint64
 	// Ignored is how many routes the router sends.
 	Ignored uint64
 }
@@ -134,18 +130,8 @@ func (c Counters) Plus(before, after Counters) Counters {
 	c.Received += after.Received - before.Received
 	c.Ups += after.Ups - before.Ups
 	c.Falls += after.Falls - before.Falls
-	c.RouteRepairs += after.RouteRepairs - before.RouteRepairs
-	c.PeerRepairs += after.PeerRepairs - before.PeerRepairs
 	c.Ignored = after.Ignored
 	return c
-}
-
-// Line is a message for the speaker's log.
-type Line struct {
-	Level   slog.Level
-	Message string
-	// Attrs are keys and values by turns.
-	Attrs []string
 }
 
 // Writer writes messages whole, whoever writes.
