@@ -21,11 +21,10 @@ import (
 
 // assemble constructs all parts and starts none. They kick each other, but not before they run.
 func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error) {
-	var w *syncer
 	var others foreign
-	kick := func() { w.loop.Kick() }
-	// A death is rare, and must not wait for the pause after a run.
-	hurry := func() { w.loop.Hurry() }
+	w := &syncer{}
+	runs := loop.New(loop.Config{Name: "plan", Log: log, Sync: w.sync})
+	kick := runs.Kick
 	cluster, err := k8s.New(clients, k8s.Config{
 		Log: log, Component: "holdfast-speaker", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Speaker: true, Kick: kick,
 	})
@@ -47,17 +46,16 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	live := liveness.New(liveness.Config{
 		Log: log, Node: lb.Object{Kind: config.KindNode, Name: s.nodeName},
 		MembersPort: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort), Cluster: report.States{Cluster: cluster},
-		Asker: l2, Links: links.Links, Changed: hurry, SilenceChanged: func() { w.report.KickState() },
+		Changed: runs.Hurry, // a death is rare, and must not wait for the pause after a run
+		Asker:   l2, Links: links.Links, SilenceChanged: func() { w.report.KickState() },
 	})
 	lacks := newKernel(log, s, kick)
-	guard := newGuard(log, s, kick)
-	guard.kernel = lacks
-	w = &syncer{
-		node: s.nodeName, options: s.Options, log: log, ended: make(chan error, 1), sessions: sessionGate{log: log},
+	*w = syncer{
+		loop: runs, hang: newHang(w, runs), node: s.nodeName, options: s.Options, log: log, ended: make(chan error, 1), sessions: sessionGate{log: log},
 		cluster: cluster, links: links, membership: m, liveness: live,
 		boot:      kubeproxy.New(kubeproxy.Config{Log: log, Livez: s.kubeProxyLivez, Kick: kick}),
 		endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log, Kick: kick}),
-		kernel:    lacks, filter: guard, relays: newRelays(log, s, links.Links, kick),
+		kernel:    lacks, filter: newGuard(log, s, lacks, kick), relays: newRelays(log, s, links.Links, kick),
 		layer2: l2, owners: &owners{
 			node: s.nodeName, log: log, layer2: l2, ask: m.ask, members: m.alive, age: cluster.APIAge, kick: kick, newer: map[netip.Addr]newer{},
 			plan: func() plan.Plan { return w.last.Load().plan() },
@@ -67,7 +65,5 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live,
 			Foreign: func() []link.Neighbour { return others.find(w) }}),
 	}
-	w.loop = loop.New(loop.Config{Name: "plan", Log: log, Sync: w.sync})
-	w.hang = newHang(w)
 	return w, nil
 }

@@ -129,7 +129,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 		report: report.New(report.Config{Log: log, NodeName: name, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live, Foreign: func() []link.Neighbour { return nil }}),
 	}
 	w.loop = loop.New(loop.Config{Name: "plan", Log: log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})
-	w.hang = newHang(w)
+	w.hang = newHang(w, w.loop)
 	w.hang.waited = func() time.Duration { return 0 } // the machine that runs the test may be busy
 	n := &node{stop: stop, syncer: w}
 	c.speakers[name] = n

@@ -110,7 +110,7 @@ func TestFilterOwnedByOther(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		kicked := make(chan struct{}, 9)
 		w := &syncer{
-			node: "w1", log: log, owners: &owners{}, filter: newGuard(log, settings{nodeName: "w1"}, func() { kicked <- struct{}{} }),
+			node: "w1", log: log, owners: &owners{}, filter: newGuard(log, settings{nodeName: "w1"}, nil, func() { kicked <- struct{}{} }),
 			layer2:    layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
 			liveness:  liveness.New(liveness.Config{Log: log}),
 			bgp:       bgp.New(bgp.Config{Log: log, Command: testEngine}),

@@ -27,8 +27,8 @@ type guard struct {
 }
 
 // newGuard returns a guard that kicks when the filter fails or works again, and when it refuses other Services.
-func newGuard(log *slog.Logger, s settings, kick func()) *guard {
-	g := &guard{node: s.nodeName, podLinks: s.podLinks}
+func newGuard(log *slog.Logger, s settings, lacks *kernel.Monitor, kick func()) *guard {
+	g := &guard{node: s.nodeName, podLinks: s.podLinks, kernel: lacks}
 	g.table = filter.New(filter.Config{Log: log, Changed: func() {
 		if g.failed() {
 			g.kernel.Recheck()

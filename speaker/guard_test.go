@@ -17,7 +17,7 @@ import (
 func newTestGuard(off bool) *guard {
 	s := settings{nodeName: "w1"}
 	s.Options.NoFilter = off
-	return newGuard(slog.New(slog.DiscardHandler), s, func() {})
+	return newGuard(slog.New(slog.DiscardHandler), s, nil, func() {})
 }
 
 // TestGuard: with filtering turned off, the filter of an earlier run is removed.

@@ -46,9 +46,9 @@ type hang struct {
 	since atomic.Pointer[time.Time]
 }
 
-func newHang(w *syncer) *hang {
+func newHang(w *syncer, runs *loop.Loop) *hang {
 	return &hang{
-		loop: w.loop, waited: func() time.Duration { return child.Waited(os.Getpid()) }, offer: w.offer, left: func() int { return len(w.layer2.Offered()) },
+		loop: runs, waited: func() time.Duration { return child.Waited(os.Getpid()) }, offer: w.offer, left: func() int { return len(w.layer2.Offered()) },
 		lonely: minLonely + rand.N(maxLonely-minLonely),
 	}
 }

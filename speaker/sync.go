@@ -224,12 +224,11 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[link.MAC]bool) (plan.
 		w.announce(in, rest, macs)
 	}
 	filterErr := w.filter.set(p, w.relays.relayed(p.Relays), state.Nodes[w.node], in.links)
-	if failed, refused := w.filter.failed(), w.filter.refused(); failed != state.Here.Unfiltered || !maps.Equal(refused, state.Here.Refused) {
-		state.Here.Unfiltered, state.Here.Refused = failed, refused
-		p = w.relays.plan(w.node, state)
-		w.loop.Kick() // the next run sends the new metadata
+	changed := w.filter.failed() != state.Here.Unfiltered || !maps.Equal(w.filter.refused(), state.Here.Refused)
+	if changed {
+		w.loop.Hurry() // the next run plans by that, and tells the others
 	}
-	if filterErr != nil && !state.Here.Unfiltered {
+	if (filterErr != nil || changed) && !state.Here.Unfiltered {
 		p = p.Waiting(last)
 	}
 	relayErr := w.relays.set(relay.Desired{Relays: p.Relays, Expect: len(p.Owners) > 0, Speakers: macs})

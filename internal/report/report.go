@@ -65,12 +65,17 @@ type Reporter struct {
 
 // New returns a Reporter that Run starts.
 func New(c Config) *Reporter {
-	r := &Reporter{node: c.NodeName, cluster: c.Cluster, layer2: c.Layer2, pace: pace{burst: c.Cluster.InBurst, announcing: c.Layer2.Announcing}}
-	r.state = &stateWriter{node: c.NodeName, log: c.Log, cluster: c.Cluster, liveness: c.Liveness, layer2: c.Layer2, bgp: c.BGP, foreign: c.Foreign}
-	r.state.problems, r.state.awaited.selecting = r.problems, func() map[string]bool { return c.Cluster.PeersOf(c.NodeName) }
-	r.loop = loop.New(loop.Config{Name: "report", Log: c.Log, Sync: r.sync})
-	// That a node is silent must be written at once, whatever else is being written.
-	r.stateLoop = loop.New(loop.Config{Name: "state", Log: c.Log, Sync: r.state.sync})
+	r := &Reporter{}
+	state := &stateWriter{
+		node: c.NodeName, log: c.Log, cluster: c.Cluster, liveness: c.Liveness, layer2: c.Layer2, bgp: c.BGP, foreign: c.Foreign, problems: r.problems,
+		awaited: awaited{selecting: func() map[string]bool { return c.Cluster.PeersOf(c.NodeName) }},
+	}
+	*r = Reporter{
+		node: c.NodeName, cluster: c.Cluster, layer2: c.Layer2, pace: pace{burst: c.Cluster.InBurst, announcing: c.Layer2.Announcing}, state: state,
+		loop: loop.New(loop.Config{Name: "report", Log: c.Log, Sync: r.sync}),
+		// That a node is silent must be written at once, whatever else is being written.
+		stateLoop: loop.New(loop.Config{Name: "state", Log: c.Log, Sync: state.sync}),
+	}
 	return r
 }
 
