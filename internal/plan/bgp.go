@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -56,10 +55,7 @@ func (p *planner) bgp(s *lb.Service) Outcome {
 	if waits {
 		out.Here = lb.KubeProxyNotReady
 	}
-	if out = p.withWriter(s, out, p.withSession(s, out.Nodes)); out.Writer {
-		out.Elsewhere = p.elsewhere(s, out)
-	}
-	return out
+	return p.withWriter(s, out, p.withSession(s, out.Nodes))
 }
 
 // withSession returns those of the nodes that have a BGP session for an address of the Service, all if none has one: the message
@@ -77,24 +73,6 @@ func (p *planner) withSession(s *lb.Service, nodes []string) []string {
 // sessionless reports whether no established BGP session of a node carries a route to an address.
 func (c *cluster) sessionless(name string, a netip.Addr) bool {
 	return c.state.Unfit[name].Has(lb.SessionlessOf(lb.FamilyOf(a)))
-}
-
-// elsewhere returns Outcome.Elsewhere. It looks at the nodes that the message names.
-func (p *planner) elsewhere(s *lb.Service, o Outcome) string {
-	nodes, named := map[string][]string{}, p.withSession(s, o.Nodes)
-	for _, name := range named[:min(len(named), lb.Few)] {
-		peers := p.peersAt(s, name)
-		if !slices.Equal(peers, o.Peers) {
-			to := lb.SomeOf(peers)
-			nodes[to] = append(nodes[to], name)
-		}
-	}
-	var out []string
-	for to, names := range nodes {
-		out = append(out, lb.SomeOf(names)+" to "+to)
-	}
-	slices.Sort(out)
-	return strings.Join(out, "; ")
 }
 
 // peersAt returns the names of a node's peers to which it advertises a Service, sorted.

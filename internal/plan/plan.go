@@ -67,9 +67,6 @@ type Outcome struct {
 	Writer bool
 	// Peers to which this node advertises the Service, sorted (BGP only).
 	Peers []string
-	// Elsewhere names the peers of other nodes that advertise the Service, where these are not the same as this node's: "w2 to
-	// r2". Only the writer needs it (BGP only).
-	Elsewhere string
 	// Announcers are the owners of the addresses that are announced, in the Service's order (layer 2 only).
 	Announcers []Announcer
 }

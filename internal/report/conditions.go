@@ -19,7 +19,7 @@ import (
 
 // conditions returns the conditions of a Service's announcement of which this node is the writer: those that it is to have, and
 // the types of those that it is not to have.
-func conditions(s *corev1.Service, v plan.Verdict, sessions []bgp.Session, problems []lb.Problem) (out []metav1.Condition, remove []string) {
+func conditions(node string, s *corev1.Service, v plan.Verdict, sessions []bgp.Session, problems []lb.Problem) (out []metav1.Condition, remove []string) {
 	exists := func(kind string) bool { return meta.FindStatusCondition(s.Status.Conditions, kind) != nil }
 	// That no advertisement selects a Service stands in one condition only, that of layer 2. A Service without an
 	// address gets no condition: the controller says why, and a write here would conflict with its own.
@@ -27,7 +27,7 @@ func conditions(s *corev1.Service, v plan.Verdict, sessions []bgp.Session, probl
 	if v.L2.Writer && (v.L2.Selected || unselected || exists(v1beta1.ConditionAnnouncedL2)) {
 		out = append(out, condition(v1beta1.ConditionAnnouncedL2, v.L2))
 	}
-	if o, known := withSessions(v.BGP, sessions); known && o.Writer && (o.Selected || exists(v1beta1.ConditionAnnouncedBGP)) {
+	if o, known := withSessions(node, v.BGP, sessions); known && o.Writer && (o.Selected || exists(v1beta1.ConditionAnnouncedBGP)) {
 		out = append(out, condition(v1beta1.ConditionAnnouncedBGP, o))
 	}
 	if writer := v.L2.Selected && v.L2.Writer || !v.L2.Selected && v.BGP.Writer; !writer {
@@ -54,7 +54,7 @@ func condition(kind string, o plan.Outcome) metav1.Condition {
 
 // withSessions adds to an outcome of BGP what the plan cannot know: whether its peers have sessions. It reports false
 // while no session is established and none has failed: there is nothing to write yet.
-func withSessions(o plan.Outcome, sessions []bgp.Session) (plan.Outcome, bool) {
+func withSessions(node string, o plan.Outcome, sessions []bgp.Session) (plan.Outcome, bool) {
 	if o.Reason != lb.Announced || len(o.Peers) == 0 {
 		return o, true
 	}
@@ -72,10 +72,11 @@ func withSessions(o plan.Outcome, sessions []bgp.Session) (plan.Outcome, bool) {
 	}
 	switch {
 	case len(with) > 0:
-		o.Message += " to " + lb.SomeOf(with)
-		if o.Elsewhere != "" {
-			o.Message += " (" + o.Elsewhere + ")"
+		to := " to " + lb.SomeOf(with)
+		if len(o.Nodes) > 1 { // others may have other peers
+			to = " (" + node + to + ")"
 		}
+		o.Message += to
 	case failed:
 		o.Reason = lb.NoSession
 		// The error itself is not here: it may change often, and each Service would be written then.

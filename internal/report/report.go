@@ -141,7 +141,7 @@ func (r *Reporter) reports(last *Outcome) []k8s.ServiceUpdate {
 		v.L2 = l2
 		v.L2.Writer = v.L2.Writer && known
 		u := k8s.ServiceUpdate{Service: s}
-		u.Conditions, u.RemoveConditions = conditions(s, v, last.Sessions, last.Problems)
+		u.Conditions, u.RemoveConditions = conditions(r.node, s, v, last.Sessions, last.Problems)
 		switch {
 		case v.L2.Writer && record != "":
 			u.Conditions = append(u.Conditions, metav1.Condition{

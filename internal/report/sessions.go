@@ -45,19 +45,6 @@ func sessionStates(sessions []bgp.Session) (out []v1beta1.SessionState) {
 	return out
 }
 
-// withoutDetails returns the state without what may wait longer to be written: numbers of routes, and the words of an error,
-// though not that there is one.
-func withoutDetails(s v1beta1.SpeakerStateStatus) v1beta1.SpeakerStateStatus {
-	s.Sessions = slices.Clone(s.Sessions)
-	for i := range s.Sessions {
-		is := &s.Sessions[i]
-		if is.AdvertisedRoutes = 0; is.LastError != "" {
-			is.LastError = "an error"
-		}
-	}
-	return s
-}
-
 // awaited are the peers with which the speaker before this one had a session, and this one has had none yet.
 type awaited struct {
 	// selecting returns the peers that select this node, also those that cannot be used.

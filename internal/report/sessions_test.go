@@ -11,7 +11,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/crdtest"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
-	"github.com/holdfast-lb/holdfast/internal/liveness"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -59,33 +58,6 @@ func TestSessionStatesAreAdmitted(t *testing.T) {
 	state := map[string]any{"apiVersion": v1beta1.GroupVersion.String(), "kind": "SpeakerState", "metadata": map[string]any{"name": "w1"}}
 	if _, err := crdtest.New(t, k8s.Oldest).Patched(state, map[string]any{"status": map[string]any{"sessions": out}}); err != nil {
 		t.Error(err)
-	}
-}
-
-// TestDetailsWait: a state with another number of routes or another error may wait longer than one with another state.
-func TestDetailsWait(t *testing.T) {
-	is := func(s v1beta1.SessionState) v1beta1.SpeakerStateStatus {
-		return v1beta1.SpeakerStateStatus{Sessions: []v1beta1.SessionState{s}}
-	}
-	refused := v1beta1.SessionState{Peer: "r", State: "down", LastError: "refused"}
-	for _, tt := range []struct {
-		name          string
-		written, want v1beta1.SessionState
-		alive         int
-		least         time.Duration
-	}{
-		{"the same", refused, refused, 3, refreshInterval},
-		{"up", refused, v1beta1.SessionState{Peer: "r", State: "established"}, 3, stateInterval},
-		{"another error", refused, v1beta1.SessionState{Peer: "r", State: "down", LastError: "no route"}, 3, detailInterval},
-		{"another error, one of many speakers", refused, v1beta1.SessionState{Peer: "r", State: "down", LastError: "no route"}, 1000, 50 * time.Second},
-		{"the first error", v1beta1.SessionState{Peer: "r", State: "down"}, refused, 3, stateInterval},
-		{"more routes", v1beta1.SessionState{Peer: "r", State: "established", AdvertisedRoutes: 1}, v1beta1.SessionState{Peer: "r", State: "established", AdvertisedRoutes: 2}, 3, detailInterval},
-		{"BFD", v1beta1.SessionState{Peer: "r", State: "established", BFD: "down"}, v1beta1.SessionState{Peer: "r", State: "established", BFD: "up"}, 3, stateInterval},
-	} {
-		w := &stateWriter{written: is(tt.written), silence: liveness.Silence{}, at: time.Unix(1, 0)}
-		if got := w.interval(is(tt.want), tt.alive, false); got != tt.least {
-			t.Errorf("%s: %s, want %s", tt.name, got, tt.least)
-		}
 	}
 }
 

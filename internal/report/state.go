@@ -27,10 +27,6 @@ const (
 	// for each living speaker: all together write at most a hundred times a second.
 	stateInterval = time.Second
 	statePace     = 10 * time.Millisecond
-	// detailInterval and detailPace are the same for what changes often and can wait longer, so that a router which flaps
-	// or many new Services cause few writes: all speakers together write at most twenty such changes a second.
-	detailInterval = 10 * time.Second
-	detailPace     = 50 * time.Millisecond
 	// refreshInterval is the most time between two writes: it repairs a state that another client changed or deleted.
 	refreshInterval = 10 * time.Minute
 	// stateLook is the most time between two runs: a silence may have lasted long enough by then.
@@ -122,17 +118,9 @@ func (w *stateWriter) interval(want v1beta1.SpeakerStateStatus, alive int, repea
 	}
 	next := min(w.silence.Interval(w.writtenSilence, repeats), refreshInterval)
 	if !same(want, w.written) {
-		next = min(next, detailsAfter(alive))
-	}
-	if !same(withoutDetails(want), withoutDetails(w.written)) {
 		next = min(next, max(stateInterval, statePace*time.Duration(alive)))
 	}
 	return next
-}
-
-// detailsAfter is the least time between two writes of details, with so many speakers alive.
-func detailsAfter(alive int) time.Duration {
-	return max(detailInterval, detailPace*time.Duration(alive))
 }
 
 // same reports whether two states differ in nothing but the time of their writing.
