@@ -10,22 +10,6 @@ import (
 // family, and why anything is missing. A request that cannot be met yields
 // nothing at all: find never falls back to another address.
 func (a *assigner) find(s *subject) (got perFamily, r *refusal) {
-	if s.found.moves != a.moves {
-		s.found.got, s.found.refusal = a.search(s)
-		s.found.moves = a.moves
-	}
-	return s.found.got, s.found.refusal
-}
-
-// finding is what find returned after so many moves of addresses: until the next one it is the same.
-type finding struct {
-	moves int
-	got   perFamily
-	*refusal
-}
-
-// search is find without memory.
-func (a *assigner) search(s *subject) (got perFamily, r *refusal) {
 	if s.Problem != nil {
 		return got, &refusal{reason: s.Problem.Reason, message: s.Problem.Message}
 	}

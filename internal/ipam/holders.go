@@ -130,7 +130,6 @@ func (a *assigner) bar(addr netip.Addr, p party) {
 
 // hold records the subject as a holder of the address.
 func (a *assigner) hold(s *subject, addr netip.Addr) {
-	a.moves++
 	t := a.holders[addr]
 	a.count(s, addr, t, 1)
 	if s.floating > 0 {
@@ -154,7 +153,6 @@ func (a *assigner) vacate(s *subject, addr netip.Addr) {
 	if !addr.IsValid() {
 		return
 	}
-	a.moves++
 	t := a.holders[addr]
 	if s.floating > 0 {
 		t.floating = 0

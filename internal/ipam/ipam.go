@@ -68,8 +68,6 @@ type assigner struct {
 	memory   memory
 	// holders has every address that is not free: held, about to be released, or reserved.
 	holders map[netip.Addr]holders
-	// moves counts the addresses that were held or vacated, from 1.
-	moves int
 	// unanswered are the addresses of State.Claims.
 	unanswered map[party][]netip.Addr
 	// services and floating are the subjects, in the order of the State.
@@ -80,7 +78,6 @@ type assigner struct {
 
 func newAssigner(s lb.State) *assigner {
 	a := &assigner{
-		moves:      1,
 		state:      s,
 		quota:      map[quotaKey]int{},
 		holders:    make(map[netip.Addr]holders, len(s.Services)+len(s.Reserved)),

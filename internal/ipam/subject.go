@@ -27,8 +27,6 @@ type subject struct {
 	joins bool
 	// terms is the result of digest, once that was called.
 	terms string
-	// found is what find returned last.
-	found finding
 	// clashing are the addresses that it gives up because its terms have changed and now clash with other holders.
 	clashing []netip.Addr
 	// dissolved: a FloatingIP that is being deleted and is not used.
