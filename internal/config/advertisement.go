@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -43,10 +42,10 @@ func compileBGPAdvertisements(r *report, objects []*v1beta1.BGPAdvertisement, po
 			Scope:               compileScope(r, object, o.Spec.AdvertisementScope, pools),
 			AggregationLength:   int(valueOr(o.Spec.AggregationLength, 32)),
 			AggregationLengthV6: int(valueOr(o.Spec.AggregationLengthV6, 128)),
-			LocalPref:           compileLocalPref(r, object, o.Spec.LocalPref),
+			LocalPref:           uint32(o.Spec.LocalPref),
 			Communities:         compileCommunities(r, object, o.Spec.Communities, names),
-			Prepend:             compilePrepend(r, object, o.Spec.ASPathPrepend),
-			MED:                 compileMED(r, object, o.Spec.MED),
+			Prepend:             uint8(o.Spec.ASPathPrepend),
+			MED:                 lb.MED{Sent: o.Spec.MED != nil, Value: uint32(valueOr(o.Spec.MED, 0))},
 			Peers:               slices.Clone(o.Spec.Peers),
 		}
 		for _, name := range a.Peers {
@@ -82,14 +81,6 @@ func compileScope(r *report, object lb.Object, s v1beta1.AdvertisementScope, poo
 // outside of them.
 func checkAggregation(r *report, object lb.Object, a *lb.BGPAdvertisement, pools []pool) bool {
 	v4, v6 := a.AggregationLength, a.AggregationLengthV6
-	switch {
-	case v4 < 1 || v4 > 32 || v6 < 1 || v6 > 128:
-		r.fault(object, lb.InvalidAggregation, "not used: aggregationLength must be between 1 and 32, aggregationLengthV6 between 1 and 128")
-		return false
-	case len(a.ServiceSelectors) > 0 && (v4 != 32 || v6 != 128):
-		r.fault(object, lb.InvalidAggregation, "not used: serviceSelectors pick single addresses and cannot be aggregated: leave aggregationLength at 32 and aggregationLengthV6 at 128")
-		return false
-	}
 	var fit, unfit []string
 	for _, p := range pools {
 		if !selectsPool(a.Scope, p) {
@@ -137,36 +128,6 @@ func lengthFor(r lb.Range, v4, v6 int) int {
 		return v4
 	}
 	return v6
-}
-
-func compileLocalPref(r *report, object lb.Object, pref int64) uint32 {
-	if pref < 0 || pref > math.MaxUint32 {
-		r.fault(object, lb.InvalidLocalPref, "spec.localPref %d is not sent: it must be between 0 and 4294967295", pref)
-		return 0
-	}
-	return uint32(pref)
-}
-
-func compileMED(r *report, object lb.Object, med *int64) lb.MED {
-	switch {
-	case med == nil:
-		return lb.MED{}
-	case *med < 0 || *med > math.MaxUint32:
-		r.fault(object, lb.InvalidMED, "spec.med %d is not sent: it must be between 0 and 4294967295", *med)
-		return lb.MED{}
-	}
-	return lb.MED{Sent: true, Value: uint32(*med)}
-}
-
-// maxPrepend is where a longer path has no further effect: in the Internet hardly any path has more ASes.
-const maxPrepend = 32
-
-func compilePrepend(r *report, object lb.Object, times int32) uint8 {
-	if times < 0 || times > maxPrepend {
-		r.fault(object, lb.InvalidPrepend, "spec.asPathPrepend %d is not in force: it must be between 0 and %d", times, maxPrepend)
-		return 0
-	}
-	return uint8(times)
 }
 
 // compileCommunities returns the communities sorted and without duplicates.

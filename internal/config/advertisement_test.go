@@ -87,11 +87,6 @@ func TestBGPAdvertisement(t *testing.T) {
 		{"none that it fits is not all", spec(func(s *v1beta1.BGPAdvertisementSpec) {
 			s.IPAddressPools, s.AggregationLength = []string{"narrow"}, length(24)
 		}), nil, []string{cut}},
-		{"aggregate of single Services", spec(func(s *v1beta1.BGPAdvertisementSpec) {
-			s.ServiceSelectors, s.AggregationLength = []metav1.LabelSelector{{}}, length(24)
-		}), nil, []string{`BGPAdvertisement a InvalidAggregation: not used: serviceSelectors pick single addresses and cannot be aggregated: leave aggregationLength at 32 and aggregationLengthV6 at 128`}},
-		{"length out of bounds", spec(func(s *v1beta1.BGPAdvertisementSpec) { s.AggregationLengthV6 = length(129) }), nil,
-			[]string{`BGPAdvertisement a InvalidAggregation: not used: aggregationLength must be between 1 and 32, aggregationLengthV6 between 1 and 128`}},
 		{"communities sorted, once", spec(func(s *v1beta1.BGPAdvertisementSpec) {
 			s.Communities = []string{"large:1:2:3", "65000:200", "junk", "65000:100", "065000:100"}
 		}), func(a *lb.BGPAdvertisement) {
@@ -105,15 +100,8 @@ func TestBGPAdvertisement(t *testing.T) {
 			[]string{"note BGPAdvertisement a InvalidCommunity: spec.communities[2] repeats 65535:65281: once is enough"}},
 		{"path and MED", spec(func(s *v1beta1.BGPAdvertisementSpec) { s.ASPathPrepend, s.MED = 32, ptr(int64(0)) }),
 			func(a *lb.BGPAdvertisement) { a.Prepend, a.MED = 32, lb.MED{Sent: true} }, nil},
-		{"path and MED out of bounds", spec(func(s *v1beta1.BGPAdvertisementSpec) { s.ASPathPrepend, s.MED = 33, ptr(int64(1<<32)) }), func(*lb.BGPAdvertisement) {},
-			[]string{
-				"BGPAdvertisement a InvalidMED: spec.med 4294967296 is not sent: it must be between 0 and 4294967295",
-				"BGPAdvertisement a InvalidPrepend: spec.asPathPrepend 33 is not in force: it must be between 0 and 32",
-			}},
 		{"local preference", spec(func(s *v1beta1.BGPAdvertisementSpec) { s.LocalPref = 1<<32 - 1 }),
 			func(a *lb.BGPAdvertisement) { a.LocalPref = 1<<32 - 1 }, nil},
-		{"local preference out of bounds", spec(func(s *v1beta1.BGPAdvertisementSpec) { s.LocalPref = 1 << 32 }), func(*lb.BGPAdvertisement) {},
-			[]string{`BGPAdvertisement a InvalidLocalPref: spec.localPref 4294967296 is not sent: it must be between 0 and 4294967295`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var want []lb.BGPAdvertisement
@@ -136,5 +124,20 @@ func TestBGPAdvertisement(t *testing.T) {
 				t.Errorf("problems: -want +got\n%s", diff)
 			}
 		})
+	}
+}
+
+// The API server refuses what no route can have.
+func TestAdvertisementSchema(t *testing.T) {
+	for spec, want := range map[string]string{
+		"localPref: 4294967295, med: 0, asPathPrepend: 32, aggregationLength: 1, aggregationLengthV6: 1": "",
+		"localPref: 4294967296":    "less than or equal to 4294967295",
+		"med: -1":                  "greater than or equal to 0",
+		"asPathPrepend: 33":        "less than or equal to 32",
+		"aggregationLength: 33":    "less than or equal to 32",
+		"aggregationLengthV6: 129": "less than or equal to 128",
+		"serviceSelectors: [{}], aggregationLength: 24, aggregationLengthV6: 128": "cannot be aggregated",
+	} {
+		checkSchema(t, KindBGPAdvertisement, spec, want)
 	}
 }

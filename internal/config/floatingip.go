@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -28,14 +27,9 @@ func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP, services []*co
 			Record:      readRecord(o.UID, o.Status.Conditions),
 			Recall:      recall(o),
 		}
-		var err error
-		f.Wanted, f.Families, err = readFloating(o.Spec)
-		object := lb.Object{Kind: KindFloatingIP, Namespace: o.Namespace, Name: o.Name}
-		unread := reportUnreadable(r, object, o, "the FloatingIP keeps its addresses, and gets no new ones")
-		if err != nil {
-			r.fault(object, lb.InvalidRequest, "%v", err)
-		}
-		if err != nil || len(unread) > 0 {
+		f.Wanted, f.Families = readFloating(o.Spec)
+		unread := reportUnreadable(r, lb.Object{Kind: KindFloatingIP, Namespace: o.Namespace, Name: o.Name}, o, "the FloatingIP keeps its addresses, and gets no new ones")
+		if len(unread) > 0 {
 			f.Problem = waits(r.problems[len(r.problems)-1])
 		}
 		for _, text := range o.Status.Addresses {
@@ -48,12 +42,12 @@ func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP, services []*co
 				f.Addresses = append(f.Addresses, origin.Address)
 			}
 		}
-		if err == nil {
+		if f.Problem == nil {
 			f.Wanted = append(f.Wanted, lostAddresses(f)...)
 		}
 		for _, a := range f.Addresses {
 			// Addresses of a family that is no longer requested go as soon as the request is readable.
-			if err != nil && !slices.Contains(f.Families, lb.FamilyOf(a)) {
+			if f.Problem != nil && !slices.Contains(f.Families, lb.FamilyOf(a)) {
 				f.Families = append(f.Families, lb.FamilyOf(a))
 			}
 		}
@@ -95,39 +89,23 @@ func lostAddresses(f lb.FloatingIP) []netip.Addr {
 	return out
 }
 
-// readFloating reads the requested addresses and families; the families are never empty.
-func readFloating(spec v1beta1.FloatingIPSpec) ([]netip.Addr, []lb.Family, error) {
-	var wanted []netip.Addr
-	var families []lb.Family
+// readFloating reads the requested addresses and families; the families are never empty. The schema sees to it that they agree.
+func readFloating(spec v1beta1.FloatingIPSpec) (wanted []netip.Addr, families []lb.Family) {
 	for _, f := range spec.IPFamilies {
-		if family := lb.Family(f); !slices.Contains(families, family) && (family == lb.IPv4 || family == lb.IPv6) {
-			families = append(families, family)
-		}
+		families = append(families, lb.Family(f))
 	}
-	stated := len(families) > 0
 	for _, text := range spec.Addresses {
 		a, err := parseAddr(text)
 		if err != nil {
-			return nil, orIPv4(families), fmt.Errorf("spec.addresses: %w", err)
-		}
-		family := lb.FamilyOf(a)
-		if stated && !slices.Contains(families, family) {
-			return nil, families, fmt.Errorf("spec.addresses asks for %s, but spec.ipFamilies has no %s: change one of the two", a, family)
-		}
-		if slices.ContainsFunc(wanted, func(b netip.Addr) bool { return b.BitLen() == a.BitLen() }) {
-			return nil, orIPv4(families), fmt.Errorf("spec.addresses has two %s addresses: write one of each family", family)
+			continue
 		}
 		wanted = append(wanted, a)
-		if !stated {
-			families = append(families, family)
+		if len(spec.IPFamilies) == 0 {
+			families = append(families, lb.FamilyOf(a))
 		}
 	}
-	return wanted, orIPv4(families), nil
-}
-
-func orIPv4(families []lb.Family) []lb.Family {
 	if len(families) == 0 {
-		return []lb.Family{lb.IPv4}
+		families = []lb.Family{lb.IPv4}
 	}
-	return families
+	return wanted, families
 }

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math"
 	"net/netip"
-	"regexp"
 	"slices"
 	"time"
 
@@ -102,28 +101,32 @@ const (
 	defaultHoldTime = 90 * time.Second
 	// defaultConnectTime is far below the 120 s of RFC 4271: a router that is back must get its routes within 3 s. GoBGP has no less.
 	defaultConnectTime = 2 * time.Second
-	// minHoldTime is the minimum of RFC 4271 section 4.2, apart from 0, which would switch detection off.
-	minHoldTime = 3 * time.Second
-	// maxTTL is the greatest TTL of a packet.
-	maxTTL = math.MaxUint8
-	// The values of dynamicASN.
-	internalASN, externalASN = "internal", "external"
-	// maxTimer is what 16 bits of seconds hold.
-	maxTimer = math.MaxUint16 * time.Second
+	// internalASN is a value of dynamicASN; the other is external, any AS but ours.
+	internalASN = "internal"
 )
 
-// compilePeer reads one peer by itself. CEL rejects most of these mistakes when
-// the object is written, but not in objects older than the rule.
+// compilePeer reads one peer by itself. It reports what the schema, by which the API server refuses most mistakes, cannot say.
 func compilePeer(r *report, object lb.Object, s v1beta1.BGPPeerSpec, secrets secrets) (lb.Peer, error) {
 	p := lb.Peer{
 		Name:            object.Name,
-		Port:            bgpPort,
+		LocalASN:        uint32(cmp.Or(s.LocalASN, s.MyASN)),
+		PeerASN:         uint32(s.PeerASN),
+		Interface:       s.Interface,
+		Port:            uint16(cmp.Or(s.PeerPort, bgpPort)),
 		MultiHop:        s.EBGPMultiHop,
-		DualStack:       s.DualStackAddressFamily,
+		DualStack:       s.DualStackAddressFamily || s.Interface != "", // an unnumbered peer has no address of which only one family could follow
 		GracefulRestart: valueOr(s.EnableGracefulRestart, true),
 		NodeSelectors:   compileSelectors(r, object, "spec.nodeSelectors", s.NodeSelectors),
 	}
-	for _, step := range []func(*lb.Peer, v1beta1.BGPPeerSpec) error{readASNs, readEnds, readHops, readRouterID, readTimers, secrets.readPassword} {
+	if s.DynamicASN == internalASN {
+		p.PeerASN = uint32(s.MyASN)
+	}
+	if s.TTLSecurity != 0 {
+		// RFC 5082 section 3: both ends send with the greatest TTL, and each hop takes one; a neighbour is one hop away, and
+		// its packets lose nothing.
+		p.MinTTL = uint8(math.MaxUint8 + 1 - s.TTLSecurity)
+	}
+	for _, step := range []func(*lb.Peer, v1beta1.BGPPeerSpec) error{readEnds, readTimers, secrets.readPassword} {
 		if err := step(&p, s); err != nil {
 			return lb.Peer{}, err
 		}
@@ -131,99 +134,25 @@ func compilePeer(r *report, object lb.Object, s v1beta1.BGPPeerSpec, secrets sec
 	return p, nil
 }
 
-func readASNs(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
-	peerASN := s.PeerASN
-	switch {
-	case s.PeerASN == 0 && s.DynamicASN == "", s.PeerASN != 0 && s.DynamicASN != "":
-		return errors.New("write either peerASN, or dynamicASN: internal or external")
-	case s.DynamicASN == internalASN:
-		peerASN = s.MyASN
-	case s.DynamicASN != "" && s.DynamicASN != externalASN:
-		return fmt.Errorf("dynamicASN %q must be internal or external", s.DynamicASN)
-	}
-	for field, asn := range map[string]int64{"myASN": s.MyASN, "peerASN": peerASN, "localASN": s.LocalASN} {
-		absent := asn == 0 && (field == "localASN" || s.DynamicASN == externalASN && field == "peerASN")
-		if !absent && (asn < 1 || asn > math.MaxUint32) {
-			return fmt.Errorf("%s must be between 1 and 4294967295", field)
+func readEnds(p *lb.Peer, s v1beta1.BGPPeerSpec) (err error) {
+	for _, end := range []struct {
+		field, text string
+		into        *netip.Addr
+	}{{"peerAddress", s.PeerAddress, &p.Address}, {"sourceAddress", s.SourceAddress, &p.SourceAddress}} {
+		if end.text == "" {
+			continue
+		}
+		if *end.into, err = hostAddr(end.field, end.text); err != nil {
+			return err
 		}
 	}
-	p.LocalASN, p.PeerASN = uint32(s.MyASN), uint32(peerASN)
-	if s.LocalASN != 0 {
-		if peerASN == s.MyASN || peerASN == s.LocalASN {
-			return errors.New("localASN is for peers of another AS, and must not be the peer's own: write myASN alone, or correct peerASN")
-		}
-		p.LocalASN = uint32(s.LocalASN)
-	}
-	return nil
-}
-
-// readHops reads how far away the router may be.
-func readHops(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
-	switch {
-	case s.VRF != "":
-		return errors.New("sessions within a VRF are not served: remove vrf, and use a router that the node reaches by its main routing table")
-	case s.EBGPMultiHop && p.LocalASN == p.PeerASN:
-		return errors.New("ebgpMultiHop is for peers of another AS: remove it, or correct myASN or peerASN")
-	case s.TTLSecurity == 0:
+	if s.RouterID == "" {
 		return nil
-	case s.TTLSecurity < 0 || s.TTLSecurity >= maxTTL:
-		return errors.New("ttlSecurity must be between 1 and 254 hops")
-	case s.EBGPMultiHop:
-		return errors.New("ttlSecurity and ebgpMultiHop exclude each other: ttlSecurity is itself the number of hops")
 	}
-	// RFC 5082 section 3: both ends send with the greatest TTL, and each hop takes one; a neighbour is one hop away, and
-	// its packets lose nothing.
-	p.MinTTL = uint8(maxTTL + 1 - s.TTLSecurity)
-	return nil
-}
-
-func readEnds(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
-	read := readNumbered
-	switch {
-	case s.PeerAddress == "" && s.Interface == "", s.PeerAddress != "" && s.Interface != "":
-		return errors.New("write either peerAddress, or interface for an unnumbered peer")
-	case s.Interface != "":
-		read = readUnnumbered
+	// RFC 6286 section 2.1: four octets, not zero.
+	if p.RouterID, err = parseAddr(s.RouterID); err != nil || p.RouterID.IsUnspecified() {
+		return fmt.Errorf("routerID %q must have the form of an IPv4 address other than 0.0.0.0", s.RouterID)
 	}
-	if err := read(p, s); err != nil {
-		return err
-	}
-	if s.PeerPort < 0 || s.PeerPort > math.MaxUint16 {
-		return errors.New("peerPort must be between 1 and 65535")
-	}
-	if s.PeerPort != 0 {
-		p.Port = uint16(s.PeerPort)
-	}
-	return nil
-}
-
-func readNumbered(p *lb.Peer, s v1beta1.BGPPeerSpec) (err error) {
-	if p.Address, err = hostAddr("peerAddress", s.PeerAddress); err != nil || s.SourceAddress == "" {
-		return err
-	}
-	if p.SourceAddress, err = hostAddr("sourceAddress", s.SourceAddress); err != nil {
-		return err
-	}
-	if p.SourceAddress.BitLen() != p.Address.BitLen() {
-		return errors.New("sourceAddress and peerAddress must be of one IP family")
-	}
-	return nil
-}
-
-// linkName is what a link of the kernel can be called (dev_valid_name), without what nobody uses.
-var linkName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,15}$`)
-
-// readUnnumbered reads an unnumbered peer. Its session carries both families: it has no address of which only one could follow.
-func readUnnumbered(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
-	switch {
-	case !linkName.MatchString(s.Interface) || s.Interface == "." || s.Interface == "..":
-		return fmt.Errorf("interface %q is no name of a link: 1 to 15 letters, digits, '_', '-' and '.'", s.Interface)
-	case s.SourceAddress != "":
-		return errors.New("interface and sourceAddress exclude each other: an unnumbered session is between link-local addresses")
-	case s.EBGPMultiHop:
-		return errors.New("interface and ebgpMultiHop exclude each other: an unnumbered peer is on the node's link")
-	}
-	p.Interface, p.DualStack = s.Interface, true
 	return nil
 }
 
@@ -241,37 +170,15 @@ func hostAddr(field, s string) (netip.Addr, error) {
 	return a, nil
 }
 
-func readRouterID(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
-	if s.RouterID == "" {
-		return nil
-	}
-	// RFC 6286 section 2.1: four octets, not zero.
-	id, err := parseAddr(s.RouterID)
-	if err != nil || !id.Is4() || id.IsUnspecified() {
-		return fmt.Errorf("routerID %q must have the form of an IPv4 address other than 0.0.0.0", s.RouterID)
-	}
-	p.RouterID = id
-	return nil
-}
-
 func readTimers(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
 	p.HoldTime = valueOr(s.HoldTime, metav1.Duration{Duration: defaultHoldTime}).Duration
-	switch {
-	case p.HoldTime < minHoldTime || p.HoldTime > maxTimer:
-		return errors.New("holdTime must be between 3s and 65535s")
-	case p.HoldTime%time.Second != 0:
+	p.KeepaliveTime = valueOr(s.KeepaliveTime, metav1.Duration{Duration: (p.HoldTime / 3).Truncate(time.Second)}).Duration
+	p.ConnectTime = valueOr(s.ConnectTime, metav1.Duration{Duration: defaultConnectTime}).Duration
+	if p.HoldTime%time.Second != 0 {
 		return fmt.Errorf("holdTime must be whole seconds: write %s", p.HoldTime.Round(time.Second))
 	}
-	p.KeepaliveTime = valueOr(s.KeepaliveTime, metav1.Duration{Duration: (p.HoldTime / 3).Truncate(time.Second)}).Duration
-	switch {
-	case p.KeepaliveTime < time.Second:
-		return errors.New("keepaliveTime must be at least 1s")
-	case p.KeepaliveTime > p.HoldTime:
+	if p.KeepaliveTime > p.HoldTime {
 		return fmt.Errorf("keepaliveTime must not be longer than holdTime, which is %s", p.HoldTime)
-	}
-	p.ConnectTime = valueOr(s.ConnectTime, metav1.Duration{Duration: defaultConnectTime}).Duration
-	if p.ConnectTime < time.Second || p.ConnectTime > maxTimer {
-		return errors.New("connectTime must be between 1s and 65535s")
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -95,8 +94,6 @@ const (
 	defaultBFDInterval   = 300
 	defaultBFDMultiplier = 3
 	defaultMinimumTTL    = 254
-	// Milliseconds.
-	leastBFDInterval, mostBFDInterval = 10, 60_000
 )
 
 // attachBFD gives every peer that names a BFDProfile its BFD. A peer whose profile cannot be used runs without BFD: what
@@ -122,44 +119,19 @@ func attachBFD(r *report, profiles []*v1beta1.BFDProfile, objects []*v1beta1.BGP
 	}
 }
 
-// compileBFDProfiles returns the usable profiles by name.
+// compileBFDProfiles returns the profiles in force, by name. Their bounds are those of the schema.
 func compileBFDProfiles(r *report, objects []*v1beta1.BFDProfile) map[string]lb.BFD {
 	out := map[string]lb.BFD{}
-	for _, o := range byName(inForce(r, KindBFDProfile, objects, "spec.echoInterval")) {
-		object := lb.Object{Kind: KindBFDProfile, Name: o.Name}
-		b, err := compileBFD(o.Spec)
-		if err != nil {
-			r.fault(object, lb.InvalidProfile, "not used: %v", err)
-			continue
+	for _, o := range inForce(r, KindBFDProfile, objects, "spec.echoInterval") {
+		s, milliseconds := o.Spec, func(field *int32) time.Duration {
+			return time.Duration(valueOr(field, defaultBFDInterval)) * time.Millisecond
 		}
-		if o.Spec.EchoMode {
-			r.fault(object, lb.InvalidProfile, "echo mode is not supported, and speakers send no Echo packets: remove echoMode, and choose shorter intervals")
+		out[o.Name] = lb.BFD{
+			Receive: milliseconds(s.ReceiveInterval), Transmit: milliseconds(s.TransmitInterval), Passive: s.PassiveMode,
+			Multiplier: uint8(valueOr(s.DetectMultiplier, defaultBFDMultiplier)), MinimumTTL: uint8(valueOr(s.MinimumTTL, defaultMinimumTTL)),
 		}
-		out[o.Name] = b
 	}
 	return out
-}
-
-func compileBFD(s v1beta1.BFDProfileSpec) (lb.BFD, error) {
-	receive, transmit := valueOr(s.ReceiveInterval, defaultBFDInterval), valueOr(s.TransmitInterval, defaultBFDInterval)
-	multiplier, ttl := valueOr(s.DetectMultiplier, defaultBFDMultiplier), valueOr(s.MinimumTTL, defaultMinimumTTL)
-	for _, field := range []struct {
-		name               string
-		value, least, most int32
-	}{
-		{"receiveInterval", receive, leastBFDInterval, mostBFDInterval},
-		{"transmitInterval", transmit, leastBFDInterval, mostBFDInterval},
-		{"detectMultiplier", multiplier, 2, 255},
-		{"minimumTtl", ttl, 1, 254},
-	} {
-		if field.value < field.least || field.value > field.most {
-			return lb.BFD{}, fmt.Errorf("%s %d is not between %d and %d", field.name, field.value, field.least, field.most)
-		}
-	}
-	return lb.BFD{
-		Receive: time.Duration(receive) * time.Millisecond, Transmit: time.Duration(transmit) * time.Millisecond,
-		Multiplier: uint8(multiplier), Passive: s.PassiveMode, MinimumTTL: uint8(ttl),
-	}, nil
 }
 
 // maxPassword is what the kernel takes as a key: TCP_MD5SIG_MAXKEYLEN of linux/tcp.h.
@@ -190,13 +162,7 @@ func (s secrets) readPassword(p *lb.Peer, spec v1beta1.BGPPeerSpec) error {
 	ref := spec.PasswordSecret
 	if ref == nil {
 		p.Password = lb.Secret(spec.Password)
-		if spec.Password == "" {
-			return nil
-		}
-		return checkPassword("password", spec.Password)
-	}
-	if spec.Password != "" {
-		return errors.New("write either password or passwordSecret")
+		return nil
 	}
 	if ref.Namespace != "" && ref.Namespace != s.namespace {
 		return errPassword{fmt.Errorf("passwordSecret is in namespace %q, and only Holdfast's own, %q, is read: create the Secret there", ref.Namespace, s.namespace)}

@@ -224,20 +224,12 @@ const (
 	InvalidPeer Reason = "InvalidPeer"
 	// PasswordMissing: the Secret with a peer's password does not exist, or has no usable password.
 	PasswordMissing Reason = "PasswordMissing"
-	// InvalidProfile: fields of a BFDProfile cannot be served.
-	InvalidProfile Reason = "InvalidProfile"
 	// DuplicatePeer: another BGPPeer already has this address on the same nodes.
 	DuplicatePeer Reason = "DuplicatePeer"
 	// PeerIsSelf: the peer's address is a node's own address.
 	PeerIsSelf Reason = "PeerIsSelf"
 	// ConflictingRouterID: another BGPPeer gives the same nodes another router ID.
 	ConflictingRouterID Reason = "ConflictingRouterID"
-	// InvalidLocalPref: a local preference does not fit into 32 bits.
-	InvalidLocalPref Reason = "InvalidLocalPref"
-	// InvalidMED: a MULTI_EXIT_DISC does not fit into 32 bits.
-	InvalidMED Reason = "InvalidMED"
-	// InvalidPrepend: asPathPrepend is outside its bounds.
-	InvalidPrepend Reason = "InvalidPrepend"
 	// DuplicateAlias: an older Community, or a standard, gives the alias another meaning.
 	DuplicateAlias Reason = "DuplicateAlias"
 	// InvalidAggregation: an aggregation length is outside its family, or wider than the pool.
