@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/apitest"
 	"github.com/holdfast-lb/holdfast/internal/config"
-	"github.com/holdfast-lb/holdfast/internal/crdtest"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -59,7 +59,7 @@ type apiServer struct {
 	// invalid reports whether a patched Service is refused as invalid; nil refuses none.
 	invalid func(*corev1.Service) bool
 	// schemas validate patched objects of our group.
-	schemas *crdtest.Objects
+	schemas *apitest.Objects
 	// events are the Events that were written.
 	events chan *corev1.Event
 }
@@ -324,7 +324,7 @@ func (s *apiServer) refuses(patched map[string]any) bool {
 // address conflicts.
 func newTestSyncer(t *testing.T, server *apiServer) *syncer {
 	t.Helper()
-	server.schemas = crdtest.New(t, k8s.Oldest)
+	server.schemas = apitest.New(t, k8s.Oldest)
 	h := httptest.NewServer(server)
 	t.Cleanup(h.Close)
 	return newSyncerFor(t, &rest.Config{Host: h.URL})

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/keyed"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/loop"
-	"github.com/holdfast-lb/holdfast/internal/rotation"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -30,22 +30,22 @@ type memberKeys struct {
 	// secret is the Secret's name.
 	secret string
 	log    *slog.Logger
-	keeper rotation.Keeper
+	keeper keyed.Keeper
 	// warned is the last message about invalid entries.
 	warned string
 }
 
 func newMemberKeys(cluster *k8s.Cluster, secret string, log *slog.Logger) *memberKeys {
-	return &memberKeys{cluster: cluster, secret: secret, log: log, keeper: rotation.Keeper{Make: newKey}}
+	return &memberKeys{cluster: cluster, secret: secret, log: log, keeper: keyed.Keeper{Make: newKey}}
 }
 
 func (m *memberKeys) run(ctx context.Context) error {
 	sync := func(ctx context.Context) (time.Duration, error) { return keysInterval, m.sync(ctx) }
-	return loop.New(loop.Config{Name: "keys", Log: m.log, Sync: sync, MaxRetryInterval: keysInterval}).Run(ctx)
+	return daemon.NewLoop(daemon.LoopConfig{Name: "keys", Log: m.log, Sync: sync, MaxRetryInterval: keysInterval}).Run(ctx)
 }
 
 func newKey() []byte {
-	key := make([]byte, rotation.Length)
+	key := make([]byte, keyed.Length)
 	rand.Read(key) // never fails: crypto/rand
 	return key
 }
@@ -58,7 +58,7 @@ func (m *memberKeys) sync(ctx context.Context) error {
 	defer cancel()
 	secret, err := m.cluster.Secret(ctx, m.secret)
 	for err == nil {
-		now := rotation.Secret{Data: secret.Data, Version: secret.ResourceVersion}
+		now := keyed.Secret{Data: secret.Data, Version: secret.ResourceVersion}
 		want, why := m.keeper.Decide(now, m.cluster.ReadySpeakers() > 0, time.Now())
 		if want == nil {
 			m.warnUnusable(secret)
@@ -78,13 +78,13 @@ func (m *memberKeys) sync(ctx context.Context) error {
 // warnUnusable reports entries that are no keys, once.
 func (m *memberKeys) warnUnusable(secret *corev1.Secret) {
 	var entries []string
-	for _, name := range rotation.Read(secret.Data).Unusable {
+	for _, name := range keyed.Read(secret.Data).Unusable {
 		entries = append(entries, fmt.Sprintf("%s (%d bytes)", name, len(secret.Data[name])))
 	}
 	message := ""
 	if len(entries) > 0 {
 		message = fmt.Sprintf("not used, since a key has %d bytes: %s; replace it, or delete the entry %s, and the controller makes a key",
-			rotation.Length, strings.Join(entries, ", "), rotation.Key)
+			keyed.Length, strings.Join(entries, ", "), keyed.Key)
 	}
 	if message != "" && message != m.warned {
 		o := lb.Object{Kind: "Secret", Namespace: secret.Namespace, Name: secret.Name}

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/internal/keyed"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/rotation"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,7 +61,7 @@ func (k *keysTest) write(data map[string][]byte) {
 func TestMembersSecretKept(t *testing.T) {
 	k := newKeysTest(t, 0)
 	first := k.look()
-	if inUse := first[rotation.InUse]; len(first) != 2 || len(inUse) != rotation.Length || !bytes.Equal(inUse, first[rotation.Key]) {
+	if inUse := first[keyed.InUse]; len(first) != 2 || len(inUse) != keyed.Length || !bytes.Equal(inUse, first[keyed.Key]) {
 		t.Fatalf("the first key: %v", first)
 	}
 	if diff := cmp.Diff(first, k.look()); diff != "" {
@@ -69,13 +69,13 @@ func TestMembersSecretKept(t *testing.T) {
 	}
 	k.write(nil)
 	second := k.look()
-	if !bytes.Equal(second[rotation.InUse], first[rotation.InUse]) || len(second[rotation.Key]) != rotation.Length ||
-		bytes.Equal(second[rotation.Key], first[rotation.Key]) {
+	if !bytes.Equal(second[keyed.InUse], first[keyed.InUse]) || len(second[keyed.Key]) != keyed.Length ||
+		bytes.Equal(second[keyed.Key], first[keyed.Key]) {
 		t.Errorf("the Secret was deleted: before %v, after %v", first, second)
 	}
-	third := map[string][]byte{rotation.Key: newKey(), "other": newKey()}
+	third := map[string][]byte{keyed.Key: newKey(), "other": newKey()}
 	k.write(maps.Clone(third))
-	third[rotation.InUse] = first[rotation.InUse]
+	third[keyed.InUse] = first[keyed.InUse]
 	if diff := cmp.Diff(third, k.look()); diff != "" {
 		t.Errorf("the Secret was replaced (-want +got):\n%s", diff)
 	}
@@ -85,7 +85,7 @@ func TestMembersSecretKept(t *testing.T) {
 func TestMembersSecretLost(t *testing.T) {
 	k := newKeysTest(t, 3)
 	first := k.look()
-	if len(first) != 1 || len(first[rotation.Key]) != rotation.Length {
+	if len(first) != 1 || len(first[keyed.Key]) != keyed.Length {
 		t.Errorf("with speakers that run, the Secret holds %v, want no more than a key", first)
 	}
 	if diff := cmp.Diff(first, k.look()); diff != "" {
@@ -97,7 +97,7 @@ func TestMembersSecretLost(t *testing.T) {
 func TestMembersSecretInvalid(t *testing.T) {
 	k := newKeysTest(t, 3)
 	inUse := newKey()
-	want := map[string][]byte{rotation.Key: []byte("secret"), rotation.InUse: inUse}
+	want := map[string][]byte{keyed.Key: []byte("secret"), keyed.InUse: inUse}
 	k.write(maps.Clone(want))
 	for range 2 {
 		if diff := cmp.Diff(want, k.look()); diff != "" {
@@ -128,17 +128,17 @@ func TestMembersSecretOvertaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := map[string][]byte{rotation.Key: newKey()}
+	other := map[string][]byte{keyed.Key: newKey()}
 	k.write(other)
-	if _, err := k.keys.cluster.WriteSecret(t.Context(), read, map[string][]byte{rotation.Key: newKey()}); err == nil {
+	if _, err := k.keys.cluster.WriteSecret(t.Context(), read, map[string][]byte{keyed.Key: newKey()}); err == nil {
 		t.Error("a Secret was created over another")
 	}
 	if read, err = k.keys.cluster.Secret(t.Context(), members); err != nil {
 		t.Fatal(err)
 	}
-	other = map[string][]byte{rotation.Key: newKey()}
+	other = map[string][]byte{keyed.Key: newKey()}
 	k.write(other)
-	if _, err := k.keys.cluster.WriteSecret(t.Context(), read, map[string][]byte{rotation.Key: newKey()}); err == nil {
+	if _, err := k.keys.cluster.WriteSecret(t.Context(), read, map[string][]byte{keyed.Key: newKey()}); err == nil {
 		t.Error("a Secret was written over another")
 	}
 	if diff := cmp.Diff(other, k.entries()); diff != "" {

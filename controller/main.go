@@ -11,10 +11,9 @@ import (
 	"os"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
-	"github.com/holdfast-lb/holdfast/internal/httpd"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
-	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/nodelifecycle"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -26,6 +25,7 @@ func main() { os.Exit(run()) }
 // settings are the flags of the process.
 type settings struct {
 	daemon.Settings
+	Options config.Options
 	// nodeName is where the process runs: a standby asks whether the speakers miss that node.
 	nodeName string
 	timeout  time.Duration
@@ -42,6 +42,7 @@ func run() int {
 	var s settings
 	f := flag.NewFlagSet("controller", flag.ContinueOnError)
 	s.Define(f, ":9218")
+	s.Options.Define(f)
 	f.BoolVar(&s.withdraw, "withdraw-dead-endpoints", true, "mark pods of Services as not ready if more than half of all speakers cannot reach their node")
 	f.TextVar(&s.limit, "dead-endpoints-max-nodes", nodelifecycle.Limit{Percent: 10}, "most `nodes` whose pods are marked at the same time, as a number or a percentage of all nodes")
 	f.IntVar(&s.Options.OpenStack.MaxShared, "openstack-max-shared", 2, "most `Services` that share an address by OpenStack's load-balancer-id")
@@ -84,9 +85,9 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.cluster.Run(ctx) })
-	group.Go(func() error { return httpd.Serve(ctx, s.MetricsListen, httpd.Metrics(registry)) })
-	group.Go(func() error { return httpd.Serve(ctx, s.HealthListen, httpd.Health(httpd.Runs, p.assign.ready)) })
-	group.Go(func() error { return httpd.Serve(ctx, s.DebugListen, httpd.Debug(state)) })
+	group.Go(func() error { return daemon.Serve(ctx, s.MetricsListen, daemon.Metrics(registry)) })
+	group.Go(func() error { return daemon.Serve(ctx, s.HealthListen, daemon.Health(daemon.Runs, p.assign.ready)) })
+	group.Go(func() error { return daemon.Serve(ctx, s.DebugListen, daemon.Debug(state)) })
 	group.Go(func() error { return campaign(ctx, log, p.cluster, s.nodeName, p.work) })
 	return group.Wait()
 }
@@ -103,7 +104,7 @@ type parts struct {
 // not before it runs.
 func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) {
 	var assign *syncer
-	var claims *loop.Loop
+	var claims *daemon.Loop
 	var dead *nodelifecycle.Controller
 	cluster, err := k8s.New(clients, k8s.Config{
 		Log: log, Component: "holdfast-controller", Namespace: s.Namespace, DaemonSet: s.DaemonSet, Endpoints: s.withdraw,
@@ -115,7 +116,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) 
 	}
 	contested := &conflicts{cluster: cluster}
 	assign = newSyncer(cluster, s.Options, contested, log)
-	claims = loop.New(loop.Config{Name: "conflicts", Log: log, MinInterval: conflictsInterval, Sync: func(ctx context.Context) (time.Duration, error) {
+	claims = daemon.NewLoop(daemon.LoopConfig{Name: "conflicts", Log: log, MinInterval: conflictsInterval, Sync: func(ctx context.Context) (time.Duration, error) {
 		if assign.readStates(time.Now()) {
 			assign.loop.Kick()
 		}

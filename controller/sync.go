@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -27,7 +27,7 @@ type syncer struct {
 	// unfiltered are the nodes that do not enforce source ranges.
 	unfiltered unfiltered
 	sessions   sessions
-	loop       *loop.Loop
+	loop       *daemon.Loop
 	// compiler reads. What it keeps between runs only makes it faster.
 	compiler config.Compiler
 	// reminded is when the last Event of each pending Service was sent.
@@ -39,7 +39,7 @@ type syncer struct {
 func newSyncer(cluster *k8s.Cluster, options config.Options, conflicts *conflicts, log *slog.Logger) *syncer {
 	s := &syncer{cluster: cluster, options: options, conflicts: conflicts, log: log}
 	// There is one leader, and users wait for it.
-	s.loop = loop.New(loop.Config{Name: "assign", Log: log, CostFactor: 2, Sync: s.sync})
+	s.loop = daemon.NewLoop(daemon.LoopConfig{Name: "assign", Log: log, CostFactor: 2, Sync: s.sync})
 	return s
 }
 

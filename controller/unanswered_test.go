@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/apitest"
 	"github.com/holdfast-lb/holdfast/internal/config"
-	"github.com/holdfast-lb/holdfast/internal/crdtest"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -179,7 +179,7 @@ func (p pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 // often, nothing is listed again, and no other namespace waits for it.
 func TestBrokenWebhook(t *testing.T) {
 	const broken, many = "/api/v1/namespaces/broken/services", 20
-	schemas := crdtest.New(t, k8s.Oldest)
+	schemas := apitest.New(t, k8s.Oldest)
 	// One error handler sleeps until some time after the last error of the process, by the real clock: for decades here.
 	handlers := utilruntime.ErrorHandlers
 	utilruntime.ErrorHandlers = nil

@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/holdfast-lb/holdfast/internal/crdtest"
+	"github.com/holdfast-lb/holdfast/internal/apitest"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,7 +51,7 @@ type apiServer struct {
 	closed  chan struct{}
 	close   func()
 	// schemas validate patched objects of our group.
-	schemas *crdtest.Objects
+	schemas *apitest.Objects
 }
 
 // kinds of the resources that a speaker reads.
@@ -71,7 +71,7 @@ type change struct {
 func newAPIServer(t *testing.T) *apiServer {
 	s := &apiServer{
 		objects: map[string]map[string]json.RawMessage{}, changed: make(chan struct{}),
-		accept: make(chan net.Conn), closed: make(chan struct{}), schemas: crdtest.New(t, k8s.Oldest),
+		accept: make(chan net.Conn), closed: make(chan struct{}), schemas: apitest.New(t, k8s.Oldest),
 	}
 	s.close = sync.OnceFunc(func() { close(s.closed) })
 	server := &http.Server{Handler: s}

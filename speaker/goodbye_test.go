@@ -13,12 +13,12 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
-	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
@@ -72,7 +72,7 @@ func TestHandOverBGP(t *testing.T) {
 			ctx, breakDown := context.WithCancel(t.Context())
 			defer breakDown()
 			var withdrawn atomic.Bool
-			w.loop = loop.New(loop.Config{Log: log, Sync: func(context.Context) (time.Duration, error) {
+			w.loop = daemon.NewLoop(daemon.LoopConfig{Log: log, Sync: func(context.Context) (time.Duration, error) {
 				if !w.stopping.Load() {
 					return 0, nil
 				}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/child"
-	"github.com/holdfast-lb/holdfast/internal/loop"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 )
 
 const (
@@ -34,7 +34,7 @@ var errHangs = errors.New("the plan loop hangs")
 
 // hang runs the plan loop, and notices a run that does not end. It waits for nothing that such a run may hold.
 type hang struct {
-	loop *loop.Loop
+	loop *daemon.Loop
 	// waited returns how long this process has waited for a core in all.
 	waited func() time.Duration
 	// offer has others take over what this node announces, and may be repeated; left returns how much nobody has taken.
@@ -46,7 +46,7 @@ type hang struct {
 	since atomic.Pointer[time.Time]
 }
 
-func newHang(w *syncer, runs *loop.Loop) *hang {
+func newHang(w *syncer, runs *daemon.Loop) *hang {
 	return &hang{
 		loop: runs, waited: func() time.Duration { return child.Waited(os.Getpid()) }, offer: w.offer, left: func() int { return len(w.layer2.Offered()) },
 		lonely: minLonely + rand.N(maxLonely-minLonely),

@@ -13,8 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
@@ -32,7 +32,7 @@ type hangers struct {
 
 type hanger struct {
 	*hang
-	loop *loop.Loop
+	loop *daemon.Loop
 	// stuck is how long the next run takes, waits how long the process waits for a core meanwhile, in each second.
 	stuck, waits time.Duration
 	start        time.Time
@@ -58,7 +58,7 @@ func newHangers(names ...string) *hangers {
 	}
 	for _, name := range names {
 		n := &hanger{start: time.Now()}
-		n.loop = loop.New(loop.Config{Log: slog.New(slog.DiscardHandler), Sync: func(ctx context.Context) (time.Duration, error) {
+		n.loop = daemon.NewLoop(daemon.LoopConfig{Log: slog.New(slog.DiscardHandler), Sync: func(ctx context.Context) (time.Duration, error) {
 			h.mu.Lock()
 			stuck := n.stuck
 			n.stuck = 0
@@ -227,7 +227,7 @@ func TestHangEnds(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		stuck := loop.New(loop.Config{Log: slog.New(slog.DiscardHandler), Sync: func(context.Context) (time.Duration, error) {
+		stuck := daemon.NewLoop(daemon.LoopConfig{Log: slog.New(slog.DiscardHandler), Sync: func(context.Context) (time.Duration, error) {
 			time.Sleep(time.Minute)
 			return 0, nil
 		}})

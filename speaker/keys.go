@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/k8s"
-	"github.com/holdfast-lb/holdfast/internal/rotation"
+	"github.com/holdfast-lb/holdfast/internal/keyed"
 )
 
 // keysTime bounds one read of the members' Secret.
@@ -21,7 +21,7 @@ type memberKeys struct {
 	// secret is the name of the Secret.
 	secret string
 	log    *slog.Logger
-	ring   rotation.Ring
+	ring   keyed.Ring
 	// logged are the unusable entries that were logged last.
 	logged []string
 }
@@ -33,28 +33,28 @@ func (m *memberKeys) look(ctx context.Context) (keys [][]byte, again time.Durati
 	defer cancel()
 	secret, err := m.cluster.Secret(ctx, m.secret)
 	if err != nil {
-		return nil, rotation.Retry, err
+		return nil, keyed.Retry, err
 	}
-	now := rotation.Read(secret.Data)
+	now := keyed.Read(secret.Data)
 	if len(now.Unusable) > 0 && !slices.Equal(now.Unusable, m.logged) {
 		m.log.Warn("entries of the members' Secret are not keys and not used", "secret", m.secret, "entries", now.Unusable)
 	}
 	m.logged = now.Unusable
-	keys, again = m.ring.Look(rotation.Secret{Data: secret.Data, Version: secret.ResourceVersion}, time.Now())
+	keys, again = m.ring.Look(keyed.Secret{Data: secret.Data, Version: secret.ResourceVersion}, time.Now())
 	switch {
 	case keys != nil:
 		return keys, again, nil
 	case secret.ResourceVersion == "":
 		return nil, again, fmt.Errorf("secret %s does not exist: the controller makes it", m.secret)
 	case now.Wanted == "":
-		return nil, again, fmt.Errorf("secret %s has no key of %d bytes as its entry %s: delete that entry, and the controller makes one", m.secret, rotation.Length, rotation.Key)
+		return nil, again, fmt.Errorf("secret %s has no key of %d bytes as its entry %s: delete that entry, and the controller makes one", m.secret, keyed.Length, keyed.Key)
 	}
-	return nil, again, fmt.Errorf("secret %s has no entry %s: the controller makes it; without it this speaker starts when all others know the key", m.secret, rotation.InUse)
+	return nil, again, fmt.Errorf("secret %s has no entry %s: the controller makes it; without it this speaker starts when all others know the key", m.secret, keyed.InUse)
 }
 
 // follow sets the keys of the Secret whenever these change, until ctx ends.
 func (m *memberKeys) follow(ctx context.Context, keys [][]byte, set func([][]byte) error) error {
-	next := time.NewTimer(rotation.Look)
+	next := time.NewTimer(keyed.Look)
 	defer next.Stop()
 	for {
 		select {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
-	"github.com/holdfast-lb/holdfast/internal/rotation"
+	"github.com/holdfast-lb/holdfast/internal/keyed"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -32,7 +32,7 @@ func TestKeysRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := &memberKeys{cluster: cluster, secret: "members", log: log}
-		key := func(first byte) []byte { return bytes.Repeat([]byte{first}, rotation.Length) }
+		key := func(first byte) []byte { return bytes.Repeat([]byte{first}, keyed.Length) }
 		for _, step := range []struct {
 			name  string
 			away  string
@@ -42,10 +42,10 @@ func TestKeysRead(t *testing.T) {
 			err   string
 		}{
 			{name: "no Secret", err: "does not exist"},
-			{name: "an entry that is no key", holds: map[string][]byte{rotation.Key: []byte("secret")}, err: "no key of 32 bytes"},
-			{name: "a key that is not in use", holds: map[string][]byte{rotation.Key: key(1)}, err: "no entry in-use"},
-			{name: "a key in use", holds: map[string][]byte{rotation.Key: key(1), rotation.InUse: key(1)}, want: [][]byte{key(1)}, wait: time.Minute},
-			{name: "another key", holds: map[string][]byte{rotation.Key: key(2)}, want: [][]byte{key(1), key(2)}, wait: time.Minute},
+			{name: "an entry that is no key", holds: map[string][]byte{keyed.Key: []byte("secret")}, err: "no key of 32 bytes"},
+			{name: "a key that is not in use", holds: map[string][]byte{keyed.Key: key(1)}, err: "no entry in-use"},
+			{name: "a key in use", holds: map[string][]byte{keyed.Key: key(1), keyed.InUse: key(1)}, want: [][]byte{key(1)}, wait: time.Minute},
+			{name: "another key", holds: map[string][]byte{keyed.Key: key(2)}, want: [][]byte{key(1), key(2)}, wait: time.Minute},
 			{name: "no API server", away: fails, wait: 10 * time.Second, err: "get secret members"},
 			{name: "the Secret is gone", want: [][]byte{key(1), key(2)}, wait: time.Minute},
 		} {

@@ -13,8 +13,8 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
-	"github.com/holdfast-lb/holdfast/internal/httpd"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"golang.org/x/sync/errgroup"
 )
@@ -40,6 +40,7 @@ var podLink = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,14}$`)
 // settings are the flags of the process.
 type settings struct {
 	daemon.Settings
+	Options                    config.Options
 	nodeName                   string
 	membersPort, heartbeatPort uint
 	heartbeatInterval          time.Duration
@@ -54,6 +55,7 @@ type settings struct {
 func (s *settings) parse(args []string) error {
 	f := flag.NewFlagSet("speaker", flag.ContinueOnError)
 	s.Define(f, "127.0.0.1:9218")
+	s.Options.Define(f)
 	f.StringVar(&s.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node that this speaker runs on; by default the environment variable NODE_NAME")
 	f.UintVar(&s.membersPort, "members-port", 7947, "TCP and UDP `port` of the speakers' membership")
 	f.Func("pod-link", "`prefix` of the names of links that lead to pods of this node and nowhere else, beside those that network plugins use; may be repeated", func(text string) error {
@@ -159,9 +161,9 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.kernel.Run, w.liveness.Run, w.owners.run, w.hang.Run, w.report.Run, w.conntrack.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
-	group.Go(func() error { return httpd.Serve(ctx, s.MetricsListen, httpd.Metrics(w.registry())) })
-	group.Go(func() error { return httpd.Serve(ctx, s.HealthListen, httpd.Health(w.hang.alive, w.ready)) })
-	group.Go(func() error { return httpd.Serve(ctx, s.DebugListen, httpd.Debug(w.debug)) })
+	group.Go(func() error { return daemon.Serve(ctx, s.MetricsListen, daemon.Metrics(w.registry())) })
+	group.Go(func() error { return daemon.Serve(ctx, s.HealthListen, daemon.Health(w.hang.alive, w.ready)) })
+	group.Go(func() error { return daemon.Serve(ctx, s.DebugListen, daemon.Debug(w.debug)) })
 	// BFD ends with the membership. If it ended before BGP, routers would end the sessions of BGP and drop their routes,
 	// which they keep for a speaker that restarts (graceful restart).
 	bgpRuns, bgpEnded := context.WithCancel(context.WithoutCancel(ctx))

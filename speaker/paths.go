@@ -10,8 +10,8 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/bfd"
 	"github.com/holdfast-lb/holdfast/internal/bgp"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/link"
-	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/unnumbered"
 )
 
@@ -21,7 +21,7 @@ type paths struct {
 	bfd    *bfd.Monitor
 	bgp    *bgp.Speaker
 	finder *unnumbered.Finder
-	loop   *loop.Loop
+	loop   *daemon.Loop
 
 	links func() []link.Link
 	// podLinks are prefixes of the names of pods' links, beside those that network plugins use.
@@ -50,7 +50,7 @@ type waiting struct {
 // newPaths couples BGP to a Monitor of its own, which calls changed when the state of a session changed, and to a Finder on links.
 func newPaths(log *slog.Logger, b *bgp.Speaker, links func() []link.Link, podLinks []string, changed func()) *paths {
 	p := &paths{bgp: b, links: links, podLinks: podLinks}
-	p.loop = loop.New(loop.Config{Name: "paths", Log: log, Sync: p.sync})
+	p.loop = daemon.NewLoop(daemon.LoopConfig{Name: "paths", Log: log, Sync: p.sync})
 	p.bfd = bfd.New(bfd.Config{Log: log, Changed: func() { p.loop.Hurry(); changed() }})
 	p.finder = unnumbered.New(unnumbered.Config{Log: log, Links: links, Established: establishedWith(b), Changed: p.loop.Hurry})
 	return p

@@ -10,7 +10,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
-	"github.com/holdfast-lb/holdfast/internal/routertest"
 )
 
 // frrFar is behind a router.
@@ -61,12 +60,12 @@ func TestTTLSecurityWithFRR(t *testing.T) {
 func TestTTLSecurityWithBIRD(t *testing.T) {
 	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
-		testFar(t, 63, routertest.StartBIRD(t, behindRouter(t), birdFar).Router)
+		testFar(t, 63, nstest.StartBIRD(t, behindRouter(t), birdFar).Router)
 	})
 }
 
 // testFar has both sessions with a router come up, fall by BFD when it freezes, and come back.
-func testFar(t *testing.T, minimumTTL uint8, router *routertest.Router) {
+func testFar(t *testing.T, minimumTTL uint8, router *nstest.Router) {
 	t.Helper()
 	p := startPaths(t)
 	var peers []lb.Peer

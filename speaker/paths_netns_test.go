@@ -14,7 +14,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
-	"github.com/holdfast-lb/holdfast/internal/routertest"
 )
 
 const birdConfig = `
@@ -48,7 +47,7 @@ func TestPathsWithBIRD(t *testing.T) {
 			const waits = "BFD has not come up: the router does not answer"
 			return p.session("v4").LastError == waits && p.session("v6").LastError == waits
 		})
-		router := routertest.StartBIRD(t, ns, birdConfig)
+		router := nstest.StartBIRD(t, ns, birdConfig)
 		up := func() bool {
 			return p.session("v4").State == bgp.Established && p.session("v6").State == bgp.Established &&
 				p.session("v4").BFD == "up" && p.session("v6").BFD == "up"
@@ -114,7 +113,7 @@ func (p *paths) session(name string) bgp.Session {
 }
 
 // startFRR starts zebra, bfdd, and bgpd with arguments.
-func startFRR(t *testing.T, ns *nstest.NS, config string, bgpd ...string) *routertest.FRR {
+func startFRR(t *testing.T, ns *nstest.NS, config string, bgpd ...string) *nstest.FRR {
 	t.Helper()
-	return routertest.StartFRR(t, ns, config, []string{"bfdd"}, append([]string{"bgpd"}, bgpd...))
+	return nstest.StartFRR(t, ns, config, []string{"bfdd"}, append([]string{"bgpd"}, bgpd...))
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
-	"github.com/holdfast-lb/holdfast/internal/routertest"
 )
 
 // birdAdvertises itself, and speaks no BGP.
@@ -35,7 +34,7 @@ func TestUnnumberedKeepsRouter(t *testing.T) {
 		since := n.session("r").Since
 
 		ns.Output("nft", "add table ip6 drowned; add chain ip6 drowned out { type filter hook output priority 0; }; add rule ip6 drowned out icmpv6 type nd-router-advert drop")
-		routertest.StartBIRD(t, other, birdAdvertises)
+		nstest.StartBIRD(t, other, birdAdvertises)
 		nstest.Until(t, patience, "the other router is said", func() bool {
 			return strings.HasSuffix(n.finder.Found("eth0").Problem, linkLocal(t, other).String()+"; it should have one")
 		})

@@ -11,7 +11,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
-	"github.com/holdfast-lb/holdfast/internal/routertest"
 )
 
 const patience = 30 * time.Second
@@ -235,7 +234,7 @@ func TestUnnumberedWithBIRD(t *testing.T) {
 			Name: "r", Interface: "eth0", DualStack: true, LocalASN: 65000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
 			BFD: &lb.BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3, MinimumTTL: 254},
 		})
-		routertest.StartBIRD(t, ns, strings.Replace(birdUnnumbered, "NODE", node.String(), 1))
+		nstest.StartBIRD(t, ns, strings.Replace(birdUnnumbered, "NODE", node.String(), 1))
 		n.until("r", "the session is up", func(s bgp.Session) bool { return established(s) && s.BFD == "up" && s.Withheld == "" })
 		bothInKernel(t, ns, node)
 		if got := n.session("r").Address; got != router.WithZone("eth0") {
@@ -255,7 +254,7 @@ func TestUnnumberedNoNextHop(t *testing.T) {
 			Name: "r", Interface: "eth0", DualStack: true, LocalASN: 65000, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
 		})
 		config := strings.NewReplacer("NODE", node.String(), " bfd on;", "", " extended next hop on;", "").Replace(birdUnnumbered)
-		routertest.StartBIRD(t, ns, config)
+		nstest.StartBIRD(t, ns, config)
 		n.until("r", "IPv4 routes are withheld", func(s bgp.Session) bool {
 			return established(s) && s.Advertised == 1 && strings.HasPrefix(s.Withheld, "IPv4 routes are not sent: this node has no IPv4 address on the link")
 		})

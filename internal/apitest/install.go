@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/crdtest"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,7 +29,7 @@ import (
 // unknown to the server.
 func Install(t testing.TB, config *rest.Config) {
 	t.Helper()
-	crds, err := filepath.Glob(filepath.Join(crdtest.Repository(), "config/crd/holdfast.dev_*.yaml"))
+	crds, err := filepath.Glob(filepath.Join(Repository(), "config/crd/holdfast.dev_*.yaml"))
 	if err != nil || len(crds) == 0 {
 		t.Fatalf("no CRDs: %v", err)
 	}
@@ -39,7 +38,7 @@ func Install(t testing.TB, config *rest.Config) {
 	}
 	waitEstablished(t, config, len(crds))
 	for _, file := range []string{"config/default/namespace.yaml", "config/rbac/rbac.yaml", "config/default/holdfast.yaml"} {
-		Apply(t, config, filepath.Join(crdtest.Repository(), file))
+		Apply(t, config, filepath.Join(Repository(), file))
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/crdtest"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -54,7 +53,7 @@ func Start(t testing.TB) *rest.Config {
 // start runs one of the compiled programs until the test, or the test process, ends. Its log is in dir.
 func start(t testing.TB, dir, name string, args ...string) {
 	t.Helper()
-	program := filepath.Join(crdtest.Repository(), "bin/oldest", name)
+	program := filepath.Join(Repository(), "bin/oldest", name)
 	if _, err := os.Stat(program); err != nil {
 		t.Fatalf("%v: run make test-oldest", err)
 	}

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/holdfast-lb/holdfast/internal/nstest"
-	"github.com/holdfast-lb/holdfast/internal/routertest"
 )
 
 // daemon is a real router.
@@ -18,7 +17,7 @@ type daemon interface {
 }
 
 // frr is FRRouting.
-type frr struct{ *routertest.FRR }
+type frr struct{ *nstest.FRR }
 
 // startFRR starts zebra, bfdd and other daemons.
 func startFRR(t *testing.T, ns *nstest.NS, config string, others ...string) frr {
@@ -27,7 +26,7 @@ func startFRR(t *testing.T, ns *nstest.NS, config string, others ...string) frr 
 	for _, d := range others {
 		daemons = append(daemons, []string{d})
 	}
-	return frr{routertest.StartFRR(t, ns, config, daemons...)}
+	return frr{nstest.StartFRR(t, ns, config, daemons...)}
 }
 
 // frrPeer is what FRR shows of a session.
@@ -55,11 +54,11 @@ func (f frr) peer(address string) frrPeer {
 func (f frr) up(address string) bool { return f.peer(address).Status == "up" }
 
 // bird is the BIRD Internet Routing Daemon.
-type bird struct{ *routertest.BIRD }
+type bird struct{ *nstest.BIRD }
 
 func startBIRD(t *testing.T, ns *nstest.NS, config string) bird {
 	t.Helper()
-	return bird{routertest.StartBIRD(t, ns, config)}
+	return bird{nstest.StartBIRD(t, ns, config)}
 }
 
 // line is what BIRD shows of a session: address, interface, state, since, interval, timeout.

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/holdfast-lb/holdfast/internal/nstest"
-	"github.com/holdfast-lb/holdfast/internal/routertest"
 )
 
 // daemon is a real router in its own namespace.
@@ -21,12 +20,12 @@ type daemon interface {
 }
 
 // frr is FRRouting: zebra and bgpd.
-type frr struct{ *routertest.FRR }
+type frr struct{ *nstest.FRR }
 
 // startFRR starts it, with arguments for bgpd.
 func startFRR(t *testing.T, ns *nstest.NS, config string, bgpd ...string) frr {
 	t.Helper()
-	return frr{routertest.StartFRR(t, ns, config, append([]string{"bgpd"}, bgpd...))}
+	return frr{nstest.StartFRR(t, ns, config, append([]string{"bgpd"}, bgpd...))}
 }
 
 func (f frr) route(prefix string) string {
@@ -85,11 +84,11 @@ func family(prefix string) string {
 }
 
 // bird is the BIRD Internet Routing Daemon.
-type bird struct{ *routertest.BIRD }
+type bird struct{ *nstest.BIRD }
 
 func startBIRD(t *testing.T, ns *nstest.NS, config string) bird {
 	t.Helper()
-	return bird{routertest.StartBIRD(t, ns, config)}
+	return bird{nstest.StartBIRD(t, ns, config)}
 }
 
 var birdAttribute = regexp.MustCompile(`BGP\.(as_path|next_hop|local_pref|community|large_community|med): ?(.*)`)

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/crdtest"
+	"github.com/holdfast-lb/holdfast/internal/apitest"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -185,7 +185,7 @@ func TestPeerConflicts(t *testing.T) {
 // checkSchema checks that the API server refuses a spec with a sentence that has these words, or admits it.
 func checkSchema(t *testing.T, kind, spec, want string) {
 	t.Helper()
-	all, err := crdtest.Read("1.31")
+	all, err := apitest.Read("1.31")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func checkSchema(t *testing.T, kind, spec, want string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = all[slices.IndexFunc(all, func(c crdtest.CRD) bool { return c.Kind == kind })].Check(body)
+	err = all[slices.IndexFunc(all, func(c apitest.CRD) bool { return c.Kind == kind })].Check(body)
 	if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 		t.Errorf("{%s}: %v, want %q", spec, err, want)
 	}

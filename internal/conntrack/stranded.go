@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/loop"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -23,7 +23,7 @@ type Sweeper struct {
 	log       *slog.Logger
 	forget    func(endpoints map[netip.Addr]bool) (int, error)
 	forgotten prometheus.Counter
-	loop      *loop.Loop
+	loop      *daemon.Loop
 
 	mu   sync.Mutex
 	lost map[netip.Addr]bool
@@ -39,7 +39,7 @@ func newSweeper(log *slog.Logger, forget func(map[netip.Addr]bool) (int, error))
 	s := &Sweeper{log: log, forget: forget, forgotten: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "holdfast_stranded_attempts_forgotten_total", Help: "Connection attempts to endpoints on dead nodes that were deleted from conntrack.",
 	})}
-	s.loop = loop.New(loop.Config{Name: "conntrack", Log: log, Sync: func(context.Context) (time.Duration, error) { return s.sweep() }})
+	s.loop = daemon.NewLoop(daemon.LoopConfig{Name: "conntrack", Log: log, Sync: func(context.Context) (time.Duration, error) { return s.sweep() }})
 	return s
 }
 

@@ -1,11 +1,11 @@
 package daemon
 
 import (
-	"github.com/holdfast-lb/holdfast/internal/build"
+	"github.com/holdfast-lb/holdfast/internal/child"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-var buildDesc = prometheus.NewDesc("holdfast_build_info", "The build of the program; the value is always 1.", nil, build.Labels())
+var buildDesc = prometheus.NewDesc("holdfast_build_info", "The build of the program; the value is always 1.", nil, child.BuildLabels())
 
 // BuildInfo is a metric that names the build by its labels.
 func BuildInfo() prometheus.Collector { return buildInfo{} }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/holdfast-lb/holdfast/internal/build"
+	"github.com/holdfast-lb/holdfast/internal/child"
 )
 
 func TestBuildInfo(t *testing.T) {
@@ -16,7 +16,7 @@ func TestBuildInfo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(families) != 1 || families[0].GetName() != "holdfast_build_info" || families[0].GetMetric()[0].GetGauge().GetValue() != 1 ||
-		len(families[0].GetMetric()[0].GetLabel()) != len(build.Labels()) {
+		len(families[0].GetMetric()[0].GetLabel()) != len(child.BuildLabels()) {
 		t.Errorf("%v", families)
 	}
 }

@@ -1,5 +1,5 @@
-// Package daemon holds what both daemons share: common flags, the log, signals
-// and the exit code. It starts nothing by itself.
+// Package daemon holds what both daemons stand on: common flags, the log, signals and the exit code; loops and their kicks;
+// HTTP pages, and how many connections anybody may keep open. It starts nothing by itself.
 package daemon
 
 import (
@@ -13,8 +13,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/holdfast-lb/holdfast/internal/build"
-	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/child"
 )
 
 // Settings are the flags of both daemons. All other settings are custom resources.
@@ -22,7 +21,6 @@ type Settings struct {
 	Kubeconfig, Namespace, DaemonSet, MembersSecret string
 	MetricsListen, HealthListen, DebugListen        string
 	LogLevel                                        slog.Level
-	Options                                         config.Options
 	version                                         bool
 }
 
@@ -37,17 +35,6 @@ func (s *Settings) Define(f *flag.FlagSet, healthListen string) {
 	f.StringVar(&s.HealthListen, "health-listen", healthListen, "`address` of /healthz and /readyz")
 	f.StringVar(&s.DebugListen, "debug-listen", "127.0.0.1:9219", "`address` of /debug/state and /debug/pprof")
 	f.TextVar(&s.LogLevel, "log-level", slog.LevelInfo, "least `level` logged: debug, info, warn or error")
-	f.StringVar(&s.Options.LoadBalancerClass, "load-balancer-class", "holdfast.dev/lb", "serve Services of this loadBalancerClass")
-	f.BoolVar(&s.Options.Default, "default-load-balancer", true, "serve Services without a loadBalancerClass too")
-	f.BoolVar(&s.Options.OpenStack.Ignore, "ignore-openstack-annotations", false, "ignore the annotations of OpenStack's cloud controller manager")
-	f.Func("openstack-node-selector", "`selector` of the nodes that announce Services without one of their own", func(text string) (err error) {
-		s.Options.NodeSelector, err = config.ParseNodeSelector(text)
-		return err
-	})
-	f.BoolVar(&s.Options.NoFilter, "disable-filter", false, "do not filter traffic to Services; Holdfast's source ranges and limits have no effect")
-	f.BoolVar(&s.Options.AllowInternal, "allow-internal-traffic", false, "let the cluster's own pods and nodes past source ranges, unless a Service's annotation holdfast.dev/internal-traffic says otherwise")
-	f.IntVar(&s.Options.MorePorts, "max-ports", config.DefaultMorePorts, "most `ports` of all Services of a namespace together, beyond the first port of each")
-	f.BoolVar(&s.Options.IgnoreExcludeLabel, "ignore-exclude-label", false, "announce also from nodes with the label node.kubernetes.io/exclude-from-external-load-balancers")
 }
 
 // errVersion: the process was asked for its version only.
@@ -63,9 +50,6 @@ func (s *Settings) Parse(f *flag.FlagSet, args []string) error {
 	}
 	if s.version {
 		return errVersion
-	}
-	if s.Options.MorePorts < 1 {
-		return fmt.Errorf("--max-ports %d is not positive", s.Options.MorePorts)
 	}
 	if s.Namespace == "" {
 		return errors.New("--namespace is not given and POD_NAMESPACE is not set")
@@ -100,14 +84,14 @@ func Main(name string, s *Settings, parse func() error, serve func(context.Conte
 	if err := parse(); errors.Is(err, flag.ErrHelp) {
 		return 0
 	} else if errors.Is(err, errVersion) {
-		fmt.Println(build.String(name))
+		fmt.Println(child.BuildOf(name))
 		return 0
 	} else if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		return 2
 	}
 	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: s.LogLevel}))
-	log.Info("starting", "version", build.Version())
+	log.Info("starting", "version", child.Version())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := serve(ctx, log); err != nil {

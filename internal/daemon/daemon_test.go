@@ -37,8 +37,8 @@ func TestParse(t *testing.T) {
 	if _, err := parse(t, "--version"); !errors.Is(err, errVersion) {
 		t.Errorf("--version: %v", err)
 	}
-	s, err := parse(t, "--namespace=ns", "--log-level=debug", "--default-load-balancer=false")
-	if err != nil || s.Namespace != "ns" || s.LogLevel != slog.LevelDebug || s.Options.Default || s.HealthListen != ":1" {
+	s, err := parse(t, "--namespace=ns", "--log-level=debug", "--members-secret=keys")
+	if err != nil || s.Namespace != "ns" || s.LogLevel != slog.LevelDebug || s.MembersSecret != "keys" || s.HealthListen != ":1" {
 		t.Errorf("%+v, %v", s, err)
 	}
 }

@@ -27,7 +27,6 @@ var fence = map[string][]string{
 	"internal/lb":            {},
 	"internal/ipam":          {"internal/lb"},
 	"internal/plan":          {"internal/lb"},
-	"internal/rotation":      {},
 	"internal/keyed":         {},
 	"internal/config":        {"api", "internal/lb", "internal/openstack", "k8s.io/api", "k8s.io/apimachinery"},
 	"internal/openstack":     {"internal/lb"},
@@ -41,31 +40,25 @@ var fence = map[string][]string{
 	"internal/bgp/wire":      {"internal/lb"},
 	"internal/child":         {"golang.org/x/sys"},
 	"internal/unnumbered":    {"internal/lb", "internal/link", "github.com/mdlayher/ndp", "github.com/prometheus/client_golang", "golang.org/x"},
-	"internal/conntrack":     {"internal/loop", "github.com/prometheus/client_golang", "github.com/vishvananda/netlink", "golang.org/x"},
+	"internal/conntrack":     {"internal/daemon", "github.com/prometheus/client_golang", "github.com/vishvananda/netlink", "golang.org/x"},
 	"internal/kernel":        {"internal/lb"},
 	"internal/kubeproxy":     {"internal/lb", "internal/nft", "golang.org/x"},
 	"internal/link":          {"internal/lb", "github.com/vishvananda/netlink", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/bfd":           {"github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/heartbeat":     {"internal/child", "internal/keyed", "github.com/prometheus/client_golang", "golang.org/x"},
-	"internal/liveness":      {"internal/heartbeat", "internal/layer2", "internal/lb", "internal/link", "internal/loop", "internal/members", "golang.org/x/sync/errgroup"},
-	"internal/members":       {"internal/crowd", "internal/heartbeat", "internal/lb", "github.com/hashicorp/memberlist", "github.com/prometheus/client_golang", "golang.org/x"},
+	"internal/liveness":      {"internal/heartbeat", "internal/layer2", "internal/lb", "internal/link", "internal/daemon", "internal/members", "golang.org/x/sync/errgroup"},
+	"internal/members":       {"internal/daemon", "internal/heartbeat", "internal/lb", "github.com/hashicorp/memberlist", "github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/k8s":           {"api", "internal/config", "internal/lb", "k8s.io", "github.com/prometheus/client_golang", "golang.org/x"},
-	"internal/nodelifecycle": {"api", "internal/config", "internal/k8s", "internal/lb", "internal/loop", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang"},
-	"internal/report":        {"api", "internal/bgp", "internal/config", "internal/k8s", "internal/layer2", "internal/link", "internal/lb", "internal/liveness", "internal/loop", "internal/plan", "k8s.io/api", "k8s.io/apimachinery", "golang.org/x/sync/errgroup"},
-	"internal/loop":          {"github.com/prometheus/client_golang", "golang.org/x/sys"},
-	"internal/build":         {},
-	"internal/daemon":        {"internal/build", "internal/config", "github.com/prometheus/client_golang"},
-	"internal/crowd":         {},
-	"internal/httpd":         {"internal/crowd", "github.com/prometheus/client_golang"},
-	"internal/apitest":       {"k8s.io", "internal/crdtest"},
+	"internal/nodelifecycle": {"api", "internal/config", "internal/k8s", "internal/lb", "internal/daemon", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang"},
+	"internal/report":        {"api", "internal/bgp", "internal/config", "internal/k8s", "internal/layer2", "internal/link", "internal/lb", "internal/liveness", "internal/daemon", "internal/plan", "k8s.io/api", "k8s.io/apimachinery", "golang.org/x/sync/errgroup"},
+	"internal/daemon":        {"internal/child", "github.com/prometheus/client_golang", "golang.org/x/sys"},
+	"internal/apitest":       {"api", "k8s.io", "sigs.k8s.io/yaml"},
 	"internal/clocktest":     {},
-	"internal/crdtest":       {"api", "k8s.io", "sigs.k8s.io/yaml"},
 	"internal/nstest":        {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x"},
-	"internal/routertest":    {"internal/nstest"},
 	"internal/house":         {},
 	"controller":             {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
-	"speaker/bgp":            {"internal/bgp/engine", "internal/build"},
-	"speaker/heartbeat":      {"internal/bfd", "internal/build", "internal/heartbeat"},
+	"speaker/bgp":            {"internal/bgp/engine", "internal/child"},
+	"speaker/heartbeat":      {"internal/bfd", "internal/child", "internal/heartbeat"},
 	"speaker":                {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
 	"e2e":                    {"api", "e2e", "internal/k8s", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x", "github.com/vishvananda"},
 	"e2e/cmd/bench":          {"api", "e2e", "internal/config", "internal/ipam", "internal/k8s", "internal/lb", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x"},
@@ -84,7 +77,7 @@ var fence = map[string][]string{
 }
 
 // testOnly are packages that only tests, and each other, may import.
-var testOnly = []string{"internal/nstest", "internal/routertest", "internal/clocktest", "internal/crdtest", "internal/apitest"}
+var testOnly = []string{"internal/nstest", "internal/clocktest", "internal/apitest"}
 
 // onlyBy are packages that only these may import: what a router sends is parsed in processes of its own.
 var onlyBy = map[string][]string{"internal/bgp/engine": {"speaker/bgp"}}

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/crdtest"
+	"github.com/holdfast-lb/holdfast/internal/apitest"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
@@ -20,12 +20,12 @@ import (
 type crd struct {
 	name   string
 	schema *structuralschema.Structural
-	crdtest.CRD
+	apitest.CRD
 }
 
 func readCRDs(t testing.TB) []crd {
 	t.Helper()
-	all, err := crdtest.Read(Oldest)
+	all, err := apitest.Read(Oldest)
 	if err != nil || len(all) != 9 {
 		t.Fatal(len(all), err)
 	}

@@ -8,10 +8,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
-	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"golang.org/x/sync/errgroup"
 )
@@ -166,6 +166,6 @@ func (m *Monitor) Run(ctx context.Context) error {
 }
 
 // newLoop returns the loop of one part.
-func newLoop(log *slog.Logger, name string, sync func(context.Context) (time.Duration, error)) *loop.Loop {
-	return loop.New(loop.Config{Name: name, Log: log, Sync: sync})
+func newLoop(log *slog.Logger, name string, sync func(context.Context) (time.Duration, error)) *daemon.Loop {
+	return daemon.NewLoop(daemon.LoopConfig{Name: name, Log: log, Sync: sync})
 }

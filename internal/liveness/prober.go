@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/loop"
 )
 
 const (
@@ -30,7 +30,7 @@ type prober struct {
 	// api reports whether the API server answers.
 	api   func() bool
 	slots chan struct{}
-	loop  *loop.Loop
+	loop  *daemon.Loop
 
 	mu sync.Mutex
 	// known is what was set last, reach what follows, speakerDown the nodes that were in SpeakerDown before.

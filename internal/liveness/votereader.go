@@ -13,8 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/loop"
 )
 
 const (
@@ -42,7 +42,7 @@ type voteReader struct {
 	cluster Cluster
 	// changed is called when the partition changes.
 	changed func()
-	loop    *loop.Loop
+	loop    *daemon.Loop
 	// last is the last result of the votes.
 	last atomic.Pointer[lb.Partition]
 	// api: the API server answered the last read.

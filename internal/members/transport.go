@@ -7,7 +7,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/holdfast-lb/holdfast/internal/crowd"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 )
 
 // Bounds on what is read before it is known to be a member's: memberlist reads a message of up to 20 MiB to its end before
@@ -20,7 +20,7 @@ const (
 // transport is memberlist's with these bounds on incoming streams.
 type transport struct {
 	*memberlist.NetTransport
-	limit   crowd.Limit
+	limit   daemon.Crowd
 	streams chan net.Conn
 	stopped chan struct{}
 }
@@ -31,7 +31,7 @@ func newTransport(address string, port int, log *log.Logger) (*transport, error)
 		return nil, err
 	}
 	t := &transport{
-		NetTransport: inner, limit: crowd.Limit{All: mostStreams, OfOne: mostOfOne},
+		NetTransport: inner, limit: daemon.Crowd{All: mostStreams, OfOne: mostOfOne},
 		streams: make(chan net.Conn), stopped: make(chan struct{}),
 	}
 	go t.admit()

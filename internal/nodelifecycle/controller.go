@@ -42,9 +42,9 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/loop"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -101,7 +101,7 @@ type Controller struct {
 	options config.Options
 	limit   Limit
 	log     *slog.Logger
-	loop    *loop.Loop
+	loop    *daemon.Loop
 	memory  memory
 }
 
@@ -126,7 +126,7 @@ type snapshot struct {
 // New returns a Controller for the Services that options serve. Run starts it.
 func New(cluster Cluster, options config.Options, limit Limit, log *slog.Logger) *Controller {
 	c := &Controller{cluster: cluster, options: options, limit: limit, log: log}
-	c.loop = loop.New(loop.Config{Name: "nodelifecycle", Log: log, MinInterval: minInterval, Sync: c.sync})
+	c.loop = daemon.NewLoop(daemon.LoopConfig{Name: "nodelifecycle", Log: log, MinInterval: minInterval, Sync: c.sync})
 	return c
 }
 

@@ -4,9 +4,9 @@
 // A test that needs it wraps its body:
 //
 //	func TestResolve(t *testing.T) {
-//		nstest.Run(t, func(t *testing.T) {
-//			node, far := nstest.Self(t), nstest.New(t)
-//			nstest.Veth(t, node, "eth0", far, "eth0")
+//		Run(t, func(t *testing.T) {
+//			node, far := Self(t), New(t)
+//			Veth(t, node, "eth0", far, "eth0")
 //			far.AddAddress("eth0", "192.0.2.2/24", "2001:db8::2/64")
 //			…
 //		})
@@ -24,6 +24,8 @@
 // (also by panic, timeout or kill) the kernel ends everything it started.
 // /proc still shows the PIDs of the outside: use /proc/self and
 // /proc/thread-self, never /proc/PID.
+//
+// FRR and BIRD are real routers in such a namespace. Where a router is not installed, the test is skipped.
 //
 // The package is for tests only; nothing that is shipped may import it.
 package nstest

@@ -12,12 +12,12 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
-	"github.com/holdfast-lb/holdfast/internal/loop"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -53,9 +53,9 @@ type Reporter struct {
 	cluster *k8s.Cluster
 	layer2  *layer2.Responder
 	last    atomic.Pointer[Outcome]
-	loop    *loop.Loop
+	loop    *daemon.Loop
 	// stateLoop runs state.
-	stateLoop *loop.Loop
+	stateLoop *daemon.Loop
 	state     *stateWriter
 
 	// conflicts are the sentences on foreign claims that Events reported.
@@ -72,9 +72,9 @@ func New(c Config) *Reporter {
 	}
 	*r = Reporter{
 		node: c.NodeName, cluster: c.Cluster, layer2: c.Layer2, pace: pace{burst: c.Cluster.InBurst, announcing: c.Layer2.Announcing}, state: state,
-		loop: loop.New(loop.Config{Name: "report", Log: c.Log, Sync: r.sync}),
+		loop: daemon.NewLoop(daemon.LoopConfig{Name: "report", Log: c.Log, Sync: r.sync}),
 		// That a node is silent must be written at once, whatever else is being written.
-		stateLoop: loop.New(loop.Config{Name: "state", Log: c.Log, Sync: state.sync}),
+		stateLoop: daemon.NewLoop(daemon.LoopConfig{Name: "state", Log: c.Log, Sync: state.sync}),
 	}
 	return r
 }

@@ -6,12 +6,12 @@ import (
 	"os"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp/engine"
-	"github.com/holdfast-lb/holdfast/internal/build"
+	"github.com/holdfast-lb/holdfast/internal/child"
 )
 
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == "--version" {
-		fmt.Println(build.String("bgp"))
+		fmt.Println(child.BuildOf("bgp"))
 		return
 	}
 	if err := engine.Serve(); err != nil {

@@ -1,11 +1,9 @@
-package routertest
+package nstest
 
 import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 // BIRD is the BIRD Internet Routing Daemon.
@@ -15,7 +13,7 @@ type BIRD struct {
 }
 
 // StartBIRD starts it.
-func StartBIRD(t *testing.T, ns *nstest.NS, config string) *BIRD {
+func StartBIRD(t *testing.T, ns *NS, config string) *BIRD {
 	t.Helper()
 	b := &BIRD{newRouter(t, ns, "bird", "birdc"), t.TempDir()}
 	b.write(b.config(), config)

@@ -1,6 +1,4 @@
-// Package httpd serves the HTTP pages of a daemon: metrics, health and debug, each
-// on a listener of its own so that the debug pages can stay on the loopback address.
-package httpd
+package daemon
 
 import (
 	"context"
@@ -14,8 +12,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-
-	"github.com/holdfast-lb/holdfast/internal/crowd"
 )
 
 const (
@@ -29,6 +25,8 @@ const (
 	// readTimeout is for a request, and for the next one; writeTimeout also for what takes long, as a profile does.
 	readTimeout, writeTimeout = 5 * time.Second, time.Minute
 )
+
+// Each page has a listener of its own, so that the debug pages can stay on the loopback address.
 
 // Metrics serves /metrics from g, to all who ask together a part of the time only: whoever reaches the port may ask.
 func Metrics(g prometheus.Gatherer) http.Handler {
@@ -94,7 +92,7 @@ func Serve(ctx context.Context, address string, h http.Handler) error {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", address, err)
 	}
-	listener = (&crowd.Limit{All: mostConnections, OfOne: mostOfOne}).Listener(listener)
+	listener = (&Crowd{All: mostConnections, OfOne: mostOfOne}).Listener(listener)
 	server := server(ctx, h)
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()

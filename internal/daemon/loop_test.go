@@ -1,4 +1,4 @@
-package loop
+package daemon
 
 import (
 	"context"
@@ -32,7 +32,7 @@ type acts struct {
 }
 
 // run has script act on a Loop, and returns the runs.
-func run(t *testing.T, c Config, script func(*loop)) []time.Duration {
+func run(t *testing.T, c LoopConfig, script func(*loop)) []time.Duration {
 	t.Helper()
 	l := &loop{}
 	synctest.Test(t, func(t *testing.T) {
@@ -47,7 +47,7 @@ func run(t *testing.T, c Config, script func(*loop)) []time.Duration {
 			l.spent += acts.cost
 			return acts.again, acts.err
 		}
-		l.Loop = New(c)
+		l.Loop = NewLoop(c)
 		l.Loop.spent = func() time.Duration { return l.spent }
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -76,11 +76,11 @@ func (l *loop) from(now acts) {
 
 func TestLoop(t *testing.T) {
 	for name, tt := range map[string]struct {
-		config Config
+		config LoopConfig
 		script func(*loop)
 		want   []time.Duration
 	}{
-		"after a quiet time at once, then after a pause, once for all kicks": {Config{}, func(l *loop) {
+		"after a quiet time at once, then after a pause, once for all kicks": {LoopConfig{}, func(l *loop) {
 			l.at(1000 * ms)
 			l.Kick()
 			l.at(1001 * ms)
@@ -88,7 +88,7 @@ func TestLoop(t *testing.T) {
 			l.Kick()
 			l.at(2000 * ms)
 		}, []time.Duration{0, 1000 * ms, 1005 * ms}},
-		"the pause is ten times what the run took": {Config{}, func(l *loop) {
+		"the pause is ten times what the run took": {LoopConfig{}, func(l *loop) {
 			l.from(acts{cost: 20 * ms})
 			l.at(1000 * ms)
 			l.Kick()
@@ -96,7 +96,7 @@ func TestLoop(t *testing.T) {
 			l.Kick()
 			l.at(2000 * ms)
 		}, []time.Duration{0, 1000 * ms, 1220 * ms}},
-		"a run that waits for others costs nothing": {Config{}, func(l *loop) {
+		"a run that waits for others costs nothing": {LoopConfig{}, func(l *loop) {
 			l.from(acts{cost: 2 * ms, waits: 300 * ms})
 			l.at(1000 * ms)
 			l.Kick()
@@ -104,7 +104,7 @@ func TestLoop(t *testing.T) {
 			l.Kick()
 			l.at(2000 * ms)
 		}, []time.Duration{0, 1000 * ms, 1322 * ms}},
-		"or as many times as the loop has it": {Config{CostFactor: 2}, func(l *loop) {
+		"or as many times as the loop has it": {LoopConfig{CostFactor: 2}, func(l *loop) {
 			l.from(acts{cost: 20 * ms})
 			l.at(1000 * ms)
 			l.Kick()
@@ -112,13 +112,13 @@ func TestLoop(t *testing.T) {
 			l.Kick()
 			l.at(2000 * ms)
 		}, []time.Duration{0, 1000 * ms, 1060 * ms}},
-		"and a second at most": {Config{}, func(l *loop) {
+		"and a second at most": {LoopConfig{}, func(l *loop) {
 			l.from(acts{cost: 500 * ms})
 			l.at(10 * ms)
 			l.Kick()
 			l.at(4000 * ms)
 		}, []time.Duration{0, 1500 * ms}},
-		"hurry cuts the pause short": {Config{}, func(l *loop) {
+		"hurry cuts the pause short": {LoopConfig{}, func(l *loop) {
 			l.from(acts{cost: 100 * ms})
 			l.at(2000 * ms)
 			l.Kick()
@@ -128,25 +128,25 @@ func TestLoop(t *testing.T) {
 			l.Hurry()
 			l.at(9000 * ms)
 		}, []time.Duration{0, 2000 * ms, 2200 * ms, 2305 * ms}},
-		"a least interval is between starts": {Config{MinInterval: 100 * ms}, func(l *loop) {
+		"a least interval is between starts": {LoopConfig{MinInterval: 100 * ms}, func(l *loop) {
 			l.from(acts{cost: 2 * ms})
 			l.at(10 * ms)
 			l.Kick()
 			l.at(1000 * ms)
 		}, []time.Duration{0, 100 * ms}},
-		"a failed run is tried again, less and less often": {Config{}, func(l *loop) {
+		"a failed run is tried again, less and less often": {LoopConfig{}, func(l *loop) {
 			l.from(acts{err: errors.New("no")})
 			l.at(700 * ms)
 			l.from(acts{})
 			l.at(3000 * ms)
 		}, []time.Duration{0, 200 * ms, 600 * ms, 1400 * ms}},
-		"it runs again when it wants to": {Config{}, func(l *loop) {
+		"it runs again when it wants to": {LoopConfig{}, func(l *loop) {
 			l.from(acts{again: 300 * ms})
 			l.at(500 * ms)
 			l.from(acts{})
 			l.at(29 * time.Second)
 		}, []time.Duration{0, 300 * ms, 600 * ms}},
-		"the slow tick": {Config{}, func(l *loop) { l.at(31 * time.Second) }, []time.Duration{0, 30 * time.Second}},
+		"the slow tick": {LoopConfig{}, func(l *loop) { l.at(31 * time.Second) }, []time.Duration{0, 30 * time.Second}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := run(t, tt.config, tt.script); !slices.Equal(got, tt.want) {
@@ -158,7 +158,7 @@ func TestLoop(t *testing.T) {
 
 func TestDone(t *testing.T) {
 	var l *loop
-	run(t, Config{}, func(under *loop) {
+	run(t, LoopConfig{}, func(under *loop) {
 		l = under
 		l.at(ms)
 		l.from(acts{err: errors.New("no")})

@@ -1,8 +1,4 @@
-// Package routertest runs real routers, FRRouting and BIRD, in network namespaces of tests (package nstest). Where a
-// router is not installed, the test is skipped.
-//
-// The package is for tests only; nothing that is shipped may import it.
-package routertest
+package nstest
 
 import (
 	"errors"
@@ -12,8 +8,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 // startLimit is for a program to start on a machine that has much else to do.
@@ -22,7 +16,7 @@ const startLimit = 30 * time.Second
 // Router is the processes of a router in a namespace. They end with the test.
 type Router struct {
 	t        *testing.T
-	NS       *nstest.NS
+	NS       *NS
 	programs []*program
 }
 
@@ -35,7 +29,7 @@ type program struct {
 }
 
 // newRouter makes a router without programs.
-func newRouter(t *testing.T, ns *nstest.NS, needs ...string) *Router {
+func newRouter(t *testing.T, ns *NS, needs ...string) *Router {
 	t.Helper()
 	for _, p := range needs {
 		if _, err := exec.LookPath(p); err != nil {
@@ -62,7 +56,7 @@ func (r *Router) Start() {
 		if err := p.cmd.Start(); err != nil {
 			r.t.Fatalf("start %s: %v", p.argv[0], err)
 		}
-		nstest.Until(r.t, startLimit, p.argv[0]+" listens to its console", func() bool {
+		Until(r.t, startLimit, p.argv[0]+" listens to its console", func() bool {
 			_, err := os.Stat(p.console)
 			return err == nil
 		})

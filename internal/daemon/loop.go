@@ -1,7 +1,4 @@
-// Package loop runs one function after each kick, and never twice at once.
-// A kick carries no content: the function reads everything again. The package does
-// not depend on the function.
-package loop
+package daemon
 
 import (
 	"context"
@@ -20,8 +17,8 @@ const (
 	mostPause  = time.Second
 )
 
-// Config of a Loop. Zero durations take the defaults.
-type Config struct {
+// LoopConfig of a Loop. Zero durations take the defaults.
+type LoopConfig struct {
 	// Name appears in log lines.
 	Name string
 	Log  *slog.Logger
@@ -41,9 +38,10 @@ type Config struct {
 	ResyncInterval time.Duration
 }
 
-// Loop coalesces kicks into runs of one function.
+// Loop runs one function after each kick, and never twice at once. A kick carries no content: the function reads
+// everything again.
 type Loop struct {
-	config       Config
+	config       LoopConfig
 	kicks, hurry chan struct{}
 	done         atomic.Int64
 	// began is when the present run began; nil while there is none.
@@ -53,8 +51,8 @@ type Loop struct {
 	spent func() time.Duration
 }
 
-// New returns a Loop that Run starts.
-func New(c Config) *Loop {
+// NewLoop returns a Loop that Run starts.
+func NewLoop(c LoopConfig) *Loop {
 	defaults := []struct {
 		field *time.Duration
 		value time.Duration

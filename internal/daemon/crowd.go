@@ -1,6 +1,4 @@
-// Package crowd bounds the connections that anybody who reaches a port may keep open to this process, so that no
-// machine or pod takes its memory and file descriptors, or the place of all others.
-package crowd
+package daemon
 
 import (
 	"container/list"
@@ -9,8 +7,9 @@ import (
 	"sync"
 )
 
-// Limit bounds open connections.
-type Limit struct {
+// Crowd bounds the connections that anybody who reaches a port may keep open to this process, so that no machine or pod takes
+// its memory and file descriptors, or the place of all others.
+type Crowd struct {
 	// All is how many may be open: one more ends the oldest, since those who use a connection as they should need it for a
 	// moment. OfOne is how many may be open from one address: it gets no more.
 	All, OfOne int
@@ -23,7 +22,7 @@ type Limit struct {
 
 // Admit returns a connection that counts until it is closed; false, and it is closed, if it is one too many of its
 // address.
-func (l *Limit) Admit(c net.Conn) (net.Conn, bool) {
+func (l *Crowd) Admit(c net.Conn) (net.Conn, bool) {
 	admitted := &conn{Conn: c, limit: l}
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		admitted.from = a.AddrPort().Addr().Unmap()
@@ -40,7 +39,7 @@ func (l *Limit) Admit(c net.Conn) (net.Conn, bool) {
 }
 
 // enter counts a connection, and returns the one that has to go for it, if any.
-func (l *Limit) enter(c *conn) (oldest *conn, ok bool) {
+func (l *Crowd) enter(c *conn) (oldest *conn, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.of[c.from] >= l.OfOne {
@@ -57,7 +56,7 @@ func (l *Limit) enter(c *conn) (oldest *conn, ok bool) {
 	return oldest, true
 }
 
-func (l *Limit) leave(c *conn) {
+func (l *Crowd) leave(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c.place == nil {
@@ -71,11 +70,11 @@ func (l *Limit) leave(c *conn) {
 }
 
 // Listener returns a listener that admits what the inner one accepts.
-func (l *Limit) Listener(inner net.Listener) net.Listener { return listener{inner, l} }
+func (l *Crowd) Listener(inner net.Listener) net.Listener { return listener{inner, l} }
 
 type listener struct {
 	net.Listener
-	limit *Limit
+	limit *Crowd
 }
 
 func (l listener) Accept() (net.Conn, error) {
@@ -92,7 +91,7 @@ func (l listener) Accept() (net.Conn, error) {
 
 type conn struct {
 	net.Conn
-	limit *Limit
+	limit *Crowd
 	from  netip.Addr
 	// place in the list of open ones; nil once it left.
 	place *list.Element

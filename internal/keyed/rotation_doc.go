@@ -17,4 +17,4 @@
 // No time is kept in the Secret: a controller that starts in the middle counts from there, and a longer wait does no
 // harm. All of this holds for speakers that reach the API server; one that does not for a minute and a half misses
 // changes. It does not hold for an owner who writes another key as in-use.
-package rotation
+package keyed

@@ -1,4 +1,4 @@
-package routertest
+package nstest
 
 import (
 	"encoding/json"
@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-
-	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 // frrDir is where FRR's daemons are, which are not in PATH.
@@ -22,7 +20,7 @@ type FRR struct {
 }
 
 // StartFRR starts zebra and further daemons, each given by its name and arguments, with one configuration for all.
-func StartFRR(t *testing.T, ns *nstest.NS, config string, daemons ...[]string) *FRR {
+func StartFRR(t *testing.T, ns *NS, config string, daemons ...[]string) *FRR {
 	t.Helper()
 	// Without this argument zebra deletes an IPv6 route before it replaces it.
 	daemons = append([][]string{{"zebra", "--v6-rr-semantics"}}, daemons...)

@@ -1,13 +1,11 @@
-// Package build says which build of Holdfast a program is. The linker stamps what git says; a program that was built by
-// hand says so.
-package build
+package child
 
 import (
 	"fmt"
 	"runtime"
 )
 
-// Stamped by the linker: see the command release.
+// Stamped by the linker with what git says: see the command release.
 var (
 	version = "unreleased"
 	commit  = "unknown"
@@ -17,12 +15,12 @@ var (
 // Version of the build.
 func Version() string { return version }
 
-// String names a program with its build on one line.
-func String(program string) string {
+// BuildOf names a program with its build on one line.
+func BuildOf(program string) string {
 	return fmt.Sprintf("%s %s, commit %s of %s, %s %s/%s", program, version, commit, date, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// Labels are the build as labels of a metric.
-func Labels() map[string]string {
+// BuildLabels are the build as labels of a metric.
+func BuildLabels() map[string]string {
 	return map[string]string{"version": version, "commit": commit, "date": date, "goversion": runtime.Version()}
 }

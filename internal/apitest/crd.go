@@ -1,6 +1,4 @@
-// Package crdtest validates objects of our group as the API server does, by the schemas and rules in config/crd. It is
-// for tests only.
-package crdtest
+package apitest
 
 import (
 	"context"

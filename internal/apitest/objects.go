@@ -1,4 +1,4 @@
-package crdtest
+package apitest
 
 import (
 	"encoding/json"
