@@ -1,7 +1,7 @@
 package config
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -28,59 +28,34 @@ func parseAddr(s string) (netip.Addr, error) {
 // or a single address. The note, if any, explains how the entry was read.
 func parseRange(entry string) (r lb.Range, note string, err error) {
 	entry = strings.TrimSpace(entry)
-	switch {
-	case strings.Contains(entry, "/"):
-		return parsePrefix(entry)
-	case strings.Contains(entry, "-"):
-		r, err := parseSpan(entry)
-		return r, "", err
+	from, to, span := strings.Cut(entry, "-")
+	if !span {
+		to = from
 	}
-	a, err := parseAddr(entry)
-	if err != nil {
-		return lb.Range{}, "", fmt.Errorf("%w: write a prefix (192.0.2.0/26), a range (192.0.2.10-192.0.2.20) or a single address", err)
-	}
-	return lb.Range{From: a, To: a}, "", nil
-}
-
-func parsePrefix(entry string) (r lb.Range, note string, err error) {
-	p, err := netip.ParsePrefix(entry)
-	switch {
-	case err != nil:
-		return lb.Range{}, "", fmt.Errorf("%q is not a prefix: write an address and a length, as in 192.0.2.0/26 or 2001:db8::/112", entry)
-	case p.Addr().Is4In6():
-		return lb.Range{}, "", fmt.Errorf("%q is an IPv4 prefix in IPv6 form: write it as IPv4", entry)
-	case p.Bits() == 0:
-		return lb.Range{}, "", errEverything(entry)
-	}
-	// MetalLB also reads such a prefix as its network: a pool migrated from it keeps its addresses.
-	if network := p.Masked(); network != p {
-		note = fmt.Sprintf("%q has host bits set and is read as %s: write that", entry, network)
-		p = network
-	}
-	return lb.Range{From: p.Addr(), To: lastOf(p)}, note, nil
-}
-
-func parseSpan(entry string) (lb.Range, error) {
-	from, to, _ := strings.Cut(entry, "-")
 	a, errA := parseAddr(from)
 	b, errB := parseAddr(to)
-	if err := errors.Join(errA, errB); err != nil {
-		return lb.Range{}, fmt.Errorf("%q is not a range (%s): write its first and last address, as in 192.0.2.10-192.0.2.20",
-			entry, strings.ReplaceAll(err.Error(), "\n", ", "))
+	err = cmp.Or(errA, errB)
+	if p, notPrefix := netip.ParsePrefix(entry); notPrefix == nil && !p.Addr().Is4In6() {
+		// MetalLB also reads such a prefix as its network: a pool migrated from it keeps its addresses.
+		if network := p.Masked(); network != p {
+			note = fmt.Sprintf("%q has host bits set and is read as %s: write that", entry, network)
+			p = network
+		}
+		a, b, err = p.Addr(), lastOf(p), nil
 	}
 	switch {
+	case err != nil:
+		err = fmt.Errorf("%w: write a prefix (192.0.2.0/26), a range (192.0.2.10-192.0.2.20) or a single address", err)
 	case a.BitLen() != b.BitLen():
-		return lb.Range{}, fmt.Errorf("%q begins in one IP family and ends in the other: write one range for each", entry)
+		err = fmt.Errorf("%q begins in one IP family and ends in the other: write one range for each", entry)
 	case b.Less(a):
-		return lb.Range{}, fmt.Errorf("%q is reversed: write %s-%s", entry, b, a)
+		err = fmt.Errorf("%q is reversed: write %s-%s", entry, b, a)
 	case a.IsUnspecified() && !b.Next().IsValid():
-		return lb.Range{}, errEverything(entry)
+		err = fmt.Errorf("%q is every address there is: write the prefix that is yours to give", entry)
+	default:
+		return lb.Range{From: a, To: b}, note, nil
 	}
-	return lb.Range{From: a, To: b}, nil
-}
-
-func errEverything(entry string) error {
-	return fmt.Errorf("%q is every address there is: write the prefix that is yours to give", entry)
+	return lb.Range{}, "", err
 }
 
 // lastOf returns the last address of a masked prefix.
