@@ -101,7 +101,7 @@ func TestPace(t *testing.T) {
 		{"soon again", poolPace / 4, func(w *poolWrite) { w.status.AssignedIPv4++ }, false, poolPace * 3 / 4},
 		{"later", poolPace, func(w *poolWrite) { w.status.AssignedIPv4++ }, true, 0},
 		{"another sentence", time.Second, func(w *poolWrite) { w.status.Conditions = condition("True", lb.Valid, "other") }, false, poolPace - time.Second},
-		{"a problem", time.Second, func(w *poolWrite) { w.status.Conditions = condition("False", lb.Unreadable, "what") }, true, 0},
+		{"a problem", time.Second, func(w *poolWrite) { w.status.Conditions = condition("False", lb.InvalidAddresses, "what") }, true, 0},
 		{"another problem", time.Second, func(w *poolWrite) { w.status.Conditions = condition("True", lb.HostBitsIgnored, "what") }, true, 0},
 		{"no condition", time.Second, func(w *poolWrite) { w.status.Conditions = nil }, true, 0},
 		{"in use", time.Second, func(w *poolWrite) { w.pool.Finalizers = nil }, true, 0},

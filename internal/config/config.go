@@ -7,7 +7,6 @@ package config
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -163,14 +162,14 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	if opt.NoFilter {
 		openPools(&r, pools)
 	}
-	peers := compilePeers(&r, inForce(&r, KindPeer, o.Peers, "spec.holdTime", "spec.keepaliveTime", "spec.connectTime", "spec.enableGracefulRestart"), newSecrets(o), nodes)
+	peers := compilePeers(&r, o.Peers, newSecrets(o), nodes)
 	attachBFD(&r, o.BFDProfiles, o.Peers, peers)
 	state := lb.State{
 		Namespaces:       map[string]map[string]string{},
 		Nodes:            nodes,
-		L2Advertisements: compileL2Advertisements(&r, inForce(&r, KindL2Advertisement, o.L2Advertisements, "spec.preferredNodeSelectors"), pools),
-		BGPAdvertisements: compileBGPAdvertisements(&r, inForce(&r, KindBGPAdvertisement, o.BGPAdvertisements, "spec.localPref", "spec.med", "spec.asPathPrepend", "spec.aggregationLength", "spec.aggregationLengthV6"), pools, o.Peers,
-			compileAliases(&r, inForce(&r, KindCommunity, o.Communities))),
+		L2Advertisements: compileL2Advertisements(&r, o.L2Advertisements, pools),
+		BGPAdvertisements: compileBGPAdvertisements(&r, o.BGPAdvertisements, pools, o.Peers,
+			compileAliases(&r, o.Communities)),
 		Peers: peers,
 	}
 	if !slices.EqualFunc(c.named, pools, sameNames) {
@@ -182,7 +181,7 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	}
 	x := reader{opt, openstack.New(opt.OpenStack, state.Pools)}
 	services := c.services.update(o.Services, x.compileService)
-	state.FloatingIPs = compileFloatingIPs(&r, o.FloatingIPs, o.Services)
+	state.FloatingIPs = compileFloatingIPs(o.FloatingIPs, o.Services)
 	s := joined{report: &r, reserved: map[netip.Addr]lb.Key{}}
 	if len(o.FloatingIPs) > 0 {
 		s.notServed = map[lb.Key]string{}
@@ -257,10 +256,11 @@ func (m *memo[T, P]) drop(chosen func(*part[T, P]) bool) {
 }
 
 // MarkUnreadable is in memory only: package k8s sets it on objects of our group of which it could not
-// read every field, with one "FIELD: ERROR" on each line. These fields have their zero values.
+// read every field, with one "FIELD: ERROR" on each line. These fields have their zero values. They are times in a status,
+// which some API servers take in any form; the schema admits nothing else that cannot be read.
 const MarkUnreadable = "holdfast.dev/unreadable"
 
-// Unreadable returns the fields that could not be read, such as spec.quota, each with the error.
+// Unreadable returns the fields that could not be read, such as status.observed, each with the error.
 func Unreadable(o metav1.Object) map[string]string {
 	text := o.GetAnnotations()[MarkUnreadable]
 	if text == "" {
@@ -274,51 +274,12 @@ func Unreadable(o metav1.Object) map[string]string {
 	return out
 }
 
-// reportUnreadable reports the fields that could not be read, with what follows from that, and returns them.
-func reportUnreadable(r *report, object lb.Object, o metav1.Object, effect string) map[string]string {
-	fields := Unreadable(o)
-	for _, field := range slices.Sorted(maps.Keys(fields)) {
-		r.fault(object, lb.Unreadable, "%s cannot be read (%s): %s; write it again, or remove it", field, fields[field], effect)
-	}
-	return fields
-}
-
-// inForce returns the objects to be compiled. One with an unreadable field is left out, unless the field is
-// named here or in the status: without a selector it would do more than its author meant. All nodes decide
-// that alike, whatever they read before.
-func inForce[T metav1.Object](r *report, kind string, objects []T, harmless ...string) []T {
-	stays := func(field string) bool {
-		return slices.Contains(harmless, field) || strings.HasPrefix(field, "status")
-	}
-	var out []T
-	for _, o := range objects {
-		whole, effect := true, "the default stands"
-		for field := range Unreadable(o) {
-			if !stays(field) {
-				whole, effect = false, "the object is not in force"
-			}
-		}
-		reportUnreadable(r, lb.Object{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName()}, o, effect)
-		if whole {
-			out = append(out, o)
-		}
-	}
-	return out
-}
-
-// freeze makes a pool with unreadable fields keep what it gave and give nothing new. If its source ranges are
-// among these fields, nobody reaches its addresses.
-func freeze(r *report, object lb.Object, o *v1beta1.IPAddressPool, p *lb.Pool) {
-	fields := reportUnreadable(r, object, o, "the pool keeps what it gave, and gives no new addresses")
-	p.Unreadable = len(fields) > 0
-	_, spec := fields["spec"]
-	_, ranges := fields["spec.sourceRanges"]
-	p.Restricted = p.Restricted || spec || ranges
-}
-
-// CheckSpeakerState returns the Problems of a SpeakerState.
+// CheckSpeakerState returns the Problems of a SpeakerState. The statuses of other objects are the controller's, which writes
+// again what it cannot read.
 func CheckSpeakerState(o *v1beta1.SpeakerState) []lb.Problem {
 	var r report
-	reportUnreadable(&r, lb.Object{Kind: KindSpeakerState, Name: o.Name}, o, "it does not count; the node's speaker writes it")
+	for field, err := range Unreadable(o) {
+		r.fault(lb.Object{Kind: KindSpeakerState, Name: o.Name}, lb.Unreadable, "%s cannot be read (%s): it does not count; the node's speaker writes it", field, err)
+	}
 	return r.sorted()
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // compileFloatingIPs returns the FloatingIPs, ordered by key.
-func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP, services []*corev1.Service) []lb.FloatingIP {
+func compileFloatingIPs(objects []*v1beta1.FloatingIP, services []*corev1.Service) []lb.FloatingIP {
 	var out []lb.FloatingIP
 	gone := missingServices(objects, services)
 	for _, o := range objects {
@@ -28,29 +28,12 @@ func compileFloatingIPs(r *report, objects []*v1beta1.FloatingIP, services []*co
 			Recall:      recall(o),
 		}
 		f.Wanted, f.Families = readFloating(o.Spec)
-		unread := reportUnreadable(r, lb.Object{Kind: KindFloatingIP, Namespace: o.Namespace, Name: o.Name}, o, "the FloatingIP keeps its addresses, and gets no new ones")
-		if len(unread) > 0 {
-			f.Problem = waits(r.problems[len(r.problems)-1])
-		}
 		for _, text := range o.Status.Addresses {
 			if a, err := parseAddr(text); err == nil && !slices.Contains(f.Addresses, a) {
 				f.Addresses = append(f.Addresses, a)
 			}
 		}
-		if unread["status"] != "" || unread["status.addresses"] != "" {
-			for _, origin := range f.Record {
-				f.Addresses = append(f.Addresses, origin.Address)
-			}
-		}
-		if f.Problem == nil {
-			f.Wanted = append(f.Wanted, lostAddresses(f)...)
-		}
-		for _, a := range f.Addresses {
-			// Addresses of a family that is no longer requested go as soon as the request is readable.
-			if f.Problem != nil && !slices.Contains(f.Families, lb.FamilyOf(a)) {
-				f.Families = append(f.Families, lb.FamilyOf(a))
-			}
-		}
+		f.Wanted = append(f.Wanted, lostAddresses(f)...)
 		if b := o.Status.BoundTo; b != nil {
 			f.BoundTo, f.BoundUID = lb.Key{Namespace: o.Namespace, Name: b.Name}, b.UID
 		}

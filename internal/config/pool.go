@@ -36,7 +36,6 @@ func compilePools(r *report, objects []*v1beta1.IPAddressPool, memories map[stri
 			Deleting:      o.DeletionTimestamp != nil,
 			PoolTerms:     compileTerms(r, object, o, memories[o.Name]),
 		}}
-		freeze(r, object, o, &p.Pool)
 		for i, entry := range o.Spec.Addresses {
 			e, note, err := parseRange(entry)
 			if err != nil {

@@ -99,7 +99,7 @@ const (
 // attachBFD gives every peer that names a BFDProfile its BFD. A peer whose profile cannot be used runs without BFD: what
 // is advertised must not depend on an object that somebody deleted by mistake.
 func attachBFD(r *report, profiles []*v1beta1.BFDProfile, objects []*v1beta1.BGPPeer, peers []lb.Peer) {
-	compiled := compileBFDProfiles(r, profiles)
+	compiled := compileBFDProfiles(profiles)
 	names := map[string]string{}
 	for _, o := range objects {
 		names[o.Name] = o.Spec.BFDProfile
@@ -120,9 +120,9 @@ func attachBFD(r *report, profiles []*v1beta1.BFDProfile, objects []*v1beta1.BGP
 }
 
 // compileBFDProfiles returns the profiles in force, by name. Their bounds are those of the schema.
-func compileBFDProfiles(r *report, objects []*v1beta1.BFDProfile) map[string]lb.BFD {
+func compileBFDProfiles(objects []*v1beta1.BFDProfile) map[string]lb.BFD {
 	out := map[string]lb.BFD{}
-	for _, o := range inForce(r, KindBFDProfile, objects, "spec.echoInterval") {
+	for _, o := range objects {
 		s, milliseconds := o.Spec, func(field *int32) time.Duration {
 			return time.Duration(valueOr(field, defaultBFDInterval)) * time.Millisecond
 		}

@@ -47,11 +47,6 @@ func (h *history) happen() {
 		h.want(&s.Services[h.IntN(len(s.Services))].Service)
 	case what < 18:
 		h.flip(&s.Services[h.IntN(len(s.Services))])
-	case what == 18 && h.oneIn(2) && len(s.Pools) > 0:
-		p := &s.Pools[h.IntN(len(s.Pools))]
-		if p.Unreadable = !p.Unreadable; p.Unreadable && h.oneIn(2) {
-			p.Ranges = nil
-		}
 	case what == 18:
 		s.Namespaces = map[string]map[string]string{"a": {"team": pick(h, "a", "b")}, "b": {"team": "b"}}
 	case what == 19 && h.calm:

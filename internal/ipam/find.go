@@ -98,8 +98,8 @@ func (a *assigner) companion(held, got perFamily) *supply {
 
 // recall gives a Service back the addresses it had before its status was lost,
 // as in a restore, or before it gave them up in a clash. If another Service has the address now, or had it last and
-// reuseDelay keeps it, this one waits: falling back would change its address for good. So it does while the address's
-// pool cannot be read. Addresses that no pool would assign to it are forgotten.
+// reuseDelay keeps it, this one waits: falling back would change its address for good. Addresses that no pool would assign
+// to it are forgotten.
 func (a *assigner) recall(s *subject, got *perFamily) *refusal {
 	if s.Renew {
 		return nil
@@ -108,10 +108,6 @@ func (a *assigner) recall(s *subject, got *perFamily) *refusal {
 		f, pool := s.family(had.Address), a.index.find(had.Address)
 		if s.held[f].IsValid() || got[f].IsValid() {
 			continue
-		}
-		if p := a.unreadablePool(had); p != nil && !p.Deleting && (s.RequestedPool == "" || s.RequestedPool == p.Name) {
-			return refuse(lb.Unreadable, "had %s before, of pool %q, which has fields that cannot be read: it waits for that pool; to take another address, "+
-				"remove the annotation holdfast.dev/assigned", had.Address, p.Name)
 		}
 		if !a.returnable(s, had) {
 			continue
@@ -140,23 +136,6 @@ func (a *assigner) remembers(s *subject) bool {
 		}
 	}
 	return false
-}
-
-// unreadablePool returns the pool that the address lies in or, since its ranges may be what cannot be read, came from,
-// if it is a pool with fields that cannot be read.
-func (a *assigner) unreadablePool(had lb.Origin) *supply {
-	if p := a.index.find(had.Address); p != nil {
-		if p.Unreadable {
-			return p
-		}
-		return nil
-	}
-	for _, p := range a.supplies {
-		if p.Unreadable && p.Name == had.Pool {
-			return p
-		}
-	}
-	return nil
 }
 
 // isConflict reports whether a refusal means that another Service or FloatingIP has the address.
@@ -192,9 +171,6 @@ func (a *assigner) outdated(s *subject, addr netip.Addr) bool {
 		return false
 	}
 	if s.Renew {
-		if a.unreadablePool(lb.Origin{Address: addr, Pool: s.Record.Of(addr).Pool}) != nil {
-			return false // nobody knows what its rules are
-		}
 		return pool == nil || pool.avoids(addr) || a.poolRefusal(s, pool, s.RequestedPool == pool.Name) != "" ||
 			s.RequestedPool != "" && s.RequestedPool != pool.Name
 	}

@@ -33,7 +33,7 @@ func avoided(p *lb.Pool, addr netip.Addr) bool {
 // allows reports whether the pool may give the address to the Service.
 func (w *witness) allows(p *lb.Pool, svc *lb.Service, addr netip.Addr, asked bool) bool {
 	byName := asked || svc.RequestedPool == p.Name || slices.Contains(svc.RequestedAddresses, addr)
-	if p.Deleting || p.Unreadable || avoided(p, addr) || !p.AutoAssign && !byName || svc.RequestedPool != "" && svc.RequestedPool != p.Name {
+	if p.Deleting || avoided(p, addr) || !p.AutoAssign && !byName || svc.RequestedPool != "" && svc.RequestedPool != p.Name {
 		return false
 	}
 	if !suits(p, svc) || len(p.Classes) > 0 && svc.Class == "" && !byName {
@@ -260,7 +260,7 @@ func (w *witness) countsAreRight() error {
 				case reserved || avoided(&p, addr):
 				case w.quarantined(&p, addr, lb.Key{}):
 					*quarantined[family]++
-				case !p.Deleting && !p.Unreadable:
+				case !p.Deleting:
 					*available[family]++
 				}
 			}

@@ -240,7 +240,7 @@ func requestsOf(f *lb.FloatingIP) *lb.Service {
 	return &lb.Service{
 		Key: f.Key, UID: f.UID, Labels: f.Labels, Created: f.Created,
 		Families: f.Families, FamilyPolicy: lb.SingleStack,
-		RequestedAddresses: f.Wanted, RequestedPool: f.Pool, Problem: f.Problem,
+		RequestedAddresses: f.Wanted, RequestedPool: f.Pool,
 		Addresses: f.Addresses, Record: f.Record, Recall: f.Recall,
 	}
 }

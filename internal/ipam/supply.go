@@ -83,9 +83,6 @@ func (a *assigner) poolRefusal(s *subject, p *supply, asked bool) string {
 	if p.Deleting {
 		return "is being deleted"
 	}
-	if p.Unreadable {
-		return "has fields that cannot be read"
-	}
 	if why := p.mismatch(s); why != "" {
 		return why
 	}

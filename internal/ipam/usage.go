@@ -83,7 +83,7 @@ func (a *assigner) usage() []Usage {
 		u := &out[s.place]
 		u.Pool, u.AssignedIPv4, u.AssignedIPv6 = s.Name, assigned[s.place].v4, assigned[s.place].v6
 		u.QuarantinedIPv4, u.QuarantinedIPv6 = quarantined[s.place].v4, quarantined[s.place].v6
-		if !s.Deleting && !s.Unreadable {
+		if !s.Deleting {
 			u.AvailableIPv4 = s.size(lb.IPv4, blocked[s.place].v4+u.QuarantinedIPv4)
 			u.AvailableIPv6 = s.size(lb.IPv6, blocked[s.place].v6+u.QuarantinedIPv6)
 		}

@@ -131,12 +131,6 @@ func (w *witness) frozen(svc *lb.Service, family lb.Family) netip.Addr {
 		if p != nil && w.allows(p, svc, had.Address, true) && w.quarantined(p, had.Address, svc.Key) {
 			return had.Address
 		}
-		if p == nil {
-			p = find(w.State.Pools, func(p lb.Pool) bool { return p.Name == had.Pool })
-		}
-		if p != nil && p.Unreadable && !p.Deleting && (svc.RequestedPool == "" || svc.RequestedPool == p.Name) {
-			return had.Address
-		}
 		return netip.Addr{}
 	}
 	return netip.Addr{}

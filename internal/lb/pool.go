@@ -22,8 +22,6 @@ type Pool struct {
 	Allocation *Allocation
 	// Deleting: addresses stay assigned, but the pool assigns no more.
 	Deleting bool
-	// Unreadable: fields of the pool could not be read. It keeps what it gave and gives nothing new, too.
-	Unreadable bool
 	PoolTerms
 }
 
@@ -105,8 +103,6 @@ type FloatingIP struct {
 	ServiceGone bool
 	// Deleting: its addresses are released as soon as no Service uses them.
 	Deleting bool
-	// Problem says why it cannot be read; nil if it can.
-	Problem *Problem
 	// Addresses that it holds, by its status.
 	Addresses []netip.Addr
 	// Record and Recall are as those of a Service.

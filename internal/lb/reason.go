@@ -236,7 +236,7 @@ const (
 	InvalidAggregation Reason = "InvalidAggregation"
 	// InvalidCommunity: a community cannot be read.
 	InvalidCommunity Reason = "InvalidCommunity"
-	// Unreadable: a field cannot be read into the type that it has: a number is too large, or a time is none.
+	// Unreadable: a field of a status cannot be read into the type that it has: a time is none.
 	Unreadable Reason = "Unreadable"
 	// Deleting: the object waits until no Service holds its addresses.
 	Deleting Reason = "Deleting"
