@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -28,20 +29,24 @@ func TestBFDFollowsLinks(t *testing.T) {
 		links := link.New(log, func() { p.loop.Hurry() })
 		p = newPaths(log, bgp.New(bgp.Config{Log: log, Command: testEngine}), links.Links, nil, func() {})
 		var mu sync.Mutex
-		var last struct{ Peers []bfd.Peer }
-		p.bfd.Connect(func(raw json.RawMessage) {
-			var order struct{ Peers []bfd.Peer }
-			if err := json.Unmarshal(raw, &order); err != nil {
-				t.Error(err)
+		var last []bfd.Peer
+		ours, theirs := net.Pipe()
+		go p.bfd.Serve(ours)
+		go func() {
+			for in := json.NewDecoder(theirs); ; {
+				var order []bfd.Peer
+				if in.Decode(&order) != nil {
+					return
+				}
+				mu.Lock()
+				last = order
+				mu.Unlock()
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			last = order
-		})
+		}()
 		ordered := func(name string) []int {
 			mu.Lock()
 			defer mu.Unlock()
-			for _, p := range last.Peers {
+			for _, p := range last {
 				if p.Name == name {
 					return p.Links
 				}

@@ -80,7 +80,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 		Log: w.log, NodeName: w.node, Address: address, Port: uint16(s.membersPort), HeartbeatPort: uint16(s.heartbeatPort),
 		Keys: keys, Heartbeat: heartbeat.Timers{Interval: s.heartbeatInterval}, Ordinary: !s.realtime, Kick: w.loop.Hurry,
 		HeartbeatCommand: []string{program}, Ask: w.liveness.Ask, Owner: w.owners,
-		Guest: w.paths.bfd.Notice,
+		Guest: w.paths.bfd.Serve,
 	})
 	if err != nil {
 		return fmt.Errorf("start membership: %w", err)
@@ -94,7 +94,6 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	self.Unfit &^= lb.Unfiltered // the filter may not have been set yet
 	w.tell(m, self)
 	w.membership.members.Store(m)
-	w.paths.bfd.Connect(m.OrderGuest)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return m.Run(ctx) })
 	group.Go(func() error {

@@ -1,8 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -95,9 +95,9 @@ func startPathsOn(t *testing.T, links func() []link.Link) *paths {
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	var p *paths
 	p = newPaths(log, bgp.New(bgp.Config{Log: log, Command: testEngine, Kick: func() { p.loop.Kick() }, CheckInterval: 100 * time.Millisecond}), links, nil, func() {})
-	orders := make(chan json.RawMessage, 16)
-	go bfd.Serve(orders, p.bfd.Notice, func() bool { return false })
-	p.bfd.Connect(func(raw json.RawMessage) { orders <- raw })
+	ours, theirs := net.Pipe()
+	go bfd.Serve(theirs, func() bool { return false })
+	go p.bfd.Serve(ours)
 	go func() { _ = p.loop.Run(t.Context()) }()
 	go func() { _ = p.bgp.Run(t.Context()) }()
 	return p

@@ -16,6 +16,31 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
+const frrBGPConfig = `
+frr defaults traditional
+bfd
+ profile fast
+  receive-interval 120
+  transmit-interval 80
+  detect-multiplier 20
+router bgp 65001
+ bgp router-id 192.0.2.2
+ no bgp ebgp-requires-policy
+ neighbor 192.0.2.1 remote-as 65000
+ neighbor 192.0.2.1 bfd profile fast
+ neighbor 2001:db8:1::1 remote-as 65000
+ neighbor 2001:db8:1::1 bfd profile fast
+`
+
+const birdBGPConfig = `
+log stderr all;
+router id 192.0.2.2;
+protocol device {}
+protocol bfd { interface "lan" { min rx interval 120 ms; min tx interval 80 ms; multiplier 20; }; }
+protocol bgp node4 { local 192.0.2.2 as 65001; neighbor 192.0.2.1 as 65000; bfd on; ipv4 { import all; export none; }; }
+protocol bgp node6 { local 2001:db8:1::2 as 65001; neighbor 2001:db8:1::1 as 65000; bfd on; ipv6 { import all; export none; }; }
+`
+
 const restartedRoute = "198.51.100.77/32"
 
 // keeper is a router with a session of BGP and one of BFD with this node.

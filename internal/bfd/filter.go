@@ -2,35 +2,28 @@ package bfd
 
 import (
 	"encoding/binary"
-	"fmt"
 	"slices"
 
 	"golang.org/x/net/bpf"
-	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 const (
-	// A socket filter sees a datagram from the UDP header on, and a choice of a socket from behind it; what lies at
-	// netOffset and beyond is the IP header (linux/filter.h, SKF_NET_OFF).
-	udpHeaderLen = 8
-	netOffset    = 0xfff00000
-	// Where the IP header has the TTL, and the source address.
-	ttl4, source4 = netOffset + 8, netOffset + 12
-	ttl6, source6 = netOffset + 7, netOffset + 8
-	whole         = 1 << 16
+	// Where the IP header has the TTL, and the source address. A choice of a socket sees a datagram from behind the UDP header on.
+	ttl4, source4 = rt.NetOffset + 8, rt.NetOffset + 12
+	ttl6, source6 = rt.NetOffset + 7, rt.NetOffset + 8
 )
-
-var dropAll = []bpf.Instruction{bpf.RetConstant{Val: 0}}
 
 // wellFormed lets pass what is long enough and of this version.
 var wellFormed = []bpf.Instruction{
 	// A load beyond the end drops the datagram.
-	bpf.LoadAbsolute{Off: udpHeaderLen + packetLen - 1, Size: 1},
-	bpf.LoadAbsolute{Off: udpHeaderLen, Size: 1},
+	bpf.LoadAbsolute{Off: rt.UDPHeaderLen + packetLen - 1, Size: 1},
+	bpf.LoadAbsolute{Off: rt.UDPHeaderLen, Size: 1},
 	bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: versionShift},
 	bpf.JumpIf{Cond: bpf.JumpEqual, Val: version, SkipTrue: 1},
 	bpf.RetConstant{Val: 0},
-	bpf.RetConstant{Val: whole},
+	bpf.RetConstant{Val: rt.Whole},
 }
 
 // choice finds the session of a datagram by the link that it came by, its source and its TTL, and returns the session's
@@ -75,21 +68,4 @@ func (s *session) origin(value uint32) (program []bpf.Instruction) {
 		bpf.JumpIf{Cond: bpf.JumpLessThan, Val: uint32(s.minTTL()), SkipTrue: 1},
 		bpf.RetConstant{Val: value},
 	)
-}
-
-// attach gives a socket a program, by one of the options SO_ATTACH_FILTER and SO_ATTACH_REUSEPORT_CBPF (socket(7)).
-func attach(fd, option int, program []bpf.Instruction) error {
-	raw, err := bpf.Assemble(program)
-	if err != nil {
-		return fmt.Errorf("assemble filter: %w", err)
-	}
-	instructions := make([]unix.SockFilter, len(raw))
-	for i, r := range raw {
-		instructions[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
-	}
-	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, option, &unix.SockFprog{Len: uint16(len(instructions)), Filter: &instructions[0]})
-	if err != nil {
-		return fmt.Errorf("attach filter: %w", err)
-	}
-	return nil
 }

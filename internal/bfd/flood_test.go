@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// gauge reads a metric without labels.
-func gauge(t testing.TB, c prometheus.Collector, name string) float64 {
+// gaugeOf reads a metric without labels.
+func gaugeOf(t testing.TB, c prometheus.Collector, name string) float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()
 	r.MustRegister(c)
@@ -41,20 +41,20 @@ func TestFlood(t *testing.T) {
 		s := startSpeaker(t, "192.0.2.1")
 		s.Set(append(only("v6"), only("v4")...))
 		s.until("the sessions are up", func() bool { return s.status("v6").State == Up && f.up("192.0.2.1") })
-		realtime := gauge(t, s.heartbeats, "holdfast_heartbeat_realtime")
+		realtime := gaugeOf(t, s.heartbeats, "holdfast_heartbeat_realtime")
 		failures := s.status("v6").Failures
 		flood(t, ns, "192.0.2.2", "192.0.2.1:3784", 0, 3*time.Second)
 		s.until("counters are reported", func() bool { return s.status("v4").Received > 100 })
-		if now := gauge(t, s.heartbeats, "holdfast_heartbeat_realtime"); now != realtime {
+		if now := gaugeOf(t, s.heartbeats, "holdfast_heartbeat_realtime"); now != realtime {
 			t.Errorf("real-time priority was %v and is %v", realtime, now)
 		}
-		if n := gauge(t, s.heartbeats, "holdfast_heartbeat_overruns_total"); n > 0 {
+		if n := gaugeOf(t, s.heartbeats, "holdfast_heartbeat_overruns_total"); n > 0 {
 			t.Errorf("%v overruns", n)
 		}
 		if v6 := s.status("v6"); v6.Failures != failures || v6.State != Up {
 			t.Errorf("a flood over IPv4 brought a session over IPv6 down: %+v", v6)
 		}
-		late := gauge(t, s.heartbeats, "holdfast_heartbeat_lateness_seconds")
+		late := gaugeOf(t, s.heartbeats, "holdfast_heartbeat_lateness_seconds")
 		t.Logf("heartbeats were %v s late at worst, and %d packets of the flood were read", late, s.status("v4").Received)
 		if realtime == 1 && late > 0.02 {
 			t.Errorf("heartbeats were %v s late", late)

@@ -107,22 +107,3 @@ func TestFloodBeside(t *testing.T) {
 		}
 	})
 }
-
-// One stray packet from too far away leaves nothing behind that would keep BGP waiting.
-func TestStray(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		self, ns := nstest.Self(t), nstest.New(t)
-		connect(t, self, ns, nstest.New(t))
-		n := startNode(t)
-		n.Set(only("far4"))
-		n.until("the session begins", func() bool { return n.status("far4").Sent > 0 })
-		say(t, ns, "203.0.113.1", "198.51.100.1", multiHopPort, 11, down())
-		sent := n.status("far4").Sent
-		n.until("it went on", func() bool { return n.status("far4").Sent > sent })
-		if s := n.status("far4"); s.State != Down || s.Error != "" {
-			t.Errorf("%+v", s)
-		}
-		say(t, ns, "203.0.113.1", "198.51.100.1", multiHopPort, 255, down())
-		n.until("the neighbor is heard", func() bool { return n.status("far4").State == Init })
-	})
-}

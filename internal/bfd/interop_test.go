@@ -1,6 +1,7 @@
 package bfd
 
 import (
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -180,15 +181,9 @@ func testFaults(t *testing.T, l *lab) {
 	l.path.Output("ip", "-6", "address", "replace", "2001:db8:3::9/64", "dev", "far", "nodad")
 	l.up()
 
-	// Switched off by us: the router's session goes down at once, and ours counts no failure.
-	before := l.status("v6")
-	l.Set(l.peers(func(p *Peer) { p.Disabled = p.Name == "v6" }))
-	l.until("both sides see that v6 is switched off", func() bool {
-		return l.status("v6").State == AdminDown && !l.router.up(sides["v6"].node)
-	})
-	if s := l.status("v6"); s.Failures != before.Failures {
-		t.Errorf("switched off: %+v, before %+v", s, before)
-	}
+	// Switched off by us: the router's session goes down at once.
+	l.Set(slices.DeleteFunc(l.peers(), func(p Peer) bool { return p.Name == "v6" }))
+	l.until("the router sees that v6 is switched off", func() bool { return !l.router.up(sides["v6"].node) })
 	l.Set(l.peers())
 	l.up()
 

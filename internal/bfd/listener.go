@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 // receiveBuffer holds what arrives for a session while the thread does not run.
@@ -17,7 +20,7 @@ type kind struct{ is6, multiHop bool }
 
 func kindOf(p Peer) kind { return kind{p.Address.Is6(), p.MultiHop} }
 
-func (k kind) port() int {
+func (k kind) port() uint16 {
 	if k.multiHop {
 		return multiHopPort
 	}
@@ -48,7 +51,7 @@ func listen(k kind) (*listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = unix.Bind(fd, sockaddr(unspecified(k.is6), k.port(), 0)); errors.Is(err, unix.EADDRINUSE) {
+	if err = unix.Bind(fd, rt.Sockaddr(netip.AddrPortFrom(unspecified(k.is6), k.port()), 0)); errors.Is(err, unix.EADDRINUSE) {
 		err = fmt.Errorf("another program on the node uses UDP port %d", k.port())
 	}
 	if err == nil {
@@ -84,10 +87,10 @@ func (l *listener) serve(sessions []*session) error {
 	for i, s := range l.slots {
 		chosen[i] = s.session
 	}
-	err := attach(l.sink, unix.SO_ATTACH_REUSEPORT_CBPF, choice(chosen))
+	err := rt.Attach(l.sink, unix.SO_ATTACH_REUSEPORT_CBPF, choice(chosen))
 	for _, s := range l.slots {
 		// Before, it may have got what is nobody's.
-		err = cmp.Or(err, attach(s.fd, unix.SO_ATTACH_FILTER, wellFormed))
+		err = cmp.Or(err, rt.Attach(s.fd, unix.SO_ATTACH_FILTER, wellFormed))
 	}
 	for _, s := range entered {
 		s.drain()
@@ -100,11 +103,11 @@ func (l *listener) free() (*slot, error) {
 	if i := slices.IndexFunc(l.slots, func(s *slot) bool { return s.session == nil }); i >= 0 {
 		return l.slots[i], nil
 	}
-	fd, err := openUDP(l.is6, option{unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer}, option{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1})
+	fd, err := openUDP(l.is6, rt.Option{Level: unix.SOL_SOCKET, Name: unix.SO_RCVBUF, Value: receiveBuffer}, rt.Option{Level: unix.SOL_SOCKET, Name: unix.SO_REUSEPORT, Value: 1})
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Bind(fd, sockaddr(unspecified(l.is6), l.port(), 0)); err != nil {
+	if err := unix.Bind(fd, rt.Sockaddr(netip.AddrPortFrom(unspecified(l.is6), l.port()), 0)); err != nil {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("bind UDP port %d: %w", l.port(), err)
 	}

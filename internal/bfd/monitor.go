@@ -3,6 +3,7 @@ package bfd
 import (
 	"encoding/json"
 	"log/slog"
+	"net"
 	"reflect"
 	"slices"
 	"sync"
@@ -18,16 +19,16 @@ type Config struct {
 }
 
 // Monitor is the speaker's side: it says which sessions are wanted, and knows what became of them. The sessions run in
-// the process of the heartbeats, which it reaches by the function that Connect gives it.
+// the process of the heartbeats.
 type Monitor struct {
 	config Config
 
 	mu    sync.Mutex
 	peers []Peer
-	send  func(json.RawMessage)
-	last  notice
-	// known: the process has reported since it started.
-	known bool
+	// out leads to the process; nil while there is none.
+	out *json.Encoder
+	// last is what the process reported; nil while it has not since it started.
+	last []Status
 }
 
 // New returns a Monitor without sessions.
@@ -44,39 +45,38 @@ func (m *Monitor) Set(peers []Peer) {
 	m.order()
 }
 
-// Connect has the wanted sessions sent by a function, now and when they change.
-func (m *Monitor) Connect(send func(json.RawMessage)) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.send = send
-	m.order()
-}
-
 // order sends the wanted sessions. mu is held.
 func (m *Monitor) order() {
-	if m.send == nil {
-		return
+	if m.out != nil {
+		_ = m.out.Encode(m.peers) // fails only if the process is gone
 	}
-	raw, err := json.Marshal(order{m.peers})
-	if err != nil {
-		panic("encode an order: " + err.Error()) // it has plain values only
-	}
-	m.send(raw)
 }
 
-// Notice takes what the process reports; nil says that the process ended, so that nothing is known.
-func (m *Monitor) Notice(raw json.RawMessage) {
-	var n notice
-	if raw != nil {
-		if err := json.Unmarshal(raw, &n); err != nil {
-			panic("a notice of our own cannot be read: " + err.Error())
+// Serve has the wanted sessions run in the process that a connection leads to, until that is gone. Then nothing is known.
+func (m *Monitor) Serve(conn net.Conn) {
+	m.mu.Lock()
+	m.out = json.NewEncoder(conn)
+	m.order()
+	m.mu.Unlock()
+	for in := json.NewDecoder(conn); ; {
+		var statuses []Status
+		if in.Decode(&statuses) != nil {
+			break
 		}
+		m.notice(statuses)
 	}
 	m.mu.Lock()
-	before := m.last
-	m.last, m.known = n, raw != nil
+	m.out = nil
 	m.mu.Unlock()
-	if m.logChanges(before.Sessions, n.Sessions) {
+	m.notice(nil)
+}
+
+func (m *Monitor) notice(statuses []Status) {
+	m.mu.Lock()
+	before := m.last
+	m.last = statuses
+	m.mu.Unlock()
+	if m.logChanges(before, statuses) {
 		m.config.Changed()
 	}
 }
@@ -85,7 +85,7 @@ func (m *Monitor) Notice(raw json.RawMessage) {
 func (m *Monitor) Statuses() []Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Clone(m.last.Sessions)
+	return slices.Clone(m.last)
 }
 
 // logChanges logs each change once, and reports whether there was any.
@@ -112,46 +112,52 @@ func (m *Monitor) logChanges(before, now []Status) bool {
 	return changed
 }
 
-var (
-	upDesc       = prometheus.NewDesc("holdfast_bfd_session_up", "1 if the BFD session is up.", []string{"peer"}, nil)
-	upsDesc      = prometheus.NewDesc("holdfast_bfd_ups_total", "Times that the BFD session came up.", []string{"peer"}, nil)
-	failuresDesc = prometheus.NewDesc("holdfast_bfd_failures_total",
-		"Times that the BFD session fell; not counted if one of both sides was switched off.", []string{"peer"}, nil)
-	packetsDesc = prometheus.NewDesc("holdfast_bfd_packets_total",
-		"BFD packets by direction: sent, received, or rejected: from the peer and not acceptable.", []string{"peer", "direction"}, nil)
-	detectionDesc = prometheus.NewDesc("holdfast_bfd_detection_seconds",
-		"Silence of the peer after which the BFD session falls.", []string{"peer"}, nil)
-)
+// metric is a value of each session.
+type metric struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(Status) float64
+}
+
+const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
+
+func byPeer(name, help string, labels prometheus.Labels, kind prometheus.ValueType, value func(Status) float64) metric {
+	return metric{prometheus.NewDesc("holdfast_bfd_"+name, help, []string{"peer"}, labels), kind, value}
+}
+
+func packets(direction string, value func(Status) float64) metric {
+	return byPeer("packets_total", "BFD packets by direction: sent, received, or rejected: from the peer and not acceptable.",
+		prometheus.Labels{"direction": direction}, counter, value)
+}
+
+var metrics = []metric{
+	byPeer("session_up", "1 if the BFD session is up.", nil, gauge, func(s Status) float64 {
+		if s.State == Up {
+			return 1
+		}
+		return 0
+	}),
+	byPeer("detection_seconds", "Silence of the peer after which the BFD session falls.", nil, gauge, func(s Status) float64 { return s.Detection.Seconds() }),
+	byPeer("ups_total", "Times that the BFD session came up.", nil, counter, func(s Status) float64 { return float64(s.Ups) }),
+	byPeer("failures_total", "Times that the BFD session fell; not counted if one of both sides was switched off.", nil, counter,
+		func(s Status) float64 { return float64(s.Failures) }),
+	packets("sent", func(s Status) float64 { return float64(s.Sent) }),
+	packets("received", func(s Status) float64 { return float64(s.Received) }),
+	packets("rejected", func(s Status) float64 { return float64(s.Rejected) }),
+}
 
 // Describe implements prometheus.Collector.
 func (m *Monitor) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, upsDesc, failuresDesc, packetsDesc, detectionDesc} {
-		ch <- d
+	for _, one := range metrics {
+		ch <- one.desc
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (m *Monitor) Collect(ch chan<- prometheus.Metric) {
-	m.mu.Lock()
-	n, known := m.last, m.known
-	m.mu.Unlock()
-	if !known {
-		return
-	}
-	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
-	}
-	for _, s := range n.Sessions {
-		up := 0.
-		if s.State == Up {
-			up = 1
+	for _, s := range m.Statuses() {
+		for _, one := range metrics {
+			ch <- prometheus.MustNewConstMetric(one.desc, one.kind, one.value(s), s.Name)
 		}
-		ch <- prometheus.MustNewConstMetric(upDesc, prometheus.GaugeValue, up, s.Name)
-		ch <- prometheus.MustNewConstMetric(detectionDesc, prometheus.GaugeValue, s.Detection.Seconds(), s.Name)
-		counter(upsDesc, s.Ups, s.Name)
-		counter(failuresDesc, s.Failures, s.Name)
-		counter(packetsDesc, s.Sent, s.Name, "sent")
-		counter(packetsDesc, s.Received, s.Name, "received")
-		counter(packetsDesc, s.Rejected, s.Name, "rejected")
 	}
 }

@@ -3,6 +3,7 @@ package bfd
 import (
 	"encoding/json"
 	"log/slog"
+	"net"
 	"net/netip"
 	"reflect"
 	"strings"
@@ -13,31 +14,29 @@ import (
 
 // The process gets what is wanted when it is reached, and when that changes, and not more often.
 func TestMonitorOrders(t *testing.T) {
-	var orders []string
+	ours, theirs := net.Pipe()
 	m := New(Config{Log: slog.New(slog.DiscardHandler), Changed: func() {}})
 	m.Set([]Peer{good()})
-	m.Connect(func(raw json.RawMessage) {
-		var o order
-		if err := json.Unmarshal(raw, &o); err != nil {
-			t.Fatal(err)
+	go m.Serve(ours)
+	in := json.NewDecoder(theirs)
+	ordered := func(want ...Peer) {
+		t.Helper()
+		var got []Peer
+		if err := in.Decode(&got); err != nil || len(got) != len(want) || len(want) > 0 && !reflect.DeepEqual(got, want) {
+			t.Errorf("the order has %+v, %v; want %+v", got, err, want)
 		}
-		var names []string
-		for _, p := range o.Peers {
-			names = append(names, p.Name)
-			if p.Name == "a" && !reflect.DeepEqual(p, good()) {
-				t.Errorf("the order has %+v", p)
-			}
-		}
-		orders = append(orders, strings.Join(names, " "))
-	})
-	m.Set([]Peer{good()})
+	}
+	ordered(good())
 	other := good()
 	other.Name, other.Address = "b", netip.MustParseAddr("2001:db8::1")
-	m.Set([]Peer{good(), other})
-	m.Set(nil)
-	if got := strings.Join(orders, ","); got != "a,a b," {
-		t.Errorf("orders were %q", got)
-	}
+	go func() { // each waits until the one before is read
+		m.Set([]Peer{good()})
+		m.Set([]Peer{good(), other})
+		m.Set(nil)
+		theirs.Close()
+	}()
+	ordered(good(), other)
+	ordered()
 }
 
 // Changes are passed on, counters are not; the end of the process is a change, after which nothing is known.
@@ -46,7 +45,7 @@ func TestMonitorNotices(t *testing.T) {
 	m := New(Config{Log: slog.New(slog.DiscardHandler), Changed: func() { changes++ }})
 	tell := func(s ...Status) {
 		t.Helper()
-		report(m.Notice, notice{Sessions: s})
+		m.notice(s)
 	}
 	s := Status{Name: "a", State: Down, Remote: Down}
 	tell(s)
@@ -80,7 +79,7 @@ holdfast_bfd_session_up{peer="a"} 1
 		t.Error(err)
 	}
 	before := changes
-	m.Notice(nil)
+	m.notice(nil)
 	if all := m.Statuses(); len(all) > 0 || changes != before+1 {
 		t.Errorf("after the end of the process: %+v, %d changes", all, changes-before)
 	}

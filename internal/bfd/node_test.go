@@ -1,8 +1,8 @@
 package bfd
 
 import (
-	"encoding/json"
 	"log/slog"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -18,9 +18,10 @@ const patience = 30 * time.Second
 // node is a Monitor whose sessions run in this process.
 type node struct {
 	*Monitor
-	t      testing.TB
-	orders chan json.RawMessage
-	ended  chan struct{}
+	t testing.TB
+	// conn is the process's end.
+	conn  net.Conn
+	ended chan struct{}
 }
 
 func startNode(t *testing.T) *node {
@@ -31,29 +32,26 @@ func startNode(t *testing.T) *node {
 // startNodeThat starts one that hangs at times.
 func startNodeThat(t *testing.T, hangs func() bool) *node {
 	t.Helper()
-	n := &node{t: t, orders: make(chan json.RawMessage, 16), ended: make(chan struct{})}
+	ours, theirs := net.Pipe()
+	n := &node{t: t, conn: theirs, ended: make(chan struct{})}
 	n.Monitor = New(Config{Log: slog.New(slog.DiscardHandler), Changed: func() {}})
 	go func() {
 		defer close(n.ended)
-		Serve(n.orders, n.Notice, hangs)
+		Serve(theirs, hangs)
 	}()
-	n.Connect(func(raw json.RawMessage) { n.orders <- raw })
+	go n.Serve(ours)
 	t.Cleanup(n.stop)
 	return n
 }
 
 // stop has the sessions say goodbye.
 func (n *node) stop() {
-	if n.orders != nil {
-		close(n.orders)
-		<-n.ended
-		n.orders = nil
-	}
+	_ = n.conn.SetReadDeadline(time.Time{}.Add(1)) // it may have ended
+	<-n.ended
 }
 
 func (n *node) status(name string) Status {
-	all := n.Statuses()
-	for _, s := range all {
+	for _, s := range n.Statuses() {
 		if s.Name == name {
 			return s
 		}

@@ -16,7 +16,7 @@ const (
 	versionShift, stateShift                         = 5, 6
 	diagnosticMask                                   = 0x1f
 	pollBit, finalBit                  uint8         = 0x20, 0x10
-	independentBit, authenticationBit  uint8         = 0x08, 0x04
+	authenticationBit                  uint8         = 0x04
 	demandBit, multipointBit           uint8         = 0x02, 0x01
 	offFlags, offMultiplier, offLength               = 1, 2, 3
 	offMine, offYours                                = 4, 8
@@ -30,14 +30,13 @@ type packet struct {
 	diagnostic    Diagnostic
 	state         State
 	poll, final   bool
-	independent   bool
 	authenticated bool
 	demand        bool
 	multiplier    uint8
 	// mine is the sender's discriminator, yours the receiver's, 0 if the sender does not know it.
 	mine, yours uint32
-	// transmit and receive are what the sender wishes to send and accepts at most; echo is what it accepts of Echo packets.
-	transmit, receive, echo time.Duration
+	// transmit and receive are what the sender wishes to send and accepts at most.
+	transmit, receive time.Duration
 }
 
 // What a packet is discarded for before its session is known (RFC 5880 section 6.8.6).
@@ -59,10 +58,10 @@ func parse(b []byte) (packet, error) {
 	flags, length := b[offFlags], int(b[offLength])
 	p := packet{
 		diagnostic: Diagnostic(b[0] & diagnosticMask), state: State(flags >> stateShift),
-		poll: flags&pollBit != 0, final: flags&finalBit != 0, independent: flags&independentBit != 0,
+		poll: flags&pollBit != 0, final: flags&finalBit != 0,
 		authenticated: flags&authenticationBit != 0, demand: flags&demandBit != 0,
 		multiplier: b[offMultiplier], mine: binary.BigEndian.Uint32(b[offMine:]), yours: binary.BigEndian.Uint32(b[offYours:]),
-		transmit: interval(b[offTransmit:]), receive: interval(b[offReceive:]), echo: interval(b[offEcho:]),
+		transmit: interval(b[offTransmit:]), receive: interval(b[offReceive:]),
 	}
 	switch {
 	case b[0]>>versionShift != version:
@@ -82,13 +81,13 @@ func parse(b []byte) (packet, error) {
 // marshal writes the packet into b.
 func (p *packet) marshal(b *[packetLen]byte) {
 	b[0] = version<<versionShift | uint8(p.diagnostic)&diagnosticMask
-	b[offFlags] = uint8(p.state)<<stateShift | flag(pollBit, p.poll) | flag(finalBit, p.final) | flag(independentBit, p.independent) | flag(demandBit, p.demand)
+	b[offFlags] = uint8(p.state)<<stateShift | flag(pollBit, p.poll) | flag(finalBit, p.final) | flag(demandBit, p.demand)
 	b[offMultiplier], b[offLength] = p.multiplier, packetLen
 	binary.BigEndian.PutUint32(b[offMine:], p.mine)
 	binary.BigEndian.PutUint32(b[offYours:], p.yours)
 	putInterval(b[offTransmit:], p.transmit)
 	putInterval(b[offReceive:], p.receive)
-	putInterval(b[offEcho:], p.echo)
+	putInterval(b[offEcho:], 0) // Required Min Echo RX Interval: no Echo packets
 }
 
 func flag(bit uint8, is bool) uint8 {

@@ -10,7 +10,7 @@ import (
 func sample() packet {
 	return packet{
 		diagnostic: Signaled, state: Up, poll: true, demand: true, multiplier: 3, mine: 0x01020304, yours: 0x0a0b0c0d,
-		transmit: 50 * time.Millisecond, receive: 300 * time.Millisecond, echo: time.Microsecond,
+		transmit: 50 * time.Millisecond, receive: 300 * time.Millisecond,
 	}
 }
 
@@ -21,7 +21,7 @@ func TestPacketOnTheWire(t *testing.T) {
 	p.marshal(&got)
 	want := []byte{
 		0x23, 0xe2, 3, 24, 1, 2, 3, 4, 0x0a, 0x0b, 0x0c, 0x0d,
-		0, 0, 0xc3, 0x50, 0, 0x04, 0x93, 0xe0, 0, 0, 0, 1,
+		0, 0, 0xc3, 0x50, 0, 0x04, 0x93, 0xe0, 0, 0, 0, 0,
 	}
 	if !bytes.Equal(got[:], want) {
 		t.Errorf("marshal made\n% x, want\n% x", got, want)

@@ -57,12 +57,11 @@ func startSpeaker(t testing.TB, address string, behind ...string) *speaker {
 	s.heartbeats, err = heartbeat.New(heartbeat.Config{
 		Log: slog.New(slog.DiscardHandler), NodeName: "node", Address: netip.MustParseAddr(address), Port: 7948,
 		Keys: [][]byte{[]byte("0123456789abcdef0123456789abcdef")}, Command: command,
-		Changed: func() {}, Guest: s.Notice,
+		Changed: func() {}, Guest: s.Serve,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Connect(s.heartbeats.OrderGuest)
 	ctx, cancel := context.WithCancel(t.Context())
 	s.cancel = cancel
 	go func() { s.ran <- s.heartbeats.Run(ctx) }()

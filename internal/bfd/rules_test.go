@@ -5,50 +5,21 @@ import (
 	"time"
 )
 
-func disabled(p *Peer) { p.Disabled = true }
-func passive(p *Peer)  { p.Passive = true }
-
-// A session that is switched off tells the neighbor at once, several times, and neither side counts a failure (RFC 5882
-// section 4.2).
-func TestDisabled(t *testing.T) {
-	for _, loss := range []bool{false, true} {
-		w := newWorld(t, 6)
-		w.both()
-		w.settled()
-		if loss {
-			w.ends[1].deaf = true
-		}
-		w.set(0, disabled)
-		w.run(farewellInterval / 2)
-		w.ends[1].deaf = false // the first was lost
-		w.until(3*farewellInterval, "end 1 is down", w.is(1, Down))
-		w.want(1, Down, AdminDown, Signaled)
-		w.run(10 * time.Second)
-		w.session(0).receive(w.now, packet{state: Down, multiplier: 3, mine: w.session(0).yours, yours: w.session(0).mine, transmit: time.Second, poll: true})
-		if w.session(0).answer {
-			t.Error("a session that is switched off answers a poll")
-		}
-		w.want(0, AdminDown, Down, SwitchedOff)
-		w.want(1, Down, AdminDown, Signaled)
-		w.set(0)
-		w.settled()
-		if a, b := w.status(0), w.status(1); a.Failures+b.Failures > 0 || a.Ups != 2 || b.Ups != 2 {
-			t.Errorf("%+v\n%+v", a, b)
-		}
-	}
-}
+func passive(p *Peer) { p.Passive = true }
 
 // A session that is not wanted any more says so and ends; what comes later finds no session.
 func TestLeave(t *testing.T) {
 	w := newWorld(t, 8)
 	w.both()
 	w.settled()
-	w.ends[0].sent = nil
+	w.ends[0].sent, w.ends[1].deaf = nil, true
 	w.ends[0].table.leave(w.now)
 	if all := w.ends[0].table.statuses(w.now); len(all) > 0 {
 		t.Errorf("it still reports %+v", all)
 	}
-	w.until(5*time.Millisecond, "end 1 knows", w.is(1, Down))
+	w.run(farewellInterval / 2)
+	w.ends[1].deaf = false // the first was lost
+	w.until(3*farewellInterval, "end 1 knows", w.is(1, Down))
 	w.want(1, Down, AdminDown, Signaled)
 	if w.status(1).Failures > 0 {
 		t.Error("it counts as a failure")

@@ -22,10 +22,10 @@ type session struct {
 	// mine and yours are the discriminators of both sides; yours is 0 while the neighbor is not heard.
 	mine, yours uint32
 	// state is ours, remote the neighbor's.
-	state, remote           State
-	diagnostic, remoteCause Diagnostic
-	remoteDemand            bool
-	// switchedOff: one of both sides switched the session off since it was up last.
+	state, remote State
+	diagnostic    Diagnostic
+	remoteDemand  bool
+	// switchedOff: the neighbor switched the session off since it was up last.
 	switchedOff bool
 
 	changedAt, heardAt, sentAt time.Duration
@@ -54,16 +54,8 @@ func newSession(now time.Duration, p Peer, mine uint32, random func() uint64) *s
 // configure takes over what may change while a session runs.
 func (s *session) configure(now time.Duration, p Peer) {
 	s.peer = p
-	switch {
-	case p.Disabled && s.state != AdminDown:
-		s.switchOff(now)
-	case !p.Disabled && s.state == AdminDown:
-		s.change(now, Down, NoDiagnostic)
-		s.farewells = 0
-	default:
-		s.apply(s.wish(), p.Receive, s.state == Up)
-		s.plan(now)
-	}
+	s.apply(s.wish(), p.Receive, s.state == Up)
+	s.plan(now)
 }
 
 // wish is bfd.DesiredMinTxInterval: slow until the session is up (RFC 5880 section 6.8.3).
@@ -74,21 +66,15 @@ func (s *session) wish() time.Duration {
 	return s.peer.Transmit
 }
 
-// switchOff brings the session down without a failure (RFC 5880 section 6.8.16).
-func (s *session) switchOff(now time.Duration) {
-	heard := s.yours != 0
-	s.switchedOff = true
-	s.change(now, AdminDown, SwitchedOff)
-	if s.farewells = 0; heard {
-		s.farewells = farewells
-	}
-}
-
-// leave switches the session off for good.
+// leave switches the session off for good, without a failure (RFC 5880 section 6.8.16).
 func (s *session) leave(now time.Duration) {
+	if s.leaving {
+		return
+	}
 	s.leaving = true
-	if s.state != AdminDown {
-		s.switchOff(now)
+	s.change(now, AdminDown, SwitchedOff)
+	if s.yours != 0 {
+		s.farewells = farewells
 	}
 }
 
@@ -117,15 +103,12 @@ func (s *session) receive(now time.Duration, p packet) {
 	}
 	s.authenticatedAt = 0
 	s.received++
-	s.yours, s.remote, s.remoteCause, s.remoteDemand = p.mine, p.state, p.diagnostic, p.demand
+	s.yours, s.remote, s.remoteDemand = p.mine, p.state, p.demand
 	s.remoteTransmit, s.remoteReceive, s.remoteMultiplier = p.transmit, p.receive, p.multiplier
 	s.heardAt = now
 	s.switchedOff = s.switchedOff || p.state == AdminDown
 	if p.final {
 		s.confirmed()
-	}
-	if s.state == AdminDown {
-		return
 	}
 	s.follow(now, p.state)
 	s.answer = s.answer || p.poll
@@ -219,7 +202,7 @@ func (s *session) tick(now time.Duration, p *packet) bool {
 // status is what is known at this moment.
 func (s *session) status(now time.Duration) Status {
 	out := Status{
-		Name: s.peer.Name, State: s.state, Remote: s.remote, Diagnostic: s.diagnostic, RemoteCause: s.remoteCause,
+		Name: s.peer.Name, State: s.state, Remote: s.remote, Diagnostic: s.diagnostic,
 		SwitchedOff: s.switchedOff, Since: now - s.changedAt, Ups: s.ups, Failures: s.failures, Transmit: s.interval(),
 		Sent: s.sent, Received: s.received, Rejected: s.rejected, Cause: s.trouble.cause, Error: s.trouble.text,
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 // leastInterval is the shortest of a BFDProfile.
@@ -63,7 +65,7 @@ func TestSetBounds(t *testing.T) {
 
 // BenchmarkTick is one round of a table with many sessions of which none is due.
 func BenchmarkTick(b *testing.B) {
-	table := newTable(func() uint64 { return random() })
+	table := newTable(rt.Random)
 	var peers []Peer
 	for i := range mostSessions {
 		p := good()

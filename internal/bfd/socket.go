@@ -6,6 +6,8 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 const (
@@ -13,46 +15,15 @@ const (
 	singleHopPort, multiHopPort = 3784, 4784
 	// Packets come from a port of these, another one for each session (RFC 5881 section 4).
 	firstPort, lastPort = 49152, 65535
-	// classSelector6 is the DSCP of network control (RFC 4594 section 3.1); socketPriority is the highest that needs no
-	// capability (socket(7), SO_PRIORITY).
-	classSelector6 = 48 << 2
-	socketPriority = 6
 )
 
-type option struct{ level, name, value int }
-
-// openUDP opens a UDP socket that the runtime's poller does not know, with options.
-func openUDP(is6 bool, options ...option) (fd int, err error) {
-	family := unix.AF_INET
-	common := []option{
-		{unix.SOL_SOCKET, unix.SO_PRIORITY, socketPriority},
-		{unix.IPPROTO_IP, unix.IP_TOS, classSelector6},
-		{unix.IPPROTO_IP, unix.IP_TTL, singleHopTTL},
-	}
+// openUDP opens a socket with options that sends with the TTL of neighbors.
+func openUDP(is6 bool, options ...rt.Option) (fd int, err error) {
+	ttl := rt.Option{Level: unix.IPPROTO_IP, Name: unix.IP_TTL, Value: singleHopTTL}
 	if is6 {
-		family = unix.AF_INET6
-		common = []option{
-			{unix.SOL_SOCKET, unix.SO_PRIORITY, socketPriority},
-			{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1},
-			{unix.IPPROTO_IPV6, unix.IPV6_TCLASS, classSelector6},
-			{unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, singleHopTTL},
-		}
+		ttl = rt.Option{Level: unix.IPPROTO_IPV6, Name: unix.IPV6_UNICAST_HOPS, Value: singleHopTTL}
 	}
-	if fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP); err != nil {
-		return -1, fmt.Errorf("open socket: %w", err)
-	}
-	// Nothing arrives before it is known who may send.
-	if err := attach(fd, unix.SO_ATTACH_FILTER, dropAll); err != nil {
-		_ = unix.Close(fd)
-		return -1, err
-	}
-	for _, o := range append(common, options...) {
-		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
-			_ = unix.Close(fd)
-			return -1, fmt.Errorf("set socket option %d of level %d: %w", o.name, o.level, err)
-		}
-	}
-	return fd, nil
+	return rt.UDP(is6, append(options, ttl)...)
 }
 
 // sender is the socket that one session sends from.
@@ -90,11 +61,7 @@ func openSender(p Peer, taken map[int]bool, start uint64) (*sender, error) {
 		if taken[s.port] {
 			continue
 		}
-		scope := 0
-		if local.IsLinkLocalUnicast() {
-			scope = s.link
-		}
-		err = unix.Bind(fd, sockaddr(local, s.port, scope))
+		err = unix.Bind(fd, rt.Sockaddr(netip.AddrPortFrom(local, uint16(s.port)), s.link))
 		if !errors.Is(err, unix.EADDRINUSE) {
 			break
 		}
@@ -103,18 +70,8 @@ func openSender(p Peer, taken map[int]bool, start uint64) (*sender, error) {
 		s.close()
 		return nil, fmt.Errorf("send from %s: %w", local, err)
 	}
-	s.to = sockaddr(p.Address, kindOf(p).port(), s.link)
+	s.to = rt.Sockaddr(netip.AddrPortFrom(p.Address, kindOf(p).port()), s.link)
 	return s, nil
-}
-
-// send does not wait.
-func (s *sender) send(b []byte) error {
-	err := unix.Sendto(s.fd, b, unix.MSG_DONTWAIT, s.to)
-	if err != nil && !errors.Is(err, unix.EAGAIN) {
-		// It may be the error of an earlier packet.
-		err = unix.Sendto(s.fd, b, unix.MSG_DONTWAIT, s.to)
-	}
-	return err
 }
 
 func (s *sender) close() { _ = unix.Close(s.fd) }
@@ -124,15 +81,4 @@ func unspecified(is6 bool) netip.Addr {
 		return netip.IPv6Unspecified()
 	}
 	return netip.IPv4Unspecified()
-}
-
-func sockaddr(a netip.Addr, port, link int) unix.Sockaddr {
-	if a.Is4() {
-		return &unix.SockaddrInet4{Port: port, Addr: a.As4()}
-	}
-	s := &unix.SockaddrInet6{Port: port, Addr: a.As16()}
-	if a.IsLinkLocalUnicast() {
-		s.ZoneId = uint32(link)
-	}
-	return s
 }

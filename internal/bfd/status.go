@@ -74,21 +74,19 @@ type Peer struct {
 	Multiplier uint8
 	// Passive: send nothing before the neighbor has been heard (RFC 5880 section 6.1).
 	Passive bool `json:",omitempty"`
-	// Disabled switches the session off; the neighbor is told, and takes it for no failure of the path.
-	Disabled bool `json:",omitempty"`
 }
 
 // Status of a session.
 type Status struct {
-	Name                    string
-	State, Remote           State
-	Diagnostic, RemoteCause Diagnostic
-	// SwitchedOff: one of both sides switched the session off, and it has not been up since. That it is down says nothing about
+	Name          string
+	State, Remote State
+	Diagnostic    Diagnostic
+	// SwitchedOff: the neighbor switched the session off, and it has not been up since. That it is down says nothing about
 	// the path (RFC 5882 section 4.2), also when the neighbor says no more, or switches it on again.
 	SwitchedOff bool `json:",omitempty"`
 	// Since is how long the session has been in its state.
 	Since time.Duration
-	// Ups counts how often it came up. Failures counts how often it fell, unless one of both sides was switched off: that
+	// Ups counts how often it came up. Failures counts how often it fell, unless the neighbor switched it off: that
 	// says nothing about the path (RFC 5882 section 4.2).
 	Ups, Failures uint64
 	// Transmit is the interval that packets are sent at, before jitter. Detection is the silence after which the session

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 const (
@@ -23,10 +26,14 @@ const (
 // thread drives the table with a real clock and real sockets. It calls nothing that waits for another thread, and does
 // not log.
 type thread struct {
-	mailbox
+	// wanted, stopping and notices are what the thread shares with other goroutines: neither waits.
+	wanted   atomic.Pointer[[]Peer]
+	stopping atomic.Bool
+	notices  chan []Status
+
 	hangs func() bool
 	table *table
-	event int
+	event *rt.Event
 
 	peers     *[]Peer
 	listeners map[kind]*listener
@@ -51,16 +58,15 @@ type thread struct {
 	poll []unix.PollFd
 	// polled are the slots of poll, which begins with the event.
 	polled []*slot
-	junk   [8]byte
 }
 
 func newThread(hangs func() bool) (*thread, error) {
-	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	event, err := rt.NewEvent()
 	if err != nil {
-		return nil, fmt.Errorf("open eventfd: %w", err)
+		return nil, err
 	}
 	t := &thread{
-		mailbox: mailbox{notices: make(chan notice, 1)}, hangs: hangs, table: newTable(random), event: event,
+		notices: make(chan []Status, 1), hangs: hangs, table: newTable(rt.Random), event: event,
 		listeners: map[kind]*listener{}, troubles: map[kind]error{}, senders: map[*session]*sender{}, ports: map[int]bool{},
 	}
 	t.send = t.transmit
@@ -79,16 +85,16 @@ func (t *thread) run() {
 		if t.stopping.Load() && len(t.table.sessions) == 0 {
 			return
 		}
-		t.wait(t.due()-boottime(), true)
+		t.wait(t.due()-rt.Boottime(), true)
 	}
 }
 
 // step takes orders, reads what came, does what is due and reports.
 func (t *thread) step() {
-	now := boottime()
+	now := rt.Boottime()
 	t.load(now)
 	t.receive()
-	now = boottime()
+	now = rt.Boottime()
 	t.table.tick(now, t.send)
 	t.sweep()
 	t.report(now)
@@ -171,7 +177,7 @@ func (t *thread) openSender(s *session) error {
 	if s.peer.Interface != "" && len(s.peer.Links) == 0 {
 		return nil // see trouble
 	}
-	o, err := openSender(s.peer, t.ports, random())
+	o, err := openSender(s.peer, t.ports, rt.Random())
 	if err != nil {
 		return err
 	}
@@ -219,7 +225,7 @@ func (t *thread) sweep() {
 
 // receive reads what wait found, as far as the sessions' allowances reach.
 func (t *thread) receive() {
-	if now := boottime(); now >= t.since+readWindow {
+	if now := rt.Boottime(); now >= t.since+readWindow {
 		t.since, t.spent = now, false
 		for _, l := range t.listeners {
 			for _, s := range l.slots {
@@ -238,7 +244,7 @@ func (t *thread) receive() {
 				break
 			}
 			s.reads++
-			t.table.receive(boottime(), s.session, t.in[:n])
+			t.table.receive(rt.Boottime(), s.session, t.in[:n])
 		}
 	}
 	t.polled = t.polled[:0]
@@ -251,7 +257,7 @@ func (t *thread) transmit(s *session, p *packet) {
 		return
 	}
 	p.marshal(&t.out)
-	err := o.send(t.out[:])
+	err := rt.Send(o.fd, t.out[:], o.to)
 	if o.failing = err != nil; o.failing || s.trouble.cause == NoSocket {
 		if err != nil {
 			err = fmt.Errorf("send: %w", err)
@@ -272,12 +278,12 @@ func (t *thread) report(now time.Duration) {
 	case <-t.notices:
 	default:
 	}
-	t.notices <- notice{t.table.statuses(now)} // nobody else sends
+	t.notices <- t.table.statuses(now) // nobody else sends
 }
 
 // due is when step has something to do next.
 func (t *thread) due() time.Duration {
-	now := boottime()
+	now := rt.Boottime()
 	next, is := t.table.due(now)
 	earlier := func(at time.Duration) {
 		if !is || at < next {
@@ -296,16 +302,9 @@ func (t *thread) due() time.Duration {
 	return next
 }
 
-// wake ends a wait.
-func (t *thread) wake() {
-	one := [8]byte{7: 1}
-	_, _ = unix.Write(t.event, one[:]) // fails only if it is full of wake-ups
-}
-
-// wait returns when there is something to read or to do, or after a time; where reading is false, only for the latter
-// two. Any error is a reason to look, too.
+// wait returns when there is something to read or to do, or after a time; where reading is false, only for the latter two.
 func (t *thread) wait(d time.Duration, reading bool) {
-	t.poll, t.polled = append(t.poll[:0], unix.PollFd{Fd: int32(t.event), Events: unix.POLLIN}), t.polled[:0]
+	t.poll, t.polled = append(t.poll[:0], unix.PollFd{}), t.polled[:0]
 	for _, l := range t.listeners {
 		for _, s := range l.slots {
 			if reading && s.session != nil && s.reads < s.session.allowance() {
@@ -313,10 +312,7 @@ func (t *thread) wait(d time.Duration, reading bool) {
 			}
 		}
 	}
-	timeout := unix.NsecToTimespec(max(d, 0).Nanoseconds())
-	if n, err := unix.Ppoll(t.poll, &timeout, nil); err == nil && n > 0 && t.poll[0].Revents != 0 {
-		_, _ = unix.Read(t.event, t.junk[:])
-	}
+	t.event.Wait(d, t.poll)
 }
 
 func (t *thread) close() {

@@ -49,7 +49,7 @@ func TestBackoff(t *testing.T) {
 // the same one.
 func TestRecordOfOtherSettings(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	settings := wire.Settings{Name: "r", Interface: "eth0", Address: netip.MustParseAddr("fe80::1%eth0"), Source: netip.MustParseAddr("fe80::9%eth0")}
+	settings := wire.Settings{Peer: lb.Peer{Name: "r", Interface: "eth0", Address: netip.MustParseAddr("fe80::1%eth0"), SourceAddress: netip.MustParseAddr("fe80::9%eth0")}}
 	var r record
 	r.serve(settings)
 	r.failures = 7
@@ -69,7 +69,7 @@ func TestRecordOfOtherSettings(t *testing.T) {
 		r.serve(settings)
 		check("another router", true)
 	}
-	settings.HoldTime = 9
+	settings.HoldTime = time.Minute
 	r.serve(settings)
 	check("other settings", false)
 }

@@ -88,6 +88,14 @@ func TestHostileRouter(t *testing.T) {
 	add("NOTIFICATION", "closed by the router: cease, administrative shutdown, \"maintenance\"",
 		establishes(message(33, gobgp.BGP_MSG_NOTIFICATION, append([]byte{6, 2, 11}, "maintenance"...)...)))
 	add("stray OPEN", "", establishes(openWith()))
+	add("our router ID", "the router uses this node's router ID", func(r *router) {
+		r.asn = 65000 // of our own AS
+		r.answer = func(conn net.Conn) {
+			open := r.open()
+			open.Body.(*gobgp.BGPOpen).ID = netip.MustParseAddr("192.0.2.1")
+			r.send(conn, open)
+		}
+	})
 
 	set(t, s, desire(peers, route("198.51.100.1/32", "good", "random", "truncated UPDATE")))
 	await(t, "the good router's table", "198.51.100.1/32 igp path [65000] via 127.0.0.1", good.table)
@@ -101,42 +109,5 @@ func TestHostileRouter(t *testing.T) {
 	await(t, "the good router's table", "198.51.100.2/32 igp path [65000] via 127.0.0.1", good.table)
 	if n := good.opened(); n != 1 {
 		t.Errorf("the good session was opened %d times", n)
-	}
-}
-
-// Configuration mistakes are reported in words.
-func TestSentences(t *testing.T) {
-	wrongAS := newRouter(t, "127.0.0.1", 65001)
-	refusing := newRouter(t, "127.0.0.2", 65001, func(r *router) {
-		r.answer = func(conn net.Conn) {
-			r.send(conn, r.open())
-			r.send(conn, gobgp.NewBGPNotificationMessage(gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR, gobgp.BGP_ERROR_SUB_BAD_PEER_AS, nil))
-		}
-	})
-	sameID := newRouter(t, "127.0.0.3", 65000, func(r *router) {
-		r.answer = func(conn net.Conn) {
-			open := r.open()
-			open.Body.(*gobgp.BGPOpen).ID = netip.MustParseAddr("192.0.2.1")
-			r.send(conn, open)
-		}
-	})
-	closed := newRouter(t, "127.0.0.4", 65001)
-	closed.listener.Close()
-	s, _ := run(t)
-	peer := wrongAS.peer("wrong AS", 65000)
-	peer.PeerASN = 65000
-	set(t, s, desire([]lb.Peer{peer, refusing.peer("refusing", 65000), sameID.peer("same ID", 65000), closed.peer("closed", 65000)}))
-	for name, want := range map[string]string{
-		"wrong AS": "peer AS is not the configured 65000",
-		"refusing": refusedOpen,
-		"same ID":  "the router uses this node's router ID",
-		"closed":   "cannot connect: connection refused",
-	} {
-		await(t, name, want, func() string { return session(s, name).LastError })
-	}
-	for _, session := range s.Sessions() {
-		if session.State == Established || !session.Since.IsZero() || session.Advertised != 0 {
-			t.Errorf("session is %+v", session)
-		}
 	}
 }

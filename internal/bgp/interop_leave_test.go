@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -45,6 +46,7 @@ func TestInteropLeave(t *testing.T) {
 		for i := range routes {
 			routes[i].Leaving = true
 		}
+		routes[0].Communities = []lb.Community{{A: 65535, B: 0}} // an advertisement has it too
 		set(t, s, desire(l.peers(), routes...))
 		const frrTold, birdTold = " path 4200000000 communities graceful-shutdown large ", " path  communities (65535,0) large  preference 0"
 		await(t, "FRR", viaFRR4+frrTold, func() string { return l.frr.route(both4) })

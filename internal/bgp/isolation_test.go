@@ -88,7 +88,7 @@ func TestInteropIsolation(t *testing.T) {
 		log.mu.Lock()
 		text := log.out.String()
 		log.mu.Unlock()
-		if n := strings.Count(text, `error.words="panic: a message of death\n\ngoroutine`); n != free {
+		if n := strings.Count(text, `stderr="panic: a message of death\n\ngoroutine`); n != free {
 			t.Errorf("%d stacks in the log, want %d:\n%s", n, free, text)
 		}
 		delete(before, "bird4")

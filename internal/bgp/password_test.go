@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
@@ -47,7 +48,7 @@ func TestPasswordIsNotShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one := settingsOf(p, d.RouterID)
+	one := settingsOf(p, d.RouterID, time.Hour)
 	settings := fmt.Sprintf("%v %+v %#v", one, one, one)
 	cancel()
 	if err := <-done; err != nil {

@@ -67,3 +67,21 @@ func TestHold(t *testing.T) {
 		}
 	})
 }
+
+// What is known of a path comes before what BGP says, or after it.
+func TestExplain(t *testing.T) {
+	for _, tt := range []struct {
+		path       Path
+		said, want string
+	}{
+		{Path{}, "timeout", "timeout"},
+		{Path{Hold: RouterSought, Why: "looking"}, "timeout", ""},
+		{Path{Hold: RouterMissing, Why: "no router"}, "timeout", "no router"},
+		{Path{Note: "two routers"}, "timeout", "timeout; two routers"},
+		{Path{Note: "two routers"}, "", ""},
+	} {
+		if got := tt.path.explain(tt.said); got != tt.want {
+			t.Errorf("%+v after %q: %q", tt.path, tt.said, got)
+		}
+	}
+}

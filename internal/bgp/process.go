@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,12 +34,12 @@ var (
 )
 
 // serve has one engine serve the peer. It returns nil when the engine left because its settings are not wanted any more,
-// and otherwise how it died.
-func (s *supervisor) serve(settings wire.Settings) error {
+// and otherwise how it died, and its last words.
+func (s *supervisor) serve(settings wire.Settings) (stderr string, err error) {
 	words := &lastWords{secret: string(settings.Password)}
 	p, err := child.Start(s.speaker.config.Command, words)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errStart, err)
+		return "", fmt.Errorf("%w: %w", errStart, err)
 	}
 	s.speaker.mu.Lock()
 	s.pid = p.PID()
@@ -58,17 +57,21 @@ func (s *supervisor) serve(settings wire.Settings) error {
 	<-read
 	_ = p.Conn.Close()
 	sending.Wait()
+	stderr, line := words.all()
 	switch {
 	case hangs:
-		return words.explain(fmt.Errorf("%w for %v", errHangs, hangTime), false)
+		return stderr, fmt.Errorf("%w for %v", errHangs, hangTime)
 	case leaving.Load():
-		return nil // also if the peer is wanted again: the next engine serves it
-	case err == nil:
-		err = errEnded
-	default:
+		return stderr, nil // even if the peer is wanted again: the next engine serves it
+	case err != nil:
 		err = fmt.Errorf("%w: %w", errEnded, err)
+	default:
+		err = errEnded
 	}
-	return words.explain(err, true)
+	if line != "" {
+		err = fmt.Errorf("%w: %s", err, line)
+	}
+	return stderr, err
 }
 
 // watch waits for the end of an engine. It ends one that hangs or does not leave.
@@ -102,7 +105,7 @@ func (s *supervisor) watch(process *child.Process, settings wire.Settings, leavi
 // sendOrders sends an engine its settings, and then the routes as they change, until it is to leave or ended. A write
 // waits for an engine that hangs, until that is ended.
 func (s *supervisor) sendOrders(conn io.Writer, settings wire.Settings, leaving *atomic.Bool, ended <-chan struct{}) {
-	out := wire.NewWriter[wire.Order](conn)
+	out := gob.NewEncoder(conn)
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
 	var sent []lb.Route
@@ -110,11 +113,11 @@ func (s *supervisor) sendOrders(conn io.Writer, settings wire.Settings, leaving 
 		routes, leave := s.goal(settings)
 		if leave != nil {
 			leaving.Store(true)
-			_ = out.Write(wire.Order{Leave: leave})
+			_ = out.Encode(wire.Order{Leave: leave})
 			return
 		}
 		next.Routes, sent = difference(sent, routes), routes
-		if (next.Settings != nil || next.Ping || !next.Routes.Empty()) && out.Write(next) != nil {
+		if (next.Settings != nil || next.Ping || !next.Routes.Empty()) && out.Encode(next) != nil {
 			return
 		}
 		next = wire.Order{}
@@ -164,28 +167,12 @@ func (w *lastWords) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// explain adds the words to what a log shows of an error, and the first line of a crash to the error itself.
-func (w *lastWords) explain(err error, crash bool) error {
-	text := strings.TrimSpace(w.kept.String())
+// all returns the words, without the secret, and in one line those that a state shows of a crash.
+func (w *lastWords) all() (text, line string) {
+	text = strings.TrimSpace(w.kept.String())
 	if w.secret != "" {
 		text = strings.ReplaceAll(text, w.secret, "***")
 	}
-	first, _, _ := strings.Cut(text, "\n")
-	if crash && first != "" {
-		err = fmt.Errorf("%w: %s", err, strings.ToValidUTF8(first[:min(len(first), mostReason)], ""))
-	}
-	return &death{err, text}
-}
-
-// death is how an engine died, with all of its last words.
-type death struct {
-	error
-	words string
-}
-
-func (d *death) Unwrap() error { return d.error }
-
-// LogValue shows the last words.
-func (d *death) LogValue() slog.Value {
-	return slog.GroupValue(slog.String("reason", d.Error()), slog.String("words", d.words))
+	line, _, _ = strings.Cut(text, "\n")
+	return text, strings.ToValidUTF8(line[:min(len(line), mostReason)], "")
 }

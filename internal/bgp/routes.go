@@ -27,10 +27,7 @@ func routesOf(routes []lb.Route) map[string][]lb.Route {
 
 // carriedBy returns the routes that a session can carry.
 func carriedBy(s wire.Settings, routes []lb.Route) []lb.Route {
-	if s.DualStack {
-		return routes
-	}
-	return slices.DeleteFunc(routes, func(r lb.Route) bool { return lb.FamilyOf(r.Prefix.Addr()) != lb.FamilyOf(s.Address) })
+	return slices.DeleteFunc(routes, func(r lb.Route) bool { return !s.Carries(lb.FamilyOf(r.Prefix.Addr())) })
 }
 
 // difference returns what changes from one sorted list of routes to another.

@@ -140,7 +140,7 @@ func (s *Speaker) sync() {
 	s.listed = nil
 	records := map[string]*record{}
 	for _, p := range s.desired.Peers {
-		settings := settingsOf(p, s.desired.RouterID)
+		settings := settingsOf(p, s.desired.RouterID, s.config.CheckInterval)
 		r := s.record(settings.Name)
 		r.serve(settings)
 		records[settings.Name] = r
@@ -150,7 +150,6 @@ func (s *Speaker) sync() {
 			continue
 		}
 		wanted[settings.Address] = true
-		settings.Check = s.config.CheckInterval
 		one := s.byAddress[settings.Address]
 		if one == nil {
 			one = &supervisor{speaker: s, wake: make(chan struct{}, 1)}
@@ -166,4 +165,11 @@ func (s *Speaker) sync() {
 			one.want(nil, nil, wire.Leave{})
 		}
 	}
+}
+
+// settingsOf returns the settings of a peer on a node with this BGP identifier: what decides about nodes and paths is no matter of
+// an engine.
+func settingsOf(p lb.Peer, routerID netip.Addr, check time.Duration) wire.Settings {
+	p.RouterID, p.NodeSelectors, p.Unusable, p.BFD = routerID, nil, nil, nil
+	return wire.Settings{Peer: p, Check: check}
 }

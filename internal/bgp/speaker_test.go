@@ -190,21 +190,3 @@ func TestChange(t *testing.T) {
 		t.Errorf("the other session was opened %d times", n)
 	}
 }
-
-// The first Set may precede or follow Run, and no session opens before it.
-func TestSetBeforeRun(t *testing.T) {
-	r := newRouter(t, "127.0.0.1", 65001)
-	s := New(Config{Log: slog.New(slog.DiscardHandler), Command: testCommand})
-	set(t, s, desire([]lb.Peer{r.peer("r", 65000)}, route("198.51.100.1/32", "r")))
-	if got := s.Sessions(); got != nil {
-		t.Errorf("sessions before Run: %v", got)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	await(t, "table", "198.51.100.1/32 igp path [65000] via 127.0.0.1", r.table)
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-}

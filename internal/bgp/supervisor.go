@@ -33,9 +33,9 @@ func (s *Speaker) record(name string) *record {
 // without one: so a router that vanishes for a moment forgets nothing here.
 func (r *record) serve(settings wire.Settings) {
 	if settings.Interface != "" {
-		settings.Address, settings.Source = netip.Addr{}, netip.Addr{}
+		settings.Address, settings.SourceAddress = netip.Addr{}, netip.Addr{}
 	}
-	if r.of != settings {
+	if !r.of.Equal(settings) {
 		r.of, r.trouble = settings, backoff{}
 	}
 }
@@ -63,7 +63,7 @@ func (s *supervisor) established() bool { return s != nil && s.reported.Session.
 
 // want says what is wanted. Without settings, the session ends. mu is held.
 func (s *supervisor) want(settings *wire.Settings, routes []lb.Route, how wire.Leave) {
-	same := (settings == nil) == (s.settings == nil) && (settings == nil || *settings == *s.settings)
+	same := (settings == nil) == (s.settings == nil) && (settings == nil || settings.Equal(*s.settings))
 	if same && difference(s.routes, routes).Empty() {
 		return
 	}
@@ -78,7 +78,7 @@ func (s *supervisor) want(settings *wire.Settings, routes []lb.Route, how wire.L
 func (s *supervisor) goal(settings wire.Settings) ([]lb.Route, *wire.Leave) {
 	s.speaker.mu.Lock()
 	defer s.speaker.mu.Unlock()
-	if s.settings == nil || *s.settings != settings {
+	if s.settings == nil || !s.settings.Equal(settings) {
 		how := s.how
 		return nil, &how
 	}
@@ -88,7 +88,8 @@ func (s *supervisor) goal(settings wire.Settings) ([]lb.Route, *wire.Leave) {
 // run has engines serve the peer until it is not wanted.
 func (s *supervisor) run() {
 	for settings := s.next(); settings != nil; settings = s.next() {
-		s.ended(*settings, s.serve(*settings))
+		stderr, err := s.serve(*settings)
+		s.ended(*settings, stderr, err)
 		s.speaker.look()
 	}
 }
@@ -108,7 +109,7 @@ func (s *supervisor) next() *wire.Settings {
 }
 
 // ended notes that an engine ended. That it died, by err, decides when there is another one.
-func (s *supervisor) ended(settings wire.Settings, err error) {
+func (s *supervisor) ended(settings wire.Settings, stderr string, err error) {
 	s.speaker.mu.Lock()
 	r, established := s.speaker.record(settings.Name), s.established()
 	s.pid, s.reported, r.total.Ignored = 0, wire.Report{}, 0
@@ -124,7 +125,7 @@ func (s *supervisor) ended(settings wire.Settings, err error) {
 	again := r.trouble.wait
 	s.speaker.mu.Unlock()
 	if err != nil {
-		s.speaker.config.Log.Error("BGP engine died", "peer", settings.Name, "address", settings.Address, "error", err, "again in", again)
+		s.speaker.config.Log.Error("BGP engine died", "peer", settings.Name, "address", settings.Address, "error", err, "again in", again, "stderr", stderr)
 	}
 }
 

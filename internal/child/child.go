@@ -33,21 +33,15 @@ type Process struct {
 
 // Start starts a command. What it writes to its standard error goes to stderr.
 func Start(command []string, stderr io.Writer, files ...*os.File) (*Process, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	conn, theirs, err := Pair()
 	if err != nil {
-		return nil, fmt.Errorf("create a pair of sockets: %w", err)
+		return nil, err
 	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "child"), os.NewFile(uintptr(fds[1]), "parent")
-	defer ours.Close()
 	defer theirs.Close()
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stderr = stderr
 	cmd.ExtraFiles = append([]*os.File{theirs}, files...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	conn, err := net.FileConn(ours)
-	if err != nil {
-		return nil, fmt.Errorf("use a socket: %w", err)
-	}
 	p := &Process{conn, cmd, make(chan error, 1)}
 	started := make(chan error, 1)
 	go p.run(started)
@@ -55,6 +49,21 @@ func Start(command []string, stderr io.Writer, files ...*os.File) (*Process, err
 		return nil, errors.Join(err, conn.Close())
 	}
 	return p, nil
+}
+
+// Pair returns a connection, and the file of its other end for a child.
+func Pair() (net.Conn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("create a pair of sockets: %w", err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "child"), os.NewFile(uintptr(fds[1]), "parent")
+	defer ours.Close()
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("use a socket: %w", err), theirs.Close())
+	}
+	return conn, theirs, nil
 }
 
 // run runs the process on one thread. When that thread ends, the kernel kills the process
@@ -85,7 +94,12 @@ func (p *Process) Quit() { _ = p.cmd.Process.Signal(syscall.SIGQUIT) }
 // orders this one to end.
 func Parent() (net.Conn, error) {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	conn, err := net.FileConn(os.NewFile(connFile, "parent"))
+	return Inherited(connFile)
+}
+
+// Inherited returns the connection to the process that started this one whose file has a number.
+func Inherited(file uintptr) (net.Conn, error) {
+	conn, err := net.FileConn(os.NewFile(file, "parent"))
 	if err != nil {
 		return nil, fmt.Errorf("only the speaker starts this: %w", err)
 	}

@@ -18,6 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-lb/holdfast/internal/rt"
+
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -163,7 +165,7 @@ func newProgram(t *testing.T) *program {
 			for last := boottime(); t.Context().Err() == nil; {
 				now := boottime()
 				p.longest[core].Store(max(p.longest[core].Load(), int64(now-last)))
-				p.ran[core].Store(int64(clock(unix.CLOCK_THREAD_CPUTIME_ID)))
+				p.ran[core].Store(int64(rt.Clock(unix.CLOCK_THREAD_CPUTIME_ID)))
 				last = now
 			}
 		}()

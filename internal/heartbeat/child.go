@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/child"
@@ -21,6 +22,12 @@ const (
 	leaveTime = time.Second
 )
 
+// The files of the heartbeat process.
+const (
+	memoryFile = child.FirstFile + iota
+	guestFile
+)
+
 // order is one message to the heartbeat process; the first has the settings, peers and keys.
 type order struct {
 	Settings *childSettings `json:",omitempty"`
@@ -28,8 +35,6 @@ type order struct {
 	Keys     [][]byte       `json:",omitempty"`
 	Answer   *wireAnswer    `json:",omitempty"`
 	Leave    bool           `json:",omitempty"`
-	// Guest is for the Guest alone.
-	Guest json.RawMessage `json:",omitempty"`
 }
 
 // childSettings are the part of Config that the heartbeat process needs.
@@ -49,8 +54,6 @@ type notice struct {
 	Ask     *question `json:",omitempty"`
 	Error   string    `json:",omitempty"`
 	Overrun *overrun  `json:",omitempty"`
-	// Guest is the Guest's own.
-	Guest json.RawMessage `json:",omitempty"`
 }
 
 // process is the heartbeat process, as seen from the speaker's.
@@ -97,7 +100,13 @@ func (h *Heartbeat) runChild(ctx context.Context) error {
 // runProcess has one process drive the detector until ctx is cancelled or the process ends.
 func (h *Heartbeat) runProcess(ctx context.Context, cooldown time.Duration) error {
 	h.shared.keepalive.Store(int64(boottime()))
-	started, err := child.Start(h.config.Command, os.Stderr, h.memory) // as Serve expects the file
+	guestConn, theirs, err := child.Pair()
+	if err != nil {
+		return fmt.Errorf("start the heartbeat process: %w", err)
+	}
+	defer guestConn.Close()
+	started, err := child.Start(h.config.Command, os.Stderr, h.memory, theirs) // as Serve expects the files
+	_ = theirs.Close()
 	if err != nil {
 		return fmt.Errorf("start the heartbeat process: %w", err)
 	}
@@ -113,6 +122,10 @@ func (h *Heartbeat) runProcess(ctx context.Context, cooldown time.Duration) erro
 		stop()
 	}()
 	go h.keepAlive(running, c)
+	var guest sync.WaitGroup
+	if h.config.Guest != nil {
+		guest.Go(func() { h.config.Guest(guestConn) })
+	}
 	h.dispatch(running)
 	h.attach(nil, 0)
 	if ctx.Err() != nil {
@@ -121,7 +134,7 @@ func (h *Heartbeat) runProcess(ctx context.Context, cooldown time.Duration) erro
 	}
 	err = <-ended
 	why := <-failed
-	h.noticeGuest(nil) // after all that it reported
+	guest.Wait()
 	switch {
 	case why != nil:
 		return why
@@ -141,7 +154,7 @@ func (h *Heartbeat) attach(c *process, cooldown time.Duration) {
 		s := &h.config
 		c.send(order{
 			Settings: &childSettings{s.NodeName, s.Address, s.Port, s.Timers, s.Ordinary, cooldown},
-			Peers:    h.peers.Load(), Keys: s.Keys, Guest: h.guestOrder,
+			Peers:    h.peers.Load(), Keys: s.Keys,
 		})
 	}
 }
@@ -167,8 +180,6 @@ func (h *Heartbeat) readNotices(conn net.Conn) error {
 				"why", n.Overrun.Why, "for", n.Overrun.Cooldown, "user", n.Overrun.User, "system", n.Overrun.System, "stacks", n.Overrun.Stacks)
 		case n.Ask != nil:
 			h.ask(*n.Ask)
-		case n.Guest != nil:
-			h.noticeGuest(n.Guest)
 		}
 	}
 }

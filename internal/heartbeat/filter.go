@@ -2,24 +2,20 @@ package heartbeat
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 const (
-	// A socket filter sees a datagram from the UDP header on; what lies at netOffset and
-	// beyond is the IP header (linux/filter.h, SKF_NET_OFF).
-	udpHeaderLen = 8
-	netOffset    = 0xfff00000
 	// source4 is where the source address lies in the header, source6 where its last 32 bits do.
-	source4 = netOffset + 12
-	source6 = netOffset + 8 + 12
+	source4 = rt.NetOffset + 12
+	source6 = rt.NetOffset + 8 + 12
 	// maxSources is how many sources the filter compares; a filter has 4096 instructions at most.
 	maxSources = 1500
-	whole      = 1 << 16
 )
 
 // filter lets pass what begins with one of the prefixes and comes from one of the
@@ -28,16 +24,16 @@ func filter(prefixes []uint64, sources []netip.Addr) []bpf.Instruction {
 	var program []bpf.Instruction
 	for i, p := range prefixes {
 		program = append(program,
-			bpf.LoadAbsolute{Off: udpHeaderLen, Size: 4},
+			bpf.LoadAbsolute{Off: rt.UDPHeaderLen, Size: 4},
 			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(p >> 32), SkipTrue: 3},
-			bpf.LoadAbsolute{Off: udpHeaderLen + 4, Size: 4},
+			bpf.LoadAbsolute{Off: rt.UDPHeaderLen + 4, Size: 4},
 			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(p), SkipTrue: 1},
 			bpf.Jump{Skip: uint32(5*(len(prefixes)-1-i) + 1)},
 		)
 	}
 	program = append(program, bpf.RetConstant{Val: 0})
 	if len(sources) > maxSources {
-		return append(program, bpf.RetConstant{Val: whole})
+		return append(program, bpf.RetConstant{Val: rt.Whole})
 	}
 	for i, a := range sources {
 		b := a.AsSlice()
@@ -48,7 +44,7 @@ func filter(prefixes []uint64, sources []netip.Addr) []bpf.Instruction {
 		}
 		program = append(program,
 			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(b[len(b)-4:]), SkipTrue: 1},
-			bpf.RetConstant{Val: whole},
+			bpf.RetConstant{Val: rt.Whole},
 		)
 	}
 	return append(program, bpf.RetConstant{Val: 0})
@@ -57,21 +53,10 @@ func filter(prefixes []uint64, sources []netip.Addr) []bpf.Instruction {
 // accept makes the kernel drop, without waking the thread, what cannot be a peer's. After
 // an error nothing is dropped.
 func accept(fd int, prefixes []uint64, sources []netip.Addr) error {
-	raw, err := bpf.Assemble(filter(prefixes, sources))
-	if err != nil {
-		return fmt.Errorf("assemble filter: %w", err)
-	}
-	instructions := make([]unix.SockFilter, len(raw))
-	for i, r := range raw {
-		instructions[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
-	}
-	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{
-		Len: uint16(len(instructions)), Filter: &instructions[0],
-	})
+	err := rt.Attach(fd, unix.SO_ATTACH_FILTER, filter(prefixes, sources))
 	if err != nil {
 		// The one before does not know all peers.
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0) // fails if there is none
-		return fmt.Errorf("attach filter: %w", err)
 	}
-	return nil
+	return err
 }

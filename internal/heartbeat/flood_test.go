@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 // A packet without the key, or not from a peer, does not reach the thread. One with
@@ -100,10 +101,10 @@ func TestHostilePackets(t *testing.T) {
 
 // spoofed is a UDP datagram with whatever source.
 func spoofed(from, to netip.Addr, payload []byte) []byte {
-	udp := make([]byte, udpHeaderLen)
+	udp := make([]byte, rt.UDPHeaderLen)
 	binary.BigEndian.PutUint16(udp, testPort)
 	binary.BigEndian.PutUint16(udp[2:], testPort)
-	binary.BigEndian.PutUint16(udp[4:], uint16(udpHeaderLen+len(payload)))
+	binary.BigEndian.PutUint16(udp[4:], uint16(rt.UDPHeaderLen+len(payload)))
 	return spoofedIP(from, to, unix.IPPROTO_UDP, append(udp, payload...)) // a checksum of 0 is none (RFC 768)
 }
 

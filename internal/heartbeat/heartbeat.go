@@ -2,12 +2,10 @@ package heartbeat
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -36,8 +34,8 @@ type Config struct {
 	// Ask asks the wire whether a peer that fell silent still answers for what it announces. It is called on a
 	// goroutine of its own, and its answer counts if it comes within 40 ms. nil asks nobody.
 	Ask func(name string) Answer
-	// Guest, unless nil, is called with what the Guest reports, and with nil when its process ended. It must not block.
-	Guest func(json.RawMessage)
+	// Guest, unless nil, is called with a connection to the Guest of each heartbeat process, and returns when that has ended.
+	Guest func(net.Conn)
 }
 
 // Peer is another node, as membership knows it.
@@ -93,8 +91,6 @@ type Heartbeat struct {
 	mu     sync.Mutex
 	socket *socket
 	child  *process
-	// guestOrder is what the Guest was ordered last.
-	guestOrder json.RawMessage
 }
 
 // New returns a Heartbeat that Run starts. It returns an error for a Config without a usable key.
@@ -199,7 +195,7 @@ func (h *Heartbeat) Confirm(v View) {
 func (h *Heartbeat) pass(o order) {
 	switch {
 	case h.socket != nil:
-		h.socket.wake()
+		h.socket.event.Wake()
 	case h.child != nil:
 		h.child.send(o)
 	}
@@ -223,7 +219,7 @@ func (h *Heartbeat) Run(ctx context.Context) error {
 	}()
 	h.dispatch(ctx)
 	h.stopped.Store(true)
-	s.wake()
+	s.event.Wake()
 	<-ended
 	h.use(nil)
 	s.close()
@@ -305,11 +301,4 @@ func (h *Heartbeat) logChanges(before, now View) {
 		}
 		log.Info("member", "member", m.Name, "status", m.Status.String(), "blocked", m.Blocked, "deaths", m.Deaths)
 	}
-}
-
-// random returns an unguessable number that is not 0.
-func random() uint64 {
-	var b [8]byte
-	rand.Read(b[:]) // never fails: crypto/rand
-	return max(binary.NativeEndian.Uint64(b[:]), 1)
 }

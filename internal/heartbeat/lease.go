@@ -1,26 +1,18 @@
 package heartbeat
 
 import (
-	"fmt"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
-// boottime is the time since boot, suspension included; setting the wall clock does not change it.
-func boottime() time.Duration { return clock(unix.CLOCK_BOOTTIME) }
+func boottime() time.Duration { return rt.Boottime() }
 
 // monotonic is the clock that the runtime counts time by, the same in every process.
-func monotonic() time.Duration { return clock(unix.CLOCK_MONOTONIC) }
-
-func clock(id int32) time.Duration {
-	var t unix.Timespec
-	if err := unix.ClockGettime(id, &t); err != nil {
-		panic(fmt.Sprintf("no clock %d: %v", id, err)) // since Linux 2.6.39
-	}
-	return time.Duration(t.Nano())
-}
+func monotonic() time.Duration { return rt.Clock(unix.CLOCK_MONOTONIC) }
 
 // fastMonotonic returns monotonic without its system call. It is never early, and late by
 // less than a millisecond.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 // refusing is a thread that the test itself drives, with one peer, in whose name
@@ -40,7 +41,7 @@ func newRefusing(t *testing.T, local, peer string) *refusing {
 	}
 	t.Cleanup(s.close)
 	r.thread = newThread(h, s)
-	r.detector = newDetector(h.config.settings(false, random), "a", boottime())
+	r.detector = newDetector(h.config.settings(false, rt.Random), "a", boottime())
 	r.load()
 	return r
 }
@@ -48,10 +49,10 @@ func newRefusing(t *testing.T, local, peer string) *refusing {
 // unreachable is a message of port unreachable that quotes a packet of ours to a peer.
 func unreachable(t *testing.T, local netip.AddrPort, peer netip.Addr, packet []byte) []byte {
 	t.Helper()
-	datagram := make([]byte, udpHeaderLen, udpHeaderLen+len(packet))
+	datagram := make([]byte, rt.UDPHeaderLen, rt.UDPHeaderLen+len(packet))
 	binary.BigEndian.PutUint16(datagram, local.Port())
 	binary.BigEndian.PutUint16(datagram[2:], testPort)
-	binary.BigEndian.PutUint16(datagram[4:], uint16(udpHeaderLen+len(packet)))
+	binary.BigEndian.PutUint16(datagram[4:], uint16(rt.UDPHeaderLen+len(packet)))
 	datagram = append(datagram, packet...)
 	message := icmp.Message{Type: ipv4.ICMPTypeDestinationUnreachable, Code: icmpPort}
 	header := make([]byte, ipv4.HeaderLen)

@@ -25,7 +25,7 @@ func Serve(run Guest) error {
 	if err != nil {
 		return err
 	}
-	s, err := mapShared(os.NewFile(child.FirstFile, "shared memory"))
+	s, err := mapShared(os.NewFile(memoryFile, "shared memory"))
 	if err != nil {
 		return err
 	}
@@ -60,15 +60,13 @@ func Serve(run Guest) error {
 	h.forward = func(q question) { out.write(notice{Ask: &q}) }
 	h.budget = b
 	h.Set(*first.Peers)
-	g := startGuest(run, out, h.speakerHangs)
-	g.order(first.Guest)
-	ctx, stop := context.WithCancel(context.Background()) // not cancelled by a return: that would say goodbye
-	leave := func() {
-		g.leave()
-		stop()
+	leaveGuest, err := startGuest(run, h.speakerHangs)
+	if err != nil {
+		return err
 	}
+	ctx, stop := context.WithCancel(context.Background()) // not cancelled by a return: that would say goodbye
 	gone, ran := make(chan error, 1), make(chan error, 1)
-	go func() { gone <- h.readOrders(in, leave, g) }()
+	go func() { gone <- h.readOrders(in, stop) }()
 	go func() { ran <- h.Run(ctx) }()
 	select {
 	case err := <-gone:
@@ -78,13 +76,13 @@ func Serve(run Guest) error {
 			out.write(notice{Error: err.Error()})
 			return err
 		}
-		g.wait()
+		leaveGuest()
 		return nil
 	}
 }
 
 // readOrders obeys orders until the speaker is gone.
-func (h *Heartbeat) readOrders(in *json.Decoder, leave func(), g *guest) error {
+func (h *Heartbeat) readOrders(in *json.Decoder, leave func()) error {
 	for {
 		var o order
 		if err := in.Decode(&o); err != nil {
@@ -93,8 +91,6 @@ func (h *Heartbeat) readOrders(in *json.Decoder, leave func(), g *guest) error {
 		switch {
 		case o.Leave:
 			leave()
-		case o.Guest != nil:
-			g.order(o.Guest)
 		case o.Answer != nil:
 			h.answered(*o.Answer)
 		case o.Keys != nil:

@@ -9,24 +9,21 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
-const (
-	// classSelector6 is the DSCP of network control (RFC 4594 section 3.1), as BFD's packets have it.
-	classSelector6 = 48 << 2
-	// socketPriority is the highest that needs no capability (socket(7), SO_PRIORITY).
-	socketPriority = 6
-	// receiveBuffer holds what arrives while the thread does not run.
-	receiveBuffer = 1 << 20
-)
+// receiveBuffer holds what arrives while the thread does not run.
+const receiveBuffer = 1 << 20
 
 // socket is a pair of UDP sockets that the runtime's poller does not know, and an
 // eventfd that ends a wait for them.
 type socket struct {
 	// fd takes datagrams. out sends them and takes what is refused, so that errors, which anybody can forge, do not fill the
 	// memory of fd. All packets go by out: a kernel sends one refusal a second, whatever ports it refuses to.
-	fd, out, event int
-	is6            bool
+	fd, out int
+	event   *rt.Event
+	is6     bool
 	// Memory that the kernel writes to: x/sys would allocate some for each packet.
 	from unix.RawSockaddrAny
 	oob  [512]byte
@@ -35,15 +32,15 @@ type socket struct {
 
 // openSocket binds to this node's own address, so that others see packets come from it.
 func openSocket(local netip.AddrPort) (s *socket, err error) {
-	s = &socket{is6: local.Addr().Is6(), fd: -1, out: -1, event: -1}
+	s = &socket{is6: local.Addr().Is6(), fd: -1, out: -1}
+	if s.event, err = rt.NewEvent(); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			s.close()
 		}
 	}()
-	if s.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return nil, fmt.Errorf("open eventfd: %w", err)
-	}
 	if s.fd, err = bound(local, false); err != nil {
 		return nil, err
 	}
@@ -57,69 +54,42 @@ func openSocket(local netip.AddrPort) (s *socket, err error) {
 
 // bound returns a UDP socket that drops all datagrams: see thread.filter. It reports ICMP errors if wanted.
 func bound(local netip.AddrPort, reports bool) (fd int, err error) {
-	family, level, class, report := unix.AF_INET, unix.IPPROTO_IP, unix.IP_TOS, unix.IP_RECVERR
-	if local.Addr().Is6() {
-		family, level, class, report = unix.AF_INET6, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, unix.IPV6_RECVERR
+	options := []rt.Option{{Level: unix.SOL_SOCKET, Name: unix.SO_RCVBUF, Value: receiveBuffer}}
+	switch {
+	case reports && local.Addr().Is6():
+		options = append(options, rt.Option{Level: unix.IPPROTO_IPV6, Name: unix.IPV6_RECVERR, Value: 1})
+	case reports:
+		options = append(options, rt.Option{Level: unix.IPPROTO_IP, Name: unix.IP_RECVERR, Value: 1})
 	}
-	if fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP); err != nil {
-		return -1, fmt.Errorf("open socket: %w", err)
+	if fd, err = rt.UDP(local.Addr().Is6(), options...); err != nil {
+		return -1, err
 	}
-	defer func() {
-		if err != nil {
-			_ = unix.Close(fd)
-		}
-	}()
-	options := []struct{ level, name, value int }{
-		{unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer},
-		{unix.SOL_SOCKET, unix.SO_PRIORITY, socketPriority},
-		{level, class, classSelector6},
-	}
-	if family == unix.AF_INET6 {
-		options = append(options, struct{ level, name, value int }{level, unix.IPV6_V6ONLY, 1})
-	}
-	if reports {
-		options = append(options, struct{ level, name, value int }{level, report, 1})
-	}
-	for _, o := range options {
-		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
-			return -1, fmt.Errorf("set socket option %d of level %d: %w", o.name, o.level, err)
-		}
-	}
-	_ = accept(fd, nil, nil)
-	if err := unix.Bind(fd, sockaddr(local)); err != nil {
-		return -1, fmt.Errorf("bind UDP %s: %w", local, err)
+	if err := unix.Bind(fd, rt.Sockaddr(local, 0)); err != nil {
+		return -1, errors.Join(fmt.Errorf("bind UDP %s: %w", local, err), unix.Close(fd))
 	}
 	return fd, nil
 }
 
 func (s *socket) close() {
-	for _, fd := range []int{s.fd, s.out, s.event} {
+	for _, fd := range []int{s.fd, s.out} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
 	}
-}
-
-// wake ends a wait.
-func (s *socket) wake() {
-	one := [8]byte{7: 1}
-	_, _ = unix.Write(s.event, one[:]) // fails only if it is full of wake-ups
+	s.event.Close()
 }
 
 // wait returns when there is something to do or, if wanted, to read: datagrams or refusals; or after a time.
 func (s *socket) wait(d time.Duration, datagrams, refusals bool) {
 	// poll(2) ignores what is negative, and reports errors unasked.
-	fds := []unix.PollFd{{Fd: int32(s.event), Events: unix.POLLIN}, {Fd: -1, Events: unix.POLLIN}, {Fd: -1}}
+	files := []unix.PollFd{{}, {Fd: -1, Events: unix.POLLIN}, {Fd: -1}}
 	if datagrams {
-		fds[1].Fd = int32(s.fd)
+		files[1].Fd = int32(s.fd)
 	}
 	if refusals {
-		fds[2].Fd = int32(s.out)
+		files[2].Fd = int32(s.out)
 	}
-	t := unix.NsecToTimespec(max(d, 0).Nanoseconds())
-	if n, err := unix.Ppoll(fds, &t, nil); err == nil && n > 0 && fds[0].Revents != 0 {
-		_, _ = unix.Read(s.event, s.junk[:8])
-	}
+	s.event.Wait(d, files)
 }
 
 // read takes what waits next, and reports whether there was anything. n is 0 for
@@ -146,15 +116,6 @@ func (s *socket) sender() netip.Addr {
 		return netip.AddrFrom16((*unix.RawSockaddrInet6)(unsafe.Pointer(&s.from)).Addr)
 	}
 	return netip.Addr{}
-}
-
-// send does not wait, and does not report whether the packet arrived.
-func (s *socket) send(b []byte, to unix.Sockaddr) {
-	err := unix.Sendto(s.out, b, unix.MSG_DONTWAIT, to)
-	if err != nil && !errors.Is(err, unix.EAGAIN) {
-		// It may be the error of an earlier packet, to somebody else.
-		_ = unix.Sendto(s.out, b, unix.MSG_DONTWAIT, to)
-	}
 }
 
 // Types and codes of "port unreachable": RFC 792 and RFC 4443 section 3.1.
@@ -209,11 +170,4 @@ func portUnreachable(b []byte) (offender netip.Addr, ok bool) {
 		}
 	}
 	return netip.Addr{}, false
-}
-
-func sockaddr(a netip.AddrPort) unix.Sockaddr {
-	if a.Addr().Is4() {
-		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
-	}
-	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
 }

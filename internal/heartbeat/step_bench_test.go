@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/nstest"
+	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 // steady is a thread that the test drives, with n peers in its own process that do not answer it but
@@ -34,7 +35,7 @@ func steady(t testing.TB, n int) (step func()) {
 		}
 		t.Cleanup(s.close)
 		th := newThread(h, s)
-		th.detector = newDetector(h.config.settings(false, random), p.Name, boottime())
+		th.detector = newDetector(h.config.settings(false, rt.Random), p.Name, boottime())
 		threads = append(threads, th)
 	}
 	step = func() {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
 const (
@@ -47,7 +49,7 @@ func (t *thread) run() {
 	runtime.LockOSThread() // never unlocked: it ends with the thread
 	now := boottime()
 	t.realtime = t.h.shared.realtime.Load()
-	t.detector = newDetector(t.h.config.settings(t.realtime, random), t.h.config.NodeName, now)
+	t.detector = newDetector(t.h.config.settings(t.realtime, rt.Random), t.h.config.NodeName, now)
 	// After the epochs of the process before this one: what was confirmed then needs a new plan.
 	t.detector.epoch = t.h.shared.lease.epoch.Load() + 1
 	t.detector.counts = &t.h.shared.counters
@@ -140,7 +142,7 @@ func (t *thread) set(peers []Peer) {
 			continue // this node itself, or one of the other family, which only gossip reaches
 		}
 		t.byAddr[p.Address] = known
-		t.addrs[known.id] = sockaddr(netip.AddrPortFrom(p.Address, t.h.config.Port))
+		t.addrs[known.id] = rt.Sockaddr(netip.AddrPortFrom(p.Address, t.h.config.Port), 0)
 	}
 	t.budget = 1000 + 10*len(peers)
 }
@@ -208,7 +210,7 @@ func (t *thread) open(b []byte) (packet, bool) {
 func (t *thread) send() {
 	for _, o := range t.detector.take() {
 		if to := t.addrs[o.to.id]; to != nil {
-			t.socket.send((*t.seals)[0].close(t.out[:0], &o.packet), to)
+			_ = rt.Send(t.socket.out, (*t.seals)[0].close(t.out[:0], &o.packet), to) // whether it arrived shows elsewhere
 		}
 	}
 	for _, q := range t.detector.asks {

@@ -2,7 +2,6 @@ package members
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log"
 	"log/slog"
@@ -41,8 +40,8 @@ type Config struct {
 	HeartbeatCommand []string
 	// Ask asks the wire about a node that fell silent: see heartbeat.Config.
 	Ask func(node string) heartbeat.Answer
-	// Guest gets what the guest of the heartbeat process reports: see heartbeat.Config.
-	Guest func(json.RawMessage)
+	// Guest gets a connection to the guest of the heartbeat process: see heartbeat.Config.
+	Guest func(net.Conn)
 	// Owner answers questions about addresses; nil leaves them unanswered.
 	Owner Owner
 	// Kick is called after each change of the membership.

@@ -2,7 +2,6 @@ package members
 
 import (
 	"cmp"
-	"encoding/json"
 	"maps"
 	"net/netip"
 	"slices"
@@ -58,9 +57,6 @@ func (m *Members) Valid() bool { return m.heartbeats.Valid() }
 
 // HeartbeatProcess returns the id of the heartbeat process. It returns an error while there is none.
 func (m *Members) HeartbeatProcess() (int, error) { return m.heartbeats.Process() }
-
-// OrderGuest hands the guest of the heartbeat process its whole desired state.
-func (m *Members) OrderGuest(o json.RawMessage) { m.heartbeats.OrderGuest(o) }
 
 // Collect sends the metrics of heartbeats.
 func (m *Members) Collect(ch chan<- prometheus.Metric) { m.heartbeats.Collect(ch) }

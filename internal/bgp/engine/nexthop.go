@@ -154,8 +154,8 @@ const routeTime = time.Second
 
 // localAddress is the address from which this node dials a peer, unless there is no route to it at present.
 func localAddress(s wire.Settings) (local netip.Addr, ok bool) {
-	if s.Source.IsValid() {
-		return s.Source, true
+	if s.SourceAddress.IsValid() {
+		return s.SourceAddress, true
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), routeTime)
 	defer cancel()

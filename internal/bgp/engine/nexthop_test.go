@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -113,10 +114,10 @@ var six = netip.MustParsePrefix("2001:db8:ffff::1/128")
 // dualEngine has a session with graceful restart that carries both families, and a route of each.
 func dualEngine(t *testing.T, router string) *engine {
 	t.Helper()
-	e, err := start(wire.Settings{
+	e, err := start(wire.Settings{Peer: lb.Peer{
 		Name: "r", Address: netip.MustParseAddr(router), Port: 179, RouterID: netip.MustParseAddr("192.0.2.1"),
-		LocalASN: 65000, PeerASN: 65001, HoldTime: 90, Keepalive: 30, Connect: 1, DualStack: true, GracefulRestart: true,
-	}, func(text string) { t.Log(text) })
+		LocalASN: 65000, PeerASN: 65001, HoldTime: 90 * time.Second, ConnectTime: time.Second, DualStack: true, GracefulRestart: true,
+	}}, func(text string) { t.Log(text) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,8 +26,8 @@ const (
 	prefixLimitRest = 5 * time.Minute
 )
 
-// carries reports whether the session carries routes of a family.
-func carries(s wire.Settings, f lb.Family) bool { return s.DualStack || lb.FamilyOf(s.Address) == f }
+// seconds rounds up.
+func seconds(d time.Duration) uint64 { return uint64((d + time.Second - 1) / time.Second) }
 
 // apiPeer returns the settings as GoBGP's type.
 func apiPeer(s wire.Settings) *api.Peer {
@@ -37,7 +37,7 @@ func apiPeer(s wire.Settings) *api.Peer {
 		},
 		Transport: &api.Transport{RemotePort: uint32(s.Port)},
 		Timers: &api.Timers{Config: &api.TimersConfig{
-			HoldTime: s.HoldTime, KeepaliveInterval: s.Keepalive, ConnectRetry: s.Connect,
+			HoldTime: seconds(s.HoldTime), KeepaliveInterval: seconds(s.KeepaliveTime), ConnectRetry: seconds(s.ConnectTime),
 		}},
 		EbgpMultihop: &api.EbgpMultihop{Enabled: s.MultiHop, MultihopTtl: multiHopTTL},
 		GracefulRestart: &api.GracefulRestart{
@@ -49,12 +49,12 @@ func apiPeer(s wire.Settings) *api.Peer {
 		TtlSecurity: &api.TtlSecurity{Enabled: s.MinTTL != 0, TtlMin: uint32(s.MinTTL)},
 	}
 	for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
-		if carries(s, f) {
+		if s.Carries(f) {
 			p.AfiSafis = append(p.AfiSafis, apiFamily(f, s.GracefulRestart))
 		}
 	}
-	if s.Source.IsValid() {
-		p.Transport.LocalAddress = s.Source.String()
+	if s.SourceAddress.IsValid() {
+		p.Transport.LocalAddress = s.SourceAddress.String()
 	}
 	return p
 }

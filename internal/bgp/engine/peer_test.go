@@ -42,3 +42,11 @@ func TestSpent(t *testing.T) {
 		}
 	}
 }
+
+func TestSeconds(t *testing.T) {
+	for d, want := range map[time.Duration]uint64{9 * time.Second: 9, 1500 * time.Millisecond: 2, time.Millisecond: 1, 0: 0} {
+		if got := seconds(d); got != want {
+			t.Errorf("%v is %d seconds, want %d: parts count as whole", d, got, want)
+		}
+	}
+}

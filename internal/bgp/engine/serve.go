@@ -31,7 +31,7 @@ func Serve() error {
 var errGone = errors.New("the speaker is gone")
 
 func serve(conn io.ReadWriter, confined error) error {
-	in, out := gob.NewDecoder(conn), wire.NewWriter[wire.Notice](conn)
+	in, out := gob.NewDecoder(conn), gob.NewEncoder(conn)
 	var first wire.Order
 	if err := in.Decode(&first); err != nil {
 		return fmt.Errorf("read settings: %w", err)
@@ -39,7 +39,7 @@ func serve(conn io.ReadWriter, confined error) error {
 	if first.Settings == nil {
 		return errors.New("the first order has no settings")
 	}
-	warn := func(text string) { _ = out.Write(wire.Notice{Warning: text}) }
+	warn := func(text string) { _ = out.Encode(wire.Notice{Warning: text}) }
 	if confined != nil {
 		warn("it is less confined than it should be: " + confined.Error())
 	}
@@ -58,7 +58,7 @@ func serve(conn io.ReadWriter, confined error) error {
 // service obeys orders and reports.
 type service struct {
 	engine *engine
-	out    *wire.Writer[wire.Notice]
+	out    *gob.Encoder
 	orders chan wire.Order
 	gone   chan struct{}
 	// reported is the last report.
@@ -114,7 +114,7 @@ func (s *service) apply(o wire.Order) error {
 	}
 	err := s.report(s.engine.report())
 	if o.Ping {
-		_ = s.out.Write(wire.Notice{Pong: true})
+		_ = s.out.Encode(wire.Notice{Pong: true})
 	}
 	return err
 }
@@ -123,7 +123,7 @@ func (s *service) apply(o wire.Order) error {
 func (s *service) report(r wire.Report, err error) error {
 	if err == nil && !reflect.DeepEqual(r, s.reported) {
 		s.reported = r
-		_ = s.out.Write(wire.Notice{Report: &r})
+		_ = s.out.Encode(wire.Notice{Report: &r})
 	}
 	return err
 }

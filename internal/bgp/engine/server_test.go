@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
@@ -16,10 +17,10 @@ import (
 // testEngine is an engine whose router never answers, with two routes.
 func testEngine(t *testing.T) *engine {
 	t.Helper()
-	e, err := start(wire.Settings{
+	e, err := start(wire.Settings{Peer: lb.Peer{
 		Name: "r", Address: netip.MustParseAddr("127.0.0.9"), Port: 1, RouterID: netip.MustParseAddr("192.0.2.1"),
-		LocalASN: 65000, PeerASN: 65001, HoldTime: 90, Keepalive: 30, Connect: 1,
-	}, func(text string) { t.Log(text) })
+		LocalASN: 65000, PeerASN: 65001, HoldTime: 90 * time.Second, ConnectTime: time.Second,
+	}}, func(text string) { t.Log(text) })
 	if err != nil {
 		t.Fatal(err)
 	}

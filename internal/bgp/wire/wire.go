@@ -4,10 +4,8 @@
 package wire
 
 import (
-	"encoding/gob"
-	"io"
 	"net/netip"
-	"sync"
+	"reflect"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -23,27 +21,15 @@ type Order struct {
 	Leave *Leave
 }
 
-// Settings are those of one session. They are comparable, and never change during the life of an engine.
+// Settings are those of one session. They never change during the life of an engine.
 type Settings struct {
-	Name string
-	// Interface is the link of an unnumbered peer; empty for others.
-	Interface string
-	Address   netip.Addr
-	Port      uint16
-	Source    netip.Addr
-	// RouterID is this node's BGP identifier (RFC 4271 section 4.2), an IPv4 address in form.
-	RouterID          netip.Addr
-	LocalASN, PeerASN uint32
-	// In seconds, as on the wire.
-	HoldTime, Keepalive, Connect uint64
-	MultiHop, GracefulRestart    bool
-	// MinTTL is the least TTL of the router's packets; 0 for any.
-	MinTTL    uint8
-	DualStack bool
-	Password  lb.Secret
+	lb.Peer
 	// Check is how often the engine looks at the session and at this node's addresses, beside each change of the session.
 	Check time.Duration
 }
+
+// Equal reports whether both are the same.
+func (s Settings) Equal(o Settings) bool { return reflect.DeepEqual(s, o) }
 
 // Change is a change of the routes. The Peers of routes are not sent.
 type Change struct {
@@ -132,20 +118,4 @@ func (c Counters) Plus(before, after Counters) Counters {
 	c.Falls += after.Falls - before.Falls
 	c.Ignored = after.Ignored
 	return c
-}
-
-// Writer writes messages whole, whoever writes.
-type Writer[T any] struct {
-	mu  sync.Mutex
-	out *gob.Encoder
-}
-
-// NewWriter returns a Writer to w.
-func NewWriter[T any](w io.Writer) *Writer[T] { return &Writer[T]{out: gob.NewEncoder(w)} }
-
-// Write writes one message. It fails when the other end is gone.
-func (w *Writer[T]) Write(message T) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.out.Encode(message)
 }
