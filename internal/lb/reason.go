@@ -14,19 +14,20 @@ const (
 	NoPool Reason = "NoPool"
 	// NoFamily: pools exist for the Service, none of the wanted family.
 	NoFamily Reason = "NoFamily"
-	// PoolExhausted: every pool that may serve the Service is full.
+	// PoolExhausted: every pool that may serve the Service is full. Add addresses to a pool.
 	PoolExhausted Reason = "PoolExhausted"
-	// UnknownPool: the Service asks for a pool that does not exist.
+	// UnknownPool: the Service asks for a pool that does not exist. Correct the annotation.
 	UnknownPool Reason = "UnknownPool"
-	// PoolNotAllowed: the Service asks for a pool that may not serve it.
+	// PoolNotAllowed: the Service asks for a pool that may not serve it. Correct the request or the pool.
 	PoolNotAllowed Reason = "PoolNotAllowed"
 	// AddressInUse: the Service asks for an address that another one holds.
 	AddressInUse Reason = "AddressInUse"
-	// AddressNotInPool: the Service asks for an address outside every pool.
+	// AddressNotInPool: the Service asks for an address outside every pool. Correct the request or the pool.
 	AddressNotInPool Reason = "AddressNotInPool"
 	// InvalidRequest: what the Service asks for cannot be read or contradicts itself.
 	InvalidRequest Reason = "InvalidRequest"
 	// TooManyPorts: the Services of the namespace have more ports together than are served.
+	// Remove ports, or raise maxPortsPerNamespace.
 	TooManyPorts Reason = "TooManyPorts"
 	// NoClusterIP: a headless Service of type LoadBalancer cannot be served.
 	NoClusterIP Reason = "NoClusterIP"
@@ -34,8 +35,10 @@ const (
 	DualStackUnmet Reason = "DualStackUnmet"
 	// AddressKept: the Service keeps an address that is not of the pool or kind that it asks for: until
 	// holdfast.dev/pool can be met, or until it asks for an address by value or for holdfast.dev/renew.
+	// Set holdfast.dev/renew for another address.
 	AddressKept Reason = "AddressKept"
 	// ForeignAddress: the status has an address that another load balancer wrote and that no pool ever had.
+	// Turn the other one off for this Service, then set holdfast.dev/renew.
 	ForeignAddress Reason = "ForeignAddress"
 	// UnknownClass: the Service names a class that no pool has.
 	UnknownClass Reason = "UnknownClass"
@@ -49,9 +52,10 @@ const (
 	NotShareable Reason = "NotShareable"
 	// SharingLimit: the address has as many Services as may share it.
 	SharingLimit Reason = "SharingLimit"
-	// QuotaExceeded: the namespace holds as many addresses of the pool as it may.
+	// QuotaExceeded: the namespace holds as many addresses of the pool as it may. Raise the pool's quota or delete Services.
 	QuotaExceeded Reason = "QuotaExceeded"
 	// Quarantined: the last free addresses of the pools, or the address that the Service waits for, wait for reuseDelay.
+	// Add addresses, or wait.
 	Quarantined Reason = "Quarantined"
 	// FloatingIPUnknown: the Service claims a FloatingIP that its namespace does not have.
 	FloatingIPUnknown Reason = "FloatingIPUnknown"
@@ -80,6 +84,7 @@ const (
 // Reasons of the condition holdfast.dev/Written.
 const (
 	// WriteRefused: the API server, or an admission policy, calls a part of the Service's status invalid.
+	// The message says which and why.
 	WriteRefused Reason = "WriteRefused"
 )
 
@@ -98,14 +103,18 @@ const (
 	// FilterDisabled: filtering is turned off, so that source ranges and limits have no effect.
 	FilterDisabled Reason = "FilterDisabled"
 	// FilterNotEnforceable: something on the node may carry packets past its packet filter.
+	// Use kube-proxy, or filter elsewhere.
 	FilterNotEnforceable Reason = "FilterNotEnforceable"
 	// FilterNotInForce: the node cannot keep its packet filter in force, and announces nothing that has source ranges.
+	// See the speaker's log.
 	FilterNotInForce Reason = "FilterNotInForce"
-	// RangesRefused: the node's kernel refuses the source ranges of some Services, which are closed there.
+	// RangesRefused: the node's kernel refuses the source ranges of some Services, which are closed there. Shorten the lists.
 	RangesRefused Reason = "RangesRefused"
 	// NodesUnfiltered: nodes that kube-proxy may serve the Service on do not enforce its source ranges.
+	// See docs/filter.md, Nodes without a speaker.
 	NodesUnfiltered Reason = "NodesUnfiltered"
 	// StrictARPMissing: kube-proxy in mode IPVS makes the kernel answer ARP for every address of a Service.
+	// Set strictARP: true.
 	StrictARPMissing Reason = "StrictARPMissing"
 )
 
@@ -125,13 +134,13 @@ const (
 	Announced Reason = "Announced"
 	// NoAddress: nothing is assigned yet.
 	NoAddress Reason = "NoAddress"
-	// NoServingEndpoint: no endpoint can serve, so that no node attracts traffic.
+	// NoServingEndpoint: no endpoint can serve, so that no node attracts traffic. Look for ready pods.
 	NoServingEndpoint Reason = "NoServingEndpoint"
 	// NoLocalEndpoint: externalTrafficPolicy Local, and this node has no serving endpoint.
 	NoLocalEndpoint Reason = "NoLocalEndpoint"
 	// NoAdvertisement: no advertisement selects the pool and the Service.
 	NoAdvertisement Reason = "NoAdvertisement"
-	// NoEligibleNode: advertisements exist, but no live node may announce.
+	// NoEligibleNode: advertisements exist, but no live node may announce. The message names what excludes each node.
 	NoEligibleNode Reason = "NoEligibleNode"
 	// NodeNotSelected: this node is in no advertisement's nodeSelectors.
 	NodeNotSelected Reason = "NodeNotSelected"
@@ -142,34 +151,43 @@ const (
 	// NodeDraining: the node is being drained, or its speaker is about to stop, and another node announces.
 	NodeDraining Reason = "NodeDraining"
 	// AddressConflict: a foreign machine has the address.
+	// Remove it from the machine with the MAC in the message, or cut it from the pool.
 	AddressConflict Reason = "AddressConflict"
 	// AddressFree: no foreign machine claims an address of the pool any more.
 	AddressFree Reason = "AddressFree"
 	// NoLink: the owner has no link on which it can announce the address.
 	NoLink Reason = "NoLink"
 	// LinkSilent: the node hears no other machine on a link, though it did before and the carrier is up.
+	// Check port, VLAN and switch.
 	LinkSilent Reason = "LinkSilent"
 	// HeartbeatsBlocked: other speakers answer by gossip, but their heartbeats do not arrive.
+	// Open the heartbeat port (7948/UDP) between nodes.
 	HeartbeatsBlocked Reason = "HeartbeatsBlocked"
 	// EchoBlocked: other speakers' heartbeats arrive, but not their answers in frames of Holdfast's own EtherType.
+	// Open EtherType 0x88B5 where switches answer ARP for others.
 	EchoBlocked Reason = "EchoBlocked"
 	// SocketRefused: the kernel refuses packet sockets on a link, so that the node answers nothing there.
+	// Check the capability NET_RAW and the module af_packet.
 	SocketRefused Reason = "SocketRefused"
 	// KernelFeatureMissing: the node's kernel lacks what a part of Holdfast needs, or refuses it to the speaker.
+	// Load the module that the message names.
 	KernelFeatureMissing Reason = "KernelFeatureMissing"
 	// KubeProxyNotReady: kube-proxy has not served since the node started, or does not serve the Service's endpoints there yet.
+	// Repair kube-proxy.
 	KubeProxyNotReady Reason = "KubeProxyNotReady"
 	// Probing: the address is new, and its owner asks whether another machine has it already (RFC 5227).
 	Probing Reason = "Probing"
 	// NotMember: the other speakers do not count the node's speaker as alive.
 	NotMember Reason = "NotMember"
 	// CutOff: this node hears half of the speakers or fewer, and reaches no node with a serving endpoint.
+	// Repair the network; see docs/layer2.md, Partitions.
 	CutOff Reason = "CutOff"
 	// NotOwner: another node announces the address.
 	NotOwner Reason = "NotOwner"
 	// NoPeer: no BGPPeer is usable on this node for the advertisement.
 	NoPeer Reason = "NoPeer"
 	// NoSession: peers are configured, but none of their sessions is established, on no node that advertises.
+	// See the BGPPeer's condition Established.
 	NoSession Reason = "NoSession"
 	// ConflictingAdvertisements: two advertisements give one route two values of localPref, med or asPathPrepend.
 	ConflictingAdvertisements Reason = "ConflictingAdvertisements"
@@ -196,7 +214,7 @@ const (
 	NodeReachable Reason = "NodeReachable"
 	// NodeGivenUp: Kubernetes itself has given the node up, and takes care of its pods.
 	NodeGivenUp Reason = "NodeGivenUp"
-	// TooManyUnreachable: more nodes than the limit fell silent at once, so that their endpoints stay.
+	// TooManyUnreachable: more nodes than the limit fell silent at once, so that their endpoints stay. Check the network.
 	TooManyUnreachable Reason = "TooManyUnreachable"
 	// EndpointsWithdrawn: endpoints of the Service are on a node that is unreachable.
 	EndpointsWithdrawn Reason = "EndpointsWithdrawn"
