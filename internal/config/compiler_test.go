@@ -106,8 +106,8 @@ func TestCompilerHistory(t *testing.T) {
 				t.Fatalf("seed %d, step %d changed an earlier result: -before +after\n%s", seed, step, diff)
 			}
 		}
-		if len(c.services.parts) != len(v.Services) || len(c.slices.parts) != len(v.EndpointSlices) {
-			t.Errorf("seed %d: it remembers %d and %d objects of %d and %d", seed, len(c.services.parts), len(c.slices.parts), len(v.Services), len(v.EndpointSlices))
+		if len(c.services) != len(v.Services) || len(c.slices) != len(v.EndpointSlices) {
+			t.Errorf("seed %d: it remembers %d and %d objects of %d and %d", seed, len(c.services), len(c.slices), len(v.Services), len(v.EndpointSlices))
 		}
 	}
 }

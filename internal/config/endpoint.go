@@ -29,7 +29,7 @@ func compileEndpoints(slice *discoveryv1.EndpointSlice) (lb.Key, endpoints) {
 }
 
 // endpointsOf returns the endpoints of a Service, and the slices of Services behind it.
-func endpointsOf(key lb.Key, slices []*part[discoveryv1.EndpointSlice, endpoints]) (endpoints, []*part[discoveryv1.EndpointSlice, endpoints]) {
+func endpointsOf(key lb.Key, slices []*part[endpoints]) (endpoints, []*part[endpoints]) {
 	for len(slices) > 0 && slices[0].key.Compare(key) < 0 {
 		slices = slices[1:]
 	}

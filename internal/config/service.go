@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -83,7 +82,7 @@ type joined struct {
 }
 
 // join takes Services and their endpoints, both ordered by key.
-func (j *joined) join(services []*part[corev1.Service, servicePart], slices []*part[discoveryv1.EndpointSlice, endpoints]) {
+func (j *joined) join(services []*part[servicePart], slices []*part[endpoints]) {
 	named := namedByID(services)
 	j.ours = make([]lb.Service, 0, len(services))
 	for _, p := range services {
@@ -111,7 +110,7 @@ func (j *joined) join(services []*part[corev1.Service, servicePart], slices []*p
 }
 
 // namedByID returns the Services that others name by their ids.
-func namedByID(services []*part[corev1.Service, servicePart]) map[string]*servicePart {
+func namedByID(services []*part[servicePart]) map[string]*servicePart {
 	named := map[string]*servicePart{}
 	for _, p := range services {
 		if id := p.made.LoadBalancerID; p.made.serves && id != "" {

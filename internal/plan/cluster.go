@@ -17,13 +17,11 @@ type cluster struct {
 	// nodes that the API server or the membership knows, ordered by name.
 	nodes []node
 	// peers with which each known node holds sessions.
-	peers map[string][]lb.Peer
-	pools poolIndex
-	l2    []scope
-	bgp   []scope
-	// holders are the Services of each address, the first one only; sharers those of each that has more than one.
-	holders map[netip.Addr]*lb.Service
-	sharers map[netip.Addr][]*lb.Service
+	peers      map[string][]lb.Peer
+	pools      poolIndex
+	l2         []scope
+	bgp        []scope
+	servicesOf map[netip.Addr][]*lb.Service
 	// eligible caches candidates by the set of advertisements that select a Service.
 	eligible map[string][]candidate
 	// subnets of all links of all nodes.
@@ -59,7 +57,7 @@ type candidate struct {
 func newCluster(s lb.State) *cluster {
 	c := &cluster{
 		state: s, eligible: map[string][]candidate{}, peers: map[string][]lb.Peer{},
-		subnets: subnetsOf(s.Links), rankings: map[string]*ranking{},
+		subnets: subnetsOf(s.Links), rankings: map[string]*ranking{}, servicesOf: make(map[netip.Addr][]*lb.Service, len(s.Services)),
 	}
 	names := maps.Clone(s.Members)
 	if names == nil {
@@ -75,7 +73,11 @@ func newCluster(s lb.State) *cluster {
 		}
 	}
 	c.pools = newPoolIndex(s.Pools)
-	c.holders, c.sharers = sharers(s.Services)
+	for i := range s.Services {
+		for _, a := range s.Services[i].Addresses {
+			c.servicesOf[a] = append(c.servicesOf[a], &s.Services[i])
+		}
+	}
 	c.ranged = c.rangedAddresses()
 	for _, a := range s.L2Advertisements {
 		c.l2 = append(c.l2, c.scope(a.Scope))

@@ -102,7 +102,7 @@ func relayOf(relays []lb.Relay, a netip.Addr) lb.Relay {
 // lb.Service.AnnouncedBy; "" for none. It prefers a record that names another node.
 func (p *planner) announcedBy(s *lb.Service, a netip.Addr) string {
 	by := s.AnnouncedBy[a]
-	for _, other := range p.sharers[a] {
+	for _, other := range p.servicesOf[a] {
 		if by == "" || by == p.node {
 			by = cmp.Or(other.AnnouncedBy[a], by)
 		}

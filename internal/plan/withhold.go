@@ -93,7 +93,7 @@ func (c *cluster) closedHere() addresses {
 	}
 	for _, a := range here.Addresses {
 		// The filter leaves out what is on the node's own links.
-		if slices.ContainsFunc(c.servicesOf(a), func(s *lb.Service) bool { return c.hasRanges(s, a) }) {
+		if slices.ContainsFunc(c.servicesOf[a], func(s *lb.Service) bool { return c.hasRanges(s, a) }) {
 			out = append(out, a)
 		}
 	}
@@ -101,7 +101,7 @@ func (c *cluster) closedHere() addresses {
 		if s := &c.state.Services[i]; here.Refused[s.Key] {
 			for _, a := range s.Addresses {
 				// The ports of the others that share the address are in force.
-				if !slices.ContainsFunc(c.servicesOf(a), func(o *lb.Service) bool { return !here.Refused[o.Key] }) {
+				if !slices.ContainsFunc(c.servicesOf[a], func(o *lb.Service) bool { return !here.Refused[o.Key] }) {
 					out = append(out, a)
 				}
 			}
