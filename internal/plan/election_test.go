@@ -35,7 +35,8 @@ func drain(s *lb.State, names ...string) {
 // TestRank: the owners of v4 and v6; by the hash alone it is w1, then w2.
 //
 // Traps: the owner does not have the interface, or not the subnet, so that no node announces or no client asks there; a
-// node that returns takes its addresses back at once (MetalLB).
+// node that returns takes its addresses back at once (MetalLB); policy Local works only with a health monitor that a user
+// configures (OCCM #2866).
 func TestRank(t *testing.T) {
 	zone := func(value string) []lb.Selector {
 		return []lb.Selector{{{Key: "zone", Operator: lb.In, Values: []string{value}}}}
@@ -177,35 +178,6 @@ func TestYield(t *testing.T) {
 	}
 }
 
-// TestLocal: under policy Local the owner is a node with an endpoint that serves, and another node as soon as none does
-// there. EndpointSlices alone decide that.
-//
-// Trap: policy Local works only with a health monitor that a user configures (OCCM #2866).
-func TestLocal(t *testing.T) {
-	s := testState()
-	s.BGPAdvertisements = nil
-	s.Services[0].Local = true
-	for _, tt := range []struct {
-		serving string
-		want    string
-	}{
-		{"w1 w2 w3", "w1"},
-		{"w2 w3", "w2"},
-		{"w3", "w3"},
-		{"", ""},
-		{"w1 w3", "w1"},
-	} {
-		serving := map[string]bool{}
-		for _, n := range strings.Fields(tt.serving) {
-			serving[n] = true
-		}
-		s.Services[0].Serving, s.Services[0].ServingNodes = len(serving) > 0, serving
-		if got4, got6 := owners(s, v4), owners(s, v6); got4 != tt.want || got6 != tt.want {
-			t.Errorf("with endpoints on %q: owned by %q and %q, want %q", tt.serving, got4, got6, tt.want)
-		}
-	}
-}
-
 // TestStandIn: while the owner's speaker is down nothing moves, and the next in rank answers with the MAC of the owner's
 // link.
 func TestStandIn(t *testing.T) {
@@ -282,35 +254,71 @@ func TestProbe(t *testing.T) {
 }
 
 // TestOneOwner: with any links, drains, hold-downs, preferences and sharing, all living nodes agree on at most one owner,
-// and the death of a node moves only its own addresses.
+// each condition of each Service has exactly one writer, and the death of a node moves only its own addresses.
 //
-// Trap: an address on two nodes (kube-vip #947, #1413; Cilium #48456).
+// Traps: an address on two nodes (kube-vip #947, #1413; Cilium #48456); a dead node stays the owner until its Node object is
+// deleted (Calico 3.34).
 func TestOneOwner(t *testing.T) {
 	for seed := range uint64(200) {
 		s := randomState(seed)
-		before := allOwners(s)
+		before := allOwners(t, s)
 		for a, who := range before {
 			if strings.Contains(who, " ") {
 				t.Fatalf("seed %d: %s is owned by %s", seed, a, who)
 			}
 		}
 		delete(s.Members, "n2")
-		after := allOwners(s)
+		after := allOwners(t, s)
 		for a, was := range before {
-			if was != "n2" && after[a] != was {
-				t.Errorf("seed %d: %s moved from %q to %q though n2 died", seed, a, was, after[a])
+			if was != "n2" && after[a] != was || after[a] == "n2" {
+				t.Errorf("seed %d: %s moved from %q to %q when n2 died", seed, a, was, after[a])
 			}
 		}
 	}
 }
 
-// allOwners returns the nodes that announce each address by their own plans.
-func allOwners(s lb.State) map[netip.Addr]string {
-	out := map[netip.Addr]string{}
+// TestSpread: addresses are spread over all nodes.
+func TestSpread(t *testing.T) {
+	s := testState()
+	s.Services = slices.Repeat(s.Services, 250)
+	count, a := map[string]int{}, netip.MustParseAddr("192.0.2.0")
+	for i := range s.Services {
+		s.Services[i].Key.Name, s.Services[i].Addresses, a = fmt.Sprint("web", i), []netip.Addr{a}, a.Next()
+	}
+	for _, v := range ForNode("w1", s).Verdicts {
+		count[v.L2.Nodes[0]]++
+	}
+	for name, n := range count {
+		if n < 50 || n > 120 {
+			t.Errorf("%s owns %d of 250 addresses: not spread", name, n)
+		}
+	}
+}
+
+// allOwners returns the nodes that announce each address by their own plans. It fails unless one living node writes each condition.
+func allOwners(t *testing.T, s lb.State) map[netip.Addr]string {
+	t.Helper()
+	out, writers := map[netip.Addr]string{}, map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(s.Nodes)) {
-		for _, one := range ForNode(name, s).Announcements {
+		p := ForNode(name, s)
+		for _, one := range p.Announcements {
 			out[one.Address] = strings.TrimSpace(out[one.Address] + " " + name)
 		}
+		for _, v := range p.Verdicts {
+			for kind, o := range map[string]Outcome{"l2 ": v.L2, "bgp ": v.BGP} {
+				if o.Writer {
+					writers[kind+v.Service.String()] += name
+				}
+			}
+		}
+	}
+	for what, who := range writers {
+		if !s.Members[who] {
+			t.Errorf("%s is written by %q", what, who)
+		}
+	}
+	if len(writers) != 2*len(s.Services) {
+		t.Errorf("%d of %d conditions have a writer", len(writers), 2*len(s.Services))
 	}
 	return out
 }
