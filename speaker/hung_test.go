@@ -23,7 +23,7 @@ import (
 func (n *node) phases() string {
 	var out []string
 	for _, a := range n.layer2.State().Addresses {
-		out = append(out, a.Is)
+		out = append(out, a.Phase.String())
 	}
 	return strings.Join(out, ", ")
 }

@@ -219,7 +219,7 @@ func (a *audit) longest() time.Duration {
 func (a *audit) gap() time.Duration { return a.longest() + auditMargin }
 
 // announced reports whether this node announces an address that it owns.
-func (a *audit) announced(rec *record) bool { return rec.status.is() == ours && a.r.lease.valid() }
+func (a *audit) announced(rec *record) bool { return rec.status.is() == Ours && a.r.lease.valid() }
 
 func (s *period) extend(now moment, gap time.Duration) {
 	if s.last == 0 || now-s.last > gap {

@@ -98,7 +98,7 @@ func TestDefenceOfMany(t *testing.T) {
 	s := newSchedule(timers, &pace{}, between)
 	set := manyAddresses(1000)
 	for _, a := range set {
-		s.put(a.Address, job{ours, nil}, now)
+		s.put(a.Address, job{Ours, nil}, now)
 	}
 	sent := make(map[use]int)
 	for range 60 * 1000 {

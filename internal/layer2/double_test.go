@@ -120,7 +120,7 @@ func TestLeftoverOwner(t *testing.T) {
 		nstest.Until(t, within, "a conflict of both", func() bool {
 			found := 0
 			for _, a := range l.first.State().Addresses {
-				if a.Answered() && a.Conflict != nil && a.Conflict.MAC == link.MACFrom(l.other.MAC("eth0")) {
+				if a.Answered() && len(a.Conflicts) == 1 && a.Conflicts[0].MAC == link.MACFrom(l.other.MAC("eth0")) {
 					found++
 				}
 			}

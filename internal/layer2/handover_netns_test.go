@@ -235,7 +235,7 @@ func TestConflictWithARealHost(t *testing.T) {
 		for i := range 2 {
 			nstest.Until(t, within, "conflict found", func() bool {
 				s := r.State().Addresses[i]
-				return !s.Answered() && s.Conflict != nil && s.Conflict.MAC == far && s.Conflict.Link == "eth0"
+				return !s.Answered() && len(s.Conflicts) == 1 && s.Conflicts[0].MAC == far && s.Conflicts[0].Link == "eth0"
 			})
 		}
 		for i := range 2 {
@@ -269,7 +269,7 @@ func TestForeignClaims(t *testing.T) {
 			}
 		}
 		for i := range 2 {
-			nstest.Until(t, within, "conflict noticed", func() bool { c := r.State().Addresses[i].Conflict; return c != nil && c.MAC == askerMAC })
+			nstest.Until(t, within, "conflict noticed", func() bool { c := r.State().Addresses[i].Conflicts; return len(c) == 1 && c[0].MAC == askerMAC })
 		}
 		nstest.Until(t, within, "both defended", func() bool { return r.counts.repairs[repairConflict].Load() == 2 })
 		for _, addr := range []netip.Addr{v4, v6} {

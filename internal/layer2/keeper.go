@@ -204,7 +204,7 @@ func (k *keeper) follow(t *table) bool {
 				continue
 			}
 			linked = true
-			jobs[p][addr] = job{e.is(), e.status}
+			jobs[p][addr] = job{e.on(l.Name), e.status}
 			if group, ok := solicitedNode(addr); ok {
 				groups[membership{index, group}] = true
 			}
@@ -224,7 +224,7 @@ func (k *keeper) reschedule(addr netip.Addr, now time.Time) {
 	for _, p := range k.ports {
 		l := p.link.Load()
 		if e := t.on(addr, &l.Link, l.usable); e != nil {
-			p.schedule.put(addr, job{e.is(), e.status}, now)
+			p.schedule.put(addr, job{e.on(l.Name), e.status}, now)
 		} else {
 			p.schedule.drop(addr)
 		}

@@ -112,7 +112,7 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 		if a.Answered() {
 			addresses[lb.FamilyOf(a.Address)]++
 		}
-		if a.Conflict != nil {
+		if len(a.Conflicts) > 0 {
 			conflicting[lb.FamilyOf(a.Address)]++
 		}
 	}

@@ -41,8 +41,8 @@ func (r *Responder) claimed(t *table, e *entry, l *attached, m message) outcome 
 	case speaker:
 		r.heard(e)
 	}
-	switch is := e.is(); {
-	case is == ours, (is == probing || is == conflicting) && !speaker:
+	switch p := e.on(l.Name); {
+	case p == Ours, (p == Probing || p == conflicting) && !speaker:
 		r.notify(notice{addr: m.claimed, mac: m.mac, link: l.Name, speaker: speaker, answer: m.reply && m.direct})
 	}
 	if speaker {
@@ -63,16 +63,16 @@ func (r *Responder) own(mac link.MAC) bool {
 
 // asked decides whether to answer a question for one of our addresses.
 func (r *Responder) asked(t *table, e *entry, l *attached, m message) outcome {
-	is, speaker := e.is(), t.speakers[m.mac]
+	p, speaker := e.on(l.Name), t.speakers[m.mac]
 	switch {
-	case is == probing && m.isProbe() && !speaker:
+	case p == Probing && m.isProbe() && !speaker:
 		// Another machine wants the same address at the same time (RFC 5227 section
 		// 2.1.1, RFC 4862 section 5.4.3).
 		r.notify(notice{addr: m.target, mac: m.mac, link: l.Name})
 		return claimed
-	case !is.answers():
+	case !p.answers():
 		return notOurs
-	case is == handing && m.isProbe() && speaker:
+	case p == handing && m.isProbe() && speaker:
 		return notOurs // an older speaker looks for the new owner
 	case e.mac != (link.MAC{}) && m.nonce != 0:
 		return notOurs // it asks whether the owner itself lives
@@ -111,16 +111,12 @@ func (k *keeper) handle(n notice) {
 		return
 	}
 	k.r.counts.conflicts[number(lb.FamilyOf(n.addr))].Add(1)
-	switch e.is() {
-	case probing:
-		if e.become(probing, conflicting) {
-			k.conflict(e, n, now)
-			k.reschedule(n.addr, now)
-		}
-	case conflicting:
-		k.conflict(e, n, now)
-	case ours:
-		k.conflict(e, n, now)
+	switch e.on(n.link) {
+	case Probing, conflicting:
+		k.conflict(e, n, conflicting, now)
+		k.reschedule(n.addr, now)
+	case Ours:
+		k.conflict(e, n, Ours, now)
 		for _, p := range k.on(n.link) {
 			p.schedule.defend(n.addr, now)
 			p.schedule.doubt(n.addr, now.Add(doubtInterval))
@@ -138,41 +134,39 @@ func (k *keeper) on(linkName string) (out []*port) {
 	return out
 }
 
-// conflict records which machine claims an address, and logs a new one. Machines that
+// conflict records which machine claims an address on a link, and logs a new one. Machines that
 // take turns, or one that changes its MAC with each frame, do not count as new each time.
-func (k *keeper) conflict(e *entry, n notice, now time.Time) {
-	c := Conflict{Since: now}
-	before := e.conflict.Load()
-	if before != nil {
-		c = *before
+func (k *keeper) conflict(e *entry, n notice, p Phase, now time.Time) {
+	c, known := e.conflict(n.link)
+	if !known {
+		c.Since = now
 	}
-	fresh := before == nil || c.MAC != n.mac && now.Sub(c.Seen) >= conflictAge
+	fresh := !known || c.MAC != n.mac && now.Sub(c.Seen) >= conflictAge
 	if fresh || c.MAC == n.mac {
 		c.MAC, c.Link, c.Seen = n.mac, n.link, now
 	}
-	c.Last = now
-	e.conflict.Store(&c)
+	c.Last, c.phase = now, p
+	e.setConflict(n.link, c)
 	k.conflicts[n.addr] = e.status
 	if fresh {
-		k.r.log.Warn("another machine claims an address of this node", "address", n.addr, "mac", n.mac, "link", n.link, "is", e.is())
+		k.r.log.Warn("another machine claims an address of this node", "address", n.addr, "mac", n.mac, "link", n.link, "phase", p)
 		k.r.changed()
 	}
 }
 
-// forgetConflicts drops conflicts that are over.
+// forgetConflicts drops conflicts of announced addresses that are over. Others end with a probe.
 func (k *keeper) forgetConflicts(now time.Time) {
 	for addr, s := range k.conflicts {
-		c := s.conflict.Load()
-		over := c != nil && s.is() == ours && now.Sub(c.Last) >= conflictAge
-		e := k.r.table.Load().entries[addr]
-		switch {
-		case e == nil || e.status != s:
+		if e := k.r.table.Load().entries[addr]; e == nil || e.status != s {
 			delete(k.conflicts, addr)
-		case over:
-			s.conflict.Store(nil)
-			delete(k.conflicts, addr)
-			k.r.log.Info("no other machine claims the address any more", "address", addr, "mac", c.MAC)
-			k.r.changed()
+			continue
+		}
+		for _, c := range *s.conflicts.Load() {
+			if c.phase == Ours && now.Sub(c.Last) >= conflictAge {
+				s.setConflict(c.Link)
+				k.r.log.Info("no other machine claims the address any more", "address", addr, "mac", c.MAC, "link", c.Link)
+				k.r.changed()
+			}
 		}
 	}
 }

@@ -32,18 +32,19 @@ func bothFamilies(change func(*lb.Announcement)) []lb.Announcement {
 
 func probed(a *lb.Announcement) { a.Probe = true }
 
-// play is a Responder on a fake wire, with the actions of a test.
+// play is a Responder on a fake wire, with the actions of a test on one of its links.
 type play struct {
 	*Responder
 	t       *testing.T
+	on      link.Link
 	lan     *fakeLAN
 	changes atomic.Int64
 }
 
-// runPlay runs a play on eth0 in a bubble.
-func runPlay(t *testing.T, lease Lease, act func(p *play)) {
+// runPlay runs a play on eth0, and on more links, in a bubble.
+func runPlay(t *testing.T, lease Lease, act func(p *play), more ...link.Link) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &play{t: t, lan: newFakeLAN(eth0)}
+		p := &play{t: t, on: eth0, lan: newFakeLAN(append(more, eth0)...)}
 		p.Responder = New(Config{
 			Log: slog.New(slog.DiscardHandler), Links: p.lan.snapshot, Lease: lease, Changed: func() { p.changes.Add(1) },
 		})
@@ -58,7 +59,7 @@ func (p *play) put(frame []byte) string {
 	p.t.Helper()
 	family := map[byte]int{0x86: 1, 0x88: echo}[frame[offEtherType]]
 	synctest.Wait()
-	w := p.lan.wire("eth0", p.protocols[family])
+	w := p.lan.wire(p.on.Name, p.protocols[family])
 	if w == nil {
 		return "" // the link is not in use
 	}
@@ -101,9 +102,9 @@ func (p *play) expect(when, answers string) {
 func (p *play) is() string {
 	var words []string
 	for _, a := range p.State().Addresses {
-		word := a.Is
-		if a.Conflict != nil {
-			word += " against " + a.Conflict.MAC.String()
+		word := a.Phase.String()
+		for _, c := range a.Conflicts {
+			word += " against " + c.MAC.String()
 		}
 		words = append(words, word)
 	}
@@ -178,8 +179,8 @@ func TestConflictWhileProbing(t *testing.T) {
 		frames [families][]byte
 		want   string
 	}{
-		{"an answer", [families][]byte{claim4(otherMAC), claim6(otherMAC)}, "conflicting against 02:53:00:00:00:03"},
-		{"who probes at the same time", [families][]byte{arpProbeBy(otherMAC), dadBy(otherMAC)}, "conflicting against 02:53:00:00:00:03"},
+		{"an answer", [families][]byte{claim4(otherMAC), claim6(otherMAC)}, "probing against 02:53:00:00:00:03"},
+		{"who probes at the same time", [families][]byte{arpProbeBy(otherMAC), dadBy(otherMAC)}, "probing against 02:53:00:00:00:03"},
 		{"an answer of a speaker", [families][]byte{claim4(askerMAC), claim6(askerMAC)}, "probing"},
 		{"a probe of a speaker", [families][]byte{arpProbeBy(askerMAC), dadBy(askerMAC)}, "probing"},
 	} {
@@ -208,6 +209,59 @@ func TestConflictWhileProbing(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestConflictOnOneLink: an address that a machine of one link has is announced on the other link meanwhile, also while it is
+// handed over; where it is free again it is announced too.
+func TestConflictOnOneLink(t *testing.T) {
+	eth1 := eth0
+	eth1.Index, eth1.Name, eth1.MAC = 3, "eth1", link.MAC{2, 0x53, 0, 0, 0, 9}
+	expect := func(p *play, when, on0, on1 string) {
+		t.Helper()
+		for l, want := range map[string]string{"eth0": on0, "eth1": on1} {
+			p.on = map[string]link.Link{"eth0": eth0, "eth1": eth1}[l]
+			p.expect(when+" on "+l, want)
+		}
+		p.on = eth0
+	}
+	claimed := func(p *play, a []lb.Announcement) {
+		p.Set(Desired{Announcements: a, Speakers: speakers})
+		p.put(claim4(otherMAC))
+		p.put(claim6(otherMAC))
+		expect(p, "while probing", "", "")
+		for range 2 {
+			var frames []string
+			for end := time.After(time.Second); ; {
+				select {
+				case f := <-p.lan.out:
+					frames = append(frames, link.MAC(f[offSource:offEtherType]).String())
+					continue
+				case <-end:
+				}
+				break
+			}
+			if slices.Contains(frames, eth0.MAC.String()) || !slices.Contains(frames, eth1.MAC.String()) {
+				t.Errorf("sent by %v", frames)
+			}
+			expect(p, "in conflict", "", "v4 v6")
+			p.put(claim4(otherMAC))
+			p.put(claim6(otherMAC))
+		}
+	}
+	runPlay(t, nil, func(p *play) {
+		claimed(p, bothFamilies(probed))
+		p.Set(Desired{Announcements: ourAnnouncements, Speakers: speakers})
+		expect(p, "planned again", "", "v4 v6")
+		sentFor(p.lan, 12*time.Second)
+		expect(p, "when it is free", "v4 v6", "v4 v6")
+	}, eth1)
+	runPlay(t, nil, func(p *play) {
+		claimed(p, bothFamilies(probed))
+		p.Set(Desired{Yield: []netip.Addr{v4, v6}, Speakers: speakers})
+		expect(p, "handed over", "", "v4 v6")
+		p.Set(Desired{Announcements: ourAnnouncements, Speakers: speakers})
+		expect(p, "back", "", "v4 v6")
+	}, eth1)
 }
 
 // TestDefence: a foreign claim of an announced address is reported, answered by one
@@ -267,7 +321,7 @@ func TestManyClaim(t *testing.T) {
 					}
 					time.Sleep(100 * time.Millisecond)
 				}
-				if c := p.State().Addresses[0].Conflict; c == nil || c.MAC != named || p.changes.Load() != reports {
+				if c := p.State().Addresses[0].Conflicts; len(c) != 1 || c[0].MAC != named || p.changes.Load() != reports {
 					t.Errorf("%s: %+v, reported %d times, want %s and %d", name, c, p.changes.Load(), named, reports)
 				}
 			}

@@ -154,7 +154,7 @@ func (p *port) next(now time.Time) (wait time.Duration, any bool) {
 func (p *port) announce(addr netip.Addr, turn int, to *machine) (done bool) {
 	l := p.link.Load()
 	e := p.r.table.Load().on(addr, &l.Link, l.usable)
-	if e == nil || e.is() != ours || !p.r.lease.valid() {
+	if e == nil || e.on(l.Name) != Ours || !p.r.lease.valid() {
 		return true
 	}
 	n := number(lb.FamilyOf(addr))

@@ -131,7 +131,7 @@ func (r *Responder) Set(d Desired) {
 // countTakeovers counts addresses that are announced without a probe.
 func (r *Responder) countTakeovers(want, old *table) {
 	for addr, e := range want.entries {
-		if before := old.entries[addr]; e.is() == ours && (before == nil || before.status != e.status) {
+		if before := old.entries[addr]; e.is() == Ours && (before == nil || before.status != e.status) {
 			r.counts.takeovers[number(lb.FamilyOf(addr))].Add(1)
 		}
 	}

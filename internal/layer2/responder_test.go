@@ -37,11 +37,11 @@ func TestState(t *testing.T) {
 		want := State{
 			Links: []string{"eth0", "eth1", "veth4"},
 			Addresses: []AddressState{
-				{Address: v4, Links: []string{"veth4"}, Is: "announced"},
-				{Address: addr("192.0.2.101"), Links: []string{"eth0", "eth1"}, Is: "announced"},
-				{Address: addr("192.0.2.102"), Links: nil, Is: "announced"},
-				{Address: addr("192.0.2.103"), Links: []string{"eth0", "eth1"}, Is: "announced"},
-				{Address: v6, Links: []string{"eth0", "eth1"}, Is: "announced"},
+				{Address: v4, Links: []string{"veth4"}, Phase: Ours},
+				{Address: addr("192.0.2.101"), Links: []string{"eth0", "eth1"}, Phase: Ours},
+				{Address: addr("192.0.2.102"), Links: nil, Phase: Ours},
+				{Address: addr("192.0.2.103"), Links: []string{"eth0", "eth1"}, Phase: Ours},
+				{Address: v6, Links: []string{"eth0", "eth1"}, Phase: Ours},
 			},
 		}
 		if diff := cmp.Diff(want, r.State(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {

@@ -113,13 +113,13 @@ func TestRefreshOfMany(t *testing.T) {
 		now := time.Unix(0, 0)
 		timers.Rate = 1_000_000 // not what is tested
 		s := newSchedule(timers, &pace{}, between)
-		ours, gone := job{phase: ours, status: newStatus(ours)}, netip.MustParseAddr("2001:db8:2::")
+		owned, gone := job{phase: Ours, status: newStatus(Ours)}, netip.MustParseAddr("2001:db8:2::")
 		addr := netip.MustParseAddr("2001:db8:1::")
 		for range tt.addresses {
 			addr = addr.Next()
-			s.put(addr, ours, now)
+			s.put(addr, owned, now)
 		}
-		s.put(gone, ours, now)
+		s.put(gone, owned, now)
 		s.drop(gone)
 		last := map[netip.Addr]bool{}
 		sent := 0

@@ -18,24 +18,24 @@ type State struct {
 // AddressState is an address with the links on which it is answered.
 type AddressState struct {
 	Address netip.Addr
-	// Links by name, sorted; empty while no suitable link exists.
+	// Links by name, sorted, without those on which another machine was first; empty while no suitable link exists.
 	Links []string
 	// Refused are the errors of links that should answer and cannot.
 	Refused []string
 	// Opening: there is none because the links were not read yet.
 	Opening bool
-	// Is is the phase: probing, conflicting, announced, standing in, handing over or offered to others.
-	Is string
-	// Conflict is the machine that has it too, nil for none.
-	Conflict *Conflict
+	// Phase is that of all Links.
+	Phase Phase
+	// Conflicts are the machines that have it too, at most one on a link, by link.
+	Conflicts []Conflict
 }
 
 // Answered reports whether this node answers for the address as its owner.
-func (a AddressState) Answered() bool { return a.Is == ours.String() && len(a.Links) > 0 }
+func (a AddressState) Answered() bool { return a.Phase == Ours && len(a.Links) > 0 }
 
 // Pending reports whether it is still unknown if and where the address may be announced.
 func (a AddressState) Pending() bool {
-	return a.Opening || a.Is == probing.String() && a.Conflict == nil && len(a.Links) > 0
+	return a.Opening || a.Phase == Probing && len(a.Links) > 0
 }
 
 // State returns the addresses that were set and the links that answer for them.
@@ -54,13 +54,17 @@ func (r *Responder) State() State {
 	refusals := *r.refusals.Load()
 	s.Addresses = make([]AddressState, 0, len(t.entries))
 	for addr, e := range t.entries {
-		if e.is() == gone {
+		a := AddressState{Address: addr, Phase: e.is(), Conflicts: slices.Clone(*e.conflicts.Load())}
+		if a.Phase == gone {
 			continue
 		}
-		a := AddressState{Address: addr, Is: e.is().String(), Conflict: e.conflict.Load()}
+		suitable := false
 		for _, l := range links {
 			if t.on(addr, &l.Link, l.usable) != nil {
-				a.Links = append(a.Links, l.Name)
+				suitable = true
+				if c, found := e.conflict(l.Name); !found || c.phase == Ours {
+					a.Links = append(a.Links, l.Name)
+				}
 			}
 		}
 		slices.Sort(a.Links)
@@ -69,7 +73,7 @@ func (r *Responder) State() State {
 				a.Refused = append(a.Refused, l.err)
 			}
 		}
-		a.Opening = len(a.Links) == 0 && followed != t
+		a.Opening = !suitable && followed != t
 		s.Addresses = append(s.Addresses, a)
 	}
 	slices.SortFunc(s.Addresses, func(a, b AddressState) int { return a.Address.Compare(b.Address) })

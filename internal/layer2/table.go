@@ -84,31 +84,31 @@ func newTable(d Desired, old *table, lapsed bool) *table {
 
 // next returns the status of an address that was set before, or a new one.
 func (t *table) next(addr netip.Addr, a lb.Announcement, lapsed bool) *status {
-	first := ours
+	first := Ours
 	switch {
 	case a.MAC != link.MAC{}:
 		first = standing
 	case a.Probe:
-		first = probing
+		first = Probing
 	}
 	e := t.entries[addr]
 	if e == nil {
 		return newStatus(first)
 	}
-	is := e.is()
-	switch {
-	case (is == standing) != (first == standing):
-	case is == ours && lapsed:
-		first = ours
-	case is == handing || is == offered || is == gone:
+	switch p := e.is(); {
+	case (p == standing) != (first == standing):
+		return newStatus(first)
+	case p == Ours && lapsed:
+		first = Ours
+	case p == handing || p == offered || p == gone:
 		// It was announced, and comes back.
-		if first == probing {
-			first = ours
+		if first == Probing {
+			first = Ours
 		}
 	default:
 		return e.status
 	}
-	return newStatus(first)
+	return e.successor(first)
 }
 
 // handOver keeps addresses that were answered here and now belong to another node.
@@ -121,8 +121,8 @@ func (t *table) handOver(old *table, elsewhere []netip.Addr) {
 			continue
 		}
 		switch e.is() {
-		case ours, standing, offered:
-			t.entries[addr] = &entry{links: e.links, mac: e.mac, status: newStatus(handing)}
+		case Ours, standing, offered:
+			t.entries[addr] = &entry{links: e.links, mac: e.mac, status: e.successor(handing)}
 		case handing:
 			t.entries[addr] = e
 		default:

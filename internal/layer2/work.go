@@ -47,7 +47,7 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 		}
 		if t := it.task; t.ends {
 			s.done(it, now)
-			changed = k.end(t, now) || changed
+			changed = k.end(p, t, now) || changed
 			continue
 		}
 		to, frames := p.direct(it, now)
@@ -63,8 +63,10 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 			switch {
 			case it.use == defence:
 				k.r.counts.repairs[repairConflict].Add(1)
-			case it.use == doubt && it.status.conflict.Load() != nil:
-				s.doubt(it.addr, now.Add(doubtInterval))
+			case it.use == doubt:
+				if _, still := it.status.conflict(p.link.Load().Name); still {
+					s.doubt(it.addr, now.Add(doubtInterval))
+				}
 			}
 		}
 	}
@@ -74,11 +76,11 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 
 // told notes that all neighbours on every link have heard the first announcement of an address.
 func (k *keeper) told(it *item) {
-	if it.use != steps || it.phase != ours || it.status.announced.Load() {
+	if it.use != steps || it.phase != Ours || it.status.announced.Load() {
 		return
 	}
 	for _, p := range k.ports {
-		if other := p.schedule.items[it.key]; other != nil && other.number == 0 {
+		if other := p.schedule.items[it.key]; other != nil && other.phase == Ours && other.number == 0 {
 			return
 		}
 	}
@@ -92,7 +94,7 @@ func (p *port) direct(it *item, now time.Time) (to *machine, frames int) {
 	switch {
 	case it.use == nearDefence, it.lane == first && p.schedule.roomy(now):
 		machines = p.near(it.addr)
-	case p.r.requests && it.phase == ours && it.use == steps && it.lane == repeated:
+	case p.r.requests && it.phase == Ours && it.use == steps && it.lane == repeated:
 		machines = slices.DeleteFunc(p.near(it.addr), func(m machine) bool { return !m.isGateway() })
 	}
 	switch {
@@ -109,13 +111,13 @@ func (p *port) direct(it *item, now time.Time) (to *machine, frames int) {
 // step does one step of a job, and reports whether the link took it.
 func (k *keeper) step(p *port, t task, to *machine) bool {
 	switch {
-	case t.status.is() != t.phase:
+	case t.status.on(p.link.Load().Name) != t.phase:
 		return true // the phase has ended meanwhile
 	case t.use == nearDefence && to == nil:
 		return true // all have heard
 	case t.use == doubt:
 		return p.doubt(t.addr)
-	case t.phase == ours:
+	case t.phase == Ours:
 		turn := t.number
 		if turn >= len(k.r.timers.AnnounceTimes) {
 			turn = 0 // the slow refresh: the form that RFC 5227 section 2.3 names, and that other speakers audit
@@ -125,19 +127,22 @@ func (k *keeper) step(p *port, t task, to *machine) bool {
 	return p.probe(t.addr)
 }
 
-// end ends a phase, and reports whether the address is ours now.
-func (k *keeper) end(t task, now time.Time) bool {
-	var became bool
+// end ends a phase on a link, and reports whether the address is ours there now.
+func (k *keeper) end(p *port, t task, now time.Time) (became bool) {
+	name := p.link.Load().Name
 	switch t.phase {
-	case probing:
+	case Probing:
 		// No machine answered.
-		became = t.status.become(probing, ours)
-		if became {
-			t.status.conflict.Store(nil)
+		became = true
+		t.status.setConflict(name)
+		if t.status.become(Probing, Ours) {
 			k.r.counts.takeovers[number(lb.FamilyOf(t.addr))].Add(1)
 		}
 	case conflicting:
-		t.status.become(conflicting, probing)
+		if c, found := t.status.conflict(name); found {
+			c.phase = Probing
+			t.status.setConflict(name, c)
+		}
 	case handing:
 		if t.status.become(handing, gone) {
 			k.r.counts.handovers[unheard].Add(1)

@@ -141,9 +141,13 @@ func announcedBy(a plan.Announcer, links string) string {
 // announcedHere returns lb.Announced, or why this node does not announce an address that it owns; and the sentence.
 func announcedHere(a plan.Announcer, is layer2.AddressState) (lb.Reason, string) {
 	switch {
-	case is.Conflict != nil && !is.Answered():
-		return lb.AddressConflict, fmt.Sprintf("%s is in use by %s on %s, seen by node %s: free it there, or ask for another address",
-			a.Address, is.Conflict.MAC, is.Conflict.Link, a.Node)
+	case len(is.Conflicts) > 0 && !is.Answered():
+		var users []string
+		for _, c := range is.Conflicts {
+			users = append(users, fmt.Sprintf("%s on %s", c.MAC, c.Link))
+		}
+		return lb.AddressConflict, fmt.Sprintf("%s is in use by %s, seen by node %s: free it there, or ask for another address",
+			a.Address, strings.Join(users, " and "), a.Node)
 	case len(is.Links) == 0 && len(is.Refused) > 0:
 		return lb.SocketRefused, fmt.Sprintf("%s is to be announced from node %s, which cannot answer for it: %s",
 			a.Address, a.Node, strings.Join(is.Refused, ", "))
@@ -152,8 +156,12 @@ func announcedHere(a plan.Announcer, is layer2.AddressState) (lb.Reason, string)
 			a.Address, a.Node)
 	}
 	links := " on " + strings.Join(is.Links, " and ")
-	if c := is.Conflict; c != nil {
-		links += fmt.Sprintf(" (%s on %s says that it has it too)", c.MAC, c.Link)
+	for _, c := range is.Conflicts {
+		if slices.Contains(is.Links, c.Link) {
+			links += fmt.Sprintf(" (%s on %s claims it too)", c.MAC, c.Link)
+		} else {
+			links += fmt.Sprintf(" (not on %s, where it is in use by %s)", c.Link, c.MAC)
+		}
 	}
 	return lb.Announced, announcedBy(a, links)
 }
@@ -162,8 +170,11 @@ func announcedHere(a plan.Announcer, is layer2.AddressState) (lb.Reason, string)
 func (is announced) conflicts(o plan.Outcome, node string) []string {
 	var out []string
 	for _, a := range o.Announcers {
-		if c := is[a.Address].Conflict; a.Node == node && c != nil && is[a.Address].Answered() {
-			out = append(out, fmt.Sprintf("%s on %s says that it has %s, which node %s announces: take it from that machine", c.MAC, c.Link, a.Address, node))
+		if a.Node != node || !is[a.Address].Answered() {
+			continue
+		}
+		for _, c := range is[a.Address].Conflicts {
+			out = append(out, fmt.Sprintf("%s on %s claims %s, which node %s announces: remove the address from that machine", c.MAC, c.Link, a.Address, node))
 		}
 	}
 	return out

@@ -112,11 +112,11 @@ func TestEnforced(t *testing.T) {
 
 func TestComplete(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")
-	theirs := &layer2.Conflict{MAC: link.MAC{2, 0, 0, 0, 0, 9}, Link: "eth0"}
-	state := func(is string, c *layer2.Conflict, links ...string) layer2.AddressState {
-		return layer2.AddressState{Is: is, Conflict: c, Links: links}
+	theirs := layer2.Conflict{MAC: link.MAC{2, 0, 0, 0, 0, 9}, Link: "eth0"}
+	state := func(p layer2.Phase, c []layer2.Conflict, links ...string) layer2.AddressState {
+		return layer2.AddressState{Phase: p, Conflicts: c, Links: links}
 	}
-	well := state("announced", nil, "eth0")
+	well := state(layer2.Ours, nil, "eth0")
 	for _, tt := range []struct {
 		name      string
 		v4, v6    layer2.AddressState
@@ -125,24 +125,27 @@ func TestComplete(t *testing.T) {
 		message   string
 		conflicts []string
 	}{
-		{"announced", well, state("announced", nil, "eth0", "eth1"), true, lb.Announced,
+		{"announced", well, state(layer2.Ours, nil, "eth0", "eth1"), true, lb.Announced,
 			"192.0.2.10 by node w1 on eth0, 2001:db8::10 by node w1 on eth0 and eth1", nil},
-		{"still probing", well, state("probing", nil, "eth0"), false, lb.Announced, "", nil},
-		{"a foreign machine has it", state("conflicting", theirs, "eth0"), well, true, lb.AddressConflict,
+		{"still probing", well, state(layer2.Probing, nil, "eth0"), false, lb.Announced, "", nil},
+		{"a foreign machine has it", state(layer2.Probing, []layer2.Conflict{theirs}), well, true, lb.AddressConflict,
 			"192.0.2.10 is in use by 02:00:00:00:00:09 on eth0, seen by node w1: free it there, or ask for another address, 2001:db8::10 by node w1 on eth0", nil},
-		{"a foreign machine has it, and the node probes again", state("probing", theirs, "eth0"), well, true, lb.AddressConflict,
-			"192.0.2.10 is in use by 02:00:00:00:00:09 on eth0, seen by node w1: free it there, or ask for another address, 2001:db8::10 by node w1 on eth0", nil},
-		{"a foreign machine claims it later", state("announced", theirs, "eth0"), well, true, lb.Announced,
-			"192.0.2.10 by node w1 on eth0 (02:00:00:00:00:09 on eth0 says that it has it too), 2001:db8::10 by node w1 on eth0",
-			[]string{"02:00:00:00:00:09 on eth0 says that it has 192.0.2.10, which node w1 announces: take it from that machine"}},
-		{"sockets are still being opened", well, layer2.AddressState{Is: "announced", Opening: true}, false, lb.Announced, "", nil},
-		{"no link", well, state("announced", nil), true, lb.NoLink,
+		{"foreign machines on both links have it", state(layer2.Probing, []layer2.Conflict{theirs, {MAC: theirs.MAC, Link: "eth1"}}), well, true, lb.AddressConflict,
+			"192.0.2.10 is in use by 02:00:00:00:00:09 on eth0 and 02:00:00:00:00:09 on eth1, seen by node w1: free it there, or ask for another address, 2001:db8::10 by node w1 on eth0", nil},
+		{"a foreign machine on one of two links has it", state(layer2.Ours, []layer2.Conflict{theirs}, "eth1"), well, true, lb.Announced,
+			"192.0.2.10 by node w1 on eth1 (not on eth0, where it is in use by 02:00:00:00:00:09), 2001:db8::10 by node w1 on eth0",
+			[]string{"02:00:00:00:00:09 on eth0 claims 192.0.2.10, which node w1 announces: remove the address from that machine"}},
+		{"a foreign machine claims it later", state(layer2.Ours, []layer2.Conflict{theirs}, "eth0"), well, true, lb.Announced,
+			"192.0.2.10 by node w1 on eth0 (02:00:00:00:00:09 on eth0 claims it too), 2001:db8::10 by node w1 on eth0",
+			[]string{"02:00:00:00:00:09 on eth0 claims 192.0.2.10, which node w1 announces: remove the address from that machine"}},
+		{"sockets are still being opened", well, layer2.AddressState{Phase: layer2.Ours, Opening: true}, false, lb.Announced, "", nil},
+		{"no link", well, state(layer2.Ours, nil), true, lb.NoLink,
 			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which has no link to do so: check that one is up, and the interfaces of the L2Advertisement", nil},
-		{"no link to probe on", well, state("probing", nil), true, lb.NoLink,
+		{"no link to probe on", well, state(layer2.Probing, nil), true, lb.NoLink,
 			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which has no link to do so: check that one is up, and the interfaces of the L2Advertisement", nil},
-		{"sockets are refused", well, layer2.AddressState{Is: "announced", Refused: []string{"open IPv4 socket on eth1: operation not permitted"}}, true, lb.SocketRefused,
+		{"sockets are refused", well, layer2.AddressState{Phase: layer2.Ours, Refused: []string{"open IPv4 socket on eth1: operation not permitted"}}, true, lb.SocketRefused,
 			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which cannot answer for it: open IPv4 socket on eth1: operation not permitted", nil},
-		{"on one of two links", well, layer2.AddressState{Is: "announced", Links: []string{"eth0"}, Refused: []string{"open IPv4 socket on eth1: operation not permitted"}}, true, lb.Announced,
+		{"on one of two links", well, layer2.AddressState{Phase: layer2.Ours, Links: []string{"eth0"}, Refused: []string{"open IPv4 socket on eth1: operation not permitted"}}, true, lb.Announced,
 			"192.0.2.10 by node w1 on eth0, 2001:db8::10 by node w1 on eth0", nil},
 	} {
 		is := announced{v4: tt.v4, v6: tt.v6}
@@ -177,7 +180,7 @@ func TestCompleteForOthers(t *testing.T) {
 		t.Errorf("known %v, record %q: %s", known, record, got.Message)
 	}
 	o.Announcers = append(o.Announcers, plan.Announcer{Address: v6, Node: "w1"})
-	if _, record, _ := (announced{v6: {Is: "announced", Links: []string{"eth0"}}}).complete(o, "w1"); record != "192.0.2.10=w2,2001:db8::10=w1" {
+	if _, record, _ := (announced{v6: {Phase: layer2.Ours, Links: []string{"eth0"}}}).complete(o, "w1"); record != "192.0.2.10=w2,2001:db8::10=w1" {
 		t.Errorf("the record is %q", record)
 	}
 	if _, record, _ := (announced{}).complete(plan.Outcome{Message: "no node may announce"}, "w1"); record != "" {

@@ -147,8 +147,8 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 		default:
 			out.Owned.IPv6++
 		}
-		if a.Conflict != nil {
-			addConflict(&out, a.Address, a.Conflict.MAC)
+		for _, c := range a.Conflicts {
+			addConflict(&out, a.Address, c.MAC)
 		}
 	}
 	for _, n := range w.foreign() {
