@@ -33,7 +33,8 @@ func (r *Responder) Refused() []Refusal {
 
 // try opens the sockets of a link without a port, once, and again for as long as that
 // fails. So the others know that this node cannot announce on the link before it has to,
-// and know when it can again while others announce.
+// and know when it can again while others announce. Without the first attempt a node
+// without NET_RAW takes every address that the election gives it, and only then leaves it.
 func (k *keeper) try(l link.Link) {
 	if refused := k.complaints[l.Index] != ""; !refused && (k.tried[l.Index] || !l.Usable()) {
 		return

@@ -43,13 +43,6 @@ func timedResponder(t *testing.T, timers Timers) *Responder {
 	return r
 }
 
-func TestResolveOnRealWire(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		n := newRealNetwork(t)
-		testResolve(t, n, realResponder(t))
-	})
-}
-
 // A neighbour that maps the address to the former owner's MAC learns ours without
 // asking, and learns a new MAC of ours in the same way.
 //

@@ -15,20 +15,12 @@ import (
 // within is how long tests wait on a busy machine.
 const within = 30 * time.Second
 
-// network is our link eth0 and a host that asks us, on a fake wire or a real one.
-type network interface {
-	// ask resolves an address like the host, and returns the MAC, empty without an answer.
-	ask(t *testing.T, addr netip.Addr) string
-	// setMAC, bounce and remake change eth0: another MAC, down and up, deleted and recreated.
-	setMAC(mac link.MAC)
-	bounce()
-	remake()
-	// mac returns eth0's MAC.
-	mac() string
-}
+// TestResolve: a host's kernel resolves exactly the addresses of the last Set, whatever becomes of our link.
+func TestResolve(t *testing.T) { nstest.Run(t, testResolve) }
 
-// testResolve is the same for both.
-func testResolve(t *testing.T, n network, r *Responder) {
+func testResolve(t *testing.T) {
+	n := newRealNetwork(t)
+	r := realResponder(t)
 	expect := func(what string, addr netip.Addr, want string) {
 		t.Helper()
 		var got string
@@ -64,79 +56,7 @@ func testResolve(t *testing.T, n network, r *Responder) {
 	both("silence after all was removed", "")
 }
 
-// fakeNetwork asks by frames it writes itself.
-type fakeNetwork struct {
-	lan *fakeLAN
-	r   *Responder
-}
-
-func (n *fakeNetwork) ask(t *testing.T, addr netip.Addr) string {
-	t.Helper()
-	var frame []byte
-	if addr.Is4() {
-		frame = arpRequest(addr, nil)
-	} else {
-		frame = ns(addr, nil)
-	}
-	family := number(lb.FamilyOf(addr))
-	w := n.lan.wire("eth0", n.r.protocols[family])
-	if w == nil {
-		return ""
-	}
-	handled := func() (sum uint64) {
-		for o := range outcomes {
-			sum += n.r.counts.requests[family][o].Load()
-		}
-		return sum
-	}
-	before := handled()
-	select {
-	case w.in <- frame:
-	case <-w.closed:
-		return ""
-	}
-	nstest.Until(t, within, "outcome", func() bool { return handled() > before })
-	for {
-		select {
-		case f := <-n.lan.out:
-			// Only answers go to the asker's own MAC.
-			if link.MAC(f[offDestination:offSource]) == askerMAC {
-				return link.MAC(f[offSource:offEtherType]).String()
-			}
-		default:
-			return ""
-		}
-	}
-}
-
-func (n *fakeNetwork) change(change func(*link.Link)) {
-	l := n.lan.snapshot()[0]
-	change(&l)
-	n.lan.set(l)
-	n.r.Kick()
-}
-
-func (n *fakeNetwork) setMAC(mac link.MAC) { n.change(func(l *link.Link) { l.MAC = mac }) }
-func (n *fakeNetwork) mac() string         { return n.lan.snapshot()[0].MAC.String() }
-func (n *fakeNetwork) remake()             { n.change(func(l *link.Link) { l.Index++ }) }
-
-func (n *fakeNetwork) bounce() {
-	n.change(func(l *link.Link) { l.Up = false })
-	// The sockets of a link that goes down fail by themselves, unless already closed.
-	if w := n.lan.wire("eth0", n.r.protocols[0]); w != nil {
-		w.Close()
-	}
-	n.change(func(l *link.Link) { l.Up = true })
-}
-
-func TestResolveOnFakeWire(t *testing.T) {
-	lan := newFakeLAN(eth0)
-	r := lan.responder()
-	defer run(t, r)()
-	testResolve(t, &fakeNetwork{lan, r}, r)
-}
-
-// realNetwork is a veth pair; the far host's kernel asks.
+// realNetwork is a veth pair between our eth0 and a host whose kernel asks.
 type realNetwork struct {
 	t         *testing.T
 	node, far *nstest.NS
@@ -158,6 +78,7 @@ func (n *realNetwork) connect() {
 	}
 }
 
+// ask resolves an address on the host, and returns the MAC, empty without an answer.
 func (n *realNetwork) ask(t *testing.T, addr netip.Addr) string {
 	t.Helper()
 	n.far.Forget("eth0", addr)

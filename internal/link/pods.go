@@ -50,6 +50,9 @@ func (l Link) FacesPods() bool {
 // PodLinks returns which links lead to pods of this node and nowhere else: names, and prefixes of names with a * at the
 // end, so that a pod's link counts from the moment at which it appears. Any other link may lead anywhere, as tunnels do.
 //
+// That is another question than Link.Inside. No client of the LAN is behind a tunnel with an address of the pods' range, so it is
+// inside; but packets of other machines come out of it, so none of them counts as a pod's.
+//
 // They are the links that network plugins name, those with one of the prefixes in more, and every veth pair that is a
 // pod's by what it carries. No link counts that has the default route or announces addresses; then the other links with
 // its prefix are named one by one. Announcing are the names of links that announce although their name excludes them.

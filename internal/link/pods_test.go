@@ -60,6 +60,18 @@ func TestInside(t *testing.T) {
 	}
 }
 
+// TestTunnelIsInsideAndNoPodLink: an overlay announces nothing, and what comes out of it is subject to source ranges.
+func TestTunnelIsInsideAndNoPodLink(t *testing.T) {
+	pods := netip.MustParsePrefix("10.244.1.0/24")
+	tunnel := Link{Name: "vxlan7", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/32")}}
+	if !(Surroundings{Pods: []netip.Prefix{pods}}).inside(tunnel) {
+		t.Error("it is not inside")
+	}
+	if got := PodLinks([]Link{tunnel}, nil, nil, nil); slices.Contains(got, tunnel.Name) {
+		t.Errorf("it leads to pods: %v", got)
+	}
+}
+
 // TestPodLinks: beside what network plugins name, a veth pair leads to a pod if nothing speaks against it.
 func TestPodLinks(t *testing.T) {
 	known := fmt.Sprint(PodLinks(nil, nil, nil, nil))
