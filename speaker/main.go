@@ -154,7 +154,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		}
 	})
 	for _, run := range []func(context.Context) error{
-		w.links.Run, w.layer2.Run, w.paths.loop.Run, w.paths.finder.Run, w.relays.run, w.filter.run,
+		w.links.Run, w.layer2.Run, w.paths.loop.Run, w.paths.finder.Run, w.relays.run, w.filter.run, w.headstart.Run,
 	} {
 		group.Go(func() error { return run(sinks) })
 	}

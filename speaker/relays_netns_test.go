@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/nft"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/relay"
 	"k8s.io/client-go/rest"
@@ -39,7 +40,7 @@ func oneLink(t *testing.T, self *nstest.NS) func() []link.Link {
 // earlierRun leaves a relay in the kernel.
 func earlierRun(t *testing.T, links func() []link.Link) {
 	t.Helper()
-	former := relay.New(relay.Config{Log: slog.New(slog.DiscardHandler), Links: links, Timers: relay.Timers{SetTimeout: 10 * time.Second}})
+	former := relay.New(relay.Config{Log: slog.New(slog.DiscardHandler), Links: links})
 	ctx, stop := context.WithCancel(t.Context())
 	ran := make(chan error, 1)
 	go func() { ran <- former.Run(ctx) }()
@@ -137,7 +138,7 @@ func TestRelayedEnds(t *testing.T) {
 		kicked := make(chan struct{}, 1)
 		relayer := relay.New(relay.Config{
 			Log: slog.New(slog.DiscardHandler), Links: oneLink(t, nstest.Self(t)), Changed: func() { kicked <- struct{}{} },
-			Timers: relay.Timers{IdleTime: time.Second, CheckInterval: 20 * time.Millisecond, AuditInterval: 20 * time.Millisecond, SetTimeout: 10 * time.Second},
+			Timers: relay.Timers{IdleTime: time.Second, Timers: nft.Timers{AuditInterval: 20 * time.Millisecond}},
 		})
 		r := &relays{kept{table: relayer, on: true}, relayer}
 		ctx, stop := context.WithCancel(t.Context())

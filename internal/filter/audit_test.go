@@ -34,21 +34,21 @@ func TestSetDuringAudit(t *testing.T) {
 			quiet = append(quiet, set(i+1))
 		}
 		begin := time.Now()
-		if got := table.repair(nft.Elements); got != unchanged {
-			t.Errorf("an audit of what is as it should be: %v", got)
+		if table.owned.Audit() {
+			t.Error("an audit of what is as it should be finds a difference")
 		}
 		audit := time.Since(begin)
 		for i := range rounds {
 			var begun atomic.Bool
-			done := make(chan outcome)
+			done := make(chan bool)
 			go func() {
 				begun.Store(true)
-				done <- table.repair(nft.Elements)
+				done <- table.owned.Audit()
 			}()
 			nstest.Until(t, patient, "an audit", begun.Load)
 			during = append(during, set(i))
-			if got := <-done; got == repaired || got == failed {
-				t.Errorf("an audit takes what was set for damage: %v", got)
+			if <-done {
+				t.Error("an audit takes what was set for damage")
 			}
 		}
 		a, b := median(quiet), median(during)
@@ -56,8 +56,8 @@ func TestSetDuringAudit(t *testing.T) {
 		if b > slower*a {
 			t.Errorf("set takes %v during an audit, %v otherwise", b, a)
 		}
-		if got := table.repair(nft.Elements); got != unchanged {
-			t.Errorf("an audit of what was set: %v", got)
+		if table.owned.Audit() {
+			t.Error("an audit of what was set finds a difference")
 		}
 	})
 }
@@ -71,16 +71,16 @@ func TestUnchanged(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.set(full())
-		again, before := full(), w.table.generation
+		again, sent := full(), w.sent()
 		if n := testing.AllocsPerRun(10, func() { w.set(again) }); n > 1 {
 			t.Errorf("%v allocations", n)
 		}
-		if w.table.generation != before {
+		if *sent > 0 {
 			t.Errorf("something was sent")
 		}
 		w.node.Output("nft", "delete", "table", "inet", tableName)
-		if got := w.table.repair(nft.Rules); got != repaired {
-			t.Errorf("outcome %v", got)
+		if !w.table.owned.Audit() {
+			t.Error("not repaired")
 		}
 		w.intact(w.table)
 	})
@@ -94,11 +94,11 @@ func TestOneChangeAllocates(t *testing.T) {
 	after.Frontends[crowdServices/2].Allow = prefixes("198.51.100.0/24", "203.0.113.0/25")
 	var y library
 	old := newImage(&y, &before, nil, nil)
-	old.changeFrom(nil)
+	old.From(nil)
 	n := testing.AllocsPerRun(3, func() {
 		want := newImage(&y, &after, nil, old)
-		if c := want.changeFrom(old); len(c.add) != 4 || len(c.remove) != 1 {
-			t.Errorf("a change adds %d elements and removes %d at once", len(c.add), len(c.remove))
+		if c := want.From(old); len(c.Add) != 4 || len(c.Remove) != 1 {
+			t.Errorf("a change adds %d elements and removes %d at once", len(c.Add), len(c.Remove))
 		}
 	})
 	if n > most {
@@ -126,9 +126,8 @@ func TestAddressElement(t *testing.T) {
 		before, after := desired(tt.before...), desired(tt.after...)
 		var y library
 		old := newImage(&y, &before, nil, nil)
-		old.changeFrom(nil)
 		want := newImage(&y, &after, nil, old)
-		c := want.changeFrom(old)
+		c := want.From(old)
 		count := func(list []nft.SetElement) (n int) {
 			for _, m := range list {
 				if strings.HasPrefix(m.Set, addressesSet) {
@@ -137,7 +136,7 @@ func TestAddressElement(t *testing.T) {
 			}
 			return n
 		}
-		if remove, add := count(c.remove), count(c.add); remove != tt.remove || add != tt.add {
+		if remove, add := count(c.Remove), count(c.Add); remove != tt.remove || add != tt.add {
 			t.Errorf("%s: removes %d and adds %d addresses, want %d and %d", tt.name, remove, add, tt.remove, tt.add)
 		}
 	}

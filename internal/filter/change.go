@@ -3,74 +3,130 @@ package filter
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// change is the difference between two contents of the table.
-type change struct {
-	remove, add []nft.SetElement
-	// removeLater are elements to delete in a later transaction: a packet in flight may still look them up.
-	removeLater []nft.SetElement
-	// newChains are the chains to add, each with a profile that makes it.
-	newChains map[string]profile
-	// deleteChains and deleteSets are the chains and sets without users.
-	deleteChains, deleteSets []string
-}
+// Permanent implements nft.Image.
+func (img *image) Permanent() *nft.Layout { return img.table }
 
-func (c *change) empty() bool {
-	return len(c.remove)+len(c.add)+len(c.removeLater) == 0 && len(c.deleteChains) == 0 && len(c.newChains) == 0
-}
-
-// changeFrom returns the change from old, nil for an empty table, to img. It compares every frontend, but makes elements
-// only of those that differ. What leads to replaced lists goes to removeLater, and so do lists without a frontend.
-func (img *image) changeFrom(old *image) change {
+// From implements nft.Image. It compares every frontend, but makes elements only of those that differ.
+func (img *image) From(old *image) nft.Change {
 	if old == nil {
 		old = &image{}
 	}
-	var c change
-	var was []nft.SetElement
-	var want []nft.SetElement
+	var had, want []nft.SetElement
 	gone, come := lists{}, lists{}
 	eachPair(old.frontends, img.frontends, func(a, b *frontend) {
-		switch {
-		case b == nil:
-			was, c.removeLater = a.settings(was), a.roles(c.removeLater)
+		if a != nil && b != nil && a.equal(b) {
+			return
+		}
+		if a != nil {
+			had = a.elements(had)
 			gone.add(a)
-		case a == nil:
+		}
+		if b != nil {
 			want = b.elements(want)
 			come.add(b)
-		case a.equal(b):
-		case a.profile.odd != b.profile.odd:
-			was, c.removeLater, want = a.settings(was), a.roles(c.removeLater), b.elements(want)
-			gone.add(a)
-			come.add(b)
-		default:
-			was, want = a.elements(was), b.elements(want)
 		}
 	})
 	gone.without(img)
 	come.without(old)
 	for l := range gone {
-		c.removeLater = l.elements(c.removeLater)
+		had = l.elements(had)
 	}
 	for _, l := range img.fair(come) {
 		want = l.elements(want)
 	}
 	if !slices.Equal(old.others, img.others) {
-		was, want = append(was, old.others...), append(want, img.others...)
+		had, want = append(had, old.others...), append(want, img.others...)
 	}
-	c.remove, c.add = difference(was, want)
-	img.chainProfiles = img.chains()
-	before, after := old.chainProfiles, img.chainProfiles
-	c.newChains = missing(after, before)
-	for name, p := range missing(before, after) {
-		c.deleteChains = append(c.deleteChains, name)
+	c := nft.Between(had, want, lingers)
+	there := make(map[string][]string)
+	for name, p := range old.chains() {
+		there[name] = nil
 		for _, s := range p.setsOf(name) {
-			c.deleteSets = append(c.deleteSets, s.Name)
+			there[name] = append(there[name], s.Name)
 		}
 	}
+	img.changeChains(&c, there)
 	return c
+}
+
+// lingers reports whether packets in flight may still look an element up: what leads to a list, and the list.
+func lingers(m nft.SetElement) bool { return leads(m) || strings.HasPrefix(m.Set, sourcesSet) }
+
+// leads reports whether an element leads from a frontend to one of its lists.
+func leads(m nft.SetElement) bool {
+	return strings.HasPrefix(m.Set, allowSet) || strings.HasPrefix(m.Set, denySet)
+}
+
+// changeChains adds the difference of the profiles' chains to a change, given those that are there with their sets.
+func (img *image) changeChains(c *nft.Change, there map[string][]string) {
+	wanted := img.chains()
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		if _, has := there[name]; !has {
+			c.Sets = append(c.Sets, wanted[name].setsOf(name)...)
+			c.Chains = append(c.Chains, wanted[name].chain(name))
+		}
+	}
+	for _, name := range slices.Backward(slices.Sorted(maps.Keys(there))) {
+		if _, stays := wanted[name]; !stays {
+			c.GoneChains = append(c.GoneChains, name)
+			c.GoneSets = append(c.GoneSets, there[name]...)
+		}
+	}
+}
+
+// Adopt implements nft.Image. So a restart opens nothing and keeps the counters.
+func (img *image) Adopt(is *nft.Content) (c nft.Change, err error) {
+	img.takeParity(is)
+	// A list of another process may have the number of one that is wanted: it is in the way.
+	used, numbers := lists{}, make(map[string]bool)
+	for i := range img.frontends {
+		used.add(&img.frontends[i])
+	}
+	for l := range used {
+		numbers[string(nft.Native(l.number))] = true
+	}
+	c = nft.Between(is.Elements, img.From(nil).Add, func(m nft.SetElement) bool {
+		return lingers(m) && (leads(m) || !numbers[m.Key[len(m.Key)-numberSize:]])
+	})
+	there, wanted := make(map[string][]string), img.chains()
+	for name := range is.Chains {
+		if slices.ContainsFunc(img.table.Chains, func(c nft.Chain) bool { return c.Name == name }) {
+			continue
+		}
+		if p, stays := wanted[name]; stays && !is.Has(p.chain(name)) {
+			return c, nft.ErrOther
+		}
+		there[name] = slices.DeleteFunc(slices.Clone(is.Sets), func(s string) bool { return !strings.HasSuffix(s, "-"+name) })
+	}
+	img.changeChains(&c, there)
+	return c, nil
+}
+
+// takeParity sets the parities by those of an existing table, whose verdicts show which lists are odd.
+func (img *image) takeParity(is *nft.Content) {
+	verdicts, ids := make(map[string]string), make(map[nft.SetElement]bool)
+	for _, m := range is.Elements {
+		switch {
+		case strings.HasPrefix(m.Set, frontendsSet):
+			verdicts[m.Key] = m.Value
+		case leads(m):
+			ids[m] = true
+		}
+	}
+	for i := range img.frontends {
+		d := &img.frontends[i]
+		verdict := verdicts[d.key()]
+		d.profile.odd = strings.Contains(verdict, oddSuffix)
+		other := func(m nft.SetElement) bool { return !ids[m] }
+		if verdict != nft.Accepted && slices.ContainsFunc(d.roles(nil), other) {
+			d.profile.odd = !d.profile.odd
+		}
+	}
 }
 
 // eachPair calls fn for the frontends of two ordered lists: in pairs of equal keys, and with nil for a frontend that is
@@ -102,67 +158,22 @@ func compareAt(a []frontend, i int, b []frontend, j int) int {
 	return a[i].compare(&b[j])
 }
 
-// difference returns the elements of was that are not in want, and the reverse.
-func difference(was, want []nft.SetElement) (remove, add []nft.SetElement) {
-	if len(was) == 0 {
-		return nil, want
-	}
-	has := make(map[nft.SetElement]bool, len(was))
-	for _, m := range was {
-		has[m] = true
-	}
-	for _, m := range want {
-		if has[m] {
-			delete(has, m)
-		} else {
-			add = append(add, m)
-		}
-	}
-	return slices.Collect(maps.Keys(has)), add
-}
-
 // chains returns the names of the chains that the frontends need, each with a profile that makes it.
 func (img *image) chains() map[string]profile {
+	if img.chainProfiles != nil {
+		return img.chainProfiles
+	}
 	used := make(map[profile]bool)
 	for i := range img.frontends {
 		if p := img.frontends[i].profile; i == 0 || p != img.frontends[i-1].profile {
 			used[p] = true
 		}
 	}
-	names := make(map[string]profile)
+	img.chainProfiles = make(map[string]profile)
 	for p := range used {
 		for _, c := range p.chainNames() {
-			names[c] = p
+			img.chainProfiles[c] = p
 		}
 	}
-	return names
-}
-
-// missing returns the chains of from that are not in other.
-func missing(from, other map[string]profile) map[string]profile {
-	out := maps.Clone(from)
-	maps.DeleteFunc(out, func(name string, _ profile) bool { _, ok := other[name]; return ok })
-	return out
-}
-
-// write adds the change to a transaction: chains before the elements that refer to them, and the reverse for
-// deletions.
-func (c *change) write(b *nft.Batch, l *nft.Layout) {
-	for _, name := range slices.Sorted(maps.Keys(c.newChains)) {
-		for _, s := range c.newChains[name].setsOf(name) {
-			b.AddSet(s)
-		}
-		entered := c.newChains[name].chain(name)
-		b.AddChain(entered)
-		b.AddRules(entered)
-	}
-	b.DeleteElements(l, c.remove)
-	b.AddElements(l, c.add)
-	slices.Sort(c.deleteChains)
-	for _, name := range slices.Backward(c.deleteChains) {
-		b.DeleteChain(name)
-	}
-	for _, name := range c.deleteSets {
-		b.DeleteSet(name)
-	}
+	return img.chainProfiles
 }

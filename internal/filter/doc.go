@@ -1,9 +1,7 @@
 // Package filter filters packets to the addresses that Holdfast serves, with one
 // nftables table, `inet holdfast`, ahead of kube-proxy's DNAT.
 //
-//	Set ──► image ──(difference)──► one transaction ──► nf_tables
-//	                                                       │ notifications
-//	Run: watch ──(damage)──► repairLoop ◄──────────────────┘
+//	Set ──► image ──► nft.Owned ──(difference)──► one transaction ──► nf_tables
 //
 // The rules check every packet to a served address, not only the first of a
 // connection, so that the removal of a range ends the connections from it:

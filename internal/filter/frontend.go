@@ -74,10 +74,7 @@ func (d *frontend) lists() [2]*list {
 }
 
 // elements appends all elements of a frontend.
-func (d *frontend) elements(list []nft.SetElement) []nft.SetElement { return d.roles(d.settings(list)) }
-
-// settings appends the elements of a frontend but those that lead to its lists.
-func (d *frontend) settings(list []nft.SetElement) []nft.SetElement {
+func (d *frontend) elements(list []nft.SetElement) []nft.SetElement {
 	f, key := d.profile.family(), d.key()
 	put := func(base, key, value string) {
 		list = append(list, element(f.named(base), key, value))
@@ -97,7 +94,7 @@ func (d *frontend) settings(list []nft.SetElement) []nft.SetElement {
 		put(internalSet, key, string(d.ClusterIP.AsSlice()))
 		put(externalSet, nft.PortKey(d.ClusterIP, protocol, d.Port), string(d.Address.AsSlice()))
 	}
-	return list
+	return d.roles(list)
 }
 
 // roles appends the elements that lead to the frontend's lists.

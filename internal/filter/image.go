@@ -14,13 +14,15 @@ import (
 // image is the desired content of the table, in a form that can be compared.
 type image struct {
 	layout layout
+	// table is the layout's.
+	table *nft.Layout
 	// frontends in order.
 	frontends []frontend
 	// refused are the Services whose frontends are closed, and why.
 	refused map[lb.Key]error
 	// steep are the profiles whose frontends are closed, and why.
 	steep map[profile]error
-	// chainProfiles are the chains that the frontends need; changeFrom sets them.
+	// chainProfiles is the result of chains.
 	chainProfiles map[string]profile
 	// others are the elements that belong to no frontend, ordered.
 	others []nft.SetElement
@@ -54,6 +56,11 @@ func newImage(y *library, d *Desired, refused map[*list]error, old *image) *imag
 	}
 	img.markInternal()
 	img.others = others(d, img.frontends)
+	if old != nil && old.layout == img.layout {
+		img.table = old.table
+	} else {
+		img.table = img.layout.table()
+	}
 	return img
 }
 
@@ -197,11 +204,4 @@ func (f *family) intervals(list []nft.SetElement, base string, ranges []lb.Range
 		list = append(list, element(f.named(base), string(run.From.AsSlice()), end))
 	}
 	return list
-}
-
-// build fills an empty table.
-func (img *image) build(b *nft.Batch, l *nft.Layout) {
-	l.Build(b)
-	c := img.changeFrom(nil)
-	c.write(b, l)
 }

@@ -1,7 +1,8 @@
 package filter
 
 import (
-	"encoding/binary"
+	"hash/fnv"
+	"io"
 	"maps"
 	"net/netip"
 	"slices"
@@ -26,8 +27,9 @@ type list struct {
 // library has the lists by family and content. Equal lists are one list.
 type library struct {
 	lists map[string]*list
-	// last is the last number given, and kept how many lists there were after the last cleaning.
-	last uint32
+	// numbers that are taken. A list's number comes of its content, so that the next process gives it the same.
+	numbers map[uint32]bool
+	// kept is how many lists there were after the last cleaning.
 	kept int
 }
 
@@ -58,11 +60,13 @@ func (y *library) list(ipv6 bool, given []netip.Prefix, likely ...*list) *list {
 		return known
 	}
 	if y.lists == nil {
-		y.lists = make(map[string]*list)
+		y.lists, y.numbers = make(map[string]*list), make(map[uint32]bool)
 	}
-	y.last++
-	l.number = y.last
-	y.lists[l.content()] = l
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, l.content()) // a hash has no errors
+	for l.number = h.Sum32(); y.numbers[l.number]; l.number++ {
+	}
+	y.lists[l.content()], y.numbers[l.number] = l, true
 	return l
 }
 
@@ -80,36 +84,11 @@ func (y *library) clean(img *image) {
 		used[img.frontends[i].allow], used[img.frontends[i].deny] = true, true
 	}
 	maps.DeleteFunc(y.lists, func(_ string, l *list) bool { return !used[l] })
+	clear(y.numbers)
+	for _, l := range y.lists {
+		y.numbers[l.number] = true
+	}
 	y.kept = len(y.lists)
-}
-
-// renumber gives the lists the numbers that they have in an existing table, and to all others numbers that it does not
-// have. No table of this process may be in force.
-func (y *library) renumber(is *nft.Content) {
-	keys := make(map[string][]string)
-	for _, m := range is.Elements {
-		for _, f := range families() {
-			if m.Set == f.named(sourcesSet) {
-				at := len(m.Key) - numberSize
-				keys[f.Suffix+m.Key[at:]] = append(keys[f.Suffix+m.Key[at:]], m.Key[:at])
-			}
-		}
-	}
-	numbers := make(map[string]uint32)
-	for name, some := range keys {
-		slices.Sort(some)
-		number := binary.NativeEndian.Uint32([]byte(name[1:]))
-		numbers[name[:1]+strings.Join(some, "")] = number
-		y.last = max(y.last, number)
-	}
-	for content, l := range y.lists {
-		if number, known := numbers[content]; known {
-			l.number = number
-		} else {
-			y.last++
-			l.number = y.last
-		}
-	}
 }
 
 // numberSize is the size of a list's number in a key.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -18,27 +19,29 @@ import (
 
 // readLog writes the dropped packets of frontends with LogDrops to the log, until the context ends. The logging rules
 // limit their rate.
-func (t *Table) readLog(ctx context.Context) {
-	for ctx.Err() == nil {
-		if err := t.readPackets(ctx); err != nil {
-			t.log.Warn("cannot read dropped packets from NFLOG", "error", err)
-			sleep(ctx, t.timers.CheckInterval)
+func (t *Table) readLog(ctx context.Context) error {
+	for {
+		conn, err := openLog(logGroup)
+		if err == nil {
+			err = nft.Receive(ctx, conn, func() {}, func(m netlink.Message) {
+				if l, ok := parseLogged(m); ok {
+					t.logPacket(l)
+				}
+			})
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		t.log.Warn("cannot read dropped packets from NFLOG", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(logRetry):
 		}
 	}
 }
 
-// readPackets logs packets until the context ends or the socket fails.
-func (t *Table) readPackets(ctx context.Context) error {
-	conn, err := openLog(logGroup)
-	if err != nil {
-		return err
-	}
-	return nft.Receive(ctx, conn, func() {}, func(m netlink.Message) {
-		if l, ok := parseLogged(m); ok {
-			t.logPacket(l)
-		}
-	})
-}
+// logRetry is the time after which a socket that failed, or was refused, is opened again.
+const logRetry = 30 * time.Second
 
 // logPacket logs one drop.
 func (t *Table) logPacket(l logged) {
@@ -53,9 +56,9 @@ func (t *Table) logPacket(l logged) {
 
 // serviceOf returns the Service of a packet's frontend, and the name of its protocol.
 func (t *Table) serviceOf(h header) (lb.Key, string) {
-	t.mu.Lock()
-	img := t.actual
-	t.mu.Unlock()
+	t.owned.Lock()
+	img, _ := t.owned.Actual()
+	t.owned.Unlock()
 	var name string
 	for _, p := range []string{"TCP", "UDP", "SCTP"} {
 		if n, _ := nft.ProtocolNumber(p); n == h.protocol {

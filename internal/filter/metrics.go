@@ -159,7 +159,7 @@ func (t *Table) Collect(ch chan<- prometheus.Metric) {
 	counter := func(desc *prometheus.Desc, n uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), labels...)
 	}
-	counter(d.repairs, t.repairs.Load())
+	counter(d.repairs, t.owned.Repairs())
 	dropped, accepted, err := t.readCounters()
 	if err != nil {
 		t.log.Debug("cannot read packet counters", "error", err)
@@ -178,9 +178,9 @@ func compareSeries(a, b series) int {
 
 // readCounters reads the counters and returns the totals; on an error, the last known ones.
 func (t *Table) readCounters() (dropped map[series]uint64, accepted map[lb.Key]uint64, err error) {
-	t.mu.Lock()
-	img, layout := t.actual, t.layout
-	t.mu.Unlock()
+	t.owned.Lock()
+	img, layout := t.owned.Actual()
+	t.owned.Unlock()
 	t.totals.mu.Lock()
 	defer t.totals.mu.Unlock()
 	if img != nil {

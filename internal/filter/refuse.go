@@ -2,13 +2,11 @@ package filter
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
@@ -24,20 +22,9 @@ const maxPrefixes = 250_000
 // work is quadratic in rules, and these take it less than a second.
 const maxRules = 10_000
 
-// Refused returns the Services that are closed because of their lists, and why. All others are in force.
-func (t *Table) Refused() map[lb.Key]error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.closed
-}
-
-// maxRefusals bounds how often one filter is asked for, each time without the lists that were refused.
-const maxRefusals = 3
-
-// refusedBy returns the lists of an image that the kernel refused, by its error; nil if it refused anything else.
-func (img *image) refusedBy(err error) map[*list]error {
-	var r *nft.Refusal
-	if !errors.As(err, &r) || len(r.Elements) == 0 {
+// refusedBy returns the lists of an image that the kernel refused; nil if it refused anything else.
+func (img *image) refusedBy(r *nft.Refusal) map[*list]error {
+	if len(r.Elements) == 0 {
 		return nil
 	}
 	named := make(map[string]error)
@@ -77,34 +64,48 @@ func (img *image) beyond(refused map[*list]error) map[*list]error {
 	return out
 }
 
-// fair returns lists in the order in which they are admitted: those of namespaces with few prefixes first, so that no
-// tenant has the lists of another closed.
+// fair returns lists in the order in which they are admitted.
 func (img *image) fair(of lists) []*list {
 	if len(of) < 2 {
 		return slices.Collect(maps.Keys(of)) // as mostly: costs nothing
 	}
+	rank := rankOf(img, (*frontend).given, func(l *list) int { return l.size })
+	return slices.SortedFunc(maps.Keys(of), func(a, b *list) int {
+		return cmp.Or(cmp.Compare(rank[a], rank[b]), cmp.Compare(a.size, b.size), strings.Compare(a.keys, b.keys))
+	})
+}
+
+// given are the lists of a frontend, whether it uses them or not.
+func (d *frontend) given() []*list {
+	return slices.DeleteFunc([]*list{d.allow, d.deny}, func(l *list) bool { return l == nil })
+}
+
+// even is the profile of a frontend as one of a list.
+func (d *frontend) even() []profile { return []profile{d.profile.even()} }
+
+// rankOf ranks what frontends have: what belongs to a namespace that has little in all comes first, so that no tenant has the
+// Services of another closed.
+func rankOf[K comparable](img *image, of func(*frontend) []K, size func(K) int) map[K]int {
 	type use struct {
 		namespace string
-		list      *list
+		what      K
 	}
-	uses, total, rank := make(map[use]bool), make(map[string]int), make(map[*list]int)
+	uses, total, rank := make(map[use]bool), make(map[string]int), make(map[K]int)
 	for i := range img.frontends {
 		fe := &img.frontends[i]
-		for _, l := range []*list{fe.allow, fe.deny} {
-			if u := (use{fe.Service.Namespace, l}); l != nil && !uses[u] {
+		for _, k := range of(fe) {
+			if u := (use{fe.Service.Namespace, k}); !uses[u] {
 				uses[u] = true
-				total[u.namespace] += l.size
+				total[u.namespace] += size(k)
 			}
 		}
 	}
 	for u := range uses {
-		if n, known := rank[u.list]; !known || total[u.namespace] < n {
-			rank[u.list] = total[u.namespace]
+		if n, known := rank[u.what]; !known || total[u.namespace] < n {
+			rank[u.what] = total[u.namespace]
 		}
 	}
-	return slices.SortedFunc(maps.Keys(of), func(a, b *list) int {
-		return cmp.Or(cmp.Compare(rank[a], rank[b]), cmp.Compare(a.size, b.size), strings.Compare(a.keys, b.keys))
-	})
+	return rank
 }
 
 // rules counts the rules of the profiles that the frontends need.
@@ -120,26 +121,9 @@ func (img *image) rules() (n int) {
 	return n
 }
 
-// beyondRules returns the profiles that would be beyond maxRules. Those of namespaces with few rules are admitted first, so that
-// no tenant has the Services of another closed.
+// beyondRules returns the profiles that would be beyond maxRules.
 func (img *image) beyondRules() map[profile]error {
-	type use struct {
-		namespace string
-		profile   profile
-	}
-	uses, total, rank := make(map[use]bool), make(map[string]int), make(map[profile]int)
-	for i := range img.frontends {
-		fe := &img.frontends[i]
-		if u := (use{fe.Service.Namespace, fe.profile.even()}); !uses[u] {
-			uses[u] = true
-			total[u.namespace] += u.profile.rules()
-		}
-	}
-	for u := range uses {
-		if n, known := rank[u.profile]; !known || total[u.namespace] < n {
-			rank[u.profile] = total[u.namespace]
-		}
-	}
+	rank := rankOf(img, (*frontend).even, profile.rules)
 	ordered := slices.SortedFunc(maps.Keys(rank), func(a, b profile) int {
 		return cmp.Or(cmp.Compare(rank[a], rank[b]), cmp.Compare(a.rules(), b.rules()), strings.Compare(a.rangesChain(), b.rangesChain()))
 	})

@@ -1,17 +1,12 @@
 package filter
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
@@ -24,8 +19,9 @@ func (t *Table) refuse(ipv6 bool, given ...netip.Prefix) (refusals *int, take fu
 	l, refusals := t.library.list(ipv6, given), new(int)
 	good := l.keys
 	l.keys += strings.Repeat("x", l.size)
-	t.transact = func(b *nft.Batch) error {
-		err := t.conn.Commit(b)
+	transact := t.owned.Transact
+	t.owned.Transact = func(b *nft.Batch) error {
+		err := transact(b)
 		if err != nil {
 			*refusals++
 		}
@@ -37,7 +33,7 @@ func (t *Table) refuse(ipv6 bool, given ...netip.Prefix) (refusals *int, take fu
 // elements counts the elements of the table by set, without the families.
 func (w *world) elements() map[string]int {
 	w.t.Helper()
-	is, err := w.table.layout.Read(true)
+	is, err := w.actual().table.Read()
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -90,13 +86,13 @@ func TestListOnce(t *testing.T) {
 			frontends[i].Allow = prefixes("203.0.113.0/24")
 		}
 		w.set(desired(frontends...))
-		w.table.sweep()
+		w.table.owned.Sweep()
 		if got := w.elements(); got["sources"] != sources+1 || got["allow"] != (services-1)*ports || got["allow-odd"] != ports {
 			t.Errorf("after a change of one Service: %v", got)
 		}
 		w.intact(w.table)
 		w.set(desired(frontends[:ports]...))
-		w.table.sweep()
+		w.table.owned.Sweep()
 		if got := w.elements(); got["sources"] != 1 {
 			t.Errorf("with one Service left: %v", got)
 		}
@@ -147,20 +143,15 @@ func TestOneRefused(t *testing.T) {
 			t.Errorf("a change of another Service asked %d times for the refused list", *asks-1)
 		}
 		// Another speaker finds the same.
-		w.table = New(Config{Log: testLog(t)})
-		asks, take := w.table.refuse(true, bad.Allow...)
+		w.table = New(Config{Log: testLog(t), Timers: nft.Timers{RetryInterval: 500 * time.Millisecond}})
+		_, take := w.table.refuse(true, bad.Allow...)
 		w.set(d)
 		check(silence)
-		w.table.retryAt = time.Now()
-		before, wait := *asks, w.table.wait
-		w.table.retry()
-		check(silence)
-		if *asks != before+1 || w.table.wait != 2*wait {
-			t.Errorf("asked %d times for the refused list, and waits for %v after %v", *asks-before, w.table.wait, wait)
-		}
+		w.run(w.table)
+		w.table.owned.Lock()
 		take()
-		w.table.retryAt = time.Now()
-		w.table.retry()
+		w.table.owned.Unlock()
+		nstest.Until(t, patient, "the kernel is asked again", func() bool { return len(w.table.Refused()) == 0 })
 		check(answer)
 	})
 }
@@ -218,53 +209,4 @@ func TestBound(t *testing.T) {
 	if img := newImage(&y, &d, nil, img); len(img.refused) != 0 {
 		t.Errorf("below the bound %d are refused", len(img.refused))
 	}
-}
-
-// TestBackOff: a kernel that refuses the table is asked ever less often, and at once if another filter is wanted.
-func TestBackOff(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			table := quietTable()
-			var asks atomic.Int64
-			var takes atomic.Bool
-			table.transact = func(*nft.Batch) error {
-				asks.Add(1)
-				if takes.Load() {
-					return nil
-				}
-				return unix.ENOENT
-			}
-			ctx, stop := context.WithCancel(t.Context())
-			done := make(chan struct{})
-			go func() { table.repairLoop(ctx); close(done) }()
-			if err := table.Set(desired(tcp(vip4))); err == nil {
-				t.Fatal("a refused table is in force")
-			}
-			count := func(d time.Duration) int64 {
-				before := asks.Load()
-				time.Sleep(d)
-				synctest.Wait()
-				return asks.Load() - before
-			}
-			if n := count(5 * time.Second); n == 0 || n > 10 {
-				t.Errorf("the kernel is asked %d times in 5 s", n)
-			}
-			if n := count(time.Hour); n == 0 || n > 20 {
-				t.Errorf("the kernel is asked %d times in an hour", n)
-			}
-			before := asks.Load()
-			for range 3 {
-				_ = table.Set(desired(tcp(vip4)))
-			}
-			if n := asks.Load() - before; n != 0 {
-				t.Errorf("the same filter is asked for %d times", n)
-			}
-			takes.Store(true)
-			if err := table.Set(desired(tcp(vip4), tcp(vip6))); err != nil {
-				t.Errorf("another filter is not asked for at once: %v", err)
-			}
-			stop()
-			<-done
-		})
-	})
 }

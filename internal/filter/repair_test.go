@@ -53,7 +53,7 @@ func TestRepair(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.set(full())
-		number := fmt.Sprint(w.table.actual.frontends[0].allow.number)
+		number := fmt.Sprint(w.actual().frontends[0].allow.number)
 		w.run(w.table)
 		for _, damage := range [][]string{
 			{"flush", "ruleset"},
@@ -68,11 +68,11 @@ func TestRepair(t *testing.T) {
 			{"add", "rule", "inet", tableName, "guard4", "accept"},
 			{"add", "chain", "inet", tableName, "strange"},
 		} {
-			before := w.table.repairs.Load()
+			before := w.table.owned.Repairs()
 			begin := time.Now()
 			w.node.Output("nft", damage...)
 			nstest.Until(t, patient, "the table is back after "+strings.Join(damage, " "), func() bool {
-				return w.table.repairs.Load() > before
+				return w.table.owned.Repairs() > before
 			})
 			t.Logf("%s: repaired within %v", strings.Join(damage, " "), time.Since(begin))
 			w.intact(w.table)
@@ -81,11 +81,11 @@ func TestRepair(t *testing.T) {
 			}
 		}
 		// A change of ours is no damage.
-		before := w.table.repairs.Load()
+		before := w.table.owned.Repairs()
 		w.set(desired())
 		w.set(full())
 		w.node.Output("nft", "add", "table", "inet", "other")
-		if after := w.table.repairs.Load(); after != before {
+		if after := w.table.owned.Repairs(); after != before {
 			t.Errorf("%d repairs of what was not broken", after-before)
 		}
 	})
@@ -125,55 +125,40 @@ func TestAsleep(t *testing.T) {
 		}
 		w.run(w.table)
 		for _, damage := range asleep {
-			before := w.table.repairs.Load()
+			before := w.table.owned.Repairs()
 			w.node.Output("nft", damage)
-			nstest.Until(t, patient, "a repair after "+damage, func() bool { return w.table.repairs.Load() > before })
+			nstest.Until(t, patient, "a repair after "+damage, func() bool { return w.table.owned.Repairs() > before })
 			check()
 			w.intact(w.table)
 		}
 	})
 }
 
-// A table that takes its time to be rebuilt opens nothing meanwhile: what has ranges is shut first.
-func TestCloseRestricted(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.proxy()
-		w.serve(w.pod, 80)
-		d := full()
-		d.Frontends = append(d.Frontends, crowd().Frontends[:manyFrontends]...)
-		six := tcp(closedVIP6)
-		d.Frontends = append(d.Frontends, six)
-		w.set(d)
-		w.node.Output("nft", "delete", "table", "inet", tableName)
-		w.finds(answer, w.client, "tcp", stranger4, vip4, 80)
-		w.table.mu.Lock()
-		w.table.closeRestricted()
-		w.table.mu.Unlock()
-		w.finds(silence, w.client, "tcp", stranger4, vip4, 80)
-		w.finds(silence, w.client, "tcp", client4, vip4, 80)
-		if got := w.table.repair(nft.Rules); got != repaired {
-			t.Fatalf("outcome %v", got)
-		}
-		w.intact(w.table)
-		w.finds(silence, w.client, "tcp", stranger4, vip4, 80)
-		w.finds(answer, w.client, "tcp", client4, vip4, 80)
-	})
-}
-
 // intact fails the test unless the kernel holds what a table takes it to hold, and nothing is left over.
 func (w *world) intact(table *Table) {
 	w.t.Helper()
-	table.mu.Lock()
-	defer table.mu.Unlock()
-	table.sweep()
-	is, err := table.layout.Read(true)
-	if err != nil {
-		w.t.Fatal(err)
+	table.owned.Sweep()
+	if table.owned.Audit() {
+		w.t.Error("the table is not what it should be")
 	}
-	if c, err := table.actual.changeFromContent(is, table.layout); err != nil || !c.empty() {
-		w.t.Errorf("the table is not what it should be: %v, %+v", err, c)
+}
+
+// actual is what the table is known to hold.
+func (w *world) actual() *image {
+	w.table.owned.Lock()
+	defer w.table.owned.Unlock()
+	img, _ := w.table.owned.Actual()
+	return img
+}
+
+// sent counts the transactions from now on.
+func (w *world) sent() *int {
+	n, transact := new(int), w.table.owned.Transact
+	w.table.owned.Transact = func(b *nft.Batch) error {
+		*n++
+		return transact(b)
 	}
+	return n
 }
 
 // A process that follows another takes over what is there, as it is: nothing is opened or closed, what was
@@ -334,7 +319,7 @@ func TestCollect(t *testing.T) {
 		}
 		// The kernel counts from nothing again.
 		w.node.Output("nft", "flush", "ruleset")
-		w.table.repair(nft.Rules)
+		w.table.owned.Audit()
 		if _, accepted, _ = w.table.readCounters(); accepted[web] != before {
 			t.Errorf("%d accepted after a repair, want %d", accepted[web], before)
 		}

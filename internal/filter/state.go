@@ -19,9 +19,10 @@ type State struct {
 
 // State returns the current state.
 func (t *Table) State() State {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := State{Enforced: t.enforced, Since: t.since}
+	var s State
+	t.owned.Lock()
+	defer t.owned.Unlock()
+	s.Enforced, s.Since = t.owned.Enforced()
 	if t.desired != nil {
 		s.Guarded, s.Reset, s.Frontends = t.desired.Guarded, t.desired.Reset, t.desired.Frontends
 	}

@@ -1,15 +1,15 @@
 package filter
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
@@ -48,7 +48,7 @@ func equalFrontends(a, b lb.Frontend) bool {
 // Config is what a Table needs.
 type Config struct {
 	Log    *slog.Logger
-	Timers Timers
+	Timers nft.Timers
 	// Changed is called when the result of Failed or of Refused changes; it may be nil.
 	Changed func()
 }
@@ -56,224 +56,95 @@ type Config struct {
 // Table is the nftables table of Holdfast on this node.
 type Table struct {
 	log     *slog.Logger
-	timers  Timers
 	changed func()
-	wake    chan struct{}
-	repairs atomic.Uint64
 	totals  packetTotals
-	// damage is the most severe nft.Change that watch has seen and repairLoop has not handled.
-	damage atomic.Int32
-
-	// mu guards the following fields and serializes transactions.
-	mu   sync.Mutex
-	conn nft.Conn
+	// owned is the table in the kernel, and guards the following fields.
+	owned *nft.Owned[*image]
 	// desired is the argument of the last Set, nil before the first.
 	desired *Desired
-	// actual is the known content of the kernel's table; nil if it is unknown.
-	actual *image
-	// distrusted: the existing table must not be adopted.
-	distrusted bool
-	// stale are elements that no rule reaches, to be deleted by the next transaction.
-	stale []nft.SetElement
-	// handle of the table that holds it.
-	handle uint64
-	// layout of the table in force.
-	layout *nft.Layout
-	// generation increases with every change by Set and every transaction.
-	generation uint64
-	// failureLogged: the failure of the last repair is in the log.
-	failureLogged bool
-	// enforced and since are the results of Enforced; failure is why the table is not in force, of the last attempt.
-	enforced bool
-	since    time.Time
-	failure  error
 	// refused are the lists that the kernel refused, and closed is the result of Refused.
 	refused map[*list]error
 	closed  map[lb.Key]error
 	library library
-	// retryAt is when the kernel is asked again for what it refused, zero if it refused nothing; wait is the time between
-	// the last two attempts.
-	retryAt time.Time
-	wait    time.Duration
-	// transact sends a transaction to the kernel.
-	transact func(*nft.Batch) error
 }
 
 // New returns a Table. It does not access the kernel.
 func New(c Config) *Table {
-	t := &Table{log: c.Log, timers: c.Timers.withDefaults(), changed: c.Changed, wake: make(chan struct{}, 1), since: time.Now()}
-	t.transact = t.conn.Commit
+	t := &Table{log: c.Log, changed: c.Changed}
+	if t.changed == nil {
+		t.changed = func() {}
+	}
+	t.owned = nft.NewOwned(nft.Config[*image]{
+		Log: c.Log, Table: ours(), Timers: c.Timers, Image: t.image, Refused: t.leaveOut, Done: t.done,
+		Again: func() { t.refused = nil },
+		Changed: func() {
+			go t.changed()
+			time.AfterFunc(Grace, t.changed)
+		},
+	})
 	return t
 }
 
 // Set makes the kernel enforce desired. It returns nil once that is in force, but for the Services of Refused. On an error
 // the previous filter stays in force, and Run retries. The caller must not modify what desired refers to.
 func (t *Table) Set(desired Desired) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if (t.failure != nil || t.enforced && t.actual != nil) && t.desired.equal(&desired) {
-		return t.failure
+	t.owned.Lock()
+	defer t.owned.Unlock()
+	if t.owned.Settled() && t.desired.equal(&desired) {
+		return t.owned.Failure()
 	}
 	t.desired = &desired
-	t.generation++
-	if t.failure != nil {
-		t.wait = 0 // the kernel may take this one
-	}
-	due := t.retryAt
-	err := t.apply()
-	if t.retryAt != due {
-		t.kick()
-	}
-	return err
+	return t.owned.Apply()
 }
 
-// apply makes the kernel's table equal to desired.
-func (t *Table) apply() error {
-	t.failure = t.put()
-	if ok := t.failure == nil; ok != t.enforced {
-		t.enforced, t.since = ok, time.Now()
+// image returns what the kernel's table is to hold, without the lists that the kernel refuses.
+func (t *Table) image(old *image) *image { return newImage(&t.library, t.desired, t.refused, old) }
+
+// leaveOut notes the lists for which the kernel refused an image.
+func (t *Table) leaveOut(want *image, by *nft.Refusal) bool {
+	refused := want.refusedBy(by)
+	if len(refused) == 0 {
+		return false
 	}
-	if t.failure != nil {
-		t.failure = fmt.Errorf("set filter: %w", t.failure)
-		t.postpone()
-	}
-	return t.failure
+	maps.Copy(refused, t.refused)
+	t.refused = refused
+	return true
 }
 
-// put is apply without its bookkeeping, and without the lists that the kernel refuses.
-func (t *Table) put() error {
-	want := newImage(&t.library, t.desired, t.refused, t.actual)
-	err := t.reconcile(want)
-	for range maxRefusals {
-		refused := want.refusedBy(err)
-		if len(refused) == 0 {
-			break
-		}
-		maps.Copy(refused, t.refused)
-		t.refused = refused
-		t.postpone()
-		want = newImage(&t.library, t.desired, t.refused, t.actual)
-		err = t.reconcile(want)
-	}
-	if err != nil {
-		return err
-	}
-	for _, service := range slices.SortedFunc(maps.Keys(want.refused), lb.Key.Compare) {
+// done notes what is in force.
+func (t *Table) done(img *image) {
+	for _, service := range slices.SortedFunc(maps.Keys(img.refused), lb.Key.Compare) {
 		if t.closed[service] == nil {
-			t.log.Error("filter closes a Service because of its ranges", "service", service, "error", want.refused[service])
+			t.log.Error("filter closes a Service because of its ranges", "service", service, "error", img.refused[service])
 		}
 	}
-	t.closed = want.refused
-	t.library.clean(want)
-	return nil
+	if !maps.EqualFunc(t.closed, img.refused, func(error, error) bool { return true }) {
+		go t.changed()
+	}
+	t.closed = img.refused
+	t.library.clean(img)
 }
 
-// reconcile makes the kernel's table equal to want.
-func (t *Table) reconcile(want *image) error {
-	if t.actual == nil && !t.distrusted {
-		if err := t.adopt(want); t.actual != nil || want.refusedBy(err) != nil {
-			return err
-		}
-	}
-	if t.actual == nil || t.actual.layout != want.layout {
-		return t.replace(want)
-	}
-	c := want.changeFrom(t.actual)
-	if c.empty() {
-		t.actual = want
-		return nil
-	}
-	if err := t.commit(&c); err != nil {
-		if want.refusedBy(err) != nil {
-			return err
-		}
-		// The content of the table differs from actual.
-		t.log.Warn("filter cannot be changed and is replaced", "error", err)
-		return t.replace(want)
-	}
-	t.actual = want
-	t.log.Info("filter changed", "frontends", len(want.frontends), "added", len(c.add), "removed", len(c.remove)+len(c.removeLater))
-	return nil
+// Run repairs the table until the context ends. The table then stays in force.
+func (t *Table) Run(ctx context.Context) error {
+	var tasks errgroup.Group
+	tasks.Go(func() error { return t.readLog(ctx) })
+	tasks.Go(func() error { return t.owned.Run(ctx) })
+	return tasks.Wait()
 }
 
-// commit applies a change, and deletes the stale elements of an earlier one.
-func (t *Table) commit(c *change) error {
-	c.remove = append(c.remove, t.stale...)
-	b := t.layout.Batch()
-	c.write(b, t.layout)
-	if err := t.send(b); err != nil {
-		return err
-	}
-	t.stale = c.removeLater
-	return nil
-}
-
-// sweep deletes the stale elements of an earlier change.
-func (t *Table) sweep() {
-	if t.actual == nil || len(t.stale) == 0 {
-		return
-	}
-	if err := t.commit(&change{}); err != nil {
-		// The content of the table differs from actual.
-		t.log.Warn("filter differs from its last known state", "error", err)
-		t.noteDamage(nft.Rules)
-	}
-}
-
-// send sends a transaction.
-func (t *Table) send(b *nft.Batch) error {
-	t.generation++
-	return t.transact(b)
-}
-
-// distrust makes the next apply replace the table, whatever its content.
-func (t *Table) distrust() { t.actual, t.distrusted = nil, true }
-
-// replace replaces the table in one transaction, so that packets see the old or the new table. It keeps base chains and
-// interval sets, and exchanges their rules and elements: the kernel calls a new base chain ahead of the old one, and
-// during the commit a packet between the two would meet the rules of neither. The elements of a new interval set become
-// visible a little later than the rules that use it.
-func (t *Table) replace(want *image) error {
-	t.layout = want.layout.table()
-	t.actual, t.stale = nil, nil
-	b := t.layout.Batch()
-	b.Create()
-	var err error
-	inPlace := clearTable(b, t.layout)
-	if inPlace {
-		want.build(b, t.layout)
-		if err = t.send(b); err != nil {
-			if want.refusedBy(err) != nil {
-				return err
-			}
-			t.log.Warn("existing filter cannot be changed in place", "error", err)
-		}
-	}
-	if !inPlace || err != nil {
-		b = t.layout.Batch()
-		b.Remove()
-		b.Create()
-		want.build(b, t.layout)
-		if err = t.send(b); err != nil {
-			return err
-		}
-	}
-	t.recordActual(want)
-	t.log.Info("filter in force", "frontends", len(want.frontends))
-	return nil
-}
-
-// recordActual records the content of the kernel's table, which may be a new one.
-func (t *Table) recordActual(img *image) {
-	t.actual, t.distrusted = img, false
-	t.handle, _ = t.layout.Handle()
+// Refused returns the Services that are closed because of their lists, and why. All others are in force.
+func (t *Table) Refused() map[lb.Key]error {
+	t.owned.Lock()
+	defer t.owned.Unlock()
+	return t.closed
 }
 
 // Enforced reports whether the kernel enforces the argument of the last Set, and the time of the last change of this.
 func (t *Table) Enforced() (ok bool, since time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.enforced, t.since
+	t.owned.Lock()
+	defer t.owned.Unlock()
+	return t.owned.Enforced()
 }
 
 // Grace is how long the table may be out of force before it counts as failed. A rebuild takes a tenth of it.
@@ -287,23 +158,12 @@ func (t *Table) Failed() bool {
 
 // Remove deletes the table. A concurrent Run does not restore it.
 func (t *Table) Remove() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.desired, t.actual, t.refused, t.closed = nil, nil, nil, nil
-	t.failure, t.retryAt = nil, time.Time{}
-	t.enforced, t.since = false, time.Now()
-	b := ours().Batch()
-	b.Remove()
-	if err := t.send(b); err != nil {
-		return errors.Join(fmt.Errorf("remove filter: %w", err), t.conn.Close())
+	err := t.owned.Remove()
+	t.owned.Lock()
+	defer t.owned.Unlock()
+	t.desired, t.refused, t.closed = nil, nil, nil
+	if err != nil {
+		return fmt.Errorf("remove filter: %w", err)
 	}
-	return t.conn.Close()
-}
-
-// kick wakes repairLoop. It never blocks.
-func (t *Table) kick() {
-	select {
-	case t.wake <- struct{}{}:
-	default:
-	}
+	return nil
 }

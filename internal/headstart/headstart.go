@@ -9,19 +9,20 @@
 // The source is translated as kube-proxy would: its mark (0x4000, the default of its masqueradeBit) has the node's firewall
 // treat the connection as kube-proxy's, and a chain behind kube-proxy's translates where nobody did.
 //
-// The content is short-lived: Set names what is new, and the kernel drops what a dead speaker leaves. Nothing is
-// repaired; without the table a new address waits for kube-proxy. Without new addresses there is no table.
+// The content is short-lived: Set names what is new, and the kernel drops what a dead speaker leaves. Without new addresses there
+// is no table.
 //
 // The package takes no decisions and touches no other table.
 package headstart
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"reflect"
-	"sync"
+	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
@@ -29,25 +30,17 @@ import (
 
 // Table is the table of this node.
 type Table struct {
-	log *slog.Logger
-
-	mu sync.Mutex
-	// starts are those in the kernel.
+	owned *nft.Owned[*nft.Static]
+	// starts are those of the last Set.
 	starts []lb.Start
-	// leads has the addresses of starts, by Service.
-	leads map[lead]bool
-	// begun: what an earlier process left was removed; failed: the last change failed, and the log has it.
-	begun, failed bool
-}
-
-// lead is an address of a Service to which connections are led.
-type lead struct {
-	service lb.Key
-	address netip.Addr
 }
 
 // New returns a Table. It does not change the kernel.
-func New(log *slog.Logger) *Table { return &Table{log: log} }
+func New(log *slog.Logger) *Table {
+	t := &Table{}
+	t.owned = nft.NewOwned(nft.Config[*nft.Static]{Log: log, Table: layout().Table, Image: t.image})
+	return t
+}
 
 // Try has the kernel check the table without an effect. It returns the error of a refusal, and names the part that the
 // kernel refuses, as nft.Layout.Try does.
@@ -55,72 +48,42 @@ func Try() (part string, err error) { return layout().Try() }
 
 // Set has the kernel lead connections to exactly these frontends. It never fails: without it clients wait for kube-proxy.
 func (t *Table) Set(starts []lb.Start) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.begun && !t.failed && (len(starts)+len(t.starts) == 0 || reflect.DeepEqual(starts, t.starts)) {
-		return
+	t.owned.Lock()
+	defer t.owned.Unlock()
+	if !t.owned.Settled() || len(starts)+len(t.starts) > 0 && !reflect.DeepEqual(starts, t.starts) {
+		t.starts = starts
+		_ = t.owned.Apply() // it logs, and Run retries
 	}
-	err := t.apply(starts)
-	if err != nil && !t.failed {
-		t.log.Warn("new addresses wait for kube-proxy", "error", err)
-	}
-	t.failed = err != nil
 }
+
+// image is the table that leads to starts; none without them.
+func (t *Table) image(*nft.Static) *nft.Static {
+	if len(t.starts) == 0 {
+		return nil
+	}
+	return &nft.Static{Layout: layout(), Elements: elements(t.starts)}
+}
+
+// Run repairs the table until the context ends.
+func (t *Table) Run(ctx context.Context) error { return t.owned.Run(ctx) }
 
 // Leads reports whether the kernel leads connections to each of these addresses of a Service to endpoints.
 func (t *Table) Leads(service lb.Key, addresses []netip.Addr) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.owned.Lock()
+	defer t.owned.Unlock()
+	led, _ := t.owned.Enforced()
 	for _, a := range addresses {
-		if !t.leads[lead{service, a}] {
-			return false
-		}
+		led = led && slices.ContainsFunc(t.starts, func(s lb.Start) bool { return s.Service == service && s.Address == a })
 	}
-	return len(addresses) > 0
-}
-
-func (t *Table) apply(starts []lb.Start) error {
-	begun := t.begun
-	t.begun, t.starts, t.leads = true, nil, map[lead]bool{}
-	if len(starts) == 0 {
-		return layout().Delete()
-	}
-	// Another program, or another version, may have made what is there.
-	if !begun || commit(starts, false) != nil {
-		if err := commit(starts, true); err != nil {
-			return fmt.Errorf("serve new addresses: %w", err)
-		}
-	}
-	t.starts = starts
-	for _, s := range starts {
-		t.leads[lead{s.Service, s.Address}] = true
-	}
-	return nil
-}
-
-// commit makes the table lead to these, whatever its content; fresh: without what is there.
-func commit(starts []lb.Start, fresh bool) error {
-	l := layout()
-	b := l.Batch()
-	if fresh {
-		b.Remove()
-	}
-	b.Create()
-	b.Flush()
-	l.Build(b)
-	for _, s := range l.Sets {
-		b.FlushSet(s.Name)
-	}
-	b.AddElements(l, elements(starts))
-	return b.Commit()
+	return led && len(addresses) > 0
 }
 
 // Remove deletes the table.
 func (t *Table) Remove() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.starts, t.leads = nil, nil
-	if err := layout().Delete(); err != nil {
+	t.owned.Lock()
+	t.starts = nil
+	t.owned.Unlock()
+	if err := t.owned.Remove(); err != nil {
 		return fmt.Errorf("remove head start: %w", err)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package headstart
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -235,10 +236,14 @@ func TestTakeover(t *testing.T) {
 	})
 }
 
-// TestDamage: what somebody deletes is there again with the next change, and what a dead process left goes.
+// TestDamage: what somebody changes is repaired, and what a dead process left goes.
 func TestDamage(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
+		ctx, stop := context.WithCancel(t.Context())
+		ran := make(chan error)
+		go func() { ran <- w.table.Run(ctx) }()
+		defer func() { stop(); <-ran }()
 		w.table.Set(starts(true)[:1])
 		w.node.Output("nft", "flush", "ruleset")
 		claimed := starts(true) // each frontend by two Services
@@ -254,16 +259,15 @@ func TestDamage(t *testing.T) {
 			"add table inet holdfast-headstart { flags dormant; }",
 			"add chain inet holdfast-headstart lead { policy drop; }",
 		} {
-			w.node.Output("nft", damage)
 			w.table.Set(starts(i == 0))
+			w.node.Output("nft", damage)
 			for _, vip := range []string{vip4, vip6} {
-				if got := w.fetch(w.client, "tcp", vip, patient); got == "nothing" {
-					t.Errorf("%s: nothing answers after %s", vip, damage)
-				}
+				nstest.Until(t, patient, vip+" answers after "+damage, func() bool { return w.fetch(w.client, "tcp", vip, brief) != "nothing" })
 			}
-			if got := w.node.Output("nft", "list", "chains"); strings.Contains(got, "dormant") || strings.Contains(got, "policy drop") {
-				t.Errorf("after %s: %s", damage, got)
-			}
+			nstest.Until(t, patient, "a repair after "+damage, func() bool {
+				got := w.node.Output("nft", "list", "chains")
+				return !strings.Contains(got, "dormant") && !strings.Contains(got, "policy drop")
+			})
 		}
 		New(slog.New(slog.DiscardHandler)).Set(nil)
 		if got := w.node.Output("nft", "list", "tables"); strings.Contains(got, tableName) {

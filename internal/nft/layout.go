@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -60,8 +61,8 @@ var ErrOther = errors.New("the table has other rules")
 
 // Recognize lists the table as Outline does. It returns os.ErrNotExist if there is no table, and ErrOther if the table has
 // another layout or is not in force.
-func (l *Layout) Recognize(all bool) (*Content, error) {
-	c, err := l.Outline(all)
+func (l *Layout) Recognize() (*Content, error) {
+	c, err := l.Outline()
 	if err != nil {
 		return nil, err
 	}
@@ -91,21 +92,26 @@ func (l *Layout) inForce() error {
 }
 
 // Read is Recognize, and lists the elements of the sets that packets do not fill.
-func (l *Layout) Read(all bool) (*Content, error) {
-	c, err := l.Recognize(all)
+func (l *Layout) Read() (*Content, error) {
+	c, err := l.Recognize()
 	if err != nil {
 		return nil, err
 	}
+	c.Ends = make(map[SetElement]time.Time)
 	for _, s := range l.Sets {
 		if s.Flags&unix.NFT_SET_EVAL != 0 {
 			continue
 		}
+		now := time.Now()
 		listed, err := l.List(s)
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range listed {
 			c.Elements = append(c.Elements, SetElement{s.Name, e.Element})
+			if e.Expires > 0 {
+				c.Ends[SetElement{s.Name, Element{Key: e.Key}}] = now.Add(e.Expires)
+			}
 		}
 	}
 	return c, nil

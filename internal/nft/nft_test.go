@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"log/slog"
 	"os"
 	"slices"
 	"testing"
@@ -61,11 +62,11 @@ func (l *Layout) make(t *testing.T) {
 func TestRead(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node, l := nstest.Self(t), sample()
-		if _, err := l.Read(false); !errors.Is(err, os.ErrNotExist) {
+		if _, err := l.Read(); !errors.Is(err, os.ErrNotExist) {
 			t.Fatalf("without a table: %v", err)
 		}
 		l.make(t)
-		c, err := sample().Read(true)
+		c, err := sample().Read()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,10 +79,8 @@ func TestRead(t *testing.T) {
 			t.Errorf("%d elements: %+v", len(c.Elements), c.Elements)
 		}
 		node.Output("nft", "add chain ip sample empty")
-		for _, all := range []bool{false, true} {
-			if c, err := l.Outline(all); err != nil || (c.Chains["empty"] != nil) != all {
-				t.Errorf("of all %v: %v, %+v", all, err, c.Chains)
-			}
+		if c, err := l.Outline(); err != nil || c.Chains["empty"] == nil {
+			t.Errorf("%v, %+v", err, c)
 		}
 		if !l.HasChain("base") || l.HasChain("other") {
 			t.Error("HasChain finds a missing chain, or misses one")
@@ -92,13 +91,13 @@ func TestRead(t *testing.T) {
 		} {
 			l.make(t)
 			node.Output("nft", damage)
-			if _, err := l.Read(false); !errors.Is(err, ErrOther) {
+			if _, err := l.Read(); !errors.Is(err, ErrOther) {
 				t.Errorf("after %s: %v", damage, err)
 			}
 		}
 		later := NewLayout(l.Table, l.Sets, l.Chains, Chain{Name: "later"})
 		l.make(t)
-		if _, err := later.Read(true); !errors.Is(err, ErrOther) {
+		if _, err := later.Read(); !errors.Is(err, ErrOther) {
 			t.Errorf("a layout with other later chains: %v", err)
 		}
 		for range 2 {
@@ -118,12 +117,15 @@ func TestWatch(t *testing.T) {
 		node, l := nstest.Self(t), sample()
 		l.make(t)
 		var own Conn
-		changes := make(chan Change, 100)
+		changes := make(chan damage, 100)
 		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- l.Watch(ctx, &own, func(c Change) { changes <- c }) }()
-		if c := <-changes; c != Missed {
-			t.Errorf("the first report is %v, want Missed", c)
+		done := make(chan struct{})
+		go func() {
+			l.watch(ctx, slog.New(slog.DiscardHandler), &own, func(c damage) { changes <- c })
+			close(done)
+		}()
+		if c := <-changes; c != missed {
+			t.Errorf("the first report is %v, want missed", c)
 		}
 		b := l.Batch()
 		b.FlushSet("plain")
@@ -132,15 +134,16 @@ func TestWatch(t *testing.T) {
 		}
 		node.Output("nft", "add table ip other; add table inet sample")
 		node.Output("nft", "add element ip sample plain { 02:00:00:00:00:02 }")
-		if c := <-changes; c != Elements {
+		if c := <-changes; c != elements {
 			t.Errorf("a change of an element is reported as %v", c)
 		}
 		node.Output("nft", "add rule ip sample end drop")
-		if c := <-changes; c != Rules {
+		if c := <-changes; c != rules {
 			t.Errorf("a change of a rule is reported as %v", c)
 		}
 		stop()
-		if err := errors.Join(<-done, own.Close()); err != nil {
+		<-done
+		if err := own.Close(); err != nil {
 			t.Error(err)
 		}
 	})

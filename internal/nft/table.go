@@ -2,9 +2,10 @@
 //
 //	Table    the name of a table; lists its chains, sets and elements
 //	Layout   sets, chains and rules: a table without its elements
+//	Image    what a table is to hold: a layout and elements, and the difference of two
+//	Owned    keeps a table: holds it to an image, adopts the predecessor's, repairs what others change, asks again what was refused
 //	Batch    a transaction, which the kernel applies as a whole or not at all
 //	Conn     sends batches; notifications name it as the author
-//	Watch    reports changes by others
 //
 // Every rule has the signature of its layout as its comment. Two processes compute the same signature if they would
 // make the same table. So a process adopts the table of its predecessor, and replaces any other.
@@ -12,11 +13,12 @@
 // The expressions of rules are those of github.com/google/nftables. Its transactions and listings are not used: 10,000
 // Services are some 70,000 elements, whose messages this package writes and reads in place.
 //
-// The package takes no decisions and keeps no copy of the kernel's state.
+// The package takes no decisions.
 package nft
 
 import (
 	"bytes"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -58,6 +60,8 @@ type Content struct {
 	Chains   map[string]*ChainContent
 	Sets     []string
 	Elements []SetElement
+	// Ends is when the kernel deletes elements, by set and key, if nothing renews them.
+	Ends map[SetElement]time.Time
 }
 
 // ChainContent counts the rules of a chain, and those of them that have the table's signature.
@@ -77,15 +81,14 @@ func (c *Content) chain(name string) *ChainContent {
 	return c.Chains[name]
 }
 
-// Outline lists the names of the table's sets, and its chains that have rules, or with all every chain. It returns
-// os.ErrNotExist if there is no table. Do not use all often: the kernel lists the chains of the whole family, kube-proxy's
-// included.
-func (t Table) Outline(all bool) (*Content, error) {
+// Outline lists the names of the table's sets, and its chains. It returns os.ErrNotExist if there is no table. It is not for
+// often: the kernel lists the chains of the whole family, kube-proxy's included.
+func (t Table) Outline() (*Content, error) {
 	c := &Content{}
 	return c, retryChanged(func() error {
 		c.Chains, c.Sets = make(map[string]*ChainContent), nil
 		err := t.objects(unix.NFT_MSG_GETSET, func(a attributes) { c.Sets = append(c.Sets, a.find(unix.NFTA_SET_NAME).text()) })
-		if err == nil && all {
+		if err == nil {
 			err = t.objects(unix.NFT_MSG_GETCHAIN, func(a attributes) { c.chain(a.find(unix.NFTA_CHAIN_NAME).text()) })
 		}
 		if err != nil {

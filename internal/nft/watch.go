@@ -4,26 +4,41 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// Change classifies a change to a table, the most severe last. The zero value is no change.
-type Change int
+// damage classifies a change to a table by others, the most severe last. The zero value is no change.
+type damage int
 
 const (
-	// Missed: notifications were lost, and any change is possible.
-	Missed Change = iota + 1
-	// Elements of its sets changed.
-	Elements
-	// Rules changed, or anything else but elements.
-	Rules
+	nothing damage = iota
+	// missed: notifications were lost, and any change is possible.
+	missed
+	// elements of its sets changed.
+	elements
+	// rules changed, or anything else but elements.
+	rules
 )
 
-// Watch calls fn for each notification of nf_tables about a change to the table, until the context ends or the socket
-// fails. It ignores the changes that own has sent.
-func (t Table) Watch(ctx context.Context, own *Conn, fn func(Change)) error {
+// rewatch is the time after which a watch that failed begins again.
+const rewatch = time.Second
+
+// watch calls fn for each notification of nf_tables about a change to the table, until the context ends. It ignores the
+// changes that own has sent.
+func (t Table) watch(ctx context.Context, log *slog.Logger, own *Conn, fn func(damage)) {
+	for ctx.Err() == nil {
+		if err := t.watchOnce(ctx, own, fn); err != nil {
+			log.Warn("cannot watch changes of nf_tables", "error", err)
+			sleep(ctx, rewatch)
+		}
+	}
+}
+
+func (t Table) watchOnce(ctx context.Context, own *Conn, fn func(damage)) error {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return fmt.Errorf("open nf_tables: %w", err)
@@ -32,8 +47,8 @@ func (t Table) Watch(ctx context.Context, own *Conn, fn func(Change)) error {
 		return errors.Join(fmt.Errorf("join notifications of nf_tables: %w", err), conn.Close())
 	}
 	// Changes before the socket joined the group are unknown.
-	fn(Missed)
-	return Receive(ctx, conn, func() { fn(Missed) }, func(m netlink.Message) {
+	fn(missed)
+	return Receive(ctx, conn, func() { fn(missed) }, func(m netlink.Message) {
 		// The header names the netlink address of the sender of the batch.
 		if change, ok := t.changeOf(m); ok && m.Header.PID != own.port.Load() {
 			fn(change)
@@ -67,7 +82,7 @@ func Receive(ctx context.Context, conn *netlink.Conn, missed func(), fn func(net
 const HeaderSize = 4
 
 // changeOf classifies a notification; false if it is not about a change to this table.
-func (t Table) changeOf(m netlink.Message) (Change, bool) {
+func (t Table) changeOf(m netlink.Message) (damage, bool) {
 	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) <= HeaderSize || m.Data[0] != t.Family {
 		return 0, false
 	}
@@ -79,7 +94,7 @@ func (t Table) changeOf(m netlink.Message) (Change, bool) {
 		return 0, false
 	}
 	if typ == unix.NFT_MSG_NEWSETELEM || typ == unix.NFT_MSG_DELSETELEM {
-		return Elements, true
+		return elements, true
 	}
-	return Rules, true
+	return rules, true
 }

@@ -21,11 +21,13 @@ func BenchmarkTakeOver(b *testing.B) {
 			r := alone(b)
 			for b.Loop() {
 				b.StopTimer()
-				r.desired.Relays = nil
-				r.apply()
-				r.desired.Relays = many(n, "10.0.0.0", "192.0.2.1")
+				r.Set(desiredOf(nil))
+				for _, t := range r.tables {
+					t.Sweep()
+				}
+				d := desiredOf(many(n, "10.0.0.0", "192.0.2.1"))
 				b.StartTimer()
-				r.apply()
+				r.Set(d)
 			}
 			if got := len(r.Inherited()); got != n {
 				b.Fatalf("%d relays, not %d", got, n)
@@ -34,23 +36,19 @@ func BenchmarkTakeOver(b *testing.B) {
 	}
 }
 
-// BenchmarkRest: what 10,000 relays of each family cost when nothing changes: the checks of an hour, whose cost is reported
+// BenchmarkRest: what 10,000 relays of each family cost when nothing changes: the audits of an hour, whose cost is reported
 // for each second.
 func BenchmarkRest(b *testing.B) {
 	r := alone(b)
-	r.desired.Relays = slices.Concat(many(10000, "10.0.0.0", "192.0.2.1"), many(10000, "2001:db8::", "fe80::1"))
-	r.apply()
-	checks, audits := int(time.Hour/r.timers.CheckInterval), int(time.Hour/r.timers.AuditInterval)
+	r.Set(desiredOf(slices.Concat(many(10000, "10.0.0.0", "192.0.2.1"), many(10000, "2001:db8::", "fe80::1"))))
+	audits := int(time.Hour / r.timers.AuditInterval)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	from := cpuTime(b)
 	for b.Loop() {
-		for range checks {
-			r.check()
-		}
 		for range audits {
 			for _, t := range r.tables {
-				r.audit(t)
+				t.Audit()
 			}
 		}
 	}
@@ -58,7 +56,7 @@ func BenchmarkRest(b *testing.B) {
 	seconds := float64(b.N) * time.Hour.Seconds()
 	b.ReportMetric((cpuTime(b)-from).Seconds()*1000/seconds, "CPU-ms/s")
 	b.ReportMetric(float64(after.TotalAlloc-before.TotalAlloc)/seconds, "B/s")
-	if n := r.repairs.Load(); n != 0 {
+	if n := r.repairs(); n != 0 {
 		b.Errorf("%d repairs", n)
 	}
 }
@@ -85,9 +83,12 @@ func alone(b *testing.B) *Relayer {
 		Log:   slog.New(slog.DiscardHandler),
 		Links: func() []link.Link { return []link.Link{{Index: 1, Name: "eth0", MAC: link.MAC{2}, Up: true}} },
 	})
-	r.desired = &Desired{Expect: true, Speakers: map[link.MAC]bool{{2}: true}}
-	r.apply()
+	r.Set(desiredOf(nil))
 	return r
+}
+
+func desiredOf(relays []lb.Relay) Desired {
+	return Desired{Relays: relays, Expect: true, Speakers: map[link.MAC]bool{{2}: true}}
 }
 
 // many returns relays of so many addresses, the first of which is from.

@@ -10,7 +10,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -41,10 +41,10 @@ func TestHeal(t *testing.T) {
 			"add table ip holdfast-relay { flags dormant; }",
 			"add chain ip6 holdfast-relay connections { policy drop; }",
 		} {
-			before := w.relayer.repairs.Load()
+			before := w.relayer.repairs()
 			load(t, w.node, damage)
 			nstest.Until(t, healTime, damage+" is repaired", func() bool {
-				return w.relayer.repairs.Load() > before && sameTable(w.list("ip"), whole4) && sameTable(w.list("ip6"), whole6)
+				return w.relayer.repairs() > before && sameTable(w.list("ip"), whole4) && sameTable(w.list("ip6"), whole6)
 			})
 		}
 		for _, vip := range vips {
@@ -109,7 +109,7 @@ func TestAdopt(t *testing.T) {
 				t.Errorf("%d packets were relayed before, %d since", packets[i], n)
 			}
 		}
-		if n := next.repairs.Load(); n != 0 {
+		if n := next.repairs(); n != 0 {
 			t.Errorf("%d repairs", n)
 		}
 		// What nobody wants any more is taken out, though this run did not put it in.
@@ -117,38 +117,6 @@ func TestAdopt(t *testing.T) {
 		w.run(last)
 		last.Set(Desired{Speakers: w.speakers()})
 		nstest.Until(t, patient, "what was left is gone", func() bool { return len(last.Inherited()) == 0 })
-	})
-}
-
-// What is set while a look lists the tables does not wait for it, and is not taken for damage. Damage is, in the next
-// look.
-func TestSetDuringCheck(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		d := w.desired()
-		set := func(relays []lb.Relay) {
-			w.relayer.desired = &Desired{Relays: relays, Speakers: d.Speakers}
-			w.relayer.apply()
-		}
-		set(d.Relays[:1])
-		four := w.relayer.tables[0]
-		was := four.generation
-		seen := four.read()
-		set(d.Relays[1:]) // while the listing is under way
-		w.relayer.reconcileListed(four, was, seen)
-		if got := w.relayer.Inherited(); len(got) != 1 || !got[addr(vip6)].Via.IsValid() {
-			t.Errorf("relayed are %v", got)
-		}
-		w.relayer.check()
-		if n := w.relayer.repairs.Load(); n > 0 {
-			t.Errorf("%d repairs of what was set", n)
-		}
-		load(t, w.node, "flush map ip6 holdfast-relay links")
-		w.relayer.tables[1].changed.Store(true) // as watch does
-		w.relayer.check()
-		if n := w.relayer.repairs.Load(); n != 1 {
-			t.Errorf("%d repairs of what was damaged", n)
-		}
 	})
 }
 
@@ -190,11 +158,6 @@ func TestRemove(t *testing.T) {
 		w.serve()
 		w.run(w.relayer)
 		w.relayer.Set(Desired{Speakers: w.speakers()})
-		nstest.Until(t, patient, "it was looked", func() bool {
-			w.relayer.kernel.Lock()
-			defer w.relayer.kernel.Unlock()
-			return w.relayer.tables[0].absent && w.relayer.tables[1].absent
-		})
 		if w.list("ip") != "none" || w.list("ip6") != "none" {
 			t.Errorf("nothing is relayed, and there are tables:\n%s%s", w.list("ip"), w.list("ip6"))
 		}
@@ -224,7 +187,6 @@ func TestRemove(t *testing.T) {
 		if err := w.relayer.Remove(); err != nil {
 			t.Fatal(err)
 		}
-		w.relayer.check() // as Run does
 		if w.list("ip") != "none" || w.list("ip6") != "none" {
 			t.Errorf("there still are\n%s%s", w.list("ip"), w.list("ip6"))
 		}
@@ -276,7 +238,7 @@ func TestRefused(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		other := ownTable(t, "ip")
-		w.relayer.timers.RetryInterval = 50 * time.Millisecond
+		w.relayer = New(Config{Log: testLog(t), Links: w.links, Timers: Timers{Timers: nft.Timers{RetryInterval: 50 * time.Millisecond}}})
 		w.run(w.relayer)
 		w.relayer.Set(w.desired())
 		s := w.relayer.State()
@@ -290,16 +252,5 @@ func TestRefused(t *testing.T) {
 			s := w.relayer.State()
 			return s.Families[0].Failure == "" && s.Relays[0].InForce
 		})
-	})
-}
-
-// Set does not wait for a Relayer that does not run, or hangs, beyond its timeout.
-func TestPatience(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.relayer.timers.SetTimeout = 10 * time.Millisecond
-		w.relayer.Set(w.desired())
-		w.run(w.relayer)
-		nstest.Until(t, patient, "what was set before is relayed", func() bool { return len(w.relayer.Inherited()) == 2 })
 	})
 }

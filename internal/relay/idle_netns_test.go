@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/nft"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -24,9 +25,7 @@ func idleWorld(t *testing.T) *world {
 
 // another returns a Relayer as of another process.
 func (w *world) another(idle time.Duration) *Relayer {
-	return New(Config{Log: testLog(w.t), Links: w.links, Timers: Timers{
-		IdleTime: idle, CheckInterval: 50 * time.Millisecond, AuditInterval: 100 * time.Millisecond, SetTimeout: patient,
-	}})
+	return New(Config{Log: testLog(w.t), Links: w.links, Timers: Timers{IdleTime: idle, Timers: nft.Timers{AuditInterval: 100 * time.Millisecond}}})
 }
 
 // since is when the addresses move here.
@@ -82,7 +81,7 @@ func TestUnusedEnds(t *testing.T) {
 		d.Expect = true // anything that changes makes the kernel's tables be looked at
 		w.relayer.Set(d)
 		load(t, w.node, "delete table ip holdfast-relay; flush map ip6 holdfast-relay relays")
-		nstest.Until(t, patient, "the tables are repaired", func() bool { return w.relayer.repairs.Load() >= 2 })
+		nstest.Until(t, patient, "the tables are repaired", func() bool { return w.relayer.repairs() >= 2 })
 		if got := len(w.relayer.Ended()); got != len(vips) || fmt.Sprint(w.packets()) != fmt.Sprint([]uint64{0, packets[1]}) {
 			t.Errorf("a relay that ended has begun: %d ended, packets %v, then %v", got, packets, w.packets())
 		}
@@ -130,7 +129,7 @@ func TestUsedLasts(t *testing.T) {
 		w.run(next)
 		next.Set(w.desired())
 		use("with the next speaker")
-		if n := next.repairs.Load() + w.relayer.repairs.Load(); n != 0 {
+		if n := next.repairs() + w.relayer.repairs(); n != 0 {
 			t.Errorf("%d repairs", n)
 		}
 	})
@@ -226,7 +225,7 @@ func TestOtherVia(t *testing.T) {
 		w.ended(w.relayer)
 		vias("192.0.2.200", "fe80::200")
 		w.ended(w.relayer)
-		if n := w.relayer.repairs.Load(); n != 0 {
+		if n := w.relayer.repairs(); n != 0 {
 			t.Errorf("%d repairs", n)
 		}
 	})

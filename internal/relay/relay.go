@@ -2,17 +2,20 @@ package relay
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
 // Desired is the whole desired state of a Relayer.
@@ -27,29 +30,15 @@ type Desired struct {
 
 // Timers of a Relayer; a zero field means its default.
 type Timers struct {
-	// IdleTime is how long a relay lasts without a segment.
+	// IdleTime is how long a relay lasts without a segment. A table is audited three times meanwhile.
 	IdleTime time.Duration
-	// CheckInterval is the time between two checks of whether others changed the tables.
-	CheckInterval time.Duration
-	// AuditInterval is the time between two comparisons of the kernel's tables with the desired ones when nobody changed
-	// them, less than IdleTime.
-	AuditInterval time.Duration
-	// RetryInterval is the wait after repeated refusals by the kernel, unless Set changes the relays.
-	RetryInterval time.Duration
-	// SetTimeout limits how long Set waits for new relays to be in force. A planned move can wait that long, because
-	// the former owner still serves. An address without a living former owner has no relay.
-	SetTimeout time.Duration
+	nft.Timers
 }
 
 func (t Timers) withDefaults() Timers {
 	t.IdleTime = cmp.Or(t.IdleTime, idleTime)
-	return Timers{
-		IdleTime:      t.IdleTime,
-		CheckInterval: cmp.Or(t.CheckInterval, time.Second),
-		AuditInterval: cmp.Or(t.AuditInterval, t.IdleTime/3),
-		RetryInterval: cmp.Or(t.RetryInterval, 10*time.Second),
-		SetTimeout:    cmp.Or(t.SetTimeout, 50*time.Millisecond),
-	}
+	t.AuditInterval = cmp.Or(t.AuditInterval, t.IdleTime/3)
+	return t
 }
 
 // Config is what a Relayer needs.
@@ -68,81 +57,89 @@ type Relayer struct {
 	links   func() []link.Link
 	timers  Timers
 	changed func()
-	wake    chan struct{}
-	repairs atomic.Uint64
+	tables  []*table
 
 	mu sync.Mutex
-	// desired is the argument of the last Set, nil before the first.
+	// desired is the argument of the last Set, nil before the first; indexes are those of the links that may carry relays.
 	desired *Desired
-	// tried is closed after the first attempt to apply desired.
-	tried chan struct{}
+	indexes map[string]int
 	// ended is the result of Ended.
 	ended map[netip.Addr]time.Time
-
-	// kernel guards the tables.
-	kernel sync.Mutex
-	tables []*table
 }
 
 // New returns a Relayer. It does not change the kernel.
 func New(c Config) *Relayer {
-	r := &Relayer{log: c.Log, links: c.Links, timers: c.Timers.withDefaults(), changed: c.Changed, wake: make(chan struct{}, 1)}
+	r := &Relayer{log: c.Log, links: c.Links, timers: c.Timers.withDefaults(), changed: c.Changed}
 	for _, f := range families() {
-		r.tables = append(r.tables, &table{family: f, Layout: f.layout(strict(), r.timers.IdleTime), status: newStatus()})
+		r.tables = append(r.tables, newTable(r, f))
 	}
 	return r
 }
 
-// Set relays exactly this. New relays are in force when it returns, unless the kernel takes its time or
-// refuses; what only goes is taken away behind it. It never fails: without relays
-// an address moves all the same.
+// Try has the kernel check the table of a family without an effect. It returns the error of a refusal, and names the part
+// that the kernel refuses, as nft.Layout.Try does.
+func Try(of lb.Family) (part string, err error) {
+	for _, f := range families() {
+		if f.Family.Family == of {
+			return f.layout(strict(), idleTime).Try()
+		}
+	}
+	panic(fmt.Sprintf("no family %v", of))
+}
+
+// Set relays exactly this. New relays are in force when it returns, unless the kernel refuses; what only goes is taken away
+// behind it. It never fails: without relays an address moves all the same.
 func (r *Relayer) Set(d Desired) {
 	d.Relays, d.Speakers = slices.Clone(d.Relays), maps.Clone(d.Speakers)
+	indexes := make(map[string]int)
+	for _, l := range r.links() {
+		if l.CanAnnounce() {
+			indexes[l.Name] = l.Index
+		}
+	}
 	r.mu.Lock()
-	same := r.desired != nil && r.desired.Expect == d.Expect && slices.Equal(r.desired.Relays, d.Relays) && maps.Equal(r.desired.Speakers, d.Speakers)
-	more := !same && r.addsRelay(d)
-	if !same {
-		r.desired, r.tried = &d, make(chan struct{})
-	}
-	tried := r.tried
+	same := r.desired != nil && r.desired.Expect == d.Expect && slices.Equal(r.desired.Relays, d.Relays) &&
+		maps.Equal(r.desired.Speakers, d.Speakers) && maps.Equal(r.indexes, indexes)
 	r.mu.Unlock()
-	if same {
-		return
-	}
-	r.kick()
-	if !more {
-		return
-	}
-	timeout := time.NewTimer(r.timers.SetTimeout)
-	defer timeout.Stop()
-	select {
-	case <-tried:
-	case <-timeout.C:
-		r.log.Warn("relays are not in force yet", "after", r.timers.SetTimeout)
+	if !same {
+		r.apply(&d, indexes)
 	}
 }
 
-// addsRelay reports whether d has a relay that the last Set had not.
-func (r *Relayer) addsRelay(d Desired) bool {
-	if r.desired == nil {
-		return len(d.Relays) > 0
+// apply makes the tables hold what is desired. An audit meanwhile would take that for damage.
+func (r *Relayer) apply(d *Desired, indexes map[string]int) {
+	for _, t := range r.tables {
+		t.Lock()
+		defer t.Unlock()
 	}
-	had := map[lb.Relay]bool{}
-	for _, one := range r.desired.Relays {
-		one.Until = time.Time{}
-		had[one] = true
+	r.mu.Lock()
+	r.desired, r.indexes = d, indexes
+	r.mu.Unlock()
+	for _, t := range r.tables {
+		_ = t.Apply() // it logs, and Run retries
 	}
-	return slices.ContainsFunc(d.Relays, func(want lb.Relay) bool {
-		want.Until = time.Time{}
-		return want.Via.IsValid() && !had[want]
-	})
 }
 
-func (r *Relayer) kick() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
+// Run keeps the relays in force until the context ends. They then stay in force, except for those with an end: the next
+// process would not know it.
+func (r *Relayer) Run(ctx context.Context) error {
+	var tasks errgroup.Group
+	for _, t := range r.tables {
+		tasks.Go(func() error { return t.Run(ctx) })
 	}
+	err := tasks.Wait()
+	r.mu.Lock()
+	d, indexes := r.desired, r.indexes
+	r.mu.Unlock()
+	if d != nil {
+		stays := *d
+		stays.Relays = slices.DeleteFunc(slices.Clone(d.Relays), func(one lb.Relay) bool { return !one.Until.IsZero() })
+		r.apply(&stays, indexes)
+	}
+	for _, t := range r.tables {
+		t.Sweep()
+	}
+	return err
 }
 
 // Inherited is a relay that an earlier process left in the kernel.
@@ -157,10 +154,20 @@ type Inherited struct {
 func (r *Relayer) Inherited() map[netip.Addr]Inherited {
 	out := map[netip.Addr]Inherited{}
 	for _, t := range r.tables {
-		seen := t.read() // empty if there is no table, or one of another layout
-		for a, via := range seen.via() {
-			_, lasts := seen.ends[addressKey(a)]
-			out[a] = Inherited{via, !lasts}
+		seen, err := t.layout.Read()
+		if err != nil {
+			continue // there is no table, or one of another layout
+		}
+		lasts := make(map[string]bool)
+		for _, m := range seen.Elements {
+			lasts[m.Key] = lasts[m.Key] || m.Set == usedSet
+		}
+		for _, m := range seen.Elements {
+			address, ok := netip.AddrFromSlice([]byte(m.Key))
+			via, viaOK := netip.AddrFromSlice([]byte(m.Value))
+			if m.Set == relaysMap && ok && viaOK {
+				out[address] = Inherited{via, !lasts[m.Key]}
+			}
 		}
 	}
 	return out
@@ -177,14 +184,14 @@ func (r *Relayer) Ended() map[netip.Addr]time.Time {
 // publishEnded makes the result of Ended from the tables.
 func (r *Relayer) publishEnded() {
 	ended := map[netip.Addr]time.Time{}
+	r.mu.Lock()
 	for _, t := range r.tables {
-		for key, c := range t.course {
-			if a, ok := netip.AddrFromSlice([]byte(key)); ok && c.ended {
+		for a, c := range t.course {
+			if c.ended {
 				ended[a] = c.start
 			}
 		}
 	}
-	r.mu.Lock()
 	more, same := len(ended)-len(r.ended), maps.Equal(r.ended, ended)
 	r.ended = ended
 	r.mu.Unlock()
@@ -201,15 +208,10 @@ func (r *Relayer) Remove() error {
 	r.mu.Lock()
 	r.desired = nil
 	r.mu.Unlock()
-	r.kernel.Lock()
-	defer r.kernel.Unlock()
 	for _, t := range r.tables {
-		if err := t.Delete(); err != nil {
+		if err := t.Remove(); err != nil {
 			return fmt.Errorf("remove relays: %w", err)
 		}
-		generation := t.generation + 1
-		t.status = newStatus()
-		t.generation = generation
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -35,53 +36,56 @@ type RelayState struct {
 }
 
 // State returns the current state. It reads the kernel's counters.
-func (r *Relayer) State() State {
-	r.kernel.Lock()
-	defer r.kernel.Unlock()
+func (r *Relayer) State() (s State) {
 	r.mu.Lock()
 	desired := r.desired
 	r.mu.Unlock()
-	var s State
+	inForce := map[netip.Addr]bool{}
 	for _, t := range r.tables {
 		f := FamilyState{Family: t.family.Family.Family}
-		if t.err != nil {
-			f.Failure = t.err.Error()
+		t.Lock()
+		if err := t.Failure(); err != nil {
+			f.Failure = err.Error()
 		}
-		if t.inForce() {
-			f.Relayed = t.actual.relayed()
+		if img, _ := t.Actual(); img != nil {
+			for _, m := range img.Elements {
+				if a, ok := netip.AddrFromSlice([]byte(m.Key)); ok && m.Set == usedSet {
+					inForce[a] = true
+					f.Relayed++
+				}
+			}
 			f.Packets, _ = t.Packets()
 		}
+		t.Unlock()
 		s.Families = append(s.Families, f)
 	}
 	if desired == nil {
 		return s
 	}
+	ended := r.Ended()
 	for _, one := range desired.Relays {
-		s.Relays = append(s.Relays, r.stateOf(one))
+		_, over := ended[one.Address]
+		out := RelayState{Relay: one, InForce: one.Via.IsValid() && inForce[one.Address]}
+		switch {
+		case out.InForce:
+		case over:
+			out.Why = fmt.Sprintf("it has ended: no packet used it for %v", r.timers.IdleTime)
+		case !one.Via.IsValid():
+			out.Why = fmt.Sprintf("node %s has no %s address that is reachable without a router", one.Former, lb.FamilyOf(one.Address))
+		default:
+			out.Why = fmt.Sprintf("the kernel refuses it, or link %s does not exist", one.Link)
+		}
+		s.Relays = append(s.Relays, out)
 	}
 	return s
 }
 
-// inForce reports whether the table is in the kernel and equals desired, as far as is known.
-func (t *table) inForce() bool { return t.actual != nil && t.err == nil }
-
-func (r *Relayer) stateOf(one lb.Relay) RelayState {
-	out := RelayState{Relay: one}
+// repairs counts the repairs of both tables.
+func (r *Relayer) repairs() (n uint64) {
 	for _, t := range r.tables {
-		if t.family.Has(one.Address) && t.inForce() && one.Via.IsValid() {
-			_, out.InForce = t.actual[elementKey{usedSet, addressKey(one.Address)}]
-		}
+		n += t.Repairs()
 	}
-	switch {
-	case out.InForce:
-	case r.courseOf(one).ended:
-		out.Why = fmt.Sprintf("it has ended: no packet used it for %v", r.timers.IdleTime)
-	case !one.Via.IsValid():
-		out.Why = fmt.Sprintf("node %s has no %s address that is reachable without a router", one.Former, lb.FamilyOf(one.Address))
-	default:
-		out.Why = fmt.Sprintf("the kernel refuses it, or link %s does not exist", one.Link)
-	}
-	return out
+	return n
 }
 
 type descs struct{ addresses, packets, failed, repairs *prometheus.Desc }
@@ -109,7 +113,7 @@ func (r *Relayer) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. It reads the kernel's counters.
 func (r *Relayer) Collect(ch chan<- prometheus.Metric) {
 	d := newDescs()
-	ch <- prometheus.MustNewConstMetric(d.repairs, prometheus.CounterValue, float64(r.repairs.Load()))
+	ch <- prometheus.MustNewConstMetric(d.repairs, prometheus.CounterValue, float64(r.repairs()))
 	for _, f := range r.State().Families {
 		family, failed := string(f.Family), 0.0
 		if f.Failure != "" {

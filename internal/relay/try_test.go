@@ -2,9 +2,9 @@ package relay
 
 import (
 	"testing"
-	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -26,10 +26,7 @@ func TestTry(t *testing.T) {
 func TestTryOtherTables(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self := nstest.Self(t)
-		table := &table{family: families()[0], Layout: families()[0].layout(false, time.Minute)}
-		if err := table.build(content{}); err != nil {
-			t.Fatal(err)
-		}
+		New(Config{Log: testLog(t), Links: func() []link.Link { return nil }}).Set(Desired{Expect: true})
 		before := self.Output("nft", "list", "ruleset")
 		if _, err := Try(lb.IPv4); err != nil {
 			t.Error(err)

@@ -68,7 +68,7 @@ func newWorld(t testing.TB) *world {
 		proxy(t, ns, "ip", vip4, pod4)
 		proxy(t, ns, "ip6", vip6, pod6)
 	}
-	w.relayer = New(Config{Log: testLog(t), Links: func() []link.Link { return w.links() }, Timers: Timers{CheckInterval: 50 * time.Millisecond, SetTimeout: 5 * time.Second}})
+	w.relayer = New(Config{Log: testLog(t), Links: func() []link.Link { return w.links() }})
 	return w
 }
 

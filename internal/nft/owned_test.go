@@ -1,0 +1,102 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// owner returns a table that is to hold what *elements says; none if that is nil.
+func owner(elements *[]SetElement) *Owned[*Static] {
+	return NewOwned(Config[*Static]{Log: slog.New(slog.DiscardHandler), Table: sample().Table, Image: func(*Static) *Static {
+		if *elements == nil {
+			return nil
+		}
+		return &Static{Layout: sample(), Elements: *elements, Later: true}
+	}})
+}
+
+// TestOwned: a table comes to hold each image, through whatever changes, and a table that is not wanted is not there.
+func TestOwned(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		all, want := samples(), []SetElement(nil)
+		o := owner(&want)
+		for i, list := range [][]SetElement{all[:2], all, all[3:], {}, all[2:4], nil, all} {
+			want = list
+			if i == 4 {
+				o = owner(&want) // another process
+			}
+			if err := o.Apply(); err != nil {
+				t.Fatal(err)
+			}
+			o.Sweep()
+			if is, err := sample().Read(); list != nil && (err != nil || len(is.Elements) != len(list)) {
+				t.Errorf("image %d of %d elements: %v, %+v", i, len(list), err, is)
+			}
+			if _, err := o.Handle(); (err == nil) != (list != nil) {
+				t.Errorf("image %d: the table: %v", i, err)
+			}
+			if o.Audit() {
+				t.Errorf("image %d: the table differs", i)
+			}
+		}
+	})
+}
+
+// TestBackOff: a kernel that refuses the table is asked ever less often, and at once if another one is wanted.
+func TestBackOff(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			want := samples()
+			o := owner(&want)
+			var asks atomic.Int64
+			var takes atomic.Bool
+			o.Transact = func(*Batch) error {
+				asks.Add(1)
+				if takes.Load() {
+					return nil
+				}
+				return fmt.Errorf("commit: %w", unix.ENOENT)
+			}
+			apply := func() error {
+				o.Lock()
+				defer o.Unlock()
+				return o.Apply()
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() { o.keep(ctx); close(done) }()
+			if err := apply(); !errors.Is(err, unix.ENOENT) {
+				t.Fatalf("a refused table is in force: %v", err)
+			}
+			count := func(d time.Duration) int64 {
+				before := asks.Load()
+				time.Sleep(d)
+				synctest.Wait()
+				return asks.Load() - before
+			}
+			if n := count(5 * time.Second); n == 0 || n > 10 {
+				t.Errorf("the kernel is asked %d times in 5 s", n)
+			}
+			if n := count(time.Hour); n == 0 || n > 20 {
+				t.Errorf("the kernel is asked %d times in an hour", n)
+			}
+			takes.Store(true)
+			want = want[:1]
+			if err := apply(); err != nil {
+				t.Errorf("another table is not asked for at once: %v", err)
+			}
+			stop()
+			<-done
+		})
+	})
+}

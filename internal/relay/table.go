@@ -1,0 +1,152 @@
+package relay
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
+)
+
+// table is one family's table in the kernel.
+type table struct {
+	*nft.Owned[*image]
+	relayer *Relayer
+	family  *family
+	layout  *nft.Layout
+	// course of each desired relay as of the last Apply that worked. Relayer.mu guards it.
+	course map[netip.Addr]course
+}
+
+// course is what is known of one relay in the kernel.
+type course struct {
+	// start is the relay's Start; zero for one of an earlier run.
+	start time.Time
+	// ends is no more than a tick after the kernel ends the relay: the time as of the last listing, which packets since
+	// then put off. A listing while the kernel resizes a set may miss elements, and they end no relay.
+	ends time.Time
+	// ended: no packet used the relay for the idle time, and the kernel has ended it.
+	ended bool
+}
+
+// tick is the kernel's coarsest one, in which it counts the time to the end of an element (CONFIG_HZ of 100).
+const tick = 10 * time.Millisecond
+
+// image is what a table is to hold:
+//
+//	relays    relayed address: address of the former owner
+//	links     relayed address: index of the link to the former owner
+//	used      relayed address, unless the relay has ended: no value
+//	speakers  MAC: no value
+type image struct {
+	nft.Static
+	// course of each relay, and as of the image before.
+	course, before map[netip.Addr]course
+}
+
+func newTable(r *Relayer, f *family) *table {
+	t := &table{relayer: r, family: f, layout: f.layout(strict(), r.timers.IdleTime)}
+	t.Owned = nft.NewOwned(nft.Config[*image]{
+		Log: r.log.With("family", f.Family.Family), Table: t.layout.Table, Image: t.image, Timers: r.timers.Timers,
+		Done: func(i *image) {
+			r.mu.Lock()
+			t.course = i.course
+			r.mu.Unlock()
+			r.publishEnded()
+		},
+	})
+	return t
+}
+
+// image returns what the table is to hold; nil if no table is needed.
+func (t *table) image(*image) *image {
+	t.relayer.mu.Lock()
+	defer t.relayer.mu.Unlock()
+	d := t.relayer.desired
+	if d == nil || !d.Expect && !slices.ContainsFunc(d.Relays, t.has) {
+		return nil
+	}
+	out := &image{nft.Static{Layout: t.layout, Later: true}, make(map[netip.Addr]course), t.course}
+	put := func(set, key, value string) {
+		out.Elements = append(out.Elements, nft.SetElement{Set: set, Element: nft.Element{Key: key, Value: value}})
+	}
+	for _, one := range d.Relays {
+		if !t.has(one) {
+			continue
+		}
+		c, known := t.course[one.Address]
+		if !known || !one.Start.IsZero() && !one.Start.Equal(c.start) {
+			c = course{start: one.Start, ends: time.Now().Add(t.relayer.timers.IdleTime)}
+		}
+		out.course[one.Address] = c
+		index, up := t.relayer.indexes[one.Link]
+		if !up {
+			continue
+		}
+		key := addressKey(one.Address)
+		put(relaysMap, key, string(one.Via.WithZone("").AsSlice()))
+		put(linksMap, key, string(nft.Native(uint32(index))))
+		if !c.ended {
+			put(usedSet, key, c.mark())
+		}
+	}
+	for mac := range d.Speakers {
+		put(speakersSet, string(mac[:]), "")
+	}
+	return out
+}
+
+// has reports whether the table holds a relay.
+func (t *table) has(one lb.Relay) bool { return t.family.Has(one.Address) && t.family.Has(one.Via) }
+
+// mark tells a relay from one of the same address that began at another time, as the value of its element in used. The kernel does
+// not keep it: an element with another mark replaces the one before, and has the whole idle time ahead.
+func (c course) mark() string {
+	if c.start.IsZero() {
+		return ""
+	}
+	return c.start.UTC().String()
+}
+
+// From implements nft.Image.
+func (i *image) From(old *image) nft.Change {
+	if old == nil {
+		return i.Static.From(nil)
+	}
+	return i.Static.From(&old.Static)
+}
+
+// Adopt implements nft.Image. A relay that is not in used has ended if its time is over, and one of an earlier run, too.
+func (i *image) Adopt(is *nft.Content) (nft.Change, error) {
+	there := make(map[string]bool)
+	for n := range is.Elements {
+		m := &is.Elements[n]
+		there[m.Key] = there[m.Key] || m.Set == relaysMap
+		if m.Set == usedSet {
+			a, _ := netip.AddrFromSlice([]byte(m.Key))
+			m.Value = i.before[a].mark()
+		}
+	}
+	i.Elements = slices.DeleteFunc(i.Elements, func(m nft.SetElement) bool {
+		if m.Set != usedSet {
+			return false
+		}
+		a, _ := netip.AddrFromSlice([]byte(m.Key))
+		c := i.course[a]
+		before, known := i.before[a]
+		if !c.start.Equal(before.start) {
+			return false // it begins
+		}
+		if ends, lasts := is.Ends[nft.SetElement{Set: usedSet, Element: nft.Element{Key: m.Key}}]; lasts {
+			c.ends = ends
+		} else {
+			c.ended = known && !time.Now().Add(tick).Before(c.ends) || !known && there[m.Key]
+		}
+		i.course[a] = c
+		return c.ended
+	})
+	return i.Static.Adopt(is)
+}
+
+func addressKey(a netip.Addr) string { return string(a.AsSlice()) }
