@@ -59,9 +59,9 @@ func (l *Layout) Build(b *Batch) {
 // ErrOther means that another program or another version made or changed the table, so that it cannot be adopted.
 var ErrOther = errors.New("the table has other rules")
 
-// Recognize lists the table as Outline does. It returns os.ErrNotExist if there is no table, and ErrOther if the table has
-// another layout or is not in force.
-func (l *Layout) Recognize() (*Content, error) {
+// Read lists the table, and the elements of the sets that packets do not fill. It returns os.ErrNotExist if there is no table,
+// and ErrOther if the table has another layout or is not in force.
+func (l *Layout) Read() (*Content, error) {
 	c, err := l.Outline()
 	if err != nil {
 		return nil, err
@@ -71,30 +71,7 @@ func (l *Layout) Recognize() (*Content, error) {
 	if other {
 		return nil, ErrOther
 	}
-	return c, l.inForce()
-}
-
-// inForce returns ErrOther if the table is dormant or a base chain has another policy than accept. Rules show neither.
-func (l *Layout) inForce() error {
-	inForce := true
-	err := l.dump(unix.NFT_MSG_GETTABLE, 0, nil, func(a attributes) { inForce = a.find(unix.NFTA_TABLE_FLAGS).number()&dormant == 0 })
-	for _, c := range l.Chains {
-		if c.Kind == "" || err != nil {
-			continue
-		}
-		err = l.dump(unix.NFT_MSG_GETCHAIN, 0, func(a *attributes) { a.putText(unix.NFTA_CHAIN_NAME, c.Name) },
-			func(a attributes) { inForce = inForce && a.find(unix.NFTA_CHAIN_POLICY).number() == nfAccept })
-	}
-	if err == nil && !inForce {
-		return ErrOther
-	}
-	return err
-}
-
-// Read is Recognize, and lists the elements of the sets that packets do not fill.
-func (l *Layout) Read() (*Content, error) {
-	c, err := l.Recognize()
-	if err != nil {
+	if err := l.inForce(); err != nil {
 		return nil, err
 	}
 	c.Ends = make(map[SetElement]time.Time)
@@ -115,4 +92,21 @@ func (l *Layout) Read() (*Content, error) {
 		}
 	}
 	return c, nil
+}
+
+// inForce returns ErrOther if the table is dormant or a base chain has another policy than accept. Rules show neither.
+func (l *Layout) inForce() error {
+	inForce := true
+	err := l.dump(unix.NFT_MSG_GETTABLE, 0, nil, func(a attributes) { inForce = a.find(unix.NFTA_TABLE_FLAGS).number()&dormant == 0 })
+	for _, c := range l.Chains {
+		if c.Kind == "" || err != nil {
+			continue
+		}
+		err = l.dump(unix.NFT_MSG_GETCHAIN, 0, func(a *attributes) { a.putText(unix.NFTA_CHAIN_NAME, c.Name) },
+			func(a attributes) { inForce = inForce && a.find(unix.NFTA_CHAIN_POLICY).number() == nfAccept })
+	}
+	if err == nil && !inForce {
+		return ErrOther
+	}
+	return err
 }

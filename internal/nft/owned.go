@@ -239,7 +239,8 @@ func (o *Owned[I]) send(want I, b *Batch) error {
 	o.generation++
 	err := o.Transact(b)
 	var by *Refusal
-	if o.Refused != nil && errors.As(err, &by) && o.Refused(want, by) {
+	var none I
+	if o.Refused != nil && want != none && errors.As(err, &by) && o.Refused(want, by) {
 		return fmt.Errorf("%w: %w", errPartly, err)
 	}
 	return err

@@ -52,6 +52,25 @@ func TestOwned(t *testing.T) {
 	})
 }
 
+// TestGoneTwice: what was to go later, and somebody else deleted, is found by the next look.
+func TestGoneTwice(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		want := samples()
+		o := owner(&want)
+		o.Refused = func(i *Static, _ *Refusal) bool { return len(i.Elements) < 0 } // it may look at the image
+		for _, want = range [][]SetElement{want, want[1:]} {
+			if err := o.Apply(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		nstest.Self(t).Output("nft", "flush set ip sample plain; delete table ip sample")
+		o.Sweep()
+		if !o.Audit() || o.Audit() {
+			t.Error("the table is not repaired at once")
+		}
+	})
+}
+
 // TestBackOff: a kernel that refuses the table is asked ever less often, and at once if another one is wanted.
 func TestBackOff(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
