@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -58,6 +59,8 @@ type Table struct {
 	log     *slog.Logger
 	changed func()
 	totals  packetTotals
+	// told: changed was called because Failed is true.
+	told atomic.Bool
 	// owned is the table in the kernel, and guards the following fields.
 	owned *nft.Owned[*image]
 	// desired is the argument of the last Set, nil before the first.
@@ -76,11 +79,8 @@ func New(c Config) *Table {
 	}
 	t.owned = nft.NewOwned(nft.Config[*image]{
 		Log: c.Log, Table: ours(), Timers: c.Timers, Image: t.image, Refused: t.leaveOut, Done: t.done,
-		Again: func() { t.refused = nil },
-		Changed: func() {
-			go t.changed()
-			time.AfterFunc(Grace, t.changed)
-		},
+		Again:   func() { t.refused = nil },
+		Changed: t.failsOrWorks,
 	})
 	return t
 }
@@ -99,6 +99,20 @@ func (t *Table) Set(desired Desired) error {
 
 // image returns what the kernel's table is to hold, without the lists that the kernel refuses.
 func (t *Table) image(old *image) *image { return newImage(&t.library, t.desired, t.refused, old) }
+
+// failsOrWorks calls changed once the result of Failed is another.
+func (t *Table) failsOrWorks() {
+	if works, _ := t.owned.Enforced(); !works {
+		time.AfterFunc(Grace, func() {
+			if t.Failed() {
+				t.told.Store(true)
+				t.changed()
+			}
+		})
+	} else if t.told.Swap(false) {
+		go t.changed()
+	}
+}
 
 // leaveOut notes the lists for which the kernel refused an image.
 func (t *Table) leaveOut(want *image, by *nft.Refusal) bool {
