@@ -165,14 +165,6 @@ func TestNewAddressIsProbed(t *testing.T) {
 	})
 }
 
-// TestTakeoverIsNotProbed: a takeover must not wait.
-func TestTakeoverIsNotProbed(t *testing.T) {
-	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: ourAnnouncements})
-		p.expect("at once", "v4 v6")
-	})
-}
-
 func TestConflictWhileProbing(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

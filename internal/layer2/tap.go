@@ -44,10 +44,7 @@ func prepareTap(fd int, l link.Link, p protocol, program []bpf.Instruction) erro
 	if err := attach(fd, p, receivedBy(l.Index, program)); err != nil {
 		return err
 	}
-	// Best effort: more than net.core.rmem_max needs CAP_NET_ADMIN.
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
-	}
+	enlarge(fd)
 	if err := bind(fd, p, l.Index); err != nil {
 		return fmt.Errorf("bind %s socket to %s: %w", p.name, l.Name, err)
 	}

@@ -51,14 +51,16 @@ func listen(l link.Link, p protocol, addrs []netip.Addr) (wire, error) {
 		return nil, fmt.Errorf("open %s socket on %s: %w", p.name, l.Name, err)
 	}
 	if raw, err := conn.SyscallConn(); err == nil {
-		// Best effort: more than net.core.rmem_max needs CAP_NET_ADMIN.
-		_ = raw.Control(func(fd uintptr) {
-			if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
-				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
-			}
-		})
+		_ = raw.Control(func(fd uintptr) { enlarge(int(fd)) })
 	}
 	return socket{conn, l.Index}, nil
+}
+
+// enlarge gives a socket its receive buffer, as far as it may: more than net.core.rmem_max needs CAP_NET_ADMIN.
+func enlarge(fd int) {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+	}
 }
 
 // SetFilter implements wire.
