@@ -6,9 +6,10 @@ const (
 	// accusers is how many nodes must miss a node, where there are as many.
 	accusers = 2
 	// confirmTime is how long the other watchers have for a veto once one agreed, askInterval
-	// is the time between questions, and minConfirmTime lets a refusal by the kernel arrive.
+	// is the time between questions, and minConfirmTime lets a refusal by the kernel arrive. One who has its knowledge from
+	// others begins to doubt at the same moment, and has renewed it when it is asked again: that is before the verdict.
 	confirmTime    = 25 * time.Millisecond
-	askInterval    = 25 * time.Millisecond
+	askInterval    = 15 * time.Millisecond
 	minConfirmTime = 5 * time.Millisecond
 	// soonTime is how long a suspicion is pursued that often, before only each slowAskInterval.
 	soonTime        = time.Second
@@ -29,10 +30,21 @@ const (
 // suspicion is one watcher's doubt about one node. It is private until another node shares it.
 type suspicion struct {
 	at, askedAt time.Duration
+	// hearsay: this node knew from others alone that the suspect lived.
+	hearsay bool
 	// lookedAt is when it was considered last.
 	lookedAt time.Duration
 	// asked holds the other nodes that were asked and what they answered; 0 is nothing yet.
 	asked map[id]Status
+}
+
+// confirmAt is until when the other watchers have for a veto. One who has its knowledge from others gives them the time for
+// two answers more: they doubt at the same moment, and the next one who heard the suspect may be asked by one of them alone.
+func (s *suspicion) confirmAt() time.Duration {
+	if s.hearsay {
+		return s.at + 2*confirmTime
+	}
+	return s.at + confirmTime
 }
 
 // count returns how many gave an answer.
@@ -77,7 +89,7 @@ func (d *detector) checkAt(p *peer) time.Duration {
 // next is when a suspicion is to be considered again, if no answer comes before.
 func (s *suspicion) next(wireAsked time.Duration) time.Duration {
 	next := s.askedAt + s.pause()
-	for _, at := range [...]time.Duration{s.at + minConfirmTime, s.at + confirmTime, wireAsked + wireTime} {
+	for _, at := range [...]time.Duration{s.at + minConfirmTime, s.confirmAt(), wireAsked + wireTime} {
 		if at > s.lookedAt {
 			next = min(next, at)
 		}
@@ -116,7 +128,7 @@ func (d *detector) check(now time.Duration, p *peer) {
 		if p.suspicion == nil {
 			d.counts.suspected.Add(1)
 			d.version++
-			p.suspicion = &suspicion{at: now, asked: map[id]Status{}}
+			p.suspicion = &suspicion{at: now, asked: map[id]Status{}, hearsay: p.lastAlive > p.lastHeard}
 		}
 		d.pursue(now, p)
 	}
@@ -177,10 +189,10 @@ func (d *detector) askAbout(now time.Duration, p *peer) {
 // and hears.
 func (s *suspicion) shared(now time.Duration) bool {
 	switch agreed := s.count(silent); {
-	case agreed > 0 && agreed == len(s.asked):
+	case agreed > 0 && agreed == len(s.asked) && !s.hearsay:
 		return true
 	case agreed > 0:
-		return now >= s.at+confirmTime
+		return now >= s.confirmAt()
 	}
 	n := s.count(unwatched)
 	return n > 0 && n == len(s.asked) && now >= s.at+confirmTime || n >= accusers && now >= s.at+soonTime
@@ -192,8 +204,8 @@ func (d *detector) answerAbout(now time.Duration, to, about *peer) {
 	// What this node knows from others, from the wire, or from refusals, holds until it doubts that itself: a node
 	// that is heard here or there in turns is not dead.
 	fresh := about.lastAlive != 0 && age <= about.hold*3/4 ||
-		about.lastAlive > about.lastHeard && about.suspicion == nil && age <= d.patience(about)
-	c := claim{about: about.id, status: heard, incarnation: uint32(age.Milliseconds())}
+		about.lastAlive > about.lastHeard && about.suspicion == nil && age <= d.patience(about)-about.slack
+	c := d.heardOf(now, about)
 	if !fresh {
 		if !d.hearsWell(now) {
 			return
@@ -203,6 +215,11 @@ func (d *detector) answerAbout(now time.Duration, to, about *peer) {
 		}
 	}
 	d.send(to, packet{claims: []claim{c}})
+}
+
+// heardOf says how long ago there was a sign of life of p, rounded up: no news gets fresher by being passed on.
+func (d *detector) heardOf(now time.Duration, p *peer) claim {
+	return claim{about: p.id, status: heard, incarnation: uint32((now - p.lastAlive + time.Millisecond - 1).Milliseconds())}
 }
 
 // answered takes what another node knows of a suspect.
@@ -217,7 +234,8 @@ func (d *detector) answered(now time.Duration, from, about *peer, c claim) {
 		}
 		return
 	}
-	if at := now - time.Duration(c.incarnation)*time.Millisecond; at > about.lastAlive {
+	// No news is fresher than where it was heard: the age is rounded up, and counts from the question.
+	if at := s.askedAt - time.Duration(c.incarnation)*time.Millisecond; at > about.lastAlive {
 		about.lastAlive = at
 		d.clear(now, about)
 	}
