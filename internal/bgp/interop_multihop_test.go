@@ -28,64 +28,86 @@ router bgp 65001
   neighbor 2001:db8:1::1 activate
 `
 
-// A router behind another one is reached by multihop only, or by TTL security for so many hops. The timers are as
-// configured.
-func TestInteropMultiHop(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		far := behind(t)
-		router := startFRR(t, far, farConfig)
-		peers := []lb.Peer{
-			{Name: "far4", Address: netip.MustParseAddr("192.0.2.10"), LocalASN: 65000, PeerASN: 65001},
-			{Name: "far6", Address: netip.MustParseAddr("2001:db8:3::2"), LocalASN: 65000, PeerASN: 65001},
-		}
-		routes := []lb.Route{route(both4, "far4"), route(both6, "far6")}
-		s, _ := run(t)
-		for i := range peers {
-			peers[i].HoldTime, peers[i].KeepaliveTime, peers[i].ConnectTime = 12*time.Second, 2*time.Second, time.Second
-		}
-		set(t, s, desire(peers, routes...))
-		for _, p := range peers {
-			await(t, p.Name+" without multihop", "cannot connect: no route to host", func() string { return session(s, p.Name).LastError })
-		}
+// farBIRD has the protocol's options in it; OPTIONS is for those of the distance.
+const farBIRD = `
+log stderr all;
+router id 192.0.2.10;
+protocol device {}
+protocol static { ipv4; route 192.0.2.0/30 via 192.0.2.9; }
+protocol static { ipv6; route 2001:db8:1::/64 via 2001:db8:3::1; }
+protocol bgp far4 { local 192.0.2.10 as 65001; neighbor 192.0.2.1 as 65000; OPTIONS; error wait time 1,1; ipv4 { import all; export none; }; }
+protocol bgp far6 { local 2001:db8:3::2 as 65001; neighbor 2001:db8:1::1 as 65000; OPTIONS; error wait time 1,1; ipv6 { import all; export none; }; }
+`
 
-		for i := range peers {
-			peers[i].MultiHop = true
-		}
-		set(t, s, desire(peers, routes...))
-		await(t, "FRR", viaFRR4+" path 65000 communities  large ", func() string { return router.route(both4) })
-		await(t, "FRR", viaFRR6+" path 65000 communities  large ", func() string { return router.route(both6) })
-		for _, address := range []string{"192.0.2.1", "2001:db8:1::1"} {
-			var told map[string]struct {
-				HoldTime int `json:"bgpTimerHoldTimeMsecs"`
+// A router behind another one is reached by multihop only, or by TTL security for so many hops. The timers are as configured.
+func TestInteropMultiHop(t *testing.T) {
+	for _, tt := range []struct {
+		name, told string
+		start      func(*testing.T, *nstest.NS) (router daemon, secure func())
+	}{
+		{"FRR", " path 65000 communities  large ", func(t *testing.T, ns *nstest.NS) (daemon, func()) {
+			f := startFRR(t, ns, farConfig)
+			return f, func() {
+				f.Configure("router bgp 65001", "no neighbor 192.0.2.1 ebgp-multihop", "no neighbor 2001:db8:1::1 ebgp-multihop",
+					"neighbor 192.0.2.1 ttl-security hops 2", "neighbor 2001:db8:1::1 ttl-security hops 2")
 			}
-			if router.ShowJSON("show bgp neighbors "+address, &told); told[address].HoldTime != 12000 {
-				t.Errorf("FRR's hold time with %s is %d ms", address, told[address].HoldTime)
-			}
+		}},
+		{"BIRD", " path 65000 communities  large  preference 100", func(t *testing.T, ns *nstest.NS) (daemon, func()) {
+			b := startBIRD(t, ns, strings.ReplaceAll(farBIRD, "OPTIONS", "multihop"))
+			return b, func() { b.Configure(strings.ReplaceAll(farBIRD, "OPTIONS", "multihop 2; ttl security on")) }
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			nstest.Run(t, func(t *testing.T) {
+				router, secure := tt.start(t, behind(t))
+				testMultiHop(t, router, secure, tt.told)
+			})
+		})
+	}
+}
+
+func testMultiHop(t *testing.T, router daemon, secure func(), told string) {
+	t.Helper()
+	names := []string{"far4", "far6"}
+	s, _ := run(t)
+	dial := func(multiHop bool, minTTL uint8) {
+		t.Helper()
+		var peers []lb.Peer
+		for i, address := range []string{"192.0.2.10", "2001:db8:3::2"} {
+			peers = append(peers, lb.Peer{
+				Name: names[i], Address: netip.MustParseAddr(address), LocalASN: 65000, PeerASN: 65001,
+				HoldTime: 6 * time.Second, KeepaliveTime: time.Second, ConnectTime: time.Second, MultiHop: multiHop, MinTTL: minTTL,
+			})
 		}
+		set(t, s, desire(peers, route(both4, "far4"), route(both6, "far6")))
+	}
+	arrive := func(what string) {
+		t.Helper()
+		await(t, what, viaFRR4+told, func() string { return router.route(both4) })
+		await(t, what, viaFRR6+told, func() string { return router.route(both6) })
+		established(t, s, names...)
 		for _, p := range s.Sessions() {
-			if p.HoldTime != 12 || p.Keepalive != 2 {
+			if p.HoldTime != 6 || p.Keepalive != 1 {
 				t.Errorf("%s: hold time %d, keepalive %d", p.Peer, p.HoldTime, p.Keepalive)
 			}
 		}
-
-		router.Configure("router bgp 65001", "no neighbor 192.0.2.1 ebgp-multihop", "no neighbor 2001:db8:1::1 ebgp-multihop",
-			"neighbor 192.0.2.1 ttl-security hops 2", "neighbor 2001:db8:1::1 ttl-security hops 2")
-		for i := range peers {
-			peers[i].MultiHop, peers[i].MinTTL = false, 254
+	}
+	fails := func(what, why string) {
+		t.Helper()
+		for _, name := range names {
+			await(t, name+what, why, func() string { return session(s, name).LastError })
 		}
-		set(t, s, desire(peers, routes...))
-		await(t, "FRR by TTL security", viaFRR4+" path 65000 communities  large ", func() string { return router.route(both4) })
-		await(t, "FRR by TTL security", viaFRR6+" path 65000 communities  large ", func() string { return router.route(both6) })
-
-		for i := range peers {
-			peers[i].MinTTL = 255 // one hop, and it is two away
-		}
-		set(t, s, desire(peers, routes...))
-		for _, p := range peers {
-			await(t, p.Name+" beyond its hops", "cannot connect: i/o timeout", func() string { return session(s, p.Name).LastError })
-		}
-	})
+	}
+	dial(false, 0)
+	fails(" without multihop", "cannot connect: no route to host")
+	dial(true, 0)
+	arrive("multihop")
+	secure()
+	dial(false, 254)
+	arrive("TTL security")
+	dial(false, 255) // one hop, and it is two away
+	fails(" beyond its hops", "cannot connect: i/o timeout")
 }
 
 // behind returns a namespace behind a router, that of the addresses 192.0.2.10 and 2001:db8:3::2.
@@ -105,76 +127,6 @@ func behind(t *testing.T) *nstest.NS {
 		t.Fatalf("forward: %v\n%s", err, out)
 	}
 	return far
-}
-
-// farBIRD has the protocol's options in it; OPTIONS is for those of the distance.
-const farBIRD = `
-log stderr all;
-router id 192.0.2.10;
-protocol device {}
-protocol static { ipv4; route 192.0.2.0/30 via 192.0.2.9; }
-protocol static { ipv6; route 2001:db8:1::/64 via 2001:db8:3::1; }
-protocol bgp far4 { local 192.0.2.10 as 65001; neighbor 192.0.2.1 as 65000; OPTIONS; error wait time 1,1; ipv4 { import all; export none; }; }
-protocol bgp far6 { local 2001:db8:3::2 as 65001; neighbor 2001:db8:1::1 as 65000; OPTIONS; error wait time 1,1; ipv6 { import all; export none; }; }
-`
-
-// The same with BIRD. A BIRD without TTL security sends with TTL 64, which is too few.
-func TestInteropMultiHopBIRD(t *testing.T) {
-	t.Parallel()
-	nstest.Run(t, func(t *testing.T) {
-		far := behind(t)
-		options := func(text string) string { return strings.ReplaceAll(farBIRD, "OPTIONS", text) }
-		router := startBIRD(t, far, options("multihop"))
-		names := []string{"far4", "far6"}
-		s, _ := run(t)
-		dial := func(multiHop bool, minTTL uint8) {
-			t.Helper()
-			var peers []lb.Peer
-			for i, address := range []string{"192.0.2.10", "2001:db8:3::2"} {
-				peers = append(peers, lb.Peer{
-					Name: names[i], Address: netip.MustParseAddr(address), LocalASN: 65000, PeerASN: 65001, HoldTime: 3 * time.Second, ConnectTime: time.Second,
-					MultiHop: multiHop, MinTTL: minTTL,
-				})
-			}
-			set(t, s, desire(peers, route(both4, "far4"), route(both6, "far6")))
-		}
-		arrive := func(what string) {
-			t.Helper()
-			const told = " path 65000 communities  large  preference 100"
-			await(t, what, viaFRR4+told, func() string { return router.route(both4) })
-			await(t, what, viaFRR6+told, func() string { return router.route(both6) })
-			established(t, s, names...)
-		}
-		dial(false, 0)
-		for _, name := range names {
-			await(t, name+" without multihop", "cannot connect: no route to host", func() string { return session(s, name).LastError })
-		}
-		dial(true, 0)
-		arrive("BIRD")
-
-		router.Configure(options("multihop 2; ttl security on"))
-		dial(false, 254)
-		arrive("BIRD by TTL security")
-		router.Configure(options("multihop"))
-		for _, name := range names {
-			nstest.Until(t, patience, name+" ends", func() bool { return session(s, name).State != Established })
-		}
-		changed := time.Now()
-		nstest.Until(t, patience, "twice the time has passed that a session needs to come up", func() bool {
-			for _, name := range names {
-				if session(s, name).State == Established {
-					t.Fatalf("%s is up with a router that sends with TTL 64", name)
-				}
-			}
-			return time.Since(changed) > 6*time.Second
-		})
-
-		router.Configure(options("multihop 2; ttl security on"))
-		dial(false, 255) // one hop, and it is two away
-		for _, name := range names {
-			await(t, name+" beyond its hops", "cannot connect: i/o timeout", func() string { return session(s, name).LastError })
-		}
-	})
 }
 
 // gateway adds default routes.
