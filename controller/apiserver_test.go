@@ -36,8 +36,10 @@ const (
 )
 
 var kinds = map[string]string{
-	"services": "Service", "secrets": "Secret", "namespaces": "Namespace", "nodes": "Node", "daemonsets": "DaemonSet", "ipaddresspools": "IPAddressPool", "floatingips": "FloatingIP", "poolmemories": "PoolMemory",
-	"l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "bfdprofiles": "BFDProfile", "communities": "Community", "speakerstates": "SpeakerState",
+	"services": "Service", "secrets": "Secret", "namespaces": "Namespace", "nodes": "Node", "daemonsets": "DaemonSet", "ipaddresspools": "IPAddressPool",
+	"floatingips": "FloatingIP", "poolmemories": "PoolMemory",
+	"l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "bfdprofiles": "BFDProfile", "communities": "Community",
+	"speakerstates": "SpeakerState",
 }
 
 // apiServer lists objects and accepts patches of them; Secrets can be read and written. Its watches show

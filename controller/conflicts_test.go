@@ -38,7 +38,8 @@ func TestConflictsRead(t *testing.T) {
 		{"nobody", []*v1beta1.SpeakerState{says("w1", 1)}, "", "map[]"},
 		{"both families", []*v1beta1.SpeakerState{says("w1", 1, "192.0.2.1", theirMAC, "2001:db8::1", otherMAC)}, "",
 			"map[192.0.2.1:{02:00:00:00:00:09 w1} 2001:db8::1:{02:00:00:00:00:0a w1}]"},
-		{"two of one address", []*v1beta1.SpeakerState{says("w2", 1, "192.0.2.1", theirMAC), says("w1", 1, "192.0.2.1", otherMAC), says("w3", 1, "192.0.2.1", theirMAC)}, "",
+		{"two of one address", []*v1beta1.SpeakerState{says("w2", 1, "192.0.2.1", theirMAC), says("w1", 1, "192.0.2.1", otherMAC),
+			says("w3", 1, "192.0.2.1", theirMAC)}, "",
 			"map[192.0.2.1:{02:00:00:00:00:0a w1}]"},
 		{"a node that is given up", []*v1beta1.SpeakerState{says("w1", 1, "192.0.2.1", theirMAC)}, "w1", "map[]"},
 		{"what cannot be read", []*v1beta1.SpeakerState{says("w1", 1, "192.0.2", theirMAC, "192.0.2.1", "somebody", "192.0.2.2", theirMAC)}, "",
@@ -117,7 +118,8 @@ func TestFree(t *testing.T) {
 		}
 	}
 	c, _ := free(ranges, ipam.Usage{}, all(many...))
-	if want := "192.0.2.8 is claimed by 02:00:00:00:00:09, seen by node w1; and 3 more" + free1; len(c.Message) > 1024 || c.Message[len(c.Message)-len(want):] != want {
+	if want := "192.0.2.8 is claimed by 02:00:00:00:00:09, seen by node w1; and 3 more" + free1; len(c.Message) > 1024 ||
+		c.Message[len(c.Message)-len(want):] != want {
 		t.Errorf("of many: %s", c.Message)
 	}
 }
@@ -127,7 +129,8 @@ func TestFree(t *testing.T) {
 func TestConflictsNotReadYet(t *testing.T) {
 	server := &apiServer{objects: map[string]map[string]any{}}
 	pool := lan()
-	pool.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressesFree, Status: metav1.ConditionFalse, Reason: string(lb.AddressConflict), LastTransitionTime: metav1.Now()}}
+	pool.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressesFree, Status: metav1.ConditionFalse, Reason: string(lb.AddressConflict),
+		LastTransitionTime: metav1.Now()}}
 	server.put(t, poolsPath, pool)
 	s := newTestSyncer(t, server)
 	s.conflicts.forget()

@@ -86,7 +86,8 @@ func openNodePorts(sv *corev1.Service) string {
 	if len(ports) == 0 {
 		return ""
 	}
-	return "everybody may come in by the node ports (" + lb.SomeOf(ports) + "): set spec.allocateLoadBalancerNodePorts to false and remove nodePort from spec.ports"
+	return "everybody may come in by the node ports (" + lb.SomeOf(ports) + "): set spec.allocateLoadBalancerNodePorts to false and remove nodePort from " +
+		"spec.ports"
 }
 
 func sources(d lb.Frontend) string {

@@ -36,8 +36,10 @@ func TestFiltered(t *testing.T) {
 		{"open", serviceWrite{frontends: []lb.Frontend{{Address: v4}}, problems: []lb.Problem{other}}, ""},
 		{"no address yet", serviceWrite{}, ""},
 		{"ranges, once for all ports", serviceWrite{frontends: []lb.Frontend{
-			{Address: v4, Port: 80, Restricted: true, Allow: many, Deny: deny}, {Address: v4, Port: 81, Restricted: true, Allow: many, Deny: deny}, {Address: v6, Port: 80, Restricted: true},
-		}}, "True Filtered: 192.0.2.1: from 10.0.0.0/16, 10.1.0.0/16, 10.2.0.0/16, 10.3.0.0/16, 10.4.0.0/16 and 2 more but 10.9.0.0/16; 2001:db8::1: from nobody" + alike},
+			{Address: v4, Port: 80, Restricted: true, Allow: many, Deny: deny}, {Address: v4, Port: 81, Restricted: true, Allow: many, Deny: deny},
+			{Address: v6, Port: 80, Restricted: true},
+		}}, "True Filtered: 192.0.2.1: from 10.0.0.0/16, 10.1.0.0/16, 10.2.0.0/16, 10.3.0.0/16, 10.4.0.0/16 and 2 more but 10.9.0.0/16; 2001:db8::1: from nobody" +
+			alike},
 		{"deny, limits and a log", serviceWrite{frontends: []lb.Frontend{{Address: v4, Deny: deny, ConnectionLimit: 5, RateLimit: 2, LogDrops: true}}},
 			"True Filtered: 192.0.2.1: from everybody but 10.9.0.0/16" + alike + "; at most 5 connections at once" + each +
 				"; at most 2 new connections per second of one source" + each + "; what is refused is logged in samples"},

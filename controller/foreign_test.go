@@ -61,7 +61,8 @@ func TestForeign(t *testing.T) {
 		{"another load balancer serves it too", foreign(shows(other, "192.0.2.1")), true, []string{standard}, []string{other}, lb.Released},
 		{"it changed its type twice while no controller ran", foreign(shows(other)), true, []string{standard}, []string{other}, lb.Released},
 		{"it is being deleted", foreign(deleted), true, nil, nil, ""},
-		{"it is being deleted, and another load balancer serves it", foreign(shows(other, "192.0.2.1"), deleted), true, []string{standard}, []string{other}, lb.Released},
+		{"it is being deleted, and another load balancer serves it", foreign(shows(other, "192.0.2.1"), deleted), true, []string{standard}, []string{other},
+			lb.Released},
 		{"somebody removed the standard finalizer", foreign(func(sv *corev1.Service) { sv.Finalizers = sv.Finalizers[:1] }), true, nil, nil, ""},
 		{"a copy of a Service of ours", foreign(shows(other), marksOnly(v1beta1.FinalizerAddress)), false, nil, []string{other}, ""},
 		{"never ours", foreign(shows("192.0.2.1"), marksOnly(standard)), false, []string{standard}, []string{"192.0.2.1"}, ""},
@@ -132,7 +133,8 @@ func TestForeignLater(t *testing.T) {
 		t.Error("a released Service was written again")
 	}
 	run(true)
-	if len(got.Finalizers) != 2 || len(got.Status.LoadBalancer.Ingress) != 1 || !meta.IsStatusConditionTrue(got.Status.Conditions, v1beta1.ConditionAddressAssigned) {
+	if len(got.Finalizers) != 2 || len(got.Status.LoadBalancer.Ingress) != 1 ||
+		!meta.IsStatusConditionTrue(got.Status.Conditions, v1beta1.ConditionAddressAssigned) {
 		t.Errorf("ours again: %v, %v", got.ObjectMeta, got.Status)
 	}
 	run(false)
@@ -165,7 +167,8 @@ func TestOthersFinalizer(t *testing.T) {
 		{"pending, and was let go before", []func(*corev1.Service){shows(), marksOnly(standard), released}, lb.NoPool, nil, nil},
 		{"another's address", []func(*corev1.Service){shows(other), marksOnly(standard)}, lb.ForeignAddress, []string{standard}, []string{standard}},
 		{"another's address over ours", []func(*corev1.Service){shows(other)}, lb.ForeignAddress, []string{ours, standard}, nil},
-		{"another's address, and was let go before", []func(*corev1.Service){shows(other), marksOnly(standard), released}, lb.ForeignAddress, []string{ours, standard}, nil},
+		{"another's address, and was let go before", []func(*corev1.Service){shows(other), marksOnly(standard), released}, lb.ForeignAddress,
+			[]string{ours, standard}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			server := &apiServer{objects: map[string]map[string]any{}}

@@ -220,7 +220,8 @@ func TestForgedOrigin(t *testing.T) {
 	c.server.put(t, poolsPath, strict)
 	c.settle()
 	c.want("evil", "[192.0.2.0] Assigned")
-	for _, forged := range []string{"", "for=default/evil,192.0.2.0=open", "192.0.2.0=open,192.0.2.0#x", "for=default/evil,192.0.2.0=", "for=another/one,192.0.2.0=open"} {
+	for _, forged := range []string{"", "for=default/evil,192.0.2.0=open", "192.0.2.0=open,192.0.2.0#x", "for=default/evil,192.0.2.0=",
+		"for=another/one,192.0.2.0=open"} {
 		sv := c.service("evil")
 		writes(forged)(sv)
 		state, _ := config.Compile(config.Objects{Pools: []*v1beta1.IPAddressPool{strict, open}, Services: []*corev1.Service{sv}}, config.Options{Default: true})

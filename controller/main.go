@@ -44,11 +44,13 @@ func run() int {
 	s.Define(f, ":9218")
 	s.Options.Define(f)
 	f.BoolVar(&s.withdraw, "withdraw-dead-endpoints", true, "mark pods of Services as not ready if more than half of all speakers cannot reach their node")
-	f.TextVar(&s.limit, "dead-endpoints-max-nodes", nodelifecycle.Limit{Percent: 10}, "most `nodes` whose pods are marked at the same time, as a number or a percentage of all nodes")
+	f.TextVar(&s.limit, "dead-endpoints-max-nodes", nodelifecycle.Limit{Percent: 10}, "most `nodes` whose pods are marked at the same time, as a number or a "+
+		"percentage of all nodes")
 	f.IntVar(&s.Options.OpenStack.MaxShared, "openstack-max-shared", 2, "most `Services` that share an address by OpenStack's load-balancer-id")
 	f.BoolVar(&s.Options.OpenStack.Internal, "openstack-internal", false, "serve Services from internal pools unless holdfast.dev/internal says otherwise")
 	f.BoolVar(&s.Options.OpenStack.AnnotateAll, "openstack-annotate-all", false, "write OpenStack's load-balancer-id and load-balancer-address on all Services")
-	f.StringVar(&s.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node that this controller runs on; by default the environment variable NODE_NAME. Without it another controller leads 15 s after the node's death and not after 3 s")
+	f.StringVar(&s.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node that this controller runs on; by default the environment variable "+
+		"NODE_NAME. Without it another controller leads 15 s after the node's death and not after 3 s")
 	f.DurationVar(&s.timeout, "timeout", time.Minute, "uninstall: `time` to wait for the speakers to withdraw all announcements")
 	return daemon.Main("controller", &s.Settings, func() error { return s.Parse(f, args) },
 		func(ctx context.Context, log *slog.Logger) error {

@@ -43,7 +43,8 @@ type outcome struct {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{assignedDesc, availableDesc, quarantinedDesc, retainedDesc, floatingIPsDesc, servicesDesc, problemsDesc, assignmentsDesc} {
+	for _, d := range []*prometheus.Desc{assignedDesc, availableDesc, quarantinedDesc, retainedDesc, floatingIPsDesc, servicesDesc, problemsDesc,
+		assignmentsDesc} {
 		ch <- d
 	}
 }

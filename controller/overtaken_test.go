@@ -122,7 +122,8 @@ func TestReplacedService(t *testing.T) {
 	var web corev1.Service
 	server.get(t, servicesPath+"/web", &web)
 	const record = "for=default/web,198.51.100.1=lan"
-	if c := web.Status.Conditions; len(c) == 0 || c[0].Reason != string(lb.Assigned) || len(web.Finalizers) != 2 || !strings.HasPrefix(web.Annotations[v1beta1.AnnotationAssigned], record) {
+	if c := web.Status.Conditions; len(c) == 0 || c[0].Reason != string(lb.Assigned) || len(web.Finalizers) != 2 ||
+		!strings.HasPrefix(web.Annotations[v1beta1.AnnotationAssigned], record) {
 		t.Errorf("it has %v, %v, %v", c, web.Finalizers, web.Annotations)
 	}
 	var after v1beta1.IPAddressPool

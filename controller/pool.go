@@ -109,7 +109,8 @@ func poolValid(p *v1beta1.IPAddressPool, u ipam.Usage, held int64, problems []lb
 	}
 	return metav1.Condition{
 		Type: v1beta1.ConditionValid, Status: metav1.ConditionFalse, Reason: string(lb.Deleting),
-		Message: fmt.Sprintf("the pool goes when its %d addresses are given back, and gives no new ones; they are held by %s", held, strings.Join(texts(u.Holders), ", ")),
+		Message: fmt.Sprintf("the pool goes when its %d addresses are given back, and gives no new ones; they are held by %s", held,
+			strings.Join(texts(u.Holders), ", ")),
 	}
 }
 

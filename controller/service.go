@@ -117,7 +117,8 @@ func (s *syncer) writeDecided(ctx context.Context, w serviceWrite) error {
 		good := c.Status == metav1.ConditionTrue && c.Reason != string(lb.AddressKept)
 		s.sayService(w.service, good, lb.Reason(c.Reason), c.Message)
 	}
-	if slices.Contains(update.RemoveConditions, v1beta1.ConditionFiltered) && meta.FindStatusCondition(w.service.Status.Conditions, v1beta1.ConditionFiltered) != nil {
+	if slices.Contains(update.RemoveConditions, v1beta1.ConditionFiltered) &&
+		meta.FindStatusCondition(w.service.Status.Conditions, v1beta1.ConditionFiltered) != nil {
 		s.sayService(w.service, true, lb.Filtered, "everybody may come in, without a limit")
 	}
 	s.assignments.Add(int64(given(w.service, w.assignment.Addresses) - given(after, w.assignment.Addresses)))

@@ -82,7 +82,8 @@ func TestUpdate(t *testing.T) {
 		},
 		{
 			"a copied manifest",
-			one, map[string]string{v1beta1.AnnotationAssigned: "for=ns/original,192.0.2.9=lan", openstack.ID: "uid-original", openstack.Address: "192.0.2.9"}, config.Options{},
+			one, map[string]string{v1beta1.AnnotationAssigned: "for=ns/original,192.0.2.9=lan", openstack.ID: "uid-original", openstack.Address: "192.0.2.9"},
+			config.Options{},
 			[]string{"AddressAssigned True Assigned", "AddressRecord True Recorded"},
 			map[string]string{v1beta1.AnnotationAssigned: "for=ns/web,192.0.2.1=lan", v1beta1.AnnotationHostnameShown: "", openstack.Address: "", openstack.ID: ""},
 			holding,
@@ -128,8 +129,10 @@ func TestValid(t *testing.T) {
 		{"no problem", []lb.Problem{other}, metav1.Condition{Status: "True", Reason: "Valid", Message: "all of the object is in force"}},
 		{"a note", []lb.Problem{note}, metav1.Condition{Status: "True", Reason: "HostBitsIgnored", Message: "read as a network"}},
 		{"a fault", []lb.Problem{other, fault}, metav1.Condition{Status: "False", Reason: "OverlappingAddresses", Message: "the older has it"}},
-		{"a note before a fault", []lb.Problem{note, fault}, metav1.Condition{Status: "False", Reason: "OverlappingAddresses", Message: "read as a network; the older has it"}},
-		{"a fault before a note", []lb.Problem{fault, note}, metav1.Condition{Status: "False", Reason: "OverlappingAddresses", Message: "the older has it; read as a network"}},
+		{"a note before a fault", []lb.Problem{note, fault}, metav1.Condition{Status: "False", Reason: "OverlappingAddresses",
+			Message: "read as a network; the older has it"}},
+		{"a fault before a note", []lb.Problem{fault, note}, metav1.Condition{Status: "False", Reason: "OverlappingAddresses",
+			Message: "the older has it; read as a network"}},
 	} {
 		tt.want.Type = v1beta1.ConditionValid
 		if diff := cmp.Diff(tt.want, valid(pool, tt.problems)); diff != "" {

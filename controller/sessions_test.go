@@ -96,7 +96,8 @@ func TestSessions(t *testing.T) {
 			p.down(4, "c")
 			p.down(5, "d")
 		}, "2/7 Established=False SessionDown: established on 2 of 7 nodes; not on w3, w4: c; not on w1: a; not on w2: b; not on 1 more for other reasons"},
-		{"it begins to connect", 2, func(p *peering) { p.down(2, "") }, "1/2 Established=Unknown SessionConnecting: established on 1 of 2 nodes; not on w2: it is connecting"},
+		{"it begins to connect", 2, func(p *peering) { p.down(2, "") }, "1/2 Established=Unknown SessionConnecting: established on 1 of 2 nodes; not on w2: it " +
+			"is connecting"},
 		{"a speaker does not know the peer yet", 2, func(p *peering) { p.states[1].Status.Sessions = nil },
 			"1/2 Established=Unknown SessionConnecting: established on 1 of 2 nodes; not on w2: it is connecting"},
 		{"one connects, one has failed", 3, func(p *peering) { p.down(1, ""); p.down(2, refused) },
@@ -148,7 +149,8 @@ func TestSessionsStale(t *testing.T) {
 	if p.pass(staleTime-time.Second, 2) {
 		t.Errorf("too early: %s", p.says())
 	}
-	if p.pass(time.Second, 2); !strings.HasPrefix(p.says(), "1/2 Established=False SessionDown: established on 1 of 2 nodes; not on w2: its speaker has reported nothing for 25 minutes") {
+	if p.pass(time.Second, 2); !strings.HasPrefix(p.says(), "1/2 Established=False SessionDown: established on 1 of 2 nodes; not on w2: its speaker has "+
+		"reported nothing for 25 minutes") {
 		t.Error(p.says())
 	}
 	p.pass(time.Minute, 0)

@@ -32,7 +32,8 @@ func ask(t *testing.T, s *syncer, name, address string) {
 		if sv.Name != name {
 			continue
 		}
-		if _, err := s.cluster.UpdateService(t.Context(), k8s.ServiceUpdate{Service: sv, Annotations: map[string]string{config.AnnotationAddresses: address}}); err != nil {
+		if _, err := s.cluster.UpdateService(t.Context(), k8s.ServiceUpdate{Service: sv,
+			Annotations: map[string]string{config.AnnotationAddresses: address}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -323,7 +324,8 @@ func TestSpeakerStateWriters(t *testing.T) {
 	}
 	read := s.cluster.SpeakerStates()[0]
 	for _, kind := range []string{v1beta1.ConditionValid, v1beta1.ConditionEndpointsWithdrawn} {
-		if wrote, err := s.cluster.UpdateSpeakerState(t.Context(), read, []metav1.Condition{{Type: kind, Status: metav1.ConditionFalse, Reason: "Reason"}}); err != nil || !wrote {
+		if wrote, err := s.cluster.UpdateSpeakerState(t.Context(), read, []metav1.Condition{{Type: kind, Status: metav1.ConditionFalse,
+			Reason: "Reason"}}); err != nil || !wrote {
 			t.Fatalf("%s: %v, %v", kind, wrote, err)
 		}
 	}

@@ -42,7 +42,8 @@ func (f *fleet) node(name string, ready bool) {
 	if !ready {
 		status = corev1.ConditionUnknown
 	}
-	f.nodes[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}}}
+	f.nodes[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}}}
 }
 
 // problem makes a speaker report a problem of its node; "" is none.
@@ -175,7 +176,8 @@ func TestUnfilteredProblems(t *testing.T) {
 		t.Errorf("filtering is off, and the problems are %v", got)
 	}
 	w := serviceWrite{frontends: frontends[:1], problems: f.u.problems(frontends, config.Options{})[:1], service: &corev1.Service{}}
-	if c, said := w.access(); !said || c.Status != metav1.ConditionFalse || c.Reason != "NodesUnfiltered" || !strings.Contains(c.Message, "node c:") || !strings.Contains(c.Message, ": from nobody;") {
+	if c, said := w.access(); !said || c.Status != metav1.ConditionFalse || c.Reason != "NodesUnfiltered" || !strings.Contains(c.Message, "node c:") ||
+		!strings.Contains(c.Message, ": from nobody;") {
 		t.Errorf("condition %+v", c)
 	}
 }

@@ -120,7 +120,8 @@ func testFilterLocal(t *testing.T, e *env) {
 	must(t, err)
 	health := uint16(s.Spec.HealthCheckNodePort)
 	status := func(a netip.Addr) (string, error) {
-		return e.On(t.Context(), testbed.Client, "curl", "-s", "--noproxy", "*", "-m", "2", "-o", "/dev/null", "-w", "%{http_code}", "http://"+netip.AddrPortFrom(a, health).String())
+		return e.On(t.Context(), testbed.Client, "curl", "-s", "--noproxy", "*", "-m", "2", "-o", "/dev/null", "-w", "%{http_code}",
+			"http://"+netip.AddrPortFrom(a, health).String())
 	}
 	for node, want := range map[string]string{e.workers()[0]: "200", e.workers()[2]: "503"} {
 		for _, a := range e.nodeAddresses(t, node) {
@@ -194,7 +195,8 @@ func testFilterOrder(t *testing.T, e *env) {
 		must(t, err)
 		floods = append(floods, s)
 	}
-	got := e.service(t, e.app, "order", annotation(addressesAnnotation, addresses[0].String()+","+addresses[1].String()), annotation(sourcesAnnotation, strings.Join(unusedRanges, ",")))
+	got := e.service(t, e.app, "order", annotation(addressesAnnotation, addresses[0].String()+","+addresses[1].String()),
+		annotation(sourcesAnnotation, strings.Join(unusedRanges, ",")))
 	for _, node := range e.Cluster.Nodes() {
 		e.proxies(t, node, got)
 	}

@@ -33,7 +33,8 @@ func testL2Keys(t *testing.T, e *env) {
 			if err := secrets.Delete(ctx, membersSecret, metav1.DeleteOptions{}); err != nil {
 				return err
 			}
-			_, err := secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: membersSecret}, Data: map[string][]byte{"key": key}}, metav1.CreateOptions{})
+			_, err := secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: membersSecret}, Data: map[string][]byte{"key": key}},
+				metav1.CreateOptions{})
 			return err
 		},
 	}

@@ -61,7 +61,8 @@ func testOpenStack(t *testing.T, e *env) {
 func (e *env) reportsIgnored(t *testing.T) {
 	e.address(t, "os-ignored", openStack("hostnam", "x"), openStack("proxy-protocol", "true"))
 	c := e.waitCondition(t, e.app.Namespace, "os-ignored", v1beta1.ConditionAnnotationsHonoured, metav1.ConditionFalse, "AnnotationIgnored")
-	e.describes(t, []string{"Warning", "AnnotationIgnored", c.Message, "loadbalancer.openstack.org/hostnam is unknown", "proxy-protocol does nothing"}, "service", "-n", e.app.Namespace, "os-ignored")
+	e.describes(t, []string{"Warning", "AnnotationIgnored", c.Message, "loadbalancer.openstack.org/hostnam is unknown", "proxy-protocol does nothing"}, "service",
+		"-n", e.app.Namespace, "os-ignored")
 }
 
 // sharedLoadBalancer creates Services that name the load balancer of another Service. Two may share one.

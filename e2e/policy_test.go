@@ -39,7 +39,8 @@ func testSpeakerPolicy(t *testing.T, e *env) {
 			if tc.subresource != "" {
 				part = append(part, tc.subresource)
 			}
-			_, err := speaker.CoreV1().Services(e.app.Namespace).Patch(t.Context(), "policy", types.StrategicMergePatchType, []byte(tc.patch), metav1.PatchOptions{}, part...)
+			_, err := speaker.CoreV1().Services(e.app.Namespace).Patch(t.Context(), "policy", types.StrategicMergePatchType, []byte(tc.patch), metav1.PatchOptions{},
+				part...)
 			switch {
 			case tc.want == "":
 				must(t, err)
@@ -59,13 +60,15 @@ func testControllerPolicy(t *testing.T, e *env) {
 	controller, err := e.As("system:serviceaccount:" + testbed.Namespace + ":" + testbed.Controller)
 	must(t, err)
 	service := func(patch string) error {
-		_, err := controller.CoreV1().Services(e.app.Namespace).Patch(t.Context(), "policy", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+		_, err := controller.CoreV1().Services(e.app.Namespace).Patch(t.Context(), "policy", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{},
+			"status")
 		return err
 	}
 	pods, err := e.AppPods(t.Context(), e.app)
 	must(t, err)
 	pod := func(patch string) error {
-		_, err := controller.CoreV1().Pods(e.app.Namespace).Patch(t.Context(), pods[0].Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+		_, err := controller.CoreV1().Pods(e.app.Namespace).Patch(t.Context(), pods[0].Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{},
+			"status")
 		return err
 	}
 	must(t, pod(`{}`))
@@ -79,7 +82,8 @@ func testControllerPolicy(t *testing.T, e *env) {
 		{"another's condition", service(`{"status":{"conditions":[{"type":"example.org/Other","status":"True","reason":"Test","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`), "conditions of others"},
 		{"a label of a pod", pod(`{"metadata":{"labels":{"stolen":"yes"}}}`), "metadata of a pod"},
 		{"the phase of a pod", pod(`{"status":{"phase":"Failed"}}`), "condition Ready of a pod only"},
-		{"not ready for another reason", pod(`{"status":{"conditions":[{"type":"Ready","status":"False","reason":"Test"}]}}`), "with the reason HoldfastNodeUnreachable"},
+		{"not ready for another reason", pod(`{"status":{"conditions":[{"type":"Ready","status":"False","reason":"Test"}]}}`),
+			"with the reason HoldfastNodeUnreachable"},
 	} {
 		if tc.err == nil || !strings.Contains(tc.err.Error(), tc.want) {
 			t.Errorf("%s: got %v, want %q in it", tc.name, tc.err, tc.want)

@@ -38,7 +38,8 @@ func testSharing(t *testing.T, e *env) {
 		e.create(t, e.app, "share-internal", one(84), share, at, annotation("holdfast.dev/internal", "true"))
 		e.refused(t, "share-internal", "NotShareable", "an internal Service and an external one never share")
 	})
-	for name, order := range map[string][]string{"owner first": {"end-a", "end-b", "end-c"}, "owner last": {"end-c", "end-b", "end-a"}, "owner between": {"end-b", "end-a", "end-c"}} {
+	for name, order := range map[string][]string{"owner first": {"end-a", "end-b", "end-c"}, "owner last": {"end-c", "end-b", "end-a"},
+		"owner between": {"end-b", "end-a", "end-c"}} {
 		t.Run(name, func(t *testing.T) { e.sharingEnds(t, order) })
 	}
 }

@@ -52,7 +52,8 @@ func TestModule(t *testing.T) {
 		{debug.Module{Path: "example.org/a", Version: "v1.0.0", Sum: "h1:x"}, "pkg:golang/example.org/a@v1.0.0"},
 		{debug.Module{Path: "example.org/a", Version: "v2.0.0+incompatible"}, "pkg:golang/example.org/a@v2.0.0%2Bincompatible"},
 		{debug.Module{Path: "example.org/a", Version: "v1.0.0", Replace: &debug.Module{Path: "example.org/b", Version: "v1.1.0"}}, "pkg:golang/example.org/b@v1.1.0"},
-		{debug.Module{Path: module + "/api/v1beta1", Version: "v0.0.0", Replace: &debug.Module{Path: "./api/v1beta1"}}, "pkg:golang/" + module + "/api/v1beta1@v1.2.3"},
+		{debug.Module{Path: module + "/api/v1beta1", Version: "v0.0.0", Replace: &debug.Module{Path: "./api/v1beta1"}}, "pkg:golang/" + module +
+			"/api/v1beta1@v1.2.3"},
 	} {
 		if got := r.module(&tt.m).PackageURL; got != tt.want {
 			t.Errorf("%+v: %s, want %s", tt.m, got, tt.want)

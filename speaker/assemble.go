@@ -35,7 +35,8 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	// layer2 opens its sockets before the links become metadata.
 	links := link.New(log, func() { w.layer2.Kick(); w.paths.loop.Hurry(); kick() })
 	l2 := layer2.New(layer2.Config{
-		Log: log, Links: links.Links, Timers: layer2.Timers{Rate: s.announceRate}, Requests: s.announceByRequest, Lease: m, Changed: func() { w.report.Kick() }, Refused: kick,
+		Log: log, Links: links.Links, Timers: layer2.Timers{Rate: s.announceRate}, Requests: s.announceByRequest, Lease: m, Changed: func() { w.report.Kick() },
+		Refused: kick,
 	})
 	// The other speakers learn whether there is a session.
 	engine, err := beside("bgp")

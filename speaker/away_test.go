@@ -122,11 +122,14 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 		Asker: l2, Links: noLinks, Changed: func() { w.loop.Hurry() }, SilenceChanged: func() { w.report.KickState() },
 	})
 	w = &syncer{
-		node: name, log: log, membership: &membership{}, owners: &owners{}, sessions: sessionGate{log: log}, options: config.Options{Default: true}, cluster: cluster, liveness: live,
-		filter: &guard{node: name, kept: kept{removed: true}}, boot: kubeproxy.New(kubeproxy.Config{Log: log}),
+		node: name, log: log, membership: &membership{}, owners: &owners{}, sessions: sessionGate{log: log}, options: config.Options{Default: true}, cluster: cluster,
+		liveness: live,
+		filter:   &guard{node: name, kept: kept{removed: true}}, boot: kubeproxy.New(kubeproxy.Config{Log: log}),
 		endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log}),
-		relays:    newRelays(log, settings{relay: true}, noLinks, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, noLinks, nil, func() {}), headstart: headstart.New(log),
-		report: report.New(report.Config{Log: log, NodeName: name, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live, Foreign: func() []link.Neighbour { return nil }}),
+		relays:    newRelays(log, settings{relay: true}, noLinks, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, noLinks, nil, func() {}),
+		headstart: headstart.New(log),
+		report: report.New(report.Config{Log: log, NodeName: name, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live,
+			Foreign: func() []link.Neighbour { return nil }}),
 	}
 	w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})
 	w.hang = newHang(w, w.loop)

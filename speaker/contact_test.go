@@ -43,7 +43,8 @@ type simNode struct {
 }
 
 func newSim(t *testing.T, names ...string) *sim {
-	s := &sim{t: t, start: time.Now(), nodes: map[string]*simNode{}, owner: map[netip.Addr]string{}, moves: map[netip.Addr]int{}, double: map[netip.Addr]time.Duration{}}
+	s := &sim{t: t, start: time.Now(), nodes: map[string]*simNode{}, owner: map[netip.Addr]string{}, moves: map[netip.Addr]int{},
+		double: map[netip.Addr]time.Duration{}}
 	s.spec = lb.State{
 		Nodes: map[string]lb.Node{}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
 		Pools: []lb.Pool{{Name: "lan", Ranges: []lb.Range{{From: addressNumber(0), To: addressNumber(255)}}}},
@@ -246,7 +247,8 @@ func TestAwayFromAPI(t *testing.T) {
 		{"it comes back", four[:3], func(s *sim) { s.lose("w1"); s.run(time.Minute); s.find("w1"); s.run(10 * time.Minute) }, 2, 2 * time.Second, false},
 		{"excluded at once", four[:3], func(s *sim) { s.lose("w1"); s.exclude("w1"); s.run(30 * time.Second) }, 1, 9 * time.Second, true},
 		{"excluded later", four[:3], func(s *sim) { s.lose("w1"); s.run(20 * time.Second); s.exclude("w1"); s.run(time.Minute) }, 1, 2 * time.Second, true},
-		{"excluded, and the API server hangs", four[:3], func(s *sim) { s.nodes["w1"].hangs = true; s.lose("w1"); s.exclude("w1"); s.run(time.Minute) }, 1, 38 * time.Second, true},
+		{"excluded, and the API server hangs", four[:3], func(s *sim) { s.nodes["w1"].hangs = true; s.lose("w1"); s.exclude("w1"); s.run(time.Minute) }, 1,
+			38 * time.Second, true},
 		{"excluded, away and back", four[:3], func(s *sim) {
 			s.lose("w1")
 			s.exclude("w1")

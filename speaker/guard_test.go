@@ -86,7 +86,8 @@ func TestGuardRefused(t *testing.T) {
 			address string
 			service lb.Key
 		}{{"192.0.2.10", bad}, {"192.0.2.10", bad}, {"192.0.2.11", good}} {
-			p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{Address: netip.MustParseAddr(s.address), Protocol: "TCP", Port: 80, Service: s.service, Restricted: true})
+			p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{Address: netip.MustParseAddr(s.address), Protocol: "TCP", Port: 80, Service: s.service,
+				Restricted: true})
 		}
 		g := newTestGuard(false)
 		if err := g.set(p, nil, lb.Node{Name: "w1"}, nil); err != nil || !g.inForce() || g.failed() {
@@ -96,7 +97,8 @@ func TestGuardRefused(t *testing.T) {
 			t.Errorf("-want +got\n%s", diff)
 		}
 		problems := g.problems(nil)
-		if len(problems) != 1 || problems[0].Reason != lb.RangesRefused || !strings.Contains(problems[0].Message, "ns/bad") || strings.Contains(problems[0].Message, "ns/good") {
+		if len(problems) != 1 || problems[0].Reason != lb.RangesRefused || !strings.Contains(problems[0].Message, "ns/bad") ||
+			strings.Contains(problems[0].Message, "ns/good") {
 			t.Errorf("problems %v", problems)
 		}
 		p.Filter.Frontends = p.Filter.Frontends[1:]

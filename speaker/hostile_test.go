@@ -65,7 +65,8 @@ var hostile = []struct {
 		return tenants(20, func(i int, s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = manySources(i, 25_000) })
 	}, nil},
 	{"100 annotations of 240 KB", func() []*corev1.Service {
-		keys := []string{config.AnnotationAddresses, config.AnnotationSharingKey, config.AnnotationNodeSelector, config.AnnotationHostname, config.AnnotationSourceRanges,
+		keys := []string{config.AnnotationAddresses, config.AnnotationSharingKey, config.AnnotationNodeSelector, config.AnnotationHostname,
+			config.AnnotationSourceRanges,
 			v1beta1.AnnotationAssigned, osAnnotation + "floating-subnet-tags", osAnnotation + "class", config.AnnotationConnectionLimit}
 		return tenants(100, func(i int, s *corev1.Service) {
 			s.Annotations[keys[i%len(keys)]] = strings.Repeat("10.0.0.1,", 240_000/9)
@@ -144,11 +145,13 @@ func manySources(list, n int) (out []string) {
 
 // hostileService is a Service of both families as the API server has it.
 func hostileService(namespace, name string, i int) *corev1.Service {
-	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(fmt.Sprint(namespace, "-", i)), Annotations: map[string]string{}}}
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(fmt.Sprint(namespace, "-", i)),
+		Annotations: map[string]string{}}}
 	s.CreationTimestamp = metav1.NewTime(time.Unix(int64(i), 0))
 	v4, v6 := fmt.Sprintf("10.96.%d.%d", i>>8, i&255), fmt.Sprintf("fd00::%x", i+1)
 	policy := corev1.IPFamilyPolicyRequireDualStack
-	s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: v4, ClusterIPs: []string{v4, v6}, IPFamilyPolicy: &policy, Ports: manyPorts(80, 1)}
+	s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: v4, ClusterIPs: []string{v4, v6}, IPFamilyPolicy: &policy,
+		Ports: manyPorts(80, 1)}
 	return s
 }
 
@@ -170,7 +173,8 @@ func hostileSlice(s *corev1.Service) *discoveryv1.EndpointSlice {
 	}
 	for i := range 4 {
 		node := fmt.Sprint("w", i+1)
-		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.244.%d.1", i)}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
+		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.244.%d.1", i)}, NodeName: &node,
+			Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
 	}
 	return out
 }
@@ -183,27 +187,32 @@ func hostileObjects(tenant []*corev1.Service) config.Objects {
 		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprint("172.16.0.", i+1)}}
 		o.Nodes = append(o.Nodes, n)
 	}
-	o.Pools = []*v1beta1.IPAddressPool{{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1beta1.IPAddressPoolSpec{Addresses: []string{"10.0.0.0/16", "2001:db8::/64"}}}}
+	o.Pools = []*v1beta1.IPAddressPool{{ObjectMeta: metav1.ObjectMeta{Name: "lan"},
+		Spec: v1beta1.IPAddressPoolSpec{Addresses: []string{"10.0.0.0/16", "2001:db8::/64"}}}}
 	no := false
 	for i := range 20 {
 		name := fmt.Sprintf("released-%02d", i)
 		p := &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: v1beta1.IPAddressPoolSpec{
-			Addresses: []string{fmt.Sprintf("10.1.%d.0/24", i), fmt.Sprintf("2001:db8:1:%x::/64", i)}, AutoAssign: &no, ReuseDelay: &metav1.Duration{Duration: time.Hour},
+			Addresses: []string{fmt.Sprintf("10.1.%d.0/24", i), fmt.Sprintf("2001:db8:1:%x::/64", i)}, AutoAssign: &no,
+			ReuseDelay: &metav1.Duration{Duration: time.Hour},
 		}}
 		is := true
 		m := &v1beta1.PoolMemory{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{{UID: p.UID, Controller: &is}}}}
 		for j := range 256 {
-			m.Status.Released = append(m.Status.Released, v1beta1.ReleasedAddress{Address: fmt.Sprintf("10.1.%d.%d", i, j), Time: metav1.NewTime(time.Now()), Service: fmt.Sprint("gone/", j), UID: fmt.Sprint(j)})
+			m.Status.Released = append(m.Status.Released, v1beta1.ReleasedAddress{Address: fmt.Sprintf("10.1.%d.%d", i, j), Time: metav1.NewTime(time.Now()),
+				Service: fmt.Sprint("gone/", j), UID: fmt.Sprint(j)})
 		}
 		o.Pools, o.PoolMemories = append(o.Pools, p), append(o.PoolMemories, m)
 	}
 	o.L2Advertisements = []*v1beta1.L2Advertisement{{ObjectMeta: metav1.ObjectMeta{Name: "l2"}}}
 	o.BGPAdvertisements = []*v1beta1.BGPAdvertisement{{ObjectMeta: metav1.ObjectMeta{Name: "bgp"}}}
-	o.Peers = []*v1beta1.BGPPeer{{ObjectMeta: metav1.ObjectMeta{Name: "router"}, Spec: v1beta1.BGPPeerSpec{MyASN: 64512, PeerASN: 64513, PeerAddress: "172.16.0.100", DualStackAddressFamily: true}}}
+	o.Peers = []*v1beta1.BGPPeer{{ObjectMeta: metav1.ObjectMeta{Name: "router"},
+		Spec: v1beta1.BGPPeerSpec{MyASN: 64512, PeerASN: 64513, PeerAddress: "172.16.0.100", DualStackAddressFamily: true}}}
 	for i := range honestServices {
 		s := hostileService("honest", fmt.Sprintf("s%05d", i), i)
 		if i%10 == 0 {
-			s.Spec.LoadBalancerSourceRanges = []string{fmt.Sprintf("192.168.%d.0/24", i/10%250), "198.51.100.0/24", "203.0.113.0/25", "2001:db8:9::/48", fmt.Sprintf("2001:db8:a:%x::/64", i)}
+			s.Spec.LoadBalancerSourceRanges = []string{fmt.Sprintf("192.168.%d.0/24", i/10%250), "198.51.100.0/24", "203.0.113.0/25", "2001:db8:9::/48",
+				fmt.Sprintf("2001:db8:a:%x::/64", i)}
 		}
 		o.Services = append(o.Services, s)
 	}

@@ -54,7 +54,8 @@ func TestTries(t *testing.T) {
 			t.Errorf("feature %d is missing: %v", f, err)
 		}
 		nstest.Without(t, unix.CAP_NET_ADMIN, func() {
-			for _, f := range []kernel.Feature{kernel.PacketFilter, kernel.InternalTraffic, kernel.ConnectionLimits, kernel.DropLogs, kernel.RelaysIPv4, kernel.RelaysIPv6, kernel.HeadStart} {
+			for _, f := range []kernel.Feature{kernel.PacketFilter, kernel.InternalTraffic, kernel.ConnectionLimits, kernel.DropLogs, kernel.RelaysIPv4,
+				kernel.RelaysIPv6, kernel.HeadStart} {
 				if err := missing(all)[f]; !errors.Is(err, unix.EPERM) {
 					t.Errorf("feature %d without NET_ADMIN: %v", f, err)
 				}
@@ -129,7 +130,8 @@ func TestKernelProblems(t *testing.T) {
 func TestLogComesBack(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		g := newTestGuard(false)
-		p := plan.Plan{Filter: lb.Filter{Frontends: []lb.Frontend{{Address: netip.MustParseAddr("192.0.2.10"), Protocol: "TCP", Port: 80, Restricted: true, LogDrops: true}}}}
+		p := plan.Plan{Filter: lb.Filter{Frontends: []lb.Frontend{{Address: netip.MustParseAddr("192.0.2.10"), Protocol: "TCP", Port: 80, Restricted: true,
+			LogDrops: true}}}}
 		for _, lacks := range []bool{false, true, false} {
 			if g.kernel = nil; lacks {
 				g.kernel = without(t, kernel.DropLogs)

@@ -47,9 +47,11 @@ func (m *memberKeys) look(ctx context.Context) (keys [][]byte, again time.Durati
 	case secret.ResourceVersion == "":
 		return nil, again, fmt.Errorf("secret %s does not exist: the controller makes it", m.secret)
 	case now.Wanted == "":
-		return nil, again, fmt.Errorf("secret %s has no key of %d bytes as its entry %s: delete that entry, and the controller makes one", m.secret, keyed.Length, keyed.Key)
+		return nil, again, fmt.Errorf("secret %s has no key of %d bytes as its entry %s: delete that entry, and the controller makes one", m.secret, keyed.Length,
+			keyed.Key)
 	}
-	return nil, again, fmt.Errorf("secret %s has no entry %s: the controller makes it; without it this speaker starts when all others know the key", m.secret, keyed.InUse)
+	return nil, again, fmt.Errorf("secret %s has no entry %s: the controller makes it; without it this speaker starts when all others know the key", m.secret,
+		keyed.InUse)
 }
 
 // follow sets the keys of the Secret whenever these change, until ctx ends.

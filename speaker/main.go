@@ -58,20 +58,25 @@ func (s *settings) parse(args []string) error {
 	s.Options.Define(f)
 	f.StringVar(&s.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node that this speaker runs on; by default the environment variable NODE_NAME")
 	f.UintVar(&s.membersPort, "members-port", 7947, "TCP and UDP `port` of the speakers' membership")
-	f.Func("pod-link", "`prefix` of the names of links that lead to pods of this node and nowhere else, beside those that network plugins use; may be repeated", func(text string) error {
-		if !podLink.MatchString(text) {
-			return errors.New("not the beginning of a link's name: 1 to 14 letters, digits, '_', '-' and '.'")
-		}
-		s.podLinks = append(s.podLinks, text)
-		return nil
-	})
+	f.Func("pod-link", "`prefix` of the names of links that lead to pods of this node and nowhere else, beside those that network plugins use; may be repeated",
+		func(text string) error {
+			if !podLink.MatchString(text) {
+				return errors.New("not the beginning of a link's name: 1 to 14 letters, digits, '_', '-' and '.'")
+			}
+			s.podLinks = append(s.podLinks, text)
+			return nil
+		})
 	f.BoolVar(&s.relay, "relay", true, "send packets of older TCP connections to the former owner of an address that moves here")
 	f.IntVar(&s.announceRate, "announce-rate", 500, "`frames` a second that announce addresses on one link, 100 to 100000, beyond a burst of 1000")
-	f.BoolVar(&s.announceByRequest, "announce-by-request", false, "ask the default gateways for their own addresses from each announced one: some learn from nothing else")
+	f.BoolVar(&s.announceByRequest, "announce-by-request", false, "ask the default gateways for their own addresses from each announced one: some learn from "+
+		"nothing else")
 	f.UintVar(&s.heartbeatPort, "heartbeat-port", 7948, "UDP `port` of the speakers' heartbeats")
-	f.DurationVar(&s.heartbeatInterval, "heartbeat-interval", 50*time.Millisecond, "`time` between two heartbeats, 10ms to 1s; a node is declared dead after three missed heartbeats")
-	f.BoolVar(&s.realtime, "heartbeat-realtime", true, "give the heartbeat process real-time priority, which needs the capability SYS_NICE; without it a node is declared dead after nine missed heartbeats")
-	f.StringVar(&s.kubeProxyLivez, "kube-proxy-livez", "127.0.0.1:10256", "`address` and port of kube-proxy's /livez: after a boot the node announces nothing until kube-proxy has served; if empty, it does not wait")
+	f.DurationVar(&s.heartbeatInterval, "heartbeat-interval", 50*time.Millisecond, "`time` between two heartbeats, 10ms to 1s; a node is declared dead after "+
+		"three missed heartbeats")
+	f.BoolVar(&s.realtime, "heartbeat-realtime", true, "give the heartbeat process real-time priority, which needs the capability SYS_NICE; without it a "+
+		"node is declared dead after nine missed heartbeats")
+	f.StringVar(&s.kubeProxyLivez, "kube-proxy-livez", "127.0.0.1:10256", "`address` and port of kube-proxy's /livez: after a boot the node announces "+
+		"nothing until kube-proxy has served; if empty, it does not wait")
 	if err := s.Parse(f, args); err != nil {
 		return err
 	}
@@ -158,7 +163,8 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	} {
 		group.Go(func() error { return run(sinks) })
 	}
-	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.kernel.Run, w.liveness.Run, w.owners.run, w.hang.Run, w.report.Run, w.conntrack.Run} {
+	for _, run := range []func(context.Context) error{w.cluster.Run, w.boot.Run, w.endpoints.Run, w.kernel.Run, w.liveness.Run, w.owners.run, w.hang.Run,
+		w.report.Run, w.conntrack.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error { return daemon.Serve(ctx, s.MetricsListen, daemon.Metrics(w.registry())) })

@@ -30,14 +30,18 @@ func nodeWordObjects(listed ...string) config.Objects {
 	for _, a := range listed {
 		o.Nodes[2].Status.Addresses = append(o.Nodes[2].Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
 	}
-	o.Pools = []*v1beta1.IPAddressPool{{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1beta1.IPAddressPoolSpec{Addresses: []string{"192.0.2.0/24", "2001:db8::/112"}}}}
+	o.Pools = []*v1beta1.IPAddressPool{{ObjectMeta: metav1.ObjectMeta{Name: "lan"},
+		Spec: v1beta1.IPAddressPoolSpec{Addresses: []string{"192.0.2.0/24", "2001:db8::/112"}}}}
 	o.L2Advertisements = []*v1beta1.L2Advertisement{{ObjectMeta: metav1.ObjectMeta{Name: "l2"}}}
 	o.BGPAdvertisements = []*v1beta1.BGPAdvertisement{{ObjectMeta: metav1.ObjectMeta{Name: "bgp"}}}
-	o.Peers = []*v1beta1.BGPPeer{{ObjectMeta: metav1.ObjectMeta{Name: "router"}, Spec: v1beta1.BGPPeerSpec{MyASN: 64512, PeerASN: 64513, PeerAddress: "10.0.0.100", DualStackAddressFamily: true}}}
+	o.Peers = []*v1beta1.BGPPeer{{ObjectMeta: metav1.ObjectMeta{Name: "router"},
+		Spec: v1beta1.BGPPeerSpec{MyASN: 64512, PeerASN: 64513, PeerAddress: "10.0.0.100", DualStackAddressFamily: true}}}
 	for i := range 200 {
 		name, port, ready := fmt.Sprintf("s%03d", i), int32(8080), true
-		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{config.AnnotationSourceRanges: "198.51.100.0/24,2001:db8:1::/48"}}}
-		s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.1", ClusterIPs: []string{"10.96.0.1", "fd00::1"}, Ports: []corev1.ServicePort{{Port: 80}}}
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
+			Annotations: map[string]string{config.AnnotationSourceRanges: "198.51.100.0/24,2001:db8:1::/48"}}}
+		s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.1", ClusterIPs: []string{"10.96.0.1", "fd00::1"},
+			Ports: []corev1.ServicePort{{Port: 80}}}
 		for _, a := range servedBy(i) {
 			s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a})
 		}
@@ -92,7 +96,8 @@ func TestNodeWord(t *testing.T) {
 	own.Here.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	f := plan.ForNode("w1", own).Filter
 	for _, a := range own.Here.Addresses {
-		if slices.ContainsFunc(f.Frontends, func(d lb.Frontend) bool { return d.Address == a }) || slices.ContainsFunc(f.Guarded, func(r lb.Range) bool { return r.Contains(a) }) {
+		if slices.ContainsFunc(f.Frontends, func(d lb.Frontend) bool { return d.Address == a }) ||
+			slices.ContainsFunc(f.Guarded, func(r lb.Range) bool { return r.Contains(a) }) {
 			t.Errorf("%s is on a link of the node, and its filter closes it", a)
 		}
 	}

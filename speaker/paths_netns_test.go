@@ -94,7 +94,8 @@ func startPathsOn(t *testing.T, links func() []link.Link) *paths {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	var p *paths
-	p = newPaths(log, bgp.New(bgp.Config{Log: log, Command: testEngine, Kick: func() { p.loop.Kick() }, CheckInterval: 100 * time.Millisecond}), links, nil, func() {})
+	p = newPaths(log, bgp.New(bgp.Config{Log: log, Command: testEngine, Kick: func() { p.loop.Kick() }, CheckInterval: 100 * time.Millisecond}), links, nil,
+		func() {})
 	ours, theirs := net.Pipe()
 	go bfd.Serve(theirs, func() bool { return false })
 	go p.bfd.Serve(ours)

@@ -23,25 +23,39 @@ func TestPaths(t *testing.T) {
 		established bool
 		want        bgp.Path
 	}{
-		"nothing is known":                  {nil, false, bgp.Path{State: down, Hold: bgp.PathUnknown, Why: "BFD is starting"}},
-		"nothing is known, BGP is up":       {nil, true, bgp.Path{State: down}},
-		"never up":                          {&bfd.Status{State: bfd.Down, Remote: bfd.Down}, false, bgp.Path{State: down, Hold: bgp.PathDown, Why: "BFD has not come up: the router does not answer"}},
-		"silent for long":                   {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired, Since: pathWait}, false, bgp.Path{State: down}},
-		"silent for long, BGP is up again":  {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired, Since: pathWait}, true, bgp.Path{State: down}},
-		"trouble for long":                  {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Cause: bfd.NoSocket, Error: "no port", Since: pathWait}, false, bgp.Path{State: down, Hold: bgp.PathUnwatched, Why: "BFD: no port"}},
-		"the router does not hear for long": {&bfd.Status{State: bfd.Init, Remote: bfd.Down, Since: pathWait}, false, bgp.Path{State: down, Hold: bgp.PathDown, Why: "BFD has not come up: the router does not answer"}},
-		"never up, BGP is up":               {&bfd.Status{State: bfd.Init, Remote: bfd.Down}, true, bgp.Path{State: down}},
-		"up":                                {&bfd.Status{State: bfd.Up, Remote: bfd.Up, Ups: 1}, false, bgp.Path{State: up}},
-		"failed, BGP is up":                 {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired}, true, bgp.Path{State: down, Hold: bgp.PathDown, Why: "BFD: detection time expired"}},
-		"failed and coming up, BGP is down": {&bfd.Status{State: bfd.Init, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Signaled}, false, bgp.Path{State: down, Hold: bgp.PathDown, Why: "BFD: neighbor signaled session down"}},
-		"router switched it off":            {&bfd.Status{State: bfd.Down, Remote: bfd.AdminDown, Ups: 1, Diagnostic: bfd.Signaled, SwitchedOff: true}, true, bgp.Path{State: admin}},
-		"router switches it on":             {&bfd.Status{State: bfd.Init, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Signaled, SwitchedOff: true}, false, bgp.Path{State: admin}},
-		"switched off":                      {&bfd.Status{State: bfd.AdminDown, Remote: bfd.Down, Ups: 1, SwitchedOff: true}, true, bgp.Path{State: admin}},
-		"refused":                           {&bfd.Status{State: bfd.AdminDown, Remote: bfd.Down, Cause: bfd.Refused, Error: "too many"}, false, bgp.Path{State: down, Hold: bgp.PathUnwatched, Why: "BFD: too many"}},
-		"authenticates":                     {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Cause: bfd.Authenticates, Error: "it authenticates"}, false, bgp.Path{State: down, Hold: bgp.PathDown, Why: "BFD: it authenticates"}},
-		"authenticates for long":            {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Cause: bfd.Authenticates, Error: "it authenticates", Since: pathWait}, false, bgp.Path{State: down}},
-		"no link for long":                  {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Cause: bfd.NoLink, Error: "no link", Since: pathWait}, false, bgp.Path{State: down}},
-		"trouble":                           {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Cause: bfd.NoSocket, Error: "no port"}, false, bgp.Path{State: down, Hold: bgp.PathUnwatched, Why: "BFD: no port"}},
+		"nothing is known":            {nil, false, bgp.Path{State: down, Hold: bgp.PathUnknown, Why: "BFD is starting"}},
+		"nothing is known, BGP is up": {nil, true, bgp.Path{State: down}},
+		"never up": {&bfd.Status{State: bfd.Down, Remote: bfd.Down}, false,
+			bgp.Path{State: down, Hold: bgp.PathDown, Why: "BFD has not come up: the router does not answer"}},
+		"silent for long": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired, Since: pathWait}, false,
+			bgp.Path{State: down}},
+		"silent for long, BGP is up again": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired, Since: pathWait}, true,
+			bgp.Path{State: down}},
+		"trouble for long": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Cause: bfd.NoSocket, Error: "no port", Since: pathWait}, false,
+			bgp.Path{State: down, Hold: bgp.PathUnwatched, Why: "BFD: no port"}},
+		"the router does not hear for long": {&bfd.Status{State: bfd.Init, Remote: bfd.Down, Since: pathWait}, false,
+			bgp.Path{State: down, Hold: bgp.PathDown, Why: "BFD has not come up: the router does not answer"}},
+		"never up, BGP is up": {&bfd.Status{State: bfd.Init, Remote: bfd.Down}, true, bgp.Path{State: down}},
+		"up":                  {&bfd.Status{State: bfd.Up, Remote: bfd.Up, Ups: 1}, false, bgp.Path{State: up}},
+		"failed, BGP is up": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired}, true,
+			bgp.Path{State: down, Hold: bgp.PathDown, Why: "BFD: detection time expired"}},
+		"failed and coming up, BGP is down": {&bfd.Status{State: bfd.Init, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Signaled}, false,
+			bgp.Path{State: down, Hold: bgp.PathDown, Why: "BFD: neighbor signaled session down"}},
+		"router switched it off": {&bfd.Status{State: bfd.Down, Remote: bfd.AdminDown, Ups: 1, Diagnostic: bfd.Signaled, SwitchedOff: true}, true,
+			bgp.Path{State: admin}},
+		"router switches it on": {&bfd.Status{State: bfd.Init, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Signaled, SwitchedOff: true}, false,
+			bgp.Path{State: admin}},
+		"switched off": {&bfd.Status{State: bfd.AdminDown, Remote: bfd.Down, Ups: 1, SwitchedOff: true}, true, bgp.Path{State: admin}},
+		"refused": {&bfd.Status{State: bfd.AdminDown, Remote: bfd.Down, Cause: bfd.Refused, Error: "too many"}, false,
+			bgp.Path{State: down, Hold: bgp.PathUnwatched, Why: "BFD: too many"}},
+		"authenticates": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Cause: bfd.Authenticates, Error: "it authenticates"}, false,
+			bgp.Path{State: down, Hold: bgp.PathDown, Why: "BFD: it authenticates"}},
+		"authenticates for long": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Cause: bfd.Authenticates, Error: "it authenticates", Since: pathWait},
+			false, bgp.Path{State: down}},
+		"no link for long": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Cause: bfd.NoLink, Error: "no link", Since: pathWait}, false,
+			bgp.Path{State: down}},
+		"trouble": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Cause: bfd.NoSocket, Error: "no port"}, false,
+			bgp.Path{State: down, Hold: bgp.PathUnwatched, Why: "BFD: no port"}},
 	} {
 		wanted := []bfd.Peer{{Name: "a"}}
 		statuses := map[string]bfd.Status{}
@@ -146,7 +160,8 @@ func TestBFDPeersTTLSecurity(t *testing.T) {
 		{"192.0.2.9", 1, 254, 254, session{false, 254}},
 		{"198.51.100.9", 1, 250, 254, session{true, 250}},
 	} {
-		peer := lb.Peer{Name: "a", Address: netip.MustParseAddr(tt.address), LocalASN: 1, PeerASN: tt.peerASN, MinTTL: tt.minTTL, BFD: &lb.BFD{MinimumTTL: tt.ofProfile}}
+		peer := lb.Peer{Name: "a", Address: netip.MustParseAddr(tt.address), LocalASN: 1, PeerASN: tt.peerASN, MinTTL: tt.minTTL,
+			BFD: &lb.BFD{MinimumTTL: tt.ofProfile}}
 		got := bfdPeers([]lb.Peer{peer}, links, nil, nowhere)[0]
 		if (session{got.MultiHop, got.MinimumTTL}) != tt.want {
 			t.Errorf("%+v: multihop %v, minimum TTL %d", tt, got.MultiHop, got.MinimumTTL)

@@ -68,7 +68,8 @@ func TestFilterOnlyRelayed(t *testing.T) {
 			node: "w1", log: log, bgp: bgp.New(bgp.Config{Log: log, Command: testEngine}), filter: newTestGuard(false),
 			relays: newRelays(log, settings{relay: true}, links, func() {}),
 		}
-		if w.cluster, err = k8s.New(clients, k8s.Config{Log: log, Component: "test", Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() {}}); err != nil {
+		if w.cluster, err = k8s.New(clients, k8s.Config{Log: log, Component: "test", Namespace: "holdfast", DaemonSet: "speaker", Speaker: true,
+			Kick: func() {}}); err != nil {
 			t.Fatal(err)
 		}
 		if err := w.filterOnly(w.read(links())); err != nil {

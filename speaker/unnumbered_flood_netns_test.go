@@ -33,7 +33,8 @@ func TestUnnumberedKeepsRouter(t *testing.T) {
 		n.until("r", "the session is up", established)
 		since := n.session("r").Since
 
-		ns.Output("nft", "add table ip6 drowned; add chain ip6 drowned out { type filter hook output priority 0; }; add rule ip6 drowned out icmpv6 type nd-router-advert drop")
+		ns.Output("nft", "add table ip6 drowned; add chain ip6 drowned out { type filter hook output priority 0; }; add rule ip6 drowned out icmpv6 type "+
+			"nd-router-advert drop")
 		nstest.StartBIRD(t, other, birdAdvertises)
 		nstest.Until(t, patience, "the other router is said", func() bool {
 			return strings.HasSuffix(n.finder.Found("eth0").Problem, linkLocal(t, other).String()+"; it should have one")

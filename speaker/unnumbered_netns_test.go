@@ -131,7 +131,8 @@ func TestUnnumberedWithFRR(t *testing.T) {
 			t.Errorf("the session is with %s", got)
 		}
 		for _, prefix := range []string{"ipv4 unicast " + service4, "ipv6 unicast " + service6} {
-			if got := router.Show("show bgp " + prefix); !strings.Contains(got, node.String()) || !strings.Contains(got, "4200000000") || !strings.Contains(got, "best") {
+			if got := router.Show("show bgp " + prefix); !strings.Contains(got, node.String()) || !strings.Contains(got, "4200000000") ||
+				!strings.Contains(got, "best") {
 				t.Errorf("FRR's table: %s", got)
 			}
 		}

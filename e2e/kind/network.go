@@ -93,7 +93,8 @@ func (c *Cluster) addressNodes(ctx context.Context) error {
 		}
 		// A link that is connected again has a new name until the next start.
 		gateway := wire.NewLeg("", wire.LAN, "", 254)
-		if _, err := c.on(ctx, h, rename, "sh", "-se", leg.Link, leg.V4.Addr().String(), leg.V6.String(), gateway.V4.Addr().String(), gateway.V6.Addr().String()); err != nil {
+		if _, err := c.on(ctx, h, rename, "sh", "-se", leg.Link, leg.V4.Addr().String(), leg.V6.String(), gateway.V4.Addr().String(),
+			gateway.V6.Addr().String()); err != nil {
 			return fmt.Errorf("name the link of %s: %w", h.Name, err)
 		}
 	}
@@ -200,7 +201,8 @@ func removePort(ctx context.Context, port string) {
 // cable makes a link of a host and its port, in the network namespace of a process.
 func cable(ctx context.Context, l wire.Leg, pid int) error {
 	removePort(ctx, l.Port)
-	batch := fmt.Sprintf("link add %s type veth peer name %s address %s netns %d\nlink set %s master %s up\n", l.Port, l.Link, l.MAC, pid, l.Port, bridge(l.Bridge))
+	batch := fmt.Sprintf("link add %s type veth peer name %s address %s netns %d\nlink set %s master %s up\n", l.Port, l.Link, l.MAC, pid, l.Port,
+		bridge(l.Bridge))
 	if _, err := local(ctx, batch, "ip", "-batch", "-"); err != nil {
 		return fmt.Errorf("cable %s: %w", l.Port, err)
 	}
@@ -215,7 +217,8 @@ func linkBatch(l wire.Leg) string {
 func (c *Cluster) sysctls(ctx context.Context, h wire.Host) error {
 	var b strings.Builder
 	// Docker disables IPv6 in a network namespace until a network of it has IPv6.
-	list := append([]wire.Sysctl{{Path: "net/ipv6/conf/all/disable_ipv6", Value: "0"}, {Path: "net/ipv6/conf/default/disable_ipv6", Value: "0"}}, wire.Sysctls(h)...)
+	list := append([]wire.Sysctl{{Path: "net/ipv6/conf/all/disable_ipv6", Value: "0"}, {Path: "net/ipv6/conf/default/disable_ipv6", Value: "0"}},
+		wire.Sysctls(h)...)
 	for _, s := range list {
 		fmt.Fprintf(&b, "echo %s >/proc/sys/%s\n", s.Value, s.Path)
 		// A link that is there already has not inherited it.

@@ -146,7 +146,8 @@ func established(c *apiextensionsv1.CustomResourceDefinition) error {
 	for _, condition := range c.Status.Conditions {
 		conditions[condition.Type] = condition.Status
 	}
-	if conditions[apiextensionsv1.Established] != apiextensionsv1.ConditionTrue || conditions[apiextensionsv1.NonStructuralSchema] == apiextensionsv1.ConditionTrue {
+	if conditions[apiextensionsv1.Established] != apiextensionsv1.ConditionTrue ||
+		conditions[apiextensionsv1.NonStructuralSchema] == apiextensionsv1.ConditionTrue {
 		return fmt.Errorf("%s: %v", c.Name, c.Status.Conditions)
 	}
 	return nil

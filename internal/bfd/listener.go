@@ -103,7 +103,8 @@ func (l *listener) free() (*slot, error) {
 	if i := slices.IndexFunc(l.slots, func(s *slot) bool { return s.session == nil }); i >= 0 {
 		return l.slots[i], nil
 	}
-	fd, err := openUDP(l.is6, rt.Option{Level: unix.SOL_SOCKET, Name: unix.SO_RCVBUF, Value: receiveBuffer}, rt.Option{Level: unix.SOL_SOCKET, Name: unix.SO_REUSEPORT, Value: 1})
+	fd, err := openUDP(l.is6, rt.Option{Level: unix.SOL_SOCKET, Name: unix.SO_RCVBUF, Value: receiveBuffer},
+		rt.Option{Level: unix.SOL_SOCKET, Name: unix.SO_REUSEPORT, Value: 1})
 	if err != nil {
 		return nil, err
 	}

@@ -197,7 +197,8 @@ func TestAnswer(t *testing.T) {
 	w.settled()
 	s := w.session(0)
 	next := s.nextAt
-	s.receive(w.now, packet{state: Up, multiplier: 3, mine: s.yours, yours: s.mine, transmit: 50 * time.Millisecond, receive: 50 * time.Millisecond, poll: true, final: true})
+	s.receive(w.now, packet{state: Up, multiplier: 3, mine: s.yours, yours: s.mine, transmit: 50 * time.Millisecond, receive: 50 * time.Millisecond, poll: true,
+		final: true})
 	if at, is := w.ends[0].table.due(w.now); !is || at != w.now {
 		t.Error("the answer is not due at once")
 	}

@@ -23,7 +23,8 @@ func TestSwitchedOff(t *testing.T) {
 		s := w.session(0)
 		w.ends[1].frozen = true
 		w.run(2 * w.delay) // what is under way arrives
-		s.receive(w.now, packet{state: AdminDown, diagnostic: SwitchedOff, multiplier: 3, mine: s.yours, yours: s.mine, transmit: 50 * time.Millisecond, receive: 50 * time.Millisecond})
+		s.receive(w.now, packet{state: AdminDown, diagnostic: SwitchedOff, multiplier: 3, mine: s.yours, yours: s.mine, transmit: 50 * time.Millisecond,
+			receive: 50 * time.Millisecond})
 		w.want(0, Down, AdminDown, Signaled)
 		off(silence)
 		if silence > time.Second {

@@ -49,7 +49,8 @@ func TestBackoff(t *testing.T) {
 // the same one.
 func TestRecordOfOtherSettings(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	settings := wire.Settings{Peer: lb.Peer{Name: "r", Interface: "eth0", Address: netip.MustParseAddr("fe80::1%eth0"), SourceAddress: netip.MustParseAddr("fe80::9%eth0")}}
+	settings := wire.Settings{Peer: lb.Peer{Name: "r", Interface: "eth0", Address: netip.MustParseAddr("fe80::1%eth0"),
+		SourceAddress: netip.MustParseAddr("fe80::9%eth0")}}
 	var r record
 	r.serve(settings)
 	r.failures = 7
@@ -104,7 +105,8 @@ func TestHeld(t *testing.T) {
 		hold()
 	}
 	nstest.Until(t, patience, "it rests", func() bool {
-		return session(s, "good").LastError == "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: the BGP engine ended: signal: killed"
+		return session(s, "good").LastError == "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: the BGP engine ended: "+
+			"signal: killed"
 	})
 	if pidOf(s, "good") != 0 {
 		t.Error("an engine runs for a peer that rests")

@@ -17,7 +17,8 @@ import (
 func TestInteropTTLSecurity(t *testing.T) {
 	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
-		secured := strings.Replace(frrConfig, " address-family ipv4", " neighbor 192.0.2.1 ttl-security hops 1\n neighbor 2001:db8:1::1 ttl-security hops 1\n address-family ipv4", 1)
+		secured := strings.Replace(frrConfig, " address-family ipv4", " neighbor 192.0.2.1 ttl-security hops 1\n neighbor 2001:db8:1::1 ttl-security hops 1\n "+
+			"address-family ipv4", 1)
 		l := newLabOf(t, secured, strings.ReplaceAll(birdConfig, "as 65000; ipv", "as 65000; direct; ttl security on; ipv"))
 		for _, p := range []*lb.Peer{&l.frr4, &l.frr6, &l.bird4, &l.bird6} {
 			p.MinTTL, p.HoldTime = 255, 3*time.Second
@@ -143,7 +144,8 @@ func TestInteropNoNextHop(t *testing.T) {
 		l.bird6.DualStack = true
 		set(t, s, desire([]lb.Peer{l.bird6}, route(both4, "bird6"), route(both6, "bird6")))
 		await(t, "BIRD", viaBIRD6+birdPlain, func() string { return l.bird.route(both6) })
-		await(t, "what the session lacks", "IPv4 routes are not sent: this node has no IPv4 address on the link, and the router does not take IPv6 next hops for them (RFC 8950)",
+		await(t, "what the session lacks", "IPv4 routes are not sent: this node has no IPv4 address on the link, and the router does not take IPv6 next hops "+
+			"for them (RFC 8950)",
 			func() string { return session(s, "bird6").Withheld })
 		if got := session(s, "bird6"); l.bird.route(both4) != "" || got.Advertised != 1 || time.Since(got.Since) > patience {
 			t.Errorf("route %q, session %+v", l.bird.route(both4), got)

@@ -80,7 +80,8 @@ func TestInteropIsolation(t *testing.T) {
 			established(t, s, "bird4")
 			pid = strike(t, s, "bird4", syscall.SIGUSR1, pid)
 		}
-		const why = "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: the BGP engine ended: exit status 2: panic: a message of death"
+		const why = "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: the BGP engine ended: exit status 2: panic: a message " +
+			"of death"
 		await(t, "the session", why, func() string { return session(s, "bird4").LastError })
 		if got := session(s, "bird4"); got.State != "idle" || got.Since.IsZero() || pidOf(s, "bird4") != 0 {
 			t.Errorf("the session is %+v", got)
@@ -165,7 +166,8 @@ func TestEngineLeavesNothing(t *testing.T) {
 	broken := New(Config{Log: slog.New(slog.DiscardHandler), Command: []string{"/nonexistent"}})
 	go func() { _ = broken.Run(t.Context()) }()
 	set(t, broken, desire(peers))
-	const why = "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: cannot start the BGP engine: fork/exec /nonexistent: no such file or directory"
+	const why = "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: cannot start the BGP engine: fork/exec /nonexistent: " +
+		"no such file or directory"
 	await(t, "the session", why, func() string { return session(broken, "r").LastError })
 }
 

@@ -61,7 +61,8 @@ func TestHold(t *testing.T) {
 		established(t, s, "bird4")
 		hold(Path{State: "down", Hold: PathDown, Why: why})
 		hold(Path{State: "up"})
-		await(t, "the session", "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: "+why, func() string { return session(s, "bird4").LastError })
+		await(t, "the session", "the session failed 4 times in a row, so that the next attempt waits for 5s; at last: "+why,
+			func() string { return session(s, "bird4").LastError })
 		if !session(s, "bird6").Since.Equal(since) {
 			t.Error("another session was disturbed")
 		}

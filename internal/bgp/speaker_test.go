@@ -92,7 +92,8 @@ func established(t *testing.T, s *Speaker, peers ...string) {
 }
 
 // refusedOpen is what an engine says of a router that answers its OPEN with a NOTIFICATION.
-const refusedOpen = "the router refused this node's OPEN: check the AS that it expects of this node's address, and that no other daemon has a session from there"
+const refusedOpen = "the router refused this node's OPEN: check the AS that it expects of this node's address, and that no other daemon has a session " +
+	"from there"
 
 // counted returns what was counted of one session.
 func counted(s *Speaker, peer string) wire.Counters {

@@ -57,13 +57,15 @@ func readInternal(r *report, object lb.Object, o *corev1.Service, opt Options) b
 		return false
 	case "":
 	default:
-		r.fault(object, lb.InvalidSourceRange, "annotation %s is %q and changes nothing: write %s or %s", AnnotationInternalTraffic, value, InternalAllow, InternalFilter)
+		r.fault(object, lb.InvalidSourceRange, "annotation %s is %q and changes nothing: write %s or %s", AnnotationInternalTraffic, value, InternalAllow,
+			InternalFilter)
 	}
 	return opt.AllowInternal
 }
 
 // ofFilter are the annotations that have no effect without a filter.
-var ofFilter = []string{AnnotationSourceRanges, AnnotationSourceRangesDeny, AnnotationInternalTraffic, AnnotationConnectionLimit, openstack.ConnectionLimit, AnnotationRateLimit, AnnotationLogDrops}
+var ofFilter = []string{AnnotationSourceRanges, AnnotationSourceRangesDeny, AnnotationInternalTraffic, AnnotationConnectionLimit, openstack.ConnectionLimit,
+	AnnotationRateLimit, AnnotationLogDrops}
 
 // ignoreAccess reports the annotations of a Service that have no effect without a
 // filter. The field of the API is not one of them: kube-proxy enforces it.

@@ -61,7 +61,8 @@ func TestAccess(t *testing.T) {
 		{"wider than IPv4 in IPv6 form", fromSources("::ffff:10.1.2.3/95", "10.0.0.0/8"), "from [10.0.0.0/8]",
 			[]string{`InvalidSourceRange: spec.loadBalancerSourceRanges is in force but for what cannot be read ("::ffff:10.1.2.3/95" is wider than IPv4 in IPv6 form can be (/96))` + write}},
 		{"the rest is in force", annotated(AnnotationSourceRanges, "10.0.0.0/33, 10.0.0.0/8, ten, fe80::1%eth0"), "from [10.0.0.0/8]",
-			[]string{`InvalidSourceRange: ` + annotation(AnnotationSourceRanges) + ` is in force but for what cannot be read ("10.0.0.0/33" is neither a prefix nor an address, "ten" is neither a prefix nor an address, "fe80::1%eth0" is neither a prefix nor an address)` + write}},
+			[]string{`InvalidSourceRange: ` + annotation(AnnotationSourceRanges) +
+				` is in force but for what cannot be read ("10.0.0.0/33" is neither a prefix nor an address, "ten" is neither a prefix nor an address, "fe80::1%eth0" is neither a prefix nor an address)` + write}},
 		{"nothing readable closes", fromSources("10.0.0.0/255.0.0.0"), "from []",
 			[]string{`NoSourceAllowed: spec.loadBalancerSourceRanges holds nothing that can be read, so that nobody may come in ("10.0.0.0/255.0.0.0" is neither a prefix nor an address)` + write}},
 		{"empty closes", annotated(AnnotationSourceRanges, ""), "from []",
@@ -69,18 +70,23 @@ func TestAccess(t *testing.T) {
 		{"spaces and commas close", annotated(KubernetesSourceRanges, " , "), "from []",
 			[]string{`NoSourceAllowed: ` + annotation(KubernetesSourceRanges) + ` is empty, so that nobody may come in` + write + `, or remove it`}},
 		{"the older annotation is a fallback", annotated(KubernetesSourceRanges, "10.0.0.0/8"), "from [10.0.0.0/8]", nil},
-		{"same in other words", all(fromSources("10.0.0.0/8"), annotated(KubernetesSourceRanges, "10.0.0.1/8"), annotated(AnnotationSourceRanges, "10.0.0.0/8,10.1.0.0/16")), "from [10.0.0.0/8]", nil},
+		{"same in other words", all(fromSources("10.0.0.0/8"), annotated(KubernetesSourceRanges, "10.0.0.1/8"),
+			annotated(AnnotationSourceRanges, "10.0.0.0/8,10.1.0.0/16")), "from [10.0.0.0/8]", nil},
 		{"ours wins", all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRanges, "192.0.2.0/24")), "from [192.0.2.0/24]",
-			[]string{`ConflictingSourceRanges: ` + annotation(AnnotationSourceRanges) + ` is in force, spec.loadBalancerSourceRanges differs and is not: remove one of the two`}},
+			[]string{`ConflictingSourceRanges: ` + annotation(AnnotationSourceRanges) +
+				` is in force, spec.loadBalancerSourceRanges differs and is not: remove one of the two`}},
 		{"ours wins even if it closes", all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRanges, "")), "from []",
-			[]string{`ConflictingSourceRanges: ` + annotation(AnnotationSourceRanges) + ` is in force, spec.loadBalancerSourceRanges differs and is not: remove one of the two`,
+			[]string{`ConflictingSourceRanges: ` + annotation(AnnotationSourceRanges) +
+				` is in force, spec.loadBalancerSourceRanges differs and is not: remove one of the two`,
 				`NoSourceAllowed: ` + annotation(AnnotationSourceRanges) + ` is empty, so that nobody may come in` + write + `, or remove it`}},
 		{"deny", all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRangesDeny, "10.9.0.0/16, 10.9.1.0/24")), "from [10.0.0.0/8] but [10.9.0.0/16]", nil},
 		{"deny alone", annotated(AnnotationSourceRangesDeny, "10.9.0.0/16"), "but [10.9.0.0/16]", nil},
 		{"deny nobody", annotated(AnnotationSourceRangesDeny, " "), "", nil},
 		{"unreadable deny closes", all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRangesDeny, "them")), "from []",
-			[]string{`NoSourceAllowed: ` + annotation(AnnotationSourceRangesDeny) + ` holds nothing that can be read, so that nobody may come in ("them" is neither a prefix nor an address)` + write}},
-		{"limits", all(annotated(AnnotationConnectionLimit, "100"), annotated(AnnotationRateLimit, " 7 "), annotated(AnnotationLogDrops, "true")), "100 at once, 7/s logged", nil},
+			[]string{`NoSourceAllowed: ` + annotation(AnnotationSourceRangesDeny) +
+				` holds nothing that can be read, so that nobody may come in ("them" is neither a prefix nor an address)` + write}},
+		{"limits", all(annotated(AnnotationConnectionLimit, "100"), annotated(AnnotationRateLimit, " 7 "), annotated(AnnotationLogDrops, "true")),
+			"100 at once, 7/s logged", nil},
 		{"no limits", all(annotated(AnnotationConnectionLimit, "-1"), annotated(AnnotationRateLimit, "-1"), annotated(AnnotationLogDrops, "false")), "", nil},
 		{"bad limits", all(annotated(AnnotationConnectionLimit, "0"), annotated(AnnotationRateLimit, "4294967296"), annotated(AnnotationLogDrops, "yes")), "",
 			[]string{`InvalidLimit: annotation holdfast.dev/connection-limit does not limit anything: "0" is not a number from 1 to 2147483647, nor -1 for no limit`,
@@ -184,7 +190,8 @@ func TestNoFilter(t *testing.T) {
 	}
 	want := []string{
 		"IPAddressPool closed FilterDisabled: filtering is turned off, which leaves without effect: spec.sourceRanges",
-		"Service default/a FilterDisabled: filtering is turned off, which leaves without effect: holdfast.dev/source-ranges, loadbalancer.openstack.org/connection-limit, holdfast.dev/log-drops",
+		"Service default/a FilterDisabled: filtering is turned off, which leaves without effect: holdfast.dev/source-ranges, " +
+			"loadbalancer.openstack.org/connection-limit, holdfast.dev/log-drops",
 	}
 	if diff := cmp.Diff(want, problemTexts(problems)); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
@@ -194,7 +201,8 @@ func TestNoFilter(t *testing.T) {
 // FuzzSources: the list admits exactly the sources that its readable entries
 // admit one by one.
 func FuzzSources(f *testing.F) {
-	for _, seed := range []string{"10.0.0.0/8", " 10.0.0.1/8 ,x", "::/0,0.0.0.0/0", "::ffff:1.2.3.4/97", "1.2.3.4/33", "fe80::1%a/64", ",\n,", "1.2.3.4/08", "10.0.0.0/8,10.0.0.0/7,9.0.0.0/8"} {
+	for _, seed := range []string{"10.0.0.0/8", " 10.0.0.1/8 ,x", "::/0,0.0.0.0/0", "::ffff:1.2.3.4/97", "1.2.3.4/33", "fe80::1%a/64", ",\n,", "1.2.3.4/08",
+		"10.0.0.0/8,10.0.0.0/7,9.0.0.0/8"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

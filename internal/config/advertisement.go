@@ -158,7 +158,8 @@ func reportConflicts(r *report, s lb.State, pools []pool) {
 				continue
 			}
 			r.fault(lb.Object{Kind: KindBGPAdvertisement, Name: younger.Name}, lb.ConflictingAdvertisements,
-				"BGPAdvertisement %q is older and gives the same routes other values, which are used there: %s; write the same, or let the two select other pools, Services, nodes or peers",
+				"BGPAdvertisement %q is older and gives the same routes other values, which are used there: %s; write the same, or let the two select other pools, "+
+					"Services, nodes or peers",
 				older.Name, strings.Join(differ, ", "))
 		}
 	}

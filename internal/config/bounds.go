@@ -81,7 +81,8 @@ func bounded(r *report, object lb.Object, o *corev1.Service, opt Options) (*core
 	if slices.Contains(long, AnnotationNodeSelector) || slices.Contains(long, openstack.NodeSelector) {
 		short.Annotations[AnnotationNodeSelector] = tooLong
 	}
-	return &short, r.fault(object, lb.InvalidRequest, "annotation %s is %d bytes long and is not read: write at most %d", long[0], len(o.Annotations[long[0]]), maxAnnotation)
+	return &short, r.fault(object, lb.InvalidRequest, "annotation %s is %d bytes long and is not read: write at most %d", long[0], len(o.Annotations[long[0]]),
+		maxAnnotation)
 }
 
 // tooLong stands for a node selector that is not read. It is none.
@@ -137,7 +138,8 @@ func boundTogether(r *report, services []lb.Service, more, most int) {
 		}
 		served := len(s.Ports) - excess
 		problem := r.fault(lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}, lb.TooManyPorts,
-			"%d of its %d ports are too many: beyond the first port of each, the Services of the namespace have %d ports together, and only %d are served, older Services' first",
+			"%d of its %d ports are too many: beyond the first port of each, the Services of the namespace have %d ports together, and only %d are served, older "+
+				"Services' first",
 			excess, len(s.Ports), more, most)
 		s.Ports, s.Unserved, s.Problem = s.Ports[:served:served], s.Ports[served:], waits(s.Problem, problem)
 	}

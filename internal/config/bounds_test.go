@@ -40,7 +40,8 @@ func TestBounds(t *testing.T) {
 		{"sources", fromSources(sourceList(5000 + 1)...), access, "has 5001 source ranges, so that nobody may come in: write at most 5000"},
 		{"our sources", annotated(AnnotationSourceRanges, strings.Join(sourceList(5000+1), ",\n")), access, "has 5001 source ranges"},
 		{"denied sources", annotated(AnnotationSourceRangesDeny, strings.Join(sourceList(5000+1), ",")), access, "has 5001 source ranges"},
-		{"sources in all lists", all(fromSources(sourceList(5000/2+1)...), annotated(KubernetesSourceRanges, strings.Join(sourceList(5000/2), ","))), access, "has 5001 source ranges"},
+		{"sources in all lists", all(fromSources(sourceList(5000/2+1)...), annotated(KubernetesSourceRanges, strings.Join(sourceList(5000/2), ","))), access,
+			"has 5001 source ranges"},
 		{"a sharing key at the bound", annotated(AnnotationSharingKey, most), "", ""},
 		{"a sharing key", annotated(AnnotationSharingKey, many), waits, "annotation holdfast.dev/sharing-key is 2049 bytes long and is not read: write at most 2048"},
 		{"addresses", annotated(MetalLBAddresses, many), waits, "is 2049 bytes long"},
@@ -149,7 +150,8 @@ func TestPortsOfNamespace(t *testing.T) {
 		var got []string
 		for _, sv := range s.Services {
 			text := fmt.Sprintf("%s %d", sv.Key.Name, len(sv.Ports))
-			if i := slices.IndexFunc(tt.services, func(o *corev1.Service) bool { return o.UID == types.UID(sv.UID) }); len(sv.Ports)+len(sv.Unserved) != len(tt.services[i].Spec.Ports) {
+			if i := slices.IndexFunc(tt.services,
+				func(o *corev1.Service) bool { return o.UID == types.UID(sv.UID) }); len(sv.Ports)+len(sv.Unserved) != len(tt.services[i].Spec.Ports) {
 				t.Errorf("%s: %d ports of %s are served and %d are not", tt.name, len(sv.Ports), sv.Key.Name, len(sv.Unserved))
 			}
 			if sv.Problem != nil {

@@ -28,7 +28,8 @@ func (v *village) name() string { return fmt.Sprintf("s%d", v.IntN(8)) }
 func (v *village) service(name string) *corev1.Service {
 	o := serviceObject(name, func(o *corev1.Service) { o.UID = types.UID(fmt.Sprint(name, v.IntN(2))) })
 	for _, pair := range [][2]string{
-		{AnnotationSharingKey, "k"}, {openstack.ID, fmt.Sprint(v.name(), v.IntN(2))}, {openstack.Prefix + "floating-subnet", "~p[01]"}, {openstack.Prefix + "floating-subnet-tags", "t1,t2"},
+		{AnnotationSharingKey, "k"}, {openstack.ID, fmt.Sprint(v.name(), v.IntN(2))}, {openstack.Prefix + "floating-subnet", "~p[01]"},
+		{openstack.Prefix + "floating-subnet-tags", "t1,t2"},
 		{v1beta1.AnnotationAssigned, "for=default/" + v.name() + ",192.0.2.1=p0"}, {AnnotationAddresses, "?"}, {AnnotationSourceRanges, "10.0.0.0/8,x"},
 	} {
 		if v.IntN(3) == 0 {
@@ -57,13 +58,15 @@ func (v *village) step() {
 		p.Status.Retained = []v1beta1.RetainedAddress{{Address: "192.0.2.2", Service: "default/" + v.name()}}
 		v.Pools = put(v.Rand, v.Pools, p)
 	case 1:
-		e := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint(v.IntN(12)), Labels: map[string]string{discoveryv1.LabelServiceName: v.name()}}}
+		e := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint(v.IntN(12)),
+			Labels: map[string]string{discoveryv1.LabelServiceName: v.name()}}}
 		for range v.IntN(3) {
 			e.Endpoints = append(e.Endpoints, discoveryv1.Endpoint{NodeName: ptr(fmt.Sprint("n", v.IntN(3)))})
 		}
 		v.EndpointSlices = put(v.Rand, v.EndpointSlices, e)
 	case 2:
-		f := &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: v.name()}, Spec: v1beta1.FloatingIPSpec{ServiceName: v.name(), Addresses: []string{"192.0.2.3", "y"}[:1+v.IntN(2)]}}
+		f := &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: v.name()},
+			Spec: v1beta1.FloatingIPSpec{ServiceName: v.name(), Addresses: []string{"192.0.2.3", "y"}[:1+v.IntN(2)]}}
 		v.FloatingIPs = put(v.Rand, v.FloatingIPs, f)
 	default:
 		v.Services = put(v.Rand, v.Services, v.service(v.name()))

@@ -140,7 +140,8 @@ func byName[T metav1.Object](objects []T) []T {
 
 // Compiler reads objects again and again. What depends on one object alone it reads once, for as long as the object is the
 // same pointer; so objects must not be changed. Its results are those of Compile: they are shared and must not be changed.
-// With 10,000 Services the change of one costs 10 ms, and all cost 44. The zero Compiler is ready to use, always with the same Options. It is not safe for concurrent use.
+// With 10,000 Services the change of one costs 10 ms, and all cost 44. The zero Compiler is ready to use, always with the same Options. It is not
+// safe for concurrent use.
 type Compiler struct {
 	services memo[corev1.Service, servicePart]
 	slices   memo[discoveryv1.EndpointSlice, endpoints]

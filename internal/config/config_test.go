@@ -22,7 +22,8 @@ import (
 func world() Objects {
 	return Objects{
 		Pools: []*v1beta1.IPAddressPool{
-			poolObject("a", 1, "192.0.2.0/24", "192.0.2.7"), poolObject("b", 1, "192.0.2.128/24", "garbage"), poolObject("c", 0, "192.0.2.9-192.0.2.11", "2001:db8::/64"),
+			poolObject("a", 1, "192.0.2.0/24", "192.0.2.7"), poolObject("b", 1, "192.0.2.128/24", "garbage"),
+			poolObject("c", 0, "192.0.2.9-192.0.2.11", "2001:db8::/64"),
 		},
 		L2Advertisements: []*v1beta1.L2Advertisement{
 			{ObjectMeta: meta("y", 1), Spec: v1beta1.L2AdvertisementSpec{AdvertisementScope: v1beta1.AdvertisementScope{IPAddressPools: []string{"x"}}}},
@@ -32,17 +33,21 @@ func world() Objects {
 			{ObjectMeta: meta("y", 1), Spec: v1beta1.BGPAdvertisementSpec{AggregationLength: ptr(int32(28)), Communities: []string{"1:2", "1:1", "x"}}},
 			{ObjectMeta: meta("x", 1), Spec: v1beta1.BGPAdvertisementSpec{Peers: []string{"nobody"}}},
 		},
-		Peers: []*v1beta1.BGPPeer{peerObject("p", 1), peerObject("q", 1), peerObject("r", 0, func(s *v1beta1.BGPPeerSpec) { s.PeerAddress = "172.30.0.11" }), peerObject("s", 0, func(s *v1beta1.BGPPeerSpec) { s.MyASN = 0 })},
+		Peers: []*v1beta1.BGPPeer{peerObject("p", 1), peerObject("q", 1), peerObject("r", 0, func(s *v1beta1.BGPPeerSpec) { s.PeerAddress = "172.30.0.11" }),
+			peerObject("s", 0, func(s *v1beta1.BGPPeerSpec) { s.MyASN = 0 })},
 		Services: []*corev1.Service{
 			serviceObject("a", annotated(AnnotationAddresses, "?")), serviceObject("b", annotated(AnnotationPool, "a"), annotated(MetalLBPool, "b")),
 			serviceObject("c", leaving, having("192.0.2.1")), serviceObject("d", leaving, having("192.0.2.1")),
 		},
 		EndpointSlices: []*discoveryv1.EndpointSlice{
-			{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "a"}}, Endpoints: []discoveryv1.Endpoint{{NodeName: ptr("n1")}}},
-			{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "a"}}, Endpoints: []discoveryv1.Endpoint{{NodeName: ptr("n2")}}},
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "a"}},
+				Endpoints: []discoveryv1.Endpoint{{NodeName: ptr("n1")}}},
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "a"}},
+				Endpoints: []discoveryv1.Endpoint{{NodeName: ptr("n2")}}},
 		},
-		Nodes:      []*corev1.Node{nodeObject("n1", "a", "172.30.0.11"), nodeObject("n2", "b", "172.30.0.12"), nodeObject("n3", "b")},
-		Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "red"}}}, {ObjectMeta: metav1.ObjectMeta{Name: "other"}}},
+		Nodes: []*corev1.Node{nodeObject("n1", "a", "172.30.0.11"), nodeObject("n2", "b", "172.30.0.12"), nodeObject("n3", "b")},
+		Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "red"}}},
+			{ObjectMeta: metav1.ObjectMeta{Name: "other"}}},
 	}
 }
 
@@ -64,7 +69,8 @@ func TestOrderOfInputDoesNotMatter(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		again, permuted := Compile(Objects{
-			shuffled(r, o.Pools), shuffled(r, o.PoolMemories), shuffled(r, o.FloatingIPs), shuffled(r, o.L2Advertisements), shuffled(r, o.BGPAdvertisements), shuffled(r, o.Peers), shuffled(r, o.BFDProfiles), shuffled(r, o.Communities),
+			shuffled(r, o.Pools), shuffled(r, o.PoolMemories), shuffled(r, o.FloatingIPs), shuffled(r, o.L2Advertisements), shuffled(r, o.BGPAdvertisements),
+			shuffled(r, o.Peers), shuffled(r, o.BFDProfiles), shuffled(r, o.Communities),
 			shuffled(r, o.Services), shuffled(r, o.EndpointSlices), shuffled(r, o.Nodes), shuffled(r, o.Namespaces), shuffled(r, o.Secrets), o.SecretNamespace,
 		}, served())
 		if diff := cmp.Diff(state, again, addrs()); diff != "" {

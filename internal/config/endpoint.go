@@ -120,7 +120,8 @@ func Starts(fresh map[lb.Key][]netip.Addr, services []*corev1.Service, slices []
 		key := lb.Key{Namespace: s.Namespace, Name: s.Name}
 		addresses := fresh[key]
 		_, overridden := s.Annotations[AnnotationSourceRanges]
-		if len(addresses) == 0 || len(s.Spec.Ports) > maxStartPorts || s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP || overridden && len(s.Spec.LoadBalancerSourceRanges) > 0 {
+		if len(addresses) == 0 || len(s.Spec.Ports) > maxStartPorts || s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP || overridden &&
+			len(s.Spec.LoadBalancerSourceRanges) > 0 {
 			continue
 		}
 		local := ""

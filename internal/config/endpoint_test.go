@@ -28,7 +28,8 @@ func TestLostEndpoints(t *testing.T) {
 	got := Options{Default: true}.LostEndpoints(
 		[]*corev1.Service{serviceObject("a"), serviceObject("b"), other},
 		[]*discoveryv1.EndpointSlice{
-			slice("a", endpoint("dead", false, "10.0.0.1"), endpoint("dead", true, "10.0.0.2"), endpoint("live", false, "10.0.0.3"), endpoint("dead", false, "name", "")),
+			slice("a", endpoint("dead", false, "10.0.0.1"), endpoint("dead", true, "10.0.0.2"), endpoint("live", false, "10.0.0.3"),
+				endpoint("dead", false, "name", "")),
 			slice("a", endpoint("dead", false, "2001:db8::1"), discoveryv1.Endpoint{Addresses: []string{"10.0.0.4"}}),
 			slice("b", endpoint("dead", false, "10.0.0.2", "10.0.0.5")),
 			slice("other", endpoint("dead", false, "10.0.0.6")), slice("nobody", endpoint("dead", false, "10.0.0.7")),
@@ -59,7 +60,8 @@ func TestStarts(t *testing.T) {
 	ready := discoveryv1.EndpointConditions{Ready: &yes}
 	ending := discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}
 	all := []*discoveryv1.EndpointSlice{
-		slice("s", discoveryv1.AddressTypeIPv4, 8080, endpoint("10.0.0.2", "w2", ready), endpoint("10.0.0.1", "w1", ready), endpoint("10.0.0.3", "w3", ending), endpoint("bad", "w1", ready)),
+		slice("s", discoveryv1.AddressTypeIPv4, 8080, endpoint("10.0.0.2", "w2", ready), endpoint("10.0.0.1", "w1", ready), endpoint("10.0.0.3", "w3", ending),
+			endpoint("bad", "w1", ready)),
 		slice("s", discoveryv1.AddressTypeIPv4, 8081, endpoint("10.0.0.9", "w2", discoveryv1.EndpointConditions{Ready: &no})),
 		slice("s", discoveryv1.AddressTypeIPv6, 8080, endpoint("fd00::3", "w3", ending)),
 		slice("t", discoveryv1.AddressTypeIPv4, 8080, endpoint("10.0.0.7", "w1", ready)),
@@ -70,7 +72,8 @@ func TestStarts(t *testing.T) {
 		want       string
 	}{
 		{"on all nodes", "w1", func(*corev1.Service) {}, "192.0.2.1 TCP/80 at [10.0.0.1:8080 10.0.0.2:8080] true; 2001:db8::1 TCP/80 at [[fd00::3]:8080] true"},
-		{"on this node", "w2", func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }, "192.0.2.1 TCP/80 at [10.0.0.2:8080] false"},
+		{"on this node", "w2", func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal },
+			"192.0.2.1 TCP/80 at [10.0.0.2:8080] false"},
 		{"affinity", "w1", func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }, ""},
 		{"ranges that only kube-proxy applies", "w1", func(s *corev1.Service) {
 			s.Annotations[AnnotationSourceRanges], s.Spec.LoadBalancerSourceRanges = "10.0.0.0/8", []string{"10.0.0.0/9"}

@@ -16,13 +16,16 @@ func (o *Options) Define(f *flag.FlagSet) {
 		return err
 	})
 	f.BoolVar(&o.NoFilter, "disable-filter", false, "do not filter traffic to Services; Holdfast's source ranges and limits have no effect")
-	f.BoolVar(&o.AllowInternal, "allow-internal-traffic", false, "let the cluster's own pods and nodes past source ranges, unless a Service's annotation holdfast.dev/internal-traffic says otherwise")
-	f.BoolVar(&o.IgnoreExcludeLabel, "ignore-exclude-label", false, "announce also from nodes with the label node.kubernetes.io/exclude-from-external-load-balancers")
+	f.BoolVar(&o.AllowInternal, "allow-internal-traffic", false, "let the cluster's own pods and nodes past source ranges, unless a Service's annotation "+
+		"holdfast.dev/internal-traffic says otherwise")
+	f.BoolVar(&o.IgnoreExcludeLabel, "ignore-exclude-label", false, "announce also from nodes with the label "+
+		"node.kubernetes.io/exclude-from-external-load-balancers")
 	o.MorePorts = DefaultMorePorts
-	f.Func("max-ports", "most `ports` of all Services of a namespace together, beyond the first port of each (default "+strconv.Itoa(DefaultMorePorts)+")", func(text string) (err error) {
-		if o.MorePorts, err = strconv.Atoi(text); err == nil && o.MorePorts < 1 {
-			err = errors.New("not positive")
-		}
-		return err
-	})
+	f.Func("max-ports", "most `ports` of all Services of a namespace together, beyond the first port of each (default "+strconv.Itoa(DefaultMorePorts)+")",
+		func(text string) (err error) {
+			if o.MorePorts, err = strconv.Atoi(text); err == nil && o.MorePorts < 1 {
+				err = errors.New("not positive")
+			}
+			return err
+		})
 }

@@ -78,9 +78,11 @@ func findConflict(p lb.Peer, node lb.Node, older []lb.Peer) (conflict, bool) {
 		switch {
 		case other.Address == p.Address && other.Interface == p.Interface:
 			// Even with another port: a speaker identifies sessions by the router's address alone.
-			return conflict{lb.DuplicatePeer, fmt.Sprintf("BGPPeer %q is older and has %s there: remove one of the two, or give them disjoint nodeSelectors", other.Name, whereTo(p))}, true
+			return conflict{lb.DuplicatePeer, fmt.Sprintf("BGPPeer %q is older and has %s there: remove one of the two, or give them disjoint nodeSelectors", other.Name,
+				whereTo(p))}, true
 		case other.RouterID.IsValid() && p.RouterID.IsValid() && other.RouterID != p.RouterID:
-			return conflict{lb.ConflictingRouterID, fmt.Sprintf("BGPPeer %q is older and gives routerID %s there: a node has one, write the same", other.Name, other.RouterID)}, true
+			return conflict{lb.ConflictingRouterID, fmt.Sprintf("BGPPeer %q is older and gives routerID %s there: a node has one, write the same", other.Name,
+				other.RouterID)}, true
 		}
 	}
 	return conflict{}, false

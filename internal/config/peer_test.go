@@ -105,7 +105,8 @@ func TestInvalidPeer(t *testing.T) {
 		{func(s *spec) { s.PeerAddress = "::1" }, "peerAddress ::1 is no address of one router or node: write its unicast address"},
 		{func(s *spec) { s.PeerAddress = "224.0.0.5" }, "peerAddress 224.0.0.5 is no address of one router or node: write its unicast address"},
 		{func(s *spec) { s.PeerAddress = "255.255.255.255" }, "peerAddress 255.255.255.255 is no address of one router or node: write its unicast address"},
-		{func(s *spec) { s.PeerAddress = "fe80::1" }, "peerAddress fe80::1 is link-local and needs a link to be dialled on: write a global or unique local address, or interface"},
+		{func(s *spec) { s.PeerAddress = "fe80::1" }, "peerAddress fe80::1 is link-local and needs a link to be dialled on: write a global or unique local " +
+			"address, or interface"},
 		{func(s *spec) { s.SourceAddress = "ff02::1" }, "sourceAddress ff02::1 is no address of one router or node: write its unicast address"},
 		{func(s *spec) { s.RouterID = "0.0.0.0" }, `routerID "0.0.0.0" must have the form of an IPv4 address other than 0.0.0.0`},
 		{func(s *spec) { s.HoldTime = seconds(9.8) }, "holdTime must be whole seconds: write 10s"},
@@ -136,7 +137,8 @@ func TestPeerConflicts(t *testing.T) {
 	at := func(address, routerID string) func(*v1beta1.BGPPeerSpec) {
 		return func(s *v1beta1.BGPPeerSpec) { s.PeerAddress, s.RouterID = address, routerID }
 	}
-	nodes := []*corev1.Node{nodeObject("n1", "a", "172.30.0.11", "fd00:30::11"), nodeObject("n2", "b", "172.30.0.12"), nodeObject("n3", "a", "172.30.0.13"), nodeObject("n4", "a"), nodeObject("n5", "a")}
+	nodes := []*corev1.Node{nodeObject("n1", "a", "172.30.0.11", "fd00:30::11"), nodeObject("n2", "b", "172.30.0.12"), nodeObject("n3", "a", "172.30.0.13"),
+		nodeObject("n4", "a"), nodeObject("n5", "a")}
 	for _, tt := range []struct {
 		name     string
 		peers    []*v1beta1.BGPPeer
@@ -154,8 +156,10 @@ func TestPeerConflicts(t *testing.T) {
 			[]string{`BGPPeer young DuplicatePeer: not used on n1, n3, n4, n5: BGPPeer "old" is older and has peerAddress 172.31.0.1 there: remove one of the two, or give them disjoint nodeSelectors`}},
 		{"one address twice on disjoint nodes", []*v1beta1.BGPPeer{peerObject("x", 1, zone("a")), peerObject("y", 2, zone("b"))},
 			map[string]map[string]lb.Reason{"x": nil, "y": nil}, nil},
-		{"one link twice, and another link", []*v1beta1.BGPPeer{unnumbered("old", 1, "eth0", zone("a")), unnumbered("young", 2, "eth0"), unnumbered("other", 3, "eth1")},
-			map[string]map[string]lb.Reason{"old": nil, "young": {"n1": lb.DuplicatePeer, "n3": lb.DuplicatePeer, "n4": lb.DuplicatePeer, "n5": lb.DuplicatePeer}, "other": nil},
+		{"one link twice, and another link", []*v1beta1.BGPPeer{unnumbered("old", 1, "eth0", zone("a")), unnumbered("young", 2, "eth0"),
+			unnumbered("other", 3, "eth1")},
+			map[string]map[string]lb.Reason{"old": nil, "young": {"n1": lb.DuplicatePeer, "n3": lb.DuplicatePeer, "n4": lb.DuplicatePeer, "n5": lb.DuplicatePeer},
+				"other": nil},
 			[]string{`BGPPeer young DuplicatePeer: not used on n1, n3, n4, n5: BGPPeer "old" is older and has interface eth0 there: remove one of the two, or give them disjoint nodeSelectors`}},
 		{"two router IDs on one node", []*v1beta1.BGPPeer{
 			peerObject("x", 1, at("172.31.0.1", "192.0.2.1"), zone("b")), peerObject("y", 2, at("172.31.0.2", "")), peerObject("z", 3, at("172.31.0.3", "192.0.2.2"))},

@@ -163,7 +163,8 @@ func TestUnusableAddresses(t *testing.T) {
 		{"nothing else left", []string{"172.30.0.11"}, "[172.30.0.11] but 172.30.0.11",
 			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 172.30.0.11 (node "n1"): take that out`}},
 		{"network and broadcast are given, as MetalLB does", []string{"192.0.2.0/30"}, "[192.0.2.0-192.0.2.3]", nil},
-		{"never a host's", []string{"126.255.255.255-128.0.0.0", "169.254.0.0/15", "fe80::1", "223.255.255.255-224.0.0.3"}, "[126.255.255.255 128.0.0.0 169.255.0.0-169.255.255.255 223.255.255.255]",
+		{"never a host's", []string{"126.255.255.255-128.0.0.0", "169.254.0.0/15", "fe80::1", "223.255.255.255-224.0.0.3"},
+			"[126.255.255.255 128.0.0.0 169.255.0.0-169.255.255.255 223.255.255.255]",
 			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 127.0.0.0-127.255.255.255 (loopback), 169.254.0.0-169.254.255.255 (link-local), 224.0.0.0-224.0.0.3 (multicast), fe80::1 (link-local): take that out`}},
 		{"at both ends of the families", []string{"0.0.0.0-0.0.0.1", "255.255.255.254-255.255.255.255", "::-::2", "ff00::/8"}, "[0.0.0.1 255.255.255.254 ::2]",
 			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds what is not given to Services: 0.0.0.0 (unspecified), 255.255.255.255 (broadcast), :: (unspecified), ::1 (loopback), ff00::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff (multicast): take that out`}},
@@ -172,7 +173,8 @@ func TestUnusableAddresses(t *testing.T) {
 			o := Objects{
 				Pools: []*v1beta1.IPAddressPool{poolObject("p", 1, tt.addresses...)},
 				// Two nodes with the same address, and one with a link-local address, are handled.
-				Nodes: []*corev1.Node{nodeObject("n1", "a", "172.30.0.11", "fd00:30::11", "fe80::11"), nodeObject("n2", "a", "172.30.0.12", "172.30.0.11"), nodeObject("n3", "a")},
+				Nodes: []*corev1.Node{nodeObject("n1", "a", "172.30.0.11", "fd00:30::11", "fe80::11"), nodeObject("n2", "a", "172.30.0.12", "172.30.0.11"),
+					nodeObject("n3", "a")},
 			}
 			s, problems := Compile(o, Options{})
 			got := rangesOf(s)["p"]

@@ -121,7 +121,8 @@ func TestRecall(t *testing.T) {
 		many[:maxAssigned]: origins("198.51.100.0=lan"),
 		many:               nil,
 	} {
-		o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "restored", Annotations: map[string]string{"holdfast.dev/assigned": annotation}}}
+		o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "restored",
+			Annotations: map[string]string{"holdfast.dev/assigned": annotation}}}
 		if diff := cmp.Diff(want, recall(o), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 			t.Errorf("%q: -want +got\n%s", annotation, diff)
 		}

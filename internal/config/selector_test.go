@@ -173,7 +173,8 @@ func TestDialect(t *testing.T) {
 	}
 	off := opt
 	off.OpenStack.Ignore = true
-	service := serviceObject("s", asking(openstack.Hostname, "a.example", openstack.NodeSelector, "rack", openstack.ConnectionLimit, "5", openstack.ID, "u", openstack.Prefix+"class", "c"))
+	service := serviceObject("s", asking(openstack.Hostname, "a.example", openstack.NodeSelector, "rack", openstack.ConnectionLimit, "5", openstack.ID, "u",
+		openstack.Prefix+"class", "c"))
 	s, problems := Compile(Objects{Services: []*corev1.Service{service}}, off)
 	if diff := cmp.Diff(lb.Wish{}, s.Services[0].Wish); diff != "" || problems != nil || s.Services[0].ConnectionLimit > 0 {
 		t.Errorf("ignored, and yet %s, %v", diff, problemTexts(problems))

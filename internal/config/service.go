@@ -143,7 +143,8 @@ func (j *joined) joinID(s *lb.Service, original string, named map[string]*servic
 	}
 	if s.SharingKey != "" && s.LoadBalancerID != s.UID {
 		object := lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}
-		s.Problem = waits(s.Problem, j.report.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s: remove one of the two", AnnotationSharingKey, openstack.ID))
+		s.Problem = waits(s.Problem, j.report.fault(object, lb.InvalidRequest, "asks to share by annotation %s and by %s: remove one of the two",
+			AnnotationSharingKey, openstack.ID))
 	}
 }
 

@@ -63,7 +63,8 @@ func TestWhichServicesAreOurs(t *testing.T) {
 		reserved map[string]string
 	}{
 		{"class and default", served(), []string{"ours", "plain"}, map[string]string{"192.0.2.3": "theirs", "192.0.2.4": "leaving", "192.0.2.5": "inner"}},
-		{"class only", Options{LoadBalancerClass: "holdfast.dev/lb"}, []string{"ours"}, map[string]string{"192.0.2.1": "plain", "192.0.2.3": "leaving", "192.0.2.4": "leaving", "192.0.2.5": "inner"}},
+		{"class only", Options{LoadBalancerClass: "holdfast.dev/lb"}, []string{"ours"},
+			map[string]string{"192.0.2.1": "plain", "192.0.2.3": "leaving", "192.0.2.4": "leaving", "192.0.2.5": "inner"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, problems := Compile(Objects{Services: services}, tt.opt)
@@ -117,7 +118,8 @@ func TestService(t *testing.T) {
 	foreign := slice("web", "foreign", discoveryv1.EndpointConditions{})
 	foreign.Namespace = "other"
 	s, problems := Compile(Objects{
-		Services: []*corev1.Service{o, serviceObject("idle", func(o *corev1.Service) { o.Spec.ClusterIPs, o.Spec.ClusterIP = nil, "None" }), serviceObject("far", func(o *corev1.Service) { o.Spec.ClusterIPs = []string{"fd00:96::2"} })},
+		Services: []*corev1.Service{o, serviceObject("idle", func(o *corev1.Service) { o.Spec.ClusterIPs, o.Spec.ClusterIP = nil, "None" }),
+			serviceObject("far", func(o *corev1.Service) { o.Spec.ClusterIPs = []string{"fd00:96::2"} })},
 		EndpointSlices: []*discoveryv1.EndpointSlice{
 			slice("web", "ready", discoveryv1.EndpointConditions{Ready: yes, Serving: yes}),
 			slice("web", "unknown", discoveryv1.EndpointConditions{}),
@@ -156,7 +158,8 @@ func TestNode(t *testing.T) {
 	external := corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "203.0.113.9"}
 	n.Status.Addresses = append([]corev1.NodeAddress{external}, n.Status.Addresses...)
 	n.Labels[corev1.LabelNodeExcludeBalancers] = "false"
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}, {Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse},
+		{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue}}
 	want := lb.Node{
 		Name: "n1", Labels: n.Labels, Excluded: true, NetworkUnavailable: true,
 		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("203.0.113.9")},

@@ -26,12 +26,14 @@ func TestWish(t *testing.T) {
 		want  lb.Wish
 		fault string
 	}{
-		{"ours", []string{AnnotationSharingKey, "k", AnnotationFloatingIP, "f", AnnotationInternal, "true", AnnotationRenew, "2026-01-01", AnnotationHostname, "a.example"},
+		{"ours", []string{AnnotationSharingKey, "k", AnnotationFloatingIP, "f", AnnotationInternal, "true", AnnotationRenew, "2026-01-01", AnnotationHostname,
+			"a.example"},
 			lb.Wish{SharingKey: "k", FloatingIP: "f", Internal: true, Renew: true, Hostname: "a.example"}, ""},
 		{"MetalLB's", []string{MetalLBSharingKeyOld, "k"}, lb.Wish{SharingKey: "k"}, ""},
 		{"renew refused", []string{AnnotationRenew, "false"}, lb.Wish{}, ""},
 		{"internal is not guessed at", []string{AnnotationInternal, "yes"}, lb.Wish{}, `annotation holdfast.dev/internal is "yes": write "true" or "false"`},
-		{"two ways to share", []string{AnnotationSharingKey, "k", openstack.Prefix + "load-balancer-id", "u"}, lb.Wish{SharingKey: "k", LoadBalancerID: "u", MaxShared: 2},
+		{"two ways to share", []string{AnnotationSharingKey, "k", openstack.Prefix + "load-balancer-id", "u"},
+			lb.Wish{SharingKey: "k", LoadBalancerID: "u", MaxShared: 2},
 			"asks to share by annotation holdfast.dev/sharing-key and by loadbalancer.openstack.org/load-balancer-id: remove one of the two"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -73,7 +75,8 @@ func TestHostname(t *testing.T) {
 	}
 	for bad, why := range map[string]string{
 		"*.example.com": shape, "Example.com": shape, "example.com.": shape, "a_b": shape, "a b": shape, "é": shape,
-		strings.Repeat("a", 254): shape, "2001:db8::1": shape, "192.0.2.1": ": write a host name, not an IP address", "192.0.2.010": ": write a host name, not an IP address",
+		strings.Repeat("a", 254): shape, "2001:db8::1": shape, "192.0.2.1": ": write a host name, not an IP address",
+		"192.0.2.010": ": write a host name, not an IP address",
 	} {
 		t.Run(bad, func(t *testing.T) {
 			testHostname(t, []string{AnnotationHostname, bad}, "", []string{fmt.Sprintf(ours, bad) + why})
@@ -102,7 +105,8 @@ func TestFloatingIP(t *testing.T) {
 	object := func(name string, spec v1beta1.FloatingIPSpec) *v1beta1.FloatingIP {
 		return &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: spec}
 	}
-	full := object("full", v1beta1.FloatingIPSpec{Addresses: []string{"192.0.2.1", "2001:db8::1"}, ReclaimPolicy: v1beta1.ReclaimDelete, ServiceName: "web", Pool: "p"})
+	full := object("full", v1beta1.FloatingIPSpec{Addresses: []string{"192.0.2.1", "2001:db8::1"}, ReclaimPolicy: v1beta1.ReclaimDelete, ServiceName: "web",
+		Pool: "p"})
 	full.Annotations = map[string]string{v1beta1.AnnotationAssigned: "192.0.2.1=p"}
 	full.Status = v1beta1.FloatingIPStatus{Addresses: []string{"192.0.2.1", "x"}, BoundTo: &v1beta1.Holder{Name: "web", UID: "u"}}
 	s, problems := Compile(Objects{FloatingIPs: []*v1beta1.FloatingIP{
@@ -139,7 +143,8 @@ func TestRestoredFloatingIP(t *testing.T) {
 		{"moves to another pool", "for=a/f,192.0.2.1=p", v1beta1.FloatingIPSpec{Pool: "q"}, nil, nil},
 		{"has it still", "for=a/f,192.0.2.1=p", v1beta1.FloatingIPSpec{}, []string{"192.0.2.1"}, nil},
 		{"asks for another", "for=a/f,192.0.2.9=p", v1beta1.FloatingIPSpec{Addresses: []string{"192.0.2.1"}}, nil, []netip.Addr{a}},
-		{"the other family", "for=a/f,2001:db8::1=p", v1beta1.FloatingIPSpec{IPFamilies: []string{"IPv4", "IPv6"}, Addresses: []string{"192.0.2.1"}}, nil, []netip.Addr{a, b}},
+		{"the other family", "for=a/f,2001:db8::1=p", v1beta1.FloatingIPSpec{IPFamilies: []string{"IPv4", "IPv6"}, Addresses: []string{"192.0.2.1"}}, nil,
+			[]netip.Addr{a, b}},
 		{"a family that it does not want", "for=a/f,2001:db8::1=p", v1beta1.FloatingIPSpec{}, nil, nil},
 		{"a copied manifest", "for=a/original,192.0.2.1=p", v1beta1.FloatingIPSpec{}, nil, nil},
 	} {
@@ -300,7 +305,8 @@ func TestMemory(t *testing.T) {
 // A restored Service has a new UID, so the id written on it names no Service.
 func TestRestoredLoadBalancerID(t *testing.T) {
 	object := func(uid, id, record string) *corev1.Service {
-		return serviceObject(uid, asking(openstack.Prefix+"load-balancer-id", id, v1beta1.AnnotationAssigned, record), func(o *corev1.Service) { o.UID = types.UID(uid) })
+		return serviceObject(uid, asking(openstack.Prefix+"load-balancer-id", id, v1beta1.AnnotationAssigned, record),
+			func(o *corev1.Service) { o.UID = types.UID(uid) })
 	}
 	restored, sharer := object("new", "old", "192.0.2.1=lan"), object("sharer", "new", "192.0.2.1=lan")
 	typo := object("typo", "none", "")

@@ -30,7 +30,8 @@ func (s *Settings) Define(f *flag.FlagSet, healthListen string) {
 	f.StringVar(&s.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; by default the cluster the process runs in")
 	f.StringVar(&s.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "`namespace` Holdfast runs in")
 	f.StringVar(&s.DaemonSet, "daemonset", "holdfast-speaker", "`name` of the speakers' DaemonSet")
-	f.StringVar(&s.MembersSecret, "members-secret", "holdfast-members", "`name` of the Secret with the key of the speakers' membership; the controller creates it if absent")
+	f.StringVar(&s.MembersSecret, "members-secret", "holdfast-members", "`name` of the Secret with the key of the speakers' membership; the controller "+
+		"creates it if absent")
 	f.StringVar(&s.MetricsListen, "metrics-listen", ":9217", "`address` of /metrics")
 	f.StringVar(&s.HealthListen, "health-listen", healthListen, "`address` of /healthz and /readyz")
 	f.StringVar(&s.DebugListen, "debug-listen", "127.0.0.1:9219", "`address` of /debug/state and /debug/pprof")

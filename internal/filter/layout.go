@@ -111,7 +111,8 @@ func (l layout) chains() []nft.Chain {
 		for _, r := range reasons() {
 			list = append(list, f.newDropChain(r, l.log))
 		}
-		list = append(list, f.newRefuseChain(l.log), f.newRejectChain(), f.newPingLimitChain(), f.newClosedChain(), f.newICMPChain(), f.newGuardChain(), f.newLeftChain())
+		list = append(list, f.newRefuseChain(l.log), f.newRejectChain(), f.newPingLimitChain(), f.newClosedChain(), f.newICMPChain(), f.newGuardChain(),
+			f.newLeftChain())
 		guard.Rules = append(guard.Rules, f.toFrontendChain(), f.toGuardChain())
 		own.Rules = append(own.Rules, f.toFrontendChain())
 		left.Rules = append(left.Rules, slices.Concat(f.Is(), f.destinationIn(addressesSet), goTo(f.named(leftChain))))
@@ -133,7 +134,8 @@ func acceptLoopback() nft.Rule {
 // are not yet visible: it returns without a verdict and is treated as a packet to no frontend.
 func (f *family) toFrontendChain() nft.Rule {
 	key, _ := f.LoadFrontend()
-	return slices.Concat(f.Is(), key, nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(frontendsSet), IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT}))
+	return slices.Concat(f.Is(), key, nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(frontendsSet), IsDestRegSet: true,
+		DestRegister: unix.NFT_REG_VERDICT}))
 }
 
 // toGuardChain sends all other packets to guarded addresses to the guard chain. It is after toFrontendChain because an

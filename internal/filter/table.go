@@ -35,7 +35,8 @@ type Desired struct {
 
 // equal reports whether both are the same.
 func (d *Desired) equal(o *Desired) bool {
-	return d.NoLog == o.NoLog && slices.Equal(d.PodLinks, o.PodLinks) && slices.Equal(d.Relayed, o.Relayed) && slices.Equal(d.Addresses, o.Addresses) && slices.Equal(d.Guarded, o.Guarded) &&
+	return d.NoLog == o.NoLog && slices.Equal(d.PodLinks, o.PodLinks) && slices.Equal(d.Relayed, o.Relayed) && slices.Equal(d.Addresses, o.Addresses) &&
+		slices.Equal(d.Guarded, o.Guarded) &&
 		slices.Equal(d.Reset, o.Reset) && slices.Equal(d.Pings, o.Pings) && slices.EqualFunc(d.Frontends, o.Frontends, equalFrontends)
 }
 

@@ -264,7 +264,8 @@ func TestChartValues(t *testing.T) {
 		{"loadBalancerClass=example.org/edge", []string{"--load-balancer-class=example.org/edge"}, []string{"holdfast.dev/lb"}},
 		{"defaultLoadBalancer=false", []string{"--default-load-balancer=false"}, []string{"--default-load-balancer=true"}},
 		{"ignoreExcludeLabel=true", []string{"--ignore-exclude-label=true"}, []string{"--ignore-exclude-label=false"}},
-		{"openStack.annotateAll=true,openStack.maxShared=5,openStack.internal=true", []string{"--openstack-annotate-all=true", "--openstack-max-shared=5", "--openstack-internal=true"}, nil},
+		{"openStack.annotateAll=true,openStack.maxShared=5,openStack.internal=true",
+			[]string{"--openstack-annotate-all=true", "--openstack-max-shared=5", "--openstack-internal=true"}, nil},
 		{"openStack.nodeSelector=edge in (a\\, b)", []string{`"--openstack-node-selector=edge in (a, b)"`}, []string{`"--openstack-node-selector="`}},
 		{"deadEndpoints.enabled=false", []string{"--withdraw-dead-endpoints=false"}, []string{"pods/status", "controller-pods"}},
 		{"deadEndpoints.maxNodes=3", []string{"--dead-endpoints-max-nodes=3"}, []string{"=10%"}},
@@ -274,7 +275,8 @@ func TestChartValues(t *testing.T) {
 		{"metrics.port=19217", []string{"--metrics-listen=:19217", "containerPort: 19217"}, []string{": 9217"}},
 		{"metrics.podMonitor.enabled=true,metrics.podMonitor.labels.release=prometheus", []string{"kind: PodMonitor", "release: prometheus"}, nil},
 		{"controller.replicas=1", []string{"replicas: 1"}, []string{"PodDisruptionBudget"}},
-		{"controller.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone", []string{"topologyKey: zone"}, []string{"topologyKey: kubernetes.io/hostname"}},
+		{"controller.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone", []string{"topologyKey: zone"},
+			[]string{"topologyKey: kubernetes.io/hostname"}},
 		{"speaker.kubeProxyLivez=[::1]:20256", []string{"--kube-proxy-livez=[::1]:20256\n"}, []string{":10256"}},
 		{"speaker.kubeProxyLivez=", []string{"--kube-proxy-livez=\n"}, []string{":10256"}},
 		{"speaker.membersPort=17947,speaker.healthPort=19218,speaker.debugPort=19219",
@@ -283,7 +285,8 @@ func TestChartValues(t *testing.T) {
 		{"speaker.filter.internalTraffic=true", []string{"--allow-internal-traffic=true", "--disable-filter=false"}, []string{"--allow-internal-traffic=false"}},
 		{"speaker.filter.podLinks={wep,knet}", []string{"--pod-link=wep\n            - --pod-link=knet\n"}, nil},
 		{"speaker.relay=false", []string{"--relay=false\n"}, []string{"--relay=true"}},
-		{"speaker.tolerations[0].key=dedicated,speaker.tolerations[0].operator=Exists", []string{"key: dedicated\n          operator: Exists"}, []string{"- operator: Exists"}},
+		{"speaker.tolerations[0].key=dedicated,speaker.tolerations[0].operator=Exists", []string{"key: dedicated\n          operator: Exists"},
+			[]string{"- operator: Exists"}},
 		{"speaker.tolerations=null", []string{"key: node.kubernetes.io/unschedulable\n          operator: Exists"}, []string{"- operator: Exists"}},
 		{"logLevel=info", []string{"        - operator: Exists\n"}, nil},
 		{"speaker.nodeSelector.edge=yes,controller.nodeSelector.edge=no", []string{"edge: \"yes\"", "edge: \"no\""}, nil},
@@ -313,8 +316,10 @@ func TestChartValues(t *testing.T) {
 func TestChartRefusesValues(t *testing.T) {
 	for _, set := range []string{
 		"unknown=1", "openStack.maxShared=0", "openStack.maxSharedLB=3", "image.digest=x", "image.pullPolicy=Sometimes", "image.tag=a/b", "loadBalancerClass=",
-		"loadBalancerClass=a b", "defaultLoadBalancer=maybe", "logLevel=trace", "deadEndpoints.maxNodes=101%", "deadEndpoints.maxNodes=-1", "metrics.port=0", "metrics.podMonitor.every=1s",
-		"controller.replicas=0", "controller.limits.cpu=1", "speaker.membersPort=65536", "speaker.replicas=3", "speaker.filter.enabled=maybe", "speaker.filter.mode=open", "speaker.relay=maybe",
+		"loadBalancerClass=a b", "defaultLoadBalancer=maybe", "logLevel=trace", "deadEndpoints.maxNodes=101%", "deadEndpoints.maxNodes=-1", "metrics.port=0",
+		"metrics.podMonitor.every=1s",
+		"controller.replicas=0", "controller.limits.cpu=1", "speaker.membersPort=65536", "speaker.replicas=3", "speaker.filter.enabled=maybe",
+		"speaker.filter.mode=open", "speaker.relay=maybe",
 		"speaker.kubeProxyLivez=10256", "speaker.kubeProxyLivez=http://127.0.0.1:10256",
 		"speaker.tolerations[0].effect=Never", "imagePullSecrets[0]=registry",
 	} {
@@ -381,7 +386,9 @@ func TestCRDs(t *testing.T) {
 	if err := yaml.Unmarshal(text, &kustomization); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"holdfast.dev_bfdprofiles.yaml", "holdfast.dev_bgpadvertisements.yaml", "holdfast.dev_bgppeers.yaml", "holdfast.dev_communities.yaml", "holdfast.dev_floatingips.yaml", "holdfast.dev_ipaddresspools.yaml", "holdfast.dev_l2advertisements.yaml", "holdfast.dev_poolmemories.yaml", "holdfast.dev_speakerstates.yaml"}
+	want := []string{"holdfast.dev_bfdprofiles.yaml", "holdfast.dev_bgpadvertisements.yaml", "holdfast.dev_bgppeers.yaml", "holdfast.dev_communities.yaml",
+		"holdfast.dev_floatingips.yaml", "holdfast.dev_ipaddresspools.yaml", "holdfast.dev_l2advertisements.yaml", "holdfast.dev_poolmemories.yaml",
+		"holdfast.dev_speakerstates.yaml"}
 	for where, got := range map[string][]string{"config/crd": base(inConfig), "the chart": base(inChart), "kustomization.yaml": kustomization.Resources} {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: -want +got\n%s", where, diff)

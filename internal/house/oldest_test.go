@@ -223,7 +223,8 @@ func (s oldest) testRights(t *testing.T) {
 		s.remove(t, o)
 	}
 	for node, want := range map[string]string{"w1": "", "w2": "of its own node only", "": "of its own node only"} {
-		state := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "holdfast.dev/v1beta1", "kind": "SpeakerState", "metadata": map[string]any{"name": "w1"}}}
+		state := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "holdfast.dev/v1beta1", "kind": "SpeakerState",
+			"metadata": map[string]any{"name": "w1"}}}
 		client, err := apitest.Resource(apitest.As(s.config, speaker, node), state)
 		if err != nil {
 			t.Fatal(err)

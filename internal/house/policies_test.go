@@ -70,7 +70,8 @@ status: {conditions: [{type: EndpointsWithdrawn, status: "False", reason: Reacha
 
 // condition is a patch of the status by one condition.
 func condition(kind, status, reason string) string {
-	return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"message":"test","lastTransitionTime":"2026-02-01T00:00:00Z"}]}}`, kind, status, reason)
+	return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"message":"test","lastTransitionTime":"2026-02-01T00:00:00Z"}]}}`, kind,
+		status, reason)
 }
 
 // policyTest is a write by one of our accounts, and a part of the refusal, "" if it is admitted.
@@ -113,7 +114,8 @@ func speakerPolicies(t *testing.T, decide verdict) {
 		{"a finalizer", aService, `{"metadata":{"finalizers":null}}`, "may not change the metadata"},
 		{"a label", aService, `{"metadata":{"labels":{"app":"other"}}}`, "may not change the metadata"},
 		{"spec", aService, `{"spec":{"externalIPs":["192.0.2.2"]}}`, "conditions of a Service only"},
-		{"a long text that every node reads", aService, strings.Replace(condition("holdfast.dev/Announcers", "True", "Announced"), `"test"`, `"`+strings.Repeat("x", 32000)+`"`, 1), "may have 8192 letters"},
+		{"a long text that every node reads", aService, strings.Replace(condition("holdfast.dev/Announcers", "True", "Announced"), `"test"`,
+			`"`+strings.Repeat("x", 32000)+`"`, 1), "may have 8192 letters"},
 		{"own state", aState, `{"status":{"conditions":[{"type":"EndpointsWithdrawn","status":"False","reason":"Reachable","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}],"unreachable":[]}}`, ""},
 		{"conditions of the own state", aState, `{"status":{}}`, "may not change the conditions"},
 	} {
@@ -160,7 +162,8 @@ func controllerServicePolicy(t *testing.T, decide verdict) {
 		{"own condition", aService, condition("holdfast.dev/Written", "False", "WriteRefused"), ""},
 		{"the record of the addresses", aService, condition("holdfast.dev/AddressRecord", "True", "Recorded"), ""},
 		{"own annotations", aService, `{"metadata":{"annotations":{"holdfast.dev/assigned":null,"holdfast.dev/hostname-shown":"x.org","loadbalancer.openstack.org/load-balancer-id":"x"}}}`, ""},
-		{"own finalizers", aService, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["holdfast.dev/address","service.kubernetes.io/load-balancer-cleanup"]}}`, ""},
+		{"own finalizers", aService, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["holdfast.dev/address","service.kubernetes.io/load-balancer-cleanup"]}}`,
+			""},
 		{"the record of who announces is forged", aService, condition("holdfast.dev/Announcers", "True", "Announced"), "may remove the speakers' conditions"},
 		{"released", aService, released, ""},
 		{"released without a trace", aService, gone, ""},
@@ -180,7 +183,8 @@ func controllerServicePolicy(t *testing.T, decide verdict) {
 // TestAddressRecordPolicy: only the controller writes the record. Others may write the rest of the status, and remove it.
 func TestAddressRecordPolicy(t *testing.T) {
 	const conditions = "  conditions:\n"
-	recorded := strings.Replace(aService, conditions, conditions+`    - {type: holdfast.dev/AddressRecord, status: "True", reason: Recorded, message: uid=u, lastTransitionTime: "2026-01-01T00:00:00Z"}`+"\n", 1)
+	recorded := strings.Replace(aService, conditions,
+		conditions+`    - {type: holdfast.dev/AddressRecord, status: "True", reason: Recorded, message: uid=u, lastTransitionTime: "2026-01-01T00:00:00Z"}`+"\n", 1)
 	floating := strings.Replace(recorded, "v1\nkind: Service", "holdfast.dev/v1beta1\nkind: FloatingIP", 1)
 	forged := `{"status":{"conditions":[{"type":"holdfast.dev/AddressRecord","status":"True","reason":"Recorded","message":"uid=v"}]}}`
 	decide := generatedPolicies(t)
@@ -205,7 +209,8 @@ func TestControllerPodPolicy(t *testing.T) {
 	controllerPodPolicy(t, decide)
 	withdraw := condition("Ready", "False", "HoldfastNodeUnreachable")
 	newer := strings.Replace(withdraw, `"type":`, `"observedGeneration":4,"type":`, 1)
-	policyTest{"with a field that the oldest Kubernetes has not", aPod, newer, "may mark a ready pod not ready"}.run(t, decide, "holdfast-system:holdfast-controller", "")
+	policyTest{"with a field that the oldest Kubernetes has not", aPod, newer, "may mark a ready pod not ready"}.run(t, decide,
+		"holdfast-system:holdfast-controller", "")
 }
 
 func controllerPodPolicy(t *testing.T, decide verdict) {

@@ -61,7 +61,8 @@ func impure(file *ast.File) []string {
 	ast.Inspect(file, func(n ast.Node) bool {
 		if s, is := n.(*ast.SelectorExpr); is {
 			from, isName := s.X.(*ast.Ident)
-			if isName && from.Name == "time" && slices.Contains([]string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep"}, s.Sel.Name) {
+			if isName && from.Name == "time" && slices.Contains([]string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep"},
+				s.Sel.Name) {
 				out = append(out, "calls time."+s.Sel.Name)
 			}
 		}

@@ -93,7 +93,8 @@ func valuesReference(t *testing.T) string {
 	}
 	initial := map[string]any{}
 	leaves("", values, initial)
-	out := "# Values of the chart\n\nUnknown values are refused by `values.schema.json`. Custom resources set everything else.\n\n| value | default | meaning |\n|---|---|---|\n"
+	out := "# Values of the chart\n\nUnknown values are refused by `values.schema.json`. Custom resources set everything else.\n\n| value | default | " +
+		"meaning |\n|---|---|---|\n"
 	var path []string
 	comment, shown := "", 0
 	for line := range strings.Lines(text) {

@@ -52,7 +52,8 @@ func (a *assigner) choose(s *subject, missing []int, first *supply) (got perFami
 func (a *assigner) known(s *subject, family lb.Family, candidates []*supply) (netip.Addr, *refusal) {
 	for _, last := range a.memory.own[s.Key] {
 		pool := a.index.find(last.Address)
-		if lb.FamilyOf(last.Address) != family || !slices.Contains(candidates, pool) || pool.avoids(last.Address) || s.joins && len(a.holders[last.Address].services) == 0 {
+		if lb.FamilyOf(last.Address) != family || !slices.Contains(candidates, pool) || pool.avoids(last.Address) || s.joins &&
+			len(a.holders[last.Address].services) == 0 {
 			continue
 		}
 		if a.admits(s, last.Address, pool) == nil {

@@ -54,7 +54,8 @@ func TestFloatingIP(t *testing.T) {
 			floating("f", owning("192.0.2.9"), func(f *lb.FloatingIP) { f.Pool, f.Record = "p", lb.Origins{{Address: f.Addresses[0], Pool: "old"}} }),
 			[]lb.Service{service("s", asking("192.0.2.9"))}, addrs("10.0.0.0"), lb.Available, nil},
 		// Missing families come from the same pool.
-		{"is as internal as its address", []lb.Pool{internal}, floating("f", owning("10.0.0.2"), func(f *lb.FloatingIP) { f.Families = []lb.Family{lb.IPv4, lb.IPv6} }),
+		{"is as internal as its address", []lb.Pool{internal}, floating("f", owning("10.0.0.2"),
+			func(f *lb.FloatingIP) { f.Families = []lb.Family{lb.IPv4, lb.IPv6} }),
 			nil, addrs("10.0.0.2"), lb.NoFamily, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -98,7 +99,8 @@ func TestKeptFloatingIP(t *testing.T) {
 		services []lb.Service
 		want     []string
 	}{
-		{"its Service is gone: free by its address", floating("keep", owning("10.0.0.2"), dedicatedTo("first", true)), []lb.Service{service("next", asking("10.0.0.2"))},
+		{"its Service is gone: free by its address", floating("keep", owning("10.0.0.2"), dedicatedTo("first", true)),
+			[]lb.Service{service("next", asking("10.0.0.2"))},
 			[]string{`next [10.0.0.2] Assigned: has 10.0.0.2 from pool "p"`}},
 		{"its Service is gone: free by its name", floating("keep", owning("10.0.0.2"), dedicatedTo("first", true)), []lb.Service{service("next", claiming("keep"))},
 			[]string{`next [10.0.0.2] Assigned: has 10.0.0.2 from pool "p"`}},
@@ -110,8 +112,10 @@ func TestKeptFloatingIP(t *testing.T) {
 			[]string{`next [] FloatingIPInUse: claims FloatingIP "keep", whose spec.serviceName gives it to Service "first", which exists`}},
 		{"its Service is created again: the user keeps it", floating("keep", owning("10.0.0.2"), dedicatedTo("first", false)),
 			[]lb.Service{service("first"), service("next", asking("10.0.0.2"), holding("10.0.0.2"), from("10.0.0.2", "p"))},
-			[]string{`first [] FloatingIPInUse: claims FloatingIP "keep" with 10.0.0.2, which Service default/next holds`, `next [10.0.0.2] Assigned: has 10.0.0.2 from pool "p"`}},
-		{"this Service has an address: keep it for ever", floating("keep", wanting("10.0.0.3"), dedicatedTo("web", false)), []lb.Service{service("web", holding("10.0.0.3"), from("10.0.0.3", "p"))},
+			[]string{`first [] FloatingIPInUse: claims FloatingIP "keep" with 10.0.0.2, which Service default/next holds`,
+				`next [10.0.0.2] Assigned: has 10.0.0.2 from pool "p"`}},
+		{"this Service has an address: keep it for ever", floating("keep", wanting("10.0.0.3"), dedicatedTo("web", false)),
+			[]lb.Service{service("web", holding("10.0.0.3"), from("10.0.0.3", "p"))},
 			[]string{`web [10.0.0.3] Assigned: has 10.0.0.3 from pool "p"`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -164,7 +168,8 @@ func TestForeignAddress(t *testing.T) {
 		service("b", holding(node)), // ServiceLB of k3s shows the nodes' addresses on all Services
 		service("c", holding(node), asking("192.0.2.2")),
 	}}
-	want := []string{"a [172.18.0.2] " + said + "set holdfast.dev/renew", "b [172.18.0.2] " + said + "set holdfast.dev/renew", "c [172.18.0.2] " + said + "set holdfast.dev/renew"}
+	want := []string{"a [172.18.0.2] " + said + "set holdfast.dev/renew", "b [172.18.0.2] " + said + "set holdfast.dev/renew", "c [172.18.0.2] " + said +
+		"set holdfast.dev/renew"}
 	if diff := cmp.Diff(want, text(Assign(s))); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}

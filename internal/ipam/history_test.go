@@ -49,7 +49,8 @@ func seeds(t *testing.T, histories int) (first uint64, count int) {
 // others; Services change their type or class and come back. The leader sees Services, pools, FloatingIPs and
 // namespaces late, each by an amount of its own; it dies between two writes, or is paused for any time between decision
 // and write, while another leads. Writes carry the versions that they were decided on. invariant_test.go checks the invariants by brute force over
-// pools of a few addresses, for each decision; writers_test.go checks each write against what the API server has. A failing seed is printed; HISTORY_SEED=SEED with
+// pools of a few addresses, for each decision; writers_test.go checks each write against what the API server has. A failing seed is printed;
+// HISTORY_SEED=SEED with
 // -run TestHistory replays it.
 //
 // The first 200 seeds find each of these planted bugs: an address is assigned that is in

@@ -14,7 +14,8 @@ import (
 // checkAll checks one decision by itself, with code independent of Assign.
 func checkAll(s lb.State, r Result) error {
 	w := newWitness(s, r)
-	return errors.Join(w.noneTwice(), w.nothingUnasked(), w.givenByThePools(), w.floatingIPsStay(), w.nobodyWaitsForNothing(), w.countsAreRight(), w.quotasHold(), w.releasesAreNoted())
+	return errors.Join(w.noneTwice(), w.nothingUnasked(), w.givenByThePools(), w.floatingIPsStay(), w.nobodyWaitsForNothing(), w.countsAreRight(), w.quotasHold(),
+		w.releasesAreNoted())
 }
 
 // witness is a decision as an observer sees it.
@@ -30,7 +31,8 @@ type witness struct {
 }
 
 func newWitness(s lb.State, r Result) *witness {
-	w := &witness{s, r, map[lb.Key]*lb.Service{}, map[netip.Addr][]lb.Key{}, map[netip.Addr][]lb.Key{}, map[netip.Addr][]lb.Key{}, map[netip.Addr]*lb.FloatingIP{}, map[netip.Addr]*lb.FloatingIP{}, map[netip.Addr]lb.Release{}}
+	w := &witness{s, r, map[lb.Key]*lb.Service{}, map[netip.Addr][]lb.Key{}, map[netip.Addr][]lb.Key{}, map[netip.Addr][]lb.Key{}, map[netip.Addr]*lb.FloatingIP{},
+		map[netip.Addr]*lb.FloatingIP{}, map[netip.Addr]lb.Release{}}
 	for i := range s.Services {
 		svc := &s.Services[i]
 		w.services[svc.Key] = svc

@@ -168,7 +168,8 @@ func (w *witness) givenByThePools() error {
 				return fmt.Errorf("%s was given %s before its namespace was known", svc.Key, addr)
 			}
 			lent := w.owns[addr] != nil && w.claimed(w.owns[addr], svc) && (p == nil || suits(p, svc))
-			if !lent && (p == nil || !w.allows(p, svc, addr, recalled || joiner(svc)) || len(w.holds[addr]) == 1 && w.quarantined(p, addr, svc.Key)) || w.bars(addr, svc.Key) && !w.leaves(addr, svc) {
+			if !lent && (p == nil || !w.allows(p, svc, addr, recalled || joiner(svc)) || len(w.holds[addr]) == 1 && w.quarantined(p, addr, svc.Key)) ||
+				w.bars(addr, svc.Key) && !w.leaves(addr, svc) {
 				return fmt.Errorf("%s was given %s, which it may not have", svc.Key, addr)
 			}
 			if len(svc.RequestedAddresses) > 0 && lb.FamilyOf(svc.RequestedAddresses[0]) == lb.FamilyOf(addr) && svc.RequestedAddresses[0] != addr {
@@ -267,7 +268,8 @@ func (w *witness) countsAreRight() error {
 		}
 		want = append(want, u)
 	}
-	if diff := gocmp.Diff(want, w.Result.Pools, cmpopts.IgnoreFields(Usage{}, "Released", "ReleasedForgotten", "Retained", "RetainedCount", "Holders")); diff != "" {
+	if diff := gocmp.Diff(want, w.Result.Pools, cmpopts.IgnoreFields(Usage{}, "Released", "ReleasedForgotten", "Retained", "RetainedCount",
+		"Holders")); diff != "" {
 		return fmt.Errorf("counts: -want +got\n%s", diff)
 	}
 	return nil

@@ -177,7 +177,8 @@ func (a *assigner) overQuota(s *subject, pool *supply, family lb.Family, t holde
 	if have < most {
 		return nil
 	}
-	return refuse(lb.QuotaExceeded, "but namespace %q holds %d of the %d %s addresses that its quota in pool %q allows", s.Key.Namespace, have, most, family, pool.Name)
+	return refuse(lb.QuotaExceeded, "but namespace %q holds %d of the %d %s addresses that its quota in pool %q allows", s.Key.Namespace, have, most, family,
+		pool.Name)
 }
 
 // ring is what is held under one sharing key.

@@ -213,7 +213,8 @@ func (h *history) create(r *run, k Keep) {
 		return
 	}
 	w := h.clone()
-	w.FloatingIPs = append(w.FloatingIPs, floatingObject{FloatingIP: lb.FloatingIP{Key: k.Service, UID: fmt.Sprintf("k%d", len(h.worlds)), Families: k.Families, Wanted: k.Addresses, ServiceName: k.Service.Name}})
+	w.FloatingIPs = append(w.FloatingIPs, floatingObject{FloatingIP: lb.FloatingIP{Key: k.Service, UID: fmt.Sprintf("k%d", len(h.worlds)), Families: k.Families,
+		Wanted: k.Addresses, ServiceName: k.Service.Name}})
 	slices.SortFunc(w.FloatingIPs, byID)
 	h.commit(w)
 	r.floatingIPs.wrote(*get(h.FloatingIPs, k.Service))

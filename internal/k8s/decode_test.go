@@ -32,7 +32,8 @@ const (
 // One object that cannot be read is one: the others of the list are as they are, and of itself all fields but those.
 func TestDecodeListWithUnreadable(t *testing.T) {
 	list := &v1beta1.IPAddressPoolList{}
-	body := `{"apiVersion":"holdfast.dev/v1beta1","kind":"IPAddressPoolList","metadata":{"resourceVersion":"9","continue":"x"},"items":[` + goodPool + "," + badPool + `]}`
+	body := `{"apiVersion":"holdfast.dev/v1beta1","kind":"IPAddressPoolList","metadata":{"resourceVersion":"9","continue":"x"},"items":[` + goodPool + "," +
+		badPool + `]}`
 	if _, _, err := newTolerantDecoder(t).Decode([]byte(body), nil, list); err != nil {
 		t.Fatal(err)
 	}

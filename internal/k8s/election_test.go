@@ -247,7 +247,8 @@ func (w *world) land(by string, r *http.Request, body []byte) *http.Response {
 }
 
 func failure(code int, reason metav1.StatusReason) *http.Response {
-	return answer(code, &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: reason, Code: int32(code)})
+	return answer(code, &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: reason,
+		Code: int32(code)})
 }
 
 func answer(code int, o any) *http.Response {

@@ -16,7 +16,8 @@ func TestUnreadableStatusIsOverwritten(t *testing.T) {
 		return metav1.ObjectMeta{Name: "p", Namespace: "n", ResourceVersion: "7", Annotations: map[string]string{config.MarkUnreadable: fields}}
 	}
 	k, sent := writingTo(t, "IPAddressPool")
-	pool := &v1beta1.IPAddressPool{ObjectMeta: meta("status.retained: no time\nstatus.assignedIPv4: too large"), Status: v1beta1.IPAddressPoolStatus{AssignedIPv6: 1}}
+	pool := &v1beta1.IPAddressPool{ObjectMeta: meta("status.retained: no time\nstatus.assignedIPv4: too large"),
+		Status: v1beta1.IPAddressPoolStatus{AssignedIPv6: 1}}
 	if wrote, err := k.UpdatePool(t.Context(), pool, v1beta1.IPAddressPoolStatus{AssignedIPv6: 1, AssignedIPv4: 2}); err != nil || !wrote {
 		t.Fatal(wrote, err)
 	}

@@ -29,7 +29,8 @@ func TestUpdateMemory(t *testing.T) {
 		sent []string
 	}{
 		{"nothing", nil, none, nil},
-		{"the first", nil, some, []string{`{"kind":"PoolMemory","apiVersion":"holdfast.dev/v1beta1","metadata":{"name":"p",` + owners + `},"status":{"forgotten":5}}`}},
+		{"the first", nil, some, []string{`{"kind":"PoolMemory","apiVersion":"holdfast.dev/v1beta1","metadata":{"name":"p",` + owners +
+			`},"status":{"forgotten":5}}`}},
 		{"more", memory("1", none), some, patch(`{"forgotten":5}`)},
 		{"no more", memory("1", some), none, patch(`{"forgotten":null}`)},
 		{"the same", memory("1", some), some, nil},

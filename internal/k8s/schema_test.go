@@ -65,7 +65,9 @@ var examples = map[string]any{
 	"addresses": "192.0.2.1", "sourceRanges": "192.0.2.0/24", "peerAddress": "192.0.2.1", "sourceAddress": "192.0.2.2", "routerID": "192.0.2.3",
 	"holdTime": "90s", "keepaliveTime": "30s", "connectTime": "5s", "reuseDelay": "10m", "communities": "65000:1", "address": "192.0.2.4",
 	"observed": micro, "unreachable.since": micro, "silent.since": micro, "since": second, "time": second, "until": second, "boundSince": second,
-	"lastTransitionTime": second, "communities.value": "65000:1", "communities.name": "ab", "vrf": "", "echoMode": false, "bfd": "up", "receiveInterval": 300, "transmitInterval": 300, "echoInterval": 50, "detectMultiplier": 3, "peerASN": 64513, "aggregationLength": 32, "aggregationLengthV6": 128, "type": "Valid", "reason": "Valid",
+	"lastTransitionTime": second, "communities.value": "65000:1", "communities.name": "ab", "vrf": "", "echoMode": false, "bfd": "up", "receiveInterval": 300,
+	"transmitInterval": 300, "echoInterval": 50, "detectMultiplier": 3, "peerASN": 64513, "aggregationLength": 32, "aggregationLengthV6": 128, "type": "Valid",
+	"reason": "Valid",
 }
 
 const (
@@ -148,13 +150,15 @@ func extremes(s *structuralschema.Structural) []any {
 	}
 	for _, n := range []string{
 		"0", "-1", "1.0", "1e3", "127", "128", "255", "256", "65535", "65536", "2147483647", "2147483648", "-2147483648", "-2147483649", "4294967295", "4294967296",
-		"9007199254740992", "4611686018427387904", "4611686018427388416", "9223372036854775807", "9223372036854775808", "-9223372036854775809", "18446744073709551616", "1e21", "1e30", "1.5",
+		"9007199254740992", "4611686018427387904", "4611686018427388416", "9223372036854775807", "9223372036854775808", "-9223372036854775809",
+		"18446744073709551616", "1e21", "1e30", "1.5",
 	} {
 		out = append(out, json.RawMessage(n))
 	}
 	for _, text := range []string{
 		"", "a", "é", second, micro, "2026-01-02t03:04:05z", "2026-01-02T03:04:05.6Z", "2026-01-02T03:04:05.678901234Z", "2026-01-02T03:04:05+01:00",
-		"2026-01-02T03:04:05.678901+01:00", "2026-01-02T03:04:05+99:99", "2026-02-30T03:04:05Z", "2026-02-30T03:04:05.678901Z", "0000-01-01T00:00:00Z", "9999-12-31T23:59:59Z",
+		"2026-01-02T03:04:05.678901+01:00", "2026-01-02T03:04:05+99:99", "2026-02-30T03:04:05Z", "2026-02-30T03:04:05.678901Z", "0000-01-01T00:00:00Z",
+		"9999-12-31T23:59:59Z",
 		"9999-12-31T23:59:59.999999Z", "2026-01-02T24:00:00Z", "2026-01-02T03:04:60Z", "2026-01-02T03:04:05x6Z", "2026-01-02", "2026-01-02 03:04:05Z",
 		"0", "0s", "1ns", "1.5h", "+1h", "-1s", "1h1m1s", "65535s", "2562047h", "2562048h", "9223372036854775807ns", "9223372036854775808ns", "1e3s", "1d", "1",
 	} {

@@ -22,19 +22,22 @@ func secretServer(t *testing.T, secrets []corev1.Secret) *Cluster {
 	t.Helper()
 	kinds := map[string]string{
 		"nodes": "Node", "daemonsets": "DaemonSet", "services": "Service", "pods": "Pod", "endpointslices": "EndpointSlice",
-		"ipaddresspools": "IPAddressPool", "l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "bfdprofiles": "BFDProfile", "communities": "Community",
+		"ipaddresspools": "IPAddressPool", "l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer",
+		"bfdprofiles": "BFDProfile", "communities": "Community",
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		refuse := func(code int32, reason metav1.StatusReason) {
 			w.WriteHeader(int(code))
-			_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: reason, Code: code})
+			_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: reason,
+				Code: code})
 		}
 		resource := path.Base(r.URL.Path)
 		if kinds[resource] == "" && resource != "secrets" {
 			t.Errorf("a speaker asks for %s", resource)
 		}
-		list := map[string]any{"kind": kinds[resource] + "List", "apiVersion": strings.TrimPrefix(strings.TrimPrefix(path.Dir(r.URL.Path), "/apis/"), "/api/"), "metadata": map[string]any{"resourceVersion": "1"}, "items": []any{}}
+		list := map[string]any{"kind": kinds[resource] + "List", "apiVersion": strings.TrimPrefix(strings.TrimPrefix(path.Dir(r.URL.Path), "/apis/"), "/api/"),
+			"metadata": map[string]any{"resourceVersion": "1"}, "items": []any{}}
 		switch {
 		case resource == "secrets" && secrets == nil:
 			refuse(http.StatusForbidden, metav1.StatusReasonForbidden)
@@ -81,13 +84,15 @@ func TestSecrets(t *testing.T) {
 		}
 	}
 	k := secretServer(t, []corev1.Secret{
-		secret("holdfast", "ours", corev1.SecretTypeBasicAuth), secret("holdfast", "other-type", corev1.SecretTypeOpaque), secret("tenant", "theirs", corev1.SecretTypeBasicAuth),
+		secret("holdfast", "ours", corev1.SecretTypeBasicAuth), secret("holdfast", "other-type", corev1.SecretTypeOpaque),
+		secret("tenant", "theirs", corev1.SecretTypeBasicAuth),
 	})
 	if err := k.WaitForSync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	o := k.Objects()
-	want := corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast", Name: "ours"}, Type: corev1.SecretTypeBasicAuth, Data: map[string][]byte{"password": []byte("Geheim-7")}}
+	want := corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast", Name: "ours"}, Type: corev1.SecretTypeBasicAuth,
+		Data: map[string][]byte{"password": []byte("Geheim-7")}}
 	if len(o.Secrets) != 1 || o.SecretNamespace != "holdfast" {
 		t.Fatalf("%d Secrets of %q", len(o.Secrets), o.SecretNamespace)
 	}

@@ -62,7 +62,8 @@ func TestServicePatch(t *testing.T) {
 	now := metav1.NewTime(then.Add(time.Hour))
 	service := func() *corev1.Service {
 		return &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: "7", Finalizers: []string{"f/old", "f/kept"}, Annotations: map[string]string{"ours": "old", "theirs": "x"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: "7", Finalizers: []string{"f/old", "f/kept"},
+				Annotations: map[string]string{"ours": "old", "theirs": "x"}},
 			Status: corev1.ServiceStatus{
 				LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}},
 				Conditions:   []metav1.Condition{{Type: "A", Status: "True", Reason: "R", Message: "m", LastTransitionTime: then}},
@@ -85,7 +86,8 @@ func TestServicePatch(t *testing.T) {
 			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"type":"A","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z","reason":"R","message":"n"}]}}`},
 		{"another status is a transition", ServiceUpdate{Conditions: []metav1.Condition{{Type: "A", Status: "False", Reason: "N", Message: "n"}}},
 			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"type":"A","status":"False","lastTransitionTime":"2026-01-01T01:00:00Z","reason":"N","message":"n"}]}}`},
-		{"finalizers: one to add, one to go, one that stands", ServiceUpdate{Finalizers: map[string]bool{"f/new": true, "f/old": false, "f/kept": true, "f/gone": false}},
+		{"finalizers: one to add, one to go, one that stands", ServiceUpdate{Finalizers: map[string]bool{"f/new": true, "f/old": false, "f/kept": true,
+			"f/gone": false}},
 			`{"metadata":{"$deleteFromPrimitiveList/finalizers":["f/old"],"finalizers":["f/new"],"resourceVersion":"7"}}`},
 		{"removal", ServiceUpdate{SetAddresses: true, RemoveConditions: []string{"A"}},
 			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"$patch":"delete","type":"A"}],"loadBalancer":{"ingress":[]}}}`},

@@ -32,7 +32,8 @@ func TestUninstallServices(t *testing.T) {
 		}}
 	}
 	list := corev1.ServiceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceList"}, Items: []corev1.Service{
-		service("own", "uid-own", v1beta1.FinalizerAddress, StandardFinalizer), service("sharer", "uid-own", "theirs", v1beta1.FinalizerAddress), service("foreign", "x", StandardFinalizer),
+		service("own", "uid-own", v1beta1.FinalizerAddress, StandardFinalizer), service("sharer", "uid-own", "theirs", v1beta1.FinalizerAddress),
+		service("foreign", "x", StandardFinalizer),
 	}}
 	// Of Services that were let go the standard finalizer is ours, unless another load balancer serves them.
 	released := func(name string, ingress ...corev1.LoadBalancerIngress) corev1.Service {

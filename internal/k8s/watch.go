@@ -17,7 +17,8 @@ import (
 )
 
 // watch creates the view of one kind. A change kicks unless same reports both versions as equal.
-func watch[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions), same func(old, new T) bool, kick func()) error {
+func watch[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions),
+	same func(old, new T) bool, kick func()) error {
 	return watchChanges(k, view, client, resource, namespace, options, func(old, new T) {
 		if same == nil || !same(old, new) {
 			kick()
@@ -26,7 +27,8 @@ func watch[T object](k *Cluster, view **View[T], client rest.Interface, resource
 }
 
 // watchChanges creates the view of one kind, which calls changed for each change.
-func watchChanges[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions), changed func(old, new T)) error {
+func watchChanges[T object](k *Cluster, view **View[T], client rest.Interface, resource, namespace string, options func(*metav1.ListOptions),
+	changed func(old, new T)) error {
 	if options == nil {
 		options = func(*metav1.ListOptions) {}
 	}

@@ -136,11 +136,14 @@ func TestProblem(t *testing.T) {
 			"until then open IPv6 connections end when their address moves here"},
 		{Lack{InternalTraffic, "ct", refused}, "the kernel of node w1 refuses the rewriting of traffic from within the cluster (ct: operation not supported); " +
 			"it needs a kernel with CONFIG_NF_CONNTRACK_LABELS; until then source ranges hold for pods and nodes too"},
-		{Lack{PacketFilter, "", refused}, "the kernel of node w1 refuses the packet filter (operation not supported); it needs the module nf_tables (CONFIG_NF_TABLES_INET); " +
+		{Lack{PacketFilter, "", refused}, "the kernel of node w1 refuses the packet filter (operation not supported); it needs the module nf_tables " +
+			"(CONFIG_NF_TABLES_INET); " +
 			"until then no source ranges are enforced here, and addresses with source ranges are left to other nodes"},
-		{Lack{PacketFilter, "sets of intervals", syscall.EINVAL}, "the kernel of node w1 refuses the packet filter (sets of intervals: invalid argument); it needs a kernel of version 5.7 or newer; " +
+		{Lack{PacketFilter, "sets of intervals", syscall.EINVAL}, "the kernel of node w1 refuses the packet filter (sets of intervals: invalid argument); it " +
+			"needs a kernel of version 5.7 or newer; " +
 			"until then no source ranges are enforced here, and addresses with source ranges are left to other nodes"},
-		{Lack{PacketSockets, "", syscall.EPERM}, "the kernel of node w1 refuses packet sockets (operation not permitted); it needs the capability NET_RAW for the speaker; " +
+		{Lack{PacketSockets, "", syscall.EPERM}, "the kernel of node w1 refuses packet sockets (operation not permitted); it needs the capability NET_RAW for " +
+			"the speaker; " +
 			"until then the node leaves layer 2 to others, and BGP works"},
 	} {
 		want := lb.Problem{Object: node, Reason: lb.KernelFeatureMissing, Message: tt.want}

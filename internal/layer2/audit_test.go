@@ -121,7 +121,8 @@ func TestAudit(t *testing.T) {
 		{"a second owner beside us", here(), [][]event{burst(askerMAC, 100), repeat(askerMAC, v4, 140, 220, 40)}, 120, 0},
 		{"a second owner beside us for a moment", here(), [][]event{burst(askerMAC, 100)}, 2, 0},
 		{"a speaker that said something wrong once", planned(askerMAC), [][]event{all(askerMAC, 10, 300), burst(otherMAC, 100)}, 0, 0},
-		{"one of three falls silent", planned(askerMAC), [][]event{{{at: 10, by: askerMAC, of: v4}}, repeat(askerMAC, v6, 20, 300, 45), repeat(askerMAC, foreign4, 30, 300, 45)}, 0, 300 - 10 - 130},
+		{"one of three falls silent", planned(askerMAC), [][]event{{{at: 10, by: askerMAC, of: v4}}, repeat(askerMAC, v6, 20, 300, 45),
+			repeat(askerMAC, foreign4, 30, 300, 45)}, 0, 300 - 10 - 130},
 		{"one announcement is lost", planned(askerMAC), [][]event{
 			repeat(askerMAC, v4, 10, 70, 60), repeat(askerMAC, v4, 190, 300, 60), repeat(askerMAC, v6, 20, 300, 60), repeat(askerMAC, foreign4, 20, 300, 60),
 		}, 0, 0},

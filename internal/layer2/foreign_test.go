@@ -49,7 +49,8 @@ func TestForeign(t *testing.T) {
 		expect("one of them", 1, asker[0])
 		mac, addr := host(9)
 		p.put(askedBy(9))
-		expect("the machines first", 8, Question{Link: "eth0", MAC: askerMAC, Address: asker4}, Question{Link: "eth0", MAC: mac, Address: addr}, Question{Link: "eth0", MAC: askerMAC, Address: asker6})
+		expect("the machines first", 8, Question{Link: "eth0", MAC: askerMAC, Address: asker4}, Question{Link: "eth0", MAC: mac, Address: addr},
+			Question{Link: "eth0", MAC: askerMAC, Address: asker6})
 		for n := range byte(20) {
 			time.Sleep(2 * machineInterval)
 			p.put(askedBy(n + 20))

@@ -51,7 +51,8 @@ func TestAsk(t *testing.T) {
 		expectAnswers(t, "a Responder", l.first.Ask(ctx, both(owner, v4, v6), patience), 3, 3)
 		expectAnswers(t, "a Responder, without an address of the subnet", l.first.Ask(ctx, []Question{{Link: "eth0", MAC: owner, Address: outside}}, patience), 3)
 		expectAnswers(t, "a kernel", l.first.Ask(ctx, both(far, asker4, asker6), patience), 3, 3)
-		expectAnswers(t, "a kernel, at its link-local address", l.first.Ask(ctx, []Question{{Link: "eth0", MAC: far, Address: netip.MustParseAddr("fe80::2")}}, patience), 3)
+		expectAnswers(t, "a kernel, at its link-local address", l.first.Ask(ctx, []Question{{Link: "eth0", MAC: far, Address: netip.MustParseAddr("fe80::2")}},
+			patience), 3)
 
 		echoes := both(owner, v4, v6)
 		echoes[0].Echo, echoes[1].Echo = true, true

@@ -63,7 +63,8 @@ func TestPrograms(t *testing.T) {
 		}
 		classifier := program(t, unix.BPF_PROG_TYPE_SCHED_CLS, 0)
 		for _, l := range []netlink.Link{eth, pod} {
-			qdisc := &netlink.GenericQdisc{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}, QdiscType: "clsact"}
+			qdisc := &netlink.GenericQdisc{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0),
+				Parent: netlink.HANDLE_CLSACT}, QdiscType: "clsact"}
 			if err := node.Netlink().QdiscAdd(qdisc); err != nil {
 				t.Skipf("clsact: %v", err)
 			}

@@ -34,7 +34,8 @@ func TestNeighbours(t *testing.T) {
 			return list
 		}
 		silent := netip.MustParseAddr("192.0.2.77")
-		if err := node.Netlink().NeighSet(&netlink.Neigh{LinkIndex: node.Link("eth0").Attrs().Index, IP: silent.AsSlice(), State: netlink.NUD_INCOMPLETE}); err != nil {
+		if err := node.Netlink().NeighSet(&netlink.Neigh{LinkIndex: node.Link("eth0").Attrs().Index, IP: silent.AsSlice(),
+			State: netlink.NUD_INCOMPLETE}); err != nil {
 			t.Fatal(err)
 		}
 		if got := neighbours(); len(got) > 0 {

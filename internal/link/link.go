@@ -62,7 +62,8 @@ type Link struct {
 func (l Link) Equal(o Link) bool {
 	return l.Index == o.Index && l.Name == o.Name && l.MAC == o.MAC && l.Up == o.Up &&
 		l.Broadcast == o.Broadcast && l.NoARP == o.NoARP && l.Loopback == o.Loopback &&
-		l.Master == o.Master && l.Port == o.Port && l.Member == o.Member && l.Veth == o.Veth && l.Default == o.Default && l.VethBridge == o.VethBridge && l.Inside == o.Inside && slices.Equal(l.Prefixes, o.Prefixes) &&
+		l.Master == o.Master && l.Port == o.Port && l.Member == o.Member && l.Veth == o.Veth && l.Default == o.Default && l.VethBridge == o.VethBridge &&
+		l.Inside == o.Inside && slices.Equal(l.Prefixes, o.Prefixes) &&
 		slices.Equal(l.Programs, o.Programs)
 }
 

@@ -63,7 +63,8 @@ func TestYield(t *testing.T) {
 		if len(tt.heard) > 0 {
 			at = at.Add(-time.Second)
 		}
-		if got := w.partition(at.Add(tt.after), slices.Min(slices.Collect(maps.Keys(tt.alive))), tt.alive, strings.Fields(tt.missed)).YieldsTo; fmt.Sprint(got) != fmt.Sprint(tt.want) {
+		if got := w.partition(at.Add(tt.after), slices.Min(slices.Collect(maps.Keys(tt.alive))), tt.alive,
+			strings.Fields(tt.missed)).YieldsTo; fmt.Sprint(got) != fmt.Sprint(tt.want) {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}

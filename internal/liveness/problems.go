@@ -27,7 +27,8 @@ func problems(node lb.Object, members []heartbeat.Member, port uint16, withoutEc
 	}
 	if len(withoutEcho) > 0 {
 		out = append(out, lb.Problem{Object: node, Reason: lb.EchoBlocked, Message: fmt.Sprintf(
-			"node %s gets no echo from %s, though their heartbeats arrive: let EtherType 0x88B5 pass between all nodes, or a switch that answers ARP for others keeps addresses with a dead node. Speakers of an older version have no echo",
+			"node %s gets no echo from %s, though their heartbeats arrive: let EtherType 0x88B5 pass between all nodes, or a switch that answers ARP for others "+
+				"keeps addresses with a dead node. Speakers of an older version have no echo",
 			node.Name, lb.SomeOf(withoutEcho))})
 	}
 	if len(silent) > 0 {

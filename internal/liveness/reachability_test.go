@@ -41,7 +41,8 @@ func TestLost(t *testing.T) {
 		{name: "the API server answers: x may only refuse to be asked", speakers: "a b", alive: "a", not: "b x", api: true, want: "b"},
 		{name: "others fall silent with the first that is missed", speakers: "a b c d", alive: "a b c", quiet: "b c", not: "d", want: "b? c? d x?"},
 		{name: "their kernels answer, which is no reason to take over", speakers: "a b c d", alive: "a b c", quiet: "b c", not: "d", answer: "b c", want: "b? c? d"},
-		{name: "hears badly in a large cluster, most of which is not given up yet", speakers: "a b c d e f g", alive: "a b c d e", alone: true, not: "b f g", want: "b c? d? e? f g x?"},
+		{name: "hears badly in a large cluster, most of which is not given up yet", speakers: "a b c d e f g", alive: "a b c d e", alone: true, not: "b f g",
+			want: "b c? d? e? f g x?"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			start := time.Unix(1000, 0)

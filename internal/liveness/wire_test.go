@@ -87,11 +87,14 @@ func TestWire(t *testing.T) {
 		foreign []layer2.Question
 		want    heartbeat.Answer
 	}{
-		"it holds":                {"w2", map[link.MAC]int{mac(2): 3, mac(99): 3}, []layer2.Question{gateway}, heartbeat.Answer{Node: heartbeat.Answered, Foreign: heartbeat.Answered}},
-		"only on the other link":  {"w2", map[link.MAC]int{mac(2): 0, mac(12): 3}, nil, heartbeat.Answer{Node: heartbeat.Silent}},
-		"one answer is too few":   {"w2", map[link.MAC]int{mac(2): 1}, nil, heartbeat.Answer{Node: heartbeat.Silent}},
-		"it is dead":              {"w2", map[link.MAC]int{mac(2): 0, mac(99): 2}, []layer2.Question{gateway}, heartbeat.Answer{Node: heartbeat.Silent, Foreign: heartbeat.Answered}},
-		"our link is":             {"w2", map[link.MAC]int{mac(2): 0, mac(99): 0}, []layer2.Question{gateway}, heartbeat.Answer{Node: heartbeat.Silent, Foreign: heartbeat.Silent}},
+		"it holds": {"w2", map[link.MAC]int{mac(2): 3, mac(99): 3}, []layer2.Question{gateway},
+			heartbeat.Answer{Node: heartbeat.Answered, Foreign: heartbeat.Answered}},
+		"only on the other link": {"w2", map[link.MAC]int{mac(2): 0, mac(12): 3}, nil, heartbeat.Answer{Node: heartbeat.Silent}},
+		"one answer is too few":  {"w2", map[link.MAC]int{mac(2): 1}, nil, heartbeat.Answer{Node: heartbeat.Silent}},
+		"it is dead": {"w2", map[link.MAC]int{mac(2): 0, mac(99): 2}, []layer2.Question{gateway},
+			heartbeat.Answer{Node: heartbeat.Silent, Foreign: heartbeat.Answered}},
+		"our link is": {"w2", map[link.MAC]int{mac(2): 0, mac(99): 0}, []layer2.Question{gateway},
+			heartbeat.Answer{Node: heartbeat.Silent, Foreign: heartbeat.Silent}},
 		"one foreign is off":      {"w2", map[link.MAC]int{mac(98): 0, mac(99): 3}, []layer2.Question{gateway, other}, heartbeat.Answer{Foreign: heartbeat.Answered}},
 		"chance, of two foreign":  {"w2", map[link.MAC]int{mac(98): 1, mac(99): 2}, []layer2.Question{gateway, other}, heartbeat.Answer{Foreign: heartbeat.Silent}},
 		"no link is shared":       {"w3", map[link.MAC]int{mac(3): 3, mac(99): 3}, []layer2.Question{gateway}, heartbeat.Answer{}},

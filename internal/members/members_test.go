@@ -140,7 +140,8 @@ func TestMembers(t *testing.T) {
 
 func TestWrongKey(t *testing.T) {
 	for _, keys := range [][][]byte{nil, {[]byte("short")}, {bytes.Repeat([]byte{1}, 32), []byte("short")}} {
-		if _, err := New(Config{Log: slog.New(slog.DiscardHandler), NodeName: "a", Keys: keys, Kick: func() {}}); err == nil || !strings.Contains(err.Error(), "key") {
+		if _, err := New(Config{Log: slog.New(slog.DiscardHandler), NodeName: "a", Keys: keys, Kick: func() {}}); err == nil ||
+			!strings.Contains(err.Error(), "key") {
 			t.Errorf("New with the keys %q: %v", keys, err)
 		}
 	}

@@ -29,7 +29,8 @@ func testMember(links int) lb.Member {
 func TestMeta(t *testing.T) {
 	unfit := testMember(3)
 	unfit.Unfit, unfit.Links[1].Refused = lb.Booting|lb.Unfiltered|lb.Sessionless, true
-	for _, m := range []lb.Member{{}, {Partial: true}, {Unfit: lb.Booting}, {Unfit: lb.Unfiltered}, {Unfit: lb.Sessionless}, {Unfit: lb.SessionlessIPv4}, {Unfit: lb.SessionlessIPv6}, testMember(1), testMember(8), unfit} {
+	for _, m := range []lb.Member{{}, {Partial: true}, {Unfit: lb.Booting}, {Unfit: lb.Unfiltered}, {Unfit: lb.Sessionless}, {Unfit: lb.SessionlessIPv4},
+		{Unfit: lb.SessionlessIPv6}, testMember(1), testMember(8), unfit} {
 		got, err := decodeMember(encodeMember(m, memberlist.MetaMaxSize))
 		if err != nil || !reflect.DeepEqual(got, m) {
 			t.Errorf("%+v became %+v, %v", m, got, err)
@@ -69,7 +70,8 @@ func TestMetaAddresses(t *testing.T) {
 		}
 	}
 	got, err := decodeMember(encodeMember(m, len(with)-1))
-	if want := m.Links[0].Addresses; err != nil || got.Partial || len(got.Links) != 3 || !reflect.DeepEqual(got.Links[0].Addresses, want) || got.Links[2].Addresses != nil {
+	if want := m.Links[0].Addresses; err != nil || got.Partial || len(got.Links) != 3 || !reflect.DeepEqual(got.Links[0].Addresses, want) ||
+		got.Links[2].Addresses != nil {
 		t.Errorf("in little room: %+v, %v", got, err)
 	}
 }

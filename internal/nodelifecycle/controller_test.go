@@ -141,7 +141,8 @@ func TestRecordedFirst(t *testing.T) {
 func TestTooMany(t *testing.T) {
 	controllerTest(t, 5, func(t *testing.T, f *fakeCluster, expect func(time.Duration, ...string)) {
 		f.suspect("w4", "w5")
-		const spared = "TooManyUnreachable: most speakers cannot reach w4, w5, which is more at once than the limit of 1 lets us call dead: their endpoints stay; look at the network between the nodes"
+		const spared = "TooManyUnreachable: most speakers cannot reach w4, w5, which is more at once than the limit of 1 lets us call dead: their endpoints " +
+			"stay; look at the network between the nodes"
 		expect(time.Second,
 			"state w4 False TooManyUnreachable", "event Node w4 false "+spared,
 			"state w5 False TooManyUnreachable", "event Node w5 false "+spared)

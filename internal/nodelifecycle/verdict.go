@@ -48,7 +48,8 @@ func tooMany(node string, spared []string, limit int) verdict {
 func (s snapshot) otherVerdicts(d decision, pending map[string]time.Time) []verdict {
 	var out []verdict
 	for _, node := range d.handOver {
-		out = append(out, verdict{node: node, reason: lb.NodeGivenUp, message: "Kubernetes itself has given the node up: its pods are left to the node lifecycle controller"})
+		out = append(out, verdict{node: node, reason: lb.NodeGivenUp, message: "Kubernetes itself has given the node up: its pods are left to the node " +
+			"lifecycle controller"})
 	}
 	for _, node := range d.spared {
 		out = append(out, tooMany(node, d.spared, s.limit.Of(s.speakers)))

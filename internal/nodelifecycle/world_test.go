@@ -253,7 +253,8 @@ func FuzzDecide(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64, speakers int) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		name := func() string { return string(rune('a' + r.IntN(6))) }
-		s := state{now: at(100), speakers: speakers % 8, limit: Limit{Nodes: r.IntN(3)}, lastSeen: map[string]time.Time{}, withdrawn: map[string]time.Time{}, notReady: map[string]bool{}}
+		s := state{now: at(100), speakers: speakers % 8, limit: Limit{Nodes: r.IntN(3)}, lastSeen: map[string]time.Time{}, withdrawn: map[string]time.Time{},
+			notReady: map[string]bool{}}
 		for range r.IntN(30) {
 			s.suspicions = append(s.suspicions, suspicion{name(), name(), at(float64(r.IntN(100)))})
 		}

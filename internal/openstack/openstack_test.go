@@ -39,14 +39,16 @@ func TestTranslate(t *testing.T) {
 		{"subnet negated", []string{os + "floating-subnet", "!*-a"}, "public-b inner", ""},
 		{"subnet by id wins", []string{os + "floating-subnet-id", "subnet-a", os + "floating-subnet", "*b", os + "floating-subnet-tags", "cheap"}, "public-a",
 			"floating-subnet does nothing beside floating-subnet-id, which wins; floating-subnet-tags does nothing beside floating-subnet-id, which wins"},
-		{"bad expression", []string{os + "floating-subnet", "~("}, "none: UnknownNetwork", `floating-subnet ("~(") cannot be read: error parsing regexp: missing closing ): ` + "`^(?:()$`"},
+		{"bad expression", []string{os + "floating-subnet", "~("}, "none: UnknownNetwork",
+			`floating-subnet ("~(") cannot be read: error parsing regexp: missing closing ): ` + "`^(?:()$`"},
 		{"any tag", []string{os + "floating-subnet-tags", "cheap,fast"}, "public-a public-b", ""},
 		{"all tags", []string{os + "floating-subnet-tags", "&cheap, fast"}, "public-a", ""},
 		{"none of the tags", []string{os + "floating-subnet-tags", "!cheap"}, "public-b inner", ""},
 		{"not all tags", []string{os + "floating-subnet-tags", "!&cheap,fast"}, "public-b inner", ""},
 		{"class wins", []string{os + "class", "dmz", os + "floating-network-id", "net-1", os + "subnet-id", "x"}, "class dmz",
 			"floating-network-id does nothing beside class, which wins; subnet-id does nothing beside class, which wins"},
-		{"internal", []string{Internal, "true", os + "network-id", "net-2", os + "floating-network-id", "net-1"}, "internal inner", "floating-network-id does nothing for an internal Service"},
+		{"internal", []string{Internal, "true", os + "network-id", "net-2", os + "floating-network-id", "net-1"}, "internal inner",
+			"floating-network-id does nothing for an internal Service"},
 		{"external", []string{os + "network-id", "net-2"}, "", "network-id does nothing: it chooses the internal address, which an external Service does not have"},
 		{"bad boolean stays external", []string{Internal, "True"}, "", Internal + ` ("True") is read as "false": write "true" or "false"`},
 		{"own word wins", []string{Internal, "true", own, "false"}, "", Internal + ` ("true") is not in force: holdfast.dev/internal is`},
@@ -71,7 +73,8 @@ func TestTranslate(t *testing.T) {
 			if diff := cmp.Diff(tt.reported, strings.Join(notes, "; ")); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
-			if notes := New(Options{Ignore: true, Internal: true}, poolsOfCloud()).Translate(annotations, hasInternal, &ignored); wishText(ignored) != "" || notes != nil {
+			if notes := New(Options{Ignore: true, Internal: true}, poolsOfCloud()).Translate(annotations, hasInternal, &ignored); wishText(ignored) != "" ||
+				notes != nil {
 				t.Errorf("turned off: %+v, %v", ignored, notes)
 			}
 		})

@@ -118,13 +118,21 @@ func TestLeave(t *testing.T) {
 		{"uncordoned in time", since(time.Second), "stays", lb.Announced, "w1 w2 w3"},
 		{"all are drained", with(drained("w1", "w2", "w3"), since(time.Second)), "stays", lb.Announced, "w1 w2 w3"},
 		{"the others are dead", with(drained("w1"), func(s *lb.State) { s.Members = map[string]bool{"w1": true} }), "stays", lb.Announced, "w1"},
-		{"the others' speakers stop", with(drained("w1"), func(s *lb.State) { s.Stopping = map[string]bool{"w2": true, "w3": true} }), "stays", lb.Announced, "w1 w2 w3"},
-		{"the others' speakers are down", with(drained("w1"), func(s *lb.State) { s.SpeakerDown = map[string]bool{"w2": true, "w3": true} }), "stays", lb.Announced, "w1 w2 w3"},
+		{"the others' speakers stop", with(drained("w1"), func(s *lb.State) { s.Stopping = map[string]bool{"w2": true, "w3": true} }), "stays", lb.Announced,
+			"w1 w2 w3"},
+		{"the others' speakers are down", with(drained("w1"), func(s *lb.State) { s.SpeakerDown = map[string]bool{"w2": true, "w3": true} }), "stays", lb.Announced,
+			"w1 w2 w3"},
 		{"only its speaker stops", func(s *lb.State) { s.Stopping = map[string]bool{"w1": true} }, "stays", lb.Announced, "w1 w2 w3"},
-		{"the others boot", with(drained("w1"), func(s *lb.State) { s.Unfit = map[string]lb.Unfit{"w2": lb.Booting, "w3": lb.Booting} }), "stays", lb.Announced, "w1"},
-		{"the others have no session", with(drained("w1"), func(s *lb.State) { s.Unfit = map[string]lb.Unfit{"w2": lb.Sessionless, "w3": lb.Sessionless} }), "stays", lb.Announced, "w1 w2 w3"},
-		{"the others have one for the other family only", with(drained("w1"), func(s *lb.State) { s.Unfit = map[string]lb.Unfit{"w2": lb.SessionlessIPv4, "w3": lb.SessionlessIPv4} }), "stays", lb.Announced, "w1 w2 w3"},
-		{"the others have one for this family only", with(drained("w1"), func(s *lb.State) { s.Unfit = map[string]lb.Unfit{"w2": lb.SessionlessIPv6, "w3": lb.SessionlessIPv6} }), "3s", lb.NodeDraining, "w2 w3"},
+		{"the others boot", with(drained("w1"), func(s *lb.State) { s.Unfit = map[string]lb.Unfit{"w2": lb.Booting, "w3": lb.Booting} }), "stays", lb.Announced,
+			"w1"},
+		{"the others have no session", with(drained("w1"), func(s *lb.State) { s.Unfit = map[string]lb.Unfit{"w2": lb.Sessionless, "w3": lb.Sessionless} }), "stays",
+			lb.Announced, "w1 w2 w3"},
+		{"the others have one for the other family only", with(drained("w1"),
+			func(s *lb.State) { s.Unfit = map[string]lb.Unfit{"w2": lb.SessionlessIPv4, "w3": lb.SessionlessIPv4} }), "stays", lb.Announced, "w1 w2 w3"},
+		{"the others have one for this family only", with(drained("w1"), func(s *lb.State) {
+			s.Unfit = map[string]lb.Unfit{"w2": lb.SessionlessIPv6,
+				"w3": lb.SessionlessIPv6}
+		}), "3s", lb.NodeDraining, "w2 w3"},
 		{"one of them has", with(drained("w1"), func(s *lb.State) { s.Unfit = map[string]lb.Unfit{"w2": lb.Sessionless} }), "3s", lb.NodeDraining, "w2 w3"},
 		{"the others have no peer", with(drained("w1"), func(s *lb.State) {
 			for i := range s.Peers {
@@ -138,7 +146,8 @@ func TestLeave(t *testing.T) {
 		{"excluded for three seconds", with(func(s *lb.State) { exclude(s, "w1") }, since(3*time.Second)), "", lb.NodeExcluded, "w2 w3"},
 		{"excluded, and no other has an endpoint", with(func(s *lb.State) { exclude(s, "w1") }, local("w1")), "", lb.NoEligibleNode, ""},
 		{"excluded, and only another has an endpoint", with(func(s *lb.State) { exclude(s, "w1") }, local("w2")), "", lb.NodeExcluded, "w2"},
-		{"kube-proxy does not serve its endpoint yet", with(local("w1", "w2"), unserved, func(s *lb.State) { s.Here.Advertised = nil }), "", lb.KubeProxyNotReady, "w1 w2"},
+		{"kube-proxy does not serve its endpoint yet", with(local("w1", "w2"), unserved, func(s *lb.State) { s.Here.Advertised = nil }), "", lb.KubeProxyNotReady,
+			"w1 w2"},
 		{"the same of a route that is there", with(local("w1", "w2"), unserved), "stays", lb.Announced, "w1 w2"},
 		{"has no peer", with(drained("w1"), func(s *lb.State) {
 			for i := range s.Peers {

@@ -79,7 +79,8 @@ func TestFilter(t *testing.T) {
 		{"unknown node", "w9", func(*lb.State) {}, guard + ping + open},
 		{"ranges of one family close the other", "w3", func(s *lb.State) {
 			s.BGPAdvertisements = nil
-			s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.9.0.0/16"), ConnectionLimit: 5, RateLimit: 2, LogDrops: true}
+			s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.9.0.0/16"), ConnectionLimit: 5, RateLimit: 2,
+				LogDrops: true}
 		}, guard + ping + `192.0.2.10 TCP/80 default/web from [10.0.0.0/8] but [10.9.0.0/16] limits 5 2 logged
 2001:db8::10 TCP/80 default/web from [] limits 5 2 logged
 `},
@@ -153,7 +154,8 @@ ping [192.0.2.10 2001:db8::10]
 			s.Services[0].Addresses = s.Services[0].Addresses[:1]
 			s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.2.0.0/16"), RateLimit: 5, ConnectionLimit: 7}
 			thief := s.Services[0]
-			thief.Key.Name, thief.Access = "z", lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/9", "192.0.2.0/24"), Deny: prefixes("10.2.3.0/24", "10.9.0.0/16"), RateLimit: 3}
+			thief.Key.Name, thief.Access = "z", lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/9", "192.0.2.0/24"), Deny: prefixes("10.2.3.0/24", "10.9.0.0/16"),
+				RateLimit: 3}
 			s.Services = append(s.Services, thief)
 		}, guard + "ping [192.0.2.10]\n192.0.2.10 TCP/80 default/web from [10.0.0.0/9] but [10.2.0.0/16 10.9.0.0/16] limits 7 3\n"},
 		{"what others have is theirs", "w3", func(s *lb.State) {
@@ -299,7 +301,8 @@ func checkFilter(t *testing.T, r *rand.Rand, s lb.State, f lb.Filter) {
 			t.Errorf("%s is guarded: %v, want %v", a, !want, want)
 		}
 	}
-	if !slices.IsSortedFunc(f.Frontends, func(a, b lb.Frontend) int { return compareFrontends(&a, &b) }) || len(f.Frontends) != len(merged(slices.Clone(f.Frontends))) {
+	if !slices.IsSortedFunc(f.Frontends, func(a, b lb.Frontend) int { return compareFrontends(&a, &b) }) ||
+		len(f.Frontends) != len(merged(slices.Clone(f.Frontends))) {
 		t.Errorf("frontends %v are not ordered and unique", f.Frontends)
 	}
 	index := newPoolIndex(s.Pools)

@@ -49,7 +49,8 @@ func (t routeTable) add(prefix netip.Prefix, peer string, index int, leaving boo
 	before := &t.ads[r.oldest]
 	r.oldest = min(r.oldest, index)
 	if before.LocalPref != ad.LocalPref || before.MED != ad.MED || before.Prepend != ad.Prepend {
-		t.conflicts[prefix] = fmt.Sprintf("advertisements give %s different localPref, med or asPathPrepend: those of the oldest, %s, are used", prefix, t.ads[r.oldest].Name)
+		t.conflicts[prefix] = fmt.Sprintf("advertisements give %s different localPref, med or asPathPrepend: those of the oldest, %s, are used", prefix,
+			t.ads[r.oldest].Name)
 	}
 	for _, c := range ad.Communities {
 		if !slices.Contains(r.communities, c) {

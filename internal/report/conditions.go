@@ -152,7 +152,8 @@ func announcedHere(a plan.Announcer, is layer2.AddressState) (lb.Reason, string)
 		return lb.SocketRefused, fmt.Sprintf("%s is to be announced from node %s, which cannot answer for it: %s",
 			a.Address, a.Node, strings.Join(is.Refused, ", "))
 	case len(is.Links) == 0:
-		return lb.NoLink, fmt.Sprintf("%s is to be announced from node %s, which has no link to do so: check that one is up, and the interfaces of the L2Advertisement",
+		return lb.NoLink, fmt.Sprintf("%s is to be announced from node %s, which has no link to do so: check that one is up, and the interfaces of the "+
+			"L2Advertisement",
 			a.Address, a.Node)
 	}
 	links := " on " + strings.Join(is.Links, " and ")

@@ -107,7 +107,8 @@ func TestRefused(t *testing.T) {
 		p := pace{burst: func() bool { return true }, announcing: never}
 		var written []string
 		for i := range 6 {
-			reports := []k8s.ServiceUpdate{reportOf("denied", true, metav1.ConditionFalse), reportOf(fmt.Sprint(i), false, metav1.ConditionFalse), reportOf("later", false, metav1.ConditionFalse)}
+			reports := []k8s.ServiceUpdate{reportOf("denied", true, metav1.ConditionFalse), reportOf(fmt.Sprint(i), false, metav1.ConditionFalse),
+				reportOf("later", false, metav1.ConditionFalse)}
 			_, _ = p.each(reports, 2, func(u k8s.ServiceUpdate) error {
 				switch {
 				case u.Service.Name != "denied":

@@ -33,7 +33,8 @@ func TestConditions(t *testing.T) {
 	connectingToo := bgp.Session{Peer: "r2", State: "active"}
 	elsewhere := bgp.Session{Peer: "r3", State: "active", LastError: "no route to host"}
 	established := bgp.Session{Peer: "r2", State: bgp.Established}
-	both := plan.Outcome{Selected: true, Reason: lb.Announced, Message: "advertised by w1, w2", Writer: true, Nodes: []string{"w1", "w2"}, Peers: []string{"r1", "r2"}}
+	both := plan.Outcome{Selected: true, Reason: lb.Announced, Message: "advertised by w1, w2", Writer: true, Nodes: []string{"w1", "w2"},
+		Peers: []string{"r1", "r2"}}
 	many := advertised
 	var manySessions []bgp.Session
 	many.Peers = nil
@@ -89,11 +90,13 @@ func TestEnforced(t *testing.T) {
 		want     lb.Reason
 		removing bool
 	}{
-		"all is well":          {plan.Verdict{L2: l2, BGP: l3, Ranges: true}, []lb.Reason{lb.StrictARPMissing}, "", true},
-		"bypassed":             {plan.Verdict{L2: l2, BGP: l3, Ranges: true}, []lb.Reason{lb.FilterNotEnforceable, lb.StrictARPMissing}, lb.FilterNotEnforceable, false},
-		"two problems, by BGP": {plan.Verdict{L2: plan.Outcome{Writer: true}, BGP: l2, Ranges: true}, []lb.Reason{lb.FilterNotInForce, lb.FilterNotEnforceable}, lb.FilterNotInForce, false},
-		"another node writes":  {plan.Verdict{L2: l3, BGP: l2, Ranges: true}, []lb.Reason{lb.FilterNotEnforceable}, "", false},
-		"no ranges any more":   {plan.Verdict{L2: l2, BGP: l3}, []lb.Reason{lb.FilterNotEnforceable}, "", true},
+		"all is well": {plan.Verdict{L2: l2, BGP: l3, Ranges: true}, []lb.Reason{lb.StrictARPMissing}, "", true},
+		"bypassed": {plan.Verdict{L2: l2, BGP: l3, Ranges: true}, []lb.Reason{lb.FilterNotEnforceable, lb.StrictARPMissing}, lb.FilterNotEnforceable,
+			false},
+		"two problems, by BGP": {plan.Verdict{L2: plan.Outcome{Writer: true}, BGP: l2, Ranges: true}, []lb.Reason{lb.FilterNotInForce, lb.FilterNotEnforceable},
+			lb.FilterNotInForce, false},
+		"another node writes": {plan.Verdict{L2: l3, BGP: l2, Ranges: true}, []lb.Reason{lb.FilterNotEnforceable}, "", false},
+		"no ranges any more":  {plan.Verdict{L2: l2, BGP: l3}, []lb.Reason{lb.FilterNotEnforceable}, "", true},
 	} {
 		var problems []lb.Problem
 		for _, r := range tt.reasons {
@@ -131,7 +134,8 @@ func TestComplete(t *testing.T) {
 		{"a foreign machine has it", state(layer2.Probing, []layer2.Conflict{theirs}), well, true, lb.AddressConflict,
 			"192.0.2.10 is in use by 02:00:00:00:00:09 on eth0, seen by node w1: free it there, or ask for another address, 2001:db8::10 by node w1 on eth0", nil},
 		{"foreign machines on both links have it", state(layer2.Probing, []layer2.Conflict{theirs, {MAC: theirs.MAC, Link: "eth1"}}), well, true, lb.AddressConflict,
-			"192.0.2.10 is in use by 02:00:00:00:00:09 on eth0 and 02:00:00:00:00:09 on eth1, seen by node w1: free it there, or ask for another address, 2001:db8::10 by node w1 on eth0", nil},
+			"192.0.2.10 is in use by 02:00:00:00:00:09 on eth0 and 02:00:00:00:00:09 on eth1, seen by node w1: free it there, or ask for another address, " +
+				"2001:db8::10 by node w1 on eth0", nil},
 		{"a foreign machine on one of two links has it", state(layer2.Ours, []layer2.Conflict{theirs}, "eth1"), well, true, lb.Announced,
 			"192.0.2.10 by node w1 on eth1 (not on eth0, where it is in use by 02:00:00:00:00:09), 2001:db8::10 by node w1 on eth0",
 			[]string{"02:00:00:00:00:09 on eth0 claims 192.0.2.10, which node w1 announces: remove the address from that machine"}},
@@ -140,12 +144,17 @@ func TestComplete(t *testing.T) {
 			[]string{"02:00:00:00:00:09 on eth0 claims 192.0.2.10, which node w1 announces: remove the address from that machine"}},
 		{"sockets are still being opened", well, layer2.AddressState{Phase: layer2.Ours, Opening: true}, false, lb.Announced, "", nil},
 		{"no link", well, state(layer2.Ours, nil), true, lb.NoLink,
-			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which has no link to do so: check that one is up, and the interfaces of the L2Advertisement", nil},
+			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which has no link to do so: check that one is up, and the interfaces of " +
+				"the L2Advertisement", nil},
 		{"no link to probe on", well, state(layer2.Probing, nil), true, lb.NoLink,
-			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which has no link to do so: check that one is up, and the interfaces of the L2Advertisement", nil},
-		{"sockets are refused", well, layer2.AddressState{Phase: layer2.Ours, Refused: []string{"open IPv4 socket on eth1: operation not permitted"}}, true, lb.SocketRefused,
-			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which cannot answer for it: open IPv4 socket on eth1: operation not permitted", nil},
-		{"on one of two links", well, layer2.AddressState{Phase: layer2.Ours, Links: []string{"eth0"}, Refused: []string{"open IPv4 socket on eth1: operation not permitted"}}, true, lb.Announced,
+			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which has no link to do so: check that one is up, and the interfaces of " +
+				"the L2Advertisement", nil},
+		{"sockets are refused", well, layer2.AddressState{Phase: layer2.Ours, Refused: []string{"open IPv4 socket on eth1: operation not permitted"}}, true,
+			lb.SocketRefused,
+			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which cannot answer for it: open IPv4 socket on eth1: operation not permitted",
+			nil},
+		{"on one of two links", well, layer2.AddressState{Phase: layer2.Ours, Links: []string{"eth0"},
+			Refused: []string{"open IPv4 socket on eth1: operation not permitted"}}, true, lb.Announced,
 			"192.0.2.10 by node w1 on eth0, 2001:db8::10 by node w1 on eth0", nil},
 	} {
 		is := announced{v4: tt.v4, v6: tt.v6}

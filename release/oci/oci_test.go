@@ -194,7 +194,8 @@ func checkImage(t *testing.T, image v1.Image, architecture string) {
 		}
 		got = append(got, h.FileInfo().Mode().String()+" "+h.Name+" "+string(b))
 	}
-	want := []string{"dtrwxrwxrwx tmp/ ", "drwxr-xr-x usr/ ", "drwxr-xr-x usr/bin/ ", "-rwxr-xr-x a for " + architecture, "-rwxr-xr-x usr/bin/program for " + architecture}
+	want := []string{"dtrwxrwxrwx tmp/ ", "drwxr-xr-x usr/ ", "drwxr-xr-x usr/bin/ ", "-rwxr-xr-x a for " + architecture, "-rwxr-xr-x usr/bin/program for " +
+		architecture}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("layer -want +got\n%s", diff)
 	}

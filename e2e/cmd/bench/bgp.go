@@ -286,7 +286,8 @@ func (s *routedStage) drain(ctx context.Context, node string, bfd bool) (underWa
 		u, f := of.FailedApart(here)
 		underWay, failed, probes, changes = underWay+u, failed+f, probes+len(of.Results), changes+len(here)
 	}
-	progress("%s drained, rebooted, back (BFD %v): of %d requests %d failed, %d more were under way at one of %d changes", node, bfd, probes, failed, underWay, changes)
+	progress("%s drained, rebooted, back (BFD %v): of %d requests %d failed, %d more were under way at one of %d changes", node, bfd, probes, failed, underWay,
+		changes)
 	if underWay > 2*changes {
 		return 0, 0, fmt.Errorf("%d requests broke at %d changes of next hops, at most two each are explained", underWay, changes)
 	}

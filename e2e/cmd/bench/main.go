@@ -172,7 +172,8 @@ func open(ctx context.Context, minSync time.Duration) (l *lab.Lab, down func() e
 		fmt.Fprintln(os.Stderr, "using the lab that is up")
 		return l, func() error { return nil }, nil
 	case err == nil:
-		return nil, nil, fmt.Errorf("the lab that is up has a minSyncPeriod of kube-proxy of %s, wanted is %s (0 is the default): take it down (make lab-down)", l.Config.ProxyMinSync, minSync)
+		return nil, nil, fmt.Errorf("the lab that is up has a minSyncPeriod of kube-proxy of %s, wanted is %s (0 is the default): take it down (make lab-down)",
+			l.Config.ProxyMinSync, minSync)
 	case !errors.Is(err, lab.ErrNotUp):
 		return nil, nil, err
 	}

@@ -91,7 +91,8 @@ func oursRound(ctx context.Context, b *testbed.Bed) (time.Duration, error) {
 	if err := waitAll(ctx, b, "ours", pending); err != nil {
 		return 0, err
 	}
-	pool := []byte(`{apiVersion: holdfast.dev/v1beta1, kind: IPAddressPool, metadata: {name: ` + ratePool + `}, spec: {autoAssign: false, addresses: [10.152.0.0/16, "2001:db8:152::/64"]}}`)
+	pool := []byte(`{apiVersion: holdfast.dev/v1beta1, kind: IPAddressPool, metadata: {name: ` + ratePool +
+		`}, spec: {autoAssign: false, addresses: [10.152.0.0/16, "2001:db8:152::/64"]}}`)
 	start := time.Now()
 	if err := b.Apply(ctx, "", pool); err != nil {
 		return 0, err

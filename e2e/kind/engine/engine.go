@@ -154,7 +154,8 @@ func (e *Engine) start(ctx context.Context, storage string) error {
 	}
 	_, err = e.spawn("dockerd", &syscall.SysProcAttr{Setsid: true}, "nsenter", "--target", strconv.Itoa(holder), "--net", "--mount", "--",
 		"dockerd", "--data-root", storage, "--exec-root", filepath.Join(runDir, "exec"), "--pidfile", filepath.Join(runDir, "docker.pid"),
-		"--host", e.Socket(), "--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", "/"+group, "--add-runtime", "fit="+runtime(), "--default-runtime", "fit")
+		"--host", e.Socket(), "--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", "/"+group, "--add-runtime", "fit="+runtime(), "--default-runtime",
+		"fit")
 	if err != nil {
 		return err
 	}

@@ -63,10 +63,11 @@ const sandbox = "registry.k8s.io/pause:3.10"
 
 // netfilterPrograms are what kube-proxy runs: a program of the root file system, and its names in the image.
 var netfilterPrograms = map[string][]string{
-	"/usr/sbin/nft":               {"/usr/sbin/nft"},
-	"/usr/sbin/conntrack":         {"/usr/sbin/conntrack"},
-	"/usr/sbin/xtables-nft-multi": {"/usr/sbin/iptables", "/usr/sbin/iptables-save", "/usr/sbin/iptables-restore", "/usr/sbin/ip6tables", "/usr/sbin/ip6tables-save", "/usr/sbin/ip6tables-restore"},
-	"/usr/bin/dash":               {"/bin/sh"},
+	"/usr/sbin/nft":       {"/usr/sbin/nft"},
+	"/usr/sbin/conntrack": {"/usr/sbin/conntrack"},
+	"/usr/sbin/xtables-nft-multi": {"/usr/sbin/iptables", "/usr/sbin/iptables-save", "/usr/sbin/iptables-restore", "/usr/sbin/ip6tables",
+		"/usr/sbin/ip6tables-save", "/usr/sbin/ip6tables-restore"},
+	"/usr/bin/dash": {"/bin/sh"},
 }
 
 // addNetfilter adds these programs, the extensions of iptables, and all libraries of both.

@@ -16,7 +16,8 @@ func TestRouterFiles(t *testing.T) {
 	}{
 		{"r1", FRR, []string{"router bgp 64512", "router-id 172.31.0.1", "no bgp ebgp-requires-policy",
 			"\n neighbor 172.31.0.10 peer-group NODES\n neighbor fd00:31::10 peer-group NODES6\n neighbor 172.31.0.11 peer-group NODES\n"}},
-		{"r2", BIRD, []string{"local as 64513", "router id 172.31.0.2", "neighbor range 172.31.0.0/24 external", "neighbor range fd00:31::/64 external", "merge paths on"}},
+		{"r2", BIRD, []string{"local as 64513", "router id 172.31.0.2", "neighbor range 172.31.0.0/24 external", "neighbor range fd00:31::/64 external",
+			"merge paths on"}},
 	} {
 		h, err := hosts.Find(tc.router)
 		if err != nil {
