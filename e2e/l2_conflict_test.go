@@ -52,7 +52,7 @@ func testConflict(t *testing.T, e *env) {
 	e.create(t, e.app, "conflict", pool(name))
 	c := e.waitCondition(t, e.app.Namespace, "conflict", v1beta1.ConditionAnnouncedL2, metav1.ConditionFalse, "AddressConflict")
 	for _, a := range addresses {
-		if !strings.Contains(c.Message, a.String()+" is in use by "+mac) {
+		if !strings.Contains(c.Message, a.String()+" ") || !strings.Contains(c.Message, "is in use by "+mac) {
 			t.Errorf("the Service's condition is %q, want the MAC %s that claims %s", c.Message, mac, a)
 		}
 	}

@@ -129,6 +129,7 @@ func finish(t *testing.T, streams []watched, during string) (failed int) {
 
 // testNodeLoss powers off the node that owns an address, and powers it on again.
 func testNodeLoss(t *testing.T, e *env) {
+	must(t, e.Calm(t.Context())) // a node of an earlier case may be about to take its addresses back
 	app := e.app
 	app.Name = "loss"
 	l2 := e.service(t, app, "loss-l2")

@@ -136,6 +136,7 @@ func testBoot(t *testing.T, e *env) {
 // testUnfiltered locks the nftables table on the owner of an address so that its speaker cannot
 // write it: addresses with ranges move, others stay.
 func testUnfiltered(t *testing.T, e *env) {
+	must(t, e.Calm(t.Context()))
 	closed := e.service(t, e.app, "unfiltered-closed", annotation(sourcesAnnotation, "0.0.0.0/0,::/0"))
 	e.served(t, testbed.Client, closed)
 	owner, err := e.WaitOwner(t.Context(), testbed.Client, closed[0])

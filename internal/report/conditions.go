@@ -104,18 +104,20 @@ func announcedOf(s layer2.State) announced {
 func (is announced) complete(o plan.Outcome, node string) (out plan.Outcome, record string, known bool) {
 	var sentences, entries []string
 	for _, a := range o.Announcers {
-		reason, sentence := lb.Announced, announcedBy(a, "")
+		reason, sentence, answered := lb.Announced, announcedBy(a, ""), true
 		if a.Node == node {
 			state, set := is[a.Address]
 			if !set || state.Pending() {
 				return o, "", false
 			}
 			reason, sentence = announcedHere(a, state)
+			answered = state.Answered()
 		}
 		sentences = append(sentences, sentence)
-		if reason == lb.Announced {
+		if answered {
 			entries = append(entries, a.Address.String()+"="+a.Node)
-		} else {
+		}
+		if reason != lb.Announced {
 			o.Reason = reason
 		}
 	}
@@ -138,7 +140,7 @@ func announcedBy(a plan.Announcer, links string) string {
 	return out
 }
 
-// announcedHere returns lb.Announced, or why this node does not announce an address that it owns; and the sentence.
+// announcedHere returns lb.Announced, or why this node does not announce an address that it owns on all links; and the sentence.
 func announcedHere(a plan.Announcer, is layer2.AddressState) (lb.Reason, string) {
 	switch {
 	case len(is.Conflicts) > 0 && !is.Answered():
@@ -156,15 +158,16 @@ func announcedHere(a plan.Announcer, is layer2.AddressState) (lb.Reason, string)
 			"L2Advertisement",
 			a.Address, a.Node)
 	}
-	links := " on " + strings.Join(is.Links, " and ")
+	reason, links := lb.Announced, " on "+strings.Join(is.Links, " and ")
 	for _, c := range is.Conflicts {
 		if slices.Contains(is.Links, c.Link) {
 			links += fmt.Sprintf(" (%s on %s claims it too)", c.MAC, c.Link)
 		} else {
+			reason = lb.AddressConflict
 			links += fmt.Sprintf(" (not on %s, where it is in use by %s)", c.Link, c.MAC)
 		}
 	}
-	return lb.Announced, announcedBy(a, links)
+	return reason, announcedBy(a, links)
 }
 
 // conflicts returns a sentence for each address that this node announces although another machine claims it.

@@ -136,7 +136,7 @@ func TestComplete(t *testing.T) {
 		{"foreign machines on both links have it", state(layer2.Probing, []layer2.Conflict{theirs, {MAC: theirs.MAC, Link: "eth1"}}), well, true, lb.AddressConflict,
 			"192.0.2.10 is in use by 02:00:00:00:00:09 on eth0 and 02:00:00:00:00:09 on eth1, seen by node w1: free it there, or ask for another address, " +
 				"2001:db8::10 by node w1 on eth0", nil},
-		{"a foreign machine on one of two links has it", state(layer2.Ours, []layer2.Conflict{theirs}, "eth1"), well, true, lb.Announced,
+		{"a foreign machine on one of two links has it", state(layer2.Ours, []layer2.Conflict{theirs}, "eth1"), well, true, lb.AddressConflict,
 			"192.0.2.10 by node w1 on eth1 (not on eth0, where it is in use by 02:00:00:00:00:09), 2001:db8::10 by node w1 on eth0",
 			[]string{"02:00:00:00:00:09 on eth0 claims 192.0.2.10, which node w1 announces: remove the address from that machine"}},
 		{"a foreign machine claims it later", state(layer2.Ours, []layer2.Conflict{theirs}, "eth0"), well, true, lb.Announced,
