@@ -142,8 +142,8 @@ type tally struct {
 	moves int
 }
 
-// every has networks of n nodes, each class under three random names, befall one that is well, and says what came of it: everything is as before 15 s
-// after it ended. sure says where every address must have one owner soon, and not move to and fro.
+// every has networks of n nodes, each class of them under three random names, befall one that is well, and says what came of it:
+// everything is as before 15 s after it ended. sure says where every address must have one owner soon, and not move to and fro.
 func every(t *testing.T, n int, ports bool, sure func(links) bool) {
 	t.Helper()
 	a := newAnnouncers(1, n, 1)

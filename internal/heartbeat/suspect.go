@@ -6,8 +6,8 @@ const (
 	// accusers is how many nodes must miss a node, where there are as many.
 	accusers = 2
 	// confirmTime is how long the other watchers have for a veto once one agreed, askInterval
-	// is the time between questions, and minConfirmTime lets a refusal by the kernel arrive. One who has its knowledge from
-	// others begins to doubt at the same moment, and has renewed it when it is asked again: that is before the verdict.
+	// is the time between questions, and minConfirmTime lets a refusal by the kernel arrive. No question falls into the moment of a
+	// verdict: with 25 ms for both, 17 of 2,124 networks of four nodes lost a node that lived.
 	confirmTime    = 25 * time.Millisecond
 	askInterval    = 15 * time.Millisecond
 	minConfirmTime = 5 * time.Millisecond
