@@ -99,11 +99,11 @@ func (r release) program(architecture, name string) (cyclonedx.Component, []cycl
 
 // module describes a module as it was compiled. A part of this repository has the version of the release.
 func (r release) module(m *debug.Module) cyclonedx.Component {
-	is := cmp.Or(m.Replace, m)
-	if strings.HasPrefix(is.Path, "./") {
+	used := cmp.Or(m.Replace, m)
+	if strings.HasPrefix(used.Path, "./") {
 		return library(m.Path, "v"+r.version, "")
 	}
-	return library(is.Path, is.Version, is.Sum)
+	return library(used.Path, used.Version, used.Sum)
 }
 
 func library(path, version, sum string) cyclonedx.Component {

@@ -12,7 +12,7 @@ import (
 // namespace is where install.yaml installs, as docs/install.md does with Helm.
 const namespace = "holdfast-system"
 
-// chart packs the chart with the release's version. It removes those of others, so that dist/ has one.
+// chart packs the chart with the release's version. It removes the charts of others, so that dist/ has one.
 func (r release) chart(ctx context.Context) (err error) {
 	others, err := filepath.Glob(filepath.Join(r.out, "holdfast-*.tgz"))
 	if err != nil {

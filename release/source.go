@@ -51,7 +51,7 @@ func readSource(ctx context.Context) (source, error) {
 // versionTag is a tag of a release: v and a semantic version, without build metadata, which tags of images cannot have.
 var versionTag = regexp.MustCompile(`^v((?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[0-9A-Za-z.-]+)?)$`)
 
-// name returns the version that the commit's tags give, or one that the commit itself gives.
+// name returns the version that the commit's tags give, or else a version that the commit itself gives.
 func (s source) name(tags []string) (string, error) {
 	var versions []string
 	for _, t := range tags {

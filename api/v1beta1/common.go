@@ -20,20 +20,20 @@ type Status struct {
 
 // Conditions on Services. Each has one writer at a time.
 const (
-	// ConditionAddressAssigned is written by the controller.
+	// ConditionAddressAssigned is written by the controller: which addresses from which pools, or why none.
 	ConditionAddressAssigned = "holdfast.dev/AddressAssigned"
-	// ConditionAnnouncedL2 is written by the speaker that owns the Service's address.
+	// ConditionAnnouncedL2 is written by the speaker that owns the Service's address: which node answers, or why none does.
 	ConditionAnnouncedL2 = "holdfast.dev/AnnouncedL2"
 	// ConditionAnnouncers is written along with ConditionAnnouncedL2 while a node announces. Its message, which speakers read,
 	// names the node that announces each address, as "ADDRESS=NODE" joined by commas.
 	ConditionAnnouncers = "holdfast.dev/Announcers"
-	// ConditionAnnouncedBGP is written by the lowest-named speaker that advertises the Service.
+	// ConditionAnnouncedBGP is written by the lowest-named speaker that advertises the Service: which nodes do, or why none does.
 	ConditionAnnouncedBGP = "holdfast.dev/AnnouncedBGP"
 	// ConditionFiltered is written by the controller: who may reach the Service; False if some of its ranges or
-	// limits cannot be read.
+	// limits cannot be read, or if nodes enforce nothing (NodesUnfiltered).
 	ConditionFiltered = "holdfast.dev/Filtered"
 	// ConditionFilterEnforced is written by the speaker that writes AnnouncedL2, or else AnnouncedBGP: False if
-	// its node cannot enforce the Service's ranges.
+	// its node cannot enforce the Service's ranges; status.problems of its SpeakerState says why.
 	ConditionFilterEnforced = "holdfast.dev/FilterEnforced"
 	// ConditionAnnotationsHonoured is written by the controller: False lists the annotations without effect.
 	ConditionAnnotationsHonoured = "holdfast.dev/AnnotationsHonoured"

@@ -70,7 +70,7 @@ func (c *Cluster) Thaw(ctx context.Context, hostName string) error {
 	return nil
 }
 
-// SetLink cuts or mends the cable of a host's link: the carrier goes, addresses and routes stay.
+// SetLink cuts or repairs the cable of a host's link: the carrier goes, addresses and routes stay.
 func (c *Cluster) SetLink(ctx context.Context, hostName, link string, up bool) error {
 	h, err := c.running(ctx, hostName)
 	if err != nil {
@@ -108,7 +108,7 @@ func (c *Cluster) Block(ctx context.Context, hostName string, ports ...uint16) e
 	return drop(ctx)(c.Plan.Block(hostName, ports...))
 }
 
-// Heal ends partitions, cuts, losses and blocks, and mends cables of hosts that are on.
+// Heal ends partitions, cuts, losses and blocks, and repairs cables of hosts that are on.
 func (c *Cluster) Heal(ctx context.Context) error {
 	if err := drop(ctx)(wire.Healed(), nil); err != nil && c.NoDrops == "" {
 		return err

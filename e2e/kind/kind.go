@@ -164,7 +164,7 @@ func started(pid int) string {
 
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// Command returns a command that runs argv on a host, in its namespaces. An unknown host, or one that is off or
+// Command returns a command that runs argv on a host, in its namespaces. An unknown host, or a host that is off or
 // frozen, is reported when the command is started. The command is a process group of its own, which the
 // context's end kills as a whole.
 func (c *Cluster) Command(ctx context.Context, hostName string, argv ...string) *exec.Cmd {

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/lab/wire"
 )
 
-// network is the name of a segment's Docker network, bridge that of its bridge.
+// network is the name of a segment's Docker network, bridge the name of its bridge.
 func network(segment string) string { return prefix + "-" + segment }
 func bridge(segment string) string  { return "hf-" + segment }
 
@@ -213,7 +213,7 @@ func linkBatch(l wire.Leg) string {
 	return fmt.Sprintf("link set %[1]s up\naddress add %[2]s dev %[1]s\naddress add %[3]s dev %[1]s nodad\n", l.Link, l.V4, l.V6)
 }
 
-// sysctls sets those of a host's network.
+// sysctls sets the sysctls of a host's network.
 func (c *Cluster) sysctls(ctx context.Context, h wire.Host) error {
 	var b strings.Builder
 	// Docker disables IPv6 in a network namespace until a network of it has IPv6.

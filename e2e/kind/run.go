@@ -17,7 +17,7 @@ func docker(ctx context.Context, stdin io.Reader, args ...string) (string, error
 	return output(cmd)
 }
 
-// local runs a program in Docker's network namespace, which is that of this process.
+// local runs a program in Docker's network namespace, which this process has too.
 func local(ctx context.Context, stdin string, argv ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Stdin = strings.NewReader(stdin)

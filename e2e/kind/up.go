@@ -22,7 +22,7 @@ import (
 	"github.com/holdfast-lb/holdfast/release/oci"
 )
 
-// workers is their number: tests need two that announce and one that stands beside.
+// workers is their number: tests need two nodes that announce and a third beside them.
 const workers = 3
 
 // readyWait is how long all nodes together may take to be Ready.

@@ -84,7 +84,7 @@ func readControllers(dir string) ([]string, error) {
 	return strings.Fields(string(b)), err
 }
 
-// buildCgroup, beside those of the hosts, holds compilers: Down ends them with
+// buildCgroup, beside the cgroups of the hosts, holds compilers: Down ends them with
 // the rest, or they would write into what it has removed.
 const buildCgroup = "build"
 

@@ -20,7 +20,7 @@ func server(cp wire.Host) string {
 // a controller-manager that starts before it ends for good.
 func readyz(cp wire.Host) string { return server(cp) + "/readyz" }
 
-// controlPlane returns the services of the control plane, beside those of a node.
+// controlPlane returns the services of the control plane, beside the services of a node.
 func (l *Lab) controlPlane(cp wire.Host) []hostinit.Service {
 	return []hostinit.Service{
 		l.service("etcd", "", "etcd", etcdArgs()...),

@@ -71,7 +71,7 @@ func frozen(cgroup string) bool {
 	return err == nil && strings.TrimSpace(string(b)) == "1"
 }
 
-// SetLink cuts or mends the cable of a host's link. Both ends lose carrier, as
+// SetLink cuts or repairs the cable of a host's link. Both ends lose carrier, as
 // with a pulled plug; addresses and routes stay.
 func (l *Lab) SetLink(ctx context.Context, hostName, link string, up bool) error {
 	return l.locked(ctx, hostName, func(h wire.Host) error {
@@ -134,7 +134,7 @@ func applyRules(ctx context.Context, rules string) error {
 	return nil
 }
 
-// Heal ends partition, cut, loss and block of ports, and mends all cables. Hosts that are off stay off,
+// Heal ends partition, cut, loss and block of ports, and repairs all cables. Hosts that are off stay off,
 // frozen ones stay frozen.
 func (l *Lab) Heal(ctx context.Context) error {
 	unlock, err := lock(ctx)

@@ -119,7 +119,7 @@ func (l *Lab) pid(h wire.Host) (int, error) {
 const enterScript = `echo $$ >"$0" && exec nsenter "$@"`
 
 // Command returns a command that runs argv on a host, in all its namespaces
-// and with the lab's tools in PATH. An unknown host, or one that is off or
+// and with the lab's tools in PATH. An unknown host, or a host that is off or
 // frozen, is reported when the command is started. The command is a process
 // group of its own, which the context's end kills as a whole.
 func (l *Lab) Command(ctx context.Context, hostName string, argv ...string) *exec.Cmd {

@@ -20,7 +20,7 @@ import (
 const netnsDir = "/run/netns"
 
 // enterNetnsDir makes the directory a shared mount, as the first "ip netns add" does. If that came later, its mount would hide
-// the lab's, which then nobody could remove.
+// the lab's, which could then not be removed.
 func enterNetnsDir() error {
 	err := os.MkdirAll(netnsDir, 0o755)
 	if err == nil {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestNetnsBesideOthers: the lab's namespaces go, and those of others stay, if somebody ran "ip netns add" while the lab was
+// TestNetnsBesideOthers: the lab's namespaces go, and the namespaces of others stay, if another program ran "ip netns add" while the lab was
 // up. It runs in a mount namespace of its own, with an empty /run.
 func TestNetnsBesideOthers(t *testing.T) {
 	const inside = "HOLDFAST_LAB_NETNS_TEST"

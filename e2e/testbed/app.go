@@ -177,7 +177,7 @@ func Service(a App, name string) *corev1.Service {
 	}
 }
 
-// EnsureNamespace creates a namespace unless it exists. It first waits for the end of one that
+// EnsureNamespace creates a namespace unless it exists. It first waits for the end of a namespace that
 // is being deleted.
 func (b *Bed) EnsureNamespace(ctx context.Context, name string) error {
 	namespaces := b.Kube.CoreV1().Namespaces()

@@ -54,7 +54,7 @@ type Cluster interface {
 	// Freeze stops all processes of a host, Thaw continues them; the kernel runs throughout.
 	Freeze(ctx context.Context, host string) error
 	Thaw(ctx context.Context, host string) error
-	// SetLink cuts or mends the cable of a host's link.
+	// SetLink cuts or repairs the cable of a host's link.
 	SetLink(ctx context.Context, host, link string, up bool) error
 	// Partition drops all frames between hosts of different groups.
 	Partition(ctx context.Context, groups ...[]string) error
@@ -67,7 +67,7 @@ type Cluster interface {
 	Loss(ctx context.Context, host string, loss wire.Loss) error
 	// Lacks returns what the cluster cannot do.
 	Lacks() []wire.Lack
-	// Heal ends partitions, cuts, losses and blocks, and mends cables.
+	// Heal ends partitions, cuts, losses and blocks, and repairs cables.
 	Heal(ctx context.Context) error
 }
 

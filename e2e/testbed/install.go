@@ -54,7 +54,7 @@ func (b *Bed) LoadImage(ctx context.Context) error {
 func (b *Bed) chart() (string, error) {
 	charts, err := filepath.Glob(filepath.Join(b.artifacts, "holdfast-*.tgz"))
 	if err == nil && len(charts) != 1 {
-		err = fmt.Errorf("%s has %d charts, want the one that make chart makes", b.artifacts, len(charts))
+		err = fmt.Errorf("%s has %d charts, want the chart that make chart makes", b.artifacts, len(charts))
 	}
 	if err != nil {
 		return "", err

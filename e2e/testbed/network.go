@@ -52,7 +52,7 @@ func (b *Bed) Owner(ctx context.Context, host string, address netip.Addr) (strin
 		return node, nil
 	}
 	for _, node := range b.Cluster.Nodes() {
-		// A node that is off cannot report its MAC: it is the one that no other node has.
+		// A node that is off cannot report its MAC: it is the MAC that no other node has.
 		if own, err := b.On(ctx, node, "cat", "/sys/class/net/eth0/address"); err == nil {
 			b.macs[strings.TrimSpace(own)] = node
 		}

@@ -132,9 +132,9 @@ func (b *Bed) KillSpeaker(ctx context.Context, node string) (wait func() error, 
 	}
 	return func() error {
 		err := Until(ctx, time.Minute, "another start of the speaker of "+node, func(ctx context.Context) error {
-			now, err := b.speakerRestarts(ctx, node)
-			if err == nil && now == before {
-				err = fmt.Errorf("it was started again %d times", now)
+			restarts, err := b.speakerRestarts(ctx, node)
+			if err == nil && restarts == before {
+				err = fmt.Errorf("it was started again %d times", restarts)
 			}
 			return err
 		})

@@ -59,9 +59,9 @@ func (w *Watch) abandon() error {
 
 // Recovered waits until every address has answered steadily since the call.
 func (w *Watch) Recovered(ctx context.Context, limit time.Duration) error {
-	now := time.Now()
+	start := time.Now()
 	for _, s := range w.streams {
-		if err := s.WaitGood(ctx, limit, now, steady); err != nil {
+		if err := s.WaitGood(ctx, limit, start, steady); err != nil {
 			return err
 		}
 	}

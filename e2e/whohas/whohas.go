@@ -73,8 +73,8 @@ func Run(ctx context.Context, c Config, report func(Claim)) error {
 	buf, control := make([]byte, 1<<16), make([]byte, unix.CmsgSpace(int(unsafe.Sizeof(unix.Timespec{}))))
 	var asked time.Time
 	for ctx.Err() == nil {
-		if now := time.Now(); now.Sub(asked) >= c.Every {
-			asked = now
+		if t := time.Now(); t.Sub(asked) >= c.Every {
+			asked = t
 			for _, q := range questions {
 				// Nothing can be sent on a link that is down; it may come up again.
 				if _, err := unix.Write(fd, q); err != nil && !errors.Is(err, unix.ENETDOWN) && !errors.Is(err, unix.ENOBUFS) {

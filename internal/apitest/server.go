@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// adminToken is that of a member of system:masters. Nobody but this machine can reach the server.
+// adminToken is the token of a member of system:masters. Only this machine can reach the server.
 const adminToken = "admin"
 
 // ready is how long a busy machine may take to start the server.
@@ -38,7 +38,7 @@ func Start(t testing.TB) *rest.Config {
 	tokens, key := filepath.Join(dir, "tokens.csv"), filepath.Join(dir, "sa.key")
 	write(t, tokens, []byte(adminToken+`,admin,admin,"system:masters"`))
 	write(t, key, newKey(t))
-	// The API server makes a certificate of its own. Nobody looks for it in the Service kubernetes.
+	// The API server makes a certificate of its own. No test looks for it in the Service kubernetes.
 	start(t, dir, "kube-apiserver", "--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+secure, "--cert-dir="+dir,
 		"--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
 		"--token-auth-file="+tokens, "--authorization-mode=RBAC", "--service-account-issuer=https://kubernetes.default.svc",

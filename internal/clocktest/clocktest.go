@@ -19,8 +19,8 @@ const (
 	nanosecondLen = 30
 )
 
-// Set returns what time.Now would have returned in the moment of t if somebody had
-// set the wall clock on, or back, by whole seconds before: another date with the same
+// Set returns what time.Now would have returned in the moment of t if the wall clock had been
+// set on, or back, by whole seconds before: another date with the same
 // monotonic reading. It panics if t has none.
 func Set(t time.Time, by time.Duration) time.Time {
 	c := (*clock)(unsafe.Pointer(&t))

@@ -15,7 +15,7 @@ import (
 // Annotations of a Service that request an address or a pool. Holdfast's own take
 // precedence; MetalLB's spellings mean the same, so that its Services work unchanged.
 const (
-	// AnnotationAddresses lists the requested addresses, at most one of each family.
+	// AnnotationAddresses lists the requested addresses, at most one of each family, in place of spec.loadBalancerIP.
 	AnnotationAddresses = "holdfast.dev/addresses"
 	// AnnotationPool names the requested pool.
 	AnnotationPool = "holdfast.dev/pool"
@@ -32,15 +32,16 @@ const (
 
 // Annotations for other properties of a Service's addresses.
 const (
-	// AnnotationSharingKey lets Services with the same key share an address.
+	// AnnotationSharingKey lets Services with the same key share an address if their ports differ: within one namespace unless the
+	// pool says Cluster.
 	AnnotationSharingKey = "holdfast.dev/sharing-key"
 	// AnnotationFloatingIP names the FloatingIP that the Service claims, in the same namespace.
 	AnnotationFloatingIP = "holdfast.dev/floating-ip"
 	// AnnotationRenew replaces an address that the pools would not assign today; any value but "false" requests it.
 	AnnotationRenew = "holdfast.dev/renew"
-	// AnnotationInternal "true" requests an address of an Internal pool.
+	// AnnotationInternal "true" requests an address of an Internal pool; all other Services are served from External pools.
 	AnnotationInternal = "holdfast.dev/internal"
-	// AnnotationHostname is shown in the status beside each address.
+	// AnnotationHostname is shown in the status beside each address: lower-case letters, digits, hyphens and dots, no IP address.
 	AnnotationHostname = "holdfast.dev/hostname"
 	// AnnotationNodeSelector restricts the nodes that may announce the Service, in the syntax of kubectl --selector.
 	AnnotationNodeSelector = "holdfast.dev/node-selector"
@@ -64,12 +65,11 @@ const (
 	AnnotationSourceRanges = "holdfast.dev/source-ranges"
 	// AnnotationSourceRangesDeny lists the denied sources; it overrides all lists of allowed sources.
 	AnnotationSourceRangesDeny = "holdfast.dev/source-ranges-deny"
-	// AnnotationInternalTraffic says whether the lists apply to the cluster's own pods and nodes: InternalAllow or
-	// InternalFilter.
+	// AnnotationInternalTraffic is Allow or Filter: whether the cluster's own pods and nodes bypass the lists.
 	AnnotationInternalTraffic = "holdfast.dev/internal-traffic"
-	// AnnotationConnectionLimit limits the concurrent connections to each port, on each node.
+	// AnnotationConnectionLimit limits the concurrent connections to each port, on each node; -1 is no limit.
 	AnnotationConnectionLimit = "holdfast.dev/connection-limit"
-	// AnnotationRateLimit limits the new connections per second of one source to each port, on each node.
+	// AnnotationRateLimit limits the new connections per second of one source to each port, on each node; -1 is no limit.
 	AnnotationRateLimit = "holdfast.dev/rate-limit"
 	// AnnotationLogDrops "true" turns on a sampled log of dropped packets.
 	AnnotationLogDrops = "holdfast.dev/log-drops"

@@ -72,7 +72,7 @@ func attempts(endpoints map[netip.Addr]bool) (waiting []entry, err error) {
 	return waiting, err
 }
 
-// waitsFor reports whether an entry's attributes are those of an unanswered attempt to reach one of the endpoints.
+// waitsFor reports whether an entry's attributes describe an unanswered attempt to reach one of the endpoints.
 func waitsFor(attributes []byte, endpoints map[netip.Addr]bool) bool {
 	state := attribute(attributes, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE)
 	if len(state) != 1 || state[0] != synSent {

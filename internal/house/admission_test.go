@@ -122,7 +122,7 @@ type write struct {
 // administrator may do everything.
 var administrator = &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}
 
-// create returns what the plugin says of somebody who creates an object, or who applies it over before.
+// create returns what the plugin says of a user who creates an object, or who applies it over before.
 func create(t *testing.T, plugin *validating.Plugin, before, after runtime.Object, who user.Info) error {
 	t.Helper()
 	operation, options := admission.Create, runtime.Object(&metav1.CreateOptions{})

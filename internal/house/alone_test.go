@@ -27,7 +27,7 @@ func binding(t *testing.T, name, instance, namespace string) runtime.Object {
 }
 
 // TestOneRelease: two releases would write to the same pools, Services and nftables tables, and the uninstall of one takes the
-// finalizers of both. So nobody can give rights to a second one, whichever way it is installed.
+// finalizers of both. So no user can give rights to a second one, whichever way it is installed.
 func TestOneRelease(t *testing.T) {
 	text, err := os.ReadFile("../../config/rbac/rbac.yaml")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // TestPoliciesHostileService: however many annotations and finalizers a tenant writes on a Service, the policies let our accounts
-// do their work there. Otherwise nobody could take its address back.
+// do their work there. Otherwise no controller could take its address back.
 func TestPoliciesHostileService(t *testing.T) {
 	decide := generatedPolicies(t)
 	const (

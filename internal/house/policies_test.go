@@ -126,7 +126,7 @@ func speakerPolicies(t *testing.T, decide verdict) {
 	another.run(t, decide, "holdfast-system:holdfast-speaker", "")
 }
 
-// TestSpeakerMakesItsState: nobody could remove a finalizer with the Node, and another's Node waits for nothing.
+// TestSpeakerMakesItsState: no account could remove a finalizer with the Node, and another's Node waits for nothing.
 func TestSpeakerMakesItsState(t *testing.T) {
 	text, err := os.ReadFile("../../config/rbac/rbac.yaml")
 	if err != nil {
@@ -195,12 +195,12 @@ func TestAddressRecordPolicy(t *testing.T) {
 		{"its removal", recorded, `{"status":{"conditions":[{"$patch":"delete","type":"holdfast.dev/AddressRecord"}]}}`, ""},
 		{"addresses", recorded, `{"status":{"loadBalancer":null}}`, ""},
 		{"another condition", recorded, condition("example.org/Other", "False", "Other"), ""},
-		{"that of a FloatingIP", floating, forged, "only the controller"},
-		{"the removal of that of a FloatingIP", floating, `{"status":{}}`, ""},
+		{"the record of a FloatingIP", floating, forged, "only the controller"},
+		{"the removal of the record of a FloatingIP", floating, `{"status":{}}`, ""},
 	} {
 		tt.run(t, decide, "kube-system:another-load-balancer", "")
 	}
-	policyTest{"that of a FloatingIP", floating, forged, ""}.run(t, decide, "holdfast-system:holdfast-controller", "")
+	policyTest{"the record of a FloatingIP", floating, forged, ""}.run(t, decide, "holdfast-system:holdfast-controller", "")
 }
 
 // TestControllerPodPolicy: Ready alone changes, to False with our reason, and back.
@@ -225,7 +225,7 @@ func controllerPodPolicy(t *testing.T, decide verdict) {
 		{"not ready for another reason", aPod, condition("Ready", "False", "Test"), ready},
 		{"unknown", aPod, condition("Ready", "Unknown", "HoldfastNodeUnreachable"), ready},
 		{"ready, although it is not", deadPod, again, ready},
-		{"our reason on one that is not ready", deadPod, withdraw, ready},
+		{"our reason on a pod that is not ready", deadPod, withdraw, ready},
 		{"restored with a reason", withdrawnPod, condition("Ready", "True", "Test"), ready},
 		{"without the condition", aPod, `{"status":{"conditions":[{"$patch":"delete","type":"Ready"}]}}`, ready},
 		{"with another field of the condition", aPod, strings.Replace(withdraw, `"type":`, `"lastProbeTime":"2026-02-01T00:00:00Z","type":`, 1), ready},

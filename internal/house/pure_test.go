@@ -40,7 +40,7 @@ func TestSingle(t *testing.T) {
 				t.Fatal(err)
 			}
 			ast.Inspect(file, func(n ast.Node) bool {
-				if _, is := n.(*ast.GoStmt); is {
+				if _, ok := n.(*ast.GoStmt); ok {
 					t.Errorf("%s starts a goroutine: remove its package from PURE in the Makefile", name)
 				}
 				return true
@@ -59,7 +59,7 @@ func impure(file *ast.File) []string {
 		}
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
-		if s, is := n.(*ast.SelectorExpr); is {
+		if s, ok := n.(*ast.SelectorExpr); ok {
 			from, isName := s.X.(*ast.Ident)
 			if isName && from.Name == "time" && slices.Contains([]string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep"},
 				s.Sel.Name) {

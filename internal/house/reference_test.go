@@ -24,7 +24,7 @@ import (
 // writes it.
 func TestReference(t *testing.T) {
 	for page, text := range map[string]string{
-		"api.md": apiReference(t), "metrics.md": metricsReference(t), "reasons.md": reasonsReference(t), "values.md": valuesReference(t),
+		"api.md": apiReference(t), "metrics.md": metricsReference(t), "names.md": namesReference(t), "reasons.md": reasonsReference(t), "values.md": valuesReference(t),
 	} {
 		golden(t, "../../docs/reference/"+page, "<!-- Written by make generate. -->\n\n"+text)
 	}
@@ -171,6 +171,45 @@ func reasonsReference(t *testing.T) string {
 	return out
 }
 
+// namesReference has the annotations, which users write, and the conditions, which they read, with their comments.
+func namesReference(t *testing.T) string {
+	rows := map[string][]string{}
+	for p, text := range sources(t) {
+		file, err := parser.ParseFile(token.NewFileSet(), p, text, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for group := range nodes[*ast.GenDecl](file) {
+			for _, s := range group.Specs {
+				spec, ok := s.(*ast.ValueSpec)
+				if !ok || group.Tok != token.CONST || spec.Type != nil || len(spec.Values) != 1 {
+					continue
+				}
+				kind := regexp.MustCompile("^(Annotation|Condition)[A-Z]").FindString(spec.Names[0].Name)
+				value, ok := literal(spec.Values[0])
+				if kind == "" || !ok {
+					continue
+				}
+				doc := spec.Doc
+				if doc == nil {
+					doc = group.Doc
+				}
+				meaning := strings.TrimPrefix(cell(doc.Text()), spec.Names[0].Name+" ")
+				rows[kind[:len(kind)-1]] = append(rows[kind[:len(kind)-1]], fmt.Sprintf("| `%s` | %s |\n", value, meaning))
+			}
+		}
+	}
+	out := "# Annotations and conditions\n"
+	for _, kind := range []string{"Annotation", "Condition"} {
+		if len(rows[kind]) < 10 {
+			t.Errorf("found %d of kind %s", len(rows[kind]), kind)
+		}
+		slices.Sort(rows[kind])
+		out += "\n## " + kind + "s\n\n| name | meaning |\n|---|---|\n" + strings.Join(rows[kind], "")
+	}
+	return out
+}
+
 // metric is a metric as the code describes it.
 type metric struct {
 	name, help string
@@ -268,7 +307,7 @@ func argument(call *ast.CallExpr, i int) ast.Expr {
 	return call.Args[i]
 }
 
-// literal returns the value of a string, also of one that is added of parts.
+// literal returns the value of a string, and of a sum of strings.
 func literal(e ast.Expr) (string, bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:

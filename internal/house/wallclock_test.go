@@ -29,22 +29,22 @@ func dates(file *ast.File, dir string) []string {
 	var out []string
 	for _, d := range file.Decls {
 		name := dir
-		if f, is := d.(*ast.FuncDecl); is {
+		if f, ok := d.(*ast.FuncDecl); ok {
 			name += "." + f.Name.Name
 		}
 		ast.Inspect(d, func(n ast.Node) bool {
-			call, is := n.(*ast.CallExpr)
-			if !is {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
 				return true
 			}
-			method, is := call.Fun.(*ast.SelectorExpr)
-			if !is {
+			method, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok {
 				return true
 			}
 			switch method.Sel.Name {
 			case "Unix", "UnixMilli", "UnixMicro", "UnixNano", "UTC", "Local", "In":
 			case "Round", "Truncate":
-				if zero, is := call.Args[0].(*ast.BasicLit); !is || zero.Value != "0" {
+				if zero, ok := call.Args[0].(*ast.BasicLit); !ok || zero.Value != "0" {
 					return true
 				}
 			default:

@@ -77,7 +77,7 @@ func programs(d netlink.Link) []string {
 		return out
 	}
 	for _, f := range filters {
-		if bpf, is := f.(*netlink.BpfFilter); is {
+		if bpf, ok := f.(*netlink.BpfFilter); ok {
 			out = append(out, "tc "+bpf.Name)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// TestMember: the active member is that of a bond, of its VLANs and of its bridge; a bond that uses all members has none.
+// TestMember: the active member is found of a bond, of its VLANs and of its bridge; a bond that uses all members has none.
 func TestMember(t *testing.T) {
 	bond := func(index, master, active int) netlink.Link {
 		b := netlink.NewLinkBond(netlink.LinkAttrs{Index: index, MasterIndex: master})

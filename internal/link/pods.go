@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// podLinks are name prefixes that network plugins, and nobody else, use for the node's ends of pods' links, and for the
+// podLinks are name prefixes that network plugins, and no other programs, use for the node's ends of pods' links, and for the
 // bridges and gateways in front of them.
 var podLinks = []string{
 	"cali", "cni", "cbr", "lxc", "eni", "azv", "gke", "weave", "kube-bridge", "antrea-gw", "ovn-k8s-mp", "ovn0",
@@ -27,8 +27,8 @@ type Surroundings struct {
 	Pods []netip.Prefix
 }
 
-// inside reports whether a link leads to pods and containers of this node only: nobody there needs an announcement, and
-// whoever claims an address there claims it from nobody. The links with the default route and with an address of Outside
+// inside reports whether a link leads to pods and containers of this node only: no machine there needs an announcement, and
+// a claim of an address there conflicts with none. The links with the default route and with an address of Outside
 // in their subnets are none.
 func (s Surroundings) inside(l Link) bool {
 	if l.Default || slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return slices.ContainsFunc(s.Outside, p.Contains) }) {

@@ -84,7 +84,7 @@ func convert(devices []netlink.Link, addrs []netlink.Addr, defaults []int) []Lin
 	return links
 }
 
-// activeMembers returns the active members of bonds by their index, and by those of their bridges and VLANs.
+// activeMembers returns the active members of bonds by their index, and by the indexes of their bridges and VLANs.
 func activeMembers(devices []netlink.Link) map[int]int {
 	out := map[int]int{}
 	for range 3 { // a VLAN of the bridge of a bond

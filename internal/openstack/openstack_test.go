@@ -83,8 +83,8 @@ func TestTranslate(t *testing.T) {
 
 func wishText(w lb.Wish) string {
 	var words []string
-	add := func(is bool, text string) {
-		if is {
+	add := func(wanted bool, text string) {
+		if wanted {
 			words = append(words, text)
 		}
 	}

@@ -39,7 +39,7 @@ type Event struct {
 	junk [8]byte
 }
 
-// NewEvent returns an Event that nobody woke.
+// NewEvent returns an Event that was not woken.
 func NewEvent() (*Event, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -129,7 +129,7 @@ const (
 func Send(fd int, b []byte, to unix.Sockaddr) error {
 	err := unix.Sendto(fd, b, unix.MSG_DONTWAIT, to)
 	if err != nil && !errors.Is(err, unix.EAGAIN) {
-		// It may be the error of an earlier packet, to somebody else.
+		// It may be the error of an earlier packet, to another address.
 		err = unix.Sendto(fd, b, unix.MSG_DONTWAIT, to)
 	}
 	return err

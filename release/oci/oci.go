@@ -46,7 +46,7 @@ type Platform struct {
 	Files        map[string]string // executables: absolute path in the image -> path on this machine
 }
 
-// Program returns the image of one static program for this machine, which runs as nobody.
+// Program returns the image of one static program for this machine, which runs without rights.
 func Program(name, source string) Image {
 	path := "/" + filepath.Base(source)
 	return Image{

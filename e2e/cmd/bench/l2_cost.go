@@ -32,7 +32,7 @@ const (
 )
 
 // cost measures the resources of an idle speaker: its share of a core without Services and
-// with 10,000, and its memory with these, freshly started; and those of the leading
+// with 10,000, and its memory with these, freshly started; and the same of the leading
 // controller while it assigned these addresses: CPU time for each Service, and memory.
 func cost(ctx context.Context, b *testbed.Bed) (got map[string]float64, err error) {
 	node := b.Cluster.Nodes()[1]
@@ -78,7 +78,7 @@ func cost(ctx context.Context, b *testbed.Bed) (got map[string]float64, err erro
 	return got, nil
 }
 
-// controllerMetrics are those of the controller that leads.
+// controllerMetrics are the metrics of the controller that leads.
 func controllerMetrics(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	pod, _, err := leader(ctx, b)
 	if err != nil {

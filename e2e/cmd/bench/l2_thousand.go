@@ -185,7 +185,7 @@ func waitAnnounced(ctx context.Context, b *testbed.Bed, node string) error {
 			}
 		}
 		if n < len(services.Items) {
-			return errors.Join(pause(ctx, askEvery), fmt.Errorf("those of %d of %d name %s", n, len(services.Items), node))
+			return errors.Join(pause(ctx, askEvery), fmt.Errorf("the conditions of %d of %d name %s", n, len(services.Items), node))
 		}
 		return nil
 	})

@@ -234,9 +234,9 @@ func (d *demo) pullPlug(ctx context.Context) error {
 		return err
 	}
 	err = testbed.Until(ctx, time.Minute, owner+" to answer for "+address.String(), func(ctx context.Context) error {
-		now, err := d.bed.WaitOwner(ctx, testbed.Client, address)
-		if err == nil && now != owner {
-			err = fmt.Errorf("node %s does", now)
+		current, err := d.bed.WaitOwner(ctx, testbed.Client, address)
+		if err == nil && current != owner {
+			err = fmt.Errorf("node %s does", current)
 		}
 		return err
 	})

@@ -88,7 +88,7 @@ func addNetfilter(ctx context.Context, root string, files map[string]string) err
 		binaries = append(binaries, name)
 		files[name] = e
 	}
-	// It fails if one has no libraries, and lists those of the others.
+	// It fails if one has no libraries, and lists the libraries of the others.
 	out, err := exec.CommandContext(ctx, "chroot", append([]string{root, "ldd"}, binaries...)...).Output()
 	if err != nil && len(out) == 0 {
 		return fmt.Errorf("list libraries: %w", err)

@@ -34,7 +34,7 @@ const containerdConfig = `
 
 const noRegistry = "server = \"http://127.0.0.1:1\"\n"
 
-// storageClass is one that kind waits for.
+// storageClass is what kind waits for.
 const storageClass = `apiVersion: storage.k8s.io/v1
 kind: StorageClass
 metadata: {name: standard, annotations: {storageclass.kubernetes.io/is-default-class: "true"}}
@@ -87,7 +87,7 @@ func (b Builder) node(ctx context.Context, root, name string) error {
 	return b.preload(ctx, bare, name, archives)
 }
 
-// version is that of Kubernetes.
+// version of Kubernetes.
 func (b Builder) version(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, filepath.Join(b.Tools["kubeadm"], "kubeadm"), "version", "-o", "short").Output()
 	return strings.TrimSpace(string(out)), err

@@ -1,5 +1,5 @@
-// Package nodeimage builds the images of a kind cluster without a registry: that of the nodes, of a Debian that
-// debootstrap makes and of programs that package toolset compiled, and that of the hosts beside the nodes.
+// Package nodeimage builds the images of a kind cluster without a registry: the image of the nodes, of a Debian that
+// debootstrap makes and of programs that package toolset compiled, and the image of the hosts beside the nodes.
 //
 // The node image is laid out as kind's own images/base/Dockerfile and "kind build node-image" do it.
 package nodeimage

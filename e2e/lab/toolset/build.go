@@ -83,7 +83,7 @@ func (t Set) dir(cache, source string) (string, []string, error) {
 type Builder struct {
 	// Repo is the source tree.
 	Repo string
-	// Cgroup is where compilers run; empty means that of the caller.
+	// Cgroup is where compilers run; empty means the caller's.
 	Cgroup string
 	// Progress gets a line for each program.
 	Progress io.Writer
@@ -141,7 +141,7 @@ func (b Builder) build(ctx context.Context, t Set, source, dir string, flags []s
 	return os.Rename(partial, dir)
 }
 
-// lock keeps other processes from compiling the same set. Its name is that of an abstract socket, which
+// lock keeps other processes from compiling the same set. Its name is the name of an abstract socket, which
 // the kernel frees when its holder ends, in whatever way.
 func lock(ctx context.Context, dir string) (unlock func() error, err error) {
 	tick := time.NewTicker(100 * time.Millisecond)

@@ -21,7 +21,7 @@ type Order struct {
 	Leave *Leave
 }
 
-// Settings are those of one session. They never change during the life of an engine.
+// Settings of one session. They never change during the life of an engine.
 type Settings struct {
 	lb.Peer
 	// Check is how often the engine looks at the session and at this node's addresses, beside each change of the session.

@@ -43,8 +43,8 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("kindlab", flag.ContinueOnError)
 	var o options
 	flags.StringVar(&o.proxy, "proxy", "nftables", "`mode` of kube-proxy: nftables or iptables")
-	flags.StringVar(&o.image, "image", "", "`image` of the nodes; empty means one that is built of packages, or kind's own where Docker is there")
-	flags.StringVar(&o.outside, "outside-image", "", "`image` of the hosts beside the nodes; empty means one that is built")
+	flags.StringVar(&o.image, "image", "", "`image` of the nodes; empty means an image built of packages, or kind's own where Docker is there")
+	flags.StringVar(&o.outside, "outside-image", "", "`image` of the hosts beside the nodes; empty means an image built here")
 	flags.Usage = func() { fmt.Fprint(os.Stderr, usage); flags.PrintDefaults() }
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -110,7 +110,7 @@ func compileOwn(ctx context.Context, compiler toolset.Builder, cache string) (di
 	return dir, err
 }
 
-// stopEngine stops the engine that Start started; that of the machine is left alone.
+// stopEngine stops the engine that Start started; the machine's own is left alone.
 func stopEngine(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return nil
