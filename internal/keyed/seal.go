@@ -1,4 +1,3 @@
-// Package keyed authenticates packets between speakers with the key that all of them share.
 package keyed
 
 import (
