@@ -39,35 +39,37 @@ protocol bgp far4 { local 192.0.2.10 as 65001; neighbor 192.0.2.1 as 65000; OPTI
 protocol bgp far6 { local 2001:db8:3::2 as 65001; neighbor 2001:db8:1::1 as 65000; OPTIONS; error wait time 1,1; ipv6 { import all; export none; }; }
 `
 
-// A router behind another one is reached by multihop only, or by TTL security for so many hops. The timers are as configured.
+// A router behind another one is reached by multihop only, or by TTL security for so many hops: not by a BIRD that sends with TTL 64.
+// The timers are as configured.
 func TestInteropMultiHop(t *testing.T) {
 	for _, tt := range []struct {
 		name, told string
-		start      func(*testing.T, *nstest.NS) (router daemon, secure func())
+		start      func(*testing.T, *nstest.NS) (router daemon, secure, open func())
 	}{
-		{"FRR", " path 65000 communities  large ", func(t *testing.T, ns *nstest.NS) (daemon, func()) {
+		{"FRR", " path 65000 communities  large ", func(t *testing.T, ns *nstest.NS) (daemon, func(), func()) {
 			f := startFRR(t, ns, farConfig)
 			return f, func() {
 				f.Configure("router bgp 65001", "no neighbor 192.0.2.1 ebgp-multihop", "no neighbor 2001:db8:1::1 ebgp-multihop",
 					"neighbor 192.0.2.1 ttl-security hops 2", "neighbor 2001:db8:1::1 ttl-security hops 2")
-			}
+			}, nil
 		}},
-		{"BIRD", " path 65000 communities  large  preference 100", func(t *testing.T, ns *nstest.NS) (daemon, func()) {
-			b := startBIRD(t, ns, strings.ReplaceAll(farBIRD, "OPTIONS", "multihop"))
-			return b, func() { b.Configure(strings.ReplaceAll(farBIRD, "OPTIONS", "multihop 2; ttl security on")) }
+		{"BIRD", " path 65000 communities  large  preference 100", func(t *testing.T, ns *nstest.NS) (daemon, func(), func()) {
+			options := func(text string) string { return strings.ReplaceAll(farBIRD, "OPTIONS", text) }
+			b := startBIRD(t, ns, options("multihop"))
+			return b, func() { b.Configure(options("multihop 2; ttl security on")) }, func() { b.Configure(options("multihop")) }
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			nstest.Run(t, func(t *testing.T) {
-				router, secure := tt.start(t, behind(t))
-				testMultiHop(t, router, secure, tt.told)
+				router, secure, open := tt.start(t, behind(t))
+				testMultiHop(t, router, secure, open, tt.told)
 			})
 		})
 	}
 }
 
-func testMultiHop(t *testing.T, router daemon, secure func(), told string) {
+func testMultiHop(t *testing.T, router daemon, secure, open func(), told string) {
 	t.Helper()
 	names := []string{"far4", "far6"}
 	s, _ := run(t)
@@ -106,6 +108,22 @@ func testMultiHop(t *testing.T, router daemon, secure func(), told string) {
 	secure()
 	dial(false, 254)
 	arrive("TTL security")
+	if open != nil {
+		open()
+		for _, name := range names {
+			nstest.Until(t, patience, name+" ends", func() bool { return session(s, name).State != Established })
+		}
+		changed := time.Now()
+		nstest.Until(t, patience, "twice the time has passed that a session needs to come up", func() bool {
+			for _, name := range names {
+				if session(s, name).State == Established {
+					t.Fatalf("%s is up with a router that sends with TTL 64", name)
+				}
+			}
+			return time.Since(changed) > 6*time.Second
+		})
+		secure()
+	}
 	dial(false, 255) // one hop, and it is two away
 	fails(" beyond its hops", "cannot connect: i/o timeout")
 }
