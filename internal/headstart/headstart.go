@@ -23,6 +23,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
@@ -38,7 +39,11 @@ type Table struct {
 // New returns a Table. It does not change the kernel.
 func New(log *slog.Logger) *Table {
 	t := &Table{}
-	t.owned = nft.NewOwned(nft.Config[*nft.Static]{Log: log, Table: layout().Table, Image: t.image})
+	t.owned = nft.NewOwned(nft.Config[*nft.Static]{
+		Log: log, Table: layout().Table, Image: t.image,
+		// Who flushes the ruleset takes the filter too, and packets must not be led past it: it is back within a fraction of a second.
+		Timers: nft.Timers{RepairDelay: time.Second},
+	})
 	return t
 }
 

@@ -45,6 +45,8 @@ type Config[I Image[I]] struct {
 type Timers struct {
 	// AuditInterval is the time between two comparisons of the table's whole content with the image, if nobody changes it.
 	AuditInterval time.Duration
+	// RepairDelay is the time from damage by others to its repair.
+	RepairDelay time.Duration
 	// RetryInterval is the first wait after the kernel has refused a transaction, the shortest between two repairs, and what
 	// packets in flight have to pass by elements that go later.
 	RetryInterval time.Duration

@@ -29,6 +29,7 @@ func (o *Owned[I]) keep(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-o.wake:
+			sleep(ctx, o.RepairDelay)
 			done = o.repair(damage(o.worst.Swap(0)))
 		case <-audit.C:
 			done = o.repair(elements)
