@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
@@ -74,7 +73,6 @@ type Monitor struct {
 	wire   *wire
 	links  *links
 	prober *prober
-	votes  *voteReader
 
 	mu       sync.Mutex
 	known    Known
@@ -86,8 +84,7 @@ func New(c Config) *Monitor {
 	m := &Monitor{config: c, wire: newWire(c.Asker, c.Links), goodbyes: goodbyes{}}
 	m.wire.changed = c.Changed
 	m.links = newLinks(c.Log, c.Asker, c.Links, c.Changed)
-	m.votes = newVoteReader(c)
-	m.prober = newProber(c, m.votes.apiAnswers)
+	m.prober = newProber(c)
 	return m
 }
 
@@ -98,7 +95,6 @@ func (m *Monitor) Set(k Known) {
 	m.mu.Unlock()
 	m.links.set(k.Members, k.View.Alive, k.Address)
 	m.prober.set(time.Now(), k)
-	m.votes.set(m.prober.heard(), k.Speakers, k.View.LinkFails)
 	m.config.SilenceChanged()
 }
 
@@ -115,11 +111,11 @@ func (m *Monitor) State() State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	view := m.known.View
-	s := State{Alive: view.Alive, HeldDown: view.HeldDown, SpeakerDown: view.SpeakerDown, HearsBadly: view.HearsBadly, Partition: m.votes.partition()}
+	s := State{Alive: view.Alive, HeldDown: view.HeldDown, SpeakerDown: view.SpeakerDown, HearsBadly: view.HearsBadly}
 	s.Left, s.Again = m.goodbyes.left(time.Now(), m.known.Members, view.Alive, view.Left)
-	s.yield()
 	var cutOff []lb.Problem
-	s.CutOffFrom, cutOff = m.prober.cutOffFrom()
+	s.CutOffFrom, s.Partition, cutOff = m.prober.cutOff()
+	s.yield()
 	s.Problems = append(problems(m.config.Node, view.Members, m.config.HeartbeatPort, m.wire.withoutEcho(), m.links.Silent()), cutOff...)
 	return s
 }
@@ -159,13 +155,8 @@ func (m *Monitor) Silence(atOnce bool) Silence {
 // Run runs all parts until ctx ends.
 func (m *Monitor) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{m.wire.run, m.links.Run, m.prober.loop.Run, m.votes.loop.Run} {
+	for _, run := range []func(context.Context) error{m.wire.run, m.links.Run, m.prober.loop.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	return group.Wait()
-}
-
-// newLoop returns the loop of one part.
-func newLoop(log *slog.Logger, name string, sync func(context.Context) (time.Duration, error)) *daemon.Loop {
-	return daemon.NewLoop(daemon.LoopConfig{Name: name, Log: log, Sync: sync})
 }

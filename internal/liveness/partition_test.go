@@ -9,125 +9,77 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/clocktest"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-func names(all ...string) map[string]bool {
-	out := map[string]bool{}
-	for _, n := range all {
-		out[n] = true
+// results returns the partition as a node sees it after votes "VOTER ALIVE MISSED..." that came one second apart.
+func results(self, ours, missed string, after time.Duration, heard ...string) lb.Partition {
+	w, at := votes{}, time.Unix(1000, 0)
+	for i, text := range heard {
+		if i > 0 {
+			at = at.Add(time.Second)
+		}
+		f := strings.Fields(text)
+		vote := Vote{Written: fmt.Sprint(i), Expected: 5, Misses: f[2:]}
+		fmt.Sscan(f[1], &vote.Alive)
+		w.add(at, f[0], vote)
 	}
-	return out
+	return w.partition(at.Add(after), self, nodes(ours), false, strings.Fields(missed), nodes(missed))
 }
 
 func TestYield(t *testing.T) {
-	now := time.Unix(1000, 0)
-	vote := func(node, written string, alive int, misses string) Vote {
-		return Vote{Node: node, Written: written, Alive: alive, Quiet: strings.Fields(misses)}
-	}
 	for _, tt := range []struct {
-		name   string
-		alive  map[string]bool // self is the first of them
-		missed string
-		heard  []Vote // one second apart
-		after  time.Duration
-		want   []string
+		name         string
+		ours, missed string // self is the first of ours
+		heard        string
+		after        time.Duration
+		want         string
 	}{
-		{"nobody votes: the others may be dead", names("c"), "a b", nil, 0, nil},
-		{"a vote from before the silence", names("c"), "a b", []Vote{vote("a", "1", 2, "c")}, 0, nil},
-		{"one node of three, and one of the others votes", names("c"), "a b",
-			[]Vote{vote("a", "1", 3, ""), vote("a", "2", 2, "c")}, 0, []string{"a", "b"}},
-		{"one node of three, and one of the others is dead", names("c"), "a b",
-			[]Vote{vote("a", "1", 3, ""), vote("a", "2", 2, "b c")}, 0, []string{"a"}},
-		{"two of three", names("a", "b"), "c", []Vote{vote("c", "1", 3, ""), vote("c", "2", 1, "a b")}, 0, nil},
-		{"one of two, with the lower name", names("a"), "b", []Vote{vote("b", "1", 2, ""), vote("b", "2", 1, "a")}, 0, nil},
-		{"one of two, with the higher name", names("b"), "a", []Vote{vote("a", "1", 2, ""), vote("a", "2", 1, "b")}, 0, []string{"a"}},
-		{"it is running and hears this node", names("c"), "a b", []Vote{vote("a", "1", 3, ""), vote("a", "2", 3, "")}, 0, nil},
-		{"it is running and misses another", names("c"), "a b", []Vote{vote("a", "1", 3, ""), vote("a", "2", 2, "b")}, 0, nil},
-		{"it was running and votes no more", names("c"), "a b", []Vote{vote("a", "1", 3, ""), vote("a", "2", 2, "c")}, voteTime, nil},
-		{"it goes on voting", names("c"), "a b",
-			[]Vote{vote("a", "1", 3, ""), vote("a", "2", 2, "c"), vote("a", "3", 2, "c")}, voteTime - time.Second, []string{"a", "b"}},
-		{"half of four, all running", names("b", "d"), "a c",
-			[]Vote{vote("a", "1", 4, ""), vote("c", "1", 4, ""), vote("a", "2", 2, "b d"), vote("c", "2", 2, "b d")}, 0, []string{"a", "c"}},
-		{"half of four, the lowest of which cannot be read", names("b", "d"), "a c",
-			[]Vote{vote("c", "1", 4, ""), vote("c", "2", 2, "b d")}, 0, []string{"a", "c"}},
-		{"half of four, where the lowest is dead and not found so yet", names("b", "d"), "a c e",
-			[]Vote{vote("c", "1", 5, ""), vote("c", "2", 2, "b d")}, 0, nil},
-		{"and so it is on the other side", names("c", "e"), "a b d",
-			[]Vote{vote("b", "1", 5, ""), vote("b", "2", 2, "c e")}, 0, []string{"a", "b", "d"}},
+		{"no vote: the others may be dead", "c", "a b", "", 0, "[]"},
+		{"a vote from before the silence", "c", "a b", "a 2 c", 0, "[]"},
+		{"one node of three, and one of the others votes", "c", "a b", "a 3, a 2 c", 0, "[a b]"},
+		{"one node of three, and one of the others is dead", "c", "a b", "a 3, a 2 b c", 0, "[a]"},
+		{"two of three", "a b", "c", "c 3, c 1 a b", 0, "[]"},
+		{"one of two, with the lower name", "a", "b", "b 2, b 1 a", 0, "[]"},
+		{"one of two, with the higher name", "b", "a", "a 2, a 1 b", 0, "[a]"},
+		{"it is running and hears this node", "c", "a b", "a 3, a 3", 0, "[]"},
+		{"it is running and misses another", "c", "a b", "a 3, a 2 b", 0, "[]"},
+		{"it was running and votes no more", "c", "a b", "a 3, a 2 c", voteTime, "[]"},
+		{"it goes on voting", "c", "a b", "a 3, a 2 c, a 2 c", voteTime - time.Second, "[a b]"},
+		{"half of four, all running", "b d", "a c", "a 4, c 4, a 2 b d, c 2 b d", 0, "[a c]"},
+		{"half of four, the lowest of which cannot be read", "b d", "a c", "c 4, c 2 b d", 0, "[a c]"},
+		{"a larger side that is cut off too", "c", "a b d e", "a 3, a 2 c d e", 0, "[a b]"},
+		{"one of many sides, with a higher name", "c", "a b d e", "d 4, d 1 a b c e", 0, "[]"},
+		{"one of many sides, with a lower name", "c", "a b d e", "a 4, a 1 b c d e", 0, "[a]"},
+		{"a list that is full misses all", "c", "a b", "a 3, a 2" + strings.Repeat(" x", MostNamed), 0, "[a]"},
 	} {
-		w, at := votes{}, now
-		for _, vote := range tt.heard {
-			w.add(at, vote)
-			at = at.Add(time.Second)
+		var heard []string
+		if tt.heard != "" {
+			heard = strings.Split(tt.heard, ",")
 		}
-		if len(tt.heard) > 0 {
-			at = at.Add(-time.Second)
-		}
-		if got := w.partition(at.Add(tt.after), slices.Min(slices.Collect(maps.Keys(tt.alive))), tt.alive,
-			strings.Fields(tt.missed)).YieldsTo; fmt.Sprint(got) != fmt.Sprint(tt.want) {
-			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
-		}
-	}
-}
-
-// TestSides: which sides precede this one, and what they refuse.
-func TestSides(t *testing.T) {
-	for _, tt := range []struct {
-		name                   string
-		alive                  map[string]bool // of five speakers
-		missed                 string
-		node, far, unreachable string // a speaker that is read, the nodes that are alive with it, and those whose kernels it does not reach
-		want                   string
-	}{
-		{"a larger side that is cut off too", names("c"), "a b d e", "a", "a b", "c d e", "[a b] true map[c:true d:true e:true]"},
-		{"a side of most", names("d", "e"), "a b c", "a", "a b c", "d e", "[a b c] true map[]"},
-		{"a smaller one", names("c", "d", "e"), "a b", "a", "a b", "c d e", "[] false map[c:true d:true e:true]"},
-		{"one of many sides, which does not see the others either", names("c"), "a b d e", "a", "a", "b c d e", "[a] true map[b:true c:true d:true e:true]"},
-		{"and one with a higher name", names("c"), "a b d e", "d", "d", "a b c e", "[] false map[a:true b:true c:true e:true]"},
-		{"only the ports of this node are blocked", names("c"), "a b d e", "a", "a b", "d e", "[a b] true map[d:true e:true]"},
-	} {
-		w, now := votes{}, time.Unix(1000, 0)
-		vote := Vote{Node: tt.node, Alive: len(strings.Fields(tt.far)), Expected: 5, Unreachable: strings.Fields(tt.unreachable)}
-		for _, node := range []string{"a", "b", "c", "d", "e"} {
-			if !slices.Contains(strings.Fields(tt.far), node) {
-				vote.Quiet = append(vote.Quiet, node)
-			}
-		}
-		for _, vote.Written = range []string{"1", "2"} {
-			w.add(now, vote)
-		}
-		p := w.partition(now, "", tt.alive, strings.Fields(tt.missed))
-		if len(p.Sides) > 0 {
-			t.Fatalf("%s: it is not this node that is missed, and the result is %v", tt.name, p)
-		}
-		p = w.partition(now, slices.Min(slices.Collect(maps.Keys(tt.alive))), tt.alive, strings.Fields(tt.missed))
-		if len(p.Sides) != 1 {
-			t.Fatalf("%s: sides are %v", tt.name, p.Sides)
-		}
-		if got := fmt.Sprint(p.YieldsTo, " ", p.Sides[0].Precedes, " ", p.Sides[0].Refuses); got != tt.want {
+		if got := fmt.Sprint(results(tt.ours[:1], tt.ours, tt.missed, tt.after, heard...).YieldsTo); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
 }
 
-// A vote counts as long as ever, however the wall clock is set meanwhile.
+// TestVotesWhileTheWallClockIsSet: a vote counts as long as ever, however the wall clock is set meanwhile.
 func TestVotesWhileTheWallClockIsSet(t *testing.T) {
 	start := time.Now()
 	for _, by := range []time.Duration{time.Hour, -time.Hour} {
 		w := votes{}
-		w.add(start, Vote{Node: "a", Written: "1", Alive: 3})
-		w.add(clocktest.Set(start.Add(time.Second), by), Vote{Node: "a", Written: "2", Alive: 2, Quiet: []string{"c"}})
+		w.add(start, "a", Vote{Written: "1", Alive: 3})
+		w.add(clocktest.Set(start.Add(time.Second), by), "a", Vote{Written: "2", Alive: 2, Misses: []string{"c"}})
 		for after, want := range map[time.Duration]string{time.Second: "[a]", time.Second + voteTime - 1: "[a]", time.Second + voteTime: "[]"} {
-			if got := fmt.Sprint(w.partition(clocktest.Set(start.Add(after), 2*by), "c", names("c"), []string{"a"}).YieldsTo); got != want {
+			if got := fmt.Sprint(w.partition(clocktest.Set(start.Add(after), 2*by), "c", nodes("c"), false, []string{"a"}, nil).YieldsTo); got != want {
 				t.Errorf("set by %v: %v later %s, want %s", by, after, got, want)
 			}
 		}
 	}
 }
 
-// However a cluster is divided in two, exactly one side yields when both
-// read each other's votes, also if one node cannot write any, and none when
-// neither can read.
+// TestOneSideYields: however a cluster is divided in two, exactly one side yields when both read each other's votes, even if
+// one node cannot write any: of two halves the one whose link fails, whatever its name. None yields when neither can read.
 //
 // Trap: both sides of a partition announce for as long as it lasts (MetalLB #589,
 // #598, #2747; kube-vip #1775).
@@ -137,71 +89,38 @@ func TestOneSideYields(t *testing.T) {
 	for n := 2; n <= len(all); n++ {
 		for split := 1; split < 1<<n-1; split++ {
 			for unreadable := -1; unreadable < n; unreadable++ {
-				sides := [2]map[string]bool{{}, {}}
-				for i, name := range all[:n] {
-					sides[split>>i&1][name] = true
-				}
-				if unreadable >= 0 && len(sides[split>>unreadable&1]) == 1 {
-					continue // nobody there can be read
-				}
-				yields := 0
-				for i, mine := range sides {
-					w := votes{}
-					us, them := slices.Sorted(maps.Keys(mine)), slices.Sorted(maps.Keys(sides[1-i]))
-					add := func(written string, alive int, misses []string) {
-						for _, theirs := range them {
-							if unreadable < 0 || theirs != all[unreadable] {
-								w.add(now, Vote{Node: theirs, Written: written, Alive: alive, Quiet: misses})
+				for _, fails := range [][2]bool{{}, {true, false}, {true, true}} {
+					sides := [2]map[string]bool{{}, {}}
+					for i, name := range all[:n] {
+						sides[split>>i&1][name] = true
+					}
+					if unreadable >= 0 && len(sides[split>>unreadable&1]) == 1 {
+						continue // no node there can be read
+					}
+					yields := [2]int{}
+					for i, mine := range sides {
+						w, them := votes{}, slices.Sorted(maps.Keys(sides[1-i]))
+						for _, vote := range []Vote{{Written: "1", Alive: n}, {Written: "2", Alive: len(them), Misses: slices.Collect(maps.Keys(mine)), LinkFails: fails[1-i]}} {
+							if vote.Written == "2" && w.partition(now, all[0], mine, fails[i], them, nil).YieldsTo != nil {
+								t.Errorf("%v yields without a new vote", mine)
+							}
+							for _, theirs := range them {
+								if unreadable < 0 || theirs != all[unreadable] {
+									w.add(now, theirs, vote)
+								}
+							}
+						}
+						for self := range mine {
+							if got := w.partition(now, self, mine, fails[i], them, nil).YieldsTo; slices.Equal(got, them) {
+								yields[i]++
+							} else if got != nil {
+								t.Errorf("%s yields to %v, want %v", self, got, them)
 							}
 						}
 					}
-					add("1", n, nil)
-					if w.partition(now, us[0], mine, them).YieldsTo != nil {
-						t.Errorf("%v yields without a vote from %v", mine, sides[1-i])
-					}
-					add("2", len(them), us)
-					for _, self := range us {
-						switch got := w.partition(now, self, mine, them).YieldsTo; {
-						case got == nil:
-						case !slices.Equal(got, them):
-							t.Errorf("%s yields to %v, want %v", self, got, them)
-						case self == us[0]:
-							yields++
-						}
-					}
-				}
-				if yields != 1 {
-					t.Errorf("of %v and %v, where %d cannot write, %d yield", sides[0], sides[1], unreadable, yields)
-				}
-			}
-		}
-	}
-}
-
-// Of two halves the one whose link works serves, whatever its name; if the links of both fail, or of neither, as ever. A vote of a
-// speaker that does not know of links says that its link works.
-func TestHalfWithADeadLink(t *testing.T) {
-	now := time.Unix(1000, 0)
-	for _, halves := range [][2]string{{"a", "b"}, {"a b", "c d"}, {"a c", "b d"}} {
-		for _, tt := range []struct {
-			fails  [2]bool
-			serves int
-		}{
-			{[2]bool{false, false}, 0}, {[2]bool{true, false}, 1}, {[2]bool{false, true}, 0}, {[2]bool{true, true}, 0},
-		} {
-			for side := range 2 {
-				ours, theirs := strings.Fields(halves[side]), strings.Fields(halves[1-side])
-				for _, self := range ours {
-					w := votes{}
-					w.add(now, Vote{Node: ours[0], LinkFails: tt.fails[side]})
-					for _, written := range []string{"1", "2"} {
-						for _, node := range theirs {
-							w.add(now, Vote{Node: node, Written: written, Alive: len(theirs), Quiet: ours, LinkFails: tt.fails[1-side]})
-						}
-					}
-					yields := w.partition(now, self, names(ours...), theirs).YieldsTo != nil
-					if yields != (side != tt.serves) {
-						t.Errorf("halves %q, links fail %v: %s yields: %v", halves, tt.fails, self, yields)
+					if a, b := yields[0], yields[1]; (a == 0) == (b == 0) || a+b != len(sides[0]) && a+b != len(sides[1]) ||
+						fails == [2]bool{true, false} && len(sides[0]) == len(sides[1]) && b > 0 {
+						t.Errorf("of %v and %v, where %d cannot write and links fail %v, %v yield", sides[0], sides[1], unreadable, fails, yields)
 					}
 				}
 			}

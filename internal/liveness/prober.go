@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -21,16 +22,14 @@ const (
 	maxAsking = 64
 )
 
-// prober asks the kernels of the nodes whose speakers are not heard. From that it knows which nodes are
-// silent, and which are lost to this one if it is cut off. Its loop never waits for an answer.
+// prober asks the kernels of the nodes whose speakers are not heard, and if it is cut off it reads what these wrote. From
+// that it knows which nodes are silent, which are lost to this one, and to which it yields. Its loop never waits for an answer.
 type prober struct {
 	config Config
 	node   string
 	log    *slog.Logger
-	// api reports whether the API server answers.
-	api   func() bool
-	slots chan struct{}
-	loop  *daemon.Loop
+	slots  chan struct{}
+	loop   *daemon.Loop
 
 	mu sync.Mutex
 	// known is what was set last, reach what follows, speakerDown the nodes that were in SpeakerDown before.
@@ -41,14 +40,20 @@ type prober struct {
 	serving, published map[string]bool
 	// asking has the nodes that have not answered yet.
 	asking map[string]bool
+	// votes of other sides of a partition, and the result that was published. They are being read, or are due to be;
+	// api: the API server answered the last read.
+	votes        votes
+	partition    lb.Partition
+	reading, api bool
+	votesDue     time.Time
 }
 
-func newProber(c Config, api func() bool) *prober {
+func newProber(c Config) *prober {
 	p := &prober{
-		config: c, node: c.Node.Name, log: c.Log, api: api, slots: make(chan struct{}, maxAsking),
-		reach: reachability{node: c.Node.Name, missed: peerHealth{}, others: peerHealth{}}, asking: map[string]bool{},
+		config: c, node: c.Node.Name, log: c.Log, slots: make(chan struct{}, maxAsking),
+		reach: reachability{node: c.Node.Name, missed: peerHealth{}, others: peerHealth{}}, asking: map[string]bool{}, votes: votes{},
 	}
-	p.loop = newLoop(c.Log, "probe", p.sync)
+	p.loop = daemon.NewLoop(daemon.LoopConfig{Name: "probe", Log: c.Log, Sync: p.sync})
 	return p
 }
 
@@ -67,7 +72,7 @@ func (p *prober) set(now time.Time, k Known) {
 	p.loop.Kick()
 }
 
-// sync asks the kernels that are due. It returns when the next one is due, or a doubt ends.
+// sync asks the kernels and reads the votes that are due. It returns when the next one is due, or a doubt ends.
 func (p *prober) sync(ctx context.Context) (time.Duration, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,18 +82,37 @@ func (p *prober) sync(ctx context.Context) (time.Duration, error) {
 		p.asking[node] = true
 		go p.ask(ctx, node, addresses)
 	}
-	if lost := p.reach.lost(now, p.serving); !maps.Equal(lost, p.published) {
-		p.published = lost
-		p.config.Changed()
-	}
+	p.readVotes(ctx, now)
+	p.publish(now)
 	return p.wait(now), nil
+}
+
+// publish takes over what is lost and to whom this node yields, and calls Changed if that is new.
+func (p *prober) publish(now time.Time) {
+	lost, before, next := p.reach.lost(now, p.serving), p.partition, lb.Partition{}
+	if p.reach.cutOff() {
+		missed, _ := p.reach.unheard()
+		next = p.votes.partition(now, p.node, p.reach.audible(), p.reach.view.LinkFails, missed, lost)
+	}
+	if maps.Equal(lost, p.published) && reflect.DeepEqual(before, next) {
+		return
+	}
+	p.published, p.partition = lost, next
+	switch {
+	case slices.Equal(before.YieldsTo, next.YieldsTo):
+	case len(next.YieldsTo) > 0:
+		p.log.Warn("partitioned: this side yields to nodes that are running and do not hear it", "nodes", next.YieldsTo)
+	default:
+		p.log.Info("this side does not yield any more")
+	}
+	p.config.Changed()
 }
 
 // update works out reach from what is known now.
 func (p *prober) update(now time.Time) {
 	was := p.reach.cutOff()
 	view := p.known.View
-	p.reach.view, p.reach.api, p.reach.expected = view, p.api(), map[string]bool{p.node: true}
+	p.reach.view, p.reach.api, p.reach.expected = view, p.api, map[string]bool{p.node: true}
 	missed := map[string]cause{}
 	for node := range p.known.Speakers {
 		p.reach.expected[node] = true
@@ -159,6 +183,9 @@ func (p *prober) ask(ctx context.Context, node string, addresses []netip.AddrPor
 // wait returns how long until a node is due again, or a doubt ends.
 func (p *prober) wait(now time.Time) time.Duration {
 	next := quietTime
+	if p.reach.cutOff() && !p.reading {
+		next = max(0, p.votesDue.Sub(now))
+	}
 	for _, nodes := range []peerHealth{p.reach.missed, p.reach.others} {
 		for node, n := range nodes {
 			if !p.asking[node] {
@@ -172,32 +199,25 @@ func (p *prober) wait(now time.Time) time.Duration {
 	return max(time.Millisecond, next)
 }
 
-// heard returns the nodes whose speakers are heard: a node that counts as alive and is silent at this moment may be
-// on the other side of a partition. It is nil before anything is known.
+// heard returns the nodes whose speakers are heard; nil before anything is known.
 func (p *prober) heard() map[string]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.reach.view.Alive == nil {
 		return nil
 	}
-	out := map[string]bool{}
-	for node := range p.reach.view.Alive {
-		if p.reach.heard(node) {
-			out[node] = true
-		}
-	}
-	return out
+	return p.reach.audible()
 }
 
-// lost returns which nodes are lost to this one, as lb.Here has it, and the Problem of being cut off.
-func (p *prober) cutOffFrom() (lost map[string]bool, cutOff []lb.Problem) {
+// cutOff returns which nodes are lost to this one and to which it yields, as lb.Here has them, and the Problem of being cut off.
+func (p *prober) cutOff() (lost map[string]bool, partition lb.Partition, cutOff []lb.Problem) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.reach.cutOff() {
-		return nil, nil
+		return nil, p.partition, nil
 	}
 	heard, expected := p.reach.count()
-	return maps.Clone(p.published), []lb.Problem{{Object: p.config.Node, Reason: lb.CutOff, Message: fmt.Sprintf(
+	return maps.Clone(p.published), p.partition, []lb.Problem{{Object: p.config.Node, Reason: lb.CutOff, Message: fmt.Sprintf(
 		"node %s hears %d of %d speakers and announces nothing that only these can serve: %s",
 		p.node, heard, expected, slices.Sorted(maps.Keys(p.published)))}}
 }

@@ -84,7 +84,12 @@ func TestCutOff(t *testing.T) {
 		if p := m.State().Problems; len(p) != 1 || p[0].Reason != lb.CutOff || p[0].Object != node("a") {
 			t.Errorf("problems: %v", p)
 		}
-		m.votes.last.Store(&lb.Partition{YieldsTo: []string{"b"}})
+		yield := func(to ...string) {
+			m.prober.mu.Lock()
+			defer m.prober.mu.Unlock()
+			m.prober.partition.YieldsTo = to
+		}
+		yield("b")
 		if s := m.State(); !s.Alive["b"] || !s.HeldDown["a"] || len(s.Problems) != 1 || !s.CutOffFrom["b"] {
 			t.Errorf("while it yields to b, which it does not hear: %+v", s)
 		}
@@ -92,7 +97,7 @@ func TestCutOff(t *testing.T) {
 		if got := lost(); got != known {
 			t.Errorf("yielding, lost are %s, want %s", got, known)
 		}
-		m.votes.last.Store(nil)
+		yield()
 		far.SetUp("eth0")
 		must("b answers, which is not believed at once", inDoubt)
 		set("a b")

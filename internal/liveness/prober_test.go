@@ -9,7 +9,7 @@ import (
 
 // Until a node that is missed was asked, what a speaker writes is not complete.
 func TestSilent(t *testing.T) {
-	p := newProber(Config{Node: node("a"), Cluster: twoNodes{}, Log: quiet, Changed: func() {}, SilenceChanged: func() {}}, func() bool { return true })
+	p := newProber(Config{Node: node("a"), Cluster: twoNodes{}, Log: quiet, Changed: func() {}, SilenceChanged: func() {}})
 	p.set(time.Now(), Known{View: members.View{Alive: nodes("a")}, Speakers: twoNodes{}.speakers()})
 	if s := p.silence(time.Now(), false); s.Complete || s.missed != 1 {
 		t.Errorf("b was never asked: %+v", s)

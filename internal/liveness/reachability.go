@@ -1,6 +1,9 @@
 package liveness
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -22,6 +25,46 @@ type reachability struct {
 // heard reports whether this node hears the node's speaker now.
 func (r reachability) heard(node string) bool {
 	return node == r.node || r.view.SpeakerDown[node] || r.view.Alive[node] && !r.view.Silent[node] && !r.view.Alone
+}
+
+// audible returns the nodes whose speakers are heard, this one included: a node that counts as alive and is silent at this
+// moment may be on the other side of a partition.
+func (r reachability) audible() map[string]bool {
+	out := map[string]bool{r.node: true}
+	for node := range r.view.Alive {
+		if r.heard(node) {
+			out[node] = true
+		}
+	}
+	return out
+}
+
+// unheard returns the expected speakers that are not heard, and since when the latest of them is not. Those that fell silent last and
+// together come first, since a node that was dead before does not vote; and of these the first by name.
+func (r reachability) unheard() (nodes []string, latest time.Time) {
+	since := map[string]time.Time{}
+	for node := range r.expected {
+		if r.heard(node) {
+			continue
+		}
+		n, missed := r.missed[node]
+		if !missed {
+			n = r.others[node]
+		}
+		since[node] = n.since
+		if n.since.After(latest) {
+			latest = n.since
+		}
+	}
+	before := func(node string) int {
+		if latest.Sub(since[node]) > soon {
+			return 1
+		}
+		return 0
+	}
+	return slices.SortedFunc(maps.Keys(since), func(a, b string) int {
+		return cmp.Or(before(a)-before(b), cmp.Compare(a, b))
+	}), latest
 }
 
 // count returns how many of the expected speakers are heard, this one included.

@@ -71,7 +71,7 @@ func TestBlocked(t *testing.T) {
 			var written Silence
 			writtenAt := start.Add(-time.Minute)
 			heard := peerHealth{}
-			vote := Vote{Node: "a", Written: "before", Alive: 4}
+			vote := Vote{Written: "before", Alive: 4}
 			w, here := votes{}, peerHealth{}
 			yields := time.Duration(-1)
 			for at := time.Duration(0); yields < 0; at += step {
@@ -92,12 +92,12 @@ func TestBlocked(t *testing.T) {
 				is := Silence{Quiet: heard.quiet(now, true), Complete: heard.complete(), missed: len(heard), recent: heard.recent(now)}
 				if is.Complete && now.Sub(writtenAt) >= is.Interval(written, true) {
 					written, writtenAt = is, now
-					vote = Vote{Node: "a", Written: now.String(), Alive: 4 - len(heard), Quiet: listed(is.Quiet)}
+					vote = Vote{Written: now.String(), Alive: 4 - len(heard), Misses: listed(is.Quiet)}
 				}
 				if at >= 200*time.Millisecond && (at-phase)%read == 0 {
-					w.add(now, vote)
+					w.add(now, "a", vote)
 				}
-				if got := w.partition(now, "d", nodes("d"), []string{"a", "b", "c"}); len(got.YieldsTo) == 3 {
+				if got := w.partition(now, "d", nodes("d"), false, []string{"a", "b", "c"}, nil); len(got.YieldsTo) == 3 {
 					yields = at
 				}
 				if lost, known := here["a"].lost(now); len(here) > 0 && (!lost || known) {

@@ -1,7 +1,6 @@
 package liveness
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,47 +11,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
-
-func TestYieldTo(t *testing.T) {
-	state := func() State { return State{Alive: map[string]bool{"c": true}, HeldDown: map[string]bool{}} }
-	for _, tt := range []struct {
-		yieldsTo []string
-		want     string
-	}{
-		{nil, "map[c:true] map[]"},
-		{[]string{"a", "b"}, "map[a:true b:true c:true] map[c:true]"},
-	} {
-		s := state()
-		s.Partition.YieldsTo = tt.yieldsTo
-		s.yield()
-		if got := fmt.Sprint(s.Alive, s.HeldDown); got != tt.want {
-			t.Errorf("for %v: %s, want %s", tt.yieldsTo, got, tt.want)
-		}
-	}
-}
-
-// TestInOrder: a node that has been dead for long does not take the place of those that
-// fell silent just now.
-func TestInOrder(t *testing.T) {
-	start := time.Unix(1000, 0)
-	w := &voteReader{}
-	latest := w.note(start, []string{"b", "a"})
-	if got := fmt.Sprint(w.inOrder([]string{"b", "a"}, latest)); got != "[a b]" {
-		t.Errorf("in order: %s", got)
-	}
-	w.note(start.Add(time.Minute), []string{"d", "b", "a"})
-	latest = w.note(start.Add(time.Minute+soon), []string{"c", "d", "b", "a"})
-	if got := fmt.Sprint(w.inOrder([]string{"d", "c", "b", "a"}, latest)); got != "[c d a b]" {
-		t.Errorf("in order: %s", got)
-	}
-	if want := start.Add(time.Minute + soon); !latest.Equal(want) {
-		t.Errorf("the latest is missed since %s, want %s", latest, want)
-	}
-	w.note(start.Add(2*time.Minute), []string{"b"})
-	if len(w.since) != 1 || !w.since["b"].Equal(start) {
-		t.Errorf("remembered: %v", w.since)
-	}
-}
 
 // TestOneOwner: however a cluster falls apart, and wherever a Service has its endpoints,
 // exactly one node announces its address and exactly one writes so, once all sides have
@@ -122,38 +80,39 @@ func partitioned(t *testing.T, all []string, side []int, serving, self int, kern
 	}
 	state.Services = []lb.Service{{Key: lb.Key{Name: "s"}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Serving: true, ServingNodes: services}}
 	// of returns what the node of an index knows.
-	of := func(i int) (alive map[string]bool, missed []string, s peerHealth) {
-		alive, s = map[string]bool{}, peerHealth{}
+	of := func(i int) reachability {
+		r := reachability{node: all[i], view: members.View{Alive: map[string]bool{}}, expected: expected, missed: peerHealth{}, others: peerHealth{}, api: true}
+		missed := map[string]cause{}
 		for j, node := range all {
 			if side[j] == side[i] {
-				alive[node] = true
+				r.view.Alive[node] = true
 			} else {
-				missed = append(missed, node)
+				missed[node] = unexplained
 			}
 		}
-		s.update(start, missing(strings.Join(missed, " "), unexplained))
-		for _, node := range missed {
-			s.record(now, node, kernels)
+		r.missed.update(start, missed)
+		for node := range missed {
+			r.missed.record(now, node, kernels)
 		}
-		return alive, missed, s
+		return r
 	}
-	alive, missed, silent := of(self)
-	heard := votes{}
+	here, heard := of(self), votes{}
 	for i, node := range all {
-		if alive[node] || 2*len(missed) < len(all) {
+		if here.view.Alive[node] || !here.cutOff() {
 			continue
 		}
-		theirs, _, s := of(i)
-		vote := Vote{Node: node, Expected: len(all), Alive: len(theirs), Unreachable: listed(s.unreachable()), Quiet: listed(s.quiet(now, true))}
+		theirs := of(i)
+		vote := Vote{Expected: len(all), Alive: len(theirs.view.Alive), Misses: listed(slices.Concat(theirs.missed.unreachable(), theirs.missed.quiet(now, true)))}
 		for _, at := range []time.Time{start, now} {
 			vote.Written = at.String()
-			heard.add(at, vote)
+			heard.add(at, node, vote)
 		}
 	}
-	here := reachability{node: all[self], view: members.View{Alive: alive}, expected: expected, missed: silent, others: peerHealth{}, api: true}
-	is := State{Alive: alive, HeldDown: map[string]bool{}, Partition: heard.partition(now, all[self], alive, missed)}
-	is.yield()
-	state.Members, state.HeldDown, state.Here.Partition, state.Here.CutOffFrom = is.Alive, is.HeldDown, is.Partition, here.lost(now, expected)
+	missed, _ := here.unheard()
+	lost := here.lost(now, expected)
+	got := State{Alive: here.view.Alive, HeldDown: map[string]bool{}, Partition: heard.partition(now, all[self], here.view.Alive, false, missed, lost)}
+	got.yield()
+	state.Members, state.HeldDown, state.Here.Partition, state.Here.CutOffFrom = got.Alive, got.HeldDown, got.Partition, lost
 	return plan.ForNode(all[self], state)
 }
 

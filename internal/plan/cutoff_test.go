@@ -107,39 +107,31 @@ func TestCutOffHeldDown(t *testing.T) {
 // TestRefusedByPreceding: what a side of a partition announces although it yields to another. w1 is on this side, w2 and
 // w3 are on the other.
 func TestRefusedByPreceding(t *testing.T) {
-	side := func(precedes bool, refuses ...string) lb.Side {
-		out := lb.Side{Precedes: precedes, Refuses: map[string]bool{}}
-		for _, n := range refuses {
-			out.Refuses[n] = true
-		}
-		return out
-	}
 	const yes, no = "announce 2 route 2", "announce 0 route 2"
 	for _, tt := range []struct {
 		name  string
-		sides []lb.Side
+		apart bool
 		more  func(*lb.State)
 		want  string
 	}{
-		{"the other side does not reach the endpoint", []lb.Side{side(true, "w1")}, nil, yes},
-		{"the other side is not cut off", []lb.Side{side(true)}, nil, no},
-		{"one speaker there does not know yet", []lb.Side{side(true, "w1"), side(true)}, nil, no},
-		{"a third side yields to this one", []lb.Side{side(true, "w1"), side(false)}, nil, yes},
-		{"the other side reaches another endpoint", []lb.Side{side(true, "w1")}, func(s *lb.State) { s.Services[0].ServingNodes["w2"] = true }, no},
-		{"an endpoint is on no node", []lb.Side{side(true, "w1")}, func(s *lb.State) { s.Services[0].ServingAnywhere = true }, no},
-		{"the other side reaches another Service on the address", []lb.Side{side(true, "w1")}, func(s *lb.State) {
+		{"the other side does not reach the endpoint", true, nil, yes},
+		{"the other side is not cut off, or reaches this one", false, nil, no},
+		{"the other side has another endpoint", true, func(s *lb.State) { s.Services[0].ServingNodes["w2"] = true }, no},
+		{"an endpoint is on no node", true, func(s *lb.State) { s.Services[0].ServingAnywhere = true }, no},
+		{"an endpoint is on a node without a speaker", true, func(s *lb.State) { s.Services[0].ServingNodes["w9"] = true }, no},
+		{"another Service on the address has an endpoint there", true, func(s *lb.State) {
 			other := s.Services[0]
 			other.Key.Name, other.ServingNodes = "wec", map[string]bool{"w2": true}
 			s.Services = append(s.Services, other)
 		}, no},
-		{"no node on this side may announce", []lb.Side{side(true, "w1")}, func(s *lb.State) {
+		{"no node on this side may announce", true, func(s *lb.State) {
 			s.Nodes["w1"] = lb.Node{Name: "w1", Excluded: true}
 		}, "announce 0 route 0"},
 	} {
 		s := testState()
 		s.HeldDown = map[string]bool{"w1": true}
 		s.Here.CutOffFrom = map[string]bool{"w2": true, "w3": true}
-		s.Here.Partition = lb.Partition{YieldsTo: []string{"w2", "w3"}, Sides: tt.sides}
+		s.Here.Partition = lb.Partition{YieldsTo: []string{"w2", "w3"}, Apart: tt.apart, Divided: true}
 		s.Services[0].ServingNodes = map[string]bool{"w1": true}
 		if tt.more != nil {
 			tt.more(&s)
@@ -160,17 +152,17 @@ func TestRefusedByPreceding(t *testing.T) {
 	}
 }
 
-// TestCutOffWriter: a node that reads that another side announces a Service does not write its condition.
+// TestCutOffWriter: a node that reads that another side runs does not write the condition of a Service that it cannot serve.
 func TestCutOffWriter(t *testing.T) {
-	for refused, want := range map[string]bool{"w1": false, "w2": true} {
+	for _, divided := range []bool{false, true} {
 		s := testState()
 		s.Members = map[string]bool{"w1": true}
 		s.Here.CutOffFrom = map[string]bool{"w2": true, "w3": true}
-		s.Here.Partition.Sides = []lb.Side{{Refuses: map[string]bool{refused: true}}}
+		s.Here.Partition.Divided = divided
 		v := ForNode("w1", s).Verdicts[0]
 		for kind, o := range map[string]Outcome{"layer 2": v.L2, "BGP": v.BGP} {
-			if o.Reason != lb.CutOff || o.Writer != want {
-				t.Errorf("%s, the other side refuses %s: %s, writer %t, want %t", kind, refused, o.Reason, o.Writer, want)
+			if o.Reason != lb.CutOff || o.Writer == divided {
+				t.Errorf("%s, another side runs %v: %s, writer %t", kind, divided, o.Reason, o.Writer)
 			}
 		}
 	}

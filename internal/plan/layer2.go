@@ -192,7 +192,7 @@ func (p *planner) withWriter(s *lb.Service, out Outcome, announcers []string) Ou
 			}
 		}
 	}
-	out.Writer = writer == p.node && !(out.Reason == lb.CutOff && p.announcedByOtherSide(s))
+	out.Writer = writer == p.node && !(out.Reason == lb.CutOff && p.state.Here.Partition.Divided)
 	return out
 }
 

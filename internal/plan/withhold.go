@@ -191,22 +191,13 @@ func (c *cluster) yieldsTo(node string) bool {
 	return found
 }
 
-// refusedByPreceding reports whether this side of a partition yields to others, but all of these refuse an address
-// of the Services, so that this side may announce it.
+// refusedByPreceding reports whether this side of a partition yields to others, but none of these announces an address
+// of the Services, so that this side may: they are cut off too, and all endpoints are on speakers' nodes beyond them.
 func (c *cluster) refusedByPreceding(services []*lb.Service) bool {
-	p := c.state.Here.Partition
-	return len(p.YieldsTo) > 0 && !slices.ContainsFunc(p.Sides, func(side lb.Side) bool { return side.Precedes && !refuses(side, services) })
-}
-
-// announcedByOtherSide reports whether another side of a partition announces a Service.
-func (c *cluster) announcedByOtherSide(s *lb.Service) bool {
-	return slices.ContainsFunc(c.state.Here.Partition.Sides, func(side lb.Side) bool { return !refuses(side, []*lb.Service{s}) })
-}
-
-// refuses reports whether a side of a partition announces no address of these Services: it is cut off too, and
-// reaches none of their endpoints.
-func refuses(side lb.Side, services []*lb.Service) bool {
-	return servedOnlyOn(services, func(node string) bool { return side.Refuses[node] })
+	return c.state.Here.Partition.Apart && servedOnlyOn(services, func(node string) bool {
+		_, unheard := c.state.Here.CutOffFrom[node]
+		return (unheard || c.state.Members[node]) && !c.yieldsTo(node)
+	})
 }
 
 // servedOnlyOn reports whether all endpoints that can serve the Services are on certain nodes.

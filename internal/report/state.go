@@ -200,16 +200,13 @@ func (s States) Vote(ctx context.Context, node string) (liveness.Vote, error) {
 	case err != nil:
 		return liveness.Vote{}, err
 	}
-	is := state.Status
-	vote := liveness.Vote{Alive: int(is.Members.Alive), Expected: int(is.Members.Expected), LinkFails: is.LinkFails}
-	if is.Observed != nil {
-		vote.Written = is.Observed.String()
+	wrote := state.Status
+	vote := liveness.Vote{Alive: int(wrote.Members.Alive), Expected: int(wrote.Members.Expected), LinkFails: wrote.LinkFails}
+	if wrote.Observed != nil {
+		vote.Written = wrote.Observed.String()
 	}
-	for _, n := range is.Unreachable {
-		vote.Unreachable = append(vote.Unreachable, n.Node)
-	}
-	for _, n := range is.Silent {
-		vote.Quiet = append(vote.Quiet, n.Node)
+	for _, n := range slices.Concat(wrote.Unreachable, wrote.Silent) {
+		vote.Misses = append(vote.Misses, n.Node)
 	}
 	return vote, nil
 }
