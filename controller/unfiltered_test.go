@@ -162,8 +162,10 @@ func TestUnfilteredProblems(t *testing.T) {
 	f.pass(2 * unfilteredGrace)
 	ranged, denied, open := lb.Key{Namespace: "n", Name: "ranged"}, lb.Key{Namespace: "n", Name: "denied"}, lb.Key{Namespace: "n", Name: "open"}
 	frontends := []lb.Frontend{
-		{Address: netip.MustParseAddr("192.0.2.1"), Service: ranged, Port: 80, Restricted: true}, {Service: ranged, Port: 81, Restricted: true},
-		{Service: denied, Port: 80, Deny: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}, {Service: open, Port: 80, ConnectionLimit: 2},
+		{Address: netip.MustParseAddr("192.0.2.1"), Service: ranged, Port: 80, Access: lb.Access{Restricted: true}}, {Service: ranged, Port: 81,
+			Access: lb.Access{Restricted: true}},
+		{Service: denied, Port: 80, Access: lb.Access{Deny: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}, {Service: open, Port: 80,
+			Access: lb.Access{ConnectionLimit: 2}},
 	}
 	var got []string
 	for _, p := range f.u.problems(frontends, config.Options{}) {
@@ -186,7 +188,7 @@ func TestUnfilteredProblems(t *testing.T) {
 func TestAccessStays(t *testing.T) {
 	stands := metav1.Condition{Type: v1beta1.ConditionFiltered, Status: metav1.ConditionFalse, Reason: string(lb.NodesUnfiltered), Message: "not on node c: …"}
 	service := &corev1.Service{Status: corev1.ServiceStatus{Conditions: []metav1.Condition{stands}}}
-	w := serviceWrite{service: service, nodesUnknown: true, assignment: &ipam.Assignment{}, frontends: []lb.Frontend{{Restricted: true}}}
+	w := serviceWrite{service: service, nodesUnknown: true, assignment: &ipam.Assignment{}, frontends: []lb.Frontend{{Access: lb.Access{Restricted: true}}}}
 	if c, said := w.access(); !said || c != stands {
 		t.Errorf("not known: %+v", c)
 	}

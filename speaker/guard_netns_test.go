@@ -71,7 +71,7 @@ func TestUnknownLinks(t *testing.T) {
 
 		var p plan.Plan
 		for vip, cluster := range map[netip.Addr]string{vip4: "10.96.0.7", vip6: "fd01::7"} {
-			p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{Address: vip, Protocol: "TCP", Port: 80, Restricted: true,
+			p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{Address: vip, Protocol: "TCP", Port: 80, Access: lb.Access{Restricted: true},
 				ClusterIP: netip.MustParseAddr(cluster)})
 		}
 		us := lb.Node{Name: "w1", Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8:c::1")}}

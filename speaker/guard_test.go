@@ -28,7 +28,8 @@ func TestGuard(t *testing.T) {
 		address := netip.MustParseAddr("192.0.2.10")
 		p := plan.Plan{Filter: lb.Filter{
 			Guarded: []lb.Range{{From: netip.MustParseAddr("192.0.2.0"), To: netip.MustParseAddr("192.0.2.255")}},
-			Frontends: []lb.Frontend{{Address: address, Protocol: "TCP", Port: 80, Restricted: true, Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+			Frontends: []lb.Frontend{{Address: address, Protocol: "TCP", Port: 80, Access: lb.Access{Restricted: true,
+				Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
 				ClusterIP: netip.MustParseAddr("10.96.0.7")}},
 			Pings: []netip.Addr{address},
 		}}
@@ -87,7 +88,7 @@ func TestGuardRefused(t *testing.T) {
 			service lb.Key
 		}{{"192.0.2.10", bad}, {"192.0.2.10", bad}, {"192.0.2.11", good}} {
 			p.Filter.Frontends = append(p.Filter.Frontends, lb.Frontend{Address: netip.MustParseAddr(s.address), Protocol: "TCP", Port: 80, Service: s.service,
-				Restricted: true})
+				Access: lb.Access{Restricted: true}})
 		}
 		g := newTestGuard(false)
 		if err := g.set(p, nil, lb.Node{Name: "w1"}, nil); err != nil || !g.inForce() || g.failed() {

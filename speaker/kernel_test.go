@@ -72,7 +72,7 @@ func TestTries(t *testing.T) {
 // TestPossible: the filter does without what the kernel lacks, and keeps all else.
 func TestPossible(t *testing.T) {
 	d := filter.Desired{Filter: lb.Filter{Frontends: []lb.Frontend{{
-		Port: 80, Restricted: true, ConnectionLimit: 5, RateLimit: 7, ClusterIP: netip.MustParseAddr("10.96.0.7"),
+		Port: 80, Access: lb.Access{Restricted: true, ConnectionLimit: 5, RateLimit: 7}, ClusterIP: netip.MustParseAddr("10.96.0.7"),
 	}}}}
 	for _, tt := range []struct {
 		lack        kernel.Feature
@@ -96,7 +96,8 @@ func TestGuardWithoutLabels(t *testing.T) {
 		g := newTestGuard(false)
 		g.kernel = without(t, kernel.InternalTraffic, kernel.ConnectionLimits)
 		p := plan.Plan{Filter: lb.Filter{Frontends: []lb.Frontend{{
-			Address: netip.MustParseAddr("192.0.2.10"), Protocol: "TCP", Port: 80, Restricted: true, ClusterIP: netip.MustParseAddr("10.96.0.7"), ConnectionLimit: 3,
+			Address: netip.MustParseAddr("192.0.2.10"), Protocol: "TCP", Port: 80, Access: lb.Access{Restricted: true, ConnectionLimit: 3},
+			ClusterIP: netip.MustParseAddr("10.96.0.7"),
 		}}}}
 		if err := g.set(p, nil, lb.Node{}, []link.Link{{Name: "eth0"}}); err != nil {
 			t.Fatal(err)
@@ -130,8 +131,8 @@ func TestKernelProblems(t *testing.T) {
 func TestLogComesBack(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		g := newTestGuard(false)
-		p := plan.Plan{Filter: lb.Filter{Frontends: []lb.Frontend{{Address: netip.MustParseAddr("192.0.2.10"), Protocol: "TCP", Port: 80, Restricted: true,
-			LogDrops: true}}}}
+		p := plan.Plan{Filter: lb.Filter{Frontends: []lb.Frontend{{Address: netip.MustParseAddr("192.0.2.10"), Protocol: "TCP", Port: 80,
+			Access: lb.Access{Restricted: true, LogDrops: true}}}}}
 		for _, lacks := range []bool{false, true, false} {
 			if g.kernel = nil; lacks {
 				g.kernel = without(t, kernel.DropLogs)

@@ -155,7 +155,7 @@ func TestEqual(t *testing.T) {
 		other := plain
 		other.Frontends = slices.Clone(plain.Frontends)
 		field := get(&other)
-		if field.Type() == reflect.TypeFor[lb.Filter]() || field.Type() == reflect.TypeFor[lb.Frontend]() {
+		if slices.Contains([]reflect.Type{reflect.TypeFor[lb.Filter](), reflect.TypeFor[lb.Frontend](), reflect.TypeFor[lb.Access]()}, field.Type()) {
 			for i := range field.NumField() {
 				try(name+"."+field.Type().Field(i).Name, func(d *Desired) reflect.Value { return get(d).Field(i) })
 			}

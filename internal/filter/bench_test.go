@@ -31,7 +31,7 @@ func crowd() Desired {
 	for i := range crowdServices {
 		frontend := lb.Frontend{
 			Address: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Protocol: "TCP", Port: 80,
-			Service: lb.Key{Namespace: "bench", Name: fmt.Sprintf("s%05d", i)}, Restricted: true,
+			Service: lb.Key{Namespace: "bench", Name: fmt.Sprintf("s%05d", i)}, Access: lb.Access{Restricted: true},
 		}
 		for r := range crowdRanges {
 			bits := []int{24, 16, 24, 32, 24}[r]

@@ -42,8 +42,8 @@ func TestFlood(t *testing.T) {
 				for _, vip := range []string{vip4, vip6} {
 					for _, protocol := range []string{"TCP", "UDP"} {
 						d.Frontends = append(d.Frontends, lb.Frontend{
-							Address: addr(vip), Protocol: protocol, Port: 80, Restricted: roll.IntN(2) == 0, Allow: some(roll, addr(vip).Is6()),
-							RateLimit: roll.IntN(3), ConnectionLimit: roll.IntN(3), Refuse: roll.IntN(9) == 0,
+							Address: addr(vip), Protocol: protocol, Port: 80, Access: lb.Access{Restricted: roll.IntN(2) == 0, Allow: some(roll, addr(vip).Is6()),
+								RateLimit: roll.IntN(3), ConnectionLimit: roll.IntN(3)}, Refuse: roll.IntN(9) == 0,
 						})
 						if frontend := &d.Frontends[len(d.Frontends)-1]; !frontend.Restricted {
 							frontend.Deny = prefixes("198.51.100.2/31")

@@ -127,7 +127,7 @@ func testInternal(t *testing.T, proxy func(*world)) {
 		var frontends []lb.Frontend
 		for _, protocol := range []string{"TCP", "UDP"} {
 			frontends = append(frontends, lb.Frontend{
-				Address: addr(vip), Protocol: protocol, Port: 80, Restricted: true, Allow: prefixes(client), ClusterIP: addr(cluster),
+				Address: addr(vip), Protocol: protocol, Port: 80, Access: lb.Access{Restricted: true, Allow: prefixes(client)}, ClusterIP: addr(cluster),
 			})
 		}
 		return frontends

@@ -126,7 +126,7 @@ func (d dice) desired() Desired {
 		v6 := d.IntN(2) == 0
 		frontend := lb.Frontend{
 			Address: d.destination(v6), Protocol: d.pick("TCP", "UDP", "SCTP"), Port: uint16(80 + d.IntN(3)),
-			Restricted: d.IntN(3) > 0, Refuse: d.IntN(12) == 0,
+			Access: lb.Access{Restricted: d.IntN(3) > 0}, Refuse: d.IntN(12) == 0,
 		}
 		if frontend.Restricted {
 			frontend.Allow = d.ranges(v6)

@@ -22,8 +22,9 @@ func TestRulesAreBounded(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			d := crowd()
 			for i := range 400 {
-				fe := lb.Frontend{Address: netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", i+1)), Protocol: "TCP", Port: 80, Restricted: true,
-					Service: lb.Key{Namespace: "evil", Name: fmt.Sprint(i)}, Allow: tt.allow(i)}
+				fe := lb.Frontend{Address: netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", i+1)), Protocol: "TCP", Port: 80, Access: lb.Access{Restricted: true,
+					Allow: tt.allow(i)},
+					Service: lb.Key{Namespace: "evil", Name: fmt.Sprint(i)}}
 				if tt.limits {
 					fe.ConnectionLimit = i + 1
 				}

@@ -47,26 +47,15 @@ type Frontend struct {
 	Port     uint16
 	// Service that declares it.
 	Service Key
-	// Restricted: only clients in Allow may connect. With an empty Allow no client may.
-	Restricted bool
-	// Allow and Deny are masked prefixes of the address's family, ordered. Deny wins.
-	Allow, Deny []netip.Prefix
+	// Access to it; Allow and Deny have prefixes of the address's family only.
+	Access
 	// Refuse: this node has no serving endpoint for the Service (externalTrafficPolicy: Local), so that it
 	// refuses connections at once.
 	Refuse bool
-	// ConnectionLimit bounds the concurrent connections on this node; 0 is no bound.
-	ConnectionLimit int
-	// RateLimit bounds the new connections per second of one client on this node; 0 is no bound.
-	RateLimit int
 	// ClusterIP is where a node redirects what it and its pods send, so that no source range applies to it; the
 	// zero Addr means no redirection.
 	ClusterIP netip.Addr
-	// LogDrops asks for a sampled log of the packets that the filter refuses.
-	LogDrops bool
 }
-
-// HasRanges reports whether the filter looks at the source of a packet.
-func (f Frontend) HasRanges() bool { return f.Restricted || len(f.Deny) > 0 }
 
 // Filter is which packets one node lets through to the addresses that Holdfast serves.
 type Filter struct {
@@ -100,7 +89,7 @@ type Announcement struct {
 	Address netip.Addr
 	// Links restricts the answers to these links, by name; none means all usable links.
 	Links []string
-	// Probe: nobody announced the address before, so that another machine may have it. The node probes for it
+	// Probe: no node announced the address before, so that another machine may have it. The node probes for it
 	// first (RFC 5227 section 2.1.1).
 	Probe bool
 	// MAC replaces the link's own MAC in answers: the node stands in for an owner whose speaker is away, and

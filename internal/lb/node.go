@@ -10,7 +10,7 @@ import (
 type Node struct {
 	Name   string
 	Labels map[string]string
-	// Addresses of the node, from its status: those of type InternalIP first, as kubelet chooses the address of pods on the
+	// Addresses of the node, from its status: InternalIPs first, as kubelet chooses the address of pods on the
 	// host's network. They are its word: see Own.
 	Addresses []netip.Addr
 	// Pods are the ranges of the node's pods, where Kubernetes hands them out.
@@ -67,7 +67,7 @@ const (
 	Booting Unfit = 1 << iota
 	// Unfiltered: the packet filter is not in force, so that the node announces nothing that has source ranges.
 	Unfiltered
-	// SessionlessIPv4, SessionlessIPv6: none of its established BGP sessions carries routes of this family, so that nobody
+	// SessionlessIPv4, SessionlessIPv6: none of its established BGP sessions carries routes of this family, so that no node
 	// leaves such routes to the node, and another one tells who advertises.
 	SessionlessIPv4
 	SessionlessIPv6

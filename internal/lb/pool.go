@@ -92,7 +92,7 @@ type FloatingIP struct {
 	Families []Family
 	// Pool to assign from; "" is any.
 	Pool string
-	// Wanted are the requested addresses, at most one of each family: those of its spec, and those that it held
+	// Wanted are the requested addresses, at most one of each family: from its spec, and the ones that it held
 	// before its status was lost.
 	Wanted []netip.Addr
 	// Delete: the FloatingIP is deleted together with the Service that it is bound to.
@@ -105,7 +105,7 @@ type FloatingIP struct {
 	Deleting bool
 	// Addresses that it holds, by its status.
 	Addresses []netip.Addr
-	// Record and Recall are as those of a Service.
+	// Record and Recall are as in a Service.
 	Record, Recall Origins
 	// BoundTo and BoundUID are the Service that used it when its status was last written; the zero Key is none.
 	BoundTo  Key

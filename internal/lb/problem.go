@@ -45,7 +45,7 @@ func (o Object) String() string {
 // MarshalText makes logs and debug pages show an object as String does.
 func (o Object) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
-// Problem is something that a user must mend: one word, and one sentence that says what is wrong and what to do.
+// Problem is something that a user must fix: one word, and one sentence that says what is wrong and what to do.
 // It never stops other objects from being served.
 type Problem struct {
 	Object  Object
@@ -74,18 +74,18 @@ func SomeOf[T any](items []T) string {
 }
 
 // Line makes one line of at most so many bytes of a text that others worded: what cannot be printed becomes a space.
-func Line(text string, most int) string {
+func Line(text string, limit int) string {
 	text = strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
 	}, text)
-	if len(text) <= most {
+	if len(text) <= limit {
 		return text
 	}
 	const cut = " …"
-	return strings.ToValidUTF8(text[:most-len(cut)], "") + cut
+	return strings.ToValidUTF8(text[:limit-len(cut)], "") + cut
 }
 
 // Secret is a text that no log, no debug page and no status shows: whatever formats it gets stars. A conversion to

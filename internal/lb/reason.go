@@ -6,115 +6,76 @@ type Reason string
 
 // Reasons of an assignment (condition holdfast.dev/AddressAssigned).
 const (
-	// Assigned: the Service holds every address it asked for.
-	Assigned Reason = "Assigned"
-	// PartlyAssigned: a PreferDualStack Service holds one of two families.
-	PartlyAssigned Reason = "PartlyAssigned"
-	// NoPool: no pool exists, or none may serve this Service.
-	NoPool Reason = "NoPool"
-	// NoFamily: pools exist for the Service, none of the wanted family.
-	NoFamily Reason = "NoFamily"
-	// PoolExhausted: every pool that may serve the Service is full. Add addresses to a pool.
-	PoolExhausted Reason = "PoolExhausted"
-	// UnknownPool: the Service asks for a pool that does not exist. Correct the annotation.
-	UnknownPool Reason = "UnknownPool"
-	// PoolNotAllowed: the Service asks for a pool that may not serve it. Correct the request or the pool.
-	PoolNotAllowed Reason = "PoolNotAllowed"
-	// AddressInUse: the Service asks for an address that another one holds.
-	AddressInUse Reason = "AddressInUse"
-	// AddressNotInPool: the Service asks for an address outside every pool. Correct the request or the pool.
-	AddressNotInPool Reason = "AddressNotInPool"
-	// InvalidRequest: what the Service asks for cannot be read or contradicts itself.
-	InvalidRequest Reason = "InvalidRequest"
-	// TooManyPorts: the Services of the namespace have more ports together than are served.
-	// Remove ports, or raise maxPortsPerNamespace.
-	TooManyPorts Reason = "TooManyPorts"
-	// NoClusterIP: a headless Service of type LoadBalancer cannot be served.
-	NoClusterIP Reason = "NoClusterIP"
-	// DualStackUnmet: RequireDualStack, but the Service has one family only.
-	DualStackUnmet Reason = "DualStackUnmet"
-	// AddressKept: the Service keeps an address that is not of the pool or kind that it asks for: until
-	// holdfast.dev/pool can be met, or until it asks for an address by value or for holdfast.dev/renew.
-	// Set holdfast.dev/renew for another address.
+	Assigned         Reason = "Assigned"         // the Service holds every address it asked for.
+	PartlyAssigned   Reason = "PartlyAssigned"   // a PreferDualStack Service holds one of two families.
+	NoPool           Reason = "NoPool"           // no pool exists, or none may serve this Service.
+	NoFamily         Reason = "NoFamily"         // pools exist for the Service, none of the wanted family.
+	PoolExhausted    Reason = "PoolExhausted"    // every pool that may serve the Service is full. Add addresses to a pool.
+	UnknownPool      Reason = "UnknownPool"      // the Service asks for a pool that does not exist. Correct the annotation.
+	PoolNotAllowed   Reason = "PoolNotAllowed"   // the Service asks for a pool that may not serve it. Correct the request or the pool.
+	AddressInUse     Reason = "AddressInUse"     // the Service asks for an address that another one holds.
+	AddressNotInPool Reason = "AddressNotInPool" // the Service asks for an address outside every pool. Correct the request or the pool.
+	InvalidRequest   Reason = "InvalidRequest"   // what the Service asks for cannot be read or contradicts itself.
+	// TooManyPorts: the Services of the namespace have more ports together than are served. Remove ports, or raise maxPortsPerNamespace.
+	TooManyPorts   Reason = "TooManyPorts"
+	NoClusterIP    Reason = "NoClusterIP"    // a headless Service of type LoadBalancer cannot be served.
+	DualStackUnmet Reason = "DualStackUnmet" // RequireDualStack, but the Service has one family only.
+	// AddressKept: the Service keeps an address that is not of the pool or kind that it asks for: until holdfast.dev/pool can be met, or until
+	// it asks for an address by value or for holdfast.dev/renew. Set holdfast.dev/renew for another address.
 	AddressKept Reason = "AddressKept"
-	// ForeignAddress: the status has an address that another load balancer wrote and that no pool ever had.
-	// Turn the other one off for this Service, then set holdfast.dev/renew.
-	ForeignAddress Reason = "ForeignAddress"
-	// UnknownClass: the Service names a class that no pool has.
-	UnknownClass Reason = "UnknownClass"
-	// UnknownNetwork: the Service names a network or subnet that no pool stands for.
-	UnknownNetwork Reason = "UnknownNetwork"
-	// UnknownLoadBalancer: the Service names a load balancer that no Service has.
-	UnknownLoadBalancer Reason = "UnknownLoadBalancer"
-	// PortClash: another Service on the shared address has the port.
-	PortClash Reason = "PortClash"
-	// NotShareable: the Service may not share the address with its holders.
-	NotShareable Reason = "NotShareable"
-	// SharingLimit: the address has as many Services as may share it.
-	SharingLimit Reason = "SharingLimit"
+	// ForeignAddress: the status has an address that another load balancer wrote and that no pool ever had. Turn the other one off for this
+	// Service, then set holdfast.dev/renew.
+	ForeignAddress      Reason = "ForeignAddress"
+	UnknownClass        Reason = "UnknownClass"        // the Service names a class that no pool has.
+	UnknownNetwork      Reason = "UnknownNetwork"      // the Service names a network or subnet that no pool stands for.
+	UnknownLoadBalancer Reason = "UnknownLoadBalancer" // the Service names a load balancer that no Service has.
+	PortClash           Reason = "PortClash"           // another Service on the shared address has the port.
+	NotShareable        Reason = "NotShareable"        // the Service may not share the address with its holders.
+	SharingLimit        Reason = "SharingLimit"        // the address has as many Services as may share it.
 	// QuotaExceeded: the namespace holds as many addresses of the pool as it may. Raise the pool's quota or delete Services.
 	QuotaExceeded Reason = "QuotaExceeded"
-	// Quarantined: the last free addresses of the pools, or the address that the Service waits for, wait for reuseDelay.
-	// Add addresses, or wait.
-	Quarantined Reason = "Quarantined"
-	// FloatingIPUnknown: the Service claims a FloatingIP that its namespace does not have.
-	FloatingIPUnknown Reason = "FloatingIPUnknown"
-	// FloatingIPPending: the FloatingIP claimed has no address yet.
-	FloatingIPPending Reason = "FloatingIPPending"
-	// FloatingIPInUse: another Service uses the FloatingIP claimed.
-	FloatingIPInUse Reason = "FloatingIPInUse"
-	// FloatingIPDeleting: the FloatingIP claimed is being deleted.
-	FloatingIPDeleting Reason = "FloatingIPDeleting"
-	// Available: the FloatingIP has its addresses, and no Service uses it.
-	Available Reason = "Available"
-	// Bound: a Service uses the FloatingIP.
-	Bound Reason = "Bound"
-	// Released: the controller took the addresses of the Service back.
-	Released Reason = "Released"
+	// Quarantined: the last free addresses of the pools, or the address that the Service waits for, wait for reuseDelay. Add addresses, or
+	// wait.
+	Quarantined        Reason = "Quarantined"
+	FloatingIPUnknown  Reason = "FloatingIPUnknown"  // the Service claims a FloatingIP that its namespace does not have.
+	FloatingIPPending  Reason = "FloatingIPPending"  // the FloatingIP claimed has no address yet.
+	FloatingIPInUse    Reason = "FloatingIPInUse"    // another Service uses the FloatingIP claimed.
+	FloatingIPDeleting Reason = "FloatingIPDeleting" // the FloatingIP claimed is being deleted.
+	Available          Reason = "Available"          // the FloatingIP has its addresses, and no Service uses it.
+	Bound              Reason = "Bound"              // a Service uses the FloatingIP.
+	Released           Reason = "Released"           // the controller took the addresses of the Service back.
 )
 
 // Reasons of the condition holdfast.dev/AnnotationsHonoured.
 const (
-	// AnnotationIgnored: the Service has annotations that have no effect.
-	AnnotationIgnored Reason = "AnnotationIgnored"
-	// NotKept: no FloatingIP is made of the Service's addresses.
-	NotKept Reason = "NotKept"
+	AnnotationIgnored Reason = "AnnotationIgnored" // the Service has annotations that have no effect.
+	NotKept           Reason = "NotKept"           // no FloatingIP is made of the Service's addresses.
 )
 
 // Reasons of the condition holdfast.dev/Written.
 const (
-	// WriteRefused: the API server, or an admission policy, calls a part of the Service's status invalid.
-	// The message says which and why.
+	// WriteRefused: the API server, or an admission policy, calls a part of the Service's status invalid. The message says which and why.
 	WriteRefused Reason = "WriteRefused"
 )
 
 // Reasons of a filter (conditions holdfast.dev/Filtered and holdfast.dev/FilterEnforced).
 const (
-	// Filtered: every range and limit of the Service and its pools is in force.
-	Filtered Reason = "Filtered"
-	// InvalidSourceRange: an entry of a list of source ranges cannot be read; the others are in force.
-	InvalidSourceRange Reason = "InvalidSourceRange"
-	// NoSourceAllowed: a list of source ranges has no readable entry, so that no client may connect.
-	NoSourceAllowed Reason = "NoSourceAllowed"
-	// ConflictingSourceRanges: two lists of source ranges differ, and one of them is in force.
-	ConflictingSourceRanges Reason = "ConflictingSourceRanges"
-	// InvalidLimit: a limit, or a request for a log, cannot be read and is not in force.
-	InvalidLimit Reason = "InvalidLimit"
-	// FilterDisabled: filtering is turned off, so that source ranges and limits have no effect.
-	FilterDisabled Reason = "FilterDisabled"
-	// FilterNotEnforceable: something on the node may carry packets past its packet filter.
-	// Use kube-proxy, or filter elsewhere.
+	Filtered                Reason = "Filtered"                // every range and limit of the Service and its pools is in force.
+	InvalidSourceRange      Reason = "InvalidSourceRange"      // an entry of a list of source ranges cannot be read; the others are in force.
+	NoSourceAllowed         Reason = "NoSourceAllowed"         // a list of source ranges has no readable entry, so that no client may connect.
+	ConflictingSourceRanges Reason = "ConflictingSourceRanges" // two lists of source ranges differ, and one of them is in force.
+	InvalidLimit            Reason = "InvalidLimit"            // a limit, or a request for a log, cannot be read and is not in force.
+	FilterDisabled          Reason = "FilterDisabled"          // filtering is turned off, so that source ranges and limits have no effect.
+	// FilterNotEnforceable: something on the node may carry packets past its packet filter. Use kube-proxy, or filter elsewhere.
 	FilterNotEnforceable Reason = "FilterNotEnforceable"
-	// FilterNotInForce: the node cannot keep its packet filter in force, and announces nothing that has source ranges.
-	// See the speaker's log.
+	// FilterNotInForce: the node cannot keep its packet filter in force, and announces nothing that has source ranges. See the speaker's log.
 	FilterNotInForce Reason = "FilterNotInForce"
 	// RangesRefused: the node's kernel refuses the source ranges of some Services, which are closed there. Shorten the lists.
 	RangesRefused Reason = "RangesRefused"
-	// NodesUnfiltered: nodes that kube-proxy may serve the Service on do not enforce its source ranges.
-	// See docs/filter.md, Nodes without a speaker.
+	// NodesUnfiltered: nodes that kube-proxy may serve the Service on do not enforce its source ranges. See docs/filter.md, Nodes without a
+	// speaker.
 	NodesUnfiltered Reason = "NodesUnfiltered"
-	// StrictARPMissing: kube-proxy in mode IPVS makes the kernel answer ARP for every address of a Service.
-	// Set strictARP: true.
+	// StrictARPMissing: kube-proxy in mode IPVS makes the kernel answer ARP for every address of a Service. Set strictARP: true.
 	StrictARPMissing Reason = "StrictARPMissing"
 )
 
@@ -130,138 +91,90 @@ func (r Reason) OfFilter() bool {
 // Reasons of an announcement (conditions holdfast.dev/AnnouncedL2 and
 // holdfast.dev/AnnouncedBGP).
 const (
-	// Announced: at least one node makes the network deliver the addresses.
-	Announced Reason = "Announced"
-	// NoAddress: nothing is assigned yet.
-	NoAddress Reason = "NoAddress"
-	// NoServingEndpoint: no endpoint can serve, so that no node attracts traffic. Look for ready pods.
-	NoServingEndpoint Reason = "NoServingEndpoint"
-	// NoLocalEndpoint: externalTrafficPolicy Local, and this node has no serving endpoint.
-	NoLocalEndpoint Reason = "NoLocalEndpoint"
-	// NoAdvertisement: no advertisement selects the pool and the Service.
-	NoAdvertisement Reason = "NoAdvertisement"
+	Announced         Reason = "Announced"         // at least one node makes the network deliver the addresses.
+	NoAddress         Reason = "NoAddress"         // nothing is assigned yet.
+	NoServingEndpoint Reason = "NoServingEndpoint" // no endpoint can serve, so that no node attracts traffic. Look for ready pods.
+	NoLocalEndpoint   Reason = "NoLocalEndpoint"   // externalTrafficPolicy Local, and this node has no serving endpoint.
+	NoAdvertisement   Reason = "NoAdvertisement"   // no advertisement selects the pool and the Service.
 	// NoEligibleNode: advertisements exist, but no live node may announce. The message names what excludes each node.
-	NoEligibleNode Reason = "NoEligibleNode"
-	// NodeNotSelected: this node is in no advertisement's nodeSelectors.
-	NodeNotSelected Reason = "NodeNotSelected"
-	// NodeExcluded: label node.kubernetes.io/exclude-from-external-load-balancers.
-	NodeExcluded Reason = "NodeExcluded"
-	// NetworkUnavailable: the node's condition of this name is true.
-	NetworkUnavailable Reason = "NetworkUnavailable"
-	// NodeDraining: the node is being drained, or its speaker is about to stop, and another node announces.
-	NodeDraining Reason = "NodeDraining"
-	// AddressConflict: a foreign machine has the address.
-	// Remove it from the machine with the MAC in the message, or cut it from the pool.
+	NoEligibleNode     Reason = "NoEligibleNode"
+	NodeNotSelected    Reason = "NodeNotSelected"    // this node is in no advertisement's nodeSelectors.
+	NodeExcluded       Reason = "NodeExcluded"       // label node.kubernetes.io/exclude-from-external-load-balancers.
+	NetworkUnavailable Reason = "NetworkUnavailable" // the node's condition of this name is true.
+	NodeDraining       Reason = "NodeDraining"       // the node is being drained, or its speaker is about to stop, and another node announces.
+	// AddressConflict: a foreign machine has the address. Remove it from the machine with the MAC in the message, or cut it from the pool.
 	AddressConflict Reason = "AddressConflict"
-	// AddressFree: no foreign machine claims an address of the pool any more.
-	AddressFree Reason = "AddressFree"
-	// NoLink: the owner has no link on which it can announce the address.
-	NoLink Reason = "NoLink"
-	// LinkSilent: the node hears no other machine on a link, though it did before and the carrier is up.
-	// Check port, VLAN and switch.
+	AddressFree     Reason = "AddressFree" // no foreign machine claims an address of the pool any more.
+	NoLink          Reason = "NoLink"      // the owner has no link on which it can announce the address.
+	// LinkSilent: the node hears no other machine on a link, though it did before and the carrier is up. Check port, VLAN and switch.
 	LinkSilent Reason = "LinkSilent"
-	// HeartbeatsBlocked: other speakers answer by gossip, but their heartbeats do not arrive.
-	// Open the heartbeat port (7948/UDP) between nodes.
+	// HeartbeatsBlocked: other speakers answer by gossip, but their heartbeats do not arrive. Open the heartbeat port (7948/UDP) between nodes.
 	HeartbeatsBlocked Reason = "HeartbeatsBlocked"
-	// EchoBlocked: other speakers' heartbeats arrive, but not their answers in frames of Holdfast's own EtherType.
-	// Open EtherType 0x88B5 where switches answer ARP for others.
+	// EchoBlocked: other speakers' heartbeats arrive, but not their answers in frames of Holdfast's own EtherType. Open EtherType 0x88B5 where
+	// switches answer ARP for others.
 	EchoBlocked Reason = "EchoBlocked"
-	// SocketRefused: the kernel refuses packet sockets on a link, so that the node answers nothing there.
-	// Check the capability NET_RAW and the module af_packet.
+	// SocketRefused: the kernel refuses packet sockets on a link, so that the node answers nothing there. Check the capability NET_RAW and the
+	// module af_packet.
 	SocketRefused Reason = "SocketRefused"
-	// KernelFeatureMissing: the node's kernel lacks what a part of Holdfast needs, or refuses it to the speaker.
-	// Load the module that the message names.
+	// KernelFeatureMissing: the node's kernel lacks what a part of Holdfast needs, or refuses it to the speaker. Load the module that the
+	// message names.
 	KernelFeatureMissing Reason = "KernelFeatureMissing"
-	// KubeProxyNotReady: kube-proxy has not served since the node started, or does not serve the Service's endpoints there yet.
-	// Repair kube-proxy.
+	// KubeProxyNotReady: kube-proxy has not served since the node started, or does not serve the Service's endpoints there yet. Repair
+	// kube-proxy.
 	KubeProxyNotReady Reason = "KubeProxyNotReady"
-	// Probing: the address is new, and its owner asks whether another machine has it already (RFC 5227).
-	Probing Reason = "Probing"
-	// NotMember: the other speakers do not count the node's speaker as alive.
-	NotMember Reason = "NotMember"
-	// CutOff: this node hears half of the speakers or fewer, and reaches no node with a serving endpoint.
-	// Repair the network; see docs/layer2.md, Partitions.
-	CutOff Reason = "CutOff"
-	// NotOwner: another node announces the address.
-	NotOwner Reason = "NotOwner"
-	// NoPeer: no BGPPeer is usable on this node for the advertisement.
-	NoPeer Reason = "NoPeer"
-	// NoSession: peers are configured, but none of their sessions is established, on no node that advertises.
-	// See the BGPPeer's condition Established.
-	NoSession Reason = "NoSession"
-	// ConflictingAdvertisements: two advertisements give one route two values of localPref, med or asPathPrepend.
-	ConflictingAdvertisements Reason = "ConflictingAdvertisements"
+	NotMember         Reason = "NotMember" // the other speakers do not count the node's speaker as alive.
+	// CutOff: this node hears half of the speakers or fewer, and reaches no node with a serving endpoint. Repair the network; see
+	// docs/layer2.md, Partitions.
+	CutOff   Reason = "CutOff"
+	NotOwner Reason = "NotOwner" // another node announces the address.
+	NoPeer   Reason = "NoPeer"   // no BGPPeer is usable on this node for the advertisement.
+	// NoSession: peers are configured, but none of their sessions is established, on no node that advertises. See the BGPPeer's condition
+	// Established.
+	NoSession                 Reason = "NoSession"
+	ConflictingAdvertisements Reason = "ConflictingAdvertisements" // two advertisements give one route two values of localPref, med or asPathPrepend.
 )
 
 // Reasons of a BGPPeer's sessions (condition Established).
 const (
-	// SessionEstablished: every node that should have a session has one.
-	SessionEstablished Reason = "SessionEstablished"
-	// SessionConnecting: nodes have no session yet, and none has failed.
-	SessionConnecting Reason = "SessionConnecting"
-	// SessionDown: a node has no session, which was lost or cannot come up.
-	SessionDown Reason = "SessionDown"
-	// NoNodeSelected: the peer selects no node that has a speaker.
-	NoNodeSelected Reason = "NoNodeSelected"
+	SessionEstablished Reason = "SessionEstablished" // every node that should have a session has one.
+	SessionConnecting  Reason = "SessionConnecting"  // nodes have no session yet, and none has failed.
+	SessionDown        Reason = "SessionDown"        // a node has no session, which was lost or cannot come up.
+	NoNodeSelected     Reason = "NoNodeSelected"     // the peer selects no node that has a speaker.
 )
 
 // Reasons about nodes that are dead (Events on Nodes and Services, condition
 // EndpointsWithdrawn of a SpeakerState).
 const (
-	// NodeUnreachable: most speakers cannot reach the node, so that endpoints on it are withdrawn.
-	NodeUnreachable Reason = "NodeUnreachable"
-	// NodeReachable: the node lives after all, so that its endpoints are restored.
-	NodeReachable Reason = "NodeReachable"
-	// NodeGivenUp: Kubernetes itself has given the node up, and takes care of its pods.
-	NodeGivenUp Reason = "NodeGivenUp"
-	// TooManyUnreachable: more nodes than the limit fell silent at once, so that their endpoints stay. Check the network.
-	TooManyUnreachable Reason = "TooManyUnreachable"
-	// EndpointsWithdrawn: endpoints of the Service are on a node that is unreachable.
-	EndpointsWithdrawn Reason = "EndpointsWithdrawn"
-	// EndpointsRestored: withdrawn endpoints of the Service may serve again.
-	EndpointsRestored Reason = "EndpointsRestored"
+	NodeUnreachable    Reason = "NodeUnreachable"    // most speakers cannot reach the node, so that endpoints on it are withdrawn.
+	NodeReachable      Reason = "NodeReachable"      // the node lives after all, so that its endpoints are restored.
+	NodeGivenUp        Reason = "NodeGivenUp"        // Kubernetes itself has given the node up, and takes care of its pods.
+	TooManyUnreachable Reason = "TooManyUnreachable" // more nodes than the limit fell silent at once, so that their endpoints stay. Check the network.
+	EndpointsWithdrawn Reason = "EndpointsWithdrawn" // endpoints of the Service are on a node that is unreachable.
+	EndpointsRestored  Reason = "EndpointsRestored"  // withdrawn endpoints of the Service may serve again.
 )
 
 // Reasons of configuration objects (condition Valid).
 const (
-	// Valid: the whole object is in force.
-	Valid Reason = "Valid"
-	// InvalidAddresses: an entry of spec.addresses cannot be read.
-	InvalidAddresses Reason = "InvalidAddresses"
-	// HostBitsIgnored: a prefix has host bits, which are ignored.
-	HostBitsIgnored Reason = "HostBitsIgnored"
-	// OverlappingAddresses: an entry lies in another pool, or twice in this one.
-	OverlappingAddresses Reason = "OverlappingAddresses"
-	// AddressNotUsable: an entry contains a node's own address, or one that no host can have.
-	AddressNotUsable Reason = "AddressNotUsable"
-	// InvalidSelector: a label selector cannot be read.
-	InvalidSelector Reason = "InvalidSelector"
-	// UnknownReference: the object names another one that does not exist.
-	UnknownReference Reason = "UnknownReference"
-	// InvalidPeer: fields of a BGPPeer contradict each other or cannot be read.
-	InvalidPeer Reason = "InvalidPeer"
-	// PasswordMissing: the Secret with a peer's password does not exist, or has no usable password.
-	PasswordMissing Reason = "PasswordMissing"
-	// DuplicatePeer: another BGPPeer already has this address on the same nodes.
-	DuplicatePeer Reason = "DuplicatePeer"
-	// PeerIsSelf: the peer's address is a node's own address.
-	PeerIsSelf Reason = "PeerIsSelf"
-	// ConflictingRouterID: another BGPPeer gives the same nodes another router ID.
-	ConflictingRouterID Reason = "ConflictingRouterID"
-	// DuplicateAlias: an older Community, or a standard, gives the alias another meaning.
-	DuplicateAlias Reason = "DuplicateAlias"
-	// InvalidAggregation: an aggregation length is outside its family, or wider than the pool.
-	InvalidAggregation Reason = "InvalidAggregation"
-	// InvalidCommunity: a community cannot be read.
-	InvalidCommunity Reason = "InvalidCommunity"
-	// Unreadable: a field of a status cannot be read into the type that it has: a time is none.
-	Unreadable Reason = "Unreadable"
-	// Deleting: the object waits until no Service holds its addresses.
-	Deleting Reason = "Deleting"
+	Valid                Reason = "Valid"                // the whole object is in force.
+	InvalidAddresses     Reason = "InvalidAddresses"     // an entry of spec.addresses cannot be read.
+	HostBitsIgnored      Reason = "HostBitsIgnored"      // a prefix has host bits, which are ignored.
+	OverlappingAddresses Reason = "OverlappingAddresses" // an entry lies in another pool, or twice in this one.
+	AddressNotUsable     Reason = "AddressNotUsable"     // an entry contains a node's own address, or an address that no host can have.
+	InvalidSelector      Reason = "InvalidSelector"      // a label selector cannot be read.
+	UnknownReference     Reason = "UnknownReference"     // the object names an object that does not exist.
+	InvalidPeer          Reason = "InvalidPeer"          // fields of a BGPPeer contradict each other or cannot be read.
+	PasswordMissing      Reason = "PasswordMissing"      // the Secret with a peer's password does not exist, or has no usable password.
+	DuplicatePeer        Reason = "DuplicatePeer"        // another BGPPeer already has this address on the same nodes.
+	PeerIsSelf           Reason = "PeerIsSelf"           // the peer's address is a node's own address.
+	ConflictingRouterID  Reason = "ConflictingRouterID"  // another BGPPeer gives the same nodes another router ID.
+	DuplicateAlias       Reason = "DuplicateAlias"       // an older Community, or a standard, gives the alias another meaning.
+	InvalidAggregation   Reason = "InvalidAggregation"   // an aggregation length is outside its family, or wider than the pool.
+	InvalidCommunity     Reason = "InvalidCommunity"     // a community cannot be read.
+	Unreadable           Reason = "Unreadable"           // a field of a status cannot be read into the type that it has: a time is none.
+	Deleting             Reason = "Deleting"             // the object waits until no Service holds its addresses.
 )
 
 // Reasons of Events on the Secret with the membership's keys.
 const (
-	// InvalidKey: an entry is not a key, and is not used.
-	InvalidKey Reason = "InvalidKey"
+	InvalidKey Reason = "InvalidKey" // an entry is not a key, and is not used.
 )

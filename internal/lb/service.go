@@ -119,7 +119,7 @@ type Wish struct {
 	FloatingIP string
 	// KeepFloatingIP asks that the addresses become a FloatingIP which outlives the Service.
 	KeepFloatingIP bool
-	// Renew: an address that the rules would not assign today is exchanged for one that they would.
+	// Renew: an address that the rules would not assign today is exchanged for another that they would.
 	Renew bool
 	// SharingKey: Services with the same key may share an address; "" is none.
 	SharingKey string

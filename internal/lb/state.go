@@ -90,7 +90,7 @@ type Here struct {
 	// that others may have decided without it.
 	Previous *Previous
 	// Inherited maps each address that an earlier run of this speaker took over to an address of its former
-	// owner, also if the relay has ended.
+	// owner, even if the relay has ended.
 	Inherited map[netip.Addr]netip.Addr
 }
 

@@ -161,11 +161,8 @@ func frontendOf(s *lb.Service, a netip.Addr, pool *lb.Pool) lb.Frontend {
 			access.Allow, access.Restricted = pool.SourceRanges, true
 		}
 	}
-	return lb.Frontend{
-		Address: a, Service: s.Key,
-		Restricted: access.Restricted, Allow: ofFamily(access.Allow, a), Deny: ofFamily(access.Deny, a),
-		ConnectionLimit: access.ConnectionLimit, RateLimit: access.RateLimit, LogDrops: access.LogDrops,
-	}
+	access.Allow, access.Deny = ofFamily(access.Allow, a), ofFamily(access.Deny, a)
+	return lb.Frontend{Address: a, Service: s.Key, Access: access}
 }
 
 // clusterIP returns the Service's cluster IP of the same family; the zero Addr for none.

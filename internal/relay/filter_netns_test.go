@@ -29,8 +29,8 @@ func TestFilter(t *testing.T) {
 		for vip, own := range map[string]struct{ client, cluster string }{vip4: {client4 + "/32", "10.96.0.1"}, vip6: {client6 + "/128", "fd01::1"}} {
 			frontends = append(frontends, lb.Frontend{
 				Address: addr(vip), Protocol: "TCP", Port: port, Service: lb.Key{Namespace: "ns", Name: "web"},
-				Restricted: true, Allow: []netip.Prefix{netip.MustParsePrefix(own.client)}, ClusterIP: addr(own.cluster),
-				RateLimit: 1, ConnectionLimit: 1,
+				Access:    lb.Access{Restricted: true, Allow: []netip.Prefix{netip.MustParsePrefix(own.client)}, RateLimit: 1, ConnectionLimit: 1},
+				ClusterIP: addr(own.cluster),
 			})
 		}
 		table := filter.New(filter.Config{Log: testLog(t)})
