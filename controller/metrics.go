@@ -61,12 +61,12 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}
 	for _, u := range last.Result.Pools {
-		gauge(assignedDesc, u.AssignedIPv4, u.Pool, string(lb.IPv4))
-		gauge(assignedDesc, u.AssignedIPv6, u.Pool, string(lb.IPv6))
-		gauge(availableDesc, u.AvailableIPv4, u.Pool, string(lb.IPv4))
-		gauge(availableDesc, u.AvailableIPv6, u.Pool, string(lb.IPv6))
-		gauge(quarantinedDesc, u.QuarantinedIPv4, u.Pool, string(lb.IPv4))
-		gauge(quarantinedDesc, u.QuarantinedIPv6, u.Pool, string(lb.IPv6))
+		gauge(assignedDesc, u.IPv4.Assigned, u.Pool, string(lb.IPv4))
+		gauge(assignedDesc, u.IPv6.Assigned, u.Pool, string(lb.IPv6))
+		gauge(availableDesc, u.IPv4.Available, u.Pool, string(lb.IPv4))
+		gauge(availableDesc, u.IPv6.Available, u.Pool, string(lb.IPv6))
+		gauge(quarantinedDesc, u.IPv4.Quarantined, u.Pool, string(lb.IPv4))
+		gauge(quarantinedDesc, u.IPv6.Quarantined, u.Pool, string(lb.IPv6))
 		gauge(retainedDesc, u.RetainedCount, u.Pool)
 	}
 	floating, services := map[lb.Reason]int64{}, map[lb.Reason]int64{}

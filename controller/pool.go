@@ -53,7 +53,7 @@ func (s *syncer) poolWrites(d *decision) []*poolWrite {
 	var writes []*poolWrite
 	for _, p := range d.objects.Pools {
 		u := usages[p.Name]
-		held := u.AssignedIPv4 + u.AssignedIPv6 + u.RetainedCount
+		held := u.IPv4.Assigned + u.IPv6.Assigned + u.RetainedCount
 		conditions, over := []metav1.Condition{poolValid(p, u, held, d.problems)}, []string(nil)
 		if contested, stands := free(ranges[p.Name], u, conflicts); stands {
 			conditions = append(conditions, contested)
@@ -117,12 +117,12 @@ func poolValid(p *v1beta1.IPAddressPool, u ipam.Usage, held int64, problems []lb
 func poolStatus(u ipam.Usage, conditions []metav1.Condition) v1beta1.IPAddressPoolStatus {
 	out := v1beta1.IPAddressPoolStatus{
 		Status:          v1beta1.Status{Conditions: conditions},
-		AssignedIPv4:    u.AssignedIPv4,
-		AssignedIPv6:    u.AssignedIPv6,
-		AvailableIPv4:   u.AvailableIPv4,
-		AvailableIPv6:   min(u.AvailableIPv6, mostCounted),
-		QuarantinedIPv4: u.QuarantinedIPv4,
-		QuarantinedIPv6: u.QuarantinedIPv6,
+		AssignedIPv4:    u.IPv4.Assigned,
+		AssignedIPv6:    u.IPv6.Assigned,
+		AvailableIPv4:   u.IPv4.Available,
+		AvailableIPv6:   min(u.IPv6.Available, mostCounted),
+		QuarantinedIPv4: u.IPv4.Quarantined,
+		QuarantinedIPv6: u.IPv6.Quarantined,
 		RetainedCount:   u.RetainedCount,
 	}
 	for _, r := range u.Retained {

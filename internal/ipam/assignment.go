@@ -55,16 +55,14 @@ func (a *assigner) holding(s *subject) Assignment {
 // provenTerms returns the terms that the subject has proven not to clash on an address which it holds: the former ones while a
 // holder declares ports that are not served, since nobody was compared with these.
 func (a *assigner) provenTerms(s *subject, addr netip.Addr) string {
-	if s.loyal(addr) || len(s.Unserved) == 0 && a.holders[addr].firstRefusal(func(o *subject) *refusal { return unserved(s, o) }) == nil {
+	unserved := func(o *subject) bool { return len(o.Unserved) > 0 }
+	if s.loyal(addr) || !unserved(s) && !slices.ContainsFunc(a.holders[addr].services, unserved) {
 		return s.digest()
 	}
 	return s.Record.Of(addr).Terms
 }
 
 func (a *assigner) explainAssignment(s *subject, has Assignment) (lb.Reason, string) {
-	if reason, message, never := unservable(s.Service); never {
-		return reason, message
-	}
 	_, r := a.find(s)
 	switch {
 	case r != nil && r.reason == lb.ForeignAddress:

@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,7 +18,7 @@ func (a *assigner) choose(s *subject, missing []int, first *supply) (got perFami
 	if r := a.unseen(s); r != nil {
 		return got, r
 	}
-	candidates, refused := a.candidates(s, make([]*supply, 0, 8))
+	candidates, refused := a.candidates(s)
 	if i := slices.Index(candidates, first); i > 0 {
 		candidates = slices.Insert(slices.Delete(candidates, i, i+1), 0, first)
 	}
@@ -25,19 +26,29 @@ func (a *assigner) choose(s *subject, missing []int, first *supply) (got perFami
 	missing = slices.DeleteFunc(missing, func(f int) bool {
 		var r *refusal
 		got[f], r = a.known(s, s.Families[f], candidates)
-		if clash == nil {
-			clash = r
-		}
+		clash = cmp.Or(clash, r)
 		return got[f].IsValid()
 	})
-	if s.joins {
-		if len(missing) > 0 {
-			return got, a.explainJoin(s, s.Families[missing[0]], clash)
-		}
+	if len(missing) == 0 {
 		return got, nil
 	}
-	if len(missing) == 0 || a.fresh(s, missing, candidates, &got) {
-		return got, nil
+	if s.joins {
+		return got, cmp.Or(clash, refuse(lb.UnknownLoadBalancer, "asks to share load balancer %s, which holds no %s address for it", s.LoadBalancerID,
+			s.Families[missing[0]]))
+	}
+	for _, pool := range candidates {
+		all, here := true, got
+		for _, f := range missing {
+			addr, none := a.offer(s, pool, s.Families[f])
+			all = all && none == nil
+			here[f] = addr
+			if !got[f].IsValid() {
+				got[f] = addr
+			}
+		}
+		if all {
+			return here, nil
+		}
 	}
 	for _, f := range missing {
 		if !got[f].IsValid() {
@@ -61,10 +72,7 @@ func (a *assigner) known(s *subject, family lb.Family, candidates []*supply) (ne
 		}
 	}
 	var clash *refusal
-	if s.ring == nil {
-		return netip.Addr{}, nil
-	}
-	for _, addr := range s.ring.worthwhile(s, family) {
+	for _, addr := range s.sharedAddresses(family) {
 		pool := a.index.find(addr)
 		may := slices.Contains(candidates, pool) || s.joins && a.joinable(s, addr, pool)
 		if !may || s.holds(addr) || pool != nil && pool.avoids(addr) {
@@ -89,48 +97,49 @@ func (a *assigner) joinable(s *subject, addr netip.Addr, pool *supply) bool {
 	if a.holders[addr].floating > 0 {
 		return pool == nil || pool.mismatch(s) == ""
 	}
-	return pool != nil && a.poolRefusal(s, pool, true) == ""
+	return pool != nil && a.refuses(pool, s, true) == ""
 }
 
-// fresh fills got from the candidates and reports whether one pool had all families.
-func (a *assigner) fresh(s *subject, missing []int, candidates []*supply, got *perFamily) bool {
-	pick := func(pool *supply, f int) (netip.Addr, bool) {
-		if len(pool.Quota) > 0 && a.overQuota(s, pool, s.Families[f], holders{}) != nil {
-			return netip.Addr{}, false
-		}
-		return a.free(s, pool, s.Families[f])
+// offer returns the pool's next free address: one that the subject may have got already, else the lowest without a
+// recorded release, else the address released least recently. The refusal continues after the name of the pool.
+func (a *assigner) offer(s *subject, pool *supply, family lb.Family) (netip.Addr, *refusal) {
+	if !slices.ContainsFunc(pool.Ranges, func(r lb.Range) bool { return lb.FamilyOf(r.From) == family }) {
+		return netip.Addr{}, &refusal{reason: lb.NoFamily, message: "has no " + string(family) + " range"}
 	}
-	for _, pool := range candidates {
-		all, here := true, *got
-		for _, f := range missing {
-			addr, ok := pick(pool, f)
-			all = all && ok
-			here[f] = addr
-			if ok && !got[f].IsValid() {
-				got[f] = addr
-			}
-		}
-		if all {
-			*got = here
-			return true
+	if len(pool.Quota) > 0 && a.overQuota(s, pool, family, holders{}) != nil {
+		return netip.Addr{}, refuse(lb.QuotaExceeded, "gives namespace %q no more than its quota of %d", s.Key.Namespace, pool.Quota[family])
+	}
+	for _, addr := range a.unanswered[s.party()] {
+		if lb.FamilyOf(addr) == family && a.index.find(addr) == pool && !pool.avoids(addr) && a.admits(s, addr, pool) == nil {
+			return addr, nil
 		}
 	}
-	return false
+	if addr, ok := pool.free(family, a.holders, a.memory.last); ok {
+		return addr, nil
+	}
+	addr, found := a.earliest(pool, family)
+	if until := a.memory.until(addr, pool); a.state.Now.Before(until) {
+		return netip.Addr{}, refuse(lb.Quarantined, "has none but released ones, which reuseDelay keeps until %s", stamp(until))
+	}
+	if !found {
+		return netip.Addr{}, &refusal{reason: lb.PoolExhausted, message: "is full"}
+	}
+	return addr, nil
 }
 
-// refused is a pool that may not serve a Service, with the reason.
-type refused struct {
+// poolRefusal is why a pool does not serve a Service.
+type poolRefusal struct {
 	pool, why string
 }
 
-// candidates appends the pools that may serve the subject to may, and returns the others with their reasons.
-func (a *assigner) candidates(s *subject, may []*supply) (_ []*supply, not []refused) {
+// candidates returns the pools that may serve the subject, and the others with their reasons.
+func (a *assigner) candidates(s *subject) (may []*supply, not []poolRefusal) {
 	for _, pool := range a.supplies {
 		if s.RequestedPool != "" && s.RequestedPool != pool.Name {
 			continue
 		}
-		if why := a.poolRefusal(s, pool, s.RequestedPool != ""); why != "" {
-			not = append(not, refused{pool.Name, why})
+		if why := a.refuses(pool, s, s.RequestedPool != ""); why != "" {
+			not = append(not, poolRefusal{pool.Name, why})
 			continue
 		}
 		may = append(may, pool)
@@ -139,50 +148,35 @@ func (a *assigner) candidates(s *subject, may []*supply) (_ []*supply, not []ref
 }
 
 // explain returns why no pool has an address of the family for the subject.
-func (a *assigner) explain(s *subject, family lb.Family, candidates []*supply, not []refused, clash *refusal) *refusal {
-	reason := lb.NoFamily
-	var without []refused
-	for _, pool := range candidates {
-		why, r := a.shortage(s, pool, family)
-		if r != lb.NoFamily && (reason == lb.NoFamily || reason == lb.PoolExhausted) {
-			reason = r
-		}
-		without = append(without, refused{pool.Name, why})
-	}
-	not = append(without, not...)
+func (a *assigner) explain(s *subject, family lb.Family, candidates []*supply, not []poolRefusal, clash *refusal) *refusal {
 	if r := a.unknown(s); r != nil {
 		return r
 	}
+	reason := lb.NoFamily
+	var without []poolRefusal
+	for _, pool := range candidates {
+		_, r := a.offer(s, pool, family)
+		if r.reason != lb.NoFamily && (reason == lb.NoFamily || reason == lb.PoolExhausted) {
+			reason = r.reason
+		}
+		without = append(without, poolRefusal{pool.Name, r.message})
+	}
 	asked := s.RequestedPool != ""
 	switch {
-	case asked && len(not) == 0:
+	case asked && len(candidates)+len(not) == 0:
 		return refuse(lb.UnknownPool, "asks for pool %q, which does not exist", s.RequestedPool)
 	case asked && len(candidates) == 0:
 		return refuse(lb.PoolNotAllowed, "asks for pool %q, which %s", s.RequestedPool, not[0].why)
-	case len(not) == 0:
+	case len(candidates)+len(not) == 0:
 		return refuse(lb.NoPool, "there is no IPAddressPool: create one")
 	case len(candidates) == 0:
 		reason = lb.NoPool
 	}
-	message := fmt.Sprintf("no %s address: %s", family, listRefused(not))
+	message := fmt.Sprintf("no %s address: %s", family, listRefused(append(without, not...)))
 	if clash != nil && len(candidates) > 0 {
 		return refuse(clash.reason, "%s; otherwise %s", clash.message, message)
 	}
 	return &refusal{reason: reason, message: message}
-}
-
-// shortage returns why a pool that may serve the subject has no address of the family for it.
-func (a *assigner) shortage(s *subject, pool *supply, family lb.Family) (string, lb.Reason) {
-	if !pool.has(family) {
-		return "has no " + string(family) + " range", lb.NoFamily
-	}
-	if a.overQuota(s, pool, family, holders{}) != nil {
-		return fmt.Sprintf("gives namespace %q no more than its quota of %d", s.Key.Namespace, pool.Quota[family]), lb.QuotaExceeded
-	}
-	if until := a.nextFree(pool, family); !until.IsZero() {
-		return "has none but released ones, which reuseDelay keeps until " + stamp(until), lb.Quarantined
-	}
-	return "is full", lb.PoolExhausted
 }
 
 // unknown returns a refusal if the Service names something that matches no pool.
@@ -209,19 +203,11 @@ func (a *assigner) unknown(s *subject) *refusal {
 	return refuse(lb.UnknownClass, "asks for class %q, which no pool has in spec.classes; known are: %s", s.Class, lb.SomeOf(known))
 }
 
-// explainJoin returns why the Service cannot join the load balancer that it names.
-func (a *assigner) explainJoin(s *subject, family lb.Family, clash *refusal) *refusal {
-	if clash != nil {
-		return clash
-	}
-	return refuse(lb.UnknownLoadBalancer, "asks to share load balancer %s, which holds no %s address for it", s.LoadBalancerID, family)
-}
-
 // listRefused lists the pools for a message. The message must not grow with the cluster.
-func listRefused(not []refused) string {
-	const most = 8
+func listRefused(not []poolRefusal) string {
+	const maxListed = 8
 	var words []string
-	for _, r := range not[:min(most, len(not))] {
+	for _, r := range not[:min(maxListed, len(not))] {
 		words = append(words, fmt.Sprintf("pool %q %s", r.pool, r.why))
 	}
 	if more := len(not) - len(words); more > 0 {

@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"net/netip"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -10,10 +11,7 @@ import (
 // family, and why anything is missing. A request that cannot be met yields
 // nothing at all: find never falls back to another address.
 func (a *assigner) find(s *subject) (got perFamily, r *refusal) {
-	if s.Problem != nil {
-		return got, &refusal{reason: s.Problem.Reason, message: s.Problem.Message}
-	}
-	if r := a.foreign(s); r != nil {
+	if r := cmp.Or(s.unservable(), s.unreadable(), a.foreign(s)); r != nil {
 		return got, r
 	}
 	wants, r := a.wants(s)
@@ -125,7 +123,7 @@ func (a *assigner) recall(s *subject, got *perFamily) *refusal {
 // returnable reports whether the pool of an address that the subject asks back may give it to the subject.
 func (a *assigner) returnable(s *subject, had lb.Origin) bool {
 	pool := a.index.find(had.Address)
-	return pool != nil && !pool.avoids(had.Address) && a.poolRefusal(s, pool, true) == "" && (s.RequestedPool == "" || s.RequestedPool == pool.Name)
+	return pool != nil && !pool.avoids(had.Address) && a.refuses(pool, s, true) == "" && (s.RequestedPool == "" || s.RequestedPool == pool.Name)
 }
 
 // remembers reports whether the subject asks an address back that its pool may give to it.
@@ -171,7 +169,7 @@ func (a *assigner) outdated(s *subject, addr netip.Addr) bool {
 		return false
 	}
 	if s.Renew {
-		return pool == nil || pool.avoids(addr) || a.poolRefusal(s, pool, s.RequestedPool == pool.Name) != "" ||
+		return pool == nil || pool.avoids(addr) || a.refuses(pool, s, s.RequestedPool == pool.Name) != "" ||
 			s.RequestedPool != "" && s.RequestedPool != pool.Name
 	}
 	origin := s.Record.Of(addr).Pool

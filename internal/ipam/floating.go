@@ -129,12 +129,9 @@ func (a *assigner) cedes(s *subject, n int32) bool {
 func (a *assigner) boundTo(s *subject) *subject {
 	var oldest *subject
 	for _, addr := range s.held {
-		a.holders[addr].firstRefusal(func(o *subject) *refusal {
-			if oldest == nil || byAge(o, oldest) < 0 {
-				oldest = o
-			}
-			return nil
-		})
+		if users := a.holders[addr].services; len(users) > 0 && (oldest == nil || byAge(users[0], oldest) < 0) {
+			oldest = users[0]
+		}
 	}
 	return oldest
 }

@@ -130,8 +130,8 @@ func TestChurnWithinQuota(t *testing.T) {
 	s := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{p}}
 	s = churn(s, "honest", 1)
 	s = churn(s, "evil", 20)
-	if r := Assign(s); r.Pools[0].QuarantinedIPv4 != 2 || r.Pools[0].AvailableIPv4 != 14 {
-		t.Errorf("%d addresses are in quarantine and %d available, want 2 and 14", r.Pools[0].QuarantinedIPv4, r.Pools[0].AvailableIPv4)
+	if r := Assign(s); r.Pools[0].IPv4.Quarantined != 2 || r.Pools[0].IPv4.Available != 14 {
+		t.Errorf("%d addresses are in quarantine and %d available, want 2 and 14", r.Pools[0].IPv4.Quarantined, r.Pools[0].IPv4.Available)
 	}
 	for i := range 14 {
 		s.Services = append(s.Services, service(fmt.Sprintf("s%02d", i), of(fmt.Sprintf("n%02d", i))))
@@ -150,8 +150,8 @@ func TestChurnForgetsNoOther(t *testing.T) {
 	s := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{p}}
 	s = churn(s, "honest", 1)
 	given := s.Pools[0].Released[0].Address
-	s = churn(s, "evil", mostRemembered+10)
-	if n := len(s.Pools[0].Released); n != mostRemembered || s.Pools[0].ReleasedForgotten == 0 {
+	s = churn(s, "evil", maxRemembered+10)
+	if n := len(s.Pools[0].Released); n != maxRemembered || s.Pools[0].ReleasedForgotten == 0 {
 		t.Fatalf("the pool remembers %d releases and forgot %d", n, s.Pools[0].ReleasedForgotten)
 	}
 	s.Services = []lb.Service{service("x", of("evil"), asking(given.String()))}

@@ -13,6 +13,8 @@ type holders struct {
 	floating int32
 	// services share it, by age.
 	services []*subject
+	// ports has the Service that holds each port; nil unless one may share the address.
+	ports map[lb.Port]*subject
 	// claimant has it in its status but does not hold it, or no longer; mostly there is none.
 	claimant *party
 }
@@ -57,7 +59,7 @@ func (a *assigner) keep(services, floating []*subject) {
 // loyal, or of the others. An edit that makes it clash with the other holders costs it the address,
 // but does not move it to another one: that would change its address for good.
 func (a *assigner) keepAddresses(s *subject, loyal bool) {
-	if _, _, never := unservable(s.Service); never {
+	if s.unservable() != nil {
 		return
 	}
 	for _, addr := range s.Addresses {
@@ -83,16 +85,12 @@ func (a *assigner) stays(s *subject, addr netip.Addr) *refusal {
 		return refuse(lb.AddressInUse, "which %s owns", s.named(a.floating[t.floating-1].party()))
 	}
 	foreign := func(o *subject) bool { return a.isForeign(s, addr) && a.isForeign(o, addr) }
-	r := t.firstRefusal(func(o *subject) *refusal {
-		if foreign(o) {
-			return nil
+	for _, o := range t.services {
+		if r := agree(s, o); r != nil && !foreign(o) {
+			return r
 		}
-		return agree(s, o)
-	})
-	if r != nil {
-		return r
 	}
-	return s.clash(addr, foreign)
+	return s.clash(t, foreign)
 }
 
 // dissolve takes the addresses from FloatingIPs that are being deleted and are unused.
@@ -113,8 +111,8 @@ func (a *assigner) dissolve(floating []*subject) {
 // held by it.
 func (a *assigner) block(subjects []*subject) {
 	for _, s := range subjects {
-		for addr, why := range references(s.Service) {
-			if why != requested && !s.holds(addr) {
+		for addr := range s.had {
+			if !s.holds(addr) {
 				a.bar(addr, s.party())
 			}
 		}
@@ -142,10 +140,20 @@ func (a *assigner) hold(s *subject, addr netip.Addr) {
 	if t.claimedBy(s) {
 		t.claimant = nil
 	}
-	a.holders[addr] = t
-	if s.ring != nil {
-		s.ring.join(s, addr)
+	if s.shared != nil {
+		if t.ports == nil {
+			t.ports = make(map[lb.Port]*subject, len(s.Ports))
+		}
+		for _, p := range s.Ports {
+			if t.ports[p] == nil {
+				t.ports[p] = s
+			}
+		}
+		if i, found := slices.BinarySearchFunc(*s.shared, addr, netip.Addr.Compare); !found {
+			*s.shared = slices.Insert(*s.shared, i, addr)
+		}
 	}
+	a.holders[addr] = t
 }
 
 // vacate takes the address from the subject, and bars others from it while the status still has it.
@@ -160,25 +168,20 @@ func (a *assigner) vacate(s *subject, addr netip.Addr) {
 		t.services = slices.DeleteFunc(slices.Clone(t.services), func(o *subject) bool { return o == s })
 	}
 	a.count(s, addr, t, -1)
+	for _, p := range s.Ports {
+		if t.ports[p] == s {
+			delete(t.ports, p)
+		}
+	}
 	a.holders[addr] = t
 	if slices.Contains(s.Addresses, addr) {
 		a.bar(addr, s.party())
 	} else if !t.held() && t.claimant == nil {
 		delete(a.holders, addr)
 	}
-	if s.ring != nil {
-		s.ring.leave(s, addr, !slices.ContainsFunc(t.services, func(o *subject) bool { return o.key == s.key }))
+	if s.shared != nil && !slices.ContainsFunc(t.services, func(o *subject) bool { return o.key == s.key }) {
+		*s.shared = slices.DeleteFunc(*s.shared, func(b netip.Addr) bool { return b == addr })
 	}
-}
-
-// firstRefusal returns the first refusal of the check among the Services that hold the address.
-func (t holders) firstRefusal(check func(*subject) *refusal) *refusal {
-	for _, s := range t.services {
-		if r := check(s); r != nil {
-			return r
-		}
-	}
-	return nil
 }
 
 // held reports whether any object holds the address.

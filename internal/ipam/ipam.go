@@ -141,7 +141,7 @@ func (a *assigner) takeAll(order []*subject, chosen func(*subject) bool) bool {
 }
 
 func (a *assigner) take(s *subject) bool {
-	if _, _, never := unservable(s.Service); never || s.floating > 0 && a.state.FloatingIPs[s.floating-1].Deleting {
+	if s.floating > 0 && a.state.FloatingIPs[s.floating-1].Deleting {
 		return false
 	}
 	got, _ := a.find(s)
@@ -172,16 +172,4 @@ func (a *assigner) result() Result {
 	r.Pools = a.usage()
 	r.Recheck = a.remember(r.Pools)
 	return r
-}
-
-// unservable returns why a Service can hold no address at all.
-func unservable(svc *lb.Service) (lb.Reason, string, bool) {
-	switch {
-	case len(svc.Families) == 0:
-		return lb.NoClusterIP, "the Service has no cluster IP, so that nothing could be delivered: a headless Service cannot be served", true
-	case svc.FamilyPolicy == lb.RequireDualStack && len(svc.Families) < 2:
-		return lb.DualStackUnmet, "ipFamilyPolicy is RequireDualStack, but the Service has an " + string(svc.Families[0]) +
-			" cluster IP only: choose PreferDualStack, or make the cluster dual-stack", true
-	}
-	return "", "", false
 }

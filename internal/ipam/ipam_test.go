@@ -189,7 +189,7 @@ func TestAssignReserved(t *testing.T) {
 	if diff := cmp.Diff(want, text(r)); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-	if diff := cmp.Diff([]Usage{{Pool: "p", AssignedIPv4: 1}}, r.Pools); diff != "" {
+	if diff := cmp.Diff([]Usage{{Pool: "p", IPv4: Counts{Assigned: 1}}}, r.Pools); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 }
@@ -223,7 +223,7 @@ func TestAssignClaims(t *testing.T) {
 	if got := r.FloatingIPs[0].Addresses; len(got) != 1 || got[0].String() != "192.0.2.3" {
 		t.Errorf("the FloatingIP has %v", got)
 	}
-	if u := r.Pools[0]; u.AssignedIPv4 != 2 || u.AvailableIPv4 != 0 {
+	if u := r.Pools[0]; u.IPv4.Assigned != 2 || u.IPv4.Available != 0 {
 		t.Errorf("%+v", u)
 	}
 	shares := func(port uint16) func(*lb.Service) {
@@ -246,19 +246,19 @@ func TestUsage(t *testing.T) {
 		{"empty", pool("p"), nil, Usage{}},
 		{"several ranges, both families", pool("p", "192.0.2.0-192.0.2.9", "192.0.2.20", "2001:db8::-2001:db8::f"),
 			[]lb.Service{service("a", dual(lb.RequireDualStack)), service("b", holding("203.0.113.1"))},
-			Usage{AssignedIPv4: 1, AssignedIPv6: 1, AvailableIPv4: 10, AvailableIPv6: 15}},
+			Usage{IPv4: Counts{Assigned: 1, Available: 10}, IPv6: Counts{Assigned: 1, Available: 15}}},
 		{"buggy ones cannot be given, yet may be held", with(pool("p", "192.0.2.0-192.0.3.255"), avoiding),
 			[]lb.Service{service("a", holding("192.0.2.255")), service("b")},
-			Usage{AssignedIPv4: 2, AvailableIPv4: 507}},
+			Usage{IPv4: Counts{Assigned: 2, Available: 507}}},
 		{"a /63 does not fit", pool("p", "2001:db8::-2001:db8:0:1:ffff:ffff:ffff:ffff"),
-			[]lb.Service{service("a", only(lb.IPv6))}, Usage{AssignedIPv6: 1, AvailableIPv6: math.MaxInt64}},
+			[]lb.Service{service("a", only(lb.IPv6))}, Usage{IPv6: Counts{Assigned: 1, Available: math.MaxInt64}}},
 		{"a /65 just does", pool("p", "2001:db8::-2001:db8::7fff:ffff:ffff:ffff"),
-			[]lb.Service{service("a", only(lb.IPv6))}, Usage{AssignedIPv6: 1, AvailableIPv6: math.MaxInt64}},
+			[]lb.Service{service("a", only(lb.IPv6))}, Usage{IPv6: Counts{Assigned: 1, Available: math.MaxInt64}}},
 		{"and is exact below", pool("p", "2001:db8::-2001:db8::7fff:ffff:ffff:ffff"),
-			[]lb.Service{service("a", only(lb.IPv6)), service("b", only(lb.IPv6))}, Usage{AssignedIPv6: 2, AvailableIPv6: math.MaxInt64 - 1}},
-		{"all of IPv6 but one", pool("p", "::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), nil, Usage{AvailableIPv6: math.MaxInt64}},
+			[]lb.Service{service("a", only(lb.IPv6)), service("b", only(lb.IPv6))}, Usage{IPv6: Counts{Assigned: 2, Available: math.MaxInt64 - 1}}},
+		{"all of IPv6 but one", pool("p", "::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), nil, Usage{IPv6: Counts{Available: math.MaxInt64}}},
 		{"deleting", with(pool("p", v4), deleting),
-			[]lb.Service{service("a", holding("192.0.2.1"))}, Usage{AssignedIPv4: 1, Holders: []lb.Key{{Namespace: "default", Name: "a"}}}},
+			[]lb.Service{service("a", holding("192.0.2.1"))}, Usage{IPv4: Counts{Assigned: 1}, Holders: []lb.Key{{Namespace: "default", Name: "a"}}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.want.Pool = "p"

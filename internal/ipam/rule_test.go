@@ -247,9 +247,9 @@ func (w *witness) countsAreRight() error {
 	for i := range w.State.Pools {
 		p := w.State.Pools[i]
 		u := Usage{Pool: p.Name}
-		assigned := map[lb.Family]*int64{lb.IPv4: &u.AssignedIPv4, lb.IPv6: &u.AssignedIPv6}
-		available := map[lb.Family]*int64{lb.IPv4: &u.AvailableIPv4, lb.IPv6: &u.AvailableIPv6}
-		quarantined := map[lb.Family]*int64{lb.IPv4: &u.QuarantinedIPv4, lb.IPv6: &u.QuarantinedIPv6}
+		assigned := map[lb.Family]*int64{lb.IPv4: &u.IPv4.Assigned, lb.IPv6: &u.IPv6.Assigned}
+		available := map[lb.Family]*int64{lb.IPv4: &u.IPv4.Available, lb.IPv6: &u.IPv6.Available}
+		quarantined := map[lb.Family]*int64{lb.IPv4: &u.IPv4.Quarantined, lb.IPv6: &u.IPv6.Quarantined}
 		for _, r := range p.Ranges {
 			for addr := r.From; r.Contains(addr); addr = addr.Next() {
 				_, reserved := w.Reserved[addr]
@@ -258,7 +258,7 @@ func (w *witness) countsAreRight() error {
 				switch family := lb.FamilyOf(addr); {
 				case w.holds[addr] != nil || w.owns[addr] != nil:
 					*assigned[family]++
-				case reserved || avoided(&p, addr):
+				case reserved || avoided(&p, addr) || len(w.stood[addr])+len(w.replaced[addr]) > 0 || w.owned[addr] != nil:
 				case w.quarantined(&p, addr, lb.Key{}):
 					*quarantined[family]++
 				case !p.Deleting:

@@ -1,12 +1,10 @@
 package ipam
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
 	"sort"
-	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -26,11 +24,9 @@ func refuse(reason lb.Reason, format string, args ...any) *refusal {
 // admits returns why the subject cannot hold the address together with its present
 // holders, or nil. The message continues after the address: "192.0.2.1, which …".
 func (a *assigner) admits(s *subject, addr netip.Addr, pool *supply) *refusal {
-	t, taken := a.holders[addr]
-	if taken {
-		if r := a.beside(s, addr, pool, t); r != nil {
-			return r
-		}
+	t := a.holders[addr]
+	if r := a.beside(s, addr, pool, t); r != nil {
+		return r
 	}
 	if r := a.quarantined(s, addr, pool); r != nil && !t.held() {
 		return r
@@ -45,27 +41,36 @@ func (a *assigner) beside(s *subject, addr netip.Addr, pool *supply, t holders) 
 	case s.floating > 0 && t.floating > 0 && t.floating != s.floating:
 		return refuse(lb.AddressInUse, "which %s owns", s.named(a.floating[t.floating-1].party()))
 	case s.floating > 0:
-		return t.firstRefusal(func(o *subject) *refusal {
-			if a.cedes(o, s.floating) {
-				return nil
+		for _, o := range t.services {
+			if !a.cedes(o, s.floating) {
+				return refuse(lb.AddressInUse, "which %s holds: set spec.serviceName to take it over with the Service", s.named(o.party()))
 			}
-			return refuse(lb.AddressInUse, "which %s holds: set spec.serviceName to take it over with the Service", s.named(o.party()))
-		})
+		}
+		return nil
 	case t.floating > 0 && !a.claims(s, t.floating):
 		return a.owned(s, t.floating)
 	case s.holds(addr):
 		return nil
 	}
-	if n := len(t.services); n >= maxSharers {
+	n := len(t.services)
+	if n >= maxSharers {
 		return refuse(lb.SharingLimit, "which %d Services share: no more than %d may", n, maxSharers)
 	}
-	if r := t.firstRefusal(func(o *subject) *refusal { return shareable(s, o, pool) }); r != nil {
+	for _, o := range t.services {
+		if r := shareable(s, o, pool); r != nil {
+			return r
+		}
+	}
+	if r := s.clash(t, func(*subject) bool { return false }); r != nil {
 		return r
 	}
-	if r := s.clash(addr, func(*subject) bool { return false }); r != nil {
-		return r
+	switch {
+	case n > 0 && pool != nil && pool.MaxServices > 0 && n >= pool.MaxServices:
+		return refuse(lb.SharingLimit, "which %d Services share: the pool's sharing.maxServices is %d", n, pool.MaxServices)
+	case n > 0 && s.SharingKey == "" && s.MaxShared > 0 && n >= s.MaxShared:
+		return refuse(lb.SharingLimit, "which %d Services share: a load balancer takes %d, its owner included", n, s.MaxShared)
 	}
-	return a.shareLimit(s, pool, t)
+	return nil
 }
 
 // agree returns why two Services cannot hold the same address, whatever its pool allows and their ports are.
@@ -83,13 +88,10 @@ func agree(s, o *subject) *refusal {
 	return nil
 }
 
-// clash returns a refusal if another Service of the same key that is not excused holds a port of the subject on the address.
-func (s *subject) clash(addr netip.Addr, excused func(*subject) bool) *refusal {
-	if s.ring == nil {
-		return nil
-	}
+// clash returns a refusal if a Service that is not excused holds a port of the subject on the address of these holders.
+func (s *subject) clash(t holders, excused func(*subject) bool) *refusal {
 	for _, p := range s.Ports {
-		o := s.ring.by[addressPort{addr, p}]
+		o := t.ports[p]
 		if o == nil || o == s || excused(o) {
 			continue
 		}
@@ -103,8 +105,11 @@ func (s *subject) clash(addr netip.Addr, excused func(*subject) bool) *refusal {
 
 // shareable returns why two Services cannot start to share an address of the pool.
 func shareable(s, o *subject, pool *supply) *refusal {
-	if r := cmp.Or(agree(s, o), unserved(s, o)); r != nil {
+	if r := agree(s, o); r != nil {
 		return r
+	}
+	if len(o.Unserved) > 0 { // no Service may take these ports meanwhile
+		return refuse(lb.NotShareable, "which %s holds, beyond the bound of its namespace's ports", s.named(o.party()))
 	}
 	if s.Internal && s.SharingKey == "" {
 		return refuse(lb.NotShareable, "which %s holds: internal Services do not share by load-balancer-id, but by holdfast.dev/sharing-key", s.named(o.party()))
@@ -118,30 +123,8 @@ func shareable(s, o *subject, pool *supply) *refusal {
 	return nil
 }
 
-// unserved returns a refusal if a holder of an address declares ports that are not served: nobody may take them meanwhile.
-func unserved(s, o *subject) *refusal {
-	if len(o.Unserved) > 0 {
-		return refuse(lb.NotShareable, "which %s holds, beyond the bound of its namespace's ports", s.named(o.party()))
-	}
-	return nil
-}
-
 // maxSharers bounds the Services on one address, whatever its pool allows: each is compared with all.
 const maxSharers = 256
-
-// shareLimit returns a refusal if no more Services may share the address.
-func (a *assigner) shareLimit(s *subject, pool *supply, t holders) *refusal {
-	n := len(t.services)
-	switch {
-	case n == 0:
-		return nil
-	case pool != nil && pool.MaxServices > 0 && n >= pool.MaxServices:
-		return refuse(lb.SharingLimit, "which %d Services share: the pool's sharing.maxServices is %d", n, pool.MaxServices)
-	case s.SharingKey == "" && s.MaxShared > 0 && n >= s.MaxShared:
-		return refuse(lb.SharingLimit, "which %d Services share: a load balancer takes %d, its owner included", n, s.MaxShared)
-	}
-	return nil
-}
 
 // quarantined returns a refusal during the address's reuseDelay. Its last holder need not wait.
 func (a *assigner) quarantined(s *subject, addr netip.Addr, pool *supply) *refusal {
@@ -153,7 +136,7 @@ func (a *assigner) quarantined(s *subject, addr netip.Addr, pool *supply) *refus
 	if by.Namespace == s.Key.Namespace {
 		holder = by.String()
 	}
-	return refuse(lb.Quarantined, "which %s gave back and which the pool's reuseDelay keeps until %s", holder, until.UTC().Format(time.RFC3339))
+	return refuse(lb.Quarantined, "which %s gave back and which the pool's reuseDelay keeps until %s", holder, stamp(until))
 }
 
 // overQuota says that the subject's namespace may not hold one address more.
@@ -181,76 +164,19 @@ func (a *assigner) overQuota(s *subject, pool *supply, family lb.Family, t holde
 		pool.Name)
 }
 
-// ring is what is held under one sharing key.
-type ring struct {
-	// addrs are ordered.
-	addrs []netip.Addr
-	// used counts the addresses of a family on which a port is taken: a Service whose port is taken on all
-	// of them need not try each.
-	used map[familyPort]int
-	// by has the subject that holds a port of an address.
-	by map[addressPort]*subject
-}
-
-type addressPort struct {
-	netip.Addr
-	lb.Port
-}
-
-type familyPort struct {
-	lb.Family
-	lb.Port
-}
-
-func newRing() *ring {
-	return &ring{used: map[familyPort]int{}, by: map[addressPort]*subject{}}
-}
-
-// join records that the subject now holds the address.
-func (r *ring) join(s *subject, addr netip.Addr) {
-	if i, found := slices.BinarySearchFunc(r.addrs, addr, netip.Addr.Compare); !found {
-		r.addrs = slices.Insert(r.addrs, i, addr)
-	}
-	for _, p := range s.Ports {
-		r.used[familyPort{lb.FamilyOf(addr), p}]++
-		if at := (addressPort{addr, p}); r.by[at] == nil {
-			r.by[at] = s
-		}
-	}
-}
-
-// leave records that the subject no longer holds the address; last: no other subject of the key does.
-func (r *ring) leave(s *subject, addr netip.Addr, last bool) {
-	i, found := slices.BinarySearchFunc(r.addrs, addr, netip.Addr.Compare)
-	if found && last {
-		r.addrs = slices.Delete(slices.Clone(r.addrs), i, i+1)
-	}
-	for _, p := range s.Ports {
-		r.used[familyPort{lb.FamilyOf(addr), p}]--
-		if at := (addressPort{addr, p}); r.by[at] == s {
-			delete(r.by, at)
-		}
-	}
-}
-
 // maxTried bounds the addresses of one key that a Service tries to share before it takes one of its own.
 const maxTried = 64
 
-// worthwhile returns the addresses of the family that the subject may try to share. If one of its
-// ports is taken on all, that is a single address, to explain the refusal.
-func (r *ring) worthwhile(s *subject, family lb.Family) []netip.Addr {
-	addrs := r.of(family)
-	if slices.ContainsFunc(s.Ports, func(p lb.Port) bool { return r.used[familyPort{family, p}] >= len(addrs) }) {
-		return addrs[:min(1, len(addrs))]
+// sharedAddresses returns the addresses of the family that are held under the subject's key and that it may try to share.
+func (s *subject) sharedAddresses(family lb.Family) []netip.Addr {
+	if s.shared == nil {
+		return nil
+	}
+	// IPv4 addresses come before IPv6 addresses.
+	v6 := sort.Search(len(*s.shared), func(i int) bool { return lb.FamilyOf((*s.shared)[i]) == lb.IPv6 })
+	addrs := (*s.shared)[v6:]
+	if family == lb.IPv4 {
+		addrs = (*s.shared)[:v6]
 	}
 	return addrs[:min(maxTried, len(addrs))]
-}
-
-// of returns the addresses of the family: IPv4 addresses come before IPv6 addresses.
-func (r *ring) of(family lb.Family) []netip.Addr {
-	v6 := sort.Search(len(r.addrs), func(i int) bool { return lb.FamilyOf(r.addrs[i]) == lb.IPv6 })
-	if family == lb.IPv4 {
-		return r.addrs[:v6]
-	}
-	return r.addrs[v6:]
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"iter"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -21,8 +20,8 @@ type subject struct {
 	held perFamily
 	// key under which it may share an address; "" shares none.
 	key string
-	// ring is what is held under the key; nil if no other Service may share that.
-	ring *ring
+	// shared are the addresses that are held under the key, ordered; nil if no other Service may share them.
+	shared *[]netip.Addr
 	// joins: the Service takes only an address that is already held under its key.
 	joins bool
 	// terms is the result of digest, once that was called.
@@ -70,45 +69,37 @@ func (s *subject) family(addr netip.Addr) int {
 	return slices.Index(s.Families, lb.FamilyOf(addr))
 }
 
-// reference is why a subject refers to an address.
-type reference int
+// unservable returns why a Service can hold no address at all.
+func (s *subject) unservable() *refusal {
+	switch {
+	case len(s.Families) == 0:
+		return refuse(lb.NoClusterIP, "the Service has no cluster IP, so that nothing could be delivered: a headless Service cannot be served")
+	case s.FamilyPolicy == lb.RequireDualStack && len(s.Families) < 2:
+		return refuse(lb.DualStackUnmet, "ipFamilyPolicy is RequireDualStack, but the Service has an %s cluster IP only: choose PreferDualStack, or make the "+
+			"cluster dual-stack", s.Families[0])
+	}
+	return nil
+}
 
-const (
-	// requested: it requests the address, or asks it back.
-	requested reference = iota
-	// inStatus: its status has the address.
-	inStatus
-	// inRecord: it held the address by its record, and another writer put others into the status.
-	inRecord
-)
+// unreadable returns why the Service's request cannot be read.
+func (s *subject) unreadable() *refusal {
+	if s.Problem == nil {
+		return nil
+	}
+	return &refusal{reason: s.Problem.Reason, message: s.Problem.Message}
+}
 
-// references yields every address to which a Service, or a FloatingIP seen as one, refers. A Service whose status is empty
-// gets its addresses back.
-func references(s *lb.Service) iter.Seq2[netip.Addr, reference] {
-	return func(yield func(netip.Addr, reference) bool) {
-		for _, addr := range s.Addresses {
-			if !yield(addr, inStatus) {
-				return
-			}
+// had yields every address that is in the subject's status (shown), or that it held by its record until another writer put
+// others into the status. A Service whose status is empty gets its addresses back.
+func (s *subject) had(yield func(addr netip.Addr, shown bool) bool) {
+	for _, addr := range s.Addresses {
+		if !yield(addr, true) {
+			return
 		}
-		for _, origin := range s.Record {
-			why := inRecord
-			if origin.Terms == lb.TermsReleased || len(s.Addresses) == 0 {
-				why = requested
-			}
-			if !slices.Contains(s.Addresses, origin.Address) && !yield(origin.Address, why) {
-				return
-			}
-		}
-		for _, addr := range s.RequestedAddresses {
-			if !yield(addr, requested) {
-				return
-			}
-		}
-		for _, origin := range s.Recall {
-			if !yield(origin.Address, requested) {
-				return
-			}
+	}
+	for _, o := range s.Record {
+		if len(s.Addresses) > 0 && o.Terms != lb.TermsReleased && !slices.Contains(s.Addresses, o.Address) && !yield(o.Address, false) {
+			return
 		}
 	}
 }
@@ -164,15 +155,15 @@ func (s *subject) loyal(addr netip.Addr) bool { return s.Record.Of(addr).Terms =
 // subjects makes a subject of every Service and of every FloatingIP, and finds the keys that matter.
 func (a *assigner) subjects() {
 	a.services = make([]subject, len(a.state.Services))
-	rings := map[string]*ring{}
+	shared := map[string]*[]netip.Addr{}
 	for i := range a.services {
 		a.services[i] = newSubject(&a.state.Services[i])
-		if s := &a.services[i]; s.key != "" && (s.joins || s.SharingKey != "") && rings[s.key] == nil {
-			rings[s.key] = newRing()
+		if s := &a.services[i]; s.key != "" && (s.joins || s.SharingKey != "") && shared[s.key] == nil {
+			shared[s.key] = new([]netip.Addr)
 		}
 	}
 	for i := range a.services {
-		a.services[i].ring = rings[a.services[i].key]
+		a.services[i].shared = shared[a.services[i].key]
 	}
 	a.floating = make([]subject, len(a.state.FloatingIPs))
 	for i := range a.floating {
@@ -221,7 +212,12 @@ func (s *subject) digest() string {
 // asService returns a FloatingIP as a Service with the same requests. It is internal
 // if the pool that it requests, or that its addresses lie in, is internal.
 func (a *assigner) asService(f *lb.FloatingIP) *lb.Service {
-	svc := requestsOf(f)
+	svc := &lb.Service{
+		Key: f.Key, UID: f.UID, Labels: f.Labels, Created: f.Created,
+		Families: f.Families, FamilyPolicy: lb.SingleStack,
+		RequestedAddresses: f.Wanted, RequestedPool: f.Pool,
+		Addresses: f.Addresses, Record: f.Record, Recall: f.Recall,
+	}
 	for _, p := range a.state.Pools {
 		svc.Internal = svc.Internal || p.Name == f.Pool && p.Internal
 	}
@@ -233,14 +229,4 @@ func (a *assigner) asService(f *lb.FloatingIP) *lb.Service {
 		}
 	}
 	return svc
-}
-
-// requestsOf returns a FloatingIP as a Service, whatever the pools.
-func requestsOf(f *lb.FloatingIP) *lb.Service {
-	return &lb.Service{
-		Key: f.Key, UID: f.UID, Labels: f.Labels, Created: f.Created,
-		Families: f.Families, FamilyPolicy: lb.SingleStack,
-		RequestedAddresses: f.Wanted, RequestedPool: f.Pool,
-		Addresses: f.Addresses, Record: f.Record, Recall: f.Recall,
-	}
 }

@@ -18,8 +18,6 @@ type supply struct {
 	place int
 	// next is the lowest address of each range that may be free; the zero Addr if there is none.
 	next []netip.Addr
-	// passed are the releases of each family that are known to be held again.
-	passed map[lb.Family]int
 }
 
 // newSupplies returns the pools in the order in which they are tried: by
@@ -29,7 +27,7 @@ type supply struct {
 func newSupplies(pools []lb.Pool) []*supply {
 	supplies := make([]*supply, len(pools))
 	for i := range pools {
-		s := &supply{Pool: &pools[i], place: i, next: make([]netip.Addr, len(pools[i].Ranges)), passed: map[lb.Family]int{}}
+		s := &supply{Pool: &pools[i], place: i, next: make([]netip.Addr, len(pools[i].Ranges))}
 		for j, r := range pools[i].Ranges {
 			s.next[j] = r.From
 		}
@@ -77,9 +75,9 @@ func (s *supply) mismatch(by *subject) string {
 	return ""
 }
 
-// poolRefusal returns why the pool may not serve the subject, "" if it may. A pool
+// refuses returns why the pool may not serve the subject, "" if it may. A pool
 // that the subject requests serves it even without autoAssign and without the class.
-func (a *assigner) poolRefusal(s *subject, p *supply, asked bool) string {
+func (a *assigner) refuses(p *supply, s *subject, asked bool) string {
 	if p.Deleting {
 		return "is being deleted"
 	}
@@ -120,16 +118,11 @@ func (a *assigner) unseen(s *subject) *refusal {
 	return refuse(lb.NoPool, "namespace %q is not known yet, and pools select namespaces by their labels", s.Key.Namespace)
 }
 
-// has reports whether the pool has a range of the family.
-func (s *supply) has(family lb.Family) bool {
-	return slices.ContainsFunc(s.Ranges, func(r lb.Range) bool { return lb.FamilyOf(r.From) == family })
-}
-
 // free returns the lowest free address of the family in the first range that has
 // one. Within one decision addresses are only ever taken, so an address that was passed
 // over is never looked at again: all calls together cost one step for each taken
 // address, however large the ranges are. Released addresses are left for last.
-func (s *supply) free(family lb.Family, taken map[netip.Addr]holders, released map[netip.Addr]lb.Release) (netip.Addr, bool) {
+func (s *supply) free(family lb.Family, taken map[netip.Addr]holders, released map[netip.Addr]release) (netip.Addr, bool) {
 	for i, r := range s.Ranges {
 		if lb.FamilyOf(r.From) != family {
 			continue

@@ -7,13 +7,10 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Usage is how many addresses of a pool are held, and how many are still
-// available. Counts are capped at the largest int64.
+// Usage is what a pool has.
 type Usage struct {
-	Pool                             string
-	AssignedIPv4, AssignedIPv6       int64
-	AvailableIPv4, AvailableIPv6     int64
-	QuarantinedIPv4, QuarantinedIPv6 int64
+	Pool       string
+	IPv4, IPv6 Counts
 	// Retained addresses came from the pool, are held and lie in no pool now. The list is bounded;
 	// RetainedCount counts them all.
 	Retained      []lb.Retention
@@ -25,67 +22,57 @@ type Usage struct {
 	Holders []lb.Key
 }
 
-// tally counts addresses by the place of their pool.
-type tally []struct{ v4, v6 int64 }
-
-func (t tally) add(pool *supply, addr netip.Addr) {
-	if addr.Is4() {
-		t[pool.place].v4++
-	} else {
-		t[pool.place].v6++
-	}
+// Counts are how many addresses of a family are held, can still be assigned, and wait for reuseDelay. They are capped at the
+// largest int64.
+type Counts struct {
+	Assigned, Available, Quarantined int64
 }
 
-// usage counts what is finally held. An address that its holder gives up
-// already counts as available; a reserved address does not.
+func (u *Usage) of(family lb.Family) *Counts {
+	if family == lb.IPv4 {
+		return &u.IPv4
+	}
+	return &u.IPv6
+}
+
+// usage counts what is finally held. What an object has in its status, or may have got, is not available yet.
 func (a *assigner) usage() []Usage {
-	n := len(a.state.Pools)
-	assigned, blocked, quarantined := make(tally, n), make(tally, n), make(tally, n)
-	reserved := map[netip.Addr]bool{}
-	for addr := range a.state.Reserved {
-		reserved[addr] = true
-	}
-	for _, l := range a.state.Leaving {
-		for _, addr := range l.Addresses {
-			reserved[addr] = true
-		}
-	}
-	for _, addresses := range a.unanswered {
-		for _, addr := range addresses {
-			reserved[addr] = true
-		}
-	}
-	out := make([]Usage, n)
+	out := make([]Usage, len(a.state.Pools))
+	// Until the end Available counts the addresses that are not.
 	for addr, t := range a.holders {
-		s, held := a.index.find(addr), t.held()
+		s := a.index.find(addr)
 		if s == nil {
 			continue
 		}
-		if held {
-			assigned.add(s, addr)
+		u := &out[s.place]
+		counts := u.of(lb.FamilyOf(addr))
+		if t.held() {
+			counts.Assigned++
 			if s.Deleting {
-				out[s.place].hold(a.holder(t))
+				u.hold(a.holder(t))
 			}
 		}
-		if (held || reserved[addr]) && !s.avoids(addr) {
-			blocked.add(s, addr)
+		if !s.avoids(addr) {
+			counts.Available++
 		}
 	}
-	for s, releases := range a.memory.old {
-		for _, r := range releases {
-			t := a.holders[r.Address]
-			if !t.held() && !reserved[r.Address] && !s.avoids(r.Address) && a.state.Now.Before(a.memory.until(r.Address, s)) {
-				quarantined.add(s, r.Address)
-			}
+	for addr := range a.memory.last {
+		s := a.index.find(addr)
+		if _, taken := a.holders[addr]; s != nil && !taken && !s.avoids(addr) && a.state.Now.Before(a.memory.until(addr, s)) {
+			counts := out[s.place].of(lb.FamilyOf(addr))
+			counts.Quarantined++
+			counts.Available++
 		}
 	}
 	for _, s := range a.supplies {
 		u := &out[s.place]
-		u.Pool, u.AssignedIPv4, u.AssignedIPv6 = s.Name, assigned[s.place].v4, assigned[s.place].v6
-		u.QuarantinedIPv4, u.QuarantinedIPv6 = quarantined[s.place].v4, quarantined[s.place].v6
-		if !s.Deleting {
-			u.AvailableIPv4 = s.size(lb.IPv4, blocked[s.place].v4+u.QuarantinedIPv4)
-			u.AvailableIPv6 = s.size(lb.IPv6, blocked[s.place].v6+u.QuarantinedIPv6)
+		u.Pool = s.Name
+		for _, family := range []lb.Family{lb.IPv4, lb.IPv6} {
+			if counts := u.of(family); s.Deleting {
+				counts.Available = 0
+			} else {
+				counts.Available = s.size(family, counts.Available)
+			}
 		}
 	}
 	a.retain(out)
@@ -94,11 +81,11 @@ func (a *assigner) usage() []Usage {
 
 // hold records a holder of a pool that is being deleted.
 func (u *Usage) hold(by lb.Key) {
-	const most = 8
+	const maxHolders = 8
 	i, found := slices.BinarySearchFunc(u.Holders, by, lb.Key.Compare)
 	if !found {
 		u.Holders = slices.Insert(u.Holders, i, by)
-		u.Holders = u.Holders[:min(most, len(u.Holders))]
+		u.Holders = u.Holders[:min(maxHolders, len(u.Holders))]
 	}
 }
 
@@ -111,8 +98,7 @@ func (a *assigner) holder(t holders) lb.Key {
 
 // retain lists the addresses that are held, came from a pool and lie in no pool now.
 func (a *assigner) retain(out []Usage) {
-	place := map[string]int{}
-	since := map[lb.Retention]lb.Retention{}
+	place, since := map[string]int{}, map[lb.Retention]lb.Retention{}
 	for i, p := range a.state.Pools {
 		place[p.Name] = i
 		for _, r := range p.Retained {
@@ -124,11 +110,11 @@ func (a *assigner) retain(out []Usage) {
 		for i := range subjects {
 			s := &subjects[i]
 			for _, addr := range s.held {
-				if !addr.IsValid() || a.index.find(addr) != nil {
+				if !addr.IsValid() || a.index.find(addr) != nil || seen[addr] {
 					continue
 				}
 				at, known := place[s.Record.Of(addr).Pool]
-				if !known || seen[addr] {
+				if !known {
 					continue
 				}
 				seen[addr] = true
@@ -146,6 +132,6 @@ func (a *assigner) retain(out []Usage) {
 		u := &out[i]
 		slices.SortFunc(u.Retained, func(a, b lb.Retention) int { return a.Address.Compare(b.Address) })
 		u.RetainedCount = int64(len(u.Retained))
-		u.Retained = u.Retained[:min(mostRemembered, len(u.Retained))]
+		u.Retained = u.Retained[:min(maxRemembered, len(u.Retained))]
 	}
 }

@@ -103,7 +103,7 @@ func (a *assigner) grantable(s *subject, w want) *refusal {
 	if s.RequestedPool != "" && s.RequestedPool != pool.Name {
 		return refuse(lb.AddressNotInPool, "asks for %s and for pool %q, but the address is in pool %q: ask for one of the two", w.addr, s.RequestedPool, pool.Name)
 	}
-	if why := a.poolRefusal(s, pool, true); why != "" {
+	if why := a.refuses(pool, s, true); why != "" {
 		return refuse(lb.PoolNotAllowed, "asks for %s, but pool %q %s", w.addr, pool.Name, why)
 	}
 	if node := pool.NodeAddresses[w.addr]; node != "" {
