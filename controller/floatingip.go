@@ -33,7 +33,7 @@ func (s *syncer) writeFloatingIPs(ctx context.Context, d *decision) error {
 		if d.waits(slices.Values(d.state.FloatingIPs[i].Addresses)) {
 			continue
 		}
-		writes = append(writes, floatingWrite{objects[owned.FloatingIP], owned})
+		writes = append(writes, floatingWrite{objects[owned.Key], owned})
 	}
 	return each(ctx, d, s.log, writes, s.writeFloatingIP)
 }
@@ -45,7 +45,7 @@ func (s *syncer) writeFloatingIP(ctx context.Context, w floatingWrite) error {
 	}
 	want := w.status(metav1.Now().Rfc3339Copy())
 	wrote, err := s.cluster.UpdateFloatingIP(ctx, w.object, k8s.FloatingIPUpdate{
-		Record: config.Assigned(w.owned.FloatingIP, slices.Concat(w.owned.Record, w.owned.Awaits)), InUse: w.owned.Finalizer, Status: want,
+		Record: config.Assigned(w.owned.Key, slices.Concat(w.owned.Record, w.owned.Awaits)), InUse: w.owned.Finalizer, Status: want,
 	})
 	object := lb.Object{Kind: config.KindFloatingIP, Namespace: w.object.Namespace, Name: w.object.Name}
 	s.report(object, w.object.UID, w.object.Status.Conditions, want.Conditions[0], wrote)

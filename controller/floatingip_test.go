@@ -17,7 +17,7 @@ func TestFloatingIPHistory(t *testing.T) {
 	at := func(minute int) metav1.Time { return metav1.NewTime(time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC)) }
 	object := &v1beta1.FloatingIP{}
 	step := func(minute int, reason lb.Reason, service, uid string) v1beta1.FloatingIPStatus {
-		owned := &ipam.Floating{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Reason: reason}
+		owned := &ipam.Floating{Assignment: ipam.Assignment{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Reason: reason}}
 		if service != "" {
 			owned.BoundTo, owned.BoundUID = lb.Key{Namespace: "ns", Name: service}, uid
 		}

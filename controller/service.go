@@ -62,7 +62,7 @@ func (s *syncer) writeServices(ctx context.Context, d *decision) error {
 		if d.waits(slices.Values(svc.Addresses)) || d.waits(svc.Record.Addresses()) {
 			continue
 		}
-		writes = append(writes, serviceWrite{services[a.Service], svc.Wish, a, problems[a.Service], frontends[a.Service], nodesUnknown, keeps[a.Service]})
+		writes = append(writes, serviceWrite{services[a.Key], svc.Wish, a, problems[a.Key], frontends[a.Key], nodesUnknown, keeps[a.Key]})
 	}
 	s.remind(time.Now(), writes)
 	return each(ctx, d, s.log, writes, s.writeService)
@@ -170,7 +170,7 @@ func (w serviceWrite) complete(options config.Options) k8s.ServiceUpdate {
 		FormerHostname: w.service.Annotations[v1beta1.AnnotationHostnameShown],
 		Conditions:     []metav1.Condition{w.assigned()},
 		Annotations: map[string]string{
-			v1beta1.AnnotationAssigned:      config.Assigned(w.assignment.Service, slices.Concat(w.assignment.Record, w.assignment.Awaits)),
+			v1beta1.AnnotationAssigned:      config.Assigned(w.assignment.Key, slices.Concat(w.assignment.Record, w.assignment.Awaits)),
 			v1beta1.AnnotationHostnameShown: "",
 		},
 	}

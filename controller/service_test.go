@@ -98,7 +98,7 @@ func TestUpdate(t *testing.T) {
 		},
 	} {
 		tt.write.service = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid", Annotations: tt.has}}
-		tt.write.assignment.Service = lb.Key{Namespace: "ns", Name: "web"}
+		tt.write.assignment.Key = lb.Key{Namespace: "ns", Name: "web"}
 		u := tt.write.update(tt.options)
 		var got []string
 		for _, c := range u.Conditions {

@@ -295,7 +295,7 @@ func (w *world) assign() {
 			if c, has := config.Record(o.UID, a.Record); has {
 				o.Status.Conditions = []metav1.Condition{c}
 			}
-			w.objects.Services[at[a.Service]] = o
+			w.objects.Services[at[a.Key]] = o
 		}
 	}
 }

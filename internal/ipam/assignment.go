@@ -32,7 +32,7 @@ func (a *assigner) assignment(s *subject) Assignment {
 
 // holding returns what the subject holds, and from which pools.
 func (a *assigner) holding(s *subject) Assignment {
-	out := Assignment{Service: s.Key}
+	out := Assignment{Key: s.Key}
 	for _, addr := range s.held {
 		if !addr.IsValid() {
 			continue
@@ -53,7 +53,7 @@ func (a *assigner) holding(s *subject) Assignment {
 }
 
 // provenTerms returns the terms that the subject has proven not to clash on an address which it holds: the former ones while a
-// holder declares ports that are not served, since nobody was compared with these.
+// holder declares ports that are not served, since no Service was compared with these.
 func (a *assigner) provenTerms(s *subject, addr netip.Addr) string {
 	unserved := func(o *subject) bool { return len(o.Unserved) > 0 }
 	if s.loyal(addr) || !unserved(s) && !slices.ContainsFunc(a.holders[addr].services, unserved) {

@@ -100,7 +100,7 @@ func (a *assigner) joinable(s *subject, addr netip.Addr, pool *supply) bool {
 	return pool != nil && a.refuses(pool, s, true) == ""
 }
 
-// offer returns the pool's next free address: one that the subject may have got already, else the lowest without a
+// offer returns the pool's next free address: what the subject may have got already, else the lowest without a
 // recorded release, else the address released least recently. The refusal continues after the name of the pool.
 func (a *assigner) offer(s *subject, pool *supply, family lb.Family) (netip.Addr, *refusal) {
 	if !slices.ContainsFunc(pool.Ranges, func(r lb.Range) bool { return lb.FamilyOf(r.From) == family }) {

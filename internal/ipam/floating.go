@@ -12,18 +12,10 @@ import (
 
 // Floating is the decision for one FloatingIP: its addresses and the Service that uses them.
 type Floating struct {
-	FloatingIP lb.Key
-	// Addresses are ordered as its families.
-	Addresses []netip.Addr
-	Pools     []string
-	// Record and Awaits are as those of an Assignment.
-	Record, Awaits lb.Origins
+	Assignment
 	// BoundTo is the Service that uses it, the zero Key for none.
 	BoundTo  lb.Key
 	BoundUID string
-	// Reason is Bound, Available, or why an address is missing.
-	Reason  lb.Reason
-	Message string
 	// Finalizer must be present: the FloatingIP owns an address or is in use.
 	Finalizer bool
 	// Delete the FloatingIP with its Service, which is gone.
@@ -138,13 +130,13 @@ func (a *assigner) boundTo(s *subject) *subject {
 
 func (a *assigner) floatingResult(s *subject) Floating {
 	f := &a.state.FloatingIPs[s.floating-1]
-	has := a.holding(s)
-	out := Floating{FloatingIP: f.Key, Addresses: has.Addresses, Pools: has.Pools, Record: has.Record, Finalizer: len(has.Addresses) > 0}
+	out := Floating{Assignment: a.holding(s)}
+	out.Finalizer = len(out.Addresses) > 0
 	if user := a.boundTo(s); user != nil {
 		out.BoundTo, out.BoundUID = user.Key, user.UID
 	}
 	out.Delete = f.Delete && !f.Deleting && f.BoundTo != (lb.Key{}) && out.BoundTo == (lb.Key{}) && a.gone(f)
-	out.Reason, out.Message = a.explainFloating(s, f, out, describe("", has))
+	out.Reason, out.Message = a.explainFloating(s, f, out, describe("", out.Assignment))
 	if !s.dissolved {
 		out.Awaits = s.lacks()
 	}
@@ -221,15 +213,15 @@ func (a *assigner) keepable(s *subject, addr netip.Addr, owned map[quotaKey]int)
 	if pool == nil {
 		return ""
 	}
-	most, bounded := pool.Quota[family]
+	limit, bounded := pool.Quota[family]
 	if !bounded {
-		most = maxOwned
+		limit = maxOwned
 	}
 	key := quotaKey{pool.Name, s.Key.Namespace, family}
-	if owned[key] < most {
+	if owned[key] < limit {
 		owned[key]++
 		return ""
 	}
 	return fmt.Sprintf("FloatingIPs of namespace %q own %d %s addresses of pool %q, of which it may keep %d: delete a FloatingIP",
-		s.Key.Namespace, owned[key], family, pool.Name, most)
+		s.Key.Namespace, owned[key], family, pool.Name, limit)
 }

@@ -38,7 +38,7 @@ func setRenew(s *lb.State, renew bool) {
 func has(r Result) string {
 	var out string
 	for _, a := range r.Assignments {
-		out += fmt.Sprintf("%s %v %s; ", a.Service.Name, a.Addresses, a.Reason)
+		out += fmt.Sprintf("%s %v %s; ", a.Key.Name, a.Addresses, a.Reason)
 	}
 	return out
 }
@@ -138,7 +138,7 @@ func TestChurnWithinQuota(t *testing.T) {
 	}
 	for _, a := range Assign(s).Assignments {
 		if a.Reason != lb.Assigned {
-			t.Errorf("%s: %s: %s", a.Service, a.Reason, a.Message)
+			t.Errorf("%s: %s: %s", a.Key, a.Reason, a.Message)
 		}
 	}
 }

@@ -20,8 +20,8 @@ type holders struct {
 }
 
 // keep decides who keeps what before anything is assigned. An address in a status
-// stays if it fits. If two Services cannot both hold it, it stays with the one that holds it under
-// the recorded terms, else with the older. FloatingIPs come before Services, which hold a
+// stays if it fits. If two Services cannot both hold it, the one with
+// the recorded terms keeps it, else the older. FloatingIPs come before Services, which hold a
 // FloatingIP's address only if they claim it.
 func (a *assigner) keep(services, floating []*subject) {
 	for _, s := range floating {

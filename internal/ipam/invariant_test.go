@@ -82,7 +82,7 @@ func (w *witness) noneTwice() error {
 	for i, f := range w.Result.FloatingIPs {
 		for _, addr := range f.Addresses {
 			if other, twice := owners[addr]; twice {
-				return fmt.Errorf("%s is owned by FloatingIPs %s and %s", addr, other, f.FloatingIP)
+				return fmt.Errorf("%s is owned by FloatingIPs %s and %s", addr, other, f.Key)
 			}
 			owners[addr] = w.State.FloatingIPs[i].Key
 		}
@@ -312,7 +312,7 @@ func awaits(s lb.State, first, second Result, svc lb.Service) bool {
 	}
 	for _, f := range second.FloatingIPs {
 		came := slices.ContainsFunc(f.Addresses, func(a netip.Addr) bool { return !owned[a] })
-		of := find(s.FloatingIPs, func(o lb.FloatingIP) bool { return o.Key == f.FloatingIP })
+		of := find(s.FloatingIPs, func(o lb.FloatingIP) bool { return o.Key == f.Key })
 		if came && of != nil && claimedBy(of, &svc, f.Addresses...) {
 			return true
 		}

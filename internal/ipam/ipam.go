@@ -33,20 +33,20 @@ type Result struct {
 	Recheck time.Time
 }
 
-// Assignment is the decision for one Service.
+// Assignment is the decision for one Service or FloatingIP.
 type Assignment struct {
-	Service lb.Key
-	// Addresses are ordered as Service.Families; a family without an address is left out.
+	Key lb.Key
+	// Addresses are ordered as its families; a family without an address is left out.
 	Addresses []netip.Addr
 	// Pools holds the name of each address's pool, or "" if the address is retained.
 	Pools []string
-	// Record is written into the status of the Service: the pools that its addresses came from, and its terms.
+	// Record is written into the status: the pools that its addresses came from, and its terms.
 	Record lb.Origins
 	// Awaits are the addresses that it waits for, because it had them before a restore or before it gave them up in a clash.
 	// They are asked for again by the annotation that also carries the record through a backup.
 	Awaits lb.Origins
-	// Reason is Assigned if the Service has all it requests, PartlyAssigned if it prefers two
-	// families and has one. Any other is why it waits, or why it holds something else than it requests.
+	// Reason is Assigned if a Service has all it requests, PartlyAssigned if it prefers two families and has one; Bound or
+	// Available of a FloatingIP. Any other is why it waits, or why it holds something else than it requests.
 	Reason  lb.Reason
 	Message string
 }

@@ -98,7 +98,7 @@ func avoiding(p *lb.Pool) { p.AvoidBuggyIPs = true }
 func text(r Result) []string {
 	var out []string
 	for _, a := range r.Assignments {
-		out = append(out, fmt.Sprintf("%s %v %s: %s", a.Service.Name, a.Addresses, a.Reason, a.Message))
+		out = append(out, fmt.Sprintf("%s %v %s: %s", a.Key.Name, a.Addresses, a.Reason, a.Message))
 	}
 	return out
 }

@@ -110,7 +110,7 @@ func (a *assigner) remember(usages []Usage) time.Time {
 		if a.holders[addr].held() {
 			continue
 		}
-		// The pool that it lies in records it, else the one that it came from.
+		// The pool that it lies in records it, else its former pool.
 		if s := a.index.find(addr); s != nil {
 			r.pool = s.Name
 		}

@@ -298,7 +298,7 @@ func standing(s lb.State) Result {
 		r.Assignments = append(r.Assignments, &Assignment{Addresses: svc.Addresses})
 	}
 	for _, f := range s.FloatingIPs {
-		r.FloatingIPs = append(r.FloatingIPs, Floating{Addresses: f.Addresses})
+		r.FloatingIPs = append(r.FloatingIPs, Floating{Assignment: Assignment{Addresses: f.Addresses}})
 	}
 	return r
 }

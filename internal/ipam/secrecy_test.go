@@ -84,7 +84,7 @@ func TestRefusalsNameNoOtherNamespace(t *testing.T) {
 				r := Assign(s)
 				messages := []string{r.Assignments[0].Message}
 				for _, f := range r.FloatingIPs {
-					if f.FloatingIP.Namespace == "default" {
+					if f.Key.Namespace == "default" {
 						messages = append(messages, f.Message)
 					}
 				}

@@ -13,7 +13,7 @@ import (
 type refusal struct {
 	reason  lb.Reason
 	message string
-	// kept: the Service keeps an address, but not one that it requests now.
+	// kept: the Service keeps an address that it does not request any more.
 	kept bool
 }
 
@@ -144,7 +144,7 @@ func (a *assigner) overQuota(s *subject, pool *supply, family lb.Family, t holde
 	if pool == nil {
 		return nil
 	}
-	most, bounded := pool.Quota[family]
+	quota, bounded := pool.Quota[family]
 	if !bounded || a.counted(s, t) {
 		return nil
 	}
@@ -157,10 +157,10 @@ func (a *assigner) overQuota(s *subject, pool *supply, family lb.Family, t holde
 			have--
 		}
 	}
-	if have < most {
+	if have < quota {
 		return nil
 	}
-	return refuse(lb.QuotaExceeded, "but namespace %q holds %d of the %d %s addresses that its quota in pool %q allows", s.Key.Namespace, have, most, family,
+	return refuse(lb.QuotaExceeded, "but namespace %q holds %d of the %d %s addresses that its quota in pool %q allows", s.Key.Namespace, have, quota, family,
 		pool.Name)
 }
 

@@ -187,7 +187,7 @@ func newSubject(svc *lb.Service) subject {
 
 // digest summarizes what decides with whom a Service may share an address: what agree compares, and the ports that it
 // declares. No two texts may have the same: whoever edits a Service would find another text, and would hold the address under
-// terms that nobody admitted. All Services with an address have one in each decision, hence the buffers.
+// terms that were never admitted. All Services with an address have one in each decision, hence the buffers.
 func (s *subject) digest() string {
 	if s.terms != "" || s.floating > 0 {
 		return s.terms

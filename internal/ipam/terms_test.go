@@ -154,7 +154,7 @@ func TestUnservedPorts(t *testing.T) {
 				r := Assign(state)
 				var got []string
 				for _, a := range r.Assignments {
-					got = append(got, a.Service.Name+" "+a.Addresses[0].String())
+					got = append(got, a.Key.Name+" "+a.Addresses[0].String())
 				}
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("b of age %d, %s: -want +got\n%s", age, when, diff)

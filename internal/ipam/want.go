@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -94,8 +95,12 @@ func (a *assigner) grantable(s *subject, w want) *refusal {
 	if w.floating > 0 {
 		return a.lendable(s, w, pool)
 	}
-	if r := a.admits(s, w.addr, pool); r != nil && r.reason != lb.QuotaExceeded {
-		return refuse(r.reason, "asks for %s, %s", w.addr, r.message)
+	r := a.admits(s, w.addr, pool)
+	if r != nil {
+		r.message = fmt.Sprintf("asks for %s, %s", w.addr, r.message)
+	}
+	if r != nil && r.reason != lb.QuotaExceeded {
+		return r
 	}
 	if pool == nil {
 		return refuse(lb.AddressNotInPool, "asks for %s, which is in none of the pools: ask for another address or add it to a pool", w.addr)
@@ -112,10 +117,7 @@ func (a *assigner) grantable(s *subject, w want) *refusal {
 	if pool.avoids(w.addr) {
 		return refuse(lb.PoolNotAllowed, "asks for %s, but pool %q has avoidBuggyIPs on", w.addr, pool.Name)
 	}
-	if r := a.admits(s, w.addr, pool); r != nil {
-		return refuse(r.reason, "asks for %s, %s", w.addr, r.message)
-	}
-	return nil
+	return r
 }
 
 // lendable returns why a Service cannot use the address of a FloatingIP that it claims. Whether the pool
@@ -131,11 +133,12 @@ func (a *assigner) lendable(s *subject, w want, pool *supply) *refusal {
 		}
 	}
 	r := a.admits(s, w.addr, pool)
-	if r != nil && r.reason == lb.AddressInUse {
-		r.reason = lb.FloatingIPInUse
+	if r == nil {
+		return nil
 	}
-	if r != nil {
-		r.message = "claims FloatingIP \"" + f.Key.Name + "\" with " + w.addr.String() + ", " + r.message
+	reason := r.reason
+	if reason == lb.AddressInUse {
+		reason = lb.FloatingIPInUse
 	}
-	return r
+	return refuse(reason, "claims FloatingIP %q with %s, %s", f.Key.Name, w.addr, r.message)
 }

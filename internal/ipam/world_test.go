@@ -234,7 +234,7 @@ func applied(s lb.State, r Result) lb.State {
 		s.FloatingIPs = append(s.FloatingIPs, lb.FloatingIP{Key: k.Service, Families: k.Families, Wanted: k.Addresses, ServiceName: k.Service.Name})
 	}
 	s.FloatingIPs = slices.DeleteFunc(s.FloatingIPs, func(f lb.FloatingIP) bool {
-		return slices.ContainsFunc(r.FloatingIPs, func(o Floating) bool { return o.FloatingIP == f.Key && !o.Finalizer && !o.Delete && f.Deleting })
+		return slices.ContainsFunc(r.FloatingIPs, func(o Floating) bool { return o.Key == f.Key && !o.Finalizer && !o.Delete && f.Deleting })
 	})
 	slices.SortFunc(s.FloatingIPs, func(a, b lb.FloatingIP) int { return a.Key.Compare(b.Key) })
 	return s

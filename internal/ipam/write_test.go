@@ -45,12 +45,12 @@ func (h *history) carryOut(r *run) {
 		return !remembered && slices.ContainsFunc(has, func(addr netip.Addr) bool { return !slices.Contains(gets, addr) })
 	}
 	each(h, r, r.result.Assignments, func(a *Assignment) {
-		if svc := get(r.seen.Services, a.Service); !loses(svc.Addresses, a.Addresses) && !loses(replaced(&svc.Service), a.Addresses) {
+		if svc := get(r.seen.Services, a.Key); !loses(svc.Addresses, a.Addresses) && !loses(replaced(&svc.Service), a.Addresses) {
 			h.writeService(r, *svc, a)
 		}
 	})
 	each(h, r, r.result.FloatingIPs, func(f Floating) {
-		if o := get(r.seen.FloatingIPs, f.FloatingIP); !loses(o.Addresses, f.Addresses) {
+		if o := get(r.seen.FloatingIPs, f.Key); !loses(o.Addresses, f.Addresses) {
 			h.writeFloatingIP(r, *o, f)
 		}
 	})
