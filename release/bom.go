@@ -78,9 +78,10 @@ func (r release) program(architecture, name string) (cyclonedx.Component, []cycl
 	if err != nil {
 		return cyclonedx.Component{}, nil, err
 	}
-	// The linker says nothing when there is no variable to stamp.
+	// The linker reports nothing when there is no variable to stamp. The programs that a daemon starts have none.
+	daemon := name == "controller" || name == "speaker"
 	for _, stamp := range []string{r.version, r.commit, r.date.Format(time.RFC3339)} {
-		if !bytes.Contains(content, []byte(stamp)) {
+		if daemon && !bytes.Contains(content, []byte(stamp)) {
 			return cyclonedx.Component{}, nil, fmt.Errorf("%s does not have %s in it", file, stamp)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // compile builds the programs for an architecture: static, without paths of this machine, and stamped.
 func (r release) compile(ctx context.Context, architecture, dir string) error {
 	// In one order: the arguments of the linker are part of a program's identity.
-	const stamp = " -X " + module + "/internal/child."
+	const stamp = " -X " + module + "/internal/daemon."
 	arguments := "-s -w" + stamp + "version=" + r.version + stamp + "commit=" + r.commit + stamp + "date=" + r.date.Format(time.RFC3339)
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", arguments, "-o", dir + "/"}
 	cmd := exec.CommandContext(ctx, "go", append(args, slices.Sorted(maps.Values(programs))...)...)

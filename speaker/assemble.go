@@ -63,7 +63,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		},
 		bgp: peers, paths: newPaths(log, peers, links.Links, s.podLinks, func() { w.report.KickState() }),
 		conntrack: conntrack.New(log), headstart: headstart.New(log),
-		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live,
+		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, Sessions: peers.Sessions, Liveness: live,
 			Foreign: func() []link.Neighbour { return others.find(w) }}),
 	}
 	return w, nil

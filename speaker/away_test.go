@@ -128,7 +128,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 		endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log}),
 		relays:    newRelays(log, settings{relay: true}, noLinks, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, noLinks, nil, func() {}),
 		headstart: headstart.New(log),
-		report: report.New(report.Config{Log: log, NodeName: name, Cluster: cluster, Layer2: l2, BGP: peers, Liveness: live,
+		report: report.New(report.Config{Log: log, NodeName: name, Cluster: cluster, Layer2: l2, Sessions: peers.Sessions, Liveness: live,
 			Foreign: func() []link.Neighbour { return nil }}),
 	}
 	w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})

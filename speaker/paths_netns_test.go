@@ -94,7 +94,7 @@ func startPathsOn(t *testing.T, links func() []link.Link) *paths {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	var p *paths
-	p = newPaths(log, bgp.New(bgp.Config{Log: log, Command: testEngine, Kick: func() { p.loop.Kick() }, CheckInterval: 100 * time.Millisecond}), links, nil,
+	p = newPaths(log, bgp.New(bgp.Config{Log: log, Command: testEngine, Kick: func() { p.loop.Kick() }}), links, nil,
 		func() {})
 	ours, theirs := net.Pipe()
 	go bfd.Serve(theirs, func() bool { return false })

@@ -54,7 +54,7 @@ func TestMarkRemoved(t *testing.T) {
 			liveness:  liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}}),
 			conntrack: conntrack.New(log),
 			headstart: headstart.New(log),
-			report:    report.New(report.Config{Log: log, NodeName: "w1", Cluster: cluster, Layer2: l2, BGP: peers, Foreign: func() []link.Neighbour { return nil }}),
+			report:    report.New(report.Config{Log: log, NodeName: "w1", Cluster: cluster, Layer2: l2, Sessions: peers.Sessions, Foreign: func() []link.Neighbour { return nil }}),
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		var group errgroup.Group

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
@@ -49,8 +48,8 @@ func TestBackoff(t *testing.T) {
 // the same one.
 func TestRecordOfOtherSettings(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	settings := wire.Settings{Peer: lb.Peer{Name: "r", Interface: "eth0", Address: netip.MustParseAddr("fe80::1%eth0"),
-		SourceAddress: netip.MustParseAddr("fe80::9%eth0")}}
+	settings := lb.Peer{Name: "r", Interface: "eth0", Address: netip.MustParseAddr("fe80::1%eth0"),
+		SourceAddress: netip.MustParseAddr("fe80::9%eth0")}
 	var r record
 	r.serve(settings)
 	r.failures = 7

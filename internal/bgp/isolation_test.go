@@ -56,7 +56,7 @@ func TestInteropIsolation(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t)
 		var log book
-		s, _ := runWith(t, Config{CheckInterval: 100 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		s, _ := runWith(t, Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
 		names := []string{"frr4", "frr6", "bird4", "bird6"}
 		set(t, s, desire(l.peers(), l.routes()...))
 		l.up(t)

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
@@ -48,7 +47,7 @@ func TestPasswordIsNotShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one := settingsOf(p, d.RouterID, time.Hour)
+	one := settingsOf(p, d.RouterID)
 	settings := fmt.Sprintf("%v %+v %#v", one, one, one)
 	cancel()
 	if err := <-done; err != nil {

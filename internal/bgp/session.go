@@ -4,14 +4,14 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Established is the state of a session that carries routes.
-const Established = wire.Established
-
 // Session is the state of the connection to one peer.
-type Session = wire.Session
+type Session = lb.Session
+
+// Established is the state of a session that carries routes.
+const Established = lb.Established
 
 // Sessions returns the sessions by the peers' names, as of the last change of one of them.
 func (s *Speaker) Sessions() []Session {
@@ -46,18 +46,18 @@ type view struct {
 // look logs sessions that changed, and kicks.
 func (s *Speaker) look() {
 	s.mu.Lock()
-	before, now, changed := s.seen, map[string]view{}, []Session{}
+	before, seen, changed := s.seen, map[string]view{}, []Session{}
 	for _, one := range s.states() {
 		v := view{one.State == Established, one.LastError, one.Withheld}
-		now[one.Peer] = v
+		seen[one.Peer] = v
 		if old, known := before[one.Peer]; !known || old != v {
 			changed = append(changed, one)
 		}
 	}
-	s.seen = now
+	s.seen = seen
 	s.mu.Unlock()
 	for _, one := range changed {
-		log, v := s.config.Log.With("peer", one.Peer, "address", one.Address), now[one.Peer]
+		log, v := s.config.Log.With("peer", one.Peer, "address", one.Address), seen[one.Peer]
 		switch {
 		case v.withheld != "":
 			log.Warn("BGP session is up, with less than it should carry", "reason", v.withheld)
@@ -69,7 +69,7 @@ func (s *Speaker) look() {
 			log.Warn("BGP session does not come up", "reason", v.text)
 		}
 	}
-	if len(changed) > 0 || len(now) != len(before) {
+	if len(changed) > 0 || len(seen) != len(before) {
 		s.config.Kick()
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -18,9 +17,6 @@ type Config struct {
 	Log *slog.Logger
 	// Kick, unless nil, is called after a session changed.
 	Kick func()
-	// CheckInterval is how often an engine looks at the session and at this node's addresses, beside each change of the session;
-	// default 10 s.
-	CheckInterval time.Duration
 	// Command starts the program of an engine.
 	Command []string
 }
@@ -28,7 +24,7 @@ type Config struct {
 // Desired is the whole desired state of a Speaker. It must not be changed after Set. The configuration was checked: each Peer
 // has a name, an address (unless it is unnumbered) and timers, and no two of them have one router.
 type Desired struct {
-	// RouterID is the node's BGP identifier (RFC 4271 section 4.2), an IPv4 address in form. That of each Peer is not
+	// RouterID is the node's BGP identifier (RFC 4271 section 4.2), an IPv4 address in form. The RouterID of a Peer is not
 	// read here.
 	RouterID netip.Addr
 	Peers    []lb.Peer
@@ -63,15 +59,12 @@ type Speaker struct {
 
 // listed is a peer with its supervisor, if it may have a session.
 type listed struct {
-	settings   wire.Settings
+	settings   lb.Peer
 	supervisor *supervisor
 }
 
 // New returns a Speaker that does nothing until Run is called.
 func New(c Config) *Speaker {
-	if c.CheckInterval == 0 {
-		c.CheckInterval = 10 * time.Second
-	}
 	if c.Kick == nil {
 		c.Kick = func() {}
 	}
@@ -105,21 +98,21 @@ func (s *Speaker) Run(ctx context.Context) error {
 	s.sync()
 	s.mu.Unlock()
 	<-ctx.Done()
-	s.end(wire.Leave{Graceful: true}, func() { s.running = false })
+	s.end(lb.Leave{Graceful: true}, func() { s.running = false })
 	return nil
 }
 
 // Leave withdraws all routes by closing all sessions with a NOTIFICATION, so that
 // routers drop the node's routes at once. It is for a node that leaves BGP for good:
 // no later Set has an effect.
-func (s *Speaker) Leave() { s.end(wire.Leave{}, func() { s.left = true }) }
+func (s *Speaker) Leave() { s.end(lb.Leave{}, func() { s.left = true }) }
 
 // Shutdown ends all sessions as Leave does, for a node that goes down: with the subcode Administrative Shutdown
 // (RFC 4486 section 4) and a text for the operators of the routers (RFC 9003).
-func (s *Speaker) Shutdown(text string) { s.end(wire.Leave{Text: text}, func() { s.left = true }) }
+func (s *Speaker) Shutdown(text string) { s.end(lb.Leave{Text: text}, func() { s.left = true }) }
 
 // end ends all sessions, and waits for it.
-func (s *Speaker) end(how wire.Leave, mark func()) {
+func (s *Speaker) end(how lb.Leave, mark func()) {
 	s.mu.Lock()
 	mark()
 	for _, one := range s.byAddress {
@@ -140,7 +133,7 @@ func (s *Speaker) sync() {
 	s.listed = nil
 	records := map[string]*record{}
 	for _, p := range s.desired.Peers {
-		settings := settingsOf(p, s.desired.RouterID, s.config.CheckInterval)
+		settings := settingsOf(p, s.desired.RouterID)
 		r := s.record(settings.Name)
 		r.serve(settings)
 		records[settings.Name] = r
@@ -156,20 +149,21 @@ func (s *Speaker) sync() {
 			s.byAddress[settings.Address] = one
 			s.ending.Go(one.run)
 		}
-		one.want(&settings, carriedBy(settings, routes[settings.Name]), wire.Leave{Graceful: true})
+		carried := slices.DeleteFunc(routes[settings.Name], func(r lb.Route) bool { return !settings.Carries(lb.FamilyOf(r.Prefix.Addr())) })
+		one.want(&settings, carried, lb.Leave{Graceful: true})
 		s.listed = append(s.listed, listed{settings: settings, supervisor: one})
 	}
 	s.records = records
 	for address, one := range s.byAddress {
 		if !wanted[address] {
-			one.want(nil, nil, wire.Leave{})
+			one.want(nil, nil, lb.Leave{})
 		}
 	}
 }
 
 // settingsOf returns the settings of a peer on a node with this BGP identifier: what decides about nodes and paths is no matter of
 // an engine.
-func settingsOf(p lb.Peer, routerID netip.Addr, check time.Duration) wire.Settings {
+func settingsOf(p lb.Peer, routerID netip.Addr) lb.Peer {
 	p.RouterID, p.NodeSelectors, p.Unusable, p.BFD = routerID, nil, nil, nil
-	return wire.Settings{Peer: p, Check: check}
+	return p
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
@@ -23,7 +22,7 @@ const patience = 60 * time.Second
 // run starts a Speaker and returns it with a function that stops it as the end of the process does.
 func run(t *testing.T) (*Speaker, func()) {
 	t.Helper()
-	return runWith(t, Config{CheckInterval: 100 * time.Millisecond})
+	return runWith(t, Config{})
 }
 
 func runWith(t *testing.T, c Config) (*Speaker, func()) {
@@ -96,7 +95,7 @@ const refusedOpen = "the router refused this node's OPEN: check the AS that it e
 	"from there"
 
 // counted returns what was counted of one session.
-func counted(s *Speaker, peer string) wire.Counters {
+func counted(s *Speaker, peer string) lb.SessionCounters {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.record(peer).total

@@ -22,7 +22,7 @@ func states(s *Speaker) string {
 func TestStates(t *testing.T) {
 	r := newRouter(t, "127.0.0.1", 65001)
 	kicked := make(chan struct{}, 100)
-	s, stop := runWith(t, Config{CheckInterval: time.Hour, Kick: func() { kicked <- struct{}{} }})
+	s, stop := runWith(t, Config{Kick: func() { kicked <- struct{}{} }})
 	if got := states(s); got != "" {
 		t.Errorf("states before the first Set: %s", got)
 	}

@@ -3,21 +3,21 @@ package bgp
 import (
 	"errors"
 	"net/netip"
+	"reflect"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // record is what is remembered of a peer, whatever became of its supervisors: a peer that is held, or rests, has none.
 type record struct {
 	// trouble is about these settings: others are another matter.
-	of      wire.Settings
+	of      lb.Peer
 	trouble backoff
 	// lost is when there was a session last; zero before the first one came up.
 	lost time.Time
 	// total is what all engines counted, restarts how many of them died. A session that is closed on purpose is no failure.
-	total              wire.Counters
+	total              lb.SessionCounters
 	restarts, failures uint64
 }
 
@@ -31,11 +31,11 @@ func (s *Speaker) record(name string) *record {
 
 // serve makes the record about these settings. An unnumbered peer is the same one whatever the address of its router is, and
 // without one: so a router that vanishes for a moment forgets nothing here.
-func (r *record) serve(settings wire.Settings) {
+func (r *record) serve(settings lb.Peer) {
 	if settings.Interface != "" {
 		settings.Address, settings.SourceAddress = netip.Addr{}, netip.Addr{}
 	}
-	if !r.of.Equal(settings) {
+	if !reflect.DeepEqual(r.of, settings) {
 		r.of, r.trouble = settings, backoff{}
 	}
 }
@@ -47,24 +47,23 @@ type supervisor struct {
 	wake chan struct{}
 
 	// settings and sorted routes are wanted. Without settings the session ends.
-	settings *wire.Settings
+	settings *lb.Peer
 	routes   []lb.Route
 	// how the session ends if these settings are not wanted any more.
-	how wire.Leave
+	how lb.Leave
 
 	// pid is the engine's; 0 while none runs.
 	pid int
-	// reported is its last report.
-	reported wire.Report
+	// reported is its last notice.
+	reported lb.Notice
 }
 
 // established reports whether the peer has a session; nil has none.
 func (s *supervisor) established() bool { return s != nil && s.reported.Session.State == Established }
 
-// want says what is wanted. Without settings, the session ends. mu is held.
-func (s *supervisor) want(settings *wire.Settings, routes []lb.Route, how wire.Leave) {
-	same := (settings == nil) == (s.settings == nil) && (settings == nil || settings.Equal(*s.settings))
-	if same && difference(s.routes, routes).Empty() {
+// want sets what is wanted. Without settings, the session ends. mu is held.
+func (s *supervisor) want(settings *lb.Peer, routes []lb.Route, how lb.Leave) {
+	if reflect.DeepEqual(settings, s.settings) && difference(s.routes, routes).Empty() {
 		return
 	}
 	s.settings, s.routes, s.how = settings, routes, how
@@ -75,10 +74,10 @@ func (s *supervisor) want(settings *wire.Settings, routes []lb.Route, how wire.L
 }
 
 // goal returns the routes that are wanted, or how an engine with these settings is to leave.
-func (s *supervisor) goal(settings wire.Settings) ([]lb.Route, *wire.Leave) {
+func (s *supervisor) goal(settings lb.Peer) ([]lb.Route, *lb.Leave) {
 	s.speaker.mu.Lock()
 	defer s.speaker.mu.Unlock()
-	if s.settings == nil || !s.settings.Equal(settings) {
+	if s.settings == nil || !reflect.DeepEqual(*s.settings, settings) {
 		how := s.how
 		return nil, &how
 	}
@@ -95,7 +94,7 @@ func (s *supervisor) run() {
 }
 
 // next returns the settings to serve with; nil at the end.
-func (s *supervisor) next() *wire.Settings {
+func (s *supervisor) next() *lb.Peer {
 	s.speaker.mu.Lock()
 	defer s.speaker.mu.Unlock()
 	if s.settings == nil {
@@ -108,11 +107,11 @@ func (s *supervisor) next() *wire.Settings {
 	return s.settings
 }
 
-// ended notes that an engine ended. That it died, by err, decides when there is another one.
-func (s *supervisor) ended(settings wire.Settings, stderr string, err error) {
+// ended notes that an engine ended. If it died, by err, and not with its session, it may be some time until there is another one.
+func (s *supervisor) ended(settings lb.Peer, stderr string, err error) {
 	s.speaker.mu.Lock()
 	r, established := s.speaker.record(settings.Name), s.established()
-	s.pid, s.reported, r.total.Ignored = 0, wire.Report{}, 0
+	s.pid, s.reported, r.total.Ignored = 0, lb.Notice{}, 0
 	if established {
 		r.lost = time.Now()
 	}
@@ -129,19 +128,22 @@ func (s *supervisor) ended(settings wire.Settings, stderr string, err error) {
 	}
 }
 
-// report takes a report of an engine that serves with these settings.
-func (s *supervisor) report(settings wire.Settings, now wire.Report) {
+// report takes a notice of an engine that serves with these settings.
+func (s *supervisor) report(settings lb.Peer, n lb.Notice) {
+	if n.Warning != "" {
+		s.speaker.config.Log.Warn("BGP engine", "peer", settings.Name, "address", settings.Address, "warning", n.Warning)
+	}
 	s.speaker.mu.Lock()
 	r, before := s.speaker.record(settings.Name), s.reported.Counters
-	r.total = r.total.Plus(before, now.Counters)
-	s.reported = now
+	r.total = r.total.Plus(before, n.Counters)
+	s.reported = n
 	if s.settings != nil { // it is not to end
-		// A session may come up and fall between two reports.
-		for range min(now.Counters.Falls-before.Falls, uint64(len(rests))) {
-			s.speaker.failed(settings.Name, now.Session.LastError, true)
+		// A session may come up and fall between two notices.
+		for range min(n.Counters.Falls-before.Falls, uint64(len(rests))) {
+			s.speaker.failed(settings.Name, n.Session.LastError, true)
 		}
 	}
-	if now.Session.State == Established {
+	if n.Session.State == Established {
 		r.trouble.why = ""
 	}
 	s.speaker.mu.Unlock()

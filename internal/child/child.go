@@ -1,5 +1,4 @@
-// Package child is what every program of Holdfast stands on: which build it is, and processes that work for the speaker's
-// and end with it. It knows nothing of what they do.
+// Package child starts processes that work for the speaker's and end with it. It knows nothing of what they do.
 package child
 
 import (

@@ -12,8 +12,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-
-	"github.com/holdfast-lb/holdfast/internal/child"
 )
 
 // Settings are the flags of both daemons. All other settings are custom resources.
@@ -85,14 +83,14 @@ func Main(name string, s *Settings, parse func() error, serve func(context.Conte
 	if err := parse(); errors.Is(err, flag.ErrHelp) {
 		return 0
 	} else if errors.Is(err, errVersion) {
-		fmt.Println(child.BuildOf(name))
+		fmt.Println(buildOf(name))
 		return 0
 	} else if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		return 2
 	}
 	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: s.LogLevel}))
-	log.Info("starting", "version", child.Version())
+	log.Info("starting", "version", version)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := serve(ctx, log); err != nil {

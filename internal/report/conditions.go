@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -19,7 +18,7 @@ import (
 
 // conditions returns the conditions of a Service's announcement of which this node is the writer: those that it is to have, and
 // the types of those that it is not to have.
-func conditions(node string, s *corev1.Service, v plan.Verdict, sessions []bgp.Session, problems []lb.Problem) (out []metav1.Condition, remove []string) {
+func conditions(node string, s *corev1.Service, v plan.Verdict, sessions []lb.Session, problems []lb.Problem) (out []metav1.Condition, remove []string) {
 	exists := func(kind string) bool { return meta.FindStatusCondition(s.Status.Conditions, kind) != nil }
 	// That no advertisement selects a Service stands in one condition only, that of layer 2. A Service without an
 	// address gets no condition: the controller says why, and a write here would conflict with its own.
@@ -54,7 +53,7 @@ func condition(kind string, o plan.Outcome) metav1.Condition {
 
 // withSessions adds to an outcome of BGP what the plan cannot know: whether its peers have sessions. It reports false
 // while no session is established and none has failed: there is nothing to write yet.
-func withSessions(node string, o plan.Outcome, sessions []bgp.Session) (plan.Outcome, bool) {
+func withSessions(node string, o plan.Outcome, sessions []lb.Session) (plan.Outcome, bool) {
 	if o.Reason != lb.Announced || len(o.Peers) == 0 {
 		return o, true
 	}

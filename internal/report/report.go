@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
@@ -30,7 +29,7 @@ type Config struct {
 	NodeName string
 	Cluster  *k8s.Cluster
 	Layer2   *layer2.Responder
-	BGP      *bgp.Speaker
+	Sessions func() []lb.Session
 	Liveness *liveness.Monitor
 	// Foreign returns the machines that are no nodes and have addresses of pools which no Service has.
 	Foreign func() []link.Neighbour
@@ -40,7 +39,7 @@ type Config struct {
 type Outcome struct {
 	Verdicts []plan.Verdict
 	// Sessions with routers, as the plan knew them.
-	Sessions []bgp.Session
+	Sessions []lb.Session
 	// Speakers is how many speakers are alive.
 	Speakers int
 	// Problems of this node.
@@ -67,7 +66,7 @@ type Reporter struct {
 func New(c Config) *Reporter {
 	r := &Reporter{}
 	state := &stateWriter{
-		node: c.NodeName, log: c.Log, cluster: c.Cluster, liveness: c.Liveness, layer2: c.Layer2, bgp: c.BGP, foreign: c.Foreign, problems: r.problems,
+		node: c.NodeName, log: c.Log, cluster: c.Cluster, liveness: c.Liveness, layer2: c.Layer2, sessions: c.Sessions, foreign: c.Foreign, problems: r.problems,
 		awaited: awaited{selecting: func() map[string]bool { return c.Cluster.PeersOf(c.NodeName) }},
 	}
 	*r = Reporter{

@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
@@ -26,21 +25,21 @@ func TestConditions(t *testing.T) {
 	none := plan.Outcome{Reason: lb.NoAdvertisement, Message: "nobody selects it", Writer: true}
 	pending := plan.Outcome{Reason: lb.NoAddress, Message: "no address yet", Writer: true}
 	silent := func(o plan.Outcome) plan.Outcome { o.Writer = false; return o }
-	down := bgp.Session{Peer: "r1", State: "active", LastError: "connection refused"}
-	downAgain := bgp.Session{Peer: "r1", State: "active", LastError: `closed by the router: cease, administrative shutdown, "ticket 17"`}
+	down := lb.Session{Peer: "r1", State: "active", LastError: "connection refused"}
+	downAgain := lb.Session{Peer: "r1", State: "active", LastError: `closed by the router: cease, administrative shutdown, "ticket 17"`}
 	noSession := "AnnouncedBGP=False NoSession: no session is established with r1, r2: the condition Established of each BGPPeer says why"
-	connecting := bgp.Session{Peer: "r1", State: "active"}
-	connectingToo := bgp.Session{Peer: "r2", State: "active"}
-	elsewhere := bgp.Session{Peer: "r3", State: "active", LastError: "no route to host"}
-	established := bgp.Session{Peer: "r2", State: bgp.Established}
+	connecting := lb.Session{Peer: "r1", State: "active"}
+	connectingToo := lb.Session{Peer: "r2", State: "active"}
+	elsewhere := lb.Session{Peer: "r3", State: "active", LastError: "no route to host"}
+	established := lb.Session{Peer: "r2", State: lb.Established}
 	both := plan.Outcome{Selected: true, Reason: lb.Announced, Message: "advertised by w1, w2", Writer: true, Nodes: []string{"w1", "w2"},
 		Peers: []string{"r1", "r2"}}
 	many := advertised
-	var manySessions []bgp.Session
+	var manySessions []lb.Session
 	many.Peers = nil
 	for i := range 20 {
 		many.Peers = append(many.Peers, fmt.Sprintf("p%d", i))
-		manySessions = append(manySessions, bgp.Session{Peer: many.Peers[i], State: bgp.Established})
+		manySessions = append(manySessions, lb.Session{Peer: many.Peers[i], State: lb.Established})
 	}
 	stale := []metav1.Condition{{Type: v1beta1.ConditionAnnouncedBGP, Status: "True"}}
 
@@ -48,7 +47,7 @@ func TestConditions(t *testing.T) {
 		name     string
 		have     []metav1.Condition
 		l2, bgp  plan.Outcome
-		sessions []bgp.Session
+		sessions []lb.Session
 		want     []string
 	}{
 		{"layer 2 only", nil, announced, none, nil, []string{"AnnouncedL2=True Announced: here"}},
@@ -58,15 +57,15 @@ func TestConditions(t *testing.T) {
 		{"the address is gone", stale, pending, pending, nil, []string{"AnnouncedBGP=False NoAddress: no address yet"}},
 		{"an advertisement was deleted: the condition is corrected", stale, announced, none, nil,
 			[]string{"AnnouncedL2=True Announced: here", "AnnouncedBGP=False NoAdvertisement: nobody selects it"}},
-		{"one of two sessions", nil, none, advertised, []bgp.Session{down, established}, []string{"AnnouncedBGP=True Announced: advertised by w1 to r2"}},
-		{"one of two is up already", nil, none, advertised, []bgp.Session{connecting, established}, []string{"AnnouncedBGP=True Announced: advertised by w1 to r2"}},
-		{"other nodes may have other peers", nil, none, both, []bgp.Session{down, established},
+		{"one of two sessions", nil, none, advertised, []lb.Session{down, established}, []string{"AnnouncedBGP=True Announced: advertised by w1 to r2"}},
+		{"one of two is up already", nil, none, advertised, []lb.Session{connecting, established}, []string{"AnnouncedBGP=True Announced: advertised by w1 to r2"}},
+		{"other nodes may have other peers", nil, none, both, []lb.Session{down, established},
 			[]string{"AnnouncedBGP=True Announced: advertised by w1, w2 (w1 to r2)"}},
 		{"many peers", nil, none, many, manySessions, []string{"AnnouncedBGP=True Announced: advertised by w1 to p0, p1, p2, p3, p4 and 15 more"}},
-		{"still connecting", stale, none, advertised, []bgp.Session{connecting, connectingToo, elsewhere}, nil},
+		{"still connecting", stale, none, advertised, []lb.Session{connecting, connectingToo, elsewhere}, nil},
 		{"no session was started", stale, none, advertised, nil, nil},
-		{"no session", nil, none, advertised, []bgp.Session{down, connectingToo}, []string{noSession}},
-		{"no session, for another reason", nil, none, advertised, []bgp.Session{downAgain, connectingToo}, []string{noSession}},
+		{"no session", nil, none, advertised, []lb.Session{down, connectingToo}, []string{noSession}},
+		{"no session, for another reason", nil, none, advertised, []lb.Session{downAgain, connectingToo}, []string{noSession}},
 	} {
 		s := &corev1.Service{Status: corev1.ServiceStatus{Conditions: tt.have}}
 		var got []string

@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,10 +22,10 @@ const (
 	mostTime         = math.MaxUint16
 )
 
-func up(s bgp.Session) bool { return s.State == bgp.Established }
+func up(s lb.Session) bool { return s.State == lb.Established }
 
 // sessionStates returns the sessions as the SpeakerState has them.
-func sessionStates(sessions []bgp.Session) (out []v1beta1.SessionState) {
+func sessionStates(sessions []lb.Session) (out []v1beta1.SessionState) {
 	for _, s := range sessions[:min(len(sessions), mostListed)] {
 		is := v1beta1.SessionState{Peer: s.Peer, State: v1beta1.SessionStateDown, LastError: lb.Line(s.LastError, mostSaid), BFD: s.BFD}
 		if !s.Since.IsZero() {
@@ -57,11 +56,11 @@ type awaited struct {
 
 // Awaited returns the peers, sorted, with which the speaker before this one had a session and this one, with these sessions, has had
 // none yet; false until they were read. A peer that does not select this node any more is not awaited.
-func (r *Reporter) Awaited(sessions []bgp.Session) (peers []string, known bool) {
+func (r *Reporter) Awaited(sessions []lb.Session) (peers []string, known bool) {
 	return r.state.awaited.left(sessions)
 }
 
-func (a *awaited) left(sessions []bgp.Session) (peers []string, known bool) {
+func (a *awaited) left(sessions []lb.Session) (peers []string, known bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.peers) > 0 {

@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/apitest"
-	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -18,23 +18,23 @@ import (
 func TestSessionStates(t *testing.T) {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC)
 	at := new(metav1.NewTime(since.Truncate(time.Second)))
-	full := bgp.Session{
-		Peer: "r", State: bgp.Established, Since: since, LastError: "old", Withheld: "no IPv6", BFD: "up", Advertised: 7,
+	full := lb.Session{
+		Peer: "r", State: lb.Established, Since: since, LastError: "old", Withheld: "no IPv6", BFD: "up", Advertised: 7,
 		Capabilities: []string{"4-byte AS"}, HoldTime: 90, Keepalive: 30,
 	}
 	down := full
 	down.State, down.LastError = "active", "cannot connect:\x1b[31m refused"
 	for _, tt := range []struct {
 		name string
-		is   bgp.Session
+		is   lb.Session
 		want v1beta1.SessionState
 	}{
 		{"up", full, v1beta1.SessionState{Peer: "r", State: "established", Since: at, Withheld: "no IPv6", AdvertisedRoutes: 7, BFD: "up",
 			Capabilities: []string{"4-byte AS"}, HoldSeconds: 90, KeepaliveSeconds: 30}},
 		{"down", down, v1beta1.SessionState{Peer: "r", State: "down", Since: at, LastError: "cannot connect: [31m refused", BFD: "up"}},
-		{"never up", bgp.Session{Peer: "r", State: "connect"}, v1beta1.SessionState{Peer: "r", State: "down"}},
+		{"never up", lb.Session{Peer: "r", State: "connect"}, v1beta1.SessionState{Peer: "r", State: "down"}},
 	} {
-		if diff := cmp.Diff([]v1beta1.SessionState{tt.want}, sessionStates([]bgp.Session{tt.is})); diff != "" {
+		if diff := cmp.Diff([]v1beta1.SessionState{tt.want}, sessionStates([]lb.Session{tt.is})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}
@@ -42,12 +42,12 @@ func TestSessionStates(t *testing.T) {
 
 // TestSessionStatesAreAdmitted: whatever a session says, the API server takes it.
 func TestSessionStatesAreAdmitted(t *testing.T) {
-	var sessions []bgp.Session
+	var sessions []lb.Session
 	for i := range 2 * mostListed {
-		s := bgp.Session{Peer: fmt.Sprintf("r%d", i), State: bgp.Established, Since: time.Now(), HoldTime: 1 << 40, Keepalive: 1 << 40, Advertised: 1 << 40,
+		s := lb.Session{Peer: fmt.Sprintf("r%d", i), State: lb.Established, Since: time.Now(), HoldTime: 1 << 40, Keepalive: 1 << 40, Advertised: 1 << 40,
 			Withheld: strings.Repeat("ü\n", 1000), Capabilities: strings.Split(strings.Repeat(strings.Repeat("x", 100)+" ", 100), " ")}
 		if i%2 == 0 {
-			s = bgp.Session{Peer: s.Peer, State: "active", LastError: strings.Repeat("\xff", 10_000), BFD: "down"}
+			s = lb.Session{Peer: s.Peer, State: "active", LastError: strings.Repeat("\xff", 10_000), BFD: "down"}
 		}
 		sessions = append(sessions, s)
 	}
@@ -66,16 +66,16 @@ func TestSessionStatesAreAdmitted(t *testing.T) {
 //
 // Trap: a speaker that crashes before its first session is up writes that the session is down, and the next one waits for nothing.
 func TestAwaited(t *testing.T) {
-	up := func(peer string) bgp.Session { return bgp.Session{Peer: peer, State: bgp.Established} }
-	down := func(peer string) bgp.Session { return bgp.Session{Peer: peer, State: "idle"} }
+	up := func(peer string) lb.Session { return lb.Session{Peer: peer, State: lb.Established} }
+	down := func(peer string) lb.Session { return lb.Session{Peer: peer, State: "idle"} }
 	selecting := map[string]bool{"a": true, "b": true, "c": true}
-	var states = sessionStates([]bgp.Session{up("a"), up("b"), down("c"), up("gone")})
+	var states = sessionStates([]lb.Session{up("a"), up("b"), down("c"), up("gone")})
 	start := func() *awaited {
 		w := &awaited{selecting: func() map[string]bool { return selecting }}
 		w.read(states)
 		return w
 	}
-	expect := func(when string, w *awaited, sessions []bgp.Session, want ...string) {
+	expect := func(when string, w *awaited, sessions []lb.Session, want ...string) {
 		t.Helper()
 		got, _ := w.left(sessions)
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -95,14 +95,14 @@ func TestAwaited(t *testing.T) {
 	expect("before the plan", start(), nil, "a", "b")
 	expect("it crashed", start(), nil, "a", "b")
 	w := start()
-	expect("all are down", w, []bgp.Session{down("a"), down("b"), down("c")}, "a", "b")
-	expect("one is up", w, []bgp.Session{up("a"), down("b"), down("c")}, "b")
-	expect("it goes down, and another cannot be used", w, []bgp.Session{down("a"), up("c")}, "b")
-	expect("it crashed again", start(), []bgp.Session{down("a"), down("b"), down("c")}, "b", "c")
+	expect("all are down", w, []lb.Session{down("a"), down("b"), down("c")}, "a", "b")
+	expect("one is up", w, []lb.Session{up("a"), down("b"), down("c")}, "b")
+	expect("it goes down, and another cannot be used", w, []lb.Session{down("a"), up("c")}, "b")
+	expect("it crashed again", start(), []lb.Session{down("a"), down("b"), down("c")}, "b", "c")
 	delete(selecting, "b")
-	expect("one selects other nodes", start(), []bgp.Session{down("a"), down("c")}, "c")
+	expect("one selects other nodes", start(), []lb.Session{down("a"), down("c")}, "c")
 	selecting["b"] = true
-	expect("all are up", start(), []bgp.Session{up("c")})
+	expect("all are up", start(), []lb.Session{up("c")})
 	if _, known := (&awaited{}).left(nil); known {
 		t.Error("known before the state was read")
 	}
@@ -110,7 +110,7 @@ func TestAwaited(t *testing.T) {
 
 // TestMarkBound: no SpeakerState becomes longer than its schema allows.
 func TestMarkBound(t *testing.T) {
-	sessions := make([]bgp.Session, mostListed)
+	sessions := make([]lb.Session, mostListed)
 	if got := mark(sessionStates(sessions), []string{"r"}); len(got) != mostListed {
 		t.Errorf("%d states, want %d", len(got), mostListed)
 	}

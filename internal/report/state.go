@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -46,7 +45,7 @@ type stateWriter struct {
 	cluster  *k8s.Cluster
 	liveness *liveness.Monitor
 	layer2   *layer2.Responder
-	bgp      *bgp.Speaker
+	sessions func() []lb.Session
 	foreign  func() []link.Neighbour
 	// problems returns those of this node.
 	problems func() []lb.Problem
@@ -155,7 +154,7 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 		addConflict(&out, n.Address, n.MAC)
 	}
 	out.Problems = nodeProblems(w.problems())
-	sessions := w.bgp.Sessions()
+	sessions := w.sessions()
 	awaited, _ := w.awaited.left(sessions)
 	out.Sessions = mark(sessionStates(sessions), awaited)
 	return out

@@ -6,14 +6,9 @@ import (
 	"os"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp/engine"
-	"github.com/holdfast-lb/holdfast/internal/child"
 )
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == "--version" {
-		fmt.Println(child.BuildOf("bgp"))
-		return
-	}
 	if err := engine.Serve(); err != nil {
 		fmt.Fprintln(os.Stderr, "bgp:", err)
 		os.Exit(1)

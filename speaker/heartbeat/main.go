@@ -7,15 +7,10 @@ import (
 	"os"
 
 	"github.com/holdfast-lb/holdfast/internal/bfd"
-	"github.com/holdfast-lb/holdfast/internal/child"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 )
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == "--version" {
-		fmt.Println(child.BuildOf("heartbeat"))
-		return
-	}
 	if err := heartbeat.Serve(bfd.Serve); err != nil {
 		fmt.Fprintln(os.Stderr, "heartbeat:", err)
 		os.Exit(1)

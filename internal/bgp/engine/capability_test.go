@@ -40,7 +40,7 @@ func TestNegotiated(t *testing.T) {
 		{"graceful restart is off", all[:3], all, []string{"IPv4 unicast", "IPv6 unicast", "4-byte AS"}},
 		{"an empty capability", all, []*api.Capability{{}, carries(nil), nextHop(nil, nil)}, nil},
 	} {
-		if diff := cmp.Diff(tt.want, negotiated(tt.local, tt.remote)); diff != "" {
+		if diff := cmp.Diff(tt.want, (abilitiesOf(tt.local) & abilitiesOf(tt.remote)).names()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}

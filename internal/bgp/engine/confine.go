@@ -16,9 +16,9 @@ import (
 const (
 	// garbage is how much of the heap may be garbage, in percent: an engine has little to do, and there is one for each peer.
 	garbage = 50
-	// mostMemory is what an engine may have, far more than it needs for as many routes as it takes. One that grows beyond
+	// maxMemory is what an engine may have, far more than it needs for as many routes as it takes. One that grows beyond
 	// ends itself, and not a container or a node.
-	mostMemory = 512 << 20
+	maxMemory = 512 << 20
 	// expendable is by how much of all memory, in tenths of a percent, the kernel takes an engine for larger than it is,
 	// when memory is short: it rather ends an engine than the speaker.
 	expendable = 100
@@ -27,7 +27,7 @@ const (
 // confine leaves this process what it needs: no capability, and not all memory. What is refused is no reason not to serve.
 func confine() error {
 	debug.SetGCPercent(garbage)
-	limit := unix.Rlimit{Cur: mostMemory, Max: mostMemory}
+	limit := unix.Rlimit{Cur: maxMemory, Max: maxMemory}
 	return errors.Join(dropCapabilities(), wrap("limit memory", unix.Setrlimit(unix.RLIMIT_DATA, &limit)), yieldMemory())
 }
 

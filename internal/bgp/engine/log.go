@@ -12,60 +12,47 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// notes hold what GoBGP tells once, by its log, and what cannot be read from it later.
+// settleTime lets GoBGP finish a change of state, which it logs just before it happens.
+const settleTime = 20 * time.Millisecond
+
+// notes hold what GoBGP reports once, in its log, and what cannot be read from it later.
 type notes struct {
 	// wake has one slot: the state of the session should be read.
 	wake chan struct{}
 
-	mu  sync.Mutex
-	now note
+	mu     sync.Mutex
+	latest note
 }
 
 type note struct {
 	// text is a sentence about why the session is not up.
 	text string
-	// lost is when the session went down, by a clock that nobody sets; zero while it is up and before it was first up.
+	// lost is when the session went down, by a clock that no administrator sets; zero while it is up and before it was first up.
 	lost time.Time
 	// ups and falls count how often the session came up and was lost.
 	ups, falls uint64
 }
 
-func newNotes() *notes { return &notes{wake: make(chan struct{}, 1)} }
-
-// changed wakes who reads the state.
-func (n *notes) changed() {
-	select {
-	case n.wake <- struct{}{}:
-	default:
-	}
-}
-
 func (n *notes) read() note {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.now
+	return n.latest
 }
 
+// edit changes the note, and has the state read a little later.
 func (n *notes) edit(f func(*note)) {
 	n.mu.Lock()
-	f(&n.now)
+	f(&n.latest)
 	n.mu.Unlock()
-	n.changed()
-}
-
-// write replaces the sentence.
-func (n *notes) write(text string) { n.edit(func(now *note) { now.text = text }) }
-
-// suggest writes a sentence only if there is none: the first is closest to the cause.
-func (n *notes) suggest(text string) {
-	n.edit(func(now *note) {
-		if now.text == "" {
-			now.text = text
+	time.AfterFunc(settleTime, func() {
+		select {
+		case n.wake <- struct{}{}:
+		default:
 		}
 	})
 }
 
-// logHandler reads GoBGP's log, the only place where GoBGP says why a session does not come up, and notes it in sentences.
+// logHandler reads GoBGP's log, the only place where GoBGP reports why a session does not come up, and notes it in sentences.
 type logHandler struct {
 	notes *notes
 	// asn is the configured AS of the router. signed: the peer has a password.
@@ -94,65 +81,74 @@ func (h logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 // Handle never fails.
 func (h logHandler) Handle(_ context.Context, r slog.Record) error {
-	if !h.peer.IsValid() {
-		return nil
-	}
-	switch r.Message {
-	case "Peer Up":
-		h.notes.edit(func(n *note) { *n = note{ups: n.ups + 1, falls: n.falls} })
-	case "Peer Down":
-		h.down(value(r, "Reason").String())
-	case "hold timer expired":
-		h.notes.write("the router was silent for the hold time")
-	case "failed to connect":
-		h.notes.write(h.dialError(value(r, "Error").String()))
-	case "outgoing connection IO error":
-		h.notes.suggest(closed)
-	case "outgoing connection closing due to hold timer expired in OPEN SENT state":
-		h.notes.write("the router accepts the connection but sends no OPEN")
-	case "sent notification":
-		h.sent(r)
-	case "received notification":
-		text := "closed by the router: " + notification(r)
-		if reason := value(r, "Communicated-Reason").String(); reason != "" {
-			text += fmt.Sprintf(", %q", reason) // RFC 9003
-		}
-		h.notes.write(text)
-	case "Session will be reset due to malformed BGP Header",
-		"Session will be reset due to malformed BGP message",
-		"Session will be reset due to malformed BGP update message":
-		h.notes.write("the router sent a malformed message: " + value(r, "Error").String())
-	case "prefix limit reached":
-		h.notes.write(fmt.Sprintf("the router sent more than %d routes; it need not send any: filter them there", maxPrefixes))
-	case "state changed":
-		// The router answered our OPEN with a NOTIFICATION, which GoBGP counts but does not show.
-		if value(r, "old").String() == gobgp.BGP_FSM_OPENCONFIRM.String() && value(r, "reason").String() == "invalid-msg" {
-			h.notes.write(refused)
-		}
+	if h.peer.IsValid() && h.peer.String() != absent {
+		h.notes.edit(func(n *note) { h.note(n, r) })
 	}
 	return nil
 }
 
-const refused = "the router refused this node's OPEN: check the AS that it expects of this node's address, and that no other daemon has a session from there"
-
-const closed = "the router closed the connection before its OPEN: it may not know this node as a peer, or another daemon has a session from there"
-
-// sent notes a sentence for a NOTIFICATION that GoBGP sent (codes of RFC 4271 section 4.5).
-func (h logHandler) sent(r slog.Record) {
-	switch code := value(r, "Code").String() + "/" + value(r, "Subcode").String(); code {
-	case "2/2":
-		h.notes.write(fmt.Sprintf("peer AS is not the configured %d", h.asn))
-	case "2/3":
-		h.notes.write("the router uses this node's router ID")
-	case "2/6":
-		h.notes.write("the router's hold time is below 3 s")
-	case "5/1":
-		h.notes.write(refused)
-	case "6/3": // peer de-configured: as desired
-	default:
-		h.notes.suggest("closed by this node: " + notification(r))
+func (h logHandler) note(n *note, r slog.Record) {
+	// suggest writes a sentence only if there is none: the first is closest to the cause.
+	suggest := func(text string) {
+		if n.text == "" {
+			n.text = text
+		}
+	}
+	switch r.Message {
+	case "Peer Up":
+		n.text, n.lost, n.ups = "", time.Time{}, n.ups+1
+	case "Peer Down":
+		switch reason := value(r, "Reason").String(); reason {
+		case "unknown", "dying": // as desired
+			return
+		case "read-failed", "write-failed", "graceful-restart":
+			suggest("the connection was lost")
+		default:
+			suggest("session lost: " + reason)
+		}
+		n.lost, n.falls = time.Now(), n.falls+1
+	case "hold timer expired":
+		n.text = "the router was silent for the hold time"
+	case "failed to connect":
+		n.text = h.dialError(value(r, "Error").String())
+	case "outgoing connection IO error":
+		suggest("the router closed the connection before its OPEN: it may not know this node as a peer, or another daemon has a session from there")
+	case "outgoing connection closing due to hold timer expired in OPEN SENT state":
+		n.text = "the router accepts the connection but sends no OPEN"
+	case "sent notification": // codes of RFC 4271 section 4.5
+		switch value(r, "Code").String() + "/" + value(r, "Subcode").String() {
+		case "2/2":
+			n.text = fmt.Sprintf("peer AS is not the configured %d", h.asn)
+		case "2/3":
+			n.text = "the router uses this node's router ID"
+		case "2/6":
+			n.text = "the router's hold time is below 3 s"
+		case "5/1":
+			n.text = refused
+		case "6/3": // peer de-configured: as desired
+		default:
+			suggest("closed by this node: " + notification(r))
+		}
+	case "received notification":
+		n.text = "closed by the router: " + notification(r)
+		if reason := value(r, "Communicated-Reason").String(); reason != "" {
+			n.text += fmt.Sprintf(", %q", reason) // RFC 9003
+		}
+	case "Session will be reset due to malformed BGP Header",
+		"Session will be reset due to malformed BGP message",
+		"Session will be reset due to malformed BGP update message":
+		n.text = "the router sent a malformed message: " + value(r, "Error").String()
+	case "prefix limit reached":
+		n.text = fmt.Sprintf("the router sent more than %d routes; it need not send any: filter them there", maxPrefixes)
+	case "state changed":
+		// The router answered our OPEN with a NOTIFICATION, which GoBGP counts but does not show.
+		if value(r, "old").String() == gobgp.BGP_FSM_OPENCONFIRM.String() && value(r, "reason").String() == "invalid-msg" {
+			n.text = refused
+		}
 	}
 }
+
+const refused = "the router refused this node's OPEN: check the AS that it expects of this node's address, and that no other daemon has a session from there"
 
 // notification returns GoBGP's text for a code without the brackets: "cease, administrative shutdown".
 func notification(r slog.Record) string {
@@ -162,19 +158,6 @@ func notification(r slog.Record) string {
 		return fmt.Sprintf("%s (code %d, subcode %d)", words[1], code, subcode)
 	}
 	return words[1] + ", " + words[3]
-}
-
-// down notes a sentence for the end of a session, unless there is a better one already.
-func (h logHandler) down(reason string) {
-	switch reason {
-	case "unknown", "dying": // as desired
-		return
-	case "read-failed", "write-failed", "graceful-restart":
-		h.notes.suggest("the connection was lost")
-	default:
-		h.notes.suggest("session lost: " + reason)
-	}
-	h.notes.edit(func(n *note) { n.lost, n.falls = time.Now(), n.falls+1 })
 }
 
 // dialError returns a sentence with the operating system's part of an error.

@@ -12,7 +12,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -25,56 +24,34 @@ func (e *engine) nextHop(prefix netip.Prefix) (hop netip.Addr, ok bool) {
 	return e.hop, e.hop.IsValid()
 }
 
-// sent is how many of the routes go to a router.
-func (e *engine) sent(router abilities) (n int) {
-	for prefix := range e.routes {
-		if _, ok := e.nextHop(prefix); ok && router.takes(lb.FamilyOf(prefix.Addr())) {
-			n++
-		}
-	}
-	return n
-}
-
-// families returns those whose routes a router gets.
-func (e *engine) families(router abilities) (out []lb.Family) {
+// carries sets what an established session carries of the routes, and why it carries less than all.
+func (e *engine) carries(out *lb.Session) {
 	for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
-		if router.takes(f) && (f == lb.FamilyOf(e.settings.Address) || e.hop.IsValid()) {
-			out = append(out, f)
+		n := 0
+		for prefix := range e.routes {
+			if lb.FamilyOf(prefix.Addr()) == f {
+				n++
+			}
+		}
+		why := ""
+		switch {
+		case !e.router.takes(f):
+			why = fmt.Sprintf("the router has not activated %s unicast for this node", f)
+		case f == lb.FamilyOf(e.settings.Address) || e.hop.IsValid():
+			out.Families, out.Advertised = append(out.Families, f), out.Advertised+n
+		case f == lb.IPv4:
+			why = fmt.Sprintf("this node has no %s address on the link, and the router does not take %s next hops for them (RFC 8950)", f, lb.IPv6)
+		default:
+			why = fmt.Sprintf("this node has no %s address on the link", f)
+		}
+		if n > 0 && why != "" && out.Withheld == "" {
+			out.Withheld = fmt.Sprintf("%s routes are not sent: %s", f, why)
 		}
 	}
-	return out
 }
 
-// withheld says why an established session carries less than all routes; "" if it does not.
-func (e *engine) withheld(router abilities) string {
-	for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
-		if e.wants(f) && !router.takes(f) {
-			return fmt.Sprintf("%s routes are not sent: the router has not activated %s unicast for this node", f, f)
-		}
-	}
-	f := other(e.settings)
-	if e.hop.IsValid() || !e.wants(f) {
-		return ""
-	}
-	text := fmt.Sprintf("%s routes are not sent: this node has no %s address on the link", f, f)
-	if f == lb.IPv4 {
-		text += fmt.Sprintf(", and the router does not take %s next hops for them (RFC 8950)", lb.IPv6)
-	}
-	return text
-}
-
-// wants reports whether the router should have routes of a family.
-func (e *engine) wants(f lb.Family) bool {
-	for prefix := range e.routes {
-		if lb.FamilyOf(prefix.Addr()) == f {
-			return true
-		}
-	}
-	return false
-}
-
-// other is the family of a session that carries both which is not its own.
-func other(s wire.Settings) lb.Family {
+// other is the family that is not the session's own.
+func other(s lb.Peer) lb.Family {
 	if s.Address.Is4() {
 		return lb.IPv6
 	}
@@ -85,7 +62,7 @@ func other(s wire.Settings) lb.Family {
 // it changed, they are placed again. While it cannot be found out, it stays. There is none as long as it depends on what the
 // router did not say yet.
 func (e *engine) followHop() error {
-	hop, err := e.findHop(e.router.extendedNextHop)
+	hop, err := e.findHop(e.router&extendedNextHop != 0)
 	if err == nil && !e.heard {
 		var otherwise netip.Addr
 		if otherwise, err = e.findHop(true); otherwise != hop {
@@ -153,7 +130,7 @@ func (e *engine) readAddresses() (all []netlink.Addr, err error) {
 const routeTime = time.Second
 
 // localAddress is the address from which this node dials a peer, unless there is no route to it at present.
-func localAddress(s wire.Settings) (local netip.Addr, ok bool) {
+func localAddress(s lb.Peer) (local netip.Addr, ok bool) {
 	if s.SourceAddress.IsValid() {
 		return s.SourceAddress, true
 	}
@@ -181,21 +158,18 @@ func onLinkOf(all []netlink.Addr, local netip.Addr, family lb.Family) netip.Addr
 			link = i.Index
 		}
 	}
-	var lasts, passes netip.Addr
+	var passes netip.Addr
 	for _, a := range all {
-		is := addressOf(a)
-		if a.LinkIndex != link || lb.FamilyOf(is) != family || !is.IsGlobalUnicast() || a.Flags&unusableFlags != 0 {
+		address := addressOf(a)
+		if a.LinkIndex != link || lb.FamilyOf(address) != family || !address.IsGlobalUnicast() || a.Flags&unusableFlags != 0 {
 			continue
 		}
+		if a.Flags&unix.IFA_F_PERMANENT != 0 {
+			return address
+		}
 		if !passes.IsValid() {
-			passes = is
+			passes = address
 		}
-		if !lasts.IsValid() && a.Flags&unix.IFA_F_PERMANENT != 0 {
-			lasts = is
-		}
-	}
-	if lasts.IsValid() {
-		return lasts
 	}
 	return passes
 }
@@ -204,6 +178,6 @@ func onLinkOf(all []netlink.Addr, local netip.Addr, family lb.Family) netip.Addr
 const unusableFlags = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_DEPRECATED | unix.IFA_F_TEMPORARY
 
 func addressOf(a netlink.Addr) netip.Addr {
-	is, _ := netip.AddrFromSlice(a.IP)
-	return is.Unmap()
+	address, _ := netip.AddrFromSlice(a.IP)
+	return address.Unmap()
 }

@@ -2,17 +2,19 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
 
-	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 const (
+	// restartTime is how long routers keep the routes of a session that is opened again, in seconds (RFC 4724 section 3). It is
+	// enough for a container whose image is there. If an image is pulled for longer, the routes go, and other nodes serve.
+	// Each second more is one more for which a node that went down without a word is sent traffic.
+	restartTime = 20
 	// deferralTime bounds how long GoBGP waits for the router's End-of-RIB
 	// before it sends anything (Selection_Deferral_Timer, RFC 4724 section 4.1).
 	// Nothing here depends on the routes that it sends, so it is as short as possible.
@@ -30,7 +32,7 @@ const (
 func seconds(d time.Duration) uint64 { return uint64((d + time.Second - 1) / time.Second) }
 
 // apiPeer returns the settings as GoBGP's type.
-func apiPeer(s wire.Settings) *api.Peer {
+func apiPeer(s lb.Peer) *api.Peer {
 	p := &api.Peer{
 		Conf: &api.PeerConf{
 			NeighborAddress: s.Address.String(), LocalAsn: s.LocalASN, PeerAsn: s.PeerASN, AuthPassword: string(s.Password),
@@ -41,7 +43,7 @@ func apiPeer(s wire.Settings) *api.Peer {
 		}},
 		EbgpMultihop: &api.EbgpMultihop{Enabled: s.MultiHop, MultihopTtl: multiHopTTL},
 		GracefulRestart: &api.GracefulRestart{
-			Enabled: s.GracefulRestart, RestartTime: wire.RestartTime, DeferralTime: deferralTime,
+			Enabled: s.GracefulRestart, RestartTime: restartTime, DeferralTime: deferralTime,
 			// This sets the restart bit and, more importantly, the forwarding bit
 			// (RFC 4724 section 3): the kernel forwards whether or not a session is up.
 			LocalRestarting: s.GracefulRestart,
@@ -72,41 +74,33 @@ func apiFamily(f lb.Family, gracefulRestart bool) *api.AfiSafi {
 	}
 }
 
-// spent reports whether a peer must be recreated, because its session was up and is
-// down now, since lost. GoBGP would wait 5 s before it dials again, but only 2 s for a new peer.
-// Also, GoBGP sets the forwarding bit only on a peer's first session, and without it
-// a router drops the routes it kept as soon as it gets our next OPEN (RFC 4724
-// section 4.2).
+// spent reports whether the session was up and is down now, since lost, so that another engine should dial. GoBGP itself would
+// wait 5 s, a new one 2 s. And it sets the forwarding bit only on a peer's first session, without which a router drops the routes
+// that it kept as soon as it gets our next OPEN (RFC 4724 section 4.2).
 func spent(p *api.Peer, lost time.Time) bool {
-	if p.State.SessionState != api.PeerState_SESSION_STATE_IDLE || p.Timers.State.Downtime == nil {
-		return false
-	}
-	return p.State.AdminState != api.PeerState_ADMIN_STATE_PFX_CT ||
-		time.Since(lost) > prefixLimitRest // GoBGP's Downtime moves with the clock of the day
+	return !lost.IsZero() && p.State.SessionState == api.PeerState_SESSION_STATE_IDLE &&
+		(p.State.AdminState != api.PeerState_ADMIN_STATE_PFX_CT || time.Since(lost) > prefixLimitRest)
 }
 
-func (e *engine) addPeer() error {
-	if err := e.gobgp.AddPeer(context.Background(), &api.AddPeerRequest{Peer: apiPeer(e.settings)}); err != nil {
-		return fmt.Errorf("add the peer: %w", err)
+func (e *engine) addPeer(p *api.Peer) error {
+	if err := e.gobgp.AddPeer(context.Background(), &api.AddPeerRequest{Peer: p}); err != nil {
+		return fmt.Errorf("add the peer %s: %w", p.Conf.NeighborAddress, err)
 	}
 	return nil
 }
 
-// recreate deletes the peer and adds it again.
-func (e *engine) recreate(p *api.Peer) error {
-	e.counters = e.counted(p)
-	err := e.gobgp.DeletePeer(context.Background(), &api.DeletePeerRequest{Address: p.Conf.NeighborAddress})
-	if err != nil {
-		err = fmt.Errorf("delete the peer: %w", err)
-	}
-	return errors.Join(err, e.addPeer())
-}
+// absent is the address of a peer that never comes up: the IPv4 dummy address (RFC 7600).
+const absent = "192.0.0.8"
 
-// counted returns what was counted up to this moment.
-func (e *engine) counted(p *api.Peer) wire.Counters {
-	c := e.counters
-	c.Updates += p.State.Messages.Sent.Update
-	c.Sent += p.State.Messages.Sent.Notification
-	c.Received += p.State.Messages.Received.Notification
-	return c
+// deferRoutes has GoBGP send nothing until the session is up for deferralTime, if the next hop of routes of the other family
+// is not known: it may depend on the router's OPEN, which GoBGP shows when the session is up. If End-of-RIB came before these
+// routes, a router with graceful restart would drop those that it kept. GoBGP defers as long as any peer has not sent its
+// End-of-RIB (RFC 4724 section 4.1), which absent never does.
+func (e *engine) deferRoutes() error {
+	if !e.settings.DualStack || !e.settings.GracefulRestart || e.hop.IsValid() {
+		return nil
+	}
+	p := apiPeer(e.settings)
+	p.Conf.NeighborAddress, p.Conf.AdminDown = absent, true
+	return e.addPeer(p)
 }

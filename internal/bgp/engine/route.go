@@ -10,7 +10,6 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
-	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -21,14 +20,14 @@ const defaultLocalPref = 100
 var gracefulShutdown = lb.Community{A: 65535, B: 0}
 
 // changeRoutes adds before it removes.
-func (e *engine) changeRoutes(c wire.Change) error {
-	for _, r := range c.Put {
+func (e *engine) changeRoutes(o lb.Order) error {
+	for _, r := range o.Put {
 		e.routes[r.Prefix] = r
 	}
-	for _, p := range c.Remove {
+	for _, p := range o.Remove {
 		delete(e.routes, p)
 	}
-	return errors.Join(e.put(c.Put), e.remove(c.Remove))
+	return errors.Join(e.put(o.Put), e.remove(o.Remove))
 }
 
 // put places routes that are wanted, or places them again.
@@ -42,7 +41,7 @@ func (e *engine) put(routes []lb.Route) error {
 			without = append(without, r.Prefix)
 			continue
 		}
-		if !last.of(r) {
+		if last.list == nil || !last.route.SameAttributes(r) {
 			last = e.attributes(r)
 		}
 		p, err := last.path(r.Prefix, hop)
@@ -82,12 +81,6 @@ func (e *engine) remove(prefixes []netip.Prefix) error {
 type attributes struct {
 	route lb.Route
 	list  []gobgp.PathAttributeInterface
-}
-
-// of reports whether a route has these attributes.
-func (a attributes) of(r lb.Route) bool {
-	return a.list != nil && a.route.LocalPref == r.LocalPref && a.route.Prepend == r.Prepend && a.route.MED == r.MED &&
-		a.route.Leaving == r.Leaving && slices.Equal(a.route.Communities, r.Communities)
 }
 
 // attributes makes the attributes of a route. GoBGP itself adds our AS once, and leaves LOCAL_PREF out, for a router of

@@ -10,12 +10,10 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
-	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"github.com/osrg/gobgp/v4/pkg/config/oc"
 	gobgp "github.com/osrg/gobgp/v4/pkg/server"
 	"github.com/vishvananda/netlink"
 
-	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -25,117 +23,127 @@ const serverASN = 65535
 
 // engine is a running GoBGP server. One goroutine uses it.
 type engine struct {
-	settings wire.Settings
-	// warn takes a sentence for the speaker's log.
-	warn    func(string)
-	gobgp   *gobgp.BgpServer
-	notes   *notes
-	unwatch context.CancelFunc
-	// routes are those that the router should have.
+	settings lb.Peer
+	gobgp    *gobgp.BgpServer
+	notes    *notes
+	// routes are all routes that the router should have.
 	routes map[netip.Prefix]lb.Route
 	// hop is the next hop of routes whose family is not the session's, if there is one; addresses lists this node's.
 	hop       netip.Addr
 	addresses func() ([]netlink.Addr, error)
-	// router is what the router said of itself when it last had a session, and heard whether it ever had one with this engine.
+	// router is what the router announced in its OPEN, and heard whether it sent one.
 	router abilities
 	heard  bool
-	// defers: GoBGP has the peer that makes it defer, see defer.go.
-	defers bool
-	// opened: the first routes are placed, and the peer is there.
-	opened bool
-	// counters hold what was counted before the peer was made again.
-	counters wire.Counters
+	// warning is for the speaker's log; warned is the last one.
+	warning, warned string
 }
 
 // start starts GoBGP without peer and routes.
-func start(settings wire.Settings, warn func(string)) (*engine, error) {
-	n := newNotes()
+func start(settings lb.Peer) (*engine, error) {
+	n := &notes{wake: make(chan struct{}, 1)}
 	e := &engine{
-		settings: settings, warn: warn, notes: n, routes: map[netip.Prefix]lb.Route{},
+		settings: settings, notes: n, routes: map[netip.Prefix]lb.Route{},
 		gobgp:     gobgp.NewBgpServer(gobgp.LoggerOption(slog.New(logHandler{notes: n, asn: settings.PeerASN, signed: settings.Password != ""}), nil)),
 		addresses: func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) },
 	}
 	go e.gobgp.Serve()
-	if err := e.setUp(); err != nil {
+	err := e.gobgp.StartBgp(context.Background(), &api.StartBgpRequest{Global: &api.Global{
+		Asn: serverASN, RouterId: settings.RouterID.String(),
+		ListenPort: -1,
+		// Otherwise GoBGP makes tables for all families, which take 10 MB.
+		Families: []uint32{uint32(oc.AFI_SAFI_TYPE_IPV4_UNICAST.ToInt()), uint32(oc.AFI_SAFI_TYPE_IPV6_UNICAST.ToInt())},
+	}})
+	if err == nil {
+		err = e.setPolicies()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("start GoBGP: %w", err)
 	}
 	return e, nil
 }
 
-func (e *engine) setUp() error {
-	ctx, cancel := context.WithCancel(context.Background())
-	e.unwatch = cancel
-	if err := e.gobgp.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
-		Asn: serverASN, RouterId: e.settings.RouterID.String(),
-		ListenPort: -1,
-		// Otherwise GoBGP makes tables for all families, which take 10 MB.
-		Families: []uint32{uint32(oc.AFI_SAFI_TYPE_IPV4_UNICAST.ToInt()), uint32(oc.AFI_SAFI_TYPE_IPV6_UNICAST.ToInt())},
-	}}); err != nil {
-		return err
+// setPolicies installs what is accepted in each direction; everything else is rejected. The attributes of a route are on its
+// path, not in a policy, since GoBGP itself obeys none of the communities that may be there, such as NO_EXPORT (RFC 1997),
+// which are meant for the router.
+func (e *engine) setPolicies() error {
+	ctx, accept := context.Background(), &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT}
+	out := &api.Conditions{}
+	if e.settings.PeerASN == 0 {
+		// No route goes out if the router turns out to be of our own AS: only for others GoBGP has put ours into AS_PATH by
+		// now. A path that has it before, prepended, is a loop to a router of our own AS, and GoBGP sends none.
+		out.AsPathLength = &api.AsPathLength{Type: api.Comparison_COMPARISON_GE, Length: 1}
 	}
-	if err := e.setPolicies(ctx); err != nil {
-		return err
+	for direction, conditions := range map[api.PolicyDirection]*api.Conditions{
+		api.PolicyDirection_POLICY_DIRECTION_EXPORT: out,
+		// Our own routes pass the import policy too. It keeps out what the router sends.
+		api.PolicyDirection_POLICY_DIRECTION_IMPORT: {RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
+	} {
+		name := direction.String()
+		policy := &api.Policy{Name: name, Statements: []*api.Statement{{Name: name, Conditions: conditions, Actions: accept}}}
+		if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
+			return fmt.Errorf("add policy %s: %w", name, err)
+		}
+		if err := e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+			Direction: direction, Policies: []*api.Policy{{Name: name}}, DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT,
+		}}); err != nil {
+			return fmt.Errorf("assign policy %s: %w", name, err)
+		}
 	}
-	return e.gobgp.WatchEvent(ctx, gobgp.WatchEventMessageCallbacks{
-		OnPeerUpdate: func(*apiutil.WatchEventMessage_PeerEvent, time.Time) { e.notes.changed() },
-	}, gobgp.WatchPeer())
+	return nil
 }
 
-// change places and removes routes, and then opens the session, if it is the first change: so the End-of-RIB (RFC 4724
-// section 3) is true.
-func (e *engine) change(c wire.Change) error {
-	if e.opened {
-		return e.changeRoutes(c)
-	}
-	e.opened = true
-	return errors.Join(e.followHop(), e.changeRoutes(c), e.startDeferral(), e.addPeer())
-}
-
-// check makes a spent peer again, follows the next hop, and returns the state of the session.
-func (e *engine) check() (wire.Report, error) {
-	p, err := e.peer()
-	if err == nil && spent(p, e.notes.read().lost) {
-		err = e.recreate(p)
+// obey places and removes routes. With the first order, it then opens the session: so the End-of-RIB (RFC 4724 section 3) is
+// true. It returns the state of the session, and whether that was lost.
+func (e *engine) obey(o lb.Order) (notice lb.Notice, lost bool, err error) {
+	if o.Peer != nil {
+		err = errors.Join(e.followHop(), e.changeRoutes(o), e.deferRoutes(), e.addPeer(apiPeer(e.settings)))
+	} else {
+		err = e.changeRoutes(o)
 	}
 	if err != nil {
-		return wire.Report{}, err
+		return notice, false, err
 	}
-	if len(p.State.RemoteCap) > 0 { // a peer that was made again has none
+	p, err := e.peer()
+	if err != nil {
+		return notice, false, err
+	}
+	if len(p.State.RemoteCap) > 0 {
 		e.router, e.heard = abilitiesOf(p.State.RemoteCap), true
 	}
-	if err := errors.Join(e.followHop(), e.endDeferral()); err != nil {
-		return wire.Report{}, err
+	if err := e.followHop(); err != nil {
+		return notice, false, err
 	}
-	return e.report()
-}
-
-// report reads the state of the session from GoBGP.
-func (e *engine) report() (wire.Report, error) {
-	p, err := e.peer()
-	if err != nil {
-		return wire.Report{}, err
-	}
-	r := wire.Report{Session: e.session(p), Counters: e.counted(p)}
-	r.Counters.Ups, r.Counters.Falls = e.notes.read().ups, e.notes.read().falls
+	seen := e.notes.read()
+	notice = lb.Notice{Session: e.session(p, seen.text), Warning: e.warning, Counters: lb.SessionCounters{
+		Updates: p.State.Messages.Sent.Update, Sent: p.State.Messages.Sent.Notification, Received: p.State.Messages.Received.Notification,
+		Ups: seen.ups, Falls: seen.falls,
+	}}
 	for _, f := range p.AfiSafis {
-		r.Counters.Ignored += f.State.GetReceived()
+		notice.Counters.Ignored += f.State.GetReceived()
 	}
-	return r, nil
+	e.warning = ""
+	return notice, spent(p, seen.lost), nil
 }
 
-func (e *engine) session(p *api.Peer) wire.Session {
-	out := wire.Session{State: strings.ToLower(strings.TrimPrefix(p.State.SessionState.String(), "SESSION_STATE_"))}
+// warn has the next notice carry a warning, once.
+func (e *engine) warn(text string) {
+	if text != e.warned {
+		e.warning, e.warned = text, text
+	}
+}
+
+func (e *engine) session(p *api.Peer, why string) lb.Session {
+	out := lb.Session{State: strings.ToLower(strings.TrimPrefix(p.State.SessionState.String(), "SESSION_STATE_"))}
 	switch {
-	case out.State != wire.Established:
-		out.LastError = e.notes.read().text
+	case out.State != lb.Established:
+		out.LastError = why
 	case e.settings.PeerASN == 0 && p.State.PeerAsn == e.settings.LocalASN: // it carries no route: see setPolicies
 		out.State, out.LastError = "idle", fmt.Sprintf("the router is of this node's own AS %d: write dynamicASN: internal", e.settings.LocalASN)
 	default:
 		out.Since = p.Timers.State.Uptime.AsTime()
-		out.Capabilities = negotiated(p.State.LocalCap, p.State.RemoteCap)
+		out.Capabilities = (abilitiesOf(p.State.LocalCap) & e.router).names()
 		out.HoldTime, out.Keepalive = p.Timers.State.NegotiatedHoldTime, p.Timers.State.KeepaliveInterval
-		router := abilitiesOf(p.State.RemoteCap)
-		out.Advertised, out.Families, out.Withheld = e.sent(router), e.families(router), e.withheld(router)
+		e.carries(&out)
 	}
 	return out
 }
@@ -163,12 +171,10 @@ const (
 )
 
 // leave ends the session and the server.
-func (e *engine) leave(l wire.Leave) error {
-	var err error
+func (e *engine) leave(l lb.Leave) (err error) {
 	if l.Text != "" {
 		err = e.shutDown(l.Text)
 	}
-	e.unwatch()
 	if stopped := e.gobgp.StopBgp(context.Background(), &api.StopBgpRequest{AllowGracefulRestart: l.Graceful}); stopped != nil {
 		err = errors.Join(err, fmt.Errorf("stop GoBGP: %w", stopped))
 	}

@@ -10,36 +10,41 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
-	"github.com/holdfast-lb/holdfast/internal/bgp/wire"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// testEngine is an engine whose router never answers, with two routes.
-func testEngine(t *testing.T) *engine {
+// first and second are routes of IPv4, six is one of IPv6.
+var first, second, six = netip.MustParsePrefix("198.51.100.1/32"), netip.MustParsePrefix("198.51.100.2/32"), netip.MustParsePrefix("2001:db8:ffff::1/128")
+
+// testEngine is an engine whose router never answers, with some routes.
+func testEngine(t *testing.T, router string, dualStack bool, routes ...netip.Prefix) *engine {
 	t.Helper()
-	e, err := start(wire.Settings{Peer: lb.Peer{
-		Name: "r", Address: netip.MustParseAddr("127.0.0.9"), Port: 1, RouterID: netip.MustParseAddr("192.0.2.1"),
-		LocalASN: 65000, PeerASN: 65001, HoldTime: 90 * time.Second, ConnectTime: time.Second,
-	}}, func(text string) { t.Log(text) })
+	p := lb.Peer{
+		Name: "r", Address: netip.MustParseAddr(router), Port: 1, RouterID: netip.MustParseAddr("192.0.2.1"), LocalASN: 65000, PeerASN: 65001,
+		HoldTime: 90 * time.Second, ConnectTime: time.Second, DualStack: dualStack, GracefulRestart: dualStack,
+	}
+	e, err := start(p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := e.leave(wire.Leave{}); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := e.change(wire.Change{Put: []lb.Route{{Prefix: first}, {Prefix: second}}}); err != nil {
-		t.Fatal(err)
+	o := lb.Order{Peer: &p}
+	for _, prefix := range routes {
+		o.Put = append(o.Put, lb.Route{Prefix: prefix})
 	}
+	e.holds(t, o, "at first", []netip.Prefix{})
 	return e
 }
 
-var first, second = netip.MustParsePrefix("198.51.100.1/32"), netip.MustParsePrefix("198.51.100.2/32")
-
-// holds checks what GoBGP has.
-func (e *engine) holds(t *testing.T, what string, prefixes ...netip.Prefix) {
+// holds gives an engine an order, and checks what GoBGP has then; no prefixes at all are not checked.
+func (e *engine) holds(t *testing.T, o lb.Order, what string, prefixes []netip.Prefix) lb.Notice {
 	t.Helper()
+	notice, lost, err := e.obey(o)
+	if err != nil || lost {
+		t.Errorf("%s: lost %t, %v", what, lost, err)
+	}
+	if len(prefixes) == 0 {
+		return notice
+	}
 	have := map[netip.Prefix]bool{}
 	for _, family := range []gobgp.Family{gobgp.RF_IPv4_UC, gobgp.RF_IPv6_UC} {
 		if err := e.gobgp.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family}, func(nlri gobgp.NLRI, paths []*apiutil.Path) {
@@ -56,41 +61,55 @@ func (e *engine) holds(t *testing.T, what string, prefixes ...netip.Prefix) {
 	if len(have) != len(prefixes) {
 		t.Errorf("%s: GoBGP has %v", what, have)
 	}
+	return notice
 }
 
 // GoBGP that lost what it was given is an error, which ends the engine; a route that was never placed may be removed.
 func TestLost(t *testing.T) {
-	e := testEngine(t)
-	e.holds(t, "at first", first, second)
-	if err := e.change(wire.Change{Remove: []netip.Prefix{first, six}}); err != nil {
-		t.Error(err)
-	}
-	e.holds(t, "after a removal", second)
-	if _, err := e.check(); err != nil {
-		t.Error(err)
-	}
+	e := testEngine(t, "127.0.0.9", false, first, second)
+	e.holds(t, lb.Order{}, "at first", []netip.Prefix{first, second})
+	e.holds(t, lb.Order{Remove: []netip.Prefix{first, six}}, "after a removal", []netip.Prefix{second})
 	if err := e.gobgp.DeletePeer(context.Background(), &api.DeletePeerRequest{Address: e.settings.Address.String()}); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := e.check(); err == nil {
-		t.Errorf("without a peer it reports %+v", r)
+	if n, _, err := e.obey(lb.Order{}); err == nil {
+		t.Errorf("without a peer it reports %+v", n)
+	}
+	if err := e.leave(lb.Leave{}); err != nil {
+		t.Error(err)
 	}
 }
 
-// A peer that is made again keeps its counters.
-func TestRecreate(t *testing.T) {
-	e := testEngine(t)
-	for n := range 20 {
-		p, err := e.peer()
-		if err != nil || p == nil {
-			t.Fatalf("peer %v, %v", p, err)
+// TestSpent: an engine ends with its session, but for a router that sent too many routes, for a while.
+func TestSpent(t *testing.T) {
+	const (
+		idle, established = api.PeerState_SESSION_STATE_IDLE, api.PeerState_SESSION_STATE_ESTABLISHED
+		up, tripped       = api.PeerState_ADMIN_STATE_UP, api.PeerState_ADMIN_STATE_PFX_CT
+	)
+	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
+	for _, tt := range []struct {
+		name  string
+		state api.PeerState_SessionState
+		admin api.PeerState_AdminState
+		lost  time.Time
+		want  bool
+	}{
+		{"never up", idle, up, time.Time{}, false},
+		{"up again", established, up, ago(time.Hour), false},
+		{"lost", idle, up, ago(0), true},
+		{"sent too much", idle, tripped, ago(time.Minute), false},
+		{"sent too much long ago", idle, tripped, ago(prefixLimitRest + time.Second), true},
+	} {
+		if got := spent(&api.Peer{State: &api.PeerState{SessionState: tt.state, AdminState: tt.admin}}, tt.lost); got != tt.want {
+			t.Errorf("%s: spent = %v, want %v", tt.name, got, tt.want)
 		}
-		p.State.Messages.Received.Notification = 1
-		if err := e.recreate(p); err != nil {
-			t.Fatal(err)
-		}
-		if r, err := e.report(); err != nil || r.Counters.Received != uint64(n+1) {
-			t.Fatalf("after %d times: %+v, %v", n+1, r, err)
+	}
+}
+
+func TestSeconds(t *testing.T) {
+	for d, want := range map[time.Duration]uint64{9 * time.Second: 9, 1500 * time.Millisecond: 2, time.Millisecond: 1, 0: 0} {
+		if got := seconds(d); got != want {
+			t.Errorf("%v is %d seconds, want %d: parts count as whole", d, got, want)
 		}
 	}
 }
