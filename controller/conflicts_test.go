@@ -20,7 +20,7 @@ const theirMAC, otherMAC = "02:00:00:00:00:09", "02:00:00:00:00:0a"
 // says returns the report of a node's speaker at a second, as pairs of address and MAC.
 func says(node string, second int, pairs ...string) *v1beta1.SpeakerState {
 	s := &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: node}}
-	s.Status.Observed = &metav1.MicroTime{Time: time.Unix(int64(second), 0)}
+	s.Status.Observed = new(v1beta1.NewMicroTime(time.Unix(int64(second), 0)))
 	for i := 0; i < len(pairs); i += 2 {
 		s.Status.Conflicts = append(s.Status.Conflicts, v1beta1.AddressConflict{Address: pairs[i], MAC: pairs[i+1]})
 	}

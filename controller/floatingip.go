@@ -76,7 +76,7 @@ func (w floatingWrite) status(now metav1.Time) v1beta1.FloatingIPStatus {
 	}
 	if w.owned.BoundTo != (lb.Key{}) {
 		out.BoundTo = &v1beta1.Holder{Name: w.owned.BoundTo.Name, UID: w.owned.BoundUID}
-		out.BoundSince = &now
+		out.BoundSince = &v1beta1.Time{Time: now}
 	}
 	switch was := before.BoundTo; {
 	case was == nil:
@@ -84,7 +84,7 @@ func (w floatingWrite) status(now metav1.Time) v1beta1.FloatingIPStatus {
 		out.BoundSince = before.BoundSince
 	default:
 		gone := *was
-		gone.Until = &now
+		gone.Until = &v1beta1.Time{Time: now}
 		out.RecentHolders = append([]v1beta1.Holder{gone}, slices.Clone(before.RecentHolders)...)
 		out.RecentHolders = out.RecentHolders[:min(len(out.RecentHolders), recentHolders)]
 	}

@@ -15,6 +15,7 @@ import (
 // TestFloatingIPHistory: the holder, since when, and the last three holders.
 func TestFloatingIPHistory(t *testing.T) {
 	at := func(minute int) metav1.Time { return metav1.NewTime(time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC)) }
+	until := func(minute int) *v1beta1.Time { return new(v1beta1.NewTime(at(minute).Time)) }
 	object := &v1beta1.FloatingIP{}
 	step := func(minute int, reason lb.Reason, service, uid string) v1beta1.FloatingIPStatus {
 		owned := &ipam.Floating{Assignment: ipam.Assignment{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Reason: reason}}
@@ -28,7 +29,7 @@ func TestFloatingIPHistory(t *testing.T) {
 		t.Errorf("free: %+v", s)
 	}
 	step(1, lb.Bound, "a", "1")
-	if s := step(2, lb.Bound, "a", "1"); s.Phase != v1beta1.FloatingIPBound || !s.BoundSince.Equal(new(at(1))) {
+	if s := step(2, lb.Bound, "a", "1"); s.Phase != v1beta1.FloatingIPBound || !s.BoundSince.Equal(&until(1).Time) {
 		t.Errorf("bound since %v, want minute 1", s.BoundSince)
 	}
 	step(3, lb.Bound, "b", "2")
@@ -36,7 +37,6 @@ func TestFloatingIPHistory(t *testing.T) {
 	step(5, lb.Available, "", "")
 	step(6, lb.Bound, "c", "4")
 	got := step(7, lb.Available, "", "")
-	until := func(minute int) *metav1.Time { return new(at(minute)) }
 	want := []v1beta1.Holder{
 		{Name: "c", UID: "4", Until: until(7)},
 		{Name: "b", UID: "3", Until: until(5)},

@@ -122,7 +122,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (parts, error) 
 		if assign.readStates(time.Now()) {
 			assign.loop.Kick()
 		}
-		return unfilteredLook, writeStates(ctx, cluster, log)
+		return unfilteredLook, nil
 	}})
 	dead = nodelifecycle.New(cluster, s.Options, s.limit, log)
 	work := []func(context.Context) error{

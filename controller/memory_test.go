@@ -66,7 +66,7 @@ func released(by ...string) *v1beta1.PoolMemory {
 	}}
 	for i, name := range by {
 		m.Status.Released = append(m.Status.Released, v1beta1.ReleasedAddress{
-			Address: fmt.Sprintf("192.0.2.%d", i+1), Service: "default/" + name, UID: "uid-" + name, Time: metav1.Now().Rfc3339Copy(),
+			Address: fmt.Sprintf("192.0.2.%d", i+1), Service: "default/" + name, UID: "uid-" + name, Time: v1beta1.NewTime(time.Now()),
 		})
 	}
 	return m

@@ -112,7 +112,7 @@ func TestLateCondition(t *testing.T) {
 func TestReplacedService(t *testing.T) {
 	server := &apiServer{objects: map[string]map[string]any{}}
 	pool := lan()
-	pool.Status.Retained = []v1beta1.RetainedAddress{{Address: "198.51.100.1", Service: "default/web", Since: metav1.Now()}}
+	pool.Status.Retained = []v1beta1.RetainedAddress{{Address: "198.51.100.1", Service: "default/web", Since: v1beta1.NewTime(time.Now())}}
 	server.put(t, poolsPath, pool)
 	sv := loadBalancer("web", "198.51.100.1")
 	sv.Annotations, sv.Finalizers = nil, nil

@@ -127,7 +127,7 @@ func poolStatus(u ipam.Usage, conditions []metav1.Condition) v1beta1.IPAddressPo
 	}
 	for _, r := range u.Retained {
 		out.Retained = append(out.Retained, v1beta1.RetainedAddress{
-			Address: r.Address.String(), Service: r.Holder.String(), Since: metav1.NewTime(r.Since).Rfc3339Copy(),
+			Address: r.Address.String(), Service: r.Holder.String(), Since: v1beta1.NewTime(r.Since),
 		})
 	}
 	return out

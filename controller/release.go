@@ -9,7 +9,6 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // memory is one pool with what it is to remember.
@@ -55,7 +54,7 @@ func remembers(u ipam.Usage) v1beta1.PoolMemoryStatus {
 	out := v1beta1.PoolMemoryStatus{Forgotten: u.ReleasedForgotten}
 	for _, r := range u.Released {
 		out.Released = append(out.Released, v1beta1.ReleasedAddress{
-			Address: r.Address.String(), Time: metav1.NewTime(r.Time).Rfc3339Copy(), Service: r.Holder.String(), UID: r.UID,
+			Address: r.Address.String(), Time: v1beta1.NewTime(r.Time), Service: r.Holder.String(), UID: r.UID,
 		})
 	}
 	return out

@@ -56,7 +56,7 @@ func (p *peering) pass(d time.Duration, silent int) (changed bool) {
 	p.now = p.now.Add(d)
 	for i, s := range p.states {
 		if i+1 != silent {
-			s.Status.Observed = &metav1.MicroTime{Time: p.now}
+			s.Status.Observed = new(v1beta1.NewMicroTime(p.now))
 		}
 	}
 	p.s.wanted.Store(&p.wanted)
@@ -204,7 +204,7 @@ func TestPeerStatus(t *testing.T) {
 	for _, name := range []string{"w1", "w2"} {
 		server.put(t, "/api/v1/nodes", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		state := &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		state.Status.Observed = new(metav1.NowMicro())
+		state.Status.Observed = new(v1beta1.NewMicroTime(time.Now()))
 		state.Status.Sessions = []v1beta1.SessionState{{Peer: "r", State: v1beta1.SessionStateEstablished}}
 		server.put(t, "/apis/holdfast.dev/v1beta1/speakerstates", state)
 	}

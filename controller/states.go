@@ -1,36 +1,11 @@
 package main
 
 import (
-	"context"
-	"log/slog"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/config"
-	"github.com/holdfast-lb/holdfast/internal/k8s"
-	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nodelifecycle"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-// writeStates writes the condition Valid of SpeakerStates with fields that cannot be read. What such a field
-// says of other nodes does not count.
-func writeStates(ctx context.Context, cluster *k8s.Cluster, log *slog.Logger) error {
-	_, err := k8s.Each(ctx, log, cluster.SpeakerStates(), func(ctx context.Context, o *v1beta1.SpeakerState) error {
-		problems := config.CheckSpeakerState(o)
-		if len(problems) == 0 && meta.FindStatusCondition(o.Status.Conditions, v1beta1.ConditionValid) == nil {
-			return nil // the rule; a condition on each would be a write for each node
-		}
-		condition := valid(lb.Object{Kind: config.KindSpeakerState, Name: o.Name}, problems)
-		wrote, err := cluster.UpdateSpeakerState(ctx, o, []metav1.Condition{condition})
-		if wrote && len(problems) > 0 {
-			log.Warn("speakerstate", "member", o.Name, "reason", condition.Reason, "message", condition.Message)
-		}
-		return err
-	})
-	return err
-}
 
 // readStates reads what the speakers report, and reports whether an object is to say something else than before.
 func (s *syncer) readStates(now time.Time) bool {
@@ -58,7 +33,7 @@ func (r reports) read(now time.Time, states []*v1beta1.SpeakerState) reports {
 	out := make(reports, len(states))
 	for _, s := range states {
 		last, known := r[s.Name]
-		if o := s.Status.Observed; o != nil && (!known || !o.Time.Equal(last.observed)) {
+		if o := s.Status.Observed; o != nil && !o.IsZero() && (!known || !o.Time.Equal(last.observed)) {
 			last = lastReport{o.Time, now}
 		}
 		out[s.Name] = last

@@ -65,7 +65,7 @@ func (f *fleet) pass(d time.Duration, silent ...string) {
 		var states []*v1beta1.SpeakerState
 		for _, s := range f.states {
 			if !strings.Contains(strings.Join(silent, " "), s.Name) {
-				s.Status.Observed = &metav1.MicroTime{Time: f.now}
+				s.Status.Observed = new(v1beta1.NewMicroTime(f.now))
 			}
 			states = append(states, s)
 		}

@@ -199,7 +199,7 @@ func hostileObjects(tenant []*corev1.Service) config.Objects {
 		is := true
 		m := &v1beta1.PoolMemory{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{{UID: p.UID, Controller: &is}}}}
 		for j := range 256 {
-			m.Status.Released = append(m.Status.Released, v1beta1.ReleasedAddress{Address: fmt.Sprintf("10.1.%d.%d", i, j), Time: metav1.NewTime(time.Now()),
+			m.Status.Released = append(m.Status.Released, v1beta1.ReleasedAddress{Address: fmt.Sprintf("10.1.%d.%d", i, j), Time: v1beta1.NewTime(time.Now()),
 				Service: fmt.Sprint("gone/", j), UID: fmt.Sprint(j)})
 		}
 		o.Pools, o.PoolMemories = append(o.Pools, p), append(o.PoolMemories, m)

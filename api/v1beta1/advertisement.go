@@ -8,26 +8,16 @@ type AdvertisementScope struct {
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=253
 	// +listType=set
-	// +optional
 	IPAddressPools []string `json:"ipAddressPools,omitempty"`
 
 	// IPAddressPoolSelectors by the pool's labels; a pool that matches one of them is selected.
-	// +kubebuilder:validation:MaxItems=64
-	// +listType=atomic
-	// +optional
-	IPAddressPoolSelectors []metav1.LabelSelector `json:"ipAddressPoolSelectors,omitempty"`
+	IPAddressPoolSelectors LabelSelectors `json:"ipAddressPoolSelectors,omitempty"`
 
 	// NodeSelectors by the node's labels; a node that matches one of them may announce. None means all nodes.
-	// +kubebuilder:validation:MaxItems=64
-	// +listType=atomic
-	// +optional
-	NodeSelectors []metav1.LabelSelector `json:"nodeSelectors,omitempty"`
+	NodeSelectors LabelSelectors `json:"nodeSelectors,omitempty"`
 
 	// ServiceSelectors by the Service's labels; a Service that matches one of them is announced. None means all.
-	// +kubebuilder:validation:MaxItems=64
-	// +listType=atomic
-	// +optional
-	ServiceSelectors []metav1.LabelSelector `json:"serviceSelectors,omitempty"`
+	ServiceSelectors LabelSelectors `json:"serviceSelectors,omitempty"`
 }
 
 // L2Advertisement makes one node answer ARP and NDP for each address of the selected pools.
@@ -43,10 +33,8 @@ type L2Advertisement struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// +optional
-	Spec L2AdvertisementSpec `json:"spec,omitempty"`
-	// +optional
-	Status Status `json:"status,omitempty"`
+	Spec   L2AdvertisementSpec `json:"spec,omitempty"`
+	Status Status              `json:"status,omitempty"`
 }
 
 // L2AdvertisementSpec selects the addresses to announce by ARP and NDP, with their nodes and interfaces.
@@ -58,14 +46,12 @@ type L2AdvertisementSpec struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=15
 	// +listType=set
-	// +optional
 	Interfaces []string `json:"interfaces,omitempty"`
 
 	// PreferredNodeSelectors rank the nodes that may announce: the node with the highest sum of weights
 	// announces, while it can.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
-	// +optional
 	PreferredNodeSelectors []PreferredNodeSelector `json:"preferredNodeSelectors,omitempty"`
 }
 
@@ -102,10 +88,8 @@ type BGPAdvertisement struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// +optional
-	Spec BGPAdvertisementSpec `json:"spec,omitempty"`
-	// +optional
-	Status Status `json:"status,omitempty"`
+	Spec   BGPAdvertisementSpec `json:"spec,omitempty"`
+	Status Status               `json:"status,omitempty"`
 }
 
 // BGPAdvertisementSpec selects the addresses to advertise by BGP, with their attributes and peers.
@@ -118,34 +102,29 @@ type BGPAdvertisementSpec struct {
 	// +kubebuilder:default=32
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=32
-	// +optional
 	AggregationLength *int32 `json:"aggregationLength,omitempty"`
 
 	// AggregationLengthV6 is the prefix length of IPv6 routes.
 	// +kubebuilder:default=128
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=128
-	// +optional
 	AggregationLengthV6 *int32 `json:"aggregationLengthV6,omitempty"`
 
 	// LocalPref is the local preference sent to peers of our own AS; 0 is not sent.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4294967295
-	// +optional
 	LocalPref int64 `json:"localPref,omitempty"`
 
 	// ASPathPrepend is how often our AS is in AS_PATH beyond once, so that routers prefer other routes; not to peers of
 	// our own AS.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=32
-	// +optional
 	ASPathPrepend int32 `json:"asPathPrepend,omitempty"`
 
 	// MED is the MULTI_EXIT_DISC of the routes (RFC 4271 section 5.1.4); of routes by one neighbouring AS a router
 	// prefers the lowest. By default none is sent.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4294967295
-	// +optional
 	MED *int64 `json:"med,omitempty"`
 
 	// Communities put on the routes: "65000:100" (RFC 1997), "large:64500:1:2" (RFC 8092), a well-known one (no-export,
@@ -154,14 +133,12 @@ type BGPAdvertisementSpec struct {
 	// +kubebuilder:validation:items:MaxLength=63
 	// +kubebuilder:validation:items:Pattern=`^([0-9]{1,5}:[0-9]{1,5}|large:[0-9]{1,10}:[0-9]{1,10}:[0-9]{1,10}|[A-Za-z][A-Za-z0-9_.-]*)$`
 	// +listType=set
-	// +optional
 	Communities []string `json:"communities,omitempty"`
 
 	// Peers by BGPPeer name. None means all.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=253
 	// +listType=set
-	// +optional
 	Peers []string `json:"peers,omitempty"`
 }
 

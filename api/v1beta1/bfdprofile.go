@@ -16,10 +16,8 @@ type BFDProfile struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// +optional
-	Spec BFDProfileSpec `json:"spec,omitempty"`
-	// +optional
-	Status Status `json:"status,omitempty"`
+	Spec   BFDProfileSpec `json:"spec,omitempty"`
+	Status Status         `json:"status,omitempty"`
 }
 
 // BFDProfileSpec has MetalLB's fields. All intervals are in milliseconds.
@@ -27,34 +25,28 @@ type BFDProfileSpec struct {
 	// ReceiveInterval in milliseconds is the shortest interval at which the router may send. Default 300.
 	// +kubebuilder:validation:Minimum=10
 	// +kubebuilder:validation:Maximum=60000
-	// +optional
 	ReceiveInterval *int32 `json:"receiveInterval,omitempty"`
 
 	// TransmitInterval in milliseconds is the shortest interval at which speakers send. Default 300.
 	// +kubebuilder:validation:Minimum=10
 	// +kubebuilder:validation:Maximum=60000
-	// +optional
 	TransmitInterval *int32 `json:"transmitInterval,omitempty"`
 
 	// DetectMultiplier is how many packets of a speaker the router may miss. Default 3.
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=255
-	// +optional
 	DetectMultiplier *int32 `json:"detectMultiplier,omitempty"`
 
 	// EchoInterval in milliseconds is read by MetalLB in echo mode, and has no effect here.
 	// +kubebuilder:validation:Minimum=10
 	// +kubebuilder:validation:Maximum=60000
-	// +optional
 	EchoInterval *int32 `json:"echoInterval,omitempty"`
 
 	// EchoMode must be false: speakers send no Echo packets.
 	// +kubebuilder:validation:XValidation:rule="!self",message="echo mode is not supported: remove echoMode, and choose shorter intervals"
-	// +optional
 	EchoMode bool `json:"echoMode,omitempty"`
 
 	// PassiveMode waits for the router to begin. At least one side must not be passive.
-	// +optional
 	PassiveMode bool `json:"passiveMode,omitempty"`
 
 	// MinimumTTL that packets must have when they arrive in sessions across routers: with ebgpMultiHop, with a ttlSecurity of
@@ -62,7 +54,6 @@ type BFDProfileSpec struct {
 	// between. In other sessions packets must arrive with 255, and this field is not read.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=254
-	// +optional
 	MinimumTTL *int32 `json:"minimumTtl,omitempty"`
 }
 

@@ -23,8 +23,7 @@ type BGPPeer struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec BGPPeerSpec `json:"spec"`
-	// +optional
+	Spec   BGPPeerSpec   `json:"spec"`
 	Status BGPPeerStatus `json:"status,omitempty"`
 }
 
@@ -35,7 +34,6 @@ type BGPPeerStatus struct {
 	// Sessions is how many of its sessions are established, of how many there should be: 3/4. There should be one on every
 	// node that nodeSelectors select and that has a SpeakerState.
 	// +kubebuilder:validation:MaxLength=32
-	// +optional
 	Sessions string `json:"sessions,omitempty"`
 }
 
@@ -60,25 +58,21 @@ type BGPPeerSpec struct {
 	// PeerASN is the AS number the router must have. Either this or dynamicASN is required.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
-	// +optional
 	PeerASN int64 `json:"peerASN,omitempty"`
 
 	// DynamicASN in place of peerASN: internal is our own AS number, external any other.
 	// +kubebuilder:validation:Enum=internal;external
-	// +optional
 	DynamicASN string `json:"dynamicASN,omitempty"`
 
 	// LocalASN replaces myASN towards this router, in the OPEN and in AS_PATH: for a router that is to see another
 	// AS than the others do. The router must be of another AS.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
-	// +optional
 	LocalASN int64 `json:"localASN,omitempty"`
 
 	// PeerAddress to dial. Either this or interface is required.
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="peerAddress must be an IPv4 or IPv6 address"
-	// +optional
 	PeerAddress string `json:"peerAddress,omitempty"`
 
 	// Interface in place of peerAddress, for an unnumbered peer: the name of the nodes' link to the router. The router is
@@ -86,65 +80,53 @@ type BGPPeerSpec struct {
 	// both families (RFC 8950). The nodes send Router Advertisements there too, with router lifetime 0.
 	// +kubebuilder:validation:MaxLength=15
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_.-]+$`
-	// +optional
 	Interface string `json:"interface,omitempty"`
 
 	// PeerPort to dial.
 	// +kubebuilder:default=179
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
-	// +optional
 	PeerPort int32 `json:"peerPort,omitempty"`
 
 	// SourceAddress is the local address to dial from. It must be an address of the node.
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="sourceAddress must be an IPv4 or IPv6 address"
-	// +optional
 	SourceAddress string `json:"sourceAddress,omitempty"`
 
 	// HoldTime proposed to the router (RFC 4271 section 4.2): whole seconds, at least 3s. Default 90s.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('3s') && duration(self) <= duration('65535s')",message="holdTime must be between 3s and 65535s"
-	// +optional
 	HoldTime *metav1.Duration `json:"holdTime,omitempty"`
 
 	// KeepaliveTime between KEEPALIVE messages. Default a third of the hold time.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s')",message="keepaliveTime must be at least 1s"
-	// +optional
 	KeepaliveTime *metav1.Duration `json:"keepaliveTime,omitempty"`
 
 	// ConnectTime between attempts to connect (RFC 4271 ConnectRetryTimer). Default 2s; 1s is taken as 2s.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('65535s')",message="connectTime must be between 1s and 65535s"
-	// +optional
 	ConnectTime *metav1.Duration `json:"connectTime,omitempty"`
 
 	// RouterID is the BGP identifier, in IPv4 form; all peers of one node must agree. By default a
 	// node uses its first IPv4 address, or a number derived from its name.
 	// +kubebuilder:validation:MaxLength=15
 	// +kubebuilder:validation:XValidation:rule="isIP(self) && ip(self).family() == 4",message="routerID must have the form of an IPv4 address"
-	// +optional
 	RouterID string `json:"routerID,omitempty"`
 
 	// NodeSelectors by the node's labels; a node that matches one of them has the session. None means all nodes.
-	// +kubebuilder:validation:MaxItems=64
-	// +listType=atomic
-	// +optional
-	NodeSelectors []metav1.LabelSelector `json:"nodeSelectors,omitempty"`
+	NodeSelectors LabelSelectors `json:"nodeSelectors,omitempty"`
 
 	// EBGPMultiHop allows a router more than one hop away.
-	// +optional
 	EBGPMultiHop bool `json:"ebgpMultiHop,omitempty"`
 
 	// TTLSecurity protects the session from packets of machines that are farther away than the router (RFC 5082): it is
 	// how many hops the router may be away, 1 if it is on the node's link. The router needs the same setting.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=254
-	// +optional
 	TTLSecurity int32 `json:"ttlSecurity,omitempty"`
 
 	// Password signs every segment of the connection (TCP MD5, RFC 2385). Everybody who may read BGPPeers can read it:
@@ -152,34 +134,28 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=80
 	// +kubebuilder:validation:Pattern=`^[!-~]+$`
-	// +optional
 	Password string `json:"password,omitempty"`
 
 	// PasswordSecret names a Secret of type kubernetes.io/basic-auth in Holdfast's own namespace, whose entry
 	// "password" is the password. If it changes, this session alone is opened again.
-	// +optional
 	PasswordSecret *SecretReference `json:"passwordSecret,omitempty"`
 
 	// DualStackAddressFamily makes the session carry both IPv4 and IPv6 routes. Otherwise it carries those of its own
 	// family.
-	// +optional
 	DualStackAddressFamily bool `json:"dualStackAddressFamily,omitempty"`
 
 	// VRF is refused: sessions within a VRF are not served.
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self == ''",message="sessions within a VRF are not served: remove vrf, and use a router that the node reaches by its main routing table"
-	// +optional
 	VRF string `json:"vrf,omitempty"`
 
 	// BFDProfile is the name of a BFDProfile: with one, the session depends on BFD (RFC 5882). It opens when BFD is up, and
 	// ends at once when BFD fails.
 	// +kubebuilder:validation:MaxLength=253
-	// +optional
 	BFDProfile string `json:"bfdProfile,omitempty"`
 
 	// EnableGracefulRestart asks the router to keep the routes while a speaker restarts (RFC 4724).
 	// +kubebuilder:default=true
-	// +optional
 	EnableGracefulRestart *bool `json:"enableGracefulRestart,omitempty"`
 }
 
@@ -192,7 +168,6 @@ type SecretReference struct {
 
 	// Namespace of the Secret; only Holdfast's own is read.
 	// +kubebuilder:validation:MaxLength=63
-	// +optional
 	Namespace string `json:"namespace,omitempty"`
 }
 

@@ -10,13 +10,26 @@ const ConditionValid = "Valid"
 // Status is what Holdfast reports about objects without a status type of their own.
 type Status struct {
 	// Conditions of the object. Valid says whether all of it is in force.
-	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime >= timestamp('0001-01-01T00:00:00Z') && (!has(c.observedGeneration) || c.observedGeneration <= 4611686018427387904))",message="the times and generations of conditions must be such as Kubernetes writes"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
+
+// LabelSelectors are alternatives: what matches one of them is selected.
+//
+// +kubebuilder:validation:MaxItems=64
+// +listType=atomic
+type LabelSelectors []metav1.LabelSelector
+
+// Words is a set of short words.
+//
+// +kubebuilder:validation:MaxItems=32
+// +kubebuilder:validation:items:MinLength=1
+// +kubebuilder:validation:items:MaxLength=63
+// +listType=set
+type Words []string
 
 // Conditions on Services. Each has one writer at a time.
 const (

@@ -14,10 +14,8 @@ type Community struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// +optional
-	Spec CommunitySpec `json:"spec,omitempty"`
-	// +optional
-	Status Status `json:"status,omitempty"`
+	Spec   CommunitySpec `json:"spec,omitempty"`
+	Status Status        `json:"status,omitempty"`
 }
 
 // CommunitySpec is a list of names.
@@ -26,7 +24,6 @@ type CommunitySpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=map
 	// +listMapKey=name
-	// +optional
 	Communities []CommunityAlias `json:"communities,omitempty"`
 }
 

@@ -22,9 +22,7 @@ type FloatingIP struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// +kubebuilder:default={}
-	// +optional
-	Spec FloatingIPSpec `json:"spec,omitempty"`
-	// +optional
+	Spec   FloatingIPSpec   `json:"spec,omitempty"`
 	Status FloatingIPStatus `json:"status,omitempty"`
 }
 
@@ -34,14 +32,12 @@ type FloatingIP struct {
 type FloatingIPSpec struct {
 	// Pool of the addresses; by default any that serves the namespace.
 	// +kubebuilder:validation:MaxLength=253
-	// +optional
 	Pool string `json:"pool,omitempty"`
 
 	// IPFamilies requested; by default those of addresses, or else IPv4.
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:Enum=IPv4;IPv6
 	// +listType=set
-	// +optional
 	IPFamilies []string `json:"ipFamilies,omitempty"`
 
 	// Addresses requested, at most one of each family. Holdfast records the addresses that it chose in the
@@ -51,20 +47,17 @@ type FloatingIPSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a))",message="each address must be an IPv4 or IPv6 address"
 	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || !self.all(a, isIP(a)) || ip(self[0]).family() != ip(self[1]).family()",message="two addresses must be of two families"
 	// +listType=atomic
-	// +optional
 	Addresses []string `json:"addresses,omitempty"`
 
 	// ReclaimPolicy Retain keeps the FloatingIP when the Service that it is bound to is deleted, Delete
 	// deletes it then. With either policy it is deleted with its namespace.
 	// +kubebuilder:validation:Enum=Retain;Delete
 	// +kubebuilder:default=Retain
-	// +optional
 	ReclaimPolicy ReclaimPolicy `json:"reclaimPolicy,omitempty"`
 
 	// ServiceName associates the FloatingIP with this Service of its namespace, and with no other as long as that
 	// Service exists.
 	// +kubebuilder:validation:MaxLength=63
-	// +optional
 	ServiceName string `json:"serviceName,omitempty"`
 }
 
@@ -98,24 +91,17 @@ type FloatingIPStatus struct {
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=45
 	// +listType=atomic
-	// +optional
 	Addresses []string `json:"addresses,omitempty"`
 	// Phase is Pending, Available or Bound.
 	// +kubebuilder:validation:Enum=Pending;Available;Bound
-	// +optional
 	Phase FloatingIPPhase `json:"phase,omitempty"`
 	// BoundTo is the Service that uses it.
-	// +optional
 	BoundTo *Holder `json:"boundTo,omitempty"`
 	// BoundSince is when that Service began to use it.
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z$`
-	// +optional
-	BoundSince *metav1.Time `json:"boundSince,omitempty"`
+	BoundSince *Time `json:"boundSince,omitempty"`
 	// RecentHolders used it before, latest first.
 	// +kubebuilder:validation:MaxItems=3
 	// +listType=atomic
-	// +optional
 	RecentHolders []Holder `json:"recentHolders,omitempty"`
 }
 
@@ -124,13 +110,9 @@ type Holder struct {
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 	// +kubebuilder:validation:MaxLength=128
-	// +optional
 	UID string `json:"uid,omitempty"`
 	// Until when it held the FloatingIP.
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z$`
-	// +optional
-	Until *metav1.Time `json:"until,omitempty"`
+	Until *Time `json:"until,omitempty"`
 }
 
 // FloatingIPList is a list of FloatingIPs.

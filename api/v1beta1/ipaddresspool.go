@@ -24,8 +24,7 @@ type IPAddressPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec IPAddressPoolSpec `json:"spec"`
-	// +optional
+	Spec   IPAddressPoolSpec   `json:"spec"`
 	Status IPAddressPoolStatus `json:"status,omitempty"`
 }
 
@@ -45,41 +44,27 @@ type IPAddressPoolSpec struct {
 
 	// AutoAssign false reserves the pool for Services that request it or one of its addresses.
 	// +kubebuilder:default=true
-	// +optional
 	AutoAssign *bool `json:"autoAssign,omitempty"`
 
 	// AvoidBuggyIPs leaves out IPv4 addresses that end in .0 and .255.
 	// +kubebuilder:default=false
-	// +optional
 	AvoidBuggyIPs bool `json:"avoidBuggyIPs,omitempty"`
 
 	// ServiceAllocation restricts which Services the pool serves.
-	// +optional
 	ServiceAllocation *ServiceAllocation `json:"serviceAllocation,omitempty"`
 
 	// Classes that the pool serves. A pool with classes serves Services that name one of them,
 	// and those that request the pool or one of its addresses. This is not spec.loadBalancerClass.
-	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:items:MinLength=1
-	// +kubebuilder:validation:items:MaxLength=63
-	// +listType=set
-	// +optional
-	Classes []string `json:"classes,omitempty"`
+	Classes Words `json:"classes,omitempty"`
 
 	// Scope External is for Services that are reached from outside, Internal for those that request to be
 	// internal. Neither kind of Service ever gets an address of the other scope.
 	// +kubebuilder:validation:Enum=External;Internal
 	// +kubebuilder:default=External
-	// +optional
 	Scope PoolScope `json:"scope,omitempty"`
 
 	// Tags by which Services may choose pools.
-	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:items:MinLength=1
-	// +kubebuilder:validation:items:MaxLength=63
-	// +listType=set
-	// +optional
-	Tags []string `json:"tags,omitempty"`
+	Tags Words `json:"tags,omitempty"`
 
 	// Aliases are other names or ids of the pool, such as the id of an OpenStack network or subnet. Several
 	// pools may share one.
@@ -87,15 +72,12 @@ type IPAddressPoolSpec struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253
 	// +listType=set
-	// +optional
 	Aliases []string `json:"aliases,omitempty"`
 
 	// Quota limits how many addresses of the pool one tenant may hold.
-	// +optional
 	Quota *Quota `json:"quota,omitempty"`
 
 	// Sharing says who may share an address of the pool.
-	// +optional
 	Sharing *Sharing `json:"sharing,omitempty"`
 
 	// ReuseDelay is how long a released address is not assigned to others. Its last holder may get it again
@@ -103,7 +85,6 @@ type IPAddressPoolSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="reuseDelay must not be negative: write a duration as 10m or 24h"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +optional
 	ReuseDelay *metav1.Duration `json:"reuseDelay,omitempty"`
 
 	// SourceRanges are the sources that may reach the addresses of the pool: prefixes or addresses of both
@@ -115,14 +96,12 @@ type IPAddressPoolSpec struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.all(s, isCIDR(s.trim()) || isIP(s.trim()))",message="each source range must be a prefix (192.0.2.0/24) or a single address"
 	// +listType=atomic
-	// +optional
 	SourceRanges []string `json:"sourceRanges,omitempty"`
 
 	// UndeclaredPorts is the answer to clients at a port that no Service declares: nothing (Drop), or the answer
 	// of a host that does not listen there (Reset).
 	// +kubebuilder:validation:Enum=Drop;Reset
 	// +kubebuilder:default=Drop
-	// +optional
 	UndeclaredPorts UndeclaredPorts `json:"undeclaredPorts,omitempty"`
 }
 
@@ -147,7 +126,6 @@ const (
 // Quota limits how many addresses of a pool one tenant may hold. Lowering it takes nothing away.
 type Quota struct {
 	// PerNamespace limits the addresses of one namespace, each counted once, including FloatingIPs.
-	// +optional
 	PerNamespace *FamilyCount `json:"perNamespace,omitempty"`
 }
 
@@ -156,12 +134,10 @@ type FamilyCount struct {
 	// IPv4 addresses at most.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
-	// +optional
 	IPv4 *int32 `json:"ipv4,omitempty"`
 	// IPv6 addresses at most.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
-	// +optional
 	IPv6 *int32 `json:"ipv6,omitempty"`
 }
 
@@ -170,12 +146,10 @@ type Sharing struct {
 	// Scope Namespace lets Services of one namespace share an address, Cluster those of any.
 	// +kubebuilder:validation:Enum=Namespace;Cluster
 	// +kubebuilder:default=Namespace
-	// +optional
 	Scope SharingScope `json:"scope,omitempty"`
 	// MaxServices that may share one address; 0 means no limit.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
-	// +optional
 	MaxServices int32 `json:"maxServices,omitempty"`
 }
 
@@ -195,27 +169,19 @@ type ServiceAllocation struct {
 	// Priority among the pools that may serve a Service: the lowest number is tried first, 0 is last.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
-	// +optional
 	Priority int `json:"priority,omitempty"`
 
 	// Namespaces by name.
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=63
 	// +listType=set
-	// +optional
 	Namespaces []string `json:"namespaces,omitempty"`
 
 	// NamespaceSelectors by label; a namespace that matches one of them is allowed.
-	// +kubebuilder:validation:MaxItems=64
-	// +listType=atomic
-	// +optional
-	NamespaceSelectors []metav1.LabelSelector `json:"namespaceSelectors,omitempty"`
+	NamespaceSelectors LabelSelectors `json:"namespaceSelectors,omitempty"`
 
 	// ServiceSelectors by the Service's labels; a Service that matches one of them is allowed.
-	// +kubebuilder:validation:MaxItems=64
-	// +listType=atomic
-	// +optional
-	ServiceSelectors []metav1.LabelSelector `json:"serviceSelectors,omitempty"`
+	ServiceSelectors LabelSelectors `json:"serviceSelectors,omitempty"`
 }
 
 // IPAddressPoolStatus is what Holdfast reports about a pool.
@@ -245,24 +211,20 @@ type IPAddressPoolStatus struct {
 	// QuarantinedIPv4 counts the free IPv4 addresses that wait for reuseDelay.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4611686018427387904
-	// +optional
 	QuarantinedIPv4 int64 `json:"quarantinedIPv4,omitempty"`
 	// QuarantinedIPv6 counts the free IPv6 addresses that wait for reuseDelay.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4611686018427387904
-	// +optional
 	QuarantinedIPv6 int64 `json:"quarantinedIPv6,omitempty"`
 
 	// Retained addresses are still held although they were removed from the pool.
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=map
 	// +listMapKey=address
-	// +optional
 	Retained []RetainedAddress `json:"retained,omitempty"`
 	// RetainedCount counts all retained addresses, including those for which the list has no room.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4611686018427387904
-	// +optional
 	RetainedCount int64 `json:"retainedCount,omitempty"`
 }
 
@@ -274,9 +236,7 @@ type RetainedAddress struct {
 	// +kubebuilder:validation:MaxLength=317
 	Service string `json:"service"`
 	// Since when it is no longer in the pool.
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z$`
-	Since metav1.Time `json:"since"`
+	Since Time `json:"since"`
 }
 
 // IPAddressPoolList is a list of pools.

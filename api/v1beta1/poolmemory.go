@@ -16,7 +16,6 @@ type PoolMemory struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// +optional
 	Status PoolMemoryStatus `json:"status,omitempty"`
 }
 
@@ -26,12 +25,10 @@ type PoolMemoryStatus struct {
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=map
 	// +listMapKey=address
-	// +optional
 	Released []ReleasedAddress `json:"released,omitempty"`
 	// Forgotten counts releases for which the list had no room, since the creation of the pool.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4611686018427387904
-	// +optional
 	Forgotten int64 `json:"forgotten,omitempty"`
 }
 
@@ -40,15 +37,12 @@ type ReleasedAddress struct {
 	// +kubebuilder:validation:MaxLength=45
 	Address string `json:"address"`
 	// Time of the release.
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z$`
-	Time metav1.Time `json:"time"`
+	Time Time `json:"time"`
 	// Service or FloatingIP that held it, as NAMESPACE/NAME.
 	// +kubebuilder:validation:MaxLength=317
 	Service string `json:"service"`
 	// UID of the Service or FloatingIP.
 	// +kubebuilder:validation:MaxLength=128
-	// +optional
 	UID string `json:"uid,omitempty"`
 }
 

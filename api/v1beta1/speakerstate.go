@@ -24,7 +24,6 @@ type SpeakerState struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// +optional
 	Status SpeakerStateStatus `json:"status,omitempty"`
 }
 
@@ -33,10 +32,8 @@ type SpeakerState struct {
 // are empty, because a merge patch could not clear them otherwise.
 type SpeakerStateStatus struct {
 	// Observed is when the speaker last wrote, by its own clock.
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\.[0-9]{6}Z$`
 	// +optional
-	Observed *metav1.MicroTime `json:"observed"`
+	Observed *MicroTime `json:"observed"`
 
 	// Members of the speakers' membership, as this speaker sees it.
 	// +optional
@@ -98,13 +95,8 @@ type SpeakerStateStatus struct {
 	// +optional
 	Problems []NodeProblem `json:"problems"`
 
-	// Conditions of the node, written by the controller.
-	// +optional
-	// +listType=map
-	// +listMapKey=type
-	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime >= timestamp('0001-01-01T00:00:00Z') && (!has(c.observedGeneration) || c.observedGeneration <= 4611686018427387904))",message="the times and generations of conditions must be such as Kubernetes writes"
-	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// Status has conditions of the node, which the controller writes.
+	Status `json:",inline"`
 }
 
 // MemberCounts counts speakers.
@@ -139,9 +131,7 @@ type SilentNode struct {
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node"`
 	// Since is when it was last heard, by the clock of the reporting node.
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\.[0-9]{6}Z$`
-	Since metav1.MicroTime `json:"since"`
+	Since MicroTime `json:"since"`
 }
 
 // AddressConflict is an address of ours that a foreign machine claims.
@@ -168,45 +158,34 @@ type SessionState struct {
 	// +kubebuilder:validation:Enum=established;down
 	State string `json:"state"`
 	// Awaited: the speaker before this one had the session, and this one has not had it yet. Until then its pod is not ready.
-	// +optional
 	Awaited bool `json:"awaited,omitempty"`
 	// Since is when the session came up, or went down after it was up; empty if it was never up.
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z$`
-	// +optional
-	Since *metav1.Time `json:"since,omitempty"`
+	Since *Time `json:"since,omitempty"`
 	// LastError says why the session is down; empty while the first attempt lasts.
 	// +kubebuilder:validation:MaxLength=512
-	// +optional
 	LastError string `json:"lastError,omitempty"`
 	// Withheld says which routes an established session does not carry, though it should.
 	// +kubebuilder:validation:MaxLength=512
-	// +optional
 	Withheld string `json:"withheld,omitempty"`
 	// AdvertisedRoutes counts the routes that the peer has of this node. It may be late by some seconds.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
-	// +optional
 	AdvertisedRoutes int32 `json:"advertisedRoutes,omitempty"`
 	// Capabilities that both ends of an established session have.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=64
-	// +optional
 	Capabilities []string `json:"capabilities,omitempty"`
 	// HoldSeconds is the hold time of an established session: the lower one of what both ends proposed.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
-	// +optional
 	HoldSeconds int32 `json:"holdSeconds,omitempty"`
 	// KeepaliveSeconds is the time between the KEEPALIVE messages that the node sends.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
-	// +optional
 	KeepaliveSeconds int32 `json:"keepaliveSeconds,omitempty"`
 	// BFD is the state of the peer's BFD session; empty without one.
 	// +kubebuilder:validation:Enum=admin-down;down;up
-	// +optional
 	BFD string `json:"bfd,omitempty"`
 }
 

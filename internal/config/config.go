@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -31,7 +30,6 @@ const (
 	KindService          = "Service"
 	KindFloatingIP       = "FloatingIP"
 	KindNode             = "Node"
-	KindSpeakerState     = "SpeakerState"
 )
 
 // Objects are all API objects that Holdfast reads.
@@ -227,33 +225,4 @@ func (m *memo[T, P]) update(objects []*T, create func(*T) (lb.Key, P)) []*part[P
 	*m = known
 	slices.SortFunc(all, func(a, b *part[P]) int { return a.key.Compare(b.key) })
 	return all
-}
-
-// MarkUnreadable is in memory only: package k8s sets it on objects of our group of which it could not
-// read every field, with one "FIELD: ERROR" on each line. These fields have their zero values. They are times in a status,
-// which some API servers take in any form; the schema admits nothing else that cannot be read.
-const MarkUnreadable = "holdfast.dev/unreadable"
-
-// Unreadable returns the fields that could not be read, such as status.observed, each with the error.
-func Unreadable(o metav1.Object) map[string]string {
-	text := o.GetAnnotations()[MarkUnreadable]
-	if text == "" {
-		return nil
-	}
-	out := map[string]string{}
-	for _, line := range strings.Split(text, "\n") {
-		field, err, _ := strings.Cut(line, ": ")
-		out[field] = err
-	}
-	return out
-}
-
-// CheckSpeakerState returns the Problems of a SpeakerState. The statuses of other objects are the controller's, which writes
-// again what it cannot read.
-func CheckSpeakerState(o *v1beta1.SpeakerState) []lb.Problem {
-	var r report
-	for field, err := range Unreadable(o) {
-		r.fault(lb.Object{Kind: KindSpeakerState, Name: o.Name}, lb.Unreadable, "%s cannot be read (%s): it does not count; the node's speaker writes it", field, err)
-	}
-	return r.sorted()
 }

@@ -197,8 +197,8 @@ func compileTerms(r *report, object lb.Object, o *v1beta1.IPAddressPool, m *v1be
 	t.ReuseDelay = valueOr(o.Spec.ReuseDelay, metav1.Duration{}).Duration
 	remember(&t, o, m)
 	for _, is := range o.Status.Retained {
-		if a, err := parseAddr(is.Address); err == nil {
-			t.Retained = append(t.Retained, lb.Retention{Address: a, Holder: parseKey(is.Service), Since: is.Since.Time})
+		if a, err := parseAddr(is.Address); err == nil && !is.Since.IsZero() {
+			t.Retained = append(t.Retained, lb.Retention{Address: a, Holder: parseKey(is.Service), Since: is.Since.Time.Time})
 		}
 	}
 	return t
@@ -225,8 +225,8 @@ func remember(t *lb.PoolTerms, o *v1beta1.IPAddressPool, m *v1beta1.PoolMemory) 
 	}
 	t.ReleasedForgotten = m.Status.Forgotten
 	for _, was := range m.Status.Released {
-		if a, err := parseAddr(was.Address); err == nil {
-			t.Released = append(t.Released, lb.Release{Address: a, Time: was.Time.Time, Holder: parseKey(was.Service), UID: was.UID})
+		if a, err := parseAddr(was.Address); err == nil && !was.Time.IsZero() {
+			t.Released = append(t.Released, lb.Release{Address: a, Time: was.Time.Time.Time, Holder: parseKey(was.Service), UID: was.UID})
 		}
 	}
 }

@@ -254,16 +254,16 @@ func TestTerms(t *testing.T) {
 	o.Spec.Scope, o.Spec.Sharing = v1beta1.ScopeInternal, &v1beta1.Sharing{Scope: v1beta1.ShareCluster, MaxServices: 3}
 	o.Spec.Quota = &v1beta1.Quota{PerNamespace: &v1beta1.FamilyCount{IPv4: ptr(int32(0))}}
 	o.Spec.ReuseDelay = &metav1.Duration{Duration: time.Hour}
-	at := metav1.Unix(7, 0)
+	at := v1beta1.NewTime(time.Unix(7, 0))
 	o.UID = "1"
 	memory := &v1beta1.PoolMemory{ObjectMeta: metav1.ObjectMeta{Name: "p", OwnerReferences: []metav1.OwnerReference{{UID: "1", Controller: ptr(true)}}}}
-	memory.Status.Released = []v1beta1.ReleasedAddress{{Address: "192.0.2.1", Time: at, Service: "a/b", UID: "u"}, {Address: "garbage"}}
+	memory.Status.Released = []v1beta1.ReleasedAddress{{Address: "192.0.2.1", Time: at, Service: "a/b", UID: "u"}, {Address: "garbage"}, {Address: "192.0.2.2"}}
 	o.Status.Retained = []v1beta1.RetainedAddress{{Address: "192.0.2.99", Service: "a/c", Since: at}}
 	s, _ := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}, PoolMemories: []*v1beta1.PoolMemory{memory}}, served())
 	want := lb.PoolTerms{
 		Internal: true, ShareAcross: true, MaxServices: 3, ReuseDelay: time.Hour, Quota: map[lb.Family]int{lb.IPv4: 0},
-		Released: []lb.Release{{Address: netip.MustParseAddr("192.0.2.1"), Time: at.Time, Holder: lb.Key{Namespace: "a", Name: "b"}, UID: "u"}},
-		Retained: []lb.Retention{{Address: netip.MustParseAddr("192.0.2.99"), Holder: lb.Key{Namespace: "a", Name: "c"}, Since: at.Time}},
+		Released: []lb.Release{{Address: netip.MustParseAddr("192.0.2.1"), Time: at.Time.Time, Holder: lb.Key{Namespace: "a", Name: "b"}, UID: "u"}},
+		Retained: []lb.Retention{{Address: netip.MustParseAddr("192.0.2.99"), Holder: lb.Key{Namespace: "a", Name: "c"}, Since: at.Time.Time}},
 	}
 	if diff := cmp.Diff(want, s.Pools[0].PoolTerms, addrs()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
@@ -272,7 +272,9 @@ func TestTerms(t *testing.T) {
 
 // A pool remembers what its own memory says.
 func TestMemory(t *testing.T) {
-	release := func(address string) v1beta1.ReleasedAddress { return v1beta1.ReleasedAddress{Address: address} }
+	release := func(address string) v1beta1.ReleasedAddress {
+		return v1beta1.ReleasedAddress{Address: address, Time: v1beta1.NewTime(time.Unix(7, 0))}
+	}
 	memory := func(uid types.UID) *v1beta1.PoolMemory {
 		return &v1beta1.PoolMemory{
 			ObjectMeta: metav1.ObjectMeta{Name: "p", OwnerReferences: []metav1.OwnerReference{{UID: uid, Controller: ptr(true)}}},

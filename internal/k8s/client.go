@@ -79,7 +79,7 @@ func ClientsFor(config *rest.Config, userAgent string) (Clients, error) {
 	own := rest.CopyConfig(config)
 	own.GroupVersion = &v1beta1.GroupVersion
 	own.APIPath = "/apis"
-	own.NegotiatedSerializer = tolerant{serializer.NewCodecFactory(scheme).WithoutConversion(), scheme}
+	own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	holdfast, err := rest.RESTClientForConfigAndClient(own, transport)
 	if err != nil {
 		return Clients{}, fmt.Errorf("make client of %s: %w", v1beta1.GroupVersion, err)

@@ -9,11 +9,9 @@ import (
 	"path"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/config"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,9 +26,9 @@ func PoolConditions(p *v1beta1.IPAddressPool, want []metav1.Condition, remove ..
 	return merged(have, want, p.Generation)
 }
 
-// PoolStands reports whether a pool has this status, and could be read whole.
+// PoolStands reports whether a pool has this status.
 func PoolStands(p *v1beta1.IPAddressPool, want v1beta1.IPAddressPoolStatus) bool {
-	return len(unreadStatus(p)) == 0 && equality.Semantic.DeepEqual(p.Status, want)
+	return equality.Semantic.DeepEqual(p.Status, want)
 }
 
 // UpdatePool writes the differences of a pool's status. The write fails if the pool has changed since it was
@@ -127,21 +125,9 @@ func (k *Cluster) DeleteFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) e
 	return nil
 }
 
-// unreadStatus returns the fields of the object's status that could not be read.
-func unreadStatus(o metav1.Object) []string {
-	var out []string
-	for field := range config.Unreadable(o) {
-		if name, within := strings.CutPrefix(field, "status."); within {
-			out = append(out, name)
-		}
-	}
-	return out
-}
-
 // statusPatch returns a JSON merge patch that replaces one status by another. A
-// removed field must be null: what a merge patch leaves out stays (RFC 7396). So must a lost field, which could not be
-// read, if it is to be an object, with which the patch would be merged: the next write, which can read it, writes it.
-func statusPatch(have, want any, lost ...string) (map[string]any, error) {
+// removed field must be null: what a merge patch leaves out stays (RFC 7396).
+func statusPatch(have, want any) (map[string]any, error) {
 	var before, after map[string]any
 	for _, s := range []struct {
 		from any
@@ -156,11 +142,6 @@ func statusPatch(have, want any, lost ...string) (map[string]any, error) {
 		}
 		if err != nil {
 			return nil, fmt.Errorf("encode status: %w", err)
-		}
-	}
-	for _, field := range lost {
-		if _, isMap := after[field].(map[string]any); isMap || after[field] == nil {
-			after[field] = nil
 		}
 	}
 	return map[string]any{"status": withNulls(before, after)}, nil
@@ -232,13 +213,12 @@ func updateConditions[S any, T ownKind[S]](ctx context.Context, k *Cluster, view
 	return err == nil, err
 }
 
-// updateStatus writes the differences of a status, and what of it could not be read.
+// updateStatus writes the differences of a status.
 func updateStatus[S any, T ownKind[S]](ctx context.Context, k *Cluster, view *View[T], resource string, o T, have, want any) (bool, error) {
-	lost := unreadStatus(o)
-	if len(lost) == 0 && equality.Semantic.DeepEqual(have, want) {
+	if equality.Semantic.DeepEqual(have, want) {
 		return false, nil
 	}
-	patch, err := statusPatch(have, want, lost...)
+	patch, err := statusPatch(have, want)
 	if err == nil {
 		_, err = patchOwn(ctx, k, view, resource, o, "status", patch)
 	}

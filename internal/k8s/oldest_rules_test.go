@@ -3,7 +3,6 @@
 package k8s
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -11,17 +10,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/holdfast-lb/holdfast/internal/config"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/dynamic"
 )
 
 // breach is parts of an object of a kind that break a rule, with the beginning of the rule's message.
@@ -132,7 +123,6 @@ func unmarshal(t *testing.T, text string) map[string]any {
 
 const (
 	tooLarge = `{"spec":{"addresses":["192.0.2.0/24"],"quota":{"perNamespace":{"ipv4":9999999999}}}}`
-	goodSpec = `{"spec":{"addresses":["198.51.100.0/24"]}}`
 )
 
 // testBounds: numbers that int32 cannot hold, and dates of another shape, are refused by our bounds and patterns: this
@@ -151,48 +141,6 @@ func (s oldest) testBounds(t *testing.T) {
 		if err := s.holdfast.Delete().Resource(plural).Name("bound").Do(t.Context()).Error(); ignoreNotFound(err) != nil {
 			t.Error(err)
 		}
-	}
-}
-
-// testUnreadable: what an older CRD without the bound admitted is a Problem of that field of that object. The watch of
-// the daemons reads on.
-func (s oldest) testUnreadable(t *testing.T) {
-	s.removeBound(t)
-	for name, parts := range map[string]string{"bad": tooLarge, "good": goodSpec} {
-		var refused error
-		err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-			refused = s.store(ctx, "IPAddressPool", name, unmarshal(t, parts))
-			return refused == nil, nil
-		})
-		if err != nil {
-			t.Fatalf("%s: %v", name, refused)
-		}
-	}
-	cluster := s.watch(t)
-	got := map[string]string{}
-	for _, p := range cluster.Objects().Pools {
-		if p.Name == "bad" || p.Name == "good" {
-			got[p.Name] = fmt.Sprint(p.Spec.Addresses, slices.Sorted(maps.Keys(config.Unreadable(p))))
-		}
-	}
-	if diff := cmp.Diff(map[string]string{"bad": "[192.0.2.0/24] [spec.quota]", "good": "[198.51.100.0/24] []"}, got); diff != "" {
-		t.Errorf("pools: -want +got\n%s", diff)
-	}
-}
-
-// removeBound makes the CRD of pools one without maxima.
-func (s oldest) removeBound(t *testing.T) {
-	t.Helper()
-	client, err := dynamic.NewForConfig(s.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const at = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/quota/properties/perNamespace/properties/ipv4/maximum"
-	crds := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
-	_, err = client.Resource(crds).Patch(t.Context(), "ipaddresspools.holdfast.dev", types.JSONPatchType,
-		[]byte(`[{"op":"remove","path":"`+at+`"}]`), metav1.PatchOptions{})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

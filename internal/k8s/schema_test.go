@@ -144,10 +144,8 @@ func exampleOf(s *structuralschema.Structural, path string) any {
 
 // extremes returns values at and beyond the bounds of a schema.
 func extremes(s *structuralschema.Structural) []any {
-	out := []any{nil, true, false, map[string]any{}}
-	if s.ValueValidation == nil || s.ValueValidation.Format == "" {
-		out = append(out, []any{}) // see TestListInPlaceOfText
-	}
+	// The validation admits a list in place of a text with a format.
+	out := []any{nil, true, false, map[string]any{}, []any{}, []any{second}}
 	for _, n := range []string{
 		"0", "-1", "1.0", "1e3", "127", "128", "255", "256", "65535", "65536", "2147483647", "2147483648", "-2147483648", "-2147483649", "4294967295", "4294967296",
 		"9007199254740992", "4611686018427387904", "4611686018427388416", "9223372036854775807", "9223372036854775808", "-9223372036854775809",

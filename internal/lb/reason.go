@@ -170,7 +170,6 @@ const (
 	DuplicateAlias       Reason = "DuplicateAlias"       // an older Community, or a standard, gives the alias another meaning.
 	InvalidAggregation   Reason = "InvalidAggregation"   // an aggregation length is outside its family, or wider than the pool.
 	InvalidCommunity     Reason = "InvalidCommunity"     // a community cannot be read.
-	Unreadable           Reason = "Unreadable"           // a field of a status cannot be read into the type that it has: a time is none.
 	Deleting             Reason = "Deleting"             // the object waits until no Service holds its addresses.
 )
 

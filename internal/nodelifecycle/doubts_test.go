@@ -18,9 +18,9 @@ func TestDoubts(t *testing.T) {
 			now = now.Add(time.Hour)
 		}
 		o := &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: speaker}}
-		o.Status.Observed = &metav1.MicroTime{Time: now}
+		o.Status.Observed = new(v1beta1.NewMicroTime(now))
 		for _, node := range missing {
-			o.Status.Unreachable = append(o.Status.Unreachable, v1beta1.SilentNode{Node: node, Since: metav1.MicroTime{Time: now.Add(-150 * time.Millisecond)}})
+			o.Status.Unreachable = append(o.Status.Unreachable, v1beta1.SilentNode{Node: node, Since: v1beta1.NewMicroTime(now.Add(-150 * time.Millisecond))})
 		}
 		written[speaker] = o
 	}

@@ -64,9 +64,9 @@ func (f *fakeCluster) suspect(nodes ...string) {
 			continue
 		}
 		o = o.DeepCopy()
-		o.Status.Observed, o.Status.Unreachable = &metav1.MicroTime{Time: time.Now()}, nil
+		o.Status.Observed, o.Status.Unreachable = new(v1beta1.NewMicroTime(time.Now())), nil
 		for _, node := range nodes {
-			o.Status.Unreachable = append(o.Status.Unreachable, v1beta1.SilentNode{Node: node, Since: metav1.MicroTime{Time: time.Now()}})
+			o.Status.Unreachable = append(o.Status.Unreachable, v1beta1.SilentNode{Node: node, Since: v1beta1.NewMicroTime(time.Now())})
 		}
 		f.states[i] = o
 	}

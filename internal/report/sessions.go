@@ -10,7 +10,6 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
@@ -29,7 +28,7 @@ func sessionStates(sessions []lb.Session) (out []v1beta1.SessionState) {
 	for _, s := range sessions[:min(len(sessions), mostListed)] {
 		is := v1beta1.SessionState{Peer: s.Peer, State: v1beta1.SessionStateDown, LastError: lb.Line(s.LastError, mostSaid), BFD: s.BFD}
 		if !s.Since.IsZero() {
-			is.Since = new(metav1.NewTime(s.Since).Rfc3339Copy())
+			is.Since = new(v1beta1.NewTime(s.Since))
 		}
 		if up(s) {
 			is.State, is.LastError, is.Withheld = v1beta1.SessionStateEstablished, "", lb.Line(s.Withheld, mostSaid)

@@ -11,13 +11,12 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/apitest"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestSessionStates: what the SpeakerState says of a session, and nothing of one that is not up that only holds while it is.
 func TestSessionStates(t *testing.T) {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC)
-	at := new(metav1.NewTime(since.Truncate(time.Second)))
+	at := new(v1beta1.NewTime(since))
 	full := lb.Session{
 		Peer: "r", State: lb.Established, Since: since, LastError: "old", Withheld: "no IPv6", BFD: "up", Advertised: 7,
 		Capabilities: []string{"4-byte AS"}, HoldTime: 90, Keepalive: 30,

@@ -18,7 +18,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
@@ -85,7 +84,7 @@ func (w *stateWriter) sync(ctx context.Context) (again time.Duration, err error)
 	if wait := w.interval(want, len(alive), repeats) - now.Sub(w.at); wait > 0 && !lives {
 		return min(stateLook, wait), nil
 	}
-	want.Observed = new(metav1.NewMicroTime(now))
+	want.Observed = new(v1beta1.NewMicroTime(now))
 	if err := w.write(ctx, want); err != nil {
 		return 0, err
 	}
@@ -182,7 +181,7 @@ func nodeProblems(problems []lb.Problem) (out []v1beta1.NodeProblem) {
 
 func silentNodes(nodes []liveness.SilentNode) (out []v1beta1.SilentNode) {
 	for _, n := range nodes {
-		out = append(out, v1beta1.SilentNode{Node: n.Node, Since: metav1.NewMicroTime(n.Since)})
+		out = append(out, v1beta1.SilentNode{Node: n.Node, Since: v1beta1.NewMicroTime(n.Since)})
 	}
 	return out
 }
@@ -201,7 +200,7 @@ func (s States) Vote(ctx context.Context, node string) (liveness.Vote, error) {
 	}
 	wrote := state.Status
 	vote := liveness.Vote{Alive: int(wrote.Members.Alive), Expected: int(wrote.Members.Expected), LinkFails: wrote.LinkFails}
-	if wrote.Observed != nil {
+	if wrote.Observed != nil && !wrote.Observed.IsZero() {
 		vote.Written = wrote.Observed.String()
 	}
 	for _, n := range slices.Concat(wrote.Unreachable, wrote.Silent) {
