@@ -35,7 +35,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 	// layer2 opens its sockets before the links become metadata.
 	links := link.New(log, func() { w.layer2.Kick(); w.paths.loop.Hurry(); kick() })
 	l2 := layer2.New(layer2.Config{
-		Log: log, Links: links.Links, Timers: layer2.Timers{Rate: s.announceRate}, Requests: s.announceByRequest, Lease: m, Changed: func() { w.report.Kick() },
+		Log: log, Links: links.Links, Gateways: link.Gateways, Timers: layer2.Timers{Rate: s.announceRate}, Requests: s.announceByRequest, Lease: m, Changed: func() { w.report.Kick() },
 		Refused: kick,
 	})
 	// The other speakers learn whether there is a session.
@@ -64,7 +64,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		bgp: peers, paths: newPaths(log, peers, links.Links, s.podLinks, func() { w.report.KickState() }),
 		conntrack: conntrack.New(log), headstart: headstart.New(log),
 		report: report.New(report.Config{Log: log, NodeName: s.nodeName, Cluster: cluster, Layer2: l2, Sessions: peers.Sessions, Liveness: live,
-			Foreign: func() []link.Neighbour { return others.find(w) }}),
+			Foreign: func() []lb.Neighbour { return others.find(w) }}),
 	}
 	return w, nil
 }

@@ -25,7 +25,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
@@ -110,7 +109,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	var w *syncer
-	kick, noLinks := func() { w.loop.Kick() }, func() []link.Link { return nil }
+	kick, noLinks := func() { w.loop.Kick() }, func() []lb.Interface { return nil }
 	cluster, err := k8s.New(clients, k8s.Config{Log: log, Component: name, Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: kick})
 	if err != nil {
 		c.t.Fatal(err)
@@ -129,7 +128,7 @@ func (c *fleet) start(ctx context.Context, group *errgroup.Group, name string) {
 		relays:    newRelays(log, settings{relay: true}, noLinks, func() {}), layer2: l2, bgp: peers, paths: newPaths(log, peers, noLinks, nil, func() {}),
 		headstart: headstart.New(log),
 		report: report.New(report.Config{Log: log, NodeName: name, Cluster: cluster, Layer2: l2, Sessions: peers.Sessions, Liveness: live,
-			Foreign: func() []link.Neighbour { return nil }}),
+			Foreign: func() []lb.Neighbour { return nil }}),
 	}
 	w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})
 	w.hang = newHang(w, w.loop)

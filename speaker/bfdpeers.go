@@ -13,7 +13,7 @@ import (
 // bfdPeers returns the sessions of BFD that peers of BGP want. Links of pods are no way to a router: what comes by the others may
 // come by any that is outside, from across routers, and by those toward the router, from one that is near. Direct is the kernel's
 // way to an address.
-func bfdPeers(peers []lb.Peer, links []link.Link, outside []int, direct func(to, from netip.Addr) int) []bfd.Peer {
+func bfdPeers(peers []lb.Peer, links []lb.Interface, outside []int, direct func(to, from netip.Addr) int) []bfd.Peer {
 	var out []bfd.Peer
 	for _, p := range peers {
 		if !wantsBFD(p) {
@@ -24,7 +24,7 @@ func bfdPeers(peers []lb.Peer, links []link.Link, outside []int, direct func(to,
 			Transmit: p.BFD.Transmit, Receive: p.BFD.Receive, Multiplier: p.BFD.Multiplier, Passive: p.BFD.Passive,
 		}
 		if p.Interface != "" {
-			if i := slices.IndexFunc(links, func(l link.Link) bool { return l.Name == p.Interface }); i >= 0 {
+			if i := slices.IndexFunc(links, func(l lb.Interface) bool { return l.Name == p.Interface }); i >= 0 {
 				b.Links = []int{links[i].Index}
 			}
 		} else if b.Links = link.Toward(links, b.Address, direct(b.Address, b.Source)); acrossRouters(p, b.Links) {

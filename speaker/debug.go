@@ -5,7 +5,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
@@ -53,7 +52,7 @@ func (w *syncer) debug() any {
 		Node     string
 		Planned  *planned
 		Members  members.View
-		Links    []link.Link
+		Links    []lb.Interface
 		Layer2   any
 		Sessions []bgp.Session
 		Filter   any

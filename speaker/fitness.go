@@ -6,7 +6,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
-	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -40,7 +39,7 @@ func (w *syncer) unfitProblems() []lb.Problem {
 	return append(out, refusedProblems(object, w.layer2.Refused())...)
 }
 
-func refusedProblems(node lb.Object, refused []layer2.Refusal) []lb.Problem {
+func refusedProblems(node lb.Object, refused []lb.Refusal) []lb.Problem {
 	var out []lb.Problem
 	for _, r := range refused {
 		out = append(out, lb.Problem{Object: node, Reason: lb.SocketRefused,

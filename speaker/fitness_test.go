@@ -16,7 +16,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
@@ -32,7 +31,7 @@ func TestSelf(t *testing.T) {
 		kicked := make(chan struct{}, 1)
 		w := &syncer{
 			node: "w1", log: log, owners: &owners{}, filter: newTestGuard(false), // nothing is ever set
-			layer2:    layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
+			layer2:    layer2.New(layer2.Config{Log: log, Links: func() []lb.Interface { return nil }}),
 			liveness:  liveness.New(liveness.Config{Log: log}),
 			bgp:       bgp.New(bgp.Config{Log: log, Command: testEngine}),
 			boot:      kubeproxy.New(kubeproxy.Config{Log: log, Livez: proxy.Listener.Addr().String(), Kick: func() { kicked <- struct{}{} }}),
@@ -74,7 +73,7 @@ func TestRefusedProblems(t *testing.T) {
 	object := lb.Object{Kind: "Node", Name: "w1"}
 	want := []lb.Problem{{Object: object, Reason: lb.SocketRefused,
 		Message: "node w1 cannot answer on link eth0, and leaves it to others: open IPv4 socket on eth0: operation not permitted"}}
-	got := refusedProblems(object, []layer2.Refusal{{Link: "eth0", Error: "open IPv4 socket on eth0: operation not permitted"}})
+	got := refusedProblems(object, []lb.Refusal{{Link: "eth0", Error: "open IPv4 socket on eth0: operation not permitted"}})
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
@@ -111,7 +110,7 @@ func TestFilterOwnedByOther(t *testing.T) {
 		kicked := make(chan struct{}, 9)
 		w := &syncer{
 			node: "w1", log: log, owners: &owners{}, filter: newGuard(log, settings{nodeName: "w1"}, nil, func() { kicked <- struct{}{} }),
-			layer2:    layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
+			layer2:    layer2.New(layer2.Config{Log: log, Links: func() []lb.Interface { return nil }}),
 			liveness:  liveness.New(liveness.Config{Log: log}),
 			bgp:       bgp.New(bgp.Config{Log: log, Command: testEngine}),
 			boot:      kubeproxy.New(kubeproxy.Config{Log: log}),

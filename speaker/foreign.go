@@ -16,11 +16,11 @@ const foreignInterval = 10 * time.Second
 // foreign finds the machines, gateways among them, whose addresses a pool covers by mistake. One goroutine uses it.
 type foreign struct {
 	at    time.Time
-	found []link.Neighbour
+	found []lb.Neighbour
 }
 
 // find returns these machines as of the last ten seconds.
-func (f *foreign) find(w *syncer) []link.Neighbour {
+func (f *foreign) find(w *syncer) []lb.Neighbour {
 	last, m := w.last.Load(), w.membership.members.Load()
 	if last == nil || m == nil || time.Since(f.at) < foreignInterval {
 		return f.found
@@ -32,7 +32,7 @@ func (f *foreign) find(w *syncer) []link.Neighbour {
 		w.log.Debug("cannot look for foreign machines in pools", "error", err)
 		return f.found
 	}
-	f.found = slices.DeleteFunc(found, func(n link.Neighbour) bool { return nodes[n.MAC] })
+	f.found = slices.DeleteFunc(found, func(n lb.Neighbour) bool { return nodes[n.MAC] })
 	return f.found
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
@@ -65,7 +64,7 @@ func TestHandOverBGP(t *testing.T) {
 			w := &syncer{
 				owners: &owners{},
 				node:   "w1", log: log, bgp: bgp.New(bgp.Config{Log: log, Command: testEngine}), filter: newTestGuard(false),
-				layer2:   layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
+				layer2:   layer2.New(layer2.Config{Log: log, Links: func() []lb.Interface { return nil }}),
 				liveness: liveness.New(liveness.Config{Log: log}), boot: kubeproxy.New(kubeproxy.Config{Log: log}),
 				endpoints: kubeproxy.NewEndpoints(kubeproxy.EndpointsConfig{Log: log}),
 			}

@@ -40,7 +40,7 @@ func newGuard(log *slog.Logger, s settings, lacks *kernel.Monitor, kick func()) 
 }
 
 // set makes the kernel enforce the plan's filter; relayed is that of filter.Desired.
-func (g *guard) set(p plan.Plan, relayed []netip.Addr, node lb.Node, links []link.Link) error {
+func (g *guard) set(p plan.Plan, relayed []netip.Addr, node lb.Node, links []lb.Interface) error {
 	if !g.on {
 		return g.remove()
 	}
@@ -111,7 +111,7 @@ func (g *guard) why() string {
 }
 
 // problems returns why the filter, or the kernel's ARP, does not work as it should on this node.
-func (g *guard) problems(links []link.Link) []lb.Problem {
+func (g *guard) problems(links []lb.Interface) []lb.Problem {
 	var out []lb.Problem
 	object := lb.Object{Kind: config.KindNode, Name: g.node}
 	if g.failed() {

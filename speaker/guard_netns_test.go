@@ -16,7 +16,7 @@ import (
 )
 
 // readLinks returns the links of this namespace as the speaker sees them.
-func readLinks(t *testing.T) []link.Link {
+func readLinks(t *testing.T) []lb.Interface {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

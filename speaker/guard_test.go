@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
@@ -34,7 +33,7 @@ func TestGuard(t *testing.T) {
 			Pings: []netip.Addr{address},
 		}}
 		node := lb.Node{Name: "w1", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
-		links := []link.Link{{Name: "eth0"}, {Name: "veth1"}}
+		links := []lb.Interface{{Name: "eth0"}, {Name: "veth1"}}
 
 		on := newTestGuard(false)
 		if err := on.set(p, nil, node, links); err != nil {
@@ -58,22 +57,22 @@ func TestGuard(t *testing.T) {
 // TestGuardProblems: a filter that is not in force becomes a problem after the time that a rebuild takes.
 func TestGuardProblems(t *testing.T) {
 	g := newTestGuard(false) // nothing was ever set
-	reasons := func(links ...link.Link) (out []lb.Reason) {
+	reasons := func(links ...lb.Interface) (out []lb.Reason) {
 		for _, p := range g.problems(links) {
 			out = append(out, p.Reason)
 		}
 		return out
 	}
-	if got := reasons(link.Link{Name: "eth0"}); got != nil {
+	if got := reasons(lb.Interface{Name: "eth0"}); got != nil {
 		t.Errorf("at the start: %v", got)
 	}
 	nstest.Until(t, 10*time.Second, "the grace to end", g.failed)
 	want := []lb.Reason{lb.FilterNotInForce, lb.FilterNotEnforceable}
-	if diff := cmp.Diff(want, reasons(link.Link{Name: "eth0", Programs: []string{"XDP"}})); diff != "" {
+	if diff := cmp.Diff(want, reasons(lb.Interface{Name: "eth0", Programs: []string{"XDP"}})); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	g = newTestGuard(true)
-	if got := reasons(link.Link{Name: "cilium_host"}); got != nil {
+	if got := reasons(lb.Interface{Name: "cilium_host"}); got != nil {
 		t.Errorf("turned off: %v", got)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
-	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // TestHandOver: a speaker that is ordered to stop goes on until others own its addresses and it has heard them
@@ -33,7 +33,7 @@ func TestHandOver(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				log := slog.New(slog.DiscardHandler)
-				w := &syncer{log: log, layer2: layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }})}
+				w := &syncer{log: log, layer2: layer2.New(layer2.Config{Log: log, Links: func() []lb.Interface { return nil }})}
 				w.loop = daemon.NewLoop(daemon.LoopConfig{Log: log, Sync: func(context.Context) (time.Duration, error) {
 					if w.stopping.Load() && tt.obeyed > 0 {
 						time.AfterFunc(tt.obeyed, func() { w.saidGoodbye.Store(true) })

@@ -23,7 +23,7 @@ import (
 func (n *node) phases() string {
 	var out []string
 	for _, a := range n.layer2.State().Addresses {
-		out = append(out, a.Phase.String())
+		out = append(out, a.Phase)
 	}
 	return strings.Join(out, ", ")
 }

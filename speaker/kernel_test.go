@@ -13,7 +13,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/filter"
 	"github.com/holdfast-lb/holdfast/internal/kernel"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
@@ -99,7 +98,7 @@ func TestGuardWithoutLabels(t *testing.T) {
 			Address: netip.MustParseAddr("192.0.2.10"), Protocol: "TCP", Port: 80, Access: lb.Access{Restricted: true, ConnectionLimit: 3},
 			ClusterIP: netip.MustParseAddr("10.96.0.7"),
 		}}}}
-		if err := g.set(p, nil, lb.Node{}, []link.Link{{Name: "eth0"}}); err != nil {
+		if err := g.set(p, nil, lb.Node{}, []lb.Interface{{Name: "eth0"}}); err != nil {
 			t.Fatal(err)
 		}
 		rules := nstest.Self(t).Output("nft", "list", "ruleset")

@@ -5,21 +5,20 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // localMember returns the metadata of this node: the links on which it can announce. A link without carrier does not
 // count.
-func localMember(links []link.Link, refused []layer2.Refusal, silent map[string]bool) lb.Member {
+func localMember(links []lb.Interface, refused []lb.Refusal, silent map[string]bool) lb.Member {
 	var m lb.Member
 	for _, l := range links {
 		if !l.CanAnnounce() {
 			continue
 		}
 		out := lb.Link{Name: l.Name, MAC: l.MAC, Default: l.Usable(), Silent: silent[l.Name], Addresses: ownAddresses(l)}
-		out.Refused = slices.ContainsFunc(refused, func(r layer2.Refusal) bool { return r.Link == l.Name })
+		out.Refused = slices.ContainsFunc(refused, func(r lb.Refusal) bool { return r.Link == l.Name })
 		for _, p := range l.Prefixes {
 			if !p.Addr().IsLinkLocalUnicast() {
 				out.Prefixes = append(out.Prefixes, p.Masked())
@@ -46,7 +45,7 @@ func surroundings(s lb.State, node string) link.Surroundings {
 
 // ownAddresses returns the addresses by which others on a link reach this node, one of each family. For IPv6 it is the
 // link-local address, which does not depend on subnets.
-func ownAddresses(l link.Link) []netip.Addr {
+func ownAddresses(l lb.Interface) []netip.Addr {
 	var out []netip.Addr
 	for _, p := range l.Prefixes {
 		if p.Addr().Is4() && p.Bits() < p.Addr().BitLen() && !p.Addr().IsLinkLocalUnicast() {
@@ -84,8 +83,8 @@ func applyMembers(s *lb.State, metadata map[string]lb.Member) {
 }
 
 // macsOf returns the MACs of the links of all speakers.
-func macsOf(metadata map[string]lb.Member) map[link.MAC]bool {
-	macs := map[link.MAC]bool{}
+func macsOf(metadata map[string]lb.Member) map[lb.MAC]bool {
+	macs := map[lb.MAC]bool{}
 	for _, m := range metadata {
 		for _, l := range m.Links {
 			macs[l.MAC] = true

@@ -5,26 +5,24 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 func TestLocalMember(t *testing.T) {
-	mac := link.MAC{2, 0, 0, 0, 0, 1}
+	mac := lb.MAC{2, 0, 0, 0, 0, 1}
 	prefixes := func(p ...string) (out []netip.Prefix) {
 		for _, s := range p {
 			out = append(out, netip.MustParsePrefix(s))
 		}
 		return out
 	}
-	got := localMember([]link.Link{
+	got := localMember([]lb.Interface{
 		{Name: "lo", Up: true, Loopback: true, Prefixes: prefixes("127.0.0.1/8")},
 		{Name: "eth0", Up: true, MAC: mac, Prefixes: prefixes("192.0.2.1/24", "fe80::1/64", "2001:db8::1/64")},
 		{Name: "eth1", MAC: mac, Prefixes: prefixes("198.51.100.1/24")},
-		{Name: "veth1", Up: true, MAC: mac, Prefixes: prefixes("fe80::2/64")},
-		{Name: "docker0", Up: true, MAC: mac, Prefixes: prefixes("172.17.0.1/16")},
-	}, []layer2.Refusal{{Link: "docker0"}, {Link: "eth1"}}, map[string]bool{"docker0": true})
+		{Name: "veth1", Up: true, MAC: mac, NoClients: true, Prefixes: prefixes("fe80::2/64")},
+		{Name: "docker0", Up: true, MAC: mac, NoClients: true, Prefixes: prefixes("172.17.0.1/16")},
+	}, []lb.Refusal{{Link: "docker0"}, {Link: "eth1"}}, map[string]bool{"docker0": true})
 	addresses := func(a ...string) (out []netip.Addr) {
 		for _, s := range a {
 			out = append(out, netip.MustParseAddr(s))

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/filter"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
-	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -20,7 +20,7 @@ func TestMetricsRegister(t *testing.T) {
 	w := &syncer{membership: &membership{}, hang: &hang{}}
 	for _, c := range []prometheus.Collector{
 		w, w.heartbeatProcess(),
-		layer2.New(layer2.Config{Log: log, Links: func() []link.Link { return nil }}),
+		layer2.New(layer2.Config{Log: log, Links: func() []lb.Interface { return nil }}),
 		bgp.New(bgp.Config{Log: log, Command: testEngine, Kick: func() {}}),
 		bfd.New(bfd.Config{Log: log, Changed: func() {}}),
 		filter.New(filter.Config{Log: log}),

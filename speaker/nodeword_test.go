@@ -109,12 +109,12 @@ func TestNodeWord(t *testing.T) {
 // TestNodeAddress: a node's address is an InternalIP that is on its links, in whatever order its cloud controller lists its
 // addresses; others dial it as the address of its speaker's pod.
 func TestNodeAddress(t *testing.T) {
-	links := func(prefixes ...string) []link.Link {
-		l := link.Link{Name: "eth0"}
+	links := func(prefixes ...string) []lb.Interface {
+		l := lb.Interface{Name: "eth0"}
 		for _, p := range prefixes {
 			l.Prefixes = append(l.Prefixes, netip.MustParsePrefix(p))
 		}
-		return []link.Link{l}
+		return []lb.Interface{l}
 	}
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1"}}
 	n.Status.Addresses = []corev1.NodeAddress{
@@ -124,7 +124,7 @@ func TestNodeAddress(t *testing.T) {
 	s, _ := config.Compile(config.Objects{Nodes: []*corev1.Node{n}}, config.Options{})
 	for _, tt := range []struct {
 		name  string
-		links []link.Link
+		links []lb.Interface
 		want  string
 	}{
 		{"behind address translation", links("10.0.0.1/24", "fd00::1/64"), "[10.0.0.1 fd00::1]"},

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bfd"
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/unnumbered"
 )
@@ -23,7 +24,7 @@ type paths struct {
 	finder *unnumbered.Finder
 	loop   *daemon.Loop
 
-	links func() []link.Link
+	links func() []lb.Interface
 	// podLinks are prefixes of the names of pods' links, beside those that network plugins use.
 	podLinks []string
 	// wanted is what the last plan wants; nil before the first. applied: BGP knows its peers.
@@ -48,7 +49,7 @@ type waiting struct {
 }
 
 // newPaths couples BGP to a Monitor of its own, which calls changed when the state of a session changed, and to a Finder on links.
-func newPaths(log *slog.Logger, b *bgp.Speaker, links func() []link.Link, podLinks []string, changed func()) *paths {
+func newPaths(log *slog.Logger, b *bgp.Speaker, links func() []lb.Interface, podLinks []string, changed func()) *paths {
 	p := &paths{bgp: b, links: links, podLinks: podLinks}
 	p.loop = daemon.NewLoop(daemon.LoopConfig{Name: "paths", Log: log, Sync: p.sync})
 	p.bfd = bfd.New(bfd.Config{Log: log, Changed: func() { p.loop.Hurry(); changed() }})

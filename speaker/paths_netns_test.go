@@ -12,7 +12,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bfd"
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -86,11 +85,11 @@ func TestPathsWithBIRD(t *testing.T) {
 // startPaths runs BGP and BFD of a speaker, the latter in this process.
 func startPaths(t *testing.T) *paths {
 	t.Helper()
-	return startPathsOn(t, func() []link.Link { return readLinks(t) })
+	return startPathsOn(t, func() []lb.Interface { return readLinks(t) })
 }
 
 // startPathsOn runs them on links.
-func startPathsOn(t *testing.T, links func() []link.Link) *paths {
+func startPathsOn(t *testing.T, links func() []lb.Interface) *paths {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	var p *paths

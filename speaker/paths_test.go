@@ -112,7 +112,7 @@ func nowhere(netip.Addr, netip.Addr) int { return 0 }
 
 // A session is one across routers with ebgpMultiHop, and within an AS if the router is on no link of the node.
 func TestBFDPeers(t *testing.T) {
-	links := []link.Link{{Name: "eth0", Index: 2, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}}}
+	links := []lb.Interface{{Name: "eth0", Index: 2, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}}}
 	outside := []int{1, 2}
 	for address, want := range map[string][3]bool{
 		// eBGP, eBGP with ebgpMultiHop, iBGP
@@ -139,7 +139,7 @@ func TestBFDPeers(t *testing.T) {
 // TTL security of more than one hop makes the session of a router of another AS one across routers, and so many hops may be
 // between. The profile may allow more.
 func TestBFDPeersTTLSecurity(t *testing.T) {
-	links := []link.Link{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}}
+	links := []lb.Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}}
 	type session struct {
 		multiHop   bool
 		minimumTTL uint8
@@ -190,7 +190,7 @@ func TestBFDPeersUnnumbered(t *testing.T) {
 		return unnumbered.Router{Looking: true}
 	})
 	want := []bfd.Peer{{Name: "a", Address: netip.MustParseAddr("fe80::a"), Source: netip.MustParseAddr("fe80::1"), Interface: "eth0", Links: []int{7}}}
-	wanted := bfdPeers(peers, []link.Link{{Name: "eth0", Index: 7}}, nil, nowhere)
+	wanted := bfdPeers(peers, []lb.Interface{{Name: "eth0", Index: 7}}, nil, nowhere)
 	if diff := cmp.Diff(want, wanted, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/relay"
 )
@@ -19,7 +18,7 @@ type relays struct {
 }
 
 // newRelays returns relays that kick when some of them end.
-func newRelays(log *slog.Logger, s settings, links func() []link.Link, kick func()) *relays {
+func newRelays(log *slog.Logger, s settings, links func() []lb.Interface, kick func()) *relays {
 	r := relay.New(relay.Config{Log: log, Links: links, Changed: kick})
 	return &relays{kept{table: r, on: s.relay}, r}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nft"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/relay"
@@ -29,16 +28,16 @@ func desiredRelay(since time.Time) relay.Desired {
 }
 
 // oneLink gives the namespace a link, and returns a source of links.
-func oneLink(t *testing.T, self *nstest.NS) func() []link.Link {
+func oneLink(t *testing.T, self *nstest.NS) func() []lb.Interface {
 	nstest.Veth(t, self, "eth0", nstest.New(t), "eth0")
-	return func() []link.Link {
+	return func() []lb.Interface {
 		l := self.Link("eth0").Attrs()
-		return []link.Link{{Index: l.Index, Name: l.Name, MAC: link.MACFrom(l.HardwareAddr), Up: true, Broadcast: true}}
+		return []lb.Interface{{Index: l.Index, Name: l.Name, MAC: lb.MACFrom(l.HardwareAddr), Up: true}}
 	}
 }
 
 // earlierRun leaves a relay in the kernel.
-func earlierRun(t *testing.T, links func() []link.Link) {
+func earlierRun(t *testing.T, links func() []lb.Interface) {
 	t.Helper()
 	former := relay.New(relay.Config{Log: slog.New(slog.DiscardHandler), Links: links})
 	ctx, stop := context.WithCancel(t.Context())

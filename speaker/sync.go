@@ -92,7 +92,7 @@ type planned struct {
 
 // inputs are what one run reads from everything but the membership.
 type inputs struct {
-	links []link.Link
+	links []lb.Interface
 	// state has what the API server says, and the addresses of this node's links. While the API server is away, it is what
 	// that said last.
 	state lb.State
@@ -138,7 +138,7 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 
 // read compiles the objects of the API server, unless they are as before, and the links: the death of a node changes no
 // object, and its addresses must not wait. Their problems are the controller's to report.
-func (w *syncer) read(links []link.Link) inputs {
+func (w *syncer) read(links []lb.Interface) inputs {
 	if v := w.cluster.Version(); v != w.version {
 		w.compiled, _ = w.compiler.Compile(w.cluster.Objects(), w.options)
 		w.version = v
@@ -217,7 +217,7 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State, metadata
 
 // apply plans, and sets every sink in this order: withdraw what goes, filter, relay, serve what is new, announce. The filter
 // precedes the announcements because kube-proxy may know an address already, and a client the MAC of any node.
-func (w *syncer) apply(in inputs, state lb.State, macs map[link.MAC]bool) (plan.Plan, error) {
+func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Plan, error) {
 	last := w.last.Load().plan()
 	p := w.relays.plan(w.node, state)
 	if rest, less := last.Staying(p); less {
@@ -250,7 +250,7 @@ func (w *syncer) starts(fresh map[lb.Key][]netip.Addr) []lb.Start {
 
 // announce sets the sinks that attract traffic. If this run was found to hang, others take over by now, and the next plan is
 // the first one to tell which addresses are this node's.
-func (w *syncer) announce(in inputs, p plan.Plan, macs map[link.MAC]bool) {
+func (w *syncer) announce(in inputs, p plan.Plan, macs map[lb.MAC]bool) {
 	if w.hung.Load() && !in.stopping {
 		return
 	}

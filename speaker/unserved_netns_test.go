@@ -7,7 +7,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/headstart"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
@@ -27,7 +26,7 @@ func TestHeadStartIsServed(t *testing.T) {
 			return lb.Start{Service: s.Key, Address: address, Protocol: "TCP", Port: port, Endpoints: []netip.AddrPort{netip.AddrPortFrom(address, 8080)}}
 		}
 		w := &syncer{node: "w1", filter: newTestGuard(false), headstart: headstart.New(slog.New(slog.DiscardHandler))}
-		if err := w.filter.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, []link.Link{{Name: "eth0"}}); err != nil || !w.filter.inForce() {
+		if err := w.filter.set(plan.Plan{}, nil, lb.Node{Name: "w1"}, []lb.Interface{{Name: "eth0"}}); err != nil || !w.filter.inForce() {
 			t.Fatalf("no filter: %v", err)
 		}
 		ports := w.healthPorts(in)

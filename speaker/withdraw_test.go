@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/headstart"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
@@ -40,7 +41,7 @@ func TestMarkRemoved(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		noLinks := func() []link.Link { return nil }
+		noLinks := func() []lb.Interface { return nil }
 		cluster, err := k8s.New(clients, k8s.Config{Log: log, Component: "test", Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() {}})
 		if err != nil {
 			t.Fatal(err)
@@ -54,7 +55,7 @@ func TestMarkRemoved(t *testing.T) {
 			liveness:  liveness.New(liveness.Config{Log: log, SilenceChanged: func() {}}),
 			conntrack: conntrack.New(log),
 			headstart: headstart.New(log),
-			report:    report.New(report.Config{Log: log, NodeName: "w1", Cluster: cluster, Layer2: l2, Sessions: peers.Sessions, Foreign: func() []link.Neighbour { return nil }}),
+			report:    report.New(report.Config{Log: log, NodeName: "w1", Cluster: cluster, Layer2: l2, Sessions: peers.Sessions, Foreign: func() []lb.Neighbour { return nil }}),
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		var group errgroup.Group

@@ -9,12 +9,12 @@ import (
 	"github.com/mdlayher/ethernet"
 	"github.com/mdlayher/ndp"
 
-	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // neighborAdvertisement answers a solicitation. An asker without an address gets an
 // unsolicited answer to all nodes (RFC 4861 section 7.2.4).
-func neighborAdvertisement(l *link.Link, mac link.MAC, m message) ([]byte, error) {
+func neighborAdvertisement(l *lb.Interface, mac lb.MAC, m message) ([]byte, error) {
 	if m.sender.IsUnspecified() {
 		return advertisement(l, m.target, mac, allNodes, false)
 	}
@@ -22,7 +22,7 @@ func neighborAdvertisement(l *link.Link, mac link.MAC, m message) ([]byte, error
 }
 
 // unsolicitedNA makes an announcement to all nodes on the link (RFC 4861 section 7.2.6) or to one.
-func unsolicitedNA(l *link.Link, addr netip.Addr, _ int, to *machine) ([]byte, error) {
+func unsolicitedNA(l *lb.Interface, addr netip.Addr, _ int, to *machine) ([]byte, error) {
 	if to == nil {
 		to = &allNodes
 	}
@@ -34,7 +34,7 @@ var allNodes = machine{addr: netip.IPv6LinkLocalAllNodes(), mac: groupMAC(netip.
 
 // advertisement maps the target to the MAC. Only an answer to one node has the
 // Solicited flag (RFC 4861 section 4.4).
-func advertisement(l *link.Link, target netip.Addr, mac link.MAC, to machine, solicited bool) ([]byte, error) {
+func advertisement(l *lb.Interface, target netip.Addr, mac lb.MAC, to machine, solicited bool) ([]byte, error) {
 	source := l.LinkLocal()
 	if !source.IsValid() {
 		source = target
@@ -50,7 +50,7 @@ func advertisement(l *link.Link, target netip.Addr, mac link.MAC, to machine, so
 
 // detectDuplicate asks without a source address, so that no cache learns one
 // (RFC 4862 section 5.4.2).
-func detectDuplicate(l *link.Link, addr netip.Addr) ([]byte, error) {
+func detectDuplicate(l *lb.Interface, addr netip.Addr) ([]byte, error) {
 	group, err := ndp.SolicitedNodeMulticast(addr)
 	if err != nil {
 		return nil, fmt.Errorf("make neighbor solicitation: %w", err)
@@ -64,7 +64,7 @@ var errNoSource = errors.New("the link has no IPv6 address")
 
 // unicastSolicitation asks one machine only (RFC 4861 section 7.3.3). Its source is an address
 // of this link, preferably the link-local one, which works in any subnet.
-func unicastSolicitation(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, error) {
+func unicastSolicitation(l *lb.Interface, to lb.MAC, addr netip.Addr) ([]byte, error) {
 	var source netip.Addr
 	for _, p := range l.Prefixes {
 		a := p.Addr()
@@ -79,13 +79,13 @@ func unicastSolicitation(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, er
 }
 
 // solicitationFrom asks a machine for its own address; it learns the source from that (RFC 4861 section 7.2.3).
-func solicitationFrom(l *link.Link, source netip.Addr, to machine) ([]byte, error) {
+func solicitationFrom(l *lb.Interface, source netip.Addr, to machine) ([]byte, error) {
 	return icmpFrame(l, to.mac, source, to.addr, &ndp.NeighborSolicitation{TargetAddress: to.addr, Options: []ndp.Option{
 		&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: l.MAC.HardwareAddr()},
 	}})
 }
 
-func icmpFrame(l *link.Link, dst link.MAC, from, to netip.Addr, m ndp.Message) ([]byte, error) {
+func icmpFrame(l *lb.Interface, dst lb.MAC, from, to netip.Addr, m ndp.Message) ([]byte, error) {
 	icmp, err := ndp.MarshalMessageChecksum(m, from, to)
 	if err != nil {
 		return nil, fmt.Errorf("make %v: %w", m.Type(), err)
@@ -105,7 +105,7 @@ func icmpFrame(l *link.Link, dst link.MAC, from, to netip.Addr, m ndp.Message) (
 }
 
 // groupMAC is the Ethernet address of an IPv6 group (RFC 2464 section 7).
-func groupMAC(group netip.Addr) link.MAC {
+func groupMAC(group netip.Addr) lb.MAC {
 	a := group.As16()
-	return link.MAC{0x33, 0x33, a[12], a[13], a[14], a[15]}
+	return lb.MAC{0x33, 0x33, a[12], a[13], a[14], a[15]}
 }

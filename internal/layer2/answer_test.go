@@ -12,7 +12,6 @@ import (
 	"github.com/mdlayher/ndp"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // describe formats a frame we send like a packet capture.
@@ -22,7 +21,7 @@ func describe(frame []byte) string {
 		return err.Error()
 	}
 	mac := func(m []byte) string {
-		return strings.NewReplacer(ourMAC.String(), "us", askerMAC.String(), "asker", "ff:ff:ff:ff:ff:ff", "all").Replace(link.MACFrom(m).String())
+		return strings.NewReplacer(ourMAC.String(), "us", askerMAC.String(), "asker", "ff:ff:ff:ff:ff:ff", "all").Replace(lb.MACFrom(m).String())
 	}
 	head := fmt.Sprintf("%s>%s ", mac(f.Source), mac(f.Destination))
 	if f.EtherType == ethernet.EtherTypeARP {
@@ -60,7 +59,7 @@ func TestAnswer(t *testing.T) {
 	proxied := func(p *arp.Packet, _ *ethernet.Frame) { p.SenderHardwareAddr = otherMAC.HardwareAddr() }
 	for _, tt := range []struct {
 		name  string
-		link  link.Link
+		link  lb.Interface
 		frame []byte
 		want  string
 	}{

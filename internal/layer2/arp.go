@@ -10,7 +10,6 @@ import (
 	"github.com/mdlayher/ethernet"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // arpLen is an ARP packet for Ethernet and IPv4 (RFC 826).
@@ -46,7 +45,7 @@ const (
 
 // parseARP reads an ARP packet (RFC 826). Every packet claims the sender address
 // for its sender (RFC 5227 section 2.4), unless the sender has none yet.
-func parseARP(frame []byte, own link.MAC) (message, outcome) {
+func parseARP(frame []byte, own lb.MAC) (message, outcome) {
 	p, out := header(frame, ethernet.EtherTypeARP, own)
 	if out != answered {
 		return message{}, out
@@ -63,8 +62,8 @@ func parseARP(frame []byte, own link.MAC) (message, outcome) {
 		return message{}, badFormat
 	}
 	m := message{
-		mac: link.MAC(p[8:offSenderIP]), sender: netip.AddrFrom4([4]byte(p[offSenderIP:18])),
-		direct: link.MAC(frame[offDestination:offSource]) == own,
+		mac: lb.MAC(p[8:offSenderIP]), sender: netip.AddrFrom4([4]byte(p[offSenderIP:18])),
+		direct: lb.MAC(frame[offDestination:offSource]) == own,
 	}
 	if !m.mac.IsUnicast() || m.sender.IsMulticast() {
 		return message{}, badSender
@@ -85,18 +84,18 @@ func parseARP(frame []byte, own link.MAC) (message, outcome) {
 
 // station is one end of an ARP packet.
 type station struct {
-	mac link.MAC
+	mac lb.MAC
 	ip  netip.Addr
 }
 
 // arpReply answers the asker only. In the answer to a probe the target address is
 // the probe's sender address 0.0.0.0 (RFC 5227 section 2.1.1).
-func arpReply(l *link.Link, mac link.MAC, m message) ([]byte, error) {
+func arpReply(l *lb.Interface, mac lb.MAC, m message) ([]byte, error) {
 	return arpFrame(l, arp.OperationReply, station{mac, m.target}, station{m.mac, m.sender}, m.mac.HardwareAddr())
 }
 
 // arpProbe asks without changing any ARP cache (RFC 5227 section 2.1.1).
-func arpProbe(l *link.Link, addr netip.Addr) ([]byte, error) {
+func arpProbe(l *lb.Interface, addr netip.Addr) ([]byte, error) {
 	unspecified := station{l.MAC, netip.IPv4Unspecified()}
 	return arpFrame(l, arp.OperationRequest, unspecified, station{ip: addr}, ethernet.Broadcast)
 }
@@ -105,7 +104,7 @@ func arpProbe(l *link.Link, addr netip.Addr) ([]byte, error) {
 // is an address of this link in the same subnet, which the machine may learn or confirm,
 // as with any request. Without such an address it asks like a probe, which changes no
 // cache and is answered too (RFC 5227 section 2.1.1).
-func arpQuestion(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, error) {
+func arpQuestion(l *lb.Interface, to lb.MAC, addr netip.Addr) ([]byte, error) {
 	us := station{l.MAC, netip.IPv4Unspecified()}
 	for _, p := range l.Prefixes {
 		if p.Contains(addr) && p.Addr() != addr {
@@ -118,7 +117,7 @@ func arpQuestion(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, error) {
 
 // gratuitousARP announces by a request (RFC 5227 section 2.3) or by a reply: some stacks learn from only one of them. One
 // machine gets a reply.
-func gratuitousARP(l *link.Link, addr netip.Addr, turn int, to *machine) ([]byte, error) {
+func gratuitousARP(l *lb.Interface, addr netip.Addr, turn int, to *machine) ([]byte, error) {
 	us := station{l.MAC, addr}
 	switch {
 	case to != nil:
@@ -131,11 +130,11 @@ func gratuitousARP(l *link.Link, addr netip.Addr, turn int, to *machine) ([]byte
 }
 
 // arpRequestFrom asks a machine for its own address, which every stack learns the sender from (RFC 826).
-func arpRequestFrom(l *link.Link, addr netip.Addr, to machine) ([]byte, error) {
+func arpRequestFrom(l *lb.Interface, addr netip.Addr, to machine) ([]byte, error) {
 	return arpFrame(l, arp.OperationRequest, station{l.MAC, addr}, station{ip: to.addr}, to.mac.HardwareAddr())
 }
 
-func arpFrame(l *link.Link, op arp.Operation, sender, target station, dst net.HardwareAddr) ([]byte, error) {
+func arpFrame(l *lb.Interface, op arp.Operation, sender, target station, dst net.HardwareAddr) ([]byte, error) {
 	p, err := arp.NewPacket(op, sender.mac.HardwareAddr(), sender.ip, target.mac.HardwareAddr(), target.ip)
 	if err != nil {
 		return nil, fmt.Errorf("make ARP packet: %w", err)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 const (
@@ -55,9 +54,9 @@ type audit struct {
 	owners  *map[netip.Addr][][6]byte
 	records map[netip.Addr]*record
 	// shared are the MACs of announcing speakers, with where and since when we hear them.
-	shared [families]map[link.MAC]hearing
+	shared [families]map[lb.MAC]hearing
 	// own are the MACs of this node.
-	own  map[link.MAC]bool
+	own  map[lb.MAC]bool
 	taps map[int][families]*tap
 	// turned, linked and walked are when each was last done.
 	turned, linked, walked moment
@@ -85,7 +84,7 @@ type record struct {
 	// owner and other are when the owner and other speakers announced it; by is the last
 	// of those speakers.
 	owner, other period
-	by           link.MAC
+	by           lb.MAC
 	// doubled is the end of the time counted so far.
 	doubled moment
 }
@@ -102,7 +101,7 @@ type hearing struct {
 func newAudit(r *Responder) *audit {
 	return &audit{
 		r: r, start: r.now().Add(-time.Second), totals: &r.counts.audit, records: make(map[netip.Addr]*record),
-		shared: [families]map[link.MAC]hearing{{}, {}}, taps: make(map[int][families]*tap), refused: make(map[string]bool),
+		shared: [families]map[lb.MAC]hearing{{}, {}}, taps: make(map[int][families]*tap), refused: make(map[string]bool),
 	}
 }
 
@@ -185,7 +184,7 @@ func (a *audit) plan(addr netip.Addr, macs [][6]byte, s *status, now moment) {
 }
 
 // claim handles a speaker's announcement of an address.
-func (a *audit) claim(index int, addr netip.Addr, mac link.MAC, now moment) {
+func (a *audit) claim(index int, addr netip.Addr, mac lb.MAC, now moment) {
 	if !a.table.speakers[mac] || a.own[mac] {
 		return
 	}
@@ -219,7 +218,7 @@ func (a *audit) longest() time.Duration {
 func (a *audit) gap() time.Duration { return a.longest() + auditMargin }
 
 // announced reports whether this node announces an address that it owns.
-func (a *audit) announced(rec *record) bool { return rec.status.is() == Ours && a.r.lease.valid() }
+func (a *audit) announced(rec *record) bool { return rec.status.is() == ours && a.r.lease.valid() }
 
 func (s *period) extend(now moment, gap time.Duration) {
 	if s.last == 0 || now-s.last > gap {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -14,7 +14,7 @@ import (
 func TestAuditHears(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLAN(t)
-		owner := link.MACFrom(l.other.MAC("eth0"))
+		owner := lb.MACFrom(l.other.MAC("eth0"))
 		d := l.elsewhere()
 		d.Owners = map[netip.Addr][][6]byte{v4: {owner}, v6: {owner}}
 		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 1 })
@@ -45,14 +45,14 @@ func TestAskersOfOthersAddresses(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLAN(t)
 		d := l.elsewhere()
-		owner := [][6]byte{link.MACFrom(l.other.MAC("eth0"))}
+		owner := [][6]byte{lb.MACFrom(l.other.MAC("eth0"))}
 		d.Owners = map[netip.Addr][][6]byte{v4: owner, v6: owner}
 		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 1 })
 		l.first.Set(d)
-		far := link.MACFrom(l.far.MAC("eth0"))
+		far := lb.MACFrom(l.far.MAC("eth0"))
 		for _, tt := range []struct{ nobodys, dead, asker netip.Addr }{{foreign4, v4, asker4}, {foreign6, v6, asker6}} {
 			knows := func() bool {
-				return slices.Contains(l.first.Foreign("eth0", 8), Question{Link: "eth0", MAC: far, Address: tt.asker})
+				return slices.Contains(l.first.Foreign("eth0", 8), lb.Question{Link: "eth0", MAC: far, Address: tt.asker})
 			}
 			for range 3 {
 				l.far.Send(tt.nobodys)

@@ -6,26 +6,25 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // The audit's speakers: this node, the asker, whose second link is secondMAC, and the other one.
 var (
-	secondMAC = link.MAC{0x02, 0x53, 0, 0, 0, 0x12}
-	three     = map[link.MAC]bool{ourMAC: true, askerMAC: true, secondMAC: true, otherMAC: true}
+	secondMAC = lb.MAC{0x02, 0x53, 0, 0, 0, 0x12}
+	three     = map[lb.MAC]bool{ourMAC: true, askerMAC: true, secondMAC: true, otherMAC: true}
 )
 
 // event happens at a given second: an announcement or a new plan.
 type event struct {
 	at    float64
-	by    link.MAC
+	by    lb.MAC
 	of    netip.Addr
 	plan  *Desired
 	stall time.Duration
 }
 
 // repeat returns periodic announcements of v4.
-func repeat(by link.MAC, of netip.Addr, from, to, every float64) (out []event) {
+func repeat(by lb.MAC, of netip.Addr, from, to, every float64) (out []event) {
 	for at := from; at <= to; at += every {
 		out = append(out, event{at: at, by: by, of: of})
 	}
@@ -33,9 +32,9 @@ func repeat(by link.MAC, of netip.Addr, from, to, every float64) (out []event) {
 }
 
 // burst returns the announcements of a node that takes an address over, and has it for two seconds.
-func burst(by link.MAC, at float64) []event { return repeat(by, v4, at, at+2, 1) }
+func burst(by lb.MAC, at float64) []event { return repeat(by, v4, at, at+2, 1) }
 
-func planned(by ...link.MAC) *Desired {
+func planned(by ...lb.MAC) *Desired {
 	d := &Desired{Speakers: three, Owners: map[netip.Addr][][6]byte{}}
 	for _, addr := range []netip.Addr{v4, v6, foreign4} {
 		for _, mac := range by {
@@ -86,7 +85,7 @@ func rehearse(t *testing.T, first *Desired, events ...[]event) (doubled, unclaim
 }
 
 func TestAudit(t *testing.T) {
-	all := func(by link.MAC, from, to float64) (out []event) {
+	all := func(by lb.MAC, from, to float64) (out []event) {
 		for i, addr := range []netip.Addr{v4, v6, foreign4} {
 			out = append(out, repeat(by, addr, from+10*float64(i), to, 45)...)
 		}
@@ -143,7 +142,7 @@ func TestAudit(t *testing.T) {
 }
 
 // foreignMAC belongs to a foreign machine.
-var foreignMAC = link.MAC{0x02, 0x54, 0, 0, 0, 0x01}
+var foreignMAC = lb.MAC{0x02, 0x54, 0, 0, 0, 0x01}
 
 // TestHeardFilter: only unsolicited announcements to all neighbours pass, and questions for the addresses of others.
 func TestHeardFilter(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -202,7 +201,7 @@ func farWire(t testing.TB, ns *nstest.NS, proto protocol) wire {
 	return wireOn(t, ns, eth0In(ns), proto)
 }
 
-func wireOn(t testing.TB, ns *nstest.NS, l link.Link, proto protocol) (w wire) {
+func wireOn(t testing.TB, ns *nstest.NS, l lb.Interface, proto protocol) (w wire) {
 	t.Helper()
 	ns.Do(func() {
 		var err error

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // TestDefenceAgainstBursts: another machine claims an address in bursts of five, once a second. A gateway and a machine that asked
@@ -18,7 +17,7 @@ import (
 // Trap: the defence leaves after the first claim of a burst, the other four win, and what comes within ten seconds is dropped.
 func TestDefenceAgainstBursts(t *testing.T) {
 	const seconds = 35
-	third, eth1 := link.MAC{2, 0x53, 0, 0, 0, 4}, link.Link{Index: 3, Name: "eth1", MAC: link.MAC{2, 0x53, 0, 0, 0, 5}, Up: true}
+	third, eth1 := lb.MAC{2, 0x53, 0, 0, 0, 4}, lb.Interface{Index: 3, Name: "eth1", MAC: lb.MAC{2, 0x53, 0, 0, 0, 5}, Up: true}
 	for family, tt := range []struct {
 		addr     netip.Addr
 		gateway  string
@@ -32,8 +31,8 @@ func TestDefenceAgainstBursts(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			lan := newFakeLAN(eth0, eth1)
 			r := lan.responder()
-			r.gateways = func(int) []link.Neighbour {
-				return []link.Neighbour{{Address: netip.MustParseAddr(tt.gateway), MAC: otherMAC}}
+			r.gateways = func(int) []lb.Neighbour {
+				return []lb.Neighbour{{Address: netip.MustParseAddr(tt.gateway), MAC: otherMAC}}
 			}
 			defer run(t, r)()
 			r.Set(Desired{Announcements: []lb.Announcement{{Address: tt.addr}}})
@@ -98,7 +97,7 @@ func TestDefenceOfMany(t *testing.T) {
 	s := newSchedule(timers, &pace{}, between)
 	set := manyAddresses(1000)
 	for _, a := range set {
-		s.put(a.Address, job{Ours, nil}, now)
+		s.put(a.Address, job{ours, nil}, now)
 	}
 	sent := make(map[use]int)
 	for range 60 * 1000 {

@@ -11,7 +11,6 @@ import (
 	"github.com/mdlayher/ethernet"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -37,7 +36,7 @@ func twoOwners(t *testing.T) []struct {
 	claim          []byte
 	answer, ofOurs []byte
 } {
-	answer4 := func(mac link.MAC) []byte {
+	answer4 := func(mac lb.MAC) []byte {
 		return arpRequest(netip.IPv4Unspecified(), func(p *arp.Packet, f *ethernet.Frame) {
 			p.Operation, p.SenderIP, p.SenderHardwareAddr = arp.OperationReply, v4, mac.HardwareAddr()
 			f.Source, f.Destination = askerMAC.HardwareAddr(), ourMAC.HardwareAddr()
@@ -120,7 +119,7 @@ func TestLeftoverOwner(t *testing.T) {
 		nstest.Until(t, within, "a conflict of both", func() bool {
 			found := 0
 			for _, a := range l.first.State().Addresses {
-				if a.Answered() && len(a.Conflicts) == 1 && a.Conflicts[0].MAC == link.MACFrom(l.other.MAC("eth0")) {
+				if a.Answered && len(a.Conflicts) == 1 && a.Conflicts[0].MAC == lb.MACFrom(l.other.MAC("eth0")) {
 					found++
 				}
 			}

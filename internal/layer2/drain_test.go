@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // TestDrainedThenPoweredOff: a node with 10,000 addresses is drained, and powered off as soon as it has handed over the last of
@@ -30,7 +29,7 @@ func TestDrainedThenPoweredOff(t *testing.T) {
 			yield = append(yield, a4, a6)
 		}
 		slices.SortFunc(yield, netip.Addr.Compare)
-		speakers := map[link.MAC]bool{ourMAC: true, otherMAC: true}
+		speakers := map[lb.MAC]bool{ourMAC: true, otherMAC: true}
 		former.Set(Desired{Announcements: moved, Speakers: speakers})
 		synctest.Wait()
 		owner.Set(Desired{Announcements: moved, Speakers: speakers})

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/net/bpf"
 
 	"github.com/holdfast-lb/holdfast/internal/keyed"
-	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // An echo is a question to the speaker behind a MAC, and its answer. It exists because a switch may answer ARP and
@@ -55,10 +55,10 @@ func (e *echoes) protocol() protocol {
 		etherType: etherTypeEcho,
 		filter:    func([]netip.Addr) []bpf.Instruction { return echoesOf(echoQuestion) },
 		parse:     e.parse,
-		answer: func(l *link.Link, _ link.MAC, m message) ([]byte, error) {
+		answer: func(l *lb.Interface, _ lb.MAC, m message) ([]byte, error) {
 			return e.frame(l, m.mac, echoAnswer, m.nonce, m.target)
 		},
-		question: func(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, error) {
+		question: func(l *lb.Interface, to lb.MAC, addr netip.Addr) ([]byte, error) {
 			var nonce [8]byte
 			rand.Read(nonce[:]) // never fails
 			return e.frame(l, to, echoQuestion, max(1, binary.BigEndian.Uint64(nonce[:])), addr)
@@ -91,7 +91,7 @@ func (e *echoes) setKeys(keys [][]byte) error {
 	return nil
 }
 
-func (e *echoes) frame(l *link.Link, to link.MAC, kind byte, nonce uint64, addr netip.Addr) ([]byte, error) {
+func (e *echoes) frame(l *lb.Interface, to lb.MAC, kind byte, nonce uint64, addr netip.Addr) ([]byte, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.seals) == 0 {
@@ -108,12 +108,12 @@ func (e *echoes) frame(l *link.Link, to link.MAC, kind byte, nonce uint64, addr 
 func nonceOf(frame []byte) uint64 { return binary.BigEndian.Uint64(frame[offNonce:]) }
 
 // parse reads an echo. What does not begin like one of ours costs a comparison.
-func (e *echoes) parse(frame []byte, own link.MAC) (message, outcome) {
+func (e *echoes) parse(frame []byte, own lb.MAC) (message, outcome) {
 	_, out := header(frame, etherTypeEcho, own)
 	switch {
 	case out != answered:
 		return message{}, out
-	case link.MAC(frame[offDestination:offSource]) != own:
+	case lb.MAC(frame[offDestination:offSource]) != own:
 		return message{}, notToUs
 	case len(frame) < echoLen:
 		return message{}, badLength
@@ -122,7 +122,7 @@ func (e *echoes) parse(frame []byte, own link.MAC) (message, outcome) {
 	case !e.opens(frame[:echoLen]):
 		return message{}, badKey
 	}
-	m := message{mac: link.MAC(frame[offSource:offEtherType]), nonce: nonceOf(frame), direct: true}
+	m := message{mac: lb.MAC(frame[offSource:offEtherType]), nonce: nonceOf(frame), direct: true}
 	addr := netip.AddrFrom16([16]byte(frame[offAddress:offTag])).Unmap()
 	if frame[offKind] == echoQuestion {
 		m.target = addr

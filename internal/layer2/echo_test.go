@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // keyOf makes keys that differ by an octet.
@@ -29,7 +28,7 @@ func keyedBy(keys ...byte) *echoes {
 
 // echoed is an echo from the asker to us, sealed by a key.
 func echoed(key, kind byte, nonce uint64, addr netip.Addr) []byte {
-	frame, err := keyedBy(key).frame(&link.Link{MAC: askerMAC}, ourMAC, kind, nonce, addr)
+	frame, err := keyedBy(key).frame(&lb.Interface{MAC: askerMAC}, ourMAC, kind, nonce, addr)
 	if err != nil {
 		panic(err)
 	}
@@ -166,7 +165,7 @@ func TestWhatCountsAsEcho(t *testing.T) {
 		{"by ARP", replyTo(ourMAC, askerMAC, askerMAC, v4), false},
 	} {
 		a := &asked{frame: asks}
-		in := &inquiry{r: r, speakers: speakers, asked: map[Question]*asked{{Link: "eth0", MAC: askerMAC, Address: v4, Echo: true}: a}}
+		in := &inquiry{r: r, speakers: speakers, asked: map[lb.Question]*asked{{Link: "eth0", MAC: askerMAC, Address: v4, Echo: true}: a}}
 		for _, p := range []protocol{proto, arpProtocol()} {
 			in.heard(&tap{link: eth0, proto: p}, tt.frame)
 		}

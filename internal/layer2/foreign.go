@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 const (
@@ -28,7 +27,7 @@ const (
 // machine is a foreign machine on a link.
 type machine struct {
 	addr netip.Addr
-	mac  link.MAC
+	mac  lb.MAC
 	seen time.Time
 	// answered: it answered a question of ours, so it is more than a sender address.
 	answered bool
@@ -42,7 +41,7 @@ type foreignMachines struct {
 	// heard by family. The reader of that family writes, the audit, and whoever asks: of two writes at once one may be lost.
 	heard [families][mostMachines]atomic.Pointer[machine]
 	// gateways as last read from the kernel.
-	gateways atomic.Pointer[[]link.Neighbour]
+	gateways atomic.Pointer[[]lb.Neighbour]
 }
 
 // foreignByLink are keyed by link name. They outlive ports.
@@ -58,7 +57,7 @@ func (c *foreignByLink) on(name string) *foreignMachines {
 
 // asker records who asks for a planned address, if it is no speaker, and asks for itself.
 func (r *Responder) asker(t *table, c *foreignMachines, m message, frame []byte) {
-	if !t.speakers[m.mac] && m.mac == link.MAC(frame[offSource:offEtherType]) {
+	if !t.speakers[m.mac] && m.mac == lb.MAC(frame[offSource:offEtherType]) {
 		c.record(number(lb.FamilyOf(m.target)), machine{addr: m.sender, mac: m.mac, seen: r.now()})
 	}
 }
@@ -104,11 +103,11 @@ func (r *Responder) answered(e *tap, m message) {
 
 // learn takes the present gateways. It keeps a MAC that the kernel has forgotten: the
 // kernel forgets machines that it cannot reach, which is when we need to ask them.
-func (c *foreignMachines) learn(gateways []link.Neighbour) {
+func (c *foreignMachines) learn(gateways []lb.Neighbour) {
 	before := c.gateways.Load()
 	for i := range gateways {
 		g := &gateways[i]
-		if g.MAC != (link.MAC{}) || before == nil {
+		if g.MAC != (lb.MAC{}) || before == nil {
 			continue
 		}
 		for _, known := range *before {
@@ -144,11 +143,11 @@ func (r *Responder) learnGateways(ctx context.Context) {
 // The default gateways come first, then machines that asked for a planned address, of any speaker, in the last ten
 // minutes: those that answered a question of ours, and then the others, each latest first, IPv4 and IPv6 by turns.
 // Second addresses of the same machine come last.
-func (r *Responder) Foreign(linkName string, n int) []Question {
+func (r *Responder) Foreign(linkName string, n int) []lb.Question {
 	machines, again := r.near(r.foreignByLink.on(linkName), 0, 1)
-	var out []Question
+	var out []lb.Question
 	for _, m := range append(machines, again...) {
-		out = append(out, Question{Link: linkName, MAC: m.mac, Address: m.addr})
+		out = append(out, lb.Question{Link: linkName, MAC: m.mac, Address: m.addr})
 	}
 	return out[:min(n, len(out))]
 }
@@ -157,7 +156,7 @@ func (r *Responder) Foreign(linkName string, n int) []Question {
 // the same machines.
 func (r *Responder) near(c *foreignMachines, ofFamilies ...int) (machines, again []machine) {
 	t := r.table.Load()
-	known := make(map[link.MAC]bool)
+	known := make(map[lb.MAC]bool)
 	add := func(m machine) {
 		switch {
 		case !m.mac.IsUnicast() || t.speakers[m.mac] || t.entries[m.addr] != nil:

@@ -10,12 +10,12 @@ import (
 	"github.com/mdlayher/arp"
 	"github.com/mdlayher/ethernet"
 
-	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // host is the MAC and the IPv4 address of the n-th foreign host.
-func host(n byte) (link.MAC, netip.Addr) {
-	return link.MAC{2, 0x54, 0, 0, 0, n}, netip.AddrFrom4([4]byte{192, 0, 2, n})
+func host(n byte) (lb.MAC, netip.Addr) {
+	return lb.MAC{2, 0x54, 0, 0, 0, n}, netip.AddrFrom4([4]byte{192, 0, 2, n})
 }
 
 func askedBy(n byte) []byte {
@@ -29,8 +29,8 @@ func askedBy(n byte) []byte {
 // without an address yet; of many the latest are known.
 func TestForeign(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
-		p.Set(Desired{Announcements: ourAnnouncements, Speakers: map[link.MAC]bool{ourMAC: true, otherMAC: true}})
-		expect := func(when string, n int, want ...Question) {
+		p.Set(Desired{Announcements: ourAnnouncements, Speakers: map[lb.MAC]bool{ourMAC: true, otherMAC: true}})
+		expect := func(when string, n int, want ...lb.Question) {
 			t.Helper()
 			same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 			if diff := cmp.Diff(want, p.Foreign("eth0", n), same); diff != "" {
@@ -44,22 +44,22 @@ func TestForeign(t *testing.T) {
 		expect("nobody else", 8)
 		p.put(arpRequest(v4, nil))
 		p.put(ns(v6, nil))
-		asker := []Question{{Link: "eth0", MAC: askerMAC, Address: asker4}, {Link: "eth0", MAC: askerMAC, Address: asker6}}
+		asker := []lb.Question{{Link: "eth0", MAC: askerMAC, Address: asker4}, {Link: "eth0", MAC: askerMAC, Address: asker6}}
 		expect("who asked", 8, asker...)
 		expect("one of them", 1, asker[0])
 		mac, addr := host(9)
 		p.put(askedBy(9))
-		expect("the machines first", 8, Question{Link: "eth0", MAC: askerMAC, Address: asker4}, Question{Link: "eth0", MAC: mac, Address: addr},
-			Question{Link: "eth0", MAC: askerMAC, Address: asker6})
+		expect("the machines first", 8, lb.Question{Link: "eth0", MAC: askerMAC, Address: asker4}, lb.Question{Link: "eth0", MAC: mac, Address: addr},
+			lb.Question{Link: "eth0", MAC: askerMAC, Address: asker6})
 		for n := range byte(20) {
 			time.Sleep(2 * machineInterval)
 			p.put(askedBy(n + 20))
 		}
 		got := p.Foreign("eth0", 20)
-		var want []Question
+		var want []lb.Question
 		for n := byte(39); n > 31; n-- {
 			mac, addr := host(n)
-			want = append(want, Question{Link: "eth0", MAC: mac, Address: addr})
+			want = append(want, lb.Question{Link: "eth0", MAC: mac, Address: addr})
 		}
 		want = slices.Insert(want, 1, asker[1])
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
@@ -84,7 +84,7 @@ func TestForgedAskers(t *testing.T) {
 			}
 		}
 		got := p.Foreign("eth0", 20)
-		if len(got) != mostMachines || got[0] != (Question{Link: "eth0", MAC: askerMAC, Address: asker4}) {
+		if len(got) != mostMachines || got[0] != (lb.Question{Link: "eth0", MAC: askerMAC, Address: asker4}) {
 			t.Errorf("%d machines: %v", len(got), got)
 		}
 	})
@@ -95,22 +95,22 @@ func TestForgedAskers(t *testing.T) {
 func TestGatewayIsRemembered(t *testing.T) {
 	lan := newFakeLAN(eth0)
 	r := lan.responder()
-	gateway := link.Neighbour{Address: asker4, MAC: askerMAC}
+	gateway := lb.Neighbour{Address: asker4, MAC: askerMAC}
 	c := r.foreignByLink.on("eth0")
 	for _, tt := range []struct {
 		name string
-		read []link.Neighbour
+		read []lb.Neighbour
 		want int
 	}{
-		{"not resolved yet", []link.Neighbour{{Address: asker4}}, 0},
-		{"resolved", []link.Neighbour{gateway}, 1},
-		{"forgotten", []link.Neighbour{{Address: asker4}}, 1},
-		{"another one", []link.Neighbour{{Address: foreign4}}, 0},
+		{"not resolved yet", []lb.Neighbour{{Address: asker4}}, 0},
+		{"resolved", []lb.Neighbour{gateway}, 1},
+		{"forgotten", []lb.Neighbour{{Address: asker4}}, 1},
+		{"another one", []lb.Neighbour{{Address: foreign4}}, 0},
 		{"none", nil, 0},
 	} {
 		c.learn(tt.read)
 		got := r.Foreign("eth0", 8)
-		if len(got) != tt.want || len(got) == 1 && got[0] != (Question{Link: "eth0", MAC: askerMAC, Address: asker4}) {
+		if len(got) != tt.want || len(got) == 1 && got[0] != (lb.Question{Link: "eth0", MAC: askerMAC, Address: asker4}) {
 			t.Errorf("%s: %v", tt.name, got)
 		}
 	}

@@ -11,21 +11,20 @@ import (
 	"github.com/mdlayher/ndp"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // Common to all tests: our link, an asker, and an address of each family.
 var (
-	ourMAC   = link.MAC{0x02, 0x53, 0, 0, 0, 0x01}
-	askerMAC = link.MAC{0x02, 0x53, 0, 0, 0, 0x02}
-	otherMAC = link.MAC{0x02, 0x53, 0, 0, 0, 0x03}
+	ourMAC   = lb.MAC{0x02, 0x53, 0, 0, 0, 0x01}
+	askerMAC = lb.MAC{0x02, 0x53, 0, 0, 0, 0x02}
+	otherMAC = lb.MAC{0x02, 0x53, 0, 0, 0, 0x03}
 
 	v4, v6           = netip.MustParseAddr("192.0.2.100"), netip.MustParseAddr("2001:db8::100")
 	foreign4         = netip.MustParseAddr("192.0.2.77")
 	foreign6         = netip.MustParseAddr("2001:db8::77")
 	asker4, asker6   = netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")
 	ourLinkLocal     = netip.MustParsePrefix("fe80::1/64")
-	eth0             = link.Link{Index: 2, Name: "eth0", MAC: ourMAC, Up: true, Broadcast: true, Prefixes: []netip.Prefix{ourLinkLocal}}
+	eth0             = lb.Interface{Index: 2, Name: "eth0", MAC: ourMAC, Up: true, Prefixes: []netip.Prefix{ourLinkLocal}}
 	ourAnnouncements = []lb.Announcement{{Address: v4}, {Address: v6}}
 )
 
@@ -84,7 +83,7 @@ func ns(target netip.Addr, change func(*solicitation)) []byte {
 }
 
 // na is an unsolicited Neighbor Advertisement by the asker that target is at mac, changed as the test says.
-func na(target netip.Addr, mac link.MAC, change func(*ndp.NeighborAdvertisement)) []byte {
+func na(target netip.Addr, mac lb.MAC, change func(*ndp.NeighborAdvertisement)) []byte {
 	m := &ndp.NeighborAdvertisement{TargetAddress: target, Override: true, Options: []ndp.Option{
 		&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: mac.HardwareAddr()},
 	}}
@@ -92,7 +91,7 @@ func na(target netip.Addr, mac link.MAC, change func(*ndp.NeighborAdvertisement)
 		change(m)
 	}
 	all := netip.IPv6LinkLocalAllNodes()
-	asker := link.Link{MAC: askerMAC}
+	asker := lb.Interface{MAC: askerMAC}
 	frame, err := icmpFrame(&asker, groupMAC(all), asker6, all, m)
 	if err != nil {
 		panic(err)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -120,7 +119,7 @@ func (l *lan) moved(t *testing.T, from, to *Responder) {
 	for _, addr := range []netip.Addr{v4, v6} {
 		nstest.Until(t, within, "the far host knows the new owner of "+addr.String(), func() bool {
 			_, mac := l.far.Neighbor("eth0", addr)
-			return link.MACFrom(mac) == l.macOf(to)
+			return lb.MACFrom(mac) == l.macOf(to)
 		})
 	}
 	if n := from.counts.handovers[unheard].Load(); n != 0 {
@@ -128,11 +127,11 @@ func (l *lan) moved(t *testing.T, from, to *Responder) {
 	}
 }
 
-func (l *lan) macOf(r *Responder) link.MAC {
+func (l *lan) macOf(r *Responder) lb.MAC {
 	if r == l.first {
-		return link.MACFrom(l.node.MAC("eth0"))
+		return lb.MACFrom(l.node.MAC("eth0"))
 	}
-	return link.MACFrom(l.other.MAC("eth0"))
+	return lb.MACFrom(l.other.MAC("eth0"))
 }
 
 // TestTwoOwnersBecomeOne: after a partition in which each side believed the other dead,
@@ -150,7 +149,7 @@ func TestTwoOwnersBecomeOne(t *testing.T) {
 			return func() bool {
 				_, mac4 := l.far.Neighbor("eth0", v4)
 				_, mac6 := l.far.Neighbor("eth0", v6)
-				return link.MACFrom(mac4) == l.macOf(r) && link.MACFrom(mac6) == l.macOf(r)
+				return lb.MACFrom(mac4) == l.macOf(r) && lb.MACFrom(mac6) == l.macOf(r)
 			}
 		}
 		nstest.Until(t, within, "the other one has announced itself too", knows(l.first))
@@ -180,7 +179,7 @@ func TestHungOwner(t *testing.T) {
 		nstest.Until(t, within, "the far host knows the new owner", func() bool {
 			_, mac4 := l.far.Neighbor("eth0", v4)
 			_, mac6 := l.far.Neighbor("eth0", v6)
-			return link.MACFrom(mac4) == l.macOf(l.second) && link.MACFrom(mac6) == l.macOf(l.second)
+			return lb.MACFrom(mac4) == l.macOf(l.second) && lb.MACFrom(mac6) == l.macOf(l.second)
 		})
 	})
 }
@@ -190,7 +189,7 @@ func TestHungOwner(t *testing.T) {
 func TestStandingIn(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLAN(t)
-		owner := link.MACFrom(l.node.MAC("eth0"))
+		owner := lb.MACFrom(l.node.MAC("eth0"))
 		set := Desired{Announcements: []lb.Announcement{{Address: v4, MAC: owner}, {Address: v6, MAC: owner}}, Speakers: l.speakers()}
 		l.second.Set(set)
 		for _, addr := range []netip.Addr{v4, v6} {
@@ -231,11 +230,11 @@ func TestConflictWithARealHost(t *testing.T) {
 
 		n.far.AddAddress("eth0", v4.String()+"/24", v6.String()+"/64")
 		r.Set(Desired{Announcements: bothFamilies(probed)})
-		far := link.MACFrom(n.far.MAC("eth0"))
+		far := lb.MACFrom(n.far.MAC("eth0"))
 		for i := range 2 {
 			nstest.Until(t, within, "conflict found", func() bool {
 				s := r.State().Addresses[i]
-				return !s.Answered() && len(s.Conflicts) == 1 && s.Conflicts[0].MAC == far && s.Conflicts[0].Link == "eth0"
+				return !s.Answered && len(s.Conflicts) == 1 && s.Conflicts[0].MAC == far && s.Conflicts[0].Link == "eth0"
 			})
 		}
 		for i := range 2 {

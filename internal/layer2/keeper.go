@@ -3,12 +3,13 @@ package layer2
 import (
 	"maps"
 	"net/netip"
+	"reflect"
 	"time"
 
 	"github.com/mdlayher/ndp"
 	"golang.org/x/net/bpf"
 
-	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // keeper keeps ports with their schedules, and groups, consistent with the table and the links.
@@ -44,9 +45,9 @@ func newKeeper(r *Responder) *keeper {
 // sync reads table and links and brings everything else in line.
 func (k *keeper) sync() {
 	t := k.r.table.Load()
-	wanted := make(map[int]link.Link)
+	wanted := make(map[int]lb.Interface)
 	links := k.r.links()
-	var idle []link.Link
+	var idle []lb.Interface
 	for _, l := range links {
 		switch {
 		case t.uses(l):
@@ -93,7 +94,7 @@ func (k *keeper) sorted(t *table) [kinds][]netip.Addr {
 }
 
 // dropPorts closes failed ports and ports of links that are no longer needed.
-func (k *keeper) dropPorts(wanted map[int]link.Link) {
+func (k *keeper) dropPorts(wanted map[int]lb.Interface) {
 	for index, p := range k.ports {
 		want := has(wanted, index)
 		if want && !p.failed.Load() {
@@ -114,15 +115,15 @@ func (k *keeper) dropPorts(wanted map[int]link.Link) {
 	maps.DeleteFunc(k.broken, func(index int, _ time.Time) bool { return !has(wanted, index) })
 }
 
-func has(links map[int]link.Link, index int) bool {
+func has(links map[int]lb.Interface, index int) bool {
 	_, ok := links[index]
 	return ok
 }
 
 // refresh adopts changes of a link in use.
-func (k *keeper) refresh(p *port, l link.Link) {
+func (k *keeper) refresh(p *port, l lb.Interface) {
 	old := p.link.Load()
-	if old.Equal(l) {
+	if reflect.DeepEqual(old.Interface, l) {
 		return
 	}
 	p.setLink(l)
@@ -144,7 +145,7 @@ func (k *keeper) refresh(p *port, l link.Link) {
 	k.synced = nil
 }
 
-func (k *keeper) open(l link.Link, addrs [kinds][]netip.Addr) {
+func (k *keeper) open(l lb.Interface, addrs [kinds][]netip.Addr) {
 	retryAt, broken := k.broken[l.Index]
 	if broken && k.r.now().Before(retryAt) {
 		return
@@ -199,7 +200,7 @@ func (k *keeper) follow(t *table) bool {
 		linked := false
 		for index, p := range k.ports {
 			l := p.link.Load()
-			e := t.on(addr, &l.Link, l.usable)
+			e := t.on(addr, &l.Interface)
 			if e == nil {
 				continue
 			}
@@ -223,7 +224,7 @@ func (k *keeper) reschedule(addr netip.Addr, now time.Time) {
 	t := k.r.table.Load()
 	for _, p := range k.ports {
 		l := p.link.Load()
-		if e := t.on(addr, &l.Link, l.usable); e != nil {
+		if e := t.on(addr, &l.Interface); e != nil {
 			p.schedule.put(addr, job{e.on(l.Name), e.status}, now)
 		} else {
 			p.schedule.drop(addr)

@@ -8,7 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/net/bpf"
 
-	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -37,8 +37,8 @@ func newLAN(t *testing.T) *lan {
 }
 
 // speakers are the MACs of both nodes.
-func (l *lan) speakers() map[link.MAC]bool {
-	return map[link.MAC]bool{link.MACFrom(l.node.MAC("eth0")): true, link.MACFrom(l.other.MAC("eth0")): true}
+func (l *lan) speakers() map[lb.MAC]bool {
+	return map[lb.MAC]bool{lb.MACFrom(l.node.MAC("eth0")): true, lb.MACFrom(l.other.MAC("eth0")): true}
 }
 
 // elsewhere is the desired state of a node that announces nothing.
@@ -51,8 +51,8 @@ func (l *lan) here() Desired { return Desired{Announcements: ourAnnouncements, S
 // responderIn runs a Responder on eth0 of another namespace.
 func responderIn(t testing.TB, ns *nstest.NS, timers Timers) *Responder {
 	t.Helper()
-	r := New(Config{Log: slog.New(slog.DiscardHandler), Timers: timers, Links: func() []link.Link { return []link.Link{eth0In(ns)} }})
-	r.listen = func(l link.Link, p protocol, addrs []netip.Addr) (w wire, err error) {
+	r := New(Config{Log: slog.New(slog.DiscardHandler), Timers: timers, Links: func() []lb.Interface { return []lb.Interface{eth0In(ns)} }})
+	r.listen = func(l lb.Interface, p protocol, addrs []netip.Addr) (w wire, err error) {
 		ns.Do(func() { w, err = listen(l, p, addrs) })
 		return w, err
 	}
@@ -65,10 +65,10 @@ func responderIn(t testing.TB, ns *nstest.NS, timers Timers) *Responder {
 	return r
 }
 
-func eth0In(ns *nstest.NS) link.Link {
+func eth0In(ns *nstest.NS) lb.Interface {
 	a := ns.Link("eth0").Attrs()
-	return link.Link{
-		Index: a.Index, Name: a.Name, MAC: link.MACFrom(a.HardwareAddr), Up: a.OperState == netlink.OperUp, Broadcast: true,
+	return lb.Interface{
+		Index: a.Index, Name: a.Name, MAC: lb.MACFrom(a.HardwareAddr), Up: a.OperState == netlink.OperUp,
 		Prefixes: []netip.Prefix{netip.MustParsePrefix("fe80::3/64")},
 	}
 }

@@ -6,14 +6,13 @@ import (
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // attach opens a tap for each family on the links that may announce, if there are
 // other speakers to hear.
 func (a *audit) attach(now moment) {
-	wanted := make(map[int]link.Link)
-	a.own = make(map[link.MAC]bool)
+	wanted := make(map[int]lb.Interface)
+	a.own = make(map[lb.MAC]bool)
 	for _, l := range a.r.links() {
 		a.own[l.MAC] = true
 		if l.Usable() || a.table.named[l.Name] && l.CanAnnounce() {
@@ -59,7 +58,7 @@ func (a *audit) join() {
 	}
 }
 
-func (a *audit) open(l link.Link) {
+func (a *audit) open(l lb.Interface) {
 	var taps [families]*tap
 	for i, proto := range a.r.protocols[:families] {
 		var err error
@@ -105,7 +104,7 @@ func (a *audit) heard(e *tap, frame []byte, now moment) {
 			a.r.asker(a.table, a.r.foreignByLink.on(e.link.Name), m, frame)
 		}
 	// A stand-in answers for the owner, but must not announce.
-	case m.claimed.IsValid() && m.mac == link.MAC(frame[offSource:offEtherType]):
+	case m.claimed.IsValid() && m.mac == lb.MAC(frame[offSource:offEtherType]):
 		a.claim(e.link.Index, m.claimed, m.mac, now)
 	}
 }

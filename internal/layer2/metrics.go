@@ -109,7 +109,7 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 	}
 	addresses, conflicting := make(map[lb.Family]int), make(map[lb.Family]int)
 	for _, a := range r.State().Addresses {
-		if a.Answered() {
+		if a.Answered {
 			addresses[lb.FamilyOf(a.Address)]++
 		}
 		if len(a.Conflicts) > 0 {

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/net/ipv6"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 const (
@@ -48,7 +47,7 @@ func ndpProtocol() protocol {
 
 // parseND reads a Neighbor Solicitation or Advertisement and validates it by RFC 4861
 // sections 7.1.1 and 7.1.2.
-func parseND(frame []byte, own link.MAC) (message, outcome) {
+func parseND(frame []byte, own lb.MAC) (message, outcome) {
 	p, out := header(frame, ethernet.EtherTypeIPv6, own)
 	if out != answered {
 		return message{}, out
@@ -82,9 +81,9 @@ func parseND(frame []byte, own link.MAC) (message, outcome) {
 		return message{}, badChecksum
 	}
 	m := message{
-		mac:    link.MAC(frame[offSource:offEtherType]),
+		mac:    lb.MAC(frame[offSource:offEtherType]),
 		sender: netip.AddrFrom16([16]byte(p[8:24])),
-		direct: link.MAC(frame[offDestination:offSource]) == own,
+		direct: lb.MAC(frame[offDestination:offSource]) == own,
 	}
 	target := netip.AddrFrom16([16]byte(icmp[offTarget:discoveryLen]))
 	if target.IsMulticast() || target.IsUnspecified() {
@@ -113,9 +112,9 @@ func (m *message) solicited(destination netip.Addr, options []byte) outcome {
 	switch {
 	case out != answered:
 		return out
-	case m.sender.IsUnspecified() && mac != link.MAC{}:
+	case m.sender.IsUnspecified() && mac != lb.MAC{}:
 		return badOption
-	case mac != link.MAC{}:
+	case mac != lb.MAC{}:
 		m.mac = mac
 	}
 	if m.sender.IsUnspecified() {
@@ -132,21 +131,21 @@ func (m *message) advertised(destination netip.Addr, icmp []byte) outcome {
 		return badFormat
 	}
 	mac, out := linkLayerAddress(icmp[discoveryLen:], ndp.Target)
-	if out == answered && mac != (link.MAC{}) {
+	if out == answered && mac != (lb.MAC{}) {
 		m.mac = mac
 	}
 	return out
 }
 
 // linkLayerAddress returns the MAC in the option of this kind, zero without one.
-func linkLayerAddress(options []byte, kind ndp.Direction) (mac link.MAC, out outcome) {
+func linkLayerAddress(options []byte, kind ndp.Direction) (mac lb.MAC, out outcome) {
 	for len(options) > 0 {
 		// The length is in units of 8 octets; 0 would loop for ever (RFC 4861 section 4.6).
 		if len(options) < 8 || options[1] == 0 || int(options[1])*8 > len(options) {
 			return mac, badOption
 		}
 		if options[0] == byte(kind) {
-			mac = link.MAC(options[2:8])
+			mac = lb.MAC(options[2:8])
 			if options[1] != 1 || !mac.IsUnicast() {
 				return mac, badOption
 			}

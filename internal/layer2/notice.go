@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // maxNotices bounds the queue from readers to the goroutine of Run. Dropped notices do
@@ -23,7 +22,7 @@ const doubtInterval = conflictAge / 4
 // notice reports what another machine's frame means for one of our addresses.
 type notice struct {
 	addr netip.Addr
-	mac  link.MAC
+	mac  lb.MAC
 	// link on which the frame arrived.
 	link string
 	// handover: a speaker that answered for the address leaves it to this node. Otherwise a machine claims the address.
@@ -42,7 +41,7 @@ func (r *Responder) claimed(t *table, e *entry, l *attached, m message) outcome 
 		r.heard(e)
 	}
 	switch p := e.on(l.Name); {
-	case p == Ours, (p == Probing || p == conflicting) && !speaker:
+	case p == ours, (p == probing || p == conflicting) && !speaker:
 		r.notify(notice{addr: m.claimed, mac: m.mac, link: l.Name, speaker: speaker, answer: m.reply && m.direct})
 	}
 	if speaker {
@@ -52,7 +51,7 @@ func (r *Responder) claimed(t *table, e *entry, l *attached, m message) outcome 
 }
 
 // own reports whether one of the links in use has the MAC.
-func (r *Responder) own(mac link.MAC) bool {
+func (r *Responder) own(mac lb.MAC) bool {
 	for _, p := range *r.ports.Load() {
 		if p.link.Load().MAC == mac {
 			return true
@@ -65,7 +64,7 @@ func (r *Responder) own(mac link.MAC) bool {
 func (r *Responder) asked(t *table, e *entry, l *attached, m message) outcome {
 	p, speaker := e.on(l.Name), t.speakers[m.mac]
 	switch {
-	case p == Probing && m.isProbe() && !speaker:
+	case p == probing && m.isProbe() && !speaker:
 		// Another machine wants the same address at the same time (RFC 5227 section
 		// 2.1.1, RFC 4862 section 5.4.3).
 		r.notify(notice{addr: m.target, mac: m.mac, link: l.Name})
@@ -74,7 +73,7 @@ func (r *Responder) asked(t *table, e *entry, l *attached, m message) outcome {
 		return notOurs
 	case p == handing && m.isProbe() && speaker:
 		return notOurs // an older speaker looks for the new owner
-	case e.mac != (link.MAC{}) && m.nonce != 0:
+	case e.mac != (lb.MAC{}) && m.nonce != 0:
 		return notOurs // it asks whether the owner itself lives
 	case !r.lease.valid():
 		return lapsed
@@ -112,11 +111,11 @@ func (k *keeper) handle(n notice) {
 	}
 	k.r.counts.conflicts[number(lb.FamilyOf(n.addr))].Add(1)
 	switch e.on(n.link) {
-	case Probing, conflicting:
+	case probing, conflicting:
 		k.conflict(e, n, conflicting, now)
 		k.reschedule(n.addr, now)
-	case Ours:
-		k.conflict(e, n, Ours, now)
+	case ours:
+		k.conflict(e, n, ours, now)
 		for _, p := range k.on(n.link) {
 			p.schedule.defend(n.addr, now)
 			p.schedule.doubt(n.addr, now.Add(doubtInterval))
@@ -136,7 +135,7 @@ func (k *keeper) on(linkName string) (out []*port) {
 
 // conflict records which machine claims an address on a link, and logs a new one. Machines that
 // take turns, or one that changes its MAC with each frame, do not count as new each time.
-func (k *keeper) conflict(e *entry, n notice, p Phase, now time.Time) {
+func (k *keeper) conflict(e *entry, n notice, p phase, now time.Time) {
 	c, known := e.conflict(n.link)
 	if !known {
 		c.Since = now
@@ -162,7 +161,7 @@ func (k *keeper) forgetConflicts(now time.Time) {
 			continue
 		}
 		for _, c := range *s.conflicts.Load() {
-			if c.phase == Ours && now.Sub(c.Last) >= conflictAge {
+			if c.phase == ours && now.Sub(c.Last) >= conflictAge {
 				s.setConflict(c.Link)
 				k.r.log.Info("no other machine claims the address any more", "address", addr, "mac", c.MAC, "link", c.Link)
 				k.r.changed()

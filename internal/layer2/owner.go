@@ -17,7 +17,7 @@ func (r *Responder) Handing() (out []netip.Addr) {
 // come, may overlap with that and be repeated, and holds until the next Set.
 func (r *Responder) Offer() {
 	for _, e := range r.table.Load().entries {
-		if e.become(Ours, offered) || e.become(standing, offered) {
+		if e.become(ours, offered) || e.become(standing, offered) {
 			r.changed()
 		}
 	}
@@ -43,7 +43,7 @@ func (r *Responder) Owns(addrs []netip.Addr, leaves bool) []bool {
 	t := r.table.Load()
 	for i, addr := range addrs {
 		e := t.entries[addr]
-		out[i] = e != nil && e.is() == Ours && e.announced.Load()
+		out[i] = e != nil && e.is() == ours && e.announced.Load()
 		if out[i] && leaves {
 			r.notify(notice{addr: addr, handover: true})
 		}

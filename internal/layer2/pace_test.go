@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // policer is a router that takes 1,000 packets a second with a burst of 500, and drops the rest.
@@ -45,7 +44,7 @@ func (p *policer) put(frame []byte) {
 // announcedBy returns the address that a frame of ours announces, the zero Addr for none.
 func announcedBy(frame []byte) netip.Addr {
 	for _, proto := range protocols() {
-		if m, out := proto.parse(frame, link.MAC(frame[offDestination:offSource])); out == answered {
+		if m, out := proto.parse(frame, lb.MAC(frame[offDestination:offSource])); out == answered {
 			return m.claimed
 		}
 	}
@@ -53,7 +52,7 @@ func announcedBy(frame []byte) netip.Addr {
 }
 
 // gateways are those of a link that ignore gratuitous ARP and unsolicited advertisements.
-var gateways = []link.Neighbour{
+var gateways = []lb.Neighbour{
 	{Address: netip.MustParseAddr("192.0.2.254"), MAC: otherMAC}, {Address: netip.MustParseAddr("fe80::254"), MAC: otherMAC},
 }
 
@@ -92,7 +91,7 @@ func TestPolicedNeighbour(t *testing.T) {
 				lan := newFakeLAN(eth0)
 				r := lan.responder()
 				r.between, r.requests = between, tt.requests
-				r.gateways = func(int) []link.Neighbour { return gateways }
+				r.gateways = func(int) []lb.Neighbour { return gateways }
 				stop := run(t, r)
 				ends := make(chan struct{})
 				defer func() { close(ends); stop() }()
@@ -182,7 +181,7 @@ func TestRateOfALink(t *testing.T) {
 // TestNearMachinesFirst: a gateway and a machine that asked hear of a new address by themselves before all others do, but not of so
 // many addresses that others would wait for that.
 func TestNearMachinesFirst(t *testing.T) {
-	gateway := link.Neighbour{Address: netip.MustParseAddr("192.0.2.254"), MAC: otherMAC}
+	gateway := lb.Neighbour{Address: netip.MustParseAddr("192.0.2.254"), MAC: otherMAC}
 	heard := func(lan *fakeLAN, d time.Duration) (got []string) {
 		for end := time.After(d); ; {
 			select {
@@ -196,7 +195,7 @@ func TestNearMachinesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newFakeLAN(eth0)
 		r := lan.responder()
-		r.gateways = func(int) []link.Neighbour { return []link.Neighbour{gateway} }
+		r.gateways = func(int) []lb.Neighbour { return []lb.Neighbour{gateway} }
 		defer run(t, r)()
 		r.Set(Desired{Announcements: ourAnnouncements[:1]})
 		heard(lan, time.Minute)

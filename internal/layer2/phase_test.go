@@ -15,11 +15,10 @@ import (
 	"github.com/mdlayher/ethernet"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // speakers are this node and the asker.
-var speakers = map[link.MAC]bool{ourMAC: true, askerMAC: true}
+var speakers = map[lb.MAC]bool{ourMAC: true, askerMAC: true}
 
 // bothFamilies are announcements of v4 and of v6, changed as the test says.
 func bothFamilies(change func(*lb.Announcement)) []lb.Announcement {
@@ -36,13 +35,13 @@ func probed(a *lb.Announcement) { a.Probe = true }
 type play struct {
 	*Responder
 	t       *testing.T
-	on      link.Link
+	on      lb.Interface
 	lan     *fakeLAN
 	changes atomic.Int64
 }
 
 // runPlay runs a play on eth0, and on more links, in a bubble.
-func runPlay(t *testing.T, lease Lease, act func(p *play), more ...link.Link) {
+func runPlay(t *testing.T, lease Lease, act func(p *play), more ...lb.Interface) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &play{t: t, on: eth0, lan: newFakeLAN(append(more, eth0)...)}
 		p.Responder = New(Config{
@@ -69,7 +68,7 @@ func (p *play) put(frame []byte) string {
 		select {
 		case f := <-p.lan.out:
 			// An answer goes to the asker or, with IPv6 and an asker without address, to all.
-			if link.MAC(f[offDestination:offSource]) == askerMAC {
+			if lb.MAC(f[offDestination:offSource]) == askerMAC {
 				return describe(f)
 			}
 		default:
@@ -102,7 +101,7 @@ func (p *play) expect(when, answers string) {
 func (p *play) is() string {
 	var words []string
 	for _, a := range p.State().Addresses {
-		word := a.Phase.String()
+		word := a.Phase
 		for _, c := range a.Conflicts {
 			word += " against " + c.MAC.String()
 		}
@@ -120,26 +119,26 @@ func (p *play) expectIs(when, want string) {
 }
 
 // arpProbeBy is an ARP probe for v4 and dadBy duplicate address detection for v6, both by a station.
-func arpProbeBy(mac link.MAC) []byte {
+func arpProbeBy(mac lb.MAC) []byte {
 	return arpRequest(v4, func(p *arp.Packet, f *ethernet.Frame) {
 		p.SenderIP, p.SenderHardwareAddr, f.Source = netip.IPv4Unspecified(), mac.HardwareAddr(), mac.HardwareAddr()
 	})
 }
 
-func dadBy(mac link.MAC) []byte {
+func dadBy(mac lb.MAC) []byte {
 	return ns(v6, func(s *solicitation) {
 		s.source, s.message.Options, s.eth.Source = netip.IPv6Unspecified(), nil, mac.HardwareAddr()
 	})
 }
 
 // claim4 is a reply by a station that it has v4, claim6 an advertisement of v6.
-func claim4(mac link.MAC) []byte {
+func claim4(mac lb.MAC) []byte {
 	return arpRequest(asker4, func(p *arp.Packet, f *ethernet.Frame) {
 		p.Operation, p.SenderIP, p.SenderHardwareAddr, f.Source = arp.OperationReply, v4, mac.HardwareAddr(), mac.HardwareAddr()
 	})
 }
 
-func claim6(mac link.MAC) []byte { return na(v6, mac, nil) }
+func claim6(mac lb.MAC) []byte { return na(v6, mac, nil) }
 
 // TestNewAddressIsProbed (RFC 5227 section 2.1.1, RFC 4862 section 5.4): three
 // questions within 200 ms, no answer before, then the announcements.
@@ -207,11 +206,11 @@ func TestConflictWhileProbing(t *testing.T) {
 // handed over; where it is free again it is announced too.
 func TestConflictOnOneLink(t *testing.T) {
 	eth1 := eth0
-	eth1.Index, eth1.Name, eth1.MAC = 3, "eth1", link.MAC{2, 0x53, 0, 0, 0, 9}
+	eth1.Index, eth1.Name, eth1.MAC = 3, "eth1", lb.MAC{2, 0x53, 0, 0, 0, 9}
 	expect := func(p *play, when, on0, on1 string) {
 		t.Helper()
 		for l, want := range map[string]string{"eth0": on0, "eth1": on1} {
-			p.on = map[string]link.Link{"eth0": eth0, "eth1": eth1}[l]
+			p.on = map[string]lb.Interface{"eth0": eth0, "eth1": eth1}[l]
 			p.expect(when+" on "+l, want)
 		}
 		p.on = eth0
@@ -226,7 +225,7 @@ func TestConflictOnOneLink(t *testing.T) {
 			for end := time.After(time.Second); ; {
 				select {
 				case f := <-p.lan.out:
-					frames = append(frames, link.MAC(f[offSource:offEtherType]).String())
+					frames = append(frames, lb.MAC(f[offSource:offEtherType]).String())
 					continue
 				case <-end:
 				}
@@ -262,7 +261,7 @@ func TestDefence(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: ourAnnouncements[:1], Speakers: speakers})
 		sentFor(p.lan, 33*time.Second)
-		for _, mac := range []link.MAC{askerMAC, ourMAC} {
+		for _, mac := range []lb.MAC{askerMAC, ourMAC} {
 			p.put(claim4(mac))
 		}
 		p.expectIs("claims of speakers", "announced")
@@ -299,13 +298,13 @@ func TestDefence(t *testing.T) {
 // TestManyClaim: two machines that take turns are one conflict. It names the first one
 // for as long as that is heard; only then the other one is reported.
 func TestManyClaim(t *testing.T) {
-	third := link.MAC{2, 0x53, 0, 0, 0, 4}
+	third := lb.MAC{2, 0x53, 0, 0, 0, 4}
 	for name, announcements := range map[string][]lb.Announcement{"announced": ourAnnouncements[:1], "probed": bothFamilies(probed)[:1]} {
 		runPlay(t, nil, func(p *play) {
 			p.Set(Desired{Announcements: announcements, Speakers: speakers})
 			synctest.Wait()
 			p.changes.Store(0)
-			claim := func(times int, named link.MAC, reports int64, macs ...link.MAC) {
+			claim := func(times int, named lb.MAC, reports int64, macs ...lb.MAC) {
 				t.Helper()
 				for range times {
 					for _, mac := range macs {
@@ -324,7 +323,7 @@ func TestManyClaim(t *testing.T) {
 }
 
 // sentBy changes the station that sends a frame.
-func sentBy(mac link.MAC, frame []byte) []byte {
+func sentBy(mac lb.MAC, frame []byte) []byte {
 	copy(frame[offSource:], mac[:])
 	return frame
 }

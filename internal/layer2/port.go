@@ -11,14 +11,11 @@ import (
 	"golang.org/x/net/bpf"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // attached is the readers' view of a port's link.
 type attached struct {
-	link.Link
-	// usable caches Usable, which compares names.
-	usable bool
+	lb.Interface
 	// foreignMachines records the machines that ask here.
 	foreignMachines *foreignMachines
 }
@@ -39,7 +36,7 @@ type port struct {
 
 // openPort opens the wires of a link, filtered for these addresses, and reads them
 // until close.
-func (r *Responder) openPort(l link.Link, pace *pace, addrs [kinds][]netip.Addr) (*port, error) {
+func (r *Responder) openPort(l lb.Interface, pace *pace, addrs [kinds][]netip.Addr) (*port, error) {
 	p := &port{r: r, opened: r.now(), schedule: newSchedule(r.timers, pace, r.between)}
 	p.setLink(l)
 	for i, proto := range r.protocols {
@@ -62,8 +59,8 @@ func (p *port) setFilters(programs [kinds][]bpf.Instruction) error {
 	return errors.Join(errs...)
 }
 
-func (p *port) setLink(l link.Link) {
-	p.link.Store(&attached{Link: l, usable: l.Usable(), foreignMachines: p.r.foreignByLink.on(l.Name)})
+func (p *port) setLink(l lb.Interface) {
+	p.link.Store(&attached{Interface: l, foreignMachines: p.r.foreignByLink.on(l.Name)})
 }
 
 // close closes the wires and waits for their readers.
@@ -114,7 +111,7 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 		return nil, out
 	}
 	t := p.r.table.Load()
-	if e := t.on(m.claimed, &l.Link, l.usable); e != nil {
+	if e := t.on(m.claimed, &l.Interface); e != nil {
 		out = p.r.claimed(t, e, l, m)
 		// Announcements and answers have the address as sender address: not a question.
 		if !m.isQuestion() {
@@ -124,7 +121,7 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	if !m.target.IsValid() {
 		return nil, notRequest
 	}
-	e := t.on(m.target, &l.Link, l.usable)
+	e := t.on(m.target, &l.Interface)
 	if e == nil {
 		return nil, notOurs
 	}
@@ -133,10 +130,10 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	}
 	p.r.asker(t, l.foreignMachines, m, frame)
 	mac := l.MAC
-	if e.mac != (link.MAC{}) {
+	if e.mac != (lb.MAC{}) {
 		mac = e.mac
 	}
-	answer, err := proto.answer(&l.Link, mac, m)
+	answer, err := proto.answer(&l.Interface, mac, m)
 	if err != nil {
 		return nil, sendFailed
 	}
@@ -153,14 +150,14 @@ func (p *port) next(now time.Time) (wait time.Duration, any bool) {
 // It reports whether that is done: false means that the link takes nothing at present.
 func (p *port) announce(addr netip.Addr, turn int, to *machine) (done bool) {
 	l := p.link.Load()
-	e := p.r.table.Load().on(addr, &l.Link, l.usable)
-	if e == nil || e.on(l.Name) != Ours || !p.r.lease.valid() {
+	e := p.r.table.Load().on(addr, &l.Interface)
+	if e == nil || e.on(l.Name) != ours || !p.r.lease.valid() {
 		return true
 	}
 	n := number(lb.FamilyOf(addr))
-	frame, err := p.r.protocols[n].announce(&l.Link, addr, turn, to)
+	frame, err := p.r.protocols[n].announce(&l.Interface, addr, turn, to)
 	if to != nil && to.isGateway() && p.r.requests {
-		frame, err = p.r.protocols[n].request(&l.Link, addr, *to)
+		frame, err = p.r.protocols[n].request(&l.Interface, addr, *to)
 	}
 	return p.send(n, &p.r.counts.announcements[n], frame, err)
 }
@@ -174,18 +171,18 @@ func (p *port) near(addr netip.Addr) []machine {
 // probe asks whether any machine has an address, and reports the same.
 func (p *port) probe(addr netip.Addr) (done bool) {
 	n := number(lb.FamilyOf(addr))
-	frame, err := p.r.protocols[n].probe(&p.link.Load().Link, addr)
+	frame, err := p.r.protocols[n].probe(&p.link.Load().Interface, addr)
 	return p.send(n, &p.r.counts.probes[n], frame, err)
 }
 
 // doubt asks whether another machine answers for an address, and reports the same. Unlike a probe's, the answer goes to this
 // link only: a claim to all may belong to a move.
 func (p *port) doubt(addr netip.Addr) (done bool) {
-	n, all := number(lb.FamilyOf(addr)), link.MACFrom(ethernet.Broadcast)
+	n, all := number(lb.FamilyOf(addr)), lb.MACFrom(ethernet.Broadcast)
 	if group, ok := solicitedNode(addr); ok {
 		all = groupMAC(group)
 	}
-	frame, err := p.r.protocols[n].question(&p.link.Load().Link, all, addr)
+	frame, err := p.r.protocols[n].question(&p.link.Load().Interface, all, addr)
 	return p.send(n, &p.r.counts.probes[n], frame, err)
 }
 

@@ -8,7 +8,6 @@ import (
 	"golang.org/x/net/bpf"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // message is the content of an ARP packet, a Neighbor Discovery message or an echo, alike for all.
@@ -21,7 +20,7 @@ type message struct {
 	// claimed is the address that the sender claims; the zero Addr for none.
 	claimed netip.Addr
 	// mac is the sender's, to which an answer goes.
-	mac link.MAC
+	mac lb.MAC
 	// direct: it was sent to us only.
 	direct bool
 	// reply: it answers a question.
@@ -50,20 +49,20 @@ type protocol struct {
 	filter func(addrs []netip.Addr) []bpf.Instruction
 	// parse reads a whole frame that arrived at the link with this MAC. The outcome
 	// of every valid frame is answered.
-	parse func(frame []byte, own link.MAC) (message, outcome)
+	parse func(frame []byte, own lb.MAC) (message, outcome)
 	// answer makes the frame that answers a question on the link: mac, mostly the link's
 	// own, has the target.
-	answer func(l *link.Link, mac link.MAC, m message) ([]byte, error)
+	answer func(l *lb.Interface, mac lb.MAC, m message) ([]byte, error)
 	// announce makes the frame that announces an address to one machine or, if that is nil, to all neighbours by one of the
 	// protocol's forms in turn. The echo has neither this, probe nor claims.
-	announce func(l *link.Link, addr netip.Addr, turn int, to *machine) ([]byte, error)
+	announce func(l *lb.Interface, addr netip.Addr, turn int, to *machine) ([]byte, error)
 	// request makes the frame that asks a gateway for its own address, from this address.
-	request func(l *link.Link, addr netip.Addr, to machine) ([]byte, error)
+	request func(l *lb.Interface, addr netip.Addr, to machine) ([]byte, error)
 	// probe makes the frame that asks whether any machine has an address.
-	probe func(l *link.Link, addr netip.Addr) ([]byte, error)
+	probe func(l *lb.Interface, addr netip.Addr) ([]byte, error)
 	// question makes the frame that asks one machine only whether it has an address, and
 	// answers passes the replies to such frames.
-	question func(l *link.Link, to link.MAC, addr netip.Addr) ([]byte, error)
+	question func(l *lb.Interface, to lb.MAC, addr netip.Addr) ([]byte, error)
 	answers  []bpf.Instruction
 	// heard passes announcements, and questions for these addresses, which are of its family and sorted.
 	heard func(addrs []netip.Addr) []bpf.Instruction
@@ -93,7 +92,7 @@ const (
 )
 
 // header checks the Ethernet header, and returns the payload.
-func header(frame []byte, want ethernet.EtherType, own link.MAC) ([]byte, outcome) {
+func header(frame []byte, want ethernet.EtherType, own lb.MAC) ([]byte, outcome) {
 	if len(frame) < ethernetLen {
 		return nil, badLength
 	}
@@ -104,10 +103,10 @@ func header(frame []byte, want ethernet.EtherType, own link.MAC) ([]byte, outcom
 	default:
 		return nil, notRequest
 	}
-	if link.MAC(frame[offSource:offEtherType]) == own {
+	if lb.MAC(frame[offSource:offEtherType]) == own {
 		return nil, ownFrame
 	}
-	if dst := link.MAC(frame[offDestination:offSource]); dst.IsUnicast() && dst != own {
+	if dst := lb.MAC(frame[offDestination:offSource]); dst.IsUnicast() && dst != own {
 		return nil, notToUs
 	}
 	return frame[ethernetLen:], answered

@@ -2,30 +2,10 @@ package layer2
 
 import (
 	"context"
-	"net/netip"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
-
-// Question asks one machine on one link whether it answers for one address.
-type Question struct {
-	// Link is the name of our link.
-	Link string
-	// MAC is that of the machine, the only one to be asked.
-	MAC link.MAC
-	// Address in question: one that the machine announces, or its own.
-	Address netip.Addr
-	// Echo asks the speaker there whether it would answer others for the address. Nobody without the key can answer,
-	// while a switch may answer ARP and Neighbor Discovery for a machine that is dead.
-	Echo bool
-}
-
-// Unasked replaces the number of answers if a question could not be sent: the link is
-// missing or fails, it has no IPv6 address to ask from, or the machine is this node
-// itself. It says nothing about the machine.
-const Unasked = -1
 
 const (
 	// questionTimes is how often a question is sent, questionInterval apart: one frame and
@@ -35,7 +15,7 @@ const (
 )
 
 // Ask sends each question three times within 20 ms, and returns how many answers each
-// got within the given time, at most three, or Unasked. It returns early if there is
+// got within the given time, at most three, or lb.Unasked. It returns early if there is
 // nothing left to wait for.
 //
 // Only time spent listening counts: while this process does not run, whether the CPU is
@@ -45,19 +25,19 @@ const (
 // It needs no port and shares nothing with open ones: the next in rank may not announce
 // anything yet, its announcements may change meanwhile, and answers must not queue behind
 // the questions of all neighbours that lost the owner. Concurrent calls are safe.
-func (r *Responder) Ask(ctx context.Context, questions []Question, within time.Duration) []int {
+func (r *Responder) Ask(ctx context.Context, questions []lb.Question, within time.Duration) []int {
 	in := r.inquire(questions)
 	defer in.close()
 	in.run(ctx, within)
 	out := make([]int, len(questions))
 	for i, q := range questions {
-		out[i] = in.asked[q.plain()].outcome()
+		out[i] = in.asked[plain(q)].outcome()
 	}
 	return out
 }
 
 // plain normalizes a question, so that equivalent questions are equal.
-func (q Question) plain() Question {
+func plain(q lb.Question) lb.Question {
 	q.Address = q.Address.Unmap().WithZone("")
 	return q
 }
@@ -65,8 +45,8 @@ func (q Question) plain() Question {
 // inquiry is a set of concurrent questions with their answers.
 type inquiry struct {
 	r        *Responder
-	speakers map[link.MAC]bool
-	asked    map[Question]*asked
+	speakers map[lb.MAC]bool
+	asked    map[lb.Question]*asked
 	taps     []*tap
 }
 
@@ -85,7 +65,7 @@ func (a *asked) outcome() int {
 	case a.answers > 0:
 		return min(a.answers, questionTimes)
 	case !a.sent || a.tap.failed:
-		return Unasked
+		return lb.Unasked
 	}
 	return 0
 }
@@ -94,14 +74,14 @@ func (a *asked) outcome() int {
 func (a *asked) open() bool { return a.tap != nil && !a.tap.failed && a.answers < questionTimes }
 
 // inquire opens the sockets for the questions, and sends nothing yet.
-func (r *Responder) inquire(questions []Question) *inquiry {
-	in := &inquiry{r: r, speakers: r.table.Load().speakers, asked: make(map[Question]*asked, len(questions))}
-	links := make(map[string]link.Link)
+func (r *Responder) inquire(questions []lb.Question) *inquiry {
+	in := &inquiry{r: r, speakers: r.table.Load().speakers, asked: make(map[lb.Question]*asked, len(questions))}
+	links := make(map[string]lb.Interface)
 	for _, l := range r.links() {
 		links[l.Name] = l
 	}
 	for _, q := range questions {
-		q = q.plain()
+		q = plain(q)
 		if in.asked[q] != nil {
 			continue
 		}
@@ -126,7 +106,7 @@ func (r *Responder) inquire(questions []Question) *inquiry {
 }
 
 // tapOn returns the tap of a link and protocol, which it opens at the first call; nil if that fails.
-func (in *inquiry) tapOn(l link.Link, proto protocol) *tap {
+func (in *inquiry) tapOn(l lb.Interface, proto protocol) *tap {
 	for _, e := range in.taps {
 		if e.link.Index == l.Index && e.proto.number == proto.number {
 			return e.unlessFailed()
@@ -202,10 +182,10 @@ func (in *inquiry) heard(e *tap, frame []byte) {
 	if out != answered || !m.reply || !m.direct {
 		return
 	}
-	if in.speakers[m.mac] && link.MAC(frame[offSource:offEtherType]) != m.mac {
+	if in.speakers[m.mac] && lb.MAC(frame[offSource:offEtherType]) != m.mac {
 		return
 	}
-	a := in.asked[Question{Link: e.link.Name, MAC: m.mac, Address: m.claimed, Echo: m.nonce != 0}]
+	a := in.asked[lb.Question{Link: e.link.Name, MAC: m.mac, Address: m.claimed, Echo: m.nonce != 0}]
 	switch {
 	case a == nil, m.nonce != 0 && m.nonce != nonceOf(a.frame):
 	case m.nonce != 0:

@@ -10,7 +10,6 @@ import (
 	"github.com/mdlayher/ethernet"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -19,8 +18,8 @@ import (
 const patience = 5 * time.Second
 
 // both asks one machine for an address of each family.
-func both(mac link.MAC, a, b netip.Addr) []Question {
-	return []Question{{Link: "eth0", MAC: mac, Address: a}, {Link: "eth0", MAC: mac, Address: b}}
+func both(mac lb.MAC, a, b netip.Addr) []lb.Question {
+	return []lb.Question{{Link: "eth0", MAC: mac, Address: a}, {Link: "eth0", MAC: mac, Address: b}}
 }
 
 func expectAnswers(t *testing.T, what string, got []int, want ...int) {
@@ -42,21 +41,21 @@ func TestAsk(t *testing.T) {
 		set := l.here()
 		set.Announcements = append(slices.Clone(set.Announcements), lb.Announcement{Address: outside})
 		l.second.Set(set)
-		owner, far := link.MACFrom(l.other.MAC("eth0")), link.MACFrom(l.far.MAC("eth0"))
+		owner, far := lb.MACFrom(l.other.MAC("eth0")), lb.MACFrom(l.far.MAC("eth0"))
 		announced := func(family int) uint64 { return l.second.counts.announcements[family][sent].Load() }
 		nstest.Until(t, within, "all are announced", func() bool { return announced(0) >= 4 && announced(1) >= 2 })
 		nstest.Until(t, within, "links known", func() bool { return len(l.first.links()) > 0 })
 
 		ctx := t.Context()
 		expectAnswers(t, "a Responder", l.first.Ask(ctx, both(owner, v4, v6), patience), 3, 3)
-		expectAnswers(t, "a Responder, without an address of the subnet", l.first.Ask(ctx, []Question{{Link: "eth0", MAC: owner, Address: outside}}, patience), 3)
+		expectAnswers(t, "a Responder, without an address of the subnet", l.first.Ask(ctx, []lb.Question{{Link: "eth0", MAC: owner, Address: outside}}, patience), 3)
 		expectAnswers(t, "a kernel", l.first.Ask(ctx, both(far, asker4, asker6), patience), 3, 3)
-		expectAnswers(t, "a kernel, at its link-local address", l.first.Ask(ctx, []Question{{Link: "eth0", MAC: far, Address: netip.MustParseAddr("fe80::2")}},
+		expectAnswers(t, "a kernel, at its link-local address", l.first.Ask(ctx, []lb.Question{{Link: "eth0", MAC: far, Address: netip.MustParseAddr("fe80::2")}},
 			patience), 3)
 
 		echoes := both(owner, v4, v6)
 		echoes[0].Echo, echoes[1].Echo = true, true
-		expectAnswers(t, "an echo without a key", l.first.Ask(ctx, echoes, patience), Unasked, Unasked)
+		expectAnswers(t, "an echo without a key", l.first.Ask(ctx, echoes, patience), lb.Unasked, lb.Unasked)
 		for _, r := range []*Responder{l.first, l.second} {
 			if err := r.SetKeys([][]byte{keyOf(1)}); err != nil {
 				t.Fatal(err)
@@ -72,9 +71,9 @@ func TestAsk(t *testing.T) {
 		expectAnswers(t, "a MAC that nobody has", l.first.Ask(ctx, both(askerMAC, v4, v6), short), 0, 0)
 		expectAnswers(t, "a machine that does not have the address", l.first.Ask(ctx, both(far, v4, v6), short), 0, 0)
 		expectAnswers(t, "an address that nobody has", l.first.Ask(ctx, both(owner, foreign4, foreign6), short), 0, 0)
-		expectAnswers(t, "ourselves, and a link that is not there", l.first.Ask(ctx, []Question{
-			{Link: "eth0", MAC: link.MACFrom(l.node.MAC("eth0")), Address: v4}, {Link: "eth9", MAC: owner, Address: v4},
-		}, short), Unasked, Unasked)
+		expectAnswers(t, "ourselves, and a link that is not there", l.first.Ask(ctx, []lb.Question{
+			{Link: "eth0", MAC: lb.MACFrom(l.node.MAC("eth0")), Address: v4}, {Link: "eth9", MAC: owner, Address: v4},
+		}, short), lb.Unasked, lb.Unasked)
 		if n := len(l.first.State().Links); n != 0 {
 			t.Errorf("%d links are in use for having asked", n)
 		}
@@ -84,7 +83,7 @@ func TestAsk(t *testing.T) {
 		}
 		l.node.SetDown("eth0")
 		nstest.Until(t, within, "link down", func() bool { return !l.first.links()[1].Up })
-		expectAnswers(t, "on a link that is down", l.first.Ask(ctx, both(owner, v4, v6), short), Unasked, Unasked)
+		expectAnswers(t, "on a link that is down", l.first.Ask(ctx, both(owner, v4, v6), short), lb.Unasked, lb.Unasked)
 	})
 }
 
@@ -98,11 +97,11 @@ func TestAskBesideAPort(t *testing.T) {
 		for _, addr := range []netip.Addr{v4, v6, foreign4, foreign6} {
 			nstest.Until(t, within, "answer", func() bool { return l.ask(t, addr) != "" })
 		}
-		owner := link.MACFrom(l.other.MAC("eth0"))
+		owner := lb.MACFrom(l.other.MAC("eth0"))
 		expectAnswers(t, "beside a port", l.first.Ask(t.Context(), both(owner, v4, v6), patience), 3, 3)
-		far := link.MACFrom(l.far.MAC("eth0"))
+		far := lb.MACFrom(l.far.MAC("eth0"))
 		foreign := l.first.Foreign("eth0", 8)
-		if len(foreign) != 2 || foreign[0] != (Question{Link: "eth0", MAC: far, Address: asker4}) || foreign[1].MAC != far || !foreign[1].Address.Is6() {
+		if len(foreign) != 2 || foreign[0] != (lb.Question{Link: "eth0", MAC: far, Address: asker4}) || foreign[1].MAC != far || !foreign[1].Address.Is6() {
 			t.Errorf("the far host, which asked, is known as %v", foreign)
 		}
 		expectAnswers(t, "who asked", l.first.Ask(t.Context(), foreign, patience), 3, 3)
@@ -110,7 +109,7 @@ func TestAskBesideAPort(t *testing.T) {
 		w := farWire(t, l.far, l.first.protocols[0])
 		known := func(n byte) bool {
 			mac, addr := host(n)
-			return slices.Contains(l.first.Foreign("eth0", 20), Question{Link: "eth0", MAC: mac, Address: addr})
+			return slices.Contains(l.first.Foreign("eth0", 20), lb.Question{Link: "eth0", MAC: mac, Address: addr})
 		}
 		forged := byte(100)
 		nstest.Until(t, within, "one of more machines than there is room for", func() bool {
@@ -141,10 +140,10 @@ func TestAskManyAtOnce(t *testing.T) {
 		l := newLAN(t)
 		set := manyHere(100)
 		l.second.Set(Desired{Announcements: set, Speakers: l.speakers()})
-		owner := link.MACFrom(l.other.MAC("eth0"))
-		var questions []Question
+		owner := lb.MACFrom(l.other.MAC("eth0"))
+		var questions []lb.Question
 		for _, a := range set {
-			questions = append(questions, Question{Link: "eth0", MAC: owner, Address: a.Address})
+			questions = append(questions, lb.Question{Link: "eth0", MAC: owner, Address: a.Address})
 		}
 		for _, addr := range []netip.Addr{set[9].Address, set[99].Address} {
 			nstest.Until(t, within, "answer", func() bool { return l.ask(t, addr) != "" })

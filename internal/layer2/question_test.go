@@ -12,7 +12,6 @@ import (
 	"github.com/mdlayher/ndp"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 func TestQuestionFrames(t *testing.T) {
@@ -23,7 +22,7 @@ func TestQuestionFrames(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name string
-		link link.Link
+		link lb.Interface
 		addr netip.Addr
 		want string
 	}{
@@ -40,13 +39,13 @@ func TestQuestionFrames(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}
-	if _, err := ndpProtocol().question(&link.Link{MAC: ourMAC}, askerMAC, v6); err == nil {
+	if _, err := ndpProtocol().question(&lb.Interface{MAC: ourMAC}, askerMAC, v6); err == nil {
 		t.Error("a link without IPv6 address asks")
 	}
 }
 
 // replyTo is an ARP reply to us only, from one MAC, that claims the address for another MAC.
-func replyTo(to, from, has link.MAC, addr netip.Addr) []byte {
+func replyTo(to, from, has lb.MAC, addr netip.Addr) []byte {
 	return arpRequest(asker4, func(p *arp.Packet, f *ethernet.Frame) {
 		p.Operation, p.SenderIP, p.SenderHardwareAddr = arp.OperationReply, addr, has.HardwareAddr()
 		f.Source, f.Destination = from.HardwareAddr(), to.HardwareAddr()
@@ -55,13 +54,13 @@ func replyTo(to, from, has link.MAC, addr netip.Addr) []byte {
 
 // solicitedNA is the same of Neighbor Discovery; without a MAC it has no option, as a
 // kernel's answer to a question by unicast may (RFC 4861 section 7.2.4).
-func solicitedNA(t *testing.T, to, from, has link.MAC, solicited bool) []byte {
+func solicitedNA(t *testing.T, to, from, has lb.MAC, solicited bool) []byte {
 	t.Helper()
 	m := &ndp.NeighborAdvertisement{TargetAddress: v6, Solicited: solicited}
-	if has != (link.MAC{}) {
+	if has != (lb.MAC{}) {
 		m.Options = []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: has.HardwareAddr()}}
 	}
-	frame, err := icmpFrame(&link.Link{MAC: from}, to, asker6, netip.MustParseAddr("fe80::1"), m)
+	frame, err := icmpFrame(&lb.Interface{MAC: from}, to, asker6, netip.MustParseAddr("fe80::1"), m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,10 +69,10 @@ func solicitedNA(t *testing.T, to, from, has link.MAC, solicited bool) []byte {
 
 // TestWhatCountsAsAnswer: which frames pass the kernel's filter, and which of them count.
 func TestWhatCountsAsAnswer(t *testing.T) {
-	router := link.MAC{0, 0, 0x5e, 0, 1, 1}
+	router := lb.MAC{0, 0, 0x5e, 0, 1, 1}
 	for _, tt := range []struct {
 		name          string
-		asked         link.MAC
+		asked         lb.MAC
 		frame         []byte
 		passes, count bool
 	}{
@@ -85,8 +84,8 @@ func TestWhatCountsAsAnswer(t *testing.T) {
 		{"an announcement", askerMAC, claim4(askerMAC), false, false},
 		{"a request", askerMAC, from(v4, asker4), false, false},
 		{"its advertisement", askerMAC, solicitedNA(t, ourMAC, askerMAC, askerMAC, true), true, true},
-		{"without option", askerMAC, solicitedNA(t, ourMAC, askerMAC, link.MAC{}, true), true, true},
-		{"of another machine", askerMAC, solicitedNA(t, ourMAC, otherMAC, link.MAC{}, true), true, false},
+		{"without option", askerMAC, solicitedNA(t, ourMAC, askerMAC, lb.MAC{}, true), true, true},
+		{"of another machine", askerMAC, solicitedNA(t, ourMAC, otherMAC, lb.MAC{}, true), true, false},
 		{"of a stand-in", askerMAC, solicitedNA(t, ourMAC, otherMAC, askerMAC, true), true, false},
 		{"that was not solicited", askerMAC, solicitedNA(t, ourMAC, askerMAC, askerMAC, false), false, false},
 		{"to all", askerMAC, claim6(askerMAC), false, false},
@@ -97,7 +96,7 @@ func TestWhatCountsAsAnswer(t *testing.T) {
 			proto, addr = protocols()[1], v6
 		}
 		a := &asked{}
-		in := &inquiry{r: newFakeLAN().responder(), speakers: speakers, asked: map[Question]*asked{{Link: "eth0", MAC: tt.asked, Address: addr}: a}}
+		in := &inquiry{r: newFakeLAN().responder(), speakers: speakers, asked: map[lb.Question]*asked{{Link: "eth0", MAC: tt.asked, Address: addr}: a}}
 		in.heard(&tap{link: eth0, proto: proto}, tt.frame)
 		if counted := a.answers == 1; counted != tt.count {
 			t.Errorf("%s counts: %v", tt.name, counted)

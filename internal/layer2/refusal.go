@@ -6,27 +6,20 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Refusal is a link that may announce, but whose packet sockets cannot be opened.
-type Refusal struct {
-	Link string
-	// Error of opening the sockets. It names the link.
-	Error string
-}
-
-// refusal is a Refusal as State sees it.
+// refusal is an lb.Refusal as State sees it.
 type refusal struct {
 	attached
 	err string
 }
 
 // Refused returns the links whose sockets could not be opened at the last attempt.
-func (r *Responder) Refused() []Refusal {
-	var out []Refusal
+func (r *Responder) Refused() []lb.Refusal {
+	var out []lb.Refusal
 	for _, l := range *r.refusals.Load() {
-		out = append(out, Refusal{l.Name, l.err})
+		out = append(out, lb.Refusal{Link: l.Name, Error: l.err})
 	}
 	return out
 }
@@ -35,7 +28,7 @@ func (r *Responder) Refused() []Refusal {
 // fails. So the others know that this node cannot announce on the link before it has to,
 // and know when it can again while others announce. Without the first attempt a node
 // without NET_RAW takes every address that the election gives it, and only then leaves it.
-func (k *keeper) try(l link.Link) {
+func (k *keeper) try(l lb.Interface) {
 	if refused := k.complaints[l.Index] != ""; !refused && (k.tried[l.Index] || !l.Usable()) {
 		return
 	}
@@ -62,7 +55,7 @@ func (k *keeper) try(l link.Link) {
 }
 
 // opened records the result of opening a link's sockets.
-func (k *keeper) opened(l link.Link, err error) {
+func (k *keeper) opened(l lb.Interface, err error) {
 	k.tried[l.Index] = true
 	if err == nil {
 		delete(k.complaints, l.Index)
@@ -75,13 +68,13 @@ func (k *keeper) opened(l link.Link, err error) {
 }
 
 // refuse publishes the refused links among these.
-func (k *keeper) refuse(links []link.Link) {
+func (k *keeper) refuse(links []lb.Interface) {
 	var now []refusal
 	there := make(map[int]bool, len(links))
 	for _, l := range links {
 		there[l.Index] = true
 		if err := k.complaints[l.Index]; err != "" {
-			now = append(now, refusal{attached{Link: l, usable: l.Usable()}, err})
+			now = append(now, refusal{attached{Interface: l}, err})
 		}
 	}
 	maps.DeleteFunc(k.complaints, func(index int, _ string) bool { return !there[index] })

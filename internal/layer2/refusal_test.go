@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // TestRefused: a link whose sockets are refused is reported before any announcement is due
@@ -20,7 +19,7 @@ import (
 // Trap: an owner that cannot open its sockets loses its addresses, forgets why, and takes them back.
 func TestRefused(t *testing.T) {
 	pod := eth0
-	pod.Index, pod.Name, pod.MAC = 4, "veth4", otherMAC
+	pod.Index, pod.Name, pod.MAC, pod.NoClients = 4, "veth4", otherMAC, true
 	down := eth0
 	down.Up = false
 	const err = "operation not permitted"
@@ -59,7 +58,7 @@ func TestRefused(t *testing.T) {
 		is := "eth0: " + err
 		step("nothing is announced, and nobody asks pods' links", []string{is}, 1, func() {})
 		step("announced", []string{is}, 1, func() { r.Set(Desired{Announcements: ourAnnouncements}) })
-		if a := r.State().Addresses[0]; len(a.Links) > 0 || a.Pending() || !slices.Equal(a.Refused, []string{err}) {
+		if a := r.State().Addresses[0]; len(a.Links) > 0 || a.Pending || !slices.Equal(a.Refused, []string{err}) {
 			t.Errorf("of an address: %+v", a)
 		}
 		step("others announce", []string{is}, 1, func() { r.Set(Desired{}) })
@@ -80,7 +79,7 @@ func TestRefused(t *testing.T) {
 			lan.set(other)
 		})
 		step("it works while announced", nil, 6, func() { refuse() })
-		if a := r.State().Addresses[0]; !a.Answered() || a.Refused != nil {
+		if a := r.State().Addresses[0]; !a.Answered || a.Refused != nil {
 			t.Errorf("of an address: %+v", a)
 		}
 	})
@@ -96,7 +95,7 @@ func TestTried(t *testing.T) {
 		defer run(t, r)()
 		r.Set(Desired{Announcements: named("eth0")})
 		synctest.Wait()
-		open := func(l link.Link) (n int) {
+		open := func(l lb.Interface) (n int) {
 			for _, p := range r.protocols {
 				if lan.wire(l.Name, p) != nil {
 					n++

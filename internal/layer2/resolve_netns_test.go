@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
@@ -225,7 +226,7 @@ func TestVLANIsNotOurs(t *testing.T) {
 			var w wire
 			n.far.Do(func() {
 				var err error
-				w, err = listen(link.Link{Index: n.far.Link("eth0").Attrs().Index, Name: "eth0"}, proto, nil)
+				w, err = listen(lb.Interface{Index: n.far.Link("eth0").Attrs().Index, Name: "eth0"}, proto, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -276,7 +277,7 @@ func TestReceivedBy(t *testing.T) {
 				t.Fatal(err)
 			}
 			for sequence, from := range []string{"eth1", "eth0"} {
-				w := wireOn(t, n.far, link.Link{Index: index(n.far, from), Name: from}, proto)
+				w := wireOn(t, n.far, lb.Interface{Index: index(n.far, from), Name: from}, proto)
 				frame := tagged4or6(ours, nil)
 				frame[offSource+5] = byte(sequence)
 				if _, err := w.Write(frame); err != nil {

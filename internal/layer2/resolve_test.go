@@ -8,7 +8,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -94,8 +93,8 @@ func (n *realNetwork) ask(t *testing.T, addr netip.Addr) string {
 	return mac
 }
 
-func (n *realNetwork) setMAC(mac link.MAC) { n.node.SetMAC("eth0", mac.String()) }
-func (n *realNetwork) mac() string         { return n.node.MAC("eth0").String() }
+func (n *realNetwork) setMAC(mac lb.MAC) { n.node.SetMAC("eth0", mac.String()) }
+func (n *realNetwork) mac() string       { return n.node.MAC("eth0").String() }
 
 func (n *realNetwork) bounce() {
 	n.node.SetDown("eth0")

@@ -12,15 +12,16 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // Config is what a Responder needs.
 type Config struct {
 	Log *slog.Logger
 	// Links returns the node's present links; it must not block.
-	Links  func() []link.Link
-	Timers Timers
+	Links func() []lb.Interface
+	// Gateways returns the default gateways that the kernel knows on a link, by its index; nil means none.
+	Gateways func(index int) []lb.Neighbour
+	Timers   Timers
 	// Requests: gateways learn addresses from requests only.
 	Requests bool
 	// Lease says whether the last Set is still valid; nil means always.
@@ -39,7 +40,7 @@ type memberships interface {
 // Responder answers ARP, Neighbor Discovery and the echo of other speakers for the addresses of the last Set.
 type Responder struct {
 	log       *slog.Logger
-	links     func() []link.Link
+	links     func() []lb.Interface
 	timers    Timers
 	requests  bool
 	lease     leased
@@ -49,15 +50,14 @@ type Responder struct {
 	echo      *echoes
 	// listen opens a wire, groups joins and now tells the time; fields so that tests can
 	// replace them.
-	listen func(link.Link, protocol, []netip.Addr) (wire, error)
+	listen func(lb.Interface, protocol, []netip.Addr) (wire, error)
 	groups memberships
 	now    func() time.Time
 	// between chooses a time; a field for tests too.
-	between func(low, high time.Duration) time.Duration
-	// gateways returns the kernel's gateways of a link, by its index; a field for tests too.
-	gateways func(index int) []link.Neighbour
+	between  func(low, high time.Duration) time.Duration
+	gateways func(index int) []lb.Neighbour
 	// openTap opens the taps of the audit; a field for tests too.
-	openTap func(link.Link, protocol, []bpf.Instruction) (*tap, error)
+	openTap func(lb.Interface, protocol, []bpf.Instruction) (*tap, error)
 
 	table atomic.Pointer[table]
 	// owners are those of the last Set.
@@ -91,12 +91,15 @@ func New(c Config) *Responder {
 		listen:   listen,
 		now:      time.Now,
 		between:  between,
-		gateways: link.Gateways,
+		gateways: c.Gateways,
 		openTap:  openTap,
 		wake:     make(chan struct{}, 1),
 		notices:  make(chan notice, maxNotices),
 	}
 	r.protocols = [kinds]protocol{arpProtocol(), ndpProtocol(), r.echo.protocol()}
+	if r.gateways == nil {
+		r.gateways = func(int) []lb.Neighbour { return nil }
+	}
 	for _, f := range []*func(){&r.changed, &r.refused} {
 		if *f == nil {
 			*f = func() {}
@@ -131,7 +134,7 @@ func (r *Responder) Set(d Desired) {
 // countTakeovers counts addresses that are announced without a probe.
 func (r *Responder) countTakeovers(want, old *table) {
 	for addr, e := range want.entries {
-		if before := old.entries[addr]; e.is() == Ours && (before == nil || before.status != e.status) {
+		if before := old.entries[addr]; e.is() == ours && (before == nil || before.status != e.status) {
 			r.counts.takeovers[number(lb.FamilyOf(addr))].Add(1)
 		}
 	}

@@ -11,16 +11,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 func TestState(t *testing.T) {
-	port := func(index int, name string) link.Link {
-		return link.Link{Index: index, Name: name, MAC: link.MAC{2, 0, 0, 0, 0, byte(index)}, Up: true}
+	port := func(index int, name string) lb.Interface {
+		return lb.Interface{Index: index, Name: name, MAC: lb.MAC{2, 0, 0, 0, 0, byte(index)}, Up: true}
 	}
 	addr := netip.MustParseAddr
 	synctest.Test(t, func(t *testing.T) {
-		lan := newFakeLAN(port(2, "eth0"), port(3, "eth1"), port(4, "veth4"), link.Link{Index: 5, Name: "eth5"})
+		pods := port(4, "veth4")
+		pods.NoClients = true
+		lan := newFakeLAN(port(2, "eth0"), port(3, "eth1"), pods, lb.Interface{Index: 5, Name: "eth5"})
 		r := lan.responder()
 		defer run(t, r)()
 		r.Set(Desired{Announcements: []lb.Announcement{
@@ -34,14 +35,14 @@ func TestState(t *testing.T) {
 			{}, {Address: addr("0.0.0.0")}, {Address: addr("ff02::1")},
 		}})
 		synctest.Wait()
-		want := State{
+		want := lb.Layer2{
 			Links: []string{"eth0", "eth1", "veth4"},
-			Addresses: []AddressState{
-				{Address: v4, Links: []string{"veth4"}, Phase: Ours},
-				{Address: addr("192.0.2.101"), Links: []string{"eth0", "eth1"}, Phase: Ours},
-				{Address: addr("192.0.2.102"), Links: nil, Phase: Ours},
-				{Address: addr("192.0.2.103"), Links: []string{"eth0", "eth1"}, Phase: Ours},
-				{Address: v6, Links: []string{"eth0", "eth1"}, Phase: Ours},
+			Addresses: []lb.AddressState{
+				{Address: v4, Links: []string{"veth4"}, Phase: "announced", Answered: true},
+				{Address: addr("192.0.2.101"), Links: []string{"eth0", "eth1"}, Phase: "announced", Answered: true},
+				{Address: addr("192.0.2.102"), Phase: "announced"},
+				{Address: addr("192.0.2.103"), Links: []string{"eth0", "eth1"}, Phase: "announced", Answered: true},
+				{Address: v6, Links: []string{"eth0", "eth1"}, Phase: "announced", Answered: true},
 			},
 		}
 		if diff := cmp.Diff(want, r.State(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
@@ -69,7 +70,7 @@ func TestNoLinkYet(t *testing.T) {
 		{"no such link", Desired{}, lb.Announcement{Address: v4, Links: []string{"eth9"}}, false},
 		{"no such link beside a port", first, lb.Announcement{Address: v4, Links: []string{"eth9"}}, false},
 	} {
-		lan := newFakeLAN(eth0, link.Link{Index: 9, Name: "eth1", MAC: otherMAC, Up: true})
+		lan := newFakeLAN(eth0, lb.Interface{Index: 9, Name: "eth1", MAC: otherMAC, Up: true})
 		r := lan.responder()
 		calls := 0
 		r.changed = func() { calls++ }
@@ -78,11 +79,11 @@ func TestNoLinkYet(t *testing.T) {
 		k.sync()
 		calls = 0
 		r.Set(Desired{Announcements: []lb.Announcement{tt.addr}})
-		if a := r.State().Addresses[0]; !a.Pending() || calls != 0 {
+		if a := r.State().Addresses[0]; !a.Pending || calls != 0 {
 			t.Errorf("%s: %+v, calls %d times", tt.name, a, calls)
 		}
 		k.sync()
-		if a := r.State().Addresses[0]; a.Pending() || a.Answered() != tt.opened || calls != 1 {
+		if a := r.State().Addresses[0]; a.Pending || a.Answered != tt.opened || calls != 1 {
 			t.Errorf("%s, then: %+v, calls %d times", tt.name, a, calls)
 		}
 		k.sync()
@@ -195,7 +196,7 @@ func BenchmarkLookup(b *testing.B) {
 	b.Run("table", func(b *testing.B) {
 		l := p.link.Load()
 		for b.Loop() {
-			if t := p.r.table.Load(); t.on(v6, &l.Link, l.usable) == nil || t.on(foreign4, &l.Link, l.usable) != nil {
+			if t := p.r.table.Load(); t.on(v6, &l.Interface) == nil || t.on(foreign4, &l.Interface) != nil {
 				b.Fatal("wrong")
 			}
 		}

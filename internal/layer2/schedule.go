@@ -9,7 +9,7 @@ import (
 
 // job is the work for an address. It restarts with another status or phase.
 type job struct {
-	phase  Phase
+	phase  phase
 	status *status
 }
 
@@ -119,7 +119,7 @@ func (s *schedule) put(addr netip.Addr, j job, now time.Time) {
 
 // restart starts the repetitions of an announcement again, at once, but not sooner than after the first one.
 func (s *schedule) restart(addr netip.Addr, now time.Time) {
-	if it := s.items[key{addr, steps}]; it != nil && it.phase == Ours && it.number > 0 && now.Sub(it.start) >= s.timers.AnnounceTimes[1] {
+	if it := s.items[key{addr, steps}]; it != nil && it.phase == ours && it.number > 0 && now.Sub(it.start) >= s.timers.AnnounceTimes[1] {
 		s.unqueue(it)
 		it.start, it.number, it.due, it.lane = now, 1, now, repeated
 		heap.Push(&s.queues[it.lane], it)
@@ -129,7 +129,7 @@ func (s *schedule) restart(addr netip.Addr, now time.Time) {
 // restartOne does so for one of the addresses.
 func (s *schedule) restartOne(now time.Time) {
 	for _, it := range s.items {
-		if it.use == steps && it.phase == Ours {
+		if it.use == steps && it.phase == ours {
 			s.restart(it.addr, now)
 			return
 		}
@@ -141,7 +141,7 @@ func (s *schedule) restartOne(now time.Time) {
 // sooner is answered when that is over, and claims that come meanwhile count as one.
 func (s *schedule) defend(addr netip.Addr, now time.Time) {
 	own := s.items[key{addr, steps}]
-	if own == nil || own.phase != Ours {
+	if own == nil || own.phase != ours {
 		return
 	}
 	s.extra(key{addr, nearDefence}, own.job, defending, now.Add(s.timers.NearDefendWait), s.timers.NearDefendInterval)
@@ -150,7 +150,7 @@ func (s *schedule) defend(addr netip.Addr, now time.Time) {
 
 // doubt asks who else has an announced address, at a time at the earliest.
 func (s *schedule) doubt(addr netip.Addr, due time.Time) {
-	if own := s.items[key{addr, steps}]; own != nil && own.phase == Ours {
+	if own := s.items[key{addr, steps}]; own != nil && own.phase == ours {
 		s.extra(key{addr, doubt}, own.job, doubting, due, 0)
 	}
 }
@@ -174,7 +174,7 @@ func (s *schedule) start(addr netip.Addr, j job, now time.Time) {
 	s.drop(addr)
 	it := &item{task: task{key: key{addr, steps}, job: j}, start: now}
 	s.items[it.key] = it
-	if j.phase == Ours {
+	if j.phase == ours {
 		s.announced++
 		s.doubt(addr, now.Add(settleTime))
 	}
@@ -189,7 +189,7 @@ func (s *schedule) drop(addr netip.Addr) {
 		}
 		s.unqueue(it)
 		delete(s.items, it.key)
-		if u == steps && it.phase == Ours {
+		if u == steps && it.phase == ours {
 			s.announced--
 		}
 	}
@@ -264,15 +264,15 @@ func (s *schedule) queue(it *item, now time.Time) {
 	case it.number < len(times):
 		wait := times[it.number] - before
 		switch {
-		case it.phase == Ours && it.number == 0:
+		case it.phase == ours && it.number == 0:
 			it.lane = first
-		case it.phase == Ours:
+		case it.phase == ours:
 			wait = s.between(wait, wait+wait/4)
 		default:
 			it.lane = asking
 		}
 		it.due = now.Add(wait)
-	case it.phase == Ours:
+	case it.phase == ours:
 		it.due = now.Add(s.between(s.timers.refresh(s.announced)))
 	case it.number == len(times) && end > 0:
 		it.due, it.ends = now.Add(end-before), true

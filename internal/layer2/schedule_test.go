@@ -113,7 +113,7 @@ func TestRefreshOfMany(t *testing.T) {
 		now := time.Unix(0, 0)
 		timers.Rate = 1_000_000 // not what is tested
 		s := newSchedule(timers, &pace{}, between)
-		owned, gone := job{phase: Ours, status: newStatus(Ours)}, netip.MustParseAddr("2001:db8:2::")
+		owned, gone := job{phase: ours, status: newStatus(ours)}, netip.MustParseAddr("2001:db8:2::")
 		addr := netip.MustParseAddr("2001:db8:1::")
 		for range tt.addresses {
 			addr = addr.Next()

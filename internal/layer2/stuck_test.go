@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -16,14 +16,14 @@ import (
 // Trap: one goroutine waits for each frame of the stuck link.
 func TestStuckLink(t *testing.T) {
 	const addresses = 500
-	good := link.Link{Index: 3, Name: "eth1", MAC: otherMAC, Up: true}
+	good := lb.Interface{Index: 3, Name: "eth1", MAC: otherMAC, Up: true}
 	synctest.Test(t, func(t *testing.T) {
 		lan := newFakeLAN(eth0, good)
 		lan.stuck.Store(true)
 		r := lan.responder()
 		defer run(t, r)()
 		r.Set(Desired{Announcements: manyAddresses(addresses)})
-		announced := func(within time.Duration, mac link.MAC) int {
+		announced := func(within time.Duration, mac lb.MAC) int {
 			seen := make(map[netip.Addr]bool)
 			for end := time.After(within); ; {
 				select {

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // Desired is the whole desired state of a Responder.
@@ -17,7 +16,7 @@ type Desired struct {
 	Yield []netip.Addr
 	// Speakers are the MACs of the links of all speakers, including this one: their claims
 	// are no conflicts.
-	Speakers map[link.MAC]bool
+	Speakers map[lb.MAC]bool
 	// Owners are the known MACs of the links from which another node announces an address.
 	// They are only compared with announcements heard. The caller must not change them afterwards.
 	Owners map[netip.Addr][][6]byte
@@ -27,7 +26,7 @@ type Desired struct {
 // lock; only the status of an address changes.
 type table struct {
 	entries  map[netip.Addr]*entry
-	speakers map[link.MAC]bool
+	speakers map[lb.MAC]bool
 	// anyLink: some address may be announced on any link.
 	anyLink bool
 	// named are the links that some address names.
@@ -41,7 +40,7 @@ type entry struct {
 	// links by name that answer for it; empty means all usable ones.
 	links []string
 	// mac to answer with, zero for the link's own.
-	mac link.MAC
+	mac lb.MAC
 	*status
 }
 
@@ -84,12 +83,12 @@ func newTable(d Desired, old *table, lapsed bool) *table {
 
 // next returns the status of an address that was set before, or a new one.
 func (t *table) next(addr netip.Addr, a lb.Announcement, lapsed bool) *status {
-	first := Ours
+	first := ours
 	switch {
-	case a.MAC != link.MAC{}:
+	case a.MAC != lb.MAC{}:
 		first = standing
 	case a.Probe:
-		first = Probing
+		first = probing
 	}
 	e := t.entries[addr]
 	if e == nil {
@@ -98,12 +97,12 @@ func (t *table) next(addr netip.Addr, a lb.Announcement, lapsed bool) *status {
 	switch p := e.is(); {
 	case (p == standing) != (first == standing):
 		return newStatus(first)
-	case p == Ours && lapsed:
-		first = Ours
+	case p == ours && lapsed:
+		first = ours
 	case p == handing || p == offered || p == gone:
 		// It was announced, and comes back.
-		if first == Probing {
-			first = Ours
+		if first == probing {
+			first = ours
 		}
 	default:
 		return e.status
@@ -121,7 +120,7 @@ func (t *table) handOver(old *table, elsewhere []netip.Addr) {
 			continue
 		}
 		switch e.is() {
-		case Ours, standing, offered:
+		case ours, standing, offered:
 			t.entries[addr] = &entry{links: e.links, mac: e.mac, status: e.successor(handing)}
 		case handing:
 			t.entries[addr] = e
@@ -132,20 +131,20 @@ func (t *table) handOver(old *table, elsewhere []netip.Addr) {
 	}
 }
 
-// on returns the entry of an address if it concerns the link; usable is l.Usable().
-func (t *table) on(addr netip.Addr, l *link.Link, usable bool) *entry {
+// on returns the entry of an address if it concerns the link.
+func (t *table) on(addr netip.Addr, l *lb.Interface) *entry {
 	e := t.entries[addr]
 	switch {
 	case e == nil:
 		return nil
-	case len(e.links) == 0 && usable, len(e.links) > 0 && slices.Contains(e.links, l.Name):
+	case len(e.links) == 0 && l.Usable(), len(e.links) > 0 && slices.Contains(e.links, l.Name):
 		return e
 	}
 	return nil
 }
 
 // uses reports whether any address may be answered on the link.
-func (t *table) uses(l link.Link) bool {
+func (t *table) uses(l lb.Interface) bool {
 	return t.anyLink && l.Usable() || t.named[l.Name] && l.CanAnnounce()
 }
 

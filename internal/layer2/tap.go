@@ -8,7 +8,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // tapBatch is how many frames are read at once, so that a flood does not block the caller.
@@ -17,7 +17,7 @@ const tapBatch = 4096
 // tap is a packet socket of one protocol on one link without a reader goroutine: frames
 // wake nobody and wait until the owner receives them.
 type tap struct {
-	link  link.Link
+	link  lb.Interface
 	proto protocol
 	fd    int
 	frame [maxFrame]byte
@@ -26,7 +26,7 @@ type tap struct {
 }
 
 // openTap opens a tap for frames that pass the program. If that fails the result has failed set.
-func openTap(l link.Link, p protocol, program []bpf.Instruction) (*tap, error) {
+func openTap(l lb.Interface, p protocol, program []bpf.Instruction) (*tap, error) {
 	e := &tap{link: l, proto: p, fd: -1, failed: true}
 	// Protocol 0 receives nothing (packet(7)) until the filter is set.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -40,7 +40,7 @@ func openTap(l link.Link, p protocol, program []bpf.Instruction) (*tap, error) {
 	return e, nil
 }
 
-func prepareTap(fd int, l link.Link, p protocol, program []bpf.Instruction) error {
+func prepareTap(fd int, l lb.Interface, p protocol, program []bpf.Instruction) error {
 	if err := attach(fd, p, receivedBy(l.Index, program)); err != nil {
 		return err
 	}

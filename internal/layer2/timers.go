@@ -100,13 +100,13 @@ func (t Timers) frames(n int) time.Duration {
 
 // times returns when the steps of a phase are due, and when the phase ends unless
 // something ends it sooner; 0 is never.
-func (t Timers) times(p Phase) (steps []time.Duration, end time.Duration) {
+func (t Timers) times(p phase) (steps []time.Duration, end time.Duration) {
 	switch p {
-	case Probing:
+	case probing:
 		return t.ProbeTimes, t.AnnounceWait
 	case conflicting:
 		return nil, t.RateLimitInterval
-	case Ours:
+	case ours:
 		return t.AnnounceTimes, 0
 	case handing:
 		return nil, t.LingerTime

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // writeTimeout bounds how long an answer waits for a blocked link. It delays only other answers there.
@@ -40,7 +40,7 @@ const receiveBuffer = 4 << 20
 
 // listen opens a packet socket for one protocol on a link, filtered for these
 // addresses.
-func listen(l link.Link, p protocol, addrs []netip.Addr) (wire, error) {
+func listen(l lb.Interface, p protocol, addrs []netip.Addr) (wire, error) {
 	filter, err := bpf.Assemble(receivedBy(l.Index, p.filter(addrs)))
 	if err != nil {
 		return nil, fmt.Errorf("assemble %s filter: %w", p.name, err)

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/net/bpf"
 
-	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // fakeWire is a wire to a test, which provides the frames to read and gets the frames written.
@@ -74,7 +74,7 @@ func (w *fakeWire) Close() error {
 // fakeLAN is a node's links, whose wires end in the test.
 type fakeLAN struct {
 	mu    sync.Mutex
-	links []link.Link
+	links []lb.Interface
 	wires map[string]*fakeWire
 	// out is all frames sent, on any link.
 	out chan []byte
@@ -87,24 +87,24 @@ type fakeLAN struct {
 	stuck atomic.Bool
 }
 
-func newFakeLAN(links ...link.Link) *fakeLAN {
+func newFakeLAN(links ...lb.Interface) *fakeLAN {
 	return &fakeLAN{links: links, wires: make(map[string]*fakeWire), out: make(chan []byte, 1<<16)}
 }
 
 // set replaces the links, like the kernel.
-func (l *fakeLAN) set(links ...link.Link) {
+func (l *fakeLAN) set(links ...lb.Interface) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.links = links
 }
 
-func (l *fakeLAN) snapshot() []link.Link {
+func (l *fakeLAN) snapshot() []lb.Interface {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.links)
 }
 
-func (l *fakeLAN) listen(on link.Link, p protocol, _ []netip.Addr) (wire, error) {
+func (l *fakeLAN) listen(on lb.Interface, p protocol, _ []netip.Addr) (wire, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.fail[on.Name]; err != nil {
@@ -167,9 +167,9 @@ func (l *fakeLAN) responder() *Responder {
 // attach connects a Responder to this LAN.
 func (l *fakeLAN) attach(r *Responder) {
 	r.listen, r.groups = l.listen, &fakeGroups{}
-	r.gateways = func(int) []link.Neighbour { return nil }
+	r.gateways = func(int) []lb.Neighbour { return nil }
 	r.between = func(low, _ time.Duration) time.Duration { return low }
-	r.openTap = func(on link.Link, p protocol, _ []bpf.Instruction) (*tap, error) {
+	r.openTap = func(on lb.Interface, p protocol, _ []bpf.Instruction) (*tap, error) {
 		return &tap{link: on, proto: p, fd: -1, failed: true}, nil
 	}
 }

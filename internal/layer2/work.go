@@ -76,11 +76,11 @@ func (k *keeper) drain(p *port, now time.Time) (changed bool) {
 
 // told notes that all neighbours on every link have heard the first announcement of an address.
 func (k *keeper) told(it *item) {
-	if it.use != steps || it.phase != Ours || it.status.announced.Load() {
+	if it.use != steps || it.phase != ours || it.status.announced.Load() {
 		return
 	}
 	for _, p := range k.ports {
-		if other := p.schedule.items[it.key]; other != nil && other.phase == Ours && other.number == 0 {
+		if other := p.schedule.items[it.key]; other != nil && other.phase == ours && other.number == 0 {
 			return
 		}
 	}
@@ -94,7 +94,7 @@ func (p *port) direct(it *item, now time.Time) (to *machine, frames int) {
 	switch {
 	case it.use == nearDefence, it.lane == first && p.schedule.roomy(now):
 		machines = p.near(it.addr)
-	case p.r.requests && it.phase == Ours && it.use == steps && it.lane == repeated:
+	case p.r.requests && it.phase == ours && it.use == steps && it.lane == repeated:
 		machines = slices.DeleteFunc(p.near(it.addr), func(m machine) bool { return !m.isGateway() })
 	}
 	switch {
@@ -117,7 +117,7 @@ func (k *keeper) step(p *port, t task, to *machine) bool {
 		return true // all have heard
 	case t.use == doubt:
 		return p.doubt(t.addr)
-	case t.phase == Ours:
+	case t.phase == ours:
 		turn := t.number
 		if turn >= len(k.r.timers.AnnounceTimes) {
 			turn = 0 // the slow refresh: the form that RFC 5227 section 2.3 names, and that other speakers audit
@@ -131,16 +131,16 @@ func (k *keeper) step(p *port, t task, to *machine) bool {
 func (k *keeper) end(p *port, t task, now time.Time) (became bool) {
 	name := p.link.Load().Name
 	switch t.phase {
-	case Probing:
+	case probing:
 		// No machine answered.
 		became = true
 		t.status.setConflict(name)
-		if t.status.become(Probing, Ours) {
+		if t.status.become(probing, ours) {
 			k.r.counts.takeovers[number(lb.FamilyOf(t.addr))].Add(1)
 		}
 	case conflicting:
 		if c, found := t.status.conflict(name); found {
-			c.phase = Probing
+			c.phase = probing
 			t.status.setConflict(name, c)
 		}
 	case handing:

@@ -94,7 +94,7 @@ type Announcement struct {
 	Probe bool
 	// MAC replaces the link's own MAC in answers: the node stands in for an owner whose speaker is away, and
 	// whose kernel forwards all the same. A stand-in sends no gratuitous ARP. The zero MAC is the link's own.
-	MAC [6]byte
+	MAC MAC
 }
 
 // Relay sends packets of older connections to the former owner of an address that this node took over.

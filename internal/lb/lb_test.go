@@ -69,6 +69,7 @@ func TestMarshalText(t *testing.T) {
 		{Key{"default", "web"}, `"default/web"`},
 		{Object{Kind: "Service", Namespace: "default", Name: "web"}, `"Service default/web"`},
 		{Object{Kind: "BGPPeer", Name: "tor"}, `"BGPPeer tor"`},
+		{MAC{0, 0x53, 0, 0, 0, 1}, `"00:53:00:00:00:01"`},
 	} {
 		if got, err := json.Marshal(tt.v); err != nil || string(got) != tt.want {
 			t.Errorf("%#v: %s, %v; want %s", tt.v, got, err, tt.want)

@@ -91,7 +91,7 @@ func (u Unfit) Has(v Unfit) bool { return u&v == v }
 type Link struct {
 	Name string
 	// MAC is the link's Ethernet address.
-	MAC [6]byte
+	MAC MAC
 	// Default: the link also announces addresses whose L2Advertisement names no links.
 	Default bool
 	// Refused: the kernel refuses packet sockets on the link, so that the node answers nothing there.

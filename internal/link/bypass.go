@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // dataPaths are links that reveal a network plugin which can deliver Services
@@ -22,7 +24,7 @@ const ipvs = "kube-ipvs0"
 
 // Bypass returns what may carry packets past this node's packet filter, or "".
 // Whether it really does depends on its configuration, which we cannot see.
-func Bypass(links []Link) string {
+func Bypass(links []lb.Interface) string {
 	var found []string
 	for _, l := range links {
 		if name := dataPaths[l.Name]; name != "" {
@@ -38,8 +40,8 @@ func Bypass(links []Link) string {
 // LooseARP reports whether kube-proxy in IPVS mode makes this node answer ARP for the
 // addresses of all Services, which strictARP in its configuration prevents. The
 // larger of the values for all links and for one link counts (ip-sysctl, arp_ignore).
-func LooseARP(links []Link) bool {
-	if !slices.ContainsFunc(links, func(l Link) bool { return l.Name == ipvs }) {
+func LooseARP(links []lb.Interface) bool {
+	if !slices.ContainsFunc(links, func(l lb.Interface) bool { return l.Name == ipvs }) {
 		return false
 	}
 	text, err := os.ReadFile("/proc/sys/net/ipv4/conf/all/arp_ignore")
@@ -48,7 +50,7 @@ func LooseARP(links []Link) bool {
 
 // Addresses returns the node's own addresses on its links, without the addresses of
 // Services that kube-proxy in IPVS mode puts on a link.
-func Addresses(links []Link) []netip.Addr {
+func Addresses(links []lb.Interface) []netip.Addr {
 	var out []netip.Addr
 	for _, l := range links {
 		if l.Name == ipvs {
@@ -65,7 +67,7 @@ func Addresses(links []Link) []netip.Addr {
 // ignores failed listings: the link may be gone, or the kernel may have no classifiers.
 func programs(d netlink.Link) []string {
 	a := d.Attrs()
-	if (Link{Name: a.Name}).FacesPods() {
+	if facesPods(a.Name) {
 		return nil
 	}
 	var out []string

@@ -11,27 +11,28 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 func TestBypass(t *testing.T) {
-	eth := Link{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}
+	eth := lb.Interface{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}
 	run := eth
 	run.Programs = []string{"XDP", "tc cil_from_netdev"}
 	for _, tt := range []struct {
-		links []Link
+		links []lb.Interface
 		want  string
 	}{
-		{[]Link{eth, {Name: "cni0"}}, ""},
-		{[]Link{eth, {Name: "cilium_host"}}, "Cilium (link cilium_host)"},
-		{[]Link{run, {Name: "bpfin.cali"}}, "eBPF on eth0 (XDP, tc cil_from_netdev), Calico's eBPF data plane (link bpfin.cali)"},
+		{[]lb.Interface{eth, {Name: "cni0"}}, ""},
+		{[]lb.Interface{eth, {Name: "cilium_host"}}, "Cilium (link cilium_host)"},
+		{[]lb.Interface{run, {Name: "bpfin.cali"}}, "eBPF on eth0 (XDP, tc cil_from_netdev), Calico's eBPF data plane (link bpfin.cali)"},
 	} {
 		if got := Bypass(tt.links); got != tt.want {
 			t.Errorf("Bypass = %q, want %q", got, tt.want)
 		}
 	}
-	services := Link{Name: "kube-ipvs0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.70/32")}}
-	if got := fmt.Sprint(Addresses([]Link{eth, services})); got != "[192.0.2.1]" {
+	services := lb.Interface{Name: "kube-ipvs0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.70/32")}}
+	if got := fmt.Sprint(Addresses([]lb.Interface{eth, services})); got != "[192.0.2.1]" {
 		t.Errorf("Addresses = %s", got)
 	}
 }
@@ -44,7 +45,7 @@ func TestLooseARP(t *testing.T) {
 			want         bool
 		}{{"0", "eth0", false}, {"0", "kube-ipvs0", true}, {"1", "kube-ipvs0", false}} {
 			node.Sysctl("ipv4/conf/all/arp_ignore", tt.ignore)
-			if got := LooseARP([]Link{{Name: tt.link}}); got != tt.want {
+			if got := LooseARP([]lb.Interface{{Name: tt.link}}); got != tt.want {
 				t.Errorf("arp_ignore %s, link %s: %v, want %v", tt.ignore, tt.link, got, tt.want)
 			}
 		}

@@ -6,14 +6,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
-)
 
-// Neighbour is another machine on a link.
-type Neighbour struct {
-	Address netip.Addr
-	// MAC is zero while the kernel does not know it.
-	MAC MAC
-}
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
 
 // farAway are addresses that only a default route covers, from the ranges for
 // documentation (RFC 5737, RFC 3849). Nothing is sent there.
@@ -21,8 +16,8 @@ var farAway = [...]netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustPar
 
 // Gateways returns the kernel's default gateways on this link, at most one of each
 // family. It reads single entries from the kernel and lists no table.
-func Gateways(index int) []Neighbour {
-	var out []Neighbour
+func Gateways(index int) []lb.Neighbour {
+	var out []lb.Neighbour
 	for _, to := range farAway {
 		routes, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{OifIndex: index})
 		if err != nil || len(routes) == 0 || routes[0].LinkIndex != index {
@@ -33,7 +28,7 @@ func Gateways(index int) []Neighbour {
 			continue // on the link itself
 		}
 		gateway = gateway.Unmap()
-		out = append(out, Neighbour{gateway, neighbourMAC(index, gateway)})
+		out = append(out, lb.Neighbour{Address: gateway, MAC: neighbourMAC(index, gateway)})
 	}
 	return out
 }
@@ -50,7 +45,7 @@ func defaultLinks() []int {
 }
 
 // neighbourMAC returns the MAC of an address in the kernel's neighbour table, zero if there is none.
-func neighbourMAC(index int, addr netip.Addr) MAC {
+func neighbourMAC(index int, addr netip.Addr) lb.MAC {
 	family := unix.AF_INET
 	if addr.Is6() {
 		family = unix.AF_INET6
@@ -61,12 +56,12 @@ func neighbourMAC(index int, addr netip.Addr) MAC {
 	// Kernels before 5.0 can only list the whole table, and fail here.
 	messages, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
 	if err != nil || len(messages) == 0 {
-		return MAC{}
+		return lb.MAC{}
 	}
 	neigh, err := netlink.NeighDeserialize(messages[0])
 	const unknown = netlink.NUD_INCOMPLETE | netlink.NUD_FAILED | netlink.NUD_NOARP
 	if err != nil || neigh.State&unknown != 0 {
-		return MAC{}
+		return lb.MAC{}
 	}
-	return MACFrom(neigh.HardwareAddr)
+	return lb.MACFrom(neigh.HardwareAddr)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -21,13 +22,12 @@ func TestNeighbours(t *testing.T) {
 		node.AddAddress("veth1", "198.51.100.1/24")
 		far.AddAddress("eth0", "192.0.2.9/24", "192.0.2.10/24", "2001:db8::9/64")
 		far.AddAddress("pod", "198.51.100.9/24")
-		links, err := read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		m, _ := running(t)
+		start(t, m)
+		nstest.Until(t, within, "both links", func() bool { return find(m, "eth0").Usable() && find(m, "veth1").NoClients })
 		unwanted := netip.MustParseAddr("192.0.2.10")
-		neighbours := func() []Neighbour {
-			list, err := Neighbours(links, func(a netip.Addr) bool { return a != unwanted && !a.IsLinkLocalUnicast() })
+		neighbours := func() []lb.Neighbour {
+			list, err := Neighbours(m.Links(), func(a netip.Addr) bool { return a != unwanted && !a.IsLinkLocalUnicast() })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -44,8 +44,8 @@ func TestNeighbours(t *testing.T) {
 		for _, a := range []string{"192.0.2.9", "192.0.2.10", "2001:db8::9", "198.51.100.9"} {
 			node.Output("ping", "-c", "1", "-W", "5", a)
 		}
-		mac := MACFrom(far.MAC("eth0"))
-		want := []Neighbour{{netip.MustParseAddr("192.0.2.9"), mac}, {netip.MustParseAddr("2001:db8::9"), mac}}
+		mac := lb.MACFrom(far.MAC("eth0"))
+		want := []lb.Neighbour{{Address: netip.MustParseAddr("192.0.2.9"), MAC: mac}, {Address: netip.MustParseAddr("2001:db8::9"), MAC: mac}}
 		if got := neighbours(); !slices.Equal(got, want) {
 			t.Errorf("%v, want %v", got, want)
 		}
@@ -88,10 +88,10 @@ func TestGateways(t *testing.T) {
 		eth0, eth1 := node.Link("eth0").Attrs().Index, node.Link("eth1").Attrs().Index
 		v4, v6 := netip.MustParseAddr("192.0.2.254"), netip.MustParseAddr("fe80::fe")
 		same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
-		if diff := cmp.Diff([]Neighbour{{Address: v4}, {Address: v6}}, Gateways(eth0), same); diff != "" {
+		if diff := cmp.Diff([]lb.Neighbour{{Address: v4}, {Address: v6}}, Gateways(eth0), same); diff != "" {
 			t.Errorf("before anything was sent (-want +got):\n%s", diff)
 		}
-		mac := MACFrom(router.MAC("eth0"))
+		mac := lb.MACFrom(router.MAC("eth0"))
 		for _, addr := range []netip.Addr{v4, v6} {
 			if err := node.Netlink().NeighSet(&netlink.Neigh{
 				LinkIndex: eth0, IP: addr.AsSlice(), HardwareAddr: mac.HardwareAddr(), State: netlink.NUD_STALE,
@@ -99,7 +99,7 @@ func TestGateways(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if diff := cmp.Diff([]Neighbour{{v4, mac}, {v6, mac}}, Gateways(eth0), same); diff != "" {
+		if diff := cmp.Diff([]lb.Neighbour{{Address: v4, MAC: mac}, {Address: v6, MAC: mac}}, Gateways(eth0), same); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		if got := Gateways(eth1); got != nil {

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // Monitor keeps a snapshot of the node's links.
@@ -18,7 +21,7 @@ type Monitor struct {
 	log  *slog.Logger
 	kick func()
 	// read returns the present links; a field so that tests can make it fail.
-	read func() ([]Link, error)
+	read func() ([]device, error)
 	// subscribe is a field so that tests can break the subscription.
 	subscribe func(wake chan<- struct{}, failed chan<- error) (*subscription, error)
 	// rereadInterval bounds the age of the snapshot without events.
@@ -28,7 +31,7 @@ type Monitor struct {
 	// retryInterval is the wait after a failed read.
 	retryInterval time.Duration
 
-	links        atomic.Pointer[[]Link]
+	links        atomic.Pointer[[]lb.Interface]
 	surroundings atomic.Pointer[Surroundings]
 	// wake makes Run read again.
 	wake chan struct{}
@@ -45,7 +48,7 @@ func New(log *slog.Logger, kick func()) *Monitor {
 }
 
 // Links returns the links as last read, sorted by index. The slice is shared: do not modify it.
-func (m *Monitor) Links() []Link {
+func (m *Monitor) Links() []lb.Interface {
 	if links := m.links.Load(); links != nil {
 		return *links
 	}
@@ -105,7 +108,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 
 // update reads the links and kicks if they changed.
 func (m *Monitor) update() error {
-	links, err := m.read()
+	devices, err := m.read()
 	if err != nil {
 		return err
 	}
@@ -113,11 +116,12 @@ func (m *Monitor) update() error {
 	if known := m.surroundings.Load(); known != nil {
 		s = *known
 	}
-	for i := range links {
-		links[i].Inside = s.inside(links[i])
+	links := make([]lb.Interface, len(devices))
+	for i, d := range devices {
+		links[i] = d.Interface
+		links[i].NoClients = hasPrefix(d.Name, excluded) || s.inside(d)
 	}
-	old := m.links.Load()
-	if old != nil && slices.EqualFunc(*old, links, Link.Equal) {
+	if old := m.links.Load(); old != nil && reflect.DeepEqual(*old, links) {
 		return nil
 	}
 	m.links.Store(&links)

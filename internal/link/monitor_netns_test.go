@@ -12,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -39,11 +40,11 @@ func start(t *testing.T, m *Monitor) {
 	nstest.Until(t, within, "synced", m.Synced)
 }
 
-func find(m *Monitor, name string) Link {
+func find(m *Monitor, name string) lb.Interface {
 	links := m.Links()
-	i := slices.IndexFunc(links, func(l Link) bool { return l.Name == name })
+	i := slices.IndexFunc(links, func(l lb.Interface) bool { return l.Name == name })
 	if i < 0 {
-		return Link{}
+		return lb.Interface{}
 	}
 	return links[i]
 }
@@ -84,12 +85,12 @@ func TestMonitorFollowsTheKernel(t *testing.T) {
 		node.Bridge("br0", "eth0")
 		nstest.Until(t, within, "port of a bridge", func() bool {
 			l := find(m, "eth0")
-			return l.Port && l.Master == find(m, "br0").Index && !l.CanAnnounce()
+			return l.Port && !l.CanAnnounce()
 		})
-		nstest.Until(t, within, "a bridge of a veth pair", func() bool { return find(m, "br0").Inside })
+		nstest.Until(t, within, "a bridge of a veth pair", func() bool { return find(m, "br0").NoClients })
 		node.Output("ip", "link", "add", "vx0", "type", "vxlan", "id", "7", "dstport", "4789")
 		node.Output("ip", "link", "set", "vx0", "master", "br0")
-		nstest.Until(t, within, "a bridge of other links too", func() bool { l := find(m, "br0"); return l.Index != 0 && !l.Inside })
+		nstest.Until(t, within, "a bridge of other links too", func() bool { l := find(m, "br0"); return l.Index != 0 && !l.NoClients })
 		node.Delete("br0")
 		nstest.Until(t, within, "no longer a port", func() bool { return find(m, "eth0").CanAnnounce() })
 
@@ -119,8 +120,8 @@ func TestMonitorVRF(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := slices.IndexFunc(links, func(l Link) bool { return l.Name == "eth0" })
-		if l := links[i]; l.Port || l.Master == 0 || !l.Usable() {
+		i := slices.IndexFunc(links, func(l device) bool { return l.Name == "eth0" })
+		if l := links[i]; l.Port || !l.Usable() {
 			t.Errorf("the link of a VRF is %+v", l)
 		}
 	})
@@ -151,7 +152,7 @@ func TestMonitorKeepsLastReading(t *testing.T) {
 		m, kicks := running(t)
 		m.retryInterval = time.Millisecond
 		var reads atomic.Int64
-		m.read = func() ([]Link, error) {
+		m.read = func() ([]device, error) {
 			switch n := reads.Add(1); n {
 			case 1, 2:
 				return nil, errors.New("dump interrupted")

@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // confirmedTime is for how long a neighbour counts after it last answered. The kernel keeps those that fell silent for as
@@ -20,7 +22,7 @@ const tick = 10 * time.Millisecond
 
 // Neighbours returns the machines on usable links whose addresses are wanted and that answered the kernel within ten
 // minutes, ordered by address.
-func Neighbours(links []Link, wanted func(netip.Addr) bool) ([]Neighbour, error) {
+func Neighbours(links []lb.Interface, wanted func(netip.Addr) bool) ([]lb.Neighbour, error) {
 	usable := map[int]bool{}
 	for _, l := range links {
 		usable[l.Index] = l.Usable()
@@ -30,17 +32,17 @@ func Neighbours(links []Link, wanted func(netip.Addr) bool) ([]Neighbour, error)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return nil, fmt.Errorf("list neighbours: %w", err)
 	}
-	var out []Neighbour
+	var out []lb.Neighbour
 	for _, e := range entries {
 		address, ok := netip.AddrFromSlice(e.IP)
-		mac := MACFrom(e.HardwareAddr)
+		mac := lb.MACFrom(e.HardwareAddr)
 		if address = address.Unmap(); !ok || !usable[e.LinkIndex] || !mac.IsUnicast() || !answered(e) || !wanted(address) {
 			continue
 		}
-		out = append(out, Neighbour{address, mac})
+		out = append(out, lb.Neighbour{Address: address, MAC: mac})
 	}
-	slices.SortFunc(out, func(a, b Neighbour) int { return a.Address.Compare(b.Address) })
-	return slices.CompactFunc(out, func(a, b Neighbour) bool { return a.Address == b.Address }), nil
+	slices.SortFunc(out, func(a, b lb.Neighbour) int { return a.Address.Compare(b.Address) })
+	return slices.CompactFunc(out, func(a, b lb.Neighbour) bool { return a.Address == b.Address }), nil
 }
 
 // answered reports whether a neighbour answered lately, or an operator entered it.

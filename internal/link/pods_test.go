@@ -7,68 +7,51 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-func TestFacesPods(t *testing.T) {
-	for name, want := range map[string]bool{
-		"veth12ab": true, "cali12ab": true, "cni0": true, "lxc12ab": true, "lxc_health": true, "eni12ab": true, "antrea-gw0": true,
-		"eth0": false, "eno1": false, "bond0.7": false, "lxcbr0": false, "docker0": false, "virbr0": false,
-		"flannel.1": false, "vxlan.calico": false, "cilium_vxlan": false, "tunl0": false, "wg0": false, "kube-ipvs0": false, "lo": false,
-	} {
-		if got := (Link{Name: name}).FacesPods(); got != want {
-			t.Errorf("%s faces pods: %v, want %v", name, got, want)
-		}
-	}
-}
-
-// TestInside: links to pods and containers are not usable, by what the cluster says, by their ports or by name; the node's own link is,
-// whatever speaks against it.
-func TestInside(t *testing.T) {
+// TestNoClients: links to pods and containers are not usable, by what the cluster says, by their ports or by name, and neither are other
+// links without clients by name; the node's own link is, whatever speaks against it. An overlay announces nothing, and what comes out of
+// it is subject to source ranges: it is no pod's link.
+func TestNoClients(t *testing.T) {
 	subnet := []netip.Prefix{netip.MustParsePrefix("10.244.1.1/24"), netip.MustParsePrefix("2001:db8:244::1/64")}
-	addr := netip.MustParseAddr
+	overlay := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/32")}
+	ranges := Surroundings{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("2001:db8:244::/56")}}
+	outside := func(a string) Surroundings { return Surroundings{Outside: []netip.Addr{netip.MustParseAddr(a)}} }
 	for _, tt := range []struct {
-		name string
-		link Link
-		s    Surroundings
-		want bool
+		names string
+		link  device
+		s     Surroundings
+		want  bool
 	}{
-		{"a NIC", Link{Name: "eth0", Prefixes: subnet}, Surroundings{}, false},
-		{"IPv4 range of pods", Link{Name: "br0", Prefixes: subnet[:1]}, Surroundings{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}, true},
-		{"IPv6 range of pods", Link{Name: "br0", Prefixes: subnet[1:]}, Surroundings{Pods: []netip.Prefix{netip.MustParsePrefix("2001:db8:244::/56")}}, true},
-		{"a bridge of veth pairs", Link{Name: "br0", VethBridge: true}, Surroundings{}, true},
-		{"kube-router", Link{Name: "kube-bridge"}, Surroundings{}, true},
-		{"Weave", Link{Name: "weave"}, Surroundings{}, true},
-		{"Antrea", Link{Name: "antrea-gw0"}, Surroundings{}, true},
-		{"OVN-Kubernetes", Link{Name: "ovn-k8s-mp0"}, Surroundings{}, true},
-		{"a network of Docker", Link{Name: "br-0123456789ab"}, Surroundings{}, true},
-		{"a bridge of Open vSwitch", Link{Name: "br-ex"}, Surroundings{}, false},
-		{"the default route", Link{Name: "kube-bridge", VethBridge: true, Default: true}, Surroundings{Pods: subnet}, false},
-		{"the node's address", Link{Name: "weave", VethBridge: true, Prefixes: subnet}, Surroundings{Outside: []netip.Addr{addr("10.244.1.1")}}, false},
-		{"the subnet of a pool", Link{Name: "weave", VethBridge: true, Prefixes: subnet}, Surroundings{Outside: []netip.Addr{addr("2001:db8:244::100")}}, false},
+		{"eth0 eth0.10 bond0 br0 br-ex", device{Interface: lb.Interface{Prefixes: subnet}}, Surroundings{}, false},
+		{"kube-bridge weave antrea-gw0 ovn-k8s-mp0 br-0123456789ab", device{}, Surroundings{}, true},
+		{"docker0 virbr0 veth12ab cali12ab cni0 kube-ipvs0 lxc12ab", device{}, Surroundings{}, true},
+		{"br0", device{Interface: lb.Interface{Prefixes: subnet[:1]}}, ranges, true},
+		{"br0", device{Interface: lb.Interface{Prefixes: subnet[1:]}}, ranges, true},
+		{"vxlan7", device{Interface: lb.Interface{Prefixes: overlay}}, ranges, true},
+		{"br0", device{vethBridge: true}, Surroundings{}, true},
+		{"kube-bridge", device{vethBridge: true, Interface: lb.Interface{Default: true, Prefixes: subnet}}, ranges, false},
+		{"weave", device{vethBridge: true, Interface: lb.Interface{Prefixes: subnet}}, outside("10.244.1.1"), false},
+		{"weave", device{vethBridge: true, Interface: lb.Interface{Prefixes: subnet}}, outside("2001:db8:244::100"), false},
 	} {
-		links := []Link{tt.link}
-		links[0].MAC, links[0].Up = MAC{2}, true
-		m := New(slog.New(slog.DiscardHandler), func() {})
-		m.read = func() ([]Link, error) { return slices.Clone(links), nil }
-		m.SetSurroundings(tt.s)
-		if err := m.update(); err != nil {
-			t.Fatal(err)
+		for name := range strings.FieldsSeq(tt.names) {
+			l := tt.link
+			l.Name, l.MAC, l.Up = name, lb.MAC{2}, true
+			m := New(slog.New(slog.DiscardHandler), func() {})
+			m.read = func() ([]device, error) { return []device{l}, nil }
+			m.SetSurroundings(tt.s)
+			if err := m.update(); err != nil {
+				t.Fatal(err)
+			}
+			if got := m.Links()[0]; got.NoClients != tt.want || got.Usable() == tt.want || !got.CanAnnounce() {
+				t.Errorf("%s with %+v: no clients %v, usable %v", name, tt.s, got.NoClients, got.Usable())
+			}
+			if name == "vxlan7" && slices.Contains(PodLinks(m.Links(), nil, nil, nil), name) {
+				t.Error("an overlay leads to pods")
+			}
 		}
-		if got := m.Links()[0]; got.Inside != tt.want || got.Usable() == tt.want || !got.CanAnnounce() {
-			t.Errorf("%s: inside %v, usable %v", tt.name, got.Inside, got.Usable())
-		}
-	}
-}
-
-// TestTunnelIsInsideAndNoPodLink: an overlay announces nothing, and what comes out of it is subject to source ranges.
-func TestTunnelIsInsideAndNoPodLink(t *testing.T) {
-	pods := netip.MustParsePrefix("10.244.1.0/24")
-	tunnel := Link{Name: "vxlan7", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/32")}}
-	if !(Surroundings{Pods: []netip.Prefix{pods}}).inside(tunnel) {
-		t.Error("it is not inside")
-	}
-	if got := PodLinks([]Link{tunnel}, nil, nil, nil); slices.Contains(got, tunnel.Name) {
-		t.Errorf("it leads to pods: %v", got)
 	}
 }
 
@@ -80,31 +63,31 @@ func TestPodLinks(t *testing.T) {
 	}
 	p := netip.MustParsePrefix
 	node := []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("192.0.2.9")}
-	veth := Link{Name: "veth1", Veth: true, Prefixes: []netip.Prefix{p("10.244.1.1/32"), p("fe80::1/64")}}
-	with := func(change func(*Link)) Link {
+	veth := lb.Interface{Name: "veth1", Veth: true, Prefixes: []netip.Prefix{p("10.244.1.1/32"), p("fe80::1/64")}}
+	with := func(change func(*lb.Interface)) lb.Interface {
 		l := veth
 		change(&l)
 		return l
 	}
 	for _, tt := range []struct {
 		name       string
-		links      []Link
+		links      []lb.Interface
 		announcing []string
 		more       []string
 		added      []string
 		removed    []string
 	}{
-		{"a pair", []Link{veth}, nil, nil, []string{"veth1"}, nil},
-		{"only the name of one", []Link{with(func(l *Link) { l.Veth = false })}, nil, nil, nil, nil},
-		{"a pair with the name of a NIC", []Link{with(func(l *Link) { l.Name = "eth1" })}, nil, nil, nil, nil},
-		{"a network", []Link{with(func(l *Link) { l.Prefixes = []netip.Prefix{p("10.9.0.1/24")} })}, nil, nil, nil, nil},
-		{"an address of the node", []Link{with(func(l *Link) { l.Prefixes = []netip.Prefix{p("192.0.2.9/32")} })}, nil, nil, nil, nil},
-		{"the default route", []Link{with(func(l *Link) { l.Default = true })}, nil, nil, nil, nil},
-		{"announcing", []Link{veth}, []string{"veth1"}, nil, nil, nil},
-		{"port of a bridge", []Link{with(func(l *Link) { l.Port = true })}, nil, nil, nil, nil},
-		{"a prefix of the operator", []Link{{Name: "wep1"}}, nil, []string{"wep"}, []string{"wep*"}, nil},
-		{"an uplink with the name of a bridge of pods", []Link{{Name: "cni0", Default: true}, {Name: "cni1"}}, nil, nil, []string{"cni1"}, []string{"cni*"}},
-		{"the bridge of LXC", []Link{{Name: "lxcbr0"}, {Name: "lxc12"}}, nil, nil, []string{"lxc12"}, []string{"lxc*"}},
+		{"a pair", []lb.Interface{veth}, nil, nil, []string{"veth1"}, nil},
+		{"only the name of one", []lb.Interface{with(func(l *lb.Interface) { l.Veth = false })}, nil, nil, nil, nil},
+		{"a pair with the name of a NIC", []lb.Interface{with(func(l *lb.Interface) { l.Name = "eth1" })}, nil, nil, nil, nil},
+		{"a network", []lb.Interface{with(func(l *lb.Interface) { l.Prefixes = []netip.Prefix{p("10.9.0.1/24")} })}, nil, nil, nil, nil},
+		{"an address of the node", []lb.Interface{with(func(l *lb.Interface) { l.Prefixes = []netip.Prefix{p("192.0.2.9/32")} })}, nil, nil, nil, nil},
+		{"the default route", []lb.Interface{with(func(l *lb.Interface) { l.Default = true })}, nil, nil, nil, nil},
+		{"announcing", []lb.Interface{veth}, []string{"veth1"}, nil, nil, nil},
+		{"port of a bridge", []lb.Interface{with(func(l *lb.Interface) { l.Port = true })}, nil, nil, nil, nil},
+		{"a prefix of the operator", []lb.Interface{{Name: "wep1"}}, nil, []string{"wep"}, []string{"wep*"}, nil},
+		{"an uplink with the name of a bridge of pods", []lb.Interface{{Name: "cni0", Default: true}, {Name: "cni1"}}, nil, nil, []string{"cni1"}, []string{"cni*"}},
+		{"the bridge of LXC", []lb.Interface{{Name: "lxcbr0"}, {Name: "lxc12"}}, nil, nil, []string{"lxc12"}, []string{"lxc*"}},
 	} {
 		got := PodLinks(tt.links, node, tt.announcing, tt.more)
 		want := slices.DeleteFunc(PodLinks(nil, nil, nil, nil), func(s string) bool { return slices.Contains(tt.removed, s) })

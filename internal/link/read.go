@@ -10,13 +10,15 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // readAttempts is how often an inconsistent dump is tried before it is an error.
 const readAttempts = 3
 
 // read returns all links of the calling thread's network namespace, sorted by index.
-func read() ([]Link, error) {
+func read() ([]device, error) {
 	devices, err := dump("links", netlink.LinkList)
 	if err != nil {
 		return nil, err
@@ -45,7 +47,7 @@ func dump[T any](what string, list func() ([]T, error)) ([]T, error) {
 	return got, nil
 }
 
-func convert(devices []netlink.Link, addrs []netlink.Addr, defaults []int) []Link {
+func convert(devices []netlink.Link, addrs []netlink.Addr, defaults []int) []device {
 	kinds := make(map[int]string, len(devices))
 	for _, d := range devices {
 		kinds[d.Attrs().Index] = d.Type()
@@ -57,30 +59,27 @@ func convert(devices []netlink.Link, addrs []netlink.Addr, defaults []int) []Lin
 		}
 	}
 	bridges, members := vethBridges(devices), activeMembers(devices)
-	links := make([]Link, 0, len(devices))
+	links := make([]device, 0, len(devices))
 	for _, d := range devices {
 		a := d.Attrs()
 		ps := prefixes[a.Index]
 		slices.SortFunc(ps, netip.Prefix.Compare)
-		links = append(links, Link{
-			Index:      a.Index,
-			Name:       a.Name,
-			VethBridge: bridges[a.Index],
-			MAC:        MACFrom(a.HardwareAddr),
-			Up:         a.Flags&net.FlagUp != 0 && (a.OperState == netlink.OperUp || a.OperState == netlink.OperUnknown),
-			Broadcast:  a.Flags&net.FlagBroadcast != 0,
-			NoARP:      a.RawFlags&unix.IFF_NOARP != 0,
-			Loopback:   a.Flags&net.FlagLoopback != 0,
-			Master:     a.MasterIndex,
-			Port:       a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf",
-			Member:     members[a.Index],
-			Veth:       d.Type() == "veth",
-			Default:    slices.Contains(defaults, a.Index),
-			Prefixes:   ps,
-			Programs:   programs(d),
-		})
+		links = append(links, device{vethBridge: bridges[a.Index], Interface: lb.Interface{
+			Index:    a.Index,
+			Name:     a.Name,
+			MAC:      lb.MACFrom(a.HardwareAddr),
+			Up:       a.Flags&net.FlagUp != 0 && (a.OperState == netlink.OperUp || a.OperState == netlink.OperUnknown),
+			NoARP:    a.RawFlags&unix.IFF_NOARP != 0,
+			Loopback: a.Flags&net.FlagLoopback != 0,
+			Port:     a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf",
+			Member:   members[a.Index],
+			Veth:     d.Type() == "veth",
+			Default:  slices.Contains(defaults, a.Index),
+			Prefixes: ps,
+			Programs: programs(d),
+		}})
 	}
-	slices.SortFunc(links, func(a, b Link) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortFunc(links, func(a, b device) int { return cmp.Compare(a.Index, b.Index) })
 	return links
 }
 

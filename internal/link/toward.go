@@ -6,11 +6,13 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // Toward returns the indices of the links on which an address may be heard without a router between: those with the
 // longest network that has it, and direct, which is 0 for none.
-func Toward(links []Link, to netip.Addr, direct int) (out []int) {
+func Toward(links []lb.Interface, to netip.Addr, direct int) (out []int) {
 	longest := 0
 	for _, l := range links {
 		for _, p := range l.Prefixes {
@@ -45,7 +47,7 @@ func Direct(to, from netip.Addr) int {
 }
 
 // Outside returns the indices of the links that are none of pods', which are named as PodLinks does.
-func Outside(links []Link, pods []string) (out []int) {
+func Outside(links []lb.Interface, pods []string) (out []int) {
 	for _, l := range links {
 		if !slices.ContainsFunc(pods, func(name string) bool {
 			prefix, many := strings.CutSuffix(name, "*")

@@ -5,12 +5,13 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
 // A router is heard on the links of its network and where the kernel's route to it leads, and nowhere else.
 func TestToward(t *testing.T) {
-	links := []Link{
+	links := []lb.Interface{
 		{Index: 1, Prefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}},
 		{Index: 2, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/8"), netip.MustParsePrefix("2001:db8::1/64")}},
 		{Index: 3, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.1.0.1/16")}},
@@ -58,7 +59,7 @@ func TestDirect(t *testing.T) {
 
 // Any link that is not a pod's by its name or prefix leads outside.
 func TestOutside(t *testing.T) {
-	links := []Link{{Index: 1, Name: "lo"}, {Index: 2, Name: "eth0"}, {Index: 3, Name: "cali12"}, {Index: 4, Name: "veth7"}, {Index: 5, Name: "veth70"}}
+	links := []lb.Interface{{Index: 1, Name: "lo"}, {Index: 2, Name: "eth0"}, {Index: 3, Name: "cali12"}, {Index: 4, Name: "veth7"}, {Index: 5, Name: "veth70"}}
 	if got := Outside(links, []string{"cali*", "veth7"}); !slices.Equal(got, []int{1, 2, 5}) {
 		t.Errorf("%v", got)
 	}

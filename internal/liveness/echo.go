@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/layer2"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/members"
 )
 
@@ -36,7 +36,7 @@ func (t trial) after(now time.Time, answers int, heard bool) trial {
 	switch {
 	case answers > 0:
 		t.echoes, t.silent = true, 0
-	case answers == layer2.Unasked || !heard:
+	case answers == lb.Unasked || !heard:
 	case t.silent+1 < minSilentTrials:
 		t.silent, t.next = t.silent+1, now.Add(retrialInterval)
 	default:
@@ -57,10 +57,10 @@ func audible(v members.View, self string) map[string]bool {
 // tryEchoes asks speakers that are due for an echo.
 func (w *wire) tryEchoes(ctx context.Context) {
 	var of []string
-	var questions []layer2.Question
+	var questions []lb.Question
 	answers := map[string]int{}
 	for _, node := range w.due() {
-		answers[node] = layer2.Unasked
+		answers[node] = lb.Unasked
 		own, _ := w.questions(node)
 		for _, q := range echoes(own) {
 			of, questions = append(of, node), append(questions, q)
@@ -117,7 +117,7 @@ func (w *wire) withoutEcho() (nodes []string) {
 }
 
 // echoes turns questions by ARP and Neighbor Discovery into those to the speaker itself.
-func echoes(questions []layer2.Question) []layer2.Question {
+func echoes(questions []lb.Question) []lb.Question {
 	out := slices.Clone(questions)
 	for i := range out {
 		out[i].Echo = true

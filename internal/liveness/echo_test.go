@@ -8,7 +8,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/members"
 )
 
@@ -22,7 +21,7 @@ type echoTest struct {
 }
 
 func newEchoTest(t *testing.T, echoes int) *echoTest {
-	l := &lan{answers: map[link.MAC]int{mac(2): 3}, echoes: map[link.MAC]int{mac(2): echoes}}
+	l := &lan{answers: map[lb.MAC]int{mac(2): 3}, echoes: map[lb.MAC]int{mac(2): echoes}}
 	e := &echoTest{wire: newWire(l, own), lan: l, t: t, time: time.Now()}
 	e.wire.now = func() time.Time { return e.time }
 	e.wire.changed = func() { e.changes++ }
@@ -107,7 +106,7 @@ func TestEchoOfTheDying(t *testing.T) {
 
 // A speaker that is heard and whose echo is not is a Problem of this node, until its echo gets through.
 func TestEchoBlocked(t *testing.T) {
-	l := &lan{answers: map[link.MAC]int{mac(2): 3}, echoes: map[link.MAC]int{mac(2): 0}}
+	l := &lan{answers: map[lb.MAC]int{mac(2): 3}, echoes: map[lb.MAC]int{mac(2): 0}}
 	changes := 0
 	m := New(Config{
 		Log: quiet, Node: node("w1"), Cluster: twoNodes{}, Asker: l, Links: own, Changed: func() { changes++ }, SilenceChanged: func() {},

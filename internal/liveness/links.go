@@ -9,9 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 const (
@@ -32,7 +30,7 @@ const (
 type links struct {
 	log   *slog.Logger
 	asker Asker
-	all   func() []link.Link
+	all   func() []lb.Interface
 	// changed is called when Silent returns something else.
 	changed func()
 
@@ -49,7 +47,7 @@ type links struct {
 // watchedLink is one link under watch.
 type watchedLink struct {
 	// usual answered last, and is the only one that is asked as long as it does.
-	usual layer2.Question
+	usual lb.Question
 	// rounds in a row ended as the last one, which was answered or not.
 	answered bool
 	rounds   int
@@ -57,7 +55,7 @@ type watchedLink struct {
 }
 
 // newLinks returns a watch that Run starts. changed is called when Silent changes.
-func newLinks(log *slog.Logger, asker Asker, all func() []link.Link, changed func()) *links {
+func newLinks(log *slog.Logger, asker Asker, all func() []lb.Interface, changed func()) *links {
 	return &links{log: log, asker: asker, all: all, changed: changed, watched: map[string]*watchedLink{}}
 }
 
@@ -117,14 +115,14 @@ func (l *links) round(ctx context.Context) {
 
 // neighbours returns the machines to ask on a link: speakers that share it, living ones first, and after the first of
 // these some foreign machines. There are none if no speaker shares it.
-func (l *links) neighbours(own link.Link, members map[string]lb.Member, alive map[string]bool) []layer2.Question {
-	var out, silent []layer2.Question
+func (l *links) neighbours(own lb.Interface, members map[string]lb.Member, alive map[string]bool) []lb.Question {
+	var out, silent []lb.Question
 	for _, name := range slices.Sorted(maps.Keys(members)) {
 		for _, t := range members[name].Links {
-			if len(t.Addresses) == 0 || link.MAC(t.MAC) == own.MAC || !shared(own, t) {
+			if len(t.Addresses) == 0 || t.MAC == own.MAC || !shared(own, t) {
 				continue
 			}
-			q := layer2.Question{Link: own.Name, MAC: link.MAC(t.MAC), Address: t.Addresses[0]}
+			q := lb.Question{Link: own.Name, MAC: t.MAC, Address: t.Addresses[0]}
 			if alive[name] {
 				out = append(out, q)
 			} else {
@@ -140,9 +138,9 @@ func (l *links) neighbours(own link.Link, members map[string]lb.Member, alive ma
 }
 
 // ask asks the machine that answered last, and if it does not, as many as are asked at most.
-func (l *links) ask(ctx context.Context, w *watchedLink, neighbours []layer2.Question) {
-	usual := []layer2.Question{w.usual}
-	if w.usual == (layer2.Question{}) || !l.anyAnswers(ctx, usual, w) {
+func (l *links) ask(ctx context.Context, w *watchedLink, neighbours []lb.Question) {
+	usual := []lb.Question{w.usual}
+	if w.usual == (lb.Question{}) || !l.anyAnswers(ctx, usual, w) {
 		// None of them twice before all were asked: many may have died at once.
 		at := 0
 		if !w.answered {
@@ -157,7 +155,7 @@ func (l *links) ask(ctx context.Context, w *watchedLink, neighbours []layer2.Que
 	w.count(true)
 }
 
-func (l *links) anyAnswers(ctx context.Context, questions []layer2.Question, w *watchedLink) bool {
+func (l *links) anyAnswers(ctx context.Context, questions []lb.Question, w *watchedLink) bool {
 	for i, n := range l.asker.Ask(ctx, questions, wireTime) {
 		if n >= minAnswers {
 			w.usual = questions[i]
@@ -174,7 +172,7 @@ func (w *watchedLink) count(answered bool) {
 	}
 	w.rounds++
 	switch {
-	case !answered && w.rounds >= linkMisses && w.usual != (layer2.Question{}):
+	case !answered && w.rounds >= linkMisses && w.usual != (lb.Question{}):
 		w.silent = true
 	case answered && w.rounds >= linkReturns:
 		w.silent = false

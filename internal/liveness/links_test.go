@@ -8,15 +8,13 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // A link that goes dead with its carrier up is silent after two rounds, and not any more after ten seconds. The
 // link of the heartbeats is theirs.
 func TestLinks(t *testing.T) {
-	l := &lan{answers: map[link.MAC]int{mac(2): 3, mac(12): 3}}
+	l := &lan{answers: map[lb.MAC]int{mac(2): 3, mac(12): 3}}
 	kicks := 0
 	w := newLinks(slog.New(slog.DiscardHandler), l, own, func() { kicks++ })
 	w.set(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1"))
@@ -49,13 +47,13 @@ func TestLinks(t *testing.T) {
 
 // One machine that is gone is not the link: another one answers, or a foreign one.
 func TestLinkOthersAnswer(t *testing.T) {
-	gateway := layer2.Question{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}
-	l := &lan{answers: map[link.MAC]int{mac(12): 3, mac(99): 3}, foreign: []layer2.Question{gateway}}
+	gateway := lb.Question{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}
+	l := &lan{answers: map[lb.MAC]int{mac(12): 3, mac(99): 3}, foreign: []lb.Question{gateway}}
 	w := newLinks(slog.New(slog.DiscardHandler), l, own, func() {})
 	w.set(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1"))
 	w.round(t.Context())
-	for _, gone := range []link.MAC{mac(12), mac(99)} {
-		l.answers = map[link.MAC]int{mac(12): 3, mac(99): 3, gone: 0}
+	for _, gone := range []lb.MAC{mac(12), mac(99)} {
+		l.answers = map[lb.MAC]int{mac(12): 3, mac(99): 3, gone: 0}
 		for range 10 {
 			if w.round(t.Context()); len(w.Silent()) > 0 {
 				t.Fatalf("silent without %v", gone)
@@ -79,14 +77,14 @@ func TestLinkManyDie(t *testing.T) {
 	for name, tt := range map[string]struct {
 		die     int
 		known   bool
-		foreign []layer2.Question
+		foreign []lb.Question
 	}{
 		"more than are asked at once":          {die: window + 1},
 		"more than are asked twice, and known": {die: 2*window + 1, known: true},
-		"all but a foreign machine":            {die: 30, foreign: []layer2.Question{{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}}},
+		"all but a foreign machine":            {die: 30, foreign: []lb.Question{{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}}},
 	} {
 		for rounds := range 30 {
-			members, l := map[string]lb.Member{}, &lan{answers: map[link.MAC]int{mac(99): 3}, foreign: tt.foreign}
+			members, l := map[string]lb.Member{}, &lan{answers: map[lb.MAC]int{mac(99): 3}, foreign: tt.foreign}
 			for i := range byte(30) {
 				members[fmt.Sprintf("w%02d", i)] = lb.Member{Links: []lb.Link{{
 					Name: "eth1", MAC: mac(100 + i), Prefixes: prefixes("198.51.100.0/24"), Addresses: []netip.Addr{netip.AddrFrom4([4]byte{198, 51, 100, 100 + i})},
@@ -117,7 +115,7 @@ func TestLinkManyDie(t *testing.T) {
 // Where nobody ever answered, or nobody else is, a link is not silent.
 func TestLinkOfNobody(t *testing.T) {
 	for name, members := range map[string]map[string]lb.Member{"others": neighbours(), "nobody": {"w1": neighbours()["w1"]}} {
-		w := newLinks(slog.New(slog.DiscardHandler), &lan{answers: map[link.MAC]int{mac(12): 0}}, own, func() {})
+		w := newLinks(slog.New(slog.DiscardHandler), &lan{answers: map[lb.MAC]int{mac(12): 0}}, own, func() {})
 		w.set(members, living(members), netip.MustParseAddr("192.0.2.1"))
 		for range 10 {
 			if w.round(t.Context()); len(w.Silent()) > 0 {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"golang.org/x/sync/errgroup"
 )
@@ -25,7 +24,7 @@ type Config struct {
 	Cluster                    Cluster
 	// Asker asks on Links.
 	Asker Asker
-	Links func() []link.Link
+	Links func() []lb.Interface
 	// Changed is called when State changes, SilenceChanged when Silence may have changed.
 	Changed, SilenceChanged func()
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
@@ -47,7 +46,7 @@ func TestCutOff(t *testing.T) {
 		var changed atomic.Int64
 		m := New(Config{
 			Log: quiet, Node: node("a"), MembersPort: 7947, Cluster: twoNodes{}, Asker: &lan{},
-			Links: func() []link.Link { return nil }, Changed: func() { changed.Add(1) }, SilenceChanged: func() {},
+			Links: func() []lb.Interface { return nil }, Changed: func() { changed.Add(1) }, SilenceChanged: func() {},
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		ran := make(chan error, 1)

@@ -24,7 +24,7 @@ func TestClientOfTheDead(t *testing.T) {
 		address, dead := netip.MustParseAddr("192.0.2.100"), [6]byte{2, 0x53, 0, 0, 0, 2}
 
 		links := link.New(quiet, func() {})
-		r := layer2.New(layer2.Config{Log: quiet, Links: links.Links})
+		r := layer2.New(layer2.Config{Log: quiet, Links: links.Links, Gateways: link.Gateways})
 		ctx, stop := context.WithCancel(t.Context())
 		ran := make(chan error, 2)
 		go func() { ran <- links.Run(ctx) }()
@@ -40,7 +40,7 @@ func TestClientOfTheDead(t *testing.T) {
 		nstest.Until(t, 30*time.Second, "links known", links.Synced)
 		r.Set(layer2.Desired{
 			Yield: []netip.Addr{address}, Owners: map[netip.Addr][][6]byte{address: {dead}},
-			Speakers: map[link.MAC]bool{link.MACFrom(self.MAC("eth0")): true, dead: true},
+			Speakers: map[lb.MAC]bool{lb.MACFrom(self.MAC("eth0")): true, dead: true},
 		})
 		w := newWire(r, links.Links)
 		w.set(map[string]lb.Member{"b": {Links: []lb.Link{{Name: "eth0", MAC: dead, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}}},

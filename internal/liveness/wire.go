@@ -9,9 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
-	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 const (
@@ -25,16 +23,16 @@ const (
 
 // Asker puts questions to machines on a link: layer2.Responder.
 type Asker interface {
-	Ask(ctx context.Context, questions []layer2.Question, within time.Duration) []int
-	Foreign(linkName string, n int) []layer2.Question
+	Ask(ctx context.Context, questions []lb.Question, within time.Duration) []int
+	Foreign(linkName string, n int) []lb.Question
 }
 
-// wire asks the speaker of a node that fell silent whether it still answers for what it announces (layer2.Question), and
+// wire asks the speaker of a node that fell silent whether it still answers for what it announces (lb.Question), and
 // machines that are no speakers whether this node's link works at all: these by ARP and Neighbor Discovery at their
 // own MACs (RFC 1122 section 2.3.2.1, RFC 4861 section 7.3). So is a node whose echo did not get through before.
 type wire struct {
 	asker Asker
-	links func() []link.Link
+	links func() []lb.Interface
 	now   func() time.Time
 	// changed is called when withoutEcho returns something else.
 	changed func()
@@ -50,7 +48,7 @@ type wire struct {
 	announces, heard map[string]bool
 	trials           map[string]trial
 	// answeredAt is when the foreign machines that answered lately did so last.
-	answeredAt map[layer2.Question]time.Time
+	answeredAt map[lb.Question]time.Time
 }
 
 const (
@@ -62,10 +60,10 @@ const (
 )
 
 // newWire returns a wire that knows of no node yet.
-func newWire(asker Asker, links func() []link.Link) *wire {
+func newWire(asker Asker, links func() []lb.Interface) *wire {
 	return &wire{
 		asker: asker, links: links, now: time.Now, changed: func() {},
-		announced: map[string][]netip.Addr{}, trials: map[string]trial{}, answeredAt: map[layer2.Question]time.Time{},
+		announced: map[string][]netip.Addr{}, trials: map[string]trial{}, answeredAt: map[lb.Question]time.Time{},
 	}
 }
 
@@ -134,11 +132,11 @@ func (w *wire) ask(node string) heartbeat.Answer {
 }
 
 // foreign returns what the answers of foreign machines show. The silence of one that did not answer lately shows nothing.
-func (w *wire) foreign(asked []layer2.Question, counts []int) heartbeat.Reply {
+func (w *wire) foreign(asked []lb.Question, counts []int) heartbeat.Reply {
 	out := allOf(counts)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	maps.DeleteFunc(w.answeredAt, func(_ layer2.Question, at time.Time) bool { return w.now().Sub(at) > foreignTime })
+	maps.DeleteFunc(w.answeredAt, func(_ lb.Question, at time.Time) bool { return w.now().Sub(at) > foreignTime })
 	answered := false
 	for i, q := range asked {
 		if counts[i] > 0 {
@@ -156,7 +154,7 @@ func (w *wire) foreign(asked []layer2.Question, counts []int) heartbeat.Reply {
 // questions returns the questions to the node, and to foreign machines: on the link of the heartbeats if
 // the node shares it, since another link shows nothing about that one. Otherwise only the node is asked, on all links
 // that it shares.
-func (w *wire) questions(node string) (own, foreign []layer2.Question) {
+func (w *wire) questions(node string) (own, foreign []lb.Question) {
 	w.mu.Lock()
 	theirs, announced := w.members[node].Links, w.announced[node]
 	w.mu.Unlock()
@@ -168,9 +166,9 @@ func (w *wire) questions(node string) (own, foreign []layer2.Question) {
 			if !shared(l, t) {
 				continue
 			}
-			var here []layer2.Question
+			var here []lb.Question
 			for _, a := range of(announced, t) {
-				here = append(here, layer2.Question{Link: l.Name, MAC: link.MAC(t.MAC), Address: a})
+				here = append(here, lb.Question{Link: l.Name, MAC: t.MAC, Address: a})
 			}
 			if w.carriesHeartbeats(l) {
 				return here, w.asker.Foreign(l.Name, maxForeign)
@@ -182,14 +180,14 @@ func (w *wire) questions(node string) (own, foreign []layer2.Question) {
 	return own, nil
 }
 
-func (w *wire) carriesHeartbeats(l link.Link) bool {
+func (w *wire) carriesHeartbeats(l lb.Interface) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return l.CanAnnounce() && slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Addr() == w.own })
 }
 
 // shared reports whether a link of ours and one of another node are on one network.
-func shared(ours link.Link, theirs lb.Link) bool {
+func shared(ours lb.Interface, theirs lb.Link) bool {
 	return slices.ContainsFunc(ours.Prefixes, func(p netip.Prefix) bool {
 		return !p.Addr().IsLinkLocalUnicast() && slices.Contains(theirs.Prefixes, p.Masked())
 	})
@@ -224,7 +222,7 @@ func anyOf(counts []int) heartbeat.Reply {
 		switch {
 		case n >= minAnswers:
 			return heartbeat.Answered
-		case n != layer2.Unasked:
+		case n != lb.Unasked:
 			out = heartbeat.Silent
 		}
 	}
@@ -236,7 +234,7 @@ func anyOf(counts []int) heartbeat.Reply {
 func allOf(counts []int) heartbeat.Reply {
 	out, sum, answering := heartbeat.NotAsked, 0, 0
 	for _, n := range counts {
-		if n == layer2.Unasked {
+		if n == lb.Unasked {
 			continue
 		}
 		out = heartbeat.Silent

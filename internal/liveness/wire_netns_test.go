@@ -10,7 +10,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -48,8 +47,8 @@ func newFabric(t *testing.T, address netip.Addr) *fabric {
 	asker := responder(f.watcher, "192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")
 	f.setKeys(t, f.speaker, keys)
 	f.setKeys(t, asker, keys)
-	f.wire = newWire(asker, func() []link.Link {
-		return []link.Link{eth0(f.watcher, "192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")}
+	f.wire = newWire(asker, func() []lb.Interface {
+		return []lb.Interface{eth0(f.watcher, "192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")}
 	})
 	f.now = time.Now()
 	f.wire.now = func() time.Time { return f.now }
@@ -59,13 +58,13 @@ func newFabric(t *testing.T, address netip.Addr) *fabric {
 	return f
 }
 
-func eth0(ns *nstest.NS, of ...string) link.Link {
+func eth0(ns *nstest.NS, of ...string) lb.Interface {
 	a := ns.Link("eth0").Attrs()
-	return link.Link{Index: a.Index, Name: a.Name, MAC: link.MACFrom(a.HardwareAddr), Up: true, Broadcast: true, Prefixes: prefixes(of...)}
+	return lb.Interface{Index: a.Index, Name: a.Name, MAC: lb.MACFrom(a.HardwareAddr), Up: true, Prefixes: prefixes(of...)}
 }
 
 func responder(ns *nstest.NS, of ...string) *layer2.Responder {
-	return layer2.New(layer2.Config{Log: quiet, Links: func() []link.Link { return []link.Link{eth0(ns, of...)} }})
+	return layer2.New(layer2.Config{Log: quiet, Links: func() []lb.Interface { return []lb.Interface{eth0(ns, of...)} }})
 }
 
 func (f *fabric) setKeys(t *testing.T, r *layer2.Responder, keys [][]byte) {

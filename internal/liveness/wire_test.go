@@ -7,25 +7,23 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
-	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // lan answers questions as set: so many times of three by MAC, Unasked for those that are not there.
 type lan struct {
-	answers map[link.MAC]int
+	answers map[lb.MAC]int
 	// echoes are the answers to echoes; nil is those of above.
-	echoes  map[link.MAC]int
-	foreign []layer2.Question
-	asked   []layer2.Question
+	echoes  map[lb.MAC]int
+	foreign []lb.Question
+	asked   []lb.Question
 }
 
-func (l *lan) Ask(_ context.Context, questions []layer2.Question, _ time.Duration) []int {
+func (l *lan) Ask(_ context.Context, questions []lb.Question, _ time.Duration) []int {
 	l.asked = append(l.asked, questions...)
 	out := make([]int, len(questions))
 	for i, q := range questions {
-		out[i] = layer2.Unasked
+		out[i] = lb.Unasked
 		answers := l.answers
 		if q.Echo && l.echoes != nil {
 			answers = l.echoes
@@ -37,7 +35,7 @@ func (l *lan) Ask(_ context.Context, questions []layer2.Question, _ time.Duratio
 	return out
 }
 
-func (l *lan) Foreign(name string, n int) (out []layer2.Question) {
+func (l *lan) Foreign(name string, n int) (out []lb.Question) {
 	for _, q := range l.foreign {
 		if q.Link == name && len(out) < n {
 			out = append(out, q)
@@ -46,7 +44,7 @@ func (l *lan) Foreign(name string, n int) (out []layer2.Question) {
 	return out
 }
 
-func mac(n byte) link.MAC { return link.MAC{2, 0, 0, 0, 0, n} }
+func mac(n byte) lb.MAC { return lb.MAC{2, 0, 0, 0, 0, n} }
 
 func prefixes(all ...string) (out []netip.Prefix) {
 	for _, p := range all {
@@ -55,10 +53,10 @@ func prefixes(all ...string) (out []netip.Prefix) {
 	return out
 }
 
-func own() []link.Link {
-	return []link.Link{
-		{Name: "eth0", MAC: mac(1), Up: true, Broadcast: true, Prefixes: prefixes("192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")},
-		{Name: "eth1", MAC: mac(11), Up: true, Broadcast: true, Prefixes: prefixes("198.51.100.1/24")},
+func own() []lb.Interface {
+	return []lb.Interface{
+		{Name: "eth0", MAC: mac(1), Up: true, Prefixes: prefixes("192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")},
+		{Name: "eth1", MAC: mac(11), Up: true, Prefixes: prefixes("198.51.100.1/24")},
 	}
 }
 
@@ -79,27 +77,27 @@ func neighbours() map[string]lb.Member {
 // A node that fell silent is asked for what it announces, at its own MAC and on each link that is shared with it; and
 // foreign machines show what the answer is worth.
 func TestWire(t *testing.T) {
-	gateway := layer2.Question{Link: "eth0", MAC: mac(99), Address: netip.MustParseAddr("192.0.2.254")}
-	other := layer2.Question{Link: "eth0", MAC: mac(98), Address: netip.MustParseAddr("192.0.2.253")}
+	gateway := lb.Question{Link: "eth0", MAC: mac(99), Address: netip.MustParseAddr("192.0.2.254")}
+	other := lb.Question{Link: "eth0", MAC: mac(98), Address: netip.MustParseAddr("192.0.2.253")}
 	for name, tt := range map[string]struct {
 		node    string
-		answers map[link.MAC]int
-		foreign []layer2.Question
+		answers map[lb.MAC]int
+		foreign []lb.Question
 		want    heartbeat.Answer
 	}{
-		"it holds": {"w2", map[link.MAC]int{mac(2): 3, mac(99): 3}, []layer2.Question{gateway},
+		"it holds": {"w2", map[lb.MAC]int{mac(2): 3, mac(99): 3}, []lb.Question{gateway},
 			heartbeat.Answer{Node: heartbeat.Answered, Foreign: heartbeat.Answered}},
-		"only on the other link": {"w2", map[link.MAC]int{mac(2): 0, mac(12): 3}, nil, heartbeat.Answer{Node: heartbeat.Silent}},
-		"one answer is too few":  {"w2", map[link.MAC]int{mac(2): 1}, nil, heartbeat.Answer{Node: heartbeat.Silent}},
-		"it is dead": {"w2", map[link.MAC]int{mac(2): 0, mac(99): 2}, []layer2.Question{gateway},
+		"only on the other link": {"w2", map[lb.MAC]int{mac(2): 0, mac(12): 3}, nil, heartbeat.Answer{Node: heartbeat.Silent}},
+		"one answer is too few":  {"w2", map[lb.MAC]int{mac(2): 1}, nil, heartbeat.Answer{Node: heartbeat.Silent}},
+		"it is dead": {"w2", map[lb.MAC]int{mac(2): 0, mac(99): 2}, []lb.Question{gateway},
 			heartbeat.Answer{Node: heartbeat.Silent, Foreign: heartbeat.Answered}},
-		"our link is": {"w2", map[link.MAC]int{mac(2): 0, mac(99): 0}, []layer2.Question{gateway},
+		"our link is": {"w2", map[lb.MAC]int{mac(2): 0, mac(99): 0}, []lb.Question{gateway},
 			heartbeat.Answer{Node: heartbeat.Silent, Foreign: heartbeat.Silent}},
-		"one foreign is off":      {"w2", map[link.MAC]int{mac(98): 0, mac(99): 3}, []layer2.Question{gateway, other}, heartbeat.Answer{Foreign: heartbeat.Answered}},
-		"chance, of two foreign":  {"w2", map[link.MAC]int{mac(98): 1, mac(99): 2}, []layer2.Question{gateway, other}, heartbeat.Answer{Foreign: heartbeat.Silent}},
-		"no link is shared":       {"w3", map[link.MAC]int{mac(3): 3, mac(99): 3}, []layer2.Question{gateway}, heartbeat.Answer{}},
-		"it sent no metadata":     {"w4", nil, []layer2.Question{gateway}, heartbeat.Answer{}},
-		"the question is not put": {"w2", nil, []layer2.Question{gateway}, heartbeat.Answer{}},
+		"one foreign is off":      {"w2", map[lb.MAC]int{mac(98): 0, mac(99): 3}, []lb.Question{gateway, other}, heartbeat.Answer{Foreign: heartbeat.Answered}},
+		"chance, of two foreign":  {"w2", map[lb.MAC]int{mac(98): 1, mac(99): 2}, []lb.Question{gateway, other}, heartbeat.Answer{Foreign: heartbeat.Silent}},
+		"no link is shared":       {"w3", map[lb.MAC]int{mac(3): 3, mac(99): 3}, []lb.Question{gateway}, heartbeat.Answer{}},
+		"it sent no metadata":     {"w4", nil, []lb.Question{gateway}, heartbeat.Answer{}},
+		"the question is not put": {"w2", nil, []lb.Question{gateway}, heartbeat.Answer{}},
 	} {
 		l := &lan{answers: tt.answers, foreign: tt.foreign}
 		w := newWire(l, own)
@@ -122,7 +120,7 @@ func TestWire(t *testing.T) {
 
 // A node whose addresses were taken over is still asked for those that it had.
 func TestWireRemembers(t *testing.T) {
-	l := &lan{answers: map[link.MAC]int{mac(2): 3}}
+	l := &lan{answers: map[lb.MAC]int{mac(2): 3}}
 	w := newWire(l, own)
 	a := netip.MustParseAddr("192.0.2.100")
 	w.set(neighbours(), nil, map[netip.Addr]string{a: "w2"}, netip.MustParseAddr("192.0.2.1"))
@@ -138,7 +136,7 @@ func TestWireRemembers(t *testing.T) {
 
 // The link of the heartbeats alone counts, unless the node is not on it.
 func TestWireOfAnotherLink(t *testing.T) {
-	l := &lan{answers: map[link.MAC]int{mac(12): 3, mac(99): 3}, foreign: []layer2.Question{{Link: "eth1", MAC: mac(99)}}}
+	l := &lan{answers: map[lb.MAC]int{mac(12): 3, mac(99): 3}, foreign: []lb.Question{{Link: "eth1", MAC: mac(99)}}}
 	w := newWire(l, own)
 	w.set(neighbours(), nil, map[netip.Addr]string{netip.MustParseAddr("198.51.100.100"): "w2"}, netip.MustParseAddr("203.0.113.1"))
 	if got, want := w.ask("w2"), (heartbeat.Answer{Node: heartbeat.Answered}); got != want {
@@ -149,7 +147,7 @@ func TestWireOfAnotherLink(t *testing.T) {
 // The silence of machines that have been gone for long shows nothing.
 func TestWireForeignMachines(t *testing.T) {
 	now := time.Now()
-	l := &lan{answers: map[link.MAC]int{mac(2): 0, mac(99): 1}, foreign: []layer2.Question{{Link: "eth0", MAC: mac(99)}}}
+	l := &lan{answers: map[lb.MAC]int{mac(2): 0, mac(99): 1}, foreign: []lb.Question{{Link: "eth0", MAC: mac(99)}}}
 	w := newWire(l, own)
 	w.now = func() time.Time { return now }
 	w.set(neighbours(), nil, nil, netip.MustParseAddr("192.0.2.1"))
@@ -173,8 +171,8 @@ func TestWireForeignMachines(t *testing.T) {
 // Machines that ask and never answer change nothing: neither does their silence show that this node's link fails, nor do
 // they hide one that answers.
 func TestWireForgedAskers(t *testing.T) {
-	asker := func(n byte) layer2.Question { return layer2.Question{Link: "eth0", MAC: mac(n)} }
-	l := &lan{answers: map[link.MAC]int{mac(2): 0, mac(98): 3}, foreign: []layer2.Question{asker(98)}}
+	asker := func(n byte) lb.Question { return lb.Question{Link: "eth0", MAC: mac(n)} }
+	l := &lan{answers: map[lb.MAC]int{mac(2): 0, mac(98): 3}, foreign: []lb.Question{asker(98)}}
 	w := newWire(l, own)
 	w.set(neighbours(), nil, nil, netip.MustParseAddr("192.0.2.1"))
 	expect := func(what string, want heartbeat.Reply) {

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 // BenchmarkTakeOver: until so many new relays are in force beside those that are, as when so many addresses move here.
@@ -81,14 +80,14 @@ func alone(b *testing.B) *Relayer {
 	}
 	r := New(Config{
 		Log:   slog.New(slog.DiscardHandler),
-		Links: func() []link.Link { return []link.Link{{Index: 1, Name: "eth0", MAC: link.MAC{2}, Up: true}} },
+		Links: func() []lb.Interface { return []lb.Interface{{Index: 1, Name: "eth0", MAC: lb.MAC{2}, Up: true}} },
 	})
 	r.Set(desiredOf(nil))
 	return r
 }
 
 func desiredOf(relays []lb.Relay) Desired {
-	return Desired{Relays: relays, Expect: true, Speakers: map[link.MAC]bool{{2}: true}}
+	return Desired{Relays: relays, Expect: true, Speakers: map[lb.MAC]bool{{2}: true}}
 }
 
 // many returns relays of so many addresses, the first of which is from.

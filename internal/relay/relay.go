@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
@@ -25,7 +24,7 @@ type Desired struct {
 	// Expect creates the tables even without relays, so that an address that moves here does not wait for them.
 	Expect bool
 	// Speakers are the MACs of the links of all speakers: packets from them are not relayed again.
-	Speakers map[link.MAC]bool
+	Speakers map[lb.MAC]bool
 }
 
 // Timers of a Relayer; a zero field means its default.
@@ -45,7 +44,7 @@ func (t Timers) withDefaults() Timers {
 type Config struct {
 	Log *slog.Logger
 	// Links returns the node's links as they are; it must not block.
-	Links  func() []link.Link
+	Links  func() []lb.Interface
 	Timers Timers
 	// Changed is called when the result of Ended changes; it may be nil.
 	Changed func()
@@ -54,7 +53,7 @@ type Config struct {
 // Relayer keeps the tables of this node.
 type Relayer struct {
 	log     *slog.Logger
-	links   func() []link.Link
+	links   func() []lb.Interface
 	timers  Timers
 	changed func()
 	tables  []*table

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -26,7 +25,7 @@ func TestTry(t *testing.T) {
 func TestTryOtherTables(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self := nstest.Self(t)
-		New(Config{Log: testLog(t), Links: func() []link.Link { return nil }}).Set(Desired{Expect: true})
+		New(Config{Log: testLog(t), Links: func() []lb.Interface { return nil }}).Set(Desired{Expect: true})
 		before := self.Output("nft", "list", "ruleset")
 		if _, err := Try(lb.IPv4); err != nil {
 			t.Error(err)

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -68,7 +67,7 @@ func newWorld(t testing.TB) *world {
 		proxy(t, ns, "ip", vip4, pod4)
 		proxy(t, ns, "ip6", vip6, pod6)
 	}
-	w.relayer = New(Config{Log: testLog(t), Links: func() []link.Link { return w.links() }})
+	w.relayer = New(Config{Log: testLog(t), Links: func() []lb.Interface { return w.links() }})
 	return w
 }
 
@@ -96,14 +95,14 @@ table %[1]s kube-proxy {
 }`, family, vip, pod, port))
 }
 
-func (w *world) links() []link.Link {
+func (w *world) links() []lb.Interface {
 	l := w.node.Link("eth0").Attrs()
-	return []link.Link{{Index: l.Index, Name: l.Name, MAC: link.MACFrom(l.HardwareAddr), Up: true, Broadcast: true}}
+	return []lb.Interface{{Index: l.Index, Name: l.Name, MAC: lb.MACFrom(l.HardwareAddr), Up: true}}
 }
 
 // speakers are the MACs of both nodes.
-func (w *world) speakers() map[link.MAC]bool {
-	return map[link.MAC]bool{link.MACFrom(w.former.MAC("eth0")): true, link.MACFrom(w.node.MAC("eth0")): true}
+func (w *world) speakers() map[lb.MAC]bool {
+	return map[lb.MAC]bool{lb.MACFrom(w.former.MAC("eth0")): true, lb.MACFrom(w.node.MAC("eth0")): true}
 }
 
 // desired relays both addresses to the former owner.

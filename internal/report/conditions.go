@@ -8,7 +8,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
-	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	corev1 "k8s.io/api/core/v1"
@@ -87,9 +86,9 @@ func withSessions(node string, o plan.Outcome, sessions []lb.Session) (plan.Outc
 }
 
 // announced has the layer 2 state of each address that this node owns.
-type announced map[netip.Addr]layer2.AddressState
+type announced map[netip.Addr]lb.AddressState
 
-func announcedOf(s layer2.State) announced {
+func announcedOf(s lb.Layer2) announced {
 	out := make(announced, len(s.Addresses))
 	for _, a := range s.Addresses {
 		out[a.Address] = a
@@ -106,11 +105,11 @@ func (is announced) complete(o plan.Outcome, node string) (out plan.Outcome, rec
 		reason, sentence, answered := lb.Announced, announcedBy(a, ""), true
 		if a.Node == node {
 			state, set := is[a.Address]
-			if !set || state.Pending() {
+			if !set || state.Pending {
 				return o, "", false
 			}
 			reason, sentence = announcedHere(a, state)
-			answered = state.Answered()
+			answered = state.Answered
 		}
 		sentences = append(sentences, sentence)
 		if answered {
@@ -140,9 +139,9 @@ func announcedBy(a plan.Announcer, links string) string {
 }
 
 // announcedHere returns lb.Announced, or why this node does not announce an address that it owns on all links; and the sentence.
-func announcedHere(a plan.Announcer, is layer2.AddressState) (lb.Reason, string) {
+func announcedHere(a plan.Announcer, is lb.AddressState) (lb.Reason, string) {
 	switch {
-	case len(is.Conflicts) > 0 && !is.Answered():
+	case len(is.Conflicts) > 0 && !is.Answered:
 		var users []string
 		for _, c := range is.Conflicts {
 			users = append(users, fmt.Sprintf("%s on %s", c.MAC, c.Link))
@@ -173,7 +172,7 @@ func announcedHere(a plan.Announcer, is layer2.AddressState) (lb.Reason, string)
 func (is announced) conflicts(o plan.Outcome, node string) []string {
 	var out []string
 	for _, a := range o.Announcers {
-		if a.Node != node || !is[a.Address].Answered() {
+		if a.Node != node || !is[a.Address].Answered {
 			continue
 		}
 		for _, c := range is[a.Address].Conflicts {

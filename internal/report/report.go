@@ -13,9 +13,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
-	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"golang.org/x/sync/errgroup"
@@ -23,16 +21,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// Layer2 is what this node answers by ARP and Neighbor Discovery.
+type Layer2 interface {
+	State() lb.Layer2
+	// Announcing reports whether work that can wait should not compete with announcements.
+	Announcing() bool
+}
+
 // Config of a Reporter.
 type Config struct {
 	Log      *slog.Logger
 	NodeName string
 	Cluster  *k8s.Cluster
-	Layer2   *layer2.Responder
+	Layer2   Layer2
 	Sessions func() []lb.Session
 	Liveness *liveness.Monitor
 	// Foreign returns the machines that are no nodes and have addresses of pools which no Service has.
-	Foreign func() []link.Neighbour
+	Foreign func() []lb.Neighbour
 }
 
 // Outcome is what a report needs of one run of the plan loop.
@@ -50,7 +55,7 @@ type Outcome struct {
 type Reporter struct {
 	node    string
 	cluster *k8s.Cluster
-	layer2  *layer2.Responder
+	layer2  Layer2
 	last    atomic.Pointer[Outcome]
 	loop    *daemon.Loop
 	// stateLoop runs state.

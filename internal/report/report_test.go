@@ -10,9 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -114,45 +112,48 @@ func TestEnforced(t *testing.T) {
 
 func TestComplete(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")
-	theirs := layer2.Conflict{MAC: link.MAC{2, 0, 0, 0, 0, 9}, Link: "eth0"}
-	state := func(p layer2.Phase, c []layer2.Conflict, links ...string) layer2.AddressState {
-		return layer2.AddressState{Phase: p, Conflicts: c, Links: links}
+	theirs := lb.Conflict{MAC: lb.MAC{2, 0, 0, 0, 0, 9}, Link: "eth0"}
+	ours := func(c []lb.Conflict, links ...string) lb.AddressState {
+		return lb.AddressState{Conflicts: c, Links: links, Answered: len(links) > 0}
 	}
-	well := state(layer2.Ours, nil, "eth0")
+	probing := func(c []lb.Conflict, links ...string) lb.AddressState {
+		return lb.AddressState{Conflicts: c, Links: links, Pending: len(links) > 0}
+	}
+	well := ours(nil, "eth0")
 	for _, tt := range []struct {
 		name      string
-		v4, v6    layer2.AddressState
+		v4, v6    lb.AddressState
 		known     bool
 		reason    lb.Reason
 		message   string
 		conflicts []string
 	}{
-		{"announced", well, state(layer2.Ours, nil, "eth0", "eth1"), true, lb.Announced,
+		{"announced", well, ours(nil, "eth0", "eth1"), true, lb.Announced,
 			"192.0.2.10 by node w1 on eth0, 2001:db8::10 by node w1 on eth0 and eth1", nil},
-		{"still probing", well, state(layer2.Probing, nil, "eth0"), false, lb.Announced, "", nil},
-		{"a foreign machine has it", state(layer2.Probing, []layer2.Conflict{theirs}), well, true, lb.AddressConflict,
+		{"still probing", well, probing(nil, "eth0"), false, lb.Announced, "", nil},
+		{"a foreign machine has it", probing([]lb.Conflict{theirs}), well, true, lb.AddressConflict,
 			"192.0.2.10 is in use by 02:00:00:00:00:09 on eth0, seen by node w1: free it there, or ask for another address, 2001:db8::10 by node w1 on eth0", nil},
-		{"foreign machines on both links have it", state(layer2.Probing, []layer2.Conflict{theirs, {MAC: theirs.MAC, Link: "eth1"}}), well, true, lb.AddressConflict,
+		{"foreign machines on both links have it", probing([]lb.Conflict{theirs, {MAC: theirs.MAC, Link: "eth1"}}), well, true, lb.AddressConflict,
 			"192.0.2.10 is in use by 02:00:00:00:00:09 on eth0 and 02:00:00:00:00:09 on eth1, seen by node w1: free it there, or ask for another address, " +
 				"2001:db8::10 by node w1 on eth0", nil},
-		{"a foreign machine on one of two links has it", state(layer2.Ours, []layer2.Conflict{theirs}, "eth1"), well, true, lb.AddressConflict,
+		{"a foreign machine on one of two links has it", ours([]lb.Conflict{theirs}, "eth1"), well, true, lb.AddressConflict,
 			"192.0.2.10 by node w1 on eth1 (not on eth0, where it is in use by 02:00:00:00:00:09), 2001:db8::10 by node w1 on eth0",
 			[]string{"02:00:00:00:00:09 on eth0 claims 192.0.2.10, which node w1 announces: remove the address from that machine"}},
-		{"a foreign machine claims it later", state(layer2.Ours, []layer2.Conflict{theirs}, "eth0"), well, true, lb.Announced,
+		{"a foreign machine claims it later", ours([]lb.Conflict{theirs}, "eth0"), well, true, lb.Announced,
 			"192.0.2.10 by node w1 on eth0 (02:00:00:00:00:09 on eth0 claims it too), 2001:db8::10 by node w1 on eth0",
 			[]string{"02:00:00:00:00:09 on eth0 claims 192.0.2.10, which node w1 announces: remove the address from that machine"}},
-		{"sockets are still being opened", well, layer2.AddressState{Phase: layer2.Ours, Opening: true}, false, lb.Announced, "", nil},
-		{"no link", well, state(layer2.Ours, nil), true, lb.NoLink,
+		{"sockets are still being opened", well, lb.AddressState{Pending: true}, false, lb.Announced, "", nil},
+		{"no link", well, ours(nil), true, lb.NoLink,
 			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which has no link to do so: check that one is up, and the interfaces of " +
 				"the L2Advertisement", nil},
-		{"no link to probe on", well, state(layer2.Probing, nil), true, lb.NoLink,
+		{"no link to probe on", well, probing(nil), true, lb.NoLink,
 			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which has no link to do so: check that one is up, and the interfaces of " +
 				"the L2Advertisement", nil},
-		{"sockets are refused", well, layer2.AddressState{Phase: layer2.Ours, Refused: []string{"open IPv4 socket on eth1: operation not permitted"}}, true,
+		{"sockets are refused", well, lb.AddressState{Refused: []string{"open IPv4 socket on eth1: operation not permitted"}}, true,
 			lb.SocketRefused,
 			"192.0.2.10 by node w1 on eth0, 2001:db8::10 is to be announced from node w1, which cannot answer for it: open IPv4 socket on eth1: operation not permitted",
 			nil},
-		{"on one of two links", well, layer2.AddressState{Phase: layer2.Ours, Links: []string{"eth0"},
+		{"on one of two links", well, lb.AddressState{Answered: true, Links: []string{"eth0"},
 			Refused: []string{"open IPv4 socket on eth1: operation not permitted"}}, true, lb.Announced,
 			"192.0.2.10 by node w1 on eth0, 2001:db8::10 by node w1 on eth0", nil},
 	} {
@@ -169,7 +170,7 @@ func TestComplete(t *testing.T) {
 			t.Errorf("%s: conflicts %q", tt.name, got)
 		}
 		for _, a := range []netip.Addr{v4, v6} {
-			if recorded := strings.Contains(record, a.String()+"=w1"); recorded != (known && is[a].Answered() && len(is[a].Links) > 0) {
+			if recorded := strings.Contains(record, a.String()+"=w1"); recorded != (known && is[a].Answered && len(is[a].Links) > 0) {
 				t.Errorf("%s: the record is %q", tt.name, record)
 			}
 		}
@@ -188,7 +189,7 @@ func TestCompleteForOthers(t *testing.T) {
 		t.Errorf("known %v, record %q: %s", known, record, got.Message)
 	}
 	o.Announcers = append(o.Announcers, plan.Announcer{Address: v6, Node: "w1"})
-	if _, record, _ := (announced{v6: {Phase: layer2.Ours, Links: []string{"eth0"}}}).complete(o, "w1"); record != "192.0.2.10=w2,2001:db8::10=w1" {
+	if _, record, _ := (announced{v6: {Answered: true, Links: []string{"eth0"}}}).complete(o, "w1"); record != "192.0.2.10=w2,2001:db8::10=w1" {
 		t.Errorf("the record is %q", record)
 	}
 	if _, record, _ := (announced{}).complete(plan.Outcome{Message: "no node may announce"}, "w1"); record != "" {

@@ -13,9 +13,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
-	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
@@ -43,9 +41,9 @@ type stateWriter struct {
 	log      *slog.Logger
 	cluster  *k8s.Cluster
 	liveness *liveness.Monitor
-	layer2   *layer2.Responder
+	layer2   Layer2
 	sessions func() []lb.Session
-	foreign  func() []link.Neighbour
+	foreign  func() []lb.Neighbour
 	// problems returns those of this node.
 	problems func() []lb.Problem
 	awaited  awaited
@@ -139,7 +137,7 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 	out.Links = state.Links[:min(len(state.Links), mostListed)]
 	for _, a := range state.Addresses {
 		switch {
-		case !a.Answered():
+		case !a.Answered:
 		case a.Address.Is4():
 			out.Owned.IPv4++
 		default:
@@ -161,7 +159,7 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 
 // addConflict adds an address of a pool that a foreign machine has. An address is unassigned or announced, never both, but
 // the two were read at different times.
-func addConflict(s *v1beta1.SpeakerStateStatus, a netip.Addr, mac link.MAC) {
+func addConflict(s *v1beta1.SpeakerStateStatus, a netip.Addr, mac lb.MAC) {
 	c := v1beta1.AddressConflict{Address: a.String(), MAC: mac.String()}
 	if slices.ContainsFunc(s.Conflicts, func(o v1beta1.AddressConflict) bool { return o.Address == c.Address }) {
 		return

@@ -11,7 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // retryInterval is the time after which a socket is opened again that failed.
@@ -21,7 +21,7 @@ const retryInterval = time.Second
 type Config struct {
 	Log *slog.Logger
 	// Links returns the node's links.
-	Links func() []link.Link
+	Links func() []lb.Interface
 	// Established reports whether BGP has a session with a router, by its address with the zone.
 	Established func(router netip.Addr) bool
 	// Changed is called after a Router changed. It must not block.
@@ -117,7 +117,7 @@ func (f *Finder) reconcile(ctx context.Context) (ok bool) {
 	f.mu.Lock()
 	wanted := f.wanted
 	f.mu.Unlock()
-	byName := map[string]link.Link{}
+	byName := map[string]lb.Interface{}
 	for _, l := range f.config.Links() {
 		byName[l.Name] = l
 	}
@@ -151,7 +151,7 @@ func (f *Finder) reconcile(ctx context.Context) (ok bool) {
 	return ok
 }
 
-func (f *Finder) open(ctx context.Context, l link.Link) error {
+func (f *Finder) open(ctx context.Context, l lb.Interface) error {
 	s, err := openSocket(l)
 	if err != nil {
 		return err

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/link"
 )
 
 const (
@@ -21,7 +20,7 @@ const (
 // port looks for the router on one link, and advertises this node there.
 type port struct {
 	finder *Finder
-	link   link.Link
+	link   lb.Interface
 	socket *socket
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -42,7 +41,7 @@ type event struct {
 	from netip.Addr
 }
 
-func startPort(ctx context.Context, f *Finder, l link.Link, s *socket) *port {
+func startPort(ctx context.Context, f *Finder, l lb.Interface, s *socket) *port {
 	ctx, cancel := context.WithCancel(ctx)
 	p := &port{finder: f, link: l, socket: s, cancel: cancel, done: make(chan struct{}), woken: make(chan struct{}, 1)}
 	p.up.Store(l.Up)
@@ -55,7 +54,7 @@ func startPort(ctx context.Context, f *Finder, l link.Link, s *socket) *port {
 }
 
 // serves reports whether the port is the one for a link: a new one may have its name, and its address may change.
-func (p *port) serves(l link.Link) bool {
+func (p *port) serves(l lb.Interface) bool {
 	return p.link.Index == l.Index && p.link.MAC == l.MAC && p.link.LinkLocal() == l.LinkLocal()
 }
 

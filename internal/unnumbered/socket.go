@@ -9,7 +9,7 @@ import (
 	"github.com/mdlayher/ndp"
 	"golang.org/x/net/ipv6"
 
-	"github.com/holdfast-lb/holdfast/internal/link"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 var (
@@ -28,7 +28,7 @@ type socket struct {
 }
 
 // openSocket binds to the link's address: packets of other links do not arrive.
-func openSocket(l link.Link) (*socket, error) {
+func openSocket(l lb.Interface) (*socket, error) {
 	ifi := &net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC.HardwareAddr(), MTU: 1500}
 	conn, _, err := ndp.Listen(ifi, ndp.Addr(l.LinkLocal().String()))
 	if err != nil {

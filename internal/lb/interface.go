@@ -1,4 +1,4 @@
-package link
+package lb
 
 import (
 	"net"
@@ -30,26 +30,23 @@ func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 // group (IEEE 802: the lowest bit of the first octet).
 func (m MAC) IsUnicast() bool { return m != MAC{} && m[0]&1 == 0 }
 
-// Link is a network interface at one moment.
-type Link struct {
+// Interface is a network interface of this node at one moment, as package link reads it. Link has what other nodes need to know of it.
+type Interface struct {
 	Index int
 	Name  string
 	MAC   MAC
 	// Up: it is administratively up, and operational or of unknown state (RFC 2863 ifOperStatus).
-	Up                         bool
-	Broadcast, NoARP, Loopback bool
-	// Master is the index of the link that this one is enslaved to, 0 for none.
-	Master int
-	// Port: the master takes the frames (bridge, bond, team). A VRF does not; its links
+	Up, NoARP, Loopback bool
+	// Port: another link takes the frames: it is a port of a bridge, a bond or a team. A VRF takes none; its links
 	// speak ARP and NDP themselves.
 	Port bool
 	// Member is the index of the active member of the bond that it is, or is on; 0 for none.
 	Member int
 	// Veth: it is one end of a veth pair. Default: the kernel's default route of one family leads over it.
 	Veth, Default bool
-	// VethBridge: it is a bridge whose ports are all ends of veth pairs. Inside: only pods and containers of this node are
-	// behind it (Surroundings).
-	VethBridge, Inside bool
+	// NoClients: no client of a Service is behind it. It leads to pods and containers of this node only, or its name is
+	// usual for a link of a container network, a hypervisor or a tunnel.
+	NoClients bool
 	// Prefixes are the link's addresses with their lengths, sorted, without tentative
 	// and duplicate ones (RFC 4862 section 5.4).
 	Prefixes []netip.Prefix
@@ -58,17 +55,8 @@ type Link struct {
 	Programs []string
 }
 
-// Equal reports whether both are the same.
-func (l Link) Equal(o Link) bool {
-	return l.Index == o.Index && l.Name == o.Name && l.MAC == o.MAC && l.Up == o.Up &&
-		l.Broadcast == o.Broadcast && l.NoARP == o.NoARP && l.Loopback == o.Loopback &&
-		l.Master == o.Master && l.Port == o.Port && l.Member == o.Member && l.Veth == o.Veth && l.Default == o.Default && l.VethBridge == o.VethBridge &&
-		l.Inside == o.Inside && slices.Equal(l.Prefixes, o.Prefixes) &&
-		slices.Equal(l.Programs, o.Programs)
-}
-
 // LinkLocal returns the link's first IPv6 link-local address, the zero Addr for none.
-func (l Link) LinkLocal() netip.Addr {
+func (l Interface) LinkLocal() netip.Addr {
 	for _, p := range l.Prefixes {
 		if p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() {
 			return p.Addr()
@@ -79,18 +67,34 @@ func (l Link) LinkLocal() netip.Addr {
 
 // CanAnnounce reports whether other hosts can use ARP and NDP on the link at all,
 // whatever its name.
-func (l Link) CanAnnounce() bool {
+func (l Interface) CanAnnounce() bool {
 	return l.Up && l.MAC.IsUnicast() && !l.Loopback && !l.NoARP && !l.Port
 }
 
-// excluded are name prefixes of links of container networks, hypervisors and tunnels,
-// which have no clients, whatever else speaks for them; the same set as in MetalLB.
-var excluded = []string{
-	"docker", "cbr", "dummy", "virbr", "lxcbr", "veth", "cali", "tunl",
-	"flannel", "kube-ipvs", "cni", "nodelocaldns", "lxc",
+// Usable reports whether the link announces addresses that are not restricted to links.
+func (l Interface) Usable() bool { return l.CanAnnounce() && !l.NoClients }
+
+// Neighbour is another machine on a link.
+type Neighbour struct {
+	Address netip.Addr
+	// MAC is zero while the kernel does not know it.
+	MAC MAC
 }
 
-// Usable reports whether the link announces addresses that are not restricted to links.
-func (l Link) Usable() bool {
-	return l.CanAnnounce() && !hasPrefix(l.Name, excluded) && !l.Inside
+// Question asks one machine on one link whether it answers for one address.
+type Question struct {
+	// Link is the name of our link.
+	Link string
+	// MAC of the machine, the only one to be asked.
+	MAC MAC
+	// Address in question: the machine announces it, or has it.
+	Address netip.Addr
+	// Echo asks the speaker there whether it would answer others for the address. No machine without the key can answer,
+	// while a switch may answer ARP and Neighbor Discovery for a machine that is dead.
+	Echo bool
 }
+
+// Unasked replaces the number of answers if a question could not be sent: the link is
+// missing or fails, it has no IPv6 address to ask from, or the machine is this node
+// itself. It says nothing about the machine.
+const Unasked = -1
