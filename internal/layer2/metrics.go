@@ -90,13 +90,7 @@ func newDescs() descs {
 }
 
 // Describe implements prometheus.Collector.
-func (r *Responder) Describe(ch chan<- *prometheus.Desc) {
-	d := newDescs()
-	for _, desc := range append(d.repairs[:], d.requests, d.answers, d.announcements, d.probes,
-		d.takeovers, d.handovers, d.conflicts, d.addresses, d.conflicting, d.doubled, d.unclaimed) {
-		ch <- desc
-	}
-}
+func (r *Responder) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(r, ch) }
 
 // Collect implements prometheus.Collector.
 func (r *Responder) Collect(ch chan<- prometheus.Metric) {

@@ -11,7 +11,7 @@ import (
 
 // refusal is an lb.Refusal as State sees it.
 type refusal struct {
-	attached
+	lb.Interface
 	err string
 }
 
@@ -74,7 +74,7 @@ func (k *keeper) refuse(links []lb.Interface) {
 	for _, l := range links {
 		there[l.Index] = true
 		if err := k.complaints[l.Index]; err != "" {
-			now = append(now, refusal{attached{Interface: l}, err})
+			now = append(now, refusal{l, err})
 		}
 	}
 	maps.DeleteFunc(k.complaints, func(index int, _ string) bool { return !there[index] })

@@ -31,8 +31,6 @@ type table struct {
 	anyLink bool
 	// named are the links that some address names.
 	named map[string]bool
-	// handing are the addresses that were handed over when the table was made.
-	handing []netip.Addr
 }
 
 // entry is one address.
@@ -124,10 +122,7 @@ func (t *table) handOver(old *table, elsewhere []netip.Addr) {
 			t.entries[addr] = &entry{links: e.links, mac: e.mac, status: e.successor(handing)}
 		case handing:
 			t.entries[addr] = e
-		default:
-			continue
 		}
-		t.handing = append(t.handing, addr)
 	}
 }
 
@@ -141,6 +136,16 @@ func (t *table) on(addr netip.Addr, l *lb.Interface) *entry {
 		return e
 	}
 	return nil
+}
+
+// in returns the addresses in a phase.
+func (t *table) in(p phase) (out []netip.Addr) {
+	for addr, e := range t.entries {
+		if e.is() == p {
+			out = append(out, addr)
+		}
+	}
+	return out
 }
 
 // uses reports whether any address may be answered on the link.
