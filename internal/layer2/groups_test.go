@@ -21,6 +21,12 @@ type fakeKernel struct {
 	calls   int
 }
 
+func newFakeKernel() *fakeKernel {
+	return &fakeKernel{received: make(map[membership]bool), reported: make(map[membership]bool), refuses: make(map[int]bool)}
+}
+
+func (k *fakeKernel) actual() (map[membership]bool, error) { return maps.Clone(k.reported), nil }
+
 func (k *fakeKernel) receive(m membership, join bool) error { return k.change(k.received, m, join) }
 
 func (k *fakeKernel) report(m membership, join bool) error {
@@ -45,10 +51,10 @@ func (k *fakeKernel) change(held map[membership]bool, m membership, join bool) e
 func (*fakeKernel) close() {}
 
 func TestGroups(t *testing.T) {
-	k := &fakeKernel{received: make(map[membership]bool), reported: make(map[membership]bool), refuses: make(map[int]bool)}
+	k := newFakeKernel()
 	var repairs atomic.Uint64
 	g := newGroups(slog.New(slog.DiscardHandler), time.Hour, &repairs)
-	g.kernel, g.actual = k, func() (map[membership]bool, error) { return maps.Clone(k.reported), nil }
+	g.kernel, g.actual = k, k.actual
 
 	group := func(index, n int) membership {
 		return membership{index, netip.MustParseAddr(fmt.Sprintf("ff02::1:ff00:%x", n))}

@@ -56,8 +56,8 @@ func responderIn(t testing.TB, ns *nstest.NS, timers Timers) *Responder {
 		ns.Do(func() { w, err = listen(l, p, addrs) })
 		return w, err
 	}
-	r.groups.(*groups).kernel = kernelIn{&groupSockets{}, ns}
-	r.groups.(*groups).actual = func() (got map[membership]bool, err error) {
+	r.groups.kernel = kernelIn{&groupSockets{}, ns}
+	r.groups.actual = func() (got map[membership]bool, err error) {
 		ns.Do(func() { got, err = readIGMP6() })
 		return got, err
 	}

@@ -31,12 +31,6 @@ type Config struct {
 	Changed, Refused func()
 }
 
-// memberships holds multicast groups on links, by index.
-type memberships interface {
-	set(part int, desired map[membership]bool)
-	run(ctx context.Context) error
-}
-
 // Responder answers ARP, Neighbor Discovery and the echo of other speakers for the addresses of the last Set.
 type Responder struct {
 	log       *slog.Logger
@@ -48,10 +42,9 @@ type Responder struct {
 	refused   func()
 	protocols [kinds]protocol
 	echo      *echoes
-	// listen opens a wire, groups joins and now tells the time; fields so that tests can
-	// replace them.
+	// listen opens a wire, and now is the clock; fields so that tests can replace them.
 	listen func(lb.Interface, protocol, []netip.Addr) (wire, error)
-	groups memberships
+	groups *groups
 	now    func() time.Time
 	// between chooses a time; a field for tests too.
 	between  func(low, high time.Duration) time.Duration

@@ -94,12 +94,12 @@ func TestNoLinkYet(t *testing.T) {
 	}
 }
 
+// joined has the groups of our addresses.
 func joined(r *Responder) map[string]bool {
-	g := r.groups.(*fakeGroups)
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	r.groups.mu.Lock()
+	defer r.groups.mu.Unlock()
 	got := make(map[string]bool)
-	for m := range g.desired {
+	for m := range r.groups.parts[ofOurs] {
 		got[m.String()] = true
 	}
 	return got

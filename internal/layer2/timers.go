@@ -1,6 +1,9 @@
 package layer2
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Timers of a Responder; a zero field means the default.
 type Timers struct {
@@ -46,35 +49,21 @@ type Timers struct {
 
 func (t Timers) withDefaults() Timers {
 	const ms = time.Millisecond
-	for field, value := range map[*[]time.Duration][]time.Duration{
-		&t.AnnounceTimes: {0, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second},
-		&t.ProbeTimes:    {0, 70 * ms, 140 * ms},
-	} {
-		if *field == nil {
-			*field = value
-		}
+	if t.AnnounceTimes == nil {
+		t.AnnounceTimes = []time.Duration{0, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second}
 	}
-	for field, value := range map[*time.Duration]time.Duration{
-		&t.RefreshMin:         30 * time.Second,
-		&t.RefreshMax:         time.Minute,
-		&t.AnnounceWait:       200 * ms,
-		&t.DefendInterval:     10 * time.Second,
-		&t.NearDefendWait:     50 * ms,
-		&t.NearDefendInterval: time.Second,
-		&t.RateLimitInterval:  10 * time.Second,
-		&t.LingerTime:         lingerTime,
-		&t.PaceInterval:       ms,
-		&t.CheckInterval:      time.Second,
-	} {
-		if *field == 0 {
-			*field = value
-		}
+	if t.ProbeTimes == nil {
+		t.ProbeTimes = []time.Duration{0, 70 * ms, 140 * ms}
 	}
-	for field, value := range map[*int]int{&t.Rate: 500, &t.Burst: 1000, &t.PaceFrames: 50} {
-		if *field == 0 {
-			*field = value
-		}
-	}
+	t.RefreshMin, t.RefreshMax = cmp.Or(t.RefreshMin, 30*time.Second), cmp.Or(t.RefreshMax, time.Minute)
+	t.AnnounceWait = cmp.Or(t.AnnounceWait, 200*ms)
+	t.DefendInterval = cmp.Or(t.DefendInterval, 10*time.Second)
+	t.NearDefendWait, t.NearDefendInterval = cmp.Or(t.NearDefendWait, 50*ms), cmp.Or(t.NearDefendInterval, time.Second)
+	t.RateLimitInterval = cmp.Or(t.RateLimitInterval, 10*time.Second)
+	t.LingerTime = cmp.Or(t.LingerTime, lingerTime)
+	t.Rate, t.Burst, t.PaceFrames = cmp.Or(t.Rate, 500), cmp.Or(t.Burst, 1000), cmp.Or(t.PaceFrames, 50)
+	t.PaceInterval = cmp.Or(t.PaceInterval, ms)
+	t.CheckInterval = cmp.Or(t.CheckInterval, time.Second)
 	return t
 }
 

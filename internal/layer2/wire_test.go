@@ -138,25 +138,6 @@ func (l *fakeLAN) wire(name string, p protocol) *fakeWire {
 	}
 }
 
-// fakeGroups records the last groups of our addresses.
-type fakeGroups struct {
-	mu      sync.Mutex
-	desired map[membership]bool
-}
-
-func (g *fakeGroups) set(part int, desired map[membership]bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if part == ofOurs {
-		g.desired = desired
-	}
-}
-
-func (g *fakeGroups) run(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
-}
-
 // responder returns a Responder whose links are the LAN's.
 func (l *fakeLAN) responder() *Responder {
 	r := New(Config{Log: slog.New(slog.DiscardHandler), Links: l.snapshot})
@@ -166,7 +147,8 @@ func (l *fakeLAN) responder() *Responder {
 
 // attach connects a Responder to this LAN.
 func (l *fakeLAN) attach(r *Responder) {
-	r.listen, r.groups = l.listen, &fakeGroups{}
+	k := newFakeKernel()
+	r.listen, r.groups.kernel, r.groups.actual = l.listen, k, k.actual
 	r.gateways = func(int) []lb.Neighbour { return nil }
 	r.between = func(low, _ time.Duration) time.Duration { return low }
 	r.openTap = func(on lb.Interface, p protocol, _ []bpf.Instruction) (*tap, error) {
