@@ -1,7 +1,7 @@
 // Package unnumbered finds the routers of BGP peers that are named by a link and not by an address, which FRR calls BGP
 // unnumbered: by router discovery (RFC 4861 section 6). A router on the link advertises itself, and the address that it does
 // so from is where to dial. The router finds this node in the same way, so on these links this node sends Router
-// Advertisements too. They have router lifetime 0 (RFC 4861 section 4.2) and no prefix: this node is nobody's default
+// Advertisements too. They have router lifetime 0 (RFC 4861 section 4.2) and no prefix: this node is no host's default
 // router.
 //
 // Which router a link has, and when to send, is decided by pure functions. A Finder drives them by the clock and by one raw
@@ -14,5 +14,5 @@
 // with which BGP has a session. Whoever can send on the link can pose as its router, as with any other client of
 // router discovery; a password of the session does not let him in.
 //
-// The package sends on no link that it is not given, and dials nobody.
+// The package sends on no link that it is not given, and dials no machine.
 package unnumbered

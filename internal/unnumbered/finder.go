@@ -49,7 +49,7 @@ type Finder struct {
 	wanted []string
 	found  map[string]Router
 
-	// ports are those of the links on which routers are looked for; only Run uses them.
+	// ports of the links on which routers are looked for; only Run uses them.
 	ports map[string]*port
 }
 

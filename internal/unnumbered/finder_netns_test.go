@@ -60,8 +60,8 @@ func startNeighbour(t *testing.T, ns *nstest.NS, name, address string) *neighbou
 	self := nstest.Self(t)
 	nstest.Until(t, patience, "this node's address", func() bool {
 		for _, a := range addresses(t, self, self.Link("eth0")) {
-			if is, _ := netip.AddrFromSlice(a.IP); is.IsLinkLocalUnicast() {
-				n.other.Store(is)
+			if got, _ := netip.AddrFromSlice(a.IP); got.IsLinkLocalUnicast() {
+				n.other.Store(got)
 			}
 		}
 		return n.other.Load() != nil
@@ -157,7 +157,7 @@ func TestFinder(t *testing.T) {
 		ns.SetUp("a")
 		nstest.Until(t, patience, "the router behind the cable is another one", func() bool { return f.Found("eth0").Address == routerB.WithZone("eth0") })
 		// The bridge may have opened its port after the first.
-		if a.asks.Load() < asked+mostSolicitations-1 {
+		if a.asks.Load() < asked+maxSolicitations-1 {
 			t.Errorf("the first router was asked %d times", a.asks.Load()-asked)
 		}
 	})
@@ -204,7 +204,7 @@ func TestFinderLink(t *testing.T) {
 		self.Delete("eth0")
 		nstest.Until(t, patience, "the link is gone", func() bool { return f.Found("eth0") == Router{Problem: "this node has no link eth0"} })
 		if len(changes) == 0 {
-			t.Error("nobody was told")
+			t.Error("no change was reported")
 		}
 	})
 }
@@ -237,7 +237,7 @@ func TestFinderHostile(t *testing.T) {
 		}
 		nstest.Until(t, patience, "the true one is heard in the end", func() bool { near.advertise(); return f.Found("eth0").Address == routerA.WithZone("eth0") })
 		windows := uint64(time.Since(began)/readWindow) + 2
-		if read := rejected() - before; read > int(windows*mostReads) {
+		if read := rejected() - before; read > int(windows*maxReads) {
 			t.Errorf("%d packets were read in %v", read, time.Since(began))
 		}
 	})
@@ -255,7 +255,7 @@ func TestFinderFlood(t *testing.T) {
 		a.answers.Store(true)
 		nstest.Until(t, patience, "the router is found", func() bool { return f.Found("eth0").Address == routerA.WithZone("eth0") })
 		var invented []*neighbour
-		for i := range 2 * mostRouters {
+		for i := range 2 * maxRouters {
 			address := fmt.Sprintf("fe80::%x", 0x100+i)
 			ns.AddAddress("eth0", address+"/64")
 			invented = append(invented, startNeighbour(t, ns, "eth0", address))
@@ -266,9 +266,9 @@ func TestFinderFlood(t *testing.T) {
 			for _, n := range invented {
 				n.advertise()
 			}
-			return received() > heard+4*mostReads
+			return received() > heard+4*maxReads
 		})
-		if told, most := changes.Load()-before, int64(time.Since(began)/tellInterval)+1; told == 0 || told > most {
+		if told, limit := changes.Load()-before, int64(time.Since(began)/tellInterval)+1; told == 0 || told > limit {
 			t.Errorf("%d changes in %v", told, time.Since(began))
 		}
 		if got := f.Found("eth0").Address; got != routerA.WithZone("eth0") {

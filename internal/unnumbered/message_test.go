@@ -30,7 +30,7 @@ func TestParse(t *testing.T) {
 		want kind
 	}{
 		{"advertisement", advert, "fe80::1", 255, advertisement},
-		{"with an option that nobody knows", with(advert, 250, 1, 0, 0, 0, 0, 0, 0), "fe80::1", 255, advertisement},
+		{"with an unknown option", with(advert, 250, 1, 0, 0, 0, 0, 0, 0), "fe80::1", 255, advertisement},
 		{"that crossed a router", advert, "fe80::1", 254, rejected},
 		{"of no link-local address", advert, "2001:db8::1", 255, rejected},
 		{"too short", advert[:15], "fe80::1", 255, rejected},

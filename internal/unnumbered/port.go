@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// mostReads is how many packets are read in a window, so that a flood costs little; the kernel drops the rest.
-	mostReads  = 50
+	// maxReads is how many packets are read in a window, so that a flood costs little; the kernel drops the rest.
+	maxReads   = 50
 	readWindow = time.Second
 )
 
@@ -98,8 +98,8 @@ func (p *port) run(ctx context.Context) {
 	p.adverts.begin(time.Now())
 	up := true
 	for {
-		if is := p.up.Load(); is != up {
-			if up = is; up {
+		if works := p.up.Load(); works != up {
+			if up = works; up {
 				// The cable may lead to another router, and the same one may have forgotten this node.
 				p.adverts.begin(time.Now())
 				p.routers.ask(time.Now())
@@ -126,11 +126,11 @@ func (p *port) run(ctx context.Context) {
 }
 
 // step sends what is due, and returns when something is due again.
-func (p *port) step(now time.Time) time.Time {
-	if p.adverts.tick(now) {
+func (p *port) step(moment time.Time) time.Time {
+	if p.adverts.tick(moment) {
 		p.sent(p.socket.advertise())
 	}
-	if p.routers.tick(now, p.established()) {
+	if p.routers.tick(moment, p.established()) {
 		p.sent(p.socket.solicit())
 	}
 	next := p.adverts.next
@@ -183,7 +183,7 @@ func (p *port) read(ctx context.Context, events chan<- event) {
 	messages := p.finder.messages
 	since, reads := time.Now(), 0
 	for {
-		if reads++; reads > mostReads {
+		if reads++; reads > maxReads {
 			if !pause(ctx, time.Until(since.Add(readWindow))) {
 				return
 			}

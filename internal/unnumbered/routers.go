@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// mostRouters is how many routers of a link are remembered: more than one are a mistake, or an attack.
-	mostRouters = 8
+	// maxRouters is how many routers of a link are remembered: more than one are a mistake, or an attack.
+	maxRouters = 8
 	// silence is longer than the time between two advertisements of a router that FRR or this package sends: 10 s.
 	silence = 12 * time.Second
 	// remembered is how long a router that is not the link's is remembered: three of its advertisements.
@@ -19,11 +19,11 @@ const (
 	// not become one of log lines and plans. An advertisement of this node is due as often, so that the last change is told.
 	tellInterval = 10 * time.Second
 	// MAX_RTR_SOLICITATIONS and RTR_SOLICITATION_INTERVAL of RFC 4861 section 10.
-	mostSolicitations = 3
-	solicitInterval   = 4 * time.Second
+	maxSolicitations = 3
+	solicitInterval  = 4 * time.Second
 )
 
-// routers is what is known of the routers on one link. The first one that is heard is the link's. It stays that for as long
+// routers is what is known of the routers on one link. The first router heard is the link's. It stays that for as long
 // as it answers: two routers must not take turns. It is replaced when another one is heard, and it answers no
 // solicitation. That may also be because a flood drowned its answers: so it is not while BGP has a session with it, which ends
 // by itself when the router is gone.
@@ -42,46 +42,46 @@ type routers struct {
 }
 
 // newRouters knows no router, and asks for one at once.
-func newRouters(now time.Time) *routers {
-	return &routers{heard: map[netip.Addr]time.Time{}, next: now}
+func newRouters(moment time.Time) *routers {
+	return &routers{heard: map[netip.Addr]time.Time{}, next: moment}
 }
 
 // hear takes an advertisement of a router.
-func (r *routers) hear(now time.Time, from netip.Addr) {
-	if _, known := r.heard[from]; !known && len(r.heard) == mostRouters {
+func (r *routers) hear(moment time.Time, from netip.Addr) {
+	if _, known := r.heard[from]; !known && len(r.heard) == maxRouters {
 		delete(r.heard, r.stalest())
 	}
-	r.heard[from] = now
+	r.heard[from] = moment
 	switch {
 	case !r.present.IsValid(), from == r.present:
 		r.present, r.next = from, time.Time{}
-	case !r.asking() && now.Sub(r.heard[r.present]) > silence:
-		r.ask(now)
+	case !r.asking() && moment.Sub(r.heard[r.present]) > silence:
+		r.ask(moment)
 	}
 }
 
 // ask begins to ask for the present router, or for any.
-func (r *routers) ask(now time.Time) { r.asked, r.next = 0, now }
+func (r *routers) ask(moment time.Time) { r.asked, r.next = 0, moment }
 
 // asking reports whether an answer may still come.
 func (r *routers) asking() bool { return !r.next.IsZero() }
 
 // tick reports whether a solicitation is due, and replaces a router that answered none, unless established: BGP has a session
 // with it.
-func (r *routers) tick(now time.Time, established bool) (solicit bool) {
-	maps.DeleteFunc(r.heard, func(a netip.Addr, at time.Time) bool { return a != r.present && now.Sub(at) > remembered })
-	solicit = r.step(now, established)
-	r.tell(now)
+func (r *routers) tick(moment time.Time, established bool) (solicit bool) {
+	maps.DeleteFunc(r.heard, func(a netip.Addr, at time.Time) bool { return a != r.present && moment.Sub(at) > remembered })
+	solicit = r.step(moment, established)
+	r.tell(moment)
 	return solicit
 }
 
-func (r *routers) step(now time.Time, established bool) (solicit bool) {
-	if !r.asking() || now.Before(r.next) {
+func (r *routers) step(moment time.Time, established bool) (solicit bool) {
+	if !r.asking() || moment.Before(r.next) {
 		return false
 	}
-	if r.asked < mostSolicitations {
+	if r.asked < maxSolicitations {
 		r.asked++
-		r.next = now.Add(solicitInterval)
+		r.next = moment.Add(solicitInterval)
 		return true
 	}
 	if other := r.latest(); other != r.present && !established {
@@ -93,12 +93,12 @@ func (r *routers) step(now time.Time, established bool) (solicit bool) {
 }
 
 // tell brings the list that is told up to date, but not too often, unless the present router is in it.
-func (r *routers) tell(now time.Time) {
+func (r *routers) tell(moment time.Time) {
 	others := r.others()
-	if slices.Equal(others, r.told) || now.Sub(r.toldAt) < tellInterval && !slices.Contains(r.told, r.present) {
+	if slices.Equal(others, r.told) || moment.Sub(r.toldAt) < tellInterval && !slices.Contains(r.told, r.present) {
 		return
 	}
-	r.told, r.toldAt = others, now
+	r.told, r.toldAt = others, moment
 }
 
 // others are the routers beside the present one, sorted.

@@ -17,8 +17,8 @@ func play(r *routers, from, to int, speaks func(second int, router netip.Addr, a
 	start := time.Unix(0, 0)
 	present := r.present
 	for s := from; s < to; s++ {
-		now := start.Add(time.Duration(s) * time.Second)
-		asked := r.tick(now, false)
+		moment := start.Add(time.Duration(s) * time.Second)
+		asked := r.tick(moment, false)
 		if asked {
 			log = append(log, fmt.Sprintf("%d ask", s))
 		}
@@ -28,7 +28,7 @@ func play(r *routers, from, to int, speaks func(second int, router netip.Addr, a
 		}
 		for _, a := range []netip.Addr{routerA, routerB, routerC} {
 			if speaks(s, a, asked) {
-				r.hear(now, a)
+				r.hear(moment, a)
 			}
 		}
 		if r.present != present {
@@ -47,10 +47,10 @@ func TestRouters(t *testing.T) {
 		speaks func(s int, a netip.Addr, asked bool) bool
 		want   string
 	}{
-		{"nobody: three questions, and no more", func(int, netip.Addr, bool) bool { return false }, "0 ask, 4 ask, 8 ask"},
-		{"one that answers", func(s int, a netip.Addr, asked bool) bool { return a == routerB && asked }, "0 ask, 0 fe80::b"},
-		{"one that is silent from then on stays: there is no other", func(s int, a netip.Addr, _ bool) bool { return a == routerB && s == 2 }, "0 ask, 2 fe80::b"},
-		{"one that speaks late", func(s int, a netip.Addr, _ bool) bool { return a == routerB && s > 30 && every(10)(s) }, "0 ask, 4 ask, 8 ask, 40 fe80::b"},
+		{"no router: three questions, and no more", func(int, netip.Addr, bool) bool { return false }, "0 ask, 4 ask, 8 ask"},
+		{"a router that answers", func(s int, a netip.Addr, asked bool) bool { return a == routerB && asked }, "0 ask, 0 fe80::b"},
+		{"a router that is silent from then on stays: there is no other", func(s int, a netip.Addr, _ bool) bool { return a == routerB && s == 2 }, "0 ask, 2 fe80::b"},
+		{"a router that speaks late", func(s int, a netip.Addr, _ bool) bool { return a == routerB && s > 30 && every(10)(s) }, "0 ask, 4 ask, 8 ask, 40 fe80::b"},
 		{"two that live take no turns", func(s int, a netip.Addr, asked bool) bool {
 			return a == routerA && every(10)(s+3) || a == routerB && every(10)(s)
 		}, "0 ask, 0 fe80::b"},
@@ -73,7 +73,7 @@ func TestRouters(t *testing.T) {
 	}
 }
 
-// After the link was down the present router is asked for. It stays if it answers, and otherwise the one that does is taken.
+// After the link was down the present router is asked for. It stays if it answers, and otherwise the router that does is taken.
 func TestRoutersAfterLinkUp(t *testing.T) {
 	for want, heard := range map[string]netip.Addr{"100 ask": routerA, "100 ask, 104 ask, 108 ask, 112 fe80::b": routerB} {
 		r := newRouters(time.Unix(0, 0))
@@ -88,17 +88,17 @@ func TestRoutersAfterLinkUp(t *testing.T) {
 // A flood of invented routers takes no memory and moves nothing while the present one lives.
 func TestRoutersFlood(t *testing.T) {
 	r := newRouters(time.Unix(0, 0))
-	now := time.Unix(0, 0)
-	r.hear(now, routerA)
+	moment := time.Unix(0, 0)
+	r.hear(moment, routerA)
 	for i := range 10000 {
-		now = now.Add(10 * time.Millisecond)
+		moment = moment.Add(10 * time.Millisecond)
 		a := routerB.As16()
 		a[14], a[13] = byte(i), byte(i>>8)
-		r.hear(now, netip.AddrFrom16(a))
-		if r.tick(now, false) || i%1000 == 0 {
-			r.hear(now, routerA)
+		r.hear(moment, netip.AddrFrom16(a))
+		if r.tick(moment, false) || i%1000 == 0 {
+			r.hear(moment, routerA)
 		}
-		if len(r.heard) > mostRouters || r.present != routerA || len(r.others()) >= mostRouters {
+		if len(r.heard) > maxRouters || r.present != routerA || len(r.others()) >= maxRouters {
 			t.Fatalf("%d routers, present %s", len(r.heard), r.present)
 		}
 	}
@@ -108,15 +108,15 @@ func TestRoutersFlood(t *testing.T) {
 // router is asked, and replaced.
 func TestRoutersFloodEstablished(t *testing.T) {
 	r := newRouters(time.Unix(0, 0))
-	now := time.Unix(0, 0)
-	r.hear(now, routerA)
+	moment := time.Unix(0, 0)
+	r.hear(moment, routerA)
 	a := routerB.As16()
 	flood := func(d time.Duration, established bool) (asked, told int) {
-		for end := now.Add(d); now.Before(end); now = now.Add(20 * time.Millisecond) {
+		for end := moment.Add(d); moment.Before(end); moment = moment.Add(20 * time.Millisecond) {
 			a[14]++
-			r.hear(now, netip.AddrFrom16(a))
+			r.hear(moment, netip.AddrFrom16(a))
 			before := slices.Clone(r.told)
-			if r.tick(now, established) {
+			if r.tick(moment, established) {
 				asked++
 			}
 			if !slices.Equal(before, r.told) {
@@ -130,10 +130,10 @@ func TestRoutersFloodEstablished(t *testing.T) {
 	if r.present != routerA || asked == 0 {
 		t.Errorf("the router is %s, it was asked %d times", r.present, asked)
 	}
-	if most := int(long/tellInterval) + 1; told > most || told < most/2 {
+	if limit := int(long/tellInterval) + 1; told > limit || told < limit/2 {
 		t.Errorf("the other routers changed %d times in %v", told, long)
 	}
-	if flood(silence+(mostSolicitations+1)*solicitInterval, false); r.present == routerA {
+	if flood(silence+(maxSolicitations+1)*solicitInterval, false); r.present == routerA {
 		t.Error("a router that is gone keeps the link")
 	}
 }
@@ -165,9 +165,9 @@ func TestRoutersTold(t *testing.T) {
 		{time.Second + remembered + 2*time.Second, routerA, []netip.Addr{routerC}},
 		{time.Second + remembered + time.Second + tellInterval, routerA, nil},
 	} {
-		now := time.Unix(0, 0).Add(step.at)
-		r.hear(now, step.from)
-		r.tick(now, true)
+		moment := time.Unix(0, 0).Add(step.at)
+		r.hear(moment, step.from)
+		r.tick(moment, true)
 		if !slices.Equal(r.told, step.want) {
 			t.Errorf("after %v: %v, want %v", step.at, r.told, step.want)
 		}
@@ -179,31 +179,31 @@ func TestAdverts(t *testing.T) {
 	for seed := range uint64(50) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		var a adverts
-		now := time.Unix(0, 0)
-		a.begin(now)
+		moment := time.Unix(0, 0)
+		a.begin(moment)
 		var sent []time.Duration
 		var last time.Time
 		for range 6000 {
-			if a.tick(now) {
+			if a.tick(moment) {
 				if !last.IsZero() {
-					sent = append(sent, now.Sub(last))
+					sent = append(sent, moment.Sub(last))
 				}
-				last = now
+				last = moment
 			}
-			if now.Sub(time.Unix(0, 0)) > 30*time.Second && now.Sub(time.Unix(0, 0)) < 40*time.Second || random.IntN(5000) == 0 {
-				asked := now
-				a.solicited(now)
-				if limit := max(0, last.Add(leastPause).Sub(asked)) + answerDelay; a.next.Sub(asked) > limit {
+			if moment.Sub(time.Unix(0, 0)) > 30*time.Second && moment.Sub(time.Unix(0, 0)) < 40*time.Second || random.IntN(5000) == 0 {
+				asked := moment
+				a.solicited(moment)
+				if limit := max(0, last.Add(minPause).Sub(asked)) + answerDelay; a.next.Sub(asked) > limit {
 					t.Fatalf("the answer comes after %v", a.next.Sub(asked))
 				}
 			}
-			now = now.Add(10 * time.Millisecond)
+			moment = moment.Add(10 * time.Millisecond)
 		}
 		if sent[0] != initialInterval || sent[1] != initialInterval {
 			t.Errorf("at first every %v", sent[:2])
 		}
 		for _, d := range sent {
-			if d < leastPause || d > mostInterval+10*time.Millisecond {
+			if d < minPause || d > maxInterval+10*time.Millisecond {
 				t.Errorf("%v between two", d)
 			}
 		}
