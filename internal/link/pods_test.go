@@ -55,6 +55,20 @@ func TestNoClients(t *testing.T) {
 	}
 }
 
+// TestFacesPods: links of pods are known by name, and links that others reach are not taken for them.
+func TestFacesPods(t *testing.T) {
+	for names, want := range map[string]bool{
+		"veth12ab cali12ab cni0 lxc12ab lxc_health eni12ab antrea-gw0":                                        true,
+		"eth0 eno1 bond0.7 lxcbr0 docker0 virbr0 flannel.1 vxlan.calico cilium_vxlan tunl0 wg0 kube-ipvs0 lo": false,
+	} {
+		for name := range strings.FieldsSeq(names) {
+			if got := facesPods(name); got != want {
+				t.Errorf("%s faces pods: %v, want %v", name, got, want)
+			}
+		}
+	}
+}
+
 // TestPodLinks: beside what network plugins name, a veth pair leads to a pod if nothing speaks against it.
 func TestPodLinks(t *testing.T) {
 	known := fmt.Sprint(PodLinks(nil, nil, nil, nil))
