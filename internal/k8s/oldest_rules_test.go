@@ -5,7 +5,6 @@ package k8s
 import (
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -142,18 +141,4 @@ func (s oldest) testBounds(t *testing.T) {
 			t.Error(err)
 		}
 	}
-}
-
-// watch returns what a controller sees of the cluster.
-func (s oldest) watch(t *testing.T) *Cluster {
-	t.Helper()
-	k, err := New(s.Clients, Config{Log: slog.New(slog.DiscardHandler), Namespace: "holdfast-system", Kick: func() {}, KickStates: func() {}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = k.Run(t.Context()) }()
-	if err := k.WaitForSync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return k
 }
