@@ -247,9 +247,8 @@ func (c *cluster) prefix(ad int, a netip.Addr) netip.Prefix {
 	if a.Is6() {
 		bits = by.AggregationLengthV6
 	}
-	prefix, err := a.Prefix(bits)
-	if err != nil {
-		panic(fmt.Sprintf("plan: aggregation length %d of %s passed config: %v", bits, by.Name, err))
+	if prefix, err := a.Prefix(bits); err == nil {
+		return prefix
 	}
-	return prefix
+	return single(a) // a length that no address has, by a CRD without validation
 }

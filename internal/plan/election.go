@@ -21,6 +21,9 @@ type election struct {
 	addresses []netip.Addr
 }
 
+// key returns the hash for which nodes get scores: the lowest address of the oldest Service, so that all its families have one owner.
+func (e election) key() uint64 { return hashAddress(slices.MinFunc(e.first.Addresses, netip.Addr.Compare)) }
+
 func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) election {
 	shared := p.servicesOf[a]
 	if len(shared) < 2 {
@@ -152,7 +155,7 @@ func (p *planner) elect(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reas
 // hold holds the election.
 func (p *planner) hold(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reason) {
 	e := p.election(s, a, ads)
-	r, key := p.ranking(e), p.electionKey(e.first, a)
+	r, key := p.ranking(e), e.key()
 	winner := p.highestScore(p.topRanked(e, r, a), key)
 	if winner < 0 {
 		winner = p.highestScore(r.first(anyRank, func(i int) bool { return p.mayReturn(e, i) }), key)
@@ -203,21 +206,4 @@ func (p *planner) highestScore(indexes []int, key uint64) int {
 		}
 	}
 	return winner
-}
-
-// electionKey returns the hash for which nodes get scores: that of the Service's lowest address, so that all its
-// families have one owner. If Services of its namespace that share the address have different lowest addresses, it is the
-// hash of the shared address, so that this has one owner.
-func (c *cluster) electionKey(s *lb.Service, a netip.Addr) uint64 {
-	lowest := lowestAddress(s)
-	for _, other := range c.servicesOf[a] {
-		if other.Key.Namespace == s.Key.Namespace && lowestAddress(other) != lowest {
-			return hashAddress(a)
-		}
-	}
-	return hashAddress(lowest)
-}
-
-func lowestAddress(s *lb.Service) netip.Addr {
-	return slices.MinFunc(s.Addresses, netip.Addr.Compare)
 }

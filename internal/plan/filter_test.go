@@ -12,14 +12,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-func prefixes(texts ...string) []netip.Prefix {
-	var out []netip.Prefix
-	for _, text := range texts {
-		out = append(out, netip.MustParsePrefix(text))
-	}
-	return out
-}
-
 // filterText renders a filter as an operator would read it.
 func filterText(f lb.Filter) string {
 	var b strings.Builder
@@ -55,14 +47,6 @@ func filterText(f lb.Filter) string {
 	return b.String()
 }
 
-// filterState is testState with one port, and w1 as the owner of both addresses.
-func filterState() lb.State {
-	s := testState()
-	s.Services[0].Ports = []lb.Port{{Protocol: "TCP", Port: 80}}
-	s.Services[0].ClusterIPs = []netip.Addr{netip.MustParseAddr("10.96.0.7"), netip.MustParseAddr("fd00:96::7")}
-	return s
-}
-
 func TestFilter(t *testing.T) {
 	const guard = "guard [192.0.2.0-192.0.2.255 2001:db8::-2001:db8::ffff]\n"
 	const ping = "ping [192.0.2.10 2001:db8::10]\n"
@@ -73,43 +57,35 @@ func TestFilter(t *testing.T) {
 		want       string
 	}{
 		{"open Service on its owner", "w1", func(*lb.State) {}, guard + ping + open},
-		{"frontends are on every node", "w2", func(s *lb.State) { s.BGPAdvertisements = nil }, guard + ping + open},
+		{"frontends are on every node", "w2", func(*lb.State) {}, guard + ping + open},
 		{"pings are answered while a speaker starts and knows no other", "w1", func(s *lb.State) { s.Members = nil }, guard + ping + open},
 		{"no pings without an endpoint", "w1", func(s *lb.State) { s.Services[0].Serving = false }, guard + open},
 		{"unknown node", "w9", func(*lb.State) {}, guard + ping + open},
 		{"ranges of one family close the other", "w3", func(s *lb.State) {
-			s.BGPAdvertisements = nil
 			s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.9.0.0/16"), ConnectionLimit: 5, RateLimit: 2,
 				LogDrops: true}
 		}, guard + ping + `192.0.2.10 TCP/80 default/web from [10.0.0.0/8] but [10.9.0.0/16] limits 5 2 logged
 2001:db8::10 TCP/80 default/web from [] limits 5 2 logged
 `},
-		{"deny alone leaves the others in", "w3", func(s *lb.State) {
-			s.BGPAdvertisements = nil
-			s.Services[0].Access = lb.Access{Deny: prefixes("2001:db8:9::/48")}
-		}, guard + ping + `192.0.2.10 TCP/80 default/web
+		{"deny alone leaves the others in", "w3", func(s *lb.State) { s.Services[0].Access = lb.Access{Deny: prefixes("2001:db8:9::/48")} },
+			guard + ping + `192.0.2.10 TCP/80 default/web
 2001:db8::10 TCP/80 default/web but [2001:db8:9::/48]
 `},
 		{"a Service narrows its pool's ranges", "w3", func(s *lb.State) {
-			s.BGPAdvertisements = nil
 			s.Pools[0].Restricted, s.Pools[0].SourceRanges = true, prefixes("10.0.0.0/8", "172.16.0.0/12", "2001:db8:1::/48")
 			s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("10.1.0.0/16", "172.0.0.0/8", "192.0.2.0/24", "::/0")}
 		}, guard + ping + `192.0.2.10 TCP/80 default/web from [10.1.0.0/16 172.16.0.0/12]
 2001:db8::10 TCP/80 default/web from [2001:db8:1::/48]
 `},
-		{"the pool's ranges are the default", "w3", func(s *lb.State) {
-			s.BGPAdvertisements = nil
-			s.Pools[0].Restricted, s.Pools[0].SourceRanges = true, prefixes("10.0.0.0/8")
-		}, guard + ping + `192.0.2.10 TCP/80 default/web from [10.0.0.0/8]
+		{"the pool's ranges are the default", "w3", func(s *lb.State) { s.Pools[0].Restricted, s.Pools[0].SourceRanges = true, prefixes("10.0.0.0/8") },
+			guard + ping + `192.0.2.10 TCP/80 default/web from [10.0.0.0/8]
 2001:db8::10 TCP/80 default/web from []
 `},
 		{"a pool without a readable range closes", "w3", func(s *lb.State) {
-			s.BGPAdvertisements = nil
 			s.Pools[0].Restricted = true
 			s.Services[0].ClusterIPs = nil
 		}, guard + ping + "192.0.2.10 TCP/80 default/web from []\n2001:db8::10 TCP/80 default/web from []\n"},
 		{"the pool's ranges go with an address that was cut from it", "w3", func(s *lb.State) {
-			s.BGPAdvertisements = nil
 			s.Pools[0].Restricted, s.Pools[0].SourceRanges, s.Pools[0].Reset = true, prefixes("10.0.0.0/8"), true
 			s.Pools[0].Ranges = s.Pools[0].Ranges[1:]
 			s.Services[0].Record = lb.Origins{{Address: v4, Pool: "lan"}}
@@ -120,13 +96,11 @@ ping [192.0.2.10 2001:db8::10]
 2001:db8::10 TCP/80 default/web from []
 `},
 		{"the cluster's own traffic is let in where there are ranges", "w3", func(s *lb.State) {
-			s.BGPAdvertisements = nil
 			s.Services[0].Access = lb.Access{InternalAllowed: true, Deny: prefixes("2001:db8:9::/48")}
 		}, guard + ping + `192.0.2.10 TCP/80 default/web
 2001:db8::10 TCP/80 default/web but [2001:db8:9::/48] inside by fd00:96::7
 `},
 		{"internalTrafficPolicy Local", "w3", func(s *lb.State) {
-			s.BGPAdvertisements = nil
 			s.Services[0].InternalLocal = true
 			s.Services[0].Access = lb.Access{InternalAllowed: true, Restricted: true, Allow: prefixes("::/0")}
 		}, guard + ping + "192.0.2.10 TCP/80 default/web from []\n2001:db8::10 TCP/80 default/web from [::/0]\n"},
@@ -135,7 +109,6 @@ ping [192.0.2.10 2001:db8::10]
 		{"Local with an endpoint here", "w2", func(s *lb.State) { s.Services[0].Local = true },
 			guard + ping + open},
 		{"Services that share an address", "w3", func(s *lb.State) {
-			s.BGPAdvertisements = nil
 			s.Services[0].Ports = append(s.Services[0].Ports, lb.Port{Protocol: "UDP", Port: 80})
 			other := s.Services[0]
 			other.Key.Name, other.Addresses = "mail", []netip.Addr{v4}
@@ -150,7 +123,6 @@ ping [192.0.2.10 2001:db8::10]
 2001:db8::10 UDP/80 default/web
 `},
 		{"a port that two claim has the terms of both", "w3", func(s *lb.State) {
-			s.BGPAdvertisements = nil
 			s.Services[0].Addresses = s.Services[0].Addresses[:1]
 			s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.2.0.0/16"), RateLimit: 5, ConnectionLimit: 7}
 			thief := s.Services[0]
@@ -159,15 +131,13 @@ ping [192.0.2.10 2001:db8::10]
 			s.Services = append(s.Services, thief)
 		}, guard + "ping [192.0.2.10]\n192.0.2.10 TCP/80 default/web from [10.0.0.0/9] but [10.2.0.0/16 10.9.0.0/16] limits 7 3\n"},
 		{"what others have is theirs", "w3", func(s *lb.State) {
-			s.Services, s.BGPAdvertisements = nil, nil
+			s.Services = nil
 			s.Reserved = map[netip.Addr]lb.Key{netip.MustParseAddr("192.0.2.0"): {}, netip.MustParseAddr("192.0.2.255"): {}}
 			s.Here.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::ffff")}
 			s.Nodes["w1"] = lb.Node{Name: "w1", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.8")}}
 		}, "guard [192.0.2.1-192.0.2.6 192.0.2.8-192.0.2.254 2001:db8::-2001:db8::fffe]\n"},
-		{"an address on the node's own link is never closed", "w3", func(s *lb.State) {
-			s.BGPAdvertisements = nil
-			s.Here.Addresses = []netip.Addr{v4}
-		}, "guard [192.0.2.0-192.0.2.9 192.0.2.11-192.0.2.255 2001:db8::-2001:db8::ffff]\nping [2001:db8::10]\n2001:db8::10 TCP/80 default/web\n"},
+		{"an address on the node's own link is never closed", "w3", func(s *lb.State) { s.Here.Addresses = []netip.Addr{v4} },
+			"guard [192.0.2.0-192.0.2.9 192.0.2.11-192.0.2.255 2001:db8::-2001:db8::ffff]\nping [2001:db8::10]\n2001:db8::10 TCP/80 default/web\n"},
 		{"an address that a Node lists is closed like any other", "w3", func(s *lb.State) {
 			s.Nodes["w9"] = lb.Node{Name: "w9", Addresses: []netip.Addr{v4}}
 			s.Nodes["w3"] = lb.Node{Name: "w3", Addresses: []netip.Addr{v6}}
@@ -184,57 +154,12 @@ ping [192.0.2.10 2001:db8::10]
 		}, "guard [192.0.2.0-192.0.2.255 198.51.100.1 2001:db8::-2001:db8::ffff]\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := filterState()
+			s := base()
 			tt.change(&s)
 			if diff := cmp.Diff(tt.want, filterText(ForNode(tt.node, s).Filter)); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
-	}
-}
-
-// TestUnfiltered: a node that cannot filter announces no address with source ranges, and all others.
-func TestUnfiltered(t *testing.T) {
-	s := filterState()
-	narrow := s.Services[0]
-	narrow.Key.Name, narrow.Addresses = "narrow", []netip.Addr{v4.Next(), v6.Next()}
-	narrow.Access = lb.Access{Deny: prefixes("10.0.0.0/8", "2001:db8:1::/48")}
-	guest := s.Services[0] // shares with narrow, and asks for nothing
-	guest.Key.Name, guest.Addresses, guest.Ports = "guest", narrow.Addresses, []lb.Port{{Protocol: "TCP", Port: 81}}
-	s.Services = []lb.Service{guest, narrow, s.Services[0]}
-	owner := ""
-	for _, name := range []string{"w1", "w2", "w3"} {
-		if ForNode(name, s).Verdicts[1].L2.Here == lb.Announced {
-			owner = name
-		}
-	}
-	s.Here.Unfiltered = true
-	p := ForNode(owner, s)
-	for _, a := range p.Announcements {
-		if a.Address != v4 && a.Address != v6 {
-			t.Errorf("announces %s", a.Address)
-		}
-	}
-	var routes []string
-	for _, r := range p.Routes {
-		routes = append(routes, r.Prefix.String())
-	}
-	if diff := cmp.Diff([]string{"192.0.2.10/32", "2001:db8::10/128"}, routes); diff != "" {
-		t.Errorf("routes -want +got\n%s", diff)
-	}
-	for i, v := range p.Verdicts[:2] {
-		if v.L2.Reason != lb.FilterNotInForce || v.L2.Here != lb.FilterNotInForce || !v.L2.Writer || len(v.L2.Nodes) > 0 {
-			t.Errorf("%d: layer 2 %+v", i, v.L2)
-		}
-		if v.BGP.Reason != lb.Announced || v.BGP.Here != lb.FilterNotInForce || slices.Contains(v.BGP.Nodes, owner) || len(v.BGP.Nodes) != 2 {
-			t.Errorf("%d: BGP %+v", i, v.BGP)
-		}
-	}
-	if v := p.Verdicts[2]; v.BGP.Here != lb.Announced {
-		t.Errorf("the open Service: %+v", v.BGP)
-	}
-	if len(p.Filter.Frontends) != 6 {
-		t.Errorf("%d frontends, want those of all", len(p.Filter.Frontends))
 	}
 }
 

@@ -114,7 +114,7 @@ func (p *planner) announcedBy(s *lb.Service, a netip.Addr) string {
 func (p *planner) runnerUp(s *lb.Service, a netip.Addr, ads []int) string {
 	e := p.election(s, a, ads)
 	others := p.ranking(e).first(anyRank, func(i int) bool { return i != p.me && p.may(e, i) })
-	if i := p.highestScore(others, p.electionKey(e.first, a)); i >= 0 {
+	if i := p.highestScore(others, e.key()); i >= 0 {
 		return p.nodes[i].Name
 	}
 	return ""

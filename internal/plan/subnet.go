@@ -69,7 +69,7 @@ func (c *cluster) linkFor(i int, ads []int, a netip.Addr) (link lb.Link, known b
 		if l.Refused || !c.announcedOn(i, ads, l) {
 			continue
 		}
-		if !l.Silent && slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return isSubnet(p) && p.Contains(a) }) {
+		if slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return isSubnet(p) && p.Contains(a) }) {
 			return l, true
 		}
 		if !known {
