@@ -22,7 +22,9 @@ type election struct {
 }
 
 // key returns the hash for which nodes get scores: the lowest address of the oldest Service, so that all its families have one owner.
-func (e election) key() uint64 { return hashAddress(slices.MinFunc(e.first.Addresses, netip.Addr.Compare)) }
+func (e election) key() uint64 {
+	return hashAddress(slices.MinFunc(e.first.Addresses, netip.Addr.Compare))
+}
 
 func (p *planner) election(s *lb.Service, a netip.Addr, ads []int) election {
 	shared := p.servicesOf[a]
