@@ -45,7 +45,7 @@ func (s *syncer) writeFloatingIP(ctx context.Context, w floatingWrite) error {
 	}
 	want := w.status(metav1.Now().Rfc3339Copy())
 	wrote, err := s.cluster.UpdateFloatingIP(ctx, w.object, k8s.FloatingIPUpdate{
-		Record: config.Assigned(w.owned.Key, slices.Concat(w.owned.Record, w.owned.Awaits)), InUse: w.owned.Finalizer, Status: want,
+		Record: config.Assigned(w.owned.Key, slices.Concat(w.owned.Record, w.owned.Awaits)), InUse: len(w.owned.Addresses) > 0, Status: want,
 	})
 	object := lb.Object{Kind: config.KindFloatingIP, Namespace: w.object.Namespace, Name: w.object.Name}
 	s.report(object, w.object.UID, w.object.Status.Conditions, want.Conditions[0], wrote)
@@ -101,9 +101,6 @@ func (s *syncer) keep(ctx context.Context, k ipam.Keep) (refusal string, err err
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: config.KindFloatingIP},
 		ObjectMeta: metav1.ObjectMeta{Namespace: k.Service.Namespace, Name: k.Service.Name},
 		Spec:       v1beta1.FloatingIPSpec{ServiceName: k.Service.Name, ReclaimPolicy: v1beta1.ReclaimRetain, Addresses: texts(k.Addresses)},
-	}
-	for _, family := range k.Families {
-		f.Spec.IPFamilies = append(f.Spec.IPFamilies, string(family))
 	}
 	err = s.cluster.CreateFloatingIP(ctx, f)
 	refusal, _ = k8s.Denied(err)

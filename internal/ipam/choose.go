@@ -94,7 +94,7 @@ func (a *assigner) joinable(s *subject, addr netip.Addr, pool *supply) bool {
 	if s.RequestedPool != "" && (pool == nil || pool.Name != s.RequestedPool) {
 		return false
 	}
-	if a.holders[addr].floating > 0 {
+	if a.holders[addr].floating != nil {
 		return pool == nil || pool.mismatch(s) == ""
 	}
 	return pool != nil && a.refuses(pool, s, true) == ""
@@ -127,19 +127,14 @@ func (a *assigner) offer(s *subject, pool *supply, family lb.Family) (netip.Addr
 	return addr, nil
 }
 
-// poolRefusal is why a pool does not serve a Service.
-type poolRefusal struct {
-	pool, why string
-}
-
 // candidates returns the pools that may serve the subject, and the others with their reasons.
-func (a *assigner) candidates(s *subject) (may []*supply, not []poolRefusal) {
+func (a *assigner) candidates(s *subject) (may []*supply, not []string) {
 	for _, pool := range a.supplies {
 		if s.RequestedPool != "" && s.RequestedPool != pool.Name {
 			continue
 		}
 		if why := a.refuses(pool, s, s.RequestedPool != ""); why != "" {
-			not = append(not, poolRefusal{pool.Name, why})
+			not = append(not, pool.quoted()+why)
 			continue
 		}
 		may = append(may, pool)
@@ -148,25 +143,25 @@ func (a *assigner) candidates(s *subject) (may []*supply, not []poolRefusal) {
 }
 
 // explain returns why no pool has an address of the family for the subject.
-func (a *assigner) explain(s *subject, family lb.Family, candidates []*supply, not []poolRefusal, clash *refusal) *refusal {
+func (a *assigner) explain(s *subject, family lb.Family, candidates []*supply, not []string, clash *refusal) *refusal {
 	if r := a.unknown(s); r != nil {
 		return r
 	}
 	reason := lb.NoFamily
-	var without []poolRefusal
+	var without []string
 	for _, pool := range candidates {
 		_, r := a.offer(s, pool, family)
 		if r.reason != lb.NoFamily && (reason == lb.NoFamily || reason == lb.PoolExhausted) {
 			reason = r.reason
 		}
-		without = append(without, poolRefusal{pool.Name, r.message})
+		without = append(without, pool.quoted()+r.message)
 	}
 	asked := s.RequestedPool != ""
 	switch {
 	case asked && len(candidates)+len(not) == 0:
 		return refuse(lb.UnknownPool, "asks for pool %q, which does not exist", s.RequestedPool)
 	case asked && len(candidates) == 0:
-		return refuse(lb.PoolNotAllowed, "asks for pool %q, which %s", s.RequestedPool, not[0].why)
+		return refuse(lb.PoolNotAllowed, "asks for a pool, but %s", not[0])
 	case len(candidates)+len(not) == 0:
 		return refuse(lb.NoPool, "there is no IPAddressPool: create one")
 	case len(candidates) == 0:
@@ -203,15 +198,11 @@ func (a *assigner) unknown(s *subject) *refusal {
 	return refuse(lb.UnknownClass, "asks for class %q, which no pool has in spec.classes; known are: %s", s.Class, lb.SomeOf(known))
 }
 
-// listRefused lists the pools for a message. The message must not grow with the cluster.
-func listRefused(not []poolRefusal) string {
+// listRefused lists the pools that refuse for a message, which must not grow with the cluster.
+func listRefused(not []string) string {
 	const maxListed = 8
-	var words []string
-	for _, r := range not[:min(maxListed, len(not))] {
-		words = append(words, fmt.Sprintf("pool %q %s", r.pool, r.why))
+	if more := len(not) - maxListed; more > 0 {
+		not = append(not[:maxListed:maxListed], fmt.Sprintf("%d more pools refuse too", more))
 	}
-	if more := len(not) - len(words); more > 0 {
-		words = append(words, fmt.Sprintf("%d more pools refuse too", more))
-	}
-	return strings.Join(words, "; ")
+	return strings.Join(not, "; ")
 }

@@ -18,14 +18,14 @@ func (a *assigner) find(s *subject) (got perFamily, r *refusal) {
 	if r != nil {
 		return got, r
 	}
-	for f, want := range wants {
-		if !want.addr.IsValid() || s.held[f] == want.addr {
+	for f, addr := range wants {
+		if !addr.IsValid() || s.held[f] == addr {
 			continue
 		}
-		if r := a.grantable(s, want); r != nil {
+		if r := a.grantable(s, addr); r != nil {
 			return perFamily{}, r
 		}
-		got[f] = want.addr
+		got[f] = addr
 	}
 	if r := a.recall(s, &got); r != nil {
 		return perFamily{}, r
@@ -69,7 +69,7 @@ func (a *assigner) foreign(s *subject) *refusal {
 
 // isForeign reports whether another load balancer wrote the address: no pool has it or had it.
 func (a *assigner) isForeign(s *subject, addr netip.Addr) bool {
-	return s.floating == 0 && s.Record.Of(addr).Pool == "" && a.index.find(addr) == nil && a.holders[addr].floating == 0
+	return s.fip == nil && s.Record.Of(addr).Pool == "" && a.index.find(addr) == nil && a.holders[addr].floating == nil
 }
 
 func (s *subject) missing(got perFamily) []int {
@@ -143,12 +143,12 @@ func isConflict(r lb.Reason) bool {
 
 // move replaces an address that the subject holds if it now requests another
 // pool or renewal. It keeps the old address until another is available.
-func (a *assigner) move(s *subject, wants [2]want, got *perFamily) *refusal {
+func (a *assigner) move(s *subject, wants perFamily, got *perFamily) *refusal {
 	if s.joins || s.RequestedPool == "" && !s.Renew {
 		return nil
 	}
 	for f, addr := range s.held {
-		if !addr.IsValid() || got[f].IsValid() || wants[f].addr.IsValid() || !a.outdated(s, addr) {
+		if !addr.IsValid() || got[f].IsValid() || wants[f].IsValid() || !a.outdated(s, addr) {
 			continue
 		}
 		chosen, r := a.choose(s, []int{f}, nil)
@@ -165,7 +165,7 @@ func (a *assigner) move(s *subject, wants [2]want, got *perFamily) *refusal {
 // the pool does not count: the pool that the address was assigned from is as good.
 func (a *assigner) outdated(s *subject, addr netip.Addr) bool {
 	pool := a.index.find(addr)
-	if t := a.holders[addr]; t.floating > 0 && s.floating == 0 {
+	if a.holders[addr].floating != nil && s.fip == nil {
 		return false
 	}
 	if s.Renew {

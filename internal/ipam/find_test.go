@@ -72,7 +72,7 @@ func TestChoosePool(t *testing.T) {
 		{"asked for pool is unknown", []lb.Pool{pool("a", one)}, service("s", askingPool("x")),
 			`s [] UnknownPool: asks for pool "x", which does not exist`},
 		{"asked for pool refuses", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true})), pool("b", two)}, service("s", askingPool("a")),
-			`s [] PoolNotAllowed: asks for pool "a", which does not serve the Service's namespace`},
+			`s [] PoolNotAllowed: asks for a pool, but pool "a" does not serve the Service's namespace`},
 		{"asked for pool is of another family", []lb.Pool{pool("a", "2001:db8::1"), pool("b", two)}, service("s", askingPool("a")),
 			`s [] NoFamily: no IPv4 address: pool "a" has no IPv4 range`},
 		{"another pool held: moves", []lb.Pool{pool("a", one), pool("b", two)}, service("s", askingPool("b"), holding(one)),

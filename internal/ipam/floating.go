@@ -16,8 +16,6 @@ type Floating struct {
 	// BoundTo is the Service that uses it, the zero Key for none.
 	BoundTo  lb.Key
 	BoundUID string
-	// Finalizer must be present: the FloatingIP owns an address or is in use.
-	Finalizer bool
 	// Delete the FloatingIP with its Service, which is gone.
 	Delete bool
 }
@@ -26,7 +24,6 @@ type Floating struct {
 type Keep struct {
 	Service   lb.Key
 	Addresses []netip.Addr
-	Families  []lb.Family
 	// Refusal says why it is not created; empty if it is.
 	Refusal string
 }
@@ -34,80 +31,54 @@ type Keep struct {
 // maxOwned bounds the addresses of a pool that FloatingIPs of a namespace own when it keeps one more, where the pool has no quota.
 const maxOwned = 64
 
-// claimable maps names to the numbers of FloatingIPs.
-type claimable struct {
-	named      map[lb.Key]int32
-	forService map[lb.Key][]int32
-}
-
-func newClaimable(all []lb.FloatingIP) claimable {
-	c := claimable{map[lb.Key]int32{}, map[lb.Key][]int32{}}
-	for i, f := range all {
-		c.named[f.Key] = int32(i + 1)
-		if f.ServiceName != "" {
-			key := lb.Key{Namespace: f.Key.Namespace, Name: f.ServiceName}
-			c.forService[key] = append(c.forService[key], int32(i+1))
-		}
-	}
-	return c
-}
-
-// by reports whether the Service names a FloatingIP, or a FloatingIP names the Service.
-func (c claimable) by(s *subject) bool {
-	return s.FloatingIP != "" || len(c.forService[s.Key]) > 0
-}
-
 // mayClaim reports whether the Service is named or names a FloatingIP, or asks for an address that one owns.
 func (a *assigner) mayClaim(s *subject) bool {
-	return a.claimable.by(s) || slices.ContainsFunc(s.RequestedAddresses, func(addr netip.Addr) bool { return a.holders[addr].floating > 0 })
+	return s.FloatingIP != "" || len(a.dedicated[s.Key]) > 0 ||
+		slices.ContainsFunc(s.RequestedAddresses, func(addr netip.Addr) bool { return a.holders[addr].floating != nil })
 }
 
 // claims reports whether the Service may use the FloatingIP and asks to. A
 // Service that joins a load balancer follows that load balancer.
-func (a *assigner) claims(s *subject, n int32) bool {
-	f := &a.state.FloatingIPs[n-1]
+func (s *subject) claims(fip *subject) bool {
 	switch {
-	case f.Key.Namespace != s.Key.Namespace:
+	case fip.Key.Namespace != s.Key.Namespace:
 		return false
-	case s.joins || f.ServiceName == s.Key.Name:
+	case s.joins || fip.fip.ServiceName == s.Key.Name:
 		return true
-	case a.dedicated(s, n):
+	case fip.isForAnother(s):
 		return false
 	}
-	return s.FloatingIP == f.Key.Name || slices.ContainsFunc(s.RequestedAddresses, func(addr netip.Addr) bool {
-		return slices.Contains(f.Wanted, addr) || a.floating[n-1].holds(addr)
+	return s.FloatingIP == fip.Key.Name || slices.ContainsFunc(s.RequestedAddresses, func(addr netip.Addr) bool {
+		return slices.Contains(fip.fip.Wanted, addr) || fip.holds(addr)
 	})
 }
 
-// dedicated reports whether the FloatingIP is for another Service, which exists. A Service that came to use it before
+// isForAnother reports whether the FloatingIP is for another Service, which exists. A Service that came to use it before
 // keeps it: neither a Service that is created again nor an edit takes an address away.
-func (a *assigner) dedicated(s *subject, n int32) bool {
-	f := &a.state.FloatingIPs[n-1]
-	if f.ServiceName == "" || f.ServiceName == s.Key.Name || f.ServiceGone {
-		return false
-	}
-	return !slices.ContainsFunc(s.Addresses, func(addr netip.Addr) bool { return a.floating[n-1].holds(addr) })
+func (fip *subject) isForAnother(s *subject) bool {
+	f := fip.fip
+	return f.ServiceName != "" && f.ServiceName != s.Key.Name && !f.ServiceGone && !slices.ContainsFunc(s.Addresses, fip.holds)
 }
 
-// owned says which FloatingIP owns an address that the Service cannot use, and why it cannot.
-func (a *assigner) owned(s *subject, n int32) *refusal {
-	f := &a.state.FloatingIPs[n-1]
+// owned reports which FloatingIP owns an address that the Service cannot use, and why it cannot.
+func (s *subject) owned(fip *subject) *refusal {
 	switch {
-	case f.Key.Namespace != s.Key.Namespace:
-		return refuse(lb.AddressInUse, "which %s owns: only Services of its namespace may use it", s.named(a.floating[n-1].party()))
-	case a.dedicated(s, n):
-		return refuse(lb.AddressInUse, "which FloatingIP %s owns for Service %q: delete that Service, or take its name out of spec.serviceName", f.Key, f.ServiceName)
+	case fip.Key.Namespace != s.Key.Namespace:
+		return refuse(lb.AddressInUse, "which %s owns: only Services of its namespace may use it", s.named(fip.party()))
+	case fip.isForAnother(s):
+		return refuse(lb.AddressInUse, "which FloatingIP %s owns for Service %q: delete that Service, or take its name out of spec.serviceName", fip.Key,
+			fip.fip.ServiceName)
 	}
-	return refuse(lb.AddressInUse, "which FloatingIP %s owns: claim it by annotation holdfast.dev/floating-ip", f.Key)
+	return refuse(lb.AddressInUse, "which FloatingIP %s owns: claim it by annotation holdfast.dev/floating-ip", fip.Key)
 }
 
 // cedes reports whether the Service leaves an address that it holds to a FloatingIP that requests it:
 // it must still claim the FloatingIP when that owns only what it requests.
-func (a *assigner) cedes(s *subject, n int32) bool {
-	if !a.claims(s, n) {
+func (s *subject) cedes(fip *subject) bool {
+	if !s.claims(fip) {
 		return false
 	}
-	f := &a.state.FloatingIPs[n-1]
+	f := fip.fip
 	if s.joins || f.ServiceName == s.Key.Name || s.FloatingIP == f.Key.Name {
 		return true
 	}
@@ -129,29 +100,28 @@ func (a *assigner) boundTo(s *subject) *subject {
 }
 
 func (a *assigner) floatingResult(s *subject) Floating {
-	f := &a.state.FloatingIPs[s.floating-1]
+	f := s.fip
 	out := Floating{Assignment: a.holding(s)}
-	out.Finalizer = len(out.Addresses) > 0
 	if user := a.boundTo(s); user != nil {
 		out.BoundTo, out.BoundUID = user.Key, user.UID
 	}
 	out.Delete = f.Delete && !f.Deleting && f.BoundTo != (lb.Key{}) && out.BoundTo == (lb.Key{}) && a.gone(f)
-	out.Reason, out.Message = a.explainFloating(s, f, out, describe("", out.Assignment))
+	out.Reason, out.Message = a.explainFloating(s, out, describe("", out.Assignment))
 	if !s.dissolved {
 		out.Awaits = s.lacks()
 	}
 	return out
 }
 
-func (a *assigner) explainFloating(s *subject, f *lb.FloatingIP, out Floating, holds string) (lb.Reason, string) {
+func (a *assigner) explainFloating(s *subject, out Floating, holds string) (lb.Reason, string) {
 	if s.dissolved {
 		return lb.Deleting, "gives back its addresses"
 	}
 	_, r := a.find(s)
 	switch {
-	case f.Deleting && out.BoundTo == (lb.Key{}):
+	case s.fip.Deleting && out.BoundTo == (lb.Key{}):
 		return lb.Deleting, "gives back its addresses when their Service has left them"
-	case f.Deleting:
+	case s.fip.Deleting:
 		return lb.Deleting, fmt.Sprintf("waits for Service %s, which uses %s", out.BoundTo, holds)
 	case r != nil && len(out.Addresses) == 0 && len(s.lacks()) > 0:
 		return r.reason, r.message + "; it had that address before: to take another, remove the annotation holdfast.dev/assigned"
@@ -189,14 +159,14 @@ func (a *assigner) keeps() []Keep {
 	}
 	for i := range a.services {
 		s := &a.services[i]
-		if !s.KeepFloatingIP || a.claimable.named[s.Key] != 0 {
+		if !s.KeepFloatingIP || a.named[s.Key] != nil {
 			continue
 		}
 		k := Keep{Service: s.Key}
-		for f, addr := range s.held {
+		for _, addr := range s.held {
 			// Exclude addresses that a FloatingIP owns or that other Services share.
-			if t := a.holders[addr]; addr.IsValid() && t.floating == 0 && len(t.services) == 1 {
-				k.Addresses, k.Families = append(k.Addresses, addr), append(k.Families, s.Families[f])
+			if t := a.holders[addr]; addr.IsValid() && t.floating == nil && len(t.services) == 1 {
+				k.Addresses = append(k.Addresses, addr)
 				k.Refusal = cmp.Or(k.Refusal, a.keepable(s, addr, owned))
 			}
 		}

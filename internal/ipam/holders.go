@@ -9,8 +9,8 @@ import (
 
 // holders are the objects that hold or claim an address.
 type holders struct {
-	// floating is the number of the FloatingIP that owns it, or 0.
-	floating int32
+	// floating is the FloatingIP that owns it, or nil.
+	floating *subject
 	// services share it, by age.
 	services []*subject
 	// ports has the Service that holds each port; nil unless one may share the address.
@@ -26,7 +26,7 @@ type holders struct {
 func (a *assigner) keep(services, floating []*subject) {
 	for _, s := range floating {
 		for _, addr := range s.Addresses {
-			if f := s.family(addr); f >= 0 && !s.held[f].IsValid() && a.holders[addr].floating == 0 {
+			if f := s.family(addr); f >= 0 && !s.held[f].IsValid() && a.holders[addr].floating == nil {
 				s.held[f] = addr
 				a.hold(s, addr)
 			}
@@ -81,8 +81,8 @@ func (a *assigner) keepAddresses(s *subject, loyal bool) {
 // do not matter here: an edit of a pool takes nothing away. Another load balancer may show its address on many Services.
 func (a *assigner) stays(s *subject, addr netip.Addr) *refusal {
 	t := a.holders[addr]
-	if t.floating > 0 && !a.claims(s, t.floating) {
-		return refuse(lb.AddressInUse, "which %s owns", s.named(a.floating[t.floating-1].party()))
+	if t.floating != nil && !s.claims(t.floating) {
+		return refuse(lb.AddressInUse, "which %s owns", s.named(t.floating.party()))
 	}
 	foreign := func(o *subject) bool { return a.isForeign(s, addr) && a.isForeign(o, addr) }
 	for _, o := range t.services {
@@ -96,7 +96,7 @@ func (a *assigner) stays(s *subject, addr netip.Addr) *refusal {
 // dissolve takes the addresses from FloatingIPs that are being deleted and are unused.
 func (a *assigner) dissolve(floating []*subject) {
 	for _, s := range floating {
-		s.dissolved = a.state.FloatingIPs[s.floating-1].Deleting && a.boundTo(s) == nil
+		s.dissolved = s.fip.Deleting && a.boundTo(s) == nil
 		if !s.dissolved {
 			continue
 		}
@@ -130,8 +130,8 @@ func (a *assigner) bar(addr netip.Addr, p party) {
 func (a *assigner) hold(s *subject, addr netip.Addr) {
 	t := a.holders[addr]
 	a.count(s, addr, t, 1)
-	if s.floating > 0 {
-		t.floating = s.floating
+	if s.fip != nil {
+		t.floating = s
 	} else {
 		// By age, so that messages do not depend on the order of calls.
 		i, _ := slices.BinarySearchFunc(t.services, s, byAge)
@@ -162,8 +162,8 @@ func (a *assigner) vacate(s *subject, addr netip.Addr) {
 		return
 	}
 	t := a.holders[addr]
-	if s.floating > 0 {
-		t.floating = 0
+	if s.fip != nil {
+		t.floating = nil
 	} else {
 		t.services = slices.DeleteFunc(slices.Clone(t.services), func(o *subject) bool { return o == s })
 	}
@@ -185,7 +185,7 @@ func (a *assigner) vacate(s *subject, addr netip.Addr) {
 }
 
 // held reports whether any object holds the address.
-func (t holders) held() bool { return t.floating > 0 || len(t.services) > 0 }
+func (t holders) held() bool { return t.floating != nil || len(t.services) > 0 }
 
 // claimedBy reports whether the subject is the claimant.
 func (t holders) claimedBy(s *subject) bool { return t.claimant != nil && *t.claimant == s.party() }
@@ -207,7 +207,7 @@ func (a *assigner) count(s *subject, addr netip.Addr, t holders, n int) {
 
 // counted reports whether the address already counts for the subject's namespace.
 func (a *assigner) counted(s *subject, t holders) bool {
-	if t.floating > 0 && a.floating[t.floating-1].Key.Namespace == s.Key.Namespace {
+	if t.floating != nil && t.floating.Key.Namespace == s.Key.Namespace {
 		return true
 	}
 	return slices.ContainsFunc(t.services, func(o *subject) bool { return o.Key.Namespace == s.Key.Namespace })

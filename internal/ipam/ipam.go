@@ -72,14 +72,18 @@ type assigner struct {
 	unanswered map[party][]netip.Addr
 	// services and floating are the subjects, in the order of the State.
 	services, floating []subject
-	claimable          claimable
-	quota              map[quotaKey]int
+	// named are the FloatingIPs by their names, dedicated those of the Service that their specs name.
+	named     map[lb.Key]*subject
+	dedicated map[lb.Key][]*subject
+	quota     map[quotaKey]int
 }
 
 func newAssigner(s lb.State) *assigner {
 	a := &assigner{
 		state:      s,
 		quota:      map[quotaKey]int{},
+		named:      map[lb.Key]*subject{},
+		dedicated:  map[lb.Key][]*subject{},
 		holders:    make(map[netip.Addr]holders, len(s.Services)+len(s.Reserved)),
 		unanswered: make(map[party][]netip.Addr, len(s.Claims)),
 	}
@@ -88,7 +92,7 @@ func newAssigner(s lb.State) *assigner {
 	}
 	a.supplies = newSupplies(s.Pools)
 	a.index = newPoolIndex(a.supplies)
-	a.memory = newMemory(s.Pools, a.index)
+	a.memory = newMemory(s, a.supplies, a.index)
 	a.subjects()
 	return a
 }
@@ -141,7 +145,7 @@ func (a *assigner) takeAll(order []*subject, chosen func(*subject) bool) bool {
 }
 
 func (a *assigner) take(s *subject) bool {
-	if s.floating > 0 && a.state.FloatingIPs[s.floating-1].Deleting {
+	if s.fip != nil && s.fip.Deleting {
 		return false
 	}
 	got, _ := a.find(s)

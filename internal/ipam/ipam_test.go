@@ -2,7 +2,6 @@ package ipam
 
 import (
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -250,13 +249,11 @@ func TestUsage(t *testing.T) {
 		{"buggy ones cannot be given, yet may be held", with(pool("p", "192.0.2.0-192.0.3.255"), avoiding),
 			[]lb.Service{service("a", holding("192.0.2.255")), service("b")},
 			Usage{IPv4: Counts{Assigned: 2, Available: 507}}},
-		{"a /63 does not fit", pool("p", "2001:db8::-2001:db8:0:1:ffff:ffff:ffff:ffff"),
-			[]lb.Service{service("a", only(lb.IPv6))}, Usage{IPv6: Counts{Assigned: 1, Available: math.MaxInt64}}},
-		{"a /65 just does", pool("p", "2001:db8::-2001:db8::7fff:ffff:ffff:ffff"),
-			[]lb.Service{service("a", only(lb.IPv6))}, Usage{IPv6: Counts{Assigned: 1, Available: math.MaxInt64}}},
-		{"and is exact below", pool("p", "2001:db8::-2001:db8::7fff:ffff:ffff:ffff"),
-			[]lb.Service{service("a", only(lb.IPv6)), service("b", only(lb.IPv6))}, Usage{IPv6: Counts{Assigned: 2, Available: math.MaxInt64 - 1}}},
-		{"all of IPv6 but one", pool("p", "::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), nil, Usage{IPv6: Counts{Available: math.MaxInt64}}},
+		{"the bound of counts", pool("p", "2001:db8::-2001:db8:0:1::"), nil, Usage{IPv6: Counts{Available: maxCounted - 1}}},
+		{"exact below", pool("p", "2001:db8::-2001:db8::3fff:ffff:ffff:fffe"), []lb.Service{service("a", only(lb.IPv6))},
+			Usage{IPv6: Counts{Assigned: 1, Available: maxCounted - 2}}},
+		{"across 64 bits", pool("p", "2001:db8::ffff:ffff:ffff:ffff-2001:db8:0:1::3"), nil, Usage{IPv6: Counts{Available: 5}}},
+		{"all of IPv6 twice", pool("p", "::1-7fff::", "8000::-ffff::"), nil, Usage{IPv6: Counts{Available: maxCounted}}},
 		{"deleting", with(pool("p", v4), deleting),
 			[]lb.Service{service("a", holding("192.0.2.1"))}, Usage{IPv4: Counts{Assigned: 1}, Holders: []lb.Key{{Namespace: "default", Name: "a"}}}},
 	} {

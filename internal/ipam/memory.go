@@ -18,8 +18,6 @@ type memory struct {
 	last map[netip.Addr]release
 	// own lists the releases of each subject, latest first.
 	own map[lb.Key][]release
-	// old lists the releases within a pool's ranges that may be assigned: those that are over first, then earliest first.
-	old map[poolFamily][]release
 }
 
 type release struct {
@@ -30,15 +28,15 @@ type release struct {
 	over bool
 }
 
-type poolFamily struct {
-	pool   *supply
-	family lb.Family
-}
-
-func newMemory(pools []lb.Pool, index poolIndex) memory {
-	m := memory{map[netip.Addr]release{}, map[lb.Key][]release{}, map[poolFamily][]release{}}
-	for _, p := range pools {
+// newMemory reads the releases of the pools, and notes in the supplies which lie in them. A time in the future is of a wrong clock: it
+// counts as now.
+func newMemory(s lb.State, supplies []*supply, index poolIndex) memory {
+	m := memory{map[netip.Addr]release{}, map[lb.Key][]release{}}
+	for _, p := range s.Pools {
 		for _, r := range p.Released {
+			if r.Time.After(s.Now) {
+				r.Time = s.Now
+			}
 			if have, twice := m.last[r.Address]; !twice || have.Time.Before(r.Time) {
 				m.last[r.Address] = release{r, p.Name, false}
 			}
@@ -47,26 +45,28 @@ func newMemory(pools []lb.Pool, index poolIndex) memory {
 	for addr, r := range m.last {
 		m.own[r.Holder] = append(m.own[r.Holder], r)
 		if s := index.find(addr); s != nil {
-			key := poolFamily{s, lb.FamilyOf(addr)}
-			m.old[key] = append(m.old[key], r)
+			family := lb.FamilyOf(addr)
+			s.old[family] = append(s.old[family], r)
 		}
 	}
 	for _, releases := range m.own {
 		slices.SortFunc(releases, latestFirst)
 	}
-	for key, releases := range m.old {
-		slices.SortFunc(releases, latestFirst)
-		released := map[string]int{}
-		for i := range releases {
-			r := &releases[i]
-			released[r.Holder.Namespace]++
-			quota, bounded := key.pool.Quota[key.family]
-			r.over = bounded && released[r.Holder.Namespace] > quota
-			m.last[r.Address] = *r
+	for _, supply := range supplies {
+		for family, releases := range supply.old {
+			slices.SortFunc(releases, latestFirst)
+			released := map[string]int{}
+			quota, bounded := supply.Quota[family]
+			for i := range releases {
+				r := &releases[i]
+				released[r.Holder.Namespace]++
+				r.over = bounded && released[r.Holder.Namespace] > quota
+				m.last[r.Address] = *r
+			}
+			slices.Reverse(releases)
+			over := slices.DeleteFunc(slices.Clone(releases), func(r release) bool { return !r.over })
+			supply.old[family] = append(over, slices.DeleteFunc(releases, func(r release) bool { return r.over })...)
 		}
-		slices.Reverse(releases)
-		over := slices.DeleteFunc(slices.Clone(releases), func(r release) bool { return !r.over })
-		m.old[key] = append(over, slices.DeleteFunc(releases, func(r release) bool { return r.over })...)
 	}
 	return m
 }
@@ -89,13 +89,13 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 // earliest returns the first release of an address of the family that is free. Within one decision addresses are only ever
 // taken, so that a release that was passed over is never looked at again.
 func (a *assigner) earliest(pool *supply, family lb.Family) (netip.Addr, bool) {
-	old := a.memory.old[poolFamily{pool, family}]
+	old := pool.old[family]
 	for ; len(old) > 0; old = old[1:] {
 		if _, taken := a.holders[old[0].Address]; !taken && !pool.avoids(old[0].Address) {
 			break
 		}
 	}
-	a.memory.old[poolFamily{pool, family}] = old
+	pool.old[family] = old
 	if len(old) == 0 {
 		return netip.Addr{}, false
 	}

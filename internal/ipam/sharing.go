@@ -38,17 +38,17 @@ func (a *assigner) beside(s *subject, addr netip.Addr, pool *supply, t holders) 
 	switch {
 	case t.claimant != nil && !t.claimedBy(s):
 		return refuse(lb.AddressInUse, "which %s holds", s.named(*t.claimant))
-	case s.floating > 0 && t.floating > 0 && t.floating != s.floating:
-		return refuse(lb.AddressInUse, "which %s owns", s.named(a.floating[t.floating-1].party()))
-	case s.floating > 0:
+	case s.fip != nil && t.floating != nil && t.floating != s:
+		return refuse(lb.AddressInUse, "which %s owns", s.named(t.floating.party()))
+	case s.fip != nil:
 		for _, o := range t.services {
-			if !a.cedes(o, s.floating) {
+			if !o.cedes(s) {
 				return refuse(lb.AddressInUse, "which %s holds: set spec.serviceName to take it over with the Service", s.named(o.party()))
 			}
 		}
 		return nil
-	case t.floating > 0 && !a.claims(s, t.floating):
-		return a.owned(s, t.floating)
+	case t.floating != nil && !s.claims(t.floating):
+		return s.owned(t.floating)
 	case s.holds(addr):
 		return nil
 	}
@@ -153,7 +153,7 @@ func (a *assigner) overQuota(s *subject, pool *supply, family lb.Family, t holde
 	if f := slices.Index(s.Families, family); f >= 0 && s.held[f].IsValid() && a.index.find(s.held[f]) == pool {
 		// The address that it would give up for this one, unless another Service keeps it.
 		left := a.holders[s.held[f]]
-		if (left.floating > 0) == (s.floating > 0) && !slices.ContainsFunc(left.services, func(o *subject) bool { return o != s }) {
+		if (left.floating != nil) == (s.fip != nil) && !slices.ContainsFunc(left.services, func(o *subject) bool { return o != s }) {
 			have--
 		}
 	}

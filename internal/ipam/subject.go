@@ -14,8 +14,8 @@ import (
 // subject is a Service in this decision, or a FloatingIP seen as one.
 type subject struct {
 	*lb.Service
-	// floating counts FloatingIPs from 1; 0 is a Service.
-	floating int32
+	// fip is the FloatingIP; nil of a Service.
+	fip *lb.FloatingIP
 	// held are its addresses so far.
 	held perFamily
 	// key under which it may share an address; "" shares none.
@@ -60,7 +60,7 @@ func (s *subject) named(p party) string {
 
 func (s *subject) holds(addr netip.Addr) bool { return slices.Contains(s.held[:], addr) }
 
-func (s *subject) party() party { return party{s.Key, s.floating > 0} }
+func (s *subject) party() party { return party{s.Key, s.fip != nil} }
 
 func (s *subject) family(addr netip.Addr) int {
 	if !addr.IsValid() {
@@ -167,9 +167,14 @@ func (a *assigner) subjects() {
 	}
 	a.floating = make([]subject, len(a.state.FloatingIPs))
 	for i := range a.floating {
-		a.floating[i] = subject{Service: a.asService(&a.state.FloatingIPs[i]), floating: int32(i + 1)}
+		f, s := &a.state.FloatingIPs[i], &a.floating[i]
+		*s = subject{Service: a.asService(f), fip: f}
+		a.named[f.Key] = s
+		if f.ServiceName != "" {
+			key := lb.Key{Namespace: f.Key.Namespace, Name: f.ServiceName}
+			a.dedicated[key] = append(a.dedicated[key], s)
+		}
 	}
-	a.claimable = newClaimable(a.state.FloatingIPs)
 }
 
 func newSubject(svc *lb.Service) subject {
@@ -189,7 +194,7 @@ func newSubject(svc *lb.Service) subject {
 // declares. No two texts may have the same: whoever edits a Service would find another text, and would hold the address under
 // terms that were never admitted. All Services with an address have one in each decision, hence the buffers.
 func (s *subject) digest() string {
-	if s.terms != "" || s.floating > 0 {
+	if s.terms != "" || s.fip != nil {
 		return s.terms
 	}
 	text := strconv.AppendQuote(make([]byte, 0, 128), s.key)

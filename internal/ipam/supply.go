@@ -2,8 +2,10 @@ package ipam
 
 import (
 	"cmp"
+	"encoding/binary"
+	"fmt"
 	"math"
-	"math/big"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"sort"
@@ -18,6 +20,8 @@ type supply struct {
 	place int
 	// next is the lowest address of each range that may be free; the zero Addr if there is none.
 	next []netip.Addr
+	// old are the releases of its addresses: those that are over first, then earliest first.
+	old map[lb.Family][]release
 }
 
 // newSupplies returns the pools in the order in which they are tried: by
@@ -27,7 +31,7 @@ type supply struct {
 func newSupplies(pools []lb.Pool) []*supply {
 	supplies := make([]*supply, len(pools))
 	for i := range pools {
-		s := &supply{Pool: &pools[i], place: i, next: make([]netip.Addr, len(pools[i].Ranges))}
+		s := &supply{Pool: &pools[i], place: i, next: make([]netip.Addr, len(pools[i].Ranges)), old: map[lb.Family][]release{}}
 		for j, r := range pools[i].Ranges {
 			s.next[j] = r.From
 		}
@@ -56,6 +60,8 @@ func openness(p *lb.Pool) int {
 	}
 	return 1
 }
+
+func (s *supply) quoted() string { return fmt.Sprintf("pool %q ", s.Name) }
 
 // mismatch returns why the pool is not of the kind that the subject requests, "" if it is.
 func (s *supply) mismatch(by *subject) string {
@@ -179,35 +185,45 @@ func (x poolIndex) find(addr netip.Addr) *supply {
 	return nil
 }
 
-// size counts all addresses of the family that the pool may assign, but for n of them, which are among these. The result is
-// capped at the largest int64.
+// maxCounted bounds counts: JSON numbers of some readers are float64, which represents 2^62 exactly and 2^63-1 not.
+const maxCounted = 1 << 62
+
+// size counts all addresses of the family that the pool may assign, but for n of them, which are among these.
 func (s *supply) size(family lb.Family, n int64) int64 {
-	all := big.NewInt(-n)
+	all := int64(0)
 	for _, r := range s.Ranges {
-		if lb.FamilyOf(r.From) != family {
-			continue
-		}
-		from, to := number(r.From), number(r.To)
-		all.Add(all, to.Sub(to, from)).Add(all, big.NewInt(1))
-		if s.AvoidBuggyIPs && r.From.Is4() {
-			all.Sub(all, big.NewInt(buggy(r)))
+		if lb.FamilyOf(r.From) == family {
+			all = min(all+count(r), maxCounted)
+			if s.AvoidBuggyIPs && r.From.Is4() {
+				all -= buggy(r)
+			}
 		}
 	}
 	for addr := range s.NodeAddresses {
 		if lb.FamilyOf(addr) == family && !s.isBuggy(addr) {
-			all.Sub(all, big.NewInt(1))
+			all--
 		}
 	}
-	if !all.IsInt64() {
-		return math.MaxInt64
+	return all - n
+}
+
+// count counts the addresses of the range, up to maxCounted-1.
+func count(r lb.Range) int64 {
+	from, to := r.From.As16(), r.To.As16()
+	low, borrow := bits.Sub64(binary.BigEndian.Uint64(to[8:]), binary.BigEndian.Uint64(from[8:]), 0)
+	high, _ := bits.Sub64(binary.BigEndian.Uint64(to[:8]), binary.BigEndian.Uint64(from[:8]), borrow)
+	if high > 0 || low >= maxCounted {
+		return maxCounted - 1
 	}
-	return all.Int64()
+	return int64(low) + 1
 }
 
 // buggy counts the IPv4 addresses of the range that end in .0 or .255.
 func buggy(r lb.Range) int64 {
-	below := func(n int64) int64 { return (n+255)/256 + n/256 }
-	return below(number(r.To).Int64()+1) - below(number(r.From).Int64())
+	below := func(a netip.Addr, more int64) int64 {
+		b := a.As4()
+		n := int64(binary.BigEndian.Uint32(b[:])) + more
+		return (n+255)/256 + n/256
+	}
+	return below(r.To, 1) - below(r.From, 0)
 }
-
-func number(a netip.Addr) *big.Int { return new(big.Int).SetBytes(a.AsSlice()) }

@@ -22,8 +22,8 @@ type Usage struct {
 	Holders []lb.Key
 }
 
-// Counts are how many addresses of a family are held, can still be assigned, and wait for reuseDelay. They are capped at the
-// largest int64.
+// Counts are how many addresses of a family are held, can still be assigned, and wait for reuseDelay. They are capped at
+// 2^62.
 type Counts struct {
 	Assigned, Available, Quarantined int64
 }
@@ -93,7 +93,7 @@ func (a *assigner) holder(t holders) lb.Key {
 	if len(t.services) > 0 {
 		return t.services[0].Key
 	}
-	return a.floating[t.floating-1].Key
+	return t.floating.Key
 }
 
 // retain lists the addresses that are held, came from a pool and lie in no pool now.

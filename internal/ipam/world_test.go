@@ -231,10 +231,10 @@ func applied(s lb.State, r Result) lb.State {
 		if k.Refusal != "" {
 			continue
 		}
-		s.FloatingIPs = append(s.FloatingIPs, lb.FloatingIP{Key: k.Service, Families: k.Families, Wanted: k.Addresses, ServiceName: k.Service.Name})
+		s.FloatingIPs = append(s.FloatingIPs, lb.FloatingIP{Key: k.Service, Families: familiesOf(k.Addresses), Wanted: k.Addresses, ServiceName: k.Service.Name})
 	}
 	s.FloatingIPs = slices.DeleteFunc(s.FloatingIPs, func(f lb.FloatingIP) bool {
-		return slices.ContainsFunc(r.FloatingIPs, func(o Floating) bool { return o.Key == f.Key && !o.Finalizer && !o.Delete && f.Deleting })
+		return slices.ContainsFunc(r.FloatingIPs, func(o Floating) bool { return o.Key == f.Key && len(o.Addresses) == 0 && !o.Delete && f.Deleting })
 	})
 	slices.SortFunc(s.FloatingIPs, func(a, b lb.FloatingIP) int { return a.Key.Compare(b.Key) })
 	return s
@@ -247,6 +247,14 @@ func wish(record, awaits lb.Origins) lb.Origins {
 		if !slices.ContainsFunc(out, func(b lb.Origin) bool { return b.Address.BitLen() == o.Address.BitLen() }) {
 			out = append(out, lb.Origin{Address: o.Address, Pool: o.Pool})
 		}
+	}
+	return out
+}
+
+// familiesOf returns the families of a FloatingIP whose spec has addresses only.
+func familiesOf(addresses []netip.Addr) (out []lb.Family) {
+	for _, addr := range addresses {
+		out = append(out, lb.FamilyOf(addr))
 	}
 	return out
 }

@@ -161,7 +161,7 @@ func (h *history) writeFloatingIP(r *run, seen floatingObject, f Floating) {
 		return
 	}
 	want.Recall = wish(f.Record, f.Awaits)
-	want.finalizer = f.Finalizer && (seen.finalizer || !seen.Deleting)
+	want.finalizer = len(f.Addresses) > 0 && (seen.finalizer || !seen.Deleting)
 	recorded, landed := patch(h, r, &r.floatingIPs, seen, want, setFloatingVersion)
 	if r.silent {
 		r.unanswered(party{seen.Key, true}, seen.version, seen.Addresses, f.Addresses)
@@ -213,8 +213,8 @@ func (h *history) create(r *run, k Keep) {
 		return
 	}
 	w := h.clone()
-	w.FloatingIPs = append(w.FloatingIPs, floatingObject{FloatingIP: lb.FloatingIP{Key: k.Service, UID: fmt.Sprintf("k%d", len(h.worlds)), Families: k.Families,
-		Wanted: k.Addresses, ServiceName: k.Service.Name}})
+	w.FloatingIPs = append(w.FloatingIPs, floatingObject{FloatingIP: lb.FloatingIP{Key: k.Service, UID: fmt.Sprintf("k%d", len(h.worlds)),
+		Families: familiesOf(k.Addresses), Wanted: k.Addresses, ServiceName: k.Service.Name}})
 	slices.SortFunc(w.FloatingIPs, byID)
 	h.commit(w)
 	r.floatingIPs.wrote(*get(h.FloatingIPs, k.Service))
